@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -42,26 +43,18 @@ func (c *cluster) gate(job, gres string, d time.Duration) {
 
 func (c *cluster) gateText(text string) {
 	c.t.Helper()
-	if err := os.WriteFile(c.GateFile, []byte(text), 0o644); err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, os.WriteFile(c.GateFile, []byte(text), 0o644))
 }
 
 func (c *cluster) submit(script string, args ...string) string {
 	c.t.Helper()
-	id, err := c.Submit(c.t.Context(), "nobody", script, args...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	id := must.Get(c.Submit(c.t.Context(), "nobody", script, args...))(c.t)
 	return id
 }
 
 func (c *cluster) job(id string) map[string]string {
 	c.t.Helper()
-	f, err := c.Job(c.t.Context(), id)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	f := must.Get(c.Job(c.t.Context(), id))(c.t)
 	return f
 }
 
@@ -132,12 +125,8 @@ func TestSharedJobs(t *testing.T) {
 	if n := strings.Count(string(text), "\n"); err != nil || n != shared {
 		t.Errorf("%d lines in the wake file, %v; want one for each of %d shared jobs", n, err, shared)
 	}
-	if err := os.Remove(c.GateFile); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(c.WakeFile); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(c.GateFile))
+	must.OK(t, os.Remove(c.WakeFile))
 	if f := c.job(c.submit("true", "--hold", "--gres=gpu:shared")); request(f) != "mps:100" || f["Dependency"] != "(null)" {
 		t.Errorf("without files: %q %q", f["TresPerNode"], f["Dependency"])
 	}
@@ -281,10 +270,7 @@ func TestPartOfAGPU(t *testing.T) {
 			c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Sharing: sharing, AllSharing: true, Nodes: 2})
 			ctx := t.Context()
 			uid := func(name string) string {
-				u, err := user.Lookup(name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				u := must.Get(user.Lookup(name))(t)
 				return u.Uid
 			}
 			gate := c.submit("true", "--hold")
@@ -299,10 +285,7 @@ func TestPartOfAGPU(t *testing.T) {
 				{"", active, part, "(null)"},
 			} {
 				c.gateText(k.file)
-				out, err := c.RunAs(ctx, k.as, "sbatch", "--gres="+part, "--hold", "--wrap=true")
-				if err != nil {
-					t.Fatal(err)
-				}
+				out := must.Get(c.RunAs(ctx, k.as, "sbatch", "--gres="+part, "--hold", "--wrap=true"))(t)
 				fields := strings.Fields(out)
 				f := c.job(fields[len(fields)-1])
 				if request(f) != k.gres || f["Dependency"] != k.dependency || strings.Contains(out, part+" asks for a part of a GPU") != (k.gres == whole) {
@@ -470,9 +453,7 @@ func TestArgumentsAreNoted(t *testing.T) {
 	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua"})
 	c.gateText("gres=mps\nunits=100\nmem=*:300\n")
 	script := c.Path("train.sh")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\ntrue\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(script, []byte("#!/bin/sh\ntrue\n"), 0o755))
 	submit := func(options, args string) job.Note {
 		t.Helper()
 		line := append(strings.Fields(options), "--hold", "--parsable", "--chdir=/", "--output=/dev/null", script)

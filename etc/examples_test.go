@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -16,10 +17,7 @@ import (
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(name))(t)
 	return string(text)
 }
 
@@ -87,9 +85,7 @@ func TestExamples(t *testing.T) {
 func TestWebConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "web.yml")
 	check := func(text string) error {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 		return web.Validate(file)
 	}
 	text := read(t, "web.yml")

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // analyze runs systemd-analyze on copies of the units that name programs of this
@@ -19,16 +21,11 @@ func analyze(t *testing.T, unit string, args ...string) string {
 	if err != nil {
 		t.Skip("no systemd-analyze here")
 	}
-	text, err := os.ReadFile(unit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(unit))(t)
 	s := regexp.MustCompile(`(?m)^ExecStart=\S+`).ReplaceAllString(string(text), "ExecStart=/bin/true")
 	s = regexp.MustCompile(`(?m)^Documentation=.*\n`).ReplaceAllString(s, "")
 	file := filepath.Join(t.TempDir(), unit)
-	if err := os.WriteFile(file, []byte(s), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(s), 0o600))
 	out, err := exec.Command(tool, append(args, file)...).CombinedOutput()
 	if err != nil {
 		t.Errorf("systemd-analyze %v: %v\n%s", args, err, out)
@@ -73,10 +70,7 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 			"ReadWritePaths=/run/slurmbridge /var/spool/slurmbridge\n",
 		},
 	} {
-		text, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(unit))(t)
 		for _, w := range want {
 			if !strings.Contains(string(text), "\n"+w) {
 				t.Errorf("%s has no line %s", unit, w)
@@ -88,10 +82,7 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 // What a daemon may take of its machine is bounded, and slurmctld outlives the controller's.
 func TestUnitsAreBounded(t *testing.T) {
 	for unit, score := range map[string]int{"slurmbridge.service": 1, "gpuprof.service": -1} {
-		text, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(unit))(t)
 		for _, key := range []string{"MemoryHigh", "MemoryMax", "TasksMax", "OOMScoreAdjust"} {
 			m := regexp.MustCompile(`(?m)^` + key + `=(-?\d+)[MG]?$`).FindSubmatch(text)
 			if m == nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
@@ -79,16 +80,12 @@ func newRig(t *testing.T, cfg gpusim.Config) *rig {
 	}
 	r := &rig{t: t, dir: dir}
 	path := filepath.Join(dir, "state")
-	if err := gpusim.Create(path, cfg); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, gpusim.Create(path, cfg))
 	if r.state, err = gpusim.Open(path); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range []string{"tmp", "proc"} {
-		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Mkdir(filepath.Join(dir, d), 0o755))
 	}
 	r.env = append(os.Environ(), "GPUSIM_STATE="+path, "TMPDIR="+filepath.Join(dir, "tmp"))
 	t.Cleanup(func() {
@@ -161,14 +158,9 @@ func (r *rig) until(what string, ok func() bool) {
 
 func (r *rig) report() *Report {
 	r.t.Helper()
-	body, err := os.ReadFile(filepath.Join(r.dir, "out", "report.json"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	body := must.Get(os.ReadFile(filepath.Join(r.dir, "out", "report.json")))(r.t)
 	rep := new(Report)
-	if err := json.Unmarshal(body, rep); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, json.Unmarshal(body, rep))
 	return rep
 }
 
@@ -261,9 +253,7 @@ func TestKilled(t *testing.T) {
 			var errs bytes.Buffer
 			c.Stderr = &errs
 			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			if err := c.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, c.Start())
 			r.until("computing", func() bool {
 				s, err := r.state.Device(0).Snapshot()
 				return err == nil && len(s.Processes) == 2 // the server's too
@@ -298,16 +288,11 @@ func TestRefused(t *testing.T) {
 		{name: "MIG", says: "MIG", cfg: gpusim.Config{Model: "a100", MIG: true}},
 		{name: "MPS runs", says: "process 4711", before: func(r *rig) {
 			dir := filepath.Join(r.dir, "proc", "4711")
-			if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "cmdline"), []byte("/usr/bin/nvidia-cuda-mps-control\x00-d\x00"), 0o644)); err != nil {
-				r.t.Fatal(err)
-			}
+			must.OK(r.t, errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "cmdline"), []byte("/usr/bin/nvidia-cuda-mps-control\x00-d\x00"), 0o644)))
 		}},
 		{name: "in use", says: "in use: process", before: func(r *rig) {
 			p := &rlcore.Profile{DurationS: 1e6, PeriodS: 1e6, Series: []rlcore.Use{{GPU: 0.5, MemMiB: 3000}}}
-			slot, err := r.state.Device(0).Claim(gpusim.Claimant{UID: os.Getuid()}, p)
-			if err != nil {
-				r.t.Fatal(err)
-			}
+			slot := must.Get(r.state.Device(0).Claim(gpusim.Claimant{UID: os.Getuid()}, p))(r.t)
 			r.t.Cleanup(func() { _ = slot.Release() })
 		}},
 	} {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/prometheus/series"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // units are the ones in use, by Grafana's names.
@@ -26,10 +27,7 @@ func TestDashboards(t *testing.T) {
 	}
 	uids := map[string]bool{}
 	for _, name := range Names {
-		b, err := Read(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(Read(name))(t)
 		// 39 is Grafana 11's, 41 is 12's; later ones are converted by Grafana.
 		if b.UID == "" || uids[b.UID] || b.Title == "" || b.Description == "" || b.SchemaVersion < 39 || !slices.Contains(b.Tags, "slurmbridge") {
 			t.Errorf("%s: %q %q %q %d %v", name, b.UID, b.Title, b.Description, b.SchemaVersion, b.Tags)
@@ -128,10 +126,7 @@ func overlap(t *testing.T, name string, panels []Panel) {
 func TestPrometheusParsesEveryQuery(t *testing.T) {
 	var queries []string
 	for _, name := range Names {
-		board, err := Read(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		board := must.Get(Read(name))(t)
 		for i := range board.Panels {
 			for k := range board.Panels[i].Targets {
 				queries = append(queries, board.Panels[i].Targets[k].Query("5m"))
@@ -147,14 +142,9 @@ func TestPrometheusParsesEveryQuery(t *testing.T) {
 // the Grafana that wrote them has.
 func TestDashboardsFitAnySite(t *testing.T) {
 	for _, name := range Names {
-		text, err := files.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(files.ReadFile(name))(t)
 		var board map[string]any
-		if err := json.Unmarshal(text, &board); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal(text, &board))
 		if board["id"] != nil {
 			t.Errorf("%s: id %v: Grafana gives its own", name, board["id"])
 		}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // script runs a maintainer's script as dpkg does for an installation in root.
@@ -29,12 +31,8 @@ func lay(t *testing.T, files map[string]string) (root string) {
 	root = t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.OK(t, os.WriteFile(path, []byte(text), 0o755))
 	}
 	return root
 }
@@ -76,9 +74,7 @@ func TestNamedHooksStay(t *testing.T) {
 		if (said != "") != (stays != "") {
 			t.Errorf("%q: it says %q", conf, said)
 		}
-		if err := os.Remove(filepath.Join(root, "etc/slurm/slurm.conf")); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Remove(filepath.Join(root, "etc/slurm/slurm.conf")))
 		script(t, root, "gpuprof.postrm", "purge")
 		if left := files(t, root); stays != "" && left != "etc/slurm usr/lib" {
 			t.Errorf("%q: purge left %q", conf, left)
@@ -89,9 +85,7 @@ func TestNamedHooksStay(t *testing.T) {
 func TestLinkedHookStays(t *testing.T) {
 	root := lay(t, map[string]string{"etc/slurm/prolog.d/10-site": ""})
 	link := filepath.Join(root, "etc/slurm/prolog.d/50-slurmbridge")
-	if err := os.Symlink("/usr/lib/slurmbridge/prolog", link); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink("/usr/lib/slurmbridge/prolog", link))
 	script(t, root, "gpuprof.postrm", "remove")
 	if err := exec.Command(filepath.Join(root, "usr/lib/slurmbridge/prolog")).Run(); err != nil {
 		t.Error(err)
@@ -133,9 +127,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			"run/slurmbridge/ended/7-0.json": "{}", "run/slurmbridge/mps/gpu0/log/server.log": "", "var/lib/slurmbridge/slurmbridge.db": "",
 			"var/spool/slurmbridge/7.json": "", "etc/systemd/system/multi-user.target.wants/other.service": "",
 		})
-		if err := os.MkdirAll(filepath.Join(root, "etc/slurmbridge"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Join(root, "etc/slurmbridge"), 0o755))
 		for _, pkg := range order {
 			script(t, root, pkg+".prerm", "remove")
 			script(t, root, pkg+".postrm", "remove")

@@ -9,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/slurmbridge/slurmbridge/contrib/prometheus/series"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 type rule struct {
@@ -18,10 +19,7 @@ type rule struct {
 
 func read(t *testing.T, file string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(file))(t)
 	if err := yaml.Unmarshal(text, into); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
@@ -43,10 +41,7 @@ func rules(t *testing.T) (all []rule) {
 // Each rule asks for series that there are, each alert says what is wrong and what to
 // do, and the README has a chapter on it.
 func TestRules(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := must.Get(os.ReadFile("README.md"))(t)
 	known := series.Daemons()
 	name := regexp.MustCompile(`^[a-z]+:[a-z_]+:[a-z0-9_]+$`) // level:metric:operations
 	for _, r := range rules(t) {

@@ -82,9 +82,7 @@ func (c *card) ProcessUtilisation(since time.Time) ([]nvml.ProcessUse, error) {
 
 func (b *bench) end(id int64) {
 	b.t.Helper()
-	if _, err := b.Dir.End(id, b.now, "0:0"); err != nil {
-		b.t.Fatal(err)
-	}
+	must.Get(b.Dir.End(id, b.now, "0:0"))(b.t)
 }
 
 // sample reads every GPU that has jobs.

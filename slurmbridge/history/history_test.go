@@ -86,10 +86,7 @@ func record(id int64, from, to float64) Record {
 func ended(t *testing.T, k *kept, from, to float64) []Run {
 	t.Helper()
 	h := &History{Records: nodes{k}, Journal: k}
-	runs, err := h.Ended(t.Context(), at(from), at(to))
-	if err != nil {
-		t.Fatal(err)
-	}
+	runs := must.Get(h.Ended(t.Context(), at(from), at(to)))(t)
 	return runs
 }
 

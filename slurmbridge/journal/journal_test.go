@@ -70,9 +70,7 @@ func TestDamagedJournal(t *testing.T) {
 	for id := range int64(3) {
 		must.OK(t, j.SaveGroup(ctx, group(id+1, job.Released, fmt.Sprint(10+id))))
 	}
-	if _, err := j.db.Exec(`UPDATE bridge_groups SET body = '{"members": 7' WHERE id = 2`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(j.db.Exec(`UPDATE bridge_groups SET body = '{"members": 7' WHERE id = 2`))(t)
 	got, err := open(t, path).Load(ctx)
 	if err == nil || !strings.Contains(err.Error(), "group 2") {
 		t.Errorf("error %v", err)

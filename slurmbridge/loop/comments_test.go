@@ -163,9 +163,7 @@ func TestEachMemberIsStamped(t *testing.T) {
 	for range 600 {
 		m.submit("ann", time.Hour, app("a", 3600, 0.3, 2000), true)
 	}
-	if _, err := b.Tick(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.Tick(t.Context()))(t)
 	members := 0
 	for _, j := range m.jobs {
 		if j.Request.Count == job.Units {

@@ -153,9 +153,7 @@ func TestNobodyIsEndedForSharing(t *testing.T) {
 		b := bridge(m, mem)
 		b.ExtendLimit = true
 		tick := func(t *rapid.T) {
-			if _, err := b.Tick(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(b.Tick(t.Context()))(t)
 			m.advance(time.Second)
 		}
 		tick(t)

@@ -305,10 +305,7 @@ func TestRanOutOfTimeBesideOthers(t *testing.T) {
 // counted is the value of the one series of a counter that has the label value.
 func counted(t *testing.T, reg *prometheus.Registry, name, label string) float64 {
 	t.Helper()
-	all, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(reg.Gather())(t)
 	for _, family := range all {
 		for _, m := range family.GetMetric() {
 			if family.GetName() == name && m.GetLabel()[0].GetValue() == label {

@@ -93,10 +93,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	if _, err := Load(d.Current(), policy.Makespan); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), "the objective is the makespan") {
 		t.Errorf("another objective: %v", err)
 	}
-	whole, err := os.ReadFile(d.Current())
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(os.ReadFile(d.Current()))(t)
 	for _, c := range []struct {
 		name   string
 		damage func() error
@@ -113,9 +110,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	if err := os.WriteFile(d.results(), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(d.results(), []byte("{"), 0o600))
 	if all, err := d.Results(); err == nil || len(all) != 0 {
 		t.Errorf("%v %v", all, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -31,10 +32,7 @@ func small(t testing.TB) *Round {
 
 func text(t testing.TB, c *dqn.Checkpoint) []byte {
 	t.Helper()
-	out, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(json.Marshal(c))(t)
 	return out
 }
 

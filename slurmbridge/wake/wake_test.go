@@ -39,10 +39,7 @@ func TestFile(t *testing.T) {
 	}
 	add := func(s string) {
 		t.Helper()
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o660)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o660))(t)
 		defer f.Close()
 		must.Get(f.WriteString(s))(t)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // TestFailedBesideOthers: two jobs that take far more GPU memory than is known of
@@ -39,19 +40,13 @@ func TestFailedBesideOthers(t *testing.T) {
 		return victim != ""
 	})
 	r.reach(ids, "COMPLETED")
-	fields, err := r.Job(t.Context(), victim)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fields := must.Get(r.Job(t.Context(), victim))(t)
 	if fields["Restarts"] != "1" {
 		t.Errorf("job %s was started again %s times", victim, fields["Restarts"])
 	}
 	// The same pair doesn't meet again.
 	for range 2 {
-		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=gromacs,share:retry")
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=gromacs,share:retry"))(t)
 		ids = append(ids, id)
 	}
 	r.reach(ids[2:], "COMPLETED")

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // What a node records of an array's task under its job number finds the task: the
@@ -53,9 +54,7 @@ func TestArrayTasksAreRecorded(t *testing.T) {
 		Complete bool    `json:"complete"`
 		SkewS    float64 `json:"skew_s"`
 	}
-	if err := r.Get("/v1/groups", &groups); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Get("/v1/groups", &groups))
 	started, together := 0, 0
 	for _, g := range groups {
 		for _, m := range g.Members {

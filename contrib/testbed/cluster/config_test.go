@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
@@ -25,20 +26,12 @@ import (
 func TestBadConfiguration(t *testing.T) {
 	t.Parallel()
 	cluster.Require(t, build)
-	program, err := filepath.Abs(build + "/slurmbridge")
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(filepath.Abs(build + "/slurmbridge"))(t)
 	auth := tlstest.New(t)
 	cert, key := auth.Issue(t, "old", time.Now().Add(-time.Hour), "localhost")
 	web := filepath.Join(auth.Dir, "web.yml")
-	if err := os.WriteFile(web, fmt.Appendf(nil, "tls_server_config: {cert_file: %s, key_file: %s}\n", cert, key), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(web, fmt.Appendf(nil, "tls_server_config: {cert_file: %s, key_file: %s}\n", cert, key), 0o600))
+	taken := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { taken.Close() })
 	for name, c := range map[string]struct {
 		text  string
@@ -64,9 +57,7 @@ func TestBadConfiguration(t *testing.T) {
 			if !strings.HasPrefix(text, "listen:") {
 				text += "listen: \"\"\n"
 			}
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 			cmd := exec.CommandContext(t.Context(), program, "serve", "-c", file)
 			cmd.Env = []string{"PATH=/usr/bin:/bin"}
 			var stdout, stderr bytes.Buffer
@@ -94,15 +85,10 @@ func TestReload(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	conf := r.Path("slurmbridge.yaml")
-	sound, err := os.ReadFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sound := must.Get(os.ReadFile(conf))(t)
 	write := func(more string) {
 		t.Helper()
-		if err := os.WriteFile(conf, append(sound[:len(sound):len(sound)], more...), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(conf, append(sound[:len(sound):len(sound)], more...), 0o644))
 	}
 	mode := func() string {
 		var st httpapi.Report
@@ -121,10 +107,7 @@ func TestReload(t *testing.T) {
 	r.signal("slurmbridge", syscall.SIGHUP)
 	r.until("the bad value in the log", func() bool { return r.logged("slurmbridge", old, "max_slowdown", conf) })
 	// Settings that make sense, and don't work here.
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	for key, value := range map[string]string{
 		"policy":       "best",
@@ -137,9 +120,7 @@ func TestReload(t *testing.T) {
 	} {
 		setting := regexp.MustCompile("(?m)^" + key + ":.*\n")
 		text := setting.ReplaceAllString(string(sound), "") + "mode: shadow\n" + key + ": " + value + "\n"
-		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(conf, []byte(text), 0o644))
 		r.signal("slurmbridge", syscall.SIGHUP)
 		r.until(key+" in the log", func() bool { return r.logged("slurmbridge", old, conf+": "+key+": ") })
 		if !r.alive("slurmbridge") {
@@ -158,14 +139,9 @@ func TestReload(t *testing.T) {
 	}
 	// Another address, and the old one is free.
 	was := r.URL
-	now, err := cluster.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := must.Get(cluster.FreePort())(t)
 	text := strings.ReplaceAll(string(sound), strings.TrimPrefix(was, "http://"), "127.0.0.1:"+now) + "mode: shadow\n"
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(conf, []byte(text), 0o644))
 	r.signal("slurmbridge", syscall.SIGHUP)
 	r.URL = "http://127.0.0.1:" + now
 	r.until("shadow elsewhere", func() bool { return mode() == "shadow" && r.ready() })

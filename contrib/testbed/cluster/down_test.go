@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // Without the node agent jobs are grouped, start, run and end as ever; only their
@@ -67,9 +69,7 @@ func TestControllerUnreachableAtEpilog(t *testing.T) {
 		Members  []json.RawMessage `json:"members"`
 		Complete bool              `json:"complete"`
 	}
-	if err := r.Get("/v1/groups", &groups); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Get("/v1/groups", &groups))
 	if len(groups) == 0 {
 		t.Error("the journal lost the groups")
 	}
@@ -94,17 +94,11 @@ func (r *rig) strangersAreRefused() {
 		{http.MethodPost, "Munge MUNGE:AwQDAADforged:", http.StatusUnauthorized},
 		{http.MethodGet, "", http.StatusMethodNotAllowed},
 	} {
-		req, err := http.NewRequestWithContext(r.t.Context(), c.method, r.URL+"/v1/records", strings.NewReader("{}"))
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		req := must.Get(http.NewRequestWithContext(r.t.Context(), c.method, r.URL+"/v1/records", strings.NewReader("{}")))(r.t)
 		if c.credential != "" {
 			req.Header.Set("Authorization", c.credential)
 		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		resp := must.Get(http.DefaultClient.Do(req))(r.t)
 		text, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != c.code || len(text) == 0 {

@@ -22,6 +22,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/grafana"
 	"github.com/slurmbridge/slurmbridge/contrib/prometheus/series"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 )
@@ -73,14 +74,8 @@ func watch(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{rig: newRig(t), began: time.Now(), seen: map[string]bool{}}
 	w.secure()
-	port, err := cluster.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	rules, err := filepath.Abs("../../prometheus/slurmbridge.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := must.Get(cluster.FreePort())(t)
+	rules := must.Get(filepath.Abs("../../prometheus/slurmbridge.rules.yml"))(t)
 	dir := t.TempDir()
 	scrape := func(job, target string) string {
 		return fmt.Sprintf("- job_name: %s\n  scheme: https\n  tls_config: {ca_file: %s}\n  basic_auth: {username: %s, password: %s}\n  static_configs: [{targets: [%q]}]\n",
@@ -89,18 +84,14 @@ func watch(t *testing.T) *watched {
 	text := "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\nrule_files: [" + rules + "]\nscrape_configs:\n" +
 		scrape("slurmbridge", strings.TrimPrefix(w.bridge, "https://")) + scrape("gpuprof", w.agent)
 	conf := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(conf, []byte(text), 0o600))
 	var said strings.Builder
 	cmd := exec.CommandContext(t.Context(), "prometheus", "--config.file="+conf, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:"+port, "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Wait() // the test's end has ended it
 		if t.Failed() {
@@ -122,16 +113,11 @@ func (w *watched) secure() {
 	cert, key := auth.Issue(w.t, "daemons", time.Now().Add(time.Hour), "127.0.0.1")
 	put := func(name, text string) string {
 		path := w.Path(name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			w.t.Fatal(err)
-		}
+		must.OK(w.t, os.WriteFile(path, []byte(text), 0o644))
 		return path
 	}
 	body := func(path string) string {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(w.t)
 		return string(text)
 	}
 	w.ca = put("ca.crt", body(auth.CA))
@@ -148,19 +134,14 @@ func (w *watched) secure() {
 	w.bridge = strings.Replace(w.URL, "http://", "https://", 1)
 	w.until("the bridge speaks TLS", func() bool { return w.answers(w.bridge+"/-/ready") == http.StatusOK })
 
-	port, err := cluster.FreePort()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	port := must.Get(cluster.FreePort())(w.t)
 	w.agent = "127.0.0.1:" + port
 	w.breaks("agent killed")
 	args := slices.Clone(w.daemon("gpuprof").Args[1:])
 	args[slices.Index(args, "--controller")+1] = w.bridge
 	args[slices.Index(args, "--listen")+1] = w.agent
 	args = append(args, "--controller-config", w.trust, "--web-config", web)
-	if err := w.Spawn("gpuprof", "", args...); err != nil {
-		w.t.Fatal(err)
-	}
+	must.OK(w.t, w.Spawn("gpuprof", "", args...))
 	w.until("the agent speaks TLS", func() bool { return w.answers("https://"+w.agent+"/-/ready") == http.StatusOK })
 }
 
@@ -189,17 +170,11 @@ func (w *watched) strangersSeeNothing() {
 	w.t.Helper()
 	for _, host := range []string{strings.TrimPrefix(w.bridge, "https://"), w.agent} {
 		for _, password := range []string{"", "wrong"} {
-			req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "https://"+host+"/metrics", nil)
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			req := must.Get(http.NewRequestWithContext(w.t.Context(), http.MethodGet, "https://"+host+"/metrics", nil))(w.t)
 			if password != "" {
 				req.SetBasicAuth(scrapeUser, password)
 			}
-			resp, err := w.client.Do(req)
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			resp := must.Get(w.client.Do(req))(w.t)
 			body, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if resp.StatusCode != http.StatusUnauthorized || strings.Contains(string(body), "slurmbridge_") {
@@ -294,9 +269,7 @@ func (w *watched) rules() {
 			Rules []struct{ Name, Health, LastError, State string }
 		}
 	}
-	if err := w.ask("/api/v1/rules", nil, &r); err != nil {
-		w.t.Fatal(err)
-	}
+	must.OK(w.t, w.ask("/api/v1/rules", nil, &r))
 	n := 0
 	for _, g := range r.Groups {
 		for _, rule := range g.Rules {
@@ -315,10 +288,7 @@ func (w *watched) rules() {
 func (w *watched) without() (missing []string) {
 	w.t.Helper()
 	for _, name := range grafana.Names {
-		board, err := grafana.Read(name)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		board := must.Get(grafana.Read(name))(w.t)
 		for i := range board.Panels {
 			p := &board.Panels[i]
 			for k := range p.Targets {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
@@ -31,9 +32,7 @@ func newRig(t *testing.T) *rig {
 	s := cluster.New(cluster.Setup{Scale: 20, Build: build, Lua: "../../job_submit.lua", Policy: "dqn"})
 	slurmtest.New(t, s.Options())
 	t.Cleanup(s.Stop)
-	if err := s.Bridge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Bridge(t.Context()))
 	return &rig{s, t}
 }
 
@@ -50,15 +49,10 @@ func (r *rig) daemon(name string) *cluster.Daemon {
 // breaks plays a fault of the table, and returns what mends it.
 func (r *rig) breaks(fault string) (mend func()) {
 	r.t.Helper()
-	again, err := r.Break(fault, 0)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	again := must.Get(r.Break(fault, 0))(r.t)
 	return func() {
 		r.t.Helper()
-		if err := again(); err != nil {
-			r.t.Fatal(err)
-		}
+		must.OK(r.t, again())
 	}
 }
 
@@ -69,10 +63,7 @@ func (r *rig) pair(app string) (ids []string) {
 	defer r.breaks("bridge stopped")()
 	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run %s\n", r.State(), r.Bin("gpusim"), app)
 	for range 2 {
-		id, err := r.Submit(r.t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app="+app)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		id := must.Get(r.Submit(r.t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app="+app))(r.t)
 		ids = append(ids, id)
 	}
 	return ids
@@ -105,10 +96,7 @@ func (r *rig) ready() bool {
 // 0 where there are none.
 func (r *rig) metric(name string, values ...string) float64 {
 	r.t.Helper()
-	sum, err := r.Metric(name, values...)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	sum := must.Get(r.Metric(name, values...))(r.t)
 	return sum
 }
 
@@ -130,10 +118,7 @@ func (r *rig) files(dir, suffix string) (names []string) {
 // logged reports whether one line of a daemon's log holds all of the words.
 func (r *rig) logged(name string, words ...string) bool {
 	r.t.Helper()
-	body, err := os.ReadFile(r.Path("log", name+".log"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	body := must.Get(os.ReadFile(r.Path("log", name+".log")))(r.t)
 	for line := range strings.Lines(string(body)) {
 		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
 			return true
@@ -156,7 +141,5 @@ func (r *rig) alive(name string) bool {
 
 func (r *rig) signal(name string, sig syscall.Signal) {
 	r.t.Helper()
-	if err := r.daemon(name).Process.Signal(sig); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, r.daemon(name).Process.Signal(sig))
 }

@@ -18,10 +18,7 @@ import (
 
 func read(t *testing.T, file string) []byte {
 	t.Helper()
-	body, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(os.ReadFile(file))(t)
 	return body
 }
 
@@ -67,9 +64,7 @@ func TestFolders(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) != 0 {
 		t.Errorf("%v, %v", left, err)
 	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, nil, 0o600))
 	for _, c := range [][2]string{{file + "/x", ""}, {dir, ""}, {"-", file}} {
 		if err := folders(c[0], c[1]); err == nil || !strings.HasPrefix(err.Error(), "--") {
 			t.Errorf("%v: %v", c, err)
@@ -86,9 +81,7 @@ func TestCells(t *testing.T) {
 		t.Error("no clusters at a time, and no error")
 	}
 	o.parallel = 2
-	if err := o.check([]string{"DQN", " whole"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, o.check([]string{"DQN", " whole"}))
 	cells, err := o.cells()
 	if err != nil || len(cells) != 8*2 {
 		t.Fatalf("%d cells, %v", len(cells), err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 func testOptions(t *testing.T) *options {
@@ -48,14 +49,9 @@ func TestDemoReport(t *testing.T) {
 		Bridged: &figures{MakespanS: 120, JobsCompleted: 2, slowdowns: []float64{1.05, 1.3}}, Objective: "makespan", TimeScale: 50,
 		Lateness: cluster.Lateness{Later: 3, Late: 2, WorstS: 77},
 	}
-	body, err := json.Marshal(&r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(json.Marshal(&r))(t)
 	var back map[string]any
-	if err := json.Unmarshal(body, &back); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(body, &back))
 	for k, want := range map[string]any{"objective": "makespan", "jobs_later": 3.0, "jobs_late": 2.0, "late_worst_s": 77.0} {
 		if back[k] != want {
 			t.Errorf("%s is %v, want %v", k, back[k], want)

@@ -12,6 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // ran is a run whose first job could start at 100 s of the GPU's clock, ten GPU
@@ -33,10 +34,7 @@ func ran() *cluster.Ran {
 }
 
 func TestSum(t *testing.T) {
-	f, err := sum(ran(), 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(sum(ran(), 10))(t)
 	end := 4 + 83*1.5
 	for _, c := range []struct {
 		name      string
@@ -71,10 +69,7 @@ func TestSumOpen(t *testing.T) {
 	r := ran()
 	second := cluster.Job{ID: "2", App: "gromacs", SubmitS: 200, Ended: r.Began.Add(40 * time.Second), Report: app.Report{Status: "finished", StartS: 307, GPUS: 83}}
 	r.Jobs = []cluster.Job{r.Jobs[0], second}
-	f, err := sum(r, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(sum(r, 10))(t)
 	if want := (4 + 83*1.5 + 7 + 83) / 2; math.Abs(f.MeanTurnaroundS-want) > 1e-9 {
 		t.Errorf("turnaround %v, want %v", f.MeanTurnaroundS, want)
 	}
@@ -98,14 +93,9 @@ func TestAgainstWhole(t *testing.T) {
 	if plain.againstWhole != nil {
 		t.Error("whole against itself")
 	}
-	body, err := json.Marshal(r["random"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(json.Marshal(r["random"]))(t)
 	var back map[string]map[string]any
-	if err := json.Unmarshal(body, &back); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(body, &back))
 	for k, want := range map[string]float64{"turnaround_ratio": 0.75, "jobs_later": 2, "jobs_late": 1, "late_worst_s": 10} {
 		if back["dqn"][k] != want {
 			t.Errorf("%s is %v", k, back["dqn"][k])
@@ -118,19 +108,12 @@ func TestAgainstWhole(t *testing.T) {
 
 // The keys that others read.
 func TestJSON(t *testing.T) {
-	f, err := sum(ran(), 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(sum(ran(), 10))(t)
 	r := collect([]*cell{{workload: "random", variant: variant{name: "mps_half"}, figures: f}, {workload: "random", variant: variant{name: "dqn"}}})
 	file := t.TempDir() + "/compare.json"
-	if err := cluster.WriteJSON(file, r); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cluster.WriteJSON(file, r))
 	var back map[string]map[string]map[string]any
-	if err := json.Unmarshal(read(t, file), &back); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(read(t, file), &back))
 	got := back["random"]["mps_half"]
 	for _, k := range []string{"makespan_s", "mean_turnaround_s", "oom", "jobs_failed", "slowdown_p50", "slowdown_p95"} {
 		if v, ok := got[k].(float64); !ok || v <= 0 {

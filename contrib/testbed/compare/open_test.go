@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
@@ -62,9 +63,7 @@ func TestOpenJobs(t *testing.T) {
 // The bridge decides for what a workload is judged by.
 func TestObjectives(t *testing.T) {
 	o := options{base: &cluster.Setup{}, workloads: []string{"random", "open"}, jobs: 3, seed: 1, load: 1, scale: 1, parallel: 1}
-	if err := o.check([]string{"whole", "dqn"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, o.check([]string{"whole", "dqn"}))
 	cells, err := o.cells()
 	if err != nil || len(cells) != 4*2 {
 		t.Fatalf("%d cells, %v", len(cells), err)

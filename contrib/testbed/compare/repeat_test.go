@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
@@ -63,10 +64,7 @@ func TestRepeatGroups(t *testing.T) {
 			{app: "alexnet", startS: g + a + 3*delay + 2, endS: g + 2*a + 3*delay + 3},
 		}
 	}
-	paused, err := repeated(starts(pause))
-	if err != nil {
-		t.Fatal(err)
-	}
+	paused := must.Get(repeated(starts(pause)))(t)
 	swift, err := repeated(starts(0))
 	if err != nil || paused != swift {
 		t.Errorf("pauses count: %v, without %v (%v)", paused, swift, err)
@@ -139,10 +137,7 @@ func TestRepeatNeverBeforeSubmission(t *testing.T) {
 			runs[i].startS = runs[i].submitS + rapid.Float64Range(0, 300).Draw(t, "waits")
 			runs[i].endS = runs[i].startS + rapid.Float64Range(1, 300).Draw(t, "runs")
 		}
-		r, err := repeat(runs, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(repeat(runs, true))(t)
 		for i := range r.Jobs {
 			if r.Jobs[i].StartS < runs[i].submitS {
 				t.Errorf("job %d starts at %v, submitted at %v", i, r.Jobs[i].StartS, runs[i].submitS)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -22,13 +23,8 @@ import (
 func machine(t testing.TB, cfg Config) (*State, *float64) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "state")
-	if err := Create(path, cfg); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Create(path, cfg))
+	s := must.Get(Open(path))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	now := new(float64)
 	s.clock = func() int64 { return s.header().T0ns + int64(*now/s.Scale()*1e9) }
@@ -39,9 +35,7 @@ func machine(t testing.TB, cfg Config) (*State, *float64) {
 func process(t testing.TB) int {
 	t.Helper()
 	c := exec.Command("sleep", "1000")
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Start())
 	t.Cleanup(func() { _ = c.Process.Kill(); _, _ = c.Process.Wait() })
 	return c.Process.Pid
 }
@@ -50,21 +44,14 @@ func process(t testing.TB) int {
 func server(t testing.TB, d *Device) int {
 	t.Helper()
 	pid := process(t)
-	if _, err := d.ClaimServer(Claimant{PID: pid}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(d.ClaimServer(Claimant{PID: pid}))(t)
 	return pid
 }
 
 func kill(t testing.TB, pid int) {
 	t.Helper()
-	p, err := os.FindProcess(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(os.FindProcess(pid))(t)
+	must.OK(t, p.Kill())
 	for range 300000 {
 		if state, _, err := procStat(pid); err != nil || state == 'Z' {
 			return
@@ -80,19 +67,13 @@ func steady(app string, seconds float64, u rlcore.Use) *rlcore.Profile {
 
 func claim(t testing.TB, d *Device, c Claimant, p *rlcore.Profile) *Slot {
 	t.Helper()
-	s, err := d.Claim(c, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(d.Claim(c, p))(t)
 	return s
 }
 
 func look1(t testing.TB, d *Device) Snapshot {
 	t.Helper()
-	s, err := d.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(d.Snapshot())(t)
 	return s
 }
 
@@ -111,10 +92,7 @@ func TestAloneTakesSoloTime(t *testing.T) {
 		t.Errorf("in the second phase: %+v", g)
 	}
 	*now = 1000
-	pr, err := slot.Progress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pr := must.Get(slot.Progress())(t)
 	if pr.Status != Finished || pr.EndT != 28 || pr.DoneS != 25 || pr.MemMaxMiB != 8000 {
 		t.Errorf("progress %+v", pr)
 	}
@@ -123,9 +101,7 @@ func TestAloneTakesSoloTime(t *testing.T) {
 		!near(g.PCIeMB, 1000, 1e-9) || g.OccupiedS != 25 || g.Finished != 1 || len(g.Processes) != 0 {
 		t.Errorf("afterwards: %+v", g)
 	}
-	if err := slot.Release(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, slot.Release())
 }
 
 // expected is the law's own word on the given uses together.
@@ -151,17 +127,11 @@ func TestSharersSlowAsTheLawSays(t *testing.T) {
 		sb := claim(t, d, Claimant{PID: process(t), Server: srv}, steady("b", 1e5, b))
 		want := expected(l, d, .2, a, b)
 		*now = 1e4
-		pa, err := sa.Progress()
-		if err != nil {
-			t.Fatal(err)
-		}
+		pa := must.Get(sa.Progress())(t)
 		if !near(pa.EndT, 100*want[0], 1e-9) {
 			t.Errorf("mps %v: a took %v, the law says %v", mps, pa.EndT, 100*want[0])
 		}
-		pb, err := sb.Progress()
-		if err != nil {
-			t.Fatal(err)
-		}
+		pb := must.Get(sb.Progress())(t)
 		// Slowed while a was there, alone since.
 		if done := pa.EndT/want[1] + 1e4 - pa.EndT; !near(pb.DoneS, done, 1e-9) {
 			t.Errorf("mps %v: b did %v, want %v", mps, pb.DoneS, done)
@@ -201,14 +171,8 @@ func TestOutOfMemory(t *testing.T) {
 		t.Errorf("third: %v", err)
 	}
 	*now = 50
-	pa, err := sa.Progress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pb, err := sb.Progress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pa := must.Get(sa.Progress())(t)
+	pb := must.Get(sb.Progress())(t)
 	if pa.Status != OOM || !near(pa.DoneS, 10, 1e-9) || pb.Status != Running {
 		t.Errorf("a %+v, b %+v", pa, pb)
 	}
@@ -242,9 +206,7 @@ func TestStoppedProcessKeepsItsMemoryOnly(t *testing.T) {
 	d := s.Device(0)
 	pid := process(t)
 	slot := claim(t, d, Claimant{PID: pid}, steady("a", 100, rlcore.Use{GPU: .9, MemMiB: 3000}))
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(pid, unix.SIGSTOP))
 	for look(int32(pid), slot.start) != stopped {
 		time.Sleep(time.Millisecond)
 	}
@@ -253,9 +215,7 @@ func TestStoppedProcessKeepsItsMemoryOnly(t *testing.T) {
 	if g := look1(t, d); g.GPU != 0 || g.MemMiB != 3001 || g.Processes[0].DoneS != 0 {
 		t.Errorf("stopped: %+v", g)
 	}
-	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(pid, unix.SIGCONT))
 	for look(int32(pid), slot.start) != alive {
 		time.Sleep(time.Millisecond)
 	}
@@ -413,13 +373,8 @@ func TestCreateRefusesNonsense(t *testing.T) {
 	}
 	for _, m := range ModelNames() {
 		path := filepath.Join(t.TempDir(), "s")
-		if err := Create(path, Config{Model: m, GPUs: 3, Minors: []int{2, 0, 1}}); err != nil {
-			t.Fatal(err)
-		}
-		s, err := Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, Create(path, Config{Model: m, GPUs: 3, Minors: []int{2, 0, 1}}))
+		s := must.Get(Open(path))(t)
 		if len(s.UUIDs()) != 3 || s.UUIDs()[0] == s.UUIDs()[1] || s.Device(0).Minor() != 2 {
 			t.Errorf("%s: %v", m, s.UUIDs())
 		}
@@ -435,14 +390,9 @@ func TestCreateRefusesNonsense(t *testing.T) {
 func TestLockHeldByAStoppedProcess(t *testing.T) {
 	s, _ := machine(t, Config{})
 	s.wait = 20 * time.Millisecond
-	other, err := os.Open(s.file.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(os.Open(s.file.Name()))(t)
 	defer other.Close()
-	if err := unix.Flock(int(other.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
 	if _, err := s.Device(0).Snapshot(); !errors.Is(err, ErrBusy) {
 		t.Errorf("%v, want ErrBusy", err)
 	}
@@ -450,9 +400,7 @@ func TestLockHeldByAStoppedProcess(t *testing.T) {
 
 func TestCutShort(t *testing.T) {
 	s, _ := machine(t, Config{})
-	if err := os.Truncate(s.file.Name(), 8192); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Truncate(s.file.Name(), 8192))
 	if _, err := s.Device(0).Snapshot(); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("%v, want ErrCorrupt", err)
 	}
@@ -504,10 +452,7 @@ func TestLimitsFromVoltaOn(t *testing.T) {
 		c := Claimant{PID: process(t), Server: server(t, d), Limits: Limits{Threads: .4}}
 		half := claim(t, d, c, p)
 		*now = 1e6
-		pr, err := half.Progress()
-		if err != nil {
-			t.Fatal(err)
-		}
+		pr := must.Get(half.Progress())(t)
 		// Kernels on half the SMs they would use take twice as long: 50 s + 100 s.
 		want := map[string]float64{"titanxp": 100, "a100": 150}[model]
 		if g := look1(t, d); !near(pr.EndT, want, 1e-9) || !near(g.PCIeMB, 15000, 1e-9) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -117,10 +118,7 @@ func probe(t *testing.T, s *State) map[string]string {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("no gcc")
 	}
-	dir, err := compiled()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(compiled())(t)
 	c := exec.Command("/proc/self/exe")
 	c.Env = []string{StateEnv + "=" + s.file.Name(), probeEnv + "=" + filepath.Join(dir, "lib.so")}
 	out, err := c.Output()
@@ -183,9 +181,7 @@ func TestNVMLUnderMPS(t *testing.T) {
 		s := realTime(t, Config{Model: model})
 		d := s.Device(0)
 		server, a, b := process(t), process(t), process(t)
-		if _, err := d.ClaimServer(Claimant{PID: server}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.ClaimServer(Claimant{PID: server}))(t)
 		claim(t, d, Claimant{PID: a, Server: server}, steady("a", 1000, rlcore.Use{GPU: .2, Core: .1, MemMiB: 1000}))
 		claim(t, d, Claimant{PID: b, Server: server}, steady("b", 1000, rlcore.Use{GPU: .3, Core: .1, MemMiB: 2000}))
 		got := probe(t, s)
@@ -215,9 +211,7 @@ func TestNVMLFaults(t *testing.T) {
 	d := s.Device(0)
 	set := func(figure, mode string) {
 		t.Helper()
-		if err := d.SetFault(figure, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, d.SetFault(figure, mode))
 	}
 	set("utilization", "return=999")
 	set("memory", "huge")
@@ -238,9 +232,7 @@ func TestNVMLFaults(t *testing.T) {
 	}
 	set("all", "none")
 	check(t, probe(t, s), map[string]string{"0.Utilization": "0 0", "0.PowerUsage": "75000"})
-	if err := d.SetLost(true); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.SetLost(true))
 	check(t, probe(t, s), map[string]string{"0.handle": "!15", "count": "1"})
 	if _, err := d.Claim(Claimant{}, steady("a", 1, rlcore.Use{})); !errors.Is(err, ErrLost) {
 		t.Errorf("claim on a lost GPU: %v", err)
@@ -267,12 +259,8 @@ func TestNVMLOnADamagedState(t *testing.T) {
 		probe(t, s)
 	}
 	s := realTime(t, Config{})
-	if err := os.Truncate(s.file.Name(), headerSize+100); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Truncate(s.file.Name(), headerSize+100))
 	check(t, probe(t, s), map[string]string{"init": "!9"})
-	if err := os.WriteFile(s.file.Name(), []byte("hello"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(s.file.Name(), []byte("hello"), 0o600))
 	check(t, probe(t, s), map[string]string{"init": "!9"})
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // What the greeting says to type works, and at the shell's end the cluster's folder is gone.
@@ -51,8 +52,6 @@ gpus
 func typed(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "typed")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // A cluster with accounting refuses a user without an account and counts one with.
@@ -19,13 +21,9 @@ func TestAccounting(t *testing.T) {
 		t.Errorf("a user without an account: %v", err)
 	}
 	for range 2 { // the second finds it there
-		if err := c.Account(ctx, "add", "account", "lab"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Account(ctx, "add", "account", "lab"))
 	}
-	if err := c.Account(ctx, "add", "user", "games", "account=lab"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Account(ctx, "add", "user", "games", "account=lab"))
 	id := c.submit(t, "games", "true", "--gres=mps:50")
 	c.reaches(t, id, "COMPLETED")
 	var out string

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // prompt is a scheduler that looks at every submission at once.
@@ -50,10 +52,7 @@ func TestMain(m *testing.M) {
 
 func (c *Cluster) submit(t *testing.T, as, script string, args ...string) string {
 	t.Helper()
-	id, err := c.Submit(t.Context(), as, script, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Get(c.Submit(t.Context(), as, script, args...))(t)
 	return id
 }
 
@@ -76,10 +75,7 @@ func (c *Cluster) output(t *testing.T, id string) string {
 // mounts are the places below dir that anything is mounted at.
 func mounts(t *testing.T, dir string) []string {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("/proc/self/mountinfo"))(t)
 	var out []string
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); strings.Contains(f[4], dir) {
@@ -92,10 +88,7 @@ func mounts(t *testing.T, dir string) []string {
 // runsAs is the number of the user that a process runs as.
 func runsAs(t *testing.T, pid int) uint32 {
 	t.Helper()
-	info, err := os.Stat("/proc/" + strconv.Itoa(pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(os.Stat("/proc/" + strconv.Itoa(pid)))(t)
 	return info.Sys().(*syscall.Stat_t).Uid
 }
 
@@ -112,17 +105,11 @@ func TestOneGPU(t *testing.T) {
 	if out := c.output(t, whole); out != "gpu=0\nnobody" {
 		t.Errorf("job with a whole GPU printed %q", out)
 	}
-	slurm, err := IDs("slurm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	slurm := must.Get(IDs("slurm"))(t)
 	if got := runsAs(t, c.daemons[controller].process.Pid); got != slurm.Uid {
 		t.Errorf("slurmctld runs as user %d, want %d", got, slurm.Uid)
 	}
-	argv, err := c.Prefix("games")
-	if err != nil {
-		t.Fatal(err)
-	}
+	argv := must.Get(c.Prefix("games"))(t)
 	argv = append(argv, "sbatch", "--version")
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = c.Env()
@@ -190,22 +177,16 @@ func TestDaemonsComeAndGo(t *testing.T) {
 	id := c.submit(t, "nobody", "sleep 1000", "--nodelist=n1")
 	c.reaches(t, id, "RUNNING")
 	c.StopNode(0)
-	if err := c.StartNode(0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.StartNode(0))
 	if err := c.StartNode(0); err == nil {
 		t.Error("a node is started twice")
 	}
-	if err := c.RestartController(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.RestartController(ctx))
 	c.KillController()
 	if _, err := c.Run(ctx, "timeout", "1", "scontrol", "ping"); err == nil {
 		t.Error("a killed slurmctld answers")
 	}
-	if err := c.StartController(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.StartController(ctx))
 	if err := c.WaitNodes(ctx, 60*time.Second); err != nil {
 		t.Error(err)
 	}
@@ -251,9 +232,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	c.reaches(t, stray, "RUNNING")
 	ports := c.Ports()
 	for range 2 {
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Close())
 	}
 	if pids, err := members(c.Dir); err != nil || len(pids) > 0 {
 		t.Errorf("processes %v are left, %v", pids, err)
@@ -276,10 +255,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 func TestSameFolder(t *testing.T) {
 	t.Parallel()
 	Require(t)
-	dir, err := os.MkdirTemp("", "same")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "same"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	for range 2 {
 		c := New(t, Options{Dir: dir})
@@ -289,9 +265,7 @@ func TestSameFolder(t *testing.T) {
 		if _, err := c.Run(t.Context(), "scontrol", "ping"); err != nil {
 			t.Errorf("the first one: %v", err)
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Close())
 		if _, err := os.Stat(c.Conf()); err != nil {
 			t.Errorf("a folder that Start didn't make: %v", err)
 		}
@@ -323,20 +297,12 @@ func TestManyAtOnce(t *testing.T) {
 func TestKilledStarter(t *testing.T) {
 	t.Parallel()
 	Require(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(t)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), orphan+"=1")
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, cmd.Start())
 	line := make([]byte, 256)
 	n, err := out.Read(line)
 	dir := strings.TrimSpace(string(line[:n]))
@@ -382,9 +348,7 @@ func TestKilledStarter(t *testing.T) {
 func TestReapKeepsOffOthersFolders(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "precious")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, nil, 0o600))
 	if err := Reap(dir); err == nil {
 		t.Error("a folder that is no cluster's is reaped")
 	}
@@ -419,9 +383,7 @@ func TestCloseKeepsOffOthersChildren(t *testing.T) {
 			}
 			return
 		default:
-			if err := kill(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, kill(dir))
 		}
 	}
 }
@@ -472,14 +434,8 @@ func TestFields(t *testing.T) {
 }
 
 func TestPortsAreNotGivenTwice(t *testing.T) {
-	a, err := freePorts(20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := freePorts(20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(freePorts(20))(t)
+	b := must.Get(freePorts(20))(t)
 	seen := map[int]bool{}
 	for _, p := range append(a, b...) {
 		if seen[p.number] {

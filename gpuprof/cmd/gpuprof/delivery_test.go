@@ -135,10 +135,7 @@ func (n *node) controller(m *credential.Munge, webConfig string) (addr string) {
 		n.bodies.Add(1)
 		h.ServeHTTP(w, r)
 	})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(n.t)
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 	systemd, done := false, make(chan struct{})
 	go func() {
@@ -153,17 +150,12 @@ func (n *node) controller(m *credential.Munge, webConfig string) (addr string) {
 // started (0 = at the test's end).
 func (n *node) start(life time.Duration, listens bool) {
 	n.t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(n.t)
 	n.log.Reset()
 	cmd := exec.Command(self, n.args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = n.env, &n.log, &n.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	must.OK(n.t, cmd.Start())
 	kill := func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
 	if life == 0 {
 		n.t.Cleanup(kill)
@@ -182,9 +174,7 @@ func (n *node) start(life time.Duration, listens bool) {
 // records counts the runs in the store, and the jobs they are of.
 func (n *node) records() (runs, jobs int) {
 	n.t.Helper()
-	if err := n.store.DB().QueryRow(`SELECT count(*), count(DISTINCT job_id) FROM runs`).Scan(&runs, &jobs); err != nil {
-		n.t.Fatal(err)
-	}
+	must.OK(n.t, n.store.DB().QueryRow(`SELECT count(*), count(DISTINCT job_id) FROM runs`).Scan(&runs, &jobs))
 	return runs, jobs
 }
 
@@ -259,18 +249,13 @@ func (n *node) metrics() {
 		resp.Body.Close()
 		n.t.Error("metrics are shown without a certificate")
 	}
-	client, err := recordhttp.NewClient(filepath.Join(n.tls, "client.yml"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	client := must.Get(recordhttp.NewClient(filepath.Join(n.tls, "client.yml")))(n.t)
 	defer client.CloseIdleConnections()
 	resp, err := client.Get("https://" + n.listen + "/metrics")
 	if err == nil {
 		n.t.Fatal("another host's certificate is taken for the node's", resp.Status)
 	}
-	if err := os.WriteFile(filepath.Join(n.tls, "scrape.yml"), []byte("tls_config:\n  ca_file: ca.pem\n  cert_file: node.pem\n  key_file: node.key\n"), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	must.OK(n.t, os.WriteFile(filepath.Join(n.tls, "scrape.yml"), []byte("tls_config:\n  ca_file: ca.pem\n  cert_file: node.pem\n  key_file: node.key\n"), 0o600))
 	if client, err = recordhttp.NewClient(filepath.Join(n.tls, "scrape.yml")); err != nil {
 		n.t.Fatal(err)
 	}

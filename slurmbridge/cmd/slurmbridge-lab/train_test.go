@@ -127,10 +127,7 @@ func TestTrainRefuses(t *testing.T) {
 	if status, _, errOut := call("train", "--jobs", in("once.csv"), "--profiles", in("solo.csv"), "--rounds", "1", "--out", in("good.json")); status != 0 {
 		t.Fatal(errOut)
 	}
-	good, err := os.ReadFile(in("good.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := must.Get(os.ReadFile(in("good.json")))(t)
 	for name, text := range map[string][]byte{
 		"half.json":   good[:len(good)/2],
 		"empty.json":  nil,

@@ -78,23 +78,15 @@ func (l *live) bin() string { return l.Path("slurmbridge") }
 // serve starts the daemon as SlurmUser and waits for its gate.
 func (l *live) serve() {
 	l.t.Helper()
-	cmd, err := l.Command(context.Background(), "slurm", l.bin(), "serve", "-c", l.conf)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	log, err := os.Create(l.Path("log", "bridge.log"))
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	cmd := must.Get(l.Command(context.Background(), "slurm", l.bin(), "serve", "-c", l.conf))(l.t)
+	log := must.Get(os.Create(l.Path("log", "bridge.log")))(l.t)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	if err := cmd.Start(); err != nil {
-		l.t.Fatal(err)
-	}
+	must.OK(l.t, cmd.Start())
 	l.daemon = cmd
 	l.t.Cleanup(l.stop)
 	if !slurmtest.Wait(l.t.Context(), 20*time.Second, func() bool {
@@ -122,10 +114,7 @@ func (l *live) stop() {
 // as runs the command as a user of this machine.
 func (l *live) as(user string, args ...string) (status int, out, errOut string) {
 	l.t.Helper()
-	cmd, err := l.Command(l.t.Context(), user, l.bin(), append(args, "-c", l.conf)...)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	cmd := must.Get(l.Command(l.t.Context(), user, l.bin(), append(args, "-c", l.conf)...))(l.t)
 	var o, e strings.Builder
 	cmd.Stdout, cmd.Stderr = &o, &e
 	_ = cmd.Run() // its status tells
@@ -167,10 +156,7 @@ func (l *live) json(keys []string, args ...string) map[string]any {
 // wanted; %s in it is the job.
 func (l *live) submit(user, want string) string {
 	l.t.Helper()
-	id, err := l.Submit(l.t.Context(), user, "sleep 60", "--gres=gpu:shared", "--time=5")
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	id := must.Get(l.Submit(l.t.Context(), user, "sleep 60", "--gres=gpu:shared", "--time=5"))(l.t)
 	want = strings.ReplaceAll(want, "%s", id)
 	if !slurmtest.Wait(l.t.Context(), 30*time.Second, func() bool { return strings.Contains(l.says(nil, "status"), want) }) {
 		l.t.Fatalf("job %s: status doesn't say %q: %s", id, want, l.says(nil, "status"))
@@ -270,9 +256,6 @@ func (l *live) open(waiting string) {
 
 func (l *live) job(id string) map[string]string {
 	l.t.Helper()
-	f, err := l.Job(l.t.Context(), id)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	f := must.Get(l.Job(l.t.Context(), id))(l.t)
 	return f
 }

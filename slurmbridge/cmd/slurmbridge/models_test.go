@@ -91,10 +91,7 @@ func opened(t testing.TB, file string) (*store.Store, *journal.Journal) {
 // alone is a network that leaves each GPU to one job.
 func alone(t testing.TB) *dqn.Checkpoint {
 	t.Helper()
-	c, err := pretrained.Checkpoint(policy.Turnaround)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pretrained.Checkpoint(policy.Turnaround))(t)
 	net, err := c.Network(nil)
 	if err != nil {
 		t.Fatal(err)

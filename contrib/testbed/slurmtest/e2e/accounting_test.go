@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
@@ -33,9 +34,7 @@ func limited(t *testing.T, o options, more ...string) *rig {
 
 func (r *rig) account(args ...string) {
 	r.t.Helper()
-	if err := r.Account(context.Background(), args...); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, r.Account(context.Background(), args...))
 }
 
 // begin gives SlurmUser an account and starts the bridge.
@@ -129,10 +128,7 @@ func (r *rig) none(ids []string) (shared int) {
 // isn't one.
 func (r *rig) doctor(check string) doctor.Severity {
 	r.t.Helper()
-	f, err := doctor.Collect(context.Background(), r.Run, config.Default(), "slurm")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	f := must.Get(doctor.Collect(context.Background(), r.Run, config.Default(), "slurm"))(r.t)
 	for _, found := range doctor.Examine(f) {
 		if found.Check == check {
 			return found.Severity
@@ -195,9 +191,7 @@ func TestGateNeedsAccount(t *testing.T) {
 	r.account("add", "user", "slurm", "account=ops")
 	gate := r.gate()
 	r.scontrol("update", "PartitionName="+slurmtest.Partition, "DenyAccounts=lab")
-	if _, err := r.Run(t.Context(), "scancel", gate); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.Run(t.Context(), "scancel", gate))(t)
 	if !slurmtest.Wait(t.Context(), 45*time.Second, func() bool { g := r.gate(); return g != "" && g != gate }) {
 		t.Fatalf("the bridge makes no gate in another account:\n%s", log())
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
@@ -63,10 +64,7 @@ func newSite(t *testing.T, o slurmtest.Options, node ...string) *site {
 // processes are those of the given programs that belong to this cluster.
 func (s *site) processes(programs ...string) []int {
 	s.t.Helper()
-	found, err := s.Processes(programs...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	found := must.Get(s.Processes(programs...))(s.t)
 	return found
 }
 
@@ -82,9 +80,7 @@ const (
 func (s *site) agent() {
 	s.t.Helper()
 	bin := s.Path("bin")
-	if err := built.Into(bin, agentProgram, built.Library); err != nil {
-		s.t.Fatal(err)
-	}
+	must.OK(s.t, built.Into(bin, agentProgram, built.Library))
 	lib := filepath.Join(bin, built.Library)
 	srv := httptest.NewServer(&recordhttp.Handler{
 		Credentials: &credential.Munge{Socket: s.MungeSocket}, AllowUID: func(uid uint32) bool { return uid == 0 },
@@ -99,10 +95,7 @@ func (s *site) agent() {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	s.t.Cleanup(func() { stop(); <-done; srv.Close() })
-	log, err := os.Create(s.Path("log", "gpuprof.log"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	log := must.Get(os.Create(s.Path("log", "gpuprof.log")))(s.t)
 	go func() {
 		defer close(done)
 		defer log.Close()

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 const small = "m3000g30"
@@ -34,10 +36,7 @@ func TestUsersNeverSharePascal(t *testing.T) {
 	users := map[string]string{ids[0]: ann, ids[1]: bob, ids[2]: ann, ids[3]: bob, ids[4]: ann}
 	done := func() bool {
 		// All jobs at one moment: between two questions one may end and another start.
-		running, err := r.Run(t.Context(), "squeue", "--noheader", "--states=RUNNING", "--format=%i")
-		if err != nil {
-			t.Fatal(err)
-		}
+		running := must.Get(r.Run(t.Context(), "squeue", "--noheader", "--states=RUNNING", "--format=%i"))(t)
 		user := ""
 		for id := range strings.FieldsSeq(running) {
 			if user != "" && users[id] != user {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
@@ -163,28 +164,20 @@ func TestDamagedFiles(t *testing.T) {
 				}
 				what := fmt.Sprintf("%s %s", path, damage.name)
 				log, _ := os.ReadFile(d.Path("log", daemon+".log"))
-				if err := d.Kill(daemon); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, d.Kill(daemon))
 				// A file that was being written may have gone since.
 				if err := damage.do(path, slices.Clone(text)); err != nil && !errors.Is(err, os.ErrNotExist) {
 					t.Fatalf("%s: %v", what, err)
 				}
-				if err := d.Again(daemon); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, d.Again(daemon))
 				if d.up(daemon, path, len(log)) {
 					continue
 				}
 				// It was right to refuse: what was damaged is put back.
 				_ = d.Daemon(daemon).Wait()
 				_ = os.RemoveAll(path)
-				if err := errors.Join(os.WriteFile(path, text, info.Mode()), os.Chown(path, int(info.Sys().(*syscall.Stat_t).Uid), int(info.Sys().(*syscall.Stat_t).Gid))); err != nil {
-					t.Fatal(err)
-				}
-				if err := d.Again(daemon); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, errors.Join(os.WriteFile(path, text, info.Mode()), os.Chown(path, int(info.Sys().(*syscall.Stat_t).Uid), int(info.Sys().(*syscall.Stat_t).Gid))))
+				must.OK(t, d.Again(daemon))
 				if !d.up(daemon, path, len(log)) {
 					t.Fatalf("%s: it doesn't start with the file put back", what)
 				}
@@ -227,10 +220,7 @@ func TestFullDisk(t *testing.T) {
 		t.Skip("minutes")
 	}
 	cluster.Require(t, build)
-	disk, err := cluster.NewDisk("slurm", 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	disk := must.Get(cluster.NewDisk("slurm", 64))(t)
 	t.Cleanup(disk.Close)
 	s := stage(t, cluster.Setup{Scale: 20, Lease: 20 * time.Second, Disk: disk}, func(o *slurmtest.Options) {
 		o.Binds = append(o.Binds, disk.Dir)
@@ -242,17 +232,13 @@ func TestFullDisk(t *testing.T) {
 		for _, daemon := range []string{"slurmbridge", d.Agent(0)} {
 			log, _ := os.ReadFile(d.Path("log", daemon+".log"))
 			d.kill(daemon)
-			if err := d.Again(daemon); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, d.Again(daemon))
 			// It may refuse, with the database's name; then jobs wait for a lease.
 			d.up(daemon, "slurmbridge.db", len(log))
 		}
 		d.runs(what)
 	}
-	if err := disk.Fill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, disk.Fill())
 	d.runs("the disk is full")
 	again("the disk was full when the daemons started")
 	d.kill("slurmbridge")
@@ -261,13 +247,9 @@ func TestFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(disk.Empty(), disk.Fill()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(disk.Empty(), disk.Fill()))
 	again("there is no room for a database")
-	if err := disk.Empty(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, disk.Empty())
 	again("there is room again")
 	if !d.there("slurmbridge") {
 		t.Error("the bridge isn't there although there is room")

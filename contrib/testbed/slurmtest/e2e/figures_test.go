@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
@@ -87,10 +88,7 @@ func spread(v []time.Duration) string {
 // released is when the bridge released a job with its group to an idle GPU.
 func (r *rig) released(id string) (time.Time, bool) {
 	r.t.Helper()
-	log, err := os.ReadFile(r.Path("log", "bridge.log"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	log := must.Get(os.ReadFile(r.Path("log", "bridge.log")))(r.t)
 	line := regexp.MustCompile(`time=(\S+) .*msg="group released".*kind=start .*jobs=(?:\S*,)?` + id + `[, ]`).FindSubmatch(log)
 	if line == nil {
 		return time.Time{}, false
@@ -125,18 +123,14 @@ func TestFiguresOfHooks(t *testing.T) {
 		s := &sites[i]
 		s.Cluster = slurmtest.New(t, slurmtest.Options{Nodes: 4, Prepare: s.prepare})
 		// A job with a GPU has been here.
-		if _, err := s.RunAs(t.Context(), ann, "srun", "-N4", "--gres=gpu:1", "true"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.RunAs(t.Context(), ann, "srun", "-N4", "--gres=gpu:1", "true"))(t)
 		s.took = map[int][]time.Duration{}
 	}
 	for range rounds {
 		for _, n := range tasks {
 			for _, s := range sites {
 				start := time.Now()
-				if _, err := s.RunAs(t.Context(), ann, "srun", fmt.Sprintf("-N%d", n), "true"); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(s.RunAs(t.Context(), ann, "srun", fmt.Sprintf("-N%d", n), "true"))(t)
 				s.took[n] = append(s.took[n], time.Since(start))
 				time.Sleep(200 * time.Millisecond) // its epilog is no part of the next one
 			}
@@ -154,10 +148,7 @@ func (r *rig) timed(user string, sleep float64, args ...string) string {
 	r.t.Helper()
 	out := r.Path("out")
 	script := fmt.Sprintf("date +%%s.%%N > %s/$SLURM_JOB_ID.start\nsleep %g\ndate +%%s.%%N > %s/$SLURM_JOB_ID.end\n", out, sleep, out)
-	id, err := r.Submit(r.t.Context(), user, script, args...)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	id := must.Get(r.Submit(r.t.Context(), user, script, args...))(r.t)
 	return id
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
@@ -115,19 +116,14 @@ func (h *habit) behind(user string) (long, a, b string) {
 func (h *habit) untilEnd(user string, args ...string) string {
 	h.t.Helper()
 	script := fmt.Sprintf("until test -e %s; do sleep 0.2; done", h.Path("out", "end."+h.part))
-	id, err := h.Submit(context.Background(), user, script, append(args, "--partition="+h.part)...)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	id := must.Get(h.Submit(context.Background(), user, script, append(args, "--partition="+h.part)...))(h.t)
 	return id
 }
 
 // end ends the jobs that untilEnd has submitted.
 func (h *habit) end() {
 	h.t.Helper()
-	if err := os.WriteFile(h.Path("out", "end."+h.part), nil, 0o644); err != nil {
-		h.t.Fatal(err)
-	}
+	must.OK(h.t, os.WriteFile(h.Path("out", "end."+h.part), nil, 0o644))
 }
 
 // patience stretches how long a case waits: all cases share one bridge and are there at once,
@@ -163,19 +159,13 @@ func letGo(f map[string]string) bool {
 
 func (h *habit) as(user, name string, args ...string) string {
 	h.t.Helper()
-	out, err := h.RunAs(context.Background(), user, name, args...)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	out := must.Get(h.RunAs(context.Background(), user, name, args...))(h.t)
 	return out
 }
 
 // ran is when a job started, as Slurm says.
 func (h *habit) ran(id string) time.Time {
 	h.t.Helper()
-	at, err := time.Parse("2006-01-02T15:04:05", h.job(id)["StartTime"])
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	at := must.Get(time.Parse("2006-01-02T15:04:05", h.job(id)["StartTime"]))(h.t)
 	return at
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
@@ -79,10 +80,7 @@ func (r *rig) took(hook string) (out []time.Duration) {
 		r.t.Fatal(err)
 	}
 	for _, w := range strings.Fields(string(text)) {
-		ns, err := strconv.ParseInt(w, 10, 64)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		ns := must.Get(strconv.ParseInt(w, 10, 64))(r.t)
 		out = append(out, time.Duration(ns))
 	}
 	return out
@@ -91,10 +89,7 @@ func (r *rig) took(hook string) (out []time.Duration) {
 // settings reads a fragment of slurm.conf: NAME=value lines, without comments.
 func settings(t *testing.T, file string) (lines []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(etc, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(etc, file)))(t)
 	for line := range strings.Lines(string(text)) {
 		if line, _, _ = strings.Cut(line, "#"); strings.TrimSpace(line) != "" {
 			lines = append(lines, strings.TrimSpace(line))

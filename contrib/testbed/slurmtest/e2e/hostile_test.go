@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -192,9 +193,7 @@ func TestHostileTenant(t *testing.T) {
 	var groups []struct {
 		Members []job.Member `json:"members"`
 	}
-	if err := s.Get("/v1/groups", &groups); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Get("/v1/groups", &groups))
 	mine := map[string]bool{}
 	for _, id := range jobs {
 		mine[id] = true

@@ -18,6 +18,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -40,15 +41,11 @@ func TestFiguresIdle(t *testing.T) {
 	o := options{quiet: true}
 	o.Prepare = installHooks(t)
 	r := newRig(t, o)
-	if err := built.Into(r.Path("bin"), "slurmbridge", "gpuprof"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, built.Into(r.Path("bin"), "slurmbridge", "gpuprof"))
 	addr, metrics := freeAddr(t), freeAddr(t)
 	conf := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\nsharers_only: [gpu]\n",
 		r.Conf(), r.GateFile, r.WakeFile, r.Path("run", "slurmbridge.db"), addr, r.MungeSocket)
-	if err := os.WriteFile(r.Path("slurmbridge.yaml"), []byte(conf), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(r.Path("slurmbridge.yaml"), []byte(conf), 0o644))
 	bridge := r.spawn("slurm", "slurmbridge", "serve", "-c", r.Path("slurmbridge.yaml"))
 	agent := r.spawn("", "gpuprof", "serve", "--run-dir", r.Path("node"), "--spool", r.Path("spool", "agent"),
 		"--controller", "http://"+addr, "--nvml-library", library, "--node", "n1", "--listen", metrics, "--munge-socket", r.MungeSocket)
@@ -73,10 +70,7 @@ func TestIdleJobIsTold(t *testing.T) {
 	s := stage(t, cluster.Setup{Scale: 2, NodeGPUs: []int{2}, Settings: []string{"idle_after: 10m", "idle_comment: true"}}, nil)
 	submit := func(script string) string {
 		t.Helper()
-		id, err := s.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:1", "--time=30")
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(s.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:1", "--time=30"))(t)
 		return id
 	}
 	began := time.Now()
@@ -107,10 +101,7 @@ func TestIdleJobIsTold(t *testing.T) {
 		t.Errorf("%s idle jobs, %s GPUs", jobs, gpus)
 	}
 	said := func(id string) string {
-		f, err := s.Job(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(s.Job(t.Context(), id))(t)
 		return f["AdminComment"]
 	}
 	if !slurmtest.Wait(t.Context(), time.Minute, func() bool { return strings.Contains(said(idle), "its GPU has done nothing since ") }) || said(works) != "" {
@@ -122,15 +113,9 @@ func TestIdleJobIsTold(t *testing.T) {
 // samples is how many samples an agent says that it has taken.
 func samples(t *testing.T, addr string) int {
 	t.Helper()
-	resp, err := http.Get("http://" + addr + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(http.Get("http://" + addr + "/metrics"))(t)
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(io.ReadAll(resp.Body))(t)
 	_, text, _ := strings.Cut(string(body), `gpuprof_samples_total{result="ok"} `)
 	text, _, _ = strings.Cut(text, "\n")
 	n, err := strconv.Atoi(text)
@@ -142,10 +127,7 @@ func samples(t *testing.T, addr string) int {
 
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -153,14 +135,8 @@ func freeAddr(t *testing.T) string {
 // spawn starts a program of bin until the test ends.
 func (r *rig) spawn(as, name string, args ...string) *os.Process {
 	r.t.Helper()
-	cmd, err := r.Command(context.Background(), as, r.Path("bin", name), args...)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	log, err := os.Create(r.Path("log", name+".log"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	cmd := must.Get(r.Command(context.Background(), as, r.Path("bin", name), args...))(r.t)
+	log := must.Get(os.Create(r.Path("log", name+".log")))(r.t)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(cmd.Env, "GPUSIM_STATE="+r.Path("gpusim.state"))
@@ -168,9 +144,7 @@ func (r *rig) spawn(as, name string, args ...string) *os.Process {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, cmd.Start())
 	r.t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -42,10 +43,7 @@ func (r *rig) span(id string) [2]time.Time {
 	var out [2]time.Time
 	f := r.job(id)
 	for i, key := range []string{"StartTime", "EndTime"} {
-		at, err := time.ParseInLocation("2006-01-02T15:04:05", f[key], time.Local)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		at := must.Get(time.ParseInLocation("2006-01-02T15:04:05", f[key], time.Local))(r.t)
 		out[i] = at
 	}
 	return out

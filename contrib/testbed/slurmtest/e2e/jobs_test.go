@@ -108,9 +108,7 @@ func (r *world) together(ids ...string) bool {
 			Ref string `json:"ref"`
 		} `json:"members"`
 	}
-	if err := r.Get("/v1/groups", &groups); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, r.Get("/v1/groups", &groups))
 	for _, g := range groups {
 		var refs []string
 		for _, m := range g.Members {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
@@ -34,9 +35,7 @@ func stage(t *testing.T, setup cluster.Setup, change func(*slurmtest.Options)) *
 			t.Log(s.Logs(40))
 		}
 	})
-	if err := s.Bridge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Bridge(t.Context()))
 	return s
 }
 
@@ -47,27 +46,17 @@ func slowed(t *testing.T, settings string, args ...string) (s *cluster.Stack, id
 	s = stage(t, cluster.Setup{Scale: 4}, nil)
 	bridge := s.Procs[0].Process
 	signal := func(sig syscall.Signal) {
-		if err := bridge.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, bridge.Signal(sig))
 	}
 	if settings != "" {
-		conf, err := os.OpenFile(s.Path("slurmbridge.yaml"), os.O_APPEND|os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conf := must.Get(os.OpenFile(s.Path("slurmbridge.yaml"), os.O_APPEND|os.O_WRONLY, 0))(t)
 		defer conf.Close()
-		if _, err := fmt.Fprintln(conf, settings); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(fmt.Fprintln(conf, settings))(t)
 		signal(syscall.SIGHUP)
 		time.Sleep(2 * time.Second) // until it is read
 	}
 	submit := func(script string, args ...string) string {
-		id, err := s.Submit(t.Context(), cluster.Owner, script, append([]string{"--gres=gpu:shared", "--requeue"}, args...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(s.Submit(t.Context(), cluster.Owner, script, append([]string{"--gres=gpu:shared", "--requeue"}, args...)...))(t)
 		return id
 	}
 	signal(syscall.SIGSTOP) // both are there before it decides
@@ -85,10 +74,7 @@ func slowed(t *testing.T, settings string, args ...string) (s *cluster.Stack, id
 // metric is the value of a series of the bridge's, "" = there is none.
 func metric(t *testing.T, s *cluster.Stack, series string) string {
 	t.Helper()
-	text, err := s.Text("/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(s.Text("/metrics"))(t)
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, series+" "); ok {
 			return strings.TrimSpace(value)
@@ -106,10 +92,7 @@ func TestTimeIsLentBack(t *testing.T) {
 	if state, ok := s.WaitState(t.Context(), 3*time.Minute, task, "COMPLETED", "TIMEOUT", "FAILED", "PENDING"); !ok || state != "COMPLETED" {
 		t.Errorf("it is %s", state)
 	}
-	f, err := s.Job(t.Context(), task)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(s.Job(t.Context(), task))(t)
 	t.Logf("it ran %s, its limit was %s", f["RunTime"], f["TimeLimit"])
 	if f["TimeLimit"] != "00:02:00" && f["TimeLimit"] != "00:03:00" {
 		t.Errorf("its limit was %s", f["TimeLimit"])
@@ -169,9 +152,7 @@ func TestRequeuedWithItsOwnTimeLimit(t *testing.T) {
 	if !slurmtest.Wait(t.Context(), 30*time.Second, limit("00:02:00")) {
 		t.Fatal("its limit is not raised")
 	}
-	if _, err := s.Run(t.Context(), "scontrol", "requeue", id); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.Run(t.Context(), "scontrol", "requeue", id))(t)
 	if state, ok := s.WaitState(t.Context(), 20*time.Second, id, "PENDING"); !ok {
 		t.Fatalf("it is %s", state)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // Slurm ends a job at its limit, whatever slowed it. Both googlenet take 30 s alone; next
@@ -17,9 +18,7 @@ func TestTimeLimits(t *testing.T) {
 	s := stage(t, cluster.Setup{Scale: 2, Settings: []string{"extend_limit: false"}}, nil) // the guard alone
 	// All six are there before the bridge decides.
 	bridge := s.Daemon("slurmbridge").Process
-	if err := bridge.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, bridge.Signal(syscall.SIGSTOP))
 	var ids, names []string
 	for _, app := range []string{"hoomd", "qmcpack", "resnet50", "googlenet", "gromacs", "googlenet"} {
 		limit := "--time=1"
@@ -27,21 +26,13 @@ func TestTimeLimits(t *testing.T) {
 			limit = "--time=2" // 65 s alone
 		}
 		script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run %s\n", s.State(), s.Bin("gpusim"), app)
-		id, err := s.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", limit, "--comment=app="+app)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(s.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", limit, "--comment=app="+app))(t)
 		ids, names = append(ids, id), append(names, app)
 	}
-	if err := bridge.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, bridge.Signal(syscall.SIGCONT))
 	for i, id := range ids {
 		state, ok := s.WaitState(t.Context(), 6*time.Minute, id, "COMPLETED", "TIMEOUT", "FAILED", "CANCELLED", "")
-		f, err := s.Job(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(s.Job(t.Context(), id))(t)
 		t.Logf("%s: %s, ran %s of %s", names[i], state, f["RunTime"], f["TimeLimit"])
 		if !ok || state != "COMPLETED" {
 			t.Errorf("%s ended as %s after %s; its limit was %s", names[i], state, f["RunTime"], strings.TrimSpace(f["TimeLimit"]))

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
@@ -42,10 +43,7 @@ func TestFiguresOfManyNodes(t *testing.T) {
 				}
 			}
 			count := func(state string) int {
-				out, err := r.Run(t.Context(), "squeue", "-h", "-r", "-t", state, "-n", "wrap", "-o", "%i")
-				if err != nil {
-					t.Fatal(err)
-				}
+				out := must.Get(r.Run(t.Context(), "squeue", "-h", "-r", "-t", state, "-n", "wrap", "-o", "%i"))(t)
 				return len(strings.Fields(out))
 			}
 			last := -1 // until no more start
@@ -56,15 +54,10 @@ func TestFiguresOfManyNodes(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				return same && n >= nodes
 			})
-			if _, err := r.Run(t.Context(), "sdiag", "-r"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(r.Run(t.Context(), "sdiag", "-r"))(t)
 			from := time.Now()
 			time.Sleep(2 * time.Minute)
-			said, err := r.Run(t.Context(), "sdiag")
-			if err != nil {
-				t.Fatal(err)
-			}
+			said := must.Get(r.Run(t.Context(), "sdiag"))(t)
 			t.Logf("%d nodes, %d jobs run, %d pending", nodes, count("R"), count("PD"))
 			t.Logf("slurmctld: %s; %s", memory(t, r.Path("run", "slurmctld.pid")), cycles(said))
 			if bridged {
@@ -77,14 +70,8 @@ func TestFiguresOfManyNodes(t *testing.T) {
 // memory is what a process holds at present and held at most, by the file of its number.
 func memory(t *testing.T, pidFile string) string {
 	t.Helper()
-	pid, err := os.ReadFile(pidFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pid := must.Get(os.ReadFile(pidFile))(t)
+	status := must.Get(os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/status"))(t)
 	return strings.Join(regexp.MustCompile(`(?m)^(VmRSS|VmHWM):\s+\d+ kB`).FindAllString(string(status), -1), ", ")
 }
 
@@ -96,10 +83,7 @@ func cycles(sdiag string) string {
 // rounds logs what the bridge wrote of its rounds and commands since a time.
 func (r *rig) rounds(from time.Time, pid string) {
 	r.t.Helper()
-	f, err := os.Open(r.Path("run", "figures"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	f := must.Get(os.Open(r.Path("run", "figures")))(r.t)
 	defer f.Close()
 	took := map[string][]time.Duration{}
 	for s := bufio.NewScanner(f); s.Scan(); {
@@ -113,8 +97,6 @@ func (r *rig) rounds(from time.Time, pid string) {
 		r.t.Logf("%s: %.1f a minute, %s", what, float64(len(all))/time.Since(from).Minutes(), spread(all))
 	}
 	file := r.Path("run", "bridge.number")
-	if err := os.WriteFile(file, []byte(pid), 0o644); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, os.WriteFile(file, []byte(pid), 0o644))
 	r.t.Logf("bridge: %s", memory(r.t, file))
 }

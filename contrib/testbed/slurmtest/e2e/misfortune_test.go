@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 
@@ -16,9 +17,7 @@ import (
 
 func (r *rig) cancel(ids ...string) {
 	r.t.Helper()
-	if _, err := r.Run(context.Background(), "scancel", ids...); err != nil {
-		r.t.Fatal(err)
-	}
+	must.Get(r.Run(context.Background(), "scancel", ids...))(r.t)
 }
 
 func TestCancelled(t *testing.T) {
@@ -41,10 +40,7 @@ func TestCancelled(t *testing.T) {
 func TestMemberFails(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
-	bad, err := r.Submit(context.Background(), ann, "exit 3", "--gres=gpu:shared", "--comment=app="+small)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bad := must.Get(r.Submit(context.Background(), ann, "exit 3", "--gres=gpu:shared", "--comment=app="+small))(t)
 	a := r.submit(ann, small, 4)
 	b := r.submit(ann, small, 4)
 	r.state(30*time.Second, bad, "FAILED")
@@ -102,9 +98,7 @@ func TestControllerRestarted(t *testing.T) {
 	time.Sleep(time.Second)
 	r.StopController()
 	time.Sleep(3 * time.Second)
-	if err := r.StartController(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.StartController(t.Context()))
 	for _, id := range ids {
 		r.state(90*time.Second, id, "COMPLETED")
 	}
@@ -171,10 +165,7 @@ func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 	}
 	time.Sleep(time.Second)
 	fields := func() string {
-		out, err := r.Run(context.Background(), "scontrol", "-o", "show", "jobs")
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(r.Run(context.Background(), "scontrol", "-o", "show", "jobs"))(t)
 		var keep []string
 		for _, w := range strings.Fields(out) {
 			// What passes by itself: Slurm's own clock and plans.
@@ -186,9 +177,7 @@ func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 		return strings.Join(keep, "\n")
 	}
 	before := fields()
-	if _, err := r.Run(context.Background(), "sh", "-c", "echo look >> "+r.WakeFile); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.Run(context.Background(), "sh", "-c", "echo look >> "+r.WakeFile))(t)
 	time.Sleep(12 * time.Second) // more than a poll
 	was, is := strings.Split(before, "\n"), strings.Split(fields(), "\n")
 	if len(was) != len(is) {
@@ -297,10 +286,7 @@ func TestExpeditedRequeue(t *testing.T) {
 	script := fmt.Sprintf("sleep 5; test -n \"$SLURM_RESTART_COUNT\" || { touch %s/fails.$SLURM_JOB_ID; exit 1; }; rm %s/fails.$SLURM_JOB_ID", r.Path("out"), r.Path("out"))
 	var ids []string
 	r.unseen(func() {
-		id, err := r.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+small, "--requeue=expedite")
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(r.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+small, "--requeue=expedite"))(t)
 		ids = append(ids, id, r.submit(ann, small, 30))
 	})
 	for _, id := range ids {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
@@ -88,15 +89,9 @@ func (k *keyed) records(n int) {
 // post sends a body as a record with a credential.
 func (k *keyed) post(header, cred, body string) int {
 	k.t.Helper()
-	req, err := http.NewRequestWithContext(k.t.Context(), http.MethodPost, k.URL+"/v1/records", strings.NewReader(body))
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(k.t.Context(), http.MethodPost, k.URL+"/v1/records", strings.NewReader(body)))(k.t)
 	req.Header.Set(header, cred)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	resp := must.Get(http.DefaultClient.Do(req))(k.t)
 	_, _ = io.Copy(io.Discard, resp.Body)
 	resp.Body.Close()
 	return resp.StatusCode
@@ -142,10 +137,7 @@ func (k *keyed) forgedRecordsAreRefused() {
 // memoryLimits asks as a node's prolog does.
 func (k *keyed) memoryLimits(id string) {
 	k.t.Helper()
-	n, err := strconv.ParseInt(id, 10, 64)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	n := must.Get(strconv.ParseInt(id, 10, 64))(k.t)
 	for file, good := range map[string]bool{k.KeyFile("root"): true, keytest.File(k.t, keytest.Random(k.t)): false} {
 		c := &prolog.Controller{URL: k.URL, Credentials: credential.Choose(file, "").Nodes, Timeout: 10 * time.Second}
 		if _, err := c.MemoryLimit(k.t.Context(), n, ann); (err == nil) != good {
@@ -186,9 +178,7 @@ func (k *keyed) rotate() {
 		func() error { return k.WriteKey("root", k.key) },
 		func() error { return k.WriteKey("slurm", k.key) },
 	} {
-		if err := step(); err != nil {
-			k.t.Fatal(err)
-		}
+		must.OK(k.t, step())
 	}
 }
 
@@ -247,9 +237,7 @@ func TestClusterWithoutMunge(t *testing.T) {
 	var groups []struct {
 		Members []job.Member `json:"members"`
 	}
-	if err := k.Get("/v1/groups", &groups); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, k.Get("/v1/groups", &groups))
 	shared := false // they start together, or one joins another: that depends on when polls see them
 	for _, g := range groups {
 		shared = shared || len(g.Members) > 1 || slices.ContainsFunc(g.Members, func(m job.Member) bool { return m.Predicted > 1 })
@@ -277,9 +265,7 @@ func TestClusterWithoutMunge(t *testing.T) {
 	}
 
 	// A key that everybody can read proves nothing: records wait.
-	if err := os.Chmod(k.KeyFile("slurm"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(k.KeyFile("slurm"), 0o644))
 	if what := k.findings()["key"]; !strings.Contains(what, "0644") {
 		t.Errorf("doctor says of an open key: %q", what)
 	}
@@ -287,9 +273,7 @@ func TestClusterWithoutMunge(t *testing.T) {
 	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return k.count("failed") > 0 }) || k.count("new") != len(jobs)-1 {
 		t.Errorf("%d records are believed, of %d jobs", k.count("new"), len(jobs))
 	}
-	if err := os.Chmod(k.KeyFile("slurm"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(k.KeyFile("slurm"), 0o600))
 	k.records(len(jobs))
 }
 

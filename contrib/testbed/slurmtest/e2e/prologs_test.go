@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -48,10 +49,7 @@ func (s *site) both(args ...string) {
 
 // ended are the files of the jobs that have ended: no agent takes them.
 func (s *site) ended() []string {
-	files, err := filepath.Glob(s.Path("node", "ended", "*.json"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob(s.Path("node", "ended", "*.json")))(s.t)
 	return files
 }
 
@@ -81,10 +79,7 @@ func TestProcessesAreFound(t *testing.T) {
 	slurmtest.OfOneRelease(t)
 	t.Parallel()
 	s := newSite(t, slurmtest.Options{})
-	id, err := s.Submit(t.Context(), ann, "echo $$ >"+s.Path("out", "pid")+"\nsleep 1000", "--gres=mps:50")
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Get(s.Submit(t.Context(), ann, "echo $$ >"+s.Path("out", "pid")+"\nsleep 1000", "--gres=mps:50"))(t)
 	var pid int
 	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
 		text, _ := os.ReadFile(s.Path("out", "pid"))
@@ -96,10 +91,7 @@ func TestProcessesAreFound(t *testing.T) {
 	if step := stepAbove(pid); strconv.FormatInt(step, 10) != id {
 		t.Errorf("process %d is a step of job %d, want %s", pid, step, id)
 	}
-	f, err := s.Job(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(s.Job(t.Context(), id))(t)
 	if j, err := prolog.ReadJob(s.Path("node", "jobs", id+".json")); err != nil || j.SLUID != f["SLUID"] {
 		t.Errorf("its file says SLUID %q, Slurm %q: %v", j.SLUID, f["SLUID"], err)
 	}
@@ -157,9 +149,7 @@ func TestHooksAmongOthers(t *testing.T) {
 	s.both()
 	// Another's prolog fails: Slurm drains the node and puts the job back, and our part
 	// of it is undone.
-	if err := os.WriteFile(own, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(own, []byte("#!/bin/sh\nexit 1\n"), 0o755))
 	id, err := s.Submit(t.Context(), ann, "true\n", "--gres=mps:50", "--requeue")
 	if err != nil {
 		t.Fatal(err)
@@ -176,17 +166,11 @@ func TestHooksAmongOthers(t *testing.T) {
 	}) {
 		t.Errorf("something of job %s is left: %v", id, s.processes(controlProgram, serverProgram))
 	}
-	if err := os.WriteFile(own, []byte(rubbish), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(own, []byte(rubbish), 0o755))
 	for _, f := range s.ended() {
 		_ = os.Remove(f)
 	}
-	if _, err := s.Run(t.Context(), "scontrol", "update", "NodeName=n1", "State=RESUME"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Run(t.Context(), "scancel", id); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.Run(t.Context(), "scontrol", "update", "NodeName=n1", "State=RESUME"))(t)
+	must.Get(s.Run(t.Context(), "scancel", id))(t)
 	s.both()
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
@@ -225,10 +226,7 @@ func newRig(t *testing.T, o options) *rig {
 	if o.mode == "" {
 		o.mode = job.Active
 	}
-	lua, err := filepath.Abs("../../../../contrib/job_submit.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lua := must.Get(filepath.Abs("../../../../contrib/job_submit.lua"))(t)
 	o.Lua = lua
 	prepare := o.Prepare
 	o.Prepare = func(c *slurmtest.Cluster) error {
@@ -263,14 +261,8 @@ func newRig(t *testing.T, o options) *rig {
 // start starts the bridge as SlurmUser and waits until its gate is there.
 func (r *rig) start(env ...string) {
 	r.t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	log, err := os.OpenFile(r.Path("log", "bridge.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(r.t)
+	log := must.Get(os.OpenFile(r.Path("log", "bridge.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666))(r.t)
 	defer log.Close()
 	// The test binary lies where only root may look, and outside another root.
 	public := r.Path("e2e.test")
@@ -279,19 +271,14 @@ func (r *rig) start(env ...string) {
 			r.t.Fatalf("%v: %s", err, out)
 		}
 	}
-	cmd, err := r.Command(context.Background(), "slurm", public)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	cmd := must.Get(r.Command(context.Background(), "slurm", public))(r.t)
 	cmd.Env = append(r.env, env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setpgid = true
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, cmd.Start())
 	r.bridge = cmd
 	if len(env) == 0 && !strings.Contains(strings.Join(r.env, " "), "E2E_MODE=shadow") {
 		if !slurmtest.Wait(context.Background(), 20*time.Second, func() bool { return r.gate() != "" }) {
@@ -314,9 +301,7 @@ func (r *rig) kill() {
 func (r *rig) unseen(f func()) {
 	r.t.Helper()
 	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-		if err := syscall.Kill(-r.bridge.Process.Pid, sig); err != nil {
-			r.t.Fatal(err)
-		}
+		must.OK(r.t, syscall.Kill(-r.bridge.Process.Pid, sig))
 		if sig == syscall.SIGSTOP {
 			f()
 		}
@@ -358,10 +343,7 @@ func (r *rig) submit(user, app string, sleep float64, args ...string) string {
 func (r *rig) any(user string, sleep float64, args ...string) string {
 	r.t.Helper()
 	script := fmt.Sprintf("date +%%s.%%N > %s/$SLURM_JOB_ID.start\necho $CUDA_VISIBLE_DEVICES > %s/$SLURM_JOB_ID.gpu\nsleep %g\n", r.Path("out"), r.Path("out"), sleep)
-	id, err := r.Submit(context.Background(), user, script, args...)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	id := must.Get(r.Submit(context.Background(), user, script, args...))(r.t)
 	return id
 }
 
@@ -389,18 +371,13 @@ func (r *rig) state(d time.Duration, id string, states ...string) {
 
 func (r *rig) job(id string) map[string]string {
 	r.t.Helper()
-	f, err := r.Job(context.Background(), id)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	f := must.Get(r.Job(context.Background(), id))(r.t)
 	return f
 }
 
 func (r *rig) scontrol(args ...string) {
 	r.t.Helper()
-	if _, err := r.Run(context.Background(), "scontrol", args...); err != nil {
-		r.t.Fatal(err)
-	}
+	must.Get(r.Run(context.Background(), "scontrol", args...))(r.t)
 }
 
 // apart is how far from each other jobs that were released together may start. scontrol

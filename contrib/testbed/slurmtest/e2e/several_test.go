@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -71,10 +72,7 @@ func TestGPUsWithoutShares(t *testing.T) {
 					shared = append(shared, r.submit(ann, small, 6+float64(i%6)/2, "--time=3"))
 				}
 				for range 2 {
-					id, err := r.Submit(t.Context(), bob, "sleep 6", "--gres=gpu:1", "--output=/dev/null", "--time=3")
-					if err != nil {
-						t.Fatal(err)
-					}
+					id := must.Get(r.Submit(t.Context(), bob, "sleep 6", "--gres=gpu:1", "--output=/dev/null", "--time=3"))(t)
 					whole = append(whole, id)
 				}
 			})
@@ -121,9 +119,6 @@ func (r *rig) visible(id string) string {
 // misplaced counts the members that the bridge saw elsewhere than planned.
 func (r *rig) misplaced() int {
 	r.t.Helper()
-	log, err := os.ReadFile(r.Path("log", "bridge.log"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	log := must.Get(os.ReadFile(r.Path("log", "bridge.log")))(r.t)
 	return strings.Count(string(log), "job misplaced")
 }

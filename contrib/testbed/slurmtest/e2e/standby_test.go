@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
@@ -63,9 +64,7 @@ func TestSecondHostTakesOver(t *testing.T) {
 		return err == nil && info.ModTime().After(seen)
 	})
 	s.KillController()
-	if err := s.Kill(cluster.BridgeDaemon); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Kill(cluster.BridgeDaemon))
 	until(time.Minute, "the second slurmctld", func() bool {
 		_, err := s.Run(t.Context(), "squeue", "-h")
 		return err == nil
@@ -73,9 +72,7 @@ func TestSecondHostTakesOver(t *testing.T) {
 	until(3*lease, "the second daemon", func() bool { st := status(s.StandbyURL); return st.Standby == "" && st.Gate != "" })
 	submit(4)
 	before := len(ids)
-	if err := s.Again(cluster.BridgeDaemon); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Again(cluster.BridgeDaemon))
 	for _, id := range ids {
 		if state, ok := s.WaitState(t.Context(), 2*time.Minute, id, "COMPLETED"); !ok {
 			t.Fatalf("job %s is %s", id, state)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
@@ -71,10 +72,7 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	}
 	var ids []string
 	submit := func(script string, args ...string) {
-		id, err := s.Submit(t.Context(), cluster.Owner, script, append(args, "--time=5")...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(s.Submit(t.Context(), cluster.Owner, script, append(args, "--time=5")...))(t)
 		ids = append(ids, id)
 	}
 	computes := fmt.Sprintf("s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME\nGPUSIM_STATE=$s timeout 60 %s run hoomd --duration-scale 100 >/dev/null\nexit 0\n", s.StateOf(0), s.Bin("gpusim"))

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 func TestMountedIn(t *testing.T) {
@@ -36,9 +38,7 @@ func TestOSRelease(t *testing.T) {
 
 func TestScript(t *testing.T) {
 	scripts := t.TempDir()
-	if err := os.WriteFile(filepath.Join(scripts, "trixie"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(scripts, "trixie"), nil, 0o644))
 	if got := script(scripts, "trixie"); got != nil {
 		t.Errorf("a known suite: %q", got)
 	}
@@ -50,13 +50,9 @@ func TestScript(t *testing.T) {
 // TestCompleteRootIsLeftAlone: a second call changes nothing and needs nothing.
 func TestCompleteRootIsLeftAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "root")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(dir, 0o755))
 	mark := filepath.Join(dir, done)
-	if err := os.WriteFile(mark, []byte("trixie "+packages+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(mark, []byte("trixie "+packages+"\n"), 0o644))
 	t.Setenv("PATH", "")
 	if err := mkroot(t.Context(), "trixie", packages, dir); err != nil {
 		t.Error(err)

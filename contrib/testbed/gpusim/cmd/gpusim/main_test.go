@@ -19,6 +19,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -84,13 +85,9 @@ func newRig(t *testing.T, cfg gpusim.Config) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, dir: dir}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o755))
 	path := filepath.Join(dir, "state")
-	if err := gpusim.Create(path, cfg); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, gpusim.Create(path, cfg))
 	if r.state, err = gpusim.Open(path); err != nil {
 		t.Fatal(err)
 	}
@@ -175,9 +172,7 @@ func (r *rig) start(args string, opts ...opt) *job {
 	for _, o := range opts {
 		o(j.cmd)
 	}
-	if err := j.cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, j.cmd.Start())
 	r.t.Cleanup(func() { _ = j.cmd.Process.Kill() })
 	return j
 }
@@ -224,10 +219,7 @@ func (r *rig) daemon(opts ...opt) {
 
 func (r *rig) look() gpusim.Snapshot {
 	r.t.Helper()
-	s, err := r.state.Device(0).Snapshot()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	s := must.Get(r.state.Device(0).Snapshot())(r.t)
 	return s
 }
 
@@ -286,9 +278,7 @@ func (r *rig) steady(seconds, gpu float64) string {
 	if _, err := os.Stat(path); err == nil {
 		return path // and an application may just be reading it
 	}
-	if err := os.WriteFile(path, b, 0o644); err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, os.WriteFile(path, b, 0o644))
 	return path
 }
 
@@ -377,9 +367,7 @@ func TestKilledAppIsGone(t *testing.T) {
 	}
 	r.until("three there", func() bool { return r.apps() == 3 })
 	for n := 2; n >= 0; n-- {
-		if err := syscall.Kill(r.pid(gpusim.Client), syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, syscall.Kill(r.pid(gpusim.Client), syscall.SIGKILL))
 		r.until("one less", func() bool { return r.apps() == n })
 	}
 	server := r.pid(gpusim.Server)
@@ -401,14 +389,8 @@ func TestControl(t *testing.T) {
 	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "already running") {
 		t.Errorf("second daemon: %q %v", out, err)
 	}
-	pid, err := os.ReadFile(filepath.Join(r.dir, "pipe", "nvidia-cuda-mps-control.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pid := must.Get(os.ReadFile(filepath.Join(r.dir, "pipe", "nvidia-cuda-mps-control.pid")))(t)
+	stat := must.Get(os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat"))(t)
 	if f := strings.Fields(string(stat)); f[0] != f[5] || f[6] != "0" {
 		t.Errorf("the daemon is pid %s in session %s with terminal %s", f[0], f[5], f[6])
 	}
@@ -486,12 +468,8 @@ func TestOneUserAtATime(t *testing.T) {
 func TestDaemonOfAUserServesNobodyElse(t *testing.T) {
 	needRoot(t)
 	r := newRig(t, gpusim.Config{Scale: 100})
-	if err := os.Mkdir(filepath.Join(r.dir, "pipe"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(filepath.Join(r.dir, "pipe"), 4001, 4001); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(filepath.Join(r.dir, "pipe"), 0o755))
+	must.OK(t, os.Chown(filepath.Join(r.dir, "pipe"), 4001, 4001))
 	r.daemon(as(4001))
 	if rep, status := r.start("alexnet --duration-scale 0.1", as(4001)).end(); status != 0 || !rep.MPS {
 		t.Errorf("own: %d %+v", status, rep)
@@ -535,9 +513,7 @@ func TestKilledServerTakesItsClientsAlong(t *testing.T) {
 	r.daemon()
 	a, b := r.start(r.long(100)), r.start(r.long(100))
 	r.until("both there", func() bool { return r.apps() == 2 })
-	if err := syscall.Kill(r.pid(gpusim.Server), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Kill(r.pid(gpusim.Server), syscall.SIGKILL))
 	for _, j := range []*job{a, b} {
 		if _, status := j.end(); status != app.ExitFault || !strings.Contains(j.err.String(), "CUDA error: unspecified launch failure") {
 			t.Errorf("%d %q", status, j.err.String())
@@ -598,17 +574,12 @@ func TestKilledDaemonLeavesStaleSocket(t *testing.T) {
 	r.daemon()
 	a := r.start("vgg16 --mem-mib 100 --duration-scale 0.1")
 	r.until("there", func() bool { return r.apps() == 1 })
-	b, err := os.ReadFile(filepath.Join(r.dir, "pipe", "nvidia-cuda-mps-control.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(filepath.Join(r.dir, "pipe", "nvidia-cuda-mps-control.pid")))(t)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Kill(pid, syscall.SIGKILL))
 	r.until("daemon gone", func() bool { // a dying process closes one socket after the other
 		c, err := net.Dial("unix", filepath.Join(r.dir, "pipe", "control"))
 		if err == nil {
@@ -666,10 +637,7 @@ func TestHostileClients(t *testing.T) {
 	r := newRig(t, gpusim.Config{Scale: 50})
 	r.daemon()
 	for _, words := range []string{"", "\n", "{", "welcome -1 x\n", "fault\n", "client\nclient\nfault\nnonsense\n", strings.Repeat("x", 1<<20)} {
-		c, err := net.Dial("unix", filepath.Join(r.dir, "pipe", "control"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("unix", filepath.Join(r.dir, "pipe", "control")))(t)
 		_, _ = io.WriteString(c, words)
 		_ = c.Close()
 	}
