@@ -26,7 +26,7 @@ import (
 func small(t testing.TB) *Round {
 	t.Helper()
 	return &Round{
-		Mix: Draw(day0, day0.AddDate(0, 0, 14), site(500, 2, 35, 1), cardOf, nil, rules), Seed: 5, Rounds: 3, Sets: 10, Base: spoil(t, builtIn(t)), Version: "test",
+		Mix: Draw(day0, day0.AddDate(0, 0, 14), site(800, 2, 35, 1), cardOf, nil, rules), Seed: 5, Rounds: 3, Sets: 10, Base: spoil(t, builtIn(t)), Version: "test",
 	}
 }
 
@@ -61,7 +61,7 @@ func TestRoundRepeats(t *testing.T) {
 		switch got := text(t, f.network); {
 		case i == 0:
 			first, verdict = got, *f.Candidate
-			if !f.Candidate.Better || f.Previous != nil || f.Trained.Runs != 375 || f.Trained.Held != 125 || f.Trained.Seed != 5 || f.Trained.BestRound < 1 {
+			if !f.Candidate.Better || f.Previous != nil || f.Trained.Runs != 600 || f.Trained.Held != 200 || f.Trained.Seed != 5 || f.Trained.BestRound < 1 {
 				t.Errorf("%s: %+v", f.Candidate.Why(), f)
 			}
 		case i == 1 && (!bytes.Equal(got, first) || *f.Candidate != verdict):
