@@ -214,6 +214,42 @@ func TestLateAlready(t *testing.T) {
 	}
 }
 
+// A job that started after its latest start has the grace of its run, as one that waits has; one that its co-runners made
+// late has none left.
+func TestLostAtTheStart(t *testing.T) {
+	for elapsed, want := range map[float64][]Combo{0: {0, 1}, 80: {0}} {
+		run := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 100, 100), PlainEndS: 81 - elapsed}, Shares: 20, ElapsedS: elapsed, DoneS: elapsed / 4}
+		b := Job{ID: "b", User: "u", Profile: flat("b", 30, 100), PlainEndS: 9000}
+		g := Guard{Predictor: pairwise(1.2)}
+		if got := g.Combos(nil, window(card(run), b)); !slices.Equal(got, want) {
+			t.Errorf("after %v s: %b, want %b", elapsed, got, want)
+		}
+	}
+}
+
+// A decision may use half of a job's lead on plain Slurm, also a foreign job's.
+func TestHalfOfALead(t *testing.T) {
+	for _, foreign := range []bool{true, false} {
+		for lead, want := range map[float64][]Combo{0: {0}, 11: {0}, 13: {0, 2}} {
+			// Next to b, r ends after 56 s instead of 50.
+			run := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 50, 100), PlainEndS: 1000}, Shares: 20}
+			next := Job{ID: "a", User: "u", LimitS: 3600, PlainEndS: 50 + lead + 3600, Foreign: foreign}
+			b := Job{ID: "b", User: "u", Profile: flat("b", 30, 100), PlainEndS: 9000}
+			w := window(card(run), next, b)
+			if foreign {
+				w.Jobs, want = []int{1}, slices.Clone(want)
+				for i := range want {
+					want[i] /= 2
+				}
+			}
+			g := Guard{Predictor: pairwise(1.2)}
+			if got := g.Combos(nil, w); !slices.Equal(got, want) {
+				t.Errorf("foreign %v, lead %v: %b, want %b", foreign, lead, got, want)
+			}
+		}
+	}
+}
+
 // Of a job of unknown length the start is promised.
 func TestUnknownIsPromisedItsStart(t *testing.T) {
 	unknown := Job{ID: "new", User: "u", LimitS: 1000}

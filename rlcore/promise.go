@@ -14,8 +14,10 @@ const (
 )
 
 const (
-	// reserve is the part of the time until a job's latest start that stays unused: until then, lengths and slowdowns
-	// may turn out differently. LEARNING.md has its price.
+	// spend is the part of a job's lead, the time between its start as things go on plainly and its latest, that one
+	// decision may use: lengths and slowdowns may turn out differently. LEARNING.md has what it costs.
+	spend = 0.5
+	// reserve is the part of the time until plain Slurm's GPUs are free that stays unused, for jobs that come later.
 	reserve = 0.3
 	// firstTrust is how many more standard deviations count at a first meeting; see slowest.
 	firstTrust = 1
@@ -124,9 +126,12 @@ func (g *Guard) Begin(s *State) {
 		var on []int
 		j.startS, on = p.trial.run(j.asks(), j.expectedS())
 		j.loses = false
-		if j.latestS = j.startS; !j.Foreign {
-			by := g.latestStart(s, j)
-			j.latestS, j.turnS = max(j.startS, min(by, by/(1+reserve))), max(by, j.startS+g.graceS(j))
+		by := g.latestStart(s, j)
+		if j.latestS = j.startS; by > j.startS && (!j.Foreign || j.PlainEndS > 0) {
+			j.latestS += spend * (by - j.startS)
+		}
+		if !j.Foreign {
+			j.turnS = max(by, j.startS+g.graceS(j))
 			continue
 		}
 		foreign = true
@@ -298,7 +303,11 @@ func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
 		if r.Profile == nil {
 			continue
 		}
-		if p.endS[k] > max(before[k], g.dueS(&r.Job)-s.NowS)+rounding {
+		most := g.dueS(&r.Job) - s.NowS
+		if plainly := r.expectedS() - r.ElapsedS; plainly > most { // it was lost when the job started
+			most = plainly + g.graceS(&r.Job)
+		}
+		if p.endS[k] > max(before[k], most)+rounding {
 			return false
 		}
 		k++
@@ -351,11 +360,7 @@ func (p *promise) after(x *ahead, w *Window, c Combo, freeS float64) (inTime, fr
 			}
 		}
 		j := &w.State.Pending[i]
-		by := start
-		if !j.Foreign {
-			by = max(by, j.latestS)
-		}
-		if at, _ := p.trial.run(j.asks(), j.expectedS()); at > by+rounding {
+		if at, _ := p.trial.run(j.asks(), j.expectedS()); at > max(start, j.latestS)+rounding {
 			return false, false
 		}
 	}
