@@ -217,7 +217,7 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 // matters more.
 func (h *Hook) lost(id int64) error {
 	j, err := ReadJob(h.Dir.running(id))
-	if h.MPS == nil || err != nil || len(j.GPUs) != 1 || h.Dir.Server(j.GPUs[0]).PID == 0 {
+	if h.MPS == nil || err != nil || len(j.GPUs) != 1 || !j.MPS {
 		return nil
 	}
 	g := j.GPUs[0]

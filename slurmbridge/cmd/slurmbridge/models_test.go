@@ -137,14 +137,14 @@ func TestModelsRetrain(t *testing.T) {
 	}
 	file := conf(t)
 	to := time.Date(2026, 3, 10, 12, 0, 0, 0, time.Local)
-	busy(t, file, 320, to)
+	busy(t, file, 800, to)
 	args := []string{"models", "retrain", "-c", file, "--until", "2026-03-10T12:00", "--seed", "3", "--rounds", "5", "--sets", "20"}
 	var texts []string
 	for range 2 {
 		dir := put(t, file, alone(t))
 		put(t, file, alone(t)) // before it, too, another one that doesn't share
 		r := asked[models.Result](t, args...)
-		if r.Change != models.Replaced || r.Previous == nil || !r.Candidate.Better || r.Trained.Runs+r.Trained.Held != 320 || r.Trained.Guessed != 1 || r.Trained.Seed != 3 || r.Trained.Rounds != 5 {
+		if r.Change != models.Replaced || r.Previous == nil || !r.Candidate.Better || r.Trained.Runs+r.Trained.Held != 800 || r.Trained.Guessed != 1 || r.Trained.Seed != 3 || r.Trained.Rounds != 5 {
 			t.Fatalf("%+v", r)
 		}
 		text := must.Get(os.ReadFile(dir.Current()))(t)

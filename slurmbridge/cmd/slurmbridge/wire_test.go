@@ -227,7 +227,7 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		policy             string
 		nodes, gpus, least int // members of groups of three
-	}{{"greedy", 1, 8, 24}, {"dqn", 1, 8, 15}, {"greedy", 5, 8, 110}, {"dqn", 5, 8, 110}, {"srpt", 10, 4, 100}} {
+	}{{"greedy", 1, 8, 24}, {"dqn", 1, 8, 15}, {"greedy", 5, 8, 110}, {"dqn", 5, 8, 100}, {"srpt", 10, 4, 100}} {
 		t.Run(fmt.Sprintf("%s, %d of %d", c.policy, c.nodes, c.gpus), func(t *testing.T) {
 			b := sleepers(t, c.policy, c.nodes, c.gpus)
 			must.Get(b.Tick(t.Context()))(t)

@@ -172,9 +172,8 @@ func TestTryInVainRunsAgain(t *testing.T) {
 	// On a busy machine the hook may have no answer in time, and the job no limit: the next one tries again.
 	for range 8 {
 		id := r.run("greedy", ",share:try-memory=2G", greedy)
-		r.comment(id, "alone, with 2048 MiB of its memory")
 		r.reach("COMPLETED", id)
-		if must.Get(r.Job(t.Context(), id))(t)["Restarts"] == "1" {
+		if must.Get(r.Job(t.Context(), id))(t)["Restarts"] == "1" { // it may have tried for a second only
 			return
 		}
 	}
@@ -321,13 +320,13 @@ run() {
 		queue, err = r.Run(t.Context(), "squeue", "-h", "-u", cluster.Owner, "-o", "%i %T %r")
 		return err == nil && strings.TrimSpace(queue) == ""
 	})
-	killed, sharing := 0, 0
+	killed, sharing := map[string]bool{}, 0 // killed: jobs, of as many processes as they have
 	for line := range strings.Lines(string(must.Get(os.ReadFile(r.Path("out", "runs")))(t))) {
 		f := strings.Fields(line)
 		if len(f) != 6 {
 			t.Fatalf("%q", line)
 		}
-		kind, rc, given, used, mps := f[1], f[2], f[3], f[4], f[5]
+		id, kind, rc, given, used, mps := f[0], f[1], f[2], f[3], f[4], f[5]
 		switch {
 		case given != used:
 			t.Errorf("a job computed on a GPU that isn't its own: %s", line)
@@ -336,12 +335,15 @@ run() {
 		case rc == "2":
 			t.Errorf("out of memory: %s", line)
 		case (rc == "3" || rc == "4") && !slices.Contains(crashing, kind):
-			killed++
+			killed[id] = true
 		case rc != "0" && !slices.Contains(crashing, kind):
 			t.Errorf("failed: %s", line)
 		}
 	}
 	for _, id := range ids {
+		if killed[id] {
+			continue // it runs again if its hooks saw the fault: from Volta on that is gone with the server's last client
+		}
 		if f, err := r.Job(t.Context(), id); err == nil && f["JobState"] != "COMPLETED" && f["JobState"] != "" {
 			t.Errorf("job %s: %s %s", id, f["JobState"], f["ExitCode"])
 		}
@@ -355,9 +357,9 @@ run() {
 			sharing++
 		}
 	}
-	t.Logf("%d jobs and more, %d groups of several, %d neighbours killed", len(ids), sharing, killed)
-	if killed > len(crashing) {
-		t.Errorf("%d neighbours were killed by %d crashing applications", killed, len(crashing))
+	t.Logf("%d jobs and more, %d groups of several, %d neighbours killed", len(ids), sharing, len(killed))
+	if len(killed) > len(crashing) {
+		t.Errorf("%d neighbours were killed by %d crashing applications", len(killed), len(crashing))
 	}
 	if sharing == 0 { // how many there are depends on how busy the machine is
 		t.Error("nothing was shared")
