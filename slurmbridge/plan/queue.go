@@ -268,8 +268,7 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 	switch why := in.Tracker.Unmanaged[j.Ref]; {
 	case in.Touched[j.Ref]:
 	case why != "" && behind:
-		v.letGo(j, job.UnfitLeft, ": "+why)
-		v.addForeign(j)
+		v.handBack(j, job.UnfitLeft, ": "+why)
 	case why != "":
 		v.addForeign(j)
 	case j.Request.Kind == job.SharedGPU:
@@ -281,8 +280,7 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 		v.addForeign(j)
 	default:
 		if why := in.unmanageable(j, managed); why != "" {
-			v.letGo(j, why, "")
-			v.addForeign(j)
+			v.handBack(j, why, "")
 			return
 		}
 		if _, identified := in.Apps[j.Ref]; !identified || in.WaitsBesides(j) != "" {
@@ -300,8 +298,7 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 				v.limited[j.Ref], v.withheld = by, append(v.withheld, rj)
 				return
 			case by != "":
-				v.letGo(j, job.UnfitGPULimit, ": "+by)
-				v.addForeign(j)
+				v.handBack(j, job.UnfitGPULimit, ": "+by)
 				return
 			}
 		}
@@ -397,6 +394,12 @@ func (v *view) couldStart(j *rlcore.Job) bool {
 		}
 	}
 	return nodes >= j.Nodes
+}
+
+// handBack ungates a job that this plan can't group. Slurm starts it before the groups of this plan.
+func (v *view) handBack(j *job.Job, why job.Unfit, more string) {
+	v.letGo(j, why, more)
+	v.addForeign(j)
 }
 
 // letGo ungates a job; more is added to the reason.
