@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Check is rapid.Check with a third of its checks, each of which is drawn anew in every run. SLURMBRIDGE_SLOW=1 makes all
-// of them. The test must not be parallel to others.
+// Check runs rapid.Check with a third of its checks; with SLURMBRIDGE_SLOW=1 it runs all. The checks differ in each run. It
+// sets a flag of the process, so the test must not be parallel to others.
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	if checks := flag.Lookup("rapid.checks"); os.Getenv("SLURMBRIDGE_SLOW") == "" {
