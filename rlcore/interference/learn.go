@@ -140,7 +140,7 @@ func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, sp
 	return m.x
 }
 
-// whose identifies an application by name and owner, anybody by name alone.
+// whose identifies an application by its name and owner, anybody by its name alone.
 func whose(p *rlcore.Profile) rlcore.Identity   { return p.Identity() }
 func anybody(p *rlcore.Profile) rlcore.Identity { return rlcore.Identity{App: p.App} }
 
