@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -145,7 +146,7 @@ func (j *Judgement) blame(o *Outcome, why string) {
 	if o.Suspect = why; why == "" {
 		return
 	}
-	o.Fault = j.Run.MPSFault
+	o.Fault = j.Run.MPSFault || j.fellWith() != nil
 	for _, c := range j.Run.CoRunners {
 		// Memory runs out at once, time all along.
 		if was := c.AtEnd || ranOutOfTime(o.State) && c.OverlapS > hardly*j.Run.DurationS(); was && c.App != "" {
@@ -181,6 +182,8 @@ func (j *Judgement) suspect() (why string, ours bool) {
 	switch {
 	case r.MPSFault:
 		return "the MPS server it shared failed", true
+	case j.fellWith() != nil:
+		return fmt.Sprintf("it failed in the same moment as job %s, which shared its GPU: a fault ends all clients of an MPS server", j.fellWith().Ref), true
 	case card > 0 && r.PeakMemMiB >= nearlyFull*card:
 		return "GPU memory was nearly full", true
 	case r.Profile != nil && card > 0 && r.PeakMemMiB+r.Profile.Peak().MemMiB > card:
@@ -191,6 +194,27 @@ func (j *Judgement) suspect() (why string, ours bool) {
 		return "its application has not failed alone", false
 	}
 	return "", false
+}
+
+// SameMoment is how far apart Slurm sees jobs end that a fault of their MPS server ends together: their processes have
+// to notice, and times are whole seconds.
+const SameMoment = 2 * time.Second
+
+// fellWith is a co-runner that failed in the same moment, nil = none did. From Volta on a server forgets a fault with
+// its last client, within milliseconds, so that this is what remains of it. Jobs of one application that started
+// together fail together by themselves.
+func (j *Judgement) fellWith() *CoRunner {
+	if j.Run.WithoutMPS || j.Spec.Sharing == contention.TimeSlice.Name {
+		return nil
+	}
+	near := func(a, b time.Time) bool { return !a.IsZero() && !b.IsZero() && a.Sub(b).Abs() <= SameMoment }
+	for i := range j.Run.CoRunners {
+		c := &j.Run.CoRunners[i]
+		if Failed(c.How.State) && near(c.How.End, j.How.End) && (c.App != j.Run.App || !near(c.How.Start, j.How.Start)) {
+			return c
+		}
+	}
+	return nil
 }
 
 // surely is by how much the memory of jobs may exceed what is known of them, as a factor, before it counts as more.

@@ -65,6 +65,7 @@ type CoRunner struct {
 	Profile  *rlcore.Profile // nil = nothing is known of the application
 	OverlapS float64         // how long both were there, s
 	AtEnd    bool            // it was still there when the run ended
+	How      job.Description // as far as Slurm, or what was concluded of its run, says how it ended
 }
 
 // DurationS is how long the run took, s.

@@ -352,6 +352,8 @@ type Description struct {
 	ExitCode     int
 	Requeue      bool   // it may be run again
 	AdminComment string // "" = none, cut after 1,024 bytes
+	// Start and End are its run's, in whole seconds; zero = it has not started, or not ended.
+	Start, End time.Time
 }
 
 // Errors of Slurm's commands that callers distinguish.

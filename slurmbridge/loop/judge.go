@@ -27,7 +27,10 @@ type learned struct {
 	// that have failed alone.
 	again map[string]*history.Outcome
 	fails map[string]bool
-	tried map[rlcore.Identity]float64 // see plan.Input.TriedMiB
+	// faults holds the jobs that failed with their MPS server, by ref: one of them may run again before the others
+	// are judged.
+	faults map[string]*history.Outcome
+	tried  map[rlcore.Identity]float64 // see plan.Input.TriedMiB
 }
 
 // remember teaches the beliefs what earlier outcomes say.
@@ -36,7 +39,7 @@ func (b *Bridge) remember(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.learned = learned{loaded: true, again: map[string]*history.Outcome{}, fails: map[string]bool{}, tried: map[rlcore.Identity]float64{}}
+	b.learned = learned{loaded: true, again: map[string]*history.Outcome{}, fails: map[string]bool{}, faults: map[string]*history.Outcome{}, tried: map[rlcore.Identity]float64{}}
 	history.Teach(b.Beliefs, all)
 	for i := range all {
 		b.learned.note(&all[i])
@@ -49,6 +52,10 @@ func (l *learned) note(o *history.Outcome) {
 	delete(l.again, o.Ref)
 	if o.Again {
 		l.again[o.Ref] = o
+	}
+	delete(l.faults, o.Ref)
+	if o.Fault {
+		l.faults[o.Ref] = o
 	}
 	switch self := (rlcore.Identity{App: o.App, Owner: o.User}); {
 	case o.TriedMiB > 0:
@@ -79,6 +86,11 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	refs := make([]string, len(runs))
 	for i := range runs {
 		refs[i] = runs[i].Ref
+		for _, c := range runs[i].CoRunners {
+			if c.AtEnd && c.Ref != "" {
+				refs = append(refs, c.Ref)
+			}
+		}
 	}
 	ended, err := b.Slurm.Describe(ctx, refs)
 	if err != nil {
@@ -93,7 +105,7 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	for i := range runs {
 		r := &runs[i]
 		how, known := b.howEnded(r, ended[r.Ref], active[r.Ref])
-		if !known {
+		if !known || history.Failed(how.State) && !b.company(r, ended) {
 			return nil // the runs after it wait with it
 		}
 		if err := b.settle(ctx, snap, r, how); err != nil {
@@ -126,6 +138,25 @@ func (b *Bridge) howEnded(r *history.Run, how job.Description, active bool) (job
 	}
 	how.State = "REQUEUED"
 	return how, true
+}
+
+// company says of the co-runners of a failed run how they ended. false: one may be about to end by the same fault.
+func (b *Bridge) company(r *history.Run, described map[string]job.Description) bool {
+	age := b.Now().Sub(r.End)
+	for i := range r.CoRunners {
+		c := &r.CoRunners[i]
+		if !c.AtEnd {
+			continue
+		}
+		if c.How = described[c.Ref]; age < 2*history.SameMoment && c.How.State == "RUNNING" || age < patience && c.How.State == "COMPLETING" {
+			b.Wake()
+			return false
+		}
+		if o := b.learned.faults[c.Ref]; o != nil && o.End.Sub(r.End).Abs() < patience && !history.Failed(c.How.State) {
+			c.How.State, c.How.Start, c.How.End = o.State, o.Start, o.End
+		}
+	}
+	return true
 }
 
 // settle judges one run and does what follows from it.

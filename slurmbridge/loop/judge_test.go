@@ -262,6 +262,67 @@ func TestOneThatBreaksItsMPSServerStaysAlone(t *testing.T) {
 	}
 }
 
+// From Volta on a fault of an MPS server is forgotten before a hook can see it. Jobs that shared a GPU and failed in the
+// same moment were its clients: they run again, alone, in whichever order their records come.
+func TestFailedInTheSameMoment(t *testing.T) {
+	for name, c := range map[string]struct {
+		run      time.Duration // the neighbour's
+		well     bool          // it ends well
+		oneApp   bool          // both are of one application
+		apart    time.Duration // between their starts
+		restarts bool          // the bridge, between the records
+		fault    bool
+	}{
+		"both":                            {run: 20 * time.Second, fault: true},
+		"both, and the bridge restarts":   {run: 20 * time.Second, restarts: true, fault: true},
+		"the neighbour a second later":    {run: 21 * time.Second, fault: true},
+		"the neighbour ten seconds later": {run: 30 * time.Second},
+		"the neighbour ends well":         {run: 20 * time.Second, well: true},
+		"tasks that started together":     {run: 20 * time.Second, oneApp: true},
+		"tasks that started apart":        {run: 15 * time.Second, oneApp: true, apart: 5 * time.Second, fault: true},
+	} {
+		m := newModel(node("n1", 1, 8))
+		mem, l := newMemory(), &ledger{}
+		b, beliefs := learning(m, mem, l)
+		tick(t, b, m, time.Second)
+		v, n := victim(m)
+		v.Comment = ""
+		n.Requeue, n.fails, n.run = true, !c.well, c.run
+		if c.oneApp {
+			n.profil = v.profil
+		}
+		tick(t, b, m, 5*time.Second)
+		if v.State != job.Running || n.State != job.Running {
+			t.Fatalf("%s: %s, %s", name, v.State, n.State)
+		}
+		n.began = n.began.Add(c.apart)
+		for !v.ended {
+			tick(t, b, m, time.Second)
+		}
+		l.record(m, v, n)
+		for until := m.now.Add(6 * time.Second); m.now.Before(until) || !n.ended; {
+			tick(t, b, m, time.Second)
+		}
+		if len(l.kept) != 1 || l.kept[0].Fault != c.fault || l.kept[0].Again != c.fault || l.kept[0].Suspect == "" {
+			t.Fatalf("%s: %+v", name, l.kept)
+		}
+		if c.restarts {
+			b, beliefs = learning(m, mem, l)
+		}
+		l.record(m, n, v)
+		l.runs[1].End = n.over
+		tick(t, b, m, 10*time.Second)
+		if len(l.kept) != 2 || l.kept[1].Fault != c.fault || l.kept[1].Again != (c.fault && !c.restarts) {
+			t.Errorf("%s: then %+v", name, l.kept)
+		}
+		for _, p := range []*rlcore.Profile{v.profil, n.profil} {
+			if got := beliefs.Forbidden(nil, profiles(p, app("other", 60, 0.1, 100))); got != c.fault {
+				t.Errorf("%s: %s stays alone: %v", name, p.App, got)
+			}
+		}
+	}
+}
+
 // A job that ran out of time while sharing, and would not have alone, is harmed: it runs once more, with a
 // GPU of its own, and its pair is kept apart.
 func TestRanOutOfTimeBesideOthers(t *testing.T) {

@@ -94,9 +94,10 @@ type mjob struct {
 	gpu    int
 	profil *rlcore.Profile
 	began  time.Time
-	now    bool   // to start at once
-	said   string // AdminComment
-	fails  bool   // it ends badly
+	over   time.Time // when it ended
+	now    bool      // to start at once
+	said   string    // AdminComment
+	fails  bool      // it ends badly
 }
 
 type mgate struct {
@@ -178,11 +179,9 @@ func (m *model) schedule() {
 		switch ran := m.now.Sub(j.began); {
 		case j.State != job.Running || j.ended:
 		case ran >= j.run:
-			j.ended = true
-			j.State = "COMPLETED"
+			j.ended, j.over, j.State = true, m.now, "COMPLETED"
 		case j.TimeLimit > 0 && ran >= j.TimeLimit:
-			j.ended = true
-			j.State = "TIMEOUT"
+			j.ended, j.over, j.State = true, m.now, "TIMEOUT"
 		}
 	}
 	for _, j := range m.jobs {
@@ -528,12 +527,10 @@ func (m *model) Describe(_ context.Context, refs []string) (map[string]job.Descr
 	out := map[string]job.Description{}
 	for _, j := range m.jobs {
 		if slices.Contains(refs, j.Ref) {
-			d := job.Description{State: string(j.State), AdminComment: j.said}
-			switch {
-			case j.ended && j.fails:
+			d := job.Description{State: string(j.State), AdminComment: j.said, Requeue: j.Job.Requeue, Start: j.began, End: j.over.Truncate(time.Second)}
+			if j.ended && j.fails {
 				d.State, d.ExitCode = "FAILED", 1
 			}
-			d.Requeue = j.Job.Requeue
 			out[j.Ref] = d
 		}
 	}
@@ -544,7 +541,7 @@ func (m *model) Requeue(_ context.Context, ref string) error {
 	for _, j := range m.jobs {
 		if j.Ref == ref && j.ended && j.Job.Requeue {
 			j.ended, j.State, j.Nodes, j.GPUs = false, job.Pending, "", nil
-			j.Start, j.Dependency = time.Time{}, job.Dependencies{}
+			j.Start, j.over, j.Dependency = time.Time{}, time.Time{}, job.Dependencies{}
 			j.Eligible = m.now.Add(2 * time.Second)
 			return nil
 		}

@@ -134,10 +134,12 @@ const (
 	dState
 	dExitCode
 	dRequeue
+	dStart
+	dEnd
 	numDescribed
 )
 
-var described = [numDescribed]string{"arrayjobid", "arraytaskid", "state", "exit_code", "requeue"}
+var described = [numDescribed]string{"arrayjobid", "arraytaskid", "state", "exit_code", "requeue", "starttime", "endtime"}
 
 // DescriptionFormat is what squeue -O takes for ParseDescriptions: the administrators'
 // comment is the last field, and the nonce ends it.
@@ -167,7 +169,7 @@ func ParseDescriptions(out []byte, nonce string) (map[string]job.Description, er
 		if !ValidRef(ref) {
 			continue // several tasks in one row
 		}
-		d := job.Description{State: string(f[dState]), ExitCode: exitCode(f[dExitCode]), Requeue: string(f[dRequeue]) == "1"}
+		d := job.Description{State: string(f[dState]), ExitCode: exitCode(f[dExitCode]), Requeue: string(f[dRequeue]) == "1", Start: parseTime(f[dStart]), End: parseTime(f[dEnd])}
 		if s := unquoted(string(comment)); !IsNone(s) {
 			d.AdminComment = s[:min(len(s), maxComment)]
 		}
