@@ -231,9 +231,9 @@ func (h *Hook) lost(id int64) error {
 // them: export NAME=value. Where the GPU's daemon isn't there it prints none: the
 // job then computes without MPS, on the GPU that Slurm named.
 func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
-	// A job that a sharer has submitted may carry the sharer's percentage.
+	// Where GPUs are shared by gres/shard, a percentage is inherited from a sharer that has submitted the job.
 	share, err := number(get("SLURM_SHARDS_ON_NODE"), 1)
-	if err != nil {
+	if err != nil && !h.Shard {
 		share, _ = number(get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), 1)
 	}
 	if share > 0 && share <= 100 {

@@ -333,6 +333,9 @@ func TestTaskProlog(t *testing.T) {
 	// The GPU is named by its UUID, and the shares of a shard are not the percentage that a sharer left behind.
 	h.Cards = []Card{{UUID: "GPU-1"}}
 	must.Equal(t, print("SLURM_SHARDS_ON_NODE", "100"), "", "a whole GPU's shares with an inherited percentage")
+	h.Shard = true
+	must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50"), "", "a whole GPU, with an inherited percentage, where shares are gres/shard")
+	h.Shard = false
 	if got := print(); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=GPU-1\n") {
 		t.Errorf("with a known UUID: %q", got)
 	}

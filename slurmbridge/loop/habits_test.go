@@ -187,7 +187,7 @@ func TestAwaitedJobIsNotRunAgain(t *testing.T) {
 			}
 			m.awaited = nil
 			l.record(m, v, n)
-			tick(t, b, m, 3*time.Second)
+			tick(t, b, m, 6*time.Second)
 			if len(l.kept) != 1 || l.kept[0].Suspect == "" || l.kept[0].Again != (name == "nobody") {
 				t.Errorf("%+v", l.kept)
 			}

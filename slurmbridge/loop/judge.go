@@ -105,7 +105,7 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	for i := range runs {
 		r := &runs[i]
 		how, known := b.howEnded(r, ended[r.Ref], active[r.Ref])
-		if !known || history.Failed(how.State) && !b.company(r, ended) {
+		if !known || how.State != "COMPLETED" && !b.runsAgain(r) || history.Failed(how.State) && !b.company(r, ended) {
 			return nil // the runs after it wait with it
 		}
 		if err := b.settle(ctx, snap, r, how); err != nil {
@@ -138,6 +138,17 @@ func (b *Bridge) howEnded(r *history.Run, how job.Description, active bool) (job
 	}
 	how.State = "REQUEUED"
 	return how, true
+}
+
+// runsAgain reports whether a job could be requeued now. slurmd refuses a job ("already killed") that starts in the second
+// in which its last run ended there: the job is FAILED with exit code 1. That second must be over, and half of the next
+// for the clocks of two hosts.
+func (b *Bridge) runsAgain(r *history.Run) bool {
+	if !b.Now().Before(r.End.Truncate(time.Second).Add(1500*time.Millisecond)) {
+		return true
+	}
+	b.Wake()
+	return false
 }
 
 // company says of the co-runners of a failed run how they ended. false: one may be about to end by the same fault.

@@ -441,6 +441,7 @@ func TestRecordBeforeLook(t *testing.T) {
 		t.Fatalf("judged by a look that sees it running: %+v, %v", l.kept, err)
 	}
 	late.snap = nil
+	m.advance(5 * time.Second) // its neighbour did not end with it
 	if _, err := b.Tick(t.Context()); err != nil || len(l.kept) != 1 || !l.kept[0].Again {
 		t.Fatalf("%+v, %v", l.kept, err)
 	}
@@ -505,7 +506,7 @@ func TestWhatRunsTeach(t *testing.T) {
 	l.record(m, &forgotten)
 	forgotten.began = m.now.Add(-20 * time.Second) // less than half of what it takes
 	l.record(m, &forgotten)
-	tick(t, b, m, 2*time.Second)
+	tick(t, b, m, 3*time.Second)
 	if len(l.kept) != 4 {
 		t.Fatalf("%+v", l.kept)
 	}

@@ -239,18 +239,10 @@ func (c *Client) TaskName(ctx context.Context, id int64) (string, error) {
 	return number, err
 }
 
-// Requeue makes a batch job run again, from its beginning. Slurm may start it at once, and slurmd refuses a job ("already
-// killed") that starts in the second in which its last run ended there: the job is FAILED with exit code 1. So Requeue
-// waits until the second is over, and half of the next for the clocks of two hosts.
+// Requeue makes a batch job run again, from its beginning. Slurm may start it at once.
 func (c *Client) Requeue(ctx context.Context, ref string) error {
 	if err := checkRefs("requeue", ref); err != nil {
 		return err
-	}
-	now := time.Now()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(now.Truncate(time.Second).Add(1500 * time.Millisecond).Sub(now)):
 	}
 	_, _, err := c.run(ctx, command{name: "scontrol requeue", prog: "scontrol", args: []string{"requeue", ref}})
 	return err

@@ -261,6 +261,9 @@ func TestScriptsCallTheProgramForJobsWithGPUs(t *testing.T) {
 		says := "" // what Slurm reads of a task prolog
 		if c.script == "taskprolog" {
 			says = "unset SLURM_SCRIPT_CONTEXT\n"
+			if strings.Contains(strings.Join(c.env, " "), "SHARDS") {
+				says += "unset SLURM_SHARDS_ON_NODE\n"
+			}
 		}
 		if out, err := cmd.CombinedOutput(); err != nil || string(out) != says {
 			t.Errorf("%s with %v: %v, %q", c.script, c.env, err, out)
