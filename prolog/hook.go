@@ -317,16 +317,23 @@ func whatItAskedFor(get func(string) string) string {
 // frameworkEnv keeps frameworks from taking the whole card at their start, unless the job says otherwise. Source: JAX's
 // page on GPU memory allocation and TensorFlow's guide "Use a GPU".
 func frameworkEnv(out io.Writer, get func(string) string) error {
-	for _, v := range [][2]string{{"XLA_PYTHON_CLIENT_PREALLOCATE", "false"}, {"TF_FORCE_GPU_ALLOW_GROWTH", "true"}} {
-		if get(v[0]) != "" {
-			continue
-		}
-		if _, err := fmt.Fprintf(out, "export %s=%s\n", v[0], v[1]); err != nil {
-			return err
+	lines, mark := "", ""
+	for _, v := range []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false", "TF_FORCE_GPU_ALLOW_GROWTH=true"} {
+		if name, _, _ := strings.Cut(v, "="); get(name) == "" {
+			lines += "export " + v + "\n"
+			mark += ":" + v
 		}
 	}
-	return nil
+	if job, err := number(get("SLURM_JOB_ID"), 1); err == nil && lines != "" {
+		lines += fmt.Sprintf("export %s=%d%s\n", frameworksEnv, job, mark)
+	}
+	_, err := io.WriteString(out, lines)
+	return err
 }
+
+// frameworksEnv is set to the job that the task prolog has set frameworks' variables for, and to these. Where it is
+// another job's they are inherited, and the script around the hook unsets them.
+const frameworksEnv = "SLURMBRIDGE_FRAMEWORKS"
 
 // limit queries the controller for the memory limit of a job that is to share, and stores it with
 // the job. If anything fails, the job starts without: a limit protects its neighbours.

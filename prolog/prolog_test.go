@@ -324,8 +324,9 @@ func TestTaskProlog(t *testing.T) {
 	// Frameworks are told not to take the whole card, where the job doesn't say otherwise and also as long as it is alone.
 	h.Percentage, h.FrameworkEnv = "off", true
 	const jax, tf = "export XLA_PYTHON_CLIENT_PREALLOCATE=false\n", "export TF_FORCE_GPU_ALLOW_GROWTH=true\n"
-	must.Equal(t, print(), jax+tf+want("100"), "frameworks")
-	if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", "TF_FORCE_GPU_ALLOW_GROWTH", "false"); got != jax {
+	const mark = "export SLURMBRIDGE_FRAMEWORKS=7:XLA_PYTHON_CLIENT_PREALLOCATE=false"
+	must.Equal(t, print(), jax+tf+mark+":TF_FORCE_GPU_ALLOW_GROWTH=true\n"+want("100"), "frameworks")
+	if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", "TF_FORCE_GPU_ALLOW_GROWTH", "false"); got != jax+mark+"\n" {
 		t.Errorf("frameworks of a job alone that has set one: %q", got)
 	}
 	must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""), "", "frameworks of a job that doesn't share")

@@ -133,7 +133,7 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 			if kind == "slurmbridge-prolog" && !slices.ContainsFunc(strings.Split(c.want, "|"), says) {
 				t.Errorf("%s: it says %q, want %q", c.name, r.stderr, c.want)
 			}
-			const frameworks = "export XLA_PYTHON_CLIENT_PREALLOCATE=false\nexport TF_FORCE_GPU_ALLOW_GROWTH=true\n"
+			const frameworks = "export XLA_PYTHON_CLIENT_PREALLOCATE=false\nexport TF_FORCE_GPU_ALLOW_GROWTH=true\nexport SLURMBRIDGE_FRAMEWORKS=7:XLA_PYTHON_CLIENT_PREALLOCATE=false:TF_FORCE_GPU_ALLOW_GROWTH=true\n"
 			if out := strings.TrimPrefix(r.out, frameworks); out != "" || kind != "taskprolog" && r.out != "" {
 				t.Errorf("%s, %s prints %q", c.name, kind, r.out)
 			}
@@ -290,6 +290,38 @@ func TestInheritedEnvironmentIsUnset(t *testing.T) {
 	}
 	for _, job := range []string{"7", ""} {
 		must.Equal(t, says(job), always, "of job %q", job)
+	}
+}
+
+// What kept a sharer's frameworks from taking the whole card is unset, too, unless the sharer has set it to something else.
+func TestInheritedFrameworkSettingsAreUnset(t *testing.T) {
+	text := must.Get(os.ReadFile("../../../etc/hooks/taskprolog"))(t)
+	const jax, tf = "XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH"
+	for _, c := range []struct {
+		of    string
+		env   []string
+		unset []string
+	}{
+		{"6:" + jax + "=false:" + tf + "=true", []string{jax + "=false", tf + "=true"}, []string{jax, tf}},
+		{"6:" + jax + "=false", []string{jax + "=false", tf + "=true"}, []string{jax}},
+		{"6:" + jax + "=false", []string{jax + "=true"}, nil},
+		{"6:PATH=/x:" + jax + "=fals", []string{jax + "=false"}, nil},
+		{"6:" + jax + "=false", nil, nil},
+		{"7:" + jax + "=false", []string{jax + "=false"}, nil},
+		{"", []string{jax + "=false"}, nil},
+	} {
+		cmd := exec.Command("/bin/sh", "-eu", "-c", string(text))
+		cmd.Env = append([]string{"PATH=/usr/bin:/bin", "SLURM_JOB_ID=7", "SLURMBRIDGE_FRAMEWORKS=" + c.of}, c.env...)
+		want := "unset SLURM_SCRIPT_CONTEXT\n"
+		for _, name := range c.unset {
+			want += "unset " + name + "\n"
+		}
+		if strings.HasPrefix(c.of, "6:") {
+			want += "unset SLURMBRIDGE_FRAMEWORKS\n"
+		}
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
+			t.Errorf("%+v: %v, %q", c, err, out)
+		}
 	}
 }
 
