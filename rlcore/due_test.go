@@ -227,10 +227,10 @@ func TestLostAtTheStart(t *testing.T) {
 	}
 }
 
-// A decision may use half of a job's lead on plain Slurm, also a foreign job's.
-func TestHalfOfALead(t *testing.T) {
+// A decision may use two fifths of a job's lead on plain Slurm, also a foreign job's.
+func TestPartOfALead(t *testing.T) {
 	for _, foreign := range []bool{true, false} {
-		for lead, want := range map[float64][]Combo{0: {0}, 11: {0}, 13: {0, 2}} {
+		for lead, want := range map[float64][]Combo{0: {0}, 14: {0}, 16: {0, 2}} {
 			// Next to b, r ends after 56 s instead of 50.
 			run := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 50, 100), PlainEndS: 1000}, Shares: 20}
 			next := Job{ID: "a", User: "u", LimitS: 3600, PlainEndS: 50 + lead + 3600, Foreign: foreign}

@@ -16,7 +16,7 @@ const (
 const (
 	// spend is the part of a job's lead, the time between its start as things go on plainly and its latest, that one
 	// decision may use: lengths and slowdowns may turn out differently. LEARNING.md has what it costs.
-	spend = 0.5
+	spend = 0.4
 	// reserve is the part of the time until plain Slurm's GPUs are free that stays unused, for jobs that come later.
 	reserve = 0.3
 	// firstTrust is how many more standard deviations count at a first meeting; see slowest.
