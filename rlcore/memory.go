@@ -28,6 +28,8 @@ type track struct {
 	lo, hi  float64 // position at least, at most
 	slowest float64 // largest slowdown that the guard allows for
 	spare   float64 // memory that it may take beyond its need, MiB
+	top     int     // index of the most memory in the window that most looked at last
+	seen    int     // last index of that window
 }
 
 // newTrack starts a track, with p = nil for an unknown job. The progress so far is predicted, not measured, but a
@@ -37,16 +39,23 @@ func (g *Guard) newTrack(p *Profile, done, elapsed float64) track {
 	return track{p: p, slowest: 1, lo: done*(1-paceError) - slack, hi: min(done*(1+paceError), max(elapsed, done)) + slack}
 }
 
-// most returns the most memory that the member may hold during the next step seconds, MiB.
+// most returns the most memory that the member may hold during the next step seconds, MiB. Its window of the series
+// moves only forward, so what the last call looked at is looked at again only if its maximum has left the window.
 func (tr *track) most(step float64) float64 {
 	if tr.lo >= tr.p.LongestS() {
 		return 0 // ended even at its slowest
 	}
-	m := 0.0
-	for i, last := tr.p.Index(tr.lo), tr.p.Index(tr.hi+step); i <= last; i++ {
-		m = max(m, tr.p.Series[i].MemMiB)
+	series := tr.p.Series
+	if first := tr.p.Index(tr.lo); tr.top < first {
+		tr.top, tr.seen = first, first
 	}
-	return m + tr.spare
+	for last := tr.p.Index(tr.hi + step); tr.seen < last; {
+		tr.seen++
+		if series[tr.seen].MemMiB >= series[tr.top].MemMiB {
+			tr.top = tr.seen
+		}
+	}
+	return series[tr.top].MemMiB + tr.spare
 }
 
 // leastMargin is the smallest margin, regardless of the setting: a limit that is too low fails an
@@ -136,7 +145,13 @@ func (g *Guard) peaks() float64 {
 	sum := 0.0
 	for i := range g.scratch.tracks {
 		tr := &g.scratch.tracks[i]
-		sum += tr.p.Peak().MemMiB + tr.spare
+		peak := 0.0
+		for j := range tr.p.Series {
+			if m := tr.p.Series[j].MemMiB; m > peak {
+				peak = m
+			}
+		}
+		sum += peak + tr.spare
 	}
 	return sum
 }

@@ -141,3 +141,25 @@ func TestProcessesAreClients(t *testing.T) {
 		}
 	}
 }
+
+// A track's window grows and moves on, and its most memory stays the window's largest.
+func TestMostOfAWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := &Profile{PeriodS: rapid.Float64Range(0.5, 3).Draw(t, "period")}
+		for _, mib := range rapid.SliceOfN(rapid.Float64Range(0, 9), 1, 40).Draw(t, "memory") {
+			p.Series = append(p.Series, Use{MemMiB: mib})
+		}
+		p.DurationS = float64(len(p.Series)) * p.PeriodS
+		tr := (&Guard{}).newTrack(p, rapid.Float64Range(0, p.DurationS).Draw(t, "done"), 0)
+		step, slowest := rapid.Float64Range(0.1, 4).Draw(t, "step"), rapid.Float64Range(1, 3).Draw(t, "slowest")
+		for ; tr.lo < p.LongestS(); tr.lo, tr.hi = tr.lo+step/slowest, tr.hi+step {
+			want := 0.0
+			for _, u := range p.Series[p.Index(tr.lo) : p.Index(tr.hi+step)+1] {
+				want = max(want, u.MemMiB)
+			}
+			if got := tr.most(step); got != want {
+				t.Fatalf("%g of %g to %g s: %g MiB, want %g", step, tr.lo, tr.hi, got, want)
+			}
+		}
+	})
+}
