@@ -8,9 +8,10 @@ export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
 export GOTOOLCHAIN ?= auto
 # The NVML binding wraps functions that its own header calls deprecated: 29 warnings.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
-# Programs, tests and the linter are compiled alike, so that each package is compiled once: the tags make what is
-# linked with cgo (tests) take the same sources as what is not (programs).
-export GOFLAGS ?= -trimpath -buildvcs=false -tags=netgo,osusergo
+# Programs, tests and the linter are compiled alike, so that each package is compiled once, whatever else GOFLAGS has: the
+# tags make what is linked with cgo (gpuprof, tests) take the same sources as what is not.
+ALIKE := -trimpath -buildvcs=false -tags=netgo,osusergo
+export GOFLAGS := $(ALIKE) $(filter-out $(ALIKE),$(GOFLAGS))
 # Where tests find the programs, which every target with tests builds first.
 export SLURMBRIDGE_BUILD = $(CURDIR)/$(BUILD)
 # V=1 shows every command and all its output.
@@ -22,7 +23,7 @@ CC      := gcc
 BUILD   := build
 VERSION := $(shell contrib/packaging/version)
 # The same bytes from the same sources, wherever they lie.
-GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o $(BUILD)/
+GOBUILD := $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(BUILD)/
 # End-to-end tests wait for daemons most of the time: more of them at once than there are cores.
 # The linter vets.
 TEST    := $(GO) test -vet=off -count=1 -p 2 -parallel 8
@@ -54,7 +55,7 @@ build: $(if $(BUILT),,deps) ## build everything into build/
 
 programs: $(BUILD)/lib/libnvidia-ml.so.1
 	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./slurmbridge/cmd/slurmbridge-lab ./prolog/cmd/slurmbridge-hook ./contrib/testbed/gpusim/cmd/gpusim
-	CGO_ENABLED=1 $(GOBUILD) -tags= ./gpuprof/cmd/gpuprof
+	CGO_ENABLED=1 $(GOBUILD) ./gpuprof/cmd/gpuprof
 
 # The simulated GPU's NVML: C, because the program that loads it is Go, and two
 # Go runtimes in one process are one too many.
@@ -129,14 +130,17 @@ $(LINT) $(NFPM) $(SBOM):
 	@$(QUIETLY) 'building $(@F) (minutes, once)' $(GO) build -C $(<D) -o $(@D)/ tool
 	@touch $@
 
-# The packages whose code or tests run goroutines: nothing races in the others.
-RACE     = $$(grep -rlE --include='*.go' '(^|[[:space:]])go (func|[A-Za-z.]+\()|\.Go\(|"sync' . | xargs -n 1 dirname | sort -u)
+# PART=K/N leaves race or fuzz the Kth of each N packages.
+PARTED   = sort -u | awk -v part='$(or $(PART),1/1)' 'BEGIN {split(part, p, "/")} NR % p[2] == p[1] % p[2]'
 
-race: build ## unit tests with the race detector, without daemons (five minutes)
+# The packages whose code or tests run goroutines: nothing races in the others.
+RACE     = $$(grep -rlE --include='*.go' '(^|[[:space:]])go (func|[A-Za-z.]+\()|\.Go\(|"sync' . | xargs -n 1 dirname | $(PARTED))
+
+race: build ## unit tests with the race detector, without daemons (five minutes; PART=1/2: half of the packages)
 	CGO_ENABLED=1 $(GO) test -race -short -vet=off -count=1 -p 2 -timeout 20m $(if $(filter ./...,$(PKGS)),$(RACE),$(PKGS))
 
-fuzz: build ## each fuzz target for ten seconds, two at a time (FUZZ=1m; five minutes)
-	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n 1 dirname | sort -u | xargs -P 2 -I PACKAGE contrib/fuzz PACKAGE $(or $(FUZZ),10s)
+fuzz: build ## each fuzz target for ten seconds, two at a time (FUZZ=1m; five minutes; PART=1/2)
+	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n 1 dirname | $(PARTED) | xargs -P 2 -I PACKAGE contrib/fuzz PACKAGE $(or $(FUZZ),10s)
 
 bench: build ## benchmarks; figures of this machine's Slurm, and of those that test-compat has made roots of
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)
