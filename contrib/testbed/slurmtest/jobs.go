@@ -1,10 +1,14 @@
 package slurmtest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -145,23 +149,56 @@ func Fields(out string) map[string]string {
 // machine: on a busy one, where a poll takes long or the process isn't scheduled for a while, it is
 // longer.
 func Wait(ctx context.Context, d time.Duration, ok func() bool) bool {
-	return wait(ctx, d, ok, func() int64 { return 0 })
+	return wait(ctx, d, time.Second, ok, func() int64 { return 0 })
 }
 
 // Wait is the function Wait for what slurmctld knows: it polls soon after slurmctld has logged something. As not every
-// change is logged, it also polls after pauses that grow to a second.
+// change is logged, it also polls after pauses that grow to four seconds.
 func (c *Cluster) Wait(ctx context.Context, d time.Duration, ok func() bool) bool {
-	return wait(ctx, d, ok, func() int64 {
-		info, err := os.Stat(c.Path("log", "slurmctld.log"))
-		if err != nil {
-			return 0
-		}
-		return info.Size()
-	})
+	return wait(ctx, d, longestBlind, ok, c.logged)
 }
 
-// wait polls until ok is true or d is over; a poll is due early when news changes.
-func wait(ctx context.Context, d time.Duration, ok func() bool, news func() int64) bool {
+// logged is how much slurmctld has logged, bytes.
+func (c *Cluster) logged() int64 {
+	info, err := os.Stat(c.Path("log", "slurmctld.log"))
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// loggedOf returns a function that counts the times that slurmctld has logged something of a job, other than changes
+// of its fields, which change no state.
+func (c *Cluster) loggedOf(ref string) func() int64 {
+	// An array's job is logged by both of its numbers: JobId=7_1(8).
+	job := regexp.QuoteMeta(ref)
+	names := regexp.MustCompile(`(JobId=` + job + `|\(` + job + `\))(\D|$)`)
+	var read, found int64
+	return func() int64 {
+		if c.logged() <= read {
+			return found
+		}
+		log, err := os.Open(c.Path("log", "slurmctld.log"))
+		if err != nil {
+			return found
+		}
+		defer log.Close()
+		more, _ := io.ReadAll(io.NewSectionReader(log, read, math.MaxInt32))
+		read += int64(len(more))
+		for line := range bytes.Lines(more) {
+			if names.Match(line) && !bytes.Contains(line, []byte("update_job: ")) {
+				found++
+			}
+		}
+		return found
+	}
+}
+
+// longestBlind is how long it waits for something to be logged before it polls without that.
+const longestBlind = 4 * time.Second
+
+// wait polls until ok is true or d is over, after pauses that grow to longest; a poll is due early when news changes.
+func wait(ctx context.Context, d, longest time.Duration, ok func() bool, news func() int64) bool {
 	var waited, quiet time.Duration // in all, and since the last news
 	seen := news()
 	for {
@@ -175,10 +212,11 @@ func wait(ctx context.Context, d time.Duration, ok func() bool, news func() int6
 		// Many tests run at once, and most of them ask a program of Slurm's: what takes long is asked rarely.
 		asking := time.Since(asked)
 		time.Sleep(max(50*time.Millisecond, min(8*asking, time.Second)))
-		for blind := min(quiet/4, 25*asking, time.Second); news() == seen && time.Since(asked) < blind; {
+		blind := min(quiet/2, 200*asking, longest)
+		for news() == seen && time.Since(asked) < blind {
 			time.Sleep(20 * time.Millisecond)
 		}
-		turn := min(time.Since(asked), longestTurn)
+		turn := min(time.Since(asked), max(blind, longestTurn))
 		waited, quiet = waited+turn, quiet+turn
 		if now := news(); now != seen {
 			seen, quiet = now, 0
@@ -193,13 +231,13 @@ const longestTurn = 600 * time.Millisecond
 // was last seen in ("" = it is gone).
 func (c *Cluster) WaitState(ctx context.Context, d time.Duration, ref string, states ...string) (string, bool) {
 	last := ""
-	ok := c.Wait(ctx, d, func() bool {
+	ok := wait(ctx, d, longestBlind, func() bool {
 		f, err := c.Job(ctx, ref)
 		if err != nil {
 			return false
 		}
 		last = f["JobState"]
 		return slices.Contains(states, last)
-	})
+	}, c.loggedOf(ref))
 	return last, ok
 }
