@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"iter"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -84,25 +83,18 @@ type Ran struct {
 	Bridge        *Bridged // nil without a bridge
 }
 
-// GPU is the GPU as it is now, with the sums since it was made; nil of a bare stack.
+// GPU is the first node's first GPU as it is now, with the sums since it was made; nil of a bare stack.
 func (s *Stack) GPU() (*gpusim.Snapshot, error) {
 	if s.Setup.Bare {
 		return nil, nil
 	}
-	out, err := exec.Command(s.Bin("gpusim"), "smi", "--json", "--state", s.State()).Output()
+	st, err := gpusim.Open(s.State())
 	if err != nil {
-		return nil, fmt.Errorf("gpusim smi: %w", err)
+		return nil, err
 	}
-	var all struct {
-		GPUs []gpusim.Snapshot `json:"gpus"`
-	}
-	if err := json.Unmarshal(out, &all); err != nil {
-		return nil, fmt.Errorf("gpusim smi: %w", err)
-	}
-	if len(all.GPUs) != 1 {
-		return nil, fmt.Errorf("gpusim smi shows %d GPUs", len(all.GPUs))
-	}
-	return &all.GPUs[0], nil
+	defer st.Close()
+	gpu, err := st.Device(0).Snapshot()
+	return &gpu, err
 }
 
 // Run runs work on a stack of its own, and adds what the bridge reports of it. after, which may be nil, is called before

@@ -11,13 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -246,12 +246,12 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 		}
 	}
 	for i, gpus := range s.Setup.NodeGPUs {
-		args := []string{"init", "--state", s.StateOf(i), "--scale", fmt.Sprint(s.Setup.Scale), "--gpus", strconv.Itoa(gpus), "--uuid-seed", of("", i)}
+		cfg := gpusim.Config{Scale: s.Setup.Scale, GPUs: gpus, UUIDSeed: of("", i)}
 		if len(s.Setup.Models) > 0 {
-			args = append(args, "--model", s.Setup.Models[i])
+			cfg.Model = s.Setup.Models[i]
 		}
-		if out, err := exec.Command(s.Bin("gpusim"), args...).CombinedOutput(); err != nil {
-			return fmt.Errorf("gpusim init: %w: %s", err, out)
+		if err := gpusim.Create(s.StateOf(i), cfg); err != nil {
+			return err
 		}
 		node := fmt.Sprintf("run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", s.runDir(i), s.Bin("nvidia-cuda-mps-control"), s.StateOf(i))
 		if err := os.WriteFile(c.Path("node-"+slurmtest.NodeName(i)+".yaml"), []byte(node), 0o644); err != nil {

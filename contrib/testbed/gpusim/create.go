@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math"
-	"os"
 	"unsafe"
 
 	"github.com/google/renameio/v2"
@@ -126,18 +125,6 @@ func Create(path string, cfg Config) error {
 		return fmt.Errorf("create simulated GPUs: %w", err)
 	}
 	return nil
-}
-
-// Remove deletes a state file. It refuses to delete anything else.
-func Remove(path string) error {
-	s, err := Open(path)
-	if err != nil {
-		return err
-	}
-	if err := s.Close(); err != nil {
-		return err
-	}
-	return os.Remove(s.file.Name())
 }
 
 // uuid makes a UUID of a name.

@@ -352,8 +352,6 @@ func peer(c *net.UnixConn) (pid, uid int, err error) {
 	return pid, uid, errors.Join(err, cerr)
 }
 
-const help = "get_server_list, get_server_status PID, start_server -uid UID, get_client_list PID, ps, quit [-t TIMEOUT]\n"
-
 // command answers at once or, for start_server, when the server is there. quit is answered by the end of the daemon.
 func (d *daemon) command(words []string, answer chan string) {
 	name, args := "", words
@@ -368,8 +366,6 @@ func (d *daemon) command(words []string, answer chan string) {
 	case "":
 		out = ""
 	case "get_server_list":
-	case "help":
-		out = help
 	case "get_server_status", "get_client_list":
 		switch known := strings.TrimSpace(out); {
 		case len(args) == 0:
@@ -383,12 +379,6 @@ func (d *daemon) command(words []string, answer chan string) {
 			for _, w := range clients {
 				out += fmt.Sprintln(w.pid)
 			}
-		}
-	case "ps":
-		out = fmt.Sprintf("%-9s %-5s %-9s %-24s %s\n", "PID", "ID", "SERVER", "DEVICE", "COMMAND")
-		for i, w := range clients {
-			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", w.pid)) // it may have ended
-			out += fmt.Sprintf("%-9d %-5d %-9d %-24.22s %s\n", w.pid, i, d.srv.pid, d.devices[0], strings.TrimSpace(string(command)))
 		}
 	case "start_server":
 		d.start(args, answer)

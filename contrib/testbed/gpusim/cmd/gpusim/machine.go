@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -11,18 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
-	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
-
-// withState runs a command's work on the open state file.
-func withState(state *string, do func(*gpusim.State) error) error {
-	st, err := gpusim.Open(*state)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = st.Close() }()
-	return do(st)
-}
 
 func initCmd(state *string) *cobra.Command {
 	var cfg gpusim.Config
@@ -37,61 +24,37 @@ func initCmd(state *string) *cobra.Command {
 	f.StringVar(&cfg.Model, "model", "titanxp", "card: "+strings.Join(gpusim.ModelNames(), ", "))
 	f.Float64Var(&cfg.Scale, "scale", 1, "GPU seconds that pass in a real second")
 	f.StringVar(&cfg.UUIDSeed, "uuid-seed", "", "makes the GPUs' UUIDs (e.g. the node's name)")
-	f.IntSliceVar(&cfg.Minors, "minors", nil, "minor numbers in NVML's order (default 0,1,...)")
-	f.Float64Var(&cfg.MemMiB, "mem-mib", 0, "memory of a GPU, MiB (default the card's)")
-	f.BoolVar(&cfg.MIG, "mig", false, "MIG mode on")
-	f.StringSliceVar(&cfg.Instances, "mig-instances", nil, "MIG instances of each GPU, e.g. 1g.5gb,3g.20gb")
 	f.BoolVar(&cfg.GroupLimits, "group-limits", false, "a driver that can limit the memory of control groups")
 	f.BoolVar(&cfg.Recent, "recent", false, "a driver of CUDA 13.1 instead of one of 12.2")
 	return c
 }
 
-func rmCmd(state *string) *cobra.Command {
-	return &cobra.Command{
-		Use:   "rm",
-		Short: "Remove a state file",
-		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return gpusim.Remove(*state) },
-	}
-}
-
 func smiCmd(state *string) *cobra.Command {
-	var asJSON bool
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "smi",
 		Short: "Show GPUs and their processes",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withState(state, func(st *gpusim.State) error { return smi(c.OutOrStdout(), st, asJSON) })
+			st, err := gpusim.Open(*state)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = st.Close() }()
+			return smi(c.OutOrStdout(), st)
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return c
 }
 
-func smi(w io.Writer, st *gpusim.State, asJSON bool) error {
-	look := struct {
-		Scale float64           `json:"scale"`
-		GPUs  []gpusim.Snapshot `json:"gpus"`
-	}{Scale: st.Scale()}
+func smi(w io.Writer, st *gpusim.State) error {
+	var gpus []gpusim.Snapshot
 	for _, d := range st.Devices() {
 		s, err := d.Snapshot()
 		if err != nil {
 			return err
 		}
-		look.GPUs = append(look.GPUs, s)
+		gpus = append(gpus, s)
 	}
-	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(look)
-	}
-	show(w, look.Scale, look.GPUs)
-	return nil
-}
-
-func show(w io.Writer, scale float64, gpus []gpusim.Snapshot) {
-	fmt.Fprintf(w, "simulated GPUs, %g GPU seconds a second\n", scale)
+	fmt.Fprintf(w, "simulated GPUs, %g GPU seconds a second\n", st.Scale())
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
 	t.AppendHeader(table.Row{"GPU", "Name", "UUID", "Util", "Memory / MiB", "Power", "since init"})
@@ -123,65 +86,7 @@ func show(w io.Writer, scale float64, gpus []gpusim.Snapshot) {
 		}
 	}
 	t.Render()
-}
-
-func appsCmd() *cobra.Command {
-	return &cobra.Command{
-		Use:   "apps",
-		Short: "List the applications `run` knows, with what they take alone",
-		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			t := table.NewWriter()
-			t.SetOutputMirror(c.OutOrStdout())
-			t.AppendHeader(table.Row{"App", "Seconds", "Mean util", "Mean MiB", "Peak MiB"})
-			for _, n := range apps.Names() {
-				p, _ := apps.ByName(n)
-				m := p.Mean()
-				t.AppendRow(table.Row{
-					n, fmt.Sprintf("%.0f", p.DurationS), fmt.Sprintf("%.0f %%", 100*m.GPU),
-					fmt.Sprintf("%.0f", m.MemMiB), fmt.Sprintf("%.0f", p.Peak().MemMiB),
-				})
-			}
-			t.Render()
-			return nil
-		},
-	}
-}
-
-func faultCmd(state *string) *cobra.Command {
-	var gpu int
-	var lost bool
-	c := &cobra.Command{
-		Use:   "fault [--lost] [FIGURE MODE]",
-		Short: "Make a GPU, or what NVML says of it, misbehave",
-		Long: "MODE is zero, huge, backwards, return=CODE (an nvmlReturn_t) or none.\nFIGURE is all, " +
-			strings.Join(gpusim.FaultFigures(), ", ") + ".",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 0 && len(args) != 2 {
-				return fmt.Errorf("give a figure and a mode, or --lost=true|false alone")
-			}
-			return nil
-		},
-		RunE: func(c *cobra.Command, args []string) error {
-			return withState(state, func(st *gpusim.State) error {
-				if gpu < 0 || gpu >= len(st.Devices()) {
-					return fmt.Errorf("no GPU %d (there are %d)", gpu, len(st.Devices()))
-				}
-				d := st.Device(gpu)
-				var err error
-				if c.Flags().Changed("lost") {
-					err = d.SetLost(lost)
-				}
-				if len(args) == 2 {
-					err = errors.Join(err, d.SetFault(args[0], args[1]))
-				}
-				return err
-			})
-		},
-	}
-	c.Flags().IntVar(&gpu, "gpu", 0, "NVML index of the GPU")
-	c.Flags().BoolVar(&lost, "lost", false, "the GPU has fallen off the bus")
-	return c
+	return nil
 }
 
 func headerCmd() *cobra.Command {

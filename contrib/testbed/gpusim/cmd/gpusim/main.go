@@ -48,6 +48,6 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	c.PersistentFlags().StringVar(&state, "state", "", "state file (default $GPUSIM_STATE)")
-	c.AddCommand(initCmd(&state), rmCmd(&state), smiCmd(&state), runCmd(&state), appsCmd(), faultCmd(&state), headerCmd())
+	c.AddCommand(initCmd(&state), smiCmd(&state), runCmd(&state), headerCmd())
 	return c
 }
