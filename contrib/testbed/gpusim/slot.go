@@ -127,8 +127,6 @@ type Progress struct {
 	NowT         float64
 	Slowdown     float64 // at this moment
 	MemMaxMiB    float64
-	// LeftS is how long it still runs if no demand changes, GPU seconds.
-	LeftS float64
 }
 
 // reapEvery is how often, in real time, a device's users look for dead ones
@@ -166,7 +164,6 @@ func (s *Slot) Progress() (Progress, error) {
 		p = Progress{
 			Status: m.Status, DoneS: m.Done, StartT: m.StartT, EndT: m.EndT, NowT: v.dyn.T,
 			DurationS: d.rec.Slot[s.place].Duration, Slowdown: m.Slowdown, MemMaxMiB: m.MemMax,
-			LeftS: (d.rec.Slot[s.place].Duration - m.Done) * m.Slowdown,
 		}
 		return nil
 	})

@@ -66,11 +66,10 @@ type Report struct {
 	Scale     float64 `json:"scale"`
 }
 
-// tick is how often, in real time, a process checks its progress, on a GPU with time scale times as
-// fast. Outcomes don't depend on it: the device advances from event to event.
-func tick(scale float64) time.Duration {
-	return min(max(time.Duration(float64(200*time.Millisecond)/scale), 15*time.Millisecond), 200*time.Millisecond)
-}
+// longestNap is the longest, in real time, that a process computes without a look at its progress: what happens to it
+// through others, such as a fault of their server, it learns then. Outcomes don't depend on it: the device advances from
+// event to event.
+const longestNap = 200 * time.Millisecond
 
 // Run runs the application to its end. A context that ends stops it where it is; Run then returns
 // the context's error. In any case the GPU holds nothing of it afterwards.
@@ -171,7 +170,7 @@ func limitsOf(lookup func(string) (string, bool)) (gpusim.Limits, error) {
 
 // follow waits for the end of the work.
 func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, client *mps.Client) error {
-	timer, tick := time.NewTimer(0), tick(rep.Scale)
+	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
@@ -181,7 +180,7 @@ func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, cl
 		}
 		p, err := slot.Progress()
 		if errors.Is(err, gpusim.ErrBusy) {
-			timer.Reset(tick)
+			timer.Reset(longestNap)
 			continue
 		}
 		if err != nil {
@@ -205,8 +204,12 @@ func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, cl
 			}
 			return errors.Join(&Error{Exit: ExitFault, Text: "an illegal memory access was encountered (cudaErrorIllegalAddress)"}, err)
 		}
-		left := time.Duration(p.LeftS / rep.Scale * float64(time.Second))
-		timer.Reset(max(min(tick, left), 100*time.Microsecond))
+		// If all others left now, it would end so soon.
+		soonS := p.DurationS - p.DoneS
+		if cfg.FaultAtS > 0 {
+			soonS = min(soonS, cfg.FaultAtS-rep.GPUS)
+		}
+		timer.Reset(min(max(time.Duration(soonS/rep.Scale*float64(time.Second)), time.Millisecond), longestNap))
 	}
 }
 

@@ -115,7 +115,7 @@ func (h *habit) behind(user string) (long, a, b string) {
 // untilEnd submits a job that runs until end is called.
 func (h *habit) untilEnd(user string, args ...string) string {
 	h.t.Helper()
-	script := fmt.Sprintf("until test -e %s; do sleep 0.2; done", h.Path("out", "end."+h.part))
+	script := fmt.Sprintf("until test -e %s; do sleep 0.5; done", h.Path("out", "end."+h.part))
 	id := must.Get(h.Submit(context.Background(), user, script, append(args, "--partition="+h.part)...))(h.t)
 	return id
 }
