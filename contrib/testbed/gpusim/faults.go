@@ -19,9 +19,6 @@ var figures = []string{
 // largest number, or falls as time passes.
 var faultModes = []string{"none", "return", "zero", "huge", "backwards"}
 
-// FaultFigures returns the names SetFault takes, sorted.
-func FaultFigures() []string { return slices.Sorted(slices.Values(figures)) }
-
 // SetFault makes an NVML figure of the GPU misbehave: mode is zero, huge,
 // backwards, return=CODE (the call returns that nvmlReturn_t) or none. The figure
 // "all" means every one.
@@ -37,7 +34,7 @@ func (d *Device) SetFault(figure, mode string) error {
 		return fmt.Errorf("fault %q: must be zero, huge, backwards, return=CODE or none", mode)
 	}
 	if figure != "all" && !slices.Contains(figures, figure) {
-		return fmt.Errorf("no figure %q (there are %s)", figure, strings.Join(FaultFigures(), ", "))
+		return fmt.Errorf("no figure %q (there are %s)", figure, strings.Join(figures, ", "))
 	}
 	return d.state.locked(func() error {
 		for i, f := range figures {
