@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +19,7 @@ import (
 // nil = nothing. Slurm's own programs are looked for in root.
 func MissingAccounting(root string) error {
 	for _, p := range []struct{ root, prog string }{
-		{root, "slurmdbd"}, {root, "sacctmgr"}, {"", "mariadbd"}, {"", "mariadb-install-db"},
+		{root, "slurmdbd"}, {root, "sacctmgr"}, {"", "mariadbd"},
 	} {
 		if _, err := look(p.root, p.prog); err != nil {
 			return fmt.Errorf("%s is missing: contrib/install-deps --accounting", p.prog)
@@ -89,30 +90,28 @@ func (c *Cluster) startAccounting(ctx context.Context) error {
 	return c.Account(ctx, "add", "cluster", c.name())
 }
 
-// mariadb makes a database's folder and starts its daemon.
+// mariadb makes a database's folder and starts its daemon, which needs none of MariaDB's own tables but that of stored
+// procedures: slurmdbd makes some.
 func (c *Cluster) mariadb(ctx context.Context, own *syscall.Credential, data, socket string) error {
-	if err := os.MkdirAll(c.Path("db"), 0o700); err != nil {
-		return err
-	}
-	if err := os.Chown(c.Path("db"), int(own.Uid), int(own.Gid)); err != nil {
-		return err
-	}
-	install, err := look("", "mariadb-install-db")
+	procedures, err := procTable()
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, install, "--no-defaults", "--datadir="+data, "--skip-test-db", "--skip-name-resolve", "--tmpdir="+c.Path("db"))
-	cmd.Env, cmd.Dir = c.Env(), c.Path("log")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: own}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("make a database: %w: %s", err, strings.TrimSpace(string(out)))
+	for _, dir := range []string{c.Path("db"), data, filepath.Join(data, "mysql")} {
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, int(own.Uid), int(own.Gid))); err != nil {
+			return err
+		}
+	}
+	first := c.Path("first.sql")
+	if err := os.WriteFile(first, []byte("USE mysql;\n"+procedures), 0o644); err != nil {
+		return err
 	}
 	server, err := look("", "mariadbd")
 	if err != nil {
 		return err
 	}
 	// What is lost in a crash would go with the folder anyway.
-	cmd = exec.Command(server, "--no-defaults", "--datadir="+data, "--socket="+socket, "--pid-file="+c.Path("db", "pid"),
+	cmd := exec.Command(server, "--no-defaults", "--datadir="+data, "--init-file="+first, "--socket="+socket, "--pid-file="+c.Path("db", "pid"),
 		"--tmpdir="+c.Path("db"), "--skip-networking", "--skip-grant-tables", "--skip-log-bin",
 		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M")
 	cmd.Env = c.Env()
@@ -129,6 +128,21 @@ func (c *Cluster) mariadb(ctx context.Context, own *syscall.Credential, data, so
 		return errors.New("mariadbd does not answer")
 	}
 	return nil
+}
+
+// procTable is the statement by which MariaDB's installation makes the table of stored procedures.
+func procTable() (string, error) {
+	files, err := filepath.Glob("/usr/share/m*/m*_system_tables.sql") // mysql or mariadb, by release
+	for _, f := range files {
+		text, rerr := os.ReadFile(f)
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "CREATE TABLE IF NOT EXISTS proc ") {
+				return line, nil
+			}
+		}
+		err = errors.Join(err, rerr)
+	}
+	return "", errors.Join(err, errors.New("MariaDB's own tables are not described in /usr/share"))
 }
 
 // thereAlready is what sacctmgr says of what it is to add and finds there, the last from
