@@ -144,7 +144,7 @@ func (b *Bridge) howEnded(r *history.Run, how job.Description, active bool) (job
 // in which its last run ended there: the job is FAILED with exit code 1. That second must be over, and half of the next
 // for the clocks of two hosts.
 func (b *Bridge) runsAgain(r *history.Run) bool {
-	if !b.Now().Before(r.End.Truncate(time.Second).Add(1500*time.Millisecond)) {
+	if left := r.End.Truncate(time.Second).Add(1500 * time.Millisecond).Sub(b.Now()); left <= 0 || left > patience {
 		return true
 	}
 	b.Wake()
@@ -153,7 +153,7 @@ func (b *Bridge) runsAgain(r *history.Run) bool {
 
 // company says of the co-runners of a failed run how they ended. false: one may be about to end by the same fault.
 func (b *Bridge) company(r *history.Run, described map[string]job.Description) bool {
-	age := b.Now().Sub(r.End)
+	age := b.Now().Sub(r.End).Abs() // a node's clock may be wrong
 	for i := range r.CoRunners {
 		c := &r.CoRunners[i]
 		if !c.AtEnd {
