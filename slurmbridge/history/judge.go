@@ -178,12 +178,12 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 // alone (it would not have shared a GPU otherwise), and what a co-runner really takes may be more than was
 // known. ours: it isn't the job's doing.
 func (j *Judgement) suspect() (why string, ours bool) {
-	r, card := j.Run, j.Run.cardMemMiB()
+	r, card, with := j.Run, j.Run.cardMemMiB(), j.fellWith()
 	switch {
 	case r.MPSFault:
 		return "the MPS server it shared failed", true
-	case j.fellWith() != nil:
-		return fmt.Sprintf("it failed in the same moment as job %s, which shared its GPU: a fault ends all clients of an MPS server", j.fellWith().Ref), true
+	case with != nil:
+		return fmt.Sprintf("it failed in the same moment as job %s, which shared its GPU: a fault ends all clients of an MPS server", with.Ref), true
 	case card > 0 && r.PeakMemMiB >= nearlyFull*card:
 		return "GPU memory was nearly full", true
 	case r.Profile != nil && card > 0 && r.PeakMemMiB+r.Profile.Peak().MemMiB > card:
