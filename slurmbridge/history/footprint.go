@@ -91,6 +91,14 @@ func (h *History) Settle(ctx context.Context, to Footprints, now time.Time) erro
 	if err != nil {
 		return err
 	}
+	if last.IsZero() {
+		if last, err = h.Journal.FirstEnd(ctx); err != nil {
+			return fmt.Errorf("first run: %w", err)
+		}
+		if last.IsZero() {
+			last = now
+		}
+	}
 	from := now.Add(-KeptFor)
 	if last.After(from) {
 		from = last.Add(-sameTime)

@@ -39,6 +39,8 @@ type Records interface {
 type Journal interface {
 	// Ended returns up to limit runs that polls showed to have ended in [from, to), the latest first.
 	Ended(ctx context.Context, from, to time.Time, limit int) ([]Run, error)
+	// FirstEnd returns when the first of these runs ended, zero = there are none.
+	FirstEnd(ctx context.Context) (time.Time, error)
 	// TaskName names the job that had this number in that time: numbers are reused, and numbers of
 	// array tasks are not their names.
 	TaskName(ctx context.Context, id int64, start, end time.Time) (ref string, err error)

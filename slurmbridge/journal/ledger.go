@@ -351,6 +351,15 @@ func (j *Journal) Ended(ctx context.Context, from, to time.Time, limit int) ([]h
 		from.UnixMilli(), to.UnixMilli(), limit)
 }
 
+// FirstEnd returns when the first of the runs that polls showed ended, zero = there are none.
+func (j *Journal) FirstEnd(ctx context.Context) (time.Time, error) {
+	var ms int64
+	if err := j.db.QueryRowContext(ctx, `SELECT coalesce(min(ended), 0) FROM bridge_ran`).Scan(&ms); err != nil || ms == 0 {
+		return time.Time{}, err
+	}
+	return time.UnixMilli(ms), nil
+}
+
 func (j *Journal) runs(ctx context.Context, query string, args ...any) ([]history.Run, error) {
 	columns := func(r *history.Run) []any {
 		return []any{

@@ -273,6 +273,43 @@ func TestALateRecordCompletesItsFootprint(t *testing.T) {
 	}
 }
 
+type countedSpans struct {
+	usage.Store
+	spans, runs int
+}
+
+func (c *countedSpans) Save(ctx context.Context, from, to time.Time, all []history.Footprint) error {
+	c.spans, c.runs = c.spans+1, c.runs+len(all)
+	return c.Store.Save(ctx, from, to, all)
+}
+
+// The first footprints begin with the first run, not ninety days ago, which takes a second of CPU time.
+func TestFirstFootprints(t *testing.T) {
+	ctx := t.Context()
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	defer st.Close()
+	j := journal.New(st.DB())
+	now := time.Now().Truncate(time.Second)
+	first := func() (spans, runs int) {
+		t.Helper()
+		c := &countedSpans{Store: usage.Store{DB: st.DB()}}
+		must.OK(t, c.SetSettled(ctx, time.Time{}, 0))
+		must.OK(t, (&history.History{Records: st, Journal: j}).Settle(ctx, c, now))
+		return c.spans, c.runs
+	}
+	if spans, runs := first(); spans > 2 || runs != 0 {
+		t.Errorf("of nothing: %d spans, %d runs", spans, runs)
+	}
+	start, end := now.Add(-60*time.Hour), now.Add(-50*time.Hour)
+	x := job.Job{Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: start, Start: start, Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1}}
+	for _, snap := range []*job.Snapshot{{At: start.Add(time.Second), Jobs: []job.Job{x}}, {At: end}} {
+		must.OK(t, j.RecordPoll(ctx, &job.Status{Mode: job.Shadow, Snap: snap}))
+	}
+	if spans, runs := first(); spans < 50 || spans > 53 || runs != 1 {
+		t.Errorf("of a run: %d spans, %d runs", spans, runs)
+	}
+}
+
 // A job whose end a poll has just shown is in the daemon's answer, though tidy's next turn is a minute away.
 func TestUsageHasTheRunThatJustEnded(t *testing.T) {
 	ctx := t.Context()
