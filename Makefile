@@ -37,7 +37,7 @@ SCRIPTS := contrib/install-deps contrib/quietly contrib/test contrib/fuzz $(NVML
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build programs demo demo-cold play compare flow test roots test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
+.PHONY: help as-root deps build programs demo demo-cold play compare flow test test-long roots test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -85,8 +85,15 @@ compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis
 flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and the bridge, for 1, 4 and 8 a node (half an hour)
 	@$(call STAGE,flow) $(ARGS)
 
-test: build ## unit tests, and end-to-end tests on real Slurm daemons
+# The end-to-end tests that take more than a minute and a half, or a third of a minute of CPU time.
+E2E     := ./contrib/testbed/slurmtest/e2e
+export LONG = ^Test(ChaosOnANode|DamagedFiles|GPUsWithoutShares|GateWhosePartitionCloses|HostileTenant|JobsAsTheyAre|KilledAtEveryStep|Limits|MixedQueueSeveralGPUs|SeveralGPUsAreFilledAtOnce|TimeIsLentBack|TimeIsNotLentBack|TimeLimits|TwoKindsOfCards|UsageAgreesWithAccounting)$$
+
+test: build ## unit tests, and all but the longest end-to-end tests on real Slurm daemons
 	@contrib/test $(CURDIR)/$(BUILD)/tests "$$($(GO) list $(PKGS))" $(TEST) -timeout 30m $(TESTFLAGS)
+
+test-long: build ## the longest end-to-end tests, among them those under fire
+	SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run "$$LONG" $(TESTFLAGS) $(E2E)
 
 # Slurm of these Debian releases: this machine's own, and the others' in a folder each,
 # made once. forky is in development: its folder keeps the Slurm of the day it was made.
@@ -94,7 +101,7 @@ RELEASES ?= bookworm trixie forky
 ROOTS    ?= $(CURDIR)/.cache
 # SLOW= leaves out what takes minutes and what shows little new on another release.
 SLOW     ?= 1
-COMPAT    = SLURMBRIDGE_SLOW=$(SLOW) SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m $(TESTFLAGS) ./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
+COMPAT    = SLURMBRIDGE_SLOW=$(SLOW) SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m $(if $(SLOW),,-skip "$$LONG") $(TESTFLAGS) ./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
 
 OWN      := $(shell sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 
@@ -144,11 +151,11 @@ fuzz: build ## each fuzz target for ten seconds, two at a time (FUZZ=1m; five mi
 
 bench: build ## benchmarks; figures of this machine's Slurm, and of those that test-compat has made roots of
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)
-	SLURMBRIDGE_FIGURES=1 SLURMBRIDGE_FIGURES_ROOTS="$(foreach r,$(RELEASES),$(wildcard $(abspath $(ROOTS))/$r))" $(TEST) -timeout 30m -v -run Figures ./contrib/testbed/slurmtest/e2e
+	SLURMBRIDGE_FIGURES=1 SLURMBRIDGE_FIGURES_ROOTS="$(foreach r,$(RELEASES),$(wildcard $(abspath $(ROOTS))/$r))" $(TEST) -timeout 30m -v -run Figures $(E2E)
 
 soak: as-root build ## an hour of random lives of jobs while daemons are killed: what harm comes to them (SOAK=4m, SOAK_JOBS=500, ARGS=--plain)
 	@$(call STAGE,soak) --length $(or $(SOAK),1h) --jobs $(or $(SOAK_JOBS),0) $(ARGS)
-	@SLURMBRIDGE_SLOW=1 SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run 'TestIdleJobIsTold' ./contrib/testbed/slurmtest/e2e
+	@SLURMBRIDGE_SLOW=1 SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run 'TestIdleJobIsTold' $(E2E)
 
 # PACK packs the programs of one folder into another.
 PACK     = $(QUIETLY) 'packing $1 into $2' contrib/packaging/build $1 $(TOOLS) $2
