@@ -88,12 +88,15 @@ flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and th
 # The end-to-end tests that take more than a minute and a half, or a third of a minute of CPU time.
 E2E     := ./contrib/testbed/slurmtest/e2e
 export LONG = ^Test(ChaosOnANode|DamagedFiles|GPUsWithoutShares|GateWhosePartitionCloses|HostileTenant|JobsAsTheyAre|KilledAtEveryStep|Limits|MixedQueueSeveralGPUs|SeveralGPUsAreFilledAtOnce|TimeIsLentBack|TimeIsNotLentBack|TimeLimits|TwoKindsOfCards|UsageAgreesWithAccounting)$$
+# The longest tests of other packages.
+export LONG_UNITS = ^Test(HooksOnDamagedFiles|Variants)$$
 
-test: build ## unit tests, and all but the longest end-to-end tests on real Slurm daemons
+test: build ## unit tests and end-to-end tests on real Slurm daemons, all but the longest
 	@contrib/test $(CURDIR)/$(BUILD)/tests "$$($(GO) list $(PKGS))" $(TEST) -timeout 30m $(TESTFLAGS)
 
 test-long: build ## the longest end-to-end tests, among them those under fire
 	SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run "$$LONG" $(TESTFLAGS) $(E2E)
+	SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run "$$LONG_UNITS" $(TESTFLAGS) ./contrib/testbed/compare ./prolog/cmd/slurmbridge-hook
 
 # Slurm of these Debian releases: this machine's own, and the others' in a folder each,
 # made once. forky is in development: its folder keeps the Slurm of the day it was made.

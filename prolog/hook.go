@@ -86,24 +86,28 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 		// server until that job has ended; without the server, the two take turns.
 		return errors.Join(append(errs, fmt.Errorf("gpu %d: the MPS server serves another user; job %d goes without", gpu, j.JobID))...)
 	}
+	ready := false
 	switch s := h.Dir.Server(gpu); {
 	case len(others) > 0:
 		// One that doesn't answer is Ensure's to deal with.
-		s, _, err := h.look(ctx, gpu, others)
+		s, asked, err := h.look(ctx, gpu, others)
 		errs = append(errs, err)
 		if !s.Takes() {
 			return errors.Join(append(errs, goesWithout(gpu, s, j))...)
 		}
+		ready = asked == nil && s.PID != 0 && h.MPS.Multiuser
 	case !s.Takes():
 		errs = append(errs, h.MPS.Release(ctx, gpu)) // no job needs it any more
 	}
-	if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0); err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	s, asked, err := h.look(ctx, gpu, others)
-	errs = append(errs, asked, err)
-	if len(others) > 0 && !s.Takes() {
-		return errors.Join(append(errs, goesWithout(gpu, s, j))...)
+	if !ready {
+		if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		s, asked, err := h.look(ctx, gpu, others)
+		errs = append(errs, asked, err)
+		if len(others) > 0 && !s.Takes() {
+			return errors.Join(append(errs, goesWithout(gpu, s, j))...)
+		}
 	}
 	if !h.MPS.Multiuser {
 		errs = append(errs, h.Dir.keepServerUser(gpu, j.UID))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -230,11 +231,13 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 		return nil // there is none
 	}
 	quit := cmp.Or(m.Quit, time.Second)
+	all := m.running(gpu, controlName, serverName)
 	bounded, cancel := context.WithTimeout(ctx, quit+m.answer())
 	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(max(1, quit.Seconds()))))
 	if err == nil {
 		// It has acknowledged, and may take a moment to end.
-		for ends := time.Now().Add(ending); len(m.running(gpu, controlName, serverName)) > 0 && time.Now().Before(ends) && bounded.Err() == nil; {
+		runs := func(pid int) bool { return slices.Contains([]string{controlName, serverName}, program(m.Proc, pid)) }
+		for ends := time.Now().Add(ending); slices.ContainsFunc(all, runs) && time.Now().Before(ends) && bounded.Err() == nil; {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
