@@ -85,18 +85,20 @@ compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis
 flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and the bridge, for 1, 4 and 8 a node (half an hour)
 	@$(call STAGE,flow) $(ARGS)
 
-# The end-to-end tests that take more than a minute and a half, or a third of a minute of CPU time.
+# The end-to-end tests that take more than a minute and a half, or a third of a minute of CPU time; and other packages' tests.
 E2E     := ./contrib/testbed/slurmtest/e2e
-export LONG = ^Test(ChaosOnANode|DamagedFiles|GPUsWithoutShares|GateWhosePartitionCloses|HostileTenant|JobsAsTheyAre|KilledAtEveryStep|Limits|MixedQueueSeveralGPUs|SeveralGPUsAreFilledAtOnce|TimeIsLentBack|TimeIsNotLentBack|TimeLimits|TwoKindsOfCards|UsageAgreesWithAccounting)$$
-# The longest tests of other packages.
-export LONG_UNITS = ^Test(HooksOnDamagedFiles|Variants)$$
+export LONG := ChaosOnANode DamagedFiles GPUsWithoutShares GateWhosePartitionCloses HostileTenant JobsAsTheyAre KilledAtEveryStep Limits \
+	MixedQueueSeveralGPUs SeveralGPUsAreFilledAtOnce TimeIsLentBack TimeIsNotLentBack TimeLimits TwoKindsOfCards UsageAgreesWithAccounting
+export LONG_UNITS := HooksOnDamagedFiles Variants
+# PART=K/N leaves the Kth of each N long tests; of race and fuzz the Kth of each N packages.
+PARTED   = sort -u | awk -v part='$(or $(PART),1/1)' 'BEGIN {split(part, p, "/")} NR % p[2] == p[1] % p[2]'
 
 test: build ## unit tests and end-to-end tests on real Slurm daemons, all but the longest
 	@contrib/test $(CURDIR)/$(BUILD)/tests "$$($(GO) list $(PKGS))" $(TEST) -timeout 30m $(TESTFLAGS)
 
-test-long: build ## the longest end-to-end tests, among them those under fire
-	SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run "$$LONG" $(TESTFLAGS) $(E2E)
-	SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run "$$LONG_UNITS" $(TESTFLAGS) ./contrib/testbed/compare ./prolog/cmd/slurmbridge-hook
+test-long: build ## the longest end-to-end tests, among them those under fire (PART=1/2)
+	@export SLURMBRIDGE_REQUIRE_SLURM=1; $(TEST) -parallel 12 -timeout 30m -run "^Test($$(printf '%s\n' $(LONG) $(LONG_UNITS) | $(PARTED) | paste -sd '|'))$$" \
+		$(TESTFLAGS) $(E2E) ./contrib/testbed/compare ./prolog/cmd/slurmbridge-hook
 
 # Slurm of these Debian releases: this machine's own, and the others' in a folder each,
 # made once. forky is in development: its folder keeps the Slurm of the day it was made.
@@ -104,7 +106,7 @@ RELEASES ?= bookworm trixie forky
 ROOTS    ?= $(CURDIR)/.cache
 # SLOW= leaves out what takes minutes and what shows little new on another release.
 SLOW     ?= 1
-COMPAT    = SLURMBRIDGE_SLOW=$(SLOW) SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m $(if $(SLOW),,-skip "$$LONG") $(TESTFLAGS) ./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
+COMPAT    = SLURMBRIDGE_SLOW=$(SLOW) SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m $(if $(SLOW),,-skip "^Test($$(echo $(LONG) | tr ' ' '|'))$$") $(TESTFLAGS) ./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
 
 OWN      := $(shell sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 
@@ -139,9 +141,6 @@ $(SBOM): .ci/sbom/go.mod
 $(LINT) $(NFPM) $(SBOM):
 	@$(QUIETLY) 'building $(@F) (minutes, once)' $(GO) build -C $(<D) -o $(@D)/ tool
 	@touch $@
-
-# PART=K/N leaves race or fuzz the Kth of each N packages.
-PARTED   = sort -u | awk -v part='$(or $(PART),1/1)' 'BEGIN {split(part, p, "/")} NR % p[2] == p[1] % p[2]'
 
 # The packages whose code or tests run goroutines: nothing races in the others.
 RACE     = $$(grep -rlE --include='*.go' '(^|[[:space:]])go (func|[A-Za-z.]+\()|\.Go\(|"sync' . | xargs -n 1 dirname | $(PARTED))
