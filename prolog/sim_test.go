@@ -226,6 +226,30 @@ func TestServerDiesUnderALook(t *testing.T) {
 	}
 }
 
+// Each question is a process, and a job waits for it: of a server that serves already a prolog asks where it is, how it
+// is, and how full.
+func TestServingServerIsAskedOnce(t *testing.T) {
+	h, b := node(t, "v100", "volta", 20)
+	h.MPS.Multiuser = true
+	must.OK(t, h.Prolog(t.Context(), env()))
+	b.run(t, "7")
+	until(t, "a server", func() bool { s, _, _ := h.look(t.Context(), 0, nil); return s.PID != 0 })
+	log := filepath.Join(t.TempDir(), "asked")
+	control := filepath.Join(t.TempDir(), controlName)
+	must.OK(t, os.WriteFile(control, fmt.Appendf(nil, "#!/bin/sh\ntee -a %s | %s\n", log, h.MPS.Control), 0o755))
+	h.MPS.Control = control
+	must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "9")))
+	text := string(must.Get(os.ReadFile(log))(t))
+	for i, want := range []string{"get_server_list", "get_server_status", "get_client_list", ""} {
+		if got, _, _ := strings.Cut(strings.Split(text, "\n")[i], " "); got != want {
+			t.Errorf("question %d is %q, want %q", i+1, got, want)
+		}
+	}
+	if !read(t, h.Dir.running(9)).MPS {
+		t.Error("job 9 computes without MPS")
+	}
+}
+
 // While a server ends, its successor may stand beside it in the daemon's list.
 func TestTwoServers(t *testing.T) {
 	control := filepath.Join(t.TempDir(), controlName)
