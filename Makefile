@@ -97,7 +97,7 @@ test: build ## unit tests and end-to-end tests on real Slurm daemons, all but th
 	@contrib/test $(CURDIR)/$(BUILD)/tests "$$($(GO) list $(PKGS))" $(TEST) -timeout 30m $(TESTFLAGS)
 
 test-long: build ## the longest end-to-end tests, among them those under fire (PART=1/2)
-	@export SLURMBRIDGE_REQUIRE_SLURM=1; $(TEST) -parallel 12 -timeout 30m -run "^Test($$(printf '%s\n' $(LONG) $(LONG_UNITS) | $(PARTED) | paste -sd '|'))$$" \
+	@export SLURMBRIDGE_REQUIRE_SLURM=1; $(TEST) -timeout 30m -run "^Test($$(printf '%s\n' $(LONG) $(LONG_UNITS) | $(PARTED) | paste -sd '|'))$$" \
 		$(TESTFLAGS) $(E2E) ./contrib/testbed/compare ./prolog/cmd/slurmbridge-hook
 
 # Slurm of these Debian releases: this machine's own, and the others' in a folder each,
