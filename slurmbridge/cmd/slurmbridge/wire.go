@@ -317,8 +317,8 @@ func describe(r *gpuprof.Record, key string, known appid.App) {
 	r.App, r.AppType, r.InputMiB, r.Params = cmp.Or(known.Name, key), "", 0, strings.Join(params, "; ")
 }
 
-// settleEvery is how often footprints are made of what has ended: as often as most Prometheus servers look.
-const settleEvery = 15 * time.Second
+// settleEvery is how often footprints are made of what has ended.
+const settleEvery = time.Minute
 
 // usageFresh is how old footprints may be when usage is requested.
 const usageFresh = 5 * time.Second
