@@ -93,7 +93,7 @@ func (h *History) Settle(ctx context.Context, to Footprints, now time.Time) erro
 	}
 	if last.IsZero() {
 		if last, err = h.Journal.FirstEnd(ctx); err != nil {
-			return fmt.Errorf("first run: %w", err)
+			return err
 		}
 		if last.IsZero() {
 			last = now

@@ -353,11 +353,9 @@ func (j *Journal) Ended(ctx context.Context, from, to time.Time, limit int) ([]h
 
 // FirstEnd returns when the first of the runs that polls showed ended, zero = there are none.
 func (j *Journal) FirstEnd(ctx context.Context) (time.Time, error) {
-	var ms int64
-	if err := j.db.QueryRowContext(ctx, `SELECT coalesce(min(ended), 0) FROM bridge_ran`).Scan(&ms); err != nil || ms == 0 {
-		return time.Time{}, err
-	}
-	return time.UnixMilli(ms), nil
+	var at time.Time
+	err := j.db.QueryRowContext(ctx, `SELECT min(ended) FROM bridge_ran`).Scan(database.Millis(&at))
+	return at, database.Wrap(err, "read ledger")
 }
 
 func (j *Journal) runs(ctx context.Context, query string, args ...any) ([]history.Run, error) {

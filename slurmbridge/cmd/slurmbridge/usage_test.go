@@ -237,6 +237,15 @@ func TestUsageOfNothing(t *testing.T) {
 	}
 }
 
+// ran writes down that polls saw job 1, with a whole GPU from start on, and then no longer.
+func ran(t *testing.T, j *journal.Journal, start, seen, gone time.Time) {
+	t.Helper()
+	x := job.Job{Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: start, Start: start, Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1}}
+	for _, snap := range []*job.Snapshot{{At: seen, Jobs: []job.Job{x}}, {At: gone}} {
+		must.OK(t, j.RecordPoll(t.Context(), &job.Status{Mode: job.Shadow, Snap: snap}))
+	}
+}
+
 // A record that comes hours after its job's end completes the footprint that was made without it, and one whose outcome
 // is still to come is completed by that.
 func TestALateRecordCompletesItsFootprint(t *testing.T) {
@@ -246,10 +255,7 @@ func TestALateRecordCompletesItsFootprint(t *testing.T) {
 	j := journal.New(st.DB())
 	now := time.Now().Truncate(time.Second)
 	start, end := now.Add(-5*time.Hour), now.Add(-3*time.Hour)
-	x := job.Job{Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: start, Start: start, Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1}}
-	for _, snap := range []*job.Snapshot{{At: start.Add(time.Second), Jobs: []job.Job{x}}, {At: end.Add(20 * time.Second)}} {
-		must.OK(t, j.RecordPoll(ctx, &job.Status{Mode: job.Shadow, Snap: snap}))
-	}
+	ran(t, j, start, start.Add(time.Second), end.Add(20*time.Second))
 	total := func() usage.Line {
 		t.Helper()
 		must.OK(t, settle(ctx, st, time.Now()))
@@ -301,10 +307,7 @@ func TestFirstFootprints(t *testing.T) {
 		t.Errorf("of nothing: %d spans, %d runs", spans, runs)
 	}
 	start, end := now.Add(-60*time.Hour), now.Add(-50*time.Hour)
-	x := job.Job{Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: start, Start: start, Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1}}
-	for _, snap := range []*job.Snapshot{{At: start.Add(time.Second), Jobs: []job.Job{x}}, {At: end}} {
-		must.OK(t, j.RecordPoll(ctx, &job.Status{Mode: job.Shadow, Snap: snap}))
-	}
+	ran(t, j, start, start.Add(time.Second), end)
 	if spans, runs := first(); spans < 50 || spans > 53 || runs != 1 {
 		t.Errorf("of a run: %d spans, %d runs", spans, runs)
 	}
@@ -317,10 +320,7 @@ func TestUsageHasTheRunThatJustEnded(t *testing.T) {
 	defer st.Close()
 	w := &wired{store: st, journal: journal.New(st.DB()), bridge: &loop.Bridge{Log: slog.New(slog.DiscardHandler)}}
 	now := time.Now().Truncate(time.Second)
-	x := job.Job{Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: now.Add(-time.Hour), Start: now.Add(-time.Hour), Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1}}
-	for _, snap := range []*job.Snapshot{{At: now.Add(-time.Minute), Jobs: []job.Job{x}}, {At: now.Add(-time.Second)}} {
-		must.OK(t, w.journal.RecordPoll(ctx, &job.Status{Mode: job.Shadow, Snap: snap}))
-	}
+	ran(t, w.journal, now.Add(-time.Hour), now.Add(-time.Minute), now.Add(-time.Second))
 	r, err := w.usage(ctx, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User})
 	if err != nil || r.Total.Runs != 1 || math.Abs(r.Total.Held-1) > 0.02 {
 		t.Errorf("%+v, %v", r, err)
