@@ -85,19 +85,25 @@ compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis
 flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and the bridge, for 1, 4 and 8 a node (half an hour)
 	@$(call STAGE,flow) $(ARGS)
 
-# The end-to-end tests that take more than a minute and a half, or a third of a minute of CPU time; and other packages' tests.
+# The end-to-end tests that take more than a minute and a half, or a third of a minute of CPU time; and the longest of
+# other packages.
 E2E     := ./contrib/testbed/slurmtest/e2e
-export LONG := ChaosOnANode DamagedFiles GPUsWithoutShares GateWhosePartitionCloses HostileTenant JobsAsTheyAre KilledAtEveryStep Limits \
+LONG    := ChaosOnANode DamagedFiles GPUsWithoutShares GateWhosePartitionCloses HostileTenant JobsAsTheyAre KilledAtEveryStep Limits \
 	MixedQueueSeveralGPUs SeveralGPUsAreFilledAtOnce TimeIsLentBack TimeIsNotLentBack TimeLimits TwoKindsOfCards UsageAgreesWithAccounting
-export LONG_UNITS := HooksOnDamagedFiles Variants
-# PART=K/N leaves the Kth of each N long tests; of race and fuzz the Kth of each N packages.
+LONG_UNITS := HooksOnDamagedFiles Variants
+# PART=K/N takes every Nth from the Kth on: of the long tests, and of the packages of race and fuzz.
 PARTED   = sort -u | awk -v part='$(or $(PART),1/1)' 'BEGIN {split(part, p, "/")} NR % p[2] == p[1] % p[2]'
+# The pattern of some tests' names; and the one to skip: none where TESTFLAGS choose tests.
+space   := $(subst ,, )
+NAMED    = ^Test($(subst $(space),|,$(strip $1)))$$
+SKIP     = $(if $(filter -run% -skip%,$(TESTFLAGS)),,$(call NAMED,$1))
 
 test: build ## unit tests and end-to-end tests on real Slurm daemons, all but the longest
-	@contrib/test $(CURDIR)/$(BUILD)/tests "$$($(GO) list $(PKGS))" $(TEST) -timeout 30m $(TESTFLAGS)
+	@SKIP_E2E='$(call SKIP,$(LONG))' SKIP_UNITS='$(call SKIP,$(LONG_UNITS))' \
+		contrib/test $(CURDIR)/$(BUILD)/tests "$$($(GO) list $(PKGS))" $(TEST) -timeout 30m $(TESTFLAGS)
 
 test-long: build ## the longest end-to-end tests, among them those under fire (PART=1/2)
-	@export SLURMBRIDGE_REQUIRE_SLURM=1; $(TEST) -timeout 30m -run "^Test($$(printf '%s\n' $(LONG) $(LONG_UNITS) | $(PARTED) | paste -sd '|'))$$" \
+	@SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run '$(call NAMED,$(shell printf '%s\n' $(LONG) $(LONG_UNITS) | $(PARTED)))' \
 		$(TESTFLAGS) $(E2E) ./contrib/testbed/compare ./prolog/cmd/slurmbridge-hook
 
 # Slurm of these Debian releases: this machine's own, and the others' in a folder each,
@@ -106,7 +112,7 @@ RELEASES ?= bookworm trixie forky
 ROOTS    ?= $(CURDIR)/.cache
 # SLOW= leaves out what takes minutes and what shows little new on another release.
 SLOW     ?= 1
-COMPAT    = SLURMBRIDGE_SLOW=$(SLOW) SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m $(if $(SLOW),,-skip "^Test($$(echo $(LONG) | tr ' ' '|'))$$") $(TESTFLAGS) ./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
+COMPAT    = SLURMBRIDGE_SLOW=$(SLOW) SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m $(if $(SLOW),,-skip '$(call NAMED,$(LONG))') $(TESTFLAGS) ./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
 
 OWN      := $(shell sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 
