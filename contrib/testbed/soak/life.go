@@ -294,10 +294,11 @@ key=$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 run() { %s run %s --profile %s/%[3]s$1.json --duration-scale %[5]g --report %[6]s/$key.json $more; }
 `, c.s.StateOf(0), c.s.Bin("gpusim"), l.Base, c.s.Path("apps"), soloS/base, c.s.Path("out"))
 	}
-	script := common(l.SoloS) + more + run + ": >" + c.s.Path("out") + "/$key\n"
+	done := ": >" + c.s.Path("out") + "/$key\n"
+	script := common(l.SoloS) + more + run + done
 	if l.Submits {
-		script += fmt.Sprintf("sbatch --job-name=%s%d --gres=gpu:1 --time=3 --partition=%s --output=/dev/null <<'END'\n#!/bin/sh\n%srun ''\nEND\n",
-			childName, l.N, l.Partition, common(childS))
+		script += fmt.Sprintf("sbatch --job-name=%s%d --gres=gpu:1 --time=3 --partition=%s --output=/dev/null <<'END'\n#!/bin/sh\n%srun '' || exit\n%sEND\n",
+			childName, l.N, l.Partition, common(childS), done)
 	}
 	return script
 }
