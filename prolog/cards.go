@@ -18,7 +18,7 @@ type Card struct {
 	Index     int     `json:"index"`      // Slurm's: the place in gres.conf
 	NVMLIndex int     `json:"nvml_index"` // NVML's, by PCI bus
 	Minor     int     `json:"minor"`      // N of /dev/nvidiaN
-	UUID      string  `json:"uuid"`
+	UUID      string  `json:"uuid"`       // "" = the driver doesn't say it: the GPU is lost
 	Model     string  `json:"model"`
 	Arch      string  `json:"arch,omitempty"`
 	MemMiB    float64 `json:"mem_mib,omitempty"`
@@ -71,7 +71,7 @@ func (d Dir) Cards(proc string) ([]Card, error) {
 	for i := range cards {
 		cards[i].Index, cards[i].NVMLIndex = i, i
 	}
-	if len(cards) == 0 {
+	if !slices.ContainsFunc(cards, func(c Card) bool { return c.UUID != "" }) {
 		return nil, err
 	}
 	return cards, nil
@@ -96,7 +96,10 @@ func parseInformation(text string) (Card, bool) {
 		}
 	}
 	// Without the right to read it the driver prints a UUID of question marks.
-	return c, c.Minor >= 0 && strings.HasPrefix(c.UUID, "GPU-") && !strings.Contains(c.UUID, "?")
+	if !strings.HasPrefix(c.UUID, "GPU-") || strings.Contains(c.UUID, "?") {
+		c.UUID = ""
+	}
+	return c, c.Minor >= 0
 }
 
 // card returns the GPU at Slurm's index.

@@ -24,6 +24,7 @@ const DefaultRunDir = "/run/slurmbridge"
 
 // Dir is the folder where hooks and agent meet:
 //
+//	jobs.lock           held by the hook that changes files of jobs
 //	jobs/ID.json        a job that runs
 //	ended/ID-RESTART.json  one that has ended, until the agent has closed its record
 //	mps/gpuN/           GPU N: lock, its MPS daemon's pipe/ and log/, and
@@ -86,9 +87,9 @@ func (d Dir) Begin(j *Job) error {
 }
 
 // lockJobs keeps other hooks from changing job files. It is held for no longer than
-// a few files are written.
+// a few files are written. Only root can open the file: whoever can open a file may lock it, for as long as they like.
 func (d Dir) lockJobs() (release func(), err error) {
-	f, err := os.Open(d.Jobs())
+	f, err := os.OpenFile(d.path("jobs.lock"), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func (d Dir) lockJobs() (release func(), err error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", d.Jobs(), err)
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return func() { f.Close() }, nil
 }

@@ -101,6 +101,10 @@ func (m *MPS) letIn(gpu int, uid uint32) error {
 }
 
 func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
+	c, listed := card(m.Cards, gpu)
+	if listed && c.UUID == "" {
+		return errors.New("the driver has lost it, or doesn't say its UUID: no MPS daemon for it")
+	}
 	// A daemon that hangs would hold the pipe directory; what a dead one left would
 	// keep a new one from starting. Servers stay: jobs may be computing on them.
 	m.kill(gpu, controlName)
@@ -124,7 +128,6 @@ func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
 	if err := m.letIn(gpu, uid); err != nil {
 		return err
 	}
-	c, _ := card(m.Cards, gpu)
 	args := []string{"-d"}
 	if m.Multiuser {
 		args = append(args, "-multiuser-server")

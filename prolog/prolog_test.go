@@ -417,7 +417,44 @@ func TestSlurmConf(t *testing.T) {
 		"GresTypes=gpu\nGresTypes=shard":   true,
 		"GresTypes=gpu,mps\n":              false,
 	} {
-		must.Equal(t, gresTypesHave(strings.NewReader(conf), "shard"), want, conf)
+		must.Equal(t, sharesShards(confIn(t, t.TempDir(), "slurm.conf", conf)), want, conf)
+	}
+	dir := t.TempDir()
+	more := confIn(t, dir, "gres-types.conf", "NodeName=DEFAULT State=UNKNOWN\nClusterName=c GresTypes=gpu,shard TaskPlugin=task/none\n")
+	for conf, want := range map[string]bool{
+		"include gres-types.conf\n":            true,
+		"Include " + more + "\n":               true,
+		"Include /elsewhere/gres-types.conf\n": true, // as slurmd gets it from slurmctld
+		"Include nothing.conf\n":               false,
+		"Include slurm.conf\n":                 false,
+		"#Include gres-types.conf\n":           false,
+	} {
+		must.Equal(t, sharesShards(confIn(t, dir, "slurm.conf", conf)), want, conf)
+	}
+}
+
+func confIn(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	must.OK(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// Whoever may read the folder of jobs may lock it, for as long as they like.
+func TestHooksDontWaitForALockOfUsers(t *testing.T) {
+	h := &Hook{Dir: Dir(t.TempDir()), Now: time.Now}
+	must.OK(t, h.Dir.Make())
+	f, err := os.Open(h.Dir.Jobs())
+	must.OK(t, err)
+	defer f.Close()
+	must.OK(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
+	must.OK(t, errors.Join(h.Prolog(t.Context(), env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")), h.Epilog(t.Context(), env())))
+	entries, err := os.ReadDir(string(h.Dir))
+	must.OK(t, err)
+	for _, e := range entries {
+		if info, err := e.Info(); err != nil || !e.IsDir() && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v, %v", e.Name(), info.Mode(), err)
+		}
 	}
 }
 
@@ -433,7 +470,7 @@ func TestCardsWithoutTheAgent(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(d, "information"), []byte(c), 0o600))
 	}
 	cards, err := dir.Cards(proc)
-	if err != nil || len(cards) != 2 || cards[0].UUID != "GPU-aaa" || cards[1].UUID != "GPU-bbb" || cards[1].Index != 1 {
+	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-aaa" || cards[1].UUID != "" || cards[2].UUID != "GPU-bbb" || cards[2].Index != 2 {
 		t.Errorf("%+v %v", cards, err)
 	}
 	must.OK(t, dir.WriteCards([]Card{{Index: 0, UUID: "GPU-ccc"}}))
@@ -444,6 +481,21 @@ func TestCardsWithoutTheAgent(t *testing.T) {
 	if cards, err := dir.Cards(t.TempDir()); err == nil || cards != nil {
 		t.Errorf("half a file: %+v %v", cards, err)
 	}
+}
+
+// CUDA counts the GPUs that there are, so that a lost one's number is another's.
+func TestNoMPSForALostGPU(t *testing.T) {
+	h := simulated(t)
+	h.Cards = []Card{{Index: 0}, {Index: 1, Minor: 1, UUID: "GPU-aaa"}}
+	h.MPS.Cards = h.Cards
+	err := h.Prolog(t.Context(), env())
+	if err == nil || !strings.Contains(err.Error(), "gpu 0: the driver has lost it") {
+		t.Error(err)
+	}
+	if h.MPS.present(0) {
+		t.Error("there is a daemon")
+	}
+	must.OK(t, h.Epilog(t.Context(), env()))
 }
 
 func TestKindOf(t *testing.T) {

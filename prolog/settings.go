@@ -2,12 +2,14 @@ package prolog
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -137,29 +139,38 @@ func (s Settings) Hook(get func(string) string) *Hook {
 // sharesShards reports whether slurm.conf has GPUs shared by gres/shard. Slurm
 // names the file to its hooks; they may read it, but run none of Slurm's commands.
 func sharesShards(conf string) bool {
-	if conf == "" {
-		conf = "/etc/slurm/slurm.conf"
-	}
+	return gresTypesHave(cmp.Or(conf, "/etc/slurm/slurm.conf"), "shard", mostIncludes)
+}
+
+// mostIncludes is how deep files include each other.
+const mostIncludes = 3
+
+var (
+	gresTypesSet = regexp.MustCompile(`(?i)(?:^|\s)GresTypes\s*=\s*([^=]*)`)
+	includes     = regexp.MustCompile(`(?i)^\s*Include\s+(\S+)`)
+)
+
+// gresTypesHave looks for a type in the GresTypes lines of a slurm.conf and the files that it includes. One without a
+// folder is next to it, and so are all that a node gets from slurmctld.
+func gresTypesHave(conf, kind string, deep int) bool {
 	f, err := os.Open(filepath.Clean(conf))
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	return gresTypesHave(f, "shard")
-}
-
-// gresTypesHave looks for a type in the GresTypes lines of a slurm.conf.
-func gresTypesHave(conf io.Reader, kind string) bool {
-	sc := bufio.NewScanner(io.LimitReader(conf, 4<<20))
+	sc := bufio.NewScanner(io.LimitReader(f, 4<<20))
 	sc.Buffer(nil, 64<<10)
 	for sc.Scan() {
 		line, _, _ := strings.Cut(sc.Text(), "#")
-		key, value, ok := strings.Cut(line, "=")
-		if !ok || !strings.EqualFold(strings.TrimSpace(key), "GresTypes") {
-			continue
+		if m := gresTypesSet.FindStringSubmatch(line); m != nil {
+			types := strings.FieldsFunc(m[1], func(r rune) bool { return r == ',' || r == ' ' || r == '\t' })
+			if slices.ContainsFunc(types, func(t string) bool { return strings.EqualFold(t, kind) }) {
+				return true
+			}
 		}
-		for t := range strings.SplitSeq(value, ",") {
-			if strings.EqualFold(strings.TrimSpace(t), kind) {
+		if m := includes.FindStringSubmatch(line); m != nil && deep > 0 {
+			here := filepath.Join(filepath.Dir(conf), filepath.Base(m[1]))
+			if filepath.IsAbs(m[1]) && gresTypesHave(m[1], kind, deep-1) || gresTypesHave(here, kind, deep-1) {
 				return true
 			}
 		}

@@ -143,6 +143,9 @@ func (a *Agent) Start() error {
 		})
 	}
 	for _, d := range slices.SortedStableFunc(slices.Values(a.Devices), byFile) {
+		if d.Lost != "" {
+			a.Log.Error("NVML has lost a GPU: its jobs share without MPS, and nothing is known of them", "gpu", len(cards), "why", d.Lost)
+		}
 		if !d.MIG.On || len(d.MIG.Instances) == 0 {
 			add(d, "")
 			continue

@@ -174,6 +174,69 @@ func TestLostGPU(t *testing.T) {
 	}
 }
 
+// A GPU that NVML had lost before the agent started keeps its place, and a job on it, or on one that doesn't exist, costs
+// nobody else anything.
+func TestGPULostBeforeTheStart(t *testing.T) {
+	b := node(t)
+	b.Devices = eight()
+	b.Devices[1] = nvml.Device{Index: 1, Minor: 1, Lost: "GPU is lost"}
+	must.OK(t, b.Start())
+	cards, err := b.Dir.Cards("")
+	must.OK(t, err)
+	for i, d := range b.Devices {
+		must.Equal(t, cards[i].Index, i)
+		must.Equal(t, cards[i].UUID, d.UUID)
+	}
+	for i, g := range b.gpus {
+		if i != 1 {
+			g.card = b.steady()
+		}
+	}
+	b.begin(101, 0, 1)
+	b.begin(102, 0, 8)
+	b.begin(103, 0, 2)
+	must.OK(t, b.Dir.Make())
+	b.scan()
+	b.until(b.now.Add(20 * time.Second))
+	b.wants("gpu 1", "lost", "no gpu 8")
+	b.end(101)
+	b.end(103)
+	must.Equal(t, b.closed(101).Mean.GPU, 0)
+	must.Equal(t, b.closed(103).GPUs[0].UUID, b.Devices[2].UUID)
+}
+
+// What the job before used, up to its end, is no part of a job's use.
+func TestUseOfTheJobBefore(t *testing.T) {
+	b := newBench(t)
+	c := b.steady()
+	of := []nvml.ProcessUse{}
+	c.uses = func(since time.Time) (out []nvml.ProcessUse, _ error) {
+		for _, u := range of {
+			if u.At.After(since) {
+				out = append(out, u)
+			}
+		}
+		return out, nil
+	}
+	b.gpus[0].card = c
+	b.begin(7, 0, 0)
+	b.scan()
+	b.until(b.now.Add(10 * time.Second))
+	of = append(of, nvml.ProcessUse{PID: 70, At: b.now.Add(500 * time.Millisecond), SM: 0.9})
+	b.now = b.now.Add(time.Second)
+	b.end(7)
+	b.scan()
+	b.now = b.now.Add(time.Millisecond)
+	c.use = func() (float64, float64, error) { return 0, 0, nil }
+	b.begin(8, 0, 0)
+	b.scan()
+	b.until(b.now.Add(10 * time.Second))
+	b.end(8)
+	if r := b.closed(8); r.Peak.Core > 0.1 {
+		t.Errorf("peak %+v", r.Peak)
+	}
+}
+
 // Whatever the drivers of several GPUs say, however jobs come and go, whatever the
 // clock does: no crash, and every record can be true.
 func TestAnyFiguresAnyHistory(t *testing.T) {

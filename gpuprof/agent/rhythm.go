@@ -30,7 +30,7 @@ type burst struct {
 // maybeBurst begins a burst if one is due on a GPU.
 func (a *Agent) maybeBurst(g *gpu, now time.Time) {
 	t := a.alone(g)
-	if g.burst != nil || t == nil || t.Bursts >= len(burstAt) || t.Rhythm.Strength >= burstSure {
+	if g.missing || g.dev.Lost != "" || g.burst != nil || t == nil || t.Bursts >= len(burstAt) || t.Rhythm.Strength >= burstSure {
 		return
 	}
 	if now.Sub(t.job.Start) < time.Duration(burstAt[t.Bursts])*a.Period {

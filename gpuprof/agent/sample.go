@@ -99,6 +99,8 @@ func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 	var err error
 	if g.missing {
 		err = fmt.Errorf("NVML has no gpu %d", g.index)
+	} else if g.dev.Lost != "" {
+		err = fmt.Errorf("gpu %d: %w: %s", g.index, nvml.ErrLost, g.dev.Lost)
 	} else if g.look, err = a.look(g, jobs, now); err != nil {
 		err = fmt.Errorf("gpu %d: %w", g.index, err)
 	}

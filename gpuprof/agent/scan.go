@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -90,8 +91,17 @@ func (a *Agent) hurry(j *prolog.Job, now time.Time) {
 		if a.gpus[i] == nil {
 			a.gpus[i] = &gpu{index: i, missing: true, pace: pace{period: a.Period}}
 		}
-		a.gpus[i].pace.hurry(now)
-		a.gpus[i].traffic = traffic{}
+		g := a.gpus[i]
+		g.pace.hurry(now)
+		g.traffic = traffic{}
+		others := func(t *tracked) bool { return t.runs() && t.job != j && t.has(i) }
+		if !slices.ContainsFunc(slices.Collect(maps.Values(a.jobs)), others) {
+			// What processes used before is of the job before.
+			g.uses, g.usesRead = nil, time.Time{}
+			if j.Start.After(g.usesAt) {
+				g.usesAt = j.Start
+			}
+		}
 	}
 }
 

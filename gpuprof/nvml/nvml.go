@@ -25,7 +25,7 @@ import (
 // each of its methods returns ErrNotSupported where Capabilities says that the
 // GPU doesn't give the figure, ErrLost if it has fallen off the bus, ErrImplausible
 // for a figure that can't be true. Copies of a Device are the same GPU. One that
-// wasn't made by Open gives no figure.
+// wasn't made by Open, or is Lost, gives no figure.
 type Device struct {
 	Index    int     `json:"nvml_index"` // NVML's order, which is not everybody's
 	Minor    int     `json:"minor"`      // N of /dev/nvidiaN
@@ -34,6 +34,9 @@ type Device struct {
 	Arch     string  `json:"arch"`
 	MemMiB   float64 `json:"mem_mib"`
 	PCIeMBps float64 `json:"pcie_mbps"` // of the link, both directions; 0 = unknown
+	// Lost says why NVML lets nobody use the GPU: it has fallen off the bus, most likely. "" = it does. Nothing else is
+	// known of it, and its Minor is the lowest number that no other GPU has.
+	Lost string `json:"lost,omitempty"`
 	Capabilities
 
 	gpu *gpu
@@ -130,11 +133,27 @@ func Open(path string) (*Library, error) {
 	for i := range n {
 		h, ret := l.api.DeviceGetHandleByIndex(i)
 		if ret != gonvml.SUCCESS {
-			continue // a broken one doesn't hide the rest
+			l.devices = append(l.devices, Device{Index: i, Minor: -1, Lost: ret.Error()})
+			continue
 		}
 		l.devices = append(l.devices, l.describe(i, h))
 	}
+	placeLost(l.devices)
 	return l, nil
+}
+
+// placeLost numbers the device files of lost GPUs: without their places the GPUs behind them would count as others.
+func placeLost(devices []Device) {
+	minor := 0
+	for i := range devices {
+		if devices[i].Lost == "" {
+			continue
+		}
+		for slices.ContainsFunc(devices, func(d Device) bool { return d.Minor == minor }) {
+			minor++
+		}
+		devices[i].Minor = minor
+	}
 }
 
 // found reports whether the loaded library has a function: an old driver's lacks

@@ -186,3 +186,21 @@ func TestAccountingMode(t *testing.T) {
 		t.Fatalf("%v", again.Refusals)
 	}
 }
+
+// A GPU that NVML gives no handle for keeps its place among the others.
+func TestLostBeforeOpen(t *testing.T) {
+	lib, st := machine(t, gpusim.Config{Model: "titanxp", GPUs: 3})
+	must.OK(t, st.Devices()[1].SetLost(true))
+	again := must.Get(Open(lib.path))(t)
+	defer func() { must.OK(t, again.Close()) }()
+	got := again.Devices()
+	if len(got) != 3 || got[0].Lost != "" || got[1].Lost == "" || got[1].Minor != 1 || got[2].Minor != 2 || got[2].UUID != lib.Devices()[2].UUID {
+		t.Fatalf("%+v", got)
+	}
+	if _, err := got[1].Sample(); !errors.Is(err, ErrLost) {
+		t.Error(err)
+	}
+	some := []Device{{Minor: -1, Lost: "x"}, {Minor: 3}, {Minor: 0}, {Minor: -1, Lost: "x"}}
+	placeLost(some)
+	must.Equal(t, [2]int{some[0].Minor, some[3].Minor}, [2]int{1, 2})
+}

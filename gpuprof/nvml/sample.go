@@ -80,6 +80,9 @@ type Sample struct {
 // Sample reads the GPU. A figure that the GPU doesn't give is 0, as are PCIe and power that fail. Returns an error
 // if utilisation or memory, where the GPU gives them, can't be read or can't be true, and ErrLost.
 func (d *Device) Sample() (s Sample, err error) {
+	if d.Lost != "" {
+		return s, fmt.Errorf("gpu %d: %w: %s", d.Minor, ErrLost, d.Lost)
+	}
 	if s.GPU, _, err = d.Utilisation(); err != nil && d.gpu.has(Utilisation) {
 		return Sample{}, err
 	}
