@@ -92,6 +92,19 @@ func (p *Plain) Clone() *Plain {
 	return &c
 }
 
+// mostAhead is how far the clock may go back, s, until the schedule begins anew.
+const mostAhead = 60
+
+// SetClock begins the schedule anew if its time is well ahead of the clock: that was wrong before, and has been set back.
+// Until the real time had caught up, all jobs would be due in the future.
+func (p *Plain) SetClock(nowS float64) {
+	if p.nowS-nowS > mostAhead {
+		fresh := NewPlain(p.gpus...)
+		fresh.StartupS, fresh.DoneS = p.StartupS, p.DoneS
+		*p = *fresh
+	}
+}
+
 // SetGPUs sets the GPUs in service. Jobs that have begun on other ones go on there; the queue moves.
 func (p *Plain) SetGPUs(gpus []string, nowS float64) {
 	if slices.Equal(gpus, p.gpus) {

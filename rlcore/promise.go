@@ -52,6 +52,7 @@ type promise struct {
 	near, far ahead    // of one decision: the queue up to the window's last job, and farther
 	trial     schedule // the same after a combination
 	steps     int      // how many more jobs may be followed in far
+	changes   int      // counts Begin and Settle
 	// bound is by when GPUs must be free for jobs that come later, where that is known.
 	bound   schedule
 	bounded bool
@@ -64,6 +65,14 @@ type promise struct {
 type ahead struct {
 	starts []float64 // of each, s from now
 	plain  schedule  // once they have gone on
+	of     point
+}
+
+// point is what the first jobs of the queue go on from.
+type point struct {
+	changes int
+	queue   *Job // its first
+	n       int  // its length
 }
 
 // Where many GPUs become free at about the same time, it takes as many jobs until the time that a combination saves shows.
@@ -104,6 +113,7 @@ func (g *Guard) graceS(j *Job) float64 {
 // needs it once for a State; Settle keeps it true after a decision.
 func (g *Guard) Begin(s *State) {
 	p := &g.promise
+	p.changes++
 	p.on = !g.Bare && slices.ContainsFunc(s.Pending, func(j Job) bool { return j.PlainEndS > 0 })
 	p.cards = slices.Grow(p.cards[:0], len(s.GPUs))[:len(s.GPUs)]
 	p.claimed, p.free = resize(p.claimed, len(s.GPUs)), resize(p.free, len(s.GPUs))
@@ -171,6 +181,7 @@ func (g *Guard) latestStart(s *State, j *Job) float64 {
 func (g *Guard) Settle(s *State, k int) {
 	if p := &g.promise; len(p.cards) == len(s.GPUs) {
 		p.now.set(k, p.expect(g, k, &s.GPUs[k]))
+		p.changes++
 	}
 }
 
@@ -248,17 +259,19 @@ func (p *promise) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_
 
 // look starts a decision: the jobs up to the last one of the window go on plainly.
 func (p *promise) look(w *Window) {
-	p.far.starts = p.far.starts[:0]
 	if n := len(w.Jobs); p.on && n > 0 {
 		p.follow(&p.near, w.State, w.Jobs[n-1]+1)
 	}
 }
 
-// follow lets the first n jobs of the queue go on plainly.
+// follow lets the first n > 0 jobs of the queue go on plainly. What it has found before holds until something changes: with
+// many GPUs and jobs most windows end at the same job.
 func (p *promise) follow(x *ahead, s *State, n int) {
-	x.plain.copy(&p.now)
-	x.starts = x.starts[:0]
-	for i := range n {
+	if of := (point{p.changes, &s.Pending[0], len(s.Pending)}); of != x.of || len(x.starts) > n {
+		x.plain.copy(&p.now)
+		x.starts, x.of = x.starts[:0], of
+	}
+	for i := len(x.starts); i < n; i++ {
 		j := &s.Pending[i]
 		at, _ := x.plain.run(j.asks(), j.expectedS())
 		x.starts = append(x.starts, at)
@@ -340,9 +353,7 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 	if p.steps -= n; n == near || p.steps < 0 {
 		return false
 	}
-	if len(p.far.starts) == 0 {
-		p.follow(&p.far, w.State, n)
-	}
+	p.follow(&p.far, w.State, n)
 	inTime, free = p.after(&p.far, w, c, freeS)
 	return inTime && free
 }

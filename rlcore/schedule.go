@@ -16,7 +16,12 @@ type schedule struct {
 	free  []float64 // by GPU
 	order [][]int   // by class: its GPUs, the one that is free first first, of equals the one of the lower index
 
+	// byNode has the GPUs of the last list that a job of several GPUs was started on, nil = all, by node and in order, but
+	// for stale nodes.
 	byNode [][]int
+	listed []int
+	known  bool // that there is such a list
+	stale  []int
 	fits   []nodeFit
 	got    []int
 }
@@ -150,7 +155,7 @@ func sameList(a, b []int) bool {
 
 // reset starts a schedule of a cluster with the given free times.
 func (f *schedule) reset(k *cluster, free []float64) {
-	f.cluster, f.free = k, append(f.free[:0], free...)
+	f.cluster, f.free, f.known = k, append(f.free[:0], free...), false
 	f.order = slices.Grow(f.order[:0], k.classes)[:k.classes]
 	for c := range f.order {
 		f.order[c] = f.order[c][:0]
@@ -165,7 +170,7 @@ func (f *schedule) reset(k *cluster, free []float64) {
 
 // copy makes f a copy of another schedule.
 func (f *schedule) copy(of *schedule) {
-	f.cluster, f.free = of.cluster, append(f.free[:0], of.free...)
+	f.cluster, f.free, f.known = of.cluster, append(f.free[:0], of.free...), false
 	f.order = slices.Grow(f.order[:0], len(of.order))[:len(of.order)]
 	for c := range f.order {
 		f.order[c] = append(f.order[c][:0], of.order[c]...)
@@ -176,6 +181,9 @@ func (f *schedule) compare(a, b int) int { return cmp.Or(cmp.Compare(f.free[a], 
 
 // set changes when GPU g is free.
 func (f *schedule) set(g int, at float64) {
+	if f.known {
+		f.stale = append(f.stale, f.node[g])
+	}
 	gpus := f.order[f.class[g]]
 	from, _ := slices.BinarySearchFunc(gpus, g, f.compare)
 	f.free[g] = at
@@ -222,20 +230,21 @@ func (f *schedule) start(j asks) (at float64, gpus []int) {
 		}
 		return math.Inf(1), nil
 	}
-	f.byNode = slices.Grow(f.byNode[:0], f.nodes)[:f.nodes]
-	for k := range f.byNode {
-		f.byNode[k] = f.byNode[k][:0]
-	}
-	for g := range mayUse(j.gpus, len(f.free)) {
-		if !math.IsInf(f.free[g], 1) {
-			f.byNode[f.node[g]] = append(f.byNode[f.node[g]], g)
-		}
-	}
+	f.list(j.gpus)
 	f.fits = f.fits[:0]
 	for k, all := range f.byNode {
-		if len(all) >= perNode {
-			slices.SortFunc(all, f.compare)
-			f.fits = append(f.fits, nodeFit{k, f.free[all[perNode-1]]})
+		if len(all) < perNode {
+			continue
+		}
+		fit := nodeFit{k, f.free[all[perNode-1]]}
+		switch {
+		case math.IsInf(fit.at, 1):
+		case nodes == 1 && len(f.fits) == 1:
+			if fit.at < f.fits[0].at {
+				f.fits[0] = fit
+			}
+		default:
+			f.fits = append(f.fits, fit)
 		}
 	}
 	if len(f.fits) < nodes {
@@ -247,6 +256,28 @@ func (f *schedule) start(j asks) (at float64, gpus []int) {
 		at = max(at, fit.at)
 	}
 	return at, f.got
+}
+
+// list brings byNode up to date for a list of GPUs, nil = all.
+func (f *schedule) list(gpus []int) {
+	if f.known && sameList(f.listed, gpus) {
+		for _, k := range f.stale {
+			slices.SortFunc(f.byNode[k], f.compare)
+		}
+		f.stale = f.stale[:0]
+		return
+	}
+	f.known, f.listed, f.stale = true, gpus, f.stale[:0]
+	f.byNode = slices.Grow(f.byNode[:0], f.nodes)[:f.nodes]
+	for k := range f.byNode {
+		f.byNode[k] = f.byNode[k][:0]
+	}
+	for g := range mayUse(gpus, len(f.free)) {
+		f.byNode[f.node[g]] = append(f.byNode[f.node[g]], g)
+	}
+	for _, all := range f.byNode {
+		slices.SortFunc(all, f.compare)
+	}
 }
 
 // run gives the job its GPUs for so many seconds, and returns when it starts; +Inf = never.

@@ -105,6 +105,7 @@ const (
 	CauseUnreleased CauseKind = "unreleased" // the bridge ended between preparing and releasing it
 	CausePostponed  CauseKind = "postponed"
 	CauseHeld       CauseKind = "held"
+	CauseImpossible CauseKind = "impossible"
 	CauseLimit      CauseKind = "limit" // Detail is the limit
 	CauseGPUTaken   CauseKind = "gpu-taken"
 	CauseNodeDown   CauseKind = "node-down"
@@ -138,6 +139,7 @@ var causes = map[CauseKind]string{
 	CauseUnreleased: "prepared but never released",
 	CausePostponed:  "put off",
 	CauseHeld:       "it is held",
+	CauseImpossible: "Slurm finds that its node doesn't suit it",
 	CauseLimit:      "Slurm's limit ",
 	CauseGPUTaken:   "another job took its GPU",
 	CauseNodeDown:   "its node went out of service",

@@ -74,8 +74,10 @@ type Limit struct {
 	credit int
 }
 
-// over reports whether the limit is to be tried again.
-func (l *Limit) over(at time.Time) bool { return at.Sub(l.at) >= l.lasts }
+// over reports whether the limit is to be tried again. One of the future is of a clock that has been set back.
+func (l *Limit) over(at time.Time) bool {
+	return at.Sub(l.at) >= l.lasts || at.Before(l.at.Add(-time.Minute))
+}
 
 // Text describes the limit to people, as of a time.
 func (l *Limit) Text(at time.Time) string {

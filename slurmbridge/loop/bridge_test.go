@@ -594,8 +594,9 @@ func BenchmarkPlan(b *testing.B) {
 	for _, c := range []struct {
 		nodes, gpus, jobs int
 		oneUser           bool // a GPU
-	}{{1, 1, 5000, true}, {500, 1, 10000, true}, {125, 8, 5000, true}, {125, 8, 5000, false}} {
-		b.Run(fmt.Sprintf("%dx%dGPUs/%djobs/oneUser=%v", c.nodes, c.gpus, c.jobs, c.oneUser), func(b *testing.B) {
+		ahead             int  // jobs of four whole GPUs that are first
+	}{{1, 1, 5000, true, 0}, {500, 1, 10000, true, 0}, {125, 8, 5000, true, 0}, {125, 8, 5000, false, 0}, {62, 8, 500, false, 5000}} {
+		b.Run(fmt.Sprintf("%dx%dGPUs/%djobs/%dahead/oneUser=%v", c.nodes, c.gpus, c.jobs, c.ahead, c.oneUser), func(b *testing.B) {
 			var nodes []job.Node
 			for i := range c.nodes {
 				nodes = append(nodes, node(fmt.Sprintf("n%d", i), c.gpus, 64))
@@ -609,6 +610,14 @@ func BenchmarkPlan(b *testing.B) {
 				profiles[i] = app(fmt.Sprint("app", i), 600, 0.2+0.03*float64(i), 500*float64(1+i))
 			}
 			apps := map[string]job.App{}
+			for i := range c.ahead {
+				m.submit("big", time.Hour, nil, false).Request = job.GPURequest{Kind: job.WholeGPU, Count: 4, PerNode: true, Raw: "gres/gpu:4"}
+				for k := i; k < c.nodes*c.gpus; k += c.ahead { // each GPU has a sharer that runs
+					j := m.submit("user0", time.Hour, profiles[0], false)
+					j.State, j.Start, j.Nodes, j.GPUs, j.Request.Count = job.Running, m.now, fmt.Sprintf("n%d", k/c.gpus), []int{k % c.gpus}, 50
+					apps[j.Ref] = job.App{Key: profiles[0].App, Profile: profiles[0]}
+				}
+			}
 			for i := range c.jobs {
 				p := profiles[i%len(profiles)]
 				j := m.submit(fmt.Sprint("user", i%40), time.Hour, p, true)
@@ -622,7 +631,7 @@ func BenchmarkPlan(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if p := pl.Plan(f); len(p.Groups) == 0 {
+				if p := pl.Plan(f); len(p.Groups) == 0 && c.ahead == 0 {
 					b.Fatal("no groups")
 				}
 			}

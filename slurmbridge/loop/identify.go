@@ -264,11 +264,12 @@ func (d *identifier) lookups(in *plan.Input) *lookups {
 }
 
 // next reports whether one more job may be looked up. A job that was identified before
-// always may: its profile may have come since.
+// always may, since its profile may have come, and takes no other job's place: it takes a look at its application, not at its
+// script.
 func (l *lookups) next(known bool) bool {
-	if !known && l.left <= 0 {
-		return false
+	if known {
+		return true
 	}
 	l.left--
-	return true
+	return l.left >= 0
 }

@@ -118,7 +118,15 @@ func (v *view) adopted(ref string) bool {
 
 // typed returns the type of GPU that an adopted job asks for, "" = any.
 func typed(j *job.Job) string {
-	if j.Request.Kind != job.WholeGPU || !j.Request.PerNode {
+	if !j.Request.PerNode {
+		return ""
+	}
+	return gpuType(j)
+}
+
+// gpuType returns the type of GPU that a job asks for, "" = any.
+func gpuType(j *job.Job) string {
+	if j.Request.Kind != job.WholeGPU {
 		return ""
 	}
 	parts := strings.FieldsFunc(j.Request.Raw, func(r rune) bool { return r == ':' || r == '=' || r == '/' })

@@ -12,6 +12,7 @@ import (
 // once that is over.
 func (v *view) promise() *rlcore.Plain {
 	p, now := v.in.Tracker.Plain.Clone(), v.State.NowS
+	p.SetClock(now)
 	names := make([]string, len(v.State.GPUs))
 	for g := range v.State.GPUs {
 		names[g] = v.State.GPUs[g].ID

@@ -346,6 +346,9 @@ func (v *view) addForeign(j *job.Job) {
 	}
 	rj := in.rlJob(j)
 	use, app := v.mayUse(j, "", ""), in.Apps[j.Ref]
+	if of := v.ofType(use.gpus, gpuType(j)); len(of) > 0 {
+		use.gpus, use.model = of, v.gpus[of[0]].model
+	}
 	rj.Profile = app.On(use.model)
 	rj.GPUs, rj.Foreign, rj.Nodes, rj.PerNode = use.gpus, true, max(1, j.NumNodes), 1
 	switch {
@@ -357,10 +360,13 @@ func (v *view) addForeign(j *job.Job) {
 	if why := in.leftAlone(j); why != "" {
 		v.notAdopted[j.Ref] = why
 	}
-	v.foreign++
+	w := in.Tracker.Waits[j.Ref]
+	ignored := w != nil && w.UnstartedS >= ignoredAfterS
+	if !ignored { // it takes no place of those that are still watched
+		v.foreign++
+	}
 	if v.foreign <= mostWatched && v.couldStart(&rj) {
-		v.unstarted[j.Ref] = true
-		if w := in.Tracker.Waits[j.Ref]; w != nil && w.UnstartedS >= ignoredAfterS {
+		if v.unstarted[j.Ref] = true; ignored {
 			return
 		}
 	}
@@ -378,6 +384,27 @@ func waitsForNodes(reason string) bool {
 
 // mostWatched is the number of foreign jobs, by priority, that the bridge watches next to idle GPUs.
 const mostWatched = 32
+
+// ofType returns those of the GPUs, nil = all, that have a type; "" = any, and nil. Many jobs share one list.
+func (v *view) ofType(gpus []int, typ string) []int {
+	if typ == "" {
+		return nil
+	}
+	key := [5]string{"", "", "", "", typ}
+	if len(gpus) > 0 {
+		key[0] = fmt.Sprint(&gpus[0])
+	}
+	of, known := v.usable[key]
+	if !known {
+		for i, r := range v.gpus {
+			if (gpus == nil || slices.Contains(gpus, i)) && r.node.Card(r.index).Type == typ {
+				of.gpus = append(of.gpus, i)
+			}
+		}
+		v.usable[key] = of
+	}
+	return of.gpus
+}
 
 // couldStart reports whether enough GPUs are idle for a foreign job.
 func (v *view) couldStart(j *rlcore.Job) bool {

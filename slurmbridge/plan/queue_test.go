@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
@@ -60,6 +62,53 @@ func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
 		if j := v.State.Pending[i]; j.ID != w.ID || j.Foreign != w.Foreign || j.PerNode != w.PerNode || j.Nodes != w.Nodes {
 			t.Errorf("place %d: %+v, want %+v", i, j, w)
 		}
+	}
+}
+
+// However many jobs of whole GPUs Slurm leaves pending next to idle GPUs, those that have been for long claim none; and a
+// job of one type of GPU claims none of another.
+func TestQueueIgnoresWhatCannotStart(t *testing.T) {
+	var jobs []job.Job
+	for i := range 3 * mostWatched {
+		jobs = append(jobs, whole(fmt.Sprint(i), 1, 1, "Resources"))
+	}
+	in := snapshot(append(jobs, sharer("s"))...)
+	minutes := 0
+	for ; minutes < 10; minutes++ {
+		v := newView(in, &job.PartitionFilter{}, false)
+		if len(v.State.Pending) == 1 {
+			break
+		}
+		for ref := range v.unstarted {
+			in.Tracker.Wait(ref).UnstartedS += 60
+		}
+	}
+	must.Equal(t, minutes, 3)
+
+	typed := whole("a100", 1, 1, "Resources")
+	typed.Request.Raw = "gres/gpu:a100:1"
+	in = snapshot(typed, sharer("s"))
+	in.Snap.Nodes[1].GPUType = "a100"
+	v := newView(in, &job.PartitionFilter{}, false)
+	must.Equal(t, v.State.Pending[0].GPUs, []int{2, 3})
+	in.Snap.Nodes[1].GPUType = "h100" // the site's names aren't understood
+	v = newView(in, &job.PartitionFilter{}, false)
+	must.Equal(t, v.State.Pending[0].GPUs, nil)
+}
+
+// A clock that was ahead for a while leaves no dues behind that are as far ahead.
+func TestPlainAfterAClockThatWasAhead(t *testing.T) {
+	in := snapshot(sharer("1"), whole("2", 1, 1, "Priority"))
+	ahead := in.Snap.At.AddDate(1, 0, 0)
+	at := in.Snap.At
+	in.Snap.At = ahead
+	v := newView(in, &job.PartitionFilter{}, false)
+	in.Tracker.Plain = v.promise()
+	in.Snap.At = at
+	v = newView(in, &job.PartitionFilter{}, false)
+	p := v.promise()
+	if end := tracker.Time(p.EndS("1")); end.After(at.Add(time.Hour)) {
+		t.Errorf("its plain end is %v", end)
 	}
 }
 

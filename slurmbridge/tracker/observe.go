@@ -22,6 +22,10 @@ const (
 	mostStrikes = 2
 )
 
+// badConstraints is the Reason of a job that Slurm holds since none of the nodes that it may have suits it. It lets go of the
+// job when the job is changed (job_mgr.c, 22.05 to 26.05).
+const badConstraints = "BadConstraints"
+
 // EventKind is something that a poll showed of a member. The values are labels of a metric.
 type EventKind string
 
@@ -170,7 +174,12 @@ func (o *observer) member(g *job.Group, m *job.Member) {
 		o.event(EventRequeued, g, m)
 	case release.Edited:
 		o.edited(g, m, j)
-	case release.Held: // by its owner or an operator: no other job is to wait for it
+	case release.Held:
+		if j.Reason == badConstraints {
+			o.event(o.takeBack(g, m, job.Cause{Kind: job.CauseImpossible}, EventStuck), g, m)
+			return
+		}
+		// By its owner or an operator: no other job is to wait for it.
 		o.restore(g, m, job.Cause{Kind: job.CauseHeld})
 	case release.AsReleased:
 		release.Move(g, m, job.MemberWaiting)
@@ -365,7 +374,7 @@ func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind E
 		}
 	}
 	w := o.t.Wait(m.Ref)
-	if cause.Kind == job.CauseLate { // a node's trouble, or another job's priority, is no mark against the job
+	if cause.Kind == job.CauseLate || cause.Kind == job.CauseImpossible { // a node's trouble, or another job's priority, is no mark against the job
 		w.Strikes++
 	}
 	if w.Strikes < mostStrikes {

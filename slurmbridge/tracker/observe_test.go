@@ -162,6 +162,30 @@ func TestReleasedAndKeptPending(t *testing.T) {
 	}
 }
 
+// A member that Slurm holds since its node doesn't suit it is no held job: the bridge has chosen the node. After two tries
+// it is left to Slurm, which lets go of it when it is changed.
+func TestNodeThatDoesNotSuit(t *testing.T) {
+	tr := tracker.New()
+	for try := range 2 {
+		g := &job.Group{ID: int64(try), Kind: job.StartNow, Node: "n1", Pinned: true, Members: []job.Member{
+			{Ref: "1", Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)},
+		}}
+		release.Released(g)
+		tr.Groups = map[int64]*job.Group{g.ID: g}
+		repairs, events := tr.Observe(&job.Snapshot{At: time.Unix(1e9, 0), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}}, Jobs: []job.Job{{
+			Ref: "1", User: "ann", State: job.Pending, Priority: 0, Reason: "BadConstraints", ReqNodes: "n1",
+			Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
+		}}}, "7")
+		if len(repairs) != 1 || len(events) != 1 {
+			t.Fatalf("try %d: %v, %v", try, repairs, events)
+		}
+		left := try > 0
+		if gate := *repairs[0].Update.Dependency; (gate == "") != left || (tr.Unmanaged["1"] != "") != left || *repairs[0].Update.ReqNodes != "" {
+			t.Errorf("try %d: it goes back behind %q, left alone for %q", try, gate, tr.Unmanaged["1"])
+		}
+	}
+}
+
 // Behind a job that Slurm says nothing of, the next one is pending by Priority: only the former
 // gets a strike.
 func TestOnlyTheUnexplainedGetsAStrike(t *testing.T) {

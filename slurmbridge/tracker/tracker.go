@@ -232,7 +232,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 			delete(t.Done, ref)
 		}
 	}
-	maps.DeleteFunc(t.Endings, func(_ string, e *Ended) bool { return s.At.Sub(e.Gone) > recordsComeWithin })
+	maps.DeleteFunc(t.Endings, func(_ string, e *Ended) bool { return s.At.Sub(e.Gone).Abs() > recordsComeWithin })
 	for ref, j := range jobs {
 		if j.State == job.Pending || j.Start.IsZero() {
 			continue
