@@ -44,6 +44,8 @@ type Journal interface {
 	// TaskName names the job that had this number in that time: numbers are reused, and numbers of
 	// array tasks are not their names.
 	TaskName(ctx context.Context, id int64, start, end time.Time) (ref string, err error)
+	// Account returns the account of a job's run that started about then, "" = no poll showed it.
+	Account(ctx context.Context, ref string, start time.Time) (string, error)
 	// Outcomes returns the outcomes of runs that ended in [from, to), in the order of their records.
 	Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error)
 	// LastOutcome returns the number of the last record that has an outcome, 0 = none has.
@@ -236,6 +238,9 @@ func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 		runs[i] = recordedRun(rec)
 		r := &runs[i]
 		if r.Profile, err = known(r.User, r.App, rec.Card()); err != nil {
+			return nil, err
+		}
+		if r.Account, err = h.Journal.Account(ctx, r.Ref, r.Start); err != nil {
 			return nil, err
 		}
 		if r.CoRunners, err = h.coRunners(ctx, rec, known); err != nil {

@@ -346,7 +346,7 @@ func leaveOthersOut(story *journal.Story, owner string) {
 	for i := range story.Groups {
 		for k := range story.Groups[i].Members {
 			if m := &story.Groups[i].Members[k]; m.User != owner {
-				m.User, m.App = "", ""
+				m.User, m.App, m.Rule = "", "", ""
 			}
 		}
 	}

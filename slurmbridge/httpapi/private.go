@@ -103,11 +103,11 @@ func public(st *job.Status) *job.Status {
 	return &out
 }
 
-// hide removes the users and applications of a group's members.
+// hide removes the users and applications of a group's members, and the rules, which may name them.
 func hide(g *job.Group) {
 	g.Members = slices.Clone(g.Members)
 	for k := range g.Members {
-		g.Members[k].User, g.Members[k].App = "", ""
+		g.Members[k].User, g.Members[k].App, g.Members[k].Rule = "", "", ""
 	}
 }
 

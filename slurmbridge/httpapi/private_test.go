@@ -59,7 +59,7 @@ func TestPrivateJobs(t *testing.T) {
 		j.User, j.Account = "annette", "physics-dept"
 		st.Apps[j.Ref] = job.App{Key: "secret-app"}
 	}
-	group := job.Group{ID: 1, Members: []job.Member{{Ref: "7", User: "ann", App: "mine"}, {Ref: "8", User: "annette", App: "secret-app"}}}
+	group := job.Group{ID: 1, Members: []job.Member{{Ref: "7", User: "ann", App: "mine"}, {Ref: "8", User: "annette", App: "secret-app", Rule: "user annette"}}}
 	st.Groups = []job.Group{group}
 	s.Groups = func(context.Context, time.Time, int) ([]journal.Grouped, error) {
 		return []journal.Grouped{{Group: group}}, nil

@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -149,9 +150,8 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 		return p.followRun(j, &t)
 	}
 	if t.ready.IsZero() && p.ready(j) {
-		t.ready = p.at
-		if old == nil {
-			t.ready = j.Submit
+		if t.ready = p.at; old == nil {
+			t.ready = eligible(j, p.at)
 		}
 	}
 	return nil
@@ -161,10 +161,7 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 func (p *pollWriter) followRun(j *job.Job, t *track) error {
 	if t.ready.IsZero() {
 		// No poll showed it waiting for its turn. Any other obstacle was over once it was eligible.
-		t.ready = j.Submit
-		if j.Eligible.After(t.ready) && !j.Eligible.After(j.Start) {
-			t.ready = j.Eligible
-		}
+		t.ready = eligible(j, j.Start)
 	}
 	if t.start.IsZero() && !j.Start.IsZero() {
 		t.start = j.Start
@@ -177,6 +174,15 @@ func (p *pollWriter) followRun(j *job.Job, t *track) error {
 		return p.ended(j.Ref, t)
 	}
 	return nil
+}
+
+// eligible is since when a job that was ready at some time, and not seen before, has been so: since its submission, or what
+// kept it from starting was over later.
+func eligible(j *job.Job, at time.Time) time.Time {
+	if j.Eligible.After(j.Submit) && !j.Eligible.After(at) {
+		return j.Eligible
+	}
+	return j.Submit
 }
 
 // ready reports whether a pending job waits for nothing but its turn.
@@ -439,4 +445,13 @@ func (l *indexList) Scan(src any) error {
 		}
 	}
 	return nil
+}
+
+// Account returns the account of a job's run that started about then, "" = no poll showed it.
+func (j *Journal) Account(ctx context.Context, ref string, start time.Time) (account string, err error) {
+	err = j.db.QueryRowContext(ctx, `SELECT account FROM bridge_ran WHERE ref = ? ORDER BY abs(start - ?) LIMIT 1`, ref, start.UnixMilli()).Scan(&account)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return account, database.Wrap(err, "read job %s's account", ref)
 }

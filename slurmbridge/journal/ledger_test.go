@@ -96,6 +96,22 @@ func TestLedgerWaits(t *testing.T) {
 	}
 }
 
+// A daemon that starts anew sees pending jobs for the first time: one with a begin time, say, has been ready since that was over.
+func TestLedgerWaitsOverARestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	later := waits("1", 0)
+	later.Eligible = at(100)
+	record(t, open(t, path), poll(90, later))
+	l := open(t, path)
+	record(t, l, poll(200, later), poll(300, runs(later, 250)), poll(400))
+	if ready := over(t, l)["1"].Ready; !ready.Equal(at(100)) {
+		t.Errorf("it is taken to have waited since %v, not %v", ready, at(100))
+	}
+	for ref, want := range map[string]string{"1": "lab", "2": ""} {
+		must.Equal(t, must.Get(l.Account(t.Context(), ref, at(251)))(t), want)
+	}
+}
+
 // A second run of a requeued job is a run of its own; a daemon that starts anew
 // ends what ended while it was away, and goes on with the rest.
 func TestLedgerRunsAndRestarts(t *testing.T) {

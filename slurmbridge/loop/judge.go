@@ -26,7 +26,7 @@ type learned struct {
 	// again holds the jobs that were requeued to run alone, by ref; fails the applications
 	// that have failed alone.
 	again map[string]*history.Outcome
-	fails map[string]bool
+	fails map[rlcore.Identity]bool
 	// faults holds the jobs that failed with their MPS server, by ref: one of them may run again before the others
 	// are judged.
 	faults map[string]*history.Outcome
@@ -39,7 +39,7 @@ func (b *Bridge) remember(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.learned = learned{loaded: true, again: map[string]*history.Outcome{}, fails: map[string]bool{}, faults: map[string]*history.Outcome{}, tried: map[rlcore.Identity]float64{}}
+	b.learned = learned{loaded: true, again: map[string]*history.Outcome{}, fails: map[rlcore.Identity]bool{}, faults: map[string]*history.Outcome{}, tried: map[rlcore.Identity]float64{}}
 	history.Teach(b.Beliefs, all)
 	for i := range all {
 		b.learned.note(&all[i])
@@ -61,7 +61,9 @@ func (l *learned) note(o *history.Outcome) {
 	case o.TriedMiB > 0:
 		l.tried[self] = max(l.tried[self], float64(o.TriedMiB))
 	case history.Failed(o.State) && !o.Shared() && o.App != "":
-		l.fails[o.App] = true
+		l.fails[self] = true
+	case o.State == "COMPLETED" && !o.Shared():
+		delete(l.fails, self)
 	}
 	if o.Rule != "" && o.Broken {
 		l.bans.Broke(rlcore.Identity{App: o.App, Owner: o.User}, o.Account, o.Rule, o.End)
@@ -175,7 +177,7 @@ func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run,
 	ending := b.tracker.Endings[r.Ref]
 	before := b.learned.again[r.Ref]
 	j := &history.Judgement{
-		Run: r, How: how, Spec: b.spec(snap, r.Node), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil, FailsAlone: b.learned.fails[r.App],
+		Run: r, How: how, Spec: b.spec(snap, r.Node), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil, FailsAlone: b.learned.fails[rlcore.Identity{App: r.App, Owner: r.User}],
 		MaxDelayS: b.Planner.Decider.Guard.DelayLimitS(), Shadow: b.acting() == job.Shadow,
 	}
 	if ending != nil {
@@ -185,7 +187,7 @@ func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run,
 	// Jobs that waited for its end have seen it fail: a second run comes too late for them,
 	// or at the same time. The same holds for the tools of its owner, so that where the fault may be the job's own, the
 	// owner must ask for it.
-	o.Again = o.Suspect != "" && (o.Ours || r.Terms.Retry) && how.Requeue && b.RetryAlone && b.acting() == job.Active && ending != nil && ending.Member != nil && !ending.Member.Awaited && before == nil
+	o.Again = (o.Ours && o.Suspect != "" || r.Terms.Retry && history.Failed(o.State) && o.Shared()) && how.Requeue && b.RetryAlone && b.acting() == job.Active && ending != nil && ending.Member != nil && !ending.Member.Awaited && before == nil
 	if o.Cleared {
 		before.Forgive(b.Beliefs)
 	}

@@ -168,6 +168,36 @@ func TestOnlySharingsFaultsAreRetried(t *testing.T) {
 	}
 }
 
+// What another user's jobs of the same name do alone says nothing of this one; and what has failed alone itself runs again where
+// its owner asks for it, whatever the reason may be.
+func TestFailuresOfOtherUsers(t *testing.T) {
+	for owner, suspect := range map[string]bool{"bob": true, "ann": false} {
+		m := newModel(node("n1", 1, 8))
+		l := &ledger{}
+		b, _ := learning(m, newMemory(), l)
+		tick(t, b, m, time.Second)
+		p := app("victim", 60, 0.3, 2000)
+		p.Runs, p.Owner = 1, owner
+		first := m.submit(owner, 20*time.Second, p, true)
+		first.fails = true
+		for !first.ended {
+			tick(t, b, m, time.Second)
+		}
+		l.record(m, first)
+		tick(t, b, m, 10*time.Second)
+		v, n := victim(m)
+		tick(t, b, m, 5*time.Second)
+		for !v.ended {
+			tick(t, b, m, time.Second)
+		}
+		l.record(m, v, n)
+		tick(t, b, m, 10*time.Second)
+		if last := l.kept[len(l.kept)-1]; last.Ref != v.Ref || (last.Suspect != "") != suspect || !last.Again {
+			t.Errorf("after a failure of %s's: %+v", owner, last)
+		}
+	}
+}
+
 // A job that fails with a part of the GPU's memory runs again with all of it, and no other job of its application tries
 // that part, also after a restart.
 func TestTriedInVain(t *testing.T) {

@@ -159,6 +159,7 @@ func (t *teacher) child(ctx context.Context) (string, error) {
 	for name, value := range map[string]any{
 		"database": c.Database, "retrain-days": c.RetrainDays, "retrain-runs": c.RetrainRuns, "window": c.Window, "max-group": c.MaxGroup,
 		"memory-margin": c.MemoryMargin, "max-delay": c.MaxDelay, "max-slowdown": c.MaxSlowdown, "grace": c.Grace, "trust": c.Trust,
+		"objective": c.Objective,
 	} {
 		args = append(args, fmt.Sprintf("--%s=%v", name, value))
 	}

@@ -86,6 +86,9 @@ reported by the nodes' agents. No job is ever ended for it.`,
 			if err != nil {
 				return err
 			}
+			if r.More > 0 && (o.csv || s.JSON) {
+				fmt.Fprintf(s.ErrOut, "slurmbridge: the daemon answers with %d lines and leaves out %d, the smallest; ask for a shorter time\n", len(r.Lines), r.More)
+			}
 			if o.csv {
 				return r.CSV(s.Out)
 			}
@@ -98,12 +101,12 @@ reported by the nodes' agents. No job is ever ended for it.`,
 	f.StringVar(&o.by, "by", "user", "sum up by user, account, partition, application, node or job")
 	f.StringSliceVar(&o.users, "user", nil, "only these users' jobs")
 	f.StringSliceVar(&o.accounts, "account", nil, "only these accounts' jobs")
-	f.IntVar(&o.limit, "limit", 20, "lines of the table; --csv and --json have all")
+	f.IntVar(&o.limit, "limit", 20, "lines of the table; --csv and --json have all, or the 1000 largest from the daemon")
 	f.BoolVar(&o.me, "me", false, "only my own jobs: from the daemon, by my MUNGE credential")
 	f.BoolVar(&o.idle, "idle", false, "the running jobs that have done nothing with their GPUs for long; from the daemon")
 	f.BoolVar(&o.charged, "charged", false, "also the GPU-hours that TRESBillingWeights charge, against those computed; read from Slurm")
 	serverFlag(c, &o.server)
-	f.BoolVar(&o.csv, "csv", false, "all lines as CSV, with a header")
+	f.BoolVar(&o.csv, "csv", false, "lines as CSV, with a header")
 	return c
 }
 
