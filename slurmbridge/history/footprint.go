@@ -75,6 +75,8 @@ type Footprints interface {
 	SetSettled(ctx context.Context, at time.Time, record int64) error
 	// Save keeps footprints of runs that ended in [from, to), in place of earlier ones of the same runs.
 	Save(ctx context.Context, from, to time.Time, all []Footprint) error
+	// Drop removes the footprint of a job's run that was taken to have ended then, in its second or the millisecond.
+	Drop(ctx context.Context, ref string, end time.Time) error
 }
 
 // settledBy is the span for which footprints are made at a time.
@@ -110,6 +112,18 @@ func (h *History) Settle(ctx context.Context, to Footprints, now time.Time) erro
 	ends, err := h.Records.Ends(ctx, record, judged)
 	if err != nil {
 		return err
+	}
+	far, err := h.Journal.FarEnds(ctx, record, judged, sameTime, shownLate)
+	if err != nil {
+		return err
+	}
+	for i := range far {
+		if err := to.Drop(ctx, far[i].Ref, far[i].Polled); err != nil {
+			return err
+		}
+		if err := h.Journal.SetEnd(ctx, &far[i]); err != nil {
+			return err
+		}
 	}
 	for _, end := range ends {
 		for _, t := range []time.Time{end.Add(-sameTime), end, end.Add(sameTime)} {

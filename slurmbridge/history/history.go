@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
@@ -50,8 +51,18 @@ type Journal interface {
 	Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error)
 	// LastOutcome returns the number of the last record that has an outcome, 0 = none has.
 	LastOutcome(ctx context.Context) (int64, error)
+	// FarEnds returns the ends of runs with outcomes numbered in (after, upTo] that polls show well apart from their records.
+	FarEnds(ctx context.Context, after, upTo int64, before, behind time.Duration) ([]FarEnd, error)
+	// SetEnd corrects when polls showed that a run had ended.
+	SetEnd(ctx context.Context, e *FarEnd) error
 	// SaveOutcome writes an outcome down, in place of an earlier one of the same run.
 	SaveOutcome(ctx context.Context, o *Outcome) error
+}
+
+// FarEnd is the end of a run that polls showed at another time than its record: nobody had looked for a while.
+type FarEnd struct {
+	Ref                   string
+	Start, Polled, Really time.Time
 }
 
 // History reads the runs that have ended from where their parts are kept. It implements Runs.
@@ -159,8 +170,8 @@ func recordedRun(rec *Record) Run {
 	return r
 }
 
-// join makes one run of what polls and a record show of it. A job that was requeued has several of both: of
-// those near enough, the nearest in time belong together.
+// join makes one run of what polls and a record show of it, or a record for each of its nodes. A job that was requeued has several
+// of both: of those near enough, the nearest in time belong together.
 func join(shown, recorded []Run) []Run {
 	records := map[string][]int{} // by job
 	for i := range recorded {
@@ -179,12 +190,22 @@ func join(shown, recorded []Run) []Run {
 		}
 	}
 	slices.SortStableFunc(pairs, func(a, b pair) int { return cmp.Compare(a.apart, b.apart) })
-	joined, used := make([]bool, len(shown)), make([]bool, len(recorded))
+	joined, used := make([]map[string]bool, len(shown)), make([]bool, len(recorded)) // nodes
 	for _, p := range pairs {
-		if !joined[p.shown] && !used[p.recorded] {
-			joined[p.shown], used[p.recorded] = true, true
-			shown[p.shown].add(&recorded[p.recorded])
+		run, rec := &shown[p.shown], &recorded[p.recorded]
+		switch on := joined[p.shown]; {
+		case used[p.recorded] || on[rec.Node]:
+			continue
+		case on == nil:
+			joined[p.shown] = map[string]bool{rec.Node: true}
+			run.add(rec)
+		case several(run.Node):
+			on[rec.Node] = true
+			run.merge(rec)
+		default:
+			continue
 		}
+		used[p.recorded] = true
 	}
 	for i := range recorded {
 		if r := &recorded[i]; !used[i] {
@@ -204,7 +225,28 @@ func apart(shown, recorded *Run) (time.Duration, bool) {
 	if shown.Start.IsZero() {
 		d = recorded.End.Sub(shown.End).Abs()
 	}
-	return d, d < sameTime && (shown.Node == "" || shown.Node == recorded.Node)
+	return d, d < sameTime && (shown.Node == "" || shown.Node == recorded.Node || several(shown.Node))
+}
+
+// several reports whether a run was on several nodes, of which its Node is a list.
+func several(node string) bool { return strings.ContainsAny(node, "[,") }
+
+// merge adds the record of another of its nodes to a run.
+func (r *Run) merge(rec *Run) {
+	if rec.Start.Before(r.Start) {
+		r.Start = rec.Start
+	}
+	if rec.End.After(r.End) {
+		r.End = rec.End
+	}
+	r.Use = r.Use.and(rec.Use, len(r.GPUs), len(rec.GPUs))
+	r.GPUs, r.Devices = slices.Concat(r.GPUs, rec.GPUs), slices.Concat(r.Devices, rec.Devices)
+	r.PeakMemMiB += rec.PeakMemMiB
+	r.Complete, r.MPSFault, r.WithoutMPS = false, r.MPSFault || rec.MPSFault, r.WithoutMPS || rec.WithoutMPS
+	if r.Host != nil && rec.Host != nil {
+		r.Host = &gpuprof.Host{Cores: r.Host.Cores + rec.Host.Cores, MemMiB: r.Host.MemMiB + rec.Host.MemMiB}
+	}
+	r.Outcome = cmp.Or(r.Outcome, rec.Outcome)
 }
 
 // add completes what polls showed of a run by its record, which knows best when and where the job ran.
@@ -216,6 +258,9 @@ func (r *Run) add(rec *Run) {
 	r.Allotted = shown.Start
 	r.Submit, r.Ready, r.WholeGPUs, r.Shares = shown.Submit, shown.Ready, shown.WholeGPUs, shown.Shares
 	r.App = cmp.Or(rec.App, shown.App)
+	if several(shown.Node) {
+		r.Node = shown.Node
+	}
 	if r.Outcome != nil {
 		r.Account = cmp.Or(r.Account, r.Outcome.Account)
 	}

@@ -67,6 +67,8 @@ func (n nodes) Learn(context.Context, string, *gpuprof.Record) (bool, error) {
 }
 func (n nodes) After(context.Context, int64, int) ([]Record, error) { return nil, nil }
 
+func (k *kept) Account(context.Context, string, time.Time) (string, error) { return "lab", nil }
+
 // polls is a run of job 1 as polls showed it.
 func polls(from, to float64) Run {
 	return Run{
@@ -103,6 +105,27 @@ func TestARunIsJoinedFromPollsAndRecord(t *testing.T) {
 	if !r.Start.Equal(at(0.1)) || !r.End.Equal(at(60)) || r.GPUNames()[0] != "n1/1" || r.Outcome == nil || r.Profile.App != "ann md" {
 		t.Errorf("of the record: %+v", r)
 	}
+}
+
+// A job on two nodes has a record of each, and is one run with the GPUs of both.
+func TestARunOnTwoNodes(t *testing.T) {
+	shown := polls(0, 60)
+	shown.Node, shown.GPUs, shown.Shares, shown.WholeGPUs = "n[1-2]", nil, 0, 2
+	first, second := record(7, 0.1, 60), record(8, 0.2, 60.5)
+	for i, r := range []*Record{&first, &second} {
+		r.Node, r.GPUs = fmt.Sprint("n", i+1), []gpuprof.GPU{{Index: 0, MemMiB: 1000}, {Index: 1, MemMiB: 1000}}
+	}
+	k := &kept{records: []Record{first, second}, shown: []Run{shown}}
+	runs, err := (&History{Records: nodes{k}, Journal: k}).Ended(t.Context(), at(0), at(120))
+	must.OK(t, err)
+	if len(runs) != 1 || runs[0].Node != "n[1-2]" || len(runs[0].GPUs) != 4 || runs[0].Account != "lab" {
+		t.Fatalf("%+v", runs)
+	}
+	if f := runs[0].Footprint(); f.GPUs != 4 || !f.Whole {
+		t.Errorf("%+v", f)
+	}
+	u := (&Use{KnownS: 100, ComputedS: 40, CardMiB: 1000, EnergyJ: 5}).and(&Use{KnownS: 100, ComputedS: 80, CardMiB: 3000, EnergyJ: 7}, 1, 3)
+	must.Equal(t, *u, Use{KnownS: 100, ComputedS: 70, CardMiB: 4000, EnergyJ: 12})
 }
 
 func TestARunThatOnlyOneSideShows(t *testing.T) {

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -32,6 +33,21 @@ type Use struct {
 	EnergyJ                   float64 // that its GPUs took; 0 = not known
 	// CPUS is the CPU time that it took of its node, s, and HostMiB the most memory that it held there; 0 = not known.
 	CPUS, HostMiB float64
+}
+
+// and is the use of a run with that many GPUs on some of its nodes, and b's on another; nil = neither is known.
+func (u *Use) and(b *Use, gpus, bGPUs int) *Use {
+	if u == nil || b == nil {
+		return cmp.Or(u, b)
+	}
+	n := float64(max(1, gpus+bGPUs))
+	mean := func(x, y float64) float64 { return (x*float64(gpus) + y*float64(bGPUs)) / n }
+	return &Use{
+		KnownS: mean(u.KnownS, b.KnownS), ComputedS: mean(u.ComputedS, b.ComputedS), SplitS: mean(u.SplitS, b.SplitS),
+		IdleKnownS: mean(u.IdleKnownS, b.IdleKnownS), IdleS: mean(u.IdleS, b.IdleS), SharedS: mean(u.SharedS, b.SharedS),
+		MeanMiB: u.MeanMiB + b.MeanMiB, PeakMiB: u.PeakMiB + b.PeakMiB, CardMiB: u.CardMiB + b.CardMiB, EnergyJ: u.EnergyJ + b.EnergyJ,
+		CPUS: u.CPUS + b.CPUS, HostMiB: u.HostMiB + b.HostMiB,
+	}
 }
 
 // useOf summarises a record. profiles are the profiles of the run and of its neighbours, in the

@@ -234,6 +234,22 @@ func (s Store) Save(ctx context.Context, from, to time.Time, all []history.Footp
 	}))
 }
 
+// Drop removes the footprint of a job's run that was taken to have ended then: in that second, or at that millisecond.
+func (s Store) Drop(ctx context.Context, ref string, end time.Time) error {
+	return wrap("drop", database.Tx(ctx, s.DB, func(tx *sql.Tx) error {
+		for _, ended := range []int64{end.Truncate(time.Second).UnixMilli(), end.UnixMilli()} {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM bridge_used WHERE ended = ? AND ref = ?`, ended, ref); err != nil {
+				return err
+			}
+		}
+		at, _, err := settled(ctx, tx)
+		if week := (end.UnixMilli() - 1) / weekMS; err == nil && week < weeksBefore(at) {
+			err = sumWeek(ctx, tx, week)
+		}
+		return err
+	}))
+}
+
 type kept struct {
 	ref         string
 	ended, took int64 // ms
@@ -266,10 +282,14 @@ func save(ctx context.Context, tx *sql.Tx, there []kept, all []history.Footprint
 				weeks[(r.ended-1)/weekMS] = true
 			}
 		}
-		if err := w.insert(ctx, f); err != nil {
-			return err
-		}
 		weeks[(end-1)/weekMS] = true
+	}
+	for i := range all { // only now: several may have one end, of nodes that no poll showed together
+		if f := &all[i]; f.Start.UnixMilli() < f.End.UnixMilli() {
+			if err := w.insert(ctx, f); err != nil {
+				return err
+			}
+		}
 	}
 	at, _, err := settled(ctx, tx)
 	if err != nil {

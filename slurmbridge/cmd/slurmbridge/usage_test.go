@@ -279,6 +279,34 @@ func TestALateRecordCompletesItsFootprint(t *testing.T) {
 	}
 }
 
+// After a time without polls a run seems to have ended with the first one; its record knows better.
+func TestARunThatEndedWhileNobodyLooked(t *testing.T) {
+	ctx := t.Context()
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	defer st.Close()
+	j := journal.New(st.DB())
+	now := time.Now().Truncate(time.Second)
+	start, end := now.Add(-60*time.Hour), now.Add(-53*time.Hour)
+	ran(t, j, start, start.Add(time.Hour), now.Add(-time.Hour))
+	held := func(runs int, want float64) {
+		t.Helper()
+		must.OK(t, settle(ctx, st, now))
+		r := must.Get(loadUsage(ctx, st, now, usage.Query{From: now.AddDate(0, 0, -7), To: now, By: usage.User}))(t)
+		if r.Total.Runs != runs || math.Abs(r.Total.Held-want) > 0.01 {
+			t.Errorf("%d runs held GPUs for %v h, want %d and %v", r.Total.Runs, r.Total.Held, runs, want)
+		}
+	}
+	held(1, 59)
+	rec := &gpuprof.Record{
+		JobID: 1, Node: "n1", User: "ann", Start: start.Add(time.Second), End: end, GPUs: []gpuprof.GPU{{MemMiB: 1000}}, PeriodS: 7 * 3600, Samples: 25000,
+		Series: []rlcore.Use{{GPU: 1, MemMiB: 500}}, Mean: rlcore.Use{GPU: 1, MemMiB: 500}, Peak: rlcore.Use{GPU: 1, MemMiB: 500},
+	}
+	must.Get(st.AddRecord(ctx, rec, "md"))(t)
+	must.OK(t, j.SaveOutcome(ctx, &history.Outcome{Run: 1, Ref: "1", User: "ann", State: "COMPLETED", Start: rec.Start, End: rec.End}))
+	held(1, 7)
+	held(1, 7)
+}
+
 type countedSpans struct {
 	usage.Store
 	spans, runs int
