@@ -356,7 +356,7 @@ func (s *side) runAll(commands []command, atOnce bool) {
 			if errors.As(err, &exit) {
 				lines[c.name+"/end"] = exit.String()
 			}
-			for line := range strings.Lines(anyNumber.ReplaceAllString(out, "JOB")) {
+			for line := range strings.Lines(anyNumber.ReplaceAllString(s.nameless(out), "JOB")) {
 				s.line(lines, c.name, line)
 			}
 			s.mu.Lock()
@@ -517,8 +517,7 @@ var (
 // plain is a text without what is bound to differ from one cluster to another: folder, name,
 // jobs' numbers, and times but for whether they are about now.
 func (s *side) plain(text string) string {
-	text = strings.ReplaceAll(text, s.Dir, "DIR")
-	text = strings.ReplaceAll(text, filepath.Base(s.Dir), "CLUSTER")
+	text = s.nameless(text)
 	text = passed.ReplaceAllString(text, "$1")
 	text = whichGPU.ReplaceAllString(text, "")
 	text = anyTime.ReplaceAllStringFunc(text, func(at string) string {
@@ -539,6 +538,11 @@ func (s *side) plain(text string) string {
 		}
 		return id
 	})
+}
+
+// nameless is a text without the cluster's name, which is a number, too.
+func (s *side) nameless(text string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(text, s.Dir, "DIR"), filepath.Base(s.Dir), "CLUSTER")
 }
 
 // seen is what a user sees of the cluster, line by line.
