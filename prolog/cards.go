@@ -18,7 +18,8 @@ type Card struct {
 	Index     int     `json:"index"`      // Slurm's: the place in gres.conf
 	NVMLIndex int     `json:"nvml_index"` // NVML's, by PCI bus
 	Minor     int     `json:"minor"`      // N of /dev/nvidiaN
-	UUID      string  `json:"uuid"`       // "" = the driver doesn't say it: the GPU is lost
+	UUID      string  `json:"uuid"`
+	Lost      bool    `json:"lost,omitempty"` // the driver has lost it, and CUDA doesn't count it
 	Model     string  `json:"model"`
 	Arch      string  `json:"arch,omitempty"`
 	MemMiB    float64 `json:"mem_mib,omitempty"`
@@ -69,7 +70,8 @@ func (d Dir) Cards(proc string) ([]Card, error) {
 	}
 	slices.SortFunc(cards, func(a, b Card) int { return a.Minor - b.Minor })
 	for i := range cards {
-		cards[i].Index, cards[i].NVMLIndex = i, i
+		c := &cards[i]
+		c.Index, c.NVMLIndex, c.Lost = i, i, c.UUID == ""
 	}
 	if !slices.ContainsFunc(cards, func(c Card) bool { return c.UUID != "" }) {
 		return nil, err

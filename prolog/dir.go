@@ -89,7 +89,7 @@ func (d Dir) Begin(j *Job) error {
 // lockJobs keeps other hooks from changing job files. It is held for no longer than
 // a few files are written. Only root can open the file: whoever can open a file may lock it, for as long as they like.
 func (d Dir) lockJobs() (release func(), err error) {
-	f, err := os.OpenFile(d.path("jobs.lock"), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	f, err := openLock(d.path("jobs.lock"))
 	if err != nil {
 		return nil, err
 	}
@@ -267,17 +267,22 @@ func (d Dir) Forget(j *Job) error {
 // gpu is the folder of one GPU.
 func (d Dir) gpu(gpu int) string { return d.path("mps", "gpu"+strconv.Itoa(gpu)) }
 
+// openLock opens a lock's file, and makes it if need be.
+func openLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_RDWR, 0o600)
+	if errors.Is(err, syscall.EISDIR) && os.Remove(path) == nil { // it blocks the file's name
+		f, err = os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_RDWR, 0o600)
+	}
+	return f, err
+}
+
 // Lock takes a GPU's lock: several hooks run at once. It is held until release is
 // called or the process ends.
 func (d Dir) Lock(ctx context.Context, gpu int) (release func(), err error) {
 	if err := os.MkdirAll(d.gpu(gpu), 0o755); err != nil {
 		return nil, fmt.Errorf("lock gpu %d: %w", gpu, err)
 	}
-	path := filepath.Join(d.gpu(gpu), "lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if errors.Is(err, syscall.EISDIR) && os.Remove(path) == nil { // it blocks the file's name
-		f, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	}
+	f, err := openLock(filepath.Join(d.gpu(gpu), "lock"))
 	if err != nil {
 		return nil, fmt.Errorf("lock gpu %d: %w", gpu, err)
 	}

@@ -101,9 +101,9 @@ func (m *MPS) letIn(gpu int, uid uint32) error {
 }
 
 func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
-	c, listed := card(m.Cards, gpu)
-	if listed && c.UUID == "" {
-		return errors.New("the driver has lost it, or doesn't say its UUID: no MPS daemon for it")
+	c, _ := card(m.Cards, gpu)
+	if c.Lost {
+		return errors.New("the driver has lost it: no MPS daemon for it")
 	}
 	// A daemon that hangs would hold the pipe directory; what a dead one left would
 	// keep a new one from starting. Servers stay: jobs may be computing on them.

@@ -470,7 +470,7 @@ func TestCardsWithoutTheAgent(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(d, "information"), []byte(c), 0o600))
 	}
 	cards, err := dir.Cards(proc)
-	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-aaa" || cards[1].UUID != "" || cards[2].UUID != "GPU-bbb" || cards[2].Index != 2 {
+	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-aaa" || !cards[1].Lost || cards[2].UUID != "GPU-bbb" || cards[2].Index != 2 {
 		t.Errorf("%+v %v", cards, err)
 	}
 	must.OK(t, dir.WriteCards([]Card{{Index: 0, UUID: "GPU-ccc"}}))
@@ -486,7 +486,7 @@ func TestCardsWithoutTheAgent(t *testing.T) {
 // CUDA counts the GPUs that there are, so that a lost one's number is another's.
 func TestNoMPSForALostGPU(t *testing.T) {
 	h := simulated(t)
-	h.Cards = []Card{{Index: 0}, {Index: 1, Minor: 1, UUID: "GPU-aaa"}}
+	h.Cards = []Card{{Index: 0, Lost: true}, {Index: 1, Minor: 1, UUID: "GPU-aaa"}}
 	h.MPS.Cards = h.Cards
 	err := h.Prolog(t.Context(), env())
 	if err == nil || !strings.Contains(err.Error(), "gpu 0: the driver has lost it") {

@@ -140,6 +140,7 @@ func (a *Agent) Start() error {
 		a.gpus[g.index] = g
 		cards = append(cards, prolog.Card{
 			Index: g.index, NVMLIndex: d.Index, Minor: d.Minor, UUID: g.uuid(), Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB,
+			Lost: d.Lost != "",
 		})
 	}
 	for _, d := range slices.SortedStableFunc(slices.Values(a.Devices), byFile) {

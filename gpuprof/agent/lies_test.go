@@ -186,6 +186,7 @@ func TestGPULostBeforeTheStart(t *testing.T) {
 	for i, d := range b.Devices {
 		must.Equal(t, cards[i].Index, i)
 		must.Equal(t, cards[i].UUID, d.UUID)
+		must.Equal(t, cards[i].Lost, i == 1)
 	}
 	for i, g := range b.gpus {
 		if i != 1 {
