@@ -804,6 +804,9 @@ func TestDaemonThatIsJustEnding(t *testing.T) {
 		must.OK(t, daemon.Start())
 		done := make(chan error, 1)
 		go func() { done <- daemon.Wait() }()
+		for len(m.running(0, controlName)) == 0 { // the kernel shows a program's name a moment after it has started it
+			time.Sleep(time.Millisecond)
+		}
 		begin := time.Now()
 		err := m.Release(t.Context(), 0)
 		if (err == nil) != (c.want == "") || err != nil && !strings.HasSuffix(err.Error(), c.want) {
