@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -56,6 +57,9 @@ func showInfo(w io.Writer, devices []nvml.Device) {
 	t.AppendHeader(head)
 	row("model", func(d *nvml.Device) any { return known(d.Model) })
 	row("uuid", func(d *nvml.Device) any { return known(d.UUID) })
+	if slices.ContainsFunc(devices, func(d nvml.Device) bool { return d.Lost != "" }) {
+		row("NVML", func(d *nvml.Device) any { return cmp.Or(d.Lost, "answers") })
+	}
 	row("NVML index", func(d *nvml.Device) any { return d.Index })
 	row("driver, CUDA", func(d *nvml.Device) any { return known(d.Driver) + ", " + known(d.CUDA) })
 	row("architecture", func(d *nvml.Device) any { return known(d.Arch) + " " + d.Compute })
