@@ -346,7 +346,7 @@ func (v *view) addForeign(j *job.Job) {
 	}
 	rj := in.rlJob(j)
 	use, app := v.mayUse(j, "", ""), in.Apps[j.Ref]
-	if of := v.ofType(use.gpus, gpuType(j)); len(of) > 0 {
+	if of := v.ofType(j, use.gpus); len(of) > 0 {
 		use.gpus, use.model = of, v.gpus[of[0]].model
 	}
 	rj.Profile = app.On(use.model)
@@ -385,15 +385,14 @@ func waitsForNodes(reason string) bool {
 // mostWatched is the number of foreign jobs, by priority, that the bridge watches next to idle GPUs.
 const mostWatched = 32
 
-// ofType returns those of the GPUs, nil = all, that have a type; "" = any, and nil. Many jobs share one list.
-func (v *view) ofType(gpus []int, typ string) []int {
-	if typ == "" {
+// ofType returns those of the GPUs that a foreign job may use, nil = all, that have the type it asks for; nil = any type will do, or
+// the job takes whole nodes. Jobs with the same demands share one list.
+func (v *view) ofType(j *job.Job, gpus []int) []int {
+	typ := gpuType(j)
+	if typ == "" || j.Exclusive {
 		return nil
 	}
-	key := [5]string{"", "", "", "", typ}
-	if len(gpus) > 0 {
-		key[0] = fmt.Sprint(&gpus[0])
-	}
+	key := [5]string{j.Partition, j.ReqNodes, j.ExcNodes, "", "card " + typ}
 	of, known := v.usable[key]
 	if !known {
 		for i, r := range v.gpus {

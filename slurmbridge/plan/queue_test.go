@@ -91,6 +91,10 @@ func TestQueueIgnoresWhatCannotStart(t *testing.T) {
 	in.Snap.Nodes[1].GPUType = "a100"
 	v := newView(in, &job.PartitionFilter{}, false)
 	must.Equal(t, v.State.Pending[0].GPUs, []int{2, 3})
+	in.Snap.Jobs[0].Exclusive = true // it takes the node with all GPUs
+	v = newView(in, &job.PartitionFilter{}, false)
+	must.Equal(t, v.State.Pending[0].GPUs, nil)
+	in.Snap.Jobs[0].Exclusive = false
 	in.Snap.Nodes[1].GPUType = "h100" // the site's names aren't understood
 	v = newView(in, &job.PartitionFilter{}, false)
 	must.Equal(t, v.State.Pending[0].GPUs, nil)
