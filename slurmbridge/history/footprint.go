@@ -113,7 +113,7 @@ func (h *History) Settle(ctx context.Context, to Footprints, now time.Time) erro
 	if err != nil {
 		return err
 	}
-	far, err := h.Journal.FarEnds(ctx, record, judged, sameTime, shownLate)
+	far, err := h.Journal.FarEnds(ctx, record, judged, shownLate)
 	if err != nil {
 		return err
 	}

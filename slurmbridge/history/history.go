@@ -51,15 +51,15 @@ type Journal interface {
 	Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error)
 	// LastOutcome returns the number of the last record that has an outcome, 0 = none has.
 	LastOutcome(ctx context.Context) (int64, error)
-	// FarEnds returns the ends of runs with outcomes numbered in (after, upTo] that polls show well apart from their records.
-	FarEnds(ctx context.Context, after, upTo int64, before, behind time.Duration) ([]FarEnd, error)
+	// FarEnds returns the ends of runs with outcomes numbered in (after, upTo] that polls show more than so long after their records.
+	FarEnds(ctx context.Context, after, upTo int64, behind time.Duration) ([]FarEnd, error)
 	// SetEnd corrects when polls showed that a run had ended.
 	SetEnd(ctx context.Context, e *FarEnd) error
 	// SaveOutcome writes an outcome down, in place of an earlier one of the same run.
 	SaveOutcome(ctx context.Context, o *Outcome) error
 }
 
-// FarEnd is the end of a run that polls showed at another time than its record: nobody had looked for a while.
+// FarEnd is the end of a run that polls showed well after its record: there had been none for a while.
 type FarEnd struct {
 	Ref                   string
 	Start, Polled, Really time.Time

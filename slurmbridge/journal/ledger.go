@@ -456,14 +456,14 @@ func (j *Journal) Account(ctx context.Context, ref string, start time.Time) (acc
 	return account, database.Wrap(err, "read job %s's account", ref)
 }
 
-// FarEnds returns the ends of runs with outcomes numbered in (after, upTo] that polls show more than so long before or behind
-// their records.
-func (j *Journal) FarEnds(ctx context.Context, after, upTo int64, before, behind time.Duration) ([]history.FarEnd, error) {
+// FarEnds returns the ends of runs with outcomes numbered in (after, upTo] that polls show more than so long after their
+// records. A record that ends after a poll has shown that the job was gone knows no better.
+func (j *Journal) FarEnds(ctx context.Context, after, upTo int64, behind time.Duration) ([]history.FarEnd, error) {
 	out, err := database.List(ctx, j.db, func(e *history.FarEnd) []any {
 		return []any{&e.Ref, database.Millis(&e.Start), database.Millis(&e.Polled), database.Millis(&e.Really)}
 	}, `SELECT r.ref, r.start, r.ended, o.ended FROM bridge_outcomes o JOIN bridge_ran r ON r.ref = o.ref AND r.start =
 			(SELECT max(start) FROM bridge_ran WHERE ref = o.ref AND start < o.ended)
-		WHERE o.run > ? AND o.run <= ? AND (r.ended < o.ended - ? OR r.ended > o.ended + ?)`, after, upTo, before.Milliseconds(), behind.Milliseconds())
+		WHERE o.run > ? AND o.run <= ? AND r.ended > o.ended + ?`, after, upTo, behind.Milliseconds())
 	return out, database.Wrap(err, "compare ends of runs")
 }
 
