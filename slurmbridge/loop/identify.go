@@ -263,9 +263,8 @@ func (d *identifier) lookups(in *plan.Input) *lookups {
 	return &lookups{left: d.window()*(gpus+1) + 16, until: d.now().Add(identifyBudget)}
 }
 
-// next reports whether one more job may be looked up. A job that was identified before
-// always may, since its profile may have come, and takes no other job's place: it takes a look at its application, not at its
-// script.
+// next reports whether one more job may be looked up. A job that was identified before always may, since its profile may
+// have come. It doesn't count: only its application is looked up, once for all jobs.
 func (l *lookups) next(known bool) bool {
 	if known {
 		return true

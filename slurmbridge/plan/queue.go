@@ -362,7 +362,7 @@ func (v *view) addForeign(j *job.Job) {
 	}
 	w := in.Tracker.Waits[j.Ref]
 	ignored := w != nil && w.UnstartedS >= ignoredAfterS
-	if !ignored { // it takes no place of those that are still watched
+	if !ignored { // an ignored job isn't watched any more
 		v.foreign++
 	}
 	if v.foreign <= mostWatched && v.couldStart(&rj) {

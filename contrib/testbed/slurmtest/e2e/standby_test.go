@@ -57,8 +57,7 @@ func TestSecondHostTakesOver(t *testing.T) {
 	if state, ok := s.WaitState(t.Context(), time.Minute, ids[0], "RUNNING"); !ok {
 		t.Fatal(state)
 	}
-	// A slurmctld that is killed forgets what it has not written down, and a job that it has forgotten to have started
-	// runs twice.
+	// A slurmctld that is killed forgets what it has not written down: a job that has started since would run twice.
 	queue := func() string {
 		out, err := s.Run(t.Context(), "squeue", "-h", "-o", "%i %T")
 		must.OK(t, err)
