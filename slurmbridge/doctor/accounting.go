@@ -238,7 +238,7 @@ func (e *exam) host() {
 	}
 	for _, what := range slices.Sorted(maps.Keys(kinds)) {
 		n := kinds[what][0]
-		e.add("host-share", Warning, with(kinds[what], func(*text.Node) bool { return true })+": "+what,
+		e.add("host-share", Warning, nodesThat(kinds[what], func(*text.Node) bool { return true })+": "+what,
 			"a job that finds no cores or memory waits, however idle the GPU is. What jobs have by default the bridge divides among those that share (host_share: divide); what a user asks for it never touches, so users should ask for no more than they use",
 			e.conf(fmt.Sprintf("PartitionName=%s … DefCpuPerGPU=%d DefMemPerGPU=%.0f   # for jobs that don't ask: a GPU's part of the node",
 				strings.Join(n.Partitions, ","), max(1, n.CPUs/n.GPUCount()), n.MemMiB/float64(n.GPUCount()))))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -99,30 +100,45 @@ func tryKey(file, name string) string {
 // mungeSocket is where munged listens by default.
 const mungeSocket = "/run/munge/munge.socket.2"
 
-// hooks finds the files that the hook settings come down to. A hook that lies
-// on the nodes alone is named as the setting has it.
-func hooks(conf map[string]string) map[string][]string {
-	out := map[string][]string{}
+// Hook is a file that one of Slurm's hook settings comes down to.
+type Hook struct {
+	File string // as the setting has it, where this machine doesn't have the file
+	Seen bool   // on this machine
+	Ours bool   // it is slurmbridge's, a link to one of these, or a script that names one
+}
+
+// hooks finds the files that the hook settings come down to.
+func hooks(conf map[string]string) map[string][]Hook {
+	out := map[string][]Hook{}
 	for _, name := range []string{"Prolog", "Epilog", "TaskProlog", "EpilogSlurmctld"} {
 		for pattern := range strings.SplitSeq(conf[name], ",") {
 			if pattern == "" {
 				continue
 			}
-			if files, err := filepath.Glob(pattern); err == nil && len(files) > 0 {
-				for _, f := range files {
-					// A link may have any name; its target counts.
-					if to, err := filepath.EvalSymlinks(f); err == nil && to != f {
-						f += " -> " + to
-					}
-					out[name] = append(out[name], f)
-				}
-				continue
+			files, err := filepath.Glob(pattern)
+			if err != nil || len(files) == 0 {
+				files = []string{pattern}
 			}
-			out[name] = append(out[name], pattern)
+			for _, file := range files {
+				h := Hook{File: file, Ours: ours(file)}
+				// A link may have any name; its target counts.
+				if to, err := filepath.EvalSymlinks(file); err == nil {
+					h.Seen, h.Ours = true, h.Ours || ours(to)
+					if text := readFile(to); !h.Ours && text != nil {
+						h.Ours = namesOurs.MatchString(*text)
+					}
+				}
+				out[name] = append(out[name], h)
+			}
 		}
 	}
 	return out
 }
+
+func ours(path string) bool { return strings.Contains(path, "slurmbridge") }
+
+// namesOurs matches a line of a script that calls a hook of ours.
+var namesOurs = regexp.MustCompile(`(?m)^[^#\n]*/slurmbridge(/(task)?prolog|/epilog|-hook)`)
 
 // readFile returns the text of a file, or nil where there is none. A file that
 // is there and can't be read is taken for empty.
@@ -149,7 +165,7 @@ type Facts struct {
 	ConfDir string
 	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld
 	// come down to on this machine, by setting.
-	Hooks map[string][]string
+	Hooks map[string][]Hook
 	// Folders says of each folder the bridge writes to whether it is there.
 	Folders map[string]bool
 	// MungeSocket says whether munged's socket is there.

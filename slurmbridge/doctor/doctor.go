@@ -136,8 +136,25 @@ func run(commands ...string) Fix { return Fix{Lines: commands} }
 // has reports whether a setting of slurm.conf, a list, has a word.
 func (e *exam) has(key, word string) bool { return text.HasOption(e.Config[key], word) }
 
-// with lists the nodes for which something is so, separated by commas.
-func with(nodes []*text.Node, so func(*text.Node) bool) string {
+// with is the line of slurm.conf that adds to a list what it lacks of these words.
+func (e *exam) with(key string, words ...string) Fix {
+	list := e.Config[key]
+	for _, w := range words {
+		if !text.HasOption(list, w) {
+			list = strings.TrimPrefix(list+","+w, ",")
+		}
+	}
+	return e.conf(key + "=" + list)
+}
+
+// without is the line of slurm.conf that takes a word out of a list.
+func (e *exam) without(key, word string) Fix {
+	words := slices.DeleteFunc(strings.Split(e.Config[key], ","), func(w string) bool { return strings.EqualFold(strings.TrimSpace(w), word) })
+	return e.conf(key + "=" + strings.Join(words, ","))
+}
+
+// nodesThat lists the nodes for which something is so, separated by commas.
+func nodesThat(nodes []*text.Node, so func(*text.Node) bool) string {
 	var names []string
 	for _, n := range nodes {
 		if so(n) {
@@ -174,7 +191,7 @@ func (e *exam) release() {
 	kind := e.Config["JobAcctGatherType"]
 	e.when(!is.Before(text.Release{25, 11, 0}) && kind != "" && !strings.HasSuffix(kind, "/none") && !e.has("JobAcctGatherParams", off), "gpu-accounting", Note,
 		"slurmd counts what jobs use of a GPU by itself", "of jobs that share one it can't tell them apart; the nodes' agents do",
-		e.conf("JobAcctGatherParams="+joined(e.Config["JobAcctGatherParams"], off)))
+		e.with("JobAcctGatherParams", off))
 	e.usedGPUs(said)
 }
 
@@ -212,22 +229,18 @@ func (e *exam) slurmConf() {
 		both = Error
 	}
 	e.when(mps && shard, "gres-both", both, "GresTypes has both mps and shard",
-		"Slurm 22.05 then starts mps jobs without CUDA_VISIBLE_DEVICES, and two ways to share one GPU don't see each other", e.conf("GresTypes=gpu,mps"))
+		"Slurm 22.05 then starts mps jobs without CUDA_VISIBLE_DEVICES, and two ways to share one GPU don't see each other", e.without("GresTypes", "shard"))
 	e.when(!(mps && shard) && (!e.has("GresTypes", "gpu") || !mps && !shard), "gres-types", Error,
 		fmt.Sprintf("GresTypes is %q: Slurm knows no shares of a GPU", e.Config["GresTypes"]),
-		"the bridge starts jobs together by giving each a share: mps on nodes with one GPU, shard (or mps) on nodes with several", e.conf("GresTypes=gpu,"+e.sharing))
+		"the bridge starts jobs together by giving each a share: mps on nodes with one GPU, shard (or mps) on nodes with several", e.with("GresTypes", "gpu", e.sharing))
 	e.when(e.Config["SelectType"] != "select/cons_tres", "select-type", Error, "SelectType is "+e.Config["SelectType"],
 		"only select/cons_tres hands out GPUs and shares of them", e.conf("SelectType=select/cons_tres", "SelectTypeParameters=CR_Core_Memory"))
-	without := func(word string) Fix {
-		words := slices.DeleteFunc(strings.Split(e.Config["SelectTypeParameters"], ","), func(w string) bool { return strings.EqualFold(strings.TrimSpace(w), word) })
-		return e.conf("SelectTypeParameters=" + strings.Join(words, ","))
-	}
 	e.when(e.has("SelectTypeParameters", "MULTIPLE_SHARING_GRES_PJ"), "multiple-sharing", Error, "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ",
-		"Slurm may then make up one job's shares of parts of several GPUs, next to jobs on each of them that it was never checked with", without("MULTIPLE_SHARING_GRES_PJ"))
-	several := with(e.gpus, func(n *text.Node) bool { return n.GPUCount() > 1 }) != ""
+		"Slurm may then make up one job's shares of parts of several GPUs, next to jobs on each of them that it was never checked with", e.without("SelectTypeParameters", "MULTIPLE_SHARING_GRES_PJ"))
+	several := nodesThat(e.gpus, func(n *text.Node) bool { return n.GPUCount() > 1 }) != ""
 	e.when(several && e.has("SelectTypeParameters", "LL_SHARED_GRES"), "least-loaded", Warning, "SelectTypeParameters has LL_SHARED_GRES",
 		"of a node's GPUs Slurm then takes the least loaded, so while several are idle no group can be put on one of them: "+
-			"jobs start alone until one GPU is left, and the remaining GPUs are shared only as they become free", without("LL_SHARED_GRES"))
+			"jobs start alone until one GPU is left, and the remaining GPUs are shared only as they become free", e.without("SelectTypeParameters", "LL_SHARED_GRES"))
 	// A hook that is cut off drains its node.
 	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout"} {
 		d, ok := text.Seconds(e.Config[name])
@@ -271,8 +284,6 @@ func (e *exam) slurmUser() string {
 	return name
 }
 
-func joined(list, word string) string { return strings.TrimPrefix(list+","+word, ",") }
-
 // shares: does each GPU have 100?
 func (e *exam) shares() {
 	if e.Nodes == nil {
@@ -304,7 +315,7 @@ func (e *exam) shares() {
 		e.gres(count+"   # a line for each GPU"))
 	e.when(odd != nil, "share-count", Error, "the number of shares isn't 100 a GPU: "+strings.Join(odd, "; "),
 		"the bridge deals in hundredths of a GPU; a group's shares must add up to the whole of one", e.gres(count))
-	invalid := with(e.gpus, func(n *text.Node) bool { return strings.Contains(strings.ToUpper(n.State), "INVALID_REG") })
+	invalid := nodesThat(e.gpus, func(n *text.Node) bool { return strings.Contains(strings.ToUpper(n.State), "INVALID_REG") })
 	e.when(invalid != "", "node-invalid", Error, "Slurm doesn't take "+invalid+": less is there than slurm.conf says",
 		"mostly gres.conf on the node names fewer GPUs or shares than Gres= in slurm.conf, or another type",
 		run("scontrol show node "+invalid+" | grep Reason", "slurmd -G   # on the node: what it finds", "systemctl restart slurmd   # on the node, when gres.conf is right"))
@@ -315,14 +326,15 @@ func gresLine(n *text.Node, sharing string) string {
 	for _, t := range slices.Sorted(maps.Keys(n.GPUs)) {
 		parts = append(parts, fmt.Sprintf("gpu:%s:%d", cmp.Or(t, "TYPE"), n.GPUs[t]))
 	}
-	return fmt.Sprintf("Gres=%s,%s:%d", strings.Join(parts, ","), sharing, 100*n.GPUCount())
+	parts = append(parts, fmt.Sprintf("%s:%d", sharing, 100*n.GPUCount()))
+	return "Gres=" + strings.Join(append(parts, n.OtherGres...), ",")
 }
 
 var includes = regexp.MustCompile(`(?im)^\s*include\s`)
 
 // gresConf: slurm.conf promises shares; gres.conf says which device they are of.
 func (e *exam) gresConf() {
-	several := with(e.gpus, func(n *text.Node) bool { return n.GPUCount() > 1 && n.Shares["mps"] > 0 })
+	several := nodesThat(e.gpus, func(n *text.Node) bool { return n.GPUCount() > 1 && n.Shares["mps"] > 0 })
 	e.when(several != "" && e.GresConf != nil && !strings.Contains(strings.ToLower(*e.GresConf), "all_sharing"), "one-sharing", Warning,
 		"several GPUs and mps without all_sharing on "+several, "by default Slurm shares one GPU of a node at a time; jobs then wait next to idle GPUs",
 		e.gres("Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing"))
@@ -333,7 +345,7 @@ func (e *exam) gresConf() {
 	fix := e.gres("Name=gpu Type=TYPE File=/dev/nvidia0")
 	for _, kind := range []string{"mps", "shard"} {
 		line := regexp.MustCompile(`(?im)^[^#\n]*\bname=` + kind + `\b`)
-		if with(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 }) != "" &&
+		if nodesThat(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 }) != "" &&
 			(e.GresConf == nil || !line.MatchString(*e.GresConf) && !includes.MatchString(*e.GresConf)) {
 			missing = append(missing, "Name="+kind)
 			fix.Lines = append(fix.Lines, "Name="+kind+" Count=100 File=/dev/nvidia0")
@@ -358,9 +370,9 @@ func (e *exam) cards() {
 	if !e.form.TypesChecked {
 		s, why = Error, "Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of, and the bridge doesn't know how much memory it has"
 	}
-	untyped := with(e.gpus, func(n *text.Node) bool { return n.GPUs[""] > 0 })
+	untyped := nodesThat(e.gpus, func(n *text.Node) bool { return n.GPUs[""] > 0 })
 	e.when(untyped != "", "gpu-type", s, "GPUs without a type on "+untyped, why,
-		e.conf("NodeName="+untyped+" … Gres=gpu:titanxp:1,"+e.sharing+":100"), e.gres("Name=gpu Type=titanxp File=/dev/nvidia0"))
+		e.conf("NodeName="+untyped+" … Gres=gpu:titanxp:1,"+e.sharing+":100   # and what these nodes have besides"), e.gres("Name=gpu Type=titanxp File=/dev/nvidia0"))
 	for _, t := range slices.Sorted(maps.Keys(unknown)) {
 		e.add("gpu-unknown", Warning, fmt.Sprintf("GPU type %s (on %s) is no card the bridge knows", t, strings.Join(unknown[t], ",")),
 			"it doesn't know how much memory such a GPU has, and keeps groups off it",
@@ -393,13 +405,18 @@ func (e *exam) lua() {
 	case e.Settings.Lua == "no":
 		e.when(!e.form.RewritesTypes, "lua", Error, "the setting lua is no", "Slurm before 23.02.6 can't turn a request for a GPU into shares after the submission", setting("lua: auto"))
 	case !e.has("JobSubmitPlugins", "lua"):
-		e.add("lua", s, "JobSubmitPlugins has no lua", why, e.conf("JobSubmitPlugins=lua"), install)
+		e.add("lua", s, "JobSubmitPlugins has no lua", why, e.with("JobSubmitPlugins", "lua"), install)
 	case e.ConfDir != "" && e.JobSubmitLua == nil:
 		e.add("lua", Error, name+" is not there", "slurmctld won't start with JobSubmitPlugins=lua and no script", install)
 	case e.ConfDir != "" && !strings.Contains(*e.JobSubmitLua, Signature):
 		e.add("lua", s, name+" is a script of your own that doesn't call slurmbridge's", why, Fix{File: name, Lines: []string{
-			`local slurmbridge = dofile("` + PackagedLua + `")`, "-- and as the last thing of your slurm_job_submit:", "return slurmbridge.submit(job_desc, part_list, submit_uid)",
+			`local there, slurmbridge = pcall(dofile, "` + PackagedLua + `")   -- slurmctld starts without the package, too`,
+			"-- and as the last thing of your slurm_job_submit:", "return there and slurmbridge.submit(job_desc, part_list, submit_uid) or slurm.SUCCESS",
+			"-- and of your slurm_job_modify:", "return there and slurmbridge.modify(job_desc, job_rec, part_list, modify_uid) or slurm.SUCCESS",
 		}})
+	case e.ConfDir != "" && !strings.HasPrefix(*e.JobSubmitLua, luaFirst) && !strings.Contains(*e.JobSubmitLua, ".modify("):
+		e.add("lua-modify", Warning, name+" doesn't call slurmbridge.modify", "a user may change a job to a part of a GPU that no one checks, and out of the partitions' rules",
+			Fix{File: name, Lines: []string{"-- as the last thing of your slurm_job_modify:", "return there and slurmbridge.modify(job_desc, job_rec, part_list, modify_uid) or slurm.SUCCESS"}})
 	}
 	if e.ConfDir == "" || e.JobSubmitLua == nil || !strings.HasPrefix(*e.JobSubmitLua, luaFirst) {
 		return // a script of the site's, which calls ours
@@ -424,11 +441,12 @@ func (e *exam) user() {
 		return
 	}
 	slurm := e.slurmUser()
-	unit := Fix{File: "systemctl edit slurmbridge", Lines: []string{"[Service]", "User=" + slurm}}
+	unit := Fix{File: "systemctl edit slurmbridge", Lines: []string{"[Service]", "User=" + slurm, "Group="}}
+	folder := run("echo 'd /run/slurmbridge 0755 "+slurm+" - -' >/etc/tmpfiles.d/slurmbridge.conf", "systemd-tmpfiles --create slurmbridge.conf")
 	e.when(e.User == "root" && strings.EqualFold(e.Config["DisableRootJobs"], "yes"), "gate-rights", Error,
-		"the bridge runs as root and DisableRootJobs is set", "it can't submit the gate", unit)
+		"the bridge runs as root and DisableRootJobs is set", "it can't submit the gate", unit, folder)
 	e.when(e.User != "root" && e.User != slurm, "gate-rights", Error, fmt.Sprintf("the bridge runs as %s, not as SlurmUser (%s)", e.User, slurm),
-		"only they may change users' jobs", unit)
+		"only they may change users' jobs", unit, folder)
 	// Where limits are enforced each job needs an account, and the gate is a job.
 	enforced := slices.ContainsFunc([]string{"associations", "limits", "qos", "safe", "wckeys", "all"}, func(w string) bool { return e.has("AccountingStorageEnforce", w) })
 	s, what := Warning, "AccountingStorageEnforce requires an account of every submitter"
@@ -471,31 +489,47 @@ func (e *exam) gatePartition() {
 		}
 		e.add("gate-seen", Note, "the gate is in the partitions of the jobs", seen+"; in a hidden partition of its own users don't see it", fix...)
 	}
-	among := slices.DeleteFunc(slices.Clone(e.Partitions), func(p text.Partition) bool {
-		return with(e.gpus, func(n *text.Node) bool { return n.Shares[e.sharing] > 0 && slices.Contains(n.Partitions, p.Name) }) == ""
-	})
+	among := e.partitionsOf(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 })
 	if len(among) > 0 && !slices.ContainsFunc(among, func(p text.Partition) bool { return p.State != "DRAIN" && p.State != "INACTIVE" }) {
 		p := among[0]
 		e.add("gate-partition", Error, "partition "+p.Name+" is "+p.State+", and the gate can be in no other", "it takes no jobs, and the gate is one", up(p.Name))
 	}
 }
 
+// partitionsOf are the partitions of the jobs, not the gate's own, that have such a node with GPUs.
+func (e *exam) partitionsOf(such func(*text.Node) bool) []text.Partition {
+	return slices.DeleteFunc(slices.Clone(e.Partitions), func(p text.Partition) bool {
+		return p.Name == e.Settings.GatePartition ||
+			!slices.ContainsFunc(e.gpus, func(n *text.Node) bool { return slices.Contains(n.Partitions, p.Name) && such(n) })
+	})
+}
+
 // memory: where memory is handed out, a job without --mem gets all of a node.
 func (e *exam) memory() {
-	lacks := func(p text.Partition) bool { return !p.DefMem && p.Name != e.Settings.GatePartition }
-	if !strings.Contains(strings.ToUpper(e.Config["SelectTypeParameters"]), "MEMORY") || text.HasDefMem(e.Config) ||
-		len(e.Partitions) > 0 && !slices.ContainsFunc(e.Partitions, lacks) {
+	if !strings.Contains(strings.ToUpper(e.Config["SelectTypeParameters"]), "MEMORY") || text.HasDefMem(e.Config) {
 		return
 	}
-	perGPU := func(p text.Partition) bool { return p.PerGPU.MemMiB > 0 }
-	if text.ParsePerGPU(e.Config["JobDefaults"]).MemMiB > 0 || slices.ContainsFunc(e.Partitions, perGPU) {
+	lack, perGPU := []string{}, text.ParsePerGPU(e.Config["JobDefaults"]).MemMiB > 0
+	for _, p := range e.partitionsOf(func(*text.Node) bool { return true }) {
+		if !p.DefMem {
+			lack = append(lack, p.Name)
+			perGPU = perGPU || p.PerGPU.MemMiB > 0
+		}
+	}
+	if len(lack) == 0 {
+		return
+	}
+	if perGPU {
 		e.add("default-memory", Warning, "DefMemPerGPU is the only default memory",
 			"Slurm gives it to jobs of whole GPUs alone. While the bridge runs, job_submit.lua gives it to jobs that share a GPU as well; without the bridge such a job takes all of a node's memory, unless it says --mem")
 		return
 	}
-	e.add("default-memory", Error, "DefMemPerCPU is not set",
-		"a job that doesn't say --mem takes all of a node's memory, so no two such jobs ever run side by side",
-		e.conf("DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start"))
+	fix := e.conf()
+	for _, name := range lack {
+		fix.Lines = append(fix.Lines, "PartitionName="+name+" … DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start")
+	}
+	e.add("default-memory", Error, "DefMemPerCPU is not set for partition "+strings.Join(lack, ", "),
+		"a job that doesn't say --mem takes all of a node's memory, so no two such jobs ever run side by side", fix)
 }
 
 // hooks: do slurm.conf's lead to slurmbridge-hook?
@@ -503,26 +537,43 @@ func (e *exam) hooks() {
 	if e.Hooks == nil {
 		return
 	}
-	leads := func(hook string) bool {
-		return slices.ContainsFunc(e.Hooks[hook], func(f string) bool { return strings.Contains(f, "slurmbridge") })
+	leads := func(hook string) bool { return slices.ContainsFunc(e.Hooks[hook], func(h Hook) bool { return h.Ours }) }
+	// add is how a hook of ours is added to what the setting has.
+	add := func(hook string) Fix {
+		ours := "/usr/lib/slurmbridge/" + map[string]string{"EpilogSlurmctld": "epilog-slurmctld"}[hook]
+		if hook != "EpilogSlurmctld" {
+			ours += strings.ToLower(hook)
+		}
+		has := e.Config[hook]
+		folder, all := strings.CutSuffix(has, "/*")
+		switch {
+		case has == "":
+			return e.conf(hook + "=" + ours)
+		case all && (hook == "Prolog" || hook == "Epilog"):
+			return run("ln -s " + ours + " " + folder + "/50-slurmbridge")
+		}
+		return Fix{File: has, Lines: []string{ours + "   # a line of it, called with the same environment"}}
 	}
 	for _, h := range []struct{ name, why string }{
 		{"Prolog", "no MPS daemon is started for a shared GPU, and no job's use is recorded"},
 		{"Epilog", "records of jobs are never closed, and MPS daemons are never stopped"},
 		{"TaskProlog", "jobs don't learn where their GPU's MPS daemon is, and share it by turns instead"},
 	} {
-		sub := strings.ToLower(h.name)
-		fix := e.conf(h.name + "=/usr/lib/slurmbridge/" + sub)
-		if folder, all := strings.CutSuffix(e.Config[h.name], "/*"); all && h.name != "TaskProlog" {
-			fix = run("ln -s /usr/lib/slurmbridge/" + sub + " " + folder + "/50-slurmbridge")
-		}
+		check := "hook-" + strings.ToLower(h.name)
 		if n := len(e.Nodes) - len(e.gpus); n > 0 {
 			h.why += fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, and Slurm drains one that lacks its prolog", n)
 		}
-		e.when(!leads(h.name), "hook-"+sub, Error, h.name+" doesn't lead to slurmbridge-hook", h.why, fix)
+		hidden := slices.IndexFunc(e.Hooks[h.name], func(h Hook) bool { return !h.Seen })
+		switch {
+		case leads(h.name):
+		case hidden >= 0:
+			e.add(check, Note, "whether "+h.name+" leads to slurmbridge-hook can't be seen from here: "+e.Hooks[h.name][hidden].File+" is on the nodes", "if it doesn't, "+h.why, add(h.name))
+		default:
+			e.add(check, Error, h.name+" doesn't lead to slurmbridge-hook", h.why, add(h.name))
+		}
 	}
-	e.when(!strings.Contains(e.Config["EpilogSlurmctld"], "slurmbridge") && !leads("EpilogSlurmctld"), "epilog-slurmctld", Warning,
-		"EpilogSlurmctld doesn't wake the bridge", "it then notices that a GPU is free only at its next poll", e.conf("EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"))
+	e.when(!leads("EpilogSlurmctld"), "epilog-slurmctld", Warning,
+		"EpilogSlurmctld doesn't wake the bridge", "it then notices that a GPU is free only at its next poll", add("EpilogSlurmctld"))
 	// Tried on 22.05.8: with both a job's end is followed by a look within 0.1 s,
 	// without an Epilog the next job begins 25 to 30 s later.
 	e.when(e.Config["EpilogSlurmctld"] != "" && e.Config["Epilog"] == "", "epilog-order", Warning, "there is an EpilogSlurmctld and no Epilog",
@@ -585,7 +636,7 @@ func (e *exam) accrue() {
 			behind+"; ACCRUE_ALWAYS would change that, but Slurm ignores these limits with it")
 	case !always:
 		e.add("accrue", Warning, "PriorityFlags has no ACCRUE_ALWAYS",
-			behind, e.conf("PriorityFlags="+joined(e.Config["PriorityFlags"], "ACCRUE_ALWAYS")))
+			behind, e.with("PriorityFlags", "ACCRUE_ALWAYS"))
 	}
 }
 
@@ -636,7 +687,7 @@ func (e *exam) agents() {
 	}
 	answers := func(n *text.Node) bool { a, asked := e.Agents[n.Name]; return asked && a.Err == "" }
 	that := func(so func(Agent) bool) string {
-		return with(e.gpus, func(n *text.Node) bool { return so(e.Agents[n.Name]) })
+		return nodesThat(e.gpus, func(n *text.Node) bool { return so(e.Agents[n.Name]) })
 	}
 	why := ""
 	var sick []string
@@ -652,7 +703,7 @@ func (e *exam) agents() {
 		e.when(answers(n) && off >= 2*time.Second, "clock", Warning, fmt.Sprintf("the clock of %s is %s off", n.Name, off),
 			"records of who shared a GPU when no longer fit together, and those of a clock that is minutes off are refused", run("chronyc tracking   # on "+n.Name))
 	}
-	silent := with(e.gpus, func(n *text.Node) bool { return !answers(n) })
+	silent := nodesThat(e.gpus, func(n *text.Node) bool { return !answers(n) })
 	e.when(silent != "", "agent", Warning, "no answer from gpuprof on "+silent+why, "jobs there run, but nothing is learned from them",
 		run("systemctl enable --now gpuprof   # on each of them", "slurmbridge doctor --agents https://{node}:9798   # where they listen elsewhere"))
 	e.when(sick != nil, "agent-sick", Warning, "gpuprof isn't well on "+strings.Join(sick, ", "), "little or nothing is learned from jobs there",
@@ -663,10 +714,10 @@ func (e *exam) agents() {
 	unset := that(func(a Agent) bool { return a.Hooks != nil && !*a.Hooks })
 	e.when(unset != "", "hook-settings", Warning, "settings of the hooks on "+unset+" make no sense", "jobs start there with defaults in their place",
 		run("journalctl -t slurmbridge-hook -n 50   # on each of them, names the setting of /etc/slurmbridge/node.yaml"))
-	noMPS := with(e.gpus, func(n *text.Node) bool { mps := e.Agents[n.Name].MPS; return sharesOf(n) > 0 && mps != nil && !*mps })
+	noMPS := nodesThat(e.gpus, func(n *text.Node) bool { mps := e.Agents[n.Name].MPS; return sharesOf(n) > 0 && mps != nil && !*mps })
 	e.when(noMPS != "", "mps-binary", Error, "no nvidia-cuda-mps-control on "+noMPS, "jobs that share a GPU there take turns instead of running side by side",
 		run("apt-get install nvidia-cuda-mps   # or your driver's package, on each of them"))
-	unseen := with(e.gpus, func(n *text.Node) bool { return sharesOf(n) > 0 && answers(n) && e.Agents[n.Name].MPS == nil })
+	unseen := nodesThat(e.gpus, func(n *text.Node) bool { return sharesOf(n) > 0 && answers(n) && e.Agents[n.Name].MPS == nil })
 	e.when(unseen != "", "mps-unseen", Note, "whether "+unseen+" have nvidia-cuda-mps-control can't be seen from here",
 		"where it is missing jobs that share a GPU take turns instead of running side by side",
 		run("ls -l /usr/bin/nvidia-cuda-mps-control /usr/bin/nvidia-cuda-mps-server   # on each of them; mps_control of node.yaml names another place"))

@@ -46,11 +46,12 @@ func bridged(t *testing.T, release string) *Facts {
 		Partitions:   text.ParsePartitions([]byte(recorded(t, release+"-bridged.partitions") + gates)),
 		ConfDir:      "/etc/slurm",
 		GresConf:     ptr("Name=gpu Type=titanxp File=/dev/nvidia0\nName=mps Count=100 File=/dev/nvidia0\n"),
-		JobSubmitLua: ptr("-- slurmbridge"),
-		Hooks: map[string][]string{
-			"Prolog":     {"/etc/slurm/prolog.d/50-slurmbridge"},
-			"Epilog":     {"/etc/slurm/epilog.d/50-slurmbridge"},
-			"TaskProlog": {"/usr/lib/slurmbridge/taskprolog"},
+		JobSubmitLua: ptr("slurmbridge.submit() slurmbridge.modify()"),
+		Hooks: map[string][]Hook{
+			"Prolog":          {{"/etc/slurm/prolog.d/50-slurmbridge", true, true}},
+			"Epilog":          {{"/etc/slurm/epilog.d/50-slurmbridge", true, true}},
+			"TaskProlog":      {{"/usr/lib/slurmbridge/taskprolog", true, true}},
+			"EpilogSlurmctld": {{"/usr/lib/slurmbridge/epilog-slurmctld", true, true}},
 		},
 		Folders:     map[string]bool{"/run/slurmbridge": true},
 		MungeSocket: ptr(true),
@@ -82,7 +83,7 @@ func TestPlainCluster(t *testing.T) {
 		Config:     text.ParseConfig([]byte(recorded(t, "22.05.8-plain.config"))),
 		Nodes:      text.ParseNodes([]byte(recorded(t, "22.05.8-plain.nodes"))),
 		Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions"))),
-		ConfDir:    "/etc/slurm", Hooks: map[string][]string{}, User: "slurm", Settings: config.Default(),
+		ConfDir:    "/etc/slurm", Hooks: map[string][]Hook{}, User: "slurm", Settings: config.Default(),
 		Folders: map[string]bool{"/run/slurmbridge": false}, MungeSocket: ptr(true),
 	}
 	got := checks(Examine(f))
@@ -132,7 +133,7 @@ func TestEachFinding(t *testing.T) {
 		{"linear", conf("SelectType", "select/linear"), "error select-type", "SelectType=select/cons_tres"},
 		{"no lua", conf("JobSubmitPlugins", ""), "error lua", "JobSubmitPlugins=lua"},
 		{"no script", func(f *Facts) { f.JobSubmitLua = nil }, "error lua", "install -m 644 /usr/share/slurmbridge/job_submit.lua /etc/slurm/job_submit.lua"},
-		{"own script", func(f *Facts) { f.JobSubmitLua = ptr("function slurm_job_submit() end") }, "error lua", "return slurmbridge.submit(job_desc, part_list, submit_uid)"},
+		{"own script", func(f *Facts) { f.JobSubmitLua = ptr("function slurm_job_submit() end") }, "error lua", "return there and slurmbridge.submit(job_desc, part_list, submit_uid) or slurm.SUCCESS"},
 		{"lua no", func(f *Facts) { f.Settings.Lua = "no" }, "error lua", "lua: auto"},
 		{"lua yes, newer", func(f *Facts) {
 			f.Config["SLURM_VERSION"], f.Config["JobSubmitPlugins"], f.Settings.Lua = "24.11.5", "", "yes"
@@ -183,13 +184,26 @@ func TestEachFinding(t *testing.T) {
 		{"default memory for whole GPUs alone", func(f *Facts) {
 			f.Config["DefMemPerCPU"], f.Partitions[0].PerGPU.MemMiB = "0", 2000
 		}, "warning default-memory", ""},
-		{"no default memory", conf("DefMemPerCPU", "0"), "error default-memory", "DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start"},
+		{"no default memory", conf("DefMemPerCPU", "0"), "error default-memory", "PartitionName=gpu … DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start"},
+		{"other gres", func(f *Facts) {
+			f.Config["GresTypes"] = "gpu,nic"
+			f.Config["SLURM_VERSION"] = "24.11.5"
+		}, "error gres-types", "GresTypes=gpu,nic,mps"},
+		{"another plugin", func(f *Facts) { f.Config["JobSubmitPlugins"] = "require_timelimit" }, "error lua", "JobSubmitPlugins=require_timelimit,lua"},
+		{"a node of other gres", node("gpu:titanxp:2,nic:2(S:0)"), "error node-shares", "NodeName=gpu1 … Gres=gpu:titanxp:2,mps:200,nic:2"},
+		{"own script without modify", func(f *Facts) { f.JobSubmitLua = ptr("return slurmbridge.submit()") }, "warning lua-modify", "-- as the last thing of your slurm_job_modify:"},
 		{"no prolog", func(f *Facts) { f.Hooks["Prolog"] = nil }, "error hook-prolog", "ln -s /usr/lib/slurmbridge/prolog /etc/slurm/prolog.d/50-slurmbridge"},
-		{"other epilog", func(f *Facts) { f.Config["Epilog"], f.Hooks["Epilog"] = "/x", []string{"/x"} }, "error hook-epilog", "Epilog=/usr/lib/slurmbridge/epilog"},
-		{"no task prolog", func(f *Facts) { f.Hooks["TaskProlog"] = nil }, "error hook-taskprolog", "TaskProlog=/usr/lib/slurmbridge/taskprolog"},
+		{"other epilog", func(f *Facts) { f.Config["Epilog"], f.Hooks["Epilog"] = "/x", []Hook{{"/x", true, false}} }, "error hook-epilog", "/usr/lib/slurmbridge/epilog   # a line of it, called with the same environment"},
+		{"epilog that is on the nodes", func(f *Facts) {
+			f.Config["Epilog"], f.Hooks["Epilog"] = "/etc/slurm/epilog.d/*", []Hook{{"/etc/slurm/epilog.d/*", false, false}}
+		}, "note hook-epilog", "ln -s /usr/lib/slurmbridge/epilog /etc/slurm/epilog.d/50-slurmbridge"},
+		{"another epilogslurmctld", func(f *Facts) {
+			f.Config["EpilogSlurmctld"], f.Hooks["EpilogSlurmctld"] = "/opt/end", []Hook{{"/opt/end", true, false}}
+		}, "warning epilog-slurmctld", "/usr/lib/slurmbridge/epilog-slurmctld   # a line of it, called with the same environment"},
+		{"no task prolog", func(f *Facts) { f.Config["TaskProlog"], f.Hooks["TaskProlog"] = "", nil }, "error hook-taskprolog", "TaskProlog=/usr/lib/slurmbridge/taskprolog"},
 		{"drained", func(f *Facts) { f.Nodes[1].Reason = "Prolog error" }, "error drained", "scontrol update NodeName=gpu2 State=RESUME"},
 		{"no epilog at all", conf("Epilog", ""), "warning epilog-order", "Epilog=/usr/lib/slurmbridge/epilog"},
-		{"no epilogslurmctld", conf("EpilogSlurmctld", ""), "warning epilog-slurmctld", "EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"},
+		{"no epilogslurmctld", func(f *Facts) { f.Config["EpilogSlurmctld"], f.Hooks["EpilogSlurmctld"] = "", nil }, "warning epilog-slurmctld", "EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"},
 		{"short hooks", conf("PrologEpilogTimeout", "20"), "warning hook-timeout", "PrologEpilogTimeout=120"},
 		{"requeued at once", func(f *Facts) {
 			f.Config["SLURM_VERSION"], f.Config["SchedulerParameters"] = "26.05.5", "requeue_delay=1,"+Scheduler
@@ -330,15 +344,21 @@ func TestNoTokens(t *testing.T) {
 // What a cluster may well have, and what is well, is not found fault with.
 func TestNoFalseAlarm(t *testing.T) {
 	for name, change := range map[string]func(*Facts){
-		"nobody is forgotten":    func(f *Facts) { f.Config["MinJobAge"] = "0 sec" },
-		"long enough":            func(f *Facts) { f.Config["MinJobAge"] = "30 sec" },
-		"partition down":         func(f *Facts) { f.Partitions[0].State = "DOWN" },
-		"partition drains":       func(f *Facts) { f.Partitions[0].State = "DRAIN" }, // the gate has its own
-		"memory by partition":    func(f *Facts) { f.Config["DefMemPerCPU"], f.Partitions[0].DefMem = "0", true },
-		"gres.conf includes":     func(f *Facts) { f.GresConf = ptr("Name=gpu\nInclude /etc/slurm/gres.d/shares\n") },
-		"gres.conf in capitals":  func(f *Facts) { f.GresConf = ptr("NodeName=gpu[1-2] NAME=MPS Count=100\n") },
-		"gres.conf is not here":  func(f *Facts) { f.ConfDir, f.GresConf, f.JobSubmitLua = "", nil, nil },
-		"a site's own lua":       func(f *Facts) { f.JobSubmitLua, f.PackagedLua = ptr("dofile('slurmbridge')"), ptr("-- slurmbridge: x") },
+		"nobody is forgotten": func(f *Facts) { f.Config["MinJobAge"] = "0 sec" },
+		"long enough":         func(f *Facts) { f.Config["MinJobAge"] = "30 sec" },
+		"partition down":      func(f *Facts) { f.Partitions[0].State = "DOWN" },
+		"partition drains":    func(f *Facts) { f.Partitions[0].State = "DRAIN" }, // the gate has its own
+		"memory by partition": func(f *Facts) { f.Config["DefMemPerCPU"], f.Partitions[0].DefMem = "0", true },
+		"other jobs' memory": func(f *Facts) {
+			f.Config["DefMemPerCPU"], f.Partitions[0].DefMem = "0", true
+			f.Partitions = append(f.Partitions, text.Partition{Name: "cpus", State: "UP"})
+		},
+		"gres.conf includes":    func(f *Facts) { f.GresConf = ptr("Name=gpu\nInclude /etc/slurm/gres.d/shares\n") },
+		"gres.conf in capitals": func(f *Facts) { f.GresConf = ptr("NodeName=gpu[1-2] NAME=MPS Count=100\n") },
+		"gres.conf is not here": func(f *Facts) { f.ConfDir, f.GresConf, f.JobSubmitLua = "", nil, nil },
+		"a site's own lua": func(f *Facts) {
+			f.JobSubmitLua, f.PackagedLua = ptr("local s = dofile('slurmbridge') s.modify()"), ptr("-- slurmbridge: x")
+		},
 		"a clock a second off":   func(f *Facts) { f.Agents["gpu1"] = Agent{Ahead: -1200 * time.Millisecond, MPS: ptr(true)} },
 		"the daemon is well":     func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "dqn", Gate: "7"} },
 		"MUNGE is well":          func(f *Facts) { f.Munge = ptr("") },
@@ -427,12 +447,13 @@ func TestCollect(t *testing.T) {
 	put("slurm.conf", "")
 	put("gres.conf", "Name=gpu")
 	hook := put("slurmbridge-hook", "")
-	put("prolog.d/10-site", "")
+	put("prolog.d/10-site", "# not /usr/lib/slurmbridge/prolog\n")
+	put("site-epilog", "#!/bin/sh\nexec /usr/lib/slurmbridge/epilog\n")
 	must.OK(t, os.Symlink(hook, filepath.Join(dir, "prolog.d/50-gpu")))
 	ask := func(_ context.Context, program string, args ...string) (string, error) {
 		switch line := program + " " + strings.Join(args, " "); line {
 		case "scontrol show config":
-			return "SLURM_CONF = " + conf + "\nProlog = " + dir + "/prolog.d/*\nTaskProlog = /nowhere/slurmbridge\n", nil
+			return "SLURM_CONF = " + conf + "\nProlog = " + dir + "/prolog.d/*\nEpilog = " + dir + "/site-epilog\nTaskProlog = /nowhere/slurmbridge\n", nil
 		case "scontrol show nodes -o":
 			return "NodeName=a Gres=gpu:t4:1\n", nil
 		case "scontrol show partitions -o":
@@ -455,9 +476,11 @@ func TestCollect(t *testing.T) {
 		t.Errorf("Slurm's: %+v", f)
 	}
 	must.Equal(t, f.Folders, map[string]bool{dir: true, dir + "/absent": false}, "folders")
-	if h := f.Hooks["Prolog"]; len(h) != 2 || !strings.HasSuffix(h[1], "slurmbridge-hook") {
-		t.Errorf("hooks: %q", f.Hooks)
-	}
+	must.Equal(t, f.Hooks, map[string][]Hook{
+		"Prolog":     {{dir + "/prolog.d/10-site", true, false}, {dir + "/prolog.d/50-gpu", true, true}},
+		"Epilog":     {{dir + "/site-epilog", true, true}},
+		"TaskProlog": {{"/nowhere/slurmbridge", false, true}},
+	}, "hooks")
 	if f.Key != nil {
 		t.Errorf("a key: %v", *f.Key)
 	}
@@ -481,7 +504,7 @@ func FuzzExamine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, conf, nodes, partitions string) {
 		facts := &Facts{
 			Config: text.ParseConfig([]byte(conf)), Nodes: text.ParseNodes([]byte(nodes)), Partitions: text.ParsePartitions([]byte(partitions)),
-			Hooks: map[string][]string{}, User: "slurm", Settings: config.Default(),
+			Hooks: map[string][]Hook{}, User: "slurm", Settings: config.Default(),
 		}
 		found := Examine(facts)
 		var b bytes.Buffer
@@ -547,7 +570,7 @@ func TestFragmentsOfEtc(t *testing.T) {
 	var example, gate string
 	for line := range strings.Lines(read("slurm.conf.slurmbridge")) {
 		if rest, ok := strings.CutPrefix(line, "#NodeName="); ok {
-			example = "NodeName=" + rest
+			example = "NodeName=" + strings.TrimSpace(rest)
 		}
 		if strings.HasPrefix(line, "PartitionName=") {
 			gate = strings.TrimSpace(line) + " State=UP\n"
@@ -558,10 +581,11 @@ func TestFragmentsOfEtc(t *testing.T) {
 		}
 	}
 	settings := config.Default()
+	settings.SharersOnly = []string{"gpu"}
 	facts := &Facts{
-		Config: conf, Nodes: text.ParseNodes([]byte(example)), Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions") + gate)),
+		Config: conf, Nodes: text.ParseNodes([]byte(example + " Partitions=gpu\n")), Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions") + gate)),
 		Hooks: hooks(conf), User: "slurm", Settings: settings,
-		ConfDir: "/etc/slurm", JobSubmitLua: ptr("-- " + Signature), GresConf: ptr(read("gres.conf.slurmbridge")),
+		ConfDir: "/etc/slurm", JobSubmitLua: ptr("-- " + Signature + ".modify()"), GresConf: ptr(read("gres.conf.slurmbridge")),
 	}
 	if got := Examine(facts); len(got) != 0 {
 		t.Errorf("with everything that etc names: %v", checks(got))

@@ -74,11 +74,11 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 		askAround(ctx, facts, cfg, f, web)
 	}
 	findings := doctor.Examine(facts)
-	write := doctor.WriteText
+	write, out := doctor.WriteText, s.Out
 	if s.JSON {
-		write = doctor.WriteJSON
+		write, out = doctor.WriteJSON, s.Exact()
 	}
-	if err := write(s.Out, findings); err != nil {
+	if err := write(out, findings); err != nil {
 		return err
 	}
 	if n := doctor.Exit(findings); n != 0 {

@@ -190,7 +190,7 @@ series, as import reads them; with --user that user's.`,
 					p, _ := apps.ByName(name)
 					out = append(out, p)
 				}
-				return writeProfiles(s.Out, args[0], out)
+				return writeProfiles(s.Exact(), args[0], out)
 			}
 			return s.WithStore(c, func(st *store.Store) error {
 				entries, err := st.List(c.Context())
@@ -202,7 +202,7 @@ series, as import reads them; with --user that user's.`,
 						out = append(out, e.Profile)
 					}
 				}
-				return writeProfiles(s.Out, args[0], out)
+				return writeProfiles(s.Exact(), args[0], out)
 			})
 		},
 	}
@@ -245,6 +245,9 @@ func writeProfiles(w io.Writer, path string, ps []*rlcore.Profile) error {
 
 // width of what is written to: a terminal's, else 80 columns.
 func width(w io.Writer) int {
+	if p, ok := w.(cli.Printable); ok {
+		w = p.Writer
+	}
 	if f, ok := w.(*os.File); ok {
 		if cols, _, err := term.GetSize(int(f.Fd())); err == nil && cols > 0 {
 			return cols

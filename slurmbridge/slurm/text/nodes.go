@@ -29,6 +29,8 @@ type Node struct {
 	MemAlloc float64
 	GPUs     map[string]int // by type; "" = no type
 	Shares   map[string]int // by kind, "mps" or "shard"
+	// OtherGres is what else the node has, as Slurm shows it ("nic:2").
+	OtherGres []string
 	// Cards are the GPUs by their indexes. Which of several alike have no shares only
 	// `scontrol -d` says, and only from 23.02 on; else the last are taken for them.
 	Cards []Card
@@ -103,6 +105,12 @@ func parseNode(line []byte) Node {
 			}
 		default:
 			n.Shares[g.Name] = min(n.Shares[g.Name]+g.Count, maxCount)
+		}
+	}
+	for item := range items(f["Gres"]) {
+		if g, ok := parseGresItem(item); ok && !g.ofGPU() {
+			bare, _, _ := strings.Cut(item, "(")
+			n.OtherGres = append(n.OtherGres, bare)
 		}
 	}
 	n.deal(f["Gres"], f["GresUsed"])

@@ -3,6 +3,8 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -28,8 +31,10 @@ import (
 type Env struct {
 	File   string // --config
 	JSON   bool
-	Out    io.Writer
+	Out    io.Writer // for people: Root lets no control characters through
 	ErrOut io.Writer
+
+	exact io.Writer // Out as it was given; nil = Out
 }
 
 // Load reads the settings with the command's own flags.
@@ -52,6 +57,9 @@ func (e *Env) Configured(run func(c *cobra.Command, cfg *config.Config, args []s
 	}
 }
 
+// Exact is standard output for programs: what is written to it stays as it is.
+func (e *Env) Exact() io.Writer { return cmp.Or(e.exact, e.Out) }
+
 // Show writes v to standard output with --json, otherwise what print writes.
 func (e *Env) Show(v any, print func()) error {
 	if e.JSON {
@@ -66,7 +74,7 @@ func (e *Env) Log() *slog.Logger { return slog.New(slog.NewTextHandler(e.ErrOut,
 
 // PrintJSON writes v to standard output.
 func (e *Env) PrintJSON(v any) error {
-	enc := json.NewEncoder(e.Out)
+	enc := json.NewEncoder(e.Exact())
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
@@ -79,6 +87,25 @@ func (e *Env) Table(title string, header ...any) table.Writer {
 	t.SetTitle(title)
 	t.AppendHeader(header)
 	return t
+}
+
+// Printable passes text on with ? for whatever could move a terminal's cursor or hide text: users, nodes and other
+// programs wrote some of it.
+type Printable struct{ io.Writer }
+
+// Write implements io.Writer.
+func (p Printable) Write(b []byte) (int, error) {
+	if _, err := p.Writer.Write(bytes.Map(printable, b)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+func printable(r rune) rune {
+	if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+		return r
+	}
+	return '?'
 }
 
 // Usage marks a mistake in what the user wrote, not in what the program did.
@@ -96,6 +123,7 @@ func (e Exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 // Root completes a program's root command by its subcommands and by what all have.
 func Root(e *Env, version string, root *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	root.Use, root.Version, root.SilenceUsage, root.SilenceErrors = "slurmbridge", version, true, true
+	e.exact, e.Out = e.Out, Printable{e.Out}
 	root.SetOut(e.Out)
 	root.SetErr(e.ErrOut)
 	root.SetVersionTemplate("slurmbridge {{.Version}}\n")
@@ -139,7 +167,7 @@ func Run(root *cobra.Command, args []string) int {
 		err = fmt.Errorf("%s; see %s --help", strings.Join(strings.Fields(err.Error()), " "), c.CommandPath())
 		isUsage = true
 	}
-	fmt.Fprintf(root.ErrOrStderr(), "slurmbridge: %v\n", err)
+	fmt.Fprintf(Printable{root.ErrOrStderr()}, "slurmbridge: %v\n", err)
 	if isUsage {
 		return 2
 	}

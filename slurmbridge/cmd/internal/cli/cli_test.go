@@ -1,0 +1,33 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+)
+
+// What a user or a node wrote can't clear the terminal of whoever reads it, or hide what follows; programs get it as it is.
+func TestHostileText(t *testing.T) {
+	const evil = "a\x1b[2J\u009b8m\u202eb\r…é\t\n"
+	var out, errOut bytes.Buffer
+	e := &Env{Out: &out, ErrOut: &errOut}
+	root := Root(e, "1", &cobra.Command{RunE: func(*cobra.Command, []string) error {
+		_, err := e.Out.Write([]byte(evil))
+		must.OK(t, err)
+		return errors.New(evil)
+	}})
+	if status := Run(root, nil); status != 1 {
+		t.Errorf("status %d", status)
+	}
+	const shown = "a?[2J?8m?b?…é\t\n"
+	must.Equal(t, out.String(), shown)
+	must.Equal(t, errOut.String(), "slurmbridge: "+shown+"\n")
+	out.Reset()
+	_, err := e.Exact().Write([]byte(evil))
+	must.OK(t, err)
+	must.Equal(t, out.String(), evil)
+}
