@@ -6,15 +6,16 @@
 -- Install it beside slurm.conf as job_submit.lua with JobSubmitPlugins=lua, or
 -- call it from a job_submit.lua of your own:
 --
---    local slurmbridge = dofile("/usr/share/slurmbridge/job_submit.lua")
+--    local there, slurmbridge = pcall(dofile, "/usr/share/slurmbridge/job_submit.lua")
 --    function slurm_job_submit(job, parts, uid)
---       local rc = slurmbridge.submit(job, parts, uid)
---       if rc ~= slurm.SUCCESS then return rc end
 --       ...
+--       return there and slurmbridge.submit(job, parts, uid) or slurm.SUCCESS
 --    end
 --    function slurm_job_modify(job, rec, parts, uid)
 --       ...the same with slurmbridge.modify(job, rec, parts, uid)
 --    end
+--
+-- With pcall slurmctld starts on a host without the package, too.
 --
 -- It asks nobody: it reads one small file that the bridge keeps, and only while
 -- that file is fresh does it add the gate (the job that waiting jobs depend on).

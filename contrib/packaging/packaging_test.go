@@ -49,10 +49,13 @@ func files(t *testing.T, root string) string {
 	return strings.Join(names, " ")
 }
 
-// The hooks that slurm.conf still names outlive the package as ones that do nothing,
-// in whatever way they are named, and go at the purge after that.
+// Hooks outlive the package as ones that do nothing, and those that slurm.conf still names, in whatever way, outlive its
+// purge.
 func TestNamedHooksStay(t *testing.T) {
 	for conf, stays := range map[string]string{
+		"Prolog=/usr/lib/slurmbridge/prolog\r\n":                        "prolog",
+		"Prolog=\"/usr/lib/slurmbridge/prolog\"\n":                      "prolog",
+		"Prolog=/usr/lib/slurmbridge/prolog\t# ours\n":                  "prolog",
 		"Prolog=/usr/lib/slurmbridge/prolog\n":                          "prolog",
 		"prolog = /opt/x,/usr/lib/slurmbridge/prolog,/opt/y\n":          "prolog",
 		"Epilog=/usr/lib/slurmbridge/epilog # ours\n":                   "epilog",
@@ -62,21 +65,26 @@ func TestNamedHooksStay(t *testing.T) {
 		"Prolog=/usr/lib/slurmbridge/prolog2\nEpilog=/usr/bin/epilog\n": "",
 		"": "",
 	} {
-		root := lay(t, map[string]string{"etc/slurm/slurm.conf": conf})
-		said := script(t, root, "gpuprof.postrm", "remove")
+		root := lay(t, map[string]string{"opt/slurm/etc/site.conf": conf})
+		called := func(hook string) error { return exec.Command(filepath.Join(root, "usr/lib/slurmbridge", hook)).Run() }
+		script(t, root, "gpuprof.postrm", "remove")
 		for _, hook := range []string{"prolog", "epilog", "taskprolog"} {
-			path := filepath.Join(root, "usr/lib/slurmbridge", hook)
-			err := exec.Command(path).Run()
-			if (err == nil) != (hook == stays) {
-				t.Errorf("%q: %s: %v", conf, hook, err)
+			if err := called(hook); err != nil {
+				t.Errorf("%q: removed: %s: %v", conf, hook, err)
+			}
+		}
+		said := script(t, root, "gpuprof.postrm", "purge")
+		for _, hook := range []string{"prolog", "epilog", "taskprolog"} {
+			if err := called(hook); (err == nil) != (hook == stays) {
+				t.Errorf("%q: purged: %s: %v", conf, hook, err)
 			}
 		}
 		if (said != "") != (stays != "") {
 			t.Errorf("%q: it says %q", conf, said)
 		}
-		must.OK(t, os.Remove(filepath.Join(root, "etc/slurm/slurm.conf")))
+		must.OK(t, os.Remove(filepath.Join(root, "opt/slurm/etc/site.conf")))
 		script(t, root, "gpuprof.postrm", "purge")
-		if left := files(t, root); stays != "" && left != "etc/slurm usr/lib" {
+		if left := files(t, root); left != "opt/slurm/etc usr/lib" {
 			t.Errorf("%q: purge left %q", conf, left)
 		}
 	}
@@ -87,8 +95,27 @@ func TestLinkedHookStays(t *testing.T) {
 	link := filepath.Join(root, "etc/slurm/prolog.d/50-slurmbridge")
 	must.OK(t, os.Symlink("/usr/lib/slurmbridge/prolog", link))
 	script(t, root, "gpuprof.postrm", "remove")
+	script(t, root, "gpuprof.postrm", "purge")
 	if err := exec.Command(filepath.Join(root, "usr/lib/slurmbridge/prolog")).Run(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A site's job_submit.lua that loads ours loads it, or one that does nothing, for as long as it names it: slurmctld
+// doesn't start with one that fails.
+func TestNamedScriptStays(t *testing.T) {
+	const site, ours = "etc/slurm/job_submit.lua", "usr/share/slurmbridge/job_submit.lua"
+	root := lay(t, map[string]string{site: "local s = dofile(\"/" + ours + "\")\n"})
+	script(t, root, "slurmbridge.postrm", "remove")
+	script(t, root, "slurmbridge.postrm", "purge")
+	b := must.Get(os.ReadFile(filepath.Join(root, ours)))(t)
+	if !strings.Contains(string(b), "return { submit = pass, modify = pass }") {
+		t.Errorf("%s", b)
+	}
+	must.OK(t, os.Remove(filepath.Join(root, site)))
+	script(t, root, "slurmbridge.postrm", "purge")
+	if _, err := os.Stat(filepath.Join(root, ours)); !os.IsNotExist(err) {
+		t.Error("nothing names it, and it is still there")
 	}
 }
 
@@ -133,7 +160,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			script(t, root, pkg+".postrm", "remove")
 			script(t, root, pkg+".postrm", "purge")
 		}
-		if left := files(t, root); left != "etc/systemd/system/multi-user.target.wants/other.service run var/lib var/spool" {
+		if left := files(t, root); left != "etc/systemd/system/multi-user.target.wants/other.service run usr/lib usr/share var/lib var/spool" {
 			t.Errorf("%v: left: %s", order, left)
 		}
 	}

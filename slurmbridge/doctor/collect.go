@@ -47,6 +47,7 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge strin
 	}
 	f.Nodes = text.ParseNodes([]byte(show("nodes", "-o")))
 	f.Partitions = text.ParsePartitions([]byte(show("partitions", "-o")))
+	f.Federation, _ = text.Federation([]byte(show("federation")))
 	askAccounting(ctx, ask, f)
 	askRequests(ctx, ask, f)
 	if conf := f.Config["SLURM_CONF"]; conf != "" {
@@ -161,6 +162,8 @@ type Facts struct {
 	// GresConf and JobSubmitLua are the texts of the files next to slurm.conf; nil = there is none.
 	// They are read only if ConfDir is set.
 	GresConf, JobSubmitLua *string
+	// Federation is the one that the cluster is in, "" = none.
+	Federation string
 	// ConfDir is the folder of slurm.conf, where this machine has it.
 	ConfDir string
 	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld

@@ -271,6 +271,9 @@ func (e *exam) slurmConf() {
 		e.when(!e.Folders[dir], "folder", Error, dir+" is not there", "the bridge keeps its state in it, and job_submit.lua reads the gate there",
 			run("install -d -o "+e.slurmUser()+" -m 755 "+dir))
 	}
+	e.when(e.Federation != "", "federation", Warning, "the cluster is in a federation ("+e.Federation+")",
+		"slurmbridge groups the jobs of its own cluster. Slurm gives a job to the other clusters once it depends on nothing, so one behind the gate doesn't start on a GPU that is idle there; sbatch's own choice of a cluster (-M) is as before",
+		setting("mode: shadow   # where users count on starting anywhere"))
 	// job_submit.lua runs where slurmctld does, and finds no gate on a host without a daemon.
 	first, _, _ := strings.Cut(e.Config["SlurmctldHost[0]"], "(")
 	second, _, _ := strings.Cut(e.Config["SlurmctldHost[1]"], "(")

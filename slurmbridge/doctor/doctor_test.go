@@ -169,6 +169,7 @@ func TestEachFinding(t *testing.T) {
 		{"the gate's partition is down", func(f *Facts) { f.Partitions[1].State = "DOWN" }, "warning gate-partition", "scontrol update PartitionName=gates State=UP"},
 		{"the gate's partition is seen", func(f *Facts) { f.Partitions[1].Hidden = false }, "note gate-seen", "PartitionName=gates … Hidden=YES"},
 		{"the gate is seen", func(f *Facts) { f.Settings.GatePartition = "" }, "note gate-seen", "gate_partition: slurmbridge"},
+		{"a federation", func(f *Facts) { f.Federation = "both" }, "warning federation", ""},
 		{"a backup slurmctld", func(f *Facts) {
 			f.Config["SlurmctldHost[0]"], f.Config["SlurmctldHost[1]"] = "head1(10.0.0.1)", "head2"
 		}, "note two-controllers", `# on the nodes, in gpuprof.yaml and node.yaml: controller: "http://head1:9797,http://head2:9797"`},

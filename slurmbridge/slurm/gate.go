@@ -58,6 +58,9 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 	if len(partitions) > 0 {
 		args = append(args, "--partition="+strings.Join(partitions, ","))
 	}
+	if self := c.federated(ctx); self != "" {
+		args = append([]string{"--clusters=" + self}, args...)
+	}
 	submit := func(more ...string) ([]byte, string, error) {
 		return c.run(ctx, command{name: "sbatch", prog: "sbatch", args: append(more, args...), stdin: "#!/bin/sh\nexit 0\n"})
 	}
@@ -87,6 +90,17 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout())
 	defer cancel()
 	return "", "", errors.Join(err, c.OpenGate(cleanup, id))
+}
+
+// federated is this cluster's name where it is in a federation, else "". Without it a job is on all of the federation's
+// clusters, where other daemons would take the gate for their own cluster's.
+func (c *Client) federated(ctx context.Context) string {
+	out, _, err := c.run(ctx, command{name: "scontrol show federation", prog: "scontrol", args: []string{"show", "federation"}})
+	if err != nil {
+		return ""
+	}
+	_, self := text.Federation(out)
+	return self
 }
 
 // mostAccounts bounds the accounts that are tried for a gate.

@@ -345,6 +345,18 @@ esac`)
 	}
 }
 
+// In a federation the gate is on this cluster alone: another's daemon would take it for one of its own cluster.
+func TestTheGateStaysInItsCluster(t *testing.T) {
+	c, calls := recordingFake(t, `case "$(basename $0) $*" in
+"scontrol show federation") printf 'Federation: both\nSelf:       a:10.0.0.1:6817 ID:1 FedState:ACTIVE Features:\nSibling:    b:10.0.0.2:6817 ID:2\n';;
+"sbatch --clusters=a "*) echo "77;a";;
+"sbatch "*) echo 78;;
+esac`)
+	if id, _, err := c.CreateGate(t.Context(), time.Minute, nil); id != "77" || err != nil {
+		t.Errorf("%q %v: %q", id, err, calls())
+	}
+}
+
 // Limits on GPUs are read where jobs are adopted and limits enforced, once a minute. Before they are known all
 // jobs are under one; later they stay as they were while the database is away.
 func TestGPULimits(t *testing.T) {

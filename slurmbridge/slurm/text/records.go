@@ -2,6 +2,7 @@ package text
 
 import (
 	"bytes"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -152,3 +153,22 @@ func HasDefMem(f map[string]string) bool {
 		return v != "" && v != "0" && v != "UNLIMITED"
 	})
 }
+
+// Federation reads `scontrol show federation`: the federation's name and this cluster's, "" where there is none.
+func Federation(out []byte) (name, self string) {
+	for line := range strings.Lines(string(out)) {
+		key, value, _ := strings.Cut(line, ":")
+		value, _, _ = strings.Cut(strings.TrimSpace(value), ":")
+		switch {
+		case !clusterShape.MatchString(value):
+		case key == "Federation":
+			name = value
+		case key == "Self":
+			self = value
+		}
+	}
+	return name, self
+}
+
+// clusterShape is a name that is an argument as it stands.
+var clusterShape = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
