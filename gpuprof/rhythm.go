@@ -113,8 +113,11 @@ func smooth(grid []float64) {
 // period that is a peak of its own: it divides the grid's error.
 func refine(corr []float64, lag int) float64 {
 	period, _ := vertex(corr, lag)
-	for m := 2; int(period*float64(m)+2) < len(corr); m++ {
+	for m := 2; ; m++ {
 		at := int(math.Round(period * float64(m)))
+		if at+2 >= len(corr) {
+			return period
+		}
 		for _, i := range []int{at - 1, at, at + 1} {
 			if corr[i] >= corr[i-1] && corr[i] >= corr[i+1] && corr[i] > corr[lag]/2 {
 				place, _ := vertex(corr, i)
@@ -123,7 +126,6 @@ func refine(corr []float64, lag int) float64 {
 			}
 		}
 	}
-	return period
 }
 
 // vertex is the top of the parabola through a peak and its neighbours: between

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -57,16 +58,18 @@ func Identify(named string, script []byte, args string) App {
 }
 
 // Normalise strips a script of comments, of #SBATCH lines, of what differs
-// between runs of the same thing (set -x, echo, date), and of white space.
+// between runs of the same thing (set -x, echo, date), and of white space. What a
+// here document holds is a program's input: all of it stays.
 func Normalise(script []byte) []string {
 	if len(script) > maxScript {
 		script = script[:maxScript]
 	}
 	var out []string
 	var joined []byte // what folded lines have come to; it grows in place, however many there are
+	here := ""        // what ends the here document that lines are in
 	for raw := range bytes.SplitSeq(script, []byte{'\n'}) {
 		piece := strings.Join(strings.Fields(strings.ToValidUTF8(string(raw), "?")), " ")
-		if len(joined) == 0 && (piece == "" || piece[0] == '#') || len(joined) > 0 && joined[0] == '#' {
+		if len(joined) == 0 && (piece == "" || here == "" && piece[0] == '#') || here == "" && len(joined) > 0 && joined[0] == '#' {
 			joined = joined[:0]
 			continue
 		}
@@ -81,11 +84,14 @@ func Normalise(script []byte) []string {
 		}
 		line := string(joined) + piece
 		joined = joined[:0]
-		switch word, _, _ := strings.Cut(line, " "); word {
-		case "echo", "date", "hostname", "set", "sleep", "printf", "nvidia-smi":
-			if len(out) > 0 || word != "sleep" {
-				continue
-			}
+		switch m := hereDocument.FindStringSubmatch(line); {
+		case here != "" && line == here:
+			here = ""
+		case here != "":
+		case m != nil:
+			here = m[1]
+		case idle(line, len(out) == 0):
+			continue
 		}
 		out = append(out, line)
 	}
@@ -93,6 +99,57 @@ func Normalise(script []byte) []string {
 		out = append(out, strings.TrimSpace(string(joined)))
 	}
 	return out
+}
+
+// hereDocument matches the beginning of one (<<EOF, <<-'EOF'); <<< begins none.
+var hereDocument = regexp.MustCompile(`(?:^|[^<])<<-? ?["'\\]?([A-Za-z_]\w*)`)
+
+// idle reports whether a line does nothing but say something or wait: it holds one command, neither redirected nor piped,
+// and runs no other in its arguments. A sleep at the beginning may be the job.
+func idle(line string, first bool) bool {
+	word, rest, _ := strings.Cut(line, " ")
+	switch word {
+	case "echo", "date", "hostname", "printf", "nvidia-smi":
+	case "sleep":
+		if first {
+			return false
+		}
+	case "set": // its options alone: set -- 128 sets $1
+		if rest != "" && (len(rest) < 2 || rest[0] != '-' && rest[0] != '+' || rest[1] == '-') {
+			return false
+		}
+	default:
+		return false
+	}
+	for _, m := range substituted.FindAllStringSubmatch(line, -1) {
+		if !tells[m[1]+m[2]] {
+			return false
+		}
+	}
+	return !strings.ContainsAny(unquoted(line), ";|&<>")
+}
+
+// substituted matches the beginning of a command in another's arguments; those that tells names change nothing.
+var substituted = regexp.MustCompile("\\$\\( *([^ )]*)|` *([^ `]*)[^`]*`")
+
+var tells = map[string]bool{"date": true, "hostname": true, "pwd": true, "whoami": true, "id": true, "uname": true, "nproc": true, "": true}
+
+// unquoted is a line of shell without what stands in quotes or brackets in it.
+func unquoted(line string) string {
+	var b strings.Builder
+	for i := 0; i < len(line); i++ {
+		switch c := line[i]; {
+		case c == '\\':
+			i++
+		case c == '\'' || c == '"' || c == '`':
+			i = closing(line, i)
+		case c == '$' && i+1 < len(line) && (line[i+1] == '(' || line[i+1] == '{'):
+			i = bracket(line, i+1)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
 }
 
 // launchers are passed over by command; see launched for the ones with options.
@@ -124,6 +181,7 @@ func command(lines []string) string {
 var word = map[string]bool{
 	"cd": true, "module": true, "source": true, "export": true, "if": true, "fi": true, "for": true, "do": true, "done": true,
 	"while": true, "then": true, "else": true, "wait": true, "exit": true, "ulimit": true, "mkdir": true, "rm": true, "cp": true, "esac": true,
+	"echo": true, "date": true, "hostname": true, "printf": true, "set": true, "nvidia-smi": true,
 }
 
 // clean keeps of a name what can stand anywhere.

@@ -55,7 +55,8 @@ func TestCommands(t *testing.T) {
 	for line, want := range map[string]string{
 		`a "b c" 'd "e' f\ g`:        `[[a b c d "e f g]]`,
 		`a && b|c; (d &) || e # f`:   `[[a] [b] [c] [d] [e]]`,
-		`a >out 2>>err <in b &>all`:  `[[a b]]`,
+		`a >out 2>>err <in b &>all`:  `[[a b in]]`,
+		`a <<EOF | b <<<"x y" 0<&3`:  `[[a] [b x y]]`,
 		`a $(b c; d) ${e:-f g} "h`:   `[[a $(b c; d) ${e:-f g} h]]`,
 		`a x2>y`:                     `[[a x2]]`,
 		`'' "unbalanced`:             `[[ unbalanced]]`,
@@ -184,6 +185,58 @@ func TestKeysStay(t *testing.T) {
 	}
 	if a := Identify("", []byte("singularity exec --nv img.sif python train.py"), ""); a.Name != "train" {
 		t.Errorf("name %s, want train", a.Name)
+	}
+}
+
+// What decides how much a job needs tells it from others: one that is taken for a small one shares by its figures.
+func TestLookAlikesAreOthers(t *testing.T) {
+	for _, pair := range [][2]string{
+		{"echo 128 | ./solver", "echo 4096 | ./solver"},
+		{"echo 128 > in\n./solver in", "echo 4096 > in\n./solver in"},
+		{"echo start; python train.py --batch 8", "echo start; python train.py --batch 512"},
+		{"date && python train.py", "date && python infer.py"},
+		{"set -- 128\n./solver $1", "set -- 4096\n./solver $1"},
+		{"set n = 128\n./solver -n $n", "set n = 4096\n./solver -n $n"},
+		{"echo $(./solver 128)\n./a", "echo $(./solver 4096)\n./a"},
+		{"cat >x.c <<'EOF'\n#define N 128\nEOF\n./run x.c", "cat >x.c <<'EOF'\n#define N 4096\nEOF\n./run x.c"},
+		{"gnuplot <<EOF\nset samples 128\nEOF", "gnuplot <<EOF\nset samples 4096\nEOF"},
+		{"lmp -sf gpu < in.lj", "lmp -sf gpu < in.eam_big"},
+		{"pw.x < si8.scf.in", "pw.x < si512.scf.in"},
+		{"./solver <<< 128", "./solver <<< 4096"},
+		{"srun bash -c 'export BATCH=8; python train.py'", "srun bash -c 'export BATCH=512; python train.py'"},
+		{"singularity exec --nv resnet.sif bash -c 'python t.py'", "singularity exec --nv gpt3.sif bash -c 'python t.py'"},
+		{"srun -n 1 bash -c './a 5'", "srun -n 8 bash -c './a 5'"},
+		{"bash -c './solver $1' _ 128", "bash -c './solver $1' _ 4096"},
+		{"bash -c 'cd small; ./solver'", "bash -c 'cd huge; ./solver'"},
+		{"vllm bench --output-len 128", "vllm bench --output-len 8192"},
+		{"./fft --log-n 18", "./fft --log-n 26"},
+		{"python t.py --model_name_or_path meta-llama/Llama-2-7b-hf", "python t.py --model_name_or_path meta-llama/Llama-2-70b-hf"},
+		{"python t.py --model-name resnet18", "python t.py --model-name resnet152"},
+		{"torchrun t.py --ckpt_dir llama-2-7b-chat/", "torchrun t.py --ckpt_dir llama-2-13b-chat/"},
+		{"export MODEL_NAME=gpt2-124M\npython t.py", "export MODEL_NAME=gpt2-1558M\npython t.py"},
+		{"cd water_24k\ngmx mdrun", "cd water_3072k\ngmx mdrun"},
+	} {
+		a, b := Identify("", []byte(pair[0]), ""), Identify("", []byte(pair[1]), "")
+		if a.Key == b.Key || a.Family != "" && a.Family == b.Family && sizesOf(a) == sizesOf(b) {
+			t.Errorf("%q and %q are one application: %s, %s, sizes %q", pair[0], pair[1], a.Key, a.Family, sizesOf(a))
+		}
+	}
+	for _, pair := range [][2]string{ // and what changes nothing doesn't
+		{"./a 5", "echo \"run 1 -> $(date)\"\nset -euo pipefail\n./a 5\nsleep 5\nprintf '%s; done\\n' x"},
+		{"./a 5", "hostname\nset +x\n./a 5\necho `date` $SLURM_JOB_ID"},
+	} {
+		if a, b := Identify("", []byte(pair[0]), ""), Identify("", []byte(pair[1]), ""); a.Key != b.Key {
+			t.Errorf("%q is another application than %q", pair[1], pair[0])
+		}
+	}
+	for _, pair := range [][2]string{
+		{"python t.py --run-name a1", "python t.py --run-name a2"},
+		{"cd results-20260101\n./a 5", "cd results-20260102\n./a 5"},
+		{"./a 5 --checkpoint 100", "./a 5 --checkpoint 200"},
+	} {
+		if a, b := Identify("", []byte(pair[0]), ""), Identify("", []byte(pair[1]), ""); a.Family != b.Family || sizesOf(a) != sizesOf(b) {
+			t.Errorf("%q and %q are no relatives of one size", pair[0], pair[1])
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -24,9 +25,19 @@ type family struct {
 
 func newFamily(lines []string) *family {
 	f := &family{}
+	here := "" // what ends the here document that lines are in
 	for _, l := range lines {
-		for _, words := range commands(l) {
-			f.command(words)
+		if here != "" && strings.Contains(l, "#") {
+			f.put(l) // no comment
+		} else {
+			for _, words := range commands(l) {
+				f.command(words)
+			}
+		}
+		if m := hereDocument.FindStringSubmatch(l); here == "" && m != nil {
+			here = m[1]
+		} else if l == here {
+			here = ""
 		}
 		f.text.WriteByte('\n')
 	}
@@ -56,10 +67,14 @@ func (f *family) command(words []string) {
 	name := clean(program)
 	if b := base(words[0]); program == "" || name == "" || word[b] || strings.HasPrefix(b, "$") {
 		for _, w := range words {
-			if words[0] == "cd" || words[0] == "mkdir" {
-				w = masked(w)
+			switch words[0] {
+			case "cd":
+				f.folder(w)
+			case "mkdir":
+				f.put(masked(w))
+			default:
+				f.put(w)
 			}
-			f.put(w)
 		}
 		return
 	}
@@ -69,6 +84,23 @@ func (f *family) command(words []string) {
 	}
 	f.arguments(args)
 }
+
+// folder adds one that a script works in: water_24k is an input with a size, run22 or a day is neither.
+func (f *family) folder(w string) {
+	name := base(w)
+	if name == "" || runs.MatchString(name) || slices.ContainsFunc(digits.FindAllString(name, -1), dated) {
+		f.put(masked(w))
+		return
+	}
+	pattern, sizes := fileSizes(name)
+	f.put(masked(strings.TrimSuffix(strings.TrimSuffix(w, "/"), name)) + pattern)
+	for _, v := range sizes {
+		f.size("folder "+pattern, v)
+	}
+}
+
+// runs matches folders' names that number runs.
+var runs = regexp.MustCompile(`^(?i)(runs?|exp|experiment|job|trial|rep|replica|out|output|results?|test|tmp|try|seed|task|array)?[-_.0-9]*$`)
 
 // put adds a word as it is. Bytes that a word can't have separate words and
 // mark sizes.
@@ -158,7 +190,7 @@ func (f *family) value(name, value string) bool {
 	means := meaning(plain)
 	v, ok := parseQuantity(value)
 	switch {
-	case means == "output":
+	case means == "output" && (!ok || dated(value)):
 		f.put(name + "=" + masked(value))
 		return true
 	case means == "identity":
@@ -196,7 +228,9 @@ const (
 	// What makes it another use of the device: the number stays.
 	identity = "gpu gpus device devices cuda thread threads nthreads omp ntomp ntmpi precision bits fp16 bf16 amp version level proc procs nproc np worker workers node nodes rank ranks cpu cpus mode"
 	// Where results go: digits are masked.
-	outputs = "o out output outdir outfile log logfile logdir save checkpoint ckpt results name prefix tensorboard"
+	outputs = "o out output outdir outfile log logfile logdir save results tensorboard"
+	// Whose name is a run's: beside others it is a model's.
+	named = "run exp experiment wandb job project trial"
 )
 
 // quantity is a number with its unit, or a grid.
@@ -239,7 +273,11 @@ func parseQuantity(s string) (float64, bool) {
 
 // meaning of an option's name: one of the three lists, "" = a size.
 func meaning(name string) string {
-	for _, part := range strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == '-' || r == '_' || r == '.' }) {
+	parts := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == '-' || r == '_' || r == '.' })
+	if slices.Contains(parts, "name") && slices.ContainsFunc(parts, func(p string) bool { return among(named, p) }) {
+		return "output"
+	}
+	for _, part := range parts {
 		switch {
 		case among(outputs, part):
 			return "output"
@@ -313,21 +351,27 @@ func masked(s string) string { return digits.ReplaceAllString(s, "%") }
 
 // commands splits a line of shell into its simple commands, and each into words
 // without their quotes. It runs nothing and expands nothing; what is unbalanced
-// ends with the line. Redirections are left out: where output goes changes nothing.
+// ends with the line. Where output goes is left out: it changes nothing. A file that is
+// the input is the last word.
 func commands(line string) [][]string {
 	var (
 		out   [][]string
 		words []string
 		word  strings.Builder
 		begun bool // a word has begun, if only by a quote
-		drop  bool // the next word is where a redirection goes
+		drop  bool // the next word is where output goes
+		input bool // the next word is the input
+		last  []string
 	)
 	end := func() {
-		if begun && !drop {
+		switch {
+		case begun && input:
+			last = append(last, word.String())
+		case begun && !drop:
 			words = append(words, word.String())
 		}
 		if begun {
-			drop = false
+			drop, input = false, false
 		}
 		word.Reset()
 		begun = false
@@ -335,9 +379,9 @@ func commands(line string) [][]string {
 	stop := func() {
 		end()
 		if len(words) > 0 {
-			out = append(out, words)
+			out = append(out, append(words, last...))
 		}
-		words, drop = nil, false
+		words, last, drop, input = nil, nil, false, false
 	}
 	for i := 0; i < len(line); i++ {
 		switch c := line[i]; c {
@@ -355,10 +399,14 @@ func commands(line string) [][]string {
 				begun = false
 			}
 			end()
+			from := i
 			for i+1 < len(line) && (line[i+1] == c || line[i+1] == '&' || line[i+1] == '|') {
 				i++
 			}
-			drop = true
+			// < FILE and <<< WORD are input; <<EOF has its own in the lines that follow, <&3 is another stream.
+			op := line[from : i+1]
+			input = op == "<" || op == "<<<"
+			drop = !input
 		case '#':
 			if !begun {
 				stop()

@@ -1,6 +1,9 @@
 package appid
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // launcher says how a command that starts another one is written: which of its
 // words are its own.
@@ -127,7 +130,15 @@ func unwrap(words []string) (program string, args, own []string) {
 			list := commands(inner)
 			for i := len(list) - 1; i >= 0; i-- {
 				if p := assigned(list[i]); len(p) > 0 && !word[base(p[0])] {
-					words, all = p, p
+					// What is around it stays: the launcher, the other commands, the arguments that it is given.
+					around := slices.Concat(all[:len(all)-len(words)], []string{name, "-c"}, rest)
+					for k := range list {
+						if k != i {
+							around = append(around, list[k]...)
+						}
+					}
+					around = append(around, list[i][:len(list[i])-len(p)]...)
+					words, all = p, append(around, p...)
 					break
 				}
 				if i == 0 {
