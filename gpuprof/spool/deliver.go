@@ -42,8 +42,10 @@ func (s *Spool) Run(ctx context.Context) error {
 			if sent > 0 {
 				pause.Reset()
 			}
-			// Nothing cuts this pause short: a new record has no better chance.
-			wait, wake = pause.NextBackOff(), nil
+			// Nothing cuts this pause short: a new record has no better chance, unless others' files are the trouble.
+			if !errors.Is(err, errUnread) {
+				wait, wake = pause.NextBackOff(), nil
+			}
 			if time.Since(said) > sayAgain {
 				s.Log.Warn("records wait for the controller; tried again until it takes them", "waiting", s.Waiting(), "err", err)
 				said = time.Now()
@@ -80,10 +82,11 @@ func (s *Spool) settle() {
 			}
 			if s.find(it.name).in == f {
 				r, err := read(it.path())
-				if err != nil && s.unreadable(it, err) == nil {
+				if err != nil {
+					_ = s.unreadable(it, err)
 					continue
 				}
-				if err != nil || s.lay(s.folders[0], it.name, r) != nil {
+				if s.lay(s.folders[0], it.name, r) != nil {
 					return
 				}
 			}
@@ -92,7 +95,7 @@ func (s *Spool) settle() {
 	}
 }
 
-// flush sends all that waits; err is the first failure.
+// flush sends all that waits; err is the first failure, errUnread where there is no other.
 func (s *Spool) flush(ctx context.Context) (sent int, err error) {
 	s.mu.Lock()
 	names := s.names()
@@ -105,8 +108,11 @@ func (s *Spool) flush(ctx context.Context) (sent int, err error) {
 			sent++
 			continue
 		}
-		if err == nil {
+		if err == nil || errors.Is(err, errUnread) {
 			err = failed
+		}
+		if errors.Is(failed, errUnread) {
+			continue
 		}
 		if failures++; failures == patience || !itsOwn(failed) || ctx.Err() != nil {
 			break

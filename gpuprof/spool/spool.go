@@ -204,7 +204,8 @@ func (s *Spool) room(f *folder, need int64, records bool) bool {
 func (s *Spool) shorten(it *file) (size int64, ok bool) {
 	r, err := read(it.path())
 	if err != nil {
-		return it.size, s.unreadable(it, err) == nil
+		_ = s.unreadable(it, err) // it keeps its size where it can't be read
+		return it.size, true
 	}
 	size = it.size
 	if !r.Cut || len(r.Series) > 0 {
@@ -281,8 +282,11 @@ func (s *Spool) setAside(it *file, suffix string) {
 	}
 }
 
-// unreadable sees to a record that could not be read. It returns an error where
-// that is the disk's trouble, and may be over later.
+// errUnread is the disk's trouble with a record, which may be over later. The others go on.
+var errUnread = errors.New("read spool")
+
+// unreadable sees to a record that could not be read. It returns an error, errUnread, where
+// that is the disk's trouble.
 func (s *Spool) unreadable(it *file, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -293,7 +297,7 @@ func (s *Spool) unreadable(it *file, err error) error {
 		s.Metrics.dropped.WithLabelValues("unreadable").Inc()
 		return nil
 	}
-	return fmt.Errorf("read spool: %w", err)
+	return fmt.Errorf("%w: %w", errUnread, err)
 }
 
 // names are the records that wait, oldest first.

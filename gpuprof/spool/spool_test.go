@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -263,6 +265,38 @@ func TestPoison(t *testing.T) {
 		if n := testutil.ToFloat64(s.Metrics.tries.WithLabelValues("error")) - before; err == nil || n != most {
 			t.Errorf("status %d: %v tries, %v", status, n, err)
 		}
+	}
+}
+
+// A record that the disk doesn't give holds none of the others up, and is tried again.
+func TestUnreadRecord(t *testing.T) {
+	h := &head{}
+	s := open(t, &Spool{Dir: t.TempDir(), Send: h.send})
+	for i := range int64(3) {
+		add(t, s, record(i+1, 1))
+	}
+	files := must.Get(filepath.Glob(filepath.Join(s.Dir, "*")))(t)
+	must.OK(t, os.Chmod(files[0], 0))
+	if os.Geteuid() == 0 { // to root all files are readable: this thread is another user for a while
+		const nobody = 65534
+		must.OK(t, os.Chmod(filepath.Dir(s.Dir), 0o755))
+		for _, f := range append(files[1:], s.Dir) {
+			must.OK(t, os.Chown(f, nobody, nobody))
+		}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		must.Get(unix.SetfsuidRetUid(nobody))(t)
+		defer func() { must.Get(unix.SetfsuidRetUid(0))(t) }()
+	}
+	if sent, err := s.flush(t.Context()); sent != 2 || !errors.Is(err, errUnread) {
+		t.Errorf("%d sent: %v", sent, err)
+	}
+	if os.Geteuid() == 0 {
+		must.Get(unix.SetfsuidRetUid(0))(t)
+	}
+	must.OK(t, os.Chmod(files[0], 0o600))
+	if sent, err := s.flush(t.Context()); sent != 1 || err != nil {
+		t.Errorf("%d sent: %v", sent, err)
 	}
 }
 

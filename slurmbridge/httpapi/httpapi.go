@@ -350,6 +350,8 @@ func leaveOthersOut(story *journal.Story, owner string) {
 			}
 		}
 	}
+	// Where slurmctld lost its state another job had this number before.
+	story.Outcomes = slices.DeleteFunc(story.Outcomes, func(o history.Outcome) bool { return o.User != owner })
 	for i := range story.Outcomes {
 		o := &story.Outcomes[i]
 		o.WithApps, o.WithOwners, o.Blamed, o.Lesson, o.Suspect = nil, nil, nil, nil, ""

@@ -90,6 +90,11 @@ func public(st *job.Status) *job.Status {
 	for i := range out.Groups {
 		hide(&out.Groups[i])
 	}
+	if st.Plan != nil { // shadow mode draws its groups
+		plan := *st.Plan
+		plan.Groups, plan.WouldAdopt = hidden(plan.Groups), hidden(plan.WouldAdopt)
+		out.Plan = &plan
+	}
 	out.Apps = make(map[string]job.App, len(st.Apps))
 	for ref, a := range st.Apps {
 		out.Apps[ref] = job.App{Profile: a.Profile} // how long it takes is no name
@@ -101,6 +106,14 @@ func public(st *job.Status) *job.Status {
 		out.Explanations[ref] = &one
 	}
 	return &out
+}
+
+func hidden(groups []job.PlannedGroup) []job.PlannedGroup {
+	groups = slices.Clone(groups)
+	for i := range groups {
+		hide(&groups[i].Group)
+	}
+	return groups
 }
 
 // hide removes the users and applications of a group's members, and the rules, which may name them.

@@ -67,8 +67,11 @@ func TestPrivateJobs(t *testing.T) {
 	s.Owner = func(_ context.Context, ref string) (string, error) { return map[string]string{"7": "ann"}[ref], nil }
 	s.Story = func(context.Context, string) (*journal.Story, error) {
 		members := append([]job.Member{}, group.Members...)
-		return &journal.Story{Groups: []job.Group{{Members: members}}, Outcomes: []history.Outcome{{Ref: "7", WithApps: []string{"secret-app"}}}}, nil
+		return &journal.Story{Groups: []job.Group{{Members: members}}, Outcomes: []history.Outcome{{Ref: "7", User: "ann", WithApps: []string{"secret-app"}}, {Ref: "7", User: "annette"}}}, nil
 	}
+	planned := group // what shadow mode would do is drawn, too
+	planned.Node, planned.Members = st.Snap.Nodes[0].Name, []job.Member{{Ref: "9", User: "annette", App: "secret-app", State: job.MemberPrepared}}
+	st.Mode, st.Plan = job.Shadow, &job.Plan{Groups: []job.PlannedGroup{{Group: planned}}}
 	h := s.Handler()
 	get := func(req *http.Request) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()

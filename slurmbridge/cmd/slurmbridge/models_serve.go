@@ -122,7 +122,8 @@ func (t *teacher) trainAlways(ctx context.Context) error {
 		t.log.Warn("the results of earlier rounds are lost", "err", err)
 	}
 	if len(all) > 0 {
-		wait = max(wait, time.Until(all[len(all)-1].At.Add(t.cfg.RetrainEvery)))
+		// A clock that was ahead then puts the next off by no more than the usual time.
+		wait = max(wait, min(t.cfg.RetrainEvery, time.Until(all[len(all)-1].At.Add(t.cfg.RetrainEvery))))
 	}
 	for sleep(ctx, wait) {
 		t.train(ctx)

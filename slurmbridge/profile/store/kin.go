@@ -145,8 +145,8 @@ func (s *Store) TidyFamilies(ctx context.Context, before time.Time) error {
 	return nil
 }
 
-// leastBoth is how many applications must have run on two cards before their times there say how the
-// cards compare: with fewer the spread is not known (an assumption).
+// leastBoth is how many applications of a user's must have run on two cards before their times there say how the
+// cards compare, or how many users must have had some on both: with fewer the spread is not known (an assumption).
 const leastBoth = 3
 
 // Cards returns the card of each GPU that a record has named.
@@ -168,6 +168,9 @@ func (s *Store) CardsNoted() int64 { return s.noted.Load() }
 func noteCards(ctx context.Context, q database.Querier, r *gpuprof.Record) (changed bool, err error) {
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
+		if g.Model == "" {
+			continue // NVML has lost it: it is the card that it was
+		}
 		res, err := q.ExecContext(ctx, `INSERT INTO cards (node, gpu, card) VALUES (?, ?, ?)
 			ON CONFLICT (node, gpu) DO UPDATE SET card = excluded.card WHERE card <> excluded.card`, r.Node, g.Index, g.Card())
 		if err != nil {
@@ -184,7 +187,7 @@ func noteCards(ctx context.Context, q database.Querier, r *gpuprof.Record) (chan
 
 // choose picks an owner's profile of an application for a card from those of all cards, nil = none. Without a card
 // it is the one of the shortest run: what is promised by it is promised on any card.
-func choose(ctx context.Context, q database.Querier, of map[string]*rlcore.Profile, card string) (*rlcore.Profile, error) {
+func choose(ctx context.Context, q database.Querier, of map[string]*rlcore.Profile, user, card string) (*rlcore.Profile, error) {
 	if p := of[card]; p != nil {
 		return p, nil
 	}
@@ -201,7 +204,7 @@ func choose(ctx context.Context, q database.Querier, of map[string]*rlcore.Profi
 		return p, nil
 	}
 	for _, from := range slices.Sorted(maps.Keys(of)) {
-		if p, err := translate(ctx, q, of[from], from, card); p != nil || err != nil {
+		if p, err := translate(ctx, q, of[from], user, from, card); p != nil || err != nil {
 			return p, err
 		}
 	}
@@ -209,20 +212,39 @@ func choose(ctx context.Context, q database.Querier, of map[string]*rlcore.Profi
 }
 
 // translate makes of a profile on one card the one on another: memory is the same, and times are as many times longer as the
-// times of the applications that ran on both, in their geometric mean. nil = too few did.
-func translate(ctx context.Context, q database.Querier, p *rlcore.Profile, from, to string) (*rlcore.Profile, error) {
-	var logs []float64
+// times of the applications that ran on both, in their geometric mean. The user's own and the site's count; where these are
+// too few, all users' do, in the median of their means: no one's applications say how long another's take. nil = too few
+// ran on both.
+func translate(ctx context.Context, q database.Querier, p *rlcore.Profile, user, from, to string) (*rlcore.Profile, error) {
+	logs := map[string][]float64{}
 	err := database.Each(ctx, q, func(rows *sql.Rows) error {
+		var of string
 		var a, b float64
-		err := rows.Scan(&a, &b)
-		logs = append(logs, math.Log(b/a))
-		return err
-	}, `SELECT json_extract(a.body, '$.duration_s'), json_extract(b.body, '$.duration_s')
+		if err := rows.Scan(&of, &a, &b); err != nil {
+			return err
+		}
+		if of == "" {
+			of = user
+		}
+		logs[of] = append(logs[of], math.Log(b/a))
+		return nil
+	}, `SELECT a.user, json_extract(a.body, '$.duration_s'), json_extract(b.body, '$.duration_s')
 		FROM profiles a JOIN profiles b ON b.user = a.user AND b.app = a.app WHERE a.card = ? AND b.card = ?`, from, to)
-	if err != nil || len(logs) < leastBoth {
+	if err != nil {
 		return nil, err
 	}
-	mean, sd := stat.MeanStdDev(logs, nil)
+	mean, sd := stat.MeanStdDev(logs[user], nil)
+	if len(logs[user]) < leastBoth {
+		var means []float64
+		for _, of := range logs {
+			means = append(means, stat.Mean(of, nil))
+		}
+		if len(means) < leastBoth {
+			return nil, nil
+		}
+		slices.Sort(means)
+		mean, sd = stat.Quantile(0.5, stat.Empirical, means, nil), stat.StdDev(means, nil)
+	}
 	ratio := math.Exp(mean)
 	out := *p
 	out.DurationS, out.PeriodS, out.StepS = p.DurationS*ratio, p.PeriodS*ratio, p.StepS*ratio

@@ -145,7 +145,7 @@ func lookup(ctx context.Context, q database.Querier, user, app, card string) (*r
 		if err != nil {
 			return nil, err
 		}
-		p, err := choose(ctx, q, of, card)
+		p, err := choose(ctx, q, of, user, card)
 		if err != nil {
 			return nil, fmt.Errorf("read profile of %s: %w", app, err)
 		}

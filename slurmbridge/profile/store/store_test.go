@@ -318,9 +318,46 @@ func TestProfilesAreOfACard(t *testing.T) {
 	if n := s.CardsNoted(); n != 2 {
 		t.Errorf("two GPUs' cards were noted %d times", n)
 	}
+	lost := on("T4", 5, 100) // NVML lost the GPU before its model was known
+	lost.GPUs[0].Model = ""
+	must.Get(s.AddRecord(ctx, lost, "lmp"))(t)
 	cards, err := s.Cards(ctx)
 	if err != nil || cards[job.GPUAddr{Node: "with-T4"}] != "T4" || len(cards) != 2 {
 		t.Errorf("%v %v", cards, err)
+	}
+}
+
+// One user's applications don't say how long another's take on another card, however many there are.
+func TestNoUserSetsOthersTimes(t *testing.T) {
+	ctx := t.Context()
+	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+	id := int64(0)
+	both := func(user, app string, ratio float64) {
+		for model, seconds := range map[string]float64{"A100": 1000, "T4": 1000 * ratio} {
+			id++
+			r := on(model, id, seconds)
+			r.User = user
+			keep(t, s, app, r)
+		}
+	}
+	for i := range 20 {
+		both("mallory", fmt.Sprint("x", i), 0.01)
+	}
+	id++
+	keep(t, s, "lmp", on("A100", id, 600))
+	if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("by mallory's word: %+v %v", p, err)
+	}
+	both("bob", "a", 5)
+	both("carol", "b", 5)
+	if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); err != nil || math.Abs(p.DurationS-3000) > 1e-6 {
+		t.Errorf("with two others' five-fold times: %+v %v", p, err)
+	}
+	for _, app := range []string{"a", "b", "c"} {
+		both("ann", app, 4)
+	}
+	if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); err != nil || math.Abs(p.DurationS-2400) > 1e-6 {
+		t.Errorf("with three of ann's own: %+v %v", p, err)
 	}
 }
 
