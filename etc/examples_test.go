@@ -41,16 +41,16 @@ func TestExamples(t *testing.T) {
 	if err != nil || len(dirs) != 4 {
 		t.Fatalf("%d examples: %v", len(dirs), err)
 	}
-	script := "-- " + doctor.Signature
+	script := doctor.Signature + ".modify()"
 	examine := func(slurmConf, gresConf string) []doctor.Finding {
 		conf := text.ParseConfig([]byte(read(t, "../slurmbridge/doctor/testdata/22.05.8-plain.config")))
 		conf["PriorityType"] = "priority/multifactor"
 		settings(conf, read(t, "slurm.conf.slurmbridge"))
 		nodes := settings(conf, read(t, slurmConf))
 		gres := read(t, gresConf)
-		hooks := map[string][]string{}
-		for _, h := range []string{"Prolog", "Epilog", "TaskProlog"} {
-			hooks[h] = []string{conf[h]}
+		hooks := map[string][]doctor.Hook{}
+		for _, h := range []string{"Prolog", "Epilog", "TaskProlog", "EpilogSlurmctld"} {
+			hooks[h] = []doctor.Hook{{File: conf[h], Ours: strings.HasPrefix(conf[h], "/usr/lib/slurmbridge/")}}
 		}
 		return doctor.Examine(&doctor.Facts{
 			Config: conf, Nodes: text.ParseNodes([]byte(nodes)), Hooks: hooks, User: "slurm", Settings: config.Default(),
