@@ -57,10 +57,11 @@ end
 
 -- The gate file's values, {} where there is none; and the gate's job, nil unless
 -- the file is fresh. user, only, leave and shares may stand there often: sets. So may cpus and
--- mem, what a job gets by default for a GPU: numbers by partition, "*" for the others. adopt
--- holds the site's rules in their order, out those who have opted out.
+-- mem, what a job gets by default for a GPU, and size, the CPUs of the largest node that shares
+-- GPUs: numbers by partition, "*" for the others. adopt holds the site's rules in their order, out
+-- those who have opted out.
 local function read_gate()
-   local g = { user = {}, only = {}, leave = {}, shares = {}, cpus = {}, mem = {}, out = {}, adopt = {} }
+   local g = { user = {}, only = {}, leave = {}, shares = {}, cpus = {}, mem = {}, size = {}, out = {}, adopt = {} }
    local f = io.open(CONF.gate, "r")
    if not f then return g, nil end
    local s = f:read(FILE_LIMIT) or ""
@@ -68,7 +69,7 @@ local function read_gate()
    for k, v in s:gmatch("(%w+)=([^\n]+)\n") do
       if k == "adopt" then
          g.adopt[#g.adopt + 1] = v
-      elseif k == "cpus" or k == "mem" then
+      elseif k == "cpus" or k == "mem" or k == "size" then
          local name, n = v:match("^([^:]+):(%d+)$")
          if name then g[k][name] = number(tonumber(n), NO_VAL) end
       elseif type(g[k]) == "table" then
@@ -305,6 +306,25 @@ local function set_defaults(set, g, job, rec, parts)
    return "(default" .. note .. ")"
 end
 
+-- Keeps a job that fits on one node there: on a second one, which Slurm gives it where the first has too few free
+-- cores, or for --nodes=1-2, it would have its shares of a GPU as well, next to jobs that it was never compared with.
+local function one_node(set, g, job, rec, parts)
+   local max, tasks = number(job.max_nodes, NO_VAL) or 0, number(job.num_tasks, NO_VAL) or 1
+   if max == 1 or max == 0 and tasks < 2 then return end
+   local cpus = tasks * (number(job.cpus_per_task, NO_VAL16) or 1)
+   if cpus > 1 then -- one that may not fit is left as it is
+      local fields = { "threads_per_core", "ntasks_per_core", "ntasks_per_socket", "sockets_per_node", "cores_per_socket" }
+      for _, field in ipairs(fields) do
+         if number(job[field], NO_VAL16) then return end
+      end
+      if job.min_mem_per_cpu then return end
+      for name in partitions(job, rec, parts):gmatch("[^,]+") do
+         if cpus > (g.size[name] or 0) then return end
+      end
+   end
+   set("max_nodes", 1)
+end
+
 -- A hash of 32 bits, in numbers that every Lua holds exactly, as eight letters.
 local function hash(s)
    local h, out = 5381, ""
@@ -443,14 +463,14 @@ end
 -- it as it is. Only --gpus=1 and --gpus-per-task=1 change, into one GPU per node: Slurm replaces no
 -- others later.
 local function adopted(g, job, parts, uid)
-   if #g.adopt == 0 or job.script == nil or number(job.het_job_offset, NO_VAL) then return nil end
+   if #g.adopt == 0 or job.script == nil or job.cron_job or number(job.het_job_offset, NO_VAL) then return nil end
    local tasks = number(job.num_tasks, NO_VAL) or 1
    local min, max = number(job.min_nodes, NO_VAL) or 1, number(job.max_nodes, NO_VAL) or 0
    local task = text(job.tres_per_task)
    local none = text(job.tres_per_node) == "" and text(job.tres_per_job) == ""
    if none and not task:find("gpu", 1, true) then return nil end
    local shared = number(job.shared, NO_VAL16)
-   if min > 1 or tasks > 1 and not (min == 1 and max == 1) or shared and shared ~= 1 then return nil end
+   if min > 1 or max > 1 or tasks > 1 and not (min == 1 and max == 1) or shared and shared ~= 1 then return nil end
    local fields = { "tres_per_socket", "features", "reservation", "cpus_per_tres", "mem_per_tres", "tres_freq" }
    for _, field in ipairs(fields) do
       if text(job[field]) ~= "" then return nil end
@@ -488,7 +508,7 @@ end
 local function plan(job, rec, parts, uid)
    local new = rec == nil
    local read, g, gate = pcall(read_gate)
-   if not read then g, gate = { shares = {}, cpus = {}, mem = {}, adopt = {} }, nil end
+   if not read then g, gate = { shares = {}, cpus = {}, mem = {}, size = {}, adopt = {} }, nil end
    local sharing = {
       gres = (g.gres or CONF.gres) == "shard" and "shard" or "mps",
       units = text(g.units):match("^[1-9]%d*$") or CONF.units,
@@ -536,6 +556,7 @@ local function plan(job, rec, parts, uid)
       set("tres_per_job", "")
    end
    if new and asked then
+      one_node(set, g, job, rec, parts)
       local note = by_hand and "" or set_defaults(set, g, job, rec, parts)
       local done, args = pcall(note_args, job)
       note = note .. (done and note ~= "" and args ~= "" and " " or "") .. (done and args or "")

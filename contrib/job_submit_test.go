@@ -136,6 +136,22 @@ func TestSharedJobs(t *testing.T) {
 	}
 }
 
+// A job that fits on one node stays on one: it has shares on each node that it is on.
+func TestSharersStayOnOneNode(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2, Extra: []string{"PartitionName=other Nodes=ALL State=UP"}})
+	c.gateText("gres=mps\nunits=100\nsize=gpu:4\n")
+	for args, want := range map[string]string{
+		"": "1", "--nodes=1-2": "1-1", "--ntasks=4": "1-1", "--ntasks=2 --cpus-per-task=2": "1-1", "--ntasks=2 --nodes=1-2": "1-1",
+		"--ntasks=5": "1", "--ntasks=3 --cpus-per-task=2": "1", "--ntasks=2 --mem-per-cpu=10": "1", "--ntasks=2 --partition=other": "1",
+	} {
+		f := c.job(c.submit("true", append(strings.Fields(args), "--hold", "--gres=gpu:shared")...))
+		if got := f["NumNodes"]; got != want && !(want == "1" && !strings.HasSuffix(got, "-1")) {
+			t.Errorf("%s: NumNodes=%s, want %s", args, got, want)
+		}
+	}
+}
+
 func TestNonsense(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2})
@@ -180,7 +196,10 @@ func TestSharedJobsRun(t *testing.T) {
 		t.Run(sharing, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Sharing: sharing, GPUs: 2, AllSharing: true})
-			c.gate("4711", sharing, -time.Second)
+			// After a bridge that is stopped, and one that has no gate.
+			if c.gate("4711", sharing, -time.Second); sharing == "shard" {
+				c.gateText("gres=shard\nunits=100\n")
+			}
 			for _, args := range []string{"--gres=gpu:shared", "--gpus=shared", "--gpus-per-node=shared"} {
 				id := c.submit("echo $CUDA_VISIBLE_DEVICES; srun sh -c 'echo $CUDA_VISIBLE_DEVICES'; sleep 1", args)
 				s, ok := c.WaitState(t.Context(), 30*time.Second, id, "COMPLETED")

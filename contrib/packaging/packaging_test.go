@@ -113,6 +113,11 @@ func TestNamedScriptStays(t *testing.T) {
 		t.Errorf("%s", b)
 	}
 	must.OK(t, os.Remove(filepath.Join(root, site)))
+	const gate = "run/slurmbridge/gate" // what is left names no gate
+	must.OK(t, os.MkdirAll(filepath.Join(root, filepath.Dir(gate)), 0o755))
+	must.OK(t, os.WriteFile(filepath.Join(root, gate), []byte("job=7\nexpires=99999999999\ngres=shard\nunits=100\nuid=1\n"), 0o644))
+	script(t, root, "slurmbridge.postrm", "remove")
+	must.Equal(t, string(must.Get(os.ReadFile(filepath.Join(root, gate)))(t)), "gres=shard\nunits=100\n")
 	script(t, root, "slurmbridge.postrm", "purge")
 	if _, err := os.Stat(filepath.Join(root, ours)); !os.IsNotExist(err) {
 		t.Error("nothing names it, and it is still there")

@@ -427,6 +427,10 @@ func (e *exam) lua() {
 	e.when(!strings.Contains(*e.JobSubmitLua, fmt.Sprintf("%q", e.Settings.GateFile)), "lua-gate-file", Error, name+" doesn't read "+e.Settings.GateFile,
 		"the bridge keeps the gate there; jobs are not gated, and start alone",
 		Fix{File: name, Lines: []string{fmt.Sprintf("gate = %q,", e.Settings.GateFile), fmt.Sprintf("wake = %q,", e.Settings.WakeFile)}})
+	// Without a gate file, after a boot say, the script goes by its own word.
+	e.when(e.sharing == "shard" && !strings.Contains(*e.JobSubmitLua, `gres = "shard"`), "lua-gres", Warning, name+" says that GPUs are shared by mps, and here it is shard",
+		"from a boot until the daemon has polled, and on a host without it, requests for gpu:shared become mps then, which Slurm refuses",
+		Fix{File: name, Lines: []string{`gres = "shard",`}})
 	body := func(lua string) string { // without the settings at its beginning, which sites may change
 		_, rest, cut := strings.Cut(lua, "local M = ")
 		if !cut {

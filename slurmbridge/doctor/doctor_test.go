@@ -282,6 +282,13 @@ func TestEachFinding(t *testing.T) {
 		{"gate file elsewhere", func(f *Facts) {
 			f.JobSubmitLua = ptr(`-- slurmbridge: script` + "\n" + `gate = "/run/elsewhere/gate",`)
 		}, "error lua-gate-file", `gate = "/run/slurmbridge/gate",`},
+		{"the script says mps", func(f *Facts) {
+			for i := range f.Nodes {
+				f.Nodes[i].Shares = map[string]int{"shard": 100}
+			}
+			f.Config["GresTypes"], f.GresConf = "gpu,shard", ptr("Name=shard Count=100")
+			f.JobSubmitLua = ptr(`-- slurmbridge: script` + "\n" + `gate = "/run/slurmbridge/gate",` + "\n" + `gres = "mps",`)
+		}, "warning lua-gres", `gres = "shard",`},
 		{"old script", func(f *Facts) {
 			f.JobSubmitLua = ptr(`-- slurmbridge: script` + "\n" + `gate = "/run/slurmbridge/gate",` + "\nlocal M = { conf }\nold")
 			f.PackagedLua = ptr("-- slurmbridge: script\nlocal M = { conf }\nnew")

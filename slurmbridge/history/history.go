@@ -326,8 +326,7 @@ func (h *History) Keep(ctx context.Context, o *Outcome) error {
 	return err
 }
 
-// Outcomes returns the outcomes of runs that ended since the given time, in the order of their
-// records.
-func (h *History) Outcomes(ctx context.Context, since time.Time) ([]Outcome, error) {
-	return h.Journal.Outcomes(ctx, since, time.Now().Add(KeptFor)) // clocks differ
+// Outcomes implements Runs.
+func (h *History) Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error) {
+	return h.Journal.Outcomes(ctx, from, to)
 }

@@ -80,9 +80,9 @@ type Runs interface {
 	Unjudged(ctx context.Context) ([]Run, error)
 	// Keep writes an outcome down. Where it is Learned the run becomes part of its application's profile.
 	Keep(ctx context.Context, o *Outcome) error
-	// Outcomes returns the outcomes of runs that ended since the given time, in the order in which
-	// they were stored.
-	Outcomes(ctx context.Context, since time.Time) ([]Outcome, error)
+	// Outcomes returns the outcomes of runs that ended in a time, in the order in which they were
+	// stored.
+	Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error)
 }
 
 // Beliefs predict slowdowns, and learn.
@@ -162,17 +162,16 @@ func (o *Outcome) blamed() []rlcore.Identity {
 	return out
 }
 
-// Teach lets beliefs learn from all outcomes there are, in their order. Where a run that failed while sharing
-// failed alone as well, the applications it shared with are forgiven.
-func Teach(b Beliefs, outcomes []Outcome) {
-	suspect := map[string]*Outcome{}
+// Teach lets beliefs learn from outcomes in their order. Where a run that failed while sharing failed alone as well, the
+// applications it shared with are forgiven: suspects, empty at first, holds such runs from one call to the next.
+func Teach(b Beliefs, outcomes []Outcome, suspects map[string]Outcome) {
 	for i := range outcomes {
 		o := &outcomes[i]
 		o.Teach(b)
 		if o.Suspect != "" {
-			suspect[o.Ref] = o
+			suspects[o.Ref] = *o
 		}
-		if was := suspect[o.Ref]; o.Cleared && was != nil {
+		if was, is := suspects[o.Ref]; is && o.Cleared {
 			was.Forgive(b)
 		}
 	}

@@ -188,6 +188,14 @@ type Node struct {
 	Planned      bool // Slurm keeps it for a pending job; a job that starts there must end before
 }
 
+// Tasks is how many tasks of one CPU fit on the node.
+func (n *Node) Tasks() int {
+	if n.TaskPerCore {
+		return n.CPUs / max(1, n.CPUsPerAlloc)
+	}
+	return n.CPUs
+}
+
 // Allocates is how many of the node's CPUs Slurm takes for a job that requests that many. Where
 // each task gets cores of its own it is the most that Slurm may take: the number of tasks isn't
 // known.

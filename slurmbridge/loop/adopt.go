@@ -12,7 +12,7 @@ import (
 
 // adoptLines are what the gate file says of the jobs that the site's rules adopt.
 func (b *Bridge) adoptLines(snap *job.Snapshot) string {
-	if snap.GivesUsedGPUs {
+	if snap.GivesUsedGPUs || b.Adopt == nil {
 		return ""
 	}
 	lines, err := b.Adopt.Lines(func(rule string) bool { return b.learned.bans.Stopped(rule, snap.At) }, snap.Unbilled)
@@ -55,7 +55,10 @@ func (b *Bridge) decide(ctx context.Context, in *plan.Input) *job.Plan {
 // readOptOut reads who has opted out, if the file has changed. One that can't be read leaves the last answer, and before the
 // first nothing is adopted.
 func (b *Bridge) readOptOut() {
-	p := b.Adopt
+	if b.rules == nil {
+		b.rules = b.Adopt
+	}
+	p := b.rules
 	if p == nil || p.OutFile == "" {
 		return
 	}
@@ -68,7 +71,10 @@ func (b *Bridge) readOptOut() {
 		text, err = os.ReadFile(p.OutFile)
 	}
 	if err != nil {
-		if b.Log.Error("adopt_opt_out", "err", err); b.optedOut.IsZero() {
+		if b.Adopt != nil {
+			b.Log.Error("adopt_opt_out", "err", err)
+		}
+		if b.optedOut.IsZero() {
 			b.Adopt = nil
 		}
 		return

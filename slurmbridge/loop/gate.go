@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -63,6 +64,7 @@ type Gate struct {
 	instead string
 
 	perGPU map[string]job.PerGPU // as the last poll showed it
+	sizes  map[string]int        // the CPUs of the largest node that shares GPUs, by partition, as of the last poll
 	adopt  string                // as of the last poll
 	whole  []string              // SharersOnly where the release calls for it
 
@@ -139,7 +141,7 @@ func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
 		}
 	}
 	g.lease.Store(&lease{})
-	return errors.Join(append(errs, RemoveGateFile(g.File))...)
+	return errors.Join(append(errs, CloseGateFile(g.File, g.Sharing))...)
 }
 
 // leastStalled is the shortest time without progress of a round after which the gate is no longer
@@ -260,7 +262,7 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 		}
 	}
 	if g.ID() == "" {
-		return errors.Join(mended, err, RemoveGateFile(g.File))
+		return errors.Join(mended, err, CloseGateFile(g.File, g.Sharing))
 	}
 	if err == nil {
 		err = g.write()
@@ -268,11 +270,31 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 	return errors.Join(mended, err)
 }
 
+// Idle keeps the gate file of a bridge that changes nothing: it says how GPUs are shared, and names no gate.
+func (g *Gate) Idle(s *job.Snapshot) error {
+	g.asking.Lock()
+	defer g.asking.Unlock()
+	g.note(s)
+	return CloseGateFile(g.File, g.Sharing)
+}
+
 // note keeps what the gate file says of a poll.
 func (g *Gate) note(s *job.Snapshot) {
 	if g.perGPU = s.PerGPU; g.Adopt != nil {
 		g.adopt = g.Adopt(s)
 	}
+	g.sizes = map[string]int{}
+	sharing := job.Sharing("")
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		sharing = cmp.Or(sharing, n.Sharing)
+		for _, name := range n.Partitions {
+			if n.Units > 0 {
+				g.sizes[name] = max(g.sizes[name], n.Tasks())
+			}
+		}
+	}
+	g.Sharing = cmp.Or(sharing, g.Sharing)
 }
 
 // Renew renews the lease where a third of it has passed, unless the rounds make no progress
@@ -291,7 +313,7 @@ func (g *Gate) Renew(ctx context.Context) error {
 	}
 	err := g.renew(ctx)
 	if errors.Is(err, job.ErrNoJob) {
-		return RemoveGateFile(g.File) // the next round makes another
+		return CloseGateFile(g.File, g.Sharing) // the next round makes another
 	}
 	if err != nil {
 		return err
@@ -512,11 +534,29 @@ func (g *Gate) publish(l lease) error {
 	if g.File == "" {
 		return nil
 	}
-	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units, g.ByHand.text()+defaultsText(g.perGPU)+lines("shares", g.whole)+g.adopt)
-	if err := renameio.WriteFile(g.File, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(g.File))); err != nil {
+	return writeGateFile(g.File, fmt.Sprintf("job=%s\nexpires=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(),
+		sharedText(g.Sharing)+g.ByHand.text()+sizesText(g.sizes)+defaultsText(g.perGPU)+lines("shares", g.whole)+g.adopt))
+}
+
+func writeGateFile(path, text string) error {
+	if err := renameio.WriteFile(path, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(path))); err != nil {
 		return fmt.Errorf("write gate file: %w", err)
 	}
 	return nil
+}
+
+// sharedText is what the gate file says of a GPU's shares.
+func sharedText(s job.Sharing) string { return fmt.Sprintf("gres=%s\nunits=%d\n", s, job.Units) }
+
+// sizesText is what the gate file says of the largest nodes.
+func sizesText(all map[string]int) string {
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if !strings.ContainsAny(name, "\n:=") {
+			fmt.Fprintf(&out, "size=%s:%d\n", name, all[name])
+		}
+	}
+	return out.String()
 }
 
 // defaultsText is what the gate file says of defaults per GPU, which Slurm gives to jobs of whole GPUs alone.
@@ -537,13 +577,26 @@ func defaultsText(all map[string]job.PerGPU) string {
 	return out.String()
 }
 
-// RemoveGateFile removes a gate file, if there is one.
-func RemoveGateFile(path string) error {
+// CloseGateFile leaves in a gate file only what shares of a GPU are called, so that a job that comes now gets those of a
+// whole one and waits for no gate. Where sharing is "", the file's own word counts; one that doesn't say it is removed.
+func CloseGateFile(path string, sharing job.Sharing) error {
 	if path == "" {
 		return nil
+	}
+	was, _ := os.ReadFile(filepath.Clean(path)) // what can't be read says nothing
+	if m := sharedLine.FindSubmatch(was); sharing == "" && m != nil {
+		sharing = job.Sharing(m[1])
+	}
+	switch text := sharedText(sharing); {
+	case string(was) == text:
+		return nil
+	case sharing != "":
+		return writeGateFile(path, text)
 	}
 	if err := os.Remove(filepath.Clean(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove gate file: %w", err)
 	}
 	return nil
 }
+
+var sharedLine = regexp.MustCompile(`(?m)^gres=(mps|shard)$`)

@@ -93,9 +93,7 @@ func TestSlurmThatIsNotUnderstood(t *testing.T) {
 			if len(st.Misread) != 1 || st.Gate != "" || !strings.Contains(st.GateErr, "release 27.05.0 of Slurm is not understood, and no job is touched") || !strings.Contains(st.GateErr, c.says) {
 				t.Errorf("misread %v, gate %q, error %q", st.Misread, st.Gate, st.GateErr)
 			}
-			if _, err := os.Stat(b.Gate.File); err == nil {
-				t.Error("new jobs go behind a gate")
-			}
+			must.Equal(t, said(t, b), "gres=mps\nunits=100\n")
 			for _, g := range m.gates {
 				if !g.open {
 					t.Errorf("gate %s holds jobs", g.id)
@@ -222,6 +220,38 @@ func TestPartitionsOfTheGate(t *testing.T) {
 	}
 }
 
+// said is what the gate file says.
+func said(t *testing.T, b *loop.Bridge) string {
+	t.Helper()
+	return string(must.Get(os.ReadFile(b.Gate.File))(t))
+}
+
+// In shadow mode, and before a poll has shown how, the file still says what shares are called: without it the script
+// would ask for mps where GPUs are shared by shard, which Slurm refuses. How GPUs are shared is the last poll's.
+func TestTheGateFileSaysHowGPUsAreShared(t *testing.T) {
+	m := newModel(node("n1", 1, 8), node("n2", 1, 16))
+	b := bridge(m, newMemory())
+	b.Gate.File = filepath.Join(t.TempDir(), "gate")
+	for i := range m.nodes {
+		m.nodes[i].Sharing = job.Shard
+	}
+	b.Mode = job.Shadow
+	tick(t, b, m, time.Second)
+	must.Equal(t, said(t, b), "gres=shard\nunits=100\n")
+	b.Mode = job.Active
+	tick(t, b, m, time.Second)
+	if text := said(t, b); !strings.HasPrefix(text, "job=") || !strings.Contains(text, "\ngres=shard\n") || !strings.Contains(text, "\nsize="+m.nodes[1].Partitions[0]+":16\n") {
+		t.Errorf("%q", text)
+	}
+	must.OK(t, loop.CloseGateFile(b.Gate.File, ""))
+	must.Equal(t, said(t, b), "gres=shard\nunits=100\n")
+	must.OK(t, os.WriteFile(b.Gate.File, []byte("job=7\nexpires=1\n"), 0o644))
+	must.OK(t, loop.CloseGateFile(b.Gate.File, ""))
+	if _, err := os.Stat(b.Gate.File); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that doesn't say it stays: %v", err)
+	}
+}
+
 // Without a gate no file names one, and the status says why.
 func TestRefusedGate(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
@@ -236,9 +266,7 @@ func TestRefusedGate(t *testing.T) {
 	if ungated.State != job.Running || ungated.Request.Count != job.Units {
 		t.Errorf("without a gate a job that asks for gpu:shared is %s with %d shares", ungated.State, ungated.Request.Count)
 	}
-	if _, err := os.Stat(b.Gate.File); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the gate file is still there: %v", err)
-	}
+	must.Equal(t, said(t, b), "gres=mps\nunits=100\n")
 	if st := b.Status(); st.Gate != "" || !strings.Contains(st.GateErr, "create gate") {
 		t.Errorf("gate %q, %q", st.Gate, st.GateErr)
 	}

@@ -35,27 +35,38 @@ type learned struct {
 
 // remember teaches the beliefs what earlier outcomes say.
 func (b *Bridge) remember(ctx context.Context) error {
-	all, err := b.Runs.Outcomes(ctx, b.Now().Add(-rememberFor))
-	if err != nil {
-		return err
+	b.learned = learned{again: map[string]*history.Outcome{}, fails: map[rlcore.Identity]bool{}, faults: map[string]*history.Outcome{}, tried: map[rlcore.Identity]float64{}}
+	// A day at a time: on a large site all of them take more than a GiB.
+	suspects, now := map[string]history.Outcome{}, b.Now()
+	for from, end := now.Add(-rememberFor), now.Add(rememberFor); from.Before(end); { // clocks differ
+		to := from.Add(24 * time.Hour)
+		if to.After(now) {
+			to = end
+		}
+		day, err := b.Runs.Outcomes(ctx, from, to)
+		if err != nil {
+			return err
+		}
+		history.Teach(b.Beliefs, day, suspects)
+		for i := range day {
+			b.learned.note(&day[i])
+		}
+		from = to
 	}
-	b.learned = learned{loaded: true, again: map[string]*history.Outcome{}, fails: map[rlcore.Identity]bool{}, faults: map[string]*history.Outcome{}, tried: map[rlcore.Identity]float64{}}
-	history.Teach(b.Beliefs, all)
-	for i := range all {
-		b.learned.note(&all[i])
-	}
+	b.learned.loaded = true
 	return nil
 }
 
 // note remembers what later outcomes depend on.
 func (l *learned) note(o *history.Outcome) {
+	kept := *o // o is one of many
 	delete(l.again, o.Ref)
 	if o.Again {
-		l.again[o.Ref] = o
+		l.again[o.Ref] = &kept
 	}
 	delete(l.faults, o.Ref)
 	if o.Fault {
-		l.faults[o.Ref] = o
+		l.faults[o.Ref] = &kept
 	}
 	switch self := (rlcore.Identity{App: o.App, Owner: o.User}); {
 	case o.TriedMiB > 0:

@@ -47,8 +47,8 @@ func (l *ledger) Keep(_ context.Context, o *history.Outcome) error {
 	return nil
 }
 
-func (l *ledger) Outcomes(context.Context, time.Time) ([]history.Outcome, error) {
-	return l.kept, nil
+func (l *ledger) Outcomes(_ context.Context, from, to time.Time) ([]history.Outcome, error) {
+	return slices.DeleteFunc(slices.Clone(l.kept), func(o history.Outcome) bool { return o.End.Before(from) || !o.End.Before(to) }), nil
 }
 
 // record is what a node would tell of a run that has ended, with who was there.

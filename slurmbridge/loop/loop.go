@@ -110,6 +110,7 @@ type Bridge struct {
 	nearLimit bool
 	status    atomic.Pointer[job.Status]
 	idle      idleReports
+	rules     *adopt.Policy            // Adopt as it was configured
 	optedOut  time.Time                // when the file of adopt_opt_out was last changed
 	policies  atomic.Pointer[policies] // that the next tick takes up; see Use
 }
@@ -236,8 +237,11 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.Metrics.polled(b.Now().Sub(started))
 	b.fault("gate")
 	b.giveWay(ctx, snap)
-	if b.acting() == job.Active {
+	switch {
+	case b.acting() == job.Active:
 		b.keepGate(ctx, snap)
+	case b.Mode == job.Shadow:
+		b.logged(b.Gate.Idle(snap))
 	}
 	b.nameTasks(ctx, snap)
 	b.countDelays(snap)

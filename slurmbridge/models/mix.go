@@ -71,7 +71,7 @@ type drawn struct {
 func Draw(from, to time.Time, runs []history.Run, card func(*history.Run) rlcore.GPUSpec, past []history.Outcome, rules Rules) *Mix {
 	rules.Objective = cmp.Or(rules.Objective, policy.Turnaround)
 	m := &Mix{Training: Training{From: from.UTC(), To: to.UTC(), LeftOut: map[string]int{}}, rules: rules, beliefs: interference.New(&contention.MPS)}
-	history.Teach(m.beliefs, past)
+	history.Teach(m.beliefs, past, map[string]history.Outcome{})
 	m.truth = history.NewTruth(m.beliefs.Clone(), interference.New(&contention.MPS))
 	var kept []*drawn
 	for i := range runs {

@@ -442,10 +442,14 @@ func (v *view) letGo(j *job.Job, why job.Unfit, more string) {
 // putBehindGate gates a job with a request that is still gpu:shared. Without a gate the job gets a GPU of its own.
 func (v *view) putBehindGate(j *job.Job, managed *job.PartitionFilter) {
 	in := v.in
-	if in.Shadow || j.Dependency.Or || j.HetID != 0 || !managed.Covers(j.Partition) || len(in.Snap.Nodes) == 0 {
+	if in.Shadow || j.Dependency.Or || j.HetID != 0 || !managed.Covers(j.Partition) {
 		return
 	}
-	v.gate = append(v.gate, release.Gate(j, in.Gate, in.Snap.Nodes[0].Sharing))
+	i := slices.IndexFunc(in.Snap.Nodes, func(n job.Node) bool { return n.Sharing != "" })
+	if i < 0 {
+		return
+	}
+	v.gate = append(v.gate, release.Gate(j, in.Gate, in.Snap.Nodes[i].Sharing))
 }
 
 // mayUse returns the GPUs that a pending job may use, without closed nodes, and of one type if one is given. Jobs with the same

@@ -59,8 +59,7 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	}
 	if !slurmtest.Wait(ctx, 20*time.Second, func() bool {
 		_, err := s.Text("/-/ready")
-		_, gerr := os.Stat(s.GateFile)
-		return err == nil && gerr == nil
+		return err == nil && s.Gate() != 0
 	}) {
 		return errors.New("the bridge does not become ready")
 	}

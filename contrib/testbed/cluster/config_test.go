@@ -97,7 +97,7 @@ func TestReload(t *testing.T) {
 		}
 		return st.Mode
 	}
-	gated := func() bool { _, err := os.Stat(r.GateFile); return err == nil }
+	gated := func() bool { return r.Gate() != 0 }
 	const old = "the old one stays"
 
 	write("mode: shadow\nleese: 30s\n")

@@ -157,11 +157,19 @@ func update(change ...string) func(*Stack, string, int) error {
 	}
 }
 
+// Gate is the job that the gate file names, 0 = none.
+func (s *Stack) Gate() (id int) {
+	text, _ := os.ReadFile(s.GateFile)
+	if _, err := fmt.Sscanf(string(text), "job=%d", &id); err != nil {
+		return 0
+	}
+	return id
+}
+
 // cancelGate is the operator's off switch.
 func cancelGate(s *Stack, _ string, _ int) error {
-	text, _ := os.ReadFile(s.GateFile)
-	var id int
-	if _, err := fmt.Sscanf(string(text), "job=%d", &id); err != nil {
+	id := s.Gate()
+	if id == 0 {
 		return ErrNothing
 	}
 	_, err := s.Run(context.Background(), "scancel", strconv.Itoa(id))

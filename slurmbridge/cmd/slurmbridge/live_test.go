@@ -75,6 +75,12 @@ func newLive(t *testing.T) *live {
 
 func (l *live) bin() string { return l.Path("slurmbridge") }
 
+// gated reports whether the gate file names a gate.
+func (l *live) gated() bool {
+	text, err := os.ReadFile(l.GateFile)
+	return err == nil && strings.HasPrefix(string(text), "job=")
+}
+
 // serve starts the daemon as SlurmUser and waits for its gate.
 func (l *live) serve() {
 	l.t.Helper()
@@ -90,7 +96,7 @@ func (l *live) serve() {
 	l.daemon = cmd
 	l.t.Cleanup(l.stop)
 	if !slurmtest.Wait(l.t.Context(), 20*time.Second, func() bool {
-		if _, err := os.Stat(l.GateFile); err != nil {
+		if !l.gated() {
 			return false
 		}
 		status, _, _ := call("status", "-c", l.conf) // the first look is over a moment later
@@ -231,8 +237,8 @@ func (l *live) open(waiting string) {
 	if now := l.job(waiting)["Dependency"]; now != before || !strings.HasPrefix(now, "after:") {
 		l.t.Errorf("open as nobody made %q of %q", now, before)
 	}
-	if _, err := os.Stat(l.GateFile); err != nil {
-		l.t.Errorf("open as nobody: %v", err)
+	if !l.gated() {
+		l.t.Error("open as nobody: there is no gate")
 	}
 	l.stop()
 	if status, _, errOut := call("status", "-c", l.conf); status != 1 || !strings.Contains(errOut, "no answer from the daemon") {
@@ -243,8 +249,8 @@ func (l *live) open(waiting string) {
 	if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 || errOut != "" || n.Jobs == nil || *n.Jobs != 2 {
 		l.t.Errorf("open: %d %v %q %q", status, err, out, errOut)
 	}
-	if _, err := os.Stat(l.GateFile); err == nil {
-		l.t.Error("the gate file is still there")
+	if l.gated() {
+		l.t.Error("the gate file still names a gate")
 	}
 	if !slurmtest.Wait(l.t.Context(), 70*time.Second, func() bool { return l.job(waiting)["Dependency"] == "(null)" }) {
 		l.t.Errorf("job %s waits for %s", waiting, l.job(waiting)["Dependency"])

@@ -30,7 +30,7 @@ func newOpen(s *shared) *cobra.Command {
 		Use:   "open",
 		Short: "Let every waiting job go at once",
 		Long: `open lets every waiting job go: the gate is cancelled, jobs prepared for a group
-that hasn't started get back their requests, and the gate file is removed.
+that hasn't started get back their requests, and the gate file names no gate any more.
 They are ordinary Slurm jobs from then on, each with a GPU of its own.
 
 It needs no running daemon. A daemon that still runs makes a new gate for jobs

@@ -191,7 +191,7 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 		return nil, err
 	}
 	model := interference.New(&contention.MPS)
-	history.Teach(model, past)
+	history.Teach(model, past, map[string]history.Outcome{})
 	policies, err := newPolicies(cfg, model, log)
 	if err != nil {
 		return nil, err

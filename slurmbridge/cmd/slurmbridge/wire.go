@@ -114,16 +114,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		}
 	}
 	j := journal.New(st.DB())
-	sharing := job.MPS
-	if snap, err := cl.Nodes(ctx); err == nil {
-		for i := range snap {
-			if snap[i].Sharing != "" {
-				sharing = snap[i].Sharing
-				break
-			}
-		}
-	}
-	gate := &loop.Gate{Slurm: cl, Name: cl.Name, Lease: cfg.Lease, Sharing: sharing, Partition: cfg.GatePartition, Now: time.Now}
+	gate := &loop.Gate{Slurm: cl, Name: cl.Name, Lease: cfg.Lease, Partition: cfg.GatePartition, Now: time.Now}
 	if cfg.Lua != "no" {
 		gate.File, gate.ByHand, gate.SharersOnly = cfg.GateFile, byHand(cfg, log), cfg.SharersOnly
 	}
