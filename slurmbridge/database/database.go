@@ -16,16 +16,27 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
 )
 
-// Open opens the database at path and upgrades it; a missing one is made, with mode 0600. A corrupt file is
-// renamed, and an empty database takes its place. A file that a newer release wrote is an error.
+// Open opens the database at path and upgrades it; a missing one is made, with mode 0600, and is its folder's owner's. A
+// corrupt file is an error, and so is one that a newer release wrote.
 func Open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	db, err := open(ctx, path, log)
-	if err == nil || !corrupt(err) {
+	if corrupt(err) {
+		err = fmt.Errorf("%w: the daemon sets it aside when it starts: systemctl restart slurmbridge", err)
+	}
+	return db, err
+}
+
+// OpenOrReplace is Open for the one process that the database belongs to: a corrupt file is renamed, and an empty
+// database takes its place. Others would take the file away from a daemon that is writing to it.
+func OpenOrReplace(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
+	db, err := open(ctx, path, log)
+	if !corrupt(err) {
 		return db, err
 	}
 	aside := path + asideSuffix + time.Now().UTC().Format("20060102T150405")
@@ -94,7 +105,11 @@ func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
+	err = belong(f)
 	f.Close()
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
 	dsn := (&url.URL{
 		Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(),
 		RawQuery: "_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_txlock=immediate",
@@ -112,6 +127,26 @@ func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
 	return db, nil
+}
+
+// belong makes a file that root has made its folder's owner's.
+func belong(f *os.File) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	folder, err := os.Stat(filepath.Dir(f.Name()))
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil || info.Size() > 0 {
+		return err
+	}
+	owner, ok := folder.Sys().(*syscall.Stat_t)
+	if !ok || owner.Uid == 0 {
+		return nil
+	}
+	return f.Chown(int(owner.Uid), int(owner.Gid))
 }
 
 func prepare(ctx context.Context, db *sql.DB, path string, log *slog.Logger) error {

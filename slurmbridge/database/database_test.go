@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -70,7 +71,7 @@ func contents(t *testing.T, path string) map[string][]string {
 func opened(t *testing.T, path string) string {
 	t.Helper()
 	var log bytes.Buffer
-	db := must.Get(Open(t.Context(), path, slog.New(slog.NewTextHandler(&log, nil))))(t)
+	db := must.Get(OpenOrReplace(t.Context(), path, slog.New(slog.NewTextHandler(&log, nil))))(t)
 	must.OK(t, db.Close())
 	return log.String()
 }
@@ -204,6 +205,13 @@ func TestCorruptFileIsSetAside(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "slurmbridge.db")
 	must.OK(t, os.WriteFile(path, bytes.Repeat([]byte("this is no database "), 500), 0o600))
+	// A command leaves it to the daemon, which may be writing to it.
+	if _, err := Open(t.Context(), path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "systemctl restart slurmbridge") {
+		t.Errorf("error %v", err)
+	}
+	if left, _ := filepath.Glob(path + ".corrupt-*"); len(left) != 0 {
+		t.Errorf("files: %v", left)
+	}
 	if log := opened(t, path); !strings.Contains(log, "set aside") {
 		t.Errorf("logged %q", log)
 	}
@@ -215,6 +223,28 @@ func TestCorruptFileIsSetAside(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), filepath.Join(dir, "none", "s.db"), slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a folder that isn't there: no error")
+	}
+}
+
+// A database that a command of root's makes is the folder's owner's: the daemon is not root.
+func TestRootMakesNoFilesOfItsOwn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("takes root")
+	}
+	const nobody = 65534
+	dir := t.TempDir()
+	must.OK(t, os.Chown(dir, nobody, nobody))
+	db := must.Get(Open(t.Context(), filepath.Join(dir, "s.db"), slog.New(slog.DiscardHandler)))(t)
+	defer db.Close()
+	files := must.Get(filepath.Glob(filepath.Join(dir, "*")))(t)
+	for _, f := range files {
+		info := must.Get(os.Stat(f))(t)
+		if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != nobody {
+			t.Errorf("%s is of user %d", f, owner.Uid)
+		}
+	}
+	if len(files) == 0 {
+		t.Error("no files")
 	}
 }
 

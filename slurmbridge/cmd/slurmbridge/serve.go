@@ -191,8 +191,13 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		// A file that is open twice in one process loses its locks when either is
 		// closed.
 		st = old.wired.store
+	} else if st, err = cli.OwnStore(ctx, cfg, v.log); err != nil {
+		return nil, err
 	}
 	if v.wired, err = wire(ctx, cfg, st, s.ErrOut, metrics); err != nil {
+		if old == nil || st != old.wired.store {
+			_ = st.Close()
+		}
 		return nil, err
 	}
 	b := v.wired.bridge

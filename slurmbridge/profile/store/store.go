@@ -38,7 +38,15 @@ type Store struct {
 
 // Open opens the database at path; see database.Open.
 func Open(ctx context.Context, path string, log *slog.Logger) (*Store, error) {
-	db, err := database.Open(ctx, path, log)
+	return of(database.Open(ctx, path, log))
+}
+
+// OpenOrReplace is Open for the daemon; see database.OpenOrReplace.
+func OpenOrReplace(ctx context.Context, path string, log *slog.Logger) (*Store, error) {
+	return of(database.OpenOrReplace(ctx, path, log))
+}
+
+func of(db *sql.DB, err error) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -17,9 +17,18 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
-// OpenStore opens the database of the settings.
+// OpenStore opens the database of the settings, which is the daemon's.
 func OpenStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
-	st, err := store.Open(ctx, cfg.Database, log)
+	return openStore(ctx, cfg, log, store.Open)
+}
+
+// OwnStore opens it for the daemon: a corrupt file is replaced.
+func OwnStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
+	return openStore(ctx, cfg, log, store.OpenOrReplace)
+}
+
+func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, open func(context.Context, string, *slog.Logger) (*store.Store, error)) (*store.Store, error) {
+	st, err := open(ctx, cfg.Database, log)
 	switch {
 	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", cfg.Where("database"), err)
