@@ -55,7 +55,7 @@ func (e *exam) gateFix() Fix {
 	case strings.Contains(said, "invalid account"):
 		return run("sacctmgr add user " + e.User + " account=ACCOUNT")
 	case strings.Contains(said, "is not understood"):
-		return run("slurmbridge status --json   # misread: the fields", "slurmbridge version   # is there a newer one for this Slurm? Does a job_submit script change SlurmUser's jobs?")
+		return run("slurmbridge status --json   # misread: the fields", "slurmbridge --version   # is there a newer one for this Slurm? Does a job_submit script change SlurmUser's jobs?")
 	case strings.Contains(said, "limit"):
 		return run("sacctmgr show assoc user="+e.User, "sacctmgr modify user "+e.User+" set MaxSubmitJobs=-1 MaxJobs=-1")
 	}
@@ -72,7 +72,8 @@ func (e *exam) daemon() {
 	case d.Err != "":
 		e.add("daemon", Warning, "slurmbridge serve doesn't answer ("+d.Err+")",
 			"without it every job runs as it would without slurmbridge",
-			run("systemctl enable --now slurmbridge", "journalctl -u slurmbridge -n 50   # if it doesn't stay up"))
+			run("sed -i 's/^mode:.*/mode: shadow/' "+settingsFile+"   # where it has never run: it then changes nothing yet",
+				"systemctl enable --now slurmbridge", "journalctl -u slurmbridge -n 50   # if it doesn't stay up"))
 		return
 	case d.Locked != "":
 		e.add("daemon-locked", Note, "slurmbridge serve answers, and can't be read ("+d.Locked+")",

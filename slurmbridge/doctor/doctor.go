@@ -668,7 +668,7 @@ func (e *exam) containers() {
 	for _, runtime := range slices.Sorted(maps.Keys(on)) {
 		fix, known := containerFixes[runtime]
 		if !known {
-			fix = "docker run --ipc=host -v /run/slurmbridge:/run/slurmbridge -e CUDA_MPS_PIPE_DIRECTORY -e CUDA_VISIBLE_DEVICES -e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT …   # or podman: for users to write"
+			fix = "docker run --ipc=host -v /run/slurmbridge:/run/slurmbridge -e CUDA_MPS_PIPE_DIRECTORY -e CUDA_VISIBLE_DEVICES -e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT -e CUDA_MPS_ACTIVE_THREAD_PERCENTAGE -e TF_FORCE_GPU_ALLOW_GROWTH -e XLA_PYTHON_CLIENT_PREALLOCATE …   # or podman: for users to write"
 		}
 		e.add("container-"+runtime, Note, "containers of "+runtime+" on "+strings.Join(on[runtime], ",")+" don't see /run/slurmbridge by themselves",
 			"a sharer in one computes without MPS, and its GPU takes turns", run(fix))

@@ -410,7 +410,7 @@ func TestRenderings(t *testing.T) {
 note     the bridge is in shadow mode
          It decides and records, and changes nothing.
          Costs: Jobs that ask to share wait behind the gate, for max_delay next to an idle GPU at most, and share.
-         in /etc/slurmbridge/slurmbridge.yaml:
+         in /etc/slurmbridge/slurmbridge.yaml, in place of the line that is there:
              mode: active
 
 1 warning. slurmbridge works, and would work better without.

@@ -22,6 +22,8 @@ func WriteText(w io.Writer, findings []Finding) error {
 			switch {
 			case fix.File == "":
 				fmt.Fprintf(&b, "%9srun:\n", "")
+			case fix.File == settingsFile:
+				fmt.Fprintf(&b, "%9sin %s, in place of the line that is there:\n", "", fix.File)
 			case strings.Contains(fix.File, " "):
 				fmt.Fprintf(&b, "%9swith %s:\n", "", fix.File)
 			default:

@@ -38,7 +38,7 @@ format of Prometheus's HTTP clients:
 Exit status: 0 nothing to do (there may be notes), 1 warnings, 2 errors. Where
 nothing could be examined it is 1 or 2 as well, standard output is empty and
 standard error says why. --json prints {"findings": [{"check", "severity", "what",
-"why", "fix": [{"file", "lines"}]}], "exit"}; names of checks stay as they are.`,
+"why", "cost", "fix": [{"file", "lines"}]}], "exit"}; names of checks stay as they are.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return s.doctor(c, &f) },
 	}

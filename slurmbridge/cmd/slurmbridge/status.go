@@ -132,7 +132,7 @@ An empty plan is the usual one: all that can start has been released.`,
 		}),
 	}
 	c.Flags().String("policy", "", "policy to plan with, instead of the configured one")
-	c.Flags().String("mode", string(job.Active), "active, or shadow: count every job that requests a whole GPU's shares as waiting")
+	c.Flags().String("mode", "", "active, or shadow: count every job that requests a whole GPU's shares as waiting (default: the configured mode)")
 	return c
 }
 

@@ -47,7 +47,7 @@ Unknown figures are empty, not 0: what a job computed is in its node's record, w
 arrives when the job ends. The notes below the table say how much is missing.
 
 It reads the database, as the user that slurmbridge runs as, and needs no daemon. Without
-access to the database it asks the daemon, which shows users their own jobs (--me) by their
+a database that it may read it asks the daemon (listen or --server names the controller), which shows users their own jobs (--me) by their
 MUNGE credential, and all jobs if Slurm doesn't hide them (PrivateData).
 
 --charged adds what billing counts. Slurm bills a job that shares a GPU by its shares
@@ -62,7 +62,7 @@ reported by the nodes' agents. No job is ever ended for it.`,
   slurmbridge usage --by account --since 2026-03-01 --until 2026-04-01
   slurmbridge usage --by job --user ann --since 7d
   slurmbridge usage --by node --csv > nodes.csv
-  slurmbridge usage --me --by application         a user's own, on any machine
+  slurmbridge usage --me --by application         a user's own, where listen or --server names the controller
   slurmbridge usage --by account --charged
   slurmbridge usage --idle`,
 		Args: cobra.NoArgs,
@@ -143,7 +143,7 @@ func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o
 			}
 			return loadUsage(ctx, st, time.Now(), q)
 		}
-		if q.Weights != nil || !errors.Is(err, os.ErrPermission) {
+		if q.Weights != nil || !errors.Is(err, os.ErrPermission) && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
 	}
