@@ -16,33 +16,16 @@ import (
 // Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
 // user, and accounts are bounded: the number of series doesn't grow with the load.
 type Metrics struct {
-	polls [2]pollMetrics // by their names now, and by those of releases before 0.2.0
-
-	planTime, groupSize, delay, skew, predicted, seen, late, startAfterS     prometheus.Histogram
-	gateErrors, considered, broken, lent                                     prometheus.Counter
-	lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS                prometheus.Gauge
-	jobs, gpus, misread, notAdopted, info, usageHours, usageSaved, usageLost *prometheus.GaugeVec
-	groups, members, changes, cmdErrors, unmanaged                           *prometheus.CounterVec
-	turnaround, records, contracts, suspects, learned, harmed                *prometheus.CounterVec
-	commands                                                                 *prometheus.HistogramVec
+	pollTime, planTime, groupSize, delay, skew, predicted, seen, late, startAfterS prometheus.Histogram
+	gateErrors, considered, broken, lent                                           prometheus.Counter
+	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS            prometheus.Gauge
+	jobs, gpus, misread, notAdopted, info, usageHours, usageSaved, usageLost       *prometheus.GaugeVec
+	polls, groups, members, changes, cmdErrors, unmanaged                          *prometheus.CounterVec
+	turnaround, records, contracts, suspects, learned, harmed                      *prometheus.CounterVec
+	commands                                                                       *prometheus.HistogramVec
 
 	// counted are the jobs of the queue that unmanaged and considered have counted.
 	counted map[string]bool
-}
-
-// pollMetrics are the metrics of polls under one set of names.
-type pollMetrics struct {
-	total    *prometheus.CounterVec
-	duration prometheus.Histogram
-	last     prometheus.Gauge
-}
-
-func newPollMetrics(r factory, total, duration, last, note string) pollMetrics {
-	return pollMetrics{
-		total:    counters(r, total, "Polls of Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or its answer could not be read)."+note, "result", "ok", "error"),
-		duration: r.histogram(duration, "Duration of a successful poll of Slurm's queue and nodes."+note, prometheus.ExponentialBuckets(0.005, 2, 12)),
-		last:     r.gauge(last, "Unix time of the last successful poll; 0 = none yet."+note),
-	}
 }
 
 // NewMetrics registers the bridge's metrics with reg.
@@ -50,12 +33,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := factory{promauto.With(reg)}
 	slow := []float64{1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 3, 5}
 	return &Metrics{
-		polls: [2]pollMetrics{
-			newPollMetrics(r, "polls_total", "poll_duration_seconds", "last_poll_timestamp_seconds", ""),
-			// The names of releases before 0.2.0 work for one release more.
-			newPollMetrics(r, "looks_total", "look_duration_seconds", "last_look_timestamp_seconds", " Deprecated: see polls_total, poll_duration_seconds, last_poll_timestamp_seconds."),
-		},
 		counted:   map[string]bool{},
+		polls:     counters(r, "polls_total", "Polls of Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or its answer could not be read).", "result", "ok", "error"),
+		pollTime:  r.histogram("poll_duration_seconds", "Duration of a successful poll of Slurm's queue and nodes.", prometheus.ExponentialBuckets(0.005, 2, 12)),
+		lastPoll:  r.gauge("last_poll_timestamp_seconds", "Unix time of the last successful poll; 0 = none yet."),
 		planTime:  r.histogram("plan_duration_seconds", "Duration of a decision after a poll.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
 		jobs:      r.gauges("jobs", "Jobs that may share, by state: waiting (for a decision, behind the gate), released (in a group that Slurm may start), running (in a group).", "state"),
 		gpus:      r.gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).", "use"),
@@ -190,17 +171,13 @@ func (m *Metrics) outcome(o *history.Outcome) {
 }
 
 func (m *Metrics) polled(took time.Duration) {
-	for _, p := range m.polls {
-		p.total.WithLabelValues("ok").Inc()
-		p.duration.Observe(took.Seconds())
-		p.last.SetToCurrentTime()
-	}
+	m.polls.WithLabelValues("ok").Inc()
+	m.pollTime.Observe(took.Seconds())
+	m.lastPoll.SetToCurrentTime()
 }
 
 func (m *Metrics) pollFailed() {
-	for _, p := range m.polls {
-		p.total.WithLabelValues("error").Inc()
-	}
+	m.polls.WithLabelValues("error").Inc()
 }
 
 func (m *Metrics) released(g *job.Group) {
