@@ -117,8 +117,8 @@ func (n *node) controller(m *credential.Munge, webConfig string) (addr string) {
 			if how == 3 {
 				panic(http.ErrAbortHandler)
 			}
-			added, err := n.store.AddRecord(ctx, r, "")
-			if added.New {
+			isNew, err := n.store.AddRecord(ctx, r, "")
+			if isNew {
 				n.isNew.Add(1)
 			} else if err == nil {
 				n.again.Add(1)
@@ -126,7 +126,7 @@ func (n *node) controller(m *credential.Munge, webConfig string) (addr string) {
 			if how == 2 {
 				panic(http.ErrAbortHandler)
 			}
-			return added.New, err
+			return isNew, err
 		},
 	}
 	mux := http.NewServeMux()

@@ -280,8 +280,8 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 		return false, err
 	}
 	describe(r, app, known)
-	added, err := w.store.AddRecord(ctx, r, app)
-	if err != nil || !added.New {
+	isNew, err := w.store.AddRecord(ctx, r, app)
+	if err != nil || !isNew {
 		return false, err
 	}
 	skew, complete, err := w.journal.Started(ctx, r.Ref(), r.Start)

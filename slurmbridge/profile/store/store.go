@@ -92,47 +92,29 @@ func (s *Store) job(ctx context.Context, ref string) (user, app string, err erro
 	return user, app, database.Wrap(err, "find application of job %s", ref)
 }
 
-// Added says what a record led to.
-type Added struct {
-	New bool // false: it was there already
-	// Slowdown is the job's run time over its profile's, 0 = no profile.
-	Slowdown float64
-}
-
-// AddRecord keeps a record of a run of app ("" = not recognised). The same record
-// twice is no error. Whether the run was complete is not in its record, so nothing is
+// AddRecord keeps a record of a run of app ("" = not recognised), and reports whether it is new. The
+// same record twice is no error. Whether the run was complete is not in its record, so nothing is
 // learned from it yet; see Learn.
-func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (Added, error) {
-	var out Added
+func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (isNew bool, err error) {
 	var noted bool
-	err := database.Tx(ctx, s.db, func(tx *sql.Tx) (err error) {
+	err = database.Tx(ctx, s.db, func(tx *sql.Tx) (err error) {
 		if noted, err = noteCards(ctx, tx, r); err != nil {
 			return err
 		}
-		known, err := lookup(ctx, tx, r.User, app, r.Card())
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return err
-		}
-		var slow sql.NullFloat64
-		if known != nil && known.DurationS > 0 {
-			slow = sql.NullFloat64{Float64: r.DurationS() / known.DurationS, Valid: true}
-		}
-		res, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO runs (job_id, restart, node, ref, user, app, started, ended, solo, slowdown, body)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			r.JobID, r.Restart, r.Node, r.Ref(), r.User, app, r.Start.UnixNano(), r.End.UnixNano(), r.Solo(), slow, database.JSON(r))
+		res, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO runs (job_id, restart, node, ref, user, app, started, ended, solo, body)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			r.JobID, r.Restart, r.Node, r.Ref(), r.User, app, r.Start.UnixNano(), r.End.UnixNano(), r.Solo(), database.JSON(r))
 		if err != nil {
 			return err
 		}
-		if n, err := res.RowsAffected(); err != nil || n == 0 {
-			return err
-		}
-		out = Added{New: true, Slowdown: slow.Float64}
-		return nil
+		n, err := res.RowsAffected()
+		isNew = n > 0
+		return err
 	})
 	if err == nil && noted {
 		s.noted.Add(1)
 	}
-	return out, database.Wrap(err, "keep record of job %s", r.Ref())
+	return isNew, database.Wrap(err, "keep record of job %s", r.Ref())
 }
 
 // own holds a user's own profiles of an application, by card; user "" = the whole site's.
@@ -145,24 +127,6 @@ func own(ctx context.Context, q database.Querier, user, app string) (map[string]
 		return err
 	}, `SELECT card, body FROM profiles WHERE user = ? AND app = ?`, user, app)
 	return out, database.Wrap(err, "read profile of %s", app)
-}
-
-func lookup(ctx context.Context, q database.Querier, user, app, card string) (*rlcore.Profile, error) {
-	for _, owner := range slices.Compact([]string{user, ""}) {
-		of, err := own(ctx, q, owner, app)
-		if err != nil {
-			return nil, err
-		}
-		p, err := choose(ctx, q, of, user, card)
-		if err != nil {
-			return nil, fmt.Errorf("read profile of %s: %w", app, err)
-		}
-		if p != nil {
-			p.Owner = user
-			return p, nil
-		}
-	}
-	return nil, fmt.Errorf("%w of %s", ErrNotFound, app)
 }
 
 func put(ctx context.Context, q database.Querier, user string, p *rlcore.Profile, now time.Time) error {
@@ -180,7 +144,21 @@ func put(ctx context.Context, q database.Querier, user string, p *rlcore.Profile
 // where there is one, else the site's. The runs of one user change nothing for another's jobs. Returns ErrNotFound,
 // also where the application has run on other cards only and how they compare isn't known.
 func (s *Store) Lookup(ctx context.Context, user, app, card string) (*rlcore.Profile, error) {
-	return lookup(ctx, s.db, user, app, card)
+	for _, owner := range slices.Compact([]string{user, ""}) {
+		of, err := own(ctx, s.db, owner, app)
+		if err != nil {
+			return nil, err
+		}
+		p, err := choose(ctx, s.db, of, user, card)
+		if err != nil {
+			return nil, fmt.Errorf("read profile of %s: %w", app, err)
+		}
+		if p != nil {
+			p.Owner = user
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("%w of %s", ErrNotFound, app)
 }
 
 // Known returns what is known of a user's application on a card, as Lookup does; nil = nothing, or it has no name.
