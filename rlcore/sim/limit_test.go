@@ -23,7 +23,7 @@ func TestLimitByHand(t *testing.T) {
 	}
 	r := run(t, cfg, crowded())
 	killed, other := &r.Jobs[0], &r.Jobs[1]
-	if killed.Ended != AtLimit || !killed.Harmed || other.Ended != Completed || r.TimedOut != 1 || r.Harmed != 1 || r.Lost() != 1 {
+	if killed.Ended != AtLimit || !killed.Harmed || other.Ended != Completed || r.Harmed != 1 || r.Lost() != 1 {
 		t.Errorf("got %+v and %+v, want the first ended at its limit", *killed, *other)
 	}
 	near(t, "a", killed.EndS, 41)
@@ -32,13 +32,13 @@ func TestLimitByHand(t *testing.T) {
 	same(t, &cfg, r, &contention.MPS)
 
 	r = run(t, cfg, decider(t, "exclusive"))
-	if r.TimedOut != 0 || r.Jobs[0].Ended != Completed {
+	if r.Jobs[0].Ended != Completed {
 		t.Errorf("alone: %+v", r.Jobs[0])
 	}
 
 	// It gets back what sharing costs it; where it can't, it doesn't.
 	cfg.ExtendLimit = true
-	if r = run(t, cfg, crowded()); r.TimedOut != 0 {
+	if r = run(t, cfg, crowded()); r.Jobs[0].Ended != Completed {
 		t.Errorf("with time given back: %+v", r.Jobs[0])
 	}
 	cfg.Jobs[0].LimitFixed = true
@@ -53,7 +53,7 @@ func TestLimitBelowSoloTime(t *testing.T) {
 	cfg := config(1, constant("a", 40, .9, 100), constant("b", 100, .9, 100))
 	cfg.Jobs[0].LimitS, cfg.Jobs[1].LimitS = 30, 100
 	r := run(t, cfg, decider(t, "exclusive"))
-	if o := &r.Jobs[0]; o.Ended != AtLimit || o.Harmed || r.TimedOut != 1 || r.Lost() != 0 {
+	if o := &r.Jobs[0]; o.Ended != AtLimit || o.Harmed || r.Lost() != 0 {
 		t.Errorf("got %+v, want no harm", *o)
 	}
 	near(t, "its slowdown", r.Jobs[0].Slowdown, 1)
@@ -86,8 +86,8 @@ func TestDeadlines(t *testing.T) {
 		near(t, "start", o.StartS, w.start)
 		near(t, "end", o.EndS, w.end)
 	}
-	if r.PastDeadline != 3 || r.TimedOut != 0 || len(r.Slowdowns()) != 3 {
-		t.Errorf("%d past their deadlines, %d at limits, slowdowns %v", r.PastDeadline, r.TimedOut, r.Slowdowns())
+	if r.PastDeadline != 3 || len(r.Slowdowns()) != 3 {
+		t.Errorf("%d past their deadlines, slowdowns %v", r.PastDeadline, r.Slowdowns())
 	}
 }
 

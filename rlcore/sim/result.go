@@ -18,7 +18,6 @@ type Sample struct {
 // Outcome is the result for one job. Times are in s.
 type Outcome struct {
 	ID      string
-	App     string
 	SubmitS float64
 	GPU     int     // index in Config.GPUs; −1 = it was cancelled before it ran
 	StartS  float64 // of the last run; EndS where it was cancelled before it
@@ -48,7 +47,6 @@ type Result struct {
 	GPUUtil         float64
 	MemUtil         float64
 	OOM             int // runs that ran out of memory
-	TimedOut        int // jobs ended at their limit
 	Harmed          int // of these, runs that would have ended before alone
 	PastDeadline    int // jobs ended at their deadline, or cancelled because of it
 	Decisions       int
@@ -73,7 +71,7 @@ func (s *Sim) Result() (*Result, error) {
 	for i := range s.jobs {
 		j := &s.jobs[i]
 		o := Outcome{
-			ID: j.ID, App: j.Truth.App, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu,
+			ID: j.ID, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu,
 			SoloS: j.Truth.DurationS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, Ended: j.end, DelayedS: j.delayed,
 			Harmed: j.end == AtLimit && j.Truth.DurationS < j.LimitS,
 		}
@@ -100,11 +98,8 @@ func (s *Sim) Result() (*Result, error) {
 
 // count counts a job by its end.
 func (r *Result) count(o *Outcome) {
-	switch o.Ended {
-	case AtDeadline:
+	if o.Ended == AtDeadline {
 		r.PastDeadline++
-	case AtLimit:
-		r.TimedOut++
 	}
 	if o.Harmed {
 		r.Harmed++

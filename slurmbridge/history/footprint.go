@@ -13,7 +13,6 @@ import (
 // Footprint is a summary of a run: what it held of GPUs, what it did with them, and what sharing
 // saved or cost it. It is kept far longer than the run, with a record a hundred times as large.
 type Footprint struct {
-	Run                                      int64 // of the node's record; 0 = there is none
 	Ref, User, Account, Partition, App, Node string
 	Start, End                               time.Time // by the controller's clock; End zero: it still runs
 	// GPUs is what it held at a time: whole ones, or the part of one that its shares are; 0 = not known.
@@ -34,7 +33,7 @@ type Footprint struct {
 // Footprint is the run in short, ended or not.
 func (r *Run) Footprint() Footprint {
 	f := Footprint{
-		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, Partition: r.Partition, App: r.App, Node: r.Node,
+		Ref: r.Ref, User: r.User, Account: r.Account, Partition: r.Partition, App: r.App, Node: r.Node,
 		Start: r.Start, End: r.End, Use: r.Use,
 	}
 	if r.Shown() && !r.Allotted.After(r.Start) {

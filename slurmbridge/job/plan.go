@@ -115,9 +115,6 @@ type PlannedGroup struct {
 	Release []Change
 }
 
-// Empty reports whether the plan changes nothing.
-func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
-
 // Changes returns every change in the order it is applied in.
 func (p *Plan) Changes() []Change {
 	out := append([]Change(nil), p.Repairs...)

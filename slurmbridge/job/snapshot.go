@@ -166,8 +166,7 @@ func (d Dependencies) Has(typ, job string) bool {
 // Node is a node with GPUs.
 type Node struct {
 	Name    string
-	Up      bool   // in service: jobs can start there
-	State   string // as Slurm prints it
+	Up      bool // in service: jobs can start there
 	GPUs    int
 	GPUType string // gres.conf's Type, "" where it has none
 	Sharing Sharing
@@ -357,7 +356,6 @@ type Update struct {
 // Description is what Slurm knows of one job by name, running, waiting or over.
 type Description struct {
 	State        string // Slurm's own word, e.g. "COMPLETED", "FAILED", "TIMEOUT"
-	ExitCode     int
 	Requeue      bool   // it may be run again
 	AdminComment string // "" = none, cut after 1,024 bytes
 	// Start and End are its run's, in whole seconds; zero = it has not started, or not ended.
@@ -380,11 +378,10 @@ var (
 type Slurm interface {
 	// Poll reads queue and nodes. Returns ErrDown if slurmctld doesn't answer.
 	Poll(ctx context.Context) (*Snapshot, error)
-	// Update changes pending jobs, and the time limits of running ones. Returns ErrNoJob if one of
-	// several jobs is gone (the rest may have been changed: poll again), ErrRefused, ErrDown.
-	Update(ctx context.Context, u Update) error
-	// UpdateAll makes many updates with few commands, each of other jobs, in no order but that of the
-	// tasks of an array. It returns an error for each update, nil = made, as Update does.
+	// UpdateAll changes pending jobs, and the time limits of running ones: many updates with few commands,
+	// each of other jobs, in no order but that of the tasks of an array. It returns an error for each
+	// update, nil = made: ErrNoJob if one of several jobs is gone (the rest may have been changed: poll
+	// again), ErrRefused, ErrDown.
 	UpdateAll(ctx context.Context, all []Update) []error
 	// Bounds reads what no time limit may be raised beyond.
 	Bounds(ctx context.Context) (*Bounds, error)

@@ -529,7 +529,7 @@ func (m *model) Describe(_ context.Context, refs []string) (map[string]job.Descr
 		if slices.Contains(refs, j.Ref) {
 			d := job.Description{State: string(j.State), AdminComment: j.said, Requeue: j.Job.Requeue, Start: j.began, End: j.over.Truncate(time.Second)}
 			if j.ended && j.fails {
-				d.State, d.ExitCode = "FAILED", 1
+				d.State = "FAILED"
 			}
 			out[j.Ref] = d
 		}
@@ -659,7 +659,7 @@ func app(name string, dur, gpu, mem float64) *rlcore.Profile {
 
 func node(name string, gpus, cpus int) job.Node {
 	return job.Node{
-		Name: name, Up: true, State: "IDLE", GPUs: gpus, GPUType: "titanxp", Sharing: job.MPS,
+		Name: name, Up: true, GPUs: gpus, GPUType: "titanxp", Sharing: job.MPS,
 		Units: 100 * gpus, Partitions: []string{"gpu"}, CPUs: cpus, MemMiB: 64000,
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -439,16 +438,6 @@ func (c *Client) Config(ctx context.Context) (map[string]string, error) {
 func (c *Client) Release(ctx context.Context) (string, error) {
 	config, err := c.Config(ctx)
 	return config["SLURM_VERSION"], err
-}
-
-// Ping returns nil if a slurmctld answers, job.ErrDown if none does.
-func (c *Client) Ping(ctx context.Context) error {
-	_, _, err := c.run(ctx, command{name: "scontrol ping", prog: "scontrol", args: []string{"ping"}})
-	var ce *CommandError
-	if errors.As(err, &ce) { // it says so on standard output
-		ce.Kind = job.ErrDown
-	}
-	return err
 }
 
 // Show runs one of Slurm's commands that changes nothing, and returns its output.

@@ -260,9 +260,6 @@ func TestLook(t *testing.T) {
 	if s.Release != cluster.Release {
 		t.Errorf("release %q of %q", s.Release, cluster.Release)
 	}
-	if err := c.Ping(ctx); err != nil {
-		t.Error(err)
-	}
 	if out, err := c.Show(ctx, "scontrol", "show", "partitions", "-o"); err != nil || len(text.ParsePartitions([]byte(out))) == 0 {
 		t.Error(out, err)
 	}
@@ -274,8 +271,8 @@ func TestLook(t *testing.T) {
 	if _, err := brief.Poll(ctx); !errors.Is(err, job.ErrDown) {
 		t.Errorf("look without slurmctld: %v", err)
 	}
-	if err := brief.Ping(ctx); !errors.Is(err, job.ErrDown) {
-		t.Errorf("ping without slurmctld: %v", err)
+	if _, err := brief.Release(ctx); !errors.Is(err, job.ErrDown) {
+		t.Errorf("release without slurmctld: %v", err)
 	}
 	if err := brief.Update(ctx, job.Update{Jobs: []string{begin}, Gres: ptr("shard:50")}); !errors.Is(err, job.ErrDown) {
 		t.Errorf("update without slurmctld: %v", err)
@@ -382,7 +379,7 @@ func TestDescribe(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 	}
-	if len(got) != 5 || got[bad].ExitCode != 3 || !got[bad].Requeue || got[final].Requeue {
+	if len(got) != 5 || !got[bad].Requeue || got[final].Requeue {
 		t.Errorf("%+v", got)
 	}
 	if d := got[waits]; d.State != "PENDING" || d.AdminComment != "a site's own, with | and 'quotes'" || got[good].AdminComment != "" {

@@ -44,7 +44,7 @@ func gpuNodes(nodes []text.Node, params string) []job.Node {
 			continue
 		}
 		j := job.Node{
-			Name: n.Name, State: n.State, Up: n.Up, Reserved: n.Reserved, Asleep: n.Asleep, Planned: n.Planned, Partitions: n.Partitions,
+			Name: n.Name, Up: n.Up, Reserved: n.Reserved, Asleep: n.Asleep, Planned: n.Planned, Partitions: n.Partitions,
 			CPUs: n.CPUs, CPUsAlloc: n.CPUsAlloc, CPUsPerAlloc: n.CPUsPerCore, TaskPerCore: text.HasOption(params, "CR_ONE_TASK_PER_CORE"), MemMiB: n.MemMiB, MemAlloc: n.MemAlloc, GPUs: n.GPUCount(),
 		}
 		// With CR_CPU, too, no two jobs share a core if Slurm knows its threads.

@@ -74,7 +74,7 @@ func TestTimeoutKillsTheGroup(t *testing.T) {
 	c.Timeout = 2 * time.Second
 	var seen error
 	c.Observe = func(_ string, took time.Duration, err error) { seen = err }
-	err := c.Ping(context.Background())
+	_, err := c.Release(context.Background())
 	if !errors.Is(err, job.ErrDown) || !errors.Is(seen, job.ErrDown) {
 		t.Fatalf("%v, observed %v", err, seen)
 	}
@@ -94,7 +94,7 @@ func TestCancelledIsNotDown(t *testing.T) {
 	c := fake(t, "exec sleep 600")
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	if err := c.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, job.ErrDown) {
+	if _, err := c.Release(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, job.ErrDown) {
 		t.Error(err)
 	}
 }
@@ -116,7 +116,7 @@ func TestMissingCommand(t *testing.T) {
 	if err := c.Open(); err == nil {
 		t.Error("no error for a folder without Slurm")
 	}
-	if err := c.Ping(context.Background()); !errors.Is(err, job.ErrDown) {
+	if _, err := c.Release(context.Background()); !errors.Is(err, job.ErrDown) {
 		t.Error(err)
 	}
 }
@@ -469,7 +469,7 @@ func TestGPUNodes(t *testing.T) {
 		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
 		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2, Cards: []job.Card{{Type: "tesla"}, {Type: "kepler"}}},
 	} {
-		want.Name, want.State, want.Up, want.CPUsPerAlloc = "x", "IDLE", true, 1
+		want.Name, want.Up, want.CPUsPerAlloc = "x", true, 1
 		nodes := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres="+gres+"\nNodeName=y State=IDLE Gres=mps:100\n")), "")
 		if len(nodes) != 1 || !reflect.DeepEqual(nodes[0], want) {
 			t.Errorf("%s: %+v", gres, nodes)

@@ -46,17 +46,17 @@ func busy(t testing.TB, file string, n int, to time.Time) {
 	st, j := opened(t, file)
 	defer st.Close()
 	r := rand.New(rand.NewPCG(1, 1))
-	var known []*rlcore.Profile
+	var known []store.Imported
 	for _, name := range apps.Names() {
 		p, _ := apps.ByName(name)
-		known = append(known, p)
+		known = append(known, store.Imported{Profile: p})
 	}
-	must.OK(t, st.Import(ctx, known))
+	must.Get(st.ImportFor(ctx, known))(t)
 	from := to.Add(-time.Duration(n*35) * time.Second)
 	node := job.Node{Name: "n1", GPUs: 2, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}
 	var running []job.Job
 	for i := range n {
-		p := known[r.IntN(len(known))]
+		p := known[r.IntN(len(known))].Profile
 		start := from.Add(time.Duration(i*30) * time.Second)
 		end := start.Add(time.Duration(p.DurationS * float64(time.Second)))
 		if end.After(to.Add(-time.Second)) {

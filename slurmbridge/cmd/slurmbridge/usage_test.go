@@ -56,7 +56,7 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 	st := must.Get(store.Open(ctx, cfg.Database, slog.New(slog.DiscardHandler)))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
-	must.OK(t, st.Import(ctx, []*rlcore.Profile{{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}))
+	must.Get(st.ImportFor(ctx, []store.Imported{{Profile: &rlcore.Profile{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}}))(t)
 	zero := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
 	at := func(min int) time.Time { return zero.Add(time.Duration(min) * time.Minute) }
 	waiting := func(ref string) job.Job {
@@ -409,7 +409,7 @@ func writeMonths(tb testing.TB, used usage.Store, now time.Time, months, jobs in
 			user := r.IntN(300)
 			long := time.Duration(r.ExpFloat64() * 1.8 * float64(time.Hour))
 			f := history.Footprint{
-				Run: int64(d*jobs/days + i + 1), Ref: fmt.Sprint(d*jobs/days + i), User: fmt.Sprintf("user%03d", user), Account: fmt.Sprintf("account%02d", user%40),
+				Ref: fmt.Sprint(d*jobs/days + i), User: fmt.Sprintf("user%03d", user), Account: fmt.Sprintf("account%02d", user%40),
 				Partition: "gpu", App: fmt.Sprintf("application-%d-%d", user, r.IntN(3)), Node: fmt.Sprintf("node%03d", r.IntN(125)),
 				End: end.Add(time.Duration(r.Int64N(int64(24*time.Hour)) / 1e6 * 1e6)), GPUs: 1, Whole: true, Judged: true, Timed: true,
 			}

@@ -267,11 +267,12 @@ func TestUnmeasuredPairsNeverMeet(t *testing.T) {
 				if i == k || x.StartS >= y.EndS-1e-9 || y.StartS >= x.EndS-1e-9 {
 					continue
 				}
-				if beside++; x.App+y.App != "ab" && x.App+y.App != "ba" {
-					t.Errorf("%s: %s beside %s, which nobody measured", name, x.App, y.App)
+				app, other := tr.Jobs[i].App, tr.Jobs[k].App
+				if beside++; app+other != "ab" && app+other != "ba" {
+					t.Errorf("%s: %s beside %s, which nobody measured", name, app, other)
 				}
 				if most := 1.3; x.Slowdown > most+1e-9 {
-					t.Errorf("%s: %s slows by %v", name, x.App, x.Slowdown)
+					t.Errorf("%s: %s slows by %v", name, app, x.Slowdown)
 				}
 			}
 			met += min(beside, 1)

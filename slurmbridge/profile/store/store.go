@@ -173,17 +173,6 @@ func (s *Store) Known(ctx context.Context, user, app, card string) (*rlcore.Prof
 	return p, err
 }
 
-// Import adds profiles for the whole site, and replaces profiles of the same names. All are taken,
-// or none.
-func (s *Store) Import(ctx context.Context, profiles []*rlcore.Profile) error {
-	list := make([]Imported, len(profiles))
-	for i, p := range profiles {
-		list[i].Profile = p
-	}
-	_, err := s.ImportFor(ctx, list)
-	return err
-}
-
 // Entry is a profile and its user; User "" = the whole site.
 type Entry struct {
 	User    string          `json:"user"`

@@ -84,7 +84,7 @@ func TestImport(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p.csv")
 	must.OK(t, os.WriteFile(file, []byte("app,duration_s,gpu_util,mem_mib,step_ms\nlmp,264,22,7783,\nvgg16,80,99,4316,412\n"), 0o600))
 	ps := must.Get(ReadProfiles(file))(t)
-	must.OK(t, s.Import(ctx, ps))
+	must.Get(s.ImportFor(ctx, []Imported{{Profile: ps[0]}, {Profile: ps[1]}}))(t)
 	p, err := s.Lookup(ctx, "bob", "vgg16", "")
 	if err != nil || p.StepS != 0.412 || p.Peak().MemMiB != 4316 {
 		t.Errorf("%+v %v", p, err)

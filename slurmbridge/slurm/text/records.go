@@ -68,7 +68,6 @@ func ParseConfig(out []byte) map[string]string {
 // Partition is a partition as scontrol shows it.
 type Partition struct {
 	Name    string
-	Default bool
 	Hidden  bool   // ordinary users don't see it, nor jobs in it
 	State   string // UP, DOWN, DRAIN or INACTIVE
 	Billing string // TRESBillingWeights, "" = none
@@ -105,7 +104,7 @@ func ParsePartitions(out []byte) []Partition {
 		tier, _ := strconv.Atoi(f["PriorityTier"])
 		parts = append(parts, Partition{
 			Tier: tier, PreemptMode: f["PreemptMode"],
-			Name: f["PartitionName"], Default: f["Default"] == "YES", Hidden: f["Hidden"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"], QOS: f["QoS"],
+			Name: f["PartitionName"], Hidden: f["Hidden"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"], QOS: f["QoS"],
 			DefMem: HasDefMem(f), MaxTime: parseLimit([]byte(f["MaxTime"])), PerGPU: ParsePerGPU(f["JobDefaults"]),
 		})
 	}

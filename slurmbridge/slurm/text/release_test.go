@@ -164,23 +164,20 @@ func TestMisreadGate(t *testing.T) {
 func TestParseDescriptions(t *testing.T) {
 	const n = "~N"
 	row := func(head, comment string) string { return head + n + comment + n + "\n" }
-	out := row("7|N/A|FAILED|256|1|1700000000|1700000060", "") + row("20|3|COMPLETED|0|0|1700000000|2023-11-14T22:14:20", "the site's own | "+strings.Repeat("x", 2000)) +
-		row("20|[4-9]|PENDING|0|0|N/A|N/A", "") + row("8|N/A|RUNNING|15|1|1700000000|N/A", "slurmbridge: a\nb")
+	out := row("7|N/A|FAILED|1|1700000000|1700000060", "") + row("20|3|COMPLETED|0|1700000000|2023-11-14T22:14:20", "the site's own | "+strings.Repeat("x", 2000)) +
+		row("20|[4-9]|PENDING|0|N/A|N/A", "") + row("8|N/A|RUNNING|1|1700000000|N/A", "slurmbridge: a\nb")
 	got := must.Get(ParseDescriptions([]byte(out), n))(t)
 	from, to := time.Unix(1_700_000_000, 0), time.Unix(1_700_000_060, 0)
-	if len(got) != 3 || got["7"] != (job.Description{State: "FAILED", ExitCode: 1, Requeue: true, Start: from, End: to}) {
+	if len(got) != 3 || got["7"] != (job.Description{State: "FAILED", Requeue: true, Start: from, End: to}) {
 		t.Errorf("%+v", got)
 	}
 	if d := got["20_3"]; !d.End.Equal(to) || d.State != "COMPLETED" || d.Requeue || len(d.AdminComment) != maxComment {
 		t.Errorf("the task: %+v", d)
 	}
-	if d := got["8"]; d.AdminComment != "slurmbridge: a\nb" || d.ExitCode != 128+15 || !d.End.IsZero() {
+	if d := got["8"]; d.AdminComment != "slurmbridge: a\nb" || !d.End.IsZero() {
 		t.Errorf("%+v", d)
 	}
-	for text, want := range map[string]int{"0": 0, "0:0": 0, "3:0": 3, "768": 3, "9": 137, "0:9": 137, "": 0, "x": 0} {
-		must.Equal(t, exitCode([]byte(text)), want, "exit code %q", text)
-	}
-	for _, bad := range []string{"7|N/A|FAILED|1|1", row("7|FAILED", ""), "7|N/A|FAILED|1|1" + n + "x", row("7|N/A|FAILED|1|1|1|1", "") + "8", row("7|N/A|FAILED|1|1", "")} {
+	for _, bad := range []string{"7|N/A|FAILED|1", row("7|FAILED", ""), "7|N/A|FAILED|1" + n + "x", row("7|N/A|FAILED|1|1|1", "") + "8", row("7|N/A|FAILED|1", "")} {
 		if _, err := ParseDescriptions([]byte(bad), n); err == nil {
 			t.Errorf("%q was understood", bad)
 		}
@@ -188,7 +185,7 @@ func TestParseDescriptions(t *testing.T) {
 }
 
 func FuzzParseDescriptions(f *testing.F) {
-	f.Add("7|N/A|FAILED|1|1|2|3~N(null)~N\n20|3|COMPLETED|0|0|N/A|N/A~Nx~N\n")
+	f.Add("7|N/A|FAILED|1|2|3~N(null)~N\n20|3|COMPLETED|0|N/A|N/A~Nx~N\n")
 	f.Add("~N~N")
 	f.Fuzz(func(t *testing.T, s string) {
 		got, err := ParseDescriptions([]byte(s), "~N")
