@@ -17,7 +17,10 @@ import (
 // after its last, so that a bridge that finds it half made can restore it.
 func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	settled := true
-	b.keepForeign(ctx, p.Repairs)
+	if refs := stamped(p.Repairs); len(refs) > 0 && b.acting() == job.Active {
+		b.comments.read(ctx, refs)
+		b.comments.keepForeign(p.Repairs)
+	}
 	repairs := release.Merge(p.Repairs)
 	for i, err := range b.sendAll(ctx, repairs) {
 		if text := repairs[i].Update.AdminComment; text != nil {
@@ -45,25 +48,6 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 		return
 	}
 	b.makeGroups(ctx, p.Groups, p.Order)
-}
-
-// keepForeign takes from repairs the AdminComments that aren't the bridge's to write.
-func (b *Bridge) keepForeign(ctx context.Context, repairs []job.Change) {
-	var refs []string
-	for i := range repairs {
-		if repairs[i].Update.AdminComment != nil {
-			refs = append(refs, repairs[i].Update.Jobs...)
-		}
-	}
-	if len(refs) == 0 || b.acting() != job.Active {
-		return
-	}
-	b.comments.read(ctx, refs)
-	for i := range repairs {
-		if u := &repairs[i].Update; u.AdminComment != nil && !b.comments.ours(u.Jobs) {
-			u.AdminComment = nil
-		}
-	}
 }
 
 // makeGroups makes the groups of a plan; groups of a node with several GPUs are made together.
@@ -105,11 +89,7 @@ const atOnce = 100
 func (b *Bridge) readComments(ctx context.Context, groups []job.PlannedGroup) {
 	var refs []string
 	for i := range groups {
-		for _, c := range slices.Concat(groups[i].Prepare, groups[i].Release) {
-			if c.Update.AdminComment != nil {
-				refs = append(refs, c.Update.Jobs...)
-			}
-		}
+		refs = append(refs, stamped(slices.Concat(groups[i].Prepare, groups[i].Release))...)
 	}
 	// All of them, however many: one that wasn't read gets no stamp.
 	for some := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(refs))), mostRead) {
@@ -241,11 +221,7 @@ func (b *Bridge) whileClosed(ctx context.Context, of map[string]*job.PlannedGrou
 		}
 		return errs
 	}
-	for i := range all {
-		if u := &all[i].Update; u.AdminComment != nil && !b.comments.ours(u.Jobs) {
-			u.AdminComment = nil
-		}
-	}
+	b.comments.keepForeign(all)
 	ctx, cancel := context.WithTimeout(ctx, b.Gate.Left())
 	defer cancel()
 	errs := b.changeAll(ctx, of, all)

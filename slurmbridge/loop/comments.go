@@ -117,9 +117,24 @@ func (c *comments) unread(refs []string) []string {
 	return slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return c.text[ref] != "" || c.foreign[ref] })
 }
 
-// ours reports whether the bridge may write the AdminComments of all these jobs.
-func (c *comments) ours(refs []string) bool {
-	return !slices.ContainsFunc(refs, func(ref string) bool { return c.foreign[ref] || c.text[ref] == "" })
+// stamped are the jobs whose AdminComments changes replace.
+func stamped(all []job.Change) (refs []string) {
+	for i := range all {
+		if all[i].Update.AdminComment != nil {
+			refs = append(refs, all[i].Update.Jobs...)
+		}
+	}
+	return refs
+}
+
+// keepForeign takes from changes the AdminComments that aren't the bridge's to write, or haven't been read.
+func (c *comments) keepForeign(all []job.Change) {
+	for i := range all {
+		u := &all[i].Update
+		if slices.ContainsFunc(u.Jobs, func(ref string) bool { return c.foreign[ref] || c.text[ref] == "" }) {
+			u.AdminComment = nil
+		}
+	}
 }
 
 // wrote notes what AdminComments say now.
