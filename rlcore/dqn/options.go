@@ -28,7 +28,6 @@ type Options struct {
 	EpsTo    float64 // and at the end
 	Check    int     // rounds between validations
 	Checks   int     // episodes of a validation
-	Rewards  bool    // for the turnaround, too, learn from rewards instead of decisions that are played out
 }
 
 var defaults = Options{
@@ -46,8 +45,8 @@ func (o Options) orDefaults() Options {
 	return o
 }
 
-// teach reports whether a network learns from decisions that are played out.
-func (o *Options) teach(net Network) bool { return !o.Rewards && net.Objective() == policy.Turnaround }
+// taught reports whether a network learns from decisions that are played out, not from rewards.
+func taught(net Network) bool { return net.Objective() == policy.Turnaround }
 
 // epsilon is the probability of a random choice once a fraction done of all rounds
 // is over: it falls linearly over two thirds of them.

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
@@ -26,7 +25,6 @@ type player struct {
 	values  []float64
 	combos  []rlcore.Combo
 	jobs    []int
-	left    []float64
 	teacher *teacher
 }
 
@@ -36,21 +34,18 @@ type visit struct {
 	taken int     // position in obs.Combos
 	atS   float64 // when
 	workS float64 // solo work done on the GPU until then, s
-	jobsS float64 // as Sim.JobsS
-	leftS float64 // see lookahead.ToGo
 }
 
 // episode is what became of a played job set.
 type episode struct {
-	visits [][]visit // of each GPU, the last without observation; nil where r was nil
+	visits [][]visit // of each GPU, the last without observation; nothing else where none are kept
 	result *sim.Result
 	tau    float64 // mean solo duration of the jobs, s: the unit of time
 	aim    policy.Objective
-	gpus   float64
 }
 
 // play simulates one job set, with random choices of probability eps. Where r is nil
-// there are none, and no visits are kept.
+// there are none, and no visits are kept; nor are they for a network with a teacher.
 func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, error) {
 	cfg.M, cfg.Predictor = p.m, p.tools.Predictor
 	s, err := sim.New(cfg)
@@ -90,11 +85,8 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 				k = best(p.values)
 			}
 			dec.Combo = o.Combos[k]
-			if r != nil {
-				v := visit{obs: o, taken: k, atS: s.NowS(), workS: s.WorkS(s.GPU()), jobsS: s.JobsS()}
-				if p.net.Objective() != policy.Makespan {
-					v.leftS, p.left = lookahead.ToGo(s.State(), p.left)
-				}
+			if r != nil && p.teacher == nil {
+				v := visit{obs: o, taken: k, atS: s.NowS(), workS: s.WorkS(s.GPU())}
 				visits[s.GPU()] = visited(visits[s.GPU()], v)
 			}
 		}
@@ -105,9 +97,9 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 		return nil, err
 	}
 	for g := range visits {
-		visits[g] = append(visits[g], visit{atS: s.NowS(), workS: s.WorkS(g), jobsS: s.JobsS()})
+		visits[g] = append(visits[g], visit{atS: s.NowS(), workS: s.WorkS(g)})
 	}
-	return &episode{visits, res, soloS(&cfg) / float64(max(1, len(cfg.Jobs))), p.net.Objective(), float64(len(cfg.GPUs))}, nil
+	return &episode{visits, res, soloS(&cfg) / float64(max(1, len(cfg.Jobs))), p.net.Objective()}, nil
 }
 
 // visited appends a visit. It replaces one at the same instant that chose to wait:
@@ -145,28 +137,18 @@ func best(v []float64) int {
 
 // transitions appends the visits of one GPU as n-step transitions.
 //
-// For the makespan the reward between two visits is the solo work that the GPU did less the
+// The reward between two visits is for the makespan: the solo work that the GPU did less the
 // time that passed, in units of τ. Over an episode it sums to all solo work less the
 // makespan on each GPU, so the largest return is the shortest makespan, and the effect of a
 // decision shows soon after it.
-//
-// For the turnaround it is less the time that all jobs together spent waiting and running,
-// in units of τ and divided by the GPUs, which all have a share in it. Over an episode that
-// sums to the turnarounds (Little's law). It comes with the change of a potential, less
-// what lookahead.ToGo says: that changes no best policy (Ng, Harada and Russell, 1999), and the effect
-// of a decision shows soon after it here, too.
 //
 // A transition covers at least n decisions and span·τ of time: with many GPUs, a
 // decision is due whenever another GPU takes jobs, and n such decisions may pass
 // before the first has any effect.
 func (e *episode) transitions(out []transition, v []visit, n int, span, gamma float64) []transition {
 	tau := e.tau
-	makespan := e.aim == policy.Makespan
 	reward := func(i int) float64 {
-		if makespan {
-			return ((v[i+1].workS - v[i].workS) - (v[i+1].atS - v[i].atS)) / tau
-		}
-		return -(v[i+1].jobsS - v[i].jobsS) / tau / e.gpus
+		return ((v[i+1].workS - v[i].workS) - (v[i+1].atS - v[i].atS)) / tau
 	}
 	for i := range len(v) - 1 {
 		t := transition{obs: v[i].obs, taken: v[i].taken, decay: 1}
@@ -178,7 +160,6 @@ func (e *episode) transitions(out []transition, v []visit, n int, span, gamma fl
 			t.reward += t.decay * reward(k)
 			t.decay = math.Pow(gamma, (v[k+1].atS-v[i].atS)/tau)
 		}
-		t.reward += (v[i].leftS - t.decay*v[last].leftS) / tau / e.gpus
 		t.next = v[last].obs
 		out = append(out, t)
 	}

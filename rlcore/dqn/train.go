@@ -80,7 +80,7 @@ func (t *Trainer) Train(ctx context.Context) error {
 	for i := range s.players {
 		tools := t.Tools()
 		s.players[i] = &player{net: t.Net.Alias(tools.Predictor), tools: tools, m: o.M}
-		if o.teach(t.Net) {
+		if taught(t.Net) {
 			s.players[i].teacher = &teacher{plays: lookahead.New(tools.Predictor)}
 		}
 	}
@@ -154,7 +154,7 @@ func (s *session) round(round int) error {
 	for _, adam := range s.learner.optims {
 		adam.Rate = o.Rate * (1 - 0.9*done)
 	}
-	if o.teach(s.Net) {
+	if taught(s.Net) {
 		for _, x := range s.players {
 			s.lessons = append(s.lessons, x.teacher.lessons...)
 			x.teacher.lessons = x.teacher.lessons[:0]

@@ -340,18 +340,10 @@ func take(gpu *rlcore.GPU, j *rlcore.Job, sign int) {
 	}
 }
 
-// rest is about the sum of the times from now until the jobs that are left have ended, s.
+// rest is about the sum of the times from now until the jobs that are left have ended, s, if the queue is
+// served shortest first: each its own work, and that of the shorter ones, which all GPUs share.
 func (p *Policy) rest(now float64) float64 {
-	var sum float64
-	sum, p.left = ToGo(&p.state, p.left)
-	return sum + float64(len(p.left))*(p.state.NowS-now)
-}
-
-// ToGo is about how long all jobs together still have to wait and run, s, if the queue is served
-// shortest first: each its own work, and that of the shorter ones, which all GPUs share. left is
-// storage, which it returns.
-func ToGo(s *rlcore.State, left []float64) (float64, []float64) {
-	left = left[:0]
+	s, left := &p.state, p.left[:0]
 	for g := range s.GPUs {
 		for i := range s.GPUs[g].Running {
 			left = append(left, s.GPUs[g].Running[i].LeftS())
@@ -366,5 +358,6 @@ func ToGo(s *rlcore.State, left []float64) (float64, []float64) {
 		sum += x + before/sharedRate/float64(len(s.GPUs))
 		before += x
 	}
-	return sum, left
+	p.left = left
+	return sum + float64(len(left))*(s.NowS-now)
 }

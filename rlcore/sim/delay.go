@@ -15,7 +15,6 @@ func (s *Sim) advance(t float64) {
 		return
 	}
 	s.delay(dt)
-	s.jobsS += dt * float64(s.next-(len(s.jobs)-s.left))
 	s.now = t
 }
 

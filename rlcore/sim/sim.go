@@ -32,7 +32,6 @@ type Sim struct {
 	choosy    bool    // some job may not use every GPU
 	err       error
 	decisions int
-	jobsS     float64 // ∫ jobs that have come and not ended dt, s
 
 	queue     []int // GPUs with a decision due, the first to decide last
 	requeue   bool  // some device's due isn't in queue yet
@@ -84,7 +83,7 @@ func (s *Sim) reset() {
 	s.plain.DoneS = s.done
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
 	s.expiryS = inf
-	s.decisions, s.oom, s.track, s.total, s.jobsS = 0, 0, nil, Sample{}, 0
+	s.decisions, s.oom, s.track, s.total = 0, 0, nil, Sample{}
 	s.requeue, s.queue, s.idleWaits, s.stateS = false, s.queue[:0], 0, -1
 	s.wait, s.state.Pending = s.wait[:0], s.state.Pending[:0]
 }
@@ -213,10 +212,6 @@ func (s *Sim) MustStart() bool { return s.forced }
 
 // NowS returns the simulated time, s.
 func (s *Sim) NowS() float64 { return s.now }
-
-// JobsS is the time that all jobs together have spent waiting and running so far, s. Once all
-// have ended it is the sum of their turnarounds (Little's law).
-func (s *Sim) JobsS() float64 { return s.jobsS }
 
 // Start carries out a decision: the pending jobs with the given indexes in
 // State.Pending join the GPU. None means to wait.

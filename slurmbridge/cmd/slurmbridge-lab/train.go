@@ -27,7 +27,7 @@ type trainFlags struct {
 	from                 traceFlags
 	workload, network    string
 	objective            string
-	records, rewards     bool
+	records              bool
 	out, resume, curve   string
 	rounds, window, hide int
 	maxSlowdown, grace   float64
@@ -80,7 +80,6 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	f.from.add(c)
 	fl := c.Flags()
 	fl.StringVar(&f.workload, "workload", "", "arrivals (default), general (default for the makespan) or one of "+strings.Join(experiment.Workloads(), ", "))
-	fl.BoolVar(&f.rewards, "rewards", false, "for the turnaround learn from rewards, as for the makespan, instead of decisions that are played out")
 	fl.BoolVar(&f.records, "records", false, "train on the applications in the daemon's database")
 	fl.StringVar(&f.network, "network", "scorer", "scorer (any window, any number of GPUs) or flat (over the thesis's images)")
 	fl.StringVar(&f.objective, "objective", string(policy.Turnaround), "what it learns to keep small: "+strings.Join(policy.Objectives(), " or "))
@@ -163,7 +162,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 		return err
 	}
 	t := &dqn.Trainer{
-		Options:  dqn.Options{Seed: f.seed, Rounds: f.rounds, M: f.window, Rewards: f.rewards},
+		Options:  dqn.Options{Seed: f.seed, Rounds: f.rounds, M: f.window},
 		Scenario: l.scenario,
 		Tools: func() dqn.Tools {
 			m := l.model()
