@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // Harm is a kind of harm: what sharing, or waiting for it, cost a job against plain Slurm. The values are
@@ -141,24 +143,13 @@ func (t Turn) String() string {
 		if t.Saved() < 0 {
 			change = "more"
 		}
-		s = fmt.Sprintf("%s from submission to end on average, about %s on plain Slurm, %.0f %% %s; ", rough(t.MeanS), rough(t.PlainS), 100*math.Abs(t.Saved()), change)
+		s = fmt.Sprintf("%s from submission to end on average, about %s on plain Slurm, %.0f %% %s; ", job.Span(t.MeanS/3600), job.Span(t.PlainS/3600), 100*math.Abs(t.Saved()), change)
 	}
 	s += fmt.Sprintf("%d of %d jobs ended later than on plain Slurm by more than a tenth of their time alone", t.Late, t.Jobs)
 	if t.Worst > 0 {
 		s += fmt.Sprintf(", at worst by %.2f times it (job %s)", t.Worst, t.Of)
 	}
 	return s
-}
-
-// rough is a time for people, s.
-func rough(s float64) string {
-	switch {
-	case s < 120:
-		return fmt.Sprintf("%.0f s", s)
-	case s < 7200:
-		return fmt.Sprintf("%.0f min", s/60)
-	}
-	return fmt.Sprintf("%.1f h", s/3600)
 }
 
 // Harmed counts the jobs that came to harm.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -553,4 +554,21 @@ func Count(n int, noun string) string {
 		text += "s"
 	}
 	return text
+}
+
+// Span is a time in words, from hours: "90 s", "45 min", "3.5 h".
+func Span(hours float64) string {
+	d := time.Duration(math.Abs(hours) * float64(time.Hour))
+	sign := ""
+	if hours < 0 && d >= time.Second {
+		sign = "-"
+	}
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%s%.0f s", sign, d.Seconds())
+	case d < 3*time.Hour:
+		return fmt.Sprintf("%s%.0f min", sign, d.Minutes())
+	default:
+		return fmt.Sprintf("%s%.1f h", sign, d.Hours())
+	}
 }

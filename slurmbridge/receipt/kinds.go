@@ -8,6 +8,7 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // Kind is how the jobs of one kind fared: a rule of the site adopted them, they asked to share, or they are untouched.
@@ -74,7 +75,7 @@ func (e Estimate) text(f func(v float64) string) string {
 func (k *Kind) Row() []any {
 	factor := func(v float64) string { return fmt.Sprintf("%.2f", v) }
 	percent := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
-	return []any{k.Name, k.Jobs, k.Would, k.Waited.text(span), k.Slowdown.text(factor), k.Saved.text(span), k.Harmed.text(percent)}
+	return []any{k.Name, k.Jobs, k.Would, k.Waited.text(job.Span), k.Slowdown.text(factor), k.Saved.text(job.Span), k.Harmed.text(percent)}
 }
 
 // kindHead are the columns of Row.

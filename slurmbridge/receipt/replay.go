@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
@@ -290,25 +288,8 @@ func lot(r *sim.Result) Lot {
 
 func (r *Replay) method() []string {
 	out := []string{fmt.Sprintf("Waits are estimated: %d jobs are run again on a simulator of the %d GPUs, at the times at which they really began to wait, once each with a GPU of its own in the order of arrival, once with %s deciding under the guard's rules as it is set today. How long each takes alone is known as above; how sharers slow each other is what the bridge believes today. Slurm's own delays, priorities, reservations and jobs without GPUs are not in it: the two worlds compare well with each other, less well with what happened (mean wait recorded: %s).",
-		r.Jobs, r.GPUs, r.Policy, span(r.RecordedWait))}
+		r.Jobs, r.GPUs, r.Policy, job.Span(r.RecordedWait))}
 	return out
-}
-
-// span prints hours for people.
-func span(hours float64) string {
-	d := time.Duration(math.Abs(hours) * float64(time.Hour))
-	sign := ""
-	if hours < 0 && d >= time.Second {
-		sign = "-"
-	}
-	switch {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%s%.0f s", sign, d.Seconds())
-	case d < 3*time.Hour:
-		return fmt.Sprintf("%s%.0f min", sign, d.Minutes())
-	default:
-		return fmt.Sprintf("%s%.1f h", sign, d.Hours())
-	}
 }
 
 // mostGains is how many users, and applications, are named.
@@ -496,7 +477,7 @@ func (x *WhatIf) Text(out io.Writer) {
 	p("GPU-hours: %.1f as requested, %.1f sharing: %s.", x.Asked.GPUHours, x.Shared.GPUHours, saved(x.Freed, x.Asked.GPUHours))
 	for _, c := range []*Change{&x.Theirs, &x.All} {
 		p("Mean wait of %d jobs (%s): %s as requested, %s sharing; %d would wait less (%s in all), %d longer (%s); done %s on average.",
-			c.Jobs, c.Name, span(c.Alone), span(c.Shared), c.Shorter, span(c.ShorterH), c.Longer, span(c.LongerH), earlier(c.Turnaround))
+			c.Jobs, c.Name, job.Span(c.Alone), job.Span(c.Shared), c.Shorter, job.Span(c.ShorterH), c.Longer, job.Span(c.LongerH), earlier(c.Turnaround))
 	}
 	if x.Slowed > 0 {
 		p("Slowed: %d jobs, %.2f times on average, %.2f at worst. Later than on plain Slurm by more than a tenth of their time: %d.", x.Slowed, x.SlowMean, x.SlowWorst, x.Late)
@@ -514,7 +495,7 @@ func (x *WhatIf) Text(out io.Writer) {
 			if by == 1 {
 				name = clean(cmp.Or(g.App, "(not known)") + " of " + g.User)
 			}
-			t.AppendRow(table.Row{name, g.Jobs, fmt.Sprintf("%.1f", g.Hours), fmt.Sprintf("%.0f %%", 100*g.Use), span(g.Waits.Alone - g.Waits.Shared)})
+			t.AppendRow(table.Row{name, g.Jobs, fmt.Sprintf("%.1f", g.Hours), fmt.Sprintf("%.0f %%", 100*g.Use), job.Span(g.Waits.Alone - g.Waits.Shared)})
 		}
 		t.Render()
 	}
@@ -529,7 +510,7 @@ func (x *WhatIf) Text(out io.Writer) {
 
 func earlier(change float64) string {
 	if change > 0 {
-		return span(change) + " later"
+		return job.Span(change) + " later"
 	}
-	return span(-change) + " earlier"
+	return job.Span(-change) + " earlier"
 }

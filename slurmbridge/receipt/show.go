@@ -108,8 +108,8 @@ func waits(w io.Writer, what string, all []Change, limit int) {
 			break
 		}
 		t.AppendRow(table.Row{
-			c.name(), c.Jobs, span(c.Alone), span(c.Shared), fmt.Sprintf("%s, %s", job.Count(c.Shorter, "job"), span(c.ShorterH)),
-			fmt.Sprintf("%s, %s", job.Count(c.Longer, "job"), span(c.LongerH)), span(-c.Turnaround),
+			c.name(), c.Jobs, job.Span(c.Alone), job.Span(c.Shared), fmt.Sprintf("%s, %s", job.Count(c.Shorter, "job"), job.Span(c.ShorterH)),
+			fmt.Sprintf("%s, %s", job.Count(c.Longer, "job"), job.Span(c.LongerH)), job.Span(-c.Turnaround),
 		})
 	}
 	t.Render()
@@ -158,8 +158,8 @@ func (r *Receipt) Lines() []string {
 	}
 	if x := r.Replay; x != nil {
 		say("Replayed (estimate): %.1f GPU-hours one by one, %.1f sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in all), %d longer (%s).",
-			x.Alone.GPUHours, x.Shared.GPUHours, saved(x.Alone.GPUHours-x.Shared.GPUHours, x.Alone.GPUHours), span(x.All.Alone), span(x.All.Shared),
-			job.Count(x.All.Shorter, "job"), span(x.All.ShorterH), x.All.Longer, span(x.All.LongerH))
+			x.Alone.GPUHours, x.Shared.GPUHours, saved(x.Alone.GPUHours-x.Shared.GPUHours, x.Alone.GPUHours), job.Span(x.All.Alone), job.Span(x.All.Shared),
+			job.Count(x.All.Shorter, "job"), job.Span(x.All.ShorterH), x.All.Longer, job.Span(x.All.LongerH))
 	}
 	if p := r.Predicted; p.Jobs > 0 {
 		say("Predicted slowdown: %.2f on average over %s, %.2f at worst (job %s).", p.Mean, job.Count(p.Jobs, "job"), p.Worst, p.Of)
@@ -171,7 +171,7 @@ func (r *Receipt) Lines() []string {
 	say("Harm: %s.", r.Harm)
 	say("Turnaround: %s.", r.Turn)
 	if r.Lent.Jobs > 0 {
-		say("Time given back: the limits of %s were raised because of sharing, by %s in all.", job.Count(r.Lent.Jobs, "job"), span(r.Lent.Hours))
+		say("Time given back: the limits of %s were raised because of sharing, by %s in all.", job.Count(r.Lent.Jobs, "job"), job.Span(r.Lent.Hours))
 	}
 	return out
 }
@@ -210,7 +210,7 @@ const (
 // list.
 func (r *Receipt) HTML(w io.Writer, limit int) error {
 	t, err := template.New("receipt").Funcs(template.FuncMap{
-		"span": span, "count": job.Count, "join": func(s []string) string { return strings.Join(s, ", ") },
+		"span": job.Span, "count": job.Count, "join": func(s []string) string { return strings.Join(s, ", ") },
 		"neg": func(v float64) float64 { return -v }, "percent": func(v float64) float64 { return 100 * v }, "diff": func(a, b float64) float64 { return a - b }, "when": func(t time.Time) string { return t.Local().Format("2006-01-02 15:04") },
 		"why":  func(s string) string { return strings.TrimPrefix(s, ErrReplay.Error()+": ") },
 		"cut":  func(list any) any { v := reflect.ValueOf(list); return v.Slice(0, min(v.Len(), limit)).Interface() },
@@ -292,9 +292,9 @@ func (r *Receipt) waitsPicture() template.HTML {
 	for i := range all[:min(len(all), mostBars)] {
 		x := &all[i]
 		d := x.ShorterH - x.LongerH
-		text := span(d) + " less"
+		text := job.Span(d) + " less"
 		if d < 0 {
-			text = span(-d) + " more"
+			text = job.Span(-d) + " more"
 		}
 		c.Bars = append(c.Bars, chart.Bar{Label: x.name(), Value: d, Text: text, Class: better(d)})
 	}
