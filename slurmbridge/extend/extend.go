@@ -17,10 +17,7 @@ import (
 // Claim describes a running job that may get a higher time limit. Seconds are of its run, without
 // the time in which it was suspended.
 type Claim struct {
-	RunS float64 // so far
-	// DoneS is the solo work done, as predicted; LeastS what it did at the least. Slow is the slowdown by
-	// which it is expected to go on.
-	DoneS, LeastS, Slow float64
+	job.Progress
 	// SoloS is how long its application takes alone, 0 = not known.
 	SoloS float64
 	// Limit is its time limit, Own what that was before anything was lent; 0 = none.

@@ -14,14 +14,8 @@ import (
 
 // Ending is how far a job was believed to have come at the last poll that showed it.
 type Ending struct {
+	job.Progress
 	Submit, Start time.Time // as Slurm reported them; Submit is zero in an older journal
-	At            time.Time
-	// RunS is how long it had run, s: without the time in which it was suspended.
-	RunS float64
-	// DoneS is the solo work done, s, as predicted; LeastS what it did even if the GPU gave each co-runner
-	// an equal part and no more. Slow and Worst are the slowdowns of both by which it went on.
-	DoneS, LeastS float64
-	Slow, Worst   float64
 	// LimitS is its time limit, s, 0 = none, including LentS that were added because sharing had
 	// slowed it.
 	LimitS, LentS float64

@@ -24,7 +24,7 @@ func ranOut(state string) *Judgement {
 		},
 		How: job.Description{State: state},
 		Ending: &Ending{
-			Start: at(0), At: at(9), RunS: 540, DoneS: 270, LeastS: 270, Slow: 2, Worst: 2, LimitS: 600, Deadline: at(10),
+			Progress: job.Progress{At: at(9), RunS: 540, DoneS: 270, LeastS: 270, Slow: 2, Worst: 2}, Start: at(0), LimitS: 600, Deadline: at(10),
 		},
 	}
 }

@@ -363,6 +363,18 @@ type Description struct {
 	Start, End time.Time
 }
 
+// Progress is how far one job has come in its run.
+type Progress struct {
+	// At is the poll that the rest is true of. RunS is how long it ran by then, s, without the time in
+	// which it was suspended.
+	At   time.Time
+	RunS float64
+	// DoneS is the solo work done, s, as predicted; LeastS what it did even if the GPU gave each co-runner
+	// an equal part and no more. Slow and Worst are the slowdowns of both by which it goes on; 1 = none.
+	DoneS, LeastS float64
+	Slow, Worst   float64
+}
+
 // Errors of Slurm's commands that callers distinguish.
 var (
 	// ErrNoJob: the job doesn't exist any more, or isn't pending any more.

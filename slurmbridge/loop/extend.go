@@ -131,7 +131,7 @@ func (b *Bridge) claim(in *plan.Input, j *job.Job) (c extend.Claim, ok bool) {
 		return c, false
 	}
 	return extend.Claim{
-		RunS: p.RunS, DoneS: p.DoneS, LeastS: p.LeastS, Slow: p.Slow, SoloS: profile.DurationS, Limit: j.TimeLimit, Own: own,
+		Progress: p.Progress, SoloS: profile.DurationS, Limit: j.TimeLimit, Own: own,
 		Contract: cmp.Or(in.Terms[j.Ref].MaxSlowdown, b.Planner.Decider.Guard.MaxSlowdown),
 	}, true
 }

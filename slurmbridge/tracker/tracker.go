@@ -61,17 +61,9 @@ type Wait struct {
 
 // Progress is how far one running job has come.
 type Progress struct {
+	job.Progress
 	Start  time.Time
 	Submit time.Time `json:",omitzero"`
-	// At is the poll that the rest is true of. RunS is how long it ran by then, without the time in
-	// which it was suspended.
-	At   time.Time
-	RunS float64
-	// DoneS is the solo work done, as predicted; LeastS what it did even if the GPU gave each co-runner
-	// an equal part and no more.
-	DoneS, LeastS float64
-	Slow          float64 // its present slowdown, as predicted; 1 = none
-	Worst         float64 // the same for LeastS
 	// Limit is its time limit, 0 = none, and Deadline its owner's, zero = none, as the poll showed them.
 	Limit    time.Duration
 	Deadline time.Time
@@ -240,7 +232,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 		p := t.Done[ref]
 		if p == nil || !p.Start.Equal(j.Start) {
 			ran := max(0, s.At.Sub(j.Start).Seconds())
-			p = &Progress{Start: j.Start, At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1}
+			p = &Progress{Start: j.Start, Progress: job.Progress{At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1}}
 			if w := t.Waits[ref]; w != nil {
 				p.DelayedS, p.PastLeaseS, p.UnstartedS = w.DelayedS, w.PastLeaseS, w.UnstartedS
 			}
@@ -289,7 +281,7 @@ func Time(s float64) time.Time {
 // ending is how far a job has come that is gone.
 func (p *Progress) ending(l *Loan) *history.Ending {
 	e := &history.Ending{
-		Submit: p.Submit, Start: p.Start, At: p.At, RunS: p.RunS, DoneS: p.DoneS, LeastS: p.LeastS, Slow: p.Slow, Worst: p.Worst,
+		Progress: p.Progress, Submit: p.Submit, Start: p.Start,
 		LimitS: p.Limit.Seconds(), Deadline: p.Deadline, DelayedS: p.DelayedS, PastLeaseS: p.PastLeaseS,
 	}
 	if l != nil {
