@@ -306,14 +306,17 @@ local function set_defaults(set, g, job, rec, parts)
    return "(default" .. note .. ")"
 end
 
--- Keeps a job that fits on one node there: on a second one, which Slurm gives it where the first has too few free
--- cores, or for --nodes=1-2, it would have its shares of a GPU as well, next to jobs that it was never compared with.
+-- Keeps a job that fits on one node there: on a second one, which Slurm gives it where the
+-- first has too few free cores, or for --nodes=1-2, it would have its shares of a GPU as
+-- well, next to jobs that it was never compared with.
 local function one_node(set, g, job, rec, parts)
    local max, tasks = number(job.max_nodes, NO_VAL) or 0, number(job.num_tasks, NO_VAL) or 1
    if max == 1 or max == 0 and tasks < 2 then return end
    local cpus = tasks * (number(job.cpus_per_task, NO_VAL16) or 1)
    if cpus > 1 then -- one that may not fit is left as it is
-      local fields = { "threads_per_core", "ntasks_per_core", "ntasks_per_socket", "sockets_per_node", "cores_per_socket" }
+      local fields = {
+         "threads_per_core", "ntasks_per_core", "ntasks_per_socket", "sockets_per_node", "cores_per_socket",
+      }
       for _, field in ipairs(fields) do
          if number(job[field], NO_VAL16) then return end
       end

@@ -24,7 +24,7 @@ import (
 
 func open(t testing.TB, path string) *Journal {
 	t.Helper()
-	db := must.Get(database.Open(t.Context(), path, slog.New(slog.DiscardHandler)))(t)
+	db := must.Get(database.OpenOrReplace(t.Context(), path, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() { db.Close() })
 	return New(db)
 }
