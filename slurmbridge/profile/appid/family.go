@@ -229,7 +229,7 @@ const (
 	identity = "gpu gpus device devices cuda thread threads nthreads omp ntomp ntmpi precision bits fp16 bf16 amp version level proc procs nproc np worker workers node nodes rank ranks cpu cpus mode"
 	// Where results go: digits are masked.
 	outputs = "o out output outdir outfile log logfile logdir save results tensorboard"
-	// Whose name is a run's: beside others it is a model's.
+	// With one of these a name is a run's; without, a model's.
 	named = "run exp experiment wandb job project trial"
 )
 
