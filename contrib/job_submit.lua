@@ -57,8 +57,8 @@ end
 
 -- The gate file's values, {} where there is none; and the gate's job, nil unless
 -- the file is fresh. user, only, leave and shares may stand there often: sets. So may cpus and
--- mem, what a job gets by default for a GPU, and size, the CPUs of the largest node that shares
--- GPUs: numbers by partition, "*" for the others. adopt holds the site's rules in their order, out
+-- mem, what a job gets by default for a GPU, and size, the CPUs of a job that fits on any node that
+-- shares GPUs: numbers by partition, "*" for the others. adopt holds the site's rules in their order, out
 -- those who have opted out.
 local function read_gate()
    local g = { user = {}, only = {}, leave = {}, shares = {}, cpus = {}, mem = {}, size = {}, out = {}, adopt = {} }
@@ -320,7 +320,7 @@ local function one_node(set, g, job, rec, parts)
       for _, field in ipairs(fields) do
          if number(job[field], NO_VAL16) then return end
       end
-      if job.min_mem_per_cpu then return end
+      if job.min_mem_per_cpu or text(job.features) ~= "" then return end
       for name in partitions(job, rec, parts):gmatch("[^,]+") do
          if cpus > (g.size[name] or 0) then return end
       end

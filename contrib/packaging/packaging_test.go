@@ -90,6 +90,16 @@ func TestNamedHooksStay(t *testing.T) {
 	}
 }
 
+// A site's own hook that calls ours goes on working.
+func TestCalledHookStays(t *testing.T) {
+	root := lay(t, map[string]string{"etc/slurm/slurm.conf": "Prolog=/etc/slurm/prolog.sh\n", "etc/slurm/prolog.sh": "#!/bin/sh\n/usr/lib/slurmbridge/prolog\n"})
+	script(t, root, "gpuprof.postrm", "remove")
+	script(t, root, "gpuprof.postrm", "purge")
+	if left := files(t, root); !strings.Contains(left, "usr/lib/slurmbridge/prolog") || strings.Contains(left, "usr/lib/slurmbridge/epilog") {
+		t.Error(left)
+	}
+}
+
 func TestLinkedHookStays(t *testing.T) {
 	root := lay(t, map[string]string{"etc/slurm/prolog.d/10-site": ""})
 	link := filepath.Join(root, "etc/slurm/prolog.d/50-slurmbridge")
@@ -112,6 +122,10 @@ func TestNamedScriptStays(t *testing.T) {
 	if !strings.Contains(string(b), "return { submit = pass, modify = pass }") {
 		t.Errorf("%s", b)
 	}
+	must.OK(t, os.Remove(filepath.Join(root, site)))
+	must.OK(t, os.Symlink("/"+ours, filepath.Join(root, site)))
+	script(t, root, "slurmbridge.postrm", "purge")
+	must.Get(os.Stat(filepath.Join(root, ours)))(t)
 	must.OK(t, os.Remove(filepath.Join(root, site)))
 	const gate = "run/slurmbridge/gate" // what is left names no gate
 	must.OK(t, os.MkdirAll(filepath.Join(root, filepath.Dir(gate)), 0o755))

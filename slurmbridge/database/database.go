@@ -101,13 +101,7 @@ func whileBusy(ctx context.Context, f func() error) error {
 }
 
 func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
-	f, err := os.OpenFile(filepath.Clean(path), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
-	}
-	err = belong(f)
-	f.Close()
-	if err != nil {
+	if err := create(filepath.Clean(path)); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	dsn := (&url.URL{
@@ -129,24 +123,30 @@ func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	return db, nil
 }
 
-// belong makes a file that root has made its folder's owner's.
-func belong(f *os.File) error {
-	if os.Geteuid() != 0 {
-		return nil
+// create makes the file where it isn't there. What root makes is the folder's owner's; no link is followed to it, since
+// that owner would get what it leads to.
+func create(path string) error {
+	flags := os.O_RDWR | os.O_CREATE
+	if os.Geteuid() == 0 {
+		flags |= os.O_EXCL
 	}
-	folder, err := os.Stat(filepath.Dir(f.Name()))
+	f, err := os.OpenFile(path, flags, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		_, err = os.Stat(path)
+		return err
+	}
 	if err != nil {
 		return err
 	}
-	info, err := f.Stat()
-	if err != nil || info.Size() > 0 {
+	defer f.Close()
+	folder, err := os.Stat(filepath.Dir(path))
+	if err != nil || os.Geteuid() != 0 {
 		return err
 	}
-	owner, ok := folder.Sys().(*syscall.Stat_t)
-	if !ok || owner.Uid == 0 {
-		return nil
+	if owner, ok := folder.Sys().(*syscall.Stat_t); ok && owner.Uid != 0 {
+		return f.Chown(int(owner.Uid), int(owner.Gid))
 	}
-	return f.Chown(int(owner.Uid), int(owner.Gid))
+	return nil
 }
 
 func prepare(ctx context.Context, db *sql.DB, path string, log *slog.Logger) error {

@@ -246,6 +246,14 @@ func TestRootMakesNoFilesOfItsOwn(t *testing.T) {
 	if len(files) == 0 {
 		t.Error("no files")
 	}
+	target := filepath.Join(t.TempDir(), "roots")
+	must.OK(t, os.Symlink(target, filepath.Join(dir, "link.db")))
+	if _, err := Open(t.Context(), filepath.Join(dir, "link.db"), slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a link that leads nowhere was followed")
+	}
+	if _, err := os.Stat(target); !os.IsNotExist(err) {
+		t.Errorf("what a link leads to was made: %v", err)
+	}
 }
 
 // TestDamagedPagesAreSetAside: a page in the middle of a file is lost, as after a power cut

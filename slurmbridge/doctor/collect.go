@@ -124,10 +124,8 @@ func hooks(conf map[string]string) map[string][]Hook {
 				h := Hook{File: file, Ours: ours(file)}
 				// A link may have any name; its target counts.
 				if to, err := filepath.EvalSymlinks(file); err == nil {
-					h.Seen, h.Ours = true, h.Ours || ours(to)
-					if text := readFile(to); !h.Ours && text != nil {
-						h.Ours = namesOurs.MatchString(*text)
-					}
+					text, err := os.ReadFile(to)
+					h.Seen, h.Ours = err == nil, h.Ours || ours(to) || namesOurs.Match(text)
 				}
 				out[name] = append(out[name], h)
 			}

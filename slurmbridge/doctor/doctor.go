@@ -419,7 +419,7 @@ func (e *exam) lua() {
 		}})
 	case e.ConfDir != "" && !strings.HasPrefix(*e.JobSubmitLua, luaFirst) && !strings.Contains(*e.JobSubmitLua, ".modify("):
 		e.add("lua-modify", Warning, name+" doesn't call slurmbridge.modify", "a user may change a job to a part of a GPU that no one checks, and out of the partitions' rules",
-			Fix{File: name, Lines: []string{"-- as the last thing of your slurm_job_modify:", "return there and slurmbridge.modify(job_desc, job_rec, part_list, modify_uid) or slurm.SUCCESS"}})
+			Fix{File: name, Lines: []string{"-- as the last thing of your slurm_job_modify:", "return slurmbridge.modify(job_desc, job_rec, part_list, modify_uid)   -- or by the name that the script gives it"}})
 	}
 	if e.ConfDir == "" || e.JobSubmitLua == nil || !strings.HasPrefix(*e.JobSubmitLua, luaFirst) {
 		return // a script of the site's, which calls ours

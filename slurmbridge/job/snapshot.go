@@ -285,6 +285,8 @@ type Snapshot struct {
 	// PerGPU is what jobs get by default for each GPU, by partition; AllPartitions for those without defaults of
 	// their own. Slurm counts whole GPUs alone.
 	PerGPU map[string]PerGPU
+	// OneNode is, by partition, how many CPUs a job may ask for that fits on each node with shares.
+	OneNode map[string]int
 	// Unbilled are the partitions that bill whole GPUs (TRESBillingWeights) and no shares of one.
 	Unbilled []string
 	// GPULimits are accounting's on whole GPUs; they are read only where jobs are adopted.

@@ -64,7 +64,7 @@ type Gate struct {
 	instead string
 
 	perGPU map[string]job.PerGPU // as the last poll showed it
-	sizes  map[string]int        // the CPUs of the largest node that shares GPUs, by partition, as of the last poll
+	sizes  map[string]int        // Snapshot.OneNode of the last poll
 	adopt  string                // as of the last poll
 	whole  []string              // SharersOnly where the release calls for it
 
@@ -283,18 +283,10 @@ func (g *Gate) note(s *job.Snapshot) {
 	if g.perGPU = s.PerGPU; g.Adopt != nil {
 		g.adopt = g.Adopt(s)
 	}
-	g.sizes = map[string]int{}
-	sharing := job.Sharing("")
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		sharing = cmp.Or(sharing, n.Sharing)
-		for _, name := range n.Partitions {
-			if n.Units > 0 {
-				g.sizes[name] = max(g.sizes[name], n.Tasks())
-			}
-		}
+	g.sizes = s.OneNode
+	if i := slices.IndexFunc(s.Nodes, func(n job.Node) bool { return n.Sharing != "" }); i >= 0 {
+		g.Sharing = s.Nodes[i].Sharing
 	}
-	g.Sharing = cmp.Or(sharing, g.Sharing)
 }
 
 // Renew renews the lease where a third of it has passed, unless the rounds make no progress
@@ -548,7 +540,7 @@ func writeGateFile(path, text string) error {
 // sharedText is what the gate file says of a GPU's shares.
 func sharedText(s job.Sharing) string { return fmt.Sprintf("gres=%s\nunits=%d\n", s, job.Units) }
 
-// sizesText is what the gate file says of the largest nodes.
+// sizesText is what the gate file says of jobs that fit on any node.
 func sizesText(all map[string]int) string {
 	var out strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -238,9 +238,9 @@ func TestTheGateFileSaysHowGPUsAreShared(t *testing.T) {
 	b.Mode = job.Shadow
 	tick(t, b, m, time.Second)
 	must.Equal(t, said(t, b), "gres=shard\nunits=100\n")
-	b.Mode = job.Active
+	b.Mode, m.oneNode = job.Active, map[string]int{m.nodes[1].Partitions[0]: 8}
 	tick(t, b, m, time.Second)
-	if text := said(t, b); !strings.HasPrefix(text, "job=") || !strings.Contains(text, "\ngres=shard\n") || !strings.Contains(text, "\nsize="+m.nodes[1].Partitions[0]+":16\n") {
+	if text := said(t, b); !strings.HasPrefix(text, "job=") || !strings.Contains(text, "\ngres=shard\n") || !strings.Contains(text, "\nsize="+m.nodes[1].Partitions[0]+":8\n") {
 		t.Errorf("%q", text)
 	}
 	must.OK(t, loop.CloseGateFile(b.Gate.File, ""))

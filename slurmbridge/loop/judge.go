@@ -31,29 +31,37 @@ type learned struct {
 	// are judged.
 	faults map[string]*history.Outcome
 	tried  map[rlcore.Identity]float64 // see plan.Input.TriedMiB
+	// Until all earlier outcomes are loaded: those from until on are next, and suspects are history.Teach's.
+	until    time.Time
+	suspects map[string]history.Outcome
 }
 
-// remember teaches the beliefs what earlier outcomes say.
+// remember teaches the beliefs what earlier outcomes say, a day at a time: on a large site all of them take more than a
+// GiB. After an error it goes on from there.
 func (b *Bridge) remember(ctx context.Context) error {
-	b.learned = learned{again: map[string]*history.Outcome{}, fails: map[rlcore.Identity]bool{}, faults: map[string]*history.Outcome{}, tried: map[rlcore.Identity]float64{}}
-	// A day at a time: on a large site all of them take more than a GiB.
-	suspects, now := map[string]history.Outcome{}, b.Now()
-	for from, end := now.Add(-rememberFor), now.Add(rememberFor); from.Before(end); { // clocks differ
-		to := from.Add(24 * time.Hour)
+	l, now := &b.learned, b.Now()
+	if l.until.IsZero() {
+		*l = learned{
+			again: map[string]*history.Outcome{}, fails: map[rlcore.Identity]bool{}, faults: map[string]*history.Outcome{}, tried: map[rlcore.Identity]float64{},
+			until: now.Add(-rememberFor), suspects: map[string]history.Outcome{},
+		}
+	}
+	for end := now.Add(rememberFor); l.until.Before(end); { // clocks differ
+		to := l.until.Add(24 * time.Hour)
 		if to.After(now) {
 			to = end
 		}
-		day, err := b.Runs.Outcomes(ctx, from, to)
+		day, err := b.Runs.Outcomes(ctx, l.until, to)
 		if err != nil {
 			return err
 		}
-		history.Teach(b.Beliefs, day, suspects)
+		history.Teach(b.Beliefs, day, l.suspects)
 		for i := range day {
-			b.learned.note(&day[i])
+			l.note(&day[i])
 		}
-		from = to
+		l.until = to
 	}
-	b.learned.loaded = true
+	l.loaded, l.suspects = true, nil
 	return nil
 }
 

@@ -81,6 +81,7 @@ type model struct {
 	misread   []job.Misread
 	hideGates bool
 	perGPU    map[string]job.PerGPU
+	oneNode   map[string]int
 	gpuLimits []job.GPULimit
 	unbilled  []string
 	updates   int
@@ -349,7 +350,7 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 	if m.down {
 		return nil, job.ErrDown
 	}
-	s := &job.Snapshot{At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited, LeastLoaded: m.leastLoaded, PerGPU: m.perGPU, GPULimits: m.gpuLimits, Unbilled: m.unbilled}
+	s := &job.Snapshot{At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited, LeastLoaded: m.leastLoaded, PerGPU: m.perGPU, OneNode: m.oneNode, GPULimits: m.gpuLimits, Unbilled: m.unbilled}
 	for _, j := range m.jobs {
 		if !j.ended {
 			c := j.Job

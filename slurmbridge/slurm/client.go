@@ -158,7 +158,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	snap.LeastLoaded = text.HasOption(config["SelectTypeParameters"], "LL_SHARED_GRES")
 	snap.GivesUsedGPUs = text.GivesUsedGPUs(snap.Release)
 	snap.PrivateJobs, snap.PrivateUsage = text.PrivateJobs(config["PrivateData"]), text.PrivateUsage(config["PrivateData"])
-	c.settings(ctx, config, snap)
+	partitions := c.settings(ctx, config, snap)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		snap.Nodes, err = c.Nodes(gctx)
@@ -171,6 +171,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
+	snap.OneNode = oneNode(partitions, config, snap.Nodes)
 	snap.Awaited = c.parser.Awaited
 	if !c.parser.Form.RewritesTypes {
 		for i := range snap.Jobs {

@@ -132,8 +132,37 @@ func (c *Client) gpuLimits(ctx context.Context, config map[string]string, partit
 	return limits
 }
 
-// settings adds to a poll what the partitions' settings say.
-func (c *Client) settings(ctx context.Context, config map[string]string, snap *job.Snapshot) {
+// oneNode is, by partition, how many CPUs a job may ask for that fits on each of its nodes with shares.
+func oneNode(partitions []text.Partition, config map[string]string, nodes []job.Node) map[string]int {
+	out := map[string]int{}
+	for _, p := range partitions {
+		mem := p.DefMemPerCPU
+		if !p.DefMem {
+			mem = text.ParseMiB(config["DefMemPerCPU"])
+		}
+		for i := range nodes {
+			n := &nodes[i]
+			if n.Units == 0 || !slices.Contains(n.Partitions, p.Name) {
+				continue
+			}
+			most := n.Tasks()
+			if p.MaxCPUsPerNode > 0 {
+				most = min(most, p.MaxCPUsPerNode)
+			}
+			if mem > 0 {
+				most = min(most, int(n.MemMiB/mem))
+			}
+			if before, is := out[p.Name]; is {
+				most = min(most, before)
+			}
+			out[p.Name] = most
+		}
+	}
+	return out
+}
+
+// settings adds to a poll what the partitions' settings say, and returns the partitions.
+func (c *Client) settings(ctx context.Context, config map[string]string, snap *job.Snapshot) []text.Partition {
 	partitions, _ := c.parts.get(c.now(), partitionsEvery, func() ([]text.Partition, error) {
 		partitions, err := c.partitions(ctx)
 		if err != nil {
@@ -163,6 +192,7 @@ func (c *Client) settings(ctx context.Context, config map[string]string, snap *j
 			snap.Ranks.Partitions[p.Name] = job.PartitionRank{Tier: p.Tier, Preemptible: p.PreemptMode != "OFF"}
 		}
 	}
+	return partitions
 }
 
 func (c *Client) partitions(ctx context.Context) ([]text.Partition, error) {

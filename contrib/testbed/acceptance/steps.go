@@ -65,7 +65,7 @@ func (r *rig) steps() []step {
 		}},
 		{"README: shadow mode decides and changes nothing", true, func() string {
 			out := r.follow("controller", "shadow")
-			r.sh(r.head, "systemctl is-active slurmbridge && systemctl is-enabled slurmbridge && [ ! -e /run/slurmbridge/gate ]")
+			r.sh(r.head, "systemctl is-active slurmbridge && systemctl is-enabled slurmbridge && ! grep -q ^job= /run/slurmbridge/gate")
 			if !strings.Contains(out, "shadow") {
 				fail("shadow mode is not mentioned: %s", tail(out))
 			}
@@ -97,7 +97,7 @@ func (r *rig) steps() []step {
 		{"README: active after a reload", true, func() string {
 			pid := r.sh(r.head, "systemctl show -P MainPID slurmbridge")
 			r.follow("controller", "active")
-			r.until(20*time.Second, func() { r.sh(r.head, "[ -s /run/slurmbridge/gate ] || { echo no gate; exit 1; }") })
+			r.until(20*time.Second, func() { r.sh(r.head, "grep -q ^job= /run/slurmbridge/gate || { echo no gate; exit 1; }") })
 			if r.sh(r.head, "systemctl show -P MainPID slurmbridge") != pid {
 				fail("a reload restarted the daemon")
 			}

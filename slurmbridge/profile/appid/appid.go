@@ -85,7 +85,7 @@ func Normalise(script []byte) []string {
 		line := string(joined) + piece
 		joined = joined[:0]
 		switch m := hereDocument.FindStringSubmatch(line); {
-		case here != "" && line == here:
+		case here != "" && line == here && raw[0] != ' ': // one that is indented by blanks is text
 			here = ""
 		case here != "":
 		case m != nil:
@@ -101,28 +101,41 @@ func Normalise(script []byte) []string {
 	return out
 }
 
-// hereDocument matches the beginning of one (<<EOF, <<-'EOF'); <<< begins none.
-var hereDocument = regexp.MustCompile(`(?:^|[^<])<<-? ?["'\\]?([A-Za-z_]\w*)`)
+// hereDocument matches the beginning of one (<<EOF, <<-'EOF'); <<< begins none, and nor does a shift in $((1<<20)).
+var hereDocument = regexp.MustCompile(`(?:^|[^<])<<-? ?["'\\]?([^\s<"'\\0-9;|&()][^\s"'\\;|&()]*)`)
 
 // idle reports whether a line does nothing but say something or wait: it holds one command, neither redirected nor piped,
 // and runs no other in its arguments. A sleep at the beginning may be the job.
 func idle(line string, first bool) bool {
 	word, rest, _ := strings.Cut(line, " ")
 	switch word {
-	case "echo", "date", "hostname", "printf", "nvidia-smi":
+	case "echo", "date", "hostname", "nvidia-smi":
+	case "printf": // -v sets a variable
+		if strings.HasPrefix(rest, "-v") {
+			return false
+		}
 	case "sleep":
 		if first {
 			return false
 		}
 	case "set": // its options alone: set -- 128 sets $1
-		if rest != "" && (len(rest) < 2 || rest[0] != '-' && rest[0] != '+' || rest[1] == '-') {
-			return false
+		option := false
+		for _, w := range strings.Fields(rest) {
+			if option && w == "pipefail" {
+				option = false
+				continue
+			}
+			if w[0] != '-' && w[0] != '+' || w == "--" || w == "-" {
+				return false
+			}
+			option = strings.HasSuffix(w, "o")
 		}
 	default:
 		return false
 	}
 	for _, m := range substituted.FindAllStringSubmatch(line, -1) {
-		if !tells[m[1]+m[2]] {
+		words := m[1] + m[2]
+		if name, _, _ := strings.Cut(strings.TrimSpace(words), " "); !tells[name] || strings.ContainsAny(words, ";|&<>`$(") {
 			return false
 		}
 	}
@@ -130,7 +143,7 @@ func idle(line string, first bool) bool {
 }
 
 // substituted matches the beginning of a command in another's arguments. The commands in tells change nothing.
-var substituted = regexp.MustCompile("\\$\\( *([^ )]*)|` *([^ `]*)[^`]*`")
+var substituted = regexp.MustCompile("\\$\\(([^)]*)|`([^`]*)`")
 
 var tells = map[string]bool{"date": true, "hostname": true, "pwd": true, "whoami": true, "id": true, "uname": true, "nproc": true, "": true}
 

@@ -198,6 +198,14 @@ func TestLookAlikesAreOthers(t *testing.T) {
 		{"set -- 128\n./solver $1", "set -- 4096\n./solver $1"},
 		{"set n = 128\n./solver -n $n", "set n = 4096\n./solver -n $n"},
 		{"echo $(./solver 128)\n./a", "echo $(./solver 4096)\n./a"},
+		{"echo $(date && ./solver 128)\n./a", "echo $(date && ./solver 4096)\n./a"},
+		{"printf -v N 128\n./solver $N", "printf -v N 4096\n./solver $N"},
+		{"set -e -- 128\n./solver $1", "set -e -- 4096\n./solver $1"},
+		{"set -x 128\n./solver $1", "set -x 4096\n./solver $1"},
+		{"cat >x.c <<'#END'\n#define N 128\n#END\n./run x.c", "cat >x.c <<'#END'\n#define N 4096\n#END\n./run x.c"},
+		{"cat >x.c <<!\n#define N 128\n!\n./run x.c", "cat >x.c <<!\n#define N 4096\n!\n./run x.c"},
+		{"./run <<EOF\n EOF\n#define N 128\nEOF", "./run <<EOF\n EOF\n#define N 4096\nEOF"},
+		{"./run <<EOF\nx > 128\nEOF", "./run <<EOF\nx > 4096\nEOF"},
 		{"cat >x.c <<'EOF'\n#define N 128\nEOF\n./run x.c", "cat >x.c <<'EOF'\n#define N 4096\nEOF\n./run x.c"},
 		{"gnuplot <<EOF\nset samples 128\nEOF", "gnuplot <<EOF\nset samples 4096\nEOF"},
 		{"lmp -sf gpu < in.lj", "lmp -sf gpu < in.eam_big"},
@@ -231,6 +239,7 @@ func TestLookAlikesAreOthers(t *testing.T) {
 	}
 	for _, pair := range [][2]string{
 		{"python t.py --run-name a1", "python t.py --run-name a2"},
+		{"python t.py --name run1 --prefix p1", "python t.py --name run2 --prefix p2"},
 		{"cd results-20260101\n./a 5", "cd results-20260102\n./a 5"},
 		{"./a 5 --checkpoint 100", "./a 5 --checkpoint 200"},
 	} {

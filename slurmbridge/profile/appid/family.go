@@ -27,8 +27,8 @@ func newFamily(lines []string) *family {
 	f := &family{}
 	here := "" // what ends the here document that lines are in
 	for _, l := range lines {
-		if here != "" && strings.Contains(l, "#") {
-			f.put(l) // no comment
+		if strings.HasPrefix(l, "#") || here != "" && strings.ContainsAny(l, "#<>") {
+			f.put(l) // in a here document: no comment, and no redirection
 		} else {
 			for _, words := range commands(l) {
 				f.command(words)
@@ -274,6 +274,9 @@ func parseQuantity(s string) (float64, bool) {
 // meaning of an option's name: one of the three lists, "" = a size.
 func meaning(name string) string {
 	parts := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == '-' || r == '_' || r == '.' })
+	if len(parts) == 1 && (parts[0] == "name" || parts[0] == "prefix") {
+		return "output"
+	}
 	if slices.Contains(parts, "name") && slices.ContainsFunc(parts, func(p string) bool { return among(named, p) }) {
 		return "output"
 	}

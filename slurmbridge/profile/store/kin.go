@@ -211,6 +211,14 @@ func choose(ctx context.Context, q database.Querier, of map[string]*rlcore.Profi
 	return nil, nil
 }
 
+// madSD is the standard deviation of a normal distribution over its median absolute deviation.
+const madSD = 1.4826
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+}
+
 // translate makes of a profile on one card the one on another: memory is the same, and times are as many times longer as the
 // times of the applications that ran on both, in their geometric mean. The user's own and the site's count; where these are
 // too few, all users' do, in the median of their means: no one's applications say how long another's take. nil = too few
@@ -242,8 +250,11 @@ func translate(ctx context.Context, q database.Querier, p *rlcore.Profile, user,
 		if len(means) < leastBoth {
 			return nil, nil
 		}
-		slices.Sort(means)
-		mean, sd = stat.Quantile(0.5, stat.Empirical, means, nil), stat.StdDev(means, nil)
+		mean = median(means)
+		for i, m := range means {
+			means[i] = math.Abs(m - mean)
+		}
+		sd = madSD * median(means)
 	}
 	ratio := math.Exp(mean)
 	out := *p

@@ -350,6 +350,10 @@ func TestNoUserSetsOthersTimes(t *testing.T) {
 	if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); err != nil || math.Abs(p.DurationS-3000) > 1e-6 {
 		t.Errorf("with two others' five-fold times: %+v %v", p, err)
 	}
+	both("dave", "d", 5)
+	if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); err != nil || p.DurationSD > 300 {
+		t.Errorf("mallory says how sure it is: %+v %v", p, err)
+	}
 	for _, app := range []string{"a", "b", "c"} {
 		both("ann", app, 4)
 	}

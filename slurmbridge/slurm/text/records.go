@@ -72,10 +72,13 @@ type Partition struct {
 	State   string // UP, DOWN, DRAIN or INACTIVE
 	Billing string // TRESBillingWeights, "" = none
 	QOS     string // that its jobs are under besides their own, "N/A" = none
-	// DefMem: its jobs get a memory limit by default.
-	DefMem  bool
-	MaxTime time.Duration // longest time limit, 0 = any
-	PerGPU  job.PerGPU
+	// DefMem: its jobs get a memory limit by default, DefMemPerCPU MiB for each CPU or, where that is 0, so much a node.
+	DefMem       bool
+	DefMemPerCPU float64
+	// MaxCPUsPerNode is the most CPUs that its jobs have of a node, 0 = all.
+	MaxCPUsPerNode int
+	MaxTime        time.Duration // longest time limit, 0 = any
+	PerGPU         job.PerGPU
 	// Tier and PreemptMode are for preempt/partition_prio.
 	Tier        int
 	PreemptMode string // OFF, REQUEUE and so on
@@ -105,7 +108,7 @@ func ParsePartitions(out []byte) []Partition {
 		parts = append(parts, Partition{
 			Tier: tier, PreemptMode: f["PreemptMode"],
 			Name: f["PartitionName"], Hidden: f["Hidden"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"], QOS: f["QoS"],
-			DefMem: HasDefMem(f), MaxTime: parseLimit([]byte(f["MaxTime"])), PerGPU: ParsePerGPU(f["JobDefaults"]),
+			DefMem: HasDefMem(f), DefMemPerCPU: ParseMiB(f["DefMemPerCPU"]), MaxCPUsPerNode: number(f["MaxCPUsPerNode"]), MaxTime: parseLimit([]byte(f["MaxTime"])), PerGPU: ParsePerGPU(f["JobDefaults"]),
 		})
 	}
 	return parts
