@@ -348,12 +348,9 @@ func IDs(name string) (*syscall.Credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, err
+	id := &syscall.Credential{}
+	_, err = fmt.Sscan(u.Uid+" "+u.Gid, &id.Uid, &id.Gid)
+	return id, err
 }
 
 // Env is the environment for Slurm's commands of this cluster.
@@ -367,16 +364,6 @@ func (c *Cluster) Conf() string { return c.Path("slurm.conf") }
 // Path joins names to the cluster's folder.
 func (c *Cluster) Path(names ...string) string {
 	return filepath.Join(append([]string{c.Dir}, names...)...)
-}
-
-// Ports are the TCP ports of slurmctld, of the slurmds and of slurmdbd, where there
-// is one, in this order.
-func (c *Cluster) Ports() []int {
-	var out []int
-	for _, p := range c.ports {
-		out = append(out, p.number)
-	}
-	return out
 }
 
 // Close ends every process of the cluster, jobs too, and removes its folder if
@@ -415,38 +402,7 @@ func (c *Cluster) Close() error {
 
 // Logs returns the last n lines of every log, for a message.
 func (c *Cluster) Logs(n int) string {
-	files, err := filepath.Glob(c.Path("log", "*"))
-	if err != nil {
-		return ""
-	}
-	slices.Sort(files)
-	var b strings.Builder
-	for _, path := range files {
-		text, err := tail(path, 256<<10)
-		if err != nil || len(text) == 0 {
-			continue
-		}
-		lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-		fmt.Fprintf(&b, "\n--- %s\n%s", filepath.Base(path), strings.Join(lines[max(0, len(lines)-n):], "\n"))
-	}
-	return b.String()
-}
-
-// tail is a file's last bytes, n at most.
-func tail(path string, n int64) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return "", err
-	}
-	buf := make([]byte, min(n, info.Size()))
-	read, err := f.ReadAt(buf, info.Size()-int64(len(buf)))
-	if read == 0 {
-		return "", err
-	}
-	return string(buf[:read]), nil
+	const last = `find "$0" -type f -size +0 -print0 | sort -z | xargs -0r tail -v -n "$1"`
+	out, _ := exec.Command("sh", "-c", last, c.Path("log"), strconv.Itoa(n)).Output()
+	return "\n" + string(out)
 }

@@ -125,8 +125,10 @@ func TestTwoClustersAtOnce(t *testing.T) {
 	t.Parallel()
 	a := New(t, Options{Nodes: 2, GPUs: 2, Sharing: "shard", Scheduler: prompt})
 	b := New(t, Options{Scheduler: prompt, Extra: []string{"PartitionName=other Nodes=ALL"}})
-	if slices.ContainsFunc(a.Ports(), func(p int) bool { return slices.Contains(b.Ports(), p) }) {
-		t.Errorf("ports %v and %v overlap", a.Ports(), b.Ports())
+	for _, p := range a.ports {
+		if slices.ContainsFunc(b.ports, func(q *port) bool { return p.number == q.number }) {
+			t.Errorf("both have port %d", p.number)
+		}
 	}
 	// Four halves fill the two GPUs of a node, two on each.
 	var ids []string
@@ -230,7 +232,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	c.reaches(t, id, "COMPLETED", "COMPLETING", "FAILED")
 	stray := c.submit(t, "nobody", "sleep 1000")
 	c.reaches(t, stray, "RUNNING")
-	ports := c.Ports()
+	ports := c.ports
 	for range 2 {
 		must.OK(t, c.Close())
 	}
