@@ -2,7 +2,6 @@
 package built
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,36 +11,25 @@ import (
 // Library is the name of the simulated GPU's NVML, as the binding looks for it.
 const Library = "libnvidia-ml.so.1"
 
-// folders are where the programs' sources lie.
-var folders = map[string]string{
+const module = "github.com/slurmbridge/slurmbridge/"
+
+// packages are the programs' sources, in the module.
+var packages = map[string]string{
 	"gpusim":           "contrib/testbed/gpusim/cmd/gpusim",
 	"gpuprof":          "gpuprof/cmd/gpuprof",
 	"slurmbridge":      "slurmbridge/cmd/slurmbridge",
 	"slurmbridge-hook": "prolog/cmd/slurmbridge-hook",
-	Library:            "contrib/testbed/gpusim/nvmlsim",
 }
 
 // Into puts programs, or the Library, into a folder; gpusim goes by the names of NVIDIA's MPS programs as well.
 // $SLURMBRIDGE_BUILD is the folder where `make build` has just made them all; without it they are compiled here.
 func Into(dir string, names ...string) error {
-	root, err := os.Getwd()
-	for ; err == nil; root = filepath.Dir(root) {
-		if _, err = os.Stat(filepath.Join(root, "go.mod")); err == nil {
-			break
-		}
-		if errors.Is(err, os.ErrNotExist) && root != "/" {
-			err = nil
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("look for the sources: %w", err)
-	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	for _, name := range names {
+		to := filepath.Join(dir, name)
 		var cmd *exec.Cmd
-		src, to := filepath.Join(root, folders[name]), filepath.Join(dir, name)
 		switch made := os.Getenv("SLURMBRIDGE_BUILD"); {
 		case made != "":
 			if name == Library {
@@ -49,10 +37,9 @@ func Into(dir string, names ...string) error {
 			}
 			cmd = exec.Command("install", "-D", "-m", "755", filepath.Join(made, name), to)
 		case name == Library:
-			cmd = exec.Command(filepath.Join(src, "build"), to)
+			cmd = exec.Command("sh", "-c", `exec "$(go list -f '{{.Dir}}' "$0")/nvmlsim/build" "$1"`, module+"contrib/testbed/gpusim", to)
 		default:
-			cmd = exec.Command("go", "build", "-o", to, src)
-			cmd.Dir = root
+			cmd = exec.Command("go", "build", "-o", to, module+packages[name])
 			if name != "gpuprof" { // static, as it is installed: it runs in any root folder
 				cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 			}
