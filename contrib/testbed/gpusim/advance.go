@@ -221,13 +221,22 @@ func (v *view) settle() {
 	d.remember()
 	d.Core = min(d.Core, d.GPU) // no SM is busy while no kernel runs
 	d.PCIeMBps = min(d.PCIeMBps, v.rec.PCIeMBps)
-	present := false
+	present, busy := false, 0.0
 	for i := range d.Member {
 		m := &d.Member[i]
+		m.Mem, m.Busy = 0, 0
 		if m.Status.present() {
 			present = true
-			m.MemMax = max(m.MemMax, v.now(i).Mem)
+			m.Mem = v.now(i).Mem
+			m.MemMax = max(m.MemMax, m.Mem)
 		}
+		if v.computes(i) {
+			m.Busy = v.now(i).GPU / m.Slowdown
+			busy += m.Busy
+		}
+	}
+	for i := range d.Member {
+		d.Member[i].Busy *= min(1, d.GPU/max(busy, 1e-9)) // kernels that overlap count once
 	}
 	d.MemMiB = v.held()
 	d.MemMaxMiB = max(d.MemMaxMiB, d.MemMiB)

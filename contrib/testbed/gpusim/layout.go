@@ -15,7 +15,7 @@ import (
 // accounting is on, and limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 6
+	version    = 7
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -77,6 +77,8 @@ type member struct {
 	StartT   float64
 	EndT     float64
 	MemMax   float64
+	Mem      float64 // held, MiB
+	Busy     float64 // fraction of time its own kernels run
 }
 
 // change: from T on the device's utilisation was GPU.

@@ -15,14 +15,14 @@ static int shown(const struct sim_device *d, const struct live *l, unsigned int 
 /* Memory and busy time NVML charges to process k. */
 static void charge(const struct sim_device *d, const struct live *l, unsigned int k, double *mem, double *busy)
 {
-	*mem = l->p[k].now->mem;
-	*busy = l->p[k].busy;
+	*mem = l->p[k].member->mem;
+	*busy = l->p[k].member->busy;
 	if (l->p[k].slot->kind != SIM_SERVER || (d->caps & SIM_CAP_MPS_LIST))
 		return;
 	for (unsigned int i = 0; i < l->count; i++)
 		if (l->p[i].slot->server == l->p[k].slot->pid) {
-			*mem += l->p[i].now->mem;
-			*busy += l->p[i].busy;
+			*mem += l->p[i].member->mem;
+			*busy += l->p[i].member->busy;
 		}
 }
 

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -296,19 +295,10 @@ static int present(const struct sim_member *m)
 	return m->status == SIM_RUNNING || m->status == SIM_PAUSED;
 }
 
-static int sane(const struct sim_slot *s, const struct sim_member *m)
-{
-	return s->pid > 0 && s->points >= 1 && s->points <= SIM_POINTS && m->point < s->points && isfinite(m->slowdown) &&
-	       m->slowdown >= 1;
-}
-
-nvmlReturn_t sim_look(const struct sim_device *d, struct live *l)
+void sim_look(const struct sim_device *d, struct live *l)
 {
 	const struct sim_dyn *y = &d->dyn[d->cur];
-	double now = sim_seconds(monotonic_ns());
-	int died = 0, clients = 1;
-	int32_t server = 0;
-	double overlap = 1, turns = 0, core = 0, pcie = 0;
+	double now = sim_seconds(monotonic_ns()), busy = 0;
 
 	memset(l, 0, sizeof *l);
 	l->mem = d->mem_reserved;
@@ -317,51 +307,23 @@ nvmlReturn_t sim_look(const struct sim_device *d, struct live *l)
 		const struct sim_slot *s = &d->slot[i];
 		if (!present(m))
 			continue;
-		if (!sane(s, m))
-			return NVML_ERROR_UNKNOWN;
 		if (!alive(s->pid, s->start)) {
-			died = 1;
+			l->died = 1;
 			continue;
 		}
-		const struct sim_point *p = &s->point[m->point];
-		unsigned int k = l->count++;
-		l->p[k].slot = s;
-		l->p[k].member = m;
-		l->p[k].now = p;
-		l->mem += p->mem;
+		l->p[l->count].slot = s;
+		l->p[l->count++].member = m;
+		busy += m->busy;
+		l->mem += m->mem;
 		if (s->instance >= 1 && s->instance <= SIM_INSTANCES)
-			l->inst_mem[s->instance - 1] += p->mem;
-		if (m->status == SIM_RUNNING && s->kind != SIM_SERVER) {
-			l->p[k].busy = p->gpu / m->slowdown;
-			overlap *= (1 - p->gpu) / m->slowdown;
-			turns += p->gpu / m->slowdown;
-			core += p->core / m->slowdown;
-			pcie += p->pcie / m->slowdown;
-			if (s->server == 0 || (server && s->server != server))
-				clients = 0;
-			server = s->server;
-		}
+			l->inst_mem[s->instance - 1] += m->mem;
 	}
-	l->died = died;
-	if (died) {
-		/* Their sharers don't know yet; until they look, in milliseconds, this is near enough. */
-		l->gpu = clients ? 1 - overlap : least(1, turns);
-		if (l->count == 1)
-			l->gpu = l->p[0].busy;
-		l->core = least(l->gpu, core);
-		l->pcie = least(d->pcie_mbps, pcie);
-		l->power = l->count ? d->power_active + (d->power_max - d->power_active) * l->gpu : d->power_idle;
-	} else {
-		l->gpu = y->gpu;
-		l->core = y->core;
-		l->pcie = y->pcie_mbps;
-		l->power = y->power_w;
-		l->mem = most(l->mem, d->mem_reserved);
-	}
-	/* Kernels that overlap count once. */
-	if (turns > l->gpu && turns > 0)
-		for (unsigned int k = 0; k < l->count; k++)
-			l->p[k].busy *= l->gpu / turns;
+	/* Until the others notice a death, in milliseconds, what they do is near enough what they did before. */
+	double part = !l->died ? 1 : y->gpu > 0 ? least(1, busy / y->gpu) : 0;
+	l->gpu = y->gpu * part;
+	l->core = y->core * part;
+	l->pcie = y->pcie_mbps * part;
+	l->power = !l->died ? y->power_w : l->count ? d->power_active + (y->power_w - d->power_active) * part : d->power_idle;
 	/* What is stored holds since the last event. */
 	double dt = most(0, now - y->t);
 	l->t = most(now, y->t);
@@ -373,7 +335,6 @@ nvmlReturn_t sim_look(const struct sim_device *d, struct live *l)
 		l->inst_busy_s[i] = y->inst_busy_s[i] + y->inst_gpu[i] * dt;
 		l->inst_core_s[i] = y->inst_core_s[i] + y->inst_core[i] * dt;
 	}
-	return NVML_SUCCESS;
 }
 
 unsigned long long sim_figure(const struct sim_device *d, int figure, double v, unsigned long long max)

@@ -30,8 +30,6 @@ struct live {
 	struct {
 		const struct sim_slot *slot;
 		const struct sim_member *member;
-		const struct sim_point *now;
-		double busy; /* fraction of time its own kernels run */
 	} p[SIM_SLOTS];
 };
 
@@ -66,16 +64,15 @@ void sim_leave(struct sim_entry *e);
 		return e.r;                                                                     \
 	const struct sim_device *d = e.d;                                                       \
 	(void)d
-#define LOOK(l)                              \
-	struct live l;                       \
-	if (sim_look(d, &l) != NVML_SUCCESS) \
-		return NVML_ERROR_UNKNOWN
+#define LOOK(l)        \
+	struct live l; \
+	sim_look(d, &l)
 #define NEEDS(cap)              \
 	if (!(d->caps & (cap))) \
 		return NVML_ERROR_NOT_SUPPORTED
 
 unsigned int sim_instances(const struct sim_device *d);
-nvmlReturn_t sim_look(const struct sim_device *d, struct live *l);
+void sim_look(const struct sim_device *d, struct live *l);
 double sim_scale(void);
 /* CLOCK_MONOTONIC as GPU seconds. */
 double sim_seconds(int64_t ns);
