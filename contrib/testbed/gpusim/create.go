@@ -56,7 +56,7 @@ func (c *Config) defaults() (Model, error) {
 		return m, err
 	}
 	if c.MemMiB == 0 {
-		c.MemMiB = m.MemMiB
+		c.MemMiB = m.MemTotal
 	}
 	if c.Minors == nil && c.GPUs > 0 {
 		c.Minors = make([]int, c.GPUs)
@@ -111,7 +111,7 @@ func Create(path string, cfg Config) error {
 	if cfg.Recent {
 		setCString(h.Driver[:], recentDriver)
 		h.Cuda = recentCUDA
-		if !m.SameUser {
+		if m.SameUser == 0 {
 			m.MaxClients = clientsRecent
 		}
 	}
@@ -139,14 +139,9 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	setCString(d.Name[:], m.Name)
 	setCString(d.Model[:], cfg.Model)
 	d.Minor = uint32(cfg.Minors[i])
-	d.Arch, d.CCMajor, d.CCMinor, d.Cores, d.SMs = m.Arch, m.CCMajor, m.CCMinor, m.Cores, m.SMs
-	d.PCIeGen, d.PCIeWidth, d.PCIeMBps = m.PCIeGen, m.PCIeWidth, m.PCIeMBps
-	d.Caps, d.MaxClients = m.Caps, m.MaxClients
+	d.card, d.MemTotal, d.MemReserved = m.card, cfg.MemMiB, 1
 	if cfg.GroupLimits {
 		d.Caps |= capLimits
-	}
-	if m.SameUser {
-		d.SameUser = 1
 	}
 	if cfg.MIG {
 		d.MIG = 1
@@ -155,8 +150,6 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 		d.Instance[k].fill(m.instances[p], p, cfg, i, k)
 	}
 	d.Instances = uint32(len(cfg.Instances))
-	d.MemTotal, d.MemReserved, d.MemContext = cfg.MemMiB, 1, m.ContextMiB
-	d.PowerIdle, d.PowerActive, d.PowerMax = m.PowerIdle, m.PowerActive, m.PowerMax
 	for k := range d.Dyn {
 		d.Dyn[k].PowerW = m.PowerIdle
 		d.Dyn[k].MemMiB = d.MemReserved

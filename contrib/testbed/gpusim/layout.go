@@ -15,7 +15,7 @@ import (
 // accounting is on, and limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 7
+	version    = 8
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -142,11 +142,8 @@ type instance struct {
 	MemTotal        float64
 }
 
-type deviceRec struct {
-	UUID        [48]byte
-	Name        [64]byte
-	Model       [16]byte
-	Minor       uint32
+// card is what a kind of GPU is.
+type card struct {
 	Arch        uint32
 	CCMajor     uint32
 	CCMinor     uint32
@@ -156,17 +153,25 @@ type deviceRec struct {
 	PCIeWidth   uint32
 	Caps        uint32
 	MaxClients  uint32  // MPS clients at a time
-	SameUser    uint32  // 1: before Volta
-	Lost        uint32  // 1: the GPU has fallen off the bus
-	Accounting  uint32  // 1: accounting mode is on
-	MIG         uint32  // 1: MIG mode is on
-	MemTotal    float64 // MiB
-	MemReserved float64 // MiB the driver keeps
+	SameUser    uint32  // 1: MPS before Volta
+	MemTotal    float64 // MiB, as NVML says it
 	MemContext  float64 // MiB an MPS server takes for itself
 	PCIeMBps    float64 // what the link carries, both directions, MB/s
 	PowerIdle   float64 // W, no process there
 	PowerActive float64 // W, a context is open and no kernel runs
 	PowerMax    float64 // W
+}
+
+type deviceRec struct {
+	card
+	UUID        [48]byte
+	Name        [64]byte
+	Model       [16]byte
+	Minor       uint32
+	Lost        uint32  // 1: the GPU has fallen off the bus
+	Accounting  uint32  // 1: accounting mode is on
+	MIG         uint32  // 1: MIG mode is on
+	MemReserved float64 // MiB the driver keeps
 	Instances   uint32
 	Instance    [MaxInstances]instance
 	Fault       [maxFaults]fault

@@ -26,21 +26,8 @@ const (
 
 // Model is a card the simulator knows.
 type Model struct {
-	Name                             string // as NVML says it
-	Arch                             uint32
-	CCMajor                          uint32
-	CCMinor                          uint32
-	SMs                              uint32
-	Cores                            uint32
-	MemMiB                           float64 // NVML's total
-	PCIeGen                          uint32
-	PCIeWidth                        uint32
-	PCIeMBps                         float64 // both directions together, MB/s
-	Caps                             uint32
-	MaxClients                       uint32 // MPS clients at a time
-	SameUser                         bool   // MPS before Volta
-	ContextMiB                       float64
-	PowerIdle, PowerActive, PowerMax float64
+	Name string // as NVML says it
+	card
 
 	instances map[string]profile // MIG's, by name
 }
@@ -58,29 +45,37 @@ const clientsRecent = 60
 // right size.
 var models = map[string]Model{
 	"titanxp": {
-		Name: "TITAN Xp", Arch: archPascal, CCMajor: 6, CCMinor: 1, SMs: 30, Cores: 3840,
-		MemMiB: 12196, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000,
-		MaxClients: 16, SameUser: true, ContextMiB: 25,
-		PowerIdle: 10, PowerActive: 80, PowerMax: 250,
+		Name: "TITAN Xp", card: card{
+			Arch: archPascal, CCMajor: 6, CCMinor: 1, SMs: 30, Cores: 3840,
+			MemTotal: 12196, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000,
+			MaxClients: 16, SameUser: 1, MemContext: 25,
+			PowerIdle: 10, PowerActive: 80, PowerMax: 250,
+		},
 	},
 	"v100": {
-		Name: "Tesla V100-SXM2-16GB", Arch: archVolta, CCMajor: 7, CCMinor: 0, SMs: 80, Cores: 5120,
-		MemMiB: 16160, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000,
-		Caps: capEnergy | capMPSList, MaxClients: 48, ContextMiB: 30,
-		PowerIdle: 38, PowerActive: 60, PowerMax: 300,
+		Name: "Tesla V100-SXM2-16GB", card: card{
+			Arch: archVolta, CCMajor: 7, CCMinor: 0, SMs: 80, Cores: 5120,
+			MemTotal: 16160, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000,
+			Caps: capEnergy | capMPSList, MaxClients: 48, MemContext: 30,
+			PowerIdle: 38, PowerActive: 60, PowerMax: 300,
+		},
 	},
 	"a100": {
-		Name: "NVIDIA A100-SXM4-40GB", Arch: archAmpere, CCMajor: 8, CCMinor: 0, SMs: 108, Cores: 6912,
-		MemMiB: 40960, PCIeGen: 4, PCIeWidth: 16, PCIeMBps: 64000,
-		Caps: capEnergy | capMPSList | capMIG, MaxClients: 48, ContextMiB: 30,
-		PowerIdle: 45, PowerActive: 75, PowerMax: 400,
+		Name: "NVIDIA A100-SXM4-40GB", card: card{
+			Arch: archAmpere, CCMajor: 8, CCMinor: 0, SMs: 108, Cores: 6912,
+			MemTotal: 40960, PCIeGen: 4, PCIeWidth: 16, PCIeMBps: 64000,
+			Caps: capEnergy | capMPSList | capMIG, MaxClients: 48, MemContext: 30,
+			PowerIdle: 45, PowerActive: 75, PowerMax: 400,
+		},
 		instances: a100Instances,
 	},
 	"h200": {
-		Name: "NVIDIA H200", Arch: archHopper, CCMajor: 9, CCMinor: 0, SMs: 132, Cores: 16896,
-		MemMiB: 143771, PCIeGen: 5, PCIeWidth: 16, PCIeMBps: 128000,
-		Caps: capEnergy | capMPSList | capGPM | capMIG, MaxClients: 48, ContextMiB: 30,
-		PowerIdle: 75, PowerActive: 115, PowerMax: 700,
+		Name: "NVIDIA H200", card: card{
+			Arch: archHopper, CCMajor: 9, CCMinor: 0, SMs: 132, Cores: 16896,
+			MemTotal: 143771, PCIeGen: 5, PCIeWidth: 16, PCIeMBps: 128000,
+			Caps: capEnergy | capMPSList | capGPM | capMIG, MaxClients: 48, MemContext: 30,
+			PowerIdle: 75, PowerActive: 115, PowerMax: 700,
+		},
 		instances: h200Instances,
 	},
 }
