@@ -157,19 +157,11 @@ func (v *view) integrate(dt float64) {
 		d.InstBusyS[i] += d.InstGPU[i] * dt
 		d.InstCoreS[i] += d.InstCore[i] * dt
 	}
-	occupied := false
 	for i := range d.Member {
 		m := &d.Member[i]
-		if !m.Status.present() {
-			continue
-		}
 		if v.computes(i) {
-			occupied = true
 			m.Done += dt / m.Slowdown
 		}
-	}
-	if occupied {
-		d.OccupiedS += dt
 	}
 }
 

@@ -137,7 +137,6 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	id := uuid(fmt.Sprintf("%s/%s/%d", cfg.UUIDSeed, cfg.Model, i))
 	setCString(d.UUID[:], "GPU-"+id)
 	setCString(d.Name[:], m.Name)
-	setCString(d.Model[:], cfg.Model)
 	d.Minor = uint32(cfg.Minors[i])
 	d.card, d.MemTotal, d.MemReserved = m.card, cfg.MemMiB, 1
 	if cfg.GroupLimits {

@@ -33,12 +33,6 @@ func (d *Device) Index() int { return d.index }
 // UUID returns the GPU's UUID, as NVML and CUDA_VISIBLE_DEVICES have it.
 func (d *Device) UUID() string { return cString(d.rec.UUID[:]) }
 
-// ModelName returns the card's gres.conf Type.
-func (d *Device) ModelName() string { return cString(d.rec.Model[:]) }
-
-// Minor returns N of /dev/nvidiaN.
-func (d *Device) Minor() int { return int(d.rec.Minor) }
-
 // SameUser reports whether MPS is as before Volta: a fault or a second user
 // concerns all clients.
 func (d *Device) SameUser() bool { return d.rec.SameUser != 0 }

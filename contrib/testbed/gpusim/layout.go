@@ -15,7 +15,7 @@ import (
 // accounting is on, and limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 8
+	version    = 9
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -95,7 +95,6 @@ type Figures struct {
 	MemMiBS   float64 `json:"mem_mib_s"`   // ∫ MemMiB dt
 	PCIeMB    float64 `json:"pcie_mb"`     // ∫ PCIeMBps dt
 	EnergyJ   float64 `json:"energy_j"`    // ∫ PowerW dt
-	OccupiedS float64 `json:"occupied_s"`  // seconds with at least one application
 	MemMaxMiB float64 `json:"mem_max_mib"` // most memory ever held
 	GPU       float64 `json:"gpu"`         // fraction of time any kernel runs, 0..1
 	Core      float64 `json:"core"`        // fraction of the SMs busy, 0..1
@@ -166,8 +165,7 @@ type deviceRec struct {
 	card
 	UUID        [48]byte
 	Name        [64]byte
-	Model       [16]byte
-	Minor       uint32
+	Minor       uint32  // N of /dev/nvidiaN
 	Lost        uint32  // 1: the GPU has fallen off the bus
 	Accounting  uint32  // 1: accounting mode is on
 	MIG         uint32  // 1: MIG mode is on

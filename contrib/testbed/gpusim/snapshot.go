@@ -5,8 +5,6 @@ type Snapshot struct {
 	Index       int     `json:"index"`
 	UUID        string  `json:"uuid"`
 	Name        string  `json:"name"`
-	Model       string  `json:"model"`
-	Minor       int     `json:"minor"`
 	MemTotalMiB float64 `json:"mem_total_mib"`
 	Lost        bool    `json:"lost"`
 
@@ -45,8 +43,7 @@ func (d *Device) Snapshot() (s Snapshot, err error) {
 func (d *Device) snapshot(v *view) Snapshot {
 	y := &v.dyn
 	s := Snapshot{
-		Index: d.index, UUID: d.UUID(), Name: cString(d.rec.Name[:]), Model: d.ModelName(), Minor: d.Minor(),
-		MemTotalMiB: d.rec.MemTotal, Lost: d.rec.Lost != 0,
+		Index: d.index, UUID: d.UUID(), Name: cString(d.rec.Name[:]), MemTotalMiB: d.rec.MemTotal, Lost: d.rec.Lost != 0,
 		Figures:   y.Figures,
 		Instances: d.Instances(), Processes: []Process{},
 	}
