@@ -290,7 +290,7 @@ func TestLook(t *testing.T) {
 // called shared where Slurm lets its request be rewritten, and only there.
 func TestSharedAsAsked(t *testing.T) {
 	t.Parallel()
-	cluster, c := live(t, slurmtest.Options{GPUType: "shared"})
+	cluster, c := live(t, slurmtest.Options{GPUTypes: []string{"shared"}})
 	ctx := context.Background()
 	gate := newGate(t, c)
 	for arg, perNode := range map[string]bool{"--gres=gpu:shared": true, "--gpus-per-node=shared:1": true, "--gpus=shared:1": false, "--gpus-per-task=shared:1": false} {

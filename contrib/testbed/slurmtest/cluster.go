@@ -33,8 +33,7 @@ type Options struct {
 	Nodes, GPUs int
 	// NodeGPUs are the GPUs of each node where they differ; it overrules Nodes and GPUs.
 	NodeGPUs []int
-	GPUType  string // default "titanxp"
-	// GPUTypes are the GPUs of each node where they differ; Apart are nodes, by number, that only Extra's partitions have.
+	// GPUTypes are the GPUs of each node, default "titanxp"; Apart are nodes, by number, that only Extra's partitions have.
 	GPUTypes []string
 	Apart    []int
 	// Sharing is "mps" (default), "shard", or "none": GPUs are handed out whole only.
@@ -43,11 +42,10 @@ type Options struct {
 	Sharing    string
 	AllSharing bool
 	// Unshared are the GPUs of each node, by index, that have no shares: split by MIG, say.
-	Unshared  []int
-	CPUs      int // a node, default 16
-	Threads   int // of a core; of CPUs, which are threads, so many are a core. Default 1
-	MemMiB    int // a node, default 16000
-	DefMemMiB int // DefMemPerCPU, default 100
+	Unshared []int
+	CPUs     int // a node, default 16
+	Threads  int // of a core; of CPUs, which are threads, so many are a core. Default 1
+	MemMiB   int // a node, default 16000
 	// Lua is a job_submit script to install; its default paths of gate and wake
 	// file are replaced by the cluster's. "" = none.
 	Lua string
@@ -167,17 +165,13 @@ func (o *Options) defaults() {
 	def(&o.GPUs, 1)
 	def(&o.CPUs, 16)
 	def(&o.MemMiB, 16000)
-	def(&o.DefMemMiB, 100)
-	if o.GPUType == "" {
-		o.GPUType = "titanxp"
-	}
 	if o.Sharing == "" {
 		o.Sharing = "mps"
 	}
 }
 
 func (o *Options) check() error {
-	if o.Nodes < 1 || o.GPUs < 1 || len(o.NodeGPUs) > 0 && slices.Min(o.NodeGPUs) < 1 || o.CPUs < 1 || o.MemMiB < 1 || o.DefMemMiB < 1 {
+	if o.Nodes < 1 || o.GPUs < 1 || len(o.NodeGPUs) > 0 && slices.Min(o.NodeGPUs) < 1 || o.CPUs < 1 || o.MemMiB < 1 {
 		return errors.New("nodes, GPUs, CPUs and memory must be positive")
 	}
 	if !slices.Contains([]string{"mps", "shard", "none"}, o.Sharing) {

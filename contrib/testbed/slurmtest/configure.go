@@ -29,7 +29,7 @@ func (o *Options) gpuType(i int) string {
 	if len(o.GPUTypes) > 0 {
 		return o.GPUTypes[i]
 	}
-	return o.GPUType
+	return "titanxp"
 }
 
 // shared are the indexes of the GPUs of node i that have shares.
@@ -124,7 +124,7 @@ func (c *Cluster) slurmConf() string {
 	set("SlurmdParameters", "config_overrides") // nodes larger than this machine
 	set("MpiDefault", "none")
 	set("ReturnToService", "2")
-	set("DefMemPerCPU", strconv.Itoa(o.DefMemMiB))
+	set("DefMemPerCPU", "100")
 	set("MaxJobCount", "20000")
 	set("MaxArraySize", "10001")
 	set("KillWait", "2")
