@@ -128,7 +128,7 @@ WantedBy=multi-user.target
 // simulate puts the simulated driver onto the node: NVML, MPS, the applications.
 func (r *rig) simulate() {
 	for _, from := range []string{"gpusim", "lib/libnvidia-ml.so.1"} {
-		r.node.write(simDir+"/"+filepath.Base(from), string(must(os.ReadFile(filepath.Join(r.o.build, from)))), 0o755)
+		r.node.write(simDir+"/"+filepath.Base(from), string(must(os.ReadFile(filepath.Join(programs, from)))), 0o755)
 	}
 	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
 		check(os.Symlink("gpusim", filepath.Join(r.node.dir, simDir, name)))

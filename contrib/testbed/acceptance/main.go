@@ -27,18 +27,20 @@ import (
 // releases are Debian's: 12, 13, and the one in development.
 var releases = []string{"bookworm", "trixie", "forky"}
 
+// Folders, seen from where make is called.
+const (
+	roots    = ".cache/acceptance" // of root folders
+	programs = "build"             // where make build put the programs, with packages in acceptance/old and acceptance/new
+)
+
 type options struct {
 	release string
-	cache   string // where root folders are kept
-	build   string // programs, and below packages/ and newer/ the packages
 	keep    bool
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.release, "release", "bookworm", "Debian release: "+strings.Join(releases, ", "))
-	flag.StringVar(&o.cache, "cache", ".cache/acceptance", "folder of the root folders")
-	flag.StringVar(&o.build, "build", "build", "where make build put the programs, with packages in acceptance/old and acceptance/new")
 	flag.BoolVar(&o.keep, "keep", false, "leave the machines running at the end, until Ctrl-C")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -181,7 +183,7 @@ func (r *rig) runAll(all context.Context) bool {
 
 // keepLog appends the end of the machines' journals to a file next to the packages.
 func (r *rig) keepLog(name string, err error) {
-	path := filepath.Join(r.o.build, "acceptance", r.o.release+".log")
+	path := filepath.Join(programs, "acceptance", r.o.release+".log")
 	f, ferr := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if ferr != nil {
 		return

@@ -95,7 +95,7 @@ func (r *rig) build() {
 	for _, args := range []string{"set lo up", "add " + bridge + " type bridge", "set " + bridge + " up"} {
 		must(call(r.ctx, append([]string{"ip", "link"}, strings.Fields(args)...)...))
 	}
-	root := must(filepath.Abs(filepath.Join(r.o.cache, r.o.release)))
+	root := must(filepath.Abs(filepath.Join(roots, r.o.release)))
 	var err error
 	r.readme, err = readManual(string(must(os.ReadFile("README.md"))))
 	check(because("README.md", err))
@@ -214,7 +214,7 @@ func (r *rig) followed(where, name string) (string, error) {
 func (r *rig) packages(version string) {
 	for _, m := range r.machines() {
 		r.sh(m, "rm -f /root/*.deb")
-		found, err := filepath.Glob(filepath.Join(r.o.build, "acceptance", version, r.unit(m)+"_*.deb"))
+		found, err := filepath.Glob(filepath.Join(programs, "acceptance", version, r.unit(m)+"_*.deb"))
 		if err != nil || len(found) != 1 {
 			fail("%d packages %s of the version called %s", len(found), r.unit(m), version)
 		}

@@ -31,11 +31,11 @@ const (
 )
 
 type options struct {
-	base          *cluster.Setup
-	shapes        []string
-	seeds         []uint
-	jobs          int
-	sharing, json string
+	base   *cluster.Setup
+	shapes []string
+	seeds  []uint
+	jobs   int
+	json   string
 }
 
 // shape is a cluster's: nodes × GPUs on each.
@@ -60,7 +60,6 @@ func Command(base *cluster.Setup) *cobra.Command {
 	f.StringSliceVar(&o.shapes, "shapes", []string{"40x1", "10x4", "5x8"}, "nodes x GPUs a node")
 	f.UintSliceVar(&o.seeds, "seeds", []uint{1, 2, 3}, "of the jobs' lengths")
 	f.IntVar(&o.jobs, "jobs", 240, "how many")
-	f.StringVar(&o.sharing, "sharing", "shard", "shard or mps")
 	f.StringVar(&o.json, "json", "build/flow.json", "write all figures to `FILE`")
 	return c
 }
@@ -168,7 +167,7 @@ func app(d int) string { return fmt.Sprint("sleep", d) }
 // run runs the jobs on a cluster of their own.
 func run(ctx context.Context, o *options, s shape, names []string, bridged bool) (*cluster.Ran, error) {
 	setup := *o.base
-	setup.Scale, setup.Bare, setup.Sharing, setup.NodeGPUs, setup.Lease = 1, true, o.sharing, slices.Repeat([]int{s.gpus}, s.nodes), 3*time.Minute
+	setup.Scale, setup.Bare, setup.Sharing, setup.NodeGPUs, setup.Lease = 1, true, "shard", slices.Repeat([]int{s.gpus}, s.nodes), 3*time.Minute
 	setup.Adjust = func(so *slurmtest.Options) { so.Scheduler, so.CPUs = "", max(4, 4*s.gpus) }
 	gres := "gpu:1"
 	if bridged {

@@ -111,6 +111,9 @@ const (
 	busyEvery = 2
 )
 
+// perSecond is how many lives come a second at most, in the mean.
+const perSecond = 6
+
 // submit yields lives for the time in the options, as many as keep the queue at its length, and no more
 // than perSecond of them.
 func (c *campaign) submit(ctx context.Context, yield func(cluster.Order) bool) {
@@ -134,7 +137,7 @@ func (c *campaign) submit(ctx context.Context, yield func(cluster.Order) bool) {
 		if !yield(cluster.Order{User: l.User, Script: l.script(c), Args: args, Submitted: func(id string) { c.live(ctx, l, id) }}) {
 			return
 		}
-		wait(ctx, rnd.ExpFloat64()/c.o.perSecond)
+		wait(ctx, rnd.ExpFloat64()/perSecond)
 	}
 }
 

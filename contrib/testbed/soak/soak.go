@@ -69,30 +69,26 @@ import (
 )
 
 type options struct {
-	base      *cluster.Setup
-	length    time.Duration
-	jobs      int
-	seed      uint64
-	nodes     int
-	nodeGPUs  []int
-	models    []string
-	backlog   int
-	perSecond float64
-	everyS    float64
-	policy    string
-	plain     bool
-	contract  float64
-	lie       float64
-	settings  string
-	root      string
-	out       string
-	logs      string
+	base     *cluster.Setup
+	length   time.Duration
+	jobs     int
+	seed     uint64
+	nodes    int
+	nodeGPUs []int
+	models   []string
+	backlog  int // jobs that wait at a time
+	everyS   float64
+	plain    bool
+	lie      float64
+	root     string
+	out      string
 }
 
 // Settings of the bridge that harm is measured by.
 const (
-	lease    = 30 * time.Second
-	maxDelay = time.Minute
+	lease       = 30 * time.Second
+	maxDelay    = time.Minute
+	maxSlowdown = 2.5
 )
 
 // Command is `testbed soak`.
@@ -119,17 +115,11 @@ func Command(base *cluster.Setup) *cobra.Command {
 	f.IntVar(&o.jobs, "jobs", 0, "submit no more lives than this (0 = as many as there is time for)")
 	f.Uint64Var(&o.seed, "seed", 0, "of all that is random (0 = another one each time)")
 	f.IntVar(&o.nodes, "nodes", 0, "nodes with a GPU each; a quarter of them have two (default 44, or 8 for less than 20 minutes)")
-	f.IntVar(&o.backlog, "backlog", 0, "jobs that wait at a time (default three for two GPUs)")
-	f.Float64Var(&o.perSecond, "rate", 6, "jobs a second at most")
 	f.Float64Var(&o.everyS, "every", 10, "mean seconds between two faults (0 = none)")
-	f.StringVar(&o.policy, "policy", "dqn", "the bridge's policy")
 	f.BoolVar(&o.plain, "plain", false, "no bridge: how true the plain schedule is")
-	f.Float64Var(&o.contract, "contract", 2.5, "max_slowdown")
 	f.Float64Var(&o.lie, "lie", 1, "profiles say so many times less time and memory than jobs take: harm that must be counted")
-	f.StringVar(&o.settings, "set", "", "further lines of slurmbridge.yaml, separated by semicolons")
 	f.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder")
 	f.StringVar(&o.out, "out", "build/soak.json", "write all figures to `FILE`")
-	f.StringVar(&o.logs, "logs", "build/soak", "write logs and the bridge's database into `DIR`")
 	return c
 }
 
@@ -150,9 +140,7 @@ func (o *options) defaults() {
 		}
 		gpus += o.nodeGPUs[i]
 	}
-	if o.backlog == 0 {
-		o.backlog = gpus * 3 / 2
-	}
+	o.backlog = gpus * 3 / 2
 }
 
 func run(ctx context.Context, o *options) error {
@@ -172,14 +160,14 @@ func run(ctx context.Context, o *options) error {
 		return c.s.CloseAfter(ctx, err)
 	}
 	pause := c.pause()
-	rep := sum(c.fates(pause+slurmPauseS), rules{PauseS: pause, MarginS: 30, Contract: o.contract})
+	rep := sum(c.fates(pause+slurmPauseS), rules{PauseS: pause, MarginS: 30, Contract: maxSlowdown})
 	c.fill(rep, time.Since(began))
 	if err := cluster.WriteJSON(o.out, rep); err != nil {
 		return c.s.CloseAfter(ctx, err)
 	}
 	c.keep(ctx, rep)
 	rep.show(os.Stdout)
-	fmt.Printf("\nAll figures: %s; logs: %s\n", o.out, o.logs)
+	fmt.Printf("\nAll figures: %s; logs: %s\n", o.out, logs)
 	if err := c.s.Close(); err != nil {
 		return err
 	}
@@ -193,6 +181,7 @@ const (
 	slurmPauseS = 1   // Slurm's own time between two jobs on a GPU, s
 	diskMiB     = 512 // the size of the disk that fills
 	coresPerGPU = 3   // what a job of a GPU has by default, and a node has for each
+	logs        = "build/soak"
 )
 
 // start starts everything.
@@ -214,14 +203,11 @@ func start(ctx context.Context, o *options, disk *cluster.Disk) (*campaign, erro
 		only = strings.Join([]string{dayPart, nightPart, urgentPart}, ", ")
 	}
 	setup.Settings = []string{
-		fmt.Sprintf("max_slowdown: %g", o.contract), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug", "window: 8",
+		fmt.Sprintf("max_slowdown: %g", maxSlowdown), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug", "window: 8",
 		"sharers_only: [" + only + "]",
 	}
-	if o.settings != "" {
-		setup.Settings = append(setup.Settings, strings.Split(o.settings, ";")...)
-	}
 	if !o.plain {
-		setup.Policy = o.policy
+		setup.Policy = "dqn"
 	}
 	setup.Adjust = func(so *slurmtest.Options) {
 		so.Root, so.Binds, so.Apart = o.root, []string{disk.Dir}, apart
@@ -335,10 +321,10 @@ const mostWhy = 40
 // keep saves the bridge's explanations of the harmed jobs, all logs and the bridge's database, for
 // people to read: missing parts are left out.
 func (c *campaign) keep(ctx context.Context, rep *report) {
-	if err := os.MkdirAll(c.o.logs, 0o755); err != nil {
+	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return
 	}
-	save := func(name string, body []byte) { _ = os.WriteFile(filepath.Join(c.o.logs, name), body, 0o644) }
+	save := func(name string, body []byte) { _ = os.WriteFile(filepath.Join(logs, name), body, 0o644) }
 	for i, h := range rep.Harmed {
 		if i == mostWhy || c.o.plain {
 			break

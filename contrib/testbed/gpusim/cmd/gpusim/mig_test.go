@@ -22,8 +22,8 @@ func TestMIGInstance(t *testing.T) {
 	if status != 0 || rep.Device != d.UUID() {
 		t.Errorf("%d %+v", status, rep)
 	}
-	// alexnet holds 1222 MiB, the instance has 4864.
-	if rep, status := r.start("alexnet --mem-scale 5", with("CUDA_VISIBLE_DEVICES="+d.Instances()[0].UUID)).end(); status != app.ExitOOM {
+	// The instance has 4864 MiB.
+	if rep, status := r.start("alexnet --mem-mib 6000", with("CUDA_VISIBLE_DEVICES="+d.Instances()[0].UUID)).end(); status != app.ExitOOM {
 		t.Errorf("%d %+v", status, rep)
 	}
 }

@@ -30,7 +30,7 @@ server, 4 context destroyed (fault, or MPS server gone), 64 the call was wrong.`
 
 func runCmd(state *string) *cobra.Command {
 	var report, profile string
-	var scale, duration, memory, peak, faultAt, preallocate float64
+	var duration, peak, faultAt, preallocate float64
 	c := &cobra.Command{
 		Use:   "run APP [-- ARGUMENTS...]",
 		Short: "Run an application on a simulated GPU",
@@ -41,12 +41,10 @@ func runCmd(state *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, f := range []float64{scale, duration, memory} {
-				if !(f > 0) || f > 1e6 {
-					return fmt.Errorf("scale %v: must be above 0 and at most 1e6", f)
-				}
+			if !(duration > 0) || duration > 1e6 {
+				return fmt.Errorf("--duration-scale %v: must be above 0 and at most 1e6", duration)
 			}
-			p = app.Scaled(p, scale*duration, scale*memory)
+			p = app.Scaled(p, duration, 1)
 			if peak > 0 {
 				p = withPeak(p, peak)
 			}
@@ -56,9 +54,7 @@ func runCmd(state *string) *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&report, "report", "", "write the JSON line to this file instead of standard output")
 	f.StringVar(&profile, "profile", "", "read the profile (JSON) from this file; APP is then just a name")
-	f.Float64Var(&scale, "scale", 1, "size of the problem: duration and memory times this")
 	f.Float64Var(&duration, "duration-scale", 1, "duration times this")
-	f.Float64Var(&memory, "mem-scale", 1, "memory times this")
 	f.Float64Var(&peak, "mem-mib", 0, "peak memory, MiB (default the profile's)")
 	f.Float64Var(&preallocate, "preallocate", 0, "take this part of the memory at the start, whatever is needed")
 	f.Float64Var(&faultAt, "fault-at", 0, "a kernel faults after so many GPU seconds (0 = never)")
