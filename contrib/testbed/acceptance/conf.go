@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 )
 
 // confs are Slurm's files, the same on all machines of a cluster.
@@ -127,11 +129,8 @@ WantedBy=multi-user.target
 
 // simulate puts the simulated driver onto the node: NVML, MPS, the applications.
 func (r *rig) simulate() {
-	for _, from := range []string{"gpusim", "lib/libnvidia-ml.so.1"} {
-		r.node.write(simDir+"/"+filepath.Base(from), string(must(os.ReadFile(filepath.Join(programs, from)))), 0o755)
-	}
+	check(built.Copy(programs, filepath.Join(r.node.dir, simDir), "gpusim", built.Library))
 	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
-		check(os.Symlink("gpusim", filepath.Join(r.node.dir, simDir, name)))
 		r.node.write("/usr/bin/"+name, "#!/bin/sh\nexport GPUSIM_STATE="+simState+"\nexec "+simDir+"/"+name+" \"$@\"\n", 0o755)
 	}
 	r.node.write("/etc/systemd/system/gpuprof.service.d/simulated.conf", dropIn, 0o644)

@@ -21,21 +21,26 @@ var packages = map[string]string{
 	"slurmbridge-hook": "prolog/cmd/slurmbridge-hook",
 }
 
-// Into puts programs, or the Library, into a folder; gpusim goes by the names of NVIDIA's MPS programs as well.
-// $SLURMBRIDGE_BUILD is the folder where `make build` has just made them all; without it they are compiled here.
+// Into is Copy from $SLURMBRIDGE_BUILD, where `make build` has just made them all.
 func Into(dir string, names ...string) error {
+	return Copy(os.Getenv("SLURMBRIDGE_BUILD"), dir, names...)
+}
+
+// Copy puts programs, or the Library, into a folder; gpusim goes by the names of NVIDIA's MPS programs as well. made is
+// the folder where `make build` has made them; "" = they are compiled here. This process writes none: what a child that
+// is being forked has open for writing can't be run ("text file busy").
+func Copy(made, dir string, names ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	for _, name := range names {
 		to := filepath.Join(dir, name)
 		var cmd *exec.Cmd
-		switch made := os.Getenv("SLURMBRIDGE_BUILD"); {
+		switch {
+		case made != "" && name == Library:
+			cmd = exec.Command("install", filepath.Join(made, "lib", name), to)
 		case made != "":
-			if name == Library {
-				made = filepath.Join(made, "lib")
-			}
-			cmd = exec.Command("install", "-D", "-m", "755", filepath.Join(made, name), to)
+			cmd = exec.Command("install", filepath.Join(made, name), to)
 		case name == Library:
 			cmd = exec.Command("sh", "-c", `exec "$(go list -f '{{.Dir}}' "$0")/nvmlsim/build" "$1"`, module+"contrib/testbed/gpusim", to)
 		default:

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -165,7 +166,7 @@ func (s *Stack) startAgents(controllers string) error {
 	for i := range s.Setup.NodeGPUs {
 		if err := s.spawn(&Daemon{Name: s.Agent(i), program: "gpuprof", node: i, args: append([]string{
 			"serve", "--run-dir", s.runDir(i), "--spool", s.spool(i), "--controller", controllers,
-			"--nvml-library", s.Bin("libnvidia-ml.so.1"), "--period", period.String(), "--node", slurmtest.NodeName(i),
+			"--nvml-library", s.Bin(built.Library), "--period", period.String(), "--node", slurmtest.NodeName(i),
 			"--listen", "",
 		}, proof...)}); err != nil {
 			return err

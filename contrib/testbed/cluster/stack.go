@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -198,7 +199,7 @@ func (s *Stack) programs() []string {
 	var out []string
 	for name, needed := range map[string]bool{
 		"gpusim": !s.Setup.Bare, "slurmbridge-hook": s.Setup.hooks(), "slurmbridge": s.Setup.Policy != "",
-		"gpuprof": s.agents(), "lib/libnvidia-ml.so.1": s.agents(),
+		"gpuprof": s.agents(), built.Library: s.agents(),
 	} {
 		if needed {
 			out = append(out, name)
@@ -214,7 +215,7 @@ func (s *Stack) agents() bool { return s.Setup.Policy != "" && !s.Setup.Bare }
 // writes the hooks.
 func (s *Stack) prepare(c *slurmtest.Cluster) error {
 	s.Cluster = c
-	folders := []string{c.Path("bin"), c.Path("sim")}
+	folders := []string{c.Path("sim")}
 	for i := range s.Setup.NodeGPUs {
 		folders = append(folders, s.runDir(i), s.spool(i))
 	}
@@ -223,14 +224,8 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 			return err
 		}
 	}
-	for _, f := range s.programs() {
-		body, err := os.ReadFile(filepath.Join(s.Setup.Build, f))
-		if err != nil {
-			return fmt.Errorf("%w; run make build", err)
-		}
-		if err := writeProgram(s.Bin(filepath.Base(f)), body); err != nil {
-			return err
-		}
+	if err := built.Copy(s.Setup.Build, c.Path("bin"), s.programs()...); err != nil {
+		return fmt.Errorf("%w; run make build", err)
 	}
 	if s.Setup.Bare {
 		// Without an Epilog on the node that takes longer than this, Slurm would not look at its queue as a job ends.
@@ -239,11 +234,6 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 			return err
 		}
 		return s.install(c, hook{"epilog-slurmctld", &c.Options.EpilogSlurmctld})
-	}
-	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
-		if err := os.Symlink("gpusim", s.Bin(name)); err != nil {
-			return err
-		}
 	}
 	for i, gpus := range s.Setup.NodeGPUs {
 		cfg := gpusim.Config{Scale: s.Setup.Scale, GPUs: gpus, UUIDSeed: of("", i)}
