@@ -19,6 +19,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/compare"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/flow"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/play"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/soak"
 )
 
@@ -46,7 +47,7 @@ func root() *cobra.Command {
 			if base.Lua, err = filepath.Abs(base.Lua); err != nil {
 				return err
 			}
-			return cluster.Missing()
+			return slurmtest.Missing()
 		},
 	}
 	c.PersistentFlags().StringVar(&base.Build, "build", "build", "where make build put the programs")

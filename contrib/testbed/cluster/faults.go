@@ -25,7 +25,6 @@ import (
 // Names of daemons.
 const (
 	BridgeDaemon = "slurmbridge"
-	AgentDaemon  = "gpuprof"
 	controller   = "slurmctld"
 )
 

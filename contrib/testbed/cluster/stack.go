@@ -88,21 +88,14 @@ type Stack struct {
 	broken sync.Map
 }
 
-// Missing says what this machine lacks for a stage, nil = nothing.
-func Missing() error { return slurmtest.Missing() }
-
 // Require skips, or fails, a test on a machine that can't run a stack of the programs in
 // build, as slurmtest.Require does.
 func Require(tb testing.TB, build string) {
 	tb.Helper()
 	slurmtest.Require(tb)
-	if _, err := os.Stat(filepath.Join(build, "slurmbridge")); err == nil {
-		return
+	if _, err := os.Stat(filepath.Join(build, "slurmbridge")); err != nil {
+		slurmtest.Need(tb, fmt.Errorf("the programs are not built (make build): %w", err))
 	}
-	if os.Getenv("SLURMBRIDGE_REQUIRE_SLURM") == "1" {
-		tb.Fatal("the programs are not built: make build")
-	}
-	tb.Skip("the programs are not built: make build")
 }
 
 // New returns a stack that is not started.

@@ -41,13 +41,18 @@ func Require(tb testing.TB) {
 	if testing.Short() {
 		tb.Skip("starts a private Slurm")
 	}
-	err := Missing()
+	Need(tb, Missing())
+}
+
+// Need skips a test for what this machine lacks, nil = nothing, or fails it if SLURMBRIDGE_REQUIRE_SLURM is 1.
+func Need(tb testing.TB, missing error) {
+	tb.Helper()
 	switch {
-	case err == nil:
+	case missing == nil:
 	case os.Getenv("SLURMBRIDGE_REQUIRE_SLURM") == "1":
-		tb.Fatal(err)
+		tb.Fatal(missing)
 	default:
-		tb.Skip(err)
+		tb.Skip(missing)
 	}
 }
 
