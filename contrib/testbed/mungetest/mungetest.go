@@ -4,18 +4,17 @@ package mungetest
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
@@ -32,26 +31,14 @@ const Key = "k"
 // if SLURMBRIDGE_REQUIRE_SLURM is 1.
 func Start(t testing.TB, key string, skew time.Duration) *credential.Munge {
 	t.Helper()
-	owner, err := user.Lookup("munge")
-	path, perr := exec.LookPath("munged")
-	if perr != nil {
-		path, perr = exec.LookPath("/usr/sbin/munged")
+	if os.Geteuid() != 0 {
+		slurmtest.Need(t, errors.New("munged needs root, to become its user"))
 	}
-	if err != nil || perr != nil || os.Geteuid() != 0 {
-		if os.Getenv("SLURMBRIDGE_REQUIRE_SLURM") == "1" {
-			t.Fatal("needs root and munge")
-		}
-		t.Skip("needs root and munge")
-	}
-	uid := must.Get(strconv.Atoi(owner.Uid))(t)
 	dir := must.Get(os.MkdirTemp("", "mg"))(t) // short: it is in a socket's name
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	file := filepath.Join(dir, "key")
-	must.OK(t, os.WriteFile(file, []byte(strings.Repeat(key, 128)[:128]), 0o400), os.Chown(file, uid, uid), os.Chown(dir, uid, uid), os.Chmod(dir, 0o755))
-	m := &credential.Munge{Socket: filepath.Join(dir, "s")}
-	cmd := exec.Command(path, "--foreground", "--force", "--key-file="+file, "--socket="+m.Socket,
-		"--pid-file="+dir+"/pid", "--log-file="+dir+"/log", "--seed-file="+dir+"/seed")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	cmd, err := slurmtest.Munged(dir, []byte(strings.Repeat(key, 128)[:128]))
+	slurmtest.Need(t, err)
+	m := &credential.Munge{Socket: filepath.Join(dir, "socket")}
 	if skew != 0 {
 		cmd.Env = append(os.Environ(), "LD_PRELOAD="+library(t, dir), fmt.Sprintf("SKEW_S=%d", int(skew.Seconds())))
 	}

@@ -41,7 +41,7 @@ func (c *Cluster) prepareAuthSlurm(ctx context.Context) error {
 	if err := MissingAuthSlurm(ctx, c.Options.Root); err != nil {
 		return err
 	}
-	_, err := secret(c.Path("slurm.key"), 1024, "slurm") // next to slurm.conf
+	_, err := secret(c.Path("slurm.key"), random(1024), "slurm") // next to slurm.conf
 	return err
 }
 

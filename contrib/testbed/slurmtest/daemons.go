@@ -32,22 +32,31 @@ func (d *daemon) alive() bool {
 
 const controller = "slurmctld"
 
-// startMunge starts a munged of the cluster's own. It runs outside Options.Root:
-// any release's Slurm can talk to it.
-func (c *Cluster) startMunge(ctx context.Context) error {
-	path := c.Path("munge", "key")
-	own, err := secret(path, 128, "munge")
+// Munged prepares a munged with a key, in a folder that then is its user's. It answers at Dir/socket.
+func Munged(dir string, key []byte) (*exec.Cmd, error) {
+	own, err := secret(filepath.Join(dir, "key"), key, "munge")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	munged, err := look("", "munged")
 	if err != nil {
+		return nil, err
+	}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	cmd := exec.Command(munged, "--foreground", "--force", "--num-threads=4", "--key-file="+in("key"), "--socket="+in("socket"),
+		"--pid-file="+in("pid"), "--log-file="+in("munged.log"), "--seed-file="+in("seed"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: own}
+	return cmd, errors.Join(os.Chown(dir, int(own.Uid), int(own.Gid)), os.Chmod(dir, 0o755))
+}
+
+// startMunge starts a munged of the cluster's own. It runs outside Options.Root:
+// any release's Slurm can talk to it.
+func (c *Cluster) startMunge(ctx context.Context) error {
+	cmd, err := Munged(c.Path("munge"), random(128))
+	if err != nil {
 		return err
 	}
-	cmd := exec.Command(munged, "--foreground", "--force", "--num-threads=4", "--key-file="+path, "--socket="+c.MungeSocket,
-		"--pid-file="+c.Path("munge", "pid"), "--log-file="+c.Path("munge", "munged.log"), "--seed-file="+c.Path("munge", "seed"))
 	cmd.Env = c.Env()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: own}
 	d, err := c.spawn("munged", cmd)
 	if err != nil {
 		return err
@@ -65,14 +74,19 @@ func (c *Cluster) startMunge(ctx context.Context) error {
 	return nil
 }
 
+// random is a new key of so many bytes.
+func random(bytes int) []byte {
+	key := make([]byte, bytes)
+	_, _ = rand.Read(key) // which never fails
+	return key
+}
+
 // secret writes a key that only its owner reads, and returns the owner.
-func secret(path string, bytes int, owner string) (*syscall.Credential, error) {
+func secret(path string, key []byte, owner string) (*syscall.Credential, error) {
 	own, err := IDs(owner)
 	if err != nil {
 		return nil, err
 	}
-	key := make([]byte, bytes)
-	_, _ = rand.Read(key) // which never fails
 	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, key, 0o400), os.Chown(path, int(own.Uid), int(own.Gid))); err != nil {
 		return nil, fmt.Errorf("write key: %w", err)
 	}
