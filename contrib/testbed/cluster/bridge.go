@@ -80,13 +80,9 @@ func (s *Stack) controller(ctx context.Context, name, database, wake, more strin
 			settings = append([]string{usual}, settings...)
 		}
 	}
-	proof := "munge_socket: " + s.MungeSocket
-	if s.Setup.AuthSlurm {
-		proof = "key_file: " + s.KeyFile("slurm")
-	}
 	file := s.Path(name + ".yaml")
 	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\n%s\npolicy: %s\nlease: %s\npoll: 10s\n%s\n",
-		s.Conf(), s.GateFile, wake, database, port, proof, s.Setup.Policy, s.Setup.Lease, strings.Join(settings, "\n"))
+		s.Conf(), s.GateFile, wake, database, port, s.proof("slurm"), s.Setup.Policy, s.Setup.Lease, strings.Join(settings, "\n"))
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return "", err
 	}
@@ -106,6 +102,14 @@ func (s *Stack) controller(ctx context.Context, name, database, wake, more strin
 // KeyFile is the file of the key that records travel with: root's on the nodes, slurm's on the
 // controller, which here are one machine.
 func (s *Stack) KeyFile(owner string) string { return s.Path("keys", owner) }
+
+// proof is the setting by which a daemon of this user proves who it is.
+func (s *Stack) proof(owner string) string {
+	if s.Setup.AuthSlurm {
+		return "key_file: " + s.KeyFile(owner)
+	}
+	return "munge_socket: " + s.MungeSocket
+}
 
 // WriteKey writes the keys of one of them, the one that signs first.
 func (s *Stack) WriteKey(owner string, keys ...[]byte) error {
@@ -177,15 +181,11 @@ func (s *Stack) startAgents(controllers string) error {
 
 // askForLimits lets the nodes' hooks ask the controllers for memory limits.
 func (s *Stack) askForLimits(controllers string) error {
-	proof := "munge_socket: " + s.MungeSocket
-	if s.Setup.AuthSlurm {
-		proof = "key_file: " + s.KeyFile("root")
-	}
 	var errs []error
 	for _, node := range s.Nodes() {
 		f, err := os.OpenFile(s.Path("node-"+node+".yaml"), os.O_APPEND|os.O_WRONLY, 0)
 		if err == nil {
-			_, err = fmt.Fprintf(f, "controller: %q\n%s\n", controllers, proof)
+			_, err = fmt.Fprintf(f, "controller: %q\n%s\n", controllers, s.proof("root"))
 			err = errors.Join(err, f.Close())
 		}
 		errs = append(errs, err)

@@ -204,10 +204,7 @@ func (f *Fault) Play(ctx context.Context, s *Stack, node int, seconds float64, r
 	if err := f.broken(s, thing, node); err != nil || f.mend == nil {
 		return name, err
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(time.Duration(seconds * float64(time.Second))):
-	}
+	Sleep(ctx, seconds)
 	return name, f.mend(s, thing, node)
 }
 

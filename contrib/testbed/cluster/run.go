@@ -176,10 +176,8 @@ func (s *Stack) orders(ctx context.Context, w *Work, r *Ran, reports string) ite
 			j := Job{App: name}
 			if w.At != nil {
 				due := r.Began.Add(time.Duration(w.At[i] / s.Setup.Scale * float64(time.Second)))
-				select {
-				case <-ctx.Done():
+				if !Sleep(ctx, time.Until(due).Seconds()) {
 					return
-				case <-time.After(time.Until(due)):
 				}
 				j.SubmitS = time.Since(r.Began).Seconds() * s.Setup.Scale
 			}
@@ -283,11 +281,19 @@ func (s *Stack) watch(ctx context.Context, w *Work, came *arrivals) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("%d jobs have not ended after %.0f minutes", left, limit.Minutes())
 		}
-		select {
-		case <-ctx.Done():
+		if !Sleep(ctx, every.Seconds()) {
 			return ctx.Err()
-		case <-time.After(every):
 		}
+	}
+}
+
+// Sleep waits for so many seconds; false: the context has ended before.
+func Sleep(ctx context.Context, s float64) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Duration(s * float64(time.Second))):
+		return true
 	}
 }
 

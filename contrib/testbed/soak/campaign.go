@@ -123,7 +123,7 @@ func (c *campaign) submit(ctx context.Context, yield func(cluster.Order) bool) {
 		room := false
 		c.locked(func() { room = c.waiting() < c.o.backlog && (c.last() < mostBusy || now() > last+busyEvery) })
 		if !room {
-			wait(ctx, 0.5)
+			cluster.Sleep(ctx, 0.5)
 			continue
 		}
 		l := drawLife(rnd, n, c.known, now() > end-80)
@@ -137,7 +137,7 @@ func (c *campaign) submit(ctx context.Context, yield func(cluster.Order) bool) {
 		if !yield(cluster.Order{User: l.User, Script: l.script(c), Args: args, Submitted: func(id string) { c.live(ctx, l, id) }}) {
 			return
 		}
-		wait(ctx, rnd.ExpFloat64()/perSecond)
+		cluster.Sleep(ctx, rnd.ExpFloat64()/perSecond)
 	}
 }
 
@@ -152,7 +152,7 @@ func (c *campaign) live(ctx context.Context, l *life, id string) {
 	go func() {
 		for _, a := range l.Acts {
 			forgotten := false
-			if !wait(ctx, l.at+a.AtS-now()) {
+			if !cluster.Sleep(ctx, l.at+a.AtS-now()) {
 				return
 			}
 			if c.locked(func() { forgotten = l.forgotten }); forgotten {
@@ -172,7 +172,7 @@ func (c *campaign) act(ctx context.Context, l *life, id string, a act) {
 	if err != nil {
 		c.count(a.What + " refused")
 		// A job that stays held would be its owner's loss.
-		if a.What == letGo && wait(ctx, 1) {
+		if a.What == letGo && cluster.Sleep(ctx, 1) {
 			c.act(ctx, l, id, a)
 		}
 		return
@@ -208,7 +208,7 @@ func (c *campaign) torment(ctx context.Context) {
 		sum += kinds[i].Weight
 	}
 	var mend sync.WaitGroup
-	for wait(ctx, rnd.ExpFloat64()*c.o.everyS) {
+	for cluster.Sleep(ctx, rnd.ExpFloat64()*c.o.everyS) {
 		pick, i := rnd.IntN(sum), 0
 		for ; pick >= kinds[i].Weight; i++ {
 			pick -= kinds[i].Weight
@@ -301,13 +301,3 @@ func (c *campaign) hurry(ctx context.Context, left []*job) {
 
 // now is this moment in Unix seconds.
 func now() float64 { return float64(time.Now().UnixMilli()) / 1000 }
-
-// wait sleeps, unless the context ends.
-func wait(ctx context.Context, s float64) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(time.Duration(s * float64(time.Second))):
-		return true
-	}
-}
