@@ -2,6 +2,7 @@ package mps
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -324,16 +325,11 @@ func (d *daemon) startServer(uid int) error {
 
 // newLog returns what writes the daemon's lines into its log file; nothing where that can't be opened.
 func newLog() func(format string, args ...any) {
-	dir := os.Getenv(LogEnv)
-	if dir == "" {
-		dir = "/var/log/nvidia-mps"
-	}
+	dir := cmp.Or(os.Getenv(LogEnv), "/var/log/nvidia-mps")
 	_ = os.MkdirAll(dir, 0o755) // if not, there is no log
-	f, err := os.OpenFile(filepath.Join(dir, "control.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	f, _ := os.OpenFile(filepath.Join(dir, "control.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	return func(format string, args ...any) {
-		if err == nil {
-			fmt.Fprintf(f, "[%s Control %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), os.Getpid(), fmt.Sprintf(format, args...))
-		}
+		fmt.Fprintf(f, "[%s Control %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), os.Getpid(), fmt.Sprintf(format, args...))
 	}
 }
 

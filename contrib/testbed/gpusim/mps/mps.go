@@ -19,6 +19,7 @@ package mps
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -230,10 +231,7 @@ func (c *Client) Close() error { return c.daemon.Close() }
 
 // pipeDir is the pipe directory of an environment.
 func pipeDir(getenv func(string) string) string {
-	if d := getenv(PipeEnv); d != "" {
-		return filepath.Clean(d)
-	}
-	return "/tmp/nvidia-mps"
+	return filepath.Clean(cmp.Or(getenv(PipeEnv), "/tmp/nvidia-mps"))
 }
 
 // dial connects to the daemon of a pipe directory.
