@@ -96,7 +96,7 @@ func (s *Stack) controller(ctx context.Context, name, database, wake, more strin
 			return "", fmt.Errorf("%w: %s", err, out)
 		}
 	}
-	return "http://127.0.0.1:" + port, s.spawn(&Daemon{Name: name, program: "slurmbridge", as: "slurm", args: []string{"serve", "--config", file}})
+	return "http://127.0.0.1:" + port, s.spawn(&Daemon{Name: name, program: "slurmbridge", as: "slurm", Args: []string{"serve", "--config", file}})
 }
 
 // KeyFile is the file of the key that records travel with: root's on the nodes, slurm's on the
@@ -168,7 +168,7 @@ func (s *Stack) startAgents(controllers string) error {
 	// Samples as dense as one a GPU second.
 	period := max(time.Duration(float64(time.Second)/s.Setup.Scale), 20*time.Millisecond)
 	for i := range s.Setup.NodeGPUs {
-		if err := s.spawn(&Daemon{Name: s.Agent(i), program: "gpuprof", node: i, args: append([]string{
+		if err := s.spawn(&Daemon{Name: s.Agent(i), program: "gpuprof", node: i, Args: append([]string{
 			"serve", "--run-dir", s.runDir(i), "--spool", s.spool(i), "--controller", controllers,
 			"--nvml-library", s.Bin(built.Library), "--period", period.String(), "--node", slurmtest.NodeName(i),
 			"--listen", "",

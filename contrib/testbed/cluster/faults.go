@@ -86,7 +86,7 @@ func nodes(kind string) func(*Stack, int) string {
 
 func bridge(*Stack, int) string             { return BridgeDaemon }
 func agent(s *Stack, node int) string       { return s.Agent(node) }
-func kill(s *Stack, d string, _ int) error  { return s.Kill(d) }
+func kill(s *Stack, d string, _ int) error  { s.Kill(d); return nil }
 func again(s *Stack, d string, _ int) error { return s.Again(d) }
 
 func signal(sig syscall.Signal) func(*Stack, string, int) error {

@@ -137,7 +137,7 @@ func (w *watched) secure() {
 	port := must.Get(cluster.FreePort())(w.t)
 	w.agent = "127.0.0.1:" + port
 	w.breaks("agent killed")
-	args := slices.Clone(w.daemon("gpuprof").Args[1:])
+	args := slices.Clone(w.daemon("gpuprof").Args)
 	args[slices.Index(args, "--controller")+1] = w.bridge
 	args[slices.Index(args, "--listen")+1] = w.agent
 	args = append(args, "--controller-config", w.trust, "--web-config", web)

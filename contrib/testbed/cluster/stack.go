@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -297,37 +296,31 @@ func writeProgram(path string, body []byte) error {
 
 // Daemon is a process of a daemon of ours.
 type Daemon struct {
-	*exec.Cmd
+	*slurmtest.Daemon
 	// Name is its log's; several daemons may run the same program.
 	Name string
+	// Args are the program's.
+	Args []string
 
 	program, as string
 	node        int
-	args        []string
 }
 
 // Spawn starts a daemon of ours, as a user ("" = root), with its output in the
 // cluster's logs.
 func (s *Stack) Spawn(program, as string, args ...string) error {
-	return s.spawn(&Daemon{Name: program, program: program, as: as, args: args})
+	return s.spawn(&Daemon{Name: program, program: program, as: as, Args: args})
 }
 
 func (s *Stack) spawn(d *Daemon) error {
-	cmd, err := s.Command(context.Background(), d.as, s.Bin(d.program), d.args...)
+	cmd, err := s.Command(context.Background(), d.as, s.Bin(d.program), d.Args...)
 	if err != nil {
 		return err
 	}
-	log, err := os.OpenFile(s.Path("log", d.Name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(cmd.Env, "GPUSIM_STATE="+s.StateOf(d.node))
-	if err := s.Keep(cmd); err != nil {
+	if d.Daemon, err = s.Keep(d.Name+".log", cmd); err != nil {
 		return fmt.Errorf("start %s: %w", d.Name, err)
 	}
-	d.Cmd = cmd
 	s.Procs = append(s.Procs, d)
 	return nil
 }
@@ -344,31 +337,17 @@ func (s *Stack) Daemon(name string) *Daemon {
 }
 
 // Kill ends a daemon as a power cut would.
-func (s *Stack) Kill(name string) error {
-	p := s.Daemon(name)
-	if err := p.Process.Kill(); err != nil {
-		return err
-	}
-	_ = p.Wait() // it was killed, and says so
-	return nil
-}
+func (s *Stack) Kill(name string) { s.Daemon(name).End(syscall.SIGKILL) }
 
 // Again starts a daemon that was killed, as it was started before.
 func (s *Stack) Again(name string) error {
 	p := s.Daemon(name)
-	return s.spawn(&Daemon{Name: p.Name, program: p.program, as: p.as, node: p.node, args: p.args})
+	return s.spawn(&Daemon{Name: p.Name, program: p.program, as: p.as, node: p.node, Args: p.Args})
 }
 
 // Stop ends the daemons other than Slurm's.
 func (s *Stack) Stop() {
 	for _, p := range slices.Backward(s.Procs) {
-		_ = p.Process.Signal(syscall.SIGTERM)
-		done := make(chan struct{})
-		go func() { _ = p.Wait(); close(done) }()
-		select {
-		case <-done:
-		case <-time.After(5 * time.Second):
-			_ = p.Process.Kill()
-		}
+		p.End(syscall.SIGTERM)
 	}
 }

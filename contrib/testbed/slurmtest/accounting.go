@@ -78,13 +78,13 @@ func (c *Cluster) startAccounting(ctx context.Context) error {
 	}
 	var last error
 	up := Wait(ctx, 60*time.Second, func() bool {
-		if !d.alive() {
+		if !d.Alive() {
 			return true
 		}
 		_, last = c.Run(ctx, "sacctmgr", "-n", "show", "cluster")
 		return last == nil
 	})
-	if !up || !d.alive() {
+	if !up || !d.Alive() {
 		return fmt.Errorf("slurmdbd does not answer: %w", last)
 	}
 	return c.Account(ctx, "add", "cluster", c.name())
@@ -122,9 +122,9 @@ func (c *Cluster) mariadb(ctx context.Context, own *syscall.Credential, data, so
 	}
 	up := Wait(ctx, 30*time.Second, func() bool {
 		_, err := os.Stat(socket) // made when it is ready
-		return err == nil || !d.alive()
+		return err == nil || !d.Alive()
 	})
-	if !up || !d.alive() {
+	if !up || !d.Alive() {
 		return errors.New("mariadbd does not answer")
 	}
 	return nil

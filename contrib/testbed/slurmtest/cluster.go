@@ -94,7 +94,7 @@ type Cluster struct {
 	keeper *keeper
 
 	mu      sync.Mutex
-	daemons map[string]*daemon
+	daemons map[string]*Daemon
 }
 
 // Missing says what this machine lacks to run a cluster, nil = nothing.
@@ -199,7 +199,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, fmt.Errorf("start cluster: %w", err)
 	}
 	sweep()
-	c := &Cluster{Dir: filepath.Clean(o.Dir), Options: o, daemons: map[string]*daemon{}}
+	c := &Cluster{Dir: filepath.Clean(o.Dir), Options: o, daemons: map[string]*Daemon{}}
 	if o.Dir == "" {
 		var err error
 		if c.Dir, err = os.MkdirTemp("", prefix); err != nil {
@@ -366,10 +366,10 @@ func (c *Cluster) Close() error {
 	c.mu.Lock()
 	for _, d := range c.daemons {
 		// There is nothing to save: the state goes with the folder.
-		_ = d.process.Kill()
+		_ = d.Process.Kill()
 	}
 	daemons := c.daemons
-	c.daemons = map[string]*daemon{}
+	c.daemons = map[string]*Daemon{}
 	c.mu.Unlock()
 	for _, d := range daemons {
 		<-d.done

@@ -106,7 +106,7 @@ func TestOneGPU(t *testing.T) {
 		t.Errorf("job with a whole GPU printed %q", out)
 	}
 	slurm := must.Get(IDs("slurm"))(t)
-	if got := runsAs(t, c.daemons[controller].process.Pid); got != slurm.Uid {
+	if got := runsAs(t, c.daemons[controller].Process.Pid); got != slurm.Uid {
 		t.Errorf("slurmctld runs as user %d, want %d", got, slurm.Uid)
 	}
 	argv := must.Get(c.Prefix("games"))(t)

@@ -15,18 +15,30 @@ import (
 	"time"
 )
 
-// daemon is a running process of the cluster.
-type daemon struct {
-	process *os.Process
+// Daemon is a process of the cluster.
+type Daemon struct {
+	Process *os.Process
 	done    chan struct{} // closed when it has ended
 }
 
-func (d *daemon) alive() bool {
+// Alive reports whether it has not ended.
+func (d *Daemon) Alive() bool {
 	select {
 	case <-d.done:
 		return false
 	default:
 		return true
+	}
+}
+
+// End sends it a signal and returns when it has ended; if it takes long, it is killed.
+func (d *Daemon) End(sig syscall.Signal) {
+	_ = d.Process.Signal(sig)
+	select {
+	case <-d.done:
+	case <-time.After(10 * time.Second):
+		_ = d.Process.Kill()
+		<-d.done
 	}
 }
 
@@ -66,9 +78,9 @@ func (c *Cluster) startMunge(ctx context.Context) error {
 		if err == nil {
 			_ = conn.Close()
 		}
-		return err == nil || !d.alive()
+		return err == nil || !d.Alive()
 	})
-	if !up || !d.alive() {
+	if !up || !d.Alive() {
 		return errors.New("munged does not answer")
 	}
 	return nil
@@ -93,14 +105,27 @@ func secret(path string, key []byte, owner string) (*syscall.Credential, error) 
 	return own, nil
 }
 
-// spawn starts a daemon in the foreground, its output in the log folder.
-func (c *Cluster) spawn(name string, cmd *exec.Cmd) (*daemon, error) {
-	log, err := os.OpenFile(c.Path("log", name+".out"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+// Keep starts a command that dies with the cluster, its output in a file of the log folder.
+func (c *Cluster) Keep(file string, cmd *exec.Cmd) (*Daemon, error) {
+	log, err := os.OpenFile(c.Path("log", file), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
+		return nil, err
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
+	if err := c.keeper.start(cmd); err != nil {
+		return nil, err
+	}
+	d := &Daemon{Process: cmd.Process, done: make(chan struct{})}
+	go func() {
+		defer close(d.done)
+		_ = cmd.Wait() // how it ended is in its log
+	}()
+	return d, nil
+}
+
+// spawn starts one of the daemons that Slurm needs in the foreground.
+func (c *Cluster) spawn(name string, cmd *exec.Cmd) (*Daemon, error) {
 	cmd.Dir = c.Path("log")
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -108,18 +133,14 @@ func (c *Cluster) spawn(name string, cmd *exec.Cmd) (*daemon, error) {
 	cmd.SysProcAttr.Setpgid = true
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d := c.daemons[name]; d != nil && d.alive() {
+	if d := c.daemons[name]; d != nil && d.Alive() {
 		return nil, fmt.Errorf("start %s: it is running", name)
 	}
-	if err := c.keeper.start(cmd); err != nil {
+	d, err := c.Keep(name+".out", cmd)
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	d := &daemon{process: cmd.Process, done: make(chan struct{})}
 	c.daemons[name] = d
-	go func() {
-		defer close(d.done)
-		_ = cmd.Wait() // how it ended is in its log
-	}()
 	return d, nil
 }
 
@@ -154,13 +175,13 @@ func (c *Cluster) StartController(ctx context.Context) error {
 		return err
 	}
 	up := Wait(ctx, 20*time.Second, func() bool {
-		if !d.alive() {
+		if !d.Alive() {
 			return true
 		}
 		out, err := c.Run(ctx, "scontrol", "ping")
 		return err == nil && strings.Contains(out, "is UP")
 	})
-	if !up || !d.alive() {
+	if !up || !d.Alive() {
 		return errors.New("slurmctld does not answer")
 	}
 	return nil
@@ -257,7 +278,7 @@ func (c *Cluster) dead() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, d := range c.daemons {
-		if !d.alive() {
+		if !d.Alive() {
 			return name
 		}
 	}
@@ -274,13 +295,7 @@ func (c *Cluster) stop(name string, sig syscall.Signal) {
 	}
 	if sig == syscall.SIGKILL {
 		// Its helper processes go at the same time.
-		_ = syscall.Kill(-d.process.Pid, syscall.SIGKILL)
+		_ = syscall.Kill(-d.Process.Pid, syscall.SIGKILL)
 	}
-	_ = d.process.Signal(sig)
-	select {
-	case <-d.done:
-	case <-time.After(10 * time.Second):
-		_ = d.process.Kill()
-		<-d.done
-	}
+	d.End(sig)
 }

@@ -65,9 +65,6 @@ func (k *keeper) run(prepare func() error, ready chan<- error) {
 	}
 }
 
-// Keep starts a command that dies with the cluster.
-func (c *Cluster) Keep(cmd *exec.Cmd) error { return c.keeper.start(cmd) }
-
 // start starts a command from the keeper's thread, bound to die with it.
 func (k *keeper) start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {

@@ -92,7 +92,6 @@ func (d *damaged) runs(what string) {
 func (d *damaged) up(daemon, path string, from int) bool {
 	d.t.Helper()
 	p := d.Daemon(daemon)
-	ended := func() bool { return errors.Is(syscall.Kill(p.Process.Pid, 0), syscall.ESRCH) || zombie(p.Process.Pid) }
 	ready := func() bool {
 		text, _ := os.ReadFile(d.Path("log", daemon+".log"))
 		if daemon != "slurmbridge" {
@@ -105,22 +104,17 @@ func (d *damaged) up(daemon, path string, from int) bool {
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
 	}
-	slurmtest.Wait(d.t.Context(), 20*time.Second, func() bool { return ready() || ended() })
+	slurmtest.Wait(d.t.Context(), 20*time.Second, func() bool { return ready() || !p.Alive() })
 	if ready() {
 		return true
 	}
 	text, _ := os.ReadFile(d.Path("log", daemon+".log"))
 	lines := strings.Split(strings.TrimSpace(string(text[min(from, len(text)):])), "\n")
 	last := lines[len(lines)-1]
-	if !ended() || !strings.Contains(last, filepath.Base(path)) || len(last) > 1000 {
+	if p.Alive() || !strings.Contains(last, filepath.Base(path)) || len(last) > 1000 {
 		d.t.Errorf("%s is not there with %s damaged, and says %q", daemon, path, last)
 	}
 	return false
-}
-
-func zombie(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && bytes.Contains(text, []byte(") Z "))
 }
 
 // Every file of ours is cut, zeroed, filled with noise, made unreadable or a folder, in turn,
@@ -164,7 +158,7 @@ func TestDamagedFiles(t *testing.T) {
 				}
 				what := fmt.Sprintf("%s %s", path, damage.name)
 				log, _ := os.ReadFile(d.Path("log", daemon+".log"))
-				must.OK(t, d.Kill(daemon))
+				d.Kill(daemon)
 				// A file that was being written may have gone since.
 				if err := damage.do(path, slices.Clone(text)); err != nil && !errors.Is(err, os.ErrNotExist) {
 					t.Fatalf("%s: %v", what, err)
@@ -174,7 +168,7 @@ func TestDamagedFiles(t *testing.T) {
 					continue
 				}
 				// It was right to refuse: what was damaged is put back.
-				_ = d.Daemon(daemon).Wait()
+				d.Kill(daemon)
 				_ = os.RemoveAll(path)
 				must.OK(t, errors.Join(os.WriteFile(path, text, info.Mode()), os.Chown(path, int(info.Sys().(*syscall.Stat_t).Uid), int(info.Sys().(*syscall.Stat_t).Gid))))
 				must.OK(t, d.Again(daemon))
@@ -197,9 +191,8 @@ func TestDamagedFiles(t *testing.T) {
 		d.runs("all files of " + daemon + " are damaged under it")
 		// A file that SQLite has mapped and that is cut ends the process that reads it (SIGBUS):
 		// systemd starts the bridge again.
-		if p := d.Daemon(daemon); zombie(p.Process.Pid) {
+		if !d.there(daemon) {
 			log, _ := os.ReadFile(d.Path("log", daemon+".log"))
-			_ = p.Wait()
 			if daemon != "slurmbridge" || !bytes.Contains(log, []byte("SIGBUS")) {
 				t.Errorf("%s has ended", daemon)
 			}
@@ -231,7 +224,7 @@ func TestFullDisk(t *testing.T) {
 		t.Helper()
 		for _, daemon := range []string{"slurmbridge", d.Agent(0)} {
 			log, _ := os.ReadFile(d.Path("log", daemon+".log"))
-			d.kill(daemon)
+			d.Kill(daemon)
 			must.OK(t, d.Again(daemon))
 			// It may refuse, with the database's name; then jobs wait for a lease.
 			d.up(daemon, "slurmbridge.db", len(log))
@@ -241,7 +234,7 @@ func TestFullDisk(t *testing.T) {
 	must.OK(t, disk.Fill())
 	d.runs("the disk is full")
 	again("the disk was full when the daemons started")
-	d.kill("slurmbridge")
+	d.Kill("slurmbridge")
 	for _, path := range []string{"slurmbridge.db", "slurmbridge.db-wal", "slurmbridge.db-shm"} {
 		if err := os.Remove(filepath.Join(disk.Dir, path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
@@ -256,13 +249,5 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// kill kills a daemon, which may have ended by itself.
-func (d *damaged) kill(daemon string) {
-	d.t.Helper()
-	if err := d.Kill(daemon); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		d.t.Fatal(err)
-	}
-}
-
 // there reports whether a daemon runs.
-func (d *damaged) there(daemon string) bool { return !zombie(d.Daemon(daemon).Process.Pid) }
+func (d *damaged) there(daemon string) bool { return d.Daemon(daemon).Alive() }

@@ -75,7 +75,7 @@ func TestSecondHostTakesOver(t *testing.T) {
 		return same
 	})
 	s.KillController()
-	must.OK(t, s.Kill(cluster.BridgeDaemon))
+	s.Kill(cluster.BridgeDaemon)
 	until(time.Minute, "the second slurmctld", func() bool {
 		_, err := s.Run(t.Context(), "squeue", "-h")
 		return err == nil
