@@ -142,7 +142,7 @@ func TestSharersStayOnOneNode(t *testing.T) {
 	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2, Extra: []string{"PartitionName=other Nodes=ALL State=UP"}})
 	c.gateText("gres=mps\nunits=100\nsize=gpu:4\n")
 	for args, want := range map[string]string{
-		"": "1", "--nodes=1-2": "1-1", "--ntasks=4": "1-1", "--ntasks=2 --cpus-per-task=2": "1-1", "--ntasks=2 --nodes=1-2": "1-1",
+		"--nodes=1-2": "1-1", "--ntasks=4": "1-1", "--ntasks=2 --cpus-per-task=2": "1-1", "--ntasks=2 --nodes=1-2": "1-1",
 		"--ntasks=5": "1", "--ntasks=3 --cpus-per-task=2": "1", "--ntasks=2 --mem-per-cpu=10": "1", "--ntasks=2 --partition=other": "1",
 	} {
 		f := c.job(c.submit("true", append(strings.Fields(args), "--hold", "--gres=gpu:shared")...))
