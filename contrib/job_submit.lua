@@ -270,7 +270,8 @@ end
 -- list of alternatives can't be added to, a part of a heterogeneous job starts when
 -- the whole does, and what is endless isn't read.
 local function gated(job, gate)
-   if not gate or number(job.het_job_offset, NO_VAL) then return nil end
+   -- Slurm refuses every change of a cron job: one behind the gate would stay there.
+   if not gate or job.cron_job or number(job.het_job_offset, NO_VAL) then return nil end
    local long = { "dependency", "exc_nodes", "req_nodes", "features", "comment", "reservation", "partition" }
    for _, field in ipairs(long) do
       if #text(job[field]) > LONG then return nil end -- the bridge doesn't read so much

@@ -547,10 +547,7 @@ func (e *exam) hooks() {
 	leads := func(hook string) bool { return slices.ContainsFunc(e.Hooks[hook], func(h Hook) bool { return h.Ours }) }
 	// add is how a hook of ours is added to what the setting has.
 	add := func(hook string) Fix {
-		ours := "/usr/lib/slurmbridge/" + map[string]string{"EpilogSlurmctld": "epilog-slurmctld"}[hook]
-		if hook != "EpilogSlurmctld" {
-			ours += strings.ToLower(hook)
-		}
+		ours := "/usr/lib/slurmbridge/" + strings.Replace(strings.ToLower(hook), "epilogs", "epilog-s", 1)
 		has := e.Config[hook]
 		folder, all := strings.CutSuffix(has, "/*")
 		switch {

@@ -30,7 +30,7 @@ type comments struct {
 	foreign map[string]bool   // not written by the bridge: never replaced
 }
 
-// forget drops the jobs that are gone, and returns the others.
+// forget drops the jobs that are gone and returns the rest.
 func (c *comments) forget(jobs []job.Job) map[string]*job.Job {
 	seen := make(map[string]*job.Job, len(jobs))
 	for i := range jobs {
@@ -117,7 +117,7 @@ func (c *comments) unread(refs []string) []string {
 	return slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return c.text[ref] != "" || c.foreign[ref] })
 }
 
-// stamped are the jobs whose AdminComments changes replace.
+// stamped lists the jobs whose AdminComments the changes replace.
 func stamped(all []job.Change) (refs []string) {
 	for i := range all {
 		if all[i].Update.AdminComment != nil {

@@ -526,8 +526,12 @@ func (g *Gate) publish(l lease) error {
 	if g.File == "" {
 		return nil
 	}
+	// Slurm gives defaults per GPU to jobs of whole GPUs alone.
+	partitions := byPartition("size", g.sizes, func(cpus int) uint64 { return uint64(cpus) }) +
+		byPartition("cpus", g.perGPU, func(d job.PerGPU) uint64 { return d.CPUs }) +
+		byPartition("mem", g.perGPU, func(d job.PerGPU) uint64 { return d.MemMiB })
 	return writeGateFile(g.File, fmt.Sprintf("job=%s\nexpires=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(),
-		sharedText(g.Sharing)+g.ByHand.text()+sizesText(g.sizes)+defaultsText(g.perGPU)+lines("shares", g.whole)+g.adopt))
+		sharedText(g.Sharing)+g.ByHand.text()+partitions+lines("shares", g.whole)+g.adopt))
 }
 
 func writeGateFile(path, text string) error {
@@ -540,30 +544,12 @@ func writeGateFile(path, text string) error {
 // sharedText is what the gate file says of a GPU's shares.
 func sharedText(s job.Sharing) string { return fmt.Sprintf("gres=%s\nunits=%d\n", s, job.Units) }
 
-// sizesText is what the gate file says of jobs that fit on any node.
-func sizesText(all map[string]int) string {
+// byPartition are the lines of the gate file that give a number above 0 for a partition.
+func byPartition[V any](key string, all map[string]V, number func(V) uint64) string {
 	var out strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if !strings.ContainsAny(name, "\n:=") {
-			fmt.Fprintf(&out, "size=%s:%d\n", name, all[name])
-		}
-	}
-	return out.String()
-}
-
-// defaultsText is what the gate file says of defaults per GPU, which Slurm gives to jobs of whole GPUs alone.
-func defaultsText(all map[string]job.PerGPU) string {
-	var out strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		d := all[name]
-		if strings.ContainsAny(name, "\n:=") {
-			continue
-		}
-		if d.CPUs > 0 {
-			fmt.Fprintf(&out, "cpus=%s:%d\n", name, d.CPUs)
-		}
-		if d.MemMiB > 0 {
-			fmt.Fprintf(&out, "mem=%s:%d\n", name, d.MemMiB)
+		if n := number(all[name]); n > 0 && !strings.ContainsAny(name, "\n:=") {
+			fmt.Fprintf(&out, "%s=%s:%d\n", key, name, n)
 		}
 	}
 	return out.String()

@@ -142,7 +142,7 @@ func idle(line string, first bool) bool {
 	return !strings.ContainsAny(unquoted(line), ";|&<>")
 }
 
-// substituted matches the beginning of a command in another's arguments. The commands in tells change nothing.
+// substituted matches a command in another's arguments. The commands in tells change nothing.
 var substituted = regexp.MustCompile("\\$\\(([^)]*)|`([^`]*)`")
 
 var tells = map[string]bool{"date": true, "hostname": true, "pwd": true, "whoami": true, "id": true, "uname": true, "nproc": true, "": true}
