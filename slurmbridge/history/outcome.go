@@ -131,7 +131,7 @@ func (o *Outcome) identity() rlcore.Identity {
 	return rlcore.Identity{App: o.App, Owner: o.User}
 }
 
-// others are the co-runners' applications.
+// others returns the co-runners' applications.
 func (o *Outcome) others() []rlcore.Identity {
 	out := make([]rlcore.Identity, len(o.WithApps))
 	for i, app := range o.WithApps {

@@ -520,7 +520,7 @@ func (f *PartitionFilter) MeetsWholeGPUs(s *Snapshot, j *Job) bool {
 	return false
 }
 
-// Ranks say which jobs Slurm may preempt for others.
+// Ranks say which jobs Slurm may preempt for which.
 type Ranks struct {
 	ByQOS bool // preempt/qos: which QOS preempts which isn't known
 	// Partitions are there with preempt/partition_prio, by name.
