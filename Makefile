@@ -33,11 +33,11 @@ TOOLS   := $(CURDIR)/build/tools
 LINT    := $(TOOLS)/golangci-lint
 NFPM    := $(TOOLS)/nfpm
 SBOM    := $(TOOLS)/cyclonedx-gomod
-SCRIPTS := contrib/install-deps contrib/quietly contrib/test contrib/fuzz $(NVMLSIM)/build .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences version) \
+SCRIPTS := contrib/install-deps contrib/quietly contrib/test contrib/fuzz contrib/nvidia $(NVMLSIM)/build .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences version) \
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build programs demo demo-cold play compare flow test test-long roots test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
+.PHONY: help as-root deps build programs demo demo-cold play compare flow nvidia test test-long roots test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -98,7 +98,14 @@ space   := $(subst ,, )
 NAMED    = ^Test($(subst $(space),|,$(strip $1)))$$
 SKIP     = $(if $(filter -run% -skip%,$(TESTFLAGS)),,$(call NAMED,$1))
 
+# Where each driver has a folder with NVIDIA's own programs; tests take those that are there.
+DRIVERS ?= 470 535 550 555
+export SLURMBRIDGE_NVIDIA ?= $(abspath $(ROOTS))/nvidia
+nvidia: ## NVIDIA's own MPS programs and libraries of four drivers, for the tests (DRIVERS="535 550", ROOTS=FOLDER)
+	@contrib/nvidia $(SLURMBRIDGE_NVIDIA) $(DRIVERS)
+
 test: build ## unit tests and end-to-end tests on real Slurm daemons, all but the longest
+	@contrib/nvidia $(SLURMBRIDGE_NVIDIA) 535 550 || true
 	@SKIP_E2E='$(call SKIP,$(LONG))' SKIP_UNITS='$(call SKIP,$(LONG_UNITS))' \
 		contrib/test $(CURDIR)/$(BUILD)/tests "$$($(GO) list $(PKGS))" $(TEST) -timeout 30m $(TESTFLAGS)
 
@@ -122,7 +129,9 @@ roots: deps ## root folders of the other Debian releases' Slurm, for test-compat
 		$(GO) run ./contrib/testbed/slurmtest/mkroot -suite "$$release" $(abspath $(ROOTS))/"$$release" || exit; \
 	done
 
-test-compat: build roots ## the end-to-end tests on 22.05.8, 24.11.5 and 26.05.5 (RELEASES=forky, ROOTS=FOLDER)
+test-compat: build roots ## the end-to-end tests on 22.05.8, 24.11.5 and 26.05.5, and those of NVIDIA's programs (RELEASES=forky, ROOTS=FOLDER)
+	@contrib/nvidia $(SLURMBRIDGE_NVIDIA) $(DRIVERS) || true
+	@$(TEST) ./contrib/testbed/nvidia/...
 	@for release in $(RELEASES); do \
 		echo "Slurm of $$release"; \
 		root=$(abspath $(ROOTS))/$$release; [ "$$release" != $(OWN) ] || root=; \
