@@ -20,6 +20,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/etc"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // setting is one line of etc/slurmbridge.yaml. Its field of Config has the same name, without the underscores.
@@ -269,7 +270,7 @@ func partitionOrNone(p any) error {
 
 func patterns(p any) error {
 	for _, s := range *p.(*[]string) {
-		if _, err := filepath.Match(s, ""); err != nil {
+		if _, err := job.MatchName(s, ""); err != nil {
 			return fmt.Errorf("has %s, but takes patterns such as jupyter*: %w", show(s), err)
 		}
 	}

@@ -298,7 +298,7 @@ const whyProof = "what nodes send is believed only with proof of the sender; unt
 // proof checks how senders of records prove their identity: with MUNGE if Slurm has it, otherwise
 // with a key.
 func (e *exam) proof() {
-	munge := e.Config["AuthType"] == "auth/munge"
+	munge := e.runs("AuthType", "auth/munge")
 	switch {
 	case e.Key != nil:
 		e.key(munge)

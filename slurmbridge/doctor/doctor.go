@@ -136,6 +136,9 @@ func run(commands ...string) Fix { return Fix{Lines: commands} }
 // has reports whether a setting of slurm.conf, a list, has a word.
 func (e *exam) has(key, word string) bool { return text.HasOption(e.Config[key], word) }
 
+// runs reports whether a setting of slurm.conf names a plugin.
+func (e *exam) runs(key, plugin string) bool { return text.HasPlugin(e.Config[key], plugin) }
+
 // with is the line of slurm.conf that adds to a list what it lacks of these words.
 func (e *exam) with(key string, words ...string) Fix {
 	list := e.Config[key]
@@ -233,7 +236,7 @@ func (e *exam) slurmConf() {
 	e.when(!(mps && shard) && (!e.has("GresTypes", "gpu") || !mps && !shard), "gres-types", Error,
 		fmt.Sprintf("GresTypes is %q: Slurm knows no shares of a GPU", e.Config["GresTypes"]),
 		"the bridge starts jobs together by giving each a share: mps on nodes with one GPU, shard (or mps) on nodes with several", e.with("GresTypes", "gpu", e.sharing))
-	e.when(e.Config["SelectType"] != "select/cons_tres", "select-type", Error, "SelectType is "+e.Config["SelectType"],
+	e.when(!e.runs("SelectType", "select/cons_tres"), "select-type", Error, "SelectType is "+e.Config["SelectType"],
 		"only select/cons_tres hands out GPUs and shares of them", e.conf("SelectType=select/cons_tres", "SelectTypeParameters=CR_Core_Memory"))
 	e.when(e.has("SelectTypeParameters", "MULTIPLE_SHARING_GRES_PJ"), "multiple-sharing", Error, "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ",
 		"Slurm may then make up one job's shares of parts of several GPUs, next to jobs on each of them that it was never checked with", e.without("SelectTypeParameters", "MULTIPLE_SHARING_GRES_PJ"))
@@ -261,7 +264,7 @@ func (e *exam) slurmConf() {
 		e.conf("SlurmctldParameters="+limits+",rl_bucket_size=100,rl_refill_rate=20"))
 	// Slurm looks for jobs to preempt when a job may start, and one behind the gate may not. Where partitions rank jobs,
 	// the bridge lets them go in time, and with these settings the site has decided about partitions.
-	e.when(e.Config["PreemptType"] == "preempt/qos" && len(e.Settings.IncludePartitions)+len(e.Settings.ExcludePartitions) == 0, "preempt", Note,
+	e.when(e.runs("PreemptType", "preempt/qos") && len(e.Settings.IncludePartitions)+len(e.Settings.ExcludePartitions) == 0, "preempt", Note,
 		"a QOS may preempt others here (preempt/qos)", "jobs of two QOS don't share, and a shared job that should preempt waits behind the gate and preempts no job",
 		setting("exclude_partitions: [NAME]   # partitions with preempting jobs"))
 	e.when(text.PrivateJobs(e.Config["PrivateData"]), "private", Note, "Slurm hides other users' jobs (PrivateData="+e.Config["PrivateData"]+")",
@@ -407,7 +410,7 @@ func (e *exam) lua() {
 	switch {
 	case e.Settings.Lua == "no":
 		e.when(!e.form.RewritesTypes, "lua", Error, "the setting lua is no", "Slurm before 23.02.6 can't turn a request for a GPU into shares after the submission", setting("lua: auto"))
-	case !e.has("JobSubmitPlugins", "lua"):
+	case !e.runs("JobSubmitPlugins", "job_submit/lua"):
 		e.add("lua", s, "JobSubmitPlugins has no lua", why, e.with("JobSubmitPlugins", "lua"), install)
 	case e.ConfDir != "" && e.JobSubmitLua == nil:
 		e.add("lua", Error, name+" is not there", "slurmctld won't start with JobSubmitPlugins=lua and no script", install)
@@ -621,7 +624,7 @@ const leastRequeueDelay = 10
 
 func (e *exam) accrue() {
 	const behind = "a job that waits behind the gate has an unmet dependency, and gains no priority by age meanwhile"
-	if e.Config["PriorityType"] != "priority/multifactor" {
+	if !e.runs("PriorityType", "priority/multifactor") {
 		return
 	}
 	always := e.has("PriorityFlags", "ACCRUE_ALWAYS")
@@ -675,7 +678,7 @@ func (e *exam) containers() {
 // devices looks at whether a process can open GPUs that aren't its job's.
 func (e *exam) devices() {
 	constrains := e.Config["ConstrainDevices"]
-	cgroup := e.has("TaskPlugin", "cgroup") || e.has("TaskPlugin", "task/cgroup")
+	cgroup := e.runs("TaskPlugin", "task/cgroup")
 	if constrains == "" && !cgroup || strings.EqualFold(constrains, "yes") && cgroup {
 		return // control groups are off as a whole, or keep each job to its own devices
 	}

@@ -106,6 +106,22 @@ func TestNothingMissing(t *testing.T) {
 	}
 }
 
+// Slurm takes most of its plugins' names with their kind in front and without it.
+func TestPluginsByEitherName(t *testing.T) {
+	for key, name := range map[string]string{
+		"JobSubmitPlugins": "job_submit/lua", "TaskPlugin": "task/affinity,cgroup", "AuthType": "munge", "SelectType": "cons_tres",
+		"SchedulerType": "backfill", "PriorityType": "multifactor",
+	} {
+		f := bridged(t, "22.05.8")
+		f.Config["ConstrainDevices"] = "yes"
+		f.Config["TaskPlugin"] = "task/affinity,task/cgroup"
+		f.Config[key] = name
+		if got := Examine(f); len(got) != 0 {
+			t.Errorf("%s=%s: %v", key, name, checks(got))
+		}
+	}
+}
+
 // Each fact that is off brings out its own finding, and only that.
 func TestEachFinding(t *testing.T) {
 	conf := func(name, value string) func(*Facts) { return func(f *Facts) { f.Config[name] = value } }
@@ -190,6 +206,7 @@ func TestEachFinding(t *testing.T) {
 			f.Config["GresTypes"] = "gpu,nic"
 			f.Config["SLURM_VERSION"] = "24.11.5"
 		}, "error gres-types", "GresTypes=gpu,nic,mps"},
+		{"both plugins, none of them lua", conf("JobSubmitPlugins", "job_submit/pbs,require_timelimit"), "error lua", "JobSubmitPlugins=job_submit/pbs,require_timelimit,lua"},
 		{"another plugin", func(f *Facts) { f.Config["JobSubmitPlugins"] = "require_timelimit" }, "error lua", "JobSubmitPlugins=require_timelimit,lua"},
 		{"a node of other gres", node("gpu:titanxp:2,nic:2(S:0)"), "error node-shares", "NodeName=gpu1 … Gres=gpu:titanxp:2,mps:200,nic:2"},
 		{"own script without modify", func(f *Facts) { f.JobSubmitLua = ptr("return slurmbridge.submit()") }, "warning lua-modify", "-- as the last thing of your slurm_job_modify:"},

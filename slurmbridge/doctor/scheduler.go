@@ -36,7 +36,7 @@ func (e *exam) scheduler() {
 	params := e.Config["SchedulerParameters"]
 	var slow []string
 	for _, p := range paces {
-		if p.name == "bf_interval" && e.Config["SchedulerType"] != "sched/backfill" {
+		if p.name == "bf_interval" && !e.runs("SchedulerType", "sched/backfill") {
 			continue
 		}
 		s := seconds(params, p)

@@ -100,7 +100,7 @@ func TestExplanationKeepsItsRefusalsAsSentences(t *testing.T) {
 }
 
 func TestWhichJobsAreSessions(t *testing.T) {
-	s := Sessions{Names: []string{"jupyter*", "sys/dashboard/*"}, Partitions: []string{"ondemand"}, MemMiB: 4096, MaxSlowdown: 1.3}
+	s := Sessions{Names: []string{"jupyter*", "sys/dashboard/*", "*lab"}, Partitions: []string{"ondemand"}, MemMiB: 4096, MaxSlowdown: 1.3}
 	for name, c := range map[string]struct {
 		job  Job
 		want Terms
@@ -108,6 +108,8 @@ func TestWhichJobsAreSessions(t *testing.T) {
 		"a batch job":           {Job{Name: "train", Partition: "gpu", Comment: "app=lmp"}, Terms{App: "lmp"}},
 		"by its name":           {Job{Name: "jupyter-3"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
 		"a name of two parts":   {Job{Name: "sys/dashboard/rstudio"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"a name of three parts": {Job{Name: "sys/dashboard/sys/rstudio"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"the end of a name":     {Job{Name: "ood/lab"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
 		"by its partition":      {Job{Partition: "gpu,ondemand"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
 		"by its owner's word":   {Job{Comment: "share:interactive"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
 		"with more memory":      {Job{Comment: "share:interactive=8G"}, Terms{Session: true, SessionMiB: 8192, MaxSlowdown: 1.3}},

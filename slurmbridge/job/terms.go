@@ -3,7 +3,7 @@ package job
 import (
 	"cmp"
 	"fmt"
-	"path/filepath"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,10 +118,17 @@ func validApp(s string) bool {
 	return true
 }
 
+// MatchName reports whether a job's name matches a pattern of path.Match's, whose "*" and "?" here match slashes, too:
+// Open OnDemand calls its sessions sys/dashboard/sys/jupyter. The error is path.ErrBadPattern.
+func MatchName(pattern, name string) (bool, error) {
+	plain := strings.NewReplacer("/", "\x00") // no name has this letter
+	return path.Match(plain.Replace(pattern), plain.Replace(name))
+}
+
 // Sessions selects the interactive sessions (notebooks, shells) in addition to jobs with share:interactive, and holds
 // the defaults of their terms.
 type Sessions struct {
-	Names      []string // patterns of job names, as filepath.Match reads them
+	Names      []string // patterns of job names; see MatchName
 	Partitions []string
 	MemMiB     float64 // of device memory that MPS holds a session to, where its owner doesn't name it
 	// MaxSlowdown is how much slower a session may compute, where its owner doesn't say.
@@ -138,7 +145,7 @@ const (
 // Terms returns a job's terms, completed where it is a session.
 func (s *Sessions) Terms(j *Job) Terms {
 	t := ParseTerms(j.Comment)
-	named := func(pattern string) bool { ok, _ := filepath.Match(pattern, j.Name); return ok }
+	named := func(pattern string) bool { ok, _ := MatchName(pattern, j.Name); return ok }
 	listed := func(p string) bool { return slices.Contains(s.Partitions, p) }
 	t.Session = t.Session || slices.ContainsFunc(s.Names, named) || slices.ContainsFunc(j.Partitions(), listed)
 	if t.Session {

@@ -16,9 +16,7 @@ func (b *Bridge) adoptLines(snap *job.Snapshot) string {
 		return ""
 	}
 	lines, err := b.Adopt.Lines(func(rule string) bool { return b.learned.bans.Stopped(rule, snap.At) }, snap.Unbilled)
-	if err != nil {
-		b.Log.Error("adopt", "err", err)
-	}
+	b.complain("adopt", err)
 	return lines
 }
 
@@ -64,16 +62,15 @@ func (b *Bridge) readOptOut() {
 	}
 	info, err := os.Stat(p.OutFile)
 	if err == nil && info.ModTime().Equal(b.optedOut) {
+		b.complain("adopt_opt_out", nil)
 		return
 	}
 	var text []byte
 	if err == nil {
 		text, err = os.ReadFile(p.OutFile)
 	}
+	b.complain("adopt_opt_out", err)
 	if err != nil {
-		if b.Adopt != nil {
-			b.Log.Error("adopt_opt_out", "err", err)
-		}
 		if b.optedOut.IsZero() {
 			b.Adopt = nil
 		}

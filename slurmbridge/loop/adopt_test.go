@@ -1,7 +1,11 @@
 package loop_test
 
 import (
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +36,28 @@ func unchanged(m *model, user string, gated bool) *mjob {
 	j := m.submit(user, time.Minute, p, gated)
 	j.Request = wholeGPU
 	return j
+}
+
+// The file of those who have opted out is gone after its first read: its last answer counts, and the log says so once.
+func TestOptOutFileGone(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := adopting(m, true)
+	file, log := filepath.Join(t.TempDir(), "opt-out"), strings.Builder{}
+	must.OK(t, os.WriteFile(file, []byte("account:lab\n"), 0o600))
+	b.Adopt.OutFile, b.Log = file, slog.New(slog.NewTextHandler(&log, nil))
+	tick(t, b, m, 2*time.Second)
+	for range 2 { // gone, there again, gone
+		must.OK(t, os.Rename(file, file+".away"))
+		tick(t, b, m, 5*time.Second)
+		must.OK(t, os.Rename(file+".away", file))
+		tick(t, b, m, 2*time.Second)
+	}
+	if n := strings.Count(log.String(), "adopt_opt_out"); n != 2 {
+		t.Errorf("%d lines of two losses:\n%s", n, log.String())
+	}
+	if !slices.Equal(b.Adopt.OutAccounts, []string{"lab"}) {
+		t.Errorf("accounts that have opted out: %v", b.Adopt.OutAccounts)
+	}
 }
 
 // Rules in shadow next to an active bridge change nothing. The plan has the groups that there would be, and which jobs the

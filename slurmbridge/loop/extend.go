@@ -85,8 +85,8 @@ func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds
 		return b.bounds
 	}
 	bounds, err := b.Slurm.Bounds(ctx)
+	b.complain("time limits are not raised; each poll tries again", err)
 	if err != nil {
-		b.Log.Warn("time limits are not raised; the next poll tries again", "err", err)
 		b.bounds = nil
 		return nil
 	}

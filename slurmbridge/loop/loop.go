@@ -98,6 +98,8 @@ type Bridge struct {
 	failures int    // polls in a row
 	standby  string // the daemon that keeps the gate instead of this one, "" = none does
 	gateErr  string // what is wrong with the gate, "" = nothing
+	// complaints are what complain logged last, by what it is about.
+	complaints map[string]string
 	// orphaned counts the attempts to restore jobs of groups that the journal doesn't know.
 	orphaned map[string]int
 	maxDelay float64 // of any job so far, s
@@ -117,7 +119,7 @@ type Bridge struct {
 
 func (b *Bridge) init() {
 	b.once.Do(func() {
-		b.wake = make(chan struct{}, 1)
+		b.wake, b.complaints = make(chan struct{}, 1), map[string]string{}
 		if b.Now == nil {
 			b.Now = time.Now
 		}
@@ -494,6 +496,18 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 			}
 		}
 	}
+}
+
+// complain logs what is wrong with something, once until it is well again (nil) or another thing is wrong.
+func (b *Bridge) complain(of string, err error) {
+	said := ""
+	if err != nil {
+		said = err.Error()
+	}
+	if said != "" && said != b.complaints[of] {
+		b.Log.Error(of, "err", err)
+	}
+	b.complaints[of] = said
 }
 
 // logged logs an error of the journal, if there is one.

@@ -176,7 +176,7 @@ func (c *Client) settings(ctx context.Context, config map[string]string, snap *j
 	if cluster != (job.PerGPU{}) {
 		snap.PerGPU[job.AllPartitions] = cluster
 	}
-	snap.Ranks.ByQOS = config["PreemptType"] == "preempt/qos"
+	snap.Ranks.ByQOS = text.HasPlugin(config["PreemptType"], "preempt/qos")
 	if config["PreemptType"] == "preempt/partition_prio" {
 		snap.Ranks.Partitions = map[string]job.PartitionRank{}
 	}

@@ -67,6 +67,13 @@ func HasOption(list, word string) bool {
 	return there
 }
 
+// HasPlugin reports whether a setting that names plugins has one: "job_submit/lua", which many lists of Slurm's take as "lua",
+// too.
+func HasPlugin(list, plugin string) bool {
+	_, name, _ := strings.Cut(plugin, "/")
+	return HasOption(list, plugin) || HasOption(list, name)
+}
+
 // PrivateJobs reports whether PrivateData, as `scontrol show config` prints it, hides jobs of other
 // users: "accounts,jobs,usage", or "all".
 func PrivateJobs(list string) bool { return HasOption(list, "jobs") || HasOption(list, "all") }
