@@ -31,7 +31,7 @@ type Spec struct {
 	// ShortestFirst policies look for the shortest job. A window shows them the first few only, so experiments sort
 	// their queue.
 	ShortestFirst bool
-	Network       bool // decides by a trained network: takes a model file, or the site's own networks
+	Network       bool // decides by a trained network: takes a model file
 	// Unguarded policies judge by themselves what fits: experiments hold them to the card's own rules only.
 	Unguarded bool
 	// Minor contenders have no row of their own in the figures over time.

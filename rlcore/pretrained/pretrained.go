@@ -1,5 +1,5 @@
-// Package pretrained holds the networks that decide where a site has trained none of its own, one
-// for each objective.
+// Package pretrained holds the networks that decide where the settings name none, one for each
+// objective.
 //
 // That for the turnaround was made by
 //

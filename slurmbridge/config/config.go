@@ -41,11 +41,6 @@ type Config struct {
 	Model     string
 	Objective string
 
-	Retrain      bool
-	RetrainEvery time.Duration
-	RetrainDays  int
-	RetrainRuns  int
-
 	Lease time.Duration
 	Poll  time.Duration
 	Lua   string
@@ -251,9 +246,15 @@ func checkNames(v *viper.Viper, file string) error {
 	return fmt.Errorf("%s: there is no setting %q%s", file, name, meant(name, known))
 }
 
+const retraining = "the bridge trains no network by itself; slurmbridge train makes one, and model names its file; remove the line"
+
 // gone says of earlier settings what replaced them.
 var gone = map[string]string{
 	"max_pass_over": "grace bounds by how much sharing may delay a job, and max_delay how long a job waits next to an idle GPU; remove the line",
+	"retrain":       retraining,
+	"retrain_every": retraining,
+	"retrain_days":  retraining,
+	"retrain_runs":  retraining,
 }
 
 // agree checks what one setting alone can't show.

@@ -1,5 +1,5 @@
 // Package history knows the runs of jobs that have ended: what a node recorded of a run, what polls showed
-// of it and what Slurm said of its end are joined here, once. The receipt, retraining, learning and the
+// of it and what Slurm said of its end are joined here, once. The receipt, learning and the
 // replay of a site's own runs all read the same Run.
 package history
 

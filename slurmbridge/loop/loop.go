@@ -114,7 +114,6 @@ type Bridge struct {
 	idle      idleReports
 	rules     *adopt.Policy            // Adopt as it was configured
 	optedOut  time.Time                // when the file of adopt_opt_out was last changed
-	policies  atomic.Pointer[policies] // that the next tick takes up; see Use
 }
 
 func (b *Bridge) init() {
@@ -220,7 +219,6 @@ func (b *Bridge) fault(step string) {
 // Tick does one round and returns the latest time of the next.
 func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.init()
-	b.takeUpPolicy()
 	began := time.Now()
 	defer func() {
 		if err != nil {
@@ -611,28 +609,6 @@ func (b *Bridge) next(snap *job.Snapshot, p *job.Plan) time.Duration {
 		}
 	}
 	return max(next, pollSoonest)
-}
-
-// Use makes the bridge decide by another policy from its next tick on, with fall-backs in
-// their order. It may be called at any time, from anywhere; of several calls between two
-// ticks the last counts. The policies belong to the bridge from then on.
-func (b *Bridge) Use(policy rlcore.Policy, fallback ...rlcore.Policy) {
-	b.policies.Store(&policies{policy, fallback})
-	b.Wake()
-}
-
-// policies is what Use was given.
-type policies struct {
-	policy   rlcore.Policy
-	fallback []rlcore.Policy
-}
-
-// takeUpPolicy puts into place what Use was given since the last tick. The loop alone
-// decides, so that no tick is half by one policy and half by another.
-func (b *Bridge) takeUpPolicy() {
-	if p := b.policies.Swap(nil); p != nil {
-		b.Planner.Decider.Policy, b.Planner.Decider.Fallback = p.policy, p.fallback
-	}
 }
 
 // modelOf is the model by which a policy decides, "" = none.

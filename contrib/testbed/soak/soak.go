@@ -203,7 +203,7 @@ func start(ctx context.Context, o *options, disk *cluster.Disk) (*campaign, erro
 		only = strings.Join([]string{dayPart, nightPart, urgentPart}, ", ")
 	}
 	setup.Settings = []string{
-		fmt.Sprintf("max_slowdown: %g", maxSlowdown), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug", "window: 8",
+		fmt.Sprintf("max_slowdown: %g", maxSlowdown), fmt.Sprintf("max_delay: %s", maxDelay), "log_level: debug", "window: 8",
 		"sharers_only: [" + only + "]",
 	}
 	if !o.plain {

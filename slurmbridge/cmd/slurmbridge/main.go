@@ -48,6 +48,6 @@ flags, each overruling the one before.`,
   slurmbridge status          GPUs with their jobs, groups, the gate
   slurmbridge why 4711        what job 4711 waits for, and what was considered
   slurmbridge open            let every waiting job go at once`,
-	}, newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newModels(s), newReceipt(s), newAdopt(s), newUsage(s),
+	}, newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newReceipt(s), newAdopt(s), newUsage(s),
 		cli.LabCommand("interference"), cli.LabCommand("experiment"), cli.LabCommand("train"), cli.LabCommand("replay"))
 }

@@ -196,7 +196,6 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 	if err != nil {
 		return nil, err
 	}
-	policies, _ = ownPolicy(cfg, model, policies, log)
 	return &receipt.World{Nodes: nodes, Card: cfg.Card, Decider: func() *rlcore.Decider { return newDecider(cfg, policies, model) }}, nil
 }
 

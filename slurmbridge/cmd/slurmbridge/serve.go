@@ -301,7 +301,6 @@ func (v *service) run(ctx context.Context) error {
 		return err
 	})
 	g.Go(func() error { return v.wired.tidy(ctx, int64(v.cfg.DatabaseMiB)<<20, v.log) })
-	g.Go(func() error { return v.wired.learn(ctx, v.cfg, v.log) })
 	return g.Wait()
 }
 

@@ -48,8 +48,6 @@ type wired struct {
 	// taskName names the job that has a number now, by Slurm; nil = not known.
 	taskName func(ctx context.Context, id int64) (string, error)
 
-	network string // Dir.Stamp of the site's network that decides
-
 	settling sync.Mutex
 	settled  time.Time // when settle last succeeded
 }
@@ -130,8 +128,6 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 			return nil, cli.Usage(fmt.Errorf("%s: without job_submit.lua (lua: no) no job is adopted", cfg.Where("adopt")))
 		}
 	}
-	network := modelsDir(cfg).Stamp()
-	policies, _ = ownPolicy(cfg, predictor, policies, log)
 	apps := &recogniser{st}
 	b := &loop.Bridge{
 		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone,
@@ -149,7 +145,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 			Wanted: cfg.Policy, Objective: cfg.Objective,
 		},
 	}
-	return &wired{bridge: b, store: st, journal: j, taskName: cl.TaskName, network: network}, nil
+	return &wired{bridge: b, store: st, journal: j, taskName: cl.TaskName}, nil
 }
 
 // recogniser identifies applications by their scripts and looks up their profiles: an application's
