@@ -56,22 +56,27 @@ const mostScrapes = 8
 func (s *Server) Handler() *http.ServeMux {
 	started := s.Now()
 	mux := http.NewServeMux()
-	r := newReaders()
-	pages := &pages{sheet: newSheet(pageSource), server: s, kept: map[int]past{}}
-	mux.HandleFunc("GET /{$}", r.handle(pages.ServeHTTP))
+	// What is shown of now waits a moment at most for the database, and never behind those that read it.
+	now, past := newReaders(), newReaders()
+	past.sending = now.sending
+	get := func(path string, r *readers, p parameters, h http.HandlerFunc) {
+		mux.HandleFunc("GET "+path, r.handle(p.only(h)))
+	}
+	pages := newPages(s)
+	get("/{$}", now, pageParameters, pages.ServeHTTP)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: mostScrapes}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { s.healthy(w, started) })
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) { well(w, s.Health(), "ready") })
-	mux.HandleFunc("GET /v1/status", r.handle(pages.status))
-	mux.HandleFunc("GET /v1/plan", r.handle(s.plan))
-	mux.HandleFunc("GET /v1/why/{job}", r.handle(s.why))
-	mux.HandleFunc("GET /v1/groups", r.handle(s.groups))
+	get("/v1/status", now, nil, pages.status)
+	get("/v1/plan", now, nil, s.plan)
+	get("/v1/why/{job}", past, nil, s.why)
+	get("/v1/groups", past, parameters{"since": 1}, s.groups)
 	if s.Usage != nil {
-		u := &usages{sheet: newSheet(usageSource), server: s, kept: map[string]answered{}}
-		mux.HandleFunc("GET /usage", r.handle(u.show))
-		mux.HandleFunc("GET "+UsagePath, r.handle(u.all))
-		mux.HandleFunc("GET "+OwnUsagePath, r.handle(u.own))
-		mux.HandleFunc("GET "+IdlePath, r.handle(u.idle))
+		u := newUsages(s)
+		get("/usage", past, parameters{"days": 1, "by": 1}, u.show)
+		get(UsagePath, past, parameters{"since": 1, "until": 1, "by": 1, "user": mostNames, "account": mostNames}, u.all)
+		get(OwnUsagePath, past, parameters{"since": 1, "until": 1, "by": 1, "account": mostNames}, u.own)
+		get(IdlePath, now, nil, u.idle)
 	}
 	return mux
 }
@@ -212,13 +217,8 @@ func (p *pages) status(w http.ResponseWriter, req *http.Request) {
 	reply(w, r)
 }
 
-// turnWithin is how long an answer waits for the outcomes of the last day.
-const turnWithin = 2 * time.Second
-
 // turn is how jobs ended in the last day against plain Slurm; nil = it can't be read in time.
 func (p *pages) turn(ctx context.Context, now time.Time) *history.Turn {
-	ctx, cancel := context.WithTimeout(ctx, turnWithin)
-	defer cancel()
 	h := p.past(ctx, now, turnHours)
 	if p.server.Page.Outcomes == nil || h.trouble != "" {
 		return nil

@@ -6,13 +6,13 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
@@ -90,25 +90,33 @@ func (o options) With(name string, value int) string {
 	return "?" + q.Encode()
 }
 
+// pageParameters are those of readOptions.
+var pageParameters = parameters{"hours": 1, "gpus": 1, "skip": 1, "jobs": 1, "refresh": 1}
+
 type pages struct {
 	*sheet
 	server *Server
-
-	mu   sync.Mutex
-	kept map[int]past // by hours, one of spans
+	read   memo[int, past] // by hours, one of spans
 }
 
 // past is what was read of the past. Reading it costs more than the rest of the
 // page, so reloading it gives the same for a while.
 type past struct {
-	at       time.Time
 	runs     []history.Run
 	outcomes []history.Outcome
 	trouble  string
 }
 
-// readAgain is how old what was read of the past may be.
-const readAgain = 10 * time.Second
+// Bounds of reading the past: how old what was read may be, how long an answer waits for it, and how long it may take.
+const (
+	readAgain  = 10 * time.Second
+	pastWithin = 2 * time.Second
+	readWithin = 30 * time.Second
+)
+
+func newPages(s *Server) *pages {
+	return &pages{sheet: newSheet(pageSource), server: s, read: memo[int, past]{now: s.Now, fresh: readAgain, within: readWithin, most: len(spans)}}
+}
 
 // sheet is a page's template with its style sheet.
 type sheet struct {
@@ -171,15 +179,16 @@ var spans = []int{1, 6, 24, hoursMost}
 
 // past returns what is shown of the past. Without it the page still says what is now.
 func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	i, _ := slices.BinarySearch(spans, hours)
-	span := spans[min(i, len(spans)-1)]
-	h, ok := p.kept[span]
-	if age := now.Sub(h.at); !ok || age < 0 || age >= readAgain {
-		if h = p.read(ctx, now, span); ctx.Err() == nil {
-			p.kept[span] = h
-		}
+	span := time.Duration(spans[min(i, len(spans)-1)]) * time.Hour
+	ctx, cancel := context.WithTimeout(ctx, pastWithin)
+	defer cancel()
+	h, err := p.read.get(ctx, int(span/time.Hour), func(ctx context.Context) (past, error) { return p.load(ctx, now.Add(-span), now) })
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		h.trouble = "what ran before is still being read"
+	case err != nil:
+		h.trouble = err.Error()
 	}
 	from := now.Add(-time.Duration(hours) * time.Hour)
 	h.runs = slices.DeleteFunc(slices.Clone(h.runs), func(r history.Run) bool { return !r.End.IsZero() && r.End.Before(from) })
@@ -187,22 +196,26 @@ func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 	return h
 }
 
-func (p *pages) read(ctx context.Context, now time.Time, hours int) past {
-	h := past{at: now}
-	from := now.Add(-time.Duration(hours) * time.Hour)
+// Errors of load, as the page shows them.
+var (
+	errRuns     = errors.New("what ran before can't be read")
+	errOutcomes = errors.New("what came of jobs can't be read")
+)
+
+// load reads the past. With an error it returns what could be read.
+func (p *pages) load(ctx context.Context, from, to time.Time) (h past, err error) {
 	src := p.server.Page
-	var err error
 	if src.Running != nil {
-		if h.runs, err = src.Running(ctx, from, now, mostRuns); err != nil {
-			h.trouble = "what ran before can't be read"
+		if h.runs, err = src.Running(ctx, from, to, mostRuns); err != nil {
+			return h, errRuns
 		}
 	}
 	if src.Outcomes != nil {
 		if h.outcomes, err = src.Outcomes(ctx, from, mostRuns); err != nil {
-			h.trouble = "what came of jobs can't be read"
+			return h, errOutcomes
 		}
 	}
-	return h
+	return h, nil
 }
 
 // ago says how long before now something was.

@@ -150,6 +150,10 @@ func (m *Memory) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "a job is named 123 or 120_4", http.StatusBadRequest)
 		return
 	}
+	if err := (parameters{"user": 1}).check(req.URL.RawQuery); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	who, err := m.Asker.who(req)
 	if err == nil && !m.Asker.Trusted(who.UID) {
 		err = fmt.Errorf("user %d may not", who.UID)

@@ -189,6 +189,7 @@ func TestMemory(t *testing.T) {
 		{"GET", "/v1/memory/8", 200, 0},
 		{"GET", "/v1/memory/5", 500, 0},
 		{"GET", "/v1/memory/;", 400, 0},
+		{"GET", "/v1/memory/7?user=%zz", 400, 0},
 		{"GET", "/v1/memory/", 404, 0},
 		{"POST", "/v1/memory/7", 405, 0},
 	} {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
@@ -33,39 +32,48 @@ var ErrNoUsage = errors.New("nothing is known")
 // Bounds of what one question costs, and of what is answered.
 const (
 	mostLines   = 1000
+	mostNames   = 100 // users, and accounts, that a question may be about
 	longestSpan = 400 * 24 * time.Hour
 	answerFor   = time.Minute // how old an answer may be
 	mostAnswers = 32          // that are kept
 )
 
-// usages answers what GPUs were used for, one question at a time.
+// usages answers what GPUs were used for.
 type usages struct {
 	*sheet
 	server *Server
-
-	mu   sync.Mutex
-	kept map[string]answered
+	kept   memo[string, answered]
 }
 
+// answered is a report, or that no run matches.
 type answered struct {
-	at     time.Time
 	report *usage.Report
-	err    error
+	none   error
+}
+
+func newUsages(s *Server) *usages {
+	return &usages{
+		sheet: newSheet(usageSource), server: s,
+		kept: memo[string, answered]{now: s.Now, fresh: answerFor, within: readWithin, most: mostAnswers},
+	}
 }
 
 // report answers a query, if possible with a report up to a minute old. Several requests share the
-// report: it must not be changed.
+// report: it must not be changed. It returns once the report is made, even if the request's reader has gone: the
+// requests' turns bound how many are made at a time.
 func (u *usages) report(ctx context.Context, q usage.Query) (*usage.Report, error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	now := u.server.Now()
-	key := fmt.Sprint(q.From.Unix()/60, q.To.Unix()/60, q.By, len(q.Users), q.Users, len(q.Accounts), q.Accounts)
-	if a, ok := u.kept[key]; ok && now.Sub(a.at) < answerFor && now.Sub(a.at) >= 0 {
-		return a.report, a.err
-	}
-	r, err := u.server.Usage(ctx, q)
-	if err != nil && !errors.Is(err, ErrNoUsage) {
+	key := fmt.Sprintf("%d %d %s %q %q", q.From.Unix()/60, q.To.Unix()/60, q.By, q.Users, q.Accounts)
+	a, err := u.kept.get(context.WithoutCancel(ctx), key, func(ctx context.Context) (answered, error) { return u.make(ctx, q) })
+	if err != nil {
 		return nil, err
+	}
+	return a.report, a.none
+}
+
+func (u *usages) make(ctx context.Context, q usage.Query) (answered, error) {
+	r, err := u.server.Usage(ctx, q)
+	if errors.Is(err, ErrNoUsage) {
+		return answered{none: err}, nil
 	}
 	if r != nil && len(r.Lines) > mostLines {
 		r.More += len(r.Lines) - mostLines
@@ -76,11 +84,7 @@ func (u *usages) report(ctx context.Context, q usage.Query) (*usage.Report, erro
 			}
 		}
 	}
-	if len(u.kept) >= mostAnswers {
-		clear(u.kept)
-	}
-	u.kept[key] = answered{now, r, err}
-	return r, err
+	return answered{report: r}, err
 }
 
 func (u *usages) query(v url.Values) (usage.Query, error) {
@@ -108,7 +112,7 @@ func (u *usages) query(v url.Values) (usage.Query, error) {
 		}
 	}
 	for name, into := range map[string]*[]string{"user": &q.Users, "account": &q.Accounts} {
-		if list := v[name]; len(list) > 0 && len(list) <= 100 {
+		if list := v[name]; len(list) > 0 {
 			*into = slices.Sorted(slices.Values(list))
 		}
 	}
@@ -221,6 +225,7 @@ type usageView struct {
 	Ways     []usage.By
 	Private  bool
 	Trouble  string
+	None     bool // no GPU job has run in the period
 	Report   *usage.Report
 	Lines    []usage.Line
 	More     int
@@ -266,11 +271,10 @@ func (u *usages) show(w http.ResponseWriter, req *http.Request) {
 }
 
 func (u *usages) fill(ctx context.Context, v *usageView) {
-	to := v.Now.Truncate(time.Minute)
-	r, err := u.report(ctx, usage.Query{From: to.Add(-time.Duration(v.Days) * 24 * time.Hour), To: to, By: v.By})
+	r, err := u.report(ctx, usage.Query{From: v.Now.Add(-time.Duration(v.Days) * 24 * time.Hour), To: v.Now, By: v.By})
 	switch {
 	case errors.Is(err, ErrNoUsage):
-		v.Trouble = err.Error()
+		v.None = true
 	case err != nil:
 		v.Trouble = "the database can't be read"
 	default:

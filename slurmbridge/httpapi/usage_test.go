@@ -78,7 +78,7 @@ func TestUsageIsServed(t *testing.T) {
 	if report(get("/v1/usage?by=user", -1)); asked != 1 {
 		t.Errorf("the same within a minute was summed up %d times", asked)
 	}
-	if r := report(get("/v1/usage/me?user=annette", 1000)); len(r.Lines) != 1 || r.Lines[0].Name != "ann" {
+	if r := report(get("/v1/usage/me", 1000)); len(r.Lines) != 1 || r.Lines[0].Name != "ann" {
 		t.Errorf("ann's own: %+v", r)
 	}
 	for path, want := range map[string]int{
@@ -97,6 +97,34 @@ func TestUsageIsServed(t *testing.T) {
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "GPU-hours held by 3 jobs") || !strings.Contains(w.Body.String(), "By "+by) {
 			t.Errorf("the page by %s: %d %.3000s", by, w.Code, w.Body)
 		}
+	}
+}
+
+// The page of a cluster's first minute: before any job nothing is wrong, and a job that has just ended counts.
+func TestUsageOfTheFirstMinute(t *testing.T) {
+	asked := 0
+	s := used(t, &asked)
+	now := s.Now().Truncate(time.Minute).Add(50 * time.Second)
+	s.Now = func() time.Time { return now }
+	summedUp := s.Usage
+	s.Usage = func(context.Context, usage.Query) (*usage.Report, error) { return nil, ErrNoUsage }
+	page := func() string {
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/usage", http.NoBody))
+		must.Equal(t, w.Code, http.StatusOK, "the page's code")
+		return w.Body.String()
+	}
+	if body := page(); strings.Contains(body, `role="alert"`) || !strings.Contains(body, "No GPU job has run") {
+		t.Errorf("before any job: %s", body)
+	}
+	s.Usage = func(ctx context.Context, q usage.Query) (*usage.Report, error) {
+		if end := now.Add(-10 * time.Second); q.To.Before(end) {
+			t.Errorf("a job that ended at %v doesn't count up to %v", end, q.To)
+		}
+		return summedUp(ctx, q)
+	}
+	if body := page(); strings.Contains(body, `role="alert"`) || !strings.Contains(body, "held by 3 jobs") {
+		t.Errorf("after the first: %s", body)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -124,6 +125,9 @@ func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 	}
 	if o.me && (o.users != nil || o.accounts != nil) {
 		return q, errors.New("--me is one user: --user and --account say otherwise")
+	}
+	if slices.Contains(o.users, "") || slices.Contains(o.accounts, "") || o.users != nil && len(o.users) == 0 || o.accounts != nil && len(o.accounts) == 0 {
+		return q, errors.New("--user and --account take names, and got an empty one")
 	}
 	if o.limit < 1 {
 		return q, fmt.Errorf("--limit is %d: at least 1", o.limit)

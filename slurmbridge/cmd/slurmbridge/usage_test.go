@@ -219,6 +219,8 @@ func TestUsageOfNothing(t *testing.T) {
 		"--limit is 0":                                   {2, []string{"--limit", "0"}},
 		"choose one":                                     {2, []string{"--csv", "--json"}},
 		"--me is one user":                               {2, []string{"--me", "--user", "bob"}},
+		"--user and --account take names":                {2, []string{"--user", ""}},
+		"take names, and got an empty":                   {2, []string{"--server", "localhost:1", "--account", "physics,"}},
 		"--charged is worked out from the database":      {2, []string{"--charged", "--me"}},
 		"no answer from the daemon":                      {1, []string{"--me"}},
 		"is Slurm installed here":                        {1, []string{"--charged"}},
@@ -357,6 +359,12 @@ func TestUsageHasTheRunThatJustEnded(t *testing.T) {
 	w.settled = at
 	if _, err := w.usage(ctx, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User}); err != nil || w.settled != at {
 		t.Errorf("footprints are made for every question: %v", err)
+	}
+	w.settled = time.Time{}
+	w.settling.Lock() // by tidy, for as long as that takes
+	defer w.settling.Unlock()
+	if r, err := w.usage(ctx, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User}); err != nil || r.Total.Runs != 1 {
+		t.Errorf("while footprints are made: %+v, %v", r, err)
 	}
 }
 

@@ -321,9 +321,12 @@ func (w *wired) showUsage(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// settle makes the footprints of runs that have ended, unless it did so less than fresh ago.
+// settle makes the footprints of runs that have ended, unless it did so less than fresh ago or is at it: nobody waits
+// for that.
 func (w *wired) settle(ctx context.Context, fresh time.Duration) error {
-	w.settling.Lock()
+	if !w.settling.TryLock() {
+		return nil
+	}
 	defer w.settling.Unlock()
 	if time.Since(w.settled) < fresh {
 		return nil
