@@ -2,6 +2,7 @@
 package etc_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 // analyze runs systemd-analyze on copies of the units that name programs of this
@@ -46,7 +48,7 @@ func TestUnitsAreWellFormed(t *testing.T) {
 
 // What a daemon may do that it need not: 0 nothing, 10 everything.
 func TestUnitsAreHardened(t *testing.T) {
-	for unit, most := range map[string]float64{"slurmbridge.service": 1.6, "gpuprof.service": 2.8} {
+	for unit, most := range map[string]float64{"slurmbridge.service": 1.6, "gpuprof.service": 3.0} {
 		out := analyze(t, unit, "security", "--offline=yes", "--no-pager")
 		m := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`).FindStringSubmatch(out)
 		if m == nil {
@@ -76,6 +78,35 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 				t.Errorf("%s has no line %s", unit, w)
 			}
 		}
+	}
+}
+
+// With the capabilities that its unit leaves it, the agent sees whose step a process descends from.
+func TestAgentSeesStepsOfJobs(t *testing.T) {
+	if dir := os.Getenv("STEP_OF"); dir != "" {
+		fmt.Printf("job %d\n", prolog.StepOf(dir))
+		return
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root: other capabilities")
+	}
+	text := must.Get(os.ReadFile("gpuprof.service"))(t)
+	names := regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.*)$`).FindSubmatch(text)
+	if names == nil {
+		t.Fatal("the unit bounds no capabilities")
+	}
+	bound := strings.ReplaceAll(strings.ToLower(strings.ReplaceAll("-all "+string(names[1]), "CAP_", "+")), " ", ",")
+	program := filepath.Join(t.TempDir(), "slurmstepd")
+	must.OK(t, os.WriteFile(program, must.Get(os.ReadFile("/bin/sleep"))(t), 0o755))
+	step := &exec.Cmd{Path: program, Args: []string{"slurmstepd: [12.batch]", "600"}}
+	must.OK(t, step.Start())
+	defer func() { _ = step.Process.Kill(); _ = step.Wait() }()
+	self := must.Get(os.Executable())(t)
+	agent := exec.Command("setpriv", "--bounding-set", bound, "--inh-caps", "-all", self, "-test.run", "^TestAgentSeesStepsOfJobs$")
+	agent.Env = append(os.Environ(), fmt.Sprintf("STEP_OF=/proc/%d", step.Process.Pid))
+	out, err := agent.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "job 12\n") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
