@@ -23,8 +23,10 @@ type Card struct {
 	Model     string  `json:"model"`
 	Arch      string  `json:"arch,omitempty"`
 	MemMiB    float64 `json:"mem_mib,omitempty"`
-	// Clients is how many MPS clients the card serves at a time, 0 = unknown.
-	Clients int `json:"mps_clients,omitempty"`
+	// Clients is how many MPS clients the card serves at a time, 0 = unknown. MemLimits: card and driver hold a client to
+	// a part of the memory.
+	Clients   int  `json:"mps_clients,omitempty"`
+	MemLimits bool `json:"mps_mem_limits,omitempty"`
 }
 
 const cardsFile = "gpus.json"
@@ -111,23 +113,4 @@ func card(cards []Card, index int) (Card, bool) {
 		return Card{}, false
 	}
 	return cards[i], true
-}
-
-// beforeVolta are the architectures with an MPS that has no limits for clients.
-var beforeVolta = []string{"kepler", "maxwell", "pascal"}
-
-// volta reports whether the card is of Volta or later; false where that isn't known.
-func (c Card) volta() bool { return c.Arch != "" && !slices.Contains(beforeVolta, c.Arch) }
-
-// clients is how many MPS clients the card serves at a time, 0 = not known. NVIDIA's
-// Multi-Process Service manual: 16 before Volta, 48 from then on; more with recent
-// drivers, if the agent says so.
-func (c Card) clients() int {
-	switch {
-	case c.Clients > 0 || c.Arch == "":
-		return c.Clients
-	case !c.volta():
-		return 16
-	}
-	return 48
 }

@@ -83,7 +83,7 @@ func TestAskForALimit(t *testing.T) {
 		}))
 		h := &Hook{
 			Dir: Dir(t.TempDir()), MPS: &MPS{}, MemoryLimit: "profile", Now: time.Now,
-			Cards: []Card{{Arch: "volta", MemMiB: 16160}}, Controller: &Controller{URL: srv.URL + "/"},
+			Cards: []Card{{MemLimits: true, MemMiB: 16160}}, Controller: &Controller{URL: srv.URL + "/"},
 		}
 		if c.url != "" {
 			h.Controller.URL = c.url
@@ -185,7 +185,7 @@ func TestNobodyIsAskedInVain(t *testing.T) {
 	defer srv.Close()
 	for name, change := range map[string]func(h *Hook, j *Job){
 		"off":             func(h *Hook, _ *Job) { h.MemoryLimit = "share" },
-		"Pascal":          func(h *Hook, _ *Job) { h.Cards[0].Arch = "pascal" },
+		"an old driver":   func(h *Hook, _ *Job) { h.Cards[0].MemLimits = false },
 		"a card unheard":  func(h *Hook, _ *Job) { h.Cards = nil },
 		"no memory known": func(h *Hook, _ *Job) { h.Cards[0].MemMiB = 0 },
 		"no controller":   func(h *Hook, _ *Job) { h.Controller = nil },
@@ -193,7 +193,7 @@ func TestNobodyIsAskedInVain(t *testing.T) {
 		"whole GPU":       func(_ *Hook, j *Job) { j.Percent = 0 },
 		"two GPUs":        func(_ *Hook, j *Job) { j.GPUs = []int{0, 1} },
 	} {
-		h := &Hook{Dir: Dir(t.TempDir()), MPS: &MPS{}, MemoryLimit: "profile", Cards: []Card{{Arch: "volta", MemMiB: 16160}}, Controller: &Controller{URL: srv.URL}}
+		h := &Hook{Dir: Dir(t.TempDir()), MPS: &MPS{}, MemoryLimit: "profile", Cards: []Card{{MemLimits: true, MemMiB: 16160}}, Controller: &Controller{URL: srv.URL}}
 		j := &Job{JobID: 7, GPUs: []int{0}, Percent: 50}
 		change(h, j)
 		if err := h.limit(context.Background(), j); err != nil || j.MemLimitMiB != 0 {
@@ -280,7 +280,7 @@ func TestLimitsFollowTheJobs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir := must.Get(os.MkdirTemp("", "sbm"))(t)
 		defer os.RemoveAll(dir)
-		h := &Hook{Dir: Dir(dir), MemoryLimit: "profile", Cards: []Card{{Arch: "volta", MemMiB: 16160}}}
+		h := &Hook{Dir: Dir(dir), MemoryLimit: "profile", Cards: []Card{{MemLimits: true, MemMiB: 16160}}}
 		must.OK(t, os.MkdirAll(h.Dir.gpu(0), 0o755))
 		there := map[int64]*Job{}
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {

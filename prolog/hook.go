@@ -28,7 +28,7 @@ type Hook struct {
 	// JobMap is dcgm-exporter's folder of jobs by GPU, "" = none.
 	JobMap string
 	// MemoryLimit is what CUDA_MPS_PINNED_DEVICE_MEM_LIMIT holds a sharer to on Volta
-	// and later: "off" (default) nothing, "share" its share of the card's memory,
+	// and later, by drivers from release 495 on (CUDA 11.5): "off" (default) nothing, "share" its share of the card's memory,
 	// "generous" twice that, "profile" what the controller gave it: what its application
 	// needs and a part of what is left. An allocation beyond that fails.
 	MemoryLimit string
@@ -132,7 +132,7 @@ func (h *Hook) look(ctx context.Context, gpu int, jobs []*Job) (s Server, asked,
 	if h.MPS.present(gpu) {
 		c, _ := card(h.Cards, gpu)
 		seen := s.PID
-		s, asked = h.MPS.ask(ctx, gpu, s, c.clients(), h.Now())
+		s, asked = h.MPS.ask(ctx, gpu, s, c.Clients, h.Now())
 		if seen != 0 && s.PID != seen {
 			var last Server
 			last, lost = h.MPS.inspect(gpu, true) // it ended in between
@@ -387,7 +387,7 @@ func (h *Hook) limitOf(job int64, gpu int, share int64) int64 {
 }
 
 // limits reports whether MPS can hold a client to a part of the card's memory.
-func (c Card) limits() bool { return c.volta() && c.MemMiB > 0 }
+func (c Card) limits() bool { return c.MemLimits && c.MemMiB > 0 }
 
 func (d Dir) limitsFile(gpu int) string { return filepath.Join(d.gpu(gpu), "limits.json") }
 

@@ -341,16 +341,19 @@ func TestTaskProlog(t *testing.T) {
 		t.Errorf("with a known UUID: %q", got)
 	}
 	h.Percentage, h.Cards = "share", nil
-	for _, c := range []struct{ limit, arch, share, want string }{
-		{"off", "ampere", "50", ""},
-		{"", "ampere", "50", ""},
-		{"share", "", "50", ""},
-		{"share", "pascal", "50", ""},
-		{"share", "ampere", "25", "0=10240M"},
-		{"generous", "hopper", "25", "0=20480M"},
-		{"generous", "volta", "60", "0=40960M"},
+	for _, c := range []struct {
+		limit       string
+		can         bool
+		share, want string
+	}{
+		{"off", true, "50", ""},
+		{"", true, "50", ""},
+		{"share", false, "50", ""},
+		{"share", true, "25", "0=10240M"},
+		{"generous", true, "25", "0=20480M"},
+		{"generous", true, "60", "0=40960M"},
 	} {
-		h.MemoryLimit, h.Cards = c.limit, []Card{{Arch: c.arch, MemMiB: 40960}}
+		h.MemoryLimit, h.Cards = c.limit, []Card{{MemLimits: c.can, MemMiB: 40960}}
 		w := want("")
 		if c.want != "" {
 			w = strings.Replace(w, "export SLURMBRIDGE", "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+c.want+"\nexport SLURMBRIDGE", 1)

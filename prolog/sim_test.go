@@ -42,7 +42,7 @@ func node(t *testing.T, model, arch string, scale int, init ...string) (*Hook, *
 		t.Fatalf("%v: %s", err, out)
 	}
 	h.MPS.Env = []string{"GPUSIM_STATE=" + b.state}
-	h.Cards = []Card{{Index: 0, Arch: arch, MemMiB: 40960}}
+	h.Cards = []Card{{Index: 0, Arch: arch, MemMiB: 40960, Clients: 48}}
 	t.Cleanup(func() { h.MPS.kill(0, controlName, serverName) })
 	return h, b
 }

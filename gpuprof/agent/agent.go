@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -140,12 +142,15 @@ func (a *Agent) Start() error {
 		a.gpus[g.index] = g
 		cards = append(cards, prolog.Card{
 			Index: g.index, NVMLIndex: d.Index, Minor: d.Minor, UUID: g.uuid(), Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB,
-			Lost: d.Lost != "",
+			Lost: d.Lost != "", Clients: d.MPS.MaxClients, MemLimits: d.MPS.MemoryLimit,
 		})
 	}
 	for _, d := range slices.SortedStableFunc(slices.Values(a.Devices), byFile) {
 		if d.Lost != "" {
 			a.Log.Error("NVML has lost a GPU: its jobs share without MPS, and nothing is known of them", "gpu", len(cards), "why", d.Lost)
+		}
+		if d.MPS.ThreadPercentage && !d.MPS.MemoryLimit {
+			a.Metrics.noLimits.Set(1)
 		}
 		if !d.MIG.On || len(d.MIG.Instances) == 0 {
 			add(d, "")
@@ -154,6 +159,10 @@ func (a *Agent) Start() error {
 		for k := range d.MIG.Instances {
 			add(d.Instance(k), d.MIG.Instances[k].UUID)
 		}
+	}
+	// Process 1 has all capabilities, as slurmstepd has.
+	if _, err := os.Readlink(filepath.Join(a.process(1), "exe")); errors.Is(err, os.ErrPermission) {
+		a.Log.Warn("processes of other programs can't be looked at: where Slurm uses no control groups, none is known to be a job's (CAP_SYS_PTRACE)", "err", err)
 	}
 	var err error
 	if a.before, err = a.load(); err != nil {

@@ -188,6 +188,7 @@ func TestSeveralGPUs(t *testing.T) {
 func migged() []nvml.Device {
 	a100 := nvml.Device{Minor: 1, Index: 0, UUID: "GPU-a", MemMiB: 40960}
 	a100.Cores = 6912
+	a100.MPS = nvml.MPS{MaxClients: 48, MemoryLimit: true}
 	a100.MIG = nvml.MIG{Can: true, On: true, Instances: []nvml.Instance{{UUID: "MIG-1", MemMiB: 4864, SMs: 14}, {UUID: "MIG-2", MemMiB: 9856, SMs: 28}}}
 	return []nvml.Device{a100, {Minor: 0, Index: 1, UUID: "GPU-b", MemMiB: 40960}}
 }
@@ -198,7 +199,8 @@ func TestMIGInstances(t *testing.T) {
 	b.Devices = migged()
 	must.OK(t, b.Start())
 	cards, err := b.Dir.Cards("")
-	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-b" || cards[1].UUID != "MIG-1" || cards[2].UUID != "MIG-2" || cards[2].MemMiB != 9856 {
+	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-b" || cards[1].UUID != "MIG-1" || cards[2].UUID != "MIG-2" || cards[2].MemMiB != 9856 ||
+		cards[0].MemLimits || !cards[2].MemLimits || cards[2].Clients != 48 {
 		t.Fatalf("%+v %v", cards, err)
 	}
 	b.gpus[2].card = &card{memory: is(5000), act: func() (nvml.Activity, error) { return nvml.Activity{SM: 0.3, Graphics: 0.6}, nil }}

@@ -24,6 +24,7 @@ type Metrics struct {
 
 	jobs       prometheus.Gauge
 	withoutMPS prometheus.Gauge
+	noLimits   prometheus.Gauge
 	samples    *prometheus.CounterVec
 	lies       *prometheus.CounterVec
 	records    prometheus.Counter
@@ -50,6 +51,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		jobs:       auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "jobs", Help: "Jobs with a GPU that run on this node."}),
 		withoutMPS: auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "sharers_without_mps", Help: "Running jobs that share a GPU and have a process on it that computes without MPS."}),
+		noLimits:   auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "mps_memory_limit_missing", Help: "1 where the driver is too old (before CUDA 11.5) to hold MPS clients to a part of the memory of a card that could, else 0."}),
 		samples:    auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "samples_total", Help: "Samples of a GPU, by result (ok, error)."}, []string{"result"}),
 		lies:       auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "figures_dropped_total", Help: "Figures that the driver gave and that can't be true, by figure."}, []string{"figure"}),
 		records:    auto.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "records_total", Help: "Records of jobs that were closed."}),

@@ -56,15 +56,18 @@ type MPS struct {
 // from Volta on 48, and 60 since the manual of release 590, which is CUDA 13.1's.
 // -multiuser-server is for Volta and later; on Pascal the daemon takes it and its
 // clients fail (kubernetes-sigs/dra-driver-nvidia-gpu pull request 1153, tried on
-// compute capability 6.1). Memory limits came with CUDA 11.5 (NVIDIA, "Revealing
-// new features in the CUDA 11.5 toolkit"). A card of unknown capability is taken
-// for an old one.
+// compute capability 6.1). The control daemons of 470, 535 and 550.163 don't know it,
+// the one of 555.58 (CUDA 12.5) does. Memory limits came with CUDA 11.5 (NVIDIA, "Revealing
+// new features in the CUDA 11.5 toolkit"): the libcuda of 470 (CUDA 11.4) has no
+// CUDA_MPS_PINNED_DEVICE_MEM_LIMIT in it, the one of 535 does. A card of unknown
+// capability is taken for an old one.
 func mpsRules(major, cuda int) MPS {
 	m := MPS{OneUser: true, MaxClients: 16}
 	if major < 7 {
 		return m
 	}
-	m.MultiUser, m.ThreadPercentage, m.OwnAddresses = true, true, true
+	m.ThreadPercentage, m.OwnAddresses = true, true
+	m.MultiUser = cuda >= 12050
 	m.MemoryLimit = cuda >= 11050
 	m.MaxClients = 48
 	if cuda >= 13010 {

@@ -102,6 +102,23 @@ func sleeper(t *testing.T) (pid int) {
 	return p.Process.Pid
 }
 
+// What MPS can follows from card and driver: the driver's library is what reads the limit of memory.
+func TestMPSByDriver(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		major, cuda int
+		want        MPS
+	}{
+		{"unknown", 0, 0, MPS{OneUser: true, MaxClients: 16}},
+		{"Pascal, 535", 6, 12020, MPS{OneUser: true, MaxClients: 16}},
+		{"Volta, 470", 7, 11040, MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true}},
+		{"Hopper, 535", 9, 12020, MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true, MemoryLimit: true}},
+		{"Hopper, 555", 9, 12050, MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true, MemoryLimit: true, MultiUser: true}},
+	} {
+		must.Equal(t, mpsRules(c.major, c.cuda), c.want, c.name)
+	}
+}
+
 // Every card has its own matrix.
 func TestCapabilities(t *testing.T) {
 	all := Answers{}
@@ -118,9 +135,9 @@ func TestCapabilities(t *testing.T) {
 	volta := without(all, GPM)
 	pascal := without(volta, Energy, "mps_processes")
 	inMIG := without(volta, Utilisation, ProcessUtilisation, SampleBuffer)
-	old, young := MPS{OneUser: true, MaxClients: 16}, MPS{OneUser: true, MultiUser: true, MaxClients: 48, ThreadPercentage: true, MemoryLimit: true, OwnAddresses: true}
+	old, young := MPS{OneUser: true, MaxClients: 16}, MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, MemoryLimit: true, OwnAddresses: true}
 	recent := young
-	recent.MaxClients = 60
+	recent.MultiUser, recent.MaxClients = true, 60
 	for _, c := range []struct {
 		cfg           gpusim.Config
 		arch, compute string

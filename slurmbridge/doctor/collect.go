@@ -208,6 +208,9 @@ type Agent struct {
 	Ahead time.Duration
 	// MPS says whether the node has nvidia-cuda-mps-control; nil = not known.
 	MPS *bool
+	// NoLimits says that the node's driver is too old to hold MPS clients to a part of the memory of a card that could;
+	// nil = not known.
+	NoLimits *bool
 	// Containers says of each container runtime of the node whether its containers see the MPS daemons' folder by
 	// themselves.
 	Containers map[string]bool

@@ -217,6 +217,7 @@ func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 		return out // an answer without metrics says nothing
 	}
 	out.MPS, out.Hooks = flag(families["gpuprof_mps_control_present"]), flag(families["gpuprof_hook_settings_ok"])
+	out.NoLimits = flag(families["gpuprof_mps_memory_limit_missing"])
 	for _, m := range families["gpuprof_container_runtime_ready"].GetMetric() {
 		for _, l := range m.GetLabel() {
 			if out.Containers == nil {

@@ -724,6 +724,10 @@ func (e *exam) agents() {
 	noMPS := nodesThat(e.gpus, func(n *text.Node) bool { mps := e.Agents[n.Name].MPS; return sharesOf(n) > 0 && mps != nil && !*mps })
 	e.when(noMPS != "", "mps-binary", Error, "no nvidia-cuda-mps-control on "+noMPS, "jobs that share a GPU there take turns instead of running side by side",
 		run("apt-get install nvidia-cuda-mps   # or your driver's package, on each of them"))
+	noLimits := nodesThat(e.gpus, func(n *text.Node) bool { no := e.Agents[n.Name].NoLimits; return sharesOf(n) > 0 && no != nil && *no })
+	e.when(noLimits != "", "mps-memory-limit", Warning, "the driver on "+noLimits+" is too old to hold jobs that share a GPU to a part of its memory",
+		"a job that takes more than it was given isn't stopped, and its neighbours run out of memory",
+		run("# install a driver of CUDA 11.5 or later, or set memory_limits: false for these cards in gpu_types of slurmbridge.yaml"))
 	unseen := nodesThat(e.gpus, func(n *text.Node) bool { return sharesOf(n) > 0 && answers(n) && e.Agents[n.Name].MPS == nil })
 	e.when(unseen != "", "mps-unseen", Note, "whether "+unseen+" have nvidia-cuda-mps-control can't be seen from here",
 		"where it is missing jobs that share a GPU take turns instead of running side by side",

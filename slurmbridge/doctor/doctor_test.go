@@ -265,6 +265,7 @@ func TestEachFinding(t *testing.T) {
 		{"unknown card", node("gpu:radeon:1,mps:100"), "warning gpu-unknown", "gpu_types:"},
 		{"agent away", func(f *Facts) { f.Agents["gpu2"] = Agent{Err: "connection refused"} }, "warning agent", ""},
 		{"agent unheard of", func(f *Facts) { delete(f.Agents, "gpu1") }, "warning agent", ""},
+		{"no memory limits", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(true), NoLimits: ptr(true)} }, "warning mps-memory-limit", "# install a driver of CUDA 11.5 or later, or set memory_limits: false for these cards in gpu_types of slurmbridge.yaml"},
 		{"no mps binary", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(false)} }, "error mps-binary", ""},
 		{"clock", func(f *Facts) { f.Agents["gpu2"] = Agent{Ahead: -3 * time.Second, MPS: ptr(true)} }, "warning clock", "chronyc tracking   # on gpu2"},
 		{
@@ -746,7 +747,7 @@ func TestAskAgents(t *testing.T) {
 			case "/-/healthy":
 				http.Error(w, "gpu 3 is lost", http.StatusServiceUnavailable)
 			case "/metrics":
-				fmt.Fprintf(w, "# TYPE gpuprof_jobs gauge\ngpuprof_jobs 3\n# TYPE gpuprof_mps_control_present gauge\ngpuprof_mps_control_present %d\n# TYPE gpuprof_hook_settings_ok gauge\ngpuprof_hook_settings_ok %d\n", mps, hooks)
+				fmt.Fprintf(w, "# TYPE gpuprof_jobs gauge\ngpuprof_jobs 3\n# TYPE gpuprof_mps_control_present gauge\ngpuprof_mps_control_present %d\n# TYPE gpuprof_hook_settings_ok gauge\ngpuprof_hook_settings_ok %d\n# TYPE gpuprof_mps_memory_limit_missing gauge\ngpuprof_mps_memory_limit_missing 1\n", mps, hooks)
 			}
 		}
 	}
@@ -779,7 +780,7 @@ func TestAskAgents(t *testing.T) {
 		"no MPS": {agentAt(t, tells(0, 1), false), "http", http.DefaultClient, func(a Agent) bool {
 			return a.MPS != nil && !*a.MPS && a.Hooks != nil && *a.Hooks && a.Sick == "gpu 3 is lost"
 		}},
-		"hooks":  {agentAt(t, tells(1, 0), false), "http", http.DefaultClient, func(a Agent) bool { return *a.MPS && !*a.Hooks }},
+		"hooks":  {agentAt(t, tells(1, 0), false), "http", http.DefaultClient, func(a Agent) bool { return *a.MPS && !*a.Hooks && *a.NoLimits }},
 		"older":  {agentAt(t, healthy, false), "http", http.DefaultClient, func(a Agent) bool { return a.MPS == nil && a.Hooks == nil && a.Err == "" }},
 		"closed": {closed, "http", http.DefaultClient, func(a Agent) bool { return a.Err == "connection refused" }},
 	} {

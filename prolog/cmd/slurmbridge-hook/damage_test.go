@@ -37,7 +37,7 @@ func newHookNode(t *testing.T, bin string) *hookNode {
 		exec.Command(filepath.Join(bin, "gpusim"), "init", "--state", n.in("state"), "--model", "v100", "--scale", "20").Run(),
 		os.WriteFile(n.in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", n.in("run"), filepath.Join(bin, "nvidia-cuda-mps-control"), n.in("state")), 0o644),
 		os.Mkdir(n.in("run"), 0o755),
-		prolog.Dir(n.in("run")).WriteCards([]prolog.Card{{Arch: "volta", MemMiB: 16160}}),
+		prolog.Dir(n.in("run")).WriteCards([]prolog.Card{{MemLimits: true, MemMiB: 16160}}),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -190,7 +190,7 @@ func TestHooksOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = syscall.Unmount(n.in("run"), syscall.MNT_DETACH) }()
-	must.OK(t, prolog.Dir(n.in("run")).WriteCards([]prolog.Card{{Arch: "volta", MemMiB: 16160}}))
+	must.OK(t, prolog.Dir(n.in("run")).WriteCards([]prolog.Card{{MemLimits: true, MemMiB: 16160}}))
 	fill := func() {
 		t.Helper()
 		f := must.Get(os.Create(n.in("run/ballast")))(t)

@@ -470,7 +470,7 @@ func TestMemoryLimitByProfile(t *testing.T) {
 		os.Chmod(run, 0o755),
 		os.WriteFile(in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\ncontroller: %s\nmunge_socket: %s\n", run, control, state, controller.URL, m.Socket), 0o644),
 		exec.Command(in("bin/gpusim"), "init", "--state", state, "--model", "v100", "--scale", "20").Run(),
-		prolog.Dir(run).WriteCards([]prolog.Card{{Arch: "volta", MemMiB: 16160}}),
+		prolog.Dir(run).WriteCards([]prolog.Card{{MemLimits: true, MemMiB: 16160}}),
 	} {
 		if err != nil {
 			t.Fatal(err)
