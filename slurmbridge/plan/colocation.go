@@ -26,7 +26,7 @@ type kind struct {
 	user, array, rank                    string
 	limit, deadline, slowdown, mem, done float64
 	elapsed                              float64
-	noShare, arrayOnly                   bool
+	noShare, arrayOnly, limitFixed       bool
 	shares                               int
 }
 
@@ -58,7 +58,7 @@ func newMember(f floater, fresh bool) member {
 	x := &f.Running
 	return member{floater: f, fresh: fresh, kind: kind{
 		profile: x.Profile, user: x.User, limit: x.LimitS, deadline: x.DeadlineS, slowdown: x.MaxSlowdown, mem: x.MemLimitMiB,
-		done: x.DoneS, elapsed: x.ElapsedS, noShare: x.NoShare, arrayOnly: x.ArrayOnly, shares: x.Shares, array: x.Array, rank: x.Rank,
+		done: x.DoneS, elapsed: x.ElapsedS, noShare: x.NoShare, arrayOnly: x.ArrayOnly, limitFixed: x.LimitFixed, shares: x.Shares, array: x.Array, rank: x.Rank,
 	}}
 }
 

@@ -62,13 +62,16 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	}
 	r.plan.Plain = v.promise()
 	p.Decider.Guard.Begin(&v.State)
-	if in.Gate != "" && !in.Unproved || in.Shadow {
+	mayGroup := in.Gate != "" && !in.Unproved || in.Shadow
+	if mayGroup {
 		r.fillAll()
 	}
 	r.seeAs("")
 	r.makeAll()
 	p.Decider.Guard.Begin(&v.State) // of the jobs that are left
-	r.keepTurns()
+	if mayGroup {
+		r.keepTurns()
+	}
 	r.noteWaiting()
 	r.plan.Repairs = slices.Concat(r.plan.Repairs, v.gate, v.ungate)
 	return r.plan

@@ -137,6 +137,13 @@ func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
 	if g := plan.Groups[0].Group; g.Kind != job.Turn || m.Ref != "s" || m.Shares >= job.Units || m.MemMiB < 4096 || m.MemMiB > 4506 {
 		t.Errorf("%+v", g)
 	}
+	// Without a gate, or with one that Slurm has not shown yet, nothing could take such a job back.
+	for _, held := range []func(){func() { in.Unproved = true }, func() { in.Unproved, in.Gate = false, "" }} {
+		held()
+		if plan := p.Plan(in); len(plan.Groups) > 0 || len(plan.Unfit) > 0 {
+			t.Errorf("gate %q: released: %+v, ungated: %v", in.Gate, plan.Groups, plan.Unfit)
+		}
+	}
 }
 
 // Explanation: each job of a window is told what was considered and why the rest was refused.
