@@ -186,8 +186,8 @@ type Record struct {
 	Host        *Host       `json:"host,omitempty"` // nil = not known
 	Neighbours  []Neighbour `json:"neighbours,omitempty"`
 	// Mixed lists the figures that are the whole GPU's though the job had neighbours:
-	// nothing distinguishes the sharers. Before Volta MPS shows one process for all; PCIe
-	// and power are never given by process. Empty for a solo run.
+	// nothing distinguishes the sharers. Before Volta MPS shows one process for all, core use is theirs only while the
+	// driver's samples of processes add up, and PCIe and power are never given by process. Empty for a solo run.
 	Mixed []string `json:"mixed,omitempty"`
 	// Successful samples, and failed ones.
 	Samples int `json:"samples"`

@@ -97,6 +97,7 @@ type gpu struct {
 	uses       map[int]float64 // SM utilisation by process
 	usesAt     time.Time       // up to when the driver's were read
 	usesRead   time.Time
+	samples    samples
 	without    map[int]bool // processes that the last reading found to compute without MPS
 }
 

@@ -313,12 +313,12 @@ func TestOwnerByStep(t *testing.T) {
 		}
 	}
 	for pid, want := range map[int]int64{11: 11, 12: 11, 21: 12, 31: 0, 41: 0, 51: 11, 61: 16, 62: 18, 63: 18, 64: 15, 65: 0, 67: 17, 71: 0, 81: 0, 90: 0, 4711: 0} {
-		if job, server := a.owner(pid); job != want || server {
-			t.Errorf("process %d is job %d's (a server: %v), want %d", pid, job, server, want)
+		if o := a.owner(pid); o != (owner{job: want}) {
+			t.Errorf("process %d is %+v's, want job %d", pid, o, want)
 		}
 	}
-	if job, server := a.owner(50); job != 0 || !server {
-		t.Errorf("the MPS server is %d's, %v", job, server)
+	if o := a.owner(50); o != (owner{server: true}) {
+		t.Errorf("the MPS server is %+v's", o)
 	}
 }
 
@@ -370,6 +370,7 @@ func TestAJobThatDoesNothingIsTold(t *testing.T) {
 func TestASharerThatDoesNothing(t *testing.T) {
 	for told, want := range map[bool]int{true: 1, false: 0} {
 		b := newBench(t)
+		busy := b.now.Add(time.Minute) // until when job 2 is
 		b.gpus[0].dev.MPS.OwnAddresses = true
 		pids := map[int]int64{1: 1, 2: 2}
 		if !told {
@@ -384,7 +385,11 @@ func TestASharerThatDoesNothing(t *testing.T) {
 			return out, nil
 		}
 		c.uses = func(time.Time) ([]nvml.ProcessUse, error) {
-			return []nvml.ProcessUse{{PID: 1, At: b.now, SM: 0.4}, {PID: 2, At: b.now, SM: 0}}, nil
+			second := 0.0
+			if b.now.Before(busy) {
+				second = 0.1
+			}
+			return []nvml.ProcessUse{{PID: 1, At: b.now, SM: 0.5 - second}, {PID: 2, At: b.now, SM: second}}, nil
 		}
 		b.gpus[0].card = c
 		b.begin(1, 0, 0)

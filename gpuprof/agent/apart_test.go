@@ -33,10 +33,19 @@ func (b *bench) two(pids map[int]int64) (r1, r2 *gpuprof.Record) {
 		}
 		return out, nil
 	}
+	// The driver's samples of processes: a tenth of the time for each number, and the server has none.
+	sm := func(pid int) float64 { return 0.1 * float64(pid) * float64(min(1, max(pids[pid], -pids[pid]))) }
+	c.use = func() (float64, float64, error) {
+		sum := 0.0
+		for pid := range pids {
+			sum += sm(pid)
+		}
+		return sum, 0.2, nil
+	}
 	c.uses = func(time.Time) ([]nvml.ProcessUse, error) {
 		var out []nvml.ProcessUse
 		for pid := range pids {
-			out = append(out, nvml.ProcessUse{PID: pid, At: b.now, SM: 0.1 * float64(pid)})
+			out = append(out, nvml.ProcessUse{PID: pid, At: b.now, SM: sm(pid)})
 		}
 		return out, nil
 	}
@@ -67,6 +76,62 @@ func TestSharersAreToldApart(t *testing.T) {
 	}
 	if r1.Processes != 2 || r1.ProcessMiB != 200 || r2.Processes != 1 || r2.ProcessMiB != 300 {
 		t.Errorf("processes %d of up to %v MiB, and %d of %v", r1.Processes, r1.ProcessMiB, r2.Processes, r2.ProcessMiB)
+	}
+}
+
+// Whose the driver's samples are is known only where they add up. Otherwise the clients' core use is the GPU's, and marked as
+// mixed, and no job counts as idle for having none. A job alone has all of them.
+func TestSamplesThatAreNotTheClients(t *testing.T) {
+	const gpu = 0.8
+	for name, c := range map[string]struct {
+		sms   map[int]float64 // by process: 1 and 2 are the jobs', 3 is the server
+		apart bool            // two other jobs had samples at once before
+		own   bool
+		idle  bool // job 2
+	}{
+		"each its own":                {sms: map[int]float64{1: 0.5, 2: 0.3, 3: 0}, own: true},
+		"each its own, one does none": {sms: map[int]float64{1: 0.8}, apart: true, own: true, idle: true},
+		"within a tenth":              {sms: map[int]float64{1: 0.5, 2: 0.25}, own: true},
+		"the server's":                {sms: map[int]float64{1: 0, 2: 0, 3: 0.8}},
+		"a part is the server's":      {sms: map[int]float64{1: 0.4, 2: 0.35, 3: 0.05}},
+		"not all of them":             {sms: map[int]float64{1: 0.6, 2: 0}},
+		"the GPU's for each":          {sms: map[int]float64{1: 0.8, 2: 0.8}},
+		"the GPU's for one":           {sms: map[int]float64{1: 0.8, 2: 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.gpus[0].dev.MPS.OwnAddresses = true
+			b.proc(map[int]int64{1: 1, 2: 2, 3: 0})
+			card := b.steady()
+			card.use = func() (float64, float64, error) { return gpu, 0.2, nil }
+			card.procs = func() ([]nvml.Process, error) { return []nvml.Process{{PID: 1}, {PID: 2}, {PID: 3}}, nil }
+			card.uses = func(time.Time) (out []nvml.ProcessUse, err error) {
+				for pid, sm := range c.sms {
+					out = append(out, nvml.ProcessUse{PID: pid, At: b.now, SM: sm})
+				}
+				return out, nil
+			}
+			b.gpus[0].card = card
+			b.gpus[0].samples.apart = c.apart
+			b.begin(1, 0, 0)
+			b.begin(2, 0, 0)
+			b.scan()
+			b.until(b.now.Add(10 * time.Minute))
+			idle := b.idleFor()[2] > 0
+			b.end(1)
+			b.end(2)
+			r := b.closed(1)
+			want := gpu
+			if c.own {
+				want = c.sms[1]
+			}
+			if math.Abs(r.Mean.Core-want) > 1e-9 || slices.Contains(r.Mixed, "core") == c.own || slices.Contains(r.Unknown, "core") {
+				t.Errorf("core use %v, want %v; mixed %v, unknown %v", r.Mean.Core, want, r.Mixed, r.Unknown)
+			}
+			if idle != c.idle {
+				t.Errorf("job 2 counts as idle: %v", idle)
+			}
+		})
 	}
 }
 

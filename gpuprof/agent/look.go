@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -34,6 +35,8 @@ type look struct {
 	// for which they do.
 	own  map[int64]*gpuprof.Reading
 	told gpuprof.Figures
+	// judging: the jobs' core use is unknown until it is clear whose the driver's samples of processes are.
+	judging bool
 	// clients are each job's processes.
 	clients map[int64]clients
 }
@@ -67,7 +70,7 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 		err = failures(err, perr)
 	}
 	a.processes(g, jobs, &l)
-	if !r.Has(gpuprof.FigCore) && r.Has(gpuprof.FigGPU) && !errors.Is(aerr, nvml.ErrNotYet) {
+	if !r.Has(gpuprof.FigCore) && r.Has(gpuprof.FigGPU) && !errors.Is(aerr, nvml.ErrNotYet) && !l.judging {
 		l.core(r.Value[gpuprof.FigGPU], gpuprof.CoreGPU)
 	}
 	g.energy(&l, a.Now)
@@ -275,14 +278,16 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
 	if err != nil {
 		list = nil
 	}
-	owners, unknown := make([]int64, len(list)), false // 0 = a server that isn't one of the jobs' processes
+	owners, unknown := map[int]owner{}, false
 	l.clients = map[int64]clients{}
 	before := g.without
 	g.without = map[int]bool{}
-	for i, p := range list {
-		id, server := a.owner(p.PID)
-		unknown = unknown || id == 0 && !(server && g.dev.MPS.OwnAddresses) // a server that stands for all its clients, say
-		if owners[i] = id; id != 0 && p.MemMiB >= 0 && p.MemMiB <= g.most(gpuprof.FigMem) {
+	for _, p := range list {
+		o := a.owner(p.PID)
+		id := o.job
+		owners[p.PID] = o
+		unknown = unknown || id == 0 && !(o.server && g.dev.MPS.OwnAddresses) // a server that stands for all its clients, say
+		if id != 0 && p.MemMiB >= 0 && p.MemMiB <= g.most(gpuprof.FigMem) {
 			c := l.clients[id]
 			l.clients[id] = clients{c.n + 1, max(c.mostMiB, p.MemMiB), c.withoutMPS || p.WithoutMPS && before[p.PID]}
 		}
@@ -305,10 +310,21 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
 	}
 	own, told := map[int64]*gpuprof.Reading{}, gpuprof.Of(gpuprof.FigMem)
 	if known {
-		told |= gpuprof.Of(gpuprof.FigCore)
+		theirs, decided := true, true
+		if sms != nil {
+			a.weigh(g, owners, sms, l)
+			theirs, decided = g.samples.ofClients()
+		}
+		switch {
+		case !decided:
+			l.judging = true
+			l.reading.Known &^= gpuprof.Of(gpuprof.FigCore)
+		case theirs:
+			told |= gpuprof.Of(gpuprof.FigCore)
+		}
 	}
-	for i, p := range list {
-		id := owners[i]
+	for _, p := range list {
+		id := owners[p.PID].job
 		if id == 0 {
 			continue // a server whose clients are in the list, too
 		}
@@ -361,18 +377,82 @@ func (g *gpu) sms(l *look) (map[int]float64, bool) {
 	if age := l.at.Sub(g.usesRead); age < 0 || age > remembered {
 		// Nothing used the GPU, as the driver says too, or this can't be believed.
 		g.uses = nil
-		return nil, l.reading.Has(gpuprof.FigGPU) && l.reading.Value[gpuprof.FigGPU] < changed
+		return nil, l.reading.Has(gpuprof.FigGPU) && l.reading.Value[gpuprof.FigGPU] < gpuprof.IdleBelow
 	}
 	return g.uses, true
+}
+
+// samples is what the driver's samples of processes added up to, next to what the GPU did: sums over the time, of which
+// older parts count less. A sample has one process for each engine, the one that was active on it when the sample was taken
+// (NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE in ctrl2080perf.h of NVIDIA's open kernel modules, df1c9a3de2). Which one that is
+// while MPS clients compute side by side no card has shown yet: each in its turn, one of them always, or their server. So
+// the samples are the clients' own only while they add up, and only where two clients have had some at once: a client that
+// is never sampled may do nothing, or be one of those that the driver leaves out.
+type samples struct {
+	at              time.Time // of the last reading
+	over            float64   // s
+	clients, server float64   // s in which the samples say that they computed
+	device          float64   // s in which the GPU did
+	apart           bool      // two clients had samples at once
+}
+
+const (
+	samplesFade   = 30.0 // s after which a part of the time counts a third
+	samplesEnough = 5.0  // s from which on they are judged
+	samplesOff    = 0.1  // by which part of the GPU's use the clients' may differ from it
+	samplesRound  = 0.02 // of the time: percentages are whole numbers, and read at different moments
+)
+
+// weigh adds a reading of a GPU that several jobs share. A process that has ended is nobody's.
+func (a *Agent) weigh(g *gpu, owners map[int]owner, sms map[int]float64, l *look) {
+	s := &g.samples
+	took := l.at.Sub(s.at).Seconds()
+	if s.at.IsZero() || took < 0 || took > samplesFade {
+		took = 0 // nobody looked
+	}
+	s.at = l.at
+	server, clients, busy := 0.0, 0.0, map[int64]bool{}
+	for pid, sm := range sms {
+		o, seen := owners[pid]
+		if !seen {
+			o = a.owner(pid)
+		}
+		switch {
+		case o.job != 0:
+			clients += sm
+			busy[o.job] = busy[o.job] || sm > 0
+		case o.server:
+			server += sm
+		}
+	}
+	fade := math.Exp(-took / samplesFade)
+	s.over = s.over*fade + took
+	s.clients = s.clients*fade + took*clients
+	s.server = s.server*fade + took*server
+	s.device = s.device*fade + took*l.reading.Value[gpuprof.FigGPU]
+	maps.DeleteFunc(busy, func(_ int64, is bool) bool { return !is })
+	s.apart = s.apart || len(busy) > 1
+}
+
+// ofClients reports whether the samples are the clients' own, and whether that is known yet.
+func (s *samples) ofClients() (is, known bool) {
+	round := samplesRound * s.over
+	return s.apart && math.Abs(s.clients-s.device) <= samplesOff*s.device+round && s.server <= round, s.over >= samplesEnough
 }
 
 // deepest bounds the walk from a process to its step.
 const deepest = 64
 
+// owner is whose a process is: a job's, or it is an MPS server, which belongs to no job. Where nothing is known both are
+// zero.
+type owner struct {
+	job    int64
+	server bool
+}
+
 // owner finds a process's job by its control group, or where Slurm doesn't use them
-// by the step that is its ancestor. server is true for an MPS server, which
-// belongs to no job. Where nothing is known both are zero.
-func (a *Agent) owner(pid int) (job int64, server bool) {
+// by the step that is its ancestor.
+func (a *Agent) owner(pid int) owner {
 	dir := a.process(pid)
 	if groups, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil {
 		job, sluid := prolog.InGroup(groups)
@@ -380,15 +460,15 @@ func (a *Agent) owner(pid int) (job int64, server bool) {
 			job = a.jobNamed(sluid)
 		}
 		if job != 0 {
-			return job, false
+			return owner{job: job}
 		}
 	}
 	if job := a.stepOf(pid); job != 0 {
-		return job, false
+		return owner{job: job}
 	}
 	// The kernel cuts nvidia-cuda-mps-server to 15 bytes.
 	name, err := os.ReadFile(filepath.Join(dir, "comm"))
-	return 0, err == nil && bytes.HasPrefix(name, []byte("nvidia-cuda-mps"))
+	return owner{server: err == nil && bytes.HasPrefix(name, []byte("nvidia-cuda-mps"))}
 }
 
 func (a *Agent) process(pid int) string {
