@@ -249,11 +249,6 @@ func MakePlanReport(st *job.Status) *PlanReport {
 	for _, c := range st.Plan.Changes() {
 		r.Changes = append(r.Changes, c.Text())
 	}
-	for i := range st.Plan.WouldAdopt {
-		for _, c := range st.Plan.WouldAdopt[i].Release {
-			r.Changes = append(r.Changes, "not done, adopt is in shadow: "+c.Text())
-		}
-	}
 	return r
 }
 

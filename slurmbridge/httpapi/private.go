@@ -92,7 +92,7 @@ func public(st *job.Status) *job.Status {
 	}
 	if st.Plan != nil { // shadow mode draws its groups
 		plan := *st.Plan
-		plan.Groups, plan.WouldAdopt = hidden(plan.Groups), hidden(plan.WouldAdopt)
+		plan.Groups = hidden(plan.Groups)
 		out.Plan = &plan
 	}
 	out.Apps = make(map[string]job.App, len(st.Apps))

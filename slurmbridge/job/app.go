@@ -116,6 +116,7 @@ const (
 	UnfitUnbilled     Unfit = "unbilled"
 	UnfitUnshared     Unfit = "unshared-gpus"
 	UnfitPromised     Unfit = "has-deadline"
+	UnfitRuleInShadow Unfit = "rule-in-shadow"
 )
 
 // unfits are the reasons in words.
@@ -147,6 +148,7 @@ var unfits = map[Unfit]string{
 	UnfitUnbilled:     "it didn't ask to share, and its partition bills GPUs and no shares of one",
 	UnfitUnshared:     "it didn't ask to share, and may have a GPU without shares",
 	UnfitPromised:     "it didn't ask to share, and has a deadline",
+	UnfitRuleInShadow: "it didn't ask to share, and the rule of the site that matches it is in shadow (adopt_mode)",
 	UnfitGPULimit:     "it didn't ask to share, and Slurm would not count its shares under a limit on GPUs",
 	UnfitNoPartner:    "it didn't ask to share, and has a GPU of its own: no job fits next to it now",
 }

@@ -90,10 +90,8 @@ type Plan struct {
 	// together with others, or next to running ones.
 	Unfit     map[string]Unfit
 	InCompany map[string]bool
-	// NotAdopted says, by ref, why jobs that the site's rules match have a GPU of their own, and WouldAdopt which groups
-	// there would be if the rules weren't in shadow.
+	// NotAdopted says, by ref, why jobs that the site's rules match have a GPU of their own.
 	NotAdopted map[string]Unfit
-	WouldAdopt []PlannedGroup
 	// Limited says, by ref, which of Slurm's limits keeps a job from being tried now.
 	Limited map[string]string
 	// Starts says, by ref, the latest expected start of the waiting jobs in the part of the queue

@@ -272,25 +272,20 @@ func (p *pollWriter) refusals() error {
 	return nil
 }
 
-// intentions keeps the group that shadow mode, or adopt's, last intended for each job before it
+// intentions keeps the group that shadow mode last intended for each job before it
 // starts: of all its plans that one is the nearest to what would have happened.
 func (p *pollWriter) intentions() error {
-	if p.st.Plan == nil {
+	if p.st.Plan == nil || p.st.Mode != job.Shadow {
 		return nil
 	}
-	shadow := p.st.Mode == job.Shadow
-	groups := p.st.Plan.WouldAdopt
-	if shadow {
-		groups = p.st.Plan.Groups
-	}
-	for i := range groups {
-		in := history.Intended{At: p.at, Group: groups[i].Group}
+	for i := range p.st.Plan.Groups {
+		in := history.Intended{At: p.at, Group: p.st.Plan.Groups[i].Group}
 		if in.Kind == job.Join {
 			in.Running = p.running(in.Node, in.GPU)
 		}
 		key := fmt.Sprint(in.Kind, in.Refs(), in.Running)
 		for _, ref := range in.Refs() {
-			if t := p.tracks[ref]; p.intended[ref] == key || !shadow && (t == nil || t.job.Request.Kind != job.WholeGPU) {
+			if p.intended[ref] == key {
 				continue
 			}
 			if err := p.exec(`INSERT INTO bridge_intended (ref, at, body) VALUES (?, ?, ?)

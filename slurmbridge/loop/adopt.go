@@ -3,7 +3,6 @@ package loop
 import (
 	"context"
 	"os"
-	"slices"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -20,33 +19,12 @@ func (b *Bridge) adoptLines(snap *job.Snapshot) string {
 	return lines
 }
 
-// decide makes the plan of a poll. Next to it comes what would be adopted if the rules weren't in shadow.
+// decide makes the plan of a poll.
 func (b *Bridge) decide(ctx context.Context, in *plan.Input) *job.Plan {
 	b.apps.identify(ctx, in)
-	var would *job.Plan
-	if b.Adopt != nil && !b.Adopt.Active && !in.Shadow {
-		as := *in
-		as.AsIf, as.Adopt, as.Bans = true, b.Adopt, &b.learned.bans
-		if slices.ContainsFunc(in.Snap.Jobs, func(j job.Job) bool { return j.State == job.Pending && as.Rule(&j) != nil }) {
-			b.apps.identify(ctx, &as)
-			would = b.Planner.Plan(&as)
-		}
-	}
 	started := b.Now()
 	p := b.Planner.Plan(in)
 	b.Metrics.planTime.Observe(b.Now().Sub(started).Seconds())
-	if would == nil {
-		return p
-	}
-	whole := map[string]bool{}
-	for i := range in.Snap.Jobs {
-		j := &in.Snap.Jobs[i]
-		whole[j.Ref] = j.Request.Kind == job.WholeGPU
-	}
-	p.NotAdopted = would.NotAdopted
-	p.WouldAdopt = slices.DeleteFunc(would.Groups, func(g job.PlannedGroup) bool {
-		return !slices.ContainsFunc(g.Group.Members, func(m job.Member) bool { return whole[m.Ref] })
-	})
 	return p
 }
 

@@ -112,8 +112,8 @@ type Bridge struct {
 	nearLimit bool
 	status    atomic.Pointer[job.Status]
 	idle      idleReports
-	rules     *adopt.Policy            // Adopt as it was configured
-	optedOut  time.Time                // when the file of adopt_opt_out was last changed
+	rules     *adopt.Policy // Adopt as it was configured
+	optedOut  time.Time     // when the file of adopt_opt_out was last changed
 }
 
 func (b *Bridge) init() {
@@ -400,9 +400,7 @@ func (b *Bridge) failed(err error) {
 func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Change, []tracker.Event) {
 	in := &plan.Input{Snap: snap, Shadow: b.acting() == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate, HoldS: (b.Gate.Lease + gateOpens).Seconds()}
 	in.Unproved = b.acting() == job.Active && !b.Gate.Proved(snap.Release)
-	if b.Adopt != nil && (in.Shadow || b.Adopt.Active) {
-		in.Adopt, in.Bans = b.Adopt, &b.learned.bans
-	}
+	in.Adopt, in.Bans = b.Adopt, &b.learned.bans
 	in.TriedMiB = b.learned.tried
 	repairs, events := b.tracker.Observe(snap, gate)
 	in.Touched = map[string]bool{}

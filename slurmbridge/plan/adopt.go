@@ -17,6 +17,14 @@ import (
 
 // Rule returns the rule by which a job that has its own request is adopted, nil = it isn't.
 func (in *Input) Rule(j *job.Job) *adopt.Rule {
+	if in.Adopt == nil || !in.Shadow && !in.Adopt.Active {
+		return nil
+	}
+	return in.match(j)
+}
+
+// match returns the rule that matches a job which has its own request, whether rules are in shadow or not; nil = none does.
+func (in *Input) match(j *job.Job) *adopt.Rule {
 	if in.Adopt == nil || in.Snap.GivesUsedGPUs || in.Terms[j.Ref].NoShare {
 		return nil
 	}
@@ -57,11 +65,19 @@ func (in *Input) unadoptable(j *job.Job) job.Unfit {
 	return ""
 }
 
-// leftAlone returns why a job that a rule matches is never adopted, "" = it may be.
-func (in *Input) leftAlone(j *job.Job) job.Unfit {
-	if in.Rule(j) == nil {
+// notAdopted returns why a job of Slurm's queue that a rule matches has its own GPU, "" = no rule matches it.
+func (in *Input) notAdopted(j *job.Job) job.Unfit {
+	if in.match(j) == nil {
 		return ""
 	}
+	if why := in.leftAlone(j); why != "" || in.Rule(j) != nil {
+		return why
+	}
+	return job.UnfitRuleInShadow
+}
+
+// leftAlone returns why a job that a rule matches is never adopted, "" = it may be.
+func (in *Input) leftAlone(j *job.Job) job.Unfit {
 	perGPU := func(p string) bool { _, has := in.Snap.PerGPU[p]; return has }
 	switch {
 	case perGPU(job.AllPartitions), slices.ContainsFunc(j.Partitions(), perGPU):

@@ -44,10 +44,9 @@ type Input struct {
 	Terms map[string]job.Terms
 	// Models holds the model of each GPU; see job.NameCards.
 	Models map[job.GPUAddr]string
-	// Adopt says which jobs of a whole GPU may share; nil = none.
+	// Adopt says which jobs of a whole GPU may share; nil = none. While its rules are in shadow, an active bridge's plan
+	// only notes which jobs they match.
 	Adopt *adopt.Policy
-	// AsIf plans as if the jobs that Adopt says waited for the bridge.
-	AsIf bool
 	// Bans keep out applications and rules that went wrong.
 	Bans *adopt.Bans
 	// TriedMiB is the most device memory that a run of an application was tried with and failed, MiB.
@@ -68,13 +67,13 @@ type Card func(gpuType string) (rlcore.GPUSpec, bool)
 
 // WaitsForBridge reports whether the bridge is among the things that the job waits for.
 func (in *Input) WaitsForBridge(j *job.Job) bool {
-	return in.Shadow || release.Behind(in.Snap.Gates, j) || in.AsIf && in.Rule(j) != nil
+	return in.Shadow || release.Behind(in.Snap.Gates, j)
 }
 
 // waitsOnly reports whether the bridge is the only thing that the job waits for.
 func (in *Input) waitsOnly(j *job.Job) bool {
-	if none := len(j.Dependency.List) == 0; in.Shadow || in.AsIf && none {
-		return none
+	if in.Shadow {
+		return len(j.Dependency.List) == 0
 	}
 	return release.OnlyBehind(in.Snap.Gates, j)
 }
@@ -87,7 +86,7 @@ func (in *Input) WaitsBesides(j *job.Job) string {
 	if why := in.notYet(j); why != "" {
 		return why
 	}
-	if is, _ := limit.Reason(j.Reason); is && (in.Shadow || in.AsIf) {
+	if is, _ := limit.Reason(j.Reason); is && in.Shadow {
 		return "Slurm's limit " + j.Reason
 	}
 	return ""

@@ -276,7 +276,7 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 	case v.turns(j.Ref) && v.seats[j.Ref].Member.State != job.MemberRestoring:
 		v.addForeign(j)
 	case v.seats[j.Ref].Group != nil: // about to start
-	case !in.WaitsForBridge(j), (in.Shadow || in.AsIf) && j.Request.Kind == job.WholeGPU && in.unadoptable(j) != "":
+	case !in.WaitsForBridge(j), in.Shadow && j.Request.Kind == job.WholeGPU && in.unadoptable(j) != "":
 		v.addForeign(j)
 	default:
 		if why := in.unmanageable(j, managed); why != "" {
@@ -357,7 +357,7 @@ func (v *view) addForeign(j *job.Job) {
 	case j.Request.Kind == job.WholeGPU:
 		rj.PerNode = min(max(1, j.Request.Count), use.most)
 	}
-	if why := in.leftAlone(j); why != "" {
+	if why := in.notAdopted(j); why != "" {
 		v.notAdopted[j.Ref] = why
 	}
 	w := in.Tracker.Waits[j.Ref]

@@ -15,7 +15,7 @@ import (
 type Kind struct {
 	Name string `json:"kind"`
 	Jobs int    `json:"jobs"`
-	// Would is how many of them would have shared a GPU if the bridge, or its rules, hadn't been in shadow.
+	// Would is how many of them would have shared a GPU if the bridge hadn't been in shadow, or that rules in shadow match.
 	Would    int      `json:"would_share"`
 	Waited   Estimate `json:"waited_h"`
 	Slowdown Estimate `json:"slowdown"` // of runs that shared a GPU

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -22,6 +23,8 @@ type Input struct {
 	Groups   []job.Group
 	Intended map[string]history.Intended // in shadow mode, by ref
 	Refused  []history.Refused
+	// Rule returns the rule in shadow that would have adopted a run, nil = none; without it no rule is in shadow.
+	Rule func(j *history.Run) *adopt.Rule
 	// UsageURL is where the daemon shows what GPUs were used for; "" = nowhere.
 	UsageURL string
 	// Replay is the world in which the jobs are replayed; nil = they aren't.
@@ -41,8 +44,10 @@ type Receipt struct {
 	Grouped  int            `json:"jobs_grouped"`  // in groups of several that were made
 	Groups   int            `json:"groups"`        // of several that were made
 	Intended int            `json:"jobs_intended"` // that would have shared one in shadow mode
-	Kinds    []Kind         `json:"kinds,omitempty"`
-	Hours    Hours          `json:"gpu_hours"`
+	// Eligible jobs are of a whole GPU, used little of it, and are matched by rules that are in shadow.
+	Eligible int    `json:"jobs_eligible,omitempty"`
+	Kinds    []Kind `json:"kinds,omitempty"`
+	Hours    Hours  `json:"gpu_hours"`
 	// Predicted covers the groups that were made, in shadow those intended.
 	Predicted Slowdown          `json:"slowdown_predicted"`
 	Seen      Slowdown          `json:"slowdown_seen"`
@@ -217,6 +222,14 @@ func (r *Receipt) groups(in *Input) {
 		maps.Copy(intended, own)
 	}
 	r.Grouped, r.Intended = len(grouped), len(intended)
+	for i := range in.Jobs {
+		if j := &in.Jobs[i]; in.Rule != nil && in.Rule(j) != nil {
+			if would, _ := wouldShare(j); would {
+				intended[j.Ref] = true
+				r.Eligible++
+			}
+		}
+	}
 	r.Kinds = kinds(in, intended)
 	r.Policies = append(r.Policies, slices.Sorted(maps.Keys(policies))...)
 	var all []valued

@@ -20,6 +20,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -216,6 +217,24 @@ func TestShadow(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the text doesn't say %q:\n%s", want, b.String())
 		}
+	}
+}
+
+// Of the jobs of a whole GPU that a rule in shadow matches, those that left room are eligible.
+func TestRulesInShadowCountWhoIsEligible(t *testing.T) {
+	matched, other, full := ran("1", "ann", 0, 0, 60), ran("2", "bob", 0, 0, 60), ran("3", "ann", 0, 60, 120)
+	for _, j := range []*history.Run{&matched, &other, &full} {
+		j.WholeGPUs = 1
+	}
+	full.Profile = &rlcore.Profile{App: "full", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.9}}}
+	in := &Input{Jobs: []history.Run{matched, other, full}}
+	in.Rule = func(j *history.Run) *adopt.Rule { return map[string]*adopt.Rule{"ann": {}}[j.User] }
+	r := Make(in)
+	if r.Eligible != 1 || r.Intended != 0 || r.Kinds[0].Would != 1 {
+		t.Errorf("%d are eligible, %d of the table", r.Eligible, r.Kinds[0].Would)
+	}
+	if lines := strings.Join(r.Lines(), "\n"); !strings.Contains(lines, "They match 1 job that used less than half of a GPU") {
+		t.Error(lines)
 	}
 }
 

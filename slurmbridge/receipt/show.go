@@ -156,6 +156,10 @@ func (r *Receipt) Lines() []string {
 	if r.Modes[string(job.Shadow)] > 0 || r.Intended > 0 {
 		say("Shadow changed nothing. It would have made %s share.", job.Count(r.Intended, "job"))
 	}
+	if r.Eligible > 0 {
+		say("The rules of adopt are in shadow. They match %s that used less than half of a GPU; slurmbridge adopt preview replays what would have come of it.",
+			job.Count(r.Eligible, "job"))
+	}
 	if x := r.Replay; x != nil {
 		say("Replayed (estimate): %.1f GPU-hours one by one, %.1f sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in all), %d longer (%s).",
 			x.Alone.GPUHours, x.Shared.GPUHours, saved(x.Alone.GPUHours-x.Shared.GPUHours, x.Alone.GPUHours), job.Span(x.All.Alone), job.Span(x.All.Shared),

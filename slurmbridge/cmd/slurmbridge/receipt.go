@@ -154,6 +154,10 @@ func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *
 	if host, err := os.Hostname(); err == nil && cfg.Listen != "" {
 		in.UsageURL = daemonURL(cfg, "", host) + "/usage"
 	}
+	if len(cfg.Adopt) > 0 && cfg.AdoptMode == "shadow" {
+		rules := &adopt.Policy{Rules: cfg.Adopt, Percent: 100}
+		in.Rule = func(r *history.Run) *adopt.Rule { return ruleOf(rules, r) }
+	}
 	runs, err := (&history.History{Records: st, Journal: j}).Ended(ctx, from, to)
 	if err != nil {
 		return nil, err

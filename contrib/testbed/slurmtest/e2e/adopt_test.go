@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"maps"
 	"os"
@@ -172,8 +171,7 @@ func adoptedJobs(t *testing.T, step string) {
 	}
 }
 
-// In shadow the rules of an active bridge change nothing of the jobs that they match, field by field, and what they would
-// have done is written down.
+// In shadow the rules of an active bridge change nothing of the jobs that they match, field by field.
 func TestAdoptInShadow(t *testing.T) {
 	slurmtest.Require(t)
 	adopts(t)
@@ -228,14 +226,6 @@ func TestAdoptInShadow(t *testing.T) {
 	}
 	if text := r.gateText(); strings.Contains(text, "adopt=") {
 		t.Errorf("the gate file has rules: %s", text)
-	}
-	db, err := sql.Open("sqlite", "file:"+r.Path("run", "bridge.db")+"?mode=ro")
-	must.OK(t, err)
-	defer db.Close()
-	var groups int
-	must.OK(t, db.QueryRow("SELECT count(*) FROM bridge_intended WHERE body LIKE '%ref%'").Scan(&groups))
-	if groups < 2 {
-		t.Errorf("%d jobs would have been adopted", groups)
 	}
 }
 
