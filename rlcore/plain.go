@@ -45,17 +45,25 @@ type plainJob struct {
 	GPUs     []int   `json:"gpus"`                 // that it may use, nil = all
 	PerNode  int     `json:"per_node,omitempty"`
 	Nodes    int     `json:"nodes,omitempty"`
-	GPU      *int    `json:"gpu,omitempty"` // up to 0.1: the one GPU that it has, −1 = none
-	On       []int   `json:"on,omitempty"`  // its GPUs; none = none will ever do
+	On       []int   `json:"on,omitempty"` // its GPUs; none = none will ever do
 	StartS   float64 `json:"start_s"`
 	EndS     float64 `json:"end_s"`
-	Place    string  `json:"place"`          // where it is stored: queue, begun or past
+	Place    place   `json:"place"`
 	Runs     bool    `json:"runs,omitempty"` // it runs in reality, or has
 	Over     bool    `json:"over,omitempty"` // it has ended in reality
 
 	came   int  // of equals, the one that came first goes first
 	goesOn bool // it should have ended
 }
+
+// place says whether a job waits, runs, or has ended in the plain schedule.
+type place string
+
+const (
+	queued place = "queue"
+	begun  place = "begun"
+	past   place = "past"
+)
 
 func (x *plainJob) asks() asks { return asks{x.GPUs, x.PerNode, x.Nodes} }
 
@@ -149,7 +157,7 @@ func (p *Plain) Add(j *Job, nowS float64) {
 
 func (p *Plain) newJob(j *Job) *plainJob {
 	p.came++
-	x := &plainJob{ID: j.ID, came: p.came, SubmitS: j.SubmitS}
+	x := &plainJob{ID: j.ID, came: p.came, SubmitS: j.SubmitS, Place: queued}
 	x.set(j)
 	p.jobs[j.ID] = x
 	return x
@@ -197,14 +205,14 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 func (p *Plain) Runs(j *Job, gpus []int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
 		x.Runs, x.RanFromS = true, startS
-		if len(x.On) == 0 && slices.Contains(p.begun, x) { // its GPU was away
+		if len(x.On) == 0 && x.Place == begun { // its GPU was away
 			x.On, p.stale = slices.Clone(gpus), true
 		}
 		return
 	}
 	p.begin(nowS)
 	x := p.newJob(j)
-	x.On, x.StartS, x.Runs, x.RanFromS = slices.Clone(gpus), startS, true, startS
+	x.On, x.StartS, x.Runs, x.RanFromS, x.Place = slices.Clone(gpus), startS, true, startS, begun
 	x.EndS = max(p.endOf(x, startS), p.nowS)
 	p.begun, p.stale = append(p.begun, x), true
 }
@@ -221,28 +229,43 @@ func (p *Plain) Each(f func(id string)) {
 	}
 }
 
-// Ended notes that a job has really ended, and the solo work that it did as predicted, s; 0 = unknown. It returns when
-// plain Slurm would have ended it, 0 = an unknown job.
-func (p *Plain) Ended(id string, doneS, nowS float64) (endS float64) {
-	x := p.jobs[id]
-	if x == nil || x.Over {
-		return 0
+// End is the end of a run, and the solo work that it did as predicted, s; 0 = unknown.
+type End struct {
+	ID    string
+	DoneS float64
+}
+
+// Ended notes that jobs have really ended by nowS. It returns when plain Slurm would have ended each of them, 0 = an
+// unknown job. The queue is scheduled again once for all of them.
+func (p *Plain) Ended(nowS float64, ends ...End) []float64 {
+	p.schedule()
+	at, now := make([]float64, len(ends)), make([]*plainJob, len(ends))
+	for i, e := range ends {
+		x := p.jobs[e.ID]
+		if x == nil || x.Over {
+			continue
+		}
+		now[i] = x
+		took := x.took(e.DoneS, nowS)
+		x.Over, x.Runs, x.goesOn = true, true, false
+		if took > 0 && took != x.TakesS {
+			x.TakesS, p.stale = took, true
+		}
+		if x.Place == begun {
+			x.EndS = p.endOf(x, x.StartS)
+		}
 	}
-	p.settle()
-	took := x.took(doneS, nowS)
-	x.Over, x.Runs, x.goesOn = true, true, false
-	if took > 0 && took != x.TakesS {
-		x.TakesS, p.stale = took, true
+	p.schedule() // the jobs behind them may have begun by now
+	for i, x := range now {
+		if x == nil {
+			continue
+		}
+		if at[i] = p.endOf(x, x.StartS); x.Place == past {
+			delete(p.jobs, x.ID)
+		}
 	}
-	if slices.Contains(p.begun, x) {
-		x.EndS = p.endOf(x, x.StartS)
-	} else if !slices.Contains(p.queue, x) {
-		delete(p.jobs, id)
-	}
-	p.settle() // the jobs behind it may have begun by now
-	endS = p.endOf(x, x.StartS)
 	p.begin(nowS)
-	return endS
+	return at
 }
 
 // took returns what a run would have taken alone, s, that has ended and did doneS of solo work as predicted. If it shared
@@ -287,7 +310,7 @@ func (p *Plain) Remove(nowS float64, ids ...string) {
 
 // EndS returns when the job ends; 0 = it isn't in the schedule.
 func (p *Plain) EndS(id string) float64 {
-	p.settle()
+	p.schedule()
 	if x := p.jobs[id]; x != nil {
 		return x.EndS
 	}
@@ -296,7 +319,7 @@ func (p *Plain) EndS(id string) float64 {
 
 // FreeS writes into dst, and reuses its storage, when each GPU is free after all jobs have ended.
 func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
-	p.settle()
+	p.schedule()
 	dst = append(dst[:0], p.sched.free...)
 	for i := range dst {
 		dst[i] = max(dst[i], nowS)
@@ -306,7 +329,7 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 
 // begin moves the time on to nowS: jobs begin and end. The queue keeps each GPU's jobs in order of their starts.
 func (p *Plain) begin(nowS float64) {
-	p.settle()
+	p.schedule()
 	p.nowS = max(p.nowS, nowS)
 	held := map[int]bool{} // GPUs
 	goOn := func(x *plainJob) {
@@ -326,17 +349,19 @@ func (p *Plain) begin(nowS float64) {
 			waits = append(waits, x)
 			continue
 		}
-		p.begun = append(p.begun, x)
+		x.Place, p.begun = begun, append(p.begun, x)
 		goOn(x)
 	}
 	clear(p.queue[len(waits):])
 	p.queue, p.stale = waits, true
 	p.begun = slices.DeleteFunc(p.begun, func(x *plainJob) bool {
-		ended := x.EndS <= p.nowS && !x.goesOn
-		if ended && x.Over {
+		if x.EndS > p.nowS || x.goesOn {
+			return false
+		}
+		if x.Place = past; x.Over {
 			delete(p.jobs, x.ID)
 		}
-		return ended
+		return true
 	})
 }
 
@@ -356,8 +381,8 @@ func (p *Plain) goOn(x *plainJob) bool {
 	return true
 }
 
-// settle schedules the queue again if needed: each job gets the GPUs that are free first.
-func (p *Plain) settle() {
+// schedule schedules the queue again if needed: each job gets the GPUs that are free first.
+func (p *Plain) schedule() {
 	if !p.stale {
 		return
 	}
@@ -393,24 +418,16 @@ type plainJSON struct {
 
 // MarshalJSON implements json.Marshaler.
 func (p *Plain) MarshalJSON() ([]byte, error) {
-	p.settle()
+	p.schedule()
 	out := plainJSON{StartupS: p.StartupS, NowS: p.nowS, GPUs: p.gpus}
-	place := make(map[*plainJob]string, len(p.jobs))
-	for _, x := range p.begun {
-		place[x] = "begun"
-	}
-	for _, x := range p.queue {
-		place[x] = "queue"
-	}
 	for _, x := range p.jobs {
 		one := *x
-		one.Place = cmp.Or(place[x], "past")
 		for _, t := range []*float64{&one.TakesS, &one.StartS, &one.EndS} {
 			if math.IsInf(*t, 1) {
 				*t = -1
 			}
 		}
-		if one.Runs || one.Place != "queue" {
+		if one.Runs || one.Place != queued {
 			out.Jobs = append(out.Jobs, one)
 		}
 	}
@@ -428,14 +445,11 @@ func (p *Plain) UnmarshalJSON(b []byte) error {
 	p.StartupS, p.nowS = in.StartupS, in.NowS
 	for i := range in.Jobs {
 		x := &in.Jobs[i]
-		if x.GPU != nil && *x.GPU != -1 && len(x.On) == 0 {
-			x.On = []int{*x.GPU}
-		}
 		if p.jobs[x.ID] != nil || slices.ContainsFunc(x.On, func(g int) bool { return g < 0 || g >= len(in.GPUs) }) {
 			return fmt.Errorf("plain schedule: job %.40q is there twice, or on GPUs %v of %d", x.ID, x.On, len(in.GPUs))
 		}
 		p.came++
-		x.came, x.GPU = p.came, nil
+		x.came = p.came
 		for _, t := range []*float64{&x.TakesS, &x.StartS, &x.EndS} {
 			if *t < 0 {
 				*t = math.Inf(1)
@@ -443,9 +457,9 @@ func (p *Plain) UnmarshalJSON(b []byte) error {
 		}
 		p.jobs[x.ID] = x
 		switch x.Place {
-		case "begun":
+		case begun:
 			p.begun = append(p.begun, x)
-		case "queue":
+		case queued:
 			p.queue = append(p.queue, x)
 		}
 	}

@@ -29,11 +29,11 @@ func TestPlain(t *testing.T) {
 	ends(map[string]float64{"a": 100, "b": 200, "nobody": 0})
 	p.Add(job("first", 20, 10, 50), 10) // goes before b, but a has its GPU
 	ends(map[string]float64{"a": 100, "first": 150, "b": 250})
-	p.Ended("a", 60, 30) // sooner than expected
+	p.Ended(30, End{"a", 60}) // sooner than expected
 	ends(map[string]float64{"a": 60, "first": 110, "b": 210})
 	p.Add(&Job{ID: "unknown", Priority: 15, LimitS: 1000}, 70)
 	ends(map[string]float64{"unknown": 1110, "b": 1210})
-	p.Ended("unknown", 5, 80) // it ran at once in reality
+	p.Ended(80, End{"unknown", 5}) // it ran at once in reality
 	ends(map[string]float64{"first": 110, "b": 215})
 	p.Remove(90, "first") // cancelled
 	ends(map[string]float64{"first": 0, "b": 195})
@@ -55,7 +55,7 @@ func TestPlainOverrun(t *testing.T) {
 	p.Runs(a, []int{0}, 0, 0)
 	p.Runs(b, []int{1}, 0, 0) // c has its GPU from 50 s on, d a's from 100 s on
 	done["a"], done["b"] = 120, 50
-	p.Ended("b", 50, 120)
+	p.Ended(120, End{"b", 50})
 	if end := p.EndS("c"); end != 150 {
 		t.Errorf("c ends at %v, want 150", end)
 	}
@@ -67,7 +67,7 @@ func TestPlainOverrun(t *testing.T) {
 	if end := p.EndS("d"); end != 150 {
 		t.Errorf("d ends at %v, want 150", end)
 	}
-	if plain := p.Ended("a", 145, 145); plain != 145 {
+	if plain := p.Ended(145, End{"a", 145})[0]; plain != 145 {
 		t.Errorf("a's plain end is %v", plain)
 	}
 	if end := p.EndS("d"); end != 155 {
@@ -96,7 +96,7 @@ func TestPlainTakesSlowdownsIntoAccount(t *testing.T) {
 		p.Add(a, 0)
 		p.Add(job("b", 0, 0, 10), 0)
 		p.Runs(a, []int{0}, 0, 0)
-		if got := p.Ended("a", c.done, c.ran); math.Abs(got-c.want) > 0.02*c.want {
+		if got := p.Ended(c.ran, End{"a", c.done})[0]; math.Abs(got-c.want) > 0.02*c.want {
 			t.Errorf("%s: it would have ended at %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -217,4 +217,34 @@ func wholeGPUs(jobs []*Job, n int) []float64 {
 		now = next
 	}
 	return ends
+}
+
+// Jobs that end between two polls are told their ends at once, and the rest of the queue is as if they had been told one
+// after the other.
+func TestPlainEndsTogether(t *testing.T) {
+	schedule := func() *Plain {
+		p := NewPlain("n1:0", "n1:1")
+		for i, takes := range []float64{100, 200, 50, 70} {
+			p.Add(job(fmt.Sprint(i), float64(10-i), 0, takes), 0)
+		}
+		for i := range 2 {
+			p.Runs(job(fmt.Sprint(i), 0, 0, 0), []int{i}, 0, 1)
+		}
+		return p
+	}
+	together := schedule()
+	if got := together.Ended(80, End{"0", 80}, End{"unknown", 3}, End{"1", 80}); !slices.Equal(got, []float64{80, 0, 80}) {
+		t.Errorf("they would have ended at %v", got)
+	}
+	if again := together.Ended(80, End{"0", 80}); again[0] != 0 {
+		t.Errorf("told a second time: %v", again)
+	}
+	one := schedule()
+	one.Ended(80, End{"1", 80})
+	one.Ended(80, End{"0", 80})
+	for _, id := range []string{"2", "3"} {
+		if together.EndS(id) != one.EndS(id) {
+			t.Errorf("job %s ends at %v, and told one after the other at %v", id, together.EndS(id), one.EndS(id))
+		}
+	}
 }

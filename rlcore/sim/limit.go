@@ -62,7 +62,7 @@ func (s *Sim) kill(g, k int) {
 	_, end := s.cfg.latestEnd(&j.Arrival, m.startS)
 	s.dropMeetings(g, m.job)
 	s.over(m.job, end, m.done)
-	s.plain.Ended(j.ID, 0, s.now)
+	s.plain.Ended(s.now, rlcore.End{ID: j.ID})
 	s.remove(g, k)
 }
 

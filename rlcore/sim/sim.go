@@ -313,7 +313,7 @@ func (s *Sim) end(g, k int) {
 	d := &s.devs[g]
 	i, est := d.members[k].job, d.members[k].est
 	s.over(i, Completed, s.jobs[i].Truth.DurationS)
-	s.plain.Ended(s.jobs[i].ID, s.believed(&d.members[k]), s.now)
+	s.plain.Ended(s.now, rlcore.End{ID: s.jobs[i].ID, DoneS: s.believed(&d.members[k])})
 	s.observe(g, i, est)
 	s.remove(g, k)
 }

@@ -56,9 +56,17 @@ func Names() []string { return slices.Clone(names) }
 
 // List returns the list of the given name, one of Names.
 func (r *Rule) List(name string) *[]string {
-	return map[string]*[]string{
-		"partition": &r.Partitions, "account": &r.Accounts, "qos": &r.QOS, "user": &r.Users, "reservation": &r.Reservations,
-	}[name]
+	switch name {
+	case "partition":
+		return &r.Partitions
+	case "account":
+		return &r.Accounts
+	case "qos":
+		return &r.QOS
+	case "user":
+		return &r.Users
+	}
+	return &r.Reservations
 }
 
 // String names the rule to people: "partition gpu, account lab".

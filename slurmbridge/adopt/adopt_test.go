@@ -76,10 +76,10 @@ func TestWhatFollowsFromBrokenContracts(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	md, other := rlcore.Identity{App: "md", Owner: "ann"}, rlcore.Identity{App: "md", Owner: "bob"}
 	var b Bans
-	if b.Keeps(md, at) || b.Broke(md, "lab", "partition gpu", at) {
+	if b.Bars(md, at) || b.Broke(md, "lab", "partition gpu", at) {
 		t.Error("one end stops the rule")
 	}
-	if !b.Keeps(md, at.Add(BannedFor-time.Second)) || b.Keeps(md, at.Add(BannedFor)) || b.Keeps(other, at) {
+	if !b.Bars(md, at.Add(BannedFor-time.Second)) || b.Bars(md, at.Add(BannedFor)) || b.Bars(other, at) {
 		t.Error("it isn't kept out for a week, or another one is")
 	}
 	if b.Broke(other, "theory", "partition gpu", at.Add(time.Hour)) || b.Broke(other, "lab", "partition gpu", at.Add(25*time.Hour)) {

@@ -46,8 +46,8 @@ func (b *Bans) Broke(app rlcore.Identity, account, rule string, at time.Time) (s
 	return true
 }
 
-// Keeps reports whether an application isn't to be adopted now.
-func (b *Bans) Keeps(app rlcore.Identity, at time.Time) bool {
+// Bars reports whether an application isn't to be adopted now.
+func (b *Bans) Bars(app rlcore.Identity, at time.Time) bool {
 	if b == nil {
 		return false
 	}
@@ -67,7 +67,7 @@ func (b *Bans) Stopped(rule string, at time.Time) bool {
 // Count is how many applications are kept out and how many rules are stopped.
 func (b *Bans) Count(at time.Time) (apps, rules int) {
 	for app := range b.apps {
-		if b.Keeps(app, at) {
+		if b.Bars(app, at) {
 			apps++
 		}
 	}

@@ -53,7 +53,7 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 // makeGroups makes the groups of a plan; groups of a node with several GPUs are made together.
 func (b *Bridge) makeGroups(ctx context.Context, groups []job.PlannedGroup, order map[string]int) {
 	b.readComments(ctx, groups)
-	done := make([]bool, len(groups))
+	done, seats := make([]bool, len(groups)), b.tracker.Seats()
 	var sides [][]*job.PlannedGroup
 	members := 0
 	for i := range groups {
@@ -67,7 +67,7 @@ func (b *Bridge) makeGroups(ctx context.Context, groups []job.PlannedGroup, orde
 			if k > i && (!ordered || g.Group.Node != groups[i].Group.Node) {
 				continue
 			}
-			if done[k] = true; b.adopt(ctx, g) {
+			if done[k] = true; b.enter(ctx, g, seats) {
 				side = append(side, g)
 				members += len(g.Group.Members)
 			}
@@ -97,9 +97,9 @@ func (b *Bridge) readComments(ctx context.Context, groups []job.PlannedGroup) {
 	}
 }
 
-// adopt writes a group down, unless the gate might open before it is made. false: it isn't
+// enter writes a group down, unless the gate might open before it is made, and adds it to the tracker. false: it isn't
 // to be made.
-func (b *Bridge) adopt(ctx context.Context, p *job.PlannedGroup) bool {
+func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[string]tracker.Seat) bool {
 	if !b.Gate.Holds() {
 		b.Log.Warn("group not made: the gate may open meanwhile", "jobs", strings.Join(p.Group.Refs(), ","), "lease_left", b.Gate.Left())
 		return false
@@ -114,7 +114,7 @@ func (b *Bridge) adopt(ctx context.Context, p *job.PlannedGroup) bool {
 		b.note(ctx, 0, &c, b.sendAll(ctx, []job.Change{c})[0])
 		return false
 	}
-	b.tracker.Adopt(&g)
+	b.tracker.Add(&g, seats)
 	b.fault("journaled")
 	return true
 }

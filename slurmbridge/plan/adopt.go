@@ -59,7 +59,7 @@ func (in *Input) unadoptable(j *job.Job) job.Unfit {
 		return job.UnfitUnknown
 	case !adopt.Leaves(app.Profile, in.largestMiB()):
 		return job.UnfitFull
-	case in.Bans.Keeps(rlcore.Identity{App: app.Key, Owner: j.User}, in.Snap.At):
+	case in.Bans.Bars(rlcore.Identity{App: app.Key, Owner: j.User}, in.Snap.At):
 		return job.UnfitBroken
 	}
 	return ""

@@ -4,6 +4,7 @@
 package tracker
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -185,13 +186,14 @@ func (t *Tracker) Seats() map[string]Seat {
 	return out
 }
 
-// Adopt adds a group; a member that is in another one leaves it.
-func (t *Tracker) Adopt(g *job.Group) {
-	seats := t.Seats()
+// Add adds a group; a member that is in another one leaves it. seats, from Seats, stays true.
+func (t *Tracker) Add(g *job.Group, seats map[string]Seat) {
 	for i := range g.Members {
-		if s, ok := seats[g.Members[i].Ref]; ok {
+		m := &g.Members[i]
+		if s, ok := seats[m.Ref]; ok {
 			release.Move(s.Group, s.Member, job.MemberMoved)
 		}
+		seats[m.Ref] = Seat{g, m}
 	}
 	t.Groups[g.ID] = g
 }
@@ -212,18 +214,18 @@ const recordsComeWithin = 2 * time.Hour
 // progress advances the running jobs' solo work: between two polls each did the time that
 // passed divided by its slowdown.
 func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
+	var ends []rlcore.End
 	for ref, p := range t.Done {
-		if j := jobs[ref]; j == nil || j.State == job.Pending {
-			if !p.At.IsZero() { // as in an older journal
-				e := t.Ending(ref, s.At)
-				e.Ending = p.ending(t.Loans[ref])
-				if j == nil {
-					e.PlainEnd = t.plainEnd(ref, p, s.At)
-				}
-			}
+		switch j := jobs[ref]; {
+		case j == nil:
+			took := p.DoneS + max(0, s.At.Sub(p.At).Seconds())/max(p.Slow, 1)
+			ends = append(ends, rlcore.End{ID: ref, DoneS: took})
+		case j.State == job.Pending:
+			t.Ending(ref, s.At).Ending = p.ending(t.Loans[ref])
 			delete(t.Done, ref)
 		}
 	}
+	t.ended(ends, s.At)
 	maps.DeleteFunc(t.Endings, func(_ string, e *Ended) bool { return s.At.Sub(e.Gone).Abs() > recordsComeWithin })
 	for ref, j := range jobs {
 		if j.State == job.Pending || j.Start.IsZero() {
@@ -238,24 +240,23 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 			}
 			t.Done[ref] = p
 		}
-		if p.At.IsZero() { // an older journal's
-			p.At, p.RunS, p.LeastS = s.At, max(0, s.At.Sub(j.Start).Seconds()), p.DoneS
-		}
 		p.advance(s.At, j.State == job.Running)
 		p.Limit, p.Deadline, p.Submit = j.TimeLimit, j.Deadline, j.Submit
 	}
 }
 
-// plainEnd reports a job's end to the plain schedule and returns its plain end. For as long as Slurm left a job of its own
-// queue pending next to idle GPUs, for its cores, its licences or until its next pass, it would have done so without the
-// bridge.
-func (t *Tracker) plainEnd(ref string, p *Progress, at time.Time) time.Time {
-	took := p.DoneS + max(0, at.Sub(p.At).Seconds())/max(p.Slow, 1)
-	end := t.Plain.Ended(ref, took, Seconds(at))
-	if end > 0 {
-		end += p.UnstartedS
+// ended notes jobs that are gone, with their ends on plain Slurm. For as long as Slurm left a job of its own queue pending
+// next to idle GPUs, for its cores, its licences or until its next pass, it would have done so without the bridge.
+func (t *Tracker) ended(ends []rlcore.End, at time.Time) {
+	slices.SortFunc(ends, func(a, b rlcore.End) int { return cmp.Compare(a.ID, b.ID) }) // not in the order of a map
+	for i, endS := range t.Plain.Ended(Seconds(at), ends...) {
+		ref := ends[i].ID
+		p, e := t.Done[ref], t.Ending(ref, at)
+		if e.Ending = p.ending(t.Loans[ref]); endS > 0 {
+			e.PlainEnd = Time(endS + p.UnstartedS)
+		}
+		delete(t.Done, ref)
 	}
-	return Time(end)
 }
 
 // doneS is how much solo work a running job is believed to have done, s.
