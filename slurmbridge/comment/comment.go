@@ -62,7 +62,7 @@ func nowInstead(j *job.Job, g *job.Group) string {
 	case g != nil && g.Kind == job.Turn:
 		return "waits for its turn among the jobs that don't share"
 	case g != nil:
-		return fmt.Sprintf("about to start on %s gpu %d", g.Node, g.GPU)
+		return "about to start " + g.Where()
 	}
 	return "as it was submitted"
 }

@@ -1,7 +1,7 @@
 // Package httpapi serves what the bridge knows: metrics, health, a status page for people, and its
 // state as JSON for the command line. All of it is read-only. It shows what squeue shows: where
-// Slurm hides jobs (PrivateData), users, accounts and applications are left out, and a job's
-// details need its owner's credential.
+// Slurm hides jobs (PrivateData), a user sees no jobs but the user's own, with a credential, and how many others there
+// are where.
 package httpapi
 
 import (
@@ -207,12 +207,12 @@ func MakeReport(st *job.Status) *Report {
 const turnHours = 24
 
 func (p *pages) status(w http.ResponseWriter, req *http.Request) {
-	st := public(p.server.Status())
+	st := p.server.Status()
 	if st == nil {
 		http.Error(w, "Slurm has not been polled yet", http.StatusServiceUnavailable)
 		return
 	}
-	r := MakeReport(st)
+	r := MakeReport(newMask(p.server.viewer(w, req, st)).status(st))
 	r.Turn = p.turn(req.Context(), p.server.Now())
 	reply(w, r)
 }
@@ -234,11 +234,17 @@ type PlanReport struct {
 	Changes []string  `json:"changes"`
 }
 
-func (s *Server) plan(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) plan(w http.ResponseWriter, req *http.Request) {
 	st := s.Status()
 	if st == nil || st.Plan == nil {
 		http.Error(w, "no plan yet", http.StatusServiceUnavailable)
 		return
+	}
+	if s.private(st) {
+		if _, all := s.asks(req); !all {
+			s.wantsCredential(w, "a plan names jobs, and Slurm hides other users' jobs here (PrivateData): the request needs an operator's credential")
+			return
+		}
 	}
 	reply(w, MakePlanReport(st))
 }
@@ -264,19 +270,19 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 	if st != nil {
 		waits = PositionOf(st, ref)
 	}
-	owner, all := "", true
+	who := viewer{all: true}
 	if private {
-		owner = s.ownerOf(req.Context(), st, ref)
-		may, everything, nobody := s.Asker.may(req, owner)
-		if !may && owner == "" && nobody == nil {
-			http.Error(w, "job "+ref+": the bridge has not seen it (yet)", http.StatusNotFound)
+		c, err := s.Asker.who(req)
+		if err != nil {
+			s.refuse(w, ref, err)
 			return
 		}
-		if !may {
-			s.refuse(w, ref, nobody)
+		who = viewer{s.Asker.user(c), s.Asker.Trusted(c.UID)}
+		if owner := s.ownerOf(req.Context(), st, ref); !who.all && (owner == "" || owner != who.user) {
+			// One answer for both: which numbers others' jobs have is hidden, too.
+			http.Error(w, "job "+ref+" is not yours, or the bridge has not seen it (yet): Slurm hides other users' jobs here (PrivateData), and so does the bridge", http.StatusNotFound)
 			return
 		}
-		all = everything
 	}
 	story, err := s.Story(req.Context(), ref)
 	switch {
@@ -290,23 +296,20 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	story.Waits = waits
-	if !all {
-		leaveOthersOut(story, owner)
-	}
+	m := newMask(who)
+	m.look(st)
+	m.story(story, ref)
 	reply(w, story)
 }
 
-// refuse answers that a job belongs to another user, or why the request's user can't be identified.
+// refuse answers why the request's user can't be identified.
 func (s *Server) refuse(w http.ResponseWriter, ref string, nobody error) {
-	if s.Asker != nil {
-		w.Header().Set("WWW-Authenticate", s.Asker.Header)
-	}
-	text := "Slurm hides other users' jobs here (PrivateData), and so does the bridge: job " + ref +
-		" is not yours, or there is no proof of your identity; slurmbridge why, called by its owner on a machine of the cluster, has one"
-	if nobody != nil && !errors.Is(nobody, errNobody) {
+	text := "Slurm hides other users' jobs here (PrivateData), and so does the bridge: there is no proof that job " + ref +
+		" is yours; slurmbridge why, called by its owner on a machine of the cluster, has one"
+	if !errors.Is(nobody, errNobody) {
 		text += " (" + nobody.Error() + ")"
 	}
-	http.Error(w, text, http.StatusUnauthorized)
+	s.wantsCredential(w, text)
 }
 
 // private reports whether users see only their own jobs. Before the first poll it is not known.
@@ -336,23 +339,6 @@ func (s *Server) ownerOf(ctx context.Context, st *job.Status, ref string) string
 	return owner
 }
 
-// leaveOthersOut removes the names of a job's co-runners.
-func leaveOthersOut(story *journal.Story, owner string) {
-	for i := range story.Groups {
-		for k := range story.Groups[i].Members {
-			if m := &story.Groups[i].Members[k]; m.User != owner {
-				m.User, m.App, m.Rule = "", "", ""
-			}
-		}
-	}
-	// Where slurmctld lost its state another job had this number before.
-	story.Outcomes = slices.DeleteFunc(story.Outcomes, func(o history.Outcome) bool { return o.User != owner })
-	for i := range story.Outcomes {
-		o := &story.Outcomes[i]
-		o.WithApps, o.WithOwners, o.Blamed, o.Lesson, o.Suspect = nil, nil, nil, nil, ""
-	}
-}
-
 // mostGroups is how many groups an answer holds.
 const mostGroups = 1000
 
@@ -380,10 +366,9 @@ func (s *Server) groups(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set(moreHeader, groups[mostGroups].Decided.Format(time.RFC3339Nano))
 		groups = groups[:mostGroups]
 	}
-	if s.private(s.Status()) {
-		for i := range groups {
-			hide(&groups[i].Group)
-		}
+	m := newMask(s.viewer(w, req, s.Status()))
+	for i := range groups {
+		groups[i].Group = m.group(groups[i].Group)
 	}
 	reply(w, groups)
 }

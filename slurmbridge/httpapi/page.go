@@ -96,6 +96,7 @@ var pageParameters = parameters{"hours": 1, "gpus": 1, "skip": 1, "jobs": 1, "re
 type pages struct {
 	*sheet
 	server *Server
+	began  time.Time
 	read   memo[int, past] // by hours, one of spans
 }
 
@@ -115,7 +116,7 @@ const (
 )
 
 func newPages(s *Server) *pages {
-	return &pages{sheet: newSheet(pageSource), server: s, read: memo[int, past]{now: s.Now, fresh: readAgain, within: readWithin, most: len(spans)}}
+	return &pages{sheet: newSheet(pageSource), server: s, began: s.Now(), read: memo[int, past]{now: s.Now, fresh: readAgain, within: readWithin, most: len(spans)}}
 }
 
 // sheet is a page's template with its style sheet.
@@ -170,7 +171,7 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	p.write(w, p.view(req.Context(), o))
+	p.write(w, p.view(req.Context(), o, newMask(p.server.viewer(w, req, p.server.Status()))))
 }
 
 // spans are the lengths of the past that are read, hours: a page shows the last part of one.

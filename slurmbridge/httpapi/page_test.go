@@ -265,7 +265,15 @@ func TestPageOptions(t *testing.T) {
 func TestPageInTrouble(t *testing.T) {
 	s := busy(1, 1)
 	s.Status = func() *job.Status { return nil }
-	if w := get(t, s.Handler(), "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "Slurm has not been polled yet") {
+	began := s.Now()
+	now := began
+	s.Now = func() time.Time { return now }
+	h := s.Handler()
+	if body := get(t, h, "/").Body.String(); strings.Contains(body, `role="alert"`) || !strings.Contains(body, "polls Slurm for the first time") {
+		t.Errorf("in its first moment: %s", body)
+	}
+	now = began.Add(s.Fresh + time.Second)
+	if w := get(t, h, "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "Slurm has not been polled yet") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	s.Status = func() *job.Status { return &job.Status{Err: "slurmctld is down"} }

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // Question is what the credential of a GET of path carries: it is good for no other.
@@ -53,17 +51,6 @@ func (a *Asker) who(req *http.Request) (*credential.Credential, error) {
 	return c, nil
 }
 
-// may reports whether the request's user may see data of the given user, and whether all data; err
-// says why the user can't be identified. A credential is valid once, so it is checked once.
-func (a *Asker) may(req *http.Request, user string) (may, all bool, err error) {
-	c, err := a.who(req)
-	if err != nil {
-		return false, false, err
-	}
-	all = a.Trusted(c.UID)
-	return all || user != "" && a.user(c) == user, all, nil
-}
-
 // user is the name in the credential, "" = none. The controller may not know the users that Slurm's
 // tokens name (use_client_ids).
 func (a *Asker) user(c *credential.Credential) string {
@@ -71,57 +58,6 @@ func (a *Asker) user(c *credential.Credential) string {
 		return c.User
 	}
 	return a.Name(c.UID)
-}
-
-// public is the part of a status that every user may see: where Slurm hides jobs (PrivateData),
-// numbers without users, accounts and applications.
-func public(st *job.Status) *job.Status {
-	if st == nil || st.Snap == nil || !st.Snap.PrivateJobs {
-		return st
-	}
-	out, snap := *st, *st.Snap
-	snap.Jobs = slices.Clone(snap.Jobs)
-	for i := range snap.Jobs {
-		j := &snap.Jobs[i]
-		j.User, j.Account, j.Comment = "", "", ""
-	}
-	out.Snap = &snap
-	out.Groups = slices.Clone(st.Groups)
-	for i := range out.Groups {
-		hide(&out.Groups[i])
-	}
-	if st.Plan != nil { // shadow mode draws its groups
-		plan := *st.Plan
-		plan.Groups = hidden(plan.Groups)
-		out.Plan = &plan
-	}
-	out.Apps = make(map[string]job.App, len(st.Apps))
-	for ref, a := range st.Apps {
-		out.Apps[ref] = job.App{Profile: a.Profile} // how long it takes is no name
-	}
-	out.Explanations = make(map[string]*job.Explanation, len(st.Explanations))
-	for ref, e := range st.Explanations {
-		one := *e
-		one.App = ""
-		out.Explanations[ref] = &one
-	}
-	return &out
-}
-
-func hidden(groups []job.PlannedGroup) []job.PlannedGroup {
-	groups = slices.Clone(groups)
-	for i := range groups {
-		hide(&groups[i].Group)
-	}
-	return groups
-}
-
-// hide removes the users and applications of a group's members, and the rules, which may name them.
-func hide(g *job.Group) {
-	g.Members = slices.Clone(g.Members)
-	for k := range g.Members {
-		g.Members[k].User, g.Members[k].App, g.Members[k].Rule = "", "", ""
-	}
 }
 
 // MemoryPath is where a node's prolog requests a job's memory limit: GET, with ?user= if it knows

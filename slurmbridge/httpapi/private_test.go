@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +23,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
@@ -47,63 +51,125 @@ func as(req *http.Request, uid uint32) *http.Request {
 	return req
 }
 
-// Where Slurm hides the jobs of others nothing that is served names them, and why answers
-// their owners and the operators.
-func TestPrivateJobs(t *testing.T) {
+// others is a busy server whose jobs, runs and outcomes are annette's, each an array task with index 5, but for ann's
+// job 7.
+func others() *Server {
 	s := busy(2, 4)
 	s.Asker = shown
 	st := s.Status()
 	st.Snap.PrivateJobs = true
+	task := func(ref string) string { return ref + "_5" }
+	apps := map[string]job.App{"7": {Key: "mine"}}
 	for i := range st.Snap.Jobs {
 		j := &st.Snap.Jobs[i]
-		j.User, j.Account = "annette", "physics-dept"
-		st.Apps[j.Ref] = job.App{Key: "secret-app"}
+		apps[task(j.Ref)] = job.App{Key: "secret-app"}
+		j.Ref, j.User, j.Account, j.Name = task(j.Ref), "annette", "physics-dept", "secret-name"
+		st.Unmanaged[j.Ref], st.WithoutMPS = "its owner edited it", append(st.WithoutMPS, j.Ref)
 	}
-	group := job.Group{ID: 1, Members: []job.Member{{Ref: "7", User: "ann", App: "mine"}, {Ref: "8", User: "annette", App: "secret-app", Rule: "user annette"}}}
-	st.Groups = []job.Group{group}
+	first := st.Snap.Jobs[0].Ref
+	st.Apps, st.Unmanaged["7"] = apps, "ann edited it"
+	st.Snap.Jobs = append(st.Snap.Jobs, job.Job{Ref: "7", User: "ann", State: job.Pending, Request: job.GPURequest{Kind: job.Shares, Count: 100}})
+	refused := job.Refusal{With: []string{first}, Node: "n1", Reason: rlcore.RefusedMemory}
+	readBack := job.Refusal{}
+	_ = readBack.UnmarshalText([]byte(refused.String()))
+	note := &job.Explanation{Ref: "7", App: "mine", Considered: []job.Considered{{Jobs: []string{"7", "4711_5"}}}, Refused: []job.Refusal{refused, readBack}}
+	st.Explanations = map[string]*job.Explanation{"7": note, first: {Ref: first, App: "secret-app"}}
+	member := job.Member{Ref: "8_5", User: "annette", App: "secret-app", Rule: "user annette", State: job.MemberPrepared}
+	group := job.Group{ID: 1, Node: st.Snap.Nodes[0].Name, State: job.Released, After: []string{"6_5"}, Members: []job.Member{{Ref: "7", User: "ann", App: "mine", State: job.MemberRunning}, member}}
+	st.Groups, st.Mode = []job.Group{group}, job.Shadow
+	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: group, Release: []job.Change{{Update: job.Update{Jobs: []string{"8_5"}}}}}}, Starts: map[string]time.Time{first: zero}}
 	s.Groups = func(context.Context, time.Time, int) ([]journal.Grouped, error) {
 		return []journal.Grouped{{Group: group}}, nil
 	}
-	s.Owner = func(_ context.Context, ref string) (string, error) { return map[string]string{"7": "ann"}[ref], nil }
+	s.Owner = func(_ context.Context, ref string) (string, error) {
+		return map[string]string{"7": "ann", "1001_5": "annette"}[ref], nil
+	}
 	s.Story = func(context.Context, string) (*journal.Story, error) {
-		members := append([]job.Member{}, group.Members...)
-		return &journal.Story{Groups: []job.Group{{Members: members}}, Outcomes: []history.Outcome{{Ref: "7", User: "ann", WithApps: []string{"secret-app"}}, {Ref: "7", User: "annette"}}}, nil
+		own := history.Outcome{Ref: "7", User: "ann", With: []string{"8_5"}, WithApps: []string{"secret-app"}, WithOwners: []string{"annette"}}
+		return &journal.Story{Note: note, Groups: []job.Group{group}, Outcomes: []history.Outcome{own, {Ref: "7", User: "annette"}}}, nil
 	}
-	planned := group // what shadow mode would do is drawn, too
-	planned.Node, planned.Members = st.Snap.Nodes[0].Name, []job.Member{{Ref: "9", User: "annette", App: "secret-app", State: job.MemberPrepared}}
-	st.Mode, st.Plan = job.Shadow, &job.Plan{Groups: []job.PlannedGroup{{Group: planned}}}
-	h := s.Handler()
-	get := func(req *http.Request) *httptest.ResponseRecorder {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, req)
-		return w
-	}
-	for _, path := range []string{"/", "/v1/status", "/v1/plan", "/v1/groups", "/metrics"} {
-		w := get(httptest.NewRequest(http.MethodGet, path, http.NoBody))
-		if w.Code != http.StatusOK && path != "/v1/plan" {
-			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+	running, outcomes := s.Page.Running, s.Page.Outcomes
+	s.Page.Running = func(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error) {
+		all, err := running(ctx, from, to, limit)
+		all = slices.Clone(all)
+		for i := range all {
+			all[i].Ref, all[i].User, all[i].App = task(all[i].Ref), "annette", "secret-app"
 		}
-		for _, word := range []string{"annette", "physics-dept", "secret-app"} {
-			if strings.Contains(w.Body.String(), word) {
-				t.Errorf("%s names %s", path, word)
+		return all, err
+	}
+	s.Page.Outcomes = func(ctx context.Context, since time.Time, limit int) ([]history.Outcome, error) {
+		all, err := outcomes(ctx, since, limit)
+		all = slices.Clone(all)
+		for i := range all {
+			all[i].Ref, all[i].User, all[i].App = task(all[i].Ref), "annette", "secret-app"
+		}
+		return all, err
+	}
+	return s
+}
+
+// Where Slurm hides the jobs of others, no answer names one to anybody but its owner and the operators: not its number,
+// its user, its account nor its application.
+func TestPrivateJobs(t *testing.T) {
+	s := others()
+	before := must.Get(json.Marshal(s.Status()))(t)
+	h := s.Handler()
+	get := func(path string, uid int) (int, string) {
+		req, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
+		if uid >= 0 {
+			req = as(req, uint32(uid))
+		}
+		h.ServeHTTP(w, req)
+		return w.Code, w.Body.String()
+	}
+	secret := regexp.MustCompile(`annette|physics-dept|secret|\b\d+_5\b`)
+	paths := []string{"/", "/?hours=168&jobs=500", "/v1/status", "/v1/plan", "/v1/groups", "/v1/idle", "/metrics", "/v1/why/7", "/v1/why/1001_5"}
+	const nobody, root, ann, bob = -1, 0, 1000, 1001
+	for _, path := range paths {
+		for _, uid := range []int{nobody, ann, bob} {
+			// The number that was asked for may be in the answer.
+			if _, body := get(path, uid); secret.MatchString(strings.ReplaceAll(body, strings.TrimPrefix(path, "/v1/why/"), "")) {
+				t.Errorf("%s tells user %d %s", path, uid, secret.FindString(body))
 			}
 		}
+		if code, body := get(path, root); path != "/metrics" && path != "/v1/idle" && (code != http.StatusOK || !secret.MatchString(body)) {
+			t.Errorf("%s tells root nothing: %d %.300s", path, code, body)
+		}
 	}
-	ask := func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v1/why/7", http.NoBody) }
-	if w := get(ask()); w.Code != http.StatusUnauthorized || w.Header().Get("WWW-Authenticate") != shown.Header {
-		t.Errorf("nobody asks why: %d", w.Code)
+	// What is counted still is, and everybody's own jobs are there.
+	if _, body := get("/v1/status", nobody); strings.Count(body, `"job": "other `) < 8 || strings.Contains(body, `"7"`) {
+		t.Errorf("the state for nobody: %s", body)
 	}
-	if w := get(as(ask(), 1001)); w.Code != http.StatusUnauthorized || !strings.Contains(w.Body.String(), "not yours") {
-		t.Errorf("bob asks why: %d %s", w.Code, w.Body)
+	for _, path := range []string{"/", "/v1/status", "/v1/groups"} {
+		if _, body := get(path, ann); !strings.Contains(body, "mine") {
+			t.Errorf("%s doesn't show ann her job", path)
+		}
 	}
-	if w := get(as(ask(), 1000)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "mine") || strings.Contains(w.Body.String(), "secret") || strings.Contains(w.Body.String(), "annette") {
-		t.Errorf("its owner asks why: %d %s", w.Code, w.Body)
+	if code, body := get("/v1/why/7", nobody); code != http.StatusUnauthorized || !strings.Contains(body, "no proof") {
+		t.Errorf("nobody asks why: %d %s", code, body)
 	}
-	if w := get(as(ask(), 0)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "secret-app") {
-		t.Errorf("root asks why: %d %s", w.Code, w.Body)
+	if code, body := get("/v1/why/7", ann); code != http.StatusOK || !strings.Contains(body, "mine") || strings.Count(body, other) < 4 {
+		t.Errorf("ann asks why: %d %s", code, body)
 	}
-	if st.Snap.Jobs[0].User != "annette" || group.Members[1].User != "annette" {
+	// That another's job has a number is hidden, too.
+	taken, there := get("/v1/why/1001_5", bob)
+	free, none := get("/v1/why/999999", bob)
+	if taken != http.StatusNotFound || free != taken || strings.Replace(there, "1001_5", "999999", 1) != none || !strings.Contains(none, "not yours") {
+		t.Errorf("bob asks for another's job: %d %s; for none: %d %s", taken, there, free, none)
+	}
+	if after := must.Get(json.Marshal(s.Status()))(t); !bytes.Equal(before, after) {
 		t.Error("what the bridge knows has changed")
+	}
+}
+
+// However many jobs are hidden, each has a name of its own.
+func TestNamesOfOthersJobs(t *testing.T) {
+	m, seen := newMask(viewer{}), map[string]bool{}
+	for i := range 2000 {
+		seen[m.ref(fmt.Sprint(i))] = true
+	}
+	if len(seen) != 2000 || m.ref("0") != "other A" || m.ref("26") != "other AA" {
+		t.Errorf("%d names, %s, %s", len(seen), m.ref("0"), m.ref("26"))
 	}
 }
 
@@ -117,21 +183,19 @@ func TestNamesOfTokens(t *testing.T) {
 	}
 	req := httptest.NewRequest(http.MethodGet, "/v1/why/7", http.NoBody)
 	req.Header.Set(a.Header, "x")
-	for user, want := range map[string]bool{"carol": true, "ann": false, "": false} {
-		if may, all, err := a.may(req, user); may != want || all || err != nil {
-			t.Errorf("%q: %v, %v, %v", user, may, all, err)
-		}
+	if c, err := a.who(req); err != nil || a.user(c) != "carol" {
+		t.Errorf("%+v, %v", c, err)
 	}
 	err = fmt.Errorf("%w: /etc/slurmbridge/key has mode 0644", credential.ErrDown)
-	if may, _, err := a.may(req, "carol"); may || err == nil || strings.Contains(err.Error(), "/etc") || !strings.Contains(err.Error(), "look into it") {
-		t.Errorf("%v, %v", may, err)
+	if _, err := a.who(req); err == nil || strings.Contains(err.Error(), "/etc") || !strings.Contains(err.Error(), "look into it") {
+		t.Errorf("%v", err)
 	}
 	cred.User, err = "", nil
-	if may, _, _ := a.may(req, "ann"); !may {
-		t.Error("a token without a name is none of ann's")
+	if c, err := a.who(req); err != nil || a.user(c) != "ann" {
+		t.Errorf("a token without a name is none of ann's: %+v, %v", c, err)
 	}
 	var nobody *Asker
-	if may, all, err := nobody.may(req, "ann"); may || all || err == nil {
+	if _, err := nobody.who(req); err == nil {
 		t.Error("where nobody can show who they are, somebody may")
 	}
 }

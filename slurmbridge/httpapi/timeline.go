@@ -380,6 +380,9 @@ func clock(t time.Time) string { return t.Local().Format("Jan 2 15:04") }
 
 // describe names a job for people.
 func describe(ref, user, app string) string {
+	if strings.HasPrefix(ref, other) {
+		return "another user's job"
+	}
 	parts := []string{"job " + ref}
 	if user != "" {
 		parts = append(parts, user)

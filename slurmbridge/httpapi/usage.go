@@ -135,7 +135,9 @@ func (s *Server) asks(req *http.Request) (user string, all bool) {
 }
 
 func (s *Server) wantsCredential(w http.ResponseWriter, why string) {
-	w.Header().Set("WWW-Authenticate", s.Asker.Header)
+	if s.Asker != nil {
+		w.Header().Set("WWW-Authenticate", s.Asker.Header)
+	}
 	http.Error(w, why, http.StatusUnauthorized)
 }
 

@@ -7,6 +7,7 @@ import (
 	"html/template"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -23,6 +24,8 @@ type view struct {
 	Health  string // "" = well
 	Trouble string // what of the page is missing
 	Looked  bool   // there was a poll
+	Begins  bool   // the first poll is on its way
+	Private bool   // Slurm hides other users' jobs
 	*job.Status
 	Shadow   bool
 	Deciding string
@@ -75,11 +78,14 @@ type slowdowns struct {
 	Turn                history.Turn
 }
 
-func (p *pages) view(ctx context.Context, o options) *view {
+func (p *pages) view(ctx context.Context, o options, m *mask) *view {
 	now := p.server.Now()
-	v := &view{options: o, CSS: p.css, Now: now, Status: public(p.server.Status()), HourSet: []int{1, 6, 24, 72}}
+	v := &view{options: o, CSS: p.css, Now: now, Status: m.status(p.server.Status()), Private: !m.all, HourSet: []int{1, 6, 24, 72}}
 	if err := p.server.Health(); err != nil {
 		v.Health = err.Error()
+	}
+	if v.Status == nil && now.Sub(p.began) <= p.server.Fresh {
+		v.Health, v.Begins = "", true
 	}
 	if v.Status == nil || v.Snap == nil {
 		return v
@@ -96,14 +102,7 @@ func (p *pages) view(ctx context.Context, o options) *view {
 	v.Lease = span2(st.Lease)
 	past := p.past(ctx, now, o.Hours)
 	v.Trouble = past.trouble
-	if st.Snap.PrivateJobs {
-		for i := range past.runs {
-			past.runs[i].User, past.runs[i].Account, past.runs[i].App = "", "", ""
-		}
-		for i := range past.outcomes {
-			past.outcomes[i].User, past.outcomes[i].App = "", ""
-		}
-	}
+	m.past(&past)
 	w := window{from: now.Add(-time.Duration(o.Hours) * time.Hour), now: now}
 	w.to = now.Add(max(w.now.Sub(w.from)/4, 15*time.Minute))
 	c := layOut(st, past.runs, w)
@@ -171,9 +170,13 @@ func (v *view) queue(st *job.Status, limit int) {
 	users := map[string]*userCount{}
 	for i := range st.Snap.Jobs {
 		j := &st.Snap.Jobs[i]
+		hidden := strings.HasPrefix(j.Ref, other)
 		u := users[j.User]
 		if u == nil {
 			u = &userCount{User: j.User}
+			if hidden {
+				u.User = "other users"
+			}
 			users[j.User] = u
 		}
 		if j.State != job.Pending {
@@ -188,7 +191,7 @@ func (v *view) queue(st *job.Status, limit int) {
 		} else {
 			v.JobCount.Waiting++
 		}
-		if len(v.Queue) < limit {
+		if len(v.Queue) < limit && !hidden {
 			v.Queue = append(v.Queue, v.waits(st, j, sent[j.Ref]))
 		}
 	}
@@ -219,7 +222,7 @@ func (v *view) waits(st *job.Status, j *job.Job, g *job.Group) queued {
 	case g != nil && g.Node == "":
 		q.Why = "waits for its turn among jobs that don't share"
 	case g != nil:
-		q.Why = fmt.Sprintf("starts now on %s gpu %d", g.Node, g.GPU)
+		q.Why = "starts now " + g.Where()
 	case st.Unmanaged[j.Ref] != "":
 		q.Why = "left to Slurm: " + st.Unmanaged[j.Ref]
 	case q.Why != "":

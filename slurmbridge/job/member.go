@@ -247,6 +247,14 @@ type Group struct {
 // Addr is the group's GPU.
 func (g *Group) Addr() GPUAddr { return GPUAddr{Node: g.Node, GPU: g.GPU} }
 
+// Where says in words on which GPU the group is; the GPU of a job that only keeps its turn is Slurm's to choose.
+func (g *Group) Where() string {
+	if g.Node == "" {
+		return "in its turn"
+	}
+	return g.Addr().On()
+}
+
 // Refs returns the members that still need looking after.
 func (g *Group) Refs() []string {
 	var out []string

@@ -163,7 +163,7 @@ type Considered struct {
 
 // String is the combination with its value and the slowdowns.
 func (c Considered) String() string {
-	text := fmt.Sprintf("%s on %s gpu %d: value %.3g", strings.Join(c.Jobs, " + "), c.Node, c.GPU, c.Value)
+	text := fmt.Sprintf("%s %s: value %.3g", strings.Join(c.Jobs, " + "), GPUAddr{c.Node, c.GPU}.On(), c.Value)
 	separator := ", slowdown "
 	for _, slowdown := range c.Slowdown {
 		text += fmt.Sprintf("%s%.2f", separator, slowdown)
@@ -177,6 +177,9 @@ type GPUAddr struct {
 	Node string
 	GPU  int
 }
+
+// On says in words that something is on the GPU.
+func (a GPUAddr) On() string { return fmt.Sprintf("on %s gpu %d", a.Node, a.GPU) }
 
 // Mode says whether plans are applied.
 type Mode string
@@ -206,7 +209,7 @@ func (r Refusal) String() string {
 	if len(r.With) > 0 {
 		company = "with " + strings.Join(r.With, ", ")
 	}
-	return fmt.Sprintf("%s on %s gpu %d: %s", company, r.Node, r.GPU, r.Reason)
+	return fmt.Sprintf("%s %s: %s", company, GPUAddr{r.Node, r.GPU}.On(), r.Reason)
 }
 
 // MarshalText makes JSON hold the sentence, as `why --json` documents it.

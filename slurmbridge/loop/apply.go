@@ -198,7 +198,7 @@ func (b *Bridge) released(ctx context.Context, p *job.PlannedGroup) {
 	release.Released(g)
 	p.Group.State = g.State
 	b.Metrics.released(g)
-	b.Log.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
+	b.Log.Info("group released", "group", g.ID, "kind", g.Kind, "where", g.Where(),
 		"jobs", strings.Join(g.Refs(), ","))
 	b.logged(b.Journal.SaveGroup(ctx, g))
 }

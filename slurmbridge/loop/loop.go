@@ -522,7 +522,7 @@ func (b *Bridge) report(events []tracker.Event) {
 		case tracker.EventStuck, tracker.EventPartial, tracker.EventLeft, tracker.EventMisplaced:
 			log = b.Log.Warn
 		}
-		log("job "+string(e.Kind), "job", e.Ref, "group", e.Group.ID, "node", e.Group.Node, "gpu", e.Group.GPU)
+		log("job "+string(e.Kind), "job", e.Ref, "group", e.Group.ID, "where", e.Group.Where())
 	}
 }
 

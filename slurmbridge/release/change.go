@@ -110,14 +110,14 @@ func prepare(g *job.Group, m *job.Member, j *job.Job, sharing job.Sharing) job.U
 }
 
 func purpose(g *job.Group) string {
-	why := fmt.Sprintf("alone on %s gpu %d", g.Node, g.GPU)
+	why := "alone " + g.Where()
 	switch {
 	case g.Kind == job.Turn:
 		why = "in its turn: " + job.UnfitTurn.String()
 	case g.Kind == job.Join:
-		why = fmt.Sprintf("join %s gpu %d", g.Node, g.GPU)
+		why = "join " + strings.TrimPrefix(g.Where(), "on ")
 	case len(g.Members) > 1:
-		why = fmt.Sprintf("together on %s gpu %d", g.Node, g.GPU)
+		why = "together " + g.Where()
 	}
 	return why
 }

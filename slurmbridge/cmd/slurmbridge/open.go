@@ -114,16 +114,19 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 	if err != nil {
 		return err
 	}
-	if how := wanted(resp, cfg); how != nil {
-		resp.Body.Close()
+	if how := credential.ForUser(resp.Header.Get("WWW-Authenticate"), cfg.MungeSocket); how != nil {
 		name, _, _ := strings.Cut(path, "?")
 		cred, err := how.Encode(ctx, httpapi.Question(name))
-		if err != nil {
+		switch {
+		case err == nil:
+			resp.Body.Close()
+			if resp, err = get(how.Header(), cred); err != nil {
+				return err
+			}
+		case resp.StatusCode == http.StatusUnauthorized:
+			resp.Body.Close()
 			return fmt.Errorf("the daemon requires a credential: %w: %s", err, how.Hint(err))
-		}
-		if resp, err = get(how.Header(), cred); err != nil {
-			return err
-		}
+		} // otherwise a credential would only have shown more
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
@@ -157,14 +160,6 @@ func daemonURL(cfg *config.Config, server, host string) string {
 		scheme = "https://"
 	}
 	return scheme + net.JoinHostPort(address, port)
-}
-
-// wanted is the credential that a daemon requires; nil = it requires none.
-func wanted(resp *http.Response, cfg *config.Config) credential.Method {
-	if resp.StatusCode != http.StatusUnauthorized {
-		return nil
-	}
-	return credential.ForUser(resp.Header.Get("WWW-Authenticate"), cfg.MungeSocket)
 }
 
 func serverFlag(c *cobra.Command, server *string) {

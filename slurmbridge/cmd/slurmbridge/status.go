@@ -40,6 +40,10 @@ func newStatus(s *shared) *cobra.Command {
 }
 
 func (s *shared) printStatus(r *httpapi.Report) {
+	if r.At.IsZero() {
+		fmt.Fprintf(s.Out, "no poll has succeeded yet: %s\n", r.Error)
+		return
+	}
 	policy := r.Policy
 	if r.Model != "" {
 		policy += " (model " + r.Model + ")"
@@ -95,7 +99,7 @@ func (s *shared) printStatus(r *httpapi.Report) {
 		if g.State != job.Released {
 			continue
 		}
-		fmt.Fprintf(s.Out, "group %d: %s on %s gpu %d\n", g.ID, strings.Join(g.Refs(), ", "), g.Node, g.GPU)
+		fmt.Fprintf(s.Out, "group %d: %s %s\n", g.ID, strings.Join(g.Refs(), ", "), g.Where())
 	}
 	for _, ref := range r.WithoutMPS {
 		fmt.Fprintf(s.Out, "job %s shares its GPU without MPS, so the GPU takes turns\n", ref)
@@ -271,11 +275,7 @@ func (s *shared) printGroup(ref string, g *job.Group) {
 	if !plainEnd.IsZero() {
 		own += fmt.Sprintf("; expected to end at %s, on plain Slurm at %s", expected.Local().Format(time.TimeOnly), plainEnd.Local().Format(time.TimeOnly))
 	}
-	at := fmt.Sprintf("on %s gpu %d", g.Node, g.GPU)
-	if g.Node == "" {
-		at = "in its turn"
-	}
-	s.printf("group %d, %s: %s %s%s\n", g.ID, g.Decided.Local().Format(time.DateTime), sharing, at, own)
+	s.printf("group %d, %s: %s %s%s\n", g.ID, g.Decided.Local().Format(time.DateTime), sharing, g.Where(), own)
 }
 
 func (s *shared) printOutcome(o *history.Outcome) {

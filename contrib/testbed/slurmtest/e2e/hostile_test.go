@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -13,9 +14,8 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 // eve is a user who tries everything on a cluster that hides jobs from others; ann's jobs
@@ -137,9 +137,7 @@ func (e *eve) spy(annsJob string) {
 			}
 		}
 	}
-	why := func(as string) (string, error) {
-		return e.RunAs(e.t.Context(), as, e.Bin("slurmbridge"), "why", "--config", e.Path("slurmbridge.yaml"), "--server", e.URL, annsJob)
-	}
+	why := func(as string) (string, error) { return e.ask(as, "why", annsJob) }
 	var out string
 	var err error
 	if !slurmtest.Wait(e.t.Context(), 20*time.Second, func() bool {
@@ -151,6 +149,16 @@ func (e *eve) spy(annsJob string) {
 	if out, err := why(eveUser); err == nil || !strings.Contains(out, "not yours") {
 		e.t.Errorf("eve asks why ann's job waits: %s, %v", out, err)
 	}
+	for _, user := range []string{ann, eveUser} {
+		if out, err := e.ask(user, "status", "--json"); err != nil || strings.Contains(out, `"user": "`+ann+`"`) != (user == ann) {
+			e.t.Errorf("%s asks for the state: %s, %v", user, out, err)
+		}
+	}
+}
+
+// ask runs a command of slurmbridge as a user.
+func (e *eve) ask(as, command string, args ...string) (string, error) {
+	return e.RunAs(e.t.Context(), as, e.Bin("slurmbridge"), append([]string{command, "--config", e.Path("slurmbridge.yaml"), "--server", e.URL}, args...)...)
 }
 
 // It runs by itself: its floods would cost other tests their deadlines.
@@ -190,17 +198,17 @@ func TestHostileTenant(t *testing.T) {
 	cancel()
 	e.all.Wait()
 	together := 0
-	var groups []struct {
-		Members []job.Member `json:"members"`
-	}
-	must.OK(t, s.Get("/v1/groups", &groups))
-	mine := map[string]bool{}
 	for _, id := range jobs {
-		mine[id] = true
-	}
-	for _, g := range groups {
-		if len(g.Members) > 1 && mine[g.Members[0].Ref] && mine[g.Members[1].Ref] {
-			together++
+		out, err := e.ask(ann, "why", "--json", id)
+		var story journal.Story
+		if err != nil || json.Unmarshal([]byte(out), &story) != nil {
+			t.Errorf("ann asks what became of her job: %s, %v", out, err)
+		}
+		for i := range story.Outcomes {
+			together += len(story.Outcomes[i].With)
+		}
+		for i := range story.Groups {
+			together += len(story.Groups[i].Members) - 1
 		}
 	}
 	if together == 0 {
