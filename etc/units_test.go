@@ -68,7 +68,7 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 			"StateDirectory=slurmbridge\n", "RuntimeDirectory=slurmbridge\n", "RuntimeDirectoryPreserve=yes\n", "Restart=always\n",
 		},
 		"gpuprof.service": {
-			"ExecStart=/usr/sbin/gpuprof serve\n", "User=root\n", "Type=notify\n", "Restart=always\n",
+			"ExecStart=/usr/sbin/gpuprof serve\n", "ExecReload=/bin/kill -HUP $MAINPID\n", "User=root\n", "Type=notify\n", "Restart=always\n",
 			"ReadWritePaths=/run/slurmbridge /var/spool/slurmbridge\n",
 		},
 	} {

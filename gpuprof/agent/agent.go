@@ -34,6 +34,13 @@ type Agent struct {
 	// Period is the time between two samples, on average at least; see pace.
 	// Default 1 s.
 	Period time.Duration
+	// Driver opens and closes the GPUs, which others can neither reset nor cut up nor get another driver for while they are
+	// open. The agent closes them while no job is there, and when LetGo asks for it. nil = they stay open.
+	Driver interface {
+		Acquire() error
+		Release() error
+	}
+	LetGo <-chan os.Signal
 	// Keep takes a closed record; on an error the job's file stays and the record
 	// is closed again later.
 	Keep    func(*gpuprof.Record) error
@@ -50,6 +57,8 @@ type Agent struct {
 	// are removed).
 	filesErr error
 	broken   map[int]error
+	released bool      // the GPUs are closed
+	needed   time.Time // when they were needed last
 	last     atomic.Pointer[pass]
 	report   atomic.Pointer[gpuprof.IdleReport]
 }
@@ -133,6 +142,7 @@ func (a *Agent) Start() error {
 	if a.Metrics == nil {
 		a.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
+	a.needed = a.Now()
 	a.jobs, a.gpus, a.broken = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}
 	// gres.conf's order is the order of the device files, which may leave out numbers; a card's MIG
 	// instances follow one another.
@@ -216,14 +226,63 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.Log.Warn("watch jobs", "err", err)
 			a.scan()
 		case <-next.C:
+			if err := a.acquire(); err != nil {
+				return err
+			}
 			a.pass()
+		case <-a.LetGo:
+			if a.scan(); a.running() > 0 {
+				a.Log.Warn("jobs run: the GPUs stay open until they have ended")
+			} else {
+				a.release()
+			}
 		case <-slow.C:
 			a.scan()
-			a.retry()
+			if err := a.retry(); err != nil {
+				return err
+			}
+			a.rest()
 		case <-state.C:
 			a.keepState()
 		}
 	}
+}
+
+// restAfter is how long no job has been there when the agent closes the GPUs.
+const restAfter = time.Minute
+
+// rest closes the GPUs where no job has needed them of late.
+func (a *Agent) rest() {
+	switch now := a.Now(); {
+	case a.running() > 0:
+		a.needed = now
+	case now.Sub(a.needed) >= restAfter:
+		a.release()
+	}
+}
+
+func (a *Agent) release() {
+	if a.Driver == nil || a.released {
+		return
+	}
+	a.released = true
+	if err := a.Driver.Release(); err != nil {
+		a.Log.Warn("close the GPUs", "err", err)
+	}
+	a.Log.Debug("the GPUs are closed until a job comes")
+}
+
+// acquire opens the GPUs again. Where they aren't what they were the agent has to start anew.
+func (a *Agent) acquire() error {
+	a.needed = a.Now()
+	if !a.released {
+		return nil
+	}
+	if err := a.Driver.Acquire(); err != nil {
+		return fmt.Errorf("open the GPUs: %w", err)
+	}
+	a.released = false
+	return nil
 }
 
 // keepState writes down what was gathered, if there is anything.

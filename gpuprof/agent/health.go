@@ -62,10 +62,16 @@ func (a *Agent) Health() error {
 }
 
 // retry reads the GPUs that failed again once their jobs are gone, so that they
-// are not called broken until the next job comes.
-func (a *Agent) retry() {
-	if a.running() > 0 || len(a.broken) == 0 {
-		return
+// are not called broken until the next job comes; closed ones once in a while, so that they can be reset.
+func (a *Agent) retry() error {
+	if a.running() > 0 || len(a.broken) == 0 || a.released && a.Now().Sub(a.needed) < 2*restAfter {
+		return nil
+	}
+	if a.released {
+		defer a.release()
+		if err := a.acquire(); err != nil {
+			return err
+		}
 	}
 	for i := range a.broken {
 		if g := a.gpus[i]; !g.missing {
@@ -76,6 +82,7 @@ func (a *Agent) retry() {
 		delete(a.gpus, i)
 	}
 	a.passed(a.Now())
+	return nil
 }
 
 // Reports of idle jobs: jobs that have done nothing for toldAfter, every toldEvery.

@@ -145,10 +145,10 @@ func TestHealthAfterTheJob(t *testing.T) {
 	end(t, b.Dir, 7)
 	b.scan()
 	b.wants("gpu 0")
-	b.retry()
+	must.OK(t, b.retry())
 	b.wants("gpu 0")
 	b.cards.set(nil, nil)
-	b.retry()
+	must.OK(t, b.retry())
 	b.wants()
 	// A job with a GPU that isn't there is wrong while it runs.
 	b.begin(8, 0, 5)
@@ -157,7 +157,7 @@ func TestHealthAfterTheJob(t *testing.T) {
 	b.wants("no gpu 5")
 	end(t, b.Dir, 8)
 	b.scan()
-	b.retry()
+	must.OK(t, b.retry())
 	b.wants()
 }
 

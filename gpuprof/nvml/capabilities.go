@@ -160,14 +160,14 @@ func (l *Library) mig(h gonvml.Device, of *Device) MIG {
 	for i := range m.Max {
 		// Unused places are not found.
 		if inst, ret := h.GetMigDeviceHandleByIndex(i); ret == gonvml.SUCCESS {
-			m.Instances = append(m.Instances, l.instance(inst, h, of))
+			m.Instances = append(m.Instances, l.instance(inst, of))
 		}
 	}
 	return m
 }
 
-func (l *Library) instance(h, card gonvml.Device, of *Device) Instance {
-	i := Instance{UUID: l.uuid(h), GPUInstance: -1, ComputeInstance: -1, MemMiB: l.memory(h)}
+func (l *Library) instance(h gonvml.Device, of *Device) Instance {
+	card, i := of.gpu, Instance{UUID: l.uuid(h), GPUInstance: -1, ComputeInstance: -1, MemMiB: l.memory(h)}
 	// "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
 	_, i.Profile, _ = strings.Cut(l.name(h), " MIG ")
 	if n, ok := ask(l, "nvmlDeviceGetGpuInstanceId", h.GetGpuInstanceId); ok {
@@ -187,7 +187,7 @@ func (l *Library) instance(h, card gonvml.Device, of *Device) Instance {
 	answers[GPM] = of.Answers[GPM] && i.GPUInstance >= 0 && l.found("nvmlGpmMigSampleGet")
 	i.gpu = &gpu{
 		lib: l, handle: h, minor: of.Minor, memMiB: i.MemMiB, answers: answers,
-		gpm: func(s gonvml.GpmSample) gonvml.Return { return s.MigGet(card, i.GPUInstance) },
+		gpm: func(s gonvml.GpmSample) gonvml.Return { return s.MigGet(card.handle, i.GPUInstance) },
 	}
 	return i
 }

@@ -109,6 +109,8 @@ type Library struct {
 	cuda    int // as cuDriverGetVersion; 0 = unknown
 	devices []Device
 	has     map[string]bool
+	// released: see Release.
+	released bool
 }
 
 // Open loads the library at path ("" = libnvidia-ml.so.1 as the loader finds it) and queries each
@@ -122,6 +124,7 @@ func Open(path string) (*Library, error) {
 	if ret := l.api.Init(); ret != gonvml.SUCCESS {
 		return nil, fmt.Errorf("%w: %s", ErrNone, ret.Error())
 	}
+	l.hold()
 	n, ret := l.api.DeviceGetCount()
 	if ret != gonvml.SUCCESS {
 		return nil, errors.Join(fmt.Errorf("%w: count GPUs: %s", ErrNone, ret.Error()), l.Close())
@@ -193,11 +196,10 @@ func (l *Library) describe(i int, h gonvml.Device) Device {
 	d.PCIeMBps = l.link(h)
 	d.MemMiB = l.memory(h)
 	d.Capabilities = l.capabilities(h)
+	d.gpu = &gpu{lib: l, handle: h, minor: d.Minor, memMiB: d.MemMiB, pcieMBps: d.PCIeMBps, answers: d.Answers}
+	g := d.gpu
+	g.gpm = func(s gonvml.GpmSample) gonvml.Return { return s.Get(g.handle) }
 	d.MIG = l.mig(h, &d)
-	d.gpu = &gpu{
-		lib: l, handle: h, minor: d.Minor, memMiB: d.MemMiB, pcieMBps: d.PCIeMBps, answers: d.Answers,
-		gpm: func(s gonvml.GpmSample) gonvml.Return { return s.Get(h) },
-	}
 	return d
 }
 
@@ -236,6 +238,13 @@ func (l *Library) Devices() []Device { return l.devices }
 
 // Close ends the use of NVML.
 func (l *Library) Close() error {
+	if l.released {
+		return nil
+	}
+	return l.shutdown()
+}
+
+func (l *Library) shutdown() error {
 	if ret := l.api.Shutdown(); ret != gonvml.SUCCESS {
 		return errors.New("close NVML: " + ret.Error())
 	}

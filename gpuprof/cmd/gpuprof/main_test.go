@@ -221,8 +221,9 @@ func TestInfo(t *testing.T) {
 		}},
 		{gpusim.Config{Model: "a100", Instances: []string{"1g.5gb"}}, map[string]string{
 			"MIG": "on", "cores": "unknown", "utilisation": "no", "memory in use": "yes", "MPS: clients": "48",
-			"MPS: users at a time": "1 (more with -multiuser-server)", "MPS: memory limit": "yes",
+			"MPS: users at a time": "1", "MPS: memory limit": "yes",
 		}},
+		{gpusim.Config{Model: "h200", Recent: true}, map[string]string{"MPS: users at a time": "1 (more with -multiuser-server)", "MPS: clients": "60"}},
 	} {
 		out := info(t, so, c.cfg)
 		got := rows(out)

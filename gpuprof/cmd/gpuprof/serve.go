@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -97,7 +99,11 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 			return err
 		}
 	}
+	letGo := make(chan os.Signal, 1)
+	signal.Notify(letGo, syscall.SIGHUP)
+	defer signal.Stop(letGo)
 	a := &agent.Agent{
+		Driver: lib, LetGo: letGo,
 		Dir: prolog.Dir(v.GetString("run-dir")), Devices: lib.Devices(), Node: node, Period: v.GetDuration("period"),
 		Keep: ways.add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
 	}
