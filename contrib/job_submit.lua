@@ -34,6 +34,7 @@ local CONF = {
    wake = "/run/slurmbridge/wake", -- a line here makes the bridge look
    gres = "mps",                   -- how GPUs are shared where no gate file says it: mps or shard
    units = "100",                  -- shares of a whole GPU
+   partition = "slurmbridge",      -- the gate's own, where no gate file names it
 }
 
 local M = { conf = CONF }
@@ -88,6 +89,20 @@ local function wake()
    if not f then return end
    if (f:seek("end") or 0) < WAKE_LIMIT then f:write("submit\n") end
    f:close()
+end
+
+-- Takes the gate's partition out of a list of several. job_submit/all_partitions, before this script
+-- in JobSubmitPlugins, gives a job that names no partition all of them, hidden ones too, and with the
+-- gate's Slurm refuses the job or never starts it.
+local function leave_gate(job)
+   local list, out = text(job.partition), {}
+   if not list:find(",", 1, true) then return end
+   local gate = read_gate().partition or CONF.partition
+   for name in list:gmatch("[^,]+") do
+      if name ~= gate then out[#out + 1] = name end
+   end
+   local kept = table.concat(out, ",")
+   if kept ~= "" and #kept < #list then job.partition = kept end
 end
 
 -- One request of a list, taken apart. "gres:gpu:shared:2" (releases to 23.02),
@@ -589,6 +604,7 @@ end
 
 -- rec is nil for a new job.
 local function guarded(job, rec, parts, uid)
+   if not rec then pcall(leave_gate, job) end
    local ok, changes, why, said = pcall(plan, job, rec, parts, uid)
    if not ok then
       pcall(slurm.log_error, "slurmbridge: job_submit: %s", tostring(changes))

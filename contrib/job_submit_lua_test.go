@@ -13,6 +13,7 @@ import (
 	lua "github.com/yuin/gopher-lua"
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	slurmjob "github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -100,6 +101,33 @@ var (
 	success = lua.LNumber(0)
 	refused = lua.LNumber(-1)
 )
+
+// The gate's partition leaves a list of several, whoever made it, and nothing else does.
+func TestTheGatesPartitionLeavesLists(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	gate := filepath.Join(dir, "gate")
+	s := load(t, gate, filepath.Join(dir, "wake"))
+	defer s.Close()
+	for _, c := range []struct{ file, list, want string }{
+		{"", "cpu,slurmbridge,gpu", "cpu,gpu"},
+		{"", "slurmbridge,gpu", "gpu"},
+		{"", "slurmbridge", ""},             // the gate itself
+		{"", "slurmbridge,slurmbridge", ""}, // Slurm refuses it
+		{"", "cpu,slurmbridge2", ""},
+		{"", "cpu,gpu", ""},
+		{"partition=gates\n", "cpu,slurmbridge,gates", "cpu,slurmbridge"},
+	} {
+		must.OK(t, os.WriteFile(gate, []byte(c.file), 0o600))
+		for _, request := range []string{"", "gres/gpu:1", "gres/gpu:shared"} {
+			job := map[string]lua.LValue{"partition": lua.LString(c.list), "tres_per_node": lua.LString(request)}
+			rc, set, err := s.call("slurm_job_submit", job, "")
+			if err != nil || rc != success || set["partition"] != c.want {
+				t.Errorf("%q, %s with %q: %q, want %q; %v", c.file, c.list, request, set["partition"], c.want, err)
+			}
+		}
+	}
+}
 
 // TestWhateverASlurmctldSays: no request and no gate file makes the script raise
 // an error; a job that doesn't say gpu:shared is not touched; one that does is

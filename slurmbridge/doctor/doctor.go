@@ -477,6 +477,7 @@ func (e *exam) gatePartition() {
 	at := slices.IndexFunc(e.Partitions, func(p text.Partition) bool { return p.Name == name })
 	seen := "all users' squeue lists it as a pending job, and a script that waits until the queue is empty waits for ever"
 	up := func(name string) Fix { return run("scontrol update PartitionName=" + name + " State=UP") }
+	order := e.orderOfLists(at >= 0)
 	// Only root and SlurmUser put jobs there, and only they see it.
 	line := func(name string) Fix {
 		return e.conf("PartitionName=" + name + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1")
@@ -491,9 +492,9 @@ func (e *exam) gatePartition() {
 			"the gate is in the partitions of the jobs instead, where all see it", up(name))
 	case name != "" && name != usual:
 		e.add("gate-partition", Warning, "there is no partition "+name+", which gate_partition names",
-			"the gate is in the partitions of the jobs instead, where all see it", line(name))
+			"the gate is in the partitions of the jobs instead, where all see it", append(order, line(name))...)
 	case e.Settings.Mode != "shadow" && e.gpus != nil && !e.has("PrivateData", "jobs"):
-		fix := []Fix{line(usual)}
+		fix := append(order, line(usual))
 		if name == "" {
 			fix = append(fix, setting("gate_partition: "+usual))
 		}
@@ -504,6 +505,30 @@ func (e *exam) gatePartition() {
 		p := among[0]
 		e.add("gate-partition", Error, "partition "+p.Name+" is "+p.State+", and the gate can be in no other", "it takes no jobs, and the gate is one", up(p.Name))
 	}
+}
+
+// orderOfLists is how job_submit.lua comes to run behind all_partitions, which puts the gate's partition into other jobs'
+// lists; nil = it does already. there: the partition is.
+func (e *exam) orderOfLists(there bool) []Fix {
+	plugins := strings.Split(e.Config["JobSubmitPlugins"], ",")
+	at := func(name string) int {
+		return slices.IndexFunc(plugins, func(w string) bool { return text.HasPlugin(w, "job_submit/"+name) })
+	}
+	all, lua := at("all_partitions"), at("lua")
+	if all < 0 || lua > all {
+		return nil
+	}
+	if lua >= 0 {
+		plugins = slices.Insert(plugins, all+1, plugins[lua])
+		plugins = slices.Delete(plugins, lua, lua+1)
+	} else {
+		plugins = append(plugins, "lua")
+	}
+	fix := e.conf("JobSubmitPlugins=" + strings.Join(plugins, ","))
+	e.when(there, "gate-in-lists", Error, "JobSubmitPlugins="+e.Config["JobSubmitPlugins"]+" gives each job without a partition all of them, the gate's, "+e.Settings.GatePartition+", too",
+		"such a job is refused (EnforcePartLimits=ALL) or never starts (PartitionTimeLimit, PartitionNodeLimit), whether it wants a GPU or not. Behind all_partitions job_submit.lua takes the gate's partition out of the list",
+		fix, run("scontrol reconfigure", "scontrol delete PartitionName="+e.Settings.GatePartition+"   # or do without: the gate is then in the jobs' partitions, where all users see it"))
+	return []Fix{fix}
 }
 
 // partitionsOf are the partitions of the jobs, not the gate's own, that have such a node with GPUs.

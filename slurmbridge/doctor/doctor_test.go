@@ -109,7 +109,7 @@ func TestNothingMissing(t *testing.T) {
 // Slurm takes most of its plugins' names with their kind in front and without it.
 func TestPluginsByEitherName(t *testing.T) {
 	for key, name := range map[string]string{
-		"JobSubmitPlugins": "job_submit/lua", "TaskPlugin": "task/affinity,cgroup", "AuthType": "munge", "SelectType": "cons_tres",
+		"JobSubmitPlugins": "job_submit/all_partitions,job_submit/lua", "TaskPlugin": "task/affinity,cgroup", "AuthType": "munge", "SelectType": "cons_tres",
 		"SchedulerType": "backfill", "PriorityType": "multifactor",
 	} {
 		f := bridged(t, "22.05.8")
@@ -182,6 +182,10 @@ func TestEachFinding(t *testing.T) {
 			f.Partitions[0].PerGPU.CPUs, f.Settings.Adopt = 4, []adopt.Rule{{Never: true}, {Partitions: []string{"gpu"}}}
 		}, "warning adopt-per-gpu", "PartitionName=… DefMemPerCPU=…   # in place of JobDefaults=DefCpuPerGPU=…,DefMemPerGPU=…"},
 		{"no partition for the gate", func(f *Facts) { f.Partitions = f.Partitions[:1] }, "warning gate-partition", "PartitionName=gates Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1"},
+		{"the gate's partition enters other lists", conf("JobSubmitPlugins", "lua,job_submit/all_partitions,pbs"), "error gate-in-lists", "JobSubmitPlugins=job_submit/all_partitions,lua,pbs"},
+		{"no partition for the gate, and it would enter other lists", func(f *Facts) {
+			f.Partitions, f.Config["JobSubmitPlugins"] = f.Partitions[:1], "lua,all_partitions"
+		}, "warning gate-partition", "JobSubmitPlugins=all_partitions,lua"},
 		{"the gate's partition is down", func(f *Facts) { f.Partitions[1].State = "DOWN" }, "warning gate-partition", "scontrol update PartitionName=gates State=UP"},
 		{"the gate's partition is seen", func(f *Facts) { f.Partitions[1].Hidden = false }, "note gate-seen", "PartitionName=gates … Hidden=YES"},
 		{"the gate is seen", func(f *Facts) { f.Settings.GatePartition = "" }, "note gate-seen", "gate_partition: slurmbridge"},

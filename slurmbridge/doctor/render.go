@@ -79,6 +79,11 @@ func plural(n int, word string) string {
 // restarts is what a change of GresTypes or of nodes' Gres costs.
 const restarts = "all of Slurm's daemons restart (jobs go on); until slurm.conf and gres.conf agree on a node, it takes no jobs"
 
+// gatesPartition is what the gate's own partition costs.
+const gatesPartition = "a partition more, in which only root and SlurmUser may put jobs. Root's and SlurmUser's sinfo and scontrol show partition list it, " +
+	"and with it all nodes a second time; what counts pending jobs to start nodes should pass over the gate (job name slurmbridge-gate, Reason=BeginTime) and count jobs " +
+	"behind it (Reason=Dependency, after:GATE)"
+
 // costs is what following a piece of advice costs a site, by check: all that it changes for jobs and users that never ask
 // to share, too. Advice to run a command or to change a setting of the bridge's own that touches no other job has none.
 var costs = map[string]string{
@@ -97,8 +102,9 @@ var costs = map[string]string{
 	"default-memory": "a job that doesn't say --mem gets this much and no more: where Slurm enforces memory, one that needs more is killed. " +
 		"Announce it, and choose it from what sacct shows as MaxRSS",
 	"lua":              "the script runs in slurmctld at each submission and change of a job, for a fraction of a millisecond",
-	"gate-partition":   "a partition more, in which only root and SlurmUser may put jobs",
-	"gate-seen":        "a partition more, in which only root and SlurmUser may put jobs",
+	"gate-in-lists":    "a site's own rules in job_submit.lua then see the list of all partitions where a job names none",
+	"gate-partition":   gatesPartition,
+	"gate-seen":        gatesPartition,
 	"hook-prolog":      "each job starts some milliseconds later; a node without the program is drained by its next job: install the package on all nodes first",
 	"hook-epilog":      "a node is free some milliseconds later; a node without the program is drained by its next job: install the package on all nodes first",
 	"hook-taskprolog":  "each task starts some milliseconds later, with or without a GPU; a task fails on a node without the program: install the package on all nodes first",

@@ -296,7 +296,7 @@ func (b *Bridge) note(ctx context.Context, group int64, c *job.Change, outcome e
 // that hasn't started get back what they had. It works without a running daemon and is
 // what `slurmbridge open` does. It returns how many jobs it freed.
 func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile string) (jobs int, err error) {
-	if err := CloseGateFile(gateFile, ""); err != nil {
+	if err := CloseGateFile(gateFile); err != nil {
 		return 0, err
 	}
 	snap, err := s.Poll(ctx)

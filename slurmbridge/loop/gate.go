@@ -141,7 +141,7 @@ func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
 		}
 	}
 	g.lease.Store(&lease{})
-	return errors.Join(append(errs, CloseGateFile(g.File, g.Sharing))...)
+	return errors.Join(append(errs, g.shut())...)
 }
 
 // leastStalled is the shortest time without progress of a round after which the gate is no longer
@@ -262,7 +262,7 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 		}
 	}
 	if g.ID() == "" {
-		return errors.Join(mended, err, CloseGateFile(g.File, g.Sharing))
+		return errors.Join(mended, err, g.shut())
 	}
 	if err == nil {
 		err = g.write()
@@ -275,7 +275,7 @@ func (g *Gate) Idle(s *job.Snapshot) error {
 	g.asking.Lock()
 	defer g.asking.Unlock()
 	g.note(s)
-	return CloseGateFile(g.File, g.Sharing)
+	return g.shut()
 }
 
 // note keeps what the gate file says of a poll.
@@ -305,7 +305,7 @@ func (g *Gate) Renew(ctx context.Context) error {
 	}
 	err := g.renew(ctx)
 	if errors.Is(err, job.ErrNoJob) {
-		return CloseGateFile(g.File, g.Sharing) // the next round makes another
+		return g.shut() // the next round makes another
 	}
 	if err != nil {
 		return err
@@ -531,7 +531,7 @@ func (g *Gate) publish(l lease) error {
 		byPartition("cpus", g.perGPU, func(d job.PerGPU) uint64 { return d.CPUs }) +
 		byPartition("mem", g.perGPU, func(d job.PerGPU) uint64 { return d.MemMiB })
 	return writeGateFile(g.File, fmt.Sprintf("job=%s\nexpires=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(),
-		sharedText(g.Sharing)+g.ByHand.text()+partitions+lines("shares", g.whole)+g.adopt))
+		sharedText(g.Sharing)+partitionLine(g.Partition)+g.ByHand.text()+partitions+lines("shares", g.whole)+g.adopt))
 }
 
 func writeGateFile(path, text string) error {
@@ -544,6 +544,14 @@ func writeGateFile(path, text string) error {
 // sharedText is what the gate file says of a GPU's shares.
 func sharedText(s job.Sharing) string { return fmt.Sprintf("gres=%s\nunits=%d\n", s, job.Units) }
 
+// partitionLine names the gate's own partition, "" = it has none.
+func partitionLine(name string) string {
+	if name == "" {
+		return ""
+	}
+	return "partition=" + name + "\n"
+}
+
 // byPartition are the lines of the gate file that give a number above 0 for a partition.
 func byPartition[V any](key string, all map[string]V, number func(V) uint64) string {
 	var out strings.Builder
@@ -555,20 +563,26 @@ func byPartition[V any](key string, all map[string]V, number func(V) uint64) str
 	return out.String()
 }
 
-// CloseGateFile leaves in a gate file only what shares of a GPU are called, so that a job that comes now gets those of a
-// whole one and waits for no gate. Where sharing is "", the file's own word counts; one that doesn't say it is removed.
-func CloseGateFile(path string, sharing job.Sharing) error {
+// CloseGateFile leaves in a gate file only what holds without a gate, as the file itself says it: what shares of a GPU are
+// called, so that a job that comes now gets those of a whole one and waits for no gate, and the gate's partition. A file
+// that doesn't name shares is removed.
+func CloseGateFile(path string) error { return closeGateFile(path, "", "") }
+
+// shut does the same with what the gate knows.
+func (g *Gate) shut() error { return closeGateFile(g.File, g.Sharing, g.Partition) }
+
+func closeGateFile(path string, sharing job.Sharing, partition string) error {
 	if path == "" {
 		return nil
 	}
 	was, _ := os.ReadFile(filepath.Clean(path)) // what can't be read says nothing
-	if m := sharedLine.FindSubmatch(was); sharing == "" && m != nil {
-		sharing = job.Sharing(m[1])
-	}
-	switch text := sharedText(sharing); {
+	of := func(line *regexp.Regexp) string { return string(line.ReplaceAll(line.Find(was), []byte("$1"))) }
+	sharing, partition = cmp.Or(sharing, job.Sharing(of(gresLine))), cmp.Or(partition, of(partLine))
+	switch text := sharedText(sharing) + partitionLine(partition); {
+	case sharing == "":
 	case string(was) == text:
 		return nil
-	case sharing != "":
+	default:
 		return writeGateFile(path, text)
 	}
 	if err := os.Remove(filepath.Clean(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -577,4 +591,7 @@ func CloseGateFile(path string, sharing job.Sharing) error {
 	return nil
 }
 
-var sharedLine = regexp.MustCompile(`(?m)^gres=(mps|shard)$`)
+var (
+	gresLine = regexp.MustCompile(`(?m)^gres=(mps|shard)$`)
+	partLine = regexp.MustCompile(`(?m)^partition=(\S+)$`)
+)

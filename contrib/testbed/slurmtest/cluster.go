@@ -49,6 +49,8 @@ type Options struct {
 	// Lua is a job_submit script to install; its default paths of gate and wake
 	// file are replaced by the cluster's. "" = none.
 	Lua string
+	// JobSubmit is JobSubmitPlugins, "" = lua where there is a script.
+	JobSubmit string
 	// Hooks are programs' paths; "" = none. Under Root they must lie in the
 	// cluster's folder or in Binds.
 	Prolog, Epilog, TaskProlog, EpilogSlurmctld string

@@ -140,9 +140,10 @@ func (c *Cluster) slurmConf() string {
 	set("TaskProlog", o.TaskProlog)
 	set("EpilogSlurmctld", o.EpilogSlurmctld)
 	set("SchedulerParameters", o.Scheduler)
-	if o.Lua != "" {
-		set("JobSubmitPlugins", "lua")
+	if o.JobSubmit == "" && o.Lua != "" {
+		o.JobSubmit = "lua"
 	}
+	set("JobSubmitPlugins", o.JobSubmit)
 	if o.Accounting {
 		b.WriteString(c.accountingConf())
 	}

@@ -265,7 +265,7 @@ func (v *service) run(ctx context.Context) error {
 	b := v.wired.bridge
 	if b.Mode == job.Shadow {
 		// A gate file left by an active daemon would gate jobs that no bridge releases.
-		if err := loop.CloseGateFile(v.cfg.GateFile, ""); err != nil {
+		if err := loop.CloseGateFile(v.cfg.GateFile); err != nil {
 			v.log.Warn("gate file", "err", err)
 		}
 	}
