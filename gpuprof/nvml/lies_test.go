@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -13,8 +14,11 @@ import (
 	"testing"
 	"time"
 
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/nvidia"
 )
 
 // The figures of call's errors, in order.
@@ -226,6 +230,10 @@ func everything(so string) int {
 			}
 		}
 		_ = d.LimitGroup("/nowhere", 1000)
+		if err := errors.Join(lib.Release(), lib.Acquire()); err != nil {
+			fmt.Println(err)
+			return 1
+		}
 		for k := range d.MIG.Instances {
 			in := d.Instance(k)
 			_, _ = in.Read(Memory)
@@ -310,9 +318,54 @@ func TestMissingSymbols(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	// The functions that NVIDIA's own libraries have.
+	for _, d := range drivers(t) {
+		has := functions(t, filepath.Join(d.Libraries(t), "libnvidia-ml.so.1"))
+		for _, sym := range needed {
+			if !slices.Contains(has, sym) {
+				t.Errorf("driver %s has no %s", d.Name, sym)
+			}
+		}
+		try(d.Name, "{ global: "+strings.Join(has, "; ")+"; local: *; };")
+	}
 	out := try("all", "{ global: "+strings.Join(needed, "; ")+"; local: *; };")
 	if want := " " + fmt.Sprint(Answers{}) + "\n"; !strings.Contains(out, want) {
 		t.Errorf("nothing is there, and yet: %s", out)
+	}
+}
+
+// drivers are NVIDIA's own that are here; a test goes on without.
+func drivers(t *testing.T) (out []nvidia.Driver) {
+	t.Run("NVIDIA's own libraries", func(t *testing.T) { out = nvidia.Fetched(t) })
+	return out
+}
+
+// functions are the functions of NVML's that a library exports.
+func functions(t *testing.T, library string) (out []string) {
+	t.Helper()
+	f := must.Get(elf.Open(library))(t)
+	defer f.Close()
+	for _, s := range must.Get(f.DynamicSymbols())(t) {
+		if s.Section != elf.SHN_UNDEF && strings.HasPrefix(s.Name, "nvml") {
+			out = append(out, s.Name)
+		}
+	}
+	return out
+}
+
+// Without a loaded driver NVIDIA's own libraries say so, and so does this package.
+func TestOwnLibrariesWithoutADriver(t *testing.T) {
+	if _, err := os.Stat("/proc/driver/nvidia"); err == nil {
+		t.Skip("a driver is loaded here")
+	}
+	exe := must.Get(os.Executable())(t)
+	for _, d := range nvidia.Fetched(t) {
+		c := exec.Command(exe)
+		c.Env = append(os.Environ(), "NVML_TEST_EVERYTHING="+filepath.Join(d.Libraries(t), "libnvidia-ml.so.1"))
+		out, _ := c.CombinedOutput()
+		if want := ErrNone.Error() + ": " + whyNone[gonvml.ERROR_DRIVER_NOT_LOADED] + "\n"; string(out) != want || c.ProcessState.ExitCode() != 1 {
+			t.Errorf("driver %s: status %v: %s", d.Name, c.ProcessState, out)
+		}
 	}
 }
 

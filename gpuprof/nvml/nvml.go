@@ -12,6 +12,7 @@
 package nvml
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -89,8 +90,8 @@ func (g *gpu) lie(what string, value any) error {
 
 // Errors.
 var (
-	// ErrNone: there is no NVML on this machine, or no GPU.
-	ErrNone = errors.New("no NVML")
+	// ErrNone: there is no NVML on this machine, or it finds no driver.
+	ErrNone = errors.New("no GPU can be read")
 	// ErrLost: the GPU doesn't answer any more.
 	ErrLost = errors.New("the GPU is lost")
 	// ErrNotSupported: this GPU, or this driver, doesn't give the figure.
@@ -122,7 +123,7 @@ func Open(path string) (*Library, error) {
 	}
 	l := &Library{api: gonvml.New(opts...), path: path, has: map[string]bool{}}
 	if ret := l.api.Init(); ret != gonvml.SUCCESS {
-		return nil, fmt.Errorf("%w: %s", ErrNone, ret.Error())
+		return nil, fmt.Errorf("%w: %s", ErrNone, cmp.Or(whyNone[ret], ret.Error()))
 	}
 	l.hold()
 	n, ret := l.api.DeviceGetCount()
@@ -143,6 +144,14 @@ func Open(path string) (*Library, error) {
 	}
 	placeLost(l.devices)
 	return l, nil
+}
+
+// whyNone says in plain words why NVML can't be initialised.
+var whyNone = map[gonvml.Return]string{
+	gonvml.ERROR_LIBRARY_NOT_FOUND:       "the library of NVIDIA's driver (libnvidia-ml.so.1) is not on this machine, or not where the loader looks",
+	gonvml.ERROR_DRIVER_NOT_LOADED:       "NVIDIA's driver is installed on this machine, but not loaded",
+	gonvml.ERROR_LIB_RM_VERSION_MISMATCH: "the loaded driver of NVIDIA's and its library are of two releases: reboot, or load the new driver",
+	gonvml.ERROR_NO_PERMISSION:           "NVIDIA's driver lets this user open no GPU (/dev/nvidia*)",
 }
 
 // placeLost numbers the device files of lost GPUs: without their places the GPUs behind them would count as others.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,6 +26,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/nvidia"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
@@ -165,6 +167,36 @@ func simulatedLibrary(t *testing.T) string {
 	dir := t.TempDir()
 	must.OK(t, built.Into(dir, built.Library))
 	return filepath.Join(dir, built.Library)
+}
+
+// On a node with NVIDIA's own library and no driver each command says so in one sentence and ends, and leaves nothing behind.
+func TestNoDriver(t *testing.T) {
+	if _, err := os.Stat("/proc/driver/nvidia"); err == nil {
+		t.Skip("a driver is loaded here")
+	}
+	self := must.Get(os.Executable())(t)
+	libraries := map[string]string{"none": "/nonexistent/libnvidia-ml.so.1"}
+	t.Run("NVIDIA's own libraries", func(t *testing.T) {
+		for _, d := range nvidia.Fetched(t) {
+			libraries[d.Name] = filepath.Join(d.Libraries(t), "libnvidia-ml.so.1")
+		}
+	})
+	for name, library := range libraries {
+		for command, args := range map[string][]string{
+			"info": nil, "watch": nil, "serve": {"--controller", "http://127.0.0.1:1", "--listen", "", "--run-dir", "run", "--spool", "spool"},
+		} {
+			c := exec.Command(self, append([]string{command, "--nvml-library", library}, args...)...)
+			c.Dir, c.Env = t.TempDir(), append(os.Environ(), asAgent+"=1")
+			out, _ := c.CombinedOutput()
+			want := "gpuprof: no GPU can be read: NVIDIA's driver is installed on this machine, but not loaded\n"
+			if name == "none" {
+				want = "gpuprof: no GPU can be read: the library of NVIDIA's driver (libnvidia-ml.so.1) is not on this machine, or not where the loader looks\n"
+			}
+			if left, err := os.ReadDir(c.Dir); string(out) != want || c.ProcessState.ExitCode() != 1 || err != nil || len(left) > 0 {
+				t.Errorf("%s, %s: status %v, left %v: %s", name, command, c.ProcessState, left, out)
+			}
+		}
+	}
 }
 
 // What NVML is asked for is one row: the command shows it without further code.

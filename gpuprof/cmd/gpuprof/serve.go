@@ -84,7 +84,7 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	}
 	lib, err := nvml.Open(v.GetString("nvml-library"))
 	if err != nil {
-		return fmt.Errorf("%w; is NVIDIA's driver loaded on this node (nvidia-smi)?", err)
+		return err
 	}
 	defer lib.Close()
 	node := v.GetString("node")
