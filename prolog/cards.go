@@ -12,12 +12,14 @@ import (
 	"strings"
 )
 
-// Card is one of the node's GPUs, as the agent lists them for the hooks, which open no
+// Card is one of the node's GPUs or MIG instances, as the agent lists them for the hooks, which open no
 // GPU themselves. Three ways of counting can differ: Slurm's, NVML's and the driver's.
 type Card struct {
-	Index     int     `json:"index"`      // Slurm's: the place in gres.conf
-	NVMLIndex int     `json:"nvml_index"` // NVML's, by PCI bus
-	Minor     int     `json:"minor"`      // N of /dev/nvidiaN
+	Index     int     `json:"-"`            // Slurm's number, which the hooks find out; unknown = none
+	NVMLIndex int     `json:"nvml_index"`   // NVML's, by PCI bus
+	Minor     int     `json:"minor"`        // N of /dev/nvidiaN
+	GI        int     `json:"gi,omitempty"` // GPU instance and compute instance, of a MIG instance
+	CI        int     `json:"ci,omitempty"`
 	UUID      string  `json:"uuid"`
 	Lost      bool    `json:"lost,omitempty"` // the driver has lost it, and CUDA doesn't count it
 	Model     string  `json:"model"`
@@ -48,8 +50,7 @@ func (d Dir) WriteCards(cards []Card) error {
 }
 
 // Cards returns the node's GPUs as the agent wrote them down. Where it hasn't, the
-// driver's own list under proc ("" = /proc) has to do, in order of the device
-// files.
+// driver's own list under proc ("" = /proc) has to do.
 func (d Dir) Cards(proc string) ([]Card, error) {
 	var cards []Card
 	err := readJSON(d.path(cardsFile), &cards)
@@ -70,10 +71,10 @@ func (d Dir) Cards(proc string) ([]Card, error) {
 			cards = append(cards, c)
 		}
 	}
-	slices.SortFunc(cards, func(a, b Card) int { return a.Minor - b.Minor })
 	for i := range cards {
+		// The files are named, and sorted, by PCI bus.
 		c := &cards[i]
-		c.Index, c.NVMLIndex, c.Lost = i, i, c.UUID == ""
+		c.NVMLIndex, c.Lost = i, c.UUID == ""
 	}
 	if !slices.ContainsFunc(cards, func(c Card) bool { return c.UUID != "" }) {
 		return nil, err
@@ -106,7 +107,10 @@ func parseInformation(text string) (Card, bool) {
 	return c, c.Minor >= 0
 }
 
-// card returns the GPU at Slurm's index.
+// mig reports whether it is a MIG instance.
+func (c Card) mig() bool { return strings.HasPrefix(c.UUID, "MIG-") }
+
+// card returns the GPU with Slurm's number index.
 func card(cards []Card, index int) (Card, bool) {
 	i := slices.IndexFunc(cards, func(c Card) bool { return c.Index == index })
 	if i < 0 {

@@ -288,13 +288,14 @@ func TestLimitsFollowTheJobs(t *testing.T) {
 			if delete(there, id); rapid.Bool().Draw(t, "comes") {
 				there[id] = &Job{JobID: id, MemLimitMiB: rapid.Int64Range(0, 16159).Draw(t, "MiB")}
 			}
-			must.OK(t, h.Dir.keepLimits(0, slices.Collect(maps.Values(there))...))
+			must.OK(t, h.handOut(0, slices.Collect(maps.Values(there))...))
+			given := h.Dir.handout(0)
 			for id := range int64(5) {
 				want := int64(0)
 				if j := there[id]; j != nil {
 					want = j.MemLimitMiB
 				}
-				if got := h.limitOf(id, 0, 50); got != want {
+				if got := h.limitOf(&given, id, 50); got != want {
 					t.Fatalf("job %d: %d MiB, want %d", id, got, want)
 				}
 			}

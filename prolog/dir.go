@@ -29,7 +29,7 @@ const DefaultRunDir = "/run/slurmbridge"
 //	ended/ID-RESTART.json  one that has ended, until the agent has closed its record
 //	mps/gpuN/           GPU N: lock, its MPS daemon's pipe/ and log/, and
 //	                    server.json, what was last seen of its server, and
-//	                    limits.json, its jobs' memory limits by profile
+//	                    handout.json, what task prologs need to know of it
 //	gpus.json           the node's GPUs, written by the agent
 type Dir string
 

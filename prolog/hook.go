@@ -38,6 +38,8 @@ type Hook struct {
 	FrameworkEnv bool
 	// Cards are the node's GPUs that are known.
 	Cards []Card
+	// Constrains: Slurm keeps each job's processes to the GPUs that it has.
+	Constrains bool
 	// Proc is where processes are looked for; "" = /proc.
 	Proc string
 	Now  func() time.Time
@@ -53,17 +55,22 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 		return err
 	}
 	j.Boot = bootID(h.Proc)
-	for _, g := range j.GPUs {
-		c, _ := card(h.Cards, g)
-		j.UUIDs = append(j.UUIDs, c.UUID)
-	}
+	h.learn(j.GPUs, strings.Split(get("CUDA_VISIBLE_DEVICES"), ","))
 	// One failure doesn't stop the rest: without a record there can still be MPS.
-	errs := []error{h.Dir.Begin(j)}
+	var errs []error
+	for _, g := range j.GPUs {
+		c, known := card(h.Cards, g)
+		j.UUIDs = append(j.UUIDs, c.UUID)
+		if !known && len(h.Cards) > 0 {
+			errs = append(errs, fmt.Errorf("gpu %d: which of the node's cards Slurm means isn't certain by its configuration; job %d goes without MPS and without a record of its use", g, j.JobID))
+		}
+	}
+	errs = append(errs, h.Dir.Begin(j))
 	// Before any lock is held: other hooks don't wait for the controller's answer.
 	errs = append(errs, h.limit(ctx, j))
 	for _, g := range j.GPUs {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
-			if len(j.GPUs) > 1 || !h.mayShare(j) {
+			if _, known := card(h.Cards, g); len(j.GPUs) > 1 || !h.mayShare(j) || !known && len(h.Cards) > 0 {
 				return nil
 			}
 			if h.MPS == nil {
@@ -75,12 +82,37 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	return errors.Join(errs...)
 }
 
+// learn takes over which cards Slurm's numbers mean, where that is known: Slurm names MIG instances to its hooks, from
+// 25.11 on all cards that it has found by itself, and the job's file has what its prolog knew.
+func (h *Hook) learn(gpus []int, uuids []string) {
+	if len(uuids) != len(gpus) {
+		return
+	}
+	for k, uuid := range uuids {
+		if !strings.HasPrefix(uuid, "GPU-") && !strings.HasPrefix(uuid, "MIG-") {
+			continue
+		}
+		for i := range h.Cards {
+			if c := &h.Cards[i]; c.UUID == uuid {
+				c.Index = gpus[k]
+			} else if c.Index == gpus[k] {
+				c.Index = unknown
+			}
+		}
+	}
+}
+
+// alone reports whether no process of a job can reach another GPU of the node than the job's.
+func (h *Hook) alone() bool {
+	return h.Constrains || len(slices.DeleteFunc(slices.Clone(h.Cards), func(c Card) bool { return c.Lost })) == 1
+}
+
 // share has the GPU's MPS daemon ready for job j. The caller holds the GPU's lock.
 // Where the server takes no clients that isn't j's fault: j computes without MPS,
 // which the task prolog sees to, until the server is renewed.
 func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 	others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
-	errs := []error{h.Dir.keepLimits(gpu, append(slices.Clone(others), j)...)}
+	errs := []error{h.handOut(gpu, append(slices.Clone(others), j)...)}
 	if !h.MPS.Multiuser && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
 		// Slurm has put it next to another user's job by hand-written shares. It would wait for the
 		// server until that job has ended; without the server, the two take turns.
@@ -156,7 +188,7 @@ func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 	case h.MPS == nil:
 		return nil
 	case len(jobs) == 0:
-		return errors.Join(h.MPS.Release(ctx, gpu), h.Dir.keepLimits(gpu))
+		return errors.Join(h.MPS.Release(ctx, gpu), ignoreMissing(os.Remove(h.Dir.handoutFile(gpu))))
 	case h.Dir.Server(gpu) == Server{}:
 		return nil // a whole GPU's job
 	}
@@ -209,6 +241,7 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 	errs = append(errs, err)
 	if j != nil {
 		gpus = j.GPUs
+		h.learn(j.GPUs, j.UUIDs)
 	}
 	for _, g := range gpus {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error { return h.afterwards(ctx, g, jobs) }))
@@ -272,12 +305,14 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 		// credential. The epilog of the last known job would then end the daemon under it.
 		return fmt.Errorf("job %d: no prolog has run for it; it shares the GPU without MPS: %w", job, err)
 	}
+	given := h.Dir.handout(gpus[0])
 	var b strings.Builder
 	fmt.Fprintf(&b, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0]))
-	// The GPU's daemon knows this one GPU only, and a client counts from the daemon's first. By its UUID a process finds
-	// the GPU even where it can't reach the daemon.
-	c, _ := card(h.Cards, gpus[0])
-	fmt.Fprintf(&b, "export CUDA_VISIBLE_DEVICES=%s\n", cmp.Or(c.UUID, "0"))
+	// The GPU's daemon knows this one GPU only, and a client counts from the daemon's first. Where a process that doesn't
+	// reach the daemon could take another GPU for the first, its UUID names it; programs that read a number can't.
+	if !given.Alone || get("CUDA_VISIBLE_DEVICES") != "0" {
+		fmt.Fprintf(&b, "export CUDA_VISIBLE_DEVICES=%s\n", cmp.Or(given.UUID, "0"))
+	}
 	switch h.Percentage {
 	case "share":
 	case "generous":
@@ -287,7 +322,7 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	default:
 		fmt.Fprintln(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")
 	}
-	if mib := h.limitOf(job, gpus[0], share); mib > 0 {
+	if mib := h.limitOf(&given, job, share); mib > 0 {
 		fmt.Fprintf(&b, "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
 	}
 	fmt.Fprintf(&b, "export %s=%d\n", JobEnv, job)
@@ -369,9 +404,9 @@ func (h *Hook) limit(ctx context.Context, j *Job) error {
 	return h.Dir.change([]*Job{j}, set)
 }
 
-// limitOf is the memory limit of a job with a share of so many percent, MiB; 0 = none.
-func (h *Hook) limitOf(job int64, gpu int, share int64) int64 {
-	c, _ := card(h.Cards, gpu)
+// limitOf is the memory limit of a job with a share of so many percent of the GPU, MiB; 0 = none.
+func (h *Hook) limitOf(given *handout, job, share int64) int64 {
+	c := given.card(h.Cards)
 	if !c.limits() {
 		return 0
 	}
@@ -381,7 +416,7 @@ func (h *Hook) limitOf(job int64, gpu int, share int64) int64 {
 	case "generous":
 		return int64(c.MemMiB) * min(100, 2*share) / 100
 	case "profile":
-		return h.Dir.limits(gpu)[job]
+		return given.Limits[job]
 	}
 	return 0
 }
@@ -389,35 +424,46 @@ func (h *Hook) limitOf(job int64, gpu int, share int64) int64 {
 // limits reports whether MPS can hold a client to a part of the card's memory.
 func (c Card) limits() bool { return c.MemLimits && c.MemMiB > 0 }
 
-func (d Dir) limitsFile(gpu int) string { return filepath.Join(d.gpu(gpu), "limits.json") }
-
-// limits are the memory limits of a GPU's jobs by number, MiB. Task prolog reads them as the job's
-// user, without access to the jobs' files.
-func (d Dir) limits(gpu int) map[int64]int64 {
-	var out map[int64]int64
-	if readJSON(d.limitsFile(gpu), &out) != nil {
-		return nil
-	}
-	return out
+// handout is what task prologs, which run as the job's user and know neither jobs' files nor all of Slurm's
+// configuration, need to know of a GPU with an MPS daemon.
+type handout struct {
+	UUID string `json:"uuid,omitempty"`
+	// Alone: no process of a job can reach another GPU of the node.
+	Alone bool `json:"alone,omitempty"`
+	// Limits are the jobs' memory limits by profile, MiB.
+	Limits map[int64]int64 `json:"limits,omitempty"`
 }
 
-// keepLimits stores the limits of the jobs on a GPU, and removes all other limits. The caller holds
-// the GPU's lock.
-func (d Dir) keepLimits(gpu int, jobs ...*Job) error {
-	limits := map[int64]int64{}
+// card is the card that is handed out.
+func (o *handout) card(cards []Card) Card {
+	i := slices.IndexFunc(cards, func(c Card) bool { return c.UUID == o.UUID })
+	if i < 0 {
+		return Card{}
+	}
+	return cards[i]
+}
+
+func (d Dir) handoutFile(gpu int) string { return filepath.Join(d.gpu(gpu), "handout.json") }
+
+// handout is the GPU's, empty if there is none.
+func (d Dir) handout(gpu int) (o handout) {
+	if readJSON(d.handoutFile(gpu), &o) != nil {
+		return handout{}
+	}
+	return o
+}
+
+// handOut stores the GPU's handout for the jobs on it. The caller holds the GPU's lock.
+func (h *Hook) handOut(gpu int, jobs ...*Job) error {
+	c, _ := card(h.Cards, gpu)
+	o := handout{UUID: c.UUID, Alone: h.alone(), Limits: map[int64]int64{}}
 	for _, j := range jobs {
 		if j.MemLimitMiB > 0 {
-			limits[j.JobID] = j.MemLimitMiB
+			o.Limits[j.JobID] = j.MemLimitMiB
 		}
 	}
-	var err error
-	if len(limits) == 0 {
-		err = ignoreMissing(os.Remove(d.limitsFile(gpu)))
-	} else {
-		err = putJSON(d.limitsFile(gpu), limits, 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("gpu %d: keep memory limits: %w", gpu, err)
+	if err := putJSON(h.Dir.handoutFile(gpu), o, 0o644); err != nil {
+		return fmt.Errorf("gpu %d: %w", gpu, err)
 	}
 	return nil
 }

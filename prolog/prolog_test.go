@@ -333,6 +333,7 @@ func TestTaskProlog(t *testing.T) {
 	h.FrameworkEnv = false
 	// The GPU is named by its UUID, and the shares of a shard are not the percentage that a sharer left behind.
 	h.Cards = []Card{{UUID: "GPU-1"}}
+	must.OK(t, h.handOut(0))
 	must.Equal(t, print("SLURM_SHARDS_ON_NODE", "100"), "", "a whole GPU's shares with an inherited percentage")
 	h.Shard = true
 	must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50"), "", "a whole GPU, with an inherited percentage, where shares are gres/shard")
@@ -354,6 +355,7 @@ func TestTaskProlog(t *testing.T) {
 		{"generous", true, "60", "0=40960M"},
 	} {
 		h.MemoryLimit, h.Cards = c.limit, []Card{{MemLimits: c.can, MemMiB: 40960}}
+		must.OK(t, h.handOut(0))
 		w := want("")
 		if c.want != "" {
 			w = strings.Replace(w, "export SLURMBRIDGE", "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+c.want+"\nexport SLURMBRIDGE", 1)
@@ -420,7 +422,7 @@ func TestSlurmConf(t *testing.T) {
 		"GresTypes=gpu\nGresTypes=shard":   true,
 		"GresTypes=gpu,mps\n":              false,
 	} {
-		must.Equal(t, sharesShards(confIn(t, t.TempDir(), "slurm.conf", conf)), want, conf)
+		must.Equal(t, readSite(confIn(t, t.TempDir(), "slurm.conf", conf), "").shard, want, conf)
 	}
 	dir := t.TempDir()
 	more := confIn(t, dir, "gres-types.conf", "NodeName=DEFAULT State=UNKNOWN\nClusterName=c GresTypes=gpu,shard TaskPlugin=task/none\n")
@@ -432,7 +434,7 @@ func TestSlurmConf(t *testing.T) {
 		"Include slurm.conf\n":                 false,
 		"#Include gres-types.conf\n":           false,
 	} {
-		must.Equal(t, sharesShards(confIn(t, dir, "slurm.conf", conf)), want, conf)
+		must.Equal(t, readSite(confIn(t, dir, "slurm.conf", conf), "").shard, want, conf)
 	}
 }
 
@@ -473,7 +475,7 @@ func TestCardsWithoutTheAgent(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(d, "information"), []byte(c), 0o600))
 	}
 	cards, err := dir.Cards(proc)
-	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-aaa" || !cards[1].Lost || cards[2].UUID != "GPU-bbb" || cards[2].Index != 2 {
+	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-bbb" || cards[1].UUID != "GPU-aaa" || cards[1].NVMLIndex != 1 || !cards[2].Lost {
 		t.Errorf("%+v %v", cards, err)
 	}
 	must.OK(t, dir.WriteCards([]Card{{Index: 0, UUID: "GPU-ccc"}}))

@@ -1,17 +1,12 @@
 package prolog
 
 import (
-	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -125,55 +120,16 @@ func (s Settings) Hook(get func(string) string) *Hook {
 	if s.Controller != "" {
 		h.Controller = &Controller{URL: s.Controller, Config: s.ControllerConfig, Credentials: credential.Choose(s.KeyFile, s.MungeSocket).Nodes}
 	}
+	site := readSite(get("SLURM_CONF"), get("SLURMD_NODENAME"))
 	if s.Sharing == "auto" {
-		h.Shard = sharesShards(get("SLURM_CONF"))
+		h.Shard = site.shard
 	}
-	// Without the list a GPU's index counts.
+	h.Constrains = site.constrains
+	// Without the list Slurm's number has to do.
 	h.Cards, _ = h.Dir.Cards("")
+	site.number(h.Cards, "")
 	if s.HasMPS() {
 		h.MPS = &MPS{Dir: h.Dir, Control: s.MPSControl, Cards: h.Cards, Multiuser: s.Multiuser, Env: s.MPSEnv}
 	}
 	return h
-}
-
-// sharesShards reports whether slurm.conf has GPUs shared by gres/shard. Slurm
-// names the file to its hooks; they may read it, but run none of Slurm's commands.
-func sharesShards(conf string) bool {
-	return gresTypesHave(cmp.Or(conf, "/etc/slurm/slurm.conf"), "shard", mostIncludes)
-}
-
-// mostIncludes is how deep files include each other.
-const mostIncludes = 3
-
-var (
-	gresTypesSet = regexp.MustCompile(`(?i)(?:^|\s)GresTypes\s*=\s*([^=]*)`)
-	includes     = regexp.MustCompile(`(?i)^\s*Include\s+(\S+)`)
-)
-
-// gresTypesHave looks for a type in the GresTypes lines of a slurm.conf and the files that it includes. One without a
-// folder is next to it, and so are all that a node gets from slurmctld.
-func gresTypesHave(conf, kind string, deep int) bool {
-	f, err := os.Open(filepath.Clean(conf))
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	sc := bufio.NewScanner(io.LimitReader(f, 4<<20))
-	sc.Buffer(nil, 64<<10)
-	for sc.Scan() {
-		line, _, _ := strings.Cut(sc.Text(), "#")
-		if m := gresTypesSet.FindStringSubmatch(line); m != nil {
-			types := strings.FieldsFunc(m[1], func(r rune) bool { return r == ',' || r == ' ' || r == '\t' })
-			if slices.ContainsFunc(types, func(t string) bool { return strings.EqualFold(t, kind) }) {
-				return true
-			}
-		}
-		if m := includes.FindStringSubmatch(line); m != nil && deep > 0 {
-			here := filepath.Join(filepath.Dir(conf), filepath.Base(m[1]))
-			if filepath.IsAbs(m[1]) && gresTypesHave(m[1], kind, deep-1) || gresTypesHave(here, kind, deep-1) {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -51,7 +51,8 @@ type Agent struct {
 	Proc, Groups string
 
 	jobs   map[run]*tracked
-	gpus   map[int]*gpu  // by gres.conf's index
+	gpus   map[int]*gpu  // in NVML's order, from 0; those that a job has and NVML hasn't below 0
+	cards  int           // of NVML's
 	before map[run]saved // what the agent before this one had, until the first scan
 	// Failures of the last passes: reading job files, reading GPUs (GPUs that have answered since
 	// are removed).
@@ -83,7 +84,7 @@ type run struct {
 func runOf(j *prolog.Job) run { return run{j.JobID, j.Restart} }
 
 type gpu struct {
-	index   int // gres.conf's
+	index   int // the agent's own number
 	dev     nvml.Device
 	mig     string // the instance's UUID, "" = a whole card
 	card    Card
@@ -115,7 +116,8 @@ func (g *gpu) uuid() string { return cmp.Or(g.mig, g.dev.UUID) }
 
 // tracked is a run of a job with a record that isn't closed yet.
 type tracked struct {
-	job *prolog.Job
+	job  *prolog.Job
+	gpus []int // the agent's own numbers of the job's GPUs
 	saved
 	resume time.Time // from when on the next reading holds
 	held   gpuprof.Reading
@@ -131,7 +133,7 @@ type tracked struct {
 // runs reports whether the job's end isn't known yet.
 func (t *tracked) runs() bool { return t.job.End.IsZero() }
 
-func (t *tracked) has(gpu int) bool { return slices.Contains(t.job.GPUs, gpu) }
+func (t *tracked) has(gpu int) bool { return slices.Contains(t.gpus, gpu) }
 
 // Start lists the library's GPUs for the hooks and takes up the data that a previous
 // agent had gathered.
@@ -144,33 +146,31 @@ func (a *Agent) Start() error {
 	}
 	a.needed = a.Now()
 	a.jobs, a.gpus, a.broken = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}
-	// gres.conf's order is the order of the device files, which may leave out numbers; a card's MIG
-	// instances follow one another.
-	byFile := func(x, y nvml.Device) int { return x.Minor - y.Minor }
 	var cards []prolog.Card
-	add := func(d nvml.Device, mig string) {
-		g := &gpu{index: len(cards), dev: d, mig: mig, card: &d, pace: pace{period: a.Period}}
+	add := func(d nvml.Device, in nvml.Instance) {
+		g := &gpu{index: len(cards), dev: d, mig: in.UUID, card: &d, pace: pace{period: a.Period}}
 		a.gpus[g.index] = g
 		cards = append(cards, prolog.Card{
-			Index: g.index, NVMLIndex: d.Index, Minor: d.Minor, UUID: g.uuid(), Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB,
-			Lost: d.Lost != "", Clients: d.MPS.MaxClients, MemLimits: d.MPS.MemoryLimit,
+			NVMLIndex: d.Index, Minor: d.Minor, GI: in.GPUInstance, CI: in.ComputeInstance, UUID: g.uuid(), Model: d.Model,
+			Arch: d.Arch, MemMiB: d.MemMiB, Lost: d.Lost != "", Clients: d.MPS.MaxClients, MemLimits: d.MPS.MemoryLimit,
 		})
 	}
-	for _, d := range slices.SortedStableFunc(slices.Values(a.Devices), byFile) {
+	for _, d := range a.Devices {
 		if d.Lost != "" {
-			a.Log.Error("NVML has lost a GPU: its jobs share without MPS, and nothing is known of them", "gpu", len(cards), "why", d.Lost)
+			a.Log.Error("NVML has lost a GPU: its jobs share without MPS, and nothing is known of them", "gpu", d.Index, "why", d.Lost)
 		}
 		if d.MPS.ThreadPercentage && !d.MPS.MemoryLimit {
 			a.Metrics.noLimits.Set(1)
 		}
 		if !d.MIG.On || len(d.MIG.Instances) == 0 {
-			add(d, "")
+			add(d, nvml.Instance{})
 			continue
 		}
 		for k := range d.MIG.Instances {
-			add(d.Instance(k), d.MIG.Instances[k].UUID)
+			add(d.Instance(k), d.MIG.Instances[k])
 		}
 	}
+	a.cards = len(cards)
 	// Process 1 has all capabilities, as slurmstepd has.
 	if _, err := os.Readlink(filepath.Join(a.process(1), "exe")); errors.Is(err, os.ErrPermission) {
 		a.Log.Warn("processes of other programs can't be looked at: where Slurm uses no control groups, none is known to be a job's (CAP_SYS_PTRACE)", "err", err)

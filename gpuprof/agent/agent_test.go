@@ -125,7 +125,23 @@ func startAgent(t *testing.T, a *Agent) (stop func()) {
 
 func begin(t *testing.T, dir prolog.Dir, id int64, gpu int) {
 	t.Helper()
-	must.OK(t, dir.Begin(&prolog.Job{JobID: id, UID: 1000, User: "ann", GPUs: []int{gpu}, Percent: 50, Start: time.Now()}))
+	must.OK(t, dir.Begin(&prolog.Job{
+		JobID: id, UID: 1000, User: "ann", GPUs: []int{gpu}, UUIDs: uuids(t, dir, gpu), Percent: 50, Start: time.Now(),
+	}))
+}
+
+// uuids are the cards at these places of the agent's list, as a prolog finds them there.
+func uuids(t must.T, dir prolog.Dir, gpus ...int) (out []string) {
+	t.Helper()
+	cards := must.Get(dir.Cards(""))(t)
+	for _, i := range gpus {
+		if i < len(cards) {
+			out = append(out, cards[i].UUID)
+		} else {
+			out = append(out, "")
+		}
+	}
+	return out
 }
 
 func end(t *testing.T, dir prolog.Dir, id int64) {
@@ -211,7 +227,7 @@ func TestAgentRestarted(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	const period = 20 * time.Millisecond
 	first := startAgent(t, &Agent{Dir: dir, Devices: lib.Devices(), Period: period, Keep: k.keep, Now: now, Metrics: NewMetrics(reg)})
-	must.OK(t, dir.Begin(&prolog.Job{JobID: 5, UID: 1000, User: "ann", GPUs: []int{0}, Start: now()}))
+	must.OK(t, dir.Begin(&prolog.Job{JobID: 5, UID: 1000, User: "ann", GPUs: []int{0}, UUIDs: uuids(t, dir, 0), Start: now()}))
 	const samples = 4
 	for n := range samples {
 		eventually(t, "the next sample", func() bool { return counted(t, reg, "gpuprof_samples_total") > float64(n) })

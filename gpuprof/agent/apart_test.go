@@ -258,18 +258,18 @@ func migged() []nvml.Device {
 	return []nvml.Device{a100, {Minor: 0, Index: 1, UUID: "GPU-b", MemMiB: 40960}}
 }
 
-// An instance has an index of its own, as in gres.conf, and a record that names it.
+// An instance is a card of its own, and has a record that names it.
 func TestMIGInstances(t *testing.T) {
 	b := newBench(t)
 	b.Devices = migged()
 	must.OK(t, b.Start())
 	cards, err := b.Dir.Cards("")
-	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-b" || cards[1].UUID != "MIG-1" || cards[2].UUID != "MIG-2" || cards[2].MemMiB != 9856 ||
-		cards[0].MemLimits || !cards[2].MemLimits || cards[2].Clients != 48 {
+	if err != nil || len(cards) != 3 || cards[2].UUID != "GPU-b" || cards[0].UUID != "MIG-1" || cards[1].UUID != "MIG-2" || cards[1].MemMiB != 9856 ||
+		cards[2].MemLimits || !cards[1].MemLimits || cards[1].Clients != 48 {
 		t.Fatalf("%+v %v", cards, err)
 	}
-	b.gpus[2].card = &card{memory: is(5000), act: func() (nvml.Activity, error) { return nvml.Activity{SM: 0.3, Graphics: 0.6}, nil }}
-	b.begin(1, 0, 2)
+	b.gpus[1].card = &card{memory: is(5000), act: func() (nvml.Activity, error) { return nvml.Activity{SM: 0.3, Graphics: 0.6}, nil }}
+	b.begin(1, 0, 1)
 	b.scan()
 	b.until(b.now.Add(time.Minute))
 	b.end(1)
@@ -284,7 +284,7 @@ func TestMIGInstances(t *testing.T) {
 		t.Error(err)
 	}
 	// Instances of a driver that tells nothing of them give records, and no wrong ones.
-	b.begin(2, 0, 1)
+	b.begin(2, 0, 0)
 	b.scan()
 	b.until(b.now.Add(time.Minute))
 	b.end(2)
@@ -368,7 +368,7 @@ func TestRhythm(t *testing.T) {
 func TestClockSetBack(t *testing.T) {
 	b := newBench(t)
 	b.gpus[0].card = b.steady()
-	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 7, GPUs: []int{0}, Start: b.now.Add(time.Hour)}))
+	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 7, GPUs: []int{0}, UUIDs: uuids(t, b.Dir, 0), Start: b.now.Add(time.Hour)}))
 	b.scan()
 	b.until(b.now.Add(time.Minute))
 	b.end(7)
@@ -396,7 +396,7 @@ func TestSharersWithoutMPS(t *testing.T) {
 	b.gpus[1].card.(*card).procs = func() ([]nvml.Process, error) { return []nvml.Process{{PID: 4, MemMiB: 10, WithoutMPS: true}}, nil }
 	b.begin(1, 0, 0)
 	b.begin(2, 0, 0)
-	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 3, UID: 1000, User: "ann", GPUs: []int{1}, Start: b.now}))
+	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 3, UID: 1000, User: "ann", GPUs: []int{1}, UUIDs: uuids(t, b.Dir, 1), Start: b.now}))
 	b.scan()
 	b.sample()
 	without[1] = true

@@ -68,7 +68,7 @@ func node(tb testing.TB) *bench {
 		for j := range 8 {
 			id := int64(1 + 8*g + j)
 			pids[1000+8*g+j] = id
-			job := &prolog.Job{JobID: id, UID: 1000, User: "ann", Comment: "app=resnet50", GPUs: []int{g}, Percent: 12, Start: b.now}
+			job := &prolog.Job{JobID: id, UID: 1000, User: "ann", Comment: "app=resnet50", GPUs: []int{g}, UUIDs: uuids(t, b.Dir, g), Percent: 12, Start: b.now}
 			must.OK(tb, b.Dir.Begin(job))
 		}
 	}

@@ -85,7 +85,7 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) begin(id int64, restart int, gpus ...int) {
 	b.t.Helper()
-	must.OK(b.t, b.Dir.Begin(&prolog.Job{JobID: id, Restart: restart, UID: 1000, User: "ann", GPUs: gpus, Percent: 50, Start: b.now}))
+	must.OK(b.t, b.Dir.Begin(&prolog.Job{JobID: id, Restart: restart, UID: 1000, User: "ann", GPUs: gpus, UUIDs: uuids(b.t, b.Dir, gpus...), Percent: 50, Start: b.now}))
 }
 
 // wants fails the test unless Health complains with these words; none = it must
@@ -154,7 +154,7 @@ func TestHealthAfterTheJob(t *testing.T) {
 	b.begin(8, 0, 5)
 	b.scan()
 	b.sample()
-	b.wants("no gpu 5")
+	b.wants("gpu 5 of Slurm's")
 	end(t, b.Dir, 8)
 	b.scan()
 	must.OK(t, b.retry())

@@ -184,7 +184,7 @@ func TestGPULostBeforeTheStart(t *testing.T) {
 	cards, err := b.Dir.Cards("")
 	must.OK(t, err)
 	for i, d := range b.Devices {
-		must.Equal(t, cards[i].Index, i)
+		must.Equal(t, cards[i].NVMLIndex, i)
 		must.Equal(t, cards[i].UUID, d.UUID)
 		must.Equal(t, cards[i].Lost, i == 1)
 	}
@@ -199,7 +199,7 @@ func TestGPULostBeforeTheStart(t *testing.T) {
 	must.OK(t, b.Dir.Make())
 	b.scan()
 	b.until(b.now.Add(20 * time.Second))
-	b.wants("gpu 1", "lost", "no gpu 8")
+	b.wants("gpu 1 of Slurm's", "gpu 8 of Slurm's", "lost 1")
 	b.end(101)
 	b.end(103)
 	must.Equal(t, b.closed(101).Mean.GPU, 0)
@@ -277,7 +277,7 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 			case 0:
 				gpus := rapid.SampledFrom([][]int{{0}, {1}, {0, 1}, {0, 9}}).Draw(rt, "gpus")
 				if !running[id] {
-					must.OK(rt, b.Dir.Begin(&prolog.Job{JobID: id, Restart: len(b.kept.recs), GPUs: gpus, Start: b.now}))
+					must.OK(rt, b.Dir.Begin(&prolog.Job{JobID: id, Restart: len(b.kept.recs), GPUs: gpus, UUIDs: uuids(rt, b.Dir, gpus...), Start: b.now}))
 					running[id] = true
 				}
 				b.scan()

@@ -90,7 +90,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	b := newBench(t)
 	var first int
 	for id := range int64(50) {
-		job := &prolog.Job{JobID: 1 + id, User: "ann", Comment: "app=\"x\ny", WorkDir: "/secret", GPUs: []int{0}, Percent: 50, Start: b.now}
+		job := &prolog.Job{JobID: 1 + id, User: "ann", Comment: "app=\"x\ny", WorkDir: "/secret", GPUs: []int{0}, UUIDs: uuids(t, b.Dir, 0), Percent: 50, Start: b.now}
 		must.OK(t, b.Dir.Begin(job))
 		b.scan()
 		b.sample()

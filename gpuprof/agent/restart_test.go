@@ -144,7 +144,7 @@ func TestSuccessorsAreNoNeighbours(t *testing.T) {
 	b.scan()
 	b.now = b.now.Add(10 * time.Second)
 	b.end(7)
-	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 8, GPUs: []int{0}, Start: b.now}))
+	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 8, GPUs: []int{0}, UUIDs: uuids(t, b.Dir, 0), Start: b.now}))
 	b.now = b.now.Add(10 * time.Second) // both are seen at once
 	b.scan()
 	b.end(8)

@@ -52,7 +52,7 @@ func (a *Agent) alone(g *gpu) *tracked {
 		if !t.runs() || !t.has(g.index) {
 			continue
 		}
-		if one != nil || len(t.job.GPUs) != 1 || len(t.Neighbours) > 0 {
+		if one != nil || len(t.gpus) != 1 || len(t.Neighbours) > 0 {
 			return nil
 		}
 		one = t

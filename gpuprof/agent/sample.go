@@ -35,7 +35,7 @@ func (a *Agent) sharers() map[int][]int64 {
 		if !t.runs() {
 			continue
 		}
-		for _, g := range t.job.GPUs {
+		for _, g := range t.gpus {
 			if !slices.Contains(on[g], r.ID) {
 				on[g] = append(on[g], r.ID)
 			}
@@ -66,10 +66,10 @@ func (a *Agent) pass() {
 	for more := true; more; {
 		more = false
 		for _, t := range a.jobs {
-			if !t.runs() || !slices.ContainsFunc(t.job.GPUs, func(i int) bool { return due[i] }) {
+			if !t.runs() || !slices.ContainsFunc(t.gpus, func(i int) bool { return due[i] }) {
 				continue
 			}
-			for _, i := range t.job.GPUs {
+			for _, i := range t.gpus {
 				more = more || !due[i]
 				due[i] = true
 			}
@@ -82,7 +82,7 @@ func (a *Agent) pass() {
 		a.read(a.gpus[i], on[i], now)
 	}
 	for r, t := range a.jobs {
-		if t.runs() && slices.ContainsFunc(t.job.GPUs, func(i int) bool { return due[i] }) {
+		if t.runs() && slices.ContainsFunc(t.gpus, func(i int) bool { return due[i] }) {
 			a.take(r.ID, t, on, now)
 		}
 	}
@@ -98,7 +98,7 @@ func (a *Agent) pass() {
 func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 	var err error
 	if g.missing {
-		err = fmt.Errorf("NVML has no gpu %d", g.index)
+		err = fmt.Errorf("gpu %d of Slurm's is none that NVML has; it has lost %d", -1-g.index, a.lostCards())
 	} else if g.dev.Lost != "" {
 		err = fmt.Errorf("gpu %d: %w: %s", g.index, nvml.ErrLost, g.dev.Lost)
 	} else if g.look, err = a.look(g, jobs, now); err != nil {
@@ -144,10 +144,10 @@ func (a *Agent) host(t *tracked, now time.Time) {
 // limit holds a job's control group to what the job may have of its GPU's memory, where the driver can: MPS knows single
 // processes only. The group is there once the job's first step has started.
 func (a *Agent) limit(t *tracked) {
-	if t.grouped || t.job.MemJobMiB == 0 || len(t.job.GPUs) != 1 {
+	if t.grouped || t.job.MemJobMiB == 0 || len(t.gpus) != 1 {
 		return
 	}
-	g := a.gpus[t.job.GPUs[0]]
+	g := a.gpus[t.gpus[0]]
 	if !g.dev.GroupLimits {
 		return
 	}
@@ -172,7 +172,7 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	var failed error
 	busy := false
 	t.apart = false
-	for _, i := range t.job.GPUs {
+	for _, i := range t.gpus {
 		g := a.gpus[i]
 		for _, name := range g.look.lied.Names() {
 			t.Dropped[name]++
@@ -208,7 +208,7 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 		for f := range gpuprof.Recorded {
 			part := r.Value[f]
 			if !gpuprof.Recorded[f].Sum {
-				part /= float64(len(t.job.GPUs))
+				part /= float64(len(t.gpus))
 			}
 			sum.Value[f] += part
 		}

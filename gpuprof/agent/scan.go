@@ -25,7 +25,8 @@ func (a *Agent) scan() {
 	}
 	now := a.Now()
 	for _, j := range running {
-		a.track(j, now).job = j // the hooks may have added to it
+		t := a.track(j, now)
+		t.job, t.gpus = j, a.places(j) // the hooks may have added to it
 	}
 	for _, j := range ended {
 		// One that the agent wasn't there for is new: user and times are still worth keeping.
@@ -53,7 +54,7 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 	if t := a.jobs[runOf(j)]; t != nil && t.job.Start.Equal(j.Start) {
 		return t
 	}
-	t := &tracked{job: j}
+	t := &tracked{job: j, gpus: a.places(j)}
 	before, known := a.before[runOf(j)]
 	switch {
 	case known && before.Start.Equal(j.Start):
@@ -65,11 +66,9 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 	}
 	if t.Tally == nil {
 		span := map[gpuprof.Fig]float64{}
-		for _, g := range j.GPUs {
-			if g := a.gpus[g]; g != nil {
-				for f := range gpuprof.Recorded {
-					span[gpuprof.Fig(f)] += g.span(gpuprof.Fig(f))
-				}
+		for _, i := range t.gpus {
+			for f := range gpuprof.Recorded {
+				span[gpuprof.Fig(f)] += a.gpus[i].span(gpuprof.Fig(f))
 			}
 		}
 		t.saved = saved{Start: j.Start, Tally: gpuprof.NewTally(a.Period.Seconds(), span)}
@@ -81,16 +80,45 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 		t.Dropped = map[string]int{}
 	}
 	a.jobs[runOf(j)] = t
-	a.hurry(j, now)
+	a.hurry(t, now)
 	return t
 }
 
-// hurry has a job's GPUs read at once, all of it, and fast for a while.
-func (a *Agent) hurry(j *prolog.Job, now time.Time) {
-	for _, i := range j.GPUs {
-		if a.gpus[i] == nil {
-			a.gpus[i] = &gpu{index: i, missing: true, pace: pace{period: a.Period}}
+// places are the agent's own numbers of a job's GPUs. Its file names them by UUID, as its prolog knew them. One without
+// a UUID (the prolog came before the agent's list), or that NVML hasn't, is missing: it has a number below 0. Where there
+// is one card it can only be that.
+func (a *Agent) places(j *prolog.Job) []int {
+	out := make([]int, len(j.GPUs))
+	for k, index := range j.GPUs {
+		at := -1 - index
+		for i, g := range a.gpus {
+			named := k < len(j.UUIDs) && j.UUIDs[k] != ""
+			if !g.missing && (named && g.uuid() == j.UUIDs[k] || !named && index == 0 && a.cards == 1) {
+				at = i
+			}
 		}
+		if a.gpus[at] == nil {
+			a.gpus[at] = &gpu{index: at, missing: true, pace: pace{period: a.Period}}
+		}
+		out[k] = at
+	}
+	return out
+}
+
+// lostCards is how many of the node's GPUs NVML can't reach.
+func (a *Agent) lostCards() (n int) {
+	for i := range a.Devices {
+		if a.Devices[i].Lost != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// hurry has a job's GPUs read at once, all of it, and fast for a while.
+func (a *Agent) hurry(t *tracked, now time.Time) {
+	j := t.job
+	for _, i := range t.gpus {
 		g := a.gpus[i]
 		g.pace.hurry(now)
 		g.traffic = traffic{}
@@ -118,7 +146,7 @@ func (a *Agent) meet(now time.Time) {
 	}
 	for r, t := range a.jobs {
 		for other, o := range a.jobs {
-			if r.ID == other.ID || !slices.ContainsFunc(t.job.GPUs, o.has) {
+			if r.ID == other.ID || !slices.ContainsFunc(t.gpus, o.has) {
 				continue
 			}
 			from, to := t.job.Start, until(t)
@@ -217,7 +245,7 @@ func (a *Agent) finish(j *prolog.Job) {
 	if err := a.Dir.Forget(j); err != nil {
 		a.Log.Warn("job file", "job", j.JobID, "err", err)
 	}
-	a.hurry(j, a.Now()) // the jobs that stay get more of the GPU
+	a.hurry(t, a.Now()) // the jobs that stay get more of the GPU
 	a.Metrics.records.Inc()
 }
 
@@ -239,12 +267,12 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		a.Log.Warn("the clock was set back during a job", "job", j.JobID, "start", r.Start, "end", r.End)
 		r.End = r.Start
 	}
-	for _, i := range j.GPUs {
-		out := gpuprof.GPU{Index: i}
-		if g := a.gpus[i]; g != nil && !g.missing {
+	for k, index := range j.GPUs {
+		out := gpuprof.GPU{Index: index}
+		if g := a.gpus[t.gpus[k]]; g != nil && !g.missing {
 			d := &g.dev
 			out = gpuprof.GPU{
-				Index: i, UUID: d.UUID, Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB, Cores: d.Cores, PCIeMBps: d.PCIeMBps, MIG: g.mig,
+				Index: index, UUID: d.UUID, Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB, Cores: d.Cores, PCIeMBps: d.PCIeMBps, MIG: g.mig,
 			}
 		}
 		r.GPUs = append(r.GPUs, out)
@@ -275,7 +303,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 	if err := r.Validate(); err != nil && t.Samples > 0 {
 		// No figures are better than wrong ones; user and times stay.
 		a.Log.Error("what was gathered of a job can't be true", "job", j.JobID, "err", err)
-		empty := &tracked{job: j, noEpilog: t.noEpilog, saved: saved{Tally: gpuprof.NewTally(a.Period.Seconds(), nil), Failed: t.Samples + t.Failed, Neighbours: t.Neighbours}}
+		empty := &tracked{job: j, gpus: t.gpus, noEpilog: t.noEpilog, saved: saved{Tally: gpuprof.NewTally(a.Period.Seconds(), nil), Failed: t.Samples + t.Failed, Neighbours: t.Neighbours}}
 		return a.record(empty, j)
 	}
 	return r

@@ -1,0 +1,231 @@
+package prolog
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Slurm numbers a node's GPUs. Which card a number means follows from its configuration (src/interfaces/gres.c,
+// src/plugins/gres/gpu/gres_gpu.c, read at 22.05.8, 24.11.5 and 26.05.3):
+//
+//   - gres.conf names device files: the number is the place among them, in the order of slurm.conf's types and then of
+//     gres.conf's lines (_merge_config).
+//   - AutoDetect=nvml: whole GPUs in NVML's order, by PCI bus, then MIG instances by their files
+//     (_sort_gpu_by_links_order, _sort_gpu_by_file). AutoDetect=nvidia: by their files.
+//   - Where a job can reach all GPUs, it computes on the one that CUDA calls by this number, in PCI order, whatever
+//     gres.conf says: jobs of whole GPUs do, and so must sharers.
+//
+// A Slurm built without NVML takes AutoDetect=nvml for off, and AutoDetect=full takes what it finds. Where what it may
+// have done leads to different cards, the number means none that is known.
+
+// unknown is the index of a card that none of Slurm's numbers means.
+const unknown = -1
+
+// number sets the cards' indexes to Slurm's numbers, of those that mean a card for sure.
+func (s *site) number(cards []Card, proc string) {
+	orders := s.orders(cards, proc)
+	for i := range cards {
+		cards[i].Index = unknown
+	}
+	most := 0
+	for _, o := range orders {
+		most = max(most, len(o))
+	}
+	for n := range most {
+		at := func(o []int) int {
+			if n < len(o) {
+				return o[n]
+			}
+			return unknown
+		}
+		first := at(orders[0])
+		if first != unknown && !slices.ContainsFunc(orders, func(o []int) bool { return at(o) != first }) {
+			cards[first].Index = n
+		}
+	}
+}
+
+// orders are the ways in which Slurm may have numbered the cards, each a list of places in cards by number.
+func (s *site) orders(cards []Card, proc string) [][]int {
+	byFile := s.detected(cards, func(a, b Card) int { return cmp.Compare(a.Minor, b.Minor) })
+	byBus := s.detected(cards, func(a, b Card) int { return cmp.Compare(a.NVMLIndex, b.NVMLIndex) })
+	named := s.named(cards, proc)
+	var orders [][]int
+	switch {
+	case s.detect == "" && named != nil:
+		return [][]int{s.reached(named, cards)}
+	case s.detect == "", strings.Contains(s.detect, "full"):
+		orders = [][]int{byBus, byFile}
+	case strings.Contains(s.detect, "nvml"):
+		orders = [][]int{byBus}
+	case strings.Contains(s.detect, "nvidia"):
+		return [][]int{s.reached(byFile, cards)}
+	default:
+		return nil // other makers' cards
+	}
+	if named != nil {
+		orders = append(orders, s.reached(named, cards))
+	}
+	return orders
+}
+
+// reached are the cards that jobs reach by Slurm's numbers: those of its own order where it keeps each job to its devices,
+// and else CUDA's. CUDA counts cards that are alike by PCI bus; of others, lost ones and MIG instances its count isn't
+// known.
+func (s *site) reached(own []int, cards []Card) []int {
+	var there []int
+	for i, c := range cards {
+		if s.constrains || c.mig() || c.Lost || c.Model != cards[0].Model {
+			return own
+		}
+		there = append(there, i)
+	}
+	slices.SortFunc(there, func(a, b int) int { return cmp.Compare(cards[a].NVMLIndex, cards[b].NVMLIndex) })
+	out := slices.Clone(own)
+	for n := range out {
+		if out[n] = unknown; n < len(there) {
+			out[n] = there[n]
+		}
+	}
+	return out
+}
+
+// named are the cards that gres.conf names by their device files, in Slurm's order; nil = it names none.
+func (s *site) named(cards []Card, proc string) []int {
+	caps := migCaps(proc)
+	place := func(files []string) int {
+		c := Card{Minor: -1, GI: -1}
+		for _, f := range files {
+			if n, ok := minorOf(f); ok {
+				c.Minor = n
+			}
+			if gi, ok := caps[filepath.Base(f)]; ok {
+				c.GI = gi
+			}
+		}
+		return slices.IndexFunc(cards, func(o Card) bool {
+			return o.Minor == c.Minor && o.mig() == (c.GI >= 0) && (c.GI < 0 || o.GI == c.GI)
+		})
+	}
+	lines := slices.Clone(s.lines)
+	var out []int
+	take := func(kind string, count int) {
+		for i := range lines {
+			if kind != "" && !strings.EqualFold(lines[i].kind, kind) {
+				continue
+			}
+			for ; count > 0 && len(lines[i].devices) > 0; count-- {
+				out = append(out, place(lines[i].devices[0]))
+				lines[i].devices = lines[i].devices[1:]
+			}
+		}
+	}
+	if s.wanted == nil {
+		take("", mostNames)
+	}
+	for _, w := range s.wanted {
+		take(w.kind, w.count)
+	}
+	return out
+}
+
+// detected are the cards that Slurm finds by itself: whole ones in an order, then MIG instances.
+func (s *site) detected(cards []Card, order func(a, b Card) int) []int {
+	var all []int
+	want := 0
+	for _, w := range s.wanted {
+		want += w.count
+	}
+	lost := 0
+	for _, c := range cards {
+		if c.Lost {
+			lost++
+		}
+	}
+	for i, c := range cards {
+		// Slurm has a lost card if it was there when its daemon began: then as many are wanted.
+		if !c.Lost || s.wanted == nil || want > len(cards)-lost {
+			all = append(all, i)
+		}
+	}
+	if s.wanted != nil && want < len(all) {
+		// It takes those with the first files that are of a wanted type.
+		all = s.chosen(all, cards)
+	}
+	slices.SortFunc(all, func(a, b int) int {
+		x, y := cards[a], cards[b]
+		switch {
+		case x.mig() && !y.mig():
+			return 1
+		case !x.mig() && y.mig():
+			return -1
+		case !x.mig():
+			return order(x, y)
+		}
+		return cmp.Or(cmp.Compare(x.Minor, y.Minor), cmp.Compare(x.GI, y.GI), cmp.Compare(x.CI, y.CI))
+	})
+	return all
+}
+
+// chosen are as many of the cards as slurm.conf wants, by their types, the longest first (_normalize_sys_gres_types).
+func (s *site) chosen(all []int, cards []Card) (out []int) {
+	wanted := slices.SortedStableFunc(slices.Values(s.wanted), func(a, b gpuCount) int { return len(b.kind) - len(a.kind) })
+	all = slices.SortedStableFunc(slices.Values(all), func(a, b int) int { return cards[a].Minor - cards[b].Minor })
+	for _, w := range wanted {
+		for left := w.count; left > 0; left-- {
+			i := slices.IndexFunc(all, func(i int) bool {
+				name := strings.ReplaceAll(strings.ToLower(cards[i].Model), " ", "_")
+				return strings.Contains(name, strings.ToLower(w.kind))
+			})
+			if i < 0 {
+				break
+			}
+			out = append(out, all[i])
+			all = slices.Delete(all, i, i+1)
+		}
+	}
+	return out
+}
+
+// nvidiaMajor is the device number of NVIDIA's GPUs (Linux's devices.txt).
+const nvidiaMajor = 195
+
+var nvidiaFile = regexp.MustCompile(`^nvidia(\d+)$`)
+
+// minorOf is the number N of a GPU's device file, by what it is or else by its name.
+func minorOf(file string) (int, bool) {
+	var st unix.Stat_t
+	if unix.Stat(file, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && unix.Major(st.Rdev) == nvidiaMajor {
+		return int(unix.Minor(st.Rdev)), true
+	}
+	m := nvidiaFile.FindStringSubmatch(filepath.Base(file))
+	if m == nil {
+		return 0, false
+	}
+	n, err := strconv.Atoi(m[1])
+	return n, err == nil
+}
+
+var migAccess = regexp.MustCompile(`(?m)^gpu\d+/gi(\d+)/(?:ci\d+/)?access (\d+)$`)
+
+// migCaps are the GPU instances that files of /dev/nvidia-caps give access to, as the driver lists them.
+func migCaps(proc string) map[string]int {
+	text, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia-caps/mig-minors"))
+	if err != nil {
+		return nil
+	}
+	out := map[string]int{}
+	for _, m := range migAccess.FindAllStringSubmatch(string(text), -1) {
+		if gi, err := strconv.Atoi(m[1]); err == nil {
+			out["nvidia-cap"+m[2]] = gi
+		}
+	}
+	return out
+}

@@ -1,0 +1,199 @@
+package prolog
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+)
+
+// configured is a machine with four GPUs a to d in NVML's order, whose device files are numbered otherwise, and with Slurm's
+// configuration.
+func configured(t must.T, dir string, files map[string]string) ([]Card, site) {
+	t.Helper()
+	cards := []Card{
+		{NVMLIndex: 0, Minor: 2, UUID: "GPU-a"}, {NVMLIndex: 1, Minor: 3, UUID: "GPU-b"},
+		{NVMLIndex: 2, Minor: 1, UUID: "GPU-c"}, {NVMLIndex: 3, Minor: 0, UUID: "GPU-d"},
+	}
+	for i := range cards {
+		cards[i].Model = "NVIDIA A100"
+	}
+	for name, text := range files {
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	return cards, readSite(filepath.Join(dir, "slurm.conf"), "n2")
+}
+
+// meant are the cards that Slurm's numbers mean, "?" for one that isn't certain.
+func meant(cards []Card) string {
+	var out []string
+	for n := range len(cards) {
+		c, known := card(cards, n)
+		switch {
+		case known && c.Lost:
+			out = append(out, "lost")
+		case known:
+			out = append(out, strings.TrimPrefix(c.UUID, "GPU-"))
+		default:
+			out = append(out, "?")
+		}
+	}
+	return strings.TrimRight(strings.Join(out, " "), "? ")
+}
+
+const constrained = "TaskPlugin=task/cgroup,task/affinity\n"
+
+func TestWhichCardANumberMeans(t *testing.T) {
+	conf := func(slurm, gres string) map[string]string {
+		return map[string]string{"slurm.conf": slurm, "gres.conf": gres, "cgroup.conf": "ConstrainDevices=yes\n"}
+	}
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"gres.conf, each job kept to its devices": {conf(constrained, "Name=gpu File=/dev/nvidia[0-3]\n"), "d c a b"},
+		"gres.conf in an order of its own":        {conf(constrained, "NodeName=n[1-3] Name=gpu File=/dev/nvidia3,/dev/nvidia[0-1]\nName=gpu File=/dev/nvidia2"), "b d c a"},
+		"one GPU kept out":                        {conf(constrained, "Name=gpu File=/dev/nvidia0\nName=gpu File=/dev/nvidia[2-3] # not 1"), "d a b"},
+		"other nodes' lines":                      {conf(constrained, "NodeName=n[3-9] Name=gpu File=/dev/nvidia[0-3]\nNodeName=n2 Name=gpu \\\n File=/dev/nvidia[2-3]"), "a b"},
+		"slurm.conf's order of types comes first": {conf(constrained+"NodeName=n[1-4] Gres=gpu:y:2(S:0),gpu:x:1,shard:300", "Name=gpu Type=x File=/dev/nvidia[0-1]\nName=gpu Type=y File=/dev/nvidia[2-3]"), "a b d"},
+		"slurm.conf's defaults":                   {conf(constrained+"NodeName=DEFAULT Gres=gpu:y:1\nNodeName=n2 CPUs=4", "Name=gpu Type=x File=/dev/nvidia[0-1]\nName=gpu Type=y File=/dev/nvidia[2-3]"), "a"},
+		"AutoDetect=nvml":                         {conf(constrained, "AutoDetect=nvml\n"), "a b c d"},
+		"AutoDetect=nvml, fewer wanted":           {conf(constrained+"NodeName=n2 Gres=gpu:a100:3", "AutoDetect=nvml\n"), "a c d"},
+		"AutoDetect=nvidia":                       {conf(constrained, "AutoDetect=nvidia\n"), "d c a b"},
+		"AutoDetect of this node":                 {conf(constrained, "AutoDetect=nvml\nNodeName=n2 AutoDetect=nvidia"), "d c a b"},
+		"AutoDetect off on this node":             {conf(constrained, "AutoDetect=nvml\nNodeName=n2 AutoDetect=off Name=gpu File=/dev/nvidia[0-3]"), "d c a b"},
+		// Debian's Slurm is built without NVML, and goes by the files.
+		"AutoDetect=nvml with files in another order": {conf(constrained, "AutoDetect=nvml\nName=gpu File=/dev/nvidia[0-3]"), ""},
+		"AutoDetect=nvml with files in its order":     {conf(constrained, "AutoDetect=nvml\nName=gpu File=/dev/nvidia[2-3],/dev/nvidia[0-1]"), "a b"},
+		"AutoDetect=full": {conf(constrained, "AutoDetect=full"), ""},
+		"another maker's": {conf(constrained, "AutoDetect=rsmi"), ""},
+		"no gres.conf":    {conf(constrained, ""), ""},
+		// A job that can reach all cards takes the one that CUDA calls so.
+		"each job can reach all GPUs":            {map[string]string{"slurm.conf": "", "gres.conf": "Name=gpu File=/dev/nvidia[0-3]\n"}, "a b c d"},
+		"and one GPU is kept out":                {map[string]string{"slurm.conf": "", "gres.conf": "Name=gpu File=/dev/nvidia[1-3]\n"}, "a b c"},
+		"ConstrainDevices without task/cgroup":   {conf("TaskPlugin=task/affinity", "Name=gpu File=/dev/nvidia[0-3]\n"), "a b c d"},
+		"a file that is included, quoted values": {map[string]string{"slurm.conf": "include more.conf", "more.conf": constrained, "cgroup.conf": "ConstrainDevices = YES", "gres.conf": `Name="gpu" Files="/dev/nvidia[0-3]"`}, "d c a b"},
+	} {
+		cards, s := configured(t, t.TempDir(), c.files)
+		s.number(cards, t.TempDir())
+		if got := meant(cards); got != c.want {
+			t.Errorf("%s: numbers mean %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// A card that the driver has lost keeps its number while Slurm has it, and has none where slurm.conf wants one less.
+func TestNumbersAroundALostCard(t *testing.T) {
+	for wanted, want := range map[string]string{"4": "a lost c d", "3": "a c d"} {
+		cards, s := configured(t, t.TempDir(), map[string]string{
+			"slurm.conf": constrained + "NodeName=n2 Gres=gpu:" + wanted, "cgroup.conf": "ConstrainDevices=yes", "gres.conf": "AutoDetect=nvml",
+		})
+		cards[1] = Card{NVMLIndex: 1, Minor: 3, Lost: true}
+		s.number(cards, t.TempDir())
+		must.Equal(t, meant(cards), want, wanted)
+	}
+}
+
+// Instances follow whole cards where Slurm finds them, and are told by their files where gres.conf names them.
+func TestNumbersOfInstances(t *testing.T) {
+	proc := t.TempDir()
+	must.OK(t, os.MkdirAll(filepath.Join(proc, "driver/nvidia-caps"), 0o755))
+	must.OK(t, os.WriteFile(filepath.Join(proc, "driver/nvidia-caps/mig-minors"), []byte(
+		"config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\ngpu0/gi2/access 21\ngpu0/gi2/ci0/access 22\n"), 0o600))
+	const files = "MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap"
+	for gres, want := range map[string]string{
+		"AutoDetect=nvml": "GPU-b MIG-1 MIG-2",
+		"Name=gpu " + files + "21,/dev/nvidia-caps/nvidia-cap22\nName=gpu " + files + "12,/dev/nvidia-caps/nvidia-cap13\nName=gpu File=/dev/nvidia1": "MIG-2 MIG-1 GPU-b",
+	} {
+		_, s := configured(t, t.TempDir(), map[string]string{"slurm.conf": constrained, "cgroup.conf": "ConstrainDevices=yes", "gres.conf": gres})
+		cards := []Card{{GI: 2, UUID: "MIG-2"}, {GI: 1, UUID: "MIG-1"}, {NVMLIndex: 1, Minor: 1, UUID: "GPU-b"}}
+		s.number(cards, proc)
+		var got []string
+		for n := range cards {
+			c, _ := card(cards, n)
+			got = append(got, c.UUID)
+		}
+		must.Equal(t, strings.Join(got, " "), want, gres)
+	}
+}
+
+// However a node's cards are numbered by bus, by driver and in gres.conf, and whichever of them Slurm lacks, a number means
+// the card of its file where a job has that alone, and else the card that CUDA calls so; no two numbers mean one card.
+func TestNumbersOfAnyNode(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 6).Draw(t, "cards")
+		places := make([]int, n)
+		for i := range places {
+			places[i] = i
+		}
+		minors, bus := rapid.Permutation(places).Draw(t, "minors"), rapid.Permutation(places).Draw(t, "bus")
+		files := rapid.Permutation(places).Draw(t, "files")[:max(1, n-rapid.IntRange(0, 1).Draw(t, "missing"))]
+		cards := make([]Card, n)
+		for i := range cards {
+			cards[i] = Card{Minor: minors[i], NVMLIndex: bus[i], UUID: fmt.Sprintf("GPU-%d", i)}
+		}
+		s := site{constrains: rapid.Bool().Draw(t, "constrains")}
+		for _, f := range files {
+			s.lines = append(s.lines, gpuLine{devices: [][]string{{fmt.Sprintf("/none/nvidia%d", f)}}})
+		}
+		s.number(cards, "/none")
+		seen := map[string]bool{}
+		for k, f := range files {
+			c, known := card(cards, k)
+			if !known || seen[c.UUID] || s.constrains && c.Minor != f || !s.constrains && c.NVMLIndex != k {
+				t.Fatalf("number %d means %+v", k, c)
+			}
+			seen[c.UUID] = true
+		}
+	})
+}
+
+// Slurm names cards to the prolog where it knows them; the job's file and the epilog go by that.
+func TestSlurmNamesTheCard(t *testing.T) {
+	h := &Hook{Dir: Dir(t.TempDir()), Now: time.Now, Cards: []Card{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b"}, {Index: 2, UUID: "MIG-c"}}}
+	must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_GPUS", "0,2", "CUDA_VISIBLE_DEVICES", "GPU-b,MIG-c", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")))
+	j := must.Get(ReadJob(h.Dir.running(7)))(t)
+	must.Equal(t, strings.Join(j.UUIDs, " "), "GPU-b MIG-c")
+	if _, known := card(h.Cards, 1); known {
+		t.Error("a card has two numbers")
+	}
+}
+
+// A job on a card that isn't certain runs as Slurm started it: without MPS, and without a record of another card's use.
+func TestACardThatIsNotCertain(t *testing.T) {
+	h := simulated(t)
+	h.Cards = []Card{{Index: unknown, UUID: "GPU-a"}, {Index: unknown, UUID: "GPU-b"}}
+	h.MPS.Cards = h.Cards
+	err := h.Prolog(t.Context(), env())
+	if err == nil || !strings.Contains(err.Error(), "gpu 0: which of the node's cards") {
+		t.Error(err)
+	}
+	if h.MPS.present(0) {
+		t.Error("there is a daemon")
+	}
+	must.Equal(t, must.Get(ReadJob(h.Dir.running(7)))(t).UUIDs[0], "")
+	must.OK(t, h.Epilog(t.Context(), env()))
+}
+
+func FuzzSlurmConf(f *testing.F) {
+	f.Add("NodeName=n[1-3] Name=gpu File=/dev/nvidia[0-3]\nAutoDetect=nvml\nInclude gres.conf\n")
+	f.Add("Name=gpu File=/dev/nvidia[0-9999999999],a[[[]]]b \\\n \\\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		dir := t.TempDir()
+		for _, name := range []string{"slurm.conf", "gres.conf", "cgroup.conf"} {
+			must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		}
+		cards := []Card{{UUID: "GPU-a"}, {Minor: 1, NVMLIndex: 1, UUID: "GPU-b"}}
+		s := readSite(filepath.Join(dir, "slurm.conf"), "n2")
+		s.number(cards, dir)
+		if cards[0].Index == cards[1].Index && cards[0].Index != unknown {
+			t.Errorf("two cards with the number %d", cards[0].Index)
+		}
+	})
+}

@@ -1,0 +1,260 @@
+package prolog
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A hook may read Slurm's configuration, but run none of its commands. Slurm names slurm.conf to its hooks; the other
+// files are next to it, and so are all that a node gets from slurmctld.
+
+// Bounds of what is read.
+const (
+	mostIncludes = 3       // how deep files include each other
+	mostConf     = 4 << 20 // bytes of a file
+	mostNames    = 1 << 17 // names of one list
+)
+
+// confLine is one line of a configuration file of Slurm's: its values by key in lower case, and the key that it begins with.
+type confLine struct {
+	first string
+	value map[string]string
+}
+
+func (l confLine) get(key string) string { return l.value[key] }
+
+// says reports whether a word is in a list of the line's.
+func (l confLine) says(key, word string) bool {
+	return slices.ContainsFunc(strings.Split(l.value[key], ","), func(w string) bool { return strings.EqualFold(w, word) })
+}
+
+var (
+	commas   = regexp.MustCompile(`\s*,\s*`)
+	keyValue = regexp.MustCompile(`([\w.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))`) // keyvalue_pattern of Slurm's parse_config.c
+	includes = regexp.MustCompile(`(?i)^\s*Include\s+(\S+)`)
+)
+
+// confFile is the path of a file next to slurm.conf, or of slurm.conf itself ("").
+func confFile(conf, name string) string {
+	conf = cmp.Or(conf, "/etc/slurm/slurm.conf")
+	if name == "" {
+		return conf
+	}
+	return filepath.Join(filepath.Dir(conf), name)
+}
+
+// confLines reads a configuration file and the files that it includes. A file that can't be read has no lines.
+func confLines(path string) iter.Seq[confLine] {
+	return func(yield func(confLine) bool) { readConf(path, mostIncludes, yield) }
+}
+
+func readConf(path string, deep int, yield func(confLine) bool) bool {
+	f, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	sc := bufio.NewScanner(io.LimitReader(f, mostConf))
+	sc.Buffer(nil, 64<<10)
+	for whole := ""; sc.Scan(); {
+		text, _, _ := strings.Cut(sc.Text(), "#")
+		if head, continued := strings.CutSuffix(strings.TrimRight(text, " \t\r"), `\`); continued && len(whole) < mostConf {
+			whole += head
+			continue
+		}
+		line := parseConf(whole + text)
+		whole = ""
+		if m := includes.FindStringSubmatch(text); m != nil && deep > 0 {
+			// One without a folder is next to the file that names it.
+			here := filepath.Join(filepath.Dir(path), filepath.Base(m[1]))
+			for _, p := range slices.Compact([]string{m[1], here}) {
+				if filepath.IsAbs(p) && !readConf(p, deep-1, yield) {
+					return false
+				}
+			}
+			continue
+		}
+		if line.first != "" && !yield(line) {
+			return false
+		}
+	}
+	return true
+}
+
+func parseConf(text string) confLine {
+	l := confLine{value: map[string]string{}}
+	for _, m := range keyValue.FindAllStringSubmatch(commas.ReplaceAllString(text, ","), -1) {
+		key := strings.ToLower(m[1])
+		l.first = cmp.Or(l.first, key)
+		l.value[key] = m[2] + m[3]
+	}
+	return l
+}
+
+// names are those of a list such as "n[1-3,07],login" or "/dev/nvidia[0-3]", in its order. A name that can't be read
+// stands for itself.
+func names(list string) (out []string) {
+	for len(list) > 0 && len(out) < mostNames {
+		one := list[:itemEnd(list)]
+		list = strings.TrimPrefix(list[len(one):], ",")
+		out = append(out, spread(one)...)
+	}
+	return out[:min(len(out), mostNames)]
+}
+
+// itemEnd is where the first item of a list ends: at a comma that is in no brackets.
+func itemEnd(list string) int {
+	depth := 0
+	for i := range len(list) {
+		switch list[i] {
+		case '[':
+			depth++
+		case ']':
+			depth--
+		case ',':
+			if depth <= 0 {
+				return i
+			}
+		}
+	}
+	return len(list)
+}
+
+// spread makes the names of one item, "n[1-3,07]x".
+func spread(item string) []string {
+	head, rest, ok := strings.Cut(item, "[")
+	within, tail, closed := strings.Cut(rest, "]")
+	if !ok || !closed {
+		return []string{item}
+	}
+	ends := spread(tail)
+	var out []string
+	for part := range strings.SplitSeq(within, ",") {
+		from, to, ranged := strings.Cut(part, "-")
+		if !ranged {
+			to = from
+		}
+		lo, err1 := strconv.ParseUint(from, 10, 31)
+		hi, err2 := strconv.ParseUint(to, 10, 31)
+		if err1 != nil || err2 != nil || hi < lo || (hi-lo+1)*uint64(len(ends)) > mostNames {
+			return []string{item}
+		}
+		for n := lo; n <= hi && len(out) < mostNames; n++ {
+			for _, end := range ends {
+				out = append(out, fmt.Sprintf("%s%0*d%s", head, len(from), n, end))
+			}
+		}
+	}
+	return out
+}
+
+// site is what Slurm's configuration says of the GPUs of a node.
+type site struct {
+	shard bool // GPUs are shared by gres/shard
+	// constrains: Slurm keeps each job to its own devices, and a job counts its GPUs from 0, as
+	// gres_use_local_device_index of Slurm's gres.c has it.
+	constrains bool
+	detect     string     // AutoDetect of gres.conf, in lower case; "" = off
+	lines      []gpuLine  // gres.conf's, of gpu
+	wanted     []gpuCount // slurm.conf's Gres=, of gpu; nil = not known
+}
+
+// gpuLine is a line of gres.conf: its devices by their files.
+type gpuLine struct {
+	kind    string
+	devices [][]string
+}
+
+// gpuCount is a part of slurm.conf's Gres=: "gpu:a100:2".
+type gpuCount struct {
+	kind  string
+	count int
+}
+
+// readSite reads what slurm.conf (conf, "" = where it is by default) and the files next to it say of a node.
+func readSite(conf, node string) site {
+	s, cgroup, constrain := site{}, false, false
+	for l := range confLines(confFile(conf, "")) {
+		s.shard = s.shard || l.says("grestypes", "shard")
+		if plugins, set := l.value["taskplugin"]; set {
+			cgroup = strings.Contains(plugins, "cgroup")
+		}
+		list := l.value["nodename"]
+		everybody := strings.EqualFold(list, "DEFAULT")
+		if gres, set := l.value["gres"]; set && l.first == "nodename" && (everybody || slices.Contains(names(list), node)) {
+			s.wanted = gpuCounts(gres)
+		}
+	}
+	for l := range confLines(confFile(conf, "cgroup.conf")) {
+		if v, set := l.value["constraindevices"]; set {
+			constrain = slices.Contains([]string{"yes", "true", "up", "1"}, strings.ToLower(v))
+		}
+	}
+	s.constrains = cgroup && constrain
+	s.gresConf(confFile(conf, "gres.conf"), node)
+	return s
+}
+
+// gresConf reads gres.conf: a line with a list of nodes is for these, and its AutoDetect comes before everybody's.
+func (s *site) gresConf(path, node string) {
+	everybodys := ""
+	for l := range confLines(path) {
+		list, named := l.value["nodename"]
+		detect := strings.ToLower(l.value["autodetect"])
+		switch {
+		case named && !slices.Contains(names(list), node):
+			continue
+		case named:
+			s.detect = cmp.Or(s.detect, detect)
+		case l.first == "autodetect":
+			everybodys = cmp.Or(everybodys, detect)
+		}
+		if strings.EqualFold(l.value["name"], "gpu") {
+			s.lines = append(s.lines, gpuLine{kind: l.value["type"], devices: devices(l)})
+		}
+	}
+	if s.detect = cmp.Or(s.detect, everybodys); s.detect == "off" {
+		s.detect = ""
+	}
+}
+
+// devices are those of a line: one a file, or one of several files.
+func devices(l confLine) (out [][]string) {
+	if several := l.value["multiplefiles"]; several != "" {
+		return [][]string{names(several)}
+	}
+	for _, f := range names(cmp.Or(l.value["file"], l.value["files"])) {
+		out = append(out, []string{f})
+	}
+	return out
+}
+
+// gpuCounts reads Gres= of slurm.conf: "gpu:a100:2(S:0-1),gpu:1,shard:300".
+func gpuCounts(gres string) []gpuCount {
+	out := []gpuCount{}
+	for item := range strings.SplitSeq(gres, ",") {
+		item, _, _ = strings.Cut(item, "(")
+		words := strings.Split(item, ":")
+		if !strings.EqualFold(words[0], "gpu") {
+			continue
+		}
+		c := gpuCount{count: 1}
+		if n, err := strconv.Atoi(words[len(words)-1]); err == nil && len(words) > 1 {
+			c.count, words = n, words[:len(words)-1]
+		}
+		if len(words) > 1 && !strings.EqualFold(words[1], "no_consume") {
+			c.kind = words[1]
+		}
+		out = append(out, c)
+	}
+	return out
+}
