@@ -18,6 +18,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage/mantest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
@@ -75,7 +76,7 @@ func TestProfilesPlot(t *testing.T) {
 	t.Setenv("SLURMBRIDGE_DATABASE", filepath.Join(t.TempDir(), "db"))
 	st := must.Get(store.Open(t.Context(), os.Getenv("SLURMBRIDGE_DATABASE"), slog.New(slog.DiscardHandler)))(t)
 	lammps, _ := apps.ByName("lammps")
-	must.Get(st.ImportFor(t.Context(), []store.Imported{{Profile: lammps}}))(t)
+	must.OK(t, st.Import(t.Context(), []*rlcore.Profile{lammps}))
 	st.Close()
 	for name, start := range map[string]string{"p.png": "\x89PNG", "p.svg": "<?xml"} {
 		out := filepath.Join(t.TempDir(), name)

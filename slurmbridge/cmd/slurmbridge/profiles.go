@@ -26,8 +26,8 @@ func newProfiles(s *shared) *cobra.Command {
 		Use:   "profiles",
 		Short: "What applications use of a GPU: list, show, plot, import, export, forget",
 		Long: `profiles shows and changes what the bridge knows of applications. A user's own runs
-make that user's profiles; imported ones are a user's or the site's, until own runs
-say better.
+make that user's profiles; imported ones are the whole site's, until own runs say
+better.
 
 An application is recognised by its job script: comments, #SBATCH lines and white
 space aside. The same script with other numbers (-n 1000, --batch-size=64, N=4096,
@@ -67,7 +67,7 @@ of its memory, its script's sizes, and the source.`,
 	}
 }
 
-// listProfiles prints a table; sizes may be nil.
+// listProfiles prints a table; sizes returns the sizes in an application's script.
 func listProfiles(w io.Writer, entries []store.Entry, sizes func(*store.Entry) string) {
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
@@ -75,11 +75,7 @@ func listProfiles(w io.Writer, entries []store.Entry, sizes func(*store.Entry) s
 	// What is long is wrapped, so that the figures stay on one line.
 	wide := max(width(w)/3, 24)
 	t.SetColumnConfigs([]table.ColumnConfig{{Name: "source", WidthMax: wide}, {Name: "sizes", WidthMax: wide}})
-	head := table.Row{"application", "user", "GPU", "runs", "duration s", "GPU mean", "memory peak MiB"}
-	if sizes != nil {
-		head = append(head, "sizes")
-	}
-	t.AppendHeader(append(head, "source"))
+	t.AppendHeader(table.Row{"application", "user", "GPU", "runs", "duration s", "GPU mean", "memory peak MiB", "sizes", "source"})
 	for i := range entries {
 		e := &entries[i]
 		p := e.Profile
@@ -87,11 +83,10 @@ func listProfiles(w io.Writer, entries []store.Entry, sizes func(*store.Entry) s
 		if p.Runs > 0 {
 			runs = fmt.Sprint(p.Runs)
 		}
-		row := table.Row{p.App, cmp.Or(e.User, "(all)"), cmp.Or(p.Card, "(any)"), runs, spread(p), fmt.Sprintf("%.0f %%", 100*p.Mean().GPU), fmt.Sprintf("%.0f", p.Peak().MemMiB)}
-		if sizes != nil {
-			row = append(row, sizes(e))
-		}
-		t.AppendRow(append(row, p.Source))
+		t.AppendRow(table.Row{
+			p.App, cmp.Or(e.User, "(all)"), cmp.Or(p.Card, "(any)"), runs, spread(p), fmt.Sprintf("%.0f %%", 100*p.Mean().GPU),
+			fmt.Sprintf("%.0f", p.Peak().MemMiB), sizes(e), p.Source,
+		})
 	}
 	t.Render()
 }
@@ -174,6 +169,34 @@ func showProfile(w io.Writer, v *cli.Profile, card rlcore.GPUSpec) {
 		fmt.Fprintf(w, "made do with a limit of %.0f MiB\n", p.HeldMiB)
 	}
 	drawProfile(w, p, width(w))
+}
+
+func newProfilesImport(s *shared) *cobra.Command {
+	return &cobra.Command{
+		Use: "import FILE...", Short: "Make profiles known from files, as the whole site's", Args: cobra.MinimumNArgs(1),
+		Long: `import takes profiles from JSON as export writes it, or from CSV with the columns
+app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms (percent 0-100,
+empty = unknown; app, duration_s, gpu_util and mem_mib must be there). They count for
+jobs with --comment=app=NAME, until a user's own runs say better. Nothing is taken if a
+file has a mistake.`,
+		Example: "  slurmbridge profiles import solo.csv",
+		RunE: func(c *cobra.Command, files []string) error {
+			all := []*rlcore.Profile{}
+			for _, file := range files {
+				ps, err := store.ReadProfiles(file)
+				if err != nil {
+					return err
+				}
+				all = append(all, ps...)
+			}
+			return s.WithStore(c, func(st *store.Store) error {
+				if err := st.Import(c.Context(), all); err != nil {
+					return err
+				}
+				return s.Show(map[string]int{"imported": len(all)}, func() { fmt.Fprintf(s.Out, "%d profiles imported\n", len(all)) })
+			})
+		},
+	}
 }
 
 func newProfilesExport(s *shared) *cobra.Command {

@@ -56,7 +56,7 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 	st := must.Get(store.Open(ctx, cfg.Database, slog.New(slog.DiscardHandler)))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
-	must.Get(st.ImportFor(ctx, []store.Imported{{Profile: &rlcore.Profile{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}}))(t)
+	must.OK(t, st.Import(ctx, []*rlcore.Profile{{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}))
 	zero := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
 	at := func(min int) time.Time { return zero.Add(time.Duration(min) * time.Minute) }
 	waiting := func(ref string) job.Job {

@@ -305,7 +305,7 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 	defer st.Close()
 	j := journal.New(st.DB())
 	h := &history.History{Records: st, Journal: j}
-	must.Get(st.ImportFor(ctx, []store.Imported{{Profile: &rlcore.Profile{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}}))(t)
+	must.OK(t, st.Import(ctx, []*rlcore.Profile{{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}))
 
 	// The controller sees them wait, run and end.
 	zero := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

@@ -14,6 +14,8 @@ import (
 // Why a row of accounting is left out.
 const (
 	noGPU    = "without a GPU"
+	onMIG    = "on a MIG instance"
+	torn     = "with a line break in its name, or cut short"
 	unended  = "not ended"
 	requeued = "earlier runs of a requeued job"
 )
@@ -30,13 +32,18 @@ const (
 // a change of the clock; SubmitS counts from the earliest. An application is a job name;
 // characters in it that can't be printed become "?".
 //
-// Left out are steps, allocations without gres/gpu (or gres/mps or gres/shard) where
-// a TRES column is there, those that have not ended, and of a job that was requeued all
-// runs but the last. Order, known and name are as for ReadJobs.
+// Left out are steps, allocations without gres/gpu (or gres/mps or gres/shard), or with an
+// instance of a GPU in MIG mode, where a TRES column is there, those that have not ended, of a job
+// that was requeued all runs but the last, and rows that are not whole. Order, known and name are
+// as for ReadJobs.
 func ReadSacct(r io.Reader, name string, known ...string) ([]Job, Skipped, error) {
 	s := sacct{known: known, skipped: Skipped{}, last: map[string]int{}}
-	if err := text.ReadSacct(r, name, s.begin, s.read); err != nil {
+	broken, err := text.ReadSacct(r, name, s.begin, s.read)
+	if err != nil {
 		return nil, nil, err
+	}
+	if broken > 0 {
+		s.skipped[torn] = broken
 	}
 	if len(s.jobs) == 0 {
 		return nil, nil, table.Nothing(name, s.skipped)
@@ -80,12 +87,14 @@ func (s *sacct) read(t *text.SacctRow) {
 	if t.Err() != nil || strings.Contains(j.ID, ".") { // a step
 		return
 	}
-	gpus, shared := t.GPUs(s.tres...)
-	if j.GPUs = gpus; shared {
+	gpus, part := t.GPUs(s.tres...)
+	if j.GPUs = gpus; part == text.Shared {
 		j.GPUs = max(gpus, 1)
 	}
 	why := ""
 	switch {
+	case part == text.Instance:
+		why = onMIG
 	case len(s.tres) > 0 && j.GPUs == 0:
 		why = noGPU
 	case !ended(t.Text("state")) || s.lasts == "end" && text.IsNone(t.Text("end")):

@@ -90,7 +90,7 @@ func TestRefused(t *testing.T) {
 		{"sacct", "JobID|JobName|Submit|End\n", "f:1: Start: the header lacks this column; it has JobID|JobName|Submit|End", table.ErrNoColumn},
 		{"sacct", sacctHead, "f: there is no row in it", table.ErrNoRows},
 		{"sacct", "\n", "f: the file is empty", table.ErrEmpty},
-		{"sacct", sacctHead + "1|a|u|2024\n", "f:2: 4 fields, the header has 7; was the file cut short, or is a line break in a job's name?", nil},
+		{"sacct", sacctHead + "1|a|u|2024\n", "f: there is no row in it that can be used: 1 with a line break in its name, or cut short", table.ErrNoRows},
 		{"sacct", sacctHead + "1|a|u|yesterday|5|COMPLETED|gres/gpu=1\n", `f:2: Submit: "yesterday" is no time like 2024-01-31T23:59:59`, nil},
 		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|long|COMPLETED|gres/gpu=1\n", `f:2: ElapsedRaw: "long" is not a number`, table.ErrNotNumber},
 		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|COMPLETED|gres/gpu=two\n", `f:2: AllocTRES: "two" is not a number`, table.ErrNotNumber},
@@ -203,6 +203,12 @@ func TestReadSacct(t *testing.T) {
 9|cpu|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|00:01:00|COMPLETED|cpu=4|
 10|now|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|Unknown|00:01:00|RUNNING|gres/gpu=1|
 11|never|u2|2024-01-01T10:00:00|None|2024-01-01T10:03:00|00:00:00|CANCELLED by 0||gres/gpu=1
+13|mig|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|00:01:00|COMPLETED|cpu=8,gres/gpu:a100_1g.5gb=1,gres/gpu=1|
+14|two
+lines|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|00:01:00|COMPLETED|gres/gpu=1|
+15|in
+
+three|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|00:01:00|COMPLETED|gres/gpu=1|
 12|again|u3|2024-01-01T10:00:00|2024-01-01T10:00:00|2024-01-01T10:00:09|00:00:09|NODE_FAIL|gres/mps=50|
 12|again|u3|2024-01-01T10:00:10|2024-01-01T10:00:11|2024-01-01T10:00:31|00:20.500|FAILED|gres/mps=50|
 `
@@ -216,7 +222,7 @@ func TestReadSacct(t *testing.T) {
 		{ID: "7", SubmitS: 50, App: "late", DurationS: 86403, User: "u1", GPUs: 2},
 	}
 	must.Equal(t, got, want)
-	if want := (Skipped{noGPU: 1, unended: 1, noRunTime: 1, requeued: 1}); !reflect.DeepEqual(skipped, want) {
+	if want := (Skipped{noGPU: 1, unended: 1, noRunTime: 1, requeued: 1, onMIG: 1, torn: 2}); !reflect.DeepEqual(skipped, want) {
 		t.Errorf("skipped %v, want %v", skipped, want)
 	}
 }

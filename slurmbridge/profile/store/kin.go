@@ -100,39 +100,17 @@ func values(sizes []appid.Size) []float64 {
 	return out
 }
 
-// Imported is a profile from elsewhere.
-type Imported struct {
-	User    string          // whose; "" = the whole site's
-	App     appid.App       // where its script is known; else only Key
-	Profile *rlcore.Profile // its App is the Key
-}
-
-// ImportFor makes profiles known, each to its user. What was learned of a user's own
-// runs is better, and stays; kept says of how many. All are taken, or none.
-func (s *Store) ImportFor(ctx context.Context, list []Imported) (kept int, err error) {
-	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
-		for _, in := range list {
-			if err := in.Profile.Validate(); err != nil {
-				return err
-			}
-			if err := setFamily(ctx, tx, in.User, in.App, s.now()); err != nil {
-				return err
-			}
-			of, err := own(ctx, tx, in.User, in.Profile.App)
-			if err != nil {
-				return err
-			}
-			if in.User != "" && slices.ContainsFunc(slices.Collect(maps.Values(of)), func(p *rlcore.Profile) bool { return p.Runs > 0 }) {
-				kept++
-				continue
-			}
-			if err := put(ctx, tx, in.User, in.Profile, s.now()); err != nil {
+// Import makes profiles known as the whole site's: all, or none. What was learned of a user's own runs goes first.
+func (s *Store) Import(ctx context.Context, profiles []*rlcore.Profile) error {
+	err := database.Tx(ctx, s.db, func(tx *sql.Tx) error {
+		for _, p := range profiles {
+			if err := errors.Join(p.Validate(), put(ctx, tx, "", p, s.now())); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	return kept, database.Wrap(err, "import profiles")
+	return database.Wrap(err, "import profiles")
 }
 
 // TidyFamilies forgets applications that were last seen before the given time and

@@ -84,7 +84,7 @@ func TestImport(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p.csv")
 	must.OK(t, os.WriteFile(file, []byte("app,duration_s,gpu_util,mem_mib,step_ms\nlmp,264,22,7783,\nvgg16,80,99,4316,412\n"), 0o600))
 	ps := must.Get(ReadProfiles(file))(t)
-	must.Get(s.ImportFor(ctx, []Imported{{Profile: ps[0]}, {Profile: ps[1]}}))(t)
+	must.OK(t, s.Import(ctx, ps))
 	p, err := s.Lookup(ctx, "bob", "vgg16", "")
 	if err != nil || p.StepS != 0.412 || p.Peak().MemMiB != 4316 {
 		t.Errorf("%+v %v", p, err)
@@ -216,7 +216,8 @@ func TestRelatives(t *testing.T) {
 		t.Errorf("bob's job is held to be like ann's: %+v %v", p, err)
 	}
 	// The site's profiles are everybody's.
-	must.Get(s.ImportFor(ctx, []Imported{{App: script(1000), Profile: constant(script(1000).Key, 60, 500)}}))(t)
+	must.OK(t, s.SetFamily(ctx, "", script(1000)))
+	must.OK(t, s.Import(ctx, []*rlcore.Profile{constant(script(1000).Key, 60, 500)}))
 	if p, err := s.Relative(ctx, "bob", want.Key, ""); err != nil || p.Peak().MemMiB < 500 {
 		t.Errorf("%+v %v", p, err)
 	}
@@ -234,32 +235,10 @@ func TestRelatives(t *testing.T) {
 	}
 }
 
-func TestImportFor(t *testing.T) {
+func TestImportTakesAllProfilesOrNone(t *testing.T) {
 	ctx := context.Background()
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
-	key := script(7).Key
-	if ok, err := s.Learn(ctx, key, record(1, "ann", 50)); err != nil || !ok {
-		t.Fatal(ok, err)
-	}
-	kept, err := s.ImportFor(ctx, []Imported{
-		{User: "ann", App: script(7), Profile: constant(key, 60, 500)},
-		{User: "bob", App: script(7), Profile: constant(key, 60, 500)},
-		{User: "bob", App: appid.App{Key: "train"}, Profile: constant("train", 9, 1)},
-	})
-	if err != nil || kept != 1 {
-		t.Fatal(kept, err)
-	}
-	if p, err := s.Lookup(ctx, "ann", key, ""); err != nil || p.DurationS != 50 {
-		t.Errorf("what was measured gave way to what was imported: %+v %v", p, err)
-	}
-	if p, err := s.Lookup(ctx, "bob", key, ""); err != nil || p.DurationS != 60 {
-		t.Errorf("%+v %v", p, err)
-	}
-	if _, err := s.Lookup(ctx, "ann", "train", ""); !errors.Is(err, ErrNotFound) {
-		t.Errorf("bob's import is ann's: %v", err)
-	}
-	// All or none.
-	if _, err := s.ImportFor(ctx, []Imported{{Profile: constant("one", 1, 1)}, {Profile: constant("two", -1, 1)}}); err == nil {
+	if err := s.Import(ctx, []*rlcore.Profile{constant("one", 1, 1), constant("two", -1, 1)}); err == nil {
 		t.Error("a bad profile was taken")
 	}
 	if _, err := s.Lookup(ctx, "", "one", ""); !errors.Is(err, ErrNotFound) {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,11 +28,13 @@ type SacctRow struct {
 
 // ReadSacct calls do for each row of what `sacct --parsable2` (or --parsable) prints, and begin for
 // its header, with columns in any order. It stops at the first error. JobName is a user's text: if
-// it contains a "|" and the file has no other such column, it is put together again. Errors are a
-// *table.Error.
-func ReadSacct(r io.Reader, name string, begin, do func(*SacctRow)) error {
+// it contains a "|" and the file has no other such column, it is put together again. A row that a
+// line break in a name tears apart, or that was cut short, is left out; broken counts such rows.
+// Errors are a *table.Error.
+func ReadSacct(r io.Reader, name string, begin, do func(*SacctRow)) (broken int, err error) {
 	var row *SacctRow
-	err := table.EachLine(r, name, func(line int, text string) (err error) {
+	torn := 0 // fields so far of a row that isn't complete; 0 = there is none
+	err = table.EachLine(r, name, func(line int, text string) (err error) {
 		text = strings.TrimRight(text, "\r")
 		switch {
 		case strings.TrimSpace(text) == "":
@@ -45,6 +47,16 @@ func ReadSacct(r io.Reader, name string, begin, do func(*SacctRow)) error {
 			return row.Err()
 		}
 		fields, err := row.split(text)
+		switch n := len(fields); {
+		case n >= row.Width():
+			torn = 0
+		case torn == 0 || torn+n-1 > row.Width():
+			torn, broken = n, broken+1
+			return nil
+		default: // the line break is within a field
+			torn = (torn + n - 1) % row.Width()
+			return nil
+		}
 		if row.Set(line, fields); err != nil {
 			row.Fail("", err)
 			return row.Err()
@@ -53,9 +65,9 @@ func ReadSacct(r io.Reader, name string, begin, do func(*SacctRow)) error {
 		return row.Err()
 	})
 	if err == nil && row == nil {
-		return &table.Error{File: name, Err: table.ErrEmpty}
+		err = &table.Error{File: name, Err: table.ErrEmpty}
 	}
-	return err
+	return broken, err
 }
 
 func sacctHeader(name string, line int, text string) (*SacctRow, error) {
@@ -75,10 +87,8 @@ func (r *SacctRow) split(text string) ([]string, error) {
 	fields := strings.Split(text, "|")
 	more := len(fields) - r.Width()
 	switch {
-	case more == 0:
+	case more <= 0:
 		return fields, nil
-	case more < 0:
-		return nil, fmt.Errorf("%d fields, the header has %d; was the file cut short, or is a line break in a job's name?", len(fields), r.Width())
 	case !r.absorbable:
 		return nil, fmt.Errorf(`%d fields, the header has %d: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`, len(fields), r.Width())
 	}
@@ -90,14 +100,27 @@ func (r *SacctRow) split(text string) ([]string, error) {
 // FirstOf returns the first of the columns that the file has; one must be there.
 func (r *SacctRow) FirstOf(columns ...string) string { return r.Row.FirstOf("|", columns...) }
 
+// Part says whether a job's GPUs are whole ones.
+type Part int
+
+// The parts of a GPU that accounting knows.
+const (
+	Whole    Part = iota
+	Shared        // gres/mps or gres/shard
+	Instance      // of a GPU in MIG mode
+)
+
 // maxNumber is the largest number of GPUs that is taken.
 const maxNumber = 1e6
 
+// mig is a type of GPU that is an instance of one in MIG mode, such as 1g.5gb or nvidia_a100_1c.3g.20gb.
+var mig = regexp.MustCompile(`(^|[^0-9a-z])[0-9]+g\.[0-9]+gb`)
+
 // GPUs returns the GPUs in the first of the TRES columns that isn't empty, e.g.
 // "billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G": the count over all types where
-// it is there, else the sum over the types. shared: it holds a part of a GPU (gres/mps,
-// gres/shard).
-func (r *SacctRow) GPUs(columns ...string) (count int, shared bool) {
+// it is there, else the sum over the types. part: some are parts of a GPU (gres/mps, gres/shard,
+// an instance in MIG mode).
+func (r *SacctRow) GPUs(columns ...string) (count int, part Part) {
 	for _, col := range columns {
 		tres := r.Text(col)
 		if tres == "" {
@@ -106,7 +129,7 @@ func (r *SacctRow) GPUs(columns ...string) (count int, shared bool) {
 		all, typed := 0.0, 0.0
 		for item := range strings.SplitSeq(tres, ",") {
 			what, number, _ := strings.Cut(item, "=")
-			kind, _, isTyped := strings.Cut(what, ":")
+			kind, typ, isTyped := strings.Cut(what, ":")
 			if kind != "gres/gpu" && kind != "gres/mps" && kind != "gres/shard" {
 				continue
 			}
@@ -117,11 +140,15 @@ func (r *SacctRow) GPUs(columns ...string) (count int, shared bool) {
 			switch {
 			case err != nil:
 				r.Fail(col, err)
-				return 0, false
+				return 0, Whole
 			case kind != "gres/gpu":
-				shared = shared || n > 0
+				if n > 0 && part == Whole {
+					part = Shared
+				}
 			case isTyped:
-				typed += n
+				if typed += n; n > 0 && mig.MatchString(strings.ToLower(typ)) {
+					part = Instance
+				}
 			default:
 				all = n
 			}
@@ -129,41 +156,9 @@ func (r *SacctRow) GPUs(columns ...string) (count int, shared bool) {
 		if all == 0 {
 			all = typed
 		}
-		return int(all), shared
+		return int(all), part
 	}
-	return 0, false
-}
-
-// Usage is what a step used of its GPUs; -1 = not recorded.
-type Usage struct{ UtilPercent, MemMiB float64 }
-
-// maxUsage is the most that is taken for a figure: where Slurm could not get one it
-// prints a number near 2^64.
-const maxUsage = 1e7
-
-// Usage reads a TRESUsage column.
-func (r *SacctRow) Usage(col string) Usage {
-	u := Usage{-1, -1}
-	for item := range strings.SplitSeq(r.Text(col), ",") {
-		what, value, _ := strings.Cut(item, "=")
-		switch what {
-		case "gres/gpuutil":
-			v, err := strconv.ParseFloat(value, 64)
-			if err != nil || math.IsNaN(v) || v < 0 {
-				r.Fail(col, fmt.Errorf("%.60q: %w", item, table.ErrNotNumber))
-			} else if v <= maxUsage {
-				u.UtilPercent = v
-			}
-		case "gres/gpumem":
-			v, ok := ParseBytes(value)
-			if !ok {
-				r.Fail(col, fmt.Errorf("%.60q: %w", item, table.ErrNotNumber))
-			} else if v/(1<<20) <= maxUsage {
-				u.MemMiB = v / (1 << 20)
-			}
-		}
-	}
-	return u
+	return 0, Whole
 }
 
 // Elapsed reads a run time such as 1-02:03:04, which must be there.
