@@ -142,8 +142,8 @@ func newSheet(source string) *sheet {
 	}
 	percent := func(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }
 	s.tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
-		"clock": clock, "ago": ago, "count": job.Count, "pos": number(2), "hours": number(1), "percent": percent,
-		"h": func(v *float64) string { return known(v, number(1)) }, "part": func(v *float64) string { return known(v, percent) },
+		"clock": clock, "ago": ago, "count": job.Count, "pos": number(2), "gpus": number(1), "percent": percent,
+		"part": func(v *float64) string { return known(v, percent) },
 		"add": func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },
 	}).Parse(source))
 	return s

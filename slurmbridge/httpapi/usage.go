@@ -283,7 +283,7 @@ func (u *usages) fill(ctx context.Context, v *usageView) {
 		v.Report = r
 		v.Lines = r.Lines[:min(len(r.Lines), mostUsageLines)]
 		v.More = len(r.Lines) - len(v.Lines) + r.More
-		v.Picture = usagePicture(v.Lines)
+		v.Picture = usagePicture(v.Lines, r.Hours())
 	}
 	if st := u.server.Status(); st != nil {
 		for _, j := range st.Idle {
@@ -296,14 +296,14 @@ func (u *usages) fill(ctx context.Context, v *usageView) {
 }
 
 // usagePicture shows held against computed.
-func usagePicture(lines []usage.Line) template.HTML {
+func usagePicture(lines []usage.Line, u usage.Unit) template.HTML {
 	const most = 8
-	b := chart.Bars{Title: "GPU-hours held and computed", Desc: "of those that held most"}
+	b := chart.Bars{Title: u.Noun + " held and computed", Desc: "of those that held most"}
 	for i := range lines[:min(len(lines), most)] {
 		l := &lines[i]
-		b.Bars = append(b.Bars, chart.Bar{Label: l.Label() + ", held", Value: l.Held, Text: fmt.Sprintf("%.1f h", l.Held)})
+		b.Bars = append(b.Bars, chart.Bar{Label: l.Label() + ", held", Value: l.Held, Text: u.Of(&l.Held)})
 		if l.Computed != nil {
-			b.Bars = append(b.Bars, chart.Bar{Label: "computed", Value: *l.Computed, Text: fmt.Sprintf("%.1f h", *l.Computed), Class: "good"})
+			b.Bars = append(b.Bars, chart.Bar{Label: "computed", Value: *l.Computed, Text: u.Of(l.Computed), Class: "good"})
 		}
 	}
 	if len(b.Bars) == 0 {

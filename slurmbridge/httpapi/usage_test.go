@@ -94,7 +94,7 @@ func TestUsageIsServed(t *testing.T) {
 	}
 	for _, by := range []string{"account", "user", "partition", "application", "node"} {
 		w := get("/usage?days=7&by="+by, -1)
-		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "GPU-hours held by 3 jobs") || !strings.Contains(w.Body.String(), "By "+by) {
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "held by 3 jobs") || !strings.Contains(w.Body.String(), "By "+by) {
 			t.Errorf("the page by %s: %d %.3000s", by, w.Code, w.Body)
 		}
 	}

@@ -77,7 +77,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		idleJobs:    r.gauge("idle_jobs", "Running jobs that have done nothing with their GPUs for idle_after, by the nodes' agents."),
 		idleGPUs:    r.gauge("idle_gpus", "GPUs that those jobs hold, shares as parts of one."),
 		withoutMPS:  r.gauge("sharers_without_mps", "Running jobs that share a GPU and have a process on it that computes without MPS, by the nodes' agents."),
-		usageHours:  r.gauges("usage_gpu_hours", "GPU-hours of the last 24 hours by account, shares as parts of a GPU: held, computed (the part of that time in which kernels ran), idle (held, and nothing done for ten minutes or more), shared (with another job on the GPU). The thirty accounts that held most; the others are one, and all are one where Slurm hides others' usage. What isn't known has no series.", "account", "what"),
+		usageHours:  r.gauges("usage_gpu_hours", "GPU-hours of the last 24 hours by account, shares as parts of a GPU: held, computed (the part of that time in which kernels ran), beyond (computed on top of the shares held, while co-runners didn't compute), idle (held, and nothing done for ten minutes or more), shared (with another job on the GPU). The thirty accounts that held most; the others are one, and all are one where Slurm hides others' usage. What isn't known has no series.", "account", "what"),
 		usageSaved:  r.gauges("usage_wait_saved_hours", "By how much less the jobs of the last 24 hours waited than on plain Slurm, hours, by account.", "account"),
 		usageLost:   r.gauges("usage_time_lost_hours", "By how much longer the jobs of the last 24 hours ran for sharing a GPU, hours, by account.", "account"),
 		learned:     counters(r, "lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what", "profile", "company"),
@@ -337,6 +337,7 @@ func (m *Metrics) Usage(r *usage.Report, hidden bool) {
 		}
 		add(m.usageHours, &l.Held, name, "held")
 		add(m.usageHours, l.Computed, name, "computed")
+		add(m.usageHours, l.Beyond, name, "beyond")
 		add(m.usageHours, l.Idle, name, "idle")
 		add(m.usageHours, l.Shared, name, "shared")
 		add(m.usageSaved, l.WaitSaved, name)

@@ -213,7 +213,7 @@ func TestShadow(t *testing.T) {
 	}
 	var b bytes.Buffer
 	r.Text(&b, 10)
-	for _, want := range []string{"Shadow changed nothing. It would have made 3 jobs share", "Replayed (estimate): 4.0 GPU-hours", "How these figures were computed", "user0", "lab"} {
+	for _, want := range []string{"Shadow changed nothing. It would have made 3 jobs share", "Replayed (estimate): 240.0 GPU-minutes", "How these figures were computed", "user0", "lab"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the text doesn't say %q:\n%s", want, b.String())
 		}

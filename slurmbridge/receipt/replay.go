@@ -16,6 +16,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
 // World is where jobs are replayed, once each with a GPU of its own and once
@@ -474,7 +475,8 @@ func (x *WhatIf) Text(out io.Writer) {
 		had = "were adopted by the rules"
 	}
 	p("What if %d of %d jobs, which requested a whole GPU and used less than half of it, %s (estimate):", x.Jobs, x.Replayed, had)
-	p("GPU-hours: %.1f as requested, %.1f sharing: %s.", x.Asked.GPUHours, x.Shared.GPUHours, saved(x.Freed, x.Asked.GPUHours))
+	u := usage.HoursFor(max(x.Asked.GPUHours, x.Shared.GPUHours))
+	p("%s: %s as requested, %s sharing: %s.", u.Noun, u.Text(x.Asked.GPUHours), u.Text(x.Shared.GPUHours), saved(u, x.Freed, x.Asked.GPUHours))
 	for _, c := range []*Change{&x.Theirs, &x.All} {
 		p("Mean wait of %d jobs (%s): %s as requested, %s sharing; %d would wait less (%s in all), %d longer (%s); done %s on average.",
 			c.Jobs, c.Name, job.Span(c.Alone), job.Span(c.Shared), c.Shorter, job.Span(c.ShorterH), c.Longer, job.Span(c.LongerH), earlier(c.Turnaround))

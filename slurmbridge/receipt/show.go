@@ -147,11 +147,12 @@ func (r *Receipt) Lines() []string {
 		say("Grouped: %s in %s; %s shared a GPU.", job.Count(r.Grouped, "job"), job.Count(r.Groups, "group"), job.Count(r.Shared, "job"))
 	}
 	h := r.Hours
+	u := usage.HoursFor(max(h.Used, h.OneByOne))
 	if h.Saved != 0 && (h.ByProfile+h.ByGuess > 0 || h.Lost > 0) {
-		say("GPU-hours: %.1f used; one by one about %.1f: %s. Of those %.1f were measured, %.1f are profiles' solo durations, %.1f are by slowdown; %.1f were lost to failures.",
-			h.Used, h.OneByOne, saved(h.Saved, h.OneByOne), h.Measured, h.ByProfile, h.ByGuess, h.Lost)
+		say("%s: %s used; one by one about %s: %s. Of those %s were measured, %s are profiles' solo durations, %s are by slowdown; %s were lost to failures.",
+			u.Noun, u.Text(h.Used), u.Text(h.OneByOne), saved(u, h.Saved, h.OneByOne), u.Text(h.Measured), u.Text(h.ByProfile), u.Text(h.ByGuess), u.Text(h.Lost))
 	} else {
-		say("GPU-hours: %.1f used, one by one.", h.Used)
+		say("%s: %s used, one by one.", u.Noun, u.Text(h.Used))
 	}
 	if r.Modes[string(job.Shadow)] > 0 || r.Intended > 0 {
 		say("Shadow changed nothing. It would have made %s share.", job.Count(r.Intended, "job"))
@@ -161,8 +162,9 @@ func (r *Receipt) Lines() []string {
 			job.Count(r.Eligible, "job"))
 	}
 	if x := r.Replay; x != nil {
-		say("Replayed (estimate): %.1f GPU-hours one by one, %.1f sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in all), %d longer (%s).",
-			x.Alone.GPUHours, x.Shared.GPUHours, saved(x.Alone.GPUHours-x.Shared.GPUHours, x.Alone.GPUHours), job.Span(x.All.Alone), job.Span(x.All.Shared),
+		u := usage.HoursFor(max(x.Alone.GPUHours, x.Shared.GPUHours))
+		say("Replayed (estimate): %s %s one by one, %s sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in all), %d longer (%s).",
+			u.Text(x.Alone.GPUHours), u.Noun, u.Text(x.Shared.GPUHours), saved(u, x.Alone.GPUHours-x.Shared.GPUHours, x.Alone.GPUHours), job.Span(x.All.Alone), job.Span(x.All.Shared),
 			job.Count(x.All.Shorter, "job"), job.Span(x.All.ShorterH), x.All.Longer, job.Span(x.All.LongerH))
 	}
 	if p := r.Predicted; p.Jobs > 0 {
@@ -190,15 +192,15 @@ func (r *Receipt) modes() string {
 }
 
 // saved says how much of a whole was saved; a loss says so.
-func saved(v, of float64) string {
+func saved(u usage.Unit, v, of float64) string {
 	what := "saved"
 	if v < 0 {
 		what, v = "more used:", -v
 	}
 	if !(of > 0) {
-		return fmt.Sprintf("%s %.1f", what, v)
+		return what + " " + u.Text(v)
 	}
-	return fmt.Sprintf("%s %.1f, %.0f %%", what, v, 100*v/of)
+	return fmt.Sprintf("%s %s, %.0f %%", what, u.Text(v), 100*v/of)
 }
 
 //go:embed receipt.html
@@ -239,11 +241,15 @@ func (r *Receipt) HTML(w io.Writer, limit int) error {
 	return nil
 }
 
-func hours(v float64) string { return fmt.Sprintf("%.1f h", v) }
-
 func (r *Receipt) hoursPicture() template.HTML {
-	b := chart.Bars{Title: "GPU-hours", Desc: "used, and one by one"}
 	h := r.Hours
+	largest := max(h.Used, h.OneByOne)
+	if r.Replay != nil {
+		largest = max(largest, r.Replay.Alone.GPUHours, r.Replay.Shared.GPUHours)
+	}
+	u := usage.HoursFor(largest)
+	hours := func(v float64) string { return u.Of(&v) }
+	b := chart.Bars{Title: u.Noun, Desc: "used, and one by one"}
 	if h.ByProfile+h.ByGuess+h.Lost > 0 {
 		b.Bars = append(b.Bars,
 			chart.Bar{Label: "one by one, about", Value: h.OneByOne, Text: hours(h.OneByOne)},

@@ -277,6 +277,6 @@ func (t *tally) report() *Report {
 			r.Owners[l.name] = l.owner
 		}
 	}
-	r.Notes = t.notes()
+	r.Notes = r.notes(t.query.Weights != nil)
 	return r
 }

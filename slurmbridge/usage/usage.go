@@ -68,9 +68,11 @@ type Line struct {
 	// isn't known what they held: they count nowhere else.
 	Held   float64 `json:"held_h"`
 	Unheld int     `json:"runs_not_known,omitempty"`
-	// Computed is utilisation over time; ComputedOf is of how many hours held it is known, and ComputedSplit how
-	// much of it is a part, by profiles, of what several jobs on one GPU did together.
+	// Computed is utilisation over time, as far as it isn't more than was held: a job that shares a GPU also computes
+	// while its co-runners don't, which is Beyond (nil = nothing). ComputedOf is of how many hours held both are known, and
+	// ComputedSplit how much of them is a part, by profiles, of what several jobs on one GPU did together.
 	Computed      *float64 `json:"computed_h,omitempty"`
+	Beyond        *float64 `json:"computed_beyond_h,omitempty"`
 	ComputedOf    float64  `json:"computed_known_of_h"`
 	ComputedSplit float64  `json:"computed_by_profile_h,omitempty"`
 	// MemoryMean and MemoryPeak are parts of the cards' memory.
@@ -128,12 +130,16 @@ func (l *line) line() Line {
 	s := &l.sums
 	out := Line{
 		Name: l.name, Runs: int(s[runs]), Held: s[held] / gpuHour, Unheld: int(s[unheld]),
-		Computed: known(s[computed], s[computedOf], gpuHour), ComputedOf: s[computedOf] / gpuHour, ComputedSplit: s[split] / gpuHour,
-		MemoryMean: known(s[memory], s[memoryOf], s[memoryOf]), MemoryPeak: known(s[peak], s[memoryOf], 1),
+		Computed: known(min(s[computed], s[computedOf]), s[computedOf], gpuHour), ComputedOf: s[computedOf] / gpuHour, ComputedSplit: s[split] / gpuHour,
+		MemoryMean: known(min(s[memory], s[memoryOf]), s[memoryOf], s[memoryOf]), MemoryPeak: known(min(s[peak], 1), s[memoryOf], 1),
 		Cores: known(s[cpu], s[cpuOf], s[cpuOf]/job.Units), CoresOf: s[cpuOf] / gpuHour, HostGiB: known(s[host], s[host], 1<<20),
-		Idle: known(s[idle], s[idleOf], gpuHour), IdleOf: s[idleOf] / gpuHour, Shared: known(s[sharing], s[sharingOf], gpuHour),
+		Idle: known(min(s[idle], s[idleOf]), s[idleOf], gpuHour), IdleOf: s[idleOf] / gpuHour,
+		Shared:    known(min(s[sharing], s[sharingOf]), s[sharingOf], gpuHour),
 		WaitSaved: known(s[saved], s[savedOf], hour), TimeLost: known(s[lost], s[lostOf], hour),
 		Energy: known(s[energy], s[energyOf], 3.6e6), EnergyOf: s[energyOf] / gpuHour,
+	}
+	if beyond := s[computed] - s[computedOf]; beyond > 0 && s[computedOf] > 0 {
+		out.Beyond = known(beyond, 1, gpuHour)
 	}
 	if l.charges {
 		out.Charged = known(l.charged, 1, 3600)
@@ -147,22 +153,28 @@ func (l *line) line() Line {
 }
 
 // notes say how the figures came about.
-func (t *tally) notes() []string {
+func (r *Report) notes(charged bool) []string {
+	all, u := &r.Total, r.Hours()
 	notes := []string{
 		"Held: whole GPUs, and shares as parts of one, by the time that jobs had them in this period. Computed: the part of that time in which their kernels ran; of jobs that share a GPU, their own part of its processors.",
 	}
-	all := t.total.line()
+	for i := range r.Lines {
+		if r.Lines[i].Beyond != nil {
+			notes = append(notes, "Beyond: computed by jobs on top of what they held, while those that share their GPUs didn't compute.")
+			break
+		}
+	}
 	if all.ComputedSplit > 0 {
-		notes = append(notes, fmt.Sprintf("%.1f of the hours computed are estimated by the jobs' profiles: several jobs ran on one GPU that doesn't report its processes separately.", all.ComputedSplit))
+		notes = append(notes, u.Of(&all.ComputedSplit)+" of the time computed are estimated by the jobs' profiles: several jobs ran on one GPU that doesn't report its processes separately.")
 	}
 	if missing := all.Held - all.ComputedOf; missing > 0.005*all.Held && all.Held > 0 {
-		notes = append(notes, fmt.Sprintf("Of %.1f hours held (%.0f %%) it isn't known what was computed: the jobs still run, or their nodes sent no record.", missing, 100*missing/all.Held))
+		notes = append(notes, fmt.Sprintf("Of %s held (%.0f %%) it isn't known what was computed: the jobs still run, or their nodes sent no record.", u.Of(&missing), 100*min(1, missing/all.Held)))
 	}
 	if all.Unheld > 0 {
 		notes = append(notes, fmt.Sprintf("Of %d runs it isn't known how much of a GPU they held; they are left out.", all.Unheld))
 	}
 	notes = append(notes, "Idle: under 1 % for longer than ten minutes. Waiting saved and time lost are jobs' hours against plain Slurm's schedule, which the bridge keeps while it is active.")
-	if t.query.Weights != nil {
+	if charged {
 		notes = append(notes, "Charged: GPU-hours as TRESBillingWeights have them, a share against a whole GPU of its partition.")
 	}
 	return notes
@@ -180,10 +192,20 @@ func (l *Line) HarmText() string {
 type column struct {
 	name   string // in CSV
 	head   string // in the table; "" = programs alone get it
+	kind   kind
 	figure func(*Line) *float64
-	scale  float64 // of the table's figure
-	digits int
 }
+
+// kind is how a figure is told to people.
+type kind int8
+
+const (
+	count       kind = iota
+	part             // of 1
+	sumOfTime        // h
+	sumOfEnergy      // kWh
+	plain
+)
 
 func whole(f func(*Line) float64) func(*Line) *float64 {
 	return func(l *Line) *float64 {
@@ -194,29 +216,57 @@ func whole(f func(*Line) float64) func(*Line) *float64 {
 
 // columns are the figures that are shown, in their order.
 var columns = []column{
-	{"runs", "jobs", whole(func(l *Line) float64 { return float64(l.Runs) }), 1, 0},
-	{"held_gpu_h", "held h", whole(func(l *Line) float64 { return l.Held }), 1, 1},
-	{"computed_gpu_h", "computed h", func(l *Line) *float64 { return l.Computed }, 1, 1},
-	{"utilisation", "of held", (*Line).Utilisation, 100, 0},
-	{"memory_mean", "memory", func(l *Line) *float64 { return l.MemoryMean }, 100, 0},
-	{"memory_peak", "peak", func(l *Line) *float64 { return l.MemoryPeak }, 100, 0},
-	{"idle_gpu_h", "idle h", func(l *Line) *float64 { return l.Idle }, 1, 1},
-	{"shared_gpu_h", "shared h", func(l *Line) *float64 { return l.Shared }, 1, 1},
-	{"wait_saved_h", "wait saved h", func(l *Line) *float64 { return l.WaitSaved }, 1, 1},
-	{"time_lost_h", "time lost h", func(l *Line) *float64 { return l.TimeLost }, 1, 1},
-	{"energy_kwh", "kWh", func(l *Line) *float64 { return l.Energy }, 1, 1},
-	{"charged_gpu_h", "charged h", func(l *Line) *float64 { return l.Charged }, 1, 1},
-	{"host_cores_per_gpu", "cores a GPU", func(l *Line) *float64 { return l.Cores }, 1, 1},
-	{"host_memory_peak_gib", "host GiB", func(l *Line) *float64 { return l.HostGiB }, 1, 1},
-	{"computed_known_of_gpu_h", "", whole(func(l *Line) float64 { return l.ComputedOf }), 1, 0},
-	{"computed_by_profile_gpu_h", "", whole(func(l *Line) float64 { return l.ComputedSplit }), 1, 0},
-	{"idle_known_of_gpu_h", "", whole(func(l *Line) float64 { return l.IdleOf }), 1, 0},
-	{"energy_known_of_gpu_h", "", whole(func(l *Line) float64 { return l.EnergyOf }), 1, 0},
-	{"runs_not_known", "", whole(func(l *Line) float64 { return float64(l.Unheld) }), 1, 0},
+	{"runs", "jobs", count, whole(func(l *Line) float64 { return float64(l.Runs) })},
+	{"held_gpu_h", "held", sumOfTime, whole(func(l *Line) float64 { return l.Held })},
+	{"computed_gpu_h", "computed", sumOfTime, func(l *Line) *float64 { return l.Computed }},
+	{"utilisation", "of held", part, (*Line).Utilisation},
+	{"computed_beyond_gpu_h", "beyond", sumOfTime, func(l *Line) *float64 { return l.Beyond }},
+	{"memory_mean", "memory", part, func(l *Line) *float64 { return l.MemoryMean }},
+	{"memory_peak", "peak", part, func(l *Line) *float64 { return l.MemoryPeak }},
+	{"idle_gpu_h", "idle", sumOfTime, func(l *Line) *float64 { return l.Idle }},
+	{"shared_gpu_h", "shared", sumOfTime, func(l *Line) *float64 { return l.Shared }},
+	{"wait_saved_h", "wait saved", sumOfTime, func(l *Line) *float64 { return l.WaitSaved }},
+	{"time_lost_h", "time lost", sumOfTime, func(l *Line) *float64 { return l.TimeLost }},
+	{"energy_kwh", "", sumOfEnergy, func(l *Line) *float64 { return l.Energy }},
+	{"charged_gpu_h", "charged", sumOfTime, func(l *Line) *float64 { return l.Charged }},
+	{"host_cores_per_gpu", "cores a GPU", plain, func(l *Line) *float64 { return l.Cores }},
+	{"host_memory_peak_gib", "host GiB", plain, func(l *Line) *float64 { return l.HostGiB }},
+	{"computed_known_of_gpu_h", "", count, whole(func(l *Line) float64 { return l.ComputedOf })},
+	{"computed_by_profile_gpu_h", "", count, whole(func(l *Line) float64 { return l.ComputedSplit })},
+	{"idle_known_of_gpu_h", "", count, whole(func(l *Line) float64 { return l.IdleOf })},
+	{"energy_known_of_gpu_h", "", count, whole(func(l *Line) float64 { return l.EnergyOf })},
+	{"runs_not_known", "", count, whole(func(l *Line) float64 { return float64(l.Unheld) })},
 }
 
-// Utilisation is what was computed of what was held, where it is known; nil = nowhere. Jobs that share may compute
-// more than their shares.
+// Hours is the unit in which the report tells hours: the one that suits its largest line.
+func (r *Report) Hours() Unit {
+	if len(r.Lines) == 0 {
+		return HoursFor(r.Total.Held)
+	}
+	return HoursFor(r.Lines[0].Held)
+}
+
+// KWh is the unit in which the report tells energy.
+func (r *Report) KWh() Unit {
+	if r.Total.Energy == nil {
+		return energies[0]
+	}
+	return fit(energies, *r.Total.Energy)
+}
+
+// title is a column's head with its unit.
+func (r *Report) title(c *column) string {
+	switch c.kind {
+	case sumOfTime:
+		return c.head + " " + r.Hours().Name
+	case sumOfEnergy:
+		return r.KWh().Name
+	default:
+		return c.head
+	}
+}
+
+// Utilisation is what was computed of what was held, where it is known; nil = nowhere.
 func (l *Line) Utilisation() *float64 {
 	if l.Computed == nil || !(l.ComputedOf > 0) {
 		return nil
@@ -226,19 +276,22 @@ func (l *Line) Utilisation() *float64 {
 }
 
 // cell is a figure for people, "" where it isn't known.
-func (c *column) cell(l *Line) string {
+func (r *Report) cell(c *column, l *Line) string {
 	v := c.figure(l)
-	if v == nil {
+	switch {
+	case v == nil:
 		return ""
+	case c.kind == sumOfTime:
+		return r.Hours().Cell(v)
+	case c.kind == sumOfEnergy:
+		return r.KWh().Text(*v)
+	case c.kind == part:
+		return fmt.Sprintf("%.0f %%", 100**v)
+	case c.kind == plain:
+		return Unit{per: 1}.Text(*v)
+	default:
+		return fmt.Sprintf("%.0f", *v)
 	}
-	text := strings.TrimPrefix(strconv.FormatFloat(*v*c.scale, 'f', c.digits, 64), "-")
-	if *v < 0 && strings.Trim(text, "0.") != "" {
-		text = "-" + text
-	}
-	if c.scale == 100 {
-		text += " %"
-	}
-	return text
 }
 
 // table is the report as a table of some columns, with all lines up to limit, and what makes a row of a line.
@@ -278,9 +331,15 @@ func (r *Report) table(limit int, columns []column, name func(string) string, fi
 // Text writes the report for a terminal, at most limit lines.
 func (r *Report) Text(out io.Writer, limit int) {
 	fmt.Fprintf(out, "GPU usage, %s to %s\n", r.From.Local().Format(time.DateTime), r.To.Local().Format(time.DateTime))
-	shown := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.head == "" || c.figure(&r.Total) == nil })
+	shown := slices.DeleteFunc(slices.Clone(columns), func(c column) bool {
+		known := func(l Line) bool { return c.figure(&l) != nil }
+		return r.title(&c) == "" || !known(r.Total) && !slices.ContainsFunc(r.Lines, known)
+	})
+	for i := range shown {
+		shown[i].head = r.title(&shown[i])
+	}
 	label := func(name string) string { return (&Line{Name: name}).Label() }
-	t, row := r.table(limit, shown, label, (*column).cell)
+	t, row := r.table(limit, shown, label, r.cell)
 	if more := max(0, len(r.Lines)-limit) + r.More; more > 0 {
 		t.AppendRow(table.Row{fmt.Sprintf("and %d more", more)})
 	}

@@ -100,7 +100,7 @@ func TestWhatIsNotKnownIsEmpty(t *testing.T) {
 		must.Equal(t, rows[1][i], known[name], "%s", name)
 	}
 	r.Text(&table, 10)
-	if s := table.String(); strings.Contains(s, "computed h") || strings.Contains(s, "kWh") || !strings.Contains(s, "Of 10.0 hours held (100 %) it isn't known") {
+	if s := table.String(); strings.Contains(s, "computed h") || strings.Contains(s, "kWh") || !strings.Contains(s, "Of 10.0 h held (100 %) it isn't known") {
 		t.Errorf("%s", s)
 	}
 }
@@ -122,8 +122,8 @@ func TestSharesArePartsOfAGPU(t *testing.T) {
 	f.GPUs, f.Whole = 0.25, false
 	f.Use.SharedS = 36000
 	l := report(t, User, f).Total
-	// Half of the card's time, which is twice its share.
-	if l.Held != 2.5 || !same(l.Computed, 5) || !same(l.Utilisation(), 2) || !same(l.Shared, 2.5) {
+	// Half of the card's time, which is twice its share: all of what it held, and as much beyond.
+	if l.Held != 2.5 || !same(l.Computed, 2.5) || !same(l.Beyond, 2.5) || !same(l.Utilisation(), 1) || !same(l.Shared, 2.5) {
 		t.Errorf("%+v", l)
 	}
 	f.GPUs = 0
@@ -202,8 +202,18 @@ func TestSumsAgree(t *testing.T) {
 			for _, l := range r.Lines {
 				held += l.Held
 				count += l.Runs
-				if l.Computed != nil {
-					computed += *l.Computed
+				for _, part := range []*float64{l.Computed, l.Beyond} {
+					if part != nil {
+						computed += *part
+					}
+				}
+				for _, part := range []*float64{l.Computed, l.Idle, l.Shared} {
+					if part != nil && *part > l.Held+1e-6 {
+						rt.Fatalf("a part above the whole: %+v", l)
+					}
+				}
+				if u := l.Utilisation(); u != nil && *u > 1 {
+					rt.Fatalf("%v computed of what was held: %+v", *u, l)
 				}
 				if l.Idle != nil && *l.Idle > l.IdleOf+1e-6 || l.ComputedOf > l.Held+1e-6 {
 					rt.Fatalf("%+v", l)
@@ -249,6 +259,34 @@ func TestSumsAgree(t *testing.T) {
 			}
 		}
 	})
+}
+
+// However small a site is, its figures are told in a unit that fits them.
+func TestUnitsFitTheFigures(t *testing.T) {
+	minute := 1. / 60
+	for _, c := range []struct {
+		runs  []history.Footprint
+		head  string
+		cells []string
+	}{
+		{runs: []history.Footprint{run("1", "ann", 0, 20), run("2", "bob", 0, minute)}, head: "HELD H", cells: []string{"20.0", "<0.1"}},
+		{runs: []history.Footprint{run("1", "ann", 0, 2), run("2", "bob", 0, minute)}, head: "HELD MIN", cells: []string{"120.0", "1.0"}},
+		{runs: []history.Footprint{run("1", "ann", 0, 2*minute), run("2", "bob", 0, minute/10)}, head: "HELD S", cells: []string{"120.0", "6.0"}},
+	} {
+		var text strings.Builder
+		report(t, User, c.runs...).Text(&text, 10)
+		for _, want := range append(c.cells, c.head) {
+			if !strings.Contains(text.String(), " "+want+" ") {
+				t.Errorf("no %q in %s", want, text.String())
+			}
+		}
+		if strings.Contains(text.String(), " 0.0 ") {
+			t.Errorf("what is more than nothing looks like nothing: %s", text.String())
+		}
+	}
+	for sum, want := range map[float64]string{0: "0", 0.04: "<0.1", -0.04: ">-0.1", -3: "-3.0", 12.34: "12.3"} {
+		must.Equal(t, HoursFor(100).Text(sum), want, "%v h", sum)
+	}
 }
 
 // Names are users' own words.

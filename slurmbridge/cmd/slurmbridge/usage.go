@@ -200,9 +200,6 @@ const pollsAgo = 2 * time.Hour
 // settle makes the footprints of what has ended.
 func settle(ctx context.Context, st *store.Store, now time.Time) error {
 	used := usage.Store{DB: st.DB()}
-	if err := used.TakeOver(ctx); err != nil {
-		return err
-	}
 	return (&history.History{Records: st, Journal: journal.New(st.DB())}).Settle(ctx, used, now)
 }
 
