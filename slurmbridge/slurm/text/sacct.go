@@ -90,7 +90,7 @@ func (r *SacctRow) split(text string) ([]string, error) {
 	case more <= 0:
 		return fields, nil
 	case !r.absorbable:
-		return nil, fmt.Errorf(`%d fields, the header has %d: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`, len(fields), r.Width())
+		return fields, fmt.Errorf(`%d fields, the header has %d: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`, len(fields), r.Width())
 	}
 	i := r.Index("jobname")
 	name := strings.Join(fields[i:i+more+1], "|")

@@ -233,23 +233,15 @@ func parseLimit(b []byte) time.Duration {
 
 // ParseMiB reads an amount of memory such as 100M, 1.50G or 4096 (MiB); 0 where it can't be read.
 func ParseMiB[T string | []byte](b T) float64 {
-	v, _ := size(string(b), 1<<20)
-	return v / (1 << 20)
-}
-
-// ParseBytes reads an amount such as 40777023488 or 38888M.
-func ParseBytes(s string) (float64, bool) { return size(s, 1) }
-
-// size reads a number with a unit that is a power of 1024, otherwise in the given unit. It returns 0 if it can't be read.
-func size(s string, unit float64) (float64, bool) {
+	s, unit := string(b), 1.0
 	if n := len(s) - 1; n >= 0 {
 		if i := strings.IndexByte("KMGTPE", s[n]&^0x20); i >= 0 {
-			unit, s = math.Pow(1024, float64(i+1)), s[:n]
+			unit, s = math.Pow(1024, float64(i-1)), s[:n]
 		}
 	}
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || strings.Trim(s, "0123456789.") != "" {
-		return 0, false
+		return 0
 	}
-	return v * unit, true
+	return v * unit
 }
