@@ -34,6 +34,8 @@ type Config struct {
 	MIG bool
 	// Instances are the MIG instances' profiles, e.g. "1g.5gb"; any switches MIG on.
 	Instances []string
+	// Exclusive puts the GPUs into the mode EXCLUSIVE_PROCESS; see Device.SetExclusive.
+	Exclusive bool
 	// Recent gives the machine a driver of CUDA 13.1 in place of one of 12.2.
 	Recent bool
 	// GroupLimits: the driver can hold a control group's processes to a part of a GPU's memory, as drivers from release
@@ -144,6 +146,9 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	}
 	if cfg.MIG {
 		d.MIG = 1
+	}
+	if cfg.Exclusive {
+		d.ComputeMode = exclusiveProcess
 	}
 	for k, p := range cfg.Instances {
 		d.Instance[k].fill(m.instances[p], p, cfg, i, k)

@@ -10,6 +10,8 @@ var (
 	ErrOOM = errors.New("out of memory")
 	// ErrLost: the GPU has fallen off the bus.
 	ErrLost = errors.New("GPU is lost")
+	// ErrExclusive: the GPU is another process's alone.
+	ErrExclusive = errors.New("the GPU is in exclusive use")
 	// ErrFull: no slot is free.
 	ErrFull = errors.New("too many processes on the simulated GPU")
 	// ErrNoInstance: the GPU has no such MIG instance, or is in MIG mode and none

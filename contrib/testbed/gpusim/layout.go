@@ -15,7 +15,7 @@ import (
 // accounting is on, and limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 9
+	version    = 10
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -171,6 +171,7 @@ type deviceRec struct {
 	MIG         uint32  // 1: MIG mode is on
 	MemReserved float64 // MiB the driver keeps
 	Instances   uint32
+	ComputeMode uint32 // nvmlComputeMode_t: 0 = default, 3 = exclusive process
 	Instance    [MaxInstances]instance
 	Fault       [maxFaults]fault
 	Limit       [maxLimits]groupLimit

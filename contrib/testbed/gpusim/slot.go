@@ -31,7 +31,7 @@ type Claimant struct {
 }
 
 // Claim puts an application on the GPU, from now on, with profile p. It returns
-// ErrOOM, ErrLost or ErrFull, or an error of the lock.
+// ErrOOM, ErrLost, ErrExclusive or ErrFull, or an error of the lock.
 func (d *Device) Claim(c Claimant, p *rlcore.Profile) (*Slot, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -77,6 +77,9 @@ func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration,
 		}
 		if kind == Client && !v.serves(int32(c.Server)) {
 			return ErrGone
+		}
+		if kind != Client && d.rec.ComputeMode == exclusiveProcess && v.taken() {
+			return ErrExclusive
 		}
 		s.place = -1
 		for i := range v.dyn.Member {
@@ -229,6 +232,16 @@ func (s *Slot) leave(how func(v *view)) error {
 		}
 		return nil
 	})
+}
+
+// taken reports whether a process has a context of its own on the device.
+func (v *view) taken() bool {
+	for i := range v.dyn.Member {
+		if v.dyn.Member[i].Status.present() && v.rec.Slot[i].Kind != Client {
+			return true
+		}
+	}
+	return false
 }
 
 // serves reports whether an MPS server is on the device.

@@ -1,6 +1,7 @@
 package slurmtest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -63,6 +64,10 @@ func (c *Cluster) prepare() error {
 		if err := device(filepath.Join(top, "dev", name), 1, minor); err != nil {
 			return err
 		}
+	}
+	shm := filepath.Join(top, "dev", "shm")
+	if err := errors.Join(os.Mkdir(shm, 0o777), os.Chmod(shm, 0o777|os.ModeSticky)); err != nil {
+		return err
 	}
 	if err := os.Symlink("/proc/self/fd", filepath.Join(top, "dev", "fd")); err != nil {
 		return err

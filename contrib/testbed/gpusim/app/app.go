@@ -232,6 +232,8 @@ func cudaError(err error) error {
 	switch {
 	case errors.Is(err, gpusim.ErrOOM):
 		return &Error{Exit: ExitOOM, Text: "out of memory (cudaErrorMemoryAllocation)"}
+	case errors.Is(err, gpusim.ErrExclusive):
+		return &Error{Exit: ExitDevice, Text: "all CUDA-capable devices are busy or unavailable (cudaErrorDevicesUnavailable)"}
 	case errors.Is(err, gpusim.ErrLost):
 		return &Error{Exit: ExitDevice, Text: "the GPU is lost (cudaErrorDevicesUnavailable)"}
 	case errors.Is(err, gpusim.ErrNoInstance):

@@ -315,6 +315,7 @@ func (d *daemon) startServer(uid int) error {
 			d.log("NEW SERVER %d: %s", s.pid, strings.TrimSpace(word))
 		})
 		_ = cmd.Wait() // its status is looked at
+		forget(s.pid)
 		d.do(func() {
 			d.log("Server %d exited with status %d", s.pid, cmd.ProcessState.ExitCode())
 			d.srv = nil

@@ -158,6 +158,12 @@ func runServer(stdin io.Reader, stdout io.Writer) error {
 		}
 		defer func() { _ = s.Release() }()
 	}
+	unshare, err := shareMemory(os.Getpid())
+	if err != nil {
+		fmt.Fprintln(stdout, err)
+		return err
+	}
+	defer unshare()
 	fmt.Fprintln(stdout, "ready")
 	word, err := bufio.NewReader(stdin).ReadString('\n')
 	switch {
@@ -214,6 +220,10 @@ func Connect(ctx context.Context, getenv func(string) string) (*Client, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		return nil, ErrRefused
+	}
+	if !sharesMemory(c.Server) {
+		_ = daemon.Close()
 		return nil, ErrRefused
 	}
 	c.Devices = strings.Split(devices, ",")

@@ -85,6 +85,7 @@ NUMBER_GETTER(nvmlDeviceGetMinorNumber, SIM_F_MINOR, DEVICE, d->minor)
 NUMBER_GETTER(nvmlDeviceGetArchitecture, SIM_F_ARCH, DEVICE, d->arch)
 NUMBER_GETTER(nvmlDeviceGetNumGpuCores, SIM_F_CORES, WHOLE, d->cores)
 NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkGeneration, SIM_F_PCIE_LINK, DEVICE, d->pcie_gen)
+NUMBER_GETTER(nvmlDeviceGetComputeMode, SIM_F_NAME, DEVICE, d->compute_mode)
 NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkWidth, SIM_F_PCIE_LINK, DEVICE, d->pcie_width)
 
 EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)

@@ -521,6 +521,47 @@ func TestKilledServerTakesItsClientsAlong(t *testing.T) {
 	}
 }
 
+// private gives an application a /dev/shm of its own, as Slurm's job_container/tmpfs does.
+func private(c *exec.Cmd) {
+	c.Args = append([]string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs shm /dev/shm && exec "$@"`, "sh", c.Path}, c.Args[1:]...)
+	c.Path = "/usr/bin/unshare"
+}
+
+func TestAClientWithoutTheServersMemory(t *testing.T) {
+	needRoot(t)
+	r := newRig(t, gpusim.Config{Scale: 100})
+	r.daemon()
+	j := r.start("alexnet --duration-scale 0.01", private)
+	if _, status := j.end(); status != app.ExitMPS {
+		t.Errorf("%d %q", status, j.err.String())
+	}
+	if rep, status := r.start("alexnet --duration-scale 0.01").end(); status != 0 || !rep.MPS {
+		t.Errorf("one that sees it: %d %+v", status, rep)
+	}
+	must.OK(t, syscall.Kill(r.pid(gpusim.Server), syscall.SIGKILL))
+	r.noneLeft()
+	left := must.Get(filepath.Glob("/dev/shm/cuda.shm.*"))(t)
+	for _, name := range left {
+		var pid int
+		if _, err := fmt.Sscanf(filepath.Base(name), "cuda.shm.0.%x.1", &pid); err == nil && syscall.Kill(pid, 0) != nil {
+			t.Errorf("%s is left of a server that has gone", name)
+		}
+	}
+}
+
+// In exclusive use a process beside an MPS server is refused, and a client of the server isn't.
+func TestExclusiveUse(t *testing.T) {
+	r := newRig(t, gpusim.Config{Scale: 100, Exclusive: true})
+	r.daemon()
+	if rep, status := r.start("alexnet --duration-scale 0.01").end(); status != 0 || !rep.MPS {
+		t.Errorf("a client: %d %+v", status, rep)
+	}
+	j := r.start("alexnet --duration-scale 0.01", with("CUDA_MPS_PIPE_DIRECTORY=/nowhere"))
+	if _, status := j.end(); status != app.ExitDevice || !strings.Contains(j.err.String(), "cudaErrorDevicesUnavailable") {
+		t.Errorf("a process beside the server: %d %q", status, j.err.String())
+	}
+}
+
 // A client that is on its way to a server that dies gets the next one.
 func TestServerKilledWhileClientsConnect(t *testing.T) {
 	if testing.Short() {
