@@ -3,6 +3,7 @@ package job
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -242,6 +243,13 @@ type Group struct {
 	Score float64   `json:"score,omitempty"`
 	// Policy that chose it.
 	Policy string `json:"policy,omitempty"`
+}
+
+// Clone returns a group that shares nothing with g.
+func (g *Group) Clone() Group {
+	out := *g
+	out.Members, out.After = slices.Clone(g.Members), slices.Clone(g.After)
+	return out
 }
 
 // Addr is the group's GPU.

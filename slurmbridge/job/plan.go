@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,6 +103,16 @@ type Plan struct {
 	Plain *rlcore.Plain
 	// Running is the cluster as the poll showed it, before any decision; Pending is empty.
 	Running *rlcore.State
+}
+
+// Published returns the plan for readers of a status: what becomes of the planned groups changes no copy of them.
+func (p *Plan) Published() *Plan {
+	out := *p
+	out.Groups = slices.Clone(p.Groups)
+	for i := range out.Groups {
+		out.Groups[i].Group = p.Groups[i].Group.Clone()
+	}
+	return &out
 }
 
 // PlannedGroup is a group and what makes it.

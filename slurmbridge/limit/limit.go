@@ -103,17 +103,6 @@ type Limits struct {
 // New returns no limits.
 func New() *Limits { return &Limits{byClass: map[class]*Limit{}} }
 
-// Clone copies the limits.
-func (ls *Limits) Clone() *Limits {
-	c := New()
-	for k, l := range ls.byClass {
-		one := *l
-		c.byClass[k] = &one
-	}
-	c.running = maps.Clone(ls.running)
-	return c
-}
-
 // holder is a job that runs and counts against limits.
 type holder struct {
 	class, array class

@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
@@ -50,6 +52,46 @@ func TestTwoKnownJobsStartTogether(t *testing.T) {
 	}
 	if !j1.began.Equal(j2.began) {
 		t.Errorf("started at %v and %v", j1.began, j2.began)
+	}
+}
+
+// Whoever reads a status has it while the loop goes on: groups that start, run and end, and jobs that are given up, change
+// no status that was published before.
+func TestAPublishedStatusNeverChanges(t *testing.T) {
+	shown := func(st *job.Status) string {
+		return string(must.Get(json.MarshalIndent([]any{st.Groups, st.Plan.Groups, st.Unmanaged, st.Explanations, st.Snap.Jobs, st.Apps}, "", " "))(t))
+	}
+	for _, mode := range []job.Mode{job.Active, job.Shadow} {
+		m := newModel(node("n1", 2, 8))
+		b := bridge(m, newMemory())
+		b.Mode = mode
+		tick(t, b, m, time.Second)
+		p := app("alexnet", 60, 0.3, 2000)
+		type published struct {
+			*job.Status
+			was string
+		}
+		var all []published
+		groups := 0
+		for i := range 90 {
+			if i%10 == 0 && i < 40 {
+				m.submit("ann", 20*time.Second, p, mode == job.Active)
+				m.submit("ann", 30*time.Second, p, mode == job.Active)
+				m.submit("bob", 30*time.Second, nil, mode == job.Active)
+			}
+			tick(t, b, m, time.Second)
+			st := b.Status()
+			groups += len(st.Groups) + len(st.Plan.Groups)
+			all = append(all, published{st, shown(st)})
+		}
+		if groups == 0 {
+			t.Fatalf("%s: no group was made", mode)
+		}
+		for i, one := range all {
+			if diff := cmp.Diff(one.was, shown(one.Status)); diff != "" {
+				t.Fatalf("%s: status %d has changed since it was published: %s", mode, i, diff)
+			}
+		}
 	}
 }
 

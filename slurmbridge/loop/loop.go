@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -539,20 +540,20 @@ func (b *Bridge) save(ctx context.Context, p *job.Plan) {
 	b.logged(b.Journal.SaveExplanations(ctx, p.Explanations))
 }
 
-// publish makes the status of a plan.
+// publish makes the status of a plan. Readers have it while the loop goes on, so it shares nothing with what the loop
+// changes.
 func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
-	now := b.tracker.Clone()
 	policy := b.Planner.Decider.Policy
 	st := &job.Status{
 		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
-		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(), Snap: in.Snap, Plan: p, Explanations: p.Explanations, Apps: in.Apps,
-		Unmanaged: now.Unmanaged, MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
+		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(), Snap: in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,
+		Unmanaged: maps.Clone(b.tracker.Unmanaged), MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
 	}
 	if b.standby != "" {
 		st.Gate, st.Lease = b.Gate.other.gate, b.Gate.other.expires.Sub(in.Snap.At)
 	}
-	for _, id := range now.GroupIDs() {
-		st.Groups = append(st.Groups, *now.Groups[id])
+	for _, id := range b.tracker.GroupIDs() {
+		st.Groups = append(st.Groups, b.tracker.Groups[id].Clone())
 	}
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]

@@ -117,32 +117,6 @@ func New() *Tracker {
 	}
 }
 
-// Clone copies the tracker.
-func (t *Tracker) Clone() *Tracker {
-	c := New()
-	c.Handwritten, c.HandwrittenSeen = t.Handwritten, t.HandwrittenSeen
-	c.LastAt, c.NextID, c.Limits, c.Plain = t.LastAt, t.NextID, t.Limits.Clone(), t.Plain.Clone()
-	for id, g := range t.Groups {
-		one := *g
-		one.Members, one.After = slices.Clone(g.Members), slices.Clone(g.After)
-		c.Groups[id] = &one
-	}
-	copyOf(c.Waits, t.Waits)
-	copyOf(c.Done, t.Done)
-	copyOf(c.Loans, t.Loans)
-	maps.Copy(c.Unmanaged, t.Unmanaged)
-	maps.Copy(c.Faulted, t.Faulted)
-	maps.Copy(c.Endings, t.Endings) // an entry never changes
-	return c
-}
-
-func copyOf[K comparable, V any](to, from map[K]*V) {
-	for k, v := range from {
-		one := *v
-		to[k] = &one
-	}
-}
-
 // Wait returns the job's entry, made when there is none.
 func (t *Tracker) Wait(ref string) *Wait {
 	w := t.Waits[ref]
