@@ -3,6 +3,7 @@ package rlcore
 import (
 	"cmp"
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -11,10 +12,12 @@ type Decision struct {
 	Window Window
 	Combo  Combo // 0 = wait
 	Score  float64
-	// Combos are the combinations that Check allows, Scores their values in the same order. Both are valid until the
-	// Decider's next decision.
-	Combos []Combo
-	Scores []float64
+	// Combos are the combinations that Check allows, Scores their values in the same order. Refused says, by combination,
+	// why the others aren't allowed; one that contains a refused one has its reason. RefusedDue is also the reason of those
+	// with a higher score than the choice. All three are valid until the Decider's next decision.
+	Combos  []Combo
+	Scores  []float64
+	Refused []Refusal
 	// Broken reports that a policy scored a combination with NaN. If there is a fallback, the decision is the
 	// fallback's.
 	Broken bool
@@ -56,8 +59,9 @@ type Decider struct {
 // GPUs of one State, call Guard.Begin once and Choose for each.
 func (d *Decider) Decide(s *State, g int) Decision {
 	d.Guard.Begin(s)
-	d.jobs = NewWindow(d.jobs, s, g, d.Window()).Jobs
-	return d.Choose(Window{State: s, GPU: g, Jobs: d.jobs})
+	w := NewWindow(d.jobs, s, g, d.Window())
+	d.jobs = w.Jobs
+	return d.Choose(w)
 }
 
 // Window is M or its default.
@@ -70,10 +74,10 @@ func (d *Decider) Choose(in Window) Decision {
 	d.w = in
 	w, g := &d.w, d.Guard
 	w.guard = g
-	g.promise.look(w)
+	g.promise.open(w)
 	combos, must := g.candidates(d.combos[:0], w)
 	d.combos = combos
-	dec := Decision{Window: d.w, Combos: combos, Score: math.Inf(-1)}
+	dec := Decision{Window: d.w, Combos: combos, Refused: g.refused, Score: math.Inf(-1)}
 	if len(combos) == 0 {
 		return dec
 	}
@@ -104,12 +108,85 @@ func (d *Decider) Choose(in Window) Decision {
 			dec.Combo, dec.Score = combos[k], d.scores[k]
 			return dec
 		}
+		g.refused[combos[k]] = RefusedDue
 	}
 	if turn := g.turn(w, must); turn != 0 {
 		dec.Combo, dec.Score = turn, 0
 	}
 	return dec
 }
+
+// Combos calls Begin and appends to dst, in ascending order, the combinations that a decision may take: Check allows
+// them, and they keep the promise to all other jobs. Combo 0 (wait) is among them where waiting is allowed. A GPU
+// doesn't stay idle while a job has its turn there: if no combination is allowed, that job gets the GPU alone, as on
+// plain Slurm. A job that was delayed for MaxDelayS and could start on the idle GPU is in every combination.
+func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
+	g.Begin(w.State)
+	g.promise.open(w)
+	from := len(dst)
+	dst, must := g.candidates(dst, w)
+	kept := slices.DeleteFunc(dst[from:], func(c Combo) bool { return !g.Keeps(w, c) })
+	dst = dst[:from+len(kept)]
+	if g.promise.on && len(kept) == 0 {
+		dst = append(dst, g.turn(w, must))
+	}
+	return dst
+}
+
+// candidates appends to dst the combinations that Check allows, and combo 0 where waiting is allowed. It skips
+// combinations that contain a refused one: no additional co-runner makes a group acceptable. must is the window job of
+// mustStart, −1 = none.
+func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
+	idle := len(w.Card().Running) == 0
+	if must = -1; idle {
+		must = g.mustStart(w)
+	}
+	if must < 0 && !(g.promise.on && idle) {
+		dst = append(dst, 0)
+	}
+	g.refused = resize(g.refused, 1<<len(w.Jobs))
+	for c := Combo(1); int(c) < len(g.refused); c++ {
+		why := cmp.Or(g.refused[c.withoutFirst()], g.refused[c.withoutLast()])
+		if why == Allowed {
+			why = g.Check(w, c)
+		}
+		if g.refused[c] = why; why == Allowed && (must < 0 || c.Has(must)) {
+			dst = append(dst, c)
+		}
+	}
+	return dst, must
+}
+
+// turn returns the job that gets an idle GPU alone if no combination keeps the promise: the job
+// that must start, otherwise the first allowed job whose turn it is now. 0 = none.
+func (g *Guard) turn(w *Window, must int) Combo {
+	switch {
+	case !g.promise.on || len(w.Card().Running) > 0:
+		return 0
+	case must >= 0:
+		return 1 << must
+	}
+	for i, at := range w.Jobs {
+		if g.promise.ahead.starts[at] <= rounding && g.Check(w, 1<<i) == Allowed {
+			return 1 << i
+		}
+	}
+	return 0
+}
+
+// mustStart returns the first window job that was delayed for MaxDelayS and could start alone, −1 = none.
+func (g *Guard) mustStart(w *Window) int {
+	for i := range w.Jobs {
+		if w.Job(i).DelayedS >= g.DelayLimitS() && g.Check(w, 1<<i) == Allowed {
+			return i
+		}
+	}
+	return -1
+}
+
+func (c Combo) withoutFirst() Combo { return c & (c - 1) }
+
+func (c Combo) withoutLast() Combo { return c &^ (1 << (bits.Len32(uint32(c)) - 1)) }
 
 // compare orders combinations of equal score: waiting first, then the jobs of higher priority. The lowest bit in which
 // two combinations differ decides.

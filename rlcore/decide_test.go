@@ -17,7 +17,7 @@ func TestArrayOnly(t *testing.T) {
 			{ID: "3", User: "u", Profile: p},
 		},
 	}
-	g := &Guard{}
+	g := NewGuard(Rules{})
 	w := NewWindow(nil, st, 0, 5)
 	for c, want := range map[Combo]Refusal{
 		0b0001: Allowed, 0b0011: Allowed, 0b0101: RefusedArray, 0b1001: RefusedArray, 0b0111: RefusedArray,
@@ -50,7 +50,7 @@ func (c evenly) Score(dst []float64, _ *Window, _ []Combo) {
 func TestFallback(t *testing.T) {
 	st := &State{GPUs: []GPU{card()}, Pending: []Job{{ID: "1", User: "u", Profile: flat("a", 10, 100)}}}
 	nan := math.NaN()
-	d := &Decider{Policy: evenly{"a", nan}, Fallback: []Policy{evenly{"b", nan}, evenly{"c", 1}}, Guard: &Guard{}}
+	d := &Decider{Policy: evenly{"a", nan}, Fallback: []Policy{evenly{"b", nan}, evenly{"c", 1}}, Guard: NewGuard(Rules{})}
 	dec := d.Decide(st, 0)
 	if !dec.Broken || dec.Score != 1 || d.Policy.Name() != "c" || len(d.Fallback) != 0 {
 		t.Errorf("%+v by %s", dec, d.Policy.Name())
@@ -58,7 +58,7 @@ func TestFallback(t *testing.T) {
 	if dec = d.Decide(st, 0); dec.Broken {
 		t.Error("the fallback counts as broken")
 	}
-	d = &Decider{Policy: evenly{"a", nan}, Guard: &Guard{}}
+	d = &Decider{Policy: evenly{"a", nan}, Guard: NewGuard(Rules{})}
 	if dec = d.Decide(st, 0); !dec.Broken || dec.Combo != 0 {
 		t.Errorf("with nothing to fall back on: %+v", dec)
 	}

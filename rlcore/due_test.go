@@ -33,14 +33,15 @@ func (p pairwise) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
 }
 
 func TestEnds(t *testing.T) {
-	g := Guard{Predictor: pairwise(2)}
+	var f forecast
+	r := &Rules{Predictor: pairwise(2)}
 	a, b := flat("a", 100, 1), flat("b", 30, 1)
-	got := g.ends(nil, &TitanXp, []*Profile{a, b, a}, []float64{100, 30, 100})
+	got := f.ends(r, nil, &TitanXp, []*Profile{a, b, a}, []float64{100, 30, 100})
 	// All at half speed until b has ended, then the two others; they end together.
 	if want := []float64{200, 60, 200}; !slices.Equal(got, want) {
 		t.Errorf("ends at %v, want %v", got, want)
 	}
-	got = g.ends(nil, &TitanXp, []*Profile{a, b}, []float64{100, 30})
+	got = f.ends(r, nil, &TitanXp, []*Profile{a, b}, []float64{100, 30})
 	if want := []float64{130, 60}; !slices.Equal(got, want) { // 30 s done by then
 		t.Errorf("ends at %v, want %v", got, want)
 	}
@@ -82,7 +83,7 @@ func TestDues(t *testing.T) {
 		{"a newcomer that hurts nobody", 1.2, promised([]Running{{Job: of("r", 1000), Shares: 20}}, of("a", 100)), []Combo{0, 1}},
 		{"no promise, no due", 3, window(card(), of("a", 100), of("b", 100)), []Combo{0, 1, 2, 3}},
 	} {
-		g := Guard{Predictor: c.slowdown}
+		g := Guard{Rules: Rules{Predictor: c.slowdown}}
 		if got := g.Combos(nil, c.w); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %b, want %b", c.name, got, c.want)
 		}
@@ -105,7 +106,7 @@ func TestFirstMeetings(t *testing.T) {
 		{"never seen, with slack for turns", guess{1.5, 2, true}, []Combo{0, 1}},
 		{"never seen, and slower than turns is expected", guess{4, 0, true}, []Combo{0}},
 	} {
-		g := Guard{Predictor: c.guess}
+		g := Guard{Rules: Rules{Predictor: c.guess}}
 		if got := g.Combos(nil, short); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %b, want %b", c.name, got, c.want)
 		}
@@ -127,7 +128,7 @@ func TestFirstMeetings(t *testing.T) {
 			s.GPUs = append(s.GPUs, card(Running{Job: of("x", 1e6), Shares: 20}, Running{Job: of("y", 1e6), Shares: 20}))
 			s.PlainFreeS = append(s.PlainFreeS, 1e7)
 		}
-		g := Guard{Predictor: c.guess}
+		g := Guard{Rules: Rules{Predictor: c.guess}}
 		if got := g.Combos(nil, w); !slices.Equal(got, c.want) {
 			t.Errorf("on an idle GPU, %s: %b, want %b", c.name, got, c.want)
 		}
@@ -156,7 +157,7 @@ func TestFirstMeetingsKeepDues(t *testing.T) {
 			slowed = min(slowed, p.Slowdown+p.SD)
 		}
 		w := promised(running, jobs...)
-		g := Guard{Predictor: p}
+		g := Guard{Rules: Rules{Predictor: p}}
 		for _, c := range g.Combos(nil, w) {
 			var members []*Profile
 			var work, due []float64
@@ -170,8 +171,8 @@ func TestFirstMeetingsKeepDues(t *testing.T) {
 					members, work, due = append(members, j.Profile), append(work, j.Profile.DurationS), append(due, g.dueS(j))
 				}
 			}
-			really := Guard{Predictor: pairwise(slowed)}
-			for k, end := range really.ends(nil, &w.Card().Spec, members, work) {
+			var really forecast
+			for k, end := range really.ends(&Rules{Predictor: pairwise(slowed)}, nil, &w.Card().Spec, members, work) {
 				if end > due[k]+1e-6 {
 					t.Fatalf("%b: member %d ends at %v, due at %v", c, k, end, due[k])
 				}
@@ -188,14 +189,14 @@ func TestProgressIsUncertain(t *testing.T) {
 		w.State.NowS, w.State.GPUs[0].Running[0].PlainEndS = 0, 150 // and a grace of 100
 		return w
 	}
-	g := Guard{Predictor: pairwise(1.2)}
+	g := Guard{Rules: Rules{Predictor: pairwise(1.2)}}
 	if got := g.Combos(nil, at(800)); !slices.Contains(got, 1) {
 		t.Errorf("next to a job that ran alone: %b", got)
 	}
 	if got := g.Combos(nil, at(1000)); slices.Contains(got, 1) {
 		t.Errorf("next to a job that may have done 640 s: %b", got)
 	}
-	if got := (&Guard{}).mostLeftS(&at(1000).Card().Running[0]); math.Abs(got-360) > 1e-9 {
+	if got := (NewGuard(Rules{})).mostLeftS(&at(1000).Card().Running[0]); math.Abs(got-360) > 1e-9 {
 		t.Errorf("%v s are left at the most, want 360", got)
 	}
 }
@@ -204,7 +205,7 @@ func TestProgressIsUncertain(t *testing.T) {
 func TestLateAlready(t *testing.T) {
 	a := Job{ID: "a", User: "u", Profile: flat("a", 100, 100), PlainEndS: 10}
 	b := Job{ID: "b", User: "u", Profile: flat("b", 100, 100), PlainEndS: 1000}
-	g := Guard{Predictor: pairwise(1.2)}
+	g := Guard{Rules: Rules{Predictor: pairwise(1.2)}}
 	if got := g.Combos(nil, window(card(), a, b)); !slices.Equal(got, []Combo{1}) {
 		t.Errorf("on an idle GPU: %b", got)
 	}
@@ -220,7 +221,7 @@ func TestLostAtTheStart(t *testing.T) {
 	for elapsed, want := range map[float64][]Combo{0: {0, 1}, 80: {0}} {
 		run := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 100, 100), PlainEndS: 81 - elapsed}, Shares: 20, ElapsedS: elapsed, DoneS: elapsed / 4}
 		b := Job{ID: "b", User: "u", Profile: flat("b", 30, 100), PlainEndS: 9000}
-		g := Guard{Predictor: pairwise(1.2)}
+		g := Guard{Rules: Rules{Predictor: pairwise(1.2)}}
 		if got := g.Combos(nil, window(card(run), b)); !slices.Equal(got, want) {
 			t.Errorf("after %v s: %b, want %b", elapsed, got, want)
 		}
@@ -242,7 +243,7 @@ func TestPartOfALead(t *testing.T) {
 					want[i] /= 2
 				}
 			}
-			g := Guard{Predictor: pairwise(1.2)}
+			g := Guard{Rules: Rules{Predictor: pairwise(1.2)}}
 			if got := g.Combos(nil, w); !slices.Equal(got, want) {
 				t.Errorf("foreign %v, lead %v: %b, want %b", foreign, lead, got, want)
 			}
@@ -258,7 +259,7 @@ func TestUnknownIsPromisedItsStart(t *testing.T) {
 	// Beside r, a would end after r, and the unknown job would start later than promised.
 	w.State.GPUs[0].Running[0].DoneS = 190
 	w.State.Pending[0].PlainEndS = 10 + 1000
-	g := Guard{Predictor: pairwise(1)}
+	g := Guard{Rules: Rules{Predictor: pairwise(1)}}
 	if got := g.Combos(nil, w); !slices.Equal(got, []Combo{0}) {
 		t.Errorf("got %b", got)
 	}
@@ -285,7 +286,7 @@ func TestLimits(t *testing.T) {
 		{"and its owner allows the difference", 1.01, j(func(j *Job) { j.LimitS, j.MaxSlowdown = 100, 1.5 }), Allowed},
 		{"its deadline", 1.4, j(func(j *Job) { j.LimitS, j.DeadlineS = 0, 160 }), RefusedLimit},
 	} {
-		g := Guard{Predictor: c.slowdown}
+		g := Guard{Rules: Rules{Predictor: c.slowdown}}
 		if got := g.Check(window(card(), c.job, other), 3); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
@@ -299,7 +300,7 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	// Where the time is given back, the limit is no reason, but a limit that can't be raised is, and a deadline.
-	extends := Guard{Predictor: pairwise(1.4), ExtendLimit: true}
+	extends := Guard{Rules: Rules{Predictor: pairwise(1.4), ExtendLimit: true}}
 	for name, c := range map[string]struct {
 		job  Job
 		want Refusal
@@ -313,7 +314,7 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
-	if in := (&Guard{}).timeFor(&other, 0, 0); !math.IsInf(in, 1) {
+	if in := new(Rules).mustEndS(&other, 0, 0); !math.IsInf(in, 1) {
 		t.Errorf("a job without a limit must have ended in %v s", in)
 	}
 }

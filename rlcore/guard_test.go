@@ -81,17 +81,17 @@ func TestCheck(t *testing.T) {
 		{"no shares left", Guard{}, window(card(Running{Job: ann("r", small), Shares: 100}), ann("1", small)), 1, RefusedShares},
 		{"asks not to share", Guard{}, window(card(), with(ann("1", small), func(j *Job) { j.NoShare = true }), ann("2", small)), 3, RefusedNoShare},
 		{"no share, alone", Guard{}, window(card(), with(ann("1", small), func(j *Job) { j.NoShare = true })), 1, Allowed},
-		{"the job's contract", Guard{Predictor: constant(1.3)}, window(card(), with(ann("1", small), func(j *Job) { j.MaxSlowdown = 1.2 }), ann("2", small)), 3, RefusedContract},
-		{"the site's contract", Guard{Predictor: constant(1.3), MaxSlowdown: 1.2}, window(card(), ann("1", small), ann("2", small)), 3, RefusedContract},
-		{"the job's contract is wider", Guard{Predictor: constant(1.3), MaxSlowdown: 1.2}, window(card(), with(ann("1", small), func(j *Job) { j.MaxSlowdown = 1.5 }), ann("2", small)), 3, RefusedContract},
-		{"the running job's contract", Guard{Predictor: constant(1.3)}, window(card(Running{Job: with(ann("r", small), func(j *Job) { j.MaxSlowdown = 1.1 }), Shares: 50}), ann("1", small)), 1, RefusedContract},
-		{"members", Guard{MaxMembers: 2}, window(card(), ann("1", small), ann("2", small), ann("3", small)), 7, RefusedClients},
+		{"the job's contract", Guard{Rules: Rules{Predictor: constant(1.3)}}, window(card(), with(ann("1", small), func(j *Job) { j.MaxSlowdown = 1.2 }), ann("2", small)), 3, RefusedContract},
+		{"the site's contract", Guard{Rules: Rules{Predictor: constant(1.3), MaxSlowdown: 1.2}}, window(card(), ann("1", small), ann("2", small)), 3, RefusedContract},
+		{"the job's contract is wider", Guard{Rules: Rules{Predictor: constant(1.3), MaxSlowdown: 1.2}}, window(card(), with(ann("1", small), func(j *Job) { j.MaxSlowdown = 1.5 }), ann("2", small)), 3, RefusedContract},
+		{"the running job's contract", Guard{Rules: Rules{Predictor: constant(1.3)}}, window(card(Running{Job: with(ann("r", small), func(j *Job) { j.MaxSlowdown = 1.1 }), Shares: 50}), ann("1", small)), 1, RefusedContract},
+		{"members", Guard{Rules: Rules{MaxMembers: 2}}, window(card(), ann("1", small), ann("2", small), ann("3", small)), 7, RefusedClients},
 		{"cores", Guard{}, window(host, with(ann("1", small), func(j *Job) { j.CPUs = 2 }), with(ann("2", small), func(j *Job) { j.CPUs = 2 })), 3, RefusedHost},
 		{"a session where memory is limited", Guard{}, window(held, session(0), ann("1", small)), 3, Allowed},
 		{"a session where it isn't", Guard{}, window(card(), session(0), ann("1", small)), 3, RefusedUnheld},
-		{"a session while it computes", Guard{Predictor: slowBusy{}}, window(held, session(1.3), ann("1", small)), 3, RefusedContract},
-		{"a session with a wide contract", Guard{Predictor: slowBusy{}}, window(held, session(2), ann("1", small)), 3, Allowed},
-		{"a predictor that returns NaN admits nothing", Guard{Predictor: constant(nan()), MaxSlowdown: 1.5}, window(card(), ann("1", small), ann("2", small)), 3, RefusedContract},
+		{"a session while it computes", Guard{Rules: Rules{Predictor: slowBusy{}}}, window(held, session(1.3), ann("1", small)), 3, RefusedContract},
+		{"a session with a wide contract", Guard{Rules: Rules{Predictor: slowBusy{}}}, window(held, session(2), ann("1", small)), 3, Allowed},
+		{"a predictor that returns NaN admits nothing", Guard{Rules: Rules{Predictor: constant(nan()), MaxSlowdown: 1.5}}, window(card(), ann("1", small), ann("2", small)), 3, RefusedContract},
 	} {
 		if got := c.g.Check(c.w, c.c); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
@@ -107,11 +107,11 @@ func TestMemoryOverTime(t *testing.T) {
 	first := flat("first", 50, 9000)
 	second := late("second", 400, 9000)
 	w := window(card(), Job{ID: "1", User: "a", Profile: first}, Job{ID: "2", User: "a", Profile: second})
-	g := Guard{Predictor: constant(1.5)}
+	g := Guard{Rules: Rules{Predictor: constant(1.5)}}
 	if why := g.Check(w, 3); why != Allowed {
 		t.Errorf("75 s of the first against the second's 200 s: %s", why)
 	}
-	g = Guard{Predictor: constant(4)}
+	g = Guard{Rules: Rules{Predictor: constant(4)}}
 	if why := g.Check(w, 3); why != RefusedMemory {
 		t.Errorf("at worst the first runs for 200 s: %s", why)
 	}
@@ -123,7 +123,7 @@ func TestMemoryHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 4).Draw(t, "members")
 		worst := rapid.Float64Range(1, 4).Draw(t, "worst")
-		g := Guard{Predictor: constant(worst)}
+		g := Guard{Rules: Rules{Predictor: constant(worst)}}
 		var jobs []Job
 		for range n {
 			period := rapid.Float64Range(0.5, 10).Draw(t, "period")
@@ -202,7 +202,7 @@ func TestDecide(t *testing.T) {
 		{"waiting wins a tie", scores{}, 0, false},
 		{"not a number", scores{0b111: nan(), 0b001: 1}, 0b001, true},
 	} {
-		d := Decider{Policy: c.p, Guard: &Guard{}}
+		d := Decider{Policy: c.p, Guard: NewGuard(Rules{})}
 		got := d.Decide(s, 0)
 		if got.Combo != c.want || got.Broken != c.broken {
 			t.Errorf("%s: %b broken %v, want %b %v", c.name, got.Combo, got.Broken, c.want, c.broken)
@@ -216,7 +216,7 @@ func TestNoAllocationInSteadyState(t *testing.T) {
 	for range 8 {
 		s.Pending = append(s.Pending, Job{ID: "1", User: "a", Profile: small})
 	}
-	d := Decider{Policy: scores{3: 1}, Guard: &Guard{Predictor: constant(1.2)}}
+	d := Decider{Policy: scores{3: 1}, Guard: NewGuard(Rules{Predictor: constant(1.2)})}
 	d.Decide(s, 0)
 	if n := testing.AllocsPerRun(100, func() { d.Decide(s, 0) }); n > 0 {
 		t.Errorf("%v allocations a decision", n)
@@ -253,7 +253,7 @@ func BenchmarkCheckAllCombos(b *testing.B) {
 		jobs = append(jobs, Job{ID: "j", User: "a", Profile: p})
 	}
 	w := window(card(), jobs...)
-	g := Guard{Predictor: constant(1.2)}
+	g := Guard{Rules: Rules{Predictor: constant(1.2)}}
 	var dst []Combo
 	for b.Loop() {
 		dst = g.Combos(dst[:0], w)

@@ -34,8 +34,8 @@ type track struct {
 
 // newTrack starts a track, with p = nil for an unknown job. The progress so far is predicted, not measured, but a
 // member was never faster than alone.
-func (g *Guard) newTrack(p *Profile, done, elapsed float64) track {
-	slack := cmp.Or(g.SlackS, defaultSlackS)
+func (r *Rules) newTrack(p *Profile, done, elapsed float64) track {
+	slack := cmp.Or(r.SlackS, defaultSlackS)
 	return track{p: p, slowest: 1, lo: done*(1-paceError) - slack, hi: min(done*(1+paceError), max(elapsed, done)) + slack}
 }
 
@@ -77,19 +77,19 @@ func (p *Profile) NeedMiB(margin float64) float64 {
 // that takes more than its earlier runs then fails before its neighbours do. To make that rare, the card's remaining
 // memory is divided among the jobs, with one part left for a later join. The guard counts these limits; see
 // Running.MemLimitMiB.
-func (g *Guard) MemoryLimits(card *GPU, starting []*Profile) []float64 {
+func (r *Rules) MemoryLimits(card *GPU, starting []*Profile) []float64 {
 	limits := make([]float64, len(starting))
 	if !card.Spec.MemLimits {
 		return limits
 	}
-	margin := g.margin()
+	margin := r.margin()
 	free := card.Spec.MemMiB
 	for i := range card.Running {
-		r := &card.Running[i]
-		if r.Profile == nil {
+		x := &card.Running[i]
+		if x.Profile == nil {
 			return limits
 		}
-		free -= max(r.MemLimitMiB, r.Profile.NeedMiB(margin))
+		free -= max(x.MemLimitMiB, x.Profile.NeedMiB(margin))
 	}
 	for _, p := range starting {
 		if p == nil {
@@ -109,26 +109,24 @@ func (g *Guard) MemoryLimits(card *GPU, starting []*Profile) []float64 {
 	return limits
 }
 
-// fits reports whether the members' memory stays within the guard's limit from now on: each member's largest memory
-// counts between its slowest and its fastest position. A job that MPS holds to a limit beyond its need may take all of
-// it. A long future gets coarser steps, and each moment stands for its whole step.
-func (g *Guard) fits(spec *GPUSpec) bool {
-	limit := g.memory(spec)
-	if g.peaks() <= limit {
+// fits reports whether the members' memory stays within a limit from now on, MiB: each member's largest memory counts
+// between its slowest and its fastest position. A job that MPS holds to a limit beyond its need may take all of it. A long
+// future gets coarser steps, and each moment stands for its whole step.
+func (m *company) fits(limit float64) bool {
+	if m.peaks() <= limit {
 		return true
 	}
-	tracks := g.scratch.tracks
 	step, end := math.Inf(1), 0.0
-	for i := range tracks {
-		tr := &tracks[i]
+	for i := range m.tracks {
+		tr := &m.tracks[i]
 		step, end = min(step, tr.p.PeriodS), max(end, (tr.p.LongestS()-tr.lo)*tr.slowest)
 	}
 	step = max(step, end/maxMoments)
 	for left := true; left; {
 		sum := 0.0
 		left = false
-		for i := range tracks {
-			tr := &tracks[i]
+		for i := range m.tracks {
+			tr := &m.tracks[i]
 			sum += tr.most(step)
 			left = left || tr.lo < tr.p.LongestS()
 			tr.lo, tr.hi = tr.lo+step/tr.slowest, tr.hi+step
@@ -141,17 +139,19 @@ func (g *Guard) fits(spec *GPUSpec) bool {
 }
 
 // peaks is the sum of the most memory that each member may hold, MiB.
-func (g *Guard) peaks() float64 {
+func (m *company) peaks() float64 {
 	sum := 0.0
-	for i := range g.scratch.tracks {
-		tr := &g.scratch.tracks[i]
-		peak := 0.0
-		for j := range tr.p.Series {
-			if m := tr.p.Series[j].MemMiB; m > peak {
-				peak = m
-			}
-		}
-		sum += peak + tr.spare
+	for i := range m.tracks {
+		sum += m.tracks[i].p.peakMiB() + m.tracks[i].spare
 	}
 	return sum
+}
+
+// peakMiB is the most device memory of the run, MiB.
+func (p *Profile) peakMiB() float64 {
+	peak := 0.0
+	for i := range p.Series {
+		peak = max(peak, p.Series[i].MemMiB)
+	}
+	return peak
 }

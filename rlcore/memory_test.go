@@ -50,7 +50,7 @@ func (even) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
 // once and the card has it, and none is held to less than it needs.
 func TestMemoryLimitsFitTheCard(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		g := &Guard{Predictor: even{}, MaxMembers: 4, MemMargin: rapid.SampledFrom([]float64{0, .05, .2}).Draw(t, "margin")}
+		g := NewGuard(Rules{Predictor: even{}, MaxMembers: 4, MemMargin: rapid.SampledFrom([]float64{0, .05, .2}).Draw(t, "margin")})
 		margin := g.MemMargin
 		if margin == 0 {
 			margin = defaultMemMargin
@@ -127,7 +127,7 @@ func TestProcessLimit(t *testing.T) {
 
 // The clients of an MPS server are processes, not jobs.
 func TestProcessesAreClients(t *testing.T) {
-	g := &Guard{Predictor: even{}}
+	g := NewGuard(Rules{Predictor: even{}})
 	spec := &GPUSpec{MemMiB: 16000, MaxClients: 16}
 	for processes, want := range map[int]Refusal{0: Allowed, 8: Allowed, 9: RefusedClients} {
 		var jobs []Running
@@ -150,7 +150,7 @@ func TestMostOfAWindow(t *testing.T) {
 			p.Series = append(p.Series, Use{MemMiB: mib})
 		}
 		p.DurationS = float64(len(p.Series)) * p.PeriodS
-		tr := (&Guard{}).newTrack(p, rapid.Float64Range(0, p.DurationS).Draw(t, "done"), 0)
+		tr := (NewGuard(Rules{})).newTrack(p, rapid.Float64Range(0, p.DurationS).Draw(t, "done"), 0)
 		step, slowest := rapid.Float64Range(0.1, 4).Draw(t, "step"), rapid.Float64Range(1, 3).Draw(t, "slowest")
 		for ; tr.lo < p.LongestS(); tr.lo, tr.hi = tr.lo+step/slowest, tr.hi+step {
 			want := 0.0

@@ -42,7 +42,7 @@ type plainJob struct {
 	TakesS   float64 `json:"takes_s"`              // run time alone; stored as −1 where it is +Inf, like the next times
 	Spread   float64 `json:"spread,omitempty"`     // standard deviation of its logarithm
 	RanFromS float64 `json:"ran_from_s,omitempty"` // when it really started, where Runs
-	GPUs     []int   `json:"gpus"`                 // that it may use, nil = all
+	GPUs     *GPUSet `json:"gpus"`                 // that it may use
 	PerNode  int     `json:"per_node,omitempty"`
 	Nodes    int     `json:"nodes,omitempty"`
 	On       []int   `json:"on,omitempty"` // its GPUs; none = none will ever do
@@ -126,20 +126,19 @@ func (p *Plain) SetGPUs(gpus []string, nowS float64) {
 	to := func(list []int) []int {
 		out := make([]int, 0, len(list))
 		for _, g := range list {
-			if g < 0 || g >= len(p.gpus) {
-				continue
-			}
 			if i, ok := index[p.gpus[g]]; ok {
 				out = append(out, i)
 			}
 		}
 		return out
 	}
+	moved := map[*GPUSet]*GPUSet{nil: nil}
 	for _, x := range p.jobs {
 		x.On = to(x.On)
-		if x.GPUs != nil {
-			x.GPUs = to(x.GPUs)
+		if moved[x.GPUs] == nil && x.GPUs != nil {
+			moved[x.GPUs] = NewGPUSet(to(slices.Collect(x.GPUs.Of(len(p.gpus))))...)
 		}
+		x.GPUs = moved[x.GPUs]
 	}
 	p.gpus, p.stale = slices.Clone(gpus), true
 }
@@ -396,7 +395,7 @@ func (p *Plain) schedule() {
 			free[g] = max(free[g], x.EndS)
 		}
 	}
-	p.cluster.divide(len(p.gpus), p.nodeOf, len(p.queue), func(i int) []int { return p.queue[i].GPUs })
+	p.cluster.divide(len(p.gpus), p.nodeOf, len(p.queue), func(i int) *GPUSet { return p.queue[i].GPUs })
 	p.sched.reset(&p.cluster, free)
 	for _, x := range p.queue {
 		at, gpus := p.sched.run(x.asks(), p.StartupS+x.TakesS)

@@ -160,7 +160,7 @@ func TestPlainIsListScheduling(t *testing.T) {
 			at += rapid.SampledFrom([]float64{0, 1, 7, 60}).Draw(t, "gap")
 			j := job(fmt.Sprint(i), float64(rapid.IntRange(0, 2).Draw(t, "priority")), at, float64(rapid.IntRange(1, 90).Draw(t, "takes")))
 			if rapid.IntRange(0, 3).Draw(t, "choosy") == 0 {
-				j.GPUs = []int{rapid.IntRange(0, n-1).Draw(t, "GPU")}
+				j.GPUs = NewGPUSet(rapid.IntRange(0, n-1).Draw(t, "GPU"))
 			}
 			jobs = append(jobs, j)
 		}

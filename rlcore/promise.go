@@ -1,16 +1,8 @@
 package rlcore
 
 import (
-	"cmp"
 	"math"
 	"slices"
-)
-
-// DefaultGrace and DefaultMaxSlowdown are the contract of a job that says nothing: it may end later than on plain Slurm
-// by a tenth of its own solo time, and run 2.5 times as long.
-const (
-	DefaultGrace       = 0.1
-	DefaultMaxSlowdown = 2.5
 )
 
 const (
@@ -19,8 +11,6 @@ const (
 	spend = 0.4
 	// reserve is the part of the time until plain Slurm's GPUs are free that stays unused, for jobs that come later.
 	reserve = 0.3
-	// firstTrust is how many more standard deviations count at a first meeting; see slowest.
-	firstTrust = 1
 	// rounding is the tolerance of sums of times, s.
 	rounding = 1e-6
 )
@@ -43,43 +33,39 @@ const (
 // plus its grace.
 type promise struct {
 	on      bool
-	bold    bool // first meetings count like others
 	cards   []outlook
 	claimed []string // by GPU: the foreign job that has its turn there now
 
-	cluster   cluster
-	now       schedule // as things are
-	near, far ahead    // of one decision: the queue up to the window's last job, and farther
-	trial     schedule // the same after a combination
-	steps     int      // how many more jobs may be followed in far
-	changes   int      // counts Begin and Settle
-	// bound is by when GPUs must be free for jobs that come later, where that is known.
-	bound   schedule
-	bounded bool
+	cluster cluster
+	now     schedule // as things are
+	ahead   ahead
+	trial   schedule  // the same after a combination
+	steps   int       // how many more jobs behind windows may be followed
+	bound   []float64 // by when GPUs must be free for jobs that come later, as schedule.times; nil = not known
 
+	forecast          forecast
 	free, endS, workS []float64
 	members           []*Profile
 }
 
 // ahead is how the first jobs of the queue go on plainly.
 type ahead struct {
+	now    *schedule
 	starts []float64 // of each, s from now
-	plain  schedule  // once they have gone on
-	of     point
+	plain  schedule  // once they have started
+	// times has when all GPUs are free, as schedule.times, at first and after every so many jobs.
+	times []float64
+	every int
 }
 
-// point is what the first jobs of the queue go on from.
-type point struct {
-	changes int
-	queue   *Job // its first
-	n       int  // its length
-}
-
-// Where many GPUs become free at about the same time, it takes as many jobs until the time that a combination saves shows.
-// They are followed if need be: farByGPU for each GPU, mostFar at most, and mostSteps after one Begin.
+// Where many GPUs become free at about the same time, it takes as many jobs until the time that a combination saves
+// shows: jobs behind the window are followed until then, farByGPU for each GPU at most. Each decision may follow an equal
+// part of mostSteps, and what earlier ones have left: a plan of thousands of GPUs takes about a second then.
 const (
-	farByGPU, mostFar = 3, 256
-	mostSteps         = 400_000
+	farByGPU  = 3
+	mostSteps = 5_000_000
+	// comparisons is how many times the schedules are compared, at the most, while as many jobs as GPUs are followed.
+	comparisons = 32
 )
 
 // outlook is what is expected of a GPU's running jobs.
@@ -89,99 +75,69 @@ type outlook struct {
 	first bool      // some of them meet for the first time
 }
 
-// dueS returns when the job is to have ended, s on State.NowS's clock; +Inf = nothing is promised. A foreign job, and
-// one of unknown length, is promised its start, without a grace.
-func (g *Guard) dueS(j *Job) float64 {
-	switch {
-	case j.PlainEndS == 0 || g.Bare:
-		return math.Inf(1)
-	case j.Profile == nil || j.Foreign:
-		return j.PlainEndS
-	}
-	return j.PlainEndS + g.graceS(j)
-}
-
-// graceS is by how much a job may end later than on plain Slurm, s.
-func (g *Guard) graceS(j *Job) float64 {
-	if j.Profile == nil {
-		return 0
-	}
-	return cmp.Or(j.Grace, g.Grace, DefaultGrace) * j.Profile.DurationS
-}
-
-// Begin makes the list schedule of a State: when each pending job starts if all go on plainly, and when it must. Choose
-// needs it once for a State; Settle keeps it true after a decision.
+// Begin makes the list schedule of a State, and notes in its pending jobs when each starts if all go on plainly, and when
+// it must. Choose needs it once for a State; Refresh keeps it true after a decision.
 func (g *Guard) Begin(s *State) {
 	p := &g.promise
-	p.changes++
 	p.on = !g.Bare && slices.ContainsFunc(s.Pending, func(j Job) bool { return j.PlainEndS > 0 })
 	p.cards = slices.Grow(p.cards[:0], len(s.GPUs))[:len(s.GPUs)]
 	p.claimed, p.free = resize(p.claimed, len(s.GPUs)), resize(p.free, len(s.GPUs))
-	for k := range s.GPUs {
-		p.free[k] = p.expect(g, k, &s.GPUs[k])
-	}
-	p.cluster.divide(len(s.GPUs), func(k int) string { return s.GPUs[k].Node }, len(s.Pending), func(i int) []int { return s.Pending[i].GPUs })
-	p.now.reset(&p.cluster, p.free)
-	if p.bounded = len(s.PlainFreeS) == len(s.GPUs); p.bounded {
+	name, set := func(k int) string { return s.GPUs[k].Node }, func(i int) *GPUSet { return s.Pending[i].GPUs }
+	p.cluster.divide(len(s.GPUs), name, len(s.Pending), set)
+	if p.bound = p.bound[:0]; len(s.PlainFreeS) == len(s.GPUs) {
 		for k, at := range s.PlainFreeS {
 			p.free[k] = max(0, at-s.NowS) / (1 + reserve)
 		}
-		p.bound.reset(&p.cluster, p.free)
+		p.now.reset(&p.cluster, p.free)
+		p.bound = p.now.times(p.bound)
 	}
-	p.steps = mostSteps
+	for k := range s.GPUs {
+		p.free[k] = p.expect(&g.Rules, k, &s.GPUs[k])
+	}
+	p.now.reset(&p.cluster, p.free)
+	p.ahead.reset(&p.now)
+	p.steps = 0
 	p.trial.copy(&p.now)
 	foreign := false
 	for i := range s.Pending {
 		j := &s.Pending[i]
-		var on []int
-		j.startS, on = p.trial.run(j.asks(), j.expectedS())
-		j.loses = false
-		by := g.latestStart(s, j)
-		if j.latestS = j.startS; by > j.startS && (!j.Foreign || j.PlainEndS > 0) {
-			j.latestS += spend * (by - j.startS)
+		startS, on := p.trial.run(j.asks(), j.expectedS())
+		j.turn = turn{startS: startS, latestS: startS}
+		if by := g.latestStart(j, s.NowS); by > startS && (!j.Foreign || j.PlainEndS > 0) {
+			j.latestS += spend * (by - startS)
 		}
-		if !j.Foreign {
-			j.turnS = max(by, j.startS+g.graceS(j))
-			continue
-		}
-		foreign = true
 		for _, k := range on {
-			if j.startS <= rounding {
+			if j.Foreign && startS <= rounding {
 				p.claimed[k] = j.ID
 			}
 		}
+		foreign = foreign || j.Foreign
 	}
+	if foreign {
+		p.losers(&g.Rules, s)
+	}
+}
+
+// losers finds the jobs that would start too late if all foreign jobs went first.
+func (p *promise) losers(r *Rules, s *State) {
 	p.trial.copy(&p.now)
 	for _, first := range []bool{true, false} {
-		for i := 0; foreign && i < len(s.Pending); i++ {
+		for i := range s.Pending {
 			j := &s.Pending[i]
 			if j.Foreign != first {
 				continue
 			}
 			behindS, _ := p.trial.run(j.asks(), j.expectedS())
-			j.loses = !first && behindS > j.turnS+rounding
+			j.loses = !first && behindS > max(r.latestStart(j, s.NowS), j.startS+r.graceS(j))+rounding
 		}
 	}
 }
 
-// latestStart is when a pending job must start to keep its due and its deadline, s from now.
-func (g *Guard) latestStart(s *State, j *Job) float64 {
-	by := g.dueS(j) - s.NowS - j.expectedS()
-	if math.IsNaN(by) { // it may take for ever
-		by = math.Inf(1)
-	}
-	if j.DeadlineS > 0 && !g.Bare {
-		// Slurm cancels a job that its limit doesn't fit before its deadline.
-		by = min(by, j.DeadlineS-j.LimitS-granularityS-s.NowS)
-	}
-	return by
-}
-
-// Settle brings the schedule up to date after jobs have been put on GPU k, or taken off.
-func (g *Guard) Settle(s *State, k int) {
+// Refresh brings the schedule up to date after the jobs of GPU k, or the queue, have changed.
+func (g *Guard) Refresh(s *State, k int) {
 	if p := &g.promise; len(p.cards) == len(s.GPUs) {
-		p.now.set(k, p.expect(g, k, &s.GPUs[k]))
-		p.changes++
+		p.now.set(k, p.expect(&g.Rules, k, &s.GPUs[k]))
+		p.ahead.reset(&p.now)
 	}
 }
 
@@ -193,53 +149,42 @@ func (j *Job) StartS() float64 { return j.startS }
 func (j *Job) LosesTurn() bool { return j.loses }
 
 // FreeInS returns in how many seconds the running jobs of GPU k will have ended, on the safe side; +Inf = unknown.
-// Begin and Settle set it.
+// Begin and Refresh set it.
 func (g *Guard) FreeInS(k int) float64 { return g.promise.cards[k].freeS }
 
 // Claimed returns the ID of the foreign job that has its turn on GPU k now, "" = none. Begin sets it.
 func (g *Guard) Claimed(k int) string { return g.promise.claimed[k] }
 
 // expect updates the outlook of GPU k, and returns when its last job has ended, s from now.
-func (p *promise) expect(g *Guard, k int, card *GPU) float64 {
+func (p *promise) expect(r *Rules, k int, card *GPU) float64 {
 	o := &p.cards[k]
-	o.endS, o.freeS = p.end(g, o.endS, card, nil, 0)
-	o.first = g.forecast.first
+	o.endS, o.freeS = p.end(r, o.endS, card, nil, 0)
+	o.first = p.forecast.first
 	return o.freeS
-}
-
-// slowest is the slowdown among n members that ends allow for. A first meeting is an experiment: it takes place where all
-// have slack for more than what is expected of a known company; see Keeps for the exception. It counts as no slower than
-// members that take turns, which is what a card does at worst for all of them together; otherwise nothing would be tried
-// where little is known.
-func (g *Guard) slowest(p *Prediction, n int) float64 {
-	if !p.First || g.promise.bold {
-		return g.worst(p)
-	}
-	return max(1, p.Slowdown, min(p.Slowdown+(g.trust()+firstTrust)*p.SD, float64(n)))
 }
 
 // mostLeftS is the solo work that a running job of known profile has left at the most, s. How far it has come depends on
 // how much it was slowed, which is predicted: the standard deviation of the mean slowdown's logarithm is taken to be that
 // logarithm.
-func (g *Guard) mostLeftS(r *Running) float64 {
-	done := r.DoneS
-	if done > 0 && done < r.ElapsedS {
-		done *= math.Pow(done/r.ElapsedS, g.trust())
+func (r *Rules) mostLeftS(x *Running) float64 {
+	done := x.DoneS
+	if done > 0 && done < x.ElapsedS {
+		done *= math.Pow(done/x.ElapsedS, r.trust())
 	}
-	return r.Profile.Left(done, r.LimitS)
+	return x.Profile.Left(done, x.LimitS)
 }
 
 // end writes into dst when the GPU's jobs of known profile, then the jobs in c, are expected to
 // end, s from now, and returns the end of the last job. A job of unknown length takes its limit.
-func (p *promise) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
+func (p *promise) end(r *Rules, dst []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
 	p.members, p.workS = p.members[:0], p.workS[:0]
 	for i := range card.Running {
-		r := &card.Running[i]
-		if r.Profile == nil {
-			freeS = max(freeS, r.expectedS()-r.ElapsedS)
+		x := &card.Running[i]
+		if x.Profile == nil {
+			freeS = max(freeS, x.expectedS()-x.ElapsedS)
 			continue
 		}
-		p.members, p.workS = append(p.members, r.Profile), append(p.workS, g.mostLeftS(r))
+		p.members, p.workS = append(p.members, x.Profile), append(p.workS, r.mostLeftS(x))
 	}
 	for i := 0; c != 0 && i < len(w.Jobs); i++ {
 		switch j := w.Job(i); {
@@ -250,32 +195,50 @@ func (p *promise) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_
 			p.members, p.workS = append(p.members, j.Profile), append(p.workS, j.expectedS())
 		}
 	}
-	dst = g.ends(dst, &card.Spec, p.members, p.workS)
+	dst = p.forecast.ends(r, dst, &card.Spec, p.members, p.workS)
 	for _, t := range dst {
 		freeS = max(freeS, t)
 	}
 	return dst, freeS
 }
 
-// look starts a decision: the jobs up to the last one of the window go on plainly.
-func (p *promise) look(w *Window) {
+// open starts a decision: the jobs up to the last one of the window go on plainly.
+func (p *promise) open(w *Window) {
 	if n := len(w.Jobs); p.on && n > 0 {
-		p.follow(&p.near, w.State, w.Jobs[n-1]+1)
+		p.steps += mostSteps / len(w.State.GPUs)
+		p.ahead.follow(w.State, w.Jobs[n-1]+1)
 	}
 }
 
-// follow lets the first n > 0 jobs of the queue go on plainly. What it has found before holds until something changes: with
-// many GPUs and jobs most windows end at the same job.
-func (p *promise) follow(x *ahead, s *State, n int) {
-	if of := (point{p.changes, &s.Pending[0], len(s.Pending)}); of != x.of || len(x.starts) > n {
-		x.plain.copy(&p.now)
-		x.starts, x.of = x.starts[:0], of
+// reset begins at the front of the queue.
+func (x *ahead) reset(now *schedule) {
+	x.now, x.starts, x.times, x.every = now, x.starts[:0], x.times[:0], max(1, len(now.free)/comparisons)
+}
+
+// follow lets the first n jobs of the queue go on plainly.
+func (x *ahead) follow(s *State, n int) {
+	if len(x.starts) == 0 {
+		x.plain.copy(x.now)
 	}
 	for i := len(x.starts); i < n; i++ {
+		x.after(s, i)
 		j := &s.Pending[i]
 		at, _ := x.plain.run(j.asks(), j.expectedS())
 		x.starts = append(x.starts, at)
 	}
+}
+
+// after returns when all GPUs are free once n jobs have started, where schedules are compared there; else nil.
+func (x *ahead) after(s *State, n int) []float64 {
+	if n%x.every > 0 && n < len(s.Pending) {
+		return nil
+	}
+	x.follow(s, n)
+	at := (n + x.every - 1) / x.every * len(x.plain.free)
+	if len(x.times) == at {
+		x.times = x.plain.times(x.times)
+	}
+	return x.times[at : at+len(x.plain.free)]
 }
 
 // Keeps reports whether c may join the window of the last decision without breaking the promise to any job, other than
@@ -288,98 +251,84 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 	if !p.on || c == 0 {
 		return true
 	}
-	if p.keeps(g, w, c) {
+	if p.keeps(&g.Rules, w, c) {
 		return true
 	}
-	if !g.forecast.first || len(w.Card().Running) > 0 || slices.ContainsFunc(p.cards, func(o outlook) bool { return o.first }) {
+	if !p.forecast.first || len(w.Card().Running) > 0 || slices.ContainsFunc(p.cards, func(o outlook) bool { return o.first }) {
 		return false
 	}
-	p.bold = true
-	kept := p.keeps(g, w, c)
-	p.bold = false
+	p.forecast.bold = true
+	kept := p.keeps(&g.Rules, w, c)
+	p.forecast.bold = false
 	return kept
 }
 
-func (p *promise) keeps(g *Guard, w *Window, c Combo) bool {
+func (p *promise) keeps(r *Rules, w *Window, c Combo) bool {
 	var freeS float64
-	p.endS, freeS = p.end(g, p.endS, w.Card(), w, c)
-	return p.membersKeep(g, w, c) && p.queueKeeps(w, c, freeS)
+	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
+	return p.membersKeep(r, w, c) && p.queueKeeps(w, c, freeS)
 }
 
 // membersKeep reports whether the running jobs and the jobs in c, expected to end at endS, keep their dues.
-func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
-	s, card := w.State, w.Card()
-	before := p.cards[w.GPU].endS
+func (p *promise) membersKeep(r *Rules, w *Window, c Combo) bool {
 	k := 0
-	for i := range card.Running {
-		r := &card.Running[i]
-		if r.Profile == nil {
-			continue
-		}
-		most := g.dueS(&r.Job) - s.NowS
-		if plainly := r.expectedS() - r.ElapsedS; plainly > most { // it was lost when the job started
-			most = plainly + g.graceS(&r.Job)
-		}
-		if p.endS[k] > max(before[k], most)+rounding {
-			return false
+	keeps := func(j *Job, plainlyS, atLeastS float64) bool {
+		most := r.dueS(j) - w.State.NowS
+		if plainlyS > most { // the due is lost
+			most = plainlyS + r.graceS(j)
 		}
 		k++
+		return p.endS[k-1] <= max(atLeastS, most)+rounding
+	}
+	for i := range w.Card().Running {
+		x := &w.Card().Running[i]
+		if x.Profile != nil && !keeps(&x.Job, x.expectedS()-x.ElapsedS, p.cards[w.GPU].endS[k]) {
+			return false
+		}
 	}
 	for i, at := range w.Jobs {
 		j := w.Job(i)
-		if !c.Has(i) || j.Profile == nil {
-			continue
-		}
-		most := g.dueS(j) - s.NowS
-		if plainly := p.near.starts[at] + j.expectedS(); plainly > most { // it is lost
-			most = plainly + g.graceS(j)
-		}
-		if p.endS[k] > most+rounding {
+		if c.Has(i) && j.Profile != nil && !keeps(j, p.ahead.starts[at]+j.expectedS(), 0) {
 			return false
 		}
-		k++
 	}
 	return true
 }
 
-// queueKeeps reports whether the remaining jobs have their turn in time if the GPU is free at freeS.
+// queueKeeps reports whether the jobs that c leaves have their turn in time if the GPU is free at freeS. It follows them
+// until the GPUs are free in time for the rest of the queue.
 func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
-	inTime, free := p.after(&p.near, w, c, freeS)
-	if !inTime || free {
-		return inTime
-	}
-	near := len(p.near.starts)
-	n := min(len(w.State.Pending), near+min(mostFar, farByGPU*len(w.State.GPUs)))
-	if p.steps -= n; n == near || p.steps < 0 {
-		return false
-	}
-	p.follow(&p.far, w.State, n)
-	inTime, free = p.after(&p.far, w, c, freeS)
-	return inTime && free
-}
-
-// after schedules the followed jobs that c leaves after it. inTime: each starts in time. free:
-// after these jobs the GPUs are free in time for the rest of the queue.
-func (p *promise) after(x *ahead, w *Window, c Combo, freeS float64) (inTime, free bool) {
+	s, next := w.State, 0 // next is in the window
+	near := w.Jobs[len(w.Jobs)-1] + 1
+	far := near + farByGPU*len(s.GPUs)
 	p.trial.copy(&p.now)
 	p.trial.set(w.GPU, freeS)
-	next := 0 // in the window
-	for i, start := range x.starts {
+	for i := 0; ; i++ {
+		if i >= near {
+			plain := p.ahead.after(s, i)
+			bound := plain
+			if i == len(s.Pending) && len(p.bound) > 0 {
+				bound = p.bound
+			}
+			if plain != nil && p.trial.keeps(plain, bound) {
+				return true
+			}
+			if i == len(s.Pending) || i >= far && plain != nil || p.steps == 0 {
+				return false
+			}
+			p.steps--
+		}
+		p.ahead.follow(s, i+1)
 		if next < len(w.Jobs) && w.Jobs[next] == i {
 			if next++; c.Has(next - 1) {
 				continue
 			}
 		}
-		j := &w.State.Pending[i]
-		if at, _ := p.trial.run(j.asks(), j.expectedS()); at > max(start, j.latestS)+rounding {
-			return false, false
+		j := &s.Pending[i]
+		if at, _ := p.trial.run(j.asks(), j.expectedS()); at > max(p.ahead.starts[i], j.latestS)+rounding {
+			return false
 		}
 	}
-	bound := &x.plain
-	if p.bounded && len(x.starts) == len(w.State.Pending) {
-		bound = &p.bound
-	}
-	return true, p.trial.later(&x.plain, bound) <= rounding
 }
 
 // Expect writes into dst, reusing its storage, when each job of the window is expected to end, s on
@@ -387,7 +336,7 @@ func (p *promise) after(x *ahead, w *Window, c Combo, freeS float64) (inTime, fr
 // on GPUs of their own. +Inf = unknown.
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	p := &g.promise
-	p.endS, _ = p.end(g, p.endS, w.Card(), w, c)
+	p.endS, _ = p.end(&g.Rules, p.endS, w.Card(), w, c)
 	together := len(p.endS) // the jobs in c come last
 	for i := range w.Jobs {
 		if c.Has(i) && w.Job(i).Profile != nil {

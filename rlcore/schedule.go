@@ -16,31 +16,32 @@ type schedule struct {
 	free  []float64 // by GPU
 	order [][]int   // by class: its GPUs, the one that is free first first, of equals the one of the lower index
 
-	// byNode has the GPUs of the last list that a job of several GPUs was started on, nil = all, by node and in order, but
-	// for stale nodes.
+	// byNode has the GPUs of the last set on which a job of several GPUs was started, by node and in order, but for the
+	// stale nodes.
 	byNode [][]int
-	listed []int
-	known  bool // that there is such a list
+	last   *GPUSet
+	known  bool // that there was such a job
 	stale  []int
 	fits   []nodeFit
 	got    []int
 }
 
-// cluster is the fixed part of a schedule: the node and the class of each GPU, and the classes of each list of GPUs.
+// cluster is the fixed part of a schedule: the node and the class of each GPU, and the classes of each common set of GPUs.
 type cluster struct {
 	node    []int
 	class   []int
 	nodes   int
 	classes int
-	lists   []gpuList
+	common  []commonSet
 
 	numbers map[string]int // of nodes
-	marks   []uint64       // by GPU: the lists that it is on
+	marks   []uint64       // by GPU: the common sets that it is in
+	byMark  map[uint64]int // classes
 }
 
-// gpuList is a list of GPUs that many jobs share.
-type gpuList struct {
-	gpus    []int // nil = all
+// commonSet is a set of GPUs that many jobs share.
+type commonSet struct {
+	*GPUSet
 	jobs    int
 	classes []int
 }
@@ -53,51 +54,54 @@ type nodeFit struct {
 
 // asks is a job's request: perNode GPUs at once on each of its nodes; 0 = 1.
 type asks struct {
-	gpus           []int // indexes, nil = all
+	gpus           *GPUSet
 	perNode, nodes int
 }
 
 func (j *Job) asks() asks { return asks{j.GPUs, j.PerNode, j.Nodes} }
 
-// mostLists bounds the lists that divide GPUs into classes: a list counts if one job in mostLists has it.
-const mostLists = 20
+// mostSets bounds the sets that divide GPUs into classes: a set counts if one job in mostSets has it.
+const mostSets = 20
 
-// divide divides n GPUs into classes, by the lists of the jobs. name is the name of a GPU's node.
-func (k *cluster) divide(n int, name func(g int) string, jobs int, list func(i int) []int) {
-	k.commonLists(jobs, list)
+// divide divides n GPUs into classes, by the sets of the jobs. name is the name of a GPU's node.
+func (k *cluster) divide(n int, name func(g int) string, jobs int, set func(i int) *GPUSet) {
+	k.findCommon(jobs, set)
 	if k.numbers == nil {
-		k.numbers = map[string]int{}
+		k.numbers, k.byMark = map[string]int{}, map[uint64]int{}
 	}
 	clear(k.numbers)
+	clear(k.byMark)
 	k.node, k.class, k.marks = resize(k.node, n), resize(k.class, n), resize(k.marks, n)
-	k.classes = 0
 	for g := range n {
-		number, known := k.numbers[name(g)]
-		if !known {
-			number = len(k.numbers)
-			k.numbers[name(g)] = number
-		}
-		k.node[g] = number
+		k.node[g] = number(k.numbers, name(g))
 	}
-	k.nodes = len(k.numbers)
-	for i := range k.lists {
-		for g := range mayUse(k.lists[i].gpus, n) {
+	for i, set := range k.common {
+		for g := range set.Of(n) {
 			k.marks[g] |= 1 << i
 		}
 	}
-	for g, m := range k.marks {
-		if like := slices.Index(k.marks[:g], m); like >= 0 {
-			k.class[g] = k.class[like]
+	for g, mark := range k.marks {
+		known := len(k.byMark)
+		if k.class[g] = number(k.byMark, mark); k.class[g] < known {
 			continue
 		}
-		k.class[g] = k.classes
-		for i := range k.lists {
-			if m>>i&1 == 1 {
-				k.lists[i].classes = append(k.lists[i].classes, k.classes)
+		for i := range k.common {
+			if mark>>i&1 == 1 {
+				k.common[i].classes = append(k.common[i].classes, k.class[g])
 			}
 		}
-		k.classes++
 	}
+	k.nodes, k.classes = len(k.numbers), len(k.byMark)
+}
+
+// number returns the number of a key; a new key gets the next one.
+func number[K comparable](numbers map[K]int, key K) int {
+	n, known := numbers[key]
+	if !known {
+		n = len(numbers)
+		numbers[key] = n
+	}
+	return n
 }
 
 // resize returns n zeros in s's storage.
@@ -107,50 +111,27 @@ func resize[T any](s []T, n int) []T {
 	return s
 }
 
-// commonLists sets the lists of a notable part of the jobs, and the list of all GPUs.
-func (k *cluster) commonLists(jobs int, list func(i int) []int) {
-	all := gpuList{jobs: jobs}
-	if len(k.lists) > 0 {
-		all.classes = k.lists[0].classes[:0]
+// findCommon finds the sets of a notable part of the jobs; the set of all GPUs is one of them.
+func (k *cluster) findCommon(jobs int, set func(i int) *GPUSet) {
+	all, at := commonSet{jobs: jobs}, 0
+	if len(k.common) > 0 {
+		all.classes = k.common[0].classes[:0]
 	}
-	lists, at := append(k.lists[:0], all), 0
+	sets := append(k.common[:0], all)
 	for i := range jobs {
-		gpus := list(i)
-		if !sameList(lists[at].gpus, gpus) { // neighbours often share one
-			at = slices.IndexFunc(lists, func(l gpuList) bool { return sameList(l.gpus, gpus) })
+		s := set(i)
+		if sets[at].GPUSet != s { // neighbours often share one
+			at = slices.IndexFunc(sets, func(c commonSet) bool { return c.GPUSet == s })
 		}
-		if at < 0 && len(lists) < 4*mostLists {
-			lists = append(lists, gpuList{gpus: gpus})
-			at = len(lists) - 1
+		if at < 0 && len(sets) < 4*mostSets {
+			sets = append(sets, commonSet{GPUSet: s})
+			at = len(sets) - 1
 		}
 		if at = max(at, 0); at > 0 {
-			lists[at].jobs++
+			sets[at].jobs++
 		}
 	}
-	k.lists = slices.DeleteFunc(lists, func(l gpuList) bool { return l.jobs*mostLists < jobs })
-}
-
-// mayUse ranges over the GPUs of a list, nil = all n.
-func mayUse(gpus []int, n int) func(func(g int) bool) {
-	return func(yield func(int) bool) {
-		if gpus == nil {
-			for g := range n {
-				if !yield(g) {
-					return
-				}
-			}
-		}
-		for _, g := range gpus {
-			if g >= 0 && g < n && !yield(g) {
-				return
-			}
-		}
-	}
-}
-
-// sameList reports whether a and b are the same list; many jobs share one.
-func sameList(a, b []int) bool {
-	return len(a) == len(b) && (a == nil) == (b == nil) && (len(a) == 0 || &a[0] == &b[0])
+	k.common = slices.DeleteFunc(sets, func(c commonSet) bool { return c.jobs*mostSets < jobs })
 }
 
 // reset starts a schedule of a cluster with the given free times.
@@ -196,23 +177,23 @@ func (f *schedule) set(g int, at float64) {
 	gpus[to] = g
 }
 
-// first returns the GPU that is free first among the GPUs of a list; −1 = none ever is.
-func (f *schedule) first(gpus []int) int {
+// first returns the GPU that is free first among those of a set; −1 = none ever is.
+func (f *schedule) first(set *GPUSet) int {
 	at := -1
 	try := func(g int) {
 		if !math.IsInf(f.free[g], 1) && (at < 0 || f.compare(g, at) < 0) {
 			at = g
 		}
 	}
-	for i := range f.lists {
-		if l := &f.lists[i]; sameList(l.gpus, gpus) {
-			for _, c := range l.classes {
+	for i := range f.common {
+		if f.common[i].GPUSet == set {
+			for _, c := range f.common[i].classes {
 				try(f.order[c][0])
 			}
 			return at
 		}
 	}
-	for g := range mayUse(gpus, len(f.free)) {
+	for g := range set.Of(len(f.free)) {
 		try(g)
 	}
 	return at
@@ -230,7 +211,7 @@ func (f *schedule) start(j asks) (at float64, gpus []int) {
 		}
 		return math.Inf(1), nil
 	}
-	f.list(j.gpus)
+	f.divideByNode(j.gpus)
 	f.fits = f.fits[:0]
 	for k, all := range f.byNode {
 		if len(all) < perNode {
@@ -258,21 +239,21 @@ func (f *schedule) start(j asks) (at float64, gpus []int) {
 	return at, f.got
 }
 
-// list brings byNode up to date for a list of GPUs, nil = all.
-func (f *schedule) list(gpus []int) {
-	if f.known && sameList(f.listed, gpus) {
+// divideByNode brings byNode up to date for a set of GPUs.
+func (f *schedule) divideByNode(set *GPUSet) {
+	if f.known && f.last == set {
 		for _, k := range f.stale {
 			slices.SortFunc(f.byNode[k], f.compare)
 		}
 		f.stale = f.stale[:0]
 		return
 	}
-	f.known, f.listed, f.stale = true, gpus, f.stale[:0]
+	f.known, f.last, f.stale = true, set, f.stale[:0]
 	f.byNode = slices.Grow(f.byNode[:0], f.nodes)[:f.nodes]
 	for k := range f.byNode {
 		f.byNode[k] = f.byNode[k][:0]
 	}
-	for g := range mayUse(gpus, len(f.free)) {
+	for g := range set.Of(len(f.free)) {
 		f.byNode[f.node[g]] = append(f.byNode[f.node[g]], g)
 	}
 	for _, all := range f.byNode {
@@ -289,16 +270,27 @@ func (f *schedule) run(j asks, takes float64) (at float64, gpus []int) {
 	return at, gpus
 }
 
-// later returns how much later than in both other schedules the GPUs of a class are free, at most: the first GPU is
-// compared with their first ones, and so on.
-func (f *schedule) later(a, b *schedule) float64 {
-	most := 0.0
-	for c, gpus := range f.order {
-		for i, g := range gpus {
-			if at, by := f.free[g], max(a.free[a.order[c][i]], b.free[b.order[c][i]]); at > by {
-				most = max(most, at-by)
-			}
+// times appends to dst when the GPUs of each class are free, in order.
+func (f *schedule) times(dst []float64) []float64 {
+	for _, gpus := range f.order {
+		for _, g := range gpus {
+			dst = append(dst, f.free[g])
 		}
 	}
-	return most
+	return dst
+}
+
+// keeps reports whether no GPU of a class is free later than in both other schedules, given by their times: its first GPU
+// is compared with their first ones, and so on.
+func (f *schedule) keeps(a, b []float64) bool {
+	i := 0
+	for _, gpus := range f.order {
+		for _, g := range gpus {
+			if f.free[g] > max(a[i], b[i])+rounding {
+				return false
+			}
+			i++
+		}
+	}
+	return true
 }

@@ -7,7 +7,6 @@ package rlcore
 import (
 	"math"
 	"math/bits"
-	"slices"
 )
 
 // GPUSpec describes a kind of card and its sharing rules.
@@ -32,7 +31,10 @@ type Job struct {
 	ID      string
 	User    string
 	Profile *Profile // nil = unknown application: it first runs alone
-	SubmitS float64  // s on State.NowS's clock
+	// Cards holds the profile on each model of GPU that the job may run on, where they differ; see On. Profile is then that
+	// of the model on which it is fastest.
+	Cards   *Cards
+	SubmitS float64 // s on State.NowS's clock
 	// LimitS is the job's time limit, s: its run is ended then. An unknown job is assumed to run so long. 0 = none.
 	LimitS float64
 	// LimitFixed: the limit can't be raised; see Guard.ExtendLimit.
@@ -63,18 +65,21 @@ type Job struct {
 	// all of its own. HostMemDivides: they divide the memory, too.
 	CPUGrain       int
 	HostMemDivides bool
-	// GPUs are the indexes in State.GPUs that the job may run on; nil = all.
-	GPUs []int
+	GPUs           *GPUSet // that the job may run on
 	// Foreign: the job is Slurm's alone. It is in the queue and has its turn, but no decision starts it.
 	Foreign bool
 	// PerNode whole GPUs are what the job takes of each of Nodes nodes; 0 = 1.
 	PerNode, Nodes int
+	turn
+}
 
-	// When the job starts if all go on plainly, and when it must; s from the State's NowS. Guard.Begin sets both.
-	startS, latestS float64
-	// turnS is by when it must start so that foreign jobs may go first, and loses whether it wouldn't if all of them did.
-	turnS float64
-	loses bool
+// Cards are an application's profiles by GPU model, nil where none is known.
+type Cards map[string]*Profile
+
+// turn is when a job's turn comes; Guard.Begin sets it. Times are s from the State's NowS.
+type turn struct {
+	startS, latestS float64 // when the job starts if all go on plainly, and when it must
+	loses           bool    // it would start too late if all foreign jobs went first
 }
 
 // Host is what the job takes of its node next to members-1 others on its GPU: CPUs and memory, MiB.
@@ -90,8 +95,14 @@ func (j *Job) Host(members int) (cpus int, memMiB float64) {
 }
 
 // MayUse reports whether the job may run on State.GPUs[g].
-func (j *Job) MayUse(g int) bool {
-	return j.GPUs == nil || slices.Contains(j.GPUs, g)
+func (j *Job) MayUse(g int) bool { return j.GPUs.Has(g) }
+
+// On returns the job's profile on a GPU, nil = none is known.
+func (j *Job) On(gpu *GPU) *Profile {
+	if j.Cards == nil {
+		return j.Profile
+	}
+	return (*j.Cards)[gpu.Card]
 }
 
 // Running is a job that holds a share of a GPU.
@@ -111,6 +122,7 @@ type GPU struct {
 	ID      string // UUID, or node:index where that is unknown
 	Node    string
 	Spec    GPUSpec
+	Card    string // model, as Job.Cards names it; "" = not known
 	Running []Running
 	// FreeCPUs and FreeHostMemMiB are what the node still has; negative = not counted.
 	FreeCPUs       int
@@ -197,6 +209,7 @@ type Window struct {
 	Jobs  []int // indexes in State.Pending, highest priority first; at most MaxWindow
 
 	guard *Guard
+	jobs  []Job // as they are on this GPU, where that differs
 }
 
 // Keeps reports whether the promise to all other jobs is kept if c joins now. A policy also scores combinations that
@@ -206,23 +219,31 @@ func (w *Window) Keeps(c Combo) bool { return w.guard == nil || w.guard.Keeps(w,
 // NewWindow returns the window of the first m pending jobs that may use GPU g and that a decision may start. It reuses
 // dst.
 func NewWindow(dst []int, s *State, g, m int) Window {
-	dst = dst[:0]
-	var list []int // the last job's GPUs; neighbours often share a list
-	may, known := false, false
-	for i := 0; i < len(s.Pending) && len(dst) < min(m, MaxWindow); i++ {
-		j := &s.Pending[i]
-		if !known || !sameList(list, j.GPUs) {
-			list, may, known = j.GPUs, j.MayUse(g), true
-		}
-		if may && !j.Foreign {
-			dst = append(dst, i)
+	w := Window{State: s, GPU: g, Jobs: dst[:0]}
+	models := false
+	for i := 0; i < len(s.Pending) && len(w.Jobs) < min(m, MaxWindow); i++ {
+		if j := &s.Pending[i]; !j.Foreign && j.MayUse(g) {
+			w.Jobs, models = append(w.Jobs, i), models || j.Cards != nil
 		}
 	}
-	return Window{State: s, GPU: g, Jobs: dst}
+	for _, i := range w.Jobs {
+		if !models {
+			break
+		}
+		j := s.Pending[i]
+		j.Profile = j.On(&s.GPUs[g])
+		w.jobs = append(w.jobs, j)
+	}
+	return w
 }
 
-// Job returns window job i.
-func (w *Window) Job(i int) *Job { return &w.State.Pending[w.Jobs[i]] }
+// Job returns window job i, with its profile on the window's GPU.
+func (w *Window) Job(i int) *Job {
+	if w.jobs != nil {
+		return &w.jobs[i]
+	}
+	return &w.State.Pending[w.Jobs[i]]
+}
 
 // Card returns the window's GPU.
 func (w *Window) Card() *GPU { return &w.State.GPUs[w.GPU] }

@@ -26,7 +26,7 @@ func decide(t *testing.T, name string, s *rlcore.State) []int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := rlcore.Decider{Policy: p, Guard: &rlcore.Guard{Predictor: m}}
+	d := rlcore.Decider{Policy: p, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m})}
 	dec := d.Decide(s, 0)
 	return dec.Jobs()
 }

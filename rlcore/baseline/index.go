@@ -64,8 +64,8 @@ func (x *Index) look(w *rlcore.Window) {
 	card := w.Card()
 	x.running, x.window = slices.Grow(x.running[:0], len(card.Running)), slices.Grow(x.window[:0], len(w.Jobs))
 	x.share, x.work = x.share[:0], x.work[:0]
-	for _, at := range w.Jobs {
-		j := &s.Pending[at]
+	for i := range w.Jobs {
+		j := w.Job(i)
 		x.share, x.work = append(x.share, shareOf(s, j)), append(x.work, j.WorkS())
 	}
 	for i := range card.Running {
@@ -78,10 +78,7 @@ func (x *Index) look(w *rlcore.Window) {
 
 // shareOf is one over the number of GPUs that the job may use.
 func shareOf(s *rlcore.State, j *rlcore.Job) float64 {
-	if j.GPUs == nil {
-		return 1 / float64(len(s.GPUs))
-	}
-	return 1 / float64(max(1, len(j.GPUs)))
+	return 1 / float64(max(1, j.GPUs.Len(len(s.GPUs))))
 }
 
 // longer counts the pending jobs that may use GPU g and take longer than workS s, each as

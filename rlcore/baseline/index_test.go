@@ -53,7 +53,7 @@ func TestIndex(t *testing.T) {
 	if got := indexOf(s, 0b10, 0b11)[0]; math.Abs(got-(1+1/1.5/2)) > 1e-12 {
 		t.Errorf("of two GPUs: %v", got)
 	}
-	s.Pending[0].GPUs = []int{1}
+	s.Pending[0].GPUs = rlcore.NewGPUSet(1)
 	w := rlcore.Window{State: s, Jobs: []int{1}}
 	alone := make([]float64, 1)
 	(&Index{Predictor: thirds{}}).Score(alone, &w, []rlcore.Combo{1})

@@ -27,7 +27,7 @@ func even(app string, gpu float64) *rlcore.Profile {
 
 func newTools() Tools {
 	p := interference.New(&contention.MPS)
-	return Tools{Guard: &rlcore.Guard{Predictor: p, Grace: 100}, Predictor: p} // no due binds
+	return Tools{Guard: rlcore.NewGuard(rlcore.Rules{Predictor: p, Grace: 100}), Predictor: p} // no due binds
 }
 
 // jobs makes a simulation of one card out of profiles.

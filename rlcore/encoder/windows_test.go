@@ -77,7 +77,7 @@ func state(t *rapid.T, known, long bool) *rlcore.State {
 			j.LimitS = rapid.SampledFrom([]float64{0, 60, 86400}).Draw(t, "limit")
 		}
 		if rapid.IntRange(0, 5).Draw(t, "picky") == 0 {
-			j.GPUs = []int{0}
+			j.GPUs = rlcore.NewGPUSet(0)
 		}
 		s.Pending = append(s.Pending, j)
 	}

@@ -49,11 +49,11 @@ type Policy struct {
 	state   rlcore.State
 	plain   []float64
 	means   map[*rlcore.Profile]*rlcore.Profile
-	running [][]rlcore.Running // storage, by GPU
-	pending []rlcore.Job       // of the window's State that a playout knows
-	gpus    []int              // likewise, indexes in its GPUs
-	to      []int              // indexes in gpus, by index in its GPUs; −1 = not known
-	may     [][]int            // storage: GPUs that a job of pending may use
+	running [][]rlcore.Running                // storage, by GPU
+	pending []rlcore.Job                      // of the window's State that a playout knows
+	gpus    []int                             // likewise, indexes in its GPUs
+	to      []int                             // indexes in gpus, by index in its GPUs; −1 = not known
+	may     map[*rlcore.GPUSet]*rlcore.GPUSet // see translate
 	order   []int
 	sums    []float64
 	left    []float64
@@ -63,7 +63,7 @@ type Policy struct {
 func New(p rlcore.Predictor) *Policy {
 	return &Policy{
 		index: baseline.NewSRPT(p), group: baseline.Group{Predictor: p},
-		next: rlcore.Decider{Policy: baseline.NewSRPT(p), Guard: &rlcore.Guard{Predictor: p}},
+		next: rlcore.Decider{Policy: baseline.NewSRPT(p), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: p})},
 	}
 }
 
@@ -79,7 +79,7 @@ func Guided(by rlcore.Policy, doubt float64, p rlcore.Predictor) *Policy {
 func (*Policy) Name() string { return "lookahead" }
 
 // Under implements rlcore.Foresighted.
-func (p *Policy) Under(g *rlcore.Guard, m int) { g.Rules(p.next.Guard); p.next.M = m }
+func (p *Policy) Under(g *rlcore.Guard, m int) { p.next.Guard.Rules, p.next.M = g.Rules, m }
 
 // Score implements rlcore.Policy. What is played out is worth more than what isn't, by one over
 // the seconds by which its sum of turnarounds is above the least, plus 1.
@@ -153,6 +153,7 @@ func (p *Policy) look(w *rlcore.Window) {
 	}
 	skip := (may + nearGPUs - 1) / nearGPUs // one job of so many is followed
 	p.pending = p.pending[:0]
+	p.may = map[*rlcore.GPUSet]*rlcore.GPUSet{}
 	last := -1
 	if n := len(w.Jobs); n > 0 {
 		last = w.Jobs[n-1]
@@ -170,28 +171,28 @@ func (p *Policy) look(w *rlcore.Window) {
 			continue
 		}
 		j := s.Pending[i]
+		j.Profile, j.Cards = j.On(w.Card()), nil
 		if j.Profile != nil && j.Profile.DurationSD > 0 {
 			j.Profile = p.mean(j.Profile)
 		}
-		if j.GPUs != nil {
-			j.GPUs = p.translate(len(p.pending), j.GPUs)
-		}
+		j.GPUs = p.translate(j.GPUs)
 		p.pending = append(p.pending, j)
 	}
 }
 
-// translate returns the GPUs of pending job i as indexes in gpus.
-func (p *Policy) translate(i int, gpus []int) []int {
-	for len(p.may) <= i {
-		p.may = append(p.may, nil)
+// translate returns a set of the State's GPUs as indexes in gpus.
+func (p *Policy) translate(set *rlcore.GPUSet) *rlcore.GPUSet {
+	if set == nil {
+		return nil
 	}
-	p.may[i] = p.may[i][:0]
-	for _, g := range gpus {
-		if g >= 0 && g < len(p.to) && p.to[g] >= 0 {
-			p.may[i] = append(p.may[i], p.to[g])
+	if p.may[set] == nil {
+		var near []int
+		for g := range set.Of(len(p.to)) {
+			near = append(near, p.to[g]) // −1 is none
 		}
+		p.may[set] = rlcore.NewGPUSet(near...)
 	}
-	return p.may[i]
+	return p.may[set]
 }
 
 // play returns the sum of the times until the known jobs have ended, s, if c starts now and srpt

@@ -37,7 +37,7 @@ func run(t testing.TB, cfg sim.Config, policy func(rlcore.Predictor) rlcore.Poli
 	t.Helper()
 	m := interference.New(&contention.MPS)
 	cfg.Predictor = m
-	res, err := sim.Run(cfg, &rlcore.Decider{Policy: policy(m), Guard: &rlcore.Guard{Predictor: m, MaxSlowdown: 2.5}, M: 12})
+	res, err := sim.Run(cfg, &rlcore.Decider{Policy: policy(m), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: 2.5}), M: 12})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestScores(t *testing.T) {
 				j.Profile = profile("a", number(1, 1e5, "work"), number(0, 1, "use"))
 			}
 			if rapid.IntRange(0, 3).Draw(t, "picky") == 0 {
-				j.GPUs = rapid.SliceOfNDistinct(rapid.IntRange(0, n-1), 1, n, rapid.ID[int]).Draw(t, "may use")
+				j.GPUs = rlcore.NewGPUSet(rapid.SliceOfNDistinct(rapid.IntRange(0, n-1), 1, n, rapid.ID[int]).Draw(t, "may use")...)
 			}
 			if rapid.Bool().Draw(t, "promised") {
 				j.PlainEndS = number(0, 1e5, "plain end")
@@ -102,7 +102,7 @@ func TestScores(t *testing.T) {
 		}
 		before := copyOf(s)
 		m := interference.New(&contention.MPS)
-		guard := &rlcore.Guard{Predictor: m, MaxSlowdown: 2.5}
+		guard := rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: 2.5})
 		d := rlcore.Decider{Policy: New(m), Guard: guard, M: rapid.IntRange(1, 8).Draw(t, "M")}
 		g := rapid.IntRange(0, n-1).Draw(t, "GPU")
 		dec := d.Decide(s, g)
@@ -161,7 +161,7 @@ func BenchmarkDecide(b *testing.B) {
 					s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: profile(fmt.Sprint(app), 100+600*r.Float64(), 0.1+0.07*float64(app)), PlainEndS: 1e6})
 				}
 				m := interference.New(&contention.MPS)
-				d := rlcore.Decider{Policy: policy.make(m), Guard: &rlcore.Guard{Predictor: m, MaxSlowdown: 2.5}}
+				d := rlcore.Decider{Policy: policy.make(m), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: 2.5})}
 				for b.Loop() {
 					d.Decide(s, 0)
 				}

@@ -41,7 +41,7 @@ func builtIn(t *testing.T, aim policy.Objective) {
 		p, _ := apps.ByName(n)
 		s.Pending = append(s.Pending, rlcore.Job{ID: n, User: "u", Profile: p})
 	}
-	d := rlcore.Decider{Policy: dqn.NewPolicy("dqn", net), Guard: &rlcore.Guard{Predictor: m}}
+	d := rlcore.Decider{Policy: dqn.NewPolicy("dqn", net), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m})}
 	if dec := d.Decide(s, 0); dec.Combo.Len() < 2 || dec.Broken {
 		t.Errorf("of alexnet, gromacs and vgg16 it starts %b", dec.Combo)
 	}
@@ -73,7 +73,7 @@ func TestPlayoutsShortenTurnarounds(t *testing.T) {
 			}
 			known := cfg
 			known.Predictor = m
-			res, err := sim.Run(known, &rlcore.Decider{Policy: of(net, m), Guard: &rlcore.Guard{Predictor: m, MaxSlowdown: 2.5}})
+			res, err := sim.Run(known, &rlcore.Decider{Policy: of(net, m), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: 2.5})})
 			if err != nil {
 				t.Fatal(err)
 			}

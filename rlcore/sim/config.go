@@ -132,10 +132,8 @@ func (cfg *Config) admit(j Arrival) (Arrival, error) {
 			return j, fmt.Errorf("its limit is %v s, its deadline %v s", j.LimitS, j.DeadlineS)
 		}
 	}
-	for _, g := range j.GPUs {
-		if g < 0 || g >= len(cfg.GPUs) {
-			return j, fmt.Errorf("there is no GPU %d", g)
-		}
+	if j.GPUs != nil && j.GPUs.Len(math.MaxInt) > j.GPUs.Len(len(cfg.GPUs)) {
+		return j, fmt.Errorf("it may use GPUs beyond the %d there are", len(cfg.GPUs))
 	}
 	mem := j.Truth.Peak().MemMiB
 	var fits []int
@@ -153,7 +151,7 @@ func (cfg *Config) admit(j Arrival) (Arrival, error) {
 		return j, fmt.Errorf("it needs %.0f MiB, more than any GPU it may use has", mem)
 	}
 	if !all {
-		j.GPUs = fits
+		j.GPUs = rlcore.NewGPUSet(fits...)
 	}
 	return j, nil
 }

@@ -23,8 +23,8 @@ func TestBadConfig(t *testing.T) {
 		"zero duration":    {func(c *Config) { c.Jobs[0].Profile.DurationS = 0 }, "job 0: bad profile \"a\": duration_s"},
 		"wrong belief":     {func(c *Config) { c.Jobs[1].Truth, c.Jobs[1].Profile = c.Jobs[1].Profile, &rlcore.Profile{App: "b"} }, "job 1: bad profile"},
 		"too large":        {func(c *Config) { c.Jobs[1].Profile.Series[0].MemMiB = 20000 }, "job 1: it needs 20000 MiB"},
-		"too large there":  {func(c *Config) { c.GPUs[1].MemMiB, c.Jobs[1].GPUs = 100, []int{1} }, "job 1: it needs 500 MiB"},
-		"GPU out of range": {func(c *Config) { c.Jobs[0].GPUs = []int{0, 2} }, "job 0: there is no GPU 2"},
+		"too large there":  {func(c *Config) { c.GPUs[1].MemMiB, c.Jobs[1].GPUs = 100, rlcore.NewGPUSet(1) }, "job 1: it needs 500 MiB"},
+		"GPU out of range": {func(c *Config) { c.Jobs[0].GPUs = rlcore.NewGPUSet(0, 2) }, "job 0: it may use GPUs beyond the 2 there are"},
 		"arrives at NaN":   {func(c *Config) { c.Jobs[0].SubmitS = math.NaN() }, "job 0: it arrives at NaN s"},
 		"negative limit":   {func(c *Config) { c.Jobs[1].LimitS = -1 }, "job 1: its limit is -1 s"},
 		"deadline NaN":     {func(c *Config) { c.Jobs[1].DeadlineS = math.NaN() }, "job 1: its limit is 0 s, its deadline NaN s"},
@@ -41,7 +41,7 @@ func TestBadConfig(t *testing.T) {
 }
 
 func TestNoJobs(t *testing.T) {
-	r := run(t, config(1), &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: &rlcore.Guard{}})
+	r := run(t, config(1), &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: rlcore.NewGuard(rlcore.Rules{})})
 	if r.MakespanS != 0 || len(r.Jobs) != 0 {
 		t.Errorf("%+v", *r)
 	}
@@ -87,9 +87,9 @@ func TestSmallCard(t *testing.T) {
 func TestArrivalForAnIdleGPU(t *testing.T) {
 	cfg := config(2, constant("a", 100, .5, 500), constant("b", 100, .5, 500), constant("c", 100, .5, 500), constant("d", 10, .5, 500))
 	for i := range 3 {
-		cfg.Jobs[i].GPUs = []int{0}
+		cfg.Jobs[i].GPUs = rlcore.NewGPUSet(0)
 	}
-	cfg.Jobs[3].SubmitS, cfg.Jobs[3].GPUs = 7, []int{1}
+	cfg.Jobs[3].SubmitS, cfg.Jobs[3].GPUs = 7, rlcore.NewGPUSet(1)
 	d := decider(t, "exclusive")
 	d.M = 2
 	r := run(t, cfg, d)

@@ -48,7 +48,7 @@ func TestDuesAreKept(t *testing.T) {
 			cfg.Jobs = append(cfg.Jobs, j)
 		}
 		grace := rapid.SampledFrom([]float64{.05, .1, .5}).Draw(t, "grace")
-		g := &rlcore.Guard{Predictor: cfg.Predictor, Grace: grace}
+		g := rlcore.NewGuard(rlcore.Rules{Predictor: cfg.Predictor, Grace: grace})
 		r, err := Run(cfg, &rlcore.Decider{Policy: anyPolicy(t), Guard: g, M: rapid.IntRange(1, 8).Draw(t, "M")})
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +71,7 @@ func TestPlainEnds(t *testing.T) {
 		cfg.Jobs[i].SubmitS = float64(i) * 20
 	}
 	shared := run(t, cfg, decider(t, "greedy"))
-	alone := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: &rlcore.Guard{MaxMembers: 1, Bare: true}, M: 1})
+	alone := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: rlcore.NewGuard(rlcore.Rules{MaxMembers: 1, Bare: true}), M: 1})
 	for i := range shared.Jobs {
 		if got, want := shared.Jobs[i].PlainEndS, alone.Jobs[i].EndS; math.Abs(got-want) > 1e-6*want {
 			t.Errorf("job %d: plain end %v, alone it ends at %v", i, got, want)

@@ -59,7 +59,7 @@ func anySite(t *rapid.T) Config {
 			j.Truth, j.Profile = j.Profile, nil
 		}
 		if rapid.IntRange(0, 5).Draw(t, "choosy") == 5 {
-			j.GPUs = []int{rapid.IntRange(0, len(cfg.GPUs)-1).Draw(t, "GPU")}
+			j.GPUs = rlcore.NewGPUSet(rapid.IntRange(0, len(cfg.GPUs)-1).Draw(t, "GPU"))
 		}
 		if rapid.Bool().Draw(t, "limited") {
 			p := j.Truth
@@ -148,7 +148,7 @@ func TestAnySite(t *testing.T) {
 			if bare {
 				return Bare()
 			}
-			return &rlcore.Guard{Predictor: interference.New(&contention.MPS)}
+			return rlcore.NewGuard(rlcore.Rules{Predictor: interference.New(&contention.MPS)})
 		}
 		d := &rlcore.Decider{Policy: anyPolicy(t), Guard: guard(), M: rapid.IntRange(1, 6).Draw(t, "M")}
 		play := func() (*Result, *Sim) {
@@ -289,7 +289,7 @@ func TestExclusiveIsExact(t *testing.T) {
 			sum += p.DurationS
 			ps = append(ps, p)
 		}
-		r, err := Run(config(1, ps...), &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: &rlcore.Guard{}})
+		r, err := Run(config(1, ps...), &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: rlcore.NewGuard(rlcore.Rules{})})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -79,7 +79,7 @@ func TestGuardLosesNoRun(t *testing.T) {
 		lost += run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()}).OOM
 		m := interference.New(&contention.MPS)
 		cfg.Predictor = m
-		res := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: &rlcore.Guard{Predictor: m}})
+		res := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m})})
 		if res.OOM > 0 {
 			t.Errorf("seed %d: %d runs lost behind the guard", seed, res.OOM)
 		}

@@ -167,7 +167,7 @@ func TestClairvoyantKeepsTheRules(t *testing.T) {
 	}
 	cfg := config(3)
 	for i := range 6 {
-		cfg.Jobs = append(cfg.Jobs, Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: light("a"), GPUs: []int{i % 2}}})
+		cfg.Jobs = append(cfg.Jobs, Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: light("a"), GPUs: rlcore.NewGPUSet(i % 2)}})
 	}
 	r, err := Clairvoyant(cfg, 300, 1, Makespan)
 	if err != nil {

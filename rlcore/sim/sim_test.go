@@ -41,7 +41,7 @@ func decider(t testing.TB, name string) *rlcore.Decider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &rlcore.Decider{Policy: p, Guard: &rlcore.Guard{Predictor: m}}
+	return &rlcore.Decider{Policy: p, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m})}
 }
 
 // choice is a rule for choosing among the combinations.

@@ -140,5 +140,5 @@ func (t Pairs) Lacks(a, b string) bool {
 // members). Policies of the literature bring their own notion of what fits, and under
 // this guard they meet its consequences.
 func Bare() *rlcore.Guard {
-	return &rlcore.Guard{MemMargin: math.Inf(-1), MaxDelayS: math.MaxFloat64, Bare: true}
+	return rlcore.NewGuard(rlcore.Rules{MemMargin: math.Inf(-1), MaxDelayS: math.MaxFloat64, Bare: true})
 }

@@ -671,7 +671,7 @@ func bridge(m *model, j loop.Journal) *loop.Bridge {
 		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 		Gate: &loop.Gate{Slurm: m, Lease: time.Minute, Sharing: job.MPS, Now: m.clock},
 		Planner: &plan.Planner{
-			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: fair{}}, M: 5},
+			Decider: &rlcore.Decider{Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: fair{}}), M: 5},
 			Join:    true,
 		},
 	}

@@ -173,7 +173,7 @@ func (r *pass) alone(d *draft) bool {
 // that asks for a type of GPU must find no other: it could be given shares of any.
 func (r *pass) hasPartner(j *rlcore.Job) bool {
 	own := r.jobs[j.ID]
-	if !slices.Equal(r.mayUse(own, "", typed(own)).gpus, r.mayUse(own, "", "").gpus) {
+	if n := len(r.gpus); r.mayUse(own, "", typed(own)).gpus.Len(n) < r.mayUse(own, "", "").gpus.Len(n) {
 		return false
 	}
 	left := r.Decider.Window()

@@ -74,24 +74,8 @@ func (r *pass) fill(g int, alone bool) (again bool) {
 	return false
 }
 
-// seeAs gives the jobs of the queue that may run on several models of GPU the profiles that they have on one; "" = on
-// the fastest.
-func (r *pass) seeAs(model string) {
-	if r.model == model || len(r.severalModels) == 0 {
-		return
-	}
-	r.model = model
-	for i := range r.State.Pending {
-		if j := &r.State.Pending[i]; r.severalModels[j.ID] {
-			app := r.in.Apps[j.ID]
-			j.Profile = app.On(model)
-		}
-	}
-}
-
 // choose lets the policy choose among the jobs of GPU g's window.
 func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
-	r.seeAs(r.gpus[g].model)
 	w := rlcore.NewWindow(r.window, &r.State, g, r.width(g, kind))
 	r.window = w.Jobs
 	dec := r.Decider.Choose(w)

@@ -31,7 +31,7 @@ func mayMeet(guard *rlcore.Guard, fresh, others []floater) bool {
 // A job whose limit is fixed and one whose limit can be raised are of two kinds: what the guard says of the one says
 // nothing of the other, in whatever order it is asked.
 func TestAFixedLimitIsCheckedInEveryOrder(t *testing.T) {
-	guard := &rlcore.Guard{Predictor: slow(1.5), ExtendLimit: true}
+	guard := rlcore.NewGuard(rlcore.Rules{Predictor: slow(1.5), ExtendLimit: true})
 	profile := &rlcore.Profile{App: "app", DurationS: 3000, PeriodS: 3000, Series: []rlcore.Use{{MemMiB: 100}}}
 	onItsWay := func(id string, fixed bool, group int64) floater {
 		x := rlcore.Running{Shares: 50, Job: rlcore.Job{ID: id, Profile: profile, LimitS: 3600, LimitFixed: fixed, MaxSlowdown: 2}}
@@ -47,7 +47,7 @@ func TestAFixedLimitIsCheckedInEveryOrder(t *testing.T) {
 // Whatever jobs are on their way, the order in which they are listed doesn't matter.
 func TestMeetingsDoNotDependOnOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		guard := &rlcore.Guard{Predictor: slow(1.5), ExtendLimit: true, MaxMembers: 3}
+		guard := rlcore.NewGuard(rlcore.Rules{Predictor: slow(1.5), ExtendLimit: true, MaxMembers: 3})
 		var profiles []*rlcore.Profile
 		for _, mib := range []float64{100, 5000, 9000} {
 			profiles = append(profiles, &rlcore.Profile{App: "app", DurationS: 3000, PeriodS: 3000, Series: []rlcore.Use{{MemMiB: mib}}})

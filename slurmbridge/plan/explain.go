@@ -95,11 +95,7 @@ func (r *pass) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 		if len(e.Refused) >= mostRefused {
 			return
 		}
-		why := r.Decider.Guard.Check(w, combo)
-		if why == rlcore.Allowed && combo != dec.Combo && !r.Decider.Guard.Keeps(w, combo) {
-			why = rlcore.RefusedDue
-		}
-		if why != rlcore.Allowed {
+		if why := dec.Refused[combo]; why != rlcore.Allowed {
 			e.Refused = append(e.Refused, job.Refusal{With: with, Node: ref.node.Name, GPU: ref.index, Reason: why})
 		}
 	}

@@ -66,7 +66,6 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	if mayGroup {
 		r.fillAll()
 	}
-	r.seeAs("")
 	r.makeAll()
 	p.Decider.Guard.Begin(&v.State) // of the jobs that are left
 	if mayGroup {
@@ -85,7 +84,6 @@ type pass struct {
 	plan   *job.Plan
 	drafts []*draft
 	window []int
-	model  string    // that the queue is seen as on; see seeAs
 	ends   []float64 // storage of explain
 	// mostLeft is the number of sets of jobs that the guard may still check; see meets.
 	mostLeft int

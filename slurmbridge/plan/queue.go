@@ -45,18 +45,16 @@ type view struct {
 	unfit             map[string]job.Unfit // by ref: why the bridge leaves the job to Slurm
 	notAdopted        map[string]job.Unfit // by ref: why a job that a rule of the site matches has its own GPU
 	unstarted         map[string]bool      // foreign jobs that could start on idle GPUs
-	severalModels     map[string]bool      // by ref: the jobs of the queue that may run on GPUs of several models
 	foreign           int                  // how many foreign jobs are in the queue
 	divideHost        bool                 // see Planner
 	grain             int                  // of how many CPUs at a time Slurm allocates, the most on any node
 }
 
-// usable are the GPUs that a pending job may use, nil = all, and the largest number of them on one node.
+// usable are the GPUs that a pending job may use, nil = all, the largest number of them on one node, and their models.
 type usable struct {
-	gpus    []int
-	most    int
-	model   string // of all of them
-	several bool   // they are of several models
+	gpus   *rlcore.GPUSet
+	most   int
+	models []string
 }
 
 // gpuRef is the node and index of a GPU of the State.
@@ -83,8 +81,6 @@ func newView(in *Input, managed *job.PartitionFilter, divideHost bool) *view {
 		usable:    map[[5]string]usable{},
 		limited:   map[string]string{},
 		closedTo:  map[string]string{},
-
-		severalModels: map[string]bool{},
 	}
 	in.grains, in.members, in.unshared = map[string][]*job.Node{}, map[string]*job.Member{}, map[[3]string]bool{}
 	for ref, seat := range v.seats {
@@ -149,7 +145,7 @@ func (v *view) addNode(node *job.Node) {
 		v.nodes[node.Name] = append(v.nodes[node.Name], g)
 		v.State.GPUs = append(v.State.GPUs, rlcore.GPU{
 			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: v.in.spec(c.Type),
-			FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
+			Card: v.gpus[g].model, FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
 		})
 	}
 }
@@ -306,11 +302,9 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 			v.limited[j.Ref], v.withheld = by.Text(in.Snap.At), append(v.withheld, rj)
 			return
 		}
-		use, app := v.mayUse(j, v.closedFor(j), typed(j)), in.Apps[j.Ref]
-		rj.GPUs, rj.Profile = use.gpus, app.On(use.model)
-		if use.several {
-			v.severalModels[j.Ref] = true
-		}
+		use := v.mayUse(j, v.closedFor(j), typed(j))
+		rj.GPUs = use.gpus
+		use.know(&rj, in.Apps[j.Ref])
 		v.State.Pending = append(v.State.Pending, rj)
 	}
 }
@@ -345,11 +339,11 @@ func (v *view) addForeign(j *job.Job) {
 		return
 	}
 	rj := in.rlJob(j)
-	use, app := v.mayUse(j, "", ""), in.Apps[j.Ref]
-	if of := v.ofType(j, use.gpus); len(of) > 0 {
-		use.gpus, use.model = of, v.gpus[of[0]].model
+	use := v.mayUse(j, "", "")
+	if of := v.ofType(j, use.gpus); of.gpus.Len(len(v.gpus)) > 0 && of.gpus != nil {
+		use.gpus, use.models = of.gpus, of.models
 	}
-	rj.Profile = app.On(use.model)
+	use.know(&rj, in.Apps[j.Ref])
 	rj.GPUs, rj.Foreign, rj.Nodes, rj.PerNode = use.gpus, true, max(1, j.NumNodes), 1
 	switch {
 	case j.Exclusive:
@@ -385,24 +379,42 @@ func waitsForNodes(reason string) bool {
 // mostWatched is the number of foreign jobs, by priority, that the bridge watches next to idle GPUs.
 const mostWatched = 32
 
-// ofType returns those of the GPUs that a foreign job may use, nil = all, that have the type it asks for; nil = any type will do, or
-// the job takes whole nodes. Jobs with the same demands share one list.
-func (v *view) ofType(j *job.Job, gpus []int) []int {
+// ofType returns those of the GPUs that a foreign job may use that have the type it asks for; none = any type will do, or
+// the job takes whole nodes. Jobs with the same demands share one set.
+func (v *view) ofType(j *job.Job, gpus *rlcore.GPUSet) (of usable) {
 	typ := gpuType(j)
 	if typ == "" || j.Exclusive {
-		return nil
+		return of
 	}
 	key := [5]string{j.Partition, j.ReqNodes, j.ExcNodes, "", "card " + typ}
 	of, known := v.usable[key]
 	if !known {
+		var list []int
 		for i, r := range v.gpus {
-			if (gpus == nil || slices.Contains(gpus, i)) && r.node.Card(r.index).Type == typ {
-				of.gpus = append(of.gpus, i)
+			if gpus.Has(i) && r.node.Card(r.index).Type == typ {
+				list, of.models = append(list, i), append(of.models, r.model)
 			}
 		}
+		of.gpus, of.models = rlcore.NewGPUSet(list...), of.models[:min(1, len(of.models))]
 		v.usable[key] = of
 	}
-	return of.gpus
+	return of
+}
+
+// know sets what is known of a job's application on the GPUs that it may use.
+func (u usable) know(j *rlcore.Job, app job.App) {
+	if len(u.models) < 2 {
+		model := ""
+		if len(u.models) == 1 {
+			model = u.models[0]
+		}
+		j.Profile = app.On(model)
+		return
+	}
+	j.Profile, j.Cards = app.Profile, &rlcore.Cards{}
+	for _, model := range u.models {
+		(*j.Cards)[model] = app.On(model)
+	}
 }
 
 // couldStart reports whether enough GPUs are idle for a foreign job.
@@ -461,23 +473,22 @@ func (v *view) mayUse(j *job.Job, closed, typ string) usable {
 		return out
 	}
 	only, exclude, shut := text.ExpandHosts(j.ReqNodes), text.ExpandHosts(j.ExcNodes), strings.Split(closed, ",")
-	out = usable{gpus: make([]int, 0, len(v.gpus)), most: 1}
+	out = usable{most: 1}
+	var list []int
 	on := map[*job.Node]int{}
 	for i, r := range v.gpus {
 		name := r.node.Name
 		if (j.ReqNodes == "" || only[name]) && !exclude[name] && !slices.Contains(shut, name) && r.node.Serves(j.Partitions()) && hasOnly(r.node, typ) {
-			out.gpus = append(out.gpus, i)
+			list = append(list, i)
 			on[r.node]++
 			out.most = max(out.most, on[r.node])
-			out.several = out.several || len(out.gpus) > 1 && r.model != out.model
-			out.model = r.model
+			if !slices.Contains(out.models, r.model) {
+				out.models = append(out.models, r.model)
+			}
 		}
 	}
-	if len(out.gpus) == len(v.gpus) {
-		out.gpus = nil
-	}
-	if out.several {
-		out.model = ""
+	if len(list) < len(v.gpus) {
+		out.gpus = rlcore.NewGPUSet(list...)
 	}
 	v.usable[key] = out
 	return out

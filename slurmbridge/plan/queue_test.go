@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -90,14 +91,14 @@ func TestQueueIgnoresWhatCannotStart(t *testing.T) {
 	in = snapshot(typed, sharer("s"))
 	in.Snap.Nodes[1].GPUType = "a100"
 	v := newView(in, &job.PartitionFilter{}, false)
-	must.Equal(t, v.State.Pending[0].GPUs, []int{2, 3})
+	must.Equal(t, slices.Collect(v.State.Pending[0].GPUs.Of(4)), []int{2, 3})
 	in.Snap.Jobs[0].Exclusive = true // it takes the node with all GPUs
 	v = newView(in, &job.PartitionFilter{}, false)
-	must.Equal(t, v.State.Pending[0].GPUs, nil)
+	must.Equal(t, v.State.Pending[0].GPUs.Len(4), 4)
 	in.Snap.Jobs[0].Exclusive = false
 	in.Snap.Nodes[1].GPUType = "h100" // the site's names aren't understood
 	v = newView(in, &job.PartitionFilter{}, false)
-	must.Equal(t, v.State.Pending[0].GPUs, nil)
+	must.Equal(t, v.State.Pending[0].GPUs.Len(4), 4)
 }
 
 // A clock that was ahead for a while leaves no dues behind that are as far ahead.
@@ -182,11 +183,9 @@ func TestDecisionsGoByTheModel(t *testing.T) {
 			t.Errorf("%d jobs share a GPU of a model on which they are unknown", n)
 		}
 	}
-	r := &pass{Planner: p, view: v, in: in}
-	for _, model := range []string{"slow", "fast", ""} {
-		r.seeAs(model)
-		if got := v.State.Pending[0].Profile; got != in.Apps["1"].Cards[model] && model != "" || model == "" && got != fast {
-			t.Errorf("seen as on %q: %+v", model, got)
+	for g, want := range map[int]*rlcore.Profile{0: fast, 2: nil} {
+		if got := v.State.Pending[0].On(&v.State.GPUs[g]); got != want {
+			t.Errorf("on GPU %d: %+v", g, got)
 		}
 	}
 }

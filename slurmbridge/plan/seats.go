@@ -90,7 +90,7 @@ func (r *pass) reseat(node string, open *draft) {
 		r.State.GPUs[d.gpu].Running = slices.Concat(r.seated[d.gpu], jobs)
 	}
 	for _, g := range r.nodes[node] {
-		r.Decider.Guard.Settle(&r.State, g)
+		r.Decider.Guard.Refresh(&r.State, g)
 	}
 }
 
@@ -107,7 +107,9 @@ func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score f
 	}
 	for _, at := range chosen {
 		j := &r.State.Pending[at]
-		d.group.Members, d.jobs = append(d.group.Members, r.member(j, ref.node)), append(d.jobs, rlcore.Running{Job: *j})
+		x := rlcore.Running{Job: *j}
+		x.Profile, x.Cards = j.On(&r.State.GPUs[g]), nil
+		d.group.Members, d.jobs = append(d.group.Members, r.member(j, ref.node)), append(d.jobs, x)
 	}
 	// A job that starts alone on an idle GPU could start on any, but with several nodes it might take the GPU of
 	// another group.

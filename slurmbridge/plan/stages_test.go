@@ -31,7 +31,7 @@ func (free) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, _ []*rlcore.Prof
 }
 
 func planner() *Planner {
-	return &Planner{Decider: &rlcore.Decider{Policy: largest{}, Guard: &rlcore.Guard{Predictor: free{}, MaxMembers: 2}, M: 5}, Join: true}
+	return &Planner{Decider: &rlcore.Decider{Policy: largest{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: free{}, MaxMembers: 2}), M: 5}, Join: true}
 }
 
 // running is a job that has been running on a GPU of a node for so long.

@@ -54,7 +54,7 @@ func world() *World {
 		Card:  func(string) (rlcore.GPUSpec, bool) { return rlcore.GPUSpec{Model: "x", MemMiB: 10_000}, true },
 		Decider: func() *rlcore.Decider {
 			m := interference.New(&contention.MPS)
-			return &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: &rlcore.Guard{Predictor: m}, M: 5}
+			return &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m}), M: 5}
 		},
 	}
 }

@@ -142,14 +142,20 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 		room = max(room, cfg.GPUs[g].MemMiB)
 	}
 	var in []*history.Run
+	sets := map[string]*rlcore.GPUSet{} // by partition
 	for i, j := range kept {
 		s := simulated(j, truth)
 		s.ID = fmt.Sprint(i) // a requeued job is there twice
 		s.SubmitS = max(0, j.Ready.Sub(first).Seconds())
-		for p := range strings.SplitSeq(j.Partition, ",") {
-			s.GPUs = append(s.GPUs, places[p]...)
+		if s.GPUs = sets[j.Partition]; s.GPUs == nil {
+			var gpus []int
+			for p := range strings.SplitSeq(j.Partition, ",") {
+				gpus = append(gpus, places[p]...)
+			}
+			s.GPUs = rlcore.NewGPUSet(gpus...)
+			sets[j.Partition] = s.GPUs
 		}
-		if len(s.GPUs) == len(cfg.GPUs) {
+		if s.GPUs.Len(len(cfg.GPUs)) == len(cfg.GPUs) {
 			s.GPUs = nil
 		}
 		if s.Truth.Peak().MemMiB > room {

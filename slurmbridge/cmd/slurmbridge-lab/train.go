@@ -166,7 +166,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 		Scenario: l.scenario,
 		Tools: func() dqn.Tools {
 			m := l.model()
-			return dqn.Tools{Guard: &rlcore.Guard{Predictor: m, MaxSlowdown: f.maxSlowdown, Grace: f.grace}, Predictor: m}
+			return dqn.Tools{Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: f.maxSlowdown, Grace: f.grace}), Predictor: m}
 		},
 	}
 	if err := f.start(t, l); err != nil {

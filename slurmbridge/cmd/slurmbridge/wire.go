@@ -87,10 +87,10 @@ func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor
 
 // guardOf is the guard of the settings.
 func guardOf(cfg *config.Config, p rlcore.Predictor) *rlcore.Guard {
-	return &rlcore.Guard{
+	return rlcore.NewGuard(rlcore.Rules{
 		Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup,
 		MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust, ExtendLimit: cfg.ExtendLimit,
-	}
+	})
 }
 
 // wire puts the bridge together on a store; nil = the one of the settings is

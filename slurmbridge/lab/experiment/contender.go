@@ -339,7 +339,7 @@ func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Obje
 	}
 	oracle := &sim.Oracle{Truth: cfg.Truth}
 	for _, p := range []rlcore.Policy{baseline.NewSRPT(oracle), lookahead.New(oracle)} {
-		g := &rlcore.Guard{Predictor: oracle, MemMargin: math.SmallestNonzeroFloat64, MaxMembers: w.Guard.MaxMembers, Bare: true}
+		g := rlcore.NewGuard(rlcore.Rules{Predictor: oracle, MemMargin: math.SmallestNonzeroFloat64, MaxMembers: w.Guard.MaxMembers, Bare: true})
 		known := cfg
 		known.Predictor, known.Observer, known.M = oracle, nil, w.M
 		res, err := sim.Run(known, &rlcore.Decider{Policy: p, Guard: g, M: w.M})

@@ -74,7 +74,7 @@ func (t *Trace) Ready(o *Options) (*Replayable, error) {
 	model := t.measured(&r.Config)
 	r.World = &World{
 		M: o.M, Model: model.Clone, Trained: o.Trained,
-		Guard: rlcore.Guard{MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, ExtendLimit: !o.KeepLimits},
+		Guard: rlcore.Guard{Rules: rlcore.Rules{MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, ExtendLimit: !o.KeepLimits}},
 	}
 	if err := t.readyJobs(r, profiles); err != nil {
 		return nil, err

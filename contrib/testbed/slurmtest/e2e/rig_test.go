@@ -124,7 +124,7 @@ func runBridge(dir string) error {
 			ByHand:    loop.ByHand{Leave: strings.Fields(os.Getenv("E2E_LEAVE"))},
 		},
 		Planner: &plan.Planner{
-			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: sum{}, MaxMembers: 3}, M: 5},
+			Decider: &rlcore.Decider{Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: sum{}, MaxMembers: 3}), M: 5},
 			Join:    os.Getenv("E2E_JOIN") != "false", DivideHost: true,
 			Room: os.Getenv("E2E_ROOM") == "true", RoomAnyway: true,
 			Partitions: job.PartitionFilter{SharersOnly: strings.Fields(os.Getenv("E2E_SHARERS_ONLY"))},

@@ -1,0 +1,104 @@
+package plan
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// slowing predicts that each further member of a group slows all by such a part.
+type slowing float64
+
+func (s slowing) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, members []*rlcore.Profile) {
+	for i := range dst {
+		dst[i] = rlcore.Prediction{Slowdown: 1 + float64(s)*float64(len(members)-1)}
+	}
+}
+
+// idleCluster is so many nodes of one idle GPU and waiting jobs of the given applications in turn.
+func idleCluster(gpus, jobs int, of ...*rlcore.Profile) *Input {
+	all := make([]job.Job, jobs)
+	for i := range all {
+		all[i] = sharer(fmt.Sprint(i))
+	}
+	in := withCards(snapshot(all...))
+	one := in.Snap.Nodes[0]
+	one.GPUs, one.Units = 1, job.Units
+	in.Snap.Nodes = nil
+	for n := range gpus {
+		one.Name = fmt.Sprint("n", n)
+		in.Snap.Nodes = append(in.Snap.Nodes, one)
+	}
+	for i := range all {
+		p := of[i%len(of)]
+		in.Snap.Jobs[i].Priority = int64(jobs - i)
+		in.Apps[all[i].Ref] = job.App{Key: p.App, Profile: p}
+	}
+	return in
+}
+
+// shortest is a planner whose srpt policy trusts a predictor, for groups of three at the most.
+func shortest(p rlcore.Predictor) *Planner {
+	guard := rlcore.NewGuard(rlcore.Rules{Predictor: p, MaxMembers: 3})
+	return &Planner{Decider: &rlcore.Decider{Policy: baseline.NewSRPT(p), Guard: guard}, Join: true}
+}
+
+// sizes counts the groups of a plan by the number of their members.
+func sizes(p *job.Plan) map[int]int {
+	out := map[int]int{}
+	for i := range p.Groups {
+		out[len(p.Groups[i].Group.Members)]++
+	}
+	return out
+}
+
+// However many GPUs are idle at once, each gets a group if sharing costs little: the time that a group saves shows only
+// behind as many jobs as there are GPUs.
+func TestManyIdleGPUsAllShare(t *testing.T) {
+	profile := &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}
+	for _, gpus := range []int{10, 250, 300, 500} {
+		got := sizes(shortest(slowing(.02)).Plan(idleCluster(gpus, 10*gpus, profile)))
+		if got[3] != gpus {
+			t.Errorf("on %d idle GPUs there are so many groups by size: %v", gpus, got)
+		}
+	}
+}
+
+// BenchmarkIdle is one plan for a cluster whose GPUs are all idle: one application that slows little, and the thesis's
+// applications as the interference model predicts them.
+func BenchmarkIdle(b *testing.B) {
+	model := interference.New(&contention.MPS)
+	var catalogue []*rlcore.Profile
+	for _, name := range apps.Names() {
+		p, _ := apps.ByName(name)
+		catalogue = append(catalogue, p)
+	}
+	one := []*rlcore.Profile{{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}}
+	for _, c := range []struct {
+		name       string
+		gpus, jobs int
+		of         []*rlcore.Profile
+		by         rlcore.Predictor
+	}{
+		{"one", 250, 5000, one, slowing(.02)}, {"one", 500, 5000, one, slowing(.02)}, {"one", 2000, 20000, one, slowing(.02)},
+		{"model", 250, 5000, catalogue, model}, {"model", 500, 5000, catalogue, model}, {"model", 1000, 10000, catalogue, model},
+		{"inVain", 500, 5000, one, slowing(.2)},
+	} {
+		b.Run(fmt.Sprintf("%s/gpus=%d/jobs=%d", c.name, c.gpus, c.jobs), func(b *testing.B) {
+			in, p := idleCluster(c.gpus, c.jobs, c.of...), shortest(c.by)
+			var plan *job.Plan
+			for b.Loop() {
+				plan = p.Plan(in)
+			}
+			for size, n := range sizes(plan) {
+				b.ReportMetric(float64(n), fmt.Sprint("groups-of-", size))
+			}
+		})
+	}
+}
