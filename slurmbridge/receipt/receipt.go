@@ -173,7 +173,7 @@ func Make(in *Input) *Receipt {
 		r.NoReplay = "it was not requested"
 	default:
 		var err error
-		if r.Replay, err = in.Replay.Run(in.Jobs); err != nil {
+		if r.Replay, err = in.Replay.Replay(in.Jobs); err != nil {
 			r.NoReplay = err.Error()
 		} else {
 			r.Method = append(r.Method, r.Replay.method()...)

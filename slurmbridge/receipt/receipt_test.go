@@ -205,8 +205,8 @@ func TestShadow(t *testing.T) {
 	if x == nil {
 		t.Fatal(r.NoReplay)
 	}
-	near(t, "alone", x.Alone.GPUHours, 4)
-	near(t, "wait alone", x.Alone.Wait, 1.5)
+	near(t, "alone", x.Base.GPUHours, 4)
+	near(t, "wait alone", x.Base.Wait, 1.5)
 	near(t, "recorded wait", x.RecordedWait, 1.5)
 	if x.Shared.GPUHours >= 3 || x.All.Shorter != 3 || x.All.Longer != 0 || x.Shared.Wait >= 0.5 || x.Worst <= 1 || len(x.Users) != 2 || len(x.Accounts) != 1 {
 		t.Errorf("%+v", x)
@@ -252,7 +252,7 @@ func TestReplayKeepsRules(t *testing.T) {
 	unseen.Ready = time.Time{}
 	unknown := ran("5", "bob", 0, 120, 180)
 	unknown.Profile = nil
-	r, err := w.Run([]history.Run{never, whole, two, unseen, unknown})
+	r, err := w.Replay([]history.Run{never, whole, two, unseen, unknown})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,17 +260,17 @@ func TestReplayKeepsRules(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	// All three need n1, one after the other, in both worlds.
-	near(t, "alone", r.Alone.Span, 3)
+	near(t, "alone", r.Base.Span, 3)
 	near(t, "shared", r.Shared.Span, 3)
 	near(t, "hours", r.Shared.GPUHours, 3)
 	if r.All.Shorter+r.All.Longer != 0 {
 		t.Errorf("%+v", r.All)
 	}
 	w.Limit = 1
-	if r, err = w.Run([]history.Run{never, whole}); err != nil || r.Jobs != 1 {
+	if r, err = w.Replay([]history.Run{never, whole}); err != nil || r.Jobs != 1 {
 		t.Errorf("%+v %v", r, err)
 	}
-	if _, err := (&World{Card: w.Card, Decider: w.Decider}).Run([]history.Run{never}); err == nil {
+	if _, err := (&World{Card: w.Card, Decider: w.Decider}).Replay([]history.Run{never}); err == nil {
 		t.Error("replayed without a GPU")
 	}
 }
@@ -308,7 +308,7 @@ func TestSums(t *testing.T) {
 			for _, u := range r.Replay.Users {
 				users += u.Jobs
 			}
-			if users != n || r.Replay.All.Jobs != n || r.Replay.Alone.GPUHours < 0 {
+			if users != n || r.Replay.All.Jobs != n || r.Replay.Base.GPUHours < 0 {
 				t.Fatalf("%+v", r.Replay)
 			}
 		}
@@ -409,25 +409,28 @@ func TestWhatIf(t *testing.T) {
 	never.Terms.NoShare = true
 	jobs = append(jobs, never)
 	before := fmt.Sprintf("%+v", jobs)
-	x := must.Get(world().WhatIf(jobs))(t)
-	if x.Jobs != 8 || x.Unknown != 1 || x.Replayed != 11 || len(x.Users) != 2 || len(x.Apps) != 2 || x.Users[0].Jobs != 4 || !strings.Contains(x.Users[0].Line, "--gres=gpu:shared") {
+	w := world()
+	w.WhatIf = true
+	x := must.Get(w.Replay(jobs))(t)
+	theirs := x.Would.Change
+	if theirs.Jobs != 8 || x.Would.Unknown != 1 || x.Jobs != 11 || len(x.Users) != 2 || len(x.Apps) != 2 || x.Users[0].Jobs != 4 {
 		t.Errorf("%+v", x)
 	}
-	if !(x.Freed > 2) || !(x.Theirs.Shared < x.Theirs.Alone) || !(x.All.Shared < x.All.Alone) || x.SlowWorst < 1 || x.Late != 0 {
-		t.Errorf("freed %v, theirs %+v, all %+v, slowed %d by %v, late %d", x.Freed, x.Theirs, x.All, x.Slowed, x.SlowWorst, x.Late)
+	if freed := x.Base.GPUHours - x.Shared.GPUHours; !(freed > 2) || !(theirs.Shared < theirs.Base) || !(x.All.Shared < x.All.Base) || x.Worst < 1 || x.Late != 0 {
+		t.Errorf("freed %v, theirs %+v, all %+v, slowed %d by %v, late %d", freed, theirs, x.All, x.Slowed, x.Worst, x.Late)
 	}
 	near(t, "use", x.Users[0].Use, 0.3)
 	if fmt.Sprintf("%+v", jobs) != before {
 		t.Error("the runs have changed")
 	}
 	var text strings.Builder
-	x.Text(&text)
-	for _, want := range []string{"What if 8 of 11 jobs", "light of ann", "left as they were: 1 job with a whole GPU"} {
+	x.WhatIf(&text)
+	for _, want := range []string{"What if 8 of 11 jobs", "light of ann", "--gres=gpu:shared", "left as they were: 1 job with a whole GPU"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("it doesn't say %q:\n%s", want, text.String())
 		}
 	}
-	if _, err := world().WhatIf(jobs[8:]); !errors.Is(err, ErrReplay) || strings.Contains(err.Error(), "\n") {
+	if _, err := w.Replay(jobs[8:]); !errors.Is(err, ErrReplay) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("nobody would gain: %v", err)
 	}
 }

@@ -19,8 +19,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
-// World is where jobs are replayed, once each with a GPU of its own and once
-// sharing.
+// World is where jobs are replayed twice: once as they were, and once in another way.
 type World struct {
 	Nodes []job.Node
 	// Card is what the settings say of GPUs of a type.
@@ -28,6 +27,9 @@ type World struct {
 	// Decider makes what decides in the shared world; its guard's predictor also says
 	// how sharers slow each other there.
 	Decider func() *rlcore.Decider
+	// WhatIf compares the jobs as they asked with those that used little of a whole GPU sharing; otherwise each job with
+	// a GPU of its own is compared with the jobs as they asked.
+	WhatIf bool
 	// Rule returns the rule that would have adopted a run of a whole GPU, nil = none; without it WhatIf assumes that all
 	// had asked for gpu:shared.
 	Rule func(j *history.Run) *adopt.Rule
@@ -41,17 +43,40 @@ type Replay struct {
 	LeftOut map[string]int `json:"left_out,omitempty"`
 	GPUs    int            `json:"gpus"`
 	Policy  string         `json:"policy"`
-	Alone   Lot            `json:"alone"`
-	Shared  Lot            `json:"shared"`
+	// Base has each job on a GPU of its own, or what if: the jobs as they asked. Shared has what it is compared with.
+	Base   Lot `json:"base"`
+	Shared Lot `json:"shared"`
 	// RecordedWait is the mean wait that the same jobs really had: how far the
 	// replayed worlds are from it shows how far they can be believed.
-	RecordedWait float64  `json:"recorded_mean_wait_h"`
-	All          Change   `json:"all"`
-	Users        []Change `json:"users"` // those with the most jobs first
-	Accounts     []Change `json:"accounts"`
-	OOM          int      `json:"memory_failures"` // in the shared world
-	Worst        float64  `json:"worst_slowdown"`
-	Slow         float64  `json:"mean_slowdown"`
+	RecordedWait float64 `json:"recorded_mean_wait_h"`
+	All          Change  `json:"all"`
+	// Users, Accounts and Apps are of all jobs, what if: of those that would share. The first have the most jobs, or applications
+	// whose GPUs did nothing for the longest time.
+	Users    []Change `json:"users"`
+	Accounts []Change `json:"accounts"`
+	Apps     []Change `json:"applications"`
+	OOM      int      `json:"memory_failures"` // in the shared world
+	// Slowed are the jobs that run longer, by more than a hundredth; Late the jobs that end after
+	// plain Slurm would have ended them, by more than a tenth of their time alone.
+	Slowed int     `json:"jobs_slowed"`
+	Slow   float64 `json:"mean_slowdown"`
+	Worst  float64 `json:"worst_slowdown"`
+	Late   int     `json:"jobs_late"`
+	Would  *Would  `json:"would_share,omitempty"` // what if
+}
+
+// Would are the jobs that would share in the second world, and not in the first.
+type Would struct {
+	Change // of these jobs
+	// Adopted: by rules; otherwise they would have asked for gpu:shared.
+	Adopted bool `json:"adopted,omitempty"`
+	// Unknown are jobs with a whole GPU each and no profile that says how much of it they used.
+	Unknown int `json:"jobs_without_profile"`
+	// Cores are those of their nodes that the jobs which would share used on average, each, and HostGiB the most
+	// memory that one had there; HostOf is of how many jobs that is known.
+	Cores   float64 `json:"host_cores_mean,omitempty"`
+	HostGiB float64 `json:"host_memory_peak_gib,omitempty"`
+	HostOf  int     `json:"host_known_of_jobs"`
 }
 
 // Lot is how the jobs fared in one world.
@@ -62,17 +87,20 @@ type Lot struct {
 	Span       float64 `json:"makespan_h"`
 }
 
-// Change is what sharing does to the waits of some jobs.
+// Change is what the second world does to the waits of some jobs.
 type Change struct {
 	Name       string  `json:"name"`
+	User       string  `json:"user,omitempty"` // of an application
 	Jobs       int     `json:"jobs"`
-	Alone      float64 `json:"mean_wait_alone_h"`
+	Base       float64 `json:"mean_wait_base_h"`
 	Shared     float64 `json:"mean_wait_shared_h"`
 	Shorter    int     `json:"shorter"` // jobs that wait less, by a tenth of a minute or more
 	Longer     int     `json:"longer"`
 	ShorterH   float64 `json:"shorter_h"` // by how much in all
 	LongerH    float64 `json:"longer_h"`
 	Turnaround float64 `json:"turnaround_change_h"` // mean; below 0 = done earlier
+	Hours      float64 `json:"gpu_h"`               // that these jobs ran
+	Use        float64 `json:"use"`                 // the mean part of that time in which their GPUs computed, by profile
 }
 
 // same is up to which difference two waits are the same, s.
@@ -81,25 +109,75 @@ const same = 6.0
 // ErrReplay says why there is nothing to replay.
 var ErrReplay = errors.New("no replay")
 
-// Run replays jobs. It leaves the slice as it is.
-func (w *World) Run(jobs []history.Run) (*Replay, error) {
-	r := &Replay{LeftOut: map[string]int{}}
+// Replay replays jobs. It leaves the slice as it is.
+func (w *World) Replay(jobs []history.Run) (*Replay, error) {
+	r := &Replay{LeftOut: map[string]int{}, All: Change{Name: "all"}}
 	p, err := w.prepare(jobs, r)
 	if err != nil {
 		return nil, err
 	}
-	alone, err := sim.Run(p.cfg, &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneByOne(), M: 1})
-	if err != nil {
-		return nil, fmt.Errorf("%w: one by one: %w", ErrReplay, err)
+	base, shared := w.Decider(), p.decider
+	was, then := p.cfg, p.cfg
+	if w.WhatIf {
+		if then.Jobs, err = w.would(p, r); err != nil {
+			return nil, err
+		}
+	} else {
+		base = &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneByOne(), M: 1}
 	}
-	p.cfg.Predictor = p.decider.Guard.Predictor
-	shared, err := sim.Run(p.cfg, p.decider)
-	if err != nil {
-		return nil, fmt.Errorf("%w: shared: %w", ErrReplay, err)
+	was.Predictor, then.Predictor = base.Guard.Predictor, shared.Guard.Predictor
+	var worlds [2]*sim.Result
+	for i, d := range []*rlcore.Decider{base, shared} {
+		if worlds[i], err = sim.Run([]sim.Config{was, then}[i], d); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrReplay, err)
+		}
 	}
-	r.Jobs, r.GPUs, r.Policy, r.OOM = len(p.in), len(p.cfg.GPUs), p.decider.Policy.Name(), shared.OOM
-	r.compare(p.in, alone, shared)
+	r.Jobs, r.GPUs, r.Policy, r.OOM = len(p.in), len(p.cfg.GPUs), shared.Policy.Name(), worlds[1].OOM
+	r.compare(p, worlds[0], worlds[1])
 	return r, nil
+}
+
+// would returns the jobs as they arrive in the second world, where some share that asked for a whole GPU.
+func (w *World) would(p *prepared, r *Replay) ([]sim.Arrival, error) {
+	out := slices.Clone(p.cfg.Jobs)
+	r.Would = &Would{Adopted: w.Rule != nil, Change: Change{Name: "theirs"}}
+	p.share = make([]bool, len(p.in))
+	for i, j := range p.in {
+		might, known := wouldShare(j)
+		if !known {
+			r.Would.Unknown++
+		}
+		if might && w.Rule != nil {
+			rule := w.Rule(j)
+			if might = rule != nil; might {
+				out[i].Job.MaxSlowdown, out[i].Job.Grace = cmp.Or(j.Terms.MaxSlowdown, rule.MaxSlowdown), rule.Grace
+			}
+		}
+		if p.share[i] = might; might {
+			out[i].Job.NoShare = false
+		}
+	}
+	if !slices.Contains(p.share, true) {
+		return nil, fmt.Errorf("%w: of %d jobs none requested one whole GPU and is known to use less than half of it (of %d there is no profile)",
+			ErrReplay, len(p.in), r.Would.Unknown)
+	}
+	return out, nil
+}
+
+// wouldShare reports whether a job requested a whole GPU and used little of it; known is false
+// without a profile.
+func wouldShare(j *history.Run) (yes, known bool) {
+	switch {
+	case j.WholeGPUs != 1 || len(j.GPUs) > 1 || j.Terms.NoShare:
+		return false, true
+	case j.Profile == nil:
+		return false, false
+	}
+	card := 0.0
+	for i := range j.Devices {
+		card = max(card, j.Devices[i].MemMiB)
+	}
+	return adopt.Leaves(j.Profile, card), true
 }
 
 // prepared are the jobs of a replay, in the order of cfg.Jobs, and what decides.
@@ -107,6 +185,7 @@ type prepared struct {
 	cfg     sim.Config
 	in      []*history.Run
 	decider *rlcore.Decider
+	share   []bool // what if: which would share
 }
 
 // prepare makes the simulator's jobs and GPUs; r counts what is left out.
@@ -166,7 +245,7 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 		cfg.Jobs = append(cfg.Jobs, s)
 	}
 	cfg.Truth = truth.On(&cfg.GPUs[0])
-	return &prepared{cfg, in, d}, nil
+	return &prepared{cfg: cfg, in: in, decider: d}, nil
 }
 
 // oneByOne is the guard under which no job shares.
@@ -212,43 +291,72 @@ func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
 	return sim.Arrival{Job: j.Job(), Truth: truth.Alone(j.Profile, max(1, seconds))}
 }
 
-func (r *Replay) compare(in []*history.Run, alone, shared *sim.Result) {
-	r.Alone, r.Shared = lot(alone), lot(shared)
-	r.All.Name = "all"
-	users, accounts := map[string]*Change{}, map[string]*Change{}
-	n := 0
-	for i, j := range in {
-		a, s := &alone.Jobs[i], &shared.Jobs[i]
-		for _, c := range []*Change{&r.All, entry(users, j.User), entry(accounts, j.Account)} {
-			c.add(a, s)
-		}
-		r.RecordedWait += max(0, j.Start.Sub(j.Ready).Hours())
-		if s.Slowdown > 1+1e-9 {
-			n++
+// mostApps is how many applications are named.
+const mostApps = 20
+
+func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
+	r.Base, r.Shared = lot(base), lot(shared)
+	users, accounts, apps := map[string]*Change{}, map[string]*Change{}, map[rlcore.Identity]*Change{}
+	for i, j := range p.in {
+		a, s := &base.Jobs[i], &shared.Jobs[i]
+		r.All.add(j, a, s)
+		r.RecordedWait += max(0, j.Start.Sub(j.Ready).Hours()) / float64(len(p.in))
+		if s.Slowdown > 1.01 {
+			r.Slowed++
 			r.Slow += s.Slowdown
 		}
 		r.Worst = max(r.Worst, s.Slowdown)
+		if _, late := s.Late(); late {
+			r.Late++
+		}
+		if r.Would != nil && !p.share[i] {
+			continue
+		}
+		if r.Would != nil {
+			r.Would.add(j, a, s)
+			r.Would.host(j)
+		}
+		app := entry(apps, rlcore.Identity{App: j.App, Owner: j.User}, j.App)
+		app.User = j.User
+		for _, c := range []*Change{entry(users, j.User, j.User), entry(accounts, j.Account, j.Account), app} {
+			c.add(j, a, s)
+		}
 	}
-	r.RecordedWait /= float64(len(in))
-	if n > 0 {
-		r.Slow /= float64(n)
-	}
+	r.Slow /= float64(max(1, r.Slowed))
 	r.All.mean()
-	r.Users, r.Accounts = ordered(users), ordered(accounts)
-}
-
-func entry(m map[string]*Change, name string) *Change {
-	if m[name] == nil {
-		m[name] = &Change{Name: name}
+	if r.Would != nil {
+		r.Would.mean()
 	}
-	return m[name]
+	idle := func(c *Change) float64 { return c.Hours * (1 - c.Use) }
+	most := func(c *Change) float64 { return float64(c.Jobs) }
+	if r.Would != nil {
+		most = idle
+	}
+	r.Users, r.Accounts, r.Apps = ordered(users, most), ordered(accounts, most), ordered(apps, idle)
+	r.Apps = r.Apps[:min(len(r.Apps), mostApps)]
 }
 
-func (c *Change) add(a, s *sim.Outcome) {
+// host counts what a job used of its node.
+func (w *Would) host(j *history.Run) {
+	if h := j.Host; h != nil {
+		w.HostOf++
+		w.Cores += (h.Cores - w.Cores) / float64(w.HostOf)
+		w.HostGiB = max(w.HostGiB, h.MemMiB/1024)
+	}
+}
+
+func entry[K comparable](m map[K]*Change, key K, name string) *Change {
+	if m[key] == nil {
+		m[key] = &Change{Name: name}
+	}
+	return m[key]
+}
+
+func (c *Change) add(j *history.Run, a, s *sim.Outcome) {
 	const h = 3600
 	wa, ws := a.StartS-a.SubmitS, s.StartS-s.SubmitS
 	c.Jobs++
-	c.Alone += wa / h
+	c.Base += wa / h
 	c.Shared += ws / h
 	c.Turnaround += (s.EndS - a.EndS) / h
 	switch d := ws - wa; {
@@ -259,20 +367,30 @@ func (c *Change) add(a, s *sim.Outcome) {
 		c.Longer++
 		c.LongerH += d / h
 	}
+	hours := j.End.Sub(j.Start).Hours()
+	if c.Hours += hours; j.Profile != nil {
+		c.Use += hours * j.Profile.Mean().GPU
+	}
 }
 
 func (c *Change) mean() {
 	n := float64(max(1, c.Jobs))
-	c.Alone, c.Shared, c.Turnaround = c.Alone/n, c.Shared/n, c.Turnaround/n
+	c.Base, c.Shared, c.Turnaround = c.Base/n, c.Shared/n, c.Turnaround/n
+	if c.Hours > 0 {
+		c.Use /= c.Hours
+	}
 }
 
-func ordered(m map[string]*Change) []Change {
+// ordered are the changes, first those with the most of something.
+func ordered[K comparable](m map[K]*Change, most func(*Change) float64) []Change {
 	out := make([]Change, 0, len(m))
 	for _, c := range m {
 		c.mean()
 		out = append(out, *c)
 	}
-	slices.SortFunc(out, func(a, b Change) int { return cmp.Or(cmp.Compare(b.Jobs, a.Jobs), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(out, func(a, b Change) int {
+		return cmp.Or(cmp.Compare(most(&b), most(&a)), cmp.Compare(a.User, b.User), cmp.Compare(a.Name, b.Name))
+	})
 	return out
 }
 
@@ -299,219 +417,56 @@ func (r *Replay) method() []string {
 	return out
 }
 
-// mostGains is how many users, and applications, are named.
-const mostGains = 20
-
-// WhatIf compares the recorded days with the same days replayed, in which jobs that requested a
-// whole GPU and used little of it request gpu:shared. Times are in hours.
-type WhatIf struct {
-	Jobs int `json:"jobs"` // that would have asked for gpu:shared, or of which a rule would have made sharers
-	// Adopted: rules would have.
-	Adopted bool `json:"adopted,omitempty"`
-	// Unknown are jobs with a whole GPU each and no profile that says how much of it they used.
-	Unknown int     `json:"jobs_without_profile"`
-	Asked   Lot     `json:"as_asked"`
-	Shared  Lot     `json:"sharing"`
-	Freed   float64 `json:"freed_gpu_h"`
-	Theirs  Change  `json:"their_waits"`
-	All     Change  `json:"all_waits"`
-	// Slowed are the jobs that run longer, by more than a hundredth; Late the jobs that end after
-	// plain Slurm would have ended them, by more than a tenth of their time alone.
-	Slowed    int     `json:"jobs_slowed"`
-	SlowMean  float64 `json:"mean_slowdown"`
-	SlowWorst float64 `json:"worst_slowdown"`
-	Late      int     `json:"jobs_late"`
-	Users     []Gain  `json:"users"`
-	Apps      []Gain  `json:"applications"`
-	// Cores are those of their nodes that the jobs which would share used on average, each, and HostGiB the most
-	// memory that one had there; HostOf is of how many jobs that is known.
-	Cores    float64        `json:"host_cores_mean,omitempty"`
-	HostGiB  float64        `json:"host_memory_peak_gib,omitempty"`
-	HostOf   int            `json:"host_known_of_jobs"`
-	Replayed int            `json:"jobs_replayed"`
-	LeftOut  map[string]int `json:"left_out,omitempty"`
-	GPUs     int            `json:"gpus"`
-	Policy   string         `json:"policy"`
-}
-
-// Gain is what one user, or one application of a user, has to do with it.
-type Gain struct {
-	User  string  `json:"user"`
-	App   string  `json:"app,omitempty"`
-	Jobs  int     `json:"jobs"`
-	Hours float64 `json:"gpu_h"` // that these jobs held whole
-	Use   float64 `json:"use"`   // the mean part of that time in which their GPUs computed, by profile
-	Waits Change  `json:"waits"`
-	// Line is what they would have to write.
-	Line string `json:"line"`
-}
-
 // line is what a job's owner has to change.
 const line = "#SBATCH --gres=gpu:shared  (in place of --gres=gpu:1 or --gpus=1)"
 
-// wouldShare reports whether a job requested a whole GPU and used little of it; known is false
-// without a profile.
-func wouldShare(j *history.Run) (yes, known bool) {
-	switch {
-	case j.WholeGPUs != 1 || len(j.GPUs) > 1 || j.Terms.NoShare:
-		return false, true
-	case j.Profile == nil:
-		return false, false
-	}
-	card := 0.0
-	for i := range j.Devices {
-		card = max(card, j.Devices[i].MemMiB)
-	}
-	return adopt.Leaves(j.Profile, card), true
-}
-
-// WhatIf replays jobs twice under the same guard and promise: with their own requests, and with
-// shared ones.
-func (w *World) WhatIf(jobs []history.Run) (*WhatIf, error) {
-	r := &Replay{LeftOut: map[string]int{}}
-	p, err := w.prepare(jobs, r)
-	if err != nil {
-		return nil, err
-	}
-	out := &WhatIf{Adopted: w.Rule != nil, LeftOut: r.LeftOut, Replayed: len(p.in), GPUs: len(p.cfg.GPUs), Policy: p.decider.Policy.Name(), Users: []Gain{}, Apps: []Gain{}}
-	yes := make([]bool, len(p.in))
-	then := p.cfg
-	then.Jobs = slices.Clone(p.cfg.Jobs)
-	for i, j := range p.in {
-		might, known := wouldShare(j)
-		if !known {
-			out.Unknown++
-		}
-		if might && w.Rule != nil {
-			rule := w.Rule(j)
-			if might = rule != nil; might {
-				then.Jobs[i].Job.MaxSlowdown, then.Jobs[i].Job.Grace = cmp.Or(j.Terms.MaxSlowdown, rule.MaxSlowdown), rule.Grace
-			}
-		}
-		if yes[i] = might; might {
-			out.Jobs++
-			then.Jobs[i].Job.NoShare = false
-		}
-	}
-	if out.Jobs == 0 {
-		return nil, fmt.Errorf("%w: of %d jobs none requested one whole GPU and is known to use less than half of it (of %d there is no profile)", ErrReplay, len(p.in), out.Unknown)
-	}
-	p.cfg.Predictor, then.Predictor = p.decider.Guard.Predictor, p.decider.Guard.Predictor
-	asked, err := sim.Run(p.cfg, p.decider)
-	if err != nil {
-		return nil, fmt.Errorf("%w: as asked: %w", ErrReplay, err)
-	}
-	sharing, err := sim.Run(then, w.Decider())
-	if err != nil {
-		return nil, fmt.Errorf("%w: sharing: %w", ErrReplay, err)
-	}
-	out.compare(p.in, yes, asked, sharing)
-	return out, nil
-}
-
-func (x *WhatIf) compare(in []*history.Run, yes []bool, asked, sharing *sim.Result) {
-	x.Asked, x.Shared = lot(asked), lot(sharing)
-	x.Freed = x.Asked.GPUHours - x.Shared.GPUHours
-	x.Theirs.Name, x.All.Name = "theirs", "all"
-	users, apps := map[string]*Gain{}, map[rlcore.Identity]*Gain{}
-	for i, j := range in {
-		a, s := &asked.Jobs[i], &sharing.Jobs[i]
-		x.All.add(a, s)
-		if s.Slowdown > 1.01 {
-			x.Slowed++
-			x.SlowMean += s.Slowdown
-		}
-		x.SlowWorst = max(x.SlowWorst, s.Slowdown)
-		if s.EndS > s.PlainEndS+0.1*s.SoloS+1e-6 {
-			x.Late++
-		}
-		if !yes[i] {
-			continue
-		}
-		x.Theirs.add(a, s)
-		if h := j.Host; h != nil {
-			x.HostOf++
-			x.Cores += (h.Cores - x.Cores) / float64(x.HostOf)
-			x.HostGiB = max(x.HostGiB, h.MemMiB/1024)
-		}
-		id, hours := rlcore.Identity{App: j.App, Owner: j.User}, j.End.Sub(j.Start).Hours()
-		if users[j.User] == nil {
-			users[j.User] = &Gain{User: j.User, Line: line}
-		}
-		if apps[id] == nil {
-			apps[id] = &Gain{User: j.User, App: j.App, Line: line}
-		}
-		for _, g := range []*Gain{users[j.User], apps[id]} {
-			g.Jobs++
-			g.Hours += hours
-			g.Use += hours * j.Profile.Mean().GPU
-			g.Waits.add(a, s)
-		}
-	}
-	if x.Slowed > 0 {
-		x.SlowMean /= float64(x.Slowed)
-	}
-	x.All.mean()
-	x.Theirs.mean()
-	x.Users, x.Apps = gains(users), gains(apps)
-}
-
-// gains are the users who would gain most, by the hours in which their GPUs did nothing.
-func gains[K comparable](m map[K]*Gain) []Gain {
-	out := make([]Gain, 0, len(m))
-	for _, g := range m {
-		g.Waits.mean()
-		if g.Hours > 0 {
-			g.Use /= g.Hours
-		}
-		out = append(out, *g)
-	}
-	wasted := func(g *Gain) float64 { return g.Hours * (1 - g.Use) }
-	slices.SortFunc(out, func(a, b Gain) int {
-		return cmp.Or(cmp.Compare(wasted(&b), wasted(&a)), cmp.Compare(a.User, b.User), cmp.Compare(a.App, b.App))
-	})
-	return out[:min(len(out), mostGains)]
-}
-
-// Text writes it for a terminal.
-func (x *WhatIf) Text(out io.Writer) {
+// WhatIf writes for a terminal what would have come of more sharing; the world was asked what if.
+func (r *Replay) WhatIf(out io.Writer) {
 	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
-	had := "had requested gpu:shared"
+	x, had := r.Would, "had requested gpu:shared"
 	if x.Adopted {
 		had = "were adopted by the rules"
 	}
-	p("What if %d of %d jobs, which requested a whole GPU and used less than half of it, %s (estimate):", x.Jobs, x.Replayed, had)
-	u := usage.HoursFor(max(x.Asked.GPUHours, x.Shared.GPUHours))
-	p("%s: %s as requested, %s sharing: %s.", u.Noun, u.Text(x.Asked.GPUHours), u.Text(x.Shared.GPUHours), saved(u, x.Freed, x.Asked.GPUHours))
-	for _, c := range []*Change{&x.Theirs, &x.All} {
+	p("What if %d of %d jobs, which requested a whole GPU and used less than half of it, %s (estimate):", x.Jobs, r.Jobs, had)
+	u := usage.HoursFor(max(r.Base.GPUHours, r.Shared.GPUHours))
+	p("%s: %s as requested, %s sharing: %s.", u.Noun, u.Text(r.Base.GPUHours), u.Text(r.Shared.GPUHours),
+		saved(u, r.Base.GPUHours-r.Shared.GPUHours, r.Base.GPUHours))
+	for _, c := range []*Change{&x.Change, &r.All} {
 		p("Mean wait of %d jobs (%s): %s as requested, %s sharing; %d would wait less (%s in all), %d longer (%s); done %s on average.",
-			c.Jobs, c.Name, job.Span(c.Alone), job.Span(c.Shared), c.Shorter, job.Span(c.ShorterH), c.Longer, job.Span(c.LongerH), earlier(c.Turnaround))
+			c.Jobs, c.Name, job.Span(c.Base), job.Span(c.Shared), c.Shorter, job.Span(c.ShorterH), c.Longer, job.Span(c.LongerH), earlier(c.Turnaround))
 	}
-	if x.Slowed > 0 {
-		p("Slowed: %d jobs, %.2f times on average, %.2f at worst. Later than on plain Slurm by more than a tenth of their time: %d.", x.Slowed, x.SlowMean, x.SlowWorst, x.Late)
-	} else {
-		p("Slowed: none. Later than on plain Slurm by more than a tenth of their time: %d.", x.Late)
+	slowed := "none"
+	if r.Slowed > 0 {
+		slowed = fmt.Sprintf("%d jobs, %.2f times on average, %.2f at worst", r.Slowed, r.Slow, r.Worst)
 	}
+	p("Slowed: %s. Later than on plain Slurm by more than a tenth of their time: %d.", slowed, r.Late)
 	if x.HostOf > 0 {
-		p("Of their nodes the jobs that would share used %.1f cores each on average, and %.1f GiB of memory at most (known of %d): where a node has fewer for each sharer of its GPUs, they bound sharing.", x.Cores, x.HostGiB, x.HostOf)
+		p("Of their nodes the jobs that would share used %.1f cores each on average, and %.1f GiB of memory at most (known of %d): "+
+			"where a node has fewer for each sharer of its GPUs, they bound sharing.", x.Cores, x.HostGiB, x.HostOf)
 	}
-	for by, list := range [][]Gain{x.Users, x.Apps} {
-		t := newTable(out, []string{"user", "application"}[by], "jobs", "GPU-hours", "used", "wait less by")
+	for _, list := range [][]Change{r.Users[:min(len(r.Users), mostApps)], r.Apps} {
+		what := "user"
+		if list[0].User != "" {
+			what = "application"
+		}
+		t := newTable(out, what, "jobs", "GPU-hours", "used", "wait less by")
 		for i := range list {
-			g := &list[i]
-			name := clean(g.User)
-			if by == 1 {
-				name = clean(cmp.Or(g.App, "(not known)") + " of " + g.User)
+			c := &list[i]
+			name := clean(c.Name)
+			if c.User != "" {
+				name = clean(c.name() + " of " + c.User)
 			}
-			t.AppendRow(table.Row{name, g.Jobs, fmt.Sprintf("%.1f", g.Hours), fmt.Sprintf("%.0f %%", 100*g.Use), job.Span(g.Waits.Alone - g.Waits.Shared)})
+			t.AppendRow(table.Row{name, c.Jobs, fmt.Sprintf("%.1f", c.Hours), fmt.Sprintf("%.0f %%", 100*c.Use), job.Span(c.Base - c.Shared)})
 		}
 		t.Render()
 	}
 	if !x.Adopted {
 		p("Each of them would write   %s", line)
 	}
-	p("- %d jobs were run twice on a simulator of the %d GPUs, with %s deciding under the guard's rules and the promise as they are set today; how long each takes alone is known from its run, how sharers slow each other is what the bridge predicts. Without a profile of their use, and left as they were: %s with a whole GPU.", x.Replayed, x.GPUs, x.Policy, job.Count(x.Unknown, "job"))
-	for why, n := range x.LeftOut {
+	p("- %d jobs were run twice on a simulator of the %d GPUs, with %s deciding under the guard's rules and the promise as they are set today; "+
+		"how long each takes alone is known from its run, how sharers slow each other is what the bridge predicts. "+
+		"Without a profile of their use, and left as they were: %s with a whole GPU.", r.Jobs, r.GPUs, r.Policy, job.Count(x.Unknown, "job"))
+	for why, n := range r.LeftOut {
 		p("- Not replayed: %d jobs (%s).", n, why)
 	}
 }

@@ -108,7 +108,7 @@ func waits(w io.Writer, what string, all []Change, limit int) {
 			break
 		}
 		t.AppendRow(table.Row{
-			c.name(), c.Jobs, job.Span(c.Alone), job.Span(c.Shared), fmt.Sprintf("%s, %s", job.Count(c.Shorter, "job"), job.Span(c.ShorterH)),
+			c.name(), c.Jobs, job.Span(c.Base), job.Span(c.Shared), fmt.Sprintf("%s, %s", job.Count(c.Shorter, "job"), job.Span(c.ShorterH)),
 			fmt.Sprintf("%s, %s", job.Count(c.Longer, "job"), job.Span(c.LongerH)), job.Span(-c.Turnaround),
 		})
 	}
@@ -162,9 +162,9 @@ func (r *Receipt) Lines() []string {
 			job.Count(r.Eligible, "job"))
 	}
 	if x := r.Replay; x != nil {
-		u := usage.HoursFor(max(x.Alone.GPUHours, x.Shared.GPUHours))
+		u := usage.HoursFor(max(x.Base.GPUHours, x.Shared.GPUHours))
 		say("Replayed (estimate): %s %s one by one, %s sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in all), %d longer (%s).",
-			u.Text(x.Alone.GPUHours), u.Noun, u.Text(x.Shared.GPUHours), saved(u, x.Alone.GPUHours-x.Shared.GPUHours, x.Alone.GPUHours), job.Span(x.All.Alone), job.Span(x.All.Shared),
+			u.Text(x.Base.GPUHours), u.Noun, u.Text(x.Shared.GPUHours), saved(u, x.Base.GPUHours-x.Shared.GPUHours, x.Base.GPUHours), job.Span(x.All.Base), job.Span(x.All.Shared),
 			job.Count(x.All.Shorter, "job"), job.Span(x.All.ShorterH), x.All.Longer, job.Span(x.All.LongerH))
 	}
 	if p := r.Predicted; p.Jobs > 0 {
@@ -245,7 +245,7 @@ func (r *Receipt) hoursPicture() template.HTML {
 	h := r.Hours
 	largest := max(h.Used, h.OneByOne)
 	if r.Replay != nil {
-		largest = max(largest, r.Replay.Alone.GPUHours, r.Replay.Shared.GPUHours)
+		largest = max(largest, r.Replay.Base.GPUHours, r.Replay.Shared.GPUHours)
 	}
 	u := usage.HoursFor(largest)
 	hours := func(v float64) string { return u.Of(&v) }
@@ -257,8 +257,8 @@ func (r *Receipt) hoursPicture() template.HTML {
 	}
 	if x := r.Replay; x != nil {
 		b.Bars = append(b.Bars,
-			chart.Bar{Label: "replayed one by one", Value: x.Alone.GPUHours, Text: hours(x.Alone.GPUHours)},
-			chart.Bar{Label: "replayed sharing (estimate)", Value: x.Shared.GPUHours, Text: hours(x.Shared.GPUHours), Class: better(x.Alone.GPUHours - x.Shared.GPUHours)})
+			chart.Bar{Label: "replayed one by one", Value: x.Base.GPUHours, Text: hours(x.Base.GPUHours)},
+			chart.Bar{Label: "replayed sharing (estimate)", Value: x.Shared.GPUHours, Text: hours(x.Shared.GPUHours), Class: better(x.Base.GPUHours - x.Shared.GPUHours)})
 	}
 	if len(b.Bars) == 0 {
 		return ""

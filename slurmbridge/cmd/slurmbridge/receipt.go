@@ -205,11 +205,12 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 
 // whatIf prints what would have come of more sharing.
 func (s *shared) whatIf(in *receipt.Input) error {
-	x, err := in.Replay.WhatIf(in.Jobs)
+	in.Replay.WhatIf = true
+	x, err := in.Replay.Replay(in.Jobs)
 	if err != nil {
 		return err
 	}
-	return s.Show(x, func() { x.Text(s.Out) })
+	return s.Show(x, func() { x.WhatIf(s.Out) })
 }
 
 func newAdopt(s *shared) *cobra.Command {

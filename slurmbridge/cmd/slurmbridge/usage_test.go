@@ -109,7 +109,7 @@ func TestReceipt(t *testing.T) {
 	if h := r.Hours; h.Used < 2.1 || h.Used > 2.2 || h.OneByOne < 2.99 || h.OneByOne > 3.01 {
 		t.Errorf("%+v", h)
 	}
-	if x := r.Replay; x == nil || x.Jobs != 3 || x.GPUs != 1 || x.Policy != "greedy" || x.All.Shorter == 0 || x.Alone.Wait < 0.99 || x.Alone.Wait > 1.01 {
+	if x := r.Replay; x == nil || x.Jobs != 3 || x.GPUs != 1 || x.Policy != "greedy" || x.All.Shorter == 0 || x.Base.Wait < 0.99 || x.Base.Wait > 1.01 {
 		t.Errorf("%+v %s", r.Replay, r.NoReplay)
 	}
 	text, err := receiptOf(file, false)
