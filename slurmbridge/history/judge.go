@@ -55,7 +55,7 @@ const shortest = 30
 type Judgement struct {
 	Run    *Run
 	How    job.Description // State "" = Slurm has forgotten it
-	Spec   rlcore.GPUSpec
+	Spec   *rlcore.GPUSpec // of the card, nil = which one it was isn't known
 	Limit  float64     // the site's contract, 0 = none
 	Ending *Ending     // nil = it is not known
 	Member *job.Member // of the group it ran in, nil = none
@@ -198,7 +198,7 @@ const SameMoment = 2 * time.Second
 // its last client, within milliseconds, so that this is what remains of it. Jobs of one application that started
 // together fail together by themselves.
 func (j *Judgement) fellWith() *CoRunner {
-	if j.Run.WithoutMPS || j.Spec.Sharing == contention.TimeSlice.Name {
+	if j.Run.WithoutMPS || j.Spec != nil && j.Spec.Sharing == contention.TimeSlice.Name {
 		return nil
 	}
 	near := func(a, b time.Time) bool { return !a.IsZero() && !b.IsZero() && a.Sub(b).Abs() <= SameMoment }
@@ -249,6 +249,9 @@ func (j *Judgement) overrun() string {
 
 func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
 	r := j.Run
+	if j.Spec == nil {
+		return nil // it says nothing of any card
+	}
 	overlaps := make([]interference.Overlap, len(r.CoRunners))
 	for i, c := range r.CoRunners {
 		overlaps[i] = interference.Overlap{Profile: c.Profile, S: c.OverlapS}
@@ -264,7 +267,7 @@ func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
 		}
 	}
 	members := append([]*rlcore.Profile{r.Profile}, with...)
-	l, ok := b.Lesson(&j.Spec, members, interference.CoRunSlowdown(r.DurationS(), r.Profile.DurationS, part), believed)
+	l, ok := b.Lesson(j.Spec, members, interference.CoRunSlowdown(r.DurationS(), r.Profile.DurationS, part), believed)
 	if !ok {
 		return nil
 	}

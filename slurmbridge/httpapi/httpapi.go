@@ -193,7 +193,7 @@ func MakeReport(st *job.Status) *Report {
 	for i := range st.Snap.Nodes {
 		n := &st.Snap.Nodes[i]
 		for g := range n.GPUs {
-			gpu := GPU{Node: n.Name, GPU: g, Type: n.GPUType, Up: n.Up, Jobs: on[gpuKey{n.Name, g}]}
+			gpu := GPU{Node: n.Name, GPU: g, Type: n.Card(g).Type, Up: n.Up, Jobs: on[gpuKey{n.Name, g}]}
 			if gpu.Jobs == nil {
 				gpu.Jobs = []Job{}
 			}

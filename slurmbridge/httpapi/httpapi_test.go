@@ -216,7 +216,7 @@ func TestReport(t *testing.T) {
 		Apps: map[string]job.App{"7": {Key: "gromacs"}},
 		Snap: &job.Snapshot{
 			At: zero, Release: "22.05.8",
-			Nodes: []job.Node{{Name: "n1", GPUs: 2, GPUType: "titanxp", Up: true}},
+			Nodes: []job.Node{{Name: "n1", GPUs: 2, Cards: []job.Card{{Type: "titanxp"}, {Type: "k80"}}, Up: true}},
 			Jobs: []job.Job{
 				{Ref: "7", User: "ann", State: job.Running, Nodes: "n1", GPUs: gpu, Start: zero.Add(-time.Minute), Request: job.GPURequest{Kind: job.Shares, Count: 50}},
 				{Ref: "8", User: "bob", State: job.Running, Nodes: "n2", GPUs: gpu, Start: zero},
@@ -228,6 +228,9 @@ func TestReport(t *testing.T) {
 	must.OK(t, json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r))
 	if r.Mode != "active" || r.Policy != "pack" || r.Slurm != "22.05.8" || r.LeaseLeft != 40 || r.Waiting != 2 || len(r.GPUs) != 2 {
 		t.Fatalf("%+v", r)
+	}
+	if r.GPUs[0].Type != "titanxp" || r.GPUs[1].Type != "k80" {
+		t.Errorf("cards of two kinds: %+v", r.GPUs)
 	}
 	want := Job{Ref: "7", User: "ann", App: "gromacs", Shares: 50, For: 60}
 	if jobs := r.GPUs[0].Jobs; len(jobs) != 1 || jobs[0] != want {

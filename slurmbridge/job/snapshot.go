@@ -233,6 +233,27 @@ func (n *Node) Card(i int) Card {
 	return Card{Type: n.GPUType, Units: Units}
 }
 
+// Types are the types of the node's GPUs, by index.
+func (n *Node) Types() []string {
+	types := make([]string, n.GPUs)
+	for g := range types {
+		types[g] = n.Card(g).Type
+	}
+	return types
+}
+
+// SetTypes describes the node's GPUs by their types, which Types returned.
+func (n *Node) SetTypes(types []string) {
+	n.GPUs, n.GPUType, n.Cards = len(types), "", nil
+	if len(slices.Compact(slices.Clone(types))) == 1 {
+		n.GPUType = types[0]
+		return
+	}
+	for _, typ := range types {
+		n.Cards = append(n.Cards, Card{Type: typ, Units: Units})
+	}
+}
+
 // GateState is what a poll showed of the gate job.
 type GateState struct {
 	ID string // "" = there is none

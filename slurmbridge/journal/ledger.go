@@ -320,13 +320,14 @@ func (p *pollWriter) gpus() error {
 	for i := range p.st.Snap.Nodes {
 		n := &p.st.Snap.Nodes[i]
 		partitions := strings.Join(n.Partitions, ",")
-		text := fmt.Sprint(n.GPUs, n.GPUType, partitions)
+		types := strings.Join(n.Types(), ",")
+		text := types + " " + partitions
 		if p.hour == hour && p.nodes[n.Name] == text || !n.Up {
 			continue
 		}
 		if err := p.exec(`INSERT INTO bridge_nodes (node, gpus, type, partitions, seen) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT (node) DO UPDATE SET gpus = excluded.gpus, type = excluded.type, partitions = excluded.partitions, seen = excluded.seen`,
-			n.Name, n.GPUs, n.GPUType, partitions, p.at.UnixMilli()); err != nil {
+			n.Name, n.GPUs, types, partitions, p.at.UnixMilli()); err != nil {
 			return err
 		}
 		p.written = append(p.written, func() { p.nodes[n.Name] = text })
@@ -402,10 +403,11 @@ func (j *Journal) Nodes(ctx context.Context, since time.Time) ([]job.Node, error
 	var out []job.Node
 	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
 		n := job.Node{Up: true}
-		var partitions string
-		if err := rows.Scan(&n.Name, &n.GPUs, &n.GPUType, &partitions); err != nil {
+		var types, partitions string
+		if err := rows.Scan(&n.Name, &n.GPUs, &types, &partitions); err != nil {
 			return err
 		}
+		n.SetTypes(strings.Split(types, ","))
 		if partitions != "" {
 			n.Partitions = strings.Split(partitions, ",")
 		}

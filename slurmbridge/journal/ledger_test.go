@@ -175,6 +175,21 @@ func TestLedgerOfShadow(t *testing.T) {
 	}
 }
 
+// A node with cards of several types is read back with the type of each.
+func TestNodesWithCardsOfSeveralTypes(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "db"))
+	st := poll(10)
+	alike, mixed := job.Node{Name: "n1", GPUs: 2, GPUType: "a100"}, job.Node{Name: "n2", GPUs: 2}
+	mixed.Cards = []job.Card{{Type: "a100", Units: job.Units}, {Type: "k80", Units: job.Units}}
+	untyped := job.Node{Name: "n3", GPUs: 3}
+	st.Snap.Nodes = []job.Node{alike, mixed, untyped}
+	for i := range st.Snap.Nodes {
+		st.Snap.Nodes[i].Up, st.Snap.Nodes[i].Partitions = true, []string{"a"}
+	}
+	record(t, l, st)
+	must.Equal(t, must.Get(l.Nodes(t.Context(), at(0)))(t), st.Snap.Nodes)
+}
+
 // An active bridge intends nothing that it doesn't do, and a quiet queue is not
 // written again.
 func TestLedgerIsQuiet(t *testing.T) {

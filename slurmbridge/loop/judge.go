@@ -3,9 +3,11 @@ package loop
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -196,7 +198,7 @@ func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run,
 	ending := b.tracker.Endings[r.Ref]
 	before := b.learned.again[r.Ref]
 	j := &history.Judgement{
-		Run: r, How: how, Spec: b.spec(snap, r.Node), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil, FailsAlone: b.learned.fails[rlcore.Identity{App: r.App, Owner: r.User}],
+		Run: r, How: how, Spec: b.spec(snap, r), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil, FailsAlone: b.learned.fails[rlcore.Identity{App: r.App, Owner: r.User}],
 		MaxDelayS: b.Planner.Decider.Guard.DelayLimitS(), Shadow: b.acting() == job.Shadow,
 	}
 	if ending != nil {
@@ -246,16 +248,21 @@ func (b *Bridge) reportRun(r *history.Run, o *history.Outcome) {
 	}
 }
 
-// spec is the card of a node as the settings describe it.
-func (b *Bridge) spec(snap *job.Snapshot, node string) rlcore.GPUSpec {
-	for i := range snap.Nodes {
-		if snap.Nodes[i].Name == node && b.Card != nil {
-			if spec, ok := b.Card(snap.Nodes[i].GPUType); ok {
-				return spec
-			}
+// spec is the card that a run was on, as the settings describe it; nil = its node isn't known any more, or the run was on
+// cards of several types.
+func (b *Bridge) spec(snap *job.Snapshot, r *history.Run) *rlcore.GPUSpec {
+	at := slices.IndexFunc(snap.Nodes, func(n job.Node) bool { return n.Name == r.Node })
+	if at < 0 || len(r.Devices) == 0 {
+		return nil
+	}
+	card := func(d *gpuprof.GPU) rlcore.GPUSpec { return b.Card.Spec(snap.Nodes[at].Card(d.Index).Type) }
+	spec := card(&r.Devices[0])
+	for i := range r.Devices {
+		if card(&r.Devices[i]) != spec {
+			return nil
 		}
 	}
-	return rlcore.GPUSpec{}
+	return &spec
 }
 
 // runAlone requeues a job that failed because of its co-runners. It is the member of a group again

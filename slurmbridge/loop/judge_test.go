@@ -447,6 +447,46 @@ func TestContracts(t *testing.T) {
 	must.Equal(t, predict(beliefs, p, q), after, "what is believed")
 }
 
+// On a node with cards of two kinds a run teaches about the card that it was on, not about the node: each kind has its way
+// of sharing, and its own law.
+func TestLessonsAreOfTheCard(t *testing.T) {
+	mixed := node("n1", 2, 8)
+	mixed.GPUType, mixed.Cards = "", []job.Card{{Type: "titanxp", Units: 100}, {Type: "k80", Units: 100}}
+	m := newModel(mixed)
+	l := &ledger{}
+	b, beliefs := learning(m, newMemory(), l)
+	cards := map[string]rlcore.GPUSpec{
+		"titanxp": {Model: "titan xp", MemMiB: 12196, MaxClients: 16}, "k80": {Model: "k80", MemMiB: 11441, MaxClients: 16, Sharing: contention.TimeSlice.Name},
+	}
+	b.Card = func(typ string) (rlcore.GPUSpec, bool) { spec, ok := cards[typ]; return spec, ok }
+	tick(t, b, m, time.Second)
+	p, q := app("victim", 60, 0.3, 2000), app("neighbour", 60, 0.3, 2000)
+	believed := func(typ string) rlcore.Prediction {
+		dst, spec := make([]rlcore.Prediction, 2), cards[typ]
+		beliefs.Predict(dst, &spec, []*rlcore.Profile{p, q})
+		return dst[0]
+	}
+	for _, c := range []struct {
+		index        int
+		taught, left string
+	}{{1, "k80", "titanxp"}, {0, "titanxp", "k80"}} {
+		taught, left, before := believed(c.taught), believed(c.left), len(l.runs)
+		v, n := m.submit("ann", 90*time.Second, p, true), m.submit("ann", 90*time.Second, q, true)
+		for !v.ended || !n.ended {
+			tick(t, b, m, time.Second)
+		}
+		l.record(m, v, n)
+		l.runs[before].Devices[0].Index = c.index
+		tick(t, b, m, 3*time.Second)
+		if o := l.kept[len(l.kept)-1]; o.Lesson == nil || o.Lesson.Card != cards[c.taught].Model || o.Lesson.Sharing != cards[c.taught].Sharing {
+			t.Fatalf("a run on GPU %d taught %+v", c.index, o.Lesson)
+		}
+		if now := believed(c.taught); now.Slowdown <= taught.Slowdown || believed(c.left) != left {
+			t.Errorf("after a run on the %s, slower than predicted, %+v is believed of it, %+v before; of the %s %+v, %+v before", c.taught, now, taught, c.left, believed(c.left), left)
+		}
+	}
+}
+
 // TestRecordBeforeLook: a record that is there before a look has seen its job end waits
 // for the next one.
 func TestRecordBeforeLook(t *testing.T) {

@@ -120,7 +120,7 @@ func (in *Input) largestMiB() float64 {
 	for i := range in.Snap.Nodes {
 		n := &in.Snap.Nodes[i]
 		for g := range n.GPUs {
-			most = max(most, in.spec(n.Card(g).Type).MemMiB)
+			most = max(most, in.Card.Spec(n.Card(g).Type).MemMiB)
 		}
 	}
 	return most

@@ -144,16 +144,16 @@ func (v *view) addNode(node *job.Node) {
 		v.gpus = append(v.gpus, gpuRef{node, i, len(v.nodes[node.Name]), v.in.Models[job.GPUAddr{Node: node.Name, GPU: i}]})
 		v.nodes[node.Name] = append(v.nodes[node.Name], g)
 		v.State.GPUs = append(v.State.GPUs, rlcore.GPU{
-			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: v.in.spec(c.Type),
+			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: v.in.Card.Spec(c.Type),
 			Card: v.gpus[g].model, FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
 		})
 	}
 }
 
-// spec describes a GPU type; an unknown one has one job at a time.
-func (in *Input) spec(typ string) rlcore.GPUSpec {
-	if in.Card != nil {
-		if spec, known := in.Card(typ); known {
+// Spec describes a GPU type; an unknown one has one job at a time.
+func (c Card) Spec(typ string) rlcore.GPUSpec {
+	if c != nil {
+		if spec, known := c(typ); known {
 			return spec
 		}
 	}

@@ -194,11 +194,12 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 	places := map[string][]int{} // GPUs by partition
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
-		spec, ok := w.Card(n.GPUType)
-		if !ok {
-			spec = rlcore.GPUSpec{Model: n.GPUType, MemMiB: 1 << 20, MaxClients: 1} // nothing shares it
-		}
-		for range n.GPUs {
+		for g := range n.GPUs {
+			typ := n.Card(g).Type
+			spec, ok := w.Card(typ)
+			if !ok {
+				spec = rlcore.GPUSpec{Model: typ, MemMiB: 1 << 20, MaxClients: 1} // nothing shares it
+			}
 			for _, p := range n.Partitions {
 				places[p] = append(places[p], len(cfg.GPUs))
 			}
