@@ -351,8 +351,9 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 	if err != nil || len(unjudged) != 2 {
 		t.Fatal(unjudged, err)
 	}
+	card := rlcore.TitanXp
 	for i := range unjudged {
-		judge := history.Judgement{Run: &unjudged[i], How: job.Description{State: "COMPLETED"}, Spec: rlcore.TitanXp}
+		judge := history.Judgement{Run: &unjudged[i], How: job.Description{State: "COMPLETED"}, Spec: &card}
 		o := judge.Judge(interference.New(&contention.MPS))
 		must.OK(t, h.Keep(ctx, &o))
 	}
