@@ -26,7 +26,7 @@ func oneGPU(s *script) map[string]lua.LValue {
 
 // withRules writes a fresh gate file with the rules of a policy.
 func withRules(t rapid.TB, file string, p *adopt.Policy, more string, unbilled ...string) {
-	lines, err := p.Lines(func(string) bool { return false }, unbilled)
+	lines, err := p.Lines(func(*adopt.Rule) bool { return false }, unbilled)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestRequestsThatAreAdopted(t *testing.T) {
 // Rules that the script couldn't read all of are none.
 func TestTooManyRules(t *testing.T) {
 	p := &adopt.Policy{Active: true, Percent: 100, Rules: []adopt.Rule{{Accounts: slices.Repeat([]string{strings.Repeat("x", 100)}, 600)}}}
-	if lines, err := p.Lines(func(string) bool { return false }, nil); err == nil || lines != "" {
+	if lines, err := p.Lines(func(*adopt.Rule) bool { return false }, nil); err == nil || lines != "" {
 		t.Errorf("%d bytes, %v", len(lines), err)
 	}
 }

@@ -169,7 +169,7 @@ const MostLines = 48 << 10
 // in unbilled partitions if jobs are to be charged. Users are numbers
 // there; unknown ones are left out, and with them a rule that names no other. It returns an error where the script couldn't
 // read all of them.
-func (p *Policy) Lines(stopped func(rule string) bool, unbilled []string) (string, error) {
+func (p *Policy) Lines(stopped func(*Rule) bool, unbilled []string) (string, error) {
 	if p == nil || !p.Active || len(p.Rules) == 0 || p.Percent == 0 {
 		return "", nil
 	}
@@ -186,7 +186,7 @@ func (p *Policy) Lines(stopped func(rule string) bool, unbilled []string) (strin
 		}
 		r.Users = known
 		line := "adopt=" // followed by some word: the script reads no empty values
-		if r.Never || stopped(p.Rules[i].String()) {
+		if r.Never || stopped(&p.Rules[i]) {
 			line += "never "
 		}
 		if r.PerNode {

@@ -85,13 +85,13 @@ func TestWhatFollowsFromBrokenContracts(t *testing.T) {
 	if b.Broke(other, "theory", "partition gpu", at.Add(time.Hour)) || b.Broke(other, "lab", "partition gpu", at.Add(25*time.Hour)) {
 		t.Error("of two accounts, or on two days, they stop the rule")
 	}
-	if !b.Broke(md, "lab", "partition gpu", at.Add(26*time.Hour)) || !b.Stopped("partition gpu", at.Add(27*time.Hour)) || b.Stopped("partition long", at) {
+	if !b.Broke(md, "lab", "partition gpu", at.Add(26*time.Hour)) || !b.Stops(&Rule{Partitions: []string{"gpu"}}, at.Add(27*time.Hour)) || b.Stops(&Rule{Partitions: []string{"long"}}, at) {
 		t.Error("two of an account within a day don't stop the rule, or stop another")
 	}
 	if apps, rules := b.Count(at.Add(27 * time.Hour)); apps != 2 || rules != 1 {
 		t.Errorf("%d applications, %d rules", apps, rules)
 	}
-	if b.Stopped("partition gpu", at.Add(26*time.Hour+BannedFor)) {
+	if b.Stops(&Rule{Partitions: []string{"gpu"}}, at.Add(26*time.Hour+BannedFor)) {
 		t.Error("it is stopped for more than a week")
 	}
 }

@@ -36,6 +36,8 @@ func (b *Bans) Broke(app rlcore.Identity, account, rule string, at time.Time) (s
 		b.apps[app] = at
 	}
 	maps.DeleteFunc(b.apps, func(_ rlcore.Identity, last time.Time) bool { return at.Sub(last) > BannedFor })
+	maps.DeleteFunc(b.stopped, func(_ string, last time.Time) bool { return at.Sub(last) > BannedFor })
+	maps.DeleteFunc(b.ends, func(_ origin, all []time.Time) bool { return at.Sub(all[len(all)-1]) > countedFor })
 	of := origin{rule, account}
 	ends := slices.DeleteFunc(append(b.ends[of], at), func(t time.Time) bool { return at.Sub(t) > countedFor })
 	b.ends[of] = ends[max(0, len(ends)-mostOfOneAt):]
@@ -55,12 +57,12 @@ func (b *Bans) Bars(app rlcore.Identity, at time.Time) bool {
 	return is && at.Sub(last) < BannedFor
 }
 
-// Stopped reports whether a rule is stopped now.
-func (b *Bans) Stopped(rule string, at time.Time) bool {
-	if b == nil {
+// Stops reports whether a rule is stopped now.
+func (b *Bans) Stops(rule *Rule, at time.Time) bool {
+	if b == nil || len(b.stopped) == 0 { // the text of a rule isn't made for nothing
 		return false
 	}
-	last, is := b.stopped[rule]
+	last, is := b.stopped[rule.String()]
 	return is && at.Sub(last) < BannedFor
 }
 
@@ -71,8 +73,8 @@ func (b *Bans) Count(at time.Time) (apps, rules int) {
 			apps++
 		}
 	}
-	for rule := range b.stopped {
-		if b.Stopped(rule, at) {
+	for _, last := range b.stopped {
+		if at.Sub(last) < BannedFor {
 			rules++
 		}
 	}

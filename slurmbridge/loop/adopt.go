@@ -14,7 +14,7 @@ func (b *Bridge) adoptLines(snap *job.Snapshot) string {
 	if snap.GivesUsedGPUs || b.Adopt == nil {
 		return ""
 	}
-	lines, err := b.Adopt.Lines(func(rule string) bool { return b.learned.bans.Stopped(rule, snap.At) }, snap.Unbilled)
+	lines, err := b.Adopt.Lines(func(r *adopt.Rule) bool { return b.learned.bans.Stops(r, snap.At) }, snap.Unbilled)
 	b.complain("adopt", err)
 	return lines
 }

@@ -26,17 +26,18 @@ func (r *pass) fillAll() {
 // awake first.
 func (r *pass) startable() []int {
 	var out []int
-	for g := range r.State.GPUs {
-		card := &r.State.GPUs[g]
-		if card.FreeShares() > 0 && (len(card.Running) == 0 || r.Join) && !r.closed[g] && !r.unsettled[card.Node] && r.Decider.Guard.Claimed(g) == "" {
+	for g := range r.now.GPUs {
+		card := &r.now.GPUs[g]
+		joins := len(card.Running) == 0 || r.Join
+		if card.FreeShares() > 0 && joins && !r.closed[g] && !r.unsettled[card.Node] && r.guard.Claimed(g) == "" {
 			out = append(out, g)
 		}
 	}
 	rank := func(g int) int {
 		if r.gpus[g].node.Asleep {
-			return 1 - 2*r.State.GPUs[g].FreeShares()
+			return 1 - 2*r.now.GPUs[g].FreeShares()
 		}
-		return -2 * r.State.GPUs[g].FreeShares()
+		return -2 * r.now.GPUs[g].FreeShares()
 	}
 	slices.SortStableFunc(out, func(a, b int) int { return rank(a) - rank(b) })
 	return out
@@ -46,37 +47,47 @@ func (r *pass) startable() []int {
 // a group job by job. alone: where a group is refused, its first job may start alone. again: the policy wants a group
 // on an idle GPU that can't be led there now.
 func (r *pass) fill(g int, alone bool) (again bool) {
-	kind := job.Join
+	kind, node := job.Join, r.gpus[g].node.Name
+	here := func(p placement) bool { return p.gpu == g }
 	switch {
-	case len(r.State.GPUs[g].Running) == 0:
+	case len(r.now.GPUs[g].Running) == 0:
 		kind = job.StartNow
-	case slices.ContainsFunc(r.drafts, func(d *draft) bool { return d.gpu == g }):
+	case slices.ContainsFunc(r.placed[node], here):
 		return false // groups have exchanged the node's idle GPUs
 	}
-	var d *draft
-	defer func() {
-		if d != nil {
-			r.reseat(d.group.Node, nil)
-		}
-	}()
+	number := int64(0) // of the group
 	for dec := r.choose(g, kind); dec.Combo != 0; dec = r.choose(g, kind) {
-		more, why := r.make(g, kind, d, dec.Jobs(), dec.Score, false)
+		before := r.checkpoint(node)
+		grown, why := r.draft(g, kind, number, dec.Jobs(), dec.Score, false)
 		if why != placed {
-			if d == nil && kind == job.StartNow && alone && (why == refused || r.mostLeft < 0) {
-				d, _ = r.make(g, kind, nil, dec.Jobs()[:1], dec.Score, true)
+			r.rollBack(before)
+			first := number == 0 && kind == job.StartNow
+			if first && alone && (why == refused || r.checks < 0) {
+				if number, why = r.draft(g, kind, 0, dec.Jobs()[:1], dec.Score, true); why != placed {
+					r.rollBack(before)
+					number = 0
+				}
 			}
-			return d == nil && kind == job.StartNow
-		}
-		if d, g = more, more.gpu; !r.Join || d.group.Members[0].Tried {
+			again = first && number == 0
 			break
 		}
+		number = grown
+		r.refresh(node, number)
+		m := r.members(number)
+		if !r.Join || m[0].tried {
+			break
+		}
+		g = m[0].gpu
 	}
-	return false
+	if number != 0 {
+		r.refresh(node, 0)
+	}
+	return again
 }
 
 // choose lets the policy choose among the jobs of GPU g's window.
 func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
-	w := rlcore.NewWindow(r.window, &r.State, g, r.width(g, kind))
+	w := rlcore.NewWindow(r.window, &r.now, g, r.width(g, kind))
 	r.window = w.Jobs
 	dec := r.Decider.Choose(w)
 	if dec.Broken {
@@ -92,7 +103,7 @@ func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
 func (r *pass) width(g int, kind job.GroupKind) int {
 	idle := 0
 	for _, k := range r.nodes[r.gpus[g].node.Name] {
-		if len(r.State.GPUs[k].Running) == 0 && !r.closed[k] {
+		if len(r.now.GPUs[k].Running) == 0 && !r.closed[k] {
 			idle++
 		}
 	}
@@ -100,5 +111,5 @@ func (r *pass) width(g int, kind job.GroupKind) int {
 	if kind != job.StartNow || idle < 2 {
 		return m
 	}
-	return min(m, r.Decider.Guard.Members(&r.State.GPUs[g].Spec)+1)
+	return min(m, r.guard.Members(&r.now.GPUs[g].Spec)+1)
 }

@@ -13,156 +13,128 @@ import (
 // groups on their way to the node, with each other and with the running jobs, where their shares fit. Numbers that lead
 // a job to its GPU (see rule) only make that likely.
 
-// floater is a job on its way to a node with several GPUs.
-type floater struct {
-	rlcore.Running       // as it will run
-	group          int64 // number of its group; 0 = the job runs
-	gpu            int   // the one that it is meant for
+// mostChecks bounds the sets that a plan lets the guard check. A group that needs more waits for the next plan.
+const mostChecks = 20000
+
+// meeting checks which jobs could meet on a GPU.
+type meeting struct {
+	guard  *rlcore.Guard
+	spec   *rlcore.GPUSpec
+	nowS   float64
+	checks *int // that are left, of mostChecks
+	guests []guest
+	there  int // the first so many guests run on the GPU
+	set    []rlcore.Running
+	of     []*guest // the same
+	// meant reports whether a job is meant for the GPU, or for an empty one of the same kind.
+	meant func(p *placement) bool
 }
 
-// kind is what the guard's answer about a job depends on.
-type kind struct {
-	profile                              *rlcore.Profile
-	user, array, rank                    string
-	limit, deadline, slowdown, mem, done float64
-	elapsed                              float64
-	noShare, arrayOnly, limitFixed       bool
-	shares                               int
-}
-
-// mostMeetings bounds the sets that a plan lets the guard check. A group that needs more waits for the next plan.
-const mostMeetings = 20000
-
-// coLocation checks which jobs could meet on a GPU.
-type coLocation struct {
-	guard *rlcore.Guard
-	spec  *rlcore.GPUSpec
-	nowS  float64
-	left  *int // of mostMeetings
-	items []member
-	there int // the first so many of items run on the GPU
-	set   []rlcore.Running
-	of    []*member // the same
-	// meant reports whether a floater is meant for the GPU, or for an empty one of the same kind.
-	meant func(f *floater) bool
-}
-
-// member is a job that could share a GPU.
-type member struct {
-	floater
-	kind  kind
-	fresh bool
-}
-
-func newMember(f floater, fresh bool) member {
-	x := &f.Running
-	return member{floater: f, fresh: fresh, kind: kind{
-		profile: x.Profile, user: x.User, limit: x.LimitS, deadline: x.DeadlineS, slowdown: x.MaxSlowdown, mem: x.MemLimitMiB,
-		done: x.DoneS, elapsed: x.ElapsedS, noShare: x.NoShare, arrayOnly: x.ArrayOnly, limitFixed: x.LimitFixed, shares: x.Shares, array: x.Array, rank: x.Rank,
-	}}
+// guest is a job that could share a GPU.
+type guest struct {
+	placement
+	like  rlcore.Alike
+	fresh bool // its shares are new
 }
 
 // app names what the job runs, "" = not known.
-func (m *member) app() string {
+func (m *guest) app() string {
 	if m.Profile == nil {
 		return ""
 	}
 	return m.Profile.App
 }
 
-// meets reports whether the guard allows all meetings that the fresh floaters make possible: with each other, with the
-// other floaters and with the running jobs of a GPU. spent: there are too many sets to check.
-func (v *view) meets(guard *rlcore.Guard, left *int, node string, fresh, others []floater) (ok, spent bool) {
-	var all []member
-	n := 0 // of them are fresh
-	for i, f := range slices.Concat(fresh, others) {
-		if f.Shares < job.Units {
-			all = append(all, newMember(f, i < len(fresh)))
+// meets reports whether the guard allows all meetings that the fresh placements make possible: with each other, with the
+// others and with the running jobs of a GPU. spent: there are too many sets to check.
+func (p *poll) meets(guard *rlcore.Guard, checks *int, node string, fresh, others []placement) (ok, spent bool) {
+	var all []guest
+	for i, list := range [][]placement{fresh, others} {
+		from := len(all)
+		for _, x := range list {
+			if x.Shares < job.Units {
+				all = append(all, guest{x, x.Alike(), i == 0})
+			}
 		}
-		if i < len(fresh) {
-			n = len(all)
-		}
-	}
-	for _, part := range [][]member{all[:n], all[n:]} {
-		slices.SortStableFunc(part, func(a, b member) int { // jobs of one kind next to each other, where that is cheap
+		slices.SortStableFunc(all[from:], func(a, b guest) int { // those alike next to each other, where that is cheap
 			return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.app(), b.app()), cmp.Compare(a.Shares, b.Shares), cmp.Compare(a.LimitS, b.LimitS))
 		})
 	}
 	seen := map[rlcore.GPUSpec]bool{}
-	for _, g := range v.nodes[node] {
-		c := coLocation{guard: guard, spec: &v.State.GPUs[g].Spec, nowS: v.State.NowS, left: left, items: all}
-		c.meant = func(f *floater) bool { return v.State.GPUs[f.gpu].Spec == *c.spec }
-		if !seen[*c.spec] {
-			if ok, _ = c.grow(0, job.Units, false); !ok {
-				return false, *left < 0
+	for _, g := range p.nodes[node] {
+		m := meeting{guard: guard, spec: &p.State.GPUs[g].Spec, nowS: p.State.NowS, checks: checks, guests: all}
+		m.meant = func(x *placement) bool { return p.State.GPUs[x.gpu].Spec == *m.spec }
+		if !seen[*m.spec] {
+			if ok, _ = m.grow(0, job.Units, false); !ok {
+				return false, *checks < 0
 			}
 		}
-		seen[*c.spec] = true
-		if len(v.present[g]) == 0 || v.present[g][0].Whole {
+		seen[*m.spec] = true
+		if len(p.present[g]) == 0 || p.present[g][0].Whole {
 			continue
 		}
-		c.items, c.there = nil, len(v.present[g])
-		for _, x := range v.present[g] {
-			c.items = append(c.items, newMember(floater{Running: x}, false))
+		m.guests, m.there = nil, len(p.present[g])
+		for _, x := range p.present[g] {
+			m.guests = append(m.guests, guest{placement{Running: x}, x.Alike(), false})
 		}
-		c.items = append(c.items, all...)
-		c.meant = func(f *floater) bool { return f.gpu == g }
-		if ok, _ = c.grow(0, job.Units, false); !ok {
-			return false, *left < 0
+		m.guests = append(m.guests, all...)
+		m.meant = func(x *placement) bool { return x.gpu == g }
+		if ok, _ = m.grow(0, job.Units, false); !ok {
+			return false, *checks < 0
 		}
 	}
 	return true, false
 }
 
-// grow checks every set that the present one can grow into with the items from the given index on, while shares are
-// free. After an allowed set it skips sets with another job of the same kind in that place. fresh: the set has a fresh
-// member. plain: the answer holds for all sets of such kinds.
-func (c *coLocation) grow(from, free int, fresh bool) (ok, plain bool) {
-	var last kind
+// grow checks every set that the present one can grow into with the guests from the given index on, while shares are
+// free. After an allowed set it skips sets with a job like the last one in its place. fresh: the set has a job with new
+// shares. general: what is returned is true of all sets of jobs like these.
+func (m *meeting) grow(from, free int, fresh bool) (ok, general bool) {
+	var last rlcore.Alike
 	known := false // the answer about last is known
-	plain = true
-	for i := from; i < len(c.items); i++ {
-		m := &c.items[i]
-		apart := i >= c.there && (!fresh && !m.fresh || c.there > 0 && len(c.set) == 0)
-		if m.Shares > free || apart || known && m.kind == last {
+	general = true
+	for i := from; i < len(m.guests); i++ {
+		x := &m.guests[i]
+		apart := i >= m.there && (!fresh && !x.fresh || m.there > 0 && len(m.set) == 0)
+		if x.Shares > free || apart || known && x.like == last {
 			continue
 		}
-		c.set, c.of = append(c.set, m.Running), append(c.of, m)
-		isFresh := fresh || m.fresh
+		m.set, m.of = append(m.set, x.Running), append(m.of, x)
+		isFresh := fresh || x.fresh
 		ok, known = true, true
-		if isFresh && len(c.set) > 1 {
-			*c.left--
-			ok = *c.left >= 0
-			if ok && c.guard.Together(c.spec, c.set, c.nowS) != rlcore.Allowed {
-				ok, known = c.planned(), false
+		if isFresh && len(m.set) > 1 {
+			*m.checks--
+			ok = *m.checks >= 0
+			if ok && m.guard.Together(m.spec, m.set, m.nowS) != rlcore.Allowed {
+				ok, known = m.planned(), false
 			}
 		}
 		if ok {
-			var same bool
-			ok, same = c.grow(i+1, free-m.Shares, isFresh)
-			known = known && same
+			var always bool
+			ok, always = m.grow(i+1, free-x.Shares, isFresh)
+			known = known && always
 		}
-		c.set, c.of = c.set[:len(c.set)-1], c.of[:len(c.of)-1]
+		m.set, m.of = m.set[:len(m.set)-1], m.of[:len(m.of)-1]
 		if !ok {
 			return false, false
 		}
-		last, plain = m.kind, plain && known
+		last, general = x.like, general && known
 	}
-	return true, plain
+	return true, general
 }
 
 // planned reports whether the set is a group, or a part of one, on its own GPU: the guard has allowed it for the moment
 // of its start.
-func (c *coLocation) planned() bool {
-	var of *member
-	for _, m := range c.of {
-		if m.group == 0 { // it runs
+func (m *meeting) planned() bool {
+	var of *guest
+	for _, x := range m.of {
+		if x.group == 0 { // it runs
 			continue
 		}
-		if of != nil && of.group != m.group {
+		if of != nil && of.group != x.group {
 			return false
 		}
-		of = m
+		of = x
 	}
-	return of != nil && c.meant(&of.floater)
+	return of != nil && m.meant(&of.placement)
 }

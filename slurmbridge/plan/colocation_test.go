@@ -8,7 +8,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // slow predicts that sharing makes each job take longer by the given factor.
@@ -21,10 +20,9 @@ func (s slow) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, _ []*rlcore.Pr
 }
 
 // mayMeet reports whether the guard lets fresh members start on a node with two idle GPUs to which others are on their way.
-func mayMeet(guard *rlcore.Guard, fresh, others []floater) bool {
-	v := newView(withCards(snapshot()), &job.PartitionFilter{}, false)
-	left := mostMeetings
-	ok, _ := v.meets(guard, &left, "n1", fresh, others)
+func mayMeet(guard *rlcore.Guard, fresh, others []placement) bool {
+	checks := mostChecks
+	ok, _ := newPoll(withCards(snapshot())).meets(guard, &checks, "n1", fresh, others)
 	return ok
 }
 
@@ -33,15 +31,15 @@ func mayMeet(guard *rlcore.Guard, fresh, others []floater) bool {
 func TestAFixedLimitIsCheckedInEveryOrder(t *testing.T) {
 	guard := rlcore.NewGuard(rlcore.Rules{Predictor: slow(1.5), ExtendLimit: true})
 	profile := &rlcore.Profile{App: "app", DurationS: 3000, PeriodS: 3000, Series: []rlcore.Use{{MemMiB: 100}}}
-	onItsWay := func(id string, fixed bool, group int64) floater {
+	onItsWay := func(id string, fixed bool, group int64) placement {
 		x := rlcore.Running{Shares: 50, Job: rlcore.Job{ID: id, Profile: profile, LimitS: 3600, LimitFixed: fixed, MaxSlowdown: 2}}
-		return floater{Running: x, group: group}
+		return placement{Running: x, group: group}
 	}
 	raised, fixed, fresh := onItsWay("raised", false, 1), onItsWay("fixed", true, 2), onItsWay("fresh", false, -1)
-	must.Equal(t, mayMeet(guard, []floater{fresh}, []floater{raised}), true)
-	must.Equal(t, mayMeet(guard, []floater{fresh}, []floater{fixed}), false)
-	must.Equal(t, mayMeet(guard, []floater{fresh}, []floater{raised, fixed}), false)
-	must.Equal(t, mayMeet(guard, []floater{fresh}, []floater{fixed, raised}), false)
+	must.Equal(t, mayMeet(guard, []placement{fresh}, []placement{raised}), true)
+	must.Equal(t, mayMeet(guard, []placement{fresh}, []placement{fixed}), false)
+	must.Equal(t, mayMeet(guard, []placement{fresh}, []placement{raised, fixed}), false)
+	must.Equal(t, mayMeet(guard, []placement{fresh}, []placement{fixed, raised}), false)
 }
 
 // Whatever jobs are on their way, the order in which they are listed doesn't matter.
@@ -52,7 +50,7 @@ func TestMeetingsDoNotDependOnOrder(t *testing.T) {
 		for _, mib := range []float64{100, 5000, 9000} {
 			profiles = append(profiles, &rlcore.Profile{App: "app", DurationS: 3000, PeriodS: 3000, Series: []rlcore.Use{{MemMiB: mib}}})
 		}
-		some := rapid.Custom(func(t *rapid.T) floater {
+		some := rapid.Custom(func(t *rapid.T) placement {
 			b := rapid.Bool()
 			x := rlcore.Running{Shares: rapid.SampledFrom([]int{30, 50}).Draw(t, "shares")}
 			x.Profile = rapid.SampledFrom(profiles).Draw(t, "profile")
@@ -60,7 +58,7 @@ func TestMeetingsDoNotDependOnOrder(t *testing.T) {
 			x.LimitS = rapid.SampledFrom([]float64{3600, 36000}).Draw(t, "limit")
 			x.LimitFixed, x.NoShare = b.Draw(t, "fixed"), rapid.IntRange(0, 9).Draw(t, "alone") == 0
 			x.MaxSlowdown = rapid.SampledFrom([]float64{1.4, 2}).Draw(t, "contract")
-			return floater{Running: x, group: int64(rapid.IntRange(1, 3).Draw(t, "group"))}
+			return placement{Running: x, group: int64(rapid.IntRange(1, 3).Draw(t, "group"))}
 		})
 		fresh := rapid.SliceOfN(some, 1, 3).Draw(t, "fresh")
 		others := rapid.SliceOfN(some, 0, 4).Draw(t, "others")

@@ -19,7 +19,7 @@ const (
 
 // explain records what a decision considered of each job in its window.
 func (r *pass) explain(dec *rlcore.Decision) {
-	r.ends = r.Decider.Guard.Expect(r.ends, &dec.Window, dec.Combo)
+	r.ends = r.guard.Expect(r.ends, &dec.Window, dec.Combo)
 	for i := range dec.Window.Jobs {
 		e := r.explanation(dec.Window.Job(i))
 		if len(dec.Window.Jobs)+len(dec.Window.Card().Running) > 1 {
@@ -29,7 +29,7 @@ func (r *pass) explain(dec *rlcore.Decision) {
 		if p := dec.Window.Job(i).Profile; p != nil {
 			e.Preallocates = p.Preallocating(dec.Window.Card().Spec.MemMiB)
 		}
-		if t := r.Decider.Guard.FreeInS(dec.Window.GPU); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
+		if t := r.guard.FreeInS(dec.Window.GPU); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
 			e.FreeInS = t
 		}
 		r.considered(e, dec, i)
@@ -48,9 +48,9 @@ func (r *pass) explanation(j *rlcore.Job) *job.Explanation {
 	e := r.plan.Explanations[j.ID]
 	if e == nil {
 		e = &job.Explanation{
-			At: r.in.Snap.At, Ref: j.ID, App: r.in.Apps[j.ID].Key, Known: j.Profile != nil,
-			LatestDelayS: max(0, r.Decider.Guard.DelayLimitS()-j.DelayedS), FreeInS: -1,
-			PlainEnd: tracker.Time(j.PlainEndS), Ignored: r.in.Terms[j.ID].Ignored,
+			At: r.Snap.At, Ref: j.ID, App: r.Apps[j.ID].Key, Known: j.Profile != nil,
+			LatestDelayS: max(0, r.guard.DelayLimitS()-j.DelayedS), FreeInS: -1,
+			PlainEnd: tracker.Time(j.PlainEndS), Ignored: r.Terms[j.ID].Ignored,
 		}
 		r.plan.Explanations[j.ID] = e
 	}
@@ -79,7 +79,7 @@ func (r *pass) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
 				members = append(members, w.Job(m).Profile)
 			}
 		}
-		if predicted := predict(r.Decider.Guard.Predictor, &w.Card().Spec, members); predicted != nil {
+		if predicted := predict(r.guard.Predictor, &w.Card().Spec, members); predicted != nil {
 			for _, p := range predicted[len(w.Card().Running):] {
 				c.Slowdown = append(c.Slowdown, p.Slowdown)
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // Planner turns an input into a plan. It is not safe for concurrent use: the decider keeps scratch.
@@ -30,16 +31,6 @@ type Planner struct {
 	Objective string
 }
 
-// leavesRoom reports whether groups leave shares free for a later join.
-func (p *Planner) leavesRoom(in *Input) bool {
-	return p.Room && policy.Shares(p.Decider.Policy) && (p.RoomAnyway || in.Snap.At.Sub(in.Tracker.Handwritten) > handwrittenFor)
-}
-
-// handwritten reports whether jobs with shares written by hand have been seen lately.
-func (in *Input) handwritten() bool {
-	return in.Tracker.HandwrittenSeen && in.Snap.At.Sub(in.Tracker.Handwritten) <= handwrittenFor
-}
-
 // handwrittenFor is how long groups leave no room after the last job with shares written by hand: such a job starts
 // next to any other, unchecked.
 const handwrittenFor = 7 * 24 * time.Hour
@@ -47,64 +38,80 @@ const handwrittenFor = 7 * 24 * time.Hour
 // Window is the number of waiting jobs that a decision considers.
 func (p *Planner) Window() int { return p.Decider.Window() }
 
-// Plan makes one pass through its stages: queue, promise, choice and seats, changes, explanation. Without a gate no
-// group is made: nothing could hold the members back while the group is prepared.
+// leavesRoom reports whether groups leave shares free for a later join.
+func (r *pass) leavesRoom() bool {
+	return r.Room && policy.Shares(r.Decider.Policy) &&
+		(r.RoomAnyway || r.Snap.At.Sub(r.Tracker.Handwritten) > handwrittenFor)
+}
+
+// handwritten reports whether jobs with shares written by hand have been seen lately.
+func (r *pass) handwritten() bool {
+	return r.Tracker.HandwrittenSeen && r.Snap.At.Sub(r.Tracker.Handwritten) <= handwrittenFor
+}
+
+// Plan makes one pass through its stages: poll and queue, plain Slurm's schedule, choice and seats, changes, explanation.
+// Without a gate no group is made: nothing could hold the members back while the group is prepared.
 func (p *Planner) Plan(in *Input) *job.Plan {
-	v := newView(in, &p.Partitions, p.DivideHost)
-	r := &pass{
-		Planner: p, view: v, in: in, mostLeft: mostMeetings,
-		plan: &job.Plan{
-			At: in.Snap.At, Explanations: map[string]*job.Explanation{}, Unstarted: v.unstarted,
-			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},
-			Idle:    map[string]bool{}, Limited: v.limited, Starts: map[string]time.Time{},
-			Unfit: v.unfit, NotAdopted: v.notAdopted, InCompany: map[string]bool{}, Order: map[string]int{},
-		},
+	q := newQueue(newPoll(in), &p.Partitions, p.DivideHost)
+	plain := q.schedulePlain()
+	r := &pass{Planner: p, queue: q, statement: newStatement(q.poll, q.waiting, p.Decider.Guard), checks: mostChecks}
+	r.plan = &job.Plan{
+		At: in.Snap.At, Plain: plain, Running: &q.State, Unstarted: q.unstarted, Limited: q.limited,
+		Unfit: q.unfit, NotAdopted: q.notAdopted, Explanations: map[string]*job.Explanation{}, Idle: map[string]bool{},
+		Starts: map[string]time.Time{}, InCompany: map[string]bool{}, Order: map[string]int{},
 	}
-	r.plan.Plain = v.promise()
-	p.Decider.Guard.Begin(&v.State)
+	r.guard.Begin(&r.now)
 	mayGroup := in.Gate != "" && !in.Unproved || in.Shadow
 	if mayGroup {
 		r.fillAll()
 	}
-	r.makeAll()
-	p.Decider.Guard.Begin(&v.State) // of the jobs that are left
+	r.makeGroups()
+	r.guard.Begin(&r.now) // of the jobs that are left
 	if mayGroup {
 		r.keepTurns()
 	}
 	r.noteWaiting()
-	r.plan.Repairs = slices.Concat(r.plan.Repairs, v.gate, v.ungate)
+	r.plan.Repairs = slices.Concat(r.plan.Repairs, q.gate, q.ungated)
 	return r.plan
 }
 
 // pass is one call of Plan.
 type pass struct {
 	*Planner
-	*view
-	in     *Input
+	*queue
+	*statement
 	plan   *job.Plan
-	drafts []*draft
-	window []int
+	window []int     // storage of choose
 	ends   []float64 // storage of explain
-	// mostLeft is the number of sets of jobs that the guard may still check; see meets.
-	mostLeft int
+	checks int       // that are left; see meets
 }
 
-// makeAll turns the drafts into changes.
-func (r *pass) makeAll() {
+// makeGroups turns the groups into changes.
+func (r *pass) makeGroups() {
 	var refs []string
-	for _, d := range r.drafts {
-		if r.alone(d) {
-			r.letGo(r.jobs[d.group.Members[0].Ref], job.UnfitNoPartner, "")
+	for i, of := range r.groups {
+		number := -1 - int64(i)
+		members := r.members(number)
+		if r.alone(number) {
+			r.ungate(r.jobs[members[0].ID], job.UnfitNoPartner, "")
 			continue
 		}
-		r.plan.Groups = append(r.plan.Groups, release.Make(&d.group, r.jobs, r.gpus[d.gpu].node.Sharing))
-		for _, ref := range d.group.Refs() {
+		on := r.gpus[members[0].gpu]
+		g := job.Group{
+			Kind: of.kind, State: job.Preparing, Node: on.node.Name, GPU: on.index, Decided: r.Snap.At, Score: of.score,
+			Policy: r.Decider.Policy.Name(), Members: r.membersOf(members),
+			// A job that starts alone on an idle GPU could start on any, but with several nodes it might take the GPU of
+			// another group.
+			Pinned: len(members) > 1 || of.kind == job.Join || len(r.Snap.Nodes) > 1,
+		}
+		r.plan.Groups = append(r.plan.Groups, release.Make(&g, r.jobs, on.node.Sharing))
+		for _, ref := range g.Refs() {
 			if e := r.plan.Explanations[ref]; e != nil {
-				e.Status = startsNow(r.gpus[d.gpu])
+				e.Status = startsNow(on)
 			}
 		}
-		if len(r.nodes[d.group.Node]) > 1 {
-			refs = append(refs, d.group.Refs()...)
+		if len(r.nodes[of.node]) > 1 {
+			refs = append(refs, g.Refs()...)
 		}
 	}
 	// Slurm considers the members on nodes with several GPUs in this order.
@@ -112,4 +119,66 @@ func (r *pass) makeAll() {
 	for i, ref := range refs {
 		r.plan.Order[ref] = i
 	}
+}
+
+// membersOf returns the members of a group as they are written down.
+func (r *pass) membersOf(group []placement) []job.Member {
+	card := &r.State.GPUs[group[0].gpu]
+	n := len(card.Running) + len(group)
+	var all []*rlcore.Profile
+	for i := range card.Running {
+		all = append(all, card.Running[i].Profile)
+	}
+	predicted := predict(r.guard.Predictor, &card.Spec, append(all, profilesOf(group)...))
+	var out []job.Member
+	for i := range group {
+		p := &group[i]
+		m := r.member(p, r.gpus[p.gpu].node)
+		if n > 1 && (p.CPUGrain > 0 || p.HostMemDivides) {
+			m.WasHost = r.jobs[p.ID].Note.Defaults
+			m.Host = m.WasHost.Of(n)
+		}
+		if predicted != nil {
+			m.Predicted = predicted[len(card.Running)+i].Slowdown
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// member is a placement as a member of a new group on a node.
+func (r *pass) member(p *placement, on *job.Node) job.Member {
+	was := r.jobs[p.ID]
+	m := job.Member{
+		Ref: p.ID, User: p.User, App: r.Apps[p.ID].Key, State: job.MemberPrepared, Shares: p.Shares,
+		WasGres: release.Requested(was, on.Sharing), WasNodes: was.ReqNodes, PlainEnd: tracker.Time(p.PlainEndS),
+		Tried: p.tried, MemMiB: int64(p.MemLimitMiB),
+	}
+	if rule := r.Rule(was); rule != nil {
+		m.Sharing, m.Rule, m.Contract, m.Grace = on.Sharing, rule.String(), p.MaxSlowdown, p.Grace
+	}
+	if e := r.plan.Explanations[p.ID]; e != nil {
+		m.ExpectedEnd = e.ExpectedEnd
+	}
+	if prof := p.Profile; prof != nil && m.MemMiB > 0 && prof.Clients() > 1 { // each of its processes
+		m.ProcessMiB = int64(prof.ProcessLimit(p.MemLimitMiB, r.guard.MemMargin))
+		if p.tried {
+			m.ProcessMiB = m.MemMiB / int64(prof.Clients())
+		}
+	}
+	return m
+}
+
+// predict predicts the slowdowns of all members of a GPU; nil where a profile is unknown.
+func predict(p rlcore.Predictor, spec *rlcore.GPUSpec, members []*rlcore.Profile) []rlcore.Prediction {
+	if p == nil || slices.Contains(members, nil) {
+		return nil
+	}
+	out := make([]rlcore.Prediction, len(members))
+	if len(members) == 1 {
+		out[0].Slowdown = 1
+		return out
+	}
+	p.Predict(out, spec, members)
+	return out
 }

@@ -21,7 +21,7 @@ func snapshot(jobs ...job.Job) *Input {
 			Name: name, Up: true, GPUs: 2, GPUType: "titanxp", Sharing: job.Shard, Units: 200, Partitions: []string{"gpu"}, CPUs: 64, MemMiB: 1 << 18,
 		})
 	}
-	in := &Input{grains: map[string][]*job.Node{}, Snap: s, Gate: "9", Apps: map[string]job.App{}, Terms: map[string]job.Terms{}, Tracker: tracker.New()}
+	in := &Input{Snap: s, Gate: "9", Apps: map[string]job.App{}, Terms: map[string]job.Terms{}, Tracker: tracker.New()}
 	for i := range jobs {
 		jobs[i].Priority, jobs[i].Partition, jobs[i].CPUs, jobs[i].NumNodes = int64(1000-i), "gpu", 1, max(1, jobs[i].NumNodes)
 		jobs[i].TimeLimit = time.Hour
@@ -30,6 +30,9 @@ func snapshot(jobs ...job.Job) *Input {
 	s.Jobs = jobs
 	return in
 }
+
+// count is the queue of an input.
+func count(in *Input) *queue { return newQueue(newPoll(in), &job.PartitionFilter{}, false) }
 
 func sharer(ref string) job.Job {
 	return job.Job{
@@ -54,13 +57,13 @@ func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
 	exclusive.Exclusive = true
 	in := snapshot(sharer("1"), whole("2", 1, 1, "Priority"), held, later, depends, part, whole("3", 4, 2, "Resources"), whole("4", 2, 2, ""), exclusive, whole("limit", 1, 1, "QOSMaxJobsPerUserLimit"), sharer("5"))
 	in.Snap.Jobs[2].Priority = 0
-	v := newView(in, &job.PartitionFilter{}, false)
+	v := count(in)
 	want := []rlcore.Job{{ID: "1"}, {ID: "2", Foreign: true, PerNode: 1, Nodes: 1}, {ID: "3", Foreign: true, PerNode: 2, Nodes: 2}, {ID: "4", Foreign: true, PerNode: 2, Nodes: 2}, {ID: "exclusive", Foreign: true, PerNode: 2, Nodes: 1}, {ID: "5"}}
-	if len(v.State.Pending) != len(want) {
-		t.Fatalf("in the queue: %+v", v.State.Pending)
+	if len(v.waiting) != len(want) {
+		t.Fatalf("in the queue: %+v", v.waiting)
 	}
 	for i, w := range want {
-		if j := v.State.Pending[i]; j.ID != w.ID || j.Foreign != w.Foreign || j.PerNode != w.PerNode || j.Nodes != w.Nodes {
+		if j := v.waiting[i]; j.ID != w.ID || j.Foreign != w.Foreign || j.PerNode != w.PerNode || j.Nodes != w.Nodes {
 			t.Errorf("place %d: %+v, want %+v", i, j, w)
 		}
 	}
@@ -76,8 +79,8 @@ func TestQueueIgnoresWhatCannotStart(t *testing.T) {
 	in := snapshot(append(jobs, sharer("s"))...)
 	minutes := 0
 	for ; minutes < 10; minutes++ {
-		v := newView(in, &job.PartitionFilter{}, false)
-		if len(v.State.Pending) == 1 {
+		v := count(in)
+		if len(v.waiting) == 1 {
 			break
 		}
 		for ref := range v.unstarted {
@@ -90,15 +93,15 @@ func TestQueueIgnoresWhatCannotStart(t *testing.T) {
 	typed.Request.Raw = "gres/gpu:a100:1"
 	in = snapshot(typed, sharer("s"))
 	in.Snap.Nodes[1].GPUType = "a100"
-	v := newView(in, &job.PartitionFilter{}, false)
-	must.Equal(t, slices.Collect(v.State.Pending[0].GPUs.Of(4)), []int{2, 3})
+	v := count(in)
+	must.Equal(t, slices.Collect(v.waiting[0].GPUs.Of(4)), []int{2, 3})
 	in.Snap.Jobs[0].Exclusive = true // it takes the node with all GPUs
-	v = newView(in, &job.PartitionFilter{}, false)
-	must.Equal(t, v.State.Pending[0].GPUs.Len(4), 4)
+	v = count(in)
+	must.Equal(t, v.waiting[0].GPUs.Len(4), 4)
 	in.Snap.Jobs[0].Exclusive = false
 	in.Snap.Nodes[1].GPUType = "h100" // the site's names aren't understood
-	v = newView(in, &job.PartitionFilter{}, false)
-	must.Equal(t, v.State.Pending[0].GPUs.Len(4), 4)
+	v = count(in)
+	must.Equal(t, v.waiting[0].GPUs.Len(4), 4)
 }
 
 // A clock that was ahead for a while leaves no dues behind that are as far ahead.
@@ -107,11 +110,11 @@ func TestPlainAfterAClockThatWasAhead(t *testing.T) {
 	ahead := in.Snap.At.AddDate(1, 0, 0)
 	at := in.Snap.At
 	in.Snap.At = ahead
-	v := newView(in, &job.PartitionFilter{}, false)
-	in.Tracker.Plain = v.promise()
+	v := count(in)
+	in.Tracker.Plain = v.schedulePlain()
 	in.Snap.At = at
-	v = newView(in, &job.PartitionFilter{}, false)
-	p := v.promise()
+	v = count(in)
+	p := v.schedulePlain()
 	if end := tracker.Time(p.EndS("1")); end.After(at.Add(time.Hour)) {
 		t.Errorf("its plain end is %v", end)
 	}
@@ -122,7 +125,7 @@ func TestQueueKnowsJobsOnSeveralNodes(t *testing.T) {
 	for gpus, unsettled := range map[int]bool{1: true, 2: false} {
 		j := whole("1", gpus, 2, "")
 		j.State, j.Nodes, j.Start = job.Running, "n[1-2]", time.Unix(1e9-60, 0)
-		v := newView(snapshot(j), &job.PartitionFilter{}, false)
+		v := count(snapshot(j))
 		for g := range v.State.GPUs {
 			if r := v.State.GPUs[g].Running; len(r) != 1 || !r[0].Whole {
 				t.Errorf("%d GPUs a node: on GPU %d run %+v", gpus, g, r)
@@ -150,7 +153,7 @@ func TestLimitFixed(t *testing.T) {
 	} {
 		in := snapshot(sharer("1"))
 		in.Bounds = c.bounds
-		if got := in.rlJob(&in.Snap.Jobs[0]).LimitFixed; got != c.want {
+		if got := newPoll(in).convert(&in.Snap.Jobs[0]).LimitFixed; got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -171,11 +174,11 @@ func TestDecisionsGoByTheModel(t *testing.T) {
 	}
 	in.Snap.Jobs[3].ReqNodes = "n2"
 	p := planner()
-	v := newView(in, &job.PartitionFilter{}, false)
-	if j := v.State.Pending[0]; j.Profile != fast {
+	v := count(in)
+	if j := v.waiting[0]; j.Profile != fast {
 		t.Errorf("a job of any GPU: %+v", j.Profile)
 	}
-	if j := v.State.Pending[3]; j.Profile != nil {
+	if j := v.waiting[3]; j.Profile != nil {
 		t.Errorf("a job of the slow GPUs: %+v", j.Profile)
 	}
 	for _, g := range p.Plan(in).Groups {
@@ -184,7 +187,7 @@ func TestDecisionsGoByTheModel(t *testing.T) {
 		}
 	}
 	for g, want := range map[int]*rlcore.Profile{0: fast, 2: nil} {
-		if got := v.State.Pending[0].On(&v.State.GPUs[g]); got != want {
+		if got := v.waiting[0].On(&v.State.GPUs[g]); got != want {
 			t.Errorf("on GPU %d: %+v", g, got)
 		}
 	}

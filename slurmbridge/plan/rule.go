@@ -31,73 +31,64 @@ func (r rule) pick(free []int, shares int) int {
 	return at
 }
 
-// request is the request of one job in a pass.
-type request struct {
-	gpu    int // that it is meant for
-	shares int // 0 = to be chosen
-	least  int // of the shares to be chosen
-}
-
-// lands reports whether each request gets the GPU that it is meant for, if Slurm serves them in this order.
-func (r rule) lands(free []int, requests []request) bool {
+// lands reports whether each job gets the GPU that it is meant for, if Slurm serves the requests in this order. free are the
+// free shares of a node's GPUs, from the given first one on.
+func (r rule) lands(free []int, first int, jobs []placement) bool {
 	free = slices.Clone(free)
-	for _, q := range requests {
-		g := r.pick(free, q.shares)
-		if g != q.gpu {
+	for i := range jobs {
+		g := r.pick(free, jobs[i].Shares)
+		if g != jobs[i].gpu-first {
 			return false
 		}
-		free[g] -= q.shares
+		free[g] -= jobs[i].Shares
 	}
 	return true
 }
 
-// number chooses the shares of the requests that have none, so that each lands on its GPU and spare shares stay free
-// there. free are the GPUs' free shares before the first request. false: no such numbers were found, and the requests
-// are unchanged. For firstFit the search is complete.
+// number chooses the shares of the jobs that have none, so that each lands on its GPU and spare shares stay free there.
+// free are the GPUs' free shares before the first request. false: no such numbers were found, and the jobs are unchanged.
+// For firstFit the search is complete.
 //
 // It goes through the requests from the last to the first. When a request is served, its GPU still has the shares of
 // the later requests there, plus the spare ones. The request must be larger than what any earlier GPU still has; the
 // smallest such number leaves the most freedom to the requests before it. The first request of a GPU gets the rest,
 // since only earlier requests see that.
-func (r rule) number(free, spare []int, requests []request) bool {
-	out := slices.Clone(requests)
-	left, first := slices.Clone(free), make([]int, len(free))
-	for g := range first {
-		first[g] = -1
+func (r rule) number(free, spare []int, first int, jobs []placement) bool {
+	out := slices.Clone(jobs)
+	left, opens := slices.Clone(free), make([]int, len(free)) // opens has the first job of each GPU
+	for g := range opens {
+		opens[g] = -1
 	}
-	for i, q := range slices.Backward(out) {
-		if left[q.gpu] -= q.shares; q.shares == 0 {
-			first[q.gpu] = i
+	for i, q := range slices.Backward(jobs) {
+		if left[q.gpu-first] -= q.Shares; q.Shares == 0 {
+			opens[q.gpu-first] = i
 		}
 	}
 	rest := make([]int, len(free)) // for requests without a number
 	for g := range left {
-		if first[g] >= 0 {
+		if opens[g] >= 0 {
 			rest[g], left[g] = left[g]-spare[g], spare[g]
 		}
 	}
-	for i, q := range slices.Backward(out) {
-		need := max(1, q.least)
-		for g := range q.gpu {
+	for i, q := range slices.Backward(jobs) {
+		at, need := q.gpu-first, max(1, q.least)
+		for g := range at {
 			need = max(need, left[g]+1)
 		}
-		switch {
-		case q.shares > 0:
-		case i == first[q.gpu]:
-			out[i].shares = max(need, rest[q.gpu])
-		default:
-			out[i].shares = need
+		if q.Shares == 0 {
+			if i == opens[at] {
+				need = max(need, rest[at])
+			}
+			rest[at] -= need
+			out[i].Shares = need
 		}
-		if q.shares == 0 {
-			rest[q.gpu] -= out[i].shares
-		}
-		if left[q.gpu] += out[i].shares; rest[q.gpu] < 0 {
+		if left[at] += out[i].Shares; rest[at] < 0 {
 			return false
 		}
 	}
-	if !r.lands(free, out) {
+	if !r.lands(free, first, out) {
 		return false
 	}
-	copy(requests, out)
+	copy(jobs, out)
 	return true
 }

@@ -52,17 +52,17 @@ func TestNumber(t *testing.T) {
 			free[g] = rapid.SampledFrom([]int{0, 33, 50, 100}).Draw(t, "free")
 			spare[g] = rapid.IntRange(0, free[g]/2).Draw(t, "spare")
 		}
-		var requests []request
+		var requests []placement
 		for range rapid.IntRange(1, 12).Draw(t, "requests") {
-			q := request{gpu: rapid.IntRange(0, n-1).Draw(t, "gpu"), least: rapid.IntRange(1, 20).Draw(t, "least")}
+			q := placement{gpu: rapid.IntRange(0, n-1).Draw(t, "gpu"), least: rapid.IntRange(1, 20).Draw(t, "least")}
 			if rapid.IntRange(0, 3).Draw(t, "given") == 0 {
-				q.shares = rapid.IntRange(1, 60).Draw(t, "shares")
+				q.Shares = rapid.IntRange(1, 60).Draw(t, "shares")
 			}
 			requests = append(requests, q)
 		}
 		r := rapid.SampledFrom([]rule{firstFit, leastLoaded}).Draw(t, "rule")
 		was := slices.Clone(requests)
-		if !r.number(free, spare, requests) {
+		if !r.number(free, spare, 0, requests) {
 			if !slices.Equal(was, requests) {
 				t.Fatal("requests were changed in vain")
 			}
@@ -70,14 +70,14 @@ func TestNumber(t *testing.T) {
 		}
 		left, chosen := slices.Clone(free), make([]bool, n)
 		for i, q := range requests {
-			if q.gpu != was[i].gpu || was[i].shares > 0 && q != was[i] || was[i].shares == 0 && q.shares < q.least {
+			if q.gpu != was[i].gpu || was[i].Shares > 0 && q != was[i] || was[i].Shares == 0 && q.Shares < q.least {
 				t.Fatalf("%+v became %+v", was[i], q)
 			}
-			if g := r.pick(left, q.shares); g != q.gpu {
+			if g := r.pick(left, q.Shares); g != q.gpu {
 				t.Fatalf("request %d lands on %d: %+v", i, g, requests)
 			}
-			left[q.gpu] -= q.shares
-			chosen[q.gpu] = chosen[q.gpu] || was[i].shares == 0
+			left[q.gpu] -= q.Shares
+			chosen[q.gpu] = chosen[q.gpu] || was[i].Shares == 0
 		}
 		for g := range left {
 			if chosen[g] && left[g] != spare[g] {
@@ -96,49 +96,49 @@ func TestNumberFindsAll(t *testing.T) {
 		for g := range free {
 			free[g] = rapid.IntRange(0, whole).Draw(t, "free")
 		}
-		requests := make([]request, rapid.IntRange(1, 5).Draw(t, "requests"))
+		requests := make([]placement, rapid.IntRange(1, 5).Draw(t, "requests"))
 		for i := range requests {
 			requests[i].gpu = rapid.IntRange(0, n-1).Draw(t, "gpu")
 		}
-		if found, exists := firstFit.number(free, spare, slices.Clone(requests)), search(free, requests, 0); found != exists {
+		if found, exists := firstFit.number(free, spare, 0, slices.Clone(requests)), search(free, requests, 0); found != exists {
 			t.Fatalf("free %v, %+v: found %v, exists %v", free, requests, found, exists)
 		}
 	})
 }
 
 // search reports whether numbers exist that fill each GPU that a request is meant for.
-func search(free []int, requests []request, at int) bool {
+func search(free []int, requests []placement, at int) bool {
 	if at == len(requests) {
 		left := slices.Clone(free)
 		for _, q := range requests {
-			left[q.gpu] -= q.shares
+			left[q.gpu] -= q.Shares
 		}
 		for _, q := range requests {
 			if left[q.gpu] != 0 {
 				return false
 			}
 		}
-		return firstFit.lands(free, requests)
+		return firstFit.lands(free, 0, requests)
 	}
 	for s := 1; s <= free[requests[at].gpu]; s++ {
-		requests[at].shares = s
+		requests[at].Shares = s
 		if search(free, requests, at+1) {
-			requests[at].shares = 0
+			requests[at].Shares = 0
 			return true
 		}
 	}
-	requests[at].shares = 0
+	requests[at].Shares = 0
 	return false
 }
 
 // The issue of interleaved groups: jobs 1 and 4 for the first GPU, 2 and 3 for the second.
 func TestNumberInterleaved(t *testing.T) {
 	free := []int{100, 100}
-	requests := []request{{gpu: 0, least: 50}, {gpu: 1, least: 50}, {gpu: 1, least: 50}, {gpu: 0}}
-	if !firstFit.number(free, make([]int, 2), requests) {
+	requests := []placement{{gpu: 0, least: 50}, {gpu: 1, least: 50}, {gpu: 1, least: 50}, {gpu: 0}}
+	if !firstFit.number(free, make([]int, 2), 0, requests) {
 		t.Fatal("none found")
 	}
-	if requests[0].shares+requests[3].shares != 100 || requests[1].shares != 50 {
+	if requests[0].Shares+requests[3].Shares != 100 || requests[1].Shares != 50 {
 		t.Errorf("%+v", requests)
 	}
 }

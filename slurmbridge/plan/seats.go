@@ -6,22 +6,8 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
-
-// draft is a group of this plan. Until the plan is complete, a later group of the node may change its shares, or swap
-// its idle GPU for another.
-type draft struct {
-	group job.Group
-	gpu   int              // in the State
-	jobs  []rlcore.Running // the members as they will run
-	spare int              // of the GPU's shares: left for a job that may join
-	// cpus and memMiB are what the members take of the node.
-	cpus   int
-	memMiB float64
-	id     int64 // below 0; of a draft and of one that adds to it the same
-}
 
 // verdict is the result of an attempt to make a group.
 type verdict int
@@ -32,399 +18,270 @@ const (
 	refused         // not as things are on the node
 )
 
-// make turns a choice into a draft, or adds it to one, and moves its jobs from the queue to the
-// GPU, with one share each until seat. It makes no group that can't be sure of its GPU, or with
-// members that could meet jobs that they may not share with. whole: the only job gets all shares.
-func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score float64, whole bool) (*draft, verdict) {
-	d := r.draft(g, kind, to, chosen, score)
-	card := rlcore.GPU{Running: r.seated[g]}
+// draft takes the chosen jobs for GPU g, into a new group or the one of the given number, and finds shares that lead them
+// there. It makes no group that can't be sure of its GPU, or with members that could meet jobs that they may not share
+// with. whole: the only job gets all shares. It returns the group's number.
+func (r *pass) draft(g int, kind job.GroupKind, into int64, chosen []int, score float64, whole bool) (int64, verdict) {
+	number := r.take(g, kind, into, chosen, score)
+	members, of := r.members(number), r.of(number)
+	r.limitMemory(members)
+	card := &r.State.GPUs[g]
 	free := card.FreeShares()
-	switch several := len(r.nodes[d.group.Node]) > 1; {
-	case free < len(d.jobs):
-		return nil, refused
-	case !several:
-		parts := r.split(d, free)
-		if slices.Min(parts) < r.leastShares() {
-			return nil, later
-		}
-		for i, s := range parts {
-			d.give(i, s)
-		}
-	default:
-		if !whole && !r.alone(d) {
-			d.spare = free - r.withRoom(d, free)
-		}
-		if why := r.place(d); why != placed {
-			return nil, why
-		}
+	if free < len(members) {
+		return number, refused
 	}
-	had := draft{}
-	if to == nil {
-		r.drafts = append(r.drafts, d)
-	} else {
-		had = *to
-		r.drafts[slices.Index(r.drafts, to)] = d
+	if len(r.nodes[of.node]) > 1 {
+		if !whole && !r.alone(number) {
+			of.spare = free - r.withRoom(members, free)
+		}
+		return number, r.lead(number)
 	}
-	r.dequeue(chosen)
-	r.take(r.nodes[d.group.Node], d.cpus-had.cpus, d.memMiB-had.memMiB)
-	r.reseat(d.group.Node, d)
-	return d, placed
+	parts := r.split(members, free)
+	if slices.Min(parts) < r.leastShares() {
+		return number, later
+	}
+	for i, shares := range parts {
+		members[i].Shares = shares
+	}
+	unlimit(members)
+	return number, placed
 }
 
-// reseat puts the drafts' jobs on the GPUs of a node in the State. The members of open, which may still grow, get one
-// share each.
-func (r *pass) reseat(node string, open *draft) {
-	for _, g := range r.nodes[node] {
-		r.State.GPUs[g].Running = r.seated[g]
+// limitMemory sets what the members of a group may hold of the GPU's memory, and lets a job that starts alone try with a
+// part of it.
+func (r *pass) limitMemory(members []placement) {
+	card := &r.State.GPUs[members[0].gpu]
+	for i, mib := range r.guard.MemoryLimits(card, profilesOf(members)) {
+		members[i].MemLimitMiB = mib
 	}
-	for _, d := range r.drafts {
-		if d.group.Node != node {
-			continue
-		}
-		jobs := slices.Clone(d.jobs)
-		for i := range jobs {
-			if d == open {
-				jobs[i].Shares = 1
-			}
-		}
-		r.State.GPUs[d.gpu].Running = slices.Concat(r.seated[d.gpu], jobs)
-	}
-	for _, g := range r.nodes[node] {
-		r.Decider.Guard.Refresh(&r.State, g)
+	if m := &members[0]; len(members) == 1 && r.of(m.group).kind == job.StartNow && r.mayTry(m) {
+		m.tried, m.NoShare, m.MemLimitMiB = true, true, r.tryMiB(m)
 	}
 }
 
-// draft is the group of a choice, including the members of the earlier draft that it extends, without shares.
-func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score float64) *draft {
-	d := &draft{gpu: g, id: -1 - int64(len(r.drafts))}
-	ref := r.gpus[g]
-	d.group = job.Group{
-		Kind: kind, State: job.Preparing, Node: ref.node.Name, GPU: ref.index, Decided: r.in.Snap.At, Score: score, Policy: r.Decider.Policy.Name(),
-	}
-	if to != nil {
-		d.id, d.group.Score = to.id, to.group.Score
-		d.group.Members, d.jobs = slices.Clone(to.group.Members), slices.Clone(to.jobs)
-	}
-	for _, at := range chosen {
-		j := &r.State.Pending[at]
-		x := rlcore.Running{Job: *j}
-		x.Profile, x.Cards = j.On(&r.State.GPUs[g]), nil
-		d.group.Members, d.jobs = append(d.group.Members, r.member(j, ref.node)), append(d.jobs, x)
-	}
-	// A job that starts alone on an idle GPU could start on any, but with several nodes it might take the GPU of
-	// another group.
-	d.group.Pinned = len(d.jobs) > 1 || kind == job.Join || len(r.in.Snap.Nodes) > 1
-	card := r.State.GPUs[g]
-	card.Running = r.seated[g]
-	members, profiles := make([]*rlcore.Profile, 0, len(card.Running)+len(d.jobs)), make([]*rlcore.Profile, len(d.jobs))
-	for i := range card.Running {
-		members = append(members, card.Running[i].Profile)
-	}
-	for i := range d.jobs {
-		profiles[i] = d.jobs[i].Profile
-	}
-	n := len(card.Running) + len(d.jobs)
-	for i := range d.jobs {
-		cpus, memMiB := d.jobs[i].Host(n)
-		d.cpus, d.memMiB = d.cpus+cpus, d.memMiB+memMiB
-		if m := &d.group.Members[i]; n > 1 && (d.jobs[i].CPUGrain > 0 || d.jobs[i].HostMemDivides) {
-			m.WasHost = r.jobs[m.Ref].Note.Defaults
-			m.Host = m.WasHost.Of(n)
-		}
-	}
-	predicted := predict(r.Decider.Guard.Predictor, &card.Spec, append(members, profiles...))
-	for i, limit := range r.Decider.Guard.MemoryLimits(&card, profiles) {
-		m := &d.group.Members[i]
-		r.limitMemory(m, profiles[i], limit)
-		d.jobs[i].MemLimitMiB = limit
-		if predicted != nil {
-			m.Predicted = predicted[len(card.Running)+i].Slowdown
-		}
-	}
-	if kind == job.StartNow && len(d.jobs) == 1 {
-		r.try(d)
-	}
-	return d
-}
-
-// try gives a job that starts alone a part of the GPU's memory where its application takes most of a card at its start,
-// or isn't known, and its owner or the site wants to see what it needs. MPS limits sharers only, so the job leaves one
-// of the shares, and no job joins it. One that fails runs again with all of the memory; by the site's wish, only a job
-// is tried that may be run again.
-func (r *pass) try(d *draft) {
-	j, m := &d.jobs[0], &d.group.Members[0]
-	spec, owner, p := &r.State.GPUs[d.gpu].Spec, r.in.Terms[j.ID].TryMiB, j.Profile
-	mib := cmp.Or(owner, r.TryMiB)
-	switch was := r.jobs[j.ID]; {
-	case mib == 0, mib >= spec.MemMiB, !spec.MemLimits, mib <= r.in.TriedMiB[rlcore.Identity{App: m.App, Owner: j.User}]:
-		return
-	case m.App == "", p == nil && owner == 0, p != nil && (p.HeldMiB > 0 || !p.Preallocating(spec.MemMiB)):
-		return
-	case j.NoShare, r.in.Shadow, r.adopted(j.ID), r.in.handwritten() && !r.RoomAnyway, owner == 0 && (!was.Requeue || tracker.Awaited(r.in.Snap, r.seats)(was)):
-		return
-	}
-	m.Tried, m.MemMiB, m.ProcessMiB = true, int64(mib), 0
-	if p != nil && p.Clients() > 1 {
-		m.ProcessMiB = m.MemMiB / int64(p.Clients())
-	}
-	j.NoShare, j.MemLimitMiB = true, mib
-}
-
-// member is a job of the queue as a member of a new group on a node, without shares.
-func (r *pass) member(j *rlcore.Job, on *job.Node) job.Member {
-	m := job.Member{
-		Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, State: job.MemberPrepared,
-		WasGres: release.Requested(r.jobs[j.ID], on.Sharing), WasNodes: r.jobs[j.ID].ReqNodes, PlainEnd: tracker.Time(j.PlainEndS),
-	}
-	if rule := r.in.Rule(r.jobs[j.ID]); rule != nil {
-		m.Sharing, m.Rule, m.Contract, m.Grace = on.Sharing, rule.String(), j.MaxSlowdown, j.Grace
-	}
-	if e := r.plan.Explanations[j.ID]; e != nil {
-		m.ExpectedEnd = e.ExpectedEnd
-	}
-	return m
-}
-
-// limitMemory sets what a member, and each of its processes where it has several, may hold of the GPU's memory.
-func (r *pass) limitMemory(m *job.Member, p *rlcore.Profile, limitMiB float64) {
-	m.MemMiB = int64(limitMiB)
-	if limitMiB > 0 && p.Clients() > 1 {
-		m.ProcessMiB = int64(p.ProcessLimit(limitMiB, r.Decider.Guard.MemMargin))
+// unlimit takes the memory limit from a job that has all shares: no job can join it.
+func unlimit(members []placement) {
+	if m := &members[0]; len(members) == 1 && m.Shares >= job.Units {
+		m.tried, m.MemLimitMiB = false, 0
 	}
 }
 
-// seat is a job that Slurm considers in its next pass.
-type seat struct {
-	of     *draft // nil = the job was released before, or is foreign and has its turn now
-	member int
-	ref    string
-	gpu    int // in the State; of these jobs
-	shares int
+func profilesOf(members []placement) []*rlcore.Profile {
+	out := make([]*rlcore.Profile, len(members))
+	for i := range members {
+		out[i] = members[i].Profile
+	}
+	return out
 }
 
-// placing is an attempt to find shares for a new group of a node with several GPUs, together with the other groups of
-// this plan that start there.
-type placing struct {
+// tryMiB is the memory that a job is to make do with, MiB, 0 = all: by its owner's wish, or by the site's.
+func (r *pass) tryMiB(m *placement) float64 { return cmp.Or(r.Terms[m.ID].TryMiB, r.TryMiB) }
+
+// mayTry reports whether a job that starts alone gets a part of the GPU's memory, since its application takes most of a
+// card at its start, or isn't known, and its owner or the site wants to see what it needs. MPS limits sharers only, so the
+// job leaves one of the shares, and no job joins it. One that fails runs again with all of the memory; by the site's wish,
+// only a job is tried that may be run again.
+func (r *pass) mayTry(m *placement) bool {
+	spec, p, was := &r.State.GPUs[m.gpu].Spec, m.Profile, r.jobs[m.ID]
+	owner, mib := r.Terms[m.ID].TryMiB, r.tryMiB(m)
+	app := rlcore.Identity{App: r.Apps[m.ID].Key, Owner: m.User}
+	switch {
+	case mib == 0, mib >= spec.MemMiB, !spec.MemLimits, mib <= r.TriedMiB[app], app.App == "":
+		return false
+	case p == nil && owner == 0, p != nil && (p.HeldMiB > 0 || !p.Preallocating(spec.MemMiB)):
+		return false
+	case m.NoShare, r.Shadow, r.adopted(m.ID), r.handwritten() && !r.RoomAnyway:
+		return false
+	}
+	return owner > 0 || was.Requeue && !tracker.Awaited(r.Snap, r.seats)(was)
+}
+
+// alone reports whether a group is of one adopted job, which then needs no shares.
+func (r *pass) alone(number int64) bool {
+	m := r.members(number)
+	return len(m) == 1 && r.of(number).kind == job.StartNow && r.adopted(m[0].ID)
+}
+
+// seating is an attempt to find shares for the newest group of a node with several GPUs, together with the other groups of
+// this plan there.
+type seating struct {
+	*statement
 	rule   rule
-	drafts []*draft // that start now, the new one last
-	at     map[*draft]int
-	place  func(g int) int
-	free   []int // shares, by place on the node, before any of the drafts
-	jobs   []seat
+	newest int64
+	first  int           // GPU of the node
+	free   []int         // shares of its GPUs, before any of the groups
+	jobs   []placement   // that Slurm considers in its next pass, in its order
+	size   map[int64]int // of the groups
+	least  int           // shares that a member may get; see leastShares
 }
 
-// place finds shares with which Slurm puts each member of a new group, and of the plan's other groups, on its
+// lead finds shares with which Slurm puts each member of a new group, and of the plan's other groups, on its
 // GPU, on a node with several GPUs. It may change the shares and GPUs of the other groups.
-func (r *pass) place(d *draft) verdict {
-	p := r.placing(d)
+func (r *pass) lead(number int64) verdict {
+	s, onWay := r.seat(number), r.onWay[r.of(number).node]
 	why := refused
-	if len(p.jobs) > len(d.jobs) {
+	if len(s.jobs) > s.size[number] {
 		why = later
 	}
 	for _, others := range []bool{false, true} { // are the other groups' shares to change, too?
-		for _, want := range wishes(d) {
-			requests, ok := p.number(want, others)
-			if !ok || p.least(requests) < r.leastShares() {
+		for _, want := range s.wishes() {
+			jobs, ok := s.try(want, others)
+			if !ok {
 				continue
 			}
-			fresh, rest := p.floaters(requests, others)
-			ok, spent := r.meets(r.Decider.Guard, &r.mostLeft, d.group.Node, fresh, append(rest, r.onWay[d.group.Node]...))
+			var fresh, rest []placement // with new shares, and without
+			for i := range jobs {
+				switch {
+				case jobs[i].group >= 0:
+				case others || jobs[i].group == number:
+					fresh = append(fresh, jobs[i])
+				default:
+					rest = append(rest, jobs[i])
+				}
+			}
+			ok, spent := r.meets(r.guard, &r.checks, r.of(number).node, fresh, append(rest, onWay...))
 			switch {
 			case ok:
-				p.take(requests, r)
+				s.keep(jobs)
 				return placed
 			case spent:
 				return later
 			}
 			why = refused
 		}
-		if len(p.drafts) == 1 {
+		if len(s.size) == 1 {
 			break
 		}
 	}
 	return why
 }
 
-// placing gathers the jobs that Slurm considers on the draft's node. Groups that start on idle GPUs of one kind get
-// them in the order of their first members, since Slurm takes the first GPU first.
-func (r *pass) placing(d *draft) *placing {
-	node := d.group.Node
-	p := &placing{at: map[*draft]int{}, place: func(g int) int { return r.gpus[g].place }}
-	if r.in.Snap.LeastLoaded {
-		p.rule = leastLoaded
+// seat gathers the jobs that Slurm considers on a new group's node. Groups that start on idle GPUs of one kind get them in
+// the order of their first members, since Slurm takes the first GPU first.
+func (r *pass) seat(number int64) *seating {
+	node := r.of(number).node
+	s := &seating{statement: r.statement, newest: number, first: r.nodes[node][0], size: map[int64]int{}, least: r.leastShares()}
+	if r.Snap.LeastLoaded {
+		s.rule = leastLoaded
 	}
 	for _, g := range r.nodes[node] {
 		card := rlcore.GPU{Running: r.present[g]}
-		p.free = append(p.free, card.FreeShares())
-		if foreign := r.Decider.Guard.Claimed(g); foreign != "" {
-			p.jobs = append(p.jobs, seat{ref: foreign, gpu: g, shares: job.Units})
+		s.free = append(s.free, card.FreeShares())
+		if claimed := r.guard.Claimed(g); claimed != "" {
+			s.jobs = append(s.jobs, placement{Running: rlcore.Running{Job: rlcore.Job{ID: claimed}, Shares: job.Units}, gpu: g})
 		}
 	}
-	for _, o := range r.drafts {
-		if o.group.Node == node && o.id != d.id {
-			p.drafts = append(p.drafts, o)
-		}
-	}
-	for _, f := range r.onWay[node] {
-		p.jobs = append(p.jobs, seat{ref: f.ID, gpu: f.gpu, shares: f.Shares})
-	}
-	p.drafts = append(p.drafts, d)
+	s.jobs = slices.Concat(s.jobs, r.onWay[node], r.placed[node])
 	var idle []int
-	for _, o := range p.drafts {
-		p.at[o] = o.gpu
-		for i := range o.jobs {
-			p.jobs = append(p.jobs, seat{of: o, member: i, ref: o.jobs[i].ID})
-		}
-		if o.group.Kind == job.StartNow {
-			idle = append(idle, o.gpu)
+	for i := range r.placed[node] {
+		p := &r.placed[node][i]
+		if s.size[p.group]++; s.size[p.group] == 1 && r.of(p.group).kind == job.StartNow {
+			idle = append(idle, p.gpu)
 		}
 	}
 	slices.Sort(idle)
-	slices.SortFunc(p.jobs, func(a, b seat) int { return ByPriority(r.jobs[a.ref], r.jobs[b.ref]) })
+	slices.SortFunc(s.jobs, func(a, b placement) int { return ByPriority(r.jobs[a.ID], r.jobs[b.ID]) })
 	if slices.ContainsFunc(idle, func(g int) bool { return r.State.GPUs[g].Spec != r.State.GPUs[idle[0]].Spec }) {
-		return p
+		return s
 	}
-	seen := map[*draft]bool{}
-	for _, s := range p.jobs {
-		if s.of != nil && !seen[s.of] && s.of.group.Kind == job.StartNow {
-			p.at[s.of] = idle[len(seen)]
-			seen[s.of] = true
+	to := map[int64]int{} // GPUs of the groups
+	for i := range s.jobs {
+		p := &s.jobs[i]
+		if p.group >= 0 || r.of(p.group).kind != job.StartNow {
+			continue
 		}
+		p.gpu = once(to, p.group, func() int { return idle[len(to)] })
 	}
-	return p
+	return s
 }
 
 // wish is how large the parts of a group are to be.
 type wish struct {
-	spare int // shares left for a job that may join
+	spare bool // shares are left for a job that may join
 	equal bool
 	least int // where they aren't equal
 }
 
 // wishes are tried in this order. With more than 100 ÷ (members + 1) shares each, no more jobs than the group's own fit
 // on a GPU.
-func wishes(d *draft) []wish {
-	out := []wish{{spare: d.spare, equal: true}, {equal: true}}
-	for _, least := range []int{job.Units/(len(d.jobs)+1) + 1, 20, 10, 5, 2, 1} {
+func (s *seating) wishes() []wish {
+	out := []wish{{spare: true, equal: true}, {equal: true}}
+	for _, least := range []int{job.Units/(s.size[s.newest]+1) + 1, 20, 10, 5, 2, 1} {
 		out = append(out, wish{least: least})
 	}
-	if d.spare == 0 {
+	if s.of(s.newest).spare == 0 {
 		return out[1:]
 	}
 	return out
 }
 
-// number finds shares for the new group; if others is set, for all groups of this plan.
-func (p *placing) number(want wish, others bool) ([]request, bool) {
-	spare := make([]int, len(p.free))
-	requests := make([]request, len(p.jobs))
-	newest := p.drafts[len(p.drafts)-1]
-	for i, s := range p.jobs {
-		if s.of == nil {
-			requests[i] = request{gpu: p.place(s.gpu), shares: s.shares}
+// try finds shares for the newest group; if others is set, for all groups of this plan.
+func (s *seating) try(want wish, others bool) ([]placement, bool) {
+	spare, jobs := make([]int, len(s.free)), slices.Clone(s.jobs)
+	for i := range jobs {
+		p := &jobs[i]
+		if p.group >= 0 || p.group != s.newest && !others {
 			continue
 		}
-		q := request{gpu: p.place(p.at[s.of]), least: want.least}
-		switch {
-		case s.of != newest && !others:
-			q.shares = s.of.jobs[s.member].Shares
-		default:
-			if want.spare > 0 {
-				spare[q.gpu] = s.of.spare
-			}
-			if want.equal {
-				q.least = max(1, (p.free[q.gpu]-spare[q.gpu])/len(s.of.jobs))
-			}
+		at := p.gpu - s.first
+		if want.spare {
+			spare[at] = s.of(p.group).spare
 		}
-		requests[i] = q
+		if p.Shares, p.least = 0, want.least; want.equal {
+			p.least = max(1, (s.free[at]-spare[at])/s.size[p.group])
+		}
 	}
-	return requests, p.rule.number(p.free, spare, requests)
+	if !s.rule.number(s.free, spare, s.first, jobs) {
+		return nil, false
+	}
+	return jobs, !slices.ContainsFunc(jobs, func(p placement) bool { return p.group < 0 && p.Shares < s.least })
 }
 
-// floaters splits the drafts' members with these shares into fresh ones, with new shares, and the rest.
-func (p *placing) floaters(requests []request, others bool) (fresh, rest []floater) {
-	newest := p.drafts[len(p.drafts)-1]
-	for i, s := range p.jobs {
-		if s.of == nil {
-			continue
-		}
-		f := floater{Running: s.of.jobs[s.member], group: s.of.id, gpu: p.at[s.of]}
-		if f.Shares = requests[i].shares; others || s.of == newest {
-			fresh = append(fresh, f)
-		} else {
-			rest = append(rest, f)
-		}
+// keep commits the GPUs and the shares of the groups' members.
+func (s *seating) keep(jobs []placement) {
+	all := s.statement.placed[s.of(s.newest).node]
+	for i := range all {
+		at := slices.IndexFunc(jobs, func(p placement) bool { return p.ID == all[i].ID })
+		all[i].gpu, all[i].Shares = jobs[at].gpu, jobs[at].Shares
 	}
-	return fresh, rest
-}
-
-// least is the smallest number of shares that a draft's member gets.
-func (p *placing) least(requests []request) int {
-	least := job.Units
-	for i, s := range p.jobs {
-		if s.of != nil {
-			least = min(least, requests[i].shares)
-		}
-	}
-	return least
-}
-
-// take commits the GPUs of the drafts and the shares of their members.
-func (p *placing) take(requests []request, r *pass) {
-	for d, g := range p.at {
-		d.gpu, d.group.GPU = g, r.gpus[g].index
-	}
-	for i, s := range p.jobs {
-		if s.of != nil {
-			s.of.give(s.member, requests[i].shares)
-		}
+	for number := range s.size {
+		unlimit(s.members(number))
 	}
 }
 
-// give sets the shares of a member. No job can join one with all shares.
-func (d *draft) give(i, shares int) {
-	m := &d.group.Members[i]
-	m.Shares, d.jobs[i].Shares = shares, shares
-	if len(d.jobs) == 1 && shares >= job.Units {
-		m.Tried, m.MemMiB, m.ProcessMiB, d.jobs[i].MemLimitMiB = false, 0, 0, 0
-	}
-}
-
-// withRoom returns the number of free shares for the draft's members if one more job is to find room: equal parts, one
+// withRoom returns the number of free shares for a group's members if one more job is to find room: equal parts, one
 // of them left over. All of them where no job could join: the GPU serves no more, or a member doesn't share or has no
 // profile.
-func (r *pass) withRoom(d *draft, free int) int {
-	n := len(d.jobs)
-	if d.group.Members[0].Tried {
+func (r *pass) withRoom(members []placement, free int) int {
+	n, card := len(members), &r.State.GPUs[members[0].gpu]
+	if members[0].tried {
 		return free - 1
 	}
-	if !r.leavesRoom(r.in) || len(r.seated[d.gpu])+n >= r.Decider.Guard.Members(&r.State.GPUs[d.gpu].Spec) || free < n+1 {
+	if !r.leavesRoom() || len(card.Running)+n >= r.guard.Members(&card.Spec) || free < n+1 {
 		return free
 	}
-	for i := range d.jobs {
-		if d.jobs[i].NoShare || d.jobs[i].Profile == nil {
-			return free
-		}
+	if slices.ContainsFunc(members, func(p placement) bool { return p.NoShare || p.Profile == nil }) {
+		return free
 	}
 	return free / (n + 1) * n
 }
 
-// split divides the free shares equally among the draft's members on a node with one GPU. Where jobs with hand-written shares
+// split divides the free shares equally among a group's members on a node with one GPU. Where jobs with hand-written shares
 // come to cards that serve one user, each member gets one share, and the longest one the rest: the freed shares are
 // then too few for such a job, which the MPS server wouldn't serve. Before Volta shares limit nothing else.
-func (r *pass) split(d *draft, free int) []int {
-	n, longest := len(d.jobs), 0
+func (r *pass) split(members []placement, free int) []int {
+	n, longest := len(members), 0
 	out := make([]int, n)
-	if !r.in.handwritten() || !r.State.GPUs[d.gpu].Spec.SameUser {
-		free = r.withRoom(d, free)
+	if !r.handwritten() || !r.State.GPUs[members[0].gpu].Spec.SameUser {
+		free = r.withRoom(members, free)
 		for i := range out { // all of them: no other job finds room
 			out[i] = (free + n - 1 - i) / n
 		}
 		return out
 	}
-	for i := range d.jobs {
+	for i := range members {
 		out[i] = 1
-		if p, q := d.jobs[i].Profile, d.jobs[longest].Profile; p != nil && q != nil && p.DurationS > q.DurationS {
+		if p, q := members[i].Profile, members[longest].Profile; p != nil && q != nil && p.DurationS > q.DurationS {
 			longest = i
 		}
 	}

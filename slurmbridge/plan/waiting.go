@@ -19,20 +19,20 @@ const turnSoonS = 5
 // An interactive session waits there from the beginning, as a job of a whole GPU does.
 func (r *pass) keepTurns() {
 	session := func(j *rlcore.Job) bool { return j.Profile != nil && j.Profile.Busy != nil }
-	for i := range r.State.Pending {
-		if j := &r.State.Pending[i]; !r.in.Shadow && !j.Foreign && session(j) {
+	for i := range r.now.Pending {
+		if j := &r.now.Pending[i]; !r.Shadow && !j.Foreign && session(j) {
 			r.keepTurn(j)
 		}
 	}
 	loses := func(j rlcore.Job) bool { return !j.Foreign && j.LosesTurn() }
-	if r.in.Shadow || !slices.ContainsFunc(r.State.Pending, loses) {
+	if r.Shadow || !slices.ContainsFunc(r.now.Pending, loses) {
 		return
 	}
 	next := map[int]bool{} // by GPU: its next job is known
-	for i := range r.State.Pending {
-		j := &r.State.Pending[i]
+	for i := range r.now.Pending {
+		j := &r.now.Pending[i]
 		soon := j.StartS() <= turnSoonS
-		for g := 0; len(next) < len(r.State.GPUs) && g < len(r.State.GPUs); g++ {
+		for g := 0; len(next) < len(r.now.GPUs) && g < len(r.now.GPUs); g++ {
 			if j.MayUse(g) && !next[g] {
 				soon, next[g] = true, true
 			}
@@ -47,13 +47,17 @@ func (r *pass) keepTurns() {
 // sharing may start them sooner. It ungates jobs that may preempt others, that the bridge alone has delayed for too long,
 // or that Slurm would cancel for their deadline if the bridge died now and the gate held them.
 func (r *pass) noteWaiting() {
-	idle := func(g int) bool { return len(r.State.GPUs[g].Running) == 0 }
-	for _, j := range slices.Concat(r.State.Pending, r.withheld) {
+	idle := r.onAnyGPU(func(_ *job.Job, g int) bool { return len(r.now.GPUs[g].Running) == 0 })
+	preempts := r.onAnyGPU(func(j *job.Job, g int) bool {
+		lower := func(x rlcore.Running) bool { return r.Snap.Ranks.Preempts(j, r.jobs[x.ID]) }
+		return slices.ContainsFunc(r.now.GPUs[g].Running, lower)
+	})
+	for _, j := range slices.Concat(r.now.Pending, r.withheld) {
 		if j.Foreign {
 			continue
 		}
-		if j.DeadlineS > 0 && j.DeadlineS-j.LimitS-r.State.NowS < r.in.HoldS {
-			r.letGo(r.jobs[j.ID], job.UnfitDeadline, "")
+		if j.DeadlineS > 0 && j.DeadlineS-j.LimitS-r.now.NowS < r.HoldS {
+			r.ungate(r.jobs[j.ID], job.UnfitDeadline, "")
 		}
 		switch why := r.closedTo[j.ID]; {
 		case r.limited[j.ID] != "":
@@ -62,35 +66,40 @@ func (r *pass) noteWaiting() {
 			r.limited[j.ID] = why
 			continue
 		case j.StartS() < math.MaxFloat64:
-			r.plan.Starts[j.ID] = tracker.Time(r.State.NowS + j.StartS())
+			r.plan.Starts[j.ID] = tracker.Time(r.now.NowS + j.StartS())
 		}
-		if idles := r.anyGPU(&j, idle); !idles || j.StartS() > 0 { // it isn't the bridge that keeps it waiting
-			if !idles && !r.in.Shadow && r.preempts(&j) {
-				r.letGo(r.jobs[j.ID], job.UnfitPreempts, "")
+		if idles := idle(&j); !idles || j.StartS() > 0 { // it isn't the bridge that keeps it waiting
+			if !idles && !r.Shadow && preempts(&j) {
+				r.ungate(r.jobs[j.ID], job.UnfitPreempts, "")
 			}
 			continue
 		}
 		r.plan.Idle[j.ID] = true
-		if r.waitsTooLong(&j) && !r.in.Shadow {
-			r.letGo(r.jobs[j.ID], job.UnfitDelay, "")
+		if r.waitsTooLong(&j) && !r.Shadow {
+			r.ungate(r.jobs[j.ID], job.UnfitDelay, "")
 		}
 	}
 }
 
-// preempts reports whether Slurm may preempt a job for it that runs on a GPU that it may use.
-func (r *pass) preempts(j *rlcore.Job) bool {
-	lower := func(x rlcore.Running) bool { return r.in.Snap.Ranks.Preempts(r.jobs[j.ID], r.jobs[x.ID]) }
-	return r.anyGPU(j, func(g int) bool { return slices.ContainsFunc(r.State.GPUs[g].Running, lower) })
-}
-
-// anyGPU reports whether a GPU that the job may use fulfils a condition.
-func (r *pass) anyGPU(j *rlcore.Job, is func(g int) bool) bool {
-	for g := range r.State.GPUs {
-		if is(g) && j.MayUse(g) {
-			return true
-		}
+// onAnyGPU returns what reports whether a GPU that a job may use fulfils a condition, which is the same for all jobs of
+// the same partitions.
+func (r *pass) onAnyGPU(is func(j *job.Job, g int) bool) func(j *rlcore.Job) bool {
+	type key struct {
+		gpus      *rlcore.GPUSet
+		partition string
 	}
-	return false
+	known := map[key]bool{}
+	return func(j *rlcore.Job) bool {
+		own := r.jobs[j.ID]
+		return once(known, key{j.GPUs, own.Partition}, func() bool {
+			for g := range j.GPUs.Of(len(r.now.GPUs)) {
+				if is(own, g) {
+					return true
+				}
+			}
+			return false
+		})
+	}
 }
 
 // A job that is to keep its turn among jobs that don't share waits in Slurm's own queue, and any GPU may be the next that
@@ -109,41 +118,35 @@ const (
 func (r *pass) turnShares() (int, bool) {
 	shares := leastTurnShares
 	see := func(ref string, holds int) {
-		if r.turns(ref) {
+		if r.keepsTurn(ref) {
 			holds = job.Units - holds // of a job that joins it
 		}
 		shares = max(shares, job.Units+1-holds)
 	}
-	for i := range r.in.Snap.Jobs {
-		if j := &r.in.Snap.Jobs[i]; j.State != job.Pending && j.Request.Kind == job.Shares && j.Request.Count < job.Units {
+	for i := range r.Snap.Jobs {
+		if j := &r.Snap.Jobs[i]; j.State != job.Pending && j.Request.Kind == job.Shares && j.Request.Count < job.Units {
 			see(j.Ref, j.Request.Count)
 		}
 	}
-	for _, g := range r.in.Tracker.Groups {
+	for _, g := range r.Tracker.Groups {
 		for i := range g.Members {
 			if m := &g.Members[i]; !m.State.Final() && g.Kind != job.Turn && m.Shares < job.Units {
 				see(m.Ref, m.Shares)
 			}
 		}
 	}
-	for _, d := range r.drafts {
-		for i := range d.group.Members {
-			see("", d.group.Members[i].Shares)
+	for _, all := range r.placed {
+		for i := range all {
+			see("", all[i].Shares)
 		}
 	}
 	return shares, shares <= mostTurnShares
 }
 
-// turns reports whether a job was released to keep its turn.
-func (v *view) turns(ref string) bool {
-	seat := v.seats[ref]
-	return seat.Group != nil && seat.Group.Kind == job.Turn
-}
-
 // leastShares is the smallest number of shares that fits on no GPU next to a job that waits for its turn.
-func (v *view) leastShares() int {
+func (p *poll) leastShares() int {
 	least := 1
-	for _, g := range v.in.Tracker.Groups {
+	for _, g := range p.Tracker.Groups {
 		for i := range g.Members {
 			m := &g.Members[i]
 			if g.Kind == job.Turn && !m.State.Final() && m.State != job.MemberRunning {
@@ -158,18 +161,61 @@ func (v *view) leastShares() int {
 // else it is ungated.
 func (r *pass) keepTurn(j *rlcore.Job) {
 	shares, ok := r.turnShares()
-	if !ok || r.adopted(j.ID) && !r.hasPartner(j) || !r.Join || !r.leavesRoom(r.in) || j.NoShare || j.Profile == nil || len(r.nodes) == 0 {
-		r.letGo(r.jobs[j.ID], job.UnfitTurn, "")
+	shareable := r.Join && r.leavesRoom() && !j.NoShare && j.Profile != nil && len(r.nodes) > 0
+	if !ok || !shareable || r.adopted(j.ID) && !r.hasPartner(j) {
+		r.ungate(r.jobs[j.ID], job.UnfitTurn, "")
 		return
 	}
 	g := 0
-	for g < len(r.State.GPUs)-1 && !j.MayUse(g) {
+	for g < len(r.now.GPUs)-1 && !j.MayUse(g) {
 		g++
 	}
-	card := rlcore.GPU{Spec: r.State.GPUs[g].Spec}
-	m := r.member(j, r.gpus[g].node)
-	m.Shares, m.Predicted = shares, 1
-	r.limitMemory(&m, j.Profile, r.Decider.Guard.MemoryLimits(&card, []*rlcore.Profile{j.Profile})[0])
-	group := job.Group{Kind: job.Turn, State: job.Preparing, Decided: r.in.Snap.At, Policy: r.Decider.Policy.Name(), Members: []job.Member{m}}
-	r.plan.Groups = append(r.plan.Groups, release.Make(&group, r.jobs, r.gpus[g].node.Sharing))
+	card, on := rlcore.GPU{Spec: r.now.GPUs[g].Spec}, r.gpus[g].node
+	p := placement{Running: rlcore.Running{Job: *j, Shares: shares}, gpu: g}
+	p.MemLimitMiB = r.guard.MemoryLimits(&card, []*rlcore.Profile{j.Profile})[0]
+	m := r.member(&p, on)
+	m.Predicted = 1
+	group := job.Group{
+		Kind: job.Turn, State: job.Preparing, Decided: r.Snap.At, Policy: r.Decider.Policy.Name(), Members: []job.Member{m},
+	}
+	r.plan.Groups = append(r.plan.Groups, release.Make(&group, r.jobs, on.Sharing))
+}
+
+// hasPartner reports whether one of the next jobs of the queue may join an adopted job that keeps its turn with shares. One
+// that asks for a type of GPU must find no other: it could be given shares of any.
+func (r *pass) hasPartner(j *rlcore.Job) bool {
+	own, n := r.jobs[j.ID], len(r.gpus)
+	if r.reach(own, "", ownType(own)).gpus.Len(n) < r.reach(own, "", "").gpus.Len(n) {
+		return false
+	}
+	left := r.Decider.Window()
+	for i := range r.now.Pending {
+		p := &r.now.Pending[i]
+		if p.Foreign || p.ID == j.ID {
+			continue
+		}
+		if left--; left < 0 {
+			break
+		}
+		for g := range j.GPUs.Of(n) {
+			if !p.MayUse(g) {
+				continue
+			}
+			pair := []rlcore.Running{{Job: *j}, {Job: *p}}
+			if r.guard.Together(&r.now.GPUs[g].Spec, pair, r.now.NowS) == rlcore.Allowed {
+				return true
+			}
+			break
+		}
+	}
+	return false
+}
+
+// waitsTooLong reports whether a job has waited next to an idle GPU for as long as it may.
+func (r *pass) waitsTooLong(j *rlcore.Job) bool {
+	most := r.guard.DelayLimitS()
+	if r.Adopt != nil && r.adopted(j.ID) {
+		most = min(most, r.Adopt.Delay.Seconds())
+	}
+	return j.DelayedS >= most
 }
