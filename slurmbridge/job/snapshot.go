@@ -53,7 +53,8 @@ type Job struct {
 	User      string
 	Account   string
 	QOS       string // "" = the cluster has none
-	Name      string // "" where names aren't read
+	Name      string
+	WorkDir   string // that it starts in
 	Partition string // may list several, separated by commas, while pending
 	State     JobState
 	Reason    string

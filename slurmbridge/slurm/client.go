@@ -39,8 +39,6 @@ type Client struct {
 	Timeout time.Duration
 	// Name is this daemon's, which its gate carries; "" = it has none.
 	Name string
-	// Names: jobs' names are read.
-	Names bool
 	// GPULimits: accounting's limits on whole GPUs are read.
 	GPULimits bool
 	// Observe is called after every command; nil = no call.
@@ -217,7 +215,6 @@ func (c *Client) understand(ctx context.Context, snap *job.Snapshot) {
 func (c *Client) queue(ctx context.Context, config map[string]string) ([]job.Job, []job.GateState, error) {
 	owners := gateOwners(config)
 	c.parser.Form = text.FormOf(config["SLURM_VERSION"])
-	c.parser.Names = c.Names
 	c.parser.Ours = func(uid uint32) bool { return owners[uid] }
 	for {
 		nonce := text.NewNonce()

@@ -170,23 +170,23 @@ func checkUpdate(u job.Update) error {
 	return err
 }
 
-// maxScript is how much of a batch script is read, bytes.
-const maxScript = 256 << 10
+// maxScript is the longest script that is read, bytes; Slurm takes none of more than 4 MiB unless max_script_size says so.
+const maxScript = 16 << 20
 
-// Script returns a job's batch script.
+// Script returns a job's batch script, the end of a long one as its hash; see job.ShortScript.
 func (c *Client) Script(ctx context.Context, ref string) ([]byte, error) {
 	if err := checkRefs("script", ref); err != nil {
 		return nil, err
 	}
 	const name = "scontrol write batch_script"
-	out, stderr, err := c.run(ctx, command{name: name, prog: "scontrol", args: []string{"write", "batch_script", ref, "-"}})
+	out, stderr, err := c.run(ctx, command{name: name, prog: "scontrol", args: []string{"write", "batch_script", ref, "-"}, max: maxScript})
 	if err != nil {
 		return nil, err
 	}
 	if len(out) == 0 && stderr != "" { // 22.05 exits 0 when there is no such job
 		return nil, &CommandError{Command: name, Stderr: text.OneLine(stderr), Kind: text.ErrorKind(stderr)}
 	}
-	return out[:min(len(out), maxScript)], nil
+	return job.ShortScript(out), nil
 }
 
 // checkRefs refuses names that are no job's, so that no text can become an option or a

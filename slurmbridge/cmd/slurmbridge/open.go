@@ -67,7 +67,7 @@ submitted later: stop it first where that isn't wanted.`,
 
 // client makes the cluster's client of the settings.
 func client(cfg *config.Config, m *loop.Metrics) (*slurm.Client, error) {
-	cl := &slurm.Client{Conf: cfg.SlurmConf, Bin: cfg.BinDir, Name: cfg.Name, Names: len(cfg.InteractiveNames) > 0}
+	cl := &slurm.Client{Conf: cfg.SlurmConf, Bin: cfg.BinDir, Name: cfg.Name}
 	if cl.Name == "" {
 		cl.Name, _ = os.Hostname() // without one its gates have no owner
 	}

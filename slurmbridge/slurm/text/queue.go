@@ -66,6 +66,7 @@ const (
 	fQOS
 	fReservation
 	fName
+	fWorkDir
 	fAdminComment
 	fComment
 	numFree
@@ -73,7 +74,8 @@ const (
 
 var free = [numFree]string{
 	"tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task",
-	"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "reservation", "name", "admin_comment", "comment",
+	"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "reservation", "name", "workdir",
+	"admin_comment", "comment",
 }
 
 // ErrRow says that squeue printed something that is not in the requested format.
@@ -88,8 +90,6 @@ type QueueParser struct {
 	Form *Form
 	// NoExcNodes: the release has no field for excluded nodes; see LacksExcNodes.
 	NoExcNodes bool
-	// Names: jobs' names are read, too.
-	Names bool
 	// Ours reports whether a user's job may be the gate.
 	Ours func(uid uint32) bool
 	// Awaited holds the jobs and arrays that jobs without a GPU depend on, as of the last output.
@@ -133,7 +133,7 @@ func (p *QueueParser) Format(nonce string) string {
 
 // has reports whether the format has a free field.
 func (p *QueueParser) has(field int) bool {
-	return (field != fExcNodes || !p.NoExcNodes) && (field != fName || p.Names)
+	return field != fExcNodes || !p.NoExcNodes
 }
 
 func (p *QueueParser) form() *Form {
@@ -235,7 +235,7 @@ func (r *queueRow) forget() bool {
 	found := false
 	for i, f := range r.free {
 		if i != fDependency && isTooLong(f) {
-			r.free[i], found = nil, found || i != fAdminComment && i != fName
+			r.free[i], found = nil, found || i != fAdminComment && i != fName && i != fWorkDir
 		}
 	}
 	return found || isTooLong(r.free[fDependency]) || isTooLong(r.head)
@@ -283,7 +283,7 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	j.Features, j.Account, j.QOS, j.Reservation = p.text(ff[fFeature]), p.text(ff[fAccount]), p.text(ff[fQOS]), p.text(ff[fReservation])
 	j.Exclusive = slices.Contains(p.form().exclusive, string(pf[pExclusive]))
 	j.Requeue = string(pf[pRequeue]) == "1"
-	j.Name = p.text(ff[fName])
+	j.Name, j.WorkDir = p.text(ff[fName]), p.text(ff[fWorkDir])
 	j.Comment = p.text(ff[fComment][:min(maxComment, len(ff[fComment]))])
 	j.Priority, _ = digits(pf[pPriority])
 	j.HetID, _ = digits(pf[pHet])

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -182,8 +181,7 @@ func TestParseQueueOddTimes(t *testing.T) {
 
 // row renders one row as squeue does.
 func row(nonce string, id string, plain [numPlain]string, free [numFree]string) string {
-	shown := slices.Delete(slices.Clone(free[:]), fName, fName+1) // names are read only if sessions share
-	return id + nonce + strings.Join(plain[:], "|") + nonce + strings.Join(shown, nonce) + nonce + "\n"
+	return id + nonce + strings.Join(plain[:], "|") + nonce + strings.Join(free[:], nonce) + nonce + "\n"
 }
 
 func plainRow(id string) [numPlain]string {
@@ -207,6 +205,7 @@ func TestParseQueueHostile(t *testing.T) {
 				fPerNode: "gres:mps:100", fPerJob: "N/A", fPerSocket: "N/A", fPerTask: "N/A",
 				fDependency: "after:5(unfulfilled)", fReason: "Dependency",
 				fReqNodes: text.Draw(t, "reqnodes"), fExcNodes: text.Draw(t, "excnodes"), fFeature: text.Draw(t, "feature"), fAccount: text.Draw(t, "account"), fComment: text.Draw(t, "comment"),
+				fName: text.Draw(t, "name"), fWorkDir: text.Draw(t, "folder"),
 			}
 			b.WriteString(row(nonce, id, plainRow(id), f))
 			none := func(s string) string {
@@ -222,6 +221,7 @@ func TestParseQueueHostile(t *testing.T) {
 				Request:    job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"},
 				Dependency: ParseDependencies("after:5(unfulfilled)"),
 				ReqNodes:   none(f[fReqNodes]), ExcNodes: none(f[fExcNodes]), Features: none(f[fFeature]), Account: none(f[fAccount]), Comment: none(c[:min(len(c), maxComment)]),
+				Name: none(f[fName]), WorkDir: none(f[fWorkDir]),
 				NumNodes: 1, CPUs: 2, HostMemMiB: 200, Requeue: true,
 			})
 		}
@@ -465,6 +465,23 @@ func TestDefaultsRecorded(t *testing.T) {
 		}
 		if noted != 1 {
 			t.Errorf("%s: %d jobs with defaults", release, noted)
+		}
+	}
+}
+
+// Where a job starts and what it is called are read as they were given.
+func TestNamesAndFolders(t *testing.T) {
+	for _, release := range releases {
+		jobs, _ := parseRecorded(t, release, "queue")
+		names := map[string]bool{}
+		for i := range jobs {
+			names[jobs[i].Name] = true
+			if jobs[i].WorkDir != "/" {
+				t.Errorf("%s: job %s starts in %q", release, jobs[i].Ref, jobs[i].WorkDir)
+			}
+		}
+		if !names["evil|name"] || !names["whole"] || !names["wrap"] {
+			t.Errorf("%s: names are %v", release, names)
 		}
 	}
 }

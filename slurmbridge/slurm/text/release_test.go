@@ -281,7 +281,7 @@ func TestLongFieldsOfAnArray(t *testing.T) {
 	rows, pending := 0, 0
 	for line := range bytes.Lines(text) {
 		fields := bytes.Split(line, mark)
-		if len(fields) != numFree+2 { // without the name
+		if len(fields) != numFree+3 {
 			continue
 		}
 		for range 3 { // an array has a row for each task
