@@ -18,6 +18,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // DefaultFile is read when no file is named; it may be absent.
@@ -64,6 +65,7 @@ type Config struct {
 	Trust             float64
 	TryMemory         int // MiB
 
+	AppNames []string // PATTERN=NAME; see job.AppName
 	// Which jobs are interactive sessions, and what they get; see job.Sessions. Memory is in MiB.
 	InteractiveNames, InteractivePartitions []string
 	InteractiveMemory                       int
@@ -312,4 +314,15 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// Apps are the applications that the site names by the names of jobs.
+func (c *Config) Apps() []job.AppName {
+	var out []job.AppName
+	for _, s := range c.AppNames {
+		if n, err := job.ParseAppName(s); err == nil { // they were checked
+			out = append(out, n)
+		}
+	}
+	return out
 }

@@ -81,6 +81,7 @@ var checks = map[string]func(any) error{
 	"adopt_delay":    durationIn(time.Second, time.Hour),
 	"adopt_opt_out":  pathOrNone,
 
+	"app_names":                namedApps,
 	"interactive_names":        patterns,
 	"interactive_memory":       intIn(256, 1_000_000),
 	"interactive_max_slowdown": floatIn(1, 100),
@@ -261,6 +262,16 @@ var partitionPattern = regexp.MustCompile(`^[A-Za-z0-9_.+-]*$`)
 func partitionOrNone(p any) error {
 	if s := *p.(*string); !partitionPattern.MatchString(s) {
 		return fmt.Errorf("is %s, but takes a partition's name", show(s))
+	}
+	return nil
+}
+
+// namedApps accepts PATTERN=NAME.
+func namedApps(p any) error {
+	for _, s := range *p.(*[]string) {
+		if _, err := job.ParseAppName(s); err != nil {
+			return fmt.Errorf("has %s, but takes PATTERN=NAME, for example nf-train*=train: %w", show(s), err)
+		}
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 package job
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -164,3 +166,14 @@ func Unfits() []Unfit {
 
 // String is the reason in words.
 func (u Unfit) String() string { return unfits[u] }
+
+// mostOfScript is how much of a script is kept, bytes.
+const mostOfScript = 256 << 10
+
+// ShortScript is a script that fits into memory with many others. What is beyond its first part still counts, as a hash.
+func ShortScript(script []byte) []byte {
+	if len(script) <= mostOfScript {
+		return script
+	}
+	return fmt.Appendf(slices.Clone(script[:mostOfScript]), "\n%x", sha256.Sum256(script[mostOfScript:]))
+}

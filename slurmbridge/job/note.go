@@ -24,11 +24,13 @@ type Note struct {
 	// Args are the arguments of the script and the variables of --export: words separated by spaces, with a hash in the
 	// place of what isn't a number.
 	Args string
+	// App is what the job's owner calls its application by SLURMBRIDGE_APP in its environment.
+	App string
 }
 
 // noteShape is what a note looks like.
 var noteShape = regexp.MustCompile(`^` + CommentPrefix +
-	`(?:\(default(?: cpus=([0-9]{1,6}))?(?: mem=([0-9]{1,9}))?\) ?)?(?:\(args ([A-Za-z0-9_.=~ -]{1,300})\) ?)?`)
+	`(?:\(default(?: cpus=([0-9]{1,6}))?(?: mem=([0-9]{1,9}))?\) ?)?(?:\(app ([A-Za-z0-9_.-]{1,64})\) ?)?(?:\(args ([A-Za-z0-9_.=~ -]{1,300})\) ?)?`)
 
 // ParseNote reads the note at the beginning of an AdminComment, and returns the comment without it.
 func ParseNote(adminComment string) (n Note, rest string) {
@@ -38,7 +40,7 @@ func ParseNote(adminComment string) (n Note, rest string) {
 	}
 	n.Defaults.CPUs, _ = strconv.Atoi(m[1])
 	n.Defaults.MemMiB, _ = strconv.ParseInt(m[2], 10, 64)
-	n.Args = m[3]
+	n.App, n.Args = m[3], m[4]
 	return n, CommentPrefix + adminComment[len(m[0]):]
 }
 
@@ -54,6 +56,9 @@ func (n Note) Comment(text string) string {
 			note += fmt.Sprintf(" mem=%d", n.Defaults.MemMiB)
 		}
 		note += ") "
+	}
+	if n.App != "" {
+		note += "(app " + n.App + ") "
 	}
 	if n.Args != "" {
 		note += "(args " + n.Args + ") "

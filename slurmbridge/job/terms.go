@@ -2,6 +2,7 @@ package job
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -123,6 +124,40 @@ func validApp(s string) bool {
 func MatchName(pattern, name string) (bool, error) {
 	plain := strings.NewReplacer("/", "\x00") // no name has this letter
 	return path.Match(plain.Replace(pattern), plain.Replace(name))
+}
+
+// AppName is what the site calls the application of jobs with certain names.
+type AppName struct {
+	Pattern string // of jobs' names; see MatchName
+	App     string
+}
+
+// ParseAppName reads PATTERN=NAME.
+func ParseAppName(s string) (AppName, error) {
+	i := strings.LastIndexByte(s, '=')
+	if i < 1 {
+		return AppName{}, errors.New("it has no =")
+	}
+	n := AppName{Pattern: s[:i], App: s[i+1:]}
+	if !validApp(n.App) {
+		return n, errors.New("a name has 1 to 64 letters, digits, '.', '_' or '-'")
+	}
+	_, err := MatchName(n.Pattern, "")
+	return n, err
+}
+
+// AppNamed is what a job's owner calls its application, else what the first of the site's names that matches says; "" =
+// nobody names it.
+func AppNamed(j *Job, t *Terms, names []AppName) string {
+	if app := cmp.Or(t.App, j.Note.App); app != "" {
+		return app
+	}
+	for _, n := range names {
+		if ok, _ := MatchName(n.Pattern, j.Name); ok {
+			return n.App
+		}
+	}
+	return ""
 }
 
 // Sessions selects the interactive sessions (notebooks, shells) in addition to jobs with share:interactive, and holds

@@ -39,7 +39,9 @@ type identifier struct {
 	window func() int
 	// sessions says which jobs are interactive sessions.
 	sessions job.Sessions
-	byRef    map[string]identified
+	// names are the applications that the site names by the names of jobs.
+	names []job.AppName
+	byRef map[string]identified
 	// models returns the GPUs' models as records named them; nil = none did.
 	models func() map[job.GPUAddr]string
 	// profiles are the profiles found so far. Jobs of one application share one profile instead of
@@ -90,7 +92,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	var sharers []*job.Job
 	for i := range jobs {
 		j := &jobs[i]
-		t := d.sessions.Terms(j)
+		t := d.terms(j)
 		if !t.None() {
 			in.Terms[j.Ref] = t
 		}
@@ -138,6 +140,13 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	}
 }
 
+// terms are a job's terms, with its application where somebody names it.
+func (d *identifier) terms(j *job.Job) job.Terms {
+	t := d.sessions.Terms(j)
+	t.App = job.AppNamed(j, &t, d.names)
+	return t
+}
+
 // look is what is left to find for a job, nil = nothing. The script is read once; the profile is
 // looked up again until there is one.
 func (d *identifier) look(j *job.Job, t job.Terms) *look {
@@ -162,7 +171,7 @@ func (d *identifier) whole(jobs []job.Job, lookups *lookups) []*look {
 		if app, known := d.byRef[j.Ref]; known && (app.failed == 0 || app.failed >= scriptTries) {
 			continue
 		}
-		if l := d.look(j, job.ParseTerms(j.Comment)); l != nil && lookups.next(false) {
+		if l := d.look(j, d.terms(j)); l != nil && lookups.next(false) {
 			out = append(out, l)
 		}
 	}

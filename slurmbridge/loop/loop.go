@@ -64,6 +64,8 @@ type Bridge struct {
 	RetryAlone bool
 	// Sessions says which jobs are interactive sessions.
 	Sessions job.Sessions
+	// AppNames are the applications that the site names by the names of jobs.
+	AppNames []job.AppName
 	// ExtendLimit lets running jobs have more time where sharing makes them miss their limits.
 	ExtendLimit bool
 	// PastMaxTime lets them have it beyond their partitions' MaxTime.
@@ -135,7 +137,7 @@ func (b *Bridge) init() {
 		if b.Gate != nil {
 			b.Gate.Log, b.Gate.Adopt = cmp.Or(b.Gate.Log, b.Log), b.adoptLines
 		}
-		b.apps = identifier{apps: b.Apps, slurm: b.Slurm, log: b.Log, now: b.Now, window: b.Planner.Window, models: b.Models, sessions: b.Sessions, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
+		b.apps = identifier{apps: b.Apps, slurm: b.Slurm, log: b.Log, now: b.Now, window: b.Planner.Window, models: b.Models, sessions: b.Sessions, names: b.AppNames, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
 		b.comments = comments{slurm: b.Slurm, metrics: b.Metrics, log: b.Log, text: map[string]string{}, foreign: map[string]bool{}}
 	})
 }

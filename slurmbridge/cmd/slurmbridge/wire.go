@@ -131,6 +131,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	apps := &recogniser{st}
 	b := &loop.Bridge{
 		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone,
+		AppNames: cfg.Apps(),
 		Sessions: job.Sessions{
 			Names: cfg.InteractiveNames, Partitions: cfg.InteractivePartitions,
 			MemMiB: float64(cfg.InteractiveMemory), MaxSlowdown: cfg.InteractiveMaxSlowdown,
@@ -172,7 +173,7 @@ func (r *recogniser) models(ctx context.Context, log *slog.Logger) func() map[jo
 }
 
 func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (string, error) {
-	a := appid.Identify(t.App, script, j.Note.Args)
+	a := appid.Identify(&appid.Job{Named: t.App, Name: j.Name, Script: script, Args: j.Note.Args, Dir: j.WorkDir})
 	if script == nil && t.App == "" {
 		// Recognised before a restart.
 		known, err := r.store.AppOf(ctx, j.Ref, j.User)

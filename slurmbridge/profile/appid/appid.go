@@ -1,213 +1,288 @@
 // Package appid recognises an application by what its user wrote, without the
-// user's help: the job script, less what doesn't matter, and its main command.
+// user's help: the job script, less what doesn't matter, and where and how it was submitted.
 package appid
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"path"
-	"regexp"
+	"fmt"
 	"slices"
 	"strings"
 )
 
-// App is a recognised application.
-type App struct {
-	Key  string // short and stable, e.g. "lmp-3f9a1c2b04d1"; "" = nothing to go by
-	Name string // of the program that the main command runs, launchers aside
-	// Family is the same for the same script with other sizes, e.g.
-	// "lmp~90b1d2f3a4c5"; "" = it has no relatives.
-	Family string
-	// Sizes distinguish it from its relatives, in the script's order: all members of a family have
-	// the same number of them, with the same names. Only the script is read, not the job's input
-	// files.
-	Sizes []Size
+// Job is what there is to recognise a job's application by.
+type Job struct {
+	Named  string // what its owner or the site calls the application, "" = nothing
+	Name   string // --job-name; "" = not known
+	Script []byte
+	Args   string // the script's arguments, as job.Note has them
+	Dir    string // the folder that it starts in; "" = not known
 }
 
-// maxScript is as much of a script as counts, bytes.
-const maxScript = 256 << 10
+// App is a recognised application.
+type App struct {
+	Key  string `json:"key"`     // short and stable, e.g. "lmp-3f9a1c2b04d1"; "" = nothing to go by
+	Name string `json:"program"` // that the main command runs, launchers aside
+	// Family is the same for the same script with other sizes, e.g. "lmp~90b1d2f3a4c5"; "" = it has no relatives.
+	Family string `json:"family,omitempty"`
+	// Sizes distinguish it from its relatives, in the script's order: all members of a family have
+	// the same number of them. Only the script is read, not the job's input files.
+	Sizes []Size `json:"sizes,omitempty"`
+	// Text is what the job was recognised by, with marks for sizes and for what doesn't count: see Legible.
+	Text string `json:"-"`
+	// Why says how, a sentence each; Masked what didn't count.
+	Why    []string `json:"why"`
+	Masked []Masked `json:"not_counted,omitempty"`
+}
 
-// Identify recognises a job's application. A name its owner gave (--comment=
-// app=NAME) is the key as it is. args are the script's arguments, as job.Note has them.
-func Identify(named string, script []byte, args string) App {
-	if named != "" {
-		return App{Key: named, Name: named}
+// Size is one of the numbers in which the members of a family differ.
+type Size struct {
+	Name  string  `json:"name"`  // the option, variable, or file that it belongs to
+	Value float64 `json:"value"` // > 0; a grid of 64x64x32 counts as its product
+}
+
+// Masked is a part of a script that doesn't count, and the reason.
+type Masked struct {
+	Text string `json:"text"`
+	Why  string `json:"why"`
+}
+
+// maxSizes bounds the sizes of a family; a script with more numbers has no relatives.
+const maxSizes = 32
+
+// Identify recognises a job's application.
+func Identify(j *Job) App {
+	if j.Named != "" {
+		return App{Key: j.Named, Name: j.Named, Why: []string{"its owner or the site calls it " + j.Named}}
 	}
-	lines := Normalise(script)
-	if len(lines) == 0 {
-		return App{}
+	if len(bytes.TrimSpace(j.Script)) == 0 {
+		return App{Why: []string{"it has no script"}}
 	}
-	if args != "" {
-		lines = slices.Insert(lines, 0, "arguments "+args)
+	r := &reader{source: j.Script, funcs: map[string]bool{}, vars: map[string]string{}}
+	a := App{}
+	arguments := r.words(j.Args)
+	body, isShell := r.script(j.Script, &a)
+	switch {
+	case body == "":
+		return App{Why: []string{"its script runs nothing"}}
+	case isShell && ValidName(r.app):
+		return App{Key: r.app, Name: r.app, Why: []string{"its script sets SLURMBRIDGE_APP=" + r.app}}
 	}
-	h := sha256.New()
-	for _, l := range lines {
-		h.Write([]byte(l))
-		h.Write([]byte{'\n'})
+	text := ""
+	if arguments != "" {
+		text = "arguments " + arguments + "\n"
 	}
-	a := App{Key: command(lines) + "-" + hex.EncodeToString(h.Sum(nil)[:6])}
-	f := newFamily(lines)
-	if a.Name = f.name; a.Name == "" {
+	own := false // its folder is made for this job
+	switch {
+	case r.moved && r.relative == "":
+		a.why("the folder of submission doesn't count: it works in a folder that it names")
+	case isShell && r.relative == "" && r.says != "":
+		a.why("the folder of submission doesn't count: it names its input, %s", shortName(r.says))
+	case j.Dir == "":
+		a.why("the folder of submission isn't known")
+	default:
+		r.fresh = false
+		text += "folder " + r.folder(j.Dir) + "\n"
+		own = r.fresh
+		a.why("the folder of submission counts: %s", r.whyFolder(isShell))
+	}
+	name := r.jobName(cmp.Or(j.Name, option(j.Script, "job-name", "J")))
+	switch {
+	case r.payload != nil && r.payload.each && (name == "" || untold[name]):
+		return App{Name: r.name, Why: append(a.Why, r.payload.program+" runs what no line names, and the job's name doesn't say it")}
+	case r.payload != nil || own:
+		text += "job " + name + "\n"
+		a.why("the job's name counts, %q: its script doesn't name what it runs", shortName(Legible(name)))
+	}
+	a.Text, a.Name, a.Masked = text+body, r.name, r.masked
+	if a.Name == "" {
 		a.Name = "job"
 	}
-	if a.Family = f.key(); a.Family != "" {
-		a.Sizes = f.sizes
+	whole := []byte(a.Text + "\x00")
+	for _, s := range r.sizes {
+		whole = fmt.Append(whole, s.Value, " ")
+	}
+	a.Key = a.Name + "-" + hash(whole)
+	if isShell && r.name != "" && len(r.sizes) <= maxSizes {
+		a.Family, a.Sizes = a.Name+"~"+hash([]byte(a.Text)), r.sizes
 	}
 	return a
 }
 
-// Normalise strips a script of comments, of #SBATCH lines, of what differs
-// between runs of the same thing (set -x, echo, date), and of white space. What a
-// here document holds is a program's input: all of it stays.
-func Normalise(script []byte) []string {
-	if len(script) > maxScript {
-		script = script[:maxScript]
+func (a *App) why(format string, args ...any) { a.Why = append(a.Why, fmt.Sprintf(format, args...)) }
+
+func hash(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:6])
+}
+
+// words returns what counts of a script's arguments.
+func (r *reader) words(args string) string {
+	var at argumentList
+	out := strings.Fields(args)
+	for i, w := range out {
+		out[i] = r.argument(w, &at)
 	}
-	var out []string
-	var joined []byte // what folded lines have come to; it grows in place, however many there are
-	here := ""        // what ends the here document that lines are in
-	for raw := range bytes.SplitSeq(script, []byte{'\n'}) {
-		piece := strings.Join(strings.Fields(strings.ToValidUTF8(string(raw), "?")), " ")
-		if len(joined) == 0 && (piece == "" || here == "" && piece[0] == '#') || here == "" && len(joined) > 0 && joined[0] == '#' {
-			joined = joined[:0]
-			continue
-		}
-		if cut, more := strings.CutSuffix(piece, "\\"); more {
-			if cut = strings.TrimSpace(cut); string(joined) == " " {
-				joined = joined[:0]
-			}
-			if cut != "" || len(joined) == 0 {
-				joined = append(append(joined, cut...), ' ')
-			}
-			continue
-		}
-		line := string(joined) + piece
-		joined = joined[:0]
-		switch m := hereDocument.FindStringSubmatch(line); {
-		case here != "" && line == here && raw[0] != ' ': // one that is indented by blanks is text
-			here = ""
-		case here != "":
-		case m != nil:
-			here = m[1]
-		case idle(line, len(out) == 0):
-			continue
-		}
-		out = append(out, line)
+	if len(out) > 0 {
+		r.relative = "its arguments"
 	}
-	if len(joined) > 0 {
-		out = append(out, strings.TrimSpace(string(joined)))
+	return strings.Join(out, " ")
+}
+
+// whyFolder says why the folder of submission counts.
+func (r *reader) whyFolder(isShell bool) string {
+	switch {
+	case !isShell:
+		return "what it reads isn't known"
+	case r.relative != "":
+		return shortName(r.relative) + " is found from there"
+	}
+	return "it names no input by a whole path"
+}
+
+// script returns what counts of a script; isShell: it was read as a shell's.
+func (r *reader) script(src []byte, a *App) (text string, isShell bool) {
+	interpreter := interpreterOf(src)
+	switch {
+	case interpreter != "" && !shells[interpreter]:
+		a.why("its text counts as it stands: %s reads it, no shell", shortName(interpreter))
+		r.name = clean(strings.TrimRight(interpreter, "0123456789."))
+	default:
+		if text, ok := r.shell(src); ok {
+			return text, true
+		}
+		*r = reader{}
+		a.why("its text counts as it stands: it can't be read as a shell's script")
+	}
+	return "text\n" + string(withoutOptions(src)), false
+}
+
+// interpreterOf is the program that a script's first line names, "" = none.
+func interpreterOf(src []byte) string {
+	line, _, _ := bytes.Cut(src, []byte{'\n'})
+	rest, ok := bytes.CutPrefix(line, []byte("#!"))
+	if !ok {
+		return ""
+	}
+	words := slices.DeleteFunc(strings.Fields(string(rest)), func(w string) bool {
+		return strings.HasPrefix(w, "-") || base(w) == "env" || base(w) == "busybox" || assigns(w)
+	})
+	if len(words) == 0 {
+		return "?"
+	}
+	return base(words[0])
+}
+
+// option returns the value of one of sbatch's options in a script's head, "" = it has none.
+func option(src []byte, long, short string) string {
+	for line := range bytes.Lines(src) {
+		words := strings.Fields(string(line))
+		switch {
+		case len(words) == 0:
+			continue
+		case words[0][0] != '#':
+			return ""
+		case words[0] != "#SBATCH":
+			continue
+		}
+		for i, w := range words[1:] {
+			if v, ok := strings.CutPrefix(w, "--"+long+"="); ok {
+				return strings.Trim(v, `"'`)
+			}
+			if (w == "--"+long || w == "-"+short) && i+2 < len(words) {
+				return strings.Trim(words[i+2], `"'`)
+			}
+			if v, ok := strings.CutPrefix(w, "-"+short); ok && v != "" {
+				return strings.Trim(v, `"'`)
+			}
+		}
+	}
+	return ""
+}
+
+// withoutOptions is a text without sbatch's options, which stand before its first command.
+func withoutOptions(src []byte) []byte {
+	var out []byte
+	head := true
+	for line := range bytes.Lines(src) {
+		trimmed := bytes.TrimSpace(line)
+		head = head && (len(trimmed) == 0 || trimmed[0] == '#')
+		if !head || !bytes.HasPrefix(trimmed, []byte("#SBATCH")) {
+			out = append(out, line...)
+		}
 	}
 	return out
 }
 
-// hereDocument matches the beginning of one (<<EOF, <<-'EOF'); <<< begins none, and nor does a shift in $((1<<20)).
-var hereDocument = regexp.MustCompile(`(?:^|[^<])<<-? ?["'\\]?([^\s<"'\\0-9;|&()][^\s"'\\;|&()]*)`)
-
-// idle reports whether a line does nothing but say something or wait: it holds one command, neither redirected nor piped,
-// and runs no other in its arguments. A sleep at the beginning may be the job.
-func idle(line string, first bool) bool {
-	word, rest, _ := strings.Cut(line, " ")
-	switch word {
-	case "echo", "date", "hostname", "nvidia-smi":
-	case "printf": // -v sets a variable
-		if strings.HasPrefix(rest, "-v") {
-			return false
-		}
-	case "sleep":
-		if first {
-			return false
-		}
-	case "set": // its options alone: set -- 128 sets $1
-		option := false
-		for _, w := range strings.Fields(rest) {
-			if option && w == "pipefail" {
-				option = false
-				continue
-			}
-			if w[0] != '-' && w[0] != '+' || w == "--" || w == "-" {
-				return false
-			}
-			option = strings.HasSuffix(w, "o")
-		}
-	default:
-		return false
-	}
-	for _, m := range substituted.FindAllStringSubmatch(line, -1) {
-		words := m[1] + m[2]
-		if name, _, _ := strings.Cut(strings.TrimSpace(words), " "); !tells[name] || strings.ContainsAny(words, ";|&<>`$(") {
-			return false
-		}
-	}
-	return !strings.ContainsAny(unquoted(line), ";|&<>")
+// ValidName reports whether a user may call an application so.
+func ValidName(s string) bool {
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(c rune) bool { return !portable(c) })
 }
 
-// substituted matches a command in another's arguments. The commands in tells change nothing.
-var substituted = regexp.MustCompile("\\$\\(([^)]*)|`([^`]*)`")
-
-var tells = map[string]bool{"date": true, "hostname": true, "pwd": true, "whoami": true, "id": true, "uname": true, "nproc": true, "": true}
-
-// unquoted is a line of shell without what stands in quotes or brackets in it.
-func unquoted(line string) string {
-	var b strings.Builder
-	for i := 0; i < len(line); i++ {
-		switch c := line[i]; {
-		case c == '\\':
-			i++
-		case c == '\'' || c == '"' || c == '`':
-			i = closing(line, i)
-		case c == '$' && i+1 < len(line) && (line[i+1] == '(' || line[i+1] == '{'):
-			i = bracket(line, i+1)
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
-}
-
-// launchers are passed over by command; see launched for the ones with options.
-var launchers = map[string]bool{
-	"srun": true, "mpirun": true, "mpiexec": true, "env": true, "time": true, "exec": true, "nohup": true,
-	"singularity": true, "apptainer": true, "run": true, "conda": true, "numactl": true, "python": true, "python3": true,
-}
-
-// command is what a key begins with, so that people see what it may be. It doesn't
-// know launchers' options, and stays as it is: keys are what profiles are found by.
-func command(lines []string) string {
-	for i := len(lines) - 1; i >= 0; i-- {
-		for _, w := range strings.Fields(lines[i]) {
-			base := path.Base(strings.Trim(w, `"'`))
-			if launchers[base] || strings.HasPrefix(w, "-") || strings.Contains(w, "=") ||
-				base == "." || base == "/" || strings.Trim(base, "0123456789:.") == "" { // an option, or an option's number
-				continue
-			}
-			if name := clean(base); name != "" && !word[name] {
-				return name
-			}
-			break
-		}
-	}
-	return "job"
-}
-
-// word holds what starts a line of shell that runs nothing.
-var word = map[string]bool{
-	"cd": true, "module": true, "source": true, "export": true, "if": true, "fi": true, "for": true, "do": true, "done": true,
-	"while": true, "then": true, "else": true, "wait": true, "exit": true, "ulimit": true, "mkdir": true, "rm": true, "cp": true, "esac": true,
-	"echo": true, "date": true, "hostname": true, "printf": true, "set": true, "nvidia-smi": true,
+func portable(c rune) bool {
+	return c < 0x80 && letter(byte(c)) || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
 }
 
 // clean keeps of a name what can stand anywhere.
 func clean(s string) string {
 	s = strings.TrimSuffix(strings.TrimSuffix(s, ".py"), ".sh")
-	var b strings.Builder
-	for _, r := range s {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '.' || r == '-' {
-			b.WriteRune(r)
+	s = strings.Map(func(c rune) rune {
+		if portable(c) {
+			return c
 		}
-		if b.Len() == 32 {
-			break
+		return -1
+	}, s)
+	return strings.Trim(s[:min(len(s), 32)], ".-")
+}
+
+// Legible is a text with # for a size and % for what doesn't count.
+func Legible(text string) string {
+	return strings.NewReplacer(string(sizeMark), "#", maskedMark, "%").Replace(text)
+}
+
+// Relation says how two jobs' applications are related.
+type Relation string
+
+// The relations.
+const (
+	Same     Relation = "one application"
+	Relative Relation = "relatives"
+	Others   Relation = "two applications"
+	Unknown  Relation = "not known"
+)
+
+// Compare says how two jobs' applications are related, and why.
+func Compare(a, b *App) (Relation, string) {
+	switch {
+	case a.Key == "" || b.Key == "":
+		return Unknown, "one of them has nothing to go by"
+	case a.Key == b.Key:
+		return Same, "all that counts is alike"
+	case a.Family != "" && a.Family == b.Family:
+		return Relative, "they differ in " + strings.Join(differing(a.Sizes, b.Sizes), ", ")
+	}
+	one, two := strings.Split(Legible(a.Text), "\n"), strings.Split(Legible(b.Text), "\n")
+	for i := range max(len(one), len(two)) {
+		switch {
+		case i >= len(one):
+			return Others, fmt.Sprintf("only the second has %q", two[i])
+		case i >= len(two):
+			return Others, fmt.Sprintf("only the first has %q", one[i])
+		case one[i] != two[i]:
+			return Others, fmt.Sprintf("%q is not %q", one[i], two[i])
 		}
 	}
-	return strings.Trim(b.String(), ".-")
+	return Others, "they differ in numbers, and have too many to be relatives"
+}
+
+func differing(a, b []Size) []string {
+	var out []string
+	for i := range min(len(a), len(b)) {
+		if a[i].Value != b[i].Value {
+			out = append(out, fmt.Sprintf("%s (%g and %g)", a[i].Name, a[i].Value, b[i].Value))
+		}
+	}
+	return out
 }

@@ -184,7 +184,9 @@ func TestTidyKeepsTheHighestNumber(t *testing.T) {
 	}
 }
 
-func script(n int) appid.App { return appid.Identify("", fmt.Appendf(nil, "srun ./lj -n %d", n), "") }
+func script(n int) appid.App {
+	return appid.Identify(&appid.Job{Script: fmt.Appendf(nil, "srun ./lj -n %d", n)})
+}
 
 func constant(app string, seconds, mib float64) *rlcore.Profile {
 	return &rlcore.Profile{App: app, DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{GPU: 0.5, MemMiB: mib}}, Source: "imported"}
@@ -391,7 +393,7 @@ func TestSweepsShare(t *testing.T) {
 		first := 0
 		for i := range each {
 			j := sweep(i)
-			a := appid.Identify("", []byte(j.script), j.args)
+			a := appid.Identify(&appid.Job{Script: []byte(j.script), Args: j.args})
 			must.OK(t, s.SetFamily(t.Context(), "ann", a))
 			_, err := s.Lookup(t.Context(), "ann", a.Key, "")
 			if errors.Is(err, ErrNotFound) {

@@ -1,0 +1,114 @@
+package appid
+
+import (
+	"cmp"
+	"encoding/base64"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// payload is a launcher whose command names nothing of what it runs: a pickled function, or what a scheduler sends. The
+// job's name counts there.
+type payload struct {
+	// program is the program's or module's name, or its beginning where it ends with a dot or a slash; arg is the beginning
+	// of one of its arguments that must be there, "" = none.
+	program, arg string
+	// each: every job runs another function, so that a job whose name says nothing stays unknown. Other payloads are workers
+	// of a pool: all of them take what comes.
+	each bool
+}
+
+var payloads = []payload{
+	{"submitit.core._submit", "", true},
+	{"executorlib.backend.", "", true},
+	{"pympipool.backend.", "", true},
+	{"cfut.remote", "", true},
+	{"cloudpickle.", "", true},
+	{"_toil_worker", "", true},
+	{"rlaunch", "", true},
+	{"R", "batchtools::", true},
+	{"Rscript", "batchtools::", true},
+	{"R", "clustermq:::", false},
+	{"Rscript", "clustermq:::", false},
+	{"distributed.cli.dask_worker", "", false},
+	{"distributed.cli.dask_spec", "", false},
+	{"dask_cuda.cli", "", false},
+	{"dask-worker", "", false},
+	{"dask-cuda-worker", "", false},
+	{"dask", "worker", false},
+	{"dask", "cuda", false},
+	{"process_worker_pool.py", "", false},
+	{"parsl.executors.", "", false},
+	{"ray", "start", false},
+	{"ray.scripts.scripts", "start", false},
+	{"wandb", "agent", false},
+	{"ipengine", "", false},
+	{"ipyparallel.engine", "", false},
+	{"julia", "--worker", false},
+	{".command.sh", "", false},
+	{".command.run", "", false},
+}
+
+// untold are names of jobs that their launchers give to all jobs.
+var untold = set("submitit wrap sbatch sh bash executorlib pympipool cfut toil fw_job")
+
+// payloadOf returns the payload that a program runs, nil = it is named.
+func payloadOf(program string, args []string) *payload {
+	for i := range payloads {
+		p := &payloads[i]
+		named := p.program == program || strings.HasSuffix(p.program, ".") && strings.HasPrefix(program, p.program)
+		if !named {
+			continue
+		}
+		for _, a := range append([]string{""}, args...) {
+			if strings.HasPrefix(a, p.arg) && (a != "" || p.arg == "") {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// jobName returns what counts of a job's name: the wildcards that workflow tools put there don't.
+func (r *reader) jobName(name string) string {
+	if m := nextflow.FindStringSubmatch(name); m != nil {
+		return m[1] + r.mask(m[2], "a workflow's rule is the application")
+	}
+	return r.named(name, naming{})
+}
+
+// nextflow names its jobs by the process and a tag: nf-train_(seed_5).
+var nextflow = regexp.MustCompile(`^(nf-[^(]*)(\(.*\))$`)
+
+// wildcards returns what counts of a rule's target in Snakemake, train:seed=1,model=small. A target without wildcards
+// counts as it is.
+func (r *reader) wildcards(w string) string {
+	if !target.MatchString(w) {
+		return w
+	}
+	return wildcard.ReplaceAllStringFunc(w, func(found string) string {
+		name, value, _ := strings.Cut(found, "=")
+		means, why := meaningOf(name, true)
+		if means == masked || samples[name[1:]] {
+			return name + "=" + r.mask(name[1:]+" "+value, cmp.Or(why, "a workflow's rule is the application"))
+		}
+		return found
+	})
+}
+
+var (
+	target   = regexp.MustCompile(`^\w+:\w+=`)
+	wildcard = regexp.MustCompile(`[:,]\w+=[^,]*`)
+	// samples are wildcards for which of many pieces of data a rule is run, and for nothing else.
+	samples = set("sample samples subject patient barcode lane read unit id idx index i accession scatteritem")
+)
+
+// decoded returns what counts of an argument that Snakemake has encoded.
+func (r *reader) decoded(w string) string {
+	text, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(w, "base64//"))
+	if err != nil || !utf8.Valid(text) || strings.ContainsFunc(string(text), func(c rune) bool { return c < ' ' }) {
+		return w
+	}
+	return r.named(r.wildcards(string(text)), naming{})
+}

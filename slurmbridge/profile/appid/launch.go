@@ -1,0 +1,297 @@
+package appid
+
+import (
+	"slices"
+	"strings"
+)
+
+// launcher says how a command that starts another one is written: which of its
+// words are its own.
+type launcher struct {
+	// values lists the options with a value in the next word, flags the options without one. If
+	// values is "*", each long option that isn't in flags has a value.
+	values, flags string
+	// pairs lists the options that take two words.
+	pairs string
+	// subs lists the subcommands; one must be there.
+	subs string
+	// skip counts the words between the options and the command.
+	skip int
+	// image: the word before the command is a container's image.
+	image bool
+	// short lists the one-letter options with a value where values is "*".
+	short string
+	// script: it reads a file in its own language.
+	script bool
+}
+
+// launched holds the launchers by name. Options are written without dashes: MPI's
+// take one or two alike.
+var launched = map[string]*launcher{
+	"srun": {
+		values: "*", short: "AacCDdEeGiJLmNnoPpqrSTtWwx",
+		flags: "exclusive label unbuffered pty overlap quiet verbose no-kill overcommit oversubscribe multi-prog contiguous preserve-env exact whole hold immediate kill-on-bad-exit disable-status spread-job use-min-nodes parallel reboot test-only propagate wait-all-nodes sig-int quit-on-interrupt",
+	},
+	"mpirun": mpi, "mpiexec": mpi, "orterun": mpi, "mpiexec.hydra": mpi, "prterun": mpi, "aprun": mpi, "ibrun": mpi, "mpirun_rsh": mpi,
+	"singularity": container, "apptainer": container,
+	"shifter":     {values: "V volume e env E image i module m w workdir entrypoint"},
+	"docker":      oci,
+	"podman":      oci,
+	"podman-hpc":  oci,
+	"conda":       conda,
+	"mamba":       conda,
+	"micromamba":  conda,
+	"env":         {values: "u unset C chdir S split-string"},
+	"time":        {values: "f format o output"},
+	"nohup":       {},
+	"setsid":      {},
+	"exec":        {values: "a"},
+	"command":     {},
+	"unbuffer":    {},
+	"stdbuf":      {values: "i o e input output error"},
+	"nice":        {values: "n adjustment"},
+	"ionice":      {values: "c n class classdata"},
+	"chrt":        {skip: 1},
+	"timeout":     {values: "k s kill-after signal", skip: 1},
+	"numactl":     {values: "N m i C p P l cpunodebind membind interleave physcpubind preferred"},
+	"taskset":     {skip: 1},
+	"xvfb-run":    {values: "n e f p s w"},
+	"nsys":        {subs: "profile launch", values: "o t c e s w y d x output trace capture-range stats sample duration delay force-overwrite gpu-metrics-device"},
+	"ncu":         {values: "o k c s export kernel-name launch-count launch-skip section set metrics"},
+	"nvprof":      {values: "o export-profile log-file metrics events"},
+	"torchrun":    torch,
+	"deepspeed":   torch,
+	"accelerate":  {subs: "launch", values: "*", script: true, flags: torch.flags + " multi_gpu cpu use_deepspeed use_fsdp"},
+	"horovodrun":  {values: "np H hosts hostfile p ssh-port"},
+	"julia":       {values: "C t p e E L J sysimage threads procs load", script: true},
+	"Rscript":     {values: "e", script: true},
+	"perl":        {values: "I M", script: true},
+	"java":        {values: "cp classpath p"},
+	"charmrun":    {values: "p ppn pemap commap"},
+	"jsrun":       {values: "n r a c g b d l np rs_per_host tasks_per_rs cpu_per_rs gpu_per_rs bind launch_distribution E env"},
+	"lrun":        {values: "n N T g nodes tasks"},
+	"ch-run":      {values: "b c set-env unset-env", skip: 1, image: true},
+	"sudo":        {values: "u g"},
+	"systemd-run": {values: "p u slice property unit"},
+}
+
+var (
+	mpi = &launcher{
+		values: "n np c N npernode ppn npersocket host H hosts hostfile machinefile f x bind-to map-by rank-by wdir wd path prefix output-filename timeout envlist genvlist cpu-set report-uri cpus-per-proc cpus-per-rank tune app configfile S d j",
+		pairs:  "mca gmca genv env prtemca pmixmca",
+	}
+	container = &launcher{
+		subs: "exec run", skip: 1, image: true,
+		values: "B bind H home W workdir pwd cwd env env-file overlay S scratch app network network-args security add-caps drop-caps mount fusemount hostname dns apply-cgroups pem-path o dst cpus memory",
+	}
+	oci = &launcher{
+		subs: "run", skip: 1, image: true,
+		values: "v volume e env w workdir name gpus device u user shm-size ipc network net entrypoint m memory cpus ulimit mount env-file l label pid h hostname security-opt cap-add runtime",
+	}
+	conda = &launcher{subs: "run", values: "n name p prefix cwd"}
+	torch = &launcher{values: "*", script: true, flags: "standalone no_python no-python run_path run-path m module"}
+)
+
+// pythonModules are modules that start another script.
+var pythonModules = map[string]*launcher{
+	"torch.distributed.run": torch, "torch.distributed.launch": torch, "accelerate.commands.launch": torch,
+	"deepspeed.launcher.runner": torch, "mpi4py": {}, "cProfile": {values: "o s"}, "kernprof": {},
+}
+
+// maxNested bounds launchers within launchers, and shells within shells.
+const maxNested = 16
+
+// command says what is what in a command's words.
+type command struct {
+	program int // the word that names the program; -1 = none
+	args    int // its first argument
+	means   role
+}
+
+// role is what a program's word is.
+type role int
+
+const (
+	binary    role = iota
+	script         // a file that an interpreter reads
+	module         // a module of Python's
+	image          // a container's image that is run
+	shellCode      // what a shell is given by -c
+	otherCode      // what another interpreter is given
+)
+
+// unwrap passes over the launchers of a command.
+func unwrap(words []string) command {
+	at := 0
+	for range maxNested {
+		for at < len(words) && assigns(words[at]) {
+			at++
+		}
+		if at == len(words) {
+			break
+		}
+		name := base(words[at])
+		if python(name) {
+			c, more := pythons(words, at)
+			if !more {
+				return c
+			}
+			at = c.program
+			continue
+		}
+		if shells[name] {
+			return shell(words, at)
+		}
+		l := launched[name]
+		if l == nil {
+			return command{at, at + 1, binary}
+		}
+		next, img := l.strip(words, at+1)
+		switch {
+		case img >= 0 && (next == len(words) || strings.HasPrefix(words[next], "-")):
+			return command{img, next, image} // its runscript may have options
+		case next == len(words) || next < 0:
+			return command{at, len(words), binary}
+		case l.script:
+			return command{next, next + 1, script}
+		}
+		at = next
+	}
+	return command{-1, len(words), binary}
+}
+
+// strip returns where the launcher's own words end, -1 = it starts nothing, and where its image is, -1 = nowhere.
+func (l *launcher) strip(words []string, at int) (next, img int) {
+	img = -1
+	if l.subs != "" {
+		for at < len(words) && strings.HasPrefix(words[at], "-") {
+			at++
+		}
+		if at == len(words) || !among(l.subs, words[at]) {
+			return -1, img
+		}
+		at++
+	}
+	for at < len(words) {
+		w := words[at]
+		if w == "--" {
+			at++
+			break
+		}
+		if !strings.HasPrefix(w, "-") || w == "-" {
+			break
+		}
+		at += 1 + l.takes(w)
+	}
+	if l.skip > 0 {
+		if l.image && at < len(words) {
+			img = at
+		}
+		at += l.skip
+	}
+	return min(at, len(words)), img
+}
+
+// takes returns how many words after the option are its own.
+func (l *launcher) takes(option string) int {
+	name := strings.TrimLeft(option, "-")
+	long := strings.HasPrefix(option, "--")
+	switch {
+	case strings.Contains(name, "="):
+		return 0
+	case among(l.pairs, name):
+		return 2
+	case among(l.flags, name):
+		return 0
+	case l.values != "*" && among(l.values, name), l.values == "*" && long,
+		l.values == "*" && len(name) == 1 && strings.Contains(l.short, name):
+		return 1
+	}
+	return 0
+}
+
+func python(name string) bool {
+	version, is := strings.CutPrefix(name, "python")
+	return is && strings.Trim(version, "0123456789.") == "" || name == "pypy3" || name == "ipython"
+}
+
+// pythons finds what Python runs: a script, a module, or code on its command line. more: it starts another command, which
+// begins at the program.
+func pythons(words []string, own int) (c command, more bool) {
+	at := own + 1
+	for at < len(words) {
+		w := words[at]
+		at++
+		switch {
+		case strings.HasPrefix(w, "-m"):
+			name := strings.TrimPrefix(w, "-m")
+			if name == "" {
+				if at == len(words) {
+					return command{-1, at, binary}, false
+				}
+				name = words[at]
+				at++
+			}
+			if l := pythonModules[name]; l != nil {
+				if next, _ := l.strip(words, at); next < len(words) {
+					return command{next, next + 1, script}, !strings.HasSuffix(words[next], ".py")
+				}
+			}
+			return command{at - 1, at, module}, false
+		case w == "-c":
+			return command{own, min(at+1, len(words)), otherCode}, false
+		case w == "-W" || w == "-X":
+			at++
+		case w == "-" || !strings.HasPrefix(w, "-"):
+			return command{at - 1, at, script}, false
+		}
+	}
+	return command{own, len(words), otherCode}, false
+}
+
+var shells = set("sh bash dash ash ksh zsh")
+
+// shell finds what a shell runs: code on its command line, or a script.
+func shell(words []string, at int) command {
+	own := at
+	for at++; at < len(words) && strings.HasPrefix(words[at], "-"); at++ {
+		w := words[at]
+		switch {
+		case !strings.HasPrefix(w, "--") && strings.Contains(w, "c") && at+1 < len(words):
+			return command{at + 1, at + 2, shellCode}
+		case w == "-o" || w == "--rcfile":
+			at++
+		}
+	}
+	if at >= len(words) {
+		return command{own, len(words), otherCode}
+	}
+	return command{at, at + 1, script}
+}
+
+// assigns reports whether a word sets a variable.
+func assigns(w string) bool {
+	name, _, ok := strings.Cut(w, "=")
+	return ok && variable(name)
+}
+
+// variable reports whether a shell's variable may have this name.
+func variable(s string) bool {
+	for i, c := range s {
+		if c != '_' && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func among(list, w string) bool { return w != "" && slices.Contains(strings.Fields(list), w) }
+
+// set makes a set of words.
+func set(words string) map[string]bool {
+	out := map[string]bool{}
+	for w := range strings.FieldsSeq(words) {
+		out[w] = true
+	}
+	return out
+}
