@@ -15,7 +15,7 @@ import (
 // except for rounding.
 func (m *Model) Clone() *Model {
 	out := New(m.law)
-	out.bad, out.alone, out.doubts = maps.Clone(m.bad), maps.Clone(m.alone), maps.Clone(m.doubts)
+	out.bad, out.alone, out.doubts = m.bad.Clone(), m.alone.Clone(), m.doubts.Clone()
 	for sharing, w := range m.ways {
 		c := out.wayOf(sharing)
 		w.learned.copyTo(&c.learned)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/recent"
 )
 
 // Model predicts by a contention law averaged over how the members' phases may meet,
@@ -16,11 +17,11 @@ import (
 // rlcore.Predictor, rlcore.Pacer and rlcore.Forbidder. It keeps scratch and is not safe
 // for concurrent use.
 type Model struct {
-	law      *contention.Law               // where a card's way of sharing isn't known
-	ways     map[string]*way               // by GPUSpec.Sharing
-	bad      map[pair]bool                 // by accuser and accused; see Forbid
-	alone    map[rlcore.Identity]time.Time // since when; see KeepAlone
-	doubts   map[pair]float64              // by victim and aggressor, above 1; see Doubt
+	law      *contention.Law                         // where a card's way of sharing isn't known
+	ways     map[string]*way                         // by GPUSpec.Sharing
+	bad      *recent.Map[pair, bool]                 // by accuser and accused; see Forbid
+	alone    *recent.Map[rlcore.Identity, time.Time] // since when; see KeepAlone
+	doubts   *recent.Map[pair, float64]              // by victim and aggressor, above 1; see Doubt
 	kept     map[group]*answer
 	sketches map[*rlcore.Profile]*sketch // see look
 
@@ -45,7 +46,11 @@ type pair struct{ a, b rlcore.Identity }
 // New returns a model that has learned nothing. It follows the law of a card's way of
 // sharing, and the given one where that isn't known.
 func New(law *contention.Law) *Model {
-	return &Model{law: law, ways: map[string]*way{}, bad: map[pair]bool{}, alone: map[rlcore.Identity]time.Time{}}
+	of := func(p pair) string { return p.a.Owner }
+	return &Model{
+		law: law, ways: map[string]*way{}, bad: recent.New[pair, bool](mostPairs, pairsOfUser, of), doubts: recent.New[pair, float64](mostPairs, pairsOfUser, of),
+		alone: recent.New[rlcore.Identity, time.Time](mostAlone, aloneOfUser, func(i rlcore.Identity) string { return i.Owner }),
+	}
 }
 
 // way returns what is believed of the card's way of sharing.
@@ -197,38 +202,54 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 	}
 }
 
+// Bounds of what is remembered of failures and broken contracts, in all and of one user, the oldest of which is forgotten
+// first: about a year of a large site's.
+const (
+	mostPairs, pairsOfUser = 1 << 14, 1 << 10
+	mostAlone, aloneOfUser = 1 << 12, 1 << 8
+)
+
+// Forgotten is how many failures and broken contracts were forgotten for newer ones.
+func (m *Model) Forgotten() int {
+	return m.bad.Forgotten() + m.alone.Forgotten() + m.doubts.Forgotten()
+}
+
 // Forbid keeps two users' applications from sharing a GPU, since the accuser failed next to the accused; without
 // owners, all users'.
-func (m *Model) Forbid(accuser, accused rlcore.Identity) { m.bad[pair{accuser, accused}] = true }
+func (m *Model) Forbid(accuser, accused rlcore.Identity) {
+	m.bad.Put(pair{accuser, accused}, true)
+}
 
 // Forgive revokes Forbid. What the accused says of the accuser stays.
-func (m *Model) Forgive(accuser, accused rlcore.Identity) { delete(m.bad, pair{accuser, accused}) }
+func (m *Model) Forgive(accuser, accused rlcore.Identity) {
+	m.bad.Delete(pair{accuser, accused})
+}
 
 // AloneFor is how long KeepAlone holds at least: an application takes its co-runners along once a day at most.
 const AloneFor = 24 * time.Hour
 
 // KeepAlone keeps a user's application from sharing a GPU with any other, since at the given time it may have taken
 // co-runners along.
-func (m *Model) KeepAlone(of rlcore.Identity, at time.Time) { m.alone[of] = at }
+func (m *Model) KeepAlone(of rlcore.Identity, at time.Time) { m.alone.Put(of, at) }
 
 // LetShare revokes KeepAlone once AloneFor is over.
 func (m *Model) LetShare(of rlcore.Identity, at time.Time) {
-	if since, ok := m.alone[of]; ok && at.Sub(since) >= AloneFor {
-		delete(m.alone, of)
+	if since, ok := m.alone.Get(of); ok && at.Sub(since) >= AloneFor {
+		m.alone.Delete(of)
 	}
 }
 
 // Forbidden implements rlcore.Forbidder.
 func (m *Model) Forbidden(_ *rlcore.GPUSpec, members []*rlcore.Profile) bool {
-	if len(m.bad)+len(m.alone) == 0 || len(members) < 2 {
+	if m.bad.Len()+m.alone.Len() == 0 || len(members) < 2 {
 		return false
 	}
 	for i, p := range members {
-		if _, is := m.alone[whose(p)]; is {
+		if m.alone.Has(whose(p)) {
 			return true
 		}
 		for k, q := range members {
-			if i != k && (m.bad[pair{whose(p), whose(q)}] || m.bad[pair{anybody(p), anybody(q)}]) {
+			if i != k && (m.bad.Has(pair{whose(p), whose(q)}) || m.bad.Has(pair{anybody(p), anybody(q)})) {
 				return true
 			}
 		}

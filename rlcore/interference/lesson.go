@@ -124,12 +124,10 @@ const mostDoubt = 8
 // its contract was broken there.
 func (m *Model) Doubt(victim rlcore.Identity, others []rlcore.Identity) {
 	m.kept = nil
-	if m.doubts == nil {
-		m.doubts = map[pair]float64{}
-	}
 	for _, o := range others {
 		p := pair{victim, o}
-		m.doubts[p] = min(mostDoubt, 2*max(1, m.doubts[p]))
+		d, _ := m.doubts.Get(p)
+		m.doubts.Put(p, min(mostDoubt, 2*max(1, d)))
 	}
 }
 
@@ -137,10 +135,10 @@ func (m *Model) Doubt(victim rlcore.Identity, others []rlcore.Identity) {
 func (m *Model) Reassure(victim rlcore.Identity, others []rlcore.Identity) {
 	for _, o := range others {
 		p := pair{victim, o}
-		if d, ok := m.doubts[p]; ok {
+		if d, ok := m.doubts.Get(p); ok {
 			m.kept = nil
-			if m.doubts[p] = d / 2; d <= 2 {
-				delete(m.doubts, p)
+			if m.doubts.Put(p, d/2); d <= 2 {
+				m.doubts.Delete(p)
 			}
 		}
 	}
@@ -149,12 +147,14 @@ func (m *Model) Reassure(victim rlcore.Identity, others []rlcore.Identity) {
 // doubt returns the factor on member i's uncertainty: the largest over its co-runners.
 func (m *Model) doubt(members []*rlcore.Profile, i int) float64 {
 	d := 1.0
-	if len(m.doubts) == 0 {
+	if m.doubts.Len() == 0 {
 		return d
 	}
 	for j, p := range members {
 		if j != i {
-			d = max(d, m.doubts[pair{whose(members[i]), whose(p)}], m.doubts[pair{anybody(members[i]), anybody(p)}])
+			own, _ := m.doubts.Get(pair{whose(members[i]), whose(p)})
+			anybodys, _ := m.doubts.Get(pair{anybody(members[i]), anybody(p)})
+			d = max(d, own, anybodys)
 		}
 	}
 	return d

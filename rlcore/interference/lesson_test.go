@@ -76,7 +76,7 @@ func TestDoubt(t *testing.T) {
 	for range 3 {
 		m.Reassure(id("a"), ids("b", "c"))
 	}
-	if got := sd(); got != before || len(m.doubts) != 0 {
+	if got := sd(); got != before || m.doubts.Len() != 0 {
 		t.Errorf("after three kept ones: %v, before %v; %v", got, before, m.doubts)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -110,5 +111,32 @@ func TestNamesOfOneUserAreBounded(t *testing.T) {
 	clone := m.Clone()
 	if got, want := predicted(clone, ann), predicted(m, ann); math.Abs(got.Slowdown-want.Slowdown) > 1e-6 || clone.way(nil).site.places["eve"] != m.way(nil).site.places["eve"] {
 		t.Errorf("a clone believes %+v instead of %+v", got, want)
+	}
+}
+
+// However many names a user invents for jobs that fail, are too slow or take co-runners along, what is remembered stays
+// bounded, and what others' jobs said is remembered.
+func TestNamesFillNobodyElsesMemory(t *testing.T) {
+	m := New(&contention.MPS)
+	of := func(owner, app string) rlcore.Identity { return rlcore.Identity{App: app, Owner: owner} }
+	ann := owned("ann", pairOf("a", "b", 0.3, 0.3)...)
+	m.Forbid(ann[0].Identity(), ann[1].Identity())
+	m.Doubt(ann[1].Identity(), []rlcore.Identity{ann[0].Identity()})
+	const names = 5000
+	for i := range names {
+		x := of("eve", fmt.Sprint(i))
+		m.Forbid(x, of("ann", "a"))
+		m.Doubt(x, []rlcore.Identity{of("ann", "a")})
+		m.KeepAlone(x, time.Time{})
+	}
+	if n := m.bad.Len() + m.doubts.Len() + m.alone.Len(); n != 2+2*pairsOfUser+aloneOfUser || m.Forgotten() != 3*names-n+2 {
+		t.Errorf("%d are remembered and %d forgotten of %d", n, m.Forgotten(), 3*names+2)
+	}
+	if !m.Forbidden(nil, ann) || m.doubt([]*rlcore.Profile{ann[1], ann[0]}, 0) != 2 {
+		t.Error("what ann's jobs said is forgotten")
+	}
+	last := owned("eve", &rlcore.Profile{App: fmt.Sprint(names - 1)}, &rlcore.Profile{App: "other"})
+	if !m.Forbidden(nil, last) {
+		t.Error("the last of eve's is forgotten")
 	}
 }

@@ -56,9 +56,9 @@ type Judgement struct {
 	Run    *Run
 	How    job.Description // State "" = Slurm has forgotten it
 	Spec   *rlcore.GPUSpec // of the card, nil = which one it was isn't known
-	Limit  float64     // the site's contract, 0 = none
-	Ending *Ending     // nil = it is not known
-	Member *job.Member // of the group it ran in, nil = none
+	Limit  float64         // the site's contract, 0 = none
+	Ending *Ending         // nil = it is not known
+	Member *job.Member     // of the group it ran in, nil = none
 	// Alone: it was requeued to run alone after it had failed while sharing.
 	Alone bool
 	// FailsAlone: runs of the application have failed alone before.

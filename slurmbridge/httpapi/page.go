@@ -144,7 +144,7 @@ func newSheet(source string) *sheet {
 	s.tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
 		"clock": clock, "ago": ago, "count": job.Count, "pos": number(2), "gpus": number(1), "percent": percent,
 		"part": func(v *float64) string { return known(v, percent) },
-		"add": func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },
+		"add":  func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },
 	}).Parse(source))
 	return s
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/recent"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -21,18 +22,26 @@ const rememberFor = 90 * 24 * time.Hour
 // patience is how long after its end a run may wait for Slurm to say how it ended.
 const patience = time.Minute
 
+// Bounds of what is remembered for later runs: jobs, and applications, in all and of one user. The oldest is forgotten first.
+const (
+	mostRefs             = 1 << 12
+	mostApps, appsOfUser = 1 << 12, 1 << 8
+)
+
 // learned is what judging later runs depends on.
 type learned struct {
 	bans   adopt.Bans
 	loaded bool // the beliefs have learned from earlier outcomes
 	// again holds the jobs that were requeued to run alone, by ref; fails the applications
 	// that have failed alone.
-	again map[string]*history.Outcome
-	fails map[rlcore.Identity]bool
+	again *recent.Map[string, *history.Outcome]
+	fails *recent.Map[rlcore.Identity, bool]
 	// faults holds the jobs that failed with their MPS server, by ref: one of them may run again before the others
 	// are judged.
-	faults map[string]*history.Outcome
-	tried  map[rlcore.Identity]float64 // see plan.Input.TriedMiB
+	faults *recent.Map[string, *history.Outcome]
+	tried  *recent.Map[rlcore.Identity, float64] // see plan.Input.TriedMiB
+	// forgotten counts what sayForgotten has said.
+	forgotten int
 	// Until all earlier outcomes are loaded: those from until on are next, and suspects are history.Teach's.
 	until    time.Time
 	suspects map[string]history.Outcome
@@ -43,8 +52,10 @@ type learned struct {
 func (b *Bridge) remember(ctx context.Context) error {
 	l, now := &b.learned, b.Now()
 	if l.until.IsZero() {
+		owner, nobody := func(i rlcore.Identity) string { return i.Owner }, func(string) string { return "" }
 		*l = learned{
-			again: map[string]*history.Outcome{}, fails: map[rlcore.Identity]bool{}, faults: map[string]*history.Outcome{}, tried: map[rlcore.Identity]float64{},
+			again: recent.New[string, *history.Outcome](mostRefs, 0, nobody), faults: recent.New[string, *history.Outcome](mostRefs, 0, nobody),
+			fails: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner), tried: recent.New[rlcore.Identity, float64](mostApps, appsOfUser, owner),
 			until: now.Add(-rememberFor), suspects: map[string]history.Outcome{},
 		}
 	}
@@ -70,21 +81,22 @@ func (b *Bridge) remember(ctx context.Context) error {
 // note remembers what later outcomes depend on.
 func (l *learned) note(o *history.Outcome) {
 	kept := *o // o is one of many
-	delete(l.again, o.Ref)
+	l.again.Delete(o.Ref)
 	if o.Again {
-		l.again[o.Ref] = &kept
+		l.again.Put(o.Ref, &kept)
 	}
-	delete(l.faults, o.Ref)
+	l.faults.Delete(o.Ref)
 	if o.Fault {
-		l.faults[o.Ref] = &kept
+		l.faults.Put(o.Ref, &kept)
 	}
 	switch self := (rlcore.Identity{App: o.App, Owner: o.User}); {
 	case o.TriedMiB > 0:
-		l.tried[self] = max(l.tried[self], float64(o.TriedMiB))
+		before, _ := l.tried.Get(self)
+		l.tried.Put(self, max(before, float64(o.TriedMiB)))
 	case history.Failed(o.State) && !o.Shared() && o.App != "":
-		l.fails[self] = true
+		l.fails.Put(self, true)
 	case o.State == "COMPLETED" && !o.Shared():
-		delete(l.fails, self)
+		l.fails.Delete(self)
 	}
 	if o.Rule != "" && o.Broken {
 		l.bans.Broke(rlcore.Identity{App: o.App, Owner: o.User}, o.Account, o.Rule, o.End)
@@ -102,6 +114,7 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 			return err
 		}
 	}
+	defer b.sayForgotten()
 	runs, err := b.Runs.Unjudged(ctx)
 	if err != nil || len(runs) == 0 {
 		return err
@@ -136,6 +149,17 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 		}
 	}
 	return nil
+}
+
+// sayForgotten logs and counts what was forgotten of failures and broken contracts since it was last said.
+func (b *Bridge) sayForgotten() {
+	l := &b.learned
+	now := b.Beliefs.Forgotten() + l.again.Forgotten() + l.fails.Forgotten() + l.faults.Forgotten() + l.tried.Forgotten()
+	if now > l.forgotten {
+		b.Log.Warn("of failures and broken contracts the oldest are forgotten: there is room for a bounded number of each user's", "forgotten", now-l.forgotten)
+		b.Metrics.forgotten.Add(float64(now - l.forgotten))
+	}
+	l.forgotten = now
 }
 
 // howEnded is how a run's job ended. false: Slurm is expected to say soon. active says that
@@ -186,7 +210,7 @@ func (b *Bridge) company(r *history.Run, described map[string]job.Description) b
 			b.Wake()
 			return false
 		}
-		if o := b.learned.faults[c.Ref]; o != nil && o.End.Sub(r.End).Abs() < patience && !history.Failed(c.How.State) {
+		if o, _ := b.learned.faults.Get(c.Ref); o != nil && o.End.Sub(r.End).Abs() < patience && !history.Failed(c.How.State) {
 			c.How.State, c.How.Start, c.How.End = o.State, o.Start, o.End
 		}
 	}
@@ -196,9 +220,9 @@ func (b *Bridge) company(r *history.Run, described map[string]job.Description) b
 // settle judges one run and does what follows from it.
 func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run, how job.Description) error {
 	ending := b.tracker.Endings[r.Ref]
-	before := b.learned.again[r.Ref]
+	before, _ := b.learned.again.Get(r.Ref)
 	j := &history.Judgement{
-		Run: r, How: how, Spec: b.spec(snap, r), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil, FailsAlone: b.learned.fails[rlcore.Identity{App: r.App, Owner: r.User}],
+		Run: r, How: how, Spec: b.spec(snap, r), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil, FailsAlone: b.learned.fails.Has(rlcore.Identity{App: r.App, Owner: r.User}),
 		MaxDelayS: b.Planner.Decider.Guard.DelayLimitS(), Shadow: b.acting() == job.Shadow,
 	}
 	if ending != nil {
@@ -271,7 +295,7 @@ func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outc
 	if err := b.Slurm.Requeue(ctx, o.Ref); err != nil {
 		b.Log.Warn("job can't be run again", "job", o.Ref, "err", err)
 		o.Again = false
-		delete(b.learned.again, o.Ref)
+		b.learned.again.Delete(o.Ref)
 		b.logged(b.Runs.Keep(ctx, o))
 		return
 	}

@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -485,6 +486,41 @@ func TestLessonsAreOfTheCard(t *testing.T) {
 			t.Errorf("after a run on the %s, slower than predicted, %+v is believed of it, %+v before; of the %s %+v, %+v before", c.taught, now, taught, c.left, believed(c.left), left)
 		}
 	}
+}
+
+// A user whose applications fail under ever new names is remembered for the last of them, nobody else is forgotten for
+// that, and the metrics say how many failures were forgotten.
+func TestFailuresUnderEverNewNames(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	l := &ledger{}
+	failed := func(user, app string) {
+		o := history.Outcome{Run: int64(len(l.kept) + 1), Ref: fmt.Sprint("9", len(l.kept)), User: user, App: app, State: "FAILED", End: m.now.Add(-time.Hour)}
+		l.kept = append(l.kept, o)
+	}
+	failed("ann", "hers")
+	for i := range 1000 {
+		failed("eve", fmt.Sprint("name", i))
+	}
+	b, _ := learning(m, newMemory(), l)
+	reg := prometheus.NewRegistry()
+	b.Metrics = loop.NewMetrics(reg)
+	tick(t, b, m, 2*time.Second)
+	if got := total(t, reg, "slurmbridge_forgotten_total"); got != 1000-256 {
+		t.Errorf("%v failures are said to be forgotten", got)
+	}
+}
+
+// total is a metric's value, summed over its series.
+func total(t *testing.T, reg *prometheus.Registry, name string) (sum float64) {
+	t.Helper()
+	for _, family := range must.Get(reg.Gather())(t) {
+		if family.GetName() == name {
+			for _, series := range family.GetMetric() {
+				sum += series.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
 }
 
 // TestRecordBeforeLook: a record that is there before a look has seen its job end waits

@@ -404,7 +404,9 @@ func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Ch
 	in := &plan.Input{Snap: snap, Shadow: b.acting() == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate, HoldS: (b.Gate.Lease + gateOpens).Seconds()}
 	in.Unproved = b.acting() == job.Active && !b.Gate.Proved(snap.Release)
 	in.Adopt, in.Bans = b.Adopt, &b.learned.bans
-	in.TriedMiB = b.learned.tried
+	if b.learned.tried != nil {
+		in.TriedMiB = maps.Collect(b.learned.tried.All())
+	}
 	repairs, events := b.tracker.Observe(snap, gate)
 	in.Touched = map[string]bool{}
 	for i := range repairs {

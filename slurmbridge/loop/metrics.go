@@ -17,7 +17,7 @@ import (
 // user, and accounts are bounded: the number of series doesn't grow with the load.
 type Metrics struct {
 	pollTime, planTime, groupSize, delay, skew, predicted, seen, late, startAfterS prometheus.Histogram
-	gateErrors, considered, broken, lent                                           prometheus.Counter
+	gateErrors, considered, broken, lent, forgotten                                prometheus.Counter
 	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS            prometheus.Gauge
 	jobs, gpus, misread, notAdopted, info, usageHours, usageSaved, usageLost       *prometheus.GaugeVec
 	polls, groups, members, changes, cmdErrors, unmanaged                          *prometheus.CounterVec
@@ -80,7 +80,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		usageHours:  r.gauges("usage_gpu_hours", "GPU-hours of the last 24 hours by account, shares as parts of a GPU: held, computed (the part of that time in which kernels ran), beyond (computed on top of the shares held, while co-runners didn't compute), idle (held, and nothing done for ten minutes or more), shared (with another job on the GPU). The thirty accounts that held most; the others are one, and all are one where Slurm hides others' usage. What isn't known has no series.", "account", "what"),
 		usageSaved:  r.gauges("usage_wait_saved_hours", "By how much less the jobs of the last 24 hours waited than on plain Slurm, hours, by account.", "account"),
 		usageLost:   r.gauges("usage_time_lost_hours", "By how much longer the jobs of the last 24 hours ran for sharing a GPU, hours, by account.", "account"),
-		learned:     counters(r, "lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what", "profile", "company"),
+		forgotten: r.counter("forgotten_total", "Failures and broken contracts, of pairs of applications and of applications, that were forgotten "+
+			"for newer ones: there is room for a bounded number of each user's."),
+		learned: counters(r, "lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what", "profile", "company"),
 	}
 }
 
