@@ -21,7 +21,8 @@ type Card struct {
 	GI        int     `json:"gi,omitempty"` // GPU instance and compute instance, of a MIG instance
 	CI        int     `json:"ci,omitempty"`
 	UUID      string  `json:"uuid"`
-	Lost      bool    `json:"lost,omitempty"` // the driver has lost it, and CUDA doesn't count it
+	Exclusive bool    `json:"exclusive,omitempty"` // in the mode EXCLUSIVE_PROCESS
+	Lost      bool    `json:"lost,omitempty"`      // the driver has lost it, and CUDA doesn't count it
 	Model     string  `json:"model"`
 	Arch      string  `json:"arch,omitempty"`
 	MemMiB    float64 `json:"mem_mib,omitempty"`

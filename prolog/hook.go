@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -19,7 +20,7 @@ type Hook struct {
 	Dir Dir
 	MPS *MPS // nil = none on this node
 	// Shard: GPUs are shared by gres/shard. A prolog then can't see whether a job
-	// shares, so every job with one GPU gets a daemon; the task prolog knows.
+	// shares, so every job with one GPU gets a daemon, and a server with its first client; the task prolog knows.
 	Shard bool
 	// Percentage is what becomes of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, which Slurm
 	// sets to the share: "off" (default) lifts the cap, since it slows jobs that
@@ -70,16 +71,36 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	errs = append(errs, h.limit(ctx, j))
 	for _, g := range j.GPUs {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
-			if _, known := card(h.Cards, g); len(j.GPUs) > 1 || !h.mayShare(j) || !known && len(h.Cards) > 0 {
+			if len(j.GPUs) > 1 || !h.mayShare(j) {
 				return nil
 			}
-			if h.MPS == nil {
-				return errors.New("there is no nvidia-cuda-mps-control on this node: jobs that share a GPU take turns")
+			var err error
+			switch _, known := card(h.Cards, g); {
+			case !known && len(h.Cards) > 0: // as said above
+			case h.MPS == nil:
+				err = errors.New("there is no nvidia-cuda-mps-control on this node: jobs that share a GPU take turns")
+			default:
+				err = h.share(ctx, g, j, jobs)
 			}
-			return h.share(ctx, g, j, jobs)
+			return errors.Join(err, h.barred(g, j, jobs))
 		}))
 	}
 	return errors.Join(errs...)
+}
+
+// barred marks a job that goes without MPS beside others on a GPU that takes one process at a time: it can't compute, for
+// want of a server, and runs again as after a server's fault.
+func (h *Hook) barred(gpu int, j *Job, jobs []*Job) error {
+	if c, _ := card(h.Cards, gpu); !c.Exclusive || !slices.ContainsFunc(jobs, func(o *Job) bool { return o.JobID != j.JobID }) {
+		return nil
+	}
+	return h.Dir.change([]*Job{j}, func(j *Job) bool {
+		bare := !j.MPS && j.MPSFault.IsZero()
+		if bare {
+			j.MPSFault = h.Now()
+		}
+		return bare
+	})
 }
 
 // learn takes over which cards Slurm's numbers mean, where that is known: Slurm names MIG instances to its hooks, from
@@ -110,9 +131,10 @@ func (h *Hook) alone() bool {
 // share has the GPU's MPS daemon ready for job j. The caller holds the GPU's lock.
 // Where the server takes no clients that isn't j's fault: j computes without MPS,
 // which the task prolog sees to, until the server is renewed.
-func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
+func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err error) {
 	others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
-	errs := []error{h.handOut(gpu, append(slices.Clone(others), j)...)}
+	defer func() { err = errors.Join(err, h.handOut(gpu, append(slices.Clone(others), j)...)) }()
+	var errs []error
 	if !h.MPS.Multiuser && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
 		// Slurm has put it next to another user's job by hand-written shares. It would wait for the
 		// server until that job has ended; without the server, the two take turns.
@@ -132,7 +154,7 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 		errs = append(errs, h.MPS.Release(ctx, gpu)) // no job needs it any more
 	}
 	if !ready {
-		if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0); err != nil {
+		if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0, j.Sharer()); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 		s, asked, err := h.look(ctx, gpu, others)
@@ -145,6 +167,15 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 		errs = append(errs, h.Dir.keepServerUser(gpu, j.UID))
 	}
 	return errors.Join(append(errs, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))...)
+}
+
+// memory is the file system of /dev/shm in a root folder ("" = one's own), 0 = none is known.
+func memory(root string) uint64 {
+	info, err := os.Stat(filepath.Join(root, "/dev/shm"))
+	if err != nil {
+		return 0
+	}
+	return info.Sys().(*syscall.Stat_t).Dev
 }
 
 func goesWithout(gpu int, s Server, j *Job) error {
@@ -306,6 +337,9 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 		return fmt.Errorf("job %d: no prolog has run for it; it shares the GPU without MPS: %w", job, err)
 	}
 	given := h.Dir.handout(gpus[0])
+	if shm := memory(""); given.Memory != 0 && shm != given.Memory {
+		return fmt.Errorf("gpu %d: the job has a /dev/shm of its own (job_container.conf), where it doesn't reach the MPS server; it shares the GPU without", gpus[0])
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0]))
 	// The GPU's daemon knows this one GPU only, and a client counts from the daemon's first. Where a process that doesn't
@@ -430,6 +464,8 @@ type handout struct {
 	UUID string `json:"uuid,omitempty"`
 	// Alone: no process of a job can reach another GPU of the node.
 	Alone bool `json:"alone,omitempty"`
+	// Memory is the file system of the MPS daemon's /dev/shm, where server and clients meet; 0 = not known.
+	Memory uint64 `json:"memory,omitempty"`
 	// Limits are the jobs' memory limits by profile, MiB.
 	Limits map[int64]int64 `json:"limits,omitempty"`
 }
@@ -457,6 +493,12 @@ func (d Dir) handout(gpu int) (o handout) {
 func (h *Hook) handOut(gpu int, jobs ...*Job) error {
 	c, _ := card(h.Cards, gpu)
 	o := handout{UUID: c.UUID, Alone: h.alone(), Limits: map[int64]int64{}}
+	if h.MPS != nil {
+		// The daemon may have begun in the namespace of a job (PrologFlags=RunInJob).
+		for _, pid := range h.MPS.running(gpu, controlName) {
+			o.Memory = memory(filepath.Join(cmp.Or(h.Proc, "/proc"), strconv.Itoa(pid), "root"))
+		}
+	}
 	for _, j := range jobs {
 		if j.MemLimitMiB > 0 {
 			o.Limits[j.JobID] = j.MemLimitMiB

@@ -52,7 +52,7 @@ type Job struct {
 	MemLimitMiB int64 `json:"mem_limit_mib,omitempty"`
 	MemJobMiB   int64 `json:"mem_job_mib,omitempty"`
 	// MPSFault is when the hooks found that the MPS server this job shares its GPU
-	// through had faulted or died, zero = it hasn't. One client's fault ends what all
+	// through had faulted or died, or took it not, where it can't compute without; zero = it hasn't. One client's fault ends what all
 	// of them compute, so the job may be its victim rather than its cause.
 	MPSFault time.Time `json:"mps_fault,omitzero"`
 }

@@ -52,7 +52,10 @@ func (m *MPS) log(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "log") 
 // given user. The caller holds the GPU's lock. A daemon that doesn't answer is
 // replaced, but not from under jobs in use of it: on a busy node one may be slow,
 // and without it they would fail.
-func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse bool) error {
+//
+// ahead: a server is there for the user before the first client needs one. Where the client may never come none is to: in
+// the mode EXCLUSIVE_PROCESS a server keeps every other process from the GPU.
+func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool) error {
 	for !m.answers(ctx, gpu) {
 		if inUse && m.present(gpu) {
 			select {
@@ -72,6 +75,9 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse bool) error
 	// The daemon may have been another user's before.
 	if err := m.letIn(gpu, uid); err != nil {
 		return fmt.Errorf("gpu %d: %w", gpu, err)
+	}
+	if !ahead {
+		return nil
 	}
 	// The server is ready when the job's first process needs it. A driver without
 	// persistence mode initialises the GPU for it, which takes seconds.

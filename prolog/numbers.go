@@ -28,8 +28,9 @@ import (
 // unknown is the index of a card that none of Slurm's numbers means.
 const unknown = -1
 
-// number sets the cards' indexes to Slurm's numbers, of those that mean a card for sure.
-func (s *site) number(cards []Card, proc string) {
+// number sets the cards' indexes to Slurm's numbers, of those that mean a card for sure. It returns how many others there
+// are.
+func (s *site) number(cards []Card, proc string) (uncertain int) {
 	orders := s.orders(cards, proc)
 	for i := range cards {
 		cards[i].Index = unknown
@@ -48,8 +49,11 @@ func (s *site) number(cards []Card, proc string) {
 		first := at(orders[0])
 		if first != unknown && !slices.ContainsFunc(orders, func(o []int) bool { return at(o) != first }) {
 			cards[first].Index = n
+		} else {
+			uncertain++
 		}
 	}
+	return uncertain
 }
 
 // orders are the ways in which Slurm may have numbered the cards, each a list of places in cards by number.

@@ -133,3 +133,10 @@ func (s Settings) Hook(get func(string) string) *Hook {
 	}
 	return h
 }
+
+// Uncertain is how many of Slurm's GPUs of a node mean none of its cards for sure.
+func (s Settings) Uncertain(node string) int {
+	cards, _ := Dir(s.RunDir).Cards("")
+	site := readSite(os.Getenv("SLURM_CONF"), node)
+	return site.number(cards, "")
+}

@@ -284,8 +284,8 @@ func TestLeaveJob(t *testing.T) {
 	}
 }
 
-// The program in a container of its own root folder: with the pipe directory at its
-// path it is served by MPS, without it it computes all the same.
+// The program in a container of its own root folder: with the node's /dev/shm, and the pipe directory at its
+// path, it is served by MPS, without it it computes all the same.
 func TestContainer(t *testing.T) {
 	h, b := node(t, "a100", "ampere", 50)
 	ctx := context.Background()
@@ -303,7 +303,7 @@ func TestContainer(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		must.OK(t, os.Mkdir(filepath.Join(root, "proc"), 0o755))
-		script := `mkdir -p "$ROOT$PIPE" && mount --bind "$STATE" "$ROOT/state" && mount -t proc proc "$ROOT/proc" && `
+		script := `mkdir -p "$ROOT$PIPE" "$ROOT/dev/shm" && mount --bind /dev/shm "$ROOT/dev/shm" && mount --bind "$STATE" "$ROOT/state" && mount -t proc proc "$ROOT/proc" && `
 		if bind {
 			script += `mount --bind "$PIPE" "$ROOT$PIPE" && `
 		}

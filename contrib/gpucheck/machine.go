@@ -125,7 +125,7 @@ func newService(folder, control string, gpu int, uuid string) *service {
 
 // ensure has a daemon that answers, and a server for this user.
 func (s *service) ensure(ctx context.Context) error {
-	return s.Ensure(ctx, s.gpu, uint32(os.Getuid()), false) //nolint:gosec // a uid
+	return s.Ensure(ctx, s.gpu, uint32(os.Getuid()), false, true) //nolint:gosec // a uid
 }
 
 // release ends daemon and server, and kills what doesn't end by itself.

@@ -152,7 +152,7 @@ func (a *Agent) Start() error {
 		a.gpus[g.index] = g
 		cards = append(cards, prolog.Card{
 			NVMLIndex: d.Index, Minor: d.Minor, GI: in.GPUInstance, CI: in.ComputeInstance, UUID: g.uuid(), Model: d.Model,
-			Arch: d.Arch, MemMiB: d.MemMiB, Lost: d.Lost != "", Clients: d.MPS.MaxClients, MemLimits: d.MPS.MemoryLimit,
+			Arch: d.Arch, MemMiB: d.MemMiB, Lost: d.Lost != "", Exclusive: d.Mode == nvml.Exclusive, Clients: d.MPS.MaxClients, MemLimits: d.MPS.MemoryLimit,
 		})
 	}
 	for _, d := range a.Devices {
@@ -161,6 +161,9 @@ func (a *Agent) Start() error {
 		}
 		if d.MPS.ThreadPercentage && !d.MPS.MemoryLimit {
 			a.Metrics.noLimits.Set(1)
+		}
+		if d.Mode != "" {
+			a.Metrics.mode.WithLabelValues(d.UUID, d.Mode).Set(1)
 		}
 		if !d.MIG.On || len(d.MIG.Instances) == 0 {
 			add(d, nvml.Instance{})

@@ -25,6 +25,7 @@ type Metrics struct {
 	jobs       prometheus.Gauge
 	withoutMPS prometheus.Gauge
 	noLimits   prometheus.Gauge
+	mode       *prometheus.GaugeVec
 	samples    *prometheus.CounterVec
 	lies       *prometheus.CounterVec
 	records    prometheus.Counter
@@ -52,6 +53,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		jobs:       auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "jobs", Help: "Jobs with a GPU that run on this node."}),
 		withoutMPS: auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "sharers_without_mps", Help: "Running jobs that share a GPU and have a process on it that computes without MPS."}),
 		noLimits:   auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "mps_memory_limit_missing", Help: "1 where the driver is too old (before CUDA 11.5) to hold MPS clients to a part of the memory of a card that could, else 0."}),
+		mode:       auto.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Name: "compute_mode", Help: "1 for the compute mode that a GPU is in: default, exclusive_process, exclusive_thread or prohibited."}, []string{"uuid", "mode"}),
 		samples:    auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "samples_total", Help: "Samples of a GPU, by result (ok, error)."}, []string{"result"}),
 		lies:       auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "figures_dropped_total", Help: "Figures that the driver gave and that can't be true, by figure."}, []string{"figure"}),
 		records:    auto.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "records_total", Help: "Records of jobs that were closed."}),
@@ -152,15 +154,21 @@ func containers(root string) map[string]bool {
 
 // ShowHooks exports what the hooks of this node, with that settings file, would find at a job's start, read at each
 // scrape: slurmbridge doctor reads it from the controller.
-func ShowHooks(reg prometheus.Registerer, settings string) {
+// node is Slurm's name of this node.
+func ShowHooks(reg prometheus.Registerer, settings, node string) {
+	show := func(name, help string, value func() float64) {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gpuprof", Name: name, Help: help}, value))
+	}
 	gauge := func(name, help string, is func() bool) {
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gpuprof", Name: name, Help: help}, func() float64 {
+		show(name, help, func() float64 {
 			if is() {
 				return 1
 			}
 			return 0
-		}))
+		})
 	}
+	show("gpus_uncertain", "How many of Slurm's GPUs of this node the hooks don't know for sure by its configuration: their jobs share without MPS, and have no records.",
+		func() float64 { s, _ := prolog.Load(settings); return float64(s.Uncertain(node)) })
 	gauge("hook_settings_ok", "1 where the hooks' settings (node.yaml) make sense, 0 where a default takes the place of one that doesn't; the log names it.",
 		func() bool { _, err := prolog.Load(settings); return err == nil })
 	gauge("mps_control_present", "1 where nvidia-cuda-mps-control is there for the hooks to start, 0 where jobs that share a GPU take turns instead.",

@@ -157,7 +157,7 @@ func TestHooks(t *testing.T) {
 	dir := t.TempDir()
 	settings, program := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "control")
 	reg := prometheus.NewPedanticRegistry()
-	ShowHooks(reg, settings)
+	ShowHooks(reg, settings, "n1")
 	expect := func(when string, ok, mps float64) {
 		t.Helper()
 		families := must.Get(reg.Gather())(t)
@@ -165,7 +165,7 @@ func TestHooks(t *testing.T) {
 		for _, f := range families {
 			got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
 		}
-		want := map[string]float64{"gpuprof_hook_settings_ok": ok, "gpuprof_mps_control_present": mps}
+		want := map[string]float64{"gpuprof_hook_settings_ok": ok, "gpuprof_mps_control_present": mps, "gpuprof_gpus_uncertain": 0}
 		must.Equal(t, got, want, when)
 	}
 	write := func(path, text string, mode os.FileMode) {

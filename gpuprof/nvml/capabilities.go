@@ -15,7 +15,9 @@ type Capabilities struct {
 	CUDA    string `json:"cuda"`    // the driver's, e.g. "12.2"; "" = unknown
 	Compute string `json:"compute"` // compute capability, e.g. "6.1"; "" = unknown
 	Cores   int    `json:"cores"`   // CUDA cores; 0 = unknown
-	MPS     MPS    `json:"mps"`
+	// Mode is the compute mode: default, exclusive_process, exclusive_thread or prohibited; "" = unknown.
+	Mode string `json:"mode,omitempty"`
+	MPS  MPS    `json:"mps"`
 	// GroupLimits: the driver's library can hold a control group to a part of the memory; see Device.LimitGroup.
 	GroupLimits bool `json:"group_limits"`
 	MIG         MIG  `json:"mig"`
@@ -83,6 +85,15 @@ var arches = map[gonvml.DeviceArchitecture]string{
 	gonvml.DEVICE_ARCH_RUBIN: "rubin",
 }
 
+var modes = map[gonvml.ComputeMode]string{
+	gonvml.COMPUTEMODE_DEFAULT: "default", gonvml.COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive_thread",
+	gonvml.COMPUTEMODE_EXCLUSIVE_PROCESS: Exclusive, gonvml.COMPUTEMODE_PROHIBITED: "prohibited",
+}
+
+// Exclusive is the compute mode in which one process at a time has a context of its own on a GPU. An MPS server is such a
+// process, and its clients are not.
+const Exclusive = "exclusive_process"
+
 // final reports whether a call's outcome stays as it is: the card or the driver
 // can't, or this process may not.
 func final(ret gonvml.Return) bool {
@@ -110,6 +121,9 @@ func (l *Library) capabilities(h gonvml.Device) Capabilities {
 		c.Cores = n
 	}
 	c.MPS = mpsRules(major, l.cuda)
+	if mode, ok := ask(l, "nvmlDeviceGetComputeMode", h.GetComputeMode); ok {
+		c.Mode = modes[mode]
+	}
 	c.GroupLimits = l.found(setLimits)
 	c.Answers, c.Refusals = l.answers(h)
 	return c

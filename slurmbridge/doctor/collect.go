@@ -54,6 +54,10 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge strin
 		if _, err := os.Stat(conf); err == nil {
 			f.ConfDir = filepath.Dir(conf)
 			f.GresConf = readFile(filepath.Join(f.ConfDir, "gres.conf"))
+			f.Namespaces = readFile(filepath.Join(f.ConfDir, "job_container.conf"))
+			if strings.HasSuffix(f.Config["NamespaceType"], "/linux") {
+				f.Namespaces = readFile(filepath.Join(f.ConfDir, "namespace.yaml"))
+			}
 			f.JobSubmitLua = readFile(filepath.Join(f.ConfDir, "job_submit.lua"))
 			f.PackagedLua = readFile(PackagedLua)
 		}
@@ -157,9 +161,9 @@ type Facts struct {
 	Config     map[string]string
 	Nodes      []text.Node
 	Partitions []text.Partition
-	// GresConf and JobSubmitLua are the texts of the files next to slurm.conf; nil = there is none.
-	// They are read only if ConfDir is set.
-	GresConf, JobSubmitLua *string
+	// GresConf, JobSubmitLua and Namespaces (job_container.conf or namespace.yaml) are the texts of the files next to
+	// slurm.conf; nil = there is none. They are read only if ConfDir is set.
+	GresConf, JobSubmitLua, Namespaces *string
 	// Federation is the one that the cluster is in, "" = none.
 	Federation string
 	// ConfDir is the folder of slurm.conf, where this machine has it.
@@ -214,6 +218,9 @@ type Agent struct {
 	// Containers says of each container runtime of the node whether its containers see the MPS daemons' folder by
 	// themselves.
 	Containers map[string]bool
+	// Modes are the compute modes of the node's GPUs, and Uncertain is how many of Slurm's GPUs the hooks don't know.
+	Modes     []string
+	Uncertain int
 	// Hooks says whether the settings of the node's hooks make sense; nil = not known.
 	Hooks *bool
 }

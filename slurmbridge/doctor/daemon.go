@@ -218,6 +218,16 @@ func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 	}
 	out.MPS, out.Hooks = flag(families["gpuprof_mps_control_present"]), flag(families["gpuprof_hook_settings_ok"])
 	out.NoLimits = flag(families["gpuprof_mps_memory_limit_missing"])
+	for _, m := range families["gpuprof_compute_mode"].GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == "mode" {
+				out.Modes = append(out.Modes, l.GetValue())
+			}
+		}
+	}
+	for _, m := range families["gpuprof_gpus_uncertain"].GetMetric() {
+		out.Uncertain += int(m.GetGauge().GetValue())
+	}
 	for _, m := range families["gpuprof_container_runtime_ready"].GetMetric() {
 		for _, l := range m.GetLabel() {
 			if out.Containers == nil {

@@ -93,7 +93,7 @@ func Examine(f *Facts) []Finding {
 	}
 	for _, check := range []func(){
 		e.release, e.slurmConf, e.shares, e.gresConf, e.cards, e.lua, e.user, e.gatePartition, e.memory, e.host,
-		e.hooks, e.requeueDelay, e.accrue, e.scheduler, e.proof, e.agents, e.containers, e.devices, e.daemon, e.accounting, e.adoption,
+		e.hooks, e.requeueDelay, e.accrue, e.scheduler, e.proof, e.agents, e.computeModes, e.uncertain, e.namespaces, e.containers, e.devices, e.daemon, e.accounting, e.adoption,
 	} {
 		check()
 	}

@@ -315,6 +315,10 @@ func TestEachFinding(t *testing.T) {
 			f.JobSubmitLua = ptr(`-- slurmbridge: script` + "\n" + `gate = "/run/slurmbridge/gate",` + "\nlocal M = { conf }\nold")
 			f.PackagedLua = ptr("-- slurmbridge: script\nlocal M = { conf }\nnew")
 		}, "warning lua-version", "install -m 644 /usr/share/slurmbridge/job_submit.lua /etc/slurm/job_submit.lua"},
+		{"exclusive GPUs", func(f *Facts) { f.Agents = well("gpu1", Agent{Modes: []string{"default", "exclusive_process"}}) }, "warning compute-exclusive", "nvidia-smi -c DEFAULT   # on each of them, at every boot"},
+		{"closed GPUs", func(f *Facts) { f.Agents = well("gpu1", Agent{Modes: []string{"prohibited"}}) }, "error compute-mode", "nvidia-smi -c DEFAULT   # on each of them, at every boot"},
+		{"GPUs in no certain order", func(f *Facts) { f.Agents = well("gpu1", Agent{Uncertain: 2}) }, "warning gpu-order", "AutoDetect=nvml   # and no File= of GPUs; or AutoDetect=off, and File= in the order of nvidia-smi"},
+		{"jobs' own /dev/shm, always", conf("JobContainerType", "job_container/tmpfs"), "error private-memory", "JobContainerType=job_container/none   # or a newer Slurm, with Dirs=/tmp in job_container.conf"},
 		{"no daemon", func(f *Facts) { f.Daemon = &Daemon{Err: "connection refused"} }, "warning daemon", "systemctl enable --now slurmbridge"},
 		{"daemon with a password", func(f *Facts) { f.Daemon = &Daemon{Locked: "it wants a password"} }, "note daemon-locked", ""},
 		{"daemon fails", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Error: "no look yet"} }, "error daemon-look", "journalctl -u slurmbridge -n 50"},
@@ -345,6 +349,49 @@ func TestEachFinding(t *testing.T) {
 		}
 		if c.fix != "" && !slices.Contains(lines, c.fix) {
 			t.Errorf("%s: no line %q in %q", c.name, c.fix, lines)
+		}
+	}
+}
+
+// well are the answers of both nodes' agents, one of which says something more.
+func well(node string, a Agent) map[string]Agent {
+	a.MPS = ptr(true)
+	out := map[string]Agent{"gpu1": {MPS: ptr(true)}, "gpu2": {MPS: ptr(true)}}
+	out[node] = a
+	return out
+}
+
+// Jobs with a /dev/shm of their own don't reach an MPS server; each release has its own file that says whether they have.
+func TestPrivateMemory(t *testing.T) {
+	const tmpfs, linux = "namespace/tmpfs", "namespace/linux"
+	for _, c := range []struct {
+		release, key, plugin string
+		conf                 *string
+		want                 string
+	}{
+		{"24.11.5", "JobContainerType", "job_container/none", nil, ""},
+		{"24.11.5", "JobContainerType", "job_container/tmpfs", nil, "warning"},
+		{"24.11.5", "JobContainerType", "job_container/tmpfs", ptr("AutoBasePath=true\nBasePath=/var/tmp # Dirs=/tmp\n"), "error"},
+		{"24.11.5", "JobContainerType", "job_container/tmpfs", ptr("BasePath=/x Dirs=/tmp,/dev/shm"), "error"},
+		{"24.11.5", "JobContainerType", "job_container/tmpfs", ptr("BasePath=/x\nDirs=/tmp\nNodeName=gpu1 BasePath=/y dirs=/dev/shm"), "error"},
+		{"24.11.5", "JobContainerType", "job_container/tmpfs", ptr("BasePath=/x\nDirs=\"/tmp,/var/tmp\""), ""},
+		{"26.05.5", "NamespaceType", tmpfs, ptr("BasePath=/x"), "error"},
+		{"26.05.5", "NamespaceType", tmpfs, ptr("BasePath=/x Dirs=/tmp"), ""},
+		{"26.05.5", "NamespaceType", linux, ptr("defaults:\n  base_path: /x\n"), "error"},
+		{"26.05.5", "NamespaceType", linux, ptr("defaults:\n  dirs: /tmp\n"), ""},
+		{"26.05.5", "NamespaceType", linux, ptr("defaults:\n  dirs: /tmp\nnode_confs:\n- nodes: [gpu1]\n  options:\n    dir_confs:\n    - path: /dev/shm\n"), "error"},
+		{"26.05.5", "NamespaceType", linux, ptr("a: [\n"), "error"},
+	} {
+		f := bridged(t, "24.11.5")
+		f.Config["SLURM_VERSION"], f.Config[c.key], f.Namespaces = c.release, c.plugin, c.conf
+		got := ""
+		for _, found := range Examine(f) {
+			if found.Check == "private-memory" {
+				got = string(found.Severity)
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s %s: %q, want %q", c.release, c.plugin, got, c.want)
 		}
 	}
 }
@@ -751,7 +798,7 @@ func TestAskAgents(t *testing.T) {
 			case "/-/healthy":
 				http.Error(w, "gpu 3 is lost", http.StatusServiceUnavailable)
 			case "/metrics":
-				fmt.Fprintf(w, "# TYPE gpuprof_jobs gauge\ngpuprof_jobs 3\n# TYPE gpuprof_mps_control_present gauge\ngpuprof_mps_control_present %d\n# TYPE gpuprof_hook_settings_ok gauge\ngpuprof_hook_settings_ok %d\n# TYPE gpuprof_mps_memory_limit_missing gauge\ngpuprof_mps_memory_limit_missing 1\n", mps, hooks)
+				fmt.Fprintf(w, "# TYPE gpuprof_jobs gauge\ngpuprof_jobs 3\n# TYPE gpuprof_mps_control_present gauge\ngpuprof_mps_control_present %d\n# TYPE gpuprof_hook_settings_ok gauge\ngpuprof_hook_settings_ok %d\n# TYPE gpuprof_mps_memory_limit_missing gauge\ngpuprof_mps_memory_limit_missing 1\n# TYPE gpuprof_compute_mode gauge\ngpuprof_compute_mode{mode=\"exclusive_process\",uuid=\"GPU-a\"} 1\n# TYPE gpuprof_gpus_uncertain gauge\ngpuprof_gpus_uncertain 2\n", mps, hooks)
 			}
 		}
 	}
@@ -784,7 +831,9 @@ func TestAskAgents(t *testing.T) {
 		"no MPS": {agentAt(t, tells(0, 1), false), "http", http.DefaultClient, func(a Agent) bool {
 			return a.MPS != nil && !*a.MPS && a.Hooks != nil && *a.Hooks && a.Sick == "gpu 3 is lost"
 		}},
-		"hooks":  {agentAt(t, tells(1, 0), false), "http", http.DefaultClient, func(a Agent) bool { return *a.MPS && !*a.Hooks && *a.NoLimits }},
+		"hooks": {agentAt(t, tells(1, 0), false), "http", http.DefaultClient, func(a Agent) bool {
+			return *a.MPS && !*a.Hooks && *a.NoLimits && a.Uncertain == 2 && slices.Equal(a.Modes, []string{"exclusive_process"})
+		}},
 		"older":  {agentAt(t, healthy, false), "http", http.DefaultClient, func(a Agent) bool { return a.MPS == nil && a.Hooks == nil && a.Err == "" }},
 		"closed": {closed, "http", http.DefaultClient, func(a Agent) bool { return a.Err == "connection refused" }},
 	} {

@@ -120,6 +120,10 @@ var costs = map[string]string{
 	"constrain-devices": "the nodes' slurmds restart; a job that opens a GPU, or another device of gres.conf, that it didn't ask for fails from then on",
 	"multiple-sharing":  "a job that asks for more shares than one GPU has is refused",
 	"least-loaded":      "jobs with shares by hand fill a node's GPUs one after the other; they are no longer spread",
+	"compute-mode":      "the mode is changed for all jobs of these GPUs",
+	"compute-exclusive": "a process that is left over, or one of a user who is logged in, may then compute beside a job of a whole GPU",
+	"gpu-order":         restarts,
+	"private-memory":    "the nodes' slurmds restart while no job runs; jobs then see each other's files in /dev/shm, whose owners protect them",
 	"used-gpus": "in these partitions no job gets two GPUs (it is refused with a sentence), and accounting has shares in place of gres/gpu: " +
 		"limits, weights and reports by gres/gpu don't see these jobs",
 	"scheduler": "slurmctld's time, for the whole site: each look takes what sdiag calls the cycle (milliseconds with a few thousand waiting jobs). " +

@@ -34,7 +34,7 @@ func Daemons() Set {
 	loop.NewMetrics(s)
 	recordhttp.NewMetrics(s)
 	agent.NewMetrics(s)
-	agent.ShowHooks(s, "")
+	agent.ShowHooks(s, "", "")
 	spool.NewMetrics(s)
 	return s
 }

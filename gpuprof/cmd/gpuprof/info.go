@@ -67,6 +67,7 @@ func showInfo(w io.Writer, devices []nvml.Device) {
 	row("memory", func(d *nvml.Device) any { return amount(d.MemMiB, " MiB") })
 	row("PCIe link", func(d *nvml.Device) any { return amount(d.PCIeMBps, " MB/s") })
 	row("MIG", func(d *nvml.Device) any { return mig(&d.MIG) })
+	row("compute mode", func(d *nvml.Device) any { return known(d.Mode) })
 	t.AppendSeparator()
 	row("MPS: clients", func(d *nvml.Device) any { return d.MPS.MaxClients })
 	row("MPS: users at a time", func(d *nvml.Device) any {

@@ -107,7 +107,7 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 		Dir: prolog.Dir(v.GetString("run-dir")), Devices: lib.Devices(), Node: node, Period: v.GetDuration("period"),
 		Keep: ways.add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
 	}
-	agent.ShowHooks(reg, v.GetString("hook-settings"))
+	agent.ShowHooks(reg, v.GetString("hook-settings"), node)
 	agent.ShowContainers(reg, "/")
 	if _, err := prolog.Load(v.GetString("hook-settings")); err != nil {
 		log.Warn("the hooks go by defaults where their settings make no sense", "err", err)

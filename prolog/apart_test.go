@@ -1,0 +1,115 @@
+package prolog
+
+import (
+	"bytes"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+)
+
+// A job with a /dev/shm of its own doesn't reach its GPU's MPS server, whose variables would end it: it goes without.
+func TestAJobWithMemoryOfItsOwn(t *testing.T) {
+	h := simulated(t)
+	must.OK(t, h.Prolog(t.Context(), env()))
+	var out bytes.Buffer
+	must.OK(t, h.TaskProlog(&out, env()))
+	if !strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY") {
+		t.Errorf("beside the daemon: %q", out.String())
+	}
+	var there, elsewhere unix.Stat_t
+	must.OK(t, unix.Stat("/dev/shm", &there), unix.Stat("/proc", &elsewhere))
+	given := h.Dir.handout(0)
+	must.Equal(t, given.Memory, there.Dev)
+	given.Memory = elsewhere.Dev
+	must.OK(t, putJSON(h.Dir.handoutFile(0), given, 0o644))
+	out.Reset()
+	says(t, h.TaskProlog(&out, env()), "/dev/shm of its own")
+	if strings.Contains(out.String(), "CUDA_") {
+		t.Errorf("elsewhere: %q", out.String())
+	}
+	must.OK(t, h.Epilog(t.Context(), env()))
+}
+
+// Where GPUs are shared by gres/shard a prolog can't see who shares: a job of a whole GPU must find it free of servers, in
+// the mode EXCLUSIVE_PROCESS above all. The first sharer's client has its server come.
+func TestNoServerForAJobOfAWholeGPU(t *testing.T) {
+	h, b := node(t, "h200", "hopper", 100, "--exclusive")
+	h.Shard = true
+	whole := env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
+	must.OK(t, h.Prolog(t.Context(), whole))
+	if pids := h.MPS.running(0, serverName); len(pids) > 0 {
+		t.Errorf("servers %v", pids)
+	}
+	app := exec.Command(b.sim, "run", "alexnet", "--duration-scale", "0.01")
+	app.Env = []string{"GPUSIM_STATE=" + b.state}
+	if said, err := app.CombinedOutput(); err != nil {
+		t.Errorf("the job fails: %v: %s", err, said)
+	}
+	must.OK(t, h.Epilog(t.Context(), whole))
+	// A sharer, whose shares the task prolog sees.
+	h.Cards[0].Exclusive = true
+	must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "8", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")))
+	h.Shard = false // a percentage is what the task prolog of this test sees
+	a := b.run(t, "8", "--duration-scale", "0.01")
+	if status, mps := a.end(); status != 0 || !mps {
+		t.Errorf("a sharer: %d, MPS %v: %s", status, mps, a.stderr.String())
+	}
+	must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", "8")))
+}
+
+// On a GPU that takes one process at a time a sharer that gets no MPS server can't compute: it is marked as one whose server
+// failed, so that it runs again alone.
+func TestNoServerOnAnExclusiveGPU(t *testing.T) {
+	for _, exclusive := range []bool{false, true} {
+		h, _ := node(t, "titanxp", "pascal", 100)
+		h.Cards[0].Exclusive = exclusive
+		must.OK(t, h.Prolog(t.Context(), env()))
+		says(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "8", "SLURM_JOB_UID", "1001")), "another user")
+		must.Equal(t, !read(t, h.Dir.running(8)).MPSFault.IsZero(), exclusive, "exclusive %v", exclusive)
+		must.Equal(t, read(t, h.Dir.running(7)).MPSFault.IsZero(), true)
+		must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", "8")), h.Epilog(t.Context(), env()))
+	}
+}
+
+// A number stays a number where a job can reach one GPU alone: programs read it.
+func TestNumbersThatJobsSee(t *testing.T) {
+	for name, c := range map[string]struct {
+		constrains bool
+		cards      []Card
+		set        string // by Slurm
+		want       string
+	}{
+		"one GPU":                  {false, []Card{{UUID: "GPU-a"}}, "0", ""},
+		"one GPU, and a lost one":  {false, []Card{{UUID: "GPU-a"}, {Index: 1, Lost: true}}, "0", ""},
+		"several":                  {false, []Card{{UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b"}}, "0", "GPU-a"},
+		"several, kept to its own": {true, []Card{{UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b"}}, "0", ""},
+		"another number":           {true, []Card{{UUID: "GPU-a"}}, "1", "GPU-a"},
+		"a name of Slurm's":        {true, []Card{{UUID: "GPU-a"}}, "GPU-a", "GPU-a"},
+		"cards that are not known": {false, nil, "0", "0"},
+	} {
+		h, b := node(t, "titanxp", "pascal", 100)
+		st := must.Get(gpusim.Open(b.state))(t)
+		for i := range c.cards {
+			c.cards[i].UUID = strings.Replace(c.cards[i].UUID, "GPU-a", st.UUIDs()[0], 1)
+		}
+		c.want, c.set = strings.Replace(c.want, "GPU-a", st.UUIDs()[0], 1), strings.Replace(c.set, "GPU-a", st.UUIDs()[0], 1)
+		must.OK(t, st.Close())
+		h.Constrains, h.Cards, h.MPS.Cards = c.constrains, c.cards, c.cards
+		must.OK(t, h.Prolog(t.Context(), env("CUDA_VISIBLE_DEVICES", c.set)))
+		var out bytes.Buffer
+		must.OK(t, h.TaskProlog(&out, env("CUDA_VISIBLE_DEVICES", c.set)))
+		got := ""
+		for line := range strings.Lines(out.String()) {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "export CUDA_VISIBLE_DEVICES="); ok {
+				got = v
+			}
+		}
+		must.Equal(t, got, c.want, name)
+		must.OK(t, h.Epilog(t.Context(), env()))
+	}
+}
