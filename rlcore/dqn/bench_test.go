@@ -43,16 +43,11 @@ func busy(cards, pending int) *rlcore.State {
 	return s
 }
 
-// networks are the networks that are trained by default, with their layers.
-func networks(p rlcore.Predictor, m int) map[string]Network {
-	scorer, flat := NewScorer(policy.Turnaround, 32, p, seeded(1)), NewFlat(m, 20, seeded(1))
-	shake(scorer, 1)
-	shake(flat, 1)
-	size := scorer.better.Sizes
-	return map[string]Network{
-		fmt.Sprintf("scorer-%dx%dx%d", size[0], size[1], size[2]):                scorer,
-		fmt.Sprintf("flat-%dx%dx%d", flat.net.In, flat.net.Hidden, flat.net.Out): flat,
-	}
+// shaken is a network of the size that is trained by default.
+func shaken(p rlcore.Predictor) *Scorer {
+	net := NewScorer(policy.Turnaround, 32, p, seeded(1))
+	shake(net, 1)
+	return net
 }
 
 // TestScoreDoesNotAllocate, nor does a whole decision, once a window of that size
@@ -61,20 +56,19 @@ func TestScoreDoesNotAllocate(t *testing.T) {
 	tools := newTools()
 	s := busy(2, 40)
 	s.GPUs[1].Running = nil
-	for name, net := range networks(tools.Predictor, 5) {
-		d := &rlcore.Decider{Policy: NewPolicy(name, net), Guard: tools.Guard, M: 5}
-		w := rlcore.NewWindow(nil, s, 1, 5)
-		combos := tools.Guard.Combos(nil, &w)
-		if len(combos) < 16 {
-			t.Fatalf("only %d combinations", len(combos))
-		}
-		dst := make([]float64, len(combos))
-		if n := testing.AllocsPerRun(50, func() { d.Policy.Score(dst, &w, combos) }); n != 0 {
-			t.Errorf("%s: %v allocations a score", name, n)
-		}
-		if n := testing.AllocsPerRun(50, func() { d.Decide(s, 0); d.Decide(s, 1) }); n != 0 {
-			t.Errorf("%s: %v allocations for two decisions", name, n)
-		}
+	net := shaken(tools.Predictor)
+	d := &rlcore.Decider{Policy: NewPolicy("dqn", net), Guard: tools.Guard, M: 5}
+	w := rlcore.NewWindow(nil, s, 1, 5)
+	combos := tools.Guard.Combos(nil, &w)
+	if len(combos) < 16 {
+		t.Fatalf("only %d combinations", len(combos))
+	}
+	dst := make([]float64, len(combos))
+	if n := testing.AllocsPerRun(50, func() { d.Policy.Score(dst, &w, combos) }); n != 0 {
+		t.Errorf("%v allocations a score", n)
+	}
+	if n := testing.AllocsPerRun(50, func() { d.Decide(s, 0); d.Decide(s, 1) }); n != 0 {
+		t.Errorf("%v allocations for two decisions", n)
 	}
 }
 
@@ -83,17 +77,16 @@ func TestLearningDoesNotAllocate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than 5 s")
 	}
-	for name, net := range networks(newTools().Predictor, 5) {
-		l := filled(t, net)
-		l.memory.draw(l.idx, l.weight, 1, l.rnd)
-		if n := testing.AllocsPerRun(20, func() { l.gradient() }); n != 0 {
-			t.Errorf("%s: %v allocations a gradient", name, n)
-		}
+	net := shaken(newTools().Predictor)
+	l := filled(t, net)
+	l.memory.draw(l.idx, l.weight, 1, l.rnd)
+	if n := testing.AllocsPerRun(20, func() { l.gradient() }); n != 0 {
+		t.Errorf("%v allocations a gradient", n)
 	}
 }
 
 // filled is a learner with the decisions of some episodes of 30 jobs.
-func filled(tb testing.TB, net Network) *learner {
+func filled(tb testing.TB, net *Scorer) *learner {
 	tb.Helper()
 	l := newLearner(Options{Seed: 1}.orDefaults(), net)
 	all := catalogue()
@@ -123,40 +116,38 @@ func filled(tb testing.TB, net Network) *learner {
 // with 10,000 jobs pending: ns/decision.
 func BenchmarkDecide(b *testing.B) {
 	tools := newTools()
-	for name, net := range networks(tools.Predictor, 5) {
-		for _, site := range []struct {
-			name           string
-			cards, pending int
-		}{{"1gpu", 1, 30}, {"1000gpus-10000jobs", 1000, 10000}} {
-			s := busy(site.cards, site.pending)
-			d := &rlcore.Decider{Policy: NewPolicy(name, net), Guard: tools.Guard, M: 5}
-			b.Run(fmt.Sprintf("%s/M=5/%s", name, site.name), func(b *testing.B) {
-				b.ReportAllocs()
-				combos := 0
-				for b.Loop() {
-					combos = 0
-					for g := range s.GPUs {
-						combos += len(d.Decide(s, g).Combos)
-					}
+	net := shaken(tools.Predictor)
+	for _, site := range []struct {
+		name           string
+		cards, pending int
+	}{{"1gpu", 1, 30}, {"1000gpus-10000jobs", 1000, 10000}} {
+		s := busy(site.cards, site.pending)
+		d := &rlcore.Decider{Policy: NewPolicy("dqn", net), Guard: tools.Guard, M: 5}
+		b.Run(site.name, func(b *testing.B) {
+			b.ReportAllocs()
+			combos := 0
+			for b.Loop() {
+				combos = 0
+				for g := range s.GPUs {
+					combos += len(d.Decide(s, g).Combos)
 				}
-				b.ReportMetric(float64(combos)/float64(len(s.GPUs)), "combos")
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(s.GPUs)), "ns/decision")
-			})
-		}
+			}
+			b.ReportMetric(float64(combos)/float64(len(s.GPUs)), "combos")
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(s.GPUs)), "ns/decision")
+		})
 	}
 }
 
 // BenchmarkTrainStep is a gradient step.
 func BenchmarkTrainStep(b *testing.B) {
-	for name, net := range networks(newTools().Predictor, 5) {
-		l := filled(b, net)
-		b.Run(fmt.Sprintf("%s/batch=%d", name, l.o.Batch), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				l.step()
-			}
-		})
-	}
+	net := shaken(newTools().Predictor)
+	l := filled(b, net)
+	b.Run(fmt.Sprintf("batch=%d", l.o.Batch), func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			l.step()
+		}
+	})
 }
 
 // decided is a decision of so many combinations, all of its figures random.

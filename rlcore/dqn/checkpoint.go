@@ -16,12 +16,6 @@ import (
 // is wrong and what to do.
 var ErrCheckpoint = errors.New("unusable checkpoint")
 
-// The names of networks in a checkpoint.
-const (
-	kindScorer = "scorer"
-	kindFlat   = "flat"
-)
-
 const (
 	checkpointFormat  = "slurmbridge-dqn"
 	checkpointVersion = 1
@@ -33,32 +27,22 @@ const (
 type Checkpoint struct {
 	Format  string `json:"format"`  // "slurmbridge-dqn"
 	Version int    `json:"version"` // of this form
-	Kind    string `json:"network"` // "scorer" or "flat"
-	// M is the window that the network was trained with. A flat network works with no
-	// other.
+	// M is the window that the network was trained with.
 	M int `json:"m"`
 	// Objective is what it was trained for.
 	Objective policy.Objective `json:"objective"`
 	Hidden    int              `json:"hidden"` // units per layer
-	// ContextLen and ComboLen are a scorer's inputs, Pixels a flat network's; Features
-	// is their encoder.Version.
-	ContextLen int `json:"context_len,omitempty"`
-	ComboLen   int `json:"combo_len,omitempty"`
-	Pixels     int `json:"pixels,omitempty"`
+	// ContextLen and ComboLen are the inputs; Features is their encoder.Version.
+	ContextLen int `json:"context_len"`
+	ComboLen   int `json:"combo_len"`
 	Features   int `json:"features"`
-	// Kappa and Shown are a scorer's κ and how many combinations it describes.
-	Kappa float64 `json:"kappa,omitempty"`
-	Shown int     `json:"shown,omitempty"`
+	// Kappa and Shown are κ and how many combinations are described.
+	Kappa float64 `json:"kappa"`
+	Shown int     `json:"shown"`
 
-	Theta   []Floats `json:"theta"`  // blocks as in Network.Params
-	SHA256  string   `json:"sha256"` // of Theta's and Optimiser's numbers, in order; hex
+	Theta   []Floats `json:"theta"`  // blocks as in Scorer.Params
+	SHA256  string   `json:"sha256"` // of Theta's numbers, in order; hex
 	Trained Trained  `json:"trained"`
-	// Optimiser has numbers in files of earlier releases, which only the sum covers.
-	Optimiser *struct {
-		Last []Floats `json:"last"`
-		M    []Floats `json:"m"`
-		V    []Floats `json:"v"`
-	} `json:"optimiser,omitempty"`
 }
 
 // Trained is where a network comes from.
@@ -72,8 +56,7 @@ type Trained struct {
 }
 
 // FromTrainer returns what t has trained as a checkpoint. scenario names what it was
-// trained on, createdBy the program. It fails where the network has no form in a file
-// or its numbers aren't finite.
+// trained on, createdBy the program. It fails where the network's numbers aren't finite.
 func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 	o := t.Options.orDefaults()
 	c := &Checkpoint{
@@ -85,16 +68,8 @@ func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 	if n := len(t.Curve); n > 0 {
 		c.Trained.Rounds = t.Curve[n-1].Round
 	}
-	switch n := t.Net.(type) {
-	case *Scorer:
-		c.Kind, c.Hidden = n.Name(), n.value.Sizes[1]
-		c.ContextLen, c.ComboLen = encoder.ContextLen, encoder.ComboLen
-		c.Kappa, c.Shown = n.kappa, n.Enc.Max
-	case *Flat:
-		c.Kind, c.Hidden, c.M, c.Pixels = n.Name(), n.net.Hidden, n.Enc.M, n.Enc.Len()
-	default:
-		return nil, fmt.Errorf("checkpoint: a network of type %T has no form in a file", t.Net)
-	}
+	c.Hidden, c.ContextLen, c.ComboLen = t.Net.value.Sizes[1], encoder.ContextLen, encoder.ComboLen
+	c.Kappa, c.Shown = t.Net.kappa, t.Net.Enc.Max
 	c.Theta = floats(snapshot(t.Net)...)
 	c.SHA256 = c.sum()
 	if what := c.wrong(); what != "" {
@@ -103,17 +78,9 @@ func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// pixels is the number of a flat network's inputs for windows of m jobs.
-func pixels(m int) int { return (&encoder.Images{M: m, Virtual: true}).Len() }
-
-// lens returns the number of parameters of each of the network's blocks. Kind, M and
-// Hidden must be valid.
+// lens returns the number of parameters of each of the network's blocks. Hidden must be valid.
 func (c *Checkpoint) lens() []int {
 	h := c.Hidden
-	if c.Kind == kindFlat {
-		out := 1 + 1<<c.M
-		return []int{pixels(c.M)*h + h + out*h + out}
-	}
 	in := encoder.ContextLen + encoder.ComboLen
 	return []int{encoder.ContextLen*h + h + h + 1, in*h + h + h*h + h + h + 1}
 }
@@ -141,27 +108,22 @@ func (c *Checkpoint) wrong() string {
 }
 
 func (c *Checkpoint) wrongHead() string {
-	flat := c.Kind == kindFlat
 	switch t := c.Trained; {
 	case c.Version < 1:
 		return fmt.Sprintf("its version is %d", c.Version)
-	case c.Kind != kindScorer && !flat:
-		return fmt.Sprintf("there is no network %q", c.Kind)
 	case c.Features != encoder.Version:
 		return fmt.Sprintf("it was trained on feature set %d, this program has %d", c.Features, encoder.Version)
-	case c.Objective != policy.Turnaround && c.Objective != policy.Makespan || flat && c.Objective != policy.Makespan:
+	case c.Objective != policy.Turnaround && c.Objective != policy.Makespan:
 		return fmt.Sprintf("its objective is %q", c.Objective)
 	case c.M < 1 || c.M > rlcore.MaxWindow:
 		return fmt.Sprintf("m is %d, not 1 to %d", c.M, rlcore.MaxWindow)
 	case c.Hidden < 1 || c.Hidden > mostHidden:
 		return fmt.Sprintf("hidden is %d, not 1 to %d", c.Hidden, mostHidden)
-	case flat && c.Pixels != pixels(c.M):
-		return fmt.Sprintf("it takes %d pixels, windows of %d have %d", c.Pixels, c.M, pixels(c.M))
-	case !flat && (c.ContextLen != encoder.ContextLen || c.ComboLen != encoder.ComboLen):
+	case c.ContextLen != encoder.ContextLen || c.ComboLen != encoder.ComboLen:
 		return fmt.Sprintf("it takes %d + %d figures, this program has %d + %d", c.ContextLen, c.ComboLen, encoder.ContextLen, encoder.ComboLen)
-	case !flat && !(c.Kappa >= 0 && c.Kappa <= 1e6):
+	case !(c.Kappa >= 0 && c.Kappa <= 1e6):
 		return fmt.Sprintf("kappa is %v", c.Kappa)
-	case !flat && c.Shown < 0:
+	case c.Shown < 0:
 		return fmt.Sprintf("shown is %d", c.Shown)
 	case t.Rounds < 0 || t.BestRound < 0 || t.BestRound > t.Rounds || !(t.Check >= 0):
 		return fmt.Sprintf("it says that it is the best of round %d of %d, with %v", t.BestRound, t.Rounds, t.Check)
@@ -192,23 +154,15 @@ func (c *Checkpoint) wrongNumbers() string {
 	return ""
 }
 
-// Network rebuilds the network. p predicts slowdowns for a scorer; a flat network
-// needs none. Errors wrap ErrCheckpoint.
-func (c *Checkpoint) Network(p rlcore.Predictor) (Network, error) {
+// Network rebuilds the network, which observes with p. Errors wrap ErrCheckpoint.
+func (c *Checkpoint) Network(p rlcore.Predictor) (*Scorer, error) {
 	if what := c.wrong(); what != "" {
 		return nil, fmt.Errorf("%w: %s", ErrCheckpoint, what)
 	}
-	var net Network
-	r := rand.New(rand.NewPCG(0, 0)) // what it draws is overwritten
-	if c.Kind == kindFlat {
-		net = NewFlat(c.M, c.Hidden, r)
-	} else {
-		s := NewScorer(c.Objective, c.Hidden, p, r)
-		s.kappa, s.Enc.Max = c.Kappa, c.Shown
-		net = s
-	}
-	restore(net, plain(c.Theta))
-	return net, nil
+	s := NewScorer(c.Objective, c.Hidden, p, rand.New(rand.NewPCG(0, 0))) // what it draws is overwritten
+	s.kappa, s.Enc.Max = c.Kappa, c.Shown
+	restore(s, plain(c.Theta))
+	return s, nil
 }
 
 // Resume prepares t to continue the training: its network, which observes with p, its first round
@@ -218,9 +172,6 @@ func (c *Checkpoint) Resume(t *Trainer, p rlcore.Predictor) error {
 	net, err := c.Network(p)
 	if err != nil {
 		return err
-	}
-	if c.Kind == kindFlat && t.Options.M != 0 && t.Options.M != c.M {
-		return fmt.Errorf("%w: it is for windows of %d jobs, not %d; go on with those or train from the start", ErrCheckpoint, c.M, t.Options.M)
 	}
 	t.Options.Seed, t.Options.M = cmp.Or(t.Options.Seed, c.Trained.Seed), cmp.Or(t.Options.M, c.M)
 	t.Net, t.Start, t.BestRound = net, c.Trained.Rounds, c.Trained.BestRound

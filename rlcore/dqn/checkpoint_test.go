@@ -18,9 +18,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-func kept(tb testing.TB, name string, rounds int) (*Trainer, *Checkpoint) {
+func kept(tb testing.TB, rounds int) (*Trainer, *Checkpoint) {
 	tb.Helper()
-	t := trained(tb, name, rounds)
+	t := trained(tb, rounds)
 	c, err := FromTrainer(t, "mixed", "slurmbridge test")
 	if err != nil {
 		tb.Fatal(err)
@@ -28,55 +28,53 @@ func kept(tb testing.TB, name string, rounds int) (*Trainer, *Checkpoint) {
 	return t, c
 }
 
-func sameTheta(a, b Network) bool {
+func sameTheta(a, b *Scorer) bool {
 	return slices.EqualFunc(a.Params(), b.Params(), func(x, y nn.Block) bool { return slices.Equal(x.Theta, y.Theta) })
 }
 
 func TestCheckpointRoundTrip(t *testing.T) {
-	for _, name := range []string{"scorer", "flat"} {
-		tr, c := kept(t, name, 8)
-		shake(tr.Net, 4) // whatever was learned: no parameter is 0
-		c.Theta = floats(snapshot(tr.Net)...)
-		c.SHA256 = c.sum()
-		path := filepath.Join(t.TempDir(), "net.json")
-		if err := Save(path, c); err != nil {
-			t.Fatal(err)
-		}
-		got, err := Load(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := Trained{Seed: 3, Rounds: 8, Scenario: "mixed", Check: tr.Best, BestRound: tr.BestRound, CreatedBy: "slurmbridge test"}
-		if got.Trained != want || got.M != 4 || got.Hidden != 8 || got.Kind != name {
-			t.Errorf("%s: %+v of %d, %d, %s", name, got.Trained, got.M, got.Hidden, got.Kind)
-		}
-		tools := newTools()
-		net, err := got.Network(tools.Predictor)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !sameTheta(net, tr.Net) {
-			t.Errorf("%s: other parameters came back", name)
-		}
-		w := someWindow(4)
-		combos := tools.Guard.Combos(nil, w)
-		a, b := make([]float64, len(combos)), make([]float64, len(combos))
-		NewPolicy(name, tr.Net).Score(a, w, combos)
-		NewPolicy(name, net).Score(b, w, combos)
-		if !slices.Equal(a, b) {
-			t.Errorf("%s: scores %v, before %v", name, b, a)
-		}
-		if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 {
-			t.Errorf("mode %v, %v", info.Mode(), err)
-		}
+	tr, c := kept(t, 8)
+	shake(tr.Net, 4) // whatever was learned: no parameter is 0
+	c.Theta = floats(snapshot(tr.Net)...)
+	c.SHA256 = c.sum()
+	path := filepath.Join(t.TempDir(), "net.json")
+	if err := Save(path, c); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Trained{Seed: 3, Rounds: 8, Scenario: "mixed", Check: tr.Best, BestRound: tr.BestRound, CreatedBy: "slurmbridge test"}
+	if got.Trained != want || got.M != 4 || got.Hidden != 8 {
+		t.Errorf("%+v of %d, %d", got.Trained, got.M, got.Hidden)
+	}
+	tools := newTools()
+	net, err := got.Network(tools.Predictor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !sameTheta(net, tr.Net) {
+		t.Errorf("other parameters came back")
+	}
+	w := someWindow(4)
+	combos := tools.Guard.Combos(nil, w)
+	a, b := make([]float64, len(combos)), make([]float64, len(combos))
+	NewPolicy("dqn", tr.Net).Score(a, w, combos)
+	NewPolicy("dqn", net).Score(b, w, combos)
+	if !slices.Equal(a, b) {
+		t.Errorf("scores %v, before %v", b, a)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 }
 
 // TestResume: 4 rounds and 8 more know of each other, and do the same each time.
 func TestResume(t *testing.T) {
-	first, c := kept(t, "scorer", 4)
+	first, c := kept(t, 4)
 	onward := func() *Trainer {
-		tr := short("scorer", 12)
+		tr := short(12)
 		tr.Options.Seed = 0
 		if err := c.Resume(tr, newTools().Predictor); err != nil {
 			t.Fatal(err)
@@ -104,27 +102,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// A flat network goes on with its own window only. A file of an earlier release has the optimiser's
-// numbers, which its sum covers.
-func TestResumeKnowsTheFile(t *testing.T) {
-	_, c := kept(t, "flat", 2)
-	if err := c.Resume(&Trainer{Options: Options{M: 5}}, nil); !errors.Is(err, ErrCheckpoint) || !strings.Contains(err.Error(), "windows of 4 jobs, not 5") {
-		t.Errorf("%v", err)
-	}
-	was := c.SHA256
-	if err := json.Unmarshal([]byte(`{"optimiser":{"name":"adam","steps":3,"last":["AAAAAAAA8D8="],"m":["AAAAAAAA8D8="]}}`), c); err != nil {
-		t.Fatal(err)
-	}
-	if c.SHA256 = c.sum(); c.SHA256 == was {
-		t.Error("the sum leaves the optimiser's numbers out")
-	}
-	if err := c.Resume(&Trainer{}, nil); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestReadRefuses(t *testing.T) {
-	_, good := kept(t, "scorer", 4)
+	_, good := kept(t, 4)
 	whole, err := json.Marshal(good)
 	if err != nil {
 		t.Fatal(err)
@@ -158,13 +137,11 @@ func TestReadRefuses(t *testing.T) {
 		{"no version", `{"format":"slurmbridge-dqn"}`, "version is 0"},
 		{"base64", strings.Replace(string(whole), `"theta":["`, `"theta":["*`, 1), "base64"},
 		{"odd length", strings.Replace(string(whole), `"theta":["`, `"theta":["AAAA`, 1), "multiple of 8"},
-		{"network", change(false, func(c *Checkpoint) { c.Kind = "lstm" }), `no network "lstm"`},
 		{"features", change(false, func(c *Checkpoint) { c.Features++ }), "feature set"},
 		{"context", change(false, func(c *Checkpoint) { c.ContextLen-- }), "figures"},
 		{"m", change(false, func(c *Checkpoint) { c.M = 63 }), "m is 63"},
 		{"hidden", change(false, func(c *Checkpoint) { c.Hidden = 1 << 30 }), "hidden is"},
 		{"other hidden", change(false, func(c *Checkpoint) { c.Hidden++ }), "numbers, the network"},
-		{"pixels", change(false, func(c *Checkpoint) { c.Kind, c.Objective = "flat", policy.Makespan }), "pixels"},
 		{"objective", change(false, func(c *Checkpoint) { c.Objective = "fun" }), `objective is "fun"`},
 		{"kappa", change(false, func(c *Checkpoint) { c.Kappa = -1 }), "kappa"},
 		{"shown", change(false, func(c *Checkpoint) { c.Shown = -1 }), "shown"},
@@ -182,7 +159,7 @@ func TestReadRefuses(t *testing.T) {
 }
 
 func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
-	_, c := kept(t, "scorer", 2)
+	_, c := kept(t, 2)
 	path := filepath.Join(t.TempDir(), "a.json")
 	if err := Save(path, c); err != nil {
 		t.Fatal(err)
@@ -197,11 +174,6 @@ func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
 	}
 	if _, err := Load(path + "x"); !errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrCheckpoint) {
 		t.Errorf("a file that isn't there: %v", err)
-	}
-	tr := trained(t, "scorer", 2)
-	tr.Net = table{}
-	if _, err := FromTrainer(tr, "", ""); err == nil {
-		t.Error("a network without a form is kept")
 	}
 }
 
@@ -219,7 +191,6 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Add(valid)
 	f.Add(valid[:len(valid)/2])
-	f.Add([]byte(`{"format":"slurmbridge-dqn","version":1,"network":"flat","m":12,"hidden":4096,"pixels":3276860,"features":1,"theta":["AAAAAAAA8D8="]}`))
 	for _, at := range []int{10, len(valid) / 3, len(valid) - 40} {
 		flipped := bytes.Clone(valid)
 		flipped[at] ^= 4

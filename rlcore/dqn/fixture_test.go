@@ -50,24 +50,21 @@ func shuffled(profiles ...*rlcore.Profile) Scenario {
 
 func seeded(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 9)) }
 
-func newNet(name string, m int) Network {
-	if name == "flat" {
-		return NewFlat(m, 8, seeded(1))
-	}
+func newNet() *Scorer {
 	return NewScorer(policy.Turnaround, 8, newTools().Predictor, seeded(1))
 }
 
 // short is a trainer whose training takes a fraction of a second.
-func short(name string, rounds int) *Trainer {
+func short(rounds int) *Trainer {
 	return &Trainer{
 		Options: Options{Seed: 3, M: 4, Rounds: rounds, Episodes: 4, Steps: 8, Batch: 8, Check: 2, Checks: 4, Target: 10},
-		Net:     newNet(name, 4), Scenario: shuffled(light, light, heavy, heavy, light, heavy), Tools: newTools,
+		Net:     newNet(), Scenario: shuffled(light, light, heavy, heavy, light, heavy), Tools: newTools,
 	}
 }
 
-func trained(tb testing.TB, name string, rounds int) *Trainer {
+func trained(tb testing.TB, rounds int) *Trainer {
 	tb.Helper()
-	t := short(name, rounds)
+	t := short(rounds)
 	if err := t.Train(context.Background()); err != nil {
 		tb.Fatal(err)
 	}
@@ -75,7 +72,7 @@ func trained(tb testing.TB, name string, rounds int) *Trainer {
 }
 
 // shake gives every parameter something, the last layer's too.
-func shake(n Network, seed uint64) {
+func shake(n *Scorer, seed uint64) {
 	r := seeded(seed)
 	for _, b := range n.Params() {
 		for i := range b.Theta {

@@ -12,8 +12,8 @@ import (
 // learner takes gradient steps.
 type learner struct {
 	o      Options
-	net    Network
-	target Network
+	net    network
+	target network
 	memory *replay
 	optims []*nn.Adam // by block of parameters
 	beta   float64
@@ -30,7 +30,14 @@ type learner struct {
 	nextT  []float64
 }
 
-func newLearner(o Options, net Network) *learner {
+// network is what a learner needs of a Scorer.
+type network interface {
+	Values(dst []float64, obs []*Obs) []float64
+	Learn(d []float64)
+	Params() []nn.Block
+}
+
+func newLearner(o Options, net *Scorer) *learner {
 	l := &learner{
 		o: o, net: net, target: net.Twin(), memory: newReplay(o.Capacity, o.Alpha),
 		rnd: rand.New(rand.NewPCG(o.Seed, seedOfLearner)), idx: make([]int, o.Batch), weight: make([]float64, o.Batch),

@@ -13,8 +13,6 @@ import (
 // table is a network of given values.
 type table map[*Obs][]float64
 
-func (table) Name() string                                      { return "table" }
-func (table) Observe(*rlcore.Window, []rlcore.Combo, bool) *Obs { return nil }
 func (t table) Values(dst []float64, obs []*Obs) []float64 {
 	dst = dst[:0]
 	for _, o := range obs {
@@ -22,11 +20,8 @@ func (t table) Values(dst []float64, obs []*Obs) []float64 {
 	}
 	return dst
 }
-func (table) Objective() policy.Objective      { return policy.Makespan }
-func (table) Learn([]float64)                  {}
-func (table) Params() []nn.Block               { return nil }
-func (t table) Twin() Network                  { return t }
-func (t table) Alias(rlcore.Predictor) Network { return t }
+func (table) Learn([]float64)    {}
+func (table) Params() []nn.Block { return nil }
 
 // TestDoubleEstimates: the learning network chooses, the target network values.
 func TestDoubleEstimates(t *testing.T) {
@@ -54,73 +49,66 @@ func TestDoubleEstimates(t *testing.T) {
 
 // TestValuesOfABatch are those that each of its decisions has alone.
 func TestValuesOfABatch(t *testing.T) {
-	for _, name := range []string{"scorer", "flat"} {
-		net := newNet(name, 3)
-		shake(net, 7)
-		var obs []*Obs
-		var alone []float64
-		for m := range 60 {
-			w := someWindow(1 + m%3)
-			o := net.Observe(w, newTools().Guard.Combos(nil, w), true)
-			obs, alone = append(obs, o), append(alone, net.Values(nil, []*Obs{o})...)
-		}
-		if got := net.Values(nil, obs); !slices.Equal(got, alone) {
-			t.Errorf("%s: together %v, alone %v", name, got, alone)
-		}
+	net := newNet()
+	shake(net, 7)
+	var obs []*Obs
+	var alone []float64
+	for m := range 60 {
+		w := someWindow(1 + m%3)
+		o := net.Observe(w, newTools().Guard.Combos(nil, w), true)
+		obs, alone = append(obs, o), append(alone, net.Values(nil, []*Obs{o})...)
+	}
+	if got := net.Values(nil, obs); !slices.Equal(got, alone) {
+		t.Errorf("together %v, alone %v", got, alone)
 	}
 }
 
 // TestLearnAgainstFiniteDifferences: what Learn adds to the gradient is the
 // derivative of Values.
 func TestLearnAgainstFiniteDifferences(t *testing.T) {
-	for _, name := range []string{"scorer", "flat"} {
-		net := newNet(name, 3)
-		shake(net, 7)
-		var obs []*Obs
-		var d []float64
-		r := seeded(2)
-		for m := range 3 {
-			w := someWindow(m + 1)
-			obs = append(obs, net.Observe(w, newTools().Guard.Combos(nil, w), true))
-			for range obs[m].Combos {
-				d = append(d, r.NormFloat64())
+	net := newNet()
+	shake(net, 7)
+	var obs []*Obs
+	var d []float64
+	r := seeded(2)
+	for m := range 3 {
+		w := someWindow(m + 1)
+		obs = append(obs, net.Observe(w, newTools().Guard.Combos(nil, w), true))
+		for range obs[m].Combos {
+			d = append(d, r.NormFloat64())
+		}
+	}
+	sum := func() (s float64) {
+		for i, v := range net.Values(nil, obs) {
+			s += d[i] * v
+		}
+		return s
+	}
+	mid := sum()
+	net.Learn(d)
+	checked, bent := 0, 0
+	for n, b := range net.Params() {
+		for i, was := range b.Theta {
+			// Values are piecewise linear in a parameter: the step can be large beside what float32
+			// rounds off, where no ReLU bends within it.
+			const h = 1.0 / 512
+			b.Theta[i] = was + h
+			up := sum()
+			b.Theta[i] = was - h
+			down := sum()
+			b.Theta[i] = was
+			if checked++; math.Abs(up+down-2*mid) > 2e-3*h {
+				bent++
+				continue
+			}
+			want := (up - down) / (2 * h)
+			if got := float64(b.Grad[i]); math.Abs(want-got) > 5e-3*math.Max(1, math.Abs(want)) {
+				t.Fatalf("block %d, parameter %d: derivative %v, by differences %v", n, i, got, want)
 			}
 		}
-		sum := func() (s float64) {
-			for i, v := range net.Values(nil, obs) {
-				s += d[i] * v
-			}
-			return s
-		}
-		mid := sum()
-		net.Learn(d)
-		checked, bent := 0, 0
-		for n, b := range net.Params() {
-			for i, was := range b.Theta {
-				if name == "flat" && b.Grad[i] == 0 && i%997 != 0 { // a pixel that is nowhere 1
-					continue
-				}
-				// Values are piecewise linear in a parameter: the step can be large beside what float32
-				// rounds off, where no ReLU bends within it.
-				const h = 1.0 / 512
-				b.Theta[i] = was + h
-				up := sum()
-				b.Theta[i] = was - h
-				down := sum()
-				b.Theta[i] = was
-				if checked++; math.Abs(up+down-2*mid) > 2e-3*h {
-					bent++
-					continue
-				}
-				want := (up - down) / (2 * h)
-				if got := float64(b.Grad[i]); math.Abs(want-got) > 5e-3*math.Max(1, math.Abs(want)) {
-					t.Fatalf("%s: block %d, parameter %d: derivative %v, by differences %v", name, n, i, got, want)
-				}
-			}
-		}
-		if bent > checked/10 {
-			t.Errorf("%s: %d of %d parameters have a bend too near", name, bent, checked)
-		}
+	}
+	if bent > checked/10 {
+		t.Errorf("%d of %d parameters have a bend too near", bent, checked)
 	}
 }
 

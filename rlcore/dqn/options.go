@@ -46,7 +46,7 @@ func (o Options) orDefaults() Options {
 }
 
 // taught reports whether a network learns from decisions that are played out, not from rewards.
-func taught(net Network) bool { return net.Objective() == policy.Turnaround }
+func taught(net *Scorer) bool { return net.Objective() == policy.Turnaround }
 
 // epsilon is the probability of a random choice once a fraction done of all rounds
 // is over: it falls linearly over two thirds of them.

@@ -18,7 +18,7 @@ type Tools struct {
 
 // player plays episodes with a network.
 type player struct {
-	net     Network
+	net     *Scorer
 	tools   Tools
 	m       int
 	obs     [1]*Obs
@@ -72,11 +72,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 			k := 0
 			if p.teacher != nil && r != nil {
 				p.values = p.net.Values(p.values, p.obs[:])
-				scale := 1.0
-				if s, ok := p.net.(*Scorer); ok {
-					scale = s.Enc.ScaleS
-				}
-				p.teacher.look(p.tools.Guard, p.m, &w, o, p.values, scale)
+				p.teacher.look(p.tools.Guard, p.m, &w, o, p.values, p.net.Enc.ScaleS)
 			}
 			if r != nil && r.Float64() < eps {
 				k = r.IntN(len(o.Combos))

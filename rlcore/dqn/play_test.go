@@ -105,19 +105,17 @@ func TestUntrainedDecidesAsItsStart(t *testing.T) {
 // TestPolicyIsDeterminate: the same window has the same scores, whatever was
 // scored in between.
 func TestPolicyIsDeterminate(t *testing.T) {
-	for _, name := range []string{"scorer", "flat"} {
-		net := newNet(name, 5)
-		shake(net, 3)
-		p, g := NewPolicy(name, net), newTools().Guard
-		w, other := someWindow(5), someWindow(2)
-		combos := g.Combos(nil, w)
-		first, again := make([]float64, len(combos)), make([]float64, len(combos))
-		p.Score(first, w, combos)
-		p.Score(make([]float64, 4), other, g.Combos(nil, other))
-		p.Score(again, w, combos)
-		if !slices.Equal(first, again) {
-			t.Errorf("%s: %v, then %v", name, first, again)
-		}
+	net := newNet()
+	shake(net, 3)
+	p, g := NewPolicy("dqn", net), newTools().Guard
+	w, other := someWindow(5), someWindow(2)
+	combos := g.Combos(nil, w)
+	first, again := make([]float64, len(combos)), make([]float64, len(combos))
+	p.Score(first, w, combos)
+	p.Score(make([]float64, 4), other, g.Combos(nil, other))
+	p.Score(again, w, combos)
+	if !slices.Equal(first, again) {
+		t.Errorf("%v, then %v", first, again)
 	}
 }
 
@@ -132,28 +130,26 @@ func TestScoreOfOddWindows(t *testing.T) {
 	joining.State.GPUs[0].Running[0].Profile = nil
 	empty := someWindow(0)
 	empty.State.Pending, empty.State.GPUs[0].Running = nil, nil
-	wide := someWindow(6) // more than the flat network was built for
-	for _, name := range []string{"scorer", "flat"} {
-		net := newNet(name, 5)
-		shake(net, 3)
-		p := NewPolicy(name, net)
-		for what, w := range map[string]*rlcore.Window{"unknown": unknown, "joining unknown": joining, "empty": empty, "wide": wide} {
-			for _, combos := range [][]rlcore.Combo{{0}, {}, {1}, {0, 1, 2, 3, 8}, newTools().Guard.Combos(nil, w)} {
-				if n := len(combos); n > 0 && int(combos[n-1]) >= 1<<len(w.Jobs) {
+	wide := someWindow(6)
+	net := newNet()
+	shake(net, 3)
+	p := NewPolicy("dqn", net)
+	for what, w := range map[string]*rlcore.Window{"unknown": unknown, "joining unknown": joining, "empty": empty, "wide": wide} {
+		for _, combos := range [][]rlcore.Combo{{0}, {}, {1}, {0, 1, 2, 3, 8}, newTools().Guard.Combos(nil, w)} {
+			if n := len(combos); n > 0 && int(combos[n-1]) >= 1<<len(w.Jobs) {
+				continue
+			}
+			dst := make([]float64, len(combos))
+			p.Score(dst, w, combos)
+			for i, v := range dst {
+				if combos[i] == 0 && len(combos) > 1 && len(w.Card().Running) == 0 {
+					if !math.IsInf(v, -1) {
+						t.Errorf("%s: leaving a GPU idle is worth %v", what, v)
+					}
 					continue
 				}
-				dst := make([]float64, len(combos))
-				p.Score(dst, w, combos)
-				for i, v := range dst {
-					if combos[i] == 0 && len(combos) > 1 && len(w.Card().Running) == 0 {
-						if !math.IsInf(v, -1) {
-							t.Errorf("%s, %s: leaving a GPU idle is worth %v", name, what, v)
-						}
-						continue
-					}
-					if math.IsNaN(v) || math.IsInf(v, 0) && combos[i] < 1<<5 && len(combos) <= 32 {
-						t.Errorf("%s, %s: combination %b is worth %v", name, what, combos[i], v)
-					}
+				if math.IsNaN(v) || math.IsInf(v, 0) && combos[i] < 1<<5 && len(combos) <= 32 {
+					t.Errorf("%s: combination %b is worth %v", what, combos[i], v)
 				}
 			}
 		}
@@ -165,7 +161,7 @@ func TestScoreOfOddWindows(t *testing.T) {
 func TestEpisodesOfSeveralCards(t *testing.T) {
 	cfg := jobs(light, heavy, light, heavy, light, heavy, light, light)
 	cfg.GPUs = append(cfg.GPUs, rlcore.TitanXp)
-	p := &player{net: newNet("scorer", 4), tools: newTools(), m: 4}
+	p := &player{net: newNet(), tools: newTools(), m: 4}
 	e, err := p.play(cfg, 0.3, seeded(2))
 	if err != nil {
 		t.Fatal(err)

@@ -21,14 +21,14 @@ type Policy struct {
 const doubt = 0.1
 
 // NewPolicy returns a policy of the given name, which decides by the network alone.
-func NewPolicy(name string, net Network) *Policy {
+func NewPolicy(name string, net *Scorer) *Policy {
 	return &Policy{name: name, scores: scores{net: net}}
 }
 
 // Searching returns a policy of the given name that observes with p. For the turnaround the network
 // says which few combinations are worth playing out, as lookahead does, and decides alone where it
 // has no doubt.
-func Searching(name string, net Network, p rlcore.Predictor) *Policy {
+func Searching(name string, net *Scorer, p rlcore.Predictor) *Policy {
 	out := NewPolicy(name, net.Alias(p))
 	if net.Objective() == policy.Turnaround {
 		out.plays = lookahead.Guided(&out.scores, doubt, p)
@@ -64,13 +64,13 @@ func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 
 // scores are a network's values as a policy.
 type scores struct {
-	net    Network
+	net    *Scorer
 	obs    [1]*Obs
 	values []float64
 }
 
 // Name implements rlcore.Policy.
-func (p *scores) Name() string { return p.net.Name() }
+func (p *scores) Name() string { return "scorer" }
 
 // Score implements rlcore.Policy.
 func (p *scores) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {

@@ -13,38 +13,13 @@ import (
 // Obs is a decision as a network sees it. It is immutable.
 type Obs struct {
 	Combos []rlcore.Combo
-	// For a Scorer, as in encoder.Features: the situation, ContextLen figures; the
+	// As in encoder.Features: the situation, ContextLen figures; the
 	// combinations, len(Combos) × ComboLen; the throughput of each.
 	Context, Rows []float32
 	Prior         []float64
 	// Unit is that of the values, in mean solo durations; 0 = 1. For the turnaround it is what a
 	// second of work can be worth at most, so that a long queue makes no value large.
 	Unit float64
-	// For a Flat: the pixels of the images that are 1, ascending.
-	Pixels []int32
-}
-
-// Network values the combinations of an observation.
-type Network interface {
-	// Name is "scorer" or "flat".
-	Name() string
-	// Objective is what it learns to keep small.
-	Objective() policy.Objective
-	// Observe describes a decision. The result is valid until the next call, unless fresh is set,
-	// which makes a copy.
-	Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs
-	// Values writes the values of all observations' Combos, one after the other, into dst's
-	// storage. obs must not change before Learn.
-	Values(dst []float64, obs []*Obs) []float64
-	// Learn adds to the gradient that of a loss with derivative d with respect to the last Values.
-	Learn(d []float64)
-	// Params returns the parameters and their gradient, in blocks.
-	Params() []nn.Block
-	// Twin returns a copy with its own parameters and scratch.
-	Twin() Network
-	// Alias returns a network that shares the parameters but has its own gradient and
-	// scratch; it observes with p.
-	Alias(p rlcore.Predictor) Network
 }
 
 // Scorer values every combination with the same weights, so that neither M nor the
@@ -89,10 +64,7 @@ func NewScorer(aim policy.Objective, hidden int, p rlcore.Predictor, r *rand.Ran
 	}
 }
 
-// Name implements Network.
-func (s *Scorer) Name() string { return kindScorer }
-
-// Objective implements Network.
+// Objective is what it learns to keep small.
 func (s *Scorer) Objective() policy.Objective { return s.aim }
 
 // Start is the policy that an untrained scorer decides like.
@@ -103,26 +75,27 @@ func Start(aim policy.Objective) string {
 	return "srpt"
 }
 
-// Params implements Network.
+// Params returns the parameters and their gradient, in blocks.
 func (s *Scorer) Params() []nn.Block { return []nn.Block{s.value.Block(), s.better.Block()} }
 
-// Twin implements Network. The twin shares the predictor.
-func (s *Scorer) Twin() Network {
+// Twin returns a copy with its own parameters and scratch, which shares the predictor.
+func (s *Scorer) Twin() *Scorer {
 	return &Scorer{
 		Enc:   encoder.Features{Predictor: s.Enc.Predictor, Objective: s.aim, Max: s.Enc.Max},
 		value: s.value.Twin(), better: s.better.Twin(), kappa: s.kappa, aim: s.aim,
 	}
 }
 
-// Alias implements Network.
-func (s *Scorer) Alias(p rlcore.Predictor) Network {
+// Alias returns a network that shares the parameters but has its own gradient and scratch; it observes with p.
+func (s *Scorer) Alias(p rlcore.Predictor) *Scorer {
 	return &Scorer{
 		Enc:   encoder.Features{Predictor: p, Objective: s.aim, Max: s.Enc.Max},
 		value: s.value.Alias(), better: s.better.Alias(), kappa: s.kappa, aim: s.aim,
 	}
 }
 
-// Observe implements Network.
+// Observe describes a decision. The result is valid until the next call, unless fresh is set,
+// which makes a copy.
 func (s *Scorer) Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs {
 	s.Enc.Encode(w, combos)
 	o := &s.seen
@@ -158,7 +131,8 @@ func (b *batch) size(value, better int) {
 	b.value, b.better = slices.Grow(b.value[:0], value)[:value], slices.Grow(b.better[:0], better)[:better]
 }
 
-// Values implements Network.
+// Values writes the values of all observations' Combos, one after the other, into dst's
+// storage. obs must not change before Learn.
 func (s *Scorer) Values(dst []float64, obs []*Obs) []float64 {
 	s.obs = obs
 	n := 0
@@ -198,7 +172,7 @@ func (s *Scorer) Values(dst []float64, obs []*Obs) []float64 {
 	return dst
 }
 
-// Learn implements Network.
+// Learn adds to the gradient that of a loss with derivative d with respect to the last Values.
 func (s *Scorer) Learn(d []float64) {
 	s.out.size(len(s.obs), len(d))
 	at := 0

@@ -36,7 +36,7 @@ type Scenario func(r *rand.Rand) (sim.Config, error)
 // Trainer trains a network on episodes.
 type Trainer struct {
 	Options  Options
-	Net      Network
+	Net      *Scorer
 	Scenario Scenario
 	// Tools makes the guard and the predictor of one player.
 	Tools func() Tools
@@ -280,7 +280,7 @@ func each(n int, f func(i int) error) error {
 	return nil
 }
 
-func snapshot(n Network) [][]float32 {
+func snapshot(n network) [][]float32 {
 	var out [][]float32
 	for _, m := range n.Params() {
 		out = append(out, slices.Clone(m.Theta))
@@ -288,7 +288,7 @@ func snapshot(n Network) [][]float32 {
 	return out
 }
 
-func restore(n Network, theta [][]float32) {
+func restore(n network, theta [][]float32) {
 	for i, m := range n.Params() {
 		copy(m.Theta, theta[i])
 	}

@@ -16,25 +16,23 @@ func TestTrainingIsReproducible(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than 5 s")
 	}
-	for _, name := range []string{"scorer", "flat"} {
-		a := trained(t, name, 6)
-		was := runtime.GOMAXPROCS(1)
-		b := trained(t, name, 6)
-		runtime.GOMAXPROCS(was)
-		if !sameTheta(a.Net, b.Net) || !slices.Equal(a.Curve, b.Curve) {
-			t.Errorf("%s: the same seed gave two trainings", name)
-		}
-		if a.Curve[len(a.Curve)-1].Loss == 0 {
-			t.Errorf("%s: nothing was learned", name)
-		}
-		c := short(name, 6)
-		c.Options.Seed = 4
-		if err := c.Train(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		if slices.Equal(a.Curve, c.Curve) {
-			t.Errorf("%s: another seed gave the same training", name)
-		}
+	a := trained(t, 6)
+	was := runtime.GOMAXPROCS(1)
+	b := trained(t, 6)
+	runtime.GOMAXPROCS(was)
+	if !sameTheta(a.Net, b.Net) || !slices.Equal(a.Curve, b.Curve) {
+		t.Errorf("the same seed gave two trainings")
+	}
+	if a.Curve[len(a.Curve)-1].Loss == 0 {
+		t.Errorf("nothing was learned")
+	}
+	c := short(6)
+	c.Options.Seed = 4
+	if err := c.Train(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if slices.Equal(a.Curve, c.Curve) {
+		t.Errorf("another seed gave the same training")
 	}
 }
 
@@ -42,7 +40,7 @@ func TestTrainingIsReproducible(t *testing.T) {
 // any other what validated best.
 func TestBestIsKept(t *testing.T) {
 	for _, rate := range []float64{1e-2, 1e6} {
-		tr := short("scorer", 12)
+		tr := short(12)
 		tr.Options.Rate = rate
 		start := snapshot(tr.Net)
 		if err := tr.Train(context.Background()); err != nil {
@@ -57,7 +55,7 @@ func TestBestIsKept(t *testing.T) {
 		if err != nil || mean(again) != tr.Best {
 			t.Errorf("rate %v: the network that is left validates with %v, the best was %v (%v)", rate, mean(again), tr.Best, err)
 		}
-		first, err := validate([]*player{{net: newNet("scorer", 4), tools: tools, m: 4}}, check)
+		first, err := validate([]*player{{net: newNet(), tools: tools, m: 4}}, check)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +100,7 @@ func TestTrainRefuses(t *testing.T) {
 		t.Error("nothing was given")
 	}
 	broken := errors.New("no more paper")
-	tr := short("scorer", 2)
+	tr := short(2)
 	tr.Scenario = func(*rand.Rand) (sim.Config, error) { return sim.Config{}, broken }
 	if err := tr.Train(context.Background()); !errors.Is(err, broken) {
 		t.Errorf("%v", err)

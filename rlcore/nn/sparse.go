@@ -3,7 +3,6 @@ package nn
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
 )
 
 // Block is a network's parameters and their gradient, for optimisers and checkpoints.
@@ -44,13 +43,6 @@ func NewSparse(in, hidden, out, active int, last float64, r *rand.Rand) *Sparse 
 
 // Block returns the network's parameters.
 func (s *Sparse) Block() Block { return Block{s.Theta, s.Grad} }
-
-// Twin returns a network with its own copy of the parameters.
-func (s *Sparse) Twin() *Sparse {
-	t := s.Alias()
-	t.Theta = slices.Clone(s.Theta)
-	return t
-}
 
 // Alias returns a network that shares the parameters but has its own gradient and
 // scratch.

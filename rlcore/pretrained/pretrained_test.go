@@ -65,7 +65,7 @@ func TestPlayoutsShortenTurnarounds(t *testing.T) {
 			cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: j})
 			at += 250 * r.ExpFloat64()
 		}
-		run := func(of func(net dqn.Network, m *interference.Model) rlcore.Policy) float64 {
+		run := func(of func(net *dqn.Scorer, m *interference.Model) rlcore.Policy) float64 {
 			m := interference.New(&contention.MPS)
 			net, err := cp.Network(m)
 			if err != nil {
@@ -79,8 +79,8 @@ func TestPlayoutsShortenTurnarounds(t *testing.T) {
 			}
 			return res.MeanTurnaroundS
 		}
-		searching := func(net dqn.Network, m *interference.Model) rlcore.Policy { return dqn.Searching(Name, net, m) }
-		own := run(func(net dqn.Network, _ *interference.Model) rlcore.Policy { return dqn.NewPolicy(Name, net) })
+		searching := func(net *dqn.Scorer, m *interference.Model) rlcore.Policy { return dqn.Searching(Name, net, m) }
+		own := run(func(net *dqn.Scorer, _ *interference.Model) rlcore.Policy { return dqn.NewPolicy(Name, net) })
 		took := run(searching)
 		sum += math.Log(took / own)
 		if again := run(searching); again != took {

@@ -25,8 +25,7 @@ import (
 // trainFlags are the flags of train.
 type trainFlags struct {
 	from                 traceFlags
-	workload, network    string
-	objective            string
+	workload, objective  string
 	records              bool
 	out, resume, curve   string
 	rounds, window, hide int
@@ -63,14 +62,6 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
   slurmbridge train --resume dqn.json --rounds 300 --out dqn.json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if f.network == "flat" {
-				if !c.Flags().Changed("window") {
-					f.window = flatWindow
-				}
-				if !c.Flags().Changed("objective") {
-					f.objective = string(policy.Makespan)
-				}
-			}
 			if err := f.check(c); err != nil {
 				return err
 			}
@@ -81,15 +72,14 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	fl := c.Flags()
 	fl.StringVar(&f.workload, "workload", "", "arrivals (default), general (default for the makespan) or one of "+strings.Join(experiment.Workloads(), ", "))
 	fl.BoolVar(&f.records, "records", false, "train on the applications in the daemon's database")
-	fl.StringVar(&f.network, "network", "scorer", "scorer (any window, any number of GPUs) or flat (over the thesis's images)")
 	fl.StringVar(&f.objective, "objective", string(policy.Turnaround), "what it learns to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.StringVar(&f.out, "out", "", "write the network to `FILE`")
 	fl.StringVar(&f.resume, "resume", "", "go on with the network in `FILE`")
 	fl.StringVar(&f.curve, "curve", "", "draw the training curve to `FILE` (.png or .svg)")
 	fl.IntVar(&f.rounds, "rounds", 240, "rounds of training, of 4 job sets each")
-	fl.IntVar(&f.window, "window", rlcore.DefaultWindow, fmt.Sprintf("pending jobs a decision looks at (flat: %d)", flatWindow))
+	fl.IntVar(&f.window, "window", rlcore.DefaultWindow, "pending jobs a decision looks at")
 	addContract(fl, &f.maxSlowdown, &f.grace)
-	fl.IntVar(&f.hide, "hidden", 0, "units of a hidden layer (default 32, flat: 20)")
+	fl.IntVar(&f.hide, "hidden", 0, "units of a hidden layer (default 32)")
 	fl.Uint64Var(&f.seed, "seed", 1, "of the training")
 	return c
 }
@@ -205,7 +195,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 		}
 		return s.PrintJSON(t.Curve)
 	}
-	fmt.Fprintf(s.Out, "%s: %s on %s, seed %d, %.0f s. ", f.out, t.Net.Name(), l.name, t.Options.Seed, time.Since(began).Seconds())
+	fmt.Fprintf(s.Out, "%s: trained on %s, seed %d, %.0f s. ", f.out, l.name, t.Options.Seed, time.Since(began).Seconds())
 	if t.BestRound == 0 {
 		fmt.Fprintf(s.Out, "No round was better beyond doubt than what it began as (%s, if it was new): %s %.3f of %s.\n", dqn.Start(t.Net.Objective()), t.Net.Objective(), t.Best, t.Against())
 		return nil
@@ -213,9 +203,6 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	fmt.Fprintf(s.Out, "Kept from round %d: %s %.3f of %s.\n", t.BestRound, t.Net.Objective(), t.Best, t.Against())
 	return nil
 }
-
-// flatWindow is a flat network's window, mostFlat the largest that memory is spent on.
-const flatWindow, mostFlat = 5, 8
 
 // check refuses settings before anything is read or computed.
 func (f *trainFlags) check(c *cobra.Command) error {
@@ -226,7 +213,7 @@ func (f *trainFlags) check(c *cobra.Command) error {
 			f.workload = "general"
 		}
 	}
-	trace, flat := f.from.jobs != "" || f.from.profiles != "", f.network == "flat"
+	trace := f.from.jobs != "" || f.from.profiles != ""
 	workloads := append([]string{"arrivals", "general"}, experiment.Workloads()...)
 	_, unknown := policy.ObjectiveNamed(f.objective)
 	_, undrawn := figure.FormatOf(f.curve)
@@ -238,14 +225,10 @@ func (f *trainFlags) check(c *cobra.Command) error {
 		{said("workload") && (trace || f.records) || trace && f.records, errors.New("job sets come from one of --workload, --jobs with --profiles, and --records")},
 		{!slices.Contains(workloads, f.workload), fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(workloads, ", "))},
 		{unknown != nil, fmt.Errorf("--objective: %w", unknown)},
-		{f.network != "scorer" && !flat, fmt.Errorf("--network is %q; there are scorer and flat", f.network)},
 		{
 			f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024,
 			fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow),
 		},
-		{flat && f.objective != string(policy.Makespan), fmt.Errorf("--objective %s: a flat network learns the makespan only", f.objective)},
-		{flat && f.window > mostFlat, fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat)},
-		{f.resume != "" && said("network"), errors.New("--network is that of the file with --resume")},
 		{f.resume != "" && said("hidden"), errors.New("--hidden is that of the file with --resume")},
 		{f.resume != "" && said("objective"), errors.New("--objective is that of the file with --resume")},
 		{f.curve != "" && undrawn != nil, fmt.Errorf("--curve %w", undrawn)},
@@ -295,10 +278,6 @@ func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
 		return nil
 	}
 	r := rand.New(rand.NewPCG(f.seed, 0x0e7)) //nolint:gosec // a training is repeatable, not secret
-	if f.network == "flat" {
-		t.Net = dqn.NewFlat(f.window, cmp.Or(f.hide, 20), r)
-	} else {
-		t.Net = dqn.NewScorer(policy.Objective(f.objective), cmp.Or(f.hide, 32), l.model(), r)
-	}
+	t.Net = dqn.NewScorer(policy.Objective(f.objective), cmp.Or(f.hide, 32), l.model(), r)
 	return nil
 }

@@ -41,7 +41,7 @@ func TestTrain(t *testing.T) {
 	}
 
 	out := train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("one.json"), "--curve", in("curve.svg"))
-	if !strings.Contains(out, "scorer on random, seed 7") || !strings.Contains(out, "of plain Slurm's") {
+	if !strings.Contains(out, "trained on random, seed 7") || !strings.Contains(out, "of plain Slurm's") {
 		t.Errorf("it says %q", out)
 	}
 	if text, err := os.ReadFile(in("curve.svg")); err != nil || !bytes.Contains(text, []byte("<svg")) {
@@ -76,9 +76,6 @@ func TestTrain(t *testing.T) {
 		t.Errorf("trained for %d and then %d rounds", rounds("one.json"), rounds("more.json"))
 	}
 
-	// And so is a flat network's window.
-	trace("--network", "flat", "--window", "2", "--rounds", "1", "--out", in("flat.json"))
-	trace("--resume", in("flat.json"), "--rounds", "2", "--out", in("flat.json"))
 	// By another law; what it prints then is the curve.
 	status, out, errOut := call("train", "--jobs", in("over.csv"), "--profiles", in("solo.csv"), "--law", "time-slice", "--gpus", "2", "--rounds", "2", "--out", in("site.json"), "--json")
 	var curve []dqn.RoundStats
@@ -86,7 +83,7 @@ func TestTrain(t *testing.T) {
 		t.Errorf("status %d, %v: %s%s", status, err, out, errOut)
 	}
 
-	for _, name := range []string{"flat.json", "site.json"} {
+	for _, name := range []string{"site.json"} {
 		status, _, errOut := call("replay", "--jobs", in("once.csv"), "--profiles", in("solo.csv"), "--policies", "dqn", "--seeds", "1",
 			"--checkpoint", in(name), "--json", in("out.json"))
 		if status != 0 {
@@ -147,12 +144,10 @@ func TestTrainRefuses(t *testing.T) {
 	}{
 		{nil, 2, "--out is needed"},
 		{append(out, "--workload", "heavy"), 2, `--workload: there is no workload "heavy"; there are arrivals, general, gpu_heavy, `},
-		{append(out, "--network", "deep"), 2, `--network is "deep"; there are scorer and flat`},
 		{append(out, "--rounds", "0"), 2, "at least one round"},
 		{append(out, "--rounds", "NaN"), 2, "--rounds"},
 		{append(out, "--window", "-1"), 2, "a window of 1 to 12"},
 		{append(out, "--hidden", "100000"), 2, "up to 1024 units"},
-		{append(out, "--network", "flat", "--window", "12"), 2, "at most 8"},
 		{append(out, "--gpus", "-1"), 2, "--gpus -1"},
 		{append(out, "--records", "--gpus", "0"), 2, "--gpus 0"},
 		{append(out, "--law", "none"), 2, `--law is "none"`},
@@ -165,7 +160,6 @@ func TestTrainRefuses(t *testing.T) {
 		{[]string{"--out", in("none/x.json")}, 1, "x.json: no such file or directory"},
 		{append(out, "--curve", in("none/x.png")), 1, "x.png: no such file or directory"},
 		{append(out, "--resume", in("good.json"), "--rounds", "1"), 2, "has been trained for 1 rounds; --rounds 1 asks for no more"},
-		{append(out, "--resume", in("good.json"), "--network", "flat"), 2, "--network is that of the file"},
 		{append(out, "--resume", in("none.json")), 1, "none.json: no such file"},
 		{append(out, "--resume", in("half.json")), 1, "half.json: unusable checkpoint: it ends in the middle"},
 		{append(out, "--resume", in("empty.json")), 1, "empty.json: unusable checkpoint: it is empty"},

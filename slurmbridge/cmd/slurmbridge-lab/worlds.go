@@ -49,7 +49,7 @@ func (s *shared) worlds(ctx context.Context, f *experimentFlags) error {
 }
 
 // trained reads the network of a checkpoint; nil without one.
-func trained(file string, law *contention.Law) (dqn.Network, error) {
+func trained(file string, law *contention.Law) (*dqn.Scorer, error) {
 	if file == "" {
 		return nil, nil
 	}

@@ -52,7 +52,7 @@ type World struct {
 	Objective policy.Objective
 	// Trained, if set, is dqn's network. Without it dqn is trained, or with BuiltIn decides by the
 	// network in the program.
-	Trained dqn.Network
+	Trained *dqn.Scorer
 	BuiltIn bool
 	// AllGuarded holds policies with their own idea of what fits to the guard as well.
 	AllGuarded bool
@@ -74,7 +74,6 @@ type Contender struct {
 // Effort is how long learners may take.
 type Effort struct {
 	Rounds     int // of dqn
-	FlatRounds int // of dqn_flat
 	Iterations int // of the policy gradients
 	Tune       int // job sets a knob is tuned on
 	Checks     int // episodes of dqn's validations; 0 = its default
@@ -82,8 +81,8 @@ type Effort struct {
 
 // Quick and Full are the two efforts of the experiment command.
 var (
-	Quick = Effort{Rounds: 15, FlatRounds: 1, Iterations: 3, Tune: 3, Checks: 6}
-	Full  = Effort{Rounds: 240, FlatRounds: 20, Iterations: 100, Tune: 16}
+	Quick = Effort{Rounds: 15, Iterations: 3, Tune: 3, Checks: 6}
+	Full  = Effort{Rounds: 240, Iterations: 100, Tune: 16}
 )
 
 // tools makes the full guard and its model.
@@ -107,10 +106,7 @@ func (w *World) bare() *rlcore.Guard {
 var trainings = map[string]func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error{
 	ours: func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error {
 		net := dqn.NewScorer(cmp.Or(c.world.Objective, policy.Turnaround), 32, c.world.Model(), rand.New(rand.NewPCG(seed, 0x0e7)))
-		return c.learn(ctx, net, train, e.Rounds, e.Checks, seed)
-	},
-	register("dqn_flat", 90, color.RGBA{136, 34, 85, 255}, "dqn over the thesis's images instead of the scorer's figures"): func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error {
-		return c.learn(ctx, dqn.NewFlat(c.world.M, 20, rand.New(rand.NewPCG(seed, 0x0e7))), train, e.FlatRounds, e.Checks, seed)
+		return c.learn(ctx, net, train, e, seed)
 	},
 	register(deeprm.Max, 40, color.RGBA{230, 159, 0, 255}, "DeepRM, each job's peak use as its demand"):                 gradient(deeprm.Max),
 	register(deeprm.Mean, 50, color.RGBA{204, 121, 167, 255}, "DeepRM, each job's mean use as its demand"):              gradient(deeprm.Mean),
@@ -118,11 +114,8 @@ var trainings = map[string]func(ctx context.Context, c *Contender, train dqn.Sce
 }
 
 // register registers a policy of the literature that only training makes.
-func register[T ~string](name T, rank int, colour color.RGBA, about string) string {
-	flat := name == "dqn_flat"
-	policy.Register(policy.Spec{
-		Name: string(name), About: about, Rank: rank, Colour: colour, Contender: true, Network: flat, Minor: flat, Unguarded: !flat,
-	})
+func register(name deeprm.Kind, rank int, colour color.RGBA, about string) string {
+	policy.Register(policy.Spec{Name: string(name), About: about, Rank: rank, Colour: colour, Contender: true, Unguarded: true})
 	return string(name)
 }
 
@@ -136,19 +129,19 @@ func gradient(kind deeprm.Kind) func(context.Context, *Contender, dqn.Scenario, 
 	}
 }
 
-func (c *Contender) learn(ctx context.Context, net dqn.Network, train dqn.Scenario, rounds, checks int, seed uint64) error {
+func (c *Contender) learn(ctx context.Context, net *dqn.Scorer, train dqn.Scenario, e Effort, seed uint64) error {
 	t := &dqn.Trainer{
-		Options: dqn.Options{Seed: seed, Rounds: rounds, M: c.world.M, Checks: checks},
+		Options: dqn.Options{Seed: seed, Rounds: e.Rounds, M: c.world.M, Checks: e.Checks},
 		Net:     net, Scenario: train, Tools: c.world.tools,
 	}
 	err := t.Train(ctx)
-	c.Note = fmt.Sprintf("best of %d rounds: %d (validation %.3f of %s)", rounds, t.BestRound, t.Best, t.Against())
+	c.Note = fmt.Sprintf("best of %d rounds: %d (validation %.3f of %s)", e.Rounds, t.BestRound, t.Best, t.Against())
 	c.decideBy(net)
 	return err
 }
 
 // decideBy makes a contender decide by a trained network.
-func (c *Contender) decideBy(net dqn.Network) {
+func (c *Contender) decideBy(net *dqn.Scorer) {
 	c.policy = func(m *interference.Model) rlcore.Policy { return dqn.Searching(c.Name, net, m) }
 }
 

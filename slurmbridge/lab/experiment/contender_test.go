@@ -24,7 +24,7 @@ import (
 )
 
 // hasty is as little effort as there is.
-var hasty = Effort{Rounds: 1, FlatRounds: 1, Iterations: 1, Tune: 1}
+var hasty = Effort{Rounds: 1, Iterations: 1, Tune: 1}
 
 func newModel() *interference.Model { return interference.New(&contention.MPS) }
 

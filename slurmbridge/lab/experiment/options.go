@@ -34,7 +34,7 @@ type Options struct {
 	// application's profile instead; in Worlds the duration itself.
 	DurationError *float64
 	// Trained, if set, is dqn's network; see World.Trained.
-	Trained dqn.Network
+	Trained *dqn.Scorer
 	// Progress, if set, is called with what begins: step of steps.
 	Progress func(step, steps int, what string)
 
@@ -66,7 +66,7 @@ type Kind struct {
 var (
 	OnWorkloads = Kind{"sjf", 5, 10, Full, Names, Workloads}
 	InWorlds    = Kind{Fifo, rlcore.DefaultWindow, 10, Effort{}, WorldPolicies, PlaceNames}
-	OnTrace     = Kind{Fifo, rlcore.DefaultWindow, 1, Effort{Rounds: 40, FlatRounds: 20, Iterations: 40, Tune: 8}, ReplayPolicies, nil}
+	OnTrace     = Kind{Fifo, rlcore.DefaultWindow, 1, Effort{Rounds: 40, Iterations: 40, Tune: 8}, ReplayPolicies, nil}
 )
 
 // ErrOptions marks options that make no sense.
