@@ -1,9 +1,12 @@
 package rlcore
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 func TestArrayOnly(t *testing.T) {
@@ -61,5 +64,65 @@ func TestFallback(t *testing.T) {
 	d = &Decider{Policy: evenly{"a", nan}, Guard: NewGuard(Rules{})}
 	if dec = d.Decide(st, 0); !dec.Broken || dec.Combo != 0 {
 		t.Errorf("with nothing to fall back on: %+v", dec)
+	}
+}
+
+// What a decision finds doesn't depend on the decisions before it, as long as they take nothing: each of the GPUs, of two
+// models on which applications differ, gets what it would get as the first.
+func TestADecisionDoesNotDependOnTheOneBefore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &State{NowS: 100}
+		n := rapid.IntRange(2, 6).Draw(t, "GPUs")
+		for g := range n {
+			gpu := card()
+			gpu.ID, gpu.Node, gpu.Card = fmt.Sprint(g), fmt.Sprint("n", g), rapid.SampledFrom([]string{"fast", "slow"}).Draw(t, "model")
+			if rapid.Bool().Draw(t, "busy") {
+				gpu.Running = []Running{{Job: Job{ID: fmt.Sprint("r", g), User: "u", Profile: flat("r", 500, 1000)}, Shares: 40}}
+			}
+			s.GPUs = append(s.GPUs, gpu)
+		}
+		some := NewGPUSet(0, n-1)
+		for i := range rapid.IntRange(1, 12).Draw(t, "jobs") {
+			takes := rapid.Float64Range(10, 1000).Draw(t, "takes")
+			j := Job{ID: fmt.Sprint(i), User: "u", Profile: flat(fmt.Sprint(i), takes, 2000), LimitS: 3600}
+			switch rapid.IntRange(0, 3).Draw(t, "known") {
+			case 0:
+				j.Cards = &Cards{"fast": j.Profile, "slow": nil}
+			case 1:
+				j.Cards = &Cards{"fast": j.Profile, "slow": flat(fmt.Sprint(i), 3*takes, 9000)}
+			}
+			if rapid.IntRange(0, 4).Draw(t, "choosy") == 0 {
+				j.GPUs = some
+			}
+			j.PlainEndS = s.NowS + takes*rapid.Float64Range(1, 3).Draw(t, "due")
+			s.Pending = append(s.Pending, j)
+		}
+		rules := Rules{Predictor: pairwise(rapid.Float64Range(1, 1.6).Draw(t, "slowdown"))}
+		after := &Decider{Policy: byLength{}, Guard: NewGuard(rules), M: 6}
+		after.Guard.Begin(s)
+		for g := range n {
+			fresh := &Decider{Policy: byLength{}, Guard: NewGuard(rules), M: 6}
+			want := fresh.Decide(s, g)
+			got := after.Choose(NewWindow(nil, s, g, 6))
+			if got.Combo != want.Combo || got.Score != want.Score || !slices.Equal(got.Refused, want.Refused) {
+				t.Fatalf("GPU %d gets %b, and as the first GPU %b; refused %v and %v", g, got.Combo, want.Combo, got.Refused, want.Refused)
+			}
+		}
+	})
+}
+
+// byLength wants long jobs together.
+type byLength struct{}
+
+func (byLength) Name() string { return "by length" }
+
+func (byLength) Score(dst []float64, w *Window, combos []Combo) {
+	for k, c := range combos {
+		dst[k] = 0
+		for i := range w.Jobs {
+			if j := w.Job(i); c.Has(i) && j.Profile != nil {
+				dst[k] += j.Profile.DurationS
+			}
+		}
 	}
 }

@@ -45,11 +45,11 @@ func TestDelayEnds(t *testing.T) {
 // may use that GPU; next to busy GPUs no job is delayed.
 func TestWhatIsDelay(t *testing.T) {
 	cfg := config(3, constant("long", 100, .5, 500), constant("b", 10, .5, 500), constant("c", 10, .5, 500), constant("d", 10, .5, 500))
-	cfg.Jobs[1].SubmitS = 20    // may use the two idle ones
+	cfg.Jobs[1].SubmitS = 20               // may use the two idle ones
 	cfg.Jobs[2].GPUs = rlcore.NewGPUSet(0) // only the busy one
 	cfg.Jobs[3].GPUs = rlcore.NewGPUSet(1) // only an idle one
 	cfg.Jobs[0].GPUs = rlcore.NewGPUSet(0) // the long one
-	cfg.Jobs[3].DelayedS = 5    // before the simulation began
+	cfg.Jobs[3].DelayedS = 5               // before the simulation began
 	want := map[string]float64{"1": 80, "2": 0, "3": 105}
 	s, err := New(cfg)
 	if err != nil {

@@ -1,0 +1,228 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// oneGPU is a cluster of one node with one idle GPU and jobs that wait.
+func oneGPU(jobs ...job.Job) *Input {
+	in := withCards(snapshot(jobs...))
+	in.Snap.Nodes = in.Snap.Nodes[:1]
+	in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 1, job.Units
+	return in
+}
+
+// sharesOf are the shares of a plan's members, by ref.
+func sharesOf(p *job.Plan) map[string]int {
+	out := map[string]int{}
+	for i := range p.Groups {
+		for _, m := range p.Groups[i].Group.Members {
+			out[m.Ref] = m.Shares
+		}
+	}
+	return out
+}
+
+// Where decisions may be carried out at all: on GPUs with shares that nothing keeps closed.
+func TestGPUsThatAreLeftAlone(t *testing.T) {
+	for name, set := range map[string]func(in *Input){
+		"the node is down":       func(in *Input) { in.Snap.Nodes[0].Up = false },
+		"the node is reserved":   func(in *Input) { in.Snap.Nodes[0].Reserved = true },
+		"the node has no shares": func(in *Input) { in.Snap.Nodes[0].Units = 0 },
+		"a member may still start": func(in *Input) {
+			send(in, "2", job.StartNow, 50)
+			in.Tracker.Groups[7].Members[0].State = job.MemberRestoring
+		},
+		"the MPS server failed": func(in *Input) {
+			in.Snap.Jobs = append(in.Snap.Jobs, running("r", "n1", 0, job.Shares, 0))
+			in.Snap.Jobs[1].Request.Count, in.Apps["r"] = 40, in.Apps["1"]
+			in.Tracker.Faulted[job.GPUAddr{Node: "n1"}] = true
+		},
+		"it is a foreign job's turn": func(in *Input) {
+			in.Snap.Jobs = append(in.Snap.Jobs, whole("w", 1, 1, "Resources"))
+			in.Snap.Jobs[1].Priority, in.Snap.Jobs[1].Partition, in.Snap.Jobs[1].TimeLimit = 5000, "gpu", in.Snap.Jobs[0].TimeLimit
+		},
+	} {
+		in := oneGPU(sharer("1"))
+		set(in)
+		if got := sharesOf(planner().Plan(in)); len(got) > 0 {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	must.Equal(t, sharesOf(planner().Plan(oneGPU(sharer("1")))), map[string]int{"1": 100})
+}
+
+// A node that sleeps is woken only after the GPUs of all that are awake have their jobs.
+func TestSleepingNodesComeLast(t *testing.T) {
+	in := withCards(snapshot(sharer("1")))
+	in.Snap.Nodes[0].Asleep = true
+	if g := planner().Plan(in).Groups; len(g) != 1 || g[0].Group.Node != "n2" {
+		t.Errorf("%+v", g)
+	}
+}
+
+// How a GPU's shares are divided on a node with one GPU.
+func TestHowSharesAreDivided(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(p *Planner, in *Input)
+		want map[string]int
+	}{
+		"all of them": {func(*Planner, *Input) {}, map[string]int{"1": 50, "2": 50}},
+		"with room for a third": {
+			func(p *Planner, _ *Input) {
+				p.Room, p.RoomAnyway, p.Decider.Guard.MaxMembers = true, true, 3
+				p.Decider.M = 2
+			},
+			map[string]int{"1": 33, "2": 33},
+		},
+		"with room, but the GPU serves no third": {
+			func(p *Planner, _ *Input) { p.Room, p.RoomAnyway = true, true }, map[string]int{"1": 50, "2": 50},
+		},
+		"users share by hand on cards of one user: the longest job gets the rest": {
+			func(_ *Planner, in *Input) {
+				in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true, in.Snap.At
+				in.Apps["2"].Profile.DurationS = 700
+			},
+			map[string]int{"1": 1, "2": 99},
+		},
+		"next to a job that waits for its turn each part is larger than that leaves": {
+			func(_ *Planner, in *Input) { send(in, "3", job.Turn, 70); in.Tracker.Groups[7].Node = "n9" },
+			map[string]int{"1": 50, "2": 50},
+		},
+	} {
+		in, p := oneGPU(sharer("1"), sharer("2")), planner()
+		c.set(p, in)
+		if got := sharesOf(p.Plan(in)); fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// A job joins a running one on the shares that it left, and nothing joins where joining is off.
+func TestJoining(t *testing.T) {
+	for _, join := range []bool{true, false} {
+		in, p := oneGPU(sharer("1"), running("r", "n1", 0, job.Shares, 0)), planner()
+		in.Snap.Jobs[1].Request.Count = 50
+		p.Join = join
+		plan := p.Plan(in)
+		if !join {
+			must.Equal(t, len(plan.Groups), 0)
+			continue
+		}
+		if len(plan.Groups) != 1 || plan.Groups[0].Group.Kind != job.Join || sharesOf(plan)["1"] != 50 {
+			t.Errorf("%+v", plan.Groups)
+		}
+	}
+}
+
+// On a node with several GPUs members land where they are meant, whichever way Slurm chooses among its GPUs.
+func TestMembersLandWhereTheyAreMeant(t *testing.T) {
+	for _, loaded := range []bool{false, true} {
+		in := withCards(snapshot(sharer("1"), sharer("2"), sharer("3"), sharer("4")))
+		in.Snap.Nodes, in.Snap.LeastLoaded = in.Snap.Nodes[:1], loaded
+		plan := planner().Plan(in)
+		r, free := firstFit, []int{100, 100}
+		if loaded {
+			r = leastLoaded
+		}
+		at := map[string]int{}
+		for i := range plan.Groups {
+			for _, m := range plan.Groups[i].Group.Members {
+				at[m.Ref] = plan.Groups[i].Group.GPU
+			}
+		}
+		if !loaded {
+			must.Equal(t, len(at), 4)
+		}
+		for _, ref := range []string{"1", "2", "3", "4"} {
+			if _, starts := at[ref]; !starts {
+				continue
+			}
+			g := r.pick(free, sharesOf(plan)[ref])
+			if g != at[ref] {
+				t.Fatalf("least loaded %v: job %s lands on GPU %d, and is meant for %d", loaded, ref, g, at[ref])
+			}
+			free[g] -= sharesOf(plan)[ref]
+		}
+	}
+}
+
+// Two jobs on their way to one node that must not meet wait for each other's start, and where a group is refused its first
+// job starts alone.
+func TestJobsThatMustNotMeetStartApart(t *testing.T) {
+	in := withCards(snapshot(sharer("1"), sharer("2"), sharer("3"), sharer("4")))
+	in.Snap.Nodes = in.Snap.Nodes[:1]
+	for i, user := range []string{"ann", "ann", "bob", "bob"} { // the cards serve one user
+		in.Snap.Jobs[i].User = user
+	}
+	plan := planner().Plan(in)
+	got := sharesOf(plan)
+	if got["1"]+got["2"] != 100 || got["3"] != 100 || got["4"] != 0 {
+		t.Errorf("shares %v", got)
+	}
+}
+
+// What a decision refused is told as the decision found it: alone, then with each other job of the window. To tell it takes
+// no decision's budget: the plan is the one that the decider makes by itself.
+func TestExplanationsTakeNothingFromDecisions(t *testing.T) {
+	profile := &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}
+	in := idleCluster(250, 2000, profile)
+	explained := sizes(shortest(slowing(.05)).Plan(in))
+
+	p := shortest(slowing(.05))
+	q := count(in)
+	q.schedulePlain()
+	s := newStatement(q.poll, q.waiting, p.Decider.Guard)
+	s.guard.Begin(&s.now)
+	plainly := map[int]int{}
+	for g := range s.now.GPUs {
+		number := int64(0)
+		for {
+			dec := p.Decider.Choose(rlcore.NewWindow(nil, &s.now, g, p.Decider.Window()))
+			if dec.Combo == 0 {
+				break
+			}
+			number = s.take(g, job.StartNow, number, dec.Jobs(), dec.Score)
+			for i := range s.members(number) {
+				s.members(number)[i].Shares = 1
+			}
+			s.refresh(s.now.GPUs[g].Node, number)
+		}
+		plainly[len(s.members(number))]++
+		for i := range s.members(number) {
+			s.members(number)[i].Shares = 33
+		}
+		s.refresh(s.now.GPUs[g].Node, 0)
+	}
+	if fmt.Sprint(explained) != fmt.Sprint(plainly) {
+		t.Errorf("groups by size: %v with explanations, %v without", explained, plainly)
+	}
+}
+
+// Each explanation is bounded, whatever the window.
+func TestExplanationsAreBounded(t *testing.T) {
+	var jobs []job.Job
+	for i := range 40 {
+		jobs = append(jobs, sharer(fmt.Sprint(i)))
+		jobs[i].User = fmt.Sprint("user", i) // none may share
+	}
+	p := planner()
+	p.Decider.M = 12
+	plan := p.Plan(withCards(snapshot(jobs...)))
+	for ref, e := range plan.Explanations {
+		if len(e.Refused) > mostRefused || len(e.Considered) > mostConsidered {
+			t.Errorf("job %s: %d refused, %d considered", ref, len(e.Refused), len(e.Considered))
+		}
+	}
+	e := plan.Explanations["1"]
+	first := slices.IndexFunc(e.Refused, func(r job.Refusal) bool { return slices.Equal(r.With, []string{"2"}) })
+	if first < 0 || e.Refused[first].Reason != rlcore.RefusedUser {
+		t.Errorf("with another user's job: %+v", e.Refused)
+	}
+}

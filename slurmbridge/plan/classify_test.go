@@ -1,0 +1,193 @@
+package plan
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// Each set of facts fulfils one line of the table, so the order of its lines means nothing.
+func TestEachSetOfFactsHasOneClass(t *testing.T) {
+	for f := range facts(2 * ready) {
+		var is []class
+		for _, c := range classes {
+			if f&c.all == c.all && f&c.none == 0 {
+				is = append(is, c.is)
+			}
+		}
+		if len(is) != 1 {
+			t.Errorf("facts %b are of the classes %q", f, is)
+		}
+	}
+}
+
+// What a plan does with a pending job, by what the poll and the tracker say of it.
+func TestClassOfAJob(t *testing.T) {
+	restoring := job.Member{Ref: "1", State: job.MemberRestoring, Shares: 70}
+	waiting := job.Member{Ref: "1", State: job.MemberWaiting, Shares: 70}
+	inGroup := func(in *Input, kind job.GroupKind, m job.Member) {
+		in.Tracker.Groups[1] = &job.Group{ID: 1, Kind: kind, Node: "n1", State: job.Released, Members: []job.Member{m}}
+	}
+	for name, c := range map[string]struct {
+		set  func(in *Input, j *job.Job)
+		want class
+	}{
+		"it waits behind the gate":               {func(*Input, *job.Job) {}, queued},
+		"a repair is about to change it":         {func(in *Input, _ *job.Job) { in.Touched = map[string]bool{"1": true} }, leftOut},
+		"its owner has edited it":                {func(in *Input, _ *job.Job) { in.Tracker.Unmanaged["1"] = "edited" }, toSlurm},
+		"its owner has edited it, and it is out": {func(in *Input, j *job.Job) { in.Tracker.Unmanaged["1"] = "edited"; j.Dependency = job.Dependencies{} }, foreign},
+		"it still requests gpu:shared":           {func(_ *Input, j *job.Job) { j.Request = job.GPURequest{Kind: job.SharedGPU} }, toGate},
+		"it keeps its turn":                      {func(in *Input, _ *job.Job) { inGroup(in, job.Turn, waiting) }, foreign},
+		"it kept its turn, and is being restored": {
+			func(in *Input, _ *job.Job) { inGroup(in, job.Turn, restoring) }, leftOut,
+		},
+		"it is about to start":        {func(in *Input, _ *job.Job) { inGroup(in, job.StartNow, waiting) }, leftOut},
+		"it isn't behind the gate":    {func(_ *Input, j *job.Job) { j.Dependency = job.Dependencies{} }, foreign},
+		"the gate is open":            {func(in *Input, _ *job.Job) { in.Snap.Gates[0].Open = true }, foreign},
+		"it requests two nodes":       {func(_ *Input, j *job.Job) { j.NumNodes = 2 }, toSlurm},
+		"it requests a part of a GPU": {func(_ *Input, j *job.Job) { j.Request.Count = 30 }, toSlurm},
+		"it requests a whole GPU":     {func(_ *Input, j *job.Job) { j.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1} }, toSlurm},
+		"its script hasn't been read": {func(in *Input, _ *job.Job) { delete(in.Apps, "1") }, leftOut},
+		"its owner holds it":          {func(_ *Input, j *job.Job) { j.Priority = 0 }, leftOut},
+		"it begins later":             {func(in *Input, j *job.Job) { j.Eligible = in.Snap.At.Add(time.Hour) }, leftOut},
+		"it waits for another job, too": {func(_ *Input, j *job.Job) {
+			j.Dependency.List = append(j.Dependency.List, job.Dependency{Type: "afterok", Job: "5"})
+		}, leftOut},
+		"in shadow it depends on nothing": {
+			func(in *Input, j *job.Job) { in.Shadow, j.Dependency = true, job.Dependencies{} }, queued,
+		},
+		"in shadow it depends on another job": {
+			func(in *Input, j *job.Job) {
+				in.Shadow, j.Dependency.List = true, []job.Dependency{{Type: "afterok", Job: "5"}}
+			}, leftOut,
+		},
+		"in shadow it requests a whole GPU": {
+			func(in *Input, j *job.Job) { in.Shadow, j.Request = true, job.GPURequest{Kind: job.WholeGPU, Count: 1} }, foreign,
+		},
+	} {
+		in := snapshot(sharer("1"))
+		c.set(in, &in.Snap.Jobs[0])
+		q := count(in)
+		f, _ := q.factsOf(&in.Snap.Jobs[0])
+		if got := classify(f); got != c.want {
+			t.Errorf("%s: its class is %q, want %q (facts %b)", name, got, c.want, f)
+		}
+	}
+}
+
+// What is ungated tells why, once, and is in the queue as a job of Slurm's from then on.
+func TestWhatIsUngatedIsForeign(t *testing.T) {
+	in := snapshot(sharer("1"), sharer("2"))
+	in.Snap.Jobs[0].Features = "a100"
+	in.Tracker.Unmanaged["2"] = "its owner has changed its shares"
+	q := count(in)
+	if len(q.ungated) != 2 || q.unfit["1"] != job.UnfitFeatures || q.unfit["2"] != job.UnfitLeft {
+		t.Errorf("ungated: %+v, for %v", q.ungated, q.unfit)
+	}
+	for _, j := range q.waiting {
+		if !j.Foreign {
+			t.Errorf("job %s is in the queue as one that may share", j.ID)
+		}
+	}
+	if why := q.ungated[1].Why; why != "left to Slurm: its owner has changed its shares" {
+		t.Errorf("the second is told %q", why)
+	}
+}
+
+// adopting is a cluster of one node whose site lets jobs of one whole GPU share, and such a job behind the gate.
+func adopting() *Input {
+	j := sharer("1")
+	j.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: "gres/gpu:1"}
+	in := withCards(snapshot(j))
+	in.Snap.Nodes = in.Snap.Nodes[:1]
+	in.Adopt = &adopt.Policy{Rules: []adopt.Rule{{MaxSlowdown: 1.3}}, Active: true, Percent: 100, Delay: time.Minute}
+	in.Apps["1"].Profile.Runs = 1
+	return in
+}
+
+// Why a job of a whole GPU doesn't share although a rule of the site matches it.
+func TestWhyAJobIsNotAdopted(t *testing.T) {
+	own := func(in *Input) *rlcore.Profile { return in.Apps["1"].Profile }
+	for name, c := range map[string]struct {
+		set  func(in *Input)
+		want job.Unfit
+	}{
+		"it may share":                   {func(*Input) {}, ""},
+		"no rule matches it":             {func(in *Input) { in.Adopt.Rules[0].Users = []string{"root"} }, job.UnfitNoRule},
+		"its owner says no":              {func(in *Input) { in.Terms["1"] = job.Terms{NoShare: true} }, job.UnfitNoRule},
+		"Slurm gives away GPUs in use":   {func(in *Input) { in.Snap.GivesUsedGPUs = true }, job.UnfitNoRule},
+		"its application is unknown":     {func(in *Input) { in.Apps["1"] = job.App{} }, job.UnfitUnknown},
+		"its profile is no run's":        {func(in *Input) { own(in).Runs = 0 }, job.UnfitUnknown},
+		"its script is still to be read": {func(in *Input) { delete(in.Apps, "1"); in.Snap.Jobs[0].Submit = in.Snap.At }, ""},
+		"its script can't be read":       {func(in *Input) { delete(in.Apps, "1") }, job.UnfitUnknown},
+		"it fills a GPU":                 {func(in *Input) { own(in).Series = []rlcore.Use{{GPU: 1, Core: 1, MemMiB: 12000}} }, job.UnfitFull},
+		"it has a deadline":              {func(in *Input) { in.Snap.Jobs[0].Deadline = in.Snap.At.Add(24 * time.Hour) }, job.UnfitPromised},
+		"its partition has defaults for each GPU": {
+			func(in *Input) { in.Snap.PerGPU = map[string]job.PerGPU{"gpu": {CPUs: 4}} }, job.UnfitPerGPU,
+		},
+		"its partition charges nothing for shares": {
+			func(in *Input) { in.Adopt.Charge, in.Snap.Unbilled = true, []string{"gpu"} }, job.UnfitUnbilled,
+		},
+		"another node's GPUs have no shares": {
+			func(in *Input) {
+				bare := in.Snap.Nodes[0]
+				bare.Name, bare.Units, bare.Sharing = "bare", 0, ""
+				in.Snap.Nodes = append(in.Snap.Nodes, bare)
+			}, job.UnfitUnshared,
+		},
+		"its application was slower than its contract": {
+			func(in *Input) {
+				in.Bans = &adopt.Bans{}
+				in.Bans.Broke(rlcore.Identity{App: "app", Owner: ""}, "lab", "all jobs", in.Snap.At)
+			}, job.UnfitBroken,
+		},
+	} {
+		in := adopting()
+		c.set(in)
+		if got := newPoll(in).unadoptable(&in.Snap.Jobs[0]); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// An adopted job that finds no partner keeps its own request, and one that does becomes shares, under its rule's contract.
+func TestAnAdoptedJobSharesInCompanyOnly(t *testing.T) {
+	in := adopting()
+	plan := planner().Plan(in)
+	if plan.Unfit["1"] != job.UnfitNoPartner || len(plan.Groups) > 0 {
+		t.Errorf("alone: ungated for %q, groups %+v", plan.Unfit["1"], plan.Groups)
+	}
+	in = adopting()
+	in.Snap.Jobs = append(in.Snap.Jobs, snapshot(sharer("2")).Snap.Jobs[0])
+	in.Snap.Jobs[1].Priority = 1
+	in.Apps["2"] = in.Apps["1"]
+	plan = planner().Plan(in)
+	if len(plan.Groups) != 1 || !slices.Equal(plan.Groups[0].Group.Refs(), []string{"1", "2"}) {
+		t.Fatalf("with another: ungated for %q, groups %+v", plan.Unfit["1"], plan.Groups)
+	}
+	if m := plan.Groups[0].Group.Members[0]; m.Contract != 1.3 || m.Rule != "all jobs" || m.WasGres != "gpu:1" {
+		t.Errorf("with another: %+v", m)
+	}
+}
+
+// A rule that was stopped adopts nothing, and one in shadow only says whom it would.
+func TestRulesThatAdoptNobody(t *testing.T) {
+	in := adopting()
+	in.Bans = &adopt.Bans{}
+	for range 2 {
+		in.Bans.Broke(rlcore.Identity{App: "another"}, "lab", "all jobs", in.Snap.At)
+	}
+	if plan := planner().Plan(in); plan.Unfit["1"] != job.UnfitNoRule {
+		t.Errorf("stopped: ungated for %q", plan.Unfit["1"])
+	}
+	in = adopting()
+	in.Adopt.Active = false
+	in.Snap.Jobs[0].Dependency, in.Snap.Jobs[0].Reason = job.Dependencies{}, "Priority"
+	if plan := planner().Plan(in); plan.NotAdopted["1"] != job.UnfitRuleInShadow || len(plan.Changes()) > 0 {
+		t.Errorf("in shadow: not adopted for %q, changes %+v", plan.NotAdopted["1"], plan.Changes())
+	}
+}

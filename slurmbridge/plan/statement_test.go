@@ -1,0 +1,177 @@
+package plan
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// begun is a statement of which nothing is taken yet: so many jobs wait, and one runs on the first of four GPUs.
+func begun(jobs int) *statement {
+	all := []job.Job{running("r", "n1", 0, job.Shares, 0)}
+	all[0].Request.Count = 40
+	for i := range jobs {
+		all = append(all, sharer(fmt.Sprint(i)))
+	}
+	q := count(withCards(snapshot(all...)))
+	s := newStatement(q.poll, q.waiting, rlcore.NewGuard(rlcore.Rules{}))
+	s.guard.Begin(&s.now)
+	return s
+}
+
+// ids are the jobs of the queue in their order.
+func ids(s *statement) []string {
+	var out []string
+	for i := range s.now.Pending {
+		out = append(out, s.now.Pending[i].ID)
+	}
+	return out
+}
+
+// on are the jobs on a GPU in their order.
+func on(card *rlcore.GPU) []string {
+	var out []string
+	for i := range card.Running {
+		out = append(out, card.Running[i].ID)
+	}
+	return out
+}
+
+// What is taken leaves the queue and is on its GPU with its cores and its memory; the poll doesn't see it.
+func TestTakenJobsAreOnTheirGPU(t *testing.T) {
+	s := begun(5)
+	before := s.poll.State.GPUs[0].FreeCPUs
+	number := s.take(0, job.Join, 0, []int{1, 3}, 2)
+	s.members(number)[0].Shares, s.members(number)[1].Shares = 30, 30
+	s.refresh("n1", 0)
+	if got := ids(s); !slices.Equal(got, []string{"0", "2", "4"}) {
+		t.Errorf("in the queue: %v", got)
+	}
+	if got := on(&s.now.GPUs[0]); !slices.Equal(got, []string{"r", "1", "3"}) || s.now.GPUs[0].FreeShares() != 0 {
+		t.Errorf("on the GPU: %v, and %d shares are free", got, s.now.GPUs[0].FreeShares())
+	}
+	for g := range 2 { // both GPUs of the node
+		if got := s.now.GPUs[g].FreeCPUs; got != before-2 {
+			t.Errorf("the node of GPU %d has %d free cores, and had %d", g, got, before)
+		}
+	}
+	if got := on(&s.poll.State.GPUs[0]); !slices.Equal(got, []string{"r"}) || s.poll.State.GPUs[0].FreeCPUs != before {
+		t.Errorf("the poll shows %v, and %d free cores", got, s.poll.State.GPUs[0].FreeCPUs)
+	}
+}
+
+// A group that may still grow holds a share for each member, so that the others look free.
+func TestAGroupThatMayGrowHoldsOneShareEach(t *testing.T) {
+	s := begun(3)
+	number := s.take(1, job.StartNow, 0, []int{0, 1}, 0)
+	for i := range s.members(number) {
+		s.members(number)[i].Shares = 50
+	}
+	s.refresh("n1", number)
+	if free := s.now.GPUs[1].FreeShares(); free != 98 {
+		t.Errorf("%d shares look free while the group may grow", free)
+	}
+	s.refresh("n1", 0)
+	if free := s.now.GPUs[1].FreeShares(); free != 0 {
+		t.Errorf("%d shares look free of a complete group", free)
+	}
+}
+
+// Whatever is taken since a checkpoint, rolled back it is as if it had never been: the queue, the GPUs and the groups.
+func TestRollBackUndoesAllSinceACheckpoint(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := begun(12)
+		grow := func() {
+			gpu := rapid.IntRange(0, 3).Draw(t, "GPU")
+			n := len(s.now.Pending)
+			at := rapid.SliceOfNDistinct(rapid.IntRange(0, n-1), 1, min(3, n), rapid.ID[int]).Draw(t, "jobs")
+			slices.Sort(at)
+			into := int64(0)
+			if k := len(s.groups); k > 0 && s.groups[k-1].node == s.now.GPUs[gpu].Node && rapid.Bool().Draw(t, "grows") {
+				into = -int64(k)
+			}
+			number := s.take(gpu, job.StartNow, into, at, 1)
+			s.of(number).spare = rapid.IntRange(0, 50).Draw(t, "spare")
+			for i := range s.members(number) {
+				s.members(number)[i].Shares = rapid.IntRange(1, 30).Draw(t, "shares")
+			}
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "before") {
+			grow()
+			s.refresh("n1", 0)
+			s.refresh("n2", 0)
+		}
+		if len(s.now.Pending) < 3 {
+			return
+		}
+		node := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "node")
+		queue, groups, placed := slices.Clone(s.now.Pending), slices.Clone(s.groups), slices.Clone(s.placed[node])
+		before := s.checkpoint(node)
+		into := int64(0)
+		if k := len(s.groups); k > 0 && s.groups[k-1].node == node && rapid.Bool().Draw(t, "grows") {
+			into = -int64(k)
+		}
+		number := s.take(s.poll.nodes[node][0], job.StartNow, into, []int{0, 2}, 1)
+		s.of(number).spare = 77
+		s.members(number)[0].Shares = 7
+		s.placed[node][0].Shares, s.placed[node][0].gpu = 99, 3 // groups exchange their GPUs
+		s.rollBack(before)
+		if !slices.Equal(s.now.Pending, queue) {
+			t.Fatalf("the queue was %v, and is %v", queue, ids(s))
+		}
+		if !slices.Equal(s.groups, groups) || !slices.Equal(s.placed[node], placed) {
+			t.Fatalf("groups %v of %v, and were %v of %v", s.groups, s.placed[node], groups, placed)
+		}
+	})
+}
+
+// A plan changes nothing of what it is made from: another one of the same input is the same, and polls, tracker and
+// profiles are what they were.
+func TestAPlanChangesNothingOfItsInput(t *testing.T) {
+	in := withCards(snapshot(
+		running("b1", "n1", 0, job.WholeGPU, 0), running("s1", "n2", 0, job.Shares, 0),
+		sharer("1"), sharer("2"), whole("w", 2, 1, "Resources"), sharer("3"), sharer("4"), sharer("5"),
+	))
+	in.Snap.Jobs[1].Request.Count = 40
+	was, plain := *in.Snap, must.Get(in.Tracker.Plain.MarshalJSON())(t)
+	was.Jobs, was.Nodes = slices.Clone(in.Snap.Jobs), slices.Clone(in.Snap.Nodes)
+	apps := map[string]rlcore.Profile{}
+	for ref, app := range in.Apps {
+		apps[ref] = *app.Profile
+	}
+	first := planner().Plan(in)
+	if len(first.Groups) == 0 {
+		t.Fatal("nothing is decided")
+	}
+	if !reflect.DeepEqual(*in.Snap, was) {
+		t.Error("the poll has changed")
+	}
+	if len(in.Tracker.Groups) > 0 || len(in.Tracker.Waits) > 0 {
+		t.Error("the tracker has changed")
+	}
+	if now := must.Get(in.Tracker.Plain.MarshalJSON())(t); !slices.Equal(now, plain) {
+		t.Errorf("plain Slurm's schedule has changed: %s", now)
+	}
+	for ref, app := range in.Apps {
+		if !reflect.DeepEqual(*app.Profile, apps[ref]) {
+			t.Errorf("the profile of job %s has changed", ref)
+		}
+	}
+	if again := planner().Plan(in); !reflect.DeepEqual(again.Changes(), first.Changes()) {
+		t.Errorf("another plan:\n%+v\n%+v", first.Changes(), again.Changes())
+	}
+	for g := range first.Running.GPUs {
+		for _, x := range first.Running.GPUs[g].Running {
+			if j := x.ID; j != "b1" && j != "s1" {
+				t.Errorf("the plan's picture of the cluster has job %s, which doesn't run yet", j)
+			}
+		}
+	}
+}
