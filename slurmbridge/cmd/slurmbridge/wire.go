@@ -25,6 +25,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	_ "github.com/slurmbridge/slurmbridge/rlcore/lookahead" // its policy
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	_ "github.com/slurmbridge/slurmbridge/rlcore/pretrained" // policy dqn
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
