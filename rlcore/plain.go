@@ -209,7 +209,9 @@ func (p *Plain) Runs(j *Job, gpus []int, startS, nowS float64) {
 		}
 		return
 	}
-	p.begin(nowS)
+	if nowS > p.nowS { // many jobs may be new in one poll
+		p.begin(nowS)
+	}
 	x := p.newJob(j)
 	x.On, x.StartS, x.Runs, x.RanFromS, x.Place = slices.Clone(gpus), startS, true, startS, begun
 	x.EndS = max(p.endOf(x, startS), p.nowS)

@@ -70,15 +70,30 @@ func TestManyIdleGPUsAllShare(t *testing.T) {
 	}
 }
 
+// taught is the interference model after 20 co-runs of each pair of applications, as slow as the law has them.
+func taught(of []*rlcore.Profile) *interference.Model {
+	law, model := interference.New(&contention.MPS), interference.New(&contention.MPS)
+	for _, a := range of {
+		for _, b := range of {
+			pair, pred := []*rlcore.Profile{a, b}, make([]rlcore.Prediction, 2)
+			law.Predict(pred, &rlcore.TitanXp, pair)
+			for range 20 {
+				model.Observe(&rlcore.TitanXp, pair, []float64{pred[0].Slowdown, pred[1].Slowdown})
+			}
+		}
+	}
+	return model
+}
+
 // BenchmarkIdle is one plan for a cluster whose GPUs are all idle: one application that slows little, and the thesis's
 // applications as the interference model predicts them.
 func BenchmarkIdle(b *testing.B) {
-	model := interference.New(&contention.MPS)
 	var catalogue []*rlcore.Profile
 	for _, name := range apps.Names() {
 		p, _ := apps.ByName(name)
 		catalogue = append(catalogue, p)
 	}
+	model := taught(catalogue)
 	one := []*rlcore.Profile{{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}}
 	for _, c := range []struct {
 		name       string
@@ -100,5 +115,25 @@ func BenchmarkIdle(b *testing.B) {
 				b.ReportMetric(float64(n), fmt.Sprint("groups-of-", size))
 			}
 		})
+	}
+}
+
+// BenchmarkBusyBesideIdle is one plan for 1,000 busy GPUs with 10,000 waiting jobs, next to an idle partition that none of
+// them may use.
+func BenchmarkBusyBesideIdle(b *testing.B) {
+	const gpus, jobs = 1000, 10_000
+	profile := &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}
+	in := idleCluster(gpus, jobs, profile)
+	for g := range gpus {
+		j := running(fmt.Sprint("r", g), fmt.Sprint("n", g), 0, job.WholeGPU, 0)
+		j.TimeLimit, j.Partition, j.CPUs = in.Snap.Jobs[0].TimeLimit, "gpu", 1
+		in.Snap.Jobs = append(in.Snap.Jobs, j)
+		other := in.Snap.Nodes[g]
+		other.Name, other.Partitions = fmt.Sprint("other", g), []string{"other"}
+		in.Snap.Nodes = append(in.Snap.Nodes, other)
+	}
+	p := shortest(slowing(.02))
+	for b.Loop() {
+		p.Plan(in)
 	}
 }

@@ -23,6 +23,7 @@ func TestFiguresOfManyNodes(t *testing.T) {
 		t.Skip("SLURMBRIDGE_FIGURES_NODES says how many nodes")
 	}
 	const pending, most = 5000, 3 // jobs on a GPU
+	const app = "m3000g30d600"
 	for _, bridged := range []bool{false, true} {
 		t.Run(map[bool]string{false: "plain", true: "bridged"}[bridged], func(t *testing.T) {
 			r := newRig(t, options{quiet: true, lease: time.Minute, Options: slurmtest.Options{
@@ -33,12 +34,12 @@ func TestFiguresOfManyNodes(t *testing.T) {
 			jobs, gres := nodes+pending, "gpu:1"
 			if bridged {
 				jobs, gres = most*nodes+pending, "gpu:shared"
-				r.env = append(r.env, "E2E_FIGURES="+r.Path("run", "figures"))
+				r.env = append(r.env, "E2E_FIGURES="+r.Path("run", "figures"), "E2E_KNOWN="+app)
 				r.start()
 			}
 			for left := jobs; left > 0; left -= 1000 { // as arrays: sbatch is not what is measured
 				if _, err := r.Submit(t.Context(), ann, "sleep 600", "--time=60", "--output=/dev/null", "--job-name=wrap", "--gres="+gres,
-					"--comment=app=m3000g30d600", fmt.Sprintf("--array=1-%d", min(left, 1000))); err != nil {
+					"--comment=app="+app, fmt.Sprintf("--array=1-%d", min(left, 1000))); err != nil {
 					t.Fatal(err)
 				}
 			}

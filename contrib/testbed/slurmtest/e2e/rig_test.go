@@ -28,6 +28,9 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/wake"
@@ -124,7 +127,7 @@ func runBridge(dir string) error {
 			ByHand:    loop.ByHand{Leave: strings.Fields(os.Getenv("E2E_LEAVE"))},
 		},
 		Planner: &plan.Planner{
-			Decider: &rlcore.Decider{Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: sum{}, MaxMembers: 3}), M: 5},
+			Decider: decider(os.Getenv("E2E_KNOWN")),
 			Join:    os.Getenv("E2E_JOIN") != "false", DivideHost: true,
 			Room: os.Getenv("E2E_ROOM") == "true", RoomAnyway: true,
 			Partitions: job.PartitionFilter{SharersOnly: strings.Fields(os.Getenv("E2E_SHARERS_ONLY"))},
@@ -155,6 +158,23 @@ func runBridge(dir string) error {
 	}
 	go func() { _ = wake.File(ctx, filepath.Join(dir, "run", "wake"), b.Wake) }()
 	return b.Run(ctx, done)
+}
+
+// decider packs as much as it may. Where an application is given, srpt decides by the interference model, which has seen
+// co-runs of that application with itself.
+func decider(known string) *rlcore.Decider {
+	if known == "" {
+		return &rlcore.Decider{Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: sum{}, MaxMembers: 3}), M: 5}
+	}
+	m, law, pred := interference.New(&contention.MPS), interference.New(&contention.MPS), make([]rlcore.Prediction, 2)
+	p, _ := apps{}.Profile(context.Background(), "", known, "")
+	pair := []*rlcore.Profile{p, p}
+	law.Predict(pred, &rlcore.TitanXp, pair)
+	for range 20 {
+		m.Observe(&rlcore.TitanXp, pair, []float64{pred[0].Slowdown, pred[1].Slowdown})
+	}
+	rules := rlcore.Rules{Predictor: m, MaxMembers: 3, MaxSlowdown: rlcore.DefaultMaxSlowdown, ExtendLimit: true}
+	return &rlcore.Decider{Policy: baseline.NewSRPT(m), Guard: rlcore.NewGuard(rules)}
 }
 
 // figures lets the bridge write down how long each command and each round takes: lines of when it ended and how long it
