@@ -39,19 +39,6 @@ type figures struct {
 	// run.
 	RerunMakespanS float64 `json:"rerun_makespan_s"`
 
-	// SimMakespanS is the simulator's makespan of the same decisions, each carried
-	// out without a pause, and SimRatio the real one over it. SimStartsS is the
-	// simulator's makespan of the same start times: what is then left of the
-	// difference isn't pauses. 0 where the simulator can't repeat the run. SimJobsLate
-	// counts jobs that are late in the repeat without pauses, against plain Slurm without;
-	// nil also where jobs come over time, since there delays don't all vanish with pauses.
-	SimMakespanS float64 `json:"sim_makespan_s,omitempty"`
-	SimRatio     float64 `json:"sim_ratio,omitempty"`
-	SimStartsS   float64 `json:"sim_starts_s,omitempty"`
-	StartsRatio  float64 `json:"starts_ratio,omitempty"`
-	SimJobsLate  *int    `json:"sim_jobs_late,omitempty"`
-	SimNote      string  `json:"sim_note,omitempty"`
-
 	TimeScale float64 `json:"time_scale"`
 	Seed      uint64  `json:"seed"`
 	Load      float64 `json:"load,omitempty"` // of an open workload

@@ -120,9 +120,6 @@ func TestJSON(t *testing.T) {
 			t.Errorf("%s is %v", k, got[k])
 		}
 	}
-	if _, there := got["sim_makespan_s"]; there {
-		t.Error("a makespan of a simulation that never was")
-	}
 	if _, there := back["random"]["dqn"]; there || len(back) != 1 {
 		t.Errorf("what was not measured is there: %v", back)
 	}

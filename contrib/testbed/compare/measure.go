@@ -169,9 +169,6 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	if c.at != nil {
 		f.Load = o.load
 	}
-	if c.variant.repeatable {
-		f.addSim()
-	}
 	return f, nil
 }
 

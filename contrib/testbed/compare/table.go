@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"gonum.org/v1/gonum/stat"
@@ -24,7 +23,6 @@ func (r report) show(out io.Writer, o *options) {
 	fmt.Fprintf(out, legend, pause, pause*o.scale)
 	fmt.Fprintln(out)
 	r.pauses(out, o)
-	r.repeated(out, o)
 	r.verdict(out, o)
 }
 
@@ -35,14 +33,12 @@ if every failed job ran once more afterwards, alone (computed). turnaround and s
 the jobs that completed; a job that failed counts in the makespan for as long as it ran. later: jobs
 that ended later than under whole, by more than %g s by the clock (%g GPU s), about what a pause
 takes; late: those later by more than a tenth of their time alone, too; worst: by how much the latest
-ended later. ÷ sim: the makespan over the simulator's of the same decisions without pauses; ÷ starts:
-over the simulator's of the same start times; sim late: jobs late without pauses, there and under plain
-Slurm (closed workloads). All times are GPU seconds, from the moment that the first job could start; turnarounds of open
+ended later. All times are GPU seconds, from the moment that the first job could start; turnarounds of open
 workloads are from each job's submission.
 `
 
 func (r report) table(out io.Writer, o *options, wl string) {
-	t := cluster.Table(out, "", "makespan", "÷ whole", "idle", "rerun", "turnaround", "÷ whole", "later", "late", "worst", "failed", "oom", "slow p50", "p95", "GPU", "÷ sim", "÷ starts", "sim late")
+	t := cluster.Table(out, "", "makespan", "÷ whole", "idle", "rerun", "turnaround", "÷ whole", "later", "late", "worst", "failed", "oom", "slow p50", "p95", "GPU")
 	t.SetTitle(fmt.Sprintf("%s, objective %s", wl, objective(wl)))
 	for i := range o.variants {
 		name := o.variants[i].name
@@ -51,27 +47,20 @@ func (r report) table(out io.Writer, o *options, wl string) {
 			t.AppendRow(table.Row{name, "not measured"})
 			continue
 		}
-		shown := func(there bool, text string) string {
-			if there {
-				return text
-			}
-			return ""
-		}
 		base, late := r[wl]["whole"], []any{"", "", "", ""}
-		ofWhole, simLate := "", ""
+		ofWhole, rerun := "", ""
+		if f.JobsFailed > 0 {
+			rerun = whole(f.RerunMakespanS)
+		}
 		if base != nil {
 			ofWhole = ratio(f.MakespanS / base.MakespanS)
-		}
-		if f.SimJobsLate != nil {
-			simLate = strconv.Itoa(*f.SimJobsLate)
 		}
 		if a := f.againstWhole; a != nil {
 			late = []any{ratio(a.TurnaroundRatio), a.Later, a.Late, whole(a.WorstS)}
 		}
-		row := append(table.Row{name, whole(f.MakespanS), ofWhole, whole(f.IdleS), shown(f.JobsFailed > 0, whole(f.RerunMakespanS)), whole(f.MeanTurnaroundS)}, late...)
+		row := append(table.Row{name, whole(f.MakespanS), ofWhole, whole(f.IdleS), rerun, whole(f.MeanTurnaroundS)}, late...)
 		t.AppendRow(append(row, f.JobsFailed, f.OOM,
 			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil),
-			shown(f.SimMakespanS > 0, ratio(f.SimRatio)), shown(f.SimStartsS > 0, ratio(f.StartsRatio)), simLate,
 		))
 	}
 	t.Render()
@@ -116,7 +105,7 @@ func ratio(x float64) string { return fmt.Sprintf("%.3f", x) }
 
 // pauses says how much of the makespans is Slurm's own time.
 func (r report) pauses(out io.Writer, o *options) {
-	lo, hi := span(r, o, func(f *figures) (float64, bool) { return f.IdleS / f.MakespanS, true })
+	lo, hi := span(r, o, func(f *figures) float64 { return f.IdleS / f.MakespanS })
 	fmt.Fprintf(out, "%g GPU seconds pass in one second, so Slurm's own pauses count %g-fold: the GPU was idle for %.0f to %.0f %% of\nthe makespans.",
 		o.scale, o.scale, 100*lo, 100*hi)
 	idle, starts := 0.0, 0
@@ -132,30 +121,6 @@ func (r report) pauses(out io.Writer, o *options) {
 	fmt.Fprintln(out)
 }
 
-// repeated says how near the simulator comes to the real runs.
-func (r report) repeated(out io.Writer, o *options) {
-	within, n := 0, 0
-	lo, hi := span(r, o, func(f *figures) (float64, bool) {
-		if f.SimRatio > 0 {
-			n++
-			if near(f.SimRatio) {
-				within++
-			}
-		}
-		return f.SimRatio, f.SimRatio > 0
-	})
-	if n == 0 {
-		return
-	}
-	fmt.Fprintf(out, "Same decisions, real ÷ simulated makespan: %.3f to %.3f; %d of %d runs are within 5 %%.\n", lo, hi, within, n)
-	lo, hi = span(r, o, func(f *figures) (float64, bool) { return f.StartsRatio, f.StartsRatio > 0 })
-	fmt.Fprintf(out, "With the start times of the real run too: %.3f to %.3f.", lo, hi)
-	if within < n && lo > 0.99 && hi < 1.01 {
-		fmt.Fprintf(out, " So what lies beyond 5 %% is Slurm's pauses times %g;\na smaller --scale makes it less.", o.scale)
-	}
-	fmt.Fprintln(out)
-}
-
 // count is e.g. "1 job" or "7 jobs".
 func count(n int, what string) string {
 	if n == 1 {
@@ -163,9 +128,6 @@ func count(n int, what string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
-
-// near reports whether a ratio is within 5 % of 1.
-func near(x float64) bool { return x >= 0.95 && x <= 1.05 }
 
 // each is called with every figure of a workload, in the order of tables.
 func (r report) each(o *options, wl string, do func(v *variant, f *figures)) {
@@ -176,14 +138,12 @@ func (r report) each(o *options, wl string, do func(v *variant, f *figures)) {
 	}
 }
 
-// span returns the least and the greatest of a figure over all runs that have it, 0 = none has.
-func span(r report, o *options, of func(*figures) (float64, bool)) (lo, hi float64) {
+// span returns the least and the greatest of a figure over all runs.
+func span(r report, o *options, of func(*figures) float64) (lo, hi float64) {
 	var all []float64
 	for _, wl := range o.workloads {
 		r.each(o, wl, func(_ *variant, f *figures) {
-			if x, ok := of(f); ok {
-				all = append(all, x)
-			}
+			all = append(all, of(f))
 		})
 	}
 	return cluster.Quantile(0, all), cluster.Quantile(1, all)

@@ -14,14 +14,12 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
-	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 var version = "unknown"
@@ -54,7 +52,7 @@ Settings come from ` + defaultFile + `, from GPUPROF_* and from flags.`,
 	root.PersistentFlags().StringP("config", "c", "", "configuration file (default "+defaultFile+" where it exists)")
 	root.PersistentFlags().String("nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
-	root.AddCommand(newServe(errOut), newInfo(out), newWatch(out))
+	root.AddCommand(newServe(errOut), newInfo(out))
 	return root
 }
 
@@ -117,46 +115,4 @@ func logger(v *viper.Viper, w io.Writer) (*slog.Logger, error) {
 		return nil, fmt.Errorf("log-level: %w", err)
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), nil
-}
-
-func newWatch(out io.Writer) *cobra.Command {
-	c := &cobra.Command{
-		Use: "watch", Short: "Show what the GPUs and their jobs do, until interrupted", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			v, lib, err := open(c)
-			if err != nil {
-				return err
-			}
-			defer lib.Close()
-			tick := time.NewTicker(v.GetDuration("period"))
-			defer tick.Stop()
-			for {
-				jobs, err := prolog.List(prolog.Dir(v.GetString("run-dir")).Jobs())
-				if err != nil {
-					fmt.Fprintln(out, err)
-				}
-				for _, d := range lib.Devices() {
-					s, err := d.Sample()
-					if err != nil {
-						fmt.Fprintf(out, "%s gpu %d: %v\n", time.Now().Format(time.TimeOnly), d.Minor, err)
-						continue
-					}
-					var users []string
-					for _, j := range prolog.Sharers(jobs, d.Minor) {
-						users = append(users, fmt.Sprintf("%d %s", j.JobID, j.User))
-					}
-					fmt.Fprintf(out, "%s gpu %d  util %3.0f %%  mem %6.0f MiB  PCIe %6.0f MB/s  %4.0f W  %s\n",
-						time.Now().Format(time.TimeOnly), d.Minor, 100*s.GPU, s.MemMiB, s.PCIeMBps, s.PowerW, strings.Join(users, ", "))
-				}
-				select {
-				case <-c.Context().Done():
-					return nil
-				case <-tick.C:
-				}
-			}
-		},
-	}
-	c.Flags().Duration("period", time.Second, "time between two lines")
-	c.Flags().String("run-dir", prolog.DefaultRunDir, "where the hooks keep the jobs' files")
-	return c
 }

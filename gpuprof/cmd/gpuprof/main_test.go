@@ -183,7 +183,7 @@ func TestNoDriver(t *testing.T) {
 	})
 	for name, library := range libraries {
 		for command, args := range map[string][]string{
-			"info": nil, "watch": nil, "serve": {"--controller", "http://127.0.0.1:1", "--listen", "", "--run-dir", "run", "--spool", "spool"},
+			"info": nil, "serve": {"--controller", "http://127.0.0.1:1", "--listen", "", "--run-dir", "run", "--spool", "spool"},
 		} {
 			c := exec.Command(self, append([]string{command, "--nvml-library", library}, args...)...)
 			c.Dir, c.Env = t.TempDir(), append(os.Environ(), asAgent+"=1")
