@@ -41,12 +41,12 @@ const sampled = 256
 
 // Score writes the index of each combination into dst.
 func (x *Index) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
-	x.look(w)
+	x.count(w)
 	x.Rates, x.Behind = x.Rates[:0], x.Behind[:0]
 	x.group.Predictor = x.Predictor
 	best := 1.0
 	for _, c := range combos {
-		x.group.Look(w, c)
+		x.group.Consider(w, c)
 		x.Rates = append(x.Rates, x.group.Rate())
 		x.Behind = append(x.Behind, x.behind(c))
 		best = max(best, x.Rates[len(x.Rates)-1])
@@ -58,8 +58,8 @@ func (x *Index) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	}
 }
 
-// look counts the jobs that wait behind each job.
-func (x *Index) look(w *rlcore.Window) {
+// count counts the jobs that wait behind each job.
+func (x *Index) count(w *rlcore.Window) {
 	s := w.State
 	card := w.Card()
 	x.running, x.window = slices.Grow(x.running[:0], len(card.Running)), slices.Grow(x.window[:0], len(w.Jobs))
@@ -134,8 +134,8 @@ type Group struct {
 	LeftS   []float64
 }
 
-// Look sets the group to the running jobs of the window's GPU and the jobs of c.
-func (g *Group) Look(w *rlcore.Window, c rlcore.Combo) {
+// Consider sets the group to the running jobs of the window's GPU and the jobs of c.
+func (g *Group) Consider(w *rlcore.Window, c rlcore.Combo) {
 	g.Members, g.LeftS = g.Members[:0], g.LeftS[:0]
 	card := w.Card()
 	for i := range card.Running {

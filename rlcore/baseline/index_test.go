@@ -92,7 +92,7 @@ func TestIndexProperties(t *testing.T) {
 		all := rlcore.Combo(1)<<len(s.Pending) - 1
 		w := rlcore.NewWindow(nil, s, 0, rlcore.MaxWindow)
 		g := Group{Predictor: thirds{}}
-		g.Look(&w, all)
+		g.Consider(&w, all)
 		if got := indexOf(s, all)[0]; math.Abs(got-g.Rate()) > 1e-9 {
 			t.Fatalf("nobody waits: %v, rate %v", got, g.Rate())
 		}

@@ -55,7 +55,7 @@ func (t *Throughput) Name() string { return t.name }
 // Score implements rlcore.Policy.
 func (t *Throughput) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	for k, c := range combos {
-		t.group.Look(w, c)
+		t.group.Consider(w, c)
 		dst[k] = t.group.Rate() - t.crowd*float64(max(0, len(t.group.Members)-1))
 	}
 }

@@ -72,7 +72,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 			k := 0
 			if p.teacher != nil && r != nil {
 				p.values = p.net.Values(p.values, p.obs[:])
-				p.teacher.look(p.tools.Guard, p.m, &w, o, p.values, p.net.Enc.ScaleS)
+				p.teacher.teach(p.tools.Guard, p.m, &w, o, p.values, p.net.Enc.ScaleS)
 			}
 			if r != nil && r.Float64() < eps {
 				k = r.IntN(len(o.Combos))

@@ -18,8 +18,8 @@ type teacher struct {
 	lessons []lesson
 }
 
-// look adds the lesson of a decision. scaleS is the unit of time.
-func (t *teacher) look(g *rlcore.Guard, m int, w *rlcore.Window, o *Obs, values []float64, scaleS float64) {
+// teach adds the lesson of a decision. scaleS is the unit of time.
+func (t *teacher) teach(g *rlcore.Guard, m int, w *rlcore.Window, o *Obs, values []float64, scaleS float64) {
 	t.plays.Under(g, m)
 	order, sums := t.plays.Try(values, w, o.Combos)
 	if len(order) < 2 {

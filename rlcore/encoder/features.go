@@ -122,7 +122,7 @@ func (f *Features) choose(w *rlcore.Window, combos []rlcore.Combo) {
 // throughput returns the GPU's rate of work with combination c. It leaves the group in f.
 func (f *Features) throughput(w *rlcore.Window, c rlcore.Combo) float64 {
 	f.group.Predictor = f.Predictor
-	f.group.Look(w, c)
+	f.group.Consider(w, c)
 	return f.group.Rate()
 }
 

@@ -32,7 +32,7 @@ func (l *learned) copyTo(out *learned) {
 			x = append(x, term{aggressor, a, -1, 1 / float64(len(c.others))})
 		}
 		out.meet(x, "")
-		out.look(x)
+		out.reindex(x)
 		out.record(x, c.cell)
 		all = append(all, x)
 	}

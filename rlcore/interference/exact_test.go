@@ -42,7 +42,7 @@ func TestPosteriorIsExact(t *testing.T) {
 		ask := rapid.SampledFrom(asks).Draw(t, "ask")
 		law := make([]rlcore.Prediction, len(ask.members))
 		m.byLaw(law, ask.spec, ask.members)
-		learned, f := &m.way(ask.spec).learned, traitsOf(m.look(ask.members), 0, excess(law[0].Slowdown))
+		learned, f := &m.way(ask.spec).learned, traitsOf(m.sketch(ask.members), 0, excess(law[0].Slowdown))
 		x := append([]term{}, m.terms(learned, whose, ask.spec, ask.members, 0)...)
 		mean, sd := learned.predict(x, &f)
 		if c := learned.cellOf(x); c != nil {

@@ -29,7 +29,7 @@ type Model struct {
 	slow     []float64
 	x        []term
 	believed []belief
-	looks    []*sketch
+	drawn    []*sketch
 	traits   traits
 }
 
@@ -158,10 +158,10 @@ func (m *Model) predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members [
 	if n := len(members); n > 2 && n <= maxKept {
 		pairs = m.pairings(spec, members)
 	}
-	w, looks := m.way(spec), m.look(members)
+	w, drawn := m.way(spec), m.sketch(members)
 	for i := range dst {
 		z := excess(dst[i].Slowdown)
-		m.traits.set(looks, i, z)
+		m.traits.set(drawn, i, z)
 		beliefs[i] = w.expect(m, spec, members, i, &m.traits, z, pairs)
 		dst[i] = beliefs[i].correct(dst[i].Slowdown, beliefs[i].mean)
 	}

@@ -206,8 +206,8 @@ func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, 
 	return b
 }
 
-// look updates the factors' indexes after meet.
-func (l *learned) look(x []term) {
+// reindex updates the factors' indexes after meet.
+func (l *learned) reindex(x []term) {
 	for i := range x {
 		x[i].at = l.find(x[i].role, x[i].name)
 	}

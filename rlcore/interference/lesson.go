@@ -63,7 +63,7 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 		l.Owners = nil
 	}
 	if known(predicted) {
-		f := traitsOf(m.look(members), 0, excess(l.Law))
+		f := traitsOf(m.sketch(members), 0, excess(l.Law))
 		already := m.way(spec).expect(m, spec, members, 0, &f, excess(l.Law), nil)
 		l.Off = already.mean + surplus(slowdown, predicted)
 	} else {

@@ -24,7 +24,7 @@ func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdow
 	m.byLaw(law, spec, members)
 	for i, s := range slowdowns {
 		if known(s) {
-			f := traitsOf(m.look(members), i, excess(law[i].Slowdown))
+			f := traitsOf(m.sketch(members), i, excess(law[i].Slowdown))
 			m.learn(w, spec, members, i, seen(s, surplus(s, law[i].Slowdown), &f), members[i].Owner != "")
 		}
 	}
@@ -62,7 +62,7 @@ func (m *Model) ObservePredicted(spec *rlcore.GPUSpec, members []*rlcore.Profile
 	m.byLaw(law, spec, members)
 	for i, s := range slowdowns {
 		if known(s) && known(predicted[i]) {
-			f := traitsOf(m.look(members), i, excess(law[i].Slowdown))
+			f := traitsOf(m.sketch(members), i, excess(law[i].Slowdown))
 			already := w.expect(m, spec, members, i, &f, excess(law[i].Slowdown), nil)
 			m.learn(w, spec, members, i, seen(s, already.mean+surplus(s, predicted[i]), &f), members[i].Owner != "")
 		}
@@ -115,7 +115,7 @@ func (l *learned) learn(x []term, by string, seen cell) {
 		}
 	}
 	l.meet(x, by)
-	l.look(x)
+	l.reindex(x)
 	of := cmp.Or(by, x[1].name.Owner) // the victim's
 	if k, _ := keyOf(x); l.cells[k] == nil && of != "" {
 		if l.held[of] >= mostCells {

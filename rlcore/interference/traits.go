@@ -113,9 +113,9 @@ func (s *sketch) angles(as int, timed bool) *angles {
 // maxSketches bounds how many profiles' sketches are kept. Profiles are immutable.
 const maxSketches = 1 << 12
 
-// look returns the members' sketches, in the model's scratch.
-func (m *Model) look(members []*rlcore.Profile) []*sketch {
-	m.looks = m.looks[:0]
+// sketch returns the members' sketches, in the model's scratch.
+func (m *Model) sketch(members []*rlcore.Profile) []*sketch {
+	m.drawn = m.drawn[:0]
 	for _, p := range members {
 		s := m.sketches[p]
 		if s == nil {
@@ -129,9 +129,9 @@ func (m *Model) look(members []*rlcore.Profile) []*sketch {
 			}
 			m.sketches[p] = s
 		}
-		m.looks = append(m.looks, s)
+		m.drawn = append(m.drawn, s)
 	}
-	return m.looks
+	return m.drawn
 }
 
 // excess returns z of a slowdown.

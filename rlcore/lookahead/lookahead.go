@@ -123,16 +123,16 @@ func (p *Policy) Try(worth []float64, w *rlcore.Window, combos []rlcore.Combo) (
 	if p.doubt > 0 && len(p.order) == 1 {
 		return p.order, append(p.sums, 0) // there is nothing to decide
 	}
-	p.look(w)
+	p.choose(w)
 	for _, k := range p.order {
 		p.sums = append(p.sums, p.play(w, combos[k]))
 	}
 	return p.order, p.sums
 }
 
-// look chooses what playouts know of the window's State: all of it on few GPUs; otherwise the
+// choose chooses what playouts know of the window's State: all of it on few GPUs; otherwise the
 // window's GPU with some more GPUs, and a proportional part of the queue, the window's jobs first.
-func (p *Policy) look(w *rlcore.Window) {
+func (p *Policy) choose(w *rlcore.Window) {
 	s := w.State
 	p.gpus = append(p.gpus[:0], w.GPU)
 	p.to = slices.Grow(p.to[:0], len(s.GPUs))[:len(s.GPUs)]
@@ -304,7 +304,7 @@ func (p *Policy) start(g int, jobs []int) {
 func (p *Policy) nextEnd() (g, i int, in float64) {
 	g, in = -1, math.Inf(1)
 	for k := range p.state.GPUs {
-		p.group.Look(&rlcore.Window{State: &p.state, GPU: k}, 0)
+		p.group.Consider(&rlcore.Window{State: &p.state, GPU: k}, 0)
 		for n, left := range p.group.LeftS {
 			if t := left * p.group.Pred[n].Slowdown; t < in {
 				g, i, in = k, n, t
@@ -316,7 +316,7 @@ func (p *Policy) nextEnd() (g, i int, in float64) {
 
 // advance lets the jobs of GPU g run for so many seconds.
 func (p *Policy) advance(g int, s float64) {
-	p.group.Look(&rlcore.Window{State: &p.state, GPU: g}, 0)
+	p.group.Consider(&rlcore.Window{State: &p.state, GPU: g}, 0)
 	r := p.state.GPUs[g].Running
 	for i := range r {
 		r[i].DoneS += s / p.group.Pred[i].Slowdown

@@ -149,16 +149,16 @@ func (s *Sim) endNext(g int) {
 	if is.MemMiB = was.MemMiB; is == was {
 		s.update(g, d.busy) // memory alone changes no speed
 	} else {
-		s.settle(g)
+		s.refresh(g)
 	}
 	if grows && d.mem > d.spec.MemMiB {
 		s.fail(g, k)
 	}
 }
 
-// settle computes the slowdowns of device g's members, and all that follows, after a
+// refresh computes the slowdowns of device g's members, and all that follows, after a
 // change of members or demands.
-func (s *Sim) settle(g int) {
+func (s *Sim) refresh(g int) {
 	s.sync(g)
 	d := &s.devs[g]
 	sc := &s.scratch

@@ -237,7 +237,7 @@ func (s *Sim) Start(pending []int) {
 	}
 	s.dequeue(pending)
 	d.inState, s.stateS = false, -1
-	s.settle(s.gpu)
+	s.refresh(s.gpu)
 	// The jobs start one after the other; one for which memory doesn't suffice fails.
 	for k < len(d.members) {
 		if d.memOf(k+1) > d.spec.MemMiB {
@@ -337,6 +337,6 @@ func (s *Sim) remove(g, k int) {
 	d := &s.devs[g]
 	d.members = append(d.members[:k], d.members[k+1:]...)
 	d.inState, s.stateS = false, -1
-	s.settle(g)
+	s.refresh(g)
 	s.decideOne(g)
 }

@@ -83,89 +83,89 @@ func CardNames(of map[GPUAddr]string) []string {
 	return slices.DeleteFunc(all, func(card string) bool { return card == UnseenCard })
 }
 
-// Unfit says why the bridge ungates a job that requested sharing: it then runs as it would without
+// Ungated says why the bridge ungates a job that requested sharing: it then runs as it would without
 // the bridge. The values are a metric's labels.
-type Unfit string
+type Ungated string
 
 // The reasons.
 const (
-	UnfitTooLong      Unfit = "too-long"
-	UnfitExpedited    Unfit = "expedited"
-	UnfitHet          Unfit = "heterogeneous"
-	UnfitShares       Unfit = "other-shares"
-	UnfitNodes        Unfit = "several-nodes"
-	UnfitFeatures     Unfit = "features"
-	UnfitReservation  Unfit = "reservation"
-	UnfitExclusive    Unfit = "exclusive"
-	UnfitNodeList     Unfit = "node-list"
-	UnfitAlternatives Unfit = "alternatives"
-	UnfitPartition    Unfit = "partition"
-	UnfitSize         Unfit = "size"
-	UnfitRelease      Unfit = "release"
-	UnfitLeft         Unfit = "left"
-	UnfitNotStarted   Unfit = "not-started"
-	UnfitDeadline     Unfit = "deadline"
-	UnfitDelay        Unfit = "delay"
-	UnfitTurn         Unfit = "turn"
-	UnfitPreempts     Unfit = "preempts"
-	UnfitNoRule       Unfit = "no-rule"
-	UnfitPerGPU       Unfit = "per-gpu-defaults"
-	UnfitUnknown      Unfit = "unknown-application"
-	UnfitFull         Unfit = "no-room"
-	UnfitBroken       Unfit = "was-slower"
-	UnfitNoPartner    Unfit = "no-partner"
-	UnfitGPULimit     Unfit = "gpu-limit"
-	UnfitUnbilled     Unfit = "unbilled"
-	UnfitUnshared     Unfit = "unshared-gpus"
-	UnfitPromised     Unfit = "has-deadline"
-	UnfitRuleInShadow Unfit = "rule-in-shadow"
+	UngatedTooLong      Ungated = "too-long"
+	UngatedExpedited    Ungated = "expedited"
+	UngatedHet          Ungated = "heterogeneous"
+	UngatedShares       Ungated = "other-shares"
+	UngatedNodes        Ungated = "several-nodes"
+	UngatedFeatures     Ungated = "features"
+	UngatedReservation  Ungated = "reservation"
+	UngatedExclusive    Ungated = "exclusive"
+	UngatedNodeList     Ungated = "node-list"
+	UngatedAlternatives Ungated = "alternatives"
+	UngatedPartition    Ungated = "partition"
+	UngatedSize         Ungated = "size"
+	UngatedRelease      Ungated = "release"
+	UngatedLeft         Ungated = "left"
+	UngatedNotStarted   Ungated = "not-started"
+	UngatedDeadline     Ungated = "deadline"
+	UngatedDelay        Ungated = "delay"
+	UngatedTurn         Ungated = "turn"
+	UngatedPreempts     Ungated = "preempts"
+	UngatedNoRule       Ungated = "no-rule"
+	UngatedPerGPU       Ungated = "per-gpu-defaults"
+	UngatedUnknown      Ungated = "unknown-application"
+	UngatedFull         Ungated = "no-room"
+	UngatedBroken       Ungated = "was-slower"
+	UngatedNoPartner    Ungated = "no-partner"
+	UngatedGPULimit     Ungated = "gpu-limit"
+	UngatedUnbilled     Ungated = "unbilled"
+	UngatedUnshared     Ungated = "unshared-gpus"
+	UngatedPromised     Ungated = "has-deadline"
+	UngatedRuleInShadow Ungated = "rule-in-shadow"
 )
 
-// unfits are the reasons in words.
-var unfits = map[Unfit]string{
-	UnfitTooLong:      "its request is too long to be read",
-	UnfitExpedited:    Cause{Kind: CauseExpedited}.String(),
-	UnfitHet:          "a heterogeneous job is left alone",
-	UnfitShares:       "its owner requests other shares",
-	UnfitNodes:        "it requests several nodes",
-	UnfitFeatures:     "it requests node features",
-	UnfitReservation:  "it requests a reservation",
-	UnfitExclusive:    "it requests exclusive nodes",
-	UnfitNodeList:     "it requests several nodes by name",
-	UnfitAlternatives: "its dependencies are alternatives",
-	UnfitPartition:    "its partition is left alone",
-	UnfitSize:         "no node of its partition with a GPU is large enough",
-	UnfitRelease:      "this release of Slurm could give a GPU that it shares to a job of a whole GPU as well: see slurmbridge doctor",
-	UnfitLeft:         "left to Slurm",
-	UnfitNotStarted:   "it was released twice and did not start",
-	UnfitDeadline:     "its deadline leaves no time to wait",
-	UnfitTurn:         "a job behind it that doesn't share would take its GPU first",
-	UnfitPreempts:     "no GPU is idle for it, and Slurm may preempt jobs for it",
-	UnfitDelay:        "the bridge has kept it waiting long enough",
-	UnfitNoRule:       "no rule of the site adopts it",
-	UnfitPerGPU:       "its partition has defaults per GPU (DefCpuPerGPU, DefMemPerGPU), and Slurm would refuse to make it share",
-	UnfitUnknown:      "it didn't ask to share, and its application has not run alone yet",
-	UnfitFull:         "it didn't ask to share, and its application leaves too little of a GPU",
-	UnfitBroken:       "it didn't ask to share, and its application was slower than its contract within the last week",
-	UnfitUnbilled:     "it didn't ask to share, and its partition bills GPUs and no shares of one",
-	UnfitUnshared:     "it didn't ask to share, and may have a GPU without shares",
-	UnfitPromised:     "it didn't ask to share, and has a deadline",
-	UnfitRuleInShadow: "it didn't ask to share, and the rule of the site that matches it is in shadow (adopt_mode)",
-	UnfitGPULimit:     "it didn't ask to share, and Slurm would not count its shares under a limit on GPUs",
-	UnfitNoPartner:    "it didn't ask to share, and has a GPU of its own: no job fits next to it now",
+// ungatedFor are the reasons in words.
+var ungatedFor = map[Ungated]string{
+	UngatedTooLong:      "its request is too long to be read",
+	UngatedExpedited:    Cause{Kind: CauseExpedited}.String(),
+	UngatedHet:          "a heterogeneous job is left alone",
+	UngatedShares:       "its owner requests other shares",
+	UngatedNodes:        "it requests several nodes",
+	UngatedFeatures:     "it requests node features",
+	UngatedReservation:  "it requests a reservation",
+	UngatedExclusive:    "it requests exclusive nodes",
+	UngatedNodeList:     "it requests several nodes by name",
+	UngatedAlternatives: "its dependencies are alternatives",
+	UngatedPartition:    "its partition is left alone",
+	UngatedSize:         "no node of its partition with a GPU is large enough",
+	UngatedRelease:      "this release of Slurm could give a GPU that it shares to a job of a whole GPU as well: see slurmbridge doctor",
+	UngatedLeft:         "left to Slurm",
+	UngatedNotStarted:   "it was released twice and did not start",
+	UngatedDeadline:     "its deadline leaves no time to wait",
+	UngatedTurn:         "a job behind it that doesn't share would take its GPU first",
+	UngatedPreempts:     "no GPU is idle for it, and Slurm may preempt jobs for it",
+	UngatedDelay:        "the bridge has kept it waiting long enough",
+	UngatedNoRule:       "no rule of the site adopts it",
+	UngatedPerGPU:       "its partition has defaults per GPU (DefCpuPerGPU, DefMemPerGPU), and Slurm would refuse to make it share",
+	UngatedUnknown:      "it didn't ask to share, and its application has not run alone yet",
+	UngatedFull:         "it didn't ask to share, and its application leaves too little of a GPU",
+	UngatedBroken:       "it didn't ask to share, and its application was slower than its contract within the last week",
+	UngatedUnbilled:     "it didn't ask to share, and its partition bills GPUs and no shares of one",
+	UngatedUnshared:     "it didn't ask to share, and may have a GPU without shares",
+	UngatedPromised:     "it didn't ask to share, and has a deadline",
+	UngatedRuleInShadow: "it didn't ask to share, and the rule of the site that matches it is in shadow (adopt_mode)",
+	UngatedGPULimit:     "it didn't ask to share, and Slurm would not count its shares under a limit on GPUs",
+	UngatedNoPartner:    "it didn't ask to share, and has a GPU of its own: no job fits next to it now",
 }
 
-// Unfits lists the reasons.
-func Unfits() []Unfit {
-	out := make([]Unfit, 0, len(unfits))
-	for u := range unfits {
+// UngatedReasons lists the reasons.
+func UngatedReasons() []Ungated {
+	out := make([]Ungated, 0, len(ungatedFor))
+	for u := range ungatedFor {
 		out = append(out, u)
 	}
 	return out
 }
 
 // String is the reason in words.
-func (u Unfit) String() string { return unfits[u] }
+func (u Ungated) String() string { return ungatedFor[u] }
 
 // mostOfScript is how much of a script is kept, bytes.
 const mostOfScript = 256 << 10

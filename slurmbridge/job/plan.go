@@ -87,12 +87,12 @@ type Plan struct {
 	// Unstarted holds jobs that are not the bridge's and that Slurm leaves pending although as many GPUs are idle as
 	// they take.
 	Unstarted map[string]bool
-	// Unfit says, by ref, why jobs are ungated; InCompany holds the jobs that were considered
+	// Ungated says, by ref, why jobs are ungated; InCompany holds the jobs that were considered
 	// together with others, or next to running ones.
-	Unfit     map[string]Unfit
+	Ungated   map[string]Ungated
 	InCompany map[string]bool
 	// NotAdopted says, by ref, why jobs that the site's rules match have a GPU of their own.
-	NotAdopted map[string]Unfit
+	NotAdopted map[string]Ungated
 	// Limited says, by ref, which of Slurm's limits keeps a job from being tried now.
 	Limited map[string]string
 	// Starts says, by ref, the latest expected start of the waiting jobs in the part of the queue

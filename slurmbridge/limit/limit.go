@@ -163,13 +163,13 @@ func (ls *Limits) Observe(s *job.Snapshot, sentTo func(ref string) (node string,
 		}
 	}
 	if ls.running != nil {
-		ls.settle(running)
+		ls.count(running)
 	}
 	ls.running = running
 }
 
-// settle counts which jobs have started and ended since the last poll.
-func (ls *Limits) settle(running map[string]holder) {
+// count notes which jobs have started and ended since the last poll.
+func (ls *Limits) count(running map[string]holder) {
 	for c, l := range ls.byClass {
 		if c.node != "" {
 			continue // no job's end opens a node
@@ -211,9 +211,9 @@ func (ls *Limits) close(c class, ref, reason string, at time.Time) {
 	ls.byClass[c] = l
 }
 
-// Keep notes that Slurm keeps a released job from starting on the node that it was sent to, for
+// Close notes that Slurm keeps a released job from starting on the node that it was sent to, for
 // the reason given. No job of its class is sent there for a while.
-func (ls *Limits) Keep(j *job.Job, node, reason string, at time.Time) {
+func (ls *Limits) Close(j *job.Job, node, reason string, at time.Time) {
 	ls.close(classOf(j).on(node), j.Ref, reason, at)
 }
 

@@ -73,14 +73,14 @@ func TestKeptFromANode(t *testing.T) {
 			t.Fatalf("closed before it is kept, %v", want)
 		}
 		at = at.Add(time.Minute) // the job is released, and doesn't start
-		ls.Keep(&j, "n1", "ReqNodeNotAvail, UnavailableNodes:"+strings.Repeat("n", 1000), at)
-		ls.Keep(&j, "n1", "Priority", at) // another of its class
+		ls.Close(&j, "n1", "ReqNodeNotAvail, UnavailableNodes:"+strings.Repeat("n", 1000), at)
+		ls.Close(&j, "n1", "Priority", at) // another of its class
 		if at = at.Add(want*time.Second - time.Second); open("1", "n1") || !open("1", "n2") || !open("2", "n1") {
 			t.Errorf("after %d s: %v, %v, %v", want-1, open("1", "n1"), open("1", "n2"), open("2", "n1"))
 		}
 		at = at.Add(time.Second)
 	}
-	ls.Keep(&j, "n1", strings.Repeat("\x1b[2J", 1000), at)
+	ls.Close(&j, "n1", strings.Repeat("\x1b[2J", 1000), at)
 	if text := ls.Budget(s, byRef).ClosedTo("1", "n1"); text == nil || len(text.Text(at)) > 1000 || strings.Contains(text.Text(at), "\x1b") {
 		t.Errorf("%v", text)
 	}

@@ -77,7 +77,7 @@ func TestAdoptInShadow(t *testing.T) {
 	if m.updates != before || len(st.Groups) > 0 || jobs[0].Request != wholeGPU || sharers[0].Request.Count != job.Units {
 		t.Errorf("%d changes, groups %v", m.updates-before, st.Groups)
 	}
-	for i, want := range []string{job.UnfitRuleInShadow.String(), job.UnfitRuleInShadow.String(), job.UnfitPerGPU.String(), job.UnfitPromised.String()} {
+	for i, want := range []string{job.UngatedRuleInShadow.String(), job.UngatedRuleInShadow.String(), job.UngatedPerGPU.String(), job.UngatedPromised.String()} {
 		got := ""
 		if p := httpapi.PositionOf(st, jobs[i].Ref); p != nil {
 			got = p.NotAdopted

@@ -56,7 +56,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		gateErrors:  r.counter("gate_errors_total", "Failures to create or renew the gate."),
 		notAdopted:  r.gauges("adopt_kept_out", "What isn't adopted for a week because jobs were slower than the contract of their rule: applications (of a user), and rules (two jobs of an account within a day).", "what"),
 		misread:     r.gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
-		unmanaged:   counters(r, "jobs_unmanaged_total", "Jobs that requested sharing and were ungated, to run as without the bridge, by reason: exclusive, features, size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason", job.Unfits()...),
+		unmanaged:   counters(r, "jobs_unmanaged_total", "Jobs that requested sharing and were ungated, to run as without the bridge, by reason: exclusive, features, size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason", job.UngatedReasons()...),
 		considered:  r.counter("jobs_considered_total", "Jobs that were considered together with others, or next to running ones, with any result."),
 		delay:       r.histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting although a GPU was idle, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
 		delayMax:    r.gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon started."),
@@ -208,7 +208,7 @@ func (m *Metrics) changed(step string, err error) {
 func (m *Metrics) event(e tracker.Event) {
 	m.members.WithLabelValues(string(e.Kind)).Inc()
 	if e.Kind == tracker.EventLeft {
-		m.unmanaged.WithLabelValues(string(job.UnfitNotStarted)).Inc()
+		m.unmanaged.WithLabelValues(string(job.UngatedNotStarted)).Inc()
 	}
 	if e.Kind != tracker.EventStarted || e.Group.Free.IsZero() {
 		return
@@ -230,14 +230,14 @@ func (m *Metrics) sharers(st *job.Status) {
 			c.Inc()
 		}
 	}
-	for ref, why := range st.Plan.Unfit {
-		once("unfit ", ref, m.unmanaged.WithLabelValues(string(why)))
+	for ref, why := range st.Plan.Ungated {
+		once("ungated ", ref, m.unmanaged.WithLabelValues(string(why)))
 	}
 	for ref := range st.Plan.InCompany {
 		once("company ", ref, m.considered)
 	}
 	for i := range st.Snap.Jobs {
-		for _, kind := range []string{"unfit ", "company "} {
+		for _, kind := range []string{"ungated ", "company "} {
 			if key := kind + st.Snap.Jobs[i].Ref; m.counted[key] {
 				there[key] = true
 			}

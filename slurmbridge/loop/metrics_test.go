@@ -75,11 +75,11 @@ func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
 func TestSharersAreCountedOnce(t *testing.T) {
 	m := NewMetrics(prometheus.NewRegistry())
 	snap := &job.Snapshot{Jobs: []job.Job{{Ref: "1"}, {Ref: "2"}}}
-	look := func(unfit map[string]job.Unfit, company map[string]bool, snap *job.Snapshot) {
-		m.state(&job.Status{Plan: &job.Plan{Running: &rlcore.State{}, Unfit: unfit, InCompany: company}, Snap: snap})
+	look := func(ungated map[string]job.Ungated, company map[string]bool, snap *job.Snapshot) {
+		m.state(&job.Status{Plan: &job.Plan{Running: &rlcore.State{}, Ungated: ungated, InCompany: company}, Snap: snap})
 	}
 	for range 3 {
-		look(map[string]job.Unfit{"1": job.UnfitExclusive}, map[string]bool{"2": true}, snap)
+		look(map[string]job.Ungated{"1": job.UngatedExclusive}, map[string]bool{"2": true}, snap)
 		look(nil, nil, snap) // no decision was due
 	}
 	for _, c := range []struct {

@@ -11,40 +11,40 @@ import (
 )
 
 // ungroupable returns why the bridge can't group a waiting job; "" = it can.
-func (q *queue) ungroupable(j *job.Job) job.Unfit {
+func (q *queue) ungroupable(j *job.Job) job.Ungated {
 	switch {
 	case j.TooLong:
-		return job.UnfitTooLong
+		return job.UngatedTooLong
 	case j.Expedited:
-		return job.UnfitExpedited
+		return job.UngatedExpedited
 	case j.HetID != 0:
-		return job.UnfitHet
+		return job.UngatedHet
 	case j.Request.Kind == job.WholeGPU:
 		if why := q.unadoptable(j); why != "" {
 			return why
 		}
 	case j.Request.Kind != job.Shares || j.Request.Count != job.Units:
-		return job.UnfitShares
+		return job.UngatedShares
 	}
 	switch {
 	case j.NumNodes > 1:
-		return job.UnfitNodes
+		return job.UngatedNodes
 	case j.Features != "":
-		return job.UnfitFeatures
+		return job.UngatedFeatures
 	case j.Reservation != "":
-		return job.UnfitReservation
+		return job.UngatedReservation
 	case j.Exclusive:
-		return job.UnfitExclusive
+		return job.UngatedExclusive
 	case strings.ContainsAny(j.ReqNodes, ",["):
-		return job.UnfitNodeList
+		return job.UngatedNodeList
 	case j.Dependency.Or:
-		return job.UnfitAlternatives
+		return job.UngatedAlternatives
 	case !q.managed.Covers(j.Partition):
-		return job.UnfitPartition
+		return job.UngatedPartition
 	case !q.fitsNode(j):
-		return job.UnfitSize
+		return job.UngatedSize
 	case q.managed.MeetsWholeGPUs(q.Snap, j):
-		return job.UnfitRelease
+		return job.UngatedRelease
 	}
 	return ""
 }
@@ -69,9 +69,9 @@ func (p *poll) adopted(ref string) bool {
 }
 
 // unadoptable returns why a job of a whole GPU that is behind the gate isn't grouped, "" = it may be.
-func (p *poll) unadoptable(j *job.Job) job.Unfit {
+func (p *poll) unadoptable(j *job.Job) job.Ungated {
 	if p.Rule(j) == nil {
-		return job.UnfitNoRule
+		return job.UngatedNoRule
 	}
 	if why := p.neverAdopted(j); why != "" {
 		return why
@@ -80,39 +80,39 @@ func (p *poll) unadoptable(j *job.Job) job.Unfit {
 	case !identified && p.Snap.At.Sub(j.Submit) < p.Adopt.Delay:
 		return "" // a later tick sees to it
 	case app.Profile == nil || app.Profile.Runs == 0:
-		return job.UnfitUnknown
+		return job.UngatedUnknown
 	case !adopt.Leaves(app.Profile, p.largestMiB()):
-		return job.UnfitFull
+		return job.UngatedFull
 	case p.Bans.Bars(rlcore.Identity{App: app.Key, Owner: j.User}, p.Snap.At):
-		return job.UnfitBroken
+		return job.UngatedBroken
 	}
 	return ""
 }
 
 // whyNotAdopted returns why a job of Slurm's queue that a rule matches has its own GPU, "" = no rule matches it.
-func (p *poll) whyNotAdopted(j *job.Job) job.Unfit {
+func (p *poll) whyNotAdopted(j *job.Job) job.Ungated {
 	if p.match(j) == nil {
 		return ""
 	}
 	if why := p.neverAdopted(j); why != "" || p.Rule(j) != nil {
 		return why
 	}
-	return job.UnfitRuleInShadow
+	return job.UngatedRuleInShadow
 }
 
 // neverAdopted returns why a job that a rule matches is never adopted, "" = it may be.
-func (p *poll) neverAdopted(j *job.Job) job.Unfit {
+func (p *poll) neverAdopted(j *job.Job) job.Ungated {
 	perGPU := func(p2 string) bool { _, has := p.Snap.PerGPU[p2]; return has }
 	unbilled := func(p2 string) bool { return slices.Contains(p.Snap.Unbilled, p2) }
 	switch {
 	case perGPU(job.AllPartitions), slices.ContainsFunc(j.Partitions(), perGPU):
-		return job.UnfitPerGPU // Slurm refuses to replace its request
+		return job.UngatedPerGPU // Slurm refuses to replace its request
 	case p.Adopt.Charge && slices.ContainsFunc(j.Partitions(), unbilled):
-		return job.UnfitUnbilled
+		return job.UngatedUnbilled
 	case !j.Deadline.IsZero():
-		return job.UnfitPromised
+		return job.UngatedPromised
 	case p.mayHaveUnshared(j):
-		return job.UnfitUnshared // it could start on that GPU while it waits for co-runners
+		return job.UngatedUnshared // it could start on that GPU while it waits for co-runners
 	}
 	return ""
 }

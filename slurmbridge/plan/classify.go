@@ -61,7 +61,7 @@ func classify(f facts) class {
 }
 
 // factsOf returns the facts of a pending job, and why it can't be grouped.
-func (q *queue) factsOf(j *job.Job) (f facts, why job.Unfit) {
+func (q *queue) factsOf(j *job.Job) (f facts, why job.Ungated) {
 	note := func(fact facts, is bool) {
 		if is {
 			f |= fact

@@ -85,8 +85,8 @@ func TestWhatIsUngatedIsForeign(t *testing.T) {
 	in.Snap.Jobs[0].Features = "a100"
 	in.Tracker.Unmanaged["2"] = "its owner has changed its shares"
 	q := count(in)
-	if len(q.ungated) != 2 || q.unfit["1"] != job.UnfitFeatures || q.unfit["2"] != job.UnfitLeft {
-		t.Errorf("ungated: %+v, for %v", q.ungated, q.unfit)
+	if len(q.ungated) != 2 || q.reasons["1"] != job.UngatedFeatures || q.reasons["2"] != job.UngatedLeft {
+		t.Errorf("ungated: %+v, for %v", q.ungated, q.reasons)
 	}
 	for _, j := range q.waiting {
 		if !j.Foreign {
@@ -114,36 +114,36 @@ func TestWhyAJobIsNotAdopted(t *testing.T) {
 	own := func(in *Input) *rlcore.Profile { return in.Apps["1"].Profile }
 	for name, c := range map[string]struct {
 		set  func(in *Input)
-		want job.Unfit
+		want job.Ungated
 	}{
 		"it may share":                   {func(*Input) {}, ""},
-		"no rule matches it":             {func(in *Input) { in.Adopt.Rules[0].Users = []string{"root"} }, job.UnfitNoRule},
-		"its owner says no":              {func(in *Input) { in.Terms["1"] = job.Terms{NoShare: true} }, job.UnfitNoRule},
-		"Slurm gives away GPUs in use":   {func(in *Input) { in.Snap.GivesUsedGPUs = true }, job.UnfitNoRule},
-		"its application is unknown":     {func(in *Input) { in.Apps["1"] = job.App{} }, job.UnfitUnknown},
-		"its profile is no run's":        {func(in *Input) { own(in).Runs = 0 }, job.UnfitUnknown},
+		"no rule matches it":             {func(in *Input) { in.Adopt.Rules[0].Users = []string{"root"} }, job.UngatedNoRule},
+		"its owner says no":              {func(in *Input) { in.Terms["1"] = job.Terms{NoShare: true} }, job.UngatedNoRule},
+		"Slurm gives away GPUs in use":   {func(in *Input) { in.Snap.GivesUsedGPUs = true }, job.UngatedNoRule},
+		"its application is unknown":     {func(in *Input) { in.Apps["1"] = job.App{} }, job.UngatedUnknown},
+		"its profile is no run's":        {func(in *Input) { own(in).Runs = 0 }, job.UngatedUnknown},
 		"its script is still to be read": {func(in *Input) { delete(in.Apps, "1"); in.Snap.Jobs[0].Submit = in.Snap.At }, ""},
-		"its script can't be read":       {func(in *Input) { delete(in.Apps, "1") }, job.UnfitUnknown},
-		"it fills a GPU":                 {func(in *Input) { own(in).Series = []rlcore.Use{{GPU: 1, Core: 1, MemMiB: 12000}} }, job.UnfitFull},
-		"it has a deadline":              {func(in *Input) { in.Snap.Jobs[0].Deadline = in.Snap.At.Add(24 * time.Hour) }, job.UnfitPromised},
+		"its script can't be read":       {func(in *Input) { delete(in.Apps, "1") }, job.UngatedUnknown},
+		"it fills a GPU":                 {func(in *Input) { own(in).Series = []rlcore.Use{{GPU: 1, Core: 1, MemMiB: 12000}} }, job.UngatedFull},
+		"it has a deadline":              {func(in *Input) { in.Snap.Jobs[0].Deadline = in.Snap.At.Add(24 * time.Hour) }, job.UngatedPromised},
 		"its partition has defaults for each GPU": {
-			func(in *Input) { in.Snap.PerGPU = map[string]job.PerGPU{"gpu": {CPUs: 4}} }, job.UnfitPerGPU,
+			func(in *Input) { in.Snap.PerGPU = map[string]job.PerGPU{"gpu": {CPUs: 4}} }, job.UngatedPerGPU,
 		},
 		"its partition charges nothing for shares": {
-			func(in *Input) { in.Adopt.Charge, in.Snap.Unbilled = true, []string{"gpu"} }, job.UnfitUnbilled,
+			func(in *Input) { in.Adopt.Charge, in.Snap.Unbilled = true, []string{"gpu"} }, job.UngatedUnbilled,
 		},
 		"another node's GPUs have no shares": {
 			func(in *Input) {
 				bare := in.Snap.Nodes[0]
 				bare.Name, bare.Units, bare.Sharing = "bare", 0, ""
 				in.Snap.Nodes = append(in.Snap.Nodes, bare)
-			}, job.UnfitUnshared,
+			}, job.UngatedUnshared,
 		},
 		"its application was slower than its contract": {
 			func(in *Input) {
 				in.Bans = &adopt.Bans{}
 				in.Bans.Broke(rlcore.Identity{App: "app", Owner: ""}, "lab", "all jobs", in.Snap.At)
-			}, job.UnfitBroken,
+			}, job.UngatedBroken,
 		},
 	} {
 		in := adopting()
@@ -158,8 +158,8 @@ func TestWhyAJobIsNotAdopted(t *testing.T) {
 func TestAnAdoptedJobSharesInCompanyOnly(t *testing.T) {
 	in := adopting()
 	plan := planner().Plan(in)
-	if plan.Unfit["1"] != job.UnfitNoPartner || len(plan.Groups) > 0 {
-		t.Errorf("alone: ungated for %q, groups %+v", plan.Unfit["1"], plan.Groups)
+	if plan.Ungated["1"] != job.UngatedNoPartner || len(plan.Groups) > 0 {
+		t.Errorf("alone: ungated for %q, groups %+v", plan.Ungated["1"], plan.Groups)
 	}
 	in = adopting()
 	in.Snap.Jobs = append(in.Snap.Jobs, snapshot(sharer("2")).Snap.Jobs[0])
@@ -167,7 +167,7 @@ func TestAnAdoptedJobSharesInCompanyOnly(t *testing.T) {
 	in.Apps["2"] = in.Apps["1"]
 	plan = planner().Plan(in)
 	if len(plan.Groups) != 1 || !slices.Equal(plan.Groups[0].Group.Refs(), []string{"1", "2"}) {
-		t.Fatalf("with another: ungated for %q, groups %+v", plan.Unfit["1"], plan.Groups)
+		t.Fatalf("with another: ungated for %q, groups %+v", plan.Ungated["1"], plan.Groups)
 	}
 	if m := plan.Groups[0].Group.Members[0]; m.Contract != 1.3 || m.Rule != "all jobs" || m.WasGres != "gpu:1" {
 		t.Errorf("with another: %+v", m)
@@ -181,13 +181,13 @@ func TestRulesThatAdoptNobody(t *testing.T) {
 	for range 2 {
 		in.Bans.Broke(rlcore.Identity{App: "another"}, "lab", "all jobs", in.Snap.At)
 	}
-	if plan := planner().Plan(in); plan.Unfit["1"] != job.UnfitNoRule {
-		t.Errorf("stopped: ungated for %q", plan.Unfit["1"])
+	if plan := planner().Plan(in); plan.Ungated["1"] != job.UngatedNoRule {
+		t.Errorf("stopped: ungated for %q", plan.Ungated["1"])
 	}
 	in = adopting()
 	in.Adopt.Active = false
 	in.Snap.Jobs[0].Dependency, in.Snap.Jobs[0].Reason = job.Dependencies{}, "Priority"
-	if plan := planner().Plan(in); plan.NotAdopted["1"] != job.UnfitRuleInShadow || len(plan.Changes()) > 0 {
+	if plan := planner().Plan(in); plan.NotAdopted["1"] != job.UngatedRuleInShadow || len(plan.Changes()) > 0 {
 		t.Errorf("in shadow: not adopted for %q, changes %+v", plan.NotAdopted["1"], plan.Changes())
 	}
 }

@@ -57,7 +57,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	r := &pass{Planner: p, queue: q, statement: newStatement(q.poll, q.waiting, p.Decider.Guard), checks: mostChecks}
 	r.plan = &job.Plan{
 		At: in.Snap.At, Plain: plain, Running: &q.State, Unstarted: q.unstarted, Limited: q.limited,
-		Unfit: q.unfit, NotAdopted: q.notAdopted, Explanations: map[string]*job.Explanation{}, Idle: map[string]bool{},
+		Ungated: q.reasons, NotAdopted: q.notAdopted, Explanations: map[string]*job.Explanation{}, Idle: map[string]bool{},
 		Starts: map[string]time.Time{}, InCompany: map[string]bool{}, Order: map[string]int{},
 	}
 	r.guard.Begin(&r.now)
@@ -93,7 +93,7 @@ func (r *pass) makeGroups() {
 		number := -1 - int64(i)
 		members := r.members(number)
 		if r.alone(number) {
-			r.ungate(r.jobs[members[0].ID], job.UnfitNoPartner, "")
+			r.ungate(r.jobs[members[0].ID], job.UngatedNoPartner, "")
 			continue
 		}
 		on := r.gpus[members[0].gpu]

@@ -23,17 +23,17 @@ type queue struct {
 	limited, closedTo map[string]string
 	withheld          []rlcore.Job
 	gate, ungated     []job.Change
-	unfit             map[string]job.Unfit // by ref: why the bridge leaves the job to Slurm
-	notAdopted        map[string]job.Unfit // by ref: why a job that a rule of the site matches has its own GPU
-	unstarted         map[string]bool      // foreign jobs that could start on idle GPUs
-	watched           int                  // how many foreign jobs are watched
+	reasons           map[string]job.Ungated // by ref: why the bridge leaves the job to Slurm
+	notAdopted        map[string]job.Ungated // by ref: why a job that a rule of the site matches has its own GPU
+	unstarted         map[string]bool        // foreign jobs that could start on idle GPUs
+	watched           int                    // how many foreign jobs are watched
 }
 
 func newQueue(p *poll, managed *job.PartitionFilter, divideHost bool) *queue {
 	q := &queue{
 		poll: p, managed: managed, divideHost: divideHost,
 		limited: map[string]string{}, closedTo: map[string]string{}, unstarted: map[string]bool{},
-		unfit: map[string]job.Unfit{}, notAdopted: map[string]job.Unfit{},
+		reasons: map[string]job.Ungated{}, notAdopted: map[string]job.Ungated{},
 		budget: p.Tracker.Limits.Budget(p.Snap, p.jobs),
 	}
 	for ref := range p.starting {
@@ -62,7 +62,7 @@ func (q *queue) add(j *job.Job) {
 	case toSlurm:
 		more := ""
 		if f&unmanaged > 0 {
-			why, more = job.UnfitLeft, ": "+q.Tracker.Unmanaged[j.Ref]
+			why, more = job.UngatedLeft, ": "+q.Tracker.Unmanaged[j.Ref]
 		}
 		q.handBack(j, why, more)
 	case queued:
@@ -81,7 +81,7 @@ func (q *queue) addSharer(j *job.Job) {
 	if j.Request.Kind == job.WholeGPU {
 		by, waits := q.quota.Pass(j)
 		if by != "" && !waits {
-			q.handBack(j, job.UnfitGPULimit, ": "+by)
+			q.handBack(j, job.UngatedGPULimit, ": "+by)
 			return
 		}
 		q.limited[j.Ref] = by
@@ -133,7 +133,7 @@ const mostWatched = 32
 func (q *queue) addForeign(j *job.Job) {
 	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units && !q.keepsTurn(j.Ref)
 	waits := len(j.Dependency.List) > 0 || !waitsForNodes(j.Reason)
-	if q.unfit[j.Ref] != "" && len(j.Dependency.List) > 0 {
+	if q.reasons[j.Ref] != "" && len(j.Dependency.List) > 0 {
 		waits = !q.waitsOnly(j)
 	}
 	if j.Request.Kind == job.NoGPU || part || waits || q.notYet(j) != "" {
@@ -191,17 +191,17 @@ func (q *queue) couldStart(j *rlcore.Job) bool {
 }
 
 // handBack ungates a job that this plan can't group. Slurm starts it before the groups of this plan.
-func (q *queue) handBack(j *job.Job, why job.Unfit, more string) {
+func (q *queue) handBack(j *job.Job, why job.Ungated, more string) {
 	q.ungate(j, why, more)
 	q.addForeign(j)
 }
 
 // ungate ungates a job; more is added to the reason.
-func (q *queue) ungate(j *job.Job, why job.Unfit, more string) {
-	if q.unfit[j.Ref] != "" {
+func (q *queue) ungate(j *job.Job, why job.Ungated, more string) {
+	if q.reasons[j.Ref] != "" {
 		return
 	}
-	q.unfit[j.Ref] = why
+	q.reasons[j.Ref] = why
 	if !q.Shadow {
 		q.ungated = append(q.ungated, release.Ungate(j, q.Snap.Gates, why.String()+more, q.Snap.At))
 	}

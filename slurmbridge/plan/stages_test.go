@@ -100,8 +100,8 @@ func TestTurnsAreKeptWhereTheyWouldBeLost(t *testing.T) {
 		in := withCards(snapshot(append(busy(), c.waits...)...))
 		plan := planner().Plan(in)
 		var letGo []string
-		for ref, why := range plan.Unfit {
-			if why != job.UnfitTurn {
+		for ref, why := range plan.Ungated {
+			if why != job.UngatedTurn {
 				t.Errorf("%s: job %s is let go for %q", name, ref, why)
 			}
 			letGo = append(letGo, ref)
@@ -131,7 +131,7 @@ func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
 	p.RoomAnyway = true
 	plan := p.Plan(in)
 	if len(plan.Groups) != 1 || len(plan.Groups[0].Group.Members) != 1 {
-		t.Fatalf("released: %+v, ungated: %v", plan.Groups, plan.Unfit)
+		t.Fatalf("released: %+v, ungated: %v", plan.Groups, plan.Ungated)
 	}
 	m := plan.Groups[0].Group.Members[0]
 	if g := plan.Groups[0].Group; g.Kind != job.Turn || m.Ref != "s" || m.Shares >= job.Units || m.MemMiB < 4096 || m.MemMiB > 4506 {
@@ -140,8 +140,8 @@ func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
 	// Without a gate, or with one that Slurm has not shown yet, nothing could take such a job back.
 	for _, held := range []func(){func() { in.Unproved = true }, func() { in.Unproved, in.Gate = false, "" }} {
 		held()
-		if plan := p.Plan(in); len(plan.Groups) > 0 || len(plan.Unfit) > 0 {
-			t.Errorf("gate %q: released: %+v, ungated: %v", in.Gate, plan.Groups, plan.Unfit)
+		if plan := p.Plan(in); len(plan.Groups) > 0 || len(plan.Ungated) > 0 {
+			t.Errorf("gate %q: released: %+v, ungated: %v", in.Gate, plan.Groups, plan.Ungated)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func (r *pass) noteWaiting() {
 			continue
 		}
 		if j.DeadlineS > 0 && j.DeadlineS-j.LimitS-r.now.NowS < r.HoldS {
-			r.ungate(r.jobs[j.ID], job.UnfitDeadline, "")
+			r.ungate(r.jobs[j.ID], job.UngatedDeadline, "")
 		}
 		switch why := r.closedTo[j.ID]; {
 		case r.limited[j.ID] != "":
@@ -70,13 +70,13 @@ func (r *pass) noteWaiting() {
 		}
 		if idles := idle(&j); !idles || j.StartS() > 0 { // it isn't the bridge that keeps it waiting
 			if !idles && !r.Shadow && preempts(&j) {
-				r.ungate(r.jobs[j.ID], job.UnfitPreempts, "")
+				r.ungate(r.jobs[j.ID], job.UngatedPreempts, "")
 			}
 			continue
 		}
 		r.plan.Idle[j.ID] = true
 		if r.waitsTooLong(&j) && !r.Shadow {
-			r.ungate(r.jobs[j.ID], job.UnfitDelay, "")
+			r.ungate(r.jobs[j.ID], job.UngatedDelay, "")
 		}
 	}
 }
@@ -163,7 +163,7 @@ func (r *pass) keepTurn(j *rlcore.Job) {
 	shares, ok := r.turnShares()
 	shareable := r.Join && r.leavesRoom() && !j.NoShare && j.Profile != nil && len(r.nodes) > 0
 	if !ok || !shareable || r.adopted(j.ID) && !r.hasPartner(j) {
-		r.ungate(r.jobs[j.ID], job.UnfitTurn, "")
+		r.ungate(r.jobs[j.ID], job.UngatedTurn, "")
 		return
 	}
 	g := 0

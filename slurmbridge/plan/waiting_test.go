@@ -61,8 +61,8 @@ func TestATurnThatCanNotBeKeptWithShares(t *testing.T) {
 	} {
 		p, in := roomy(), losing()
 		set(p, in)
-		if plan := p.Plan(in); len(turns(plan)) > 0 || plan.Unfit["1"] != job.UnfitTurn {
-			t.Errorf("%s: turns %v, ungated for %q", name, turns(plan), plan.Unfit["1"])
+		if plan := p.Plan(in); len(turns(plan)) > 0 || plan.Ungated["1"] != job.UngatedTurn {
+			t.Errorf("%s: turns %v, ungated for %q", name, turns(plan), plan.Ungated["1"])
 		}
 	}
 }
@@ -139,8 +139,8 @@ func TestAnAdoptedJobKeepsItsTurnForAPartner(t *testing.T) {
 			in.Apps["2"] = in.Apps["1"]
 		}
 		plan := roomy().Plan(in)
-		if _, kept := turns(plan)["1"]; kept != partner || !kept && plan.Unfit["1"] != job.UnfitTurn {
-			t.Errorf("with a partner %v: its turn is kept %v, ungated for %q", partner, kept, plan.Unfit["1"])
+		if _, kept := turns(plan)["1"]; kept != partner || !kept && plan.Ungated["1"] != job.UngatedTurn {
+			t.Errorf("with a partner %v: its turn is kept %v, ungated for %q", partner, kept, plan.Ungated["1"])
 		}
 	}
 }
@@ -149,17 +149,17 @@ func TestAnAdoptedJobKeepsItsTurnForAPartner(t *testing.T) {
 func TestADelayHasAnEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(in *Input)
-		want job.Unfit
+		want job.Ungated
 	}{
 		"not long enough":                {func(in *Input) { in.Tracker.Wait("1").DelayedS = 299 }, ""},
-		"long enough":                    {func(in *Input) { in.Tracker.Wait("1").DelayedS = 300 }, job.UnfitDelay},
+		"long enough":                    {func(in *Input) { in.Tracker.Wait("1").DelayedS = 300 }, job.UngatedDelay},
 		"in shadow":                      {func(in *Input) { in.Tracker.Wait("1").DelayedS, in.Shadow = 300, true }, ""},
 		"the idle GPU is another node's": {func(in *Input) { in.Tracker.Wait("1").DelayedS, in.Snap.Jobs[0].ReqNodes = 300, "n2" }, ""},
 	} {
 		in := withCards(snapshot(sharer("1"), running("b2", "n2", 0, job.WholeGPU, 0), running("b3", "n2", 1, job.WholeGPU, 0)))
 		in.Unproved = true // so nothing is decided
 		c.set(in)
-		if got := planner().Plan(in).Unfit["1"]; got != c.want {
+		if got := planner().Plan(in).Ungated["1"]; got != c.want {
 			t.Errorf("%s: ungated for %q, want %q", name, got, c.want)
 		}
 	}
@@ -168,14 +168,14 @@ func TestADelayHasAnEnd(t *testing.T) {
 // A job that finds no idle GPU and may preempt others is Slurm's to start.
 func TestAJobThatMayPreemptIsUngated(t *testing.T) {
 	ranks := map[string]job.PartitionRank{"gpu": {Tier: 1, Preemptible: true}, "urgent": {Tier: 2}}
-	for partition, want := range map[string]job.Unfit{"urgent": job.UnfitPreempts, "gpu": ""} {
+	for partition, want := range map[string]job.Ungated{"urgent": job.UngatedPreempts, "gpu": ""} {
 		in := full(job.WholeGPU, sharer("1"))
 		in.Snap.Ranks.Partitions = ranks
 		for i := range in.Snap.Nodes {
 			in.Snap.Nodes[i].Partitions = []string{"gpu", "urgent"}
 		}
 		in.Snap.Jobs[4].Partition = partition
-		if got := planner().Plan(in).Unfit["1"]; got != want {
+		if got := planner().Plan(in).Ungated["1"]; got != want {
 			t.Errorf("in partition %s: ungated for %q, want %q", partition, got, want)
 		}
 	}
@@ -183,11 +183,11 @@ func TestAJobThatMayPreemptIsUngated(t *testing.T) {
 
 // A job that Slurm would cancel for its deadline, if the bridge died now and the gate held it, isn't held.
 func TestADeadlineLeavesNoTimeToWait(t *testing.T) {
-	for left, want := range map[time.Duration]job.Unfit{time.Minute: job.UnfitDeadline, time.Hour: ""} {
+	for left, want := range map[time.Duration]job.Ungated{time.Minute: job.UngatedDeadline, time.Hour: ""} {
 		in := full(job.WholeGPU, sharer("1"))
 		in.HoldS = 120
 		in.Snap.Jobs[4].Deadline = in.Snap.At.Add(time.Hour + left) // its limit is an hour
-		if got := planner().Plan(in).Unfit["1"]; got != want {
+		if got := planner().Plan(in).Ungated["1"]; got != want {
 			t.Errorf("with %v to spare: ungated for %q, want %q", left, got, want)
 		}
 	}

@@ -113,7 +113,7 @@ func purpose(g *job.Group) string {
 	why := "alone " + g.Where()
 	switch {
 	case g.Kind == job.Turn:
-		why = "in its turn: " + job.UnfitTurn.String()
+		why = "in its turn: " + job.UngatedTurn.String()
 	case g.Kind == job.Join:
 		why = "join " + strings.TrimPrefix(g.Where(), "on ")
 	case len(g.Members) > 1:

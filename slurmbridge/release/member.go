@@ -101,7 +101,7 @@ func Move(g *job.Group, m *job.Member, to job.MemberState) {
 		panic(fmt.Sprintf("release: member %s of group %d can't go from %s to %s", m.Ref, g.ID, m.State, to))
 	}
 	m.State = to
-	Settle(g)
+	Derive(g)
 }
 
 // Released marks a prepared group as released.
@@ -111,7 +111,7 @@ func Released(g *job.Group) {
 			g.Members[i].State = job.MemberWaiting
 		}
 	}
-	Settle(g)
+	Derive(g)
 }
 
 // StartRestoring notes the first attempt to restore a member.
@@ -120,8 +120,8 @@ func StartRestoring(g *job.Group, m *job.Member, cause job.Cause) {
 	m.Cause, m.Tries = cause, 1
 }
 
-// Settle derives the group's state from its members'.
-func Settle(g *job.Group) {
+// Derive derives the group's state from its members'.
+func Derive(g *job.Group) {
 	g.State = job.Done
 	for i := range g.Members {
 		m := &g.Members[i]

@@ -84,7 +84,7 @@ func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
 		}
 		g.Members = append(g.Members, m)
 	}
-	release.Settle(g)
+	release.Derive(g)
 	return g, jobs
 }
 
@@ -255,7 +255,7 @@ func TestTheStateOfAGroupFollowsFromItsMembers(t *testing.T) {
 		{job.Done, []job.Member{{State: job.MemberEnded, Start: ran}, {State: job.MemberMoved}}},
 	} {
 		g := &job.Group{Members: c.members}
-		if release.Settle(g); g.State != c.want {
+		if release.Derive(g); g.State != c.want {
 			t.Errorf("%+v: %s, want %s", c.members, g.State, c.want)
 		}
 	}

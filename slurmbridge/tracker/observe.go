@@ -83,7 +83,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 		o.group(t.Groups[id])
 	}
 	for _, k := range o.kept { // only now: it must not count against groups that were released later
-		t.Limits.Keep(k.job, k.node, k.reason, s.At)
+		t.Limits.Close(k.job, k.node, k.reason, s.At)
 	}
 	t.progress(s, o.jobs)
 	o.loans()
@@ -148,7 +148,7 @@ func (o *observer) group(g *job.Group) {
 			o.member(g, m)
 		}
 	}
-	release.Settle(g)
+	release.Derive(g)
 	o.overdue(g)
 }
 
@@ -381,7 +381,7 @@ func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind E
 		o.restore(g, m, cause)
 		return kind
 	}
-	o.t.Unmanaged[m.Ref] = job.UnfitNotStarted.String()
+	o.t.Unmanaged[m.Ref] = job.UngatedNotStarted.String()
 	release.StartRestoring(g, m, cause)
 	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], "", cause.String()+" again: left to Slurm", o.s.At))
 	return EventLeft

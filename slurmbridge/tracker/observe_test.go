@@ -31,7 +31,7 @@ func TestWhateverPollsShow(t *testing.T) {
 		if rapid.Bool().Draw(t, "released") {
 			release.Released(g)
 		}
-		release.Settle(g)
+		release.Derive(g)
 		tr.Groups[1] = g
 		at := time.Unix(1e9, 0)
 		for range rapid.IntRange(1, 12).Draw(t, "polls") {
@@ -67,7 +67,7 @@ func TestPassedOverInAPass(t *testing.T) {
 		g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(i), Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)})
 	}
 	release.Released(g)
-	release.Settle(g)
+	release.Derive(g)
 	tr.Groups[1] = g
 	at := time.Unix(1e9, 0)
 	poll := func(seconds int) ([]job.Change, []tracker.Event, bool) {
@@ -122,7 +122,7 @@ func TestReleasedAndKeptPending(t *testing.T) {
 				{Ref: "1", Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)},
 			}}
 			release.Released(g)
-			release.Settle(g)
+			release.Derive(g)
 			tr.Groups = map[int64]*job.Group{g.ID: g}
 			s := &job.Snapshot{Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1, Planned: c.planned}}, Jobs: []job.Job{{
 				Ref: "1", User: "ann", State: job.Pending, Priority: 1, Reason: c.reason, ReqNodes: "n1",
@@ -147,7 +147,7 @@ func TestReleasedAndKeptPending(t *testing.T) {
 				t.Fatalf("%q, try %d: %v, %v, want %s", c.reason, try, repairs, events, kind)
 			}
 			open := maySend(tr.Limits.Budget(s, map[string]*job.Job{"1": &s.Jobs[0]}), "1", "n1")
-			left := tr.Unmanaged["1"] == job.UnfitNotStarted.String()
+			left := tr.Unmanaged["1"] == job.UngatedNotStarted.String()
 			if strikes := tr.Wait("1").Strikes; open != c.left || left != (c.left && try > 0) || (strikes > 0) != c.left {
 				t.Errorf("%q, try %d: open %v, left %v, %d strikes", c.reason, try, open, left, strikes)
 			}
@@ -200,7 +200,7 @@ func TestOnlyTheUnexplainedGetsAStrike(t *testing.T) {
 		})
 	}
 	release.Released(g)
-	release.Settle(g)
+	release.Derive(g)
 	tr.Groups[1] = g
 	tr.Observe(s, "7")
 	s.At = s.At.Add(46 * time.Second)

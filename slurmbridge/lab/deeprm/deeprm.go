@@ -75,9 +75,9 @@ func (a *Agent) combo(action int) rlcore.Combo {
 	return 1 << (action - 1)
 }
 
-// look draws the window and finds which actions may be taken: those among combos
+// draw draws the window and finds which actions may be taken: those among combos
 // that keep to the images' amounts. It reports whether any may.
-func (a *Agent) look(w *rlcore.Window, combos []rlcore.Combo) bool {
+func (a *Agent) draw(w *rlcore.Window, combos []rlcore.Combo) bool {
 	v := *w
 	v.Jobs = v.Jobs[:min(len(v.Jobs), a.enc.M)]
 	a.enc.Encode(&v)
@@ -121,7 +121,7 @@ func (a *Agent) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	for i := range dst {
 		dst[i] = math.Inf(-1)
 	}
-	if !a.look(w, combos) {
+	if !a.draw(w, combos) {
 		return
 	}
 	p := a.distribution(a.enc.Pixels, a.allowed)

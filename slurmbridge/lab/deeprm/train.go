@@ -333,7 +333,7 @@ func (a *Agent) play(cfg sim.Config, g *rlcore.Guard, choose chooser) ([]visit, 
 			usable = usable[1:]
 		}
 		dec := rlcore.Decision{Window: w, Combos: combos}
-		if a.look(&w, usable) {
+		if a.draw(&w, usable) {
 			v := visit{atS: s.NowS()}
 			choices := 0
 			for _, ok := range a.allowed {
