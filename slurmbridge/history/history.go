@@ -313,8 +313,8 @@ func (h *History) coRunners(ctx context.Context, rec *Record, known func(user, a
 	return all, nil
 }
 
-// Keep writes an outcome down. Where it is Learned, the run becomes part of its application's profile.
-func (h *History) Keep(ctx context.Context, o *Outcome) error {
+// Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile.
+func (h *History) Store(ctx context.Context, o *Outcome) error {
 	if err := h.Journal.SaveOutcome(ctx, o); err != nil || !o.Learned {
 		return err
 	}

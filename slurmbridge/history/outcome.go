@@ -78,8 +78,8 @@ func (o *Outcome) Shared() bool { return len(o.With) > 0 }
 type Runs interface {
 	// Unjudged returns runs without an outcome, oldest first, some at a time.
 	Unjudged(ctx context.Context) ([]Run, error)
-	// Keep writes an outcome down. Where it is Learned the run becomes part of its application's profile.
-	Keep(ctx context.Context, o *Outcome) error
+	// Store writes an outcome down. Where it is Learned the run becomes part of its application's profile.
+	Store(ctx context.Context, o *Outcome) error
 	// Outcomes returns the outcomes of runs that ended in a time, in the order in which they were
 	// stored.
 	Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error)

@@ -213,12 +213,12 @@ func older(id, other string) bool {
 	return len(id) < len(other) || len(id) == len(other) && id < other
 }
 
-// Keep makes sure that there is a gate, that it can end by itself and that its lease is
+// Tend makes sure that there is a gate, that it can end by itself and that its lease is
 // fresh: it takes over the one that a poll found (after a restart), renews it when a third
 // of the lease has passed, and creates a new one when it is lost. A gate that an operator
 // holds is released: it could not open. After an error newly submitted jobs get no gate:
 // the file isn't renewed, and is removed where there is no gate at all.
-func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
+func (g *Gate) Tend(ctx context.Context, s *job.Snapshot) error {
 	g.Progress()
 	g.asking.Lock()
 	defer g.asking.Unlock()

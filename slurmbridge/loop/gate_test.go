@@ -54,7 +54,7 @@ func keep(t *testing.T, g *loop.Gate, m *model) {
 	t.Helper()
 	s := must.Get(m.Poll(t.Context()))(t)
 	s.At = time.Now()
-	must.OK(t, g.Keep(t.Context(), s))
+	must.OK(t, g.Tend(t.Context(), s))
 }
 
 // A release whose words have changed is noticed by what it says of the gate: no job is touched,

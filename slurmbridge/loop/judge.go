@@ -144,7 +144,7 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 		if !known || how.State != "COMPLETED" && !b.runsAgain(r) || history.Failed(how.State) && !b.company(r, ended) {
 			return nil // the runs after it wait with it
 		}
-		if err := b.settle(ctx, snap, r, how); err != nil {
+		if err := b.conclude(ctx, snap, r, how); err != nil {
 			return err
 		}
 	}
@@ -217,8 +217,8 @@ func (b *Bridge) company(r *history.Run, described map[string]job.Description) b
 	return true
 }
 
-// settle judges one run and does what follows from it.
-func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run, how job.Description) error {
+// conclude judges one run and does what follows from it.
+func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Run, how job.Description) error {
 	ending := b.tracker.Endings[r.Ref]
 	before, _ := b.learned.again.Get(r.Ref)
 	j := &history.Judgement{
@@ -236,7 +236,7 @@ func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run,
 	if o.Cleared {
 		before.Forgive(b.Beliefs)
 	}
-	if err := b.Runs.Keep(ctx, &o); err != nil {
+	if err := b.Runs.Store(ctx, &o); err != nil {
 		return err
 	}
 	o.Teach(b.Beliefs)
@@ -296,7 +296,7 @@ func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outc
 		b.Log.Warn("job can't be run again", "job", o.Ref, "err", err)
 		o.Again = false
 		b.learned.again.Delete(o.Ref)
-		b.logged(b.Runs.Keep(ctx, o))
+		b.logged(b.Runs.Store(ctx, o))
 		return
 	}
 	m := *e.Member

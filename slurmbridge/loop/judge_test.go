@@ -39,7 +39,7 @@ func (l *ledger) Unjudged(context.Context) ([]history.Run, error) {
 	return out, nil
 }
 
-func (l *ledger) Keep(_ context.Context, o *history.Outcome) error {
+func (l *ledger) Store(_ context.Context, o *history.Outcome) error {
 	if i := slices.IndexFunc(l.kept, func(k history.Outcome) bool { return k.Run == o.Run }); i >= 0 {
 		l.kept[i] = *o
 		return nil

@@ -330,7 +330,7 @@ func (b *Bridge) giveWay(ctx context.Context, snap *job.Snapshot) {
 
 // keepGate keeps the gate. What is wrong with it is logged once, and stays in the status.
 func (b *Bridge) keepGate(ctx context.Context, snap *job.Snapshot) {
-	said, err := b.gateErr, b.Gate.Keep(ctx, snap)
+	said, err := b.gateErr, b.Gate.Tend(ctx, snap)
 	b.gateErr = b.Gate.Instead()
 	if err != nil {
 		b.Metrics.gateErrors.Inc()

@@ -355,7 +355,7 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 	for i := range unjudged {
 		judge := history.Judgement{Run: &unjudged[i], How: job.Description{State: "COMPLETED"}, Spec: &card}
 		o := judge.Judge(interference.New(&contention.MPS))
-		must.OK(t, h.Keep(ctx, &o))
+		must.OK(t, h.Store(ctx, &o))
 	}
 
 	in := must.Get(loadReceipt(ctx, cfg, st, log, at(0), at(120), true))(t)
