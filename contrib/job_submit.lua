@@ -41,6 +41,7 @@ local M = { conf = CONF }
 
 local WAKE_LIMIT = 1048576 -- bytes; nobody empties the file where no bridge runs
 local FILE_LIMIT = 65536 -- bytes of the gate file that are read
+local SCRIPT_LIMIT = 65536 -- bytes of a script that are read
 local LONG = 8192 -- bytes: longer fields make a job one that the bridge leaves alone
 
 -- From here on up Slurm's numbers mean "not set" (NO_VAL16, NO_VAL).
@@ -221,6 +222,98 @@ local function nodes(job)
    return nil
 end
 
+-- Options of srun's that have their value in the next word; those of one letter are A to Z but these.
+local WITH_VALUE = {}
+for word in ([[account acctg-freq bb chdir cluster-constraint comment constraint core-spec cores-per-socket cpu-bind
+   cpu-freq cpus-per-gpu cpus-per-task deadline dependency distribution epilog error exclude export extra-node-info
+   gpu-bind gpu-freq gres-flags hint input jobid job-name licenses mail-type mem mem-bind mem-per-cpu mem-per-gpu
+   mincpus mpi network nice nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node
+   ntasks-per-socket open-mode output partition power priority profile prolog qos relative reservation signal
+   slurmd-debug sockets-per-node switches task-epilog task-prolog thread-spec threads-per-core time time-min tmp
+   tres-bind wait wckey]]):gmatch("%S+") do
+   WITH_VALUE["--" .. word] = true
+end
+local FLAGS = "[EHIKOQXZbhklsuv]"
+
+-- How an option of srun's, with its value, asks for a GPU; nil = it doesn't.
+local function wants_gpu(option, value)
+   if option:match("^%-G") then
+      if option ~= "-G" then value = option:sub(3) end
+      option = "-G"
+   elseif option == "--gres" or option == "--tres-per-task" then
+      if not value:find("gpu", 1, true) then return nil end
+   elseif not (option == "--gpus" or option:match("^%-%-gpus%-per%-")) then
+      return nil
+   end
+   if value:match("^0+$") or value:match("[:=]0+$") then return nil end
+   return (option .. "=" .. value):gsub("[^%w/:=._-]", "?"):sub(1, 60)
+end
+
+local NO_STEP_GPU = " finds no GPU of its own in a job that shares one: leave that option out, and srun's tasks have "
+   .. "the job's GPU"
+
+-- What of the words after srun asks for a GPU. sure: nothing that might be the program stands before it.
+local function srun_gpu(words)
+   local sure, i = true, 1
+   while i <= #words do
+      local option, value = words[i]:match("^(%-%-[%w-]+)=(.*)$")
+      option = option or words[i]
+      if not option:match("^%-") or option == "--" then
+         return nil
+      end
+      local apart = value == nil
+      value = value or words[i + 1] or ""
+      local wants = wants_gpu(option, value)
+      if wants then return wants, sure end
+      if apart and (WITH_VALUE[option] or option:match("^%-%a$") and not option:match("^%-" .. FLAGS .. "$")) then
+         i = i + 1
+      elseif apart and option:match("^%-%-") and words[i + 1] and not words[i + 1]:match("^%-") then
+         i, sure = i + 1, false -- a flag, and then the program; or an option that isn't known here, and its value
+      end
+      i = i + 1
+   end
+   return nil
+end
+
+local OPENS = { -- words after which what follows may never run
+   ["if"] = true, ["for"] = true, ["while"] = true, ["until"] = true, case = true, select = true, exit = true,
+}
+
+-- How a script's srun asks for a GPU of its own (srun --gres=gpu:1): it finds none in a job that holds shares. nil =
+-- it doesn't. sure: that srun runs in any case, as far as its line and the words that begin other lines tell.
+local function step_gpu(script)
+   script = script:sub(1, SCRIPT_LIMIT)
+   if not script:find("srun", 1, true) then return nil end
+   local found, depth, till = nil, 0, nil
+   for line in script:gsub("\\\n", " "):gmatch("[^\n]+") do
+      line = #line > LONG and "" or line:gsub("^%s+", "")
+      local word = line:match("^%a+") or ""
+      if till then
+         if line:sub(1, #till) == till and not line:find("%S", #till + 1) then till = nil end
+      elseif line:find("^#") or word == "echo" or word == "printf" then
+         word = ""
+      elseif word == "fi" or word == "done" or word == "esac" or line:find("^}") then
+         depth = depth - 1
+      end
+      for command in (word == "" and line:find("^#") and "" or line):gmatch("[^;|&]+") do
+         local before, rest = (" " .. command):match("^(.-[^%w_.-])srun%s+(.*)$")
+         if before and not before:find("#", 1, true) and not before:find("^%s*echo") then
+            local words = {}
+            for w in rest:gmatch("%S+") do words[#words + 1] = w:gsub("[\"'`()]", "") end
+            local wants, sure = srun_gpu(words)
+            before = before:gsub("[%w_]+=[^%s$(`]*%s", ""):gsub("^%s*exec%s", ""):gsub("^%s*time%s", "")
+            local alone = not (till or depth > 0 or before:find("[^%s/]%s") or before:find("[^%s%w_./]"))
+            if wants and sure and alone and line:sub(1, #command) == command then return wants, true end
+            found = found or wants
+         end
+      end
+      local closed = line:find("[%s;]fi%s*$") or line:find("[%s;]done") or line:find("[%s;]esac%s*$")
+      if not closed and (OPENS[word] or line:find("{%s*$")) then depth = depth + 1 end
+      till = till or line:match("<<%-?%s*[\"'\\]?([%w_]+)")
+   end
+   return found, false
+end
+
 -- What Slurm counts by GPU needs a GPU of the job's own.
 local PER_GPU = {
    cpus_per_tres = "--cpus-per-gpu",
@@ -390,7 +483,7 @@ local function note_args(job)
    local words = {}
    for i = 1, (number(job.argc, NO_VAL) or 1) - 1 do words[#words + 1] = text(job.argv[i]) end
    for set in text(job.environment["SLURM_EXPORT_ENV"]):gmatch("[^,]+") do
-      if set:match("^[%a_][%w_]*=") then words[#words + 1] = set end
+      if set:match("^[%a_][%w_]*=") and not set:match("^SLURMBRIDGE_APP=") then words[#words + 1] = set end
    end
    local out, n = {}, 0
    for i, word in ipairs(words) do
@@ -403,6 +496,23 @@ local function note_args(job)
       out[#out + 1] = w
    end
    return #out > 0 and "(args " .. table.concat(out, " ") .. ")" or ""
+end
+
+-- A note of what a job's owner calls its application by SLURMBRIDGE_APP in its environment. "" = nothing.
+local function note_app(job)
+   if job.script == nil then return "" end
+   local app = text(job.environment["SLURMBRIDGE_APP"])
+   return #app <= 64 and app:match("^[%w._-]+$") and "(app " .. app .. ")" or ""
+end
+
+-- The note of a submission that its AdminComment begins with, "" = nothing is noted.
+local function note_of(job, defaults)
+   local notes = {}
+   for _, note in ipairs({ function() return defaults end, note_app, note_args }) do
+      local done, s = pcall(note, job)
+      if done and s ~= "" then notes[#notes + 1] = s end
+   end
+   return table.concat(notes, " ")
 end
 
 -- Whether a rule is about a job. A rule's words are "never", "pernode" and name:value,value.
@@ -466,14 +576,20 @@ local function one_gpu(list)
    return gpu, table.concat(rest, ",")
 end
 
--- Whether a script has a deadline, or gives its steps GPUs of their own (srun --gres=gpu:1): they would
--- find none in a job that holds shares.
+-- What a job of a whole GPU has in its environment and an adopted one may not: what srun would ask for again is unset,
+-- and gres/mps sets some for no job (seen on 24.11.5 and 26.05.5).
+local LOST = { "SLURM_GPU", "SLURM_TRES_", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK" }
+
+-- Whether an unchanged job can't hold shares for what its script says: it has a deadline, gives its steps GPUs of their
+-- own, reads what an adopted job hasn't, or is longer than is read here.
 local function asks_more(script)
-   if script:find("\n#SBATCH[^\n]*%-%-deadline") then return true end
-   if not script:find("srun", 1, true) then return false end
+   if #script > SCRIPT_LIMIT or script:find("\n#SBATCH[^\n]*%-%-deadline") or step_gpu(script) then return true end
    for line in script:gmatch("[^\n]+") do
-      local asks = line:find("--gres", 1, true) or line:find("--gpu", 1, true) or line:find("%s%-G")
-      if asks and not line:find("^%s*#") then return true end
+      if not line:find("^%s*#") then
+         for _, name in ipairs(LOST) do
+            if line:find(name, 1, true) then return true end
+         end
+      end
    end
    return false
 end
@@ -545,17 +661,22 @@ local function plan(job, rec, parts, uid)
       local changes = adopted(g, job, parts, uid)
       local dependency = changes and gated(job, gate)
       if not dependency then return {} end
-      local done, args = pcall(note_args, job)
-      if done and args ~= "" and text(job.admin_comment) == "" then
-         changes[#changes + 1] = { "admin_comment", "slurmbridge: " .. args }
+      local note = note_of(job, "")
+      if note ~= "" and text(job.admin_comment) == "" then
+         changes[#changes + 1] = { "admin_comment", "slurmbridge: " .. note }
       end
       changes[#changes + 1] = { "dependency", dependency }
       return changes
    end
    if apart or not asked and not node.rounded then return {} end
    local by_hand = node.part
+   local step, sure
    if asked then
       local why = refuse(job, node, whole, odd)
+      if named and new and not why then
+         step, sure = step_gpu(text(job.script))
+         if sure then why = "the script's srun " .. step .. NO_STEP_GPU end
+      end
       if why and named then return nil, why end
       -- Slurm takes parts of GPUs that can't be gpu:shared. On several nodes they become whole GPUs,
       -- others are left as they are.
@@ -576,14 +697,12 @@ local function plan(job, rec, parts, uid)
    end
    if new and asked then
       one_node(set, g, job, rec, parts)
-      local note = by_hand and "" or set_defaults(set, g, job, rec, parts)
-      local done, args = pcall(note_args, job)
-      note = note .. (done and note ~= "" and args ~= "" and " " or "") .. (done and args or "")
+      local note = note_of(job, by_hand and "" or set_defaults(set, g, job, rec, parts))
       if note ~= "" and text(job.admin_comment) == "" then set("admin_comment", "slurmbridge: " .. note) end
    end
    local dependency = new and asked and gated(job, gate)
    if dependency then set("dependency", dependency) end
-   local said = nil
+   local said = step and "where the script comes to srun " .. step .. ", that" .. NO_STEP_GPU or nil
    if by_hand then
       local instead = node.rounded and "whole GPUs: " .. node.list or "--gres=gpu:shared"
       said = by_hand .. " asks for a part of a GPU. Which jobs share one is decided by what they use: this is now "

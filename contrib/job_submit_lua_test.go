@@ -3,6 +3,7 @@ package contrib
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	slurmjob "github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -378,6 +380,98 @@ func TestPartsByHand(t *testing.T) {
 			said := strings.Join(s.said, "; ")
 			if err != nil || set["tres_per_node"] != k.gets || set["dependency"] != want || (rc == success) == (k.gets == "" && k.says != "") || !strings.Contains(said, k.says) || k.says == "" && said != "" {
 				t.Errorf("%s, %s: %v %v, set %q, said %q", k.name, function, rc, err, set, said)
+			}
+		}
+	}
+}
+
+// A job that shares a GPU is refused where its script's srun asks for one of its own: that would fail at once. Where it
+// may never come to that srun, its owner is told.
+func TestStepsWithGPUsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := load(t, filepath.Join(dir, "gate"), filepath.Join(dir, "wake"))
+	defer s.Close()
+	submit := func(gres, text string) (lua.LValue, string) {
+		t.Helper()
+		rc, _, err := s.call("slurm_job_submit", map[string]lua.LValue{
+			"tres_per_node": lua.LString(gres), "script": lua.LString("#!/bin/bash\n#SBATCH --gres=gpu:shared\n" + text),
+			"argc": lua.LNumber(1), "argv": s.NewTable(), "environment": s.NewTable(),
+		}, "")
+		said := strings.Join(s.said, " ")
+		if s.said = nil; err != nil || len(s.logged) > 0 {
+			t.Fatal(err, s.logged)
+		}
+		return rc, said
+	}
+	for _, c := range []struct {
+		script string
+		says   string // "" = nothing
+		rc     lua.LValue
+	}{
+		{"srun --gres=gpu:1 hostname", "the script's srun --gres=gpu:1 finds no GPU", refused},
+		{"cd x\n  srun -n 1 --mpi=pmix -c4 --gpus 1 ./md", "srun --gpus=1 finds", refused},
+		{"srun \\\n  --ntasks=1 \\\n  --gpus-per-task=1 ./md", "srun --gpus-per-task=1 finds", refused},
+		{"OMP_NUM_THREADS=4 time srun -G1 ./md | tee log", "srun -G=1 finds", refused},
+		{"exec /usr/bin/srun --exclusive --gres gpu:titanxp:1 ./md", "srun --gres=gpu:titanxp:1 finds", refused},
+		{"cat <<EOF\nx\nEOF\nsrun --tres-per-task=gres/gpu:1 ./md", "--tres-per-task=gres/gpu:1", refused},
+		{"if a; then b; fi\nfor x in 1; do\n y\ndone\nsrun -G 1 ./md", "srun -G=1", refused},
+		{"srun --exclusive ./md --gpus 1", "where the script comes to srun --gpus=1", success},
+		{"if [ $x ]; then\n  srun --gres=gpu:1 ./md\nfi", "where the script comes to srun --gres=gpu:1", success},
+		{"[ $x ] && srun --gres=gpu:1 ./md", "where the script comes to", success},
+		{"f() {\n srun --gpus=1 a\n}", "where the script comes to", success},
+		{"cat >x.sh <<EOF\nsrun --gpus=1 a\nEOF", "where the script comes to", success},
+		{"exit 0\nsrun --gpus=1 a", "where the script comes to", success},
+		{"x=$(srun --gpus=1 a)", "where the script comes to", success},
+		{"srun ./md", "", success},
+		{"srun -n 1 ./md --gres=gpu:1", "", success},
+		{"srun --gres=none ./md", "", success},
+		{"srun --gres=gpu:0 ./md\nsrun -G 0 x\nsrun --gpus-per-node=0 x", "", success},
+		{"srun --gres=mps:50 ./md", "", success},
+		{"# srun --gres=gpu:1 ./md\n./md # srun --gpus=1", "", success},
+		{"echo srun --gres=gpu:1 ./md", "", success},
+		{"./mysrun --gpus 1\n./srun.sh --gpus 1\npython t.py --gpus 1", "", success},
+	} {
+		if rc, said := submit("gpu:shared", c.script); rc != c.rc || c.says == "" && said != "" || !strings.Contains(said, c.says) {
+			t.Errorf("%q: %v, said %q, want %v, %q", c.script, rc, said, c.rc, c.says)
+		}
+		if rc, said := submit("gpu:1", c.script); rc != success || said != "" {
+			t.Errorf("%q of a whole GPU: %v, said %q", c.script, rc, said)
+		}
+	}
+}
+
+// Slurm takes scripts of 4 MiB: none keeps slurmctld for long, nor ends it. Lua itself runs the script here, since the
+// stand-in's patterns take no long texts.
+func TestHostileScriptsTakeNoTime(t *testing.T) {
+	t.Parallel()
+	lua, err := exec.LookPath("lua")
+	if err != nil {
+		t.Skip("there is no lua")
+	}
+	const program = `slurm = { SUCCESS = 0, ERROR = -1, log_user = function() end, log_error = function(_, s) error(s) end }
+		local m = dofile("job_submit.lua")
+		m.conf.gate, m.conf.wake = arg[1], arg[1] .. ".wake"
+		local part, line, long = arg[2], tonumber(arg[3]), 4194304
+		local text = part:rep(long / #part)
+		if line > 0 then text = (text:sub(1, line) .. "\n"):rep(long / line) end
+		m.submit({ tres_per_node = arg[4], script = text, argc = 1, argv = {}, environment = {}, user_id = 1000, partition = "gpu" }, {}, 1000)`
+	gate := filepath.Join(t.TempDir(), "gate")
+	withRules(t, gate, &adopt.Policy{Active: true, Percent: 100, Rules: []adopt.Rule{{}}}, "")
+	parts := []string{"srun", "srun ", "srun --gres ", "srun -n", " srun \\\n", "<<srun\n", "a;srun -", "A=1 srun \t", "{ srun\n", "srun  {   ", "\"srun '"}
+	for _, part := range parts {
+		for _, line := range []string{"0", "8000"} {
+			for _, gres := range []string{"gpu:shared", "gpu:1"} {
+				start := time.Now()
+				cmd := exec.CommandContext(t.Context(), lua, "-", gate, part, line, gres)
+				cmd.Stdin = strings.NewReader(program)
+				out, err := cmd.CombinedOutput()
+				// This takes up to a second; of the square of a line's length it would take minutes.
+				if took := time.Since(start); err != nil || took > 20*time.Second {
+					t.Errorf("%q in lines of %s, %s: %v, %v %s", part, line, gres, took, err, out)
+				} else {
+					t.Logf("%q in lines of %s, %s: %v", part, line, gres, took)
+				}
 			}
 		}
 	}

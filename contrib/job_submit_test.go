@@ -183,6 +183,10 @@ func TestNonsense(t *testing.T) {
 			t.Errorf("%s: %v, want a sentence with %q", args, err, says)
 		}
 	}
+	_, err := c.Submit(t.Context(), "nobody", "srun --gres=gpu:1 hostname", "--gres=gpu:shared")
+	if err == nil || !strings.Contains(err.Error(), "slurmbridge: the script's srun --gres=gpu:1 finds no GPU of its own") {
+		t.Errorf("a script whose srun asks for a GPU: %v", err)
+	}
 	if text, err := os.ReadFile(c.WakeFile); err != nil || len(text) > 0 {
 		t.Errorf("refused jobs wake the bridge: %q %v", text, err)
 	}
@@ -498,6 +502,12 @@ func TestArgumentsAreNoted(t *testing.T) {
 	}
 	if n := submit("--gres=gpu:shared --export=ALL,N=4096,MODEL=llama", ""); !strings.HasPrefix(n.Args, "N=4096 MODEL=~") {
 		t.Errorf("variables %q", n.Args)
+	}
+	if n := submit("--gres=gpu:shared --export=ALL,SLURMBRIDGE_APP=md-1.2", "64"); n.App != "md-1.2" || n.Args != "64" {
+		t.Errorf("an application by a variable: %+v", n)
+	}
+	if n := submit("--gres=gpu:shared --export=ALL,SLURMBRIDGE_APP=../md", "64"); n.App != "" || n.Args != "64" {
+		t.Errorf("a name that is none: %+v", n)
 	}
 	if n := submit("--gres=gpu:1", "llama"); n != (job.Note{}) {
 		t.Errorf("a job that doesn't share: %+v", n)
