@@ -37,7 +37,7 @@ SCRIPTS := contrib/install-deps contrib/quietly contrib/test contrib/fuzz contri
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build programs demo demo-cold play compare flow nvidia test test-long roots test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
+.PHONY: help as-root deps build programs gpucheck demo demo-cold play compare flow nvidia test test-long roots test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -56,6 +56,9 @@ build: $(if $(BUILT),,deps) ## build everything into build/
 programs: $(BUILD)/lib/libnvidia-ml.so.1
 	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./slurmbridge/cmd/slurmbridge-lab ./prolog/cmd/slurmbridge-hook ./contrib/testbed/gpusim/cmd/gpusim
 	CGO_ENABLED=1 $(GOBUILD) ./gpuprof/cmd/gpuprof
+
+gpucheck: ## build/gpucheck: one program that tries MPS, NVML and the law on a machine with a GPU (contrib/gpucheck/README.md)
+	CGO_ENABLED=1 $(GOBUILD) ./contrib/gpucheck
 
 # The simulated GPU's NVML: C, because the program that loads it is Go, and two
 # Go runtimes in one process are one too many.

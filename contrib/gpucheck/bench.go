@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,9 +10,10 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"os/exec" //nolint:depguard // the kernels' programs are run here, and nvcc and the MPS control program
+	"os/exec" //nolint:depguard // the kernels' programs are run here, and the MPS control program
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -24,13 +24,12 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
 // Kernel is an application with a known demand.
 type Kernel struct {
 	Name   string
-	Source string // kernels/SOURCE.cu
+	Source string // of its work: a load
 	// Duty is the part of an iteration, alone, in which the GPU is at work; the
 	// host sleeps for the rest.
 	Duty   float64
@@ -70,28 +69,6 @@ func catalogue(c *card, names []string) ([]*Kernel, error) {
 	return some, nil
 }
 
-//go:embed kernels
-var sources embed.FS
-
-// compile builds the kernels' programs with nvcc into a folder. nvcc's default
-// target is the oldest card that it knows; the driver compiles for newer ones when
-// a program starts.
-func compile(ctx context.Context, nvcc, folder string, kernels []*Kernel) error {
-	if err := os.CopyFS(folder, sources); err != nil {
-		return fmt.Errorf("write kernels: %w", err)
-	}
-	for _, k := range kernels {
-		program := filepath.Join(folder, k.Source)
-		if _, err := os.Stat(program); err == nil {
-			continue
-		}
-		if _, err := output(ctx, "", os.Environ(), nvcc, "-O2", "-o", program, filepath.Join(folder, "kernels", k.Source+".cu")); err != nil {
-			return fmt.Errorf("nvcc %s.cu: %w", k.Source, err)
-		}
-	}
-	return nil
-}
-
 // bench runs kernels under MPS and measures them.
 type bench struct {
 	card               *card
@@ -99,6 +76,8 @@ type bench struct {
 	program            func(*Kernel) []string // what to run for a kernel, before its arguments
 	duration, sampling time.Duration          // for which kernels iterate, and between the agent's samples
 	log                *slog.Logger
+	// proc is a /proc in which the agent finds each kernel in its job's control group.
+	proc string
 }
 
 // trial is kernels that iterated at the same time, with what each printed at its end and the agent's record of it.
@@ -111,48 +90,60 @@ type trial struct {
 // rate is the i-th kernel's iterations a second.
 func (t *trial) rate(i int) float64 { return t.ends[i].N / t.ends[i].Seconds }
 
-// measure starts what is needed, measures, and ends all of it.
-func (o *options) measure(ctx context.Context, c *card, kernels []*Kernel, errOut io.Writer) (*Report, error) {
+// leastTrial is the shortest trial that says anything: NVML's utilisation is that of up to a second before.
+const leastTrial = 3 * time.Second
+
+// overhead is what a trial takes beyond its iterations, about, before one has shown it.
+const overhead = 3 * time.Second
+
+// law starts what is needed, measures, and ends all of it. The report is written after each trial.
+func (o *options) law(ctx context.Context, c *card, kernels []*Kernel, res *results, report *Report) error {
 	folder, err := os.MkdirTemp("", "gpucheck-")
 	if err != nil {
-		return nil, fmt.Errorf("make a folder: %w", err)
+		return fmt.Errorf("make a folder: %w", err)
 	}
 	defer os.RemoveAll(folder)
-	b := &bench{
-		card: c, duration: o.duration, sampling: o.sampling, log: slog.New(slog.NewTextHandler(errOut, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		service: newService(folder, o.control, c.order, c.UUID), program: func(k *Kernel) []string { return []string{o.workload, k.Name} },
+	if o.control == "" {
+		return errors.New("without MPS nothing is to be measured of it")
 	}
-	if o.workload == "" {
-		if err := compile(ctx, o.nvcc, folder, kernels); err != nil {
-			return nil, err
-		}
-		b.program = func(k *Kernel) []string { return []string{filepath.Join(folder, k.Source)} }
+	b := &bench{
+		card: c, sampling: o.sampling, log: slog.New(slog.NewTextHandler(res.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		service: newService(folder, o.control, c), program: func(k *Kernel) []string { return append(o.program(), "kernel", k.Name) },
+		proc: filepath.Join(folder, "proc"),
 	}
 	defer func() {
-		if err := b.service.release(); err != nil { // it costs no figures
-			fmt.Fprintln(errOut, "gpucheck: end MPS:", err)
+		err := b.service.release()
+		for _, name := range []string{"control.log", "server.log"} {
+			res.keep("mps-"+name, "the law", filepath.Join(folder, "mps", fmt.Sprintf("gpu%d", c.order), "log", name), 0)
+		}
+		if err != nil { // it costs no figures
+			fmt.Fprintln(res.log, "gpucheck: end MPS:", err)
 		}
 	}()
 	if err := b.service.ensure(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	return b.measure(ctx, kernels, errOut)
+	return b.measure(ctx, o, kernels, res, report)
 }
 
-// measure tries each kernel alone, which finds its work, and then all pairs, with a line for each trial. One that fails
-// is noted and doesn't stop the rest.
-func (b *bench) measure(ctx context.Context, kernels []*Kernel, errOut io.Writer) (*Report, error) {
-	var trials [][]*Kernel
+// trials are each kernel alone, which finds its work, and then all pairs.
+func trials(kernels []*Kernel) (out [][]*Kernel) {
 	for _, k := range kernels {
-		trials = append(trials, []*Kernel{k})
+		out = append(out, []*Kernel{k})
 	}
 	for i, k := range kernels {
 		for _, other := range kernels[i:] {
-			trials = append(trials, []*Kernel{k, other})
+			out = append(out, []*Kernel{k, other})
 		}
 	}
-	r := newReport(b.card)
-	for n, of := range trials {
+	return out
+}
+
+// measure plays the trials, each for an equal part of the time that is left, and writes each down as it ends. One that fails
+// doesn't stop the rest.
+func (b *bench) measure(ctx context.Context, o *options, kernels []*Kernel, res *results, report *Report) error {
+	all, end, beyond := trials(kernels), time.Now().Add(o.lawFor), overhead
+	for n, of := range all {
 		name := of[0].Name
 		if len(of) > 1 {
 			if of[0].alone == nil || of[1].alone == nil {
@@ -160,23 +151,46 @@ func (b *bench) measure(ctx context.Context, kernels []*Kernel, errOut io.Writer
 			}
 			name += " + " + of[1].Name
 		}
-		fmt.Fprintf(errOut, "gpucheck: %d/%d %s\n", n+1, len(trials), name)
+		begin := time.Now()
+		b.duration = min(o.duration, time.Until(end)/time.Duration(len(all)-n)-beyond)
+		if b.duration < min(o.duration, leastTrial) {
+			res.add(name, begin, nil, errors.New("no time was left for it"))
+			continue
+		}
 		t, err := b.try(ctx, of)
-		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case err == nil:
-			r.add(t)
-		default:
-			r.Failures = append(r.Failures, name+": "+err.Error())
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		beyond = max(0, time.Since(begin)-b.duration)
+		facts := map[string]any{}
+		if err == nil {
+			report.add(t)
+			facts["ends"], facts["records"] = t.ends, summaries(t.records)
+		} else {
+			report.Failures = append(report.Failures, name+": "+err.Error())
+		}
+		res.add(name, begin, facts, err)
+		if err := report.save(res.folder); err != nil {
+			return err
+		}
+		if err != nil {
 			// A daemon that a client has failed on may fail the next ones.
 			if err := errors.Join(b.service.release(), b.service.ensure(ctx)); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	r.Law = interference.Score(r.law, r.spec, r.known, r.measured)
-	return r, nil
+	return nil
+}
+
+// summaries are records without their series.
+func summaries(records []*gpuprof.Record) (out []gpuprof.Record) {
+	for _, r := range records {
+		short := *r
+		short.DropSeries()
+		out = append(out, short)
+	}
+	return out
 }
 
 // try has kernels iterate at the same time, and the agent record them.
@@ -189,7 +203,7 @@ func (b *bench) try(ctx context.Context, kernels []*Kernel) (t *trial, err error
 	all, running := errgroup.WithContext(ctx)
 	for i, k := range kernels {
 		all.Go(func() (err error) {
-			t.ends[i], err = b.play(running, k, ready, begin)
+			t.ends[i], err = b.play(running, k, int64(i)+1, ready, begin)
 			return err
 		})
 	}
@@ -206,7 +220,7 @@ func (b *bench) try(ctx context.Context, kernels []*Kernel) (t *trial, err error
 	if err := await(); err != nil {
 		return nil, err
 	}
-	if clients, err := b.service.clients(ctx); err != nil || clients < n {
+	if clients, err := b.clients(ctx); err != nil || clients < n {
 		cancel()
 		return nil, errors.Join(err, fmt.Errorf("the MPS daemon has %d clients, not %d: these would take turns", clients, n), all.Wait())
 	}
@@ -217,7 +231,7 @@ func (b *bench) try(ctx context.Context, kernels []*Kernel) (t *trial, err error
 	return t, errors.Join(err, all.Wait())
 }
 
-// line is what a kernel's program prints when it is ready and at its end; kernels/harness.cuh says more.
+// line is what a kernel's program prints when it is ready and at its end: newKernel says more.
 type line struct {
 	Work float64 `json:"work"` // units of work in an iteration
 	// At the end:
@@ -232,7 +246,7 @@ type line struct {
 // program is ready and when it has iterated. Closing its input ends the program; one that goes on for another 5 s is killed,
 // which under MPS may end other clients. It has a process group of its own, so that an interrupt from the terminal doesn't
 // reach it.
-func (b *bench) play(ctx context.Context, k *Kernel, ready chan<- struct{}, begin <-chan struct{}) (end line, err error) {
+func (b *bench) play(ctx context.Context, k *Kernel, job int64, ready chan<- struct{}, begin <-chan struct{}) (end line, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	args := fmt.Sprintf("--duty %g --period-ms %g --sms %g --mem-mib %g --work %.0f --seconds %g",
@@ -246,6 +260,7 @@ func (b *bench) play(ctx context.Context, k *Kernel, ready chan<- struct{}, begi
 	if err := errors.Join(err, oerr, p.Start()); err != nil {
 		return end, fmt.Errorf("start %s: %w", k.Name, err)
 	}
+	owned := b.own(p.Process.Pid, "cgroup", fmt.Sprintf("0::/system.slice/slurmstepd.scope/job_%d/step_0/user/task_0\n", job))
 	lines := json.NewDecoder(stdout)
 	if err = lines.Decode(&end); err == nil && end.Work < 1 {
 		err = errors.New("it isn't ready")
@@ -271,10 +286,33 @@ func (b *bench) play(ctx context.Context, k *Kernel, ready chan<- struct{}, begi
 	}
 	stop()
 	_, _ = io.Copy(io.Discard, stdout)
-	if err = errors.Join(err, p.Wait()); err != nil {
+	if err = errors.Join(err, owned, p.Wait()); err != nil {
 		err = fmt.Errorf("%s: %w: %.2000s", k.Name, err, bytes.TrimSpace(errs.Bytes()))
 	}
 	return end, err
+}
+
+// own puts a process into the /proc that the agent reads: there is no Slurm here that would put it into a job's group.
+func (b *bench) own(pid int, file, text string) error {
+	if b.proc == "" {
+		return nil
+	}
+	dir := filepath.Join(b.proc, strconv.Itoa(pid))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600)
+}
+
+// clients counts the processes that the GPU's MPS servers serve, which it makes known to the agent.
+func (b *bench) clients(ctx context.Context) (n int, err error) {
+	servers, err := b.service.query(ctx, "get_server_list")
+	for _, pid := range servers {
+		clients, cerr := b.service.query(ctx, "get_client_list "+pid)
+		number, aerr := strconv.Atoi(pid)
+		n, err = n+len(clients), errors.Join(err, cerr, aerr, b.own(number, "comm", "nvidia-cuda-mps\n"))
+	}
+	return n, err
 }
 
 // output runs a program to its end and returns what it printed.
@@ -293,7 +331,7 @@ func (b *bench) record(ctx context.Context, n int, do func() error) (out []*gpup
 	ctx, end := context.WithCancel(ctx)
 	records := make(chan *gpuprof.Record, n)
 	a := &agent.Agent{
-		Dir: b.service.Dir, Devices: b.card.lib.Devices(), Node: "gpucheck", Period: b.sampling, Now: time.Now, Log: b.log,
+		Dir: b.service.Dir, Devices: b.card.lib.Devices(), Node: "gpucheck", Period: b.sampling, Now: time.Now, Log: b.log, Proc: b.proc,
 		Keep: func(r *gpuprof.Record) error { records <- r; return nil },
 	}
 	if err := a.Start(); err != nil {

@@ -34,7 +34,11 @@ func TestMain(m *testing.M) {
 	case "gpucheck":
 		os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 	case "kernel":
-		if err := simKernel(os.Args[1:], os.Stdin, os.Stdout); err != nil {
+		play := func() error { return simKernel(os.Args[2:], os.Stdin, os.Stdout) }
+		if os.Args[1] == "client" {
+			play = func() error { return serveClient(new(simClient), os.Stdin, os.Stdout) }
+		}
+		if err := play(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -49,12 +53,23 @@ func tests(m *testing.M) int {
 		panic(err)
 	}
 	defer os.RemoveAll(bin)
+	if err := os.Chmod(bin, 0o755); err != nil { // clients of another user are started from there
+		panic(err)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
-	for _, name := range []string{"gpucheck", "kernel", "nvidia-cuda-mps-control"} {
-		if err := os.Symlink(self, filepath.Join(bin, name)); err != nil {
+	body, err := os.ReadFile(self)
+	if err != nil {
+		panic(err)
+	}
+	program := filepath.Join(bin, "gpucheck")
+	if err := os.WriteFile(program, body, 0o755); err != nil {
+		panic(err)
+	}
+	for _, name := range []string{"kernel", "nvidia-cuda-mps-control"} {
+		if err := os.Symlink(program, filepath.Join(bin, name)); err != nil {
 			panic(err)
 		}
 	}
@@ -78,6 +93,7 @@ func newRig(t *testing.T, cfg gpusim.Config) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	must.OK(t, os.Chmod(dir, 0o755))
 	r := &rig{t: t, dir: dir}
 	path := filepath.Join(dir, "state")
 	must.OK(t, gpusim.Create(path, cfg))
@@ -169,7 +185,7 @@ func TestWhole(t *testing.T) {
 	daemons(t)
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "v100"})
-	out, errs, status := r.run("--kernels", "compute,pcie,hungry", "--duration", "300ms")
+	out, errs, status := r.run("--protocol", "0", "--kernels", "compute,pcie,hungry", "--duration", "300ms")
 	if status != 0 {
 		t.Fatalf("status %d: %s\n%s", status, out, errs)
 	}
@@ -230,7 +246,7 @@ func TestOneFails(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "v100"})
 	r.env = append(r.env, misbehave+"=pcie=crash,narrow=alone")
-	_, errs, status := r.run("--kernels", "narrow,pcie,hungry", "--duration", "200ms")
+	_, errs, status := r.run("--protocol", "0", "--kernels", "narrow,pcie,hungry", "--duration", "200ms")
 	if status != 1 || !strings.Contains(errs, "2 parts failed") {
 		t.Errorf("status %d: %s", status, errs)
 	}
@@ -249,7 +265,7 @@ func TestKilled(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, gpusim.Config{Model: "v100"})
-			c := r.command("--kernels", "compute", "--duration", "1m")
+			c := r.command("--protocol", "0", "--kernels", "compute", "--duration", "1m")
 			var errs bytes.Buffer
 			c.Stderr = &errs
 			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -284,7 +300,6 @@ func TestRefused(t *testing.T) {
 	}{
 		{name: "no such GPU", says: `no GPU "3"`, args: []string{"--gpu", "3"}},
 		{name: "no NVML", says: "no NVIDIA driver", args: []string{"--nvml-library", "/nonexistent/libnvidia-ml.so.1"}},
-		{name: "no nvcc", says: "no nvcc", args: []string{"--workload", ""}},
 		{name: "MIG", says: "MIG", cfg: gpusim.Config{Model: "a100", MIG: true}},
 		{name: "MPS runs", says: "process 4711", before: func(r *rig) {
 			dir := filepath.Join(r.dir, "proc", "4711")
@@ -329,7 +344,7 @@ func TestWrongCall(t *testing.T) {
 		}
 	}
 	out, _, status := r.run("--dry-run")
-	if status != 0 || strings.Contains(out, "refuse") || !strings.Contains(out, "6 kernels alone and in 21 pairs") || !strings.Contains(out, "TITAN Xp") {
+	if status != 0 || strings.Contains(out, "refuse") || !strings.Contains(out, "13 situations for 2m0s, then 6 kernels alone and in 21 pairs for 5m30s") || !strings.Contains(out, "TITAN Xp") {
 		t.Errorf("dry run: %d: %s", status, out)
 	}
 }

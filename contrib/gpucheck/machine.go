@@ -7,12 +7,14 @@ import (
 	"os"
 	"os/exec" //nolint:depguard // programs are looked for
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/prometheus/procfs"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
@@ -20,12 +22,11 @@ import (
 // look finds the GPU, nil = there is none, and the programs that no flag names, and lists why this machine isn't fit.
 func (o *options) look() (c *card, why []string) {
 	var err error
-	if o.control, err = exec.LookPath(o.control); err != nil {
-		why = append(why, fmt.Sprintf("there is no MPS control program, which comes with the driver: %v", err))
+	for _, folder := range []string{"/usr/local/nvidia/bin", "/usr/local/cuda/bin"} { // of borrowed machines and containers
+		_ = os.Setenv("PATH", os.Getenv("PATH")+":"+folder)
 	}
-	if _, err := exec.LookPath(o.nvcc); err != nil && o.workload == "" {
-		why = append(why, fmt.Sprintf("there is no nvcc, which comes with CUDA (--nvcc names it): %v", err))
-	}
+	// Without it there is still something to be seen.
+	o.control, _ = exec.LookPath(o.control)
 	if pid := mpsRunning(o.proc); pid != 0 {
 		why = append(why, fmt.Sprintf("an MPS program runs here already (process %d): end it first, or use another machine", pid))
 	}
@@ -51,14 +52,18 @@ func mpsRunning(proc string) int {
 // card is the GPU to be checked.
 type card struct {
 	nvml.Device
-	lib   *nvml.Library
-	order int // among the device files, as gres.conf and the agent count
-	idle  nvml.Sample
+	lib     *nvml.Library
+	visible string // CUDA_VISIBLE_DEVICES of its clients
+	order   int    // among the device files, as gres.conf and the agent count
+	idle    nvml.Sample
 }
 
 // pick finds a GPU by NVML's index or UUID.
 func pick(library, which string) (*card, error) {
 	lib, err := nvml.Open(library)
+	if err != nil && library == "" {
+		lib, err = nvml.Open(inFolders("libnvidia-ml.so.1"))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("there is no NVIDIA driver, or no GPU: %w", err)
 	}
@@ -67,7 +72,7 @@ func pick(library, which string) (*card, error) {
 		if which != d.UUID && which != strconv.Itoa(d.Index) {
 			continue
 		}
-		c := &card{Device: d, lib: lib}
+		c := &card{Device: d, lib: lib, visible: d.UUID}
 		for _, o := range devices {
 			if o.Minor < d.Minor {
 				c.order++
@@ -107,17 +112,17 @@ func (c *card) unfit() (why []string) {
 // service is the GPU's MPS, as the hooks handle it, in a folder of its own.
 type service struct {
 	*prolog.MPS
-	gpu int
+	card *card
 }
 
-func newService(folder, control string, gpu int, uuid string) *service {
-	s := &service{gpu: gpu, MPS: &prolog.MPS{
-		Dir: prolog.Dir(folder), Control: control, Cards: []prolog.Card{{Index: gpu, UUID: uuid}}, Quit: 2 * time.Second,
-		Answer: time.Minute, // no job waits for it
+func newService(folder, control string, c *card) *service {
+	s := &service{card: c, MPS: &prolog.MPS{
+		Dir: prolog.Dir(folder), Control: control, Cards: []prolog.Card{{Index: c.order, UUID: c.UUID}}, Quit: 2 * time.Second,
+		Answer: 10 * time.Second, // no job waits for it
 	}}
-	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_STATE"} { // the MPS programs need them, too
-		if v := os.Getenv(name); v != "" {
-			s.Env = append(s.Env, name+"="+v)
+	for _, kv := range environ() { // the MPS programs need them, too
+		if name, _, _ := strings.Cut(kv, "="); slices.Contains([]string{"LD_LIBRARY_PATH", "PATH", gpusim.StateEnv}, name) {
+			s.Env = append(s.Env, kv)
 		}
 	}
 	return s
@@ -125,31 +130,27 @@ func newService(folder, control string, gpu int, uuid string) *service {
 
 // ensure has a daemon that answers, and a server for this user.
 func (s *service) ensure(ctx context.Context) error {
-	return s.Ensure(ctx, s.gpu, uint32(os.Getuid()), false, true) //nolint:gosec // a uid
+	return s.Ensure(ctx, s.card.order, uint32(os.Getuid()), false, true) //nolint:gosec // a uid
 }
 
 // release ends daemon and server, and kills what doesn't end by itself.
 func (s *service) release() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	return s.Release(ctx, s.gpu)
+	return s.Release(ctx, s.card.order)
 }
 
-// clients counts the processes that the GPU's MPS servers serve.
-func (s *service) clients(ctx context.Context) (n int, err error) {
-	query := func(what string) ([]string, error) {
-		list, err := output(ctx, what+"\n", append(s.environ(), s.Env...), s.Control)
-		return strings.Fields(list), err
-	}
-	servers, err := query("get_server_list")
-	for _, pid := range servers {
-		clients, cerr := query("get_client_list " + pid)
-		n, err = n+len(clients), errors.Join(err, cerr)
-	}
-	return n, err
+// query gives the daemon a command and returns the words of its answer.
+func (s *service) query(ctx context.Context, what string) ([]string, error) {
+	list, err := output(ctx, what+"\n", append(s.environ(), s.Env...), s.Control)
+	return strings.Fields(list), err
 }
 
 // environ is the environment of the service's clients: the daemon knows one GPU only.
 func (s *service) environ() []string {
-	return append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.Pipe(s.gpu), "CUDA_VISIBLE_DEVICES=0")
+	env := append(environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.Pipe(s.card.order))
+	if s.card.visible != "none" {
+		env = append(env, "CUDA_VISIBLE_DEVICES="+s.card.visible)
+	}
+	return env
 }

@@ -1,5 +1,5 @@
 // Command gpucheck tries slurmbridge's node side on a machine with an NVIDIA GPU
-// and no Slurm: README.md says what for. contrib/gpucheck/run builds and starts it.
+// and no Slurm: README.md says what for.
 package main
 
 import (
@@ -43,44 +43,60 @@ func command(args []string, out, errOut io.Writer) int {
 
 // options are the command's flags.
 type options struct {
-	gpu, out, nvcc, control, library string
-	duration                         time.Duration // of each trial
-	sampling                         time.Duration // between the agent's samples
-	kernels                          []string      // of the catalogue; none = all
-	dryRun                           bool
-	workload                         string // instead of the CUDA kernels
-	proc                             string
+	gpu, out, control, library string
+	protocolFor, lawFor        time.Duration
+	duration                   time.Duration // of a trial, at most
+	sampling                   time.Duration // between the agent's samples
+	kernels                    []string      // of the catalogue; none = all
+	dryRun                     bool
+	workload                   string // instead of this program
+	self                       string // where every user can run it
+	proc                       string
+	pace                       float64
+}
+
+// program is what runs as kernels and clients.
+func (o *options) program() []string {
+	if o.workload != "" {
+		return []string{o.workload}
+	}
+	return []string{o.self}
 }
 
 func newRoot(out, errOut io.Writer) *cobra.Command {
 	o := &options{}
 	c := &cobra.Command{
 		Use:   "gpucheck",
-		Short: "Check slurmbridge's profiling, MPS handling and slowdown law on a real GPU",
-		Long: `gpucheck runs small CUDA kernels with known demand under MPS, alone and in all pairs, and
-records them as the node agent does. It prints, and writes into report.json, what each asked
-of the GPU and what NVML reported, and how much each slows another, against the simulator's law.
+		Short: "Check what slurmbridge takes for true of MPS, NVML and slowdowns on a real GPU",
+		Long: `gpucheck plays what happens to jobs that share a GPU (servers that come and go, clients that fault, are killed,
+run out of memory), and writes down what the MPS daemon, CUDA and NVML say. Then it runs small kernels with known demand,
+alone and in all pairs, records them as the node agent does, and compares what each asked of the GPU, what NVML reported,
+and how much each slows another with the simulator's law. Each result is written into the folder of --out as it comes.
 
-Exit status: 0 done, 1 something failed (what was measured is written), 3 refused: this
-machine isn't fit for it now, and nothing was touched.`,
+Exit status: 0 done, 1 something failed (the rest is written), 3 refused: this machine isn't fit for it now, and nothing
+was touched.`,
 		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return run(c.Context(), o, out, errOut) },
 	}
 	c.SetOut(out)
 	c.SetErr(errOut)
+	c.CompletionOptions.DisableDefaultCmd = true
+	c.AddCommand(newKernel(os.Stdin, out), newClient(os.Stdin, out))
 	f := c.Flags()
 	f.StringVar(&o.gpu, "gpu", "0", "the GPU, by nvidia-smi's index or by UUID")
-	f.DurationVar(&o.duration, "duration", 20*time.Second, "how long kernels run in each trial")
+	f.DurationVar(&o.protocolFor, "protocol", 2*time.Minute, "time for the situations (0 = none)")
+	f.DurationVar(&o.lawFor, "law", 5*time.Minute+30*time.Second, "time for the kernels (0 = none)")
+	f.DurationVar(&o.duration, "duration", 20*time.Second, "how long kernels run in a trial, at most")
 	f.DurationVar(&o.sampling, "sampling", time.Second, "time between the agent's samples")
 	f.StringSliceVar(&o.kernels, "kernels", nil, "which kernels, e.g. compute,memory (default all)")
-	f.StringVar(&o.out, "out", "gpucheck-"+time.Now().Format("20060102-150405"), "folder of the report")
+	f.StringVar(&o.out, "out", "gpucheck-"+time.Now().Format("20060102-150405"), "folder of the results")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what the check would do, and do nothing")
-	f.StringVar(&o.nvcc, "nvcc", "nvcc", "CUDA's compiler")
 	f.StringVar(&o.control, "mps-control", "nvidia-cuda-mps-control", "the MPS control program")
 	f.StringVar(&o.library, "nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
-	f.StringVar(&o.workload, "workload", "", "a program to run instead of the CUDA kernels, with a kernel's name and its arguments")
+	f.StringVar(&o.workload, "workload", "", "a program to run instead of this one, as kernels (kernel NAME …) and clients (client)")
 	f.StringVar(&o.proc, "proc", "/proc", "where processes are looked for")
-	_ = f.MarkHidden("proc")
+	f.Float64Var(&o.pace, "pace", 1, "by which the situations' waiting is shortened")
+	_, _ = f.MarkHidden("proc"), f.MarkHidden("pace")
 	return c
 }
 
@@ -97,13 +113,14 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 		return err
 	}
 	if o.dryRun {
-		n := len(kernels)
-		pairs := n * (n + 1) / 2
 		if c != nil {
-			fmt.Fprintf(out, "GPU %d, %s, %.0f MiB: an MPS daemon of its own, no device setting changed.\n", c.Index, c.Model, c.MemMiB)
+			fmt.Fprintf(out, "GPU %d, %s, %.0f MiB: MPS daemons of its own, no device setting changed.\n", c.Index, c.Model, c.MemMiB)
 		}
-		fmt.Fprintf(out, "%d kernels alone and in %d pairs, about %.0f minutes. Report: %s\n", n, pairs,
-			max(1, float64(n+pairs)*(o.duration.Minutes()+.1)), o.out)
+		if o.control == "" {
+			fmt.Fprintln(out, "There is no MPS control program.")
+		}
+		fmt.Fprintf(out, "%d situations for %v, then %d kernels alone and in %d pairs for %v. Results: %s\n", len(situations), o.protocolFor,
+			len(kernels), len(trials(kernels))-len(kernels), o.lawFor, o.out)
 		for _, w := range why {
 			fmt.Fprintln(out, "It would refuse:", w)
 		}
@@ -112,17 +129,64 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 	if len(why) > 0 {
 		return fmt.Errorf("%w: %s", errRefused, strings.Join(why, "; "))
 	}
-	r, err := o.measure(ctx, c, kernels, errOut)
+	remove, err := o.copySelf()
 	if err != nil {
-		if ctx.Err() != nil {
-			return errors.New("interrupted; everything it started has ended")
-		}
 		return err
 	}
-	r.Date, r.DurationS, r.PeriodS = time.Now().UTC().Format(time.RFC3339), o.duration.Seconds(), o.sampling.Seconds()
-	r.Simulated, r.Workload = os.Getenv(gpusim.StateEnv) != "", "cuda"
-	if o.workload != "" {
-		r.Workload = filepath.Base(o.workload)
+	defer remove()
+	res, err := newResults(o.out, errOut)
+	if err != nil {
+		return err
 	}
-	return r.write(o.out, out)
+	defer res.file.Close()
+	if o.protocolFor > 0 {
+		o.protocol(ctx, c, res)
+	}
+	if o.lawFor > 0 && ctx.Err() == nil {
+		r := newReport(c)
+		r.Date, r.PeriodS, r.Simulated, r.Workload = time.Now().UTC().Format(time.RFC3339), o.sampling.Seconds(), simulated(), "ptx"
+		if o.workload != "" {
+			r.Workload = filepath.Base(o.workload)
+		}
+		begin := time.Now()
+		err := o.law(ctx, c, kernels, res, r)
+		if err != nil && ctx.Err() == nil {
+			res.add("the law", begin, nil, err)
+		}
+		if err := r.save(o.out); err != nil {
+			return err
+		}
+		r.show(o.out, out)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted; everything it started has ended")
+	case len(res.failed) > 0:
+		return fmt.Errorf("%d parts failed: %s", len(res.failed), strings.Join(res.failed, "; "))
+	}
+	return nil
+}
+
+// simulated reports whether there is no GPU behind NVML.
+func simulated() bool { return os.Getenv(gpusim.StateEnv) != "" }
+
+// copySelf puts this program where every user can run it, for the clients of another user.
+func (o *options) copySelf() (remove func(), err error) {
+	remove = func() {}
+	if o.workload != "" {
+		return remove, nil
+	}
+	o.self, err = os.Executable()
+	if err != nil || os.Getuid() != 0 {
+		return remove, err
+	}
+	folder, err := os.MkdirTemp("", "gpucheck-program-")
+	if err != nil {
+		return remove, err
+	}
+	remove = func() { _ = os.RemoveAll(folder) }
+	body, err := os.ReadFile(o.self)
+	o.self = filepath.Join(folder, "gpucheck")
+	//nolint:gosec // every user runs it
+	return remove, errors.Join(err, os.Chmod(folder, 0o755), os.WriteFile(o.self, body, 0o755))
 }

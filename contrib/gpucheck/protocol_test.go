@@ -1,44 +1,162 @@
 package main
 
 import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/nvidia"
 )
 
-func TestSteadyLeavesTheEndsOut(t *testing.T) {
-	rec := &gpuprof.Record{PeriodS: 0.5}
-	for i := range 8 {
-		u := rlcore.Use{GPU: 0.5, Core: 0.25, MemMiB: 100, PCIeMBps: 10}
-		if i < 2 || i == 7 {
-			u = rlcore.Use{GPU: 1, MemMiB: 900}
+// results reads what a run has written down so far.
+func (r *rig) results() (out []Result) {
+	r.t.Helper()
+	f := must.Get(os.Open(filepath.Join(r.dir, "out", "results.jsonl")))(r.t)
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 4<<20)
+	for lines.Scan() {
+		var res Result
+		must.OK(r.t, json.Unmarshal(lines.Bytes(), &res))
+		out = append(out, res)
+	}
+	must.OK(r.t, lines.Err())
+	return out
+}
+
+// names are the situations in their order.
+func names() (out []string) {
+	for _, s := range situations {
+		out = append(out, s.name)
+	}
+	return out
+}
+
+// Every situation is played on the simulated card and daemon, and shows what these do.
+func TestProtocolOnTheSimulatedCard(t *testing.T) {
+	daemons(t)
+	if os.Getuid() != 0 {
+		t.Skip("needs root: two users, mounts")
+	}
+	t.Parallel()
+	r := newRig(t, gpusim.Config{Model: "h200"})
+	out, errs, status := r.run("--law", "0", "--pace", "0.1")
+	if status != 0 {
+		t.Fatalf("status %d: %s\n%s", status, out, errs)
+	}
+	facts, got := map[string]map[string]any{}, []string{}
+	for _, res := range r.results() {
+		facts[res.Name] = res.Facts
+		got = append(got, res.Name)
+		if res.Error != "" || res.Facts["events"] == nil {
+			t.Errorf("%+v", res)
 		}
-		rec.Series = append(rec.Series, u)
 	}
-	if u := steady(rec); u != (rlcore.Use{GPU: 0.5, Core: 0.25, MemMiB: 100, PCIeMBps: 10}) {
-		t.Errorf("%+v", u)
+	must.Equal(t, got, names(), "the situations")
+	for _, c := range []struct {
+		situation, fact string
+		want            any
+	}{
+		{"machine", "cuda", true},
+		{"machine", "simulated", true},
+		{"a client by UUID and by number", "visible", r.state.Device(0).UUID()},
+		{"a private /dev/shm", "it is a client of the server", true}, // the simulated daemon has nothing there
+		{"a busy client is killed", "a new client", true},
+		{"the server is killed", "a new client", true},
+		{"a client faults", "a new client while the others are there", false},
+		{"a client faults", "neighbour a", "fails: cuCtxSynchronize: 700 CUDA_ERROR_ILLEGAL_ADDRESS"},
+		{"a client faults", "a new client after all have gone", true},
+		{"two users", "while the first computes, the second does", false},
+		{"two users", "once the first has gone, the second does", true},
+		{"two users of a -multiuser-server", "while the first computes, the second does", true},
+	} {
+		if got := facts[c.situation][c.fact]; got != c.want {
+			t.Errorf("%s: %s: %v, want %v\n%v", c.situation, c.fact, got, c.want, facts[c.situation]["events"])
+		}
 	}
-	rec.Series = rec.Series[:2]
-	if u := steady(rec); u.GPU != 1 {
-		t.Errorf("too short to cut: %+v", u)
+	limited := facts["a memory limit and a thread percentage"]["memory limited to 2048 MiB by number"].(map[string]any)
+	if limited["held_mib"] != 2048. {
+		t.Errorf("limited to 2048 MiB: %v", limited)
 	}
-	if u := steady(&gpuprof.Record{}); u != (rlcore.Use{}) {
-		t.Errorf("no series: %+v", u)
+	if logs := string(must.Get(os.ReadFile(filepath.Join(r.dir, "out", "mps-control.log")))(t)); !strings.Contains(logs, "== states of a server\n") {
+		t.Errorf("the daemon's log: %.400s", logs)
 	}
 }
 
-// A program that doesn't end on request is killed, and one that fails says why.
-func TestStubbornProgram(t *testing.T) {
+// NVIDIA's own control daemons, with a program for their server that does nothing: no client computes, every situation says
+// so in its time, and nothing of it stays.
+func TestProtocolOnOwnDaemons(t *testing.T) {
+	daemons(t)
+	if os.Getuid() != 0 {
+		t.Skip("needs root: two users, mounts")
+	}
 	t.Parallel()
-	for script, says := range map[string]string{
-		`trap '' TERM; echo '{"work":0}'; while :; do sleep 0.05; done`: "isn't ready",
-		"echo nonsense; echo why >&2; exit 7":                           "exit status 7: why",
-	} {
-		b := &bench{service: newService(t.TempDir(), "", 0, ""), program: func(*Kernel) []string { return []string{"sh", "-c", script} }}
-		if _, err := b.play(t.Context(), &Kernel{Name: "a", Duty: 1}, nil, nil); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", script, err)
-		}
+	for _, d := range nvidia.Fetched(t) {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, gpusim.Config{Model: "h200"})
+			programs := filepath.Join(r.dir, "programs")
+			must.OK(t, os.Mkdir(programs, 0o755),
+				os.WriteFile(filepath.Join(programs, "nvidia-cuda-mps-server"), []byte("#!/bin/sh\nexec sleep 1000\n"), 0o755))
+			r.env = append(r.env, "PATH="+programs+":"+os.Getenv("PATH"))
+			_, errs, status := r.run("--law", "0", "--pace", "0.02", "--mps-control", d.Control())
+			failed, says := 0, ""
+			if d.Name != "555" {
+				failed, says = 1, "-multiuser-server" // the older ones don't know it
+			}
+			if status != failed {
+				t.Errorf("status %d: %s", status, errs)
+			}
+			var got []string
+			for _, res := range r.results() {
+				got = append(got, res.Name)
+				if want := res.Name == "two users of a -multiuser-server" && failed > 0; want != (res.Error != "") || !strings.Contains(res.Error, says) && want {
+					t.Errorf("%s: %s", res.Name, res.Error)
+				}
+				if res.TookS > 40 {
+					t.Errorf("%s took %v s", res.Name, res.TookS)
+				}
+			}
+			must.Equal(t, got, names(), "the situations")
+			events := r.results()[1].Facts["events"]
+			if text := must.Get(json.Marshal(events))(t); !strings.Contains(string(text), "start_server -uid 0") {
+				t.Errorf("%s", text)
+			}
+		})
+	}
+}
+
+// A run that is killed has written down what it has seen.
+func TestResultsOfAKilledRun(t *testing.T) {
+	daemons(t)
+	t.Parallel()
+	r := newRig(t, gpusim.Config{Model: "h200"})
+	c := r.command("--law", "0")
+	must.OK(t, c.Start())
+	r.until("two results", func() bool {
+		body, _ := os.ReadFile(filepath.Join(r.dir, "out", "results.jsonl"))
+		return strings.Count(string(body), "\n") >= 2
+	})
+	_ = c.Process.Signal(syscall.SIGTERM)
+	_ = c.Wait()
+	if res := r.results(); res[0].Name != "machine" || res[1].Name != "states of a server" {
+		t.Errorf("%+v", res)
+	}
+}
+
+// Without an MPS control program the rest is still seen.
+func TestWithoutMPS(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, gpusim.Config{Model: "h200"})
+	_, errs, status := r.run("--protocol", "30s", "--law", "10s", "--mps-control", "nosuch")
+	res := r.results()
+	if status != 1 || len(res) != len(situations)+1 || res[0].Error != "" || !strings.Contains(res[1].Error, "no MPS") || res[len(res)-1].Name != "the law" {
+		t.Errorf("status %d: %s\n%+v", status, errs, res)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"math"
 	"path/filepath"
-	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
@@ -23,11 +22,10 @@ type Report struct {
 	// Simulated: there was no GPU; the figures say nothing of any card.
 	Simulated bool `json:"simulated"`
 	// Workload is the source of the demand: cuda, or another program.
-	Workload  string         `json:"workload"`
-	DurationS float64        `json:"duration_s"` // of a trial, as it was asked for
-	PeriodS   float64        `json:"period_s"`   // between the agent's samples
-	Kernels   []KernelReport `json:"kernels"`
-	Pairs     []PairReport   `json:"pairs"`
+	Workload string         `json:"workload"`
+	PeriodS  float64        `json:"period_s"` // between the agent's samples
+	Kernels  []KernelReport `json:"kernels"`
+	Pairs    []PairReport   `json:"pairs"`
 	// Law is `interference score`'s figures on the pairs, of the simulator's law on this card's link.
 	Law      interference.Report `json:"law"`
 	Failures []string            `json:"failures"`
@@ -124,11 +122,14 @@ func (r *Report) add(t *trial) {
 	}
 }
 
-// write writes report.json into a folder and prints tables.
-func (r *Report) write(folder string, out io.Writer) error {
-	if err := cluster.WriteJSON(filepath.Join(folder, "report.json"), r); err != nil {
-		return err
-	}
+// save writes report.json into a folder.
+func (r *Report) save(folder string) error {
+	r.Law = interference.Score(r.law, r.spec, r.known, r.measured)
+	return cluster.WriteJSON(filepath.Join(folder, "report.json"), r)
+}
+
+// show prints tables.
+func (r *Report) show(folder string, out io.Writer) {
 	if r.Simulated {
 		fmt.Fprintln(out, "The GPU is simulated: nothing here is a measurement.")
 	}
@@ -149,9 +150,5 @@ func (r *Report) write(folder string, out io.Writer) error {
 		t.AppendRow(table.Row{p.Kernel, p.Beside, fmt.Sprintf("%.2f", p.Slowdown), fmt.Sprintf("%.2f", p.Law)})
 	}
 	t.Render()
-	fmt.Fprintf(out, "The law: mean error %.3f, rank correlation %.3f\nWritten to %s: report.json\n", r.Law.MAE, r.Law.Spearman, folder)
-	if len(r.Failures) > 0 {
-		return fmt.Errorf("%d parts failed: %s", len(r.Failures), strings.Join(r.Failures, "; "))
-	}
-	return nil
+	fmt.Fprintf(out, "The law: mean error %.3f, rank correlation %.3f\nWritten to %s: results.jsonl, report.json, MPS's logs\n", r.Law.MAE, r.Law.Spearman, folder)
 }

@@ -21,7 +21,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// ErrChanged: the GPUs or the driver aren't those that the library was opened with.
+// ErrChanged says that the GPUs or the driver aren't those that the library was opened with.
 var ErrChanged = errors.New("the GPUs or their driver have changed")
 
 // hold keeps the library in memory when NVML is shut down.

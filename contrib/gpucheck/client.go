@@ -1,0 +1,277 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// answer is what a client prints: at its start, and after each command that it reads.
+//
+//	run DUTY   compute until the next line (a stop) or a failure, for that part of the time
+//	fault      write where nothing is
+//	alloc MIB  take so much memory, 64 MiB at a time
+//	again      drop the context and make another
+type answer struct {
+	Failed *cudaError `json:"failed,omitempty"` // what went wrong, last
+	Why    string     `json:"why,omitempty"`    // the same of what isn't CUDA's
+	PID    int        `json:"pid,omitempty"`
+	// At the start, and after again.
+	UUID     string  `json:"uuid,omitempty"`
+	SMs      int     `json:"sms,omitempty"`
+	Mode     int     `json:"compute_mode,omitempty"`
+	CUDA     int     `json:"cuda,omitempty"` // 12020 = 12.2
+	FreeMiB  float64 `json:"free_mib,omitempty"`
+	TotalMiB float64 `json:"total_mib,omitempty"`
+	// After run: iterations, how many of them computed something else than they should, and for how long.
+	N     int64 `json:"n,omitempty"`
+	Wrong int64 `json:"wrong,omitempty"`
+	// Seconds are how long the command took.
+	Seconds float64 `json:"seconds"`
+	// After alloc.
+	HeldMiB float64 `json:"held_mib,omitempty"`
+}
+
+// fails puts an error into an answer.
+func (a *answer) fails(err error) {
+	if err != nil && !errors.As(err, &a.Failed) {
+		a.Why = err.Error()
+	}
+}
+
+// newClient is the command that is a client of the protocol's situations.
+func newClient(in io.Reader, out io.Writer) *cobra.Command {
+	privateShm := false
+	c := &cobra.Command{
+		Use: "client", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if privateShm {
+				return withOwnShm()
+			}
+			runtime.LockOSThread()
+			return serveClient(new(gpuClient), in, out)
+		},
+	}
+	c.Flags().BoolVar(&privateShm, "private-shm", false, "with a /dev/shm of its own; the process has a mount namespace of its own")
+	return c
+}
+
+// withOwnShm mounts a /dev/shm of its own and becomes a client.
+func withOwnShm() error {
+	self, err := os.Executable()
+	if err == nil {
+		err = errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("none", "/dev/shm", "tmpfs", 0, ""))
+	}
+	if err != nil {
+		return fmt.Errorf("mount a /dev/shm: %w", err)
+	}
+	return unix.Exec(self, []string{os.Args[0], "client"}, os.Environ())
+}
+
+// works is what a client does on the GPU: a test has another.
+type works interface {
+	Open(a *answer) error
+	// Step computes for some milliseconds and reports whether the result is right.
+	Step() (right bool, err error)
+	Fault() error
+	Alloc(mib float64) (held float64, err error)
+	Close() error
+}
+
+// serveClient does what it reads until its input ends.
+func serveClient(w works, in io.Reader, out io.Writer) error {
+	lines, say := make(chan string), json.NewEncoder(out)
+	go func() {
+		for text := bufio.NewScanner(in); text.Scan(); {
+			lines <- text.Text()
+		}
+		close(lines)
+	}()
+	open := func() error {
+		a, from := &answer{PID: os.Getpid()}, time.Now()
+		a.fails(w.Open(a))
+		a.Seconds = time.Since(from).Seconds()
+		return say.Encode(a)
+	}
+	if err := open(); err != nil {
+		return err
+	}
+	for text := range lines {
+		word, number, _ := strings.Cut(text, " ")
+		var v float64
+		_, _ = fmt.Sscan(number, &v)
+		a, from, err := &answer{}, time.Now(), error(nil)
+		switch word {
+		case "again":
+			_ = w.Close() // a broken one can't be closed
+			if err := open(); err != nil {
+				return err
+			}
+			continue
+		case "run":
+			a.N, a.Wrong, err = repeat(w, v, lines)
+		case "fault":
+			err = w.Fault()
+		case "alloc":
+			a.HeldMiB, err = w.Alloc(v)
+		case "stop":
+			continue // the run has ended by itself
+		}
+		a.fails(err)
+		a.Seconds = time.Since(from).Seconds()
+		if err := say.Encode(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeat computes for a part of the time until a line comes.
+func repeat(w works, duty float64, lines <-chan string) (n, wrong int64, err error) {
+	for {
+		from := time.Now()
+		right, err := w.Step()
+		if err != nil {
+			return n, wrong, err
+		}
+		n++
+		if !right {
+			wrong++
+		}
+		pause := time.Duration(float64(time.Since(from)) * (1/max(0.01, min(1, duty)) - 1))
+		select {
+		case <-lines:
+			return n, wrong, nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// gpuClient computes on a GPU what the host can check.
+type gpuClient struct {
+	lib    *cuda
+	d      *device
+	f      uintptr
+	out    uint64
+	rounds uint64
+	seed   uint32
+	got    []uint32
+}
+
+// stepTakes is about how long a step of a client that is alone takes.
+const stepTakes = 5 * time.Millisecond
+
+// Open implements works.
+func (g *gpuClient) Open(a *answer) (err error) {
+	if g.lib == nil {
+		if g.lib, err = openCUDA(); err != nil {
+			return err
+		}
+	}
+	var version int32
+	_ = g.lib.DriverVersion(&version)
+	a.CUDA = int(version)
+	if g.d, err = g.lib.open(); err != nil {
+		return err
+	}
+	var free, total uint64
+	if err := g.lib.check("cuMemGetInfo", g.d.MemInfo(&free, &total)); err != nil {
+		return err
+	}
+	a.UUID, a.SMs, a.Mode = g.d.uuid(), g.d.sms, g.d.attribute(computeMode)
+	a.FreeMiB, a.TotalMiB = float64(free)/(1<<20), float64(total)/(1<<20)
+	if g.f, err = g.d.function("congruential"); err != nil {
+		return err
+	}
+	g.got = make([]uint32, g.d.sms*8*checkThreads)
+	if g.out, err = g.d.alloc(uint64(4 * len(g.got))); err != nil {
+		return err
+	}
+	for g.rounds = 1 << 10; g.rounds < 1<<30; g.rounds *= 2 {
+		from := time.Now()
+		if _, err := g.Step(); err != nil {
+			return err
+		}
+		if time.Since(from) > stepTakes/2 {
+			break
+		}
+	}
+	return nil
+}
+
+// checkThreads is how many threads a block of the kernel has that the host checks.
+const checkThreads = 256
+
+// Step implements works.
+func (g *gpuClient) Step() (right bool, err error) {
+	g.seed++
+	if err := g.d.launch(g.f, g.d.sms*8, checkThreads, 0, g.out, uint64(g.seed), g.rounds); err != nil {
+		return false, err
+	}
+	if err := g.d.wait(); err != nil {
+		return false, err
+	}
+	code := g.d.ToHost(unsafe.Pointer(&g.got[0]), g.out, uint64(4*len(g.got))) //nolint:gosec // CUDA writes there
+	if err := g.lib.check("cuMemcpyDtoH", code); err != nil {
+		return false, err
+	}
+	return congruential(g.got, g.seed, g.rounds), nil
+}
+
+// congruential reports whether got is what the kernel of this name computes: after r rounds x is a^r x + b (a^r - 1)/(a - 1).
+func congruential(got []uint32, seed uint32, rounds uint64) bool {
+	times, plus := uint32(1), uint32(0)
+	// By squaring: the function of 2^k rounds, for each bit of rounds.
+	for t, p := uint32(1664525), uint32(1013904223); rounds > 0; rounds >>= 1 {
+		if rounds&1 != 0 {
+			times, plus = times*t, plus*t+p
+		}
+		t, p = t*t, p*t+p
+	}
+	for i, v := range got {
+		if v != times*(seed+uint32(i))+plus { //nolint:gosec // modulo 2^32
+			return false
+		}
+	}
+	return true
+}
+
+// Fault implements works.
+func (g *gpuClient) Fault() error {
+	f, err := g.d.function("store")
+	if err != nil {
+		return err
+	}
+	if err := g.d.launch(f, 1, 1, 0, 1<<44+4); err != nil {
+		return err
+	}
+	return g.d.wait()
+}
+
+// Alloc implements works.
+func (g *gpuClient) Alloc(mib float64) (held float64, err error) {
+	for piece := uint64(64); held < mib; held += float64(piece) {
+		if _, err := g.d.alloc(piece << 20); err != nil {
+			return held, err
+		}
+	}
+	return held, nil
+}
+
+// Close implements works.
+func (g *gpuClient) Close() error {
+	if g.d == nil {
+		return nil
+	}
+	return g.lib.check("cuCtxDestroy", g.d.CtxDestroy(g.d.ctx))
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/nvidia"
+)
+
+// libcuda compiles a library in the driver's place and returns its folder.
+func libcuda(t *testing.T) string {
+	t.Helper()
+	gcc, err := exec.LookPath("gcc")
+	if err != nil {
+		t.Skip("no C compiler")
+	}
+	dir := t.TempDir()
+	out, err := exec.Command(gcc, "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-o", filepath.Join(dir, "libcuda.so.1"),
+		"testdata/libcuda.c").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return dir
+}
+
+// talk runs gpucheck client, gives it commands, each once the one before is answered, and returns the answers. A run is
+// stopped after a moment.
+func talk(t *testing.T, libraries string, env []string, commands ...string) (answers []answer) {
+	t.Helper()
+	c := exec.Command(filepath.Join(bin, "gpucheck"), "client")
+	c.Env = append(append(os.Environ(), "LD_LIBRARY_PATH="+libraries), env...)
+	c.Stderr = os.Stderr
+	in, out := must.Get(c.StdinPipe())(t), must.Get(c.StdoutPipe())(t)
+	must.OK(t, c.Start())
+	lines := json.NewDecoder(out)
+	for i := range append(commands, "") {
+		var a answer
+		must.OK(t, lines.Decode(&a))
+		answers = append(answers, a)
+		if i == len(commands) {
+			break
+		}
+		must.Get(io.WriteString(in, commands[i]+"\n"))(t)
+		if strings.HasPrefix(commands[i], "run") {
+			time.Sleep(30 * time.Millisecond)
+			must.Get(io.WriteString(in, "stop\n"))(t)
+		}
+	}
+	must.OK(t, in.Close(), c.Wait())
+	return answers
+}
+
+// A client computes what the host checks, takes memory up to its limit, and gets its own fault until it makes another
+// context.
+func TestClient(t *testing.T) {
+	t.Parallel()
+	got := talk(t, libcuda(t), nil, "run 0.5", "alloc 4096", "fault", "run 1", "again", "run 1")
+	start := got[0]
+	if start.UUID != "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f" || start.SMs != 4 || start.CUDA != 12020 || start.TotalMiB != 1024 || start.Failed != nil {
+		t.Errorf("at the start: %+v", start)
+	}
+	if run := got[1]; run.N < 1 || run.Wrong != 0 || run.Failed != nil {
+		t.Errorf("a run: %+v", run)
+	}
+	if alloc := got[2]; alloc.HeldMiB != 960 || alloc.Failed == nil || *alloc.Failed != (cudaError{"cuMemAlloc", 2, "CUDA_ERROR_OUT_OF_MEMORY"}) {
+		t.Errorf("an allocation: %+v", alloc)
+	}
+	for i := 3; i <= 4; i++ {
+		if got[i].Failed == nil || got[i].Failed.Code != 700 {
+			t.Errorf("after a fault: %+v", got[i])
+		}
+	}
+	// The device's memory is still held by the context that the stub doesn't free; what counts is that it computes.
+	if got[5].Failed != nil || got[6].N < 1 || got[6].Wrong != 0 {
+		t.Errorf("with another context: %+v, %+v", got[5], got[6])
+	}
+}
+
+// What a step checks is what the kernel computes, and nothing else.
+func TestWrongResultsAreSeen(t *testing.T) {
+	t.Parallel()
+	const seed, rounds = 12345, 1<<20 + 3
+	want := make([]uint32, 8)
+	for i := range want {
+		want[i] = seed + uint32(i)
+		for range rounds {
+			want[i] = want[i]*1664525 + 1013904223
+		}
+	}
+	if !congruential(want, seed, rounds) {
+		t.Error("the right result counts as wrong")
+	}
+	want[7] ^= 1 << 31
+	if congruential(want, seed, rounds) {
+		t.Error("a wrong bit isn't seen")
+	}
+}
+
+// Where CUDA refuses, the client says which call and with what code, and ends in order.
+func TestRefusedClient(t *testing.T) {
+	t.Parallel()
+	stub := libcuda(t)
+	for _, call := range []string{"cuInit=100", "cuCtxCreate=805"} {
+		a := talk(t, stub, []string{"CUDA_TEST_REFUSES=" + call})[0]
+		if a.Failed == nil || fmt.Sprintf("%s=%d", a.Failed.Call, a.Failed.Code) != call || a.PID == 0 {
+			t.Errorf("%s: %+v", call, a)
+		}
+	}
+	if a := talk(t, t.TempDir(), nil)[0]; !strings.Contains(a.Why, "libcuda.so.1") {
+		t.Skipf("this machine has a driver: %+v", a)
+	}
+}
+
+// The driver's own libraries have every function that is called, and say in their way that no driver is loaded.
+func TestOwnLibrariesHaveTheFunctions(t *testing.T) {
+	t.Parallel()
+	for _, d := range nvidia.Fetched(t) {
+		f := must.Get(elf.Open(filepath.Join(d.Libraries(t), "libcuda.so.1")))(t)
+		var has []string
+		for _, s := range must.Get(f.DynamicSymbols())(t) {
+			if s.Section != elf.SHN_UNDEF {
+				has = append(has, s.Name)
+			}
+		}
+		must.OK(t, f.Close())
+		for name := range new(cuda).symbols() {
+			if !slices.Contains(has, name) {
+				t.Errorf("driver %s has no %s", d.Name, name)
+			}
+		}
+		if _, err := os.Stat("/proc/driver/nvidia"); err == nil {
+			continue
+		}
+		if a := talk(t, d.Libraries(t), nil)[0]; a.Failed == nil || a.Failed.Call != "cuInit" {
+			t.Errorf("driver %s: %+v", d.Name, a)
+		}
+	}
+}
+
+// A client with a /dev/shm of its own doesn't see the machine's.
+func TestClientWithItsOwnShm(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: mounts")
+	}
+	c := exec.Command(filepath.Join(bin, "gpucheck"), "client", "--private-shm")
+	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	in, out := must.Get(c.StdinPipe())(t), must.Get(c.StdoutPipe())(t)
+	must.OK(t, c.Start())
+	must.OK(t, json.NewDecoder(out).Decode(new(answer)))
+	mounts := string(must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/mounts", c.Process.Pid)))(t))
+	if !strings.Contains(mounts, "none /dev/shm tmpfs") {
+		t.Error(mounts)
+	}
+	must.OK(t, in.Close(), c.Wait())
+	if here := string(must.Get(os.ReadFile("/proc/mounts"))(t)); strings.Contains(here, "none /dev/shm tmpfs") {
+		t.Error("the machine's /dev/shm was mounted over")
+	}
+}
+
+// Each kernel's program finds its work, iterates when it is told, and ends when its input does.
+func TestKernels(t *testing.T) {
+	t.Parallel()
+	env := append(environ(), "LD_LIBRARY_PATH="+libcuda(t))
+	play := func(k *Kernel, seconds float64, stopAfter time.Duration) (line, error) {
+		b := &bench{
+			service: newService(t.TempDir(), "", &card{}), duration: time.Duration(seconds * float64(time.Second)),
+			program: func(k *Kernel) []string {
+				return append([]string{"env"}, append(env, filepath.Join(bin, "gpucheck"), "kernel", k.Name)...)
+			},
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ready, begin := make(chan struct{}, 2), make(chan struct{})
+		go func() {
+			<-ready
+			if stopAfter == 0 {
+				stop()
+				return
+			}
+			close(begin)
+			time.AfterFunc(stopAfter, stop)
+		}()
+		return b.play(ctx, k, 1, ready, begin)
+	}
+	k := &Kernel{Name: "narrow", Duty: 0.5, Period: 10 * time.Millisecond, SMs: 0.25}
+	if _, err := play(k, 1, 0); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "exit status") {
+		t.Errorf("unwanted: %v", err)
+	}
+	// Sleeps take longer than requested, on a busy machine much longer: less
+	// work is found to fill a period, but none is shorter than its pause of 5 ms.
+	if k.work < 1 || k.work > 50 {
+		t.Errorf("work %v", k.work)
+	}
+	k.work = 40
+	end, err := play(k, 0.6, time.Hour)
+	// 4 ms of work and 5 ms of pause each at least; the first tenth isn't counted.
+	if d := end.Seconds; err != nil || d < 0.5 || d < 0.009*end.N || end.BusyS < 0.004*end.N || end.BusyS > d-0.005*end.N {
+		t.Errorf("%v s, busy for %v, %v", d, end.BusyS, err)
+	}
+	// A program that is no longer wanted prints its progress and ends.
+	if end, err := play(k, 600, 100*time.Millisecond); err != nil || end.N < 1 {
+		t.Errorf("%v: %+v", err, end)
+	}
+	memory := &Kernel{Name: "hungry", Duty: 0.5, Period: 2 * time.Millisecond, SMs: 1, MemMiB: 512}
+	if end, err := play(memory, 0.2, time.Hour); err != nil || end.HeldMiB != 512 || end.MovedMB != 0 {
+		t.Errorf("%v: %+v", err, end)
+	}
+	pcie := &Kernel{Name: "pcie", Duty: 1, Period: 20 * time.Millisecond, SMs: 1, work: 2}
+	if end, err := play(pcie, 0.2, time.Hour); err != nil || end.HeldMiB != 64 || end.MovedMB != end.N*2*16.777216 {
+		t.Errorf("%v: %+v", err, end)
+	}
+	for _, args := range [][]string{{"--duty", "0"}, {"--duty", "1.5"}, {"--work"}, {"--work", "nan"}, {"--seconds", "-1"}, {"--nosuch", "1"}} {
+		var out bytes.Buffer
+		c := exec.Command(filepath.Join(bin, "gpucheck"), append([]string{"kernel", "compute"}, args...)...)
+		c.Stdout = &out
+		if err := c.Run(); err == nil || out.Len() != 0 {
+			t.Errorf("%v: %s", args, &out)
+		}
+	}
+}
