@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// company are the jobs that are to share one GPU, and what is forecast of them: slowdowns, ends and memory. Its slices hold
-// an entry a member, the running jobs first, and are reused.
+// company are the jobs that are to share one GPU, and what is forecast of them: slowdowns, ends and memory. Its slices
+// hold an entry a member, the running jobs first, and are reused.
 type company struct {
 	jobs     []*Job
 	elapsedS []float64
@@ -181,10 +181,10 @@ func (f *forecast) ends(r *Rules, dst []float64, spec *GPUSpec, members []*Profi
 // firstTrust is how many more standard deviations count at a first meeting; see slowest.
 const firstTrust = 1
 
-// slowest is the slowdown of a member of group that ends allow for. A first meeting is an experiment: it takes place where
-// all have slack for more than what is expected of a known company; see Guard.Keeps for the exception. It counts as no
-// slower than members that take turns, which is what a card does at worst for all of them together; otherwise nothing would
-// be tried where little is known.
+// slowest is the slowdown of a member of group that ends allow for. A first meeting is an experiment: it takes place
+// where all have slack for more than what is expected of a known company; see Guard.Keeps for the exception. It counts
+// as no slower than members that take turns, which is what a card does at worst for all of them together; otherwise
+// nothing would be tried where little is known.
 func (f *forecast) slowest(r *Rules, p *Prediction) float64 {
 	if !p.First || f.bold {
 		return r.worst(p)

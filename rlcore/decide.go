@@ -13,13 +13,12 @@ type Decision struct {
 	Combo  Combo // 0 = wait
 	Score  float64
 	// Combos are the combinations that Check allows, Scores their values in the same order. Refused says, by combination,
-	// why the others aren't allowed; one that contains a refused one has its reason. RefusedDue is also the reason of those
-	// with a higher score than the choice. All three are valid until the Decider's next decision.
+	// why the others aren't allowed; one that contains a refused one has its reason. RefusedDue is also the reason of
+	// those with a higher score than the choice. All three are valid until the Decider's next decision.
 	Combos  []Combo
 	Scores  []float64
 	Refused []Refusal
-	// Broken reports that a policy scored a combination with NaN. If there is a fallback, the decision is the
-	// fallback's.
+	// Broken reports that a policy scored a combination with NaN. If there is a fallback, the decision is the fallback's.
 	Broken bool
 }
 
@@ -157,8 +156,8 @@ func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 	return dst, must
 }
 
-// turn returns the job that gets an idle GPU alone if no combination keeps the promise: the job
-// that must start, otherwise the first allowed job whose turn it is now. 0 = none.
+// turn returns the job that gets an idle GPU alone if no combination keeps the promise: the job that must start,
+// otherwise the first allowed job whose turn it is now. 0 = none.
 func (g *Guard) turn(w *Window, must int) Combo {
 	switch {
 	case !g.promise.on || len(w.Card().Running) > 0:

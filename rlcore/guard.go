@@ -26,8 +26,8 @@ type Forbidder interface {
 	Forbidden(spec *GPUSpec, members []*Profile) bool
 }
 
-// Guard limits what any policy may do: by the rules, by what is forecast of the members of one GPU, and by the promise to
-// all jobs of the queue. It keeps scratch and is not safe for concurrent use.
+// Guard limits what any policy may do: by the rules, by what is forecast of the members of one GPU, and by the promise
+// to all jobs of the queue. It keeps scratch and is not safe for concurrent use.
 type Guard struct {
 	Rules
 	company company
@@ -84,7 +84,8 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 }
 
 // Together reports whether the given jobs may run on one card of the given kind at any moment of their runs: the peak
-// of each one's memory counts, where Check follows their runs. nowS is State.NowS. It ignores the node's memory and cores.
+// of each one's memory counts, where Check follows their runs. nowS is State.NowS. It ignores the node's memory and
+// cores.
 func (g *Guard) Together(spec *GPUSpec, jobs []Running, nowS float64) Refusal {
 	switch {
 	case len(jobs) < 2:

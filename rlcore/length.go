@@ -17,8 +17,9 @@ const longestSDs = 3
 // mostSpread is the most that the standard deviation counts, in means.
 const mostSpread = 10
 
-// overrun is how much longer a run is taken to go on that takes longer than all before it, which took equally long, as a
-// part of what it has done. An assumption: such a run is another one than those, and how much longer it is nothing says.
+// overrun is how much longer a run is taken to go on that takes longer than all before it, which took equally long, as
+// a part of what it has done. An assumption: such a run is another one than those, and how much longer it is nothing
+// says.
 const overrun = 0.1
 
 // tail is the probability below which a run counts as longer than all known ones.
@@ -31,8 +32,9 @@ func (p *Profile) LongestS() float64 { return p.DurationS + longestSDs*p.Duratio
 // LongestS, see Believed.
 func (p *Profile) Believed(done float64) float64 { return Believed(done, p.LongestS()) }
 
-// MostLengths bounds a profile's LengthsS. If leastLonger of them or more are longer than what a run has done, their mean
-// says what is left: run times in two or three clusters, as of a script that trains or only evaluates, are no log-normal ones.
+// MostLengths bounds a profile's LengthsS. If leastLonger of them or more are longer than what a run has done, their
+// mean says what is left: run times in two or three clusters, as of a script that trains or only evaluates, are no
+// log-normal ones.
 const (
 	MostLengths = 20
 	leastLonger = 4
@@ -54,8 +56,8 @@ func (p *Profile) longer(doneS, limitS float64) (float64, bool) {
 }
 
 // Left returns the expected remaining solo work of a run after doneS, s: the mean of min(X, limitS) − doneS over the
-// runs X > doneS: of the known ones, else of the distribution. limitS = 0: no limit. If all runs took equally long it is DurationS − doneS, and beyond that overrun ·
-// doneS.
+// runs X > doneS: of the known ones, else of the distribution. limitS = 0: no limit. If all runs took equally long it
+// is DurationS − doneS, and beyond that overrun · doneS.
 func (p *Profile) Left(doneS, limitS float64) float64 {
 	m, s := p.DurationS, p.DurationSD
 	doneS = max(0, doneS)

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// paceError is the relative error allowed for in a running job's progress: about twice the contention law's own
-	// (see contention.MPS).
+	// paceError is the relative error allowed for in a running job's progress: about twice the contention law's own (see
+	// contention.MPS).
 	paceError = 0.1
 	// maxMoments bounds the moments at which fits sums memory.
 	maxMoments = 4096
@@ -58,8 +58,8 @@ func (tr *track) most(step float64) float64 {
 	return series[tr.top].MemMiB + tr.spare
 }
 
-// leastMargin is the smallest margin, regardless of the setting: a limit that is too low fails an
-// innocent job. It is also more than 2^20/10^6, in case a driver takes M for a million.
+// leastMargin is the smallest margin, regardless of the setting: a limit that is too low fails an innocent job. It is
+// also more than 2^20/10^6, in case a driver takes M for a million.
 const leastMargin = 0.05
 
 // NeedMiB is the device memory that a job of the application is expected to need, MiB: the highest of its profile plus
@@ -110,8 +110,8 @@ func (r *Rules) MemoryLimits(card *GPU, starting []*Profile) []float64 {
 }
 
 // fits reports whether the members' memory stays within a limit from now on, MiB: each member's largest memory counts
-// between its slowest and its fastest position. A job that MPS holds to a limit beyond its need may take all of it. A long
-// future gets coarser steps, and each moment stands for its whole step.
+// between its slowest and its fastest position. A job that MPS holds to a limit beyond its need may take all of it. A
+// long future gets coarser steps, and each moment stands for its whole step.
 func (m *company) fits(limit float64) bool {
 	if m.peaks() <= limit {
 		return true

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// Plain is plain Slurm's schedule of the same jobs: each has whole GPUs to itself and starts in
-// order of priority when its GPUs are free. It is kept next to the real schedule. A job takes its
-// profile's duration, else its time limit, and once it has ended the time that it took.
+// Plain is plain Slurm's schedule of the same jobs: each has whole GPUs to itself and starts in order of priority when
+// its GPUs are free. It is kept next to the real schedule. A job takes its profile's duration, else its time limit, and
+// once it has ended the time that it took.
 //
-// Whenever a job comes, goes or changes its priority, the jobs that have not begun are scheduled
-// again; jobs that have begun keep their GPUs. All times are s on State.NowS's clock; a call that
-// goes back in time counts as one of the present. A Plain is not safe for concurrent use.
+// Whenever a job comes, goes or changes its priority, the jobs that have not begun are scheduled again; jobs that have
+// begun keep their GPUs. All times are s on State.NowS's clock; a call that goes back in time counts as one of the
+// present. A Plain is not safe for concurrent use.
 type Plain struct {
 	// StartupS is what Slurm takes to start a job on a free GPU, s.
 	StartupS float64
-	// DoneS returns the solo work that a running job has really done, s; a job that does more than expected takes
-	// longer on plain Slurm, too. nil = unknown.
+	// DoneS returns the solo work that a running job has really done, s; a job that does more than expected takes longer
+	// on plain Slurm, too. nil = unknown.
 	DoneS func(id string) float64
 
 	nowS    float64 // of the last change
@@ -103,8 +103,8 @@ func (p *Plain) Clone() *Plain {
 // mostAhead is how far the clock may go back, s, until the schedule begins anew.
 const mostAhead = 60
 
-// SetClock begins the schedule anew if its time is well ahead of the clock: that was wrong before, and has been set back.
-// Until the real time had caught up, all jobs would be due in the future.
+// SetClock begins the schedule anew if its time is well ahead of the clock: that was wrong before, and has been set
+// back. Until the real time had caught up, all jobs would be due in the future.
 func (p *Plain) SetClock(nowS float64) {
 	if p.nowS-nowS > mostAhead {
 		fresh := NewPlain(p.gpus...)
@@ -170,8 +170,8 @@ func (x *plainJob) set(j *Job) {
 	}
 }
 
-// Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of known ones.
-// Jobs of the queue that already run in reality would have aged like these; their priority rises by the median.
+// Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of known ones. Jobs
+// of the queue that already run in reality would have aged like these; their priority rises by the median.
 func (p *Plain) Wait(jobs []Job, nowS float64) {
 	p.begin(nowS)
 	waits := make(map[string]bool, len(jobs))
@@ -269,11 +269,11 @@ func (p *Plain) Ended(nowS float64, ends ...End) []float64 {
 	return at
 }
 
-// took returns what a run would have taken alone, s, that has ended and did doneS of solo work as predicted. If it shared
-// and that isn't what was expected, it was a longer run or was slowed more than predicted. The difference is divided in
-// proportion to the variances of both; the standard deviation of the mean slowdown's logarithm is taken to be that
-// logarithm. If all of it counted as length, each slowdown that was predicted too low would put off the dues of the jobs
-// behind. Slowdowns account for a factor of 2 at most.
+// took returns what a run would have taken alone, s, that has ended and did doneS of solo work as predicted. If it
+// shared and that isn't what was expected, it was a longer run or was slowed more than predicted. The difference is
+// divided in proportion to the variances of both; the standard deviation of the mean slowdown's logarithm is taken to
+// be that logarithm. If all of it counted as length, each slowdown that was predicted too low would put off the dues of
+// the jobs behind. Slowdowns account for a factor of 2 at most.
 func (x *plainJob) took(doneS, nowS float64) float64 {
 	slow := math.Log((nowS - x.RanFromS) / doneS)
 	if !x.Runs || !(slow > alone) || !(x.TakesS > 0) || math.IsInf(x.TakesS, 1) {
@@ -366,8 +366,8 @@ func (p *Plain) begin(nowS float64) {
 	})
 }
 
-// goOn reports whether a job that should have ended still runs: it has done all the expected work,
-// and has not really ended.
+// goOn reports whether a job that should have ended still runs: it has done all the expected work, and has not really
+// ended.
 func (p *Plain) goOn(x *plainJob) bool {
 	x.goesOn = false
 	if p.DoneS == nil || x.Over || !x.Runs || x.EndS > p.nowS {

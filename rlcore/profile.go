@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 )
 
 // Use is what a job takes of one GPU at an instant when it runs alone: the four resources of the thesis (eq. 3: gpu,
@@ -13,7 +12,7 @@ import (
 type Use struct {
 	GPU      float64 `json:"gpu"`       // fraction of time a kernel runs (NVML utilisation.gpu / 100), 0..1
 	MemMiB   float64 `json:"mem_mib"`   // device memory held, MiB
-	Core     float64 `json:"core"`      // fraction of the SMs that are busy (GPM SM activity or the nearest available figure), 0..1
+	Core     float64 `json:"core"`      // fraction of the SMs that are busy (GPM SM activity or the nearest figure), 0..1
 	PCIeMBps float64 `json:"pcie_mbps"` // PCIe traffic, both directions together, MB/s
 	// MemBusy is the fraction of time the device memory is read or written (NVML utilisation.memory / 100), 0..1; 0 =
 	// unknown. Jobs compete for it, but only the interference model looks at it.
@@ -42,8 +41,8 @@ type Profile struct {
 	LengthsS []float64 `json:"lengths_s,omitempty"`
 	Source   string    `json:"source,omitempty"` // where the figures come from
 	Card     string    `json:"card,omitempty"`   // the GPU model that it was measured on, "" = any
-	// HeldMiB is what MPS held the runs to whose memory this is, MiB, where they took most of that: without a limit it
-	// may take more. 0 = it takes what it needs.
+	// HeldMiB is what MPS held the runs to whose memory this is, MiB, where they took most of that: without a limit it may
+	// take more. 0 = it takes what it needs.
 	HeldMiB float64 `json:"held_mib,omitempty"`
 	// Busy is an interactive session's profile while it computes, nil for all other applications. A session's Series is
 	// what it is assumed to use on average, and its memory what MPS holds it to.
@@ -66,44 +65,37 @@ var ErrBadProfile = errors.New("bad profile")
 
 // Validate returns an error that wraps ErrBadProfile and names the impossible figure, or nil.
 func (p *Profile) Validate() error {
-	bad := func(what string, v float64) error {
-		return fmt.Errorf("%w %q: %s is %v", ErrBadProfile, p.App, what, v)
-	}
 	amount := func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
+	positive := func(v float64) bool { return amount(v) && v > 0 }
 	fraction := func(v float64) bool { return v >= 0 && v <= 1 }
-	switch {
-	case p.DurationS == 0 || !amount(p.DurationS):
-		return bad("duration_s", p.DurationS)
-	case p.PeriodS == 0 || !amount(p.PeriodS):
-		return bad("period_s", p.PeriodS)
-	case !amount(p.StepS):
-		return bad("step_s", p.StepS)
-	case p.Processes < 0 || !amount(p.ProcessMiB):
-		return bad("processes or process_mib", float64(p.Processes))
-	case len(p.LengthsS) > MostLengths || slices.ContainsFunc(p.LengthsS, func(v float64) bool { return !amount(v) || v == 0 }):
-		return bad("lengths_s", float64(len(p.LengthsS)))
-	case len(p.Series) == 0:
-		return bad("the length of series", 0)
-	}
-	for _, u := range p.Series {
-		switch {
-		case !fraction(u.GPU):
-			return bad("gpu", u.GPU)
-		case !fraction(u.Core):
-			return bad("core", u.Core)
-		case !amount(u.MemMiB):
-			return bad("mem_mib", u.MemMiB)
-		case !amount(u.PCIeMBps):
-			return bad("pcie_mbps", u.PCIeMBps)
-		case !fraction(u.MemBusy):
-			return bad("mem_busy", u.MemBusy)
+	var err error
+	check := func(what string, v float64, ok bool) {
+		if !ok && err == nil {
+			err = fmt.Errorf("%w %q: %s is %v", ErrBadProfile, p.App, what, v)
 		}
 	}
-	return nil
+	check("duration_s", p.DurationS, positive(p.DurationS))
+	check("period_s", p.PeriodS, positive(p.PeriodS))
+	check("step_s", p.StepS, amount(p.StepS))
+	check("processes or process_mib", float64(p.Processes), p.Processes >= 0 && amount(p.ProcessMiB))
+	check("the length of lengths_s", float64(len(p.LengthsS)), len(p.LengthsS) <= MostLengths)
+	for _, v := range p.LengthsS {
+		check("lengths_s", v, positive(v))
+	}
+	check("the length of series", float64(len(p.Series)), len(p.Series) > 0)
+	for i := range p.Series {
+		u := &p.Series[i]
+		check("gpu", u.GPU, fraction(u.GPU))
+		check("core", u.Core, fraction(u.Core))
+		check("mem_mib", u.MemMiB, amount(u.MemMiB))
+		check("pcie_mbps", u.PCIeMBps, amount(u.PCIeMBps))
+		check("mem_busy", u.MemBusy, fraction(u.MemBusy))
+	}
+	return err
 }
 
-// Stretched returns the profile of a run of durationS seconds: every phase keeps its fraction, and
-// an iteration takes the same time.
+// Stretched returns the profile of a run of durationS seconds: every phase keeps its fraction, and an iteration takes
+// the same time.
 func (p *Profile) Stretched(durationS float64) *Profile {
 	if durationS == p.DurationS {
 		return p
@@ -123,48 +115,43 @@ func (p *Profile) Index(t float64) int {
 	return max(0, min(i, len(p.Series)-1))
 }
 
+// fields are the resources of a Use.
+func (u *Use) fields() [5]*float64 { return [...]*float64{&u.GPU, &u.MemMiB, &u.Core, &u.PCIeMBps, &u.MemBusy} }
+
 // Mean returns the use averaged over the run.
-func (p *Profile) Mean() Use {
-	var m Use
-	var total float64
-	for i, u := range p.Series {
+func (p *Profile) Mean() (mean Use) {
+	total := 0.0
+	for i := range p.Series {
 		w := p.PeriodS
 		if i == len(p.Series)-1 {
 			w = max(p.DurationS-float64(i)*p.PeriodS, 1e-9)
 		}
-		m.GPU += w * u.GPU
-		m.MemMiB += w * u.MemMiB
-		m.Core += w * u.Core
-		m.PCIeMBps += w * u.PCIeMBps
-		m.MemBusy += w * u.MemBusy
 		total += w
+		for k, v := range p.Series[i].fields() {
+			*mean.fields()[k] += w * *v
+		}
 	}
-	m.GPU /= total
-	m.MemMiB /= total
-	m.Core /= total
-	m.PCIeMBps /= total
-	m.MemBusy /= total
-	return m
+	for _, v := range mean.fields() {
+		*v /= total
+	}
+	return mean
 }
 
 // Peak returns each resource's largest use over the run, whenever it occurs.
-func (p *Profile) Peak() Use {
-	var m Use
-	for _, u := range p.Series {
-		m.GPU = max(m.GPU, u.GPU)
-		m.MemMiB = max(m.MemMiB, u.MemMiB)
-		m.Core = max(m.Core, u.Core)
-		m.PCIeMBps = max(m.PCIeMBps, u.PCIeMBps)
-		m.MemBusy = max(m.MemBusy, u.MemBusy)
+func (p *Profile) Peak() (most Use) {
+	for i := range p.Series {
+		for k, v := range p.Series[i].fields() {
+			*most.fields()[k] = max(*most.fields()[k], *v)
+		}
 	}
-	return m
+	return most
 }
 
 // Clients is how many of an MPS server's clients a job is.
 func (p *Profile) Clients() int { return max(1, p.Processes) }
 
-// ProcessLimit is the device memory that each of a job's processes may be held to, MiB, where the job is given limitMiB: MPS
-// limits each process by itself. Equal parts, but no less than one is expected to need.
+// ProcessLimit is the device memory that each of a job's processes may be held to, MiB, where the job is given
+// limitMiB: MPS limits each process by itself. Equal parts, but no less than one is expected to need.
 func (p *Profile) ProcessLimit(limitMiB, margin float64) float64 {
 	if p.Processes < 2 {
 		return limitMiB

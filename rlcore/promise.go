@@ -15,22 +15,20 @@ const (
 	rounding = 1e-6
 )
 
-// promise keeps the promise to all jobs of the queue. A job of the bridge's is promised its end:
-// its due is the end that plain Slurm would have given it, plus a grace. Any other job is promised
-// its start.
+// promise keeps the promise to all jobs of the queue. A job of the bridge's is promised its end: its due is the end
+// that plain Slurm would have given it, plus a grace. Any other job is promised its start.
 //
-// One list schedule says when each job would start if all went on plainly from now: no job joins a
-// GPU, and each pending job gets its GPUs in order of priority. A combination is allowed only if
+// One list schedule says when each job would start if all went on plainly from now: no job joins a GPU, and each
+// pending job gets its GPUs in order of priority. A combination is allowed only if
 //
 //   - its members and the jobs that run on the GPU end by their dues,
 //   - the jobs of the window that it leaves, and the jobs in front of them, start by their latest starts, and
 //   - the GPUs of each class, sorted by when they are free after these jobs, are free no later than without the
 //     combination, or, where no job is behind these, than in the schedule of plain Slurm.
 //
-// With exact predictions this is an induction, and no job ends after its due: the plain schedule
-// and the real one begin the same, and each decision leaves every job its turn. Where a prediction
-// was wrong and a due is lost, no decision makes the job end later than going on plainly would,
-// plus its grace.
+// With exact predictions this is an induction, and no job ends after its due: the plain schedule and the real one begin
+// the same, and each decision leaves every job its turn. Where a prediction was wrong and a due is lost, no decision
+// makes the job end later than going on plainly would, plus its grace.
 type promise struct {
 	on      bool
 	cards   []outlook
@@ -59,8 +57,8 @@ type ahead struct {
 }
 
 // Where many GPUs become free at about the same time, it takes as many jobs until the time that a combination saves
-// shows: jobs behind the window are followed until then, farByGPU for each GPU at most. Each decision may follow an equal
-// part of mostSteps, and what earlier ones have left: a plan of thousands of GPUs takes about a second then.
+// shows: jobs behind the window are followed until then, farByGPU for each GPU at most. Each decision may follow an
+// equal part of mostSteps, and what earlier ones have left: a plan of thousands of GPUs takes about a second then.
 const (
 	farByGPU  = 3
 	mostSteps = 5_000_000
@@ -75,8 +73,8 @@ type outlook struct {
 	first bool      // some of them meet for the first time
 }
 
-// Begin makes the list schedule of a State, and notes in its pending jobs when each starts if all go on plainly, and when
-// it must. Choose needs it once for a State; Refresh keeps it true after a decision.
+// Begin makes the list schedule of a State, and notes in its pending jobs when each starts if all go on plainly, and
+// when it must. Choose needs it once for a State; Refresh keeps it true after a decision.
 func (g *Guard) Begin(s *State) {
 	p := &g.promise
 	p.on = !g.Bare && slices.ContainsFunc(s.Pending, func(j Job) bool { return j.PlainEndS > 0 })
@@ -163,9 +161,9 @@ func (p *promise) expect(r *Rules, k int, card *GPU) float64 {
 	return o.freeS
 }
 
-// mostLeftS is the solo work that a running job of known profile has left at the most, s. How far it has come depends on
-// how much it was slowed, which is predicted: the standard deviation of the mean slowdown's logarithm is taken to be that
-// logarithm.
+// mostLeftS is the solo work that a running job of known profile has left at the most, s. How far it has come depends
+// on how much it was slowed, which is predicted: the standard deviation of the mean slowdown's logarithm is taken to be
+// that logarithm.
 func (r *Rules) mostLeftS(x *Running) float64 {
 	done := x.DoneS
 	if done > 0 && done < x.ElapsedS {
@@ -174,8 +172,8 @@ func (r *Rules) mostLeftS(x *Running) float64 {
 	return x.Profile.Left(done, x.LimitS)
 }
 
-// end writes into dst when the GPU's jobs of known profile, then the jobs in c, are expected to
-// end, s from now, and returns the end of the last job. A job of unknown length takes its limit.
+// end writes into dst when the GPU's jobs of known profile, then the jobs in c, are expected to end, s from now, and
+// returns the end of the last job. A job of unknown length takes its limit.
 func (p *promise) end(r *Rules, dst []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
 	p.members, p.workS = p.members[:0], p.workS[:0]
 	for i := range card.Running {
@@ -244,8 +242,8 @@ func (x *ahead) after(s *State, n int) []float64 {
 // Keeps reports whether c may join the window of the last decision without breaking the promise to any job, other than
 // to one for which it is lost already.
 //
-// Where all jobs are there from the start, none has slack before some have shared. So on an idle GPU a first meeting counts
-// like a known company as long as no other one is under way.
+// Where all jobs are there from the start, none has slack before some have shared. So on an idle GPU a first meeting
+// counts like a known company as long as no other one is under way.
 func (g *Guard) Keeps(w *Window, c Combo) bool {
 	p := &g.promise
 	if !p.on || c == 0 {
@@ -254,7 +252,8 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 	if p.keeps(&g.Rules, w, c) {
 		return true
 	}
-	if !p.forecast.first || len(w.Card().Running) > 0 || slices.ContainsFunc(p.cards, func(o outlook) bool { return o.first }) {
+	underWay := slices.ContainsFunc(p.cards, func(o outlook) bool { return o.first })
+	if !p.forecast.first || len(w.Card().Running) > 0 || underWay {
 		return false
 	}
 	p.forecast.bold = true
@@ -295,8 +294,8 @@ func (p *promise) membersKeep(r *Rules, w *Window, c Combo) bool {
 	return true
 }
 
-// queueKeeps reports whether the jobs that c leaves have their turn in time if the GPU is free at freeS. It follows them
-// until the GPUs are free in time for the rest of the queue.
+// queueKeeps reports whether the jobs that c leaves have their turn in time if the GPU is free at freeS. It follows
+// them until the GPUs are free in time for the rest of the queue.
 func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 	s, next := w.State, 0 // next is in the window
 	near := w.Jobs[len(w.Jobs)-1] + 1
@@ -331,9 +330,8 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 	}
 }
 
-// Expect writes into dst, reusing its storage, when each job of the window is expected to end, s on
-// State.NowS's clock, if c joins now and no job after it: jobs in c on the window's GPU, other jobs
-// on GPUs of their own. +Inf = unknown.
+// Expect writes into dst, reusing its storage, when each job of the window is expected to end, s on State.NowS's clock,
+// if c joins now and no job after it: jobs in c on the window's GPU, other jobs on GPUs of their own. +Inf = unknown.
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	p := &g.promise
 	p.endS, _ = p.end(&g.Rules, p.endS, w.Card(), w, c)

@@ -24,8 +24,8 @@ const (
 
 // Rules are what the site allows, and how far predictions are trusted. A zero field means its default.
 type Rules struct {
-	// Predictor predicts slowdowns. nil: every member is assumed to slow by the number of members, the worst that a
-	// fair device can do.
+	// Predictor predicts slowdowns. nil: every member is assumed to slow by the number of members, the worst that a fair
+	// device can do.
 	Predictor Predictor
 	// MemMargin is the fraction of the device memory that stays free at every moment, for contexts and fragmentation,
 	// which NVML reports late. Default 0.05.
@@ -36,16 +36,16 @@ type Rules struct {
 	MaxDelayS float64
 	// MaxSlowdown is the site's contract for jobs without one. Default 0 = none.
 	MaxSlowdown float64
-	// SlackS is the error allowed for in a member's position in its run, s: Slurm reports starts in whole seconds, and
-	// a released job takes a moment to start. Default 3.
+	// SlackS is the error allowed for in a member's position in its run, s: Slurm reports starts in whole seconds, and a
+	// released job takes a moment to start. Default 3.
 	SlackS float64
 	// Trust is how many standard deviations are added to a predicted slowdown before it is compared with a contract, a
 	// limit or a due; one more counts for dues and limits at a first meeting. Default 1.
 	Trust float64
 	// Grace is the part of its solo time by which a job may end later than on plain Slurm. Default DefaultGrace.
 	Grace float64
-	// ExtendLimit: a job gets the time back that sharing costs it, so its limit bounds its solo work and is no reason
-	// to refuse co-runners, unless its LimitFixed is set.
+	// ExtendLimit: a job gets the time back that sharing costs it, so its limit bounds its solo work and is no reason to
+	// refuse co-runners, unless its LimitFixed is set.
 	ExtendLimit bool
 	// Bare: ignore limits and dues, as the policies of the literature do.
 	Bare bool
@@ -119,8 +119,8 @@ func (r *Rules) latestStart(j *Job, nowS float64) float64 {
 const granularityS = 30
 
 // mustEndS returns how many seconds after nowS a job of known profile must have ended; +Inf = no limit counts, NaN = it
-// must not share because of its limit: a job that may reach its limit even alone shares only under a contract of its own.
-// With ExtendLimit the time that sharing costs is given back, and limits don't count.
+// must not share because of its limit: a job that may reach its limit even alone shares only under a contract of its
+// own. With ExtendLimit the time that sharing costs is given back, and limits don't count.
 func (r *Rules) mustEndS(j *Job, elapsedS, nowS float64) float64 {
 	in := math.Inf(1)
 	if j.Profile.Busy != nil { // a session lasts for a time, not for an amount of work

@@ -26,7 +26,8 @@ type schedule struct {
 	got    []int
 }
 
-// cluster is the fixed part of a schedule: the node and the class of each GPU, and the classes of each common set of GPUs.
+// cluster is the fixed part of a schedule: the node and the class of each GPU, and the classes of each common set of
+// GPUs.
 type cluster struct {
 	node    []int
 	class   []int
@@ -280,8 +281,8 @@ func (f *schedule) times(dst []float64) []float64 {
 	return dst
 }
 
-// keeps reports whether no GPU of a class is free later than in both other schedules, given by their times: its first GPU
-// is compared with their first ones, and so on.
+// keeps reports whether no GPU of a class is free later than in both other schedules, given by their times: its first
+// GPU is compared with their first ones, and so on.
 func (f *schedule) keeps(a, b []float64) bool {
 	i := 0
 	for _, gpus := range f.order {

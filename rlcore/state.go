@@ -31,8 +31,8 @@ type Job struct {
 	ID      string
 	User    string
 	Profile *Profile // nil = unknown application: it first runs alone
-	// Cards holds the profile on each model of GPU that the job may run on, where they differ; see On. Profile is then that
-	// of the model on which it is fastest.
+	// Cards holds the profile on each model of GPU that the job may run on, where they differ; see On. Profile is then
+	// that of the model on which it is fastest.
 	Cards   *Cards
 	SubmitS float64 // s on State.NowS's clock
 	// LimitS is the job's time limit, s: its run is ended then. An unknown job is assumed to run so long. 0 = none.
@@ -43,8 +43,8 @@ type Job struct {
 	DeadlineS float64
 	// Priority is Slurm's: of the pending jobs the highest goes first, of equals the one submitted first.
 	Priority float64
-	// PlainEndS is when plain Slurm would have ended the job, s on State.NowS's clock; of a job of unknown length, at
-	// its limit. 0 = nothing is promised. See Plain.
+	// PlainEndS is when plain Slurm would have ended the job, s on State.NowS's clock; of a job of unknown length, at its
+	// limit. 0 = nothing is promised. See Plain.
 	PlainEndS float64
 	// MaxSlowdown is the job's contract, run time together ÷ alone; 0 = the guard's.
 	MaxSlowdown float64
@@ -255,8 +255,8 @@ func (w *Window) Card() *GPU { return &w.State.GPUs[w.GPU] }
 type Policy interface {
 	// Name is the policy's name in configurations and tables, e.g. "dqn".
 	Name() string
-	// Score writes each combination's value into dst; len(dst) == len(combos). The highest value above −Inf with which
-	// the promise is kept is taken. combos holds only what Guard.Check allows, and combo 0 (wait) may be missing. A NaN
-	// is never taken; see Decision.Broken.
+	// Score writes each combination's value into dst; len(dst) == len(combos). The highest value above −Inf with which the
+	// promise is kept is taken. combos holds only what Guard.Check allows, and combo 0 (wait) may be missing. A NaN is
+	// never taken; see Decision.Broken.
 	Score(dst []float64, w *Window, combos []Combo)
 }

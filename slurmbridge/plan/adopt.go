@@ -58,9 +58,9 @@ func (p *poll) fitsNode(j *job.Job) bool {
 	})
 }
 
-// An adopted job waits behind the gate as the job of one GPU that its owner asked for. It goes through the stages of a plan
-// like any sharer and becomes shares only as a member of a group of several, or to keep its turn for one; otherwise it is
-// ungated as it is.
+// An adopted job waits behind the gate as the job of one GPU that its owner asked for. It goes through the stages of a
+// plan like any sharer and becomes shares only as a member of a group of several, or to keep its turn for one;
+// otherwise it is ungated as it is.
 
 // adopted reports whether a pending job is one of a whole GPU, which shares by a rule of the site only.
 func (p *poll) adopted(ref string) bool {

@@ -7,9 +7,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// fillAll decides what starts now on each GPU. If a GPU's group is refused, because no shares lead
-// it there or the guard doesn't allow it next to the other jobs of the node, the GPU is tried again
-// after all others: then the first job may start there alone, as on plain Slurm.
+// fillAll decides what starts now on each GPU. If a GPU's group is refused, because no shares lead it there or the
+// guard doesn't allow it next to the other jobs of the node, the GPU is tried again after all others: then the first
+// job may start there alone, as on plain Slurm.
 func (r *pass) fillAll() {
 	var again []int
 	for _, g := range r.startable() {
@@ -97,9 +97,9 @@ func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
 	return dec
 }
 
-// width is the number of waiting jobs that the decision for GPU g considers. If other GPUs of the
-// node are idle, too, it is as many as fill the GPU plus one: a job's GPU follows from its place in
-// the queue, and neighbours in the queue can always be led to one GPU.
+// width is the number of waiting jobs that the decision for GPU g considers. If other GPUs of the node are idle, too,
+// it is as many as fill the GPU plus one: a job's GPU follows from its place in the queue, and neighbours in the queue
+// can always be led to one GPU.
 func (r *pass) width(g int, kind job.GroupKind) int {
 	idle := 0
 	for _, k := range r.nodes[r.gpus[g].node.Name] {

@@ -31,8 +31,8 @@ const (
 	ready                         // it is gated, its application was looked up, and it waits for nothing else
 )
 
-// classes is the table by which a job is classified: the facts that must be true, and those that must not be. Each set of
-// facts fulfils one line.
+// classes is the table by which a job is classified: the facts that must be true, and those that must not be. Each set
+// of facts fulfils one line.
 var classes = []struct {
 	is   class
 	all  facts
@@ -74,8 +74,9 @@ func (q *queue) factsOf(j *job.Job) (f facts, why job.Ungated) {
 	note(unconverted, j.Request.Kind == job.SharedGPU)
 	note(itsTurn, q.keepsTurn(j.Ref) && seat.Member.State != job.MemberRestoring)
 	note(grouped, seat.Group != nil)
+	known := f&(touched|unmanaged|unconverted|itsTurn|grouped) > 0
 	inShadow := q.Shadow && j.Request.Kind == job.WholeGPU
-	if f&(touched|unmanaged|unconverted|itsTurn|grouped) > 0 || !q.WaitsForBridge(j) || inShadow && q.unadoptable(j) != "" {
+	if known || !q.WaitsForBridge(j) || inShadow && q.unadoptable(j) != "" {
 		return f, ""
 	}
 	f |= gated

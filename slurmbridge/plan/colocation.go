@@ -45,8 +45,8 @@ func (m *guest) app() string {
 	return m.Profile.App
 }
 
-// meets reports whether the guard allows all meetings that the fresh placements make possible: with each other, with the
-// others and with the running jobs of a GPU. spent: there are too many sets to check.
+// meets reports whether the guard allows all meetings that the fresh placements make possible: with each other, with
+// the others and with the running jobs of a GPU. spent: there are too many sets to check.
 func (p *poll) meets(guard *rlcore.Guard, checks *int, node string, fresh, others []placement) (ok, spent bool) {
 	var all []guest
 	for i, list := range [][]placement{fresh, others} {
@@ -57,7 +57,8 @@ func (p *poll) meets(guard *rlcore.Guard, checks *int, node string, fresh, other
 			}
 		}
 		slices.SortStableFunc(all[from:], func(a, b guest) int { // those alike next to each other, where that is cheap
-			return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.app(), b.app()), cmp.Compare(a.Shares, b.Shares), cmp.Compare(a.LimitS, b.LimitS))
+			return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.app(), b.app()), a.Shares-b.Shares,
+				cmp.Compare(a.LimitS, b.LimitS))
 		})
 	}
 	seen := map[rlcore.GPUSpec]bool{}

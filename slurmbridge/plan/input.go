@@ -23,8 +23,7 @@ type Input struct {
 	Unproved bool
 	// HoldS is how long the gate would hold a job if the bridge died now, s.
 	HoldS float64
-	// Shadow plans without a gate: every pending job that requests a whole GPU's shares counts as
-	// waiting for the bridge.
+	// Shadow plans without a gate: every pending job that requests a whole GPU's shares counts as waiting for the bridge.
 	Shadow bool
 	// Apps holds the application and profile of each identified job, by ref. The plan leaves out jobs without an entry.
 	Apps map[string]job.App
@@ -116,7 +115,8 @@ func (in *Input) Rule(j *job.Job) *adopt.Rule {
 	return in.match(j)
 }
 
-// match returns the rule that matches a job which has its own request, whether rules are in shadow or not; nil = none does.
+// match returns the rule that matches a job which has its own request, whether rules are in shadow or not; nil = none
+// does.
 func (in *Input) match(j *job.Job) *adopt.Rule {
 	if in.Adopt == nil || in.Snap.GivesUsedGPUs || in.Terms[j.Ref].NoShare {
 		return nil

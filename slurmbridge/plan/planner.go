@@ -49,8 +49,8 @@ func (r *pass) handwritten() bool {
 	return r.Tracker.HandwrittenSeen && r.Snap.At.Sub(r.Tracker.Handwritten) <= handwrittenFor
 }
 
-// Plan makes one pass through its stages: poll and queue, plain Slurm's schedule, choice and seats, changes, explanation.
-// Without a gate no group is made: nothing could hold the members back while the group is prepared.
+// Plan makes one pass through its stages: poll and queue, plain Slurm's schedule, choice and seats, changes,
+// explanation. Without a gate no group is made: nothing could hold the members back while the group is prepared.
 func (p *Planner) Plan(in *Input) *job.Plan {
 	q := newQueue(newPoll(in), &p.Partitions, p.DivideHost)
 	plain := q.schedulePlain()
@@ -100,8 +100,8 @@ func (r *pass) makeGroups() {
 		g := job.Group{
 			Kind: of.kind, State: job.Preparing, Node: on.node.Name, GPU: on.index, Decided: r.Snap.At, Score: of.score,
 			Policy: r.Decider.Policy.Name(), Members: r.membersOf(members),
-			// A job that starts alone on an idle GPU could start on any, but with several nodes it might take the GPU of
-			// another group.
+			// A job that starts alone on an idle GPU could start on any, but with several nodes it might take the GPU of another
+			// group.
 			Pinned: len(members) > 1 || of.kind == job.Join || len(r.Snap.Nodes) > 1,
 		}
 		r.plan.Groups = append(r.plan.Groups, release.Make(&g, r.jobs, on.node.Sharing))

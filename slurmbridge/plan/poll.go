@@ -16,8 +16,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// poll is what was polled: the GPUs with shares, and what runs or is about to start there. No decision changes it. A GPU is
-// its index in State.GPUs; those of a node follow each other in gres.conf's order.
+// poll is what was polled: the GPUs with shares, and what runs or is about to start there. No decision changes it. A
+// GPU is its index in State.GPUs; those of a node follow each other in gres.conf's order.
 type poll struct {
 	*Input
 	State rlcore.State // without a queue
@@ -52,12 +52,12 @@ type gpuRef struct {
 	index int // on the node, as Slurm counts
 }
 
-// placement is a job on a GPU, from its draft to the change that releases it: it runs there, is on its way there, or starts
-// there by this plan.
+// placement is a job on a GPU, from its draft to the change that releases it: it runs there, is on its way there, or
+// starts there by this plan.
 type placement struct {
 	rlcore.Running       // as it will run; Shares 0 = to be chosen, least of them at the least
 	gpu            int   // that it is meant for
-	group          int64 // number of its group, below 0 of one of this plan; 0 = it runs, or it is foreign and has its turn
+	group          int64 // its number, below 0 of one of this plan; 0 = it runs, or is foreign and has its turn
 	least          int
 	tried          bool // with a part of the GPU's memory; see try
 }
@@ -141,8 +141,8 @@ func (p *poll) addRunning(j *job.Job) {
 func (p *poll) addRunningOn(j *job.Job, node string, gpus []int) {
 	several := j.Nodes != node // what it has of each node isn't known
 	if j.State == job.Completing && !several {
-		// Its processes have ended. By the time Slurm looks at what is released now, its shares and cores are free:
-		// until its epilog has ended nothing starts on the node.
+		// Its processes have ended. By the time Slurm looks at what is released now, its shares and cores are free: until its
+		// epilog has ended nothing starts on the node.
 		p.take(gpus, -j.CPUs, -j.HostMemMiB)
 		return
 	}
@@ -252,8 +252,8 @@ func (p *poll) reach(j *job.Job, closed, typ string) reach {
 	})
 }
 
-// ofType returns those of the GPUs that a foreign job may use that have the type it asks for. All of them where any type
-// will do, the job takes whole nodes, or no GPU has a type of that name: the site's names aren't understood.
+// ofType returns those of the GPUs that a foreign job may use that have the type it asks for. All of them where any
+// type will do, the job takes whole nodes, or no GPU has a type of that name: the site's names aren't understood.
 func (p *poll) ofType(j *job.Job) reach {
 	all, typ := p.reach(j, "", ""), gpuType(j)
 	if typ == "" || j.Exclusive {
@@ -361,7 +361,8 @@ func (p *poll) convert(j *job.Job) rlcore.Job {
 	return out
 }
 
-// host returns the CPUs and the memory that Slurm allocates to a pending job, the most on any node that the job may use.
+// host returns the CPUs and the memory that Slurm allocates to a pending job, the most on any node that the job may
+// use.
 func (p *poll) host(j *job.Job) (cpus int, memMiB float64) {
 	kinds := once(p.grains, j.Partition, func() (kinds []*job.Node) {
 		for i := range p.Snap.Nodes {

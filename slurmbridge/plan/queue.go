@@ -18,8 +18,8 @@ type queue struct {
 	waiting []rlcore.Job
 	budget  *limit.Budget
 	quota   *limit.GPUs // of adopted jobs
-	// limited says, by ref, which of Slurm's limits keeps a job out of the queue, and closedTo why a node is closed to
-	// a job in the queue. withheld are the jobs that a limit keeps out.
+	// limited says, by ref, which of Slurm's limits keeps a job out of the queue, and closedTo why a node is closed to a
+	// job in the queue. withheld are the jobs that a limit keeps out.
 	limited, closedTo map[string]string
 	withheld          []rlcore.Job
 	gate, ungated     []job.Change
@@ -49,8 +49,8 @@ func newQueue(p *poll, managed *job.PartitionFilter, divideHost bool) *queue {
 	return q
 }
 
-// add puts a pending job into the queue, behind the gate, or back to Slurm. A foreign job is in the queue, too: it waits
-// for the same GPUs.
+// add puts a pending job into the queue, behind the gate, or back to Slurm. A foreign job is in the queue, too: it
+// waits for the same GPUs.
 func (q *queue) add(j *job.Job) {
 	f, why := q.factsOf(j)
 	switch classify(f) {
@@ -128,8 +128,8 @@ const ignoredAfterS = 60
 const mostWatched = 32
 
 // addForeign adds a job that waits for GPUs without the bridge, or will once this plan has ungated it: Slurm starts it
-// before a group of this plan. The queue leaves out jobs that Slurm keeps for other reasons, and requests for a part of a
-// GPU's shares, which start on any GPU with enough.
+// before a group of this plan. The queue leaves out jobs that Slurm keeps for other reasons, and requests for a part of
+// a GPU's shares, which start on any GPU with enough.
 func (q *queue) addForeign(j *job.Job) {
 	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units && !q.keepsTurn(j.Ref)
 	waits := len(j.Dependency.List) > 0 || !waitsForNodes(j.Reason)

@@ -9,10 +9,9 @@ type rule int
 
 const (
 	// firstFit takes the first in gres.conf's order: _pick_specific_topo in
-	// src/plugins/select/cons_common/gres_select_filter.c of Slurm 22.05.8, and
-	// _pick_shared_gres_topo in src/plugins/select/cons_tres/gres_select_filter.c of 24.11.5 and
-	// 26.05.3. GPUs that gres.conf binds to cores of one socket come first for a job with cores
-	// there: on such nodes this is a guess.
+	// src/plugins/select/cons_common/gres_select_filter.c of Slurm 22.05.8, and _pick_shared_gres_topo in
+	// src/plugins/select/cons_tres/gres_select_filter.c of 24.11.5 and 26.05.3. GPUs that gres.conf binds to cores of one
+	// socket come first for a job with cores there: on such nodes this is a guess.
 	firstFit rule = iota
 	// leastLoaded takes the GPU with the most free shares, of equals the first, where SelectTypeParameters has
 	// LL_SHARED_GRES (from 23.11 on): _get_sorted_topo_by_least_loaded in the same file, with glibc's qsort, which is
@@ -31,8 +30,8 @@ func (r rule) pick(free []int, shares int) int {
 	return at
 }
 
-// lands reports whether each job gets the GPU that it is meant for, if Slurm serves the requests in this order. free are the
-// free shares of a node's GPUs, from the given first one on.
+// lands reports whether each job gets the GPU that it is meant for, if Slurm serves the requests in this order. free
+// are the free shares of a node's GPUs, from the given first one on.
 func (r rule) lands(free []int, first int, jobs []placement) bool {
 	free = slices.Clone(free)
 	for i := range jobs {
@@ -46,8 +45,8 @@ func (r rule) lands(free []int, first int, jobs []placement) bool {
 }
 
 // number chooses the shares of the jobs that have none, so that each lands on its GPU and spare shares stay free there.
-// free are the GPUs' free shares before the first request. false: no such numbers were found, and the jobs are unchanged.
-// For firstFit the search is complete.
+// free are the GPUs' free shares before the first request. false: no such numbers were found, and the jobs are
+// unchanged. For firstFit the search is complete.
 //
 // It goes through the requests from the last to the first. When a request is served, its GPU still has the shares of
 // the later requests there, plus the spare ones. The request must be larger than what any earlier GPU still has; the

@@ -18,9 +18,9 @@ const (
 	refused         // not as things are on the node
 )
 
-// draft takes the chosen jobs for GPU g, into a new group or the one of the given number, and finds shares that lead them
-// there. It makes no group that can't be sure of its GPU, or with members that could meet jobs that they may not share
-// with. whole: the only job gets all shares. It returns the group's number.
+// draft takes the chosen jobs for GPU g, into a new group or the one of the given number, and finds shares that lead
+// them there. It makes no group that can't be sure of its GPU, or with members that could meet jobs that they may not
+// share with. whole: the only job gets all shares. It returns the group's number.
 func (r *pass) draft(g int, kind job.GroupKind, into int64, chosen []int, score float64, whole bool) (int64, verdict) {
 	number := r.take(g, kind, into, chosen, score)
 	members, of := r.members(number), r.of(number)
@@ -47,8 +47,8 @@ func (r *pass) draft(g int, kind job.GroupKind, into int64, chosen []int, score 
 	return number, placed
 }
 
-// limitMemory sets what the members of a group may hold of the GPU's memory, and lets a job that starts alone try with a
-// part of it.
+// limitMemory sets what the members of a group may hold of the GPU's memory, and lets a job that starts alone try with
+// a part of it.
 func (r *pass) limitMemory(members []placement) {
 	card := &r.State.GPUs[members[0].gpu]
 	for i, mib := range r.guard.MemoryLimits(card, profilesOf(members)) {
@@ -78,9 +78,9 @@ func profilesOf(members []placement) []*rlcore.Profile {
 func (r *pass) tryMiB(m *placement) float64 { return cmp.Or(r.Terms[m.ID].TryMiB, r.TryMiB) }
 
 // mayTry reports whether a job that starts alone gets a part of the GPU's memory, since its application takes most of a
-// card at its start, or isn't known, and its owner or the site wants to see what it needs. MPS limits sharers only, so the
-// job leaves one of the shares, and no job joins it. One that fails runs again with all of the memory; by the site's wish,
-// only a job is tried that may be run again.
+// card at its start, or isn't known, and its owner or the site wants to see what it needs. MPS limits sharers only, so
+// the job leaves one of the shares, and no job joins it. One that fails runs again with all of the memory; by the
+// site's wish, only a job is tried that may be run again.
 func (r *pass) mayTry(m *placement) bool {
 	spec, p, was := &r.State.GPUs[m.gpu].Spec, m.Profile, r.jobs[m.ID]
 	owner, mib := r.Terms[m.ID].TryMiB, r.tryMiB(m)
@@ -102,8 +102,8 @@ func (r *pass) alone(number int64) bool {
 	return len(m) == 1 && r.of(number).kind == job.StartNow && r.adopted(m[0].ID)
 }
 
-// seating is an attempt to find shares for the newest group of a node with several GPUs, together with the other groups of
-// this plan there.
+// seating is an attempt to find shares for the newest group of a node with several GPUs, together with the other groups
+// of this plan there.
 type seating struct {
 	*statement
 	rule   rule
@@ -115,8 +115,8 @@ type seating struct {
 	least  int           // shares that a member may get; see leastShares
 }
 
-// lead finds shares with which Slurm puts each member of a new group, and of the plan's other groups, on its
-// GPU, on a node with several GPUs. It may change the shares and GPUs of the other groups.
+// lead finds shares with which Slurm puts each member of a new group, and of the plan's other groups, on its GPU, on a
+// node with several GPUs. It may change the shares and GPUs of the other groups.
 func (r *pass) lead(number int64) verdict {
 	s, onWay := r.seat(number), r.onWay[r.of(number).node]
 	why := refused
@@ -156,11 +156,12 @@ func (r *pass) lead(number int64) verdict {
 	return why
 }
 
-// seat gathers the jobs that Slurm considers on a new group's node. Groups that start on idle GPUs of one kind get them in
-// the order of their first members, since Slurm takes the first GPU first.
+// seat gathers the jobs that Slurm considers on a new group's node. Groups that start on idle GPUs of one kind get them
+// in the order of their first members, since Slurm takes the first GPU first.
 func (r *pass) seat(number int64) *seating {
 	node := r.of(number).node
-	s := &seating{statement: r.statement, newest: number, first: r.nodes[node][0], size: map[int64]int{}, least: r.leastShares()}
+	s := &seating{statement: r.statement, newest: number, size: map[int64]int{}}
+	s.first, s.least = r.nodes[node][0], r.leastShares()
 	if r.Snap.LeastLoaded {
 		s.rule = leastLoaded
 	}
@@ -249,8 +250,8 @@ func (s *seating) keep(jobs []placement) {
 	}
 }
 
-// withRoom returns the number of free shares for a group's members if one more job is to find room: equal parts, one
-// of them left over. All of them where no job could join: the GPU serves no more, or a member doesn't share or has no
+// withRoom returns the number of free shares for a group's members if one more job is to find room: equal parts, one of
+// them left over. All of them where no job could join: the GPU serves no more, or a member doesn't share or has no
 // profile.
 func (r *pass) withRoom(members []placement, free int) int {
 	n, card := len(members), &r.State.GPUs[members[0].gpu]
@@ -266,9 +267,9 @@ func (r *pass) withRoom(members []placement, free int) int {
 	return free / (n + 1) * n
 }
 
-// split divides the free shares equally among a group's members on a node with one GPU. Where jobs with hand-written shares
-// come to cards that serve one user, each member gets one share, and the longest one the rest: the freed shares are
-// then too few for such a job, which the MPS server wouldn't serve. Before Volta shares limit nothing else.
+// split divides the free shares equally among a group's members on a node with one GPU. Where jobs with hand-written
+// shares come to cards that serve one user, each member gets one share, and the longest one the rest: the freed shares
+// are then too few for such a job, which the MPS server wouldn't serve. Before Volta shares limit nothing else.
 func (r *pass) split(members []placement, free int) []int {
 	n, longest := len(members), 0
 	out := make([]int, n)

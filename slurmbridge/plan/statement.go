@@ -61,8 +61,8 @@ func (s *statement) rollBack(to checkpoint) {
 	}
 }
 
-// take moves the jobs at the given indexes from the queue to a GPU, without shares: into a new group of a kind, or into an
-// earlier one, the last of all, if into isn't 0. It returns the group's number.
+// take moves the jobs at the given indexes from the queue to a GPU, without shares: into a new group of a kind, or into
+// an earlier one, the last of all, if into isn't 0. It returns the group's number.
 func (s *statement) take(gpu int, kind job.GroupKind, into int64, at []int, score float64) int64 {
 	card := &s.now.GPUs[gpu]
 	if into == 0 {
@@ -79,8 +79,8 @@ func (s *statement) take(gpu int, kind job.GroupKind, into int64, at []int, scor
 	return into
 }
 
-// dequeue removes the jobs at the given ascending indexes from the queue. They are near its front, so the jobs before them
-// move, in the queue's own storage, and the removed ones stay in front of it.
+// dequeue removes the jobs at the given ascending indexes from the queue. They are near its front, so the jobs before
+// them move, in the queue's own storage, and the removed ones stay in front of it.
 func (s *statement) dequeue(at []int) {
 	q := s.now.Pending
 	for k, i := range at {

@@ -10,11 +10,13 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// turnSoonS is how soon a further job's turn must come for keepTurns to take it along, s: GPUs may become free together.
+// turnSoonS is how soon a further job's turn must come for keepTurns to take it along, s: GPUs may become free
+// together.
 const turnSoonS = 5
 
-// keepTurns puts the jobs at the head of the queue into Slurm's own if a job would start too late after all foreign jobs:
-// when a GPU becomes free, Slurm starts the first job of its queue at once, before the bridge can release another.
+// keepTurns puts the jobs at the head of the queue into Slurm's own if a job would start too late after all foreign
+// jobs: when a GPU becomes free, Slurm starts the first job of its queue at once, before the bridge can release
+// another.
 //
 // An interactive session waits there from the beginning, as a job of a whole GPU does.
 func (r *pass) keepTurns() {
@@ -44,8 +46,8 @@ func (r *pass) keepTurns() {
 }
 
 // noteWaiting records when the remaining jobs are expected to start: each on GPUs of its own, in order of priority;
-// sharing may start them sooner. It ungates jobs that may preempt others, that the bridge alone has delayed for too long,
-// or that Slurm would cancel for their deadline if the bridge died now and the gate held them.
+// sharing may start them sooner. It ungates jobs that may preempt others, that the bridge alone has delayed for too
+// long, or that Slurm would cancel for their deadline if the bridge died now and the gate held them.
 func (r *pass) noteWaiting() {
 	idle := r.onAnyGPU(func(_ *job.Job, g int) bool { return len(r.now.GPUs[g].Running) == 0 })
 	preempts := r.onAnyGPU(func(j *job.Job, g int) bool {
@@ -102,10 +104,10 @@ func (r *pass) onAnyGPU(is func(j *job.Job, g int) bool) func(j *rlcore.Job) boo
 	}
 }
 
-// A job that is to keep its turn among jobs that don't share waits in Slurm's own queue, and any GPU may be the next that
-// becomes free. It requests so many shares that it fits on no GPU with another job, whichever end: more than 100 less the
-// smallest number that a sharer holds. While it waits, no job gets fewer than fit next to it. What it leaves of its GPU is
-// for jobs that join it.
+// A job that is to keep its turn among jobs that don't share waits in Slurm's own queue, and any GPU may be the next
+// that becomes free. It requests so many shares that it fits on no GPU with another job, whichever end: more than 100
+// less the smallest number that a sharer holds. While it waits, no job gets fewer than fit next to it. What it leaves
+// of its GPU is for jobs that join it.
 
 // turnShares bounds the shares of such a job. Groups of three equal parts are possible while it waits for its turn.
 const (
@@ -113,8 +115,8 @@ const (
 	mostTurnShares  = job.Units - 1
 )
 
-// turnShares returns the shares with which a job can start on an empty GPU alone; false = there is no such number with room
-// for others.
+// turnShares returns the shares with which a job can start on an empty GPU alone; false = there is no such number with
+// room for others.
 func (r *pass) turnShares() (int, bool) {
 	shares := leastTurnShares
 	see := func(ref string, holds int) {
@@ -157,8 +159,8 @@ func (p *poll) leastShares() int {
 	return least
 }
 
-// keepTurn lets a job wait in Slurm's queue, with room on its GPU for others if it may share and there are shares for that;
-// else it is ungated.
+// keepTurn lets a job wait in Slurm's queue, with room on its GPU for others if it may share and there are shares for
+// that; else it is ungated.
 func (r *pass) keepTurn(j *rlcore.Job) {
 	shares, ok := r.turnShares()
 	shareable := r.Join && r.leavesRoom() && !j.NoShare && j.Profile != nil && len(r.nodes) > 0
@@ -181,8 +183,8 @@ func (r *pass) keepTurn(j *rlcore.Job) {
 	r.plan.Groups = append(r.plan.Groups, release.Make(&group, r.jobs, on.Sharing))
 }
 
-// hasPartner reports whether one of the next jobs of the queue may join an adopted job that keeps its turn with shares. One
-// that asks for a type of GPU must find no other: it could be given shares of any.
+// hasPartner reports whether one of the next jobs of the queue may join an adopted job that keeps its turn with shares.
+// One that asks for a type of GPU must find no other: it could be given shares of any.
 func (r *pass) hasPartner(j *rlcore.Job) bool {
 	own, n := r.jobs[j.ID], len(r.gpus)
 	if r.reach(own, "", ownType(own)).gpus.Len(n) < r.reach(own, "", "").gpus.Len(n) {
