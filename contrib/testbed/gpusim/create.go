@@ -1,9 +1,11 @@
 package gpusim
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"math"
+	"slices"
 	"unsafe"
 
 	"github.com/google/renameio/v2"
@@ -36,12 +38,19 @@ type Config struct {
 	Instances []string
 	// Exclusive puts the GPUs into the mode EXCLUSIVE_PROCESS; see Device.SetExclusive.
 	Exclusive bool
+	// Samples says whose NVML's samples of processes are, one of SampleOwners; default each its own.
+	Samples string
 	// Recent gives the machine a driver of CUDA 13.1 in place of one of 12.2.
 	Recent bool
 	// GroupLimits: the driver can hold a control group's processes to a part of a GPU's memory, as drivers from release
 	// 615 on do.
 	GroupLimits bool
 }
+
+// SampleOwners are the ways in which a driver may attribute what MPS clients do to processes: to each client what it does, all
+// of it to the server, or all of it to one of the clients. A sample of NVIDIA's carries one process for each engine; no real
+// card has shown yet which one that is under MPS.
+var SampleOwners = []string{"each", "server", "one"}
 
 func (c *Config) defaults() (Model, error) {
 	if c.Model == "" {
@@ -56,6 +65,9 @@ func (c *Config) defaults() (Model, error) {
 	m, err := ModelByName(c.Model)
 	if err != nil {
 		return m, err
+	}
+	if c.Samples = cmp.Or(c.Samples, SampleOwners[0]); !slices.Contains(SampleOwners, c.Samples) {
+		return m, fmt.Errorf("samples of processes are of %.32q, none of %q", c.Samples, SampleOwners)
 	}
 	if c.MemMiB == 0 {
 		c.MemMiB = m.MemTotal
@@ -147,6 +159,7 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	if cfg.MIG {
 		d.MIG = 1
 	}
+	d.Samples = uint32(slices.Index(SampleOwners, cfg.Samples)) //nolint:gosec // defaults has checked it
 	if cfg.Exclusive {
 		d.ComputeMode = exclusiveProcess
 	}

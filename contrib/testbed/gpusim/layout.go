@@ -177,7 +177,7 @@ type deviceRec struct {
 	Limit       [maxLimits]groupLimit
 	LookedNs    int64  // CLOCK_MONOTONIC when dead processes were last looked for
 	Cur         uint32 // which of Dyn is current: 0 or 1
-	_           uint32
+	Samples     uint32 // whose NVML's samples of processes are: a place in SampleOwners
 	Dyn         [2]dyn
 	Slot        [Slots]slot
 }

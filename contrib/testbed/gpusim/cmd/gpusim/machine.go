@@ -25,6 +25,7 @@ func initCmd(state *string) *cobra.Command {
 	f.Float64Var(&cfg.Scale, "scale", 1, "GPU seconds that pass in a real second")
 	f.StringVar(&cfg.UUIDSeed, "uuid-seed", "", "makes the GPUs' UUIDs (e.g. the node's name)")
 	f.BoolVar(&cfg.GroupLimits, "group-limits", false, "a driver that can limit the memory of control groups")
+	f.StringVar(&cfg.Samples, "process-samples", "", "whose NVML's samples of processes are: "+strings.Join(gpusim.SampleOwners, ", "))
 	f.BoolVar(&cfg.Exclusive, "exclusive", false, "GPUs in the compute mode EXCLUSIVE_PROCESS")
 	f.BoolVar(&cfg.Recent, "recent", false, "a driver of CUDA 13.1 instead of one of 12.2")
 	return c
