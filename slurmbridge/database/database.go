@@ -1,12 +1,12 @@
-// Package database opens the controller's SQLite file and brings it to the format that this release reads.
-// The profile store, the journal and the register of models keep their tables in it.
+// Package database opens the controller's SQLite file. The profile store, the journal and the usage reports keep their
+// tables in it (schema.sql).
 package database
 
 import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"embed"
+	_ "embed" // schema.sql
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,10 +22,10 @@ import (
 	_ "modernc.org/sqlite" // the driver
 )
 
-// Open opens the database at path and upgrades it; a missing one is made, with mode 0600, and is its folder's owner's. A
-// corrupt file is an error, and so is one that a newer release wrote.
-func Open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
-	db, err := open(ctx, path, log)
+// Open opens the database at path; a missing one is made, with mode 0600, and is its folder's owner's. A corrupt file is
+// an error, and so is one that another release wrote.
+func Open(ctx context.Context, path string) (*sql.DB, error) {
+	db, err := open(ctx, path)
 	if corrupt(err) {
 		err = fmt.Errorf("%w: the daemon sets it aside when it starts: systemctl restart slurmbridge", err)
 	}
@@ -35,7 +35,7 @@ func Open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 // OpenOrReplace is Open for the one process that the database belongs to: a corrupt file is renamed, and an empty
 // database takes its place. Others would take the file away from a daemon that is writing to it.
 func OpenOrReplace(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
-	db, err := open(ctx, path, log)
+	db, err := open(ctx, path)
 	if !corrupt(err) {
 		return db, err
 	}
@@ -47,7 +47,7 @@ func OpenOrReplace(ctx context.Context, path string, log *slog.Logger) (*sql.DB,
 		_ = os.Rename(path+suffix, aside+suffix) // where there is one
 	}
 	log.Error("database is corrupt: set aside, starting with an empty one", "file", aside, "err", err)
-	return open(ctx, path, log)
+	return open(ctx, path)
 }
 
 // The primary result codes of SQLite that are distinguished.
@@ -100,7 +100,7 @@ func whileBusy(ctx context.Context, f func() error) error {
 	}
 }
 
-func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
+func open(ctx context.Context, path string) (*sql.DB, error) {
 	if err := create(filepath.Clean(path)); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
@@ -112,7 +112,7 @@ func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
-	if err := whileBusy(ctx, func() error { return prepare(ctx, db, path, log) }); err != nil {
+	if err := whileBusy(ctx, func() error { return prepare(ctx, db) }); err != nil {
 		db.Close()
 		if code := result(err); code == sqliteReadOnly || code == sqliteCantOpen || code == sqliteIO {
 			err = fmt.Errorf("%w: it, %[2]s-wal and %[2]s-shm must be files that this user may read and write, in a folder where it may make them: ls -la %[3]s",
@@ -149,10 +149,7 @@ func create(path string) error {
 	return nil
 }
 
-func prepare(ctx context.Context, db *sql.DB, path string, log *slog.Logger) error {
-	if _, err := format(ctx, db); err != nil {
-		return err
-	}
+func prepare(ctx context.Context, db *sql.DB) error {
 	var found string
 	if err := db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&found); err != nil {
 		return err
@@ -160,7 +157,7 @@ func prepare(ctx context.Context, db *sql.DB, path string, log *slog.Logger) err
 	if found != "ok" {
 		return fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(found), " "))
 	}
-	return upgrade(ctx, db, path, log)
+	return makeTables(ctx, db)
 }
 
 // asideSuffix follows a damaged file's name, before the time.
@@ -187,86 +184,30 @@ func Size(ctx context.Context, db *sql.DB) (int64, error) {
 	return n, nil
 }
 
-// Step N takes a file of format N-1 to format N. A step that was released is never changed.
-//
-//go:embed steps/*.sql
-var steps embed.FS
+//go:embed schema.sql
+var schema string
 
-// latest is the format that this release writes, the number of its last step.
-var latest = func() int {
-	list, err := steps.ReadDir("steps")
-	if err != nil {
-		panic(err)
-	}
-	return len(list)
-}()
+// format is the number of the schema that this release reads and writes. A file says its own as its user_version.
+const format = 10
 
-// format returns the format of a file, 0 for a new one. That of a newer release is an error.
-func format(ctx context.Context, q Querier) (int, error) {
-	var v int
-	if err := q.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&v); err != nil {
-		return 0, err
-	}
-	if v > latest {
-		return 0, fmt.Errorf("a newer slurmbridge wrote it, in format %d, and this release reads formats up to %d: install the newer one "+
-			"again, or put the copy that it made before the upgrade (the database's name with .format-N) in its place", v, latest)
-	}
-	return v, nil
-}
+// errFormat: another release wrote the file.
+var errFormat = errors.New("another release of slurmbridge wrote it")
 
-// upgrade applies the steps that the file lacks, each in a transaction of its own, which keeps other
-// processes from upgrading at the same time. A file that an older release could still read is copied first.
-func upgrade(ctx context.Context, db *sql.DB, path string, log *slog.Logger) error {
-	for first := true; ; first = false {
-		done := false
-		err := Tx(ctx, db, func(tx *sql.Tx) error {
-			from, err := format(ctx, tx)
-			if done = from == latest; err != nil || done {
-				return err
-			}
-			if first && from > 0 {
-				file := fmt.Sprintf("%s.format-%d", path, from)
-				if err := copyTo(ctx, db, file); err != nil {
-					return fmt.Errorf("copy the file first: %w", err)
-				}
-				log.Info("database is upgraded", "from", from, "to", latest, "copy", file)
-			}
-			text, err := step(from + 1)
-			if err != nil {
-				return err
-			}
-			_, err = tx.ExecContext(ctx, text+fmt.Sprintf("\nPRAGMA user_version = %d;", from+1))
-			return err
-		})
-		if err != nil || done {
+// makeTables makes the tables of an empty file, in a transaction that keeps other processes from doing the same. A file
+// of another format is an error.
+func makeTables(ctx context.Context, db *sql.DB) error {
+	return Tx(ctx, db, func(tx *sql.Tx) error {
+		var v int
+		if err := tx.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&v); err != nil || v == format {
 			return err
 		}
-	}
-}
-
-func step(n int) (string, error) {
-	list, err := steps.ReadDir("steps")
-	if err != nil {
-		return "", err
-	}
-	text, err := steps.ReadFile("steps/" + list[n-1].Name())
-	return string(text), err
-}
-
-// copyTo writes the database as it was last committed to a file of mode 0600, in place of an older copy.
-func copyTo(ctx context.Context, db *sql.DB, path string) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
+		if v != 0 {
+			return fmt.Errorf("%w, in format %d, and this one reads format %d: install that release again, or move the file away to start with an empty one",
+				errFormat, v, format)
+		}
+		_, err := tx.ExecContext(ctx, schema+fmt.Sprintf("\nPRAGMA user_version = %d;", format))
 		return err
-	}
-	defer os.Remove(tmp.Name()) // unless it was renamed
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	if _, err = db.ExecContext(ctx, `VACUUM INTO ?`, tmp.Name()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
+	})
 }
 
 // Querier is a database or a transaction.

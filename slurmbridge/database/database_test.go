@@ -2,10 +2,9 @@ package database
 
 import (
 	"bytes"
-	"compress/gzip"
 	"database/sql"
+	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -19,15 +18,17 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// written unpacks a database that a demo left behind with commit 2c3873f, format 1.
+// written is a database with a journal and records, of many pages.
 func written(t *testing.T) string {
 	t.Helper()
-	f := must.Get(os.Open("testdata/2c3873f.db.gz"))(t)
-	defer f.Close()
-	z := must.Get(gzip.NewReader(f))(t)
-	text := must.Get(io.ReadAll(z))(t)
 	path := filepath.Join(t.TempDir(), "slurmbridge.db")
-	must.OK(t, os.WriteFile(path, text, 0o600))
+	db := must.Get(Open(t.Context(), path))(t)
+	defer db.Close()
+	for i := range 30 {
+		must.Get(db.Exec(`INSERT INTO runs (job_id, restart, node, ref, user, app, started, ended, solo, body) VALUES (?1, 0, 'n1', ?1, 'ann', 'md', ?1, ?1, 1, ?2)`,
+			i, fmt.Sprintf(`{"filler": %q}`, strings.Repeat("x", 3000))))(t)
+		must.Get(db.Exec(`INSERT INTO bridge_groups (id, state, decided, body) VALUES (?1, 'done', ?1, '{}')`, i))(t)
+	}
 	return path
 }
 
@@ -76,129 +77,64 @@ func opened(t *testing.T, path string) string {
 	return log.String()
 }
 
-// upgraded is the fixture after an upgrade.
-func upgraded(t *testing.T) string {
-	t.Helper()
-	path := written(t)
-	opened(t, path)
-	return path
-}
-
-func TestUpgradeLosesNothing(t *testing.T) {
+// A file that is opened again holds what it held, and nothing is written next to it.
+func TestAFileStaysAsItIs(t *testing.T) {
 	path := written(t)
 	before := contents(t, path)
-	if n := len(before["runs"]); n != 30 {
-		t.Fatalf("%d runs in the fixture", n)
-	}
-	opened(t, path)
-	after := contents(t, path)
-	for table, want := range before {
-		got := after[table]
-		for i := range got { // columns that came later
-			switch table {
-			case "runs":
-				got[i], _, _ = strings.Cut(got[i], "ended_at=")
-			case "bridge_ran":
-				got[i], _, _ = strings.Cut(got[i], "qos=")
-			case "profiles":
-				got[i] = strings.Replace(got[i], "card= ", "", 1)
-			}
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("table %s: %d rows, and there were %d", table, len(got), len(want))
-		}
-	}
-	if !maps.EqualFunc(contents(t, path+".format-1"), before, slices.Equal) {
-		t.Error("the copy differs")
-	}
-	if i, err := os.Stat(path + ".format-1"); err != nil || i.Mode().Perm() != 0o600 {
-		t.Errorf("the copy: %v %v", i.Mode(), err)
-	}
-}
-
-func TestUpgradeHappensOnce(t *testing.T) {
-	path := written(t)
-	if log := opened(t, path); !strings.Contains(log, "database is upgraded") {
-		t.Errorf("logged %q", log)
-	}
-	must.OK(t, os.Remove(path+".format-1"))
-	if log := opened(t, path); log != "" {
-		t.Errorf("logged %q at the second opening", log)
-	}
-	if left, _ := filepath.Glob(path + "*"); len(left) != 1 {
-		t.Errorf("files: %v", left)
-	}
-}
-
-func TestANewFileNeedsNoUpgrade(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "slurmbridge.db")
 	must.Equal(t, opened(t, path), "", "logged")
+	if !maps.EqualFunc(contents(t, path), before, slices.Equal) || len(before["runs"]) != 30 {
+		t.Error("it has changed")
+	}
 	if left, _ := filepath.Glob(path + "*"); len(left) != 1 {
 		t.Errorf("files: %v", left)
 	}
-	if got, want := contents(t, path), contents(t, upgraded(t)); !slices.Equal(slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want))) {
-		t.Errorf("its tables are %v, those of an upgraded file %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
-	}
 }
 
-func TestUpgradeByManyProcessesAtOnce(t *testing.T) {
-	path := written(t)
-	before := contents(t, path)
+// Daemon and commands may meet at an empty file: one of them makes its tables.
+func TestManyProcessesMakeTheTablesOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "slurmbridge.db")
 	var wg sync.WaitGroup
 	for range 8 {
-		wg.Go(func() { opened(t, path) })
+		wg.Go(func() { must.Equal(t, opened(t, path), "", "logged") })
 	}
 	wg.Wait()
-	if got := contents(t, path); len(got["runs"]) != 30 || len(got["bridge_groups"]) != len(before["bridge_groups"]) {
-		t.Errorf("%d runs, %d groups", len(got["runs"]), len(got["bridge_groups"]))
-	}
-	if !maps.EqualFunc(contents(t, path+".format-1"), before, slices.Equal) {
-		t.Error("the copy differs")
-	}
-}
-
-// A release before the journal's first use left none of its tables.
-func TestUpgradeOfAFileWithProfilesAlone(t *testing.T) {
-	path := written(t)
-	db := must.Get(sql.Open("sqlite", path))(t)
-	for table := range contents(t, path) {
-		if strings.HasPrefix(table, "bridge_") {
-			must.Get(db.Exec(`DROP TABLE ` + table))(t)
-		}
-	}
-	db.Close()
-	opened(t, path)
-	if got := contents(t, path); len(got["runs"]) != 30 || got["bridge_groups"] == nil || got["bridge_models"] == nil {
+	if got := contents(t, path); got["runs"] == nil || got["bridge_used"] == nil {
 		t.Errorf("tables: %v", slices.Sorted(maps.Keys(got)))
 	}
 }
 
-func TestAFailedStepLeavesTheFileAsItWas(t *testing.T) {
-	path := written(t)
-	db := must.Get(sql.Open("sqlite", path))(t)
-	// The index that the last step drops after its other changes.
-	must.Get(db.Exec(`DROP INDEX runs_ended`))(t)
-	db.Close()
-	if _, err := Open(t.Context(), path, slog.New(slog.DiscardHandler)); err == nil {
-		t.Fatal("opened")
-	}
-	if runs := contents(t, path)["runs"]; len(runs) != 30 || strings.Contains(runs[0], "ended_at") {
-		t.Errorf("%d runs, %.60s", len(runs), runs)
+// A file of another format, older or newer, is refused in one sentence and left as it is.
+func TestAFileOfAnotherReleaseIsRefused(t *testing.T) {
+	for _, other := range []int{1, format - 1, format + 1} {
+		path := written(t)
+		db := must.Get(Open(t.Context(), path))(t)
+		must.Get(db.Exec(fmt.Sprintf(`PRAGMA user_version = %d`, other)))(t)
+		db.Close()
+		before := contents(t, path)
+		_, err := OpenOrReplace(t.Context(), path, slog.New(slog.DiscardHandler))
+		if !errors.Is(err, errFormat) || !strings.Contains(err.Error(), "install that release again") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("format %d: %v", other, err)
+		}
+		if !maps.EqualFunc(contents(t, path), before, slices.Equal) {
+			t.Errorf("format %d: the file has changed", other)
+		}
 	}
 }
 
-func TestAFileOfANewerReleaseIsRefused(t *testing.T) {
+// Where making the tables fails the file stays empty, and the next try makes all of them.
+func TestTablesAreMadeWholly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "slurmbridge.db")
-	db, err := Open(t.Context(), path, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
+	db := must.Get(sql.Open("sqlite", path))(t)
+	must.Get(db.Exec(`CREATE TABLE bridge_used (x)`))(t) // the last of them
+	if _, err := Open(t.Context(), path); err == nil {
+		t.Fatal("opened")
 	}
-	must.Get(db.Exec(fmt.Sprintf(`PRAGMA user_version = %d`, latest+1)))(t)
+	if got := contents(t, path); len(got) != 1 {
+		t.Errorf("tables: %v", slices.Sorted(maps.Keys(got)))
+	}
+	must.Get(db.Exec(`DROP TABLE bridge_used`))(t)
 	db.Close()
-	_, err = Open(t.Context(), path, slog.New(slog.DiscardHandler))
-	if err == nil || !strings.Contains(err.Error(), "a newer slurmbridge wrote it") || !strings.Contains(err.Error(), "install the newer one") {
-		t.Errorf("error %v", err)
-	}
+	must.Equal(t, opened(t, path), "", "logged")
 }
 
 func TestCorruptFileIsSetAside(t *testing.T) {
@@ -206,7 +142,7 @@ func TestCorruptFileIsSetAside(t *testing.T) {
 	path := filepath.Join(dir, "slurmbridge.db")
 	must.OK(t, os.WriteFile(path, bytes.Repeat([]byte("this is no database "), 500), 0o600))
 	// A command leaves it to the daemon, which may be writing to it.
-	if _, err := Open(t.Context(), path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "systemctl restart slurmbridge") {
+	if _, err := Open(t.Context(), path); err == nil || !strings.Contains(err.Error(), "systemctl restart slurmbridge") {
 		t.Errorf("error %v", err)
 	}
 	if left, _ := filepath.Glob(path + ".corrupt-*"); len(left) != 0 {
@@ -221,7 +157,7 @@ func TestCorruptFileIsSetAside(t *testing.T) {
 	if got := contents(t, path); got["runs"] == nil {
 		t.Errorf("the file in its place has the tables %v", slices.Sorted(maps.Keys(got)))
 	}
-	if _, err := Open(t.Context(), filepath.Join(dir, "none", "s.db"), slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := Open(t.Context(), filepath.Join(dir, "none", "s.db")); err == nil {
 		t.Error("a folder that isn't there: no error")
 	}
 }
@@ -234,7 +170,7 @@ func TestRootMakesNoFilesOfItsOwn(t *testing.T) {
 	const nobody = 65534
 	dir := t.TempDir()
 	must.OK(t, os.Chown(dir, nobody, nobody))
-	db := must.Get(Open(t.Context(), filepath.Join(dir, "s.db"), slog.New(slog.DiscardHandler)))(t)
+	db := must.Get(Open(t.Context(), filepath.Join(dir, "s.db")))(t)
 	defer db.Close()
 	files := must.Get(filepath.Glob(filepath.Join(dir, "*")))(t)
 	for _, f := range files {
@@ -248,7 +184,7 @@ func TestRootMakesNoFilesOfItsOwn(t *testing.T) {
 	}
 	target := filepath.Join(t.TempDir(), "roots")
 	must.OK(t, os.Symlink(target, filepath.Join(dir, "link.db")))
-	if _, err := Open(t.Context(), filepath.Join(dir, "link.db"), slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := Open(t.Context(), filepath.Join(dir, "link.db")); err == nil {
 		t.Error("a link that leads nowhere was followed")
 	}
 	if _, err := os.Stat(target); !os.IsNotExist(err) {
@@ -286,7 +222,7 @@ func TestDamagedPagesAreSetAside(t *testing.T) {
 		t.Errorf("the damaged file was changed: %v", err)
 	}
 	must.Equal(t, opened(t, path), "", "the next start logs")
-	db, err = Open(t.Context(), path, slog.New(slog.DiscardHandler))
+	db, err = Open(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}

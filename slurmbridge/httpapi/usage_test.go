@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -27,7 +26,7 @@ func used(t *testing.T, asked *int) *Server {
 	s := busy(2, 4)
 	s.Asker = shown
 	now := s.Now()
-	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db")))(t)
 	t.Cleanup(func() { db.Close() })
 	kept := usage.Store{DB: db}
 	var runs []history.Footprint

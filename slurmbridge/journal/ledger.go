@@ -325,9 +325,9 @@ func (p *pollWriter) gpus() error {
 		if p.hour == hour && p.nodes[n.Name] == text || !n.Up {
 			continue
 		}
-		if err := p.exec(`INSERT INTO bridge_nodes (node, gpus, type, partitions, seen) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT (node) DO UPDATE SET gpus = excluded.gpus, type = excluded.type, partitions = excluded.partitions, seen = excluded.seen`,
-			n.Name, n.GPUs, types, partitions, p.at.UnixMilli()); err != nil {
+		if err := p.exec(`INSERT INTO bridge_nodes (node, types, partitions, seen) VALUES (?, ?, ?, ?)
+			ON CONFLICT (node) DO UPDATE SET types = excluded.types, partitions = excluded.partitions, seen = excluded.seen`,
+			n.Name, types, partitions, p.at.UnixMilli()); err != nil {
 			return err
 		}
 		p.written = append(p.written, func() { p.nodes[n.Name] = text })
@@ -404,7 +404,7 @@ func (j *Journal) Nodes(ctx context.Context, since time.Time) ([]job.Node, error
 	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
 		n := job.Node{Up: true}
 		var types, partitions string
-		if err := rows.Scan(&n.Name, &n.GPUs, &types, &partitions); err != nil {
+		if err := rows.Scan(&n.Name, &types, &partitions); err != nil {
 			return err
 		}
 		n.SetTypes(strings.Split(types, ","))
@@ -413,7 +413,7 @@ func (j *Journal) Nodes(ctx context.Context, since time.Time) ([]job.Node, error
 		}
 		out = append(out, n)
 		return nil
-	}, `SELECT node, gpus, type, partitions FROM bridge_nodes WHERE seen >= ? ORDER BY node`, since.UnixMilli())
+	}, `SELECT node, types, partitions FROM bridge_nodes WHERE seen >= ? ORDER BY node`, since.UnixMilli())
 	if err != nil {
 		return nil, fmt.Errorf("read nodes: %w", err)
 	}

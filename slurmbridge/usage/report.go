@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -94,36 +94,16 @@ func (t *tally) run(f *history.Footprint) {
 	t.add(t.line(f.Ref, of), of, &s)
 }
 
-// span is some rows of runs: what each counts, the part of it that does, and which rows.
-type span struct{ n, w, where string }
-
-// spans are the runs that were on their GPUs in the period ?1 to ?2. Of those that ended in the weeks from ?3 to ?4 the
-// sums are there: only what lies before the period is taken away. Without such weeks ?3 = ?4 = ?1.
-func spans() []span {
-	const (
-		part   = "((min(ended, ?2) - max(ended - took, ?1)) * 1.0 / took)"
-		within = "ended - took >= ?1 AND "
-		before = "ended - took < ?1 AND "
-	)
-	out := []span{
-		{"1", "1", within + "ended > ?1 AND ended <= ?3"},
-		{"1", "1", within + "ended > ?4 AND ended <= ?2"},
-	}
-	long := strconv.Itoa(longMS)
-	for _, s := range []struct {
-		span
-		after string // the moment at which the runs were on their GPUs
-	}{
-		{span{"1", part, before + "NOT (ended > ?3 AND ended <= ?4)"}, "?1"},
-		{span{"0", "(" + part + " - 1)", before + "ended > ?3 AND ended <= ?4"}, "?1"},
-		{span{"1", part, within + "ended - took < ?2"}, "?2"},
-	} {
-		out = append(out,
-			span{s.n, s.w, s.where + " AND ended > " + s.after + " AND ended <= " + s.after + " + " + long},
-			span{s.n, s.w, s.where + " AND ended > " + s.after + " + " + long + " AND took > " + long})
-	}
-	return out
+// spans are the runs that were on their GPUs in the period ?1 to ?2, in parts that an index finds: those that lie in it
+// count whole; the others, of which the long ones may end much later, by their part in it.
+var spans = []struct{ where, part string }{
+	{"ended > ?1 AND ended <= ?2 AND ended - took >= ?1", ""},
+	{fmt.Sprintf("ended > ?1 AND ended <= ?2 + %d AND ended - took < ?2 AND (ended > ?2 OR ended - took < ?1)", longMS), part},
+	{fmt.Sprintf("ended > ?2 + %d AND ended - took < ?2 AND took > %d", longMS, longMS), part},
 }
+
+// part is the factor by which a run counts that lies partly in the period.
+const part = " * ((min(ended, ?2) - max(ended - took, ?1)) * 1.0 / took)"
 
 func (t *tally) read(ctx context.Context, db *sql.DB) error {
 	return database.Read(ctx, db, func(r database.Querier) error {
@@ -137,53 +117,37 @@ func (t *tally) read(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-// condition is the SQL that restricts a query to the users ?5 and the accounts ?6.
+// condition is the SQL that restricts a query to the users ?3 and the accounts ?4.
 func (q *Query) condition() (sql string) {
 	if q.Users != nil {
-		sql += " AND who IN (SELECT id FROM bridge_labels WHERE user IN (SELECT value FROM json_each(?5)))"
+		sql += " AND who IN (SELECT id FROM bridge_labels WHERE user IN (SELECT value FROM json_each(?3)))"
 	}
 	if q.Accounts != nil {
-		sql += " AND who IN (SELECT id FROM bridge_labels WHERE account IN (SELECT value FROM json_each(?6)))"
+		sql += " AND who IN (SELECT id FROM bridge_labels WHERE account IN (SELECT value FROM json_each(?4)))"
 	}
 	return sql
 }
 
 func (t *tally) readSums(ctx context.Context, r database.Querier) error {
 	q := &t.query
-	from, to := q.From.UnixMilli(), q.To.UnixMilli()
-	condition := q.condition()
-	key, by, kind := "'' AS ref, who", "who", "node = ''"
+	key, by, sum := "'' AS ref, who", " GROUP BY who", true
 	switch q.By {
-	case Job:
-		key = "ref, who"
+	case Job: // most jobs have one run; the runs of the others meet in their line
+		key, by, sum = "ref, who", "", false
 	case Node:
-		key, by, kind = "'' AS ref, place AS who", "place", "node != ''"
+		key, by = "'' AS ref, place AS who", " GROUP BY place"
 	}
-	first, last := from, from
-	if q.By != Job && (q.By != Node || condition == "") { // weeks' sums know no jobs, and no users of nodes
-		at, _, err := settled(ctx, r)
-		if err != nil {
-			return err
-		}
-		if a, b := (from+weekMS-1)/weekMS, min(to/weekMS, weeksBefore(at)); a < b {
-			first, last = a*weekMS, b*weekMS
-			if err := t.each(ctx, r, `SELECT '' AS ref, label AS who, `+sumUp(func(i int) string { return figures[i].column })+` FROM bridge_used_weeks
-				WHERE week >= ?1 AND week < ?2 AND label IN (SELECT id FROM bridge_labels WHERE `+kind+`)`+condition+` GROUP BY label`, []any{a, b, 0, 0, database.JSON(q.Users), database.JSON(q.Accounts)}); err != nil {
-				return err
-			}
-		}
-	}
-	for _, s := range spans() {
-		row := ofRow(s.n, s.w)
-		sums, group := sumUp(row), " GROUP BY "+by
-		if q.By == Job { // most jobs have one run; the runs of the others meet in their line
-			sums, group = list(func(i int) string { return "ifnull(" + row(i) + ", 0)" }), ""
-		}
-		if err := t.each(ctx, r, `SELECT `+key+`, `+sums+` FROM bridge_used WHERE `+s.where+condition+group, []any{from, to, first, last, database.JSON(q.Users), database.JSON(q.Accounts)}); err != nil {
+	for _, s := range spans {
+		if err := t.each(ctx, r, `SELECT `+key+`, `+figuresOf(s.part, sum)+` FROM bridge_used WHERE `+s.where+q.condition()+by, q.args()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// args are the arguments of a query on the period, and of its condition.
+func (q *Query) args() []any {
+	return []any{q.From.UnixMilli(), q.To.UnixMilli(), database.JSON(q.Users), database.JSON(q.Accounts)}
 }
 
 // each adds the rows of a query: a job, the number of a label, and sums.
@@ -228,7 +192,7 @@ func (t *tally) readHarm(ctx context.Context, r database.Querier) error {
 	}
 	rows, err := database.List(ctx, r, func(x *row) []any { return []any{&x.ref, &x.flags, &x.who, &x.place} },
 		`SELECT ref, flags, who, place FROM bridge_used INDEXED BY bridge_used_harm
-		WHERE flags >= 16 AND ended >= ?1 AND ended < ?2`+q.condition(), q.From.UnixMilli(), q.To.UnixMilli(), 0, 0, database.JSON(q.Users), database.JSON(q.Accounts))
+		WHERE flags >= 16 AND ended >= ?1 AND ended < ?2`+q.condition(), q.args()...)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,6 @@ import (
 const KeptFor = 400 * 24 * time.Hour
 
 const (
-	weekMS = 7 * 24 * 3600 * 1000
 	// longMS is how long a run takes to be in the index of long runs, ms.
 	longMS = 2 * 24 * 3600 * 1000
 	hourMS = 3600 * 1000
@@ -67,57 +66,48 @@ const (
 	host
 )
 
-// figures are the columns of bridge_used_weeks, and how a row of bridge_used adds to each: {n} counts the run, {w} is
-// the part of it that lies in the period.
-var figures = [...]struct{ column, row string }{
-	runs:       {"runs", "{n}"},
-	unheld:     {"unheld", "(shares = 0) * {n}"},
-	held:       {"held", "shares * took * {w}"},
-	heldWhole:  {"whole", "(flags & 1) * shares * took * {w}"},
-	computed:   {"computed", "max(100, shares) * computed * {w}"},
-	computedOf: {"computed_of", "shares * known * {w}"},
-	split:      {"split", "max(100, shares) * split * {w}"},
-	memory:     {"memory", "1.0 * shares * took * mean / card * {w}"}, // nothing where card is 0
-	memoryOf:   {"memory_of", "shares * took * (card > 0) * {w}"},
-	peak:       {"peak", "1.0 * peak / card"},
-	idle:       {"idle", "shares * idle * {w}"},
-	idleOf:     {"idle_of", "shares * idleknown * {w}"},
-	sharing:    {"shared", "shares * shared * {w}"},
-	sharingOf:  {"shared_of", "(flags & 2 > 0) * shares * took * {w}"},
-	saved:      {"saved", "saved * {w}"},
-	savedOf:    {"timed", "(flags & 8 > 0) * {n}"},
-	lost:       {"lost", "lost * {w}"},
-	lostOf:     {"judged", "(flags & 4 > 0) * {n}"},
-	energy:     {"energy", "energy * {w}"},
-	energyOf:   {"energy_of", "(energy > 0) * shares * took * {w}"},
-	cpu:        {"cpu", "(shares > 0) * cpu * {w}"},
-	cpuOf:      {"cpu_of", "(cpu > 0) * shares * took * {w}"},
-	host:       {"host", "(shares > 0) * host"},
+// figures are how a row of bridge_used adds to each sum; {w} is the factor by which the run counts.
+var figures = [...]string{
+	runs:       "1",
+	unheld:     "(shares = 0)",
+	held:       "shares * took{w}",
+	heldWhole:  "(flags & 1) * shares * took{w}",
+	computed:   "max(100, shares) * computed{w}",
+	computedOf: "shares * known{w}",
+	split:      "max(100, shares) * split{w}",
+	memory:     "1.0 * shares * took * mean / card{w}", // nothing where card is 0
+	memoryOf:   "shares * took * (card > 0){w}",
+	peak:       "1.0 * peak / card",
+	idle:       "shares * idle{w}",
+	idleOf:     "shares * idleknown{w}",
+	sharing:    "shares * shared{w}",
+	sharingOf:  "(flags & 2 > 0) * shares * took{w}",
+	saved:      "saved{w}",
+	savedOf:    "(flags & 8 > 0)",
+	lost:       "lost{w}",
+	lostOf:     "(flags & 4 > 0)",
+	energy:     "energy{w}",
+	energyOf:   "(energy > 0) * shares * took{w}",
+	cpu:        "(shares > 0) * cpu{w}",
+	cpuOf:      "(cpu > 0) * shares * took{w}",
+	host:       "(shares > 0) * host",
 }
 
-// sumUp are the figures as SQL, summed up from some expressions.
-func sumUp(of func(i int) string) string {
-	return list(func(i int) string {
-		if i == peak || i == host {
-			return "coalesce(max(" + of(i) + "), 0)"
-		}
-		return "total(" + of(i) + ")"
-	})
-}
-
-// list are the figures as SQL, separated by commas.
-func list(of func(i int) string) string {
+// figuresOf are what a row adds to the sums, as SQL; sum: the sums of rows.
+func figuresOf(w string, sum bool) string {
 	all := make([]string, len(figures))
-	for i := range figures {
-		all[i] = of(i)
+	for i, f := range figures {
+		f = strings.ReplaceAll(f, "{w}", w)
+		switch {
+		case !sum:
+			all[i] = "ifnull(" + f + ", 0)"
+		case i == peak || i == host:
+			all[i] = "coalesce(max(" + f + "), 0)"
+		default:
+			all[i] = "total(" + f + ")"
+		}
 	}
 	return strings.Join(all, ", ")
-}
-
-// ofRow returns what a run adds to a figure as SQL, counting as n and by the part w.
-func ofRow(n, w string) func(i int) string {
-	r := strings.NewReplacer("{n}", n, "{w}", w)
-	return func(i int) string { return r.Replace(figures[i].row) }
 }
 
 func (s *sums) add(o *sums) {
@@ -158,61 +148,20 @@ func (w *writer) id(ctx context.Context, x label) (id int64, err error) {
 
 // Settled returns up to when, and up to which record, footprints were made; zero = never.
 func (s Store) Settled(ctx context.Context) (at time.Time, record int64, err error) {
-	at, record, err = settled(ctx, s.DB)
-	return at, record, wrap("read", err)
-}
-
-func settled(ctx context.Context, q database.Querier) (at time.Time, record int64, err error) {
-	err = q.QueryRowContext(ctx, `SELECT at, record FROM bridge_settled WHERE id = 1`).Scan(database.Millis(&at), &record)
+	err = s.DB.QueryRowContext(ctx, `SELECT at, record FROM bridge_settled WHERE id = 1`).Scan(database.Millis(&at), &record)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = nil
 	}
-	return at, record, err
+	return at, record, wrap("read", err)
 }
 
 func wrap(what string, err error) error { return database.Wrap(err, "%s footprints", what) }
 
-func weeksBefore(at time.Time) int64 {
-	if at.IsZero() {
-		return math.MinInt64
-	}
-	return at.UnixMilli() / weekMS
-}
-
 // SetSettled notes up to when, and up to which record, footprints were made.
 func (s Store) SetSettled(ctx context.Context, at time.Time, record int64) error {
-	return wrap("write", database.Tx(ctx, s.DB, func(tx *sql.Tx) error {
-		last, _, err := settled(ctx, tx)
-		if err != nil {
-			return err
-		}
-		var first sql.NullInt64
-		if err := tx.QueryRowContext(ctx, `SELECT min(ended) FROM bridge_used`).Scan(&first); err != nil {
-			return err
-		}
-		for w := max(weeksBefore(last), first.Int64/weekMS-1); first.Valid && w < weeksBefore(at); w++ {
-			if err := sumWeek(ctx, tx, w); err != nil {
-				return err
-			}
-		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO bridge_settled (id, at, record) VALUES (1, ?, ?)
-			ON CONFLICT (id) DO UPDATE SET at = excluded.at, record = excluded.record`, at.UnixMilli(), record)
-		return err
-	}))
-}
-
-// sumWeek sums up the runs that ended in a week, after its first moment and up to its last.
-func sumWeek(ctx context.Context, tx *sql.Tx, week int64) error {
-	if _, err := tx.ExecContext(ctx, `DELETE FROM bridge_used_weeks WHERE week = ?`, week); err != nil {
-		return err
-	}
-	for _, by := range []string{"who", "place"} {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_used_weeks SELECT ?1, `+by+`, `+sumUp(ofRow("1", "1"))+ //nolint:gosec // constants
-			` FROM bridge_used WHERE ended > ?2 AND ended <= ?3 GROUP BY `+by, week, week*weekMS, (week+1)*weekMS); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := s.DB.ExecContext(ctx, `INSERT INTO bridge_settled (id, at, record) VALUES (1, ?, ?)
+		ON CONFLICT (id) DO UPDATE SET at = excluded.at, record = excluded.record`, at.UnixMilli(), record)
+	return wrap("write", err)
 }
 
 // Save keeps footprints of runs that ended in [from, to), in place of earlier ones of the same runs, whose end may have
@@ -239,11 +188,7 @@ func (s Store) Drop(ctx context.Context, ref string, end time.Time) error {
 				return err
 			}
 		}
-		at, _, err := settled(ctx, tx)
-		if week := (end.UnixMilli() - 1) / weekMS; err == nil && week < weeksBefore(at) {
-			err = sumWeek(ctx, tx, week)
-		}
-		return err
+		return nil
 	}))
 }
 
@@ -258,7 +203,6 @@ func save(ctx context.Context, tx *sql.Tx, there []kept, all []history.Footprint
 	for _, r := range there {
 		byRef[r.ref] = append(byRef[r.ref], r)
 	}
-	weeks := map[int64]bool{}
 	w, err := newWriter(ctx, tx)
 	if err != nil {
 		return err
@@ -276,25 +220,12 @@ func save(ctx context.Context, tx *sql.Tx, there []kept, all []history.Footprint
 				if _, err := tx.ExecContext(ctx, `DELETE FROM bridge_used WHERE ended = ? AND ref = ?`, r.ended, r.ref); err != nil {
 					return err
 				}
-				weeks[(r.ended-1)/weekMS] = true
 			}
 		}
-		weeks[(end-1)/weekMS] = true
 	}
 	for i := range all { // only now: several may have one end, of nodes that no poll showed together
 		if f := &all[i]; f.Start.UnixMilli() < f.End.UnixMilli() {
 			if err := w.insert(ctx, f); err != nil {
-				return err
-			}
-		}
-	}
-	at, _, err := settled(ctx, tx)
-	if err != nil {
-		return err
-	}
-	for week := range weeks {
-		if week < weeksBefore(at) {
-			if err := sumWeek(ctx, tx, week); err != nil {
 				return err
 			}
 		}
@@ -373,17 +304,7 @@ func (s Store) Forget(ctx context.Context, before time.Time) error {
 		if n, err := gone.RowsAffected(); err != nil || n == 0 {
 			return err
 		}
-		week := weeksBefore(before)
-		if _, err := tx.ExecContext(ctx, `DELETE FROM bridge_used_weeks WHERE week < ?`, week); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, `DELETE FROM bridge_labels WHERE id NOT IN (SELECT who FROM bridge_used UNION SELECT place FROM bridge_used)`); err != nil {
-			return err
-		}
-		at, _, err := settled(ctx, tx)
-		if err != nil || week >= weeksBefore(at) {
-			return err
-		}
-		return sumWeek(ctx, tx, week)
+		_, err = tx.ExecContext(ctx, `DELETE FROM bridge_labels WHERE id NOT IN (SELECT who FROM bridge_used UNION SELECT place FROM bridge_used)`)
+		return err
 	}))
 }

@@ -201,7 +201,7 @@ type kind int8
 
 const (
 	count       kind = iota
-	part             // of 1
+	fraction         // of 1
 	sumOfTime        // h
 	sumOfEnergy      // kWh
 	plain
@@ -219,10 +219,10 @@ var columns = []column{
 	{"runs", "jobs", count, whole(func(l *Line) float64 { return float64(l.Runs) })},
 	{"held_gpu_h", "held", sumOfTime, whole(func(l *Line) float64 { return l.Held })},
 	{"computed_gpu_h", "computed", sumOfTime, func(l *Line) *float64 { return l.Computed }},
-	{"utilisation", "of held", part, (*Line).Utilisation},
+	{"utilisation", "of held", fraction, (*Line).Utilisation},
 	{"computed_beyond_gpu_h", "beyond", sumOfTime, func(l *Line) *float64 { return l.Beyond }},
-	{"memory_mean", "memory", part, func(l *Line) *float64 { return l.MemoryMean }},
-	{"memory_peak", "peak", part, func(l *Line) *float64 { return l.MemoryPeak }},
+	{"memory_mean", "memory", fraction, func(l *Line) *float64 { return l.MemoryMean }},
+	{"memory_peak", "peak", fraction, func(l *Line) *float64 { return l.MemoryPeak }},
 	{"idle_gpu_h", "idle", sumOfTime, func(l *Line) *float64 { return l.Idle }},
 	{"shared_gpu_h", "shared", sumOfTime, func(l *Line) *float64 { return l.Shared }},
 	{"wait_saved_h", "wait saved", sumOfTime, func(l *Line) *float64 { return l.WaitSaved }},
@@ -285,7 +285,7 @@ func (r *Report) cell(c *column, l *Line) string {
 		return r.Hours().Cell(v)
 	case c.kind == sumOfEnergy:
 		return r.KWh().Text(*v)
-	case c.kind == part:
+	case c.kind == fraction:
 		return fmt.Sprintf("%.0f %%", 100**v)
 	case c.kind == plain:
 		return Unit{per: 1}.Text(*v)

@@ -4,7 +4,6 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math"
 	"path/filepath"
@@ -36,7 +35,7 @@ func run(ref, user string, from, to float64) history.Footprint {
 
 func open(t testing.TB) Store {
 	t.Helper()
-	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db")))(t)
 	t.Cleanup(func() { db.Close() })
 	return Store{DB: db}
 }
@@ -44,7 +43,7 @@ func open(t testing.TB) Store {
 // empty takes all runs out of a store: a new database costs more than what a property test does with it.
 func empty(t testing.TB, s Store) {
 	t.Helper()
-	for _, table := range []string{"bridge_used", "bridge_used_weeks", "bridge_settled"} {
+	for _, table := range []string{"bridge_used", "bridge_settled"} {
 		must.Get(s.DB.Exec("DELETE FROM " + table))(t)
 	}
 }

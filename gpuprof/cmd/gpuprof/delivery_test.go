@@ -68,7 +68,7 @@ func newNode(t *testing.T) *node {
 	n.run = prolog.Dir(filepath.Join(n.dir, "run"))
 	must.OK(t, n.run.Make(), gpusim.Create(filepath.Join(n.dir, "gpus"), gpusim.Config{}))
 	so, err := simulatedLibrary(t), error(nil)
-	if n.store, err = store.Open(context.Background(), filepath.Join(n.dir, "db"), slog.New(slog.DiscardHandler)); err != nil {
+	if n.store, err = store.Open(context.Background(), filepath.Join(n.dir, "db")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.store.Close() })

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"image/png"
 	"io"
-	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -74,7 +73,7 @@ func TestUnknownSubcommandIsRefused(t *testing.T) {
 
 func TestProfilesPlot(t *testing.T) {
 	t.Setenv("SLURMBRIDGE_DATABASE", filepath.Join(t.TempDir(), "db"))
-	st := must.Get(store.Open(t.Context(), os.Getenv("SLURMBRIDGE_DATABASE"), slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(store.Open(t.Context(), os.Getenv("SLURMBRIDGE_DATABASE")))(t)
 	lammps, _ := apps.ByName("lammps")
 	must.OK(t, st.Import(t.Context(), []*rlcore.Profile{lammps}))
 	st.Close()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -130,7 +129,7 @@ func (s *shared) siteProfiles(c *cobra.Command) ([]*rlcore.Profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := cli.OpenStore(c.Context(), cfg, slog.New(slog.NewTextHandler(s.ErrOut, nil)))
+	st, err := cli.OpenStore(c.Context(), cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -44,7 +43,7 @@ submitted later: stop it first where that isn't wanted.`,
 				return err
 			}
 			var groups *tracker.Tracker
-			st, err := cli.OpenStore(ctx, cfg, slog.New(slog.DiscardHandler))
+			st, err := cli.OpenStore(ctx, cfg)
 			if err == nil {
 				defer st.Close()
 				groups, err = journal.New(st.DB()).Load(ctx)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,7 +45,7 @@ func TestProfilesShowARelative(t *testing.T) {
 	lj := func(n int) appid.App { return appid.Identify(&appid.Job{Script: fmt.Appendf(nil, ljScript, n)}) }
 	known, wanted := lj(1000), lj(2000)
 	cfg := must.Get(config.Load(file, nil))(t)
-	st := must.Get(cli.OpenStore(t.Context(), cfg, slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(cli.OpenStore(t.Context(), cfg))(t)
 	must.OK(t, st.SetFamily(t.Context(), "ann", known))
 	must.OK(t, st.SetFamily(t.Context(), "ann", wanted))
 	run := &gpuprof.Record{
@@ -123,7 +122,7 @@ func TestProfilesGoRound(t *testing.T) {
 // of its own; one that is too far from all of them stays unknown, and so runs alone.
 func TestRecogniserKnowsRelatives(t *testing.T) {
 	cfg := must.Get(config.Load(conf(t), nil))(t)
-	st := must.Get(cli.OpenStore(t.Context(), cfg, slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(cli.OpenStore(t.Context(), cfg))(t)
 	defer st.Close()
 	r := &recogniser{st}
 	look := func(ref, user string, terms job.Terms, script []byte) (app job.App) {

@@ -69,7 +69,7 @@ It reads the database and needs no daemon.`,
 				return cli.Usage(fmt.Errorf("--limit is %d: at least 1", limit))
 			}
 			log := s.Log()
-			st, err := cli.OpenStore(c.Context(), cfg, log)
+			st, err := cli.OpenStore(c.Context(), cfg)
 			if err != nil {
 				return err
 			}
@@ -251,7 +251,7 @@ an earlier release noted no QOS is known: rules that name one match none of them
 				return cli.Usage(fmt.Errorf("%s has no rules: name a file with --rules", cfg.Where("adopt")))
 			}
 			log := slog.New(slog.NewTextHandler(s.ErrOut, nil))
-			st, err := cli.OpenStore(c.Context(), cfg, log)
+			st, err := cli.OpenStore(c.Context(), cfg)
 			if err != nil {
 				return err
 			}

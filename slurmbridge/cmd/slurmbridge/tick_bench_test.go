@@ -127,7 +127,7 @@ func benchmarkTick(b *testing.B, most int) {
 	}
 	cfg := must.Get(config.Load("", nil))(b)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	st := must.Get(store.Open(ctx, filepath.Join(b.TempDir(), "s.db"), log))(b)
+	st := must.Get(store.Open(ctx, filepath.Join(b.TempDir(), "s.db")))(b)
 	defer st.Close()
 	j := journal.New(st.DB())
 	model := interference.New(&contention.MPS)

@@ -139,7 +139,7 @@ func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 // it requests the report from the daemon.
 func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o *usageFlags) (*usage.Report, error) {
 	if !o.me && o.server == "" {
-		st, err := cli.OpenStore(ctx, cfg, s.Log())
+		st, err := cli.OpenStore(ctx, cfg)
 		if err == nil {
 			defer st.Close()
 			if err := settle(ctx, st, time.Now()); err != nil {

@@ -49,7 +49,7 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 	t.Helper()
 	ctx := context.Background()
 	cfg := must.Get(config.Load(file, nil))(t)
-	st := must.Get(store.Open(ctx, cfg.Database, slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(store.Open(ctx, cfg.Database))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
 	must.OK(t, st.Import(ctx, []*rlcore.Profile{{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}))
@@ -227,10 +227,10 @@ func TestUsageOfNothing(t *testing.T) {
 		}
 	}
 	cfg := must.Get(config.Load(file, nil))(t)
-	db := must.Get(database.Open(t.Context(), cfg.Database, slog.New(slog.DiscardHandler)))(t)
+	db := must.Get(database.Open(t.Context(), cfg.Database))(t)
 	must.Get(db.Exec(`PRAGMA user_version = 99`))(t)
 	db.Close()
-	if status, _, errOut := call("usage", "-c", file); status != 1 || !strings.Contains(errOut, "a newer slurmbridge wrote it") || strings.Count(errOut, "\n") != 1 {
+	if status, _, errOut := call("usage", "-c", file); status != 1 || !strings.Contains(errOut, "another release of slurmbridge wrote it") || strings.Count(errOut, "\n") != 1 {
 		t.Errorf("a database from the future: %d %q", status, errOut)
 	}
 }
@@ -248,7 +248,7 @@ func ran(t *testing.T, j *journal.Journal, start, seen, gone time.Time) {
 // is still to come is completed by that.
 func TestALateRecordCompletesItsFootprint(t *testing.T) {
 	ctx := t.Context()
-	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
 	now := time.Now().Truncate(time.Second)
@@ -280,7 +280,7 @@ func TestALateRecordCompletesItsFootprint(t *testing.T) {
 // After a time without polls a run seems to have ended with the first one; its record knows better.
 func TestARunThatEndedWhileNobodyLooked(t *testing.T) {
 	ctx := t.Context()
-	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
 	now := time.Now().Truncate(time.Second)
@@ -318,7 +318,7 @@ func (c *countedSpans) Save(ctx context.Context, from, to time.Time, all []histo
 // The first footprints begin with the first run, not ninety days ago, which takes a second of CPU time.
 func TestFirstFootprints(t *testing.T) {
 	ctx := t.Context()
-	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
 	now := time.Now().Truncate(time.Second)
@@ -342,7 +342,7 @@ func TestFirstFootprints(t *testing.T) {
 // A job whose end a poll has just shown is in the daemon's answer, though tidy's next turn is a minute away.
 func TestUsageHasTheRunThatJustEnded(t *testing.T) {
 	ctx := t.Context()
-	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
 	defer st.Close()
 	w := &wired{store: st, journal: journal.New(st.DB()), bridge: &loop.Bridge{Log: slog.New(slog.DiscardHandler)}}
 	now := time.Now().Truncate(time.Second)
@@ -377,7 +377,7 @@ func TestWeights(t *testing.T) {
 // A year's footprints stay where the details of runs are far too many for the database.
 func TestFootprintsOutliveTheRuns(t *testing.T) {
 	ctx := t.Context()
-	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
 	defer st.Close()
 	w := &wired{store: st, journal: journal.New(st.DB())}
 	now := time.Now()
@@ -444,7 +444,7 @@ func spentCPU(b *testing.B) time.Duration {
 // BenchmarkUsage answers for a month of 200,000 jobs, and for the year of such months that the database holds; it
 // reports the database's size.
 func BenchmarkUsage(b *testing.B) {
-	st := must.Get(store.Open(b.Context(), filepath.Join(b.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(b)
+	st := must.Get(store.Open(b.Context(), filepath.Join(b.TempDir(), "s.db")))(b)
 	defer st.Close()
 	used, now := usage.Store{DB: st.DB()}, time.Now()
 	writeMonths(b, used, now, 12, 200_000)

@@ -108,7 +108,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		return nil, err
 	}
 	if st == nil {
-		if st, err = cli.OpenStore(ctx, cfg, log); err != nil {
+		if st, err = cli.OpenStore(ctx, cfg); err != nil {
 			return nil, err
 		}
 	}

@@ -43,7 +43,7 @@ import (
 // what a node says of it isn't believed. Whose MPS server failed is a victim.
 func TestRecordsAreCompleted(t *testing.T) {
 	ctx := t.Context()
-	st := must.Get(store.Open(ctx, t.TempDir()+"/db", slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(store.Open(ctx, t.TempDir()+"/db"))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
 	w := &wired{bridge: new(loop.Bridge), store: st, journal: j}
@@ -93,7 +93,7 @@ func TestRecordsAreCompleted(t *testing.T) {
 // task by its own number once a poll has shown it.
 func TestMemoryLimitOfAJob(t *testing.T) {
 	ctx := t.Context()
-	st := must.Get(store.Open(ctx, t.TempDir()+"/db", slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(store.Open(ctx, t.TempDir()+"/db"))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
 	for i, g := range []*job.Group{
@@ -276,7 +276,7 @@ func sleepers(t *testing.T, policy string, nodes, gpus int) *loop.Bridge {
 	cfg := must.Get(config.Load("", nil))(t)
 	cfg.Policy, cfg.MaxGroup = policy, 3
 	log := slog.New(slog.DiscardHandler)
-	st := must.Get(store.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), log))(t)
+	st := must.Get(store.Open(t.Context(), filepath.Join(t.TempDir(), "s.db")))(t)
 	t.Cleanup(func() { _ = st.Close() })
 	model := interference.New(&contention.MPS)
 	policies := must.Get(newPolicies(cfg, model, log))(t)
@@ -301,7 +301,7 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 	ctx := t.Context()
 	cfg := must.Get(config.Load(conf(t, "policy: greedy"), nil))(t)
 	log := slog.New(slog.DiscardHandler)
-	st := must.Get(cli.OpenStore(ctx, cfg, log))(t)
+	st := must.Get(cli.OpenStore(ctx, cfg))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
 	h := &history.History{Records: st, Journal: j}
@@ -394,7 +394,7 @@ func TestANodeWhoseClockIsOff(t *testing.T) {
 // A database that is too large loses its oldest part, and never the last day.
 func TestDatabaseIsBounded(t *testing.T) {
 	ctx := t.Context()
-	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
 	w := &wired{store: st, journal: j}

@@ -37,8 +37,8 @@ type Store struct {
 }
 
 // Open opens the database at path; see database.Open.
-func Open(ctx context.Context, path string, log *slog.Logger) (*Store, error) {
-	return of(database.Open(ctx, path, log))
+func Open(ctx context.Context, path string) (*Store, error) {
+	return of(database.Open(ctx, path))
 }
 
 // OpenOrReplace is Open for the daemon; see database.OpenOrReplace.

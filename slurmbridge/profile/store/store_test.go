@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -21,7 +20,7 @@ import (
 
 func opened(t *testing.T, path string) *Store {
 	t.Helper()
-	s := must.Get(Open(context.Background(), path, slog.New(slog.DiscardHandler)))(t)
+	s := must.Get(Open(context.Background(), path))(t)
 	t.Cleanup(func() { s.Close() })
 	return s
 }

@@ -96,7 +96,7 @@ func (most) Score(dst []float64, _ *rlcore.Window, combos []rlcore.Combo) {
 
 // runBridge is the daemon's heart with a policy that packs as much as it may.
 func runBridge(dir string) error {
-	db, err := database.Open(context.Background(), filepath.Join(dir, "run", "bridge.db"), slog.Default())
+	db, err := database.Open(context.Background(), filepath.Join(dir, "run", "bridge.db"))
 	if err != nil {
 		return err
 	}

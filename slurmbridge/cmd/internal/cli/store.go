@@ -18,24 +18,26 @@ import (
 )
 
 // OpenStore opens the database of the settings, which is the daemon's.
-func OpenStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
-	return openStore(ctx, cfg, log, store.Open)
+func OpenStore(ctx context.Context, cfg *config.Config) (*store.Store, error) {
+	st, err := store.Open(ctx, cfg.Database)
+	return st, whose(cfg, err)
 }
 
 // OwnStore opens it for the daemon: a corrupt file is replaced.
 func OwnStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
-	return openStore(ctx, cfg, log, store.OpenOrReplace)
+	st, err := store.OpenOrReplace(ctx, cfg.Database, log)
+	return st, whose(cfg, err)
 }
 
-func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, open func(context.Context, string, *slog.Logger) (*store.Store, error)) (*store.Store, error) {
-	st, err := open(ctx, cfg.Database, log)
+// whose says in an error of opening the database where it is set, and whose it is.
+func whose(cfg *config.Config, err error) error {
 	switch {
 	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", cfg.Where("database"), err)
+		return fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", cfg.Where("database"), err)
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
+		return fmt.Errorf("%s: %w", cfg.Where("database"), err)
 	}
-	return st, nil
+	return nil
 }
 
 // WithStore does something with the database of the settings.
@@ -44,7 +46,7 @@ func (e *Env) WithStore(c *cobra.Command, do func(st *store.Store) error) error 
 	if err != nil {
 		return err
 	}
-	st, err := OpenStore(c.Context(), cfg, e.Log())
+	st, err := OpenStore(c.Context(), cfg)
 	if err != nil {
 		return err
 	}

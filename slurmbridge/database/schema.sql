@@ -1,0 +1,213 @@
+-- The tables of the profile store: applications, what nodes recorded of runs, and profiles. Times are ns since 1970.
+CREATE TABLE runs (
+	id       INTEGER PRIMARY KEY,
+	job_id   INTEGER NOT NULL,
+	restart  INTEGER NOT NULL,
+	node     TEXT NOT NULL,
+	ref      TEXT NOT NULL,
+	user     TEXT NOT NULL,
+	app      TEXT NOT NULL,     -- "" = not recognised
+	started  INTEGER NOT NULL,
+	ended    INTEGER NOT NULL,
+	solo     INTEGER NOT NULL,
+	slowdown REAL,              -- its time over its profile's, where there was one
+	body     TEXT NOT NULL,     -- gpuprof.Record as JSON
+	-- A record's times are its node's. Periods are compared with ended_at, the end by the controller's clock, which no
+	-- disagreement between clocks moves out of its period.
+	ended_at INTEGER GENERATED ALWAYS AS
+		(ended + CAST(round(1e9 * coalesce(json_extract(body, '$.clock_behind_s'), 0)) AS INTEGER)) VIRTUAL,
+	UNIQUE (node, job_id, restart, started)
+);
+CREATE INDEX runs_app ON runs (user, app);
+CREATE INDEX runs_ref ON runs (ref);
+CREATE INDEX runs_ended_at ON runs (ended_at);
+
+-- A profile is of a GPU model: what an application takes and how long it runs is another on each.
+CREATE TABLE profiles (
+	user    TEXT NOT NULL,      -- "" = the whole site's
+	app     TEXT NOT NULL,
+	card    TEXT NOT NULL,      -- gpuprof.Record.Card; "" = imported
+	updated INTEGER NOT NULL,
+	body    TEXT NOT NULL,      -- rlcore.Profile as JSON
+	PRIMARY KEY (user, app, card)
+) WITHOUT ROWID;
+
+-- The card of each GPU, as its last record named it.
+CREATE TABLE cards (
+	node TEXT NOT NULL,
+	gpu  INTEGER NOT NULL,      -- index on the node, in gres.conf's order
+	card TEXT NOT NULL,
+	PRIMARY KEY (node, gpu)
+) WITHOUT ROWID;
+
+CREATE TABLE jobs (
+	ref  TEXT PRIMARY KEY,
+	user TEXT NOT NULL,
+	app  TEXT NOT NULL,
+	seen INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE families (
+	user   TEXT NOT NULL,       -- "" = the whole site's
+	app    TEXT NOT NULL,
+	family TEXT NOT NULL,       -- alike for scripts that differ in sizes only
+	name   TEXT NOT NULL,       -- of its program
+	sizes  TEXT NOT NULL,       -- appid.Size as JSON
+	seen   INTEGER NOT NULL,
+	PRIMARY KEY (user, app)
+) WITHOUT ROWID;
+CREATE INDEX families_family ON families (family, user);
+
+-- The tables of the journal. Times are ms since 1970.
+CREATE TABLE bridge_groups (
+	id      INTEGER PRIMARY KEY,
+	state   TEXT NOT NULL,
+	decided INTEGER NOT NULL,
+	body    TEXT NOT NULL       -- job.Group as JSON
+);
+CREATE INDEX bridge_groups_state ON bridge_groups (state);
+CREATE INDEX bridge_groups_decided ON bridge_groups (decided);
+
+CREATE TABLE bridge_members (
+	group_id INTEGER NOT NULL,
+	ref      TEXT NOT NULL,
+	started  INTEGER,           -- ns since 1970, from the node's record; NULL = none yet
+	PRIMARY KEY (ref, group_id)
+) WITHOUT ROWID;
+CREATE INDEX bridge_members_group ON bridge_members (group_id);
+
+CREATE TABLE bridge_changes (
+	id       INTEGER PRIMARY KEY,
+	at       INTEGER NOT NULL,
+	mode     TEXT NOT NULL,
+	group_id INTEGER NOT NULL,  -- 0 = of no group
+	ref      TEXT NOT NULL,
+	step     TEXT NOT NULL,
+	change   TEXT NOT NULL,
+	was      TEXT NOT NULL,     -- the values it replaced
+	result   TEXT NOT NULL      -- "ok", or Slurm's error
+);
+CREATE INDEX bridge_changes_ref ON bridge_changes (ref);
+CREATE INDEX bridge_changes_at ON bridge_changes (at);
+
+CREATE TABLE bridge_notes (
+	ref  TEXT PRIMARY KEY,
+	at   INTEGER NOT NULL,
+	body TEXT NOT NULL          -- job.Explanation as JSON
+) WITHOUT ROWID;
+
+CREATE TABLE bridge_tasks (
+	id    INTEGER PRIMARY KEY,  -- the task's own job number
+	array INTEGER NOT NULL,     -- its name is array_task
+	task  INTEGER NOT NULL,
+	at    INTEGER NOT NULL      -- when a poll first showed it running
+);
+
+CREATE TABLE bridge_book (
+	id   INTEGER PRIMARY KEY CHECK (id = 1),
+	body TEXT NOT NULL          -- waits, unmanaged jobs, progress as JSON
+);
+
+CREATE TABLE bridge_outcomes (
+	run   INTEGER PRIMARY KEY,  -- of the store's runs
+	ref   TEXT NOT NULL,
+	ended INTEGER NOT NULL,
+	body  TEXT NOT NULL         -- history.Outcome as JSON
+);
+CREATE INDEX bridge_outcomes_ref ON bridge_outcomes (ref);
+CREATE INDEX bridge_outcomes_ended ON bridge_outcomes (ended);
+
+CREATE TABLE bridge_ran (
+	ref         TEXT NOT NULL,
+	start       INTEGER NOT NULL, -- 0 = no poll showed it running
+	submit      INTEGER NOT NULL,
+	ready       INTEGER NOT NULL, -- since when it waited for nothing but its turn
+	ended       INTEGER,          -- NULL = the last poll showed it running
+	user        TEXT NOT NULL,
+	account     TEXT NOT NULL,
+	partition   TEXT NOT NULL,
+	app         TEXT NOT NULL,
+	node        TEXT NOT NULL,
+	gpus        TEXT NOT NULL,    -- indexes on the node, separated by commas
+	shares      INTEGER NOT NULL, -- 0 = whole GPUs
+	count       INTEGER NOT NULL, -- whole GPUs
+	group_id    INTEGER NOT NULL, -- 0 = of no group
+	mode        TEXT NOT NULL,
+	-- What rules for adoption match, too, and a job's own deadline (0 = none): adopt preview replays jobs by them.
+	qos         TEXT NOT NULL,
+	reservation TEXT NOT NULL,
+	deadline    INTEGER NOT NULL,
+	PRIMARY KEY (ref, start)
+) WITHOUT ROWID;
+CREATE INDEX bridge_ran_ended ON bridge_ran (ended);
+
+CREATE TABLE bridge_intended (
+	ref  TEXT PRIMARY KEY,
+	at   INTEGER NOT NULL,
+	body TEXT NOT NULL          -- history.Intended as JSON
+) WITHOUT ROWID;
+CREATE INDEX bridge_intended_at ON bridge_intended (at);
+
+CREATE TABLE bridge_refusals (
+	ref    TEXT NOT NULL,
+	reason TEXT NOT NULL,
+	first  INTEGER NOT NULL,
+	last   INTEGER NOT NULL,
+	looks  INTEGER NOT NULL,
+	PRIMARY KEY (ref, reason)
+) WITHOUT ROWID;
+CREATE INDEX bridge_refusals_last ON bridge_refusals (last);
+
+CREATE TABLE bridge_nodes (
+	node       TEXT PRIMARY KEY,
+	types      TEXT NOT NULL,   -- of the GPUs, by index, separated by commas
+	partitions TEXT NOT NULL,   -- separated by commas
+	seen       INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- What runs held, did and cost, in short: a row a run, which outlives the run's details. usage.Store reads and writes
+-- them. Times are in ms, times of use in ms of the run, memory in KiB, energy in J.
+CREATE TABLE bridge_settled (
+	id     INTEGER PRIMARY KEY CHECK (id = 1),
+	at     INTEGER NOT NULL,    -- since 1970; up to when footprints were made
+	record INTEGER NOT NULL     -- and up to which record
+);
+
+CREATE TABLE bridge_labels (
+	id        INTEGER PRIMARY KEY,
+	user      TEXT NOT NULL,
+	account   TEXT NOT NULL,
+	partition TEXT NOT NULL,
+	app       TEXT NOT NULL,
+	node      TEXT NOT NULL,
+	UNIQUE (user, account, partition, app, node)
+);
+
+CREATE TABLE bridge_used (
+	ended     INTEGER NOT NULL, -- since 1970
+	ref       TEXT NOT NULL,
+	who       INTEGER NOT NULL, -- label of user, account, partition and application
+	place     INTEGER NOT NULL, -- label of partition and node
+	took      INTEGER NOT NULL,
+	shares    INTEGER NOT NULL, -- held at a time, 100 = a GPU; 0 = not known
+	flags     INTEGER NOT NULL, -- usage.flags
+	known     INTEGER NOT NULL,
+	computed  INTEGER NOT NULL,
+	split     INTEGER NOT NULL,
+	idleknown INTEGER NOT NULL,
+	idle      INTEGER NOT NULL,
+	shared    INTEGER NOT NULL,
+	mean      INTEGER NOT NULL,
+	peak      INTEGER NOT NULL,
+	card      INTEGER NOT NULL, -- 0 = memory is not known
+	energy    INTEGER NOT NULL, -- 0 = not known
+	saved     INTEGER NOT NULL,
+	lost      INTEGER NOT NULL,
+	cpu       INTEGER NOT NULL, -- ms of CPU time; 0 = not known
+	host      INTEGER NOT NULL, -- KiB at most of the node's memory; 0 = not known
+	PRIMARY KEY (ended, ref)
+) WITHOUT ROWID;
+-- Runs of more than two days: others on a GPU in a period ended in it or within two days of it.
+CREATE INDEX bridge_used_long ON bridge_used (ended - took) WHERE took > 172800000;
+-- Runs that came to harm, or failed alone, too.
+CREATE INDEX bridge_used_harm ON bridge_used (ref) WHERE flags >= 16;
