@@ -190,7 +190,7 @@ func TestWhole(t *testing.T) {
 		t.Fatalf("status %d: %s\n%s", status, out, errs)
 	}
 	rep := r.report()
-	if !rep.Simulated || rep.Workload != "kernel" || rep.Card.Model != "Tesla V100-SXM2-16GB" || len(rep.Failures) != 0 {
+	if !rep.Simulated || rep.Workload != "kernel" || rep.Sharing != "mps" || rep.Card.Model != "Tesla V100-SXM2-16GB" || len(rep.Failures) != 0 {
 		t.Errorf("%+v", rep)
 	}
 	byName := map[string]KernelReport{}

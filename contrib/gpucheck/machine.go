@@ -128,8 +128,11 @@ func newService(folder, control string, c *card) *service {
 	return s
 }
 
-// ensure has a daemon that answers, and a server for this user.
+// ensure has a daemon that answers, and a server for this user. Without a control program kernels take turns.
 func (s *service) ensure(ctx context.Context) error {
+	if s.Control == "" {
+		return nil
+	}
 	return s.Ensure(ctx, s.card.order, uint32(os.Getuid()), false, true) //nolint:gosec // a uid
 }
 
@@ -148,7 +151,10 @@ func (s *service) query(ctx context.Context, what string) ([]string, error) {
 
 // environ is the environment of the service's clients: the daemon knows one GPU only.
 func (s *service) environ() []string {
-	env := append(environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.Pipe(s.card.order))
+	env := environ()
+	if s.Control != "" {
+		env = append(env, "CUDA_MPS_PIPE_DIRECTORY="+s.Pipe(s.card.order))
+	}
 	if s.card.visible != "none" {
 		env = append(env, "CUDA_VISIBLE_DEVICES="+s.card.visible)
 	}

@@ -143,7 +143,7 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 		o.protocol(ctx, c, res)
 	}
 	if o.lawFor > 0 && ctx.Err() == nil {
-		r := newReport(c)
+		r := newReport(c, o.control != "")
 		r.Date, r.PeriodS, r.Simulated, r.Workload = time.Now().UTC().Format(time.RFC3339), o.sampling.Seconds(), simulated(), "ptx"
 		if o.workload != "" {
 			r.Workload = filepath.Base(o.workload)

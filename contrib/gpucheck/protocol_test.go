@@ -150,13 +150,17 @@ func TestResultsOfAKilledRun(t *testing.T) {
 	}
 }
 
-// Without an MPS control program the rest is still seen.
+// Without an MPS control program the rest is still seen, and kernels take turns.
 func TestWithoutMPS(t *testing.T) {
+	daemons(t)
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "h200"})
-	_, errs, status := r.run("--protocol", "30s", "--law", "10s", "--mps-control", "nosuch")
+	_, errs, status := r.run("--mps-control", "nosuch", "--kernels", "compute", "--duration", "200ms")
 	res := r.results()
-	if status != 1 || len(res) != len(situations)+1 || res[0].Error != "" || !strings.Contains(res[1].Error, "no MPS") || res[len(res)-1].Name != "the law" {
-		t.Errorf("status %d: %s\n%+v", status, errs, res)
+	if status != 1 || len(res) != len(situations)+2 || res[0].Error != "" || !strings.Contains(res[1].Error, "no MPS") {
+		t.Fatalf("status %d: %s\n%+v", status, errs, res)
+	}
+	if rep := r.report(); rep.Sharing != "time-slice" || len(rep.Pairs) != 2 || len(rep.Failures) != 0 {
+		t.Errorf("%+v", rep)
 	}
 }

@@ -23,6 +23,7 @@ type Report struct {
 	Simulated bool `json:"simulated"`
 	// Workload is the source of the demand: cuda, or another program.
 	Workload string         `json:"workload"`
+	Sharing  string         `json:"sharing"`  // mps, or time-slice where there is no MPS
 	PeriodS  float64        `json:"period_s"` // between the agent's samples
 	Kernels  []KernelReport `json:"kernels"`
 	Pairs    []PairReport   `json:"pairs"`
@@ -95,11 +96,16 @@ func (k *Kernel) asked(end line) rlcore.Use {
 	return u
 }
 
-func newReport(c *card) *Report {
+func newReport(c *card, mps bool) *Report {
+	law := &contention.TimeSlice
+	if mps {
+		law = &contention.MPS
+	}
 	return &Report{
+		Sharing: law.Name,
 		Card:    Card{Model: c.Model, Arch: c.Arch, Driver: c.Driver, CUDA: c.CUDA, MemMiB: c.MemMiB, PCIeMBps: c.PCIeMBps, IdleMiB: c.idle.MemMiB},
 		Kernels: []KernelReport{}, Pairs: []PairReport{}, Failures: []string{},
-		law: interference.New(&contention.MPS), spec: &rlcore.GPUSpec{Model: c.Model, PCIeMBps: c.PCIeMBps}, known: map[string]*rlcore.Profile{},
+		law: interference.New(law), spec: &rlcore.GPUSpec{Model: c.Model, PCIeMBps: c.PCIeMBps}, known: map[string]*rlcore.Profile{},
 	}
 }
 
