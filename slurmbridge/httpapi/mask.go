@@ -160,7 +160,7 @@ func (m *mask) group(g job.Group) job.Group {
 	if m.all {
 		return g
 	}
-	g.Members, g.After = slices.Clone(g.Members), m.refs(g.After)
+	g.Members = slices.Clone(g.Members)
 	for i := range g.Members {
 		x := &g.Members[i]
 		if m.add(x.Ref, x.User); !m.own[x.Ref] {

@@ -75,7 +75,7 @@ func others() *Server {
 	note := &job.Explanation{Ref: "7", App: "mine", Considered: []job.Considered{{Jobs: []string{"7", "4711_5"}}}, Refused: []job.Refusal{refused, readBack}}
 	st.Explanations = map[string]*job.Explanation{"7": note, first: {Ref: first, App: "secret-app"}}
 	member := job.Member{Ref: "8_5", User: "annette", App: "secret-app", Rule: "user annette", State: job.MemberPrepared}
-	group := job.Group{ID: 1, Node: st.Snap.Nodes[0].Name, State: job.Released, After: []string{"6_5"}, Members: []job.Member{{Ref: "7", User: "ann", App: "mine", State: job.MemberRunning}, member}}
+	group := job.Group{ID: 1, Node: st.Snap.Nodes[0].Name, State: job.Released, Members: []job.Member{{Ref: "7", User: "ann", App: "mine", State: job.MemberRunning}, member}}
 	st.Groups, st.Mode = []job.Group{group}, job.Shadow
 	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: group, Release: []job.Change{{Update: job.Update{Jobs: []string{"8_5"}}}}}}, Starts: map[string]time.Time{first: zero}}
 	s.Groups = func(context.Context, time.Time, int) ([]journal.Grouped, error) {

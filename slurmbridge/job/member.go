@@ -1,7 +1,6 @@
 package job
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -118,7 +117,6 @@ const (
 	CauseExpedited  CauseKind = "expedited"
 	CauseUngated    CauseKind = "ungated"
 	CauseEdited     CauseKind = "edited"
-	CauseLegacy     CauseKind = "" // Detail is a sentence of an older journal
 )
 
 // Cause is why a member is restored.
@@ -128,12 +126,7 @@ type Cause struct {
 }
 
 // String says the cause to people.
-func (c Cause) String() string {
-	if text, ok := causes[c.Kind]; ok {
-		return text + c.Detail
-	}
-	return c.Detail
-}
+func (c Cause) String() string { return causes[c.Kind] + c.Detail }
 
 var causes = map[CauseKind]string{
 	CauseRequeued:   "requeued",
@@ -154,50 +147,10 @@ var causes = map[CauseKind]string{
 	CauseEdited:     "its owner edited it",
 }
 
-// memberJSON is a member as the journal and the API write it. Releases before Member
-// had a state wrote ran, undo and gone instead; they are still written for readers of
-// the API, and read where the state is missing.
-type memberJSON struct {
-	plainMember
-	Ran  bool   `json:"ran,omitempty"`
-	Undo string `json:"undo,omitempty"`
-	Gone string `json:"gone,omitempty"`
-}
-
-// plainMember is Member without its methods.
-type plainMember Member
-
-// MarshalJSON writes the member for journal and API.
-func (m Member) MarshalJSON() ([]byte, error) {
-	w := memberJSON{plainMember: plainMember(m), Ran: m.Ran()}
-	if m.State == MemberRestoring {
-		w.Undo = m.Cause.String()
-	}
-	if m.State.Final() {
-		w.Gone = string(m.State)
-	}
-	return json.Marshal(w)
-}
-
-// UnmarshalJSON reads what MarshalJSON wrote, and members of older journals; see also
-// Group.FillStates.
-func (m *Member) UnmarshalJSON(b []byte) error {
-	var w memberJSON
-	if err := json.Unmarshal(b, &w); err != nil {
-		return err
-	}
-	*m = Member(w.plainMember)
-	switch {
-	case m.State != "":
-		if !m.State.Final() && !m.State.Pending() && m.State != MemberRunning && m.State != MemberRestoring {
-			return fmt.Errorf("job %s: unknown state %q of a member", m.Ref, m.State)
-		}
-	case w.Gone != "":
-		m.State = MemberState(w.Gone)
-	case w.Undo != "":
-		m.State, m.Cause = MemberRestoring, Cause{Detail: w.Undo}
-	case w.Ran:
-		m.State = MemberRunning
+// UnmarshalText refuses states that there aren't: a damaged journal loses the group, not the bridge.
+func (s *MemberState) UnmarshalText(b []byte) error {
+	if *s = MemberState(b); !s.Final() && !s.Pending() && *s != MemberRunning && *s != MemberRestoring {
+		return fmt.Errorf("unknown state %q of a member", b)
 	}
 	return nil
 }
@@ -210,7 +163,6 @@ const (
 	StartNow GroupKind = "start" // on an idle GPU, at once
 	Join     GroupKind = "join"  // next to the jobs that run there, at once
 	Turn     GroupKind = "turn"  // one job, alone on whichever GPU Slurm gives it when its turn comes; no Node until then
-	Next     GroupKind = "next"  // when the jobs that run there have ended; no release after 0.1 makes any
 )
 
 // GroupState is how far a group has come.
@@ -233,8 +185,6 @@ type Group struct {
 	Node    string     `json:"node"`
 	GPU     int        `json:"gpu"` // index on the node
 	Members []Member   `json:"members"`
-	// After lists the jobs that have to end before a Next group starts.
-	After []string `json:"after,omitempty"`
 	// Pinned says that the members were bound to Node.
 	Pinned  bool      `json:"pinned,omitempty"`
 	Decided time.Time `json:"decided"`
@@ -248,7 +198,7 @@ type Group struct {
 // Clone returns a group that shares nothing with g.
 func (g *Group) Clone() Group {
 	out := *g
-	out.Members, out.After = slices.Clone(g.Members), slices.Clone(g.After)
+	out.Members = slices.Clone(g.Members)
 	return out
 }
 
@@ -272,19 +222,4 @@ func (g *Group) Refs() []string {
 		}
 	}
 	return out
-}
-
-// FillStates sets the states of members that an older journal wrote without one and that
-// are on their way to a GPU: the group's state says how far they are.
-func (g *Group) FillStates() {
-	for i := range g.Members {
-		m := &g.Members[i]
-		switch {
-		case m.State != "":
-		case g.State == Preparing:
-			m.State = MemberPrepared
-		default:
-			m.State = MemberWaiting
-		}
-	}
 }

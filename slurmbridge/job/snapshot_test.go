@@ -143,43 +143,11 @@ func TestSessionAppLastsForItsLimit(t *testing.T) {
 	}
 }
 
-func TestMembersOfOlderJournalsGetTheirState(t *testing.T) {
-	for stored, want := range map[string]MemberState{
-		`{"ref":"1","ran":true,"start":"2026-01-01T00:00:00Z"}`:                             MemberRunning,
-		`{"ref":"1","ran":true,"start":"2026-01-01T00:00:00Z","gone":"ended"}`:              MemberEnded,
-		`{"ref":"1","gone":"owner"}`:                                                        MemberEdited,
-		`{"ref":"1","gone":"moved"}`:                                                        MemberMoved,
-		`{"ref":"1","undo":"it is held","tries":1}`:                                         MemberRestoring,
-		`{"ref":"1","ran":true,"start":"2026-01-01T00:00:00Z","undo":"requeued","tries":2}`: MemberRestoring,
-		`{"ref":"1"}`:            MemberWaiting, // of a group that is released
-		`{"ref":"1","ran":true}`: MemberRunning,
-	} {
-		g := Group{State: Released, Members: make([]Member, 1)}
-		must.OK(t, json.Unmarshal([]byte(stored), &g.Members[0]))
-		g.FillStates()
-		must.Equal(t, g.Members[0].State, want, stored)
-	}
-}
-
-func TestReadersOfTheAPIStillFindWhatMembersHadBeforeTheyHadAState(t *testing.T) {
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for _, c := range []struct {
-		m    Member
-		want []string
-	}{
-		{Member{State: MemberRunning, Start: start}, []string{`"ran":true`}},
-		{Member{State: MemberCancelled}, []string{`"gone":"cancelled"`}},
-		{Member{State: MemberRestoring, Cause: Cause{Kind: CauseLimit, Detail: "QOSMaxJobsPerUserLimit"}}, []string{`"undo":"Slurm's limit QOSMaxJobsPerUserLimit"`}},
-	} {
-		b := must.Get(json.Marshal(c.m))(t)
-		for _, want := range c.want {
-			if !strings.Contains(string(b), want) {
-				t.Errorf("%s lacks %s", b, want)
-			}
-		}
-		var back Member
-		if err := json.Unmarshal(b, &back); err != nil || back != c.m {
-			t.Errorf("%+v became %+v, %v", c.m, back, err)
+func TestAMemberOfAnUnknownStateIsRefused(t *testing.T) {
+	var m Member
+	for _, state := range []string{"", "sleeping"} {
+		if err := json.Unmarshal([]byte(`{"ref":"1","state":"`+state+`"}`), &m); err == nil {
+			t.Errorf("state %q is taken", state)
 		}
 	}
 }

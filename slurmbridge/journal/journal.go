@@ -80,7 +80,6 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 			return nil
 		}
 		t.Groups[id], j.groups[id] = g, body
-		g.FillStates()
 		return nil
 	}, `SELECT id, body FROM bridge_groups WHERE state <> ?`, job.Done)
 	if err != nil {

@@ -40,7 +40,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		planTime:  r.histogram("plan_duration_seconds", "Duration of a decision after a poll.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
 		jobs:      r.gauges("jobs", "Jobs that may share, by state: waiting (for a decision, behind the gate), released (in a group that Slurm may start), running (in a group).", "state"),
 		gpus:      r.gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).", "use"),
-		groups:    counters(r, "groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), turn (one job, when Slurm comes to it), next (after the running ones). None in shadow mode.", "kind", job.StartNow, job.Join, job.Turn, job.Next),
+		groups:    counters(r, "groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), turn (one job, when Slurm comes to it). None in shadow mode.", "kind", job.StartNow, job.Join, job.Turn),
 		groupSize: r.histogram("group_size_jobs", "Jobs in a released group, without the running jobs that it joins.", []float64{1, 2, 3, 4, 5, 8}),
 		members:   counters(r, "group_members_total", "What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group run), kept (restored: Slurm says why it keeps the job pending), left (left to Slurm: it did not start twice), misplaced (on another GPU than planned).", "outcome", "started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "misplaced"),
 		changes: r.NewCounterVec(prometheus.CounterOpts{

@@ -126,7 +126,7 @@ func TestCountersBeginAtZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	NewMetrics(reg)
 	for name, series := range map[string]int{
-		"slurmbridge_polls_total": 2, "slurmbridge_groups_total": 4, "slurmbridge_records_total": 4,
+		"slurmbridge_polls_total": 2, "slurmbridge_groups_total": 3, "slurmbridge_records_total": 4,
 		"slurmbridge_contracts_total": 2, "slurmbridge_shared_failures_total": 2, "slurmbridge_policy_fallback": 1,
 		"slurmbridge_jobs_harmed_total": 7,
 	} {

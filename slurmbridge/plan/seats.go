@@ -93,7 +93,7 @@ func (r *pass) mayTry(m *placement) bool {
 	case m.NoShare, r.Shadow, r.adopted(m.ID), r.handwritten() && !r.RoomAnyway:
 		return false
 	}
-	return owner > 0 || was.Requeue && !tracker.Awaited(r.Snap, r.seats)(was)
+	return owner > 0 || was.Requeue && !tracker.Awaited(r.Snap)(was)
 }
 
 // alone reports whether a group is of one adopted job, which then needs no shares.

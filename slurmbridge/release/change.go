@@ -17,11 +17,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// The dependency types that the bridge sets.
-const (
-	after    = "after"    // on the gate
-	afterAny = "afterany" // up to release 0.1: on the jobs that a Next group follows
-)
+// after is the type of dependency that the bridge sets, on the gate.
+const after = "after"
 
 // Behind reports whether one of the closed gates is among the job's unmet dependencies.
 func Behind(gates []job.GateState, j *job.Job) bool {
@@ -31,11 +28,6 @@ func Behind(gates []job.GateState, j *job.Job) bool {
 // OnlyBehind reports whether a closed gate is the job's only unmet dependency.
 func OnlyBehind(gates []job.GateState, j *job.Job) bool {
 	return slices.ContainsFunc(gates, func(g job.GateState) bool { return !g.Open && j.Dependency.Only(after, g.ID) })
-}
-
-// Follows reports whether the dependency is one that a bridge of release 0.1 set for the group.
-func Follows(g *job.Group, d job.Dependency) bool {
-	return d.Type == afterAny && slices.Contains(g.After, d.Job)
 }
 
 // Gate puts a job that still requests gpu:shared behind the gate: a cluster without the job_submit
@@ -334,7 +326,7 @@ func Recover(j *job.Job, adminComment, gate string, at time.Time) (job.Change, b
 	if s[4] != s[2] {
 		u.ReqNodes = &s[4]
 	}
-	owners := func(d job.Dependency) bool { return d.Type != afterAny && d.Type != after }
+	owners := func(d job.Dependency) bool { return d.Type != after }
 	if !slices.ContainsFunc(j.Dependency.List, owners) {
 		dep := ""
 		if gate != "" {

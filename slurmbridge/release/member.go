@@ -59,15 +59,13 @@ func Recognise(g *job.Group, m *job.Member, j *job.Job, gate string, at time.Tim
 // IsBack reports whether the job is what it was before it was grouped. A gate that has
 // opened since leaves it without a dependency.
 func IsBack(g *job.Group, m *job.Member, j *job.Job) bool {
-	return sameGres(m.WasGres, j.Request) && j.ReqNodes == m.WasNodes && m.WasHost.Missing(j, m.Host) == job.Defaults{} &&
-		!slices.ContainsFunc(j.Dependency.List, func(d job.Dependency) bool { return Follows(g, d) })
+	return sameGres(m.WasGres, j.Request) && j.ReqNodes == m.WasNodes && m.WasHost.Missing(j, m.Host) == job.Defaults{}
 }
 
 // asReleased reports whether a released member that is pending looks as the bridge left
 // it. Dependencies that were met in the meantime have left its list.
 func asReleased(g *job.Group, m *job.Member, j *job.Job) bool {
-	return j.Request.Kind == job.Shares && j.Request.Count == m.Shares && j.ReqNodes == nodesOf(g, m) &&
-		!slices.ContainsFunc(j.Dependency.List, func(d job.Dependency) bool { return !Follows(g, d) })
+	return j.Request.Kind == job.Shares && j.Request.Count == m.Shares && j.ReqNodes == nodesOf(g, m) && len(j.Dependency.List) == 0
 }
 
 // transitions are the states that may follow each state of a member.

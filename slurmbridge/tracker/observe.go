@@ -183,10 +183,6 @@ func (o *observer) member(g *job.Group, m *job.Member) {
 		o.restore(g, m, job.Cause{Kind: job.CauseHeld})
 	case release.AsReleased:
 		release.Move(g, m, job.MemberWaiting)
-		if len(j.Dependency.List) > 0 { // a bridge of release 0.1 has let it wait for running jobs
-			o.restore(g, m, job.Cause{Kind: job.CauseReplanned})
-			return
-		}
 		o.surplus(g, m, j)
 	}
 }

@@ -265,18 +265,16 @@ func (p *Progress) ending(l *Loan) *history.Ending {
 	return e
 }
 
-// Awaited returns what reports whether other jobs wait for the end of a job. Dependencies that the bridge itself set don't
-// count.
-func Awaited(s *job.Snapshot, seats map[string]Seat) func(j *job.Job) bool {
+// Awaited returns what reports whether other jobs wait for the end of a job.
+func Awaited(s *job.Snapshot) func(j *job.Job) bool {
 	awaited := maps.Clone(s.Awaited)
 	if awaited == nil {
 		awaited = map[string]bool{}
 	}
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		in := seats[j.Ref].Group
 		for _, d := range j.Dependency.List {
-			if d.OnEnd() && (in == nil || !release.Follows(in, d)) {
+			if d.OnEnd() {
 				awaited[d.Job] = true
 			}
 		}
@@ -291,7 +289,7 @@ func noteAwaited(s *job.Snapshot, seats map[string]Seat) {
 	if len(seats) == 0 {
 		return
 	}
-	awaited := Awaited(s, seats)
+	awaited := Awaited(s)
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		// The jobs that waited for one that is completing may be gone already.

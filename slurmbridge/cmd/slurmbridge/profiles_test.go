@@ -88,7 +88,7 @@ func TestProfilesImportRefuses(t *testing.T) {
 	}{
 		{nil, 2, "requires at least 1 arg"},
 		{[]string{good, bad}, 1, "bad.csv:3: gpu_util: "},
-		{[]string{"/nowhere"}, 1, "no such file"},
+		{[]string{filepath.Join(t.TempDir(), "none.csv")}, 1, "no such file"},
 	} {
 		file := conf(t)
 		status, out, errOut := call(append([]string{"profiles", "import", "-c", file}, c.args...)...)

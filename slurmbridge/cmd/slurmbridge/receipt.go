@@ -226,8 +226,7 @@ func newPreview(s *shared) *cobra.Command {
 		Short: "what rules would have done to the jobs of the last weeks",
 		Long: `Replays the recorded days twice: as they were, and with those jobs sharing that the rules
 would have adopted, all users of them, each within its rule's contract. It changes nothing
-and needs no daemon. Jobs with a deadline or in a reservation are left alone. Of jobs that
-an earlier release noted no QOS is known: rules that name one match none of them.`,
+and needs no daemon. Jobs with a deadline or in a reservation are left alone.`,
 		Example: `  slurmbridge adopt preview                          the rules of slurmbridge.yaml
   slurmbridge adopt preview --rules new.yaml --since 30d`,
 		Args: cobra.NoArgs,

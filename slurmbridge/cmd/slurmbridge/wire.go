@@ -446,7 +446,6 @@ func (w *wired) memoryLimit(ctx context.Context, ref, user string) (none httpapi
 		}
 		m, err = w.journal.MemberOf(ctx, ref)
 	}
-	// An old hook doesn't name the job's owner, so nothing is certain about the job.
 	if err != nil || m == nil || m.User != user || m.State.Final() {
 		return none, err
 	}

@@ -265,21 +265,7 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record) (bool,
 			return err
 		}
 		run.Card = r.Card()
-		old, earlier := of[run.Card], of[""]
-		if run.Card != "" && earlier != nil && earlier.Runs > 0 {
-			// An earlier release learned from the runs on all cards together.
-			cards := 0
-			if err := tx.QueryRowContext(ctx, `SELECT count(DISTINCT card) FROM cards`).Scan(&cards); err != nil {
-				return err
-			}
-			if old == nil && cards == 1 {
-				old = earlier
-			}
-			if _, err := tx.ExecContext(ctx, `DELETE FROM profiles WHERE user = ? AND app = ? AND card = ''`, r.User, app); err != nil {
-				return err
-			}
-		}
-		merged := gpuprof.Merge(old, run, r.GPUs[0].MemMiB)
+		merged := gpuprof.Merge(of[run.Card], run, r.GPUs[0].MemMiB)
 		merged.Card = run.Card
 		return put(ctx, tx, r.User, merged, s.now())
 	})

@@ -342,28 +342,6 @@ func TestNoUserSetsOthersTimes(t *testing.T) {
 	}
 }
 
-// What an earlier release learned goes on where there is one model, and is given up where it was of several.
-func TestProfilesOfAnEarlierRelease(t *testing.T) {
-	for _, models := range [][]string{{"T4"}, {"A100", "T4"}} {
-		ctx := context.Background()
-		s := opened(t, filepath.Join(t.TempDir(), "s.db"))
-		for _, app := range []string{"lmp", "other"} {
-			must.OK(t, put(ctx, s.db, "ann", &rlcore.Profile{App: app, DurationS: 1800, PeriodS: 1800, Runs: 3, Series: []rlcore.Use{{MemMiB: 5000}}}, s.now()))
-		}
-		for i, model := range models {
-			keep(t, s, "other", on(model, int64(i+1), 600))
-		}
-		if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); err != nil || p.DurationS != 1800 {
-			t.Errorf("%v: before a run: %+v %v", models, p, err)
-		}
-		keep(t, s, "lmp", on("T4", 9, 600))
-		p, err := s.Lookup(ctx, "ann", "lmp", "T4")
-		if alone := len(models) == 1; err != nil || alone != (p.Runs == 4) || alone != (p.Peak().MemMiB == 5000) {
-			t.Errorf("%v: %+v %v", models, p, err)
-		}
-	}
-}
-
 // Of a made-up week of sweeps no more than one job in twenty waits until its own application has run alone: the others are
 // known, or estimated from relatives. A sweep over names takes a run for each name.
 func TestSweepsShare(t *testing.T) {
