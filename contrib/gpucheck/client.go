@@ -33,9 +33,10 @@ type answer struct {
 	CUDA     int     `json:"cuda,omitempty"` // 12020 = 12.2
 	FreeMiB  float64 `json:"free_mib,omitempty"`
 	TotalMiB float64 `json:"total_mib,omitempty"`
-	// After run: iterations, how many of them computed something else than they should, and for how long.
-	N     int64 `json:"n,omitempty"`
-	Wrong int64 `json:"wrong,omitempty"`
+	// After run: steps, how many of them computed something else than they should, and for how long their kernels took.
+	N     int64   `json:"n,omitempty"`
+	Wrong int64   `json:"wrong,omitempty"`
+	BusyS float64 `json:"busy_s,omitempty"`
 	// Seconds are how long the command took.
 	Seconds float64 `json:"seconds"`
 	// After alloc.
@@ -81,8 +82,8 @@ func withOwnShm() error {
 // works is what a client does on the GPU: a test has another.
 type works interface {
 	Open(a *answer) error
-	// Step computes for some milliseconds and reports whether the result is right.
-	Step() (right bool, err error)
+	// Step computes for some milliseconds, of which the kernel took busy, and reports whether the result is right.
+	Step() (right bool, busy time.Duration, err error)
 	Fault() error
 	Alloc(mib float64) (held float64, err error)
 	Close() error
@@ -119,7 +120,7 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 			}
 			continue
 		case "run":
-			a.N, a.Wrong, err = repeat(w, v, lines)
+			err = a.repeat(w, v, lines)
 		case "fault":
 			err = w.Fault()
 		case "alloc":
@@ -137,21 +138,22 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 }
 
 // repeat computes for a part of the time until a line comes.
-func repeat(w works, duty float64, lines <-chan string) (n, wrong int64, err error) {
+func (a *answer) repeat(w works, duty float64, lines <-chan string) error {
 	for {
 		from := time.Now()
-		right, err := w.Step()
+		right, busy, err := w.Step()
 		if err != nil {
-			return n, wrong, err
+			return err
 		}
-		n++
+		a.N++
+		a.BusyS += busy.Seconds()
 		if !right {
-			wrong++
+			a.Wrong++
 		}
 		pause := time.Duration(float64(time.Since(from)) * (1/max(0.01, min(1, duty)) - 1))
 		select {
 		case <-lines:
-			return n, wrong, nil
+			return nil
 		case <-time.After(pause):
 		}
 	}
@@ -199,7 +201,7 @@ func (g *gpuClient) Open(a *answer) (err error) {
 	}
 	for g.rounds = 1 << 10; g.rounds < 1<<30; g.rounds *= 2 {
 		from := time.Now()
-		if _, err := g.Step(); err != nil {
+		if _, _, err := g.Step(); err != nil {
 			return err
 		}
 		if time.Since(from) > stepTakes/2 {
@@ -213,19 +215,21 @@ func (g *gpuClient) Open(a *answer) (err error) {
 const checkThreads = 256
 
 // Step implements works.
-func (g *gpuClient) Step() (right bool, err error) {
+func (g *gpuClient) Step() (right bool, busy time.Duration, err error) {
 	g.seed++
+	from := time.Now()
 	if err := g.d.launch(g.f, g.d.sms*8, checkThreads, 0, g.out, uint64(g.seed), g.rounds); err != nil {
-		return false, err
+		return false, 0, err
 	}
 	if err := g.d.wait(); err != nil {
-		return false, err
+		return false, 0, err
 	}
+	busy = time.Since(from)
 	code := g.d.ToHost(unsafe.Pointer(&g.got[0]), g.out, uint64(4*len(g.got))) //nolint:gosec // CUDA writes there
 	if err := g.lib.check("cuMemcpyDtoH", code); err != nil {
-		return false, err
+		return false, 0, err
 	}
-	return congruential(g.got, g.seed, g.rounds), nil
+	return congruential(g.got, g.seed, g.rounds), busy, nil
 }
 
 // congruential reports whether got is what the kernel of this name computes: after r rounds x is a^r x + b (a^r - 1)/(a - 1).

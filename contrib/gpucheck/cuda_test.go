@@ -73,7 +73,7 @@ func TestClient(t *testing.T) {
 	if start.UUID != "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f" || start.SMs != 4 || start.CUDA != 12020 || start.TotalMiB != 1024 || start.Failed != nil {
 		t.Errorf("at the start: %+v", start)
 	}
-	if run := got[1]; run.N < 1 || run.Wrong != 0 || run.Failed != nil {
+	if run := got[1]; run.N < 1 || run.Wrong != 0 || !(run.BusyS > 0 && run.BusyS < run.Seconds) || run.Failed != nil {
 		t.Errorf("a run: %+v", run)
 	}
 	if alloc := got[2]; alloc.HeldMiB != 960 || alloc.Failed == nil || *alloc.Failed != (cudaError{"cuMemAlloc", 2, "CUDA_ERROR_OUT_OF_MEMORY"}) {

@@ -260,10 +260,10 @@ func samplesOfAPair(ctx context.Context, s *stage) error {
 	s.lists()
 	look("90/10", 6*time.Second)
 	s.tell(b, "stop")
-	s.answer(ctx, b, 2*time.Second)
+	s.facts["b"] = s.answer(ctx, b, 2*time.Second)
 	look("90/0", 3*time.Second)
 	s.tell(a, "stop")
-	s.answer(ctx, a, 2*time.Second)
+	s.facts["a"] = s.answer(ctx, a, 2*time.Second)
 	return nil
 }
 

@@ -49,13 +49,13 @@ func (c *simClient) Open(a *answer) error {
 	return err
 }
 
-func (c *simClient) Step() (bool, error) {
+func (c *simClient) Step() (bool, time.Duration, error) {
 	time.Sleep(2 * time.Millisecond)
 	p, err := c.slot.Progress()
 	if err == nil && p.Status == gpusim.Faulted {
 		err = &cudaError{Call: "cuCtxSynchronize", Code: 700, Name: "CUDA_ERROR_ILLEGAL_ADDRESS"}
 	}
-	return true, err
+	return true, 2 * time.Millisecond, err
 }
 
 func (c *simClient) Fault() error {
