@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -34,6 +36,8 @@ type Daemon struct {
 	Error  string `json:"error"` // why its last look failed, "" = it didn't
 	// GateError is what is wrong with the gate, "" = nothing.
 	GateError string `json:"gate_error"`
+	// Refused are the changes that Slurm, or a plugin of the site's, has refused in the last day.
+	Refused []job.RefusedChanges `json:"refused"`
 }
 
 // AskDaemon requests the state of the bridge's daemon at this address.
@@ -56,10 +60,48 @@ func (e *exam) gateFix() Fix {
 		return run("sacctmgr add user " + e.User + " account=ACCOUNT")
 	case strings.Contains(said, "is not understood"):
 		return run("slurmbridge status --json   # misread: the fields", "slurmbridge --version   # is there a newer one for this Slurm? Does a job_submit script change SlurmUser's jobs?")
+	case strings.Contains(said, "is let go"):
+		return e.letPass()
 	case strings.Contains(said, "limit"):
 		return run("sacctmgr show assoc user="+e.User, "sacctmgr modify user "+e.User+" set MaxSubmitJobs=-1 MaxJobs=-1")
 	}
 	return run("journalctl -u slurmbridge -g gate   # Slurm's answer")
+}
+
+// letPass lets the bridge's changes pass a site's own plugins, or, where there are none, shows Slurm's answers.
+func (e *exam) letPass() Fix {
+	others := slices.DeleteFunc(strings.Split(e.Config["JobSubmitPlugins"], ","), func(w string) bool {
+		return w == "" || text.HasPlugin(w, "job_submit/lua") && e.JobSubmitLua != nil && strings.HasPrefix(*e.JobSubmitLua, luaFirst)
+	})
+	if len(others) == 0 {
+		return run("journalctl -u slurmbridge -g refused   # each with Slurm's words")
+	}
+	_, uid, _ := text.User(e.Config["SlurmUser"])
+	user := fmt.Sprintf("modify_uid == %d", uid)
+	if e.User == "root" {
+		user = "modify_uid == 0"
+	}
+	return Fix{File: e.nextTo("job_submit.lua"), Lines: []string{
+		"-- first of all in slurm_job_modify(job_desc, job_rec, part_list, modify_uid); of " + strings.Join(others, ", ") + " see what else changes or refuses jobs",
+		"if " + user + " then return slurm.SUCCESS end   -- the bridge's changes",
+	}}
+}
+
+// refused: does Slurm take the bridge's changes?
+func (e *exam) refused() {
+	for i := range e.Daemon.Refused {
+		r := &e.Daemon.Refused[i]
+		s, why := Warning, "a job whose change is refused twice is left to Slurm: it runs without sharing"
+		switch {
+		case r.Step == job.StepUngate:
+			s, why = Error, "a job that can't be let go one by one is let go by opening the gate for all; where that happens twice in an hour nothing is shared for an hour"
+		case r.Step == job.StepExtend:
+			why = "a job that shares may end at its time limit for the time that sharing costs it"
+		case r.GivenUp == 0:
+			s, why = Note, "single refusals do no harm: the change is tried once more"
+		}
+		e.add("refused", s, r.String(), why, e.letPass())
+	}
 }
 
 // daemon: is slurmbridge serve running, and does it do what the settings say?
@@ -92,6 +134,7 @@ func (e *exam) daemon() {
 			"if the daemon ended now, jobs could wait for a gate that can't open",
 			run("slurmbridge open   # lets every waiting job go"))
 	}
+	e.refused()
 	e.when(d.Mode != e.Settings.Mode, "daemon-mode", Warning, fmt.Sprintf("slurmbridge serve runs in mode %s, the settings say %s", d.Mode, e.Settings.Mode),
 		"settings are read at the start and at a reload", run("systemctl reload slurmbridge"))
 	e.when(d.Policy != e.Settings.Policy, "policy", Warning, fmt.Sprintf("%s decides, the settings say %s", d.Policy, e.Settings.Policy),

@@ -22,6 +22,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -120,6 +121,11 @@ func TestPluginsByEitherName(t *testing.T) {
 			t.Errorf("%s=%s: %v", key, name, checks(got))
 		}
 	}
+}
+
+// refusing is what a well daemon says whose change Slurm has refused.
+func refusing(r job.RefusedChanges) *Daemon {
+	return &Daemon{Mode: "active", Policy: "dqn", Gate: "7", Refused: []job.RefusedChanges{r}}
 }
 
 // Each fact that is off brings out its own finding, and only that.
@@ -323,6 +329,22 @@ func TestEachFinding(t *testing.T) {
 		{"daemon with a password", func(f *Facts) { f.Daemon = &Daemon{Locked: "it wants a password"} }, "note daemon-locked", ""},
 		{"daemon fails", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Error: "no look yet"} }, "error daemon-look", "journalctl -u slurmbridge -n 50"},
 		{"no gate", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "dqn"} }, "error gate", "journalctl -u slurmbridge -g gate   # Slurm's answer"},
+		{"a plugin refuses shares", func(f *Facts) {
+			f.JobSubmitLua = ptr("-- slurmbridge.modify() is called, slurmbridge.submit( too\n x.modify(")
+			f.Daemon = refusing(job.RefusedChanges{Step: job.StepPrepare, Code: "SLURM_ERROR", Times: 4, GivenUp: 2})
+		}, "warning refused", "if modify_uid == 64030 then return slurm.SUCCESS end   -- the bridge's changes"},
+		{"a plugin lets no job go", func(f *Facts) {
+			f.Config["JobSubmitPlugins"], f.User = "lua,throttle", "root"
+			f.Daemon = refusing(job.RefusedChanges{Step: job.StepUngate, Code: "ESLURM_ACCESS_DENIED", Times: 2})
+		}, "error refused", "if modify_uid == 0 then return slurm.SUCCESS end   -- the bridge's changes"},
+		{"Slurm refuses once", func(f *Facts) {
+			f.JobSubmitLua = ptr(luaFirst + ` gate = "/run/slurmbridge/gate"`)
+			f.Daemon = refusing(job.RefusedChanges{Step: job.StepPrepare, Code: "other", Times: 1})
+		}, "note refused", "journalctl -u slurmbridge -g refused   # each with Slurm's words"},
+		{"jobs may not go", func(f *Facts) {
+			f.JobSubmitLua = ptr(luaFirst + ` gate = "/run/slurmbridge/gate"`)
+			f.Daemon = &Daemon{Mode: "active", Policy: "dqn", GateError: "no job is let go from the gate by Slurm one by one, so the gate was opened for all of them"}
+		}, "error gate", "journalctl -u slurmbridge -g refused   # each with Slurm's words"},
 		{"another mode", func(f *Facts) { f.Daemon = &Daemon{Mode: "shadow", Policy: "dqn"} }, "warning daemon-mode", "systemctl reload slurmbridge"},
 		{"another policy", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "greedy", Gate: "7"} }, "warning policy", "journalctl -u slurmbridge -g model"},
 		{"preemption", conf("PreemptType", "preempt/qos"), "note preempt", "exclude_partitions: [NAME]   # partitions with preempting jobs"},

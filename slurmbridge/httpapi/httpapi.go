@@ -140,6 +140,8 @@ type Report struct {
 	// Turn is how jobs ended in the last day against plain Slurm; nil = it can't be read.
 	Turn     *history.Turn     `json:"turn,omitempty"`
 	HandsOff map[string]string `json:"left_to_slurm,omitempty"`
+	// Refused are the changes that Slurm, or a plugin of the site's, has refused in the last day.
+	Refused []job.RefusedChanges `json:"refused,omitempty"`
 	// WithoutMPS are the running jobs that share a GPU without MPS.
 	WithoutMPS []string `json:"sharers_without_mps,omitempty"`
 }
@@ -166,7 +168,7 @@ type Job struct {
 func MakeReport(st *job.Status) *Report {
 	r := &Report{
 		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate, GateAccount: st.GateAccount, Standby: st.Standby, GateError: st.GateErr, Misread: st.Misread, LeaseLeft: st.Lease.Seconds(),
-		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged, WithoutMPS: st.WithoutMPS, MaxDelayS: st.MaxDelayS,
+		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged, Refused: st.Refused, WithoutMPS: st.WithoutMPS, MaxDelayS: st.MaxDelayS,
 		GPUs: []GPU{},
 	}
 	if st.Snap == nil {

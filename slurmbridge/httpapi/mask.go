@@ -96,6 +96,12 @@ func (m *mask) status(st *job.Status) *job.Status {
 		GateErr: st.GateErr, Standby: st.Standby, Misread: st.Misread, Lease: st.Lease, Waiting: st.Waiting, Window: st.Window, Err: st.Err, LookOK: st.LookOK,
 		MaxDelayS: st.MaxDelayS, KeptOut: st.KeptOut, StoppedRules: st.StoppedRules, Unmanaged: mine(m, st.Unmanaged), Apps: map[string]job.App{},
 	}
+	for _, r := range st.Refused {
+		if r.Example = m.ref(r.Example); r.Code == job.CodeOther {
+			r.Text = "an error without a name" // which may quote a user
+		}
+		out.Refused = append(out.Refused, r)
+	}
 	snap := *st.Snap
 	snap.Jobs = slices.Clone(snap.Jobs)
 	m.look(st)

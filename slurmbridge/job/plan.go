@@ -20,6 +20,7 @@ const (
 	StepRestore Step = "restore" // a member gets back what it had
 	StepUngate  Step = "let-go"  // a job becomes an ordinary one
 	StepExtend  Step = "extend"  // a running job gets the time that sharing cost it
+	StepComment Step = "comment" // a job's AdminComment says what became of it
 )
 
 // Change is one update with its reason.

@@ -406,7 +406,7 @@ var (
 	// ErrRefused: slurmctld answered, and refused. Fields of the update may have
 	// changed all the same: poll again.
 	ErrRefused = errors.New("slurmctld refused")
-	// ErrDown: slurmctld did not answer.
+	// ErrDown: slurmctld did not answer, or not yet.
 	ErrDown = errors.New("slurmctld does not answer")
 )
 

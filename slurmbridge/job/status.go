@@ -31,6 +31,8 @@ type Status struct {
 	// MaxDelayS is the longest time in seconds that the bridge alone has kept any job waiting
 	// since the daemon started.
 	MaxDelayS float64
+	// Refused are the changes that Slurm has refused in the last day.
+	Refused []RefusedChanges
 	// Unmanaged says, by ref, why the bridge leaves a job alone.
 	Unmanaged map[string]string
 	// KeptOut is how many applications aren't adopted now because one of their jobs was slower than its contract, and

@@ -277,6 +277,7 @@ func (b *Bridge) sendAll(ctx context.Context, all []job.Change) []error {
 	for i, err := range errs {
 		c := &all[i]
 		b.Metrics.changed(string(c.Step), err)
+		b.tracker.Sent(c, err, b.Now())
 		switch {
 		case errors.Is(err, job.ErrNoJob):
 			b.Log.Info("job is gone or running", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","))
@@ -403,20 +404,12 @@ func (b *Bridge) orphans(ctx context.Context, in *plan.Input) []job.Change {
 		b.comments.read(ctx, unread)
 	}
 	var out []job.Change
-	tries := b.orphaned
-	b.orphaned = map[string]int{}
 	for _, j := range jobs {
 		c, ok := release.Recover(j, b.comments.text[j.Ref], in.Gate, in.Snap.At)
-		switch {
-		case !ok:
+		if !ok {
 			continue
-		case tries[j.Ref] == tracker.MostTries:
-			b.tracker.Unmanaged[j.Ref] = "Slurm does not let it be restored, and its group is not known any more"
-			continue
-		case tries[j.Ref] == 0:
-			b.Log.Warn("a job of a group that the journal doesn't know is restored", "job", j.Ref)
 		}
-		b.orphaned[j.Ref] = tries[j.Ref] + 1
+		b.Log.Warn("a job of a group that the journal doesn't know is restored", "job", j.Ref)
 		out = append(out, c)
 		in.Touched[j.Ref] = true
 	}

@@ -25,6 +25,7 @@ const (
 type comments struct {
 	slurm   job.Slurm
 	metrics *Metrics
+	sent    func(c *job.Change, err error) // notes what became of a change
 	log     *slog.Logger
 	text    map[string]string // what they say, without the note of the job's defaults
 	foreign map[string]bool   // not written by the bridge: never replaced
@@ -80,7 +81,8 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle 
 	}
 	for i, err := range c.slurm.UpdateAll(ctx, updates) {
 		u := &updates[i]
-		c.metrics.changed("comment", err)
+		c.metrics.changed(string(job.StepComment), err)
+		c.sent(&job.Change{Step: job.StepComment, Update: *u}, err)
 		if err != nil && !errors.Is(err, job.ErrNoJob) {
 			c.log.Debug("admin comment refused", "jobs", strings.Join(u.Jobs, ","), "err", err)
 		}

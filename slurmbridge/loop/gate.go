@@ -62,6 +62,8 @@ type Gate struct {
 	closed bool
 	// instead says where the gate is because Slurm refused it where it was to be, "" = it didn't.
 	instead string
+	// openedFor is when the gate was last opened for jobs that Slurm didn't let go.
+	openedFor time.Time
 
 	perGPU map[string]job.PerGPU // as the last poll showed it
 	sizes  map[string]int        // Snapshot.OneNode of the last poll
@@ -88,14 +90,15 @@ type lease struct {
 // be trusted either, and none is touched.
 var ErrMisread = errors.New("is not understood, and no job is touched")
 
-// distrust is a release of Slurm's that isn't understood.
+// distrust is why no gate is made, on this release of Slurm's, for some time; nil = one is.
 type distrust struct {
+	why     error
 	release string
-	fields  []job.Misread
+	fields  []job.Misread // that aren't understood
 	until   time.Time
 }
 
-// How long a release that isn't understood is left alone, and how many gates in a row may be there
+// How long a Slurm that isn't understood, or doesn't let jobs go, is left alone, and how many gates in a row may be there
 // without a poll that shows them.
 const (
 	distrustFor = time.Hour
@@ -114,7 +117,7 @@ func (g *Gate) Proved(release string) bool { return g.proved == release && g.dis
 // prove checks whether the poll shows the gate as it was submitted. If it doesn't, opening the gate
 // ungates every waiting job: no job is changed if its fields may be misread.
 func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
-	if d := &g.distrust; d.fields != nil && (d.release != s.Release || !g.Now().Before(d.until)) {
+	if d := &g.distrust; d.why != nil && (d.release != s.Release || !g.Now().Before(d.until)) {
 		*d, g.unseen = distrust{}, 0
 	}
 	for i := range s.Gates {
@@ -122,26 +125,50 @@ func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
 		switch {
 		case seen.Open || seen.ID != g.ID():
 		case len(seen.Misread) > 0:
-			g.distrust = distrust{s.Release, seen.Misread, g.Now().Add(distrustFor)}
+			g.misread(s, seen.Misread)
 		default:
 			g.proved, g.unseen = s.Release, 0
 		}
 	}
-	if g.unseen >= mostUnseen && g.distrust.fields == nil {
-		g.distrust = distrust{s.Release, []job.Misread{{Field: "squeue", Says: "", Truth: "the gate was submitted"}}, g.Now().Add(distrustFor)}
+	if g.unseen >= mostUnseen && g.distrust.why == nil {
+		g.misread(s, []job.Misread{{Field: "squeue", Says: "", Truth: "the gate was submitted"}})
 	}
-	d := &g.distrust
-	if d.fields == nil {
+	if g.distrust.why == nil {
 		return nil
 	}
-	errs := []error{fmt.Errorf("release %s of Slurm %w: %v", s.Release, ErrMisread, d.fields)}
+	return errors.Join(g.distrust.why, g.openAll(ctx, s))
+}
+
+// misread notes that Slurm says of the gate what isn't so.
+func (g *Gate) misread(s *job.Snapshot, fields []job.Misread) {
+	why := fmt.Errorf("release %s of Slurm %w: %v", s.Release, ErrMisread, fields)
+	g.distrust = distrust{why, s.Release, fields, g.Now().Add(distrustFor)}
+}
+
+// openAll opens every gate that a poll shows, and lets no new job wait for one.
+func (g *Gate) openAll(ctx context.Context, s *job.Snapshot) error {
+	var errs []error
 	for i := range s.Gates {
 		if seen := &s.Gates[i]; !seen.Open {
-			errs = append(errs, g.Slurm.OpenGate(ctx, seen.ID))
+			err := g.Slurm.OpenGate(ctx, seen.ID)
+			seen.Open, errs = err == nil, append(errs, err)
 		}
 	}
 	g.lease.Store(&lease{})
 	return errors.Join(append(errs, g.shut())...)
+}
+
+// OpenFor opens the gate for jobs that Slurm doesn't let go from it one by one, and with them for all others: no job is to
+// wait for longer. Where that happens twice within an hour there is no gate for the next one.
+func (g *Gate) OpenFor(ctx context.Context, s *job.Snapshot, refs []string) {
+	g.asking.Lock()
+	defer g.asking.Unlock()
+	why := errors.New("no job is let go from the gate by Slurm one by one, so the gate was opened for all of them")
+	if now := g.Now(); now.Sub(g.openedFor) < distrustFor {
+		g.distrust = distrust{why, s.Release, nil, now.Add(distrustFor)}
+	}
+	g.openedFor = g.Now()
+	g.log().Error("gate", "err", errors.Join(why, g.openAll(ctx, s)), "jobs", strings.Join(refs[:min(len(refs), 10)], ","))
 }
 
 // leastStalled is the shortest time without progress of a round after which the gate is no longer

@@ -103,9 +103,7 @@ type Bridge struct {
 	gateErr  string // what is wrong with the gate, "" = nothing
 	// complaints are what complain logged last, by what it is about.
 	complaints map[string]string
-	// orphaned counts the attempts to restore jobs of groups that the journal doesn't know.
-	orphaned map[string]int
-	maxDelay float64 // of any job so far, s
+	maxDelay   float64 // of any job so far, s
 	// thought is how long the last round took until it knew what to do.
 	thought time.Duration
 	// bounds are what limits may not be raised beyond, as of boundsAt; nil = not known.
@@ -138,7 +136,8 @@ func (b *Bridge) init() {
 			b.Gate.Log, b.Gate.Adopt = cmp.Or(b.Gate.Log, b.Log), b.adoptLines
 		}
 		b.apps = identifier{apps: b.Apps, slurm: b.Slurm, log: b.Log, now: b.Now, window: b.Planner.Window, models: b.Models, sessions: b.Sessions, names: b.AppNames, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
-		b.comments = comments{slurm: b.Slurm, metrics: b.Metrics, log: b.Log, text: map[string]string{}, foreign: map[string]bool{}}
+		sent := func(c *job.Change, err error) { b.tracker.Sent(c, err, b.Now()) }
+		b.comments = comments{slurm: b.Slurm, metrics: b.Metrics, sent: sent, log: b.Log, text: map[string]string{}, foreign: map[string]bool{}}
 	})
 }
 
@@ -242,6 +241,9 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.giveWay(ctx, snap)
 	switch {
 	case b.acting() == job.Active:
+		if kept := b.tracker.Kept(snap); len(kept) > 0 {
+			b.Gate.OpenFor(ctx, snap, kept)
+		}
 		b.keepGate(ctx, snap)
 	case b.Mode == job.Shadow:
 		b.logged(b.Gate.Idle(snap))
@@ -461,8 +463,25 @@ func (b *Bridge) nameTasks(ctx context.Context, snap *job.Snapshot) {
 // gateOpens is how long after the end of its lease Slurm may take to see that the gate's deadline is over.
 const gateOpens = time.Minute
 
-// countDelays adds the time since the last poll to the jobs that waited although a GPU was idle,
-// and notes the jobs that a gate holds after its lease.
+// undone are the jobs with a change that was begun and isn't made: behind the gate they wait for the bridge.
+func (b *Bridge) undone() map[string]bool {
+	out := map[string]bool{}
+	for _, g := range b.tracker.Groups {
+		for i := range g.Members {
+			switch m := &g.Members[i]; m.State {
+			case job.MemberPrepared, job.MemberRestoring, job.MemberHandingBack:
+				out[m.Ref] = true
+			}
+		}
+	}
+	for ref, w := range b.tracker.Waits {
+		out[ref] = out[ref] || w.Kept > 0
+	}
+	return out
+}
+
+// countDelays adds the time since the last poll to the jobs that waited for the bridge: although a GPU was idle, or with a
+// change that came to nothing. It notes the jobs that a gate holds after its lease.
 func (b *Bridge) countDelays(snap *job.Snapshot) {
 	over := slices.DeleteFunc(slices.Clone(snap.Gates), func(g job.GateState) bool {
 		return g.Open || g.Begin.IsZero() || snap.At.Sub(g.Begin) <= gateOpens
@@ -471,6 +490,7 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 	if old := b.status.Load(); old != nil && old.Plan != nil && !b.tracker.LastAt.IsZero() {
 		idle, unstarted, dt = old.Plan.Idle, old.Plan.Unstarted, max(0, snap.At.Sub(b.tracker.LastAt).Seconds())
 	}
+	undone := b.undone()
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
 		if j.State != job.Pending {
@@ -479,11 +499,14 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 			}
 			continue
 		}
-		if idle[j.Ref] {
+		if idle[j.Ref] || undone[j.Ref] && release.Behind(snap.Gates, j) {
 			w := b.tracker.Wait(j.Ref)
 			w.DelayedS += dt
 			b.maxDelay = max(b.maxDelay, w.DelayedS)
 			b.Metrics.delay.Observe(w.DelayedS)
+			if w.Refused > 0 && w.DelayedS >= b.Planner.Decider.Guard.DelayLimitS() && b.tracker.Unmanaged[j.Ref] == "" {
+				b.tracker.Unmanaged[j.Ref] = job.UngatedDelay.String() // it isn't tried again
+			}
 		}
 		if unstarted[j.Ref] {
 			b.tracker.Wait(j.Ref).UnstartedS += dt
@@ -551,7 +574,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	st := &job.Status{
 		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
 		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(), Snap: in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,
-		Unmanaged: maps.Clone(b.tracker.Unmanaged), MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
+		Unmanaged: maps.Clone(b.tracker.Unmanaged), Refused: b.tracker.Refusals.List(), MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
 	}
 	if b.standby != "" {
 		st.Gate, st.Lease = b.Gate.other.gate, b.Gate.other.expires.Sub(in.Snap.At)

@@ -23,6 +23,7 @@ type Metrics struct {
 	polls, groups, members, changes, cmdErrors, unmanaged                          *prometheus.CounterVec
 	turnaround, records, contracts, suspects, learned, harmed                      *prometheus.CounterVec
 	commands                                                                       *prometheus.HistogramVec
+	refused                                                                        *prometheus.GaugeVec
 
 	// counted are the jobs of the queue that unmanaged and considered have counted.
 	counted map[string]bool
@@ -56,9 +57,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		gateErrors:  r.counter("gate_errors_total", "Failures to create or renew the gate."),
 		notAdopted:  r.gauges("adopt_kept_out", "What isn't adopted for a week because jobs were slower than the contract of their rule: applications (of a user), and rules (two jobs of an account within a day).", "what"),
 		misread:     r.gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
+		refused:     r.gauges("refused_changes", "Changes of jobs that Slurm, or a plugin of the site's, refused, by step and by the name of Slurm's error (SLURM_ERROR: a plugin didn't say which; not-done: it was taken, and the job was not so; other: an error without a name). A series ends a day after its last change.", "step", "error"),
 		unmanaged:   counters(r, "jobs_unmanaged_total", "Jobs that requested sharing and were ungated, to run as without the bridge, by reason: exclusive, features, size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason", job.UngatedReasons()...),
 		considered:  r.counter("jobs_considered_total", "Jobs that were considered together with others, or next to running ones, with any result."),
-		delay:       r.histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting although a GPU was idle, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
+		delay:       r.histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting, next to an idle GPU or with a change that came to nothing, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
 		delayMax:    r.gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon started."),
 		skew:        r.histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
 		predicted:   r.histogram("predicted_slowdown_ratio", "Predicted slowdown of each job released with others: run time together over run time alone (1 = as fast as alone).", slow),
@@ -254,6 +256,10 @@ func (m *Metrics) state(st *job.Status) {
 	m.misread.Reset()
 	for _, bad := range st.Misread {
 		m.misread.WithLabelValues(bad.Field).Set(1)
+	}
+	m.refused.Reset()
+	for i := range st.Refused {
+		m.refused.WithLabelValues(string(st.Refused[i].Step), st.Refused[i].Code).Set(float64(st.Refused[i].Times))
 	}
 	m.delayMax.Set(st.MaxDelayS)
 	m.jobs.WithLabelValues("waiting").Set(float64(st.Waiting))

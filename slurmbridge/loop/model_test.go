@@ -71,6 +71,10 @@ type model struct {
 	nameless map[string]bool
 	// refuseGates: Slurm takes no gate.
 	refuseGates bool
+	// plugin is the site's slurm_job_modify: it may refuse a change of a job, or make another one of it. Of the gate's own
+	// changes it sees "", and what it makes of them doesn't count.
+	plugin func(ref string, u *job.Update) error
+	status func() *job.Status // the bridge's
 	// refuseGateIn: Slurm takes none in these partitions, nil = the default one.
 	refuseGateIn func(partitions []string) bool
 	gateAccount  string          // that Slurm takes the gate in
@@ -394,17 +398,26 @@ func (m *model) Update(_ context.Context, u job.Update) error {
 	if m.lag != nil {
 		m.advance(m.lag())
 	}
+	var refused []error
 	if u.AdminComment != nil && u.Gres == nil && u.ReqNodes == nil {
 		for _, j := range m.jobs {
 			if slices.Contains(u.Jobs, j.Ref) {
-				j.said = *u.AdminComment
-				m.words++
+				if refused = append(refused, m.ask(j.Ref, &u)); refused[len(refused)-1] == nil {
+					j.said = *u.AdminComment
+					m.words++
+				}
 			}
 		}
-		return nil
+		return errors.Join(refused...)
 	}
 	m.updates++
-	for i, ref := range u.Jobs {
+	asked := u
+	for i, ref := range asked.Jobs {
+		u = asked
+		if err := m.ask(ref, &u); err != nil {
+			refused = append(refused, err)
+			continue
+		}
 		if m.fail > 0 {
 			if m.fail--; m.fail == 0 && i > 0 {
 				return job.ErrRefused
@@ -448,7 +461,15 @@ func (m *model) Update(_ context.Context, u job.Update) error {
 	if m.slip != nil {
 		m.advance(m.slip())
 	}
-	return nil
+	return errors.Join(refused...)
+}
+
+// ask lets the site's plugin see a change.
+func (m *model) ask(ref string, u *job.Update) error {
+	if m.plugin == nil {
+		return nil
+	}
+	return m.plugin(ref, u)
 }
 
 func (m *model) Bounds(context.Context) (*job.Bounds, error) {
@@ -482,6 +503,9 @@ func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []
 }
 
 func (m *model) RenewGate(_ context.Context, id string, lease time.Duration) error {
+	if err := m.ask("", &job.Update{}); err != nil {
+		return err
+	}
 	for _, g := range m.gates {
 		if g.id == id && !g.open {
 			g.ends = m.now.Add(lease)

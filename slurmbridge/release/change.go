@@ -152,6 +152,14 @@ func HandBack(g *job.Group, m *job.Member, j *job.Job) (job.Change, bool) {
 	return change(job.StepRestore, job.Cause{Kind: job.CauseEdited}.String(), u, j), changes(u)
 }
 
+// Shows reports whether a pending job is as an update was to make it, in what keeps it from starting or lets it share.
+func Shows(j *job.Job, u *job.Update, gates []job.GateState) bool {
+	let := u.Dependency != nil && !slices.ContainsFunc(gates, func(g job.GateState) bool {
+		return slices.Contains(strings.Split(*u.Dependency, ","), after+":"+g.ID)
+	})
+	return (u.Gres == nil || sameGres(*u.Gres, j.Request)) && (u.ReqNodes == nil || *u.ReqNodes == j.ReqNodes) && !(let && Behind(gates, j))
+}
+
 // Startable reports whether a begin time of now takes nothing from the owner: at the time of the poll
 // the job has no later one of its own. The reason that Slurm shows is no help: while the gate is closed, it
 // is the dependency.

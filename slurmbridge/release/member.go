@@ -42,6 +42,8 @@ func Recognise(g *job.Group, m *job.Member, j *job.Job, gate string, at time.Tim
 		return NotBack
 	case m.State == job.MemberRunning:
 		return Requeued // its next run is another one
+	case m.State == job.MemberPrepared && gate != "" && j.Dependency.Only(after, gate) && IsBack(g, m, j):
+		return Back // nothing of its preparation was made
 	case m.State == job.MemberPrepared:
 		return Unreleased
 	case j.Eligible.After(at.Add(startsWithin)):
@@ -71,7 +73,7 @@ func asReleased(g *job.Group, m *job.Member, j *job.Job) bool {
 // transitions are the states that may follow each state of a member.
 var transitions = map[job.MemberState][]job.MemberState{
 	job.MemberPrepared: {
-		job.MemberWaiting, job.MemberRunning, job.MemberRestoring, job.MemberCancelled, job.MemberMoved,
+		job.MemberWaiting, job.MemberRunning, job.MemberRestoring, job.MemberRestored, job.MemberCancelled, job.MemberMoved,
 	},
 	job.MemberWaiting: {
 		job.MemberRunning, job.MemberRestoring, job.MemberHandingBack, job.MemberRestored, job.MemberEdited, job.MemberCancelled, job.MemberMoved,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -116,7 +117,7 @@ func (c *Client) batches(ctx context.Context, all []job.Update, lines []line, er
 	for w, share := range shares {
 		g.Go(func() error {
 			for chunk := range slices.Chunk(share, maxLines) {
-				said, err := c.batch(ctx, chunk)
+				said, err := c.batch(ctx, all, chunk)
 				answers[w] = append(answers[w], answer{chunk, said, err})
 			}
 			return nil
@@ -136,10 +137,10 @@ func (c *Client) batches(ctx context.Context, all []job.Update, lines []line, er
 			failed[l.of] = append(failed[l.of], a.err)
 		}
 		for ref, what := range a.said {
-			i := slices.IndexFunc(a.lines, func(l line) bool { return slices.Contains(all[l.of].Jobs, ref) })
-			for k, l := range a.lines { // of a name that isn't ours it could be any
-				if k == i || i < 0 {
+			for _, l := range a.lines {
+				if slices.Contains(all[l.of].Jobs, ref) {
 					failed[l.of] = append(failed[l.of], refused(ref, what))
+					break
 				}
 			}
 		}
@@ -163,7 +164,7 @@ var errNotRead = errors.New("scontrol doesn't read commands from its standard in
 
 // batch has one scontrol make the lines. It returns what Slurm said of jobs, or the error of all
 // lines.
-func (c *Client) batch(ctx context.Context, lines []line) (map[string]string, error) {
+func (c *Client) batch(ctx context.Context, all []job.Update, lines []line) (map[string]string, error) {
 	var in strings.Builder
 	for _, l := range lines {
 		in.WriteString(l.text)
@@ -183,6 +184,9 @@ func (c *Client) batch(ctx context.Context, lines []line) (map[string]string, er
 		return nil, nil
 	}
 	said := text.UpdateErrors(stderr)
+	maps.DeleteFunc(said, func(ref, _ string) bool { // a plugin's words may look like an error of any job
+		return !slices.ContainsFunc(lines, func(l line) bool { return slices.Contains(all[l.of].Jobs, ref) })
+	})
 	if unexplained(stderr, len(said) > 0) {
 		return said, fmt.Errorf("of some job among many: %w", err)
 	}
@@ -192,8 +196,8 @@ func (c *Client) batch(ctx context.Context, lines []line) (map[string]string, er
 // unexplained reports whether standard error leaves it open which updates failed. If it names jobs,
 // other messages of scontrol, about its configuration say, are no failures.
 func unexplained(stderr string, named bool) bool {
-	for l := range strings.Lines(stderr) {
-		if strings.TrimSpace(l) != "" && len(text.UpdateErrors(l)) == 0 && !(named && strings.HasPrefix(l, prompt)) {
+	for _, l := range text.Messages(stderr) {
+		if len(text.UpdateErrors(l)) == 0 && !(named && strings.HasPrefix(l, prompt)) {
 			return true
 		}
 	}

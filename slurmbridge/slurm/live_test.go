@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -611,4 +614,49 @@ func newGate(t testing.TB, c *slurm.Client) string {
 	id, _, err := c.CreateGate(t.Context(), time.Hour, nil)
 	must.OK(t, err)
 	return id
+}
+
+// Slurm's commands print no numbers: each error that a plugin returns for a change is known by its text, whatever words the
+// plugin adds, and is the job's that it is about.
+func TestErrorsOfChanges(t *testing.T) {
+	t.Parallel()
+	const site = `
+function slurm_job_submit() return slurm.SUCCESS end
+function slurm_job_modify(job)
+   if not job.admin_comment then return slurm.SUCCESS end
+   slurm.log_user("not here,\nUnable to contact slurm controller (connect failure)\nInvalid job id specified for job 7 (no")
+   return tonumber(job.admin_comment)
+end
+return slurm.SUCCESS
+`
+	script := filepath.Join(t.TempDir(), "job_submit.lua")
+	must.OK(t, os.WriteFile(script, []byte(site), 0o600))
+	cluster, c := live(t, slurmtest.Options{Lua: script})
+	names := map[int][]string{} // a release may have given a number to another error
+	for _, e := range text.Errnos() {
+		names[e.Number] = append(names[e.Number], e.Name)
+	}
+	numbers := slices.Sorted(maps.Keys(names))
+	array := submit(t, cluster, "--hold", fmt.Sprintf("--array=0-%d", len(numbers)))
+	var all []job.Update
+	for i, n := range append(numbers, 0) { // the last one is made
+		number := strconv.Itoa(n)
+		all = append(all, job.Update{Jobs: []string{fmt.Sprint(array, "_", i)}, AdminComment: &number})
+	}
+	errs := c.UpdateAll(t.Context(), all)
+	must.OK(t, errs[len(numbers)])
+	known := 0
+	for i, n := range numbers {
+		ref := all[i].Jobs[0]
+		got := job.JobErrors(errs[i], []string{ref})[ref]
+		switch {
+		case slices.Contains(names[n], got.Code):
+			known++
+		case got.Code != job.CodeOther || !strings.HasPrefix(got.Text, "Unknown error"): // of a newer release
+			t.Errorf("%d, %v: %+v", n, names[n], got)
+		}
+	}
+	if known < 180 {
+		t.Errorf("%d errors known of %d", known, len(numbers))
+	}
 }

@@ -105,6 +105,15 @@ type UpdateError struct {
 	Jobs map[string]string
 }
 
+// JobErrors implements job.ofJobs.
+func (e *UpdateError) JobErrors() map[string]job.JobError {
+	out := make(map[string]job.JobError, len(e.Jobs))
+	for ref, said := range e.Jobs {
+		out[ref] = text.JobErrorOf(said)
+	}
+	return out
+}
+
 // worst joins errors such that errors.Is finds the gravest only: a slurmctld that
 // is down, then a refusal, then a job that is gone.
 func worst(errs []error) error {

@@ -16,8 +16,6 @@ const (
 	startGrace = 45 * time.Second
 	// passedGrace is the same where Slurm keeps the node for jobs of higher priority.
 	passedGrace = 15 * time.Second
-	// MostTries is how often the bridge tries to restore a job.
-	MostTries = 20
 	// mostStrikes is how often a job may be released without starting.
 	mostStrikes = 2
 )
@@ -55,7 +53,7 @@ type Event struct {
 // gate that waiting jobs depend on; without one ("") jobs are ungated where they would be
 // gated again.
 func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) {
-	o := &observer{t: t, s: s, gate: gate, jobs: make(map[string]*job.Job, len(s.Jobs))}
+	o := &observer{t: t, s: s, gate: gate, jobs: make(map[string]*job.Job, len(s.Jobs)), lacks: map[string]bool{}}
 	for i := range s.Jobs {
 		o.jobs[s.Jobs[i].Ref] = &s.Jobs[i]
 	}
@@ -70,6 +68,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 		return seat.Group.Node, true
 	})
 	noteAwaited(s, seats)
+	o.notDone()
 	if t.Handwritten.IsZero() {
 		t.Handwritten = s.At
 	}
@@ -130,6 +129,7 @@ type observer struct {
 	repairs []job.Change
 	events  []Event
 	kept    []kept
+	lacks   map[string]bool // what the last tick was to change of these jobs
 }
 
 // kept is a released job that Slurm keeps from a node.
@@ -227,10 +227,10 @@ func (o *observer) restore(g *job.Group, m *job.Member, cause job.Cause) {
 	o.restoreTo(g, m, cause, o.gateOf(m))
 }
 
-// gateOf is the gate that a member is restored behind. A member that is to run alone, or that Slurm
+// gateOf is the gate that a member is restored behind. A member that is to run alone, that is left to Slurm, or that Slurm
 // starts again before all other jobs, gets none.
 func (o *observer) gateOf(m *job.Member) string {
-	if j := o.jobs[m.Ref]; m.Alone || j != nil && j.Expedited {
+	if j := o.jobs[m.Ref]; m.Alone || o.t.Unmanaged[m.Ref] != "" || j != nil && j.Expedited {
 		return ""
 	}
 	return o.gate
@@ -245,9 +245,8 @@ func (o *observer) restoreTo(g *job.Group, m *job.Member, cause job.Cause, gate 
 }
 
 func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
-	if m.Tries >= MostTries {
+	if o.t.unrestorable(m.Ref) { // it is let go as it is
 		release.Move(g, m, job.MemberRestored)
-		o.t.Unmanaged[m.Ref] = "Slurm does not let it be restored: " + m.Cause.String()
 		return
 	}
 	m.Tries++
@@ -259,10 +258,13 @@ func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
 func (o *observer) edited(g *job.Group, m *job.Member, j *job.Job) {
 	if o.t.Unmanaged[m.Ref] == "" {
 		o.t.Unmanaged[m.Ref] = job.Cause{Kind: job.CauseEdited}.String()
+		if o.lacks[m.Ref] {
+			o.t.Unmanaged[m.Ref] = job.NotDone
+		}
 		o.event(EventEdited, g, m)
 	}
 	c, left := release.HandBack(g, m, j)
-	if !left || m.Tries >= MostTries {
+	if !left || o.t.unrestorable(m.Ref) {
 		release.Move(g, m, job.MemberEdited)
 		return
 	}

@@ -36,6 +36,8 @@ type Tracker struct {
 	// has ended.
 	Faulted map[job.GPUAddr]bool
 	Limits  *limit.Limits
+	// Refusals are what Slurm has refused since the bridge started.
+	Refusals Refusals
 	// Handwritten is when a poll last showed a job with a hand-written request for a part of a
 	// GPU's shares; until one does, the first poll of all. Seen: one did.
 	Handwritten     time.Time
@@ -58,6 +60,11 @@ type Wait struct {
 	PastLeaseS float64 `json:"past_lease_s,omitempty"`
 	// Strikes counts the times it was released and did not start.
 	Strikes int `json:"strikes"`
+	// Refused weighs the changes that came to nothing and were to let the job share, Unrestored those that were to give it
+	// back what it had, and Kept those that were to let it go.
+	Refused    int `json:"refused,omitempty"`
+	Unrestored int `json:"unrestored,omitempty"`
+	Kept       int `json:"kept,omitempty"`
 }
 
 // Progress is how far one running job has come.
@@ -112,6 +119,7 @@ func New() *Tracker {
 		Endings:   map[string]*Ended{},
 		Faulted:   map[job.GPUAddr]bool{},
 		Limits:    limit.New(),
+		Refusals:  Refusals{all: map[reason]*job.RefusedChanges{}, sent: map[string][]job.Change{}},
 		Plain:     plain,
 		NextID:    1,
 	}

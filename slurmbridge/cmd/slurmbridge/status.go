@@ -104,6 +104,9 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	for _, ref := range r.WithoutMPS {
 		fmt.Fprintf(s.Out, "job %s shares its GPU without MPS, so the GPU takes turns\n", ref)
 	}
+	for i := range r.Refused {
+		fmt.Fprintln(s.Out, r.Refused[i].String())
+	}
 	for _, ref := range slices.Sorted(maps.Keys(r.HandsOff)) {
 		fmt.Fprintf(s.Out, "job %s is left to Slurm: %s\n", ref, r.HandsOff[ref])
 	}

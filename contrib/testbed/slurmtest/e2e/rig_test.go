@@ -227,6 +227,8 @@ type options struct {
 	memLimits bool
 	// adopt: jobs of a whole GPU share by a rule, or would; "" = no rule.
 	adopt job.Mode
+	// site is a job_submit.lua of the site's, which finds what slurmbridge's own script returns in M; "" = that is all.
+	site string
 	// noJoin: nobody joins those who run, so that groups start together.
 	noJoin bool
 }
@@ -236,6 +238,20 @@ func wakes(c *slurmtest.Cluster) error {
 	c.Options.EpilogSlurmctld = c.Path("epilogctld")
 	script := fmt.Sprintf("#!/bin/sh\necho end >> %s\nexit 0\n", c.WakeFile)
 	return os.WriteFile(c.Options.EpilogSlurmctld, []byte(script), 0o755)
+}
+
+// ownScript makes job_submit.lua a script of the site's that calls slurmbridge's.
+func ownScript(c *slurmtest.Cluster, ours, site string) error {
+	text, err := os.ReadFile(ours)
+	if err != nil {
+		return err
+	}
+	paths := strings.NewReplacer(`"/run/slurmbridge/gate"`, strconv.Quote(c.GateFile), `"/run/slurmbridge/wake"`, strconv.Quote(c.WakeFile))
+	if err := os.WriteFile(c.Path("slurmbridge.lua"), []byte(paths.Replace(string(text))), 0o644); err != nil {
+		return err
+	}
+	c.Options.Lua = c.Path("site.lua")
+	return os.WriteFile(c.Options.Lua, fmt.Appendf(nil, "local M = dofile(%q)\n%s\nreturn slurm.SUCCESS\n", c.Path("slurmbridge.lua"), site), 0o644)
 }
 
 func newRig(t *testing.T, o options) *rig {
@@ -250,6 +266,11 @@ func newRig(t *testing.T, o options) *rig {
 	o.Lua = lua
 	prepare := o.Prepare
 	o.Prepare = func(c *slurmtest.Cluster) error {
+		if o.site != "" {
+			if err := ownScript(c, lua, o.site); err != nil {
+				return err
+			}
+		}
 		if prepare != nil {
 			return prepare(c)
 		}

@@ -45,3 +45,36 @@ func TestGateAmongAllPartitions(t *testing.T) {
 		})
 	}
 }
+
+// A script of the site's refuses the change that makes jobs share, whatever its words and its error: after two tries the
+// jobs run as they are, each with a GPU of its own, within seconds.
+func TestASiteRefusesShares(t *testing.T) {
+	t.Parallel()
+	for name, refusal := range map[string]string{
+		"without a reason":  `return slurm.ERROR`,
+		"with Slurm's own":  `return 2072`,
+		"in several lines":  `slurm.log_user("shares are for\nInvalid job id specified for job 1") return slurm.ERROR`,
+		"as if it was down": `return 1000`,
+		"with a lua error":  `error("no")`,
+		"by another change": `job.tres_per_node = "gres:mps:90" return rc`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{noJoin: true, site: `
+function slurm_job_modify(job, rec, parts, uid)
+   local rc = M.modify(job, rec, parts, uid)
+   if job.tres_per_node and not job.tres_per_node:find("gpu") and not job.tres_per_node:find(":100") then ` + refusal + ` end
+   return rc
+end`})
+			first := r.submit(ann, small, 30) // the GPU's, so that the next three have to share
+			r.state(30*time.Second, first, "RUNNING")
+			ids := []string{r.submit(ann, small, 2), r.submit(ann, small, 2), r.submit(ann, small, 2)}
+			r.scontrol("requeuehold", first)
+			since := time.Now()
+			for _, id := range ids {
+				r.state(90*time.Second, id, "COMPLETED")
+			}
+			t.Logf("all three have run %v after the GPU was idle", time.Since(since).Round(time.Second))
+		})
+	}
+}
