@@ -1,20 +1,12 @@
-// Package grafana holds the dashboards that Grafana imports, and reads them for tests:
-// bridge.json shows whether the bridge is well, sharing.json what sharing does to GPUs
+// Package grafana makes the dashboards that Grafana imports of dashboards.yaml, and reads them for
+// tests: bridge.json shows whether the bridge is well, sharing.json what sharing does to GPUs
 // and jobs, usage.json what the GPUs were used for.
 package grafana
 
 import (
-	"embed"
 	"encoding/json"
-	"fmt"
 	"strings"
 )
-
-//go:embed bridge.json sharing.json usage.json
-var files embed.FS
-
-// Names are the dashboards' files.
-var Names = []string{"bridge.json", "sharing.json", "usage.json"}
 
 // Board holds the tested part of a dashboard.
 type Board struct {
@@ -55,17 +47,10 @@ type Target struct {
 // Source is a data source.
 type Source struct{ Type, UID string }
 
-// Read returns the dashboard of a file.
-func Read(name string) (*Board, error) {
-	text, err := files.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
+// Read returns the dashboard of a file's text.
+func Read(text []byte) (*Board, error) {
 	b := &Board{}
-	if err := json.Unmarshal(text, b); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return b, nil
+	return b, json.Unmarshal(text, b)
 }
 
 // Query is the target's expression as Prometheus receives it, for all bridges and nodes

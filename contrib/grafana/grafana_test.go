@@ -3,7 +3,6 @@ package grafana
 import (
 	"encoding/json"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,13 +20,9 @@ var types = []string{"stat", "timeseries", "heatmap"}
 
 func TestDashboards(t *testing.T) {
 	known := series.Daemons()
-	there, err := filepath.Glob("*.json")
-	if err != nil || !slices.Equal(there, Names) {
-		t.Fatalf("files %v, names %v: %v", there, Names, err)
-	}
 	uids := map[string]bool{}
-	for _, name := range Names {
-		b := must.Get(Read(name))(t)
+	for name, text := range must.Get(Boards())(t) {
+		b := must.Get(Read(text))(t)
 		// 39 is Grafana 11's, 41 is 12's; later ones are converted by Grafana.
 		if b.UID == "" || uids[b.UID] || b.Title == "" || b.Description == "" || b.SchemaVersion < 39 || !slices.Contains(b.Tags, "slurmbridge") {
 			t.Errorf("%s: %q %q %q %d %v", name, b.UID, b.Title, b.Description, b.SchemaVersion, b.Tags)
@@ -125,8 +120,8 @@ func overlap(t *testing.T, name string, panels []Panel) {
 
 func TestPrometheusParsesEveryQuery(t *testing.T) {
 	var queries []string
-	for _, name := range Names {
-		board := must.Get(Read(name))(t)
+	for _, text := range must.Get(Boards())(t) {
+		board := must.Get(Read(text))(t)
 		for i := range board.Panels {
 			for k := range board.Panels[i].Targets {
 				queries = append(queries, board.Panels[i].Targets[k].Query("5m"))
@@ -141,8 +136,10 @@ func TestPrometheusParsesEveryQuery(t *testing.T) {
 // The files hold no credentials, no particular site's data source, and nothing that only
 // the Grafana that wrote them has.
 func TestDashboardsFitAnySite(t *testing.T) {
-	for _, name := range Names {
-		text := must.Get(files.ReadFile(name))(t)
+	for name, text := range must.Get(Boards())(t) {
+		if again := must.Get(Boards())(t)[name]; string(again) != string(text) {
+			t.Errorf("%s: made twice it differs", name)
+		}
 		var board map[string]any
 		must.OK(t, json.Unmarshal(text, &board))
 		if board["id"] != nil {

@@ -291,8 +291,8 @@ func (w *watched) rules() {
 // without lists the dashboards' queries that have no figure in the time of the test.
 func (w *watched) without() (missing []string) {
 	w.t.Helper()
-	for _, name := range grafana.Names {
-		board := must.Get(grafana.Read(name))(w.t)
+	for name, text := range must.Get(grafana.Boards())(w.t) {
+		board := must.Get(grafana.Read(text))(w.t)
 		for i := range board.Panels {
 			p := &board.Panels[i]
 			for k := range p.Targets {
