@@ -23,6 +23,8 @@ type GPU struct {
 	Cores  int     `json:"cores,omitempty"` // CUDA cores; 0 = unknown
 	// PCIeMBps is what the link carries, both directions together; 0 = unknown.
 	PCIeMBps float64 `json:"pcie_mbps,omitempty"`
+	// NoMemLimits: the driver is too old to hold MPS clients to a part of the memory, which the card could.
+	NoMemLimits bool `json:"no_mem_limits,omitempty"`
 	// MIG is the instance's UUID if the job had a part of a card; the other figures are then of
 	// that part, if NVML has them.
 	MIG string `json:"mig,omitempty"`

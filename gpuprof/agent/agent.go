@@ -159,7 +159,7 @@ func (a *Agent) Start() error {
 		if d.Lost != "" {
 			a.Log.Error("NVML has lost a GPU: its jobs share without MPS, and nothing is known of them", "gpu", d.Index, "why", d.Lost)
 		}
-		if d.MPS.ThreadPercentage && !d.MPS.MemoryLimit {
+		if d.MPS.NoMemLimits() {
 			a.Metrics.noLimits.Set(1)
 		}
 		if d.Mode != "" {

@@ -5,11 +5,15 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -68,5 +72,32 @@ func TestWhoeverGetsTheSamples(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A driver that is too old to limit clients' memory is named to the hooks, in records and as a metric.
+func TestOldDriverIsNamed(t *testing.T) {
+	for old, gauge := range map[bool]string{true: "1", false: "0"} {
+		b := newBench(t)
+		for i := range b.Devices {
+			b.Devices[i].MPS = nvml.MPS{ThreadPercentage: true, MemoryLimit: !old}
+		}
+		must.OK(t, b.Start())
+		b.gpus[0].card = b.steady()
+		b.begin(1, 0, 0)
+		b.scan()
+		b.until(b.now.Add(time.Minute))
+		b.end(1)
+		if r := b.closed(1); r.GPUs[0].NoMemLimits != old {
+			t.Errorf("a record says %v of an old driver, %v", r.GPUs[0].NoMemLimits, old)
+		}
+		if cards := must.Get(b.Dir.Cards(""))(t); cards[0].MemLimits == old {
+			t.Errorf("hooks read that memory is limited: %v", cards[0].MemLimits)
+		}
+		want := "# HELP gpuprof_mps_memory_limit_missing 1 where the driver is too old (before CUDA 11.5) to hold MPS clients to a part of the memory of a card that could, else 0.\n" +
+			"# TYPE gpuprof_mps_memory_limit_missing gauge\ngpuprof_mps_memory_limit_missing " + gauge + "\n"
+		if err := testutil.GatherAndCompare(b.reg, strings.NewReader(want), "gpuprof_mps_memory_limit_missing"); err != nil {
+			t.Error(err)
+		}
 	}
 }

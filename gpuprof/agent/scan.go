@@ -273,6 +273,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 			d := &g.dev
 			out = gpuprof.GPU{
 				Index: index, UUID: d.UUID, Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB, Cores: d.Cores, PCIeMBps: d.PCIeMBps, MIG: g.mig,
+				NoMemLimits: d.MPS.NoMemLimits(),
 			}
 		}
 		r.GPUs = append(r.GPUs, out)

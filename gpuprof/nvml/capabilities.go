@@ -49,6 +49,9 @@ type MPS struct {
 	OwnAddresses bool `json:"own_addresses"`
 }
 
+// NoMemLimits reports whether the driver is too old to limit the memory of clients on a card that could.
+func (m *MPS) NoMemLimits() bool { return m.ThreadPercentage && !m.MemoryLimit }
+
 // mpsRules follows from the compute capability's major number (0 = unknown) and
 // the driver's CUDA version as cuDriverGetVersion has it (12020 = 12.2).
 //

@@ -37,6 +37,7 @@ CREATE TABLE cards (
 	node TEXT NOT NULL,
 	gpu  INTEGER NOT NULL,      -- index on the node, in gres.conf's order
 	card TEXT NOT NULL,
+	no_limits INTEGER NOT NULL, -- 1: its driver holds no MPS client to a part of the memory, which the card could
 	PRIMARY KEY (node, gpu)
 ) WITHOUT ROWID;
 

@@ -40,10 +40,9 @@ type identifier struct {
 	// sessions says which jobs are interactive sessions.
 	sessions job.Sessions
 	// names are the applications that the site names by the names of jobs.
-	names []job.AppName
-	byRef map[string]identified
-	// models returns the GPUs' models as records named them; nil = none did.
-	models func() map[job.GPUAddr]string
+	names  []job.AppName
+	byRef  map[string]identified
+	models func() (of map[job.GPUAddr]string, noLimits map[string]bool) // Bridge.Models
 	// profiles are the profiles found so far. Jobs of one application share one profile instead of
 	// copies: what is learned of one job holds for all.
 	profiles map[application]*rlcore.Profile
@@ -81,7 +80,8 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
 	in.Apps, in.Terms = make(map[string]job.App, len(jobs)), map[string]job.Terms{}
 	if d.models != nil {
-		in.Models = job.NameCards(d.models(), in.Snap.Nodes)
+		seen, noLimits := d.models()
+		in.Models, in.NoLimits = job.NameCards(seen, in.Snap.Nodes), noLimits
 	}
 	models := job.CardNames(in.Models)
 	d.forget(jobs)

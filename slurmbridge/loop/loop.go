@@ -53,8 +53,9 @@ type Bridge struct {
 	Planner *plan.Planner
 	Gate    *Gate
 	Apps    Apps
-	// Models returns the GPUs' models as records named them; nil = none did. See job.NameCards.
-	Models  func() map[job.GPUAddr]string
+	// Models returns the GPUs' models as records named them, nil = none did (see job.NameCards), and the nodes whose driver
+	// limits no MPS client's memory (see plan.Input.NoLimits).
+	Models  func() (of map[job.GPUAddr]string, noLimits map[string]bool)
 	Journal Journal
 	Ledger  Ledger // nil = none
 	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.

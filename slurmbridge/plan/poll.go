@@ -117,11 +117,12 @@ func (p *poll) addNode(node *job.Node) {
 		if c.Units < job.Units {
 			continue // without shares: no business of the bridge's
 		}
-		g := len(p.gpus)
+		g, spec := len(p.gpus), p.Card.Spec(c.Type)
+		spec.MemLimits = spec.MemLimits && !p.NoLimits[node.Name]
 		p.index[addr] = g
 		p.gpus, p.nodes[node.Name] = append(p.gpus, gpuRef{node, i}), append(p.nodes[node.Name], g)
 		p.State.GPUs = append(p.State.GPUs, rlcore.GPU{
-			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: p.Card.Spec(c.Type), Card: p.Models[addr],
+			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec, Card: p.Models[addr],
 			FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
 		})
 	}

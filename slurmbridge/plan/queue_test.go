@@ -159,6 +159,20 @@ func TestLimitFixed(t *testing.T) {
 	}
 }
 
+// Memory is limited where the card can and the node's driver does.
+func TestAnOldDriverLimitsNoMemory(t *testing.T) {
+	in := snapshot(sharer("1"))
+	in.Card = func(typ string) (rlcore.GPUSpec, bool) {
+		return rlcore.GPUSpec{Model: typ, MemMiB: 1000, MemLimits: true}, true
+	}
+	in.NoLimits = map[string]bool{"n2": true}
+	for _, g := range count(in).State.GPUs {
+		if want := g.Node != "n2"; g.Spec.MemLimits != want {
+			t.Errorf("%s limits memory: %v", g.ID, g.Spec.MemLimits)
+		}
+	}
+}
+
 // A job is decided about by its profile on the model of the GPU in question: it doesn't share on one where it is unknown, and
 // runs there by itself.
 func TestDecisionsGoByTheModel(t *testing.T) {

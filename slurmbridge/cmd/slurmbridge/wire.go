@@ -154,22 +154,23 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 // own, otherwise one made from its relatives of other sizes.
 type recogniser struct{ store *store.Store }
 
-// models returns a function that reads which records named the models of GPUs, again once in a while: they hardly ever change.
-func (r *recogniser) models(ctx context.Context, log *slog.Logger) func() map[job.GPUAddr]string {
+// models returns a function that reads what records said of GPUs, again once in a while: it hardly ever changes.
+func (r *recogniser) models(ctx context.Context, log *slog.Logger) func() (map[job.GPUAddr]string, map[string]bool) {
 	var last map[job.GPUAddr]string
+	var noLimits map[string]bool
 	noted := int64(-1)
-	return func() map[job.GPUAddr]string {
+	return func() (map[job.GPUAddr]string, map[string]bool) {
 		now := r.store.CardsNoted()
 		if now == noted {
-			return last
+			return last, noLimits
 		}
-		cards, err := r.store.Cards(ctx)
+		cards, no, err := r.store.Cards(ctx)
 		if err != nil {
 			log.Warn("GPU models", "err", err)
-			return last
+			return last, noLimits
 		}
-		last, noted = cards, now
-		return last
+		last, noLimits, noted = cards, no, now
+		return last, noLimits
 	}
 }
 

@@ -127,17 +127,22 @@ func (s *Store) TidyFamilies(ctx context.Context, before time.Time) error {
 // cards compare, or how many users must have had some on both: with fewer the spread is not known (an assumption).
 const leastBoth = 3
 
-// Cards returns the card of each GPU that a record has named.
-func (s *Store) Cards(ctx context.Context) (map[job.GPUAddr]string, error) {
-	out := map[job.GPUAddr]string{}
-	err := database.Each(ctx, s.db, func(rows *sql.Rows) error {
+// Cards returns the card of each GPU that a record has named, and the nodes whose driver holds no MPS client to a part of the
+// memory that its cards could.
+func (s *Store) Cards(ctx context.Context) (cards map[job.GPUAddr]string, noLimits map[string]bool, err error) {
+	cards, noLimits = map[job.GPUAddr]string{}, map[string]bool{}
+	err = database.Each(ctx, s.db, func(rows *sql.Rows) error {
 		var at job.GPUAddr
 		var card string
-		err := rows.Scan(&at.Node, &at.GPU, &card)
-		out[at] = card
+		var no bool
+		err := rows.Scan(&at.Node, &at.GPU, &card, &no)
+		cards[at] = card
+		if no {
+			noLimits[at.Node] = true
+		}
 		return err
-	}, `SELECT node, gpu, card FROM cards`)
-	return out, database.Wrap(err, "read cards")
+	}, `SELECT node, gpu, card, no_limits FROM cards`)
+	return cards, noLimits, database.Wrap(err, "read cards")
 }
 
 // CardsNoted changes when Cards returns something else.
@@ -149,8 +154,9 @@ func noteCards(ctx context.Context, q database.Querier, r *gpuprof.Record) (chan
 		if g.Model == "" {
 			continue // NVML has lost it: it is the card that it was
 		}
-		res, err := q.ExecContext(ctx, `INSERT INTO cards (node, gpu, card) VALUES (?, ?, ?)
-			ON CONFLICT (node, gpu) DO UPDATE SET card = excluded.card WHERE card <> excluded.card`, r.Node, g.Index, g.Card())
+		res, err := q.ExecContext(ctx, `INSERT INTO cards (node, gpu, card, no_limits) VALUES (?, ?, ?, ?)
+			ON CONFLICT (node, gpu) DO UPDATE SET card = excluded.card, no_limits = excluded.no_limits
+			WHERE card <> excluded.card OR no_limits <> excluded.no_limits`, r.Node, g.Index, g.Card(), g.NoMemLimits)
 		if err != nil {
 			return false, err
 		}

@@ -298,9 +298,18 @@ func TestProfilesAreOfACard(t *testing.T) {
 	lost := on("T4", 5, 100) // NVML lost the GPU before its model was known
 	lost.GPUs[0].Model = ""
 	must.Get(s.AddRecord(ctx, lost, "lmp"))(t)
-	cards, err := s.Cards(ctx)
-	if err != nil || cards[job.GPUAddr{Node: "with-T4"}] != "T4" || len(cards) != 2 {
-		t.Errorf("%v %v", cards, err)
+	cards, noLimits, err := s.Cards(ctx)
+	if err != nil || cards[job.GPUAddr{Node: "with-T4"}] != "T4" || len(cards) != 2 || len(noLimits) != 0 {
+		t.Errorf("%v, without limits %v, %v", cards, noLimits, err)
+	}
+	// A driver is replaced by an older one, and by a newer one again.
+	for i, old := range []bool{true, false} {
+		r := on("T4", int64(6+i), 100)
+		r.GPUs[0].NoMemLimits = old
+		must.Get(s.AddRecord(ctx, r, "lmp"))(t)
+		if _, noLimits, err := s.Cards(ctx); err != nil || noLimits["with-T4"] != old || len(noLimits) > 1 || s.CardsNoted() != int64(3+i) {
+			t.Errorf("an old driver %v: nodes without limits %v, noted %d times, %v", old, noLimits, s.CardsNoted(), err)
+		}
 	}
 }
 
