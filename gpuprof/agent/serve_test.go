@@ -85,8 +85,10 @@ func BenchmarkServe(b *testing.B) {
 		app.Args[0] = fmt.Sprintf("slurmstepd: [%d.batch]", id+1)
 		app.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES="+strconv.Itoa(id%gpus))
 		begin(app)
-		j := &prolog.Job{JobID: int64(id + 1), UID: 1000, User: "ann", Comment: "app=resnet50", GPUs: []int{id % gpus}, UUIDs: uuids(b, jobs, id%gpus),
-			Percent: 100 / each, Start: time.Now()}
+		j := &prolog.Job{
+			JobID: int64(id + 1), UID: 1000, User: "ann", Comment: "app=resnet50", GPUs: []int{id % gpus}, UUIDs: uuids(b, jobs, id%gpus),
+			Percent: 100 / each, Start: time.Now(),
+		}
 		if err := jobs.Begin(j); err != nil {
 			b.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -148,7 +149,7 @@ func (n *node) controller(m *credential.Munge, webConfig string) (addr string) {
 
 // start starts an agent, and kills it a while after it listens, or after it was
 // started (0 = at the test's end).
-func (n *node) start(life time.Duration, listens bool) {
+func (n *node) start(life time.Duration, listens bool) (pid int) {
 	n.t.Helper()
 	self := must.Get(os.Executable())(n.t)
 	n.log.Reset()
@@ -159,7 +160,7 @@ func (n *node) start(life time.Duration, listens bool) {
 	kill := func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
 	if life == 0 {
 		n.t.Cleanup(kill)
-		return
+		return cmd.Process.Pid
 	}
 	for deadline := time.Now().Add(time.Minute); listens && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if c, err := net.Dial("tcp", n.listen); err == nil {
@@ -169,6 +170,7 @@ func (n *node) start(life time.Duration, listens bool) {
 	}
 	time.Sleep(life)
 	kill()
+	return 0
 }
 
 // records counts the runs in the store, and the jobs they are of.
@@ -176,6 +178,39 @@ func (n *node) records() (runs, jobs int) {
 	n.t.Helper()
 	must.OK(n.t, n.store.DB().QueryRow(`SELECT count(*), count(DISTINCT job_id) FROM runs`).Scan(&runs, &jobs))
 	return runs, jobs
+}
+
+// On SIGHUP an agent without a job closes the GPUs, and opens them for the next one, whose record is whole.
+func TestGPUsAreClosedOnSIGHUP(t *testing.T) {
+	n := newNode(t)
+	n.spoil = func() int { return 0 }
+	pid := n.start(0, false)
+	holds := func() bool {
+		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		return slices.ContainsFunc(links, func(l string) bool {
+			to, _ := os.Readlink(l)
+			return to == filepath.Join(n.dir, "gpus")
+		})
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("not ", what)
+			}
+		}
+	}
+	until("ready", func() bool { c, err := net.Dial("tcp", n.listen); return err == nil && c.Close() == nil && holds() })
+	until("closed", func() bool { return syscall.Kill(pid, syscall.SIGHUP) == nil && !holds() })
+	must.OK(t, n.run.Begin(&prolog.Job{JobID: 1, UID: 1000, User: "ann", GPUs: []int{0}, Percent: 50, Start: time.Now()}))
+	until("open again", holds)
+	time.Sleep(100 * time.Millisecond) // the job's
+	must.Get(n.run.End(1, time.Now(), "0:0"))(t)
+	until("recorded", func() bool { runs, _ := n.records(); return runs == 1 })
+	r := must.Get(n.store.After(t.Context(), 0, 10))(t)
+	if len(r) != 1 || r[0].Samples == 0 || r[0].Failed > 0 {
+		t.Errorf("%+v", r)
+	}
 }
 
 // However often the agent is killed and whatever the controller does, each job has

@@ -66,6 +66,9 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
+	letGo := make(chan os.Signal, 1)
+	signal.Notify(letGo, syscall.SIGHUP)
+	defer signal.Stop(letGo)
 	if p := v.GetDuration("period"); p < 5*time.Millisecond || p > time.Minute {
 		return fmt.Errorf("period %v is not from 5ms to 1m", p)
 	}
@@ -99,9 +102,6 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 			return err
 		}
 	}
-	letGo := make(chan os.Signal, 1)
-	signal.Notify(letGo, syscall.SIGHUP)
-	defer signal.Stop(letGo)
 	a := &agent.Agent{
 		Driver: lib, LetGo: letGo,
 		Dir: prolog.Dir(v.GetString("run-dir")), Devices: lib.Devices(), Node: node, Period: v.GetDuration("period"),
