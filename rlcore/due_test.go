@@ -196,7 +196,7 @@ func TestProgressIsUncertain(t *testing.T) {
 	if got := g.Combos(nil, at(1000)); slices.Contains(got, 1) {
 		t.Errorf("next to a job that may have done 640 s: %b", got)
 	}
-	if got := (NewGuard(Rules{})).mostLeftS(&at(1000).Card().Running[0]); math.Abs(got-360) > 1e-9 {
+	if got := new(Rules).mostLeftS(&at(1000).Card().Running[0]); math.Abs(got-360) > 1e-9 {
 		t.Errorf("%v s are left at the most, want 360", got)
 	}
 }

@@ -116,7 +116,9 @@ func (p *Profile) Index(t float64) int {
 }
 
 // fields are the resources of a Use.
-func (u *Use) fields() [5]*float64 { return [...]*float64{&u.GPU, &u.MemMiB, &u.Core, &u.PCIeMBps, &u.MemBusy} }
+func (u *Use) fields() [5]*float64 {
+	return [...]*float64{&u.GPU, &u.MemMiB, &u.Core, &u.PCIeMBps, &u.MemBusy}
+}
 
 // Mean returns the use averaged over the run.
 func (p *Profile) Mean() (mean Use) {

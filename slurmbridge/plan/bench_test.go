@@ -101,8 +101,12 @@ func BenchmarkIdle(b *testing.B) {
 		of         []*rlcore.Profile
 		by         rlcore.Predictor
 	}{
-		{"one", 250, 5000, one, slowing(.02)}, {"one", 500, 5000, one, slowing(.02)}, {"one", 2000, 20000, one, slowing(.02)},
-		{"model", 250, 5000, catalogue, model}, {"model", 500, 5000, catalogue, model}, {"model", 1000, 10000, catalogue, model},
+		{"one", 250, 5000, one, slowing(.02)},
+		{"one", 500, 5000, one, slowing(.02)},
+		{"one", 2000, 20000, one, slowing(.02)},
+		{"model", 250, 5000, catalogue, model},
+		{"model", 500, 5000, catalogue, model},
+		{"model", 1000, 10000, catalogue, model},
 		{"inVain", 500, 5000, one, slowing(.2)},
 	} {
 		b.Run(fmt.Sprintf("%s/gpus=%d/jobs=%d", c.name, c.gpus, c.jobs), func(b *testing.B) {
