@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -136,7 +137,6 @@ type device struct {
 func (c *cuda) open() (d *device, err error) {
 	d = &device{cuda: c}
 	var count, sms int32
-	var image []byte
 	for _, step := range []struct {
 		call string
 		do   func() int32
@@ -146,18 +146,27 @@ func (c *cuda) open() (d *device, err error) {
 		{"cuDeviceGet", func() int32 { return c.DeviceGet(&d.ordinal, 0) }},
 		{"cuCtxCreate", func() int32 { return c.CtxCreate(&d.ctx, 0, d.ordinal) }},
 		{"cuDeviceGetAttribute", func() int32 { return c.Attribute(&sms, multiprocessors, d.ordinal) }},
-		{"cuModuleLoadData", func() int32 {
-			image = append([]byte(kernelsPTX), 0)
-			return c.ModuleLoad(&d.module, &image[0])
-		}},
+		{"cuModuleLoadData", d.load},
 	} {
 		if err := c.check(step.call, step.do()); err != nil {
 			return d, err
 		}
 	}
-	runtime.KeepAlive(image)
 	d.sms = int(sms)
 	return d, nil
+}
+
+// load loads the kernels. A driver that takes their PTX for the oldest cards no more gets it for newer ones.
+func (d *device) load() (code int32) {
+	for _, to := range []string{"6.4\n.target sm_50", "6.4\n.target sm_75", "7.8\n.target sm_90"} {
+		image := append([]byte(strings.Replace(kernelsPTX, "6.4\n.target sm_50", to, 1)), 0)
+		code = d.ModuleLoad(&d.module, &image[0])
+		runtime.KeepAlive(image)
+		if code == 0 {
+			break
+		}
+	}
+	return code
 }
 
 // attribute is a figure of the card's, 0 = not known.

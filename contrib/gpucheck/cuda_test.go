@@ -90,6 +90,18 @@ func TestClient(t *testing.T) {
 	}
 }
 
+// A driver that compiles for newer cards only gets the kernels for these.
+func TestNewerTargets(t *testing.T) {
+	t.Parallel()
+	stub := libcuda(t)
+	for target, failed := range map[string]bool{".version 6.4\n.target sm_75\n": false, ".version 7.8\n.target sm_90\n": false, ".target sm_999\n": true} {
+		a := talk(t, stub, []string{"CUDA_TEST_TARGET=" + target})[0]
+		if (a.Failed != nil) != failed || failed && a.Failed.Call != "cuModuleLoadData" {
+			t.Errorf("%q: %+v", target, a)
+		}
+	}
+}
+
 // What a step checks is what the kernel computes, and nothing else.
 func TestWrongResultsAreSeen(t *testing.T) {
 	t.Parallel()

@@ -69,7 +69,13 @@ int cuStreamSynchronize(void *stream) { return stream != &held; }
 
 static const char *names[] = {"multiply_add", "copy_half", "congruential", "store"};
 
-int cuModuleLoadData(void **to, const char *image) { *to = names; return strstr(image, ".target sm_") == NULL; }
+/* CUDA_TEST_TARGET: the only one that it takes. */
+int cuModuleLoadData(void **to, const char *image)
+{
+	const char *target = getenv("CUDA_TEST_TARGET");
+	*to = names;
+	return strstr(image, target ? target : ".target sm_50\n") ? 0 : 222;
+}
 int cuModuleGetFunction(void **to, void *module, const char *name)
 {
 	for (int i = 0; i < 4; i++)

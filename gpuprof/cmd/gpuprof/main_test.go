@@ -75,6 +75,12 @@ const manual = `
 
 **/var/spool/slurmbridge**
 : Records that wait for the controller.
+
+# SIGNALS
+
+**SIGHUP**
+: Close the GPUs until the next job comes, if none runs: for nvidia-smi -r and -mig, and another driver. A minute without jobs
+does the same.
 `
 
 func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }
