@@ -7,6 +7,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // job_submit/all_partitions puts the gate's hidden partition, too, into the list of each job that names none. Behind it
@@ -75,6 +76,54 @@ end`})
 				r.state(90*time.Second, id, "COMPLETED")
 			}
 			t.Logf("all three have run %v after the GPU was idle", time.Since(since).Round(time.Second))
+		})
+	}
+}
+
+// Whatever else a site's plugins refuse, drop or set: sharers and jobs without a GPU run, and soon.
+func TestASitesPlugins(t *testing.T) {
+	t.Parallel()
+	modify := func(what string) string {
+		return `
+function slurm_job_modify(job, rec, parts, uid)
+   ` + what + `
+   return M.modify(job, rec, parts, uid)
+end`
+	}
+	for name, o := range map[string]options{
+		"refuses dependencies":     {site: modify(`if job.dependency then return slurm.ERROR end`)},
+		"drops dependencies":       {site: modify(`if job.dependency then job.dependency = rec.dependency end`)},
+		"refuses nodes":            {site: modify(`if job.req_nodes then return 2072 end`)},
+		"refuses admin comments":   {site: modify(`if job.admin_comment then return slurm.ERROR end`)},
+		"refuses the gate's lease": {site: modify(`if rec.name == "` + job.GateName + `" then return slurm.ERROR end`)},
+		"refuses everything":       {site: modify(`do return slurm.ERROR end`)},
+		"sets features and an account": {site: `
+function slurm_job_submit(job, parts, uid)
+   job.features, job.account = "site", "everyone"
+   return M.submit(job, parts, uid)
+end`},
+		"requires time limits":          {Options: slurmtest.Options{JobSubmit: "lua,require_timelimit"}},
+		"chooses partitions":            {Options: slurmtest.Options{JobSubmit: "partition,lua", Extra: []string{"PartitionName=cpu Nodes=ALL PriorityTier=5"}}},
+		"translates PBS, and throttles": {Options: slurmtest.Options{JobSubmit: "pbs,lua,throttle"}},
+		"logs submissions":              {Options: slurmtest.Options{JobSubmit: "logging,defaults,lua", Extra: []string{"EnforcePartLimits=ANY"}}},
+		"filters on the command line":   {Options: slurmtest.Options{Extra: []string{"CliFilterPlugins=user_defaults,syslog"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o.quiet = true
+			r := newRig(t, o)
+			r.scontrol("update", "NodeName=n1", "AvailableFeatures=site", "ActiveFeatures=site")
+			r.start("E2E=1") // some of them let no gate be
+			since := time.Now()
+			var ids []string
+			for range 3 {
+				ids = append(ids, r.submit(ann, small, 1, "--time=5"))
+			}
+			ids = append(ids, r.any(ann, 0.1, "--time=5"))
+			for _, id := range ids {
+				r.state(120*time.Second, id, "COMPLETED")
+			}
+			t.Logf("all have run after %v; gate %q", time.Since(since).Round(time.Second), r.gate())
 		})
 	}
 }
