@@ -62,6 +62,9 @@ type Gate struct {
 	closed bool
 	// instead says where the gate is because Slurm refused it where it was to be, "" = it didn't.
 	instead string
+	// refused is why Slurm took no gate, and createAt when it is asked again.
+	refused  error
+	createAt time.Time
 	// openedFor is when the gate was last opened for jobs that Slurm didn't let go.
 	openedFor time.Time
 
@@ -281,6 +284,8 @@ func (g *Gate) Tend(ctx context.Context, s *job.Snapshot) error {
 	mended := g.mend(ctx, s, partitions, due)
 	var err error
 	switch {
+	case g.ID() == "" && g.Now().Before(g.createAt):
+		err = g.refused
 	case g.ID() == "":
 		err = g.create(ctx, s, partitions)
 	case g.Left() < g.Lease*2/3:
@@ -465,6 +470,9 @@ func isMended(seen job.GateState, partitions []string) bool {
 	return seen.Priority == job.GatePriority && (len(partitions) == 0 || slices.Equal(is, partitions))
 }
 
+// refusedFor is for how long a gate that Slurm takes nowhere isn't tried: each try costs dozens of requests.
+const refusedFor = 30 * time.Second
+
 // mostPartitions bounds the partitions that are tried one by one for a gate that Slurm refuses in all of them together.
 const mostPartitions = 8
 
@@ -495,9 +503,10 @@ func (g *Gate) create(ctx context.Context, s *job.Snapshot, partitions []string)
 		}
 		refused = cmp.Or(refused, fmt.Errorf("create gate: %w", err))
 		if !errors.Is(err, job.ErrRefused) {
-			break
+			return refused
 		}
 	}
+	g.refused, g.createAt = refused, g.Now().Add(refusedFor)
 	return refused
 }
 

@@ -275,8 +275,13 @@ func TestRefusedGate(t *testing.T) {
 	if st := b.Status(); st.Gate != "" || !strings.Contains(st.GateErr, "create gate") {
 		t.Errorf("gate %q, %q", st.Gate, st.GateErr)
 	}
+	tries := m.gateTries
+	tick(t, b, m, 20*time.Second)
+	if m.gateTries != tries {
+		t.Errorf("%d gates were submitted within 20 s of the refusal", m.gateTries-tries)
+	}
 	m.refuseGates = false
-	tick(t, b, m, 2*time.Second)
+	tick(t, b, m, 12*time.Second)
 	if st := b.Status(); st.Gate == "" || st.GateErr != "" {
 		t.Errorf("gate %q, %q", st.Gate, st.GateErr)
 	}

@@ -71,6 +71,7 @@ type model struct {
 	nameless map[string]bool
 	// refuseGates: Slurm takes no gate.
 	refuseGates bool
+	gateTries   int
 	// plugin is the site's slurm_job_modify: it may refuse a change of a job, or make another one of it. Of the gate's own
 	// changes it sees "", and what it makes of them doesn't count.
 	plugin func(ref string, u *job.Update) error
@@ -493,6 +494,7 @@ func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []
 	if m.down {
 		return "", "", job.ErrDown
 	}
+	m.gateTries++
 	if m.refuseGates || m.refuseGateIn != nil && m.refuseGateIn(partitions) {
 		return "", "", job.ErrRefused
 	}
