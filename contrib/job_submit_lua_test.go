@@ -476,3 +476,33 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 		}
 	}
 }
+
+// What is noted of a submission's arguments is what the bridge's commands say it would be.
+func TestNotedArguments(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	gate := filepath.Join(dir, "gate")
+	must.OK(t, os.WriteFile(gate, []byte("gres=mps\nunits=100\n"), 0o600))
+	s := load(t, gate, filepath.Join(dir, "wake"))
+	defer s.Close()
+	word := rapid.OneOf(rapid.String(), rapid.StringMatching(`-{0,2}[a-zA-Z_]{0,9}[-=._0-9xXeEkM]{0,12}(.csv)?`),
+		rapid.SampledFrom([]string{"-n", "128", "--lr=1e-3", "-b64", "part_007.csv", "N=4096", "small/x", "12345678901", "1.5GB"}))
+	rapid.Check(t, func(t *rapid.T) {
+		words := rapid.SliceOfN(word, 0, 60).Draw(t, "words")
+		argv := s.NewTable()
+		for i, w := range words {
+			s.RawSetInt(argv, i+1, lua.LString(w))
+		}
+		_, set, err := s.call("slurm_job_submit", map[string]lua.LValue{
+			"tres_per_node": lua.LString("gpu:shared"), "script": lua.LString("#!/bin/sh\ntrue"), "argc": lua.LNumber(len(words) + 1),
+			"argv": argv, "environment": s.NewTable(),
+		}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := slurmjob.NoteArgs(words)
+		if n, _ := slurmjob.ParseNote(set["admin_comment"]); n.Args != want {
+			t.Fatalf("%q are noted as %q, want %q", words, set["admin_comment"], want)
+		}
+	})
+}

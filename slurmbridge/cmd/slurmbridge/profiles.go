@@ -24,20 +24,23 @@ import (
 func newProfiles(s *shared) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "profiles",
-		Short: "What applications use of a GPU: list, show, plot, import, export, forget",
+		Short: "What applications use of a GPU: list, identify, show, plot, import, export, forget",
 		Long: `profiles shows and changes what the bridge knows of applications. A user's own runs
 make that user's profiles; imported ones are the whole site's, until own runs say
 better.
 
-An application is recognised by its job script: comments, #SBATCH lines and white
-space aside. The same script with other numbers (-n 1000, --batch-size=64, N=4096,
-water_96k.tpr) is a relative: until it has run alone it is taken for what its
-relatives let expect, on the safe side. --comment=app=NAME overrules all that.`,
+An application is recognised by its job script, comments, #SBATCH lines and white
+space aside, by its arguments, and by the folder of submission where the script's
+inputs are found from there; slurmbridge profiles identify SCRIPT shows how. The same
+script with other numbers (-n 1000, --batch-size=64, N=4096, water_96k.tpr) is a
+relative: until it has run alone it is taken for what its relatives let expect, on the
+safe side. --comment=app=NAME overrules all that, and so does SLURMBRIDGE_APP=NAME in
+sbatch's environment or in the script.`,
 		Example: `  slurmbridge profiles list
   slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann
   slurmbridge profiles plot lmp-3f9a1c2b04d1 --user ann -o lmp.svg`,
 	}
-	c.AddCommand(newProfilesList(s), newProfilesShow(s), cli.LabCommand("profiles plot"), newProfilesImport(s), newProfilesExport(s), newProfilesForget(s))
+	c.AddCommand(newProfilesList(s), newProfilesIdentify(s), newProfilesShow(s), cli.LabCommand("profiles plot"), newProfilesImport(s), newProfilesExport(s), newProfilesForget(s))
 	return c
 }
 

@@ -198,3 +198,60 @@ func TestDrawProfile(t *testing.T) {
 	}
 	must.Equal(t, strings.Join(chart([]float64{0, 4, 8}, 8, 2), "|"), "  █| ██")
 }
+
+// identify says what the daemon would call a job's application, and how jobs are related.
+func TestProfilesIdentify(t *testing.T) {
+	file := conf(t, "app_names: [\"nf-train*=train\"]")
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	const script = "#!/bin/sh\n#SBATCH --time=10\nexec gpusim run alexnet --mem-mib $(cat mem) --seed 5\n"
+	small, large := write("small/run.sh", script), write("large/run.sh", script)
+	identify := func(args ...string) (out struct {
+		Jobs []struct {
+			Key, Program, Family, Chdir string
+			Sizes                       []appid.Size
+			Why                         []string
+		}
+		Pairs []pair
+	}) {
+		t.Helper()
+		must.OK(t, json.Unmarshal([]byte(ok(t, append([]string{"profiles", "identify", "--json", "-c", file}, args...)...)), &out))
+		return out
+	}
+	two := identify(small, large)
+	if len(two.Pairs) != 1 || two.Pairs[0].Relation != appid.Others || !strings.Contains(two.Pairs[0].Why, "folder") {
+		t.Errorf("in two folders: %+v", two.Pairs)
+	}
+	if one := identify(small, large, "--chdir", dir); one.Pairs[0].Relation != appid.Same || one.Jobs[0].Key != one.Jobs[1].Key {
+		t.Errorf("in one folder: %+v", one)
+	}
+	// The key is what the daemon makes of the same job.
+	real := must.Get(filepath.EvalSymlinks(filepath.Dir(large)))(t)
+	want := appid.Identify(&appid.Job{Script: []byte(script), Dir: real, Args: job.NoteArgs([]string{"128", "x_007.csv", "N=5"})})
+	got := identify(large, "--args", "128 x_007.csv", "--export", "ALL,N=5").Jobs[0]
+	if got.Key != want.Key || got.Family != want.Family || got.Program != "gpusim" || got.Chdir != real || len(got.Sizes) != 2 {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for _, named := range [][]string{{"--job-name", "nf-train_(7)"}, {"--export", "SLURMBRIDGE_APP=train"}} {
+		if got := identify(append(named, small)...).Jobs[0]; got.Key != "train" {
+			t.Errorf("%v: %+v", named, got)
+		}
+	}
+	if got := identify(write("c.sh", "#!/bin/sh\n#SBATCH --comment=app=mine\n./a")).Jobs[0]; got.Key != "mine" {
+		t.Errorf("by a comment: %+v", got)
+	}
+	text := ok(t, "profiles", "identify", "-c", file, small, write("n.sh", "./a 5"), write("m.sh", "./a 6"))
+	for _, says := range []string{"not counted  --seed 5: other random numbers", ": relatives", "n.sh and ", "differ in argument 1 (5 and 6)", "may be found from there"} {
+		if !strings.Contains(text, says) {
+			t.Errorf("it doesn't say %q: %s", says, text)
+		}
+	}
+	if status, _, _ := call("profiles", "identify", "-c", file, filepath.Join(dir, "none.sh")); status == 0 {
+		t.Error("a script that isn't there is identified")
+	}
+}

@@ -88,7 +88,7 @@ func Identify(j *Job) App {
 		own = r.fresh
 		a.why("the folder of submission counts: %s", r.whyFolder(isShell))
 	}
-	name := r.jobName(cmp.Or(j.Name, option(j.Script, "job-name", "J")))
+	name := r.jobName(cmp.Or(j.Name, Option(j.Script, "job-name", "J")))
 	switch {
 	case r.payload != nil && r.payload.each && (name == "" || untold[name]):
 		return App{Name: r.name, Why: append(a.Why, r.payload.program+" runs what no line names, and the job's name doesn't say it")}
@@ -137,7 +137,7 @@ func (r *reader) whyFolder(isShell bool) string {
 	case !isShell:
 		return "what it reads isn't known"
 	case r.relative != "":
-		return shortName(r.relative) + " is found from there"
+		return shortName(r.relative) + " may be found from there"
 	}
 	return "it names no input by a whole path"
 }
@@ -175,8 +175,8 @@ func interpreterOf(src []byte) string {
 	return base(words[0])
 }
 
-// option returns the value of one of sbatch's options in a script's head, "" = it has none.
-func option(src []byte, long, short string) string {
+// Option returns the value of one of sbatch's options in a script's head, "" = it has none. short may be "".
+func Option(src []byte, long, short string) string {
 	for line := range bytes.Lines(src) {
 		words := strings.Fields(string(line))
 		switch {
@@ -191,10 +191,10 @@ func option(src []byte, long, short string) string {
 			if v, ok := strings.CutPrefix(w, "--"+long+"="); ok {
 				return strings.Trim(v, `"'`)
 			}
-			if (w == "--"+long || w == "-"+short) && i+2 < len(words) {
+			if (w == "--"+long || short != "" && w == "-"+short) && i+2 < len(words) {
 				return strings.Trim(words[i+2], `"'`)
 			}
-			if v, ok := strings.CutPrefix(w, "-"+short); ok && v != "" {
+			if v, ok := strings.CutPrefix(w, "-"+short); ok && v != "" && short != "" {
 				return strings.Trim(v, `"'`)
 			}
 		}

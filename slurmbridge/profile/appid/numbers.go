@@ -260,7 +260,7 @@ func (r *reader) named(s string, how naming) string {
 
 // amount reports whether a number in a name is rather how much than which one.
 func amount(text string, v float64) bool {
-	return v >= 100 || strings.ContainsAny(text, "xX") || v >= 16 && v == math.Trunc(v) && bits.OnesCount64(uint64(v)) == 1
+	return v >= 100 && v < 1e7 || strings.ContainsAny(text, "xX") || v >= 16 && v == math.Trunc(v) && bits.OnesCount64(uint64(v)) == 1
 }
 
 // folder returns what counts of a folder's name.

@@ -434,7 +434,7 @@ func (r *reader) program(words []string, own command, name string) {
 		r.name = n
 	}
 	switch {
-	case own.means == module && r.payload == nil && name != "snakemake" || strings.HasPrefix(word, "./"):
+	case own.means == module && r.payload == nil && name != "snakemake":
 		r.path("./"+word, true)
 	case own.means == script:
 		r.path(word, true)
