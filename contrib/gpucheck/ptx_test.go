@@ -1,0 +1,210 @@
+package main
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// ptx plays one thread of a kernel of kernels.ptx after another: as much of PTX as these use. A register holds the bits of
+// its value.
+type ptx struct {
+	t      *testing.T
+	params map[string][]string // of each kernel
+	body   map[string][]string
+	mem    map[uint64]uint32 // words by their address
+}
+
+func newPTX(t *testing.T) *ptx {
+	t.Helper()
+	p := &ptx{t: t, params: map[string][]string{}, body: map[string][]string{}, mem: map[uint64]uint32{}}
+	text := regexp.MustCompile(`//.*`).ReplaceAllString(kernelsPTX, "")
+	for _, m := range regexp.MustCompile(`(?s)\.entry (\w+)\((.*?)\)\s*\{(.*?)\n\}`).FindAllStringSubmatch(text, -1) {
+		for param := range strings.SplitSeq(m[2], ",") {
+			p.params[m[1]] = append(p.params[m[1]], strings.Fields(param)[2])
+		}
+		for line := range strings.Lines(m[3]) {
+			if line = strings.TrimSuffix(strings.TrimSpace(line), ";"); line != "" && line[0] != '.' {
+				p.body[m[1]] = append(p.body[m[1]], line)
+			}
+		}
+	}
+	return p
+}
+
+// launch plays all threads, and returns how many instructions they took.
+func (p *ptx) launch(kernel string, blocks, threads int, args ...uint64) (steps int) {
+	p.t.Helper()
+	for b := range blocks {
+		for t := range threads {
+			regs := map[string]uint64{"%tid.x": uint64(t), "%ctaid.x": uint64(b), "%ntid.x": uint64(threads), "%nctaid.x": uint64(blocks)}
+			for i, name := range p.params[kernel] {
+				regs["["+name+"]"] = args[i]
+			}
+			steps += p.thread(p.body[kernel], regs)
+		}
+	}
+	return steps
+}
+
+// value reads an operand: a register, a float's bits, a number, or the address in brackets.
+func (p *ptx) value(regs map[string]uint64, operand string) uint64 {
+	operand = strings.TrimSpace(operand)
+	if v, is := regs[operand]; is {
+		return v
+	}
+	operand = strings.Trim(operand, "[]")
+	if v, is := regs[operand]; is {
+		return v
+	}
+	if bits, is := strings.CutPrefix(operand, "0f"); is {
+		b, err := hex.DecodeString(bits)
+		if err != nil || len(b) != 4 {
+			p.t.Fatalf("a float %s", operand)
+		}
+		return uint64(binary.BigEndian.Uint32(b))
+	}
+	v, err := strconv.ParseInt(operand, 10, 64)
+	if err != nil {
+		p.t.Fatalf("an operand %s", operand)
+	}
+	return uint64(v)
+}
+
+func (p *ptx) thread(body []string, regs map[string]uint64) (steps int) {
+	float := func(bits uint64) float64 { return float64(math.Float32frombits(uint32(bits))) }
+	bits := func(v float64) uint64 { return uint64(math.Float32bits(float32(v))) }
+	truth := map[bool]uint64{true: 1}
+	for at := 0; ; at++ {
+		line := body[at]
+		if strings.HasSuffix(line, ":") {
+			continue
+		}
+		steps++
+		if guard, rest, guarded := strings.Cut(line, " "); guarded && line[0] == '@' {
+			if regs[guard[1:]] == 0 {
+				continue
+			}
+			line = rest
+		}
+		op, rest, _ := strings.Cut(line, " ")
+		if op == "ret" {
+			return steps
+		}
+		if op == "bra" {
+			for at = 0; body[at] != rest+":"; at++ {
+			}
+			continue
+		}
+		if left, right, four := strings.Cut(rest, "{"); four { // ld.global.v4.f32 {…}, [at] or st.global.v4.f32 [at], {…}
+			list, after, _ := strings.Cut(right, "}")
+			from := p.value(regs, strings.Trim(left+after, ", "))
+			if from%16 != 0 {
+				p.t.Fatalf("%s: address %d", line, from)
+			}
+			for i, r := range strings.Split(list, ", ") {
+				if word := from + uint64(4*i); op == "ld.global.v4.f32" {
+					regs[r] = uint64(p.mem[word])
+				} else {
+					p.mem[word] = uint32(p.value(regs, r))
+				}
+			}
+			continue
+		}
+		operands := strings.Split(rest, ",")
+		to, v := operands[0], make([]uint64, 3)
+		for i, o := range operands[1:] {
+			v[i] = p.value(regs, o)
+		}
+		switch op {
+		case "st.u32", "st.global.u32", "st.global.f32":
+			p.mem[p.value(regs, to)] = uint32(v[0])
+		case "ld.param.u64", "mov.u32", "mov.f32", "cvta.to.global.u64":
+			regs[to] = v[0]
+		case "cvt.u64.u32", "cvt.u32.u64":
+			regs[to] = uint64(uint32(v[0]))
+		case "cvt.rn.f32.u32":
+			regs[to] = bits(float64(uint32(v[0])))
+		case "fma.rn.f32":
+			regs[to] = bits(math.FMA(float(v[0]), float(v[1]), float(v[2])))
+		case "add.f32":
+			regs[to] = bits(float(v[0]) + float(v[1]))
+		case "add.s32":
+			regs[to] = uint64(uint32(v[0] + v[1]))
+		case "add.s64":
+			regs[to] = v[0] + v[1]
+		case "mul.wide.u32":
+			regs[to] = uint64(uint32(v[0])) * uint64(uint32(v[1]))
+		case "mad.lo.s32":
+			regs[to] = uint64(uint32(v[0]*v[1] + v[2]))
+		case "shl.b64":
+			regs[to] = v[0] << v[1]
+		case "setp.eq.u64", "setp.ge.u64":
+			regs[to] = truth[v[0] == v[1] || op == "setp.ge.u64" && v[0] > v[1]]
+		case "setp.ne.s32":
+			regs[to] = truth[uint32(v[0]) != uint32(v[1])]
+		case "setp.geu.f32":
+			regs[to] = truth[!(float(v[0]) < float(v[1]))]
+		default:
+			p.t.Fatalf("an instruction %s", line)
+		}
+	}
+}
+
+// The kernel that clients run computes what they check, each thread in its place.
+func TestPTXOfCongruential(t *testing.T) {
+	const blocks, threads, seed, rounds = 3, 4, math.MaxUint32 - 5, 7
+	p := newPTX(t)
+	p.launch("congruential", blocks, threads, 4096, seed, rounds)
+	var got []uint32
+	for i := range uint64(blocks * threads) {
+		got = append(got, p.mem[4096+4*i])
+	}
+	if !congruential(got, seed, rounds) || len(p.mem) != len(got) {
+		t.Errorf("%v, %d words written", got, len(p.mem))
+	}
+}
+
+// A unit of arithmetic is 2048 multiply-adds a thread, and writes nothing.
+func TestPTXOfMultiplyAdd(t *testing.T) {
+	p := newPTX(t)
+	few, more := p.launch("multiply_add", 1, 1, 64, 1), p.launch("multiply_add", 1, 1, 64, 2)
+	if n := more - few; n < 2048 || n > 2048*12/10 || len(p.mem) > 0 {
+		t.Errorf("a unit takes %d instructions, and %d words are written", n, len(p.mem))
+	}
+}
+
+// A copy reads each word of the first half once, writes each of the second once, and adds 1 to the first of four.
+func TestPTXOfCopyHalf(t *testing.T) {
+	const half = 29 // not a multiple of the threads
+	p := newPTX(t)
+	for i := range uint64(4 * half) {
+		p.mem[1024+4*i] = math.Float32bits(float32(i))
+	}
+	p.launch("copy_half", 3, 4, 1024, half)
+	for i := range uint64(4 * half) {
+		want := float32(i)
+		if i%4 == 0 {
+			want++
+		}
+		if got := math.Float32frombits(p.mem[1024+16*half+4*i]); got != want {
+			t.Errorf("word %d is %v, want %v", i, got, want)
+		}
+	}
+	if len(p.mem) != 8*half {
+		t.Errorf("%d words, want %d", len(p.mem), 8*half)
+	}
+}
+
+// The fault is one store, to the address that it is given.
+func TestPTXOfStore(t *testing.T) {
+	p := newPTX(t)
+	p.launch("store", 1, 1, 1<<44+4)
+	if len(p.mem) != 1 || p.mem[1<<44+4] != 1 {
+		t.Errorf("%v", p.mem)
+	}
+}
