@@ -209,3 +209,10 @@ func (r *Rules) predict(dst []Prediction, spec *GPUSpec, group []*Profile) {
 		}
 	}
 }
+
+// resize returns n zeros in s's storage.
+func resize[T any](s []T, n int) []T {
+	s = slices.Grow(s[:0], n)[:n]
+	clear(s)
+	return s
+}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
 // guess predicts the same of all that aren't alone.
@@ -50,12 +52,12 @@ func TestEnds(t *testing.T) {
 // promised is a window of jobs whose plain ends follow from one GPU that runs the given
 // jobs.
 func promised(running []Running, jobs ...Job) *Window {
-	p := NewPlain("0")
+	p := schedule.NewPlain("0")
 	for i := range running {
-		p.Add(&running[i].Job, 0)
+		p.Add(running[i].Plainly(), 0)
 	}
 	for i := range jobs {
-		p.Add(&jobs[i], 0)
+		p.Add(jobs[i].Plainly(), 0)
 	}
 	for i := range running {
 		running[i].PlainEndS = p.EndS(running[i].ID)
@@ -316,5 +318,32 @@ func TestLimits(t *testing.T) {
 	}
 	if in := new(Rules).mustEndS(&other, 0, 0); !math.IsInf(in, 1) {
 		t.Errorf("a job without a limit must have ended in %v s", in)
+	}
+}
+
+// A job that isn't the bridge's keeps its start: no sharer of lower priority joins, or starts, where it would wait longer.
+func TestForeignJobKeepsItsStart(t *testing.T) {
+	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
+	running := Running{Job: of("a", 3600), Shares: 20}
+	whole := Job{ID: "w", LimitS: 3600, Foreign: true}
+	for _, c := range []struct {
+		name string
+		w    *Window
+		want []Combo
+	}{
+		{"a long job would keep it waiting", promised([]Running{running}, whole, of("long", 9*3600)), []Combo{0}},
+		{"a short one doesn't", promised([]Running{running}, whole, of("short", 600)), []Combo{0, 1}},
+		{"its turn is now", promised(nil, whole, of("short", 600)), []Combo{0}},
+		{"it comes behind", promised(nil, of("short", 600), whole), []Combo{1}},
+	} {
+		for i := range c.w.State.Pending {
+			if c.w.State.Pending[i].Foreign {
+				c.w.Jobs = slices.DeleteFunc(c.w.Jobs, func(at int) bool { return at == i })
+			}
+		}
+		g := Guard{Rules: Rules{Predictor: pairwise(1)}}
+		if got := g.Combos(nil, c.w); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %b, want %b", c.name, got, c.want)
+		}
 	}
 }

@@ -89,3 +89,25 @@ func TestLeftIsAnAmount(t *testing.T) {
 		}
 	})
 }
+
+// On plain Slurm a known job is expected to take its application's time, an unknown one its limit, and one without either
+// may take for ever.
+func TestPlainly(t *testing.T) {
+	known := &Profile{App: "a", DurationS: 100, DurationSD: 50, PeriodS: 100, Series: []Use{{}}}
+	for name, c := range map[string]struct {
+		job    Job
+		takes  float64
+		varies bool
+	}{
+		"known":         {Job{Profile: flat("a", 100, 1)}, 100, false},
+		"known to vary": {Job{Profile: known}, 100, true},
+		"its limit":     {Job{Profile: flat("a", 100, 1), LimitS: 60}, 60, false},
+		"unknown":       {Job{LimitS: 60}, 60, false},
+		"neither":       {Job{}, math.Inf(1), false},
+	} {
+		j := c.job.Plainly()
+		if j.TakesS != c.takes && math.Abs(j.TakesS-c.takes) > 1e-6 || (j.Spread > 0) != c.varies {
+			t.Errorf("%s: it takes %v s, and varies by %v", name, j.TakesS, j.Spread)
+		}
+	}
+}

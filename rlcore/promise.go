@@ -3,6 +3,8 @@ package rlcore
 import (
 	"math"
 	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
 const (
@@ -10,9 +12,8 @@ const (
 	// decision may use: lengths and slowdowns may turn out differently. LEARNING.md has what it costs.
 	spend = 0.4
 	// reserve is the part of the time until plain Slurm's GPUs are free that stays unused, for jobs that come later.
-	reserve = 0.3
-	// rounding is the tolerance of sums of times, s.
-	rounding = 1e-6
+	reserve  = 0.3
+	rounding = schedule.Rounding
 )
 
 // promise keeps the promise to all jobs of the queue. A job of the bridge's is promised its end: its due is the end
@@ -34,12 +35,12 @@ type promise struct {
 	cards   []outlook
 	claimed []string // by GPU: the foreign job that has its turn there now
 
-	cluster cluster
-	now     schedule // as things are
+	cluster schedule.Cluster
+	now     schedule.List // as things are
 	ahead   ahead
-	trial   schedule  // the same after a combination
-	steps   int       // how many more jobs behind windows may be followed
-	bound   []float64 // by when GPUs must be free for jobs that come later, as schedule.times; nil = not known
+	trial   schedule.List // the same after a combination
+	steps   int           // how many more jobs behind windows may be followed
+	bound   []float64     // by when GPUs must be free for jobs that come later, as schedule.List.Times; nil = not known
 
 	forecast          forecast
 	free, endS, workS []float64
@@ -48,10 +49,10 @@ type promise struct {
 
 // ahead is how the first jobs of the queue go on plainly.
 type ahead struct {
-	now    *schedule
-	starts []float64 // of each, s from now
-	plain  schedule  // once they have started
-	// times has when all GPUs are free, as schedule.times, at first and after every so many jobs.
+	now    *schedule.List
+	starts []float64     // of each, s from now
+	plain  schedule.List // once they have started
+	// times has when all GPUs are free, as schedule.List.Times, at first and after every so many jobs.
 	times []float64
 	every int
 }
@@ -81,25 +82,25 @@ func (g *Guard) Begin(s *State) {
 	p.cards = slices.Grow(p.cards[:0], len(s.GPUs))[:len(s.GPUs)]
 	p.claimed, p.free = resize(p.claimed, len(s.GPUs)), resize(p.free, len(s.GPUs))
 	name, set := func(k int) string { return s.GPUs[k].Node }, func(i int) *GPUSet { return s.Pending[i].GPUs }
-	p.cluster.divide(len(s.GPUs), name, len(s.Pending), set)
+	p.cluster.Divide(len(s.GPUs), name, len(s.Pending), set)
 	if p.bound = p.bound[:0]; len(s.PlainFreeS) == len(s.GPUs) {
 		for k, at := range s.PlainFreeS {
 			p.free[k] = max(0, at-s.NowS) / (1 + reserve)
 		}
-		p.now.reset(&p.cluster, p.free)
-		p.bound = p.now.times(p.bound)
+		p.now.Reset(&p.cluster, p.free)
+		p.bound = p.now.Times(p.bound)
 	}
 	for k := range s.GPUs {
 		p.free[k] = p.expect(&g.Rules, k, &s.GPUs[k])
 	}
-	p.now.reset(&p.cluster, p.free)
+	p.now.Reset(&p.cluster, p.free)
 	p.ahead.reset(&p.now)
 	p.steps = 0
-	p.trial.copy(&p.now)
+	p.trial.Copy(&p.now)
 	foreign := false
 	for i := range s.Pending {
 		j := &s.Pending[i]
-		startS, on := p.trial.run(j.asks(), j.expectedS())
+		startS, on := p.trial.Run(j.request(), j.expectedS())
 		j.turn = turn{startS: startS, latestS: startS}
 		if by := g.latestStart(j, s.NowS); by > startS && (!j.Foreign || j.PlainEndS > 0) {
 			j.latestS += spend * (by - startS)
@@ -118,14 +119,14 @@ func (g *Guard) Begin(s *State) {
 
 // losers finds the jobs that would start too late if all foreign jobs went first.
 func (p *promise) losers(r *Rules, s *State) {
-	p.trial.copy(&p.now)
+	p.trial.Copy(&p.now)
 	for _, first := range []bool{true, false} {
 		for i := range s.Pending {
 			j := &s.Pending[i]
 			if j.Foreign != first {
 				continue
 			}
-			behindS, _ := p.trial.run(j.asks(), j.expectedS())
+			behindS, _ := p.trial.Run(j.request(), j.expectedS())
 			j.loses = !first && behindS > max(r.latestStart(j, s.NowS), j.startS+r.graceS(j))+rounding
 		}
 	}
@@ -134,7 +135,7 @@ func (p *promise) losers(r *Rules, s *State) {
 // Refresh brings the schedule up to date after the jobs of GPU k, or the queue, have changed.
 func (g *Guard) Refresh(s *State, k int) {
 	if p := &g.promise; len(p.cards) == len(s.GPUs) {
-		p.now.set(k, p.expect(&g.Rules, k, &s.GPUs[k]))
+		p.now.Set(k, p.expect(&g.Rules, k, &s.GPUs[k]))
 		p.ahead.reset(&p.now)
 	}
 }
@@ -209,19 +210,19 @@ func (p *promise) open(w *Window) {
 }
 
 // reset begins at the front of the queue.
-func (x *ahead) reset(now *schedule) {
-	x.now, x.starts, x.times, x.every = now, x.starts[:0], x.times[:0], max(1, len(now.free)/comparisons)
+func (x *ahead) reset(now *schedule.List) {
+	x.now, x.starts, x.times, x.every = now, x.starts[:0], x.times[:0], max(1, now.GPUs()/comparisons)
 }
 
 // follow lets the first n jobs of the queue go on plainly.
 func (x *ahead) follow(s *State, n int) {
 	if len(x.starts) == 0 {
-		x.plain.copy(x.now)
+		x.plain.Copy(x.now)
 	}
 	for i := len(x.starts); i < n; i++ {
 		x.after(s, i)
 		j := &s.Pending[i]
-		at, _ := x.plain.run(j.asks(), j.expectedS())
+		at, _ := x.plain.Run(j.request(), j.expectedS())
 		x.starts = append(x.starts, at)
 	}
 }
@@ -232,11 +233,11 @@ func (x *ahead) after(s *State, n int) []float64 {
 		return nil
 	}
 	x.follow(s, n)
-	at := (n + x.every - 1) / x.every * len(x.plain.free)
+	at := (n + x.every - 1) / x.every * x.plain.GPUs()
 	if len(x.times) == at {
-		x.times = x.plain.times(x.times)
+		x.times = x.plain.Times(x.times)
 	}
-	return x.times[at : at+len(x.plain.free)]
+	return x.times[at : at+x.plain.GPUs()]
 }
 
 // Keeps reports whether c may join the window of the last decision without breaking the promise to any job, other than
@@ -300,8 +301,8 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 	s, next := w.State, 0 // next is in the window
 	near := w.Jobs[len(w.Jobs)-1] + 1
 	far := near + farByGPU*len(s.GPUs)
-	p.trial.copy(&p.now)
-	p.trial.set(w.GPU, freeS)
+	p.trial.Copy(&p.now)
+	p.trial.Set(w.GPU, freeS)
 	for i := 0; ; i++ {
 		if i >= near {
 			plain := p.ahead.after(s, i)
@@ -309,7 +310,7 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 			if i == len(s.Pending) && len(p.bound) > 0 {
 				bound = p.bound
 			}
-			if plain != nil && p.trial.keeps(plain, bound) {
+			if plain != nil && p.trial.Keeps(plain, bound) {
 				return true
 			}
 			if i == len(s.Pending) || i >= far && plain != nil || p.steps == 0 {
@@ -324,7 +325,7 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 			}
 		}
 		j := &s.Pending[i]
-		if at, _ := p.trial.run(j.asks(), j.expectedS()); at > max(p.ahead.starts[i], j.latestS)+rounding {
+		if at, _ := p.trial.Run(j.request(), j.expectedS()); at > max(p.ahead.starts[i], j.latestS)+rounding {
 			return false
 		}
 	}

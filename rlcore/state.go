@@ -7,6 +7,8 @@ package rlcore
 import (
 	"math"
 	"math/bits"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
 // GPUSpec describes a kind of card and its sharing rules.
@@ -25,6 +27,12 @@ type GPUSpec struct {
 // TitanXp is the thesis's card: Pascal, 12 GB, PCIe 3.0 x16 (32 GB/s by the thesis, both directions). Before Volta, MPS
 // serves one user and 16 clients.
 var TitanXp = GPUSpec{Model: "titanxp", MemMiB: 12196, PCIeMBps: 32000, SameUser: true, MaxClients: 16}
+
+// GPUSet is a set of GPUs that jobs may use.
+type GPUSet = schedule.GPUSet
+
+// NewGPUSet returns the set of the given GPUs.
+func NewGPUSet(gpus ...int) *GPUSet { return schedule.NewGPUSet(gpus...) }
 
 // Job is a pending job as a decision sees it.
 type Job struct {
@@ -96,6 +104,22 @@ func (j *Job) Host(members int) (cpus int, memMiB float64) {
 
 // MayUse reports whether the job may run on State.GPUs[g].
 func (j *Job) MayUse(g int) bool { return j.GPUs.Has(g) }
+
+// request is the job's request for whole GPUs.
+func (j *Job) request() schedule.Request {
+	return schedule.Request{GPUs: j.GPUs, PerNode: j.PerNode, Nodes: j.Nodes}
+}
+
+// Plainly returns the job as plain Slurm's schedule sees it.
+func (j *Job) Plainly() schedule.Job {
+	out := schedule.Job{
+		ID: j.ID, Priority: j.Priority, SubmitS: j.SubmitS, TakesS: j.expectedS(), Request: j.request(),
+	}
+	if j.Profile != nil {
+		out.Spread = j.Profile.sigma()
+	}
+	return out
+}
 
 // On returns the job's profile on a GPU, nil = none is known.
 func (j *Job) On(gpu *GPU) *Profile {

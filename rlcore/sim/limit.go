@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
 // End is how a job ended.
@@ -62,7 +63,7 @@ func (s *Sim) kill(g, k int) {
 	_, end := s.cfg.latestEnd(&j.Arrival, m.startS)
 	s.dropMeetings(g, m.job)
 	s.over(m.job, end, m.done)
-	s.plain.Ended(s.now, rlcore.End{ID: j.ID})
+	s.plain.Ended(s.now, schedule.End{ID: j.ID})
 	s.remove(g, k)
 }
 

@@ -30,7 +30,7 @@ type Outcome struct {
 	Ended    End
 	// DelayedS is how long it waited next to an idle GPU, s.
 	DelayedS float64
-	// PlainEndS is when plain Slurm would have ended it; see rlcore.Plain.
+	// PlainEndS is when plain Slurm would have ended it; see schedule.Plain.
 	PlainEndS float64
 	// Harmed: it was ended at its limit, and alone it would have ended before.
 	Harmed bool

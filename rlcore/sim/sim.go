@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
 // Sim is a simulation that stops whenever a decision is due:
@@ -44,7 +45,7 @@ type Sim struct {
 
 	// plain is plain Slurm's schedule as the site expects it, truly the one that it would
 	// have been.
-	plain, truly *rlcore.Plain
+	plain, truly *schedule.Plain
 	names        []string       // of the GPUs
 	byID         map[string]int // index in jobs
 
@@ -79,7 +80,7 @@ func (s *Sim) reset() {
 		d := &s.devs[g]
 		*d = device{spec: d.spec, members: d.members[:0], nextS: inf, wakeS: inf}
 	}
-	s.plain, s.truly = rlcore.NewPlain(s.names...), rlcore.NewPlain(s.names...)
+	s.plain, s.truly = schedule.NewPlain(s.names...), schedule.NewPlain(s.names...)
 	s.plain.DoneS = s.done
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
 	s.expiryS = inf
@@ -229,7 +230,7 @@ func (s *Sim) Start(pending []int) {
 		i := s.wait[p]
 		j := &s.jobs[i]
 		j.started, j.gpu, j.delayed = s.now, s.gpu, max(j.delayed, s.state.Pending[p].DelayedS)
-		s.plain.Runs(&j.Job, []int{s.gpu}, s.now, s.now)
+		s.plain.Runs(j.Plainly(), []int{s.gpu}, s.now, s.now)
 		latest, _ := s.cfg.latestEnd(&j.Arrival, s.now)
 		d.members = append(d.members, member{
 			job: i, segs: s.segments(j.Truth), startS: s.now, latestS: latest, slow: 1, estSlow: 1,
@@ -313,7 +314,7 @@ func (s *Sim) end(g, k int) {
 	d := &s.devs[g]
 	i, est := d.members[k].job, d.members[k].est
 	s.over(i, Completed, s.jobs[i].Truth.DurationS)
-	s.plain.Ended(s.now, rlcore.End{ID: s.jobs[i].ID, DoneS: s.believed(&d.members[k])})
+	s.plain.Ended(s.now, schedule.End{ID: s.jobs[i].ID, DoneS: s.believed(&d.members[k])})
 	s.observe(g, i, est)
 	s.remove(g, k)
 }

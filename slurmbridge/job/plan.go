@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
 // Step is what a change is for.
@@ -101,7 +102,7 @@ type Plan struct {
 	Starts map[string]time.Time
 
 	// Plain is plain Slurm's schedule as of the poll, nil = as it was.
-	Plain *rlcore.Plain
+	Plain *schedule.Plain
 	// Running is the cluster as the poll showed it, before any decision; Pending is empty.
 	Running *rlcore.State
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
@@ -223,7 +224,7 @@ func (q *queue) putBehindGate(j *job.Job) {
 // schedulePlain updates plain Slurm's schedule with the poll, notes in the jobs what it promises, and returns it. A job
 // that Slurm keeps waiting for another reason than a GPU (held, at a limit, before its begin time) enters the schedule
 // once that is over.
-func (q *queue) schedulePlain() *rlcore.Plain {
+func (q *queue) schedulePlain() *schedule.Plain {
 	p, now := q.Tracker.Plain.Clone(), q.State.NowS
 	p.SetClock(now)
 	names, here, on := make([]string, len(q.State.GPUs)), map[string]bool{}, map[string][]int{}
@@ -241,16 +242,17 @@ func (q *queue) schedulePlain() *rlcore.Plain {
 	running(func(g int, x *rlcore.Running) { on[x.ID] = append(on[x.ID], g) })
 	running(func(_ int, x *rlcore.Running) {
 		if !here[x.ID] && !q.starting[x.ID] {
-			p.Runs(&x.Job, on[x.ID], now-x.ElapsedS, now)
+			p.Runs(x.Plainly(), on[x.ID], now-x.ElapsedS, now)
 		}
 		here[x.ID] = true
 	})
+	waits := make([]schedule.Job, 0, len(q.waiting))
 	for i := range q.waiting {
 		j := &q.waiting[i]
 		if p.Requeued(j.ID) { // it comes again
 			p.Remove(now, j.ID)
 		}
-		here[j.ID] = true
+		here[j.ID], waits = true, append(waits, j.Plainly())
 	}
 	var gone []string
 	p.Each(func(id string) {
@@ -259,7 +261,7 @@ func (q *queue) schedulePlain() *rlcore.Plain {
 		}
 	})
 	p.Remove(now, gone...)
-	p.Wait(q.waiting, now)
+	p.Wait(waits, now)
 	for i := range q.waiting {
 		q.waiting[i].PlainEndS = p.EndS(q.waiting[i].ID)
 	}
@@ -270,7 +272,7 @@ func (q *queue) schedulePlain() *rlcore.Plain {
 
 // keepsPlace reports whether a job that is not in the queue now keeps its place in the plain schedule: it is being
 // restored, say, because another job took its GPU.
-func (q *queue) keepsPlace(p *rlcore.Plain, ref string) bool {
+func (q *queue) keepsPlace(p *schedule.Plain, ref string) bool {
 	held := q.jobs[ref].Priority == 0
 	return (q.Touched[ref] || q.seats[ref].Group != nil) && !held && !p.Requeued(ref)
 }

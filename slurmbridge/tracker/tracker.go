@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
@@ -43,7 +44,7 @@ type Tracker struct {
 	Handwritten     time.Time
 	HandwrittenSeen bool
 	// Plain is plain Slurm's schedule of the same jobs, on State.NowS's clock.
-	Plain *rlcore.Plain
+	Plain *schedule.Plain
 	// LastAt is the time of the last poll, zero before the first.
 	LastAt time.Time
 	NextID int64
@@ -108,7 +109,7 @@ const startupS = 1
 
 // New returns an empty tracker.
 func New() *Tracker {
-	plain := rlcore.NewPlain()
+	plain := schedule.NewPlain()
 	plain.StartupS = startupS
 	return &Tracker{
 		Groups:    map[int64]*job.Group{},
@@ -196,12 +197,12 @@ const recordsComeWithin = 2 * time.Hour
 // progress advances the running jobs' solo work: between two polls each did the time that
 // passed divided by its slowdown.
 func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
-	var ends []rlcore.End
+	var ends []schedule.End
 	for ref, p := range t.Done {
 		switch j := jobs[ref]; {
 		case j == nil:
 			took := p.DoneS + max(0, s.At.Sub(p.At).Seconds())/max(p.Slow, 1)
-			ends = append(ends, rlcore.End{ID: ref, DoneS: took})
+			ends = append(ends, schedule.End{ID: ref, DoneS: took})
 		case j.State == job.Pending:
 			t.Ending(ref, s.At).Ending = p.ending(t.Loans[ref])
 			delete(t.Done, ref)
@@ -229,8 +230,8 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 
 // ended notes jobs that are gone, with their ends on plain Slurm. For as long as Slurm left a job of its own queue pending
 // next to idle GPUs, for its cores, its licences or until its next pass, it would have done so without the bridge.
-func (t *Tracker) ended(ends []rlcore.End, at time.Time) {
-	slices.SortFunc(ends, func(a, b rlcore.End) int { return cmp.Compare(a.ID, b.ID) }) // not in the order of a map
+func (t *Tracker) ended(ends []schedule.End, at time.Time) {
+	slices.SortFunc(ends, func(a, b schedule.End) int { return cmp.Compare(a.ID, b.ID) }) // not in the order of a map
 	for i, endS := range t.Plain.Ended(Seconds(at), ends...) {
 		ref := ends[i].ID
 		p, e := t.Done[ref], t.Ending(ref, at)

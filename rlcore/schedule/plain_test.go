@@ -1,4 +1,4 @@
-package rlcore
+package schedule
 
 import (
 	"cmp"
@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-func job(id string, priority, submit, takes float64) *Job {
-	return &Job{ID: id, Priority: priority, SubmitS: submit, Profile: flat("x", takes, 1)}
+func job(id string, priority, submit, takes float64) Job {
+	return Job{ID: id, Priority: priority, SubmitS: submit, TakesS: takes}
 }
 
 func TestPlain(t *testing.T) {
@@ -31,7 +31,7 @@ func TestPlain(t *testing.T) {
 	ends(map[string]float64{"a": 100, "first": 150, "b": 250})
 	p.Ended(30, End{"a", 60}) // sooner than expected
 	ends(map[string]float64{"a": 60, "first": 110, "b": 210})
-	p.Add(&Job{ID: "unknown", Priority: 15, LimitS: 1000}, 70)
+	p.Add(job("unknown", 15, 0, 1000), 70)
 	ends(map[string]float64{"unknown": 1110, "b": 1210})
 	p.Ended(80, End{"unknown", 5}) // it ran at once in reality
 	ends(map[string]float64{"first": 110, "b": 215})
@@ -49,7 +49,7 @@ func TestPlainOverrun(t *testing.T) {
 	done := map[string]float64{}
 	p.DoneS = func(id string) float64 { return done[id] }
 	a, b := job("a", 2, 0, 100), job("b", 2, 0, 50)
-	for _, j := range []*Job{a, b, job("c", 1, 0, 100), job("d", 0, 0, 10)} {
+	for _, j := range []Job{a, b, job("c", 1, 0, 100), job("d", 0, 0, 10)} {
 		p.Add(j, 0)
 	}
 	p.Runs(a, []int{0}, 0, 0)
@@ -92,7 +92,7 @@ func TestPlainTakesSlowdownsIntoAccount(t *testing.T) {
 	} {
 		p := NewPlain("0")
 		a := job("a", 1, 0, 100)
-		a.Profile.DurationSD = 100 * math.Sqrt(math.Expm1(c.spread*c.spread)) // spread is σ of a log-normal length
+		a.Spread = c.spread
 		p.Add(a, 0)
 		p.Add(job("b", 0, 0, 10), 0)
 		p.Runs(a, []int{0}, 0, 0)
@@ -110,7 +110,7 @@ func TestPlainTookIsBetween(t *testing.T) {
 		start := rapid.Float64Range(0, 1e5).Draw(t, "start")
 		end := start + done*rapid.Float64Range(1, 5).Draw(t, "slowdown")
 		a := job("a", 1, 0, takes)
-		a.Profile.DurationSD = takes * rapid.Float64Range(0, 3).Draw(t, "spread")
+		a.Spread = rapid.Float64Range(0, 3).Draw(t, "spread")
 		p := NewPlain("0")
 		p.Add(a, 0)
 		p.Runs(a, []int{0}, start, start)
@@ -138,12 +138,12 @@ func TestPlainAges(t *testing.T) {
 	}
 	was := p.EndS("ran")
 	// "ran" has been started early, beside "now"; the others age by 50.
-	p.Wait([]Job{*job("waits", 148, 0, 10), *job("too", 147, 0, 10)}, 1)
+	p.Wait([]Job{job("waits", 148, 0, 10), job("too", 147, 0, 10)}, 1)
 	if got := p.EndS("ran"); got != was {
 		t.Errorf("it would have ended at %v, now %v", was, got)
 	}
 	// Its owner's priority rises above everybody's.
-	p.Wait([]Job{*job("waits", 150, 0, 10), *job("too", 1e6, 0, 10)}, 2)
+	p.Wait([]Job{job("waits", 150, 0, 10), job("too", 1e6, 0, 10)}, 2)
 	if p.EndS("too") >= p.EndS("ran") {
 		t.Errorf("the job of the highest priority would end at %v, after %v", p.EndS("too"), p.EndS("ran"))
 	}
@@ -154,7 +154,7 @@ func TestPlainAges(t *testing.T) {
 func TestPlainIsListScheduling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "GPUs")
-		var jobs []*Job
+		var jobs []Job
 		at := 0.0
 		for i := range rapid.IntRange(1, 25).Draw(t, "jobs") {
 			at += rapid.SampledFrom([]float64{0, 1, 7, 60}).Draw(t, "gap")
@@ -179,7 +179,7 @@ func TestPlainIsListScheduling(t *testing.T) {
 
 // wholeGPUs simulates plain Slurm: at every event the waiting jobs in order of priority take
 // the idle GPUs that they may use.
-func wholeGPUs(jobs []*Job, n int) []float64 {
+func wholeGPUs(jobs []Job, n int) []float64 {
 	ends := make([]float64, len(jobs))
 	busy := make([]float64, n)
 	order := make([]int, len(jobs))
@@ -195,8 +195,8 @@ func wholeGPUs(jobs []*Job, n int) []float64 {
 				continue
 			}
 			for g := range busy {
-				if busy[g] <= now && jobs[i].MayUse(g) {
-					ends[i] = now + jobs[i].Profile.DurationS
+				if busy[g] <= now && jobs[i].GPUs.Has(g) {
+					ends[i] = now + jobs[i].TakesS
 					busy[g] = ends[i]
 					left--
 					break

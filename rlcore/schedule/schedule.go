@@ -1,4 +1,4 @@
-package rlcore
+package schedule
 
 import (
 	"cmp"
@@ -6,13 +6,12 @@ import (
 	"slices"
 )
 
-// schedule is a list schedule: each job in turn gets the GPUs that it may use and that are free first, as plain Slurm
-// hands them out. It holds when each GPU is free, in seconds on any clock.
+// List is a list schedule. It holds when each GPU is free, in seconds on any clock.
 //
 // GPUs that the same jobs may use form a class. The schedule keeps the GPUs of each class in the order in which they
-// are free, so that two schedules of one cluster can be compared class by class.
-type schedule struct {
-	*cluster
+// are free, so that two schedules of one Cluster can be compared class by class.
+type List struct {
+	*Cluster
 	free  []float64 // by GPU
 	order [][]int   // by class: its GPUs, the one that is free first first, of equals the one of the lower index
 
@@ -26,9 +25,9 @@ type schedule struct {
 	got    []int
 }
 
-// cluster is the fixed part of a schedule: the node and the class of each GPU, and the classes of each common set of
+// Cluster is the fixed part of a schedule: the node and the class of each GPU, and the classes of each common set of
 // GPUs.
-type cluster struct {
+type Cluster struct {
 	node    []int
 	class   []int
 	nodes   int
@@ -53,19 +52,17 @@ type nodeFit struct {
 	at   float64
 }
 
-// asks is a job's request: perNode GPUs at once on each of its nodes; 0 = 1.
-type asks struct {
-	gpus           *GPUSet
-	perNode, nodes int
+// Request is what a job asks for: PerNode GPUs of a set at once on each of its Nodes; 0 = 1.
+type Request struct {
+	GPUs           *GPUSet
+	PerNode, Nodes int
 }
-
-func (j *Job) asks() asks { return asks{j.GPUs, j.PerNode, j.Nodes} }
 
 // mostSets bounds the sets that divide GPUs into classes: a set counts if one job in mostSets has it.
 const mostSets = 20
 
-// divide divides n GPUs into classes, by the sets of the jobs. name is the name of a GPU's node.
-func (k *cluster) divide(n int, name func(g int) string, jobs int, set func(i int) *GPUSet) {
+// Divide divides n GPUs into classes, by the sets of the jobs. name is the name of a GPU's node.
+func (k *Cluster) Divide(n int, name func(g int) string, jobs int, set func(i int) *GPUSet) {
 	k.findCommon(jobs, set)
 	if k.numbers == nil {
 		k.numbers, k.byMark = map[string]int{}, map[uint64]int{}
@@ -105,6 +102,9 @@ func number[K comparable](numbers map[K]int, key K) int {
 	return n
 }
 
+// Rounding is the tolerance of sums of times, s.
+const Rounding = 1e-6
+
 // resize returns n zeros in s's storage.
 func resize[T any](s []T, n int) []T {
 	s = slices.Grow(s[:0], n)[:n]
@@ -113,7 +113,7 @@ func resize[T any](s []T, n int) []T {
 }
 
 // findCommon finds the sets of a notable part of the jobs; the set of all GPUs is one of them.
-func (k *cluster) findCommon(jobs int, set func(i int) *GPUSet) {
+func (k *Cluster) findCommon(jobs int, set func(i int) *GPUSet) {
 	all, at := commonSet{jobs: jobs}, 0
 	if len(k.common) > 0 {
 		all.classes = k.common[0].classes[:0]
@@ -135,9 +135,9 @@ func (k *cluster) findCommon(jobs int, set func(i int) *GPUSet) {
 	k.common = slices.DeleteFunc(sets, func(c commonSet) bool { return c.jobs*mostSets < jobs })
 }
 
-// reset starts a schedule of a cluster with the given free times.
-func (f *schedule) reset(k *cluster, free []float64) {
-	f.cluster, f.free, f.known = k, append(f.free[:0], free...), false
+// Reset starts a schedule of a Cluster with the given free times.
+func (f *List) Reset(k *Cluster, free []float64) {
+	f.Cluster, f.free, f.known = k, append(f.free[:0], free...), false
 	f.order = slices.Grow(f.order[:0], k.classes)[:k.classes]
 	for c := range f.order {
 		f.order[c] = f.order[c][:0]
@@ -150,19 +150,19 @@ func (f *schedule) reset(k *cluster, free []float64) {
 	}
 }
 
-// copy makes f a copy of another schedule.
-func (f *schedule) copy(of *schedule) {
-	f.cluster, f.free, f.known = of.cluster, append(f.free[:0], of.free...), false
+// Copy makes f a copy of another schedule.
+func (f *List) Copy(of *List) {
+	f.Cluster, f.free, f.known = of.Cluster, append(f.free[:0], of.free...), false
 	f.order = slices.Grow(f.order[:0], len(of.order))[:len(of.order)]
 	for c := range f.order {
 		f.order[c] = append(f.order[c][:0], of.order[c]...)
 	}
 }
 
-func (f *schedule) compare(a, b int) int { return cmp.Or(cmp.Compare(f.free[a], f.free[b]), a-b) }
+func (f *List) compare(a, b int) int { return cmp.Or(cmp.Compare(f.free[a], f.free[b]), a-b) }
 
-// set changes when GPU g is free.
-func (f *schedule) set(g int, at float64) {
+// Set changes when GPU g is free.
+func (f *List) Set(g int, at float64) {
 	if f.known {
 		f.stale = append(f.stale, f.node[g])
 	}
@@ -179,7 +179,7 @@ func (f *schedule) set(g int, at float64) {
 }
 
 // first returns the GPU that is free first among those of a set; −1 = none ever is.
-func (f *schedule) first(set *GPUSet) int {
+func (f *List) first(set *GPUSet) int {
 	at := -1
 	try := func(g int) {
 		if !math.IsInf(f.free[g], 1) && (at < 0 || f.compare(g, at) < 0) {
@@ -202,17 +202,17 @@ func (f *schedule) first(set *GPUSet) int {
 
 // start returns when the job starts, and its GPUs, valid until the next call; +Inf = never. A job of several GPUs gets
 // them at once, on the first nodes with enough.
-func (f *schedule) start(j asks) (at float64, gpus []int) {
-	perNode, nodes := max(1, j.perNode), max(1, j.nodes)
+func (f *List) start(r Request) (at float64, gpus []int) {
+	perNode, nodes := max(1, r.PerNode), max(1, r.Nodes)
 	f.got = f.got[:0]
 	if perNode*nodes == 1 {
-		if g := f.first(j.gpus); g >= 0 {
+		if g := f.first(r.GPUs); g >= 0 {
 			f.got = append(f.got, g)
 			return f.free[g], f.got
 		}
 		return math.Inf(1), nil
 	}
-	f.divideByNode(j.gpus)
+	f.divideByNode(r.GPUs)
 	f.fits = f.fits[:0]
 	for k, all := range f.byNode {
 		if len(all) < perNode {
@@ -241,7 +241,7 @@ func (f *schedule) start(j asks) (at float64, gpus []int) {
 }
 
 // divideByNode brings byNode up to date for a set of GPUs.
-func (f *schedule) divideByNode(set *GPUSet) {
+func (f *List) divideByNode(set *GPUSet) {
 	if f.known && f.last == set {
 		for _, k := range f.stale {
 			slices.SortFunc(f.byNode[k], f.compare)
@@ -262,17 +262,20 @@ func (f *schedule) divideByNode(set *GPUSet) {
 	}
 }
 
-// run gives the job its GPUs for so many seconds, and returns when it starts; +Inf = never.
-func (f *schedule) run(j asks, takes float64) (at float64, gpus []int) {
-	at, gpus = f.start(j)
+// Run gives the job its GPUs for so many seconds, and returns when it starts; +Inf = never.
+func (f *List) Run(r Request, takes float64) (at float64, gpus []int) {
+	at, gpus = f.start(r)
 	for _, g := range gpus {
-		f.set(g, at+takes)
+		f.Set(g, at+takes)
 	}
 	return at, gpus
 }
 
-// times appends to dst when the GPUs of each class are free, in order.
-func (f *schedule) times(dst []float64) []float64 {
+// GPUs returns how many GPUs there are.
+func (f *List) GPUs() int { return len(f.free) }
+
+// Times appends to dst when the GPUs of each class are free, in order.
+func (f *List) Times(dst []float64) []float64 {
 	for _, gpus := range f.order {
 		for _, g := range gpus {
 			dst = append(dst, f.free[g])
@@ -281,13 +284,13 @@ func (f *schedule) times(dst []float64) []float64 {
 	return dst
 }
 
-// keeps reports whether no GPU of a class is free later than in both other schedules, given by their times: its first
+// Keeps reports whether no GPU of a class is free later than in both other schedules, given by their times: its first
 // GPU is compared with their first ones, and so on.
-func (f *schedule) keeps(a, b []float64) bool {
+func (f *List) Keeps(a, b []float64) bool {
 	i := 0
 	for _, gpus := range f.order {
 		for _, g := range gpus {
-			if f.free[g] > max(a[i], b[i])+rounding {
+			if f.free[g] > max(a[i], b[i])+Rounding {
 				return false
 			}
 			i++

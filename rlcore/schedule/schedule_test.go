@@ -1,4 +1,4 @@
-package rlcore
+package schedule
 
 import (
 	"fmt"
@@ -9,15 +9,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// slowly is schedule.start with each GPU looked at for each job.
-func slowly(free []float64, node []int, j asks) (at float64, gpus []int) {
-	perNode, nodes := max(1, j.perNode), max(1, j.nodes)
+// slowly is List.start with each GPU looked at for each job.
+func slowly(free []float64, node []int, j Request) (at float64, gpus []int) {
+	perNode, nodes := max(1, j.PerNode), max(1, j.Nodes)
 	var fits []nodeFit
 	on := map[int][]int{}
 	for k := range slices.Max(node) + 1 {
 		var all []int
 		for g := range free {
-			if node[g] == k && !math.IsInf(free[g], 1) && j.gpus.Has(g) {
+			if node[g] == k && !math.IsInf(free[g], 1) && j.GPUs.Has(g) {
 				all = append(all, g)
 			}
 		}
@@ -79,25 +79,25 @@ func TestScheduleIsListScheduling(t *testing.T) {
 		for g := range free {
 			free[g] = rapid.SampledFrom([]float64{0, 0, 10, 33, math.Inf(1)}).Draw(t, "free")
 		}
-		var jobs []asks
+		var jobs []Request
 		for range rapid.IntRange(1, 30).Draw(t, "jobs") {
-			jobs = append(jobs, asks{
+			jobs = append(jobs, Request{
 				rapid.SampledFrom(sets).Draw(t, "set"), rapid.SampledFrom([]int{0, 0, 1, 2, 4}).Draw(t, "per node"), rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "on nodes"),
 			})
 		}
-		var k cluster
-		k.divide(n, func(g int) string { return names[g] }, len(jobs), func(i int) *GPUSet { return jobs[i].gpus })
+		var k Cluster
+		k.Divide(n, func(g int) string { return names[g] }, len(jobs), func(i int) *GPUSet { return jobs[i].GPUs })
 		if !slices.Equal(k.node, node) {
 			t.Fatalf("nodes %v are %v", names, k.node)
 		}
-		var f, before schedule
-		before.reset(&k, free)
-		f.copy(&before)
+		var f, before List
+		before.Reset(&k, free)
+		f.Copy(&before)
 		was := slices.Clone(free)
 		for i, j := range jobs {
 			takes := rapid.SampledFrom([]float64{5, 20, 21}).Draw(t, "takes")
 			want, _ := slowly(free, node, j)
-			at, gpus := f.run(j, takes)
+			at, gpus := f.Run(j, takes)
 			if at != want {
 				t.Fatalf("job %d, %+v, starts at %v, want %v", i, j, at, want)
 			}
@@ -132,35 +132,8 @@ func TestScheduleIsListScheduling(t *testing.T) {
 				}
 			}
 		}
-		if times := before.times(nil); f.keeps(times, times) != (most <= rounding) {
-			t.Fatalf("GPUs are free later by %v, and that it keeps these times is %v", most, f.keeps(times, times))
+		if times := before.Times(nil); f.Keeps(times, times) != (most <= Rounding) {
+			t.Fatalf("GPUs are free later by %v, and that it keeps these times is %v", most, f.Keeps(times, times))
 		}
 	})
-}
-
-// A job that isn't the bridge's keeps its start: no sharer of lower priority joins, or starts, where it would wait longer.
-func TestForeignJobKeepsItsStart(t *testing.T) {
-	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
-	running := Running{Job: of("a", 3600), Shares: 20}
-	whole := Job{ID: "w", LimitS: 3600, Foreign: true}
-	for _, c := range []struct {
-		name string
-		w    *Window
-		want []Combo
-	}{
-		{"a long job would keep it waiting", promised([]Running{running}, whole, of("long", 9*3600)), []Combo{0}},
-		{"a short one doesn't", promised([]Running{running}, whole, of("short", 600)), []Combo{0, 1}},
-		{"its turn is now", promised(nil, whole, of("short", 600)), []Combo{0}},
-		{"it comes behind", promised(nil, of("short", 600), whole), []Combo{1}},
-	} {
-		for i := range c.w.State.Pending {
-			if c.w.State.Pending[i].Foreign {
-				c.w.Jobs = slices.DeleteFunc(c.w.Jobs, func(at int) bool { return at == i })
-			}
-		}
-		g := Guard{Rules: Rules{Predictor: pairwise(1)}}
-		if got := g.Combos(nil, c.w); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %b, want %b", c.name, got, c.want)
-		}
-	}
 }

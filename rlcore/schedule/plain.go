@@ -1,4 +1,4 @@
-package rlcore
+package schedule
 
 import (
 	"cmp"
@@ -14,7 +14,7 @@ import (
 // once it has ended the time that it took.
 //
 // Whenever a job comes, goes or changes its priority, the jobs that have not begun are scheduled again; jobs that have
-// begun keep their GPUs. All times are s on State.NowS's clock; a call that goes back in time counts as one of the
+// begun keep their GPUs. All times are s on one clock; a call that goes back in time counts as one of the
 // present. A Plain is not safe for concurrent use.
 type Plain struct {
 	// StartupS is what Slurm takes to start a job on a free GPU, s.
@@ -28,10 +28,20 @@ type Plain struct {
 	jobs    map[string]*plainJob
 	queue   []*plainJob // not begun, highest priority first
 	begun   []*plainJob // not ended
-	sched   schedule    // of the jobs that have begun and of the queue
-	cluster cluster
+	sched   List        // of the jobs that have begun and of the queue
+	cluster Cluster
 	stale   bool // the queue must be scheduled again, as of nowS
 	came    int
+}
+
+// Job is a job as plain Slurm's schedule sees it.
+type Job struct {
+	ID       string
+	Priority float64 // of two, the higher one goes first; of equals, the one that was submitted first
+	SubmitS  float64
+	TakesS   float64 // run time alone, s; +Inf = not known
+	Spread   float64 // standard deviation of its logarithm
+	Request
 }
 
 // plainJob is one job of the schedule, in memory and in JSON.
@@ -65,7 +75,7 @@ const (
 	past   place = "past"
 )
 
-func (x *plainJob) asks() asks { return asks{x.GPUs, x.PerNode, x.Nodes} }
+func (x *plainJob) request() Request { return Request{x.GPUs, x.PerNode, x.Nodes} }
 
 // NewPlain returns an empty schedule on GPUs of the given names. One node's have the same name up to the last colon.
 func NewPlain(gpus ...string) *Plain {
@@ -83,7 +93,7 @@ func (p *Plain) nodeOf(g int) string {
 // Clone copies the schedule.
 func (p *Plain) Clone() *Plain {
 	c := *p
-	c.jobs, c.sched, c.cluster, c.stale = make(map[string]*plainJob, len(p.jobs)), schedule{}, cluster{}, true
+	c.jobs, c.sched, c.cluster, c.stale = make(map[string]*plainJob, len(p.jobs)), List{}, Cluster{}, true
 	for id, x := range p.jobs {
 		one := *x
 		one.On = slices.Clone(x.On)
@@ -144,7 +154,7 @@ func (p *Plain) SetGPUs(gpus []string, nowS float64) {
 }
 
 // Add adds a new job to the queue.
-func (p *Plain) Add(j *Job, nowS float64) {
+func (p *Plain) Add(j Job, nowS float64) {
 	p.begin(nowS)
 	if p.jobs[j.ID] != nil {
 		return
@@ -154,7 +164,7 @@ func (p *Plain) Add(j *Job, nowS float64) {
 	p.queue, p.stale = slices.Insert(p.queue, at, x), true
 }
 
-func (p *Plain) newJob(j *Job) *plainJob {
+func (p *Plain) newJob(j Job) *plainJob {
 	p.came++
 	x := &plainJob{ID: j.ID, came: p.came, SubmitS: j.SubmitS, Place: queued}
 	x.set(j)
@@ -163,11 +173,9 @@ func (p *Plain) newJob(j *Job) *plainJob {
 }
 
 // set sets what may change while a job waits.
-func (x *plainJob) set(j *Job) {
-	x.Priority, x.TakesS, x.GPUs, x.PerNode, x.Nodes = j.Priority, j.expectedS(), j.GPUs, j.PerNode, j.Nodes
-	if j.Profile != nil {
-		x.Spread = j.Profile.sigma()
-	}
+func (x *plainJob) set(j Job) {
+	x.Priority, x.TakesS, x.GPUs, x.PerNode, x.Nodes = j.Priority, j.TakesS, j.GPUs, j.PerNode, j.Nodes
+	x.Spread = j.Spread
 }
 
 // Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of known ones. Jobs
@@ -176,8 +184,7 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 	p.begin(nowS)
 	waits := make(map[string]bool, len(jobs))
 	var aged []float64
-	for i := range jobs {
-		j := &jobs[i]
+	for _, j := range jobs {
 		waits[j.ID] = true
 		x := p.jobs[j.ID]
 		if x == nil {
@@ -201,7 +208,7 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 
 // Runs notes that a job really runs on the given GPUs, since startS. An unknown job never waited for the bridge: it
 // gets the same GPUs here.
-func (p *Plain) Runs(j *Job, gpus []int, startS, nowS float64) {
+func (p *Plain) Runs(j Job, gpus []int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
 		x.Runs, x.RanFromS = true, startS
 		if len(x.On) == 0 && x.Place == begun { // its GPU was away
@@ -375,7 +382,7 @@ func (p *Plain) goOn(x *plainJob) bool {
 	}
 	// Its work at its plain end, at the least: a job does no more than a second of work a second.
 	over := p.nowS - x.EndS
-	if p.DoneS(x.ID)-over < x.TakesS-rounding {
+	if p.DoneS(x.ID)-over < x.TakesS-Rounding {
 		return false
 	}
 	x.TakesS, x.EndS, x.goesOn = x.TakesS+over, p.nowS, true
@@ -397,10 +404,10 @@ func (p *Plain) schedule() {
 			free[g] = max(free[g], x.EndS)
 		}
 	}
-	p.cluster.divide(len(p.gpus), p.nodeOf, len(p.queue), func(i int) *GPUSet { return p.queue[i].GPUs })
-	p.sched.reset(&p.cluster, free)
+	p.cluster.Divide(len(p.gpus), p.nodeOf, len(p.queue), func(i int) *GPUSet { return p.queue[i].GPUs })
+	p.sched.Reset(&p.cluster, free)
 	for _, x := range p.queue {
-		at, gpus := p.sched.run(x.asks(), p.StartupS+x.TakesS)
+		at, gpus := p.sched.Run(x.request(), p.StartupS+x.TakesS)
 		x.StartS, x.EndS, x.On = at, p.endOf(x, at), append(x.On[:0], gpus...)
 	}
 }

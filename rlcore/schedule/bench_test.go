@@ -1,4 +1,4 @@
-package rlcore
+package schedule
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ func manyEnds() (p *Plain, nowS float64, ends []End) {
 	}
 	var queue []Job
 	for i := range waiting {
-		queue = append(queue, *job(fmt.Sprint(i), float64(waiting-i), 0, float64(100+i%911)))
+		queue = append(queue, job(fmt.Sprint(i), float64(waiting-i), 0, float64(100+i%911)))
 	}
 	p.Wait(queue, 0)
 	return p, 600, ends

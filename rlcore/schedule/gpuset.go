@@ -1,4 +1,6 @@
-package rlcore
+// Package schedule makes list schedules of whole GPUs: each job in turn gets the GPUs that it may use and that are free
+// first, as plain Slurm hands them out. Plain is the schedule that plain Slurm would have kept of the same jobs.
+package schedule
 
 import (
 	"encoding/json"
@@ -7,7 +9,7 @@ import (
 	"slices"
 )
 
-// GPUSet is a set of GPUs, by their indexes in State.GPUs. nil is the set of all GPUs. Jobs with the same demands share
+// GPUSet is a set of GPUs, by their indexes. nil is the set of all GPUs. Jobs with the same demands share
 // one value, so two sets are taken to be the same only if they are one value.
 type GPUSet struct {
 	list []int  // in ascending order
