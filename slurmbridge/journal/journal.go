@@ -47,7 +47,7 @@ type rest struct {
 	Done      map[string]*tracker.Progress `json:"done"`
 	Loans     map[string]*tracker.Loan     `json:"loans,omitempty"`
 	Endings   map[string]*tracker.Ended    `json:"endings"`
-	Plain     *schedule.Plain                `json:"plain,omitempty"`
+	Plain     *schedule.Plain              `json:"plain,omitempty"`
 	// Handwritten and HandwrittenSeen are the tracker's.
 	Handwritten     time.Time `json:"handwritten,omitzero"`
 	HandwrittenSeen bool      `json:"handwritten_seen,omitempty"`
