@@ -721,6 +721,20 @@ local function clear_environment(job)
    end
 end
 
+-- Notes in a batch job's environment, for the task prolog, that it asks for a part of a GPU by hand,
+-- so that the part stays what Slurm makes of it; a job that is submitted by such a job inherits the
+-- note, and loses it.
+local function note_hand(job)
+   if job.script == nil then return end
+   local is = false
+   for request in text(job.tres_per_node):gmatch("[^,]+") do
+      local p = parse(request)
+      is = is or (p.name == "mps" or p.name == "shard") and part(p, { gres = p.name, units = CONF.units })
+   end
+   local env = job.environment
+   if is ~= (text(env.SLURMBRIDGE_HAND) ~= "") then env.SLURMBRIDGE_HAND = is and "1" or "" end
+end
+
 -- rec is nil for a new job.
 local function guarded(job, rec, parts, uid)
    if not rec then pcall(leave_gate, job) end
@@ -733,11 +747,17 @@ local function guarded(job, rec, parts, uid)
       pcall(slurm.log_user, "slurmbridge: %s", why)
       return slurm.ERROR
    end
-   if #changes == 0 then return slurm.SUCCESS end
+   if #changes == 0 then
+      if rec == nil then pcall(note_hand, job) end
+      return slurm.SUCCESS
+   end
    local done
    done, why = pcall(function()
       for _, c in ipairs(changes) do job[c[1]] = c[2] end
-      if rec == nil then clear_environment(job) end
+      if rec == nil then
+         clear_environment(job)
+         note_hand(job)
+      end
    end)
    if not done then pcall(slurm.log_error, "slurmbridge: job_submit: %s", tostring(why)) end
    if said then pcall(slurm.log_user, "slurmbridge: %s", said) end

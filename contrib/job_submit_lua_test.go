@@ -104,6 +104,34 @@ var (
 	refused = lua.LNumber(-1)
 )
 
+// A batch job that asks for a part of a GPU by hand is noted as one; no other job is, whoever submits it.
+func TestPartsByHandAreNoted(t *testing.T) {
+	t.Parallel()
+	s := load(t, "/nowhere", "/nowhere")
+	for request, hand := range map[string]bool{
+		"gres:mps:10": true, "gres/shard:t4:30": true, "gres:gpu:1,gres:mps:50": true, "gres:mps:100": false, "gres:mps:200": false,
+		"gres:gpu:shared": false, "gres:gpu:1": false, "": false,
+	} {
+		for _, inherited := range []string{"", "1"} {
+			env := s.NewTable()
+			s.SetField(env, "SLURMBRIDGE_HAND", lua.LString(inherited))
+			job := map[string]lua.LValue{"script": lua.LString("#!/bin/sh"), "tres_per_node": lua.LString(request), "environment": env}
+			rc, set, err := s.call("slurm_job_submit", job, "")
+			must.OK(t, err)
+			if to, ok := set["tres_per_node"]; ok {
+				job["tres_per_node"] = lua.LString(to)
+			}
+			got := lua.LVAsString(s.GetField(env, "SLURMBRIDGE_HAND"))
+			if rc != success || (got != "") != hand {
+				t.Errorf("%q, inherited %q: %v, noted %q", request, inherited, rc, got)
+			}
+		}
+	}
+	if rc, _, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gres:mps:10")}, ""); rc != success || err != nil {
+		t.Errorf("srun, which sends no environment: %v %v", rc, err)
+	}
+}
+
 // The gate's partition leaves a list of several, whoever made it, and nothing else does.
 func TestTheGatesPartitionLeavesLists(t *testing.T) {
 	t.Parallel()

@@ -347,9 +347,9 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	if !given.Alone || get("CUDA_VISIBLE_DEVICES") != "0" {
 		fmt.Fprintf(&b, "export CUDA_VISIBLE_DEVICES=%s\n", cmp.Or(given.UUID, "0"))
 	}
-	switch h.Percentage {
-	case "share":
-	case "generous":
+	switch {
+	case get(handEnv) != "", h.Percentage == "share":
+	case h.Percentage == "generous":
 		// NVIDIA's Multi-Process Service manual, on provisioning: for clients that
 		// are not always busy, 100 % ÷ half their number.
 		fmt.Fprintf(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d\n", min(100, 2*share))
@@ -363,6 +363,10 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	_, err = io.WriteString(out, b.String())
 	return err
 }
+
+// handEnv is set where a job's owner has asked for a part of a GPU by hand (job_submit.lua): that part stays what Slurm
+// makes of it.
+const handEnv = "SLURMBRIDGE_HAND"
 
 // JobEnv is set to the job that the task prolog has set a sharer's variables for. Where it is another job's they are
 // inherited, and the script around the hook unsets them.

@@ -66,9 +66,9 @@ func (s *site) orders(cards []Card, proc string) [][]int {
 	case s.detect == "" && named != nil:
 		return [][]int{s.reached(named, cards)}
 	case s.detect == "", strings.Contains(s.detect, "full"):
-		orders = [][]int{byBus, byFile}
+		orders = [][]int{s.reached(byBus, cards), s.reached(byFile, cards)}
 	case strings.Contains(s.detect, "nvml"):
-		orders = [][]int{byBus}
+		orders = [][]int{s.reached(byBus, cards)}
 	case strings.Contains(s.detect, "nvidia"):
 		return [][]int{s.reached(byFile, cards)}
 	default:

@@ -68,7 +68,7 @@ func TestWhichCardANumberMeans(t *testing.T) {
 		"AutoDetect=nvidia":                       {conf(constrained, "AutoDetect=nvidia\n"), "d c a b"},
 		"AutoDetect of this node":                 {conf(constrained, "AutoDetect=nvml\nNodeName=n2 AutoDetect=nvidia"), "d c a b"},
 		"AutoDetect off on this node":             {conf(constrained, "AutoDetect=nvml\nNodeName=n2 AutoDetect=off Name=gpu File=/dev/nvidia[0-3]"), "d c a b"},
-		// Debian's Slurm is built without NVML, and goes by the files.
+		// A Slurm built without NVML, as that of Debian 12, goes by the files.
 		"AutoDetect=nvml with files in another order": {conf(constrained, "AutoDetect=nvml\nName=gpu File=/dev/nvidia[0-3]"), ""},
 		"AutoDetect=nvml with files in its order":     {conf(constrained, "AutoDetect=nvml\nName=gpu File=/dev/nvidia[2-3],/dev/nvidia[0-1]"), "a b"},
 		"AutoDetect=full": {conf(constrained, "AutoDetect=full"), ""},

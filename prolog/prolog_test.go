@@ -322,7 +322,9 @@ func TestTaskProlog(t *testing.T) {
 		must.Equal(t, print(c.env...), c.want, "%s %q", c.percentage, c.env)
 	}
 	// Frameworks are told not to take the whole card, where the job doesn't say otherwise and also as long as it is alone.
-	h.Percentage, h.FrameworkEnv = "off", true
+	h.Percentage = "off"
+	must.Equal(t, print("SLURMBRIDGE_HAND", "1"), want(""), "asked for by hand")
+	h.FrameworkEnv = true
 	const jax, tf = "export XLA_PYTHON_CLIENT_PREALLOCATE=false\n", "export TF_FORCE_GPU_ALLOW_GROWTH=true\n"
 	const mark = "export SLURMBRIDGE_FRAMEWORKS=7:XLA_PYTHON_CLIENT_PREALLOCATE=false"
 	must.Equal(t, print(), jax+tf+mark+":TF_FORCE_GPU_ALLOW_GROWTH=true\n"+want("100"), "frameworks")

@@ -152,6 +152,9 @@ func FreePort() (string, error) {
 // Agent is the name of the i-th node's agent among the daemons.
 func (s *Stack) Agent(i int) string { return of("gpuprof", i) }
 
+// StartAgents starts the nodes' agents where there is no bridge: their records wait.
+func (s *Stack) StartAgents() error { return s.startAgents("http://127.0.0.1:9") }
+
 // startAgents starts every node's; they reach the bridge at these addresses, or through the wire at its first.
 func (s *Stack) startAgents(controllers string) error {
 	if s.Setup.Wired {

@@ -42,6 +42,8 @@ type Setup struct {
 	// Hooks are the node's, which keep an MPS daemon for jobs with shares; with a
 	// bridge they are always there.
 	Hooks bool
+	// Agents are the nodes'; with a bridge they are always there. StartAgents starts them without one.
+	Agents bool
 	// Sharing is "mps" (default) or "shard".
 	Sharing string
 	// Lease is how long the bridge's gate lasts without it. Default 30 s.
@@ -49,6 +51,8 @@ type Setup struct {
 	// NodeGPUs are the GPUs of each node, Models their cards. Default one node with one, and Titan Xps.
 	NodeGPUs []int
 	Models   []string
+	// Card is what else is to be of each node's GPUs: the numbers of their device files, their mode.
+	Card gpusim.Config
 	// Profiles are what the bridge knows beforehand. Default the catalogue's.
 	Profiles []*rlcore.Profile
 	// Settings are further lines of slurmbridge.yaml.
@@ -201,7 +205,7 @@ func (s *Stack) programs() []string {
 }
 
 // agents reports whether the nodes have agents.
-func (s *Stack) agents() bool { return s.Setup.Policy != "" && !s.Setup.Bare }
+func (s *Stack) agents() bool { return (s.Setup.Policy != "" || s.Setup.Agents) && !s.Setup.Bare }
 
 // prepare copies the programs where every user may run them, makes the GPU and
 // writes the hooks.
@@ -228,7 +232,8 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 		return s.install(c, hook{"epilog-slurmctld", &c.Options.EpilogSlurmctld})
 	}
 	for i, gpus := range s.Setup.NodeGPUs {
-		cfg := gpusim.Config{Scale: s.Setup.Scale, GPUs: gpus, UUIDSeed: of("", i)}
+		cfg := s.Setup.Card
+		cfg.Scale, cfg.GPUs, cfg.UUIDSeed = s.Setup.Scale, gpus, of("", i)
 		if len(s.Setup.Models) > 0 {
 			cfg.Model = s.Setup.Models[i]
 		}

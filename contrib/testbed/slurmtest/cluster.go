@@ -43,6 +43,8 @@ type Options struct {
 	AllSharing bool
 	// Unshared are the GPUs of each node, by index, that have no shares: split by MIG, say.
 	Unshared []int
+	// Unlisted is how many of each node's GPUs Slurm hasn't; Files has the gres.conf that says which.
+	Unlisted int
 	CPUs     int // a node, default 16
 	Threads  int // of a core; of CPUs, which are threads, so many are a core. Default 1
 	MemMiB   int // a node, default 16000
@@ -58,6 +60,9 @@ type Options struct {
 	Scheduler string
 	// Extra are further lines of slurm.conf, ExtraGres of gres.conf.
 	Extra, ExtraGres []string
+	// Files are further files next to slurm.conf, or other ones than these options make, by name; DIR is the cluster's
+	// folder there, with the GPUs in dev.
+	Files map[string]string
 	// Accounting gives the cluster a slurmdbd and a MariaDB of its own; see
 	// MissingAccounting. What is enforced and counted is Extra's to say.
 	Accounting bool

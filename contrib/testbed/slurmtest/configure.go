@@ -65,6 +65,9 @@ func (c *Cluster) configure() error {
 			`"/run/slurmbridge/wake"`, strconv.Quote(c.WakeFile),
 		).Replace(string(text))
 	}
+	for name, text := range c.Options.Files {
+		files[name] = strings.ReplaceAll(text, "DIR", c.Dir)
+	}
 	for name, text := range files {
 		if err := os.WriteFile(c.Path(name), []byte(text), 0o644); err != nil {
 			return err
@@ -155,9 +158,9 @@ func (c *Cluster) slurmConf() string {
 		if !slices.Contains(o.Apart, i) {
 			names = append(names, NodeName(i))
 		}
-		gres := fmt.Sprintf("gpu:%s:%d", o.gpuType(i), o.gpus(i))
+		gres := fmt.Sprintf("gpu:%s:%d", o.gpuType(i), o.gpus(i)-o.Unlisted)
 		if o.Sharing != "none" {
-			gres += fmt.Sprintf(",%s:%d", o.Sharing, 100*len(o.shared(i)))
+			gres += fmt.Sprintf(",%s:%d", o.Sharing, 100*(len(o.shared(i))-o.Unlisted))
 		}
 		cores := ""
 		if o.Threads > 1 {

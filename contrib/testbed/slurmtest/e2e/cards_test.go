@@ -1,0 +1,178 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// cards is a cluster with hooks, and without a bridge, whose jobs compute on simulated GPUs.
+type cards struct {
+	*cluster.Stack
+	t *testing.T
+}
+
+func newCards(t *testing.T, setup cluster.Setup) *cards {
+	t.Helper()
+	setup.Scale, setup.Build, setup.Lua, setup.Hooks, setup.Sharing = 20, "../../../../build", "../../../job_submit.lua", true, "shard"
+	cluster.Require(t, setup.Build)
+	setup.Agents = true
+	s := cluster.New(setup)
+	slurmtest.New(t, s.Options())
+	t.Cleanup(s.Stop)
+	must.OK(t, s.StartAgents())
+	c := &cards{s, t}
+	c.is("the list of the node's cards", func() bool { _, err := os.Stat(c.Path("node", "gpus.json")); return err == nil })
+	return c
+}
+
+func (c *cards) is(what string, so func() bool) {
+	c.t.Helper()
+	if !slurmtest.Wait(c.t.Context(), time.Minute, so) {
+		c.t.Fatalf("there is no %s", what)
+	}
+}
+
+// ran is what a job that computes says of itself.
+type ran struct {
+	app.Report
+	GPUs, Visible string // its variables
+	Record        string // the card that its record names
+}
+
+var uuid = regexp.MustCompile(`"uuid":"(GPU-[^"]+)"`)
+
+// record is the card in a job's record, "" = there is none yet.
+func (c *cards) record(id string) string {
+	files, _ := filepath.Glob(c.Path("spool-agent", "*"))
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if m := uuid.FindSubmatch(text); err == nil && m != nil && bytes.Contains(text, []byte(`"job_id":`+id+`,`)) {
+			return string(m[1])
+		}
+	}
+	return ""
+}
+
+// compute submits jobs that run an application for some seconds, and returns what each says once all have ended.
+func (c *cards) compute(requests ...string) []ran {
+	c.t.Helper()
+	var ids []string
+	for _, r := range requests {
+		script := fmt.Sprintf(`out=%[1]s/$SLURM_JOB_ID
+echo "$SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES" >$out.vars
+GPUSIM_STATE=%[2]s %[3]s run gromacs --report $out.report 2>$out.err
+`, c.Path("out"), c.State(), c.Bin("gpusim"))
+		ids = append(ids, must.Get(c.Submit(c.t.Context(), ann, script, "--gres="+r, "--time=5", "--output=/dev/null"))(c.t))
+	}
+	out := make([]ran, len(ids))
+	for i, id := range ids {
+		if last, ok := c.WaitState(c.t.Context(), 2*time.Minute, id, "COMPLETED", "FAILED"); !ok {
+			c.t.Fatalf("job %s is %s", id, last)
+		}
+		vars := must.Get(os.ReadFile(c.Path("out", id+".vars")))(c.t)
+		out[i].GPUs, out[i].Visible, _ = strings.Cut(strings.TrimSpace(string(vars)), " ")
+		// The agent's record, which is of the card that the job's file names.
+		c.is("record of job "+id, func() bool { out[i].Record = c.record(id); return out[i].Record != "" })
+		text := must.Get(os.ReadFile(c.Path("out", id+".report")))(c.t)
+		must.OK(c.t, json.Unmarshal(text, &out[i].Report))
+		if complaint, _ := os.ReadFile(c.Path("out", id+".err")); out[i].Status != "finished" {
+			c.t.Errorf("job %s: %s: %s", id, out[i].Status, complaint)
+		}
+	}
+	return out
+}
+
+// Device files, NVML and gres.conf number a node's GPUs each in its own order, and gres.conf lacks one of them: a sharer
+// computes through MPS on the very card that a job of a whole GPU with Slurm's number has, and its record names it.
+func TestNumbersOfGPUs(t *testing.T) {
+	t.Parallel()
+	const shards = "\nName=shard Count=300\n"
+	for name, n := range map[string]struct {
+		minors []int // in NVML's order
+		files  map[string]string
+	}{
+		"gres.conf's order": {[]int{2, 3, 1, 0}, map[string]string{"gres.conf": "Name=gpu Type=titan_xp File=DIR/dev/nvidia[3,0],DIR/dev/nvidia2" + shards}},
+		// Slurm's own means to play with GPUs that it finds, as its NVML plugin would, in NVML's order: it sorts by links.
+		"AutoDetect": {[]int{2, 0, 1}, map[string]string{"gres.conf": "AutoDetect=nvml" + shards, "fake_gpus.conf": strings.Join([]string{
+			"titan_xp|16|0-15|0,-1,0|DIR/dev/nvidia0|(null)|nvidia_gpu_env",
+			"titan_xp|16|0-15|0,0,-1|DIR/dev/nvidia1|(null)|nvidia_gpu_env",
+			"titan_xp|16|0-15|-1,0,0|DIR/dev/nvidia2|(null)|nvidia_gpu_env\n",
+		}, "\n")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCards(t, cluster.Setup{NodeGPUs: []int{len(n.minors)}, Card: gpusim.Config{Minors: n.minors}, Adjust: func(o *slurmtest.Options) {
+				// A part of what NVML calls the cards.
+				o.Files, o.Unlisted, o.GPUTypes = n.files, len(n.minors)-3, []string{"titan_xp"}
+			}})
+			of := map[string]string{} // the card of each number
+			for _, r := range c.compute("gpu:1", "gpu:1", "gpu:1") {
+				of[r.GPUs] = r.Device
+				must.Equal(t, r.Record, r.Device)
+				must.Equal(t, r.MPS, false)
+				must.Equal(t, r.Visible, r.GPUs)
+			}
+			must.Equal(t, len(of), 3)
+			for _, r := range c.compute("shard:50", "shard:50", "shard:50", "shard:50", "shard:50", "shard:50") {
+				if r.Device != of[r.GPUs] || !r.MPS || r.Visible != r.Device || r.Record != r.Device {
+					t.Errorf("a sharer of GPU %s (%s) computes on %s, MPS %v; it sees %s; its record is of %s", r.GPUs, of[r.GPUs], r.Device, r.MPS, r.Visible, r.Record)
+				}
+			}
+		})
+	}
+}
+
+// Each job has a /dev/shm of its own, unless the site's settings say otherwise: sharers compute either way, and where they
+// reach their server through it.
+func TestMemoryOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for name, dirs := range map[string]string{"as by default": "", "without /dev/shm": " Dirs=/tmp"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) {
+				o.Files = map[string]string{"job_container.conf": "BasePath=DIR/private AutoBasePath=true" + dirs + "\n"}
+				// The job has a /tmp of its own, too.
+				o.Dir = must.Get(os.MkdirTemp("/var/tmp", "sb"))(t)
+				t.Cleanup(func() { must.OK(t, os.RemoveAll(o.Dir)) })
+				must.OK(t, os.Chmod(o.Dir, 0o755))
+				plugin, release := "JobContainerType=job_container/tmpfs", must.Get(slurmtest.ReleaseOf(t.Context(), os.Getenv("SLURMBRIDGE_TEST_ROOT")))(t)
+				if release >= "25.11" {
+					plugin = "NamespaceType=namespace/tmpfs"
+				}
+				if release < "23.02" && dirs != "" {
+					t.Skip("Slurm " + release + " has no Dirs")
+				}
+				o.Extra = append(o.Extra, plugin, "PrologFlags=Contain")
+			}})
+			// One by one: two jobs that begin at once can hinder each other in making their namespaces.
+			for range 2 {
+				must.Equal(t, c.compute("shard:50")[0].MPS, dirs != "", "computed through MPS")
+			}
+		})
+	}
+}
+
+// In the mode EXCLUSIVE_PROCESS jobs of whole GPUs find them free of servers, and sharers compute through one.
+func TestExclusiveGPUs(t *testing.T) {
+	t.Parallel()
+	c := newCards(t, cluster.Setup{Card: gpusim.Config{Exclusive: true}})
+	for range 2 {
+		for i, r := range c.compute("gpu:1", "shard:50", "shard:50") {
+			must.Equal(t, r.MPS, i > 0, "job %d of %s", i, strconv.Quote(r.App))
+		}
+	}
+}
