@@ -154,7 +154,7 @@ func (c *Cluster) slurm(as *syscall.Credential, name string, args ...string) (*e
 	cmd.Env = c.Env()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
 	if c.Options.Root != "" {
-		cmd.SysProcAttr.Chroot = c.newRoot()
+		cmd.SysProcAttr.Chroot = "/.." // the root that is mounted over this one
 	}
 	return cmd, nil
 }

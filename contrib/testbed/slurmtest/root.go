@@ -96,6 +96,10 @@ func (c *Cluster) prepare() error {
 			return err
 		}
 	}
+	// What enters the namespace, as a job does that has one of its own made of it, finds this root there.
+	if err := unix.Mount(top, "/", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("mount root: %w", err)
+	}
 	return nil
 }
 
@@ -127,5 +131,5 @@ func (c *Cluster) Prefix(as string) ([]string, error) {
 		gid := strconv.FormatUint(uint64(id.Gid), 10)
 		argv = append(argv, "--groups="+gid, "--userspec="+strconv.FormatUint(uint64(id.Uid), 10)+":"+gid)
 	}
-	return append(argv, c.newRoot()), nil
+	return append(argv, "/"), nil
 }
