@@ -71,6 +71,9 @@ type Options struct {
 	AuthSlurm bool
 	// Backup starts a second slurmctld, which takes over where the first one is gone for BackupAfter; not with Root.
 	Backup bool
+	// OneCPU keeps daemons and jobs to one CPU of the machine. Linux 6.18 numbers namespaces by CPU, and refuses a job's
+	// own where it was made on another CPU than the one before it.
+	OneCPU bool
 	// Root runs Slurm from another root folder (mkroot makes one). The folder is
 	// only read: what is written there goes to memory and is gone with the cluster.
 	Root string

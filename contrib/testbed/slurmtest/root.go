@@ -21,6 +21,13 @@ func (c *Cluster) newRoot() string { return c.Path("root") }
 // other processes see it, so nothing needs to be unmounted, and no clean-up that
 // runs wild can reach through a mount.
 func (c *Cluster) prepare() error {
+	if c.Options.OneCPU {
+		var one unix.CPUSet
+		one.Set(0)
+		if err := unix.SchedSetaffinity(0, &one); err != nil { // of this thread, and of what it starts
+			return fmt.Errorf("keep to one CPU: %w", err)
+		}
+	}
 	if c.Options.Root == "" {
 		return nil
 	}

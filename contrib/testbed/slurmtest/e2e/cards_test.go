@@ -145,6 +145,7 @@ func TestMemoryOfItsOwn(t *testing.T) {
 			t.Parallel()
 			c := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) {
 				o.Files = map[string]string{"job_container.conf": "BasePath=DIR/private AutoBasePath=true" + dirs + "\n"}
+				o.OneCPU = true
 				// The job has a /tmp of its own, too.
 				o.Dir = must.Get(os.MkdirTemp("/var/tmp", "sb"))(t)
 				t.Cleanup(func() { must.OK(t, os.RemoveAll(o.Dir)) })
