@@ -75,7 +75,9 @@ type model struct {
 	// plugin is the site's slurm_job_modify: it may refuse a change of a job, or make another one of it. Of the gate's own
 	// changes it sees "", and what it makes of them doesn't count.
 	plugin func(ref string, u *job.Update) error
-	status func() *job.Status // the bridge's
+	// The bridge's.
+	status  func() *job.Status
+	planner *plan.Planner
 	// refuseGateIn: Slurm takes none in these partitions, nil = the default one.
 	refuseGateIn func(partitions []string) bool
 	gateAccount  string          // that Slurm takes the gate in

@@ -36,7 +36,7 @@ func refusing(t testing.TB, gpus int) (m *model, run func(d time.Duration)) {
 	m = newModel(nodes...)
 	b := bridge(m, newMemory())
 	b.Planner.Decider.Guard.MaxDelayS = 60
-	m.status = b.Status
+	m.status, m.planner = b.Status, b.Planner
 	run = func(d time.Duration) { tick(t, b, m, d) }
 	run(2 * time.Second)
 	return m, run
@@ -66,6 +66,30 @@ func TestRefusedShares(t *testing.T) {
 	}
 	want := []job.RefusedChanges{{Step: job.StepPrepare, Code: "SLURM_ERROR", Text: "Unspecified error", Times: 4, GivenUp: 2, Example: jobs[1].Ref}}
 	must.Equal(t, got, want)
+}
+
+// Slurm doesn't answer what makes jobs share. The delay counts from the first try on, and ends the wait.
+func TestDelayCountsWhileChangesFail(t *testing.T) {
+	m, run := refusing(t, 2)
+	m.planner.Decider.Guard.MaxDelayS = 5
+	m.plugin = func(ref string, u *job.Update) error {
+		if u.Gres != nil {
+			return refusal{ref, "Unexpected message received"}
+		}
+		return nil
+	}
+	p := app("alexnet", 600, 0.3, 2000)
+	jobs := []*mjob{m.submit("ann", time.Hour, p, true), m.submit("ann", time.Hour, p, true)}
+	since := m.now
+	run(10 * time.Second)
+	for _, j := range jobs {
+		if took := j.began.Sub(since); j.State != job.Running || took < 5*time.Second || took > 8*time.Second {
+			t.Errorf("job %s is %s, after %v", j.Ref, j.State, took)
+		}
+	}
+	if d := m.status().MaxDelayS; d < 5 || d > 8 {
+		t.Errorf("the longest delay is %v s", d)
+	}
 }
 
 // Slurm takes what makes jobs share, and a plugin of the site's makes something else of it: nobody says that the owner did.
