@@ -35,7 +35,10 @@ func TestMain(m *testing.M) {
 		os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 	case "kernel":
 		play := func() error { return simKernel(os.Args[2:], os.Stdin, os.Stdout) }
-		if os.Args[1] == "client" {
+		switch {
+		case len(os.Args) > 2 && os.Args[2] == "--private-shm":
+			play = withOwnShm
+		case os.Args[1] == "client":
 			play = func() error { return serveClient(new(simClient), os.Stdin, os.Stdout) }
 		}
 		if err := play(); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,7 +67,7 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 		{"machine", "cuda", true},
 		{"machine", "simulated", true},
 		{"a client by UUID and by number", "visible", r.state.Device(0).UUID()},
-		{"a private /dev/shm", "it is a client of the server", true}, // the simulated daemon has nothing there
+		{"a private /dev/shm", "it is a client of the server", false},
 		{"a busy client is killed", "a new client", true},
 		{"the server is killed", "a new client", true},
 		{"a client faults", "a new client while the others are there", false},
@@ -78,6 +79,18 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 	} {
 		if got := facts[c.situation][c.fact]; got != c.want {
 			t.Errorf("%s: %s: %v, want %v\n%v", c.situation, c.fact, got, c.want, facts[c.situation]["events"])
+		}
+	}
+	for _, res := range r.results() {
+		for _, e := range res.Facts["events"].([]any) {
+			var pid int
+			_, after, _ := strings.Cut(e.(string), " server ")
+			if n, _ := fmt.Sscanf(after, "%d:", &pid); n == 0 {
+				continue
+			}
+			if left, err := filepath.Glob(fmt.Sprintf("/dev/shm/cuda.shm.*.%x.*", pid)); err != nil || len(left) > 0 {
+				t.Errorf("%s: left of server %d: %v", res.Name, pid, left)
+			}
 		}
 	}
 	limited := facts["a memory limit and a thread percentage"]["memory limited to 2048 MiB by number"].(map[string]any)

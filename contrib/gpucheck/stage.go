@@ -34,6 +34,7 @@ type stage struct {
 
 	env     []string // of the daemon
 	clients []*client
+	servers map[int]bool // that were there
 	kept    map[string]int64
 }
 
@@ -108,6 +109,7 @@ func (s *stage) server(ctx context.Context) int {
 		return 0
 	}
 	pid, _ := strconv.Atoi(words[len(words)-1])
+	s.servers[pid] = true
 	return pid
 }
 
@@ -337,7 +339,15 @@ func (s *stage) end() {
 		time.Sleep(20 * time.Millisecond)
 	}
 	for _, pid := range s.programs("") {
+		s.servers[pid] = true
 		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	// A server that was killed leaves the memory that it shared.
+	for pid := range s.servers {
+		left, _ := filepath.Glob(fmt.Sprintf("/dev/shm/cuda.shm.*.%x.*", pid))
+		for _, name := range left {
+			_ = os.Remove(name)
+		}
 	}
 	s.logs()
 	_ = os.RemoveAll(s.folder)
