@@ -138,7 +138,9 @@ type Report struct {
 	// MaxDelayS is the longest that the bridge alone kept a job waiting, s.
 	MaxDelayS float64 `json:"added_delay_max_s"`
 	// Turn is how jobs ended in the last day against plain Slurm; nil = it can't be read.
-	Turn     *history.Turn     `json:"turn,omitempty"`
+	Turn *history.Turn `json:"turn,omitempty"`
+	// Seen is how many of the last day's jobs ran an application that was seen once; nil = it can't be read.
+	Seen     *history.Seen     `json:"applications,omitempty"`
 	HandsOff map[string]string `json:"left_to_slurm,omitempty"`
 	// Refused are the changes that Slurm, or a plugin of the site's, has refused in the last day.
 	Refused []job.RefusedChanges `json:"refused,omitempty"`
@@ -215,18 +217,20 @@ func (p *pages) status(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	r := MakeReport(newMask(p.server.viewer(w, req, st)).status(st))
-	r.Turn = p.turn(req.Context(), p.server.Now())
+	r.Turn, r.Seen = p.day(req.Context(), p.server.Now())
 	reply(w, r)
 }
 
-// turn is how jobs ended in the last day against plain Slurm; nil = it can't be read in time.
-func (p *pages) turn(ctx context.Context, now time.Time) *history.Turn {
+// day is how jobs ended in the last day against plain Slurm, and how often their applications were seen; nil = it can't be
+// read in time.
+func (p *pages) day(ctx context.Context, now time.Time) (*history.Turn, *history.Seen) {
 	h := p.past(ctx, now, turnHours)
 	if p.server.Page.Outcomes == nil || h.trouble != "" {
-		return nil
+		return nil, nil
 	}
 	turn := history.CountTurn(pointers(h.outcomes))
-	return &turn
+	seen := history.CountSeen(len(h.outcomes), func(i int) (user, app string) { return h.outcomes[i].User, h.outcomes[i].App })
+	return &turn, &seen
 }
 
 // PlanReport is the last plan as programs get it.

@@ -248,6 +248,9 @@ func TestReportOfTurnaround(t *testing.T) {
 	s := busy(2, 3)
 	var r Report
 	must.OK(t, json.Unmarshal(get(t, s.Handler(), "/v1/status").Body.Bytes(), &r))
+	if r.Seen == nil || r.Seen.Jobs == 0 {
+		t.Errorf("applications: %+v", r.Seen)
+	}
 	if r.Turn == nil || r.Turn.Timed == 0 || r.Turn.Late != 0 || math.Abs(r.Turn.Saved()-0.5) > 1e-9 {
 		t.Errorf("%+v", r.Turn)
 	}

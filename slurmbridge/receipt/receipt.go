@@ -57,6 +57,7 @@ type Receipt struct {
 	Harm      history.Harmed    `json:"harm"`
 	Turn      history.Turn      `json:"turn"`
 	Lent      Lent              `json:"lent"`
+	Apps      history.Seen      `json:"applications"`
 	Refused   []history.Refused `json:"guard"`
 	Replay    *Replay           `json:"replay,omitempty"`
 	// NoReplay says why there is no replay.
@@ -231,6 +232,7 @@ func (r *Receipt) groups(in *Input) {
 		}
 	}
 	r.Kinds = kinds(in, intended)
+	r.Apps = history.CountSeen(len(in.Jobs), func(i int) (user, app string) { return in.Jobs[i].User, in.Jobs[i].App })
 	r.Policies = append(r.Policies, slices.Sorted(maps.Keys(policies))...)
 	var all []valued
 	for ref, v := range predicted {

@@ -434,3 +434,13 @@ func TestWhatIf(t *testing.T) {
 		t.Errorf("nobody would gain: %v", err)
 	}
 }
+
+// What was learned of an application that isn't seen again was learned for nothing: the receipt counts such jobs.
+func TestApplicationsSeenOnce(t *testing.T) {
+	a, b, c := ran("1", "ann", 0, 0, 60), ran("2", "ann", 0, 0, 60), ran("3", "ann", 0, 0, 60)
+	a.App, b.App, c.App = "md", "md", "worker-1"
+	r := Make(&Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b, c}})
+	if want := (history.Seen{Jobs: 3, Once: 1}); r.Apps != want || !strings.Contains(strings.Join(r.Lines(), "\n"), "Applications: 1 job of 3") {
+		t.Errorf("%+v: %q", r.Apps, r.Lines())
+	}
+}

@@ -176,6 +176,9 @@ func (r *Receipt) Lines() []string {
 	say("Contracts: %d kept, %d broken. Failures that may be due to co-runners: %d.", r.Contracts.Kept, r.Contracts.Broken, len(r.Failures))
 	say("Harm: %s.", r.Harm)
 	say("Turnaround: %s.", r.Turn)
+	if r.Apps.Once > 0 {
+		say("Applications: %s.", r.Apps)
+	}
 	if r.Lent.Jobs > 0 {
 		say("Time given back: the limits of %s were raised because of sharing, by %s in all.", job.Count(r.Lent.Jobs, "job"), job.Span(r.Lent.Hours))
 	}

@@ -74,6 +74,9 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	if r.Turn != nil && r.Turn.Jobs > 0 {
 		fmt.Fprintf(s.Out, "turnaround in the last day: %s\n", r.Turn)
 	}
+	if r.Seen != nil && r.Seen.Once > 0 {
+		fmt.Fprintf(s.Out, "in the last day %s\n", r.Seen)
+	}
 	t := s.Table("", "node", "gpu", "type", "jobs")
 	for _, g := range r.GPUs {
 		var jobs []string

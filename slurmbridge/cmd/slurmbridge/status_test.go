@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -35,6 +36,17 @@ func TestStatusOfAJobInItsTurn(t *testing.T) {
 // Before a poll has succeeded there is nothing to say but why.
 func TestStatusBeforeTheFirstPoll(t *testing.T) {
 	if out := printed(&httpapi.Report{Error: "slurmctld is down"}); out != "no poll has succeeded yet: slurmctld is down\n" {
+		t.Error(out)
+	}
+}
+
+// Status counts the jobs whose applications are seen no second time, and says what to do about it.
+func TestStatusOfApplicationsSeenOnce(t *testing.T) {
+	out := printed(&httpapi.Report{At: time.Now(), Mode: "active", Gate: "3", Seen: &history.Seen{Jobs: 40, Once: 37}})
+	if !strings.Contains(out, "in the last day 37 jobs of 40 ran an application that was seen no second time; slurmbridge profiles identify") {
+		t.Error(out)
+	}
+	if out := printed(&httpapi.Report{At: time.Now(), Mode: "active", Gate: "3", Seen: &history.Seen{Jobs: 40}}); strings.Contains(out, "second time") {
 		t.Error(out)
 	}
 }

@@ -1,0 +1,38 @@
+package history
+
+import (
+	"fmt"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// Seen counts jobs with a recognised application, and those of them whose application was seen no second time. What isn't
+// seen again is learned for nothing: where there are many such jobs, something of no account tells their scripts apart.
+type Seen struct {
+	Jobs int `json:"jobs"`
+	Once int `json:"once"`
+}
+
+// CountSeen counts n jobs by their users' applications; one without a name doesn't count.
+func CountSeen(n int, of func(i int) (user, app string)) Seen {
+	var s Seen
+	times := map[[2]string]int{}
+	for i := range n {
+		if user, app := of(i); app != "" {
+			times[[2]string{user, app}]++
+			s.Jobs++
+		}
+	}
+	for _, n := range times {
+		if n == 1 {
+			s.Once++
+		}
+	}
+	return s
+}
+
+// String says how many jobs are not known from earlier ones, and what to do about it.
+func (s Seen) String() string {
+	return fmt.Sprintf("%s of %d ran an application that was seen no second time; slurmbridge profiles identify SCRIPT says what tells "+
+		"scripts apart", job.Count(s.Once, "job"), s.Jobs)
+}
