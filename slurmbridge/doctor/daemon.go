@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -68,13 +67,10 @@ func (e *exam) gateFix() Fix {
 	return run("journalctl -u slurmbridge -g gate   # Slurm's answer")
 }
 
-// letPass lets the bridge's changes pass a site's own plugins, or, where there are none, shows Slurm's answers.
+// letPass lets the bridge's changes pass the site's own script; where there is none, Slurm's answers say more.
 func (e *exam) letPass() Fix {
-	others := slices.DeleteFunc(strings.Split(e.Config["JobSubmitPlugins"], ","), func(w string) bool {
-		return w == "" || text.HasPlugin(w, "job_submit/lua") && e.JobSubmitLua != nil && strings.HasPrefix(*e.JobSubmitLua, luaFirst)
-	})
-	if len(others) == 0 {
-		return run("journalctl -u slurmbridge -g refused   # each with Slurm's words")
+	if e.JobSubmitLua == nil || strings.HasPrefix(*e.JobSubmitLua, luaFirst) {
+		return run("journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: " + e.Config["JobSubmitPlugins"])
 	}
 	_, uid, _ := text.User(e.Config["SlurmUser"])
 	user := fmt.Sprintf("modify_uid == %d", uid)
@@ -82,8 +78,8 @@ func (e *exam) letPass() Fix {
 		user = "modify_uid == 0"
 	}
 	return Fix{File: e.nextTo("job_submit.lua"), Lines: []string{
-		"-- first of all in slurm_job_modify(job_desc, job_rec, part_list, modify_uid); of " + strings.Join(others, ", ") + " see what else changes or refuses jobs",
-		"if " + user + " then return slurm.SUCCESS end   -- the bridge's changes",
+		"-- the first line of your slurm_job_modify(job_desc, job_rec, part_list, modify_uid)",
+		"if " + user + " then return slurm.SUCCESS end   -- the bridge's changes pass",
 	}}
 }
 
@@ -91,14 +87,14 @@ func (e *exam) letPass() Fix {
 func (e *exam) refused() {
 	for i := range e.Daemon.Refused {
 		r := &e.Daemon.Refused[i]
-		s, why := Warning, "a job whose change is refused twice is left to Slurm: it runs without sharing"
+		s, why := Warning, "after two refusals a job is left to Slurm: it waits for no other job, and runs without sharing"
 		switch {
 		case r.Step == job.StepUngate:
-			s, why = Error, "a job that can't be let go one by one is let go by opening the gate for all; where that happens twice in an hour nothing is shared for an hour"
+			s, why = Error, "after two refusals the gate is opened, for all jobs that wait; if that happens again within an hour, nothing is shared for the next one"
 		case r.Step == job.StepExtend:
-			why = "a job that shares may end at its time limit for the time that sharing costs it"
+			why = "sharing makes jobs slower, and without more time some may end at their time limits"
 		case r.GivenUp == 0:
-			s, why = Note, "single refusals do no harm: the change is tried once more"
+			s, why = Note, "one refusal does no harm: the change is tried again"
 		}
 		e.add("refused", s, r.String(), why, e.letPass())
 	}

@@ -525,9 +525,9 @@ func (e *exam) orderOfLists(there bool) []Fix {
 		plugins = append(plugins, "lua")
 	}
 	fix := e.conf("JobSubmitPlugins=" + strings.Join(plugins, ","))
-	e.when(there, "gate-in-lists", Error, "JobSubmitPlugins="+e.Config["JobSubmitPlugins"]+" gives each job without a partition all of them, the gate's, "+e.Settings.GatePartition+", too",
-		"such a job is refused (EnforcePartLimits=ALL) or never starts (PartitionTimeLimit, PartitionNodeLimit), whether it wants a GPU or not. Behind all_partitions job_submit.lua takes the gate's partition out of the list",
-		fix, run("scontrol reconfigure", "scontrol delete PartitionName="+e.Settings.GatePartition+"   # or do without: the gate is then in the jobs' partitions, where all users see it"))
+	e.when(there, "gate-in-lists", Error, "JobSubmitPlugins="+e.Config["JobSubmitPlugins"]+" puts the gate's partition "+e.Settings.GatePartition+" into the list of each job that names no partition",
+		"Slurm refuses such a job (with EnforcePartLimits=ALL) or never starts it (PartitionTimeLimit, PartitionNodeLimit), whether it wants a GPU or not. If all_partitions comes first, job_submit.lua takes the gate's partition out again",
+		fix, run("scontrol reconfigure", "scontrol delete PartitionName="+e.Settings.GatePartition+"   # instead, with its line in slurm.conf: the gate is then in the jobs' partitions, where all users see it"))
 	return []Fix{fix}
 }
 

@@ -332,19 +332,19 @@ func TestEachFinding(t *testing.T) {
 		{"a plugin refuses shares", func(f *Facts) {
 			f.JobSubmitLua = ptr("-- slurmbridge.modify() is called, slurmbridge.submit( too\n x.modify(")
 			f.Daemon = refusing(job.RefusedChanges{Step: job.StepPrepare, Code: "SLURM_ERROR", Times: 4, GivenUp: 2})
-		}, "warning refused", "if modify_uid == 64030 then return slurm.SUCCESS end   -- the bridge's changes"},
+		}, "warning refused", "if modify_uid == 64030 then return slurm.SUCCESS end   -- the bridge's changes pass"},
 		{"a plugin lets no job go", func(f *Facts) {
 			f.Config["JobSubmitPlugins"], f.User = "lua,throttle", "root"
 			f.Daemon = refusing(job.RefusedChanges{Step: job.StepUngate, Code: "ESLURM_ACCESS_DENIED", Times: 2})
-		}, "error refused", "if modify_uid == 0 then return slurm.SUCCESS end   -- the bridge's changes"},
+		}, "error refused", "if modify_uid == 0 then return slurm.SUCCESS end   -- the bridge's changes pass"},
 		{"Slurm refuses once", func(f *Facts) {
 			f.JobSubmitLua = ptr(luaFirst + ` gate = "/run/slurmbridge/gate"`)
 			f.Daemon = refusing(job.RefusedChanges{Step: job.StepPrepare, Code: "other", Times: 1})
-		}, "note refused", "journalctl -u slurmbridge -g refused   # each with Slurm's words"},
+		}, "note refused", "journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: lua"},
 		{"jobs may not go", func(f *Facts) {
 			f.JobSubmitLua = ptr(luaFirst + ` gate = "/run/slurmbridge/gate"`)
 			f.Daemon = &Daemon{Mode: "active", Policy: "dqn", GateError: "no job is let go from the gate by Slurm one by one, so the gate was opened for all of them"}
-		}, "error gate", "journalctl -u slurmbridge -g refused   # each with Slurm's words"},
+		}, "error gate", "journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: lua"},
 		{"another mode", func(f *Facts) { f.Daemon = &Daemon{Mode: "shadow", Policy: "dqn"} }, "warning daemon-mode", "systemctl reload slurmbridge"},
 		{"another policy", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "greedy", Gate: "7"} }, "warning policy", "journalctl -u slurmbridge -g model"},
 		{"preemption", conf("PreemptType", "preempt/qos"), "note preempt", "exclude_partitions: [NAME]   # partitions with preempting jobs"},

@@ -80,9 +80,8 @@ func plural(n int, word string) string {
 const restarts = "all of Slurm's daemons restart (jobs go on); until slurm.conf and gres.conf agree on a node, it takes no jobs"
 
 // gatesPartition is what the gate's own partition costs.
-const gatesPartition = "a partition more, in which only root and SlurmUser may put jobs. Root's and SlurmUser's sinfo and scontrol show partition list it, " +
-	"and with it all nodes a second time; what counts pending jobs to start nodes should pass over the gate (job name slurmbridge-gate, Reason=BeginTime) and count jobs " +
-	"behind it (Reason=Dependency, after:GATE)"
+const gatesPartition = "a partition more, in which only root and SlurmUser may put jobs. For them sinfo and scontrol show partition list it, and all nodes a " +
+	"second time. A program that starts nodes for pending jobs should ignore the job slurmbridge-gate, which never runs; jobs that wait for it have Reason=Dependency"
 
 // costs is what following a piece of advice costs a site, by check: all that it changes for jobs and users that never ask
 // to share, too. Advice to run a command or to change a setting of the bridge's own that touches no other job has none.
@@ -102,7 +101,7 @@ var costs = map[string]string{
 	"default-memory": "a job that doesn't say --mem gets this much and no more: where Slurm enforces memory, one that needs more is killed. " +
 		"Announce it, and choose it from what sacct shows as MaxRSS",
 	"lua":              "the script runs in slurmctld at each submission and change of a job, for a fraction of a millisecond",
-	"gate-in-lists":    "a site's own rules in job_submit.lua then see the list of all partitions where a job names none",
+	"gate-in-lists":    "where a job names no partition, your own rules in job_submit.lua see a list of all of them",
 	"gate-partition":   gatesPartition,
 	"gate-seen":        gatesPartition,
 	"hook-prolog":      "each job starts some milliseconds later; a node without the program is drained by its next job: install the package on all nodes first",

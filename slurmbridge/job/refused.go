@@ -14,7 +14,7 @@ const (
 )
 
 // NotDone is why a change with CodeNotDone wasn't made.
-const NotDone = "Slurm took the change, and then the job was not so: a plugin of the site's, or the job's owner, made something else of it"
+const NotDone = "Slurm agreed to a change of it and didn't make it: a plugin of the site's, or the job's owner, changed it otherwise"
 
 // JobError is what Slurm says of one job of an update that it didn't make.
 type JobError struct {
@@ -77,16 +77,31 @@ type RefusedChanges struct {
 	Last    time.Time `json:"last"`
 }
 
+// stepWords say what a change is for.
+var stepWords = map[Step]string{
+	StepGate: "put a job behind the gate", StepPrepare: "give a job its shares of a GPU", StepRelease: "let a job start in its group",
+	StepRestore: "give a job back what it had", StepUngate: "let a job go from the gate", StepExtend: "raise a job's time limit",
+	StepComment: "write a job's AdminComment",
+}
+
 // String says what was refused, for status and doctor.
 func (r *RefusedChanges) String() string {
-	what := map[Step]string{
-		StepGate: "to put a job behind the gate", StepPrepare: "to give a job its shares of a GPU", StepRelease: "to let a job start in its group",
-		StepRestore: "to give a job back what it had", StepUngate: "to let a job go from the gate", StepExtend: "to raise a job's time limit",
-		StepComment: "to write a job's AdminComment",
-	}[r.Step]
-	text := fmt.Sprintf("refused %d times in the last day: %s, job %s the last time: %s (%s)", r.Times, what, r.Example, r.Text, r.Code)
-	if r.GivenUp > 0 {
-		text += fmt.Sprintf("; %d jobs run without sharing for it", r.GivenUp)
+	text := fmt.Sprintf("Slurm refused to %s, %s in the last day, job %s last: %s (%s)", stepWords[r.Step], times(r.Times), r.Example, r.Text, r.Code)
+	if r.Code == CodeNotDone {
+		text = fmt.Sprintf("Slurm agreed to %s, %s in the last day, and didn't do it, for job %s last", stepWords[r.Step], times(r.Times), r.Example)
 	}
-	return text
+	switch r.GivenUp {
+	case 0:
+		return text
+	case 1:
+		return text + ". One job was left to run without sharing"
+	}
+	return fmt.Sprintf("%s. %d jobs were left to run without sharing", text, r.GivenUp)
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
 }
