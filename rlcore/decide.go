@@ -13,8 +13,8 @@ type Decision struct {
 	Combo  Combo // 0 = wait
 	Score  float64
 	// Combos are the combinations that Check allows, Scores their values in the same order. Refused says, by combination,
-	// why the others aren't allowed; one that contains a refused one has its reason. RefusedDue is also the reason of
-	// those with a higher score than the choice. All three are valid until the Decider's next decision.
+	// why Check refused a combination, or a part of it; RefusedDue is the reason of combinations that scored higher than
+	// the choice and break the promise. All three are valid until the Decider's next decision.
 	Combos  []Combo
 	Scores  []float64
 	Refused []Refusal

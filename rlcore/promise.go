@@ -38,7 +38,7 @@ type promise struct {
 	cluster schedule.Cluster
 	now     schedule.List // as things are
 	ahead   ahead
-	trial   schedule.List // the same after a combination
+	trial   schedule.List // after a combination
 	steps   int           // how many more jobs behind windows may be followed
 	bound   []float64     // by when GPUs must be free for jobs that come later, as schedule.List.Times; nil = not known
 

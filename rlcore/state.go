@@ -1,7 +1,7 @@
 // Package rlcore decides which pending jobs run together on one GPU.
 //
 // It knows neither Slurm nor NVML. The bridge and the simulator fill the same State, the Guard determines which
-// combinations of jobs are allowed, and a Policy scores those; see Decider.Decide.
+// combinations of jobs are allowed, and a Policy scores them; see Decider.Decide.
 package rlcore
 
 import (

@@ -1,5 +1,5 @@
 // Package schedule makes list schedules of whole GPUs: each job in turn gets the GPUs that it may use and that are free
-// first, as plain Slurm hands them out. Plain is the schedule that plain Slurm would have kept of the same jobs.
+// first, as plain Slurm hands them out. Plain is the schedule that plain Slurm would have kept of the jobs.
 package schedule
 
 import (
@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// GPUSet is a set of GPUs, by their indexes. nil is the set of all GPUs. Jobs with the same demands share
-// one value, so two sets are taken to be the same only if they are one value.
+// GPUSet is a set of GPUs, by their indexes. nil is the set of all GPUs. Jobs with the same demands share one value, so
+// two sets are taken to be the same only if they are one value.
 type GPUSet struct {
 	list []int  // in ascending order
 	has  []bool // by GPU
@@ -44,7 +44,7 @@ func (s *GPUSet) Len(n int) int {
 	return at
 }
 
-// Of ranges, in ascending order, over those of n GPUs that are in the set.
+// Of ranges, in ascending order, over the GPUs of the set below n.
 func (s *GPUSet) Of(n int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for i := range s.Len(n) {

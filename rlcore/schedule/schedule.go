@@ -178,7 +178,7 @@ func (f *List) Set(g int, at float64) {
 	gpus[to] = g
 }
 
-// first returns the GPU that is free first among those of a set; −1 = none ever is.
+// first returns the GPU of a set that is free first; −1 = none ever is.
 func (f *List) first(set *GPUSet) int {
 	at := -1
 	try := func(g int) {

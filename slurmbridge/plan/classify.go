@@ -31,7 +31,7 @@ const (
 	ready                         // it is gated, its application was looked up, and it waits for nothing else
 )
 
-// classes is the table by which a job is classified: the facts that must be true, and those that must not be. Each set
+// classes is the table by which a job is classified: the facts that must be true, and the facts that must not. Each set
 // of facts fulfils one line.
 var classes = []struct {
 	is   class

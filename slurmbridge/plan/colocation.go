@@ -25,7 +25,7 @@ type meeting struct {
 	guests []guest
 	there  int // the first so many guests run on the GPU
 	set    []rlcore.Running
-	of     []*guest // the same
+	of     []*guest // of set
 	// meant reports whether a job is meant for the GPU, or for an empty one of the same kind.
 	meant func(p *placement) bool
 }
@@ -56,7 +56,7 @@ func (p *poll) meets(guard *rlcore.Guard, checks *int, node string, fresh, other
 				all = append(all, guest{x, x.Alike(), i == 0})
 			}
 		}
-		slices.SortStableFunc(all[from:], func(a, b guest) int { // those alike next to each other, where that is cheap
+		slices.SortStableFunc(all[from:], func(a, b guest) int { // jobs alike next to each other, where that is cheap
 			return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.app(), b.app()), a.Shares-b.Shares,
 				cmp.Compare(a.LimitS, b.LimitS))
 		})

@@ -17,7 +17,7 @@ import (
 )
 
 // poll is what was polled: the GPUs with shares, and what runs or is about to start there. No decision changes it. A
-// GPU is its index in State.GPUs; those of a node follow each other in gres.conf's order.
+// GPU is its index in State.GPUs; the GPUs of a node follow each other in gres.conf's order.
 type poll struct {
 	*Input
 	State rlcore.State // without a queue
@@ -253,7 +253,7 @@ func (p *poll) reach(j *job.Job, closed, typ string) reach {
 	})
 }
 
-// ofType returns those of the GPUs that a foreign job may use that have the type it asks for. All of them where any
+// ofType returns the GPUs of the type that a foreign job asks for, among all that it may use. All of them where any
 // type will do, the job takes whole nodes, or no GPU has a type of that name: the site's names aren't understood.
 func (p *poll) ofType(j *job.Job) reach {
 	all, typ := p.reach(j, "", ""), gpuType(j)

@@ -138,7 +138,7 @@ func (s *statement) refresh(node string, open int64) {
 	}
 }
 
-// company is how many jobs are on the GPU of a group: its members, and those that were there before.
+// company is how many jobs are on the GPU of a group: its members, and the jobs that were there before.
 func (s *statement) company(number int64) int {
 	m := s.members(number)
 	return len(m) + len(s.poll.State.GPUs[m[0].gpu].Running)
