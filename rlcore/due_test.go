@@ -92,6 +92,33 @@ func TestDues(t *testing.T) {
 	}
 }
 
+// A job whose runs differ in length may be joined while it goes on: plain Slurm would not have ended it either. Its grace is
+// a part of its median length, since most runs are shorter than the mean.
+func TestARunThatGoesOnIsJoined(t *testing.T) {
+	varied := *flat("r", 1000, 100)
+	varied.DurationSD = 2000 // median 447 s
+	r := Running{Job: Job{ID: "r", User: "u", Profile: &varied, LimitS: 50_000}, Shares: 20, DoneS: 600, ElapsedS: 600}
+	p := schedule.NewPlain("0")
+	p.DoneS = func(string) float64 { return r.DoneS }
+	p.Add(r.Plainly(), 0)
+	p.Runs(r.Plainly(), []int{0}, 0, 0)
+	for _, c := range []struct {
+		takes float64 // of the other job; r loses a tenth of it
+		want  []Combo
+	}{{400, []Combo{0, 1}}, {500, []Combo{0}}} {
+		a := Job{ID: fmt.Sprint("a", c.takes), User: "u", SubmitS: 600, Profile: flat("a", c.takes, 100)}
+		p.Add(a.Plainly(), 600)
+		a.PlainEndS, r.PlainEndS = p.EndS(a.ID), p.EndS("r")
+		w := window(card(r), a)
+		w.State.NowS, w.State.PlainFreeS = 600, p.FreeS(nil, 600)
+		p.Remove(600, a.ID)
+		g := Guard{Rules: Rules{Predictor: pairwise(10.0 / 9)}}
+		if got := g.Combos(nil, w); !slices.Equal(got, c.want) {
+			t.Errorf("a job of %v s: %b, want %b", c.takes, got, c.want)
+		}
+	}
+}
+
 // At a first meeting one more standard deviation counts, and no more than members that take turns. On an idle GPU one at a
 // time needs no more slack than a known company.
 func TestFirstMeetings(t *testing.T) {

@@ -99,5 +99,11 @@ func (p *Profile) sigma() float64 {
 	return math.Sqrt(math.Log1p(part * part))
 }
 
+// medianS is the median run time, s: e^μ.
+func (p *Profile) medianS() float64 {
+	sigma := p.sigma()
+	return p.DurationS * math.Exp(-sigma*sigma/2)
+}
+
 // phi is the standard normal distribution.
 func phi(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }

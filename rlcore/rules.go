@@ -93,12 +93,13 @@ func (r *Rules) dueS(j *Job) float64 {
 	return j.PlainEndS + r.graceS(j)
 }
 
-// graceS is by how much a job may end later than on plain Slurm, s.
+// graceS is by how much a job may end later than on plain Slurm, s: a part of its median length, since most of an
+// application's runs are shorter than their mean.
 func (r *Rules) graceS(j *Job) float64 {
 	if j.Profile == nil {
 		return 0
 	}
-	return cmp.Or(j.Grace, r.Grace, DefaultGrace) * j.Profile.DurationS
+	return cmp.Or(j.Grace, r.Grace, DefaultGrace) * j.Profile.medianS()
 }
 
 // latestStart is when a pending job must start to keep its due and its deadline, s from now.

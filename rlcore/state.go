@@ -115,8 +115,10 @@ func (j *Job) Plainly() schedule.Job {
 	out := schedule.Job{
 		ID: j.ID, Priority: j.Priority, SubmitS: j.SubmitS, TakesS: j.expectedS(), Request: j.request(),
 	}
-	if j.Profile != nil {
-		out.Spread = j.Profile.sigma()
+	if p := j.Profile; p != nil && p.DurationSD > 0 {
+		limitS := j.LimitS
+		out.Spread = p.sigma()
+		out.LongerS = func(doneS float64) float64 { return doneS + p.Left(doneS, limitS) }
 	}
 	return out
 }

@@ -19,8 +19,8 @@ import (
 type Plain struct {
 	// StartupS is what Slurm takes to start a job on a free GPU, s.
 	StartupS float64
-	// DoneS returns the solo work that a running job has really done, s; a job that does more than expected takes longer
-	// on plain Slurm, too. nil = unknown.
+	// DoneS returns the solo work that a running job has really done, s; nil = unknown. A job that has got so far without
+	// an end takes longer on plain Slurm, too: as long as runs that got as far; see Job.LongerS.
 	DoneS func(id string) float64
 
 	nowS    float64 // of the last change
@@ -41,6 +41,9 @@ type Job struct {
 	SubmitS  float64
 	TakesS   float64 // run time alone, s; +Inf = not known
 	Spread   float64 // standard deviation of its logarithm
+	// LongerS returns how long a run takes that has done doneS of solo work without an end, s; nil = TakesS, whatever it
+	// has done.
+	LongerS func(doneS float64) float64
 	Request
 }
 
@@ -62,6 +65,7 @@ type plainJob struct {
 	Runs     bool    `json:"runs,omitempty"` // it runs in reality, or has
 	Over     bool    `json:"over,omitempty"` // it has ended in reality
 
+	job    Job  // as it was last seen; it isn't stored
 	came   int  // of equals, the one that came first goes first
 	goesOn bool // it should have ended
 }
@@ -174,6 +178,7 @@ func (p *Plain) newJob(j Job) *plainJob {
 
 // set sets what may change while a job waits.
 func (x *plainJob) set(j Job) {
+	x.job = j
 	x.Priority, x.TakesS, x.GPUs, x.PerNode, x.Nodes = j.Priority, j.TakesS, j.GPUs, j.PerNode, j.Nodes
 	x.Spread = j.Spread
 }
@@ -210,7 +215,7 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 // gets the same GPUs here.
 func (p *Plain) Runs(j Job, gpus []int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
-		x.Runs, x.RanFromS = true, startS
+		x.Runs, x.RanFromS, x.job = true, startS, j
 		if len(x.On) == 0 && x.Place == begun { // its GPU was away
 			x.On, p.stale = slices.Clone(gpus), true
 		}
@@ -286,7 +291,7 @@ func (x *plainJob) took(doneS, nowS float64) float64 {
 	if !x.Runs || !(slow > alone) || !(x.TakesS > 0) || math.IsInf(x.TakesS, 1) {
 		return doneS
 	}
-	by := math.Log(doneS/x.TakesS) * slow * slow / (slow*slow + x.Spread*x.Spread)
+	by := math.Log(doneS/cmp.Or(x.job.TakesS, x.TakesS)) * slow * slow / (slow*slow + x.Spread*x.Spread)
 	return doneS * math.Exp(-max(-math.Ln2, min(by, math.Ln2)))
 }
 
@@ -339,6 +344,7 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 func (p *Plain) begin(nowS float64) {
 	p.schedule()
 	p.nowS = max(p.nowS, nowS)
+	p.foretell()
 	held := map[int]bool{} // GPUs
 	goOn := func(x *plainJob) {
 		if p.goOn(x) {
@@ -371,6 +377,18 @@ func (p *Plain) begin(nowS float64) {
 		}
 		return true
 	})
+}
+
+// foretell sets how long running jobs take to what is expected of a run that has got as far. Where an application's runs
+// differ in length, those that go on are the long ones: with the mean of all runs, every job would be late soon after its
+// start, and no other could join it.
+func (p *Plain) foretell() {
+	for id, x := range p.jobs {
+		if p.DoneS != nil && x.Runs && !x.Over && x.job.LongerS != nil {
+			x.TakesS = x.job.LongerS(p.DoneS(id))
+			x.EndS = p.endOf(x, x.StartS)
+		}
+	}
 }
 
 // goOn reports whether a job that should have ended still runs: it has done all the expected work, and has not really

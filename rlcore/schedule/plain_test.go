@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -246,5 +247,42 @@ func TestPlainEndsTogether(t *testing.T) {
 		if together.EndS(id) != one.EndS(id) {
 			t.Errorf("job %s ends at %v, and told one after the other at %v", id, together.EndS(id), one.EndS(id))
 		}
+	}
+}
+
+// Where an application's runs differ, one that goes on is one of the long ones, on plain Slurm as well: its plain end, and
+// with it its due, is what is expected of runs that got as far.
+func TestPlainEndOfARunThatGoesOn(t *testing.T) {
+	p := NewPlain("0")
+	done := 0.0
+	p.DoneS = func(string) float64 { return done }
+	a := job("a", 0, 0, 1000)
+	a.LongerS = func(doneS float64) float64 { return 1000 + 2*doneS }
+	p.Add(a, 0)
+	p.Runs(a, []int{0}, 0, 0)
+	for _, s := range []float64{200, 1000, 5000} {
+		done = s
+		p.Add(job(fmt.Sprint(s), -s, s, 10), s)
+		if want := 1000 + 2*s; p.EndS("a") != want {
+			t.Errorf("after %v s it ends at %v, want %v", s, p.EndS("a"), want)
+		}
+	}
+	// A bridge that has started anew knows its length as soon as it sees the job run.
+	b, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again Plain
+	if err := json.Unmarshal(b, &again); err != nil {
+		t.Fatal(err)
+	}
+	again.DoneS, done = p.DoneS, 8000
+	again.Runs(a, []int{0}, 0, 8000)
+	again.Add(job("late", -9000, 8000, 10), 8000)
+	if end := again.EndS("a"); end != 17_000 {
+		t.Errorf("after a restart it ends at %v, want 17000", end)
+	}
+	if end := p.Ended(9000, End{"a", 9000}); end[0] != 9000 {
+		t.Errorf("it ended alone at 9000, and its plain end is %v", end)
 	}
 }
