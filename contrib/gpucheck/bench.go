@@ -104,9 +104,9 @@ func (o *options) law(ctx context.Context, c *card, kernels []*Kernel, res *resu
 	}
 	defer os.RemoveAll(folder)
 	b := &bench{
-		card: c, sampling: o.sampling, log: slog.New(slog.NewTextHandler(res.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		service: newService(folder, o.control, c), program: func(k *Kernel) []string { return append(o.program(), "kernel", k.Name) },
-		proc: filepath.Join(folder, "proc"),
+		card: c, sampling: o.sampling, service: newService(folder, o.control, c), proc: filepath.Join(folder, "proc"),
+		program: func(k *Kernel) []string { return append(o.program(), "kernel", k.Name) },
+		log:     slog.New(slog.NewTextHandler(res.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	defer func() {
 		err := b.service.release()
@@ -136,8 +136,8 @@ func trials(kernels []*Kernel) (out [][]*Kernel) {
 	return out
 }
 
-// measure plays the trials, each for an equal part of the time that is left, and writes each down as it ends. One that fails
-// doesn't stop the rest.
+// measure plays the trials, each for an equal part of the time that is left, and writes each down as it ends. One that
+// fails doesn't stop the rest.
 func (b *bench) measure(ctx context.Context, o *options, kernels []*Kernel, res *results, report *Report) error {
 	all, end, beyond := trials(kernels), time.Now().Add(o.lawFor), overhead
 	for n, of := range all {
@@ -239,11 +239,13 @@ type line struct {
 	HeldMiB float64 `json:"held_mib"` // device memory
 }
 
-// play runs a kernel's program, lets it iterate once begin is closed, and returns its last line. It signals on ready when the
-// program is ready and when it has iterated. Closing its input ends the program; one that goes on for another 5 s is killed,
-// which under MPS may end other clients. It has a process group of its own, so that an interrupt from the terminal doesn't
-// reach it.
-func (b *bench) play(ctx context.Context, k *Kernel, job int64, ready chan<- struct{}, begin <-chan struct{}) (end line, err error) {
+// play runs a kernel's program, lets it iterate once begin is closed, and returns its last line. It signals on ready
+// when the program is ready and when it has iterated. Closing its input ends the program; one that goes on for another
+// 5 s is killed, which under MPS may end other clients. It has a process group of its own, so that an interrupt from
+// the terminal doesn't reach it.
+func (b *bench) play(
+	ctx context.Context, k *Kernel, job int64, ready chan<- struct{}, begin <-chan struct{},
+) (end line, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	args := fmt.Sprintf("--duty %g --period-ms %g --sms %g --mem-mib %g --work %.0f --seconds %g",
@@ -257,7 +259,8 @@ func (b *bench) play(ctx context.Context, k *Kernel, job int64, ready chan<- str
 	if err := errors.Join(err, oerr, p.Start()); err != nil {
 		return end, fmt.Errorf("start %s: %w", k.Name, err)
 	}
-	owned := b.own(p.Process.Pid, "cgroup", fmt.Sprintf("0::/system.slice/slurmstepd.scope/job_%d/step_0/user/task_0\n", job))
+	group := fmt.Sprintf("0::/system.slice/slurmstepd.scope/job_%d/step_0/user/task_0\n", job)
+	owned := b.own(p.Process.Pid, "cgroup", group)
 	lines := json.NewDecoder(stdout)
 	if err = lines.Decode(&end); err == nil && end.Work < 1 {
 		err = errors.New("it isn't ready")
@@ -331,7 +334,8 @@ func (b *bench) record(ctx context.Context, n int, do func() error) (out []*gpup
 	ctx, end := context.WithCancel(ctx)
 	records := make(chan *gpuprof.Record, n)
 	a := &agent.Agent{
-		Dir: b.service.Dir, Devices: b.card.lib.Devices(), Node: "gpucheck", Period: b.sampling, Now: time.Now, Log: b.log, Proc: b.proc,
+		Dir: b.service.Dir, Devices: b.card.lib.Devices(), Node: "gpucheck", Period: b.sampling, Now: time.Now,
+		Log: b.log, Proc: b.proc,
 		Keep: func(r *gpuprof.Record) error { records <- r; return nil },
 	}
 	if err := a.Start(); err != nil {

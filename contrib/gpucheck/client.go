@@ -63,7 +63,7 @@ func newClient(in io.Reader, out io.Writer) *cobra.Command {
 			return serveClient(new(gpuClient), in, out)
 		},
 	}
-	c.Flags().BoolVar(&privateShm, "private-shm", false, "with a /dev/shm of its own; the process has a mount namespace of its own")
+	c.Flags().BoolVar(&privateShm, "private-shm", false, "with a /dev/shm of its own, in its own mount namespace")
 	return c
 }
 
@@ -71,7 +71,8 @@ func newClient(in io.Reader, out io.Writer) *cobra.Command {
 func withOwnShm() error {
 	self, err := os.Executable()
 	if err == nil {
-		err = errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("none", "/dev/shm", "tmpfs", 0, ""))
+		err = errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("none", "/dev/shm", "tmpfs", 0, ""))
 	}
 	if err != nil {
 		return fmt.Errorf("mount a /dev/shm: %w", err)
@@ -232,7 +233,8 @@ func (g *gpuClient) Step() (right bool, busy time.Duration, err error) {
 	return congruential(g.got, g.seed, g.rounds), busy, nil
 }
 
-// congruential reports whether got is what the kernel of this name computes: after r rounds x is a^r x + b (a^r - 1)/(a - 1).
+// congruential reports whether got is what the kernel of this name computes: a round maps x to a x + b, and so do many, with
+// another a and b.
 func congruential(got []uint32, seed uint32, rounds uint64) bool {
 	times, plus := uint32(1), uint32(0)
 	// By squaring: the function of 2^k rounds, for each bit of rounds.

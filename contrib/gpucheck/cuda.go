@@ -16,8 +16,8 @@ import (
 //go:embed kernels.ptx
 var kernelsPTX string
 
-// cuda is as much of the driver's library as the kernels need, with the names and arguments of cuda.h. A context belongs to
-// the thread that has made it: a user locks itself to its thread.
+// cuda is as much of the driver's library as the kernels need, with the names and arguments of cuda.h. A context
+// belongs to the thread that has made it: a user locks itself to its thread.
 type cuda struct {
 	Init           func(flags uint32) int32
 	DriverVersion  func(to *int32) int32
@@ -41,16 +41,19 @@ type cuda struct {
 	ModuleLoad     func(to *uintptr, image *byte) int32
 	ModuleFunction func(to *uintptr, module uintptr, name string) int32
 	FuncAttribute  func(function uintptr, attribute, value int32) int32
-	Launch         func(function uintptr, gridX, gridY, gridZ, blockX, blockY, blockZ, shared uint32, stream uintptr, params, extra unsafe.Pointer) int32
+	Launch         func(
+		function uintptr, gridX, gridY, gridZ, blockX, blockY, blockZ, shared uint32, stream uintptr, params, extra unsafe.Pointer,
+	) int32
 }
 
 // symbols are the functions by the names that the library exports them under.
 func (c *cuda) symbols() map[string]any {
 	return map[string]any{
-		"cuInit": &c.Init, "cuDriverGetVersion": &c.DriverVersion, "cuGetErrorName": &c.ErrorName, "cuDeviceGetCount": &c.DeviceCount,
-		"cuDeviceGet": &c.DeviceGet, "cuDeviceGetUuid": &c.DeviceUUID, "cuDeviceGetAttribute": &c.Attribute,
+		"cuInit": &c.Init, "cuDriverGetVersion": &c.DriverVersion, "cuGetErrorName": &c.ErrorName,
+		"cuDeviceGetCount": &c.DeviceCount, "cuDeviceGet": &c.DeviceGet, "cuDeviceGetUuid": &c.DeviceUUID, "cuDeviceGetAttribute": &c.Attribute,
 		"cuCtxCreate_v2": &c.CtxCreate, "cuCtxDestroy_v2": &c.CtxDestroy, "cuCtxSynchronize": &c.Synchronize,
-		"cuMemGetInfo_v2": &c.MemInfo, "cuMemAlloc_v2": &c.MemAlloc, "cuMemAllocHost_v2": &c.HostAlloc, "cuMemsetD8_v2": &c.Memset,
+		"cuMemGetInfo_v2": &c.MemInfo, "cuMemAlloc_v2": &c.MemAlloc, "cuMemAllocHost_v2": &c.HostAlloc,
+		"cuMemsetD8_v2":   &c.Memset,
 		"cuMemcpyDtoH_v2": &c.ToHost, "cuMemcpyDtoHAsync_v2": &c.ToHostAsync, "cuMemcpyHtoDAsync_v2": &c.ToDeviceAsync,
 		"cuStreamCreate": &c.StreamCreate, "cuStreamSynchronize": &c.StreamSync, "cuModuleLoadData": &c.ModuleLoad,
 		"cuModuleGetFunction": &c.ModuleFunction, "cuFuncSetAttribute": &c.FuncAttribute, "cuLaunchKernel": &c.Launch,
@@ -205,8 +208,9 @@ func (d *device) launch(f uintptr, blocks, threads, shared int, args ...uint64) 
 	for i := range args {
 		params[i] = unsafe.Pointer(&args[i]) //nolint:gosec // CUDA reads it during the launch
 	}
+	first := unsafe.Pointer(unsafe.SliceData(params)) //nolint:gosec // the same
 	//nolint:gosec // sizes of a launch
-	code := d.Launch(f, uint32(blocks), 1, 1, uint32(threads), 1, 1, uint32(shared), 0, unsafe.Pointer(unsafe.SliceData(params)), nil)
+	code := d.Launch(f, uint32(blocks), 1, 1, uint32(threads), 1, 1, uint32(shared), 0, first, nil)
 	runtime.KeepAlive(args)
 	return d.check("cuLaunchKernel", code)
 }

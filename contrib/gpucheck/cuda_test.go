@@ -29,8 +29,8 @@ func libcuda(t *testing.T) string {
 		t.Skip("no C compiler")
 	}
 	dir := t.TempDir()
-	out, err := exec.Command(gcc, "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-o", filepath.Join(dir, "libcuda.so.1"),
-		"testdata/libcuda.c").CombinedOutput()
+	out, err := exec.Command(gcc, "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter",
+		"-o", filepath.Join(dir, "libcuda.so.1"), "testdata/libcuda.c").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -70,13 +70,15 @@ func TestClient(t *testing.T) {
 	t.Parallel()
 	got := talk(t, libcuda(t), nil, "run 0.5", "alloc 4096", "fault", "run 1", "again", "run 1")
 	start := got[0]
-	if start.UUID != "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f" || start.SMs != 4 || start.CUDA != 12020 || start.TotalMiB != 1024 || start.Failed != nil {
+	if start.UUID != "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f" ||
+		start.SMs != 4 || start.CUDA != 12020 || start.TotalMiB != 1024 || start.Failed != nil {
 		t.Errorf("at the start: %+v", start)
 	}
 	if run := got[1]; run.N < 1 || run.Wrong != 0 || !(run.BusyS > 0 && run.BusyS < run.Seconds) || run.Failed != nil {
 		t.Errorf("a run: %+v", run)
 	}
-	if alloc := got[2]; alloc.HeldMiB != 960 || alloc.Failed == nil || *alloc.Failed != (cudaError{"cuMemAlloc", 2, "CUDA_ERROR_OUT_OF_MEMORY"}) {
+	full := cudaError{"cuMemAlloc", 2, "CUDA_ERROR_OUT_OF_MEMORY"}
+	if alloc := got[2]; alloc.HeldMiB != 960 || alloc.Failed == nil || *alloc.Failed != full {
 		t.Errorf("an allocation: %+v", alloc)
 	}
 	for i := 3; i <= 4; i++ {
@@ -94,7 +96,9 @@ func TestClient(t *testing.T) {
 func TestNewerTargets(t *testing.T) {
 	t.Parallel()
 	stub := libcuda(t)
-	for target, failed := range map[string]bool{".version 6.4\n.target sm_75\n": false, ".version 7.8\n.target sm_90\n": false, ".target sm_999\n": true} {
+	for target, failed := range map[string]bool{
+		".version 6.4\n.target sm_75\n": false, ".version 7.8\n.target sm_90\n": false, ".target sm_999\n": true,
+	} {
 		a := talk(t, stub, []string{"CUDA_TEST_TARGET=" + target})[0]
 		if (a.Failed != nil) != failed || failed && a.Failed.Call != "cuModuleLoadData" {
 			t.Errorf("%q: %+v", target, a)
@@ -236,7 +240,9 @@ func TestKernels(t *testing.T) {
 	if end, err := play(pcie, 0.2, time.Hour); err != nil || end.HeldMiB != 64 || end.MovedMB != end.N*2*16.777216 {
 		t.Errorf("%v: %+v", err, end)
 	}
-	for _, args := range [][]string{{"--duty", "0"}, {"--duty", "1.5"}, {"--work"}, {"--work", "nan"}, {"--seconds", "-1"}, {"--nosuch", "1"}} {
+	for _, args := range [][]string{
+		{"--duty", "0"}, {"--duty", "1.5"}, {"--work"}, {"--work", "nan"}, {"--seconds", "-1"}, {"--nosuch", "1"},
+	} {
 		var out bytes.Buffer
 		c := exec.Command(filepath.Join(bin, "gpucheck"), append([]string{"kernel", "compute"}, args...)...)
 		c.Stdout = &out

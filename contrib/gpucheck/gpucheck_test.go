@@ -188,7 +188,7 @@ func TestWhole(t *testing.T) {
 	daemons(t)
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "v100"})
-	out, errs, status := r.run("--protocol", "0", "--kernels", "compute,pcie,hungry", "--duration", "300ms")
+	out, errs, status := r.run("--protocol", "0", "--kernels", "compute,pcie,hungry", "--duration", "1s")
 	if status != 0 {
 		t.Fatalf("status %d: %s\n%s", status, out, errs)
 	}

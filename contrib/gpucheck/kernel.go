@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -23,10 +24,12 @@ type load struct {
 const blockThreads = 512
 
 // loads makes the loads, by a kernel's source.
-var loads = map[string]func(d *device, k *Kernel) (load, error){"compute": computes, "memory": copiesWithin, "pcie": copiesAcross}
+var loads = map[string]func(d *device, k *Kernel) (load, error){
+	"compute": computes, "memory": copiesWithin, "pcie": copiesAcross,
+}
 
-// computes is arithmetic in registers: it asks for SMs and for nothing else. On a part of the SMs one block is launched for
-// each, with so much shared memory that no second one fits there.
+// computes is arithmetic in registers: it asks for SMs and for nothing else. On a part of the SMs one block is launched
+// for each, with so much shared memory that no second one fits there.
 func computes(d *device, k *Kernel) (l load, err error) {
 	f, err := d.function("multiply_add")
 	if err != nil {
@@ -51,8 +54,8 @@ func computes(d *device, k *Kernel) (l load, err error) {
 	return l, err
 }
 
-// copiesWithin copies within the GPU's memory: it asks for its bandwidth. It holds the kernel's memory, all written once,
-// and walks through it 256 MiB a time, more than a cache has.
+// copiesWithin copies within the GPU's memory: it asks for its bandwidth. It holds the kernel's memory, all written
+// once, and walks through it 256 MiB a time, more than a cache has.
 func copiesWithin(d *device, k *Kernel) (l load, err error) {
 	const chunk = 256 << 20
 	f, err := d.function("copy_half")
@@ -67,11 +70,11 @@ func copiesWithin(d *device, k *Kernel) (l load, err error) {
 	if err == nil {
 		err = d.wait()
 	}
-	next := 0
+	next, blocks := 0, d.sms*max(1, d.attribute(threadsOfSM)/blockThreads)
 	l.heldMiB = float64(len(chunks) * (chunk >> 20))
 	l.work = func(units int64) error {
 		for range units {
-			if err := d.launch(f, d.sms*max(1, d.attribute(threadsOfSM)/blockThreads), blockThreads, 0, chunks[next], chunk/2/16); err != nil {
+			if err := d.launch(f, blocks, blockThreads, 0, chunks[next], chunk/2/16); err != nil {
 				return err
 			}
 			next = (next + 1) % len(chunks)
@@ -101,10 +104,9 @@ func copiesAcross(d *device, _ *Kernel) (l load, err error) {
 	l.work = func(units int64) error {
 		for u := range uint64(units) { //nolint:gosec // from 1 on
 			at := u % buffers * bytes
-			if err := d.check("cuMemcpyHtoDAsync", d.ToDeviceAsync(gpu[0]+at, host[0]+uintptr(at), bytes, stream[0])); err != nil {
-				return err
-			}
-			if err := d.check("cuMemcpyDtoHAsync", d.ToHostAsync(host[1]+uintptr(at), gpu[1]+at, bytes, stream[1])); err != nil {
+			in := d.ToDeviceAsync(gpu[0]+at, host[0]+uintptr(at), bytes, stream[0])
+			out := d.ToHostAsync(host[1]+uintptr(at), gpu[1]+at, bytes, stream[1])
+			if err := errors.Join(d.check("cuMemcpyHtoDAsync", in), d.check("cuMemcpyDtoHAsync", out)); err != nil {
 				return err
 			}
 		}
@@ -120,11 +122,11 @@ func copiesAcross(d *device, _ *Kernel) (l load, err error) {
 
 // newKernel is the command that is a kernel's program: gpucheck starts itself as each.
 //
-// An iteration is a busy part (work units of the program's own kind, run to their end) and, where the duty is under 1, a
-// pause of the host of (1 - duty) * period. The work is fixed beforehand, so that an iteration next to other kernels takes
-// as much longer as they slow it. The program finds the work where it is 0, prints a line, waits for a line on standard input
-// and iterates. At the end it prints another line. It ends early when its standard input is closed: the program that started
-// it has gone, or gives up.
+// An iteration is a busy part (work units of the program's own kind, run to their end) and, where the duty is under 1,
+// a pause of the host of (1 - duty) * period. The work is fixed beforehand, so that an iteration next to other kernels
+// takes as much longer as they slow it. The program finds the work where it is 0, prints a line, waits for a line on
+// standard input and iterates. At the end it prints another line. It ends early when its standard input is closed: the
+// program that started it has gone, or gives up.
 func newKernel(in io.Reader, out io.Writer) *cobra.Command {
 	var periodMS, seconds float64
 	k := &Kernel{}
@@ -135,8 +137,10 @@ func newKernel(in io.Reader, out io.Writer) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !(k.Duty > 0 && k.Duty <= 1 && periodMS > 0 && seconds > 0 && k.SMs > 0 && k.SMs <= 1 && k.MemMiB >= 0 && k.work >= 0) {
-				return fmt.Errorf("--duty %v --period-ms %v --seconds %v --sms %v --mem-mib %v --work %v makes no sense", k.Duty, periodMS, seconds, k.SMs, k.MemMiB, k.work)
+			part := func(v float64) bool { return v > 0 && v <= 1 }
+			if !(part(k.Duty) && part(k.SMs) && periodMS > 0 && seconds > 0 && k.MemMiB >= 0 && k.work >= 0) {
+				return fmt.Errorf("--duty %v --period-ms %v --seconds %v --sms %v --mem-mib %v --work %v makes no sense",
+					k.Duty, periodMS, seconds, k.SMs, k.MemMiB, k.work)
 			}
 			k.Period = time.Duration(periodMS * float64(time.Millisecond))
 			runtime.LockOSThread()
@@ -208,12 +212,13 @@ func (k *Kernel) iterate(l load, lasts time.Duration, in io.Reader, out io.Write
 		to = time.Now()
 	}
 	return say.Encode(line{
-		N: float64(n), Seconds: to.Sub(from).Seconds(), BusyS: busy.Seconds(), MovedMB: float64(n*work) * l.movedMB, HeldMiB: l.heldMiB,
+		N: float64(n), Seconds: to.Sub(from).Seconds(), BusyS: busy.Seconds(), MovedMB: float64(n*work) * l.movedMB,
+		HeldMiB: l.heldMiB,
 	})
 }
 
-// find returns the units of work that take so long. What the first calls cost (compiling for this card, clocks that rise)
-// is gone through before.
+// find returns the units of work that take so long. What the first calls cost (compiling for this card, clocks that
+// rise) is gone through before.
 func (l *load) find(target time.Duration) (int64, error) {
 	for from := time.Now(); time.Since(from) < 500*time.Millisecond; {
 		if err := l.work(1); err != nil {

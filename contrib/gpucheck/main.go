@@ -93,7 +93,7 @@ was touched.`,
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what the check would do, and do nothing")
 	f.StringVar(&o.control, "mps-control", "nvidia-cuda-mps-control", "the MPS control program")
 	f.StringVar(&o.library, "nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
-	f.StringVar(&o.workload, "workload", "", "a program to run instead of this one, as kernels (kernel NAME …) and clients (client)")
+	f.StringVar(&o.workload, "workload", "", "a program to run instead of this one: kernel NAME … and client")
 	f.StringVar(&o.proc, "proc", "/proc", "where processes are looked for")
 	f.Float64Var(&o.pace, "pace", 1, "by which the situations' waiting is shortened")
 	_, _ = f.MarkHidden("proc"), f.MarkHidden("pace")
@@ -119,8 +119,8 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 		if o.control == "" {
 			fmt.Fprintln(out, "There is no MPS control program.")
 		}
-		fmt.Fprintf(out, "%d situations for %v, then %d kernels alone and in %d pairs for %v. Results: %s\n", len(situations), o.protocolFor,
-			len(kernels), len(trials(kernels))-len(kernels), o.lawFor, o.out)
+		fmt.Fprintf(out, "%d situations for %v, then %d kernels alone and in %d pairs for %v. Results: %s\n",
+			len(situations), o.protocolFor, len(kernels), len(trials(kernels))-len(kernels), o.lawFor, o.out)
 		for _, w := range why {
 			fmt.Fprintln(out, "It would refuse:", w)
 		}
@@ -144,7 +144,8 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 	}
 	if o.lawFor > 0 && ctx.Err() == nil {
 		r := newReport(c, o.control != "")
-		r.Date, r.PeriodS, r.Simulated, r.Workload = time.Now().UTC().Format(time.RFC3339), o.sampling.Seconds(), simulated(), "ptx"
+		r.Date, r.PeriodS = time.Now().UTC().Format(time.RFC3339), o.sampling.Seconds()
+		r.Simulated, r.Workload = simulated(), "ptx"
 		if o.workload != "" {
 			r.Workload = filepath.Base(o.workload)
 		}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// situation is something that happens to jobs that share a GPU, on a daemon of its own. What it returns says why it shows
-// no more; that a client fails is a fact and no error.
+// situation is something that happens to jobs that share a GPU, on a daemon of its own. What it returns says why it
+// shows no more; that a client fails is a fact and no error.
 type situation struct {
 	name string
 	play func(ctx context.Context, s *stage) error
@@ -56,8 +56,8 @@ func (o *options) protocol(ctx context.Context, c *card, r *results) {
 		}
 		_ = os.Chmod(folder, 0o755) //nolint:gosec // clients of another user use it for a moment
 		s := &stage{
-			card: c, control: o.control, client: append(o.program(), "client"), folder: folder, results: r, name: sit.name, begin: begin,
-			facts: map[string]any{}, kept: map[string]int64{}, servers: map[int]bool{}, pace: o.pace, starts: &starts,
+			card: c, control: o.control, client: append(o.program(), "client"), folder: folder, results: r,
+			name: sit.name, begin: begin, facts: map[string]any{}, kept: map[string]int64{}, servers: map[int]bool{}, pace: o.pace, starts: &starts,
 		}
 		mine, stop := context.WithTimeout(ctx, 25*time.Second)
 		if o.control == "" && i > 0 {
@@ -96,10 +96,12 @@ func theMachine(ctx context.Context, s *stage) error {
 		}
 	}
 	if smi, err := exec.LookPath("nvidia-smi"); err == nil {
-		said, err := output(ctx, "", environ(), smi, "--query-gpu=index,uuid,name,driver_version,compute_mode,persistence_mode,mig.mode.current", "--format=csv")
+		const figures = "index,uuid,name,driver_version,compute_mode,persistence_mode,mig.mode.current"
+		said, err := output(ctx, "", environ(), smi, "--query-gpu="+figures, "--format=csv")
 		s.note("nvidia-smi: %s %s", said, errText(err))
 	}
-	if said, err := output(ctx, "help\n", append(environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.pipe()), s.control); s.control != "" {
+	if s.control != "" {
+		said, err := output(ctx, "help\n", append(environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.pipe()), s.control)
 		s.note("help without a daemon: %.400q %s", said, errText(err))
 	}
 	// A context of its own, with no daemon: what CUDA is here.
@@ -139,7 +141,8 @@ func serverStates(ctx context.Context, s *stage) error {
 	s.dismiss()
 	said, err := s.ask(ctx, "quit")
 	s.note("quit: %.200q %s", said, errText(err))
-	for until := time.Now().Add(s.long(5 * time.Second)); len(s.programs("nvidia-cuda-mps")) > 0 && time.Now().Before(until); {
+	until := time.Now().Add(s.long(5 * time.Second))
+	for len(s.programs("nvidia-cuda-mps")) > 0 && time.Now().Before(until) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	s.note("processes left: %v", s.programs("nvidia-cuda-mps"))
@@ -209,8 +212,8 @@ type sampled struct {
 	Newer int                `json:"newer"` // samples of processes since the last look
 }
 
-// samplesOfAPair: who gets the driver's samples of processes, for a pair that computes nine tenths and a tenth of the time,
-// and for one of them alone, next to what performance monitoring sees.
+// samplesOfAPair: who gets the driver's samples of processes, for a pair that computes nine tenths and a tenth of the
+// time, and for one of them alone, next to what performance monitoring sees.
 func samplesOfAPair(ctx context.Context, s *stage) error {
 	a, b, err := s.pair(ctx)
 	if err != nil {
@@ -368,10 +371,8 @@ func limits(ctx context.Context, s *stage) error {
 	}
 	s.serve(ctx, os.Getuid())
 	free := s.connect(ctx, "free", clientOptions{})
-	for name, env := range map[string]string{
-		"by number": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2G", "by UUID": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=" + s.card.UUID + "=2G",
-	} {
-		c := s.connect(ctx, name, clientOptions{env: []string{env}})
+	for name, gpu := range map[string]string{"by number": "0", "by UUID": s.card.UUID} {
+		c := s.connect(ctx, name, clientOptions{env: []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=" + gpu + "=2G"}})
 		s.tell(c, "alloc 4096")
 		s.facts["memory limited to 2048 MiB "+name] = s.answer(ctx, c, 5*time.Second)
 	}

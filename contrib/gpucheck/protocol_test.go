@@ -97,13 +97,14 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 	if limited["held_mib"] != 2048. {
 		t.Errorf("limited to 2048 MiB: %v", limited)
 	}
-	if logs := string(must.Get(os.ReadFile(filepath.Join(r.dir, "out", "mps-control.log")))(t)); !strings.Contains(logs, "== states of a server\n") {
+	logs := string(must.Get(os.ReadFile(filepath.Join(r.dir, "out", "mps-control.log")))(t))
+	if !strings.Contains(logs, "== states of a server\n") {
 		t.Errorf("the daemon's log: %.400s", logs)
 	}
 }
 
-// NVIDIA's own control daemons, with a program for their server that does nothing: no client computes, every situation says
-// so in its time, and nothing of it stays.
+// NVIDIA's own control daemons, with a program for their server that does nothing: no client computes, every situation
+// says so in its time, and nothing of it stays.
 func TestProtocolOnOwnDaemons(t *testing.T) {
 	daemons(t)
 	if os.Getuid() != 0 {
@@ -129,7 +130,8 @@ func TestProtocolOnOwnDaemons(t *testing.T) {
 			var got []string
 			for _, res := range r.results() {
 				got = append(got, res.Name)
-				if want := res.Name == "two users of a -multiuser-server" && failed > 0; want != (res.Error != "") || !strings.Contains(res.Error, says) && want {
+				want := res.Name == "two users of a -multiuser-server" && failed > 0
+				if want != (res.Error != "") || !strings.Contains(res.Error, says) && want {
 					t.Errorf("%s: %s", res.Name, res.Error)
 				}
 				if res.TookS > 40 {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// ptx plays one thread of a kernel of kernels.ptx after another: as much of PTX as these use. A register holds the bits of
-// its value.
+// ptx plays one thread of a kernel of kernels.ptx after another: as much of PTX as these use. A register holds the bits
+// of its value.
 type ptx struct {
 	t      *testing.T
 	params map[string][]string // of each kernel
@@ -41,7 +41,9 @@ func (p *ptx) launch(kernel string, blocks, threads int, args ...uint64) (steps 
 	p.t.Helper()
 	for b := range blocks {
 		for t := range threads {
-			regs := map[string]uint64{"%tid.x": uint64(t), "%ctaid.x": uint64(b), "%ntid.x": uint64(threads), "%nctaid.x": uint64(blocks)}
+			regs := map[string]uint64{
+				"%tid.x": uint64(t), "%ctaid.x": uint64(b), "%ntid.x": uint64(threads), "%nctaid.x": uint64(blocks),
+			}
 			for i, name := range p.params[kernel] {
 				regs["["+name+"]"] = args[i]
 			}

@@ -57,8 +57,8 @@ func (r *results) add(name string, begin time.Time, facts map[string]any, err er
 	}
 }
 
-// keep adds what was written to a file beyond the first n bytes to one of the folder's, under a heading, and returns how
-// long the file is now.
+// keep adds what was written to a file beyond the first n bytes to one of the folder's, under a heading, and returns
+// how long the file is now.
 func (r *results) keep(as, heading, path string, n int64) int64 {
 	body, err := os.ReadFile(filepath.Clean(path))
 	if err != nil || int64(len(body)) <= n {

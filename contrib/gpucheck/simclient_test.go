@@ -11,7 +11,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// simClient stands in for a client on the simulated GPU. Without a daemon it computes for itself, as CUDA is thought to.
+// simClient stands in for a client on the simulated GPU. Without a daemon it computes for itself, as CUDA is thought
+// to.
 type simClient struct {
 	mps    *mps.Client
 	slot   *gpusim.Slot
@@ -44,7 +45,8 @@ func (c *simClient) Open(a *answer) error {
 		}
 	}
 	a.UUID, a.TotalMiB, a.FreeMiB = dev.UUID(), dev.MemMiB(), dev.MemMiB()
-	p := &rlcore.Profile{App: "client", DurationS: 1e6, PeriodS: 1e6, Series: []rlcore.Use{{GPU: 0.4, Core: 0.2, MemMiB: 400}}}
+	use := []rlcore.Use{{GPU: 0.4, Core: 0.2, MemMiB: 400}}
+	p := &rlcore.Profile{App: "client", DurationS: 1e6, PeriodS: 1e6, Series: use}
 	c.slot, err = dev.Claim(gpusim.Claimant{UID: os.Getuid(), Server: server, Limits: c.limits}, p)
 	return err
 }

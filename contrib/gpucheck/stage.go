@@ -73,7 +73,8 @@ func (s *stage) start(ctx context.Context, args ...string) error {
 		}
 		_ = os.Chmod(d, 0o777) //nolint:gosec // clients of another user use it for a moment
 	}
-	s.env = append(environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.pipe(), "CUDA_MPS_LOG_DIRECTORY="+s.log(), "CUDA_VISIBLE_DEVICES="+s.card.UUID)
+	s.env = append(environ(),
+		"CUDA_MPS_PIPE_DIRECTORY="+s.pipe(), "CUDA_MPS_LOG_DIRECTORY="+s.log(), "CUDA_VISIBLE_DEVICES="+s.card.UUID)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	said, err := output(ctx, "", s.env, append([]string{s.control, "-d"}, args...)...)
@@ -125,7 +126,8 @@ func (s *stage) status(ctx context.Context, pid int) string {
 // watch notes each change of what the daemon says of the server, until done says so or the time is over.
 func (s *stage) watch(ctx context.Context, lasts time.Duration, done func(status string) bool) {
 	last := "?"
-	for end := time.Now().Add(s.long(lasts)); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+	end := time.Now().Add(s.long(lasts))
+	for ; time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		pid := s.server(ctx)
 		status := "no server"
 		if pid != 0 {
@@ -141,8 +143,8 @@ func (s *stage) watch(ctx context.Context, lasts time.Duration, done func(status
 	}
 }
 
-// serve starts a user's server and waits until it takes clients. A daemon too old to tell of states logs that the server is
-// ready. Where one never is, the next are waited for less long.
+// serve starts a user's server and waits until it takes clients. A daemon too old to tell of states logs that the
+// server is ready. Where one never is, the next are waited for less long.
 func (s *stage) serve(ctx context.Context, uid int) {
 	said, err := s.ask(ctx, fmt.Sprintf("start_server -uid %d", uid))
 	s.note("start_server -uid %d: %.200q %v", uid, said, err)
@@ -289,9 +291,10 @@ func (s *stage) kill(what string, pid int) {
 func (s *stage) programs(name string) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	mark := []byte("CUDA_MPS_PIPE_DIRECTORY=" + s.pipe())
+	marked := func(kv []byte) bool { return bytes.Equal(kv, mark) }
 	for _, dir := range dirs {
 		env, err := os.ReadFile(filepath.Join(dir, "environ"))
-		if err != nil || !slices.ContainsFunc(bytes.Split(env, []byte{0}), func(kv []byte) bool { return bytes.Equal(kv, mark) }) {
+		if err != nil || !slices.ContainsFunc(bytes.Split(env, []byte{0}), marked) {
 			continue
 		}
 		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))

@@ -34,8 +34,8 @@ type Agent struct {
 	// Period is the time between two samples, on average at least; see pace.
 	// Default 1 s.
 	Period time.Duration
-	// Driver opens and closes the GPUs, which others can neither reset nor cut up nor get another driver for while they are
-	// open. The agent closes them while no job is there, and when LetGo asks for it. nil = they stay open.
+	// Driver opens and closes the GPUs, which others can neither reset nor cut up nor get another driver for while they
+	// are open. The agent closes them while no job is there, and when LetGo asks for it. nil = they stay open.
 	Driver interface {
 		Acquire() error
 		Release() error

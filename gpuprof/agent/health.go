@@ -127,8 +127,8 @@ func (a *Agent) Idle() *gpuprof.IdleReport {
 	return &gpuprof.IdleReport{Node: a.Node}
 }
 
-// TellIdle reports idle jobs, and sharers without MPS, while there are any, and once after the last one, until ctx ends. A
-// failed report is followed by the next.
+// TellIdle reports idle jobs, and sharers without MPS, while there are any, and once after the last one, until ctx
+// ends. A failed report is followed by the next.
 func (a *Agent) TellIdle(ctx context.Context, send func(context.Context, *gpuprof.IdleReport) error) error {
 	tick := time.NewTicker(toldEvery)
 	defer tick.Stop()

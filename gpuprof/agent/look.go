@@ -383,11 +383,11 @@ func (g *gpu) sms(l *look) (map[int]float64, bool) {
 }
 
 // samples is what the driver's samples of processes added up to, next to what the GPU did: sums over the time, of which
-// older parts count less. A sample has one process for each engine, the one that was active on it when the sample was taken
-// (NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE in ctrl2080perf.h of NVIDIA's open kernel modules, df1c9a3de2). Which one that is
-// while MPS clients compute side by side no card has shown yet: each in its turn, one of them always, or their server. So
-// the samples are the clients' own only while they add up, and only where two clients have had some at once: a client that
-// is never sampled may do nothing, or be one of those that the driver leaves out.
+// older parts count less. A sample has one process for each engine, the one that was active on it when the sample was
+// taken (NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE in ctrl2080perf.h of NVIDIA's open kernel modules, df1c9a3de2).
+// Which one that is while MPS clients compute side by side no card has shown yet: each in its turn, one of them always,
+// or their server. So the samples are the clients' own only while they add up, and only where two clients have had some
+// at once: a client that is never sampled may do nothing, or be one of those that the driver leaves out.
 type samples struct {
 	at              time.Time // of the last reading
 	over            float64   // s
@@ -437,14 +437,15 @@ func (a *Agent) weigh(g *gpu, owners map[int]owner, sms map[int]float64, l *look
 // ofClients reports whether the samples are the clients' own, and whether that is known yet.
 func (s *samples) ofClients() (is, known bool) {
 	round := samplesRound * s.over
-	return s.apart && math.Abs(s.clients-s.device) <= samplesOff*s.device+round && s.server <= round, s.over >= samplesEnough
+	is = s.apart && math.Abs(s.clients-s.device) <= samplesOff*s.device+round && s.server <= round
+	return is, s.over >= samplesEnough
 }
 
 // deepest bounds the walk from a process to its step.
 const deepest = 64
 
-// owner is whose a process is: a job's, or it is an MPS server, which belongs to no job. Where nothing is known both are
-// zero.
+// owner is whose a process is: a job's, or it is an MPS server, which belongs to no job. Where nothing is known both
+// are zero.
 type owner struct {
 	job    int64
 	server bool

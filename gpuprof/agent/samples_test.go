@@ -26,8 +26,8 @@ func sleeper(t *testing.T) (pid int) {
 	return p.Process.Pid
 }
 
-// Whichever process a driver gives its samples to, no sharer's record has another's computing as its own, and where a sharer
-// has none of them it isn't held idle.
+// Whichever process a driver gives its samples to, no sharer's record has another's computing as its own, and where a
+// sharer has none of them it isn't held idle.
 func TestWhoeverGetsTheSamples(t *testing.T) {
 	for _, owner := range gpusim.SampleOwners {
 		t.Run(owner, func(t *testing.T) {
@@ -41,7 +41,8 @@ func TestWhoeverGetsTheSamples(t *testing.T) {
 			for job := range 2 {
 				pid := sleeper(t)
 				use := rlcore.Use{GPU: 0.2 + 0.2*float64(job), Core: 0.1, MemMiB: 500}
-				client := must.Get(st.Device(0).Claim(gpusim.Claimant{PID: pid, Server: server}, &rlcore.Profile{App: "a", DurationS: 1e5, PeriodS: 1e5, Series: []rlcore.Use{use}}))(t)
+				p := &rlcore.Profile{App: "a", DurationS: 1e5, PeriodS: 1e5, Series: []rlcore.Use{use}}
+				client := must.Get(st.Device(0).Claim(gpusim.Claimant{PID: pid, Server: server}, p))(t)
 				t.Cleanup(func() { _ = client.Release() })
 				pids[pid] = int64(job) + 1
 			}
@@ -94,7 +95,8 @@ func TestOldDriverIsNamed(t *testing.T) {
 		if cards := must.Get(b.Dir.Cards(""))(t); cards[0].MemLimits == old {
 			t.Errorf("hooks read that memory is limited: %v", cards[0].MemLimits)
 		}
-		want := "# HELP gpuprof_mps_memory_limit_missing 1 where the driver is too old (before CUDA 11.5) to hold MPS clients to a part of the memory of a card that could, else 0.\n" +
+		want := "# HELP gpuprof_mps_memory_limit_missing 1 where the driver is too old (before CUDA 11.5) to hold MPS clients to " +
+			"a part of the memory of a card that could, else 0.\n" +
 			"# TYPE gpuprof_mps_memory_limit_missing gauge\ngpuprof_mps_memory_limit_missing " + gauge + "\n"
 		if err := testutil.GatherAndCompare(b.reg, strings.NewReader(want), "gpuprof_mps_memory_limit_missing"); err != nil {
 			t.Error(err)

@@ -5,8 +5,8 @@ package nvml
 #include <dlfcn.h>
 #include <stdlib.h>
 
-// The library stays where it is in memory for good: calls that the loader has bound would lead into nothing after it had
-// been closed and opened again elsewhere.
+// The library stays where it is in memory for good: calls that the loader has bound would lead into nothing after it
+// had been closed and opened again elsewhere.
 static void hold(const char *library) { dlopen(library, RTLD_LAZY); }
 */
 import "C"

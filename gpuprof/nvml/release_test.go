@@ -28,7 +28,9 @@ func holds(t *testing.T) bool {
 
 // Released, nothing keeps others from the GPUs; acquired again, all of it is read as before, by the same Devices.
 func TestReleased(t *testing.T) {
-	for name, cfg := range map[string]gpusim.Config{"whole": {Model: "h200", GPUs: 2}, "cut up": {Model: "h200", Instances: []string{"1g.18gb", "3g.71gb"}}} {
+	for name, cfg := range map[string]gpusim.Config{
+		"whole": {Model: "h200", GPUs: 2}, "cut up": {Model: "h200", Instances: []string{"1g.18gb", "3g.71gb"}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			lib, st := machine(t, cfg)
 			d, on := lib.Devices()[0], gpusim.Claimant{}
