@@ -99,9 +99,11 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 		}
 		close(lines)
 	}()
+	var failed error // to get a context
 	open := func() error {
 		a, from := &answer{PID: os.Getpid()}, time.Now()
-		a.fails(w.Open(a))
+		failed = w.Open(a)
+		a.fails(failed)
 		a.Seconds = time.Since(from).Seconds()
 		return say.Encode(a)
 	}
@@ -112,22 +114,23 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 		word, number, _ := strings.Cut(text, " ")
 		var v float64
 		_, _ = fmt.Sscan(number, &v)
-		a, from, err := &answer{}, time.Now(), error(nil)
-		switch word {
-		case "again":
+		a, from, err := &answer{}, time.Now(), failed
+		switch {
+		case word == "stop":
+			continue // the run has ended by itself
+		case word == "again":
 			_ = w.Close() // a broken one can't be closed
 			if err := open(); err != nil {
 				return err
 			}
 			continue
-		case "run":
+		case failed != nil:
+		case word == "run":
 			err = a.repeat(w, v, lines)
-		case "fault":
+		case word == "fault":
 			err = w.Fault()
-		case "alloc":
+		case word == "alloc":
 			a.HeldMiB, err = w.Alloc(v)
-		case "stop":
-			continue // the run has ended by itself
 		}
 		a.fails(err)
 		a.Seconds = time.Since(from).Seconds()
@@ -233,8 +236,8 @@ func (g *gpuClient) Step() (right bool, busy time.Duration, err error) {
 	return congruential(g.got, g.seed, g.rounds), busy, nil
 }
 
-// congruential reports whether got is what the kernel of this name computes: a round maps x to a x + b, and so do many, with
-// another a and b.
+// congruential reports whether got is what the kernel of this name computes: a round maps x to a x + b, and so do many,
+// with another a and b.
 func congruential(got []uint32, seed uint32, rounds uint64) bool {
 	times, plus := uint32(1), uint32(0)
 	// By squaring: the function of 2^k rounds, for each bit of rounds.

@@ -131,13 +131,19 @@ func TestRefusedClient(t *testing.T) {
 	t.Parallel()
 	stub := libcuda(t)
 	for _, call := range []string{"cuInit=100", "cuCtxCreate=805"} {
-		a := talk(t, stub, []string{"CUDA_TEST_REFUSES=" + call})[0]
-		if a.Failed == nil || fmt.Sprintf("%s=%d", a.Failed.Call, a.Failed.Code) != call || a.PID == 0 {
-			t.Errorf("%s: %+v", call, a)
+		for i, a := range talk(t, stub, []string{"CUDA_TEST_REFUSES=" + call}, "run 1", "alloc 64", "fault", "again") {
+			if again := i == 0 || i == 4; a.Failed == nil || fmt.Sprintf("%s=%d", a.Failed.Call, a.Failed.Code) != call || again != (a.PID != 0) {
+				t.Errorf("%s: answer %d: %+v", call, i, a)
+			}
 		}
 	}
-	if a := talk(t, t.TempDir(), nil)[0]; !strings.Contains(a.Why, "libcuda.so.1") {
-		t.Skipf("this machine has a driver: %+v", a)
+	for _, a := range talk(t, t.TempDir(), nil, "run 1", "again") {
+		if a.UUID != "" {
+			t.Skip("this machine has a driver")
+		}
+		if !strings.Contains(a.Why, "libcuda.so.1") {
+			t.Errorf("without the library: %+v", a)
+		}
 	}
 }
 
