@@ -1,9 +1,19 @@
-// Package etc holds the controller's settings file, which documents every setting and its default.
+// Package etc holds the programs' settings files, which document every setting and its default.
 package etc
 
-import _ "embed" // the file below
+import _ "embed" // the files below
 
 // Settings is slurmbridge.yaml: a comment and the default for each setting.
 //
 //go:embed slurmbridge.yaml
 var Settings []byte
+
+// Node is node.yaml, the hooks' settings.
+//
+//go:embed node.yaml
+var Node []byte
+
+// Agent is gpuprof.yaml.
+//
+//go:embed gpuprof.yaml
+var Agent []byte

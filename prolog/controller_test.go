@@ -316,7 +316,7 @@ func TestLimitSettings(t *testing.T) {
 		"memory_limit: profile\ncontroller: file:///etc/passwd\n":      {"off", "", "no address"},
 		"memory_limit: share\ncontroller: http://head:9797?x=y\n":      {"share", "", "no address"},
 		"memory_limit: share\ncontroller: http://head:9797\n":          {"share", "http://head:9797", ""},
-		"memory_limit: 5\ncontroller_config: etc/x.yml\n":              {"off", "", "controller_config can't be"},
+		"memory_limit: 5\ncontroller_config: etc/x.yml\n":              {"off", "", "controller_config is"},
 	} {
 		path := filepath.Join(t.TempDir(), "node.yaml")
 		must.OK(t, os.WriteFile(path, []byte(text), 0o600))

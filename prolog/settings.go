@@ -4,82 +4,44 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"reflect"
-	"slices"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
+	"github.com/slurmbridge/slurmbridge/etc"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/settings"
 )
 
 // DefaultSettings is the file of a node's settings. It need not exist.
 const DefaultSettings = "/etc/slurmbridge/node.yaml"
 
-// Settings are a node's, by their keys in the file.
+// Settings are a node's. etc/node.yaml says what each means.
 type Settings struct {
-	RunDir     string   `yaml:"run_dir"`           // where hooks and agent meet
-	MPSControl string   `yaml:"mps_control"`       // path of nvidia-cuda-mps-control
-	MPSEnv     []string `yaml:"mps_env"`           // NAME=value, added to the daemons' environment
-	Multiuser  bool     `yaml:"multiuser_server"`  // one MPS server for all users (Volta and later)
-	Sharing    string   `yaml:"sharing"`           // auto, mps or shard
-	Percentage string   `yaml:"thread_percentage"` // off, share or generous
-	// Memory is the memory limit: off, share, generous or profile (auto: that, where there is a controller).
-	Memory     string `yaml:"memory_limit"`
-	Controller string `yaml:"controller"` // its address, "" = none
-	// ControllerConfig is the file that says how the controller is trusted, "" = none.
-	ControllerConfig string `yaml:"controller_config"`
-	MungeSocket      string `yaml:"munge_socket"` // "" = munge's own default
-	KeyFile          string `yaml:"key_file"`     // of the key that proves who asks, "" = MUNGE does
-	JobMap           string `yaml:"job_map"`      // dcgm-exporter's, "" = none
-	FrameworkEnv     bool   `yaml:"framework_env"`
-}
-
-var defaults = Settings{
-	RunDir: DefaultRunDir, MPSControl: "/usr/bin/" + controlName, Sharing: "auto", Percentage: "off", Memory: "auto", FrameworkEnv: true,
+	RunDir           string   `mapstructure:"run_dir" is:"path"`
+	MPSControl       string   `mapstructure:"mps_control"`
+	MPSEnv           []string `mapstructure:"mps_env"` // NAME=value
+	Multiuser        bool     `mapstructure:"multiuser_server"`
+	Sharing          string   `mapstructure:"sharing" is:"auto, mps or shard"`
+	Percentage       string   `mapstructure:"thread_percentage" is:"off, share or generous"`
+	Memory           string   `mapstructure:"memory_limit" is:"auto, off, share, generous or profile"`
+	Controller       string   `mapstructure:"controller"`
+	ControllerConfig string   `mapstructure:"controller_config" is:"path or none"`
+	MungeSocket      string   `mapstructure:"munge_socket" is:"path or none"`
+	KeyFile          string   `mapstructure:"key_file" is:"path or none"`
+	JobMap           string   `mapstructure:"job_map" is:"path or none"`
+	FrameworkEnv     bool     `mapstructure:"framework_env"`
 }
 
 // Load reads a settings file; a missing one means the defaults. The settings are usable despite an
 // error: a job must start all the same, with the default for an invalid setting.
 func Load(path string) (Settings, error) {
-	s, all := defaults, map[string]any{}
-	text, err := os.ReadFile(filepath.Clean(path))
-	if err == nil {
-		err = errors.Join(yaml.Unmarshal(text, &s), yaml.Unmarshal(text, &all))
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		path = ""
 	}
-	var errs []error
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, fmt.Errorf("%s: %w", path, err))
-	}
-	for k := range all {
-		if !slices.Contains(keys(), k) {
-			errs = append(errs, fmt.Errorf("%s: there is no setting %.64q", path, k))
-		}
-	}
-	for _, c := range []struct {
-		key     string
-		value   *string
-		instead string
-		ok      func(string) bool
-	}{
-		{"run_dir", &s.RunDir, defaults.RunDir, filepath.IsAbs},
-		{"sharing", &s.Sharing, "auto", oneOf("auto", "mps", "shard")},
-		{"thread_percentage", &s.Percentage, "off", oneOf("off", "share", "generous")},
-		{"memory_limit", &s.Memory, "auto", oneOf("auto", "off", "share", "generous", "profile")},
-		{"job_map", &s.JobMap, "", absOrNone},
-		{"controller_config", &s.ControllerConfig, "", absOrNone},
-		{"munge_socket", &s.MungeSocket, "", absOrNone},
-		{"key_file", &s.KeyFile, "", absOrNone},
-	} {
-		if !c.ok(*c.value) {
-			errs = append(errs, fmt.Errorf("%s: %s can't be %.64q", path, c.key, *c.value))
-			*c.value = c.instead
-		}
-	}
-	if _, err := Addresses(s.Controller); s.Controller != "" && err != nil {
+	s := Settings{}
+	_, err := settings.Load(path, &s, settings.Source{Defaults: etc.Node})
+	if _, wrong := Addresses(s.Controller); s.Controller != "" && wrong != nil {
 		// Not repeated: it may hold a password.
-		errs = append(errs, fmt.Errorf("%s: controller is no address such as http://head:9797", path))
+		err = errors.Join(err, fmt.Errorf("%s: controller is no address such as http://head:9797", path))
 		s.Controller = ""
 	}
 	if s.Memory == "auto" {
@@ -89,23 +51,10 @@ func Load(path string) (Settings, error) {
 		}
 	}
 	if s.Memory == "profile" && s.Controller == "" {
-		errs = append(errs, fmt.Errorf("%s: memory_limit can't be \"profile\" without a controller to ask", path))
+		err = errors.Join(err, fmt.Errorf("%s: memory_limit can't be \"profile\" without a controller to ask", path))
 		s.Memory = "off"
 	}
-	return s, errors.Join(errs...)
-}
-
-func keys() (out []string) {
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
-		out = append(out, f.Tag.Get("yaml"))
-	}
-	return out
-}
-
-func absOrNone(p string) bool { return p == "" || filepath.IsAbs(p) }
-
-func oneOf(words ...string) func(string) bool {
-	return func(s string) bool { return slices.Contains(words, s) }
+	return s, err
 }
 
 // HasMPS reports whether the MPS daemon's control program is there to be run.

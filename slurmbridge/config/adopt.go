@@ -1,92 +1,56 @@
 package config
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
-	"os"
 	"regexp"
 
-	"github.com/spf13/viper"
-
+	"github.com/slurmbridge/slurmbridge/prolog/settings"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 )
 
-const adoptKey = "adopt"
-
-// ruleName is a partition's, an account's, a QOS', a user's or a reservation's: anything else could not be a word of the
-// gate file.
-var ruleName = regexp.MustCompile(`^[A-Za-z0-9_.@+-]{1,128}$`)
-
-// from are the values of a rule's from.
-var from = []string{"one-gpu", "per-node"}
-
-// adoptRules reads the adopt section. Errors start with the setting's name.
-func adoptRules(value any) ([]adopt.Rule, error) {
-	if value == nil {
-		return nil, nil
-	}
-	list, ok := value.([]any)
-	if !ok {
-		return nil, fmt.Errorf("%s %w", adoptKey, mismatch(value, "a list of rules, such as - {partition: gpu}"))
-	}
-	var out []adopt.Rule
-	for i, entry := range list {
-		at := fmt.Sprintf("%s, rule %d,", adoptKey, i+1)
-		fields, ok := entry.(map[string]any)
-		if !ok {
-			return nil, fmt.Errorf("%s %w", at, mismatch(entry, "a block such as {partition: gpu}"))
-		}
-		r := adopt.Rule{MaxSlowdown: adopt.DefaultMaxSlowdown}
-		source := from[0]
-		targets := map[string]target{
-			"never": {&r.Never, nil}, "from": {&source, oneOf(from...)},
-			"max_slowdown": {&r.MaxSlowdown, floatIn(1, 100)}, "grace": {&r.Grace, zeroOr(floatIn(0.01, 100))},
-		}
-		for _, name := range adopt.Names() {
-			targets[name] = target{r.List(name), ruleNames}
-		}
-		if err := setBlock(at, " ", fields, targets); err != nil {
-			return nil, err
-		}
-		r.PerNode = source == from[1]
-		out = append(out, r)
-	}
-	return out, nil
+// AdoptRule is a rule as adopt writes it; see adopt.Rule.
+type AdoptRule struct {
+	Partition   []string `mapstructure:"partition" is:"rule names"`
+	Account     []string `mapstructure:"account" is:"rule names"`
+	QOS         []string `mapstructure:"qos" is:"rule names"`
+	User        []string `mapstructure:"user" is:"rule names"`
+	Reservation []string `mapstructure:"reservation" is:"rule names"`
+	Never       bool     `mapstructure:"never"`
+	From        string   `mapstructure:"from" is:"one-gpu or per-node"`
+	MaxSlowdown float64  `mapstructure:"max_slowdown" is:"1 to 100"`
+	Grace       float64  `mapstructure:"grace" is:"0.01 to 100, or 0"`
 }
 
-func ruleNames(p any) error {
-	list := *p.(*[]string)
-	if len(list) == 0 {
-		return errors.New("names nothing: leave it out for any")
+// ruleNames are a partition's, an account's, a QOS', a user's or a reservation's: anything else could not be a word of the
+// gate file.
+var ruleNames = settings.Rule{
+	Takes: "letters, digits, '_', '.', '@', '+' and '-'", Some: true,
+	Right: regexp.MustCompile(`^[A-Za-z0-9_.@+-]{1,128}$`).MatchString,
+}
+
+func rulesOf(written []AdoptRule) (out []adopt.Rule) {
+	for _, w := range written {
+		out = append(out, adopt.Rule{
+			Partitions: w.Partition, Accounts: w.Account, QOS: w.QOS, Users: w.User, Reservations: w.Reservation, Never: w.Never,
+			PerNode: w.From == "per-node", MaxSlowdown: cmp.Or(w.MaxSlowdown, adopt.DefaultMaxSlowdown), Grace: w.Grace,
+		})
 	}
-	for _, name := range list {
-		if !ruleName.MatchString(name) {
-			return fmt.Errorf("names %s, and takes letters, digits, '_', '.', '@', '+' and '-'", show(name))
-		}
-	}
-	return nil
+	return out
 }
 
 // ReadRules reads a file of rules: an adopt section by itself.
 func ReadRules(file string) ([]adopt.Rule, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("rules can't be read: %w", err)
+	var only struct {
+		Adopt []AdoptRule `mapstructure:"adopt"`
 	}
-	defer f.Close()
-	v := viper.New()
-	v.SetConfigType("yaml")
-	if err := v.ReadConfig(f); err != nil {
-		return nil, fmt.Errorf("%s: %s", file, oneLine(err))
+	if _, err := settings.Load(file, &only, settings.Source{Defaults: []byte("adopt: []"), Rules: source(nil).Rules}); err != nil {
+		return nil, fmt.Errorf("rules: %w", err)
 	}
-	rules, err := adoptRules(v.Get(adoptKey))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	if len(rules) == 0 {
+	if len(only.Adopt) == 0 {
 		return nil, fmt.Errorf("%s: it has no rules (a list below adopt)", file)
 	}
-	return rules, nil
+	return rulesOf(only.Adopt), nil
 }
 
 // AdoptPolicy is what the settings say about adoption, nil = nothing is adopted. uid returns the number of a user.
@@ -94,5 +58,8 @@ func (c *Config) AdoptPolicy(uid func(name string) (uint32, bool)) *adopt.Policy
 	if len(c.Adopt) == 0 {
 		return nil
 	}
-	return &adopt.Policy{Rules: c.Adopt, Active: c.AdoptMode == "active", Percent: c.AdoptPercent, Charge: c.AdoptCharge == "shares", Delay: c.AdoptDelay, OutFile: c.AdoptOptOut, UID: uid}
+	return &adopt.Policy{
+		Rules: c.Adopt, Active: c.AdoptMode == "active", Percent: c.AdoptPercent, Charge: c.AdoptCharge == "shares",
+		Delay: c.AdoptDelay, OutFile: c.AdoptOptOut, UID: uid,
+	}
 }

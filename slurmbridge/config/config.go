@@ -1,22 +1,24 @@
 // Package config reads the bridge's settings: a YAML file, then SLURMBRIDGE_*
 // variables, then flags, each overruling the one before. etc/slurmbridge.yaml
-// documents every setting and its default, and keys.go checks the values.
+// documents every setting and its default, and the tags of Config check the values.
 package config
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"github.com/spf13/viper"
 
+	"github.com/slurmbridge/slurmbridge/etc"
+	"github.com/slurmbridge/slurmbridge/prolog/settings"
+	"github.com/slurmbridge/slurmbridge/prolog/settings/overrule"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -24,228 +26,94 @@ import (
 // DefaultFile is read when no file is named; it may be absent.
 const DefaultFile = "/etc/slurmbridge/slurmbridge.yaml"
 
-// envPrefix starts the name of every variable: SLURMBRIDGE_LEASE sets lease.
-const envPrefix = "SLURMBRIDGE"
-
 // Config holds the settings. etc/slurmbridge.yaml says what each means.
 type Config struct {
-	SlurmConf string
-	BinDir    string
+	SlurmConf string `mapstructure:"slurm_conf" is:"path or none"`
+	BinDir    string `mapstructure:"bin_dir" is:"path or none"`
 
-	Mode     string
-	Policy   string
-	Window   int
-	MaxGroup int
-	Join     bool
-	// LeaveRoom is auto, yes or no.
-	LeaveRoom string
-	Model     string
-	Objective string
+	Mode      string `mapstructure:"mode" is:"active or shadow"`
+	Policy    string `mapstructure:"policy" is:"word"`
+	Window    int    `mapstructure:"window" is:"1 to 12"`
+	MaxGroup  int    `mapstructure:"max_group" is:"1 to 16"`
+	Join      bool   `mapstructure:"join"`
+	LeaveRoom string `mapstructure:"leave_room" is:"auto, yes or no"`
+	Model     string `mapstructure:"model" is:"path or none"`
+	Objective string `mapstructure:"objective" is:"objective"`
 
-	Lease time.Duration
-	Poll  time.Duration
-	Lua   string
+	Lease time.Duration `mapstructure:"lease" is:"20s to 1h"`
+	Poll  time.Duration `mapstructure:"poll" is:"1s to 10m"`
+	Lua   string        `mapstructure:"lua" is:"auto, yes or no"`
 	// Name is this daemon's, "" = the host's.
-	Name     string
-	GateFile string
+	Name     string `mapstructure:"name" is:"name"`
+	GateFile string `mapstructure:"gate_file" is:"path"`
 	// GatePartition is the gate's, "" = it is in each with a node that shares.
-	GatePartition string
-	WakeFile      string
+	GatePartition string `mapstructure:"gate_partition" is:"name"`
+	WakeFile      string `mapstructure:"wake_file" is:"path"`
 
-	MemoryMargin float64
-	Grace        float64
-	MaxDelay     time.Duration
-	MaxSlowdown  float64
-	RetryAlone   bool
-	IdleAfter    time.Duration
-	IdleComment  bool
-	ExtendLimit  bool
+	MemoryMargin float64       `mapstructure:"memory_margin" is:"0.01 to 0.5"`
+	Grace        float64       `mapstructure:"grace" is:"0.01 to 100"`
+	MaxDelay     time.Duration `mapstructure:"max_delay" is:"1s to 24h"`
+	MaxSlowdown  float64       `mapstructure:"max_slowdown" is:"1 to 100, or 0"`
+	RetryAlone   bool          `mapstructure:"retry_alone"`
+	IdleAfter    time.Duration `mapstructure:"idle_after" is:"10m to 720h"`
+	IdleComment  bool          `mapstructure:"idle_comment"`
+	ExtendLimit  bool          `mapstructure:"extend_limit"`
 	// ExtendPastMaxTime: also beyond the partitions' MaxTime.
-	ExtendPastMaxTime bool
-	Trust             float64
-	TryMemory         int // MiB
+	ExtendPastMaxTime bool    `mapstructure:"extend_past_max_time"`
+	Trust             float64 `mapstructure:"trust" is:"0.1 to 10"`
+	TryMemory         int     `mapstructure:"try_memory" is:"0 to 1000000"` // MiB
 
-	AppNames []string // PATTERN=NAME; see job.AppName
+	AppNames []string `mapstructure:"app_names" is:"named apps"` // PATTERN=NAME; see job.AppName
 	// Which jobs are interactive sessions, and what they get; see job.Sessions. Memory is in MiB.
-	InteractiveNames, InteractivePartitions []string
-	InteractiveMemory                       int
-	InteractiveMaxSlowdown                  float64
+	InteractiveNames       []string `mapstructure:"interactive_names" is:"patterns"`
+	InteractivePartitions  []string `mapstructure:"interactive_partitions"`
+	InteractiveMemory      int      `mapstructure:"interactive_memory" is:"256 to 1000000"`
+	InteractiveMaxSlowdown float64  `mapstructure:"interactive_max_slowdown" is:"1 to 100"`
 
-	IncludePartitions []string
-	ExcludePartitions []string
-	SharersOnly       []string // partitions
-	HostShare         string
+	IncludePartitions []string `mapstructure:"include_partitions"`
+	ExcludePartitions []string `mapstructure:"exclude_partitions"`
+	SharersOnly       []string `mapstructure:"sharers_only"` // partitions
+	HostShare         string   `mapstructure:"host_share" is:"divide or keep"`
 	// HandShares names users, and partitions as partition:NAME.
-	HandShares []string
+	HandShares []string `mapstructure:"hand_shares"`
 
-	Database    string
-	DatabaseMiB int
-	Listen      string
-	WebConfig   string
-	MungeSocket string
-	KeyFile     string
-	RecordUsers []string
-	LogLevel    string
+	Database    string   `mapstructure:"database" is:"path"`
+	DatabaseMiB int      `mapstructure:"database_mib" is:"64 to 1000000"`
+	Listen      string   `mapstructure:"listen" is:"address"`
+	WebConfig   string   `mapstructure:"web_config" is:"path or none"`
+	MungeSocket string   `mapstructure:"munge_socket" is:"path or none"`
+	KeyFile     string   `mapstructure:"key_file" is:"path or none"`
+	RecordUsers []string `mapstructure:"record_users"`
+	LogLevel    string   `mapstructure:"log_level" is:"debug, info, warn or error"`
 
-	// Adopt are the rules by which unchanged jobs share.
+	// Adopt are the rules by which unchanged jobs share, AdoptRules as they are written.
 	Adopt        []adopt.Rule
-	AdoptMode    string
-	AdoptPercent int
-	AdoptCharge  string
-	AdoptDelay   time.Duration
-	AdoptOptOut  string // a file
+	AdoptRules   []AdoptRule   `mapstructure:"adopt"`
+	AdoptMode    string        `mapstructure:"adopt_mode" is:"active or shadow"`
+	AdoptPercent int           `mapstructure:"adopt_percent" is:"0 to 100"`
+	AdoptCharge  string        `mapstructure:"adopt_charge" is:"shares or nothing"`
+	AdoptDelay   time.Duration `mapstructure:"adopt_delay" is:"1s to 1h"`
+	AdoptOptOut  string        `mapstructure:"adopt_opt_out" is:"path or none"` // a file
 
-	// GPUTypes holds the cards of gpu_types by lower-case type; Card also knows
+	// GPUTypes holds the cards of gpu_types by lower-case type, GPUs as they are written; Card also knows
 	// the built-in ones.
 	GPUTypes map[string]rlcore.GPUSpec
+	GPUs     map[string]GPU `mapstructure:"gpu_types"`
 
 	// File that was read, "" = none.
 	File string
 	// places holds where each setting that isn't its default was written.
-	places map[string]string
+	places settings.Places
 }
 
-// Where says where a setting was written, for errors that show only
-// when the setting is used: "/etc/slurmbridge/slurmbridge.yaml: policy",
-// "SLURMBRIDGE_POLICY", "--policy", or its bare name where it is the default.
-func (c *Config) Where(key string) string {
-	if w, ok := c.places[key]; ok {
-		return w
-	}
-	return key
-}
-
-// Default returns the settings of an empty file.
-func Default() *Config {
-	c := &Config{GPUTypes: map[string]rlcore.GPUSpec{}}
-	for _, s := range settings() {
-		if err := s.set(c, s.value); err != nil {
-			panic("config: default of " + s.name + " " + err.Error()) // a mistake in the file, which a test finds
-		}
-	}
-	return c
-}
-
-// Flags adds one flag per setting to fs, --max-delay for max_delay, for a later
-// Load. gpu_types has none.
-func Flags(fs *pflag.FlagSet) {
-	c := Default()
-	for _, s := range settings() {
-		first, _, _ := strings.Cut(s.doc, ". ")
-		flag(fs, s.field(c), flagName(s.name), strings.TrimSuffix(first, "."))
-	}
-}
-
-func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
-func envName(key string) string  { return envPrefix + "_" + strings.ToUpper(key) }
-
-// Load reads file, the environment and flags (made by Flags; nil = none) afresh
-// and returns the settings that result. It keeps nothing and changes nothing, so
-// a reload that fails leaves the caller with what it had. file "" means
-// DefaultFile where there is one. An error is one line that names the place and
-// the setting.
-func Load(file string, flags *pflag.FlagSet) (*Config, error) {
-	v := viper.New()
-	v.SetConfigType("yaml")
-	c := Default()
-	c.places = map[string]string{}
-	if err := read(v, c, file); err != nil {
-		return nil, err
-	}
-	if err := checkNames(v, c.File); err != nil {
-		return nil, err
-	}
-	for _, k := range settings() {
-		where, value := c.File+": "+k.name, v.Get(k.name)
-		if s, ok := os.LookupEnv(envName(k.name)); ok && s != "" {
-			where, value = envName(k.name), s
-		}
-		if flags != nil {
-			if f := flags.Lookup(flagName(k.name)); f != nil && f.Changed {
-				where, value = "--"+f.Name, f.Value.String()
-				if sv, ok := f.Value.(pflag.SliceValue); ok {
-					value = sv.GetSlice()
-				}
-			}
-		}
-		if value == nil {
-			continue
-		}
-		if err := k.set(c, value); err != nil {
-			return nil, fmt.Errorf("%s %w", where, err)
-		}
-		c.places[k.name] = where
-	}
-	var err error
-	if c.GPUTypes, err = gpuTypes(v.Get(gpuTypesKey)); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.File, err)
-	}
-	if c.Adopt, err = adoptRules(v.Get(adoptKey)); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.File, err)
-	}
-	if c.Adopt != nil {
-		c.places[adoptKey] = c.File + ": " + adoptKey
-	}
-	if err := c.agree(); err != nil {
-		if c.File != "" {
-			return nil, fmt.Errorf("%s: %w", c.File, err)
-		}
-		return nil, err
-	}
-	return c, nil
-}
-
-func read(v *viper.Viper, c *Config, file string) error {
-	named := file != ""
-	if !named {
-		file = DefaultFile
-	}
-	info, err := os.Stat(file)
-	switch {
-	case err != nil && !named && errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("configuration can't be read: %w", err)
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("configuration can't be read: %s is no file", file)
-	case info.Mode().Perm()&0o002 != 0:
-		return fmt.Errorf("%s is writable by all users: chmod o-w it", file)
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return fmt.Errorf("configuration can't be read: %w", err)
-	}
-	defer f.Close()
-	c.File = file
-	if err := v.ReadConfig(f); err != nil {
-		return fmt.Errorf("%s: %s", file, oneLine(err))
-	}
-	return nil
-}
-
-func oneLine(err error) string {
-	s := err.Error()
-	s = strings.TrimPrefix(s, "While parsing config: ")
-	return strings.Join(strings.Fields(s), " ")
-}
-
-// checkNames finds the first setting that there isn't.
-func checkNames(v *viper.Viper, file string) error {
-	known := names()
-	var unknown []string
-	for _, path := range slices.Concat(slices.Collect(maps.Keys(v.AllSettings())), v.AllKeys()) { // the former lack settings without a value
-		if name, _, _ := strings.Cut(path, "."); !slices.Contains(known, name) {
-			unknown = append(unknown, name)
-		}
-	}
-	if len(unknown) == 0 {
-		return nil
-	}
-	name := slices.Min(unknown)
-	if instead := gone[name]; instead != "" {
-		return fmt.Errorf("%s: there is no setting %q any more: %s", file, name, instead)
-	}
-	return fmt.Errorf("%s: there is no setting %q%s", file, name, meant(name, known))
+// source is where the settings come from; flags may be nil.
+func source(flags *pflag.FlagSet) settings.Source {
+	return settings.Source{Defaults: etc.Settings, Overrule: overrule.By("SLURMBRIDGE", flags), Gone: gone, Rules: map[string]settings.Rule{
+		"objective":  {Takes: strings.Join(policy.Objectives(), " or "), Right: func(s string) bool { return slices.Contains(policy.Objectives(), s) }},
+		"patterns":   {Takes: "patterns such as jupyter*", Right: func(s string) bool { _, err := job.MatchName(s, ""); return err == nil }},
+		"named apps": {Takes: "PATTERN=NAME, for example nf-train*=train", Right: func(s string) bool { _, err := job.ParseAppName(s); return err == nil }},
+		"rule names": ruleNames,
+	}}
 }
 
 const retraining = "the bridge trains no network by itself; slurmbridge train makes one, and model names its file; remove the line"
@@ -259,10 +127,85 @@ var gone = map[string]string{
 	"retrain_runs":  retraining,
 }
 
+// Where says where a setting was written, for errors that show only
+// when the setting is used: "/etc/slurmbridge/slurmbridge.yaml:12: policy",
+// "SLURMBRIDGE_POLICY", "--policy", or its bare name where it is the default.
+func (c *Config) Where(key string) string {
+	if w, ok := c.places[key]; ok {
+		return w
+	}
+	return key
+}
+
+// Default returns the settings of an empty file.
+func Default() *Config {
+	c := &Config{}
+	if _, err := settings.Load("", c, settings.Source{Defaults: etc.Settings, Rules: source(nil).Rules}); err != nil {
+		panic(err) // there is nothing to read
+	}
+	c.GPUTypes = map[string]rlcore.GPUSpec{}
+	return c
+}
+
+// Flags adds one flag per setting to fs, --max-delay for max_delay, for a later
+// Load. adopt and gpu_types have none.
+func Flags(fs *pflag.FlagSet) { settings.Flags[Config](fs, source(nil)) }
+
+// Check returns what is wrong with a value of a setting, nil = nothing. The error continues
+// a line that begins with the setting's name, which must exist.
+func Check(name string, value any) error { return settings.Check[Config](name, value) }
+
+// Load reads file, the environment and flags (made by Flags; nil = none) afresh
+// and returns the settings that result. It keeps nothing and changes nothing, so
+// a reload that fails leaves the caller with what it had. file "" means
+// DefaultFile where there is one. Each mistake is a line that names the place and
+// the setting.
+func Load(file string, flags *pflag.FlagSet) (*Config, error) {
+	c := &Config{}
+	var err error
+	if c.File, err = usable(file); err != nil {
+		return nil, err
+	}
+	if c.places, err = settings.Load(c.File, c, source(flags)); err != nil {
+		return nil, errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	if c.GPUTypes, err = c.cards(); err == nil {
+		err = c.agree()
+	}
+	c.Adopt = rulesOf(c.AdoptRules)
+	if err != nil && c.File != "" {
+		err = fmt.Errorf("%s: %w", c.File, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// usable returns the file to read, "" = none is named, and there is no DefaultFile.
+func usable(file string) (string, error) {
+	named := file != ""
+	if !named {
+		file = DefaultFile
+	}
+	info, err := os.Stat(file)
+	switch {
+	case err != nil && !named && errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("configuration can't be read: %w", err)
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("configuration can't be read: %s is no file", file)
+	case info.Mode().Perm()&0o002 != 0:
+		return "", fmt.Errorf("%s is writable by all users: chmod o-w it", file)
+	}
+	return file, nil
+}
+
 // agree checks what one setting alone can't show.
 func (c *Config) agree() error {
 	if c.Poll > c.Lease/2 {
-		return fmt.Errorf("poll %s is more than half the lease of %s: the gate would open between two polls", text(c.Poll), text(c.Lease))
+		return fmt.Errorf("poll %s is more than half the lease of %s: the gate would open between two polls", settings.Short(c.Poll), settings.Short(c.Lease))
 	}
 	for _, p := range c.IncludePartitions {
 		if slices.Contains(c.ExcludePartitions, p) {
@@ -270,50 +213,6 @@ func (c *Config) agree() error {
 		}
 	}
 	return nil
-}
-
-// meant suggests the known name nearest to what was written.
-func meant(name string, known []string) string {
-	best, at := "", min(len(name)/3+2, 4) // so many edits apart is another word
-	for _, k := range known {
-		if d := distance(name, k); d < at {
-			best, at = k, d
-		}
-	}
-	if best == "" {
-		// A word of the name, say "partitions", may lead further.
-		for _, k := range known {
-			if strings.Contains(k, name) || strings.Contains(name, k) {
-				best = k
-				break
-			}
-		}
-	}
-	if best == "" {
-		return "; the settings are " + strings.Join(known, ", ")
-	}
-	return fmt.Sprintf("; did you mean %q?", best)
-}
-
-// distance is Levenshtein's: the insertions, deletions and replacements that
-// make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
 }
 
 // Apps are the applications that the site names by the names of jobs.

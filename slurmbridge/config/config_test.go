@@ -3,7 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
-	"slices"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/etc"
+	"github.com/slurmbridge/slurmbridge/prolog/settings"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -29,14 +30,16 @@ func TestSettingsFile(t *testing.T) {
 		c.MaxDelay != rlcore.DefaultMaxDelayS*time.Second || got.MaxDelay != c.MaxDelay {
 		t.Errorf("the core has other defaults than %+v", c)
 	}
-	for _, s := range settings() {
-		if len(s.doc) < 20 || !strings.HasSuffix(s.doc, ".") {
-			t.Errorf("%s means %q", s.name, s.doc)
+	documented := map[string]bool{}
+	for _, s := range settings.Documented(etc.Settings) {
+		documented[s.Name] = true
+		if len(s.Doc) < 20 || !strings.HasSuffix(s.Doc, ".") && s.Name != "adopt" && s.Name != "gpu_types" {
+			t.Errorf("%s means %q", s.Name, s.Doc)
 		}
 	}
-	for name := range checks {
-		if !slices.Contains(names(), name) {
-			t.Errorf("no setting %s", name)
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		if name := f.Tag.Get("mapstructure"); name != "" && !documented[name] {
+			t.Errorf("the file lacks %s", name)
 		}
 	}
 	text := strings.Join(strings.Fields(strings.ReplaceAll(string(etc.Settings), "#", "")), " ")
@@ -60,7 +63,7 @@ func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
 	must.OK(t, fs.Parse([]string{"--trust=4", "--exclude-partitions=debug,test", "--join", "--max-delay=10s", "--policy", "exclusive"}))
 	got := must.Get(Load(file, fs))(t)
 	for key, place := range map[string]string{
-		"lease": file + ": lease", "window": "SLURMBRIDGE_WINDOW", "trust": "--trust", "exclude_partitions": "--exclude-partitions", "poll": "poll",
+		"lease": file + ":1: lease", "window": "SLURMBRIDGE_WINDOW", "trust": "--trust", "exclude_partitions": "--exclude-partitions", "poll": "poll",
 	} {
 		if w := got.Where(key); w != place {
 			t.Errorf("%s was written at %q, not at %q", key, w, place)
@@ -81,7 +84,7 @@ func TestMistakes(t *testing.T) {
 		"leese: 60s":                           `there is no setting "leese"; did you mean "lease"?`,
 		"gatefile: /run/g":                     `there is no setting "gatefile"; did you mean "gate_file"?`,
 		"max-delay: 5m":                        `there is no setting "max-delay"; did you mean "max_delay"?`,
-		"colour: blue":                         `there is no setting "colour"; the settings are slurm_conf, bin_dir,`,
+		"colour: blue":                         `there is no setting "colour"; the settings are adopt, adopt_charge,`,
 		"colour:":                              `there is no setting "colour"`,
 		"cluster: {bin_dir: /usr/bin}":         `there is no setting "cluster"`,
 		"lease: 60":                            `lease is 60, but takes a duration such as 60s`,
@@ -96,7 +99,7 @@ func TestMistakes(t *testing.T) {
 		"lua: maybe":                           `lua is "maybe", but takes auto, yes or no`,
 		"policy: ../dqn":                       `policy is "../dqn", but takes a name`,
 		"policy: {a: b}":                       `policy is map[a:b], but takes text`,
-		"memory_margin: .nan":                  `memory_margin is NaN, but takes 0.01 to 0.5`,
+		"memory_margin: .nan":                  `memory_margin is .nan, but takes a number`,
 		"memory_margin: 0":                     `memory_margin is 0, but takes 0.01 to 0.5`,
 		"max_slowdown: 0.5":                    `max_slowdown is 0.5, but takes 1 to 100, or 0`,
 		"listen: 9797":                         `listen is 9797, but takes text`,
@@ -104,7 +107,7 @@ func TestMistakes(t *testing.T) {
 		"listen: \":99999\"":                   `listen is ":99999", but takes host:port`,
 		"database: slurmbridge.db":             `database is "slurmbridge.db", but takes a path from the root`,
 		"gate_file: \"\"":                      `gate_file is "", but takes a path from the root`,
-		"record_users: [root, 3]":              `record_users is 3, but takes text in each place of the list`,
+		"record_users: [root, 3]":              `record_users.2 is 3, but takes text`,
 		"include_partitions: {a: b}":           `include_partitions is map[a:b], but takes a list of names`,
 		"gpu_types: [a]":                       `gpu_types is [a], but takes a block`,
 		"gpu_types: {k: 12}":                   `gpu_types.k is 12, but takes a block of mem_mib`,
@@ -114,6 +117,14 @@ func TestMistakes(t *testing.T) {
 		"gpu_types: {k: {mem_mib: -4}}":        `gpu_types.k.mem_mib is -4, but takes 1 to`,
 		"gpu_types: {t4: {max_clients: 2000}}": `gpu_types.t4.max_clients is 2000, but takes 0 to 1000`,
 		"include_partitions: [a]\nexclude_partitions: [b, a]": `partition "a" is both in include_partitions`,
+		"adopt: {partition: gpu}":                             `adopt is map[partition:gpu], but takes a list of blocks`,
+		"adopt: [gpu]":                                        `adopt.1 is "gpu", but takes a block of partition, account,`,
+		"adopt:\n- {partition: gpu}\n- {partitoin: gpu}":      `:3: adopt.2: there is no setting "partitoin"; did you mean "partition"?`,
+		"adopt:\n- {partition: a}\n- {account: [a, b c]}":     `:3: adopt.2.account has "b c", but takes letters`,
+		"adopt:\n- {user: []}":                                `adopt.1.user names nothing: leave it out for any`,
+		"adopt:\n- {max_slowdown: 0}":                         `adopt.1.max_slowdown is 0, but takes 1 to 100`,
+		"lease: 60s\n\npoll: fast":                            `:3: poll is "fast"`,
+		"retrain: false":                                      `there is no setting "retrain" any more: the bridge trains no network by itself`,
 		"lease: 60s\nlease: 90s":                              `already defined`,
 		"lease: 60s\n\tpoll: 5s":                              `line 2`,
 		"just words":                                          `cannot unmarshal`,
@@ -124,7 +135,7 @@ func TestMistakes(t *testing.T) {
 		switch {
 		case err == nil:
 			t.Errorf("%q was taken: %+v", text, c)
-		case !strings.Contains(err.Error(), want), !strings.HasPrefix(err.Error(), file+": "), strings.Contains(err.Error(), "\n"):
+		case !strings.Contains(err.Error(), want), !strings.HasPrefix(err.Error(), file+":"), strings.Contains(err.Error(), "\n"):
 			t.Errorf("%q:\n  %v\nwant in one line, after the file's name:\n  %s", text, err, want)
 		}
 	}

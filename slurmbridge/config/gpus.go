@@ -7,10 +7,17 @@ import (
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-const gpuTypesKey = "gpu_types"
+// GPU is a card as gpu_types writes it; what it leaves out is the built-in card's.
+type GPU struct {
+	MemMiB       *float64 `mapstructure:"mem_mib" is:"1 to 16777216"`
+	PCIeMBps     *float64 `mapstructure:"pcie_mbps" is:"0 to 1e7"`
+	SameUser     *bool    `mapstructure:"same_user"`
+	MaxClients   *int     `mapstructure:"max_clients" is:"0 to 1000"`
+	MemoryLimits *bool    `mapstructure:"memory_limits"`
+	Sharing      *string  `mapstructure:"sharing" is:"mps or time-slice"`
+}
 
 // A card is what the bridge must know of a GPU to share it. Memory is what nvidia-smi prints as
 // memory.total (MiB), the smaller figure where drivers or ECC settings differ. PCIe is the link's
@@ -94,41 +101,33 @@ func (c *Config) Card(gpuType string) (rlcore.GPUSpec, bool) {
 	return builtin(gpuType)
 }
 
-// gpuTypes reads the gpu_types section. Errors start with the setting's name.
-func gpuTypes(value any) (map[string]rlcore.GPUSpec, error) {
+// cards are those of gpu_types.
+func (c *Config) cards() (map[string]rlcore.GPUSpec, error) {
 	out := map[string]rlcore.GPUSpec{}
-	if value == nil {
-		return out, nil
-	}
-	types, ok := value.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("%s %w", gpuTypesKey, mismatch(value, "a block with one GPU type of gres.conf a line, each with its own block"))
-	}
-	for _, name := range slices.Sorted(maps.Keys(types)) {
-		at := gpuTypesKey + "." + name
-		fields, ok := types[name].(map[string]any)
-		if !ok {
-			return nil, fmt.Errorf("%s %w", at, mismatch(types[name], "a block of mem_mib, same_user, max_clients, memory_limits, pcie_mbps and sharing"))
-		}
+	for _, written := range slices.Sorted(maps.Keys(c.GPUs)) {
+		name := strings.ToLower(written)
 		spec, known := builtin(name)
 		if !known {
 			spec = rlcore.GPUSpec{SameUser: true}
 		}
+		g := c.GPUs[written]
 		spec.Model = name
-		if err := setBlock(at, ".", fields, map[string]target{
-			"mem_mib":       {&spec.MemMiB, floatIn(1, 16<<20)},
-			"pcie_mbps":     {&spec.PCIeMBps, floatIn(0, 10e6)},
-			"same_user":     {&spec.SameUser, nil},
-			"max_clients":   {&spec.MaxClients, intIn(0, 1000)},
-			"memory_limits": {&spec.MemLimits, nil},
-			"sharing":       {&spec.Sharing, oneOf(contention.MPS.Name, contention.TimeSlice.Name)},
-		}); err != nil {
-			return nil, err
-		}
+		replace(&spec.MemMiB, g.MemMiB)
+		replace(&spec.PCIeMBps, g.PCIeMBps)
+		replace(&spec.SameUser, g.SameUser)
+		replace(&spec.MaxClients, g.MaxClients)
+		replace(&spec.MemLimits, g.MemoryLimits)
+		replace(&spec.Sharing, g.Sharing)
 		if spec.MemMiB == 0 {
-			return nil, fmt.Errorf("%s lacks mem_mib, the card's memory in MiB, and is no card that is known", at)
+			return nil, fmt.Errorf("gpu_types.%s lacks mem_mib, the card's memory in MiB, and is no card that is known", name)
 		}
 		out[name] = spec
 	}
 	return out, nil
+}
+
+func replace[T any](field, by *T) {
+	if by != nil {
+		*field = *by
+	}
 }

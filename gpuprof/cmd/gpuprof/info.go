@@ -20,7 +20,11 @@ func newInfo(out io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "info", Short: "This node's GPUs, what they can, and which figures they give", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, lib, err := open(c)
+			cfg, err := load(c)
+			if err != nil {
+				return err
+			}
+			lib, err := nvml.Open(cfg.NVMLLibrary)
 			if err != nil {
 				return err
 			}
@@ -35,6 +39,7 @@ func newInfo(out io.Writer) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "output for programs")
+	c.Flags().String("nvml-library", "", "libnvidia-ml.so.1 (default: wherever the loader finds it)")
 	return c
 }
 

@@ -8,18 +8,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-	"github.com/spf13/viper"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/etc"
+	"github.com/slurmbridge/slurmbridge/prolog/settings"
+	"github.com/slurmbridge/slurmbridge/prolog/settings/overrule"
 )
 
 var version = "unknown"
@@ -50,69 +48,43 @@ Settings come from ` + defaultFile + `, from GPUPROF_* and from flags.`,
 	root.SetOut(out)
 	root.SetErr(errOut)
 	root.PersistentFlags().StringP("config", "c", "", "configuration file (default "+defaultFile+" where it exists)")
-	root.PersistentFlags().String("nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
-	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
 	root.AddCommand(newServe(errOut), newInfo(out))
 	return root
 }
 
-// settings reads file, variables and flags; a key that is no flag of the command
-// is an error that names it.
-func settings(c *cobra.Command) (*viper.Viper, error) {
-	v := viper.New()
-	v.SetEnvPrefix("GPUPROF")
-	v.SetEnvKeyReplacer(strings.NewReplacer("-", "_", ".", "_"))
-	v.AutomaticEnv()
-	known := map[string]bool{}
-	add := func(f *pflag.Flag) { known[strings.ReplaceAll(f.Name, "-", "_")] = true }
-	c.Flags().VisitAll(add)
-	c.InheritedFlags().VisitAll(add)
-	if err := v.BindPFlags(c.Flags()); err != nil {
-		return nil, err
-	}
+// config are the settings. etc/gpuprof.yaml says what each means.
+type config struct {
+	Controller       string        `mapstructure:"controller"`
+	ControllerConfig string        `mapstructure:"controller_config"`
+	Node             string        `mapstructure:"node"`
+	Period           time.Duration `mapstructure:"period" is:"5ms to 1m"`
+	RunDir           string        `mapstructure:"run_dir"`
+	Spool            string        `mapstructure:"spool"`
+	SpoolMiB         int           `mapstructure:"spool_mib" is:"1 to 1048576"`
+	Listen           string        `mapstructure:"listen" is:"address"`
+	WebConfig        string        `mapstructure:"web_config"`
+	HookSettings     string        `mapstructure:"hook_settings"`
+	MungeSocket      string        `mapstructure:"munge_socket"`
+	KeyFile          string        `mapstructure:"key_file"`
+	NVMLLibrary      string        `mapstructure:"nvml_library"`
+	LogLevel         string        `mapstructure:"log_level" is:"debug, info, warn or error"`
+}
+
+// load reads the settings of a command: file, variables and flags.
+func load(c *cobra.Command) (*config, error) {
 	file, _ := c.Flags().GetString("config")
 	if file == "" {
-		if _, err := os.Stat(defaultFile); err != nil {
-			return v, nil
-		}
-		file = defaultFile
-	}
-	fv := viper.New()
-	fv.SetConfigFile(file)
-	fv.SetConfigType("yaml")
-	if err := fv.ReadInConfig(); err != nil {
-		return nil, fmt.Errorf("configuration can't be read: %s: %w", file, err)
-	}
-	for _, k := range fv.AllKeys() {
-		if !known[k] || k == "config" {
-			delete(known, "config")
-			delete(known, "help")
-			return nil, fmt.Errorf("%s: there is no setting %q; the settings are %s", file, k, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
-		}
-		flag := strings.ReplaceAll(k, "_", "-")
-		if f := c.Flags().Lookup(flag); f != nil && !f.Changed && os.Getenv("GPUPROF_"+strings.ToUpper(k)) == "" {
-			if err := f.Value.Set(fmt.Sprint(fv.Get(k))); err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", file, k, err)
-			}
+		if _, err := os.Stat(defaultFile); err == nil {
+			file = defaultFile
 		}
 	}
-	return v, nil
+	out := &config{}
+	_, err := settings.Load(file, out, settings.Source{Defaults: etc.Agent, Overrule: overrule.By("GPUPROF", c.Flags())})
+	return out, err
 }
 
-// open reads a command's settings and opens NVML.
-func open(c *cobra.Command) (*viper.Viper, *nvml.Library, error) {
-	v, err := settings(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	lib, err := nvml.Open(v.GetString("nvml-library"))
-	return v, lib, err
-}
-
-func logger(v *viper.Viper, w io.Writer) (*slog.Logger, error) {
+func logger(cfg *config, w io.Writer) *slog.Logger {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(v.GetString("log-level"))); err != nil {
-		return nil, fmt.Errorf("log-level: %w", err)
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), nil
+	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // it was checked
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,19 +20,20 @@ import (
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/pflag"
-	"github.com/spf13/viper"
 
 	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage/mantest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/nvidia"
+	"github.com/slurmbridge/slurmbridge/etc"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/settings"
 )
 
 func TestHandler(t *testing.T) {
@@ -85,30 +87,31 @@ does the same.
 
 func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }
 
-// The sample has every setting of serve, with its default, and nothing else.
-func TestSampleInEtc(t *testing.T) {
-	const file = "../../../etc/gpuprof.yaml"
-	text := must.Get(os.ReadFile(file))(t)
+// etc/gpuprof.yaml, from which the defaults come, describes every setting; an environment and flags overrule it.
+func TestSettings(t *testing.T) {
 	root := newRoot(io.Discard, io.Discard)
 	serve, _, err := root.Find([]string{"serve"})
-	if err != nil {
-		t.Fatal(err)
+	must.OK(t, err)
+	must.OK(t, serve.ParseFlags([]string{"--config", "../../../etc/gpuprof.yaml", "--period", "2s"}))
+	t.Setenv("GPUPROF_PERIOD", "3s")
+	t.Setenv("GPUPROF_SPOOL_MIB", "7")
+	got := must.Get(load(serve))(t)
+	if got.Period != 2*time.Second || got.SpoolMiB != 7 || got.Listen != ":9798" || got.HookSettings != prolog.DefaultSettings {
+		t.Errorf("%+v", got)
 	}
-	must.OK(t, serve.ParseFlags([]string{"--config", file}))
-	must.Get(settings(serve))(t)
-	serve.Flags().VisitAll(func(f *pflag.Flag) {
-		key := strings.ReplaceAll(f.Name, "-", "_")
-		if key == "config" || key == "help" {
-			return
+	means := map[string]string{}
+	for _, s := range settings.Documented(etc.Agent) {
+		means[s.Name] = s.Doc
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[config]()) {
+		if key := f.Tag.Get("mapstructure"); len(means[key]) < 20 {
+			t.Errorf("the file says of %s: %q", key, means[key])
 		}
-		if f.Value.String() != f.DefValue {
-			t.Errorf("%s: %s is %q, the default is %q", file, key, f.Value, f.DefValue)
-		}
-		before, _, ok := strings.Cut(string(text), "\n"+key+": ")
-		if last := before[strings.LastIndex(before, "\n")+1:]; !ok || !strings.HasPrefix(last, "# ") {
-			t.Errorf("%s has no line, or no word of explanation, for %s", file, key)
-		}
-	})
+	}
+	t.Setenv("GPUPROF_SPOOL_MIB", "0")
+	if _, err := load(serve); err == nil || err.Error() != "GPUPROF_SPOOL_MIB is 0, but takes 1 to 1048576" {
+		t.Error(err)
+	}
 }
 
 // Each controller gets every record; one that is down costs the others nothing, and finds what waits for it.
@@ -124,12 +127,7 @@ func TestSeveralControllers(t *testing.T) {
 	})
 	defer srv.Close()
 	dir := t.TempDir()
-	v := viper.New()
-	for k, x := range map[string]any{
-		"controller": gone.URL + ", " + srv.URL, "spool-mib": 16, "spool": filepath.Join(dir, "spool"), "run-dir": filepath.Join(dir, "run"), "key-file": key,
-	} {
-		v.Set(k, x)
-	}
+	v := &config{Controller: gone.URL + ", " + srv.URL, SpoolMiB: 16, Spool: filepath.Join(dir, "spool"), RunDir: filepath.Join(dir, "run"), KeyFile: key}
 	all, err := newWays(v, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	if err != nil || len(all) != 2 {
 		t.Fatal(len(all), err)
@@ -148,7 +146,7 @@ func TestSeveralControllers(t *testing.T) {
 	if all[0].Waiting() != 1 || all.waiting() != 1 {
 		t.Errorf("%d records wait for the controller that is down", all[0].Waiting())
 	}
-	v.Set("controller", srv.URL+",")
+	v.Controller = srv.URL + ","
 	if _, err := newWays(v, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("an empty address is taken")
 	}

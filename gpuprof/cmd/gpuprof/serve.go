@@ -21,9 +21,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/spf13/cobra"
-	"github.com/spf13/viper"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slurmbridge/slurmbridge/etc"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
@@ -32,65 +32,48 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/settings"
 )
 
 func newServe(errOut io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "serve", Short: "Run the node agent", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			v, err := settings(c)
+			cfg, err := load(c)
 			if err != nil {
 				return err
 			}
-			return serve(c.Context(), v, errOut)
+			return serve(c.Context(), cfg, errOut)
 		},
 	}
-	f := c.Flags()
-	f.String("run-dir", prolog.DefaultRunDir, "where the hooks keep the jobs' files")
-	f.String("spool", "/var/spool/slurmbridge", "where records wait for the controller")
-	f.Int64("spool-mib", 256, "size of the spool from which on series are dropped, MiB")
-	f.String("controller", "", "the controller, e.g. http://head:9797, or several with commas between them: each gets every record (needed)")
-	f.String("controller-config", "", "how the controller is trusted and what it is shown, a file in the format of Prometheus's HTTP clients")
-	f.Duration("period", time.Second, "time between two samples")
-	f.String("node", "", "this node's name in Slurm (default: the host's)")
-	f.String("listen", ":9798", "address for metrics; empty: none")
-	f.String("web-config", "", "TLS and passwords of that address, a file in the format of Prometheus's exporters")
-	f.String("hook-settings", prolog.DefaultSettings, "the hooks' settings; a metric says whether they make sense")
-	f.String("munge-socket", "", "munged's socket (default: munge's own)")
-	f.String("key-file", "", "file of the key that signs records where there is no MUNGE")
+	settings.Flags[config](c.Flags(), settings.Source{Defaults: etc.Agent})
 	return c
 }
 
-func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
-	log, err := logger(v, errOut)
-	if err != nil {
-		return err
-	}
+func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
+	log := logger(cfg, errOut)
 	letGo := make(chan os.Signal, 1)
 	signal.Notify(letGo, syscall.SIGHUP)
 	defer signal.Stop(letGo)
-	if p := v.GetDuration("period"); p < 5*time.Millisecond || p > time.Minute {
-		return fmt.Errorf("period %v is not from 5ms to 1m", p)
-	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	ways, err := newWays(v, reg, log)
+	ways, err := newWays(cfg, reg, log)
 	if err != nil {
 		return err
 	}
-	l, err := listen(v)
+	l, err := listen(cfg)
 	if err != nil {
 		return err
 	}
 	if l != nil {
 		defer l.Close()
 	}
-	lib, err := nvml.Open(v.GetString("nvml-library"))
+	lib, err := nvml.Open(cfg.NVMLLibrary)
 	if err != nil {
 		return err
 	}
 	defer lib.Close()
-	node := v.GetString("node")
+	node := cfg.Node
 	if node == "" {
 		if node, err = os.Hostname(); err != nil {
 			return err
@@ -104,12 +87,12 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	}
 	a := &agent.Agent{
 		Driver: lib, LetGo: letGo,
-		Dir: prolog.Dir(v.GetString("run-dir")), Devices: lib.Devices(), Node: node, Period: v.GetDuration("period"),
+		Dir: prolog.Dir(cfg.RunDir), Devices: lib.Devices(), Node: node, Period: cfg.Period,
 		Keep: ways.add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
 	}
-	agent.ShowHooks(reg, v.GetString("hook-settings"), node)
+	agent.ShowHooks(reg, cfg.HookSettings, node)
 	agent.ShowContainers(reg, "/")
-	if _, err := prolog.Load(v.GetString("hook-settings")); err != nil {
+	if _, err := prolog.Load(cfg.HookSettings); err != nil {
 		log.Warn("the hooks go by defaults where their settings make no sense", "err", err)
 	}
 	if err := a.Start(); err != nil {
@@ -122,9 +105,9 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	}
 	g.Go(func() error { return a.TellIdle(ctx, ways.sendIdle) })
 	if l != nil {
-		show(ctx, g, l, v, handler(reg, a.Health), log)
+		show(ctx, g, l, cfg, handler(reg, a.Health), log)
 	}
-	log.Info("ready", "gpus", len(lib.Devices()), "period", v.GetDuration("period"), "controller", v.GetString("controller"), "waiting", ways.waiting(), "version", version)
+	log.Info("ready", "gpus", len(lib.Devices()), "period", cfg.Period, "controller", cfg.Controller, "waiting", ways.waiting(), "version", version)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Debug("sd_notify", "err", err)
 	}
@@ -166,11 +149,11 @@ func (all ways) waiting() int {
 }
 
 // newWays makes what brings records to the controllers; nothing is written yet. The metrics are the first one's.
-func newWays(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (ways, error) {
-	if v.GetString("controller") == "" {
+func newWays(cfg *config, reg prometheus.Registerer, log *slog.Logger) (ways, error) {
+	if cfg.Controller == "" {
 		return nil, errors.New("controller is not set: name it with --controller http://HEAD:9797 or in " + defaultFile)
 	}
-	controllers, err := prolog.Addresses(v.GetString("controller"))
+	controllers, err := prolog.Addresses(cfg.Controller)
 	if err != nil {
 		return nil, fmt.Errorf("controller: %w", err)
 	}
@@ -181,7 +164,7 @@ func newWays(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (ways,
 			reg, sub = prometheus.NewRegistry(), "for-"+strings.ReplaceAll(u.Host, ":", "-")
 			log = log.With("controller", u.Host)
 		}
-		w, err := newWay(v, u.String(), sub, reg, log)
+		w, err := newWay(cfg, u.String(), sub, reg, log)
 		if err != nil {
 			return nil, err
 		}
@@ -191,35 +174,31 @@ func newWays(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (ways,
 }
 
 // newWay keeps what waits for a controller in a folder of its own below the spool, "" = the spool itself.
-func newWay(v *viper.Viper, to, sub string, reg prometheus.Registerer, log *slog.Logger) (w way, err error) {
-	client, err := recordhttp.NewClient(v.GetString("controller-config"))
+func newWay(cfg *config, to, sub string, reg prometheus.Registerer, log *slog.Logger) (w way, err error) {
+	client, err := recordhttp.NewClient(cfg.ControllerConfig)
 	if err != nil {
 		return w, fmt.Errorf("controller-config: %w", err)
 	}
-	mib := v.GetInt64("spool-mib")
-	if mib < 1 || mib > 1<<20 {
-		return w, fmt.Errorf("spool-mib %d is not from 1 to %d", mib, 1<<20)
-	}
-	if file := v.GetString("key-file"); file != "" {
+	if file := cfg.KeyFile; file != "" {
 		if _, err := credential.ReadKeys(file); err != nil {
 			log.Error("records can't be signed, and wait", "err", err)
 		}
 	}
-	how := credential.Choose(v.GetString("key-file"), v.GetString("munge-socket")).Nodes
+	how := credential.Choose(cfg.KeyFile, cfg.MungeSocket).Nodes
 	sender := &recordhttp.Sender{URL: to, Credentials: how, Client: client}
 	return way{&spool.Spool{
 		// The run directory is in memory, and outlives the agent.
-		Dir: filepath.Join(v.GetString("spool"), sub), Spare: filepath.Join(v.GetString("run-dir"), "spool", sub), Limit: mib << 20,
+		Dir: filepath.Join(cfg.Spool, sub), Spare: filepath.Join(cfg.RunDir, "spool", sub), Limit: int64(cfg.SpoolMiB) << 20,
 		Send: sender.Send, Log: log, Metrics: spool.NewMetrics(reg),
 	}, sender}, nil
 }
 
 // listen opens the address for metrics; nil = there is none.
-func listen(v *viper.Viper) (net.Listener, error) {
-	if err := webconfig.Check(v.GetString("web-config"), time.Now()); err != nil {
+func listen(cfg *config) (net.Listener, error) {
+	if err := webconfig.Check(cfg.WebConfig, time.Now()); err != nil {
 		return nil, fmt.Errorf("web-config: %w", err)
 	}
-	addr := v.GetString("listen")
+	addr := cfg.Listen
 	if addr == "" {
 		return nil, nil
 	}
@@ -231,20 +210,20 @@ func listen(v *viper.Viper) (net.Listener, error) {
 }
 
 // show serves h on l until ctx ends.
-func show(ctx context.Context, g *errgroup.Group, l net.Listener, v *viper.Viper, h http.Handler, log *slog.Logger) {
+func show(ctx context.Context, g *errgroup.Group, l net.Listener, cfg *config, h http.Handler, log *slog.Logger) {
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		// A handshake that failed is the other side's matter.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	webConfig, systemd := v.GetString("web-config"), false
+	webConfig, systemd := cfg.WebConfig, false
 	g.Go(func() error {
-		err := web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{v.GetString("listen")}, WebSystemdSocket: &systemd, WebConfigFile: &webConfig}, log)
+		err := web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{cfg.Listen}, WebSystemdSocket: &systemd, WebConfigFile: &webConfig}, log)
 		if errors.Is(err, http.ErrServerClosed) {
 			return nil
 		}
-		return fmt.Errorf("serve %s: %w", v.GetString("listen"), err)
+		return fmt.Errorf("serve %s: %w", cfg.Listen, err)
 	})
 	g.Go(func() error { <-ctx.Done(); return srv.Close() })
 }

@@ -105,7 +105,7 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 		{"settings on a disk that hangs", "hangs|not done after", []string{run(), "--settings", fifo}, job()},
 		{"settings that are none", "yaml", []string{run(), "--settings", bad}, job()},
 		{"unknown setting", `no setting "runn_dir"`, []string{run(), "--settings", unknown}, job()},
-		{"senseless setting", `sharing can't be "both"`, []string{run(), "--settings", unknown}, job()},
+		{"senseless setting", `sharing is "both"`, []string{run(), "--settings", unknown}, job()},
 		{"no folder to write to", "job 7", []string{"--run-dir", blocked + "/x"}, job()},
 		{"hostile job number", "SLURM_JOB_ID", []string{run()}, job("SLURM_JOB_ID=../../etc/passwd")},
 		{"no variables", "", []string{run()}, nil},

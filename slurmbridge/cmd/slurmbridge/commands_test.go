@@ -475,7 +475,7 @@ func TestAdoptPreview(t *testing.T) {
 	for rules, says := range map[string]string{
 		"":                                     "has no rules",
 		"adopt: []":                            "has no rules",
-		"adopt: [{partition: 'a b'}]":          "names \"a b\"",
+		"adopt: [{partition: 'a b'}]":          "has \"a b\"",
 		"adopt: [{partitions: gpu}]":           "did you mean \"partition\"",
 		"adopt: [{max_slowdown: 0.5}]":         "max_slowdown is 0.5",
 		"adopt: [{partition: gpu, user: ann}]": "of 3 jobs none requested one whole GPU",
