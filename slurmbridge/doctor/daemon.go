@@ -59,7 +59,7 @@ func (e *exam) gateFix() Fix {
 		return run("sacctmgr add user " + e.User + " account=ACCOUNT")
 	case strings.Contains(said, "is not understood"):
 		return run("slurmbridge status --json   # misread: the fields", "slurmbridge --version   # is there a newer one for this Slurm? Does a job_submit script change SlurmUser's jobs?")
-	case strings.Contains(said, "is let go"):
+	case strings.Contains(said, "let go from the gate"):
 		return e.letPass()
 	case strings.Contains(said, "limit"):
 		return run("sacctmgr show assoc user="+e.User, "sacctmgr modify user "+e.User+" set MaxSubmitJobs=-1 MaxJobs=-1")
@@ -94,7 +94,7 @@ func (e *exam) refused() {
 		case r.Step == job.StepExtend:
 			why = "sharing makes jobs slower, and without more time some may end at their time limits"
 		case r.GivenUp == 0:
-			s, why = Note, "one refusal does no harm: the change is tried again"
+			s, why = Note, "each job's change is tried twice; a single refusal does no harm"
 		}
 		e.add("refused", s, r.String(), why, e.letPass())
 	}

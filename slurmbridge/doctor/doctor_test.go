@@ -343,7 +343,7 @@ func TestEachFinding(t *testing.T) {
 		}, "note refused", "journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: lua"},
 		{"jobs may not go", func(f *Facts) {
 			f.JobSubmitLua = ptr(luaFirst + ` gate = "/run/slurmbridge/gate"`)
-			f.Daemon = &Daemon{Mode: "active", Policy: "dqn", GateError: "no job is let go from the gate by Slurm one by one, so the gate was opened for all of them"}
+			f.Daemon = &Daemon{Mode: "active", Policy: "dqn", GateError: "jobs can't be let go from the gate one by one, since Slurm refuses it: the gate was opened for all of them"}
 		}, "error gate", "journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: lua"},
 		{"another mode", func(f *Facts) { f.Daemon = &Daemon{Mode: "shadow", Policy: "dqn"} }, "warning daemon-mode", "systemctl reload slurmbridge"},
 		{"another policy", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "greedy", Gate: "7"} }, "warning policy", "journalctl -u slurmbridge -g model"},

@@ -166,7 +166,7 @@ func (g *Gate) openAll(ctx context.Context, s *job.Snapshot) error {
 func (g *Gate) OpenFor(ctx context.Context, s *job.Snapshot, refs []string) {
 	g.asking.Lock()
 	defer g.asking.Unlock()
-	why := errors.New("no job is let go from the gate by Slurm one by one, so the gate was opened for all of them")
+	why := errors.New("jobs can't be let go from the gate one by one, since Slurm refuses it: the gate was opened for all of them")
 	if now := g.Now(); now.Sub(g.openedFor) < distrustFor {
 		g.distrust = distrust{why, s.Release, nil, now.Add(distrustFor)}
 	}

@@ -114,24 +114,29 @@ func purpose(g *job.Group) string {
 	return why
 }
 
-// Restore gives a member back what it had before it was grouped. With a gate it waits
+// Restore gives a member back what it lacks of what it had before it was grouped. With a gate it waits
 // for the bridge again, without one it is an ordinary job.
 func Restore(g *job.Group, m *job.Member, j *job.Job, gate, why string, at time.Time) job.Change {
 	gres, nodes, dep := m.WasGres, m.WasNodes, ""
-	u := job.Update{Gres: &gres, ReqNodes: &nodes, Dependency: &dep}
-	if !g.Pinned && j.ReqNodes == m.WasNodes {
-		u.ReqNodes = nil
+	u := job.Update{}
+	if !sameGres(gres, j.Request) {
+		u.Gres = &gres
+	}
+	if j.ReqNodes != nodes {
+		u.ReqNodes = &nodes
 	}
 	u.Host = m.WasHost.Missing(j, m.Host)
 	if Adopted(m) { // its owner's job has no line of the bridge's
 		u.AdminComment = unstamped(j)
 	}
-	if gate != "" {
-		dep = after + ":" + gate
-	} else {
+	switch {
+	case gate == "":
 		// The begin time of a job that was requeued to run alone is Slurm's: two minutes on by
 		// default (cred_expire; from 25.11 on requeue_delay).
-		u.StartNow = Startable(j, at) || m.Alone
+		u.Dependency, u.StartNow = &dep, Startable(j, at) || m.Alone
+	case !j.Dependency.Only(after, gate):
+		dep = after + ":" + gate
+		u.Dependency = &dep
 	}
 	return change(job.StepRestore, why, u, j)
 }
@@ -340,7 +345,9 @@ func Recover(j *job.Job, adminComment, gate string, at time.Time) (job.Change, b
 		if gate != "" {
 			dep = after + ":" + gate
 		}
-		u.Dependency, u.StartNow = &dep, gate == "" && Startable(j, at)
+		if gate == "" || !j.Dependency.Only(after, gate) {
+			u.Dependency, u.StartNow = &dep, gate == "" && Startable(j, at)
+		}
 	}
 	return change(job.StepRestore, job.Cause{Kind: job.CauseUnreleased}.String(), u, j), true
 }

@@ -227,10 +227,10 @@ func (o *observer) restore(g *job.Group, m *job.Member, cause job.Cause) {
 	o.restoreTo(g, m, cause, o.gateOf(m))
 }
 
-// gateOf is the gate that a member is restored behind. A member that is to run alone, that is left to Slurm, or that Slurm
+// gateOf is the gate that a member is restored behind. A member that is to run alone, or that Slurm
 // starts again before all other jobs, gets none.
 func (o *observer) gateOf(m *job.Member) string {
-	if j := o.jobs[m.Ref]; m.Alone || o.t.Unmanaged[m.Ref] != "" || j != nil && j.Expedited {
+	if j := o.jobs[m.Ref]; m.Alone || j != nil && j.Expedited {
 		return ""
 	}
 	return o.gate
