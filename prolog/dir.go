@@ -77,7 +77,7 @@ func (d Dir) Begin(j *Job) error {
 	switch {
 	case err != nil: // there is none, or none that helps
 	case old.Restart == j.Restart && old.Boot == j.Boot && old.End.IsZero():
-		j.Start, j.MPS, j.MPSFault = old.Start, old.MPS, old.MPSFault
+		j.Start, j.MPS, j.MPSFault, j.MPSFaultBy = old.Start, old.MPS, old.MPSFault, old.MPSFaultBy
 	default:
 		if err := d.move(old, j.Start, old.Exit); err != nil {
 			return err

@@ -78,7 +78,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			switch _, known := card(h.Cards, g); {
 			case !known && len(h.Cards) > 0: // as said above
 			case h.MPS == nil:
-				err = errors.New("there is no nvidia-cuda-mps-control on this node: jobs that share a GPU take turns")
+				err = errors.New("nvidia-cuda-mps-control or nvidia-cuda-mps-server isn't on this node: jobs that share a GPU take turns")
 			default:
 				err = h.share(ctx, g, j, jobs)
 			}
@@ -135,7 +135,7 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 	others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
 	defer func() { err = errors.Join(err, h.handOut(gpu, append(slices.Clone(others), j)...)) }()
 	var errs []error
-	if !h.MPS.Multiuser && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
+	if !h.MPS.multiuser(gpu) && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
 		// Slurm has put it next to another user's job by hand-written shares. It would wait for the
 		// server until that job has ended; without the server, the two take turns.
 		return errors.Join(append(errs, fmt.Errorf("gpu %d: the MPS server serves another user; job %d goes without", gpu, j.JobID))...)
@@ -149,7 +149,7 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 		if !s.Takes() {
 			return errors.Join(append(errs, goesWithout(gpu, s, j))...)
 		}
-		ready = asked == nil && s.PID != 0 && h.MPS.Multiuser
+		ready = asked == nil && s.PID != 0 && h.MPS.multiuser(gpu)
 	case !s.Takes():
 		errs = append(errs, h.MPS.Release(ctx, gpu)) // no job needs it any more
 	}
@@ -163,8 +163,11 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 			return errors.Join(append(errs, goesWithout(gpu, s, j))...)
 		}
 	}
-	if !h.MPS.Multiuser {
+	if !h.MPS.multiuser(gpu) {
 		errs = append(errs, h.Dir.keepServerUser(gpu, j.UID))
+		if h.MPS.Multiuser && len(others) == 0 {
+			errs = append(errs, fmt.Errorf("gpu %d: %w: only jobs of one user at a time share it", gpu, errOneUser))
+		}
 	}
 	return errors.Join(append(errs, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))...)
 }
@@ -191,19 +194,22 @@ func goesWithout(gpu int, s Server, j *Job) error {
 // The caller holds the GPU's lock.
 func (h *Hook) look(ctx context.Context, gpu int, jobs []*Job) (s Server, asked, err error) {
 	was := h.Dir.Server(gpu)
-	s, lost := h.MPS.inspect(gpu, false)
+	s, lost, by := h.MPS.inspect(gpu, false)
+	if len(by) > 0 && s.PID != 0 {
+		s.Fault = h.Now() // until the daemon says otherwise, which it can from 550 on
+	}
 	if h.MPS.present(gpu) {
 		c, _ := card(h.Cards, gpu)
 		seen := s.PID
 		s, asked = h.MPS.ask(ctx, gpu, s, c.Clients, h.Now())
 		if seen != 0 && s.PID != seen {
 			var last Server
-			last, lost = h.MPS.inspect(gpu, true) // it ended in between
-			s.Log = last.Log
+			last, lost, by = h.MPS.inspect(gpu, true) // it ended in between
+			s.Log, s.ServerLog = last.Log, last.ServerLog
 		}
 	}
 	if lost || was.Fault.IsZero() && !s.Fault.IsZero() {
-		if err = h.Dir.victims(jobs, h.Now()); err != nil {
+		if err = h.Dir.victims(jobs, h.Now(), by); err != nil {
 			err = fmt.Errorf("gpu %d: %w", gpu, err)
 		}
 	}
@@ -289,10 +295,11 @@ func (h *Hook) lost(id int64) error {
 		return nil
 	}
 	g := j.GPUs[0]
-	if _, lost := h.MPS.inspect(g, false); !lost {
+	_, lost, by := h.MPS.inspect(g, false)
+	if !lost {
 		return nil
 	}
-	return h.Dir.victims([]*Job{j}, h.Now())
+	return h.Dir.victims([]*Job{j}, h.Now(), by)
 }
 
 // TaskProlog prints the variables that a sharer's processes need, as Slurm reads
@@ -324,7 +331,7 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	if !h.MPS.present(gpus[0]) {
 		return fmt.Errorf("gpu %d: no MPS daemon; the job shares the GPU without", gpus[0])
 	}
-	if uid, ok := h.Dir.serverUser(gpus[0]); ok && !h.MPS.Multiuser && get("SLURM_JOB_UID") != strconv.FormatUint(uint64(uid), 10) {
+	if uid, ok := h.Dir.serverUser(gpus[0]); ok && get("SLURM_JOB_UID") != strconv.FormatUint(uint64(uid), 10) {
 		return fmt.Errorf("gpu %d: the MPS server serves another user; the job shares the GPU without", gpus[0])
 	}
 	if !h.Dir.Server(gpus[0]).Takes() {

@@ -55,6 +55,8 @@ type Job struct {
 	// through had faulted or died, or took it not, where it can't compute without; zero = it hasn't. One client's fault ends what all
 	// of them compute, so the job may be its victim rather than its cause.
 	MPSFault time.Time `json:"mps_fault,omitzero"`
+	// MPSFaultBy are the processes that it was the fault of, where the server has said so.
+	MPSFaultBy []int `json:"mps_fault_by,omitempty"`
 }
 
 // Sharer reports whether the job has a part of a GPU, as far as a prolog sees it.

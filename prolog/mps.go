@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // MPS runs one control daemon for each shared GPU: one daemon for several GPUs
@@ -23,9 +25,8 @@ type MPS struct {
 	Control string
 	// Cards are the GPUs that are known; others are named to CUDA by their index.
 	Cards []Card
-	// Multiuser starts daemons with -multiuser-server (Volta and later, recent
-	// drivers): one server for all users. Otherwise the job's user's own server is
-	// started ahead of the first client.
+	// Multiuser starts daemons with -multiuser-server where the driver knows it (Volta and later, driver 555 and later):
+	// one server for all users. Otherwise the job's user's own server is started ahead of the first client.
 	Multiuser bool
 	// Env is added to the daemon's environment.
 	Env []string
@@ -69,7 +70,7 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool
 			return fmt.Errorf("gpu %d: %w", gpu, err)
 		}
 	}
-	if m.Multiuser {
+	if m.multiuser(gpu) {
 		return nil
 	}
 	// The daemon may have been another user's before.
@@ -79,30 +80,93 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool
 	if !ahead {
 		return nil
 	}
-	// The server is ready when the job's first process needs it. A driver without
-	// persistence mode initialises the GPU for it, which takes seconds.
+	if err := m.serve(ctx, gpu, uid); err != nil {
+		return fmt.Errorf("gpu %d: start server of user %d: %w", gpu, uid, err)
+	}
+	return nil
+}
+
+// multiuser reports whether the GPU's daemon serves all users: it was asked to, and its driver knows how.
+func (m *MPS) multiuser(gpu int) bool {
+	_, one := m.Dir.serverUser(gpu)
+	return m.Multiuser && !one
+}
+
+// serve has the user's server ready when the job's first process needs it: CUDA refuses a process while the server
+// initialises. A driver without persistence mode initialises the GPU for it, which takes seconds.
+func (m *MPS) serve(ctx context.Context, gpu int, uid uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*m.answer())
 	defer cancel()
 	said, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid))
 	for err == nil {
-		var list string
-		if list, err = m.command(ctx, gpu, "get_server_list"); strings.TrimSpace(list) != "" {
-			return nil
+		var list []int
+		if list, err = m.servers(ctx, gpu); err != nil {
+			break
+		}
+		if len(list) == 0 {
+			log, _ := m.readLog(gpu, serverLog, 0)
+			last := strings.TrimSpace(log[strings.LastIndexByte(strings.TrimSpace(log), '\n')+1:])
+			return fmt.Errorf("it has ended: %.200s", cmp.Or(last, strings.TrimSpace(said), "without a word"))
+		}
+		for _, pid := range list {
+			if owner(m.Proc, pid) != int64(uid) {
+				continue // the last user's, which ends
+			}
+			var ready bool
+			if ready, err = m.ready(ctx, gpu, pid); ready {
+				return nil
+			}
 		}
 		select {
 		case <-ctx.Done():
-			err = errors.New("the daemon has none")
+			err = errors.New("it isn't ready in time")
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("gpu %d: start server of user %d: %w: %.200s", gpu, uid, err, strings.TrimSpace(said))
+	return fmt.Errorf("%w: %.200s", err, strings.TrimSpace(said))
+}
+
+// servers are the daemon's servers by pid, also such as still initialise.
+func (m *MPS) servers(ctx context.Context, gpu int) (pids []int, err error) {
+	out, err := m.question(ctx, gpu, "get_server_list")
+	if err != nil {
+		return nil, err
+	}
+	for _, word := range strings.Fields(out) {
+		pid, err := strconv.Atoi(word)
+		if err != nil || pid <= 0 {
+			return nil, fmt.Errorf("gpu %d: the MPS daemon's servers are %.64q", gpu, out)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// ready reports whether a server takes clients, an error that it has failed. Drivers before 550 don't answer the question;
+// their daemon logs it. A log that knows nothing of the server tells nothing: its folder may be full.
+func (m *MPS) ready(ctx context.Context, gpu, pid int) (bool, error) {
+	status, err := m.question(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
+	if err != nil {
+		return false, err
+	}
+	switch strings.TrimSpace(status) {
+	case "ACTIVE":
+		return true, nil
+	case "INITIALIZING":
+		return false, nil
+	case "FAULT":
+		return false, errors.New("it has faulted")
+	}
+	if !strings.HasPrefix(status, "Unknown command") {
+		return false, nil // it has just ended
+	}
+	log, _ := m.readLog(gpu, controlLog, 0)
+	return strings.Contains(log, fmt.Sprintf("NEW SERVER %d: Ready", pid)) ||
+		!strings.Contains(log, fmt.Sprintf("Starting new server %d for", pid)), nil
 }
 
 // letIn gives access to a server's folders to root and to the user that the server serves.
 func (m *MPS) letIn(gpu int, uid uint32) error {
-	if m.Multiuser {
-		return nil
-	}
 	return errors.Join(onlyFor(m.Pipe(gpu), uid), onlyFor(m.log(gpu), uid))
 }
 
@@ -125,23 +189,42 @@ func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
 	if err := errors.Join(os.RemoveAll(old), ignoreMissing(os.Rename(m.log(gpu), old))); err != nil {
 		return err
 	}
+	err := m.launch(ctx, gpu, uid, m.Multiuser)
+	if errors.Is(err, errOneUser) {
+		err = m.launch(ctx, gpu, uid, false)
+	}
+	return err
+}
+
+// errOneUser says that the driver's daemon has no -multiuser-server. Those of 470, 535 and 550 then take the command line
+// for none, and look for a daemon to talk to.
+var errOneUser = errors.New("the driver's MPS knows no -multiuser-server")
+
+// launch starts the daemon, for all users or for the servers of one after the other, and waits until it answers.
+func (m *MPS) launch(ctx context.Context, gpu int, uid uint32, multiuser bool) error {
 	// Clients connect through the pipe directory: of any user, or of the one that is served.
 	for _, d := range []string{m.Pipe(gpu), m.log(gpu)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
 	}
-	if err := m.letIn(gpu, uid); err != nil {
+	args := []string{"-d"}
+	if multiuser {
+		args = append(args, "-multiuser-server")
+		if err := ignoreMissing(os.Remove(m.Dir.userFile(gpu))); err != nil {
+			return err
+		}
+	} else if err := errors.Join(m.letIn(gpu, uid), m.Dir.keepServerUser(gpu, uid)); err != nil {
 		return err
 	}
-	args := []string{"-d"}
-	if m.Multiuser {
-		args = append(args, "-multiuser-server")
-	}
+	c, _ := card(m.Cards, gpu)
 	cmd := exec.CommandContext(ctx, m.Control, args...)
 	cmd.Env = append(m.environ(gpu), "CUDA_VISIBLE_DEVICES="+cmp.Or(c.UUID, strconv.Itoa(gpu)))
 	detach(cmd)
 	out, err := cmd.CombinedOutput()
+	if multiuser && err != nil && strings.Contains(string(out), "Cannot find MPS control daemon process") {
+		return errOneUser
+	}
 	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return fmt.Errorf("start MPS daemon: %w: %.200s", err, strings.TrimSpace(string(out)))
 	}
@@ -175,9 +258,20 @@ func detach(cmd *exec.Cmd) {
 
 func (m *MPS) environ(gpu int) []string {
 	return append([]string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"PATH=" + strings.Join(m.path(), ":"),
 		"CUDA_MPS_PIPE_DIRECTORY=" + m.Pipe(gpu), "CUDA_MPS_LOG_DIRECTORY=" + m.log(gpu),
 	}, m.Env...)
+}
+
+// path is where the daemon looks for the server: beside itself first, as a driver that isn't the system's has them.
+func (m *MPS) path() []string { return serverPath(m.Control) }
+
+func serverPath(control string) []string {
+	dirs := []string{filepath.Dir(control)}
+	if real, err := filepath.EvalSymlinks(control); err == nil && filepath.Dir(real) != dirs[0] {
+		dirs = append(dirs, filepath.Dir(real))
+	}
+	return append(dirs, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 }
 
 // command gives the daemon one command and returns its answer.
@@ -213,24 +307,24 @@ func (m *MPS) answers(ctx context.Context, gpu int) bool {
 	return err == nil
 }
 
-// present reports whether a daemon has left the signs that it runs: its control
-// socket, and where its pid can be read the process. It sends no query and may be
-// called as any user.
+// present reports whether a daemon listens at the GPU's control socket. It sends no query and may be called as any user.
+// Neither the socket's file nor a pid file says so: the file outlives its daemon, and the pid file, which drivers from 550
+// on write, any user can write. A listener of another user than root or this process's own is none.
 func (m *MPS) present(gpu int) bool {
-	if _, err := os.Stat(filepath.Join(m.Pipe(gpu), "control")); err != nil {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
 		return false
 	}
-	pid, err := os.ReadFile(filepath.Join(m.Pipe(gpu), controlName+".pid"))
+	defer unix.Close(fd)
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: filepath.Join(m.Pipe(gpu), "control")})
+	if errors.Is(err, unix.EAGAIN) {
+		return true // so many wait for it already
+	}
 	if err != nil {
-		return true
+		return false
 	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(pid)))
-	if err != nil || n <= 0 {
-		return true
-	}
-	// The number of one that was killed, or of before a restart, may be another's now.
-	name := program(m.Proc, n)
-	return !errors.Is(syscall.Kill(n, 0), syscall.ESRCH) && (name == "" || name == controlName)
+	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	return err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
 }
 
 // Release ends the GPU's daemon. The caller holds the GPU's lock and has seen that
@@ -243,8 +337,9 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	all := m.running(gpu, controlName, serverName)
 	bounded, cancel := context.WithTimeout(ctx, quit+m.answer())
 	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(max(1, quit.Seconds()))))
-	if err == nil {
-		// It has acknowledged, and may take a moment to end.
+	if bounded.Err() == nil {
+		// It has acknowledged, and may take a moment to end. The exit status says nothing: after a server has failed it is
+		// 0 or 1, as it happens.
 		runs := func(pid int) bool { return slices.Contains([]string{controlName, serverName}, program(m.Proc, pid)) }
 		for ends := time.Now().Add(ending); slices.ContainsFunc(all, runs) && time.Now().Before(ends) && bounded.Err() == nil; {
 			time.Sleep(20 * time.Millisecond)

@@ -91,6 +91,22 @@ func program(proc string, pid int) string {
 	return filepath.Base(string(name))
 }
 
+// owner is the user that a process runs as, −1 = it has gone.
+func owner(proc string, pid int) int64 {
+	text, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid), "status"))
+	if err != nil {
+		return -1
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 2 && f[0] == "Uid:" {
+			if uid, err := strconv.ParseUint(f[2], 10, 32); err == nil {
+				return int64(uid)
+			}
+		}
+	}
+	return -1
+}
+
 // exiting is the kernel's mark on a process that is ending (PF_EXITING, linux/sched.h):
 // it is set before the process's sockets are closed.
 const exiting = 0x4
@@ -185,14 +201,18 @@ func HostUse(groups string, j *Job) (cpuS, mib float64) {
 	return cpuS, read(1<<20, v2+"memory.peak", v2+"memory.current", "memory/slurm*/uid_*/%s/memory.max_usage_in_bytes")
 }
 
-// ownGroup is the control group that MPS daemons run in which a job would take along.
+// ownGroup is the control group that MPS daemons run in which a job or slurmd would take along.
 const ownGroup = "slurmbridge"
 
-// LeaveJob takes this process, and what it starts, out of the job's control groups:
-// with PrologFlags=RunInJob a hook runs inside the job, and the MPS daemon that it
-// starts for all sharers would end with this one, and count against its memory. root is
-// "" but in tests. Elsewhere than in a job it does nothing.
-func LeaveJob(root string) error {
+// slurmdGroup is a control group of slurmd itself, where hooks run: its unit's, and with MemSpecLimit or CoreSpecCount the
+// group "system" to which these are limits (cgroup_v2.c, SYSTEM_CGDIR; version 1: slurm/system, slurm_NODE/system).
+var slurmdGroup = regexp.MustCompile(`/(?:slurmd\.service|[^/]*slurmstepd\.scope/system|slurm[^/]*/system)(?:/|\n|$)`)
+
+// LeaveSlurm takes this process, and what it starts, out of Slurm's control groups. With PrologFlags=RunInJob a hook runs
+// inside the job: the MPS daemon that it starts for all sharers would end with the job, and count against its memory.
+// Otherwise it runs beside slurmd: the daemon and its servers would get by on what MemSpecLimit and CoreSpecCount leave to
+// slurmd, and outlive its unit's restart by KillMode=process only. root is "" but in tests. Elsewhere it does nothing.
+func LeaveSlurm(root string) error {
 	groups, err := os.ReadFile(filepath.Join(root, "/proc/self/cgroup"))
 	if err != nil {
 		return nil // no control groups here
@@ -201,7 +221,7 @@ func LeaveJob(root string) error {
 	for line := range strings.Lines(string(groups)) {
 		// HIERARCHY:CONTROLLERS:PATH, without controllers for version 2.
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 || !jobGroup.MatchString(f[2]) {
+		if len(f) != 3 || !jobGroup.MatchString(f[2]) && !slurmdGroup.MatchString(f[2]) {
 			continue
 		}
 		mount := filepath.Join(root, "/sys/fs/cgroup", strings.TrimPrefix(f[1], "name="))

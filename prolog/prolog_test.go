@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,8 +45,8 @@ func simulated(t *testing.T) *Hook {
 	// Sockets need a short path.
 	run := must.Get(os.MkdirTemp("", "sbh"))(t)
 	t.Cleanup(func() { os.RemoveAll(run) })
-	// The MPS server is the job's user's.
-	must.OK(t, os.Chmod(run, 0o755))
+	// The MPS server is the job's user's, who must get to its program.
+	must.OK(t, os.Chmod(run, 0o755), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755))
 	state := filepath.Join(run, "state")
 	if out, err := exec.Command(sim, "init", "--state", state, "--gpus", "2").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -94,10 +95,7 @@ func TestKilledDaemonIsReplaced(t *testing.T) {
 	h := simulated(t)
 	ctx := context.Background()
 	must.OK(t, h.Prolog(ctx, env()))
-	pid := must.Get(os.ReadFile(filepath.Join(h.MPS.Pipe(0), "nvidia-cuda-mps-control.pid")))(t)
-	if out, err := exec.Command("kill", "-9", strings.TrimSpace(string(pid))).CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, out)
-	}
+	must.OK(t, syscall.Kill(daemonPID(t, h), syscall.SIGKILL))
 	// Whether its server had clients nobody knows any more.
 	if err := h.Prolog(ctx, env("SLURM_JOB_ID", "8")); err != nil && !strings.HasSuffix(err.Error(), "lost under jobs 7") {
 		t.Fatal(err)
@@ -265,9 +263,11 @@ func TestHungDaemonIsEnded(t *testing.T) {
 
 func daemonPID(t *testing.T, h *Hook) int {
 	t.Helper()
-	text := must.Get(os.ReadFile(filepath.Join(h.MPS.Pipe(0), "nvidia-cuda-mps-control.pid")))(t)
-	pid := must.Get(strconv.Atoi(strings.TrimSpace(string(text))))(t)
-	return pid
+	found := h.MPS.running(0, controlName)
+	if len(found) != 1 {
+		t.Fatalf("daemons %v", found)
+	}
+	return found[0]
 }
 
 func zombie(pid int) bool {
@@ -293,7 +293,7 @@ func TestTaskProlog(t *testing.T) {
 	must.Equal(t, print(append(asked, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")...), "", "it has a whole GPU")
 	must.OK(t, os.MkdirAll(h.MPS.Pipe(0), 0o755))
 	control := filepath.Join(h.MPS.Pipe(0), "control")
-	must.OK(t, os.WriteFile(control, nil, 0o600))
+	daemon := must.Get(net.ListenUnix("unixpacket", &net.UnixAddr{Name: control, Net: "unixpacket"}))(t)
 	must.Equal(t, print(), "", "without a prolog, so that the daemon ends while it runs")
 	must.OK(t, dir.Begin(&Job{JobID: 7, GPUs: []int{0}, Percent: 50}))
 	want := func(percent string) string {
@@ -366,8 +366,13 @@ func TestTaskProlog(t *testing.T) {
 		}
 		must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", c.share), w, c)
 	}
-	// A daemon that died without a word is none.
-	must.OK(t, os.WriteFile(filepath.Join(h.MPS.Pipe(0), controlName+".pid"), []byte("4194303\n"), 0o600))
+	// A daemon that died without a word is none: up to driver 535 it leaves its socket, and from 550 on a pid file that any
+	// user can have written.
+	daemon.SetUnlinkOnClose(false)
+	must.OK(t, daemon.Close(), os.WriteFile(filepath.Join(h.MPS.Pipe(0), controlName+".pid"), fmt.Append(nil, os.Getpid()), 0o666))
+	if _, err := os.Stat(control); err != nil {
+		t.Error(err)
+	}
 	must.Equal(t, print(), "", "with a dead daemon")
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,8 +24,9 @@ type Server struct {
 	Fault time.Time `json:"fault,omitzero"`
 	// Full: it had as many clients as the card allows.
 	Full bool `json:"full,omitempty"`
-	// Log is how much of the daemon's log was read, bytes.
-	Log int64 `json:"log,omitempty"`
+	// Log and ServerLog are how much of the daemon's and the server's log was read, bytes.
+	Log       int64 `json:"log,omitempty"`
+	ServerLog int64 `json:"server_log,omitempty"`
 }
 
 // Takes reports whether a new client would be served: otherwise the GPU is left out
@@ -71,34 +73,46 @@ func (d Dir) keepServerUser(gpu int, uid uint32) error {
 	return nil
 }
 
-// inspect compares the GPU's server with what was last seen of it, without a query.
-// It reports whether the server has faulted or died since: its clients have lost their
-// work. gone says that the daemon doesn't know it any more. The caller holds the GPU's
-// lock and keeps what is returned.
-func (m *MPS) inspect(gpu int, gone bool) (s Server, lost bool) {
+// inspect compares the GPU's server with what was last seen of it, without a query. It reports whether the server has
+// faulted or ended since: its clients have lost their work; by is whose fault it was, by pid, where the server says so. Why a
+// server has ended doesn't matter, and the daemon doesn't know: it logs "exited with status 0" of one that a signal has
+// ended. By itself a server ends only without clients, when it is asked to. gone says that the daemon doesn't know it any
+// more. The caller holds the GPU's lock and keeps what is returned.
+func (m *MPS) inspect(gpu int, gone bool) (s Server, lost bool, by []int) {
 	s = m.Dir.Server(gpu)
-	read := s.Log
-	var log string
-	log, s.Log = m.readLog(gpu, read)
+	var log, said string
+	log, s.Log = m.readLog(gpu, controlLog, s.Log)
+	said, s.ServerLog = m.readLog(gpu, serverLog, s.ServerLog)
 	if s.PID != 0 && (gone || started(m.Proc, s.PID) != s.Started) {
-		// The daemon writes down how it ended: in a moment, if that has only just been.
-		word := fmt.Sprintf("Server %d exited with status ", s.PID)
-		for until := time.Now().Add(ending); !strings.Contains(log, word) && time.Now().Before(until); {
-			time.Sleep(10 * time.Millisecond)
-			log, s.Log = m.readLog(gpu, read)
-		}
-		// A server that ends on request, or makes room for another user's, exits with 0.
-		lost = !strings.Contains(log, word+"0")
-		s.PID, s.Started = 0, 0
+		s.PID, s.Started, lost = 0, 0, true
 	}
-	// What the control daemon logs when a client's fault reaches its server.
-	return s, lost || strings.Contains(log, "encountered a fatal exception")
+	by = faultsIn(said)
+	// The first is what the control daemon logs when a client's fault reaches its server, before Volta.
+	return s, lost || strings.Contains(log, "encountered a fatal exception") || len(by) > 0, by
 }
 
-// readLog returns what was added to the daemon's log beyond the first n bytes, 64 KiB
-// at most, and how long it is now.
-func (m *MPS) readLog(gpu int, n int64) (string, int64) {
-	f, err := os.Open(filepath.Join(m.log(gpu), "control.log"))
+const (
+	controlLog = "control.log"
+	serverLog  = "server.log"
+)
+
+// faulted names the client whose kernel has faulted: "Client process 4711 encountered a fatal GPU error." in the libcuda
+// of 535 to 555. That of 580 writes clients as "{PID: 4711, Context ID: 0}". That of 470 names none.
+var faulted = regexp.MustCompile(`\] Client (?:process )?\{?(?:PID: )?(\d+)\b.*encountered a fatal GPU error`)
+
+// faultsIn are the clients that a server's log says have faulted, by pid.
+func faultsIn(log string) (pids []int) {
+	for _, m := range faulted.FindAllStringSubmatch(log, -1) {
+		if pid, err := strconv.Atoi(m[1]); err == nil && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// readLog returns what was added to a log beyond the first n bytes, 64 KiB at most, and how long it is now.
+func (m *MPS) readLog(gpu int, name string, n int64) (string, int64) {
+	f, err := os.Open(filepath.Join(m.log(gpu), name))
 	if err != nil {
 		return "", 0
 	}
@@ -121,21 +135,16 @@ func (m *MPS) readLog(gpu int, n int64) (string, int64) {
 // ask completes s with the daemon's answers about its server: its pid, whether it takes
 // clients, and whether it has room. most is the card's limit, 0 = not known.
 func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Time) (Server, error) {
-	out, err := m.question(ctx, gpu, "get_server_list")
+	list, err := m.servers(ctx, gpu)
 	if err != nil {
 		return s, err
 	}
-	list := strings.Fields(out)
 	if len(list) == 0 {
-		return Server{Log: s.Log}, nil
+		return Server{Log: s.Log, ServerLog: s.ServerLog}, nil
 	}
-	word := list[len(list)-1]
-	if known := strconv.Itoa(s.PID); slices.Contains(list, known) {
-		word = known // both it and its successor are there for a moment
-	}
-	pid, err := strconv.Atoi(word)
-	if err != nil || pid <= 0 {
-		return s, fmt.Errorf("gpu %d: the MPS daemon's servers are %.64q", gpu, out)
+	pid := list[len(list)-1]
+	if slices.Contains(list, s.PID) {
+		pid = s.PID // both it and its successor are there for a moment
 	}
 	// A daemon that is too old to know the command says so, or fails.
 	status, err := m.question(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
@@ -143,34 +152,39 @@ func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Tim
 		return s, err
 	}
 	if pid != s.PID {
-		s = Server{PID: pid, Started: started(m.Proc, pid), Log: s.Log}
+		s = Server{PID: pid, Started: started(m.Proc, pid), Log: s.Log, ServerLog: s.ServerLog}
 	}
-	switch faulted := strings.Contains(status, "FAULT"); {
-	case !faulted:
+	switch {
+	case strings.Contains(status, "ACTIVE"):
 		s.Fault = time.Time{}
-	case s.Fault.IsZero():
+	case strings.Contains(status, "FAULT") && s.Fault.IsZero():
 		s.Fault = now
 	}
 	s.Full = false
-	if most > 0 {
+	unasked := strings.HasPrefix(status, "Unknown command") && !s.Fault.IsZero()
+	if most > 0 || unasked {
 		clients, err := m.question(ctx, gpu, fmt.Sprintf("get_client_list %d", pid))
 		if err != nil {
 			return s, err
 		}
-		s.Full = len(strings.Fields(clients)) >= most
+		n := len(strings.Fields(clients))
+		s.Full = most > 0 && n >= most
+		if unasked && n == 0 {
+			s.Fault = time.Time{} // it forgets a fault with the last client
+		}
 	}
 	return s, nil
 }
 
-// victims marks the job files of the jobs that shared the GPU through its MPS server,
-// which was lost. Its error names them, and is nil if there are none.
-func (d Dir) victims(jobs []*Job, now time.Time) error {
+// victims marks the job files of the jobs that shared the GPU through its MPS server, which was lost by the fault of the
+// given processes, as far as that is known. Its error names the jobs, and is nil if there are none.
+func (d Dir) victims(jobs []*Job, now time.Time, by []int) error {
 	var names []string
 	err := d.change(jobs, func(j *Job) bool {
 		if !j.MPS || !j.MPSFault.IsZero() {
 			return false
 		}
-		j.MPSFault = now
+		j.MPSFault, j.MPSFaultBy = now, by
 		names = append(names, strconv.FormatInt(j.JobID, 10))
 		return true
 	})

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/etc"
@@ -57,10 +59,15 @@ func Load(path string) (Settings, error) {
 	return s, err
 }
 
-// HasMPS reports whether the MPS daemon's control program is there to be run.
+// HasMPS reports whether MPS's two programs are there to be run: the control daemon, and the server where the daemon will
+// look for it.
 func (s *Settings) HasMPS() bool {
-	info, err := os.Stat(s.MPSControl)
-	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+	runs := func(path string) bool {
+		info, err := os.Stat(path)
+		return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+	}
+	return runs(s.MPSControl) &&
+		slices.ContainsFunc(serverPath(s.MPSControl), func(dir string) bool { return runs(filepath.Join(dir, serverName)) })
 }
 
 // Hook makes the node's hooks. get is os.Getenv.

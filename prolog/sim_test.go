@@ -229,7 +229,7 @@ func TestServerDiesUnderALook(t *testing.T) {
 // Each question is a process, and a job waits for it: of a server that serves already a prolog asks where it is, how it
 // is, and how full.
 func TestServingServerIsAskedOnce(t *testing.T) {
-	h, b := node(t, "v100", "volta", 20)
+	h, b := node(t, "v100", "volta", 20, "--driver", "555")
 	h.MPS.Multiuser = true
 	must.OK(t, h.Prolog(t.Context(), env()))
 	b.run(t, "7")
@@ -395,7 +395,7 @@ func TestAsManyClientsAsTheCardServes(t *testing.T) {
 		model, arch string
 		n           int
 		init        []string
-	}{{"titanxp", "pascal", 16, nil}, {"h200", "hopper", 60, []string{"--recent"}}} {
+	}{{"titanxp", "pascal", 16, nil}, {"h200", "hopper", 60, []string{"--driver", "590"}}} {
 		h, b := node(t, c.model, c.arch, 1, c.init...)
 		h.Cards[0].Clients = c.n
 		ctx := context.Background()

@@ -242,14 +242,17 @@ func TestJobMapIsTrue(t *testing.T) {
 }
 
 // Under RunInJob a hook is in its job's control groups, and what it starts would end
-// with the job.
-func TestLeaveJob(t *testing.T) {
+// with the job; otherwise it is in slurmd's, which MemSpecLimit and CoreSpecCount make small.
+func TestLeaveSlurm(t *testing.T) {
 	for name, c := range map[string]struct{ groups, procs string }{
 		"version 2":     {"0::/system.slice/slurmstepd.scope/job_12/step_extern/slurm\n", "slurmbridge"},
 		"version 1":     {"4:memory:/slurm/uid_1000/job_12/step_extern\n9:name=systemd:/x\n", "memory/slurmbridge"},
 		"both":          {"0::/system.slice/slurmstepd.scope/job_12\n", "unified/slurmbridge"},
 		"by SLUID":      {"0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_extern/slurm\n", "unified/slurmbridge"},
-		"not in a job":  {"0::/system.slice/slurmd.service\n", ""},
+		"slurmd":        {"0::/system.slice/slurmd.service\n", "slurmbridge"},
+		"specialised":   {"0::/system.slice/n1_slurmstepd.scope/system\n", "slurmbridge"},
+		"and version 1": {"4:memory:/slurm_n1/system\n", "memory/slurmbridge"},
+		"elsewhere":     {"0::/system.slice/sshd.service\n5:memory:/system\n", ""},
 		"a job by name": {"0::/user.slice/my_job_12\n", ""},
 	} {
 		root := t.TempDir()
@@ -258,11 +261,11 @@ func TestLeaveJob(t *testing.T) {
 		for _, mount := range []string{"memory", "systemd", "unified"} {
 			must.OK(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup", mount), 0o755))
 		}
-		if name == "version 2" {
+		if name == "version 2" || name == "slurmd" || name == "specialised" {
 			must.OK(t, os.WriteFile(filepath.Join(root, "sys/fs/cgroup/cgroup.procs"), nil, 0o600))
 		}
 		for range 2 {
-			if err := LeaveJob(root); err != nil {
+			if err := LeaveSlurm(root); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -279,7 +282,7 @@ func TestLeaveJob(t *testing.T) {
 			t.Errorf("%s: went to %q, want %q", name, procs, c.procs)
 		}
 	}
-	if err := LeaveJob(t.TempDir()); err != nil {
+	if err := LeaveSlurm(t.TempDir()); err != nil {
 		t.Errorf("without control groups: %v", err)
 	}
 }

@@ -71,7 +71,7 @@ func tests(m *testing.M) int {
 	if err := os.WriteFile(program, body, 0o755); err != nil {
 		panic(err)
 	}
-	for _, name := range []string{"kernel", "nvidia-cuda-mps-control"} {
+	for _, name := range []string{"kernel", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
 		if err := os.Symlink(program, filepath.Join(bin, name)); err != nil {
 			panic(err)
 		}
@@ -106,7 +106,7 @@ func newRig(t *testing.T, cfg gpusim.Config) *rig {
 	for _, d := range []string{"tmp", "proc"} {
 		must.OK(t, os.Mkdir(filepath.Join(dir, d), 0o755))
 	}
-	r.env = append(os.Environ(), "GPUSIM_STATE="+path, "TMPDIR="+filepath.Join(dir, "tmp"))
+	r.env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "GPUSIM_STATE="+path, "TMPDIR="+filepath.Join(dir, "tmp"))
 	t.Cleanup(func() {
 		r.nothingLeft()
 		_ = r.state.Close()

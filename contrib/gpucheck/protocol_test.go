@@ -46,7 +46,7 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 		t.Skip("needs root: two users, mounts")
 	}
 	t.Parallel()
-	r := newRig(t, gpusim.Config{Model: "h200"})
+	r := newRig(t, gpusim.Config{Model: "h200", Driver: "555"})
 	out, errs, status := r.run("--law", "0", "--pace", "0.1")
 	if status != 0 {
 		t.Fatalf("status %d: %s\n%s", status, out, errs)

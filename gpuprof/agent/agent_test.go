@@ -440,7 +440,7 @@ func TestLimitOfAJobsGroup(t *testing.T) {
 	}
 	for name, driver := range map[string][]string{"by group": {"--group-limits"}, "by process": nil} {
 		t.Run(name, func(t *testing.T) {
-			lib, gpusim := simulated(t, "20", append(driver, "--model", "v100")...)
+			lib, gpusim := simulated(t, "20", append(driver, "--model", "v100", "--driver", "555")...)
 			run := must.Get(os.MkdirTemp("", "sbl"))(t) // sockets need a short path
 			t.Cleanup(func() { os.RemoveAll(run) })
 			control := filepath.Join(filepath.Dir(gpusim), "nvidia-cuda-mps-control")

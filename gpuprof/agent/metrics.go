@@ -171,7 +171,7 @@ func ShowHooks(reg prometheus.Registerer, settings, node string) {
 		func() float64 { s, _ := prolog.Load(settings); return float64(s.Uncertain(node)) })
 	gauge("hook_settings_ok", "1 where the hooks' settings (node.yaml) make sense, 0 where a default takes the place of one that doesn't; the log names it.",
 		func() bool { _, err := prolog.Load(settings); return err == nil })
-	gauge("mps_control_present", "1 where nvidia-cuda-mps-control is there for the hooks to start, 0 where jobs that share a GPU take turns instead.",
+	gauge("mps_control_present", "1 where nvidia-cuda-mps-control and its server are there for the hooks to start, 0 where jobs that share a GPU take turns instead.",
 		func() bool { s, _ := prolog.Load(settings); return s.HasMPS() })
 }
 

@@ -147,14 +147,14 @@ func TestCapabilities(t *testing.T) {
 		answers       Answers
 	}{
 		{gpusim.Config{}, "pascal", "6.1", 3840, 12196, 32000, old, pascal},
-		{gpusim.Config{Recent: true}, "pascal", "6.1", 3840, 12196, 32000, old, pascal},
+		{gpusim.Config{Driver: "590"}, "pascal", "6.1", 3840, 12196, 32000, old, pascal},
 		{gpusim.Config{Model: "v100"}, "volta", "7.0", 5120, 16160, 32000, young, volta},
 		{gpusim.Config{Model: "a100"}, "ampere", "8.0", 6912, 40960, 64000, young, volta},
 		{gpusim.Config{Model: "a100", MIG: true}, "ampere", "8.0", 0, 40960, 64000, young, inMIG},
 		{gpusim.Config{Model: "h200"}, "hopper", "9.0", 16896, 143771, 128000, young, all},
-		{gpusim.Config{Model: "h200", Recent: true}, "hopper", "9.0", 16896, 143771, 128000, recent, all},
+		{gpusim.Config{Model: "h200", Driver: "590"}, "hopper", "9.0", 16896, 143771, 128000, recent, all},
 	} {
-		t.Run(fmt.Sprintf("%s MIG %v recent %v", c.cfg.Model, c.cfg.MIG, c.cfg.Recent), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s MIG %v driver %s", c.cfg.Model, c.cfg.MIG, c.cfg.Driver), func(t *testing.T) {
 			lib, _ := machine(t, c.cfg)
 			d := lib.Devices()[0]
 			if d.Arch != c.arch || d.Compute != c.compute || d.Cores != c.cores || d.MemMiB != c.mem || d.PCIeMBps != c.pcie {

@@ -74,7 +74,7 @@ func TestChangedWhileReleased(t *testing.T) {
 	before := gpusim.Config{Model: "a100", GPUs: 2}
 	for name, after := range map[string]*gpusim.Config{
 		"no driver":      nil,
-		"another driver": {Model: "a100", GPUs: 2, Recent: true},
+		"another driver": {Model: "a100", GPUs: 2, Driver: "590"},
 		"one GPU":        {Model: "a100"},
 		"another card":   {Model: "v100", GPUs: 2},
 		"cut up":         {Model: "a100", GPUs: 2, MIG: true},

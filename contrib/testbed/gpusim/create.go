@@ -11,13 +11,24 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// The driver the simulated machine claims to have.
-const (
-	driverVersion = "535.183.01"
-	cudaVersion   = 12020 // as cuDriverGetVersion: 12.2
-	// From this driver's CUDA on, MPS serves more clients.
-	recentDriver, recentCUDA = "590.44.01", 13010
-)
+// driver is one that a simulated machine can claim to have.
+type driver struct {
+	version string
+	cuda    int32 // as cuDriverGetVersion: 12020 = 12.2
+}
+
+// defaultDriver is the branch of the driver where a machine is made without one.
+const defaultDriver = "535"
+
+// drivers are the known ones by branch: the four of which NVIDIA's own control daemon was seen, and the first on which MPS
+// serves more clients.
+var drivers = map[string]driver{
+	"470": {"470.256.02", 11040},
+	"535": {"535.183.01", 12020},
+	"550": {"550.163.01", 12040},
+	"555": {"555.58.02", 12050},
+	"590": {"590.44.01", 13010},
+}
 
 // Config describes the machine Create makes. A zero field means its default.
 type Config struct {
@@ -40,8 +51,8 @@ type Config struct {
 	Exclusive bool
 	// Samples says whose NVML's samples of processes are, one of SampleOwners; default each its own.
 	Samples string
-	// Recent gives the machine a driver of CUDA 13.1 in place of one of 12.2.
-	Recent bool
+	// Driver is the branch of the machine's driver: 470, 535 (default), 550, 555 or 590.
+	Driver string
 	// GroupLimits: the driver can hold a control group's processes to a part of a GPU's memory, as drivers from release
 	// 615 on do.
 	GroupLimits bool
@@ -62,6 +73,9 @@ func (c *Config) defaults() (Model, error) {
 	if c.Scale == 0 {
 		c.Scale = 1
 	}
+	if c.Driver == "" {
+		c.Driver = defaultDriver
+	}
 	m, err := ModelByName(c.Model)
 	if err != nil {
 		return m, err
@@ -78,7 +92,9 @@ func (c *Config) defaults() (Model, error) {
 			c.Minors[i] = i
 		}
 	}
-	switch {
+	switch _, known := drivers[c.Driver]; {
+	case !known:
+		return m, fmt.Errorf("no simulated driver %q", c.Driver)
 	case c.GPUs < 1 || c.GPUs > MaxDevices:
 		return m, fmt.Errorf("%d GPUs: must be 1 to %d", c.GPUs, MaxDevices)
 	case !(c.Scale > 0) || c.Scale > 1e6:
@@ -120,14 +136,10 @@ func Create(path string, cfg Config) error {
 	copy(h.Magic[:], magic)
 	h.Version, h.Devices, h.Size = version, uint32(cfg.GPUs), uint64(len(buf))
 	h.Scale, h.T0ns = cfg.Scale, monotonic()
-	setCString(h.Driver[:], driverVersion)
-	h.Cuda = cudaVersion
-	if cfg.Recent {
-		setCString(h.Driver[:], recentDriver)
-		h.Cuda = recentCUDA
-		if m.SameUser == 0 {
-			m.MaxClients = clientsRecent
-		}
+	setCString(h.Driver[:], drivers[cfg.Driver].version)
+	h.Cuda = drivers[cfg.Driver].cuda
+	if cfg.Driver >= "590" && m.SameUser == 0 {
+		m.MaxClients = clientsRecent
 	}
 	h.Check = checksum(buf[:unsafe.Offsetof(h.Check)])
 	for i := range cfg.GPUs {

@@ -32,7 +32,7 @@ type Model struct {
 	instances map[string]profile // MIG's, by name
 }
 
-// clientsRecent is how many MPS clients drivers of CUDA 13.1 serve, from Volta on.
+// clientsRecent is how many MPS clients driver 590 serves, from Volta on.
 const clientsRecent = 60
 
 // models: cores, memory, bus, compute capability and power limit are NVIDIA's

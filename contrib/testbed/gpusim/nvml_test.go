@@ -154,7 +154,7 @@ func TestNVMLTellsWhatIsThere(t *testing.T) {
 	s := realTime(t, Config{GPUs: 2, Minors: []int{1, 0}})
 	d := s.Device(0)
 	check(t, probe(t, s), map[string]string{
-		"driver": driverVersion, "count": "2", "0.Name": "TITAN Xp", "0.UUID": d.UUID(), "1.UUID": s.Device(1).UUID(),
+		"driver": drivers[defaultDriver].version, "count": "2", "0.Name": "TITAN Xp", "0.UUID": d.UUID(), "1.UUID": s.Device(1).UUID(),
 		"0.MinorNumber": "1", "1.MinorNumber": "0", "0.Architecture": "4", "0.Capability": "6.1", "0.NumGpuCores": "3840",
 		"0.MaxPcieLinkGeneration": "3", "0.MaxPcieLinkWidth": "16",
 		"0.Utilization": "0 0", "0.Memory": "12196 1 12195", "0.PowerUsage": "10000",

@@ -143,6 +143,12 @@ func (s *State) Devices() []*Device { return s.devs }
 // Device returns GPU i; it panics when there is no such GPU.
 func (s *State) Device(i int) *Device { return s.devs[i] }
 
+// Driver returns the branch of the machine's driver: 535.
+func (s *State) Driver() (branch int) {
+	_, _ = fmt.Sscanf(cString(s.header().Driver[:]), "%d.", &branch) // Create has written it
+	return branch
+}
+
 // Scale returns how many GPU seconds pass in a real second.
 func (s *State) Scale() float64 { return s.header().Scale }
 

@@ -259,7 +259,7 @@ func TestInfo(t *testing.T) {
 			"MIG": "on", "cores": "unknown", "utilisation": "no", "memory in use": "yes", "MPS: clients": "48",
 			"MPS: users at a time": "1", "MPS: memory limit": "yes",
 		}},
-		{gpusim.Config{Model: "h200", Recent: true}, map[string]string{"MPS: users at a time": "1 (more with -multiuser-server)", "MPS: clients": "60"}},
+		{gpusim.Config{Model: "h200", Driver: "590"}, map[string]string{"MPS: users at a time": "1 (more with -multiuser-server)", "MPS: clients": "60"}},
 	} {
 		out := info(t, so, c.cfg)
 		got := rows(out)
@@ -273,7 +273,7 @@ func TestInfo(t *testing.T) {
 		}
 	}
 	var devices []nvml.Device
-	out := info(t, so, gpusim.Config{Model: "h200", Recent: true}, "--json")
+	out := info(t, so, gpusim.Config{Model: "h200", Driver: "590"}, "--json")
 	if err := json.Unmarshal([]byte(out), &devices); err != nil || len(devices) != 1 {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -166,7 +166,7 @@ func inner(f *flags, get func(string) string, out io.Writer, do func(context.Con
 	s.RunDir = cmp.Or(f.runDir, get("SLURMBRIDGE_RUN_DIR"), s.RunDir)
 	s.MPSControl = cmp.Or(f.mpsControl, s.MPSControl)
 	if os.Geteuid() == 0 {
-		err = errors.Join(err, prolog.LeaveJob(""))
+		err = errors.Join(err, prolog.LeaveSlurm(""))
 	}
 	if err = errors.Join(err, do(ctx, s.Hook(get), out)); err != nil {
 		return fmt.Errorf("%w: %w", errInner, err)

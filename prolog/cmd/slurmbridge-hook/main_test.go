@@ -74,7 +74,8 @@ func job(kv ...string) []string {
 func script(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nvidia-cuda-mps-control")
-	must.OK(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
+	server := filepath.Join(filepath.Dir(path), "nvidia-cuda-mps-server")
+	must.OK(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755), os.WriteFile(server, nil, 0o755))
 	return path
 }
 
@@ -101,7 +102,7 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 		{"MPS hangs", "", []string{run(), "--mps-control", script(t, "exec sleep 60")}, job()},
 		{"MPS hangs with its output open", "", []string{run(), "--mps-control", script(t, "sleep 3 & exec sleep 60")}, job()},
 		{"MPS fails", "MPS daemon", []string{run(), "--mps-control", script(t, "echo no device >&2; exit 1")}, job()},
-		{"no MPS", "no nvidia-cuda-mps-control", []string{run(), "--mps-control", "/does/not/exist"}, job()},
+		{"no MPS", "nvidia-cuda-mps-control or nvidia-cuda-mps-server", []string{run(), "--mps-control", "/does/not/exist"}, job()},
 		{"settings on a disk that hangs", "hangs|not done after", []string{run(), "--settings", fifo}, job()},
 		{"settings that are none", "yaml", []string{run(), "--settings", bad}, job()},
 		{"unknown setting", `no setting "runn_dir"`, []string{run(), "--settings", unknown}, job()},
@@ -161,7 +162,7 @@ func TestLockedAndNeverAnswered(t *testing.T) {
 		"a daemon that never answers": func(t *testing.T, run string) {
 			// What the real control program does: it connects, asks and waits.
 			for _, name := range []string{"control", "control_privileged"} {
-				l := must.Get(net.Listen("unix", filepath.Join(run, "mps", "gpu0", "pipe", name)))(t)
+				l := must.Get(net.Listen("unixpacket", filepath.Join(run, "mps", "gpu0", "pipe", name)))(t)
 				t.Cleanup(func() { _ = l.Close() })
 			}
 		},

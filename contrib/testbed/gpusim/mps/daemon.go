@@ -3,14 +3,12 @@ package mps
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -28,6 +26,7 @@ import (
 type daemon struct {
 	dir       string
 	log       func(format string, args ...any)
+	driver    int // branch
 	multiuser bool
 	uid       int
 	// Of the GPUs: their UUIDs, whether each is of Volta or later, and the least number of clients that any allows.
@@ -40,6 +39,7 @@ type daemon struct {
 	pending []*waiting
 	// quitting: no new clients; ends when the server has ended.
 	quitting bool
+	status   int           // to exit with: that of the last server that failed
 	done     chan struct{} // closed at the end
 	over     sync.Once
 }
@@ -61,10 +61,9 @@ const (
 
 // waiting is a client, or a start_server.
 type waiting struct {
-	conn     *net.UnixConn
+	conn     *net.UnixConn // nil for start_server
 	pid, uid int
-	started  chan string // start_server: its answer; nil for a client
-	asked    bool        // the server was started for it
+	asked    bool // the server was started for it
 }
 
 var errRunning = errors.New("An instance of this daemon is already running") //nolint:revive,staticcheck // the real daemon's words
@@ -73,9 +72,14 @@ var errRunning = errors.New("An instance of this daemon is already running") //n
 func runDaemon(multiuser bool, ready func()) error {
 	d := &daemon{dir: pipeDir(os.Getenv), multiuser: multiuser, uid: os.Getuid(), done: make(chan struct{})}
 	if err := os.MkdirAll(d.dir, 0o755); err != nil {
-		return fmt.Errorf("create pipe directory: %w", err)
+		return fmt.Errorf("Cannot access %s=%s", PipeEnv, d.dir) //nolint:revive,staticcheck // the real daemon's words
 	}
-	lock, err := os.Open(d.dir)
+	path := func(name string) string { return filepath.Join(d.dir, name) }
+	if len(path(controlSock)) > mostPath {
+		return errSilent
+	}
+	unix.Umask(0)
+	lock, err := os.OpenFile(path(controlSock+"_lock"), os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
 		return err
 	}
@@ -87,60 +91,72 @@ func runDaemon(multiuser bool, ready func()) error {
 		return err
 	}
 	d.log = newLog()
-	socket, pid := filepath.Join(d.dir, controlSock), filepath.Join(d.dir, pidFile)
-	d.log("Starting control daemon using socket %s", socket)
-	addr, done, err := address(d.dir)
-	if err != nil {
+	d.log("Starting control daemon using socket %s", path(controlSock))
+	// Every user's programs may ask for a server; the kernel identifies the client. The second socket is of no use here.
+	l, err := listen(path(controlSock), 0o666)
+	other, oerr := listen(path(controlSock+"_privileged"), 0o755)
+	if err := errors.Join(err, oerr, fifo(path("log"))); err != nil {
 		return err
 	}
-	defer done()
-	_ = os.Remove(socket) // a killed daemon's
-	l, err := net.ListenUnix("unix", addr)
-	if err != nil {
-		return err
+	defer other.Close()
+	// The sockets stay behind.
+	defer func() { _, _ = os.Remove(path("log")), os.Remove(path(pidFile)) }()
+	if d.driver >= 550 {
+		if err := os.WriteFile(path(pidFile), fmt.Appendln(nil, os.Getpid()), 0o666); err != nil {
+			return err
+		}
 	}
-	l.SetUnlinkOnClose(false)
-	defer func() { _, _ = os.Remove(socket), os.Remove(pid) }()
-	// Every user's programs may ask for a server; the kernel identifies the client.
-	if err := errors.Join(os.Chmod(socket, 0o666), os.WriteFile(pid, fmt.Appendln(nil, os.Getpid()), 0o644)); err != nil {
-		return err
-	}
+	unix.Umask(0o022)
 	go d.accept(l)
 	ready()
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
-	defer stop()
-	select {
-	case <-ctx.Done():
-		d.do(func() { d.quitting = true; d.exit("exit") })
-		<-d.done
-	case <-d.done:
-	}
-	d.log("Exit")
+	<-d.done
+	d.log("Exit with status %d", d.status)
 	return nil
 }
 
-// cards reads the rules of the GPUs.
+// errSilent ends the daemon without a word.
+var errSilent = errors.New("")
+
+// mostPath is the longest path of a socket.
+const mostPath = 107
+
+// listen makes a socket in place of a dead daemon's.
+func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
+	_ = os.Remove(path)
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	return l, os.Chmod(path, mode)
+}
+
+func fifo(path string) error {
+	_ = os.Remove(path)
+	return unix.Mkfifo(path, 0o777)
+}
+
+// cards reads the driver and the rules of the GPUs. Without a GPU it is the server that fails.
 func (d *daemon) cards() error {
 	st, err := gpusim.Open("")
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	d.volta, d.maxClients = true, gpusim.Slots
+	d.driver, d.volta, d.maxClients = st.Driver(), true, gpusim.Slots
 	for _, g := range visible(st) {
 		d.maxClients = min(d.maxClients, g.MaxClients())
 		d.volta = d.volta && !g.SameUser()
 		d.devices = append(d.devices, g.UUID())
 	}
-	if len(d.devices) == 0 {
-		return errors.New("no CUDA-capable device is detected")
-	}
-	if d.multiuser && (!d.volta || d.uid != 0) {
-		return errors.New("-multiuser-server needs root and a GPU of Volta or later")
+	if d.multiuser && d.uid != 0 {
+		return errors.New("Only root user may enable -multiuser-server!") //nolint:revive,staticcheck // the real daemon's words
 	}
 	return nil
 }
 
+// accept hears each connection's first word before it takes the next one: as the real daemon, which does one thing after
+// the other, it answers nobody while a client says nothing.
 func (d *daemon) accept(l *net.UnixListener) {
 	for {
 		c, err := l.AcceptUnix()
@@ -148,30 +164,41 @@ func (d *daemon) accept(l *net.UnixListener) {
 			time.Sleep(10 * time.Millisecond) // out of descriptors: let some close
 			continue
 		}
+		d.log("Accepting connection...")
+		in := bufio.NewScanner(c)
+		if !in.Scan() {
+			d.log("Unable to accept connection")
+			_ = c.Close()
+			continue
+		}
 		go func() {
 			defer c.Close()
-			d.serve(c)
+			d.serve(c, in)
 		}()
 	}
 }
 
-// serve serves a client until it leaves, or answers one command of a control program.
-func (d *daemon) serve(c *net.UnixConn) {
+// serve serves a client until it leaves, or answers one command of a control program. in holds its first word.
+func (d *daemon) serve(c *net.UnixConn, in *bufio.Scanner) {
 	pid, uid, err := peer(c)
 	if err != nil {
 		return
 	}
 	w := &waiting{conn: c, pid: pid, uid: uid}
 	defer d.do(func() { d.left(w) })
-	for in := bufio.NewScanner(c); in.Scan(); {
+	for more := true; more; more = in.Scan() {
 		switch {
 		case in.Text() == "client":
 			d.do(func() {
-				d.log("Accepting connection...")
 				if d.uid != 0 && uid != d.uid {
 					d.log("User %d is not served by the daemon of user %d", uid, d.uid)
 					refuse(w)
 				} else if !slices.Contains(d.pending, w) {
+					word := "Server already exists"
+					if d.srv == nil || d.srv.uid != d.serverOf(uid) || d.srv.status != statusActive {
+						word = "Server is not ready, push client to pending list"
+					}
+					d.log("NEW CLIENT %d from user %d: %s", pid, d.serverOf(uid), word)
 					d.pending = append(d.pending, w)
 				}
 			})
@@ -188,9 +215,18 @@ func (d *daemon) serve(c *net.UnixConn) {
 				d.command(strings.Fields(in.Text()), answer)
 			})
 			_, _ = io.WriteString(c, <-answer)
+			d.log("UI closed")
 			return
 		}
 	}
+}
+
+// serverOf is the user whose server serves a user's clients.
+func (d *daemon) serverOf(uid int) int {
+	if d.multiuser {
+		return 0
+	}
+	return uid
 }
 
 // do changes the daemon's state, and serves clients that can be served then.
@@ -215,13 +251,22 @@ func (d *daemon) fault(w *waiting) {
 	if d.srv == nil || !slices.Contains(d.srv.clients, w) {
 		return
 	}
-	d.srv.status = statusFault
 	if !d.volta {
-		d.log("Server encountered a fatal exception. Shutting down") // the real daemon's words
+		d.fatal()
 		d.exit("fault")
+	} else if d.driver >= 535 { // the words of its libcuda; before, server.log names nobody
+		say := logTo("server.log", "Server", d.srv.pid)
+		say("Client process %d encountered a fatal GPU error.", w.pid)
+		say("Server is handling a fatal GPU error.")
+		for _, c := range d.srv.clients {
+			say("Status of client {%d, 1} is INACTIVE", c.pid)
+		}
 	}
-	d.log("Server %d: fault of client %d", d.srv.pid, w.pid)
+	d.srv.status = statusFault
 }
+
+// fatal is what the daemon logs when its server says that it must end.
+func (d *daemon) fatal() { d.log("Server encountered a fatal exception. Shutting down") }
 
 // exit ends the server; word says why.
 func (d *daemon) exit(word string) {
@@ -242,19 +287,14 @@ func (d *daemon) left(w *waiting) {
 }
 
 func refuse(w *waiting) {
-	if w.started != nil {
-		w.started <- "Failed to start MPS server\n"
-	} else {
+	if w.conn != nil {
 		_, _ = fmt.Fprintln(w.conn, "refused")
 	}
 }
 
 // place gives w its server, or refuses it; false: it has to wait.
 func (d *daemon) place(w *waiting) bool {
-	uid := w.uid
-	if d.multiuser {
-		uid = 0
-	}
+	uid := d.serverOf(w.uid)
 	s := d.srv
 	switch {
 	case d.quitting, s == nil && w.asked: // the server that was started for it has failed
@@ -262,33 +302,35 @@ func (d *daemon) place(w *waiting) bool {
 	case s == nil:
 		w.asked = true
 		if err := d.startServer(uid); err != nil {
-			d.log("Failed to start server for user %d: %v", uid, err)
+			d.log("Failed to start server using uid %d. %v", uid, err)
 			refuse(w)
 			return true
 		}
-		return false
+		return w.conn == nil
 	case s.uid != uid || s.draining:
 		s.draining, w.asked = true, false
 		return false
+	case w.conn == nil: // it is there
 	case s.status != statusActive:
 		return false
-	case w.started != nil:
-		w.started <- ""
 	case len(s.clients) >= d.maxClients:
 		d.log("Client %d: server %d has all the clients it can serve (%d)", w.pid, s.pid, d.maxClients)
 		refuse(w)
 	default:
-		d.log("NEW CLIENT %d from user %d: Server already exists", w.pid, w.uid)
 		s.clients = append(s.clients, w)
 		_, _ = fmt.Fprintln(w.conn, "welcome", s.pid, strings.Join(d.devices, ","))
 	}
 	return true
 }
 
-// startServer starts a server process as the given user.
+// startServer starts a server process as the given user: the one on the daemon's PATH.
 func (d *daemon) startServer(uid int) error {
-	cmd := exec.Command("/proc/self/exe")
+	cmd := exec.Command(serverName)
 	cmd.Args = []string{serverName}
+	if cmd.Err != nil { // the real daemon finds out in a process that ends at once
+		cmd = exec.Command("/proc/self/exe")
+		cmd.Args = []string{serverName, noProgram}
+	}
 	if uid != d.uid {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	}
@@ -309,15 +351,25 @@ func (d *daemon) startServer(uid int) error {
 	go func() {
 		word, _ := bufio.NewReader(out).ReadString('\n')
 		d.do(func() {
-			if word == "ready\n" {
+			switch word {
+			case "ready\n":
 				s.status = statusActive
+				d.log("NEW SERVER %d: Ready", s.pid)
+			case "": // it has ended without a word
+			default:
+				d.fatal()
+				logTo("server.log", "Other", s.pid)("Failed to start : %s", strings.TrimSpace(word))
 			}
-			d.log("NEW SERVER %d: %s", s.pid, strings.TrimSpace(word))
 		})
 		_ = cmd.Wait() // its status is looked at
 		forget(s.pid)
 		d.do(func() {
-			d.log("Server %d exited with status %d", s.pid, cmd.ProcessState.ExitCode())
+			// Of a signal the real daemon logs 0, too.
+			status := max(0, cmd.ProcessState.ExitCode())
+			d.log("Server %d exited with status %d", s.pid, status)
+			if status != 0 {
+				d.status = status
+			}
 			d.srv = nil
 		})
 	}()
@@ -325,12 +377,14 @@ func (d *daemon) startServer(uid int) error {
 }
 
 // newLog returns what writes the daemon's lines into its log file; nothing where that can't be opened.
-func newLog() func(format string, args ...any) {
+func newLog() func(format string, args ...any) { return logTo("control.log", "Control", os.Getpid()) }
+
+func logTo(name, who string, pid int) func(format string, args ...any) {
 	dir := cmp.Or(os.Getenv(LogEnv), "/var/log/nvidia-mps")
 	_ = os.MkdirAll(dir, 0o755) // if not, there is no log
-	f, _ := os.OpenFile(filepath.Join(dir, "control.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	f, _ := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	return func(format string, args ...any) {
-		fmt.Fprintf(f, "[%s Control %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), os.Getpid(), fmt.Sprintf(format, args...))
+		fmt.Fprintf(f, "[%s %s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), who, pid, fmt.Sprintf(format, args...))
 	}
 }
 
@@ -349,80 +403,116 @@ func peer(c *net.UnixConn) (pid, uid int, err error) {
 	return pid, uid, errors.Join(err, cerr)
 }
 
-// command answers at once or, for start_server, when the server is there. quit is answered by the end of the daemon.
+// command answers at once. quit is answered by the end of the daemon.
 func (d *daemon) command(words []string, answer chan string) {
 	name, args := "", words
 	if len(words) > 0 {
 		name, args = words[0], words[1:]
 	}
-	out, clients := "", []*waiting(nil)
-	if d.srv != nil {
-		out, clients = fmt.Sprintln(d.srv.pid), d.srv.clients
+	asked := "0"
+	if len(args) > 0 {
+		asked = args[0]
 	}
-	switch name {
-	case "":
-		out = ""
-	case "get_server_list":
-	case "get_server_status", "get_client_list":
-		switch known := strings.TrimSpace(out); {
-		case len(args) == 0:
-			out = "Missing PID\n"
-		case known == "" || args[0] != known:
-			out = fmt.Sprintf("Server %s not found\n", args[0])
-		case name == "get_server_status":
-			out = d.srv.status + "\n"
-		default:
-			out = ""
-			for _, w := range clients {
-				out += fmt.Sprintln(w.pid)
-			}
+	s := d.srv
+	if s != nil && asked != strconv.Itoa(s.pid) {
+		s = nil
+	}
+	switch {
+	case name == "get_server_list":
+		if d.srv != nil {
+			answer <- fmt.Sprintln(d.srv.pid)
+			return
 		}
-	case "start_server":
-		d.start(args, answer)
-		return
-	case "quit":
-		d.quit(args, answer)
-		return
-	default:
-		out = fmt.Sprintf("Unknown command: %s\n", name)
+		answer <- ""
+	case name == "get_server_status" && d.driver >= 550 && len(args) == 0:
+		answer <- "A server PID is required\n"
+	case name == "terminate_client" && d.driver >= 535:
+		answer <- d.terminate(s, asked, args)
+	case name == "start_server":
+		answer <- d.start(args)
+	case name == "quit":
+		d.quit(args)
+	case name == "get_default_active_thread_percentage":
+		answer <- "100.0\n"
+	case name == "get_server_status" && d.driver < 550, !slices.Contains(known, name):
+		answer <- fmt.Sprintf("Unknown command %q\n", name)
+	case s == nil:
+		answer <- fmt.Sprintf("Server %s not found\n", asked)
+	case name == "get_server_status":
+		answer <- s.status + "\n"
+	case name == "get_client_list":
+		out := ""
+		for _, w := range s.clients {
+			out += fmt.Sprintln(w.pid)
+		}
+		answer <- out
+	default: // shutdown_server
+		s.draining = true
+		if slices.Contains(args, "-f") {
+			d.exit("exit")
+		}
+		answer <- ""
 	}
-	answer <- out
 }
 
-// start answers when the user's server is ready. Behind another user's server
-// that still has clients it answers at once: the server starts in its turn.
-func (d *daemon) start(args []string, answer chan string) {
+// known are the commands about a server.
+var known = []string{"get_server_status", "get_client_list", "shutdown_server"}
+
+// terminate ends a client's work, so that its process can be killed without harm to its neighbours.
+func (d *daemon) terminate(s *serverProc, server string, args []string) string {
+	if s == nil {
+		return fmt.Sprintf("Server %s not found\nServer %[1]s not found!\n1\n", server)
+	}
+	pid := 0
+	if len(args) > 1 {
+		pid, _ = strconv.Atoi(args[1])
+	}
+	if pid <= 0 || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		return fmt.Sprintf("Invalid process %d!\n1\n", pid)
+	}
+	for _, w := range s.clients {
+		if w.pid == pid && d.volta {
+			_, _ = fmt.Fprintln(w.conn, "terminated")
+			return "0\n"
+		}
+	}
+	return "1\n"
+}
+
+// start has the user's server start, now or after another user's, and says nothing of it.
+func (d *daemon) start(args []string) string {
 	if len(args) != 2 || args[0] != "-uid" {
-		answer <- "Usage: start_server -uid UID\n"
-		return
+		return "A user id (UID) is required to start a new server\n"
 	}
 	n, err := strconv.ParseUint(args[1], 10, 31)
 	uid := int(n)
 	switch {
 	case err != nil:
-		answer <- "Invalid user id\n"
-		return
+		return "A user id (UID) is required to start a new server\n"
 	case d.uid != 0 && uid != d.uid:
-		answer <- "Operation not permitted\n"
-		return
+		return fmt.Sprintf("Insufficient privileges for UID %d\n", d.uid)
 	}
-	if s := d.srv; s != nil && s.uid != uid && len(s.clients) > 0 && !d.multiuser {
-		answer <- ""
-		answer = make(chan string, 1)
-	}
-	d.pending = append(d.pending, &waiting{uid: uid, started: answer})
+	d.pending = append(d.pending, &waiting{uid: uid})
+	return ""
 }
 
 // quit ends the daemon when its server has no clients any more, or after the timeout with the clients that it still has.
-func (d *daemon) quit(args []string, answer chan string) {
-	if len(args) > 0 {
-		s, err := strconv.ParseFloat(strings.Join(args[1:], " "), 64)
-		if args[0] != "-t" || err != nil || !(s >= 0) || s > 1e6 {
-			answer <- "Usage: quit [-t TIMEOUT]\n"
-			return
+func (d *daemon) quit(args []string) {
+	if len(args) > 1 && args[0] == "-t" {
+		s, _ := strconv.ParseFloat(args[1], 64)
+		if d.driver >= 535 {
+			d.log("quit command issued with timeout of %.0f", s)
 		}
-		time.AfterFunc(max(time.Duration(s*float64(time.Second)), time.Millisecond), func() {
-			d.do(func() { d.exit("exit") })
+		time.AfterFunc(max(time.Duration(min(s, 1e6)*float64(time.Second)), time.Millisecond), func() {
+			d.do(func() {
+				if d.srv == nil {
+					return
+				}
+				if d.driver >= 550 {
+					d.log("Force shutting down server %d", d.srv.pid)
+				}
+				_ = unix.Kill(d.srv.pid, unix.SIGKILL)
+			})
 		})
 	}
 	d.quitting = true

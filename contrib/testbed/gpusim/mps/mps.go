@@ -29,7 +29,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -48,11 +48,17 @@ const (
 	MemLimitEnv = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 )
 
+// InitEnv is how long a server takes to initialise its GPUs, as a driver without persistence mode has it take; default 0.
+const InitEnv = "GPUSIM_MPS_INIT"
+
 const (
 	controlName = "nvidia-cuda-mps-control"
 	serverName  = "nvidia-cuda-mps-server"
 	controlSock = "control"
 	pidFile     = controlName + ".pid"
+	network     = "unixpacket" // messages keep their bounds: SOCK_SEQPACKET
+	// noProgram is the argument of what runs in place of a server that isn't there.
+	noProgram = "no such program"
 )
 
 // Main is the program under its NVIDIA names; it returns the exit status. ok is
@@ -61,6 +67,9 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (status int,
 	var err error
 	switch filepath.Base(args[0]) {
 	case serverName:
+		if slices.Contains(args, noProgram) {
+			return 1, true
+		}
 		err = runServer(stdin, stdout)
 	case controlName:
 		err = control(args[1:], stdin, stdout, stderr)
@@ -68,7 +77,9 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (status int,
 		return 0, false
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, err)
+		if err.Error() != "" {
+			fmt.Fprintln(stderr, err)
+		}
 		return 1, true
 	}
 	return 0, true
@@ -80,6 +91,12 @@ func control(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	background := f.Bool("d", false, "start the control daemon in the background")
 	foreground := f.Bool("f", false, "start the control daemon in the foreground")
 	multiuser := f.Bool("multiuser-server", false, "one server for all users (Volta and later)")
+	// A driver that doesn't know the flag takes the whole command line for none.
+	if knows, err := knowsMultiuser(); err != nil {
+		return err
+	} else if !knows && len(args) > 1 {
+		return ask(stdin, stdout)
+	}
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -91,6 +108,16 @@ func control(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 		return runDaemon(*multiuser, func() { fmt.Fprintln(stdout, "ready") })
 	}
 	return ask(stdin, stdout)
+}
+
+// knowsMultiuser reports whether the driver's control daemon has -multiuser-server: that of 555 does, that of 550 does not.
+func knowsMultiuser() (bool, error) {
+	st, err := gpusim.Open("")
+	if err != nil {
+		return false, err
+	}
+	defer st.Close()
+	return st.Driver() >= 555, nil
 }
 
 // rename gives the process its name in ps and top: it was started through
@@ -128,7 +155,10 @@ func spawn(multiuser bool) error {
 	if err := unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return err
 	}
-	cmd := exec.Command("/proc/self/exe", "-f", "-multiuser-server="+strconv.FormatBool(multiuser))
+	cmd := exec.Command("/proc/self/exe", "-f")
+	if multiuser {
+		cmd.Args = append(cmd.Args, "-multiuser-server")
+	}
 	cmd.Args[0], cmd.Stdout, cmd.Stderr = controlName, w, w
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := errors.Join(cmd.Start(), w.Close()); err != nil {
@@ -150,7 +180,16 @@ func runServer(stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	defer st.Close()
-	for _, d := range visible(st) {
+	// Started as if by a driver without persistence mode: the daemon's end doesn't shorten it.
+	if init, err := time.ParseDuration(os.Getenv(InitEnv)); err == nil {
+		time.Sleep(init)
+	}
+	all := visible(st)
+	if len(all) == 0 {
+		fmt.Fprintln(stdout, "no CUDA-capable device is detected")
+		return errSilent
+	}
+	for _, d := range all {
 		s, err := d.ClaimServer(gpusim.Claimant{UID: os.Getuid()})
 		if err != nil {
 			fmt.Fprintf(stdout, "GPU %s: %v\n", d.UUID(), err)
@@ -246,22 +285,5 @@ func pipeDir(getenv func(string) string) string {
 
 // dial connects to the daemon of a pipe directory.
 func dial(dir string) (*net.UnixConn, error) {
-	addr, done, err := address(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	return net.DialUnix("unix", nil, addr)
-}
-
-// address is the control socket's. One that is too long for its 107 bytes goes by the directory's descriptor.
-func address(dir string) (*net.UnixAddr, func(), error) {
-	if path := filepath.Join(dir, controlSock); len(path) <= 107 {
-		return &net.UnixAddr{Name: path, Net: "unix"}, func() {}, nil
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	return &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), controlSock), Net: "unix"}, func() { _ = f.Close() }, nil
+	return net.DialUnix(network, nil, &net.UnixAddr{Name: filepath.Join(dir, controlSock), Net: network})
 }

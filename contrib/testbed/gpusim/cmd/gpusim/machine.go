@@ -27,7 +27,7 @@ func initCmd(state *string) *cobra.Command {
 	f.BoolVar(&cfg.GroupLimits, "group-limits", false, "a driver that can limit the memory of control groups")
 	f.StringVar(&cfg.Samples, "process-samples", "", "whose NVML's samples of processes are: "+strings.Join(gpusim.SampleOwners, ", "))
 	f.BoolVar(&cfg.Exclusive, "exclusive", false, "GPUs in the compute mode EXCLUSIVE_PROCESS")
-	f.BoolVar(&cfg.Recent, "recent", false, "a driver of CUDA 13.1 instead of one of 12.2")
+	f.StringVar(&cfg.Driver, "driver", "", "branch of the driver: 470, 535 (default), 550, 555 or 590")
 	return c
 }
 
