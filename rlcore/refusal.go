@@ -29,7 +29,7 @@ var refusals = [...]struct{ name, sentence string }{
 	RefusedWhole:     {"whole", "the GPU is taken whole"},
 	RefusedShares:    {"shares", "no share of the GPU is free"},
 	RefusedUnknown:   {"unknown", "an application without a profile runs alone first"},
-	RefusedNoShare:   {"no_share", "a job asks not to share"},
+	RefusedNoShare:   {"no_share", "a job asks not to share, or can't run under MPS"},
 	RefusedArray:     {"array", "a job shares only with tasks of its own array"},
 	RefusedUser:      {"user", "this GPU serves one user at a time"},
 	RefusedClients:   {"clients", "more jobs than the GPU serves at a time"},

@@ -61,8 +61,10 @@ type Judgement struct {
 	Member *job.Member     // of the group it ran in, nil = none
 	// Alone: it was requeued to run alone after it had failed while sharing.
 	Alone bool
-	// FailsAlone: runs of the application have failed alone before.
-	FailsAlone bool
+	// FailsAlone: runs of the application have failed alone before. Served: one has ended well under MPS.
+	FailsAlone, Served bool
+	// Unserved: the run before this one, which is its repetition alone, was Outcome.Unserved.
+	Unserved bool
 	// PlainEnd is when plain Slurm would have ended the job, zero = not known.
 	PlainEnd time.Time
 	// Shadow: plain Slurm did end it.
@@ -81,6 +83,11 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 		o.Suspect = fmt.Sprintf("it was tried with %d MiB of GPU memory", o.TriedMiB)
 	case Failed(j.How.State):
 		why, ours := j.suspect()
+		if !(ours && o.Shared()) && j.unserved(&o) {
+			o.Unserved, o.Ours = true, true
+			o.Suspect = fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS())
+			break
+		}
 		j.blame(&o, why)
 		o.Ours = ours && o.Suspect != ""
 	case ranOutOfTime(j.How.State) && (o.Shared() || j.Alone):
@@ -94,6 +101,7 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 		// Slurm has forgotten it, and it may well have failed.
 	default:
 		o.Learned = !o.Shared() && r.Complete
+		o.NoMPS = j.Unserved && !o.MPS && j.How.State == "COMPLETED"
 		j.measure(&o, b)
 	}
 	return o
@@ -110,6 +118,8 @@ func (j *Judgement) outcome() Outcome {
 		o.Contract = r.Terms.MaxSlowdown
 	}
 	if j.Member != nil {
+		timeSlices := j.Spec != nil && j.Spec.Sharing == contention.TimeSlice.Name
+		o.MPS = j.Member.Shares < job.Units && !j.Alone && !timeSlices && !r.WithoutMPS
 		o.Predicted, o.Rule = j.Member.Predicted, j.Member.Rule
 		o.Contract = cmp.Or(j.Member.Contract, o.Contract)
 	}
@@ -129,6 +139,15 @@ func (j *Judgement) outcome() Outcome {
 		o.SoloS = r.Profile.DurationS
 	}
 	return o
+}
+
+// soon is how long a run may take that fails because MPS can't do what its application wants: it shows at its start.
+const soon = 15 * time.Second
+
+// unserved reports whether a run that failed may have failed for MPS: its application, which has never ended well there,
+// and never failed alone, reads a number of its GPU or uses what MPS lacks (README, "What can't run under MPS").
+func (j *Judgement) unserved(o *Outcome) bool {
+	return o.MPS && !j.Alone && !j.Served && !j.FailsAlone && o.App != "" && j.Run.DurationS() < soon.Seconds()
 }
 
 // blame says whether the co-runners of a run that ended badly are suspected, and why, or cleared.

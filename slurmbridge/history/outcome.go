@@ -63,6 +63,11 @@ type Outcome struct {
 	// requeued to run alone.
 	Blamed []string `json:"blamed,omitempty"`
 	Again  bool     `json:"again,omitempty"`
+	// MPS: it had a part of a GPU's shares, and computed through MPS. Unserved: it failed soon at its application's first
+	// such run. NoMPS: the run after that, without MPS, ended well: the application stays alone.
+	MPS      bool `json:"mps,omitempty"`
+	Unserved bool `json:"unserved,omitempty"`
+	NoMPS    bool `json:"no_mps,omitempty"`
 	// TriedMiB is the device memory that it was to make do with, MiB, and failed; 0 = it wasn't, or did not.
 	TriedMiB int64 `json:"tried_mib,omitempty"`
 	// Fault: it failed with the MPS server that it shared.

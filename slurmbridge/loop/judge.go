@@ -40,6 +40,8 @@ type learned struct {
 	// are judged.
 	faults *recent.Map[string, *history.Outcome]
 	tried  *recent.Map[rlcore.Identity, float64] // see plan.Input.TriedMiB
+	// served are the applications that have ended well under MPS, noMPS those that can't run there.
+	served, noMPS *recent.Map[rlcore.Identity, bool]
 	// forgotten counts what sayForgotten has said.
 	forgotten int
 	// Until all earlier outcomes are loaded: those from until on are next, and suspects are history.Teach's.
@@ -56,6 +58,7 @@ func (b *Bridge) remember(ctx context.Context) error {
 		*l = learned{
 			again: recent.New[string, *history.Outcome](mostRefs, 0, nobody), faults: recent.New[string, *history.Outcome](mostRefs, 0, nobody),
 			fails: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner), tried: recent.New[rlcore.Identity, float64](mostApps, appsOfUser, owner),
+			served: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner), noMPS: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
 			until: now.Add(-rememberFor), suspects: map[string]history.Outcome{},
 		}
 	}
@@ -89,7 +92,14 @@ func (l *learned) note(o *history.Outcome) {
 	if o.Fault {
 		l.faults.Put(o.Ref, &kept)
 	}
-	switch self := (rlcore.Identity{App: o.App, Owner: o.User}); {
+	self := rlcore.Identity{App: o.App, Owner: o.User}
+	switch {
+	case o.NoMPS:
+		l.noMPS.Put(self, true)
+	case o.MPS && o.State == "COMPLETED" && o.App != "":
+		l.served.Put(self, true)
+	}
+	switch {
 	case o.TriedMiB > 0:
 		before, _ := l.tried.Get(self)
 		l.tried.Put(self, max(before, float64(o.TriedMiB)))
@@ -221,8 +231,10 @@ func (b *Bridge) company(r *history.Run, described map[string]job.Description) b
 func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Run, how job.Description) error {
 	ending := b.tracker.Endings[r.Ref]
 	before, _ := b.learned.again.Get(r.Ref)
+	self := rlcore.Identity{App: r.App, Owner: r.User}
 	j := &history.Judgement{
-		Run: r, How: how, Spec: b.spec(snap, r), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil, FailsAlone: b.learned.fails.Has(rlcore.Identity{App: r.App, Owner: r.User}),
+		Run: r, How: how, Spec: b.spec(snap, r), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil, FailsAlone: b.learned.fails.Has(self),
+		Served: b.learned.served.Has(self), Unserved: before != nil && before.Unserved,
 		MaxDelayS: b.Planner.Decider.Guard.DelayLimitS(), Shadow: b.acting() == job.Shadow,
 	}
 	if ending != nil {

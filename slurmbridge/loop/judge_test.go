@@ -138,6 +138,48 @@ func TestFailedBesideOthers(t *testing.T) {
 	}
 }
 
+// An application that fails at once at its first run, which is under MPS, runs again with all shares, without MPS. Where
+// it ends well it stays so, after a restart of the bridge, too.
+func TestWhatCantRunUnderMPSStaysAlone(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	mem, l := newMemory(), &ledger{}
+	b, _ := learning(m, mem, l)
+	tick(t, b, m, time.Second)
+	reader := func() *mjob {
+		v := m.submit("ann", 5*time.Second, app("reader", 60, 0.3, 2000), true)
+		v.Requeue, v.profil.Runs, v.profil.Owner = true, 1, "ann"
+		return v
+	}
+	runs := func(v *mjob) int {
+		t.Helper()
+		shares := 0
+		for !v.ended {
+			tick(t, b, m, time.Second)
+			if v.State == job.Running {
+				shares = v.Request.Count
+			}
+		}
+		l.record(m, v)
+		for judged := len(l.kept); len(l.kept) == judged; {
+			tick(t, b, m, time.Second)
+		}
+		return shares
+	}
+	m.unknown = "reader"
+	v := reader()
+	v.fails = true
+	must.Equal(t, runs(v), 99, "shares of the first run")
+	must.Equal(t, l.kept[0].Unserved && l.kept[0].Again, true, "%+v", l.kept[0])
+	v.fails = false
+	must.Equal(t, runs(v), 100, "shares of the second run")
+	must.Equal(t, l.kept[1].NoMPS, true, "%+v", l.kept[1])
+	m.unknown = ""
+	for range 2 {
+		must.Equal(t, runs(reader()), 100, "shares of a later job")
+		b, _ = learning(m, mem, l)
+	}
+}
+
 // A job that fails while sharing runs again by itself only if the failure isn't the job's doing.
 func TestOnlySharingsFaultsAreRetried(t *testing.T) {
 	for name, set := range map[string]func(v *mjob, r *history.Run) (again bool){

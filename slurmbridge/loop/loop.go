@@ -406,9 +406,11 @@ func (b *Bridge) failed(err error) {
 func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Change, []tracker.Event) {
 	in := &plan.Input{Snap: snap, Shadow: b.acting() == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate, HoldS: (b.Gate.Lease + gateOpens).Seconds()}
 	in.Unproved = b.acting() == job.Active && !b.Gate.Proved(snap.Release)
+	in.RetryAlone = b.RetryAlone
 	in.Adopt, in.Bans = b.Adopt, &b.learned.bans
 	if b.learned.tried != nil {
 		in.TriedMiB = maps.Collect(b.learned.tried.All())
+		in.NoMPS = maps.Collect(b.learned.noMPS.All())
 	}
 	repairs, events := b.tracker.Observe(snap, gate)
 	in.Touched = map[string]bool{}

@@ -23,6 +23,7 @@ import (
 // queues: dependencies, priorities, shares placed first-fit, a clock of its own.
 // What the real one does is tested on the real one.
 type model struct {
+	unknown string // an application without a profile yet
 	between func() // after each of many updates; nil = nothing
 	now     time.Time
 	nodes   []job.Node
@@ -592,7 +593,7 @@ func (m *model) Identify(_ context.Context, j *job.Job, _ job.Terms, _ []byte) (
 // Profile implements loop.Apps.
 func (m *model) Profile(_ context.Context, user, key, _ string) (*rlcore.Profile, error) {
 	for _, j := range m.jobs {
-		if j.User == user && j.profil != nil && j.profil.App == key {
+		if j.User == user && j.profil != nil && j.profil.App == key && key != m.unknown {
 			return j.profil, nil
 		}
 	}

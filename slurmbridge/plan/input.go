@@ -46,6 +46,10 @@ type Input struct {
 	Bans *adopt.Bans
 	// TriedMiB is the most device memory that a run of an application was tried with and failed, MiB.
 	TriedMiB map[rlcore.Identity]float64
+	// RetryAlone: a job that fails for having shared, or under MPS, runs again alone.
+	RetryAlone bool
+	// NoMPS are the applications that can't run under MPS: they have GPUs of their own.
+	NoMPS map[rlcore.Identity]bool
 	Card     Card
 	Tracker  *tracker.Tracker
 }

@@ -336,8 +336,9 @@ func (p *poll) convert(j *job.Job) rlcore.Job {
 	out := rlcore.Job{
 		ID: j.Ref, User: j.User, Profile: p.Apps[j.Ref].Profile,
 		SubmitS: tracker.Seconds(j.Submit), LimitS: j.TimeLimit.Seconds(),
-		Priority: float64(j.Priority), MaxSlowdown: t.MaxSlowdown, NoShare: t.NoShare,
-		CPUs: j.CPUs, HostMemMiB: j.HostMemMiB, ArrayOnly: t.ArrayOnly,
+		Priority: float64(j.Priority), MaxSlowdown: t.MaxSlowdown,
+		NoShare: t.NoShare || p.NoMPS[rlcore.Identity{App: p.Apps[j.Ref].Key, Owner: j.User}],
+		CPUs:    j.CPUs, HostMemMiB: j.HostMemMiB, ArrayOnly: t.ArrayOnly,
 		Rank: p.Snap.Ranks.Of(j),
 	}
 	if j.State == job.Pending { // for running jobs Slurm reports the allocation

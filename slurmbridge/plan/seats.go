@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
@@ -255,7 +256,7 @@ func (s *seating) keep(jobs []placement) {
 // profile.
 func (r *pass) withRoom(members []placement, free int) int {
 	n, card := len(members), &r.State.GPUs[members[0].gpu]
-	if members[0].tried {
+	if m := &members[0]; m.tried || n == 1 && free == job.Units && r.firstUnderMPS(m, &card.Spec) {
 		return free - 1
 	}
 	if !r.leavesRoom() || len(card.Running)+n >= r.guard.Members(&card.Spec) || free < n+1 {
@@ -265,6 +266,20 @@ func (r *pass) withRoom(members []placement, free int) int {
 		return free
 	}
 	return free / (n + 1) * n
+}
+
+// firstUnderMPS reports whether a job that starts alone is the first of an application that is to share under MPS: it
+// leaves one share, so that it computes there, too, and what can't run there shows it alone. It must be a job that may
+// run again, without MPS. No job joins one that isn't known; one by hand could.
+func (r *pass) firstUnderMPS(m *placement, spec *rlcore.GPUSpec) bool {
+	was := r.jobs[m.ID]
+	switch {
+	case m.Profile != nil, m.NoShare, r.Apps[m.ID].Key == "", spec.Sharing == contention.TimeSlice.Name:
+		return false
+	case !r.RetryAlone, !was.Requeue, tracker.Awaited(r.Snap)(was), r.handwritten(), r.adopted(m.ID):
+		return false
+	}
+	return true
 }
 
 // split divides the free shares equally among a group's members on a node with one GPU. Where jobs with hand-written

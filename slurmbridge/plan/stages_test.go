@@ -169,6 +169,58 @@ func TestWhatADecisionConsideredIsExplained(t *testing.T) {
 	}
 }
 
+// A first run that starts alone leaves one share, so that it runs under MPS as later runs will; no job joins it.
+func TestFirstRunsAreUnderMPS(t *testing.T) {
+	card := func(sharing string) func(in *Input) {
+		return func(in *Input) {
+			in.Card = func(string) (rlcore.GPUSpec, bool) { c := rlcore.TitanXp; c.Sharing = sharing; return c, true }
+		}
+	}
+	for name, c := range map[string]struct {
+		set  func(in *Input)
+		want int
+	}{
+		"on a node with one GPU":    {func(*Input) {}, 99},
+		"on a node with several":    {func(in *Input) { in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 4, 4*job.Units }, 99},
+		"jobs take turns there":     {card("time-slice"), 100},
+		"it can't run under MPS":    {func(in *Input) { in.NoMPS = map[rlcore.Identity]bool{{App: "new", Owner: "ann"}: true} }, 100},
+		"another user's can't":      {func(in *Input) { in.NoMPS = map[rlcore.Identity]bool{{App: "new", Owner: "bob"}: true} }, 99},
+		"it can't run again":        {func(in *Input) { in.Snap.Jobs[0].Requeue = false }, 100},
+		"another waits for its end": {func(in *Input) { in.Snap.Awaited = map[string]bool{"1": true} }, 100},
+		"the site wants no retries": {func(in *Input) { in.RetryAlone = false }, 100},
+		"nobody could tell":         {func(in *Input) { in.Apps["1"] = job.App{} }, 100},
+		"its owner wants it alone":  {func(in *Input) { in.Terms["1"] = job.Terms{NoShare: true} }, 100},
+		"users share by hand":       {func(in *Input) { in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true, in.Snap.At }, 100},
+		"it has run before":         {func(in *Input) { in.Apps["1"] = job.App{Key: "new", Profile: in.Apps["2"].Profile} }, 100},
+	} {
+		first, second := sharer("1"), sharer("2")
+		first.User, second.User, first.Requeue = "ann", "ann", true
+		in := oneGPU(first, second)
+		in.RetryAlone = true
+		known := in.Apps["2"]
+		in.Apps["1"] = job.App{Key: "new"}
+		c.set(in)
+		delete(in.Apps, "2") // it comes later
+		p := planner()
+		plan := p.Plan(in)
+		if got := sharesOf(plan); got["1"] != c.want {
+			t.Errorf("%s: %v, want %d", name, got, c.want)
+			continue
+		}
+		g := plan.Groups[0].Group
+		g.Members[0].State = job.MemberRunning
+		in.Tracker.Groups[1] = &g
+		in.Snap.Jobs[0] = running("1", "n1", g.GPU, job.Shares, time.Minute)
+		in.Snap.Jobs[0].Request.Count, in.Snap.Jobs[0].User = c.want, "ann"
+		in.Apps["2"] = known
+		for _, g2 := range p.Plan(in).Groups {
+			if g2.Group.GPU == g.GPU {
+				t.Errorf("%s: joined by %+v", name, g2.Group.Members)
+			}
+		}
+	}
+}
+
 // A job whose application takes a card's memory at its start tries, alone, to make do with a part of it, if its owner or
 // the site wants that; no job joins it meanwhile.
 func TestAJobThatTriesWithLessMemory(t *testing.T) {

@@ -181,10 +181,10 @@ func TestCommandsOnSlurm(t *testing.T) {
 	}
 	l.says([]string{"nothing to change"}, "plan")
 	const user = "games"
-	first := l.submit(user, "%s "+user+" 100%")
+	first := l.submit(user, "%s "+user+" 99%")
 	second := l.submit(user, "1 jobs wait behind it")
 	third := l.submit(user, "2 jobs wait behind it")
-	l.says([]string{first + " " + user + " 100%"}, "status")
+	l.says([]string{first + " " + user + " 99%"}, "status")
 	l.json([]string{"at", "mode", "policy", "slurm", "gate", "lease_left_s", "waiting", "gpus", "groups", "added_delay_max_s"}, "status")
 	l.says([]string{"alone on n1 gpu 0", "running since", "release"}, "why", first)
 	l.says([]string{"job " + second, "waits for a decision, place 1 of 2"}, "why", second)
