@@ -71,7 +71,7 @@ func TestTheQueueIsFollowedAsFarAsItTakes(t *testing.T) {
 	if !g.Keeps(&w, 7) {
 		t.Error("three jobs together would make others late")
 	}
-	if used := mostSteps/gpus - g.promise.steps; used < gpus-10 || used > gpus+gpus/comparisons+5 {
+	if used := budget(gpus) - g.promise.steps; used < gpus-10 || used > gpus+gpus/comparisons+5 {
 		t.Errorf("%d jobs are followed until %d GPUs are free in time", used, gpus)
 	}
 	g.promise.steps = gpus / 2

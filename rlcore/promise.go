@@ -59,10 +59,11 @@ type ahead struct {
 
 // Where many GPUs become free at about the same time, it takes as many jobs until the time that a combination saves
 // shows: jobs behind the window are followed until then, farByGPU for each GPU at most. Each decision may follow an
-// equal part of mostSteps, and what earlier ones have left: a plan of thousands of GPUs takes about a second then.
+// equal part of mostSteps, or leastByGPU for each GPU, and what earlier ones have left.
 const (
-	farByGPU  = 3
-	mostSteps = 5_000_000
+	farByGPU   = 3
+	leastByGPU = 2
+	mostSteps  = 2_500_000
 	// comparisons is how many times the schedules are compared, at the most, while as many jobs as GPUs are followed.
 	comparisons = 32
 )
@@ -204,10 +205,13 @@ func (p *promise) end(r *Rules, dst []float64, card *GPU, w *Window, c Combo) (_
 // open starts a decision: the jobs up to the last one of the window go on plainly.
 func (p *promise) open(w *Window) {
 	if n := len(w.Jobs); p.on && n > 0 {
-		p.steps += mostSteps / len(w.State.GPUs)
+		p.steps += budget(len(w.State.GPUs))
 		p.ahead.follow(w.State, w.Jobs[n-1]+1)
 	}
 }
+
+// budget is how many jobs behind its window a decision for one of so many GPUs may follow.
+func budget(gpus int) int { return max(mostSteps/gpus, leastByGPU*gpus) }
 
 // reset begins at the front of the queue.
 func (x *ahead) reset(now *schedule.List) {

@@ -161,18 +161,32 @@ func (f *List) Copy(of *List) {
 
 func (f *List) compare(a, b int) int { return cmp.Or(cmp.Compare(f.free[a], f.free[b]), a-b) }
 
+// find returns the place in sorted GPUs of GPU g if it is free at the given time. Plans spend most of their time here.
+func (f *List) find(gpus []int, at float64, g int) int {
+	from, to := 0, len(gpus)
+	for from < to {
+		mid := (from + to) / 2
+		if x := gpus[mid]; f.free[x] < at || f.free[x] == at && x < g {
+			from = mid + 1
+		} else {
+			to = mid
+		}
+	}
+	return from
+}
+
 // Set changes when GPU g is free.
 func (f *List) Set(g int, at float64) {
 	if f.known {
 		f.stale = append(f.stale, f.node[g])
 	}
 	gpus := f.order[f.class[g]]
-	from, _ := slices.BinarySearchFunc(gpus, g, f.compare)
+	from := f.find(gpus, f.free[g], g)
 	f.free[g] = at
-	to, _ := slices.BinarySearchFunc(gpus[from+1:], g, f.compare)
+	to := f.find(gpus[from+1:], at, g)
 	copy(gpus[from:], gpus[from+1:from+1+to])
 	if to += from; to == from {
-		to, _ = slices.BinarySearchFunc(gpus[:from], g, f.compare)
+		to = f.find(gpus[:from], at, g)
 		copy(gpus[to+1:from+1], gpus[to:from])
 	}
 	gpus[to] = g
