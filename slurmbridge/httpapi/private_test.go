@@ -77,6 +77,7 @@ func others() *Server {
 	member := job.Member{Ref: "8_5", User: "annette", App: "secret-app", Rule: "user annette", State: job.MemberPrepared}
 	group := job.Group{ID: 1, Node: st.Snap.Nodes[0].Name, State: job.Released, Members: []job.Member{{Ref: "7", User: "ann", App: "mine", State: job.MemberRunning}, member}}
 	st.Groups, st.Mode = []job.Group{group}, job.Shadow
+	st.Refused = []job.RefusedChanges{{Step: job.StepPrepare, Code: job.CodeOther, Text: "not of annette's", Example: "8_5", Times: 3}}
 	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: group, Release: []job.Change{{Update: job.Update{Jobs: []string{"8_5"}}}}}}, Starts: map[string]time.Time{first: zero}}
 	s.Groups = func(context.Context, time.Time, int) ([]journal.Grouped, error) {
 		return []journal.Grouped{{Group: group}}, nil

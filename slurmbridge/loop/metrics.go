@@ -29,6 +29,8 @@ type Metrics struct {
 	counted map[string]bool
 }
 
+const refusedHelp = "Changes of jobs that Slurm, or a plugin of the site's, refused, by step and by the name of Slurm's error (SLURM_ERROR: a plugin didn't say which; not-done: it was taken, and the job was not so; other: an error without a name). A series ends a day after its last change."
+
 // NewMetrics registers the bridge's metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := factory{promauto.With(reg)}
@@ -57,7 +59,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		gateErrors:  r.counter("gate_errors_total", "Failures to create or renew the gate."),
 		notAdopted:  r.gauges("adopt_kept_out", "What isn't adopted for a week because jobs were slower than the contract of their rule: applications (of a user), and rules (two jobs of an account within a day).", "what"),
 		misread:     r.gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
-		refused:     r.gauges("refused_changes", "Changes of jobs that Slurm, or a plugin of the site's, refused, by step and by the name of Slurm's error (SLURM_ERROR: a plugin didn't say which; not-done: it was taken, and the job was not so; other: an error without a name). A series ends a day after its last change.", "step", "error"),
+		refused:     r.gauges("refused_changes", refusedHelp, "step", "error"),
 		unmanaged:   counters(r, "jobs_unmanaged_total", "Jobs that requested sharing and were ungated, to run as without the bridge, by reason: exclusive, features, size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason", job.UngatedReasons()...),
 		considered:  r.counter("jobs_considered_total", "Jobs that were considered together with others, or next to running ones, with any result."),
 		delay:       r.histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting, next to an idle GPU or with a change that came to nothing, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),

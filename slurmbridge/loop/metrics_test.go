@@ -3,6 +3,7 @@ package loop
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,7 +39,19 @@ func observeAll(m *Metrics, at time.Time) {
 	m.event(tracker.Event{Kind: tracker.EventStarted, Ref: "1", Group: g})
 	plan := &job.Plan{Running: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}}
 	m.planTime.Observe(1)
-	m.state(&job.Status{Mode: job.Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []job.Group{*g}, Plan: plan, Snap: &job.Snapshot{Release: "22.05.8"}})
+	m.state(&job.Status{Mode: job.Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []job.Group{*g}, Plan: plan, Snap: &job.Snapshot{Release: "22.05.8"},
+		Refused: []job.RefusedChanges{{Step: job.StepPrepare, Code: "ESLURM_INVALID_GRES", Times: 3}}})
+}
+
+// What Slurm has refused is counted by its error's name.
+func TestRefusalsAreCountedByName(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	observeAll(NewMetrics(reg), time.Unix(1e9, 0))
+	const want = `# HELP slurmbridge_refused_changes ` + refusedHelp + `
+# TYPE slurmbridge_refused_changes gauge
+slurmbridge_refused_changes{error="ESLURM_INVALID_GRES",step="prepare"} 3
+`
+	must.OK(t, testutil.GatherAndCompare(reg, strings.NewReader(want), "slurmbridge_refused_changes"))
 }
 
 func TestMetricsAreNamedWell(t *testing.T) {

@@ -47,6 +47,19 @@ func TestGateAmongAllPartitions(t *testing.T) {
 	}
 }
 
+// Where all_partitions runs behind job_submit.lua, the gate does without a partition of its own.
+func TestGateWithoutAPartitionAmongAll(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{Options: slurmtest.Options{
+		JobSubmit: "lua,all_partitions", Extra: []string{"EnforcePartLimits=ALL", "PartitionName=cpu Nodes=ALL"},
+	}})
+	for _, args := range [][]string{{"--time=5"}, {"--time=5", "--gres=gpu:1"}, {"--gres=gpu:shared"}} {
+		r.state(60*time.Second, r.any(ann, 0.1, args...), "COMPLETED")
+	}
+	shared := []string{r.submit(ann, small, 1), r.submit(ann, small, 1)}
+	r.together(shared...)
+}
+
 // A script of the site's refuses the change that makes jobs share, whatever its words and its error: after two tries the
 // jobs run as they are, each with a GPU of its own, within seconds.
 func TestASiteRefusesShares(t *testing.T) {
