@@ -313,6 +313,12 @@ func (s *shared) printOutcome(o *history.Outcome) {
 		}
 		s.printf("\n")
 	}
+	if o.Unserved {
+		s.printf("  a program that reads CUDA_VISIBLE_DEVICES as a number, or uses what MPS lacks, fails like that\n")
+	}
+	if o.NoMPS {
+		s.printf("  its application doesn't share from now on: it fails under MPS, and ends well without\n")
+	}
 	if o.LentS > 0 {
 		s.printf("  its time limit was raised by %s because sharing had slowed it\n", seconds(o.LentS))
 	}
