@@ -54,7 +54,7 @@ build: $(if $(BUILT),,deps) ## build everything into build/
 	@$(if $(BUILT),:,$(QUIETLY) 'building into $(BUILD)/ (two minutes the first time)' $(MAKE) --no-print-directory programs)
 
 programs: $(BUILD)/lib/libnvidia-ml.so.1
-	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./slurmbridge/cmd/slurmbridge-lab ./prolog/cmd/slurmbridge-hook ./contrib/testbed/gpusim/cmd/gpusim
+	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./prolog/cmd/slurmbridge-hook ./contrib/testbed/gpusim/cmd/gpusim
 	CGO_ENABLED=1 $(GOBUILD) ./gpuprof/cmd/gpuprof
 
 gpucheck: ## build/gpucheck: one program that tries MPS, NVML and the law on a machine with a GPU (contrib/gpucheck/README.md)

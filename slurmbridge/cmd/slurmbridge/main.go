@@ -3,13 +3,13 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/lab"
 )
 
 // version is set when the program is built.
@@ -19,12 +19,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is main without the process around it; it returns the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
-	root := newRoot(stdout, stderr)
-	if err := cli.HandOver(root, args); err != nil {
-		fmt.Fprintf(stderr, "slurmbridge: %v\n", err)
-		return 1
-	}
-	return cli.Run(root, args)
+	return cli.Run(newRoot(stdout, stderr), args)
 }
 
 type shared struct{ cli.Env }
@@ -48,6 +43,5 @@ flags, each overruling the one before.`,
   slurmbridge status          GPUs with their jobs, groups, the gate
   slurmbridge why 4711        what job 4711 waits for, and what was considered
   slurmbridge open            let every waiting job go at once`,
-	}, newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newReceipt(s), newAdopt(s), newUsage(s),
-		cli.LabCommand("interference"), cli.LabCommand("experiment"), cli.LabCommand("train"), cli.LabCommand("replay"))
+	}, append(lab.Commands(&s.Env, version), newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newReceipt(s), newAdopt(s), newUsage(s))...)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/lab"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
@@ -40,7 +41,7 @@ sbatch's environment or in the script.`,
   slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann
   slurmbridge profiles plot lmp-3f9a1c2b04d1 --user ann -o lmp.svg`,
 	}
-	c.AddCommand(newProfilesList(s), newProfilesIdentify(s), newProfilesShow(s), cli.LabCommand("profiles plot"), newProfilesImport(s), newProfilesExport(s), newProfilesForget(s))
+	c.AddCommand(newProfilesList(s), newProfilesIdentify(s), newProfilesShow(s), lab.Plot(&s.Env), newProfilesImport(s), newProfilesExport(s), newProfilesForget(s))
 	return c
 }
 

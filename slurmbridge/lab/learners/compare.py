@@ -81,7 +81,7 @@ def main():
     parser.add_argument("--law", default="mps")
     parser.add_argument("--seen", default="0,50,200")
     parser.add_argument("--splits", type=int, default=10)
-    parser.add_argument("--lab", default="build/slurmbridge-lab")
+    parser.add_argument("--lab", default="build/slurmbridge")
     args = parser.parse_args()
 
     profiles = {p["app"]: p for p in read(args.profiles)}

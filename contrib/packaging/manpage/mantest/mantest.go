@@ -55,8 +55,7 @@ func Manual(t *testing.T, root *cobra.Command, more string) {
 }
 
 // write writes one page of section 8 for each command of root into dir, NAME-COMMAND.8,
-// dated when. It changes root's texts. A command with the annotation "elsewhere" is another program's, which has
-// its page.
+// dated when. It changes root's texts.
 func write(root *cobra.Command, dir, more string, when time.Time) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
@@ -65,7 +64,7 @@ func write(root *cobra.Command, dir, more string, when time.Time) error {
 	var page func(c *cobra.Command, more string) error
 	page = func(c *cobra.Command, more string) error {
 		var errs []error
-		if _, other := c.Annotations["elsewhere"]; !other && !c.Hidden && c.Name() != "help" {
+		if !c.Hidden && c.Name() != "help" {
 			c.DisableAutoGenTag = true // it would add a date, and that it was generated
 			if c.Long == "" {
 				c.Long = c.Short + "."

@@ -1,4 +1,4 @@
-package main
+package lab
 
 import (
 	"bytes"
@@ -183,7 +183,7 @@ func TestWriteJSON(t *testing.T) {
 		}
 		read <- string(text)
 	}()
-	s := &shared{cli.Env{Out: &bytes.Buffer{}}}
+	s := &shared{Env: &cli.Env{Out: &bytes.Buffer{}}}
 	must.OK(t, s.writeJSON(in("pipe"), 7))
 	must.Equal(t, <-read, "7\n", "the pipe's reader")
 	if st, err := os.Lstat(in("pipe")); err != nil || st.Mode()&os.ModeNamedPipe == 0 {

@@ -1,4 +1,4 @@
-package main
+package lab
 
 import (
 	"cmp"
@@ -173,7 +173,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	if err != nil && !broken {
 		return err
 	}
-	cp, err := dqn.FromTrainer(t, l.name, "slurmbridge "+version)
+	cp, err := dqn.FromTrainer(t, l.name, "slurmbridge "+s.version)
 	if err != nil {
 		return err
 	}

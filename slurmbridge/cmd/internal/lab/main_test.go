@@ -1,4 +1,4 @@
-package main
+package lab
 
 import (
 	"bytes"
@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage/mantest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -31,38 +30,15 @@ func call(args ...string) (status int, out, errOut string) {
 	return status, o.String(), e.String()
 }
 
-// Each command explains itself, as one of slurmbridge's, and is listed there.
-func TestHelp(t *testing.T) {
-	listed := 0
-	var all func(c *cobra.Command)
-	all = func(c *cobra.Command) {
-		path := strings.TrimPrefix(c.CommandPath(), "slurmbridge ")
-		if !cli.Handed(c) {
-			status, out, errOut := call(append(strings.Fields(path), "--help")...)
-			if status != 0 || errOut != "" || c.Long == "" || !strings.HasPrefix(out, c.Long) || !strings.Contains(out, "Usage:\n  slurmbridge "+path) {
-				t.Errorf("%s --help: %d %q %q", path, status, out, errOut)
-			}
-		}
-		if short, ok := cli.Lab[path]; ok {
-			listed++
-			if short != c.Short {
-				t.Errorf("%s: slurmbridge lists it as %q, it is %q", path, short, c.Short)
-			}
-		}
-		for _, sub := range c.Commands() {
-			all(sub)
-		}
-	}
-	all(newRoot(nil, nil))
-	if listed != len(cli.Lab) {
-		t.Errorf("%d of the %d commands that slurmbridge hands over are here", listed, len(cli.Lab))
-	}
-	if status, out, _ := call("--version"); status != 0 || out != "slurmbridge "+version+"\n" {
-		t.Errorf("--version: %d %q", status, out)
-	}
-}
+// run runs a command line of a program that has the laboratory's commands alone.
+func run(args []string, stdout, stderr io.Writer) int { return cli.Run(newRoot(stdout, stderr), args) }
 
-func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), "") }
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	env := &cli.Env{Out: stdout, ErrOut: stderr}
+	profiles := &cobra.Command{Use: "profiles"}
+	profiles.AddCommand(Plot(env))
+	return cli.Root(env, "test", &cobra.Command{}, append(Commands(env, "test"), profiles)...)
+}
 
 func TestUnknownSubcommandIsRefused(t *testing.T) {
 	status, out, errOut := call("interference", "nope")
