@@ -92,7 +92,7 @@ func (e *exam) accounting() {
 			}
 		}
 		e.add("shares-accounted", Note, "AccountingStorageTRES has no "+shares,
-			"what jobs that share a GPU have of it is in no account, no bill and no limit; TRESBillingWeights and sacctmgr don't take "+shares+" before this",
+			"Slurm then doesn't account for shares: in reports, bills and limits a job that shares a GPU has none. TRESBillingWeights and sacctmgr take "+shares+" only once it is listed",
 			e.conf("AccountingStorageTRES="+strings.Join(append(keep, shares), ",")), run("systemctl restart slurmctld"))
 		return
 	}
@@ -116,7 +116,7 @@ func (e *exam) accounting() {
 			of, lines, more = of[:most], lines[:most], fmt.Sprintf(" and %d more", n)
 		}
 		e.add("shares-limits", s, "limits on gres/gpu and none on "+shares+": "+strings.Join(of, ", ")+more,
-			"Slurm doesn't count a job that shares a GPU under gres/gpu: such a limit doesn't hold it. Shares and GPUs are counted apart; a job with shares alone on a GPU counts 100",
+			"Slurm counts a job that shares a GPU under "+shares+", not under gres/gpu, so these limits don't hold it. Whole GPUs and shares are counted apart; a job alone on its GPU, with all of the shares, counts 100",
 			run(lines...))
 	}
 	for i := range e.Partitions {
@@ -130,7 +130,7 @@ func (e *exam) accounting() {
 			s, so = Warning, ", and no job is adopted there (adopt_charge)"
 		}
 		e.add("shares-billed", s, "partition "+p.Name+" bills gres/gpu and not "+shares+so,
-			"jobs that share a GPU are billed as if they had none; fair share counts the same. With this each pays for its share",
+			"jobs that share a GPU are billed as if they had none, and fair share doesn't count it either. With this weight each job pays for its shares",
 			e.conf(fmt.Sprintf("PartitionName=%s … TRESBillingWeights=%s,GRES/%s=%g", p.Name, p.Billing, e.sharing, w/100)))
 	}
 }
@@ -153,7 +153,7 @@ func (e *exam) adoption() {
 		}
 	}
 	e.when(all != nil, "adopt-per-gpu", Warning, "no job is adopted in partition "+strings.Join(all, ", "),
-		"it has DefCpuPerGPU or DefMemPerGPU, and Slurm refuses to make a job share there that has a GPU by request. With defaults per CPU, jobs that ask for neither get less, and are adopted",
+		"jobs there get cores or memory by the GPU (DefCpuPerGPU, DefMemPerGPU), and Slurm refuses to turn such a job's GPU into shares. With defaults by the CPU instead, jobs are adopted, and those that name neither cores nor memory get less",
 		e.conf("PartitionName=… DefMemPerCPU=…   # in place of JobDefaults=DefCpuPerGPU=…,DefMemPerGPU=…"))
 }
 

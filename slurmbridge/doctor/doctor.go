@@ -239,7 +239,7 @@ func (e *exam) slurmConf() {
 	e.when(!e.runs("SelectType", "select/cons_tres"), "select-type", Error, "SelectType is "+e.Config["SelectType"],
 		"only select/cons_tres hands out GPUs and shares of them", e.conf("SelectType=select/cons_tres", "SelectTypeParameters=CR_Core_Memory"))
 	e.when(e.has("SelectTypeParameters", "MULTIPLE_SHARING_GRES_PJ"), "multiple-sharing", Error, "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ",
-		"Slurm may then make up one job's shares of parts of several GPUs, next to jobs on each of them that it was never checked with", e.without("SelectTypeParameters", "MULTIPLE_SHARING_GRES_PJ"))
+		"Slurm may then give one job shares of several GPUs, next to jobs on each of them that nobody has compared it with", e.without("SelectTypeParameters", "MULTIPLE_SHARING_GRES_PJ"))
 	several := nodesThat(e.gpus, func(n *text.Node) bool { return n.GPUCount() > 1 }) != ""
 	e.when(several && e.has("SelectTypeParameters", "LL_SHARED_GRES"), "least-loaded", Warning, "SelectTypeParameters has LL_SHARED_GRES",
 		"of a node's GPUs Slurm then takes the least loaded, so while several are idle no group can be put on one of them: "+
@@ -639,8 +639,8 @@ func (e *exam) requeueDelay() {
 	}
 	fixed := strings.Replace(params, name+"="+value, fmt.Sprintf("%s=%d", name, leastRequeueDelay), 1)
 	e.add("requeue-delay", Warning, fmt.Sprintf("a requeued job may start again after %d s (%s)", s, name),
-		"the bridge needs a few seconds to give a sharer that is requeued its whole GPU back; before, it starts with its share, "+
-			"next to jobs that it was never compared with",
+		"when a job that shared is requeued, the bridge needs a few seconds to give it a whole GPU again; if Slurm starts it sooner, it starts with its old shares, "+
+			"next to jobs that nobody has compared it with",
 		e.conf(key+"="+fixed))
 }
 
