@@ -379,9 +379,9 @@ func (p *Plain) begin(nowS float64) {
 	})
 }
 
-// foretell sets how long running jobs take to what is expected of a run that has got as far. Where an application's runs
-// differ in length, those that go on are the long ones: with the mean of all runs, every job would be late soon after its
-// start, and no other could join it.
+// foretell sets how long running jobs take to what is expected of a run that has got as far. Where an application's
+// runs differ in length, those that go on are the long ones: with the mean of all runs, every job would be late soon
+// after its start, and no other could join it.
 func (p *Plain) foretell() {
 	for id, x := range p.jobs {
 		if p.DoneS != nil && x.Runs && !x.Over && x.job.LongerS != nil {

@@ -37,17 +37,10 @@ type guest struct {
 	fresh bool // its shares are new
 }
 
-// app names what the job runs, "" = not known.
-func (m *guest) app() string {
-	if m.Profile == nil {
-		return ""
-	}
-	return m.Profile.App
-}
-
 // meets reports whether the guard allows all meetings that the fresh placements make possible: with each other, with
 // the others and with the running jobs of a GPU. spent: there are too many sets to check.
 func (p *poll) meets(guard *rlcore.Guard, checks *int, node string, fresh, others []placement) (ok, spent bool) {
+	app := func(x *guest) string { return cmp.Or(x.Profile, &rlcore.Profile{}).App } // "" = not known
 	var all []guest
 	for i, list := range [][]placement{fresh, others} {
 		from := len(all)
@@ -57,7 +50,7 @@ func (p *poll) meets(guard *rlcore.Guard, checks *int, node string, fresh, other
 			}
 		}
 		slices.SortStableFunc(all[from:], func(a, b guest) int { // jobs alike next to each other, where that is cheap
-			return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.app(), b.app()), a.Shares-b.Shares,
+			return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(app(&a), app(&b)), a.Shares-b.Shares,
 				cmp.Compare(a.LimitS, b.LimitS))
 		})
 	}

@@ -88,21 +88,18 @@ func (r *pass) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
 	}
 }
 
-// refused records why the guard refuses job i of the window alone and in pairs.
+// refused records why the decision refused job i of the window alone and in pairs.
 func (r *pass) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 	w, ref := &dec.Window, r.gpus[dec.Window.GPU]
-	refuse := func(combo rlcore.Combo, with []string) {
-		if len(e.Refused) >= mostRefused {
-			return
-		}
-		if why := dec.Refused[combo]; why != rlcore.Allowed {
+	note := func(combo rlcore.Combo, with ...string) {
+		if why := dec.Refused[combo]; why != rlcore.Allowed && len(e.Refused) < mostRefused {
 			e.Refused = append(e.Refused, job.Refusal{With: with, Node: ref.node.Name, GPU: ref.index, Reason: why})
 		}
 	}
-	refuse(1<<i, nil)
+	note(1 << i)
 	for other := range w.Jobs {
-		if other != i && len(e.Refused) < mostRefused {
-			refuse(1<<i|1<<other, []string{w.Job(other).ID})
+		if other != i {
+			note(1<<i|1<<other, w.Job(other).ID)
 		}
 	}
 }

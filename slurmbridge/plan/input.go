@@ -49,9 +49,9 @@ type Input struct {
 	// RetryAlone: a job that fails for having shared, or under MPS, runs again alone.
 	RetryAlone bool
 	// NoMPS are the applications that can't run under MPS: they have GPUs of their own.
-	NoMPS map[rlcore.Identity]bool
-	Card     Card
-	Tracker  *tracker.Tracker
+	NoMPS   map[rlcore.Identity]bool
+	Card    Card
+	Tracker *tracker.Tracker
 }
 
 // Card describes a GPU type of gres.conf; false = unknown, which keeps groups off it.

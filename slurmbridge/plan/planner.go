@@ -175,10 +175,8 @@ func predict(p rlcore.Predictor, spec *rlcore.GPUSpec, members []*rlcore.Profile
 		return nil
 	}
 	out := make([]rlcore.Prediction, len(members))
-	if len(members) == 1 {
-		out[0].Slowdown = 1
-		return out
+	if out[0].Slowdown = 1; len(members) > 1 {
+		p.Predict(out, spec, members)
 	}
-	p.Predict(out, spec, members)
 	return out
 }

@@ -65,7 +65,8 @@ func (q *queue) add(j *job.Job) {
 		if f&unmanaged > 0 {
 			why, more = job.UngatedLeft, ": "+q.Tracker.Unmanaged[j.Ref]
 		}
-		q.handBack(j, why, more)
+		q.ungate(j, why, more)
+		q.addForeign(j) // Slurm starts it before the groups of this plan
 	case queued:
 		q.addSharer(j)
 	}
@@ -82,7 +83,8 @@ func (q *queue) addSharer(j *job.Job) {
 	if j.Request.Kind == job.WholeGPU {
 		by, waits := q.quota.Pass(j)
 		if by != "" && !waits {
-			q.handBack(j, job.UngatedGPULimit, ": "+by)
+			q.ungate(j, job.UngatedGPULimit, ": "+by)
+			q.addForeign(j)
 			return
 		}
 		q.limited[j.Ref] = by
@@ -189,12 +191,6 @@ func (q *queue) couldStart(j *rlcore.Job) bool {
 		}
 	}
 	return nodes >= j.Nodes
-}
-
-// handBack ungates a job that this plan can't group. Slurm starts it before the groups of this plan.
-func (q *queue) handBack(j *job.Job, why job.Ungated, more string) {
-	q.ungate(j, why, more)
-	q.addForeign(j)
 }
 
 // ungate ungates a job; more is added to the reason.
