@@ -25,7 +25,7 @@ func written(t *testing.T) string {
 	db := must.Get(Open(t.Context(), path))(t)
 	defer db.Close()
 	for i := range 30 {
-		must.Get(db.Exec(`INSERT INTO runs (job_id, restart, node, ref, user, app, started, ended, solo, body) VALUES (?1, 0, 'n1', ?1, 'ann', 'md', ?1, ?1, 1, ?2)`,
+		must.Get(db.Exec(`INSERT INTO record (job_id, restart, node, started, ended, app, body) VALUES (?1, 0, 'n1', ?1, ?1, 'md', ?2)`,
 			i, fmt.Sprintf(`{"filler": %q}`, strings.Repeat("x", 3000))))(t)
 		must.Get(db.Exec(`INSERT INTO bridge_groups (id, state, decided, body) VALUES (?1, 'done', ?1, '{}')`, i))(t)
 	}
@@ -82,7 +82,7 @@ func TestAFileStaysAsItIs(t *testing.T) {
 	path := written(t)
 	before := contents(t, path)
 	must.Equal(t, opened(t, path), "", "logged")
-	if !maps.EqualFunc(contents(t, path), before, slices.Equal) || len(before["runs"]) != 30 {
+	if !maps.EqualFunc(contents(t, path), before, slices.Equal) || len(before["record"]) != 30 {
 		t.Error("it has changed")
 	}
 	if left, _ := filepath.Glob(path + "*"); len(left) != 1 {
@@ -98,7 +98,7 @@ func TestManyProcessesMakeTheTablesOnce(t *testing.T) {
 		wg.Go(func() { must.Equal(t, opened(t, path), "", "logged") })
 	}
 	wg.Wait()
-	if got := contents(t, path); got["runs"] == nil || got["bridge_used"] == nil {
+	if got := contents(t, path); got["record"] == nil || got["bridge_used"] == nil {
 		t.Errorf("tables: %v", slices.Sorted(maps.Keys(got)))
 	}
 }
@@ -154,7 +154,7 @@ func TestCorruptFileIsSetAside(t *testing.T) {
 	if left, _ := filepath.Glob(path + ".corrupt-*"); len(left) != 1 {
 		t.Errorf("files: %v", left)
 	}
-	if got := contents(t, path); got["runs"] == nil {
+	if got := contents(t, path); got["record"] == nil {
 		t.Errorf("the file in its place has the tables %v", slices.Sorted(maps.Keys(got)))
 	}
 	if _, err := Open(t.Context(), filepath.Join(dir, "none", "s.db")); err == nil {
@@ -206,7 +206,7 @@ func TestDamagedPagesAreSetAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	var root, page int
-	must.OK(t, db.QueryRow(`SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'runs'`).Scan(&root, &page))
+	must.OK(t, db.QueryRow(`SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'record'`).Scan(&root, &page))
 	db.Close()
 	clear(text[(root-1)*page : root*page])
 	must.OK(t, os.WriteFile(path, text, 0o600))

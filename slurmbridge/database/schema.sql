@@ -1,27 +1,35 @@
--- The tables of the profile store: applications, what nodes recorded of runs, and profiles. Times are ns since 1970.
-CREATE TABLE runs (
+-- A run of a job, once, whoever showed it: polls, which make its row, the nodes' records, which complete it, and what was
+-- concluded of it. history reads and writes the rows. Times are ms since 1970.
+CREATE TABLE run (
+	id      INTEGER PRIMARY KEY,
+	ref     TEXT NOT NULL,
+	ended   INTEGER,            -- by its record, otherwise by polls; NULL = it still runs
+	record  INTEGER,            -- the first that came of it; NULL = none has come
+	detail  TEXT NOT NULL,      -- history.Run as JSON
+	outcome TEXT                -- history.Outcome as JSON; NULL = it isn't judged
+);
+CREATE INDEX run_ref ON run (ref);
+CREATE INDEX run_ended ON run (ended);
+CREATE UNIQUE INDEX run_record ON run (record) WHERE record IS NOT NULL;
+CREATE INDEX run_unjudged ON run (record) WHERE outcome IS NULL AND record IS NOT NULL;
+
+-- What nodes recorded of runs, each node's part. Times are ns since 1970, by the node's clock.
+CREATE TABLE record (
 	id       INTEGER PRIMARY KEY,
+	run      INTEGER,           -- the run that it is of; NULL = it has just come
 	job_id   INTEGER NOT NULL,
 	restart  INTEGER NOT NULL,
 	node     TEXT NOT NULL,
-	ref      TEXT NOT NULL,
-	user     TEXT NOT NULL,
-	app      TEXT NOT NULL,     -- "" = not recognised
 	started  INTEGER NOT NULL,
-	ended    INTEGER NOT NULL,
-	solo     INTEGER NOT NULL,
-	slowdown REAL,              -- its time over its profile's, where there was one
+	ended    INTEGER NOT NULL,  -- when it ended, by the controller's clock
+	app      TEXT NOT NULL,     -- "" = not recognised
 	body     TEXT NOT NULL,     -- gpuprof.Record as JSON
-	-- A record's times are its node's. Periods are compared with ended_at, the end by the controller's clock, which no
-	-- disagreement between clocks moves out of its period.
-	ended_at INTEGER GENERATED ALWAYS AS
-		(ended + CAST(round(1e9 * coalesce(json_extract(body, '$.clock_behind_s'), 0)) AS INTEGER)) VIRTUAL,
 	UNIQUE (node, job_id, restart, started)
 );
-CREATE INDEX runs_app ON runs (user, app);
-CREATE INDEX runs_ref ON runs (ref);
-CREATE INDEX runs_ended_at ON runs (ended_at);
+CREATE INDEX record_ended ON record (ended);
+CREATE INDEX record_new ON record (id) WHERE run IS NULL;
 
+-- The tables of the profile store: profiles and applications. Times are ns since 1970.
 -- A profile is of a GPU model: what an application takes and how long it runs is another on each.
 CREATE TABLE profiles (
 	user    TEXT NOT NULL,      -- "" = the whole site's
@@ -109,39 +117,6 @@ CREATE TABLE bridge_book (
 	body TEXT NOT NULL          -- waits, unmanaged jobs, progress as JSON
 );
 
-CREATE TABLE bridge_outcomes (
-	run   INTEGER PRIMARY KEY,  -- of the store's runs
-	ref   TEXT NOT NULL,
-	ended INTEGER NOT NULL,
-	body  TEXT NOT NULL         -- history.Outcome as JSON
-);
-CREATE INDEX bridge_outcomes_ref ON bridge_outcomes (ref);
-CREATE INDEX bridge_outcomes_ended ON bridge_outcomes (ended);
-
-CREATE TABLE bridge_ran (
-	ref         TEXT NOT NULL,
-	start       INTEGER NOT NULL, -- 0 = no poll showed it running
-	submit      INTEGER NOT NULL,
-	ready       INTEGER NOT NULL, -- since when it waited for nothing but its turn
-	ended       INTEGER,          -- NULL = the last poll showed it running
-	user        TEXT NOT NULL,
-	account     TEXT NOT NULL,
-	partition   TEXT NOT NULL,
-	app         TEXT NOT NULL,
-	node        TEXT NOT NULL,
-	gpus        TEXT NOT NULL,    -- indexes on the node, separated by commas
-	shares      INTEGER NOT NULL, -- 0 = whole GPUs
-	count       INTEGER NOT NULL, -- whole GPUs
-	group_id    INTEGER NOT NULL, -- 0 = of no group
-	mode        TEXT NOT NULL,
-	-- What rules for adoption match, too, and a job's own deadline (0 = none): adopt preview replays jobs by them.
-	qos         TEXT NOT NULL,
-	reservation TEXT NOT NULL,
-	deadline    INTEGER NOT NULL,
-	PRIMARY KEY (ref, start)
-) WITHOUT ROWID;
-CREATE INDEX bridge_ran_ended ON bridge_ran (ended);
-
 CREATE TABLE bridge_intended (
 	ref  TEXT PRIMARY KEY,
 	at   INTEGER NOT NULL,
@@ -166,14 +141,8 @@ CREATE TABLE bridge_nodes (
 	seen       INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- What runs held, did and cost, in short: a row a run, which outlives the run's details. usage.Store reads and writes
--- them. Times are in ms, times of use in ms of the run, memory in KiB, energy in J.
-CREATE TABLE bridge_settled (
-	id     INTEGER PRIMARY KEY CHECK (id = 1),
-	at     INTEGER NOT NULL,    -- since 1970; up to when footprints were made
-	record INTEGER NOT NULL     -- and up to which record
-);
-
+-- What runs held, did and cost, in short: a row a run, which outlives the run's details by a year; history writes the
+-- rows, usage sums them up. Times are in ms, times of use in ms of the run, memory in KiB, energy in J.
 CREATE TABLE bridge_labels (
 	id        INTEGER PRIMARY KEY,
 	user      TEXT NOT NULL,
@@ -191,7 +160,7 @@ CREATE TABLE bridge_used (
 	place     INTEGER NOT NULL, -- label of partition and node
 	took      INTEGER NOT NULL,
 	shares    INTEGER NOT NULL, -- held at a time, 100 = a GPU; 0 = not known
-	flags     INTEGER NOT NULL, -- usage.flags
+	flags     INTEGER NOT NULL, -- of history.Footprint
 	known     INTEGER NOT NULL,
 	computed  INTEGER NOT NULL,
 	split     INTEGER NOT NULL,

@@ -2,11 +2,11 @@ package history
 
 import (
 	"context"
-	"fmt"
+	"math"
 	"slices"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -67,123 +67,85 @@ func (r *Run) Footprint() Footprint {
 	return f
 }
 
-// Footprints keeps footprints.
-type Footprints interface {
-	// Settled returns up to when, and up to which record, footprints were made; zero = never.
-	Settled(ctx context.Context) (at time.Time, record int64, err error)
-	SetSettled(ctx context.Context, at time.Time, record int64) error
-	// Save keeps footprints of runs that ended in [from, to), in place of earlier ones of the same runs.
-	Save(ctx context.Context, from, to time.Time, all []Footprint) error
-	// Drop removes the footprint of a job's run that was taken to have ended then, in its second or the millisecond.
-	Drop(ctx context.Context, ref string, end time.Time) error
+// counted is the run's footprint; false: it has none, since it runs, never ran, or had no GPU.
+func (r *Run) counted() (Footprint, bool) {
+	if r.End.IsZero() || r.Start.IsZero() || !r.Shown() && len(r.GPUs) == 0 {
+		return Footprint{}, false
+	}
+	f := r.Footprint()
+	return f, f.Start.UnixMilli() < f.End.UnixMilli()
 }
 
-// settledBy is the span for which footprints are made at a time.
-const settledBy = time.Hour
+// Flags of a footprint in the database; a kind of harm is FlagHarm shifted by its place in Harms.
+const (
+	FlagWhole = 1 << iota
+	FlagRecorded
+	FlagJudged
+	FlagTimed
+	FlagSuspect
+	FlagCleared
+	FlagHarm
+)
 
-// Settle makes the footprints of runs that have ended since its last call, and again of runs with
-// records or outcomes that have arrived since. It takes the time to read those records.
-func (h *History) Settle(ctx context.Context, to Footprints, now time.Time) error {
-	last, record, err := to.Settled(ctx)
-	if err != nil {
-		return err
-	}
-	judged, err := h.Journal.LastOutcome(ctx)
-	if err != nil {
-		return err
-	}
-	if last.IsZero() {
-		if last, err = h.Journal.FirstEnd(ctx); err != nil {
-			return err
-		}
-		if last.IsZero() {
-			last = now
-		}
-	}
-	from := now.Add(-KeptFor)
-	if last.After(from) {
-		from = last.Add(-sameTime)
-	}
-	again := map[time.Time]bool{}
-	for t := from.Truncate(settledBy); t.Before(now); t = t.Add(settledBy) {
-		again[t] = true
-	}
-	ends, err := h.Records.Ends(ctx, record, judged)
-	if err != nil {
-		return err
-	}
-	far, err := h.Journal.FarEnds(ctx, record, judged, shownLate)
-	if err != nil {
-		return err
-	}
-	for i := range far {
-		if err := to.Drop(ctx, far[i].Ref, far[i].Polled); err != nil {
-			return err
-		}
-		if err := h.Journal.SetEnd(ctx, &far[i]); err != nil {
-			return err
-		}
-	}
-	for _, end := range ends {
-		for _, t := range []time.Time{end.Add(-sameTime), end, end.Add(sameTime)} {
-			again[t.Truncate(settledBy)] = true
-		}
-	}
-	hours := make([]time.Time, 0, len(again))
-	for t := range again {
-		if !t.Before(now.Add(-KeptFor)) {
-			hours = append(hours, t)
-		}
-	}
-	slices.SortFunc(hours, time.Time.Compare)
-	for _, t := range hours {
-		all, err := h.footprints(ctx, t, t.Add(settledBy))
-		if err != nil {
-			return err
-		}
-		if err := to.Save(ctx, t, t.Add(settledBy), all); err != nil {
-			return err
-		}
-	}
-	return to.SetSettled(ctx, now, judged)
+// label returns the number of what runs are summed up by.
+func label(ctx context.Context, q database.Querier, user, account, partition, app, node string) (id int64, err error) {
+	err = q.QueryRowContext(ctx, `INSERT INTO bridge_labels (user, account, partition, app, node) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET user = excluded.user RETURNING id`, user, account, partition, app, node).Scan(&id)
+	return id, err
 }
 
-// footprints are the footprints of runs that ended in [from, to).
-func (h *History) footprints(ctx context.Context, from, to time.Time) ([]Footprint, error) {
-	past, err := h.Journal.Outcomes(ctx, from.Add(-sameTime), to.Add(sameTime))
+// Write writes the footprint into the database. What counts nowhere is written as 0.
+func (f *Footprint) Write(ctx context.Context, q database.Querier) error {
+	who, err := label(ctx, q, f.User, f.Account, f.Partition, f.App, "")
 	if err != nil {
-		return nil, err
+		return database.Wrap(err, "write footprint of job %s", f.Ref)
 	}
-	known := h.known(ctx)
-	runs, err := h.joined(ctx, from, to, past, func(rec *Record, r *Run) error {
-		var own *rlcore.Profile
-		if len(rec.Neighbours) > 0 {
-			if own, err = known(rec.User, rec.App, rec.Card()); err != nil {
-				return err
+	place, err := label(ctx, q, "", "", f.Partition, "", f.Node)
+	if err != nil {
+		return database.Wrap(err, "write footprint of job %s", f.Ref)
+	}
+	var u Use
+	flags, savedS, lostS := 0, 0.0, 0.0
+	shares := int64(math.Round(f.GPUs * job.Units))
+	if shares > 0 {
+		set := func(flag int, yes bool) {
+			if yes {
+				flags |= flag
 			}
 		}
-		with, err := h.coRunners(ctx, rec, known)
-		if err != nil {
-			return err
+		set(FlagWhole, f.Whole)
+		set(FlagRecorded, f.Use != nil)
+		set(FlagJudged, f.Judged)
+		set(FlagTimed, f.Timed)
+		set(FlagSuspect, f.Suspect && len(f.Harm) > 0)
+		set(FlagCleared, f.Cleared)
+		if f.Use != nil {
+			u = *f.Use
 		}
-		others := make([]*rlcore.Profile, len(with))
-		for i := range with {
-			others[i] = with[i].Profile
+		if f.Judged {
+			lostS = f.LostS
+			for i, kind := range Harms() {
+				set(FlagHarm<<i, slices.Contains(f.Harm, kind))
+			}
 		}
-		r.Use = useOf(rec, own, others)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("runs that ended from %s on: %w", from.UTC().Format(time.RFC3339), err)
+		if f.Timed {
+			savedS = f.SavedS
+		}
+	} else if f.Cleared {
+		flags = FlagCleared
 	}
-	out := make([]Footprint, 0, len(runs))
-	for i := range runs {
-		if r := &runs[i]; !r.Shown() && len(r.GPUs) == 0 {
-			continue // no job with GPUs
-		}
-		if f := runs[i].Footprint(); f.End.After(f.Start) {
-			out = append(out, f)
-		}
+	if !(u.KnownS > 0) {
+		u.ComputedS, u.SplitS = 0, 0
 	}
-	return out, nil
+	if !(u.IdleKnownS > 0) {
+		u.IdleS = 0
+	}
+	ms := func(s float64) int64 { return int64(math.Round(s * 1000)) }
+	kib := func(mib float64) int64 { return int64(math.Round(mib * 1024)) }
+	_, err = q.ExecContext(ctx, `INSERT OR REPLACE INTO bridge_used (ended, ref, who, place, took, shares, flags, known, computed, split,
+		idleknown, idle, shared, mean, peak, card, energy, saved, lost, cpu, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		f.End.UnixMilli(), f.Ref, who, place, f.End.UnixMilli()-f.Start.UnixMilli(), shares, flags,
+		ms(u.KnownS), ms(u.ComputedS), ms(u.SplitS), ms(u.IdleKnownS), ms(u.IdleS), ms(u.SharedS),
+		kib(u.MeanMiB), kib(u.PeakMiB), kib(u.CardMiB), int64(math.Round(u.EnergyJ)), ms(savedS), ms(lostS), ms(u.CPUS), kib(u.HostMiB))
+	return database.Wrap(err, "write footprint of job %s", f.Ref)
 }

@@ -3,12 +3,15 @@ package history
 import (
 	"cmp"
 	"context"
+	"database/sql"
+	"encoding/json"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -19,15 +22,8 @@ type Record struct {
 	gpuprof.Record
 }
 
-// Records are the nodes' records and the profiles that were made from them.
-type Records interface {
-	// After returns up to limit records that came after record id, oldest first.
-	After(ctx context.Context, id int64, limit int) ([]Record, error)
-	// Ended calls f for each run that ended in [from, to) by the controller's clock, in order. The record is
-	// f's only until it returns: records are large.
-	Ended(ctx context.Context, from, to time.Time, f func(*Record) error) error
-	// Ends returns when the runs of the records numbered in (after, upTo] ended, by the controller's clock.
-	Ends(ctx context.Context, after, upTo int64) ([]time.Time, error)
+// Profiles are what is known of applications.
+type Profiles interface {
 	// AppOf returns the application that was recognised in a job, "" = none.
 	AppOf(ctx context.Context, ref, user string) (app string, err error)
 	// Known returns what is known of a user's application, nil = nothing.
@@ -36,86 +32,247 @@ type Records interface {
 	Learn(ctx context.Context, app string, r *gpuprof.Record) (bool, error)
 }
 
-// Journal is what polls showed, and what was concluded from runs.
-type Journal interface {
-	// Ended returns up to limit runs that polls showed to have ended in [from, to), the latest first.
-	Ended(ctx context.Context, from, to time.Time, limit int) ([]Run, error)
-	// FirstEnd returns when the first of these runs ended, zero = there are none.
-	FirstEnd(ctx context.Context) (time.Time, error)
+// Names knows the names of jobs.
+type Names interface {
 	// TaskName names the job that had this number in that time: numbers are reused, and numbers of
 	// array tasks are not their names.
 	TaskName(ctx context.Context, id int64, start, end time.Time) (ref string, err error)
-	// Account returns the account of a job's run that started about then, "" = no poll showed it.
-	Account(ctx context.Context, ref string, start time.Time) (string, error)
-	// Outcomes returns the outcomes of runs that ended in [from, to), in the order of their records.
-	Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error)
-	// LastOutcome returns the number of the last record that has an outcome, 0 = none has.
-	LastOutcome(ctx context.Context) (int64, error)
-	// FarEnds returns the ends of runs with outcomes numbered in (after, upTo] that polls show more than so long after their records.
-	FarEnds(ctx context.Context, after, upTo int64, behind time.Duration) ([]FarEnd, error)
-	// SetEnd corrects when polls showed that a run had ended.
-	SetEnd(ctx context.Context, e *FarEnd) error
-	// SaveOutcome writes an outcome down, in place of an earlier one of the same run.
-	SaveOutcome(ctx context.Context, o *Outcome) error
 }
 
-// FarEnd is the end of a run that polls showed well after its record: there had been none for a while.
-type FarEnd struct {
-	Ref                   string
-	Start, Polled, Really time.Time
-}
-
-// History reads the runs that have ended from where their parts are kept. It implements Runs.
+// History reads and writes runs, one row each. It implements Runs.
 type History struct {
-	Records Records
-	Journal Journal
+	DB       *sql.DB
+	Profiles Profiles
+	Names    Names
 }
 
 const (
 	// KeptFor is how long runs are kept.
 	KeptFor = 90 * 24 * time.Hour
-	// mostRuns bounds how many of the runs that polls showed are read.
-	mostRuns = 1_000_000
-	// judgedAtOnce is how many runs one poll judges at most.
-	judgedAtOnce = 200
+	// atOnce is how many records are taken, and how many runs one poll judges, at a time.
+	atOnce = 200
 	// sameTime is how far the times of a record and of a poll may lie apart for the same run: Slurm takes its
 	// time from a job's start to its prolog.
 	sameTime = 10 * time.Minute
-	// shownLate is how long after its end a poll shows that a job is gone, at most.
-	shownLate = time.Hour
+	// clocksApart is how far a record's times may be off once the offset of its node's clock is taken away.
+	clocksApart = 5 * time.Second
 	// atEnd is how close to a run's end another job must have been there to count as there when it ended:
 	// nodes sample, and the members of a group end one by one.
 	atEnd = 5 * time.Second
 )
 
-// Ended returns the runs that ended in [from, to), each once: first runs that polls showed, the
-// latest first, joined with their records, then runs that only a record shows.
-func (h *History) Ended(ctx context.Context, from, to time.Time) ([]Run, error) {
-	past, err := h.Journal.Outcomes(ctx, from.Add(-KeptFor), to.Add(sameTime))
-	if err != nil {
-		return nil, err
-	}
-	runs, err := h.joined(ctx, from, to, past, nil)
-	if err != nil {
-		return nil, err
-	}
-	known := h.known(ctx)
-	for i := range runs {
-		r := &runs[i]
-		if r.Profile, err = known(r.User, r.App, gpuprof.CardOf(r.Devices)); err != nil {
-			return nil, err
+// columns are a row's, for scan.
+const columns = `run.id, run.detail, run.outcome`
+
+func (r *Run) columns() []any { return []any{&r.row, database.JSON(r), (*nullOutcome)(r)} }
+
+// nullOutcome scans a run's outcome.
+type nullOutcome Run
+
+// Scan implements sql.Scanner. It is the last of a row's columns.
+func (o *nullOutcome) Scan(src any) error {
+	r := (*Run)(o)
+	if text, ok := src.(string); ok {
+		if err := json.Unmarshal([]byte(text), &r.Outcome); err != nil {
+			return err
 		}
 	}
-	return runs, nil
+	if f, counts := r.counted(); counts {
+		r.used = f.End.UnixMilli()
+	}
+	return nil
 }
 
-// known returns Records.Known, which is asked once for each application.
+// list reads runs; where follows FROM.
+func list(ctx context.Context, q database.Querier, where string, args ...any) ([]Run, error) {
+	out, err := database.List(ctx, q, (*Run).columns, `SELECT `+columns+` FROM `+where, args...)
+	return out, database.Wrap(err, "read runs")
+}
+
+func runsOf(ctx context.Context, q database.Querier, ref string) ([]Run, error) {
+	return list(ctx, q, `run WHERE ref = ? ORDER BY id`, ref)
+}
+
+// save writes the run's row and its footprint, in place of earlier ones.
+func (r *Run) save(ctx context.Context, q database.Querier) error {
+	var ended, record, outcome any
+	if !r.End.IsZero() {
+		ended = r.End.UnixMilli()
+	}
+	if r.ID > 0 {
+		record = r.ID
+	}
+	if r.Outcome != nil {
+		outcome = database.JSON(r.Outcome)
+	}
+	var id any // NULL: a new row
+	if r.row > 0 {
+		id = r.row
+	}
+	if err := q.QueryRowContext(ctx, `INSERT INTO run (id, ref, ended, record, detail, outcome) VALUES (?, ?, ?, ?, ?, ?)
+		ON CONFLICT (id) DO UPDATE SET ended = excluded.ended, record = excluded.record, detail = excluded.detail, outcome = excluded.outcome RETURNING id`,
+		id, r.Ref, ended, record, database.JSON(r), outcome).Scan(&r.row); err != nil {
+		return database.Wrap(err, "write run of job %s", r.Ref)
+	}
+	if err := r.dropFootprint(ctx, q); err != nil {
+		return err
+	}
+	f, counts := r.counted()
+	if !counts {
+		return nil
+	}
+	r.used = f.End.UnixMilli()
+	return f.Write(ctx, q)
+}
+
+func (r *Run) dropFootprint(ctx context.Context, q database.Querier) error {
+	if r.used == 0 {
+		return nil
+	}
+	_, err := q.ExecContext(ctx, `DELETE FROM bridge_used WHERE ended = ? AND ref = ?`, r.used, r.Ref)
+	r.used = 0
+	return database.Wrap(err, "write footprint of job %s", r.Ref)
+}
+
+// Show writes a run that a poll shows for the first time, with zero Start one that came and went between two polls. Its
+// records may have come before.
+func Show(ctx context.Context, q database.Querier, r *Run) error {
+	r.Allotted = r.Start
+	all, err := runsOf(ctx, q, r.Ref)
+	if err != nil {
+		return err
+	}
+	var own []*Run // that records alone show
+	for i := range all {
+		x := &all[i]
+		if x.Shown() && !r.Start.IsZero() && x.Allotted.Equal(r.Start) {
+			return nil // an earlier daemon wrote it
+		}
+		if _, ok := r.apart(x); ok && !x.Shown() {
+			own = append(own, x)
+		}
+	}
+	slices.SortStableFunc(own, func(a, b *Run) int {
+		da, _ := r.apart(a)
+		db, _ := r.apart(b)
+		return cmp.Compare(da, db)
+	})
+	for _, x := range own {
+		switch {
+		case r.ID == 0:
+			r.add(x)
+			r.row, r.used, r.Outcome = x.row, x.used, x.Outcome
+			continue
+		case !several(r.Node) || slices.Contains(r.Nodes, x.Nodes[0]):
+			continue
+		}
+		r.merge(x)
+		if err := x.dropFootprint(ctx, q); err != nil {
+			return err
+		}
+		for _, query := range []string{`UPDATE record SET run = ?1 WHERE run = ?2`, `DELETE FROM run WHERE id = ?2`} {
+			if _, err := q.ExecContext(ctx, query, r.row, x.row); err != nil {
+				return database.Wrap(err, "write run of job %s", r.Ref)
+			}
+		}
+	}
+	return r.save(ctx, q)
+}
+
+// Place writes on which GPUs polls show a job's run that Slurm started then, where they did not at first.
+func Place(ctx context.Context, q database.Querier, ref string, start time.Time, gpus []int) error {
+	return change(ctx, q, ref, start, func(r *Run) { r.GPUs = gpus })
+}
+
+// Close writes that polls show a job's run no longer that Slurm started then.
+func Close(ctx context.Context, q database.Querier, ref string, start, at time.Time) error {
+	return change(ctx, q, ref, start, func(r *Run) { r.End = at })
+}
+
+// change changes what polls say of a run that hasn't ended; where there is a record, it knows better.
+func change(ctx context.Context, q database.Querier, ref string, start time.Time, f func(*Run)) error {
+	all, err := runsOf(ctx, q, ref)
+	for i := range all {
+		if r := &all[i]; r.Shown() && r.Allotted.Equal(start) && r.End.IsZero() {
+			f(r)
+			return r.save(ctx, q)
+		}
+	}
+	return err
+}
+
+// Open returns the runs that polls have not shown to have ended.
+func Open(ctx context.Context, q database.Querier) ([]Run, error) {
+	return list(ctx, q, `run WHERE ended IS NULL`)
+}
+
+// Fit makes the records that have come since its last call part of their runs. Each is taken once, whoever calls.
+func (h *History) Fit(ctx context.Context) error {
+	known := h.known(ctx)
+	for {
+		records, err := database.List(ctx, h.DB, recordColumns, `SELECT id, app, body FROM record WHERE run IS NULL ORDER BY id LIMIT ?`, atOnce)
+		if err != nil || len(records) == 0 {
+			return database.Wrap(err, "read records")
+		}
+		for i := range records {
+			rec := &records[i]
+			r := recordedRun(rec)
+			if r.Use, err = h.use(ctx, rec, known); err != nil {
+				return err
+			}
+			if err := database.Tx(ctx, h.DB, func(tx *sql.Tx) error { return r.fit(ctx, tx) }); err != nil {
+				return database.Wrap(err, "join record of job %s", r.Ref)
+			}
+		}
+	}
+}
+
+func recordColumns(r *Record) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} }
+
+// fit writes what a record shows into the row of its run, of those near enough the nearest in time.
+func (r *Run) fit(ctx context.Context, tx *sql.Tx) error {
+	var fitted bool
+	if err := tx.QueryRowContext(ctx, `SELECT run IS NOT NULL FROM record WHERE id = ?`, r.ID).Scan(&fitted); err != nil || fitted {
+		return err // somebody else has done it
+	}
+	all, err := runsOf(ctx, tx, r.Ref)
+	if err != nil {
+		return err
+	}
+	record, to := r.ID, r
+	var nearest time.Duration
+	for i := range all {
+		x := &all[i]
+		if !x.Shown() || slices.Contains(x.Nodes, r.Node) || x.ID != 0 && !several(x.Node) {
+			continue
+		}
+		if d, ok := x.apart(r); ok && (to == r || d < nearest) {
+			to, nearest = x, d
+		}
+	}
+	switch {
+	case to == r:
+	case to.ID == 0:
+		row, used := to.row, to.used
+		to.add(r)
+		to.row, to.used = row, used
+	default:
+		to.merge(r)
+	}
+	if err := to.save(ctx, tx); err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE record SET run = ? WHERE id = ?`, to.row, record)
+	return err
+}
+
+// known returns Profiles.Known, which is asked once for each application.
 func (h *History) known(ctx context.Context) func(user, app, card string) (*rlcore.Profile, error) {
 	all := map[[3]string]*rlcore.Profile{}
 	return func(user, app, card string) (p *rlcore.Profile, err error) {
 		p, ok := all[[3]string{user, app, card}]
 		if !ok {
-			if p, err = h.Records.Known(ctx, user, app, card); err == nil {
+			if p, err = h.Profiles.Known(ctx, user, app, card); err == nil {
 				all[[3]string{user, app, card}] = p
 			}
 		}
@@ -123,41 +280,10 @@ func (h *History) known(ctx context.Context) func(user, app, card string) (*rlco
 	}
 }
 
-// joined is Ended without profiles, given the outcomes of that time. see is called for each record with what is
-// made of it; nil = it isn't.
-func (h *History) joined(ctx context.Context, from, to time.Time, past []Outcome, see func(*Record, *Run) error) ([]Run, error) {
-	// What lies at a bound of the period may be within it by the one, and out of it by the other.
-	shown, err := h.Journal.Ended(ctx, from.Add(-sameTime), to.Add(shownLate), mostRuns)
-	if err != nil {
-		return nil, err
-	}
-	outcomes := make(map[int64]*Outcome, len(past))
-	for i := range past {
-		outcomes[past[i].Run] = &past[i]
-	}
-	var recorded []Run
-	if err := h.Records.Ended(ctx, from.Add(-shownLate), to.Add(sameTime), func(rec *Record) error {
-		r := recordedRun(rec)
-		r.Outcome = outcomes[r.ID]
-		if see != nil && !r.End.Before(from.Add(-sameTime)) {
-			if err := see(rec, &r); err != nil {
-				return err
-			}
-		}
-		recorded = append(recorded, r)
-		return nil
-	}); err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(join(shown, recorded), func(r Run) bool {
-		return r.Start.IsZero() || r.End.Before(from) || !r.End.Before(to)
-	}), nil
-}
-
 // recordedRun is a run as its record shows it, by the controller's clock.
 func recordedRun(rec *Record) Run {
 	r := Run{
-		ID: rec.ID, Ref: rec.Ref(), User: rec.User, App: rec.App, Terms: job.ParseTerms(rec.Comment),
+		ID: rec.ID, Nodes: []string{rec.Node}, Ref: rec.Ref(), User: rec.User, App: rec.App, Terms: job.ParseTerms(rec.Comment),
 		Start: rec.ControllerTime(rec.Start), End: rec.ControllerTime(rec.End), Node: rec.Node, Devices: rec.GPUs, PeakMemMiB: rec.Peak.MemMiB,
 		Complete: len(rec.GPUs) == 1 && !rec.Cut && len(rec.Series) > 0 && !rec.NoEpilog, MPSFault: !rec.MPSFault.IsZero(), WithoutMPS: rec.WithoutMPS, Host: rec.Host,
 	}
@@ -170,62 +296,18 @@ func recordedRun(rec *Record) Run {
 	return r
 }
 
-// join makes one run of what polls and a record show of it, or a record for each of its nodes. A job that was requeued has several
-// of both: of those near enough, the nearest in time belong together.
-func join(shown, recorded []Run) []Run {
-	records := map[string][]int{} // by job
-	for i := range recorded {
-		records[recorded[i].Ref] = append(records[recorded[i].Ref], i)
-	}
-	type pair struct {
-		shown, recorded int
-		apart           time.Duration
-	}
-	var pairs []pair
-	for i := range shown {
-		for _, k := range records[shown[i].Ref] {
-			if d, ok := apart(&shown[i], &recorded[k]); ok {
-				pairs = append(pairs, pair{i, k, d})
-			}
-		}
-	}
-	slices.SortStableFunc(pairs, func(a, b pair) int { return cmp.Compare(a.apart, b.apart) })
-	joined, used := make([]map[string]bool, len(shown)), make([]bool, len(recorded)) // nodes
-	for _, p := range pairs {
-		run, rec := &shown[p.shown], &recorded[p.recorded]
-		switch on := joined[p.shown]; {
-		case used[p.recorded] || on[rec.Node]:
-			continue
-		case on == nil:
-			joined[p.shown] = map[string]bool{rec.Node: true}
-			run.add(rec)
-		case several(run.Node):
-			on[rec.Node] = true
-			run.merge(rec)
-		default:
-			continue
-		}
-		used[p.recorded] = true
-	}
-	for i := range recorded {
-		if r := &recorded[i]; !used[i] {
-			if r.Outcome != nil {
-				r.Account = r.Outcome.Account
-			}
-			shown = append(shown, *r)
-		}
-	}
-	return shown
-}
-
 // apart is the time between a run that polls showed and a record of the same job; false = they are of
-// different runs. Where no poll showed the start, the ends are compared.
-func apart(shown, recorded *Run) (time.Duration, bool) {
-	d := recorded.Start.Sub(shown.Start).Abs()
-	if shown.Start.IsZero() {
-		d = recorded.End.Sub(shown.End).Abs()
+// different runs. Where no poll showed the start, the ends are compared. A run that polls showed to be over before the
+// record's start is another one.
+func (r *Run) apart(rec *Run) (time.Duration, bool) {
+	if r.ID == 0 && !r.End.IsZero() && rec.Start.Sub(r.End) > clocksApart {
+		return 0, false
 	}
-	return d, d < sameTime && (shown.Node == "" || shown.Node == recorded.Node || several(shown.Node))
+	d := rec.Start.Sub(r.Allotted).Abs()
+	if r.Allotted.IsZero() {
+		d = rec.End.Sub(r.End).Abs()
+	}
+	return d, d < sameTime && (r.Node == "" || r.Node == rec.Node || several(r.Node))
 }
 
 // several reports whether a run was on several nodes, of which its Node is a list.
@@ -240,7 +322,7 @@ func (r *Run) merge(rec *Run) {
 		r.End = rec.End
 	}
 	r.Use = r.Use.and(rec.Use, len(r.GPUs), len(rec.GPUs))
-	r.GPUs, r.Devices = slices.Concat(r.GPUs, rec.GPUs), slices.Concat(r.Devices, rec.Devices)
+	r.Nodes, r.GPUs, r.Devices = slices.Concat(r.Nodes, rec.Nodes), slices.Concat(r.GPUs, rec.GPUs), slices.Concat(r.Devices, rec.Devices)
 	r.PeakMemMiB += rec.PeakMemMiB
 	r.Complete, r.MPSFault, r.WithoutMPS = false, r.MPSFault || rec.MPSFault, r.WithoutMPS || rec.WithoutMPS
 	if r.Host != nil && rec.Host != nil {
@@ -255,37 +337,35 @@ func (r *Run) add(rec *Run) {
 	*r = *rec
 	r.User, r.Account, r.Partition, r.Mode, r.Group = shown.User, shown.Account, shown.Partition, shown.Mode, shown.Group
 	r.QOS, r.Reservation, r.Deadline = shown.QOS, shown.Reservation, shown.Deadline
-	r.Allotted = shown.Start
+	r.Allotted = shown.Allotted
 	r.Submit, r.Ready, r.WholeGPUs, r.Shares = shown.Submit, shown.Ready, shown.WholeGPUs, shown.Shares
 	r.App = cmp.Or(rec.App, shown.App)
 	if several(shown.Node) {
 		r.Node = shown.Node
 	}
-	if r.Outcome != nil {
-		r.Account = cmp.Or(r.Account, r.Outcome.Account)
-	}
 }
 
-// Unjudged returns the runs with records that arrived since the last outcome, oldest first, some at
-// a time.
+// Unjudged returns the runs with records that have no outcome, in the order of their records, some at a time.
 func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
-	last, err := h.Journal.LastOutcome(ctx)
-	if err != nil {
+	if err := h.Fit(ctx); err != nil {
 		return nil, err
 	}
-	records, err := h.Records.After(ctx, last, judgedAtOnce)
-	if err != nil {
-		return nil, err
+	type both struct {
+		Run
+		rec Record
 	}
-	runs, known := make([]Run, len(records)), h.known(ctx)
-	for i := range records {
-		rec := &records[i]
-		runs[i] = recordedRun(rec)
+	all, err := database.List(ctx, h.DB, func(x *both) []any { return append(x.columns(), recordColumns(&x.rec)...) },
+		`SELECT `+columns+`, record.id, record.app, record.body FROM run JOIN record ON record.id = run.record
+		WHERE run.outcome IS NULL AND run.record IS NOT NULL ORDER BY run.record LIMIT ?`, atOnce)
+	if err != nil {
+		return nil, database.Wrap(err, "read runs")
+	}
+	runs, known := make([]Run, len(all)), h.known(ctx)
+	for i := range all {
+		rec := &all[i].rec
+		runs[i] = all[i].Run
 		r := &runs[i]
 		if r.Profile, err = known(r.User, r.App, rec.Card()); err != nil {
-			return nil, err
-		}
-		if r.Account, err = h.Journal.Account(ctx, r.Ref, r.Start); err != nil {
 			return nil, err
 		}
 		if r.CoRunners, err = h.coRunners(ctx, rec, known); err != nil {
@@ -299,10 +379,10 @@ func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 func (h *History) coRunners(ctx context.Context, rec *Record, known func(user, app, card string) (*rlcore.Profile, error)) (all []CoRunner, err error) {
 	for _, n := range rec.Neighbours {
 		c := CoRunner{Owner: n.User, OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd}
-		if c.Ref, err = h.Journal.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
+		if c.Ref, err = h.Names.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
 			return nil, err
 		}
-		if c.App, err = h.Records.AppOf(ctx, c.Ref, n.User); err != nil {
+		if c.App, err = h.Profiles.AppOf(ctx, c.Ref, n.User); err != nil {
 			return nil, err
 		}
 		if c.Profile, err = known(n.User, c.App, rec.Card()); err != nil {
@@ -313,20 +393,129 @@ func (h *History) coRunners(ctx context.Context, rec *Record, known func(user, a
 	return all, nil
 }
 
-// Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile.
-func (h *History) Store(ctx context.Context, o *Outcome) error {
-	if err := h.Journal.SaveOutcome(ctx, o); err != nil || !o.Learned {
-		return err
+// use is what a record says of what its run did with its GPUs. What sharers did together is divided by their profiles.
+func (h *History) use(ctx context.Context, rec *Record, known func(user, app, card string) (*rlcore.Profile, error)) (*Use, error) {
+	if len(rec.Neighbours) == 0 {
+		return useOf(rec, nil, nil), nil
 	}
-	records, err := h.Records.After(ctx, o.Run-1, 1)
-	if err != nil || len(records) == 0 || records[0].ID != o.Run {
-		return err
+	own, err := known(rec.User, rec.App, rec.Card())
+	if err != nil {
+		return nil, err
 	}
-	_, err = h.Records.Learn(ctx, records[0].App, &records[0].Record)
-	return err
+	with, err := h.coRunners(ctx, rec, known)
+	if err != nil {
+		return nil, err
+	}
+	others := make([]*rlcore.Profile, len(with))
+	for i := range with {
+		others[i] = with[i].Profile
+	}
+	return useOf(rec, own, others), nil
 }
 
-// Outcomes implements Runs.
+// Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile; what sharers did
+// together is divided by what is known by now.
+func (h *History) Store(ctx context.Context, o *Outcome) error {
+	if err := h.change(ctx, o.Run, func(r *Run) { r.Outcome = o }); err != nil || !o.Learned && !o.Shared() {
+		return err
+	}
+	records, err := database.List(ctx, h.DB, recordColumns, `SELECT id, app, body FROM record WHERE id = ?`, o.Run)
+	if err != nil || len(records) == 0 {
+		return database.Wrap(err, "read records")
+	}
+	rec := &records[0]
+	if o.Learned {
+		if _, err := h.Profiles.Learn(ctx, rec.App, &rec.Record); err != nil {
+			return err
+		}
+	}
+	if !o.Shared() {
+		return nil
+	}
+	use, err := h.use(ctx, rec, h.known(ctx))
+	if err != nil {
+		return err
+	}
+	return h.change(ctx, o.Run, func(r *Run) {
+		if len(r.Nodes) == 1 {
+			r.Use = use
+		}
+	})
+}
+
+// change changes the run of a record.
+func (h *History) change(ctx context.Context, record int64, f func(*Run)) error {
+	return database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
+		all, err := list(ctx, tx, `run WHERE record = ?`, record)
+		for i := range all {
+			f(&all[i])
+			err = all[i].save(ctx, tx)
+		}
+		return err
+	})
+}
+
+// Ended returns the runs that ended in [from, to), the latest first.
+func (h *History) Ended(ctx context.Context, from, to time.Time) ([]Run, error) {
+	if err := h.Fit(ctx); err != nil {
+		return nil, err
+	}
+	runs, err := list(ctx, h.DB, `run WHERE ended >= ? AND ended < ? ORDER BY ended DESC, ref`, from.UnixMilli(), to.UnixMilli())
+	if err != nil {
+		return nil, err
+	}
+	runs = slices.DeleteFunc(runs, func(r Run) bool { return r.Start.IsZero() })
+	known := h.known(ctx)
+	for i := range runs {
+		r := &runs[i]
+		if r.Profile, err = known(r.User, r.App, gpuprof.CardOf(r.Devices)); err != nil {
+			return nil, err
+		}
+	}
+	return runs, nil
+}
+
+// Running returns up to limit runs that polls showed on their GPUs in [from, to), those that still run and the latest
+// first.
+func (h *History) Running(ctx context.Context, from, to time.Time, limit int) ([]Run, error) {
+	out, err := Open(ctx, h.DB)
+	if err != nil {
+		return nil, err
+	}
+	ended, err := list(ctx, h.DB, `run WHERE ended >= ? ORDER BY ended DESC, ref LIMIT ?`, from.UnixMilli(), limit)
+	out = slices.DeleteFunc(append(out, ended...), func(r Run) bool { return !r.Shown() || r.Start.IsZero() || !r.Start.Before(to) })
+	return out[:min(len(out), limit)], err
+}
+
+// Outcomes returns the outcomes of runs that ended in [from, to), in the order of their records.
 func (h *History) Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error) {
-	return h.Journal.Outcomes(ctx, from, to)
+	return h.outcomes(ctx, `ended >= ? AND ended < ? ORDER BY record`, from.UnixMilli(), to.UnixMilli())
+}
+
+// LastOutcomes returns the last limit of the outcomes of runs that ended since then, the latest first.
+func (h *History) LastOutcomes(ctx context.Context, since time.Time, limit int) ([]Outcome, error) {
+	return h.outcomes(ctx, `ended >= ? ORDER BY ended DESC LIMIT ?`, since.UnixMilli(), limit)
+}
+
+// OutcomesOf returns the outcomes of a job's runs.
+func (h *History) OutcomesOf(ctx context.Context, ref string) ([]Outcome, error) {
+	return h.outcomes(ctx, `ref = ? ORDER BY record`, ref)
+}
+
+func (h *History) outcomes(ctx context.Context, where string, args ...any) ([]Outcome, error) {
+	out, err := database.List(ctx, h.DB, func(o *Outcome) []any { return []any{database.JSON(o)} }, `SELECT outcome FROM run WHERE outcome IS NOT NULL AND `+where, args...)
+	return out, database.Wrap(err, "read outcomes")
+}
+
+// Forget removes the runs that ended before the given time; their footprints stay.
+func (h *History) Forget(ctx context.Context, before time.Time) error {
+	for _, query := range []string{
+		`DELETE FROM run WHERE ended < ?1`,
+		`DELETE FROM record WHERE ended < ?1 * 1000000 AND id < (SELECT max(id) FROM record)`, // the highest number must not be given out again: outcomes name it
+	} {
+		if _, err := h.DB.ExecContext(ctx, query, before.UnixMilli()); err != nil {
+			return database.Wrap(err, "forget old runs")
+		}
+	}
+	return nil
 }

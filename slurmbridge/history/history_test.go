@@ -2,8 +2,11 @@ package history
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"math"
+	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
@@ -11,6 +14,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -18,56 +23,68 @@ var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func at(min float64) time.Time { return began.Add(time.Duration(min * float64(time.Minute))) }
 
-// kept is what store and journal keep, in memory. What a test doesn't use isn't there.
+// kept is what polls showed, nodes recorded and was concluded, in the order in which it came: polls before records, unless
+// the records come early.
 type kept struct {
-	Records
-	Journal
 	records  []Record
 	shown    []Run
 	outcomes []Outcome
+	early    bool
 }
 
-func (k *kept) Ended(_ context.Context, from, to time.Time, limit int) ([]Run, error) {
-	var out []Run
-	for i := len(k.shown) - 1; i >= 0 && len(out) < limit; i-- {
-		if r := k.shown[i]; !r.End.Before(from) && r.End.Before(to) {
-			out = append(out, r)
-		}
-	}
-	return out, nil
-}
+// known knows every application, and no names of array tasks.
+type known struct{}
 
-func (k *kept) Outcomes(context.Context, time.Time, time.Time) ([]Outcome, error) {
-	return k.outcomes, nil
-}
-
-// nodes is the part of kept that a node sent.
-type nodes struct{ *kept }
-
-func (n nodes) Ended(_ context.Context, from, to time.Time, f func(*Record) error) error {
-	for i := range n.records {
-		r := n.records[i]
-		if end := r.ControllerTime(r.End); end.Before(from) || !end.Before(to) {
-			continue
-		}
-		if err := f(&r); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (n nodes) Known(_ context.Context, user, app, _ string) (*rlcore.Profile, error) {
+func (known) Known(_ context.Context, user, app, _ string) (*rlcore.Profile, error) {
 	return &rlcore.Profile{App: user + " " + app}, nil
 }
 
-func (n nodes) AppOf(context.Context, string, string) (app string, err error) { return "", nil }
-func (n nodes) Learn(context.Context, string, *gpuprof.Record) (bool, error) {
-	return false, nil
-}
-func (n nodes) After(context.Context, int64, int) ([]Record, error) { return nil, nil }
+func (known) AppOf(context.Context, string, string) (app string, err error) { return "", nil }
 
-func (k *kept) Account(context.Context, string, time.Time) (string, error) { return "lab", nil }
+func (known) Learn(context.Context, string, *gpuprof.Record) (bool, error) { return false, nil }
+
+func (known) TaskName(_ context.Context, id int64, _, _ time.Time) (string, error) {
+	return fmt.Sprint(id), nil
+}
+
+// write writes all of it into an empty database.
+func (k *kept) write(t testing.TB) *History {
+	t.Helper()
+	ctx := t.Context()
+	db := must.Get(database.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
+	t.Cleanup(func() { db.Close() })
+	h := &History{DB: db, Profiles: known{}, Names: known{}}
+	polls := func() {
+		for _, r := range k.shown {
+			end := r.End
+			if !r.Start.IsZero() {
+				r.End = time.Time{}
+			}
+			must.OK(t, database.Tx(ctx, db, func(tx *sql.Tx) error {
+				if err := Show(ctx, tx, &r); err != nil {
+					return err
+				}
+				return Close(ctx, tx, r.Ref, r.Allotted, end)
+			}))
+		}
+	}
+	if !k.early {
+		polls()
+	}
+	for i := range k.records {
+		rec := &k.records[i]
+		must.Get(db.Exec(`INSERT INTO record (id, job_id, restart, node, started, ended, app, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+			rec.ID, rec.JobID, rec.Restart, rec.Node, rec.Start.UnixNano(), rec.ControllerTime(rec.End).UnixNano(), rec.App, database.JSON(&rec.Record)))(t)
+	}
+	must.OK(t, h.Fit(ctx))
+	if k.early {
+		polls()
+	}
+	for i := range k.outcomes {
+		must.OK(t, h.Store(ctx, &k.outcomes[i]))
+	}
+	return h
+}
 
 // polls is a run of job 1 as polls showed it.
 func polls(from, to float64) Run {
@@ -87,13 +104,18 @@ func record(id int64, from, to float64) Record {
 // ended returns the runs that ended in a period, in minutes.
 func ended(t *testing.T, k *kept, from, to float64) []Run {
 	t.Helper()
-	h := &History{Records: nodes{k}, Journal: k}
-	runs := must.Get(h.Ended(t.Context(), at(from), at(to)))(t)
-	return runs
+	return must.Get(k.write(t).Ended(t.Context(), at(from), at(to)))(t)
 }
 
+// Whether its record comes after the polls that show a run or before them.
 func TestARunIsJoinedFromPollsAndRecord(t *testing.T) {
-	k := &kept{shown: []Run{polls(0, 61)}, records: []Record{record(7, 0.1, 60)}, outcomes: []Outcome{{Run: 7, State: "COMPLETED"}}}
+	for _, early := range []bool{false, true} {
+		testJoined(t, early)
+	}
+}
+
+func testJoined(t *testing.T, early bool) {
+	k := &kept{shown: []Run{polls(0, 61)}, records: []Record{record(7, 0.1, 60)}, outcomes: []Outcome{{Run: 7, State: "COMPLETED"}}, early: early}
 	runs := ended(t, k, 0, 100)
 	if len(runs) != 1 {
 		t.Fatalf("%d runs", len(runs))
@@ -115,40 +137,52 @@ func TestARunOnTwoNodes(t *testing.T) {
 	for i, r := range []*Record{&first, &second} {
 		r.Node, r.GPUs = fmt.Sprint("n", i+1), []gpuprof.GPU{{Index: 0, MemMiB: 1000}, {Index: 1, MemMiB: 1000}}
 	}
-	k := &kept{records: []Record{first, second}, shown: []Run{shown}}
-	runs, err := (&History{Records: nodes{k}, Journal: k}).Ended(t.Context(), at(0), at(120))
-	must.OK(t, err)
+	for _, early := range []bool{false, true} {
+		testTwoNodes(t, &kept{records: []Record{first, second}, shown: []Run{shown}, early: early})
+	}
+	u := (&Use{KnownS: 100, ComputedS: 40, CardMiB: 1000, EnergyJ: 5}).and(&Use{KnownS: 100, ComputedS: 80, CardMiB: 3000, EnergyJ: 7}, 1, 3)
+	must.Equal(t, *u, Use{KnownS: 100, ComputedS: 70, CardMiB: 4000, EnergyJ: 12})
+}
+
+func testTwoNodes(t *testing.T, k *kept) {
+	runs := ended(t, k, 0, 120)
 	if len(runs) != 1 || runs[0].Node != "n[1-2]" || len(runs[0].GPUs) != 4 || runs[0].Account != "lab" {
 		t.Fatalf("%+v", runs)
 	}
 	if f := runs[0].Footprint(); f.GPUs != 4 || !f.Whole {
 		t.Errorf("%+v", f)
 	}
-	u := (&Use{KnownS: 100, ComputedS: 40, CardMiB: 1000, EnergyJ: 5}).and(&Use{KnownS: 100, ComputedS: 80, CardMiB: 3000, EnergyJ: 7}, 1, 3)
-	must.Equal(t, *u, Use{KnownS: 100, ComputedS: 70, CardMiB: 4000, EnergyJ: 12})
 }
 
 func TestARunThatOnlyOneSideShows(t *testing.T) {
 	k := &kept{shown: []Run{polls(0, 61)}, records: []Record{record(7, 30, 60)}}
 	runs := ended(t, k, 0, 100)
-	if len(runs) != 2 || !runs[0].Shown() || runs[0].ID != 0 || runs[1].Shown() || runs[1].ID != 7 {
+	if len(runs) != 2 || !runs[0].Shown() || runs[0].ID != 0 || runs[1].Shown() || runs[1].ID != 7 { // the latest first
 		t.Errorf("%+v", runs)
 	}
 }
 
 func TestTheRunsOfARequeuedJobAreKeptApart(t *testing.T) {
-	k := &kept{
-		shown:   []Run{polls(0, 2.1), polls(4, 6.1)},
-		records: []Record{record(1, 0.1, 2), record(2, 4.1, 6)},
-	}
-	runs := ended(t, k, -10, 100)
-	if len(runs) != 2 {
-		t.Fatalf("%d runs", len(runs))
-	}
-	for _, r := range runs {
-		if want := map[int64]float64{1: -5, 2: -1}[r.ID]; !r.Ready.Equal(at(want)) {
-			t.Errorf("the run of record %d was ready at %v, not %v", r.ID, r.Ready, at(want))
+	for _, early := range []bool{false, true} {
+		k := &kept{
+			shown:   []Run{polls(0, 2.1), polls(4, 6.1)},
+			records: []Record{record(1, 0.1, 2), record(2, 4.1, 6)},
+			early:   early,
 		}
+		runs := ended(t, k, -10, 100)
+		if len(runs) != 2 {
+			t.Fatalf("%d runs", len(runs))
+		}
+		for _, r := range runs {
+			if want := map[int64]float64{1: -5, 2: -1}[r.ID]; !r.Ready.Equal(at(want)) {
+				t.Errorf("the run of record %d was ready at %v, not %v", r.ID, r.Ready, at(want))
+			}
+		}
+	}
+	// The first one's record was lost: the second one's isn't taken for it.
+	runs := ended(t, &kept{shown: []Run{polls(0, 2.1)}, records: []Record{record(2, 4.1, 6)}}, -10, 100)
+	if len(runs) != 2 {
+		t.Errorf("%+v", runs)
 	}
 }
 
@@ -197,6 +231,75 @@ func TestTimesAreTheControllers(t *testing.T) {
 		if len(runs) != 1 || !runs[0].Shown() || !runs[0].Start.Equal(at(0.1)) || !runs[0].End.Equal(at(60)) {
 			t.Errorf("a clock %v min behind: %+v", behind, runs)
 		}
+	}
+}
+
+// An outcome is written down in place of an earlier one of its run, and is of the time in which the run ended.
+func TestOutcomes(t *testing.T) {
+	k := &kept{}
+	for i := range int64(3) {
+		k.records = append(k.records, record(i+5, 0, 60*float64(i+1)))
+		k.records[i].JobID = 7 + i
+	}
+	h := k.write(t)
+	ctx := t.Context()
+	for i := range k.records {
+		rec := &k.records[i]
+		o := Outcome{
+			Run: rec.ID, Ref: rec.Ref(), User: "ann", App: "a", Start: rec.Start, End: rec.End,
+			With: []string{"8"}, Lesson: &interference.Lesson{Card: "c", Victim: "a", Others: []string{"b"}, Slowdown: 1.5, Off: 0.25},
+		}
+		must.OK(t, h.Store(ctx, &o))
+		o.Again = true
+		must.OK(t, h.Store(ctx, &o))
+		all := must.Get(h.Outcomes(ctx, at(0), at(1000)))(t)
+		if len(all) != i+1 || !reflect.DeepEqual(all[i], o) {
+			t.Fatalf("%+v", all)
+		}
+		if left := must.Get(h.Unjudged(ctx))(t); len(left) != 2-i {
+			t.Errorf("%d runs are left to judge", len(left))
+		}
+	}
+	for what, got := range map[string][]Outcome{
+		"of the last hours": must.Get(h.Outcomes(ctx, at(120), at(1000)))(t), "the last two": must.Get(h.LastOutcomes(ctx, at(0), 2))(t),
+	} {
+		if len(got) != 2 || got[0].Ref == "7" || got[1].Ref == "7" {
+			t.Errorf("%s: %+v", what, got)
+		}
+	}
+	must.Equal(t, len(must.Get(h.OutcomesOf(ctx, "8"))(t)), 1, "of a job")
+	must.OK(t, h.Forget(ctx, at(90)))
+	if all := must.Get(h.Outcomes(ctx, at(0), at(1000)))(t); len(all) != 2 {
+		t.Errorf("after the old were forgotten: %+v", all)
+	}
+}
+
+// What sharers did together is divided by profiles, which may be known only once the run is judged; a footprint is the
+// run's of the moment, once, whatever becomes of its row.
+func TestAFootprintFollowsItsRun(t *testing.T) {
+	k := &kept{shown: []Run{polls(0, 300)}}
+	h := k.write(t)
+	ctx := t.Context()
+	footprints := func() (n int, took float64) {
+		must.OK(t, h.DB.QueryRow(`SELECT count(*), total(took) FROM bridge_used`).Scan(&n, &took))
+		return n, took / 60000
+	}
+	if n, took := footprints(); n != 1 || took != 300 {
+		t.Errorf("by polls: %d footprints of %v min", n, took)
+	}
+	rec := record(7, 0.1, 60) // which knows that the job had long ended
+	must.Get(h.DB.Exec(`INSERT INTO record (id, job_id, restart, node, started, ended, app, body) VALUES (7, 1, 0, 'n1', ?, ?, 'md', ?)`,
+		rec.Start.UnixNano(), rec.End.UnixNano(), database.JSON(&rec.Record)))(t)
+	for range 2 {
+		must.OK(t, h.Fit(ctx))
+		if n, took := footprints(); n != 1 || took != 60 {
+			t.Errorf("by its record: %d footprints of %v min", n, took)
+		}
+	}
+	must.OK(t, h.Store(ctx, &Outcome{Run: 7, Ref: "1", State: "COMPLETED", Start: rec.Start, End: rec.End}))
+	must.OK(t, h.Forget(ctx, at(1000)))
+	if n, took := footprints(); n != 1 || took != 60 {
+		t.Errorf("after the run was forgotten: %d footprints of %v min", n, took)
 	}
 }
 

@@ -17,45 +17,56 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Run is one run of a job that has ended. Its times are by the controller's clock: the node's
-// times, corrected by the offset of its clock, if it sent a record, otherwise the times that polls
-// showed.
+// Run is one run of a job. Its times are by the controller's clock: the node's times, corrected by the offset of its
+// clock, if it sent a record, otherwise the times that polls showed. The table run keeps it as JSON.
 type Run struct {
-	ID                                 int64 // of the node's record, ascending in the order the records came; 0 = there is none
-	Ref, User, Account, Partition, App string
-	Mode                               job.Mode // of the controller; "" = no poll showed the run
-	Terms                              job.Terms
-	QOS, Reservation                   string    // "" = none, or no poll showed the run
-	Deadline                           time.Time // its owner's, zero = none
+	row  int64 // in the table; 0 = it has none yet
+	used int64 // key of its footprint, ms since 1970; 0 = it has none
+
+	ID        int64    `json:"id,omitempty"`    // of the first of its nodes' records that came; 0 = none has
+	Nodes     []string `json:"nodes,omitempty"` // that sent a record
+	Ref       string   `json:"ref"`
+	User      string   `json:"user"`
+	Account   string   `json:"account,omitempty"`
+	Partition string   `json:"partition,omitempty"`
+	App       string   `json:"app,omitempty"`
+	Mode      job.Mode `json:"mode,omitempty"` // of the controller; "" = no poll showed the run
+
+	Terms       job.Terms `json:"terms,omitzero"`
+	QOS         string    `json:"qos,omitempty"` // "" = none, or no poll showed the run
+	Reservation string    `json:"reservation,omitempty"`
+	Deadline    time.Time `json:"deadline,omitzero"` // its owner's, zero = none
 	// Ready is since when the job waited for nothing but its turn; zero = no poll showed it waiting.
-	Submit, Ready time.Time
+	Submit time.Time `json:"submit,omitzero"`
+	Ready  time.Time `json:"ready,omitzero"`
 	// Start is zero for a run that no poll and no record showed running, End for one that still
 	// runs.
-	Start, End time.Time
+	Start time.Time `json:"start,omitzero"`
+	End   time.Time `json:"end,omitzero"`
 	// Allotted is the start that Slurm gives, in whole seconds; zero = no poll showed it. The node's, Start, follows
 	// once the prolog runs.
-	Allotted  time.Time
-	Node      string
-	GPUs      []int // indexes on the node, in gres.conf's order
-	WholeGPUs int   // that the job requested; 0 = a share of one
-	Shares    int   // of a GPU, of 100; 0 = whole GPUs, or not known
-	Group     int64 // 0 = of no group
+	Allotted  time.Time `json:"allotted,omitzero"`
+	Node      string    `json:"node,omitempty"`
+	GPUs      []int     `json:"gpus,omitempty"`       // indexes on the node, in gres.conf's order
+	WholeGPUs int       `json:"whole_gpus,omitempty"` // that the job requested; 0 = a share of one
+	Shares    int       `json:"shares,omitempty"`     // of a GPU, of 100; 0 = whole GPUs, or not known
+	Group     int64     `json:"group,omitempty"`      // 0 = of no group
 	// Profile is what is known of the application, for a run to be judged without this run; nil = nothing.
-	Profile *rlcore.Profile
+	Profile *rlcore.Profile `json:"-"`
 
 	// What only a record holds.
-	Devices    []gpuprof.GPU
-	PeakMemMiB float64       // the most memory in use on its GPUs
-	Complete   bool          // the record has all that a profile is made from
-	MPSFault   bool          // the MPS server that the job used failed
-	WithoutMPS bool          // it shared its GPU without MPS, which says nothing of sharing
-	Host       *gpuprof.Host // what it used of its node; nil = not known
-	Use        *Use          // what it did with its GPUs, for its footprint; nil = not known
+	Devices    []gpuprof.GPU `json:"devices,omitempty"`
+	PeakMemMiB float64       `json:"peak_mem_mib,omitempty"` // the most memory in use on its GPUs
+	Complete   bool          `json:"complete,omitempty"`     // the record has all that a profile is made from
+	MPSFault   bool          `json:"mps_fault,omitempty"`    // the MPS server that the job used failed
+	WithoutMPS bool          `json:"without_mps,omitempty"`  // it shared its GPU without MPS, which says nothing of sharing
+	Host       *gpuprof.Host `json:"host,omitempty"`         // what it used of its node; nil = not known
+	Use        *Use          `json:"use,omitempty"`          // what it did with its GPUs, for its footprint; nil = not known
 	// CoRunners is there for a run to be judged; afterwards Outcome.With names them.
-	CoRunners []CoRunner
+	CoRunners []CoRunner `json:"-"`
 
 	// Outcome is nil where the run was not judged.
-	Outcome *Outcome
+	Outcome *Outcome `json:"-"`
 }
 
 // CoRunner is another job that was on the GPU for a part of a run.

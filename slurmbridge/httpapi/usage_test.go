@@ -36,7 +36,9 @@ func used(t *testing.T, asked *int) *Server {
 			Start: now.Add(-3 * time.Hour), End: now.Add(-time.Hour), Use: &history.Use{KnownS: 7200, ComputedS: 3600, IdleKnownS: 7200},
 		})
 	}
-	must.OK(t, kept.Save(t.Context(), now.Add(-2*time.Hour), now, runs))
+	for i := range runs {
+		must.OK(t, runs[i].Write(t.Context(), db))
+	}
 	s.Usage = func(ctx context.Context, q usage.Query) (*usage.Report, error) {
 		*asked++
 		r, err := kept.Report(ctx, q, nil)

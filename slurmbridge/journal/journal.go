@@ -229,7 +229,7 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 		FROM bridge_changes WHERE ref = ? ORDER BY id`, ref); err != nil {
 		return nil, err
 	}
-	if s.Outcomes, err = list[history.Outcome](ctx, j.db, "read outcomes of job "+ref, `SELECT body FROM bridge_outcomes WHERE ref = ? ORDER BY run`, ref); err != nil {
+	if s.Outcomes, err = (&history.History{DB: j.db}).OutcomesOf(ctx, ref); err != nil {
 		return nil, err
 	}
 	if s.Note == nil && len(s.Groups) == 0 && len(s.Changes) == 0 && len(s.Outcomes) == 0 {
@@ -329,11 +329,9 @@ func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 		`DELETE FROM bridge_changes WHERE at < ?1`,
 		`DELETE FROM bridge_notes WHERE at < ?1`,
 		`DELETE FROM bridge_tasks WHERE at < ?1`,
-		`DELETE FROM bridge_outcomes WHERE ended < ?1`,
 		`DELETE FROM bridge_members WHERE group_id IN (SELECT id FROM bridge_groups WHERE decided < ?1 AND state = 'done')`,
 		`DELETE FROM bridge_groups WHERE decided < ?1 AND state = 'done'
 			AND id < (SELECT max(id) FROM bridge_groups)`, // the highest number must not be given out again
-		`DELETE FROM bridge_ran WHERE ended < ?1`,
 		`DELETE FROM bridge_intended WHERE at < ?1`,
 		`DELETE FROM bridge_refusals WHERE last < ?1`,
 		`DELETE FROM bridge_nodes WHERE seen < ?1`,
@@ -343,33 +341,6 @@ func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 		}
 	}
 	return nil
-}
-
-// SaveOutcome writes an outcome down, in place of an earlier one of the same run.
-func (j *Journal) SaveOutcome(ctx context.Context, o *history.Outcome) error {
-	if _, err := j.db.ExecContext(ctx, `INSERT INTO bridge_outcomes (run, ref, ended, body) VALUES (?, ?, ?, ?)
-		ON CONFLICT (run) DO UPDATE SET body = excluded.body`, o.Run, o.Ref, o.End.UnixMilli(), database.JSON(o)); err != nil {
-		return fmt.Errorf("write outcome of job %s: %w", o.Ref, err)
-	}
-	return nil
-}
-
-// LastOutcome returns the highest number of a run with an outcome, 0 = there is none.
-func (j *Journal) LastOutcome(ctx context.Context) (run int64, err error) {
-	if err := j.db.QueryRowContext(ctx, `SELECT coalesce(max(run), 0) FROM bridge_outcomes`).Scan(&run); err != nil {
-		return 0, fmt.Errorf("read outcomes: %w", err)
-	}
-	return run, nil
-}
-
-// Outcomes returns the outcomes of runs that ended in [from, to), in the order of their records.
-func (j *Journal) Outcomes(ctx context.Context, from, to time.Time) ([]history.Outcome, error) {
-	return list[history.Outcome](ctx, j.db, "read outcomes", `SELECT body FROM bridge_outcomes WHERE ended >= ? AND ended < ? ORDER BY run`, from.UnixMilli(), to.UnixMilli())
-}
-
-// LastOutcomes returns the last limit of them, in no order.
-func (j *Journal) LastOutcomes(ctx context.Context, since time.Time, limit int) ([]history.Outcome, error) {
-	return list[history.Outcome](ctx, j.db, "read outcomes", `SELECT body FROM bridge_outcomes WHERE ended >= ? ORDER BY ended DESC LIMIT ?`, since.UnixMilli(), limit)
 }
 
 // SaveTasks keeps the names of array tasks, "120_4", by their own job numbers.

@@ -3,10 +3,8 @@ package journal
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -111,16 +109,12 @@ func (p *pollWriter) write() error {
 
 // unfinished reads the runs that were going on when the last daemon wrote.
 func (p *pollWriter) unfinished() (map[string]*track, error) {
+	open, err := history.Open(p.ctx, p.tx)
 	out := map[string]*track{}
-	err := database.Each(p.ctx, p.tx, func(rows *sql.Rows) error {
-		var ref string
-		var t track
-		if err := rows.Scan(&ref, database.Millis(&t.start), database.Millis(&t.submit), database.Millis(&t.ready)); err != nil {
-			return err
-		}
-		out[ref] = &t
-		return nil
-	}, `SELECT ref, start, submit, ready FROM bridge_ran WHERE ended IS NULL`)
+	for i := range open {
+		r := &open[i]
+		out[r.Ref] = &track{start: r.Allotted, submit: r.Submit, ready: r.Ready}
+	}
 	return out, err
 }
 
@@ -140,7 +134,7 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 		t = *old
 	}
 	if t.job != nil && !t.start.IsZero() && len(t.job.GPUs) == 0 && len(j.GPUs) > 0 {
-		if err := p.exec(`UPDATE bridge_ran SET gpus = ? WHERE ref = ? AND start = ?`, indexes(j), j.Ref, t.start.UnixMilli()); err != nil {
+		if err := history.Place(p.ctx, p.tx, j.Ref, t.start, j.GPUs); err != nil {
 			return err
 		}
 	}
@@ -214,42 +208,25 @@ func (p *pollWriter) disappeared(ref string, t *track) error {
 }
 
 func (p *pollWriter) ended(ref string, t *track) error {
-	return p.exec(`UPDATE bridge_ran SET ended = ? WHERE ref = ? AND start = ? AND ended IS NULL`, p.at.UnixMilli(), ref, t.start.UnixMilli())
+	return history.Close(p.ctx, p.tx, ref, t.start, p.at)
 }
 
 // insert writes a run; ended nil = it still runs.
 func (p *pollWriter) insert(j *job.Job, t *track, ended *time.Time) error {
-	var start int64
-	var end any
+	r := history.Run{
+		Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, App: p.st.Apps[j.Ref].Key, Mode: p.st.Mode, QOS: j.QOS,
+		Reservation: j.Reservation, Deadline: j.Deadline, Submit: t.submit, Ready: t.ready, Start: t.start, Node: j.Nodes, GPUs: j.GPUs, Group: p.groups[j.Ref],
+	}
 	if ended != nil {
-		end = ended.UnixMilli()
-	}
-	if !t.start.IsZero() {
-		start = t.start.UnixMilli()
-	}
-	shares, wholeGPUs, deadline := 0, 0, int64(0)
-	if !j.Deadline.IsZero() {
-		deadline = j.Deadline.UnixMilli()
+		r.End = *ended
 	}
 	switch j.Request.Kind {
 	case job.Shares:
-		shares = j.Request.Count
+		r.Shares = j.Request.Count
 	case job.WholeGPU:
-		wholeGPUs = j.Request.Count
+		r.WholeGPUs = j.Request.Count
 	}
-	return p.exec(`INSERT OR REPLACE INTO bridge_ran (ref, start, submit, ready, ended, user, account, partition, app, node, gpus, shares, count, group_id, mode, qos, reservation, deadline)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		j.Ref, start, t.submit.UnixMilli(), t.ready.UnixMilli(), end, j.User, j.Account, j.Partition, p.st.Apps[j.Ref].Key,
-		j.Nodes, indexes(j), shares, wholeGPUs, p.groups[j.Ref], p.st.Mode, j.QOS, j.Reservation, deadline)
-}
-
-// indexes writes a job's GPUs as indexList reads them.
-func indexes(j *job.Job) string {
-	out := make([]string, len(j.GPUs))
-	for i, g := range j.GPUs {
-		out[i] = strconv.Itoa(g)
-	}
-	return strings.Join(out, ",")
+	return history.Show(p.ctx, p.tx, &r)
 }
 
 // refusals counts the guard's reasons, each once per job and poll.
@@ -336,41 +313,6 @@ func (p *pollWriter) gpus() error {
 	return nil
 }
 
-const runColumns = `ref, start, submit, ready, ended, user, account, partition, app, node, gpus, shares, count, group_id, mode, qos, reservation, deadline`
-
-// Running returns up to limit runs that polls showed on their GPUs in [from, to), the longest running and the
-// latest first.
-func (j *Journal) Running(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error) {
-	return j.runs(ctx, `SELECT `+runColumns+` FROM bridge_ran
-		WHERE start > 0 AND start < ?2 AND (ended IS NULL OR ended >= ?1) ORDER BY ended IS NULL DESC, ended DESC, ref LIMIT ?3`,
-		from.UnixMilli(), to.UnixMilli(), limit)
-}
-
-// Ended returns up to limit runs that, by polls, ended in [from, to), the latest first, including
-// runs that no poll showed running.
-func (j *Journal) Ended(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error) {
-	return j.runs(ctx, `SELECT `+runColumns+` FROM bridge_ran WHERE ended >= ? AND ended < ? ORDER BY ended DESC, ref LIMIT ?`,
-		from.UnixMilli(), to.UnixMilli(), limit)
-}
-
-// FirstEnd returns when the first of the runs that polls showed ended, zero = there are none.
-func (j *Journal) FirstEnd(ctx context.Context) (time.Time, error) {
-	var at time.Time
-	err := j.db.QueryRowContext(ctx, `SELECT min(ended) FROM bridge_ran`).Scan(database.Millis(&at))
-	return at, database.Wrap(err, "read ledger")
-}
-
-func (j *Journal) runs(ctx context.Context, query string, args ...any) ([]history.Run, error) {
-	columns := func(r *history.Run) []any {
-		return []any{
-			&r.Ref, database.Millis(&r.Start), database.Millis(&r.Submit), database.Millis(&r.Ready), database.Millis(&r.End),
-			&r.User, &r.Account, &r.Partition, &r.App, &r.Node, (*indexList)(&r.GPUs), &r.Shares, &r.WholeGPUs, &r.Group, &r.Mode,
-			&r.QOS, &r.Reservation, database.Millis(&r.Deadline),
-		}
-	}
-	return rows(ctx, j.db, "read ledger", columns, query, args...)
-}
-
 // Intended returns what shadow mode would have done in [from, to): the group last intended for each job, by
 // ref.
 func (j *Journal) Intended(ctx context.Context, from, to time.Time) (map[string]history.Intended, error) {
@@ -427,45 +369,4 @@ func (j *Journal) LastPoll(ctx context.Context) (time.Time, error) {
 		return at, fmt.Errorf("read nodes: %w", err)
 	}
 	return at, nil
-}
-
-// indexList is a column of GPU indexes, separated by commas.
-type indexList []int
-
-// Scan implements sql.Scanner.
-func (l *indexList) Scan(src any) error {
-	text, _ := src.(string)
-	*l = nil
-	for f := range strings.SplitSeq(text, ",") {
-		if g, err := strconv.Atoi(f); err == nil {
-			*l = append(*l, g)
-		}
-	}
-	return nil
-}
-
-// Account returns the account of a job's run that started about then, "" = no poll showed it.
-func (j *Journal) Account(ctx context.Context, ref string, start time.Time) (account string, err error) {
-	err = j.db.QueryRowContext(ctx, `SELECT account FROM bridge_ran WHERE ref = ? ORDER BY abs(start - ?) LIMIT 1`, ref, start.UnixMilli()).Scan(&account)
-	if errors.Is(err, sql.ErrNoRows) {
-		return "", nil
-	}
-	return account, database.Wrap(err, "read job %s's account", ref)
-}
-
-// FarEnds returns the ends of runs with outcomes numbered in (after, upTo] that polls show more than so long after their
-// records. A record that ends after a poll has shown that the job was gone knows no better.
-func (j *Journal) FarEnds(ctx context.Context, after, upTo int64, behind time.Duration) ([]history.FarEnd, error) {
-	out, err := database.List(ctx, j.db, func(e *history.FarEnd) []any {
-		return []any{&e.Ref, database.Millis(&e.Start), database.Millis(&e.Polled), database.Millis(&e.Really)}
-	}, `SELECT r.ref, r.start, r.ended, o.ended FROM bridge_outcomes o JOIN bridge_ran r ON r.ref = o.ref AND r.start =
-			(SELECT max(start) FROM bridge_ran WHERE ref = o.ref AND start < o.ended)
-		WHERE o.run > ? AND o.run <= ? AND r.ended > o.ended + ?`, after, upTo, behind.Milliseconds())
-	return out, database.Wrap(err, "compare ends of runs")
-}
-
-// SetEnd corrects when polls showed that a run had ended.
-func (j *Journal) SetEnd(ctx context.Context, e *history.FarEnd) error {
-	_, err := j.db.ExecContext(ctx, `UPDATE bridge_ran SET ended = ? WHERE ref = ? AND start = ?`, e.Really.UnixMilli(), e.Ref, e.Start.UnixMilli())
-	return database.Wrap(err, "write job %s's end", e.Ref)
 }

@@ -198,16 +198,16 @@ func (t *tally) readHarm(ctx context.Context, r database.Querier) error {
 	}
 	alone := map[string]bool{}
 	for i := range rows {
-		alone[rows[i].ref] = alone[rows[i].ref] || rows[i].flags&isCleared > 0
+		alone[rows[i].ref] = alone[rows[i].ref] || rows[i].flags&history.FlagCleared > 0
 	}
 	for i := range rows {
 		x := &rows[i]
 		of := t.labels[x.who]
 		of.node = t.labels[x.place].node
-		first := x.flags&isSuspect > 0 && alone[x.ref]
+		first := x.flags&history.FlagSuspect > 0 && alone[x.ref]
 		for k, kind := range history.Harms() {
 			switch {
-			case x.flags&(firstHarm<<k) == 0:
+			case x.flags&(history.FlagHarm<<k) == 0:
 			case first:
 				first = false // the gravest is why it is suspect
 			default:

@@ -1,6 +1,8 @@
 package usage
 
 import (
+	"context"
+	"database/sql"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -43,20 +45,32 @@ func open(t testing.TB) Store {
 // empty takes all runs out of a store: a new database costs more than what a property test does with it.
 func empty(t testing.TB, s Store) {
 	t.Helper()
-	for _, table := range []string{"bridge_used", "bridge_settled"} {
-		must.Get(s.DB.Exec("DELETE FROM " + table))(t)
-	}
+	must.Get(s.DB.Exec("DELETE FROM bridge_used"))(t)
 }
 
 func reportOf(t testing.TB, q Query, runs ...history.Footprint) *Report {
 	t.Helper()
 	s := open(t)
-	must.OK(t, s.Save(t.Context(), at(-1000), at(1000), runs))
+	save(t, s, runs...)
 	r, err := s.Report(t.Context(), q, nil)
 	if err != nil || r == nil {
 		t.Fatalf("%v, %v", r, err)
 	}
 	return r
+}
+
+// save writes footprints as history does.
+func save(t must.T, s Store, all ...history.Footprint) {
+	must.OK(t, database.Tx(context.Background(), s.DB, func(tx *sql.Tx) error {
+		for i := range all {
+			if all[i].End.After(all[i].Start) {
+				if err := all[i].Write(context.Background(), tx); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}))
 }
 
 func report(t testing.TB, by By, runs ...history.Footprint) *Report {
@@ -169,7 +183,7 @@ func hours(rt *rapid.T, from, to int, name string) float64 {
 	return float64(rapid.IntRange(64*from, 64*to).Draw(rt, name)) / 64
 }
 
-// However runs are grouped, the time is cut and weeks are summed up, the sums stay the same.
+// However runs are grouped and the time is cut, the sums stay the same.
 func TestSumsAgree(t *testing.T) {
 	ctx := t.Context()
 	s := open(t)
@@ -186,7 +200,7 @@ func TestSumsAgree(t *testing.T) {
 				f.Use = nil
 			}
 			all = append(all, f)
-			must.OK(rt, s.Save(ctx, f.End, f.End.Add(time.Hour), []history.Footprint{f}))
+			save(rt, s, f)
 		}
 		sum := func(from, to float64, by By) (held, computed float64, count int) {
 			r := must.Get(s.Report(ctx, Query{From: at(from), To: at(to), By: by}, nil))(rt)
@@ -238,24 +252,16 @@ func TestSumsAgree(t *testing.T) {
 				computed += max(1, f.GPUs) * part / 2
 			}
 		}
-		for _, settled := range []float64{0, hours(rt, -500, 1500, "settled"), 2000} {
-			if settled != 0 {
-				must.OK(rt, s.SetSettled(ctx, at(settled), 1))
-				// A record that comes late changes a week that is summed up.
-				f := &all[rapid.IntRange(0, len(all)-1).Draw(rt, "late")]
-				must.OK(rt, s.Save(ctx, f.End, f.End.Add(time.Hour), []history.Footprint{*f}))
+		for _, by := range Ways() {
+			if h, c, n := sum(from, to, by); math.Abs(h-held) > 1e-3 || math.Abs(c-computed) > 1e-3 || n != count {
+				rt.Fatalf("by %s: %v h, %v h computed, %d runs; they are %v, %v, %d", by, h, c, n, held, computed, count)
 			}
-			for _, by := range Ways() {
-				if h, c, n := sum(from, to, by); math.Abs(h-held) > 1e-3 || math.Abs(c-computed) > 1e-3 || n != count {
-					rt.Fatalf("settled up to %v, by %s: %v h, %v h computed, %d runs; they are %v, %v, %d", settled, by, h, c, n, held, computed, count)
-				}
-			}
-			cut := hours(rt, int(from)+1, int(to)-1, "cut")
-			h1, c1, _ := sum(from, cut, User)
-			h2, c2, _ := sum(cut, to, User)
-			if math.Abs(h1+h2-held) > 1e-3 || math.Abs(c1+c2-computed) > 1e-3 {
-				rt.Fatalf("cut: %v + %v, %v", h1, h2, held)
-			}
+		}
+		cut := hours(rt, int(from)+1, int(to)-1, "cut")
+		h1, c1, _ := sum(from, cut, User)
+		h2, c2, _ := sum(cut, to, User)
+		if math.Abs(h1+h2-held) > 1e-3 || math.Abs(c1+c2-computed) > 1e-3 {
+			rt.Fatalf("cut: %v + %v, %v", h1, h2, held)
 		}
 	})
 }
@@ -317,31 +323,6 @@ func hoursOf(t testing.TB, s Store, from, to float64) map[string]float64 {
 	return out
 }
 
-// Footprints saved in any order: each run is kept once, as it was saved last.
-func TestFootprintsAreKeptOnce(t *testing.T) {
-	s := open(t)
-	rapid.Check(t, func(rt *rapid.T) {
-		empty(t, s)
-		want := map[string]float64{}
-		for range rapid.IntRange(1, 12).Draw(rt, "saves") {
-			var list []history.Footprint
-			for range rapid.IntRange(1, 4).Draw(rt, "runs") {
-				ref := fmt.Sprint(rapid.IntRange(1, 6).Draw(rt, "job"))
-				if slices.ContainsFunc(list, func(f history.Footprint) bool { return f.Ref == ref }) {
-					continue
-				}
-				// The same run, whose start and end are known better and better.
-				from, to := rapid.Float64Range(0, 0.3).Draw(rt, "start"), rapid.Float64Range(1.5, 2.4).Draw(rt, "end")
-				list, want[ref] = append(list, run(ref, "ann", from, to)), to-from
-			}
-			must.OK(rt, s.Save(t.Context(), at(1.5), at(2.5), list))
-		}
-		if got := hoursOf(t, s, 0, 4); !maps.EqualFunc(got, want, func(a, b float64) bool { return math.Abs(a-b) < 1e-5 }) {
-			rt.Fatalf("%v, want %v", got, want)
-		}
-	})
-}
-
 func TestFootprintsOfAPeriod(t *testing.T) {
 	s := open(t)
 	// A run of five days, one on each day.
@@ -350,7 +331,7 @@ func TestFootprintsOfAPeriod(t *testing.T) {
 		list = append(list, run(fmt.Sprint(d), "ann", 24*float64(d)+2, 24*float64(d)+3))
 	}
 	for i := range list {
-		must.OK(t, s.Save(t.Context(), list[i].End, list[i].End.Add(time.Hour), list[i:i+1]))
+		save(t, s, list[i])
 	}
 	names := func(from, to float64) []string { return slices.Sorted(maps.Keys(hoursOf(t, s, from, to))) }
 	must.Equal(t, names(48, 72), []string{"2", "long"}, "of a day")
@@ -360,7 +341,6 @@ func TestFootprintsOfAPeriod(t *testing.T) {
 	if first, err := s.First(t.Context()); err != nil || !first.Equal(at(3)) {
 		t.Errorf("the first ended at %v, %v", first, err)
 	}
-	must.OK(t, s.SetSettled(t.Context(), at(1000), 1))
 	must.OK(t, s.Forget(t.Context(), at(50)))
 	must.Equal(t, names(0, 200), []string{"2", "3", "4", "long"}, "after two days were forgotten")
 	if r, err := s.Report(t.Context(), Query{From: at(-400), To: at(400), By: User}, nil); err != nil || r.Total.Runs != 4 || r.Total.Held != 123 {

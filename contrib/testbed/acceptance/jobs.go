@@ -105,7 +105,7 @@ func (r *rig) queued(rounds int) []job {
 func (r *rig) recorded() (n int) {
 	db := must(sql.Open("sqlite", "file:"+r.head.dir+"/var/lib/slurmbridge/slurmbridge.db?mode=ro&_pragma=busy_timeout(5000)"))
 	defer db.Close()
-	check(because("count runs", db.QueryRowContext(r.ctx, "SELECT count(*) FROM runs").Scan(&n)))
+	check(because("count runs", db.QueryRowContext(r.ctx, "SELECT count(*) FROM record").Scan(&n)))
 	return n
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
@@ -176,7 +177,7 @@ func (n *node) start(life time.Duration, listens bool) (pid int) {
 // records counts the runs in the store, and the jobs they are of.
 func (n *node) records() (runs, jobs int) {
 	n.t.Helper()
-	must.OK(n.t, n.store.DB().QueryRow(`SELECT count(*), count(DISTINCT job_id) FROM runs`).Scan(&runs, &jobs))
+	must.OK(n.t, n.store.DB().QueryRow(`SELECT count(*), count(DISTINCT job_id) FROM record`).Scan(&runs, &jobs))
 	return runs, jobs
 }
 
@@ -207,7 +208,7 @@ func TestGPUsAreClosedOnSIGHUP(t *testing.T) {
 	time.Sleep(100 * time.Millisecond) // the job's
 	must.Get(n.run.End(1, time.Now(), "0:0"))(t)
 	until("recorded", func() bool { runs, _ := n.records(); return runs == 1 })
-	r := must.Get(n.store.After(t.Context(), 0, 10))(t)
+	r := must.Get(database.List(t.Context(), n.store.DB(), func(r *gpuprof.Record) []any { return []any{database.JSON(r)} }, `SELECT body FROM record`))(t)
 	if len(r) != 1 || r[0].Samples == 0 || r[0].Failed > 0 {
 		t.Errorf("%+v", r)
 	}

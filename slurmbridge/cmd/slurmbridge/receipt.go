@@ -158,7 +158,7 @@ func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *
 		rules := &adopt.Policy{Rules: cfg.Adopt, Percent: 100}
 		in.Rule = func(r *history.Run) *adopt.Rule { return ruleOf(rules, r) }
 	}
-	runs, err := (&history.History{Records: st, Journal: j}).Ended(ctx, from, to)
+	runs, err := past(st).Ended(ctx, from, to)
 	if err != nil {
 		return nil, err
 	}
@@ -190,12 +190,12 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 	if err != nil {
 		return nil, err
 	}
-	past, err := j.Outcomes(ctx, time.Now().Add(-history.KeptFor), time.Now().Add(time.Hour))
+	outcomes, err := past(st).Outcomes(ctx, time.Now().Add(-history.KeptFor), time.Now().Add(time.Hour))
 	if err != nil {
 		return nil, err
 	}
 	model := interference.New(&contention.MPS)
-	history.Teach(model, past, map[string]history.Outcome{})
+	history.Teach(model, outcomes, map[string]history.Outcome{})
 	policies, err := newPolicies(cfg, model, log)
 	if err != nil {
 		return nil, err

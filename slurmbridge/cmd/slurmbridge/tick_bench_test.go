@@ -17,7 +17,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
@@ -137,7 +136,7 @@ func benchmarkTick(b *testing.B, most int) {
 		sl.at[snap.Jobs[i].Ref] = i
 	}
 	bridge := &loop.Bridge{
-		Slurm: sl, Apps: known{}, Journal: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
+		Slurm: sl, Apps: known{}, Journal: j, Runs: past(st), Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
 		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 		Gate:    &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.MPS, Now: time.Now},
 		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Wanted: "dqn"},

@@ -142,9 +142,6 @@ func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o
 		st, err := cli.OpenStore(ctx, cfg)
 		if err == nil {
 			defer st.Close()
-			if err := settle(ctx, st, time.Now()); err != nil {
-				return nil, err
-			}
 			return loadUsage(ctx, st, time.Now(), q)
 		}
 		if q.Weights != nil || !errors.Is(err, os.ErrPermission) && !errors.Is(err, os.ErrNotExist) {
@@ -197,23 +194,25 @@ const mostRunning = 100_000
 // pollsAgo is how long ago a poll may have been for the jobs that it showed to be taken to run.
 const pollsAgo = 2 * time.Hour
 
-// settle makes the footprints of what has ended.
-func settle(ctx context.Context, st *store.Store, now time.Time) error {
-	used := usage.Store{DB: st.DB()}
-	return (&history.History{Records: st, Journal: journal.New(st.DB())}).Settle(ctx, used, now)
+// past reads and writes the runs in a database.
+func past(st *store.Store) *history.History {
+	return &history.History{DB: st.DB(), Profiles: st, Names: journal.New(st.DB())}
 }
 
 // loadUsage sums up footprints and running jobs.
 func loadUsage(ctx context.Context, st *store.Store, now time.Time, q usage.Query) (*usage.Report, error) {
-	j, used := journal.New(st.DB()), usage.Store{DB: st.DB()}
-	seen, err := j.LastPoll(ctx)
+	used := usage.Store{DB: st.DB()}
+	if err := past(st).Fit(ctx); err != nil {
+		return nil, err
+	}
+	seen, err := journal.New(st.DB()).LastPoll(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if now.Sub(seen) < pollsAgo {
 		seen = now
 	}
-	runs, err := j.Running(ctx, now, now, mostRunning)
+	runs, err := past(st).Running(ctx, now, now, mostRunning)
 	if err != nil {
 		return nil, err
 	}

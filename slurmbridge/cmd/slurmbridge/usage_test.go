@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,7 +88,8 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 		if i < 2 {
 			o.With, o.Predicted, o.Contract = []string{fmt.Sprint(2 - i)}, 1.1, 1.2
 		}
-		must.OK(t, j.SaveOutcome(ctx, o))
+		must.OK(t, past(st).Fit(ctx))
+		must.OK(t, past(st).Store(ctx, o))
 	}
 	g := &job.Group{ID: 1, Kind: job.StartNow, State: job.Done, Decided: at(0), Policy: "greedy", Members: []job.Member{
 		{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1}, {Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.12},
@@ -256,7 +258,6 @@ func TestALateRecordCompletesItsFootprint(t *testing.T) {
 	ran(t, j, start, start.Add(time.Second), end.Add(20*time.Second))
 	total := func() usage.Line {
 		t.Helper()
-		must.OK(t, settle(ctx, st, time.Now()))
 		r := must.Get(loadUsage(ctx, st, time.Now(), usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User}))(t)
 		return r.Total
 	}
@@ -271,7 +272,7 @@ func TestALateRecordCompletesItsFootprint(t *testing.T) {
 	if l := total(); l.Runs != 1 || l.Harm != nil {
 		t.Errorf("before it is judged: %+v", l)
 	}
-	must.OK(t, j.SaveOutcome(ctx, &history.Outcome{Run: 1, Ref: "1", User: "ann", State: "COMPLETED", Start: rec.Start, End: rec.End}))
+	must.OK(t, past(st).Store(ctx, &history.Outcome{Run: 1, Ref: "1", User: "ann", State: "COMPLETED", Start: rec.Start, End: rec.End}))
 	if l := total(); l.Runs != 1 || l.Computed == nil || math.Abs(*l.Computed-1) > 0.01 || l.Idle == nil || math.Abs(*l.Idle-1) > 0.01 || l.Harm == nil || math.Abs(l.Held-2) > 0.01 {
 		t.Errorf("with record and outcome: %+v", l)
 	}
@@ -288,7 +289,6 @@ func TestARunThatEndedWhileNobodyLooked(t *testing.T) {
 	ran(t, j, start, start.Add(time.Hour), now.Add(-time.Hour))
 	held := func(runs int, want float64) {
 		t.Helper()
-		must.OK(t, settle(ctx, st, now))
 		r := must.Get(loadUsage(ctx, st, now, usage.Query{From: now.AddDate(0, 0, -7), To: now, By: usage.User}))(t)
 		if r.Total.Runs != runs || math.Abs(r.Total.Held-want) > 0.01 {
 			t.Errorf("%d runs held GPUs for %v h, want %d and %v", r.Total.Runs, r.Total.Held, runs, want)
@@ -300,43 +300,9 @@ func TestARunThatEndedWhileNobodyLooked(t *testing.T) {
 		Series: []rlcore.Use{{GPU: 1, MemMiB: 500}}, Mean: rlcore.Use{GPU: 1, MemMiB: 500}, Peak: rlcore.Use{GPU: 1, MemMiB: 500},
 	}
 	must.Get(st.AddRecord(ctx, rec, "md"))(t)
-	must.OK(t, j.SaveOutcome(ctx, &history.Outcome{Run: 1, Ref: "1", User: "ann", State: "COMPLETED", Start: rec.Start, End: rec.End}))
+	must.OK(t, past(st).Store(ctx, &history.Outcome{Run: 1, Ref: "1", User: "ann", State: "COMPLETED", Start: rec.Start, End: rec.End}))
 	held(1, 7)
 	held(1, 7)
-}
-
-type countedSpans struct {
-	usage.Store
-	spans, runs int
-}
-
-func (c *countedSpans) Save(ctx context.Context, from, to time.Time, all []history.Footprint) error {
-	c.spans, c.runs = c.spans+1, c.runs+len(all)
-	return c.Store.Save(ctx, from, to, all)
-}
-
-// The first footprints begin with the first run, not ninety days ago, which takes a second of CPU time.
-func TestFirstFootprints(t *testing.T) {
-	ctx := t.Context()
-	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
-	defer st.Close()
-	j := journal.New(st.DB())
-	now := time.Now().Truncate(time.Second)
-	first := func() (spans, runs int) {
-		t.Helper()
-		c := &countedSpans{Store: usage.Store{DB: st.DB()}}
-		must.OK(t, c.SetSettled(ctx, time.Time{}, 0))
-		must.OK(t, (&history.History{Records: st, Journal: j}).Settle(ctx, c, now))
-		return c.spans, c.runs
-	}
-	if spans, runs := first(); spans > 2 || runs != 0 {
-		t.Errorf("of nothing: %d spans, %d runs", spans, runs)
-	}
-	start, end := now.Add(-60*time.Hour), now.Add(-50*time.Hour)
-	ran(t, j, start, start.Add(time.Second), end)
-	if spans, runs := first(); spans < 50 || spans > 53 || runs != 1 {
-		t.Errorf("of a run: %d spans, %d runs", spans, runs)
-	}
 }
 
 // A job whose end a poll has just shown is in the daemon's answer, though tidy's next turn is a minute away.
@@ -350,17 +316,6 @@ func TestUsageHasTheRunThatJustEnded(t *testing.T) {
 	r, err := w.usage(ctx, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User})
 	if err != nil || r.Total.Runs != 1 || math.Abs(r.Total.Held-1) > 0.02 {
 		t.Errorf("%+v, %v", r, err)
-	}
-	at := time.Now().Add(time.Hour) // however long the first answer took
-	w.settled = at
-	if _, err := w.usage(ctx, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User}); err != nil || w.settled != at {
-		t.Errorf("footprints are made for every question: %v", err)
-	}
-	w.settled = time.Time{}
-	w.settling.Lock() // by tidy, for as long as that takes
-	defer w.settling.Unlock()
-	if r, err := w.usage(ctx, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User}); err != nil || r.Total.Runs != 1 {
-		t.Errorf("while footprints are made: %+v, %v", r, err)
 	}
 }
 
@@ -381,7 +336,7 @@ func TestFootprintsOutliveTheRuns(t *testing.T) {
 	defer st.Close()
 	w := &wired{store: st, journal: journal.New(st.DB())}
 	now := time.Now()
-	writeMonths(t, usage.Store{DB: st.DB()}, now, 12, 300)
+	writeMonths(t, st.DB(), now, 12, 300)
 	for k := range 120 {
 		g := &job.Group{ID: int64(k + 1), State: job.Done, Decided: now.Add(-time.Duration(119-k) * 24 * time.Hour)}
 		g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(k), App: strings.Repeat("x", 32000)})
@@ -402,7 +357,7 @@ func TestFootprintsOutliveTheRuns(t *testing.T) {
 
 // writeMonths writes footprints as a cluster of 125 nodes with four GPUs each leaves them: so many jobs in each of the
 // last months, of 300 users with 3 applications each.
-func writeMonths(tb testing.TB, used usage.Store, now time.Time, months, jobs int) {
+func writeMonths(tb testing.TB, db *sql.DB, now time.Time, months, jobs int) {
 	tb.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
 	const days = 30
@@ -428,7 +383,14 @@ func writeMonths(tb testing.TB, used usage.Store, now time.Time, months, jobs in
 			}
 			list = append(list, f)
 		}
-		must.OK(tb, used.Save(tb.Context(), end, end.Add(24*time.Hour), list))
+		must.OK(tb, database.Tx(tb.Context(), db, func(tx *sql.Tx) error {
+			for i := range list {
+				if err := list[i].Write(tb.Context(), tx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
 	}
 }
 
@@ -446,9 +408,8 @@ func spentCPU(b *testing.B) time.Duration {
 func BenchmarkUsage(b *testing.B) {
 	st := must.Get(store.Open(b.Context(), filepath.Join(b.TempDir(), "s.db")))(b)
 	defer st.Close()
-	used, now := usage.Store{DB: st.DB()}, time.Now()
-	writeMonths(b, used, now, 12, 200_000)
-	must.OK(b, used.SetSettled(b.Context(), now, 0))
+	now := time.Now()
+	writeMonths(b, st.DB(), now, 12, 200_000)
 	size := must.Get(database.Size(b.Context(), st.DB()))(b)
 	for _, days := range []int{30, 365} {
 		for _, by := range []usage.By{usage.User, usage.Node, usage.Job} {

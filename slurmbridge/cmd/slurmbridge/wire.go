@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
@@ -49,8 +48,6 @@ type wired struct {
 	// taskName names the job that has a number now, by Slurm; nil = not known.
 	taskName func(ctx context.Context, id int64) (string, error)
 
-	settling sync.Mutex
-	settled  time.Time // when settle last succeeded
 }
 
 func (w *wired) close() { _ = w.store.Close() } // at the end there is nothing left to do about it
@@ -131,7 +128,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	}
 	apps := &recogniser{st}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone,
+		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Ledger: j, Runs: past(st), Beliefs: predictor, RetryAlone: cfg.RetryAlone,
 		AppNames: cfg.Apps(),
 		Sessions: job.Sessions{
 			Names: cfg.InteractiveNames, Partitions: cfg.InteractivePartitions,
@@ -307,11 +304,8 @@ func describe(r *gpuprof.Record, key string, known appid.App) {
 	r.App, r.AppType, r.InputMiB, r.Params = cmp.Or(known.Name, key), "", 0, strings.Join(params, "; ")
 }
 
-// settleEvery is how often footprints are made of what has ended.
-const settleEvery = time.Minute
-
-// usageFresh is how old footprints may be when usage is requested.
-const usageFresh = 5 * time.Second
+// fitEvery is how often records become parts of their runs where nothing is learned, and metrics show what GPUs were used for.
+const fitEvery = time.Minute
 
 // showUsage shows in the metrics what GPUs were used for in the last day.
 func (w *wired) showUsage(ctx context.Context, now time.Time) error {
@@ -324,43 +318,20 @@ func (w *wired) showUsage(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// settle makes the footprints of runs that have ended, unless it did so less than fresh ago or is at it: nobody waits
-// for that.
-func (w *wired) settle(ctx context.Context, fresh time.Duration) error {
-	if !w.settling.TryLock() {
-		return nil
-	}
-	defer w.settling.Unlock()
-	if time.Since(w.settled) < fresh {
-		return nil
-	}
-	if err := settle(ctx, w.store, time.Now()); err != nil {
-		return err
-	}
-	w.settled = time.Now()
-	return nil
-}
-
 // usage sums up runs, including runs that ended a few seconds ago.
 func (w *wired) usage(ctx context.Context, q usage.Query) (*usage.Report, error) {
-	if err := w.settle(ctx, usageFresh); err != nil {
-		w.bridge.Log.Warn("footprints of runs", "err", err) // the older ones still count
-	}
 	return loadUsage(ctx, w.store, time.Now(), q)
 }
 
-// tidy makes the footprints of what has ended, and once an hour removes what is old, and what there is too much of.
+// tidy joins records with runs, and once an hour removes what is old, and what there is too much of.
 func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) error {
 	tick := time.NewTimer(0)
 	defer tick.Stop()
 	var last time.Time
 	for {
 		// Access rules are unknown before the first poll.
-		tick.Reset(map[bool]time.Duration{true: settleEvery, false: 10 * time.Second}[w.bridge.Status() != nil])
-		err := w.settle(ctx, 0)
-		if err == nil {
-			err = w.showUsage(ctx, time.Now())
-		}
+		tick.Reset(map[bool]time.Duration{true: fitEvery, false: 10 * time.Second}[w.bridge.Status() != nil])
+		err := w.showUsage(ctx, time.Now())
 		if err != nil && ctx.Err() == nil {
 			log.Warn("footprints of runs", "err", err)
 		}
@@ -392,7 +363,7 @@ func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (k
 	short := usage.KeptFor
 	for kept = history.KeptFor; ; kept = max(kept*3/4, leastKept) {
 		before := now.Add(-kept)
-		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before),
+		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before), past(w.store).Forget(ctx, before),
 			usage.Store{DB: w.store.DB()}.Forget(ctx, now.Add(-short))); err != nil {
 			return kept, err
 		}

@@ -66,19 +66,17 @@ func TestRecordsAreCompleted(t *testing.T) {
 			t.Fatal(isNew, err)
 		}
 	}
-	kept, err := st.After(ctx, 0, 10)
-	if err != nil || len(kept) != 3 {
-		t.Fatal(kept, err)
-	}
+	kept := must.Get(database.List(ctx, st.DB(), func(r *gpuprof.Record) []any { return []any{database.JSON(r)} }, `SELECT body FROM record ORDER BY id`))(t)
+	must.Equal(t, len(kept), 3, "records")
 	for i, want := range []struct{ app, params string }{
 		{"lmp", "argument 3=4000; argument 5=262144; file data_#.h5=2048"}, {"mine", ""}, {"", ""},
 	} {
-		r := &kept[i].Record
+		r := &kept[i]
 		if r.App != want.app || r.Params != want.params || r.AppType != "" || r.InputMiB != 0 || r.ClockBehindS != -3 || !r.Start.Equal(start) {
 			t.Errorf("job %d: %q %q %q %v %v, start %v", r.JobID, r.App, r.Params, r.AppType, r.InputMiB, r.ClockBehindS, r.Start)
 		}
 	}
-	runs, err := (&history.History{Records: st, Journal: j}).Unjudged(ctx)
+	runs, err := past(st).Unjudged(ctx)
 	if err != nil || len(runs) != 3 {
 		t.Fatal(runs, err)
 	}
@@ -282,7 +280,7 @@ func sleepers(t *testing.T, policy string, nodes, gpus int) *loop.Bridge {
 	policies := must.Get(newPolicies(cfg, model, log))(t)
 	j := journal.New(st.DB())
 	return &loop.Bridge{
-		Slurm: sl, Apps: known, Journal: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
+		Slurm: sl, Apps: known, Journal: j, Runs: past(st), Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
 		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 		Gate:    &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.Shard, Now: time.Now},
 		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Wanted: policy},
@@ -304,7 +302,7 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 	st := must.Get(cli.OpenStore(ctx, cfg))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
-	h := &history.History{Records: st, Journal: j}
+	h := past(st)
 	must.OK(t, st.Import(ctx, []*rlcore.Profile{{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}))
 
 	// The controller sees them wait, run and end.

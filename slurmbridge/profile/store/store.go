@@ -22,7 +22,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
 // ErrNotFound says that there is no such profile.
@@ -101,9 +100,8 @@ func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (i
 		if noted, err = noteCards(ctx, tx, r); err != nil {
 			return err
 		}
-		res, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO runs (job_id, restart, node, ref, user, app, started, ended, solo, body)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			r.JobID, r.Restart, r.Node, r.Ref(), r.User, app, r.Start.UnixNano(), r.End.UnixNano(), r.Solo(), database.JSON(r))
+		res, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO record (job_id, restart, node, started, ended, app, body) VALUES (?, ?, ?, ?, ?, ?, ?)`,
+			r.JobID, r.Restart, r.Node, r.Start.UnixNano(), r.ControllerTime(r.End).UnixNano(), app, database.JSON(r))
 		if err != nil {
 			return err
 		}
@@ -206,47 +204,10 @@ func (s *Store) Forget(ctx context.Context, user, app string) (int64, error) {
 	return res.RowsAffected()
 }
 
-// Tidy removes runs that ended, and jobs that were last seen, before the given
-// time. The highest number of a run must not be given out again: outcomes name it.
+// Tidy removes jobs that were last seen before the given time.
 func (s *Store) Tidy(ctx context.Context, before time.Time) error {
-	for _, q := range []string{`DELETE FROM runs WHERE ended_at < ? AND id < (SELECT max(id) FROM runs)`, `DELETE FROM jobs WHERE seen < ?`} {
-		if _, err := s.db.ExecContext(ctx, q, before.UnixNano()); err != nil {
-			return fmt.Errorf("remove old runs: %w", err)
-		}
-	}
-	return nil
-}
-
-func recordColumns(r *history.Record) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} }
-
-// After returns up to limit records that came after record id, oldest first.
-func (s *Store) After(ctx context.Context, id int64, limit int) ([]history.Record, error) {
-	out, err := database.List(ctx, s.db, recordColumns, `SELECT id, app, body FROM runs WHERE id > ? ORDER BY id LIMIT ?`, id, limit)
-	return out, database.Wrap(err, "read records")
-}
-
-// Ended calls f for each record of a run that ended in [from, to) by the controller's clock, in that order.
-func (s *Store) Ended(ctx context.Context, from, to time.Time, f func(*history.Record) error) error {
-	err := database.Each(ctx, s.db, func(rows *sql.Rows) error {
-		var r history.Record
-		if err := rows.Scan(recordColumns(&r)...); err != nil {
-			return err
-		}
-		return f(&r)
-	}, `SELECT id, app, body FROM runs WHERE ended_at >= ? AND ended_at < ? ORDER BY ended_at, id`, from.UnixNano(), to.UnixNano())
-	return database.Wrap(err, "read records")
-}
-
-// Ends returns when the runs of the records numbered in (after, upTo] ended, by the controller's clock.
-func (s *Store) Ends(ctx context.Context, after, upTo int64) ([]time.Time, error) {
-	out := []time.Time{}
-	err := database.Each(ctx, s.db, func(rows *sql.Rows) error {
-		var ns int64
-		err := rows.Scan(&ns)
-		out = append(out, time.Unix(0, ns))
-		return err
-	}, `SELECT ended_at FROM runs WHERE id > ? AND id <= ?`, after, upTo)
-	return out, database.Wrap(err, "read ends of runs")
+	_, err := s.db.ExecContext(ctx, `DELETE FROM jobs WHERE seen < ?`, before.UnixNano())
+	return database.Wrap(err, "remove old jobs")
 }
 
 // Learn makes a run part of the profile of (its user, its application), and reports whether it

@@ -15,6 +15,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 )
 
@@ -50,17 +51,13 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 	if isNew, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || !isNew {
 		t.Errorf("new %v, %v", isNew, err)
 	}
-	runs, err := s.After(ctx, 0, 10)
-	if err != nil || len(runs) != 2 || runs[0].Record.JobID != 1 || runs[1].App != "lmp" {
-		t.Fatalf("%+v %v", runs, err)
-	}
-	for i, want := range []bool{false, true} {
-		if ok, err := s.Learn(ctx, runs[i].App, &runs[i].Record); err != nil || ok != want {
-			t.Errorf("run %d: learned %v, %v", i, ok, err)
+	for _, c := range []struct {
+		r       *gpuprof.Record
+		learned bool
+	}{{record(1, "ann", 100, 2), false}, {record(3, "ann", 50), true}} {
+		if ok, err := s.Learn(ctx, "lmp", c.r); err != nil || ok != c.learned {
+			t.Errorf("job %d: learned %v, %v", c.r.JobID, ok, err)
 		}
-	}
-	if left, err := s.After(ctx, runs[0].ID, 10); err != nil || len(left) != 1 || left[0].ID != runs[1].ID {
-		t.Errorf("after the first: %+v %v", left, err)
 	}
 	if isNew, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || isNew {
 		t.Errorf("the same record twice: new %v, %v", isNew, err)
@@ -169,13 +166,13 @@ func TestTidyKeepsTheHighestNumber(t *testing.T) {
 	add := func(job int64) (id int64) {
 		t.Helper()
 		must.Get(s.AddRecord(ctx, record(job, "ann", 10), "lmp"))(t)
-		must.OK(t, s.db.QueryRowContext(ctx, `SELECT max(id) FROM runs`).Scan(&id))
+		must.OK(t, s.db.QueryRowContext(ctx, `SELECT max(id) FROM record`).Scan(&id))
 		return id
 	}
 	first, second := add(1), add(2)
-	must.OK(t, s.Tidy(ctx, time.Now()))
+	must.OK(t, (&history.History{DB: s.db}).Forget(ctx, time.Now()))
 	var left int
-	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM runs`).Scan(&left); err != nil || left != 1 {
+	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM record`).Scan(&left); err != nil || left != 1 {
 		t.Errorf("%d runs are left, %v", left, err)
 	}
 	if third := add(3); third <= second || second <= first {

@@ -149,10 +149,15 @@ func (e *eve) spy(annsJob string) {
 	if out, err := why(eveUser); err == nil || !strings.Contains(out, "not yours") {
 		e.t.Errorf("eve asks why ann's job waits: %s, %v", out, err)
 	}
-	for _, user := range []string{ann, eveUser} {
-		if out, err := e.ask(user, "status", "--json"); err != nil || strings.Contains(out, `"user": "`+ann+`"`) != (user == ann) {
-			e.t.Errorf("%s asks for the state: %s, %v", user, out, err)
-		}
+	sees := func(as string) bool {
+		out, err = e.ask(as, "status", "--json")
+		return err == nil && strings.Contains(out, `"user": "`+ann+`"`)
+	}
+	if !slurmtest.Wait(e.t.Context(), time.Minute, func() bool { return sees(ann) }) {
+		e.t.Errorf("ann asks for the state: %s, %v", out, err)
+	}
+	if sees(eveUser) || err != nil {
+		e.t.Errorf("eve asks for the state: %s, %v", out, err)
 	}
 }
 
