@@ -2,12 +2,12 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +27,8 @@ type cards struct {
 
 func newCards(t *testing.T, setup cluster.Setup) *cards {
 	t.Helper()
-	setup.Scale, setup.Build, setup.Lua, setup.Hooks, setup.Sharing = 20, "../../../../build", "../../../job_submit.lua", true, "shard"
+	setup.Scale, setup.Build, setup.Lua, setup.Hooks = 20, "../../../../build", "../../../job_submit.lua", true
+	setup.Sharing = cmp.Or(setup.Sharing, "shard")
 	cluster.Require(t, setup.Build)
 	setup.Agents = true
 	s := cluster.New(setup)
@@ -173,7 +174,24 @@ func TestExclusiveGPUs(t *testing.T) {
 	c := newCards(t, cluster.Setup{Card: gpusim.Config{Exclusive: true}})
 	for range 2 {
 		for i, r := range c.compute("gpu:1", "shard:50", "shard:50") {
-			must.Equal(t, r.MPS, i > 0, "job %d of %s", i, strconv.Quote(r.App))
+			must.Equal(t, r.MPS, i > 0, "job %d", i)
+			must.Equal(t, r.Visible, "0") // a number, which programs read
 		}
+	}
+}
+
+// A part of a GPU that a user asks for by hand stays what Slurm makes of it, in each step; a part that a user asks for
+// through the script doesn't limit threads.
+func TestPartsByHandStay(t *testing.T) {
+	t.Parallel()
+	c := newCards(t, cluster.Setup{Sharing: "mps", Adjust: func(o *slurmtest.Options) { o.Lua = "../../../job_submit.lua" }})
+	for request, want := range map[string]string{"mps:10": "10 10", "gpu:shared": "100 100"} {
+		script := fmt.Sprintf("a=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\necho \"$a $(srun printenv CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)\" >%s/$SLURM_JOB_ID.vars\n", c.Path("out"))
+		id := must.Get(c.Submit(t.Context(), ann, script, "--gres="+request, "--time=5", "--output=/dev/null"))(t)
+		if last, ok := c.WaitState(t.Context(), time.Minute, id, "COMPLETED", "FAILED"); !ok {
+			t.Fatalf("job %s is %s", id, last)
+		}
+		got := must.Get(os.ReadFile(c.Path("out", id+".vars")))(t)
+		must.Equal(t, strings.TrimSpace(string(got)), want, request)
 	}
 }
