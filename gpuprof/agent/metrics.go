@@ -1,9 +1,6 @@
 package agent
 
 import (
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -123,35 +120,6 @@ func (a *Agent) showUses() {
 	a.Metrics.uses.Store(&out)
 }
 
-// runtimes are the container runtimes whose containers see the hooks' folder if a file says so: where the program is,
-// and which files of which line.
-var runtimes = []struct{ name, program, files, line string }{
-	{"apptainer", "usr/bin/apptainer", "etc/apptainer/apptainer.conf", `^\s*bind path\s*=\s*/run/slurmbridge\b`},
-	{"apptainer", "usr/local/bin/apptainer", "usr/local/etc/apptainer/apptainer.conf", `^\s*bind path\s*=\s*/run/slurmbridge\b`},
-	{"singularity", "usr/bin/singularity", "etc/singularity/singularity.conf", `^\s*bind path\s*=\s*/run/slurmbridge\b`},
-	{"enroot", "usr/bin/enroot", "etc/enroot/mounts.d/*", `^\s*/run/slurmbridge\b`},
-	// Their users say so in each call.
-	{"docker", "usr/bin/docker", "", ""},
-	{"podman", "usr/bin/podman", "etc/containers/containers.conf", `"/run/slurmbridge[/:"]`},
-}
-
-// containers says of each container runtime below root whether its containers see the hooks' folder by themselves.
-func containers(root string) map[string]bool {
-	out := map[string]bool{}
-	for _, r := range runtimes {
-		if info, err := os.Stat(filepath.Join(root, r.program)); err != nil || info.IsDir() {
-			continue
-		}
-		files, _ := filepath.Glob(filepath.Join(root, r.files))
-		line := regexp.MustCompile(`(?m)` + r.line)
-		out[r.name] = r.files != "" && slices.ContainsFunc(files, func(file string) bool {
-			text, err := os.ReadFile(filepath.Clean(file))
-			return err == nil && line.Match(text)
-		})
-	}
-	return out
-}
-
 // ShowHooks exports what the hooks of this node, with that settings file, would find at a job's start, read at each
 // scrape: slurmbridge doctor reads it from the controller.
 // node is Slurm's name of this node.
@@ -173,19 +141,4 @@ func ShowHooks(reg prometheus.Registerer, settings, node string) {
 		func() bool { _, err := prolog.Load(settings); return err == nil })
 	gauge("mps_control_present", "1 where nvidia-cuda-mps-control and its server are there for the hooks to start, 0 where jobs that share a GPU take turns instead.",
 		func() bool { s, _ := prolog.Load(settings); return s.HasMPS() })
-}
-
-// ShowContainers exports of each container runtime of the node, below root, whether its containers see the hooks' folder.
-func ShowContainers(reg prometheus.Registerer, root string) {
-	for name := range containers(root) {
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "gpuprof", Name: "container_runtime_ready", ConstLabels: prometheus.Labels{"runtime": name},
-			Help: "1 where all containers of that runtime, which was there at the agent's start, see the folder of the MPS daemons, 0 where they don't or their users have to say so.",
-		}, func() float64 {
-			if containers(root)[name] {
-				return 1
-			}
-			return 0
-		}))
-	}
 }

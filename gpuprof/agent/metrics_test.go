@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -185,32 +184,4 @@ func TestHooks(t *testing.T) {
 	must.OK(t, os.Remove(program))
 	must.OK(t, os.Mkdir(program, 0o700))
 	expect("with a folder", 0, 0)
-}
-
-// Which runtimes a node has, and whether all their containers see the hooks' folder.
-func TestContainerRuntimes(t *testing.T) {
-	root := t.TempDir()
-	put := func(file, text string) {
-		path := filepath.Join(root, file)
-		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755))
-	}
-	if got := containers(root); len(got) > 0 {
-		t.Errorf("nothing is there: %v", got)
-	}
-	for _, program := range []string{"apptainer", "enroot", "podman", "docker"} {
-		put("usr/bin/"+program, "")
-	}
-	put("etc/apptainer/apptainer.conf", "# bind path = /run/slurmbridge\nbind path = /etc/hosts\n")
-	put("etc/enroot/mounts.d/20-config.fstab", "/etc/hosts /etc/hosts\n")
-	for name, ready := range containers(root) {
-		if ready {
-			t.Errorf("%s is ready", name)
-		}
-	}
-	put("etc/apptainer/apptainer.conf", "bind path = /etc/hosts\nbind path = /run/slurmbridge\n")
-	put("etc/enroot/mounts.d/50-slurmbridge.fstab", string(must.Get(os.ReadFile("../../etc/enroot.fstab"))(t)))
-	put("etc/containers/containers.conf", "[containers]\nvolumes = [\"/run/slurmbridge:/run/slurmbridge\"]\n")
-	if got, want := containers(root), map[string]bool{"apptainer": true, "enroot": true, "podman": true, "docker": false}; !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
 }

@@ -215,9 +215,6 @@ type Agent struct {
 	// NoLimits says that the node's driver is too old to hold MPS clients to a part of the memory of a card that could;
 	// nil = not known.
 	NoLimits *bool
-	// Containers says of each container runtime of the node whether its containers see the MPS daemons' folder by
-	// themselves.
-	Containers map[string]bool
 	// Modes are the compute modes of the node's GPUs, and Uncertain is how many of Slurm's GPUs the hooks don't know.
 	Modes     []string
 	Uncertain int

@@ -267,14 +267,6 @@ func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 	for _, m := range families["gpuprof_gpus_uncertain"].GetMetric() {
 		out.Uncertain += int(m.GetGauge().GetValue())
 	}
-	for _, m := range families["gpuprof_container_runtime_ready"].GetMetric() {
-		for _, l := range m.GetLabel() {
-			if out.Containers == nil {
-				out.Containers = map[string]bool{}
-			}
-			out.Containers[l.GetValue()] = m.GetGauge().GetValue() != 0
-		}
-	}
 	return out
 }
 

@@ -93,7 +93,7 @@ func Examine(f *Facts) []Finding {
 	}
 	for _, check := range []func(){
 		e.release, e.slurmConf, e.shares, e.gresConf, e.cards, e.lua, e.user, e.gatePartition, e.memory, e.host,
-		e.hooks, e.requeueDelay, e.accrue, e.scheduler, e.proof, e.agents, e.computeModes, e.uncertain, e.namespaces, e.containers, e.devices, e.daemon, e.accounting, e.adoption,
+		e.hooks, e.requeueDelay, e.accrue, e.proof, e.agents, e.computeModes, e.uncertain, e.namespaces, e.devices, e.daemon, e.accounting, e.adoption,
 	} {
 		check()
 	}
@@ -669,34 +669,6 @@ func (e *exam) accrue() {
 	case !always:
 		e.add("accrue", Warning, "PriorityFlags has no ACCRUE_ALWAYS",
 			behind, e.with("PriorityFlags", "ACCRUE_ALWAYS"))
-	}
-}
-
-// containerFixes say what lets containers of a runtime see the MPS daemons' folder; users of the others ask for it in
-// each call.
-var containerFixes = map[string]string{
-	"apptainer":   `apptainer config global --set "bind path" /run/slurmbridge   # on each of them`,
-	"singularity": `singularity config global --set "bind path" /run/slurmbridge   # on each of them`,
-	"enroot":      "cp /usr/share/slurmbridge/enroot.fstab /etc/enroot/mounts.d/50-slurmbridge.fstab   # on each of them",
-}
-
-// containers looks at how jobs in containers reach their GPU's MPS daemon.
-func (e *exam) containers() {
-	on := map[string][]string{}
-	for _, n := range e.gpus {
-		for runtime, ready := range e.Agents[n.Name].Containers {
-			if !ready {
-				on[runtime] = append(on[runtime], n.Name)
-			}
-		}
-	}
-	for _, runtime := range slices.Sorted(maps.Keys(on)) {
-		fix, known := containerFixes[runtime]
-		if !known {
-			fix = "docker run --ipc=host -v /run/slurmbridge:/run/slurmbridge -e CUDA_MPS_PIPE_DIRECTORY -e CUDA_VISIBLE_DEVICES -e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT -e CUDA_MPS_ACTIVE_THREAD_PERCENTAGE -e TF_FORCE_GPU_ALLOW_GROWTH -e XLA_PYTHON_CLIENT_PREALLOCATE …   # or podman: for users to write"
-		}
-		e.add("container-"+runtime, Note, "containers of "+runtime+" on "+strings.Join(on[runtime], ",")+" don't see /run/slurmbridge by themselves",
-			"a sharer in one computes without MPS, and its GPU takes turns", run(fix))
 	}
 }
 

@@ -38,7 +38,7 @@ func ptr[T any](v T) *T { return &v }
 func bridged(t *testing.T, release string) *Facts {
 	t.Helper()
 	conf := text.ParseConfig([]byte(recorded(t, release+"-bridged.config")))
-	conf["SchedulerParameters"] = Scheduler
+	conf["SchedulerParameters"] = "sched_interval=2,bf_interval=5,batch_sched_delay=1"
 	settings := config.Default()
 	settings.GatePartition, settings.SharersOnly = "gates", []string{"gpu"}
 	return &Facts{
@@ -91,7 +91,7 @@ func TestPlainCluster(t *testing.T) {
 	want := []string{
 		"error gres-types", "error folder", "error node-shares", "error gpu-type", "error lua", "error default-memory",
 		"error hook-prolog", "error hook-epilog", "error hook-taskprolog",
-		"warning epilog-slurmctld", "note gate-seen", "note scheduler",
+		"warning epilog-slurmctld", "note gate-seen",
 	}
 	must.Equal(t, got, want)
 }
@@ -234,7 +234,7 @@ func TestEachFinding(t *testing.T) {
 		{"no epilogslurmctld", func(f *Facts) { f.Config["EpilogSlurmctld"], f.Hooks["EpilogSlurmctld"] = "", nil }, "warning epilog-slurmctld", "EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"},
 		{"short hooks", conf("PrologEpilogTimeout", "20"), "warning hook-timeout", "PrologEpilogTimeout=120"},
 		{"requeued at once", func(f *Facts) {
-			f.Config["SLURM_VERSION"], f.Config["SchedulerParameters"] = "26.05.5", "requeue_delay=1,"+Scheduler
+			f.Config["SLURM_VERSION"], f.Config["SchedulerParameters"] = "26.05.5", "requeue_delay=1,sched_interval=2,bf_interval=5,batch_sched_delay=1"
 		}, "warning requeue-delay", "SchedulerParameters=requeue_delay=10,sched_interval=2,bf_interval=5,batch_sched_delay=1"},
 		{"requeued as soon as credentials expire", conf("AuthInfo", "socket=/run/munge/munge.socket.2,cred_expire=5"), "warning requeue-delay", "AuthInfo=socket=/run/munge/munge.socket.2,cred_expire=10"},
 		{"accrual is limited", func(f *Facts) {
@@ -278,13 +278,6 @@ func TestEachFinding(t *testing.T) {
 		{"no memory limits", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(true), NoLimits: ptr(true)} }, "warning mps-memory-limit", "# install a driver of CUDA 11.5 or later, or set memory_limits: false for these cards in gpu_types of slurmbridge.yaml"},
 		{"no mps binary", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(false)} }, "error mps-binary", ""},
 		{"clock", func(f *Facts) { f.Agents["gpu2"] = Agent{Ahead: -3 * time.Second, MPS: ptr(true)} }, "warning clock", "chronyc tracking   # on gpu2"},
-		{
-			"containers", func(f *Facts) {
-				f.Agents["gpu2"] = Agent{MPS: ptr(true), Containers: map[string]bool{"apptainer": false, "enroot": true}}
-			},
-			"note container-apptainer", `apptainer config global --set "bind path" /run/slurmbridge   # on each of them`,
-		},
-		{"containers of users", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(true), Containers: map[string]bool{"podman": false}} }, "note container-podman", ""},
 		{"any GPU can be opened", func(f *Facts) { f.Config["ConstrainDevices"], f.Config["TaskPlugin"] = "no", "task/cgroup" }, "note constrain-devices", "ConstrainDevices=yes"},
 		{"nothing constrains", func(f *Facts) { f.Config["ConstrainDevices"], f.Config["TaskPlugin"] = "yes", "task/affinity" }, "note constrain-devices", "TaskPlugin=task/cgroup,task/affinity"},
 		{"hooks' settings", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(true), Hooks: ptr(false)} }, "warning hook-settings", ""},
@@ -692,7 +685,7 @@ func TestFragmentsOfEtc(t *testing.T) {
 	for name, check := range map[string]string{
 		"GresTypes": "gres-types", "DefMemPerCPU": "default-memory", "JobSubmitPlugins": "lua", "PriorityFlags": "accrue",
 		"Prolog": "hook-prolog", "Epilog": "hook-epilog", "TaskProlog": "hook-taskprolog",
-		"EpilogSlurmctld": "epilog-slurmctld", "SchedulerParameters": "scheduler",
+		"EpilogSlurmctld": "epilog-slurmctld",
 	} {
 		was := conf[name]
 		conf[name] = ""
@@ -701,97 +694,6 @@ func TestFragmentsOfEtc(t *testing.T) {
 			t.Errorf("without %s: %q", name, got)
 		}
 		conf[name] = was
-	}
-}
-
-// As recorded, neither cluster has all the times that are advised: it gets a note, not
-// a warning.
-func TestSchedulerAdvice(t *testing.T) {
-	for file, c := range map[string]struct {
-		what []string
-		line string
-	}{
-		"22.05.8-plain.config":   {[]string{"every 60 s (sched_interval)", "every 30 s (bf_interval)", "every 3 s (batch_sched_delay)"}, Scheduler},
-		"22.05.8-bridged.config": {[]string{"every 60 s (sched_interval)", "every 3 s (batch_sched_delay)"}, "bf_interval=10,sched_interval=2,batch_sched_delay=1"},
-		"24.11.5-bridged.config": {[]string{"every 60 s (sched_interval)", "every 3 s (batch_sched_delay)"}, "bf_interval=10,sched_interval=2,batch_sched_delay=1"},
-	} {
-		found := Examine(&Facts{Config: text.ParseConfig([]byte(recorded(t, file))), Settings: config.Default()})
-		var got *Finding
-		for i := range found {
-			if found[i].Check == "scheduler" {
-				got = &found[i]
-			}
-		}
-		if got == nil {
-			t.Errorf("%s: no advice in %v", file, checks(found))
-			continue
-		}
-		if got.Severity != Note || strings.Count(got.What, "every") != len(c.what) {
-			t.Errorf("%s: %+v", file, got)
-		}
-		for _, w := range c.what {
-			if !strings.Contains(got.What, w) {
-				t.Errorf("%s: %q doesn't say %q", file, got.What, w)
-			}
-		}
-		for _, w := range []string{"idle", "gate opens", "whole site", "sdiag", "not a need"} {
-			if !strings.Contains(got.Why+got.Cost, w) {
-				t.Errorf("%s: %q says nothing of %q", file, got.Why+got.Cost, w)
-			}
-		}
-		if fix := got.Fix[0]; fix.File != "/etc/slurm/slurm.conf" || fix.Lines[0] != "SchedulerParameters="+c.line {
-			t.Errorf("%s: %+v", file, fix)
-		}
-	}
-}
-
-// adviseOnScheduler fails unless doctor advises the given parameters, "" = nothing, in place of others on a
-// node with so many GPUs, 0 = no node.
-func adviseOnScheduler(t *testing.T, params string, gpus int, want string) {
-	t.Helper()
-	e := &exam{Facts: &Facts{Config: map[string]string{"SchedulerType": "sched/backfill", "SchedulerParameters": params}}}
-	if gpus > 0 {
-		e.gpus = []*text.Node{{Name: "n1", GPUs: map[string]int{"a100": gpus}}}
-	}
-	e.scheduler()
-	switch {
-	case want == "" && len(e.found) > 0:
-		t.Errorf("%s: %+v", params, e.found)
-	case want != "" && (len(e.found) != 1 || e.found[0].Fix[0].Lines[0] != "SchedulerParameters="+want):
-		t.Errorf("%s: %+v, want %s", params, e.found, want)
-	}
-}
-
-func TestSchedulerTimes(t *testing.T) {
-	for params, want := range map[string]string{
-		Scheduler: "",
-		"sched_interval=5,bf_interval=1,batch_sched_delay=0":          "",
-		"defer, sched_interval=2 ,bf_interval=10,batch_sched_delay=1": "",
-		"sched_interval=2,bf_interval=5,batch_sched_delay=20":         Scheduler,
-		"sched_interval=2,bf_interval=5":                              Scheduler,
-		"sched_interval=-1,bf_interval=5":                             "bf_interval=5,sched_interval=2,batch_sched_delay=1",
-		"bf_continue,SCHED_INTERVAL=30,bf_interval=60,max_rpc_cnt=9":  "bf_continue,max_rpc_cnt=9," + Scheduler,
-		"bf_interval=soon": Scheduler,
-	} {
-		adviseOnScheduler(t, params, 0, want)
-	}
-	// Without backfill there is no advice on its interval.
-	e := &exam{Facts: &Facts{Config: map[string]string{"SchedulerType": "sched/builtin", "SchedulerParameters": "sched_interval=2,batch_sched_delay=1"}}}
-	if e.scheduler(); len(e.found) != 0 {
-		t.Errorf("%+v", e.found)
-	}
-}
-
-// Where more jobs may start at once than Slurm looks at, it should look at more.
-func TestSchedulerDepth(t *testing.T) {
-	well := Scheduler
-	for params, want := range map[string]string{
-		well:                              well + ",default_queue_depth=120",
-		well + ",default_queue_depth=120": "",
-		"default_queue_depth=50," + well:  well + ",default_queue_depth=120",
-		"Default_Queue_Depth=x," + well:   well + ",default_queue_depth=120",
-	} {
-		adviseOnScheduler(t, params, 40, want)
 	}
 }
 

@@ -125,8 +125,6 @@ var costs = map[string]string{
 	"private-memory":    "the nodes' slurmds restart while no job runs; jobs then see each other's files in /dev/shm, whose owners protect them",
 	"used-gpus": "in these partitions no job gets two GPUs (it is refused with a sentence), and accounting has shares in place of gres/gpu: " +
 		"limits, weights and reports by gres/gpu don't see these jobs",
-	"scheduler": "slurmctld's time, for the whole site: each look takes what sdiag calls the cycle (milliseconds with a few thousand waiting jobs). " +
-		"Where that is longer than 0.1 s, keep yours",
 	"shares-accounted": "slurmctld restarts, and slurmdbd keeps the new resource for good: it can't be taken away again",
 	"shares-limits":    "a job with shares beyond the limit waits, as one with whole GPUs does",
 	"shares-billed":    "jobs with shares use up fair share and GrpTRESMins, those that users asked for by hand too; priorities change at once",

@@ -91,7 +91,6 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 		Keep: ways.add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
 	}
 	agent.ShowHooks(reg, cfg.HookSettings, node)
-	agent.ShowContainers(reg, "/")
 	if _, err := prolog.Load(cfg.HookSettings); err != nil {
 		log.Warn("the hooks go by defaults where their settings make no sense", "err", err)
 	}

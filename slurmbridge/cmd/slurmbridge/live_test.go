@@ -219,7 +219,7 @@ func (l *live) doctor() {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || status != r.Exit {
 		l.t.Fatalf("doctor --json: %d %v %s", status, err, out)
 	}
-	for _, want := range []string{"hook-prolog", "hook-epilog", "scheduler"} {
+	for _, want := range []string{"hook-prolog", "hook-epilog"} {
 		if !slices.ContainsFunc(r.Findings, func(f struct{ Check, Severity, What, Why string }) bool { return f.Check == want && f.Why != "" }) {
 			l.t.Errorf("doctor --json finds no %s: %s", want, out)
 		}
