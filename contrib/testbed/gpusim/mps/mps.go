@@ -6,7 +6,9 @@
 // started when that user's first client arrives, one user's server at a time (a client of another
 // user waits until the present server's clients have gone; only with -multiuser-server, from Volta
 // on, do users share one), 16 clients at most before Volta, and faults that reach every client of a
-// server. The socket is the simulator's own: no real CUDA program can talk to it.
+// server. What the daemon answers, logs and leaves behind is what NVIDIA's own of the machine's driver was seen to
+// (contrib/testbed/nvidia holds the transcripts). What goes over its socket is the simulator's own: no real CUDA program can
+// talk to it.
 //
 // A client stays connected to the daemon for as long as it lives; the socket carries lines of text.
 // Server and clients have their places on the GPUs in the state file: a server that dies, and a
@@ -28,6 +30,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -95,6 +98,11 @@ func control(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	if knows, err := knowsMultiuser(); err != nil {
 		return err
 	} else if !knows && len(args) > 1 {
+		c, err := dial(pipeDir(os.Getenv))
+		if err != nil {
+			return errNoControl
+		}
+		_ = c.Close()
 		return ask(stdin, stdout)
 	}
 	if err := f.Parse(args); err != nil {
@@ -164,9 +172,10 @@ func spawn(multiuser bool) error {
 	if err := errors.Join(cmd.Start(), w.Close()); err != nil {
 		return err
 	}
-	word, err := bufio.NewReader(r).ReadString('\n')
+	word, _ := bufio.NewReader(r).ReadString('\n')
 	if word != "ready\n" {
-		return errors.Join(errors.New(strings.TrimSpace(word)), err, cmd.Wait())
+		_ = cmd.Wait() // its reason is the word
+		return errors.New(strings.TrimSpace(word))
 	}
 	return cmd.Process.Release()
 }
@@ -174,6 +183,13 @@ func spawn(multiuser bool) error {
 // runServer is the server's process: it takes its place on each of its GPUs until the daemon ends it.
 func runServer(stdin io.Reader, stdout io.Writer) error {
 	rename(serverName)
+	// Go's runtime would make an exit of these.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGSEGV, unix.SIGABRT)
+	go func() {
+		<-signals
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+	}()
 	st, err := gpusim.Open("")
 	if err != nil {
 		fmt.Fprintln(stdout, err)

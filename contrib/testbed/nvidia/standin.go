@@ -1,0 +1,283 @@
+package nvidia
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// How the stand-in for the MPS server behaves: what ServerEnv says in the environment of the control daemon.
+const (
+	ServerEnv = "STANDIN_SERVER"
+	Ready     = "ready" // tells the control daemon that it is ready, and serves
+	Starts    = "starts"
+	// Fails ends like a server without a GPU: it reports a fatal exception and exits with 1.
+	Fails = "fails"
+	// driverEnv is the driver's branch.
+	driverEnv = "STANDIN_DRIVER"
+)
+
+const serverName = "nvidia-cuda-mps-server"
+
+// StandIn makes a test's program the MPS server where NVIDIA's control daemon has started it under the server's name, and
+// a client where Client has: TestMain calls it first. The server needs a GPU; the stand-in says to the control daemon
+// what a server was seen to say on their socket, and computes nothing.
+func StandIn() {
+	if filepath.Base(os.Args[0]) == serverName {
+		os.Exit(server())
+	}
+}
+
+// Bin makes a folder with the stand-in, for the control daemon's PATH.
+func Bin(dir string) (string, error) {
+	bin := filepath.Join(dir, "bin")
+	return bin, errors.Join(os.MkdirAll(bin, 0o755), Self(filepath.Join(bin, serverName)))
+}
+
+// Self puts this program at a path where other users find it. A copy is another process's work: what a child that is being
+// forked has open for writing can't be run ("text file busy").
+func Self(path string) error {
+	self, err := os.Executable()
+	if err == nil && os.Link(self, path) != nil {
+		err = exec.Command("install", self, path).Run()
+	}
+	return err
+}
+
+// What the control daemon and its peers say, as messages of 4 bytes on the SOCK_SEQPACKET socket `control`, after
+// "OUTBHELL" of the daemon and "OUTBCRED" with the peer's credentials.
+const (
+	hello, credentials, descriptor = "OUTBHELL\x00", "OUTBCRED\x00", "OUTBCUFD\x00"
+
+	iAmServer, iAmClient, iHaveFailed = 1, 2, 10
+
+	shutDown, newClient, workers, clientList, terminate, status = 1, 2, 5, 6, 13, 17
+)
+
+// dial connects to the control daemon as one of its peers.
+func dial(pipe string, as uint32) (*net.UnixConn, error) {
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(pipe, "control"), Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	said := make([]byte, 64)
+	if n, err := c.Read(said); err != nil || string(said[:n]) != hello {
+		return nil, fmt.Errorf("the control daemon says %q: %w", said[:n], err)
+	}
+	me := unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getpid()), Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())})
+	_, _, err = c.WriteMsgUnix([]byte(credentials), me, nil)
+	return c, errors.Join(err, send(c, as))
+}
+
+func send(c net.Conn, words ...uint32) error {
+	for _, w := range words {
+		if _, err := c.Write(binary.LittleEndian.AppendUint32(nil, w)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive returns the next message: a word, or the descriptor that comes with it.
+func receive(c *net.UnixConn) (word uint32, fd int, err error) {
+	body, rights := make([]byte, 64), make([]byte, 64)
+	n, m, _, _, err := c.ReadMsgUnix(body, rights)
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case string(body[:n]) == descriptor:
+		cmsgs, err := syscall.ParseSocketControlMessage(rights[:m])
+		if err != nil || len(cmsgs) != 1 {
+			return 0, 0, fmt.Errorf("no descriptor: %w", err)
+		}
+		fds, err := syscall.ParseUnixRights(&cmsgs[0])
+		if err != nil || len(fds) != 1 {
+			return 0, 0, fmt.Errorf("no descriptor: %w", err)
+		}
+		return 0, fds[0], nil
+	case n == 4:
+		return binary.LittleEndian.Uint32(body), 0, nil
+	}
+	return receive(c) // a setting: thread percentage and memory limits are 8 bytes each
+}
+
+// served are the stand-in's clients.
+type served struct {
+	mu    sync.Mutex
+	n     int                 // of those who have not said their pid yet, too
+	fds   map[uint32]*os.File // by pid
+	fault bool
+}
+
+func server() int {
+	pipe := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+	switch os.Getenv(ServerEnv) {
+	case Ready:
+	case Fails:
+		if c, err := dial(pipe, iHaveFailed); err == nil {
+			defer c.Close()
+		}
+		return 1
+	default:
+		// Not by this program itself: Go's runtime would make an exit of a SIGSEGV.
+		err := syscall.Exec("/bin/sleep", []string{serverName, "3600"}, os.Environ())
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	c, err := dial(pipe, iAmServer)
+	if err != nil {
+		return 2
+	}
+	all := served{fds: map[uint32]*os.File{}}
+	err = send(c, 0)
+	for err == nil {
+		var word uint32
+		if word, _, err = receive(c); err != nil {
+			break
+		}
+		switch word {
+		case shutDown: // once its clients have gone
+			if all.count() == 0 {
+				return 0
+			}
+		case newClient:
+			var fd int
+			if _, fd, err = receive(c); err == nil {
+				go all.serve(all.enter(fd))
+			}
+		case workers:
+			// From 550 on the daemon waits for the number of clients, and for the end of a server that has none. Before, it
+			// asks for no answer and has another word for the end.
+			if os.Getenv(driverEnv) < "550" {
+				continue
+			}
+			n := all.count()
+			if err = send(c, uint32(n)); n == 0 {
+				return 0
+			}
+		case clientList:
+			list := all.list()
+			err = send(c, append([]uint32{uint32(len(list))}, list...)...)
+		case terminate:
+			var pid uint32
+			if pid, _, err = receive(c); err == nil {
+				err = send(c, all.terminate(pid))
+			}
+		case status:
+			err = send(c, all.status())
+		}
+	}
+	// The daemon has gone, or up to 535 waits for the server's end: that comes with the last client's.
+	for all.count() > 0 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	return 0
+}
+
+func (a *served) enter(fd int) *os.File {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.n++
+	return os.NewFile(uintptr(fd), "client")
+}
+
+func (a *served) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.n
+}
+
+func (a *served) list() (pids []uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for pid := range a.fds {
+		pids = append(pids, pid)
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+func (a *served) status() uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.fault {
+		return 0
+	}
+	return 1
+}
+
+// terminate lets a client go. 0: it was one.
+func (a *served) terminate(pid uint32) uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f := a.fds[pid]
+	if f == nil {
+		return 1
+	}
+	_ = f.Close()
+	return 0
+}
+
+// serve keeps a client, which says its pid and whether it faults, until it goes.
+func (a *served) serve(f *os.File) {
+	defer f.Close()
+	var pid uint32
+	for said := make([]byte, 4); ; {
+		n, err := f.Read(said)
+		a.mu.Lock()
+		switch word := binary.LittleEndian.Uint32(said); {
+		case err != nil || n < 4:
+			delete(a.fds, pid)
+			a.n--
+			a.fault = a.fault && len(a.fds) > 0
+		case word == iHaveFailed:
+			a.fault = true
+		default:
+			pid = word
+			a.fds[pid] = f
+			_ = sendFile(f, 0) // it is in
+		}
+		a.mu.Unlock()
+		if err != nil || n < 4 {
+			return
+		}
+	}
+}
+
+// Client is a CUDA program's connection to its MPS server, as far as the control daemon sees it.
+type Client struct{ server *os.File }
+
+// Connect asks the control daemon of a pipe directory for a server, and waits for it.
+func Connect(pipe string) (*Client, error) {
+	c, err := dial(pipe, iAmClient)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	_, fd, err := receive(c)
+	if err != nil {
+		return nil, err
+	}
+	s := os.NewFile(uintptr(fd), "server")
+	err = errors.Join(send(c, 0), sendFile(s, uint32(os.Getpid())))
+	_, rerr := s.Read(make([]byte, 4))
+	return &Client{server: s}, errors.Join(err, rerr)
+}
+
+// Fault reports that a kernel of this client has faulted.
+func (c *Client) Fault() error { return sendFile(c.server, iHaveFailed) }
+
+func sendFile(f *os.File, word uint32) error {
+	_, err := f.Write(binary.LittleEndian.AppendUint32(nil, word))
+	return err
+}
