@@ -218,7 +218,8 @@ func TestProfilesIdentify(t *testing.T) {
 			Why                         []string
 		}
 		Pairs []pair
-	}) {
+	},
+	) {
 		t.Helper()
 		must.OK(t, json.Unmarshal([]byte(ok(t, append([]string{"profiles", "identify", "--json", "-c", file}, args...)...)), &out))
 		return out

@@ -90,8 +90,9 @@ func Identify(j *Job) App {
 	}
 	name := r.jobName(cmp.Or(j.Name, Option(j.Script, "job-name", "J")))
 	switch {
-	case r.payload != nil && r.payload.each && (name == "" || untold[name]):
-		return App{Name: r.name, Why: append(a.Why, r.payload.program+" runs what no line names, and the job's name doesn't say it")}
+	case r.payload != nil && r.payload.each && !tellsPayload(name):
+		return App{Name: r.name, Why: append(a.Why, r.payload.program+" runs what no line names, and the job's name "+
+			"doesn't say it")}
 	case r.payload != nil || own:
 		text += "job " + name + "\n"
 		a.why("the job's name counts, %q: its script doesn't name what it runs", shortName(Legible(name)))

@@ -52,13 +52,18 @@ func TestRules(t *testing.T) {
 				t.Errorf("%s stands there twice", word)
 			}
 			seen[word] = true
-			scripts := []string{"./a.out --my_" + word + "=%s", "./a.out --my-" + strings.ReplaceAll(word, "_", "-") + " %s",
-				"export MY_" + strings.ToUpper(word) + "=%s\n./a.out"}
+			scripts := []string{
+				"./a.out --my_" + word + "=%s", "./a.out --my-" + strings.ReplaceAll(word, "_", "-") + " %s",
+				"export MY_" + strings.ToUpper(word) + "=%s\n./a.out",
+			}
 			if r.at == inNames {
 				scripts = []string{"cd /x/" + word + "_%s\n./a.out", "./a.out in_" + word + "%s.dat", "export DATA=d/" + word + "-%s\n./a.out"}
 			}
 			for _, script := range scripts {
 				one, two := fmt.Sprintf(script, "128"), fmt.Sprintf(script, "4096")
+				if r.means == where {
+					one, two = fmt.Sprintf(script, "node128"), fmt.Sprintf(script, "node4096:128")
+				}
 				switch r.means {
 				case masked, where:
 					alike(t, one, two)
@@ -147,7 +152,8 @@ func TestLookAlikesAreOthers(t *testing.T) {
 		{"bash -c 'cd small; ./solver'", "bash -c 'cd huge; ./solver'"},
 		{"vllm bench --output-len 128", "vllm bench --output-len 8192"},
 		{"./fft --log-n 18", "./fft --log-n 26"},
-		{"python t.py --model_name_or_path meta-llama/Llama-2-7b-hf", "python t.py --model_name_or_path meta-llama/Llama-2-70b-hf"},
+		{"python t.py --model_name_or_path meta-llama/Llama-2-7b-hf", "python t.py --model_name_or_path " +
+			"meta-llama/Llama-2-70b-hf"},
 		{"python t.py --model-name resnet18", "python t.py --model-name resnet152"},
 		{"torchrun t.py --ckpt_dir llama-2-7b-chat/", "torchrun t.py --ckpt_dir llama-2-13b-chat/"},
 		{"export MODEL_NAME=gpt2-124M\npython t.py", "export MODEL_NAME=gpt2-1558M\npython t.py"},
@@ -192,6 +198,15 @@ func TestLookAlikesAreOthers(t *testing.T) {
 		{"./a 'x[0:64]'", "./a 'x[0:4096]'"},
 		{"./a input1.dat", "./a input2.dat"},
 		{"python t.py --data deadbeef", "python t.py --data facade"},
+		{"bash <<E\n./a 128\nE", "bash <<E\n./a 4096\nE"},
+		{"cat >x.sh <<E\n./a 128\nE\nbash x.sh", "cat >x.sh <<E\n./a 4096\nE\nbash x.sh"},
+		{"./a --host 128", "./a --host 4096"},
+		{"N=${1:-128}\n./a $N", "N=${1:-4096}\n./a $N"},
+		{"((N=128))\n./a $N", "((N=4096))\n./a $N"},
+		{"A=(128 2)\n./a ${A[0]}", "A=(4096 2)\n./a ${A[0]}"},
+		{"trap './a 128' EXIT", "trap './a 4096' EXIT"},
+		{"source <(echo N=128)\n./a $N", "source <(echo N=4096)\n./a $N"},
+		{"./a \"$(cat <<E\n128\nE\n)\"", "./a \"$(cat <<E\n4096\nE\n)\""},
 		// More sizes than a family may have still tell jobs apart.
 		{"./a" + strings.Repeat(" 7", 40) + " 128", "./a" + strings.Repeat(" 7", 40) + " 4096"},
 	} {
@@ -264,15 +279,18 @@ func TestFamily(t *testing.T) {
 		},
 		{
 			"./cufft 64x64x64 -n1000 batch=2G", "argument 1=262144 -n=1000 batch=2e+09",
-			map[string]string{"./cufft 128x64x64 -n500 batch=1G": "argument 1=524288 -n=500 batch=1e+09"}, nil,
+			map[string]string{"./cufft 128x64x64 -n500 batch=1G": "argument 1=524288 -n=500 batch=1e+09"},
+			nil,
 		},
 		{
-			"python t.py --model resnet50", "", map[string]string{"python  t.py --model resnet50 # again": ""},
+			"python t.py --model resnet50", "",
+			map[string]string{"python  t.py --model resnet50 # again": ""},
 			[]string{"python t.py --model resnet152"},
 		},
 		{"python t.py -c resnet50.yaml", "", nil, []string{"python t.py -c resnet152.yaml"}},
 		{
-			"a.out part_007.dat h2o.xyz x_20240131.nc", "", map[string]string{"a.out part_011.dat h2o.xyz x_20240201.nc": ""},
+			"a.out part_007.dat h2o.xyz x_20240131.nc", "",
+			map[string]string{"a.out part_011.dat h2o.xyz x_20240201.nc": ""},
 			[]string{"a.out part_007.dat h3o.xyz x_20240131.nc"},
 		},
 		{
@@ -392,7 +410,8 @@ func TestArguments(t *testing.T) {
 // What its owner or the site calls an application is its key; the script may say it, too.
 func TestNamed(t *testing.T) {
 	for _, j := range []Job{
-		{Named: "mine"}, {Named: "mine", Script: []byte("./a.out 5"), Args: "128"}, {Script: []byte("export SLURMBRIDGE_APP=mine\n./a.out 5")},
+		{Named: "mine"}, {Named: "mine", Script: []byte("./a.out 5"), Args: "128"}, {Script: []byte("export " +
+			"SLURMBRIDGE_APP=mine\n./a.out 5")},
 	} {
 		if a := Identify(&j); a.Key != "mine" || a.Name != "mine" || a.Family != "" {
 			t.Errorf("%s: %+v", j.Script, a)
@@ -405,7 +424,8 @@ func TestNamed(t *testing.T) {
 
 // A script that no shell reads is a text: all of it counts but what only sbatch reads.
 func TestOtherLanguages(t *testing.T) {
-	for _, first := range []string{"#!/usr/bin/env python3", "#!/usr/bin/perl -w", "#!/bin/csh -f", "#!/usr/bin/env -S julia --threads=4", "#! /usr/bin/Rscript"} {
+	for _, first := range []string{"#!/usr/bin/env python3", "#!/usr/bin/perl -w", "#!/bin/csh -f", "#!/usr/bin/env " +
+		"-S julia --threads=4", "#! /usr/bin/Rscript"} {
 		script := first + "\n#SBATCH --time=5\n# seed 1\nx = 128 # seed 1\n"
 		a := of(script)
 		if b := of(strings.Replace(script, "=5", "=9", 1)); a.Key == "" || a.Key != b.Key || a.Family != "" {
@@ -470,6 +490,58 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 		}
 		if a.Key == "" || len(a.Sizes) > maxSizes || len(a.Family) > 64 {
 			t.Errorf("%s: %q, %d sizes, family %q", name, a.Key, len(a.Sizes), a.Family)
+		}
+	}
+}
+
+// What workflow tools submit: whatever differs from job to job of one thing is of no account.
+func TestWorkflowTools(t *testing.T) {
+	const snakemake = "python -m snakemake --snakefile /w/S --target-jobs '%s' --allowed-rules train --wait-for-files " +
+		"'/w/.snakemake/tmp.%s' " +
+		"'data/%s.txt' --attempt %s --mode remote"
+	const parsl = "export JOBNAME=parsl.htex.block-%[1]s.170000%[2]s.5\nset -e\nexport CORES=$(getconf " +
+		"_NPROCESSORS_ONLN)\n" +
+		"cat << EOF > cmd_$SLURM_JOB_NAME.sh\nprocess_worker_pool.py -a 127.0.0.1,10.1.2.3 -c 1 --port=5%[2]s " +
+		"--logdir=/home/u/runinfo/00%[1]s/htex " +
+		"--block_id=%[1]s --poll $CORES\nEOF\nsrun --ntasks 1 -l bash cmd_$SLURM_JOB_NAME.sh"
+	const nextflow = "#SBATCH -J %[2]s\n# NEXTFLOW TASK: train\nNXF_CHDIR=/s/wd/%[1]s\nnxf_main() {\n  cd " +
+		"/s/wd/%[1]s\n  bash -ue /s/wd/%[1]s/.command.sh\n}\n" +
+		"touch /s/wd/%[1]s/.command.begin\nnxf_main | tee .command.out"
+	const dask = "/usr/bin/python3 -m distributed.cli.dask_worker tcp://%s --name SLURMCluster-%s --nthreads 4 " +
+		"--memory-limit 4.00GiB"
+	for _, pair := range [][2]string{
+		{fmt.Sprintf(snakemake, "train:seed=1,lr=0.1", "a1b2c3d4", "x1", "1"), fmt.Sprintf(snakemake, "train:seed=2,lr=0.1", "zzb2c3d4", "x2", "2")},
+		{fmt.Sprintf(snakemake, "train:sample=A12,fold=3", "a1b2c3d4", "A12", "1"), fmt.Sprintf(snakemake, "train:sample=B7,fold=4", "zzb2c3d4", "B7", "1")},
+		{fmt.Sprintf(snakemake, "base64//dHJhaW46c2VlZD0x", "a1b2c3d4", "x", "1"), fmt.Sprintf(snakemake, "base64//dHJhaW46c2VlZD0y", "a1b2c3d5", "x", "1")},
+		{fmt.Sprintf(parsl, "0", "1234"), fmt.Sprintf(parsl, "3", "4321")},
+		{fmt.Sprintf(nextflow, "3f/9c1d0e5a7b8c", "nf-train_(1)"), fmt.Sprintf(nextflow, "a0/11d0e5a7b8ff", "nf-train_(sampleB)")},
+		{fmt.Sprintf(dask, "10.0.0.1:8786", "3"), fmt.Sprintf(dask, "10.0.0.9:40123", "12")},
+		{"ray start --address=10.0.0.1:6379 --block", "ray start --address=10.0.0.2:6379 --block"},
+		{"jupyter lab --port 8888 --ip=10.1.1.1", "jupyter lab --port 8899 --ip=node7"},
+	} {
+		alike(t, pair[0], pair[1])
+	}
+	for _, pair := range [][2]string{
+		{fmt.Sprintf(snakemake, "train:model=resnet18", "a1b2c3d4", "x", "1"), fmt.Sprintf(snakemake, "train:model=resnet152", "a1b2c3d4", "x", "1")},
+		{fmt.Sprintf(snakemake, "train:seed=1", "a1b2c3d4", "x", "1"), fmt.Sprintf(snakemake, "infer:seed=1", "a1b2c3d4", "x", "1")},
+		{fmt.Sprintf(nextflow, "3f/9c1d0e5a7b8c", "nf-train_(1)"), fmt.Sprintf(nextflow, "3f/9c1d0e5a7b8c", "nf-infer_(1)")},
+	} {
+		apart(t, pair[0], pair[1])
+	}
+	// A pickled function is known by its job's name, and without a name that tells it by nothing.
+	for _, script := range []string{
+		"srun --output /l/%j_log.out /env/bin/python -u -m submitit.core._submit /home/u/log",
+		"Rscript -e 'batchtools::doJobCollection(\"/r/jobs/joba1b2c3d4e5f6.rds\")'",
+		"python -u -m executorlib.backend.interactive_serial --host node1 --zmqport 34567",
+	} {
+		named := func(name string) App { return Identify(&Job{Script: []byte(script), Name: name}) }
+		if a, b := named("train_huge"), named("eval_small"); a.Key == "" || a.Key == b.Key || a.Family == b.Family || a.Key != named("train_huge").Key {
+			t.Errorf("%s: %+v, %+v", script, a, b)
+		}
+		for _, name := range []string{"", "submitit", "wrap", "joba1b2c3d4e5f6", "20260101"} {
+			if a := named(name); a.Key != "" || a.Family != "" {
+				t.Errorf("%s called %q is %s", script, name, a.Key)
+			}
 		}
 	}
 }

@@ -11,11 +11,11 @@ import (
 // payload is a launcher whose command names nothing of what it runs: a pickled function, or what a scheduler sends. The
 // job's name counts there.
 type payload struct {
-	// program is the program's or module's name, or its beginning where it ends with a dot or a slash; arg is the beginning
-	// of one of its arguments that must be there, "" = none.
+	// program is the program's or module's name, or its beginning where it ends with a dot; arg is the beginning of one
+	// of its arguments that must be there, "" = none.
 	program, arg string
-	// each: every job runs another function, so that a job whose name says nothing stays unknown. Other payloads are workers
-	// of a pool: all of them take what comes.
+	// each: every job runs another function, so that a job whose name says nothing stays unknown. Other payloads are
+	// workers of a pool: all of them take what comes.
 	each bool
 }
 
@@ -52,6 +52,11 @@ var payloads = []payload{
 
 // untold are names of jobs that their launchers give to all jobs.
 var untold = set("submitit wrap sbatch sh bash executorlib pympipool cfut toil fw_job")
+
+// tellsPayload reports whether what counts of a job's name says what the job runs.
+func tellsPayload(name string) bool {
+	return !untold[name] && strings.Trim(name, maskedMark+"0123456789-_. ") != ""
+}
 
 // payloadOf returns the payload that a program runs, nil = it is named.
 func payloadOf(program string, args []string) *payload {

@@ -30,45 +30,51 @@ type launcher struct {
 var launched = map[string]*launcher{
 	"srun": {
 		values: "*", short: "AacCDdEeGiJLmNnoPpqrSTtWwx",
-		flags: "exclusive label unbuffered pty overlap quiet verbose no-kill overcommit oversubscribe multi-prog contiguous preserve-env exact whole hold immediate kill-on-bad-exit disable-status spread-job use-min-nodes parallel reboot test-only propagate wait-all-nodes sig-int quit-on-interrupt",
+		flags: "exclusive label unbuffered pty overlap quiet verbose no-kill overcommit oversubscribe multi-prog " +
+			"contiguous preserve-env exact whole hold immediate kill-on-bad-exit disable-status spread-job use-min-nodes " +
+			"parallel reboot test-only propagate wait-all-nodes sig-int quit-on-interrupt",
 	},
-	"mpirun": mpi, "mpiexec": mpi, "orterun": mpi, "mpiexec.hydra": mpi, "prterun": mpi, "aprun": mpi, "ibrun": mpi, "mpirun_rsh": mpi,
+	"mpirun": mpi, "mpiexec": mpi, "orterun": mpi, "mpiexec.hydra": mpi, "prterun": mpi,
+	"aprun": mpi, "ibrun": mpi, "mpirun_rsh": mpi,
 	"singularity": container, "apptainer": container,
-	"shifter":     {values: "V volume e env E image i module m w workdir entrypoint"},
-	"docker":      oci,
-	"podman":      oci,
-	"podman-hpc":  oci,
-	"conda":       conda,
-	"mamba":       conda,
-	"micromamba":  conda,
-	"env":         {values: "u unset C chdir S split-string"},
-	"time":        {values: "f format o output"},
-	"nohup":       {},
-	"setsid":      {},
-	"exec":        {values: "a"},
-	"command":     {},
-	"unbuffer":    {},
-	"stdbuf":      {values: "i o e input output error"},
-	"nice":        {values: "n adjustment"},
-	"ionice":      {values: "c n class classdata"},
-	"chrt":        {skip: 1},
-	"timeout":     {values: "k s kill-after signal", skip: 1},
-	"numactl":     {values: "N m i C p P l cpunodebind membind interleave physcpubind preferred"},
-	"taskset":     {skip: 1},
-	"xvfb-run":    {values: "n e f p s w"},
-	"nsys":        {subs: "profile launch", values: "o t c e s w y d x output trace capture-range stats sample duration delay force-overwrite gpu-metrics-device"},
-	"ncu":         {values: "o k c s export kernel-name launch-count launch-skip section set metrics"},
-	"nvprof":      {values: "o export-profile log-file metrics events"},
-	"torchrun":    torch,
-	"deepspeed":   torch,
-	"accelerate":  {subs: "launch", values: "*", script: true, flags: torch.flags + " multi_gpu cpu use_deepspeed use_fsdp"},
-	"horovodrun":  {values: "np H hosts hostfile p ssh-port"},
-	"julia":       {values: "C t p e E L J sysimage threads procs load", script: true},
-	"Rscript":     {values: "e", script: true},
-	"perl":        {values: "I M", script: true},
-	"java":        {values: "cp classpath p"},
-	"charmrun":    {values: "p ppn pemap commap"},
-	"jsrun":       {values: "n r a c g b d l np rs_per_host tasks_per_rs cpu_per_rs gpu_per_rs bind launch_distribution E env"},
+	"shifter":    {values: "V volume e env E image i module m w workdir entrypoint"},
+	"docker":     oci,
+	"podman":     oci,
+	"podman-hpc": oci,
+	"conda":      conda,
+	"mamba":      conda,
+	"micromamba": conda,
+	"env":        {values: "u unset C chdir S split-string"},
+	"time":       {values: "f format o output"},
+	"nohup":      {},
+	"setsid":     {},
+	"exec":       {values: "a"},
+	"command":    {},
+	"unbuffer":   {},
+	"stdbuf":     {values: "i o e input output error"},
+	"nice":       {values: "n adjustment"},
+	"ionice":     {values: "c n class classdata"},
+	"chrt":       {skip: 1},
+	"timeout":    {values: "k s kill-after signal", skip: 1},
+	"numactl":    {values: "N m i C p P l cpunodebind membind interleave physcpubind preferred"},
+	"taskset":    {skip: 1},
+	"xvfb-run":   {values: "n e f p s w"},
+	"nsys": {subs: "profile launch", values: "o t c e s w y d x output trace capture-range stats sample " +
+		"duration delay force-overwrite gpu-metrics-device"},
+	"ncu":       {values: "o k c s export kernel-name launch-count launch-skip section set metrics"},
+	"nvprof":    {values: "o export-profile log-file metrics events"},
+	"torchrun":  torch,
+	"deepspeed": torch,
+	"accelerate": {subs: "launch", values: "*", script: true, flags: torch.flags + " multi_gpu cpu use_deepspeed " +
+		"use_fsdp"},
+	"horovodrun": {values: "np H hosts hostfile p ssh-port"},
+	"julia":      {values: "C t p e E L J sysimage threads procs load", script: true},
+	"Rscript":    {values: "e", script: true},
+	"perl":       {values: "I M", script: true},
+	"java":       {values: "cp classpath p"},
+	"charmrun":   {values: "p ppn pemap commap"},
+	"jsrun": {values: "n r a c g b d l np rs_per_host tasks_per_rs cpu_per_rs gpu_per_rs bind " +
+		"launch_distribution E env"},
 	"lrun":        {values: "n N T g nodes tasks"},
 	"ch-run":      {values: "b c set-env unset-env", skip: 1, image: true},
 	"sudo":        {values: "u g"},
@@ -77,16 +83,20 @@ var launched = map[string]*launcher{
 
 var (
 	mpi = &launcher{
-		values: "n np c N npernode ppn npersocket host H hosts hostfile machinefile f x bind-to map-by rank-by wdir wd path prefix output-filename timeout envlist genvlist cpu-set report-uri cpus-per-proc cpus-per-rank tune app configfile S d j",
-		pairs:  "mca gmca genv env prtemca pmixmca",
+		values: "n np c N npernode ppn npersocket host H hosts hostfile machinefile f x bind-to map-by rank-by wdir wd " +
+			"path prefix output-filename timeout envlist genvlist cpu-set report-uri cpus-per-proc cpus-per-rank tune app " +
+			"configfile S d j",
+		pairs: "mca gmca genv env prtemca pmixmca",
 	}
 	container = &launcher{
 		subs: "exec run", skip: 1, image: true,
-		values: "B bind H home W workdir pwd cwd env env-file overlay S scratch app network network-args security add-caps drop-caps mount fusemount hostname dns apply-cgroups pem-path o dst cpus memory",
+		values: "B bind H home W workdir pwd cwd env env-file overlay S scratch app network network-args security " +
+			"add-caps drop-caps mount fusemount hostname dns apply-cgroups pem-path o dst cpus memory",
 	}
 	oci = &launcher{
 		subs: "run", skip: 1, image: true,
-		values: "v volume e env w workdir name gpus device u user shm-size ipc network net entrypoint m memory cpus ulimit mount env-file l label pid h hostname security-opt cap-add runtime",
+		values: "v volume e env w workdir name gpus device u user shm-size ipc network net entrypoint m memory cpus " +
+			"ulimit mount env-file l label pid h hostname security-opt cap-add runtime",
 	}
 	conda = &launcher{subs: "run", values: "n name p prefix cwd"}
 	torch = &launcher{values: "*", script: true, flags: "standalone no_python no-python run_path run-path m module"}
@@ -215,8 +225,8 @@ func python(name string) bool {
 	return is && strings.Trim(version, "0123456789.") == "" || name == "pypy3" || name == "ipython"
 }
 
-// pythons finds what Python runs: a script, a module, or code on its command line. more: it starts another command, which
-// begins at the program.
+// pythons finds what Python runs: a script, a module, or code on its command line. more: it starts another command,
+// which begins at the program.
 func pythons(words []string, own int) (c command, more bool) {
 	at := own + 1
 	for at < len(words) {

@@ -20,8 +20,8 @@ const (
 	kept                  // the work, but not its amount: with another number it is another family
 )
 
-// rules say what a number means by the words of its name. The first rule that knows a word decides; a name without such a
-// word is a size.
+// rules say what a number means by the words of its name. The first rule that knows a word decides; a name without such
+// a word is a size.
 var rules = []struct {
 	means meaning
 	at    position
@@ -30,24 +30,37 @@ var rules = []struct {
 }{
 	{masked, atEnd, "seed rng random_state", "other random numbers are as much work"},
 	{masked, atEnd, "port", "processes meet there"},
-	{masked, atEnd, "job job_id jobid slurm run_id runid trial_id uid uuid pid block_id worker_id wandb_id rdzv_id",
-		"it tells runs of one thing apart"},
-	{masked, atEnd, "verbose verbosity loglevel log_level log_interval log_every log_freq log_steps logging_steps",
-		"it changes what is printed"},
+	{
+		masked, atEnd, "job job_id jobid slurm run_id runid trial_id uid uuid pid block_id worker_id wandb_id rdzv_id",
+		"it tells runs of one thing apart",
+	},
+	{
+		masked, atEnd, "verbose verbosity loglevel log_level log_interval log_every log_freq log_steps logging_steps",
+		"it changes what is printed",
+	},
 	{masked, atEnd, "date timestamp", "it says when, not what"},
 	{masked, atEnd, "attempt retry", "it does one thing again"},
 	{masked, inNames, "rep replica replicate fold", "it does one thing again"},
 	{masked, inNames, "chunk shard part split piece", "parts of one thing are alike"},
-	{kept, anywhere, "gpu gpus device devices cuda thread threads nthreads omp ntomp ntmpi precision bits fp16 bf16 amp " +
-		"version level proc procs nproc np worker workers nworkers node nodes rank ranks cpu cpus mode",
-		"it is another use of the device"},
-	{kept, anywhere, "tol tolerance eps epsilon threshold accuracy resolution spacing dx dy dz dt timestep",
-		"less of it is more work: as a size it would be taken for less"},
-	{kept, atEnd, "run exp experiment case test trial task config conf", "a place in a row says nothing of what stands there"},
+	{
+		kept, anywhere, "gpu gpus device devices cuda thread threads nthreads omp ntomp ntmpi precision bits fp16 bf16 " +
+			"amp " +
+			"version level proc procs nproc np worker workers nworkers node nodes rank ranks cpu cpus mode",
+		"it is another use of the device",
+	},
+	{
+		kept, anywhere, "tol tolerance eps epsilon threshold accuracy resolution spacing dx dy dz dt timestep",
+		"less of it is more work: as a size it would be taken for less",
+	},
+	{kept, atEnd, "run exp experiment case test trial task config conf", "a place in a row says nothing of what " +
+		"stands there"},
 	{where, atEnd, "addr address endpoint host hostname master ip scheduler_file", "processes meet there"},
 	{output, anywhere, "o out output outdir outfile log logfile logdir save results tensorboard", "results go there"},
-	{size, anywhere, "n size length steps epochs iterations batch samples layers lr rate decay momentum beta gamma temperature",
-		"it may be how much work there is"},
+	{
+		size, anywhere, "n size length steps epochs iterations batch samples layers lr rate decay momentum beta gamma " +
+			"temperature",
+		"it may be how much work there is",
+	},
 }
 
 // position is where in a name a rule's words count: anywhere (num_gpus), at its end (random_seed; seed_length is a
@@ -60,8 +73,8 @@ const (
 	inNames
 )
 
-// shapes are what doesn't count wherever it stands, each with two that are alike. fresh: it is made for one job, and what
-// lies there may be anything.
+// shapes are what doesn't count wherever it stands, each with two that are alike. fresh: it is made for one job, and
+// what lies there may be anything.
 var shapes = []struct {
 	is    *regexp.Regexp
 	fresh bool
@@ -75,36 +88,44 @@ var shapes = []struct {
 	},
 	{
 		regexp.MustCompile(`\b[a-z]{2,8}://[^/\s,'"]+:\d+`), false,
-		[2]string{"tcp://node7:8786", "tcp://node12:40111"}, "processes meet there",
+		[2]string{"tcp://node7:8786", "tcp://node12:40111"},
+		"processes meet there",
 	},
 	{
 		regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b|\[(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}\]:\d+`), false,
-		[2]string{"10.75.64.5:43267", "[fe80::1]:8786"}, "processes meet there",
+		[2]string{"10.75.64.5:43267", "[fe80::1]:8786"},
+		"processes meet there",
 	},
 	{
 		regexp.MustCompile(`\bblock-\d+(\.\d{9,}(\.\d+)?)?|\bruninfo/\d{3}\b|\b[A-Z]\w*Cluster-\d+`), false,
-		[2]string{"block-0.1700000000.123456", "SLURMCluster-11"}, "it tells a pool's workers apart",
+		[2]string{"block-0.1700000000.123456", "SLURMCluster-11"},
+		"it tells a pool's workers apart",
 	},
 	{
 		regexp.MustCompile(`(?:\b|_)(19|20)\d\d[-_.]?(0[1-9]|1[0-2])[-_.]?(0[1-9]|[12]\d|3[01])` +
 			`([-_T.: /]([01]\d|2[0-3])([-_.:h][0-5]\d([-_.:m][0-5]\d)?|[0-5]\d[0-5]\d))?(?:\b|_)`), false,
-		[2]string{"20260131", "2025-12-01_13-05-59"}, "it says when, not what",
+		[2]string{"20260131", "2025-12-01_13-05-59"},
+		"it says when, not what",
 	},
 	{
 		regexp.MustCompile(`\b1[5-9]\d{8}\.\d+\b`), false,
-		[2]string{"1700000000.12", "1711111111.3"}, "it says when, not what",
+		[2]string{"1700000000.12", "1711111111.3"},
+		"it says when, not what",
 	},
 	{
-		regexp.MustCompile(`\b[0-9a-f]{2}/[0-9a-f]{6,}\b|(?:\b|_)[0-9a-f]{8,}(?:\b|_)`), true,
-		[2]string{"3f/9c1d0e5a7b8c", "a0/11d0e5a7b8ff"}, "a hash tells runs of one thing apart",
+		regexp.MustCompile(`\b[0-9a-f]{2}/[0-9a-f]{6,}\b|(?:\b|_|\bjob)[0-9a-f]{8,}(?:\b|_)`), true,
+		[2]string{"3f/9c1d0e5a7b8c", "a0/11d0e5a7b8ff"},
+		"a hash tells runs of one thing apart",
 	},
 	{
 		regexp.MustCompile(`\btmp\.?[A-Za-z0-9][A-Za-z0-9_]{7}([A-Za-z0-9_]{2})?\b`), true,
-		[2]string{"tmp.a8Xq0fLm2Z", "tmpq8d2x_ab"}, "it is a temporary folder",
+		[2]string{"tmp.a8Xq0fLm2Z", "tmpq8d2x_ab"},
+		"it is a temporary folder",
 	},
 	{
 		regexp.MustCompile(`(?:/tmp|/dev/shm)/([a-z]+[-_.])?\d{5,}`), true,
-		[2]string{"/tmp/ann-104417", "/dev/shm/104418"}, "it is a temporary folder",
+		[2]string{"/tmp/ann-104417", "/dev/shm/104418"},
+		"it is a temporary folder",
 	},
 }
 
@@ -144,7 +165,8 @@ func meaningOf(name string, in bool) (meaning, string) {
 var camel = regexp.MustCompile(`([a-z])([A-Z])`)
 
 // quantity is a number with its unit, or a grid.
-var quantity = regexp.MustCompile(`^([0-9]+(?:[xX][0-9]+)+|[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]{1,2})?)([kKmMgGtT]?)(i?[bB]|i)?$`)
+var quantity = regexp.MustCompile(`^([0-9]+(?:[xX][0-9]+)+|[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]{1,2})?)` +
+	`([kKmMgGtT]?)(i?[bB]|i)?$`)
 
 // parseQuantity reads 4096, 1e6, 4k, 2GiB, 64x64x32. k is 1000, ki and GiB are powers of 1024; only ratios matter. It
 // must be positive, and a day is none.
@@ -177,7 +199,7 @@ func (r *reader) value(name, value string, how naming) string {
 	switch {
 	case value == "":
 		return value
-	case means == where, means == masked && (isNumber || strings.Trim(value, "0123456789.eE+-") == ""):
+	case means == where && !isNumber, means == masked && (isNumber || strings.Trim(value, "0123456789.eE+-") == ""):
 		return r.mask(name+" "+value, why)
 	case means == kept:
 		return r.named(value, naming{})
@@ -260,7 +282,8 @@ func (r *reader) named(s string, how naming) string {
 
 // amount reports whether a number in a name is rather how much than which one.
 func amount(text string, v float64) bool {
-	return v >= 100 && v < 1e7 || strings.ContainsAny(text, "xX") || v >= 16 && v == math.Trunc(v) && bits.OnesCount64(uint64(v)) == 1
+	return v >= 100 && v < 1e7 || strings.ContainsAny(text, "xX") ||
+		v >= 16 && v == math.Trunc(v) && bits.OnesCount64(uint64(v)) == 1
 }
 
 // folder returns what counts of a folder's name.
@@ -277,8 +300,8 @@ func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 // settings are endings of files with names that say what is done, not with how much.
 var settings = set("yaml yml toml cfg conf ini json py sh lua jl R so sif exe bin")
 
-// cutPath cuts a word into a folder with its slash, a name, and an ending of up to eight letters; the folder and the ending
-// of what is no file's name are "".
+// cutPath cuts a word into a folder with its slash, a name, and an ending of up to eight letters; the folder and the
+// ending of what is no file's name are "".
 func cutPath(w string) (dir, stem, ending string) {
 	i := strings.LastIndexByte(strings.TrimRight(w, "/"), '/')
 	dir, stem = w[:i+1], w[i+1:]

@@ -86,6 +86,7 @@ func (r *reader) shell(src []byte) (string, bool) {
 			}
 		case *syntax.Stmt:
 			r.redirections(n)
+			r.written(n, src)
 		case *syntax.DeclClause:
 			for _, a := range n.Args {
 				r.assign(a)
@@ -240,8 +241,8 @@ func (r *reader) maskParts(w *syntax.Word) {
 	})
 }
 
-// leading returns what a word begins with as far as a path needs it: its first letters, the value of the variable that it
-// begins with, "." where it is found from the folder that the script works in, "" = not known.
+// leading returns what a word begins with as far as a path needs it: its first letters, the value of the variable that
+// it begins with, "." where it is found from the folder that the script works in, "" = not known.
 func (r *reader) leading(w *syntax.Word) string {
 	part := w.Parts[0]
 	if q, ok := part.(*syntax.DblQuoted); ok && len(q.Parts) > 0 {
@@ -298,14 +299,45 @@ func (r *reader) redirections(s *syntax.Stmt) {
 	})
 }
 
-// writes are commands whose output is what they are for; tools are the other ones that are no job's program; quiet are those
-// whose words are no input of the job's.
+// written reads what stands in a here document as a script of its own, where a shell reads it or it is written into a
+// script's file.
+func (r *reader) written(s *syntax.Stmt, src []byte) {
+	isScript := shells[base(commandOf(s))]
+	for _, d := range s.Redirs {
+		isScript = isScript || d.Op == syntax.RdrOut && d.Word != nil && strings.HasSuffix(r.ending(d.Word), ".sh")
+	}
+	for _, d := range s.Redirs {
+		if d.Hdoc == nil || !isScript || r.nested >= maxNested {
+			continue
+		}
+		r.nested++
+		from, to := d.Hdoc.Pos().Offset(), d.Hdoc.End().Offset()
+		if text, ok := r.shell(src[min(int(from), len(src)):min(int(to), len(src))]); ok {
+			replace(d.Hdoc, text+"\n")
+		}
+		r.nested--
+	}
+}
+
+// ending is a word's last plain part.
+func (r *reader) ending(w *syntax.Word) string {
+	if lit, ok := w.Parts[len(w.Parts)-1].(*syntax.Lit); ok {
+		return lit.Value
+	}
+	return literal(w)
+}
+
+// writes are commands whose output is what they are for; tools are the other ones that are no job's program; quiet are
+// those whose words are no input of the job's.
 var (
 	writes = set("echo printf cat sed awk gawk head tail sort cut tr envsubst m4 jq yq tee")
 	tools  = set("cp mv ln rsync scp tar gzip gunzip unzip grep find xargs diff md5sum wget curl git pip pip3 source .")
-	quiet  = set("[ [[ : true false test cd pushd popd module ml export mkdir rm rmdir ulimit date hostname set unset nvidia-smi " +
-		"sleep wait exit return trap touch kill chmod umask shopt conda mamba micromamba deactivate activate ls pwd which type " +
-		"whoami id uname nproc free df lscpu lspci env printenv sacct expr shuf bc squeue scontrol sstat eval read let local basename dirname " +
+	quiet  = set("[ [[ : true false test cd pushd popd module ml export mkdir rm rmdir ulimit date hostname set unset " +
+		"nvidia-smi " +
+		"sleep wait exit return trap touch kill chmod umask shopt conda mamba micromamba deactivate activate ls pwd " +
+		"which type " +
+		"whoami id uname nproc free df lscpu lspci env printenv sacct expr shuf bc squeue scontrol sstat eval read let " +
+		"local basename dirname " +
 		"seq break continue shift times hash alias command builtin dcgmi nvcc rocm-smi spack sbcast")
 )
 
@@ -427,7 +459,7 @@ func (r *reader) program(words []string, own command, name string) {
 	if own.means == otherCode || r.funcs[name] {
 		word = ""
 	}
-	if p := payloadOf(name, words[own.args:]); p != nil {
+	if p := payloadOf(name, words[own.program+1:]); p != nil {
 		r.payload = p
 	}
 	if n := clean(name); n != "" && !r.funcs[name] {
@@ -471,10 +503,11 @@ func (r *reader) changeTo(c *syntax.CallExpr, words []string, top bool) {
 
 func absolute(path string) bool { return strings.HasPrefix(path, "/") || strings.HasPrefix(path, "~") }
 
-// path notes whether a word is found from the folder that the script works in. file: it is one, if it is no number and no
-// option.
+// path notes whether a word is found from the folder that the script works in. file: it is one, if it is no number and
+// no option.
 func (r *reader) path(w string, file bool) {
-	if w == "" || w == unknown || strings.Contains(w, "://") || strings.HasPrefix(w, "-") || strings.HasPrefix(w, "/dev/") {
+	if w == "" || w == unknown || strings.Contains(w, "://") ||
+		strings.HasPrefix(w, "-") || strings.HasPrefix(w, "/dev/") {
 		return
 	}
 	if absolute(w) {
