@@ -161,7 +161,7 @@ func TestLedgerOfShadow(t *testing.T) {
 		t.Errorf("%+v", in)
 	}
 	refused := must.Get(l.Refused(ctx, at(0), at(100)))(t)
-	want := []history.Refused{{Reason: "GPU memory would not suffice at some moment", Jobs: 1, Looks: 3}, {Reason: "a job asks not to share", Jobs: 1, Looks: 3}}
+	want := []history.Refused{{Reason: rlcore.RefusedMemory.String(), Jobs: 1, Looks: 3}, {Reason: rlcore.RefusedNoShare.String(), Jobs: 1, Looks: 3}}
 	must.Equal(t, refused, want)
 	nodes, err := l.Nodes(ctx, at(0))
 	if err != nil || len(nodes) != 1 || nodes[0].GPUs != 2 || len(nodes[0].Partitions) != 2 {
