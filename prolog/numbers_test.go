@@ -18,8 +18,10 @@ import (
 func configured(t must.T, dir string, files map[string]string) ([]Card, site) {
 	t.Helper()
 	cards := []Card{
-		{NVMLIndex: 0, Minor: 2, UUID: "GPU-a"}, {NVMLIndex: 1, Minor: 3, UUID: "GPU-b"},
-		{NVMLIndex: 2, Minor: 1, UUID: "GPU-c"}, {NVMLIndex: 3, Minor: 0, UUID: "GPU-d"},
+		{NVMLIndex: 0, Minor: 2, UUID: "GPU-a"},
+		{NVMLIndex: 1, Minor: 3, UUID: "GPU-b"},
+		{NVMLIndex: 2, Minor: 1, UUID: "GPU-c"},
+		{NVMLIndex: 3, Minor: 0, UUID: "GPU-d"},
 	}
 	for i := range cards {
 		cards[i].Model = "NVIDIA A100"

@@ -30,8 +30,6 @@ type confLine struct {
 	value map[string]string
 }
 
-func (l confLine) get(key string) string { return l.value[key] }
-
 // says reports whether a word is in a list of the line's.
 func (l confLine) says(key, word string) bool {
 	return slices.ContainsFunc(strings.Split(l.value[key], ","), func(w string) bool { return strings.EqualFold(w, word) })
