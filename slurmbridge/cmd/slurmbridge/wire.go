@@ -47,7 +47,6 @@ type wired struct {
 	journal *journal.Journal
 	// taskName names the job that has a number now, by Slurm; nil = not known.
 	taskName func(ctx context.Context, id int64) (string, error)
-
 }
 
 func (w *wired) close() { _ = w.store.Close() } // at the end there is nothing left to do about it
