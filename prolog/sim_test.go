@@ -420,3 +420,41 @@ func TestAsManyClientsAsTheCardServes(t *testing.T) {
 		must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")))
 	}
 }
+
+// What the servers' logs of the drivers say of a client that has faulted: 470's says nothing.
+func TestFaultsIn(t *testing.T) {
+	const log = "[2026-11-26 06:31:12.173 Server 26089] Received new client request\n" +
+		"[2026-11-26 06:31:13.173 Server 26089] Client process 4711 encountered a fatal GPU error.\n" +
+		"[2026-11-26 06:31:13.173 Server 26089] Server is handling a fatal GPU error.\n" +
+		"[2026-11-26 06:31:13.173 Server 26089] Status of client {4711, 1} is INACTIVE\n" +
+		"[2026-11-26 06:31:13.173 Server 26089] Status of client {4712, 1} is INACTIVE\n" +
+		"[2026-11-26 06:31:14.173 Server 26089] Client {PID: 4713, Context ID: 0} encountered a fatal GPU error.\n"
+	must.Equal(t, faultsIn(log), []int{4711, 4713})
+	must.Equal(t, faultsIn("Client process 99999999999999999999 encountered a fatal GPU error."), nil)
+}
+
+func FuzzFaultsIn(f *testing.F) {
+	f.Add("] Client process 1 encountered a fatal GPU error.")
+	f.Fuzz(func(t *testing.T, log string) {
+		for _, pid := range faultsIn(log) {
+			if pid < 0 {
+				t.Error(pid)
+			}
+		}
+	})
+}
+
+// A driver before 550 doesn't say of a server that it has faulted: the server's log says so, and whose fault it was.
+func TestFaultOnADriverThatDoesNotTell(t *testing.T) {
+	h, b := node(t, "a100", "ampere", 50, "--driver", "535")
+	good := b.shared(t)
+	bad := b.run(t, "8", "--fault-at", "1")
+	if status, _ := bad.end(); status == 0 {
+		t.Error("no fault")
+	}
+	_, _ = good.end()
+	says(t, h.watch(t.Context()), "lost under jobs 7, 8")
+	for _, id := range []int64{7, 8} {
+		must.Equal(t, read(t, h.Dir.running(id)).MPSFaultBy, []int{bad.cmd.Process.Pid}, "job %d", id)
+	}
+}

@@ -115,7 +115,7 @@ func newStage(t *testing.T, d Driver) *stage {
 		must.OK(t, gpusim.Create(state, gpusim.Config{GPUs: 1, Model: "h200", Driver: d.Name}))
 		s.env = append(s.env, "GPUSIM_STATE="+state)
 	}
-	s.env = append(s.env, "PATH="+bins[s.simulated], "CUDA_MPS_PIPE_DIRECTORY="+s.pipe, "CUDA_MPS_LOG_DIRECTORY="+s.log, driverEnv+"="+d.Name)
+	s.env = append(s.env, "PATH="+bins[s.simulated], "CUDA_MPS_PIPE_DIRECTORY="+s.pipe, "CUDA_MPS_LOG_DIRECTORY="+s.log, DriverEnv+"="+d.Name)
 	t.Cleanup(s.end)
 	return s
 }

@@ -23,8 +23,8 @@ const (
 	Starts    = "starts"
 	// Fails ends like a server without a GPU: it reports a fatal exception and exits with 1.
 	Fails = "fails"
-	// driverEnv is the driver's branch.
-	driverEnv = "STANDIN_DRIVER"
+	// DriverEnv is the driver's branch.
+	DriverEnv = "STANDIN_DRIVER"
 )
 
 const serverName = "nvidia-cuda-mps-server"
@@ -158,7 +158,7 @@ func server() int {
 		case workers:
 			// From 550 on the daemon waits for the number of clients, and for the end of a server that has none. Before, it
 			// asks for no answer and has another word for the end.
-			if os.Getenv(driverEnv) < "550" {
+			if os.Getenv(DriverEnv) < "550" {
 				continue
 			}
 			n := all.count()
