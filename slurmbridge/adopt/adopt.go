@@ -51,11 +51,8 @@ type Policy struct {
 // names are the words of the rules' lists, for settings and for the script.
 var names = []string{"partition", "account", "qos", "user", "reservation"}
 
-// Names are the names of the lists that a rule may have.
-func Names() []string { return slices.Clone(names) }
-
-// List returns the list of the given name, one of Names.
-func (r *Rule) List(name string) *[]string {
+// list returns the list of the given name, one of names.
+func (r *Rule) list(name string) *[]string {
 	switch name {
 	case "partition":
 		return &r.Partitions
@@ -73,7 +70,7 @@ func (r *Rule) List(name string) *[]string {
 func (r *Rule) String() string {
 	var parts []string
 	for _, name := range names {
-		if list := *r.List(name); len(list) > 0 {
+		if list := *r.list(name); len(list) > 0 {
 			parts = append(parts, name+" "+strings.Join(list, " or "))
 		}
 	}
@@ -193,7 +190,7 @@ func (p *Policy) Lines(stopped func(*Rule) bool, unbilled []string) (string, err
 			line += "pernode "
 		}
 		for _, name := range names {
-			if list := *r.List(name); len(list) > 0 {
+			if list := *r.list(name); len(list) > 0 {
 				line += name + ":" + strings.Join(list, ",") + " "
 			}
 		}
