@@ -14,7 +14,8 @@ const (
 )
 
 // NotDone is why a change with CodeNotDone wasn't made.
-const NotDone = "Slurm agreed to a change of it and didn't make it: a plugin of the site's, or the job's owner, changed it otherwise"
+const NotDone = "Slurm agreed to a change of it and didn't make it: " +
+	"a plugin of the site's, or the job's owner, changed it otherwise"
 
 // JobError is what Slurm says of one job of an update that it didn't make.
 type JobError struct {
@@ -79,16 +80,21 @@ type RefusedChanges struct {
 
 // stepWords say what a change is for.
 var stepWords = map[Step]string{
-	StepGate: "put a job behind the gate", StepPrepare: "give a job its shares of a GPU", StepRelease: "let a job start in its group",
-	StepRestore: "give a job back what it had", StepUngate: "let a job go from the gate", StepExtend: "raise a job's time limit",
+	StepGate:    "put a job behind the gate",
+	StepPrepare: "give a job its shares of a GPU",
+	StepRelease: "let a job start in its group",
+	StepRestore: "give a job back what it had",
+	StepUngate:  "let a job go from the gate",
+	StepExtend:  "raise a job's time limit",
 	StepComment: "write a job's AdminComment",
 }
 
 // String says what was refused, for status and doctor.
 func (r *RefusedChanges) String() string {
-	text := fmt.Sprintf("Slurm refused to %s, %s in the last day, job %s last: %s (%s)", stepWords[r.Step], times(r.Times), r.Example, r.Text, r.Code)
+	what := fmt.Sprintf("%s, %s in the last day", stepWords[r.Step], times(r.Times))
+	text := fmt.Sprintf("Slurm refused to %s, job %s last: %s (%s)", what, r.Example, r.Text, r.Code)
 	if r.Code == CodeNotDone {
-		text = fmt.Sprintf("Slurm agreed to %s, %s in the last day, and didn't do it, for job %s last", stepWords[r.Step], times(r.Times), r.Example)
+		text = fmt.Sprintf("Slurm agreed to %s, and didn't do it, for job %s last", what, r.Example)
 	}
 	switch r.GivenUp {
 	case 0:

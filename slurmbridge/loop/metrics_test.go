@@ -39,8 +39,11 @@ func observeAll(m *Metrics, at time.Time) {
 	m.event(tracker.Event{Kind: tracker.EventStarted, Ref: "1", Group: g})
 	plan := &job.Plan{Running: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}}
 	m.planTime.Observe(1)
-	m.state(&job.Status{Mode: job.Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []job.Group{*g}, Plan: plan, Snap: &job.Snapshot{Release: "22.05.8"},
-		Refused: []job.RefusedChanges{{Step: job.StepPrepare, Code: "ESLURM_INVALID_GRES", Times: 3}}})
+	refused := []job.RefusedChanges{{Step: job.StepPrepare, Code: "ESLURM_INVALID_GRES", Times: 3}}
+	m.state(&job.Status{
+		Mode: job.Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []job.Group{*g}, Plan: plan,
+		Snap: &job.Snapshot{Release: "22.05.8"}, Refused: refused,
+	})
 }
 
 // What Slurm has refused is counted by its error's name.

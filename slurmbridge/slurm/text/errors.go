@@ -42,8 +42,13 @@ func readErrnos() map[string]Errno {
 // gone are the errors that say that a job is not there or not pending any more, and later those that say nothing of the
 // job, but that slurmctld can't change it yet.
 var (
-	gone  = []string{"ESLURM_INVALID_JOB_ID", "ESLURM_JOB_NOT_PENDING", "ESLURM_JOB_FINISHED", "ESLURM_ALREADY_DONE", "ESLURM_JOB_NOT_PENDING_NOR_RUNNING"}
-	later = []string{"ESLURM_IN_STANDBY_MODE", "ESLURM_IN_STANDBY_USE_BACKUP", "ESLURM_TRANSITION_STATE_NO_UPDATE", "ESLURM_JOB_SETTING_DB_INX"}
+	gone = []string{
+		"ESLURM_INVALID_JOB_ID", "ESLURM_JOB_NOT_PENDING", "ESLURM_JOB_FINISHED", "ESLURM_ALREADY_DONE",
+		"ESLURM_JOB_NOT_PENDING_NOR_RUNNING",
+	}
+	later = []string{
+		"ESLURM_IN_STANDBY_MODE", "ESLURM_IN_STANDBY_USE_BACKUP", "ESLURM_TRANSITION_STATE_NO_UPDATE", "ESLURM_JOB_SETTING_DB_INX",
+	}
 )
 
 // Kind is what an error means for a change: job.ErrNoJob, job.ErrDown or job.ErrRefused. slurmctld doesn't answer where
@@ -92,13 +97,14 @@ func ErrorKind(stderr string) error {
 	var kind error
 	for _, line := range Messages(stderr) {
 		named := aboutJobs(line)
+		says := func(message string) bool { return strings.Contains(line, message) }
 		what, is := line, job.ErrRefused
 		for _, said := range named {
 			what = said
 		}
 		if e, ok := ErrnoOf(what); ok {
 			is = e.Kind()
-		} else if named == nil && slices.ContainsFunc(down, func(message string) bool { return strings.Contains(line, message) }) {
+		} else if named == nil && slices.ContainsFunc(down, says) {
 			is = job.ErrDown
 		}
 		switch {
