@@ -84,9 +84,9 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 	case Failed(j.How.State):
 		why, ours := j.suspect()
 		if !(ours && o.Shared()) && j.unserved(&o) {
-			o.Unserved, o.Ours = true, true
-			o.Suspect = fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS())
-			break
+			o.Unserved, ours = true, true
+			why = fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS())
+			o.Suspect = why
 		}
 		j.blame(&o, why)
 		o.Ours = ours && o.Suspect != ""
@@ -101,7 +101,7 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 		// Slurm has forgotten it, and it may well have failed.
 	default:
 		o.Learned = !o.Shared() && r.Complete
-		o.NoMPS = j.Unserved && !o.MPS && j.How.State == "COMPLETED"
+		o.NoMPS = j.Unserved && !j.Served && !o.MPS && j.How.State == "COMPLETED"
 		j.measure(&o, b)
 	}
 	return o

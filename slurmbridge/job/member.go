@@ -19,6 +19,8 @@ type Member struct {
 	ProcessMiB int64 `json:"process_mib,omitempty"`
 	// Tried: it runs alone with MemMiB, so that it is seen what its application needs.
 	Tried bool `json:"tried,omitempty"`
+	// First: its application's first run is under MPS, alone.
+	First bool `json:"first,omitempty"`
 	// WasGres and WasNodes are the values that the bridge replaced and restores.
 	WasGres  string `json:"was_gres"`
 	WasNodes string `json:"was_nodes"`

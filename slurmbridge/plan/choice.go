@@ -74,7 +74,7 @@ func (r *pass) fill(g int, alone bool) (again bool) {
 		number = grown
 		r.refresh(node, number)
 		m := r.members(number)
-		if !r.Join || m[0].tried {
+		if !r.Join || m[0].tried || m[0].first {
 			break
 		}
 		g = m[0].gpu

@@ -60,6 +60,7 @@ type placement struct {
 	group          int64 // its number, below 0 of one of this plan; 0 = it runs, or is foreign and has its turn
 	least          int
 	tried          bool // with a part of the GPU's memory; see try
+	first          bool // run under MPS; see firstUnderMPS
 }
 
 // once returns a map's value, made if there is none.
@@ -170,7 +171,7 @@ func (p *poll) running(j *job.Job, shares bool) rlcore.Running {
 	r.Profile = p.Profile(j)
 	r.Whole = !shares || j.Request.Count >= job.Units && r.Profile == nil
 	if m := p.seats[j.Ref].Member; m != nil {
-		r.MemLimitMiB, r.NoShare = float64(m.MemMiB), r.NoShare || m.Tried
+		r.MemLimitMiB, r.NoShare = float64(m.MemMiB), r.NoShare || m.Tried || m.First
 	}
 	r.ElapsedS = max(0, p.Snap.At.Sub(j.Start).Seconds())
 	r.DoneS = r.ElapsedS
@@ -206,7 +207,7 @@ func (p *poll) addGroup(g *job.Group) {
 		}
 		card, app := &p.State.GPUs[at], p.Apps[m.Ref]
 		x := rlcore.Running{Job: p.convert(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
-		x.Profile, x.NoShare = app.On(card.Card), x.NoShare || m.Tried
+		x.Profile, x.NoShare = app.On(card.Card), x.NoShare || m.Tried || m.First
 		if len(p.nodes[g.Node]) > 1 {
 			p.onWay[g.Node] = append(p.onWay[g.Node], placement{Running: x, group: g.ID, gpu: at})
 		}

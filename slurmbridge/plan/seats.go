@@ -55,15 +55,19 @@ func (r *pass) limitMemory(members []placement) {
 	for i, mib := range r.guard.MemoryLimits(card, profilesOf(members)) {
 		members[i].MemLimitMiB = mib
 	}
-	if m := &members[0]; len(members) == 1 && r.of(m.group).kind == job.StartNow && r.mayTry(m) {
+	m := &members[0]
+	switch alone := len(members) == 1 && r.of(m.group).kind == job.StartNow; {
+	case alone && r.mayTry(m):
 		m.tried, m.NoShare, m.MemLimitMiB = true, true, r.tryMiB(m)
+	case alone && r.firstUnderMPS(m, &card.Spec):
+		m.first, m.NoShare = true, true
 	}
 }
 
 // unlimit takes the memory limit from a job that has all shares: no job can join it.
 func unlimit(members []placement) {
 	if m := &members[0]; len(members) == 1 && m.Shares >= job.Units {
-		m.tried, m.MemLimitMiB = false, 0
+		m.tried, m.first, m.MemLimitMiB = false, false, 0
 	}
 }
 
@@ -256,7 +260,7 @@ func (s *seating) keep(jobs []placement) {
 // profile.
 func (r *pass) withRoom(members []placement, free int) int {
 	n, card := len(members), &r.State.GPUs[members[0].gpu]
-	if m := &members[0]; m.tried || n == 1 && free == job.Units && r.firstUnderMPS(m, &card.Spec) {
+	if members[0].tried || members[0].first {
 		return free - 1
 	}
 	if !r.leavesRoom() || len(card.Running)+n >= r.guard.Members(&card.Spec) || free < n+1 {
@@ -270,7 +274,7 @@ func (r *pass) withRoom(members []placement, free int) int {
 
 // firstUnderMPS reports whether a job that starts alone is the first of an application that is to share under MPS: it
 // leaves one share, so that it computes there, too, and what can't run there shows it alone. It must be a job that may
-// run again, without MPS. No job joins one that isn't known; one by hand could.
+// run again, without MPS. No job joins it; one by hand could.
 func (r *pass) firstUnderMPS(m *placement, spec *rlcore.GPUSpec) bool {
 	was := r.jobs[m.ID]
 	switch {

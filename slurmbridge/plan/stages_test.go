@@ -213,6 +213,9 @@ func TestFirstRunsAreUnderMPS(t *testing.T) {
 		in.Snap.Jobs[0] = running("1", "n1", g.GPU, job.Shares, time.Minute)
 		in.Snap.Jobs[0].Request.Count, in.Snap.Jobs[0].User = c.want, "ann"
 		in.Apps["2"] = known
+		if in.Apps["1"].Key == "new" { // meanwhile another run of it has told what it takes
+			in.Apps["1"] = job.App{Key: "new", Profile: known.Profile}
+		}
 		for _, g2 := range p.Plan(in).Groups {
 			if g2.Group.GPU == g.GPU {
 				t.Errorf("%s: joined by %+v", name, g2.Group.Members)
