@@ -60,7 +60,7 @@ func tests(m *testing.M) int {
 // client is a program that computes on the GPU: "in" says that it has a server; a line of its input has it fault, the end
 // of its input ends it.
 func client() int {
-	fault := func() {}
+	var fault func()
 	if os.Getenv("GPUSIM_STATE") != "" {
 		c, err := mps.Connect(context.Background(), os.Getenv)
 		if err != nil {
