@@ -103,7 +103,7 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 	}
 }
 
-// NVIDIA's own control daemons, with a program for their server that does nothing: no client computes, every situation
+// NVIDIA's own control daemons, with a program for their server that ends at once: no client computes, every situation
 // says so in its time, and nothing of it stays.
 func TestProtocolOnOwnDaemons(t *testing.T) {
 	daemons(t)
@@ -117,7 +117,7 @@ func TestProtocolOnOwnDaemons(t *testing.T) {
 			r := newRig(t, gpusim.Config{Model: "h200"})
 			programs := filepath.Join(r.dir, "programs")
 			must.OK(t, os.Mkdir(programs, 0o755),
-				os.WriteFile(filepath.Join(programs, "nvidia-cuda-mps-server"), []byte("#!/bin/sh\nexec sleep 1000\n"), 0o755))
+				os.WriteFile(filepath.Join(programs, "nvidia-cuda-mps-server"), []byte("#!/bin/sh\nexit 1\n"), 0o755))
 			r.env = append(r.env, "PATH="+programs+":"+os.Getenv("PATH"))
 			_, errs, status := r.run("--law", "0", "--pace", "0.02", "--mps-control", d.Control())
 			failed, says := 0, ""

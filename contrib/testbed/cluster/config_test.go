@@ -122,7 +122,7 @@ func TestReload(t *testing.T) {
 		text := setting.ReplaceAllString(string(sound), "") + "mode: shadow\n" + key + ": " + value + "\n"
 		must.OK(t, os.WriteFile(conf, []byte(text), 0o644))
 		r.signal("slurmbridge", syscall.SIGHUP)
-		r.until(key+" in the log", func() bool { return r.logged("slurmbridge", old, conf+": "+key+": ") })
+		r.until(key+" in the log", func() bool { return r.logged("slurmbridge", old, conf+":", " "+key+": ") })
 		if !r.alive("slurmbridge") {
 			t.Fatalf("%s: %s ended the daemon", key, value)
 		}

@@ -30,7 +30,7 @@ var unchanged = []struct {
 	{"out", bob, "--gres=gpu:1 --comment=share:no", 1, false},
 	{"alone", bob, "--gres=gpu:1 --exclusive --comment=app=m3000g30d20", 1, false},
 	{"unknown", man, "--gpus-per-node=1", 1, false},
-	{"reads", ann, "--gpus-per-node=1 --comment=app=m3000g30d20", 1, false}, // it fails where it has no such variable
+	{"reads", ann, "--gpus-per-node=1 --comment=app=m3000g30d20", 1, false},                   // it fails where it has no such variable
 	{"several", ann, "--gres=gpu:1 --ntasks=2 --nodes=1 --comment=app=m9000g80d20", 1, false}, // it leaves nothing to share
 	{"pergpu", ann, "--partition=each --gres=gpu:1 --comment=app=m3000g30d20", 1, false},      // it would lose the partition's cores per GPU
 	{"untyped", ann, "--gres=gpu --comment=app=m3000g30d20", 20, true},
