@@ -156,7 +156,7 @@ func (j *Judgement) blame(o *Outcome, why string) {
 		o.Cleared = j.Alone
 		return
 	}
-	if o.Suspect = why; why == "" {
+	if o.Suspect = why; why == "" || why == j.killed() {
 		return
 	}
 	o.Fault = j.Run.MPSFault || j.fellWith() != nil
@@ -203,6 +203,8 @@ func (j *Judgement) suspect() (why string, ours bool) {
 		return "GPU memory may not have sufficed", true
 	case r.PeakMemMiB > surely*j.knownMiB():
 		return "more GPU memory was held than was known of the jobs there", true
+	case j.killed() != "":
+		return j.killed(), true
 	case r.Profile != nil && !j.FailsAlone:
 		return "its application has not failed alone", false
 	}
@@ -228,6 +230,29 @@ func (j *Judgement) fellWith() *CoRunner {
 		}
 	}
 	return nil
+}
+
+// afterKill is how long after the end of a job that Slurm ends its processes may still be killed (KillWait, by default
+// 30 s), and the job's neighbours notice it.
+const afterKill = 30*time.Second + SameMoment
+
+// killed says which co-runner Slurm ended while it computed, shortly before the job failed; "" = none. What a killed client
+// of an MPS server leaves undone is undefined for the server's other clients (NVIDIA's manual of MPS, early termination):
+// no application is to blame.
+func (j *Judgement) killed() string {
+	if j.Run.WithoutMPS || j.Spec != nil && j.Spec.Sharing == contention.TimeSlice.Name {
+		return ""
+	}
+	for i := range j.Run.CoRunners {
+		c := &j.Run.CoRunners[i]
+		after := j.How.End.Sub(c.How.End)
+		ended := c.How.State == "CANCELLED" || c.How.State == "PREEMPTED" || ranOutOfTime(c.How.State)
+		if ended && !c.How.End.IsZero() && after >= -SameMoment && after <= afterKill {
+			return fmt.Sprintf("it failed when Slurm ended job %s (%s), which shared its GPU: a client that is killed may break the MPS server's others",
+				c.Ref, c.How.State)
+		}
+	}
+	return ""
 }
 
 // surely is by how much the memory of jobs may exceed what is known of them, as a factor, before it counts as more.

@@ -64,6 +64,40 @@ func TestRanOutOfTimeInCompany(t *testing.T) {
 	}
 }
 
+// A client that Slurm kills may break the other clients of its MPS server: a neighbour that fails then runs again, and no
+// application is to blame.
+func TestFailedWhenANeighbourWasKilled(t *testing.T) {
+	for _, c := range []struct {
+		state  string
+		after  time.Duration
+		change func(j *Judgement)
+		want   bool
+	}{
+		{"CANCELLED", 0, nil, true},
+		{"TIMEOUT", 31 * time.Second, nil, true},
+		{"PREEMPTED", -time.Second, nil, true},
+		{"CANCELLED", time.Minute, nil, false},
+		{"CANCELLED", -time.Minute, nil, false},
+		{"COMPLETED", 0, nil, false},
+		{"CANCELLED", 0, func(j *Judgement) { j.Run.WithoutMPS = true }, false},
+	} {
+		j := ranOut("FAILED")
+		j.FailsAlone = true // so that nothing else is a reason
+		j.How.End = at(10)
+		for i := range j.Run.CoRunners {
+			j.Run.CoRunners[i].AtEnd = true
+		}
+		j.Run.CoRunners[1].How = job.Description{State: c.state, End: at(10).Add(-c.after)}
+		if c.change != nil {
+			c.change(j)
+		}
+		o := j.Judge(nil)
+		if o.Ours != c.want || strings.Contains(o.Suspect, "job 3") != c.want || c.want && (len(o.Blamed) > 0 || o.Fault) {
+			t.Errorf("%s, %v before: %q, ours %v, blamed %v, fault %v", c.state, c.after, o.Suspect, o.Ours, o.Blamed, o.Fault)
+		}
+	}
+}
+
 // What was suspected is cleared where the job runs out of time alone as well.
 func TestRanOutOfTimeAloneAgain(t *testing.T) {
 	j := ranOut("TIMEOUT")
