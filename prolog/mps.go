@@ -123,7 +123,7 @@ func (m *MPS) serve(ctx context.Context, gpu int, uid uint32) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("%w: %.200s", err, strings.TrimSpace(said))
+	return fmt.Errorf("%w: %.200s", err, cmp.Or(strings.TrimSpace(said), "without a word"))
 }
 
 // servers are the daemon's servers by pid, also such as still initialise.
