@@ -282,6 +282,11 @@ func (s *stage) silent() {
 // signal ends a process.
 func (s *stage) signal(name string, signal syscall.Signal) {
 	s.t.Helper()
+	// A stand-in that only starts becomes sleep(1): before, Go's runtime would make an exit of the signal.
+	s.until("the program "+name, func() bool {
+		arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.pid(name)))
+		return s.simulated || !strings.HasPrefix(name, "S") || strings.HasSuffix(string(arguments), "\x003600\x00")
+	})
 	s.writef("# %s gets %s", name, unix.SignalName(signal))
 	must.OK(s.t, syscall.Kill(s.pid(name), signal))
 }

@@ -258,6 +258,9 @@ type Client struct {
 	answers *bufio.Reader
 }
 
+// ownGreeting is how NVIDIA's own control daemon begins.
+const ownGreeting = "OUTBHELL"
+
 // Connect connects to the MPS server through the control daemon of the pipe directory that getenv
 // names, and waits until the daemon lets it in. It returns ErrNoDaemon, ErrRefused or ctx's error.
 func Connect(ctx context.Context, getenv func(string) string) (*Client, error) {
@@ -268,6 +271,11 @@ func Connect(ctx context.Context, getenv func(string) string) (*Client, error) {
 	defer context.AfterFunc(ctx, func() { _ = daemon.Close() })()
 	c := &Client{daemon: daemon, answers: bufio.NewReader(daemon)}
 	_, _ = fmt.Fprintln(daemon, "client") // if that fails, so does what follows
+	// NVIDIA's own control daemon greets first, and serves no simulated client.
+	if greeting, _ := c.answers.Peek(len(ownGreeting)); string(greeting) == ownGreeting {
+		_ = daemon.Close()
+		return nil, ErrRefused
+	}
 	word, _ := c.answers.ReadString('\n')
 	var devices string
 	if n, _ := fmt.Sscanf(word, "welcome %d %s\n", &c.Server, &devices); n != 2 {
