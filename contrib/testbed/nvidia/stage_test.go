@@ -155,8 +155,15 @@ func (s *stage) run(title, stdin string, args ...string) string {
 		s.t.Fatalf("%s: %v: %s", title, err, out)
 	}
 	s.writef("> %s", title)
-	for line := range strings.Lines(string(out)) {
-		s.writef("%s", s.named(strings.TrimRight(line, "\n")))
+	lines := strings.Split(s.named(strings.TrimSuffix(string(out), "\n")), "\n")
+	// The daemon lists clients and servers in an order of its own, which depends on their process IDs.
+	if strings.HasPrefix(title, "get_client_list") || strings.HasPrefix(title, "get_server_list") {
+		slices.Sort(lines)
+	}
+	for _, line := range lines {
+		if len(out) > 0 {
+			s.writef("%s", line)
+		}
 	}
 	// That of quit is 0 or 1, as it happens, after a server has failed.
 	if code := cmd.ProcessState.ExitCode(); code != 0 && !strings.HasPrefix(title, "quit") {
@@ -400,6 +407,9 @@ func (s *stage) until(what string, ok func() bool) {
 			return
 		}
 	}
-	text, _ := os.ReadFile(filepath.Join(s.log, "control.log"))
+	text := []byte("a device, not a file")
+	if info, err := os.Stat(filepath.Join(s.log, "control.log")); err == nil && info.Mode().IsRegular() {
+		text, _ = os.ReadFile(filepath.Join(s.log, "control.log"))
+	}
 	s.t.Fatalf("not in time: %s; so far:\n%s\ncontrol.log:\n%s", what, s.out.String(), text[max(0, len(text)-2000):])
 }
