@@ -141,7 +141,7 @@ CREATE TABLE bridge_nodes (
 	seen       INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- What runs held, did and cost, in short: a row a run, which outlives the run's details by a year; history writes the
+-- What runs hold, did and cost, in short: a row a run, which outlives the run's details by a year; history writes the
 -- rows, usage sums them up. Times are in ms, times of use in ms of the run, memory in KiB, energy in J.
 CREATE TABLE bridge_labels (
 	id        INTEGER PRIMARY KEY,
@@ -154,11 +154,11 @@ CREATE TABLE bridge_labels (
 );
 
 CREATE TABLE bridge_used (
-	ended     INTEGER NOT NULL, -- since 1970
+	ended     INTEGER NOT NULL, -- since 1970; 0 = it still runs
 	ref       TEXT NOT NULL,
 	who       INTEGER NOT NULL, -- label of user, account, partition and application
 	place     INTEGER NOT NULL, -- label of partition and node
-	took      INTEGER NOT NULL,
+	took      INTEGER NOT NULL, -- since it began, at ended - took
 	shares    INTEGER NOT NULL, -- held at a time, 100 = a GPU; 0 = not known
 	flags     INTEGER NOT NULL, -- of history.Footprint
 	known     INTEGER NOT NULL,
@@ -179,5 +179,5 @@ CREATE TABLE bridge_used (
 ) WITHOUT ROWID;
 -- Runs of more than two days: others on a GPU in a period ended in it or within two days of it.
 CREATE INDEX bridge_used_long ON bridge_used (ended - took) WHERE took > 172800000;
--- Runs that came to harm, or failed alone, too.
+-- Runs that came to harm.
 CREATE INDEX bridge_used_harm ON bridge_used (ref) WHERE flags >= 16;

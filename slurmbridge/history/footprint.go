@@ -14,7 +14,7 @@ import (
 // saved or cost it. It is kept far longer than the run, with a record a hundred times as large.
 type Footprint struct {
 	Ref, User, Account, Partition, App, Node string
-	Start, End                               time.Time // by the controller's clock; End zero: it still runs
+	Start, End                               time.Time // by the controller's clock; End zero = it still runs
 	// GPUs is what it held at a time: whole ones, or the part of one that its shares are; 0 = not known.
 	GPUs  float64
 	Whole bool // whole GPUs
@@ -26,8 +26,6 @@ type Footprint struct {
 	Judged, Timed bool
 	SavedS, LostS float64
 	Harm          []Harm
-	// Suspect: it failed, perhaps for having shared. Cleared: it failed alone, too.
-	Suspect, Cleared bool
 }
 
 // Footprint is the run in short, ended or not.
@@ -53,7 +51,7 @@ func (r *Run) Footprint() Footprint {
 	if o == nil {
 		return f
 	}
-	f.Judged, f.Harm, f.Suspect, f.Cleared = true, o.Harm(), o.Suspect != "", o.Cleared
+	f.Judged, f.Harm = true, o.Harm()
 	solo, basis := r.Solo()
 	if basis == Lost || r.Mode != job.Active {
 		return f
@@ -67,13 +65,21 @@ func (r *Run) Footprint() Footprint {
 	return f
 }
 
-// counted is the run's footprint; false: it has none, since it runs, never ran, or had no GPU.
+// counted is the run's footprint; false: it has none, since it never ran, or had no GPU.
 func (r *Run) counted() (Footprint, bool) {
-	if r.End.IsZero() || r.Start.IsZero() || !r.Shown() && len(r.GPUs) == 0 {
+	if r.Start.IsZero() || !r.Shown() && len(r.GPUs) == 0 {
 		return Footprint{}, false
 	}
 	f := r.Footprint()
-	return f, f.Start.UnixMilli() < f.End.UnixMilli()
+	return f, f.End.IsZero() || f.Start.UnixMilli() < f.End.UnixMilli()
+}
+
+// ended is the key of a footprint among those of its job.
+func (f *Footprint) ended() int64 {
+	if f.End.IsZero() {
+		return 0
+	}
+	return f.End.UnixMilli()
 }
 
 // Flags of a footprint in the database; a kind of harm is FlagHarm shifted by its place in Harms.
@@ -82,8 +88,6 @@ const (
 	FlagRecorded
 	FlagJudged
 	FlagTimed
-	FlagSuspect
-	FlagCleared
 	FlagHarm
 )
 
@@ -117,8 +121,6 @@ func (f *Footprint) Write(ctx context.Context, q database.Querier) error {
 		set(FlagRecorded, f.Use != nil)
 		set(FlagJudged, f.Judged)
 		set(FlagTimed, f.Timed)
-		set(FlagSuspect, f.Suspect && len(f.Harm) > 0)
-		set(FlagCleared, f.Cleared)
 		if f.Use != nil {
 			u = *f.Use
 		}
@@ -131,8 +133,6 @@ func (f *Footprint) Write(ctx context.Context, q database.Querier) error {
 		if f.Timed {
 			savedS = f.SavedS
 		}
-	} else if f.Cleared {
-		flags = FlagCleared
 	}
 	if !(u.KnownS > 0) {
 		u.ComputedS, u.SplitS = 0, 0
@@ -142,9 +142,11 @@ func (f *Footprint) Write(ctx context.Context, q database.Querier) error {
 	}
 	ms := func(s float64) int64 { return int64(math.Round(s * 1000)) }
 	kib := func(mib float64) int64 { return int64(math.Round(mib * 1024)) }
-	_, err = q.ExecContext(ctx, `INSERT OR REPLACE INTO bridge_used (ended, ref, who, place, took, shares, flags, known, computed, split,
-		idleknown, idle, shared, mean, peak, card, energy, saved, lost, cpu, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		f.End.UnixMilli(), f.Ref, who, place, f.End.UnixMilli()-f.Start.UnixMilli(), shares, flags,
+	_, err = q.ExecContext(ctx, `INSERT OR REPLACE INTO bridge_used
+		(ended, ref, who, place, took, shares, flags, known, computed, split, idleknown, idle, shared,
+		mean, peak, card, energy, saved, lost, cpu, host)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		f.ended(), f.Ref, who, place, f.ended()-f.Start.UnixMilli(), shares, flags,
 		ms(u.KnownS), ms(u.ComputedS), ms(u.SplitS), ms(u.IdleKnownS), ms(u.IdleS), ms(u.SharedS),
 		kib(u.MeanMiB), kib(u.PeakMiB), kib(u.CardMiB), int64(math.Round(u.EnergyJ)), ms(savedS), ms(lostS), ms(u.CPUS), kib(u.HostMiB))
 	return database.Wrap(err, "write footprint of job %s", f.Ref)

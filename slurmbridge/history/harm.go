@@ -35,7 +35,7 @@ const lateBy = 0.1
 // no run.
 func (o *Outcome) Harm() []Harm {
 	var out []Harm
-	if o.Suspect != "" {
+	if o.Suspect != "" && !o.Excused {
 		switch o.State {
 		case "TIMEOUT":
 			out = append(out, HarmTimeout)
@@ -158,19 +158,11 @@ type Harmed struct {
 	Kinds map[Harm]int `json:"kinds"` // a job may count for several
 }
 
-// CountHarm counts the harm of runs. Where a run was suspected to have failed for sharing, and failed alone
-// as well, that was no harm. Jobs that were lost have no run.
+// CountHarm counts the harm of runs. Jobs that were lost have no run.
 func CountHarm(runs []*Outcome) Harmed {
-	cleared := map[string]bool{}
-	for _, o := range runs {
-		cleared[o.Ref] = cleared[o.Ref] || o.Cleared
-	}
 	h := Harmed{Kinds: map[Harm]int{}}
 	for _, o := range runs {
 		kinds := o.Harm()
-		if o.Suspect != "" && cleared[o.Ref] {
-			kinds = kinds[1:]
-		}
 		if len(kinds) > 0 {
 			h.Jobs++
 		}

@@ -78,7 +78,8 @@ func (o *nullOutcome) Scan(src any) error {
 		}
 	}
 	if f, counts := r.counted(); counts {
-		r.used = f.End.UnixMilli()
+		used := f.ended()
+		r.used = &used
 	}
 	return nil
 }
@@ -121,16 +122,17 @@ func (r *Run) save(ctx context.Context, q database.Querier) error {
 	if !counts {
 		return nil
 	}
-	r.used = f.End.UnixMilli()
+	used := f.ended()
+	r.used = &used
 	return f.Write(ctx, q)
 }
 
 func (r *Run) dropFootprint(ctx context.Context, q database.Querier) error {
-	if r.used == 0 {
+	if r.used == nil {
 		return nil
 	}
-	_, err := q.ExecContext(ctx, `DELETE FROM bridge_used WHERE ended = ? AND ref = ?`, r.used, r.Ref)
-	r.used = 0
+	_, err := q.ExecContext(ctx, `DELETE FROM bridge_used WHERE ended = ? AND ref = ?`, *r.used, r.Ref)
+	r.used = nil
 	return database.Wrap(err, "write footprint of job %s", r.Ref)
 }
 

@@ -118,6 +118,8 @@ func TestHarm(t *testing.T) {
 		"no plain end":             {func(o *Outcome) { o.PlainEnd = time.Time{} }, nil},
 		"cancelled":                {func(o *Outcome) { o.State = "CANCELLED" }, nil},
 		"alone, of unknown length": {func(o *Outcome) { o.SoloS, o.With = 0, nil }, []Harm{HarmLate}},
+		"it failed":                {func(o *Outcome) { o.State, o.Suspect = "FAILED", "memory" }, []Harm{HarmOOM}},
+		"it failed alone, too":     {func(o *Outcome) { o.State, o.Suspect, o.Excused = "FAILED", "memory", true }, nil},
 		"held and slow":            {func(o *Outcome) { o.HeldS, o.Broken = 5, true }, []Harm{HarmHeld, HarmLate, HarmContract}},
 	} {
 		o := late

@@ -72,8 +72,10 @@ type Outcome struct {
 	TriedMiB int64 `json:"tried_mib,omitempty"`
 	// Fault: it failed with the MPS server that it shared.
 	Fault bool `json:"fault,omitempty"`
-	// Cleared: it failed alone, too, so sharing was not the reason.
+	// Cleared: it failed alone, too, so sharing was not the reason. Excused says so of the run before, which failed while
+	// sharing.
 	Cleared bool `json:"cleared,omitempty"`
+	Excused bool `json:"excused,omitempty"`
 }
 
 // Shared reports whether any other job was on the job's GPU.
@@ -117,7 +119,9 @@ func (o *Outcome) Teach(b Beliefs) {
 		b.Reassure(o.identity(), o.others())
 	}
 	for _, other := range o.blamed() {
-		b.Forbid(o.identity(), other)
+		if !o.Excused {
+			b.Forbid(o.identity(), other)
+		}
 	}
 	// Which of the jobs that failed with an MPS server broke it isn't known: each shows first, after a day, that it ends
 	// well alone.
@@ -169,22 +173,7 @@ func (o *Outcome) blamed() []rlcore.Identity {
 	return out
 }
 
-// Teach lets beliefs learn from outcomes in their order. Where a run that failed while sharing failed alone as well, the
-// applications it shared with are forgiven: suspects, empty at first, holds such runs from one call to the next.
-func Teach(b Beliefs, outcomes []Outcome, suspects map[string]Outcome) {
-	for i := range outcomes {
-		o := &outcomes[i]
-		o.Teach(b)
-		if o.Suspect != "" {
-			suspects[o.Ref] = *o
-		}
-		if was, is := suspects[o.Ref]; is && o.Cleared {
-			was.Forgive(b)
-		}
-	}
-}
-
-// Forgive takes back what a failed run was blamed on.
+// Forgive takes back what a failed run was blamed on, before Excused says so.
 func (o *Outcome) Forgive(b Beliefs) {
 	for _, other := range o.blamed() {
 		b.Forgive(o.identity(), other)

@@ -41,7 +41,7 @@ func used(t *testing.T, asked *int) *Server {
 	}
 	s.Usage = func(ctx context.Context, q usage.Query) (*usage.Report, error) {
 		*asked++
-		r, err := kept.Report(ctx, q, nil)
+		r, err := kept.Report(ctx, q, now)
 		if err == nil && r == nil {
 			err = fmt.Errorf("%w of that", ErrNoUsage)
 		}

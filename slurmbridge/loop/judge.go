@@ -44,9 +44,7 @@ type learned struct {
 	served, noMPS *recent.Map[rlcore.Identity, bool]
 	// forgotten counts what sayForgotten has said.
 	forgotten int
-	// Until all earlier outcomes are loaded: those from until on are next, and suspects are history.Teach's.
-	until    time.Time
-	suspects map[string]history.Outcome
+	until     time.Time // until all earlier outcomes are loaded: those from then on are next
 }
 
 // remember teaches the beliefs what earlier outcomes say, a day at a time: on a large site all of them take more than a
@@ -59,7 +57,7 @@ func (b *Bridge) remember(ctx context.Context) error {
 			again: recent.New[string, *history.Outcome](mostRefs, 0, nobody), faults: recent.New[string, *history.Outcome](mostRefs, 0, nobody),
 			fails: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner), tried: recent.New[rlcore.Identity, float64](mostApps, appsOfUser, owner),
 			served: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner), noMPS: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
-			until: now.Add(-rememberFor), suspects: map[string]history.Outcome{},
+			until: now.Add(-rememberFor),
 		}
 	}
 	for end := now.Add(rememberFor); l.until.Before(end); { // clocks differ
@@ -71,13 +69,13 @@ func (b *Bridge) remember(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		history.Teach(b.Beliefs, day, l.suspects)
 		for i := range day {
+			day[i].Teach(b.Beliefs)
 			l.note(&day[i])
 		}
 		l.until = to
 	}
-	l.loaded, l.suspects = true, nil
+	l.loaded = true
 	return nil
 }
 
@@ -246,6 +244,10 @@ func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Ru
 	// owner must ask for it.
 	o.Again = (o.Ours && o.Suspect != "" || r.Terms.Retry && history.Failed(o.State) && o.Shared()) && how.Requeue && b.RetryAlone && b.acting() == job.Active && ending != nil && ending.Member != nil && !ending.Member.Awaited && before == nil
 	if o.Cleared {
+		before.Excused = true
+		if err := b.Runs.Store(ctx, before); err != nil {
+			return err
+		}
 		before.Forgive(b.Beliefs)
 	}
 	if err := b.Runs.Store(ctx, &o); err != nil {

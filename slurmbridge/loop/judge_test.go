@@ -132,8 +132,13 @@ func TestFailedBesideOthers(t *testing.T) {
 		if !v.ended || last.Again || last.Cleared != (alone == "badly") {
 			t.Errorf("alone it ended %s: ended %v, %+v", alone, v.ended, last)
 		}
-		if got := beliefs.Forbidden(nil, profiles(p, q)); got != (alone == "well") {
-			t.Errorf("alone it ended %s; the pair is kept apart: %v", alone, got)
+		must.Equal(t, l.kept[0].Excused, alone == "badly", "sharing was not the reason")
+		b, again := learning(m, mem, l)
+		tick(t, b, m, time.Second)
+		for _, beliefs := range []*interference.Model{beliefs, again} {
+			if got := beliefs.Forbidden(nil, profiles(p, q)); got != (alone == "well") {
+				t.Errorf("alone it ended %s; the pair is kept apart: %v", alone, got)
+			}
 		}
 	}
 }

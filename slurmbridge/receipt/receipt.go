@@ -296,10 +296,6 @@ func Sharing(all []*history.Outcome) *Receipt {
 
 func (r *Receipt) outcomes(all []*history.Outcome) {
 	var seen []valued
-	cleared := map[string]bool{}
-	for _, o := range all {
-		cleared[o.Ref] = cleared[o.Ref] || o.Cleared
-	}
 	r.Harm, r.Turn = history.CountHarm(all), history.CountTurn(all)
 	for _, o := range all {
 		if o.LentS > 0 {
@@ -308,7 +304,7 @@ func (r *Receipt) outcomes(all []*history.Outcome) {
 		}
 		if o.Suspect != "" {
 			r.Failures = append(r.Failures, Failure{
-				Ref: o.Ref, User: o.User, App: o.App, At: o.End, With: o.With, Why: o.Suspect, Again: o.Again, Cleared: cleared[o.Ref],
+				Ref: o.Ref, User: o.User, App: o.App, At: o.End, With: o.With, Why: o.Suspect, Again: o.Again, Cleared: o.Excused,
 			})
 		}
 		if !o.Shared() || !(o.Slowdown > 0) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"html"
 	"math"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,7 +99,7 @@ func TestRunsThatFailed(t *testing.T) {
 	cut, bad, again := ran("1", "ann", 0, 0, 30, "2"), ran("2", "bob", 0, 0, 30, "1"), ran("2", "bob", 0, 30, 40)
 	cut.Outcome.State, cut.Outcome.Slowdown, cut.Outcome.Predicted = "CANCELLED", 0, 1.5
 	bad.Outcome.State, bad.Outcome.Slowdown, bad.Outcome.Suspect, bad.Outcome.Again = "FAILED", 0, "GPU memory was nearly full", true
-	again.Outcome.State, again.Outcome.Slowdown, again.Outcome.Cleared = "FAILED", 0, true
+	again.Outcome.State, again.Outcome.Slowdown, again.Outcome.Cleared, bad.Outcome.Excused = "FAILED", 0, true, true
 	r := Make(&Input{Jobs: []history.Run{cut, bad, again}})
 	near(t, "by guess", r.Hours.ByGuess, 20./60)
 	near(t, "lost", r.Hours.Lost, 0.5)
@@ -108,9 +107,6 @@ func TestRunsThatFailed(t *testing.T) {
 	near(t, "used", r.Hours.Used, 40./60)
 	if len(r.Failures) != 1 || !r.Failures[0].Again || !r.Failures[0].Cleared || r.Failures[0].Why != "GPU memory was nearly full" {
 		t.Errorf("%+v", r.Failures)
-	}
-	if r.Harm.Jobs != 0 || !slices.Contains(r.Lines(), "Harm: none.") {
-		t.Errorf("it failed alone, too: %v", r.Harm)
 	}
 	unpredicted := cut
 	o := *cut.Outcome

@@ -6,21 +6,22 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Report sums up the footprints of runs that were on their GPUs in the query's period, and runs that haven't ended. It
-// is nil where there is none.
-func (s Store) Report(ctx context.Context, q Query, running []history.Footprint) (*Report, error) {
-	t := &tally{query: q, labels: map[int64]label{}, lines: map[string]*line{}, total: line{name: "all"}}
-	if err := t.read(ctx, s.DB); err != nil {
-		return nil, wrap("read", err)
+// Report sums up the footprints of runs that were on their GPUs in the query's period; those that still run are taken to
+// run until now. It is nil where there is none.
+func (s Store) Report(ctx context.Context, q Query, now time.Time) (*Report, error) {
+	t := &tally{
+		query: q, labels: map[int64]label{}, lines: map[string]*line{}, total: line{name: "all"},
+		args: []any{q.From.UnixMilli(), q.To.UnixMilli(), database.JSON(q.Users), database.JSON(q.Accounts), now.UnixMilli()},
 	}
-	for i := range running {
-		t.run(&running[i])
+	if err := database.Read(ctx, s.DB, func(r database.Querier) error { return t.read(ctx, r) }); err != nil {
+		return nil, wrap("read", err)
 	}
 	if t.total.sums[runs] == 0 {
 		return nil, nil
@@ -30,6 +31,7 @@ func (s Store) Report(ctx context.Context, q Query, running []history.Footprint)
 
 type tally struct {
 	query  Query
+	args   []any // of the queries
 	labels map[int64]label
 	lines  map[string]*line
 	total  line
@@ -66,9 +68,9 @@ func (t *tally) line(ref string, of label) *line {
 	return l
 }
 
-func (t *tally) add(l *line, of label, s *sums) {
+func (t *tally) add(ref string, of label, s *sums) {
 	w, priced := t.query.Weights[of.partition]
-	for _, one := range []*line{l, &t.total} {
+	for _, one := range []*line{t.line(ref, of), &t.total} {
 		one.sums.add(s)
 		if priced && w.GPU > 0 && s[held] > 0 {
 			one.charges = true
@@ -77,44 +79,26 @@ func (t *tally) add(l *line, of label, s *sums) {
 	}
 }
 
-// run adds a run that hasn't ended.
-func (t *tally) run(f *history.Footprint) {
-	q := &t.query
-	from, to := max(f.Start.UnixMilli(), q.From.UnixMilli()), min(f.End.UnixMilli(), q.To.UnixMilli())
-	if from >= to || q.Users != nil && !slices.Contains(q.Users, f.User) || q.Accounts != nil && !slices.Contains(q.Accounts, f.Account) {
-		return
-	}
-	s := sums{runs: 1}
-	if s[held] = f.GPUs * job.Units * float64(to-from); s[held] == 0 {
-		s[unheld] = 1
-	} else if f.Whole {
-		s[heldWhole] = s[held]
-	}
-	of := label{user: f.User, account: f.Account, partition: f.Partition, app: f.App, node: f.Node}
-	t.add(t.line(f.Ref, of), of, &s)
-}
+// span are runs that were on their GPUs in the period ?1 to ?2, as an index finds them, how long they took, and the factor
+// by which they count.
+type span struct{ where, took, part string }
 
-// spans are the runs that were on their GPUs in the period ?1 to ?2, in parts that an index finds: those that lie in it
-// count whole; the others, of which the long ones may end much later, by their part in it.
-var spans = []struct{ where, part string }{
-	{"ended > ?1 AND ended <= ?2 AND ended - took >= ?1", ""},
-	{fmt.Sprintf("ended > ?1 AND ended <= ?2 + %d AND ended - took < ?2 AND (ended > ?2 OR ended - took < ?1)", longMS), part},
-	{fmt.Sprintf("ended > ?2 + %d AND ended - took < ?2 AND took > %d", longMS, longMS), part},
-}
-
-// part is the factor by which a run counts that lies partly in the period.
-const part = " * ((min(ended, ?2) - max(ended - took, ?1)) * 1.0 / took)"
-
-func (t *tally) read(ctx context.Context, db *sql.DB) error {
-	return database.Read(ctx, db, func(r database.Querier) error {
-		if err := t.readLabels(ctx, r); err != nil {
-			return err
-		}
-		if err := t.readSums(ctx, r); err != nil {
-			return err
-		}
-		return t.readHarm(ctx, r)
-	})
+// spans are all of them: those that lie in the period count whole, the others, of which the long ones may end much
+// later, by their part in it; those that haven't ended last until ?5.
+var spans = []span{
+	{"ended > ?1 AND ended <= ?2 AND ended - took >= ?1", "took", ""},
+	{
+		fmt.Sprintf("ended > ?1 AND ended <= ?2 + %d AND ended - took < ?2 AND (ended > ?2 OR ended - took < ?1)", longMS),
+		"took", " * ((min(ended, ?2) - max(ended - took, ?1)) * 1.0 / took)",
+	},
+	{
+		fmt.Sprintf("ended > ?2 + %d AND ended - took < ?2 AND took > %d", longMS, longMS),
+		"took", " * ((min(ended, ?2) - max(ended - took, ?1)) * 1.0 / took)",
+	},
+	{
+		"ended = 0 AND max(-took, ?1) < min(?5, ?2)",
+		"(?5 + took)", " * ((min(?5, ?2) - max(-took, ?1)) * 1.0 / (?5 + took))",
+	},
 }
 
 // condition is the SQL that restricts a query to the users ?3 and the accounts ?4.
@@ -128,99 +112,62 @@ func (q *Query) condition() (sql string) {
 	return sql
 }
 
-func (t *tally) readSums(ctx context.Context, r database.Querier) error {
-	q := &t.query
+func (t *tally) read(ctx context.Context, r database.Querier) error {
+	var id int64
+	var l label
+	if err := each(ctx, r, []any{&id, &l.user, &l.account, &l.partition, &l.app, &l.node}, func() { t.labels[id] = l },
+		`SELECT id, user, account, partition, app, node FROM bridge_labels`); err != nil {
+		return err
+	}
 	key, by, sum := "'' AS ref, who", " GROUP BY who", true
-	switch q.By {
+	switch t.query.By {
 	case Job: // most jobs have one run; the runs of the others meet in their line
 		key, by, sum = "ref, who", "", false
 	case Node:
 		key, by = "'' AS ref, place AS who", " GROUP BY place"
 	}
-	for _, s := range spans {
-		if err := t.each(ctx, r, `SELECT `+key+`, `+figuresOf(s.part, sum)+` FROM bridge_used WHERE `+s.where+q.condition()+by, q.args()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// args are the arguments of a query on the period, and of its condition.
-func (q *Query) args() []any {
-	return []any{q.From.UnixMilli(), q.To.UnixMilli(), database.JSON(q.Users), database.JSON(q.Accounts)}
-}
-
-// each adds the rows of a query: a job, the number of a label, and sums.
-func (t *tally) each(ctx context.Context, r database.Querier, query string, args []any) error {
 	var ref string
-	var id int64
 	var s sums
 	into := []any{&ref, &id}
 	for i := range s {
 		into = append(into, &s[i])
 	}
-	return database.Each(ctx, r, func(rows *sql.Rows) error {
-		if err := rows.Scan(into...); err != nil {
+	for i := range spans {
+		if err := each(ctx, r, into, func() { t.add(ref, t.labels[id], &s) },
+			`SELECT `+key+`, `+spans[i].figures(sum)+` FROM bridge_used WHERE `+spans[i].where+t.query.condition()+by, t.args...); err != nil {
 			return err
 		}
-		of := t.labels[id]
-		t.add(t.line(ref, of), of, &s)
-		return nil
+	}
+	var flags, n int
+	return each(ctx, r, []any{&ref, &id, &flags, &n}, func() { t.harm(ref, t.labels[id], flags, n) },
+		`SELECT `+key+`, flags, count(*) FROM bridge_used INDEXED BY bridge_used_harm
+		WHERE flags >= 16 AND ended >= ?1 AND ended < ?2`+t.query.condition()+` GROUP BY 1, 2, 3`, t.args...)
+}
+
+// each calls row for each row of a query's result, which is in into then.
+func each(ctx context.Context, r database.Querier, into []any, row func(), query string, args ...any) error {
+	return database.Each(ctx, r, func(rows *sql.Rows) error {
+		err := rows.Scan(into...)
+		if err == nil {
+			row()
+		}
+		return err
 	}, query, args...)
 }
 
-func (t *tally) readLabels(ctx context.Context, r database.Querier) error {
-	return database.Each(ctx, r, func(rows *sql.Rows) error {
-		var id int64
-		var l label
-		if err := rows.Scan(&id, &l.user, &l.account, &l.partition, &l.app, &l.node); err != nil {
-			return err
-		}
-		t.labels[id] = l
-		return nil
-	}, `SELECT id, user, account, partition, app, node FROM bridge_labels`)
-}
-
-// readHarm counts the harm of the runs that ended in the period. Where a run failed, perhaps for having shared, and the
-// job failed alone as well, that was no harm.
-func (t *tally) readHarm(ctx context.Context, r database.Querier) error {
-	q := &t.query
-	type row struct {
-		ref        string
-		flags      int
-		who, place int64
-	}
-	rows, err := database.List(ctx, r, func(x *row) []any { return []any{&x.ref, &x.flags, &x.who, &x.place} },
-		`SELECT ref, flags, who, place FROM bridge_used INDEXED BY bridge_used_harm
-		WHERE flags >= 16 AND ended >= ?1 AND ended < ?2`+q.condition(), q.args()...)
-	if err != nil {
-		return err
-	}
-	alone := map[string]bool{}
-	for i := range rows {
-		alone[rows[i].ref] = alone[rows[i].ref] || rows[i].flags&history.FlagCleared > 0
-	}
-	for i := range rows {
-		x := &rows[i]
-		of := t.labels[x.who]
-		of.node = t.labels[x.place].node
-		first := x.flags&history.FlagSuspect > 0 && alone[x.ref]
+// harm counts the harm of n runs that ended in the period.
+func (t *tally) harm(ref string, of label, flags, n int) {
+	for _, l := range []*line{t.line(ref, of), &t.total} {
 		for k, kind := range history.Harms() {
-			switch {
-			case x.flags&(history.FlagHarm<<k) == 0:
-			case first:
-				first = false // the gravest is why it is suspect
-			default:
-				for _, l := range []*line{t.line(x.ref, of), &t.total} {
-					if l.harm == nil {
-						l.harm = map[history.Harm]int{}
-					}
-					l.harm[kind]++
-				}
+			if flags&(history.FlagHarm<<k) == 0 {
+				continue
 			}
+			if l.harm == nil {
+				l.harm = map[history.Harm]int{}
+			}
+			l.harm[kind] += n
 		}
 	}
-	return nil
 }
 
 func (t *tally) report() *Report {

@@ -12,10 +12,8 @@ import (
 // KeptFor is how long footprints are kept: a month can be compared with the same of a year ago.
 const KeptFor = 400 * 24 * time.Hour
 
-const (
-	// longMS is how long a run takes to be in the index of long runs, ms.
-	longMS = 2 * 24 * 3600 * 1000
-)
+// longMS is how long a run takes to be in the index of long runs, ms.
+const longMS = 2 * 24 * 3600 * 1000
 
 // Store sums up the footprints of runs.
 type Store struct{ DB *sql.DB }
@@ -49,38 +47,39 @@ const (
 	host
 )
 
-// figures are how a row of bridge_used adds to each sum; {w} is the factor by which the run counts.
+// figures are how a row of bridge_used adds to each sum; {took} and {part} are its span's.
 var figures = [...]string{
 	runs:       "1",
 	unheld:     "(shares = 0)",
-	held:       "shares * took{w}",
-	heldWhole:  "(flags & 1) * shares * took{w}",
-	computed:   "max(100, shares) * computed{w}",
-	computedOf: "shares * known{w}",
-	split:      "max(100, shares) * split{w}",
-	memory:     "1.0 * shares * took * mean / card{w}", // nothing where card is 0
-	memoryOf:   "shares * took * (card > 0){w}",
+	held:       "shares * {took}{part}",
+	heldWhole:  "(flags & 1) * shares * {took}{part}",
+	computed:   "max(100, shares) * computed{part}",
+	computedOf: "shares * known{part}",
+	split:      "max(100, shares) * split{part}",
+	memory:     "1.0 * shares * {took} * mean / card{part}", // nothing where card is 0
+	memoryOf:   "shares * {took} * (card > 0){part}",
 	peak:       "1.0 * peak / card",
-	idle:       "shares * idle{w}",
-	idleOf:     "shares * idleknown{w}",
-	sharing:    "shares * shared{w}",
-	sharingOf:  "(flags & 2 > 0) * shares * took{w}",
-	saved:      "saved{w}",
+	idle:       "shares * idle{part}",
+	idleOf:     "shares * idleknown{part}",
+	sharing:    "shares * shared{part}",
+	sharingOf:  "(flags & 2 > 0) * shares * {took}{part}",
+	saved:      "saved{part}",
 	savedOf:    "(flags & 8 > 0)",
-	lost:       "lost{w}",
+	lost:       "lost{part}",
 	lostOf:     "(flags & 4 > 0)",
-	energy:     "energy{w}",
-	energyOf:   "(energy > 0) * shares * took{w}",
-	cpu:        "(shares > 0) * cpu{w}",
-	cpuOf:      "(cpu > 0) * shares * took{w}",
+	energy:     "energy{part}",
+	energyOf:   "(energy > 0) * shares * {took}{part}",
+	cpu:        "(shares > 0) * cpu{part}",
+	cpuOf:      "(cpu > 0) * shares * {took}{part}",
 	host:       "(shares > 0) * host",
 }
 
-// figuresOf are what a row adds to the sums, as SQL; sum: the sums of rows.
-func figuresOf(w string, sum bool) string {
+// figures are what a run adds to the sums, as SQL; sum: what runs add together.
+func (s *span) figures(sum bool) string {
+	of := strings.NewReplacer("{took}", s.took, "{part}", s.part)
 	all := make([]string, len(figures))
 	for i, f := range figures {
-		f = strings.ReplaceAll(f, "{w}", w)
+		f = of.Replace(f)
 		switch {
 		case !sum:
 			all[i] = "ifnull(" + f + ", 0)"
@@ -108,7 +107,7 @@ func wrap(what string, err error) error { return database.Wrap(err, "%s footprin
 
 // First is when the first run with a footprint ended; zero = there is none.
 func (s Store) First(ctx context.Context) (first time.Time, err error) {
-	err = s.DB.QueryRowContext(ctx, `SELECT min(ended) FROM bridge_used`).Scan(database.Millis(&first))
+	err = s.DB.QueryRowContext(ctx, `SELECT min(ended) FROM bridge_used WHERE ended > 0`).Scan(database.Millis(&first))
 	return first, wrap("read", err)
 }
 
@@ -116,7 +115,7 @@ func (s Store) First(ctx context.Context) (first time.Time, err error) {
 func (s Store) Forget(ctx context.Context, before time.Time) error {
 	before = before.Truncate(24 * time.Hour)
 	return wrap("forget", database.Tx(ctx, s.DB, func(tx *sql.Tx) error {
-		gone, err := tx.ExecContext(ctx, `DELETE FROM bridge_used WHERE ended < ?`, before.UnixMilli())
+		gone, err := tx.ExecContext(ctx, `DELETE FROM bridge_used WHERE ended > 0 AND ended < ?`, before.UnixMilli())
 		if err != nil {
 			return err
 		}

@@ -52,7 +52,7 @@ func reportOf(t testing.TB, q Query, runs ...history.Footprint) *Report {
 	t.Helper()
 	s := open(t)
 	save(t, s, runs...)
-	r, err := s.Report(t.Context(), q, nil)
+	r, err := s.Report(t.Context(), q, at(24))
 	if err != nil || r == nil {
 		t.Fatalf("%v, %v", r, err)
 	}
@@ -63,10 +63,8 @@ func reportOf(t testing.TB, q Query, runs ...history.Footprint) *Report {
 func save(t must.T, s Store, all ...history.Footprint) {
 	must.OK(t, database.Tx(context.Background(), s.DB, func(tx *sql.Tx) error {
 		for i := range all {
-			if all[i].End.After(all[i].Start) {
-				if err := all[i].Write(context.Background(), tx); err != nil {
-					return err
-				}
+			if err := all[i].Write(context.Background(), tx); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -146,20 +144,38 @@ func TestSharesArePartsOfAGPU(t *testing.T) {
 	}
 }
 
-func TestHarmOfWhatFailedAloneTooIsNone(t *testing.T) {
-	f, again := run("1", "ann", 0, 2), run("1", "ann", 3, 4)
-	f.Judged, f.Suspect, f.Harm = true, true, []history.Harm{history.HarmOOM, history.HarmLate}
-	again.Judged = true
-	if r := report(t, User, f, again); r.Total.HarmText() != "1 oom, 1 late" {
-		t.Errorf("%s", r.Total.HarmText())
+// Harm is of the period in which a run ended.
+func TestHarmOfAPeriod(t *testing.T) {
+	f, unharmed := run("1", "ann", 0, 2), run("2", "bob", 3, 4)
+	f.Judged, f.Harm, unharmed.Judged = true, []history.Harm{history.HarmOOM, history.HarmLate}, true
+	r := report(t, User, f, f, unharmed, run("3", "eve", 5, 6))
+	got := map[string]string{"": r.Total.HarmText()}
+	for i := range r.Lines {
+		got[r.Lines[i].Name] = r.Lines[i].HarmText()
 	}
-	again.Cleared = true
-	if r := report(t, User, f, again); r.Total.HarmText() != "1 late" || r.Lines[0].HarmText() != "1 late" {
-		t.Errorf("%s, %s", r.Total.HarmText(), r.Lines[0].HarmText())
+	must.Equal(t, got, map[string]string{"": "1 oom, 1 late", "ann": "1 oom, 1 late", "bob": "none", "eve": ""})
+	if r := reportOf(t, Query{From: at(0), To: at(1), By: User}, f); r.Total.HarmText() != "none" {
+		t.Errorf("before it ended: %s", r.Total.HarmText())
 	}
-	if r := report(t, User, again); r.Total.HarmText() != "none" {
-		t.Errorf("%s", r.Total.HarmText())
+}
+
+// A run that hasn't ended counts until the given time, by what it holds.
+func TestRunsThatGoOn(t *testing.T) {
+	s := open(t)
+	f := run("1", "ann", -3, 0)
+	f.End, f.Use = time.Time{}, nil
+	save(t, s, f, run("2", "bob", -6, -5))
+	for now, want := range map[float64]float64{-4: 0, 2: 2, 30: 24} {
+		r := must.Get(s.Report(t.Context(), Query{From: at(0), To: at(24), By: User}, at(now)))(t)
+		if r == nil {
+			r = &Report{}
+		}
+		must.Equal(t, r.Total.Held, want, "held until %v h", now)
 	}
+	must.Equal(t, must.Get(s.First(t.Context()))(t), at(-5).Local(), "the first end")
+	must.OK(t, s.Forget(t.Context(), at(100)))
+	r := must.Get(s.Report(t.Context(), Query{From: at(0), To: at(24), By: Job}, at(2)))(t)
+	must.Equal(t, r.Total.Runs, 1, "after what has ended was forgotten")
 }
 
 func TestCharged(t *testing.T) {
@@ -203,7 +219,7 @@ func TestSumsAgree(t *testing.T) {
 			save(rt, s, f)
 		}
 		sum := func(from, to float64, by By) (held, computed float64, count int) {
-			r := must.Get(s.Report(ctx, Query{From: at(from), To: at(to), By: by}, nil))(rt)
+			r := must.Get(s.Report(ctx, Query{From: at(from), To: at(to), By: by}, at(24)))(rt)
 			if r == nil {
 				return 0, 0, 0
 			}
@@ -313,7 +329,7 @@ func TestHostileNames(t *testing.T) {
 // hoursOf are the jobs of a period, with what each held, h.
 func hoursOf(t testing.TB, s Store, from, to float64) map[string]float64 {
 	t.Helper()
-	r := must.Get(s.Report(t.Context(), Query{From: at(from), To: at(to), By: Job}, nil))(t)
+	r := must.Get(s.Report(t.Context(), Query{From: at(from), To: at(to), By: Job}, at(24)))(t)
 	out := map[string]float64{}
 	if r != nil {
 		for _, l := range r.Lines {
@@ -343,7 +359,7 @@ func TestFootprintsOfAPeriod(t *testing.T) {
 	}
 	must.OK(t, s.Forget(t.Context(), at(50)))
 	must.Equal(t, names(0, 200), []string{"2", "3", "4", "long"}, "after two days were forgotten")
-	if r, err := s.Report(t.Context(), Query{From: at(-400), To: at(400), By: User}, nil); err != nil || r.Total.Runs != 4 || r.Total.Held != 123 {
+	if r, err := s.Report(t.Context(), Query{From: at(-400), To: at(400), By: User}, at(24)); err != nil || r.Total.Runs != 4 || r.Total.Held != 123 {
 		t.Errorf("their week's sum: %+v, %v", r, err)
 	}
 }

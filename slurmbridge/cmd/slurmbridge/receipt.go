@@ -195,7 +195,9 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 		return nil, err
 	}
 	model := interference.New(&contention.MPS)
-	history.Teach(model, outcomes, map[string]history.Outcome{})
+	for i := range outcomes {
+		outcomes[i].Teach(model)
+	}
 	policies, err := newPolicies(cfg, model, log)
 	if err != nil {
 		return nil, err

@@ -188,9 +188,6 @@ func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlag
 	return nil
 }
 
-// mostRunning bounds how many jobs that run are counted.
-const mostRunning = 100_000
-
 // pollsAgo is how long ago a poll may have been for the jobs that it showed to be taken to run.
 const pollsAgo = 2 * time.Hour
 
@@ -199,7 +196,7 @@ func past(st *store.Store) *history.History {
 	return &history.History{DB: st.DB(), Profiles: st, Names: journal.New(st.DB())}
 }
 
-// loadUsage sums up footprints and running jobs.
+// loadUsage sums up footprints; a run that hasn't ended has gone on until a poll last showed it.
 func loadUsage(ctx context.Context, st *store.Store, now time.Time, q usage.Query) (*usage.Report, error) {
 	used := usage.Store{DB: st.DB()}
 	if err := past(st).Fit(ctx); err != nil {
@@ -212,18 +209,7 @@ func loadUsage(ctx context.Context, st *store.Store, now time.Time, q usage.Quer
 	if now.Sub(seen) < pollsAgo {
 		seen = now
 	}
-	runs, err := past(st).Running(ctx, now, now, mostRunning)
-	if err != nil {
-		return nil, err
-	}
-	var running []history.Footprint
-	for i := range runs {
-		if r := &runs[i]; r.End.IsZero() {
-			r.End = seen
-			running = append(running, r.Footprint())
-		}
-	}
-	r, err := used.Report(ctx, q, running)
+	r, err := used.Report(ctx, q, seen)
 	if err == nil && r == nil {
 		err = noUsage(ctx, used, q)
 	}
