@@ -82,17 +82,15 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 		o.TriedMiB, o.Ours = j.Member.MemMiB, true
 		o.Suspect = fmt.Sprintf("it was tried with %d MiB of GPU memory", o.TriedMiB)
 	case Failed(j.How.State):
-		why, ours := j.suspect()
-		if !(ours && o.Shared()) && j.unserved(&o) {
-			o.Unserved, ours = true, true
-			why = fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS())
-			o.Suspect = why
+		s := j.suspect()
+		if !(s.ours && o.Shared()) && j.unserved(&o) {
+			o.Unserved = true
+			s = suspicion{why: fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS()), ours: true, blamed: j.present()}
+			o.Suspect, o.Ours = s.why, true
 		}
-		j.blame(&o, why)
-		o.Ours = ours && o.Suspect != ""
+		j.blame(&o, s)
 	case ranOutOfTime(j.How.State) && (o.Shared() || j.Alone):
 		j.blame(&o, j.overrun())
-		o.Ours = o.Suspect != ""
 		o.Learned = j.How.State == "TIMEOUT" && !o.Shared() && r.Complete
 	case !ranToEnd(j.How.State):
 		// A time limit that strikes is the application's way to end, for some.
@@ -150,22 +148,32 @@ func (j *Judgement) unserved(o *Outcome) bool {
 	return o.MPS && !j.Alone && !j.Served && !j.FailsAlone && o.App != "" && j.Run.DurationS() < soon.Seconds()
 }
 
+// suspicion is why sharing may be the reason that a run ended badly.
+type suspicion struct {
+	why    string   // "" = sharing isn't the reason
+	ours   bool     // the run's end isn't the job's own doing
+	fault  bool     // the run fell with its MPS server, which its own process may have broken
+	blamed []string // applications of co-runners
+}
+
 // blame says whether the co-runners of a run that ended badly are suspected, and why, or cleared.
-func (j *Judgement) blame(o *Outcome, why string) {
+func (j *Judgement) blame(o *Outcome, s suspicion) {
 	if !o.Shared() {
 		o.Cleared = j.Alone
 		return
 	}
-	if o.Suspect = why; why == "" || why == j.killed() {
-		return
-	}
-	o.Fault = j.Run.MPSFault || j.fellWith() != nil
+	o.Suspect, o.Ours, o.Fault, o.Blamed = s.why, s.ours, s.fault, s.blamed
+}
+
+// present are the applications of the co-runners that were there when a run ended, or while its time ran out: memory runs
+// out at once, time all along.
+func (j *Judgement) present() (apps []string) {
 	for _, c := range j.Run.CoRunners {
-		// Memory runs out at once, time all along.
-		if was := c.AtEnd || ranOutOfTime(o.State) && c.OverlapS > hardly*j.Run.DurationS(); was && c.App != "" {
-			o.Blamed = append(o.Blamed, c.App)
+		if was := c.AtEnd || ranOutOfTime(j.How.State) && c.OverlapS > hardly*j.Run.DurationS(); was && c.App != "" {
+			apps = append(apps, c.App)
 		}
 	}
+	return apps
 }
 
 // hardly is the part of a run below which a co-runner has not cost it much.
@@ -187,28 +195,33 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 	o.Broken = o.Contract > 0 && r.DurationS() > o.Contract*o.SoloS+r.Profile.DurationSD
 }
 
-// suspect says why sharing may be the reason for a failure, "" = it isn't. The application has ended well
-// alone (it would not have shared a GPU otherwise), and what a co-runner really takes may be more than was
-// known. ours: it isn't the job's doing.
-func (j *Judgement) suspect() (why string, ours bool) {
+// suspect says why sharing may be the reason for a failure. The application has ended well alone (it would not have shared
+// a GPU otherwise), and what a co-runner really takes may be more than was known.
+func (j *Judgement) suspect() suspicion {
 	r, card, with := j.Run, j.Run.cardMemMiB(), j.fellWith()
+	ours := func(why string) suspicion { return suspicion{why: why, ours: true, blamed: j.present()} }
+	fell := func(why string) suspicion { return suspicion{why: why, ours: true, blamed: j.present(), fault: true} }
 	switch {
 	case r.MPSFault:
-		return "the MPS server it shared failed", true
+		return fell("the MPS server it shared failed")
 	case with != nil:
-		return fmt.Sprintf("it failed in the same moment as job %s, which shared its GPU: a fault ends all clients of an MPS server", with.Ref), true
+		return fell(fmt.Sprintf("it failed in the same moment as job %s, which shared its GPU: a fault ends all clients of an MPS server", with.Ref))
 	case card > 0 && r.PeakMemMiB >= nearlyFull*card:
-		return "GPU memory was nearly full", true
+		return ours("GPU memory was nearly full")
 	case r.Profile != nil && card > 0 && r.PeakMemMiB+r.Profile.Peak().MemMiB > card:
-		return "GPU memory may not have sufficed", true
+		return ours("GPU memory may not have sufficed")
 	case r.PeakMemMiB > surely*j.knownMiB():
-		return "more GPU memory was held than was known of the jobs there", true
-	case j.killed() != "":
-		return j.killed(), true
-	case r.Profile != nil && !j.FailsAlone:
-		return "its application has not failed alone", false
+		return ours("more GPU memory was held than was known of the jobs there")
 	}
-	return "", false
+	if c := j.killed(); c != nil {
+		return suspicion{ours: true, why: fmt.Sprintf(
+			"it failed when Slurm ended job %s (%s), which shared its GPU: a client that is killed may break the MPS server's others",
+			c.Ref, c.How.State)}
+	}
+	if r.Profile != nil && !j.FailsAlone {
+		return suspicion{why: "its application has not failed alone", blamed: j.present()}
+	}
+	return suspicion{}
 }
 
 // SameMoment is how far apart Slurm sees jobs end that a fault of their MPS server ends together: their processes have
@@ -236,23 +249,22 @@ func (j *Judgement) fellWith() *CoRunner {
 // 30 s), and the job's neighbours notice it.
 const afterKill = 30*time.Second + SameMoment
 
-// killed says which co-runner Slurm ended while it computed, shortly before the job failed; "" = none. What a killed client
+// killed is the co-runner that Slurm ended while it computed, shortly before the job failed; nil = none. What a killed client
 // of an MPS server leaves undone is undefined for the server's other clients (NVIDIA's manual of MPS, early termination):
 // no application is to blame.
-func (j *Judgement) killed() string {
+func (j *Judgement) killed() *CoRunner {
 	if j.Run.WithoutMPS || j.Spec != nil && j.Spec.Sharing == contention.TimeSlice.Name {
-		return ""
+		return nil
 	}
 	for i := range j.Run.CoRunners {
 		c := &j.Run.CoRunners[i]
 		after := j.How.End.Sub(c.How.End)
 		ended := c.How.State == "CANCELLED" || c.How.State == "PREEMPTED" || ranOutOfTime(c.How.State)
 		if ended && !c.How.End.IsZero() && after >= -SameMoment && after <= afterKill {
-			return fmt.Sprintf("it failed when Slurm ended job %s (%s), which shared its GPU: a client that is killed may break the MPS server's others",
-				c.Ref, c.How.State)
+			return c
 		}
 	}
-	return ""
+	return nil
 }
 
 // surely is by how much the memory of jobs may exceed what is known of them, as a factor, before it counts as more.
@@ -270,25 +282,25 @@ func (j *Judgement) knownMiB() float64 {
 	return sum
 }
 
-// overrun says why sharing may be the reason that a job ran out of time, "" = it isn't: alone it would have
-// ended before, and it did less solo work than its own limit, which is all that plain Slurm would have let it do.
-func (j *Judgement) overrun() string {
+// overrun says why sharing may be the reason that a job ran out of time: alone it would have ended before, and it did less
+// solo work than its own limit, which is all that plain Slurm would have let it do.
+func (j *Judgement) overrun() suspicion {
 	p, e := j.Run.Profile, j.Ending
 	if p == nil || e == nil {
-		return ""
+		return suspicion{}
 	}
 	span := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second) }
-	alone := p.DurationS + p.DurationSD
-	if j.How.State == "DEADLINE" {
-		if left := e.Deadline.Sub(j.Run.Start).Seconds(); !e.Deadline.IsZero() && alone < left {
-			return fmt.Sprintf("it ran past its deadline, %s after its start; alone it takes %s", span(left), span(p.DurationS))
-		}
-		return ""
+	alone, own, left := p.DurationS+p.DurationSD, e.LimitS-e.LentS, e.Deadline.Sub(j.Run.Start).Seconds()
+	late := suspicion{ours: true, fault: j.Run.MPSFault || j.fellWith() != nil, blamed: j.present()}
+	switch {
+	case j.How.State == "DEADLINE" && !e.Deadline.IsZero() && alone < left:
+		late.why = fmt.Sprintf("it ran past its deadline, %s after its start; alone it takes %s", span(left), span(p.DurationS))
+	case j.How.State != "DEADLINE" && alone < own && e.leastS(j.Run.DurationS()) < own:
+		late.why = fmt.Sprintf("it ran out of its time limit of %s; alone it takes %s", span(e.LimitS), span(p.DurationS))
+	default:
+		return suspicion{}
 	}
-	if own := e.LimitS - e.LentS; alone < own && e.leastS(j.Run.DurationS()) < own {
-		return fmt.Sprintf("it ran out of its time limit of %s; alone it takes %s", span(e.LimitS), span(p.DurationS))
-	}
-	return ""
+	return late
 }
 
 func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
