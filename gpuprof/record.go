@@ -142,6 +142,9 @@ type Record struct {
 	// faulted or died, by one of its clients or from outside: the job is its victim,
 	// or its cause. Zero = it didn't.
 	MPSFault time.Time `json:"mps_fault,omitzero"`
+	// MPSFaultBy are the jobs, perhaps this one among them, whose processes it was the fault of; empty = that isn't
+	// known.
+	MPSFaultBy []int64 `json:"mps_fault_by,omitempty"`
 	// WithoutMPS: a process of the job computed next to other jobs without MPS, so the GPU took turns:
 	// the run says nothing of sharing.
 	WithoutMPS bool `json:"without_mps,omitempty"`
@@ -254,7 +257,7 @@ func (r *Record) Validate() error {
 	need(len(r.Series) <= MaxPoints, "the length of series", len(r.Series))
 	need(len(r.Series) == 0 || r.PeriodS > 0 && r.PeriodS < 1e7, "period_s", r.PeriodS)
 	need(len(r.GPUs) <= 64, "the number of GPUs", len(r.GPUs))
-	need(len(r.Neighbours) <= 1024, "the number of neighbours", len(r.Neighbours))
+	need(max(len(r.Neighbours), len(r.MPSFaultBy)) <= 1024, "the number of neighbours", len(r.Neighbours))
 	need(max(len(r.App), len(r.AppType)) <= 255 && len(r.Params) <= 4096,
 		"the length of app, app_type or params", max(len(r.App), len(r.AppType), len(r.Params)))
 	need(finite(r.InputMiB), "input_mib", r.InputMiB)

@@ -109,6 +109,13 @@ type gpu struct {
 	usesRead   time.Time
 	samples    samples
 	without    map[int]bool // processes that the last reading found to compute without MPS
+	processes  map[int]process
+}
+
+// process is a job's process that was on a GPU of late, when it was seen there last.
+type process struct {
+	job int64
+	at  time.Time
 }
 
 // uuid is the GPU's, or the MIG instance's.

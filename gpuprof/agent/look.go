@@ -286,6 +286,7 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
 		o := a.owner(p.PID)
 		id := o.job
 		owners[p.PID] = o
+		g.saw(p.PID, id, l.at)
 		unknown = unknown || id == 0 && !(o.server && g.dev.MPS.OwnAddresses) // a server that stands for all its clients, say
 		if id != 0 && p.MemMiB >= 0 && p.MemMiB <= g.most(gpuprof.FigMem) {
 			c := l.clients[id]
@@ -340,6 +341,36 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
 		*core = min(1, *core+sms[p.PID])
 	}
 	l.own, l.told = own, told
+}
+
+// processesFor is for how long it is known whose a process was that has ended: hooks find out later that it has broken
+// its MPS server.
+const processesFor = 10 * time.Minute
+
+// saw notes whose a process on the GPU is, and forgets those that ended long ago.
+func (g *gpu) saw(pid int, job int64, now time.Time) {
+	maps.DeleteFunc(g.processes, func(_ int, p process) bool { return now.Sub(p.at) > processesFor })
+	if g.processes == nil {
+		g.processes = map[int]process{}
+	}
+	delete(g.processes, pid) // of an earlier process
+	if job != 0 {
+		g.processes[pid] = process{job, now}
+	}
+}
+
+// jobsOf are the jobs of processes that were on the GPU of late; none where one of them isn't known.
+func (g *gpu) jobsOf(pids []int) (jobs []int64) {
+	for _, pid := range pids {
+		p, known := g.processes[pid]
+		if !known {
+			return nil
+		}
+		if !slices.Contains(jobs, p.job) {
+			jobs = append(jobs, p.job)
+		}
+	}
+	return jobs
 }
 
 // remembered is for how long a process's use holds: the driver measures it once a

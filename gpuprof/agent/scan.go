@@ -36,6 +36,11 @@ func (a *Agent) scan() {
 		a.lost()
 	}
 	a.meet(now)
+	for _, j := range slices.Concat(running, ended) {
+		if t := a.jobs[runOf(j)]; len(t.FaultBy) == 0 && len(t.gpus) == 1 {
+			t.FaultBy = a.gpus[t.gpus[0]].jobsOf(j.MPSFaultBy)
+		}
+	}
 	for _, j := range ended {
 		a.finish(j)
 	}
@@ -254,7 +259,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		JobID: j.JobID, ArrayJobID: j.ArrayJobID, ArrayTaskID: j.ArrayTaskID, Restart: j.Restart,
 		Node: a.Node, UID: j.UID, User: j.User, Comment: j.Comment, Start: j.Start, End: j.End,
 		Shared: j.Sharer(), WithoutMPS: t.WithoutMPS, Samples: t.Samples, Failed: t.Failed,
-		MPSFault: j.MPSFault, NoEpilog: t.noEpilog, Cut: t.Samples == 0, CoreFrom: t.CoreFrom,
+		MPSFault: j.MPSFault, MPSFaultBy: t.FaultBy, NoEpilog: t.noEpilog, Cut: t.Samples == 0, CoreFrom: t.CoreFrom,
 		Processes: t.Processes, ProcessMiB: math.Ceil(t.ProcessMiB),
 	}
 	if j.MPS {
@@ -304,7 +309,10 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 	if err := r.Validate(); err != nil && t.Samples > 0 {
 		// No figures are better than wrong ones; user and times stay.
 		a.Log.Error("what was gathered of a job can't be true", "job", j.JobID, "err", err)
-		empty := &tracked{job: j, gpus: t.gpus, noEpilog: t.noEpilog, saved: saved{Tally: gpuprof.NewTally(a.Period.Seconds(), nil), Failed: t.Samples + t.Failed, Neighbours: t.Neighbours}}
+		empty := &tracked{job: j, gpus: t.gpus, noEpilog: t.noEpilog, saved: saved{
+			Tally: gpuprof.NewTally(a.Period.Seconds(), nil), Failed: t.Samples + t.Failed,
+			Neighbours: t.Neighbours, FaultBy: t.FaultBy,
+		}}
 		return a.record(empty, j)
 	}
 	return r

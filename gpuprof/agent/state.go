@@ -38,6 +38,7 @@ type saved struct {
 	Processes  int
 	ProcessMiB float64
 	WithoutMPS bool
+	FaultBy    []int64 // the jobs whose processes broke the job's MPS server, if all are known
 	// What the job's control group had used up to HostAt; zero = it has none.
 	HostAt  time.Time
 	HostCPU float64 // s
@@ -88,5 +89,6 @@ func (a *Agent) load() (map[run]saved, error) {
 }
 
 func (s *saved) sane() bool {
-	return s.Tally != nil && s.Tally.Sane() && s.Samples >= 0 && s.Failed >= 0 && s.Bursts >= 0 && len(s.Neighbours) <= mostNeighbours
+	return s.Tally != nil && s.Tally.Sane() && s.Samples >= 0 && s.Failed >= 0 && s.Bursts >= 0 &&
+		len(s.Neighbours) <= mostNeighbours && len(s.FaultBy) <= mostNeighbours
 }

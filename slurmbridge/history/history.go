@@ -287,7 +287,9 @@ func recordedRun(rec *Record) Run {
 	r := Run{
 		ID: rec.ID, Nodes: []string{rec.Node}, Ref: rec.Ref(), User: rec.User, App: rec.App, Terms: job.ParseTerms(rec.Comment),
 		Start: rec.ControllerTime(rec.Start), End: rec.ControllerTime(rec.End), Node: rec.Node, Devices: rec.GPUs, PeakMemMiB: rec.Peak.MemMiB,
-		Complete: len(rec.GPUs) == 1 && !rec.Cut && len(rec.Series) > 0 && !rec.NoEpilog, MPSFault: !rec.MPSFault.IsZero(), WithoutMPS: rec.WithoutMPS, Host: rec.Host,
+		Complete:   len(rec.GPUs) == 1 && !rec.Cut && len(rec.Series) > 0 && !rec.NoEpilog,
+		WithoutMPS: rec.WithoutMPS, Host: rec.Host,
+		MPSFault: !rec.MPSFault.IsZero(), Faulted: slices.Contains(rec.MPSFaultBy, rec.JobID),
 	}
 	for i := range rec.GPUs {
 		r.GPUs = append(r.GPUs, rec.GPUs[i].Index)
@@ -327,6 +329,7 @@ func (r *Run) merge(rec *Run) {
 	r.Nodes, r.GPUs, r.Devices = slices.Concat(r.Nodes, rec.Nodes), slices.Concat(r.GPUs, rec.GPUs), slices.Concat(r.Devices, rec.Devices)
 	r.PeakMemMiB += rec.PeakMemMiB
 	r.Complete, r.MPSFault, r.WithoutMPS = false, r.MPSFault || rec.MPSFault, r.WithoutMPS || rec.WithoutMPS
+	r.Faulted = r.Faulted || rec.Faulted
 	if r.Host != nil && rec.Host != nil {
 		r.Host = &gpuprof.Host{Cores: r.Host.Cores + rec.Host.Cores, MemMiB: r.Host.MemMiB + rec.Host.MemMiB}
 	}
@@ -380,7 +383,10 @@ func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 // coRunners are the neighbours of a record's run, in the record's order.
 func (h *History) coRunners(ctx context.Context, rec *Record, known func(user, app, card string) (*rlcore.Profile, error)) (all []CoRunner, err error) {
 	for _, n := range rec.Neighbours {
-		c := CoRunner{Owner: n.User, OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd}
+		c := CoRunner{
+			Owner: n.User, OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd,
+			Faulted: slices.Contains(rec.MPSFaultBy, n.JobID),
+		}
 		if c.Ref, err = h.Names.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
 			return nil, err
 		}

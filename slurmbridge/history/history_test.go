@@ -130,6 +130,33 @@ func testJoined(t *testing.T, early bool) {
 }
 
 // A job on two nodes has a record of each, and is one run with the GPUs of both.
+// Whose process broke the MPS server a record says by Slurm's numbers of jobs.
+func TestWhoBrokeTheServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		by       []int64
+		own      bool
+		brokenBy string
+	}{
+		"not known":    {},
+		"its own":      {by: []int64{1}, own: true},
+		"neighbour 3":  {by: []int64{3}, brokenBy: "3"},
+		"both":         {by: []int64{3, 1}, own: true, brokenBy: "3"},
+		"a job beyond": {by: []int64{9}},
+	} {
+		rec := record(7, 0, 60)
+		rec.MPSFault, rec.MPSFaultBy = at(30), c.by
+		rec.Neighbours = []gpuprof.Neighbour{{JobID: 2, From: at(0), To: at(60)}, {JobID: 3, From: at(0), To: at(60)}}
+		runs := must.Get((&kept{records: []Record{rec}}).write(t).Unjudged(t.Context()))(t)
+		must.Equal(t, len(runs), 1, "runs")
+		by := ""
+		if r := runs[0].brokenBy(); r != nil {
+			by = r.Ref
+		}
+		must.Equal(t, by, c.brokenBy, name)
+		must.Equal(t, runs[0].Faulted, c.own, name)
+	}
+}
+
 func TestARunOnTwoNodes(t *testing.T) {
 	shown := polls(0, 60)
 	shown.Node, shown.GPUs, shown.Shares, shown.WholeGPUs = "n[1-2]", nil, 0, 2

@@ -167,9 +167,16 @@ func (j *Judgement) blame(o *Outcome, s suspicion) {
 
 // present are the applications of the co-runners that were there when a run ended, or while its time ran out: memory runs
 // out at once, time all along.
-func (j *Judgement) present() (apps []string) {
-	for _, c := range j.Run.CoRunners {
-		if was := c.AtEnd || ranOutOfTime(j.How.State) && c.OverlapS > hardly*j.Run.DurationS(); was && c.App != "" {
+func (j *Judgement) present() []string {
+	return j.apps(func(c *CoRunner) bool {
+		return c.AtEnd || ranOutOfTime(j.How.State) && c.OverlapS > hardly*j.Run.DurationS()
+	})
+}
+
+// apps are the known applications of some co-runners.
+func (j *Judgement) apps(of func(*CoRunner) bool) (apps []string) {
+	for i := range j.Run.CoRunners {
+		if c := &j.Run.CoRunners[i]; c.App != "" && of(c) {
 			apps = append(apps, c.App)
 		}
 	}
@@ -201,7 +208,14 @@ func (j *Judgement) suspect() suspicion {
 	r, card, with := j.Run, j.Run.cardMemMiB(), j.fellWith()
 	ours := func(why string) suspicion { return suspicion{why: why, ours: true, blamed: j.present()} }
 	fell := func(why string) suspicion { return suspicion{why: why, ours: true, blamed: j.present(), fault: true} }
-	switch {
+	switch by := r.brokenBy(); {
+	case r.MPSFault && r.Faulted:
+		return suspicion{why: "a process of its own faulted, and with it the MPS server it shared", ours: true, fault: true}
+	case r.MPSFault && by != nil:
+		return suspicion{
+			why:  fmt.Sprintf("a process of job %s faulted, and with it the MPS server they shared", by.Ref),
+			ours: true, blamed: j.apps(func(c *CoRunner) bool { return c.Faulted }),
+		}
 	case r.MPSFault:
 		return fell("the MPS server it shared failed")
 	case with != nil:
@@ -243,6 +257,14 @@ func (j *Judgement) fellWith() *CoRunner {
 		}
 	}
 	return nil
+}
+
+// mayHaveBroken reports whether the run fell with its MPS server, and its own process may have broken it.
+func (j *Judgement) mayHaveBroken() bool {
+	if r := j.Run; r.MPSFault {
+		return r.Faulted || r.brokenBy() == nil
+	}
+	return j.fellWith() != nil
 }
 
 // afterKill is how long after the end of a job that Slurm ends its processes may still be killed (KillWait, by default
@@ -291,7 +313,7 @@ func (j *Judgement) overrun() suspicion {
 	}
 	span := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second) }
 	alone, own, left := p.DurationS+p.DurationSD, e.LimitS-e.LentS, e.Deadline.Sub(j.Run.Start).Seconds()
-	late := suspicion{ours: true, fault: j.Run.MPSFault || j.fellWith() != nil, blamed: j.present()}
+	late := suspicion{ours: true, fault: j.mayHaveBroken(), blamed: j.present()}
 	switch {
 	case j.How.State == "DEADLINE" && !e.Deadline.IsZero() && alone < left:
 		late.why = fmt.Sprintf("it ran past its deadline, %s after its start; alone it takes %s", span(left), span(p.DurationS))

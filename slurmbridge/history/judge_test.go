@@ -98,6 +98,41 @@ func TestFailedWhenANeighbourWasKilled(t *testing.T) {
 	}
 }
 
+// A run that fell with its MPS server runs again in any case. Its application is kept alone where its own process may
+// have broken the server, and only who may have is blamed.
+func TestFellWithItsServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		own    bool
+		by     []int // co-runners whose process faulted
+		fault  bool
+		blamed []string
+	}{
+		"nobody knows whose fault it was": {fault: true, blamed: []string{"long", "brief"}},
+		"its own":                         {own: true, fault: true},
+		"a neighbour's":                   {by: []int{1}, blamed: []string{"brief"}},
+		"its own and a neighbour's":       {own: true, by: []int{0}, fault: true},
+		"an unknown application's":        {by: []int{2}},
+	} {
+		for _, state := range []string{"FAILED", "TIMEOUT"} {
+			j := ranOut(state)
+			j.Run.MPSFault, j.Run.Faulted = true, c.own
+			for i := range j.Run.CoRunners {
+				j.Run.CoRunners[i].AtEnd = true
+			}
+			for _, i := range c.by {
+				j.Run.CoRunners[i].Faulted = true
+			}
+			o := j.Judge(nil)
+			if !o.Ours || o.Suspect == "" || o.Fault != c.fault {
+				t.Errorf("%s, %s: %q, ours %v, fault %v", name, state, o.Suspect, o.Ours, o.Fault)
+			}
+			if state == "FAILED" { // what made it slow is another question
+				must.Equal(t, o.Blamed, c.blamed, "%s", name)
+			}
+		}
+	}
+}
+
 // What was suspected is cleared where the job runs out of time alone as well.
 func TestRanOutOfTimeAloneAgain(t *testing.T) {
 	j := ranOut("TIMEOUT")

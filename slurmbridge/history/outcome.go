@@ -70,7 +70,7 @@ type Outcome struct {
 	NoMPS    bool `json:"no_mps,omitempty"`
 	// TriedMiB is the device memory that it was to make do with, MiB, and failed; 0 = it wasn't, or did not.
 	TriedMiB int64 `json:"tried_mib,omitempty"`
-	// Fault: it failed with the MPS server that it shared.
+	// Fault: it failed with the MPS server that it shared, and its own process may have broken it.
 	Fault bool `json:"fault,omitempty"`
 	// Cleared: it failed alone, too, so sharing was not the reason. Excused says so of the run before, which failed while
 	// sharing.
@@ -123,8 +123,7 @@ func (o *Outcome) Teach(b Beliefs) {
 			b.Forbid(o.identity(), other)
 		}
 	}
-	// Which of the jobs that failed with an MPS server broke it isn't known: each shows first, after a day, that it ends
-	// well alone.
+	// Each of the jobs that may have broken an MPS server shows first, after a day, that it ends well alone.
 	switch self := (rlcore.Identity{App: o.App, Owner: o.User}); {
 	case o.Fault:
 		b.KeepAlone(self, o.End)

@@ -59,6 +59,7 @@ type Run struct {
 	PeakMemMiB float64       `json:"peak_mem_mib,omitempty"` // the most memory in use on its GPUs
 	Complete   bool          `json:"complete,omitempty"`     // the record has all that a profile is made from
 	MPSFault   bool          `json:"mps_fault,omitempty"`    // the MPS server that the job used failed
+	Faulted    bool          `json:"faulted,omitempty"`      // by the fault of one of the job's own processes
 	WithoutMPS bool          `json:"without_mps,omitempty"`  // it shared its GPU without MPS, which says nothing of sharing
 	Host       *gpuprof.Host `json:"host,omitempty"`         // what it used of its node; nil = not known
 	Use        *Use          `json:"use,omitempty"`          // what it did with its GPUs, for its footprint; nil = not known
@@ -76,7 +77,18 @@ type CoRunner struct {
 	Profile  *rlcore.Profile // nil = nothing is known of the application
 	OverlapS float64         // how long both were there, s
 	AtEnd    bool            // it was still there when the run ended
+	Faulted  bool            // one of its processes broke the MPS server that they shared
 	How      job.Description // as far as Slurm, or what was concluded of its run, says how it ended
+}
+
+// brokenBy is the co-runner whose process broke the MPS server that they shared; nil = none is known.
+func (r *Run) brokenBy() *CoRunner {
+	for i := range r.CoRunners {
+		if c := &r.CoRunners[i]; c.Faulted {
+			return c
+		}
+	}
+	return nil
 }
 
 // DurationS is how long the run took, s.

@@ -340,6 +340,32 @@ func TestOneThatBreaksItsMPSServerStaysAlone(t *testing.T) {
 	}
 }
 
+// Whose process broke the MPS server may be known: then the neighbours that fell with it run again and aren't kept
+// alone.
+func TestFellWithANeighboursFault(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		m := newModel(node("n1", 1, 8))
+		l := &ledger{}
+		b, beliefs := learning(m, newMemory(), l)
+		tick(t, b, m, time.Second)
+		v, n := victim(m)
+		v.Comment = "" // its owner doesn't ask for a second run
+		tick(t, b, m, 5*time.Second)
+		for !v.ended {
+			tick(t, b, m, time.Second)
+		}
+		l.record(m, v, n)
+		l.runs[0].MPSFault, l.runs[0].CoRunners[0].Faulted = true, known
+		tick(t, b, m, 10*time.Second)
+		if len(l.kept) != 1 || !l.kept[0].Again {
+			t.Fatalf("known %v: %+v", known, l.kept)
+		}
+		other := app("other", 60, 0.1, 100)
+		must.Equal(t, beliefs.Forbidden(nil, profiles(v.profil, other)), !known, "known %v: the victim is kept alone", known)
+		must.Equal(t, beliefs.Forbidden(nil, profiles(v.profil, n.profil)), true, "the pair is kept apart")
+	}
+}
+
 // From Volta on a fault of an MPS server is forgotten before a hook can see it. Jobs that shared a GPU and failed in the
 // same moment were its clients: they run again, alone, in whichever order their records come.
 func TestFailedInTheSameMoment(t *testing.T) {
