@@ -34,6 +34,7 @@ type promise struct {
 	on      bool
 	cards   []outlook
 	claimed []string // by GPU: the foreign job that has its turn there now
+	kept    []kept   // by GPU: the first foreign job that gets it
 
 	cluster schedule.Cluster
 	now     schedule.List // as things are
@@ -68,6 +69,12 @@ const (
 	comparisons = 32
 )
 
+// kept is a foreign job of the queue that gets a GPU if all go on plainly.
+type kept struct {
+	foreign int     // its index in State.Pending, −1 = no foreign job gets the GPU
+	fromS   float64 // when it starts, s from now
+}
+
 // outlook is what is expected of a GPU's running jobs.
 type outlook struct {
 	endS  []float64 // of each of known profile, s from now
@@ -99,6 +106,10 @@ func (g *Guard) Begin(s *State) {
 	p.steps = 0
 	p.trial.Copy(&p.now)
 	foreign := false
+	p.kept = p.kept[:0]
+	for range s.GPUs {
+		p.kept = append(p.kept, kept{foreign: -1})
+	}
 	for i := range s.Pending {
 		j := &s.Pending[i]
 		startS, on := p.trial.Run(j.request(), j.expectedS())
@@ -109,6 +120,9 @@ func (g *Guard) Begin(s *State) {
 		for _, k := range on {
 			if j.Foreign && startS <= rounding {
 				p.claimed[k] = j.ID
+			}
+			if j.Foreign && p.kept[k].foreign < 0 {
+				p.kept[k] = kept{i, startS}
 			}
 		}
 		foreign = foreign || j.Foreign
@@ -251,8 +265,11 @@ func (x *ahead) after(s *State, n int) []float64 {
 // counts like a known company as long as no other one is under way.
 func (g *Guard) Keeps(w *Window, c Combo) bool {
 	p := &g.promise
-	if !p.on || c == 0 {
+	switch {
+	case c == 0:
 		return true
+	case !p.on:
+		return p.leavesForeign(&g.Rules, w, c)
 	}
 	if p.keeps(&g.Rules, w, c) {
 		return true
@@ -271,6 +288,24 @@ func (p *promise) keeps(r *Rules, w *Window, c Combo) bool {
 	var freeS float64
 	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
 	return p.membersKeep(r, w, c) && p.queueKeeps(w, c, freeS)
+}
+
+// leavesForeign reports whether c leaves the GPU to the foreign job that gets it next, as Slurm's backfill does where
+// nothing else is promised: jobs behind that job may join if the GPU is free when it starts.
+func (p *promise) leavesForeign(r *Rules, w *Window, c Combo) bool {
+	if w.GPU >= len(p.kept) || p.kept[w.GPU].foreign < 0 {
+		return true
+	}
+	next, behind := p.kept[w.GPU], false
+	for i, at := range w.Jobs {
+		behind = behind || c.Has(i) && at > next.foreign
+	}
+	if !behind {
+		return true
+	}
+	var freeS float64
+	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
+	return freeS <= next.fromS+rounding
 }
 
 // membersKeep reports whether the running jobs and the jobs in c, expected to end at endS, keep their dues.

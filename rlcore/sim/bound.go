@@ -28,6 +28,8 @@ import (
 //     Then one application's price after the other is raised as far as no set exceeds 1.
 //   - the mean of two of these.
 //
+// A job of k whole GPUs pays each of these prices k times.
+//
 // Makespan. All that is bought between the first arrival and the end is at most G times that time,
 // and so for the jobs that arrive from any moment on; and no job takes less than its solo time.
 //
@@ -112,7 +114,8 @@ func (cfg *Config) prices() []func(j *priced) price {
 				c := of(j, &j.profile.Series[i])
 				x.sum, x.least = x.sum+c*(until-from), min(x.least, c)
 			}
-			return x
+			gpus := float64(wholeGPUs(&j.job.Job))
+			return price{gpus * x.sum, gpus * x.least}
 		}
 	}
 	out := []func(j *priced) price{
@@ -124,7 +127,7 @@ func (cfg *Config) prices() []func(j *priced) price {
 			return 0
 		}),
 		along(func(j *priced, _ *rlcore.Use) float64 {
-			if j.job.NoShare {
+			if j.job.NoShare || j.job.Foreign {
 				return 1
 			}
 			return 1 / float64(members)

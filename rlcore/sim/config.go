@@ -15,7 +15,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Arrival is a job to simulate. The embedded Job is what a decision may know of it.
+// Arrival is a job to simulate. The embedded Job is what a decision may know of it. A foreign job starts without a
+// decision, on whole GPUs, when its turn has come.
 type Arrival struct {
 	rlcore.Job
 	// Truth is what the job really does when it runs alone; nil = as Profile says.
@@ -26,6 +27,9 @@ type Arrival struct {
 type Config struct {
 	Jobs []Arrival // in order of priority among jobs that arrive together
 	GPUs []rlcore.GPUSpec
+	// Nodes names each GPU's node, for foreign jobs, which take whole GPUs of one node or several; nil = all GPUs are on
+	// one node.
+	Nodes []string
 	// Truth is how sharers slow each other.
 	Truth Truth
 	// Predictor is what the site believes about slowdowns. Decisions see a running
@@ -82,9 +86,9 @@ func New(cfg Config) (*Sim, error) {
 			return nil, fmt.Errorf("%w: GPU %d has %v MiB of memory", ErrBadConfig, i, spec.MemMiB)
 		}
 		s.devs = append(s.devs, device{spec: spec})
-		s.names = append(s.names, fmt.Sprint(i))
+		s.names = append(s.names, fmt.Sprintf("%s:%d", cfg.node(i), i))
 		s.state.GPUs = append(s.state.GPUs, rlcore.GPU{
-			ID: s.names[i], Node: "sim", Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
+			ID: s.names[i], Node: cfg.node(i), Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
 		})
 	}
 	known := make(map[string]bool, len(cfg.Jobs))
@@ -153,5 +157,6 @@ func (cfg *Config) admit(j Arrival) (Arrival, error) {
 	if !all {
 		j.GPUs = rlcore.NewGPUSet(fits...)
 	}
-	return j, nil
+	j.NoShare = j.NoShare || j.Foreign
+	return j, cfg.admitForeign(&j)
 }

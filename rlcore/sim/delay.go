@@ -33,7 +33,8 @@ func (s *Sim) delay(dt float64) {
 	s.scratch.idle = idle
 	for p := range s.state.Pending {
 		j := &s.state.Pending[p]
-		if !slices.ContainsFunc(idle, j.MayUse) {
+		kept := s.turns.pending > 0 && j.StartS() > 0 // the idle GPUs are other jobs' turn
+		if kept || !slices.ContainsFunc(idle, j.MayUse) {
 			continue
 		}
 		j.DelayedS += dt

@@ -59,6 +59,7 @@ type scratch struct {
 	idle     []int
 	at       []float64
 	expired  []int
+	one      [1]int
 }
 
 // marks returns n false values.

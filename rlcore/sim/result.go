@@ -19,7 +19,8 @@ type Sample struct {
 type Outcome struct {
 	ID      string
 	SubmitS float64
-	GPU     int     // index in Config.GPUs; −1 = it was cancelled before it ran
+	GPU     int     // index in Config.GPUs, of a foreign job the first one; −1 = it was cancelled before it ran
+	On      []int   // all GPUs of a foreign job; nil = GPU alone
 	StartS  float64 // of the last run; EndS where it was cancelled before it
 	EndS    float64
 	SoloS   float64
@@ -71,7 +72,7 @@ func (s *Sim) Result() (*Result, error) {
 	for i := range s.jobs {
 		j := &s.jobs[i]
 		o := Outcome{
-			ID: j.ID, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu,
+			ID: j.ID, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu, On: j.on,
 			SoloS: j.Truth.DurationS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, Ended: j.end, DelayedS: j.delayed,
 			Harmed: j.end == AtLimit && j.Truth.DurationS < j.LimitS,
 		}

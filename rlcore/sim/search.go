@@ -52,8 +52,8 @@ func (p plan) clone() plan {
 // schedules. It starts from the given results of policies on the same Config, so it is never worse
 // than the best of those without lost runs, or from one job at a time where there are none. It
 // loses no run itself for want of memory, and as few jobs as it can at limits and deadlines
-// (Result.Lost). Contracts don't bind it; the card's rules, jobs that must not share and pairs that
-// were never measured do.
+// (Result.Lost). Contracts don't bind it; the card's rules, jobs that must not share, pairs that
+// were never measured and the turns of foreign jobs do.
 func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from ...*Result) (*Result, error) {
 	cfg.Predictor, cfg.Observer, cfg.M, cfg.MaxDelayS = nil, nil, math.MaxInt, math.MaxFloat64
 	track := cfg.Track
@@ -69,8 +69,10 @@ func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from .
 	if err := h.begin(from); err != nil {
 		return nil, err
 	}
-	if err := h.anneal(tries, rand.New(rand.NewPCG(seed, 0x5eed))); err != nil {
-		return nil, err
+	if slices.ContainsFunc(s.jobs, func(j jobState) bool { return !j.Foreign }) {
+		if err := h.anneal(tries, rand.New(rand.NewPCG(seed, 0x5eed))); err != nil {
+			return nil, err
+		}
 	}
 	if !track || h.best.res.Track != nil {
 		return h.best.res, nil
@@ -180,6 +182,9 @@ func (h *search) anneal(tries int, r *rand.Rand) error {
 func (s *Sim) oneAtATime() plan {
 	p := make(plan, len(s.devs))
 	for n, i := range s.order {
+		if s.jobs[i].Foreign {
+			continue
+		}
 		g := n % len(p)
 		for !s.jobs[i].MayUse(g) {
 			g = (g + 1) % len(p)
@@ -210,6 +215,9 @@ func (s *Sim) planOf(res *Result) plan {
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(res.Jobs[a].StartS, res.Jobs[b].StartS) })
 	for at, i := range order {
+		if s.jobs[i].Foreign {
+			continue // it starts without a plan
+		}
 		o := &res.Jobs[i]
 		beside := 0
 		for _, k := range order[:at] {

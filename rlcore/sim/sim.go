@@ -49,6 +49,7 @@ type Sim struct {
 	names        []string       // of the GPUs
 	byID         map[string]int // index in jobs
 
+	turns   turns
 	scratch scratch
 }
 
@@ -59,6 +60,7 @@ type jobState struct {
 	started, ended float64 // s; −1 = not yet
 	failures       int
 	gpu            int
+	on             []int // its GPUs, if it is foreign
 	end            End
 	done           float64 // solo work of its last run, s
 	delayed        float64 // next to an idle GPU, s
@@ -74,7 +76,7 @@ func (s *Sim) reset() {
 	for i := range s.jobs {
 		j := &s.jobs[i]
 		j.started, j.ended, j.failures, j.gpu, j.NoShare = -1, -1, 0, 0, j.ownNoShare
-		j.end, j.done, j.delayed = Completed, 0, 0
+		j.end, j.done, j.delayed, j.on = Completed, 0, 0, nil
 	}
 	for g := range s.devs {
 		d := &s.devs[g]
@@ -85,7 +87,7 @@ func (s *Sim) reset() {
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
 	s.expiryS = inf
 	s.decisions, s.oom, s.track, s.total = 0, 0, nil, Sample{}
-	s.requeue, s.queue, s.idleWaits, s.stateS = false, s.queue[:0], 0, -1
+	s.requeue, s.queue, s.idleWaits, s.stateS, s.turns.pending = false, s.queue[:0], 0, -1, 0
 	s.wait, s.state.Pending = s.wait[:0], s.state.Pending[:0]
 }
 
@@ -117,6 +119,7 @@ func (s *Sim) endsNow() bool {
 // event lets the next thing happen: an arrival, the end of a segment or of a job's time, the
 // moment at which a decision about an idle GPU is due again, or a missed deadline.
 func (s *Sim) event() {
+	s.turns.known = false
 	end, wake, arrival := math.Inf(1), math.Inf(1), math.Inf(1)
 	ender, waker := -1, -1
 	for g := range s.devs {
@@ -158,6 +161,7 @@ func (s *Sim) event() {
 // due makes the next GPU with a decision due the current one and reports whether
 // there is one. Like in the bridge, the GPU with the fewest jobs comes first.
 func (s *Sim) due() bool {
+	s.startForeign()
 	if len(s.wait) == 0 {
 		return false
 	}
@@ -173,10 +177,15 @@ func (s *Sim) due() bool {
 	d := &s.devs[s.gpu]
 	d.due = false
 	if d.leftIdle {
-		d.leftIdle, d.wakeS = false, math.Inf(1)
-		s.idleWaits--
+		s.wake(d)
 	}
 	return true
+}
+
+// wake ends the wait of a device that a decision left idle.
+func (s *Sim) wake(d *device) {
+	d.leftIdle, d.wakeS = false, math.Inf(1)
+	s.idleWaits--
 }
 
 func (s *Sim) fillQueue() {
@@ -223,21 +232,13 @@ func (s *Sim) Start(pending []int) {
 		return
 	}
 	s.forced = false
-	s.sync(s.gpu) // with the members so far
 	d := &s.devs[s.gpu]
 	k := len(d.members)
+	s.scratch.one[0] = s.gpu
 	for _, p := range pending {
-		i := s.wait[p]
-		j := &s.jobs[i]
-		j.started, j.gpu, j.delayed = s.now, s.gpu, max(j.delayed, s.state.Pending[p].DelayedS)
-		s.plain.Runs(j.Plainly(), []int{s.gpu}, s.now, s.now)
-		latest, _ := s.cfg.latestEnd(&j.Arrival, s.now)
-		d.members = append(d.members, member{
-			job: i, segs: s.segments(j.Truth), startS: s.now, latestS: latest, slow: 1, estSlow: 1,
-		})
+		s.begin(p, s.scratch.one[:])
 	}
 	s.dequeue(pending)
-	d.inState, s.stateS = false, -1
 	s.refresh(s.gpu)
 	// The jobs start one after the other; one for which memory doesn't suffice fails.
 	for k < len(d.members) {
@@ -250,6 +251,23 @@ func (s *Sim) Start(pending []int) {
 	s.decideAll() // all windows have changed
 }
 
+// begin makes pending job p a member of the given GPUs; they are to be refreshed.
+func (s *Sim) begin(p int, on []int) {
+	i := s.wait[p]
+	j := &s.jobs[i]
+	j.started, j.gpu, j.delayed = s.now, on[0], max(j.delayed, s.state.Pending[p].DelayedS)
+	s.plain.Runs(j.Plainly(), on, s.now, s.now)
+	latest, _ := s.cfg.latestEnd(&j.Arrival, s.now)
+	for _, g := range on {
+		s.sync(g) // with the members so far
+		d := &s.devs[g]
+		d.members = append(d.members, member{
+			job: i, segs: s.segments(j.Truth), startS: s.now, latestS: latest, slow: 1, estSlow: 1,
+		})
+		d.inState, s.stateS, s.turns.known = false, -1, false
+	}
+}
+
 // dequeue removes jobs from the pending ones. They are near the front, so the jobs
 // in front of them move.
 func (s *Sim) dequeue(pending []int) {
@@ -257,6 +275,9 @@ func (s *Sim) dequeue(pending []int) {
 	gone := s.scratch.marks(end)
 	for _, p := range pending {
 		gone[p] = true
+		if s.state.Pending[p].Foreign {
+			s.turns.pending--
+		}
 	}
 	k := end
 	for p := end - 1; p >= 0; p-- {
@@ -288,6 +309,9 @@ func (s *Sim) enqueue(i int) {
 	s.expect(i)
 	s.wait = append(s.wait, i)
 	s.state.Pending = append(s.state.Pending, s.jobs[i].Job)
+	if s.jobs[i].Foreign {
+		s.turns.pending++
+	}
 	if len(s.wait) <= s.cfg.M {
 		s.decideAll()
 		return
@@ -334,10 +358,20 @@ func (s *Sim) fail(g, k int) {
 	s.enqueue(i)
 }
 
+// remove takes member k from GPU g; a foreign job, from all its GPUs.
 func (s *Sim) remove(g, k int) {
-	d := &s.devs[g]
-	d.members = append(d.members[:k], d.members[k+1:]...)
-	d.inState, s.stateS = false, -1
-	s.refresh(g)
-	s.decideOne(g)
+	i := s.devs[g].members[k].job
+	on := s.jobs[i].on
+	if on == nil {
+		s.scratch.one[0] = g
+		on = s.scratch.one[:]
+	}
+	for _, g := range on {
+		s.sync(g)
+		d := &s.devs[g]
+		d.members = slices.DeleteFunc(d.members, func(m member) bool { return m.job == i })
+		d.inState, s.stateS = false, -1
+		s.refresh(g)
+		s.decideOne(g)
+	}
 }

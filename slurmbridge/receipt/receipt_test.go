@@ -244,15 +244,18 @@ func TestReplayKeepsRules(t *testing.T) {
 	whole.WholeGPUs = 1
 	two := ran("3", "bob", 0, 60, 120)
 	two.WholeGPUs = 2
+	uneven := ran("6", "bob", 0, 60, 120)
+	uneven.Nodes, uneven.GPUs, uneven.WholeGPUs = []string{"n1", "n2"}, []int{0, 1, 0}, 2
 	unseen := ran("4", "bob", 0, 60, 120)
 	unseen.Ready = time.Time{}
 	unknown := ran("5", "bob", 0, 120, 180)
 	unknown.Profile = nil
-	r, err := w.Replay([]history.Run{never, whole, two, unseen, unknown})
+	r, err := w.Replay([]history.Run{never, whole, two, uneven, unseen, unknown})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Jobs != 3 || r.GPUs != 2 || r.LeftOut["more than one GPU"] != 1 || r.LeftOut["its wait was not seen"] != 1 {
+	if r.Jobs != 3 || r.GPUs != 2 || r.LeftOut["more GPUs than its partition has"] != 1 ||
+		r.LeftOut["several GPUs, not as many on each node"] != 1 || r.LeftOut["its wait was not seen"] != 1 {
 		t.Errorf("%+v", r)
 	}
 	// All three need n1, one after the other, in both worlds.
@@ -268,6 +271,25 @@ func TestReplayKeepsRules(t *testing.T) {
 	}
 	if _, err := (&World{Card: w.Card, Decider: w.Decider}).Replay([]history.Run{never}); err == nil {
 		t.Error("replayed without a GPU")
+	}
+}
+
+// A job of two GPUs holds both of them, and what comes behind it waits.
+func TestReplayOfSeveralGPUs(t *testing.T) {
+	w := world()
+	w.Nodes[0].GPUs = 2
+	one, two, last := ran("1", "ann", 0, 0, 60), ran("2", "bob", 1, 60, 90), ran("3", "ann", 2, 90, 150)
+	two.WholeGPUs, two.GPUs, two.Profile = 2, []int{0, 1}, nil
+	r, err := w.Replay([]history.Run{one, two, last})
+	if err != nil || r.Jobs != 3 || len(r.LeftOut) > 0 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	// 60 min on one GPU, 30 on both, 60 on one: 3 GPU-hours. The last one waits for 88 min, bob's for 59.
+	near(t, "hours", r.Base.GPUHours, 3)
+	near(t, "wait", r.Base.Wait, (59+88)/60./3)
+	near(t, "span", r.Base.Span, 2.5)
+	if r.Worst > 1+1e-9 && r.Shared.Span > 2.5 {
+		t.Errorf("%+v", r.Shared)
 	}
 }
 

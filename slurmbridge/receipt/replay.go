@@ -16,6 +16,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
@@ -203,7 +204,7 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 			for _, p := range n.Partitions {
 				places[p] = append(places[p], len(cfg.GPUs))
 			}
-			cfg.GPUs = append(cfg.GPUs, spec)
+			cfg.GPUs, cfg.Nodes = append(cfg.GPUs, spec), append(cfg.Nodes, n.Name)
 		}
 	}
 	if len(cfg.GPUs) == 0 {
@@ -242,6 +243,10 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 			r.LeftOut["more memory than any GPU has"]++
 			continue
 		}
+		if !cfg.Room(&s) {
+			r.LeftOut["more GPUs than its partition has"]++
+			continue
+		}
 		in = append(in, j)
 		cfg.Jobs = append(cfg.Jobs, s)
 	}
@@ -266,8 +271,8 @@ func (w *World) pick(jobs []history.Run, r *Replay) []*history.Run {
 			r.LeftOut["its wait was not seen"]++
 		case !j.Took():
 			r.LeftOut["its run time is not known"]++
-		case j.WholeGPUs > 1 || len(j.GPUs) > 1:
-			r.LeftOut["more than one GPU"]++
+		case layout(j) == nil:
+			r.LeftOut["several GPUs, not as many on each node"]++
 		default:
 			kept = append(kept, j)
 		}
@@ -281,6 +286,20 @@ func (w *World) pick(jobs []history.Run, r *Replay) []*history.Run {
 	return kept
 }
 
+// gpusOf is how many GPUs of how many nodes a run held.
+type gpusOf struct{ perNode, nodes int }
+
+// layout returns the GPUs that a run held, nil = not as many on each node.
+func layout(j *history.Run) *gpusOf {
+	nodes := max(1, len(j.Nodes), len(text.ExpandHosts(j.Node)))
+	if len(j.GPUs)%nodes > 0 {
+		return nil
+	}
+	return &gpusOf{max(1, j.WholeGPUs, len(j.GPUs)/nodes), nodes}
+}
+
+// simulated is a run as the simulator has it. One of several GPUs holds them unshared, and is known to the second: what
+// is known of its application is of runs on one GPU.
 func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
 	seconds, basis := j.Solo()
 	if basis == history.Lost {
@@ -289,7 +308,11 @@ func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
 			seconds = j.Outcome.SoloS
 		}
 	}
-	return sim.Arrival{Job: j.Job(), Truth: truth.Alone(j.Profile, max(1, seconds))}
+	s := sim.Arrival{Job: j.Job(), Truth: truth.Alone(j.Profile, max(1, seconds))}
+	if on := layout(j); on.perNode*on.nodes > 1 {
+		s.Foreign, s.PerNode, s.Nodes, s.Profile = true, on.perNode, on.nodes, s.Truth
+	}
+	return s
 }
 
 // mostApps is how many applications are named.
@@ -397,7 +420,17 @@ func ordered[K comparable](m map[K]*Change, most func(*Change) float64) []Change
 
 func lot(r *sim.Result) Lot {
 	l := Lot{Turnaround: r.MeanTurnaroundS / 3600, Span: r.MakespanS / 3600}
-	runs := slices.Clone(r.Jobs)
+	var runs []sim.Outcome // one a GPU
+	for i := range r.Jobs {
+		o := r.Jobs[i]
+		l.Wait += (o.StartS - o.SubmitS) / 3600 / float64(len(r.Jobs))
+		if runs = append(runs, o); o.On == nil {
+			continue
+		}
+		for _, o.GPU = range o.On[1:] {
+			runs = append(runs, o)
+		}
+	}
 	slices.SortFunc(runs, func(a, b sim.Outcome) int { return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.StartS, b.StartS)) })
 	gpu, end := -1, 0.0
 	for i := range runs {
@@ -407,13 +440,12 @@ func lot(r *sim.Result) Lot {
 		}
 		l.GPUHours += max(0, o.EndS-max(end, o.StartS)) / 3600
 		end = max(end, o.EndS)
-		l.Wait += (o.StartS - o.SubmitS) / 3600 / float64(len(runs))
 	}
 	return l
 }
 
 func (r *Replay) method() []string {
-	out := []string{fmt.Sprintf("Waits are estimated: %d jobs are run again on a simulator of the %d GPUs, at the times at which they really began to wait, once each with a GPU of its own in the order of arrival, once with %s deciding under the guard's rules as it is set today. How long each takes alone is known as above; how sharers slow each other is what the bridge believes today. Slurm's own delays, priorities, reservations and jobs without GPUs are not in it: the two worlds compare well with each other, less well with what happened (mean wait recorded: %s).",
+	out := []string{fmt.Sprintf("Waits are estimated: %d jobs are run again on a simulator of the %d GPUs, at the times at which they really began to wait, once each with a GPU of its own in the order of arrival, once with %s deciding under the guard's rules as it is set today. How long each takes alone is known as above; how sharers slow each other is what the bridge believes today. Jobs of several GPUs hold them unshared, in their turn. Slurm's own delays, priorities, reservations and jobs without GPUs are not in it: the two worlds compare well with each other, less well with what happened (mean wait recorded: %s).",
 		r.Jobs, r.GPUs, r.Policy, job.Span(r.RecordedWait))}
 	return out
 }

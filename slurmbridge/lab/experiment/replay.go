@@ -144,9 +144,6 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 		switch {
 		case p == nil:
 			return fmt.Errorf("%w: job %s: there is no profile of %q", ErrTrace, j.ID, j.App)
-		case j.GPUs > 1:
-			r.Skipped["more than one GPU"]++
-			continue
 		case p.Peak().MemMiB > largest:
 			r.Skipped["more memory than a GPU has"]++
 			continue
@@ -158,6 +155,13 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 			stretched[of] = p.Stretched(of.seconds)
 		}
 		n := sim.Arrival{Job: rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first, LimitS: j.LimitS}, Truth: stretched[of]}
+		if j.GPUs > 1 {
+			n.Foreign, n.PerNode = true, j.GPUs
+		}
+		if !r.Config.Room(&n) {
+			r.Skipped["more GPUs than there are"]++
+			continue
+		}
 		if j.DeadlineS > 0 {
 			n.DeadlineS = j.DeadlineS - first
 		}

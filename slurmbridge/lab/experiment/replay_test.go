@@ -20,7 +20,7 @@ func flat(name string, duration, gpu, mib float64) *rlcore.Profile {
 	return &rlcore.Profile{App: name, DurationS: duration, PeriodS: duration, Series: []rlcore.Use{{GPU: gpu, Core: gpu, MemMiB: mib}}}
 }
 
-// history is a small trace: jobs of known and unknown length, one of two GPUs, one
+// history is a small trace: jobs of known and unknown length, one of two GPUs of which only one has the memory, one
 // too large for the card.
 func history() *Trace {
 	return &Trace{
@@ -42,7 +42,7 @@ func TestReady(t *testing.T) {
 	if r.Closed || r.World.M != 5 || len(r.Config.GPUs) != 2 {
 		t.Errorf("closed: %v, window %d, %d GPUs", r.Closed, r.World.M, len(r.Config.GPUs))
 	}
-	if len(r.Skipped) != 2 || r.Skipped["more than one GPU"] != 1 || r.Skipped["more memory than a GPU has"] != 1 {
+	if len(r.Skipped) != 2 || r.Skipped["more GPUs than there are"] != 1 || r.Skipped["more memory than a GPU has"] != 1 {
 		t.Errorf("left out: %v", r.Skipped)
 	}
 	type job struct {
@@ -60,6 +60,13 @@ func TestReady(t *testing.T) {
 	// that is known.
 	if want := []job{{"1", 0, 60, 60}, {"2", 0, 60, 90}, {"3", 5, 30, 30}, {"4", 10, 100, 100}}; !slices.Equal(got, want) {
 		t.Errorf("jobs %v, want %v", got, want)
+	}
+
+	both := history()
+	both.Jobs[4].App = "a"
+	r = must.Get(both.Ready(&Options{M: 5}))(t)
+	if j := &r.Config.Jobs[4]; r.Skipped["more GPUs than there are"] != 0 || !j.Foreign || j.PerNode != 2 {
+		t.Errorf("of two GPUs: %+v, left out: %v", j.Job, r.Skipped)
 	}
 
 	once := history()

@@ -30,7 +30,7 @@ type traceFlags struct {
 
 func (t *traceFlags) add(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&t.jobs, "jobs", "", "jobs: CSV (job,submit_s,app,duration_s,user,limit_s,deadline_s), SWF, or what sacct --parsable2 prints")
+	f.StringVar(&t.jobs, "jobs", "", "jobs: CSV (job,submit_s,app,duration_s,user,gpus,limit_s,deadline_s), SWF, or what sacct --parsable2 prints")
 	f.StringVar(&t.profiles, "profiles", "", "solo profiles: CSV (app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms)")
 	f.StringVar(&t.pairs, "pairs", "", "measured slowdowns: CSV (victim,aggressor,slowdown; groups in aggressor2, …); pairs that aren't there may not meet")
 	f.StringVar(&t.observed, "observed", "", "measured slowdowns that the site has learned from before: CSV as for --pairs")
@@ -144,8 +144,9 @@ trace has any, the tables count those jobs: timed out; harmed, which alone would
 ended before; and past deadline. A slowdown then counts the work that was done. A job that
 is ended early shortens the mean turnaround, so compare policies by what they harm first.
 
-Jobs of several GPUs, and jobs that need more memory than a GPU has, are left out
-and counted.`,
+Jobs of several GPUs (gpus, AllocTRES) hold them unshared, whichever become free, in their turn.
+Jobs that need more GPUs than there are, or more memory than a GPU has, are left out and counted;
+so are sacct's rows of jobs with a line break in their name or on an instance of a GPU (MIG).`,
 		Example: `  slurmbridge replay --jobs jobs.csv --profiles solo.csv --gpus 4 --mem-mib 40536
   slurmbridge replay --jobs jobs.csv --profiles solo.csv --pairs measured.csv \
       --policies fifo,srpt,dqn --seeds 10 --json out.json
