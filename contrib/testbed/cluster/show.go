@@ -62,22 +62,17 @@ func (l *Line) Keep(text string) {
 	l.last = l.Now()
 }
 
-// WriteJSON writes figures to a file in one step, or with "-" to standard output. It makes the file's folder.
+// WriteJSON writes figures to a file in one step. It makes the file's folder.
 func WriteJSON(file string, figures any) error {
 	body, err := json.MarshalIndent(figures, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write figures: %w", err)
 	}
-	body = append(body, '\n')
-	if file == "-" {
-		_, err = os.Stdout.Write(body)
-		return err
-	}
 	//nolint:gosec // figures are public
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("write figures: %w", err)
 	}
-	return renameio.WriteFile(file, body, 0o644)
+	return renameio.WriteFile(file, append(body, '\n'), 0o644)
 }
 
 // Table is a table with its figures at the right: all columns but the first.

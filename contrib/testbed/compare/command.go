@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -63,7 +61,7 @@ func Command(base *cluster.Setup) *cobra.Command {
 	o := options{base: base}
 	var isQuick bool
 	var names []string
-	var jsonFile, pictures string
+	var jsonFile string
 	c := &cobra.Command{
 		Use: "compare", Short: "Plain Slurm, plain shares and the bridge, side by side on real daemons",
 		Long: long, Example: examples,
@@ -81,40 +79,38 @@ func Command(base *cluster.Setup) *cobra.Command {
 			if err := o.leaveAdopted(c.Context(), len(names) > 0); err != nil {
 				return err
 			}
-			line := cluster.NewLine(30 * time.Second)
-			if jsonFile == "-" {
-				line.Out, line.TTY = os.Stderr, false // for people; the figures have the output to themselves
+			// A file that can't be written should be known before long work, not after it.
+			if err := cluster.WriteJSON(jsonFile, report{}); err != nil {
+				return fmt.Errorf("--json: %w", err)
 			}
-			if err := folders(jsonFile, pictures); err != nil {
-				return err
-			}
-			return compareAll(c.Context(), &o, line, jsonFile, pictures)
+			return compareAll(c.Context(), &o, jsonFile)
 		},
 	}
 	f := c.Flags()
 	f.BoolVar(&isQuick, "quick", false, "three workloads only, "+strings.Join(quick, ", ")+", and faster")
-	f.StringSliceVar(&o.workloads, "workloads", nil, "some of "+strings.Join(workloads(), ",")+"; "+openName+" = those of that name (default all)")
+	f.StringSliceVar(&o.workloads, "workloads", nil,
+		"some of "+strings.Join(workloads(), ",")+"; "+openName+" = those of that name (default all)")
 	f.StringSliceVar(&names, "variants", nil, "some of "+strings.Join(variantNames(), ",")+" (default all)")
 	f.IntVar(&o.jobs, "jobs", experiment.JobsPerWorkload, "jobs of each workload")
 	f.Uint64Var(&o.seed, "seed", 2019, "of the draw of jobs; the open workloads' are this one and the next two")
 	f.Float64Var(&o.load, "load", 1.2, "work that comes in open workloads ÷ what one GPU can do without sharing")
 	f.Float64Var(&o.scale, "scale", 0, "GPU seconds that pass in a second (default 6, with --quick 12; less: truer, and longer)")
-	f.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder (contrib/testbed/slurmtest/mkroot makes one)")
+	f.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder (contrib/mkroot makes one)")
 	f.IntVar(&o.parallel, "parallel", 30, "private clusters at a time")
-	f.StringVar(&jsonFile, "json", "build/compare.json", "write all figures to `FILE` (- = standard output)")
-	f.StringVar(&pictures, "figures", "build/compare", "write pictures into `DIR` (empty: none)")
+	f.StringVar(&jsonFile, "json", "build/compare.json", "write all figures to `FILE`")
 	return c
 }
 
 // check refuses settings before anything starts.
 func (o *options) check(names []string) error {
 	var err error
-	if o.workloads, err = choose("workload", o.workloads, workloads()); err != nil {
+	if o.workloads, err = choose(o.workloads, workloads()); err != nil {
 		return fmt.Errorf("--workloads: %w", err)
 	}
-	if o.variants, err = pick(names); err != nil {
+	if names, err = choose(names, variantNames()); err != nil {
 		return fmt.Errorf("--variants: %w", err)
 	}
+	o.variants = slices.DeleteFunc(variants(), func(v variant) bool { return !slices.Contains(names, v.name) })
 	switch {
 	case o.jobs < 1 || o.jobs > 1000:
 		return fmt.Errorf("--jobs is %d, not 1 to 1000", o.jobs)
@@ -143,68 +139,32 @@ func (o *options) leaveAdopted(ctx context.Context, named bool) error {
 	return nil
 }
 
-// folders makes the folders of the results: a path that can't be written should fail before long
-// work, not after it.
-func folders(jsonFile, pictures string) error {
-	for flag, dir := range map[string]string{"--figures": pictures, "--json": filepath.Dir(jsonFile)} {
-		if dir == "" {
-			continue
-		}
-		//nolint:gosec // figures are public
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("%s: %w", flag, err)
-		}
-	}
-	f, err := os.CreateTemp(filepath.Dir(jsonFile), ".compare-")
-	if info, _ := os.Stat(jsonFile); err == nil && info != nil && info.IsDir() {
-		err = fmt.Errorf("%s is a folder", jsonFile)
-	}
-	if f != nil {
-		err = errors.Join(err, f.Close(), os.Remove(f.Name()))
-	}
-	if err != nil && jsonFile != "-" {
-		return fmt.Errorf("--json: %w", err)
-	}
-	return nil
-}
-
 // compareAll measures and shows. What was measured is shown and written even if a
 // run failed, which is then the error.
-func compareAll(ctx context.Context, o *options, line *cluster.Line, jsonFile, pictures string) error {
-	out := line.Out
+func compareAll(ctx context.Context, o *options, jsonFile string) error {
 	cells, err := o.cells()
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%d runs of %d jobs, seed %d, each on a private real Slurm with one simulated Titan Xp.\n", len(cells), o.jobs, o.seed)
-	fmt.Fprintf(out, "%g GPU seconds pass in one second; up to %d clusters at a time.\n\n", o.scale, o.parallel)
+	fmt.Printf("%d runs of %d jobs, seed %d, each on a private real Slurm with one simulated Titan Xp.\n", len(cells), o.jobs, o.seed)
+	fmt.Printf("%g GPU seconds pass in one second; up to %d clusters at a time.\n\n", o.scale, o.parallel)
 	load := cluster.NewLoad()
-	compare(ctx, o, cells, newBoard(line, cells))
+	compare(ctx, o, cells, newBoard(cluster.NewLine(30*time.Second), cells))
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	r := collect(cells)
-	fmt.Fprintln(out)
-	if len(r) > 0 {
-		r.show(out, o)
-		busy(out, load)
-	}
-	errs := failures(cells)
+	r, errs := collect(cells), failures(cells)
 	if len(r) == 0 {
 		return errs
 	}
-	if err := cluster.WriteJSON(jsonFile, r); err != nil {
-		return errors.Join(errs, err)
+	fmt.Println()
+	r.show(os.Stdout, o)
+	if part, ok := load.Since(); ok {
+		fmt.Printf("This machine's CPUs were busy for %.0f %% of the time; from 85 %% on Slurm's pauses grow: fewer clusters\n"+
+			"at a time (--parallel) or a smaller --scale give truer figures.\n", 100*part)
 	}
-	if jsonFile != "-" {
-		fmt.Fprintf(out, "\nAll figures: %s\n", jsonFile)
-	}
-	if pictures != "" {
-		n, err := r.draw(pictures, o)
-		errs = errors.Join(errs, err)
-		fmt.Fprintf(out, "%d pictures: %s\n", n, pictures)
-	}
-	return errs
+	fmt.Printf("\nAll figures: %s\n", jsonFile)
+	return errors.Join(errs, cluster.WriteJSON(jsonFile, r))
 }
 
 // failures joins the errors of the runs without figures, and reports jobs that failed where none may.
@@ -219,18 +179,4 @@ func failures(cells []*cell) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// busy says how busy this machine's CPUs were since l began to watch.
-func busy(out io.Writer, l *cluster.Load) {
-	part, ok := l.Since()
-	if !ok {
-		fmt.Fprintln(out, "How busy this machine's CPUs were is unknown.")
-		return
-	}
-	fmt.Fprintf(out, "This machine's CPUs were busy for %.0f %% of the time.", 100*part)
-	if part > 0.85 {
-		fmt.Fprint(out, " That makes Slurm's pauses longer: fewer clusters\nat a time (--parallel) or a smaller --scale give truer figures.")
-	}
-	fmt.Fprintln(out)
 }

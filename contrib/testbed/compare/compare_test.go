@@ -2,193 +2,195 @@ package compare
 
 import (
 	"bytes"
-	"errors"
-	"image/png"
+	"context"
+	"encoding/json"
+	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-func read(t *testing.T, file string) []byte {
-	t.Helper()
-	body := must.Get(os.ReadFile(file))(t)
-	return body
-}
-
-// Wrong settings end it before anything starts, in a sentence that names what there
-// is.
+// Wrong settings end it before anything starts, in a sentence that names what there is.
 func TestSettings(t *testing.T) {
-	for args, words := range map[string][]string{
-		"--workloads gpu_huge":     {"--workloads", "gpu_huge", "gpu_heavy, gpu_light", "open, "},
-		"--load 0":                 {"--load", "0.1 to 10"},
-		"--variants whole,best":    {"--variants", "best", "shard_half"},
-		"--jobs 0":                 {"--jobs", "1 to 1000"},
-		"--scale 1000":             {"--scale", "60"},
-		"--scale NaN":              {"--scale"},
-		"--parallel 0":             {"--parallel"},
-		"--sacle 3":                {"sacle"},
-		"random":                   {"random"},
-		"--quick --variants fifo,": {"fifo"},
+	for args, words := range map[string]string{
+		"--workloads gpu_huge":  `--workloads: there is no "gpu_huge"; there are gpu_heavy, gpu_light`,
+		"--variants whole,best": `--variants: there is no "best"; there are whole, shard_half`,
+		"--load 0":              "0.1 to 10",
+		"--jobs 0":              "1 to 1000",
+		"--scale NaN":           "--scale",
+		"--parallel 0":          "--parallel",
+		"random":                "random",
 	} {
 		c := Command(&cluster.Setup{})
 		c.SetArgs(strings.Fields(args))
-		c.SetOut(io.Discard)
-		c.SetErr(io.Discard)
-		err := c.ExecuteContext(t.Context())
-		if err == nil {
-			t.Errorf("%s: no error", args)
-			continue
-		}
-		for _, w := range words {
-			if !strings.Contains(err.Error(), w) {
-				t.Errorf("%s: %q doesn't name %q", args, err, w)
-			}
+		c.SilenceErrors, c.SilenceUsage = true, true
+		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v, want %q", args, err, words)
 		}
 	}
 }
 
-// Where results can't go is said before anything starts.
-func TestFolders(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "a", "compare.json")
-	if err := folders(file, filepath.Join(dir, "b", "c")); err != nil {
-		t.Error(err)
-	}
-	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) != 0 {
-		t.Errorf("%v, %v", left, err)
-	}
-	must.OK(t, os.WriteFile(file, nil, 0o600))
-	for _, c := range [][2]string{{file + "/x", ""}, {dir, ""}, {"-", file}} {
-		if err := folders(c[0], c[1]); err == nil || !strings.HasPrefix(err.Error(), "--") {
-			t.Errorf("%v: %v", c, err)
-		}
-	}
-	if err := folders("-", ""); err != nil {
-		t.Error(err)
-	}
-}
-
+// Each workload has a cell for each variant, with the same jobs; "open" names the three open ones. What takes longest
+// starts first. The bridge decides for what a workload is judged by.
 func TestCells(t *testing.T) {
-	o := options{base: &cluster.Setup{}, jobs: 5, seed: 7, scale: 3, load: 1.2}
-	if err := o.check([]string{"DQN", " whole"}); err == nil {
-		t.Error("no clusters at a time, and no error")
+	o := options{base: &cluster.Setup{}, workloads: []string{"open", "random"}, jobs: 5, seed: 7, scale: 3, load: 1.2, parallel: 2}
+	must.OK(t, o.check([]string{"dqn", "whole"}))
+	cells := must.Get(o.cells())(t)
+	var names, first []string
+	for i, c := range cells {
+		names = append(names, c.name())
+		must.Equal(t, c.apps, cells[i/2*2].apps, c.name())
+		must.Equal(t, c.setup.Settings, []string{map[bool]string{true: "objective: turnaround", false: "objective: makespan"}[c.at != nil]})
 	}
-	o.parallel = 2
-	must.OK(t, o.check([]string{"DQN", " whole"}))
-	cells, err := o.cells()
-	if err != nil || len(cells) != 8*2 {
-		t.Fatalf("%d cells, %v", len(cells), err)
+	for _, c := range longestFirst(cells) {
+		first = append(first, c.variant.name)
 	}
-	if cells[0].variant.name != "whole" || cells[1].variant.name != "dqn" || cells[0].setup.Policy != "" || cells[1].setup.Policy != "dqn" {
-		t.Errorf("%+v", cells[:2])
+	must.Equal(t, names, []string{
+		"random, whole", "random, dqn", "open-1, whole", "open-1, dqn", "open-2, whole", "open-2, dqn", "open-3, whole", "open-3, dqn",
+	})
+	must.Equal(t, first, slices.Concat(slices.Repeat([]string{"whole"}, 4), slices.Repeat([]string{"dqn"}, 4)))
+}
+
+// Open workloads have the jobs of the random one, come at the load that was asked for, and differ by their seeds.
+func TestOpenJobs(t *testing.T) {
+	o := options{jobs: 1000, seed: 7, load: 1.2}
+	random, none, err := o.jobsOf("random")
+	must.OK(t, err)
+	first, at, err := o.jobsOf("open-1")
+	must.OK(t, err)
+	must.Equal(t, none, nil, "times of a closed workload")
+	must.Equal(t, first, random)
+	if load := cluster.SoloS(first) / at[len(at)-1]; at[0] != 0 || !slices.IsSorted(at) || math.Abs(load-1.2) > 0.12 {
+		t.Errorf("they come at %v", at)
 	}
-	if strings.Join(cells[0].apps, " ") != strings.Join(cells[1].apps, " ") || len(cells[0].apps) != 5 {
-		t.Errorf("%v and %v: not the same jobs", cells[0].apps, cells[1].apps)
-	}
-	for i, c := range longestFirst(cells) {
-		if (c.variant.name == "whole") != (i < 8) || (c.at != nil) != (i%8 < 3) {
-			t.Errorf("%s is number %d to start", c.name(), i)
-		}
+	_, again, _ := o.jobsOf("open-1")
+	must.Equal(t, again, at, "times of one seed")
+	if second, other, _ := o.jobsOf("open-2"); slices.Equal(first, second) || slices.Equal(at, other) {
+		t.Error("another seed, and the same jobs or times")
 	}
 }
 
-// sample is a report with everything in it: a failure, a gap.
-func sample() (*options, report) {
-	o := &options{workloads: []string{"gpu_light", "random"}, variants: variants(), scale: 12}
-	two := func(end float64, ok bool) []run {
-		return []run{{app: "gromacs", endS: 80, finished: true}, {app: "alexnet", startS: 5, endS: end, finished: ok}}
-	}
-	return o, report{"random": {
-		"whole":    {MakespanS: 200, IdleS: 20, BusyMakespanS: 180, MeanTurnaroundS: 100, runs: two(200, true)},
-		"mps_half": {MakespanS: 90, BusyMakespanS: 90, JobsFailed: 1, OOM: 1, RerunMakespanS: 160, runs: two(5, false)},
-		"greedy":   {MakespanS: 123, BusyMakespanS: 123, runs: two(123, true)},
-		"dqn": {
-			MakespanS: 120, IdleS: 6, BusyMakespanS: 114, runs: two(120, true),
-			againstWhole: &againstWhole{TurnaroundRatio: 0.777, Lateness: cluster.Lateness{Later: 5, Late: 4, WorstS: 88}},
+// ran is a run whose first job could start at 100 s of the GPU's clock, ten GPU seconds a second: one job completes, one
+// fails for memory on the way, one before it computes, one leaves nothing.
+func ran() *cluster.Ran {
+	began := time.Unix(1000, 0)
+	return &cluster.Ran{
+		Began:  began,
+		Before: &gpusim.Snapshot{Figures: gpusim.Figures{T: 100, BusyS: 5, OOM: 1, MemMiBS: 100}},
+		After:  &gpusim.Snapshot{Figures: gpusim.Figures{T: 400, BusyS: 60, OOM: 3, MemMiBS: 500}, MemTotalMiB: 10},
+		Jobs: []cluster.Job{
+			{ID: "1", App: "gromacs", Ended: began.Add(9 * time.Second), Report: app.Report{Status: "finished", StartS: 104, GPUS: 83 * 1.5}},
+			{ID: "2", App: "vgg16", Ended: began.Add(3 * time.Second), Report: app.Report{Status: "oom", StartS: 110, GPUS: 10}},
+			{ID: "3", App: "vgg11", Ended: began.Add(20 * time.Second), Report: app.Report{Status: "oom"}},
+			{ID: "4", App: "hoomd"},
 		},
+	}
+}
+
+func TestFigures(t *testing.T) {
+	const end = 4 + 83*1.5
+	want := &figures{
+		MakespanS:       200, // to a failed job's end
+		MeanTurnaroundS: end, // of the job that completed
+		OOM:             2, JobsFailed: 3, JobsCompleted: 1, SlowdownP50: 1.5, SlowdownP95: 1.5,
+		GPUUtil: 55.0 / 200, MemUtil: 400.0 / 10 / 200, TimeScale: 10,
+		IdleS:          4 + 200 - end, // before it, and until the last one fails
+		BusyMakespanS:  end - 4,
+		RerunMakespanS: 200 + 65 + 55 + 60, // vgg16, vgg11 and hoomd once more
+	}
+	ignored := cmp.Options{cmpopts.IgnoreUnexported(figures{}), cmpopts.EquateApprox(0, 1e-9)}
+	if diff := cmp.Diff(want, must.Get(sum(ran(), 10))(t), ignored); diff != "" {
+		t.Error(diff)
+	}
+	// Turnaround counts from a job's submission, and a GPU that waits for jobs isn't idle.
+	open := ran()
+	open.Jobs = []cluster.Job{open.Jobs[0], {
+		ID: "2", App: "gromacs", SubmitS: 200, Ended: open.Began.Add(40 * time.Second),
+		Report: app.Report{Status: "finished", StartS: 307, GPUS: 83},
 	}}
+	f := must.Get(sum(open, 10))(t)
+	if diff := cmp.Diff([]float64{(end + 7 + 83) / 2, 4 + 7, 290}, []float64{f.MeanTurnaroundS, f.IdleS, f.MakespanS}, ignored); diff != "" {
+		t.Errorf("open: turnaround, idle, makespan: %s", diff)
+	}
+	open.Jobs = ran().Jobs[1:]
+	if _, err := sum(open, 10); err == nil {
+		t.Error("no job completed, and no error")
+	}
 }
 
-func TestTable(t *testing.T) {
-	o, r := sample()
-	var out bytes.Buffer
+// Jobs are compared one by one; those that did not complete in both are left out. The table and demo.json show it.
+func TestAgainstWhole(t *testing.T) {
+	one := func(job int, endS float64, ok bool) run {
+		return run{job: job, app: "gromacs", endS: endS, finished: ok} // 83 s alone
+	}
+	plain := &figures{MakespanS: 900, MeanTurnaroundS: 200, JobsCompleted: 3, runs: []run{
+		one(0, 100, true), one(1, 200, true), one(2, 300, true), one(3, 400, false),
+	}}
+	dqn := &figures{MakespanS: 450, MeanTurnaroundS: 150, TimeScale: 4, slowdowns: []float64{1.05, 1.3}, runs: []run{
+		one(1, 205, true), one(0, 110, true), one(3, 900, true), one(2, 900, false),
+	}}
+	cells := []*cell{{workload: "open-1", variant: variant{name: "dqn"}, figures: dqn}, {workload: "open-1", variant: variant{name: "whole"}, figures: plain}}
+	r := collect(cells)
+	want := &againstWhole{TurnaroundRatio: 0.75, Lateness: cluster.Lateness{Later: 2, Late: 1, WorstS: 10}}
+	if diff := cmp.Diff(want, r["open-1"]["dqn"].againstWhole); diff != "" || plain.againstWhole != nil {
+		t.Errorf("whole %v, dqn %s", plain.againstWhole, diff)
+	}
+	r["open-2"] = r["open-1"]
+	o := &options{workloads: []string{"open-1", "open-2"}, variants: variants(), scale: 12}
+	var out, demo bytes.Buffer
 	r.show(&out, o)
-	text := out.String()
-	for _, w := range []string{
-		"0.777 │     5 │    4 │    88 │", "by more than 1 s by the clock (12 GPU s)", "random, objective makespan",
-		"not measured", "a pause took 0.83 s", "0.600", "0.450", "160", "count 12-fold", "0 to 10 %",
-		"random: dqn is the shortest of those under which no job failed, greedy 2.5 % longer. mps_half was over earlier: 1 job failed.",
+	d := demoReport{Plain: plain, Bridged: dqn, Lateness: want.Lateness, Objective: "makespan", TimeScale: 50}
+	d.show(&demo)
+	for _, c := range []struct{ text, want string }{
+		{out.String(), "open-2, objective turnaround"},
+		{out.String(), "0.500"},
+		{out.String(), "0.750 │     2 │    1 │    10 │"},
+		{out.String(), "not measured"},
+		{out.String(), "dqn │     2 │              0.750 │ 0.000 │ 0.750 │ 0.750 │     4 │    2 │    10 │"},
+		{demo.String(), "ended later than on plain Slurm │            │       2 │"},
+		{demo.String(), "under 10 %       │          0 │       1"},
 	} {
-		if !strings.Contains(text, w) {
-			t.Errorf("%q is missing in\n%s", w, text)
+		if !strings.Contains(c.text, c.want) || strings.Contains(c.text, "NaN") {
+			t.Errorf("%q is missing in\n%s", c.want, c.text)
 		}
 	}
-	if strings.Contains(text, "gpu_light") || strings.Contains(text, "NaN") {
-		t.Error(text)
+	body := string(must.Get(json.Marshal(&d))(t))
+	for _, key := range strings.Fields("plain bridged makespan_s mean_turnaround_s gpu_util mem_util jobs_completed jobs_failed oom groups" +
+		" jobs_later jobs_late late_worst_s turnaround_ratio costart_skew_p50_s added_delay_max_s time_scale seed jobs slurm profiles_known") {
+		if !strings.Contains(body, `"`+key+`":`) {
+			t.Errorf("demo.json has no %s", key)
+		}
 	}
 }
 
-func TestPictures(t *testing.T) {
-	o, r := sample()
-	dir := t.TempDir()
-	n, err := r.draw(dir, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"makespans", "turnarounds", "slowdowns", "timeline-random"} {
-		img, err := png.Decode(bytes.NewReader(read(t, filepath.Join(dir, name+".png"))))
-		if err != nil || img.Bounds().Dx() < 500 {
-			t.Errorf("%s: %v", name, err)
-		}
-		if svg := string(read(t, filepath.Join(dir, name+".svg"))); !strings.Contains(svg, "dqn") {
-			t.Errorf("%s.svg doesn't name dqn", name)
-		}
-	}
-	if n != 4 {
-		t.Errorf("%d pictures", n)
-	}
+// testOptions are those of runs on real daemons.
+func testOptions(t *testing.T) *options {
+	t.Helper()
+	o := &options{base: &cluster.Setup{Build: "../../../build", Lua: "../../job_submit.lua"}, scale: 40, parallel: 6, limit: 2 * time.Minute}
+	cluster.Require(t, o.base.Build)
+	return o
 }
 
-func TestBoard(t *testing.T) {
-	a := &cell{workload: "random", variant: variant{name: "dqn"}, apps: make([]string, 4)}
-	b := &cell{workload: "random", variant: variant{name: "whole"}, apps: make([]string, 4)}
-	c := &cell{workload: "open-1", variant: variant{name: "whole"}, figures: &figures{MeanTurnaroundS: 123}}
-	now := time.Unix(0, 0)
-	var out bytes.Buffer
-	bd := newBoard(&cluster.Line{Out: &out, Quiet: 30 * time.Second, Now: func() time.Time { return now }}, []*cell{a, b})
-	bd.line.Keep("")
-	out.Reset()
-	bd.at(a, 1, 2, nil)
-	if out.Len() != 0 {
-		t.Errorf("at once: %q", out.String())
-	}
-	now = now.Add(30 * time.Second)
-	bd.at(a, 2, 2, &gpusim.Snapshot{Figures: gpusim.Figures{GPU: 0.5}})
-	if got := out.String(); !strings.Contains(got, "30 s") || !strings.Contains(got, "2/8 jobs ended, 2 running on 1 cluster, 0/2 runs over (random, dqn: GPU  50 %") {
-		t.Errorf("%q", got)
-	}
-	out.Reset()
-	a.figures = &figures{MakespanS: 321, JobsFailed: 3}
-	bd.over(a)
-	b.err = errors.New("broke\n--- log\nlong")
-	bd.over(b)
-	bd.over(c)
-	if got := out.String(); !strings.Contains(got, "makespan   321 s, 3 jobs failed") || !strings.Contains(got, "turnaround   123 s\n") || !strings.Contains(got, "failed: broke\n") || strings.Contains(got, "long") {
-		t.Errorf("%q", got)
-	}
+func play(t *testing.T, o *options, cells ...*cell) {
+	t.Helper()
+	compare(t.Context(), o, cells, newBoard(&cluster.Line{Out: io.Discard, Now: time.Now}, cells))
+	must.OK(t, failures(cells))
 }
 
 // Every variant once, on real daemons.
 func TestVariants(t *testing.T) {
 	o := testOptions(t)
-	o.parallel, o.limit = 6, 2*time.Minute
 	o.variants = variants()
 	must.OK(t, o.leaveAdopted(t.Context(), false))
 	var cells []*cell
@@ -200,12 +202,8 @@ func TestVariants(t *testing.T) {
 			cells = append(cells, c)
 		}
 	}
-	compare(t.Context(), o, cells, newBoard(quietLine(), cells))
+	play(t, o, cells...)
 	for _, c := range cells {
-		if c.err != nil {
-			t.Errorf("%s: %v", c.name(), c.err)
-			continue
-		}
 		f := c.figures
 		if f.JobsCompleted != 2 || f.OOM != 0 || f.MakespanS < 83 {
 			t.Errorf("%s: %+v", c.name(), f)
@@ -217,10 +215,51 @@ func TestVariants(t *testing.T) {
 		case whole && overlap, !whole && !overlap && c.at == nil && c.variant.name != "tetris":
 			t.Errorf("%s: both at a time: %t: %+v", c.name(), overlap, f.runs)
 		}
-		if c.at != nil {
-			if second := f.runs[1]; second.submitS < 40 || second.startS < second.submitS {
-				t.Errorf("%s: %+v; the second job was to come at 40", c.name(), f.runs)
+		if second := f.runs[1]; c.at != nil && (second.submitS < 40 || second.startS < second.submitS) {
+			t.Errorf("%s: %+v; the second job was to come at 40", c.name(), f.runs)
+		}
+	}
+}
+
+// The whole way, through every part: an unknown application runs alone, its record arrives signed, its profile is
+// learned, and the next ones share a GPU under MPS. Jobs that are known share from the start, and two that don't fit never
+// meet.
+func TestUnknownApplicationIsLearned(t *testing.T) {
+	o := testOptions(t)
+	dqn := variants()[7]
+	unknown := o.cell("random", dqn, []string{"gromacs", "gromacs", "gromacs", "gromacs"}, nil)
+	known := o.cell("random", dqn, []string{"vgg16", "vgg16", "alexnet", "gromacs", "gromacs"}, nil)
+	unknown.setup.Cold = true
+	unknown.after = func(ctx context.Context, s *cluster.Stack) error {
+		out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "list", "--json", "--config", s.Path("slurmbridge.yaml"))
+		if err != nil {
+			return err
+		}
+		var list []struct {
+			User    string
+			Profile struct {
+				App       string
+				Runs      int
+				DurationS float64 `json:"duration_s"`
 			}
+		}
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if len(list) != 1 || list[0].User != cluster.Owner || list[0].Profile.App != "gromacs" || list[0].Profile.Runs < 1 {
+			return fmt.Errorf("profiles %+v", list)
+		}
+		// 83 GPU seconds, and what starting and ending take on a busy machine.
+		if d := list[0].Profile.DurationS * o.scale; d < 70 || d > 83+3*o.scale {
+			return fmt.Errorf("gromacs is held to take %.0f GPU s, not 83", d)
+		}
+		_, err = s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "why", "--server", s.URL, "3")
+		return err
+	}
+	play(t, o, unknown, known)
+	for _, c := range []*cell{unknown, known} {
+		if c.figures.JobsCompleted != len(c.apps) || c.figures.OOM != 0 || c.bridge.Groups == 0 {
+			t.Errorf("%+v, %d times put together", c.figures, c.bridge.Groups)
 		}
 	}
 }

@@ -43,7 +43,7 @@ type figures struct {
 	Seed      uint64  `json:"seed"`
 	Load      float64 `json:"load,omitempty"` // of an open workload
 
-	runs      []run // for pictures
+	runs      []run
 	slowdowns []float64
 }
 

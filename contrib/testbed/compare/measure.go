@@ -254,4 +254,12 @@ func (b *board) over(c *cell) {
 	b.line.Keep(fmt.Sprintf("%s  %-22s %s", b.clock(), c.name(), text))
 }
 
+// count is e.g. "1 job" or "7 jobs".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 func (b *board) clock() string { return fmt.Sprintf("%3.0f s", b.line.Now().Sub(b.began).Seconds()) }

@@ -2,8 +2,6 @@ package compare
 
 import (
 	"fmt"
-	"image/color"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -13,16 +11,14 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 // variant is one way to give jobs a GPU.
 type variant struct {
 	name    string
-	gres    string      // each job's request
-	colour  color.Color // in pictures; a policy has that of its spec
-	policy  string      // the bridge's; "" = plain Slurm
-	sharing string      // "" = mps
+	gres    string // each job's request
+	policy  string // the bridge's; "" = plain Slurm
+	sharing string // "" = mps
 	hooks   bool
 	// mayFail: Slurm shares the GPU without knowing of its memory, so jobs may fail for want of it.
 	mayFail bool
@@ -33,18 +29,18 @@ type variant struct {
 // variants are all, in the order of tables.
 func variants() []variant {
 	out := []variant{
-		{name: "whole", colour: figure.Grey, gres: "gpu:titanxp:1"},
-		{name: "shard_half", colour: figure.Orange, gres: "shard:50", sharing: "shard", mayFail: true},
-		{name: "mps_half", colour: figure.Purple, gres: "mps:50", hooks: true, mayFail: true},
+		{name: "whole", gres: "gpu:titanxp:1"},
+		{name: "shard_half", gres: "shard:50", sharing: "shard", mayFail: true},
+		{name: "mps_half", gres: "mps:50", hooks: true, mayFail: true},
 	}
 	for _, name := range []string{"tetris", "greedy", "srpt", "lookahead", "dqn"} {
-		spec, _ := policy.Named(name)
-		out = append(out, variant{name: name, colour: spec.Colour, gres: "gpu:shared", policy: name})
+		out = append(out, variant{name: name, gres: "gpu:shared", policy: name})
 	}
 	dqn := out[len(out)-1]
 	return append(out, variant{
-		name: adopted, colour: figure.Green, gres: out[0].gres, policy: dqn.policy, settings: []string{
-			"sharers_only: []", "adopt: [{partition: " + slurmtest.Partition + "}]", "adopt_mode: active", "adopt_percent: 100", "adopt_charge: nothing",
+		name: adopted, gres: out[0].gres, policy: dqn.policy, settings: []string{
+			"sharers_only: []", "adopt: [{partition: " + slurmtest.Partition + "}]", "adopt_mode: active", "adopt_percent: 100",
+			"adopt_charge: nothing",
 		},
 	})
 }
@@ -60,34 +56,18 @@ func variantNames() (out []string) {
 	return out
 }
 
-// pick returns the variants of these names, in the order of tables; none named: all. An error names
-// the known ones.
-func pick(names []string) ([]variant, error) {
-	chosen, err := choose("variant", names, variantNames())
-	return slices.DeleteFunc(variants(), func(v variant) bool { return !slices.Contains(chosen, v.name) }), err
-}
-
-// choose returns which of the known names are among names, in the known order; none named: all. "open" means each of the open
+// choose returns which of the known names are named, in the known order; none named: all. "open" names each of the open
 // workloads.
-func choose(kind string, names, known []string) ([]string, error) {
-	if len(names) == 0 {
-		return known, nil
-	}
-	want := map[string]bool{}
+func choose(names, known []string) ([]string, error) {
+	is := func(name, known string) bool { return name == known || name == openName && isOpen(known) }
 	for _, n := range names {
-		want[strings.ToLower(strings.TrimSpace(n))] = true
-	}
-	out := slices.DeleteFunc(slices.Clone(known), func(n string) bool { return !want[n] && !(isOpen(n) && want[openName]) })
-	maps.DeleteFunc(want, func(n string, _ bool) bool {
-		return n == "" || slices.Contains(known, n) || n == openName && slices.ContainsFunc(known, isOpen) // "" is a comma too many
-	})
-	if len(want) > 0 {
-		if slices.ContainsFunc(known, isOpen) {
-			known = append([]string{openName}, known...)
+		if !slices.ContainsFunc(known, func(k string) bool { return is(n, k) }) {
+			return nil, fmt.Errorf("there is no %q; there are %s", n, strings.Join(known, ", "))
 		}
-		return nil, fmt.Errorf("there is no %s %q; there are %s", kind, strings.Join(slices.Sorted(maps.Keys(want)), ", "), strings.Join(known, ", "))
 	}
-	return out, nil
+	return slices.DeleteFunc(slices.Clone(known), func(k string) bool {
+		return len(names) > 0 && !slices.ContainsFunc(names, func(n string) bool { return is(n, k) })
+	}), nil
 }
 
 // Workloads are closed, which is the thesis's five: all jobs are there before the first may
