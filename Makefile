@@ -33,7 +33,7 @@ TOOLS   := $(CURDIR)/build/tools
 LINT    := $(TOOLS)/golangci-lint
 NFPM    := $(TOOLS)/nfpm
 SBOM    := $(TOOLS)/cyclonedx-gomod
-SCRIPTS := contrib/install-deps contrib/quietly contrib/test contrib/fuzz contrib/nvidia $(NVMLSIM)/build .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences version) \
+SCRIPTS := contrib/install-deps contrib/mkroot contrib/quietly contrib/test contrib/fuzz contrib/nvidia $(NVMLSIM)/build .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences version) \
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
@@ -129,7 +129,7 @@ OWN      := $(shell sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 roots: deps ## root folders of the other Debian releases' Slurm, for test-compat (RELEASES=forky, ROOTS=FOLDER)
 	@contrib/install-deps --compat --accounting
 	@for release in $(filter-out $(OWN),$(RELEASES)); do \
-		$(GO) run ./contrib/testbed/slurmtest/mkroot -suite "$$release" $(abspath $(ROOTS))/"$$release" || exit; \
+		contrib/mkroot "$$release" $(abspath $(ROOTS))/"$$release" || exit; \
 	done
 
 test-compat: build roots ## the end-to-end tests on 22.05.8, 24.11.5 and 26.05.5, and those of NVIDIA's programs (RELEASES=forky, ROOTS=FOLDER)
@@ -204,7 +204,7 @@ acceptance: as-root build $(NFPM) $(SBOM) ## the README's admin chapter on two b
 	@$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer
 	@export VERSION=999; $(call PACK,$(NEWER),$(BUILD)/acceptance/new)
 	@$(GO) build -o $(BUILD)/testbed/ ./contrib/testbed/acceptance
-	@$(GO) run ./contrib/testbed/slurmtest/mkroot -boot -suite $(or $(RELEASE),bookworm) $(CURDIR)/.cache/acceptance/$(or $(RELEASE),bookworm)
+	@contrib/mkroot --boot $(or $(RELEASE),bookworm) $(CURDIR)/.cache/acceptance/$(or $(RELEASE),bookworm)
 	@unshare --mount --pid --net --ipc --kill-child $(BUILD)/testbed/acceptance --release $(or $(RELEASE),bookworm) $(ARGS)
 
 clean: ## remove build/

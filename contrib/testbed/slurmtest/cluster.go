@@ -74,7 +74,7 @@ type Options struct {
 	// OneCPU keeps daemons and jobs to one CPU of the machine. Linux 6.18 numbers namespaces by CPU, and refuses a job's
 	// own where it was made on another CPU than the one before it.
 	OneCPU bool
-	// Root runs Slurm from another root folder (mkroot makes one). The folder is
+	// Root runs Slurm from another root folder (contrib/mkroot makes one). The folder is
 	// only read: what is written there goes to memory and is gone with the cluster.
 	Root string
 	// Binds are further folders to be seen inside Root, at the same path.
