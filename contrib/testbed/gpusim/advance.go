@@ -1,7 +1,6 @@
 package gpusim
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -29,39 +28,6 @@ type group struct {
 	instance uint32
 	slots    []int
 	idle     float64 // fraction of time none of its kernels runs, as if it were the only group
-}
-
-// sane refuses figures that would lead the arithmetic astray.
-func (v *view) sane() error {
-	bad := func(what string, x any) error { return fmt.Errorf("%w: %s is %v", ErrCorrupt, what, x) }
-	if !finite(v.dyn.T) {
-		return bad("the device's time", v.dyn.T)
-	}
-	for i := range v.dyn.Member {
-		m, s := &v.dyn.Member[i], &v.rec.Slot[i]
-		if m.Status == Free {
-			continue
-		}
-		switch {
-		case m.Status > Faulted:
-			return bad("a process's status", uint32(m.Status))
-		case s.Kind < Own || s.Kind > Server:
-			return bad("a process's kind", uint32(s.Kind))
-		case s.Points < 1 || s.Points > MaxPoints || m.Point >= s.Points:
-			return bad("a process's phase", m.Point)
-		case !finite(m.Done) || !finite(m.Slowdown) || m.Slowdown < 1 || s.Pid <= 0:
-			return bad("a process's progress", m.Done)
-		}
-		if p := &s.Point[m.Point]; !p.sane() {
-			return bad("a process's demand", *p)
-		}
-	}
-	return nil
-}
-
-func (p *point) sane() bool {
-	return p.GPU >= 0 && p.GPU <= 1 && p.Core >= 0 && p.Core <= 1 &&
-		p.PCIe >= 0 && !math.IsInf(p.PCIe, 0) && p.Mem >= 0 && !math.IsInf(p.Mem, 0) && !math.IsNaN(p.Until)
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
@@ -110,10 +76,6 @@ func (v *view) step(i int) {
 	if m.Point+1 >= s.Points {
 		v.dyn.Finished++
 		v.end(i, Finished)
-		return
-	}
-	if !s.Point[m.Point+1].sane() {
-		v.end(i, Faulted)
 		return
 	}
 	grows := s.Point[m.Point+1].Mem > s.Point[m.Point].Mem

@@ -134,14 +134,13 @@ func Create(path string, cfg Config) error {
 	buf := make([]byte, fileSize(cfg.GPUs))
 	h := (*fileHeader)(unsafe.Pointer(&buf[0])) //nolint:gosec // the file is the struct
 	copy(h.Magic[:], magic)
-	h.Version, h.Devices, h.Size = version, uint32(cfg.GPUs), uint64(len(buf))
+	h.Version, h.Devices = version, uint32(cfg.GPUs)
 	h.Scale, h.T0ns = cfg.Scale, monotonic()
 	setCString(h.Driver[:], drivers[cfg.Driver].version)
 	h.Cuda = drivers[cfg.Driver].cuda
 	if cfg.Driver >= "590" && m.SameUser == 0 {
 		m.MaxClients = clientsRecent
 	}
-	h.Check = checksum(buf[:unsafe.Offsetof(h.Check)])
 	for i := range cfg.GPUs {
 		d := (*deviceRec)(unsafe.Pointer(&buf[headerSize+i*deviceSize])) //nolint:gosec // as above
 		d.fill(&m, &cfg, i)

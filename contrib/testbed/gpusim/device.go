@@ -2,6 +2,7 @@ package gpusim
 
 import (
 	"errors"
+	"sync/atomic"
 )
 
 // What Claim can answer besides the errors of the lock.
@@ -49,11 +50,8 @@ func (d *Device) MaxClients() int { return int(d.rec.MaxClients) }
 // outcome; after an error from f nothing is kept.
 func (d *Device) update(f func(v *view) error) error {
 	return d.state.locked(func() error {
-		if err := d.load(); err != nil {
-			return err
-		}
-		now := max(d.state.Now(), d.view.dyn.T)
-		d.view.advance(now)
+		d.load()
+		d.view.advance(max(d.state.Now(), d.view.dyn.T))
 		d.reap()
 		if err := f(&d.view); err != nil {
 			return err
@@ -64,6 +62,9 @@ func (d *Device) update(f func(v *view) error) error {
 	})
 }
 
+// load takes the device's changing state.
+func (d *Device) load() { d.view.rec, d.view.dyn = d.rec, d.rec.Dyn[atomic.LoadUint32(&d.rec.Cur)] }
+
 // fault destroys the contexts of an MPS server's clients.
 func (v *view) fault(server int32) {
 	for i := range v.dyn.Member {
@@ -72,16 +73,6 @@ func (v *view) fault(server int32) {
 			v.end(i, Faulted)
 		}
 	}
-}
-
-func (d *Device) load() error {
-	cur, err := d.rec.current()
-	if err != nil {
-		return err
-	}
-	d.view.rec = d.rec
-	d.view.dyn = *cur
-	return d.view.sane()
 }
 
 // reap looks for processes that died or were stopped.

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -382,53 +381,6 @@ func TestCreateRefusesNonsense(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-func TestLockHeldByAStoppedProcess(t *testing.T) {
-	s, _ := machine(t, Config{})
-	s.wait = 20 * time.Millisecond
-	other := must.Get(os.Open(s.file.Name()))(t)
-	defer other.Close()
-	must.OK(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
-	if _, err := s.Device(0).Snapshot(); !errors.Is(err, ErrBusy) {
-		t.Errorf("%v, want ErrBusy", err)
-	}
-}
-
-func TestCutShort(t *testing.T) {
-	s, _ := machine(t, Config{})
-	must.OK(t, os.Truncate(s.file.Name(), 8192))
-	if _, err := s.Device(0).Snapshot(); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("%v, want ErrCorrupt", err)
-	}
-	if _, err := Open(s.file.Name()); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("%v, want ErrCorrupt", err)
-	}
-}
-
-// FuzzDamaged changes bytes of a state file in use: what then happens is an error
-// or a snapshot, never a panic or a loop without end.
-func FuzzDamaged(f *testing.F) {
-	f.Add(uint32(8), []byte{9})
-	f.Add(uint32(headerSize+600), []byte{255, 255, 255, 255, 255, 255, 255, 127})
-	f.Add(uint32(headerSize+592), []byte{7})
-	f.Add(uint32(headerSize+14216+16), []byte{1, 2, 3, 4, 5, 6, 7, 8, 9})
-	f.Fuzz(func(t *testing.T, at uint32, b []byte) {
-		s, now := machine(t, Config{})
-		d := s.Device(0)
-		place := claim(t, d, Claimant{}, steady("a", 100, rlcore.Use{GPU: .5, MemMiB: 100}))
-		copy(s.mem[int(at)%(headerSize+int(unsafe.Offsetof(d.rec.Slot)+unsafe.Sizeof(slot{}))):], b)
-		*now = 10
-		_, _ = d.Snapshot()
-		_, _ = place.Progress()
-		_ = place.Release()
-		if o, err := Open(s.file.Name()); err == nil {
-			_, _ = o.Device(0).Snapshot()
-			_ = o.Close()
-		} else if !errors.Is(err, ErrCorrupt) {
-			t.Errorf("open: %v", err)
-		}
-	})
 }
 
 func TestLimitsFromVoltaOn(t *testing.T) {

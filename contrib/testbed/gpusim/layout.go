@@ -2,7 +2,6 @@ package gpusim
 
 import (
 	"bytes"
-	"hash/fnv"
 	"unsafe"
 )
 
@@ -15,7 +14,7 @@ import (
 // accounting is on, and limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 10
+	version    = 11
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -36,12 +35,11 @@ type fileHeader struct {
 	Magic   [8]byte
 	Version uint32
 	Devices uint32
-	Size    uint64 // of the file, bytes
 	Scale   float64
 	T0ns    int64 // CLOCK_MONOTONIC when the file was made
 	Driver  [32]byte
-	Cuda    int32  // as cuDriverGetVersion: 12020 = 12.2
-	Check   uint32 // FNV-1a of the bytes before this field
+	Cuda    int32 // as cuDriverGetVersion: 12020 = 12.2
+	_       uint32
 }
 
 // point is one phase of a process's demand when it runs alone.
@@ -186,13 +184,6 @@ const deviceSize = int(unsafe.Sizeof(deviceRec{}))
 
 // fileSize is the size of a state file of n devices, bytes.
 func fileSize(n int) int { return headerSize + n*deviceSize }
-
-// checksum is the header's.
-func checksum(b []byte) uint32 {
-	h := fnv.New32a()
-	h.Write(b)
-	return h.Sum32()
-}
 
 // cString returns the bytes before the first NUL.
 func cString(b []byte) string {

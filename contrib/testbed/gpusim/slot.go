@@ -145,9 +145,7 @@ func (s *Slot) Progress() (Progress, error) {
 		if d.rec.Lost != 0 {
 			return ErrLost
 		}
-		if err := d.load(); err != nil {
-			return err
-		}
+		d.load()
 		v := &d.view
 		if err := s.mine(v); err != nil {
 			return err

@@ -110,9 +110,6 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 	}
 	claimant := gpusim.Claimant{UID: os.Getuid(), Server: rep.Server, Instance: instance, Limits: limits}
 	slot, err := dev.Claim(claimant, cfg.Profile)
-	for errors.Is(err, gpusim.ErrBusy) && ctx.Err() == nil { // many claim at once
-		slot, err = dev.Claim(claimant, cfg.Profile)
-	}
 	if err != nil {
 		if errors.Is(err, gpusim.ErrOOM) {
 			rep.Status = gpusim.OOM.String()
@@ -179,10 +176,6 @@ func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, cl
 		case <-timer.C:
 		}
 		p, err := slot.Progress()
-		if errors.Is(err, gpusim.ErrBusy) {
-			timer.Reset(longestNap)
-			continue
-		}
 		if err != nil {
 			rep.Status = gpusim.Faulted.String()
 			return cudaError(err)
