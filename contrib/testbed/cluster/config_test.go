@@ -1,83 +1,18 @@
 package cluster_test
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
-
-// The daemon doesn't start with settings that are wrong, and says in one line
-// which one, where, and with status 2 that it is no passing failure.
-func TestBadConfiguration(t *testing.T) {
-	t.Parallel()
-	cluster.Require(t, build)
-	program := must.Get(filepath.Abs(build + "/slurmbridge"))(t)
-	auth := tlstest.New(t)
-	cert, key := auth.Issue(t, "old", time.Now().Add(-time.Hour), "localhost")
-	web := filepath.Join(auth.Dir, "web.yml")
-	must.OK(t, os.WriteFile(web, fmt.Appendf(nil, "tls_server_config: {cert_file: %s, key_file: %s}\n", cert, key), 0o600))
-	taken := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	t.Cleanup(func() { taken.Close() })
-	for name, c := range map[string]struct {
-		text  string
-		words []string
-	}{
-		"certificate that expired": {"web_config: " + web + "\n", []string{"web_config", cert, "expired at"}},
-		"port in use":              {"listen: " + taken.Addr().String() + "\n", []string{"listen", taken.Addr().String(), "in use"}},
-		"unknown key":              {"leese: 30s\n", []string{`"leese"`, `did you mean "lease"?`}},
-		"value":                    {"lease: soon\n", []string{"lease", "soon"}},
-		"kind of value":            {"window: [1, 2]\n", []string{"window"}},
-		"policy":                   {"policy: best\n", []string{": policy: ", "best"}},
-		"choice":                   {"mode: passive\n", []string{"mode", "passive"}},
-		"contradiction":            {"lease: 30s\npoll: 25s\n", []string{"poll", "lease"}},
-		"no YAML":                  {"lease: [30s\n", nil},
-		"key given twice":          {"lease: 30s\nlease: 40s\n", []string{"lease"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			file := filepath.Join(dir, "bad.yaml")
-			// Wherever it got to if it did start, nothing of this machine's is touched.
-			text := c.text + "slurm_conf: " + dir + "/none\ndatabase: " + dir + "/db\n"
-			if !strings.HasPrefix(text, "listen:") {
-				text += "listen: \"\"\n"
-			}
-			must.OK(t, os.WriteFile(file, []byte(text), 0o600))
-			cmd := exec.CommandContext(t.Context(), program, "serve", "-c", file)
-			cmd.Env = []string{"PATH=/usr/bin:/bin"}
-			var stdout, stderr bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &stdout, &stderr
-			var exit *exec.ExitError
-			if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2 {
-				t.Errorf("%v, want exit status 2", err)
-			}
-			got := stderr.String()
-			for _, w := range append(c.words, file) {
-				if !strings.Contains(got, w) {
-					t.Errorf("%q doesn't name %q", got, w)
-				}
-			}
-			if strings.Count(got, "\n") != 1 || stdout.Len() != 0 {
-				t.Errorf("not one line on standard error alone: %q, %q", got, stdout.String())
-			}
-		})
-	}
-}
 
 // SIGHUP with a broken file changes nothing but the log; with a sound one the
 // daemon goes on with the new settings, the same process all along.

@@ -148,37 +148,6 @@ func TestGateHeldByHand(t *testing.T) {
 	r.freed(r.orphans()...)
 }
 
-// A gate that Slurm doesn't take is said in words, and no job waits for it.
-func TestGateRefused(t *testing.T) {
-	t.Parallel()
-	slurmtest.RequireAccounting(t)
-	for _, why := range []string{"association", "MaxSubmitJobs"} {
-		t.Run(why, func(t *testing.T) {
-			t.Parallel()
-			r := limited(t, options{})
-			if why == "MaxSubmitJobs" {
-				r.account("add", "user", "slurm", "account=lab", "MaxSubmitJobs=0")
-			}
-			r.start("E2E_NO_GATE=1") // start waits for the gate where there is no variable
-			said := func() bool {
-				log, err := os.ReadFile(r.Path("log", "bridge.log"))
-				return err == nil && strings.Contains(string(log), "create gate")
-			}
-			if !slurmtest.Wait(t.Context(), 20*time.Second, said) {
-				t.Error("the log says nothing of a gate that isn't there")
-			}
-			if g := r.gate(); g != "" {
-				t.Errorf("the gate file names %s", g)
-			}
-			id := r.submit(ann, small, 0.2)
-			if dep := r.job(id)["Dependency"]; strings.Contains(dep, "after:") {
-				t.Errorf("the job waits for %q", dep)
-			}
-			r.state(70*time.Second, id, "COMPLETED")
-		})
-	}
-}
-
 // On releases that end any job past its deadline once a minute, a gate that is renewed in
 // time stays.
 func TestGateStays(t *testing.T) {

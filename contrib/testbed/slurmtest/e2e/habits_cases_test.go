@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -296,4 +297,55 @@ func sbatchOptions(h *habit) {
 	if out, err := h.RunAs(context.Background(), ann, "sbatch", append(args, "--wait", "--parsable", "--wrap=exit 3")...); err == nil || !strings.Contains(err.Error(), "exit status 3") {
 		h.t.Errorf("--wait: %s, %v", out, err)
 	}
+}
+
+// A member that fails at once, or is cancelled while it runs, takes no other member along.
+func memberFails(h *habit) {
+	script := fmt.Sprintf("[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3\nuntil test -e %s; do sleep 0.5; done", h.Path("out", "end."+h.part))
+	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--gres=gpu:shared", "--comment=app="+small, "--array=0-2")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.state(30*time.Second, id+"_0", "FAILED")
+	h.state(30*time.Second, id+"_1", "RUNNING")
+	h.state(30*time.Second, id+"_2", "RUNNING")
+	h.cancel(id + "_1")
+	h.state(20*time.Second, id+"_1", "CANCELLED")
+	h.end()
+	h.state(30*time.Second, id+"_2", "COMPLETED")
+}
+
+func begin(h *habit) {
+	later := time.Now().Add(9 * time.Second)
+	a, b := h.sub(1, "--begin=now+9"), h.sub(1)
+	h.state(20*time.Second, b, "COMPLETED")
+	h.state(60*time.Second, a, "COMPLETED")
+	if s := h.started(a); s.Before(later.Add(-time.Second)) {
+		h.t.Errorf("job %s started %v early", a, later.Sub(s))
+	}
+}
+
+// Jobs run on the nodes that their owner names, or not on those, and a held job waits.
+func nodeList(h *habit) {
+	partition := "--partition=also" + h.part[1:]
+	held := h.sub(1, partition, "--hold")
+	a, b, c := h.sub(3, partition, "--nodelist="+h.node), h.sub(3, partition, "--nodelist="+h.node), h.sub(3, partition, "--exclude="+h.node)
+	for _, id := range []string{a, b, c} {
+		h.state(40*time.Second, id, "RUNNING", "COMPLETED")
+		if on := h.job(id)["NodeList"]; (on == h.node) == (id == c) {
+			h.t.Errorf("job %s ran on %s", id, on)
+		}
+	}
+	if s := h.job(held)["JobState"]; s != "PENDING" {
+		h.t.Errorf("the held job is %s", s)
+	}
+	h.as(ann, "scontrol", "release", held)
+	h.state(60*time.Second, held, "COMPLETED")
+}
+
+func hostileNames(h *habit) {
+	a := h.submit(bob, "", 1, "--partition="+h.part, "--comment=app="+small+" \n99|RUNNING|root|JobId=1 Dependency=(null)", "--job-name=slurmbridge-gate")
+	b := h.submit(bob, "", 1, "--partition="+h.part, "--comment=$(touch /tmp/x);`id`|;|", "--job-name=a|b c\td")
+	h.state(60*time.Second, a, "COMPLETED")
+	h.state(60*time.Second, b, "COMPLETED")
 }

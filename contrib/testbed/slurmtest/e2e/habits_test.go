@@ -51,6 +51,10 @@ func TestHabits(t *testing.T) {
 		{"own jobs cancelled", ownCancelled},
 		{"sbatch options", sbatchOptions},
 		{"maintenance of one node ahead", maintenanceOfOne},
+		{"member fails", memberFails},
+		{"begin", begin},
+		{"node list", nodeList},
+		{"names that look like something", hostileNames},
 	}
 	extra := []string{
 		"PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "Licenses=lic:1",
@@ -63,7 +67,7 @@ func TestHabits(t *testing.T) {
 		switch habits[i].name {
 		case "preempted":
 			extra = append(extra, "PartitionName=high PriorityTier=10 Nodes="+node)
-		case "two partitions", "larger than a node", "maintenance of one node ahead":
+		case "two partitions", "larger than a node", "maintenance of one node ahead", "node list":
 			extra = append(extra, fmt.Sprintf("PartitionName=also%d Nodes=%s,%s", i+1, node, slurmtest.NodeName(n-1)))
 		}
 	}

@@ -138,26 +138,3 @@ func TestTimeIsNotLentBack(t *testing.T) {
 		t.Errorf("it did not run once more, it is %s: %v", state, f)
 	}
 }
-
-// What a run was lent is not the next run's.
-func TestRequeuedWithItsOwnTimeLimit(t *testing.T) {
-	t.Parallel()
-	s, id := slowed(t, "")
-	limit := func(want string) func() bool {
-		return func() bool {
-			f, err := s.Job(t.Context(), id)
-			return err == nil && f["TimeLimit"] == want
-		}
-	}
-	if !slurmtest.Wait(t.Context(), 30*time.Second, limit("00:02:00")) {
-		t.Fatal("its limit is not raised")
-	}
-	must.Get(s.Run(t.Context(), "scontrol", "requeue", id))(t)
-	if state, ok := s.WaitState(t.Context(), 20*time.Second, id, "PENDING"); !ok {
-		t.Fatalf("it is %s", state)
-	}
-	if !slurmtest.Wait(t.Context(), 30*time.Second, limit("00:01:00")) {
-		f, _ := s.Job(t.Context(), id)
-		t.Errorf("it waits with a limit of %s", f["TimeLimit"])
-	}
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,72 +19,6 @@ import (
 func (r *rig) cancel(ids ...string) {
 	r.t.Helper()
 	must.Get(r.Run(context.Background(), "scancel", ids...))(r.t)
-}
-
-func TestCancelled(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{})
-	long := r.submit(ann, "m9000g90", 8)
-	r.state(20*time.Second, long, "RUNNING")
-	var waiting []string
-	for range 4 {
-		waiting = append(waiting, r.submit(ann, "m9000g90", 1))
-	}
-	r.cancel(waiting[0], waiting[3]) // one perhaps released to follow, one gated
-	r.cancel(long)                   // and the one that runs
-	for _, id := range waiting[1:3] {
-		r.state(60*time.Second, id, "COMPLETED")
-	}
-}
-
-// A member that fails at once, or is cancelled while it runs, takes no other member along.
-func TestMemberFails(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{})
-	bad := must.Get(r.Submit(context.Background(), ann, "exit 3", "--gres=gpu:shared", "--comment=app="+small))(t)
-	a := r.submit(ann, small, 4)
-	b := r.submit(ann, small, 4)
-	r.state(30*time.Second, bad, "FAILED")
-	r.state(30*time.Second, a, "RUNNING", "COMPLETED")
-	r.cancel(a)
-	r.state(30*time.Second, b, "COMPLETED")
-}
-
-func TestRequeue(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{})
-	a := r.submit(ann, small, 5)
-	b := r.submit(ann, small, 5)
-	r.state(20*time.Second, a, "RUNNING")
-	r.scontrol("requeue", a)
-	// What was its share is taken back: it waits for the bridge with a whole GPU's.
-	if !r.Wait(t.Context(), 20*time.Second, func() bool {
-		f := r.job(a)
-		return f["JobState"] == "PENDING" && strings.HasSuffix(f["TresPerNode"], "mps:100") && strings.Contains(f["Dependency"], "after:")
-	}) {
-		t.Errorf("the requeued job was not put back: %v", r.job(a))
-	}
-	r.state(60*time.Second, b, "COMPLETED")
-	// Slurm itself keeps a requeued job for two minutes; its owner can't wait.
-	r.scontrol("update", "JobId="+a, "StartTime=now")
-	r.state(60*time.Second, a, "COMPLETED")
-}
-
-func TestGateCancelledByHand(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{})
-	long := r.submit(ann, "m9000g90", 5)
-	r.state(20*time.Second, long, "RUNNING")
-	ids := []string{r.submit(bob, "m9000g90", 1), r.submit(ann, "m9000g90", 1)}
-	old := r.gate()
-	r.cancel(old)
-	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { g := r.gate(); return g != "" && g != old }) {
-		t.Error("no new gate")
-	}
-	ids = append(ids, r.submit(ann, small, 1))
-	for _, id := range ids {
-		r.state(60*time.Second, id, "COMPLETED")
-	}
 }
 
 func TestControllerRestarted(t *testing.T) {
@@ -104,54 +39,44 @@ func TestControllerRestarted(t *testing.T) {
 	}
 }
 
-// Bridge killed at every step: within a lease all its jobs run without it.
+// A bridge is killed at a step: within a lease all its jobs run without it. One that comes back takes up what it left,
+// though a member was cancelled meanwhile.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release"} {
-		t.Run(step, func(t *testing.T) {
-			t.Parallel()
-			// How soon Slurm starts what is let go is a matter of its own settings.
-			r := newRig(t, options{Options: slurmtest.Options{Scheduler: "bf_interval=1"}})
-			r.kill()
-			var ids []string
-			for i := range 4 {
-				ids = append(ids, r.submit([]string{ann, ann, bob, bob}[i], small, 0.2))
+		for _, back := range []bool{false, true} {
+			if back && !slices.Contains([]string{"journaled", "prepare", "release"}, step) {
+				continue // it has left nothing
 			}
-			r.start("E2E_FAULT=" + step)
-			if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { return !alive(r.bridge.Process.Pid) }) {
-				t.Fatalf("the bridge never came to step %s", step)
-			}
-			r.bridge = nil
-			killed := time.Now()
-			for _, id := range ids {
-				r.state(60*time.Second, id, "COMPLETED")
-			}
-			t.Logf("killed at %s: all four had run %v later, the lease is 20 s", step, time.Since(killed).Round(time.Second))
-		})
-	}
-}
-
-// A bridge that is killed half way and comes back takes up what it left.
-func TestKilledAndBack(t *testing.T) {
-	slurmtest.OfOneRelease(t)
-	t.Parallel()
-	for _, step := range []string{"journaled", "prepare", "release"} {
-		t.Run(step, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, options{})
-			r.kill()
-			ids := []string{r.submit(ann, small, 2), r.submit(ann, small, 2), r.submit(bob, small, 1)}
-			r.start("E2E_FAULT=" + step)
-			if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { return !alive(r.bridge.Process.Pid) }) {
-				t.Fatalf("the bridge never came to step %s", step)
-			}
-			r.bridge = nil
-			// Between preparing and releasing a member is cancelled.
-			r.cancel(ids[1])
-			r.start()
-			r.state(40*time.Second, ids[0], "COMPLETED")
-			r.state(60*time.Second, ids[2], "COMPLETED")
-		})
+			t.Run(fmt.Sprintf("%s, back: %v", step, back), func(t *testing.T) {
+				if back {
+					slurmtest.OfOneRelease(t)
+				}
+				t.Parallel()
+				// How soon Slurm starts what is let go is a matter of its own settings.
+				r := newRig(t, options{Options: slurmtest.Options{Scheduler: "bf_interval=1"}})
+				r.kill()
+				var ids []string
+				for i := range 4 {
+					ids = append(ids, r.submit([]string{ann, ann, bob, bob}[i], small, 0.2))
+				}
+				r.start("E2E_FAULT=" + step)
+				if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { return !alive(r.bridge.Process.Pid) }) {
+					t.Fatalf("the bridge never came to step %s", step)
+				}
+				r.bridge = nil
+				if back {
+					r.cancel(ids[1])
+					ids = slices.Delete(ids, 1, 2)
+					r.start()
+				}
+				killed := time.Now()
+				for _, id := range ids {
+					r.state(60*time.Second, id, "COMPLETED")
+				}
+				t.Logf("killed at %s: all had run %v later, the lease is 20 s", step, time.Since(killed).Round(time.Second))
+			})
+		}
 	}
 }
 
@@ -190,31 +115,6 @@ func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 	}
 	if r.gate() != "" {
 		t.Error("shadow made a gate")
-	}
-}
-
-func TestTwoNodes(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{Options: slurmtest.Options{Nodes: 2}})
-	var ids []string
-	for i := range 8 {
-		ids = append(ids, r.submit([]string{ann, bob}[i%2], small, 3))
-	}
-	r.noMixing(ids, 90*time.Second)
-}
-
-func TestSeveralGPUsANode(t *testing.T) {
-	t.Parallel()
-	for _, o := range []slurmtest.Options{{GPUs: 2, Sharing: "shard"}, {GPUs: 2, Sharing: "mps", AllSharing: true}} {
-		t.Run(o.Sharing, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, options{Options: o})
-			var ids []string
-			for i := range 10 {
-				ids = append(ids, r.submit([]string{ann, bob}[i%2], small, 2+float64(i%3)))
-			}
-			r.noMixing(ids, 120*time.Second)
-		})
 	}
 }
 

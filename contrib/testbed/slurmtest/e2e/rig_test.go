@@ -43,6 +43,9 @@ const (
 	bob = "news"
 )
 
+// small is an application of which three fit on a GPU.
+const small = "m3000g30"
+
 // TestMain turns the test binary into the bridge where it is started as one: a
 // process of its own, as SlurmUser, that can be killed.
 func TestMain(m *testing.M) {

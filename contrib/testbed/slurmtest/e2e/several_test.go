@@ -13,7 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// An empty node of four GPUs is filled at once, each group on the GPU that it is planned for.
+// An empty node of four GPUs is filled at once, each group on the GPU that it is planned for. No GPU ever has two users.
 func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -34,7 +34,7 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 			var ids []string
 			r.unseen(func() {
 				for i := range 24 {
-					ids = append(ids, r.submit(ann, small, 9+float64(i%12)/3, "--time=3"))
+					ids = append(ids, r.submit([]string{ann, bob}[i/12], small, 9+float64(i%12)/3, "--time=3"))
 				}
 			})
 			for i, id := range ids[:12] {
