@@ -10,7 +10,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -225,4 +228,116 @@ func TestTurn(t *testing.T) {
 			t.Fatalf("%q: %g", got, got.Saved())
 		}
 	})
+}
+
+// A job that failed beside others runs again by itself only if the failure isn't its own doing; its neighbours are suspected
+// anyhow.
+func TestWhoseFaultAFailureIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(r *Run)
+		ours bool
+	}{
+		"its own error, perhaps": {func(*Run) {}, false},
+		"MPS":                    {func(r *Run) { r.MPSFault = true }, true},
+		"memory":                 {func(r *Run) { r.PeakMemMiB = 12000 }, true},
+		"more memory than known": {func(r *Run) { r.PeakMemMiB = 6000 }, true},
+	} {
+		j := ranOut("FAILED")
+		known := &rlcore.Profile{DurationS: 360, Series: []rlcore.Use{{MemMiB: 2000}}}
+		j.Run.Profile, j.Run.Devices = known, []gpuprof.GPU{{MemMiB: 12196}}
+		j.Run.CoRunners = []CoRunner{{Ref: "2", App: "long", OverlapS: 500, AtEnd: true, Profile: known}}
+		c.set(j.Run)
+		if o := j.Judge(nil); o.Suspect == "" || o.Ours != c.ours || !slices.Equal(o.Blamed, []string{"long"}) {
+			t.Errorf("%s: %q, ours %v, blamed %v", name, o.Suspect, o.Ours, o.Blamed)
+		}
+	}
+}
+
+// Whole runs alone that ended well become part of a profile; of one that Slurm has forgotten its length says how it ended.
+func TestWhatBecomesPartOfAProfile(t *testing.T) {
+	for name, c := range map[string]struct {
+		state  string
+		change func(r *Run)
+		want   bool
+	}{
+		"it ended well":                 {"COMPLETED", func(*Run) {}, true},
+		"it failed":                     {"FAILED", func(*Run) {}, false},
+		"its record is cut":             {"COMPLETED", func(r *Run) { r.Complete = false }, false},
+		"it shared":                     {"COMPLETED", func(r *Run) { r.CoRunners = []CoRunner{{Ref: "2"}} }, false},
+		"forgotten, nearly as long":     {"", func(r *Run) { r.End = at(5) }, true},
+		"forgotten, and hardly half so": {"", func(r *Run) { r.End = at(2) }, false},
+	} {
+		j := ranOut(c.state)
+		j.Run.Complete, j.Run.CoRunners = true, nil
+		c.change(j.Run)
+		must.Equal(t, j.Judge(nil).Learned, c.want, name)
+	}
+}
+
+// A run that took 90 s in place of 60 is compared with the contract of its owner, otherwise of the site; without MPS it says
+// nothing of sharing.
+func TestContracts(t *testing.T) {
+	for name, c := range map[string]struct {
+		set      func(r *Run)
+		contract float64
+		broken   bool
+		lesson   bool
+	}{
+		"its owner allows less": {func(r *Run) { r.Terms.MaxSlowdown = 1.2 }, 1.2, true, true},
+		"the site's":            {func(*Run) {}, 3, false, true},
+		"its application's runs alone differ as much": {
+			func(r *Run) { r.Terms.MaxSlowdown, r.Profile.DurationSD = 1.2, 20 }, 1.2, false, true,
+		},
+		"without MPS": {func(r *Run) { r.Terms.MaxSlowdown, r.WithoutMPS = 1.2, true }, 1.2, true, false},
+	} {
+		app := func(name string) *rlcore.Profile {
+			return &rlcore.Profile{App: name, DurationS: 60, PeriodS: 60, Series: []rlcore.Use{{GPU: 0.3, Core: 0.3, MemMiB: 2000}}}
+		}
+		r := &Run{Ref: "1", User: "ann", App: "md", Start: at(0), End: at(1.5), Profile: app("md"), Complete: true}
+		r.CoRunners = []CoRunner{{Ref: "2", App: "other", Profile: app("other"), OverlapS: 90}}
+		c.set(r)
+		j := &Judgement{Run: r, How: job.Description{State: "COMPLETED"}, Limit: 3, Spec: &rlcore.TitanXp}
+		o := j.Judge(interference.New(&contention.MPS))
+		if o.Contract != c.contract || o.Broken != c.broken || o.Slowdown != 1.5 || (o.Lesson != nil) != c.lesson {
+			t.Errorf("%s: contract %g, broken %v, slowdown %g, lesson %+v", name, o.Contract, o.Broken, o.Slowdown, o.Lesson)
+		}
+	}
+}
+
+// pupil is Beliefs that write down what they are told.
+type pupil struct {
+	Beliefs
+	all []string
+}
+
+func (b *pupil) say(what string) { b.all = append(b.all, what) }
+
+func (b *pupil) Take(*interference.Lesson)                   { b.say("lesson") }
+func (b *pupil) Doubt(rlcore.Identity, []rlcore.Identity)    { b.say("doubt") }
+func (b *pupil) Reassure(rlcore.Identity, []rlcore.Identity) { b.say("reassure") }
+func (b *pupil) Forbid(_, other rlcore.Identity)             { b.say("forbid " + other.App) }
+func (b *pupil) KeepAlone(of rlcore.Identity, _ time.Time)   { b.say(of.App + " stays alone") }
+func (b *pupil) LetShare(of rlcore.Identity, _ time.Time)    { b.say(of.App + " may share") }
+
+func TestWhatAnOutcomeTeaches(t *testing.T) {
+	beside := Outcome{App: "md", User: "ann", State: "FAILED", With: []string{"2"}, WithApps: []string{"other"}, WithOwners: []string{"ann"}}
+	for name, c := range map[string]struct {
+		set  func(o *Outcome)
+		want []string
+	}{
+		"it kept its contract":                 {func(o *Outcome) { o.Lesson, o.Contract = &interference.Lesson{}, 2 }, []string{"lesson", "reassure"}},
+		"it broke its contract":                {func(o *Outcome) { o.Broken = true }, []string{"doubt"}},
+		"it broke it without MPS":              {func(o *Outcome) { o.Broken, o.WithoutMPS = true, true }, nil},
+		"it failed":                            {func(o *Outcome) { o.Blamed = o.WithApps }, []string{"forbid other"}},
+		"it failed, and again alone":           {func(o *Outcome) { o.Blamed, o.Excused = o.WithApps, true }, nil},
+		"it failed with the MPS server":        {func(o *Outcome) { o.Fault = true }, []string{"md stays alone"}},
+		"so it did, and failed again alone":    {func(o *Outcome) { o.Fault, o.Excused = true, true }, []string{"md stays alone"}},
+		"it ended well beside the other":       {func(o *Outcome) { o.State = "COMPLETED" }, nil},
+		"it ended well alone, perhaps at last": {func(o *Outcome) { o.State, o.With = "COMPLETED", nil }, []string{"md may share"}},
+	} {
+		o, b := beside, &pupil{}
+		c.set(&o)
+		o.Teach(b)
+		must.Equal(t, b.all, c.want, name)
+	}
 }

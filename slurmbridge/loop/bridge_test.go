@@ -16,44 +16,11 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
-
-// tick runs the bridge once a second, as events would, for the given time.
-func tick(t testing.TB, b *loop.Bridge, m *model, d time.Duration) {
-	t.Helper()
-	for end := m.now.Add(d); m.now.Before(end); {
-		if _, err := b.Tick(context.Background()); err != nil && !m.down {
-			t.Fatal(err)
-		}
-		m.advance(time.Second)
-	}
-}
-
-func TestTwoKnownJobsStartTogether(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second) // makes the gate
-	p := app("alexnet", 60, 0.3, 2000)
-	j1 := m.submit("ann", 60*time.Second, p, true)
-	j2 := m.submit("ann", 60*time.Second, p, true)
-	tick(t, b, m, 3*time.Second)
-	if j1.State != job.Running || j2.State != job.Running {
-		t.Fatalf("states %s, %s; want both running", j1.State, j2.State)
-	}
-	if j1.Request.Count+j2.Request.Count != 100 {
-		t.Errorf("shares %d + %d, want 100", j1.Request.Count, j2.Request.Count)
-	}
-	if !j1.began.Equal(j2.began) {
-		t.Errorf("started at %v and %v", j1.began, j2.began)
-	}
-}
 
 // Whoever reads a status has it while the loop goes on: groups that start, run and end, and jobs that are given up, change
 // no status that was published before.
@@ -87,30 +54,14 @@ func TestAPublishedStatusNeverChanges(t *testing.T) {
 		if groups == 0 {
 			t.Fatalf("%s: no group was made", mode)
 		}
+		if mode == job.Shadow && m.updates+len(m.gates) > 0 {
+			t.Errorf("shadow made %d updates and %d gates", m.updates, len(m.gates))
+		}
 		for i, one := range all {
 			if diff := cmp.Diff(one.was, shown(one.Status)); diff != "" {
 				t.Fatalf("%s: status %d has changed since it was published: %s", mode, i, diff)
 			}
 		}
-	}
-}
-
-func TestUnknownRunsAlone(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
-	j1 := m.submit("ann", 30*time.Second, nil, true)
-	j2 := m.submit("ann", 30*time.Second, nil, true)
-	tick(t, b, m, 3*time.Second)
-	if j1.State != job.Running || j2.State != job.Pending {
-		t.Fatalf("states %s, %s; want the first alone", j1.State, j2.State)
-	}
-	if j1.Request.Count != 100 {
-		t.Errorf("the unknown job has %d shares", j1.Request.Count)
-	}
-	tick(t, b, m, 35*time.Second)
-	if j2.State != job.Running {
-		t.Errorf("the second is %s after the first has ended", j2.State)
 	}
 }
 
@@ -133,87 +84,9 @@ func TestPreview(t *testing.T) {
 	}
 }
 
-// On a card that holds jobs to a part of its memory the members of a group get what they need
-// and a part of what is left each. A job that joins finds room for what they may take.
-func TestMembersAreHeldToTheirMemory(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	j := newMemory()
-	b := bridge(m, j)
-	b.Card = func(string) (rlcore.GPUSpec, bool) {
-		return rlcore.GPUSpec{Model: "v100", MemMiB: 16000, MemLimits: true}, true
-	}
-	tick(t, b, m, time.Second)
-	b.Planner.Room, b.Planner.RoomAnyway = true, true
-	p := app("alexnet", 600, 0.3, 2000)
-	first := []*mjob{m.submit("ann", time.Hour, p, true), m.submit("ann", time.Hour, p, true)}
-	tick(t, b, m, 3*time.Second)
-	held := map[string]int64{}
-	for _, g := range j.groups {
-		for _, m := range g.Members {
-			held[m.Ref] = m.MemMiB
-		}
-	}
-	// 2,100 MiB each with the margin, and a third of the 11,800 that are left.
-	for _, f := range first {
-		if f.State != job.Running || held[f.Ref] != 6033 {
-			t.Errorf("job %s is %s, held to %d MiB", f.Ref, f.State, held[f.Ref])
-		}
-	}
-	big, small := m.submit("ann", time.Hour, app("big", 600, 0.1, 4000), true), m.submit("ann", time.Hour, app("small", 600, 0.1, 3000), true)
-	tick(t, b, m, 3*time.Second)
-	if big.State != job.Pending || small.State != job.Running {
-		t.Errorf("beside 12,066 MiB that are given away a job of 4,000 is %s, one of 3,000 %s", big.State, small.State)
-	}
-}
-
-func TestEditedSharesAreKept(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
-	p := app("vgg16", 60, 0.9, 9000)
-	m.submit("ann", 60*time.Second, p, true)
-	j2 := m.submit("ann", 60*time.Second, p, true)
-	tick(t, b, m, 3*time.Second)
-	if j2.State != job.Pending {
-		t.Fatalf("9,000 MiB twice on a Titan Xp: the second is %s", j2.State)
-	}
-	// It waits for the first one's end; its owner now asks for something else.
-	j2.Request.Count = 30
-	for range 5 {
-		tick(t, b, m, time.Second)
-		if j2.Request.Count != 30 {
-			t.Fatalf("the bridge took the owner's shares back to %d", j2.Request.Count)
-		}
-	}
-	tick(t, b, m, 70*time.Second)
-	if j2.State != job.Running && !j2.ended {
-		t.Errorf("the edited job is %s", j2.State)
-	}
-}
-
-func TestShadowChangesNothing(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	b.Mode = job.Shadow
-	p := app("alexnet", 60, 0.3, 2000)
-	for range 6 {
-		m.submit("ann", 20*time.Second, p, false)
-	}
-	tick(t, b, m, 5*time.Second)
-	if m.updates != 0 || len(m.gates) != 0 {
-		t.Errorf("shadow made %d updates and %d gates", m.updates, len(m.gates))
-	}
-	if st := b.Status(); st == nil || st.Plan == nil {
-		t.Error("shadow has no plan")
-	}
-}
-
 // The journal gets the number of an array task once, when the task runs.
 func TestArrayTasksAreNamedOnce(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	mem := newMemory()
-	b := bridge(m, mem)
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8))
 	m.submit("ann", 20*time.Second, nil, true)
 	for i := range 2 {
 		j := m.submit("ann", 20*time.Second, nil, true)
@@ -221,7 +94,7 @@ func TestArrayTasksAreNamedOnce(t *testing.T) {
 	}
 	tick(t, b, m, 2*time.Minute)
 	got := map[string]int{}
-	for _, line := range mem.log {
+	for _, line := range m.mem.log {
 		if strings.HasPrefix(line, "task ") {
 			got[line]++
 		}
@@ -234,9 +107,7 @@ func TestArrayTasksAreNamedOnce(t *testing.T) {
 // Jobs that wait for a decision have a position in the queue; jobs that run, were sent to a
 // GPU or wait for something else have none.
 func TestPositionInTheQueue(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8))
 	var jobs []*mjob
 	for range 10 {
 		jobs = append(jobs, m.submit("ann", time.Hour, nil, true))
@@ -263,10 +134,7 @@ func TestPositionInTheQueue(t *testing.T) {
 
 // A second call finds no job to ungate.
 func TestUngatingAllTwice(t *testing.T) {
-	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
-	mem := newMemory()
-	b := bridge(m, mem)
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8), node("n2", 1, 8))
 	// One runs, two are released as a group and don't start, one stays behind the gate.
 	m.submit("ann", time.Hour, nil, true)
 	tick(t, b, m, 3*time.Second)
@@ -277,7 +145,7 @@ func TestUngatingAllTwice(t *testing.T) {
 	m.submit("bob", time.Minute, nil, true)
 	tick(t, b, m, 3*time.Second)
 	for i, want := range []int{3, 0} {
-		book := must.Get(mem.Load(t.Context()))(t)
+		book := must.Get(m.mem.Load(t.Context()))(t)
 		before := m.updates
 		n, err := loop.UngateAll(t.Context(), m, book, "")
 		if err != nil || n != want {
@@ -290,11 +158,7 @@ func TestUngatingAllTwice(t *testing.T) {
 	}
 	m.paused = false
 	m.advance(2 * time.Hour)
-	for _, j := range m.jobs {
-		if !j.ended {
-			t.Errorf("job %s is %s, depends on %q", j.Ref, j.State, j.Dependency.Raw)
-		}
-	}
+	allRan(t, m.jobs)
 }
 
 // draw draws a cluster, a load and a history of faults, runs it to its end, and checks the
@@ -483,17 +347,26 @@ func lives(t *rapid.T, b *loop.Bridge) (alive bool) {
 
 func TestWhateverHappens(t *testing.T) { property.Check(t, draw) }
 
-// Wherever a bridge dies, all jobs run without it, within a lease and the run time of the
-// jobs before them.
+// Wherever a bridge dies, all jobs run without it, within a lease and the run time of the jobs before them; no user's job
+// starts next to another user's, though one leaves room.
 func TestDeathAtAnyStep(t *testing.T) {
 	for _, step := range []string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release", "line"} {
 		t.Run(step, func(t *testing.T) {
-			m := newModel(node("n1", 1, 8), node("n2", 1, 8))
-			b := bridge(m, newMemory())
-			tick(t, b, m, time.Second)
-			var jobs []*mjob
+			m, b := started(t, node("n1", 1, 8), node("n2", 1, 8))
+			b.Planner.Room, b.Planner.RoomAnyway = true, true
+			p := app("a", 20, 0.3, 2000)
+			first := m.submit("ann", 30*time.Second, p, true)
+			tick(t, b, m, 3*time.Second)
+			if first.State != job.Running || first.Request.Count == job.Units {
+				t.Fatalf("the first is %s with %d shares: it leaves no room", first.State, first.Request.Count)
+			}
 			for i := range 8 {
-				jobs = append(jobs, m.submit([]string{"ann", "bob"}[i%2], 20*time.Second, app("a", 20, 0.3, 2000), true))
+				m.submit([]string{"bob", "ann"}[i%2], 20*time.Second, p, true)
+			}
+			m.started = func(j *mjob) {
+				for _, o := range m.on(j.Nodes, j.gpu) {
+					must.Equal(t, o.User, j.User, "%s of %s beside %s of", j.Ref, j.User, o.Ref)
+				}
 			}
 			b.Fault = func(at string) {
 				if at == step {
@@ -512,21 +385,11 @@ func TestDeathAtAnyStep(t *testing.T) {
 						t.Fatalf("step %s was never reached", step)
 					}
 				}()
-				for range 20 {
-					tick(t, b, m, time.Second)
-				}
+				tick(t, b, m, 20*time.Second)
 			}()
-			m.started = func(j *mjob) {
-				for _, o := range m.on(j.Nodes, j.gpu) {
-					must.Equal(t, o.User, j.User, "%s of %s beside %s of", j.Ref, j.User, o.Ref)
-				}
-			}
-			m.advance(time.Minute + 9*20*time.Second)
-			for _, j := range jobs {
-				if !j.ended {
-					t.Errorf("job %s is %s, depends on %q", j.Ref, j.State, j.Dependency.Raw)
-				}
-			}
+			m.between = nil
+			m.advance(time.Minute + 30*time.Second + 9*20*time.Second)
+			allRan(t, m.jobs)
 		})
 	}
 }
@@ -537,10 +400,7 @@ func TestQuietQueueIsLeftAlone(t *testing.T) {
 	for gpus := 1; gpus <= 2; gpus++ {
 		other, full := node("n3", 1, 16), node("n4", 1, 0)
 		other.Partitions = []string{"other"}
-		m := newModel(node("n1", gpus, 16), node("n2", gpus, 16), other, full)
-		mem := newMemory()
-		b := bridge(m, mem)
-		tick(t, b, m, time.Second)
+		m, b := started(t, node("n1", gpus, 16), node("n2", gpus, 16), other, full)
 		for i := range 40 {
 			p := app("a", 4000, 0.4, []float64{1000, 5000, 9000}[i%3])
 			if i%7 == 0 {
@@ -549,11 +409,11 @@ func TestQuietQueueIsLeftAlone(t *testing.T) {
 			m.submit([]string{"ann", "bob"}[i/2%2], time.Duration(1000+500*i)*time.Second, p, true)
 		}
 		tick(t, b, m, 20*time.Second)
-		before, logged := m.updates, len(mem.log)
+		before, logged := m.updates, len(m.mem.log)
 		tick(t, b, m, 60*time.Second)
 		if m.updates != before {
 			t.Errorf("%d GPUs a node: %d updates in a minute in which nothing happened", gpus, m.updates-before)
-			t.Log(mem.log[logged:])
+			t.Log(m.mem.log[logged:])
 		}
 	}
 }
@@ -597,16 +457,11 @@ func TestLost(t *testing.T) {
 
 // A bridge that comes back and finds jobs behind a gate whose lease is long over says how long.
 func TestHeldPastTheLease(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	l := &ledger{}
-	b, _ := learning(m, newMemory(), l)
-	tick(t, b, m, time.Second)
+	m, l, b, _ := learner(t, node("n1", 1, 8))
 	m.gates[0].ends = m.now.Add(-3 * time.Minute) // in a partition that is down, say
 	j := m.submit("ann", 20*time.Second, nil, true)
 	must.Get(b.Tick(t.Context()))(t)
-	for !j.ended {
-		tick(t, b, m, time.Second)
-	}
+	untilEnded(t, b, m, j)
 	l.runs = append(l.runs, history.Run{ID: 1, Ref: j.Ref, User: j.User, Start: j.began, End: m.now})
 	tick(t, b, m, 3*time.Second)
 	if len(l.kept) != 1 || l.kept[0].HeldS < 180 || !slices.Contains(l.kept[0].Harm(), history.HarmHeld) {
@@ -628,55 +483,5 @@ func TestScriptsAreReadOnce(t *testing.T) {
 	}
 	if m.scripts[told.Ref] != 1 || m.scripts[none.Ref] != 3 {
 		t.Errorf("asked for scripts %v", m.scripts)
-	}
-}
-
-// BenchmarkPlan is one plan of a look at a full cluster, without I/O.
-func BenchmarkPlan(b *testing.B) {
-	for _, c := range []struct {
-		nodes, gpus, jobs int
-		oneUser           bool // a GPU
-		ahead             int  // jobs of four whole GPUs that are first
-	}{{1, 1, 5000, true, 0}, {500, 1, 10000, true, 0}, {125, 8, 5000, true, 0}, {125, 8, 5000, false, 0}, {62, 8, 500, false, 5000}} {
-		b.Run(fmt.Sprintf("%dx%dGPUs/%djobs/%dahead/oneUser=%v", c.nodes, c.gpus, c.jobs, c.ahead, c.oneUser), func(b *testing.B) {
-			var nodes []job.Node
-			for i := range c.nodes {
-				nodes = append(nodes, node(fmt.Sprintf("n%d", i), c.gpus, 64))
-			}
-			card := rlcore.TitanXp
-			card.SameUser = c.oneUser
-			m := newModel(nodes...)
-			gate, _, _ := m.CreateGate(context.Background(), time.Minute, nil)
-			profiles := make([]*rlcore.Profile, 20)
-			for i := range profiles {
-				profiles[i] = app(fmt.Sprint("app", i), 600, 0.2+0.03*float64(i), 500*float64(1+i))
-			}
-			apps := map[string]job.App{}
-			for i := range c.ahead {
-				m.submit("big", time.Hour, nil, false).Request = job.GPURequest{Kind: job.WholeGPU, Count: 4, PerNode: true, Raw: "gres/gpu:4"}
-				for k := i; k < c.nodes*c.gpus; k += c.ahead { // each GPU has a sharer that runs
-					j := m.submit("user0", time.Hour, profiles[0], false)
-					j.State, j.Start, j.Nodes, j.GPUs, j.Request.Count = job.Running, m.now, fmt.Sprintf("n%d", k/c.gpus), []int{k % c.gpus}, 50
-					apps[j.Ref] = job.App{Key: profiles[0].App, Profile: profiles[0]}
-				}
-			}
-			for i := range c.jobs {
-				p := profiles[i%len(profiles)]
-				j := m.submit(fmt.Sprint("user", i%40), time.Hour, p, true)
-				apps[j.Ref] = job.App{Key: p.App, Profile: p}
-			}
-			snap := must.Get(m.Poll(context.Background()))(b)
-			pl := bridge(m, newMemory()).Planner
-			f := &plan.Input{
-				Snap: snap, Gate: gate, Apps: apps, Tracker: tracker.New(),
-				Card: func(string) (rlcore.GPUSpec, bool) { return card, true },
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				if p := pl.Plan(f); len(p.Groups) == 0 && c.ahead == 0 {
-					b.Fatal("no groups")
-				}
-			}
-		})
 	}
 }

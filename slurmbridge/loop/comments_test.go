@@ -16,10 +16,7 @@ import (
 // AdminComments name a job's co-runners, and the terms of its comment that were ignored.
 // Comments that others wrote are never replaced, and none is written twice.
 func TestAdminComments(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	mem := newMemory()
-	b := bridge(m, mem)
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8))
 	p := app("a", 600, 0.3, 2000)
 	short, long := m.submit("ann", 20*time.Second, p, true), m.submit("ann", time.Hour, p, true)
 	taken := m.submit("ann", time.Hour, p, true)
@@ -35,45 +32,33 @@ func TestAdminComments(t *testing.T) {
 			t.Errorf("job %s, %s: %q", o.Ref, o.State, o.said)
 		}
 	}
-	if taken.said != "the site's own" {
-		t.Errorf("somebody else's comment is %q now", taken.said)
-	}
+	must.Equal(t, taken.said, "the site's own", "somebody else's comment")
 	if !strings.Contains(odd.said, "ignored share:max-slowdown") || !strings.Contains(odd.said, "1.15") {
 		t.Errorf("a contract without sense: %q", odd.said)
 	}
 	said := m.words
 	tick(t, b, m, 5*time.Second)
-	if m.words != said {
-		t.Errorf("%d comments more, while nothing happened", m.words-said)
-	}
+	must.Equal(t, m.words, said, "comments, while nothing has happened")
 	// One that starts anew asks first, and says nothing again.
-	b = bridge(m, mem)
+	b = bridge(m, m.mem)
 	tick(t, b, m, 3*time.Second)
-	if m.words != said {
-		t.Errorf("%d comments more after a restart", m.words-said)
-	}
+	must.Equal(t, m.words, said, "comments, while nothing has happened")
 	// What others write over it stays, and what the bridge said doesn't come back.
 	long.said = "cancelled for maintenance"
 	for !short.ended {
 		tick(t, b, m, 5*time.Second)
 	}
 	tick(t, b, m, 5*time.Second)
-	if long.said != "cancelled for maintenance" {
-		t.Errorf("a comment that others wrote later is %q now", long.said)
-	}
+	must.Equal(t, long.said, "cancelled for maintenance", "a comment that others wrote later")
 	said = m.words
 	b.Mode = job.Shadow
 	tick(t, b, m, 30*time.Second)
-	if m.words != said {
-		t.Error("shadow writes comments")
-	}
+	must.Equal(t, m.words, said, "comments, while nothing has happened")
 }
 
 // What was announced of a job and became untrue doesn't stay: it says where it runs instead.
 func TestUntrueCommentsGo(t *testing.T) {
-	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8), node("n2", 1, 8))
 	j := m.submit("ann", time.Hour, nil, true)
 	tick(t, b, m, 3*time.Second)
 	if j.State != job.Running || release.Announced(j.said) != "" {
@@ -93,17 +78,13 @@ func TestUntrueCommentsGo(t *testing.T) {
 	}
 	said := m.words
 	tick(t, b, m, 10*time.Second)
-	if m.words != said {
-		t.Errorf("%d comments more, while nothing happened", m.words-said)
-	}
+	must.Equal(t, m.words, said, "comments, while nothing has happened")
 }
 
 // Jobs that wait say by when they start, and keep to it; what is said is replaced only where it
 // has moved much.
 func TestExpectedStarts(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8))
 	p := app("a", 3600, 1, 2000) // nothing is gained by sharing
 	var jobs []*mjob
 	for range 3 {
@@ -129,9 +110,7 @@ func TestExpectedStarts(t *testing.T) {
 	}
 	words := m.words
 	tick(t, b, m, 5*time.Minute)
-	if m.words != words {
-		t.Errorf("%d comments more, while nothing happened", m.words-words)
-	}
+	must.Equal(t, m.words, words, "comments, while nothing has happened")
 	promised := said(jobs[2])
 	jobs[0].run -= 50 * time.Minute
 	tick(t, b, m, 10*time.Minute)
@@ -157,9 +136,7 @@ func TestEachMemberIsStamped(t *testing.T) {
 	for i := range 200 {
 		nodes = append(nodes, node(fmt.Sprint("n", i), 1, 8))
 	}
-	m := newModel(nodes...)
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
+	m, b := started(t, nodes...)
 	for range 600 {
 		m.submit("ann", time.Hour, app("a", 3600, 0.3, 2000), true)
 	}
@@ -190,10 +167,8 @@ func told(node string, idle time.Duration, jobs ...*mjob) *gpuprof.IdleReport {
 // A job that does nothing is listed after idle_after and its AdminComment says so, until it computes again; nothing else
 // is done to it.
 func TestIdleJobs(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
+	m, b := started(t, node("n1", 1, 8))
 	b.IdleAfter, b.IdleComment = time.Hour, true
-	tick(t, b, m, time.Second)
 	j := m.submit("ann", 10*time.Hour, nil, false)
 	tick(t, b, m, 30*time.Second)
 	b.TakeIdle(told("n1", 50*time.Minute, j))
@@ -225,10 +200,8 @@ func TestIdleJobs(t *testing.T) {
 
 // A node that tells nothing any more, and jobs that aren't there, are no idle ones.
 func TestIdleReportsGrowOld(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
+	m, b := started(t, node("n1", 1, 8))
 	b.IdleAfter = time.Hour
-	tick(t, b, m, time.Second)
 	j := m.submit("ann", 10*time.Hour, nil, false)
 	tick(t, b, m, 30*time.Second)
 	gone := &mjob{}
@@ -247,9 +220,7 @@ func TestIdleReportsGrowOld(t *testing.T) {
 
 // A job that shares its GPU without MPS is named and counted while its node reports it; nothing is done to it.
 func TestSharersWithoutMPS(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8))
 	j := m.submit("ann", 10*time.Hour, nil, false)
 	tick(t, b, m, 30*time.Second)
 	for _, reported := range []bool{true, false} {

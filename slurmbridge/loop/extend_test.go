@@ -31,9 +31,7 @@ func slowed(t *testing.T, run time.Duration, setup func(m *model, b *loop.Bridge
 	other := m.submit("ann", 10*time.Minute, app("other", 600, 0.6, 2000), true)
 	victim.TimeLimit, other.TimeLimit = 2*time.Minute, time.Hour
 	tick(t, b, m, 5*time.Second)
-	if victim.State != job.Running || other.State != job.Running {
-		t.Fatalf("the victim is %s, the other %s", victim.State, other.State)
-	}
+	bothRun(t, victim, other)
 	return m, b, mem, victim
 }
 
@@ -53,16 +51,10 @@ func TestTimeIsLentBack(t *testing.T) {
 		want  job.JobState
 		most  time.Duration // the limit at its end
 	}{
-		"slowed 2.8-fold":         {170 * time.Second, nil, "COMPLETED", 4 * time.Minute},
-		"as predicted":            {72 * time.Second, nil, "COMPLETED", 3 * time.Minute},
-		"it hangs":                {time.Hour, nil, "TIMEOUT", 5 * time.Minute}, // two minutes of work on half a GPU, and the last rounding
-		"not wanted":              {170 * time.Second, func(_ *model, b *loop.Bridge) { b.ExtendLimit = false }, "TIMEOUT", 2 * time.Minute},
-		"a contract":              {170 * time.Second, func(_ *model, b *loop.Bridge) { b.Planner.Decider.Guard.MaxSlowdown = 1.25 }, "TIMEOUT", 2 * time.Minute},
-		"a contract with room":    {170 * time.Second, func(_ *model, b *loop.Bridge) { b.Planner.Decider.Guard.MaxSlowdown = 1.5 }, "COMPLETED", 3 * time.Minute},
-		"its partition's MaxTime": {170 * time.Second, func(m *model, _ *loop.Bridge) { m.bounds.MaxTime["gpu"] = 2 * time.Minute }, "TIMEOUT", 2 * time.Minute},
-		"a maintenance": {170 * time.Second, func(m *model, _ *loop.Bridge) {
-			m.bounds.Reservations = []job.Reservation{{Name: "m", Start: m.now.Add(150 * time.Second), End: m.now.Add(time.Hour)}}
-		}, "TIMEOUT", 2 * time.Minute},
+		"slowed 2.8-fold": {170 * time.Second, nil, "COMPLETED", 4 * time.Minute},
+		"as predicted":    {72 * time.Second, nil, "COMPLETED", 3 * time.Minute},
+		"it hangs":        {time.Hour, nil, "TIMEOUT", 5 * time.Minute}, // two minutes of work on half a GPU, and the last rounding
+		"not wanted":      {170 * time.Second, func(_ *model, b *loop.Bridge) { b.ExtendLimit = false }, "TIMEOUT", 2 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, b, mem, victim := slowed(t, c.run, c.setup)
@@ -82,39 +74,11 @@ func TestTimeIsLentBack(t *testing.T) {
 	}
 }
 
-// A job that runs alone is Slurm's to end, and so is one whose owner has lowered its limit.
-func TestTimeIsNotLent(t *testing.T) {
-	m, mem := newModel(node("n1", 1, 8)), newMemory()
-	b := bridge(m, mem)
-	b.ExtendLimit, b.Planner.Decider.Guard.Grace = true, 1
-	tick(t, b, m, time.Second)
-	alone := m.submit("ann", 170*time.Second, app("victim", 60, 0.6, 2000), true)
-	alone.TimeLimit = 2 * time.Minute
-	tick(t, b, m, 3*time.Minute)
-	if alone.State != "TIMEOUT" || extensions(mem) > 0 {
-		t.Errorf("alone it ended as %s, %d extensions", alone.State, extensions(mem))
-	}
-
-	m, b, mem, victim := slowed(t, 10*time.Minute, nil)
-	for victim.TimeLimit == 2*time.Minute {
-		tick(t, b, m, time.Second)
-	}
-	tick(t, b, m, 2*time.Second)
-	victim.TimeLimit = 2 * time.Minute
-	n := extensions(mem)
-	tick(t, b, m, 2*time.Minute)
-	if victim.State != "TIMEOUT" || victim.TimeLimit != 2*time.Minute || extensions(mem) != n {
-		t.Errorf("against its owner's word it was extended to %v: %s", victim.TimeLimit, victim.State)
-	}
-}
-
 // Where there is no room Slurm is not asked at every poll, and where room comes it is used.
 func TestNoRoomForMoreTime(t *testing.T) {
 	m, b, mem, victim := slowed(t, 170*time.Second, func(m *model, _ *loop.Bridge) { m.bounds.MaxTime["gpu"] = 2 * time.Minute })
 	tick(t, b, m, 50*time.Second)
-	if m.asked != 1 {
-		t.Errorf("asked %d times", m.asked)
-	}
+	must.Equal(t, m.asked, 1, "times that bounds were asked for")
 	m.bounds.MaxTime["gpu"] = 0
 	tick(t, b, m, 3*time.Minute)
 	if victim.State != "COMPLETED" || extensions(mem) == 0 {
@@ -129,18 +93,6 @@ func TestLimitIsUndone(t *testing.T) {
 	if n := extensions(mem); n != 5 || victim.State != "TIMEOUT" {
 		t.Errorf("%d tries, %s", n, victim.State)
 	}
-}
-
-// What a run was lent is not the next run's.
-func TestRequeuedWithItsOwnLimit(t *testing.T) {
-	m, b, _, victim := slowed(t, 10*time.Minute, nil)
-	for victim.TimeLimit == 2*time.Minute {
-		tick(t, b, m, time.Second)
-	}
-	victim.ended, victim.State, victim.Nodes, victim.GPUs, victim.Start = false, job.Pending, "", nil, time.Time{}
-	victim.Priority = 0 // held
-	tick(t, b, m, 5*time.Second)
-	must.Equal(t, victim.TimeLimit, 2*time.Minute, "requeued")
 }
 
 // However jobs meet on a GPU and however slow they really are: none is ended at its limit for having shared
@@ -226,9 +178,7 @@ func TestUserAtALimit(t *testing.T) {
 	}
 	for !anns[19].ended && m.now.Sub(begin) < time.Hour {
 		tick(t, b, m, 10*time.Second)
-		for ref, why := range b.Status().Unmanaged {
-			t.Fatalf("job %s is left to Slurm: %s", ref, why)
-		}
+		noneLeft(t, b)
 	}
 	if took := m.now.Sub(begin); took > 10*105*time.Second {
 		t.Errorf("ann's take %v, ten times two of 100 s", took)
@@ -323,51 +273,14 @@ func TestClosedNode(t *testing.T) {
 	if next.State != job.Running && !next.ended {
 		t.Errorf("it is %s with both nodes open", next.State)
 	}
-	for ref, why := range b.Status().Unmanaged {
-		t.Errorf("job %s is left to Slurm: %s", ref, why)
-	}
-}
-
-// Where all nodes are closed to a job they are tried ever less often, and the job's position
-// says why it waits.
-func TestAllNodesClosed(t *testing.T) {
-	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
-	m.shut = map[string]string{"n1": "ann", "n2": "ann"}
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
-	j := m.submit("ann", 100*time.Second, app("a", 100, 0.9, 9000), true)
-	tick(t, b, m, 15*time.Second)
-	p := httpapi.PositionOf(b.Status(), j.Ref)
-	if p == nil || !strings.Contains(p.Holds, "reserved") || !strings.Contains(p.Holds, "on n") {
-		t.Errorf("it says %+v", p)
-	}
-	var updates []int
-	for range 3 {
-		before := m.updates
-		tick(t, b, m, 20*time.Minute)
-		updates = append(updates, m.updates-before)
-	}
-	// In the end each node is tried every ten minutes, for three updates a try.
-	if updates[0] > 45 || updates[2] < 6 || updates[2] > 15 {
-		t.Errorf("updates in 20 minutes each: %v", updates)
-	}
-	if why := b.Status().Unmanaged[j.Ref]; why != "" || j.State != job.Pending {
-		t.Errorf("it is %s, left to Slurm: %q", j.State, why)
-	}
-	m.shut = nil
-	tick(t, b, m, 11*time.Minute)
-	if !j.ended {
-		t.Errorf("it is %s after the node was opened", j.State)
-	}
+	noneLeft(t, b)
 }
 
 // Slurm keeps the idle GPUs of a node for a job of four GPUs, and says Priority of the sharers
 // behind it. None of them is let go, none is held up by the bridge, and all share once the job has
 // run.
 func TestSharersBehindALargeJob(t *testing.T) {
-	m := newModel(node("n1", 4, 32))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 4, 32))
 	first := m.submit("bob", 10*time.Minute, nil, false)
 	large := m.submit("bob", time.Minute, nil, false)
 	first.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, Raw: "gres:gpu:1"}
@@ -398,9 +311,7 @@ func TestSharersBehindALargeJob(t *testing.T) {
 			t.Errorf("job %s is %s with %d shares", j.Ref, j.State, j.Request.Count)
 		}
 	}
-	for ref, why := range b.Status().Unmanaged {
-		t.Errorf("job %s is left to Slurm: %s", ref, why)
-	}
+	noneLeft(t, b)
 }
 
 // A job that a limit will never let start is left to Slurm, and the next one runs.
@@ -421,45 +332,5 @@ func TestJobBeyondALimitOfItsOwn(t *testing.T) {
 	tick(t, b, m, 2*time.Minute)
 	if !big.ended && big.State != job.Running {
 		t.Errorf("it is %s when its limit is gone", big.State)
-	}
-}
-
-// Slurm allocates whole cores, and memory for each of their threads. No more jobs are sent to a
-// node than have room there: none of a group waits while the others run.
-func TestWholeCoresAndTheirMemory(t *testing.T) {
-	for _, c := range []struct {
-		what   string
-		change func(*job.Node)
-		ask    func(*mjob)
-		run    int
-	}{
-		{"cores", func(n *job.Node) { n.CPUs = 8 }, func(*mjob) {}, 4},
-		{"memory by the CPU", func(n *job.Node) { n.MemMiB = 1500 }, func(j *mjob) { j.HostMemMiB, j.MemPerCPU = 300, true }, 2},
-		{"memory by the node", func(n *job.Node) { n.MemMiB = 1500 }, func(j *mjob) { j.HostMemMiB = 300 }, 5},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			n := node("n1", 1, 16)
-			n.CPUsPerAlloc = 2
-			c.change(&n)
-			other := node("n2", 1, 16) // of another kind in another partition
-			other.CPUsPerAlloc, other.Partitions = 8, []string{"big"}
-			m := newModel(n, other)
-			b := bridge(m, newMemory())
-			tick(t, b, m, time.Second)
-			for range 5 {
-				c.ask(m.submit("ann", time.Hour, app("a", 3600, 0.1, 500), true))
-			}
-			tick(t, b, m, 10*time.Second)
-			if got := m.runs("ann"); got != c.run {
-				t.Errorf("%d run, want %d", got, c.run)
-			}
-			for _, g := range b.Status().Groups {
-				for i := range g.Members {
-					if g.Members[i].State == job.MemberWaiting {
-						t.Errorf("job %s waits for room in a group of %d", g.Members[i].Ref, len(g.Members))
-					}
-				}
-			}
-		})
 	}
 }

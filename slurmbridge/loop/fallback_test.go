@@ -56,11 +56,9 @@ func TestFallBackThatNeverSharesGivesTheWholeGPU(t *testing.T) {
 		policy rlcore.Policy
 		shares int
 	}{{named{name: "instead"}, 50}, {baseline.Exclusive{}, 100}} {
-		m := newModel(node("n1", 1, 8))
-		b := bridge(m, newMemory())
+		m, b := started(t, node("n1", 1, 8))
 		b.Planner.Room, b.Planner.RoomAnyway, b.Planner.Join = true, true, true
 		b.Planner.Decider.Policy, b.Planner.Decider.Fallback = broken{}, []rlcore.Policy{c.policy}
-		tick(t, b, m, time.Second)
 		j := m.submit("ann", time.Hour, app("a", 3600, 0.2, 1000), true)
 		for range 5 {
 			tick(t, b, m, time.Second)

@@ -193,9 +193,7 @@ func TestRunEndsWhatItStarted(t *testing.T) {
 func TestPartitionsOfTheGate(t *testing.T) {
 	n2, cpu := node("n2", 1, 8), node("n3", 0, 8)
 	n2.Partitions, cpu.Partitions = []string{"night", "gpu"}, []string{"cpu"}
-	m := newModel(node("n1", 1, 8), n2, cpu)
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8), n2, cpu)
 	must.Equal(t, strings.Join(m.gates[0].partitions, ","), "gpu,night", "the gate is in")
 	m.nodes[1].Partitions = []string{"night", "gpu", "new"}
 	tick(t, b, m, time.Minute)
@@ -277,9 +275,7 @@ func TestRefusedGate(t *testing.T) {
 	}
 	tries := m.gateTries
 	tick(t, b, m, 20*time.Second)
-	if m.gateTries != tries {
-		t.Errorf("%d gates were submitted within 20 s of the refusal", m.gateTries-tries)
-	}
+	must.Equal(t, m.gateTries, tries, "gates submitted, within 20 s of the refusal")
 	m.refuseGates = false
 	tick(t, b, m, 12*time.Second)
 	if st := b.Status(); st.Gate == "" || st.GateErr != "" {
@@ -320,55 +316,9 @@ func TestAGateIsTriedWhereSlurmTakesIt(t *testing.T) {
 	}
 }
 
-// Whenever the bridge dies and the gate opens, no user's job starts next to another user's.
-func TestNoOtherUserIsLetInByADeath(t *testing.T) {
-	for kills := range 4 {
-		m := newModel(node("n1", 1, 8))
-		b := bridge(m, newMemory())
-		b.Planner.Room, b.Planner.RoomAnyway = true, true
-		tick(t, b, m, time.Second)
-		p := app("alexnet", 60, 0.3, 2000)
-		first := m.submit("ann", 5*time.Minute, p, true)
-		tick(t, b, m, 3*time.Second)
-		if first.State != job.Running || first.Request.Count == job.Units {
-			t.Fatalf("the first is %s with %d shares: it leaves no room", first.State, first.Request.Count)
-		}
-		m.started = func(j *mjob) {
-			for _, o := range m.on(j.Nodes, j.gpu) {
-				if o.User != j.User {
-					t.Errorf("killed at update %d: job %s of %s starts beside %s of %s", kills, j.Ref, j.User, o.Ref, o.User)
-				}
-			}
-		}
-		for range 2 {
-			m.submit("bob", time.Minute, p, true)
-		}
-		left := kills
-		m.slip = func() time.Duration {
-			if left--; left < 0 {
-				panic(death{})
-			}
-			return 0
-		}
-		func() {
-			defer func() { _ = recover() }()
-			tick(t, b, m, 5*time.Second)
-		}()
-		m.slip = nil
-		m.advance(20 * time.Minute)
-		for _, j := range m.jobs {
-			if !j.ended {
-				t.Errorf("killed at update %d: job %s is %s, depends on %q", kills, j.Ref, j.State, j.Dependency.Raw)
-			}
-		}
-	}
-}
-
 // A change that could arrive after the gate has opened isn't sent, and its group not made.
 func TestNothingIsMadeWhileTheGateMayOpen(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8))
 	p := app("alexnet", 60, 0.3, 2000)
 	one, two := m.submit("ann", time.Minute, p, true), m.submit("ann", time.Minute, p, true)
 	b.Fault = func(step string) {
@@ -393,9 +343,7 @@ func TestNothingIsMadeWhileTheGateMayOpen(t *testing.T) {
 func TestMembersOfALostGroup(t *testing.T) {
 	for i := range 4 {
 		at, open := []string{"prepare", "release"}[i%2], i > 1
-		m := newModel(node("n1", 1, 8))
-		b := bridge(m, newMemory())
-		tick(t, b, m, time.Second)
+		m, b := started(t, node("n1", 1, 8))
 		p := app("alexnet", 60, 0.3, 2000)
 		m.paused = true
 		two := []*mjob{m.submit("bob", time.Minute, p, true), m.submit("bob", time.Minute, p, true)}
@@ -504,9 +452,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), "job="+one.b.Gate.ID()+"\n") {
 		t.Errorf("the gate file says %q, %v", text, err)
 	}
-	if len(two.journal.groups) != 0 {
-		t.Error("the standby has made groups")
-	}
+	must.Equal(t, len(two.journal.groups), 0, "groups of the standby")
 	// The first host is gone: within two leases the second one decides.
 	for end := m.now.Add(2 * time.Minute); m.now.Before(end); m.advance(time.Second) {
 		two.round(t)
@@ -532,11 +478,7 @@ func TestStandbyTakesOver(t *testing.T) {
 		must.Equal(t, g.State, job.Done, "group %d", id)
 	}
 	both(4 * time.Minute)
-	for _, j := range m.jobs {
-		if !j.ended {
-			t.Errorf("job %s has not ended", j.Ref)
-		}
-	}
+	allRan(t, m.jobs)
 }
 
 // A daemon that was stopped for longer than its lease finds its gate taken over and gives way.

@@ -73,6 +73,15 @@ func learning(m *model, mem *memory, l *ledger) (*loop.Bridge, *interference.Mod
 	return b, beliefs
 }
 
+// learner is a cluster, what is kept of its runs, and a learning bridge that has made its gate there.
+func learner(t testing.TB, nodes ...job.Node) (m *model, l *ledger, b *loop.Bridge, beliefs *interference.Model) {
+	t.Helper()
+	m, l = newModel(nodes...), &ledger{}
+	b, beliefs = learning(m, m.mem, l)
+	tick(t, b, m, time.Second)
+	return m, l, b, beliefs
+}
+
 // victim submits a job that is going to fail, of an application that ended well alone,
 // and one that starts beside it.
 func victim(m *model) (v, n *mjob) {
@@ -88,25 +97,21 @@ func victim(m *model) (v, n *mjob) {
 // and its company is forgiven.
 func TestFailedBesideOthers(t *testing.T) {
 	for _, alone := range []string{"well", "badly"} {
-		m := newModel(node("n1", 1, 8))
-		mem, l := newMemory(), &ledger{}
-		b, beliefs := learning(m, mem, l)
-		tick(t, b, m, time.Second)
+		m, l, b, beliefs := learner(t, node("n1", 1, 8))
+		reg := prometheus.NewRegistry()
+		b.Metrics = loop.NewMetrics(reg)
 		v, n := victim(m)
 		p, q := v.profil, n.profil
 		tick(t, b, m, 5*time.Second)
-		if v.State != job.Running || n.State != job.Running {
-			t.Fatalf("%s, %s", v.State, n.State)
-		}
-		for !v.ended {
-			tick(t, b, m, time.Second)
-		}
+		bothRun(t, v, n)
+		untilEnded(t, b, m, v)
 		l.record(m, v, n)
 		tick(t, b, m, 10*time.Second)
 		v.fails = alone == "badly"
 		if len(l.kept) != 1 || l.kept[0].Suspect == "" || !l.kept[0].Again {
 			t.Fatalf("%+v", l.kept)
 		}
+		must.Equal(t, counted(t, reg, "slurmbridge_jobs_harmed_total", "oom"), 1, "jobs that are counted as harmed")
 		if v.State != job.Pending || v.Request.Count != 100 || v.ReqNodes != "" || len(v.Dependency.List) > 0 {
 			t.Errorf("after it was requeued: %s, %d shares, node %q, depends on %q", v.State, v.Request.Count, v.ReqNodes, v.Dependency.Raw)
 		}
@@ -114,7 +119,7 @@ func TestFailedBesideOthers(t *testing.T) {
 			t.Error("the pair may meet again")
 		}
 		// A bridge that starts anew knows it all from what was kept.
-		b, beliefs = learning(m, mem, l)
+		b, beliefs = learning(m, m.mem, l)
 		for !n.ended {
 			tick(t, b, m, 10*time.Second)
 		}
@@ -123,9 +128,7 @@ func TestFailedBesideOthers(t *testing.T) {
 		if !beliefs.Forbidden(nil, profiles(p, q)) {
 			t.Error("after a restart the pair may meet again")
 		}
-		for !v.ended {
-			tick(t, b, m, time.Second)
-		}
+		untilEnded(t, b, m, v)
 		l.record(m, v)
 		tick(t, b, m, time.Minute)
 		last := l.kept[len(l.kept)-1]
@@ -133,7 +136,7 @@ func TestFailedBesideOthers(t *testing.T) {
 			t.Errorf("alone it ended %s: ended %v, %+v", alone, v.ended, last)
 		}
 		must.Equal(t, l.kept[0].Excused, alone == "badly", "sharing was not the reason")
-		b, again := learning(m, mem, l)
+		b, again := learning(m, m.mem, l)
 		tick(t, b, m, time.Second)
 		for _, beliefs := range []*interference.Model{beliefs, again} {
 			if got := beliefs.Forbidden(nil, profiles(p, q)); got != (alone == "well") {
@@ -146,10 +149,7 @@ func TestFailedBesideOthers(t *testing.T) {
 // An application that fails at once at its first run, which is under MPS, runs again with all shares, without MPS. Where
 // it ends well it stays so, after a restart of the bridge, too.
 func TestWhatCantRunUnderMPSStaysAlone(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	mem, l := newMemory(), &ledger{}
-	b, _ := learning(m, mem, l)
-	tick(t, b, m, time.Second)
+	m, l, b, _ := learner(t, node("n1", 1, 8))
 	reader := func() *mjob {
 		v := m.submit("ann", 5*time.Second, app("reader", 60, 0.3, 2000), true)
 		v.Requeue, v.profil.Runs, v.profil.Owner = true, 1, "ann"
@@ -181,38 +181,7 @@ func TestWhatCantRunUnderMPSStaysAlone(t *testing.T) {
 	m.unknown = ""
 	for range 2 {
 		must.Equal(t, runs(reader()), 100, "shares of a later job")
-		b, _ = learning(m, mem, l)
-	}
-}
-
-// A job that fails while sharing runs again by itself only if the failure isn't the job's doing.
-func TestOnlySharingsFaultsAreRetried(t *testing.T) {
-	for name, set := range map[string]func(v *mjob, r *history.Run) (again bool){
-		"its own error, perhaps": func(*mjob, *history.Run) bool { return false },
-		"MPS":                    func(_ *mjob, r *history.Run) bool { r.MPSFault = true; return true },
-		"memory":                 func(_ *mjob, r *history.Run) bool { r.PeakMemMiB = 12000; return true },
-		"more memory than known": func(_ *mjob, r *history.Run) bool { r.PeakMemMiB = 6000; return true },
-		"its owner asks for it":  func(_ *mjob, r *history.Run) bool { r.Terms.Retry = true; return true },
-	} {
-		m := newModel(node("n1", 1, 8))
-		l := &ledger{}
-		b, beliefs := learning(m, newMemory(), l)
-		tick(t, b, m, time.Second)
-		v, n := victim(m)
-		v.Comment = ""
-		tick(t, b, m, 5*time.Second)
-		for !v.ended {
-			tick(t, b, m, time.Second)
-		}
-		l.record(m, v, n)
-		want := set(v, &l.runs[0])
-		tick(t, b, m, 10*time.Second)
-		if len(l.kept) != 1 || l.kept[0].Suspect == "" || l.kept[0].Again != want || (v.State == job.Pending) != want {
-			t.Errorf("%s: the job is %s: %+v", name, v.State, l.kept)
-		}
-		if !beliefs.Forbidden(nil, profiles(v.profil, n.profil)) {
-			t.Errorf("%s: the pair may meet again", name)
-		}
+		b, _ = learning(m, m.mem, l)
 	}
 }
 
@@ -220,24 +189,17 @@ func TestOnlySharingsFaultsAreRetried(t *testing.T) {
 // its owner asks for it, whatever the reason may be.
 func TestFailuresOfOtherUsers(t *testing.T) {
 	for owner, suspect := range map[string]bool{"bob": true, "ann": false} {
-		m := newModel(node("n1", 1, 8))
-		l := &ledger{}
-		b, _ := learning(m, newMemory(), l)
-		tick(t, b, m, time.Second)
+		m, l, b, _ := learner(t, node("n1", 1, 8))
 		p := app("victim", 60, 0.3, 2000)
 		p.Runs, p.Owner = 1, owner
 		first := m.submit(owner, 20*time.Second, p, true)
 		first.fails = true
-		for !first.ended {
-			tick(t, b, m, time.Second)
-		}
+		untilEnded(t, b, m, first)
 		l.record(m, first)
 		tick(t, b, m, 10*time.Second)
 		v, n := victim(m)
 		tick(t, b, m, 5*time.Second)
-		for !v.ended {
-			tick(t, b, m, time.Second)
-		}
+		untilEnded(t, b, m, v)
 		l.record(m, v, n)
 		tick(t, b, m, 10*time.Second)
 		if last := l.kept[len(l.kept)-1]; last.Ref != v.Ref || (last.Suspect != "") != suspect || !last.Again {
@@ -275,9 +237,7 @@ func TestTriedInVain(t *testing.T) {
 	if j.State != job.Running || j.Request.Count != 99 {
 		t.Fatalf("it doesn't try: %s with %d shares", j.State, j.Request.Count)
 	}
-	for !j.ended {
-		tick(t, b, m, time.Second)
-	}
+	untilEnded(t, b, m, j)
 	l.record(m, j)
 	tick(t, b, m, 10*time.Second)
 	if len(l.kept) != 1 || l.kept[0].TriedMiB != 8192 || !l.kept[0].Again {
@@ -287,9 +247,7 @@ func TestTriedInVain(t *testing.T) {
 	if j.ended || j.Request.Count != 100 {
 		t.Errorf("requeued it is %s with %d shares", j.State, j.Request.Count)
 	}
-	for !j.ended {
-		tick(t, b, m, time.Second)
-	}
+	untilEnded(t, b, m, j)
 	l.record(m, j)
 	b = limited()
 	tick(t, b, m, time.Minute)
@@ -300,60 +258,15 @@ func TestTriedInVain(t *testing.T) {
 	}
 }
 
-// A job that breaks its MPS server and fails alone, too, shares with no job until, a day later, it has ended well alone.
-func TestOneThatBreaksItsMPSServerStaysAlone(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	mem, l := newMemory(), &ledger{}
-	b, beliefs := learning(m, mem, l)
-	tick(t, b, m, time.Second)
-	v, n := victim(m)
-	p, q, other := v.profil, n.profil, app("other", 60, 0.1, 100)
-	tick(t, b, m, 5*time.Second)
-	for !v.ended {
-		tick(t, b, m, time.Second)
-	}
-	l.record(m, v, n)
-	l.runs[0].MPSFault = true
-	tick(t, b, m, 10*time.Second)
-	if len(l.kept) != 1 || !l.kept[0].Fault || !beliefs.Forbidden(nil, profiles(p, other)) || beliefs.Forbidden(nil, profiles(q, other)) {
-		t.Fatalf("%+v; others: %v, %v", l.kept, beliefs.Forbidden(nil, profiles(p, other)), beliefs.Forbidden(nil, profiles(q, other)))
-	}
-	for !v.ended {
-		tick(t, b, m, time.Second)
-	}
-	l.record(m, v)
-	tick(t, b, m, time.Minute)
-	if last := l.kept[len(l.kept)-1]; !last.Cleared || !beliefs.Forbidden(nil, profiles(p, other)) {
-		t.Errorf("after it failed alone it may share: %+v", last)
-	}
-	for _, later := range []time.Duration{0, interference.AloneFor} {
-		m.advance(later)
-		well := m.submit(v.User, time.Minute, p, true)
-		for !well.ended {
-			tick(t, b, m, time.Second)
-		}
-		l.record(m, well)
-		tick(t, b, m, time.Minute)
-		if got := beliefs.Forbidden(nil, profiles(p, other)); got != (later == 0) {
-			t.Errorf("%s later it ended well alone, and is kept alone: %v, %+v", later, got, l.kept[len(l.kept)-1])
-		}
-	}
-}
-
 // Whose process broke the MPS server may be known: then the neighbours that fell with it run again and aren't kept
 // alone.
 func TestFellWithANeighboursFault(t *testing.T) {
 	for _, known := range []bool{false, true} {
-		m := newModel(node("n1", 1, 8))
-		l := &ledger{}
-		b, beliefs := learning(m, newMemory(), l)
-		tick(t, b, m, time.Second)
+		m, l, b, beliefs := learner(t, node("n1", 1, 8))
 		v, n := victim(m)
 		v.Comment = "" // its owner doesn't ask for a second run
 		tick(t, b, m, 5*time.Second)
-		for !v.ended {
-			tick(t, b, m, time.Second)
-		}
+		untilEnded(t, b, m, v)
 		l.record(m, v, n)
 		l.runs[0].MPSFault, l.runs[0].CoRunners[0].Faulted = true, known
 		tick(t, b, m, 10*time.Second)
@@ -385,10 +298,7 @@ func TestFailedInTheSameMoment(t *testing.T) {
 		"tasks that started together":     {run: 20 * time.Second, oneApp: true},
 		"tasks that started apart":        {run: 15 * time.Second, oneApp: true, apart: 5 * time.Second, fault: true},
 	} {
-		m := newModel(node("n1", 1, 8))
-		mem, l := newMemory(), &ledger{}
-		b, beliefs := learning(m, mem, l)
-		tick(t, b, m, time.Second)
+		m, l, b, beliefs := learner(t, node("n1", 1, 8))
 		v, n := victim(m)
 		v.Comment = ""
 		n.Requeue, n.fails, n.run = true, !c.well, c.run
@@ -396,13 +306,9 @@ func TestFailedInTheSameMoment(t *testing.T) {
 			n.profil = v.profil
 		}
 		tick(t, b, m, 5*time.Second)
-		if v.State != job.Running || n.State != job.Running {
-			t.Fatalf("%s: %s, %s", name, v.State, n.State)
-		}
+		bothRun(t, v, n)
 		n.began = n.began.Add(c.apart)
-		for !v.ended {
-			tick(t, b, m, time.Second)
-		}
+		untilEnded(t, b, m, v)
 		l.record(m, v, n)
 		for until := m.now.Add(6 * time.Second); m.now.Before(until) || !n.ended; {
 			tick(t, b, m, time.Second)
@@ -411,7 +317,7 @@ func TestFailedInTheSameMoment(t *testing.T) {
 			t.Fatalf("%s: %+v", name, l.kept)
 		}
 		if c.restarts {
-			b, beliefs = learning(m, mem, l)
+			b, beliefs = learning(m, m.mem, l)
 		}
 		l.record(m, n, v)
 		l.runs[1].End = n.over
@@ -424,46 +330,6 @@ func TestFailedInTheSameMoment(t *testing.T) {
 				t.Errorf("%s: %s stays alone: %v", name, p.App, got)
 			}
 		}
-	}
-}
-
-// A job that ran out of time while sharing, and would not have alone, is harmed: it runs once more, with a
-// GPU of its own, and its pair is kept apart.
-func TestRanOutOfTimeBesideOthers(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	l, reg := &ledger{}, prometheus.NewRegistry()
-	b, beliefs := learning(m, newMemory(), l)
-	b.Metrics = loop.NewMetrics(reg)
-	tick(t, b, m, time.Second)
-	v, n := victim(m)
-	v.fails, v.run, v.TimeLimit = false, 10*time.Minute, 2*time.Minute
-	tick(t, b, m, 5*time.Second)
-	if v.State != job.Running || n.State != job.Running {
-		t.Fatalf("%s, %s", v.State, n.State)
-	}
-	for !v.ended {
-		tick(t, b, m, time.Second)
-	}
-	if v.State != "TIMEOUT" {
-		t.Fatal(v.State)
-	}
-	l.record(m, v, n)
-	v.run = time.Minute // alone
-	tick(t, b, m, 10*time.Second)
-	if len(l.kept) != 1 || !slices.Equal(l.kept[0].Harm(), []history.Harm{history.HarmTimeout}) || !l.kept[0].Again {
-		t.Fatalf("%+v", l.kept)
-	}
-	if !beliefs.Forbidden(nil, profiles(v.profil, n.profil)) {
-		t.Error("the pair may meet again")
-	}
-	if got := counted(t, reg, "slurmbridge_jobs_harmed_total", "timeout"); got != 1 {
-		t.Errorf("%g jobs are counted", got)
-	}
-	for !v.ended {
-		tick(t, b, m, time.Second)
-	}
-	if v.State != "COMPLETED" || v.Request.Count != 100 {
-		t.Errorf("then it is %s with %d shares", v.State, v.Request.Count)
 	}
 }
 
@@ -480,45 +346,6 @@ func counted(t *testing.T, reg *prometheus.Registry, name, label string) float64
 	}
 	t.Fatalf("no series %s %s", name, label)
 	return 0
-}
-
-// TestContracts: what ran slower than its owner allows is told, and doubted.
-func TestContracts(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	l := &ledger{}
-	b, beliefs := learning(m, newMemory(), l)
-	b.Planner.Decider.Guard.MaxSlowdown = 3
-	tick(t, b, m, time.Second)
-	p, q := app("victim", 60, 0.3, 2000), app("neighbour", 90, 0.3, 2000)
-	p.Owner, q.Owner = "ann", "ann"
-	v, n := m.submit("ann", 90*time.Second, p, true), m.submit("ann", 90*time.Second, q, true)
-	v.Comment = "share:max-slowdown=1.2"
-	tick(t, b, m, 5*time.Second)
-	before := predict(beliefs, p, q)
-	for !v.ended || !n.ended {
-		tick(t, b, m, time.Second)
-	}
-	l.record(m, v, n)
-	l.record(m, n, v)
-	tick(t, b, m, 3*time.Second)
-	if len(l.kept) != 2 || !l.kept[0].Broken || l.kept[0].Contract != 1.2 || l.kept[0].Lesson == nil || l.kept[0].Predicted == 0 {
-		t.Fatalf("the victim: %+v", l.kept)
-	}
-	if o := l.kept[1]; o.Broken || o.Contract != 3 || o.Slowdown < 0.99 || o.Slowdown > 1.1 {
-		t.Errorf("the neighbour: %+v", o)
-	}
-	after := predict(beliefs, p, q)
-	if after[0].Slowdown < before[0].Slowdown+0.1 || after[0].SD < before[0].SD {
-		t.Errorf("of a slowdown of 1.5 seen the victim's belief went from %+v to %+v", before[0], after[0])
-	}
-	// A run that shared the GPU without MPS says nothing of sharing, whatever its contract.
-	l.record(m, v, n)
-	l.runs[2].WithoutMPS = true
-	tick(t, b, m, 3*time.Second)
-	if len(l.kept) != 3 || l.kept[2].Lesson != nil || l.kept[2].Slowdown == 0 || !l.kept[2].Broken {
-		t.Errorf("without MPS: %+v", l.kept[len(l.kept)-1])
-	}
-	must.Equal(t, predict(beliefs, p, q), after, "what is believed")
 }
 
 // On a node with cards of two kinds a run teaches about the card that it was on, not about the node: each kind has its way
@@ -546,9 +373,7 @@ func TestLessonsAreOfTheCard(t *testing.T) {
 	}{{1, "k80", "titanxp"}, {0, "titanxp", "k80"}} {
 		taught, left, before := believed(c.taught), believed(c.left), len(l.runs)
 		v, n := m.submit("ann", 90*time.Second, p, true), m.submit("ann", 90*time.Second, q, true)
-		for !v.ended || !n.ended {
-			tick(t, b, m, time.Second)
-		}
+		untilEnded(t, b, m, v, n)
 		l.record(m, v, n)
 		l.runs[before].Devices[0].Index = c.index
 		tick(t, b, m, 3*time.Second)
@@ -637,62 +462,4 @@ func (l *lagging) Poll(ctx context.Context) (*job.Snapshot, error) {
 		return l.snap, nil
 	}
 	return l.model.Poll(ctx)
-}
-
-// TestFaultedServer: nobody joins a GPU whose MPS server failed, until all have left it.
-func TestFaultedServer(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	l := &ledger{}
-	b, _ := learning(m, newMemory(), l)
-	b.Planner.Room, b.Planner.RoomAnyway = true, true
-	tick(t, b, m, time.Second)
-	p := app("a", 60, 0.2, 1000)
-	first, second := m.submit("ann", 10*time.Second, p, true), m.submit("ann", time.Minute, p, true)
-	tick(t, b, m, 5*time.Second)
-	for !first.ended {
-		tick(t, b, m, time.Second)
-	}
-	l.record(m, first, second)
-	l.runs[0].MPSFault, l.runs[0].GPUs = true, []int{0}
-	tick(t, b, m, 2*time.Second)
-	third := m.submit("ann", time.Minute, p, true)
-	for !second.ended {
-		tick(t, b, m, time.Second)
-		if third.State == job.Running && !second.ended {
-			t.Fatal("a job joined a GPU whose MPS server had failed")
-		}
-	}
-	tick(t, b, m, 5*time.Second)
-	must.Equal(t, third.State, job.Running, "with the GPU empty the third job")
-}
-
-// TestWhatRunsTeach: only whole runs that ended well are part of a profile.
-func TestWhatRunsTeach(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	l := &ledger{}
-	b, _ := learning(m, newMemory(), l)
-	p := app("a", 60, 0.3, 2000)
-	tick(t, b, m, time.Second)
-	good, bad := m.submit("ann", 10*time.Second, p, true), m.submit("bob", 10*time.Second, p, true)
-	bad.fails = true
-	for !good.ended || !bad.ended {
-		tick(t, b, m, time.Second)
-	}
-	l.record(m, good)
-	l.record(m, bad)
-	forgotten := *good
-	forgotten.Ref, forgotten.began = "9999", m.now.Add(-50*time.Second)
-	l.record(m, &forgotten)
-	forgotten.began = m.now.Add(-20 * time.Second) // less than half of what it takes
-	l.record(m, &forgotten)
-	tick(t, b, m, 3*time.Second)
-	if len(l.kept) != 4 {
-		t.Fatalf("%+v", l.kept)
-	}
-	for i, want := range []bool{true, false, true, false} {
-		must.Equal(t, l.kept[i].Learned, want, "run %d, %q: learned", i, l.kept[i].State)
-	}
-	if l.kept[1].Suspect != "" || l.kept[1].Again {
-		t.Errorf("a job that failed alone: %+v", l.kept[1])
-	}
 }

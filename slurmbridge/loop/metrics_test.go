@@ -109,9 +109,7 @@ func TestSharersAreCountedOnce(t *testing.T) {
 		must.Equal(t, c.got, c.want, c.name)
 	}
 	look(nil, nil, &job.Snapshot{})
-	if len(m.counted) != 0 {
-		t.Errorf("remembered for ever: %v", m.counted)
-	}
+	must.Equal(t, len(m.counted), 0, "remembered for ever")
 }
 
 // A job that did not start twice counts as let go, by that reason.

@@ -10,8 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
@@ -23,8 +25,9 @@ import (
 // queues: dependencies, priorities, shares placed first-fit, a clock of its own.
 // What the real one does is tested on the real one.
 type model struct {
-	unknown string // an application without a profile yet
-	between func() // after each of many updates; nil = nothing
+	mem     *memory // the journal of its bridges
+	unknown string  // an application without a profile yet
+	between func()  // after each of many updates; nil = nothing
 	now     time.Time
 	nodes   []job.Node
 	jobs    []*mjob
@@ -88,10 +91,7 @@ type model struct {
 	release   string
 	misread   []job.Misread
 	hideGates bool
-	perGPU    map[string]job.PerGPU
 	oneNode   map[string]int
-	gpuLimits []job.GPULimit
-	unbilled  []string
 	updates   int
 	words     int // AdminComments written
 }
@@ -119,7 +119,61 @@ type mgate struct {
 }
 
 func newModel(nodes ...job.Node) *model {
-	return &model{now: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC), nodes: nodes, next: 100}
+	return &model{mem: newMemory(), now: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC), nodes: nodes, next: 100}
+}
+
+// started is a cluster and a bridge that has made its gate there.
+func started(t testing.TB, nodes ...job.Node) (m *model, b *loop.Bridge) {
+	t.Helper()
+	m = newModel(nodes...)
+	b = bridge(m, m.mem)
+	tick(t, b, m, time.Second)
+	return m, b
+}
+
+// tick runs the bridge once a second, as events would, for the given time.
+func tick(t testing.TB, b *loop.Bridge, m *model, d time.Duration) {
+	t.Helper()
+	for end := m.now.Add(d); m.now.Before(end); {
+		if _, err := b.Tick(context.Background()); err != nil && !m.down {
+			t.Fatal(err)
+		}
+		m.advance(time.Second)
+	}
+}
+
+// untilEnded runs the bridge until jobs have ended.
+func untilEnded(t testing.TB, b *loop.Bridge, m *model, jobs ...*mjob) {
+	t.Helper()
+	for slices.ContainsFunc(jobs, func(j *mjob) bool { return !j.ended }) {
+		tick(t, b, m, time.Second)
+	}
+}
+
+// bothRun are needed for the rest of a test.
+func bothRun(t testing.TB, a, b *mjob) {
+	t.Helper()
+	if a.State != job.Running || b.State != job.Running {
+		t.Fatalf("job %s is %s, job %s %s", a.Ref, a.State, b.Ref, b.State)
+	}
+}
+
+// allRan checks that jobs have come to their ends.
+func allRan(t must.T, jobs []*mjob) {
+	t.Helper()
+	for _, j := range jobs {
+		if !j.ended {
+			t.Errorf("job %s is %s, asks %s, depends on %q, node %q", j.Ref, j.State, j.Request.Raw, j.Dependency.Raw, j.ReqNodes)
+		}
+	}
+}
+
+// noneLeft checks that no job is left to Slurm.
+func noneLeft(t testing.TB, b *loop.Bridge) {
+	t.Helper()
+	for ref, why := range b.Status().Unmanaged {
+		t.Fatalf("job %s is left to Slurm: %s", ref, why)
+	}
 }
 
 func (m *model) clock() time.Time { return m.now }
@@ -358,7 +412,10 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 	if m.down {
 		return nil, job.ErrDown
 	}
-	s := &job.Snapshot{At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited, LeastLoaded: m.leastLoaded, PerGPU: m.perGPU, OneNode: m.oneNode, GPULimits: m.gpuLimits, Unbilled: m.unbilled}
+	s := &job.Snapshot{
+		At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited,
+		LeastLoaded: m.leastLoaded, OneNode: m.oneNode,
+	}
 	for _, j := range m.jobs {
 		if !j.ended {
 			c := j.Job
@@ -707,9 +764,3 @@ func bridge(m *model, j loop.Journal) *loop.Bridge {
 }
 
 func profiles(ps ...*rlcore.Profile) []*rlcore.Profile { return ps }
-
-func predict(p rlcore.Predictor, members ...*rlcore.Profile) []rlcore.Prediction {
-	out := make([]rlcore.Prediction, len(members))
-	p.Predict(out, &rlcore.TitanXp, members)
-	return out
-}

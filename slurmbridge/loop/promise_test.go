@@ -80,26 +80,6 @@ func TestPlainEndsInTheBridge(t *testing.T) {
 	p.ends("its node was away", map[*mjob]float64{c: 98, a: 199})
 }
 
-// Jobs of one partition have the GPUs of that partition only.
-func TestPlainEndsByPartition(t *testing.T) {
-	other := node("n2", 1, 8)
-	other.Partitions = []string{"other"}
-	p := newPromise(t, node("n1", 1, 8), other)
-	a, b, c := p.submit(), p.submit(), p.submit()
-	c.Partition = "other"
-	p.ends("two partitions", map[*mjob]float64{a: 101, b: 202, c: 101})
-}
-
-// What others run without the bridge, they run on plain Slurm too.
-func TestPlainEndsBesideOthers(t *testing.T) {
-	p := newPromise(t, node("n1", 1, 8))
-	other := p.m.submit("bob", 500*time.Second, nil, false)
-	other.TimeLimit = 400 * time.Second
-	p.m.advance(time.Second)
-	a := p.submit()
-	p.ends("a job of an unknown application runs", map[*mjob]float64{a: 401 + 101})
-}
-
 // A job that shares reports when it is expected to end, and what was promised.
 func TestMembersKnowTheirEnds(t *testing.T) {
 	p := newPromise(t, node("n1", 1, 8))
@@ -120,21 +100,6 @@ func TestMembersKnowTheirEnds(t *testing.T) {
 			t.Errorf("job %s: %+v", j.Ref, e)
 		}
 	}
-}
-
-// A due that would be missed is the reason that `why` gives.
-func TestDueIsAReason(t *testing.T) {
-	p := newPromise(t, node("n1", 1, 8))
-	half := app("half", 100, .6, 2000) // 1.2 together
-	p.m.submit("ann", 100*time.Second, half, true)
-	b := p.m.submit("ann", 100*time.Second, half, true)
-	must.Get(p.b.Tick(t.Context()))(t)
-	for _, r := range p.b.Status().Plan.Explanations[b.Ref].Refused {
-		if r.Reason == rlcore.RefusedDue {
-			return
-		}
-	}
-	t.Errorf("%+v", p.b.Status().Plan.Explanations[b.Ref])
 }
 
 // A job whose owner asks for a part of the shares by hand starts wherever there is room. Where
@@ -158,28 +123,6 @@ func TestNoRoomForHandwrittenShares(t *testing.T) {
 	}
 }
 
-// A job that waits for a GPU whose job goes on and on has the next one that is idle, before
-// jobs of lower priority.
-func TestWaitsForTheWrongGPU(t *testing.T) {
-	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8))
-	p.m.submit("ann", 5000*time.Second, busy, true) // 100 s are expected
-	b := p.submit()
-	tick(t, p.b, p.m, 5*time.Second)
-	c := p.submit()
-	tick(t, p.b, p.m, 90*time.Second)
-	if b.ended || c.ReqNodes != "" && c.ReqNodes != "n1" {
-		t.Fatalf("c is to follow on %q", c.ReqNodes)
-	}
-	p.m.down = true // the bridge misses the end of b
-	p.m.advance(20 * time.Second)
-	p.m.down = false
-	low := p.submit()
-	tick(t, p.b, p.m, 10*time.Second)
-	if c.State != job.Running || low.State == job.Running {
-		t.Errorf("c is %s, the job of lower priority %s", c.State, low.State)
-	}
-}
-
 // While the journal's disk is full no group is made, and no job waits for that.
 func TestFullDisk(t *testing.T) {
 	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8))
@@ -190,11 +133,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("on two idle GPUs the first are %s and %s", jobs[0].State, jobs[1].State)
 	}
 	tick(t, p.b, p.m, 250*time.Second)
-	for _, j := range jobs {
-		if !j.ended {
-			t.Errorf("job %s is %s", j.Ref, j.State)
-		}
-	}
+	allRan(t, jobs)
 	p.mem.full = false
 	a := p.submit()
 	tick(t, p.b, p.m, 2*time.Second)
@@ -224,46 +163,17 @@ func TestPlaceIsKeptWhileRestored(t *testing.T) {
 	}
 }
 
-// Where such jobs are seen, the member that ends last has nearly all shares: what the others
-// free is no room for another user.
-func TestBulkForTheLast(t *testing.T) {
+// A due that would be missed is the reason that `why` gives.
+func TestDueIsAReason(t *testing.T) {
 	p := newPromise(t, node("n1", 1, 8))
-	by := p.m.submit("bob", 40*time.Second, nil, false)
-	by.Request.Count, by.Request.Raw, by.Priority = 30, "gres:mps:30", 1
-	by.Eligible = p.m.now.Add(time.Hour)
-	short := p.m.submit("ann", 50*time.Second, app("short", 50, .3, 2000), true)
-	long := p.m.submit("ann", 100*time.Second, app("long", 100, .3, 2000), true)
-	tick(t, p.b, p.m, 3*time.Second)
-	if short.State != job.Running || long.State != job.Running || short.Request.Count != 1 || long.Request.Count != 99 {
-		t.Errorf("short is %s with %d shares, long %s with %d", short.State, short.Request.Count, long.State, long.Request.Count)
-	}
-	by.Eligible = p.m.now
-	tick(t, p.b, p.m, 60*time.Second)
-	if !short.ended || by.State == job.Running {
-		t.Errorf("short has ended: %v; bob's job is %s beside ann's", short.ended, by.State)
-	}
-	tick(t, p.b, p.m, 60*time.Second)
-	must.Equal(t, by.State, job.Running, "with the GPU free bob's job")
-}
-
-// A job that the gate could hold until its limit doesn't fit before its deadline any more
-// is let go: Slurm would cancel it.
-func TestDeadlineBehindTheGate(t *testing.T) {
-	p := newPromise(t, node("n1", 1, 8))
-	p.submit()
-	p.ends("the GPU is busy", nil)
-	hold := p.b.Gate.Lease + time.Minute
-	near, far, none := p.submit(), p.submit(), p.submit()
-	for _, j := range []*mjob{near, far, none} {
-		j.TimeLimit = 10 * time.Minute
-	}
-	near.Deadline = p.m.now.Add(near.TimeLimit + hold - 5*time.Second)
-	far.Deadline = near.Deadline.Add(time.Hour)
-	p.ends("two have a deadline", nil)
-	gate := p.b.Gate.ID()
-	for j, gated := range map[*mjob]bool{near: false, far: true, none: true} {
-		if j.Dependency.Has("after", gate) != gated || j.Request.Count != job.Units {
-			t.Errorf("job %s with its deadline at %v: %d shares, waits for %q, want gated %v", j.Ref, j.Deadline, j.Request.Count, j.Dependency.Raw, gated)
+	half := app("half", 100, .6, 2000) // 1.2 together
+	p.m.submit("ann", 100*time.Second, half, true)
+	b := p.m.submit("ann", 100*time.Second, half, true)
+	must.Get(p.b.Tick(t.Context()))(t)
+	for _, r := range p.b.Status().Plan.Explanations[b.Ref].Refused {
+		if r.Reason == rlcore.RefusedDue {
+			return
 		}
 	}
+	t.Errorf("%+v", p.b.Status().Plan.Explanations[b.Ref])
 }

@@ -19,10 +19,8 @@ func wholeGPUs(m *model, gpus int, run time.Duration) *mjob {
 // A waiting job of a whole GPU isn't overtaken: no job joins the GPU that it waits for if that makes it wait longer, and
 // a job that may share and comes before it starts before it.
 func TestAJobOfAWholeGPUIsNotOvertaken(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
+	m, b := started(t, node("n1", 1, 8))
 	b.Planner.Room, b.Planner.RoomAnyway = true, true
-	tick(t, b, m, time.Second)
 	light := app("light", 3600, 0.1, 500)
 	a := m.submit("ann", time.Hour, light, true)
 	a.TimeLimit = 10 * time.Hour
@@ -43,33 +41,9 @@ func TestAJobOfAWholeGPUIsNotOvertaken(t *testing.T) {
 	}
 }
 
-// When a GPU becomes free Slurm starts the first job of its own queue at once. A job whose turn it is and that has a job
-// of a whole GPU behind it is in that queue by then.
-func TestAJobKeepsItsTurnBeforeAJobOfAWholeGPU(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
-	busy := wholeGPUs(m, 1, 10*time.Minute)
-	tick(t, b, m, 3*time.Second)
-	heavy := app("heavy", 600, 1, 9000)
-	first, second := m.submit("ann", 10*time.Minute, heavy, true), m.submit("bob", 10*time.Minute, heavy, true)
-	whole := wholeGPUs(m, 1, 10*time.Minute)
-	var order []*mjob
-	m.started = func(j *mjob) { order = append(order, j) }
-	tick(t, b, m, 45*time.Minute)
-	if len(order) != 3 || order[0] != first || order[1] != second || order[2] != whole {
-		t.Errorf("%s; they started in the order %v", busy.State, order)
-	}
-	if why := b.Status().Unmanaged; len(why) > 0 {
-		t.Errorf("left to Slurm: %v", why)
-	}
-}
-
 // A job that Slurm leaves pending next to idle GPUs waits for something else: the GPUs aren't kept for it.
 func TestAJobThatWaitsForSomethingElseKeepsNoGPU(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8))
 	stuck := wholeGPUs(m, 1, time.Hour)
 	stuck.CPUs = 1000 // more than any node has
 	tick(t, b, m, 3*time.Second)
@@ -83,9 +57,7 @@ func TestAJobThatWaitsForSomethingElseKeepsNoGPU(t *testing.T) {
 
 // A job that Slurm leaves pending next to idle GPUs for a reason of its own is not late for it: the bridge held nothing.
 func TestWaitingForSlurmIsNotLate(t *testing.T) {
-	m, mem := newModel(node("n1", 1, 8)), newMemory()
-	b := bridge(m, mem)
-	tick(t, b, m, time.Second)
+	m, b := started(t, node("n1", 1, 8))
 	j := wholeGPUs(m, 1, 10*time.Second)
 	cpus := j.CPUs
 	j.CPUs = 1000 // more than the node has, until it is edited
@@ -95,7 +67,7 @@ func TestWaitingForSlurmIsNotLate(t *testing.T) {
 		tick(t, b, m, time.Second)
 	}
 	tick(t, b, m, 2*time.Second)
-	e := mem.tracker.Endings[j.Ref]
+	e := m.mem.tracker.Endings[j.Ref]
 	if e == nil || e.PlainEnd.IsZero() {
 		t.Fatalf("it has ended: %v; %+v", j.ended, e)
 	}
@@ -133,25 +105,6 @@ func TestUrgentJobHasTheNextTurn(t *testing.T) {
 	tick(t, p.b, p.m, 280*time.Second)
 	if !urgent.began.After(first.began) || !second.began.After(urgent.began) || urgent.began.Sub(first.began) > 110*time.Second {
 		t.Errorf("started at %v, %v and, the urgent one, %v", first.began, second.began, urgent.began)
-	}
-}
-
-// No job joins the jobs of a GPU for which another waits that would have to wait longer then.
-func TestNoJobJoinsInFrontOfAnother(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	b.Planner.Room, b.Planner.RoomAnyway = true, true
-	tick(t, b, m, time.Second)
-	var jobs []*mjob
-	for range 4 {
-		jobs = append(jobs, m.submit("ann", 100*time.Second, busy, true))
-	}
-	tick(t, b, m, 410*time.Second)
-	for i, j := range jobs[1:] {
-		// Each may use its grace of 10 s, and what the start of the one before has gained.
-		if waited := j.began.Sub(jobs[i].began); waited < 75*time.Second || waited > 105*time.Second {
-			t.Errorf("job %d starts %v after the one before it", i+2, waited)
-		}
 	}
 }
 

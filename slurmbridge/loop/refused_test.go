@@ -107,9 +107,7 @@ func TestSharesThatAreRewritten(t *testing.T) {
 	p := app("alexnet", 600, 0.3, 2000)
 	jobs := []*mjob{m.submit("ann", time.Hour, p, true), m.submit("ann", time.Hour, p, true)}
 	run(5 * time.Second)
-	if jobs[0].State != job.Running {
-		t.Errorf("job %s is %s", jobs[0].Ref, jobs[0].State)
-	}
+	must.Equal(t, jobs[0].State, job.Running, "the first")
 	if why := m.status().Unmanaged[jobs[1].Ref]; !strings.Contains(why, job.NotDone) {
 		t.Errorf("job %s is left alone: %q", jobs[1].Ref, why)
 	}

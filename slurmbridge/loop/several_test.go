@@ -18,10 +18,8 @@ import (
 func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 	for _, gpus := range []int{2, 4, 8} {
 		t.Run(fmt.Sprint(gpus), func(t *testing.T) {
-			m := newModel(node("n1", gpus, 64))
-			b := bridge(m, newMemory())
+			m, b := started(t, node("n1", gpus, 64))
 			b.Planner.Decider.Guard.MaxMembers = 3
-			tick(t, b, m, time.Second)
 			p := app("alexnet", 60, 0.3, 2000)
 			var jobs []*mjob
 			for i := range 6 * gpus {
@@ -34,11 +32,7 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 				}
 			}
 			tick(t, b, m, 4*time.Minute)
-			for i, j := range jobs {
-				if !j.ended {
-					t.Errorf("job %d is %s", i, j.State)
-				}
-			}
+			allRan(t, jobs)
 		})
 	}
 }

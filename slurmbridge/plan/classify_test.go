@@ -191,3 +191,51 @@ func TestRulesThatAdoptNobody(t *testing.T) {
 		t.Errorf("in shadow: not adopted for %q, changes %+v", plan.NotAdopted["1"], plan.Changes())
 	}
 }
+
+// A job that can't be put into a group is ungated, and told why.
+func TestWhyAJobIsUngated(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(j *job.Job)
+		want job.Ungated
+	}{
+		"it is an ordinary one":        {func(*job.Job) {}, ""},
+		"it runs in a reservation":     {func(j *job.Job) { j.Reservation = "class" }, job.UngatedReservation},
+		"it wants nodes to itself":     {func(j *job.Job) { j.Exclusive = true }, job.UngatedExclusive},
+		"no node has so many CPUs":     {func(j *job.Job) { j.CPUs = 65 }, job.UngatedSize},
+		"no node has so much memory":   {func(j *job.Job) { j.HostMemMiB = 1<<18 + 1 }, job.UngatedSize},
+		"its partitions have no share": {func(j *job.Job) { j.Partition = "other,cpu" }, job.UngatedSize},
+	} {
+		in := snapshot(sharer("1"))
+		c.set(&in.Snap.Jobs[0])
+		if got := count(in).reasons["1"]; got != c.want {
+			t.Errorf("%s: ungated for %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// Slurm allocates whole cores, and memory for each of their threads: a group has as many members as find room.
+func TestWholeCoresAndTheirMemory(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(n *job.Node, j *job.Job)
+		want int
+	}{
+		"cores":              {func(n *job.Node, _ *job.Job) { n.CPUs = 8 }, 4},
+		"memory by the CPU":  {func(n *job.Node, j *job.Job) { n.MemMiB, j.HostMemMiB, j.MemPerCPU = 1500, 300, true }, 2},
+		"memory by the node": {func(n *job.Node, j *job.Job) { n.MemMiB, j.HostMemMiB = 1500, 300 }, 5},
+	} {
+		in := oneGPU(sharer("1"), sharer("2"), sharer("3"), sharer("4"), sharer("5"))
+		other := in.Snap.Nodes[0] // of another kind in another partition
+		other.Name, other.CPUsPerAlloc, other.Partitions = "n9", 8, []string{"big"}
+		in.Snap.Nodes = append(in.Snap.Nodes, other)
+		n := &in.Snap.Nodes[0]
+		n.CPUs, n.CPUsPerAlloc = 16, 2
+		for i := range in.Snap.Jobs {
+			c.set(n, &in.Snap.Jobs[i])
+		}
+		p := planner()
+		p.Decider.M, p.Decider.Guard.MaxMembers = 5, 5
+		if got := len(sharesOf(p.Plan(in))); got != c.want {
+			t.Errorf("%s: %d start together, want %d", name, got, c.want)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
@@ -308,4 +309,23 @@ func TestAnotherJobTakesTheGPU(t *testing.T) {
 			t.Errorf("%s: taken back: %v, want %v", c.name, back, c.back)
 		}
 	}
+}
+
+// A job whose node goes down again and again before it starts is restored each time: that is no mark against the job.
+func TestFailingNodeIsNoMarkAgainstTheJob(t *testing.T) {
+	tr := tracker.New()
+	s := &job.Snapshot{At: time.Unix(1e9, 0), Nodes: []job.Node{{Name: "n1", GPUs: 1}}, Jobs: []job.Job{{
+		Ref: "1", State: job.Pending, Priority: 1, ReqNodes: "n1",
+		Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
+	}}}
+	for id := range int64(3) {
+		tr.Groups = map[int64]*job.Group{id: {
+			ID: id, Kind: job.StartNow, State: job.Released, Node: "n1", Pinned: true,
+			Members: []job.Member{{Ref: "1", State: job.MemberWaiting, Shares: 50, WasGres: release.WholeGPU(job.MPS)}},
+		}}
+		if repairs, _ := tr.Observe(s, "7"); len(repairs) != 1 || *repairs[0].Update.Dependency != "after:7" {
+			t.Errorf("%+v", repairs)
+		}
+	}
+	must.Equal(t, tr.Unmanaged["1"], "", "left to Slurm")
 }

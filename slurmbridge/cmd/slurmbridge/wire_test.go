@@ -37,6 +37,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // What the controller knows of a run and its node doesn't is in the record it keeps;
@@ -208,17 +209,6 @@ func TestOnePolicy(t *testing.T) {
 	}
 }
 
-// sleeps knows applications that sleep, by name.
-type sleeps map[string]*rlcore.Profile
-
-func (sleeps) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (string, error) {
-	return t.App, nil
-}
-
-func (s sleeps) Profile(_ context.Context, _, key, _ string) (*rlcore.Profile, error) {
-	return s[key], nil
-}
-
 // Idle nodes with several GPUs are filled in one round, with groups: jobs of different lengths, of which three
 // fit on a GPU, and which Slurm takes in the order of the queue.
 func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
@@ -227,10 +217,14 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 		nodes, gpus, least int // members of groups of three
 	}{{"greedy", 1, 8, 24}, {"dqn", 1, 8, 15}, {"greedy", 5, 8, 110}, {"dqn", 5, 8, 100}, {"srpt", 10, 4, 100}} {
 		t.Run(fmt.Sprintf("%s, %d of %d", c.policy, c.nodes, c.gpus), func(t *testing.T) {
-			b := sleepers(t, c.policy, c.nodes, c.gpus)
-			must.Get(b.Tick(t.Context()))(t)
+			cfg := must.Get(config.Load("", nil))(t)
+			cfg.Policy, cfg.MaxGroup = c.policy, 3
+			model := interference.New(&contention.MPS)
+			policies := must.Get(newPolicies(cfg, model, slog.New(slog.DiscardHandler)))(t)
+			p := (&plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Wanted: c.policy}).Plan(sleepers(c.nodes, c.gpus))
 			on, grouped := map[job.GPUAddr]int{}, 0
-			for _, g := range b.Status().Groups {
+			for i := range p.Groups {
+				g := &p.Groups[i].Group
 				if g.Kind != job.StartNow {
 					continue
 				}
@@ -246,45 +240,33 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 	}
 }
 
-// sleepers is a bridge with idle nodes and six waiting jobs a GPU, of 10 to 25 s.
-func sleepers(t *testing.T, policy string, nodes, gpus int) *loop.Bridge {
-	t.Helper()
-	snap := job.Snapshot{Release: "22.05.8", Gates: []job.GateState{{ID: "1", Priority: job.GatePriority, Begin: time.Now().Add(time.Hour)}}}
+// sleepers are idle nodes and six waiting jobs a GPU, of 10 to 25 s.
+func sleepers(nodes, gpus int) *plan.Input {
+	at := time.Unix(1e9, 0)
+	snap := &job.Snapshot{At: at, Release: "22.05.8", Gates: []job.GateState{{ID: "1", Priority: job.GatePriority, Begin: at.Add(time.Hour)}}}
 	for i := range nodes {
 		snap.Nodes = append(snap.Nodes, job.Node{
 			Name: fmt.Sprintf("n%d", i+1), Up: true, CPUs: 64, MemMiB: 1 << 18, Partitions: []string{"gpu"},
 			GPUs: gpus, GPUType: "titanxp", Sharing: job.Shard, Units: job.Units * gpus,
 		})
 	}
-	known, r := sleeps{}, rand.New(rand.NewPCG(1, 0))
-	sl := &still{at: map[string]int{}, running: map[string]int{}}
+	in := &plan.Input{Snap: snap, Gate: "1", Apps: map[string]job.App{}, Tracker: tracker.New()}
+	in.Card = func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true }
+	r := rand.New(rand.NewPCG(1, 0))
 	for i := range 6 * nodes * gpus {
-		d := 10 + r.IntN(16)
-		key, ref := fmt.Sprint("sleep", d), fmt.Sprint(i+2)
-		known[key] = &rlcore.Profile{App: key, DurationS: float64(d), PeriodS: float64(d), Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: 3600}}}
-		sl.at[ref] = i
+		d, ref := 10+r.IntN(16), fmt.Sprint(i+2)
+		key := fmt.Sprint("sleep", d)
+		in.Apps[ref] = job.App{Key: key, Profile: &rlcore.Profile{
+			App: key, DurationS: float64(d), PeriodS: float64(d), Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: 3600}},
+		}}
 		snap.Jobs = append(snap.Jobs, job.Job{
 			Ref: ref, ID: int64(i + 2), User: "ann", Partition: "gpu", State: job.Pending,
-			Priority: int64(1000 - i), Submit: time.Now(), CPUs: 1, NumNodes: 1, Comment: "app=" + key, TimeLimit: 3 * time.Minute,
+			Priority: int64(1000 - i), Submit: at, CPUs: 1, NumNodes: 1, TimeLimit: 3 * time.Minute,
 			Request:    job.GPURequest{Kind: job.Shares, Sharing: job.Shard, Count: 100, Raw: "gres:shard:100"},
 			Dependency: job.Dependencies{Raw: "after:1", List: []job.Dependency{{Type: "after", Job: "1"}}},
 		})
 	}
-	sl.snap = snap
-	cfg := must.Get(config.Load("", nil))(t)
-	cfg.Policy, cfg.MaxGroup = policy, 3
-	log := slog.New(slog.DiscardHandler)
-	st := must.Get(store.Open(t.Context(), filepath.Join(t.TempDir(), "s.db")))(t)
-	t.Cleanup(func() { _ = st.Close() })
-	model := interference.New(&contention.MPS)
-	policies := must.Get(newPolicies(cfg, model, log))(t)
-	j := journal.New(st.DB())
-	return &loop.Bridge{
-		Slurm: sl, Apps: known, Journal: j, Runs: past(st), Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
-		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
-		Gate:    &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.Shard, Now: time.Now},
-		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Wanted: policy},
-	}
+	return in
 }
 
 // sharedHour is what a controller keeps of two jobs that shared a GPU for about an hour, the second of them
