@@ -31,22 +31,6 @@ func TestManual(t *testing.T) {
 	}
 }
 
-func FuzzManual(f *testing.F) {
-	f.Add("```sh nodes start\na\n```\n")
-	f.Add("```sh user see\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		m, err := readManual(text)
-		if err != nil {
-			return
-		}
-		for _, b := range m.blocks {
-			if !strings.Contains(text, strings.TrimSuffix(b.text, "\n")) && !strings.Contains(text, "\r") {
-				t.Errorf("%q isn't in the text", b.text)
-			}
-		}
-	})
-}
-
 // TestREADME: the README can be followed, and every block of it is followed by a check.
 func TestREADME(t *testing.T) {
 	readme, err := os.ReadFile("../../../README.md")

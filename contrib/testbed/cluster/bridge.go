@@ -48,6 +48,9 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	}
 	both := s.URL
 	if s.Setup.Standby {
+		if err := s.gated(ctx); err != nil { // else the second may be the one that decides
+			return err
+		}
 		if s.StandbyURL, err = s.controller(ctx, "standby", s.Path("run", "standby.db"), s.Path("run", "standby-wake"), "name: head2"); err != nil {
 			return err
 		}
@@ -58,6 +61,11 @@ func (s *Stack) Bridge(ctx context.Context) error {
 			return err
 		}
 	}
+	return s.gated(ctx)
+}
+
+// gated waits until the bridge is ready and jobs are gated.
+func (s *Stack) gated(ctx context.Context) error {
 	if !slurmtest.Wait(ctx, 20*time.Second, func() bool {
 		_, err := s.Text("/-/ready")
 		return err == nil && s.Gate() != 0

@@ -220,6 +220,9 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 			return err
 		}
 	}
+	if err := os.Symlink("node", c.Path("node-"+slurmtest.NodeName(0))); err != nil { // hooks name each node's alike
+		return err
+	}
 	if err := built.Copy(s.Setup.Build, c.Path("bin"), s.programs()...); err != nil {
 		return fmt.Errorf("%w; run make build", err)
 	}
@@ -240,7 +243,8 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 		if err := gpusim.Create(s.StateOf(i), cfg); err != nil {
 			return err
 		}
-		node := fmt.Sprintf("run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", s.runDir(i), s.Bin("nvidia-cuda-mps-control"), s.StateOf(i))
+		node := fmt.Sprintf("run_dir: %s\njob_map: %[1]s/jobmap\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n",
+			s.runDir(i), s.Bin("nvidia-cuda-mps-control"), s.StateOf(i))
 		if err := os.WriteFile(c.Path("node-"+slurmtest.NodeName(i)+".yaml"), []byte(node), 0o644); err != nil {
 			return err
 		}
@@ -263,7 +267,7 @@ func (s *Stack) install(c *slurmtest.Cluster, hooks ...hook) error {
 	paths := strings.NewReplacer(
 		"/usr/sbin/slurmbridge-hook", s.Bin("slurmbridge-hook")+" --settings "+c.Path("node")+"-$SLURMD_NODENAME.yaml",
 		"/run/slurmbridge/wake", c.WakeFile,
-		"/run/slurmbridge/jobs", c.Path("jobs"), // not there: each node's are in a folder of its own
+		"/run/slurmbridge/jobs", c.Path("node")+"-$SLURMD_NODENAME/jobs",
 	)
 	for _, h := range hooks {
 		text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Setup.Lua), "..", "etc", "hooks", h.name))

@@ -47,7 +47,8 @@ type Config struct {
 	MIG bool
 	// Instances are the MIG instances' profiles, e.g. "1g.5gb"; any switches MIG on.
 	Instances []string
-	// Exclusive puts the GPUs into the mode EXCLUSIVE_PROCESS; see Device.SetExclusive.
+	// Exclusive puts the GPUs into the mode EXCLUSIVE_PROCESS: one process at a time then has a context of its own on each,
+	// an MPS server too, whose clients are none of these.
 	Exclusive bool
 	// Samples says whose NVML's samples of processes are, one of SampleOwners; default each its own.
 	Samples string

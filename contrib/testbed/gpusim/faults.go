@@ -49,18 +49,6 @@ func (d *Device) SetFault(figure, mode string) error {
 // exclusiveProcess is NVML_COMPUTEMODE_EXCLUSIVE_PROCESS.
 const exclusiveProcess = 3
 
-// SetExclusive puts the GPU into the mode EXCLUSIVE_PROCESS, or back into the default: one process at a time then has a
-// context of its own on it, an MPS server too, whose clients are none of these.
-func (d *Device) SetExclusive(exclusive bool) error {
-	return d.state.locked(func() error {
-		d.rec.ComputeMode = 0
-		if exclusive {
-			d.rec.ComputeMode = exclusiveProcess
-		}
-		return nil
-	})
-}
-
 // SetLost makes the GPU fall off the bus, or brings it back. Applications on a
 // lost GPU fail at once.
 func (d *Device) SetLost(lost bool) error {

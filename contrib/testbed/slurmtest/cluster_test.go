@@ -7,10 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -121,57 +119,6 @@ func TestOneGPU(t *testing.T) {
 	}
 }
 
-func TestTwoClustersAtOnce(t *testing.T) {
-	t.Parallel()
-	a := New(t, Options{Nodes: 2, GPUs: 2, Sharing: "shard", Scheduler: prompt})
-	b := New(t, Options{Scheduler: prompt, Extra: []string{"PartitionName=other Nodes=ALL"}})
-	for _, p := range a.ports {
-		if slices.ContainsFunc(b.ports, func(q *port) bool { return p.number == q.number }) {
-			t.Errorf("both have port %d", p.number)
-		}
-	}
-	// Four halves fill the two GPUs of a node, two on each.
-	var ids []string
-	for range 4 {
-		ids = append(ids, a.submit(t, "nobody", "echo $CUDA_VISIBLE_DEVICES; sleep 1000", "--gres=shard:50", "--nodelist=n2"))
-	}
-	gpus := map[string]int{}
-	for _, id := range ids {
-		a.reaches(t, id, "RUNNING")
-		if !Wait(t.Context(), 10*time.Second, func() bool { return a.output(t, id) != "" }) {
-			t.Fatalf("job %s printed nothing", id)
-		}
-		gpus[a.output(t, id)]++
-		f, err := a.Job(t.Context(), id)
-		if err != nil || !strings.Contains(f["GRES"], "(IDX:") && !strings.Contains(f["GRES"], "shard:") {
-			t.Errorf("job %s: GRES=%q, %v", id, f["GRES"], err)
-		}
-	}
-	if gpus["0"] != 2 || gpus["1"] != 2 {
-		t.Errorf("halves landed on GPUs %v", gpus)
-	}
-	id := b.submit(t, "daemon", "true", "--partition=other", "--gres=mps:10")
-	b.reaches(t, id, "COMPLETED")
-}
-
-func TestOneGPUOfANodeIsShared(t *testing.T) {
-	t.Parallel()
-	c := New(t, Options{GPUs: 2, Scheduler: prompt})
-	c.reaches(t, c.submit(t, "nobody", "sleep 1000", "--gres=mps:60"), "RUNNING")
-	second := c.submit(t, "nobody", "sleep 1000", "--gres=mps:60")
-	if s, ok := c.WaitState(t.Context(), 3*time.Second, second, "RUNNING"); ok {
-		t.Errorf("a second GPU is shared: the job is %s", s)
-	}
-}
-
-func TestAllGPUsOfANodeAreShared(t *testing.T) {
-	t.Parallel()
-	c := New(t, Options{GPUs: 2, AllSharing: true, Scheduler: prompt})
-	for range 2 {
-		c.reaches(t, c.submit(t, "nobody", "sleep 1000", "--gres=mps:60"), "RUNNING")
-	}
-}
-
 func TestDaemonsComeAndGo(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{Nodes: 2, Scheduler: prompt})
@@ -193,35 +140,6 @@ func TestDaemonsComeAndGo(t *testing.T) {
 		t.Error(err)
 	}
 	c.reaches(t, id, "RUNNING")
-}
-
-func TestHooks(t *testing.T) {
-	t.Parallel()
-	c := New(t, Options{Scheduler: prompt, Prepare: func(c *Cluster) error {
-		for name, option := range map[string]*string{
-			"prolog": &c.Options.Prolog, "epilog": &c.Options.Epilog, "epilogctld": &c.Options.EpilogSlurmctld,
-		} {
-			*option = c.Path(name)
-			text := fmt.Sprintf("#!/bin/sh\necho %s $SLURM_JOB_ID >>%s\n", name, c.Path("run", name))
-			if err := os.WriteFile(*option, []byte(text), 0o755); err != nil {
-				return err
-			}
-		}
-		c.Options.TaskProlog = c.Path("taskprolog")
-		return os.WriteFile(c.Options.TaskProlog, []byte("#!/bin/sh\necho export HOOKED=yes\n"), 0o755)
-	}})
-	id := c.submit(t, "nobody", "echo $HOOKED")
-	c.reaches(t, id, "COMPLETED")
-	if out := c.output(t, id); out != "yes" {
-		t.Errorf("the task prolog's variable is %q", out)
-	}
-	for _, hook := range []string{"prolog", "epilog", "epilogctld"} {
-		var text []byte
-		if !Wait(t.Context(), 10*time.Second, func() bool { text, _ = os.ReadFile(c.Path("run", hook)); return len(text) > 0 }) ||
-			string(text) != hook+" "+id+"\n" {
-			t.Errorf("%s wrote %q", hook, text)
-		}
-	}
 }
 
 func TestCloseLeavesNothing(t *testing.T) {
@@ -272,26 +190,6 @@ func TestSameFolder(t *testing.T) {
 			t.Errorf("a folder that Start didn't make: %v", err)
 		}
 	}
-}
-
-// TestManyAtOnce starts clusters side by side: none takes another's ports, and
-// none clears another's folder away.
-func TestManyAtOnce(t *testing.T) {
-	Require(t)
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			c, err := Start(t.Context(), Options{Nodes: 2, Root: os.Getenv(rootVariable)})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
 }
 
 // TestKilledStarter kills the process that started a cluster: the daemons go with
@@ -390,34 +288,6 @@ func TestCloseKeepsOffOthersChildren(t *testing.T) {
 	}
 }
 
-func TestOptionsThatMakeNoSense(t *testing.T) {
-	Require(t)
-	for _, o := range []Options{
-		{Nodes: -1},
-		{GPUs: -2},
-		{CPUs: -1},
-		{MemMiB: -1},
-		{Sharing: "mig"},
-		{Dir: "relative"},
-		{Dir: "/"},
-		{Dir: "/tmp/with blank"},
-		{Root: "/tmp/a,b"},
-		{Root: "/nonexistent/root"},
-		{Binds: []string{"../x"}},
-		{Lua: "/nonexistent/job_submit.lua"},
-		{Prepare: func(*Cluster) error { return errors.New("no") }},
-	} {
-		c, err := Start(t.Context(), o)
-		if err == nil {
-			t.Errorf("%+v starts", o)
-			err = c.Close()
-		}
-		if err == nil {
-			t.Error("no error")
-		}
-	}
-}
-
 func TestFields(t *testing.T) {
 	f := Fields("JobId=7 JobName=x JobState=COMPLETED\n   JobState=PENDING Reason=Dependency Dependency=after:3(unfulfilled)\n" +
 		"   Comment=JobState=FAILED a=b \n     Nodes=n1 CPU_IDs=0 Mem=100 GRES=mps:60(IDX:0)\n\n")
@@ -425,14 +295,7 @@ func TestFields(t *testing.T) {
 		"JobId": "7", "JobName": "x JobState=COMPLETED", "JobState": "PENDING", "Reason": "Dependency", "Dependency": "after:3(unfulfilled)",
 		"Comment": "JobState=FAILED a=b", "Nodes": "n1", "CPU_IDs": "0", "Mem": "100", "GRES": "mps:60(IDX:0)",
 	}
-	for k, v := range want {
-		if f[k] != v {
-			t.Errorf("%s is %q, want %q", k, f[k], v)
-		}
-	}
-	if len(f) != len(want) {
-		t.Errorf("fields are %v", f)
-	}
+	must.Equal(t, f, want)
 }
 
 func TestPortsAreNotGivenTwice(t *testing.T) {

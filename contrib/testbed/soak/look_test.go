@@ -51,23 +51,6 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestParseNodes(t *testing.T) {
-	got := parseNodes("n1|gpu|up|mixed\nn1|night|down|mixed\nn2|gpu|up|idle*\nn3|gpu|up|draining\nrubbish\n")
-	want := map[string]bool{"n1|gpu": true, "n1|night": false, "n2|gpu": false, "n3|gpu": false}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestSlurmTime(t *testing.T) {
-	if got := slurmTime("1970-01-01T01:00:00"); got != 3600 {
-		t.Error(got)
-	}
-	if !math.IsNaN(slurmTime("Unknown")) {
-		t.Error("Unknown is a time")
-	}
-}
-
 // A look shows which jobs are together, which of them have whole GPUs, and what is left.
 func TestTook(t *testing.T) {
 	c := &campaign{o: &options{nodeGPUs: []int{1, 1}}, slots: []slot{{0, []string{dayPart}}, {1, []string{dayPart}}}, byName: map[string]*job{}, groups: map[string]bool{}}

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -19,7 +18,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
-// cards is a cluster with hooks, and without a bridge, whose jobs compute on simulated GPUs.
+// cards is a cluster with hooks, and without a bridge, whose jobs compute on simulated GPUs. Without agents the files of jobs
+// that have ended stay.
 type cards struct {
 	*cluster.Stack
 	t *testing.T
@@ -27,16 +27,16 @@ type cards struct {
 
 func newCards(t *testing.T, setup cluster.Setup) *cards {
 	t.Helper()
-	setup.Scale, setup.Build, setup.Lua, setup.Hooks = 20, "../../../../build", "../../../job_submit.lua", true
-	setup.Sharing = cmp.Or(setup.Sharing, "shard")
+	setup.Scale, setup.Build, setup.Lua, setup.Hooks = 20, build, ours, true
 	cluster.Require(t, setup.Build)
-	setup.Agents = true
 	s := cluster.New(setup)
 	slurmtest.New(t, s.Options())
 	t.Cleanup(s.Stop)
-	must.OK(t, s.StartAgents())
 	c := &cards{s, t}
-	c.is("the list of the node's cards", func() bool { _, err := os.Stat(c.Path("node", "gpus.json")); return err == nil })
+	if setup.Agents {
+		must.OK(t, s.StartAgents())
+		c.is("the list of the node's cards", func() bool { _, err := os.Stat(c.Path("node", "gpus.json")); return err == nil })
+	}
 	return c
 }
 
@@ -116,10 +116,13 @@ func TestNumbersOfGPUs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCards(t, cluster.Setup{NodeGPUs: []int{len(n.minors)}, Card: gpusim.Config{Minors: n.minors}, Adjust: func(o *slurmtest.Options) {
-				// A part of what NVML calls the cards.
-				o.Files, o.Unlisted, o.GPUTypes = n.files, len(n.minors)-3, []string{"titan_xp"}
-			}})
+			c := newCards(t, cluster.Setup{
+				Agents: true, Sharing: "shard", NodeGPUs: []int{len(n.minors)}, Card: gpusim.Config{Minors: n.minors},
+				Adjust: func(o *slurmtest.Options) {
+					// A part of what NVML calls the cards.
+					o.Files, o.Unlisted, o.GPUTypes = n.files, len(n.minors)-3, []string{"titan_xp"}
+				},
+			})
 			of := map[string]string{} // the card of each number
 			for _, r := range c.compute("gpu:1", "gpu:1", "gpu:1") {
 				of[r.GPUs] = r.Device
@@ -144,7 +147,7 @@ func TestMemoryOfItsOwn(t *testing.T) {
 	for name, dirs := range map[string]string{"as by default": "", "without /dev/shm": " Dirs=/tmp"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) {
+			c := newCards(t, cluster.Setup{Agents: true, Sharing: "shard", Adjust: func(o *slurmtest.Options) {
 				o.Files = map[string]string{"job_container.conf": "BasePath=DIR/private AutoBasePath=true" + dirs + "\n"}
 				o.OneCPU = true
 				// The job has a /tmp of its own, too.
@@ -171,7 +174,7 @@ func TestMemoryOfItsOwn(t *testing.T) {
 // In the mode EXCLUSIVE_PROCESS jobs of whole GPUs find them free of servers, and sharers compute through one.
 func TestExclusiveGPUs(t *testing.T) {
 	t.Parallel()
-	c := newCards(t, cluster.Setup{Card: gpusim.Config{Exclusive: true}})
+	c := newCards(t, cluster.Setup{Agents: true, Sharing: "shard", Card: gpusim.Config{Exclusive: true}})
 	for range 2 {
 		for i, r := range c.compute("gpu:1", "shard:50", "shard:50") {
 			must.Equal(t, r.MPS, i > 0, "job %d", i)
@@ -184,7 +187,7 @@ func TestExclusiveGPUs(t *testing.T) {
 // through the script doesn't limit threads.
 func TestPartsByHandStay(t *testing.T) {
 	t.Parallel()
-	c := newCards(t, cluster.Setup{Sharing: "mps", Adjust: func(o *slurmtest.Options) { o.Lua = "../../../job_submit.lua" }})
+	c := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) { o.Lua = ours }})
 	for request, want := range map[string]string{"mps:10": "10 10", "gpu:shared": "100 100"} {
 		script := fmt.Sprintf("a=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\necho \"$a $(srun printenv CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)\" >%s/$SLURM_JOB_ID.vars\n", c.Path("out"))
 		id := must.Get(c.Submit(t.Context(), ann, script, "--gres="+request, "--time=5", "--output=/dev/null"))(t)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,11 +47,8 @@ func rewrite(path string, text []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// damaged is a stage whose files are damaged.
-type damaged struct {
-	*cluster.Stack
-	t *testing.T
-}
+// damaged is a world whose files are damaged.
+type damaged struct{ *world }
 
 // ours are the files that daemon and hooks keep, by the daemon that reads them.
 func (d *damaged) ours() map[string][]string {
@@ -76,10 +72,7 @@ func (d *damaged) ours() map[string][]string {
 // runs submits a job and waits until it has run.
 func (d *damaged) runs(what string) {
 	d.t.Helper()
-	id, err := d.Submit(d.t.Context(), ann, "exec sleep 1\n", "--gres=gpu:shared", "--comment=app=hoomd", "--time=5", "--output=/dev/null")
-	if err != nil {
-		d.t.Fatalf("%s: %v", what, err)
-	}
+	id := d.submit("exec sleep 1\n", "--gres=gpu:shared", "--comment=app=hoomd", "--time=5", "--output=/dev/null")
 	// A lease of 20 s, Slurm's next look, and the job.
 	if state, ok := d.WaitState(d.t.Context(), 60*time.Second, id, "COMPLETED"); !ok {
 		d.t.Errorf("%s: job %s is %s", what, id, state)
@@ -97,12 +90,7 @@ func (d *damaged) up(daemon, path string, from int) bool {
 		if daemon != "slurmbridge" {
 			return bytes.Contains(text[min(from, len(text)):], []byte("msg=ready"))
 		}
-		resp, err := http.Get(d.URL + "/-/ready")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
+		return d.ready()
 	}
 	slurmtest.Wait(d.t.Context(), 20*time.Second, func() bool { return ready() || !p.Alive() })
 	if ready() {
@@ -126,21 +114,12 @@ func TestDamagedFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("minutes")
 	}
-	s := stage(t, cluster.Setup{Scale: 20, Lease: 20 * time.Second}, nil)
-	d := &damaged{s, t}
+	d := &damaged{newWorld(t, cluster.Setup{Lease: 20 * time.Second})}
 	d.runs("nothing is damaged")
 	// A job that stays, so that there is a job's file, an MPS daemon's and the agent's state.
-	computes := fmt.Sprintf("GPUSIM_STATE=%s exec %s run hoomd --duration-scale 1000 >/dev/null\n", s.StateOf(0), s.Bin("gpusim"))
-	stays, err := d.Submit(t.Context(), ann, computes, "--gres=gpu:shared", "--comment=app=hoomd", "--time=60", "--output=/dev/null")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if state, ok := d.WaitState(t.Context(), 60*time.Second, stays, "RUNNING"); !ok {
-		t.Fatal(state)
-	}
-	if !slurmtest.Wait(t.Context(), 60*time.Second, func() bool { _, err := os.Stat(d.Path("node", "agent.state")); return err == nil }) {
-		t.Error("the agent writes no state")
-	}
+	stays := d.run("hoomd", "", "hoomd --duration-scale 1000", "--time=60", "--output=/dev/null")
+	d.reach("RUNNING", stays)
+	d.until("the agent's state", func() bool { _, err := os.Stat(d.Path("node", "agent.state")); return err == nil })
 	for daemon, files := range d.ours() {
 		if len(files) < 2 {
 			t.Errorf("%s has the files %v", daemon, files)
@@ -215,10 +194,9 @@ func TestFullDisk(t *testing.T) {
 	cluster.Require(t, build)
 	disk := must.Get(cluster.NewDisk("slurm", 64))(t)
 	t.Cleanup(disk.Close)
-	s := stage(t, cluster.Setup{Scale: 20, Lease: 20 * time.Second, Disk: disk}, func(o *slurmtest.Options) {
+	d := &damaged{newWorld(t, cluster.Setup{Lease: 20 * time.Second, Disk: disk, Adjust: func(o *slurmtest.Options) {
 		o.Binds = append(o.Binds, disk.Dir)
-	})
-	d := &damaged{s, t}
+	}})}
 	d.runs("there is room")
 	again := func(what string) {
 		t.Helper()

@@ -36,7 +36,7 @@ func TestFiguresOfHooks(t *testing.T) {
 		prepare func(*slurmtest.Cluster) error
 		*slurmtest.Cluster
 		took map[int][]time.Duration
-	}{{name: "no hooks"}, {name: "hooks that do nothing", prepare: nothing}, {name: "ours", prepare: bareHooks(t)}}
+	}{{name: "no hooks"}, {name: "hooks that do nothing", prepare: nothing}, {name: "ours", prepare: etcHooks(1, 1, 1, 1)}}
 	tasks := []int{1, 4}
 	for i := range sites {
 		s := &sites[i]

@@ -21,8 +21,7 @@ import (
 // eve is a user who tries everything on a cluster that hides jobs from others; ann's jobs
 // share, run and are recorded all the same.
 type eve struct {
-	*cluster.Stack
-	t    *testing.T
+	*world
 	stop context.Context
 	all  sync.WaitGroup
 }
@@ -170,12 +169,12 @@ func (e *eve) ask(as, command string, args ...string) (string, error) {
 func TestHostileTenant(t *testing.T) {
 	slurmtest.OfOneRelease(t)
 	// Two nodes, so that one can be excluded.
-	s := stage(t, cluster.Setup{Scale: 20, NodeGPUs: []int{1, 1}}, func(o *slurmtest.Options) {
+	w := newWorld(t, cluster.Setup{NodeGPUs: []int{1, 1}, Adjust: func(o *slurmtest.Options) {
 		o.Extra = append(o.Extra, "PrivateData=jobs")
 		o.MemMiB, o.CPUs = 32000, 64
-	})
+	}})
 	stop, cancel := context.WithCancel(t.Context())
-	e := &eve{Stack: s, t: t, stop: stop}
+	e := &eve{world: w, stop: stop}
 	defer e.all.Wait()
 	defer cancel()
 	e.shares()
@@ -187,19 +186,10 @@ func TestHostileTenant(t *testing.T) {
 	var jobs []string
 	for i := range 8 {
 		app := []string{"hoomd", "gromacs"}[i%2]
-		script := fmt.Sprintf("s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME\nGPUSIM_STATE=$s exec %s run %s >/dev/null\n", s.StateOf(0), s.Bin("gpusim"), app)
-		id, err := s.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+app, "--time=20", "--output=/dev/null")
-		if err != nil {
-			t.Fatal(err)
-		}
-		jobs = append(jobs, id)
+		jobs = append(jobs, e.run(app, "", app, "--time=20", "--output=/dev/null"))
 	}
 	e.spy(jobs[len(jobs)-1])
-	for _, id := range jobs {
-		if state, ok := s.WaitState(t.Context(), 2*time.Minute, id, "COMPLETED"); !ok {
-			t.Errorf("ann's job %s is %s", id, state)
-		}
-	}
+	e.reach("COMPLETED", jobs...)
 	cancel()
 	e.all.Wait()
 	together := 0
@@ -219,13 +209,8 @@ func TestHostileTenant(t *testing.T) {
 	if together == 0 {
 		t.Error("none of ann's jobs shared a GPU")
 	}
-	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool {
-		n, _ := strconv.ParseFloat(metric(t, s, `slurmbridge_records_total{result="new"}`), 64)
-		return n >= float64(len(jobs))
-	}) {
-		t.Error("records of ann's jobs are missing: ", metric(t, s, `slurmbridge_records_total{result="new"}`))
-	}
-	if n, err := strconv.ParseFloat(metric(t, s, "process_resident_memory_bytes"), 64); err != nil || n > 512<<20 {
-		t.Errorf("the bridge holds %.0f MB, %v", n/1e6, err)
+	e.records(len(jobs))
+	if n := e.metric("process_resident_memory_bytes"); n > 512<<20 {
+		t.Errorf("the bridge holds %.0f MB", n/1e6)
 	}
 }

@@ -9,75 +9,20 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	rlapps "github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
-
-// world is a stage on which jobs are as people write them.
-type world struct {
-	*cluster.Stack
-	t *testing.T
-}
-
-func newWorld(t *testing.T, setup cluster.Setup) *world {
-	t.Helper()
-	setup.Scale = 20
-	return &world{stage(t, setup, nil), t}
-}
-
-// until fails the test unless ok comes true; what is it that was waited for.
-func (r *world) until(what string, ok func() bool) {
-	r.t.Helper()
-	if !slurmtest.Wait(r.t.Context(), 3*time.Minute, ok) {
-		r.t.Fatalf("in vain: %s", what)
-	}
-}
-
-// reach fails the test unless each job gets into the state.
-func (r *world) reach(state string, ids ...string) {
-	r.t.Helper()
-	for _, id := range ids {
-		if last, ok := r.WaitState(r.t.Context(), 3*time.Minute, id, state); !ok {
-			f, _ := r.Job(r.t.Context(), id)
-			said, _ := os.ReadFile(f["StdOut"])
-			r.t.Fatalf("job %s is %s, not %s: %v\n%.2000s", id, last, state, f, said)
-		}
-	}
-}
-
-// unseen does something between two polls of the bridge.
-func (r *world) unseen(f func()) {
-	r.t.Helper()
-	mend := must.Get(r.Break("bridge stopped", 0))(r.t)
-	f()
-	must.OK(r.t, mend())
-}
-
-// run submits a job of an application that runs gpusim with arguments, and returns its number.
-func (r *world) run(app, terms, gpusim string, args ...string) string {
-	r.t.Helper()
-	script := fmt.Sprintf("export GPUSIM_STATE=%s-$SLURMD_NODENAME\n[ -e $GPUSIM_STATE ] || export GPUSIM_STATE=%[1]s\nexec %s run %s\n", r.State(), r.Bin("gpusim"), gpusim)
-	return must.Get(r.Submit(r.t.Context(), cluster.Owner, script, append(args, "--gres=gpu:shared", "--requeue", "--comment=app="+app+terms)...))(r.t)
-}
 
 // profiles are the profiles that the store has of an application, by card, once it has so many, of so many runs together.
 func (r *world) profiles(app string, cards, runs int) map[string]*rlcore.Profile {
 	r.t.Helper()
 	var of map[string]*rlcore.Profile
 	r.until(fmt.Sprintf("profiles of %s on %d cards, of %d runs", app, cards, runs), func() bool {
-		out, err := r.RunAs(r.t.Context(), "slurm", r.Bin("slurmbridge"), "profiles", "list", "--json", "--config", r.Path("slurmbridge.yaml"))
-		if err != nil {
-			r.t.Fatal(err, out)
-		}
 		var list []struct{ Profile *rlcore.Profile }
-		if err := json.Unmarshal([]byte(out), &list); err != nil {
-			r.t.Fatal(err, out)
-		}
+		r.command(&list, "profiles", "list")
 		of = map[string]*rlcore.Profile{}
 		n := 0
 		for _, e := range list {
@@ -100,29 +45,9 @@ func (r *world) comment(id, text string) {
 	})
 }
 
-// together reports whether jobs were in one group.
-func (r *world) together(ids ...string) bool {
-	r.t.Helper()
-	var groups []struct {
-		Members []struct {
-			Ref string `json:"ref"`
-		} `json:"members"`
-	}
-	must.OK(r.t, r.Get("/v1/groups", &groups))
-	for _, g := range groups {
-		var refs []string
-		for _, m := range g.Members {
-			refs = append(refs, m.Ref)
-		}
-		if !slices.ContainsFunc(ids, func(id string) bool { return !slices.Contains(refs, id) }) {
-			return true
-		}
-	}
-	return false
-}
-
 // An application that takes three quarters of the card at its start never shares, until one job of it has tried with less
-// memory, alone: then two of its jobs share.
+// memory, alone: then two of its jobs share. A job that tries with too little fails, and runs again from its beginning with all
+// of it.
 func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}})
@@ -133,6 +58,17 @@ func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 		t.Fatalf("it took %v", p["Tesla V100-SXM2-16GB"])
 	}
 	// On a busy machine the hook may have no answer in time, and the job no limit: the next one tries again.
+	failed := false
+	for range 8 {
+		id := r.run("greedy", ",share:try-memory=2G", greedy)
+		r.reach("COMPLETED", id)
+		if failed = r.job(id)["Restarts"] == "1"; failed { // it may have tried for a second only
+			break
+		}
+	}
+	if !failed {
+		t.Error("no job failed for the memory that it tried with")
+	}
 	var known *rlcore.Profile
 	for n := 2; known == nil || known.HeldMiB == 0 && n < 8; n++ {
 		tries := r.run("greedy", ",share:try-memory=6G", greedy)
@@ -146,10 +82,11 @@ func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 		t.Fatalf("it made do with %v MiB, held to %v", known.Peak().MemMiB, known.HeldMiB)
 	}
 	var pair []string
+	before := r.metric("slurmbridge_shared_failures_total")
 	r.unseen(func() { pair = []string{r.run("greedy", "", greedy), r.run("greedy", "", greedy)} })
 	r.reach("COMPLETED", pair...)
-	if n, err := r.Metric("slurmbridge_shared_failures_total"); n != 0 || err != nil {
-		t.Errorf("%v jobs failed while sharing, %v", n, err)
+	if n := r.metric("slurmbridge_shared_failures_total"); n != before {
+		t.Errorf("%v jobs failed while sharing", n-before)
 	}
 	if !r.together(pair...) {
 		t.Error("two of its jobs don't share")
@@ -160,24 +97,6 @@ func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 	if p := r.profiles("greedy", 1, known.Runs+1)["Tesla V100-SXM2-16GB"]; p.Peak().MemMiB > 6144*.76 {
 		t.Errorf("after a run without a limit it needs %v MiB", p.Peak().MemMiB)
 	}
-}
-
-// A job that tries with too little memory fails, and runs again from its beginning with all of it.
-func TestTryInVainRunsAgain(t *testing.T) {
-	t.Parallel()
-	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}})
-	const greedy = "gromacs --preallocate 0.75"
-	r.reach("COMPLETED", r.run("greedy", "", greedy))
-	r.profiles("greedy", 1, 1)
-	// On a busy machine the hook may have no answer in time, and the job no limit: the next one tries again.
-	for range 8 {
-		id := r.run("greedy", ",share:try-memory=2G", greedy)
-		r.reach("COMPLETED", id)
-		if must.Get(r.Job(t.Context(), id))(t)["Restarts"] == "1" { // it may have tried for a second only
-			return
-		}
-	}
-	t.Error("no job failed for the memory that it tried with")
 }
 
 // What is known of an application is known by card: a run on the one that is twice as fast says nothing of how long it takes
@@ -213,14 +132,11 @@ func TestTwoKindsOfCards(t *testing.T) {
 		t.Error("an application that never ran on the card shares it, and two applications say how cards compare")
 	}
 	r.profiles("c", 2, 2) // it ran alone there: now three say so
-	out, err := r.RunAs(t.Context(), "slurm", r.Bin("slurmbridge"), "profiles", "show", "d", "--user", cluster.Owner, "--card", "Tesla V100-SXM2-16GB", "--json", "--config", r.Path("slurmbridge.yaml"))
-	var d struct{ Profile *rlcore.Profile }
-	if err != nil || json.Unmarshal([]byte(out), &d) != nil {
-		t.Fatal(err, out)
-	}
+	var d struct{ Profile rlcore.Profile }
+	r.command(&d, "profiles", "show", "d", "--user", ann, "--card", "Tesla V100-SXM2-16GB")
 	own := r.profiles("d", 1, 1)["TITAN Xp"]
-	if p := d.Profile; p == nil || p.Runs != 0 || p.DurationS > .8*own.DurationS || p.DurationS < .1*own.DurationS || p.Peak().MemMiB != own.Peak().MemMiB {
-		t.Fatalf("on the card where it never ran: %s; on the other: %+v", out, own)
+	if p := &d.Profile; p.Runs != 0 || p.DurationS > .8*own.DurationS || p.DurationS < .1*own.DurationS || p.Peak().MemMiB != own.Peak().MemMiB {
+		t.Fatalf("on the card where it never ran: %+v; on the other: %+v", p, own)
 	}
 	if !pair("a", "d") {
 		t.Error("an application with a time that is known by comparison doesn't share")
@@ -253,7 +169,10 @@ func TestJobsAsTheyAre(t *testing.T) {
 		known = append(known, &p)
 	}
 	// Slurm's pauses count twentyfold here, so that on a busy machine all are late: with that grace they share all the same.
-	r := newWorld(t, cluster.Setup{NodeGPUs: []int{2, 1}, Models: []string{"v100", "titanxp"}, Sharing: "shard", Profiles: known, Settings: []string{"max_group: 2", "grace: 20"}})
+	r := newWorld(t, cluster.Setup{
+		NodeGPUs: []int{2, 1}, Models: []string{"v100", "titanxp"}, Sharing: "shard", Profiles: known,
+		Settings: []string{"max_group: 2", "grace: 20"},
+	})
 	u := must.Get(user.Lookup(cluster.Owner))(t)
 	must.OK(t, os.Chown(r.Path("out"), must.Get(strconv.Atoi(u.Uid))(t), -1))
 	// Each run of a process leaves a line: its job, kind and exit status, the GPU that Slurm gave the job and the one that it
@@ -271,8 +190,7 @@ run() {
 `, r.StateOf(0), r.Bin("gpusim"), r.Path("out", "runs"))
 	submit := func(app, gres, script string, args ...string) string {
 		t.Helper()
-		args = append(args, "--gres="+gres, "--comment=app="+app, "--requeue", "--time=5")
-		return must.Get(r.Submit(t.Context(), cluster.Owner, head+script, args...))(t)
+		return r.submit(head+script, append(args, "--gres="+gres, "--comment=app="+app, "--requeue", "--time=5")...)
 	}
 	kinds := []func(n int) string{
 		func(int) string { return submit("hoomd", "gpu:shared", "run calm hoomd\n") },
@@ -346,11 +264,7 @@ run() {
 			t.Errorf("job %s: %s %s", id, f["JobState"], f["ExitCode"])
 		}
 	}
-	var groups []struct {
-		Members []json.RawMessage `json:"members"`
-	}
-	must.OK(t, r.Get("/v1/groups", &groups))
-	for _, g := range groups {
+	for _, g := range r.groups() {
 		if len(g.Members) > 1 {
 			sharing++
 		}

@@ -6,11 +6,9 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,27 +21,24 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // keyed is a cluster on which Slurm proves by itself who is who (auth/slurm), without a munged,
 // and which hides jobs from others.
 type keyed struct {
-	*cluster.Stack
-	t   *testing.T
+	*world
 	key []byte
 }
 
 func newKeyed(t *testing.T, authInfo string) *keyed {
 	t.Helper()
 	slurmtest.RequireAuthSlurm(t)
-	k := &keyed{t: t}
-	k.Stack = stage(t, cluster.Setup{Scale: 20, AuthSlurm: true}, func(o *slurmtest.Options) {
+	k := &keyed{world: newWorld(t, cluster.Setup{AuthSlurm: true, Adjust: func(o *slurmtest.Options) {
 		o.Extra = append(o.Extra, "PrivateData=jobs")
 		if authInfo != "" {
 			o.Extra = append(o.Extra, "AuthInfo="+authInfo)
 		}
-	})
+	}})}
 	text, err := os.ReadFile(k.KeyFile("root"))
 	if err != nil {
 		t.Fatal(err)
@@ -54,37 +49,17 @@ func newKeyed(t *testing.T, authInfo string) *keyed {
 	return k
 }
 
-// run runs jobs that may share to their ends.
-func (k *keyed) run(apps ...string) (jobs []string) {
+// ends runs jobs that may share to their ends.
+func (k *keyed) ends(apps ...string) (jobs []string) {
 	k.t.Helper()
 	for _, app := range apps {
-		script := fmt.Sprintf("GPUSIM_STATE=%s exec %s run %s >/dev/null\n", k.StateOf(0), k.Bin("gpusim"), app)
-		id, err := k.Submit(k.t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+app, "--time=20", "--output=/dev/null")
-		if err != nil {
-			k.t.Fatal(err)
-		}
-		jobs = append(jobs, id)
+		jobs = append(jobs, k.run(app, "", app, "--time=20", "--output=/dev/null"))
 	}
-	for _, id := range jobs {
-		if state, ok := k.WaitState(k.t.Context(), 2*time.Minute, id, "COMPLETED"); !ok {
-			k.t.Errorf("job %s is %s", id, state)
-		}
-	}
+	k.reach("COMPLETED", jobs...)
 	return jobs
 }
 
-func (k *keyed) count(result string) int {
-	n, _ := strconv.ParseFloat(metric(k.t, k.Stack, `slurmbridge_records_total{result="`+result+`"}`), 64)
-	return int(n)
-}
-
-// records waits until so many are believed.
-func (k *keyed) records(n int) {
-	k.t.Helper()
-	if !slurmtest.Wait(k.t.Context(), 30*time.Second, func() bool { return k.count("new") >= n }) {
-		k.t.Errorf("%d records are believed, want %d; %d were refused", k.count("new"), n, k.count("refused"))
-	}
-}
+func (k *keyed) count(result string) int { return int(k.metric("slurmbridge_records_total", result)) }
 
 // post sends a body as a record with a credential.
 func (k *keyed) post(header, cred, body string) int {
@@ -233,17 +208,13 @@ func TestClusterWithoutMunge(t *testing.T) {
 	if found, err := k.Processes("munged"); err != nil || len(found) > 0 {
 		t.Error("there is a munged", found, err)
 	}
-	jobs := k.run("hoomd", "gromacs", "hoomd", "gromacs")
-	var groups []struct {
-		Members []job.Member `json:"members"`
-	}
-	must.OK(t, k.Get("/v1/groups", &groups))
+	jobs := k.ends("hoomd", "gromacs", "hoomd", "gromacs")
 	shared := false // they start together, or one joins another: that depends on when polls see them
-	for _, g := range groups {
-		shared = shared || len(g.Members) > 1 || slices.ContainsFunc(g.Members, func(m job.Member) bool { return m.Predicted > 1 })
+	for _, g := range k.groups() {
+		shared = shared || len(g.Members) > 1 || len(g.Members) == 1 && g.Members[0].Predicted > 1
 	}
 	if !shared {
-		t.Errorf("no jobs shared a GPU: %+v", groups)
+		t.Errorf("no jobs shared a GPU: %+v", k.groups())
 	}
 	k.records(len(jobs))
 	k.forgedRecordsAreRefused()
@@ -257,7 +228,7 @@ func TestClusterWithoutMunge(t *testing.T) {
 
 	k.rotate()
 	k.flooded(func() {
-		jobs = append(jobs, k.run("hoomd")...)
+		jobs = append(jobs, k.ends("hoomd")...)
 		k.records(len(jobs))
 	})
 	if n := k.count("new"); n != len(jobs) {
@@ -269,7 +240,7 @@ func TestClusterWithoutMunge(t *testing.T) {
 	if what := k.findings()["key"]; !strings.Contains(what, "0644") {
 		t.Errorf("doctor says of an open key: %q", what)
 	}
-	jobs = append(jobs, k.run("hoomd")...)
+	jobs = append(jobs, k.ends("hoomd")...)
 	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return k.count("failed") > 0 }) || k.count("new") != len(jobs)-1 {
 		t.Errorf("%d records are believed, of %d jobs", k.count("new"), len(jobs))
 	}
@@ -281,6 +252,6 @@ func TestClusterWithoutMunge(t *testing.T) {
 func TestTokensThatNameUsers(t *testing.T) {
 	t.Parallel()
 	k := newKeyed(t, "use_client_ids")
-	jobs := k.run("hoomd")
+	jobs := k.ends("hoomd")
 	k.ownersAlone(jobs[0])
 }

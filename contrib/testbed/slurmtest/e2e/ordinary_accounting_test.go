@@ -28,7 +28,7 @@ func TestOrdinaryAccounting(t *testing.T) {
 	}}
 	slurmtest.RequireAccounting(t)
 	bridged := o
-	bridged.Prepare = bareHooks(t)
+	bridged.Prepare = etcHooks(2, 2)
 	bridged.Extra = append([]string{"PartitionName=gates Nodes=ALL Hidden=YES"}, o.Extra...)
 	o.Sharing = "none"
 	r := newRig(t, options{Options: bridged, gatePartition: "gates", quiet: true})

@@ -41,7 +41,7 @@ func TestOrdinaryJobs(t *testing.T) {
 		}
 	}
 	bridged := o
-	bridged.Prepare = complete(bareHooks(t))
+	bridged.Prepare = complete(etcHooks(8, 8, 8, 8, 8))
 	bridged.Extra = append(slices.Clone(o.Extra), "PartitionName=gates Nodes=ALL Hidden=YES", "PriorityFlags=ACCRUE_ALWAYS")
 	o.Prepare = complete(nil)
 	o.Sharing = "none"

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/prolog"
@@ -20,36 +22,36 @@ const share = `[ -S "$CUDA_MPS_PIPE_DIRECTORY/control" ] && echo served; sleep 1
 
 // both runs two sharers, the second ending a second after the first, and checks that
 // each was served to its end and the node is clean.
-func (s *site) both(args ...string) {
-	s.t.Helper()
+func (c *cards) both(args ...string) {
+	c.t.Helper()
 	var ids []string
 	for range 2 {
-		id, err := s.Submit(s.t.Context(), ann, share+fmt.Sprintf("\nsleep %d\n", len(ids)), append([]string{"--gres=mps:50"}, args...)...)
+		id, err := c.Submit(c.t.Context(), ann, share+fmt.Sprintf("\nsleep %d\n", len(ids)), append([]string{"--gres=mps:50"}, args...)...)
 		if err != nil {
-			s.t.Fatal(err)
+			c.t.Fatal(err)
 		}
 		ids = append(ids, id)
 	}
 	for _, id := range ids {
-		if last, ok := s.WaitState(s.t.Context(), time.Minute, id, "COMPLETED"); !ok {
-			s.t.Fatalf("job %s is %s", id, last)
+		if last, ok := c.WaitState(c.t.Context(), time.Minute, id, "COMPLETED"); !ok {
+			c.t.Fatalf("job %s is %s", id, last)
 		}
-		if text, err := os.ReadFile(s.Path("out", id+".out")); err != nil || strings.Join(strings.Fields(string(text)), " ") != "served still" {
-			s.t.Errorf("job %s says %q, %v", id, text, err)
+		if text, err := os.ReadFile(c.Path("out", id+".out")); err != nil || strings.Join(strings.Fields(string(text)), " ") != "served still" {
+			c.t.Errorf("job %s says %q, %v", id, text, err)
 		}
 	}
-	if !slurmtest.Wait(s.t.Context(), 10*time.Second, func() bool { return len(s.ended()) == 2 }) {
-		s.t.Errorf("ended: %v", s.ended())
+	if !slurmtest.Wait(c.t.Context(), 10*time.Second, func() bool { return len(c.ended()) == 2 }) {
+		c.t.Errorf("ended: %v", c.ended())
 	}
-	for _, f := range s.ended() {
+	for _, f := range c.ended() {
 		_ = os.Remove(f)
 	}
-	s.clean()
+	c.clean()
 }
 
 // ended are the files of the jobs that have ended: no agent takes them.
-func (s *site) ended() []string {
-	files := must.Get(filepath.Glob(s.Path("node", "ended", "*.json")))(s.t)
+func (c *cards) ended() []string {
+	files := must.Get(filepath.Glob(c.Path("node", "ended", "*.json")))(c.t)
 	return files
 }
 
@@ -67,7 +69,7 @@ func TestPrologFlags(t *testing.T) {
 			if f == "X11" || f == "RunInJob" {
 				extra = append(extra, "ProctrackType=proctrack/pgid") // not with linuxproc
 			}
-			s := newSite(t, slurmtest.Options{Extra: extra})
+			s := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) { o.Extra = extra }})
 			s.both()
 		})
 	}
@@ -78,7 +80,7 @@ func TestPrologFlags(t *testing.T) {
 func TestProcessesAreFound(t *testing.T) {
 	slurmtest.OfOneRelease(t)
 	t.Parallel()
-	s := newSite(t, slurmtest.Options{})
+	s := newCards(t, cluster.Setup{})
 	id := must.Get(s.Submit(t.Context(), ann, "echo $$ >"+s.Path("out", "pid")+"\nsleep 1000", "--gres=mps:50"))(t)
 	var pid int
 	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
@@ -127,7 +129,7 @@ func TestHooksAmongOthers(t *testing.T) {
 	t.Parallel()
 	rubbish := "#!/bin/sh\nhead -c 200000 /dev/urandom\necho 'export CUDA_MPS_PIPE_DIRECTORY=/nowhere'\nhead -c 2000 /dev/urandom >&2\nexit 0\n"
 	var own string // the epilog that this test may break
-	s := newSite(t, slurmtest.Options{Extra: []string{"JobRequeue=1"}, Prepare: func(c *slurmtest.Cluster) error {
+	folders := func(c *slurmtest.Cluster) error {
 		for name, hook := range map[string]*string{"prolog.d": &c.Options.Prolog, "epilog.d": &c.Options.Epilog} {
 			folder := c.Path(name)
 			if err := os.Mkdir(folder, 0o755); err != nil {
@@ -145,6 +147,10 @@ func TestHooksAmongOthers(t *testing.T) {
 		}
 		own = c.Path("prolog.d", "90-site")
 		return nil
+	}
+	s := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) {
+		prepare := o.Prepare
+		o.Extra, o.Prepare = []string{"JobRequeue=1"}, func(c *slurmtest.Cluster) error { return errors.Join(prepare(c), folders(c)) }
 	}})
 	s.both()
 	// Another's prolog fails: Slurm drains the node and puts the job back, and our part
@@ -162,9 +168,9 @@ func TestHooksAmongOthers(t *testing.T) {
 	}
 	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
 		running, _ := filepath.Glob(s.Path("node", "jobs", "*.json"))
-		return len(running) == 0 && len(s.processes(controlProgram, serverProgram)) == 0
+		return len(running) == 0 && len(must.Get(s.Processes(controlProgram, serverProgram))(t)) == 0
 	}) {
-		t.Errorf("something of job %s is left: %v", id, s.processes(controlProgram, serverProgram))
+		t.Errorf("something of job %s is left", id)
 	}
 	must.OK(t, os.WriteFile(own, []byte(rubbish), 0o755))
 	for _, f := range s.ended() {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -22,7 +21,9 @@ func TestSecondHostTakesOver(t *testing.T) {
 	}
 	t.Parallel()
 	const lease = 20 * time.Second
-	s := stage(t, cluster.Setup{Scale: 40, Lease: lease, Standby: true}, func(o *slurmtest.Options) { o.Backup = true })
+	s := newWorld(t, cluster.Setup{
+		Scale: 40, Lease: lease, Standby: true, Adjust: func(o *slurmtest.Options) { o.Backup = true },
+	})
 	status := func(url string) (st httpapi.Report) {
 		was := s.URL
 		s.URL = url
@@ -44,19 +45,12 @@ func TestSecondHostTakesOver(t *testing.T) {
 	var ids []string
 	submit := func(n int) {
 		t.Helper()
-		script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run gromacs\n", s.State(), s.Bin("gpusim"))
 		for range n {
-			id, err := s.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=gromacs")
-			if err != nil {
-				t.Fatal(err)
-			}
-			ids = append(ids, id)
+			ids = append(ids, s.run("gromacs", "", "gromacs"))
 		}
 	}
 	submit(8)
-	if state, ok := s.WaitState(t.Context(), time.Minute, ids[0], "RUNNING"); !ok {
-		t.Fatal(state)
-	}
+	s.reach("RUNNING", ids[0])
 	// A slurmctld that is killed forgets what it has not written down: a job that has started since would run twice.
 	queue := func() string {
 		out, err := s.Run(t.Context(), "squeue", "-h", "-o", "%i %T")
@@ -84,12 +78,10 @@ func TestSecondHostTakesOver(t *testing.T) {
 	submit(4)
 	before := len(ids)
 	must.OK(t, s.Again(cluster.BridgeDaemon))
+	s.reach("COMPLETED", ids...)
 	for _, id := range ids {
-		if state, ok := s.WaitState(t.Context(), 2*time.Minute, id, "COMPLETED"); !ok {
-			t.Fatalf("job %s is %s", id, state)
-		}
-		if f, err := s.Job(t.Context(), id); err != nil || f["Restarts"] != "0" {
-			t.Errorf("job %s was started again %s times, %v", id, f["Restarts"], err)
+		if n := s.job(id)["Restarts"]; n != "0" {
+			t.Errorf("job %s was started again %s times", id, n)
 		}
 	}
 	until(time.Minute, "the first daemon as standby", func() bool { return status(s.URL).Standby == "head2" })

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
@@ -21,7 +19,7 @@ const weights, wholeGPU = "GRES/gpu=50,GRES/mps=1", 50
 
 // accounted is the GPU time of each job by accounting, s: whole GPUs, and shares as parts of one; and what all are
 // charged, in seconds of a whole GPU.
-func accounted(t *testing.T, s *cluster.Stack, ids []string) (seconds map[string]float64, charged float64) {
+func accounted(t *testing.T, s *world, ids []string) (seconds map[string]float64, charged float64) {
 	t.Helper()
 	var out string
 	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
@@ -63,41 +61,29 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	}
 	slurmtest.RequireAccounting(t)
 	t.Parallel()
-	s := stage(t, cluster.Setup{Scale: 2, NodeGPUs: []int{1, 1, 2}, Settings: []string{`sharers_only: ["*"]`}}, func(o *slurmtest.Options) {
-		o.Accounting = true
-		o.Extra = append(o.Extra, "AccountingStorageTRES=gres/gpu,gres/mps")
+	s := newWorld(t, cluster.Setup{
+		Scale: 2, NodeGPUs: []int{1, 1, 2}, Settings: []string{`sharers_only: ["*"]`}, Adjust: func(o *slurmtest.Options) {
+			o.Accounting = true
+			o.Extra = append(o.Extra, "AccountingStorageTRES=gres/gpu,gres/mps")
+		},
 	})
 	if out, err := s.Run(t.Context(), "scontrol", "update", "PartitionName="+slurmtest.Partition, "TRESBillingWeights="+weights); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	var ids []string
-	submit := func(script string, args ...string) {
-		id := must.Get(s.Submit(t.Context(), cluster.Owner, script, append(args, "--time=5")...))(t)
-		ids = append(ids, id)
-	}
-	computes := fmt.Sprintf("s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME\nGPUSIM_STATE=$s timeout 60 %s run hoomd --duration-scale 100 >/dev/null\nexit 0\n", s.StateOf(0), s.Bin("gpusim"))
+	submit := func(script string, args ...string) { ids = append(ids, s.submit(script, append(args, "--time=5")...)) }
 	submit("sleep 100", "--gres=gpu:2")
-	submit(computes+"sleep 40", "--gres=gpu:shared", "--comment=app=hoomd")
+	submit(s.gpusim("hoomd --duration-scale 2 >/dev/null"), "--gres=gpu:shared", "--comment=app=hoomd") // for a minute
 	for range 3 {
 		submit("sleep 90", "--gres=gpu:shared", "--comment=app=gromacs")
 	}
-	for _, id := range ids {
-		if state, ok := s.WaitState(t.Context(), 8*time.Minute, id, "COMPLETED"); !ok {
-			t.Fatalf("job %s is %s", id, state)
-		}
-	}
+	s.reach("COMPLETED", ids...)
 	want, charged := accounted(t, s, ids)
 	var r usage.Report
 	ask := func(by string, more ...string) usage.Report {
 		t.Helper()
-		out, err := s.RunAs(t.Context(), "slurm", s.Bin("slurmbridge"), append([]string{"usage", "--json", "--since", "1h", "--by", by, "--config", s.Path("slurmbridge.yaml")}, more...)...)
 		r = usage.Report{}
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		if err := json.Unmarshal([]byte(out), &r); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		s.command(&r, append([]string{"usage", "--since", "1h", "--by", by}, more...)...)
 		return r
 	}
 	// Accounting counts whole seconds, and on a busy machine a node sees start and end of a job a second after slurmctld: here

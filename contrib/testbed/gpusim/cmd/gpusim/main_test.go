@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -252,19 +250,6 @@ func (r *rig) pid(kind gpusim.Kind) int {
 	return 0
 }
 
-func TestAloneTakesSoloTime(t *testing.T) {
-	r := newRig(t, gpusim.Config{Scale: 40})
-	began := time.Now()
-	rep, status := r.start("vgg16 --duration-scale 0.05 -- --batch_size 64 --whatever").end()
-	took := time.Since(began).Seconds() * 40
-	if status != 0 || rep.Status != "finished" || rep.MPS || math.Abs(rep.GPUS/rep.SoloS-1) > 1e-6 {
-		t.Errorf("%d %+v", status, rep)
-	}
-	if took < rep.SoloS {
-		t.Errorf("the process took %v GPU s, its work %v", took, rep.SoloS)
-	}
-}
-
 // steady writes a profile that asks for the same all the time.
 func (r *rig) steady(seconds, gpu float64) string {
 	r.t.Helper()
@@ -285,42 +270,6 @@ func (r *rig) steady(seconds, gpu float64) string {
 // long is an application that doesn't end within a test.
 func (r *rig) long(mib int) string {
 	return fmt.Sprintf("long --profile %s --mem-mib %d", r.steady(1e6, .5), mib)
-}
-
-// Two processes that begin a little apart: alone at first, then at the law's
-// speed, the second alone again at the end.
-func TestTwoSlowAsTheLawSays(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes more than 5 s")
-	}
-	for _, mps := range []bool{true, false} {
-		r := newRig(t, gpusim.Config{Scale: 40})
-		if mps {
-			r.daemon()
-		}
-		a := r.start("first --profile " + r.steady(20, .9))
-		b := r.start("second --profile " + r.steady(40, .7))
-		r.until("two there", func() bool { return r.apps() == 2 })
-		law := map[string]float64{}
-		for _, p := range r.look().Processes {
-			law[p.App] = p.Slowdown
-		}
-		ra, sa := a.end()
-		rb, sb := b.end()
-		if sa != 0 || sb != 0 || ra.MPS != mps || rb.MPS != mps || law["first"] <= 1 || law["second"] <= 1 {
-			t.Fatalf("mps %v: %+v %+v, law %v", mps, ra, rb, law)
-		}
-		apart := rb.StartS - ra.StartS
-		wantA := apart + (20-apart)*law["first"]
-		if apart < 0 {
-			wantA = 20 * law["first"]
-		}
-		together := ra.StartS + wantA - math.Max(ra.StartS, rb.StartS)
-		wantB := 40 + together - together/law["second"]
-		if math.Abs(ra.GPUS/wantA-1) > 1e-3 || math.Abs(rb.GPUS/wantB-1) > 1e-3 {
-			t.Errorf("mps %v: took %v and %v, the law says %v and %v", mps, ra.GPUS, rb.GPUS, wantA, wantB)
-		}
-	}
 }
 
 func TestOutOfMemory(t *testing.T) {
@@ -377,86 +326,10 @@ func TestKilledAppIsGone(t *testing.T) {
 	})
 }
 
-func TestControl(t *testing.T) {
-	r := newRig(t, gpusim.Config{GPUs: 2, Scale: 10, Driver: "550"})
-	if out, err := r.ctl("get_server_list"); err == nil || !strings.Contains(out, "Cannot find MPS control daemon process") {
-		t.Errorf("no daemon: %q %v", out, err)
-	}
-	uuid := r.state.UUIDs()[1]
-	r.daemon(with("CUDA_VISIBLE_DEVICES=" + uuid))
-	second := exec.Command(filepath.Join(bin, "nvidia-cuda-mps-control"), "-d")
-	second.Env = r.env
-	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "already running") {
-		t.Errorf("second daemon: %q %v", out, err)
-	}
-	pid := must.Get(os.ReadFile(filepath.Join(r.dir, "pipe", "nvidia-cuda-mps-control.pid")))(t)
-	stat := must.Get(os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat"))(t)
-	if f := strings.Fields(string(stat)); f[0] != f[5] || f[6] != "0" {
-		t.Errorf("the daemon is pid %s in session %s with terminal %s", f[0], f[5], f[6])
-	}
-	if out, _ := r.ctl("get_server_list"); out != "" {
-		t.Errorf("servers before any client: %q", out)
-	}
-	uid := strconv.Itoa(os.Getuid())
-	if out, err := r.ctl("start_server -uid " + uid); err != nil || out != "" {
-		t.Errorf("start_server: %q %v", out, err)
-	}
-	list, err := r.ctl("get_server_list")
-	server := strings.TrimSpace(list)
-	if err != nil || server == "" {
-		t.Fatalf("%q %v", list, err)
-	}
-	r.until("the server is ready", func() bool {
-		out, _ := r.ctl("get_server_status " + server)
-		return out == "ACTIVE\n"
-	})
-	// Of the daemon's GPUs the client sees the first, whatever its number is.
-	j := r.start(r.long(1000), with("CUDA_VISIBLE_DEVICES=0"))
-	var snap gpusim.Snapshot
-	r.until("client there", func() bool {
-		snap, err = r.state.Device(1).Snapshot()
-		return err == nil && len(snap.Processes) == 2
-	})
-	if out, _ := r.ctl("get_client_list " + server); out != fmt.Sprintln(j.cmd.Process.Pid) {
-		t.Errorf("clients %q", out)
-	}
-	for _, c := range []string{"nonsense", "get_client_list", "get_client_list 1", "get_server_status x", "start_server", "start_server -uid -4"} {
-		if out, err := r.ctl(c); err != nil || out == "" {
-			t.Errorf("%q answered with %q, %v", c, out, err)
-		}
-	}
-	began := time.Now()
-	if _, err := r.ctl("quit -t 0.1"); err != nil || time.Since(began) < 100*time.Millisecond {
-		t.Errorf("quit: %v after %v", err, time.Since(began))
-	}
-	if _, status := j.end(); status != app.ExitFault {
-		t.Errorf("client of the forced server: %d", status)
-	}
-}
-
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: other users' processes")
-	}
-}
-
-func TestOneUserAtATime(t *testing.T) {
-	needRoot(t)
-	r := newRig(t, gpusim.Config{Scale: 50})
-	r.daemon()
-	a := r.start("vgg16 --duration-scale 0.25 --mem-mib 1000", as(4001))
-	r.until("first user", func() bool { return r.apps() == 1 })
-	b := r.start("vgg16 --duration-scale 0.1 --mem-mib 1000", as(4002))
-	again := r.start("vgg16 --duration-scale 0.1 --mem-mib 1000", as(4002))
-	ra, sa := a.end()
-	rb, sb := b.end()
-	rc, sc := again.end()
-	if sa != 0 || sb != 0 || sc != 0 {
-		t.Fatalf("%d %d %d: %s%s", sa, sb, sc, b.err.String(), again.err.String())
-	}
-	if ra.Slowdown > 1.001 || rb.StartS < ra.StartS+ra.GPUS || rb.Server == ra.Server || rc.Server != rb.Server || rb.WaitS <= 0 {
-		t.Errorf("a %+v\nb %+v\nc %+v", ra, rb, rc)
 	}
 }
 
@@ -557,33 +430,6 @@ func TestExclusiveUse(t *testing.T) {
 	}
 }
 
-// A client that is on its way to a server that dies gets the next one.
-func TestServerKilledWhileClientsConnect(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes more than 5 s")
-	}
-	r := newRig(t, gpusim.Config{Scale: 100})
-	r.daemon()
-	for round := range 20 {
-		if rep, status := r.start("alexnet --duration-scale 0.01").end(); status != 0 || !rep.MPS {
-			t.Fatalf("round %d: %d %+v", round, status, rep)
-		}
-		a, b := r.start("alexnet --duration-scale 0.1"), r.start("alexnet --duration-scale 0.1")
-		time.Sleep(time.Duration(round) * 500 * time.Microsecond)
-		killed := r.pid(gpusim.Server)
-		if killed != 0 {
-			_ = syscall.Kill(killed, syscall.SIGKILL)
-		}
-		for _, j := range []*job{a, b} {
-			if rep, status := j.end(); status != 0 && status != app.ExitFault || status == 0 && !rep.MPS {
-				t.Errorf("round %d: %d %+v %s", round, status, rep, j.err.String())
-			}
-		}
-		// A dying process closes one socket after the other: a client may still reach a server that others lost.
-		r.until("the killed server is gone", func() bool { return killed == 0 || syscall.Kill(killed, 0) != nil })
-	}
-}
-
 func TestFaultReachesAllClients(t *testing.T) {
 	for _, model := range []string{"titanxp", "a100"} {
 		r := newRig(t, gpusim.Config{Model: model, Scale: 100})
@@ -602,41 +448,6 @@ func TestFaultReachesAllClients(t *testing.T) {
 		if status != 0 || (rep.Server == server) != (model == "a100") {
 			t.Errorf("%s: next %d %+v, server was %d", model, status, rep, server)
 		}
-	}
-}
-
-func TestKilledDaemonLeavesStaleSocket(t *testing.T) {
-	r := newRig(t, gpusim.Config{Scale: 20, Driver: "550"})
-	r.daemon()
-	a := r.start("vgg16 --mem-mib 100 --duration-scale 0.1")
-	r.until("there", func() bool { return r.apps() == 1 })
-	b := must.Get(os.ReadFile(filepath.Join(r.dir, "pipe", "nvidia-cuda-mps-control.pid")))(t)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	must.OK(t, syscall.Kill(pid, syscall.SIGKILL))
-	r.until("daemon gone", func() bool { // a dying process closes one socket after the other
-		c, err := net.Dial("unixpacket", filepath.Join(r.dir, "pipe", "control"))
-		if err == nil {
-			_ = c.Close()
-		}
-		_, ctl := r.ctl("get_server_list")
-		return err != nil && ctl != nil
-	})
-	if _, err := os.Stat(filepath.Join(r.dir, "pipe", "control")); err != nil {
-		t.Errorf("the socket should have stayed: %v", err)
-	}
-	if rep, status := r.start("alexnet --duration-scale 0.01 --mem-mib 10").end(); status != 0 || rep.MPS {
-		t.Errorf("without a daemon: %d %+v", status, rep)
-	}
-	if rep, status := a.end(); status != 0 {
-		t.Errorf("the old client: %d %+v", status, rep)
-	}
-	r.until("the orphaned server has ended", func() bool { return r.pid(gpusim.Server) == 0 })
-	r.daemon()
-	if rep, status := r.start("alexnet --duration-scale 0.01").end(); status != 0 || !rep.MPS {
-		t.Errorf("new daemon: %d %+v", status, rep)
 	}
 }
 
@@ -664,32 +475,4 @@ func TestRandomKills(t *testing.T) {
 		}
 	}
 	r.until("empty", func() bool { return r.apps() == 0 })
-}
-
-// Garbage on the daemon's sockets, and clients that give up while they wait,
-// concern nobody else.
-func TestHostileClients(t *testing.T) {
-	needRoot(t)
-	r := newRig(t, gpusim.Config{Scale: 50})
-	r.daemon()
-	for _, words := range []string{"", "\n", "{", "welcome -1 x\n", "fault\n", "client\nclient\nfault\nnonsense\n", strings.Repeat("x", 1<<20)} {
-		c := must.Get(net.Dial("unixpacket", filepath.Join(r.dir, "pipe", "control")))(t)
-		_, _ = io.WriteString(c, words)
-		_ = c.Close()
-	}
-	first := r.start("vgg16 --duration-scale 0.3 --mem-mib 1000", as(4001))
-	r.until("first user", func() bool { return r.apps() == 1 })
-	impatient := r.start(r.long(1000), as(4002))
-	time.Sleep(50 * time.Millisecond)
-	_ = impatient.cmd.Process.Signal(syscall.SIGTERM)
-	if _, status := impatient.end(); status != 143 {
-		t.Errorf("a waiting client on SIGTERM: %d", status)
-	}
-	same := r.start("vgg16 --duration-scale 0.1 --mem-mib 1000", as(4001))
-	if rep, status := same.end(); status != 0 {
-		t.Errorf("after the one that gave up: %d %+v", status, rep)
-	}
-	if rep, status := first.end(); status != 0 || rep.Status != "finished" {
-		t.Errorf("first: %d %+v", status, rep)
-	}
 }

@@ -1,4 +1,4 @@
-package cluster_test
+package e2e
 
 import (
 	"crypto/tls"
@@ -34,10 +34,10 @@ const (
 	scrapeHash     = "$2a$04$5tRC.04yXG9dG/BrIRxQC.vPZ81GJ9e2dbt7mkciDlAqiXpRgYxyS"
 )
 
-// watched is a rig whose daemons are scraped by a real Prometheus, over TLS and with
+// watched is a world whose daemons are scraped by a real Prometheus, over TLS and with
 // a password.
 type watched struct {
-	*rig
+	*world
 	client     *http.Client
 	ca, trust  string // files: the authority, and how clients are to ask
 	bridge     string // the bridge's address, https://…
@@ -52,13 +52,13 @@ type watched struct {
 func TestDashboardsShowTheCluster(t *testing.T) {
 	t.Parallel()
 	series.Require(t, "prometheus")
-	w := watch(t)
+	w := newWatched(t)
 	w.strangersSeeNothing()
 	w.doctorAsks()
 	first := w.pair("gromacs")
-	w.reach(first, "RUNNING")
+	w.reach("RUNNING", first...)
 	second := w.pair("gromacs")
-	w.reach(append(first, second...), "COMPLETED")
+	w.reach("COMPLETED", append(first, second...)...)
 	if err := w.scraped(); err != nil {
 		t.Error(err)
 	}
@@ -69,13 +69,13 @@ func TestDashboardsShowTheCluster(t *testing.T) {
 	w.rules()
 }
 
-// watch secures the daemons of a new rig and starts Prometheus.
-func watch(t *testing.T) *watched {
+// newWatched secures the daemons of a new world and starts Prometheus.
+func newWatched(t *testing.T) *watched {
 	t.Helper()
-	w := &watched{rig: newRig(t), began: time.Now(), seen: map[string]bool{}}
+	w := &watched{world: newWorld(t, cluster.Setup{Policy: "dqn"}), began: time.Now(), seen: map[string]bool{}}
 	w.secure()
 	port := must.Get(cluster.FreePort())(t)
-	rules := must.Get(filepath.Abs("../../prometheus/slurmbridge.rules.yml"))(t)
+	rules := must.Get(filepath.Abs("../../../prometheus/slurmbridge.rules.yml"))(t)
 	dir := t.TempDir()
 	scrape := func(job, target string) string {
 		return fmt.Sprintf("- job_name: %s\n  scheme: https\n  tls_config: {ca_file: %s}\n  basic_auth: {username: %s, password: %s}\n  static_configs: [{targets: [%q]}]\n",
@@ -137,7 +137,7 @@ func (w *watched) secure() {
 	port := must.Get(cluster.FreePort())(w.t)
 	w.agent = "127.0.0.1:" + port
 	w.breaks("agent killed")
-	args := slices.Clone(w.daemon("gpuprof").Args)
+	args := slices.Clone(w.Daemon("gpuprof").Args)
 	args[slices.Index(args, "--controller")+1] = w.bridge
 	args[slices.Index(args, "--listen")+1] = w.agent
 	args = append(args, "--controller-config", w.trust, "--web-config", web)

@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+)
+
+// Two jobs take far more GPU memory than is known of what they say they are. The one that fails for it runs once more, alone,
+// as its owner asks, and completes; AdminComment says why. The same pair doesn't meet again.
+func TestFailedBesideOthers(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t, cluster.Setup{Policy: "dqn"})
+	pair := func() (ids []string) {
+		r.unseen(func() {
+			for range 2 {
+				ids = append(ids, r.run("gromacs", ",share:retry", "vgg11"))
+			}
+		})
+		return ids
+	}
+	ids := pair()
+	r.until("one that fails is run again", func() bool { return r.metric("slurmbridge_shared_failures_total", "again") == 1 })
+	victim := ""
+	r.until("its AdminComment says so", func() bool {
+		for _, id := range ids {
+			if strings.Contains(r.job(id)["AdminComment"], "failed while sharing and runs again alone") {
+				victim = id
+			}
+		}
+		return victim != ""
+	})
+	r.reach("COMPLETED", ids...)
+	if n := r.job(victim)["Restarts"]; n != "1" {
+		t.Errorf("job %s was started again %s times", victim, n)
+	}
+	ids = append(ids, pair()...)
+	r.reach("COMPLETED", ids...)
+	r.records(len(ids))
+	if n := r.metric("slurmbridge_shared_failures_total"); n != 1 {
+		t.Errorf("%v jobs failed beside others", n)
+	}
+}
+
+// What a node records of an array's task under its job number finds the task: the first is learned under the application it
+// was held to be, those that share have their starts noted.
+func TestArrayTasksAreRecorded(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t, cluster.Setup{Policy: "dqn"})
+	array := r.run("mine", "", "gromacs", "--array=0-3")
+	tasks := []string{array + "_0", array + "_1", array + "_2", array + "_3"}
+	r.profiles("mine", 1, 1)
+	r.reach("COMPLETED", tasks...)
+	r.records(len(tasks))
+	started, together := 0, 0
+	for _, g := range r.groups() {
+		for _, ref := range g.refs() {
+			if !strings.HasPrefix(ref, array+"_") {
+				t.Errorf("job %s is in a group", ref)
+			}
+		}
+		if g.Complete {
+			started += len(g.Members)
+		}
+		if len(g.Members) > 1 && g.Complete {
+			together++
+		}
+	}
+	if started < len(tasks) || together == 0 {
+		t.Errorf("of %d tasks %d starts are known, %d groups of several: %+v", len(tasks), started, together, r.groups())
+	}
+}
