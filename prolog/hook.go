@@ -281,7 +281,13 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 		h.learn(j.GPUs, j.UUIDs)
 	}
 	for _, g := range gpus {
-		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error { return h.afterwards(ctx, g, jobs) }))
+		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
+			var err error
+			if j != nil && j.MPS && len(jobs) > 0 && h.MPS != nil {
+				err = h.MPS.endClients(ctx, g, func() []int { return h.outlived(j) })
+			}
+			return errors.Join(err, h.afterwards(ctx, g, jobs))
+		}))
 	}
 	return errors.Join(errs...)
 }

@@ -68,6 +68,27 @@ func (m *MPS) running(gpu int, names ...string) (found []int) {
 	return found
 }
 
+// outlived are the processes that a job has left behind: its task prolog has named it to them, and they are in no other
+// job. With ProctrackType=proctrack/cgroup there are none.
+func (h *Hook) outlived(j *Job) (found []int) {
+	proc, mark := cmp.Or(h.Proc, "/proc"), fmt.Appendf(nil, "%s=%d", JobEnv, j.JobID)
+	for _, pid := range pids(proc) {
+		dir := filepath.Join(proc, strconv.Itoa(pid))
+		env, err := os.ReadFile(filepath.Join(dir, "environ"))
+		named := slices.ContainsFunc(bytes.Split(env, []byte{0}), func(kv []byte) bool { return bytes.Equal(kv, mark) })
+		if err != nil || !named || pid <= 1 || pid == os.Getpid() || owner(proc, pid) != int64(j.UID) {
+			continue
+		}
+		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+		job, sluid := InGroup(groups)
+		above := StepAbove(proc, pid)
+		if (job == 0 || job == j.JobID) && (sluid == "" || sluid == j.SLUID) && (above == 0 || above == j.JobID) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
 func pids(proc string) (out []int) {
 	entries, err := os.ReadDir(cmp.Or(proc, "/proc"))
 	if err != nil {

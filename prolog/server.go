@@ -176,6 +176,42 @@ func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Tim
 	return s, nil
 }
 
+// endClients ends clients of the GPU's server that have outlived their job, whose part of the GPU is others' now. What
+// a killed client has in flight harms the others, so that its work is ended first, by the daemons that can (driver 535
+// on).
+func (m *MPS) endClients(ctx context.Context, gpu int, left func() []int) error {
+	if len(left()) == 0 {
+		return nil // as nearly always: no query
+	}
+	servers, err := m.servers(ctx, gpu)
+	if err != nil {
+		return err
+	}
+	var ended []string
+	for _, server := range servers {
+		list, err := m.question(ctx, gpu, fmt.Sprintf("get_client_list %d", server))
+		if err != nil {
+			return err
+		}
+		for _, word := range strings.Fields(list) {
+			pid, err := strconv.Atoi(word)
+			if err != nil || !slices.Contains(left(), pid) {
+				continue
+			}
+			// Of a daemon that doesn't know the command, or can't, the client is killed all the same.
+			_, _ = m.question(ctx, gpu, fmt.Sprintf("terminate_client %d %d", server, pid))
+			if killIf(pid, func() bool { return slices.Contains(left(), pid) }) {
+				ended = append(ended, word)
+			}
+		}
+	}
+	if len(ended) > 0 {
+		return fmt.Errorf("gpu %d: MPS clients that had outlived their job were ended: processes %s",
+			gpu, strings.Join(ended, ", "))
+	}
+	return nil
+}
+
 // victims marks the job files of the jobs that shared the GPU through its MPS server, which was lost by the fault of the
 // given processes, as far as that is known. Its error names the jobs, and is nil if there are none.
 func (d Dir) victims(jobs []*Job, now time.Time, by []int) error {

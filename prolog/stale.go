@@ -1,6 +1,7 @@
 package prolog
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -105,6 +106,33 @@ func StepOf(dir string) int64 {
 		return 0
 	}
 	return id
+}
+
+// deepest bounds the walk from a process to its step.
+const deepest = 64
+
+// StepAbove returns the job of the step that a process descends from; 0 = there is none. The link is lost when a parent
+// ends. proc "" is /proc.
+func StepAbove(proc string, pid int) int64 {
+	folder := func() string { return filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid)) }
+	for range deepest {
+		stat, err := os.ReadFile(filepath.Join(folder(), "stat"))
+		if err != nil {
+			return 0
+		}
+		// The name before may hold anything, brackets too.
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if len(fields) < 2 {
+			return 0
+		}
+		if pid, err = strconv.Atoi(string(fields[1])); err != nil || pid <= 1 {
+			return 0
+		}
+		if job := StepOf(folder()); job != 0 {
+			return job
+		}
+	}
+	return 0
 }
 
 // jobsWithSteps are the jobs with a step on this node.

@@ -472,9 +472,6 @@ func (s *samples) ofClients() (is, known bool) {
 	return is, s.over >= samplesEnough
 }
 
-// deepest bounds the walk from a process to its step.
-const deepest = 64
-
 // owner is whose a process is: a job's, or it is an MPS server, which belongs to no job. Where nothing is known both
 // are zero.
 type owner struct {
@@ -495,7 +492,7 @@ func (a *Agent) owner(pid int) owner {
 			return owner{job: job}
 		}
 	}
-	if job := a.stepOf(pid); job != 0 {
+	if job := prolog.StepAbove(a.Proc, pid); job != 0 {
 		return owner{job: job}
 	}
 	// The kernel cuts nvidia-cuda-mps-server to 15 bytes.
@@ -512,29 +509,6 @@ func (a *Agent) jobNamed(sluid string) int64 {
 	for r, t := range a.jobs {
 		if t.job.SLUID == sluid {
 			return r.ID
-		}
-	}
-	return 0
-}
-
-// stepOf finds the step that a process descends from; 0 = none. The link is lost when a parent
-// ends.
-func (a *Agent) stepOf(pid int) int64 {
-	for range deepest {
-		stat, err := os.ReadFile(filepath.Join(a.process(pid), "stat"))
-		if err != nil {
-			return 0
-		}
-		// The name before may hold anything, brackets too.
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) < 2 {
-			return 0
-		}
-		if pid, err = strconv.Atoi(string(fields[1])); err != nil || pid <= 1 {
-			return 0
-		}
-		if job := prolog.StepOf(a.process(pid)); job != 0 {
-			return job
 		}
 	}
 	return 0

@@ -44,6 +44,11 @@ func Failed(state string) bool { return state == "FAILED" || state == "OUT_OF_ME
 // ranOutOfTime reports whether Slurm ended the job at its time limit or its owner's deadline.
 func ranOutOfTime(state string) bool { return state == "TIMEOUT" || state == "DEADLINE" }
 
+// Killed reports whether Slurm, or the node's kernel, ended the job while it computed.
+func Killed(state string) bool {
+	return ranOutOfTime(state) || state == "CANCELLED" || state == "PREEMPTED" || state == "OUT_OF_MEMORY"
+}
+
 // nearlyFull is the part of a GPU's memory in use from which on a failed run is assumed to have lacked some.
 const nearlyFull = 0.9
 
@@ -252,7 +257,7 @@ func (j *Judgement) fellWith() *CoRunner {
 	near := func(a, b time.Time) bool { return !a.IsZero() && !b.IsZero() && a.Sub(b).Abs() <= SameMoment }
 	for i := range j.Run.CoRunners {
 		c := &j.Run.CoRunners[i]
-		if Failed(c.How.State) && near(c.How.End, j.How.End) && (c.App != j.Run.App || !near(c.How.Start, j.How.Start)) {
+		if c.How.State == "FAILED" && near(c.How.End, j.How.End) && (c.App != j.Run.App || !near(c.How.Start, j.How.Start)) {
 			return c
 		}
 	}
@@ -281,8 +286,7 @@ func (j *Judgement) killed() *CoRunner {
 	for i := range j.Run.CoRunners {
 		c := &j.Run.CoRunners[i]
 		after := j.How.End.Sub(c.How.End)
-		ended := c.How.State == "CANCELLED" || c.How.State == "PREEMPTED" || ranOutOfTime(c.How.State)
-		if ended && !c.How.End.IsZero() && after >= -SameMoment && after <= afterKill {
+		if Killed(c.How.State) && !c.How.End.IsZero() && after >= -SameMoment && after <= afterKill {
 			return c
 		}
 	}

@@ -79,6 +79,7 @@ func TestFailedWhenANeighbourWasKilled(t *testing.T) {
 		{"CANCELLED", 0, nil, true},
 		{"TIMEOUT", 31 * time.Second, nil, true},
 		{"PREEMPTED", -time.Second, nil, true},
+		{"OUT_OF_MEMORY", 0, nil, true},
 		{"CANCELLED", time.Minute, nil, false},
 		{"CANCELLED", -time.Minute, nil, false},
 		{"COMPLETED", 0, nil, false},

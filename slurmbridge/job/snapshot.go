@@ -480,6 +480,11 @@ func (n *Node) Serves(partitions []string) bool {
 	return slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(n.Partitions, p) })
 }
 
+// MayBeOn reports whether the job is on the GPU, or may be, as Slurm doesn't say yet which of the node's it has.
+func (j *Job) MayBeOn(a GPUAddr) bool {
+	return j.State != Pending && j.Nodes == a.Node && (j.GPUs == nil || slices.Contains(j.GPUs, a.GPU))
+}
+
 // Partitions lists the job's partitions: one where it runs.
 func (j *Job) Partitions() []string { return strings.Split(j.Partition, ",") }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/recent"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -328,35 +329,58 @@ func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outc
 	b.Wake()
 }
 
-// lost counts the jobs that were about to start at the last poll, are gone, and that Slurm doesn't
-// know. It remembers jobs that have started and ended since, or were cancelled, for MinJobAge:
-// after a longer time between two polls nothing is certain.
-func (b *Bridge) lost(ctx context.Context, snap *job.Snapshot, events []tracker.Event) {
-	since := b.tracker.LastAt
-	if since.IsZero() || snap.At.Sub(since) >= snap.Remembers-time.Second {
-		return
-	}
-	var gone []string
+// ended looks at the members that have ended since the last poll: at those that Slurm may have lost, and those that it
+// has ended beside others.
+func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker.Event) {
+	var refs []string
 	for _, e := range events {
-		if e.Kind != tracker.EventEnded {
-			continue
-		}
-		if w := b.tracker.Endings[e.Ref]; w != nil && w.Member != nil && !w.Member.Ran() {
-			gone = append(gone, e.Ref)
+		if w := b.tracker.Endings[e.Ref]; e.Kind == tracker.EventEnded && w != nil && w.Member != nil &&
+			(b.mayBeLost(snap, w) || b.leftOthers(snap, w)) {
+			refs = append(refs, e.Ref)
 		}
 	}
-	if len(gone) == 0 {
+	if len(refs) == 0 {
 		return
 	}
-	known, err := b.Slurm.Describe(ctx, gone)
+	known, err := b.Slurm.Describe(ctx, refs)
 	if err != nil {
-		b.Log.Warn("what became of jobs is not known", "jobs", gone, "err", err)
+		b.Log.Warn("what became of jobs is not known", "jobs", refs, "err", err)
 		return
 	}
-	for _, ref := range gone {
-		if _, ok := known[ref]; !ok {
+	for _, ref := range refs {
+		w, how := b.tracker.Endings[ref], known[ref]
+		switch {
+		case how == job.Description{} && b.mayBeLost(snap, w):
 			b.Metrics.harmed.WithLabelValues(string(history.HarmLost)).Inc()
 			b.Log.Error("job lost: it waited for a GPU, is gone, and Slurm doesn't know it", "job", ref)
+		case history.Killed(how.State) && b.leftOthers(snap, w):
+			at := job.GPUAddr{Node: w.Node, GPU: w.GPU}
+			b.tracker.Faulted[at] = true
+			b.Log.Warn("Slurm has killed a job beside others: its GPU's MPS server may be broken, and no job joins until they have ended",
+				"node", at.Node, "gpu", at.GPU, "job", ref, "state", how.State)
 		}
 	}
+}
+
+// mayBeLost reports whether a member that was about to start at the last poll is one that Slurm should still know: it
+// remembers jobs that have started and ended since, or were cancelled, for MinJobAge. After a longer time between two
+// polls nothing is certain.
+func (b *Bridge) mayBeLost(snap *job.Snapshot, w *tracker.Ended) bool {
+	since := b.tracker.LastAt
+	return !w.Member.Ran() && !since.IsZero() && snap.At.Sub(since) < snap.Remembers-time.Second
+}
+
+// leftOthers reports whether a member has ended that computed through an MPS server which others still use.
+func (b *Bridge) leftOthers(snap *job.Snapshot, w *tracker.Ended) bool {
+	at := slices.IndexFunc(snap.Nodes, func(n job.Node) bool { return n.Name == w.Node })
+	if at < 0 || !w.Member.Ran() || b.Card.Spec(snap.Nodes[at].Card(w.GPU).Type).Sharing == contention.TimeSlice.Name {
+		return false
+	}
+	// One that did nothing with its GPU had no work in flight.
+	idle := func(i job.Idle) bool { return i.Ref == w.Member.Ref }
+	if st := b.Status(); st != nil && slices.ContainsFunc(st.Idle, idle) {
+		return false
+	}
+	addr := job.GPUAddr{Node: w.Node, GPU: w.GPU}
+	return slices.ContainsFunc(snap.Jobs, func(j job.Job) bool { return j.MayBeOn(addr) })
 }

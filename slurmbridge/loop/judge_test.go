@@ -463,3 +463,43 @@ func (l *lagging) Poll(ctx context.Context) (*job.Snapshot, error) {
 	}
 	return l.model.Poll(ctx)
 }
+
+// A job that Slurm has killed while it computed may have broken its MPS server: nobody joins those that it has left
+// there.
+func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {
+	for name, c := range map[string]struct {
+		state string
+		idle  bool // it has done nothing for an hour
+		joins bool
+	}{
+		"ended by itself":        {state: "COMPLETED", joins: true},
+		"failed by itself":       {state: "FAILED", joins: true},
+		"cancelled":              {state: "CANCELLED"},
+		"at its limit":           {state: "TIMEOUT"},
+		"out of memory":          {state: "OUT_OF_MEMORY"},
+		"preempted":              {state: "PREEMPTED"},
+		"cancelled, it was idle": {state: "CANCELLED", idle: true, joins: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newModel(node("n1", 1, 8))
+			b, _ := learning(m, newMemory(), &ledger{})
+			b.Planner.Room, b.Planner.RoomAnyway, b.IdleAfter = true, true, time.Hour
+			tick(t, b, m, time.Second)
+			p := app("a", 60, 0.2, 1000)
+			killed, other := m.submit("ann", 2*time.Hour, p, true), m.submit("ann", 3*time.Hour, p, true)
+			tick(t, b, m, 5*time.Second)
+			must.Equal(t, killed.State == job.Running && other.State == job.Running, true, "both run")
+			if c.idle {
+				b.TakeIdle(told("n1", time.Hour, killed))
+				tick(t, b, m, time.Second)
+			}
+			killed.ended, killed.State, killed.over = true, job.JobState(c.state), m.now
+			third := m.submit("ann", time.Minute, p, true)
+			tick(t, b, m, 5*time.Second)
+			must.Equal(t, third.State == job.Running, c.joins, "the third job runs")
+			other.ended, other.State = true, "COMPLETED"
+			tick(t, b, m, 5*time.Second)
+			must.Equal(t, third.State, job.Running, "once the GPU is empty the third job")
+		})
+	}
+}

@@ -259,7 +259,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	in.Bounds = b.readBounds(ctx, snap)
 	repairs = append(repairs, b.orphans(ctx, in)...)
 	b.report(events)
-	b.lost(ctx, snap, events)
+	b.ended(ctx, snap, events)
 	if err := b.judge(ctx, snap); err != nil {
 		b.Log.Warn("runs not judged; the next poll tries again", "err", err)
 	}

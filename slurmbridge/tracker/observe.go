@@ -112,9 +112,7 @@ func (t *Tracker) keepLatest() {
 // forget drops what is remembered of jobs and GPUs that no longer need it.
 func (t *Tracker) forget(s *job.Snapshot, jobs map[string]*job.Job) {
 	maps.DeleteFunc(t.Faulted, func(a job.GPUAddr, _ bool) bool {
-		return !slices.ContainsFunc(s.Jobs, func(j job.Job) bool {
-			return j.State != job.Pending && j.Nodes == a.Node && (j.GPUs == nil || slices.Contains(j.GPUs, a.GPU))
-		})
+		return !slices.ContainsFunc(s.Jobs, func(j job.Job) bool { return j.MayBeOn(a) })
 	})
 	maps.DeleteFunc(t.Waits, func(ref string, _ *Wait) bool { return jobs[ref] == nil || jobs[ref].State != job.Pending })
 	maps.DeleteFunc(t.Unmanaged, func(ref string, _ string) bool { return jobs[ref] == nil })

@@ -32,9 +32,8 @@ type Tracker struct {
 	Loans map[string]*Loan
 	// Endings holds what is known of ended jobs until their records come, by ref.
 	Endings map[string]*Ended
-	// Faulted holds the GPUs with an MPS server that failed under a job that has ended since, while
-	// other jobs compute there: no job joins them, and the server is restarted after the last one
-	// has ended.
+	// Faulted holds the GPUs with an MPS server that failed under a job that has ended since, or in which Slurm has killed
+	// a job, while other jobs compute there: no job joins them, and the server is restarted after the last one has ended.
 	Faulted map[job.GPUAddr]bool
 	Limits  *limit.Limits
 	// Refusals are what Slurm has refused since the bridge started.

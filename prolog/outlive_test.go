@@ -1,0 +1,76 @@
+package prolog
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+)
+
+// Job 7 has ended while job 8 goes on: 7's client of their MPS server is ended, its work first, where the driver's daemon can
+// do that. Neither job 8's client is touched nor a process of job 7's that doesn't compute.
+func TestAClientOutlivesItsJob(t *testing.T) {
+	for _, driver := range []string{"470", "550"} {
+		t.Run(driver, func(t *testing.T) {
+			h, b := node(t, "a100", "ampere", 1, "--driver", driver)
+			left := b.shared(t)
+			stays := b.run(t, "8")
+			until(t, "two clients", func() bool { return h.clientsOf(t) == 2 })
+			bystander := exec.Command("sleep", "1000")
+			bystander.Env, bystander.SysProcAttr = left.cmd.Env, left.cmd.SysProcAttr
+			must.OK(t, bystander.Start())
+			t.Cleanup(func() { _ = bystander.Process.Kill(); _ = bystander.Wait() })
+			log := filepath.Join(t.TempDir(), "asked")
+			control := filepath.Join(t.TempDir(), controlName)
+			must.OK(t, os.WriteFile(control, fmt.Appendf(nil, "#!/bin/sh\ntee -a %s | %s\n", log, h.MPS.Control), 0o755))
+			h.MPS.Control = control
+			pid := left.cmd.Process.Pid
+			says(t, h.Epilog(t.Context(), env()), fmt.Sprintf("MPS clients that had outlived their job were ended: processes %d", pid))
+			_, _ = left.end()
+			asked := string(must.Get(os.ReadFile(log))(t))
+			if !strings.Contains(asked, fmt.Sprintf("terminate_client %d %d\n", h.Dir.Server(0).PID, pid)) {
+				t.Errorf("asked: %s", asked)
+			}
+			for name, p := range map[string]*os.Process{"job 8's client": stays.cmd.Process, "what doesn't compute": bystander.Process} {
+				must.Equal(t, started("", p.Pid) != 0, true, "%s is there", name)
+			}
+			must.Equal(t, read(t, h.Dir.running(8)).MPSFault.IsZero(), true, "job 8 is no victim")
+		})
+	}
+}
+
+// Which processes a job has left behind: its user's that its task prolog has named it to, in no other job.
+func TestProcessesThatOutliveTheirJob(t *testing.T) {
+	h := &Hook{Proc: t.TempDir()}
+	const scope = "0::/system.slice/slurmstepd.scope/"
+	for pid, p := range map[int]struct{ env, groups, uid string }{
+		11: {env: JobEnv + "=7"},
+		12: {env: "A=b\x00" + JobEnv + "=7\x00C=d", groups: scope + "job_7/step_0/user/task_0\n"},
+		13: {env: JobEnv + "=7", groups: scope + "sEKNKTV3WPV500/step_0/user/task_0\n"},
+		20: {env: JobEnv + "=77"},
+		21: {env: "A=" + JobEnv + "=7"},
+		22: {env: JobEnv + "=7", uid: "1001"},
+		23: {env: JobEnv + "=7", groups: scope + "job_9/step_0/user/task_0\n"}, // submitted from job 7
+		24: {env: JobEnv + "=7", groups: scope + "s0000000000000/step_0\n"},
+		25: {},
+	} {
+		dir := filepath.Join(h.Proc, strconv.Itoa(pid))
+		must.OK(t, os.Mkdir(dir, 0o755))
+		uid := p.uid
+		if uid == "" {
+			uid = "1000"
+		}
+		for name, text := range map[string]string{
+			"environ": p.env, "cgroup": p.groups, "status": "Name:\tx\nUid:\t" + uid + "\t" + uid + "\n",
+			"stat": fmt.Sprintf("%d (x) S 1 1 1 0\n", pid),
+		} {
+			must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		}
+	}
+	must.Equal(t, h.outlived(&Job{JobID: 7, UID: 1000, SLUID: "sEKNKTV3WPV500"}), []int{11, 12, 13})
+}
