@@ -44,7 +44,6 @@ func TestExamples(t *testing.T) {
 	script := doctor.Signature + ".modify()"
 	examine := func(slurmConf, gresConf string) []doctor.Finding {
 		conf := text.ParseConfig([]byte(read(t, "../slurmbridge/doctor/testdata/22.05.8-plain.config")))
-		conf["PriorityType"] = "priority/multifactor"
 		settings(conf, read(t, "slurm.conf.slurmbridge"))
 		nodes := settings(conf, read(t, slurmConf))
 		gres := read(t, gresConf)
@@ -54,7 +53,8 @@ func TestExamples(t *testing.T) {
 		}
 		return doctor.Examine(&doctor.Facts{
 			Config: conf, Nodes: text.ParseNodes([]byte(nodes)), Hooks: hooks, User: "slurm", Settings: config.Default(),
-			ConfDir: "/etc/slurm", JobSubmitLua: &script, GresConf: &gres,
+			Partitions: text.ParsePartitions([]byte("PartitionName=" + conf["PartitionName"] + " State=UP\n")),
+			ConfDir:    "/etc/slurm", JobSubmitLua: &script, GresConf: &gres,
 		})
 	}
 	for _, d := range dirs {

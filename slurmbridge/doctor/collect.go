@@ -18,8 +18,51 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// mostText is how much of a file is read.
-const mostText = 1 << 20
+// Facts is everything Examine looks at. A field that could not be found out is
+// left nil, and nothing is then said about it.
+type Facts struct {
+	Config     map[string]string // slurmctld's configuration; nil = it did not answer
+	Nodes      []text.Node
+	Partitions []text.Partition
+	ConfDir    string // the folder of slurm.conf, where this machine has it
+	// GresConf, JobSubmitLua and Namespaces (job_container.conf or namespace.yaml) are the texts of the files in ConfDir,
+	// PackagedLua that of the job_submit.lua that is installed with the programs; nil = there is none.
+	GresConf, JobSubmitLua, Namespaces, PackagedLua *string
+	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld
+	// come down to on this machine, by setting.
+	Hooks       map[string][]Hook
+	Folders     map[string]bool // whether each folder that the bridge writes to is there
+	MungeSocket *bool           // whether munged's socket is there
+	// Munge and Token are what went wrong with a credential of MUNGE's, or one of Slurm's own tokens, made and read here,
+	// and Key is what is wrong with the key file for User; "" = nothing, nil = not tried.
+	Munge, Token, Key *string
+	User              string // that the bridge runs as
+	Account           *bool  // whether User has an account; nil = not known
+	Limits            []Limit
+	Requests          []Request        // of the last week's jobs of one GPU, as accounting knows them
+	Daemon            *Daemon          // the answer of the running daemon; nil = not requested
+	Agents            map[string]Agent // the answers of the nodes' agents, by node; nil = not requested
+	Settings          *config.Config   // the bridge's own; they are always there
+}
+
+// Limit is one of accounting's limits on what several jobs have together.
+type Limit struct {
+	// Of is what it is set on, as sacctmgr modify takes it: "qos normal",
+	// "account lab", "user ann where account=lab".
+	Of   string
+	Name string // the option, e.g. "MaxTRESPerUser"
+	TRES string // e.g. "cpu=8,gres/gpu=1"
+}
+
+// Request is what a job of one GPU held of its node.
+type Request struct{ CPUs, MemMiB float64 }
+
+// Hook is a file that one of Slurm's hook settings comes down to.
+type Hook struct {
+	File string // as the setting has it, where this machine doesn't have the file
+	Seen bool   // on this machine
+	Ours bool   // it is slurmbridge's, a link to one of these, or a script that names one
+}
 
 // Ask runs one of Slurm's commands and returns what it printed.
 type Ask func(ctx context.Context, program string, args ...string) (string, error)
@@ -29,61 +72,57 @@ type Ask func(ctx context.Context, program string, args ...string) (string, erro
 // what can't be found out is left out.
 func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge string) (*Facts, error) {
 	f := &Facts{Settings: settings, User: bridge}
-	show := func(what ...string) string {
+	show := func(what ...string) []byte {
 		out, err := ask(ctx, "scontrol", append([]string{"show"}, what...)...)
 		if err != nil {
-			return ""
+			return nil
 		}
-		return out
+		return []byte(out)
 	}
-	if out := show("config"); out != "" {
-		f.Config = text.ParseConfig([]byte(out))
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("collect facts: %w", err)
-	}
-	if f.Config == nil {
-		return f, nil
-	}
-	f.Nodes = text.ParseNodes([]byte(show("nodes", "-o")))
-	f.Partitions = text.ParsePartitions([]byte(show("partitions", "-o")))
-	f.Federation, _ = text.Federation([]byte(show("federation")))
-	askAccounting(ctx, ask, f)
-	askRequests(ctx, ask, f)
-	if conf := f.Config["SLURM_CONF"]; conf != "" {
-		if _, err := os.Stat(conf); err == nil {
-			f.ConfDir = filepath.Dir(conf)
-			f.GresConf = readFile(filepath.Join(f.ConfDir, "gres.conf"))
-			f.Namespaces = readFile(filepath.Join(f.ConfDir, "job_container.conf"))
-			if strings.HasSuffix(f.Config["NamespaceType"], "/linux") {
-				f.Namespaces = readFile(filepath.Join(f.ConfDir, "namespace.yaml"))
-			}
-			f.JobSubmitLua = readFile(filepath.Join(f.ConfDir, "job_submit.lua"))
-			f.PackagedLua = readFile(PackagedLua)
+	if out := show("config"); out != nil {
+		f.Config = text.ParseConfig(out)
+		f.Nodes, f.Partitions = text.ParseNodes(show("nodes", "-o")), text.ParsePartitions(show("partitions", "-o"))
+		if accounts(f.Config) {
+			f.askAccounting(ctx, ask)
+			f.askRequests(ctx, ask)
 		}
-	}
-	f.Hooks = hooks(f.Config)
-	f.Folders = map[string]bool{}
-	for _, file := range []string{settings.GateFile, settings.WakeFile, settings.Database} {
-		dir := filepath.Dir(file)
-		info, err := os.Stat(dir)
-		f.Folders[dir] = err == nil && info.IsDir()
-	}
-	socket := settings.MungeSocket
-	if socket == "" {
-		socket = mungeSocket
-	}
-	_, err := os.Stat(socket)
-	there := err == nil
-	f.MungeSocket = &there
-	if settings.KeyFile != "" {
-		wrong := tryKey(settings.KeyFile, bridge)
-		f.Key = &wrong
+		f.readFiles()
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("collect facts: %w", err)
 	}
 	return f, nil
+}
+
+// readFiles adds what the files say that Slurm's and the bridge's settings name.
+func (f *Facts) readFiles() {
+	conf := f.Config["SLURM_CONF"]
+	if _, err := os.Stat(conf); conf != "" && err == nil {
+		f.ConfDir = filepath.Dir(conf)
+		f.GresConf = readFile(filepath.Join(f.ConfDir, "gres.conf"))
+		f.Namespaces = readFile(filepath.Join(f.ConfDir, "job_container.conf"))
+		if strings.HasSuffix(f.Config["NamespaceType"], "/linux") {
+			f.Namespaces = readFile(filepath.Join(f.ConfDir, "namespace.yaml"))
+		}
+		f.JobSubmitLua = readFile(filepath.Join(f.ConfDir, "job_submit.lua"))
+		f.PackagedLua = readFile(PackagedLua)
+	}
+	f.Hooks, f.Folders = hooksOf(f.Config), map[string]bool{}
+	for _, file := range []string{f.Settings.GateFile, f.Settings.WakeFile, f.Settings.Database} {
+		info, err := os.Stat(filepath.Dir(file))
+		f.Folders[filepath.Dir(file)] = err == nil && info.IsDir()
+	}
+	socket := f.Settings.MungeSocket
+	if socket == "" {
+		socket = "/run/munge/munge.socket.2" // where munged listens by default
+	}
+	_, err := os.Stat(socket)
+	there := err == nil
+	f.MungeSocket = &there
+	if f.Settings.KeyFile != "" {
+		wrong := tryKey(f.Settings.KeyFile, f.User)
+		f.Key = &wrong
+	}
 }
 
 // tryKey says what is wrong with a key file for a user, "" = nothing.
@@ -102,18 +141,8 @@ func tryKey(file, name string) string {
 	return ""
 }
 
-// mungeSocket is where munged listens by default.
-const mungeSocket = "/run/munge/munge.socket.2"
-
-// Hook is a file that one of Slurm's hook settings comes down to.
-type Hook struct {
-	File string // as the setting has it, where this machine doesn't have the file
-	Seen bool   // on this machine
-	Ours bool   // it is slurmbridge's, a link to one of these, or a script that names one
-}
-
-// hooks finds the files that the hook settings come down to.
-func hooks(conf map[string]string) map[string][]Hook {
+// hooksOf finds the files that the hook settings come down to.
+func hooksOf(conf map[string]string) map[string][]Hook {
 	out := map[string][]Hook{}
 	for _, name := range []string{"Prolog", "Epilog", "TaskProlog", "EpilogSlurmctld"} {
 		for pattern := range strings.SplitSeq(conf[name], ",") {
@@ -143,6 +172,9 @@ func ours(path string) bool { return strings.Contains(path, "slurmbridge") }
 // namesOurs matches a line of a script that calls a hook of ours.
 var namesOurs = regexp.MustCompile(`(?m)^[^#\n]*/slurmbridge(/(task)?prolog|/epilog|-hook)`)
 
+// mostText is how much of a file is read.
+const mostText = 1 << 20
+
 // readFile returns the text of a file, or nil where there is none. A file that
 // is there and can't be read is taken for empty.
 func readFile(name string) *string {
@@ -154,70 +186,73 @@ func readFile(name string) *string {
 	return &s
 }
 
-// Facts is everything Examine looks at. A field that could not be found out is
-// left nil, and nothing is then said about it.
-type Facts struct {
-	// Config is slurmctld's configuration; nil = it did not answer.
-	Config     map[string]string
-	Nodes      []text.Node
-	Partitions []text.Partition
-	// GresConf, JobSubmitLua and Namespaces (job_container.conf or namespace.yaml) are the texts of the files next to
-	// slurm.conf; nil = there is none. They are read only if ConfDir is set.
-	GresConf, JobSubmitLua, Namespaces *string
-	// Federation is the one that the cluster is in, "" = none.
-	Federation string
-	// ConfDir is the folder of slurm.conf, where this machine has it.
-	ConfDir string
-	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld
-	// come down to on this machine, by setting.
-	Hooks map[string][]Hook
-	// Folders says of each folder the bridge writes to whether it is there.
-	Folders map[string]bool
-	// MungeSocket says whether munged's socket is there.
-	MungeSocket *bool
-	// Munge is what went wrong with a credential made and read here; "" = nothing,
-	// nil = not tried.
-	Munge *string
-	// Key is what is wrong with the key file for User; "" = nothing, nil = none is set.
-	Key *string
-	// Token is what went wrong with one of Slurm's own tokens made and read here; "" = nothing,
-	// nil = not tried.
-	Token *string
-	// User is the user that the bridge runs as.
-	User string
-	// Account says whether User has an account; nil = not known.
-	Account *bool
-	// Limits are accounting's on what several jobs have together.
-	Limits []Limit
-	// Requests are the last week's jobs of one GPU, as accounting knows them.
-	Requests []Request
-	// Daemon is the answer of the running daemon; nil = not requested.
-	Daemon *Daemon
-	// PackagedLua is the job_submit.lua that is installed with the programs; nil =
-	// there is none.
-	PackagedLua *string
-	// Agents holds the answers of the nodes' agents, by node; nil = not requested.
-	Agents map[string]Agent
-	// Settings are the bridge's own; they are always there.
-	Settings *config.Config
+// accounts reports whether accounting has a database.
+func accounts(conf map[string]string) bool {
+	return strings.HasSuffix(conf["AccountingStorageType"], "slurmdbd")
 }
 
-// Agent is what a node's agent said.
-type Agent struct {
-	Err string // why it can't be reached, "" = it can
-	// Locked says why what it says can't be read: TLS, a password; "" = it can.
-	Locked string
-	Sick   string // what it says is wrong with it, "" = nothing
-	// Ahead is the node's clock less this machine's.
-	Ahead time.Duration
-	// MPS says whether the node has nvidia-cuda-mps-control; nil = not known.
-	MPS *bool
-	// NoLimits says that the node's driver is too old to hold MPS clients to a part of the memory of a card that could;
-	// nil = not known.
-	NoLimits *bool
-	// Modes are the compute modes of the node's GPUs, and Uncertain is how many of Slurm's GPUs the hooks don't know.
-	Modes     []string
-	Uncertain int
-	// Hooks says whether the settings of the node's hooks make sense; nil = not known.
-	Hooks *bool
+// askAccounting adds what the database knows of the bridge's user and of limits.
+func (f *Facts) askAccounting(ctx context.Context, ask Ask) {
+	// show returns the rows of sacctmgr's answer; each has at least so many columns.
+	show := func(columns int, args ...string) (rows [][]string, ok bool) {
+		out, err := ask(ctx, "sacctmgr", append([]string{"-n", "-P", "show"}, args...)...)
+		for line := range strings.Lines(out) {
+			if row := strings.Split(strings.TrimSuffix(line, "\n"), "|"); len(row) >= columns {
+				rows = append(rows, row)
+			}
+		}
+		return rows, err == nil
+	}
+	limit := func(of, name, tres string) {
+		if tres != "" {
+			f.Limits = append(f.Limits, Limit{of, name, tres})
+		}
+	}
+	cluster := "cluster=" + f.Config["ClusterName"]
+	if f.User != "" {
+		if rows, ok := show(1, "assoc", cluster, "user="+f.User, "format=Account"); ok {
+			has := len(rows) > 0
+			f.Account = &has
+		}
+	}
+	qos, _ := show(4, "qos", "format=Name,GrpTRES,MaxTRESPA,MaxTRESPU")
+	for _, r := range qos {
+		for i, name := range []string{"GrpTRES", "MaxTRESPerAccount", "MaxTRESPerUser"} {
+			limit("qos "+r[0], name, r[1+i])
+		}
+	}
+	assocs, _ := show(3, "assoc", cluster, "format=Account,User,GrpTRES")
+	for _, r := range assocs {
+		of := "account " + r[0]
+		if r[1] != "" { // otherwise the account's own
+			of = "user " + r[1] + " where account=" + r[0]
+		}
+		limit(of, "GrpTRES", r[2])
+	}
+}
+
+// mostRequests bounds the jobs of the last week that are looked at, and askFor the time that accounting may take.
+const (
+	mostRequests = 200_000
+	askFor       = 20 * time.Second
+)
+
+// askRequests adds what accounting knows of the last week's jobs of one GPU, or a part of one.
+func (f *Facts) askRequests(ctx context.Context, ask Ask) {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	out, err := ask(ctx, "sacct", "-a", "-X", "-n", "-P", "-S", "now-7days", "-o", "AllocTRES")
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(out) {
+		tres := strings.TrimSpace(line)
+		of := func(name string) float64 { n, _ := text.TRESValue(tres, name); return n }
+		gpus, shares := of("gres/gpu"), of("gres/mps")+of("gres/shard")
+		if of("node") != 1 || gpus > 1 || gpus+shares == 0 || len(f.Requests) == mostRequests {
+			continue
+		}
+		mem, _ := text.Option(tres, "mem")
+		f.Requests = append(f.Requests, Request{of("cpu"), text.ParseMiB(mem)})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"os/user"
 	"strings"
 	"time"
@@ -66,7 +67,7 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()
-	facts, err := doctor.Collect(ctx, cl.Show, cfg, bridgeUser())
+	facts, err := doctor.Collect(ctx, cl.Show, cfg, bridgeUser(ctx))
 	if err != nil {
 		return err
 	}
@@ -89,13 +90,15 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 
 // bridgeUser is the user that the bridge runs as: the service's where root runs doctor,
 // else the one that runs it.
-func bridgeUser() string {
+func bridgeUser(ctx context.Context) string {
 	u, err := user.Current()
 	if err != nil {
 		return ""
 	}
 	if u.Uid == "0" {
-		if name := doctor.UnitUser("/"); name != "" {
+		// Where there is no systemd there is no service.
+		out, _ := exec.CommandContext(ctx, "systemctl", "show", "-p", "LoadState,User", "slurmbridge").Output()
+		if name := doctor.UnitUser(string(out)); name != "" {
 			return name
 		}
 	}

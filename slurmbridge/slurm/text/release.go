@@ -52,9 +52,6 @@ type Form struct {
 	// RewritesTypes: `scontrol update Gres=` turns gpu:shared into shares. Before, it merges the
 	// new request with the old one, and refuses or requests both.
 	RewritesTypes bool
-	// RequeueDelay: SchedulerParameters' requeue_delay says how long a requeued job waits;
-	// otherwise, and without it, AuthInfo's cred_expire does.
-	RequeueDelay bool
 	// exclusiveField is squeue's field that shows which other jobs a job keeps off its nodes,
 	// exclusive its values for all jobs, or for jobs of other users.
 	exclusiveField string
@@ -76,11 +73,16 @@ var (
 var forms = []Form{
 	{Since: Oldest, exclusiveField: "oversubscribe", exclusive: oversubscribe},
 	{Since: Release{23, 2, 0}, TypesChecked: true, exclusiveField: "oversubscribe", exclusive: oversubscribe},
-	{Since: Release{23, 2, 6}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: oversubscribe},
+	{
+		Since: Release{23, 2, 6}, TypesChecked: true, RewritesTypes: true,
+		exclusiveField: "oversubscribe", exclusive: oversubscribe,
+	},
 	{Since: Release{24, 5, 0}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: topo},
-	{Since: Release{25, 11, 0}, TypesChecked: true, RewritesTypes: true, RequeueDelay: true, exclusiveField: "oversubscribe", exclusive: topo},
 	// oversubscribe is NO for every job that doesn't request to be oversubscribed.
-	{Since: Release{26, 5, 0}, TypesChecked: true, RewritesTypes: true, RequeueDelay: true, exclusiveField: "exclusive", exclusive: []string{"NODE", "USER", "MCS", "TOPO"}},
+	{
+		Since: Release{26, 5, 0}, TypesChecked: true, RewritesTypes: true,
+		exclusiveField: "exclusive", exclusive: []string{"NODE", "USER", "MCS", "TOPO"},
+	},
 }
 
 // FormOf returns a release's form.

@@ -1,0 +1,508 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
+)
+
+// What the table's tests are made of, and those that take more than a line or two.
+
+// has reports whether a setting of slurm.conf, a list, has a word; runs whether one names a plugin.
+func (e *exam) has(key, word string) bool    { return text.HasOption(e.Config[key], word) }
+func (e *exam) runs(key, plugin string) bool { return text.HasPlugin(e.Config[key], plugin) }
+
+// within reports whether the release is one from a fault's first to before the one that mends it.
+func (e *exam) within(from, mended text.Release) bool {
+	return !e.release.Before(from) && e.release.Before(mended)
+}
+
+// typesChecked reports whether Slurm keeps whole-GPU jobs off untyped GPUs with shares in use.
+func typesChecked(e *exam) bool { return e.form.TypesChecked }
+
+// wrong is what went wrong with something that was tried; "" = nothing, or it wasn't.
+func wrong(said *string) string {
+	if said == nil {
+		return ""
+	}
+	return *said
+}
+
+// hasMunge reports whether Slurm has MUNGE, byMunge whether that proves who sends.
+func (e *exam) hasMunge() bool { return e.runs("AuthType", "auth/munge") }
+func (e *exam) byMunge() bool  { return e.Key == nil && e.hasMunge() }
+
+// is reports whether something is known to be so, isn't whether it is known not to be.
+func is(known *bool) bool   { return known != nil && *known }
+func isnt(known *bool) bool { return known != nil && !*known }
+
+// sharesOf is the number of a node's shares.
+func sharesOf(n *text.Node) int { return n.Shares["mps"] + n.Shares["shard"] }
+
+// on is a test for nodes with GPUs of which something is so.
+func on(so func(*exam, *text.Node) bool) test {
+	return saying(func(e *exam, n *text.Node) string {
+		if so(e, n) {
+			return n.Name
+		}
+		return ""
+	}, ",")
+}
+
+// saying is a test for nodes with GPUs of which there is something to say.
+func saying(of func(*exam, *text.Node) string, between string) test {
+	return func(e *exam) []hit {
+		var all []string
+		for _, n := range e.gpus {
+			if said := of(e, n); said != "" {
+				all = append(all, said)
+			}
+		}
+		return when(all != nil, "nodes", strings.Join(all, between))
+	}
+}
+
+// agent is the answer of a node's agent.
+func (e *exam) agent(n *text.Node) Agent {
+	if a, asked := e.Agents[n.Name]; asked {
+		return a
+	}
+	return Agent{Answer: Answer{Err: "not asked"}}
+}
+
+// onAgents is a test for nodes whose agents say that something is so; why is one for nodes with a reason for it.
+func onAgents(so func(*text.Node, Agent) bool) test {
+	return on(func(e *exam, n *text.Node) bool { return so(n, e.agent(n)) })
+}
+
+func why(of func(Agent) string) test {
+	return saying(func(e *exam, n *text.Node) string {
+		if said := of(e.agent(n)); said != "" {
+			return n.Name + " (" + said + ")"
+		}
+		return ""
+	}, ", ")
+}
+
+func inMode(modes ...string) test {
+	return onAgents(func(n *text.Node, a Agent) bool {
+		return sharesOf(n) > 0 && slices.ContainsFunc(a.Modes, func(m string) bool { return slices.Contains(modes, m) })
+	})
+}
+
+// clock is how far an agent's clock is off, "" where it doesn't matter.
+func clock(a Agent) string {
+	if off := a.Ahead.Abs().Round(100 * time.Millisecond); a.Err == "" && off >= 2*time.Second {
+		return off.String() + " off"
+	}
+	return ""
+}
+
+// byNodes are hits, one for each key, with the nodes that have it.
+func byNodes(nodes map[string][]string, name string) (hits []hit) {
+	for _, key := range slices.Sorted(maps.Keys(nodes)) {
+		hits = append(hits, hit{name: key, "nodes": strings.Join(nodes[key], ",")})
+	}
+	return hits
+}
+
+// partitionsOf are the partitions of the jobs, not the gate's own, that have such a node with GPUs.
+func (e *exam) partitionsOf(such func(*text.Node) bool) []text.Partition {
+	return slices.DeleteFunc(slices.Clone(e.Partitions), func(p text.Partition) bool {
+		has := func(n *text.Node) bool { return slices.Contains(n.Partitions, p.Name) && such(n) }
+		return p.Name == e.Settings.GatePartition || !slices.ContainsFunc(e.gpus, has)
+	})
+}
+
+// withShares are the partitions of the jobs where GPUs are shared.
+func (e *exam) withShares() []text.Partition {
+	return e.partitionsOf(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 })
+}
+
+// usedGPUs finds partitions where the release may give a job of a whole GPU one that is shared.
+func (e *exam) usedGPUs() []hit {
+	var mixed, all []string
+	for _, p := range e.withShares() {
+		if all = append(all, p.Name); !slices.Contains(e.Settings.SharersOnly, p.Name) {
+			mixed = append(mixed, p.Name)
+		}
+	}
+	said := e.Config["SLURM_VERSION"]
+	return when(mixed != nil && said != "" && text.GivesUsedGPUs(said),
+		"mixed", strings.Join(mixed, ", "), "all", strings.Join(all, ", "))
+}
+
+func (e *exam) nodesWithoutShares() []hit {
+	bare := map[string][]string{}
+	for _, n := range e.gpus {
+		var parts []string
+		for _, t := range slices.Sorted(maps.Keys(n.GPUs)) {
+			parts = append(parts, fmt.Sprintf("gpu:%s:%d", cmp.Or(t, "TYPE"), n.GPUs[t]))
+		}
+		parts = append(append(parts, fmt.Sprintf("%s:%d", e.sharing, 100*n.GPUCount())), n.OtherGres...)
+		if line := strings.Join(parts, ","); sharesOf(n) == 0 {
+			bare[line] = append(bare[line], n.Name)
+		}
+	}
+	return byNodes(bare, "gres")
+}
+
+// counts is a test for nodes of one kind of shares whose number has this relation to 100 a GPU.
+func counts(so func(got, want int) bool) test {
+	return saying(func(_ *exam, n *text.Node) string {
+		got, gpus := sharesOf(n), n.GPUCount()
+		if both := n.Shares["mps"] > 0 && n.Shares["shard"] > 0; both || got == 0 || !so(got, 100*gpus) {
+			return ""
+		}
+		return fmt.Sprintf("%s has %d for %s", n.Name, got, plural(gpus, "GPU"))
+	}, "; ")
+}
+
+var includes = regexp.MustCompile(`(?im)^\s*include\s`)
+
+// unnamedShares finds kinds of shares that slurm.conf promises and gres.conf doesn't name.
+func (e *exam) unnamedShares(so bool) []hit {
+	var kinds, lines []string
+	for _, kind := range []string{"mps", "shard"} {
+		line := regexp.MustCompile(`(?im)^[^#\n]*\bname=` + kind + `\b`)
+		named := e.GresConf != nil && (line.MatchString(*e.GresConf) || includes.MatchString(*e.GresConf))
+		if !named && slices.ContainsFunc(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 }) {
+			kinds = append(kinds, "Name="+kind)
+			lines = append(lines, "Name="+kind+" Count=100 File=/dev/nvidia0")
+		}
+	}
+	return when(so && kinds != nil, "kinds", strings.Join(kinds, ", "), "lines", strings.Join(lines, "\n"))
+}
+
+func (e *exam) unknownCards() []hit {
+	unknown := map[string][]string{}
+	for _, n := range e.gpus {
+		for t := range n.GPUs {
+			if _, ok := e.Settings.Card(t); !ok && t != "" {
+				unknown[t] = append(unknown[t], n.Name)
+			}
+		}
+	}
+	return byNodes(unknown, "type")
+}
+
+func (e *exam) countsMemory() bool {
+	return strings.Contains(strings.ToUpper(e.Config["SelectTypeParameters"]), "MEMORY")
+}
+
+// noDefaultMemory finds partitions where memory is handed out and a job without --mem gets all of a node, which have no
+// default at all, or one for each GPU.
+func (e *exam) noDefaultMemory(ofGPU bool) []hit {
+	if !e.countsMemory() || text.HasDefMem(e.Config) {
+		return nil
+	}
+	var lack []string
+	perGPU := text.ParsePerGPU(e.Config["JobDefaults"]).MemMiB > 0
+	for _, p := range e.partitionsOf(func(*text.Node) bool { return true }) {
+		if !p.DefMem {
+			lack, perGPU = append(lack, p.Name), perGPU || p.PerGPU.MemMiB > 0
+		}
+	}
+	return when(lack != nil && perGPU == ofGPU, "partitions", strings.Join(lack, ","))
+}
+
+// hostShare finds nodes without cores or memory for two jobs a GPU that ask for as much as the last week's did.
+func (e *exam) hostShare() []hit {
+	if len(e.Requests) == 0 {
+		return nil
+	}
+	nodes, defaults := map[string][]string{}, map[string]string{}
+	cpus, mem := e.median(func(r Request) float64 { return r.CPUs }), e.median(func(r Request) float64 { return r.MemMiB })
+	for _, n := range e.gpus {
+		r, given, gpus := Request{cpus, mem}, e.perGPU(n), float64(n.GPUCount())
+		if e.Settings.HostShare != "keep" && r.CPUs == given.CPUs { // the members of a group divide what they have by default
+			r.CPUs = min(r.CPUs, 1)
+		}
+		if e.Settings.HostShare != "keep" && r.MemMiB == given.MemMiB {
+			r.MemMiB = 0
+		}
+		var short []string
+		if float64(n.CPUs)/gpus < 2*r.CPUs {
+			short = append(short, fmt.Sprintf("%.0f of its %d CPUs", r.CPUs, n.CPUs))
+		}
+		if n.MemMiB/gpus < 2*r.MemMiB && e.countsMemory() {
+			short = append(short, fmt.Sprintf("%.0f of its %.0f MiB", r.MemMiB, n.MemMiB))
+		}
+		if short != nil && sharesOf(n) > 0 {
+			jobs := fmt.Sprintf("two jobs on each of %s where each takes %s, as the median of the last week's %d jobs of one "+
+				"GPU does", plural(n.GPUCount(), "GPU"), strings.Join(short, " and "), len(e.Requests))
+			nodes[jobs] = append(nodes[jobs], n.Name)
+			defaults[jobs] = fmt.Sprintf("PartitionName=%s … DefCpuPerGPU=%.0f DefMemPerGPU=%.0f",
+				strings.Join(n.Partitions, ","), max(1, math.Floor(float64(n.CPUs)/gpus)), n.MemMiB/gpus)
+		}
+	}
+	hits := byNodes(nodes, "jobs")
+	for _, h := range hits {
+		h["defaults"] = defaults[h["jobs"]]
+	}
+	return hits
+}
+
+// median of what the last week's jobs held.
+func (e *exam) median(of func(Request) float64) float64 {
+	var all []float64
+	for _, r := range e.Requests {
+		all = append(all, of(r))
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// perGPU is what a job of one GPU has by default on a node: by its first partition's settings, else the cluster's.
+func (e *exam) perGPU(n *text.Node) Request {
+	per := text.ParsePerGPU(e.Config["JobDefaults"])
+	if i := slices.IndexFunc(e.Partitions, func(p text.Partition) bool {
+		return p.PerGPU != (job.PerGPU{}) && slices.Contains(n.Partitions, p.Name)
+	}); i >= 0 {
+		per = e.Partitions[i].PerGPU
+	}
+	return Request{float64(per.CPUs), float64(per.MemMiB)}
+}
+
+// wantsLua reports whether slurmctld runs a job_submit.lua and the bridge counts on it.
+func (e *exam) wantsLua() bool {
+	return e.Settings.Lua != "no" && e.runs("JobSubmitPlugins", "job_submit/lua")
+}
+
+// ourScript is the project's own job_submit.lua; "" where it isn't there, or the site's own calls it.
+func (e *exam) ourScript() string {
+	if s := wrong(e.JobSubmitLua); strings.HasPrefix(s, luaFirst) {
+		return s
+	}
+	return ""
+}
+
+// worksWithoutLua reports whether the bridge alone can turn requests into shares.
+func worksWithoutLua(e *exam) bool { return e.form.RewritesTypes && e.Settings.Lua != "yes" }
+
+// luaBody is the script without the settings at its beginning, which sites may change.
+func luaBody(lua string) string {
+	if _, rest, cut := strings.Cut(lua, "local M = "); cut {
+		return rest
+	}
+	return lua
+}
+
+// gates is the partition of the gate's own; its State is "" where it isn't there.
+func (e *exam) gates() text.Partition {
+	for _, p := range e.Partitions {
+		if p.Name == e.Settings.GatePartition {
+			return p
+		}
+	}
+	return text.Partition{}
+}
+
+// orderOfPlugins makes job_submit.lua run behind all_partitions, which puts the gate's partition into jobs' lists;
+// "" = it does already.
+func (e *exam) orderOfPlugins() string {
+	plugins := strings.Split(e.Config["JobSubmitPlugins"], ",")
+	at := func(name string) int {
+		return slices.IndexFunc(plugins, func(w string) bool { return text.HasPlugin(w, "job_submit/"+name) })
+	}
+	all, lua := at("all_partitions"), at("lua")
+	switch {
+	case all < 0 || lua > all:
+		return ""
+	case lua < 0:
+		plugins = append(plugins, "lua")
+	default:
+		plugins = slices.Delete(slices.Insert(plugins, all+1, plugins[lua]), lua, lua+1)
+	}
+	return "JobSubmitPlugins=" + strings.Join(plugins, ",")
+}
+
+// leads reports whether a hook of slurm.conf leads to slurmbridge-hook.
+func (e *exam) leads(hook string) bool {
+	return slices.ContainsFunc(e.Hooks[hook], func(h Hook) bool { return h.Ours })
+}
+
+// What checks say of a hook of slurm.conf that doesn't lead to slurmbridge-hook.
+const stray = "$hook doesn't lead to slurmbridge-hook"
+
+var addHook = in("$file", "$line")
+
+// strays is a test for such a hook: one that can be seen from here, or one whose file is on the nodes.
+func strays(hook string, seen bool) test {
+	return func(e *exam) []hit {
+		h := hit{"hook": hook, "kind": strings.ToLower(hook), "file": e.values["SLURM_CONF"]}
+		ours := "/usr/lib/slurmbridge/" + strings.Replace(h["kind"], "epilogs", "epilog-s", 1)
+		folder, all := strings.CutSuffix(e.Config[hook], "/*")
+		switch {
+		case e.Config[hook] == "":
+			h["line"] = hook + "=" + ours
+		case all && (hook == "Prolog" || hook == "Epilog"):
+			h["file"], h["line"] = "", "ln -s "+ours+" "+folder+"/50-slurmbridge"
+		default:
+			h["file"], h["line"] = e.Config[hook], ours+"   # a line of it, called with the same environment"
+		}
+		if n := len(e.Nodes) - len(e.gpus); n > 0 {
+			h["others"] = fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, "+
+				"and Slurm drains one that lacks its prolog", n)
+		}
+		hidden := slices.IndexFunc(e.Hooks[hook], func(h Hook) bool { return !h.Seen })
+		if hidden >= 0 {
+			h["hidden"] = e.Hooks[hook][hidden].File
+		}
+		if e.leads(hook) || seen == (hidden >= 0) {
+			return nil
+		}
+		return []hit{h}
+	}
+}
+
+// drained finds nodes that get no more jobs after a hook failed. Our hooks always exit with 0; a missing hook fails.
+func (e *exam) drained() []hit {
+	var names []string
+	for i := range e.Nodes {
+		if r := e.Nodes[i].Reason; strings.HasPrefix(r, "Prolog error") || strings.HasPrefix(r, "Epilog error") {
+			names = append(names, e.Nodes[i].Name)
+		}
+	}
+	return when(names != nil && (e.leads("Prolog") || e.leads("Epilog")), "nodes", strings.Join(names, ","))
+}
+
+// A configuration of namespaces gives jobs a /dev/shm of their own where it says nothing, or names it.
+var (
+	hasDirs  = regexp.MustCompile(`(?im)^[^#\n]*\bdirs\s*[:=]`)
+	namesShm = regexp.MustCompile(`(?m)^[^#\n]*/dev/shm\b`)
+)
+
+// namespaces finds a plugin that gives each job a /dev/shm of its own, or may do so, and the line by which it doesn't
+// (job_container_tmpfs.c, read at 22.05.8 and 24.11.5; namespace_tmpfs.c and read_nsconf.c at 26.05.3).
+func (e *exam) namespaces(seen bool) []hit {
+	plugin := cmp.Or(e.Config["NamespaceType"], e.Config["JobContainerType"])
+	file, line := "job_container.conf", "Dirs=/tmp   # in place of each Dirs=: all folders but /dev/shm"
+	switch always := e.release.Before(text.Release{23, 2}); {
+	case strings.HasSuffix(plugin, "/linux"):
+		file, line = "namespace.yaml", `dirs: "/tmp"   # in place of each dirs and dir_confs: all folders but /dev/shm`
+	case !strings.HasSuffix(plugin, "/tmpfs"):
+		return nil
+	case always:
+		return when(seen, "plugin", plugin, "always", ", always before Slurm 23.02", "in", e.values["SLURM_CONF"], "line",
+			"JobContainerType=job_container/none   # or a newer Slurm, with Dirs=/tmp in job_container.conf")
+	}
+	text := wrong(e.Namespaces)
+	so := e.ConfDir != "" && seen == (e.Namespaces != nil) && !(hasDirs.MatchString(text) && !namesShm.MatchString(text))
+	return when(so, "plugin", plugin, "in", filepath.Join(e.values["dir"], file), "line", line)
+}
+
+// gateFix is the advice for Slurm's answer to the gate.
+func (e *exam) gateFix() (file, lines string) {
+	said := strings.ToLower(e.Daemon.GateError)
+	switch {
+	case strings.Contains(said, "invalid account"):
+		return "", "sacctmgr add user " + e.User + " account=ACCOUNT"
+	case strings.Contains(said, "is not understood"):
+		return "", "slurmbridge status --json   # misread: the fields\nslurmbridge --version   # is there a newer one for " +
+			"this Slurm? Does a job_submit script change SlurmUser's jobs?"
+	case strings.Contains(said, "let go from the gate"):
+		return e.letPass()
+	case strings.Contains(said, "limit"):
+		return "", e.expand("sacctmgr show assoc user=$user\nsacctmgr modify user $user set MaxSubmitJobs=-1 MaxJobs=-1", nil)
+	}
+	return "", "journalctl -u slurmbridge -g gate   # Slurm's answer"
+}
+
+// letPass lets the bridge's changes pass the site's own script; where there is none, Slurm's answers say more.
+func (e *exam) letPass() (file, lines string) {
+	if e.JobSubmitLua == nil || e.ourScript() != "" {
+		return "", e.expand("journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: "+
+			"$JobSubmitPlugins", nil)
+	}
+	_, uid, _ := text.User(e.Config["SlurmUser"])
+	if e.User == "root" {
+		uid = 0
+	}
+	return e.values["lua"], fmt.Sprintf("-- the first line of your slurm_job_modify(job_desc, job_rec, part_list, "+
+		"modify_uid)\nif modify_uid == %d then return slurm.SUCCESS end   -- the bridge's changes pass", uid)
+}
+
+// refused is a test for changes that Slurm doesn't take from the bridge.
+func refused(so func(*job.RefusedChanges) bool) test {
+	return func(e *exam) (hits []hit) {
+		file, lines := e.letPass()
+		for i := range e.Daemon.Refused {
+			r := &e.Daemon.Refused[i]
+			hits = append(hits, when(so(r), "refused", r.String(), "file", file, "lines", lines)...)
+		}
+		return hits
+	}
+}
+
+func otherStep(r *job.RefusedChanges) bool {
+	return r.Step != job.StepUngate && r.Step != job.StepExtend
+}
+
+// tracked reports whether accounting counts shares.
+func (e *exam) tracked() bool { return e.has("AccountingStorageTRES", "gres/"+e.sharing) }
+
+// gpusAlone is how many GPUs a list of TRES has that names no shares, where accounting could count these.
+func (e *exam) gpusAlone(list string) (n float64, is bool) {
+	n, is = text.TRESValue(list, "gres/gpu")
+	_, both := text.TRESValue(list, "gres/"+e.sharing)
+	return n, is && !both && e.tracked()
+}
+
+// gpuLimits finds limits on GPUs that hold no job with shares.
+func (e *exam) gpuLimits() []hit {
+	var of, lines []string
+	for _, l := range e.Limits {
+		if n, is := e.gpusAlone(l.TRES); is {
+			of = append(of, l.Of)
+			lines = append(lines, fmt.Sprintf("sacctmgr modify %s set %s=gres/%s=%g", l.Of, l.Name, e.sharing, 100*n))
+		}
+	}
+	const most = 10
+	more := ""
+	if n := len(of) - most; n > 0 {
+		of, lines, more = of[:most], lines[:most], fmt.Sprintf(" and %d more", n)
+	}
+	return when(of != nil, "of", strings.Join(of, ", ")+more, "lines", strings.Join(lines, "\n"))
+}
+
+// gpuBills finds partitions that bill GPUs and no shares: those where no job is adopted for that, or the others.
+func (e *exam) gpuBills(hinder bool) (hits []hit) {
+	for i := range e.Partitions {
+		p := &e.Partitions[i]
+		w, is := e.gpusAlone(p.Billing)
+		hinders := e.adopts(p.Name) && e.Settings.AdoptCharge == "shares"
+		hits = append(hits, when(is && hinders == hinder, "name", p.Name,
+			"weights", fmt.Sprintf("%s,GRES/%s=%g", p.Billing, e.sharing, w/100))...)
+	}
+	return hits
+}
+
+// adopts reports whether a rule may adopt jobs of a partition.
+func (e *exam) adopts(partition string) bool {
+	return slices.ContainsFunc(e.Settings.Adopt, func(r adopt.Rule) bool {
+		return !r.Never && (len(r.Partitions) == 0 || slices.Contains(r.Partitions, partition))
+	})
+}
+
+// adoptsPerGPU finds partitions with defaults by the GPU where rules for unchanged jobs come to nothing.
+func (e *exam) adoptsPerGPU() []hit {
+	var names []string
+	everywhere := text.ParsePerGPU(e.Config["JobDefaults"]) != job.PerGPU{}
+	for i := range e.Partitions {
+		if p := &e.Partitions[i]; (everywhere || p.PerGPU != job.PerGPU{}) && e.adopts(p.Name) {
+			names = append(names, p.Name)
+		}
+	}
+	return when(names != nil, "partitions", strings.Join(names, ", "))
+}
