@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/url"
 	"os"
@@ -240,18 +241,36 @@ func Each(ctx context.Context, q Querier, row func(*sql.Rows) error, query strin
 	return rows.Err()
 }
 
-// List returns the rows of a query's result; columns says where one row's columns go. It is never nil.
+// Rows are the rows of a query's result, as they are read; columns says where one row's columns go. An error is the last.
+func Rows[T any](ctx context.Context, q Querier, columns func(*T) []any, query string, args ...any) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		errEnough := errors.New("enough")
+		err := Each(ctx, q, func(rows *sql.Rows) error {
+			var one T
+			if err := rows.Scan(columns(&one)...); err != nil {
+				return err
+			}
+			if !yield(one, nil) {
+				return errEnough
+			}
+			return nil
+		}, query, args...)
+		if err != nil && !errors.Is(err, errEnough) {
+			yield(*new(T), err)
+		}
+	}
+}
+
+// List is Rows as a list, never nil.
 func List[T any](ctx context.Context, q Querier, columns func(*T) []any, query string, args ...any) ([]T, error) {
 	out := []T{}
-	err := Each(ctx, q, func(rows *sql.Rows) error {
-		var one T
-		if err := rows.Scan(columns(&one)...); err != nil {
-			return err
+	for one, err := range Rows(ctx, q, columns, query, args...) {
+		if err != nil {
+			return out, err
 		}
 		out = append(out, one)
-		return nil
-	}, query, args...)
-	return out, err
+	}
+	return out, nil
 }
 
 // Tx runs f in a transaction and commits it, unless f fails.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -421,98 +422,103 @@ func (h *History) use(ctx context.Context, rec *Record, known func(user, app, ca
 	return useOf(rec, own, others), nil
 }
 
-// Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile; what sharers did
-// together is divided by what is known by now.
+// Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile.
 func (h *History) Store(ctx context.Context, o *Outcome) error {
-	if err := h.change(ctx, o.Run, func(r *Run) { r.Outcome = o }); err != nil || !o.Learned && !o.Shared() {
+	if err := database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
+		all, err := list(ctx, tx, `run WHERE record = ?`, o.Run)
+		for i := range all {
+			all[i].Outcome = o
+			err = all[i].save(ctx, tx)
+		}
+		return err
+	}); err != nil || !o.Learned {
 		return err
 	}
 	records, err := database.List(ctx, h.DB, recordColumns, `SELECT id, app, body FROM record WHERE id = ?`, o.Run)
 	if err != nil || len(records) == 0 {
 		return database.Wrap(err, "read records")
 	}
-	rec := &records[0]
-	if o.Learned {
-		if _, err := h.Profiles.Learn(ctx, rec.App, &rec.Record); err != nil {
-			return err
-		}
-	}
-	if !o.Shared() {
-		return nil
-	}
-	use, err := h.use(ctx, rec, h.known(ctx))
-	if err != nil {
-		return err
-	}
-	return h.change(ctx, o.Run, func(r *Run) {
-		if len(r.Nodes) == 1 {
-			r.Use = use
-		}
-	})
+	_, err = h.Profiles.Learn(ctx, records[0].App, &records[0].Record)
+	return err
 }
 
-// change changes the run of a record.
-func (h *History) change(ctx context.Context, record int64, f func(*Run)) error {
-	return database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
-		all, err := list(ctx, tx, `run WHERE record = ?`, record)
-		for i := range all {
-			f(&all[i])
-			err = all[i].save(ctx, tx)
-		}
-		return err
-	})
+// Filter selects runs; the zero one selects all.
+type Filter struct {
+	Ref      string    // of this job
+	From, To time.Time // that ended in [From, To)
+	Running  bool      // and those that haven't ended
+	Judged   bool      // with an outcome alone
+	After    int64     // whose record came after the one of that number
+	// Latest is how many there are at most, the latest first; 0 = all, in the order of their ends, those with outcomes in
+	// that of their records.
+	Latest int
 }
 
-// Ended returns the runs that ended in [from, to), the latest first.
-func (h *History) Ended(ctx context.Context, from, to time.Time) ([]Run, error) {
+// query is the filter as SQL.
+func (f *Filter) query() (string, []any) {
+	from, where, order := "run", []string{"TRUE"}, " ORDER BY ended, ref"
+	var args []any
+	and := func(condition string, values ...any) {
+		where, args = append(where, condition), append(args, values...)
+	}
+	if f.Ref != "" {
+		and("ref = ?", f.Ref)
+	}
+	switch {
+	case f.From.IsZero():
+	case f.Running:
+		and("(ended >= ? OR ended IS NULL)", f.From.UnixMilli())
+	default:
+		and("ended >= ?", f.From.UnixMilli())
+	}
+	if !f.To.IsZero() {
+		and("ended < ?", f.To.UnixMilli())
+	}
+	if f.Judged {
+		and("outcome IS NOT NULL AND record > ?", f.After)
+		order = " ORDER BY record"
+		if f.Ref == "" && f.Latest == 0 {
+			from = "run INDEXED BY run_record" // so that nothing need be sorted
+		}
+	}
+	if f.Latest > 0 {
+		order = " ORDER BY ended DESC NULLS FIRST, ref LIMIT ?"
+		args = append(args, f.Latest)
+	}
+	return `SELECT ` + columns + ` FROM ` + from + ` WHERE ` + strings.Join(where, " AND ") + order, args
+}
+
+// Runs are the runs that a filter selects.
+func (h *History) Runs(ctx context.Context, f Filter) iter.Seq2[Run, error] {
+	query, args := f.query()
+	return func(yield func(Run, error) bool) {
+		for r, err := range database.Rows(ctx, h.DB, (*Run).columns, query, args...) {
+			if !yield(r, database.Wrap(err, "read runs")) {
+				return
+			}
+		}
+	}
+}
+
+// Ended returns the runs that ended in [from, to), with what is known of their applications.
+func (h *History) Ended(ctx context.Context, from, to time.Time) (all []Run, err error) {
 	if err := h.Fit(ctx); err != nil {
 		return nil, err
 	}
-	runs, err := list(ctx, h.DB, `run WHERE ended >= ? AND ended < ? ORDER BY ended DESC, ref`, from.UnixMilli(), to.UnixMilli())
-	if err != nil {
-		return nil, err
-	}
-	runs = slices.DeleteFunc(runs, func(r Run) bool { return r.Start.IsZero() })
 	known := h.known(ctx)
-	for i := range runs {
-		r := &runs[i]
+	for r, err := range h.Runs(ctx, Filter{From: from, To: to}) {
+		if err != nil {
+			return nil, err
+		}
+		if r.Start.IsZero() {
+			continue // it never ran
+		}
 		if r.Profile, err = known(r.User, r.App, gpuprof.CardOf(r.Devices)); err != nil {
 			return nil, err
 		}
+		all = append(all, r)
 	}
-	return runs, nil
-}
-
-// Running returns up to limit runs that polls showed on their GPUs in [from, to), those that still run and the latest
-// first.
-func (h *History) Running(ctx context.Context, from, to time.Time, limit int) ([]Run, error) {
-	out, err := Open(ctx, h.DB)
-	if err != nil {
-		return nil, err
-	}
-	ended, err := list(ctx, h.DB, `run WHERE ended >= ? ORDER BY ended DESC, ref LIMIT ?`, from.UnixMilli(), limit)
-	out = slices.DeleteFunc(append(out, ended...), func(r Run) bool { return !r.Shown() || r.Start.IsZero() || !r.Start.Before(to) })
-	return out[:min(len(out), limit)], err
-}
-
-// Outcomes returns the outcomes of runs that ended in [from, to), in the order of their records.
-func (h *History) Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error) {
-	return h.outcomes(ctx, `ended >= ? AND ended < ? ORDER BY record`, from.UnixMilli(), to.UnixMilli())
-}
-
-// LastOutcomes returns the last limit of the outcomes of runs that ended since then, the latest first.
-func (h *History) LastOutcomes(ctx context.Context, since time.Time, limit int) ([]Outcome, error) {
-	return h.outcomes(ctx, `ended >= ? ORDER BY ended DESC LIMIT ?`, since.UnixMilli(), limit)
-}
-
-// OutcomesOf returns the outcomes of a job's runs.
-func (h *History) OutcomesOf(ctx context.Context, ref string) ([]Outcome, error) {
-	return h.outcomes(ctx, `ref = ? ORDER BY record`, ref)
-}
-
-func (h *History) outcomes(ctx context.Context, where string, args ...any) ([]Outcome, error) {
-	out, err := database.List(ctx, h.DB, func(o *Outcome) []any { return []any{database.JSON(o)} }, `SELECT outcome FROM run WHERE outcome IS NOT NULL AND `+where, args...)
-	return out, database.Wrap(err, "read outcomes")
+	return all, nil
 }
 
 // Forget removes the runs that ended before the given time; their footprints stay.

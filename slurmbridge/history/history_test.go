@@ -101,6 +101,13 @@ func record(id int64, from, to float64) Record {
 	}}
 }
 
+// outcomes are those of the runs that a filter selects.
+func outcomes(t *testing.T, h *History, f Filter) []*Outcome {
+	t.Helper()
+	f.Judged = true
+	return Outcomes(must.List(t, h.Runs(t.Context(), f)))
+}
+
 // ended returns the runs that ended in a period, in minutes.
 func ended(t *testing.T, k *kept, from, to float64) []Run {
 	t.Helper()
@@ -184,7 +191,7 @@ func testTwoNodes(t *testing.T, k *kept) {
 func TestARunThatOnlyOneSideShows(t *testing.T) {
 	k := &kept{shown: []Run{polls(0, 61)}, records: []Record{record(7, 30, 60)}}
 	runs := ended(t, k, 0, 100)
-	if len(runs) != 2 || !runs[0].Shown() || runs[0].ID != 0 || runs[1].Shown() || runs[1].ID != 7 { // the latest first
+	if len(runs) != 2 || !runs[1].Shown() || runs[1].ID != 0 || runs[0].Shown() || runs[0].ID != 7 {
 		t.Errorf("%+v", runs)
 	}
 }
@@ -279,30 +286,37 @@ func TestOutcomes(t *testing.T) {
 		must.OK(t, h.Store(ctx, &o))
 		o.Again = true
 		must.OK(t, h.Store(ctx, &o))
-		all := must.Get(h.Outcomes(ctx, at(0), at(1000)))(t)
-		if len(all) != i+1 || !reflect.DeepEqual(all[i], o) {
+		all := outcomes(t, h, Filter{})
+		if len(all) != i+1 || !reflect.DeepEqual(*all[i], o) {
 			t.Fatalf("%+v", all)
 		}
 		if left := must.Get(h.Unjudged(ctx))(t); len(left) != 2-i {
 			t.Errorf("%d runs are left to judge", len(left))
 		}
 	}
-	for what, got := range map[string][]Outcome{
-		"of the last hours": must.Get(h.Outcomes(ctx, at(120), at(1000)))(t), "the last two": must.Get(h.LastOutcomes(ctx, at(0), 2))(t),
+	for what, c := range map[string]struct {
+		f    Filter
+		want string
+	}{
+		"all":                     {Filter{}, "[7 8 9]"},
+		"of a time":               {Filter{From: at(120), To: at(180)}, "[8]"},
+		"of the last time":        {Filter{From: at(120)}, "[8 9]"},
+		"the last two":            {Filter{Latest: 2}, "[9 8]"},
+		"those that came later":   {Filter{After: 5}, "[8 9]"},
+		"of a job":                {Filter{Ref: "8"}, "[8]"},
+		"whether they have ended": {Filter{From: at(120), Running: true}, "[8 9]"},
 	} {
-		if len(got) != 2 || got[0].Ref == "7" || got[1].Ref == "7" {
-			t.Errorf("%s: %+v", what, got)
+		var refs []string
+		for _, o := range outcomes(t, h, c.f) {
+			refs = append(refs, o.Ref)
 		}
+		must.Equal(t, fmt.Sprint(refs), c.want, what)
 	}
-	must.Equal(t, len(must.Get(h.OutcomesOf(ctx, "8"))(t)), 1, "of a job")
 	must.OK(t, h.Forget(ctx, at(90)))
-	if all := must.Get(h.Outcomes(ctx, at(0), at(1000)))(t); len(all) != 2 {
-		t.Errorf("after the old were forgotten: %+v", all)
-	}
+	must.Equal(t, len(outcomes(t, h, Filter{})), 2, "after the old were forgotten")
 }
 
-// What sharers did together is divided by profiles, which may be known only once the run is judged; a footprint is the
-// run's of the moment, once, whatever becomes of its row.
+// A footprint is the run's of the moment, once, whatever becomes of its row.
 func TestAFootprintFollowsItsRun(t *testing.T) {
 	k := &kept{shown: []Run{polls(0, 300)}}
 	h := k.write(t)
@@ -360,7 +374,7 @@ func TestAnArrayTaskKnowsItsArray(t *testing.T) {
 // A job alone takes its own time, whatever a model says.
 func TestTruthOfOneJob(t *testing.T) {
 	app := &rlcore.Profile{App: "a", DurationS: 10, PeriodS: 10, Series: []rlcore.Use{{GPU: 0.5, MemMiB: 100}}}
-	truth := NewTruth(triple{}, nil)
+	truth := NewTruth(triple{})
 	own := truth.Alone(app, 30)
 	if own.DurationS != 30 || own == app || app.DurationS != 10 {
 		t.Errorf("%+v", own)

@@ -87,7 +87,6 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 			e.tell(ctx, rt, h)
 		}
 		got := must.Get(h.Ended(ctx, at(-1000), at(10000)))(rt)
-		slices.Reverse(got)
 		for i := range got {
 			got[i] = Run{Ref: got[i].Ref, Mode: got[i].Mode, Ready: got[i].Ready, Start: got[i].Start, End: got[i].End}
 		}

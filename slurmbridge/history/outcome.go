@@ -2,6 +2,7 @@ package history
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -81,15 +82,25 @@ type Outcome struct {
 // Shared reports whether any other job was on the job's GPU.
 func (o *Outcome) Shared() bool { return len(o.With) > 0 }
 
+// Outcomes are the outcomes of those of the runs that have one.
+func Outcomes(runs []Run) []*Outcome {
+	var out []*Outcome
+	for i := range runs {
+		if runs[i].Outcome != nil {
+			out = append(out, runs[i].Outcome)
+		}
+	}
+	return out
+}
+
 // Runs are the runs that have ended, and their outcomes.
 type Runs interface {
 	// Unjudged returns runs without an outcome, oldest first, some at a time.
 	Unjudged(ctx context.Context) ([]Run, error)
 	// Store writes an outcome down. Where it is Learned the run becomes part of its application's profile.
 	Store(ctx context.Context, o *Outcome) error
-	// Outcomes returns the outcomes of runs that ended in a time, in the order in which they were
-	// stored.
-	Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error)
+	// Runs are the runs that a filter selects.
+	Runs(ctx context.Context, f Filter) iter.Seq2[Run, error]
 }
 
 // Beliefs predict slowdowns, and learn.

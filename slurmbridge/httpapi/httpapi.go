@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net"
 	"net/http"
@@ -45,8 +46,8 @@ type Server struct {
 	Gatherer prometheus.Gatherer
 	// Usage sums up what GPUs were used for; nil = nothing is said of it. Returns ErrNoUsage.
 	Usage func(ctx context.Context, q usage.Query) (*usage.Report, error)
-	// Page is what the status page, at /, shows beyond the last look.
-	Page Page
+	// Runs are those that a filter selects, for the status page, at /; nil = it shows the last poll alone.
+	Runs func(ctx context.Context, f history.Filter) iter.Seq2[history.Run, error]
 }
 
 // mostScrapes is how many are answered with metrics at a time.
@@ -225,11 +226,12 @@ func (p *pages) status(w http.ResponseWriter, req *http.Request) {
 // read in time.
 func (p *pages) day(ctx context.Context, now time.Time) (*history.Turn, *history.Seen) {
 	h := p.past(ctx, now, turnHours)
-	if p.server.Page.Outcomes == nil || h.trouble != "" {
+	if p.server.Runs == nil || h.trouble != "" {
 		return nil, nil
 	}
-	turn := history.CountTurn(pointers(h.outcomes))
-	seen := history.CountSeen(len(h.outcomes), func(i int) (user, app string) { return h.outcomes[i].User, h.outcomes[i].App })
+	outcomes := history.Outcomes(h.runs)
+	turn := history.CountTurn(outcomes)
+	seen := history.CountSeen(len(outcomes), func(i int) (user, app string) { return outcomes[i].User, outcomes[i].App })
 	return &turn, &seen
 }
 

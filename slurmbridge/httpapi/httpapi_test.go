@@ -21,7 +21,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/prolog/turns"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
@@ -254,7 +253,7 @@ func TestReportOfTurnaround(t *testing.T) {
 	if r.Turn == nil || r.Turn.Timed == 0 || r.Turn.Late != 0 || math.Abs(r.Turn.Saved()-0.5) > 1e-9 {
 		t.Errorf("%+v", r.Turn)
 	}
-	s.Page.Outcomes = func(context.Context, time.Time, int) ([]history.Outcome, error) { return nil, errors.New("broken") }
+	s.Runs = had(nil, errors.New("broken"))
 	r = Report{}
 	if err := json.Unmarshal(get(t, s.Handler(), "/v1/status").Body.Bytes(), &r); err != nil || r.Turn != nil || r.Slurm == "" {
 		t.Errorf("without a journal: %+v, %v", r, err)

@@ -244,13 +244,16 @@ func (m *mask) past(h *past) {
 		m.add(h.runs[i].Ref, h.runs[i].User)
 	}
 	for i := range h.runs {
-		if r := &h.runs[i]; !m.own[r.Ref] {
-			*r = history.Run{Ref: m.ref(r.Ref), Start: r.Start, End: r.End, Node: r.Node, GPUs: r.GPUs, Shares: r.Shares}
+		r := &h.runs[i]
+		if o := r.Outcome; o != nil && (o.User != m.user || m.user == "") {
+			hidden := *o
+			hidden.Ref, hidden.User, hidden.App = m.ref(o.Ref), "", ""
+			r.Outcome = &hidden
 		}
-	}
-	for i := range h.outcomes {
-		if o := &h.outcomes[i]; o.User != m.user || m.user == "" {
-			o.Ref, o.User, o.App = m.ref(o.Ref), "", ""
+		if !m.own[r.Ref] {
+			*r = history.Run{
+				Ref: m.ref(r.Ref), Start: r.Start, End: r.End, Node: r.Node, GPUs: r.GPUs, Shares: r.Shares, Outcome: r.Outcome,
+			}
 		}
 	}
 }

@@ -26,15 +26,6 @@ var pageSource string
 //go:embed page.css
 var pageCSS string
 
-// Page is what the status page shows beyond the last poll. Each may be nil: the page
-// then does without.
-type Page struct {
-	// Running returns up to limit runs of jobs within that time.
-	Running func(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error)
-	// Outcomes returns the last outcomes, up to limit, of runs that ended since then.
-	Outcomes func(ctx context.Context, since time.Time, limit int) ([]history.Outcome, error)
-}
-
 // Limits of what a page shows, independent of its query.
 const (
 	mostGPUs    = 100
@@ -103,9 +94,8 @@ type pages struct {
 // past is what was read of the past. Reading it costs more than the rest of the
 // page, so reloading it gives the same for a while.
 type past struct {
-	runs     []history.Run
-	outcomes []history.Outcome
-	trouble  string
+	runs    []history.Run
+	trouble string
 }
 
 // Bounds of reading the past: how old what was read may be, how long an answer waits for it, and how long it may take.
@@ -184,7 +174,7 @@ func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 	span := time.Duration(spans[min(i, len(spans)-1)]) * time.Hour
 	ctx, cancel := context.WithTimeout(ctx, pastWithin)
 	defer cancel()
-	h, err := p.read.get(ctx, int(span/time.Hour), func(ctx context.Context) (past, error) { return p.load(ctx, now.Add(-span), now) })
+	h, err := p.read.get(ctx, int(span/time.Hour), func(ctx context.Context) (past, error) { return p.load(ctx, now.Add(-span)) })
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		h.trouble = "what ran before is still being read"
@@ -193,28 +183,22 @@ func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 	}
 	from := now.Add(-time.Duration(hours) * time.Hour)
 	h.runs = slices.DeleteFunc(slices.Clone(h.runs), func(r history.Run) bool { return !r.End.IsZero() && r.End.Before(from) })
-	h.outcomes = slices.DeleteFunc(slices.Clone(h.outcomes), func(o history.Outcome) bool { return !o.End.IsZero() && o.End.Before(from) })
 	return h
 }
 
-// Errors of load, as the page shows them.
-var (
-	errRuns     = errors.New("what ran before can't be read")
-	errOutcomes = errors.New("what came of jobs can't be read")
-)
+// errRuns is an error of load, as the page shows it.
+var errRuns = errors.New("what ran before can't be read")
 
 // load reads the past. With an error it returns what could be read.
-func (p *pages) load(ctx context.Context, from, to time.Time) (h past, err error) {
-	src := p.server.Page
-	if src.Running != nil {
-		if h.runs, err = src.Running(ctx, from, to, mostRuns); err != nil {
+func (p *pages) load(ctx context.Context, from time.Time) (h past, err error) {
+	if p.server.Runs == nil {
+		return h, nil
+	}
+	for r, err := range p.server.Runs(ctx, history.Filter{From: from, Running: true, Latest: mostRuns}) {
+		if err != nil {
 			return h, errRuns
 		}
-	}
-	if src.Outcomes != nil {
-		if h.outcomes, err = src.Outcomes(ctx, from, mostRuns); err != nil {
-			return h, errOutcomes
-		}
+		h.runs = append(h.runs, r)
 	}
 	return h, nil
 }

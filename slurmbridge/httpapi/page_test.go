@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"html"
+	"iter"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -34,8 +35,7 @@ func busy(nodes, pending int) *Server {
 		Apps: map[string]job.App{}, Explanations: map[string]*job.Explanation{}, Unmanaged: map[string]string{"212": "its owner edited it"},
 		Snap: &job.Snapshot{At: now, Release: "22.05.8"}, Plan: &job.Plan{},
 	}
-	var past []history.Run
-	var outcomes []history.Outcome
+	var ran []history.Run
 	id := 1000
 	for n := range nodes {
 		node := fmt.Sprintf("gpu%03d", n+1)
@@ -63,13 +63,13 @@ func busy(nodes, pending int) *Server {
 						continue
 					}
 					early := time.Duration(m*r.IntN(10)) * length / 30
-					past = append(past, history.Run{Ref: ref, User: user, App: app, Start: at, End: end.Add(-early), Node: node, GPUs: []int{g}, Shares: 100 / members})
+					ran = append(ran, history.Run{Ref: ref, User: user, App: app, Start: at, End: end.Add(-early), Node: node, GPUs: []int{g}, Shares: 100 / members})
 					if members > 1 {
 						p := 1 + 0.5*r.Float64()
 						// Plain Slurm would have taken twice as long.
 						o := history.Outcome{Ref: ref, User: user, App: app, Submit: at, Start: at, End: end, PlainEnd: end.Add(end.Sub(at)), SoloS: 60, With: []string{"x"}, Predicted: p, Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5}
 						o.Broken = o.Slowdown > 1.5
-						outcomes = append(outcomes, o)
+						ran[len(ran)-1].Outcome = &o
 					}
 				}
 				if end.After(now) {
@@ -106,10 +106,23 @@ func busy(nodes, pending int) *Server {
 	return &Server{
 		Status: func() *job.Status { return st }, Now: func() time.Time { return now.Add(4 * time.Second) }, Fresh: time.Minute,
 		Gatherer: prometheus.NewRegistry(),
-		Page: Page{
-			Running:  func(context.Context, time.Time, time.Time, int) ([]history.Run, error) { return past, nil },
-			Outcomes: func(context.Context, time.Time, int) ([]history.Outcome, error) { return outcomes, nil },
-		},
+		Runs:     had(ran, nil),
+	}
+}
+
+// had has runs, and perhaps an error.
+func had(runs []history.Run, err error) func(context.Context, history.Filter) iter.Seq2[history.Run, error] {
+	return func(context.Context, history.Filter) iter.Seq2[history.Run, error] {
+		return func(yield func(history.Run, error) bool) {
+			for _, r := range runs {
+				if !yield(r, nil) {
+					return
+				}
+			}
+			if err != nil {
+				yield(history.Run{}, err)
+			}
+		}
 	}
 }
 
@@ -162,12 +175,10 @@ func TestPageEscapes(t *testing.T) {
 	st.Apps[run.Ref] = job.App{Key: evil, Profile: &rlcore.Profile{DurationS: 1e5}}
 	st.Unmanaged[evil], st.Err, st.Policy = evil, evil, evil
 	st.Groups = append(st.Groups, job.Group{State: job.Released, Node: st.Snap.Nodes[0].Name, Members: []job.Member{{Ref: evil, User: evil, App: evil}}})
-	s.Page.Outcomes = func(context.Context, time.Time, int) ([]history.Outcome, error) {
-		return []history.Outcome{{Ref: evil, User: evil, App: evil, With: []string{evil}, Slowdown: 1.2, Predicted: 1.1}}, nil
-	}
-	s.Page.Running = func(context.Context, time.Time, time.Time, int) ([]history.Run, error) {
-		return []history.Run{{Ref: evil, User: evil, App: evil, Node: st.Snap.Nodes[0].Name, GPUs: []int{0}, Start: zero.Add(-3 * time.Hour), End: zero.Add(-time.Hour)}}, nil
-	}
+	s.Runs = had([]history.Run{{
+		Ref: evil, User: evil, App: evil, Node: st.Snap.Nodes[0].Name, GPUs: []int{0}, Start: zero.Add(-3 * time.Hour), End: zero.Add(-time.Hour),
+		Outcome: &history.Outcome{Ref: evil, User: evil, App: evil, With: []string{evil}, Slowdown: 1.2, Predicted: 1.1},
+	}}, nil)
 	st.LookOK = zero.Add(-time.Hour) // the error is shown
 	body := get(t, s.Handler(), "/").Body.String()
 	if strings.Contains(body, "<script") || strings.Contains(body, "<img") || strings.Contains(body, "onerror=\"") {
@@ -281,16 +292,14 @@ func TestPageInTrouble(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	s = busy(1, 1)
-	s.Page.Running = func(context.Context, time.Time, time.Time, int) ([]history.Run, error) {
-		return nil, errors.New("/var/lib/secret: I/O error")
-	}
+	s.Runs = had(nil, errors.New("/var/lib/secret: I/O error"))
 	s.Status().Gate = ""
 	body := get(t, s.Handler(), "/").Body.String()
 	if !strings.Contains(body, "what ran before can&#39;t be read") || strings.Contains(body, "secret") || !strings.Contains(body, "shared jobs run alone") {
 		t.Error(body)
 	}
 	s = busy(1, 1)
-	s.Page = Page{}
+	s.Runs = nil
 	if w := get(t, s.Handler(), "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "gpu001 gpu 0") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -301,7 +310,10 @@ func TestPastIsReadOnce(t *testing.T) {
 	s := busy(1, 1)
 	n, now := 0, zero
 	s.Now = func() time.Time { return now }
-	s.Page.Running = func(context.Context, time.Time, time.Time, int) ([]history.Run, error) { n++; return nil, nil }
+	s.Runs = func(ctx context.Context, f history.Filter) iter.Seq2[history.Run, error] {
+		n++
+		return had(nil, nil)(ctx, f)
+	}
 	h := s.Handler()
 	for range 5 {
 		get(t, h, "/")

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,7 +52,8 @@ func as(req *http.Request, uid uint32) *http.Request {
 
 // others is a busy server whose jobs, runs and outcomes are annette's, each an array task with index 5, but for ann's
 // job 7.
-func others() *Server {
+func others(t *testing.T) *Server {
+	t.Helper()
 	s := busy(2, 4)
 	s.Asker = shown
 	st := s.Status()
@@ -89,30 +89,22 @@ func others() *Server {
 		own := history.Outcome{Ref: "7", User: "ann", With: []string{"8_5"}, WithApps: []string{"secret-app"}, WithOwners: []string{"annette"}}
 		return &journal.Story{Note: note, Groups: []job.Group{group}, Outcomes: []history.Outcome{own, {Ref: "7", User: "annette"}}}, nil
 	}
-	running, outcomes := s.Page.Running, s.Page.Outcomes
-	s.Page.Running = func(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error) {
-		all, err := running(ctx, from, to, limit)
-		all = slices.Clone(all)
-		for i := range all {
-			all[i].Ref, all[i].User, all[i].App = task(all[i].Ref), "annette", "secret-app"
+	ran := must.List(t, s.Runs(context.Background(), history.Filter{}))
+	for i := range ran {
+		r := &ran[i]
+		r.Ref, r.User, r.App = task(r.Ref), "annette", "secret-app"
+		if r.Outcome != nil {
+			r.Outcome.Ref, r.Outcome.User, r.Outcome.App = r.Ref, "annette", "secret-app"
 		}
-		return all, err
 	}
-	s.Page.Outcomes = func(ctx context.Context, since time.Time, limit int) ([]history.Outcome, error) {
-		all, err := outcomes(ctx, since, limit)
-		all = slices.Clone(all)
-		for i := range all {
-			all[i].Ref, all[i].User, all[i].App = task(all[i].Ref), "annette", "secret-app"
-		}
-		return all, err
-	}
+	s.Runs = had(ran, nil)
 	return s
 }
 
 // Where Slurm hides the jobs of others, no answer names one to anybody but its owner and the operators: not its number,
 // its user, its account nor its application.
 func TestPrivateJobs(t *testing.T) {
-	s := others()
+	s := others(t)
 	before := must.Get(json.Marshal(s.Status()))(t)
 	h := s.Handler()
 	get := func(path string, uid int) (int, string) {

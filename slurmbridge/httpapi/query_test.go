@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -68,7 +69,9 @@ func TestASlowDatabaseLeavesTheStatusPage(t *testing.T) {
 			return nil, slow(ctx)
 		}
 		s.Story = func(ctx context.Context, _ string) (*journal.Story, error) { return nil, slow(ctx) }
-		s.Page.Running = func(ctx context.Context, _, _ time.Time, _ int) ([]history.Run, error) { return nil, slow(ctx) }
+		s.Runs = func(ctx context.Context, _ history.Filter) iter.Seq2[history.Run, error] {
+			return func(yield func(history.Run, error) bool) { yield(history.Run{}, slow(ctx)) }
+		}
 		h := s.Handler()
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()

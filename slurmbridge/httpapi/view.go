@@ -114,7 +114,7 @@ func (p *pages) view(ctx context.Context, o options, m *mask) *view {
 	v.count(c)
 	v.on(c, keys, st)
 	v.queue(st, o.Jobs)
-	v.slow(past.outcomes)
+	v.slow(past.runs)
 	for _, ref := range slices.Sorted(maps.Keys(st.Unmanaged)) {
 		if len(v.Left) < 20 {
 			v.Left = append(v.Left, left{ref, st.Unmanaged[ref]})
@@ -248,16 +248,8 @@ func reason(j *job.Job) string {
 	return " (" + j.Reason + ")"
 }
 
-func pointers(all []history.Outcome) []*history.Outcome {
-	out := make([]*history.Outcome, len(all))
-	for i := range all {
-		out[i] = &all[i]
-	}
-	return out
-}
-
-func (v *view) slow(all []history.Outcome) {
-	r := receipt.Sharing(pointers(all))
+func (v *view) slow(all []history.Run) {
+	r := receipt.Sharing(history.Outcomes(all))
 	v.Slow = slowdowns{
 		Picture: r.Scatter(), Shared: r.Seen.Jobs, Mean: r.Seen.Mean, Worst: r.Seen.Worst,
 		Kept: r.Contracts.Kept, Broken: r.Contracts.Broken, Fails: len(r.Failures), Harm: r.Harm, Turn: r.Turn,

@@ -219,18 +219,21 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, fmt.Errorf("read explanation of job %s: %w", ref, err)
 	}
-	if s.Groups, err = list[job.Group](ctx, j.db, "read groups of job "+ref, groupsOf+`ORDER BY g.id`, ref); err != nil {
+	if s.Groups, err = j.groupsOf(ctx, ref, `ORDER BY g.id`); err != nil {
 		return nil, err
 	}
 	columns := func(e *Entry) []any {
 		return []any{database.Millis(&e.At), &e.Mode, &e.Group, &e.Ref, &e.Step, &e.Change, &e.Was, &e.Result}
 	}
-	if s.Changes, err = rows(ctx, j.db, "read changes of job "+ref, columns, `SELECT at, mode, group_id, ref, step, change, was, result
+	if s.Changes, err = database.List(ctx, j.db, columns, `SELECT at, mode, group_id, ref, step, change, was, result
 		FROM bridge_changes WHERE ref = ? ORDER BY id`, ref); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read changes of job %s: %w", ref, err)
 	}
-	if s.Outcomes, err = (&history.History{DB: j.db}).OutcomesOf(ctx, ref); err != nil {
-		return nil, err
+	for r, err := range (&history.History{DB: j.db}).Runs(ctx, history.Filter{Ref: ref, Judged: true}) {
+		if err != nil {
+			return nil, err
+		}
+		s.Outcomes = append(s.Outcomes, *r.Outcome)
 	}
 	if s.Note == nil && len(s.Groups) == 0 && len(s.Changes) == 0 && len(s.Outcomes) == 0 {
 		return nil, fmt.Errorf("job %s: %w", ref, ErrNotFound)
@@ -240,7 +243,7 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 
 // MemberOf returns a job as a member of the last group that it was put into; nil = none.
 func (j *Journal) MemberOf(ctx context.Context, ref string) (*job.Member, error) {
-	groups, err := list[job.Group](ctx, j.db, "read group of job "+ref, groupsOf+`ORDER BY g.id DESC LIMIT 1`, ref)
+	groups, err := j.groupsOf(ctx, ref, `ORDER BY g.id DESC LIMIT 1`)
 	for i := range groups {
 		for k := range groups[i].Members {
 			if m := &groups[i].Members[k]; m.Ref == ref {
@@ -251,34 +254,21 @@ func (j *Journal) MemberOf(ctx context.Context, ref string) (*job.Member, error)
 	return nil, err
 }
 
-const groupsOf = `SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id WHERE m.ref = ? `
-
-// list reads a column of JSON; what is the operation, for an error.
-func list[T any](ctx context.Context, db *sql.DB, what, query string, args ...any) ([]T, error) {
-	return rows(ctx, db, what, func(v *T) []any { return []any{database.JSON(v)} }, query, args...)
-}
-
-// rows reads rows; what is the operation, for an error.
-func rows[T any](ctx context.Context, db *sql.DB, what string, columns func(*T) []any, query string, args ...any) ([]T, error) {
-	out, err := database.List(ctx, db, columns, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	return out, nil
+// groupsOf are the groups that a job was put into.
+func (j *Journal) groupsOf(ctx context.Context, ref, order string) ([]job.Group, error) {
+	groups, err := database.List(ctx, j.db, func(g *job.Group) []any { return []any{database.JSON(g)} },
+		`SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id WHERE m.ref = ? `+order, ref)
+	return groups, database.Wrap(err, "read groups of job %s", ref)
 }
 
 // tx runs statements in one transaction; what is the operation, for an error.
 func (j *Journal) tx(ctx context.Context, what string, f func(exec func(query string, args ...any) error) error) error {
-	err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+	return database.Wrap(database.Tx(ctx, j.db, func(tx *sql.Tx) error {
 		return f(func(query string, args ...any) error {
 			_, err := tx.ExecContext(ctx, query, args...)
 			return err
 		})
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
+	}), "%s", what)
 }
 
 // Started notes when a member of a group started, as its node recorded it, and returns
@@ -317,10 +307,11 @@ func (j *Journal) Groups(ctx context.Context, since time.Time, limit int) ([]Gro
 		limit = -1
 	}
 	columns := func(g *Grouped) []any { return []any{database.JSON(&g.Group), &g.SkewS, &g.Complete} }
-	return rows(ctx, j.db, "read groups", columns, `SELECT g.body, coalesce(max(m.started) - min(m.started), 0) / 1e9,
+	groups, err := database.List(ctx, j.db, columns, `SELECT g.body, coalesce(max(m.started) - min(m.started), 0) / 1e9,
 		count(m.ref) > 0 AND count(m.ref) = count(m.started)
 		FROM (SELECT id, decided, body FROM bridge_groups WHERE decided >= ? ORDER BY decided, id LIMIT ?) g
 		LEFT JOIN bridge_members m ON m.group_id = g.id GROUP BY g.id ORDER BY g.decided, g.id`, since.UnixMilli(), limit)
+	return groups, database.Wrap(err, "read groups")
 }
 
 // Forget removes what is older than the given time. Open groups stay.

@@ -40,11 +40,10 @@ func (j *Journal) RecordPoll(ctx context.Context, st *job.Status) error {
 		return nil
 	}
 	p := &pollWriter{ledger: &j.ledger, ctx: ctx, st: st, at: st.Snap.At}
-	err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+	if err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
 		p.tx = tx
 		return p.write()
-	})
-	if err != nil {
+	}); err != nil {
 		return fmt.Errorf("write ledger: %w", err)
 	}
 	j.ledger.tracks = p.tracks
@@ -326,18 +325,16 @@ func (j *Journal) Intended(ctx context.Context, from, to time.Time) (map[string]
 		out[ref] = in
 		return nil
 	}, `SELECT ref, body FROM bridge_intended WHERE at >= ? AND at < ?`, from.UnixMilli(), to.UnixMilli())
-	if err != nil {
-		return nil, fmt.Errorf("read intended groups: %w", err)
-	}
-	return out, nil
+	return out, database.Wrap(err, "read intended groups")
 }
 
 // Refused returns the guard's reasons in [from, to), the most frequent first. A
 // refusal counts whole where the first or the last poll with it is within.
 func (j *Journal) Refused(ctx context.Context, from, to time.Time) ([]history.Refused, error) {
 	columns := func(r *history.Refused) []any { return []any{&r.Reason, &r.Jobs, &r.Looks} }
-	return rows(ctx, j.db, "read refusals", columns, `SELECT reason, count(*), sum(looks) FROM bridge_refusals
+	all, err := database.List(ctx, j.db, columns, `SELECT reason, count(*), sum(looks) FROM bridge_refusals
 		WHERE last >= ? AND first < ? GROUP BY reason ORDER BY 2 DESC, 1`, from.UnixMilli(), to.UnixMilli())
+	return all, database.Wrap(err, "read refusals")
 }
 
 // Nodes returns the nodes with GPUs that were in service since the given time.
@@ -356,17 +353,12 @@ func (j *Journal) Nodes(ctx context.Context, since time.Time) ([]job.Node, error
 		out = append(out, n)
 		return nil
 	}, `SELECT node, types, partitions FROM bridge_nodes WHERE seen >= ? ORDER BY node`, since.UnixMilli())
-	if err != nil {
-		return nil, fmt.Errorf("read nodes: %w", err)
-	}
-	return out, nil
+	return out, database.Wrap(err, "read nodes")
 }
 
 // LastPoll is about when a poll last showed a node, an hour earlier at most; zero = none has.
 func (j *Journal) LastPoll(ctx context.Context) (time.Time, error) {
 	var at time.Time
-	if err := j.db.QueryRowContext(ctx, `SELECT max(seen) FROM bridge_nodes`).Scan(database.Millis(&at)); err != nil {
-		return at, fmt.Errorf("read nodes: %w", err)
-	}
-	return at, nil
+	err := j.db.QueryRowContext(ctx, `SELECT max(seen) FROM bridge_nodes`).Scan(database.Millis(&at))
+	return at, database.Wrap(err, "read nodes")
 }

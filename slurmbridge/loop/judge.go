@@ -45,36 +45,27 @@ type learned struct {
 	served, noMPS *recent.Map[rlcore.Identity, bool]
 	// forgotten counts what sayForgotten has said.
 	forgotten int
-	until     time.Time // until all earlier outcomes are loaded: those from then on are next
+	taught    int64 // the last of the earlier outcomes that the beliefs have learned from
 }
 
-// remember teaches the beliefs what earlier outcomes say, a day at a time: on a large site all of them take more than a
-// GiB. After an error it goes on from there.
+// remember teaches the beliefs what earlier outcomes say. After an error it goes on from there.
 func (b *Bridge) remember(ctx context.Context) error {
-	l, now := &b.learned, b.Now()
-	if l.until.IsZero() {
+	l := &b.learned
+	if l.again == nil {
 		owner, nobody := func(i rlcore.Identity) string { return i.Owner }, func(string) string { return "" }
 		*l = learned{
 			again: recent.New[string, *history.Outcome](mostRefs, 0, nobody), faults: recent.New[string, *history.Outcome](mostRefs, 0, nobody),
 			fails: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner), tried: recent.New[rlcore.Identity, float64](mostApps, appsOfUser, owner),
 			served: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner), noMPS: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
-			until: now.Add(-rememberFor),
 		}
 	}
-	for end := now.Add(rememberFor); l.until.Before(end); { // clocks differ
-		to := l.until.Add(24 * time.Hour)
-		if to.After(now) {
-			to = end
-		}
-		day, err := b.Runs.Outcomes(ctx, l.until, to)
+	for r, err := range b.Runs.Runs(ctx, history.Filter{From: b.Now().Add(-rememberFor), Judged: true, After: l.taught}) {
 		if err != nil {
 			return err
 		}
-		for i := range day {
-			day[i].Teach(b.Beliefs)
-			l.note(&day[i])
-		}
-		l.until = to
+		r.Outcome.Teach(b.Beliefs)
+		l.note(r.Outcome)
+		l.taught = r.ID
 	}
 	l.loaded = true
 	return nil

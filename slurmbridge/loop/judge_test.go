@@ -3,6 +3,7 @@ package loop_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"testing"
 	"time"
@@ -48,8 +49,14 @@ func (l *ledger) Store(_ context.Context, o *history.Outcome) error {
 	return nil
 }
 
-func (l *ledger) Outcomes(_ context.Context, from, to time.Time) ([]history.Outcome, error) {
-	return slices.DeleteFunc(slices.Clone(l.kept), func(o history.Outcome) bool { return o.End.Before(from) || !o.End.Before(to) }), nil
+func (l *ledger) Runs(_ context.Context, f history.Filter) iter.Seq2[history.Run, error] {
+	return func(yield func(history.Run, error) bool) {
+		for _, o := range l.kept {
+			if o.Run > f.After && !o.End.Before(f.From) && !yield(history.Run{ID: o.Run, Outcome: &o}, nil) {
+				return
+			}
+		}
+	}
 }
 
 // record is what a node would tell of a run that has ended, with who was there.

@@ -161,13 +161,7 @@ func Make(in *Input) *Receipt {
 	r.Users = len(users)
 	r.groups(in)
 	r.hours(in.Jobs)
-	var outcomes []*history.Outcome
-	for i := range in.Jobs {
-		if o := in.Jobs[i].Outcome; o != nil {
-			outcomes = append(outcomes, o)
-		}
-	}
-	r.outcomes(outcomes)
+	r.outcomes(history.Outcomes(in.Jobs))
 	r.method(in, active)
 	switch {
 	case in.Replay == nil:

@@ -216,7 +216,7 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 	}
 	d := w.Decider()
 	// What decides believes the same as the replayed world: the replay knows no surprises.
-	truth := history.NewTruth(d.Guard.Predictor, nil)
+	truth := history.NewTruth(d.Guard.Predictor)
 	first := kept[0].Ready
 	room := 0.0
 	for g := range cfg.GPUs {

@@ -4,6 +4,7 @@ package must
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"reflect"
@@ -26,6 +27,17 @@ func Get[V any](v V, err error) func(T) V {
 		OK(t, err)
 		return v
 	}
+}
+
+// List returns what a sequence has, and ends the test at its first error.
+func List[V any](t T, seq iter.Seq2[V, error]) []V {
+	t.Helper()
+	var all []V
+	for v, err := range seq {
+		OK(t, err)
+		all = append(all, v)
+	}
+	return all
 }
 
 // OK ends the test at the first error.

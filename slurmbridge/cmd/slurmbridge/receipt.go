@@ -190,13 +190,12 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 	if err != nil {
 		return nil, err
 	}
-	outcomes, err := past(st).Outcomes(ctx, time.Now().Add(-history.KeptFor), time.Now().Add(time.Hour))
-	if err != nil {
-		return nil, err
-	}
 	model := interference.New(&contention.MPS)
-	for i := range outcomes {
-		outcomes[i].Teach(model)
+	for r, err := range past(st).Runs(ctx, history.Filter{Judged: true}) {
+		if err != nil {
+			return nil, err
+		}
+		r.Outcome.Teach(model)
 	}
 	policies, err := newPolicies(cfg, model, log)
 	if err != nil {

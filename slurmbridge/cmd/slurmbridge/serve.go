@@ -202,10 +202,9 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	}
 	b := v.wired.bridge
 	b.Log = v.log
-	runs := past(v.wired.store)
 	api := &httpapi.Server{
 		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: 3 * cfg.Poll,
-		Now: time.Now, Gatherer: reg, Page: httpapi.Page{Running: runs.Running, Outcomes: runs.LastOutcomes},
+		Now: time.Now, Gatherer: reg, Runs: past(v.wired.store).Runs,
 	}
 	how := credential.Choose(cfg.KeyFile, cfg.MungeSocket)
 	if cfg.KeyFile != "" {
