@@ -13,8 +13,9 @@ type Decision struct {
 	Combo  Combo // 0 = wait
 	Score  float64
 	// Combos are the combinations that Check allows, Scores their values in the same order. Refused says, by combination,
-	// why Check refused a combination, or a part of it; RefusedDue is the reason of combinations that scored higher than
-	// the choice and break the promise. All three are valid until the Decider's next decision.
+	// why Check refused a combination, or a part of it; RefusedDue, RefusedFirst and RefusedTurn are the reasons of
+	// combinations that scored higher than the choice and break the promise. All three are valid until the Decider's next
+	// decision.
 	Combos  []Combo
 	Scores  []float64
 	Refused []Refusal
@@ -31,6 +32,23 @@ func (d *Decision) Jobs() []int {
 		}
 	}
 	return out
+}
+
+// KeptOut returns the job that a decision for nothing has kept waiting: of the window's jobs that could have joined the
+// GPU alone, next to what runs there, the first that was refused, and why. Allowed: there is none, or the GPU has no room.
+func (d *Decision) KeptOut() (i int, why Refusal) {
+	if d.Combo != 0 || len(d.Refused) == 0 {
+		return 0, Allowed
+	}
+	for i := range d.Window.Jobs {
+		switch why := d.Refused[1<<i]; {
+		case why.NoRoom():
+			return 0, Allowed
+		case why != Allowed:
+			return i, why
+		}
+	}
+	return 0, Allowed
 }
 
 // Foresighted is a Policy that simulates decisions: before each one it gets the guard and the window size.
@@ -107,7 +125,7 @@ func (d *Decider) Choose(in Window) Decision {
 			dec.Combo, dec.Score = combos[k], d.scores[k]
 			return dec
 		}
-		g.refused[combos[k]] = RefusedDue
+		g.refused[combos[k]] = g.promise.broken
 	}
 	if turn := g.turn(w, must); turn != 0 {
 		dec.Combo, dec.Score = turn, 0

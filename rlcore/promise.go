@@ -43,6 +43,8 @@ type promise struct {
 	steps   int           // how many more jobs behind windows may be followed
 	bound   []float64     // by when GPUs must be free for jobs that come later, as schedule.List.Times; nil = not known
 
+	broken Refusal // why Keeps was false
+
 	forecast          forecast
 	free, endS, workS []float64
 	members           []*Profile
@@ -269,13 +271,17 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 	case c == 0:
 		return true
 	case !p.on:
+		p.broken = RefusedTurn
 		return p.leavesForeign(&g.Rules, w, c)
 	}
 	if p.keeps(&g.Rules, w, c) {
 		return true
 	}
 	underWay := slices.ContainsFunc(p.cards, func(o outlook) bool { return o.first })
-	if !p.forecast.first || len(w.Card().Running) > 0 || underWay {
+	if p.forecast.first && (len(w.Card().Running) > 0 || underWay) {
+		p.broken = RefusedFirst
+	}
+	if !p.forecast.first || p.broken == RefusedFirst {
 		return false
 	}
 	p.forecast.bold = true
@@ -287,6 +293,7 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 func (p *promise) keeps(r *Rules, w *Window, c Combo) bool {
 	var freeS float64
 	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
+	p.broken = RefusedDue
 	return p.membersKeep(r, w, c) && p.queueKeeps(w, c, freeS)
 }
 
@@ -365,6 +372,9 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 		}
 		j := &s.Pending[i]
 		if at, _ := p.trial.Run(j.request(), j.expectedS()); at > max(p.ahead.starts[i], j.latestS)+rounding {
+			if j.Foreign {
+				p.broken = RefusedTurn
+			}
 			return false
 		}
 	}

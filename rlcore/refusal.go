@@ -21,6 +21,8 @@ const (
 	RefusedDue               // a job would end later than promised
 	RefusedRank              // one of the jobs may preempt another
 	RefusedUnheld            // an interactive session would share a card that can't hold it to its memory
+	RefusedFirst             // RefusedDue or RefusedTurn, since applications meet that were never seen together
+	RefusedTurn              // a foreign job would start later than promised
 )
 
 // refusals holds each reason's stable name, for stored data, and its sentence, for users.
@@ -41,7 +43,15 @@ var refusals = [...]struct{ name, sentence string }{
 	RefusedDue:       {"due", "a job would end later than it may"},
 	RefusedRank:      {"rank", "jobs of which one may preempt the other don't share"},
 	RefusedUnheld:    {"unheld", "this GPU can't limit an interactive session's memory"},
+	RefusedFirst:     {"first_meeting", "a job might end later than it may, next to an application that it never met"},
+	RefusedTurn:      {"turn", "a job of whole GPUs would lose its turn"},
 }
+
+// NoRoom reports whether the refusal says that no job could have joined the GPU.
+func (r Refusal) NoRoom() bool { return r == RefusedWhole || r == RefusedShares }
+
+// Refusals is the number of reasons, Allowed among them.
+const Refusals = len(refusals)
 
 // Name returns the reason's short name. It never changes, so that stored data stays readable.
 func (r Refusal) Name() string { return refusals[r].name }

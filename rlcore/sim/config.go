@@ -107,6 +107,7 @@ func New(cfg Config) (*Sim, error) {
 		s.choosy = s.choosy || j.GPUs != nil
 	}
 	sortByArrival(s.order, s.jobs)
+	s.kept, s.waited = make([]waiting, len(s.devs)), make([]float64, len(s.jobs)*rlcore.Refusals)
 	s.reset()
 	return s, nil
 }

@@ -15,6 +15,7 @@ func (s *Sim) advance(t float64) {
 		return
 	}
 	s.delay(dt)
+	s.countKept(dt)
 	s.now = t
 }
 

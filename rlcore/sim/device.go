@@ -60,6 +60,7 @@ type scratch struct {
 	at       []float64
 	expired  []int
 	one      [1]int
+	counted  []waiting
 }
 
 // marks returns n false values.

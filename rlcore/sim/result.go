@@ -51,6 +51,7 @@ type Result struct {
 	Harmed          int // of these, runs that would have ended before alone
 	PastDeadline    int // jobs ended at their deadline, or cancelled because of it
 	Decisions       int
+	Kept            []Kept // what the guard's reasons cost, the dearest first
 	Track           []Sample
 }
 
@@ -63,7 +64,7 @@ func (s *Sim) Result() (*Result, error) {
 	if s.left > 0 {
 		return nil, fmt.Errorf("%w: %d jobs have not ended yet", ErrStuck, s.left)
 	}
-	r := &Result{OOM: s.oom, Decisions: s.decisions, Track: s.track}
+	r := &Result{OOM: s.oom, Decisions: s.decisions, Track: s.track, Kept: s.keptBy()}
 	if len(s.jobs) == 0 {
 		return r, nil
 	}
@@ -159,4 +160,7 @@ func (s *Sim) Decide(d *rlcore.Decider) rlcore.Decision {
 }
 
 // Take carries out a decision.
-func (s *Sim) Take(dec rlcore.Decision) { s.Start(dec.Jobs()) }
+func (s *Sim) Take(dec rlcore.Decision) {
+	s.noteKept(&dec)
+	s.Start(dec.Jobs())
+}

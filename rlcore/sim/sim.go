@@ -50,6 +50,8 @@ type Sim struct {
 	byID         map[string]int // index in jobs
 
 	turns   turns
+	kept    []waiting // by GPU: whom the last decision there keeps waiting
+	waited  []float64 // by job and reason, s
 	scratch scratch
 }
 
@@ -82,6 +84,8 @@ func (s *Sim) reset() {
 		d := &s.devs[g]
 		*d = device{spec: d.spec, members: d.members[:0], nextS: inf, wakeS: inf}
 	}
+	clear(s.kept)
+	clear(s.waited)
 	s.plain, s.truly = schedule.NewPlain(s.names...), schedule.NewPlain(s.names...)
 	s.plain.DoneS = s.done
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
@@ -265,6 +269,7 @@ func (s *Sim) begin(p int, on []int) {
 			job: i, segs: s.segments(j.Truth), startS: s.now, latestS: latest, slow: 1, estSlow: 1,
 		})
 		d.inState, s.stateS, s.turns.known = false, -1, false
+		s.kept[g] = waiting{}
 	}
 }
 
@@ -275,6 +280,7 @@ func (s *Sim) dequeue(pending []int) {
 	gone := s.scratch.marks(end)
 	for _, p := range pending {
 		gone[p] = true
+		s.noLonger(s.wait[p])
 		if s.state.Pending[p].Foreign {
 			s.turns.pending--
 		}
@@ -371,6 +377,7 @@ func (s *Sim) remove(g, k int) {
 		d := &s.devs[g]
 		d.members = slices.DeleteFunc(d.members, func(m member) bool { return m.job == i })
 		d.inState, s.stateS = false, -1
+		s.kept[g] = waiting{}
 		s.refresh(g)
 		s.decideOne(g)
 	}

@@ -130,6 +130,7 @@ CREATE TABLE bridge_refusals (
 	first  INTEGER NOT NULL,
 	last   INTEGER NOT NULL,
 	looks  INTEGER NOT NULL,
+	waited INTEGER NOT NULL, -- ms
 	PRIMARY KEY (ref, reason)
 ) WITHOUT ROWID;
 CREATE INDEX bridge_refusals_last ON bridge_refusals (last);

@@ -172,6 +172,9 @@ type Refused struct {
 	Reason string `json:"reason"`
 	Jobs   int    `json:"jobs"`
 	Looks  int    `json:"looks"` // polls, summed over the jobs: each poll counts once a job
+	// WaitH is what it cost, hours: how long jobs waited that were the first to be refused for it on a GPU with room that
+	// got none. A job counts under each such reason, so reasons don't add up.
+	WaitH float64 `json:"waited_h"`
 }
 
 // Truth is how jobs take on the simulator when a site's own runs are replayed: each has its application's

@@ -149,6 +149,9 @@ type Explanation struct {
 	Considered []Considered `json:"considered,omitempty"`
 	// Refused holds the first combinations with the job that the guard did not allow.
 	Refused []Refusal `json:"refused,omitempty"`
+	// KeptOut holds the reasons for which it was the first job that the guard refused on a GPU with room that got none;
+	// see rlcore.Decision.KeptOut.
+	KeptOut []rlcore.Refusal `json:"-"`
 	// LatestDelayS is how many seconds longer the bridge alone may keep the job waiting.
 	LatestDelayS float64 `json:"latest_delay_s"`
 	// FreeInS is in how many seconds the first of the GPUs considered for it is expected

@@ -21,6 +21,7 @@ type ledger struct {
 	intended map[string]string // what was written of a job in shadow mode
 	nodes    map[string]string // what was written of a node
 	hour     int64             // when the nodes were last written
+	lastAt   time.Time         // of the last poll
 }
 
 // track follows a job through the queue.
@@ -46,7 +47,7 @@ func (j *Journal) RecordPoll(ctx context.Context, st *job.Status) error {
 	}); err != nil {
 		return fmt.Errorf("write ledger: %w", err)
 	}
-	j.ledger.tracks = p.tracks
+	j.ledger.tracks, j.ledger.lastAt = p.tracks, p.at
 	for _, f := range p.written {
 		f()
 	}
@@ -228,8 +229,16 @@ func (p *pollWriter) insert(j *job.Job, t *track, ended *time.Time) error {
 	return history.Show(p.ctx, p.tx, &r)
 }
 
-// refusals counts the guard's reasons, each once per job and poll.
+// mostBetween bounds the time between two polls that counts as waiting: a daemon that was away saw no refusal.
+const mostBetween = 10 * time.Minute
+
+// refusals counts the guard's reasons, each once per job and poll, and the time since the last poll to the jobs that
+// they have kept waiting.
 func (p *pollWriter) refusals() error {
+	since := time.Duration(0)
+	if d := p.at.Sub(p.lastAt); !p.lastAt.IsZero() && d > 0 {
+		since = min(d, mostBetween)
+	}
 	for ref, e := range p.st.Explanations {
 		var reasons []rlcore.Refusal
 		for i := range e.Refused {
@@ -237,10 +246,19 @@ func (p *pollWriter) refusals() error {
 				reasons = append(reasons, reason)
 			}
 		}
+		for _, reason := range e.KeptOut {
+			if !slices.Contains(reasons, reason) { // the explanation holds the first refusals only
+				reasons = append(reasons, reason)
+			}
+		}
 		for _, reason := range reasons {
-			if err := p.exec(`INSERT INTO bridge_refusals (ref, reason, first, last, looks) VALUES (?, ?, ?, ?, 1)
-				ON CONFLICT (ref, reason) DO UPDATE SET last = excluded.last, looks = looks + 1`,
-				ref, reason.String(), p.at.UnixMilli(), p.at.UnixMilli()); err != nil {
+			waited := int64(0)
+			if slices.Contains(e.KeptOut, reason) {
+				waited = since.Milliseconds()
+			}
+			if err := p.exec(`INSERT INTO bridge_refusals (ref, reason, first, last, looks, waited) VALUES (?, ?, ?, ?, 1, ?)
+				ON CONFLICT (ref, reason) DO UPDATE SET last = excluded.last, looks = looks + 1, waited = waited + excluded.waited`,
+				ref, reason.String(), p.at.UnixMilli(), p.at.UnixMilli(), waited); err != nil {
 				return err
 			}
 		}
@@ -328,12 +346,12 @@ func (j *Journal) Intended(ctx context.Context, from, to time.Time) (map[string]
 	return out, database.Wrap(err, "read intended groups")
 }
 
-// Refused returns the guard's reasons in [from, to), the most frequent first. A
+// Refused returns the guard's reasons in [from, to), the dearest first, of equals the most frequent one. A
 // refusal counts whole where the first or the last poll with it is within.
 func (j *Journal) Refused(ctx context.Context, from, to time.Time) ([]history.Refused, error) {
-	columns := func(r *history.Refused) []any { return []any{&r.Reason, &r.Jobs, &r.Looks} }
-	all, err := database.List(ctx, j.db, columns, `SELECT reason, count(*), sum(looks) FROM bridge_refusals
-		WHERE last >= ? AND first < ? GROUP BY reason ORDER BY 2 DESC, 1`, from.UnixMilli(), to.UnixMilli())
+	columns := func(r *history.Refused) []any { return []any{&r.Reason, &r.Jobs, &r.Looks, &r.WaitH} }
+	all, err := database.List(ctx, j.db, columns, `SELECT reason, count(*), sum(looks), sum(waited) / 3.6e6 FROM bridge_refusals
+		WHERE last >= ? AND first < ? GROUP BY reason ORDER BY 4 DESC, 2 DESC, 1`, from.UnixMilli(), to.UnixMilli())
 	return all, database.Wrap(err, "read refusals")
 }
 

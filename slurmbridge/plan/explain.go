@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -19,6 +20,7 @@ const (
 
 // explain records what a decision considered of each job in its window.
 func (r *pass) explain(dec *rlcore.Decision) {
+	r.keptOut(dec)
 	r.ends = r.guard.Expect(r.ends, &dec.Window, dec.Combo)
 	for i := range dec.Window.Jobs {
 		e := r.explanation(dec.Window.Job(i))
@@ -39,6 +41,15 @@ func (r *pass) explain(dec *rlcore.Decision) {
 			e.Status = startsNow(ref)
 		case e.Status == "":
 			e.Status = "waits for a GPU: other jobs come first on " + ref.node.Name
+		}
+	}
+}
+
+// keptOut records the job that the decision has kept waiting.
+func (r *pass) keptOut(dec *rlcore.Decision) {
+	if i, why := dec.KeptOut(); why != rlcore.Allowed {
+		if e := r.explanation(dec.Window.Job(i)); !slices.Contains(e.KeptOut, why) {
+			e.KeptOut = append(e.KeptOut, why)
 		}
 	}
 }

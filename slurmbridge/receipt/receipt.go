@@ -354,5 +354,6 @@ func (r *Receipt) method(in *Input, active int) {
 	if active < len(in.Jobs) {
 		r.Method = append(r.Method, "In shadow mode nothing was changed: the groups are those of the last plan with each job before Slurm started it; their effect is the replay's estimate.")
 	}
-	r.Method = append(r.Method, "Guard: jobs with this reason at least once, and the number of rounds with it, counted once per job and round.")
+	r.Method = append(r.Method,
+		"Guard: jobs with this reason at least once, and the number of rounds with it, counted once per job and round. Waited is what a reason cost: while a GPU that had room got no job, the first job that the guard refused there waited for that reason. A job may wait for several reasons at once, so that they don't add up; each is about what its setting could save that job, not the jobs behind it.")
 }

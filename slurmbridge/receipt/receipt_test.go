@@ -274,6 +274,24 @@ func TestReplayKeepsRules(t *testing.T) {
 	}
 }
 
+// The replay says for which of the guard's reasons jobs waited: bob's job doesn't fit beside ann's for an hour.
+func TestReplaySaysWhatRefusalsCost(t *testing.T) {
+	large := *light
+	large.Series = []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 6000}}
+	a, b := ran("1", "ann", 0, 0, 60), ran("2", "bob", 0, 60, 120)
+	a.Profile, b.Profile = &large, &large
+	r := must.Get(world().Replay([]history.Run{a, b}))(t)
+	if len(r.Kept) != 1 || r.Kept[0].Reason != rlcore.RefusedMemory.String() || r.Kept[0].Jobs != 1 {
+		t.Fatalf("%+v", r.Kept)
+	}
+	near(t, "hours", r.Kept[0].WaitH, 1)
+	var text strings.Builder
+	(&Receipt{Replay: r}).Text(&text, 10)
+	if !strings.Contains(text.String(), "GPU memory would not suffice") {
+		t.Error(text.String())
+	}
+}
+
 // A job of two GPUs holds both of them, and what comes behind it waits.
 func TestReplayOfSeveralGPUs(t *testing.T) {
 	w := world()

@@ -56,11 +56,14 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 		t.Render()
 	}
 	if len(r.Refused) > 0 {
-		t := newTable(w, "guard", "jobs", "rounds")
+		t := newTable(w, "guard", "jobs", "rounds", "waited")
 		for _, x := range r.Refused {
-			t.AppendRow(table.Row{x.Reason, x.Jobs, x.Looks})
+			t.AppendRow(table.Row{x.Reason, x.Jobs, x.Looks, job.Span(x.WaitH)})
 		}
 		t.Render()
+	}
+	if r.Replay != nil {
+		r.Replay.kept(w)
 	}
 	if r.Replay != nil {
 		waits(w, "user", r.Replay.Users, limit)
@@ -111,6 +114,18 @@ func waits(w io.Writer, what string, all []Change, limit int) {
 			c.name(), c.Jobs, job.Span(c.Base), job.Span(c.Shared), fmt.Sprintf("%s, %s", job.Count(c.Shorter, "job"), job.Span(c.ShorterH)),
 			fmt.Sprintf("%s, %s", job.Count(c.Longer, "job"), job.Span(c.LongerH)), job.Span(-c.Turnaround),
 		})
+	}
+	t.Render()
+}
+
+// kept writes which of the guard's reasons cost the most waiting in the shared world.
+func (r *Replay) kept(w io.Writer) {
+	if len(r.Kept) == 0 {
+		return
+	}
+	t := newTable(w, "guard, replayed", "jobs", "waited")
+	for _, x := range r.Kept {
+		t.AppendRow(table.Row{x.Reason, x.Jobs, job.Span(x.WaitH)})
 	}
 	t.Render()
 }

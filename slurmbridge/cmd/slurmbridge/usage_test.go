@@ -75,7 +75,9 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 	}
 	first := poll(0, waiting("1"), waiting("2"), waiting("3"))
 	first.Explanations = map[string]*job.Explanation{"3": {Refused: []job.Refusal{{With: []string{"1"}, Node: "n1", Reason: rlcore.RefusedMemory}}}}
-	for _, st := range []*job.Status{first, poll(10, on("1", 0), on("2", 0), waiting("3")), poll(80, on("3", 70)), poll(140)} {
+	second := poll(10, on("1", 0), on("2", 0), waiting("3"))
+	second.Explanations = map[string]*job.Explanation{"3": {KeptOut: []rlcore.Refusal{rlcore.RefusedMemory}}}
+	for _, st := range []*job.Status{first, second, poll(80, on("3", 70)), poll(140)} {
 		must.OK(t, j.RecordPoll(ctx, st))
 	}
 	for i, span := range [][2]int{{0, 70}, {0, 66}, {70, 130}} {
@@ -107,6 +109,9 @@ func TestReceipt(t *testing.T) {
 	}
 	if r.Jobs != 3 || r.Shared != 2 || r.Grouped != 2 || r.Contracts.Kept != 2 || len(r.Refused) != 1 || r.Seen.Of != "1" {
 		t.Errorf("%+v", r)
+	}
+	if x := r.Refused[0]; x.Jobs != 1 || x.Looks != 2 || math.Abs(x.WaitH-1./6) > 1e-9 {
+		t.Errorf("job 3 waited for memory from the first poll to the second: %+v", x)
 	}
 	if h := r.Hours; h.Used < 2.1 || h.Used > 2.2 || h.OneByOne < 2.99 || h.OneByOne > 3.01 {
 		t.Errorf("%+v", h)

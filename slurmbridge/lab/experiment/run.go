@@ -169,7 +169,7 @@ func (c *contest) line(name string) *Line {
 	if bound := c.results(Clairvoyant); bound != nil { // one share of all seeds' gains: some have none
 		got, _ := over(rs, func(i int, r *sim.Result) float64 { return sjf[i].MakespanS - r.MakespanS })
 		could, _ := over(bound, func(i int, r *sim.Result) float64 { return sjf[i].MakespanS - r.MakespanS })
-		l.GainShare = gainShare(0, -got, -could)
+		l.GainShare, l.GainShareSD = gainShare(0, -got, -could), 0
 	}
 	l.MakespanVsSJF, l.MakespanSD = over(rs, func(i int, r *sim.Result) float64 { return r.MakespanS / sjf[i].MakespanS })
 	l.WithTraining, _ = over(rs, func(i int, r *sim.Result) float64 { return (r.MakespanS + l.TrainS) / sjf[i].MakespanS })

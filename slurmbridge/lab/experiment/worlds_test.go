@@ -83,7 +83,7 @@ func TestWorlds(t *testing.T) {
 	r := must.Get(Worlds(t.Context(), o))(t)
 	for _, place := range o.Workloads {
 		lines := r.Lines[place]["1.1"]
-		if len(lines) != len(o.Policies)+1 {
+		if len(lines) != len(o.Policies)+1 { // with the clairvoyant
 			t.Fatalf("%s: lines of %d policies", place, len(lines))
 		}
 		fifo, bound := lines[Fifo], lines[Clairvoyant]

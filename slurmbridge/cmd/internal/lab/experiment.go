@@ -36,10 +36,10 @@ failures, training time and cost. It needs no Slurm, no GPU and no daemon.
 
 Learning policies are trained, and policies with a parameter are tuned, on other job sets
 than the comparison's. sjf gives each job a GPU of its own, shortest first:
-everything is compared with it. clairvoyant is no policy but a search that knows the
-whole future; share is how much of its gain over sjf a policy reaches. It may not find
-the best schedule; below the lower bound there is none, and of possible is the share of the
-gain that this bound leaves. late is the part
+everything is compared with it, and with the best other policy. Below the lower bound there is no
+schedule; of possible is the part of the gain over sjf that it leaves. clairvoyant is no policy but a
+search that knows the whole future and starts from the policies' schedules; where it finds better ones,
+share is how much of its gain over sjf a policy reaches. It may not find the best. late is the part
 of the jobs that ended later than plain Slurm would have ended them, with whole GPUs in
 the order of arrival, by more than a tenth of their own run time alone; worst late is by
 how many of these one did at most.
@@ -51,7 +51,8 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.
 worlds are the law of slowdowns itself, and published measurements of pairs, which no policy
 knows: all use one model, which learns from the co-runs it sees, and all are under the same
 guard, then again without contract and promise. Loads are parts of what the GPUs do without
-sharing; share is of the clairvoyant's gain over fifo, of possible of the lower bound's.`,
+sharing; policies are compared with fifo. There is no clairvoyant: of more than 100 jobs its search
+finds little that policies don't.`,
 		Example: `  slurmbridge experiment --quick                      less training, in a minute
   slurmbridge experiment --figures out --json out.json   everything, and pictures
   slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30
@@ -157,7 +158,7 @@ var lineColumns = []column[*experiment.Line]{
 		}
 		return fixed(3, l.ThesisVsSJF)
 	}},
-	{"share", func(l *experiment.Line) any { return percent(l.GainShare) }},
+	{"÷ best other", func(l *experiment.Line) any { return vsBest(&l.Fared) }},
 	{"of possible", func(l *experiment.Line) any { return percent(l.PossibleShare) }},
 	{"GPU", func(l *experiment.Line) any { return percent(l.GPUUtil) }},
 	{"memory", func(l *experiment.Line) any { return percent(l.MemUtil) }},
@@ -180,10 +181,12 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 		if r.Workloads[wl] == nil {
 			continue
 		}
-		t := s.Table(wl, head(lineColumns, "policy")...)
+		share := shareColumn(r.Workloads[wl][experiment.Clairvoyant] != nil, func(l *experiment.Line) *experiment.Fared { return &l.Fared })
+		columns := slices.Concat(lineColumns, share)
+		t := s.Table(wl, head(columns, "policy")...)
 		for _, name := range all {
 			if l := r.Workloads[wl][name]; l != nil {
-				t.AppendRow(row(lineColumns, l, name))
+				t.AppendRow(row(columns, l, name))
 			}
 		}
 		t.AppendRow(table.Row{"lower bound", fixed(0, r.LowerBoundS[wl]), fixed(3, r.LowerBoundS[wl]/average(r.Workloads[wl]["sjf"].MakespanS))})

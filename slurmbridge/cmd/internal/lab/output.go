@@ -20,6 +20,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
@@ -119,6 +120,40 @@ func fixed(decimals int, v float64) string { return strconv.FormatFloat(v, 'f', 
 
 // percent is e.g. "85 %", and never "-0 %".
 func percent(part float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*part)+0) }
+
+// shareColumn is the part of the clairvoyant's gain, where there is a clairvoyant.
+func shareColumn[T any](clairvoyant bool, of func(T) *experiment.Fared) []column[T] {
+	if !clairvoyant {
+		return nil
+	}
+	return []column[T]{{"share", func(x T) any { return percent(of(x).GainShare) }}}
+}
+
+// vsBest is a ratio to the best other policy, "" where there is none.
+func vsBest(f *experiment.Fared) any {
+	if f.VsBest == 0 {
+		return ""
+	}
+	return fixed(3, f.VsBest)
+}
+
+// keptShown is how many of the guard's reasons a table lists for a policy; the JSON has all.
+const keptShown = 6
+
+// printKept prints which of the guard's reasons cost the most waiting, by policy.
+func (s *shared) printKept(r *experiment.ReplayReport, order []string) {
+	t := s.Table("what the guard's refusals cost", "policy", "reason", "jobs", "waited h")
+	for _, name := range order {
+		first := name
+		for _, k := range r.Policies[name].Kept[:min(keptShown, len(r.Policies[name].Kept))] {
+			t.AppendRow([]any{first, k.Reason, fixed(0, k.Jobs), fixed(1, k.WaitH)})
+			first = ""
+		}
+	}
+	if t.Length() > 0 {
+		t.Render()
+	}
+}
 
 // tenths is e.g. "0.4 %".
 func tenths(part float64) string { return fmt.Sprintf("%.1f %%", 100*part) }

@@ -118,12 +118,15 @@ on hold groups that were measured; of other groups the excesses over 1 of their 
 Every policy that shares learns slowdowns from the co-runs it sees, as the daemon does, and
 starts from what --observed shows it.
 
-fifo gives each job a GPU of its own in the order of arrival. clairvoyant is no
-policy but a search that knows everything; share is how much of its gain over fifo a
-policy reaches, in the makespan where all jobs are submitted at once, in the mean
-turnaround elsewhere. Below the lower bound there is no schedule; of possible is the share
-of the gain that it leaves. dqn is the network that is built in, for the makespan trained on
+fifo gives each job a GPU of its own in the order of arrival. Policies are compared by the makespan where
+all jobs are submitted at once, by the mean turnaround elsewhere: ÷ fifo, ÷ the best other policy. Below
+the lower bound there is no schedule; of possible is the part of the gain over fifo that it leaves.
+clairvoyant is no policy but a search that knows everything, of up to 100 jobs; where it finds better
+schedules than the policies, share is how much of its gain over fifo a policy reaches. dqn is the network that is built in, for the makespan trained on
 job sets drawn from the trace in the world as predicted, or comes from --checkpoint.
+
+The last table says what the guard's reasons cost: while a GPU that had room got no job, the first job
+that the guard refused there waited for that reason. Reasons don't add up.
 
 With --users a second table says how each user fared: mean wait and turnaround, the part of the
 jobs that ended later than under fifo, the worst slowdown, how often decisions went
@@ -211,8 +214,8 @@ func (s *shared) replay(ctx context.Context, f *replayFlags) error {
 var outcomeColumns = []column[*experiment.Outcome]{
 	{"makespan s", func(x *experiment.Outcome) any { return fixed(0, x.MakespanS) }},
 	{"turnaround s", func(x *experiment.Outcome) any { return fixed(0, x.TurnaroundS) }},
-	{"share", func(x *experiment.Outcome) any { return percent(x.GainShare) }},
-	{"±", func(x *experiment.Outcome) any { return fixed(0, 100*x.GainShareSD) }},
+	{"÷ fifo", func(x *experiment.Outcome) any { return fixed(3, x.VsFifo) }},
+	{"÷ best other", func(x *experiment.Outcome) any { return vsBest(&x.Fared) }},
 	{"of possible", func(x *experiment.Outcome) any { return percent(x.PossibleShare) }},
 	{"slowdown", func(x *experiment.Outcome) any { return fixed(2, x.MeanSlowdown) }},
 	{"95 %", func(x *experiment.Outcome) any { return fixed(2, x.P95Slowdown) }},
@@ -240,12 +243,13 @@ func endColumns[T any](r *experiment.ReplayReport, of func(T) *experiment.Ends) 
 }
 
 func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users bool) {
-	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; share of the clairvoyant's gain in %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
+	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; compared by %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
 	fmt.Fprintln(s.Out, contract(r.MaxSlowdown, r.Grace))
 	for _, why := range slices.Sorted(maps.Keys(r.Skipped)) {
 		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[why], why)
 	}
-	columns := slices.Concat(outcomeColumns, endColumns(r, func(x *experiment.Outcome) *experiment.Ends { return &x.Ends }))
+	share := shareColumn(r.Policies[experiment.Clairvoyant] != nil, func(x *experiment.Outcome) *experiment.Fared { return &x.Fared })
+	columns := slices.Concat(outcomeColumns, share, endColumns(r, func(x *experiment.Outcome) *experiment.Ends { return &x.Ends }))
 	t := s.Table("", head(columns, "policy")...)
 	for _, name := range append(slices.Clone(order), experiment.Clairvoyant) {
 		if x := r.Policies[name]; x != nil {
@@ -258,6 +262,7 @@ func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users b
 	}
 	t.AppendRow(least)
 	t.Render()
+	s.printKept(r, order)
 	if users {
 		s.printUsers(r, order)
 	}

@@ -53,18 +53,22 @@ func replayed(t *testing.T, file string) map[string]*experiment.Outcome {
 		}
 	}
 	jobs := 0
+	deciding := len(r.Policies)
+	if r.Policies["clairvoyant"] != nil {
+		deciding--
+	}
 	for user, policies := range r.Users {
-		if len(policies) != len(r.Policies)-1 || policies["fifo"] == nil {
+		if len(policies) != deciding || policies["fifo"] == nil {
 			t.Fatalf("user %q under %v", user, policies)
 		}
 		jobs += policies["fifo"].Jobs
 	}
 	for _, key := range []string{"jobs", "mean_wait_s", "turnaround_vs_fifo", "worst_slowdown", "late", "worst_late", "max_delay_s"} {
-		if n := len(r.Users) * (len(r.Policies) - 1); strings.Count(users, `"`+key+`":`) != n || jobs != r.Jobs {
+		if n := len(r.Users) * deciding; strings.Count(users, `"`+key+`":`) != n || jobs != r.Jobs {
 			t.Errorf("not every user has %s, or they have %d of %d jobs:\n%s", key, jobs, r.Jobs, users)
 		}
 	}
-	if fifo := r.Policies["fifo"]; fifo == nil || fifo.Lateness != (experiment.Lateness{}) || fifo.GainShare > 0 && fifo.GainShare < 1 {
+	if fifo := r.Policies["fifo"]; fifo == nil || fifo.Lateness != (experiment.Lateness{}) || fifo.GainShare != 0 || fifo.VsFifo != 1 {
 		t.Errorf("fifo is %+v: it gains nothing over itself", fifo)
 	}
 	for name, x := range r.Policies {
@@ -72,7 +76,9 @@ func replayed(t *testing.T, file string) map[string]*experiment.Outcome {
 			!(x.GPUUtil > 0 && x.GPUUtil <= 1+1e-9) || !(x.MemUtil >= 0 && x.MemUtil <= 1+1e-9) {
 			t.Errorf("%s can't be: %+v", name, x)
 		}
-		if bound := r.Policies["clairvoyant"]; r.Objective == "makespan" && x.OOM == 0 && x.MakespanS < bound.MakespanS-1e-6 ||
+		if bound := r.Policies["clairvoyant"]; bound == nil {
+			continue
+		} else if r.Objective == "makespan" && x.OOM == 0 && x.MakespanS < bound.MakespanS-1e-6 ||
 			r.Objective == "turnaround" && x.OOM == 0 && x.TurnaroundS < bound.TurnaroundS-1e-6 {
 			t.Errorf("%s is better than the clairvoyant in %s: %+v", name, r.Objective, x)
 		}
@@ -122,7 +128,7 @@ func TestReplay(t *testing.T) {
 		if x := got["greedy"]; x.MakespanS > 400 || x.OOM != 0 {
 			t.Errorf("greedy: %+v", x)
 		}
-		if x := got["clairvoyant"]; x.GainShare != 1 {
+		if x := got["clairvoyant"]; x != nil && x.GainShare != 1 {
 			t.Errorf("the clairvoyant: %+v", x)
 		}
 	})
@@ -137,7 +143,7 @@ func TestReplay(t *testing.T) {
 		}
 	})
 	t.Run("dqn learns on the trace", func(t *testing.T) { // on which all of the few jobs meet for the first time
-		if x := run(with("--policies", "dqn")...)["dqn"]; !(x.GainShare > 0.1) || !(x.TrainS > 0) || x.Note == "" {
+		if x := run(with("--policies", "dqn")...)["dqn"]; !(x.PossibleShare > 0.1) || !(x.TrainS > 0) || x.Note == "" {
 			t.Errorf("dqn: %+v", x)
 		}
 	})
@@ -220,7 +226,7 @@ func TestReplayPairs(t *testing.T) {
 		}
 		return replayed(t, out)
 	}
-	sharers := []string{"random", "tetris", "greedy", "clairvoyant"}
+	sharers := []string{"random", "tetris", "greedy"}
 
 	// light and mid alone were measured, both ways: they meet and run as measured.
 	for name, x := range run("1,0,light\n2,0,mid\n", "light,mid,1.10\nmid,light,1.20\n") {
@@ -254,7 +260,7 @@ func TestReplayPrints(t *testing.T) {
 	}
 	args = append(args, "--users")
 	status, out, errOut := call(args...)
-	for _, want := range []string{"5 jobs on 1 GPUs", "left out: 2 jobs (more memory than a GPU has)", "fifo", "greedy", "clairvoyant", "SHARE", "(not given)", "WORST SLOWDOWN", "WORST LATE", "slowdowns up to 2.5 are allowed, and an end later than plain Slurm's by 0.1 of the time alone"} {
+	for _, want := range []string{"5 jobs on 1 GPUs", "left out: 2 jobs (more memory than a GPU has)", "fifo", "greedy", "÷ BEST OTHER", "OF POSSIBLE", "WAITED H", "(not given)", "WORST SLOWDOWN", "WORST LATE", "slowdowns up to 2.5 are allowed, and an end later than plain Slurm's by 0.1 of the time alone"} {
 		if status != 0 || !strings.Contains(out, want) {
 			t.Errorf("status %d, no %q in\n%s%s", status, want, out, errOut)
 		}

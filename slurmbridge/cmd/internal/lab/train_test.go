@@ -89,7 +89,7 @@ func TestTrain(t *testing.T) {
 		if status != 0 {
 			t.Fatalf("%s: status %d, %s", name, status, errOut)
 		}
-		if dqn := replayed(t, in("out.json"))["dqn"]; dqn.GainShare <= 0 || dqn.TrainS != 0 {
+		if dqn := replayed(t, in("out.json"))["dqn"]; dqn.PossibleShare <= 0 || dqn.TrainS != 0 {
 			t.Errorf("%s: dqn as trained before is %+v", name, dqn)
 		}
 	}

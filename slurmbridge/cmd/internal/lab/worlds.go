@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -65,7 +66,7 @@ var worldColumns = []column[*experiment.WorldLine]{
 	{"turnaround s", func(x *experiment.WorldLine) any { return fixed(0, x.TurnaroundS) }},
 	{"÷ fifo", func(x *experiment.WorldLine) any { return fixed(3, x.VsFifo) }},
 	{"±", func(x *experiment.WorldLine) any { return fixed(3, x.VsFifoSD) }},
-	{"share", func(x *experiment.WorldLine) any { return percent(x.GainShare) }},
+	{"÷ best other", func(x *experiment.WorldLine) any { return vsBest(&x.Fared) }},
 	{"of possible", func(x *experiment.WorldLine) any { return percent(x.PossibleShare) }},
 	{"late", func(x *experiment.WorldLine) any { return tenths(x.Late) }},
 	{"worst late", func(x *experiment.WorldLine) any { return fixed(2, x.WorstLate) }},
@@ -89,7 +90,12 @@ func (s *shared) printWorlds(all *worldsReports, took time.Duration) {
 	} {
 		fmt.Fprintln(s.Out, part.title)
 		for _, place := range part.r.Places {
-			t := s.Table(place, head(worldColumns, "load", "policy")...)
+			searched := slices.ContainsFunc(part.r.Loads, func(load float64) bool {
+				return part.r.Lines[place][fmt.Sprintf("%g", load)][experiment.Clairvoyant] != nil
+			})
+			share := shareColumn(searched, func(x *experiment.WorldLine) *experiment.Fared { return &x.Fared })
+			columns := slices.Concat(worldColumns, share)
+			t := s.Table(place, head(columns, "load", "policy")...)
 			for i, load := range part.r.Loads {
 				if i > 0 {
 					t.AppendSeparator()
@@ -97,7 +103,7 @@ func (s *shared) printWorlds(all *worldsReports, took time.Duration) {
 				of := fmt.Sprintf("%g", load)
 				for _, name := range order {
 					if l := part.r.Lines[place][of][name]; l != nil {
-						t.AppendRow(row(worldColumns, l, load, name))
+						t.AppendRow(row(columns, l, load, name))
 					}
 				}
 				least := part.r.LowerBoundS[place][of]
