@@ -76,6 +76,23 @@ func TestNoServerOnAnExclusiveGPU(t *testing.T) {
 	}
 }
 
+// There, too, a job with a /dev/shm of its own reaches no server, which would keep it from the GPU: the first one
+// computes without, and the next is marked.
+func TestMemoryOfItsOwnOnAnExclusiveGPU(t *testing.T) {
+	h, b := node(t, "h200", "hopper", 100, "--exclusive")
+	h.Cards[0].Exclusive, h.HidesMemory = true, true
+	says(t, h.Prolog(t.Context(), env()), "EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own")
+	must.Equal(t, len(h.MPS.running(0, controlName, serverName)), 0, "processes of MPS")
+	a := b.run(t, "7", "--duration-scale", "0.01")
+	if status, mps := a.end(); status != 0 || mps {
+		t.Errorf("the first job: %d, MPS %v: %s", status, mps, a.stderr.String())
+	}
+	says(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "8")), "jobs that share it fail")
+	must.Equal(t, read(t, h.Dir.running(7)).MPSFault.IsZero(), true)
+	must.Equal(t, read(t, h.Dir.running(8)).MPSFault.IsZero(), false)
+	must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", "8")), h.Epilog(t.Context(), env()))
+}
+
 // A number stays a number where a job can reach one GPU alone: programs read it.
 func TestNumbersThatJobsSee(t *testing.T) {
 	for name, c := range map[string]struct {

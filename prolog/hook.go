@@ -41,6 +41,8 @@ type Hook struct {
 	Cards []Card
 	// Constrains: Slurm keeps each job's processes to the GPUs that it has.
 	Constrains bool
+	// HidesMemory: each job has a /dev/shm of its own, from where its processes don't reach an MPS server.
+	HidesMemory bool
 	// Proc is where processes are looked for; "" = /proc.
 	Proc string
 	Now  func() time.Time
@@ -75,8 +77,12 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 				return nil
 			}
 			var err error
-			switch _, known := card(h.Cards, g); {
+			switch c, known := card(h.Cards, g); {
 			case !known && len(h.Cards) > 0: // as said above
+			case c.Exclusive && h.HidesMemory:
+				// A server would keep the GPU from the job itself.
+				err = fmt.Errorf("gpu %d is in the mode EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own, "+
+					"where they don't reach an MPS server: jobs that share it fail", g)
 			case h.MPS == nil:
 				err = errors.New("nvidia-cuda-mps-control or nvidia-cuda-mps-server isn't on this node: jobs that share a GPU take turns")
 			default:

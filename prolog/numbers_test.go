@@ -199,3 +199,26 @@ func FuzzSlurmConf(f *testing.F) {
 		}
 	})
 }
+
+// Whether jobs have a /dev/shm of their own stands in slurm.conf, and in the file of the plugin that it names.
+func TestSiteThatHidesMemory(t *testing.T) {
+	for _, c := range []struct {
+		slurm, file, text string
+		want              bool
+	}{
+		{slurm: ""},
+		{slurm: "JobContainerType=job_container/none", file: "job_container.conf", text: "BasePath=/x"},
+		{slurm: "JobContainerType=job_container/tmpfs", file: "job_container.conf", text: "BasePath=/x", want: true},
+		{slurm: "JobContainerType=job_container/tmpfs", file: "job_container.conf", text: "BasePath=/x Dirs=/tmp"},
+		{slurm: "JobContainerType=job_container/tmpfs"}, // slurmd doesn't start
+		{slurm: "NamespaceType=namespace/linux", file: "namespace.yaml", text: "defaults:\n  dirs: /dev/shm\n", want: true},
+		{slurm: "NamespaceType=namespace/linux", file: "namespace.yaml", text: "defaults:\n  dirs: /tmp\n"},
+	} {
+		dir := t.TempDir()
+		if c.file != "" {
+			must.OK(t, os.WriteFile(filepath.Join(dir, c.file), []byte(c.text), 0o600))
+		}
+		s := readSite(confIn(t, dir, "slurm.conf", c.slurm+"\n"), "n1")
+		must.Equal(t, s.hidesMemory, c.want, "%s %s", c.slurm, c.text)
+	}
+}

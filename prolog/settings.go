@@ -80,7 +80,7 @@ func (s Settings) Hook(get func(string) string) *Hook {
 	if s.Sharing == "auto" {
 		h.Shard = site.shard
 	}
-	h.Constrains = site.constrains
+	h.Constrains, h.HidesMemory = site.constrains, site.hidesMemory
 	// Without the list Slurm's number has to do.
 	h.Cards, _ = h.Dir.Cards("")
 	site.number(h.Cards, "")

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/prolog/namespace"
 )
 
 // A hook may read Slurm's configuration, but run none of its commands. Slurm names slurm.conf to its hooks; the other
@@ -161,9 +163,11 @@ type site struct {
 	// constrains: Slurm keeps each job to its own devices, and a job counts its GPUs from 0, as
 	// gres_use_local_device_index of Slurm's gres.c has it.
 	constrains bool
-	detect     string     // AutoDetect of gres.conf, in lower case; "" = off
-	lines      []gpuLine  // gres.conf's, of gpu
-	wanted     []gpuCount // slurm.conf's Gres=, of gpu; nil = not known
+	// hidesMemory: each job has a /dev/shm of its own.
+	hidesMemory bool
+	detect      string     // AutoDetect of gres.conf, in lower case; "" = off
+	lines       []gpuLine  // gres.conf's, of gpu
+	wanted      []gpuCount // slurm.conf's Gres=, of gpu; nil = not known
 }
 
 // gpuLine is a line of gres.conf: its devices by their files.
@@ -181,10 +185,16 @@ type gpuCount struct {
 // readSite reads what slurm.conf (conf, "" = where it is by default) and the files next to it say of a node.
 func readSite(conf, node string) site {
 	s, cgroup, constrain := site{}, false, false
+	spaces := map[string]string{}
 	for l := range confLines(confFile(conf, "")) {
 		s.shard = s.shard || l.says("grestypes", "shard")
 		if plugins, set := l.value["taskplugin"]; set {
 			cgroup = strings.Contains(plugins, "cgroup")
+		}
+		for _, key := range []string{"jobcontainertype", "namespacetype"} {
+			if plugin, set := l.value[key]; set {
+				spaces[key] = plugin
+			}
 		}
 		list := l.value["nodename"]
 		everybody := strings.EqualFold(list, "DEFAULT")
@@ -198,6 +208,10 @@ func readSite(conf, node string) site {
 		}
 	}
 	s.constrains = cgroup && constrain
+	if file := namespace.File(cmp.Or(spaces["namespacetype"], spaces["jobcontainertype"])); file != "" {
+		text, err := os.ReadFile(confFile(conf, file))
+		s.hidesMemory = err == nil && namespace.HidesMemory(string(text))
+	}
 	s.gresConf(confFile(conf, "gres.conf"), node)
 	return s
 }

@@ -44,7 +44,8 @@ var (
 			"scp $keyFile NODE:$keyFile   # to each node with GPUs, root's and 0600 there, too"),
 		setting("key_file: $keyFile"), in(filesOfNodes, "key_file: $keyFile"),
 	}
-	weights = conf("PartitionName=$name … TRESBillingWeights=$weights")
+	defaultMode = run("nvidia-smi -c DEFAULT   # on each of them, at every boot")
+	weights     = conf("PartitionName=$name … TRESBillingWeights=$weights")
 )
 
 const (
@@ -64,6 +65,8 @@ const (
 		"next job: install the package on all nodes first"
 	noShm = "each job then has a /dev/shm of its own, and its processes don't reach the MPS server of their GPU: jobs " +
 		"that share one take turns"
+	modeCost = "a process that is left over, or one of a user who is logged in, may then compute beside a job of a " +
+		"whole GPU"
 	shmCost = "the nodes' slurmds restart while no job runs; jobs then see each other's files in /dev/shm, whose owners " +
 		"protect them"
 	noWeights = "jobs that share a GPU are billed as if they had none, and fair share doesn't count it either. With " +
@@ -447,13 +450,16 @@ var checks = []check{
 			"slurmbridge.yaml")),
 	row("compute-mode", Error, agents, inMode("prohibited"),
 		"GPUs of $nodes are in the compute mode PROHIBITED", "no job can compute on them",
-		"the mode is changed for all jobs of these GPUs", run("nvidia-smi -c DEFAULT   # on each of them, at every boot")),
-	row("compute-exclusive", Warning, agents, inMode("exclusive_process", "exclusive_thread"),
+		"the mode is changed for all jobs of these GPUs", defaultMode),
+	row("compute-exclusive", Error, agents, exclusive(false),
+		"GPUs of $nodes are in the compute mode EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own, where they reach no "+
+			"MPS server",
+		"of the jobs that share a GPU all but the first fail, and run again alone", modeCost, defaultMode),
+	row("compute-exclusive", Warning, agents, exclusive(true),
 		"GPUs of $nodes are in the compute mode EXCLUSIVE_PROCESS",
 		"MPS works there, and a job that shares without it fails: in a container or a namespace that hides the server, or "+
 			"beside a server that is full or has faulted; such a job runs again alone",
-		"a process that is left over, or one of a user who is logged in, may then compute beside a job of a whole GPU",
-		run("nvidia-smi -c DEFAULT   # on each of them, at every boot")),
+		modeCost, defaultMode),
 	// The hooks know which card each of Slurm's numbers means, or share without MPS.
 	row("gpu-order", Warning, agents, onAgents(func(_ *text.Node, a Agent) bool { return a.Uncertain > 0 }),
 		"which GPU Slurm means by a number isn't certain on $nodes",

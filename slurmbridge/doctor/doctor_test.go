@@ -372,6 +372,9 @@ var situations = []situation{
 		"nvidia-smi -c DEFAULT   # on each of them, at every boot"),
 	at("exclusive GPUs", agent(Agent{Modes: []string{"default", "exclusive_process"}}), "warning compute-exclusive",
 		"nvidia-smi -c DEFAULT   # on each of them, at every boot"),
+	at("exclusive GPUs, and jobs' own /dev/shm", all(agent(Agent{Modes: []string{"exclusive_process"}}),
+		slurm("JobContainerType", "job_container/tmpfs")), "error private-memory, error compute-exclusive",
+		"nvidia-smi -c DEFAULT   # on each of them, at every boot"),
 	at("GPUs in no certain order", agent(Agent{Uncertain: 2}), "warning gpu-order",
 		"AutoDetect=nvml   # and no File= of GPUs; or AutoDetect=off, and File= in the order of nvidia-smi"),
 

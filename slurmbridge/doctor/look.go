@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/prolog/namespace"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -98,6 +99,16 @@ func inMode(modes ...string) test {
 	return onAgents(func(n *text.Node, a Agent) bool {
 		return sharesOf(n) > 0 && slices.ContainsFunc(a.Modes, func(m string) bool { return slices.Contains(modes, m) })
 	})
+}
+
+// exclusive is a test for GPUs that take one process at a time, where jobs reach their MPS server or do not.
+func exclusive(reached bool) test {
+	return func(e *exam) []hit {
+		if reached == (len(e.namespaces(true)) > 0) {
+			return nil
+		}
+		return inMode("exclusive_process", "exclusive_thread")(e)
+	}
 }
 
 // clock is how far an agent's clock is off, "" where it doesn't matter.
@@ -377,28 +388,20 @@ func (e *exam) drained() []hit {
 	return when(names != nil && (e.leads("Prolog") || e.leads("Epilog")), "nodes", strings.Join(names, ","))
 }
 
-// A configuration of namespaces gives jobs a /dev/shm of their own where it says nothing, or names it.
-var (
-	hasDirs  = regexp.MustCompile(`(?im)^[^#\n]*\bdirs\s*[:=]`)
-	namesShm = regexp.MustCompile(`(?m)^[^#\n]*/dev/shm\b`)
-)
-
-// namespaces finds a plugin that gives each job a /dev/shm of its own, or may do so, and the line by which it doesn't
-// (job_container_tmpfs.c, read at 22.05.8 and 24.11.5; namespace_tmpfs.c and read_nsconf.c at 26.05.3).
+// namespaces finds a plugin that gives each job a /dev/shm of its own, or may do so, and the line by which it doesn't.
 func (e *exam) namespaces(seen bool) []hit {
 	plugin := cmp.Or(e.Config["NamespaceType"], e.Config["JobContainerType"])
-	file, line := "job_container.conf", "Dirs=/tmp   # in place of each Dirs=: all folders but /dev/shm"
+	file, line := namespace.File(plugin), "Dirs=/tmp   # in place of each Dirs=: all folders but /dev/shm"
 	switch always := e.release.Before(text.Release{23, 2}); {
-	case strings.HasSuffix(plugin, "/linux"):
-		file, line = "namespace.yaml", `dirs: "/tmp"   # in place of each dirs and dir_confs: all folders but /dev/shm`
-	case !strings.HasSuffix(plugin, "/tmpfs"):
+	case file == "namespace.yaml":
+		line = `dirs: "/tmp"   # in place of each dirs and dir_confs: all folders but /dev/shm`
+	case file == "":
 		return nil
 	case always:
 		return when(seen, "plugin", plugin, "always", ", always before Slurm 23.02", "in", e.values["SLURM_CONF"], "line",
 			"JobContainerType=job_container/none   # or a newer Slurm, with Dirs=/tmp in job_container.conf")
 	}
-	text := wrong(e.Namespaces)
-	so := e.ConfDir != "" && seen == (e.Namespaces != nil) && !(hasDirs.MatchString(text) && !namesShm.MatchString(text))
+	so := e.ConfDir != "" && seen == (e.Namespaces != nil) && namespace.HidesMemory(wrong(e.Namespaces))
 	return when(so, "plugin", plugin, "in", filepath.Join(e.values["dir"], file), "line", line)
 }
 

@@ -144,10 +144,16 @@ func TestNumbersOfGPUs(t *testing.T) {
 // reach their server through it.
 func TestMemoryOfItsOwn(t *testing.T) {
 	t.Parallel()
-	for name, dirs := range map[string]string{"as by default": "", "without /dev/shm": " Dirs=/tmp"} {
+	const exclusive = "as by default, on a GPU that takes one process" // which a server would be
+	for name, dirs := range map[string]string{"as by default": "", "without /dev/shm": " Dirs=/tmp", exclusive: ""} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCards(t, cluster.Setup{Agents: true, Sharing: "shard", Adjust: func(o *slurmtest.Options) {
+			sharing := "shard"
+			if name == exclusive {
+				sharing = "mps" // a prolog sees who shares
+			}
+			card := gpusim.Config{Exclusive: name == exclusive}
+			c := newCards(t, cluster.Setup{Agents: true, Sharing: sharing, Card: card, Adjust: func(o *slurmtest.Options) {
 				o.Files = map[string]string{"job_container.conf": "BasePath=DIR/private AutoBasePath=true" + dirs + "\n"}
 				o.OneCPU = true
 				// The job has a /tmp of its own, too.
@@ -165,7 +171,7 @@ func TestMemoryOfItsOwn(t *testing.T) {
 			}})
 			// One by one: two jobs that begin at once can hinder each other in making their namespaces.
 			for range 2 {
-				must.Equal(t, c.compute("shard:50")[0].MPS, dirs != "", "computed through MPS")
+				must.Equal(t, c.compute(sharing + ":50")[0].MPS, dirs != "", "computed through MPS")
 			}
 		})
 	}
