@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"os"
@@ -73,22 +71,24 @@ func catalogue(c *card, names []string) ([]*Kernel, error) {
 type bench struct {
 	card               *card
 	service            *service
-	program            func(*Kernel) []string // what to run for a kernel, before its arguments
-	duration, sampling time.Duration          // for which kernels iterate, and between the agent's samples
+	program            []string      // a client's
+	duration, sampling time.Duration // for which kernels iterate, and between the agent's samples
 	log                *slog.Logger
 	// proc is a /proc in which the agent finds each kernel in its job's control group.
 	proc string
 }
 
-// trial is kernels that iterated at the same time, with what each printed at its end and the agent's record of it.
+// trial is kernels that iterated at the same time, with what each said at its start and end and the agent's record of it.
 type trial struct {
 	kernels []*Kernel
-	ends    []line
+	clients []*client
+	begins  []answer
+	ends    []answer
 	records []*gpuprof.Record
 }
 
 // rate is the i-th kernel's iterations a second.
-func (t *trial) rate(i int) float64 { return t.ends[i].N / t.ends[i].Seconds }
+func (t *trial) rate(i int) float64 { return float64(t.ends[i].N) / t.ends[i].Seconds }
 
 // leastTrial is the shortest trial that says anything: NVML's utilisation is that of up to a second before.
 const leastTrial = 3 * time.Second
@@ -105,7 +105,7 @@ func (o *options) law(ctx context.Context, c *card, kernels []*Kernel, res *resu
 	defer os.RemoveAll(folder)
 	b := &bench{
 		card: c, sampling: o.sampling, service: newService(folder, o.control, c), proc: filepath.Join(folder, "proc"),
-		program: func(k *Kernel) []string { return append(o.program(), "kernel", k.Name) },
+		program: append(o.program(), "client"),
 		log:     slog.New(slog.NewTextHandler(res.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	defer func() {
@@ -191,105 +191,72 @@ func summaries(records []*gpuprof.Record) (out []gpuprof.Record) {
 }
 
 // try has kernels iterate at the same time, and the agent record them.
-func (b *bench) try(ctx context.Context, kernels []*Kernel) (t *trial, err error) {
+func (b *bench) try(ctx context.Context, kernels []*Kernel) (*trial, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+4*b.duration)
 	defer cancel()
-	n := len(kernels)
-	ready, begin := make(chan struct{}, 2*n), make(chan struct{})
-	t = &trial{kernels: kernels, ends: make([]line, n)}
-	all, running := errgroup.WithContext(ctx)
+	t := &trial{kernels: kernels}
+	defer func() { dismiss(t.clients, 5*time.Second) }()
 	for i, k := range kernels {
-		all.Go(func() (err error) {
-			t.ends[i], err = b.play(running, k, int64(i)+1, ready, begin)
-			return err
-		})
-	}
-	await := func() error {
-		for range n {
-			select {
-			case <-ready:
-			case <-running.Done(): // one has failed, or there is no more time
-				return all.Wait()
-			}
+		if err := b.ready(ctx, t, k, int64(i)+1); err != nil {
+			return nil, fmt.Errorf("%s: %w", k.Name, err)
 		}
-		return nil
 	}
-	if err := await(); err != nil {
-		return nil, err
-	}
+	n := len(kernels)
 	if clients, err := b.clients(ctx); b.service.Control != "" && (err != nil || clients < n) {
-		cancel()
-		return nil, errors.Join(err, fmt.Errorf("the MPS daemon has %d clients, not %d: these would take turns", clients, n), all.Wait())
+		return nil, errors.Join(err, fmt.Errorf("the MPS daemon has %d clients, not %d: these would take turns", clients, n))
 	}
-	t.records, err = b.record(ctx, n, func() error {
-		close(begin)
-		return await() // a program's own end is no part of the record
-	})
-	return t, errors.Join(err, all.Wait())
-}
-
-// line is what a kernel's program prints when it is ready and at its end: newKernel says more.
-type line struct {
-	Work float64 `json:"work"` // units of work in an iteration
-	// At the end:
-	N       float64 `json:"n"`        // iterations
-	Seconds float64 `json:"seconds"`  // that they took
-	BusyS   float64 `json:"busy_s"`   // of their busy parts
-	MovedMB float64 `json:"moved_mb"` // over PCIe, both directions
-	HeldMiB float64 `json:"held_mib"` // device memory
-}
-
-// play runs a kernel's program, lets it iterate once begin is closed, and returns its last line. It signals on ready
-// when the program is ready and when it has iterated. Closing its input ends the program; one that goes on for another
-// 5 s is killed, which under MPS may end other clients. It has a process group of its own, so that an interrupt from
-// the terminal doesn't reach it.
-func (b *bench) play(
-	ctx context.Context, k *Kernel, job int64, ready chan<- struct{}, begin <-chan struct{},
-) (end line, err error) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	args := fmt.Sprintf("--duty %g --period-ms %g --sms %g --mem-mib %g --work %.0f --seconds %g",
-		k.Duty, float64(k.Period)/float64(time.Millisecond), k.SMs, k.MemMiB, k.work, b.duration.Seconds())
-	argv := append(b.program(k), strings.Fields(args)...)
-	p, errs := exec.CommandContext(ctx, argv[0], argv[1:]...), new(bytes.Buffer)
-	stdin, err := p.StdinPipe()
-	stdout, oerr := p.StdoutPipe()
-	p.Env, p.Stderr, p.WaitDelay, p.SysProcAttr = b.service.environ(), errs, 5*time.Second, &syscall.SysProcAttr{Setpgid: true}
-	p.Cancel = func() error { return errors.Join(os.ErrProcessDone, stdin.Close()) }
-	if err := errors.Join(err, oerr, p.Start()); err != nil {
-		return end, fmt.Errorf("start %s: %w", k.Name, err)
-	}
-	group := fmt.Sprintf("0::/system.slice/slurmstepd.scope/job_%d/step_0/user/task_0\n", job)
-	owned := b.own(p.Process.Pid, "cgroup", group)
-	lines := json.NewDecoder(stdout)
-	if err = lines.Decode(&end); err == nil && end.Work < 1 {
-		err = errors.New("it isn't ready")
-	}
-	if k.work == 0 {
-		k.work = end.Work
-	}
-	if err == nil {
-		ready <- struct{}{}
-		select {
-		case <-begin:
-			_, _ = io.WriteString(stdin, "\n")
-			err = lines.Decode(&end)
-		case <-ctx.Done():
-			err = ctx.Err()
+	var err error
+	t.records, err = b.record(ctx, n, func() (err error) {
+		// The first tenth of the time, in which clocks rise, doesn't count.
+		if _, err = t.iterate(ctx, b.duration/10); err == nil {
+			t.ends, err = t.iterate(ctx, b.duration*9/10)
 		}
+		return err
+	})
+	return t, err
+}
+
+// ready starts a kernel's client, which finds its work, or has it from the trial of the kernel alone. There is no Slurm here
+// that would put it into a job's group.
+func (b *bench) ready(ctx context.Context, t *trial, k *Kernel, job int64) error {
+	args := fmt.Sprintf("--kernel %s --busy-ms %g --sms %g --mem-mib %g --work %.0f",
+		k.Name, k.Duty*float64(k.Period)/float64(time.Millisecond), k.SMs, k.MemMiB, k.work)
+	c := launch(k.Name, append(slices.Clone(b.program), strings.Fields(args)...), b.service.environ(), &syscall.SysProcAttr{})
+	t.clients = append(t.clients, c)
+	err := b.own(c.pid(), "cgroup", fmt.Sprintf("0::/system.slice/slurmstepd.scope/job_%d/step_0/user/task_0\n", job))
+	a := c.next(ctx, time.Minute)
+	if why := a.failure(); why != "" {
+		return errors.Join(err, errors.New(why))
 	}
-	if err == nil && !(end.N > 0 && end.Seconds > 0) {
-		err = errors.New("it has not iterated")
+	if a.Work < 1 {
+		return errors.Join(err, errors.New("it isn't ready"))
 	}
-	if err == nil {
-		ready <- struct{}{}
+	t.begins, k.work = append(t.begins, a), a.Work
+	return err
+}
+
+// iterate has all kernels iterate for so long, and returns what each says then.
+func (t *trial) iterate(ctx context.Context, lasts time.Duration) (ends []answer, err error) {
+	for i, k := range t.kernels {
+		err = errors.Join(err, t.clients[i].tell(fmt.Sprintf("run %g %g", k.Duty, float64(k.Period)/float64(time.Millisecond))))
 	}
-	stop()
-	_, _ = io.Copy(io.Discard, stdout)
-	if err = errors.Join(err, owned, p.Wait()); err != nil {
-		err = fmt.Errorf("%s: %w: %.2000s", k.Name, err, bytes.TrimSpace(errs.Bytes()))
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(lasts):
 	}
-	return end, err
+	for i, k := range t.kernels {
+		c := t.clients[i]
+		err = errors.Join(err, c.tell("stop"))
+		end := c.next(ctx, time.Minute)
+		if why := end.failure(); why != "" {
+			err = errors.Join(err, fmt.Errorf("%s: %s", k.Name, why))
+		} else if end.N == 0 {
+			err = errors.Join(err, fmt.Errorf("%s: it has not iterated", k.Name))
+		}
+		ends = append(ends, end)
+	}
+	return ends, err
 }
 
 // own puts a process into the /proc that the agent reads: there is no Slurm here that would put it into a job's group.

@@ -34,10 +34,10 @@ func TestStubbornProgram(t *testing.T) {
 	t.Parallel()
 	for script, says := range map[string]string{
 		`trap '' TERM; echo '{"work":0}'; while :; do sleep 0.05; done`: "isn't ready",
-		"echo nonsense; echo why >&2; exit 7":                           "exit status 7: why",
+		"echo nonsense; echo why >&2; exit 7":                           "it has ended why",
 	} {
-		b := &bench{service: newService(t.TempDir(), "", &card{}), program: func(*Kernel) []string { return []string{"sh", "-c", script} }}
-		if _, err := b.play(t.Context(), &Kernel{Name: "a", Duty: 1}, 1, nil, nil); err == nil || !strings.Contains(err.Error(), says) {
+		b := &bench{service: newService(t.TempDir(), "", &card{}), program: []string{"sh", "-c", script}}
+		if _, err := b.try(t.Context(), []*Kernel{{Name: "a", Duty: 1}}); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", script, err)
 		}
 	}

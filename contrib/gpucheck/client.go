@@ -18,7 +18,8 @@ import (
 
 // answer is what a client prints: at its start, and after each command that it reads.
 //
-//	run DUTY   compute until the next line (a stop) or a failure, for that part of the time
+//	run DUTY   compute until the next line (a stop) or a failure, for that part of the time; with a second number, the
+//	           milliseconds of a period, pause for the rest of one after each step, however long that took
 //	fault      write where nothing is
 //	alloc MIB  take so much memory, 64 MiB at a time
 //	again      drop the context and make another
@@ -33,13 +34,16 @@ type answer struct {
 	CUDA     int     `json:"cuda,omitempty"` // 12020 = 12.2
 	FreeMiB  float64 `json:"free_mib,omitempty"`
 	TotalMiB float64 `json:"total_mib,omitempty"`
+	// At the start of a kernel: units of work in a step, and what that moves over PCIe, MB.
+	Work   float64 `json:"work,omitempty"`
+	StepMB float64 `json:"step_mb,omitempty"`
 	// After run: steps, how many of them computed something else than they should, and for how long their kernels took.
 	N     int64   `json:"n,omitempty"`
 	Wrong int64   `json:"wrong,omitempty"`
 	BusyS float64 `json:"busy_s,omitempty"`
 	// Seconds are how long the command took.
 	Seconds float64 `json:"seconds"`
-	// After alloc.
+	// After alloc, and at the start of a kernel.
 	HeldMiB float64 `json:"held_mib,omitempty"`
 }
 
@@ -50,9 +54,18 @@ func (a *answer) fails(err error) {
 	}
 }
 
-// newClient is the command that is a client of the protocol's situations.
+// failure is what went wrong, "" = nothing.
+func (a *answer) failure() string {
+	if a.Failed != nil {
+		return a.Failed.Error()
+	}
+	return a.Why
+}
+
+// newClient is the command that is a client: of the protocol's situations, or a kernel.
 func newClient(in io.Reader, out io.Writer) *cobra.Command {
-	privateShm := false
+	privateShm, busyMS := false, 0.0
+	k := &kernelClient{Kernel: &Kernel{}}
 	c := &cobra.Command{
 		Use: "client", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -60,10 +73,24 @@ func newClient(in io.Reader, out io.Writer) *cobra.Command {
 				return withOwnShm()
 			}
 			runtime.LockOSThread()
-			return serveClient(new(gpuClient), in, out)
+			if k.Name == "" {
+				return serveClient(new(gpuClient), in, out)
+			}
+			known, err := catalogue(nil, []string{k.Name})
+			if err != nil {
+				return err
+			}
+			k.Source, k.busy = known[0].Source, time.Duration(busyMS*float64(time.Millisecond))
+			return serveClient(k, in, out)
 		},
 	}
-	c.Flags().BoolVar(&privateShm, "private-shm", false, "with a /dev/shm of its own, in its own mount namespace")
+	f := c.Flags()
+	f.BoolVar(&privateShm, "private-shm", false, "with a /dev/shm of its own, in its own mount namespace")
+	f.StringVar(&k.Name, "kernel", "", "one of the catalogue")
+	f.Float64Var(&busyMS, "busy-ms", 5, "how long a step takes alone")
+	f.Float64Var(&k.SMs, "sms", 1, "part of the SMs")
+	f.Float64Var(&k.MemMiB, "mem-mib", 0, "device memory")
+	f.Float64Var(&k.work, "work", 0, "units of work in a step; 0 = to be found")
 	return c
 }
 
@@ -112,8 +139,8 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 	}
 	for text := range lines {
 		word, number, _ := strings.Cut(text, " ")
-		var v float64
-		_, _ = fmt.Sscan(number, &v)
+		var v, periodMS float64
+		_, _ = fmt.Sscan(number, &v, &periodMS)
 		a, from, err := &answer{}, time.Now(), failed
 		switch {
 		case word == "stop":
@@ -126,7 +153,7 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 			continue
 		case failed != nil:
 		case word == "run":
-			err = a.repeat(w, v, lines)
+			err = a.repeat(w, v, time.Duration(periodMS*float64(time.Millisecond)), lines)
 		case word == "fault":
 			err = w.Fault()
 		case word == "alloc":
@@ -142,7 +169,7 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 }
 
 // repeat computes for a part of the time until a line comes.
-func (a *answer) repeat(w works, duty float64, lines <-chan string) error {
+func (a *answer) repeat(w works, duty float64, period time.Duration, lines <-chan string) error {
 	for {
 		from := time.Now()
 		right, busy, err := w.Step()
@@ -154,7 +181,10 @@ func (a *answer) repeat(w works, duty float64, lines <-chan string) error {
 		if !right {
 			a.Wrong++
 		}
-		pause := time.Duration(float64(time.Since(from)) * (1/max(0.01, min(1, duty)) - 1))
+		pause := time.Duration((1 - duty) * float64(period))
+		if period == 0 {
+			pause = time.Duration(float64(time.Since(from)) * (1/max(0.01, min(1, duty)) - 1))
+		}
 		select {
 		case <-lines:
 			return nil
@@ -177,8 +207,8 @@ type gpuClient struct {
 // stepTakes is about how long a step of a client that is alone takes.
 const stepTakes = 5 * time.Millisecond
 
-// Open implements works.
-func (g *gpuClient) Open(a *answer) (err error) {
+// context makes one on the first GPU.
+func (g *gpuClient) context(a *answer) (err error) {
 	if g.lib == nil {
 		if g.lib, err = openCUDA(); err != nil {
 			return err
@@ -196,6 +226,14 @@ func (g *gpuClient) Open(a *answer) (err error) {
 	}
 	a.UUID, a.SMs, a.Mode = g.d.uuid(), g.d.sms, g.d.attribute(computeMode)
 	a.FreeMiB, a.TotalMiB = float64(free)/(1<<20), float64(total)/(1<<20)
+	return nil
+}
+
+// Open implements works.
+func (g *gpuClient) Open(a *answer) (err error) {
+	if err := g.context(a); err != nil {
+		return err
+	}
 	if g.f, err = g.d.function("congruential"); err != nil {
 		return err
 	}

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"debug/elf"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,11 +34,11 @@ func libcuda(t *testing.T) string {
 	return dir
 }
 
-// talk runs gpucheck client, gives it commands, each once the one before is answered, and returns the answers. A run is
+// talk runs gpucheck client with arguments, gives it commands, each once the one before is answered, and returns the answers. A run is
 // stopped after a moment.
-func talk(t *testing.T, libraries string, env []string, commands ...string) (answers []answer) {
+func talk(t *testing.T, libraries string, env []string, args string, commands ...string) (answers []answer) {
 	t.Helper()
-	c := exec.Command(filepath.Join(bin, "gpucheck"), "client")
+	c := exec.Command(filepath.Join(bin, "gpucheck"), append([]string{"client"}, strings.Fields(args)...)...)
 	c.Env = append(append(os.Environ(), "LD_LIBRARY_PATH="+libraries), env...)
 	c.Stderr = os.Stderr
 	in, out := must.Get(c.StdinPipe())(t), must.Get(c.StdoutPipe())(t)
@@ -68,7 +65,7 @@ func talk(t *testing.T, libraries string, env []string, commands ...string) (ans
 // context.
 func TestClient(t *testing.T) {
 	t.Parallel()
-	got := talk(t, libcuda(t), nil, "run 0.5", "alloc 4096", "fault", "run 1", "again", "run 1")
+	got := talk(t, libcuda(t), nil, "", "run 0.5", "alloc 4096", "fault", "run 1", "again", "run 1")
 	start := got[0]
 	if start.UUID != "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f" ||
 		start.SMs != 4 || start.CUDA != 12020 || start.TotalMiB != 1024 || start.Failed != nil {
@@ -99,7 +96,7 @@ func TestNewerTargets(t *testing.T) {
 	for target, failed := range map[string]bool{
 		".version 6.4\n.target sm_75\n": false, ".version 7.8\n.target sm_90\n": false, ".target sm_999\n": true,
 	} {
-		a := talk(t, stub, []string{"CUDA_TEST_TARGET=" + target})[0]
+		a := talk(t, stub, []string{"CUDA_TEST_TARGET=" + target}, "")[0]
 		if (a.Failed != nil) != failed || failed && a.Failed.Call != "cuModuleLoadData" {
 			t.Errorf("%q: %+v", target, a)
 		}
@@ -131,13 +128,13 @@ func TestRefusedClient(t *testing.T) {
 	t.Parallel()
 	stub := libcuda(t)
 	for _, call := range []string{"cuInit=100", "cuCtxCreate=805"} {
-		for i, a := range talk(t, stub, []string{"CUDA_TEST_REFUSES=" + call}, "run 1", "alloc 64", "fault", "again") {
+		for i, a := range talk(t, stub, []string{"CUDA_TEST_REFUSES=" + call}, "", "run 1", "alloc 64", "fault", "again") {
 			if again := i == 0 || i == 4; a.Failed == nil || fmt.Sprintf("%s=%d", a.Failed.Call, a.Failed.Code) != call || again != (a.PID != 0) {
 				t.Errorf("%s: answer %d: %+v", call, i, a)
 			}
 		}
 	}
-	for _, a := range talk(t, t.TempDir(), nil, "run 1", "again") {
+	for _, a := range talk(t, t.TempDir(), nil, "", "run 1", "again") {
 		if a.UUID != "" {
 			t.Skip("this machine has a driver")
 		}
@@ -167,7 +164,7 @@ func TestOwnLibrariesHaveTheFunctions(t *testing.T) {
 		if _, err := os.Stat("/proc/driver/nvidia"); err == nil {
 			continue
 		}
-		if a := talk(t, d.Libraries(t), nil)[0]; a.Failed == nil || a.Failed.Call != "cuInit" {
+		if a := talk(t, d.Libraries(t), nil, "")[0]; a.Failed == nil || a.Failed.Call != "cuInit" {
 			t.Errorf("driver %s: %+v", d.Name, a)
 		}
 	}
@@ -194,66 +191,27 @@ func TestClientWithItsOwnShm(t *testing.T) {
 	}
 }
 
-// Each kernel's program finds its work, iterates when it is told, and ends when its input does.
+// Each kernel finds its work, or has it, and computes for its part of a period.
 func TestKernels(t *testing.T) {
 	t.Parallel()
-	env := append(environ(), "LD_LIBRARY_PATH="+libcuda(t))
-	play := func(k *Kernel, seconds float64, stopAfter time.Duration) (line, error) {
-		b := &bench{
-			service: newService(t.TempDir(), "", &card{}), duration: time.Duration(seconds * float64(time.Second)),
-			program: func(k *Kernel) []string {
-				return append([]string{"env"}, append(env, filepath.Join(bin, "gpucheck"), "kernel", k.Name)...)
-			},
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		ready, begin := make(chan struct{}, 2), make(chan struct{})
-		go func() {
-			<-ready
-			if stopAfter == 0 {
-				stop()
-				return
-			}
-			close(begin)
-			time.AfterFunc(stopAfter, stop)
-		}()
-		return b.play(ctx, k, 1, ready, begin)
-	}
-	k := &Kernel{Name: "narrow", Duty: 0.5, Period: 10 * time.Millisecond, SMs: 0.25}
-	if _, err := play(k, 1, 0); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "exit status") {
-		t.Errorf("unwanted: %v", err)
-	}
-	// Sleeps take longer than requested, on a busy machine much longer: less
-	// work is found to fill a period, but none is shorter than its pause of 5 ms.
-	if k.work < 1 || k.work > 50 {
-		t.Errorf("work %v", k.work)
-	}
-	k.work = 40
-	end, err := play(k, 0.6, time.Hour)
-	// 4 ms of work and 5 ms of pause each at least; the first tenth isn't counted.
-	if d := end.Seconds; err != nil || d < 0.5 || d < 0.009*end.N || end.BusyS < 0.004*end.N || end.BusyS > d-0.005*end.N {
-		t.Errorf("%v s, busy for %v, %v", d, end.BusyS, err)
-	}
-	// A program that is no longer wanted prints its progress and ends.
-	if end, err := play(k, 600, 100*time.Millisecond); err != nil || end.N < 1 {
-		t.Errorf("%v: %+v", err, end)
-	}
-	memory := &Kernel{Name: "hungry", Duty: 0.5, Period: 2 * time.Millisecond, SMs: 1, MemMiB: 512}
-	if end, err := play(memory, 0.2, time.Hour); err != nil || end.HeldMiB != 512 || end.MovedMB != 0 {
-		t.Errorf("%v: %+v", err, end)
-	}
-	pcie := &Kernel{Name: "pcie", Duty: 1, Period: 20 * time.Millisecond, SMs: 1, work: 2}
-	if end, err := play(pcie, 0.2, time.Hour); err != nil || end.HeldMiB != 64 || end.MovedMB != end.N*2*16.777216 {
-		t.Errorf("%v: %+v", err, end)
-	}
-	for _, args := range [][]string{
-		{"--duty", "0"}, {"--duty", "1.5"}, {"--work"}, {"--work", "nan"}, {"--seconds", "-1"}, {"--nosuch", "1"},
+	stub := libcuda(t)
+	for _, c := range []struct {
+		args         string
+		held, stepMB float64
+	}{
+		{"--kernel narrow --busy-ms 5 --sms 0.25 --work 40", 0, 0},
+		{"--kernel hungry --busy-ms 1 --mem-mib 512", 512, 0},
+		{"--kernel pcie --busy-ms 20 --work 2", 64, 2 * 16.777216},
 	} {
-		var out bytes.Buffer
-		c := exec.Command(filepath.Join(bin, "gpucheck"), append([]string{"kernel", "compute"}, args...)...)
-		c.Stdout = &out
-		if err := c.Run(); err == nil || out.Len() != 0 {
-			t.Errorf("%v: %s", args, &out)
+		got := talk(t, stub, nil, c.args, "run 0.5 10")
+		if a := got[0]; a.Failed != nil || a.Work < 1 || a.HeldMiB != c.held || a.StepMB != c.stepMB {
+			t.Errorf("%s: %+v", c.args, a)
 		}
+		if a := got[1]; a.Failed != nil || a.N < 1 || a.BusyS <= 0 || a.BusyS > a.Seconds-0.005*float64(a.N-1) {
+			t.Errorf("%s: %+v", c.args, a)
+		}
+	}
+	if out, err := exec.Command(filepath.Join(bin, "gpucheck"), "client", "--kernel", "nosuch").Output(); err == nil || len(out) > 0 {
+		t.Errorf("no such kernel: %s", out)
 	}
 }

@@ -1,19 +1,12 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"math"
-	"runtime"
 	"time"
-
-	"github.com/spf13/cobra"
 )
 
-// load is what a kernel's program does on the GPU.
+// load is what a kernel does on the GPU.
 type load struct {
 	heldMiB float64                 // device memory
 	movedMB float64                 // over PCIe, both directions, by a unit of work, MB of 1e6 bytes
@@ -120,106 +113,42 @@ func copiesAcross(d *device, _ *Kernel) (l load, err error) {
 	return l, d.wait()
 }
 
-// newKernel is the command that is a kernel's program: gpucheck starts itself as each.
-//
-// An iteration is a busy part (work units of the program's own kind, run to their end) and, where the duty is under 1,
-// a pause of the host of (1 - duty) * period. The work is fixed beforehand, so that an iteration next to other kernels
-// takes as much longer as they slow it. The program finds the work where it is 0, prints a line, waits for a line on
-// standard input and iterates. At the end it prints another line. It ends early when its standard input is closed: the
-// program that started it has gone, or gives up.
-func newKernel(in io.Reader, out io.Writer) *cobra.Command {
-	var periodMS, seconds float64
-	k := &Kernel{}
-	c := &cobra.Command{
-		Use: "kernel NAME", Hidden: true, Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			known, err := catalogue(nil, args)
-			if err != nil {
-				return err
-			}
-			part := func(v float64) bool { return v > 0 && v <= 1 }
-			if !(part(k.Duty) && part(k.SMs) && periodMS > 0 && seconds > 0 && k.MemMiB >= 0 && k.work >= 0) {
-				return fmt.Errorf("--duty %v --period-ms %v --seconds %v --sms %v --mem-mib %v --work %v makes no sense",
-					k.Duty, periodMS, seconds, k.SMs, k.MemMiB, k.work)
-			}
-			k.Period = time.Duration(periodMS * float64(time.Millisecond))
-			runtime.LockOSThread()
-			lib, err := openCUDA()
-			if err != nil {
-				return err
-			}
-			d, err := lib.open()
-			if err != nil {
-				return err
-			}
-			l, err := loads[known[0].Source](d, k)
-			if err != nil {
-				return err
-			}
-			return k.iterate(l, time.Duration(seconds*float64(time.Second)), in, out)
-		},
-	}
-	f := c.Flags()
-	f.Float64Var(&k.Duty, "duty", 1, "part of an iteration in which the GPU is at work")
-	f.Float64Var(&periodMS, "period-ms", 5, "length of an iteration")
-	f.Float64Var(&seconds, "seconds", 2, "how long to iterate")
-	f.Float64Var(&k.SMs, "sms", 1, "part of the SMs")
-	f.Float64Var(&k.MemMiB, "mem-mib", 0, "device memory")
-	f.Float64Var(&k.work, "work", 0, "units of work in an iteration; 0 = to be found")
-	return c
+// kernelClient is a client whose step is a kernel's busy part: units of work of the kernel's own kind, run to their end. The
+// work is fixed beforehand, so that a step next to other kernels takes as much longer as they slow it.
+type kernelClient struct {
+	gpuClient
+	*Kernel
+	busy time.Duration // of a step when alone
+	load load
 }
 
-// iterate plays the program. The first tenth of the time, in which clocks rise, doesn't count.
-func (k *Kernel) iterate(l load, lasts time.Duration, in io.Reader, out io.Writer) error {
-	work := int64(k.work)
-	err := error(nil)
-	if work == 0 {
-		work, err = l.find(time.Duration(k.Duty * float64(k.Period)))
+// Open implements works. It finds the work where that is 0.
+func (k *kernelClient) Open(a *answer) (err error) {
+	if err := k.context(a); err != nil {
+		return err
+	}
+	if k.load, err = loads[k.Source](k.d, k.Kernel); err != nil {
+		return err
+	}
+	if k.work == 0 {
+		k.work, err = k.load.find(k.busy)
 	} else {
-		err = l.work(1) // compiles, where that is still to be done
+		err = k.load.work(1) // compiles, where that is still to be done
 	}
-	if err != nil {
-		return err
-	}
-	say := json.NewEncoder(out)
-	if err := say.Encode(line{Work: float64(work)}); err != nil {
-		return err
-	}
-	lines := bufio.NewReader(in)
-	if _, err := lines.ReadString('\n'); err != nil {
-		return nil // nobody wants it any more
-	}
-	alone := make(chan struct{})
-	go func() { _, _ = lines.ReadByte(); close(alone) }()
-	var n int64
-	begin := time.Now()
-	from, to, busy := begin, begin, time.Duration(0)
-	for to.Sub(begin) < lasts {
-		if to.Sub(begin) < lasts/10 {
-			n, busy, from = 0, 0, to
-		}
-		at := time.Now()
-		if err := l.work(work); err != nil {
-			return err
-		}
-		busy += time.Since(at)
-		n++
-		select {
-		case <-alone:
-			lasts = 0
-		case <-time.After(time.Duration((1 - k.Duty) * float64(k.Period))):
-		}
-		to = time.Now()
-	}
-	return say.Encode(line{
-		N: float64(n), Seconds: to.Sub(from).Seconds(), BusyS: busy.Seconds(), MovedMB: float64(n*work) * l.movedMB,
-		HeldMiB: l.heldMiB,
-	})
+	a.Work, a.HeldMiB, a.StepMB = k.work, k.load.heldMiB, k.work*k.load.movedMB
+	return err
+}
+
+// Step implements works.
+func (k *kernelClient) Step() (right bool, busy time.Duration, err error) {
+	from := time.Now()
+	err = k.load.work(int64(k.work))
+	return true, time.Since(from), err
 }
 
 // find returns the units of work that take so long. What the first calls cost (compiling for this card, clocks that
 // rise) is gone through before.
-func (l *load) find(target time.Duration) (int64, error) {
+func (l *load) find(target time.Duration) (float64, error) {
 	for from := time.Now(); time.Since(from) < 500*time.Millisecond; {
 		if err := l.work(1); err != nil {
 			return 0, err
@@ -231,7 +160,7 @@ func (l *load) find(target time.Duration) (int64, error) {
 			return 0, err
 		}
 		if took := time.Since(from); took >= target/2 || units >= 1<<40 {
-			return max(1, int64(math.Round(float64(units)*target.Seconds()/took.Seconds()))), nil
+			return max(1, math.Round(float64(units)*target.Seconds()/took.Seconds())), nil
 		}
 	}
 }

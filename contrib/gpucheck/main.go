@@ -81,7 +81,7 @@ was touched.`,
 	c.SetOut(out)
 	c.SetErr(errOut)
 	c.CompletionOptions.DisableDefaultCmd = true
-	c.AddCommand(newKernel(os.Stdin, out), newClient(os.Stdin, out))
+	c.AddCommand(newClient(os.Stdin, out))
 	f := c.Flags()
 	f.StringVar(&o.gpu, "gpu", "0", "the GPU, by nvidia-smi's index or by UUID")
 	f.DurationVar(&o.protocolFor, "protocol", 2*time.Minute, "time for the situations (0 = none)")
@@ -93,7 +93,7 @@ was touched.`,
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what the check would do, and do nothing")
 	f.StringVar(&o.control, "mps-control", "nvidia-cuda-mps-control", "the MPS control program")
 	f.StringVar(&o.library, "nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
-	f.StringVar(&o.workload, "workload", "", "a program to run instead of this one: kernel NAME … and client")
+	f.StringVar(&o.workload, "workload", "", "a program to run instead of this one: client …")
 	f.StringVar(&o.proc, "proc", "/proc", "where processes are looked for")
 	f.Float64Var(&o.pace, "pace", 1, "by which the situations' waiting is shortened")
 	_, _ = f.MarkHidden("proc"), f.MarkHidden("pace")

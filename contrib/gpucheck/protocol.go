@@ -108,17 +108,9 @@ func theMachine(ctx context.Context, s *stage) error {
 	c := s.connect(ctx, "without MPS", clientOptions{})
 	s.facts["cuda"] = c.computes()
 	if !c.computes() {
-		return fmt.Errorf("CUDA doesn't compute: %s", c.failure())
+		return fmt.Errorf("CUDA doesn't compute: %s", c.first.failure())
 	}
 	return nil
-}
-
-// failure is why a client has no context.
-func (c *client) failure() string {
-	if c.first.Failed != nil {
-		return c.first.Failed.Error()
-	}
-	return c.first.Why
 }
 
 // serverStates: what the daemon says of a server from its start to its end, and what it leaves in its folder.
@@ -197,7 +189,7 @@ func (s *stage) pair(ctx context.Context) (a, b *client, err error) {
 	a, b = s.connect(ctx, "a", clientOptions{}), s.connect(ctx, "b", clientOptions{})
 	for _, c := range []*client{a, b} {
 		if !c.computes() {
-			return a, b, fmt.Errorf("client %s doesn't compute: %s", c.name, c.failure())
+			return a, b, fmt.Errorf("client %s doesn't compute: %s", c.name, c.first.failure())
 		}
 	}
 	return a, b, nil
@@ -312,7 +304,7 @@ func (s *stage) after(ctx context.Context, clients map[string]*client) {
 		s.facts[what] = fmt.Sprintf("goes on: %d right, %d wrong", a.N-a.Wrong, a.Wrong)
 		if a.Failed != nil || a.Why != "" {
 			c.first = a
-			s.facts[what] = "fails: " + c.failure()
+			s.facts[what] = "fails: " + c.first.failure()
 		}
 	}
 }
@@ -400,7 +392,7 @@ func deadSocket(ctx context.Context, s *stage) error {
 	try := func(when string) {
 		c := s.connect(ctx, when, clientOptions{wait: 5 * time.Second})
 		s.facts[when] = c.first
-		_ = c.in.Close()
+		dismiss([]*client{c}, time.Second)
 	}
 	try("no pipe directory")
 	if err := os.MkdirAll(s.pipe(), 0o755); err != nil {
@@ -463,11 +455,11 @@ func (s *stage) users(ctx context.Context, args ...string) error {
 	s.tell(a, "run 1")
 	b := s.connect(ctx, "another user's", clientOptions{uid: other, wait: 4 * time.Second})
 	if b.cmd.Process == nil {
-		return fmt.Errorf("no client of another user: %s", b.failure())
+		return fmt.Errorf("no client of another user: %s", b.first.failure())
 	}
 	s.facts["while the first computes, the second does"] = b.computes()
 	s.after(ctx, map[string]*client{"the first": a})
-	_ = a.in.Close()
+	dismiss([]*client{a}, time.Second)
 	if !b.computes() && b.first.Failed == nil {
 		b.first = s.answer(ctx, b, 5*time.Second)
 		s.facts["once the first has gone, the second does"] = b.computes()

@@ -87,8 +87,8 @@ func steady(rec *gpuprof.Record) rlcore.Use {
 }
 
 // asked is the load that a kernel put on the GPU according to its own clock and counts.
-func (k *Kernel) asked(end line) rlcore.Use {
-	u := rlcore.Use{MemMiB: end.HeldMiB, PCIeMBps: end.MovedMB / end.Seconds}
+func (k *Kernel) asked(begin, end answer) rlcore.Use {
+	u := rlcore.Use{MemMiB: begin.HeldMiB, PCIeMBps: float64(end.N) * begin.StepMB / end.Seconds}
 	if !k.Copies {
 		u.GPU = min(1, end.BusyS/end.Seconds)
 		u.Core = u.GPU * k.SMs
@@ -113,7 +113,9 @@ func newReport(c *card, mps bool) *Report {
 func (r *Report) add(t *trial) {
 	k := t.kernels[0]
 	if len(t.kernels) == 1 {
-		kr := KernelReport{Name: k.Name, Asked: k.asked(t.ends[0]), Measured: steady(t.records[0]), DurationS: t.ends[0].Seconds, StepS: 1 / t.rate(0)}
+		kr := KernelReport{
+			Name: k.Name, Asked: k.asked(t.begins[0], t.ends[0]), Measured: steady(t.records[0]), DurationS: t.ends[0].Seconds, StepS: 1 / t.rate(0),
+		}
 		kr.Measured.MemMiB = max(0, kr.Measured.MemMiB-r.Card.IdleMiB)
 		k.alone = &rlcore.Profile{App: k.Name, DurationS: kr.DurationS, PeriodS: kr.DurationS, Series: []rlcore.Use{kr.Measured}, StepS: kr.StepS}
 		r.Kernels, r.known[k.Name] = append(r.Kernels, kr), k.alone

@@ -1,116 +1,108 @@
 package main
 
 import (
-	"bufio"
-	"context"
-	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // misbehave makes stand-ins fail: "NAME=how,…".
 const misbehave = "GPUCHECK_TEST_MISBEHAVE"
 
-// simKernel stands in for a kernel's program, on the simulated GPU: the same
-// arguments, the same lines, times on the GPU's clock. Its iterations are as long as
-// a hundredth of the kernel's, so that counts are fine enough for short runs.
-func simKernel(args []string, stdin io.Reader, out io.Writer) error {
-	k := map[string]float64{}
-	for i := 1; i+1 < len(args); i += 2 {
-		v, err := strconv.ParseFloat(args[i+1], 64)
-		if err != nil {
-			return err
-		}
-		k[args[i]] = v
-	}
-	how := ""
-	for _, kv := range strings.Split(os.Getenv(misbehave), ",") {
-		if name, h, _ := strings.Cut(kv, "="); name == args[0] {
-			how = h
-		}
-	}
-	period := k["--period-ms"] / 1000
-	step := period / 100
-	if w := k["--work"]; w != 0 && w != 7 {
-		return fmt.Errorf("work %v", w)
-	}
-	client, err := mps.Connect(context.Background(), os.Getenv)
-	if errors.Is(err, mps.ErrNoDaemon) {
-		client, err = new(mps.Client), nil // it takes turns
-	}
-	if err != nil {
-		return err
-	}
-	if how == "alone" {
-		_ = client.Close()
-	}
-	st, err := gpusim.Open("")
-	if err != nil {
-		return err
-	}
-	p := simProfile(args[0], k, k["--seconds"], period, step)
-	fmt.Fprintln(out, `{"ready":true,"work":7}`)
-	in := bufio.NewReader(stdin)
-	if _, err := in.ReadString('\n'); err != nil {
-		return nil
-	}
-	hungUp := make(chan struct{})
-	go func() { _, _ = in.ReadByte(); close(hungUp) }()
-	if how == "crash" {
-		return fmt.Errorf("out of memory (cudaErrorMemoryAllocation)")
-	}
-	dev := st.Device(0)
-	slot, err := dev.Claim(gpusim.Claimant{UID: os.Getuid(), Server: client.Server}, p)
-	if err != nil {
-		return err
-	}
-	for {
-		pr, err := slot.Progress()
-		if err != nil {
-			return err
-		}
-		at, over := pr.NowT, pr.Status != gpusim.Running
-		if over {
-			at = pr.EndT
-		}
-		over = over || at >= pr.StartT+k["--seconds"]
-		select {
-		case <-hungUp:
-			over = true
-		case <-time.After(3 * time.Millisecond):
-		}
-		if over {
-			fmt.Fprintf(out, "{\"n\":%d,\"seconds\":%.9f,\"busy_s\":%.9f,\"moved_mb\":%g,\"held_mib\":%g}\n", int64(pr.DoneS/step+1e-6),
-				at-pr.StartT, pr.DoneS*k["--duty"], pr.DoneS*p.Mean().PCIeMBps, k["--mem-mib"])
-			return slot.Release()
-		}
-	}
+// simKernel stands in for a client that is a kernel: a step is the part of a period in which its profile computes, on the
+// GPU's clock.
+type simKernel struct {
+	simClient
+	how, name     string
+	busy          float64 // s, of a step alone
+	sms, mem      float64
+	period, steps float64
+	last          time.Time // when the last step ended
 }
 
-// simProfile is what a stand-in asks for: a tenth of its period is a point.
-func simProfile(name string, k map[string]float64, seconds, period, step float64) *rlcore.Profile {
-	on := rlcore.Use{GPU: 1, Core: k["--sms"], MemMiB: k["--mem-mib"]}
-	if name == "pcie" {
-		on = rlcore.Use{PCIeMBps: 20000}
+// stand serves a stand-in for the client that these arguments ask for.
+func stand(args []string, in io.Reader, out io.Writer) error {
+	k := &simKernel{}
+	f := flag.NewFlagSet("client", flag.ContinueOnError)
+	shm, busyMS, work := f.Bool("private-shm", false, ""), f.Float64("busy-ms", 0, ""), f.Float64("work", 0, "")
+	f.StringVar(&k.name, "kernel", "", "")
+	f.Float64Var(&k.sms, "sms", 1, "")
+	f.Float64Var(&k.mem, "mem-mib", 0, "")
+	switch err := f.Parse(args); {
+	case err != nil:
+		return err
+	case *shm:
+		return withOwnShm()
+	case k.name == "":
+		return serveClient(new(simClient), in, out)
+	case *work != 0 && *work != 7:
+		return fmt.Errorf("work %v", *work)
 	}
-	p := &rlcore.Profile{App: name, DurationS: seconds, PeriodS: seconds, StepS: step, Series: []rlcore.Use{on}}
-	if duty := k["--duty"]; duty < 1 {
-		p.PeriodS, p.Series = period/10, nil
-		for i := range int(seconds/p.PeriodS + 1) {
-			u := on
-			if float64(i%10) >= 10*duty-1e-6 {
-				u.GPU, u.Core = 0, 0
-			}
-			p.Series = append(p.Series, u)
+	for _, kv := range strings.Split(os.Getenv(misbehave), ",") {
+		if name, how, _ := strings.Cut(kv, "="); name == k.name {
+			k.how = how
 		}
 	}
-	return p
+	k.busy = *busyMS / 1000
+	return serveClient(k, in, out)
+}
+
+func (k *simKernel) Open(a *answer) error {
+	known, err := catalogue(nil, []string{k.name})
+	if err != nil {
+		return err
+	}
+	if known[0].Duty == 1 {
+		k.busy = 0.002 // counts are fine enough for short runs
+	}
+	k.period = k.busy / known[0].Duty
+	on := rlcore.Use{GPU: 1, Core: k.sms, MemMiB: k.mem}
+	if k.name == "pcie" {
+		on = rlcore.Use{PCIeMBps: 20000}
+	}
+	k.profile = &rlcore.Profile{App: k.name, DurationS: 1e4 * k.period, PeriodS: k.period / 10, StepS: k.period}
+	for i := range 100000 { // a tenth of a period each
+		u := on
+		if float64(i%10) >= 10*known[0].Duty-1e-6 {
+			u.GPU, u.Core = 0, 0
+		}
+		k.profile.Series = append(k.profile.Series, u)
+	}
+	if known[0].Duty == 1 {
+		k.profile.PeriodS, k.profile.Series = k.profile.DurationS, []rlcore.Use{on}
+	}
+	if err := k.simClient.Open(a); err != nil {
+		return err
+	}
+	if k.how == "alone" {
+		_ = k.mps.Close()
+	}
+	a.Work, a.HeldMiB, a.StepMB = 7, k.mem, on.PCIeMBps*k.busy
+	return nil
+}
+
+func (k *simKernel) Step() (bool, time.Duration, error) {
+	if k.how == "crash" {
+		return true, 0, &cudaError{Call: "cuLaunchKernel", Code: 2, Name: "cudaErrorMemoryAllocation"}
+	}
+	if p, err := k.slot.Progress(); err == nil && time.Since(k.last).Seconds() > 0.005+k.period-k.busy {
+		k.steps = max(k.steps, math.Ceil(p.DoneS/k.period)) // what passed while nobody asked for it is none
+	}
+	defer func() { k.last = time.Now() }()
+	for from := time.Now(); ; {
+		p, err := k.slot.Progress()
+		left := k.steps*k.period + k.busy - p.DoneS
+		if err != nil || p.Status != gpusim.Running || left <= 0 {
+			k.steps++
+			return true, time.Since(from), err
+		}
+		time.Sleep(time.Duration(left * max(1, p.Slowdown) * float64(time.Second)))
+	}
 }

@@ -164,9 +164,79 @@ type client struct {
 	name    string
 	cmd     *exec.Cmd
 	in      io.WriteCloser
-	answers chan answer
+	answers chan answer // closed at its end
 	errs    *bytes.Buffer
 	first   answer
+}
+
+// launch starts a client's program, in a process group of its own: an interrupt from the terminal doesn't reach it.
+func launch(name string, argv, env []string, attr *syscall.SysProcAttr) *client {
+	c := &client{name: name, answers: make(chan answer, 16), errs: new(bytes.Buffer), cmd: exec.Command(argv[0], argv[1:]...)}
+	attr.Setpgid = true
+	c.cmd.Env, c.cmd.Stderr, c.cmd.SysProcAttr, c.cmd.WaitDelay, c.cmd.Dir = env, c.errs, attr, time.Second, "/"
+	in, err := c.cmd.StdinPipe()
+	out, oerr := c.cmd.StdoutPipe()
+	if err = errors.Join(err, oerr, c.cmd.Start()); err != nil {
+		_, _ = c.errs.WriteString(err.Error())
+		close(c.answers)
+		return c
+	}
+	c.in = in
+	go func() {
+		defer close(c.answers)
+		defer func() { _, _ = io.Copy(io.Discard, out); _ = c.cmd.Wait() }() // its complaint is known then
+		for lines := json.NewDecoder(out); ; {
+			var a answer
+			if lines.Decode(&a) != nil {
+				return
+			}
+			c.answers <- a
+		}
+	}()
+	return c
+}
+
+// next is what a client says next, or why it doesn't.
+func (c *client) next(ctx context.Context, wait time.Duration) (a answer) {
+	select {
+	case next, ok := <-c.answers:
+		if a = next; !ok {
+			a.Why = "it has ended" + strings.TrimRight(" "+strings.TrimSpace(c.errs.String()), " ")
+		}
+	case <-time.After(wait):
+		a.Why = fmt.Sprintf("no answer for %v", wait)
+	case <-ctx.Done():
+		a.Why = "there is no time left"
+	}
+	return a
+}
+
+// tell gives a client a command.
+func (c *client) tell(command string) error {
+	if c.in == nil {
+		return errors.New("it was not started")
+	}
+	_, err := io.WriteString(c.in, command+"\n")
+	return err
+}
+
+// dismiss ends clients by the end of their input; those that hang are killed, which under MPS may end others.
+func dismiss(clients []*client, patience time.Duration) {
+	end := time.Now().Add(patience)
+	for _, c := range clients {
+		if c.in != nil {
+			_ = c.in.Close()
+		}
+	}
+	for _, c := range clients {
+		if c.in == nil {
+			continue
+		}
+		gone := time.AfterFunc(time.Until(end), func() { _ = syscall.Kill(-c.pid(), syscall.SIGKILL) })
+		for range c.answers { // until its end
+		}
+		gone.Stop()
+	}
 }
 
 // options of a client.
@@ -180,9 +250,7 @@ type clientOptions struct {
 
 // connect starts a client of the stage's daemon and returns it once it has a context, or has failed to get one.
 func (s *stage) connect(ctx context.Context, name string, o clientOptions) *client {
-	c := &client{name: name, answers: make(chan answer, 16), errs: new(bytes.Buffer)}
-	argv := slices.Clone(s.client)
-	attr := &syscall.SysProcAttr{Setpgid: true}
+	argv, attr := slices.Clone(s.client), &syscall.SysProcAttr{}
 	if o.shm {
 		argv = append(argv, "--private-shm")
 		attr.Unshareflags = syscall.CLONE_NEWNS
@@ -190,37 +258,12 @@ func (s *stage) connect(ctx context.Context, name string, o clientOptions) *clie
 	if o.uid != 0 {
 		attr.Credential = &syscall.Credential{Uid: uint32(o.uid), Gid: uint32(o.uid)} //nolint:gosec // a user
 	}
-	c.cmd = exec.Command(argv[0], argv[1:]...)
-	c.cmd.Env = append(append(environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.pipe(), "CUDA_MPS_LOG_DIRECTORY="+s.log()), o.env...)
+	env := append(append(environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.pipe(), "CUDA_MPS_LOG_DIRECTORY="+s.log()), o.env...)
 	if o.visible != "none" {
-		visible := o.visible
-		if visible == "" {
-			visible = s.card.UUID
-		}
-		c.cmd.Env = append(c.cmd.Env, "CUDA_VISIBLE_DEVICES="+visible)
+		env = append(env, "CUDA_VISIBLE_DEVICES="+cmp.Or(o.visible, s.card.UUID))
 	}
-	c.cmd.Stderr, c.cmd.SysProcAttr, c.cmd.WaitDelay, c.cmd.Dir = c.errs, attr, time.Second, "/"
-	var out io.Reader
-	var err, oerr error
-	c.in, err = c.cmd.StdinPipe()
-	out, oerr = c.cmd.StdoutPipe()
-	if err = errors.Join(err, oerr, c.cmd.Start()); err != nil {
-		c.first.Why = err.Error()
-		s.note("client %s: not started: %v", name, err)
-		close(c.answers)
-		return c
-	}
+	c := launch(name, argv, env, attr)
 	s.clients = append(s.clients, c)
-	go func() {
-		defer close(c.answers)
-		for lines := json.NewDecoder(out); ; {
-			var a answer
-			if lines.Decode(&a) != nil {
-				return
-			}
-			c.answers <- a
-		}
-	}()
 	c.first = s.answer(ctx, c, cmp.Or(o.wait, 15*time.Second))
 	return c
 }
@@ -236,17 +279,8 @@ func (s *stage) wait(ctx context.Context, d time.Duration) {
 }
 
 // answer notes and returns what a client says next.
-func (s *stage) answer(ctx context.Context, c *client, wait time.Duration) (a answer) {
-	select {
-	case next, ok := <-c.answers:
-		if a = next; !ok {
-			a.Why = "it has ended" + strings.TrimRight(" "+strings.TrimSpace(c.errs.String()), " ")
-		}
-	case <-time.After(wait):
-		a.Why = fmt.Sprintf("no answer for %v", wait)
-	case <-ctx.Done():
-		a.Why = "there is no time left"
-	}
+func (s *stage) answer(ctx context.Context, c *client, wait time.Duration) answer {
+	a := c.next(ctx, wait)
 	body, _ := json.Marshal(a)
 	s.note("client %s: %s", c.name, body)
 	return a
@@ -254,11 +288,7 @@ func (s *stage) answer(ctx context.Context, c *client, wait time.Duration) (a an
 
 // tell gives a client a command.
 func (s *stage) tell(c *client, command string) {
-	if c.in == nil {
-		return
-	}
-	_, err := io.WriteString(c.in, command+"\n")
-	s.note("client %s is told %q %s", c.name, command, errText(err))
+	s.note("client %s is told %q %s", c.name, command, errText(c.tell(command)))
 }
 
 func errText(err error) string {
@@ -277,7 +307,7 @@ func (c *client) pid() int {
 }
 
 // computes reports whether a client got a context.
-func (c *client) computes() bool { return c.first.Failed == nil && c.first.Why == "" }
+func (c *client) computes() bool { return c.first.failure() == "" }
 
 // kill ends a process by a signal.
 func (s *stage) kill(what string, pid int) {
@@ -314,19 +344,9 @@ func (s *stage) logs() {
 	}
 }
 
-// dismiss ends the clients; one that hangs is killed.
+// dismiss ends the clients.
 func (s *stage) dismiss() {
-	for _, c := range s.clients {
-		_ = c.in.Close()
-	}
-	end := time.Now().Add(time.Second)
-	for _, c := range s.clients {
-		gone := time.AfterFunc(time.Until(end), func() { _ = syscall.Kill(-c.pid(), syscall.SIGKILL) })
-		for range c.answers { // until its output ends
-		}
-		_ = c.cmd.Wait()
-		gone.Stop()
-	}
+	dismiss(s.clients, time.Second)
 	s.clients = nil
 }
 
