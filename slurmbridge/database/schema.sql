@@ -180,5 +180,3 @@ CREATE TABLE bridge_used (
 ) WITHOUT ROWID;
 -- Runs of more than two days: others on a GPU in a period ended in it or within two days of it.
 CREATE INDEX bridge_used_long ON bridge_used (ended - took) WHERE took > 172800000;
--- Runs that came to harm.
-CREATE INDEX bridge_used_harm ON bridge_used (ref) WHERE flags >= 16;

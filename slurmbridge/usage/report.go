@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
@@ -23,7 +24,7 @@ func (s Store) Report(ctx context.Context, q Query, now time.Time) (*Report, err
 	if err := database.Read(ctx, s.DB, func(r database.Querier) error { return t.read(ctx, r) }); err != nil {
 		return nil, wrap("read", err)
 	}
-	if t.total.sums[runs] == 0 {
+	if t.total.runs == 0 {
 		return nil, nil
 	}
 	return t.report(), nil
@@ -38,12 +39,15 @@ type tally struct {
 }
 
 type line struct {
-	sums    sums
-	charged float64 // GPUs, shares as parts of one, by time, s
-	charges bool
-	harm    map[history.Harm]int
-	name    string
-	owner   string // the user of a job
+	runs, unheld  int
+	sums          sums
+	whole, record float64 // of what was held, by jobs of whole GPUs, and by those with records
+	timed, judged int
+	charged       float64 // GPUs, shares as parts of one, by time, s
+	charges       bool
+	harm          map[history.Harm]int
+	name          string
+	owner         string // the user of a job
 }
 
 func (t *tally) line(ref string, of label) *line {
@@ -68,37 +72,99 @@ func (t *tally) line(ref string, of label) *line {
 	return l
 }
 
-func (t *tally) add(ref string, of label, s *sums) {
+// some are runs of a label, or of one of its jobs, that hold as many shares each and have the same flags, and their figures
+// for one share.
+type some struct {
+	ref              string
+	label            int64
+	shares, flags, n int
+	figures          sums
+}
+
+// add adds runs to their line; ended: they ended in the period, so that their harm counts.
+func (t *tally) add(x *some, ended bool) {
+	of := t.labels[x.label]
 	w, priced := t.query.Weights[of.partition]
-	for _, one := range []*line{t.line(ref, of), &t.total} {
-		one.sums.add(s)
-		if priced && w.GPU > 0 && s[held] > 0 {
-			one.charges = true
-			one.charged += (s[heldWhole] + (s[held]-s[heldWhole])*job.Units*w.Share/w.GPU) / (job.Units * 1000)
+	for _, l := range []*line{t.line(x.ref, of), &t.total} {
+		l.runs += x.n
+		if x.shares == 0 {
+			l.unheld += x.n
+		}
+		l.sums.add(&x.figures, x.shares)
+		held, price := float64(x.shares)*x.figures[held], 1.0
+		if x.flags&history.FlagWhole > 0 {
+			l.whole += held
+		} else {
+			price = job.Units * w.Share / w.GPU
+		}
+		if priced && w.GPU > 0 && held > 0 {
+			l.charges, l.charged = true, l.charged+price*held/(job.Units*1000)
+		}
+		if x.flags&history.FlagRecorded > 0 {
+			l.record += held
+		}
+		if x.flags&history.FlagTimed > 0 {
+			l.timed += x.n
+		}
+		if x.flags&history.FlagJudged > 0 {
+			l.judged += x.n
+		}
+		for k, kind := range history.Harms() {
+			if ended && x.flags&(history.FlagHarm<<k) > 0 {
+				if l.harm == nil {
+					l.harm = map[history.Harm]int{}
+				}
+				l.harm[kind] += x.n
+			}
 		}
 	}
 }
 
+// longMS is how long a run takes to be in the index of long runs, ms.
+const longMS = 2 * 24 * 3600 * 1000
+
 // span are runs that were on their GPUs in the period ?1 to ?2, as an index finds them, how long they took, and the factor
 // by which they count.
-type span struct{ where, took, part string }
+type span struct {
+	where, took, part string
+	ended             bool // in the period
+}
+
+// part is the factor for a run that lies partly in the period.
+const part = " * ((min(ended, ?2) - max(ended - took, ?1)) * 1.0 / took)"
 
 // spans are all of them: those that lie in the period count whole, the others, of which the long ones may end much
 // later, by their part in it; those that haven't ended last until ?5.
 var spans = []span{
-	{"ended > ?1 AND ended <= ?2 AND ended - took >= ?1", "took", ""},
-	{
-		fmt.Sprintf("ended > ?1 AND ended <= ?2 + %d AND ended - took < ?2 AND (ended > ?2 OR ended - took < ?1)", longMS),
-		"took", " * ((min(ended, ?2) - max(ended - took, ?1)) * 1.0 / took)",
-	},
-	{
-		fmt.Sprintf("ended > ?2 + %d AND ended - took < ?2 AND took > %d", longMS, longMS),
-		"took", " * ((min(ended, ?2) - max(ended - took, ?1)) * 1.0 / took)",
-	},
+	{"ended > ?1 AND ended <= ?2 AND ended - took >= ?1", "took", "", true},
+	{"ended > ?1 AND ended <= ?2 AND ended - took < ?1", "took", part, true},
+	{fmt.Sprintf("ended > ?2 AND ended <= ?2 + %d AND ended - took < ?2", longMS), "took", part, false},
+	{fmt.Sprintf("ended > ?2 + %d AND ended - took < ?2 AND took > %d", longMS, longMS), "took", part, false},
 	{
 		"ended = 0 AND max(-took, ?1) < min(?5, ?2)",
-		"(?5 + took)", " * ((min(?5, ?2) - max(-took, ?1)) * 1.0 / (?5 + took))",
+		"(?5 + took)", " * ((min(?5, ?2) - max(-took, ?1)) * 1.0 / (?5 + took))", false,
 	},
+}
+
+// query is the SQL that sums up a span, by a job or not, and by a label.
+func (s *span) query(q *Query) string {
+	ref, label, count, total, largest, by := "''", "who", "count(*)", "total", "max", " GROUP BY who, shares, flags"
+	switch q.By {
+	case Job: // most jobs have one run; the runs of the others meet in their line
+		ref, count, total, largest, by = "ref", "1", "", "", ""
+	case Node:
+		label, by = "place", " GROUP BY place, shares, flags"
+	}
+	of := strings.NewReplacer("{took}", s.took, "{part}", s.part)
+	sql := "SELECT " + ref + ", " + label + ", shares, flags, " + count
+	for _, f := range figures {
+		sum := total
+		if f.weight == most {
+			sum = largest
+		}
+		sql += ", ifnull(" + sum + "(" + of.Replace(f.sql) + "), 0)"
+	}
+	return sql + " FROM bridge_used WHERE " + s.where + q.condition() + by
 }
 
 // condition is the SQL that restricts a query to the users ?3 and the accounts ?4.
@@ -119,29 +185,17 @@ func (t *tally) read(ctx context.Context, r database.Querier) error {
 		`SELECT id, user, account, partition, app, node FROM bridge_labels`); err != nil {
 		return err
 	}
-	key, by, sum := "'' AS ref, who", " GROUP BY who", true
-	switch t.query.By {
-	case Job: // most jobs have one run; the runs of the others meet in their line
-		key, by, sum = "ref, who", "", false
-	case Node:
-		key, by = "'' AS ref, place AS who", " GROUP BY place"
-	}
-	var ref string
-	var s sums
-	into := []any{&ref, &id}
-	for i := range s {
-		into = append(into, &s[i])
+	var x some
+	into := []any{&x.ref, &x.label, &x.shares, &x.flags, &x.n}
+	for i := range x.figures {
+		into = append(into, &x.figures[i])
 	}
 	for i := range spans {
-		if err := each(ctx, r, into, func() { t.add(ref, t.labels[id], &s) },
-			`SELECT `+key+`, `+spans[i].figures(sum)+` FROM bridge_used WHERE `+spans[i].where+t.query.condition()+by, t.args...); err != nil {
+		if err := each(ctx, r, into, func() { t.add(&x, spans[i].ended) }, spans[i].query(&t.query), t.args...); err != nil {
 			return err
 		}
 	}
-	var flags, n int
-	return each(ctx, r, []any{&ref, &id, &flags, &n}, func() { t.harm(ref, t.labels[id], flags, n) },
-		`SELECT `+key+`, flags, count(*) FROM bridge_used INDEXED BY bridge_used_harm
-		WHERE flags >= 16 AND ended >= ?1 AND ended < ?2`+t.query.condition()+` GROUP BY 1, 2, 3`, t.args...)
+	return nil
 }
 
 // each calls row for each row of a query's result, which is in into then.
@@ -153,21 +207,6 @@ func each(ctx context.Context, r database.Querier, into []any, row func(), query
 		}
 		return err
 	}, query, args...)
-}
-
-// harm counts the harm of n runs that ended in the period.
-func (t *tally) harm(ref string, of label, flags, n int) {
-	for _, l := range []*line{t.line(ref, of), &t.total} {
-		for k, kind := range history.Harms() {
-			if flags&(history.FlagHarm<<k) == 0 {
-				continue
-			}
-			if l.harm == nil {
-				l.harm = map[history.Harm]int{}
-			}
-			l.harm[kind] += n
-		}
-	}
 }
 
 func (t *tally) report() *Report {

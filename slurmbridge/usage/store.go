@@ -3,29 +3,23 @@ package usage
 import (
 	"context"
 	"database/sql"
-	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // KeptFor is how long footprints are kept: a month can be compared with the same of a year ago.
 const KeptFor = 400 * 24 * time.Hour
 
-// longMS is how long a run takes to be in the index of long runs, ms.
-const longMS = 2 * 24 * 3600 * 1000
-
 // Store sums up the footprints of runs.
 type Store struct{ DB *sql.DB }
 
-// sums of runs, by the figures below. Shares count as hundredths of a GPU and times as ms, peak and host are maxima.
+// sums of runs. Times are in ms; those of GPUs, such as held, in hundredths of a GPU by ms.
 type sums [len(figures)]float64
 
 const (
-	runs = iota
-	unheld
-	held
-	heldWhole
+	held = iota
 	computed
 	computedOf
 	split
@@ -35,11 +29,8 @@ const (
 	idle
 	idleOf
 	sharing
-	sharingOf
 	saved
-	savedOf
 	lost
-	lostOf
 	energy
 	energyOf
 	cpu
@@ -47,57 +38,55 @@ const (
 	host
 )
 
-// figures are how a row of bridge_used adds to each sum; {took} and {part} are its span's.
-var figures = [...]string{
-	runs:       "1",
-	unheld:     "(shares = 0)",
-	held:       "shares * {took}{part}",
-	heldWhole:  "(flags & 1) * shares * {took}{part}",
-	computed:   "max(100, shares) * computed{part}",
-	computedOf: "shares * known{part}",
-	split:      "max(100, shares) * split{part}",
-	memory:     "1.0 * shares * {took} * mean / card{part}", // nothing where card is 0
-	memoryOf:   "shares * {took} * (card > 0){part}",
-	peak:       "1.0 * peak / card",
-	idle:       "shares * idle{part}",
-	idleOf:     "shares * idleknown{part}",
-	sharing:    "shares * shared{part}",
-	sharingOf:  "(flags & 2 > 0) * shares * {took}{part}",
-	saved:      "saved{part}",
-	savedOf:    "(flags & 8 > 0)",
-	lost:       "lost{part}",
-	lostOf:     "(flags & 4 > 0)",
-	energy:     "energy{part}",
-	energyOf:   "(energy > 0) * shares * {took}{part}",
-	cpu:        "(shares > 0) * cpu{part}",
-	cpuOf:      "(cpu > 0) * shares * {took}{part}",
-	host:       "(shares > 0) * host",
+// weight is how a figure of runs that each hold so many shares adds to their sum.
+type weight int8
+
+const (
+	once   weight = iota
+	shares        // for each share
+	gpus          // the same, as if they held a GPU at least
+	most          // it is a maximum
+)
+
+// figures are the columns of bridge_used that are summed up; {took} is how long a run took, {part} the factor by which it
+// counts.
+var figures = [...]struct {
+	sql string
+	weight
+}{
+	held:       {"{took}{part}", shares},
+	computed:   {"computed{part}", gpus},
+	computedOf: {"known{part}", shares},
+	split:      {"split{part}", gpus},
+	memory:     {"1.0 * {took} * mean / card{part}", shares}, // nothing where card is 0
+	memoryOf:   {"{took} * (card > 0){part}", shares},
+	peak:       {"1.0 * peak / card", most},
+	idle:       {"idle{part}", shares},
+	idleOf:     {"idleknown{part}", shares},
+	sharing:    {"shared{part}", shares},
+	saved:      {"saved{part}", once},
+	lost:       {"lost{part}", once},
+	energy:     {"energy{part}", once},
+	energyOf:   {"(energy > 0) * {took}{part}", shares},
+	cpu:        {"cpu{part}", once},
+	cpuOf:      {"(cpu > 0) * {took}{part}", shares},
+	host:       {"host", most},
 }
 
-// figures are what a run adds to the sums, as SQL; sum: what runs add together.
-func (s *span) figures(sum bool) string {
-	of := strings.NewReplacer("{took}", s.took, "{part}", s.part)
-	all := make([]string, len(figures))
-	for i, f := range figures {
-		f = of.Replace(f)
-		switch {
-		case !sum:
-			all[i] = "ifnull(" + f + ", 0)"
-		case i == peak || i == host:
-			all[i] = "coalesce(max(" + f + "), 0)"
-		default:
-			all[i] = "total(" + f + ")"
+// add adds a sum of runs, or sums, that hold so many shares each.
+func (s *sums) add(o *sums, held int) {
+	for i := range s {
+		switch figures[i].weight {
+		case once:
+			s[i] += o[i]
+		case shares:
+			s[i] += float64(held) * o[i]
+		case gpus:
+			s[i] += float64(max(job.Units, held)) * o[i]
+		case most:
+			s[i] = max(s[i], o[i])
 		}
 	}
-	return strings.Join(all, ", ")
-}
-
-func (s *sums) add(o *sums) {
-	mostOfCard, mostOfHost := max(s[peak], o[peak]), max(s[host], o[host])
-	for i := range s {
-		s[i] += o[i]
-	}
-	s[peak], s[host] = mostOfCard, mostOfHost
 }
 
 // label is what runs are summed up by.

@@ -129,13 +129,14 @@ func known(sum, of, unit float64) *float64 {
 func (l *line) line() Line {
 	s := &l.sums
 	out := Line{
-		Name: l.name, Runs: int(s[runs]), Held: s[held] / gpuHour, Unheld: int(s[unheld]),
-		Computed: known(min(s[computed], s[computedOf]), s[computedOf], gpuHour), ComputedOf: s[computedOf] / gpuHour, ComputedSplit: s[split] / gpuHour,
+		Name: l.name, Runs: l.runs, Held: s[held] / gpuHour, Unheld: l.unheld,
+		Computed:   known(min(s[computed], s[computedOf]), s[computedOf], gpuHour),
+		ComputedOf: s[computedOf] / gpuHour, ComputedSplit: s[split] / gpuHour,
 		MemoryMean: known(min(s[memory], s[memoryOf]), s[memoryOf], s[memoryOf]), MemoryPeak: known(min(s[peak], 1), s[memoryOf], 1),
 		Cores: known(s[cpu], s[cpuOf], s[cpuOf]/job.Units), CoresOf: s[cpuOf] / gpuHour, HostGiB: known(s[host], s[host], 1<<20),
 		Idle: known(min(s[idle], s[idleOf]), s[idleOf], gpuHour), IdleOf: s[idleOf] / gpuHour,
-		Shared:    known(min(s[sharing], s[sharingOf]), s[sharingOf], gpuHour),
-		WaitSaved: known(s[saved], s[savedOf], hour), TimeLost: known(s[lost], s[lostOf], hour),
+		Shared:    known(min(s[sharing], l.record), l.record, gpuHour),
+		WaitSaved: known(s[saved], float64(l.timed), hour), TimeLost: known(s[lost], float64(l.judged), hour),
 		Energy: known(s[energy], s[energyOf], 3.6e6), EnergyOf: s[energyOf] / gpuHour,
 	}
 	if beyond := s[computed] - s[computedOf]; beyond > 0 && s[computedOf] > 0 {
@@ -144,7 +145,7 @@ func (l *line) line() Line {
 	if l.charges {
 		out.Charged = known(l.charged, 1, 3600)
 	}
-	if s[lostOf] > 0 {
+	if l.judged > 0 {
 		if out.Harm = l.harm; out.Harm == nil {
 			out.Harm = map[history.Harm]int{}
 		}
