@@ -194,6 +194,10 @@ func TestLookAlikesAreOthers(t *testing.T) {
 		{"./a --seed_length 128", "./a --seed_length 4096"},
 		{"./a --task 1", "./a --task 2"},
 		{"./a /tmp/model_64", "./a /tmp/model_4096"},
+		{"./a /tmp/resnet-50/x.pt", "./a /tmp/resnet-152/x.pt"},
+		{"./a $TMPDIR/model_64", "./a $TMPDIR/model_4096"},
+		{"./a /tmp/$USER/64/x", "./a /tmp/$USER/4096/x"},
+		{"./a /home/ann/tmp/64/x", "./a /home/ann/tmp/4096/x"},
 		{"./a x_20260131_2048", "./a x_20260131_8192"},
 		{"./a 'x[0:64]'", "./a 'x[0:4096]'"},
 		{"./a input1.dat", "./a input2.dat"},
@@ -242,6 +246,12 @@ func TestWhatChangesNothing(t *testing.T) {
 		{"export MASTER_ADDR=node1 MASTER_PORT=29500\n./a", "export MASTER_ADDR=node2 MASTER_PORT=29600\n./a"},
 		{"python t.py hydra.run.dir=outputs/2026-01-01/12-00-00", "python t.py hydra.run.dir=outputs/2026-02-11/08-30-12"},
 		{"./a --out /tmp/ann.104417/x", "./a --out /tmp/ann.104418/x"},
+		{"./a --local-directory /tmp/dask-1234", "./a --local-directory /tmp/dask-98"},
+		{"./a --out /var/tmp/slurm.88/x", "./a --out /var/tmp/slurm.9/x"},
+		{"cd /scratch/tmp/job_3\n./a /dev/shm/64", "cd /scratch/tmp/job_47\n./a /dev/shm/65"},
+		{"./a $TMPDIR/dask-12", "./a $TMPDIR/dask-1345"},
+		{"./a \"/tmp/$USER-12/x\"", "./a \"/tmp/$USER-345/x\""},
+		{"export TMPDIR=/tmp/7\n./a", "export TMPDIR=/tmp/8123\n./a"},
 	} {
 		alike(t, pair[0], pair[1])
 	}

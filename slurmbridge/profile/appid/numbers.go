@@ -127,6 +127,18 @@ var shapes = []struct {
 		[2]string{"/tmp/ann-104417", "/dev/shm/104418"},
 		"it is a temporary folder",
 	},
+	{
+		// Shorter numbers where the word before them, or its lack, says that the name is made for one run: model_64 isn't.
+		regexp.MustCompile(`(?:/tmp|/dev/shm)/(?:slurm|job|jobid|user|uid|pid|tmp|temp|scratch|sess|session|cache|` +
+			`dask|ray|spark|joblib|pymp|torch|torchelastic|wandb|ompi|nccl)[-_.]?\d+\b`), true,
+		[2]string{"/tmp/dask-1234", "/dev/shm/slurm.88"},
+		"it is a temporary folder",
+	},
+	{
+		regexp.MustCompile(`(?:(?:^|\W)(?:/var)?/tmp|/dev/shm)/\d+\b`), true,
+		[2]string{"/tmp/1234", "/tmp/88"},
+		"it is a temporary folder",
+	},
 }
 
 // plainly are hashes and temporary names that are words or numbers after all: deadbeef, 12345678, 12345e10, tmp_models.

@@ -226,20 +226,46 @@ func (r *reader) assign(a *syntax.Assign) {
 	}
 }
 
-// maskParts masks what never counts in a word that the shell makes something of.
+// maskParts masks what never counts in a word that the shell makes something of. What follows a variable in a temporary
+// folder, $TMPDIR/dask-12 or /tmp/$USER-12, is masked as if the path were written out.
 func (r *reader) maskParts(w *syntax.Word) {
+	path := "" // the word so far, if it is one of a temporary folder
+	part := func(text *string) {
+		counts, whole := strings.CutPrefix(r.named(path+*text, naming{}), path)
+		switch {
+		case !whole:
+			path = ""
+		case path != "" || strings.HasPrefix(*text, "/tmp/"):
+			path += *text
+		}
+		*text = counts
+	}
+	names := map[*syntax.Lit]bool{} // of variables
 	syntax.Walk(w, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.Lit:
-			n.Value = r.named(n.Value, naming{})
+			if !names[n] {
+				part(&n.Value)
+			}
 		case *syntax.SglQuoted:
-			n.Value = r.named(n.Value, naming{})
+			part(&n.Value)
+		case *syntax.ParamExp:
+			names[n.Param] = true
+			switch {
+			case path != "":
+				path += "user"
+			case n.Param != nil && temporary[n.Param.Value]:
+				path = "/tmp"
+			}
 		case *syntax.CmdSubst, *syntax.ProcSubst:
 			return false // commands are read as such
 		}
 		return true
 	})
 }
+
+// temporary are variables that hold a temporary folder.
+var temporary = set("TMPDIR TMP TEMP TEMPDIR SLURM_TMPDIR")
 
 // leading returns what a word begins with as far as a path needs it: its first letters, the value of the variable that
 // it begins with, "." where it is found from the folder that the script works in, "" = not known.
