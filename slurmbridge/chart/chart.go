@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"html/template"
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -20,11 +21,16 @@ var source string
 var CSS string
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"num": num, "add": func(a, b float64) float64 { return a + b }, "sub": func(a, b float64) float64 { return a - b },
+	"num": func(v float64) string { return short(v, 2) }, // of a coordinate, two digits are less than a pixel
+	"add": func(a, b float64) float64 { return a + b }, "sub": func(a, b float64) float64 { return a - b },
+	"down": func(y, px int) int { return y + px }, "half": func(height int) int { return height/2 + 4 },
 }).Parse(source))
 
-// num prints a coordinate: two digits are less than a pixel.
-func num(v float64) string { return strconv.FormatFloat(math.Round(100*v)/100, 'f', -1, 64) }
+// short prints a number with so many digits at most.
+func short(v float64, digits int) string {
+	p := math.Pow10(digits)
+	return strconv.FormatFloat(math.Round(p*v)/p, 'f', -1, 64)
+}
 
 func draw(name string, data any) template.HTML {
 	var b bytes.Buffer
@@ -33,6 +39,14 @@ func draw(name string, data any) template.HTML {
 		return template.HTML("<p>" + template.HTMLEscapeString(err.Error()) + "</p>")
 	}
 	return template.HTML(b.String())
+}
+
+func isNumber(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+// tick is a mark of an axis.
+type tick struct {
+	At   float64
+	Text string
 }
 
 // Point is a dot of a scatter plot.
@@ -49,47 +63,29 @@ type Scatter struct {
 	Points            []Point
 }
 
-type tick struct {
-	At   float64
-	Text string
-}
-
 // HTML draws it. A point that is no number is left out.
 func (s *Scatter) HTML() template.HTML {
 	const size = 300.0
-	top := 1.1
-	for _, p := range s.Points {
-		if v := max(p.X, p.Y); !math.IsInf(v, 0) && !math.IsNaN(v) {
-			top = max(top, v)
-		}
-	}
-	step := step((top - 1) / 4)
-	top = 1 + step*math.Ceil((top-1)/step-1e-9)
-	place := func(v float64) float64 { return size * (v - 1) / (top - 1) }
-	type dot struct {
-		X, Y  float64
-		Label string
-		Bad   bool
-	}
 	d := struct {
 		*Scatter
 		Size  float64
 		Ticks []tick
-		Dots  []dot
+		Dots  []Point
 	}{Scatter: s, Size: size}
-	for i := 0; ; i++ {
-		v := 1 + float64(i)*step
-		if v > top+step/2 {
-			break
-		}
-		d.Ticks = append(d.Ticks, tick{place(v), strconv.FormatFloat(math.Round(v*1000)/1000, 'f', -1, 64)})
+	d.Dots = slices.DeleteFunc(slices.Clone(s.Points), func(p Point) bool { return !isNumber(p.X) || !isNumber(p.Y) })
+	top := 1.1
+	for _, p := range d.Dots {
+		top = max(top, p.X, p.Y)
 	}
-	for _, p := range s.Points {
-		x, y := place(max(1, p.X)), size-place(max(1, p.Y))
-		if math.IsNaN(x) || math.IsNaN(y) || math.IsInf(x, 0) || math.IsInf(y, 0) {
-			continue
-		}
-		d.Dots = append(d.Dots, dot{x, y, p.Label, p.Bad})
+	step := step((top - 1) / 4)
+	steps := math.Ceil((top-1)/step - 1e-9)
+	place := func(v float64) float64 { return size * (max(1, v) - 1) / (steps * step) }
+	for i := range int(steps) + 1 {
+		v := 1 + float64(i)*step
+		d.Ticks = append(d.Ticks, tick{place(v), short(v, 3)})
+	}
+	for i := range d.Dots {
+		d.Dots[i].X, d.Dots[i].Y = place(d.Dots[i].X), size-place(d.Dots[i].Y)
 	}
 	return draw("scatter", d)
 }
@@ -114,6 +110,8 @@ type Bar struct {
 	Value float64
 	Text  string // the value in words, behind the label
 	Class string // "good", "bad" or "" = neither
+
+	From, Width, Y float64 // where it is drawn, percent and px
 }
 
 // Bars are horizontal bars on one scale, each under its label, so that they are
@@ -123,37 +121,27 @@ type Bars struct {
 	Bars        []Bar
 }
 
-// HTML draws them.
+// HTML draws them. A value that is no number is drawn as 0.
 func (b *Bars) HTML() template.HTML {
-	lo, hi := 0.0, 0.0
-	for i := range b.Bars {
-		if v := b.Bars[i].Value; !math.IsNaN(v) && !math.IsInf(v, 0) {
-			lo, hi = min(lo, v), max(hi, v)
+	lines, lo, hi := slices.Clone(b.Bars), 0.0, 0.0
+	for i := range lines {
+		l := &lines[i]
+		if !isNumber(l.Value) {
+			l.Value = 0
 		}
+		lo, hi = min(lo, l.Value), max(hi, l.Value)
 	}
 	if hi == lo {
 		hi = lo + 1
 	}
-	const row = 40.0
-	type line struct {
-		Bar
-		Y, From, Width float64 // percent
+	const height = 40.0
+	for i := range lines {
+		l := &lines[i]
+		l.From, l.Width, l.Y = 100*(min(0, l.Value)-lo)/(hi-lo), 100*math.Abs(l.Value)/(hi-lo), height*float64(i)
 	}
-	d := struct {
+	return draw("bars", struct {
 		*Bars
 		Height, Zero float64
-		Lines        []line
-	}{Bars: b, Height: row * float64(len(b.Bars)), Zero: 100 * -lo / (hi - lo)}
-	for i, x := range b.Bars {
-		v := x.Value
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			v = 0
-		}
-		l := line{Bar: x, Y: row * float64(i), From: d.Zero, Width: 100 * math.Abs(v) / (hi - lo)}
-		if v < 0 {
-			l.From -= l.Width
-		}
-		d.Lines = append(d.Lines, l)
-	}
-	return draw("bars", d)
+		Lines        []Bar
+	}{b, height * float64(len(lines)), 100 * -lo / (hi - lo), lines})
 }

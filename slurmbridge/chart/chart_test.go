@@ -3,10 +3,14 @@ package chart
 import (
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const hostile = `</svg><script>alert(1)</script>"'&` + "\x00"
@@ -32,12 +36,18 @@ func wellFormed(t *testing.T, svg string) {
 func TestHostileText(t *testing.T) {
 	s := &Scatter{Title: hostile, Desc: hostile, X: hostile, Y: hostile, Points: []Point{{1.5, 1.2, hostile, true}}}
 	wellFormed(t, string(s.HTML()))
-	b := &Bars{Title: hostile, Desc: hostile, Bars: []Bar{{hostile, 1, hostile, hostile}}}
+	b := &Bars{Title: hostile, Desc: hostile, Bars: []Bar{{Label: hostile, Value: 1, Text: hostile, Class: hostile}}}
 	wellFormed(t, string(b.HTML()))
+	l := &Timeline{Title: hostile, Desc: hostile, Now: at(80), From: at(0), To: at(100), Rows: []Row{{
+		Name: hostile, Note: hostile, Spans: []Span{{Job: hostile, Detail: hostile, From: at(0), To: at(40)}},
+	}}}
+	wellFormed(t, string(l.HTML()))
 }
 
 func TestScatter(t *testing.T) {
-	s := &Scatter{Points: []Point{{1, 1, "", false}, {1.5, 2, "worst", true}, {math.NaN(), 1, "", false}, {1, math.Inf(1), "", false}}}
+	s := &Scatter{Points: []Point{
+		{1, 1, "", false}, {1.5, 2, "worst", true}, {math.NaN(), 1, "", false}, {1, math.Inf(1), "", false},
+	}}
 	got := string(s.HTML())
 	for _, want := range []string{`cx="0" cy="300"`, `cx="150" cy="0"`, `dot bad`, `<title>worst</title>`, `>1.5</text>`} {
 		if !strings.Contains(got, want) {
@@ -52,9 +62,15 @@ func TestScatter(t *testing.T) {
 }
 
 func TestBars(t *testing.T) {
-	b := &Bars{Bars: []Bar{{"a", 3, "3 h", "good"}, {"b", -1, "-1 h", "bad"}, {"c", math.NaN(), "", ""}}}
+	b := &Bars{Bars: []Bar{
+		{Label: "a", Value: 3, Text: "3 h", Class: "good"},
+		{Label: "b", Value: -1, Text: "-1 h", Class: "bad"},
+		{Label: "c", Value: math.NaN()},
+	}}
 	got := string(b.HTML())
-	for _, want := range []string{`class="bar good" x="25%" width="75%"`, `class="bar bad" x="0%" width="25%"`, `x1="25%"`, `height="120"`} {
+	for _, want := range []string{
+		`class="bar good" x="25%" width="75%"`, `class="bar bad" x="0%" width="25%"`, `x1="25%"`, `height="120"`,
+	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is not in %s", want, got)
 		}
@@ -67,5 +83,53 @@ func TestStep(t *testing.T) {
 		if got := step(v); math.Abs(got-want) > 1e-12 {
 			t.Errorf("step(%v) = %v, want %v", v, got, want)
 		}
+	}
+}
+
+func at(minute int) time.Time {
+	return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(minute) * time.Minute)
+}
+
+// Thousands of jobs of seconds on one GPU are still one small row.
+func TestManyShortJobs(t *testing.T) {
+	var in []Span
+	for i := range 20_000 {
+		from := at(0).Add(time.Duration(i) * time.Second)
+		in = append(in, Span{Job: fmt.Sprint(i), From: from, To: from.Add(900 * time.Millisecond)})
+	}
+	l := Timeline{From: at(0), Now: at(0).Add(20_000 * time.Second), To: at(0).Add(25_000 * time.Second)}
+	got := l.bars(in)
+	if len(got) == 0 || len(got) > maxBars {
+		t.Fatalf("%d bars", len(got))
+	}
+	last := got[len(got)-1]
+	if end := last.X + last.W; got[0].X != 0 || end < 79.9 || end > 80.3 {
+		t.Errorf("from %v to %v percent", got[0].X, end)
+	}
+}
+
+// Jobs beside each other are drawn so, and none covers another.
+func TestLanes(t *testing.T) {
+	l := Timeline{From: at(0), Now: at(80), To: at(100)}
+	got := l.bars([]Span{
+		{Job: "a", From: at(0), To: at(40)},
+		{Job: "b", From: at(0), To: at(20)},
+		{Job: "c", From: at(20), To: at(60)},
+		{Job: "d", From: at(60), To: at(80), Whole: true},
+		{Job: "d", From: at(80), To: at(90), Plan: true},
+		{Job: "out of sight", From: at(-20), To: at(0)},
+	})
+	for i := range got {
+		got[i].Span = Span{}
+	}
+	want := []bar{
+		{Label: "a", Class: "two", X: 0, W: 40, Y: 0, H: 13},
+		{Label: "b", Class: "two", X: 0, W: 20, Y: 14, H: 13},
+		{Label: "c", Class: "two", X: 20, W: 40, Y: 14, H: 13},
+		{Label: "d", Class: "whole", X: 60, W: 20, Y: 0, H: 27},
+		{Label: "", Class: "plan", X: 80, W: 10, Y: 0, H: 27},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(bar{})); diff != "" {
+		t.Error(diff)
 	}
 }

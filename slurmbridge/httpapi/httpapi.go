@@ -15,6 +15,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -63,23 +64,63 @@ func (s *Server) Handler() *http.ServeMux {
 	get := func(path string, r *readers, p parameters, h http.HandlerFunc) {
 		mux.HandleFunc("GET "+path, r.handle(p.only(h)))
 	}
+	data := func(path string, r *readers, p parameters, h handler) { get(path, r, p, s.data(h)) }
 	pages := newPages(s)
-	get("/{$}", now, pageParameters, pages.ServeHTTP)
+	get("/{$}", now, pageParameters, pages.show)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: mostScrapes}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { s.healthy(w, started) })
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) { well(w, s.Health(), "ready") })
-	get("/v1/status", now, nil, pages.status)
-	get("/v1/plan", now, nil, s.plan)
-	get("/v1/why/{job}", past, nil, s.why)
-	get("/v1/groups", past, parameters{"since": 1}, s.groups)
+	data("/v1/status", now, nil, pages.status)
+	data("/v1/plan", now, nil, s.plan)
+	data("/v1/why/{job}", past, nil, s.why)
+	data("/v1/groups", past, parameters{"since": 1}, s.groups)
 	if s.Usage != nil {
-		u := newUsages(s)
-		get("/usage", past, parameters{"days": 1, "by": 1}, u.show)
-		get(UsagePath, past, parameters{"since": 1, "until": 1, "by": 1, "user": mostNames, "account": mostNames}, u.all)
-		get(OwnUsagePath, past, parameters{"since": 1, "until": 1, "by": 1, "account": mostNames}, u.own)
-		get(IdlePath, now, nil, u.idle)
+		one := parameters{"since": 1, "until": 1, "by": 1, "account": mostNames}
+		every := maps.Clone(one)
+		every["user"] = mostNames
+		get("/usage", past, parameters{"days": 1, "by": 1}, pages.showUsage)
+		data(UsagePath, past, every, pages.allUsage)
+		data(OwnUsagePath, past, one, pages.ownUsage)
+		data(IdlePath, now, nil, pages.idle)
 	}
 	return mux
+}
+
+// handler answers with what programs read, or a fault.
+type handler func(w http.ResponseWriter, req *http.Request) (any, error)
+
+// fault is why a request isn't answered, in a sentence.
+type fault struct {
+	code int
+	why  string
+}
+
+func (f fault) Error() string { return f.why }
+
+var (
+	errNotPolled = fault{http.StatusServiceUnavailable, "Slurm has not been polled yet"}
+	errJournal   = fault{http.StatusInternalServerError, "the journal can't be read"}
+	errRef       = fault{http.StatusBadRequest, "a job is named 123 or 120_4"}
+)
+
+// data sends what a handler answers, as JSON; the header of a fault says that a credential would help.
+func (s *Server) data(h handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		v, err := h(w, req)
+		if err != nil {
+			f := fault{http.StatusInternalServerError, err.Error()}
+			if errors.As(err, &f); f.code == http.StatusUnauthorized && s.Asker != nil {
+				w.Header().Set("WWW-Authenticate", s.Asker.Header)
+			}
+			http.Error(w, f.why, f.code)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		// The reader may be gone: there is nowhere to report the error.
+		_ = enc.Encode(v)
+	}
 }
 
 // Health says what is wrong with the bridge, nil = nothing: the last look is
@@ -88,11 +129,12 @@ func (s *Server) Health() error {
 	st := s.Status()
 	switch {
 	case st == nil:
-		return errors.New("Slurm has not been polled yet") //nolint:staticcheck // a name
+		return errNotPolled
 	case st.LookOK.IsZero():
 		return fmt.Errorf("no poll has succeeded yet: %s", st.Err)
 	case s.Now().Sub(st.LookOK) > s.Fresh:
-		return fmt.Errorf("the last successful poll was %s ago: %s", s.Now().Sub(st.LookOK).Round(time.Second), cmp.Or(st.Err, "no later one has ended"))
+		ago := s.Now().Sub(st.LookOK).Round(time.Second)
+		return fmt.Errorf("the last successful poll was %s ago: %s", ago, cmp.Or(st.Err, "no later one has ended"))
 	case st.Mode == job.Active && st.Gate == "":
 		return errors.New(strings.TrimSuffix("there is no gate, so shared jobs run alone: "+st.GateErr, ": "))
 	}
@@ -170,9 +212,10 @@ type Job struct {
 // MakeReport turns a status into what is shown of it.
 func MakeReport(st *job.Status) *Report {
 	r := &Report{
-		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate, GateAccount: st.GateAccount, Standby: st.Standby, GateError: st.GateErr, Misread: st.Misread, LeaseLeft: st.Lease.Seconds(),
-		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged, Refused: st.Refused, WithoutMPS: st.WithoutMPS, MaxDelayS: st.MaxDelayS,
-		GPUs: []GPU{},
+		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate,
+		GateAccount: st.GateAccount, Standby: st.Standby, GateError: st.GateErr, Misread: st.Misread,
+		LeaseLeft: st.Lease.Seconds(), Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged,
+		Refused: st.Refused, WithoutMPS: st.WithoutMPS, MaxDelayS: st.MaxDelayS, GPUs: []GPU{},
 	}
 	if st.Snap == nil {
 		return r
@@ -211,22 +254,21 @@ func MakeReport(st *job.Status) *Report {
 // turnHours is of how many hours the report says how jobs ended.
 const turnHours = 24
 
-func (p *pages) status(w http.ResponseWriter, req *http.Request) {
-	st := p.server.Status()
+func (p *pages) status(w http.ResponseWriter, req *http.Request) (any, error) {
+	st := p.Status()
 	if st == nil {
-		http.Error(w, "Slurm has not been polled yet", http.StatusServiceUnavailable)
-		return
+		return nil, errNotPolled
 	}
-	r := MakeReport(newMask(p.server.viewer(w, req, st)).status(st))
-	r.Turn, r.Seen = p.day(req.Context(), p.server.Now())
-	reply(w, r)
+	r := MakeReport(newMask(p.viewer(w, req, st)).status(st))
+	r.Turn, r.Seen = p.day(req.Context(), p.Now())
+	return r, nil
 }
 
-// day is how jobs ended in the last day against plain Slurm, and how often their applications were seen; nil = it can't be
-// read in time.
+// day is how jobs ended in the last day against plain Slurm, and how often their applications were seen; nil = it can't
+// be read in time.
 func (p *pages) day(ctx context.Context, now time.Time) (*history.Turn, *history.Seen) {
 	h := p.past(ctx, now, turnHours)
-	if p.server.Runs == nil || h.trouble != "" {
+	if p.Runs == nil || h.trouble != "" {
 		return nil, nil
 	}
 	outcomes := history.Outcomes(h.runs)
@@ -242,20 +284,20 @@ type PlanReport struct {
 	Changes []string  `json:"changes"`
 }
 
-func (s *Server) plan(w http.ResponseWriter, req *http.Request) {
+func (s *Server) plan(_ http.ResponseWriter, req *http.Request) (any, error) {
 	st := s.Status()
 	if st == nil || st.Plan == nil {
-		http.Error(w, "no plan yet", http.StatusServiceUnavailable)
-		return
+		return nil, fault{http.StatusServiceUnavailable, "no plan yet"}
 	}
-	if s.private(st) {
-		if _, all := s.asks(req); !all {
-			s.wantsCredential(w, "a plan names jobs, and Slurm hides other users' jobs here (PrivateData): the request needs an operator's credential")
-			return
-		}
+	if _, all := s.asks(req); s.private(st) && !all {
+		why := "a plan names jobs, and " + hides + ": the request needs an operator's credential"
+		return nil, fault{http.StatusUnauthorized, why}
 	}
-	reply(w, MakePlanReport(st))
+	return MakePlanReport(st), nil
 }
+
+// hides says why others' jobs aren't shown.
+const hides = "Slurm hides other users' jobs here (PrivateData), and so does the bridge"
 
 // MakePlanReport turns a status into its plan.
 func MakePlanReport(st *job.Status) *PlanReport {
@@ -266,30 +308,31 @@ func MakePlanReport(st *job.Status) *PlanReport {
 	return r
 }
 
-func (s *Server) why(w http.ResponseWriter, req *http.Request) {
+func (s *Server) why(_ http.ResponseWriter, req *http.Request) (any, error) {
 	ref := req.PathValue("job")
 	if !validRef(ref) {
-		http.Error(w, "a job is named 123 or 120_4", http.StatusBadRequest)
-		return
+		return nil, errRef
 	}
-	var waits *job.QueuePosition
 	st := s.Status()
-	private := s.private(st)
+	var waits *job.QueuePosition
 	if st != nil {
 		waits = PositionOf(st, ref)
 	}
 	who := viewer{all: true}
-	if private {
+	if s.private(st) {
 		c, err := s.Asker.who(req)
 		if err != nil {
-			s.refuse(w, ref, err)
-			return
+			why := hides + ": there is no proof that job " + ref +
+				" is yours; slurmbridge why, called by its owner on a machine of the cluster, has one"
+			if !errors.Is(err, errNobody) {
+				why += " (" + err.Error() + ")"
+			}
+			return nil, fault{http.StatusUnauthorized, why}
 		}
 		who = viewer{s.Asker.user(c), s.Asker.Trusted(c.UID)}
 		if owner := s.ownerOf(req.Context(), st, ref); !who.all && (owner == "" || owner != who.user) {
 			// One answer for both: which numbers others' jobs have is hidden, too.
-			http.Error(w, "job "+ref+" is not yours, or the bridge has not seen it (yet): Slurm hides other users' jobs here (PrivateData), and so does the bridge", http.StatusNotFound)
-			return
+			return nil, fault{http.StatusNotFound, "job " + ref + " is not yours, or the bridge has not seen it (yet): " + hides}
 		}
 	}
 	story, err := s.Story(req.Context(), ref)
@@ -297,27 +340,15 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 	case errors.Is(err, journal.ErrNotFound) && waits != nil:
 		story = &journal.Story{} // no decision has considered it yet
 	case errors.Is(err, journal.ErrNotFound):
-		http.Error(w, err.Error(), http.StatusNotFound)
-		return
+		return nil, fault{http.StatusNotFound, err.Error()}
 	case err != nil:
-		http.Error(w, "the journal can't be read", http.StatusInternalServerError)
-		return
+		return nil, errJournal
 	}
 	story.Waits = waits
 	m := newMask(who)
 	m.look(st)
 	m.story(story, ref)
-	reply(w, story)
-}
-
-// refuse answers why the request's user can't be identified.
-func (s *Server) refuse(w http.ResponseWriter, ref string, nobody error) {
-	text := "Slurm hides other users' jobs here (PrivateData), and so does the bridge: there is no proof that job " + ref +
-		" is yours; slurmbridge why, called by its owner on a machine of the cluster, has one"
-	if !errors.Is(nobody, errNobody) {
-		text += " (" + nobody.Error() + ")"
-	}
-	s.wantsCredential(w, text)
+	return story, nil
 }
 
 // private reports whether users see only their own jobs. Before the first poll it is not known.
@@ -355,20 +386,14 @@ const moreHeader = "Slurmbridge-More-Since"
 
 // groups answers with the first of the groups decided since ?since= (RFC 3339; default:
 // the last day).
-func (s *Server) groups(w http.ResponseWriter, req *http.Request) {
+func (s *Server) groups(w http.ResponseWriter, req *http.Request) (any, error) {
 	since := s.Now().Add(-24 * time.Hour)
-	if v := req.URL.Query().Get("since"); v != "" {
-		t, err := time.Parse(time.RFC3339, v)
-		if err != nil {
-			http.Error(w, "since takes a time like 2006-01-02T15:04:05Z", http.StatusBadRequest)
-			return
-		}
-		since = t
+	if err := readTime(req.URL.Query(), "since", &since); err != nil {
+		return nil, err
 	}
 	groups, err := s.Groups(req.Context(), since, mostGroups+1)
 	if err != nil {
-		http.Error(w, "the journal can't be read", http.StatusInternalServerError)
-		return
+		return nil, errJournal
 	}
 	if len(groups) > mostGroups {
 		w.Header().Set(moreHeader, groups[mostGroups].Decided.Format(time.RFC3339Nano))
@@ -378,19 +403,25 @@ func (s *Server) groups(w http.ResponseWriter, req *http.Request) {
 	for i := range groups {
 		groups[i].Group = m.group(groups[i].Group)
 	}
-	reply(w, groups)
+	return groups, nil
+}
+
+// readTime reads a parameter, if it is given.
+func readTime(q url.Values, name string, into *time.Time) error {
+	v := q.Get(name)
+	if v == "" {
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339, v)
+	if err != nil {
+		return fault{http.StatusBadRequest, name + " takes a time like 2006-01-02T15:04:05Z"}
+	}
+	*into = t
+	return nil
 }
 
 func validRef(ref string) bool {
 	return ref != "" && len(ref) <= 32 && strings.Trim(ref, "0123456789_") == ""
-}
-
-func reply(w http.ResponseWriter, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	// The reader may be gone: there is nowhere to report the error.
-	_ = enc.Encode(v)
 }
 
 // bounds are what readers may take of the daemon.

@@ -92,9 +92,10 @@ func (m *mask) status(st *job.Status) *job.Status {
 		return st
 	}
 	out := &job.Status{
-		At: st.At, Mode: st.Mode, Policy: st.Policy, Model: st.Model, Wanted: st.Wanted, Objective: st.Objective, Gate: st.Gate, GateAccount: st.GateAccount,
-		GateErr: st.GateErr, Standby: st.Standby, Misread: st.Misread, Lease: st.Lease, Waiting: st.Waiting, Window: st.Window, Err: st.Err, LookOK: st.LookOK,
-		MaxDelayS: st.MaxDelayS, KeptOut: st.KeptOut, StoppedRules: st.StoppedRules, Unmanaged: mine(m, st.Unmanaged), Apps: map[string]job.App{},
+		At: st.At, Mode: st.Mode, Policy: st.Policy, Model: st.Model, Wanted: st.Wanted, Objective: st.Objective,
+		Gate: st.Gate, GateAccount: st.GateAccount, GateErr: st.GateErr, Standby: st.Standby, Misread: st.Misread,
+		Lease: st.Lease, Waiting: st.Waiting, Window: st.Window, Err: st.Err, LookOK: st.LookOK, MaxDelayS: st.MaxDelayS,
+		KeptOut: st.KeptOut, StoppedRules: st.StoppedRules, Unmanaged: mine(m, st.Unmanaged), Apps: map[string]job.App{},
 	}
 	for _, r := range st.Refused {
 		if r.Example = m.ref(r.Example); r.Code == job.CodeOther {
@@ -108,7 +109,8 @@ func (m *mask) status(st *job.Status) *job.Status {
 	for i := range snap.Jobs {
 		if j := &snap.Jobs[i]; !m.own[j.Ref] {
 			snap.Jobs[i] = job.Job{
-				Ref: m.ref(j.Ref), State: j.State, Start: j.Start, Nodes: j.Nodes, GPUs: j.GPUs, Request: job.GPURequest{Kind: j.Request.Kind, Count: j.Request.Count},
+				Ref: m.ref(j.Ref), State: j.State, Start: j.Start, Nodes: j.Nodes, GPUs: j.GPUs,
+				Request: job.GPURequest{Kind: j.Request.Kind, Count: j.Request.Count},
 			}
 		}
 	}

@@ -4,79 +4,62 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 )
 
 // memo keeps answers that cost much to make. One that is made is made once for all who wait for it, and nobody who
 // waits for another one waits for it: no lock is held meanwhile.
-type memo[K comparable, V any] struct {
+type memo[V any] struct {
 	now    func() time.Time
 	fresh  time.Duration // how old an answer may be
 	within time.Duration // how long one may take to be made
 	most   int           // how many are kept
 
-	mu   sync.Mutex
-	kept map[K]*making[V]
+	making singleflight.Group
+	mu     sync.Mutex
+	kept   map[string]made[V]
 }
 
-// making is an answer that is made, or was.
-type making[V any] struct {
+// made is an answer, and when it was asked for.
+type made[V any] struct {
 	at     time.Time
-	done   chan struct{} // closed when answer and err are there
 	answer V
-	err    error
 }
 
 // get returns the answer to a question, or ctx's error where that ends first: the answer is then made all the same, for
 // those who ask later. An error is told to all who wait, and not kept.
-func (m *memo[K, V]) get(ctx context.Context, key K, read func(context.Context) (V, error)) (V, error) {
-	a := m.begin(ctx, key, read)
-	select {
-	case <-a.done:
-		return a.answer, a.err
-	default:
+func (m *memo[V]) get(ctx context.Context, key string, read func(context.Context) (V, error)) (V, error) {
+	m.mu.Lock()
+	at := m.now()
+	a, ok := m.kept[key]
+	m.mu.Unlock()
+	if age := at.Sub(a.at); ok && age >= 0 && age < m.fresh {
+		return a.answer, nil
 	}
+	done := m.making.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.within)
+		defer cancel()
+		answer, err := read(ctx)
+		if err == nil {
+			m.keep(key, made[V]{at, answer})
+		}
+		return answer, err
+	})
 	select {
-	case <-a.done:
-		return a.answer, a.err
+	case r := <-done:
+		return r.Val.(V), r.Err //nolint:errcheck,forcetypeassert // an answer always
 	case <-ctx.Done():
 		var none V
 		return none, ctx.Err()
 	}
 }
 
-// begin returns the answer that there is or is being made, otherwise begins to make one.
-func (m *memo[K, V]) begin(ctx context.Context, key K, read func(context.Context) (V, error)) *making[V] {
+func (m *memo[V]) keep(key string, a made[V]) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.now()
-	if a := m.kept[key]; a != nil && (!isDone(a.done) || now.Sub(a.at) >= 0 && now.Sub(a.at) < m.fresh) {
-		return a
-	}
-	a := &making[V]{at: now, done: make(chan struct{})}
-	if m.kept == nil || len(m.kept) >= m.most && m.kept[key] == nil {
-		m.kept = map[K]*making[V]{} // those that wait for one have it
+	if m.kept == nil || len(m.kept) >= m.most {
+		m.kept = map[string]made[V]{}
 	}
 	m.kept[key] = a
-	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.within)
-		defer cancel()
-		defer close(a.done)
-		if a.answer, a.err = read(ctx); a.err != nil {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			if m.kept[key] == a {
-				delete(m.kept, key)
-			}
-		}
-	}()
-	return a
-}
-
-func isDone(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -20,8 +20,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-//go:embed page.html
-var pageSource string
+//go:embed *.html
+var sources embed.FS
 
 //go:embed page.css
 var pageCSS string
@@ -35,10 +35,14 @@ const (
 	hoursMost   = 168
 )
 
+// options are the parameters of the status page.
 type options struct {
 	Hours, GPUs, Skip, Jobs int
 	Refresh                 int // s; 0 = never
 }
+
+// pageParameters are those of readOptions.
+var pageParameters = parameters{"hours": 1, "gpus": 1, "skip": 1, "jobs": 1, "refresh": 1}
 
 func readOptions(q url.Values) (options, error) {
 	o := options{Hours: 6, GPUs: 24, Jobs: 40, Refresh: 30}
@@ -53,15 +57,9 @@ func readOptions(q url.Values) (options, error) {
 		{"jobs", &o.Jobs, 1, mostJobs},
 		{"refresh", &o.Refresh, 0, 86_400},
 	} {
-		v := q.Get(x.name)
-		if v == "" {
-			continue
+		if err := readNumber(q, x.name, x.into, x.low, x.top); err != nil {
+			return o, err
 		}
-		n, err := strconv.Atoi(v)
-		if err != nil || n < x.low || n > x.top {
-			return o, fmt.Errorf("%s takes a number from %d to %d", x.name, x.low, x.top)
-		}
-		*x.into = n
 	}
 	if o.Refresh > 0 {
 		o.Refresh = max(o.Refresh, 5)
@@ -69,26 +67,90 @@ func readOptions(q url.Values) (options, error) {
 	return o, nil
 }
 
+// readNumber reads a parameter, if it is given.
+func readNumber(q url.Values, name string, into *int, low, top int) error {
+	v := q.Get(name)
+	if v == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < low || n > top {
+		return fmt.Errorf("%s takes a number from %d to %d", name, low, top)
+	}
+	*into = n
+	return nil
+}
+
 // With returns the address of the same page with one option changed.
 func (o options) With(name string, value int) string {
+	all := map[string]int{"hours": o.Hours, "gpus": o.GPUs, "skip": o.Skip, "jobs": o.Jobs, "refresh": o.Refresh}
+	all[name] = value
 	q := url.Values{}
-	for k, v := range map[string]int{"hours": o.Hours, "gpus": o.GPUs, "skip": o.Skip, "jobs": o.Jobs, "refresh": o.Refresh} {
-		if k == name {
-			v = value
-		}
+	for k, v := range all {
 		q.Set(k, strconv.Itoa(v))
 	}
 	return "?" + q.Encode()
 }
 
-// pageParameters are those of readOptions.
-var pageParameters = parameters{"hours": 1, "gpus": 1, "skip": 1, "jobs": 1, "refresh": 1}
-
+// pages are what people look at, and what of it is read from the database.
 type pages struct {
-	*sheet
-	server *Server
-	began  time.Time
-	read   memo[int, past] // by hours, one of spans
+	*Server
+	began   time.Time
+	policy  string // Content-Security-Policy: the style sheet, and nothing else
+	tmpl    *template.Template
+	read    memo[past]     // by the hours of one of spans
+	reports memo[answered] // by query
+}
+
+func newPages(s *Server) *pages {
+	css := chart.CSS + pageCSS
+	sum := sha256.Sum256([]byte(css))
+	number := func(digits int) func(v float64) string {
+		return func(v float64) string { return strconv.FormatFloat(v, 'f', digits, 64) }
+	}
+	percent := func(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }
+	return &pages{
+		Server: s, began: s.Now(),
+		read:    memo[past]{now: s.Now, fresh: readAgain, within: readWithin, most: len(spans)},
+		reports: memo[answered]{now: s.Now, fresh: answerFor, within: readWithin, most: mostAnswers},
+		policy: "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+			"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+		tmpl: template.Must(template.New("").Funcs(template.FuncMap{
+			"css":   func() template.CSS { return template.CSS(css) }, //nolint:gosec // the program's own
+			"clock": chart.Clock, "ago": ago, "count": job.Count, "pos": number(2), "gpus": number(1), "percent": percent,
+			"part": func(v *float64) string {
+				if v == nil {
+					return ""
+				}
+				return percent(*v)
+			},
+		}).ParseFS(sources, "*.html")),
+	}
+}
+
+// write answers with the page of a view.
+func (p *pages) write(w http.ResponseWriter, name string, view any) {
+	var b bytes.Buffer
+	if err := p.tmpl.ExecuteTemplate(&b, name, view); err != nil {
+		http.Error(w, "the page can't be made", http.StatusInternalServerError)
+		return
+	}
+	for name, value := range map[string]string{
+		"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": p.policy, "Cache-Control": "no-store",
+		"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+	} {
+		w.Header().Set(name, value)
+	}
+	_, _ = w.Write(b.Bytes()) // the reader may be gone
+}
+
+func (p *pages) show(w http.ResponseWriter, req *http.Request) {
+	o, err := readOptions(req.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	p.write(w, "page.html", p.view(req.Context(), o, newMask(p.viewer(w, req, p.Status()))))
 }
 
 // past is what was read of the past. Reading it costs more than the rest of the
@@ -105,65 +167,6 @@ const (
 	readWithin = 30 * time.Second
 )
 
-func newPages(s *Server) *pages {
-	return &pages{sheet: newSheet(pageSource), server: s, began: s.Now(), read: memo[int, past]{now: s.Now, fresh: readAgain, within: readWithin, most: len(spans)}}
-}
-
-// sheet is a page's template with its style sheet.
-type sheet struct {
-	tmpl   *template.Template
-	css    template.CSS
-	policy string // Content-Security-Policy: the style sheet, and nothing else
-}
-
-func newSheet(source string) *sheet {
-	s := &sheet{css: template.CSS(chart.CSS + pageCSS)} //nolint:gosec // the program's own
-	sum := sha256.Sum256([]byte(s.css))
-	s.policy = "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
-		"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-	number := func(digits int) func(v float64) string {
-		return func(v float64) string { return strconv.FormatFloat(v, 'f', digits, 64) }
-	}
-	known := func(v *float64, text func(float64) string) string {
-		if v == nil {
-			return ""
-		}
-		return text(*v)
-	}
-	percent := func(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }
-	s.tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
-		"clock": clock, "ago": ago, "count": job.Count, "pos": number(2), "gpus": number(1), "percent": percent,
-		"part": func(v *float64) string { return known(v, percent) },
-		"add":  func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },
-	}).Parse(source))
-	return s
-}
-
-// write answers with the page of a view.
-func (s *sheet) write(w http.ResponseWriter, view any) {
-	var b bytes.Buffer
-	if err := s.tmpl.Execute(&b, view); err != nil {
-		http.Error(w, "the page can't be made", http.StatusInternalServerError)
-		return
-	}
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", s.policy)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-store")
-	_, _ = w.Write(b.Bytes()) // the reader may be gone
-}
-
-func (p *pages) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	o, err := readOptions(req.URL.Query())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	p.write(w, p.view(req.Context(), o, newMask(p.server.viewer(w, req, p.server.Status()))))
-}
-
 // spans are the lengths of the past that are read, hours: a page shows the last part of one.
 // However many lengths readers ask for, the past is read this often at most.
 var spans = []int{1, 6, 24, hoursMost}
@@ -171,10 +174,12 @@ var spans = []int{1, 6, 24, hoursMost}
 // past returns what is shown of the past. Without it the page still says what is now.
 func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 	i, _ := slices.BinarySearch(spans, hours)
-	span := time.Duration(spans[min(i, len(spans)-1)]) * time.Hour
+	longer := spans[min(i, len(spans)-1)]
 	ctx, cancel := context.WithTimeout(ctx, pastWithin)
 	defer cancel()
-	h, err := p.read.get(ctx, int(span/time.Hour), func(ctx context.Context) (past, error) { return p.load(ctx, now.Add(-span)) })
+	h, err := p.read.get(ctx, strconv.Itoa(longer), func(ctx context.Context) (past, error) {
+		return p.load(ctx, now.Add(-time.Duration(longer)*time.Hour))
+	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		h.trouble = "what ran before is still being read"
@@ -182,7 +187,9 @@ func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 		h.trouble = err.Error()
 	}
 	from := now.Add(-time.Duration(hours) * time.Hour)
-	h.runs = slices.DeleteFunc(slices.Clone(h.runs), func(r history.Run) bool { return !r.End.IsZero() && r.End.Before(from) })
+	h.runs = slices.DeleteFunc(slices.Clone(h.runs), func(r history.Run) bool {
+		return !r.End.IsZero() && r.End.Before(from)
+	})
 	return h
 }
 
@@ -191,10 +198,10 @@ var errRuns = errors.New("what ran before can't be read")
 
 // load reads the past. With an error it returns what could be read.
 func (p *pages) load(ctx context.Context, from time.Time) (h past, err error) {
-	if p.server.Runs == nil {
+	if p.Runs == nil {
 		return h, nil
 	}
-	for r, err := range p.server.Runs(ctx, history.Filter{From: from, Running: true, Latest: mostRuns}) {
+	for r, err := range p.Runs(ctx, history.Filter{From: from, Running: true, Latest: mostRuns}) {
 		if err != nil {
 			return h, errRuns
 		}
@@ -208,20 +215,8 @@ func ago(now, t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
-	return span2(now.Sub(t)) + " ago"
+	return span(now.Sub(t)) + " ago"
 }
 
-// span2 prints a duration with two units at most.
-func span2(d time.Duration) string {
-	d = max(0, d)
-	switch {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	default:
-		return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
-	}
-}
+// span prints a duration that isn't negative.
+func span(d time.Duration) string { return job.Span(max(0, d).Hours()) }

@@ -32,7 +32,7 @@ func busy(nodes, pending int) *Server {
 	now := zero
 	st := &job.Status{
 		At: now, LookOK: now, Mode: job.Active, Policy: "dqn", Gate: "17", Lease: 52 * time.Second, Window: 5, MaxDelayS: 41,
-		Apps: map[string]job.App{}, Explanations: map[string]*job.Explanation{}, Unmanaged: map[string]string{"212": "its owner edited it"},
+		Apps: map[string]job.App{}, Explanations: map[string]*job.Explanation{}, Unmanaged: map[string]string{},
 		Snap: &job.Snapshot{At: now, Release: "22.05.8"}, Plan: &job.Plan{},
 	}
 	var ran []history.Run
@@ -95,6 +95,9 @@ func busy(nodes, pending int) *Server {
 				n.Refused = append(n.Refused, job.Refusal{With: []string{strconv.Itoa(id + k)}, Node: "gpu001", Reason: rlcore.RefusedMemory})
 			}
 			st.Explanations[ref] = n
+		}
+		if i == 9 {
+			st.Unmanaged[ref] = "its owner edited it"
 		}
 		if i == 1 {
 			st.Groups = []job.Group{{
@@ -212,50 +215,6 @@ func TestPageOfALargeCluster(t *testing.T) {
 	}
 	if w := get(t, h, "/?skip=100000"); w.Code != http.StatusOK {
 		t.Error("past the last GPU there is nothing, and no failure")
-	}
-}
-
-// Thousands of jobs of seconds on one GPU are still one small row.
-func TestManyShortJobs(t *testing.T) {
-	var in []span
-	for i := range 20_000 {
-		at := zero.Add(time.Duration(i) * time.Second)
-		in = append(in, span{job: fmt.Sprint(i), from: at, to: at.Add(900 * time.Millisecond)})
-	}
-	w := window{from: zero, now: zero.Add(20_000 * time.Second), to: zero.Add(25_000 * time.Second)}
-	got := bars(in, w)
-	if len(got) == 0 || len(got) > maxBars {
-		t.Errorf("%d bars", len(got))
-	}
-	last := got[len(got)-1]
-	if end := last.X + last.W; got[0].X != 0 || end < 79.9 || end > 80.3 {
-		t.Errorf("from %v to %v percent", got[0].X, end)
-	}
-}
-
-// Jobs beside each other are drawn so, and none covers another.
-func TestLanes(t *testing.T) {
-	at := func(min int) time.Time { return zero.Add(time.Duration(min) * time.Minute) }
-	w := window{from: at(0), now: at(80), to: at(100)}
-	got := bars([]span{
-		{job: "a", from: at(0), to: at(40)},
-		{job: "b", from: at(0), to: at(20)},
-		{job: "c", from: at(20), to: at(60)},
-		{job: "d", from: at(60), to: at(80), whole: true},
-		{job: "d", from: at(80), to: at(90), plan: true},
-	}, w)
-	want := []struct {
-		label, class string
-		x, w         float64
-		y            int
-	}{{"a", "two", 0, 40, 0}, {"b", "two", 0, 20, 14}, {"c", "two", 20, 40, 14}, {"d", "whole", 60, 20, 0}, {"", "plan", 80, 10, 0}}
-	if len(got) != len(want) {
-		t.Fatalf("%+v", got)
-	}
-	for i, x := range want {
-		if b := got[i]; b.Label != x.label || b.Class != x.class || b.X != x.x || b.W != x.w || b.Y != x.y {
-			t.Errorf("bar %d: %+v, want %+v", i, b, x)
-		}
 	}
 }
 

@@ -72,8 +72,8 @@ type Memory struct {
 	Asker *Asker
 }
 
-// MemoryReport is the answer: what each of the job's processes may hold, and what they may hold together, MiB; 0 = the job
-// isn't held to anything.
+// MemoryReport is the answer: what each of the job's processes may hold, and what they may hold together, MiB; 0 = the
+// job isn't held to anything.
 type MemoryReport struct {
 	MiB    int64 `json:"mib"`
 	JobMiB int64 `json:"job_mib,omitempty"`
@@ -81,27 +81,25 @@ type MemoryReport struct {
 
 // ServeHTTP answers a GET of MemoryPath.
 func (m *Memory) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	h := parameters{"user": 1}.only((&Server{Asker: m.Asker}).data(m.answer))
+	h(w, req)
+}
+
+func (m *Memory) answer(_ http.ResponseWriter, req *http.Request) (any, error) {
 	ref := req.PathValue("job")
 	if !validRef(ref) {
-		http.Error(w, "a job is named 123 or 120_4", http.StatusBadRequest)
-		return
-	}
-	if err := (parameters{"user": 1}).check(req.URL.RawQuery); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
+		return nil, errRef
 	}
 	who, err := m.Asker.who(req)
 	if err == nil && !m.Asker.Trusted(who.UID) {
 		err = fmt.Errorf("user %d may not", who.UID)
 	}
 	if err != nil {
-		http.Error(w, "a node's prolog asks, with a credential of root's: "+err.Error(), http.StatusUnauthorized)
-		return
+		return nil, fault{http.StatusUnauthorized, "a node's prolog asks, with a credential of root's: " + err.Error()}
 	}
 	limit, err := m.Limit(req.Context(), ref, req.URL.Query().Get("user"))
 	if err != nil {
-		http.Error(w, "the journal can't be read", http.StatusInternalServerError)
-		return
+		return nil, errJournal
 	}
-	reply(w, limit)
+	return limit, nil
 }

@@ -103,7 +103,7 @@ func TestASlowDatabaseLeavesTheStatusPage(t *testing.T) {
 func TestAnAnswerIsMadeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made, fail := 0, true
-		m := memo[string, int]{now: time.Now, fresh: time.Minute, within: time.Second, most: 2}
+		m := memo[int]{now: time.Now, fresh: time.Minute, within: time.Second, most: 2}
 		ask := func(key string, within time.Duration) (int, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), within)
 			defer cancel()

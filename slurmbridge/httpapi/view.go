@@ -1,11 +1,8 @@
 package httpapi
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"html/template"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +16,6 @@ import (
 
 type view struct {
 	options
-	CSS     template.CSS
 	Now     time.Time
 	Health  string // "" = well
 	Trouble string // what of the page is missing
@@ -32,25 +28,14 @@ type view struct {
 	Lease    string
 	GPUCount struct{ Shared, Single, Idle, Down int }
 	JobCount struct{ Waiting, Released, Running int }
-	Time     *timeline
+	Time     template.HTML
+	Shown    int // GPUs
+	All      int
 	Next     int // GPUs to skip for the next page, 0 = there are no more
-	On       []onGPU
 	Queue    []queued
 	Pending  int // jobs in the queue, shown or not
-	Users    []*userCount
 	Slow     slowdowns
-	Left     []left
 	HourSet  []int
-}
-
-type onGPU struct {
-	Name, What string
-	Jobs       []jobOn
-}
-
-type jobOn struct {
-	Ref, User, App, For, Left string
-	Shares                    int
 }
 
 type queued struct {
@@ -59,13 +44,6 @@ type queued struct {
 	Considered                          []string
 	Refused                             []job.Refusal
 }
-
-type userCount struct {
-	User             string
-	Waiting, Running int
-}
-
-type left struct{ Ref, Why string }
 
 // slowdowns sums up the runs that shared a GPU lately.
 type slowdowns struct {
@@ -79,12 +57,12 @@ type slowdowns struct {
 }
 
 func (p *pages) view(ctx context.Context, o options, m *mask) *view {
-	now := p.server.Now()
-	v := &view{options: o, CSS: p.css, Now: now, Status: m.status(p.server.Status()), Private: !m.all, HourSet: []int{1, 6, 24, 72}}
-	if err := p.server.Health(); err != nil {
+	now := p.Now()
+	v := &view{options: o, Now: now, Status: m.status(p.Status()), Private: !m.all, HourSet: []int{1, 6, 24, 72}}
+	if err := p.Health(); err != nil {
 		v.Health = err.Error()
 	}
-	if v.Status == nil && now.Sub(p.began) <= p.server.Fresh {
+	if v.Status == nil && now.Sub(p.began) <= p.Fresh {
 		v.Health, v.Begins = "", true
 	}
 	if v.Status == nil || v.Snap == nil {
@@ -99,27 +77,19 @@ func (p *pages) view(ctx context.Context, o options, m *mask) *view {
 	if st.Objective != "" {
 		v.Deciding += " for the " + st.Objective
 	}
-	v.Lease = span2(st.Lease)
+	v.Lease = span(st.Lease)
 	past := p.past(ctx, now, o.Hours)
 	v.Trouble = past.trouble
 	m.past(&past)
-	w := window{from: now.Add(-time.Duration(o.Hours) * time.Hour), now: now}
-	w.to = now.Add(max(w.now.Sub(w.from)/4, 15*time.Minute))
-	c := layOut(st, past.runs, w)
+	c := layOut(st, past.runs, now)
 	keys := c.busiest(o.GPUs, o.Skip)
-	v.Time = c.draw(keys, w)
-	if o.Skip+len(keys) < len(c.order) {
-		v.Next = o.Skip + len(keys)
+	v.Time = c.draw(keys, now.Add(-time.Duration(o.Hours)*time.Hour), now).HTML()
+	if v.Shown, v.All = len(keys), len(c.order); o.Skip+v.Shown < v.All {
+		v.Next = o.Skip + v.Shown
 	}
 	v.count(c)
-	v.on(c, keys, st)
 	v.queue(st, o.Jobs)
 	v.slow(past.runs)
-	for _, ref := range slices.Sorted(maps.Keys(st.Unmanaged)) {
-		if len(v.Left) < 20 {
-			v.Left = append(v.Left, left{ref, st.Unmanaged[ref]})
-		}
-	}
 	return v
 }
 
@@ -138,27 +108,6 @@ func (v *view) count(c *cluster) {
 	}
 }
 
-func (v *view) on(c *cluster, keys []gpuKey, st *job.Status) {
-	ends := map[string]time.Time{}
-	for i := range st.Snap.Jobs {
-		if j := &st.Snap.Jobs[i]; j.State != job.Pending {
-			ends[j.Ref] = expectedEnd(st, j)
-		}
-	}
-	for _, k := range keys {
-		g := c.state[k]
-		row := onGPU{Name: fmt.Sprintf("%s gpu %d", k.node, k.gpu), What: onIt(g)}
-		for _, j := range g.Jobs {
-			at := jobOn{Ref: j.Ref, User: j.User, App: j.App, Shares: j.Shares, For: span2(time.Duration(j.For * float64(time.Second)))}
-			if end := ends[j.Ref]; end.After(v.Now) {
-				at.Left = span2(end.Sub(v.Now))
-			}
-			row.Jobs = append(row.Jobs, at)
-		}
-		v.On = append(v.On, row)
-	}
-}
-
 // queue lists the waiting jobs of highest priority, each with why it waits.
 func (v *view) queue(st *job.Status, limit int) {
 	sent := map[string]*job.Group{}
@@ -167,48 +116,33 @@ func (v *view) queue(st *job.Status, limit int) {
 			sent[ref] = &st.Groups[i]
 		}
 	}
-	users := map[string]*userCount{}
 	for i := range st.Snap.Jobs {
 		j := &st.Snap.Jobs[i]
-		hidden := strings.HasPrefix(j.Ref, other)
-		u := users[j.User]
-		if u == nil {
-			u = &userCount{User: j.User}
-			if hidden {
-				u.User = "other users"
-			}
-			users[j.User] = u
-		}
-		if j.State != job.Pending {
-			u.Running++
+		switch {
+		case j.State != job.Pending:
 			v.JobCount.Running++
 			continue
-		}
-		u.Waiting++
-		v.Pending++
-		if sent[j.Ref] != nil {
+		case sent[j.Ref] != nil:
 			v.JobCount.Released++
-		} else {
+		default:
 			v.JobCount.Waiting++
 		}
-		if len(v.Queue) < limit && !hidden {
+		v.Pending++
+		if len(v.Queue) < limit && !strings.HasPrefix(j.Ref, other) {
 			v.Queue = append(v.Queue, v.waits(st, j, sent[j.Ref]))
 		}
 	}
-	v.Users = slices.SortedFunc(maps.Values(users), func(a, b *userCount) int {
-		return cmp.Or(cmp.Compare(b.Waiting+b.Running, a.Waiting+a.Running), cmp.Compare(a.User, b.User))
-	})
-	v.Users = v.Users[:min(len(v.Users), 12)]
 }
 
 func (v *view) waits(st *job.Status, j *job.Job, g *job.Group) queued {
-	q := queued{Ref: j.Ref, User: j.User, Account: j.Account, App: st.Apps[j.Ref].Key, Waits: span2(st.Snap.At.Sub(j.Submit))}
+	q := queued{Ref: j.Ref, User: j.User, Account: j.Account, App: st.Apps[j.Ref].Key}
+	q.Waits = span(st.Snap.At.Sub(j.Submit))
 	if n := st.Explanations[j.Ref]; n != nil {
 		q.Why, q.App = n.Status, n.App
 		if n.App != "" && !n.Known {
 			q.Why += "; its application isn't known yet and runs alone first"
 		}
-		q.Latest = span2(time.Duration(n.LatestDelayS * float64(time.Second)))
+		q.Latest = span(time.Duration(n.LatestDelayS * float64(time.Second)))
 		for _, c := range n.Considered[:min(len(n.Considered), mostDetails)] {
 			text := c.String()
 			if c.Taken {
@@ -259,8 +193,8 @@ func (v *view) slow(all []history.Run) {
 	}
 }
 
-// PositionOf returns the place of a pending job in the queue, as of the last poll, or why the rule that matches it doesn't
-// make it share; nil: the job doesn't wait for the bridge.
+// PositionOf returns the place of a pending job in the queue, as of the last poll, or why the rule that matches it
+// doesn't make it share; nil: the job doesn't wait for the bridge.
 func PositionOf(st *job.Status, ref string) *job.QueuePosition {
 	if st.Snap == nil {
 		return nil
@@ -282,7 +216,8 @@ func PositionOf(st *job.Status, ref string) *job.QueuePosition {
 	var found *job.Job
 	for i := range st.Snap.Jobs {
 		j := &st.Snap.Jobs[i]
-		if j.State != job.Pending || sent[j.Ref] || !in.WaitsForBridge(j) || j.Request.Kind != job.Shares && !release.Behind(in.Snap.Gates, j) {
+		if j.State != job.Pending || sent[j.Ref] || !in.WaitsForBridge(j) ||
+			j.Request.Kind != job.Shares && !release.Behind(in.Snap.Gates, j) {
 			continue
 		}
 		if j.Ref == ref {
@@ -304,7 +239,7 @@ func PositionOf(st *job.Status, ref string) *job.QueuePosition {
 		start = st.Plan.Starts[ref]
 	}
 	return &job.QueuePosition{
-		ExpectedStart: start, At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window, Holds: besides(found),
-		Position: slices.Index(queue, found) + 1, Of: len(queue),
+		ExpectedStart: start, At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window,
+		Holds: besides(found), Position: slices.Index(queue, found) + 1, Of: len(queue),
 	}
 }
