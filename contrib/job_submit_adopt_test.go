@@ -176,26 +176,3 @@ func TestTooManyRules(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(lines), err)
 	}
 }
-
-// BenchmarkSubmit is what the script takes for a submission, without and with rules.
-func BenchmarkSubmit(b *testing.B) {
-	for _, with := range []bool{false, true} {
-		b.Run(fmt.Sprintf("rules=%v", with), func(b *testing.B) {
-			dir := b.TempDir()
-			gate := filepath.Join(dir, "gate")
-			s := load(b, gate, filepath.Join(dir, "wake"))
-			defer s.Close()
-			p := &adopt.Policy{Active: with, Percent: 100, UID: numbered}
-			for i := range 20 {
-				p.Rules = append(p.Rules, adopt.Rule{Never: true, Users: []string{fmt.Sprintf("u%d", 2000+i)}, Partitions: []string{"gpu"}})
-			}
-			p.Rules = append(p.Rules, adopt.Rule{Partitions: []string{"gpu", "long"}})
-			withRules(b, gate, p, "")
-			for b.Loop() {
-				if _, _, err := s.call("slurm_job_submit", oneGPU(s), ""); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

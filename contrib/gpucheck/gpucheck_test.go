@@ -282,6 +282,8 @@ func TestKilled(t *testing.T) {
 			if left := r.left(); len(left) != 0 {
 				t.Errorf("left: %v", left)
 			}
+			// What it has seen is written down.
+			_ = must.Get(os.Stat(filepath.Join(r.dir, "out", "results.jsonl")))(t)
 		})
 	}
 }

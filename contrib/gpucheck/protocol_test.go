@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
@@ -145,24 +144,6 @@ func TestProtocolOnOwnDaemons(t *testing.T) {
 				t.Errorf("%s", text)
 			}
 		})
-	}
-}
-
-// A run that is killed has written down what it has seen.
-func TestResultsOfAKilledRun(t *testing.T) {
-	daemons(t)
-	t.Parallel()
-	r := newRig(t, gpusim.Config{Model: "h200"})
-	c := r.command("--law", "0")
-	must.OK(t, c.Start())
-	r.until("two results", func() bool {
-		body, _ := os.ReadFile(filepath.Join(r.dir, "out", "results.jsonl"))
-		return strings.Count(string(body), "\n") >= 2
-	})
-	_ = c.Process.Signal(syscall.SIGTERM)
-	_ = c.Wait()
-	if res := r.results(); res[0].Name != "machine" || res[1].Name != "states of a server" {
-		t.Errorf("%+v", res)
 	}
 }
 

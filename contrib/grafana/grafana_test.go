@@ -118,21 +118,6 @@ func overlap(t *testing.T, name string, panels []Panel) {
 	}
 }
 
-func TestPrometheusParsesEveryQuery(t *testing.T) {
-	var queries []string
-	for _, text := range must.Get(Boards())(t) {
-		board := must.Get(Read(text))(t)
-		for i := range board.Panels {
-			for k := range board.Panels[i].Targets {
-				queries = append(queries, board.Panels[i].Targets[k].Query("5m"))
-			}
-		}
-	}
-	if err := series.Syntax(t, queries...); err != nil {
-		t.Error(err)
-	}
-}
-
 // The files hold no credentials, no particular site's data source, and nothing that only
 // the Grafana that wrote them has.
 func TestDashboardsFitAnySite(t *testing.T) {

@@ -156,12 +156,3 @@ func TestSeries(t *testing.T) {
 		}
 	}
 }
-
-func TestSyntax(t *testing.T) {
-	if err := series.Syntax(t, `sum(slurmbridge_jobs{state="x"})`, `up{job="y"} == 0`); err != nil {
-		t.Error(err)
-	}
-	if err := series.Syntax(t, `up`, `sum(slurmbridge_jobs`); err == nil || !strings.Contains(err.Error(), "unclosed") {
-		t.Errorf("%v, want an unclosed parenthesis", err)
-	}
-}

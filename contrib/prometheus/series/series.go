@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/spool"
@@ -176,17 +174,4 @@ func Promtool(tb testing.TB, args ...string) error {
 		return fmt.Errorf("promtool %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
 	return nil
-}
-
-// Syntax has promtool parse queries, as rules of a file of their own.
-func Syntax(tb testing.TB, queries ...string) error {
-	tb.Helper()
-	var rules strings.Builder
-	rules.WriteString("groups:\n- name: queries\n  rules:\n")
-	for i, query := range queries {
-		fmt.Fprintf(&rules, "  - {record: query_%d, expr: %q}\n", i, query)
-	}
-	file := filepath.Join(tb.TempDir(), "queries.yml")
-	must.OK(tb, os.WriteFile(file, []byte(rules.String()), 0o600))
-	return Promtool(tb, "check", "rules", file)
 }

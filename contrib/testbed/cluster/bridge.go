@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -77,7 +76,7 @@ func (s *Stack) gated(ctx context.Context) error {
 
 // controller starts a daemon of the bridge with settings of its own, as the user that it runs as, and returns its URL.
 func (s *Stack) controller(ctx context.Context, name, database, wake, more string) (string, error) {
-	port, err := FreePort()
+	port, err := s.FreePort()
 	if err != nil {
 		return "", err
 	}
@@ -144,17 +143,6 @@ func (s *Stack) writeKeys() error {
 		return err
 	}
 	return errors.Join(s.WriteKey("root", key), s.WriteKey("slurm", key))
-}
-
-// FreePort finds a free TCP port.
-func FreePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
 }
 
 // Agent is the name of the i-th node's agent among the daemons.

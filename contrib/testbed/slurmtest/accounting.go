@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // MissingAccounting says what this machine lacks to run a cluster with accounting,
@@ -72,20 +71,11 @@ func (c *Cluster) startAccounting(ctx context.Context) error {
 		return err
 	}
 	cmd.Env = append(cmd.Env, "MYSQL_UNIX_PORT="+socket) // the default is the system's own
-	d, err := c.spawn("slurmdbd", cmd)
-	if err != nil {
+	if err := c.serve(ctx, "slurmdbd", cmd, func() error {
+		_, err := c.Run(ctx, "sacctmgr", "-n", "show", "cluster")
 		return err
-	}
-	var last error
-	up := Wait(ctx, 60*time.Second, func() bool {
-		if !d.Alive() {
-			return true
-		}
-		_, last = c.Run(ctx, "sacctmgr", "-n", "show", "cluster")
-		return last == nil
-	})
-	if !up || !d.Alive() {
-		return fmt.Errorf("slurmdbd does not answer: %w", last)
+	}); err != nil {
+		return err
 	}
 	return c.Account(ctx, "add", "cluster", c.name())
 }
@@ -116,18 +106,10 @@ func (c *Cluster) mariadb(ctx context.Context, own *syscall.Credential, data, so
 		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M")
 	cmd.Env = c.Env()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: own}
-	d, err := c.spawn("mariadbd", cmd)
-	if err != nil {
-		return err
-	}
-	up := Wait(ctx, 30*time.Second, func() bool {
+	return c.serve(ctx, "mariadbd", cmd, func() error {
 		_, err := os.Stat(socket) // made when it is ready
-		return err == nil || !d.Alive()
+		return err
 	})
-	if !up || !d.Alive() {
-		return errors.New("mariadbd does not answer")
-	}
-	return nil
 }
 
 // procTable is the statement by which MariaDB's installation makes the table of stored procedures.

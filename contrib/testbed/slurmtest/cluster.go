@@ -25,9 +25,8 @@ import (
 
 // Options says what cluster to start. A zero field means its default.
 type Options struct {
-	// Dir is the cluster's folder; "" = a new one under the temporary folder,
-	// removed by Close. Its path must be short, as it holds sockets, absolute and of plain characters. Every user must
-	// be able to reach it.
+	// Dir is the cluster's folder, new and empty; "" = one under the temporary folder, removed by Close. Its path must be
+	// short, as it holds sockets, absolute and of plain characters. Every user must be able to reach it.
 	Dir string
 	// Nodes, default 1, named n1, n2, …; GPUs a node, default 1.
 	Nodes, GPUs int
@@ -58,8 +57,8 @@ type Options struct {
 	Prolog, Epilog, TaskProlog, EpilogSlurmctld string
 	// Scheduler is SchedulerParameters, "" = Slurm's defaults.
 	Scheduler string
-	// Extra are further lines of slurm.conf, ExtraGres of gres.conf.
-	Extra, ExtraGres []string
+	// Extra are further lines of slurm.conf.
+	Extra []string
 	// Files are further files next to slurm.conf, or other ones than these options make, by name; DIR is the cluster's
 	// folder there, with the GPUs in dev.
 	Files map[string]string
@@ -101,6 +100,7 @@ type Cluster struct {
 	host   string
 	lock   *os.File
 	ports  []*port
+	others []*port // of daemons that aren't Slurm's
 	keeper *keeper
 
 	mu      sync.Mutex
@@ -367,10 +367,10 @@ func (c *Cluster) Close() error {
 	if c.keeper != nil {
 		c.keeper.close()
 	}
-	for _, p := range c.ports {
+	for _, p := range append(c.ports, c.others...) {
 		p.release()
 	}
-	c.ports = nil
+	c.ports, c.others = nil, nil
 	if c.remove {
 		if e := os.RemoveAll(c.Dir); e != nil {
 			err = errors.Join(err, fmt.Errorf("remove cluster folder: %w", e))

@@ -125,12 +125,13 @@ func TestDaemonsComeAndGo(t *testing.T) {
 	ctx := t.Context()
 	id := c.submit(t, "nobody", "sleep 1000", "--nodelist=n1")
 	c.reaches(t, id, "RUNNING")
-	c.StopNode(0)
+	c.KillNode(0)
 	must.OK(t, c.StartNode(0))
 	if err := c.StartNode(0); err == nil {
 		t.Error("a node is started twice")
 	}
-	must.OK(t, c.RestartController(ctx))
+	c.StopController()
+	must.OK(t, c.StartController(ctx))
 	c.KillController()
 	if _, err := c.Run(ctx, "timeout", "1", "scontrol", "ping"); err == nil {
 		t.Error("a killed slurmctld answers")
@@ -168,27 +169,6 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 	if len(ports) != 2 {
 		t.Errorf("%d ports of one slurmctld and one slurmd", len(ports))
-	}
-}
-
-// TestSameFolder: a folder is one cluster's at a time, and serves another later.
-func TestSameFolder(t *testing.T) {
-	t.Parallel()
-	Require(t)
-	dir := must.Get(os.MkdirTemp("", "same"))(t)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	for range 2 {
-		c := New(t, Options{Dir: dir})
-		if _, err := Start(t.Context(), Options{Dir: dir}); !errors.Is(err, errInUse) {
-			t.Fatalf("a second cluster in the same folder: %v", err)
-		}
-		if _, err := c.Run(t.Context(), "scontrol", "ping"); err != nil {
-			t.Errorf("the first one: %v", err)
-		}
-		must.OK(t, c.Close())
-		if _, err := os.Stat(c.Conf()); err != nil {
-			t.Errorf("a folder that Start didn't make: %v", err)
-		}
 	}
 }
 

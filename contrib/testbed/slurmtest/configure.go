@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // NodeName is the i-th node's name, from 0.
@@ -81,8 +80,8 @@ func (c *Cluster) configure() error {
 	return nil
 }
 
-// BackupAfter is how long the first slurmctld must be gone before the second takes over.
-const BackupAfter = 10 * time.Second
+// backupAfterS is how long the first slurmctld must be gone before the second takes over.
+const backupAfterS = "10"
 
 func (c *Cluster) backupHost() string { return c.host + "b" }
 
@@ -102,7 +101,7 @@ func (c *Cluster) slurmConf() string {
 	if o.Backup {
 		set("SlurmctldHost", c.backupHost()+"(127.0.0.2)")
 		set("CommunicationParameters", "NoCtldInAddrAny") // one port, two addresses
-		set("SlurmctldTimeout", fmt.Sprint(BackupAfter.Seconds()))
+		set("SlurmctldTimeout", backupAfterS)
 	}
 	set("SlurmctldPort", strconv.Itoa(c.ports[0].number))
 	set("SlurmUser", "slurm")
@@ -193,9 +192,6 @@ func (c *Cluster) gresConf() string {
 			}
 			fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d File=%s%s\n", NodeName(i), o.Sharing, 100*len(shared), file, flags)
 		}
-	}
-	for _, line := range o.ExtraGres {
-		b.WriteString(line + "\n")
 	}
 	return b.String()
 }

@@ -69,19 +69,30 @@ func (c *Cluster) startMunge(ctx context.Context) error {
 		return err
 	}
 	cmd.Env = c.Env()
-	d, err := c.spawn("munged", cmd)
-	if err != nil {
-		return err
-	}
-	up := Wait(ctx, 10*time.Second, func() bool {
+	return c.serve(ctx, "munged", cmd, func() error {
 		conn, err := net.Dial("unix", c.MungeSocket)
 		if err == nil {
 			_ = conn.Close()
 		}
-		return err == nil || !d.Alive()
+		return err
 	})
-	if !up || !d.Alive() {
-		return errors.New("munged does not answer")
+}
+
+// serve starts a daemon and waits until it answers.
+func (c *Cluster) serve(ctx context.Context, name string, cmd *exec.Cmd, answers func() error) error {
+	d, err := c.spawn(name, cmd)
+	if err != nil {
+		return err
+	}
+	last := errors.New("it was not asked")
+	Wait(ctx, time.Minute, func() bool {
+		if d.Alive() {
+			last = answers()
+		}
+		return last == nil || !d.Alive()
+	})
+	if last != nil || !d.Alive() {
+		return fmt.Errorf("%s does not answer: %w", name, last)
 	}
 	return nil
 }
@@ -170,21 +181,13 @@ func (c *Cluster) StartController(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d, err := c.spawn(controller, cmd)
-	if err != nil {
-		return err
-	}
-	up := Wait(ctx, 20*time.Second, func() bool {
-		if !d.Alive() {
-			return true
-		}
+	return c.serve(ctx, controller, cmd, func() error {
 		out, err := c.Run(ctx, "scontrol", "ping")
-		return err == nil && strings.Contains(out, "is UP")
+		if err == nil && !strings.Contains(out, "is UP") {
+			err = errors.New(out)
+		}
+		return err
 	})
-	if !up || !d.Alive() {
-		return errors.New("slurmctld does not answer")
-	}
-	return nil
 }
 
 // startBackup starts the second slurmctld. The name of its host, which is one of its
@@ -224,12 +227,6 @@ func (c *Cluster) StopController() { c.stop(controller, syscall.SIGTERM) }
 // KillController ends slurmctld as a power cut would.
 func (c *Cluster) KillController() { c.stop(controller, syscall.SIGKILL) }
 
-// RestartController stops slurmctld and starts it again.
-func (c *Cluster) RestartController(ctx context.Context) error {
-	c.StopController()
-	return c.StartController(ctx)
-}
-
 // StartNode starts the i-th node's slurmd, i from 0. WaitNodes waits until it is
 // there.
 func (c *Cluster) StartNode(i int) error {
@@ -240,9 +237,6 @@ func (c *Cluster) StartNode(i int) error {
 	_, err = c.spawn("slurmd-"+NodeName(i), cmd)
 	return err
 }
-
-// StopNode ends the i-th node's slurmd; its jobs go on.
-func (c *Cluster) StopNode(i int) { c.stop("slurmd-"+NodeName(i), syscall.SIGTERM) }
 
 // KillNode ends the i-th node's slurmd as a power cut would; its jobs go on.
 func (c *Cluster) KillNode(i int) { c.stop("slurmd-"+NodeName(i), syscall.SIGKILL) }

@@ -47,3 +47,15 @@ func freePorts(n int) ([]*port, error) {
 	}
 	return nil, errors.New("find free ports: none are free")
 }
+
+// FreePort takes a free TCP port for another daemon of the cluster.
+func (c *Cluster) FreePort() (string, error) {
+	more, err := freePorts(1)
+	if err != nil {
+		return "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.others = append(c.others, more...)
+	return strconv.Itoa(more[0].number), nil
+}

@@ -33,36 +33,11 @@ func (c *Cluster) claim() error {
 	if err != nil {
 		return fmt.Errorf("claim cluster folder: %w", err)
 	}
-	defer os.Remove(f.Name())
-	if err := lock(f); err != nil {
-		return fmt.Errorf("claim cluster folder: %w", err)
-	}
-	switch err := os.Link(f.Name(), c.Path(owner)); {
-	case err == nil:
-		c.lock = f
-		return nil
-	case !errors.Is(err, os.ErrExist):
-		_ = f.Close()
-		return fmt.Errorf("claim cluster folder: %w", err)
-	}
-	_ = f.Close()
-	// An earlier cluster was in this folder.
-	// Its lock may outlive it for a moment: a process that was being started somewhere
-	// else in this one holds all files until it runs.
-	for try := 0; ; try++ {
-		if f, err = os.OpenFile(c.Path(owner), os.O_RDWR, 0); err != nil {
-			return fmt.Errorf("claim cluster folder: %w", err)
-		}
-		if err = lock(f); err == nil {
-			break
-		}
-		if try == 10 {
-			return fmt.Errorf("claim %s: %w", c.Dir, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
 	c.lock = f
-	return kill(c.Dir)
+	if err := errors.Join(lock(f), os.Rename(f.Name(), c.Path(owner))); err != nil {
+		return fmt.Errorf("claim cluster folder: %w", err)
+	}
+	return nil
 }
 
 // lock locks a file, or closes it and returns errInUse.

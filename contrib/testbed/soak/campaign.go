@@ -38,8 +38,6 @@ type campaign struct {
 	lastLook, dead, until float64
 	groups                map[string]bool // sets of jobs that were seen together on a GPU
 	busy                  []float64       // of the machine's CPUs, by look
-	slow                  int             // looks that failed or took too long
-	acted                 map[string]int
 }
 
 // job is one job of a life: a task of its array, or the job that its job submits.
@@ -77,8 +75,6 @@ func (c *campaign) locked(do func()) {
 	defer c.mu.Unlock()
 	do()
 }
-
-func (c *campaign) count(what string) { c.locked(func() { c.acted[what]++ }) }
 
 // last is the busy part of the CPUs' time at the last look, 0 = none yet.
 func (c *campaign) last() float64 {
@@ -170,14 +166,12 @@ func (c *campaign) act(ctx context.Context, l *life, id string, a act) {
 	at := now()
 	_, err := c.s.RunAs(ctx, l.User, args[0], args[1:]...)
 	if err != nil {
-		c.count(a.What + " refused")
 		// A job that stays held would be its owner's loss.
 		if a.What == letGo && cluster.Sleep(ctx, 1) {
 			c.act(ctx, l, id, a)
 		}
 		return
 	}
-	c.count(a.What)
 	c.locked(func() {
 		switch a.What {
 		case cancel:
@@ -274,7 +268,9 @@ func (c *campaign) unsaved(j *job) bool { return c.forgot(j.at, j.at+settle) != 
 // lost reports whether a killed slurmctld forgot a job: it gave its number to another one, or looks don't show it any
 // more.
 func (c *campaign) lost(j *job) bool {
-	return j.forgotten || j.ID != "" && !over(j.State) && c.lastLook-j.seenAt > 2*lookEvery+lookTimeout.Seconds() && c.forgot(j.seenAt-settle, j.seenAt+settle) != ""
+	unseen := c.lastLook - j.seenAt
+	return j.forgotten || j.ID != "" && !over(j.State) && unseen > 2*lookEvery+lookTimeout.Seconds() &&
+		c.forgot(j.seenAt-settle, j.seenAt+settle) != ""
 }
 
 // patience is how long the longest of the jobs that have not ended may take, with twice Slurm's own pauses, s.

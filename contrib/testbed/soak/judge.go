@@ -163,13 +163,10 @@ type report struct {
 	Failed int `json:"failed"`
 	// KilledBy are the jobs among them that ended with a job of a crashing application in their company, by application.
 	KilledBy map[string]int `json:"killed_by_crashing"`
-	// Rerun are jobs that ran more than once, and not for their owner.
-	Rerun int `json:"rerun"`
 	// Judged are the jobs that late and contract are counted among.
 	Judged      int     `json:"judged"`
 	LateShare   float64 `json:"late_share"`
 	LateSMax    float64 `json:"late_s_max"`
-	LateBySolo  int     `json:"late_by_more_than_solo"`
 	Shared      int     `json:"shared"` // jobs that had company
 	SlowdownP50 float64 `json:"slowdown_p50"`
 	SlowdownMax float64 `json:"slowdown_max"`
@@ -177,19 +174,16 @@ type report struct {
 	// TurnaroundRatio is the mean turnaround ÷ plain Slurm's, of the judged.
 	TurnaroundRatio float64        `json:"turnaround_ratio"`
 	BusyP50         float64        `json:"cpu_busy_p50"`
-	BusyP95         float64        `json:"cpu_busy_p95"`
-	SlowLooks       int            `json:"looks_failed"`
-	States          map[string]int `json:"states"`
 	Traits          map[string]int `json:"traits"` // lives that have each
 	KillsByKind     map[string]int `json:"kills_by_kind"`
-	Owners          map[string]int `json:"owners"`
 	Harmed          []harm         `json:"harmed"`
 }
 
 // sum judges every job.
 func sum(jobs []*job, r rules) *report {
 	rep := &report{
-		Jobs: len(jobs), Harm: map[string]float64{}, KilledBy: map[string]int{}, States: map[string]int{}, Traits: map[string]int{}, Harmed: []harm{}, PauseS: r.PauseS,
+		Jobs: len(jobs), Harm: map[string]float64{}, KilledBy: map[string]int{}, Traits: map[string]int{}, KillsByKind: map[string]int{},
+		Harmed: []harm{}, PauseS: r.PauseS,
 	}
 	for _, k := range harmKinds {
 		if k.name != harmFailed {
@@ -199,13 +193,9 @@ func sum(jobs []*job, r rules) *report {
 	var slowdowns []float64
 	var turnaround, plainTurnaround float64
 	for _, j := range jobs {
-		rep.States[cmp.Or(j.State, "gone")]++
 		company := len(j.company) > 0
 		if company {
 			rep.Shared++
-		}
-		if j.Restarts > 0 && j.kept() {
-			rep.Rerun++
 		}
 		if j.judged() {
 			rep.Judged++
@@ -228,9 +218,6 @@ func sum(jobs []*job, r rules) *report {
 				}
 			case harmLate:
 				rep.LateSMax = max(rep.LateSMax, h.ByS)
-				if h.ByS > j.SoloS {
-					rep.LateBySolo++
-				}
 			}
 		}
 	}
@@ -282,10 +269,10 @@ func (r *report) show(out io.Writer) {
 	t.Render()
 	fmt.Fprintf(out, "%d jobs in %.0f s on Slurm %s, %d of them in company, %d times put together; %d faults (seed %d).\n",
 		r.Jobs, r.Seconds, r.Slurm, r.Shared, r.Groups, r.Kills, r.Seed)
-	fmt.Fprintf(out, "Mean turnaround %.2f of plain Slurm's; slowdown in company %.2f (median), %.2f at most; the latest ended %.0f s after its plain end.\n",
-		r.TurnaroundRatio, r.SlowdownP50, r.SlowdownMax, r.LateSMax)
-	fmt.Fprintf(out, "Jobs that ended with one of a crashing application: %v. This machine's CPUs were busy for %.0f %% of the time (median), %.0f %% (95th percentile).\n",
-		r.KilledBy, 100*r.BusyP50, 100*r.BusyP95)
+	fmt.Fprintf(out, "Mean turnaround %.2f of plain Slurm's; slowdown in company %.2f (median), %.2f at most; the latest ended "+
+		"%.0f s after its plain end.\n", r.TurnaroundRatio, r.SlowdownP50, r.SlowdownMax, r.LateSMax)
+	fmt.Fprintf(out, "Jobs that ended with one of a crashing application: %v. This machine's CPUs were busy for %.0f %% of the time (median).\n",
+		r.KilledBy, 100*r.BusyP50)
 	for i, h := range r.Harmed {
 		if i == 12 {
 			fmt.Fprintf(out, "and %d more\n", len(r.Harmed)-i)

@@ -96,7 +96,7 @@ func TestSum(t *testing.T) {
 	late := fine()
 	late.End = 190
 	rep := sum([]*job{fine(), late}, rules{PauseS: 1, MarginS: 5})
-	if rep.Harm[harmLate] != 1 || rep.LateSMax != 50 || rep.LateBySolo != 1 || rep.LateShare != 0.5 || rep.broken() != "" {
+	if rep.Harm[harmLate] != 1 || rep.LateSMax != 50 || rep.LateShare != 0.5 || rep.broken() != "" {
 		t.Errorf("%+v", rep)
 	}
 }

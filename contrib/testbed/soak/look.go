@@ -121,9 +121,7 @@ func (c *campaign) look(ctx context.Context) (left, running int, err error) {
 		} else if c.dead == 0 {
 			c.dead = at
 		}
-		if errors.Join(err, nerr) != nil {
-			c.slow++
-		} else {
+		if errors.Join(err, nerr) == nil {
 			c.took(at, all, parseNodes(nodes))
 		}
 		if busy, ok := c.load.Since(); ok {
@@ -134,8 +132,8 @@ func (c *campaign) look(ctx context.Context) (left, running int, err error) {
 			states[j.State]++
 		}
 		those, running = c.left(), states["RUNNING"]
-		c.line.Show(fmt.Sprintf("%5.0f s  %d jobs, %d not ended, %d running, %d waiting; %d timeout, %d failed; %d faults; CPUs %.0f %% busy",
-			at-c.began, len(c.jobs), len(those), running, c.waiting(), states["TIMEOUT"], states["FAILED"], len(c.faults), 100*c.last()))
+		c.line.Show(fmt.Sprintf("%5.0f s  %d jobs, %d not ended, %d running; %d timeout, %d failed; %d faults; CPUs %.0f %% busy",
+			at-c.began, len(c.jobs), len(those), running, states["TIMEOUT"], states["FAILED"], len(c.faults), 100*c.last()))
 		if last = c.until > 0; last && at > c.until {
 			those = nil // they are lost
 		}

@@ -79,7 +79,6 @@ type options struct {
 	backlog  int // jobs that wait at a time
 	everyS   float64
 	plain    bool
-	lie      float64
 	root     string
 	out      string
 }
@@ -96,7 +95,8 @@ func Command(base *cluster.Setup) *cobra.Command {
 	o := options{base: base}
 	c := &cobra.Command{
 		Use: "soak", Short: "Random lives of jobs while daemons are killed: what harm comes to them", Args: cobra.NoArgs,
-		Example: "  make soak                            an hour\n  make soak SOAK=4m ARGS='--seed 7'    the same campaign again\n  make soak ARGS=--plain               how true the plain schedule is",
+		Example: "  make soak                            an hour\n  make soak SOAK=4m ARGS='--seed 7'    the same campaign again\n" +
+			"  make soak ARGS=--plain               how true the plain schedule is",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.nodes == 0 {
 				o.nodes = 44
@@ -117,7 +117,6 @@ func Command(base *cluster.Setup) *cobra.Command {
 	f.IntVar(&o.nodes, "nodes", 0, "nodes with a GPU each; a quarter of them have two (default 44, or 8 for less than 20 minutes)")
 	f.Float64Var(&o.everyS, "every", 10, "mean seconds between two faults (0 = none)")
 	f.BoolVar(&o.plain, "plain", false, "no bridge: how true the plain schedule is")
-	f.Float64Var(&o.lie, "lie", 1, "profiles say so many times less time and memory than jobs take: harm that must be counted")
 	f.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder")
 	f.StringVar(&o.out, "out", "build/soak.json", "write all figures to `FILE`")
 	return c
@@ -190,14 +189,14 @@ func start(ctx context.Context, o *options, disk *cluster.Disk) (*campaign, erro
 	if err != nil {
 		return nil, err
 	}
-	c := &campaign{o: o, known: catalogue(), load: cluster.NewLoad(), line: cluster.NewLine(30 * time.Second), began: now(), byName: map[string]*job{}, groups: map[string]bool{}, acted: map[string]int{}}
+	c := &campaign{
+		o: o, known: catalogue(), load: cluster.NewLoad(), line: cluster.NewLine(30 * time.Second), began: now(),
+		byName: map[string]*job{}, groups: map[string]bool{},
+	}
 	apart := o.layOut(c, text.GivesUsedGPUs(release))
 	setup := *o.base
 	setup.Scale, setup.Hooks, setup.Lease, setup.NodeGPUs, setup.Models = 1, true, lease, o.nodeGPUs, o.models
-	setup.Disk, setup.Wired = disk, true
-	for _, p := range c.known { // what the bridge believes of them
-		setup.Profiles = append(setup.Profiles, app.Scaled(p, 1/o.lie, 1/o.lie))
-	}
+	setup.Disk, setup.Wired, setup.Profiles = disk, true, c.known
 	only := ""
 	if apart != nil {
 		only = strings.Join([]string{dayPart, nightPart, urgentPart}, ", ")
@@ -289,7 +288,7 @@ func (c *campaign) campaign(ctx context.Context) error {
 			end()
 			c.locked(func() { c.until = now() + c.patience() })
 		},
-		Refused: func(error) { c.count("submit refused") },
+		Refused: func(error) {},
 		Every:   lookEvery * time.Second, Left: c.look, Limit: c.o.length + 24*time.Hour,
 	})
 	return err
@@ -300,11 +299,11 @@ func (c *campaign) fill(r *report, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r.Seed, r.Slurm, r.Seconds, r.Nodes, r.GPUs = c.o.seed, c.s.Release, math.Round(took.Seconds()), c.o.nodes, len(c.slots)
-	r.KillsByKind, r.Kills, r.Owners, r.SlowLooks, r.Groups = map[string]int{}, len(c.faults), c.acted, c.slow, len(c.groups)
+	r.Kills, r.Groups = len(c.faults), len(c.groups)
 	for _, f := range c.faults {
 		r.KillsByKind[f.kind]++
 	}
-	r.BusyP50, r.BusyP95 = round(cluster.Quantile(0.5, c.busy)), round(cluster.Quantile(0.95, c.busy))
+	r.BusyP50 = round(cluster.Quantile(0.5, c.busy))
 	for _, j := range c.jobs {
 		r.Harm[heldSMax] = max(r.Harm[heldSMax], math.Round(j.gate.tooLongS(lease.Seconds(), maxDelay.Seconds())))
 	}

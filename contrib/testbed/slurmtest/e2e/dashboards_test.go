@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"net/url"
@@ -53,8 +52,6 @@ func TestDashboardsShowTheCluster(t *testing.T) {
 	t.Parallel()
 	series.Require(t, "prometheus")
 	w := newWatched(t)
-	w.strangersSeeNothing()
-	w.doctorAsks()
 	first := w.pair("gromacs")
 	w.reach("RUNNING", first...)
 	second := w.pair("gromacs")
@@ -74,7 +71,7 @@ func newWatched(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{world: newWorld(t, cluster.Setup{Policy: "dqn"}), began: time.Now(), seen: map[string]bool{}}
 	w.secure()
-	port := must.Get(cluster.FreePort())(t)
+	port := must.Get(w.FreePort())(t)
 	rules := must.Get(filepath.Abs("../../../prometheus/slurmbridge.rules.yml"))(t)
 	dir := t.TempDir()
 	scrape := func(job, target string) string {
@@ -134,7 +131,7 @@ func (w *watched) secure() {
 	w.bridge = strings.Replace(w.URL, "http://", "https://", 1)
 	w.until("the bridge speaks TLS", func() bool { return w.answers(w.bridge+"/-/ready") == http.StatusOK })
 
-	port := must.Get(cluster.FreePort())(w.t)
+	port := must.Get(w.FreePort())(w.t)
 	w.agent = "127.0.0.1:" + port
 	w.breaks("agent killed")
 	args := slices.Clone(w.Daemon("gpuprof").Args)
@@ -163,67 +160,6 @@ func (w *watched) answers(address string) int {
 	}
 	resp.Body.Close()
 	return resp.StatusCode
-}
-
-// strangersSeeNothing: without the password, or without TLS, there are no metrics.
-func (w *watched) strangersSeeNothing() {
-	w.t.Helper()
-	for _, host := range []string{strings.TrimPrefix(w.bridge, "https://"), w.agent} {
-		for _, password := range []string{"", "wrong"} {
-			req := must.Get(http.NewRequestWithContext(w.t.Context(), http.MethodGet, "https://"+host+"/metrics", nil))(w.t)
-			if password != "" {
-				req.SetBasicAuth(scrapeUser, password)
-			}
-			resp := must.Get(w.client.Do(req))(w.t)
-			body, _ := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if resp.StatusCode != http.StatusUnauthorized || strings.Contains(string(body), "slurmbridge_") {
-				w.t.Errorf("%s with password %q: %s", host, password, resp.Status)
-			}
-		}
-		if code := w.answers("http://" + host + "/metrics"); code == http.StatusOK {
-			w.t.Errorf("%s without TLS answers", host)
-		}
-	}
-}
-
-// doctorAsks: with the password doctor finds both daemons well, without it it says
-// that it can't tell.
-func (w *watched) doctorAsks() {
-	w.t.Helper()
-	_, port, _ := strings.Cut(w.agent, ":")
-	for _, c := range []struct {
-		args []string
-		want []string
-	}{
-		// The gate is in the jobs' partition here.
-		{nil, []string{"agent-locked", "daemon-locked"}},
-		{[]string{"--client-config", w.trust, "--server", w.bridge}, nil},
-	} {
-		args := append([]string{"doctor", "--json", "--config", w.Path("slurmbridge.yaml"), "--agents", "https://{node}:" + port}, c.args...)
-		var got []string
-		// On a busy machine a daemon doesn't answer in the 3 s that doctor waits.
-		if !slurmtest.Wait(w.t.Context(), time.Minute, func() bool {
-			// Its exit status covers findings of other kinds.
-			out, _ := w.RunAs(w.t.Context(), "slurm", w.Bin("slurmbridge"), args...)
-			var r struct{ Findings []struct{ Check string } }
-			if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil {
-				w.t.Fatalf("doctor: %v: %s", err, out)
-			}
-			got = nil
-			for _, f := range r.Findings {
-				for _, about := range []string{"agent", "daemon", "gate", "clock", "munge", "policy"} {
-					if strings.HasPrefix(f.Check, about) && !slices.Contains(got, f.Check) {
-						got = append(got, f.Check)
-					}
-				}
-			}
-			slices.Sort(got)
-			return slices.Equal(got, c.want)
-		}) {
-			w.t.Errorf("doctor %v finds %v, want %v", c.args, got, c.want)
-		}
-	}
 }
 
 // ask gets data from Prometheus's API.

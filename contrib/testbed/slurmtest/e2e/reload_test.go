@@ -71,7 +71,7 @@ func TestReload(t *testing.T) {
 	}
 	// Another address, and the old one is free.
 	was := r.URL
-	now := must.Get(cluster.FreePort())(t)
+	now := must.Get(r.FreePort())(t)
 	text := strings.ReplaceAll(string(sound), strings.TrimPrefix(was, "http://"), "127.0.0.1:"+now) + "mode: shadow\n"
 	must.OK(t, os.WriteFile(conf, []byte(text), 0o644))
 	r.signal("slurmbridge", syscall.SIGHUP)

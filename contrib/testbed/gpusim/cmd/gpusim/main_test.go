@@ -155,12 +155,6 @@ type opt func(*exec.Cmd)
 
 func with(kv string) opt { return func(c *exec.Cmd) { c.Env = append(c.Env, kv) } }
 
-func as(uid int) opt {
-	return func(c *exec.Cmd) {
-		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-	}
-}
-
 func (r *rig) start(args string, opts ...opt) *job {
 	r.t.Helper()
 	j := &job{t: r.t, cmd: exec.Command(filepath.Join(bin, "gpusim"), append([]string{"run"}, strings.Fields(args)...)...)}
@@ -294,60 +288,10 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-func TestNoDevice(t *testing.T) {
-	r := newRig(t, gpusim.Config{GPUs: 2, Scale: 1000})
-	for _, v := range []string{"", "2", "-1", "NoDevFiles", "GPU-none"} {
-		j := r.start("alexnet", with("CUDA_VISIBLE_DEVICES="+v))
-		if _, status := j.end(); status != app.ExitDevice || !strings.Contains(j.err.String(), "no CUDA-capable device is detected") {
-			t.Errorf("%q: %d %q", v, status, j.err.String())
-		}
-	}
-	rep, status := r.start("alexnet --duration-scale 0.1", with("CUDA_VISIBLE_DEVICES="+r.state.UUIDs()[1])).end()
-	if status != 0 || rep.Index != 1 {
-		t.Errorf("by UUID: %d %+v", status, rep)
-	}
-}
-
-func TestKilledAppIsGone(t *testing.T) {
-	r := newRig(t, gpusim.Config{Scale: 10})
-	r.daemon()
-	for range 3 {
-		r.start(r.long(1000))
-	}
-	r.until("three there", func() bool { return r.apps() == 3 })
-	for n := 2; n >= 0; n-- {
-		must.OK(t, syscall.Kill(r.pid(gpusim.Client), syscall.SIGKILL))
-		r.until("one less", func() bool { return r.apps() == n })
-	}
-	server := r.pid(gpusim.Server)
-	r.until("the server noticed", func() bool {
-		out, err := r.ctl("get_client_list " + strconv.Itoa(server))
-		return err == nil && out == ""
-	})
-}
-
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: other users' processes")
-	}
-}
-
-func TestDaemonOfAUserServesNobodyElse(t *testing.T) {
-	needRoot(t)
-	r := newRig(t, gpusim.Config{Scale: 100})
-	must.OK(t, os.Mkdir(filepath.Join(r.dir, "pipe"), 0o755))
-	must.OK(t, os.Chown(filepath.Join(r.dir, "pipe"), 4001, 4001))
-	r.daemon(as(4001))
-	if rep, status := r.start("alexnet --duration-scale 0.1", as(4001)).end(); status != 0 || !rep.MPS {
-		t.Errorf("own: %d %+v", status, rep)
-	}
-	j := r.start("alexnet --duration-scale 0.1", as(4002))
-	if _, status := j.end(); status != app.ExitMPS || !strings.Contains(j.err.String(), "MPS client failed to connect") {
-		t.Errorf("other: %d %q", status, j.err.String())
-	}
-	if out, err := r.ctl("get_server_list"); err != nil || out == "" {
-		t.Errorf("root's control program: %q %v", out, err)
 	}
 }
 
