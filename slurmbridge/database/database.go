@@ -116,7 +116,8 @@ func open(ctx context.Context, path string) (*sql.DB, error) {
 	if err := whileBusy(ctx, func() error { return prepare(ctx, db) }); err != nil {
 		db.Close()
 		if code := result(err); code == sqliteReadOnly || code == sqliteCantOpen || code == sqliteIO {
-			err = fmt.Errorf("%w: it, %[2]s-wal and %[2]s-shm must be files that this user may read and write, in a folder where it may make them: ls -la %[3]s",
+			err = fmt.Errorf("%w: it, %[2]s-wal and %[2]s-shm must be files that this user may read and write, in a folder "+
+				"where it may make them: ls -la %[3]s",
 				err, filepath.Base(path), filepath.Dir(path))
 		}
 		return nil, fmt.Errorf("open database %s: %w", path, err)
@@ -168,11 +169,13 @@ const asideSuffix = ".corrupt-"
 // be in use.
 func Replaced(ctx context.Context, db *sql.DB) bool {
 	var path string
-	if err := db.QueryRowContext(ctx, `SELECT file FROM pragma_database_list WHERE name = 'main'`).Scan(&path); err != nil || path == "" {
+	if err := db.QueryRowContext(ctx,
+		`SELECT file FROM pragma_database_list WHERE name = 'main'`).Scan(&path); err != nil || path == "" {
 		return false
 	}
 	names, err := os.ReadDir(filepath.Dir(path))
-	return err == nil && slices.ContainsFunc(names, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), filepath.Base(path)+asideSuffix) })
+	return err == nil && slices.ContainsFunc(names,
+		func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), filepath.Base(path)+asideSuffix) })
 }
 
 // Size is how much of the file holds data, bytes: what was deleted is used again.
@@ -203,7 +206,8 @@ func makeTables(ctx context.Context, db *sql.DB) error {
 			return err
 		}
 		if v != 0 {
-			return fmt.Errorf("%w, in format %d, and this one reads format %d: install that release again, or move the file away to start with an empty one",
+			return fmt.Errorf("%w, in format %d, and this one reads format %d: install that release again, or move the file "+
+				"away to start with an empty one",
 				errFormat, v, format)
 		}
 		_, err := tx.ExecContext(ctx, schema+fmt.Sprintf("\nPRAGMA user_version = %d;", format))

@@ -148,6 +148,7 @@ func (f *Footprint) Write(ctx context.Context, q database.Querier) error {
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		f.ended(), f.Ref, who, place, f.ended()-f.Start.UnixMilli(), shares, flags,
 		ms(u.KnownS), ms(u.ComputedS), ms(u.SplitS), ms(u.IdleKnownS), ms(u.IdleS), ms(u.SharedS),
-		kib(u.MeanMiB), kib(u.PeakMiB), kib(u.CardMiB), int64(math.Round(u.EnergyJ)), ms(savedS), ms(lostS), ms(u.CPUS), kib(u.HostMiB))
+		kib(u.MeanMiB), kib(u.PeakMiB), kib(u.CardMiB), int64(math.Round(u.EnergyJ)), ms(savedS), ms(lostS), ms(u.CPUS),
+		kib(u.HostMiB))
 	return database.Wrap(err, "write footprint of job %s", f.Ref)
 }

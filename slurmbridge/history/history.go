@@ -213,7 +213,8 @@ func Open(ctx context.Context, q database.Querier) ([]Run, error) {
 func (h *History) Fit(ctx context.Context) error {
 	known := h.known(ctx)
 	for {
-		records, err := database.List(ctx, h.DB, recordColumns, `SELECT id, app, body FROM record WHERE run IS NULL ORDER BY id LIMIT ?`, atOnce)
+		records, err := database.List(ctx, h.DB, recordColumns,
+			`SELECT id, app, body FROM record WHERE run IS NULL ORDER BY id LIMIT ?`, atOnce)
 		if err != nil || len(records) == 0 {
 			return database.Wrap(err, "read records")
 		}
@@ -235,7 +236,8 @@ func recordColumns(r *Record) []any { return []any{&r.ID, &r.App, database.JSON(
 // fit writes what a record shows into the row of its run, of those near enough the nearest in time.
 func (r *Run) fit(ctx context.Context, tx *sql.Tx) error {
 	var fitted bool
-	if err := tx.QueryRowContext(ctx, `SELECT run IS NOT NULL FROM record WHERE id = ?`, r.ID).Scan(&fitted); err != nil || fitted {
+	if err := tx.QueryRowContext(ctx, `SELECT run IS NOT NULL FROM record WHERE id = ?`, r.ID).Scan(&fitted); err != nil ||
+		fitted {
 		return err // somebody else has done it
 	}
 	all, err := runsOf(ctx, tx, r.Ref)
@@ -286,8 +288,10 @@ func (h *History) known(ctx context.Context) func(user, app, card string) (*rlco
 // recordedRun is a run as its record shows it, by the controller's clock.
 func recordedRun(rec *Record) Run {
 	r := Run{
-		ID: rec.ID, Nodes: []string{rec.Node}, Ref: rec.Ref(), User: rec.User, App: rec.App, Terms: job.ParseTerms(rec.Comment),
-		Start: rec.ControllerTime(rec.Start), End: rec.ControllerTime(rec.End), Node: rec.Node, Devices: rec.GPUs, PeakMemMiB: rec.Peak.MemMiB,
+		ID: rec.ID, Nodes: []string{rec.Node}, Ref: rec.Ref(), User: rec.User, App: rec.App,
+		Terms: job.ParseTerms(rec.Comment),
+		Start: rec.ControllerTime(rec.Start), End: rec.ControllerTime(rec.End), Node: rec.Node, Devices: rec.GPUs,
+		PeakMemMiB: rec.Peak.MemMiB,
 		Complete:   len(rec.GPUs) == 1 && !rec.Cut && len(rec.Series) > 0 && !rec.NoEpilog,
 		WithoutMPS: rec.WithoutMPS, Host: rec.Host,
 		MPSFault: !rec.MPSFault.IsZero(), Faulted: slices.Contains(rec.MPSFaultBy, rec.JobID),
@@ -327,7 +331,8 @@ func (r *Run) merge(rec *Run) {
 		r.End = rec.End
 	}
 	r.Use = r.Use.and(rec.Use, len(r.GPUs), len(rec.GPUs))
-	r.Nodes, r.GPUs, r.Devices = slices.Concat(r.Nodes, rec.Nodes), slices.Concat(r.GPUs, rec.GPUs), slices.Concat(r.Devices, rec.Devices)
+	r.Nodes, r.GPUs, r.Devices = slices.Concat(r.Nodes, rec.Nodes), slices.Concat(r.GPUs, rec.GPUs),
+		slices.Concat(r.Devices, rec.Devices)
 	r.PeakMemMiB += rec.PeakMemMiB
 	r.Complete, r.MPSFault, r.WithoutMPS = false, r.MPSFault || rec.MPSFault, r.WithoutMPS || rec.WithoutMPS
 	r.Faulted = r.Faulted || rec.Faulted

@@ -74,7 +74,8 @@ func (k *kept) write(t testing.TB) *History {
 	for i := range k.records {
 		rec := &k.records[i]
 		must.Get(db.Exec(`INSERT INTO record (id, job_id, restart, node, started, ended, app, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-			rec.ID, rec.JobID, rec.Restart, rec.Node, rec.Start.UnixNano(), rec.ControllerTime(rec.End).UnixNano(), rec.App, database.JSON(&rec.Record)))(t)
+			rec.ID, rec.JobID, rec.Restart, rec.Node, rec.Start.UnixNano(), rec.ControllerTime(rec.End).UnixNano(), rec.App,
+			database.JSON(&rec.Record)))(t)
 	}
 	must.OK(t, h.Fit(ctx))
 	if k.early {
@@ -89,7 +90,8 @@ func (k *kept) write(t testing.TB) *History {
 // polls is a run of job 1 as polls showed it.
 func polls(from, to float64) Run {
 	return Run{
-		Ref: "1", User: "ann", Account: "lab", Partition: "gpu", App: "md", Mode: job.Active, Ready: at(from - 5), Start: at(from), End: at(to),
+		Ref: "1", User: "ann", Account: "lab", Partition: "gpu", App: "md", Mode: job.Active, Ready: at(from - 5),
+		Start: at(from), End: at(to),
 		Node: "n1", GPUs: []int{0}, Shares: 100,
 	}
 }
@@ -122,7 +124,10 @@ func TestARunIsJoinedFromPollsAndRecord(t *testing.T) {
 }
 
 func testJoined(t *testing.T, early bool) {
-	k := &kept{shown: []Run{polls(0, 61)}, records: []Record{record(7, 0.1, 60)}, outcomes: []Outcome{{Run: 7, State: "COMPLETED"}}, early: early}
+	k := &kept{
+		shown: []Run{polls(0, 61)}, records: []Record{record(7, 0.1, 60)},
+		outcomes: []Outcome{{Run: 7, State: "COMPLETED"}}, early: early,
+	}
 	runs := ended(t, k, 0, 100)
 	if len(runs) != 1 {
 		t.Fatalf("%d runs", len(runs))
@@ -131,7 +136,8 @@ func testJoined(t *testing.T, early bool) {
 	if r.ID != 7 || r.Account != "lab" || r.Mode != job.Active || !r.Ready.Equal(at(-5)) || r.Shares != 100 {
 		t.Errorf("of the polls: %+v", r)
 	}
-	if !r.Start.Equal(at(0.1)) || !r.End.Equal(at(60)) || r.GPUNames()[0] != "n1/1" || r.Outcome == nil || r.Profile.App != "ann md" {
+	if !r.Start.Equal(at(0.1)) || !r.End.Equal(at(60)) || r.GPUNames()[0] != "n1/1" || r.Outcome == nil ||
+		r.Profile.App != "ann md" {
 		t.Errorf("of the record: %+v", r)
 	}
 }
@@ -174,7 +180,10 @@ func TestARunOnTwoNodes(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		testTwoNodes(t, &kept{records: []Record{first, second}, shown: []Run{shown}, early: early})
 	}
-	u := (&Use{KnownS: 100, ComputedS: 40, CardMiB: 1000, EnergyJ: 5}).and(&Use{KnownS: 100, ComputedS: 80, CardMiB: 3000, EnergyJ: 7}, 1, 3)
+	u := (&Use{KnownS: 100, ComputedS: 40, CardMiB: 1000, EnergyJ: 5}).and(&Use{
+		KnownS: 100, ComputedS: 80, CardMiB: 3000,
+		EnergyJ: 7,
+	}, 1, 3)
 	must.Equal(t, *u, Use{KnownS: 100, ComputedS: 70, CardMiB: 4000, EnergyJ: 12})
 }
 
@@ -251,7 +260,8 @@ func TestAJobThatAskedForSharesMayShareThoughItHadThemAll(t *testing.T) {
 func TestARunIsOfOnePeriod(t *testing.T) {
 	for _, end := range []float64{59.5, 45, 20} {
 		k := &kept{shown: []Run{polls(0, 65)}, records: []Record{record(7, 0, end)}}
-		if first, second := ended(t, k, 0, 60), ended(t, k, 60, 120); len(first) != 1 || len(second) != 0 || !first[0].Shown() {
+		if first, second := ended(t, k, 0, 60), ended(t, k, 60, 120); len(first) != 1 || len(second) != 0 ||
+			!first[0].Shown() {
 			t.Errorf("ended at %v: %+v and %+v", end, first, second)
 		}
 	}
@@ -281,7 +291,10 @@ func TestOutcomes(t *testing.T) {
 		rec := &k.records[i]
 		o := Outcome{
 			Run: rec.ID, Ref: rec.Ref(), User: "ann", App: "a", Start: rec.Start, End: rec.End,
-			With: []string{"8"}, Lesson: &interference.Lesson{Card: "c", Victim: "a", Others: []string{"b"}, Slowdown: 1.5, Off: 0.25},
+			With: []string{"8"}, Lesson: &interference.Lesson{
+				Card: "c", Victim: "a", Others: []string{"b"}, Slowdown: 1.5,
+				Off: 0.25,
+			},
 		}
 		must.OK(t, h.Store(ctx, &o))
 		o.Again = true

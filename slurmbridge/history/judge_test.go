@@ -22,12 +22,18 @@ import (
 func ranOut(state string) *Judgement {
 	return &Judgement{
 		Run: &Run{
-			ID: 1, Ref: "1", User: "ann", App: "md", Start: at(0), End: at(10), Profile: &rlcore.Profile{App: "md", DurationS: 360},
-			CoRunners: []CoRunner{{Ref: "2", App: "long", OverlapS: 500}, {Ref: "3", App: "brief", OverlapS: 20}, {Ref: "4", OverlapS: 500}},
+			ID: 1, Ref: "1", User: "ann", App: "md", Start: at(0), End: at(10),
+			Profile: &rlcore.Profile{App: "md", DurationS: 360},
+			CoRunners: []CoRunner{
+				{Ref: "2", App: "long", OverlapS: 500},
+				{Ref: "3", App: "brief", OverlapS: 20},
+				{Ref: "4", OverlapS: 500},
+			},
 		},
 		How: job.Description{State: state},
 		Ending: &Ending{
-			Progress: job.Progress{At: at(9), RunS: 540, DoneS: 270, LeastS: 270, Slow: 2, Worst: 2}, Start: at(0), LimitS: 600, Deadline: at(10),
+			Progress: job.Progress{At: at(9), RunS: 540, DoneS: 270, LeastS: 270, Slow: 2, Worst: 2}, Start: at(0), LimitS: 600,
+			Deadline: at(10),
 		},
 	}
 }
@@ -40,10 +46,19 @@ func TestRanOutOfTimeInCompany(t *testing.T) {
 	}{
 		{"at its limit", "TIMEOUT", nil, []Harm{HarmTimeout}},
 		{"at its deadline", "DEADLINE", nil, []Harm{HarmDeadline}},
-		{"a limit that was raised, too late", "TIMEOUT", func(j *Judgement) { j.Ending.LimitS, j.Ending.LentS = 600, 200 }, []Harm{HarmTimeout}},
-		{"it had done its own limit's work", "TIMEOUT", func(j *Judgement) { j.Ending.LimitS, j.Ending.LentS = 660, 360 }, nil},
+		{
+			"a limit that was raised, too late", "TIMEOUT", func(j *Judgement) { j.Ending.LimitS, j.Ending.LentS = 600, 200 },
+			[]Harm{HarmTimeout},
+		},
+		{
+			"it had done its own limit's work", "TIMEOUT", func(j *Judgement) { j.Ending.LimitS, j.Ending.LentS = 660, 360 },
+			nil,
+		},
 		{"its application takes as long alone", "TIMEOUT", func(j *Judgement) { j.Run.Profile.DurationS = 600 }, nil},
-		{"its application takes as long alone at times", "TIMEOUT", func(j *Judgement) { j.Run.Profile.DurationSD = 240 }, nil},
+		{
+			"its application takes as long alone at times", "TIMEOUT", func(j *Judgement) { j.Run.Profile.DurationSD = 240 },
+			nil,
+		},
 		{"its deadline was too early alone", "DEADLINE", func(j *Judgement) { j.Ending.Deadline = at(5) }, nil},
 		{"unknown application", "TIMEOUT", func(j *Judgement) { j.Run.Profile = nil }, nil},
 		{"no poll showed it", "TIMEOUT", func(j *Judgement) { j.Ending = nil }, nil},
@@ -159,7 +174,10 @@ func TestHarm(t *testing.T) {
 		"alone, of unknown length": {func(o *Outcome) { o.SoloS, o.With = 0, nil }, []Harm{HarmLate}},
 		"it failed":                {func(o *Outcome) { o.State, o.Suspect = "FAILED", "memory" }, []Harm{HarmOOM}},
 		"it failed alone, too":     {func(o *Outcome) { o.State, o.Suspect, o.Excused = "FAILED", "memory", true }, nil},
-		"held and slow":            {func(o *Outcome) { o.HeldS, o.Broken = 5, true }, []Harm{HarmHeld, HarmLate, HarmContract}},
+		"held and slow": {
+			func(o *Outcome) { o.HeldS, o.Broken = 5, true },
+			[]Harm{HarmHeld, HarmLate, HarmContract},
+		},
 	} {
 		o := late
 		c.change(&o)
@@ -186,7 +204,8 @@ func TestNobodyIsLateInShadow(t *testing.T) {
 		o := j.Judge(nil)
 		_, known := o.Late()
 		s, plain, timed := o.Turnaround()
-		if known == shadow || timed == shadow || slices.Contains(o.Harm(), HarmLate) == shadow || timed && (s != 660 || plain != 120) {
+		if known == shadow || timed == shadow || slices.Contains(o.Harm(), HarmLate) == shadow || timed &&
+			(s != 660 || plain != 120) {
 			t.Errorf("shadow %v: %v, turnaround %g and %g s", shadow, o.Harm(), s, plain)
 		}
 	}
@@ -198,9 +217,13 @@ func TestTurn(t *testing.T) {
 		var runs []*Outcome
 		real, plain, timed, late := 0.0, 0.0, 0, 0
 		for range rapid.IntRange(0, 8).Draw(t, "jobs") {
-			start, took, before := rapid.IntRange(10, 50).Draw(t, "start"), rapid.IntRange(1, 40).Draw(t, "took"), rapid.IntRange(0, 9).Draw(t, "waited")
+			start, took, before := rapid.IntRange(10, 50).Draw(t, "start"), rapid.IntRange(1, 40).Draw(t, "took"),
+				rapid.IntRange(0, 9).Draw(t, "waited")
 			later := rapid.IntRange(-9, 9).Draw(t, "later")
-			o := &Outcome{Ref: "1", Start: at(float64(start)), End: at(float64(start + took)), PlainEnd: at(float64(start + took - later))}
+			o := &Outcome{
+				Ref: "1", Start: at(float64(start)), End: at(float64(start + took)),
+				PlainEnd: at(float64(start + took - later)),
+			}
 			known := rapid.Bool().Draw(t, "submission known")
 			if known {
 				o.Submit = at(float64(start - before))
@@ -292,7 +315,10 @@ func TestContracts(t *testing.T) {
 		"without MPS": {func(r *Run) { r.Terms.MaxSlowdown, r.WithoutMPS = 1.2, true }, 1.2, true, false},
 	} {
 		app := func(name string) *rlcore.Profile {
-			return &rlcore.Profile{App: name, DurationS: 60, PeriodS: 60, Series: []rlcore.Use{{GPU: 0.3, Core: 0.3, MemMiB: 2000}}}
+			return &rlcore.Profile{
+				App: name, DurationS: 60, PeriodS: 60,
+				Series: []rlcore.Use{{GPU: 0.3, Core: 0.3, MemMiB: 2000}},
+			}
 		}
 		r := &Run{Ref: "1", User: "ann", App: "md", Start: at(0), End: at(1.5), Profile: app("md"), Complete: true}
 		r.CoRunners = []CoRunner{{Ref: "2", App: "other", Profile: app("other"), OverlapS: 90}}
@@ -321,24 +347,63 @@ func (b *pupil) KeepAlone(of rlcore.Identity, _ time.Time)   { b.say(of.App + " 
 func (b *pupil) LetShare(of rlcore.Identity, _ time.Time)    { b.say(of.App + " may share") }
 
 func TestWhatAnOutcomeTeaches(t *testing.T) {
-	beside := Outcome{App: "md", User: "ann", State: "FAILED", With: []string{"2"}, WithApps: []string{"other"}, WithOwners: []string{"ann"}}
+	beside := Outcome{
+		App: "md", User: "ann", State: "FAILED", With: []string{"2"}, WithApps: []string{"other"},
+		WithOwners: []string{"ann"},
+	}
 	for name, c := range map[string]struct {
 		set  func(o *Outcome)
 		want []string
 	}{
-		"it kept its contract":                 {func(o *Outcome) { o.Lesson, o.Contract = &interference.Lesson{}, 2 }, []string{"lesson", "reassure"}},
-		"it broke its contract":                {func(o *Outcome) { o.Broken = true }, []string{"doubt"}},
-		"it broke it without MPS":              {func(o *Outcome) { o.Broken, o.WithoutMPS = true, true }, nil},
-		"it failed":                            {func(o *Outcome) { o.Blamed = o.WithApps }, []string{"forbid other"}},
-		"it failed, and again alone":           {func(o *Outcome) { o.Blamed, o.Excused = o.WithApps, true }, nil},
-		"it failed with the MPS server":        {func(o *Outcome) { o.Fault = true }, []string{"md stays alone"}},
-		"so it did, and failed again alone":    {func(o *Outcome) { o.Fault, o.Excused = true, true }, []string{"md stays alone"}},
-		"it ended well beside the other":       {func(o *Outcome) { o.State = "COMPLETED" }, nil},
-		"it ended well alone, perhaps at last": {func(o *Outcome) { o.State, o.With = "COMPLETED", nil }, []string{"md may share"}},
+		"it kept its contract": {
+			func(o *Outcome) { o.Lesson, o.Contract = &interference.Lesson{}, 2 },
+			[]string{"lesson", "reassure"},
+		},
+		"it broke its contract":         {func(o *Outcome) { o.Broken = true }, []string{"doubt"}},
+		"it broke it without MPS":       {func(o *Outcome) { o.Broken, o.WithoutMPS = true, true }, nil},
+		"it failed":                     {func(o *Outcome) { o.Blamed = o.WithApps }, []string{"forbid other"}},
+		"it failed, and again alone":    {func(o *Outcome) { o.Blamed, o.Excused = o.WithApps, true }, nil},
+		"it failed with the MPS server": {func(o *Outcome) { o.Fault = true }, []string{"md stays alone"}},
+		"so it did, and failed again alone": {
+			func(o *Outcome) { o.Fault, o.Excused = true, true },
+			[]string{"md stays alone"},
+		},
+		"it ended well beside the other": {func(o *Outcome) { o.State = "COMPLETED" }, nil},
+		"it ended well alone, perhaps at last": {
+			func(o *Outcome) { o.State, o.With = "COMPLETED", nil },
+			[]string{"md may share"},
+		},
 	} {
 		o, b := beside, &pupil{}
 		c.set(&o)
 		o.Teach(b)
 		must.Equal(t, b.all, c.want, name)
+	}
+}
+
+// Jobs that shared a GPU and failed in the same moment were clients of an MPS server that broke; those of one application
+// that started together fail together by themselves.
+func TestFailedInTheSameMoment(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(j *Judgement, c *CoRunner)
+		want   bool
+	}{
+		"both":                       {func(*Judgement, *CoRunner) {}, true},
+		"the neighbour soon after":   {func(_ *Judgement, c *CoRunner) { c.How.End = at(10).Add(SameMoment) }, true},
+		"the neighbour later":        {func(_ *Judgement, c *CoRunner) { c.How.End = at(10).Add(10 * time.Second) }, false},
+		"the neighbour ended well":   {func(_ *Judgement, c *CoRunner) { c.How.State = "COMPLETED" }, false},
+		"tasks that began together":  {func(_ *Judgement, c *CoRunner) { c.App = "md" }, false},
+		"tasks that began apart":     {func(_ *Judgement, c *CoRunner) { c.App, c.How.Start = "md", at(5) }, true},
+		"where there was no MPS":     {func(j *Judgement, _ *CoRunner) { j.Run.WithoutMPS = true }, false},
+		"nobody knows when it ended": {func(_ *Judgement, c *CoRunner) { c.How.End = time.Time{} }, false},
+	} {
+		j := ranOut("FAILED")
+		j.FailsAlone = true // so that nothing else is a reason
+		j.How.Start, j.How.End = at(0), at(10)
+		j.Run.CoRunners = []CoRunner{{Ref: "2", App: "long", OverlapS: 600, AtEnd: true, How: j.How}}
+		c.change(j, &j.Run.CoRunners[0])
+		if o := j.Judge(nil); o.Fault != c.want || o.Ours != c.want || strings.Contains(o.Suspect, "job 2") != c.want {
+			t.Errorf("%s: %q, ours %v, fault %v", name, o.Suspect, o.Ours, o.Fault)
+		}
 	}
 }

@@ -52,13 +52,14 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 				shown.Start, shown.Node, shown.GPUs = time.Time{}, "", nil
 			}
 			ready := shown.Ready
-			events = append(events, event{cmp.Or(map[bool]float64{true: start + 0.1}[seen], gone), func(ctx context.Context, t must.T, h *History) {
-				r := shown
-				if seen {
-					r.End = time.Time{}
-				}
-				must.OK(t, database.Tx(ctx, h.DB, func(tx *sql.Tx) error { return Show(ctx, tx, &r) }))
-			}})
+			events = append(events,
+				event{cmp.Or(map[bool]float64{true: start + 0.1}[seen], gone), func(ctx context.Context, t must.T, h *History) {
+					r := shown
+					if seen {
+						r.End = time.Time{}
+					}
+					must.OK(t, database.Tx(ctx, h.DB, func(tx *sql.Tx) error { return Show(ctx, tx, &r) }))
+				}})
 			if seen {
 				events = append(events, event{gone, func(ctx context.Context, t must.T, h *History) {
 					must.OK(t, database.Tx(ctx, h.DB, func(tx *sql.Tx) error { return Close(ctx, tx, "1", shown.Start, at(gone)) }))

@@ -190,10 +190,16 @@ func TestJournalThatCannotBeRead(t *testing.T) {
 func TestReadOnly(t *testing.T) {
 	f := newFixture(t)
 	f.status = &job.Status{Mode: job.Shadow, At: zero, LookOK: zero, Plan: &job.Plan{}}
-	for _, path := range []string{"/", "/metrics", healthy, ready, "/v1/status", "/v1/plan", "/v1/why/12_3", "/v1/groups"} {
+	for _, path := range []string{
+		"/", "/metrics", healthy, ready, "/v1/status", "/v1/plan", "/v1/why/12_3",
+		"/v1/groups",
+	} {
 		f.wants(path, http.StatusOK)
 		before := len(f.asked)
-		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodTrace, "BREW"} {
+		for _, method := range []string{
+			http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+			http.MethodOptions, http.MethodTrace, "BREW",
+		} {
 			w := f.ask(method, path)
 			if w.Code != http.StatusMethodNotAllowed || !strings.Contains(w.Header().Get("Allow"), http.MethodGet) {
 				t.Errorf("%s %s: %d, allow %q", method, path, w.Code, w.Header().Get("Allow"))
@@ -211,13 +217,17 @@ func TestReport(t *testing.T) {
 	f := newFixture(t)
 	gpu := []int{0}
 	f.status = &job.Status{
-		At: zero, Mode: job.Active, Policy: "pack", Objective: "turnaround", Gate: "5", Lease: 40 * time.Second, Waiting: 2, LookOK: zero,
-		Apps: map[string]job.App{"7": {Key: "gromacs"}},
+		At: zero, Mode: job.Active, Policy: "pack", Objective: "turnaround", Gate: "5", Lease: 40 * time.Second, Waiting: 2,
+		LookOK: zero,
+		Apps:   map[string]job.App{"7": {Key: "gromacs"}},
 		Snap: &job.Snapshot{
 			At: zero, Release: "22.05.8",
 			Nodes: []job.Node{{Name: "n1", GPUs: 2, Cards: []job.Card{{Type: "titanxp"}, {Type: "k80"}}, Up: true}},
 			Jobs: []job.Job{
-				{Ref: "7", User: "ann", State: job.Running, Nodes: "n1", GPUs: gpu, Start: zero.Add(-time.Minute), Request: job.GPURequest{Kind: job.Shares, Count: 50}},
+				{
+					Ref: "7", User: "ann", State: job.Running, Nodes: "n1", GPUs: gpu, Start: zero.Add(-time.Minute),
+					Request: job.GPURequest{Kind: job.Shares, Count: 50},
+				},
 				{Ref: "8", User: "bob", State: job.Running, Nodes: "n2", GPUs: gpu, Start: zero},
 				{Ref: "9", User: "bob", State: job.Pending, Nodes: "n1", GPUs: gpu},
 			},
@@ -225,7 +235,8 @@ func TestReport(t *testing.T) {
 	}
 	var r Report
 	must.OK(t, json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r))
-	if r.Mode != "active" || r.Policy != "pack" || r.Slurm != "22.05.8" || r.LeaseLeft != 40 || r.Waiting != 2 || len(r.GPUs) != 2 {
+	if r.Mode != "active" || r.Policy != "pack" || r.Slurm != "22.05.8" || r.LeaseLeft != 40 || r.Waiting != 2 ||
+		len(r.GPUs) != 2 {
 		t.Fatalf("%+v", r)
 	}
 	if r.GPUs[0].Type != "titanxp" || r.GPUs[1].Type != "k80" {
@@ -255,7 +266,8 @@ func TestReportOfTurnaround(t *testing.T) {
 	}
 	s.Runs = had(nil, errors.New("broken"))
 	r = Report{}
-	if err := json.Unmarshal(get(t, s.Handler(), "/v1/status").Body.Bytes(), &r); err != nil || r.Turn != nil || r.Slurm == "" {
+	if err := json.Unmarshal(get(t, s.Handler(), "/v1/status").Body.Bytes(), &r); err != nil || r.Turn != nil ||
+		r.Slurm == "" {
 		t.Errorf("without a journal: %+v, %v", r, err)
 	}
 }

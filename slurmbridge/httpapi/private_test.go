@@ -68,17 +68,30 @@ func others(t *testing.T) *Server {
 	}
 	first := st.Snap.Jobs[0].Ref
 	st.Apps, st.Unmanaged["7"] = apps, "ann edited it"
-	st.Snap.Jobs = append(st.Snap.Jobs, job.Job{Ref: "7", User: "ann", State: job.Pending, Request: job.GPURequest{Kind: job.Shares, Count: 100}})
+	st.Snap.Jobs = append(st.Snap.Jobs,
+		job.Job{Ref: "7", User: "ann", State: job.Pending, Request: job.GPURequest{Kind: job.Shares, Count: 100}})
 	refused := job.Refusal{With: []string{first}, Node: "n1", Reason: rlcore.RefusedMemory}
 	readBack := job.Refusal{}
 	_ = readBack.UnmarshalText([]byte(refused.String()))
-	note := &job.Explanation{Ref: "7", App: "mine", Considered: []job.Considered{{Jobs: []string{"7", "4711_5"}}}, Refused: []job.Refusal{refused, readBack}}
+	note := &job.Explanation{
+		Ref: "7", App: "mine", Considered: []job.Considered{{Jobs: []string{"7", "4711_5"}}},
+		Refused: []job.Refusal{refused, readBack},
+	}
 	st.Explanations = map[string]*job.Explanation{"7": note, first: {Ref: first, App: "secret-app"}}
 	member := job.Member{Ref: "8_5", User: "annette", App: "secret-app", Rule: "user annette", State: job.MemberPrepared}
-	group := job.Group{ID: 1, Node: st.Snap.Nodes[0].Name, State: job.Released, Members: []job.Member{{Ref: "7", User: "ann", App: "mine", State: job.MemberRunning}, member}}
+	group := job.Group{
+		ID: 1, Node: st.Snap.Nodes[0].Name, State: job.Released,
+		Members: []job.Member{{Ref: "7", User: "ann", App: "mine", State: job.MemberRunning}, member},
+	}
 	st.Groups, st.Mode = []job.Group{group}, job.Shadow
-	st.Refused = []job.RefusedChanges{{Step: job.StepPrepare, Code: job.CodeOther, Text: "not of annette's", Example: "8_5", Times: 3}}
-	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: group, Release: []job.Change{{Update: job.Update{Jobs: []string{"8_5"}}}}}}, Starts: map[string]time.Time{first: zero}}
+	st.Refused = []job.RefusedChanges{{
+		Step: job.StepPrepare, Code: job.CodeOther, Text: "not of annette's",
+		Example: "8_5", Times: 3,
+	}}
+	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{
+		Group:   group,
+		Release: []job.Change{{Update: job.Update{Jobs: []string{"8_5"}}}},
+	}}, Starts: map[string]time.Time{first: zero}}
 	s.Groups = func(context.Context, time.Time, int) ([]journal.Grouped, error) {
 		return []journal.Grouped{{Group: group}}, nil
 	}
@@ -86,8 +99,14 @@ func others(t *testing.T) *Server {
 		return map[string]string{"7": "ann", "1001_5": "annette"}[ref], nil
 	}
 	s.Story = func(context.Context, string) (*journal.Story, error) {
-		own := history.Outcome{Ref: "7", User: "ann", With: []string{"8_5"}, WithApps: []string{"secret-app"}, WithOwners: []string{"annette"}}
-		return &journal.Story{Note: note, Groups: []job.Group{group}, Outcomes: []history.Outcome{own, {Ref: "7", User: "annette"}}}, nil
+		own := history.Outcome{
+			Ref: "7", User: "ann", With: []string{"8_5"}, WithApps: []string{"secret-app"},
+			WithOwners: []string{"annette"},
+		}
+		return &journal.Story{
+			Note: note, Groups: []job.Group{group},
+			Outcomes: []history.Outcome{own, {Ref: "7", User: "annette"}},
+		}, nil
 	}
 	ran := must.List(t, s.Runs(context.Background(), history.Filter{}))
 	for i := range ran {
@@ -116,16 +135,21 @@ func TestPrivateJobs(t *testing.T) {
 		return w.Code, w.Body.String()
 	}
 	secret := regexp.MustCompile(`annette|physics-dept|secret|\b\d+_5\b`)
-	paths := []string{"/", "/?hours=168&jobs=500", "/v1/status", "/v1/plan", "/v1/groups", "/v1/idle", "/metrics", "/v1/why/7", "/v1/why/1001_5"}
+	paths := []string{
+		"/", "/?hours=168&jobs=500", "/v1/status", "/v1/plan", "/v1/groups", "/v1/idle", "/metrics",
+		"/v1/why/7", "/v1/why/1001_5",
+	}
 	const nobody, root, ann, bob = -1, 0, 1000, 1001
 	for _, path := range paths {
 		for _, uid := range []int{nobody, ann, bob} {
 			// The number that was asked for may be in the answer.
-			if _, body := get(path, uid); secret.MatchString(strings.ReplaceAll(body, strings.TrimPrefix(path, "/v1/why/"), "")) {
+			if _, body := get(path,
+				uid); secret.MatchString(strings.ReplaceAll(body, strings.TrimPrefix(path, "/v1/why/"), "")) {
 				t.Errorf("%s tells user %d %s", path, uid, secret.FindString(body))
 			}
 		}
-		if code, body := get(path, root); path != "/metrics" && path != "/v1/idle" && (code != http.StatusOK || !secret.MatchString(body)) {
+		if code, body := get(path, root); path != "/metrics" && path != "/v1/idle" &&
+			(code != http.StatusOK || !secret.MatchString(body)) {
 			t.Errorf("%s tells root nothing: %d %.300s", path, code, body)
 		}
 	}
@@ -141,13 +165,15 @@ func TestPrivateJobs(t *testing.T) {
 	if code, body := get("/v1/why/7", nobody); code != http.StatusUnauthorized || !strings.Contains(body, "no proof") {
 		t.Errorf("nobody asks why: %d %s", code, body)
 	}
-	if code, body := get("/v1/why/7", ann); code != http.StatusOK || !strings.Contains(body, "mine") || strings.Count(body, other) < 4 {
+	if code, body := get("/v1/why/7", ann); code != http.StatusOK || !strings.Contains(body, "mine") ||
+		strings.Count(body, other) < 4 {
 		t.Errorf("ann asks why: %d %s", code, body)
 	}
 	// That another's job has a number is hidden, too.
 	taken, there := get("/v1/why/1001_5", bob)
 	free, none := get("/v1/why/999999", bob)
-	if taken != http.StatusNotFound || free != taken || strings.Replace(there, "1001_5", "999999", 1) != none || !strings.Contains(none, "not yours") {
+	if taken != http.StatusNotFound || free != taken || strings.Replace(there, "1001_5", "999999", 1) != none ||
+		!strings.Contains(none, "not yours") {
 		t.Errorf("bob asks for another's job: %d %s; for none: %d %s", taken, there, free, none)
 	}
 	if after := must.Get(json.Marshal(s.Status()))(t); !bytes.Equal(before, after) {
@@ -180,7 +206,8 @@ func TestNamesOfTokens(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	err = fmt.Errorf("%w: /etc/slurmbridge/key has mode 0644", credential.ErrDown)
-	if _, err := a.who(req); err == nil || strings.Contains(err.Error(), "/etc") || !strings.Contains(err.Error(), "look into it") {
+	if _, err := a.who(req); err == nil || strings.Contains(err.Error(), "/etc") ||
+		!strings.Contains(err.Error(), "look into it") {
 		t.Errorf("%v", err)
 	}
 	cred.User, err = "", nil
@@ -203,9 +230,14 @@ func TestPageBehindAPassword(t *testing.T) {
 	done := make(chan error, 1)
 	systemd := false
 	go func() {
-		done <- web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{l.Addr().String()}, WebSystemdSocket: &systemd, WebConfigFile: &file}, slog.New(slog.DiscardHandler))
+		done <- web.Serve(l, srv,
+			&web.FlagConfig{WebListenAddresses: &[]string{l.Addr().String()}, WebSystemdSocket: &systemd, WebConfigFile: &file},
+			slog.New(slog.DiscardHandler))
 	}()
-	for pass, want := range map[string]int{"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized, "secret": http.StatusOK} {
+	for pass, want := range map[string]int{
+		"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized,
+		"secret": http.StatusOK,
+	} {
 		req, _ := http.NewRequest(http.MethodGet, "http://"+l.Addr().String()+"/", http.NoBody)
 		if pass != "" {
 			req.SetBasicAuth("admin", pass)
@@ -225,15 +257,16 @@ func TestPageBehindAPassword(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	mux := http.NewServeMux()
-	mux.Handle("GET "+MemoryPath, &Memory{Asker: shown, Limit: func(_ context.Context, ref, user string) (out MemoryReport, err error) {
-		switch {
-		case ref == "5":
-			return out, errors.New("disk full of secrets")
-		case ref == "7" && user != "bob", ref == "120_4":
-			return MemoryReport{MiB: 4402}, nil
-		}
-		return out, nil
-	}})
+	mux.Handle("GET "+MemoryPath,
+		&Memory{Asker: shown, Limit: func(_ context.Context, ref, user string) (out MemoryReport, err error) {
+			switch {
+			case ref == "5":
+				return out, errors.New("disk full of secrets")
+			case ref == "7" && user != "bob", ref == "120_4":
+				return MemoryReport{MiB: 4402}, nil
+			}
+			return out, nil
+		}})
 	for _, c := range []struct {
 		method, path string
 		code         int

@@ -45,10 +45,12 @@ func TestNoParameterFallsAway(t *testing.T) {
 		}
 	}
 	for _, path := range []string{
-		"/?hour=3", "/?hours=3&hours=6", "/v1/status?user=ann", "/v1/plan?x", "/v1/why/7?user=ann", "/v1/groups?from=2026-01-01T00:00:00Z",
+		"/?hour=3", "/?hours=3&hours=6", "/v1/status?user=ann", "/v1/plan?x", "/v1/why/7?user=ann",
+		"/v1/groups?from=2026-01-01T00:00:00Z",
 		"/usage?day=3", "/usage?user=ann", "/v1/usage/me?user=annette", "/v1/idle?user=ann",
 	} {
-		if w := answerTo(h, "10.0.0.1", path); w.Code != http.StatusBadRequest || strings.Contains(w.Body.String(), "annette") {
+		if w := answerTo(h, "10.0.0.1", path); w.Code != http.StatusBadRequest ||
+			strings.Contains(w.Body.String(), "annette") {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}

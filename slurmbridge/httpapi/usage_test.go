@@ -32,8 +32,10 @@ func used(t *testing.T, asked *int) *Server {
 	var runs []history.Footprint
 	for i, user := range []string{"ann", "annette", "annette"} {
 		runs = append(runs, history.Footprint{
-			Ref: strconv.Itoa(i), User: user, Account: "physics-dept", App: "secret-app", Partition: "gpu", Node: "n1", GPUs: 1, Whole: true,
-			Start: now.Add(-3 * time.Hour), End: now.Add(-time.Hour), Use: &history.Use{KnownS: 7200, ComputedS: 3600, IdleKnownS: 7200},
+			Ref: strconv.Itoa(i), User: user, Account: "physics-dept", App: "secret-app", Partition: "gpu", Node: "n1", GPUs: 1,
+			Whole: true,
+			Start: now.Add(-3 * time.Hour), End: now.Add(-time.Hour),
+			Use: &history.Use{KnownS: 7200, ComputedS: 3600, IdleKnownS: 7200},
 		})
 	}
 	for i := range runs {
@@ -83,8 +85,10 @@ func TestUsageIsServed(t *testing.T) {
 		t.Errorf("ann's own: %+v", r)
 	}
 	for path, want := range map[string]int{
-		"/v1/usage/me": http.StatusUnauthorized, "/v1/usage?by=colour": http.StatusBadRequest, "/v1/usage?since=soon": http.StatusBadRequest,
-		"/v1/usage?since=1970-01-01T00:00:00Z": http.StatusBadRequest, "/v1/usage?user=eve": http.StatusNotFound, "/usage?days=x": http.StatusBadRequest, "/usage?by=job": http.StatusBadRequest,
+		"/v1/usage/me": http.StatusUnauthorized, "/v1/usage?by=colour": http.StatusBadRequest,
+		"/v1/usage?since=soon":                 http.StatusBadRequest,
+		"/v1/usage?since=1970-01-01T00:00:00Z": http.StatusBadRequest, "/v1/usage?user=eve": http.StatusNotFound,
+		"/usage?days=x": http.StatusBadRequest, "/usage?by=job": http.StatusBadRequest,
 	} {
 		if w := get(path, -1); w.Code != want || strings.Count(strings.TrimSpace(w.Body.String()), "\n") > 0 {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
@@ -95,7 +99,8 @@ func TestUsageIsServed(t *testing.T) {
 	}
 	for _, by := range []string{"account", "user", "partition", "application", "node"} {
 		w := get("/usage?days=7&by="+by, -1)
-		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "held by 3 jobs") || !strings.Contains(w.Body.String(), "By "+by) {
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "held by 3 jobs") ||
+			!strings.Contains(w.Body.String(), "By "+by) {
 			t.Errorf("the page by %s: %d %.3000s", by, w.Code, w.Body)
 		}
 	}
@@ -145,7 +150,10 @@ func TestUsageOfOthersIsPrivate(t *testing.T) {
 			return w.Code, w.Body.String()
 		}
 		secret := regexp.MustCompile("annette|physics-dept|secret-app")
-		for _, path := range []string{"/v1/usage", "/v1/usage/me", "/v1/idle", "/usage", "/usage?by=user", "/usage?by=account", "/usage?by=node"} {
+		for _, path := range []string{
+			"/v1/usage", "/v1/usage/me", "/v1/idle", "/usage", "/usage?by=user",
+			"/usage?by=account", "/usage?by=node",
+		} {
 			for _, uid := range []int{-1, 1000, 1001, 4711} {
 				if path == "/v1/usage/me" && uid == 1000 {
 					continue

@@ -37,7 +37,10 @@ type Journal struct {
 
 // New returns the journal of a database that package database opened.
 func New(db *sql.DB) *Journal {
-	return &Journal{db: db, groups: map[int64]string{}, ledger: ledger{intended: map[string]string{}, nodes: map[string]string{}}}
+	return &Journal{
+		db: db, groups: map[int64]string{},
+		ledger: ledger{intended: map[string]string{}, nodes: map[string]string{}},
+	}
 }
 
 // rest is what of a tracker is not groups.
@@ -132,7 +135,10 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 
 // SaveTracker writes down what of the tracker is not groups.
 func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
-	r := rest{Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Loans: t.Loans, Endings: t.Endings, Plain: t.Plain, Handwritten: t.Handwritten, HandwrittenSeen: t.HandwrittenSeen}
+	r := rest{
+		Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Loans: t.Loans, Endings: t.Endings,
+		Plain: t.Plain, Handwritten: t.Handwritten, HandwrittenSeen: t.HandwrittenSeen,
+	}
 	for ref, w := range t.Waits {
 		if *w != (tracker.Wait{}) {
 			r.Waits[ref] = w
@@ -285,7 +291,8 @@ func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew t
 		return 0, false, fmt.Errorf("note start of job %s: %w", ref, err)
 	}
 	var first, last sql.NullInt64
-	if err := j.db.QueryRowContext(ctx, `SELECT min(started), max(started), count(*) = count(started) FROM bridge_members WHERE group_id = ?`,
+	if err := j.db.QueryRowContext(ctx,
+		`SELECT min(started), max(started), count(*) = count(started) FROM bridge_members WHERE group_id = ?`,
 		group).Scan(&first, &last, &complete); err != nil {
 		return 0, false, fmt.Errorf("read starts of group %d: %w", group, err)
 	}

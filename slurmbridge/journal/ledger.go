@@ -214,8 +214,10 @@ func (p *pollWriter) ended(ref string, t *track) error {
 // insert writes a run; ended nil = it still runs.
 func (p *pollWriter) insert(j *job.Job, t *track, ended *time.Time) error {
 	r := history.Run{
-		Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, App: p.st.Apps[j.Ref].Key, Mode: p.st.Mode, QOS: j.QOS,
-		Reservation: j.Reservation, Deadline: j.Deadline, Submit: t.submit, Ready: t.ready, Start: t.start, Node: j.Nodes, GPUs: j.GPUs, Group: p.groups[j.Ref],
+		Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, App: p.st.Apps[j.Ref].Key, Mode: p.st.Mode,
+		QOS:         j.QOS,
+		Reservation: j.Reservation, Deadline: j.Deadline, Submit: t.submit, Ready: t.ready, Start: t.start, Node: j.Nodes,
+		GPUs: j.GPUs, Group: p.groups[j.Ref],
 	}
 	if ended != nil {
 		r.End = *ended

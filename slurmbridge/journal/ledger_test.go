@@ -58,7 +58,8 @@ func record(t *testing.T, l *Journal, sts ...*job.Status) {
 
 func over(t *testing.T, l *Journal) map[string]history.Run {
 	t.Helper()
-	all := must.Get(database.List(t.Context(), l.db, func(r *history.Run) []any { return []any{database.JSON(r)} }, `SELECT detail FROM run WHERE ended IS NOT NULL`))(t)
+	all := must.Get(database.List(t.Context(), l.db, func(r *history.Run) []any { return []any{database.JSON(r)} },
+		`SELECT detail FROM run WHERE ended IS NOT NULL`))(t)
 	out := map[string]history.Run{}
 	for _, r := range all {
 		out[r.Ref] = r
@@ -83,7 +84,8 @@ func TestLedgerWaits(t *testing.T) {
 	record(t, l, busy, poll(31, runs(gated, 25, 1), runs(chained, 26, 1), runs(held, 27, 0, 1)), poll(60))
 	got := over(t, l)
 	want := history.Run{
-		Ref: "1", User: "ann", Account: "lab", Partition: "a", App: "gromacs", Submit: at(0), Ready: at(0), Start: at(25), End: at(60), Allotted: at(25),
+		Ref: "1", User: "ann", Account: "lab", Partition: "a", App: "gromacs", Submit: at(0), Ready: at(0), Start: at(25),
+		End: at(60), Allotted: at(25),
 		Node: "n1", GPUs: []int{1}, Shares: 100, Group: 7, Mode: job.Active,
 	}
 	must.Equal(t, got["1"], want)
@@ -119,7 +121,8 @@ func TestLedgerRunsAndRestarts(t *testing.T) {
 	record(t, l, poll(1, j, waits("9", 0)), poll(10, runs(j, 5, 0), runs(waits("2", 0), 6, 1)), poll(20, j))
 	l = open(t, path)
 	record(t, l, poll(30, runs(j, 25, 0), runs(waits("4", 2), 21, 1)))
-	ran := must.List(t, (&history.History{DB: l.db}).Runs(context.Background(), history.Filter{From: at(0), Running: true, Latest: 10}))
+	ran := must.List(t, (&history.History{DB: l.db}).Runs(context.Background(),
+		history.Filter{From: at(0), Running: true, Latest: 10}))
 	type span struct {
 		ref        string
 		start, end int
@@ -148,23 +151,36 @@ func TestLedgerOfShadow(t *testing.T) {
 	a, b := waits("1", 0), waits("2", 0)
 	st := poll(10, a, b)
 	st.Mode = job.Shadow
-	pair := job.Group{Kind: job.Join, Node: "n1", GPU: 1, Members: []job.Member{{Ref: "1", Predicted: 1.2}, {Ref: "2", Predicted: 1.1}}}
+	pair := job.Group{
+		Kind: job.Join, Node: "n1", GPU: 1,
+		Members: []job.Member{{Ref: "1", Predicted: 1.2}, {Ref: "2", Predicted: 1.1}},
+	}
 	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: pair}}}
 	st.Explanations = map[string]*job.Explanation{
-		"1": {Refused: []job.Refusal{{With: []string{"2"}, Node: "n1", Reason: rlcore.RefusedMemory}, {With: []string{"3"}, Node: "n1", Reason: rlcore.RefusedMemory}}},
+		"1": {Refused: []job.Refusal{
+			{With: []string{"2"}, Node: "n1", Reason: rlcore.RefusedMemory},
+			{With: []string{"3"}, Node: "n1", Reason: rlcore.RefusedMemory},
+		}},
 		"2": {Refused: []job.Refusal{{Node: "n1", Reason: rlcore.RefusedNoShare}}},
 	}
 	st.Snap.Jobs = append(st.Snap.Jobs, runs(waits("8", 0), 3, 1))
 	later := *st
-	later.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: job.Group{Kind: job.StartNow, Node: "n1", Members: []job.Member{{Ref: "2"}}}}}}
+	later.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: job.Group{
+		Kind: job.StartNow, Node: "n1",
+		Members: []job.Member{{Ref: "2"}},
+	}}}}
 	record(t, l, st, st, &later)
 	ctx := context.Background()
 	in := must.Get(l.Intended(ctx, at(0), at(100)))(t)
-	if len(in) != 2 || len(in["1"].Members) != 2 || len(in["1"].Running) != 1 || in["1"].Running[0] != "8" || len(in["2"].Members) != 1 {
+	if len(in) != 2 || len(in["1"].Members) != 2 || len(in["1"].Running) != 1 || in["1"].Running[0] != "8" ||
+		len(in["2"].Members) != 1 {
 		t.Errorf("%+v", in)
 	}
 	refused := must.Get(l.Refused(ctx, at(0), at(100)))(t)
-	want := []history.Refused{{Reason: rlcore.RefusedMemory.String(), Jobs: 1, Looks: 3}, {Reason: rlcore.RefusedNoShare.String(), Jobs: 1, Looks: 3}}
+	want := []history.Refused{
+		{Reason: rlcore.RefusedMemory.String(), Jobs: 1, Looks: 3},
+		{Reason: rlcore.RefusedNoShare.String(), Jobs: 1, Looks: 3},
+	}
 	must.Equal(t, refused, want)
 	nodes, err := l.Nodes(ctx, at(0))
 	if err != nil || len(nodes) != 1 || nodes[0].GPUs != 2 || len(nodes[0].Partitions) != 2 {
@@ -253,7 +269,8 @@ func BenchmarkLedger(b *testing.B) {
 func TestWhatRulesMatch(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "db"))
 	whole, sharer := waits("1", 0), waits("2", 0)
-	whole.Request, whole.QOS, whole.Reservation, whole.Deadline = job.GPURequest{Kind: job.WholeGPU, Count: 1}, "high", "course", at(3600)
+	whole.Request, whole.QOS, whole.Reservation, whole.Deadline = job.GPURequest{Kind: job.WholeGPU, Count: 1}, "high",
+		"course", at(3600)
 	st := poll(1, whole, sharer)
 	record(t, l, st, poll(2, runs(whole, 2, 0), runs(sharer, 2, 1)), poll(3))
 	r := over(t, l)["1"]

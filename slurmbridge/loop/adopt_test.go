@@ -17,7 +17,10 @@ import (
 
 var wholeGPU = job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: "gres/gpu:1"}
 
-var adoptAll = &adopt.Policy{Rules: []adopt.Rule{{Partitions: []string{"gpu"}, MaxSlowdown: 1.3}}, Active: true, Percent: 100, Delay: time.Minute, Charge: true}
+var adoptAll = &adopt.Policy{
+	Rules: []adopt.Rule{{Partitions: []string{"gpu"}, MaxSlowdown: 1.3}}, Active: true,
+	Percent: 100, Delay: time.Minute, Charge: true,
+}
 
 // adopting is a bridge that adopts all jobs of partition gpu.
 func adopting(m *model, active bool) *loop.Bridge {
@@ -77,5 +80,6 @@ func TestUngatedJobsComeFirst(t *testing.T) {
 	m.paused = false
 	tick(t, b, m, 5*time.Minute)
 	must.Equal(t, first.State == job.Pending || jobs[0].began.Before(first.began), false, "the ungated job starts first")
-	must.Equal(t, jobs[0].ended && jobs[1].ended && jobs[0].began.Equal(jobs[1].began), true, "the others share: %v, %v", jobs[0].began, jobs[1].began)
+	must.Equal(t, jobs[0].ended && jobs[1].ended && jobs[0].began.Equal(jobs[1].began), true, "the others share: %v, %v",
+		jobs[0].began, jobs[1].began)
 }

@@ -26,7 +26,10 @@ import (
 // no status that was published before.
 func TestAPublishedStatusNeverChanges(t *testing.T) {
 	shown := func(st *job.Status) string {
-		return string(must.Get(json.MarshalIndent([]any{st.Groups, st.Plan.Groups, st.Unmanaged, st.Explanations, st.Snap.Jobs, st.Apps}, "", " "))(t))
+		return string(must.Get(json.MarshalIndent([]any{
+			st.Groups, st.Plan.Groups, st.Unmanaged, st.Explanations,
+			st.Snap.Jobs, st.Apps,
+		}, "", " "))(t))
 	}
 	for _, mode := range []job.Mode{job.Active, job.Shadow} {
 		m := newModel(node("n1", 2, 8))
@@ -118,7 +121,18 @@ func TestPositionInTheQueue(t *testing.T) {
 	for i, want := range []struct {
 		place int
 		holds string
-	}{{}, {1, ""}, {2, ""}, {3, ""}, {4, ""}, {0, "it is held"}, {0, "its own dependency afterok:" + jobs[0].Ref}, {5, ""}, {6, ""}, {7, ""}} {
+	}{
+		{},
+		{1, ""},
+		{2, ""},
+		{3, ""},
+		{4, ""},
+		{0, "it is held"},
+		{0, "its own dependency afterok:" + jobs[0].Ref},
+		{5, ""},
+		{6, ""},
+		{7, ""},
+	} {
 		p := httpapi.PositionOf(b.Status(), jobs[i].Ref)
 		if i < 1 {
 			if p != nil {
@@ -126,7 +140,8 @@ func TestPositionInTheQueue(t *testing.T) {
 			}
 			continue
 		}
-		if p == nil || p.Position != want.place || p.Holds != want.holds || p.Of != 7 || p.Window != 5 || p.Gate == "" || p.LeaseLeftS <= 0 {
+		if p == nil || p.Position != want.place || p.Holds != want.holds || p.Of != 7 || p.Window != 5 || p.Gate == "" ||
+			p.LeaseLeftS <= 0 {
 			t.Errorf("job %d: %+v", i, p)
 		}
 	}
@@ -217,7 +232,8 @@ func draw(t *rapid.T) {
 		sum := 0.0
 		for _, o := range on {
 			if o.User != j.User {
-				t.Fatalf("%v: job %s of %s started beside %s of %s on %s gpu %d\n%v", m.now, j.Ref, j.User, o.Ref, o.User, j.Nodes, j.gpu, mem.log)
+				t.Fatalf("%v: job %s of %s started beside %s of %s on %s gpu %d\n%v", m.now, j.Ref, j.User, o.Ref, o.User, j.Nodes,
+					j.gpu, mem.log)
 			}
 			if len(on) > 1 && o.profil == nil {
 				t.Fatalf("job %s without a profile shares a GPU", o.Ref)
@@ -241,7 +257,10 @@ func draw(t *rapid.T) {
 			p = nil
 		}
 		if gpus > 1 && rapid.IntRange(0, 9).Draw(t, "whole") == 0 { // another's job, which the bridge leaves alone
-			m.submit(user, time.Duration(run)*time.Second, nil, false).Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, Raw: "gpu:1"}
+			m.submit(user, time.Duration(run)*time.Second, nil, false).Request = job.GPURequest{
+				Kind: job.WholeGPU, Count: 1,
+				Raw: "gpu:1",
+			}
 			return
 		}
 		j := m.submit(user, time.Duration(run)*time.Second, p, true)
@@ -284,7 +303,10 @@ func draw(t *rapid.T) {
 			}
 		}
 		if rapid.IntRange(0, 20).Draw(t, "dies") == 0 { // at some step, and is started again, perhaps late
-			at := rapid.SampledFrom([]string{"look", "gate", "plan", "repaired", "journaled", "withdraw", "prepare", "release", "line"}).Draw(t, "at")
+			at := rapid.SampledFrom([]string{
+				"look", "gate", "plan", "repaired", "journaled", "withdraw", "prepare", "release",
+				"line",
+			}).Draw(t, "at")
 			b.Fault = func(step string) {
 				if step == at {
 					panic(death{})
@@ -323,7 +345,8 @@ func draw(t *rapid.T) {
 	}
 	for _, j := range m.jobs {
 		if !j.ended {
-			t.Fatalf("job %s is %s, asks %s, depends on %q, node %q\n%v", j.Ref, j.State, j.Request.Raw, j.Dependency.Raw, j.ReqNodes, mem.log)
+			t.Fatalf("job %s is %s, asks %s, depends on %q, node %q\n%v", j.Ref, j.State, j.Request.Raw, j.Dependency.Raw,
+				j.ReqNodes, mem.log)
 		}
 	}
 }

@@ -54,7 +54,10 @@ func TestTimeIsLentBack(t *testing.T) {
 		"slowed 2.8-fold": {170 * time.Second, nil, "COMPLETED", 4 * time.Minute},
 		"as predicted":    {72 * time.Second, nil, "COMPLETED", 3 * time.Minute},
 		"it hangs":        {time.Hour, nil, "TIMEOUT", 5 * time.Minute}, // two minutes of work on half a GPU, and the last rounding
-		"not wanted":      {170 * time.Second, func(_ *model, b *loop.Bridge) { b.ExtendLimit = false }, "TIMEOUT", 2 * time.Minute},
+		"not wanted": {
+			170 * time.Second, func(_ *model, b *loop.Bridge) { b.ExtendLimit = false }, "TIMEOUT",
+			2 * time.Minute,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, b, mem, victim := slowed(t, c.run, c.setup)
@@ -76,7 +79,8 @@ func TestTimeIsLentBack(t *testing.T) {
 
 // Where there is no room Slurm is not asked at every poll, and where room comes it is used.
 func TestNoRoomForMoreTime(t *testing.T) {
-	m, b, mem, victim := slowed(t, 170*time.Second, func(m *model, _ *loop.Bridge) { m.bounds.MaxTime["gpu"] = 2 * time.Minute })
+	m, b, mem, victim := slowed(t, 170*time.Second,
+		func(m *model, _ *loop.Bridge) { m.bounds.MaxTime["gpu"] = 2 * time.Minute })
 	tick(t, b, m, 50*time.Second)
 	must.Equal(t, m.asked, 1, "times that bounds were asked for")
 	m.bounds.MaxTime["gpu"] = 0
@@ -147,7 +151,8 @@ func TestNobodyIsEndedForSharing(t *testing.T) {
 				done = w.predicted // running on shows nothing before the limit
 			}
 			if j.State == "TIMEOUT" && done < w.own.Seconds()-slack {
-				t.Errorf("job %s was ended after %.0f s of solo work, its own limit is %v, it was lent %v", j.Ref, done, w.own, j.TimeLimit-w.own)
+				t.Errorf("job %s was ended after %.0f s of solo work, its own limit is %v, it was lent %v", j.Ref, done, w.own,
+					j.TimeLimit-w.own)
 			}
 		}
 	})
@@ -196,34 +201,6 @@ func TestUserAtALimit(t *testing.T) {
 	}
 	if shared < 16 {
 		t.Errorf("%d of ann's shared a GPU", shared)
-	}
-}
-
-// A user whose limit is the shares of one GPU has several jobs on it, not one after the
-// other.
-func TestLimitOnShares(t *testing.T) {
-	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
-	m.mostShares = map[string]int{"ann": 100}
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
-	var jobs []*mjob
-	for range 12 {
-		jobs = append(jobs, m.submit("ann", 100*time.Second, app("a", 100, 0.3, 2000), true))
-	}
-	// The jobs of a pair end at different times.
-	jobs[0].run = 30 * time.Second
-	begin := m.now
-	for m.now.Sub(begin) < time.Hour && !jobs[11].ended {
-		tick(t, b, m, 10*time.Second)
-	}
-	together := 0
-	for _, j := range jobs {
-		if j.Request.Count < job.Units {
-			together++
-		}
-	}
-	if took := m.now.Sub(begin); took > 10*time.Minute || together < 10 || len(b.Status().Unmanaged) > 0 {
-		t.Errorf("they take %v, %d shared a GPU, left alone: %v", took, together, b.Status().Unmanaged)
 	}
 }
 
@@ -325,7 +302,8 @@ func TestJobBeyondALimitOfItsOwn(t *testing.T) {
 	m.reason = "QOSMaxWallDurationPerJobLimit"
 	tick(t, b, m, 10*time.Second)
 	if b.Status().Unmanaged[big.Ref] == "" || big.Request.Count != job.Units || len(big.Dependency.List) != 0 {
-		t.Errorf("it asks for %d, waits for %q, left alone: %q", big.Request.Count, big.Dependency.Raw, b.Status().Unmanaged[big.Ref])
+		t.Errorf("it asks for %d, waits for %q, left alone: %q", big.Request.Count, big.Dependency.Raw,
+			b.Status().Unmanaged[big.Ref])
 	}
 	must.Equal(t, next.State, job.Running, "the next")
 	delete(m.most, "ann")

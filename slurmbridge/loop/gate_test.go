@@ -67,7 +67,10 @@ func TestSlurmThatIsNotUnderstood(t *testing.T) {
 	}{
 		"a field says another thing": {func(m *model, wrong bool) {
 			if m.misread = nil; wrong {
-				m.misread = []job.Misread{{Field: "squeue's oversubscribe", Says: "NO", Truth: "the gate doesn't keep others off its node"}}
+				m.misread = []job.Misread{{
+					Field: "squeue's oversubscribe", Says: "NO",
+					Truth: "the gate doesn't keep others off its node",
+				}}
 			}
 		}, `squeue's oversubscribe says "NO"`},
 		"the gate isn't shown": {func(m *model, wrong bool) { m.hideGates = wrong }, "the gate was submitted"},
@@ -90,7 +93,9 @@ func TestSlurmThatIsNotUnderstood(t *testing.T) {
 			before := m.updates
 			tick(t, b, m, 10*time.Second)
 			st := b.Status()
-			if len(st.Misread) != 1 || st.Gate != "" || !strings.Contains(st.GateErr, "release 27.05.0 of Slurm is not understood, and no job is touched") || !strings.Contains(st.GateErr, c.says) {
+			if len(st.Misread) != 1 || st.Gate != "" ||
+				!strings.Contains(st.GateErr, "release 27.05.0 of Slurm is not understood, and no job is touched") ||
+				!strings.Contains(st.GateErr, c.says) {
 				t.Errorf("misread %v, gate %q, error %q", st.Misread, st.Gate, st.GateErr)
 			}
 			must.Equal(t, said(t, b), "gres=mps\nunits=100\n")
@@ -113,7 +118,8 @@ func TestSlurmThatIsNotUnderstood(t *testing.T) {
 			tick(t, b, m, 2*time.Second)
 			second := []*mjob{m.submit("ann", 60*time.Second, p, true), m.submit("ann", 60*time.Second, p, true)}
 			tick(t, b, m, 5*time.Second)
-			if b.Status().Misread != nil || b.Status().GateErr != "" || second[0].State != job.Running || second[1].State != job.Running {
+			if b.Status().Misread != nil || b.Status().GateErr != "" || second[0].State != job.Running ||
+				second[1].State != job.Running {
 				t.Errorf("afterwards: %v, %q, %s, %s", b.Status().Misread, b.Status().GateErr, second[0].State, second[1].State)
 			}
 		})
@@ -132,7 +138,8 @@ func TestGatesThatGetLost(t *testing.T) {
 	p := app("alexnet", 60, 0.3, 2000)
 	jobs := []*mjob{m.submit("ann", 60*time.Second, p, true), m.submit("ann", 60*time.Second, p, true)}
 	tick(t, b, m, 5*time.Second)
-	if st := b.Status(); st.Misread != nil || st.Gate == "" || jobs[0].State != job.Running || jobs[1].State != job.Running {
+	if st := b.Status(); st.Misread != nil || st.Gate == "" || jobs[0].State != job.Running ||
+		jobs[1].State != job.Running {
 		t.Errorf("misread %v, gate %q, error %q, %s, %s", st.Misread, st.Gate, st.GateErr, jobs[0].State, jobs[1].State)
 	}
 }
@@ -238,7 +245,8 @@ func TestTheGateFileSaysHowGPUsAreShared(t *testing.T) {
 	must.Equal(t, said(t, b), "gres=shard\nunits=100\n")
 	b.Mode, m.oneNode = job.Active, map[string]int{m.nodes[1].Partitions[0]: 8}
 	tick(t, b, m, time.Second)
-	if text := said(t, b); !strings.HasPrefix(text, "job=") || !strings.Contains(text, "\ngres=shard\n") || !strings.Contains(text, "\nsize="+m.nodes[1].Partitions[0]+":8\n") {
+	if text := said(t, b); !strings.HasPrefix(text, "job=") || !strings.Contains(text, "\ngres=shard\n") ||
+		!strings.Contains(text, "\nsize="+m.nodes[1].Partitions[0]+":8\n") {
 		t.Errorf("%q", text)
 	}
 	must.OK(t, loop.CloseGateFile(b.Gate.File))
@@ -302,7 +310,8 @@ func TestAGateIsTriedWhereSlurmTakesIt(t *testing.T) {
 			b := bridge(m, newMemory())
 			b.Gate.Partition, m.refuseGateIn, m.gateAccount = c.own, c.refuse, "lab"
 			tick(t, b, m, time.Second)
-			if st := b.Status(); st.GateAccount != "lab" || len(m.gates) != 1 || strings.Join(m.gates[0].partitions, ",") != c.want || st.Gate == "" ||
+			if st := b.Status(); st.GateAccount != "lab" || len(m.gates) != 1 ||
+				strings.Join(m.gates[0].partitions, ",") != c.want || st.Gate == "" ||
 				!strings.Contains(st.GateErr, "instead: create gate") {
 				t.Fatalf("gates %+v, status %q, %q", m.gates, st.Gate, st.GateErr)
 			}
@@ -372,7 +381,8 @@ func TestMembersOfALostGroup(t *testing.T) {
 		for _, j := range two {
 			behind := len(j.Dependency.List) == 1 && j.Dependency.List[0].Type == "after"
 			if j.Request.Count != job.Units || j.ReqNodes != "" || behind == open || open && len(j.Dependency.List) > 0 {
-				t.Errorf("%s, open %v: job %s has %d shares on %q, waits for %q", at, open, j.Ref, j.Request.Count, j.ReqNodes, j.Dependency.Raw)
+				t.Errorf("%s, open %v: job %s has %d shares on %q, waits for %q", at, open, j.Ref, j.Request.Count, j.ReqNodes,
+					j.Dependency.Raw)
 			}
 		}
 	}
@@ -444,7 +454,8 @@ func TestStandbyTakesOver(t *testing.T) {
 	first := []*mjob{m.submit("ann", 40*time.Second, p, true), m.submit("ann", 60*time.Second, p, true)}
 	waits := []*mjob{m.submit("bob", 60*time.Second, p, true), m.submit("bob", 60*time.Second, p, true)}
 	both(5 * time.Second)
-	if first[0].State != job.Running || first[1].State != job.Running || waits[0].State != job.Pending || two.b.Status().Standby != "head1" || two.b.Status().Gate == "" {
+	if first[0].State != job.Running || first[1].State != job.Running || waits[0].State != job.Pending ||
+		two.b.Status().Standby != "head1" || two.b.Status().Gate == "" {
 		t.Fatalf("%s, %s; standby %+v", first[0].State, first[1].State, two.b.Status().Standby)
 	}
 	// A slurmctld on the second host gates new jobs by the first one's gate.

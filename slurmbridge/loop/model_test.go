@@ -163,7 +163,8 @@ func allRan(t must.T, jobs []*mjob) {
 	t.Helper()
 	for _, j := range jobs {
 		if !j.ended {
-			t.Errorf("job %s is %s, asks %s, depends on %q, node %q", j.Ref, j.State, j.Request.Raw, j.Dependency.Raw, j.ReqNodes)
+			t.Errorf("job %s is %s, asks %s, depends on %q, node %q", j.Ref, j.State, j.Request.Raw, j.Dependency.Raw,
+				j.ReqNodes)
 		}
 	}
 }
@@ -310,13 +311,11 @@ func (m *model) place(j *mjob) {
 		for i := range free {
 			free[i] = node.Card(i).Units
 		}
-		for _, o := range m.jobs {
-			if o.State == job.Running && !o.ended && o.Nodes == node.Name {
-				for _, g := range o.GPUs {
-					free[g] -= unitsOf(o)
-				}
-				cpus, mem = cpus+node.Allocates(o.CPUs), mem+o.HostMemMiB
+		for _, o := range m.running(func(o *mjob) bool { return o.Nodes == node.Name }) {
+			for _, g := range o.GPUs {
+				free[g] -= unitsOf(o)
 			}
+			cpus, mem = cpus+node.Allocates(o.CPUs), mem+o.HostMemMiB
 		}
 		if cpus > node.CPUs || mem > node.MemMiB {
 			j.Reason = "Resources"
@@ -375,37 +374,28 @@ func (m *model) pick(free []int, shares int) int {
 	return at
 }
 
+// running lists the jobs that run, of those that are wanted.
+func (m *model) running(want func(j *mjob) bool) []*mjob {
+	return slices.DeleteFunc(slices.Clone(m.jobs),
+		func(j *mjob) bool { return j.State != job.Running || j.ended || !want(j) })
+}
+
 // runs counts a user's jobs that run.
 func (m *model) runs(user string) int {
-	n := 0
-	for _, j := range m.jobs {
-		if j.State == job.Running && !j.ended && j.User == user {
-			n++
-		}
-	}
-	return n
+	return len(m.running(func(j *mjob) bool { return j.User == user }))
 }
 
 // shares counts the shares that a user's jobs hold.
-func (m *model) shares(user string) int {
-	n := 0
-	for _, j := range m.jobs {
-		if j.State == job.Running && !j.ended && j.User == user {
-			n += j.Request.Count
-		}
+func (m *model) shares(user string) (n int) {
+	for _, j := range m.running(func(j *mjob) bool { return j.User == user }) {
+		n += j.Request.Count
 	}
 	return n
 }
 
 // on lists the jobs that run on a GPU.
 func (m *model) on(node string, gpu int) []*mjob {
-	var out []*mjob
-	for _, j := range m.jobs {
-		if j.State == job.Running && !j.ended && j.Nodes == node && j.gpu == gpu {
-			out = append(out, j)
-		}
-	}
-	return out
+	return m.running(func(j *mjob) bool { return j.Nodes == node && j.gpu == gpu })
 }
 
 func (m *model) Poll(context.Context) (*job.Snapshot, error) {
@@ -425,16 +415,18 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 	}
 	for i := range s.Nodes {
 		s.Nodes[i].CPUsAlloc, s.Nodes[i].MemAlloc = 0, 0
-		for _, j := range m.jobs {
-			if j.State == job.Running && !j.ended && j.Nodes == s.Nodes[i].Name {
-				s.Nodes[i].CPUsAlloc += j.CPUs
-				s.Nodes[i].MemAlloc += j.HostMemMiB
-			}
+		for _, j := range m.running(func(j *mjob) bool { return j.Nodes == s.Nodes[i].Name }) {
+			s.Nodes[i].CPUsAlloc += j.CPUs
+			s.Nodes[i].MemAlloc += j.HostMemMiB
 		}
 	}
 	for _, g := range m.gates {
 		if !m.hideGates {
-			s.Gates = append(s.Gates, job.GateState{ID: g.id, Owner: g.owner, Open: g.open, Begin: g.ends, Partitions: g.partitions, Priority: g.priority, Misread: m.misread})
+			s.Gates = append(s.Gates,
+				job.GateState{
+					ID: g.id, Owner: g.owner, Open: g.open, Begin: g.ends, Partitions: g.partitions, Priority: g.priority,
+					Misread: m.misread,
+				})
 		}
 	}
 	return s, nil
@@ -559,7 +551,10 @@ func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []
 		return "", "", job.ErrRefused
 	}
 	m.next++
-	g := &mgate{id: strconv.FormatInt(m.next, 10), ends: m.now.Add(lease), partitions: partitions, priority: job.GatePriority}
+	g := &mgate{
+		id: strconv.FormatInt(m.next, 10), ends: m.now.Add(lease), partitions: partitions,
+		priority: job.GatePriority,
+	}
 	m.gates = append(m.gates, g)
 	return g.id, m.gateAccount, nil
 }
@@ -614,7 +609,10 @@ func (m *model) Describe(_ context.Context, refs []string) (map[string]job.Descr
 	out := map[string]job.Description{}
 	for _, j := range m.jobs {
 		if slices.Contains(refs, j.Ref) {
-			d := job.Description{State: string(j.State), AdminComment: j.said, Requeue: j.Job.Requeue, Start: j.began, End: j.over.Truncate(time.Second)}
+			d := job.Description{
+				State: string(j.State), AdminComment: j.said, Requeue: j.Job.Requeue, Start: j.began,
+				End: j.over.Truncate(time.Second),
+			}
 			if j.ended && j.fails {
 				d.State = "FAILED"
 			}
@@ -741,7 +739,10 @@ func (most) Score(dst []float64, _ *rlcore.Window, combos []rlcore.Combo) {
 }
 
 func app(name string, dur, gpu, mem float64) *rlcore.Profile {
-	return &rlcore.Profile{App: name, DurationS: dur, PeriodS: dur, Series: []rlcore.Use{{GPU: gpu, MemMiB: mem, Core: gpu}}}
+	return &rlcore.Profile{
+		App: name, DurationS: dur, PeriodS: dur,
+		Series: []rlcore.Use{{GPU: gpu, MemMiB: mem, Core: gpu}},
+	}
 }
 
 func node(name string, gpus, cpus int) job.Node {

@@ -44,7 +44,8 @@ func (p *promise) ends(what string, want map[*mjob]float64) {
 			in += tracker.Seconds(st.At)
 		}
 		if math.Abs(end-in) > 1e-3 && end != in {
-			p.Errorf("%s: job %s would end in %.0f s, want %.0f", what, j.Ref, end-tracker.Seconds(st.At), in-tracker.Seconds(st.At))
+			p.Errorf("%s: job %s would end in %.0f s, want %.0f", what, j.Ref, end-tracker.Seconds(st.At),
+				in-tracker.Seconds(st.At))
 		}
 	}
 }

@@ -31,7 +31,8 @@ func TestAJobOfAWholeGPUIsNotOvertaken(t *testing.T) {
 	short := m.submit("ann", 10*time.Minute, app("short", 600, 0.1, 500), true)
 	tick(t, b, m, 10*time.Second)
 	if a.State != job.Running || long.State == job.Running || short.State != job.Running {
-		t.Fatalf("the first is %s, a long job %s, a short one that ends before the first %s", a.State, long.State, short.State)
+		t.Fatalf("the first is %s, a long job %s, a short one that ends before the first %s", a.State, long.State,
+			short.State)
 	}
 	for whole.State == job.Pending && m.now.Sub(a.began) < 2*time.Hour {
 		tick(t, b, m, 30*time.Second)
@@ -91,7 +92,8 @@ func TestAGroupTakesNoTurn(t *testing.T) {
 	}
 	tick(t, p.b, p.m, 20*time.Minute)
 	if second.State != job.Running || second.began.Sub(p.m.now.Add(-20*time.Minute)) > 510*time.Second {
-		t.Errorf("the second of the queue is %s since %v; plain Slurm starts it after 500 s: %+v", second.State, second.began, p.b.Status().Groups)
+		t.Errorf("the second of the queue is %s since %v; plain Slurm starts it after 500 s: %+v", second.State, second.began,
+			p.b.Status().Groups)
 	}
 }
 
@@ -103,7 +105,8 @@ func TestUrgentJobHasTheNextTurn(t *testing.T) {
 	urgent := p.m.submit("bob", 100*time.Second, busy, true)
 	urgent.Priority += 1000
 	tick(t, p.b, p.m, 280*time.Second)
-	if !urgent.began.After(first.began) || !second.began.After(urgent.began) || urgent.began.Sub(first.began) > 110*time.Second {
+	if !urgent.began.After(first.began) || !second.began.After(urgent.began) ||
+		urgent.began.Sub(first.began) > 110*time.Second {
 		t.Errorf("started at %v, %v and, the urgent one, %v", first.began, second.began, urgent.began)
 	}
 }
@@ -118,7 +121,8 @@ func TestTurnElsewhere(t *testing.T) {
 	second := p.m.submit("eve", 300*time.Second, app("second", 300, 1, 2000), true)
 	tick(t, p.b, p.m, 310*time.Second)
 	if first.State != job.Running || second.State != job.Pending {
-		t.Errorf("the first of the queue is %s on %s, the second %s on %s", first.State, first.Nodes, second.State, second.Nodes)
+		t.Errorf("the first of the queue is %s on %s, the second %s on %s", first.State, first.Nodes, second.State,
+			second.Nodes)
 	}
 	tick(t, p.b, p.m, 310*time.Second)
 	must.Equal(t, second.State, job.Running, "then the second")

@@ -58,9 +58,11 @@ func TestPlacedAsPlanned(t *testing.T) {
 					if g.Kind == job.Turn { // any empty GPU will do
 						continue
 					}
-					if x := &g.Members[i]; x.Ref == j.Ref && x.State == job.MemberWaiting && (len(g.Members) > 1 || x.Shares < job.Units) {
+					if x := &g.Members[i]; x.Ref == j.Ref && x.State == job.MemberWaiting &&
+						(len(g.Members) > 1 || x.Shares < job.Units) {
 						if members++; g.Node != j.Nodes || g.GPU != j.gpu {
-							t.Fatalf("job %s with %d shares is on %s gpu %d, not on %s gpu %d", j.Ref, x.Shares, j.Nodes, j.gpu, g.Node, g.GPU)
+							t.Fatalf("job %s with %d shares is on %s gpu %d, not on %s gpu %d", j.Ref, x.Shares, j.Nodes, j.gpu, g.Node,
+								g.GPU)
 						}
 					}
 				}
@@ -70,7 +72,8 @@ func TestPlacedAsPlanned(t *testing.T) {
 			for range rapid.SampledFrom([]int{0, 0, 1, 2, 8}).Draw(t, "arrive") {
 				mib := rapid.SampledFrom([]float64{500, 2000, 4000, 9000}).Draw(t, "MiB")
 				run := rapid.IntRange(1, 40).Draw(t, "run")
-				j := m.submit(rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user"), time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.3, mib), true)
+				j := m.submit(rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user"), time.Duration(run)*time.Second,
+					app(fmt.Sprint(mib), float64(run), 0.3, mib), true)
 				j.Priority += rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
 			}
 			must.Get(b.Tick(t.Context()))(t)
@@ -100,32 +103,23 @@ func TestNobodyJoinsAFailedServer(t *testing.T) {
 		b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
 		b.Planner.Room, b.Planner.RoomAnyway = rapid.Bool().Draw(t, "room"), true
 		var jobs []*mjob
-		// on are those that run on a GPU.
-		on := func(a job.GPUAddr) (n int) {
-			for _, j := range jobs {
-				if j.State == job.Running && !j.ended && j.Nodes == a.Node && j.gpu == a.GPU {
-					n++
-				}
-			}
-			return n
-		}
+		on := func(a job.GPUAddr) int { return len(m.on(a.Node, a.GPU)) }
 		failed, told := map[job.GPUAddr]bool{}, map[job.GPUAddr]bool{} // as the bridge knows; from the next look on
 		used := map[job.GPUAddr]bool{}                                 // failed once
 		since := map[job.GPUAddr]time.Time{}
 		m.started = func(j *mjob) {
 			at := job.GPUAddr{Node: j.Nodes, GPU: j.gpu}
-			others := 0 // that were there before
-			for _, x := range jobs {
-				if x.State == job.Running && !x.ended && x.Nodes == at.Node && x.gpu == at.GPU && x.began.Before(m.now) {
-					others++
-				}
-			}
+			others := len(m.running(func(x *mjob) bool {
+				return x.Nodes == at.Node && x.gpu == at.GPU &&
+					x.began.Before(m.now)
+			}))
 			if used[at] && others == 0 {
 				again++
 			}
 			for id := range mem.groups {
 				g := mem.groups[id]
-				if failed[at] && others > 0 && slices.Contains(g.Refs(), j.Ref) && g.Node == at.Node && g.GPU == at.GPU && g.Decided.After(since[at]) {
+				if failed[at] && others > 0 && slices.Contains(g.Refs(), j.Ref) && g.Node == at.Node && g.GPU == at.GPU &&
+					g.Decided.After(since[at]) {
 					t.Fatalf("job %s is sent to %s gpu %d, whose server failed under %d who are there", j.Ref, at.Node, at.GPU, others)
 				}
 			}
@@ -136,7 +130,8 @@ func TestNobodyJoinsAFailedServer(t *testing.T) {
 				mib := rapid.SampledFrom([]float64{500, 2000, 4000}).Draw(t, "MiB")
 				run := rapid.IntRange(1, 40).Draw(t, "run")
 				user := rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user")
-				jobs = append(jobs, m.submit(user, time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.3, mib), true))
+				jobs = append(jobs, m.submit(user, time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.3, mib),
+					true))
 			}
 			must.Get(b.Tick(t.Context()))(t)
 			for a := range told {

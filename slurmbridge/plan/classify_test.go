@@ -36,12 +36,27 @@ func TestClassOfAJob(t *testing.T) {
 		set  func(in *Input, j *job.Job)
 		want class
 	}{
-		"it waits behind the gate":               {func(*Input, *job.Job) {}, queued},
-		"a repair is about to change it":         {func(in *Input, _ *job.Job) { in.Touched = map[string]bool{"1": true} }, leftOut},
-		"its owner has edited it":                {func(in *Input, _ *job.Job) { in.Tracker.Unmanaged["1"] = "edited" }, toSlurm},
-		"its owner has edited it, and it is out": {func(in *Input, j *job.Job) { in.Tracker.Unmanaged["1"] = "edited"; j.Dependency = job.Dependencies{} }, foreign},
-		"it still requests gpu:shared":           {func(_ *Input, j *job.Job) { j.Request = job.GPURequest{Kind: job.SharedGPU} }, toGate},
-		"it keeps its turn":                      {func(in *Input, _ *job.Job) { inGroup(in, job.Turn, waiting) }, foreign},
+		"it waits behind the gate": {func(*Input, *job.Job) {}, queued},
+		"a repair is about to change it": {
+			func(in *Input, _ *job.Job) { in.Touched = map[string]bool{"1": true} },
+			leftOut,
+		},
+		"its owner has edited it": {
+			func(in *Input, _ *job.Job) { in.Tracker.Unmanaged["1"] = "edited" },
+			toSlurm,
+		},
+		"its owner has edited it, and it is out": {func(in *Input,
+			j *job.Job,
+		) {
+			in.Tracker.Unmanaged["1"] = "edited"
+			j.Dependency = job.Dependencies{}
+		}, foreign},
+		"it still requests gpu:shared": {func(_ *Input,
+			j *job.Job,
+		) {
+			j.Request = job.GPURequest{Kind: job.SharedGPU}
+		}, toGate},
+		"it keeps its turn": {func(in *Input, _ *job.Job) { inGroup(in, job.Turn, waiting) }, foreign},
 		"it kept its turn, and is being restored": {
 			func(in *Input, _ *job.Job) { inGroup(in, job.Turn, restoring) }, leftOut,
 		},
@@ -50,7 +65,11 @@ func TestClassOfAJob(t *testing.T) {
 		"the gate is open":            {func(in *Input, _ *job.Job) { in.Snap.Gates[0].Open = true }, foreign},
 		"it requests two nodes":       {func(_ *Input, j *job.Job) { j.NumNodes = 2 }, toSlurm},
 		"it requests a part of a GPU": {func(_ *Input, j *job.Job) { j.Request.Count = 30 }, toSlurm},
-		"it requests a whole GPU":     {func(_ *Input, j *job.Job) { j.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1} }, toSlurm},
+		"it requests a whole GPU": {func(_ *Input,
+			j *job.Job,
+		) {
+			j.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1}
+		}, toSlurm},
 		"its script hasn't been read": {func(in *Input, _ *job.Job) { delete(in.Apps, "1") }, leftOut},
 		"its owner holds it":          {func(_ *Input, j *job.Job) { j.Priority = 0 }, leftOut},
 		"it begins later":             {func(in *Input, j *job.Job) { j.Eligible = in.Snap.At.Add(time.Hour) }, leftOut},
@@ -124,8 +143,16 @@ func TestWhyAJobIsNotAdopted(t *testing.T) {
 		"its profile is no run's":        {func(in *Input) { own(in).Runs = 0 }, job.UngatedUnknown},
 		"its script is still to be read": {func(in *Input) { delete(in.Apps, "1"); in.Snap.Jobs[0].Submit = in.Snap.At }, ""},
 		"its script can't be read":       {func(in *Input) { delete(in.Apps, "1") }, job.UngatedUnknown},
-		"it fills a GPU":                 {func(in *Input) { own(in).Series = []rlcore.Use{{GPU: 1, Core: 1, MemMiB: 12000}} }, job.UngatedFull},
-		"it has a deadline":              {func(in *Input) { in.Snap.Jobs[0].Deadline = in.Snap.At.Add(24 * time.Hour) }, job.UngatedPromised},
+		"it fills a GPU": {func(in *Input) {
+			own(in).Series = []rlcore.Use{{
+				GPU: 1, Core: 1,
+				MemMiB: 12000,
+			}}
+		}, job.UngatedFull},
+		"it has a deadline": {
+			func(in *Input) { in.Snap.Jobs[0].Deadline = in.Snap.At.Add(24 * time.Hour) },
+			job.UngatedPromised,
+		},
 		"its partition has defaults for each GPU": {
 			func(in *Input) { in.Snap.PerGPU = map[string]job.PerGPU{"gpu": {CPUs: 4}} }, job.UngatedPerGPU,
 		},

@@ -311,7 +311,8 @@ func (r *Receipt) outcomes(all []*history.Outcome) {
 		switch {
 		case o.Broken:
 			r.Contracts.Broken++
-			r.Contracts.List = append(r.Contracts.List, Contract{o.Ref, o.User, o.App, o.With, o.Contract, o.Slowdown, o.Predicted})
+			r.Contracts.List = append(r.Contracts.List,
+				Contract{o.Ref, o.User, o.App, o.With, o.Contract, o.Slowdown, o.Predicted})
 		case o.Contract > 0:
 			r.Contracts.Kept++
 		}
@@ -332,7 +333,10 @@ func summary(all []valued) Slowdown {
 		return Slowdown{}
 	}
 	slices.SortFunc(all, func(a, b valued) int { return cmp.Or(cmp.Compare(a.v, b.v), cmp.Compare(a.ref, b.ref)) })
-	s := Slowdown{Jobs: len(all), Worst: all[len(all)-1].v, Of: all[len(all)-1].ref, P95: all[min(len(all)-1, int(0.95*float64(len(all))))].v}
+	s := Slowdown{
+		Jobs: len(all), Worst: all[len(all)-1].v, Of: all[len(all)-1].ref,
+		P95: all[min(len(all)-1, int(0.95*float64(len(all))))].v,
+	}
 	for _, x := range all {
 		s.Mean += x.v / float64(len(all))
 	}
@@ -343,17 +347,29 @@ func summary(all []valued) Slowdown {
 func (r *Receipt) method(in *Input, active int) {
 	r.Method = append(r.Method,
 		"Counted are the jobs with GPUs that ended in this time and were noted by the daemon or recorded by their node.",
-		"GPU-hours used: the time in which at least one of them was on a GPU. One by one: the measured time of runs that ran alone; for shared runs their applications' solo durations by profile, which is an estimate, or for runs without one (cancelled, timed out) their time divided by the predicted slowdown, or by the number of sharers without a prediction. Runs that failed because of co-runners count as used and as worth nothing.",
+		"GPU-hours used: the time in which at least one of them was on a GPU. One by one: the measured time of runs that "+
+			"ran alone; for shared runs their applications' solo durations by profile, which is an estimate, or for runs "+
+			"without one (cancelled, timed out) their time divided by the predicted slowdown, or by the number of sharers "+
+			"without a prediction. Runs that failed because of co-runners count as used and as worth nothing.",
 		"Measured slowdown: the run's time over its application's solo duration, for complete runs of known applications.")
 	if r.Turn.Jobs > 0 {
-		r.Method = append(r.Method, "Turnaround is the time from submission to end. Plain Slurm's is an estimate: next to the real schedule the daemon keeps one in which each job has whole GPUs, in order of priority, for its time alone.")
+		r.Method = append(r.Method,
+			"Turnaround is the time from submission to end. Plain Slurm's is an estimate: next to the real schedule the "+
+				"daemon keeps one in which each job has whole GPUs, in order of priority, for its time alone.")
 	}
 	if len(r.Kinds) > 1 {
-		r.Method = append(r.Method, "By kind: the part of the jobs that came to harm, and means over jobs, with 95 % confidence intervals; jobs that run together aren't independent of each other, so the true intervals are somewhat wider.")
+		r.Method = append(r.Method,
+			"By kind: the part of the jobs that came to harm, and means over jobs, with 95 % confidence intervals; jobs that "+
+				"run together aren't independent of each other, so the true intervals are somewhat wider.")
 	}
 	if active < len(in.Jobs) {
-		r.Method = append(r.Method, "In shadow mode nothing was changed: the groups are those of the last plan with each job before Slurm started it; their effect is the replay's estimate.")
+		r.Method = append(r.Method,
+			"In shadow mode nothing was changed: the groups are those of the last plan with each job before Slurm started "+
+				"it; their effect is the replay's estimate.")
 	}
 	r.Method = append(r.Method,
-		"Guard: jobs with this reason at least once, and the number of rounds with it, counted once per job and round. Waited is what a reason cost: while a GPU that had room got no job, the first job that the guard refused there waited for that reason. A job may wait for several reasons at once, so that they don't add up; each is about what its setting could save that job, not the jobs behind it.")
+		"Guard: jobs with this reason at least once, and the number of rounds with it, counted once per job and round. "+
+			"Waited is what a reason cost: while a GPU that had room got no job, the first job that the guard refused there "+
+			"waited for that reason. A job may wait for several reasons at once, so that they don't add up; each is about "+
+			"what its setting could save that job, not the jobs behind it.")
 }

@@ -29,7 +29,10 @@ var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func at(min float64) time.Time { return began.Add(time.Duration(min * float64(time.Minute))) }
 
 // light is an application that leaves most of a GPU to others.
-var light = &rlcore.Profile{App: "light", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}, Runs: 3}
+var light = &rlcore.Profile{
+	App: "light", DurationS: 3600, PeriodS: 3600,
+	Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}, Runs: 3,
+}
 
 // ran is a job of an application of an hour that ran from one minute to another.
 func ran(ref, user string, ready, from, to float64, with ...string) history.Run {
@@ -53,7 +56,10 @@ func world() *World {
 		Card:  func(string) (rlcore.GPUSpec, bool) { return rlcore.GPUSpec{Model: "x", MemMiB: 10_000}, true },
 		Decider: func() *rlcore.Decider {
 			m := interference.New(&contention.MPS)
-			return &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m}), M: 5}
+			return &rlcore.Decider{
+				Policy: baseline.NewThroughput("greedy", m, 0),
+				Guard:  rlcore.NewGuard(rlcore.Rules{Predictor: m}), M: 5,
+			}
 		},
 	}
 }
@@ -72,8 +78,17 @@ func TestWhatWasDone(t *testing.T) {
 	a.Outcome.Contract, b.Outcome.Contract = 1.2, 1.5
 	a.Outcome.Broken = true
 	in := &Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b, c}, Groups: []job.Group{
-		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1}, {Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.3}}},
-		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "3", State: job.MemberEnded, Start: at(0), Predicted: 1}}},
+		{
+			Kind: job.StartNow, State: job.Done, Policy: "dqn",
+			Members: []job.Member{
+				{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1},
+				{Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.3},
+			},
+		},
+		{
+			Kind: job.StartNow, State: job.Done, Policy: "dqn",
+			Members: []job.Member{{Ref: "3", State: job.MemberEnded, Start: at(0), Predicted: 1}},
+		},
 		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "8"}, {Ref: "9"}}}, // taken back
 	}}
 	r := Make(in)
@@ -88,7 +103,8 @@ func TestWhatWasDone(t *testing.T) {
 	near(t, "mean predicted", r.Predicted.Mean, 1.2)
 	near(t, "worst predicted", r.Predicted.Worst, 1.3)
 	near(t, "mean seen", r.Seen.Mean, 1.225)
-	if r.Seen.Of != "1" || r.Predicted.Of != "2" || r.Contracts.Kept != 1 || r.Contracts.Broken != 1 || r.Contracts.List[0].Ref != "1" {
+	if r.Seen.Of != "1" || r.Predicted.Of != "2" || r.Contracts.Kept != 1 || r.Contracts.Broken != 1 ||
+		r.Contracts.List[0].Ref != "1" {
 		t.Errorf("%+v %+v", r.Seen, r.Contracts)
 	}
 }
@@ -98,14 +114,16 @@ func TestWhatWasDone(t *testing.T) {
 func TestRunsThatFailed(t *testing.T) {
 	cut, bad, again := ran("1", "ann", 0, 0, 30, "2"), ran("2", "bob", 0, 0, 30, "1"), ran("2", "bob", 0, 30, 40)
 	cut.Outcome.State, cut.Outcome.Slowdown, cut.Outcome.Predicted = "CANCELLED", 0, 1.5
-	bad.Outcome.State, bad.Outcome.Slowdown, bad.Outcome.Suspect, bad.Outcome.Again = "FAILED", 0, "GPU memory was nearly full", true
+	bad.Outcome.State, bad.Outcome.Slowdown, bad.Outcome.Suspect, bad.Outcome.Again = "FAILED", 0,
+		"GPU memory was nearly full", true
 	again.Outcome.State, again.Outcome.Slowdown, again.Outcome.Cleared, bad.Outcome.Excused = "FAILED", 0, true, true
 	r := Make(&Input{Jobs: []history.Run{cut, bad, again}})
 	near(t, "by guess", r.Hours.ByGuess, 20./60)
 	near(t, "lost", r.Hours.Lost, 0.5)
 	near(t, "measured", r.Hours.Measured, 10./60)
 	near(t, "used", r.Hours.Used, 40./60)
-	if len(r.Failures) != 1 || !r.Failures[0].Again || !r.Failures[0].Cleared || r.Failures[0].Why != "GPU memory was nearly full" {
+	if len(r.Failures) != 1 || !r.Failures[0].Again || !r.Failures[0].Cleared ||
+		r.Failures[0].Why != "GPU memory was nearly full" {
 		t.Errorf("%+v", r.Failures)
 	}
 	unpredicted := cut
@@ -128,7 +146,8 @@ func TestHarm(t *testing.T) {
 	r := Make(&Input{Jobs: []history.Run{slow, dead, lent}})
 	for _, want := range []string{
 		"Harm: 2 jobs (1 timeout, 1 held, 1 late, 1 contract).",
-		"Turnaround: 70 min from submission to end on average, about 71 min on plain Slurm, 1 % saved; 1 of 2 jobs ended later than on plain Slurm by more than a tenth of their time alone, at worst by 0.50 times it (job 1).",
+		"Turnaround: 70 min from submission to end on average, about 71 min on plain Slurm, 1 % saved; 1 of 2 jobs ended " +
+			"later than on plain Slurm by more than a tenth of their time alone, at worst by 0.50 times it (job 1).",
 		"the limits of 1 job were raised because of sharing, by 30 min",
 	} {
 		if text := strings.Join(r.Lines(), "\n"); !strings.Contains(text, want) {
@@ -143,7 +162,8 @@ func TestKinds(t *testing.T) {
 	one := func(ref, rule string, whole int, waitH, slowdown, savedH float64, harmed bool) history.Run {
 		r := history.Run{Ref: ref, WholeGPUs: whole, Submit: at(0), Ready: at(0), Start: at(waitH), End: at(waitH + 1)}
 		r.Outcome = &history.Outcome{
-			Ref: ref, Rule: rule, State: "COMPLETED", Submit: at(0), Start: r.Start, End: r.End, SoloS: 3600, Slowdown: slowdown, PlainEnd: r.End.Add(time.Duration(savedH * float64(time.Hour))), Broken: harmed,
+			Ref: ref, Rule: rule, State: "COMPLETED", Submit: at(0), Start: r.Start, End: r.End, SoloS: 3600, Slowdown: slowdown,
+			PlainEnd: r.End.Add(time.Duration(savedH * float64(time.Hour))), Broken: harmed,
 		}
 		if whole == 0 {
 			r.Outcome.With = []string{"x"}
@@ -154,14 +174,16 @@ func TestKinds(t *testing.T) {
 	for i := range 10 {
 		runs = append(runs, one(fmt.Sprint("a", i), "partition gpu", 0, 1+float64(i%2), 1.2, 2, i == 0))
 	}
-	runs = append(runs, one("s", "", 0, 3, 1.5, -1, false), one("w", "", 1, 4, 1, 0, false), one("v", "", 1, 4, 1, 0, false))
+	runs = append(runs, one("s", "", 0, 3, 1.5, -1, false), one("w", "", 1, 4, 1, 0, false),
+		one("v", "", 1, 4, 1, 0, false))
 	unjudged := one("u", "", 0, 1.5, 0, 0, false)
 	unjudged.Outcome = nil
 	group := job.Group{Members: []job.Member{{Ref: "u", Rule: "partition gpu", State: job.MemberEnded, Start: at(1)}}}
 	r := Make(&Input{Jobs: append(runs, unjudged), Groups: []job.Group{group}, Intended: map[string]history.Intended{
 		"w": {Group: job.Group{Members: []job.Member{{Ref: "w", Predicted: 1.1}, {Ref: "v"}}}},
 	}})
-	if len(r.Kinds) != 3 || r.Kinds[0].Jobs != 11 || r.Kinds[1].Jobs != 1 || r.Kinds[2].Jobs != 2 || r.Kinds[2].Would != 1 {
+	if len(r.Kinds) != 3 || r.Kinds[0].Jobs != 11 || r.Kinds[1].Jobs != 1 || r.Kinds[2].Jobs != 2 ||
+		r.Kinds[2].Would != 1 {
 		t.Fatalf("%+v", r.Kinds)
 	}
 	k := &r.Kinds[0]
@@ -169,7 +191,8 @@ func TestKinds(t *testing.T) {
 	near(t, "slowed", k.Slowdown.High, 1.2)
 	near(t, "saved", k.Saved.Mean, 2)
 	// Of ten jobs one: 0.25 % to 44.5 % by Clopper and Pearson's table. Of two none: up to 84.2 %.
-	if h := k.Harmed; h.Jobs != 10 || math.Abs(h.Low-.0025) > .0001 || math.Abs(h.High-.445) > .001 || math.Abs(r.Kinds[2].Harmed.High-.842) > .001 {
+	if h := k.Harmed; h.Jobs != 10 || math.Abs(h.Low-.0025) > .0001 || math.Abs(h.High-.445) > .001 ||
+		math.Abs(r.Kinds[2].Harmed.High-.842) > .001 {
 		t.Errorf("%+v %+v", h, r.Kinds[2].Harmed)
 	}
 	// Eleven waits of 1, 1.5 and 2 hours: a standard deviation of 0.5, and t = 2.228.
@@ -178,7 +201,8 @@ func TestKinds(t *testing.T) {
 	}
 	var text, html bytes.Buffer
 	r.Text(&text, 10)
-	if err := r.HTML(&html, 10); err != nil || !strings.Contains(text.String(), "│ adopted   │   11 │") || !strings.Contains(html.String(), "<td>adopted</td><td>11</td>") {
+	if err := r.HTML(&html, 10); err != nil || !strings.Contains(text.String(), "│ adopted   │   11 │") ||
+		!strings.Contains(html.String(), "<td>adopted</td><td>11</td>") {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 }
@@ -190,7 +214,10 @@ func TestShadow(t *testing.T) {
 		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%2), 0, float64(60*i), float64(60*i+60))
 		j.Mode = job.Shadow
 		jobs = append(jobs, j)
-		intended[j.Ref] = history.Intended{Group: job.Group{Policy: "dqn", Members: []job.Member{{Ref: j.Ref, Predicted: 1.1}, {Ref: "x"}}}}
+		intended[j.Ref] = history.Intended{Group: job.Group{
+			Policy:  "dqn",
+			Members: []job.Member{{Ref: j.Ref, Predicted: 1.1}, {Ref: "x"}},
+		}}
 	}
 	intended["3"] = history.Intended{Group: job.Group{Members: []job.Member{{Ref: "3", Predicted: 1}}}} // alone
 	r := Make(&Input{Mode: job.Shadow, Jobs: jobs, Intended: intended, Replay: world()})
@@ -204,12 +231,16 @@ func TestShadow(t *testing.T) {
 	near(t, "alone", x.Base.GPUHours, 4)
 	near(t, "wait alone", x.Base.Wait, 1.5)
 	near(t, "recorded wait", x.RecordedWait, 1.5)
-	if x.Shared.GPUHours >= 3 || x.All.Shorter != 3 || x.All.Longer != 0 || x.Shared.Wait >= 0.5 || x.Worst <= 1 || len(x.Users) != 2 || len(x.Accounts) != 1 {
+	if x.Shared.GPUHours >= 3 || x.All.Shorter != 3 || x.All.Longer != 0 || x.Shared.Wait >= 0.5 || x.Worst <= 1 ||
+		len(x.Users) != 2 || len(x.Accounts) != 1 {
 		t.Errorf("%+v", x)
 	}
 	var b bytes.Buffer
 	r.Text(&b, 10)
-	for _, want := range []string{"Shadow changed nothing. It would have made 3 jobs share", "Replayed (estimate): 240.0 GPU-minutes", "How these figures were computed", "user0", "lab"} {
+	for _, want := range []string{
+		"Shadow changed nothing. It would have made 3 jobs share",
+		"Replayed (estimate): 240.0 GPU-minutes", "How these figures were computed", "user0", "lab",
+	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the text doesn't say %q:\n%s", want, b.String())
 		}
@@ -229,7 +260,8 @@ func TestRulesInShadowCountWhoIsEligible(t *testing.T) {
 	if r.Eligible != 1 || r.Intended != 0 || r.Kinds[0].Would != 1 {
 		t.Errorf("%d are eligible, %d of the table", r.Eligible, r.Kinds[0].Would)
 	}
-	if lines := strings.Join(r.Lines(), "\n"); !strings.Contains(lines, "They match 1 job that used less than half of a GPU") {
+	if lines := strings.Join(r.Lines(), "\n"); !strings.Contains(lines,
+		"They match 1 job that used less than half of a GPU") {
 		t.Error(lines)
 	}
 }
@@ -325,7 +357,8 @@ func TestSums(t *testing.T) {
 			if rapid.Bool().Draw(t, "shared") {
 				with = []string{"x"}
 			}
-			j := ran(fmt.Sprint(i), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "user"), from-rapid.Float64Range(0, 60).Draw(t, "wait"), from, from+length, with...)
+			j := ran(fmt.Sprint(i), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "user"),
+				from-rapid.Float64Range(0, 60).Draw(t, "wait"), from, from+length, with...)
 			j.GPUs = []int{rapid.IntRange(0, 1).Draw(t, "gpu")}
 			jobs = append(jobs, j)
 			sum += length / 60
@@ -333,7 +366,8 @@ func TestSums(t *testing.T) {
 		}
 		r := Make(&Input{Jobs: jobs, Replay: world()})
 		h := r.Hours
-		if h.Used > sum+1e-6 || h.Used < longest-1e-6 || math.Abs(h.Saved-(h.OneByOne-h.Used)) > 1e-9 || math.Abs(h.OneByOne-h.Measured-h.ByProfile-h.ByGuess) > 1e-9 {
+		if h.Used > sum+1e-6 || h.Used < longest-1e-6 || math.Abs(h.Saved-(h.OneByOne-h.Used)) > 1e-9 ||
+			math.Abs(h.OneByOne-h.Measured-h.ByProfile-h.ByGuess) > 1e-9 {
 			t.Fatalf("%+v of %v", h, sum)
 		}
 		if n > 0 {
@@ -364,11 +398,15 @@ func TestHostileNames(t *testing.T) {
 	a.Account, a.App, a.Outcome.App, a.Outcome.User = evil, evil, evil, evil
 	a.Outcome.Broken, a.Outcome.Contract = true, 1.1
 	b.Outcome.Suspect, b.Outcome.With, b.Outcome.User = evil, []string{evil}, evil
-	r := Make(&Input{Jobs: []history.Run{a, b}, Replay: world(), Refused: []history.Refused{{Reason: evil, Jobs: 1, Looks: 1}}})
+	r := Make(&Input{
+		Jobs: []history.Run{a, b}, Replay: world(),
+		Refused: []history.Refused{{Reason: evil, Jobs: 1, Looks: 1}},
+	})
 	var page, text bytes.Buffer
 	must.OK(t, r.HTML(&page, 10))
 	r.Text(&text, 10)
-	if s := page.String(); strings.Contains(s, "<script") || strings.Count(html.UnescapeString(s), "<script>alert(1)") < 8 {
+	if s := page.String(); strings.Contains(s, "<script") ||
+		strings.Count(html.UnescapeString(s), "<script>alert(1)") < 8 {
 		t.Errorf("text became markup, or isn't shown %d times", strings.Count(html.UnescapeString(s), "<script>alert(1)"))
 	}
 	for _, out := range []string{page.String(), text.String()} {
@@ -389,7 +427,8 @@ func TestNothing(t *testing.T) {
 	var page, text bytes.Buffer
 	must.OK(t, r.HTML(&page, 10))
 	r.Text(&text, 10)
-	if !strings.Contains(text.String(), "No job with a GPU is known to have ended") || !strings.Contains(page.String(), "No job with a GPU is known to have ended") || r.NoReplay == "" {
+	if !strings.Contains(text.String(), "No job with a GPU is known to have ended") ||
+		!strings.Contains(page.String(), "No job with a GPU is known to have ended") || r.NoReplay == "" {
 		t.Error(text.String())
 	}
 	out, err := json.Marshal(r)
@@ -435,7 +474,10 @@ func wholly(ref, user string, ready, from float64, p *rlcore.Profile) history.Ru
 
 // Eight jobs of an hour wait for one GPU of which each uses a third.
 func TestWhatIf(t *testing.T) {
-	heavy := &rlcore.Profile{App: "heavy", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.95, Core: 0.9, MemMiB: 9000}}, Runs: 3}
+	heavy := &rlcore.Profile{
+		App: "heavy", DurationS: 3600, PeriodS: 3600,
+		Series: []rlcore.Use{{GPU: 0.95, Core: 0.9, MemMiB: 9000}}, Runs: 3,
+	}
 	var jobs []history.Run
 	for i := range 8 {
 		jobs = append(jobs, wholly(fmt.Sprint(i), []string{"ann", "bob"}[i%2], 0, float64(60*i), light))
@@ -449,10 +491,12 @@ func TestWhatIf(t *testing.T) {
 	w.WhatIf = true
 	x := must.Get(w.Replay(jobs))(t)
 	theirs := x.Would.Change
-	if theirs.Jobs != 8 || x.Would.Unknown != 1 || x.Jobs != 11 || len(x.Users) != 2 || len(x.Apps) != 2 || x.Users[0].Jobs != 4 {
+	if theirs.Jobs != 8 || x.Would.Unknown != 1 || x.Jobs != 11 || len(x.Users) != 2 || len(x.Apps) != 2 ||
+		x.Users[0].Jobs != 4 {
 		t.Errorf("%+v", x)
 	}
-	if freed := x.Base.GPUHours - x.Shared.GPUHours; !(freed > 2) || !(theirs.Shared < theirs.Base) || !(x.All.Shared < x.All.Base) || x.Worst < 1 || x.Late != 0 {
+	if freed := x.Base.GPUHours - x.Shared.GPUHours; !(freed > 2) || !(theirs.Shared < theirs.Base) ||
+		!(x.All.Shared < x.All.Base) || x.Worst < 1 || x.Late != 0 {
 		t.Errorf("freed %v, theirs %+v, all %+v, slowed %d by %v, late %d", freed, theirs, x.All, x.Slowed, x.Worst, x.Late)
 	}
 	near(t, "use", x.Users[0].Use, 0.3)
@@ -461,7 +505,10 @@ func TestWhatIf(t *testing.T) {
 	}
 	var text strings.Builder
 	x.WhatIf(&text)
-	for _, want := range []string{"What if 8 of 11 jobs", "light of ann", "--gres=gpu:shared", "left as they were: 1 job with a whole GPU"} {
+	for _, want := range []string{
+		"What if 8 of 11 jobs", "light of ann", "--gres=gpu:shared",
+		"left as they were: 1 job with a whole GPU",
+	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("it doesn't say %q:\n%s", want, text.String())
 		}
@@ -476,7 +523,8 @@ func TestApplicationsSeenOnce(t *testing.T) {
 	a, b, c := ran("1", "ann", 0, 0, 60), ran("2", "ann", 0, 0, 60), ran("3", "ann", 0, 0, 60)
 	a.App, b.App, c.App = "md", "md", "worker-1"
 	r := Make(&Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b, c}})
-	if want := (history.Seen{Jobs: 3, Once: 1}); r.Apps != want || !strings.Contains(strings.Join(r.Lines(), "\n"), "Applications: 1 job of 3") {
+	if want := (history.Seen{Jobs: 3, Once: 1}); r.Apps != want ||
+		!strings.Contains(strings.Join(r.Lines(), "\n"), "Applications: 1 job of 3") {
 		t.Errorf("%+v: %q", r.Apps, r.Lines())
 	}
 }

@@ -20,7 +20,10 @@ import (
 func TestWhateverPollsShow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tr := tracker.New()
-		g := &job.Group{ID: 1, Kind: rapid.SampledFrom([]job.GroupKind{job.StartNow, job.Join}).Draw(t, "kind"), Node: "n1", Pinned: true}
+		g := &job.Group{
+			ID: 1, Kind: rapid.SampledFrom([]job.GroupKind{job.StartNow, job.Join}).Draw(t, "kind"), Node: "n1",
+			Pinned: true,
+		}
 		for i := range 3 {
 			g.Members = append(g.Members, job.Member{
 				Ref: fmt.Sprint(i), Shares: 33, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS),
@@ -62,14 +65,18 @@ func TestPassedOverInAPass(t *testing.T) {
 	tr := tracker.New()
 	g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Pinned: true}
 	for i := range 2 {
-		g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(i), Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)})
+		g.Members = append(g.Members,
+			job.Member{Ref: fmt.Sprint(i), Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)})
 	}
 	release.Released(g)
 	release.Derive(g)
 	tr.Groups[1] = g
 	at := time.Unix(1e9, 0)
 	poll := func(seconds int) ([]job.Change, []tracker.Event, bool) {
-		s := &job.Snapshot{At: at.Add(time.Duration(seconds) * time.Second), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}}}
+		s := &job.Snapshot{
+			At:    at.Add(time.Duration(seconds) * time.Second),
+			Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}},
+		}
 		for i := range 2 {
 			s.Jobs = append(s.Jobs, job.Job{
 				Ref: fmt.Sprint(i), User: "ann", State: job.Pending, Priority: 1, Reason: reason, ReqNodes: "n1",
@@ -170,15 +177,19 @@ func TestNodeThatDoesNotSuit(t *testing.T) {
 		}}
 		release.Released(g)
 		tr.Groups = map[int64]*job.Group{g.ID: g}
-		repairs, events := tr.Observe(&job.Snapshot{At: time.Unix(1e9, 0), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}}, Jobs: []job.Job{{
-			Ref: "1", User: "ann", State: job.Pending, Priority: 0, Reason: "BadConstraints", ReqNodes: "n1",
-			Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
-		}}}, "7")
+		repairs, events := tr.Observe(&job.Snapshot{
+			At: time.Unix(1e9, 0), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}},
+			Jobs: []job.Job{{
+				Ref: "1", User: "ann", State: job.Pending, Priority: 0, Reason: "BadConstraints", ReqNodes: "n1",
+				Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
+			}},
+		}, "7")
 		if len(repairs) != 1 || len(events) != 1 {
 			t.Fatalf("try %d: %v, %v", try, repairs, events)
 		}
 		left := try > 0
-		if gate := *repairs[0].Update.Dependency; (gate == "") != left || (tr.Unmanaged["1"] != "") != left || *repairs[0].Update.ReqNodes != "" {
+		if gate := *repairs[0].Update.Dependency; (gate == "") != left || (tr.Unmanaged["1"] != "") != left ||
+			*repairs[0].Update.ReqNodes != "" {
 			t.Errorf("try %d: it goes back behind %q, left alone for %q", try, gate, tr.Unmanaged["1"])
 		}
 	}
@@ -191,7 +202,8 @@ func TestOnlyTheUnexplainedGetsAStrike(t *testing.T) {
 	g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Pinned: true}
 	s := &job.Snapshot{At: time.Unix(1e9, 0), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}}}
 	for ref, reason := range []string{"BadConstraints", "Priority"} {
-		g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(ref), Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)})
+		g.Members = append(g.Members,
+			job.Member{Ref: fmt.Sprint(ref), Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)})
 		s.Jobs = append(s.Jobs, job.Job{
 			Ref: fmt.Sprint(ref), User: "ann", State: job.Pending, Priority: 1, Reason: reason, ReqNodes: "n1",
 			Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
@@ -237,7 +249,10 @@ func drawPoll(t *rapid.T, at time.Time) *job.Snapshot {
 			State:   rapid.SampledFrom([]job.JobState{job.Pending, job.Pending, job.Running, job.Completing}).Draw(t, "state"),
 			Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 33},
 		}
-		switch rapid.SampledFrom([]string{"as released", "gone", "held", "edited", "restored", "put off", "at a limit"}).Draw(t, "sight") {
+		switch rapid.SampledFrom([]string{
+			"as released", "gone", "held", "edited", "restored", "put off",
+			"at a limit",
+		}).Draw(t, "sight") {
 		case "gone":
 			continue
 		case "held":
@@ -291,7 +306,12 @@ func TestAnotherJobTakesTheGPU(t *testing.T) {
 		{"a whole GPU", job.GPURequest{Kind: job.WholeGPU, Count: 1}, decided.Truncate(time.Second), true},
 		{"too many shares", job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 80}, decided.Add(time.Second), true},
 		{"few shares", job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50}, decided.Add(time.Second), false},
-		{"one that ran before", job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 80}, decided.Add(-2 * time.Second), false},
+		{
+			"one that ran before",
+			job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 80},
+			decided.Add(-2 * time.Second),
+			false,
+		},
 	} {
 		tr := tracker.New()
 		g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Pinned: true, Decided: decided}
@@ -301,7 +321,10 @@ func TestAnotherJobTakesTheGPU(t *testing.T) {
 		repairs, _ := tr.Observe(&job.Snapshot{
 			At: decided.Add(2 * time.Second), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}},
 			Jobs: []job.Job{
-				{Ref: "1", State: job.Pending, Priority: 1, ReqNodes: "n1", Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50}},
+				{
+					Ref: "1", State: job.Pending, Priority: 1, ReqNodes: "n1",
+					Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
+				},
 				{Ref: "2", State: job.Running, Nodes: "n1", GPUs: []int{0}, Start: c.start, Request: c.request},
 			},
 		}, "7")

@@ -210,7 +210,10 @@ func each(ctx context.Context, r database.Querier, into []any, row func(), query
 }
 
 func (t *tally) report() *Report {
-	r := &Report{From: t.query.From, To: t.query.To, By: t.query.By, Total: t.total.line(), Lines: make([]Line, 0, len(t.lines))}
+	r := &Report{
+		From: t.query.From, To: t.query.To, By: t.query.By, Total: t.total.line(),
+		Lines: make([]Line, 0, len(t.lines)),
+	}
 	order := make([]*line, 0, len(t.lines))
 	for _, l := range t.lines {
 		order = append(order, l)

@@ -111,7 +111,8 @@ func (s Store) Forget(ctx context.Context, before time.Time) error {
 		if n, err := gone.RowsAffected(); err != nil || n == 0 {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `DELETE FROM bridge_labels WHERE id NOT IN (SELECT who FROM bridge_used UNION SELECT place FROM bridge_used)`)
+		_, err = tx.ExecContext(ctx,
+			`DELETE FROM bridge_labels WHERE id NOT IN (SELECT who FROM bridge_used UNION SELECT place FROM bridge_used)`)
 		return err
 	}))
 }

@@ -132,9 +132,11 @@ func (l *line) line() Line {
 		Name: l.name, Runs: l.runs, Held: s[held] / gpuHour, Unheld: l.unheld,
 		Computed:   known(min(s[computed], s[computedOf]), s[computedOf], gpuHour),
 		ComputedOf: s[computedOf] / gpuHour, ComputedSplit: s[split] / gpuHour,
-		MemoryMean: known(min(s[memory], s[memoryOf]), s[memoryOf], s[memoryOf]), MemoryPeak: known(min(s[peak], 1), s[memoryOf], 1),
-		Cores: known(s[cpu], s[cpuOf], s[cpuOf]/job.Units), CoresOf: s[cpuOf] / gpuHour, HostGiB: known(s[host], s[host], 1<<20),
-		Idle: known(min(s[idle], s[idleOf]), s[idleOf], gpuHour), IdleOf: s[idleOf] / gpuHour,
+		MemoryMean: known(min(s[memory], s[memoryOf]), s[memoryOf], s[memoryOf]),
+		MemoryPeak: known(min(s[peak], 1), s[memoryOf], 1),
+		Cores:      known(s[cpu], s[cpuOf], s[cpuOf]/job.Units), CoresOf: s[cpuOf] / gpuHour,
+		HostGiB: known(s[host], s[host], 1<<20),
+		Idle:    known(min(s[idle], s[idleOf]), s[idleOf], gpuHour), IdleOf: s[idleOf] / gpuHour,
 		Shared:    known(min(s[sharing], l.record), l.record, gpuHour),
 		WaitSaved: known(s[saved], float64(l.timed), hour), TimeLost: known(s[lost], float64(l.judged), hour),
 		Energy: known(s[energy], s[energyOf], 3.6e6), EnergyOf: s[energyOf] / gpuHour,
@@ -157,26 +159,36 @@ func (l *line) line() Line {
 func (r *Report) notes(charged bool) []string {
 	all, u := &r.Total, r.Hours()
 	notes := []string{
-		"Held: whole GPUs, and shares as parts of one, by the time that jobs had them in this period. Computed: the part of that time in which their kernels ran; of jobs that share a GPU, their own part of its processors.",
+		"Held: whole GPUs, and shares as parts of one, by the time that jobs had them in this period. Computed: the part " +
+			"of that time in which their kernels ran; of jobs that share a GPU, their own part of its processors.",
 	}
 	for i := range r.Lines {
 		if r.Lines[i].Beyond != nil {
-			notes = append(notes, "Beyond: computed by jobs on top of what they held, while those that share their GPUs didn't compute.")
+			notes = append(notes,
+				"Beyond: computed by jobs on top of what they held, while those that share their GPUs didn't compute.")
 			break
 		}
 	}
 	if all.ComputedSplit > 0 {
-		notes = append(notes, u.Of(&all.ComputedSplit)+" of the time computed are estimated by the jobs' profiles: several jobs ran on one GPU that doesn't report its processes separately.")
+		notes = append(notes,
+			u.Of(&all.ComputedSplit)+" of the time computed are estimated by the jobs' profiles: several jobs ran on one GPU "+
+				"that doesn't report its processes separately.")
 	}
 	if missing := all.Held - all.ComputedOf; missing > 0.005*all.Held && all.Held > 0 {
-		notes = append(notes, fmt.Sprintf("Of %s held (%.0f %%) it isn't known what was computed: the jobs still run, or their nodes sent no record.", u.Of(&missing), 100*min(1, missing/all.Held)))
+		notes = append(notes,
+			fmt.Sprintf("Of %s held (%.0f %%) it isn't known what was computed: the jobs still run, or their nodes sent no "+
+				"record.", u.Of(&missing), 100*min(1, missing/all.Held)))
 	}
 	if all.Unheld > 0 {
-		notes = append(notes, fmt.Sprintf("Of %d runs it isn't known how much of a GPU they held; they are left out.", all.Unheld))
+		notes = append(notes,
+			fmt.Sprintf("Of %d runs it isn't known how much of a GPU they held; they are left out.", all.Unheld))
 	}
-	notes = append(notes, "Idle: under 1 % for longer than ten minutes. Waiting saved and time lost are jobs' hours against plain Slurm's schedule, which the bridge keeps while it is active.")
+	notes = append(notes,
+		"Idle: under 1 % for longer than ten minutes. Waiting saved and time lost are jobs' hours against plain Slurm's "+
+			"schedule, which the bridge keeps while it is active.")
 	if charged {
-		notes = append(notes, "Charged: GPU-hours as TRESBillingWeights have them, a share against a whole GPU of its partition.")
+		notes = append(notes,
+			"Charged: GPU-hours as TRESBillingWeights have them, a share against a whole GPU of its partition.")
 	}
 	return notes
 }

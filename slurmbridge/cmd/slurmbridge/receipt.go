@@ -63,7 +63,8 @@ It reads the database and needs no daemon.`,
 				return cli.Usage(err)
 			}
 			if whatIf && (noReplay || file != "") {
-				return cli.Usage(errors.New("--what-if is a replay, for a terminal or as --json: it goes with neither --no-replay nor --html"))
+				return cli.Usage(errors.New("--what-if is a replay, for a terminal or as --json: it goes with neither " +
+					"--no-replay nor --html"))
 			}
 			if limit < 1 {
 				return cli.Usage(fmt.Errorf("--limit is %d: at least 1", limit))
@@ -101,12 +102,14 @@ It reads the database and needs no daemon.`,
 		}),
 	}
 	f := c.Flags()
-	f.StringVar(&since, "since", "7d", "from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
+	f.StringVar(&since, "since", "7d",
+		"from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
 	f.StringVar(&until, "until", "0h", "up to when, likewise; 0h = now")
 	f.StringVar(&file, "html", "", "write the page to `FILE`: it needs nothing else, and no network")
 	f.IntVar(&limit, "limit", limit, "lines a list")
 	f.BoolVar(&noReplay, "no-replay", false, "leave the estimate of waits out: it takes seconds where there are many jobs")
-	f.BoolVar(&whatIf, "what-if", false, "what if the jobs that requested a whole GPU and used little of it had requested gpu:shared")
+	f.BoolVar(&whatIf, "what-if", false,
+		"what if the jobs that requested a whole GPU and used little of it had requested gpu:shared")
 	return c
 }
 
@@ -123,7 +126,8 @@ func period(now time.Time, since, until string) (from, to time.Time, err error) 
 	return from, to, nil
 }
 
-var errMoment = errors.New("it takes how long ago (7d, 36h, 2w) or a time (2026-03-01, 2026-03-01T12:00, 2026-03-01T12:00:00Z)")
+var errMoment = errors.New("it takes how long ago (7d, 36h, 2w) or a time (2026-03-01, 2026-03-01T12:00, " +
+	"2026-03-01T12:00:00Z)")
 
 // moment reads a time, or how long before now it was.
 func moment(now time.Time, text string) (time.Time, error) {
@@ -201,7 +205,10 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 	if err != nil {
 		return nil, err
 	}
-	return &receipt.World{Nodes: nodes, Card: cfg.Card, Decider: func() *rlcore.Decider { return newDecider(cfg, policies, model) }}, nil
+	return &receipt.World{
+		Nodes: nodes, Card: cfg.Card,
+		Decider: func() *rlcore.Decider { return newDecider(cfg, policies, model) },
+	}, nil
 }
 
 // whatIf prints what would have come of more sharing.
@@ -265,7 +272,8 @@ and needs no daemon. Jobs with a deadline or in a reservation are left alone.`,
 		},
 	}
 	c.Flags().StringVar(&since, "since", "14d", "from when on: how long ago (14d, 36h, 2w) or a `TIME`")
-	c.Flags().StringVar(&file, "rules", "", "`FILE` with a list below adopt:, as in slurmbridge.yaml; without it those of the settings")
+	c.Flags().StringVar(&file, "rules", "",
+		"`FILE` with a list below adopt:, as in slurmbridge.yaml; without it those of the settings")
 	return c
 }
 

@@ -312,7 +312,11 @@ func (v *service) serve(ctx context.Context, g *errgroup.Group) error {
 	srv := httpapi.NewServer(v.handler)
 	g.Go(func() error {
 		systemd := false
-		err := web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{v.cfg.Listen}, WebSystemdSocket: &systemd, WebConfigFile: &v.cfg.WebConfig}, v.log)
+		err := web.Serve(l, srv,
+			&web.FlagConfig{
+				WebListenAddresses: &[]string{v.cfg.Listen}, WebSystemdSocket: &systemd,
+				WebConfigFile: &v.cfg.WebConfig,
+			}, v.log)
 		if errors.Is(err, http.ErrServerClosed) {
 			return nil
 		}

@@ -88,7 +88,9 @@ reported by the nodes' agents. No job is ever ended for it.`,
 				return err
 			}
 			if r.More > 0 && (o.csv || s.JSON) {
-				fmt.Fprintf(s.ErrOut, "slurmbridge: the daemon answers with %d lines and leaves out %d, the smallest; ask for a shorter time\n", len(r.Lines), r.More)
+				fmt.Fprintf(s.ErrOut,
+					"slurmbridge: the daemon answers with %d lines and leaves out %d, the smallest; ask for a shorter time\n",
+					len(r.Lines), r.More)
 			}
 			if o.csv {
 				return r.CSV(s.Out)
@@ -97,7 +99,8 @@ reported by the nodes' agents. No job is ever ended for it.`,
 		}),
 	}
 	f := c.Flags()
-	f.StringVar(&o.since, "since", "30d", "from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
+	f.StringVar(&o.since, "since", "30d",
+		"from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
 	f.StringVar(&o.until, "until", "0h", "up to when, likewise; 0h = now")
 	f.StringVar(&o.by, "by", "user", "sum up by user, account, partition, application, node or job")
 	f.StringSliceVar(&o.users, "user", nil, "only these users' jobs")
@@ -105,7 +108,8 @@ reported by the nodes' agents. No job is ever ended for it.`,
 	f.IntVar(&o.limit, "limit", 20, "lines of the table; --csv and --json have all, or the 1000 largest from the daemon")
 	f.BoolVar(&o.me, "me", false, "only my own jobs: from the daemon, by my MUNGE credential")
 	f.BoolVar(&o.idle, "idle", false, "the running jobs that have done nothing with their GPUs for long; from the daemon")
-	f.BoolVar(&o.charged, "charged", false, "also the GPU-hours that TRESBillingWeights charge, against those computed; read from Slurm")
+	f.BoolVar(&o.charged, "charged", false,
+		"also the GPU-hours that TRESBillingWeights charge, against those computed; read from Slurm")
 	serverFlag(c, &o.server)
 	f.BoolVar(&o.csv, "csv", false, "lines as CSV, with a header")
 	return c
@@ -126,7 +130,8 @@ func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 	if o.me && (o.users != nil || o.accounts != nil) {
 		return q, errors.New("--me is one user: --user and --account say otherwise")
 	}
-	if slices.Contains(o.users, "") || slices.Contains(o.accounts, "") || o.users != nil && len(o.users) == 0 || o.accounts != nil && len(o.accounts) == 0 {
+	if slices.Contains(o.users, "") || slices.Contains(o.accounts, "") || o.users != nil && len(o.users) == 0 ||
+		o.accounts != nil && len(o.accounts) == 0 {
 		return q, errors.New("--user and --account take names, and got an empty one")
 	}
 	if o.limit < 1 {
@@ -152,7 +157,10 @@ func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o
 	if o.me {
 		path = httpapi.OwnUsagePath
 	}
-	v := url.Values{"since": {q.From.Format(time.RFC3339)}, "until": {q.To.Format(time.RFC3339)}, "by": {string(q.By)}, "user": q.Users, "account": q.Accounts}
+	v := url.Values{
+		"since": {q.From.Format(time.RFC3339)}, "until": {q.To.Format(time.RFC3339)}, "by": {string(q.By)},
+		"user": q.Users, "account": q.Accounts,
+	}
 	r := new(usage.Report)
 	if err := ask(ctx, cfg, o.server, path+"?"+v.Encode(), r); err != nil {
 		return nil, err
@@ -169,7 +177,8 @@ func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlag
 		return s.PrintJSON(&r)
 	}
 	if len(r.Jobs) == 0 {
-		s.printf("No running job has done nothing with its GPUs for longer than idle_after, by the reports of the nodes' agents.\n")
+		s.printf("No running job has done nothing with its GPUs for longer than idle_after, by the reports of the nodes' " +
+			"agents.\n")
 		return nil
 	}
 	t := s.Table("GPUs held idle", "job", "user", "account", "on", "GPUs", "idle for", "since")
@@ -232,11 +241,13 @@ func noUsage(ctx context.Context, used usage.Store, q usage.Query) error {
 	if !first.IsZero() {
 		since = "the first job that is known ended at " + first.Local().Format(time.DateTime)
 	}
-	return fmt.Errorf("%w of %s from %s to %s: %s", httpapi.ErrNoUsage, of, q.From.Local().Format(time.DateTime), q.To.Local().Format(time.DateTime), since)
+	return fmt.Errorf("%w of %s from %s to %s: %s", httpapi.ErrNoUsage, of, q.From.Local().Format(time.DateTime),
+		q.To.Local().Format(time.DateTime), since)
 }
 
 // errNoBilling: no partition charges for GPUs.
-var errNoBilling = errors.New("no partition has a weight for gres/gpu in its TRESBillingWeights: GPUs are charged nothing")
+var errNoBilling = errors.New("no partition has a weight for gres/gpu in its TRESBillingWeights: GPUs are charged " +
+	"nothing")
 
 func loadWeights(ctx context.Context, cfg *config.Config) (map[string]usage.Weights, error) {
 	cl, err := client(cfg, nil)
@@ -262,7 +273,10 @@ func weightsOf(partitions []text.Partition) (map[string]usage.Weights, error) {
 	}
 	for i := range partitions {
 		p := &partitions[i]
-		w := usage.Weights{GPU: weight(p.Billing, "gres/gpu"), Share: max(weight(p.Billing, "gres/mps"), weight(p.Billing, "gres/shard"))}
+		w := usage.Weights{
+			GPU:   weight(p.Billing, "gres/gpu"),
+			Share: max(weight(p.Billing, "gres/mps"), weight(p.Billing, "gres/shard")),
+		}
 		if w.GPU > 0 {
 			all[p.Name] = w
 		}

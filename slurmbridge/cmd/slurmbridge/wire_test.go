@@ -52,12 +52,14 @@ func TestRecordsAreCompleted(t *testing.T) {
 	for id, script := range map[string]string{
 		"1": "#!/bin/bash\nmodule load lammps\nsrun lmp -in melt.in -v steps 4000 -v n 64x64x64 data_2048.h5\n", "2": "",
 	} {
-		must.Get(apps.Identify(ctx, &job.Job{Ref: id, User: "ann"}, job.Terms{App: map[string]string{"2": "mine"}[id]}, []byte(script)))(t)
+		must.Get(apps.Identify(ctx, &job.Job{Ref: id, User: "ann"}, job.Terms{App: map[string]string{"2": "mine"}[id]},
+			[]byte(script)))(t)
 	}
 	start := time.Unix(1e9, 0).UTC()
 	for id := range int64(3) {
 		rec := &gpuprof.Record{
-			JobID: id + 1, Node: "n1", User: "ann", Start: start, End: start.Add(time.Minute), App: "forged", AppType: "forged", InputMiB: 7, Params: "forged",
+			JobID: id + 1, Node: "n1", User: "ann", Start: start, End: start.Add(time.Minute), App: "forged", AppType: "forged",
+			InputMiB: 7, Params: "forged",
 			GPUs: []gpuprof.GPU{{MemMiB: 12000}}, PeriodS: 60, Series: []rlcore.Use{{GPU: .5}}, NoEpilog: id == 1,
 		}
 		if id == 0 {
@@ -67,14 +69,17 @@ func TestRecordsAreCompleted(t *testing.T) {
 			t.Fatal(isNew, err)
 		}
 	}
-	kept := must.Get(database.List(ctx, st.DB(), func(r *gpuprof.Record) []any { return []any{database.JSON(r)} }, `SELECT body FROM record ORDER BY id`))(t)
+	kept := must.Get(database.List(ctx, st.DB(), func(r *gpuprof.Record) []any { return []any{database.JSON(r)} },
+		`SELECT body FROM record ORDER BY id`))(t)
 	must.Equal(t, len(kept), 3, "records")
 	for i, want := range []struct{ app, params string }{
 		{"lmp", "argument 3=4000; argument 5=262144; file data_#.h5=2048"}, {"mine", ""}, {"", ""},
 	} {
 		r := &kept[i]
-		if r.App != want.app || r.Params != want.params || r.AppType != "" || r.InputMiB != 0 || r.ClockBehindS != -3 || !r.Start.Equal(start) {
-			t.Errorf("job %d: %q %q %q %v %v, start %v", r.JobID, r.App, r.Params, r.AppType, r.InputMiB, r.ClockBehindS, r.Start)
+		if r.App != want.app || r.Params != want.params || r.AppType != "" || r.InputMiB != 0 || r.ClockBehindS != -3 ||
+			!r.Start.Equal(start) {
+			t.Errorf("job %d: %q %q %q %v %v, start %v", r.JobID, r.App, r.Params, r.AppType, r.InputMiB, r.ClockBehindS,
+				r.Start)
 		}
 	}
 	runs, err := past(st).Unjudged(ctx)
@@ -97,8 +102,14 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 	j := journal.New(st.DB())
 	for i, g := range []*job.Group{
 		{Members: []job.Member{{Ref: "7", User: "ann", MemMiB: 900, State: job.MemberRestored}}, State: job.Done},
-		{Members: []job.Member{{Ref: "8", User: "ann"}, {Ref: "7", User: "ann", MemMiB: 1200, State: job.MemberWaiting}}, State: job.Released},
-		{Members: []job.Member{{Ref: "120_4", User: "ann", MemMiB: 4800, ProcessMiB: 1200, State: job.MemberRunning}}, State: job.Started},
+		{
+			Members: []job.Member{{Ref: "8", User: "ann"}, {Ref: "7", User: "ann", MemMiB: 1200, State: job.MemberWaiting}},
+			State:   job.Released,
+		},
+		{
+			Members: []job.Member{{Ref: "120_4", User: "ann", MemMiB: 4800, ProcessMiB: 1200, State: job.MemberRunning}},
+			State:   job.Started,
+		},
 		{Members: []job.Member{{Ref: "10", User: "ann", MemMiB: 1200, State: job.MemberRestored}}, State: job.Done},
 	} {
 		g.ID = int64(i + 1)
@@ -128,7 +139,8 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 		return req
 	}
 	for path, want := range map[string]int64{
-		"7": 0, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "10?user=ann": 0, "120_4?user=ann": 1200, "124?user=ann": 1200, "125": 0, "126": 0, "126?user=ann": 1200, "127?user=ann": 0,
+		"7": 0, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "10?user=ann": 0, "120_4?user=ann": 1200,
+		"124?user=ann": 1200, "125": 0, "126": 0, "126?user=ann": 1200, "127?user=ann": 0,
 	} {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, ask("/v1/memory/"+path))
@@ -185,7 +197,8 @@ func TestOnePolicy(t *testing.T) {
 	cp := must.Get(pretrained.Checkpoint(policy.Turnaround))(t)
 	net := must.Get(cp.Network(interference.New(&contention.MPS)))(t)
 	world := &experiment.World{
-		Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: cfg.Window, Guard: *live.Guard, Trained: net,
+		Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: cfg.Window, Guard: *live.Guard,
+		Trained: net,
 	}
 	contender := must.Get(world.Prepare(t.Context(), "dqn", nil, experiment.Effort{}, 1))(t)
 	replayed := contender.Decider()
@@ -195,8 +208,10 @@ func TestOnePolicy(t *testing.T) {
 	decisions, groups := 0, 0
 	for s.Next() {
 		a, b := live.Decide(s.State(), s.GPU()), replayed.Decide(s.State(), s.GPU())
-		if a.Combo != b.Combo || a.Score != b.Score || !slices.Equal(a.Combos, b.Combos) || !slices.Equal(a.Scores, b.Scores) {
-			t.Fatalf("decision %d: the bridge takes %b of %b, the replay %b of %b", decisions, a.Combo, a.Combos, b.Combo, b.Combos)
+		if a.Combo != b.Combo || a.Score != b.Score || !slices.Equal(a.Combos, b.Combos) ||
+			!slices.Equal(a.Scores, b.Scores) {
+			t.Fatalf("decision %d: the bridge takes %b of %b, the replay %b of %b", decisions, a.Combo, a.Combos, b.Combo,
+				b.Combos)
 		}
 		decisions++
 		if a.Combo.Len() > 1 {
@@ -221,7 +236,8 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 			cfg.Policy, cfg.MaxGroup = c.policy, 3
 			model := interference.New(&contention.MPS)
 			policies := must.Get(newPolicies(cfg, model, slog.New(slog.DiscardHandler)))(t)
-			p := (&plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Wanted: c.policy}).Plan(sleepers(c.nodes, c.gpus))
+			p := (&plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Wanted: c.policy}).Plan(sleepers(c.nodes,
+				c.gpus))
 			on, grouped := map[job.GPUAddr]int{}, 0
 			for i := range p.Groups {
 				g := &p.Groups[i].Group
@@ -243,7 +259,10 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 // sleepers are idle nodes and six waiting jobs a GPU, of 10 to 25 s.
 func sleepers(nodes, gpus int) *plan.Input {
 	at := time.Unix(1e9, 0)
-	snap := &job.Snapshot{At: at, Release: "22.05.8", Gates: []job.GateState{{ID: "1", Priority: job.GatePriority, Begin: at.Add(time.Hour)}}}
+	snap := &job.Snapshot{
+		At: at, Release: "22.05.8",
+		Gates: []job.GateState{{ID: "1", Priority: job.GatePriority, Begin: at.Add(time.Hour)}},
+	}
 	for i := range nodes {
 		snap.Nodes = append(snap.Nodes, job.Node{
 			Name: fmt.Sprintf("n%d", i+1), Up: true, CPUs: 64, MemMiB: 1 << 18, Partitions: []string{"gpu"},
@@ -285,7 +304,11 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 	defer st.Close()
 	j := journal.New(st.DB())
 	h := past(st)
-	must.OK(t, st.Import(ctx, []*rlcore.Profile{{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}))
+	must.OK(t, st.Import(ctx,
+		[]*rlcore.Profile{{
+			App: "md", DurationS: 3600, PeriodS: 3600,
+			Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}},
+		}}))
 
 	// The controller sees them wait, run and end.
 	zero := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -322,7 +345,8 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 		{JobID: 7, End: node(80), Neighbours: []gpuprof.Neighbour{{JobID: 9, User: "ann", From: node(5), To: node(75)}}},
 	} {
 		rec.Node, rec.User, rec.Start, rec.Shared = "n1", "ann", node(5), true
-		rec.GPUs, rec.PeriodS, rec.Series = []gpuprof.GPU{{UUID: "GPU-1", Model: "TITAN Xp", MemMiB: 12196}}, 60, []rlcore.Use{{GPU: 0.5}}
+		rec.GPUs, rec.PeriodS, rec.Series = []gpuprof.GPU{{UUID: "GPU-1", Model: "TITAN Xp", MemMiB: 12196}}, 60,
+			[]rlcore.Use{{GPU: 0.5}}
 		if isNew, err := w.keep(ctx, &rec, behind, nil); err != nil || !isNew {
 			t.Fatal(isNew, err)
 		}
@@ -357,11 +381,13 @@ func TestANodeWhoseClockIsOff(t *testing.T) {
 		}
 		for i := range got.runs {
 			r, want := &got.runs[i], &right.runs[i]
-			if r.Ref != want.Ref || !r.Start.Equal(want.Start) || !r.End.Equal(want.End) || !r.Ready.Equal(want.Ready) || r.Account != "lab" {
+			if r.Ref != want.Ref || !r.Start.Equal(want.Start) || !r.End.Equal(want.End) || !r.Ready.Equal(want.Ready) ||
+				r.Account != "lab" {
 				t.Errorf("a clock %v behind: job %s from %v to %v, ready %v", behind, r.Ref, r.Start, r.End, r.Ready)
 			}
 			with := map[string]string{"7": "8_3", "8_3": "7"}[r.Ref]
-			if o := r.Outcome; o == nil || !slices.Equal(o.With, []string{with}) || !o.Start.Equal(r.Start) || !o.End.Equal(r.End) {
+			if o := r.Outcome; o == nil || !slices.Equal(o.With, []string{with}) || !o.Start.Equal(r.Start) ||
+				!o.End.Equal(r.End) {
 				t.Errorf("a clock %v behind: outcome of job %s: %+v", behind, r.Ref, o)
 			}
 		}
@@ -395,7 +421,8 @@ func TestDatabaseIsBounded(t *testing.T) {
 		t.Errorf("with room for all %v are kept, %d groups, %v", kept, days(), err)
 	}
 	kept, err := w.tidyOnce(ctx, now, full/4)
-	if size, _ := database.Size(ctx, st.DB()); err != nil || size > full/4 || kept >= history.KeptFor || days() < 10 || days() > 40 {
+	if size, _ := database.Size(ctx, st.DB()); err != nil || size > full/4 || kept >= history.KeptFor || days() < 10 ||
+		days() > 40 {
 		t.Errorf("with room for a quarter %v are kept, %d groups in %d of %d bytes, %v", kept, days(), size, full, err)
 	}
 	if kept, err := w.tidyOnce(ctx, now, 1); err != nil || kept != leastKept || days() != 2 {
