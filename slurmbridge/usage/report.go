@@ -39,10 +39,10 @@ type tally struct {
 }
 
 type line struct {
-	runs, unheld  int
+	runs, unheld  int64
 	sums          sums
 	whole, record float64 // of what was held, by jobs of whole GPUs, and by those with records
-	timed, judged int
+	timed, judged int64
 	charged       float64 // GPUs, shares as parts of one, by time, s
 	charges       bool
 	harm          map[history.Harm]int
@@ -73,12 +73,11 @@ func (t *tally) line(ref string, of label) *line {
 }
 
 // some are runs of a label, or of one of its jobs, that hold as many shares each and have the same flags, and their figures
-// for one share.
+// for one share. The types are SQLite's: database/sql takes long to convert others.
 type some struct {
-	ref              string
-	label            int64
-	shares, flags, n int
-	figures          sums
+	ref                     string
+	label, shares, flags, n int64
+	figures                 sums
 }
 
 // add adds runs to their line; ended: they ended in the period, so that their harm counts.
@@ -114,7 +113,7 @@ func (t *tally) add(x *some, ended bool) {
 				if l.harm == nil {
 					l.harm = map[history.Harm]int{}
 				}
-				l.harm[kind] += x.n
+				l.harm[kind] += int(x.n)
 			}
 		}
 	}
@@ -151,7 +150,7 @@ func (s *span) query(q *Query) string {
 	ref, label, count, total, largest, by := "''", "who", "count(*)", "total", "max", " GROUP BY who, shares, flags"
 	switch q.By {
 	case Job: // most jobs have one run; the runs of the others meet in their line
-		ref, count, total, largest, by = "ref", "1", "", "", ""
+		ref, count, total, largest, by = "ref", "1", "1.0 * ", "1.0 * ", ""
 	case Node:
 		label, by = "place", " GROUP BY place, shares, flags"
 	}

@@ -74,7 +74,7 @@ var figures = [...]struct {
 }
 
 // add adds a sum of runs, or sums, that hold so many shares each.
-func (s *sums) add(o *sums, held int) {
+func (s *sums) add(o *sums, held int64) {
 	for i := range s {
 		switch figures[i].weight {
 		case once:

@@ -129,7 +129,7 @@ func known(sum, of, unit float64) *float64 {
 func (l *line) line() Line {
 	s := &l.sums
 	out := Line{
-		Name: l.name, Runs: l.runs, Held: s[held] / gpuHour, Unheld: l.unheld,
+		Name: l.name, Runs: int(l.runs), Held: s[held] / gpuHour, Unheld: int(l.unheld),
 		Computed:   known(min(s[computed], s[computedOf]), s[computedOf], gpuHour),
 		ComputedOf: s[computedOf] / gpuHour, ComputedSplit: s[split] / gpuHour,
 		MemoryMean: known(min(s[memory], s[memoryOf]), s[memoryOf], s[memoryOf]),
