@@ -76,6 +76,13 @@ type Decider struct {
 // GPUs of one State, call Guard.Begin once and Choose for each.
 func (d *Decider) Decide(s *State, g int) Decision {
 	d.Guard.Begin(s)
+	return d.Again(s, g)
+}
+
+// Again is Decide for a State that hasn't changed since the Decider's last Decide, of any of its GPUs: what Begin found
+// then still holds.
+func (d *Decider) Again(s *State, g int) Decision {
+	d.Guard.promise.steps = 0
 	w := NewWindow(d.jobs, s, g, d.Window())
 	d.jobs = w.Jobs
 	return d.Choose(w)
@@ -91,7 +98,7 @@ func (d *Decider) Choose(in Window) Decision {
 	d.w = in
 	w, g := &d.w, d.Guard
 	w.guard = g
-	g.promise.open(w)
+	g.promise.open(&g.Rules, w)
 	combos, must := g.candidates(d.combos[:0], w)
 	d.combos = combos
 	dec := Decision{Window: d.w, Combos: combos, Refused: g.refused, Score: math.Inf(-1)}
@@ -139,7 +146,7 @@ func (d *Decider) Choose(in Window) Decision {
 // plain Slurm. A job that was delayed for MaxDelayS and could start on the idle GPU is in every combination.
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	g.Begin(w.State)
-	g.promise.open(w)
+	g.promise.open(&g.Rules, w)
 	from := len(dst)
 	dst, must := g.candidates(dst, w)
 	kept := slices.DeleteFunc(dst[from:], func(c Combo) bool { return !g.Keeps(w, c) })
@@ -163,7 +170,10 @@ func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 	}
 	g.refused = resize(g.refused, 1<<len(w.Jobs))
 	for c := Combo(1); int(c) < len(g.refused); c++ {
-		why := cmp.Or(g.refused[c.withoutFirst()], g.refused[c.withoutLast()])
+		why := g.refused[c.withoutFirst()]
+		if why == Allowed {
+			why = g.refused[c.withoutLast()]
+		}
 		if why == Allowed {
 			why = g.Check(w, c)
 		}

@@ -48,6 +48,7 @@ type promise struct {
 	forecast          forecast
 	free, endS, workS []float64
 	members           []*Profile
+	leftS, takesS     []float64 // of the last window: what its GPU's running jobs have left at the most, and its jobs take
 }
 
 // ahead is how the first jobs of the queue go on plainly.
@@ -114,8 +115,9 @@ func (g *Guard) Begin(s *State) {
 	}
 	for i := range s.Pending {
 		j := &s.Pending[i]
-		startS, on := p.trial.Run(j.request(), j.expectedS())
-		j.turn = turn{startS: startS, latestS: startS}
+		j.expect()
+		startS, on := p.trial.Run(j.request(), j.takes.s)
+		j.turn = turn{startS: startS, latestS: startS, takes: j.takes}
 		if by := g.latestStart(j, s.NowS); by > startS && (!j.Foreign || j.PlainEndS > 0) {
 			j.latestS += spend * (by - startS)
 		}
@@ -149,6 +151,17 @@ func (p *promise) losers(r *Rules, s *State) {
 	}
 }
 
+// expect finds how long the job takes.
+func (j *Job) expect() { j.takes = expectation{j.Profile, 0, j.LimitS, j.expectedS()} }
+
+// expect finds how long the running job takes, and what it has left.
+func (r *Running) expect() {
+	r.Job.expect()
+	if r.Profile != nil {
+		r.left = expectation{r.Profile, r.DoneS, r.LimitS, r.LeftS()}
+	}
+}
+
 // Refresh brings the schedule up to date after the jobs of GPU k, or the queue, have changed.
 func (g *Guard) Refresh(s *State, k int) {
 	if p := &g.promise; len(p.cards) == len(s.GPUs) {
@@ -174,6 +187,10 @@ func (g *Guard) Claimed(k int) string { return g.promise.claimed[k] }
 // expect updates the outlook of GPU k, and returns when its last job has ended, s from now.
 func (p *promise) expect(r *Rules, k int, card *GPU) float64 {
 	o := &p.cards[k]
+	for i := range card.Running {
+		card.Running[i].expect()
+	}
+	p.leftS = r.mostLeft(p.leftS, card)
 	o.endS, o.freeS = p.end(r, o.endS, card, nil, 0)
 	o.first = p.forecast.first
 	return o.freeS
@@ -190,25 +207,44 @@ func (r *Rules) mostLeftS(x *Running) float64 {
 	return x.Profile.Left(done, x.LimitS)
 }
 
+// mostLeft writes into dst, reusing its storage, the mostLeftS of a GPU's running jobs of known profile.
+func (r *Rules) mostLeft(dst []float64, card *GPU) []float64 {
+	dst = dst[:0]
+	for i := range card.Running {
+		if x := &card.Running[i]; x.Profile != nil {
+			dst = append(dst, r.mostLeftS(x))
+		}
+	}
+	return dst
+}
+
+// look notes how long the jobs of a window's GPU, and of the window, take: all its combinations need that.
+func (p *promise) look(r *Rules, w *Window) {
+	p.leftS, p.takesS = r.mostLeft(p.leftS, w.Card()), p.takesS[:0]
+	for i := range w.Jobs {
+		p.takesS = append(p.takesS, w.Job(i).expectedS())
+	}
+}
+
 // end writes into dst when the GPU's jobs of known profile, then the jobs in c, are expected to end, s from now, and
-// returns the end of the last job. A job of unknown length takes its limit.
+// returns the end of the last job. A job of unknown length takes its limit. leftS, and takesS with c, are the card's.
 func (p *promise) end(r *Rules, dst []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
-	p.members, p.workS = p.members[:0], p.workS[:0]
+	p.members, p.workS = p.members[:0], append(p.workS[:0], p.leftS...)
 	for i := range card.Running {
 		x := &card.Running[i]
 		if x.Profile == nil {
 			freeS = max(freeS, x.expectedS()-x.ElapsedS)
 			continue
 		}
-		p.members, p.workS = append(p.members, x.Profile), append(p.workS, r.mostLeftS(x))
+		p.members = append(p.members, x.Profile)
 	}
 	for i := 0; c != 0 && i < len(w.Jobs); i++ {
 		switch j := w.Job(i); {
 		case !c.Has(i):
 		case j.Profile == nil:
-			freeS = max(freeS, j.expectedS())
+			freeS = max(freeS, p.takesS[i])
 		default:
-			p.members, p.workS = append(p.members, j.Profile), append(p.workS, j.expectedS())
+			p.members, p.workS = append(p.members, j.Profile), append(p.workS, p.takesS[i])
 		}
 	}
 	dst = p.forecast.ends(r, dst, &card.Spec, p.members, p.workS)
@@ -219,7 +255,8 @@ func (p *promise) end(r *Rules, dst []float64, card *GPU, w *Window, c Combo) (_
 }
 
 // open starts a decision: the jobs up to the last one of the window go on plainly.
-func (p *promise) open(w *Window) {
+func (p *promise) open(r *Rules, w *Window) {
+	p.look(r, w)
 	if n := len(w.Jobs); p.on && n > 0 {
 		p.steps += budget(len(w.State.GPUs))
 		p.ahead.follow(w.State, w.Jobs[n-1]+1)
@@ -384,6 +421,7 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 // if c joins now and no job after it: jobs in c on the window's GPU, other jobs on GPUs of their own. +Inf = unknown.
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	p := &g.promise
+	p.look(&g.Rules, w)
 	p.endS, _ = p.end(&g.Rules, p.endS, w.Card(), w, c)
 	together := len(p.endS) // the jobs in c come last
 	for i := range w.Jobs {

@@ -88,6 +88,14 @@ type Cards map[string]*Profile
 type turn struct {
 	startS, latestS float64 // when the job starts if all go on plainly, and when it must
 	loses           bool    // it would start too late if all foreign jobs went first
+	takes           expectation
+}
+
+// expectation is what Guard.Begin has found of a run's length, for which decisions ask many times.
+type expectation struct {
+	of            *Profile // nil = nothing was found yet
+	doneS, limitS float64
+	s             float64
 }
 
 // Host is what the job takes of its node next to members-1 others on its GPU: CPUs and memory, MiB.
@@ -141,6 +149,7 @@ type Running struct {
 	// MemLimitMiB is what MPS holds its device memory to, MiB; 0 = it isn't held.
 	MemLimitMiB float64
 	Whole       bool // it has a whole GPU; the bridge doesn't manage it
+	left        expectation
 }
 
 // GPU is one card and its running jobs.
@@ -169,6 +178,9 @@ func (g *GPU) FreeShares() int {
 
 // expectedS returns the job's expected run time alone, s; +Inf = unknown.
 func (j *Job) expectedS() float64 {
+	if x := &j.takes; x.of != nil && x.of == j.Profile && x.limitS == j.LimitS {
+		return x.s
+	}
 	s := math.Inf(1)
 	if j.Profile != nil {
 		s = j.Profile.Left(0, j.LimitS)
@@ -197,6 +209,9 @@ func (j *Job) WorkS() float64 {
 func (r *Running) LeftS() float64 {
 	if r.Profile == nil {
 		return max(0, r.LimitS-r.ElapsedS)
+	}
+	if x := &r.left; x.of == r.Profile && x.doneS == r.DoneS && x.limitS == r.LimitS {
+		return x.s
 	}
 	return r.Profile.Left(r.DoneS, r.LimitS)
 }

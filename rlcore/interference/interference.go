@@ -22,7 +22,9 @@ type Model struct {
 	bad      *recent.Map[pair, bool]                 // by accuser and accused; see Forbid
 	alone    *recent.Map[rlcore.Identity, time.Time] // since when; see KeepAlone
 	doubts   *recent.Map[pair, float64]              // by victim and aggressor, above 1; see Doubt
-	kept     map[group]*answer
+	kept     map[group]*answer                       // predictions for keptOn
+	keptOn   kindOfCard
+	keptBy   map[kindOfCard]map[group]*answer
 	sketches map[*rlcore.Profile]*sketch // see look
 
 	demands  []contention.Demand
@@ -116,9 +118,19 @@ func (m *Model) Predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members [
 // answer returns what is predicted of at most maxKept members.
 func (m *Model) answer(spec *rlcore.GPUSpec, members []*rlcore.Profile) *answer {
 	var g group
-	copy(g.members[:], members)
+	copy(g[:], members)
+	var on kindOfCard
 	if spec != nil {
-		g.model, g.sharing, g.link = spec.Model, spec.Sharing, spec.PCIeMBps
+		on = kindOfCard{spec.Model, spec.Sharing, spec.PCIeMBps}
+	}
+	if m.kept == nil || on != m.keptOn { // mostly one card is asked about many times
+		if m.keptBy == nil {
+			m.keptBy = map[kindOfCard]map[group]*answer{}
+		}
+		if m.keptBy[on] == nil {
+			m.keptBy[on] = map[group]*answer{}
+		}
+		m.kept, m.keptOn = m.keptBy[on], on
 	}
 	if a := m.kept[g]; a != nil {
 		return a
@@ -128,19 +140,24 @@ func (m *Model) answer(spec *rlcore.GPUSpec, members []*rlcore.Profile) *answer 
 	for i := range members {
 		a.law[i] = math.Exp(a.beliefs[i].z) - Floor + 1
 	}
-	if m.kept == nil || len(m.kept) >= maxKeptGroups {
-		m.kept = make(map[group]*answer)
+	if len(m.kept) >= maxKeptGroups {
+		clear(m.kept)
 	}
 	m.kept[g] = a
 	return a
 }
 
-// group identifies a prediction. Profiles are immutable, so pointers do.
-type group struct {
-	members        [maxKept]*rlcore.Profile
-	model, sharing string
-	link           float64
-}
+// group and kindOfCard identify a prediction. Profiles are immutable, so pointers do.
+type (
+	group      [maxKept]*rlcore.Profile
+	kindOfCard struct {
+		model, sharing string
+		link           float64
+	}
+)
+
+// forget forgets all kept predictions.
+func (m *Model) forget() { m.kept, m.keptBy = nil, nil }
 
 type answer struct {
 	predictions [maxKept]rlcore.Prediction

@@ -123,7 +123,7 @@ const mostDoubt = 8
 // Doubt doubles the uncertainty of victim's slowdown next to each aggressor, up to eightfold, since
 // its contract was broken there.
 func (m *Model) Doubt(victim rlcore.Identity, others []rlcore.Identity) {
-	m.kept = nil
+	m.forget()
 	for _, o := range others {
 		p := pair{victim, o}
 		d, _ := m.doubts.Get(p)
@@ -136,7 +136,7 @@ func (m *Model) Reassure(victim rlcore.Identity, others []rlcore.Identity) {
 	for _, o := range others {
 		p := pair{victim, o}
 		if d, ok := m.doubts.Get(p); ok {
-			m.kept = nil
+			m.forget()
 			if m.doubts.Put(p, d/2); d <= 2 {
 				m.doubts.Delete(p)
 			}

@@ -86,7 +86,7 @@ func (m *Model) learn(w *way, spec *rlcore.GPUSpec, members []*rlcore.Profile, i
 	if math.IsNaN(seen.sum) {
 		return
 	}
-	m.kept = nil
+	m.forget()
 	w.learned.learn(m.terms(&w.learned, whose, spec, members, i), "", seen)
 	if others {
 		w.site.learn(m.terms(&w.site, anybody, spec, members, i), members[i].Owner, seen)

@@ -147,7 +147,11 @@ func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 // Decide returns d's decision for the GPU that is due. Where waiting isn't an option,
 // it is the best of the other combinations.
 func (s *Sim) Decide(d *rlcore.Decider) rlcore.Decision {
-	dec := d.Decide(s.State(), s.gpu)
+	decide, state := d.Again, s.State()
+	if s.begun != d {
+		decide, s.begun = d.Decide, d
+	}
+	dec := decide(state, s.gpu)
 	if dec.Combo != 0 || !s.forced {
 		return dec
 	}

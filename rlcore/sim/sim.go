@@ -26,11 +26,12 @@ type Sim struct {
 	now       float64
 	gpu       int // the GPU for which a decision is due
 	state     rlcore.State
-	stateS    float64 // when state was last brought up to date
-	wait      []int   // pending jobs, parallel to state.Pending
-	left      int     // jobs that haven't ended
-	expiryS   float64 // when a pending job can't meet its deadline any more, or earlier
-	choosy    bool    // some job may not use every GPU
+	stateS    float64         // when state was last brought up to date
+	begun     *rlcore.Decider // that has decided on state as it is; nil = none
+	wait      []int           // pending jobs, parallel to state.Pending
+	left      int             // jobs that haven't ended
+	expiryS   float64         // when a pending job can't meet its deadline any more, or earlier
+	choosy    bool            // some job may not use every GPU
 	err       error
 	decisions int
 
@@ -276,6 +277,7 @@ func (s *Sim) begin(p int, on []int) {
 // dequeue removes jobs from the pending ones. They are near the front, so the jobs
 // in front of them move.
 func (s *Sim) dequeue(pending []int) {
+	s.begun = nil
 	end := slices.Max(pending) + 1
 	gone := s.scratch.marks(end)
 	for _, p := range pending {
@@ -313,7 +315,7 @@ func (s *Sim) enqueue(i int) {
 	}
 	s.expiryS = min(s.expiryS, latest)
 	s.expect(i)
-	s.wait = append(s.wait, i)
+	s.wait, s.begun = append(s.wait, i), nil
 	s.state.Pending = append(s.state.Pending, s.jobs[i].Job)
 	if s.jobs[i].Foreign {
 		s.turns.pending++

@@ -10,7 +10,7 @@ func (s *Sim) State() *rlcore.State {
 	if s.stateS == s.now {
 		return &s.state
 	}
-	s.stateS, s.state.NowS = s.now, s.now
+	s.stateS, s.state.NowS, s.begun = s.now, s.now, nil
 	s.promise()
 	for g := range s.devs {
 		d, gpu := &s.devs[g], &s.state.GPUs[g]

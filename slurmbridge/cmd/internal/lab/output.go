@@ -18,6 +18,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
@@ -144,6 +145,9 @@ const keptShown = 6
 func (s *shared) printKept(r *experiment.ReplayReport, order []string) {
 	t := s.Table("what the guard's refusals cost", "policy", "reason", "jobs", "waited h")
 	for _, name := range order {
+		if spec, _ := policy.Named(name); spec.Alone {
+			continue // it refuses company itself
+		}
 		first := name
 		for _, k := range r.Policies[name].Kept[:min(keptShown, len(r.Policies[name].Kept))] {
 			t.AppendRow([]any{first, k.Reason, fixed(0, k.Jobs), fixed(1, k.WaitH)})
