@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -200,30 +199,7 @@ func TestCommandsOnSlurm(t *testing.T) {
 		t.Errorf("why of no job: %d %q", status, errOut)
 	}
 	l.says([]string{"APPLICATION", "MEMORY PEAK"}, "profiles", "list")
-	l.doctor()
 	l.open(third)
-}
-
-// doctor finds what this cluster lacks: hooks.
-func (l *live) doctor() {
-	l.t.Helper()
-	status, out, errOut := l.as("slurm", "doctor")
-	if status != 2 || errOut != "" || !strings.Contains(out, "Prolog=/usr/lib/slurmbridge/prolog") || strings.Contains(out, "GresTypes") {
-		l.t.Errorf("doctor: %d %s%s", status, out, errOut)
-	}
-	status, out, _ = l.as("slurm", "doctor", "--json")
-	var r struct {
-		Findings []struct{ Check, Severity, What, Why string }
-		Exit     int
-	}
-	if err := json.Unmarshal([]byte(out), &r); err != nil || status != r.Exit {
-		l.t.Fatalf("doctor --json: %d %v %s", status, err, out)
-	}
-	for _, want := range []string{"hook-prolog", "hook-epilog"} {
-		if !slices.ContainsFunc(r.Findings, func(f struct{ Check, Severity, What, Why string }) bool { return f.Check == want && f.Why != "" }) {
-			l.t.Errorf("doctor --json finds no %s: %s", want, out)
-		}
-	}
 }
 
 // open is refused to users, and lets all jobs go for SlurmUser, daemon or not.

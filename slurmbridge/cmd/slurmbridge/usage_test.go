@@ -251,65 +251,6 @@ func ran(t *testing.T, j *journal.Journal, start, seen, gone time.Time) {
 	}
 }
 
-// A record that comes hours after its job's end completes the footprint that was made without it, and one whose outcome
-// is still to come is completed by that.
-func TestALateRecordCompletesItsFootprint(t *testing.T) {
-	ctx := t.Context()
-	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
-	defer st.Close()
-	j := journal.New(st.DB())
-	now := time.Now().Truncate(time.Second)
-	start, end := now.Add(-5*time.Hour), now.Add(-3*time.Hour)
-	ran(t, j, start, start.Add(time.Second), end.Add(20*time.Second))
-	total := func() usage.Line {
-		t.Helper()
-		r := must.Get(loadUsage(ctx, st, time.Now(), usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User}))(t)
-		return r.Total
-	}
-	if l := total(); l.Runs != 1 || math.Abs(l.Held-2) > 0.01 || l.Computed != nil || l.Harm != nil {
-		t.Errorf("without a record: %+v", l)
-	}
-	rec := &gpuprof.Record{
-		JobID: 1, Node: "n1", User: "ann", Start: start.Add(time.Second), End: end, GPUs: []gpuprof.GPU{{MemMiB: 1000}}, PeriodS: 3600, Samples: 7199,
-		Series: []rlcore.Use{{GPU: 1, MemMiB: 500}, {GPU: 0, MemMiB: 500}}, Mean: rlcore.Use{GPU: 0.5, MemMiB: 500}, Peak: rlcore.Use{GPU: 1, MemMiB: 500},
-	}
-	must.Get(st.AddRecord(ctx, rec, "md"))(t)
-	if l := total(); l.Runs != 1 || l.Harm != nil {
-		t.Errorf("before it is judged: %+v", l)
-	}
-	must.OK(t, past(st).Store(ctx, &history.Outcome{Run: 1, Ref: "1", User: "ann", State: "COMPLETED", Start: rec.Start, End: rec.End}))
-	if l := total(); l.Runs != 1 || l.Computed == nil || math.Abs(*l.Computed-1) > 0.01 || l.Idle == nil || math.Abs(*l.Idle-1) > 0.01 || l.Harm == nil || math.Abs(l.Held-2) > 0.01 {
-		t.Errorf("with record and outcome: %+v", l)
-	}
-}
-
-// After a time without polls a run seems to have ended with the first one; its record knows better.
-func TestARunThatEndedWhileNobodyLooked(t *testing.T) {
-	ctx := t.Context()
-	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
-	defer st.Close()
-	j := journal.New(st.DB())
-	now := time.Now().Truncate(time.Second)
-	start, end := now.Add(-60*time.Hour), now.Add(-53*time.Hour)
-	ran(t, j, start, start.Add(time.Hour), now.Add(-time.Hour))
-	held := func(runs int, want float64) {
-		t.Helper()
-		r := must.Get(loadUsage(ctx, st, now, usage.Query{From: now.AddDate(0, 0, -7), To: now, By: usage.User}))(t)
-		if r.Total.Runs != runs || math.Abs(r.Total.Held-want) > 0.01 {
-			t.Errorf("%d runs held GPUs for %v h, want %d and %v", r.Total.Runs, r.Total.Held, runs, want)
-		}
-	}
-	held(1, 59)
-	rec := &gpuprof.Record{
-		JobID: 1, Node: "n1", User: "ann", Start: start.Add(time.Second), End: end, GPUs: []gpuprof.GPU{{MemMiB: 1000}}, PeriodS: 7 * 3600, Samples: 25000,
-		Series: []rlcore.Use{{GPU: 1, MemMiB: 500}}, Mean: rlcore.Use{GPU: 1, MemMiB: 500}, Peak: rlcore.Use{GPU: 1, MemMiB: 500},
-	}
-	must.Get(st.AddRecord(ctx, rec, "md"))(t)
-	must.OK(t, past(st).Store(ctx, &history.Outcome{Run: 1, Ref: "1", User: "ann", State: "COMPLETED", Start: rec.Start, End: rec.End}))
-	held(1, 7)
-	held(1, 7)
-}
-
 // A job whose end a poll has just shown is in the daemon's answer, though tidy's next turn is a minute away.
 func TestUsageHasTheRunThatJustEnded(t *testing.T) {
 	ctx := t.Context()

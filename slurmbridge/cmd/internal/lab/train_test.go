@@ -125,16 +125,7 @@ func TestTrainRefuses(t *testing.T) {
 		t.Fatal(errOut)
 	}
 	good := must.Get(os.ReadFile(in("good.json")))(t)
-	for name, text := range map[string][]byte{
-		"half.json":   good[:len(good)/2],
-		"empty.json":  nil,
-		"words.json":  []byte("not a checkpoint"),
-		"later.json":  bytes.Replace(good, []byte(`"version": 1`), []byte(`"version": 2`), 1),
-		"other.json":  []byte(`{"format": "something"}`),
-		"broken.json": bytes.Replace(good, []byte(`"hidden": 32`), []byte(`"hidden": 33`), 1),
-	} {
-		must.OK(t, os.WriteFile(in(name), text, 0o600))
-	}
+	must.OK(t, os.WriteFile(in("half.json"), good[:len(good)/2], 0o600))
 	out := []string{"--out", in("x.json")}
 	trace := []string{"--jobs", in("once.csv"), "--profiles", in("solo.csv")}
 	for _, c := range []struct {
@@ -145,11 +136,9 @@ func TestTrainRefuses(t *testing.T) {
 		{nil, 2, "--out is needed"},
 		{append(out, "--workload", "heavy"), 2, `--workload: there is no workload "heavy"; there are arrivals, general, gpu_heavy, `},
 		{append(out, "--rounds", "0"), 2, "at least one round"},
-		{append(out, "--rounds", "NaN"), 2, "--rounds"},
 		{append(out, "--window", "-1"), 2, "a window of 1 to 12"},
 		{append(out, "--hidden", "100000"), 2, "up to 1024 units"},
 		{append(out, "--gpus", "-1"), 2, "--gpus -1"},
-		{append(out, "--records", "--gpus", "0"), 2, "--gpus 0"},
 		{append(out, "--law", "none"), 2, `--law is "none"`},
 		{append(out, "--workload", "random", "--records"), 2, "one of --workload, --jobs with --profiles, and --records"},
 		{append(append(out, "--workload", "random"), trace...), 2, "one of --workload, --jobs with --profiles, and --records"},
@@ -162,11 +151,6 @@ func TestTrainRefuses(t *testing.T) {
 		{append(out, "--resume", in("good.json"), "--rounds", "1"), 2, "has been trained for 1 rounds; --rounds 1 asks for no more"},
 		{append(out, "--resume", in("none.json")), 1, "none.json: no such file"},
 		{append(out, "--resume", in("half.json")), 1, "half.json: unusable checkpoint: it ends in the middle"},
-		{append(out, "--resume", in("empty.json")), 1, "empty.json: unusable checkpoint: it is empty"},
-		{append(out, "--resume", in("words.json")), 1, "words.json: unusable checkpoint: it isn't JSON"},
-		{append(out, "--resume", in("later.json")), 1, "later.json: unusable checkpoint: it is of version 2"},
-		{append(out, "--resume", in("other.json")), 1, `other.json: unusable checkpoint: its format is "something"`},
-		{append(out, "--resume", in("broken.json")), 1, "broken.json: unusable checkpoint: theta[0] has"},
 	} {
 		status, said, errOut := call(append([]string{"train"}, c.args...)...)
 		if status != c.status || !strings.Contains(errOut, c.want) || said != "" {
@@ -175,11 +159,5 @@ func TestTrainRefuses(t *testing.T) {
 	}
 	if _, err := os.Stat(in("x.json")); err == nil {
 		t.Error("a refused training wrote a file")
-	}
-	for _, name := range []string{"half", "words", "later"} {
-		status, _, errOut := call(append([]string{"replay", "--policies", "dqn", "--checkpoint", in(name + ".json")}, trace...)...)
-		if status != 1 || !strings.Contains(errOut, "unusable checkpoint") {
-			t.Errorf("replay of %s: status %d, %s", name, status, errOut)
-		}
 	}
 }
