@@ -115,8 +115,8 @@ func newProfilesShow(s *shared) *cobra.Command {
 	var who, card string
 	c := &cobra.Command{
 		Use: "show APP", Short: "One profile over time", Args: cobra.ExactArgs(1),
-		Long: `show draws what an application uses when it runs alone: the fraction of time that the
-GPU is busy, memory, busy cores, and PCIe traffic, each with its peaks.
+		Long: `show prints what an application uses when it runs alone, on average, at most and over
+time: the fraction of time that the GPU is busy, memory, busy cores, and PCIe traffic.
 
 For an application that was never seen it shows what the bridge takes it for: its
 nearest relatives' profile at its size. The duration is then the late end of what is
@@ -172,7 +172,7 @@ func showProfile(w io.Writer, v *cli.Profile, card rlcore.GPUSpec) {
 	case p.HeldMiB > 0:
 		fmt.Fprintf(w, "made do with a limit of %.0f MiB\n", p.HeldMiB)
 	}
-	drawProfile(w, p, width(w))
+	drawProfile(w, p)
 }
 
 func newProfilesImport(s *shared) *cobra.Command {
@@ -283,36 +283,24 @@ func width(w io.Writer) int {
 	return 80
 }
 
-// Parts of a chart, columns and rows.
-const (
-	labels    = 14 // left of it
-	chartRows = 3
-	leastCols = 10
-	mostCols  = 200
-)
+// spanColumns is how many columns show a resource over time.
+const spanColumns = 40
 
-func drawProfile(w io.Writer, p *rlcore.Profile, columns int) {
-	n := min(max(columns-labels-1, leastCols), mostCols)
+// drawProfile prints what a profile uses of each resource, on average, at most and over time.
+func drawProfile(w io.Writer, p *rlcore.Profile) {
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	t.SetStyle(table.StyleLight)
+	t.AppendHeader(table.Row{"", "mean", "peak", "unit", fmt.Sprintf("0 to %.0f s", p.DurationS)})
 	mean, peak := p.Mean(), p.Peak()
 	for _, r := range cli.Resources(p) {
-		values := make([]float64, n)
-		for i := range values {
-			values[i] = most(p, r.Of, float64(i)/float64(n), float64(i+1)/float64(n))
+		var over strings.Builder
+		for i := range spanColumns {
+			over.WriteRune(bar(most(p, r.Of, float64(i)/spanColumns, float64(i+1)/spanColumns), r.Top))
 		}
-		for row, text := range chart(values, r.Top, chartRows) {
-			label := ""
-			switch row {
-			case 0:
-				label = fmt.Sprintf("%.0f %s", r.Top, r.Unit)
-			case chartRows - 1:
-				label = r.Name
-			}
-			fmt.Fprintf(w, "%*s %s\n", labels-1, label, strings.TrimRight(text, " "))
-		}
-		fmt.Fprintf(w, "%*s mean %.0f, peak %.0f %s\n", labels-1, "", r.Of(mean), r.Of(peak), r.Unit)
+		t.AppendRow(table.Row{r.Name, fmt.Sprintf("%.0f", r.Of(mean)), fmt.Sprintf("%.0f", r.Of(peak)), r.Unit, over.String()})
 	}
-	end := fmt.Sprintf("%.0f s", p.DurationS)
-	fmt.Fprintf(w, "%*s 0%*s\n", labels-1, "", n-1, end)
+	t.Render()
 }
 
 // most is the largest value between two parts of the run, 0 to 1: a peak must not fall
@@ -326,20 +314,11 @@ func most(p *rlcore.Profile, of func(rlcore.Use) float64, from, to float64) floa
 	return m
 }
 
-// chart draws values of 0 to top as bars of eighths of a row, the top row first.
-func chart(values []float64, top float64, rows int) []string {
-	bars := []rune(" ▁▂▃▄▅▆▇█")
-	out := make([]string, rows)
-	for row := range out {
-		var line strings.Builder
-		for _, v := range values {
-			k := 0
-			if top > 0 {
-				k = int(math.Round(v/top*float64(8*rows))) - 8*(rows-1-row)
-			}
-			line.WriteRune(bars[min(max(k, 0), 8)])
-		}
-		out[row] = line.String()
+// bar draws a value of 0 to top in eighths.
+func bar(v, top float64) rune {
+	eighths := 0.0
+	if top > 0 {
+		eighths = math.Round(8 * v / top)
 	}
-	return out
+	return []rune(" ▁▂▃▄▅▆▇█")[int(min(max(eighths, 0), 8))]
 }

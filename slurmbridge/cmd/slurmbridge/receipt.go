@@ -6,15 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
+	"github.com/prometheus/common/model"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -102,15 +101,22 @@ It reads the database and needs no daemon.`,
 		}),
 	}
 	f := c.Flags()
-	f.StringVar(&since, "since", "7d",
-		"from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
-	f.StringVar(&until, "until", "0h", "up to when, likewise; 0h = now")
+	sinceFlag(f, &since, "7d")
+	untilFlag(f, &until)
 	f.StringVar(&file, "html", "", "write the page to `FILE`: it needs nothing else, and no network")
 	f.IntVar(&limit, "limit", limit, "lines a list")
 	f.BoolVar(&noReplay, "no-replay", false, "leave the estimate of waits out: it takes seconds where there are many jobs")
 	f.BoolVar(&whatIf, "what-if", false,
 		"what if the jobs that requested a whole GPU and used little of it had requested gpu:shared")
 	return c
+}
+
+func sinceFlag(f *pflag.FlagSet, since *string, usual string) {
+	f.StringVar(since, "since", usual, "from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
+}
+
+func untilFlag(f *pflag.FlagSet, until *string) {
+	f.StringVar(until, "until", "0h", "up to when, likewise; 0h = now")
 }
 
 func period(now time.Time, since, until string) (from, to time.Time, err error) {
@@ -139,15 +145,8 @@ func moment(now time.Time, text string) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339, text); err == nil {
 		return t, nil
 	}
-	for unit, hours := range map[string]float64{"d": 24, "w": 7 * 24} {
-		n, ok := strings.CutSuffix(text, unit)
-		v, err := strconv.ParseFloat(n, 64)
-		if ok && err == nil && v >= 0 && v*hours <= 100*365*24 {
-			return now.Add(-time.Duration(math.Round(v * hours * float64(time.Hour)))), nil
-		}
-	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return now.Add(-d), nil
+	if ago, err := model.ParseDuration(text); err == nil {
+		return now.Add(-time.Duration(ago)), nil
 	}
 	return time.Time{}, fmt.Errorf("%.40q: %w", text, errMoment)
 }
@@ -194,21 +193,19 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 	if err != nil {
 		return nil, err
 	}
-	model := interference.New(&contention.MPS)
+	beliefs := interference.New(&contention.MPS)
 	for r, err := range past(st).Runs(ctx, history.Filter{Judged: true}) {
 		if err != nil {
 			return nil, err
 		}
-		r.Outcome.Teach(model)
+		r.Outcome.Teach(beliefs)
 	}
-	policies, err := newPolicies(cfg, model, log)
+	policies, err := newPolicies(cfg, beliefs, log)
 	if err != nil {
 		return nil, err
 	}
-	return &receipt.World{
-		Nodes: nodes, Card: cfg.Card,
-		Decider: func() *rlcore.Decider { return newDecider(cfg, policies, model) },
-	}, nil
+	decider := func() *rlcore.Decider { return newDecider(cfg, policies, beliefs) }
+	return &receipt.World{Nodes: nodes, Card: cfg.Card, Decider: decider}, nil
 }
 
 // whatIf prints what would have come of more sharing.
@@ -257,7 +254,7 @@ and needs no daemon. Jobs with a deadline or in a reservation are left alone.`,
 			if len(policy.Rules) == 0 {
 				return cli.Usage(fmt.Errorf("%s has no rules: name a file with --rules", cfg.Where("adopt")))
 			}
-			log := slog.New(slog.NewTextHandler(s.ErrOut, nil))
+			log := s.Log()
 			st, err := cli.OpenStore(c.Context(), cfg)
 			if err != nil {
 				return err
@@ -271,7 +268,7 @@ and needs no daemon. Jobs with a deadline or in a reservation are left alone.`,
 			return s.whatIf(in)
 		},
 	}
-	c.Flags().StringVar(&since, "since", "14d", "from when on: how long ago (14d, 36h, 2w) or a `TIME`")
+	sinceFlag(c.Flags(), &since, "14d")
 	c.Flags().StringVar(&file, "rules", "",
 		"`FILE` with a list below adopt:, as in slurmbridge.yaml; without it those of the settings")
 	return c

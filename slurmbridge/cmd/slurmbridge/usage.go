@@ -99,9 +99,8 @@ reported by the nodes' agents. No job is ever ended for it.`,
 		}),
 	}
 	f := c.Flags()
-	f.StringVar(&o.since, "since", "30d",
-		"from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
-	f.StringVar(&o.until, "until", "0h", "up to when, likewise; 0h = now")
+	sinceFlag(f, &o.since, "30d")
+	untilFlag(f, &o.until)
 	f.StringVar(&o.by, "by", "user", "sum up by user, account, partition, application, node or job")
 	f.StringSliceVar(&o.users, "user", nil, "only these users' jobs")
 	f.StringSliceVar(&o.accounts, "account", nil, "only these accounts' jobs")
@@ -173,17 +172,18 @@ func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlag
 	if err := ask(ctx, cfg, o.server, httpapi.IdlePath, &r); err != nil {
 		return err
 	}
-	if s.JSON {
-		return s.PrintJSON(&r)
-	}
+	return s.Show(&r, func() { s.idleTable(&r, o.limit) })
+}
+
+func (s *shared) idleTable(r *httpapi.IdleReport, limit int) {
 	if len(r.Jobs) == 0 {
-		s.printf("No running job has done nothing with its GPUs for longer than idle_after, by the reports of the nodes' " +
-			"agents.\n")
-		return nil
+		s.printf("No running job has done nothing with its GPUs for longer than idle_after, " +
+			"by the reports of the nodes' agents.\n")
+		return
 	}
 	t := s.Table("GPUs held idle", "job", "user", "account", "on", "GPUs", "idle for", "since")
 	gpus := 0.0
-	for _, j := range r.Jobs[:min(len(r.Jobs), o.limit)] {
+	for _, j := range r.Jobs[:min(len(r.Jobs), limit)] {
 		t.AppendRow(table.Row{
 			j.Ref, usage.Clean(j.User), usage.Clean(j.Account), usage.Clean(j.Node), strconv.FormatFloat(j.GPUs, 'g', 3, 64),
 			r.At.Sub(j.Since).Round(time.Minute), j.Since.Local().Format(time.DateTime),
@@ -194,7 +194,6 @@ func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlag
 	}
 	t.AppendFooter(table.Row{fmt.Sprintf("%d jobs", len(r.Jobs)), "", "", "", strconv.FormatFloat(gpus, 'g', 4, 64)})
 	t.Render()
-	return nil
 }
 
 // pollsAgo is how long ago a poll may have been for the jobs that it showed to be taken to run.

@@ -155,7 +155,7 @@ func TestReceiptOfShadow(t *testing.T) {
 func TestReceiptTimes(t *testing.T) {
 	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Time{
-		"7d": now.AddDate(0, 0, -7), "2w": now.AddDate(0, 0, -14), "36h": now.Add(-36 * time.Hour), "1.5d": now.Add(-36 * time.Hour), "0h": now,
+		"7d": now.AddDate(0, 0, -7), "2w": now.AddDate(0, 0, -14), "36h": now.Add(-36 * time.Hour), "1d12h": now.Add(-36 * time.Hour), "0h": now,
 		"2026-03-01": time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), "2026-03-01T10:30": time.Date(2026, 3, 1, 10, 30, 0, 0, time.UTC),
 		"2026-03-01T10:30:00+02:00": time.Date(2026, 3, 1, 8, 30, 0, 0, time.UTC),
 	} {

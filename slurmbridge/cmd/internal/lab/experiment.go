@@ -85,21 +85,20 @@ finds little that policies don't.`,
 		},
 	}
 	fl, o := c.Flags(), &f.Options
-	fl.StringSliceVar(&o.Workloads, "workloads", nil, "of "+strings.Join(experiment.Workloads(), ",")+", with --worlds of "+strings.Join(experiment.PlaceNames(), ",")+" (default all)")
-	fl.StringSliceVar(&o.Policies, "policies", nil, "of "+strings.Join(experiment.Names(), ",")+" (default all, with --worlds "+strings.Join(experiment.WorldPolicies(), ",")+")")
-	fl.StringVar(&f.objective, "objective", string(policy.Makespan), "what policies learn to keep small: "+strings.Join(policy.Objectives(), " or "))
+	list := func(names []string) string { return strings.Join(names, ",") }
+	fl.StringSliceVar(&o.Workloads, "workloads", nil, "of "+list(experiment.Workloads())+
+		", with --worlds of "+list(experiment.PlaceNames())+" (default all)")
+	fl.StringSliceVar(&o.Policies, "policies", nil, "of "+list(experiment.Names())+
+		" (default all, with --worlds "+list(experiment.WorldPolicies())+")")
+	fl.StringVar(&f.objective, "objective", string(policy.Makespan),
+		"what policies learn to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.BoolVar(&f.worlds, "worlds", false, "jobs that come over time, where slowdowns were measured")
 	fl.Float64SliceVar(&o.Loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do without sharing")
-	fl.StringVar(&f.checkpoint, "checkpoint", "", "with --worlds: dqn decides by this `FILE` of slurmbridge train")
+	addCheckpoint(fl, &f.checkpoint)
 	fl.IntVar(&o.GPUs, "gpus", 2, "with --worlds: GPUs")
-	fl.BoolVar(&o.KeepLimits, "keep-limits", false, "with --worlds: a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
-	fl.IntVar(&o.Seeds, "seeds", 10, "job sets compared, each a seed of its own")
-	fl.Uint64Var(&o.Seed, "seed", 1, "of trainings and job sets")
-	fl.IntVar(&o.M, "window", 5, fmt.Sprintf("pending jobs a decision looks at (with --worlds %d)", rlcore.DefaultWindow))
+	addOptions(fl, o, 10, 5, &f.json)
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
-	addContract(fl, &o.MaxSlowdown, &o.Grace)
 	fl.BoolVar(&f.quick, "quick", false, "less training and searching: a minute on two cores")
-	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
 	fl.StringVar(&f.figures, "figures", "", "write pictures into `DIR`")
 	fl.StringVar(&f.format, "format", "png", "of the pictures: png or svg")
 	return c

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"gonum.org/v1/plot/plotter"
@@ -26,33 +25,21 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
-// target follows links to the file to write. Special: what is there must not be
-// replaced by a file, being a device, a pipe or a folder.
-func target(path string) (file string, special bool) {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	}
+// isSpecial reports whether what is there is a device or a pipe, which is written to and never replaced.
+func isSpecial(path string) bool {
 	st, err := os.Stat(path)
-	return path, err == nil && !st.Mode().IsRegular()
+	return err == nil && !st.Mode().IsRegular() && !st.IsDir()
 }
 
 // writable checks before long work that its result can be written. "" and "-" are no files.
 func writable(file string) error {
-	if file == "" || file == "-" {
+	if file == "" || file == "-" || isSpecial(file) {
 		return nil
 	}
-	path, special := target(file)
-	if special {
-		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0) //nolint:gosec // the user names it
-		if err != nil && !errors.Is(err, syscall.ENXIO) {              // a pipe without a reader
-			return fmt.Errorf("can't write %s: %w", file, cause(err))
-		}
-		if err == nil {
-			_ = f.Close() // nothing was written
-		}
-		return nil
+	if st, err := os.Stat(file); err == nil && st.IsDir() {
+		return fmt.Errorf("can't write %s: %w", file, syscall.EISDIR)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".slurmbridge-*")
+	f, err := os.CreateTemp(filepath.Dir(file), ".slurmbridge-*")
 	if err != nil {
 		return fmt.Errorf("can't write %s: %w", file, cause(err))
 	}
@@ -70,7 +57,6 @@ func cause(err error) error {
 }
 
 // writeJSON writes v to a file, to standard output for "-", nowhere for "".
-// Devices and pipes are written to, not replaced.
 func (s *shared) writeJSON(file string, v any) error {
 	switch file {
 	case "":
@@ -82,13 +68,7 @@ func (s *shared) writeJSON(file string, v any) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", file, err)
 	}
-	text = append(text, '\n')
-	if path, special := target(file); special {
-		err = os.WriteFile(path, text, 0o644) //nolint:gosec // the user names it; it is there already
-	} else {
-		err = renameio.WriteFile(path, text, 0o644, renameio.IgnoreUmask())
-	}
-	if err != nil {
+	if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil { //nolint:gosec // the user names it
 		return fmt.Errorf("writing %s: %w", file, cause(err))
 	}
 	return nil
@@ -168,6 +148,22 @@ func average(x []float64) float64 {
 		sum += v / float64(len(x))
 	}
 	return sum
+}
+
+// addOptions adds the flags that replay and experiment have in common; seeds and window are their defaults.
+func addOptions(fl *pflag.FlagSet, o *experiment.Options, seeds, window int, json *string) {
+	fl.IntVar(&o.Seeds, "seeds", seeds, "trainings or job sets that are compared, each with a seed of its own")
+	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
+	fl.IntVar(&o.M, "window", window, "pending jobs a decision looks at")
+	addContract(fl, &o.MaxSlowdown, &o.Grace)
+	fl.BoolVar(&o.KeepLimits, "keep-limits", false,
+		"a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
+	fl.StringVar(json, "json", "", "write all figures to `FILE` (- = standard output)")
+}
+
+// addCheckpoint adds the flag of a network.
+func addCheckpoint(fl *pflag.FlagSet, file *string) {
+	fl.StringVar(file, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
 }
 
 // addContract adds the flags of the contract of jobs that say nothing, which are the

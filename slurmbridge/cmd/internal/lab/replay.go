@@ -166,16 +166,13 @@ so are sacct's rows of jobs with a line break in their name or on an instance of
 	f.from.add(c)
 	fl, o := c.Flags(), &f.Options
 	fl.StringSliceVar(&o.Policies, "policies", experiment.ReplayPolicies(), "of "+strings.Join(experiment.Names(), ","))
-	fl.IntVar(&o.Seeds, "seeds", 3, "trainings, each with a seed of its own")
-	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
-	fl.IntVar(&o.M, "window", rlcore.DefaultWindow, "pending jobs a decision looks at")
-	addContract(fl, &o.MaxSlowdown, &o.Grace)
-	fl.BoolVar(&o.KeepLimits, "keep-limits", false, "a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
-	fl.Float64Var(&f.durationError, "duration-error", 0, "decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
-	fl.StringVar(&f.objective, "objective", "", "what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
-	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
+	addOptions(fl, o, 3, rlcore.DefaultWindow, &f.json)
+	addCheckpoint(fl, &f.checkpoint)
+	fl.Float64Var(&f.durationError, "duration-error", 0,
+		"decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
+	fl.StringVar(&f.objective, "objective", "",
+		"what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
 	fl.BoolVar(&f.users, "users", false, "show how each user fared, too")
-	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
 	return c
 }
 

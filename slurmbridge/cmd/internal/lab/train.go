@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -244,18 +245,16 @@ func (f *trainFlags) check(c *cobra.Command) error {
 			f.window = 0
 		}
 	}
-	for _, file := range []*string{&f.out, &f.curve} {
-		if *file == "" {
-			continue
+	if real, err := filepath.EvalSymlinks(f.out); err == nil {
+		f.out = real // a link stays one
+	}
+	for _, file := range []string{f.out, f.curve} {
+		if isSpecial(file) {
+			return cli.Usage(fmt.Errorf("%s is not a regular file", file))
 		}
-		path, special := target(*file)
-		if special {
-			return cli.Usage(fmt.Errorf("%s is not a regular file", *file))
-		}
-		if err := writable(path); err != nil {
+		if err := writable(file); err != nil {
 			return err
 		}
-		*file = path
 	}
 	return checkContract(f.maxSlowdown, f.grace)
 }
