@@ -280,7 +280,8 @@ func TestReplayRefuses(t *testing.T) {
 		{append(trace, "--pairs", in("empty")), 1, "empty: the file is empty"},
 		{append(trace, "--pairs", dir), 1, dir},
 		{
-			[]string{"--jobs", in("ghost.csv"), "--profiles", in("solo.csv")}, 1,
+			[]string{"--jobs", in("ghost.csv"), "--profiles", in("solo.csv")},
+			1,
 			in("ghost.csv") + `:3: app: unknown application "ghost"; there are `,
 		},
 	} {
