@@ -205,42 +205,6 @@ func TestARunThatOnlyOneSideShows(t *testing.T) {
 	}
 }
 
-func TestTheRunsOfARequeuedJobAreKeptApart(t *testing.T) {
-	for _, early := range []bool{false, true} {
-		k := &kept{
-			shown:   []Run{polls(0, 2.1), polls(4, 6.1)},
-			records: []Record{record(1, 0.1, 2), record(2, 4.1, 6)},
-			early:   early,
-		}
-		runs := ended(t, k, -10, 100)
-		if len(runs) != 2 {
-			t.Fatalf("%d runs", len(runs))
-		}
-		for _, r := range runs {
-			if want := map[int64]float64{1: -5, 2: -1}[r.ID]; !r.Ready.Equal(at(want)) {
-				t.Errorf("the run of record %d was ready at %v, not %v", r.ID, r.Ready, at(want))
-			}
-		}
-	}
-	// The first one's record was lost: the second one's isn't taken for it.
-	runs := ended(t, &kept{shown: []Run{polls(0, 2.1)}, records: []Record{record(2, 4.1, 6)}}, -10, 100)
-	if len(runs) != 2 {
-		t.Errorf("%+v", runs)
-	}
-}
-
-func TestAJobBetweenTwoPollsKeepsItsTimeInTheQueue(t *testing.T) {
-	quick := polls(0, 10)
-	quick.Start, quick.Node, quick.GPUs = time.Time{}, "", nil
-	runs := ended(t, &kept{shown: []Run{quick}, records: []Record{record(1, 9.6, 9.9)}}, 0, 100)
-	if len(runs) != 1 || !runs[0].Ready.Equal(at(-5)) || !runs[0].Start.Equal(at(9.6)) {
-		t.Errorf("%+v", runs)
-	}
-	if runs := ended(t, &kept{shown: []Run{quick}}, 0, 100); len(runs) != 0 {
-		t.Errorf("it never ran: %+v", runs)
-	}
-}
-
 // A job with all shares of a GPU has it alone, and its record says so; it may share all the same.
 func TestAJobThatAskedForSharesMayShareThoughItHadThemAll(t *testing.T) {
 	all := record(7, 0, 60)
@@ -263,17 +227,6 @@ func TestARunIsOfOnePeriod(t *testing.T) {
 		if first, second := ended(t, k, 0, 60), ended(t, k, 60, 120); len(first) != 1 || len(second) != 0 ||
 			!first[0].Shown() {
 			t.Errorf("ended at %v: %+v and %+v", end, first, second)
-		}
-	}
-}
-
-func TestTimesAreTheControllers(t *testing.T) {
-	for _, behind := range []float64{-20, 0, 20} {
-		rec := record(7, 0.1-behind, 60-behind)
-		rec.ClockBehindS = 60 * behind
-		runs := ended(t, &kept{shown: []Run{polls(0, 61)}, records: []Record{rec}}, 0, 62)
-		if len(runs) != 1 || !runs[0].Shown() || !runs[0].Start.Equal(at(0.1)) || !runs[0].End.Equal(at(60)) {
-			t.Errorf("a clock %v min behind: %+v", behind, runs)
 		}
 	}
 }

@@ -25,9 +25,10 @@ type event struct {
 	tell func(ctx context.Context, t must.T, h *History)
 }
 
-// A job runs several times, on one node or another. Whenever its records come, late or before the poll that shows the run,
-// twice or never, each run is one row with one footprint, its times are its record's where there is one, and what polls
-// showed of it, the time in the queue say, stays with it.
+// A job runs several times, on one node or another, perhaps between two polls. Whenever its records come, late or before the
+// poll that shows the run, twice or never, and whatever its node's clock says, each run is one row with one footprint, its
+// times are its record's by the controller's clock where there is one, and what polls showed of it, the time in the queue
+// say, stays with it.
 func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db")))(t)
 	defer db.Close()
@@ -68,16 +69,17 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 			one := Run{Ref: "1", Mode: job.Active, Ready: ready, Start: shown.Start, End: at(gone)}
 			node := cmp.Or(shown.Node, "n1")
 			if comes := rapid.SampledFrom([]float64{0, 0.01, 1, 20, 500, -1}).Draw(rt, "its record comes after"); comes >= 0 {
-				rec := record(int64(i+1), start+0.02, end)
-				rec.Node, rec.Restart = node, i
+				behind := rapid.SampledFrom([]float64{0, 0, -20, 20}).Draw(rt, "its node's clock is behind")
+				rec := record(int64(i+1), start+0.02-behind, end-behind)
+				rec.Node, rec.Restart, rec.ClockBehindS = node, i, 60*behind
 				for range rapid.IntRange(1, 2).Draw(rt, "times") {
 					events = append(events, event{end + comes, func(ctx context.Context, t must.T, h *History) {
 						must.Get(h.DB.Exec(`INSERT OR IGNORE INTO record (job_id, restart, node, started, ended, app, body) VALUES (1, ?, ?, ?, ?, 'md', ?)`,
-							rec.Restart, rec.Node, rec.Start.UnixNano(), rec.End.UnixNano(), database.JSON(&rec.Record)))(t)
+							rec.Restart, rec.Node, rec.Start.UnixNano(), rec.ControllerTime(rec.End).UnixNano(), database.JSON(&rec.Record)))(t)
 						must.OK(t, h.Fit(ctx))
 					}})
 				}
-				one.Start, one.End, one.Node = rec.Start, rec.End, node
+				one.Start, one.End, one.Node = rec.ControllerTime(rec.Start), rec.ControllerTime(rec.End), node
 			}
 			if !one.Start.IsZero() {
 				want = append(want, one)
