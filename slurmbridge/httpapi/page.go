@@ -196,7 +196,7 @@ func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 // errRuns is an error of load, as the page shows it.
 var errRuns = errors.New("what ran before can't be read")
 
-// load reads the past. With an error it returns what could be read.
+// load reads the past, in the order in which runs ended. With an error it returns what could be read.
 func (p *pages) load(ctx context.Context, from time.Time) (h past, err error) {
 	if p.Runs == nil {
 		return h, nil
@@ -207,6 +207,7 @@ func (p *pages) load(ctx context.Context, from time.Time) (h past, err error) {
 		}
 		h.runs = append(h.runs, r)
 	}
+	slices.Reverse(h.runs) // the latest came first
 	return h, nil
 }
 

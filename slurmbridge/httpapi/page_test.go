@@ -264,6 +264,21 @@ func TestPageInTrouble(t *testing.T) {
 	}
 }
 
+// Of more runs than a picture has room for the latest are drawn.
+func TestTheLatestRunsAreDrawn(t *testing.T) {
+	s := busy(1, 1)
+	var ran []history.Run
+	for i := range 500 { // the latest first, as they are read
+		o := &history.Outcome{Ref: fmt.Sprint("run", i), User: "ann", With: []string{"x"}, Predicted: 1.1, Slowdown: 1.2}
+		ran = append(ran, history.Run{Ref: o.Ref, End: s.Now().Add(-time.Duration(i) * time.Second), Outcome: o})
+	}
+	s.Runs = had(ran, nil)
+	body := get(t, s.Handler(), "/").Body.String()
+	if !strings.Contains(body, "job run0,") || strings.Contains(body, "job run499,") {
+		t.Error("the earliest runs are drawn")
+	}
+}
+
 // What was read of the past serves everybody for a while.
 func TestPastIsReadOnce(t *testing.T) {
 	s := busy(1, 1)
