@@ -73,7 +73,7 @@ func (t *tally) line(ref string, of label) *line {
 }
 
 // some are runs of a label, or of one of its jobs, that hold as many shares each and have the same flags, and their figures
-// for one share. The types are SQLite's: database/sql takes long to convert others.
+// for one share.
 type some struct {
 	ref                     string
 	label, shares, flags, n int64
@@ -150,7 +150,7 @@ func (s *span) query(q *Query) string {
 	ref, label, count, total, largest, by := "''", "who", "count(*)", "total", "max", " GROUP BY who, shares, flags"
 	switch q.By {
 	case Job: // most jobs have one run; the runs of the others meet in their line
-		ref, count, total, largest, by = "ref", "1", "1.0 * ", "1.0 * ", ""
+		ref, count, total, largest, by = "ref", "1", "", "", ""
 	case Node:
 		label, by = "place", " GROUP BY place, shares, flags"
 	}
