@@ -37,7 +37,7 @@ type Figure struct {
 	Unit string
 	// Detail marks a part of another figure, which is known or unknown with it.
 	Detail bool
-	// Source is the nvml.Source of the figure's value; "" = agent/look.go derives it.
+	// Source is the nvml.Source of the figure's value; "" = agent/observe.go derives it.
 	Source string
 	// Nonzero marks a figure that is never 0 while the GPU is on.
 	Nonzero bool

@@ -150,7 +150,7 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 	switch s := h.Dir.Server(gpu); {
 	case len(others) > 0:
 		// One that doesn't answer is Ensure's to deal with.
-		s, asked, err := h.look(ctx, gpu, others)
+		s, asked, err := h.refresh(ctx, gpu, others)
 		errs = append(errs, err)
 		if !s.Takes() {
 			return errors.Join(append(errs, goesWithout(gpu, s, j))...)
@@ -163,7 +163,7 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 		if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0, j.Sharer()); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		s, asked, err := h.look(ctx, gpu, others)
+		s, asked, err := h.refresh(ctx, gpu, others)
 		errs = append(errs, asked, err)
 		if len(others) > 0 && !s.Takes() {
 			return errors.Join(append(errs, goesWithout(gpu, s, j))...)
@@ -195,10 +195,10 @@ func goesWithout(gpu int, s Server, j *Job) error {
 	return fmt.Errorf("gpu %d: the MPS server %s; job %d goes without", gpu, why, j.JobID)
 }
 
-// look determines the state of the GPU's MPS server, stores it for all hooks, and marks the given
+// refresh determines the state of the GPU's MPS server, stores it for all hooks, and marks the given
 // jobs that lost their work with it. asked is the error of the query to the daemon, if it failed.
 // The caller holds the GPU's lock.
-func (h *Hook) look(ctx context.Context, gpu int, jobs []*Job) (s Server, asked, err error) {
+func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, asked, err error) {
 	was := h.Dir.Server(gpu)
 	s, lost, by := h.MPS.inspect(gpu, false)
 	if len(by) > 0 && s.PID != 0 {
@@ -235,7 +235,7 @@ func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 	case h.Dir.Server(gpu) == Server{}:
 		return nil // a whole GPU's job
 	}
-	_, asked, err := h.look(ctx, gpu, jobs)
+	_, asked, err := h.refresh(ctx, gpu, jobs)
 	return errors.Join(asked, err)
 }
 

@@ -233,7 +233,7 @@ func TestServingServerIsAskedOnce(t *testing.T) {
 	h.MPS.Multiuser = true
 	must.OK(t, h.Prolog(t.Context(), env()))
 	b.run(t, "7")
-	until(t, "a server", func() bool { s, _, _ := h.look(t.Context(), 0, nil); return s.PID != 0 })
+	until(t, "a server", func() bool { s, _, _ := h.refresh(t.Context(), 0, nil); return s.PID != 0 })
 	log := filepath.Join(t.TempDir(), "asked")
 	control := filepath.Join(t.TempDir(), controlName)
 	must.OK(t, os.WriteFile(control, fmt.Appendf(nil, "#!/bin/sh\ntee -a %s | %s\n", log, h.MPS.Control), 0o755))

@@ -19,8 +19,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// look finds the GPU, nil = there is none, and the programs that no flag names, and lists why this machine isn't fit.
-func (o *options) look() (c *card, why []string) {
+// choose finds the GPU, nil = there is none, and the programs that no flag names, and lists why this machine isn't fit.
+func (o *options) choose() (c *card, why []string) {
 	var err error
 	for _, folder := range []string{"/usr/local/nvidia/bin", "/usr/local/cuda/bin"} { // of borrowed machines and containers
 		_ = os.Setenv("PATH", os.Getenv("PATH")+":"+folder)

@@ -104,7 +104,7 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 	if o.duration < 100*time.Millisecond || o.duration > time.Hour || o.sampling < 5*time.Millisecond || o.sampling > o.duration {
 		return errors.New("--duration goes from 100ms to 1h, --sampling from 5ms to --duration")
 	}
-	c, why := o.look()
+	c, why := o.choose()
 	if c != nil {
 		defer func() { _ = c.lib.Close() }()
 	}

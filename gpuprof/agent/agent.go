@@ -1,7 +1,7 @@
 // Package agent is the node agent: it watches the hooks' folder for jobs, samples
 // their GPUs, and closes a record for each.
 //
-//	jobs/*.json ─► scan ─► tracked ◄── take ◄── look ◄── Card (NVML)
+//	jobs/*.json ─► scan ─► tracked ◄── take ◄── observe ◄── Card (NVML)
 //	                          │                  ▲
 //	ended/*.json ─► finish ─► record            pace, burst
 package agent
@@ -92,8 +92,8 @@ type gpu struct {
 
 	pace  pace
 	burst *burst
-	look  look
-	fresh bool // look is of the last pass that was for it
+	last  observed
+	fresh bool // last is of the last pass that was for it
 	seen  time.Time
 
 	traffic traffic

@@ -142,7 +142,7 @@ func TestEnergyReadSlowly(t *testing.T) {
 	g := a.gpus[0]
 	power := func(pause time.Duration) float64 {
 		calls := 0
-		var l look
+		var l observed
 		g.energy(&l, func() time.Time {
 			if calls++; calls == 2 {
 				time.Sleep(pause)

@@ -115,7 +115,7 @@ func (a *Agent) showUses() {
 			continue
 		}
 		slices.Sort(jobs)
-		out = append(out, use{i, g.uuid(), g.look.reading, jobs})
+		out = append(out, use{i, g.uuid(), g.last.reading, jobs})
 	}
 	a.Metrics.uses.Store(&out)
 }

@@ -101,11 +101,11 @@ func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 		err = fmt.Errorf("gpu %d of Slurm's is none that NVML has; it has lost %d", -1-g.index, a.lostCards())
 	} else if g.dev.Lost != "" {
 		err = fmt.Errorf("gpu %d: %w: %s", g.index, nvml.ErrLost, g.dev.Lost)
-	} else if g.look, err = a.look(g, jobs, now); err != nil {
+	} else if g.last, err = a.observe(g, jobs, now); err != nil {
 		err = fmt.Errorf("gpu %d: %w", g.index, err)
 	}
 	g.fresh = err == nil
-	for _, name := range g.look.lied.Names() {
+	for _, name := range g.last.lied.Names() {
 		a.Metrics.lies.WithLabelValues(name).Inc()
 	}
 	if err != nil {
@@ -119,7 +119,7 @@ func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 	var parts []float64
 	for i := range gpuprof.Recorded {
 		if gpuprof.Recorded[i].Resource != nil {
-			parts = append(parts, g.look.reading.Value[i]/g.most(gpuprof.Fig(i)))
+			parts = append(parts, g.last.reading.Value[i]/g.most(gpuprof.Fig(i)))
 		}
 	}
 	g.pace.next(now, parts)
@@ -174,33 +174,33 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	t.apart = false
 	for _, i := range t.gpus {
 		g := a.gpus[i]
-		for _, name := range g.look.lied.Names() {
+		for _, name := range g.last.lied.Names() {
 			t.Dropped[name]++
 		}
 		if !g.fresh {
 			failed = a.broken[i]
 			continue
 		}
-		r, coreFrom := g.look.reading, g.look.coreFrom
-		c := g.look.clients[id]
+		r, coreFrom := g.last.reading, g.last.coreFrom
+		c := g.last.clients[id]
 		t.Processes, t.ProcessMiB = max(t.Processes, c.n), max(t.ProcessMiB, c.mostMiB)
 		t.apart = t.apart || c.withoutMPS && (t.job.Sharer() || len(on[i]) > 1)
 		t.WithoutMPS = t.WithoutMPS || t.apart
 		if len(on[i]) > 1 {
-			own := g.look.own[id] // nil where no process of the job's is there
-			for f := range g.look.told.Each {
+			own := g.last.own[id] // nil where no process of the job's is there
+			for f := range g.last.told.Each {
 				v := 0.0
 				if own != nil {
 					v = own.Value[f]
 				}
 				r.Set(f, v)
 			}
-			if g.look.told.Has(gpuprof.FigCore) {
+			if g.last.told.Has(gpuprof.FigCore) {
 				coreFrom = gpuprof.CoreProcess
 			}
-			t.Mixed |= r.Known &^ g.look.told
+			t.Mixed |= r.Known &^ g.last.told
 		}
-		busy = busy || works(&r, len(on[i]) > 1 && g.look.told.Has(gpuprof.FigCore))
+		busy = busy || works(&r, len(on[i]) > 1 && g.last.told.Has(gpuprof.FigCore))
 		if slices.Index(rank, coreFrom) > slices.Index(rank, t.CoreFrom) {
 			t.CoreFrom = coreFrom
 		}

@@ -31,7 +31,7 @@ func (s *Spool) Run(ctx context.Context) error {
 	pause.InitialInterval, pause.MaxInterval, pause.RandomizationFactor = s.Retry, s.RetryMax, 0.5
 	var said time.Time // when a trouble that lasts was logged
 	for {
-		s.settle()
+		s.moveToDisk()
 		sent, err := s.flush(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -69,8 +69,8 @@ func (s *Spool) Run(ctx context.Context) error {
 	}
 }
 
-// settle moves what waits in memory to the disk, once that takes it.
-func (s *Spool) settle() {
+// moveToDisk moves what waits in memory to the disk, once that takes it.
+func (s *Spool) moveToDisk() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.folders[1:] {

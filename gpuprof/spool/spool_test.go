@@ -204,7 +204,7 @@ func TestDiskThatTakesNothing(t *testing.T) {
 	for i := range int64(10) {
 		add(t, s, record(i+1, gpuprof.MaxPoints))
 	}
-	s.settle() // nothing moves to a disk that is full
+	s.moveToDisk() // nothing moves to a disk that is full
 	if n, used := in(s.folders[1]); n != 10 || used > s.SpareLimit {
 		t.Errorf("%d of 10 wait in memory, in %d bytes", n, used)
 	}
@@ -214,7 +214,7 @@ func TestDiskThatTakesNothing(t *testing.T) {
 	if s.Waiting() != 10 {
 		t.Errorf("%d of 10 are there after a restart", s.Waiting())
 	}
-	s.settle()
+	s.moveToDisk()
 	if n, _ := in(s.folders[0]); n != 10 {
 		t.Errorf("the disk works again: %d on it", n)
 	}
@@ -400,7 +400,7 @@ func TestFileSystemThatIsFull(t *testing.T) {
 	}
 	// Space again.
 	must.OK(t, os.Remove(other))
-	s.settle()
+	s.moveToDisk()
 	if n, _ := in(s.folders[0]); n <= onDisk {
 		t.Errorf("%d on disk before, %d after there is space", onDisk, n)
 	}
@@ -475,7 +475,7 @@ func TestAnyHistory(t *testing.T) {
 				}), 0, 6).Draw(t, "answers")
 				_, _ = s.flush(context.Background())
 			},
-			"settle":  func(*rapid.T) { s.settle() },
+			"move":    func(*rapid.T) { s.moveToDisk() },
 			"restart": func(*rapid.T) { start() },
 			"sick": func(t *rapid.T) {
 				sick[rapid.IntRange(0, 1).Draw(t, "place")] = rapid.Bool().Draw(t, "sick")
@@ -490,7 +490,7 @@ func TestAnyHistory(t *testing.T) {
 		}
 		t.Repeat(actions)
 		sick, answers = [2]bool{}, nil
-		s.settle()
+		s.moveToDisk()
 		if _, err := s.flush(context.Background()); err != nil || s.Waiting() != 0 {
 			t.Fatalf("%d wait for a controller that takes all: %v", s.Waiting(), err)
 		}

@@ -172,7 +172,7 @@ func Examine(f *Facts) []Finding {
 	e := newExam(f)
 	var found []Finding
 	for i := range checks {
-		for _, h := range e.look(&checks[i]) {
+		for _, h := range e.hits(&checks[i]) {
 			found = append(found, e.finding(&checks[i], h))
 		}
 	}
@@ -182,8 +182,8 @@ func Examine(f *Facts) []Finding {
 	return found
 }
 
-// look makes a check, if what it reads is known.
-func (e *exam) look(c *check) []hit {
+// hits makes a check, if what it reads is known.
+func (e *exam) hits(c *check) []hit {
 	if c.reads == anything || e.Config != nil && e.known[c.reads] {
 		return c.test(e)
 	}

@@ -479,7 +479,7 @@ func TestSituations(t *testing.T) {
 			}
 			e := newExam(f)
 			for i := range checks {
-				rows[i] = rows[i] || len(e.look(&checks[i])) > 0
+				rows[i] = rows[i] || len(e.hits(&checks[i])) > 0
 			}
 		})
 	}

@@ -346,7 +346,7 @@ func (s *Server) why(_ http.ResponseWriter, req *http.Request) (any, error) {
 	}
 	story.Waits = waits
 	m := newMask(who)
-	m.look(st)
+	m.noteOwners(st)
 	m.story(story, ref)
 	return story, nil
 }

@@ -105,7 +105,7 @@ func (m *mask) status(st *job.Status) *job.Status {
 	}
 	snap := *st.Snap
 	snap.Jobs = slices.Clone(snap.Jobs)
-	m.look(st)
+	m.noteOwners(st)
 	for i := range snap.Jobs {
 		if j := &snap.Jobs[i]; !m.own[j.Ref] {
 			snap.Jobs[i] = job.Job{
@@ -143,8 +143,8 @@ func (m *mask) status(st *job.Status) *job.Status {
 	return out
 }
 
-// look takes down whose the jobs of a status are.
-func (m *mask) look(st *job.Status) {
+// noteOwners notes whose the jobs of a status are.
+func (m *mask) noteOwners(st *job.Status) {
 	if st == nil || st.Snap == nil {
 		return
 	}

@@ -278,7 +278,7 @@ func (g *Gate) Tend(ctx context.Context, s *job.Snapshot) error {
 	}
 	due := g.ID() == "" || !g.Now().Before(g.mendAt)
 	if due {
-		g.look(ctx)
+		g.checkPartition(ctx)
 	}
 	partitions := g.partitions(s)
 	mended := g.mend(ctx, s, partitions, due)
@@ -399,8 +399,8 @@ func (g *Gate) find(s *job.Snapshot) (lost string, unseen bool, claim string) {
 	return lost, unseen, claim
 }
 
-// look checks whether the gate's own partition is up: in one that is down, the gate could not end.
-func (g *Gate) look(ctx context.Context) {
+// checkPartition checks whether the gate's own partition is up: in one that is down, the gate could not end.
+func (g *Gate) checkPartition(ctx context.Context) {
 	g.mendAt = g.Now().Add(g.Lease / 3)
 	if g.Partition == "" {
 		return

@@ -62,8 +62,8 @@ type identified struct {
 // scriptTries bounds the reads of a job's script: some jobs have none.
 const scriptTries = 3
 
-// look is an attempt to identify a job's application.
-type look struct {
+// search is an attempt to identify a job's application.
+type search struct {
 	j      *job.Job
 	terms  job.Terms
 	known  identified
@@ -88,7 +88,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	arrays := map[int64]string{} // the tasks of an array have one script: a task that was looked at
 	seats := in.Tracker.Seats()
 	lookups := d.lookups(in)
-	var looks []*look
+	var searches []*search
 	var sharers []*job.Job
 	for i := range jobs {
 		j := &jobs[i]
@@ -112,19 +112,19 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		} else if j.ArrayID != 0 {
 			continue
 		}
-		if l := d.look(j, t); l != nil && lookups.next(!l.first) {
-			looks = append(looks, l)
+		if l := d.search(j, t); l != nil && lookups.next(!l.first) {
+			searches = append(searches, l)
 		}
 	}
-	looks = append(looks, d.whole(jobs, lookups)...)
+	searches = append(searches, d.whole(jobs, lookups)...)
 	found := map[application]*rlcore.Profile{}
-	for _, l := range looks { // jobs that need no script don't wait for other scripts
+	for _, l := range searches { // jobs that need no script don't wait for other scripts
 		if !l.read && !(l.first && d.now().After(lookups.until)) {
 			d.byRef[l.j.Ref] = d.conclude(ctx, l, models, found)
 		}
 	}
-	d.read(ctx, looks, lookups.until)
-	for _, l := range looks {
+	d.read(ctx, searches, lookups.until)
+	for _, l := range searches {
 		if l.read && !l.late {
 			d.byRef[l.j.Ref] = d.conclude(ctx, l, models, found)
 		}
@@ -147,11 +147,11 @@ func (d *identifier) terms(j *job.Job) job.Terms {
 	return t
 }
 
-// look is what is left to find for a job, nil = nothing. The script is read once; the profile is
+// search is what is left to find for a job, nil = nothing. The script is read once; the profile is
 // looked up again until there is one.
-func (d *identifier) look(j *job.Job, t job.Terms) *look {
+func (d *identifier) search(j *job.Job, t job.Terms) *search {
 	app, known := d.byRef[j.Ref]
-	l := &look{j: j, terms: t, known: app, first: !known}
+	l := &search{j: j, terms: t, known: app, first: !known}
 	l.read = t.App == "" && (!known || 0 < app.failed && app.failed < scriptTries)
 	if app.Complete() || known && !l.read && app.Key == "" && app.err == "" {
 		return nil
@@ -161,8 +161,8 @@ func (d *identifier) look(j *job.Job, t job.Terms) *look {
 
 // whole lists, once each, jobs with a GPU of their own: their records become profiles, by which it is
 // known whether they could share. Nothing is decided by it.
-func (d *identifier) whole(jobs []job.Job, lookups *lookups) []*look {
-	var out []*look
+func (d *identifier) whole(jobs []job.Job, lookups *lookups) []*search {
+	var out []*search
 	for i := range jobs {
 		j := &jobs[i]
 		if j.State != job.Running || j.Request.Kind != job.WholeGPU || j.Request.Count > 1 {
@@ -171,7 +171,7 @@ func (d *identifier) whole(jobs []job.Job, lookups *lookups) []*look {
 		if app, known := d.byRef[j.Ref]; known && (app.failed == 0 || app.failed >= scriptTries) {
 			continue
 		}
-		if l := d.look(j, d.terms(j)); l != nil && lookups.next(false) {
+		if l := d.search(j, d.terms(j)); l != nil && lookups.next(false) {
 			out = append(out, l)
 		}
 	}
@@ -179,10 +179,10 @@ func (d *identifier) whole(jobs []job.Job, lookups *lookups) []*look {
 }
 
 // read reads the scripts, some at a time, within the time it has.
-func (d *identifier) read(ctx context.Context, looks []*look, until time.Time) {
+func (d *identifier) read(ctx context.Context, searches []*search, until time.Time) {
 	var g errgroup.Group
 	g.SetLimit(readers)
-	for _, l := range looks {
+	for _, l := range searches {
 		if !l.read {
 			continue
 		}
@@ -198,7 +198,9 @@ func (d *identifier) read(ctx context.Context, looks []*look, until time.Time) {
 }
 
 // conclude names the application and looks its profiles on the GPU models up, unless found has them.
-func (d *identifier) conclude(ctx context.Context, l *look, models []string, found map[application]*rlcore.Profile) identified {
+func (d *identifier) conclude(
+	ctx context.Context, l *search, models []string, found map[application]*rlcore.Profile,
+) identified {
 	out := identified{App: l.known.App, failed: l.known.failed}
 	switch {
 	case l.err != nil:

@@ -84,10 +84,10 @@ type Bridge struct {
 	Now     func() time.Time
 	// PollEvery is the longest time between two polls.
 	PollEvery time.Duration
-	// Settle is how long after an event the bridge polls. Default 5 ms: a group that is released before the node's
+	// WakeDelay is how long after an event the bridge polls. Default 5 ms: a group that is released before the node's
 	// Epilog ends starts with it, a later one with Slurm's next look at its queue. Events that come during a tick are one
 	// poll.
-	Settle time.Duration
+	WakeDelay time.Duration
 	// Fault is called between the steps of a tick, for tests that kill the bridge there;
 	// nil = none.
 	Fault func(step string)
@@ -124,8 +124,8 @@ func (b *Bridge) init() {
 		if b.Now == nil {
 			b.Now = time.Now
 		}
-		if b.Settle == 0 {
-			b.Settle = 5 * time.Millisecond
+		if b.WakeDelay == 0 {
+			b.WakeDelay = 5 * time.Millisecond
 		}
 		if b.Log == nil {
 			b.Log = slog.New(slog.DiscardHandler)
@@ -177,7 +177,7 @@ func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
 			return ctx.Err()
 		case <-timer.C:
 		case <-b.wake:
-			if !sleep(ctx, max(b.Settle, min(b.thought, mostRest)-time.Since(ended))) {
+			if !sleep(ctx, max(b.WakeDelay, min(b.thought, mostRest)-time.Since(ended))) {
 				return ctx.Err()
 			}
 			select {

@@ -47,7 +47,7 @@ func submit(tb testing.TB, c *slurmtest.Cluster, args ...string) string {
 	return id
 }
 
-func look(tb testing.TB, c *slurm.Client) (*job.Snapshot, map[string]*job.Job) {
+func poll(tb testing.TB, c *slurm.Client) (*job.Snapshot, map[string]*job.Job) {
 	tb.Helper()
 	s := must.Get(c.Poll(context.Background()))(tb)
 	by := map[string]*job.Job{}
@@ -62,7 +62,7 @@ func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string, ok
 	tb.Helper()
 	started := time.Now()
 	var jobs map[string]*job.Job
-	if !slurmtest.Wait(context.Background(), d, func() bool { _, jobs = look(tb, c); return ok(jobs) }) {
+	if !slurmtest.Wait(context.Background(), d, func() bool { _, jobs = poll(tb, c); return ok(jobs) }) {
 		for _, j := range jobs {
 			tb.Logf("%+v", *j)
 		}
@@ -96,7 +96,7 @@ func TestGate(t *testing.T) {
 	a := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
 	for range 8 { // longer than the lease
 		must.OK(t, c.RenewGate(ctx, gate, lease))
-		s, jobs := look(t, c)
+		s, jobs := poll(t, c)
 		if len(s.Gates) != 1 || s.Gates[0].ID != gate || s.Gates[0].Open {
 			t.Fatalf("gates %+v; the impostor is %s", s.Gates, impostor)
 		}
@@ -117,7 +117,7 @@ func TestGate(t *testing.T) {
 	if f["JobState"] != "DEADLINE" || f["NodeList"] != "" || f["RunTime"] != "00:00:00" {
 		t.Errorf("the gate ended as %s on %q after %s", f["JobState"], f["NodeList"], f["RunTime"])
 	}
-	if s, _ := look(t, c); len(s.Gates) != 0 {
+	if s, _ := poll(t, c); len(s.Gates) != 0 {
 		t.Errorf("gates %+v", s.Gates)
 	}
 	if err := c.RenewGate(ctx, gate, time.Minute); !errors.Is(err, job.ErrNoJob) {
@@ -127,7 +127,7 @@ func TestGate(t *testing.T) {
 	gate = newGate(t, c)
 	b := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
 	time.Sleep(2 * time.Second)
-	if _, jobs := look(t, c); jobs[b].State != job.Pending {
+	if _, jobs := poll(t, c); jobs[b].State != job.Pending {
 		t.Errorf("%+v", jobs[b])
 	}
 	must.OK(t, c.OpenGate(ctx, gate))
@@ -159,7 +159,7 @@ func TestRelease(t *testing.T) {
 	a := submit(t, cluster, "--gres=mps:100", dep, "--comment=hostile\n1|2|3 ~", "--job-name=x\n     Nodes=n2 CPU_IDs=0 Mem=1 GRES=mps:1(IDX:1)")
 	b := submit(t, cluster, "--gres=mps:100", dep, "--array=1-3", "--exclude=n1")
 	members := []string{a, b + "_1", b + "_3"}
-	_, jobs := look(t, c)
+	_, jobs := poll(t, c)
 	if j := jobs[a]; j.Comment != "hostile\n1|2|3 ~" || j.User != "nobody" || j.Request.Count != 100 {
 		t.Errorf("%+v", j)
 	}
@@ -168,7 +168,7 @@ func TestRelease(t *testing.T) {
 	}
 	must.OK(t, c.Update(ctx, job.Update{Jobs: members[:1], Gres: ptr("mps:34"), ReqNodes: ptr("n2")}))
 	must.OK(t, c.Update(ctx, job.Update{Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"), AdminComment: ptr("slurmbridge group 1")}))
-	_, jobs = look(t, c)
+	_, jobs = poll(t, c)
 	for i, ref := range members {
 		j := jobs[ref]
 		if j == nil || j.Request.Kind != job.Shares || j.Request.Count != []int{34, 33, 33}[i] || j.ReqNodes != "n2" || !j.Dependency.Only("after", gate) {
@@ -181,7 +181,7 @@ func TestRelease(t *testing.T) {
 	must.OK(t, c.Update(ctx, job.Update{Jobs: members, Dependency: ptr(""), StartNow: true}))
 	took := eventually(t, c, time.Minute, "started after the release", running(members...))
 	t.Logf("all run %v after the release", took.Round(10*time.Millisecond))
-	_, jobs = look(t, c)
+	_, jobs = poll(t, c)
 	for _, ref := range members {
 		j := jobs[ref]
 		// The name that forges Slurm's line costs its owner that it isn't known.
@@ -210,7 +210,7 @@ func TestRelease(t *testing.T) {
 	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2", "999999"}, Dependency: ptr("after:" + gate + ",afterany:" + a)}); !errors.Is(err, job.ErrNoJob) {
 		t.Errorf("update of two jobs, one of which is none: %v", err)
 	}
-	_, jobs = look(t, c)
+	_, jobs = poll(t, c)
 	if d := jobs[b+"_2"].Dependency; !d.Has("after", gate) || !d.Has("afterany", a) || len(d.List) != 2 {
 		t.Errorf("the other job depends on %+v", d)
 	}
@@ -220,7 +220,7 @@ func TestRelease(t *testing.T) {
 	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("")}); err != nil {
 		t.Error(err)
 	}
-	if _, jobs = look(t, c); jobs[b+"_2"].ReqNodes != "" {
+	if _, jobs = poll(t, c); jobs[b+"_2"].ReqNodes != "" {
 		t.Errorf("nodes are still %q", jobs[b+"_2"].ReqNodes)
 	}
 
@@ -244,7 +244,7 @@ func TestLook(t *testing.T) {
 	shard := submit(t, cluster, "--gres=shard:60")
 	begin := submit(t, cluster, "--gres=shard:100", "--begin=now+3600", "--dependency=afterany:"+gpus, "--constraint=", "--no-requeue", "--mem=2G", "--cpus-per-task=2")
 	eventually(t, c, time.Minute, "two jobs started", running(gpus, shard))
-	s, jobs := look(t, c)
+	s, jobs := poll(t, c)
 	if jobs[cpu] != nil {
 		t.Errorf("a job without a GPU: %+v", jobs[cpu])
 	}
@@ -284,7 +284,7 @@ func TestLook(t *testing.T) {
 		t.Errorf("gate without slurmctld: %v", err)
 	}
 	must.OK(t, cluster.StartController(ctx))
-	if _, jobs := look(t, c); jobs[begin] == nil {
+	if _, jobs := poll(t, c); jobs[begin] == nil {
 		t.Error("a job was lost")
 	}
 }
@@ -298,10 +298,10 @@ func TestSharedAsAsked(t *testing.T) {
 	gate := newGate(t, c)
 	for arg, perNode := range map[string]bool{"--gres=gpu:shared": true, "--gpus-per-node=shared:1": true, "--gpus=shared:1": false, "--gpus-per-task=shared:1": false} {
 		id := submit(t, cluster, arg, "--ntasks=1", "--hold")
-		_, jobs := look(t, c)
+		_, jobs := poll(t, c)
 		before := *jobs[id]
 		err := c.Update(ctx, job.Update{Jobs: []string{id}, Gres: ptr("mps:50"), Dependency: ptr("after:" + gate)})
-		_, jobs = look(t, c)
+		_, jobs = poll(t, c)
 		after := *jobs[id]
 		if before.Request.Kind == job.SharedGPU {
 			if !perNode || err != nil || after.Request.Kind != job.Shares || after.Request.Count != 50 || !after.Dependency.Only("after", gate) {
@@ -428,7 +428,7 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	must.OK(t, c.Update(t.Context(), job.Update{Jobs: []string{a, task}, TimeLimit: 25 * time.Minute}))
-	_, jobs := look(t, c)
+	_, jobs := poll(t, c)
 	for _, ref := range []string{a, task} {
 		must.Equal(t, jobs[ref].TimeLimit, 25*time.Minute, "job %s", ref)
 	}
@@ -457,14 +457,14 @@ func TestWholeCores(t *testing.T) {
 			for i, cpus := range []string{"1", "3", "4"} {
 				for _, memory := range []string{"--mem=300", "--mem-per-cpu=300"} {
 					id := submit(t, cluster, "--gres=mps:10", "-H", "-c"+cpus, memory)
-					s, jobs := look(t, client)
+					s, jobs := poll(t, client)
 					wantCPUs, wantMiB := s.Nodes[0].Allocates(jobs[id].CPUs), s.Nodes[0].Takes(jobs[id])
 					if wantCPUs != c.takes[i] {
 						t.Errorf("-c%s takes %d CPUs, want %d", cpus, wantCPUs, c.takes[i])
 					}
 					must.Get(client.Show(t.Context(), "scontrol", "release", id))(t)
 					eventually(t, client, 20*time.Second, "the job runs", func(jobs map[string]*job.Job) bool { return jobs[id].State == job.Running })
-					s, _ = look(t, client)
+					s, _ = poll(t, client)
 					if n := &s.Nodes[0]; n.CPUsAlloc != wantCPUs || n.MemAlloc != wantMiB {
 						t.Errorf("-c%s %s: %d CPUs and %v MiB are taken, %d and %v were predicted", cpus, memory, n.CPUsAlloc, n.MemAlloc, wantCPUs, wantMiB)
 					}
@@ -563,7 +563,7 @@ func TestUpdateAll(t *testing.T) {
 		}
 	}
 	want[all[0].Jobs[0]], want[all[1].Jobs[0]] = "slurmbridge: both", "slurmbridge: both"
-	_, jobs := look(t, c)
+	_, jobs := poll(t, c)
 	var refs []string
 	for i := range 70 {
 		ref := all[i].Jobs[0]

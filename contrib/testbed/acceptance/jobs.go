@@ -48,8 +48,8 @@ func (r *rig) shareAll(rounds int) (out []job) {
 	return out
 }
 
-// look is `scontrol show job` of one, by field.
-func (r *rig) look(id string) map[string]string {
+// fields is `scontrol show job` of one, by field.
+func (r *rig) fields(id string) map[string]string {
 	return slurmtest.Fields(r.sh(r.head, "scontrol show job "+id))
 }
 
@@ -59,7 +59,7 @@ func (r *rig) ended(jobs []job, limit time.Duration) (restarts int) {
 		states := map[string]int{}
 		restarts = 0
 		for _, j := range jobs {
-			f := r.look(j.id)
+			f := r.fields(j.id)
 			states[f["JobState"]]++
 			if f["Restarts"] != "0" {
 				restarts++
@@ -81,7 +81,7 @@ func (r *rig) gated(jobs []job, n int) {
 	r.until(time.Minute, func() {
 		running, waiting := 0, 0
 		for _, j := range jobs {
-			switch f := r.look(j.id); {
+			switch f := r.fields(j.id); {
 			case f["JobState"] == "RUNNING":
 				running++
 			case f["JobState"] == "PENDING" && f["Dependency"] != "(null)":

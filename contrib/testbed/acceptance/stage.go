@@ -164,8 +164,8 @@ func (r *rig) prepare() {
 	r.simulate()
 }
 
-// settle makes users and folders on a machine that has booted.
-func (r *rig) settle(m *machine) {
+// makeUsers makes users and folders on a machine that has booted.
+func (r *rig) makeUsers(m *machine) {
 	script := "install -d -o slurm -g slurm /var/lib/slurm /var/lib/slurm/slurmctld /var/lib/slurm/slurmd /var/log/slurm\n"
 	for _, u := range users {
 		script += fmt.Sprintf("useradd --create-home --shell /bin/bash --uid %d %s\n", u.uid, u.name)

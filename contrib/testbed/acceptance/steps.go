@@ -16,7 +16,7 @@ func (r *rig) steps() []step {
 			r.prepare()
 			for _, m := range r.machines() {
 				r.boot(m)
-				r.settle(m)
+				r.makeUsers(m)
 			}
 			r.both("[ \"$(cat /proc/1/comm)\" = systemd ]")
 			r.until(20*time.Second, func() { r.sh(r.node, "ip -4 addr show host0 | grep -q "+nodeAddr+"\ngetent hosts head") })
@@ -75,7 +75,7 @@ func (r *rig) steps() []step {
 			jobs := r.shareAll(1)
 			r.ended(jobs, 3*time.Minute)
 			for _, j := range jobs {
-				if f := r.look(j.id); f["Dependency"] != "(null)" || f["AdminComment"] != "" {
+				if f := r.fields(j.id); f["Dependency"] != "(null)" || f["AdminComment"] != "" {
 					fail("shadow mode changed job %s: %v", j.id, f)
 				}
 			}
@@ -111,7 +111,8 @@ func (r *rig) steps() []step {
 			r.ended(append(jobs, first), 3*time.Minute)
 			for i := 0; i < len(jobs); i += 2 {
 				// Slurm's times are of equal length: the order of the text is theirs.
-				if a, b := r.look(jobs[i].id), r.look(jobs[i+1].id); a["StartTime"] >= b["EndTime"] || b["StartTime"] >= a["EndTime"] {
+				a, b := r.fields(jobs[i].id), r.fields(jobs[i+1].id)
+				if a["StartTime"] >= b["EndTime"] || b["StartTime"] >= a["EndTime"] {
 					fail("%s's jobs %s and %s ran one after the other", jobs[i].user, jobs[i].id, jobs[i+1].id)
 				}
 			}
@@ -237,7 +238,7 @@ func (r *rig) steps() []step {
 			// Slurm notices at its next pass over the queue that the gate is gone.
 			r.until(time.Minute, func() {
 				for _, j := range jobs {
-					if waits := r.look(j.id)["Dependency"]; waits != "(null)" {
+					if waits := r.fields(j.id)["Dependency"]; waits != "(null)" {
 						fail("job %s still waits for %s", j.id, waits)
 					}
 				}

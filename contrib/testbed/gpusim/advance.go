@@ -12,7 +12,7 @@ type view struct {
 	rec *deviceRec
 	dyn dyn
 
-	// scratch of settle, by group
+	// scratch of speeds, by group
 	demands  []contention.Demand
 	slow     []float64
 	groups   []group
@@ -66,7 +66,7 @@ func (v *view) advance(to float64) {
 		// Exactly, in spite of rounding: the phase has ended.
 		v.dyn.Member[next].Done = v.now(next).Until
 		v.step(next)
-		v.settle()
+		v.speeds()
 	}
 }
 
@@ -127,7 +127,7 @@ func (v *view) integrate(dt float64) {
 	}
 }
 
-// settle gives every member its speed, and the device its figures, from what all members demand
+// speeds gives every member its speed, and the device its figures, from what all members demand
 // now.
 //
 // Clients of one MPS server share the device under the MPS law; processes with a context of their
@@ -138,7 +138,7 @@ func (v *view) integrate(dt float64) {
 // fraction u of its time alone leaves the GPU idle for (1−u) of that time, regardless of how long
 // the kernels get, so slowed by s it leaves it idle for (1−u)/s of the time. Clients of a server
 // overlap independently; processes that take turns don't overlap.
-func (v *view) settle() {
+func (v *view) speeds() {
 	v.groups = v.groups[:0]
 	for i := range v.dyn.Member {
 		if v.computes(i) {

@@ -56,7 +56,7 @@ func (d *Device) update(f func(v *view) error) error {
 		if err := f(&d.view); err != nil {
 			return err
 		}
-		d.view.settle()
+		d.view.speeds()
 		d.rec.commit(&d.view.dyn)
 		return nil
 	})
@@ -83,7 +83,7 @@ func (d *Device) reap() (changed bool) {
 		if m.Status == Free {
 			continue
 		}
-		switch l := look(s.Pid, s.Start); {
+		switch l := lifeOf(s.Pid, s.Start); {
 		case l == dead:
 			if m.Status.present() && s.Kind != Server {
 				v.dyn.Killed++

@@ -206,7 +206,7 @@ func TestStoppedProcessKeepsItsMemoryOnly(t *testing.T) {
 	pid := process(t)
 	slot := claim(t, d, Claimant{PID: pid}, steady("a", 100, rlcore.Use{GPU: .9, MemMiB: 3000}))
 	must.OK(t, unix.Kill(pid, unix.SIGSTOP))
-	for look(int32(pid), slot.start) != stopped {
+	for lifeOf(int32(pid), slot.start) != stopped {
 		time.Sleep(time.Millisecond)
 	}
 	look1(t, d)
@@ -215,7 +215,7 @@ func TestStoppedProcessKeepsItsMemoryOnly(t *testing.T) {
 		t.Errorf("stopped: %+v", g)
 	}
 	must.OK(t, unix.Kill(pid, unix.SIGCONT))
-	for look(int32(pid), slot.start) != alive {
+	for lifeOf(int32(pid), slot.start) != alive {
 		time.Sleep(time.Millisecond)
 	}
 	look1(t, d)

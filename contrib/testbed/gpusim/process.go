@@ -30,8 +30,8 @@ func procStat(pid int) (procfs.ProcStat, error) {
 	return p.Stat()
 }
 
-// look says whether the process that started at the given time is still there.
-func look(pid int32, start uint64) life {
+// lifeOf says whether the process that started at the given time is still there.
+func lifeOf(pid int32, start uint64) life {
 	st, err := procStat(int(pid))
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {

@@ -154,7 +154,7 @@ func (s *Slot) Progress() (Progress, error) {
 		if d.due(now) {
 			v.advance(now)
 			if d.state.clock()-d.rec.LookedNs > int64(reapEvery) && d.reap() {
-				v.settle()
+				v.speeds()
 			}
 			d.rec.commit(&v.dyn)
 		} else {

@@ -33,7 +33,7 @@ type Process struct {
 // Snapshot looks at the GPU now.
 func (d *Device) Snapshot() (s Snapshot, err error) {
 	err = d.update(func(v *view) error {
-		v.settle()
+		v.speeds()
 		s = d.snapshot(v)
 		return nil
 	})

@@ -20,7 +20,7 @@ func MissingAccounting(root string) error {
 	for _, p := range []struct{ root, prog string }{
 		{root, "slurmdbd"}, {root, "sacctmgr"}, {"", "mariadbd"},
 	} {
-		if _, err := look(p.root, p.prog); err != nil {
+		if _, err := findProgram(p.root, p.prog); err != nil {
 			return fmt.Errorf("%s is missing: contrib/install-deps --accounting", p.prog)
 		}
 	}
@@ -96,7 +96,7 @@ func (c *Cluster) mariadb(ctx context.Context, own *syscall.Credential, data, so
 	if err := os.WriteFile(first, []byte("USE mysql;\n"+procedures), 0o644); err != nil {
 		return err
 	}
-	server, err := look("", "mariadbd")
+	server, err := findProgram("", "mariadbd")
 	if err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func Missing() error {
 		return errors.New("a private Slurm needs root: slurmd starts jobs as their users")
 	}
 	for _, prog := range []string{"slurmctld", "slurmd", "munged", "sbatch"} {
-		if _, err := look("", prog); err != nil {
+		if _, err := findProgram("", prog); err != nil {
 			return fmt.Errorf("%s is missing: apt-get install slurm-wlm munge", prog)
 		}
 	}
@@ -125,8 +125,8 @@ func Missing() error {
 	return nil
 }
 
-// look finds a program in a root folder. Daemons need not be on every user's PATH.
-func look(root, prog string) (string, error) {
+// findProgram finds a program in a root folder. Daemons need not be on every user's PATH.
+func findProgram(root, prog string) (string, error) {
 	if strings.Contains(prog, "/") {
 		return prog, nil
 	}
@@ -144,7 +144,7 @@ func look(root, prog string) (string, error) {
 
 // ReleaseOf returns the version of the Slurm in a root folder.
 func ReleaseOf(ctx context.Context, root string) (string, error) {
-	path, err := look(root, "slurmctld")
+	path, err := findProgram(root, "slurmctld")
 	if err != nil {
 		return "", err
 	}

@@ -50,7 +50,7 @@ func Munged(dir string, key []byte) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	munged, err := look("", "munged")
+	munged, err := findProgram("", "munged")
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (c *Cluster) spawn(name string, cmd *exec.Cmd) (*Daemon, error) {
 
 // slurm prepares one of Slurm's daemons, in the other root if there is one.
 func (c *Cluster) slurm(as *syscall.Credential, name string, args ...string) (*exec.Cmd, error) {
-	path, err := look(c.Options.Root, name)
+	path, err := findProgram(c.Options.Root, name)
 	if err != nil {
 		return nil, err
 	}

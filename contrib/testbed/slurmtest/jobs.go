@@ -20,7 +20,7 @@ import (
 // this process's. Users that every Debian has, such as nobody, games, news and
 // man, are there under Options.Root too.
 func (c *Cluster) Command(ctx context.Context, as, name string, args ...string) (*exec.Cmd, error) {
-	path, err := look(c.Options.Root, name)
+	path, err := findProgram(c.Options.Root, name)
 	if err != nil {
 		return nil, err
 	}

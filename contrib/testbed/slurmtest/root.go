@@ -31,7 +31,7 @@ func (c *Cluster) prepare() error {
 	if c.Options.Root == "" {
 		return nil
 	}
-	if _, err := look(c.Options.Root, "slurmctld"); err != nil {
+	if _, err := findProgram(c.Options.Root, "slurmctld"); err != nil {
 		return fmt.Errorf("use root %s: %w", c.Options.Root, err)
 	}
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {

@@ -248,8 +248,8 @@ func (c *campaign) waiting() (n int) {
 	return n
 }
 
-// settle is how long after a fault Slurm still feels it, s.
-const settle = 10
+// aftermath is how long after a fault Slurm still feels it, s.
+const aftermath = 10
 
 // forgot is the death of slurmctld in this time that lost what it had not written down yet,
 // the last seconds' jobs and ends; "" = there was none.
@@ -263,14 +263,14 @@ func (c *campaign) forgot(from, to float64) string {
 }
 
 // unsaved reports whether slurmctld was killed just after it had taken a job.
-func (c *campaign) unsaved(j *job) bool { return c.forgot(j.at, j.at+settle) != "" }
+func (c *campaign) unsaved(j *job) bool { return c.forgot(j.at, j.at+aftermath) != "" }
 
 // lost reports whether a killed slurmctld forgot a job: it gave its number to another one, or looks don't show it any
 // more.
 func (c *campaign) lost(j *job) bool {
 	unseen := c.lastLook - j.seenAt
 	return j.forgotten || j.ID != "" && !over(j.State) && unseen > 2*lookEvery+lookTimeout.Seconds() &&
-		c.forgot(j.seenAt-settle, j.seenAt+settle) != ""
+		c.forgot(j.seenAt-aftermath, j.seenAt+aftermath) != ""
 }
 
 // patience is how long the longest of the jobs that have not ended may take, with twice Slurm's own pauses, s.

@@ -302,8 +302,8 @@ func (c *campaign) fates(pauseS float64) (out []*job) {
 // slurmctld when it ended, was submitted or put back; and on which GPU it says that it computed.
 func (c *campaign) blame(j *job, pauseS float64) {
 	for _, f := range c.faults {
-		ended := interval{f.From, f.To + settle}.has(j.End)
-		on := f.node == j.node() && f.From < j.End+settle && f.To > j.Start
+		ended := interval{f.From, f.To + aftermath}.has(j.End)
+		on := f.node == j.node() && f.From < j.End+aftermath && f.To > j.Start
 		switch {
 		case f.plain && (f.node == "" && ended || on):
 			j.fault = f.kind
@@ -321,7 +321,7 @@ func (c *campaign) blame(j *job, pauseS float64) {
 	}{
 		{j.State != "COMPLETED" && exists(report), j.Start, j.End}, // its work was done
 		// A slurmctld that forgot that the job was put back takes it for running.
-		{j.requeued > 0, j.requeued - settle, j.requeued + settle},
+		{j.requeued > 0, j.requeued - aftermath, j.requeued + aftermath},
 		// Plain Slurm's scheduler was gone as well when it would have started the job.
 		{j.State == "DEADLINE", j.plainEnd - j.SoloS - pauseS, j.at + j.DeadlineS - j.limitS},
 	} {

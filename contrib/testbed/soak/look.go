@@ -102,8 +102,8 @@ func slurmTime(s string) float64 {
 	return float64(t.Unix())
 }
 
-// look polls Slurm and the bridge, and returns how many jobs have not ended and how many run.
-func (c *campaign) look(ctx context.Context) (left, running int, err error) {
+// poll polls Slurm and the bridge, and returns how many jobs have not ended and how many run.
+func (c *campaign) poll(ctx context.Context) (left, running int, err error) {
 	short, stop := context.WithTimeout(ctx, lookTimeout)
 	defer stop()
 	at := now()

@@ -289,7 +289,7 @@ func (c *campaign) campaign(ctx context.Context) error {
 			c.locked(func() { c.until = now() + c.patience() })
 		},
 		Refused: func(error) {},
-		Every:   lookEvery * time.Second, Left: c.look, Limit: c.o.length + 24*time.Hour,
+		Every:   lookEvery * time.Second, Left: c.poll, Limit: c.o.length + 24*time.Hour,
 	})
 	return err
 }

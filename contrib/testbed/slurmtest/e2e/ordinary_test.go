@@ -63,22 +63,22 @@ func TestOrdinaryJobs(t *testing.T) {
 	if r.gate() == "" {
 		t.Error("the bridge has no gate, and makes no difference")
 	}
-	compare(t, sides, "submitted", (*side).look)
+	compare(t, sides, "submitted", (*side).fields)
 
 	both(func(s *side) { s.partitions("UP") })
 	both(func(s *side) { s.states(0, ordinaryJobs) })
-	compare(t, sides, "running", (*side).look)
+	compare(t, sides, "running", (*side).fields)
 	both(func(s *side) { s.runAll(ordinaryCommands, true) })
-	compare(t, sides, "beside commands", (*side).look)
+	compare(t, sides, "beside commands", (*side).fields)
 	compare(t, sides, "seen by another user", (*side).seen)
 
 	both(func(s *side) { s.runAll(ordinaryChanges, false) })
 	both(func(s *side) { s.states(1, ordinaryJobs) })
-	compare(t, sides, "changed", (*side).look)
+	compare(t, sides, "changed", (*side).fields)
 
 	both((*side).end)
 	both(func(s *side) { s.states(2, ordinaryJobs) })
-	compare(t, sides, "ended", (*side).look)
+	compare(t, sides, "ended", (*side).fields)
 	compare(t, sides, "job completion", (*side).completions)
 	compare(t, sides, "output", (*side).files)
 	compare(t, sides, "commands", func(s *side) map[string]string { return s.said })
@@ -472,8 +472,8 @@ func (s *side) end() {
 	}
 }
 
-// look is what scontrol and squeue say of each job.
-func (s *side) look() map[string]string {
+// fields is what scontrol and squeue say of each job.
+func (s *side) fields() map[string]string {
 	out := map[string]string{}
 	for label, f := range s.jobs() {
 		for field, value := range f {

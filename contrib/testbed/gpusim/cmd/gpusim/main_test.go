@@ -209,7 +209,7 @@ func (r *rig) daemon(opts ...opt) {
 	}
 }
 
-func (r *rig) look() gpusim.Snapshot {
+func (r *rig) snapshot() gpusim.Snapshot {
 	r.t.Helper()
 	s := must.Get(r.state.Device(0).Snapshot())(r.t)
 	return s
@@ -220,14 +220,14 @@ func (r *rig) until(what string, f func() bool) {
 	r.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("never: %s; %+v", what, r.look())
+			r.t.Fatalf("never: %s; %+v", what, r.snapshot())
 		}
 	}
 }
 
 func (r *rig) apps() int {
 	n := 0
-	for _, p := range r.look().Processes {
+	for _, p := range r.snapshot().Processes {
 		if p.Kind != gpusim.Server.String() {
 			n++
 		}
@@ -236,7 +236,7 @@ func (r *rig) apps() int {
 }
 
 func (r *rig) pid(kind gpusim.Kind) int {
-	for _, p := range r.look().Processes {
+	for _, p := range r.snapshot().Processes {
 		if p.Kind == kind.String() {
 			return p.PID
 		}
@@ -278,7 +278,7 @@ func TestOutOfMemory(t *testing.T) {
 	if _, status := j.end(); status != app.ExitOOM || !strings.Contains(j.err.String(), "CUDA error: out of memory (cudaErrorMemoryAllocation)") {
 		t.Errorf("%d %q", status, j.err.String())
 	}
-	if n := r.look().OOM; n != 2 {
+	if n := r.snapshot().OOM; n != 2 {
 		t.Errorf("%d counted", n)
 	}
 	_ = big.cmd.Process.Signal(syscall.SIGTERM)

@@ -25,8 +25,8 @@ const slack = 1.05
 // nothing of a job.
 const stale = 20
 
-// look is one reading of a GPU.
-type look struct {
+// observed is one reading of a GPU.
+type observed struct {
 	at       time.Time
 	reading  gpuprof.Reading
 	coreFrom string
@@ -49,23 +49,23 @@ type clients struct {
 	withoutMPS bool
 }
 
-// look reads a GPU for the jobs on it. It returns an error where nothing could be
+// observe reads a GPU for the jobs on it. It returns an error where nothing could be
 // read, and then of the look only what was a lie, or where the GPU is lost.
-func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
-	l := look{at: now}
+func (a *Agent) observe(g *gpu, jobs []int64, now time.Time) (observed, error) {
+	l := observed{at: now}
 	r := &l.reading
 	err := g.figures(&l)
 	if errors.Is(err, nvml.ErrLost) {
-		return look{}, err
+		return observed{}, err
 	}
 	aerr := g.activity(&l)
 	if errors.Is(aerr, nvml.ErrLost) {
-		return look{}, aerr
+		return observed{}, aerr
 	}
 	if !r.Has(gpuprof.FigPCIe) {
 		perr := g.pcie(&l)
 		if errors.Is(perr, nvml.ErrLost) {
-			return look{}, perr
+			return observed{}, perr
 		}
 		err = failures(err, perr)
 	}
@@ -80,13 +80,13 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 		if err == nil {
 			err = errors.New("the GPU gives no figure")
 		}
-		return look{lied: l.lied}, err
+		return observed{lied: l.lied}, err
 	}
 	return l, nil
 }
 
 // figures reads utilisation and every figure that is a value of NVML's, each by itself.
-func (g *gpu) figures(l *look) error {
+func (g *gpu) figures(l *observed) error {
 	use, mem, err := g.card.Utilisation()
 	l.take(gpuprof.FigGPU, use, g.most(gpuprof.FigGPU), err)
 	l.take(gpuprof.FigMemBusy, mem, g.most(gpuprof.FigMemBusy), err)
@@ -107,7 +107,7 @@ func (g *gpu) figures(l *look) error {
 }
 
 // activity takes what performance monitoring saw since the last look.
-func (g *gpu) activity(l *look) error {
+func (g *gpu) activity(l *observed) error {
 	r := &l.reading
 	act, err := g.card.Activity()
 	if err == nil && l.at.Sub(g.seen) > stale*g.pace.period {
@@ -135,7 +135,7 @@ func (g *gpu) activity(l *look) error {
 }
 
 // core takes the use of the SMs over from one of its sources.
-func (l *look) core(v float64, from string) {
+func (l *observed) core(v float64, from string) {
 	l.reading.Set(gpuprof.FigCore, v)
 	l.coreFrom = from
 }
@@ -156,7 +156,7 @@ type traffic struct {
 // pcie reads the traffic where performance monitoring doesn't give it. It takes the
 // driver so long that it is read at most once a period; the last value holds until
 // then.
-func (g *gpu) pcie(l *look) error {
+func (g *gpu) pcie(l *observed) error {
 	t := &g.traffic
 	if age := l.at.Sub(t.at); t.at.IsZero() || age < 0 || age >= g.pace.period-g.pace.least() {
 		rx, tx, err := g.card.PCIe()
@@ -173,14 +173,14 @@ func (g *gpu) pcie(l *look) error {
 }
 
 // flow takes PCIe's two directions over.
-func (l *look) flow(rx, tx, most float64) {
+func (l *observed) flow(rx, tx, most float64) {
 	l.reading.Set(gpuprof.FigPCIe, min(rx+tx, most))
 	l.reading.Set(gpuprof.FigRx, rx)
 	l.reading.Set(gpuprof.FigTx, tx)
 }
 
 // take takes a figure over into the reading if it can be true.
-func (l *look) take(f gpuprof.Fig, v, most float64, err error) bool {
+func (l *observed) take(f gpuprof.Fig, v, most float64, err error) bool {
 	switch {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !(v >= 0 && v <= most*slack):
 		l.lied |= gpuprof.Of(f)
@@ -217,7 +217,7 @@ func (g *gpu) span(f gpuprof.Fig) float64 {
 // than a card can draw, is dropped, and what comes is compared with its new value. What
 // was read before it may have taken a while (PCIe's counters do): its time is its own,
 // and no better known than reading took, which is long where the CPU was taken away.
-func (g *gpu) energy(l *look, clock func() time.Time) {
+func (g *gpu) energy(l *observed, clock func() time.Time) {
 	before := clock()
 	j, err := g.card.Read(nvml.Energy)
 	now := clock()
@@ -248,7 +248,7 @@ func (g *gpu) energy(l *look, clock func() time.Time) {
 }
 
 // contradict drops a zero that other figures belie.
-func (g *gpu) contradict(l *look) {
+func (g *gpu) contradict(l *observed) {
 	r := &l.reading
 	drop := func(f gpuprof.Fig) {
 		if r.Has(f) {
@@ -272,7 +272,7 @@ func (g *gpu) contradict(l *look) {
 
 // processes distinguishes jobs by their processes: memory where each process is some
 // job's, core use where the driver measures it by process.
-func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
+func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 	sms, known := g.sms(l)
 	list, err := g.card.Processes()
 	if err != nil {
@@ -378,7 +378,7 @@ func (g *gpu) jobsOf(pids []int) (jobs []int64) {
 const remembered = 2 * time.Second
 
 // sms is the SM utilisation of each process of late; false = not known.
-func (g *gpu) sms(l *look) (map[int]float64, bool) {
+func (g *gpu) sms(l *observed) (map[int]float64, bool) {
 	uses, err := g.card.ProcessUtilisation(g.usesAt)
 	if err != nil {
 		if errors.Is(err, nvml.ErrImplausible) {
@@ -435,7 +435,7 @@ const (
 )
 
 // weigh adds a reading of a GPU that several jobs share. A process that has ended is nobody's.
-func (a *Agent) weigh(g *gpu, owners map[int]owner, sms map[int]float64, l *look) {
+func (a *Agent) weigh(g *gpu, owners map[int]owner, sms map[int]float64, l *observed) {
 	s := &g.samples
 	took := l.at.Sub(s.at).Seconds()
 	if s.at.IsZero() || took < 0 || took > samplesFade {
