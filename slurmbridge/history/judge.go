@@ -15,7 +15,7 @@ import (
 // Ending is how far a job was believed to have come at the last poll that showed it.
 type Ending struct {
 	job.Progress
-	Submit, Start time.Time // as Slurm reported them; Submit is zero in an older journal
+	Submit, Start time.Time // as Slurm reported them
 	// LimitS is its time limit, s, 0 = none, including LentS that were added because sharing had
 	// slowed it.
 	LimitS, LentS float64
@@ -136,7 +136,7 @@ func (j *Judgement) outcome() Outcome {
 	}
 	for _, c := range r.CoRunners {
 		o.With = append(o.With, c.Ref)
-		o.WithApps, o.WithOwners = append(o.WithApps, c.App), append(o.WithOwners, c.Owner)
+		o.Others = append(o.Others, c.identity())
 	}
 	if r.Profile != nil {
 		o.SoloS = r.Profile.DurationS
@@ -155,10 +155,10 @@ func (j *Judgement) unserved(o *Outcome) bool {
 
 // suspicion is why sharing may be the reason that a run ended badly.
 type suspicion struct {
-	why    string   // "" = sharing isn't the reason
-	ours   bool     // the run's end isn't the job's own doing
-	fault  bool     // the run fell with its MPS server, which its own process may have broken
-	blamed []string // applications of co-runners
+	why    string            // "" = sharing isn't the reason
+	ours   bool              // the run's end isn't the job's own doing
+	fault  bool              // the run fell with its MPS server, which its own process may have broken
+	blamed []rlcore.Identity // applications of co-runners
 }
 
 // blame says whether the co-runners of a run that ended badly are suspected, and why, or cleared.
@@ -172,17 +172,17 @@ func (j *Judgement) blame(o *Outcome, s suspicion) {
 
 // present are the applications of the co-runners that were there when a run ended, or while its time ran out: memory runs
 // out at once, time all along.
-func (j *Judgement) present() []string {
+func (j *Judgement) present() []rlcore.Identity {
 	return j.apps(func(c *CoRunner) bool {
 		return c.AtEnd || ranOutOfTime(j.How.State) && c.OverlapS > hardly*j.Run.DurationS()
 	})
 }
 
 // apps are the known applications of some co-runners.
-func (j *Judgement) apps(of func(*CoRunner) bool) (apps []string) {
+func (j *Judgement) apps(of func(*CoRunner) bool) (apps []rlcore.Identity) {
 	for i := range j.Run.CoRunners {
 		if c := &j.Run.CoRunners[i]; c.App != "" && of(c) {
-			apps = append(apps, c.App)
+			apps = append(apps, c.identity())
 		}
 	}
 	return apps

@@ -75,7 +75,7 @@ func TestRanOutOfTimeInCompany(t *testing.T) {
 			if got := o.Harm(); !slices.Equal(got, c.want) || (len(got) > 0) != (o.Suspect != "") {
 				t.Errorf("harm %v for %q, want %v", got, o.Suspect, c.want)
 			}
-			if ranOutOfTime(c.state) && o.Suspect != "" && !slices.Equal(o.Blamed, []string{"long"}) {
+			if ranOutOfTime(c.state) && o.Suspect != "" && !slices.Equal(o.Blamed, []rlcore.Identity{{App: "long"}}) {
 				t.Errorf("blamed are %v", o.Blamed)
 			}
 		})
@@ -124,11 +124,11 @@ func TestFellWithItsServer(t *testing.T) {
 		own    bool
 		by     []int // co-runners whose process faulted
 		fault  bool
-		blamed []string
+		blamed []rlcore.Identity
 	}{
-		"nobody knows whose fault it was": {fault: true, blamed: []string{"long", "brief"}},
+		"nobody knows whose fault it was": {fault: true, blamed: []rlcore.Identity{{App: "long"}, {App: "brief"}}},
 		"its own":                         {own: true, fault: true},
-		"a neighbour's":                   {by: []int{1}, blamed: []string{"brief"}},
+		"a neighbour's":                   {by: []int{1}, blamed: []rlcore.Identity{{App: "brief"}}},
 		"its own and a neighbour's":       {own: true, by: []int{0}, fault: true},
 		"an unknown application's":        {by: []int{2}},
 	} {
@@ -271,7 +271,7 @@ func TestWhoseFaultAFailureIs(t *testing.T) {
 		j.Run.Profile, j.Run.Devices = known, []gpuprof.GPU{{MemMiB: 12196}}
 		j.Run.CoRunners = []CoRunner{{Ref: "2", App: "long", OverlapS: 500, AtEnd: true, Profile: known}}
 		c.set(j.Run)
-		if o := j.Judge(nil); o.Suspect == "" || o.Ours != c.ours || !slices.Equal(o.Blamed, []string{"long"}) {
+		if o := j.Judge(nil); o.Suspect == "" || o.Ours != c.ours || !slices.Equal(o.Blamed, []rlcore.Identity{{App: "long"}}) {
 			t.Errorf("%s: %q, ours %v, blamed %v", name, o.Suspect, o.Ours, o.Blamed)
 		}
 	}
@@ -348,8 +348,7 @@ func (b *pupil) LetShare(of rlcore.Identity, _ time.Time)    { b.say(of.App + " 
 
 func TestWhatAnOutcomeTeaches(t *testing.T) {
 	beside := Outcome{
-		App: "md", User: "ann", State: "FAILED", With: []string{"2"}, WithApps: []string{"other"},
-		WithOwners: []string{"ann"},
+		App: "md", User: "ann", State: "FAILED", With: []string{"2"}, Others: []rlcore.Identity{{App: "other", Owner: "ann"}},
 	}
 	for name, c := range map[string]struct {
 		set  func(o *Outcome)
@@ -361,8 +360,8 @@ func TestWhatAnOutcomeTeaches(t *testing.T) {
 		},
 		"it broke its contract":         {func(o *Outcome) { o.Broken = true }, []string{"doubt"}},
 		"it broke it without MPS":       {func(o *Outcome) { o.Broken, o.WithoutMPS = true, true }, nil},
-		"it failed":                     {func(o *Outcome) { o.Blamed = o.WithApps }, []string{"forbid other"}},
-		"it failed, and again alone":    {func(o *Outcome) { o.Blamed, o.Excused = o.WithApps, true }, nil},
+		"it failed":                     {func(o *Outcome) { o.Blamed = o.Others }, []string{"forbid other"}},
+		"it failed, and again alone":    {func(o *Outcome) { o.Blamed, o.Excused = o.Others, true }, nil},
 		"it failed with the MPS server": {func(o *Outcome) { o.Fault = true }, []string{"md stays alone"}},
 		"so it did, and failed again alone": {
 			func(o *Outcome) { o.Fault, o.Excused = true, true },

@@ -18,17 +18,15 @@ type Outcome struct {
 	Account string `json:"account,omitempty"`
 	App     string `json:"app,omitempty"`
 	Node    string `json:"node"`
-	// Submit is zero where no poll saw the job run, and in outcomes of an older release.
+	// Submit is zero where no poll saw the job run.
 	Submit time.Time `json:"submit,omitzero"`
 	Start  time.Time `json:"start"`
 	End    time.Time `json:"end"`
 	// State is Slurm's word for how the job ended, "" = Slurm had forgotten it.
 	State string `json:"state,omitempty"`
-	// With lists the jobs that were on the GPU for some of the run, by ref, and their applications.
-	With     []string `json:"with,omitempty"`
-	WithApps []string `json:"with_apps,omitempty"`
-	// WithOwners are the users of those jobs, in the order of WithApps; nil = of an older release.
-	WithOwners []string `json:"with_owners,omitempty"`
+	// With lists the jobs that were on the GPU for some of the run, by ref, and Others their applications, in that order.
+	With   []string          `json:"with,omitempty"`
+	Others []rlcore.Identity `json:"others,omitempty"`
 	// SoloS is how long the application takes alone, 0 = not known. Slowdown is the run's time over that, 0
 	// where it says nothing: the record isn't complete, or nothing is known.
 	SoloS    float64 `json:"solo_s,omitempty"`
@@ -62,8 +60,8 @@ type Outcome struct {
 	Ours bool `json:"ours,omitempty"`
 	// Blamed are the applications that were there when it failed, or while its time ran out. Again: it was
 	// requeued to run alone.
-	Blamed []string `json:"blamed,omitempty"`
-	Again  bool     `json:"again,omitempty"`
+	Blamed []rlcore.Identity `json:"blamed,omitempty"`
+	Again  bool              `json:"again,omitempty"`
 	// MPS: it had a part of a GPU's shares, and computed through MPS. Unserved: it failed soon at its application's first
 	// such run. NoMPS: the run after that, without MPS, ended well: the application stays alone.
 	MPS      bool `json:"mps,omitempty"`
@@ -125,67 +123,30 @@ func (o *Outcome) Teach(b Beliefs) {
 	}
 	switch {
 	case o.Broken && !o.WithoutMPS:
-		b.Doubt(o.identity(), o.others())
+		b.Doubt(o.identity(), o.Others)
 	case o.Lesson != nil && o.Contract > 0:
-		b.Reassure(o.identity(), o.others())
+		b.Reassure(o.identity(), o.Others)
 	}
-	for _, other := range o.blamed() {
+	for _, other := range o.Blamed {
 		if !o.Excused {
 			b.Forbid(o.identity(), other)
 		}
 	}
 	// Each of the jobs that may have broken an MPS server shows first, after a day, that it ends well alone.
-	switch self := (rlcore.Identity{App: o.App, Owner: o.User}); {
+	switch {
 	case o.Fault:
-		b.KeepAlone(self, o.End)
+		b.KeepAlone(o.identity(), o.End)
 	case !o.Shared() && o.State == "COMPLETED":
-		b.LetShare(self, o.End)
+		b.LetShare(o.identity(), o.End)
 	}
 }
 
-// identity is the application that ran, with its owner. An outcome of an older release doesn't name
-// the owners of its co-runners: it counts for all users then.
-func (o *Outcome) identity() rlcore.Identity {
-	if len(o.WithOwners) != len(o.WithApps) {
-		return rlcore.Identity{App: o.App}
-	}
-	return rlcore.Identity{App: o.App, Owner: o.User}
-}
-
-// others returns the co-runners' applications.
-func (o *Outcome) others() []rlcore.Identity {
-	out := make([]rlcore.Identity, len(o.WithApps))
-	for i, app := range o.WithApps {
-		out[i].App = app
-		if len(o.WithOwners) == len(o.WithApps) {
-			out[i].Owner = o.WithOwners[i]
-		}
-	}
-	return out
-}
-
-// blamed are the co-runners that are blamed.
-func (o *Outcome) blamed() []rlcore.Identity {
-	var out []rlcore.Identity
-	others := o.others()
-	for _, app := range o.Blamed {
-		found := false
-		for _, other := range others {
-			if other.App == app {
-				found = true
-				out = append(out, other)
-			}
-		}
-		if !found {
-			out = append(out, rlcore.Identity{App: app})
-		}
-	}
-	return out
-}
+// identity is the application that ran.
+func (o *Outcome) identity() rlcore.Identity { return rlcore.Identity{App: o.App, Owner: o.User} }
 
 // Forgive takes back what a failed run was blamed on, before Excused says so.
 func (o *Outcome) Forgive(b Beliefs) {
-	for _, other := range o.blamed() {
+	for _, other := range o.Blamed {
 		b.Forgive(o.identity(), other)
 	}
 }

@@ -91,6 +91,9 @@ func (r *Run) brokenBy() *CoRunner {
 	return nil
 }
 
+// identity is its application.
+func (c *CoRunner) identity() rlcore.Identity { return rlcore.Identity{App: c.App, Owner: c.Owner} }
+
 // DurationS is how long the run took, s.
 func (r *Run) DurationS() float64 { return r.End.Sub(r.Start).Seconds() }
 

@@ -230,7 +230,7 @@ func (m *mask) story(s *journal.Story, ref string) {
 	for i := range s.Outcomes {
 		o := &s.Outcomes[i]
 		o.With = m.refs(o.With)
-		o.WithApps, o.WithOwners, o.Blamed, o.Lesson, o.Suspect = nil, nil, nil, nil, ""
+		o.Others, o.Blamed, o.Lesson, o.Suspect = nil, nil, nil, ""
 	}
 	if s.Note != nil {
 		s.Note = m.explanation(s.Note)

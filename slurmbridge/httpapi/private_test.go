@@ -100,8 +100,7 @@ func others(t *testing.T) *Server {
 	}
 	s.Story = func(context.Context, string) (*journal.Story, error) {
 		own := history.Outcome{
-			Ref: "7", User: "ann", With: []string{"8_5"}, WithApps: []string{"secret-app"},
-			WithOwners: []string{"annette"},
+			Ref: "7", User: "ann", With: []string{"8_5"}, Others: []rlcore.Identity{{App: "secret-app", Owner: "annette"}},
 		}
 		return &journal.Story{
 			Note: note, Groups: []job.Group{group},
