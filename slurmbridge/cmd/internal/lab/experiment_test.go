@@ -112,11 +112,7 @@ func TestExperiment(t *testing.T) {
 
 func TestExperimentRefuses(t *testing.T) {
 	dir := t.TempDir()
-	for _, c := range []struct {
-		args   []string
-		status int
-		want   string
-	}{
+	refuses(t, []string{"experiment"}, []refused{
 		{[]string{"--workloads", "random,heavy"}, 2, `--workloads: there is no workload "heavy"; there are gpu_heavy, `},
 		{[]string{"--policies", "sjf,nobody"}, 2, `--policies: there is no policy "nobody"; there are fifo, `},
 		{[]string{"--seeds", "0"}, 2, "--seeds 0"},
@@ -126,12 +122,7 @@ func TestExperimentRefuses(t *testing.T) {
 		{[]string{"--format", "pdf"}, 2, `--format is "pdf"`},
 		{[]string{"--json", filepath.Join(dir, "none", "x.json")}, 1, "x.json: no such file or directory"},
 		{[]string{"--json", dir}, 1, dir + ": is a directory"},
-	} {
-		status, out, errOut := call(append([]string{"experiment"}, c.args...)...)
-		if status != c.status || !strings.Contains(errOut, c.want) || out != "" {
-			t.Errorf("%v: status %d, %q and %q; want %d, %q", c.args, status, out, errOut, c.status, c.want)
-		}
-	}
+	})
 }
 
 // TestExperimentLosesNothing: what can't be written is told, and the rest is there.

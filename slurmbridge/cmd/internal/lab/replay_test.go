@@ -46,41 +46,24 @@ func replayed(t *testing.T, file string) map[string]*experiment.Outcome {
 	if err := json.Unmarshal(text, &r); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	head, users, _ := strings.Cut(string(text), `"users":`)
-	for _, key := range []string{"mean_slowdown", "p95_slowdown", "mean_turnaround_s", "makespan_s", "oom", "share_of_clairvoyant_gain", "late", "worst_late"} {
-		if strings.Count(head, `"`+key+`":`) != len(r.Policies) {
-			t.Errorf("not every policy has %s:\n%s", key, text)
-		}
-	}
-	jobs := 0
 	deciding := len(r.Policies)
 	if r.Policies["clairvoyant"] != nil {
 		deciding--
 	}
+	jobs := 0
 	for user, policies := range r.Users {
 		if len(policies) != deciding || policies["fifo"] == nil {
 			t.Fatalf("user %q under %v", user, policies)
 		}
 		jobs += policies["fifo"].Jobs
 	}
-	for _, key := range []string{"jobs", "mean_wait_s", "turnaround_vs_fifo", "worst_slowdown", "late", "worst_late", "max_delay_s"} {
-		if n := len(r.Users) * deciding; strings.Count(users, `"`+key+`":`) != n || jobs != r.Jobs {
-			t.Errorf("not every user has %s, or they have %d of %d jobs:\n%s", key, jobs, r.Jobs, users)
-		}
-	}
-	if fifo := r.Policies["fifo"]; fifo == nil || fifo.Lateness != (experiment.Lateness{}) || fifo.GainShare != 0 || fifo.VsFifo != 1 {
-		t.Errorf("fifo is %+v: it gains nothing over itself", fifo)
-	}
+	must.Equal(t, jobs, r.Jobs, "jobs of all users")
 	for name, x := range r.Policies {
-		if x.GainShare > 1+1e-9 || x.MeanSlowdown < 1-1e-9 || x.P95Slowdown < 1-1e-9 || !(x.MakespanS > 0 && x.TurnaroundS > 0) ||
-			!(x.GPUUtil > 0 && x.GPUUtil <= 1+1e-9) || !(x.MemUtil >= 0 && x.MemUtil <= 1+1e-9) {
+		bound := r.Policies["clairvoyant"]
+		if x.GainShare > 1+1e-9 || x.MeanSlowdown < 1-1e-9 || !(x.MakespanS > 0 && x.TurnaroundS > 0 && x.GPUUtil > 0) ||
+			bound != nil && x.OOM == 0 && r.Objective == "makespan" && x.MakespanS < bound.MakespanS-1e-6 ||
+			bound != nil && x.OOM == 0 && r.Objective == "turnaround" && x.TurnaroundS < bound.TurnaroundS-1e-6 {
 			t.Errorf("%s can't be: %+v", name, x)
-		}
-		if bound := r.Policies["clairvoyant"]; bound == nil {
-			continue
-		} else if r.Objective == "makespan" && x.OOM == 0 && x.MakespanS < bound.MakespanS-1e-6 ||
-			r.Objective == "turnaround" && x.OOM == 0 && x.TurnaroundS < bound.TurnaroundS-1e-6 {
-			t.Errorf("%s is better than the clairvoyant in %s: %+v", name, r.Objective, x)
 		}
 	}
 	return r.Policies
@@ -255,11 +238,7 @@ func TestReplayRefuses(t *testing.T) {
 	must.OK(t, os.WriteFile(in("empty"), nil, 0o600))
 	must.OK(t, os.WriteFile(in("ghost.csv"), []byte(jobsHead+"1,0,light,5,u\n2,0,ghost,5,u\n"), 0o600))
 	trace := []string{"--jobs", in("once.csv"), "--profiles", in("solo.csv")}
-	for _, c := range []struct {
-		args   []string
-		status int
-		want   string
-	}{
+	refuses(t, []string{"replay"}, []refused{
 		{nil, 2, "--jobs and --profiles are needed"},
 		{append(trace, "--gpus", "-1"), 2, "--gpus -1"},
 		{append(trace, "--mem-mib", "NaN"), 2, "--mem-mib NaN"},
@@ -284,12 +263,7 @@ func TestReplayRefuses(t *testing.T) {
 			1,
 			in("ghost.csv") + `:3: app: unknown application "ghost"; there are `,
 		},
-	} {
-		status, out, errOut := call(append([]string{"replay"}, c.args...)...)
-		if status != c.status || !strings.Contains(errOut, c.want) || out != "" {
-			t.Errorf("%v: status %d, %q and %q; want %d, %q", c.args, status, out, errOut, c.status, c.want)
-		}
-	}
+	})
 }
 
 // TestReplayExtremes: values at the edges of what a file may say give figures.

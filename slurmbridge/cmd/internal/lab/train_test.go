@@ -128,11 +128,7 @@ func TestTrainRefuses(t *testing.T) {
 	must.OK(t, os.WriteFile(in("half.json"), good[:len(good)/2], 0o600))
 	out := []string{"--out", in("x.json")}
 	trace := []string{"--jobs", in("once.csv"), "--profiles", in("solo.csv")}
-	for _, c := range []struct {
-		args   []string
-		status int
-		want   string
-	}{
+	refuses(t, []string{"train"}, []refused{
 		{nil, 2, "--out is needed"},
 		{append(out, "--workload", "heavy"), 2, `--workload: there is no workload "heavy"; there are arrivals, general, gpu_heavy, `},
 		{append(out, "--rounds", "0"), 2, "at least one round"},
@@ -152,12 +148,7 @@ func TestTrainRefuses(t *testing.T) {
 		{append(out, "--resume", in("good.json"), "--rounds", "1"), 2, "has been trained for 1 rounds; --rounds 1 asks for no more"},
 		{append(out, "--resume", in("none.json")), 1, "none.json: no such file"},
 		{append(out, "--resume", in("half.json")), 1, "half.json: unusable checkpoint: it ends in the middle"},
-	} {
-		status, said, errOut := call(append([]string{"train"}, c.args...)...)
-		if status != c.status || !strings.Contains(errOut, c.want) || said != "" {
-			t.Errorf("%v: status %d, %q and %q; want %d, %q", c.args, status, said, errOut, c.status, c.want)
-		}
-	}
+	})
 	if _, err := os.Stat(in("x.json")); err == nil {
 		t.Error("a refused training wrote a file")
 	}
