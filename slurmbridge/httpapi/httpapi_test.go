@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -235,22 +236,15 @@ func TestReport(t *testing.T) {
 	}
 	var r Report
 	must.OK(t, json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r))
-	if r.Mode != "active" || r.Policy != "pack" || r.Slurm != "22.05.8" || r.LeaseLeft != 40 || r.Waiting != 2 ||
-		len(r.GPUs) != 2 {
-		t.Fatalf("%+v", r)
+	want := Report{
+		At: zero, Mode: "active", Policy: "pack", Objective: "turnaround", Slurm: "22.05.8", Gate: "5", LeaseLeft: 40, Waiting: 2,
+		GPUs: []GPU{
+			{Node: "n1", GPU: 0, Type: "titanxp", Up: true, Jobs: []Job{{"7", "ann", "gromacs", 50, 60}}},
+			{Node: "n1", GPU: 1, Type: "k80", Up: true, Jobs: []Job{}},
+		},
 	}
-	if r.GPUs[0].Type != "titanxp" || r.GPUs[1].Type != "k80" {
-		t.Errorf("cards of two kinds: %+v", r.GPUs)
-	}
-	want := Job{Ref: "7", User: "ann", App: "gromacs", Shares: 50, For: 60}
-	if jobs := r.GPUs[0].Jobs; len(jobs) != 1 || jobs[0] != want {
-		t.Errorf("on gpu 0: %+v", jobs)
-	}
-	if jobs := r.GPUs[1].Jobs; len(jobs) != 0 {
-		t.Errorf("on gpu 1: %+v", jobs)
-	}
-	if r.Objective != "turnaround" || r.Turn != nil {
-		t.Errorf("objective %q, and of ends that can't be read: %+v", r.Objective, r.Turn)
+	if diff := cmp.Diff(want, r); diff != "" {
+		t.Error(diff)
 	}
 }
 

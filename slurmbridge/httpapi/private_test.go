@@ -50,6 +50,21 @@ func as(req *http.Request, uid uint32) *http.Request {
 	return req
 }
 
+// answers asks a handler as a user, and returns code and body.
+func answers(h http.Handler) func(path string, uid int) (int, string) {
+	return func(path string, uid int) (int, string) {
+		req, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
+		if uid != nobody {
+			as(req, uint32(uid))
+		}
+		h.ServeHTTP(w, req)
+		return w.Code, w.Body.String()
+	}
+}
+
+// The users of shown; nobody has no credential.
+const nobody, root, ann, bob = -1, 0, 1000, 1001
+
 // others is a busy server whose jobs, runs and outcomes are annette's, each an array task with index 5, but for ann's
 // job 7.
 func others(t *testing.T) *Server {
@@ -124,26 +139,17 @@ func others(t *testing.T) *Server {
 func TestPrivateJobs(t *testing.T) {
 	s := others(t)
 	before := must.Get(json.Marshal(s.Status()))(t)
-	h := s.Handler()
-	get := func(path string, uid int) (int, string) {
-		req, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
-		if uid >= 0 {
-			req = as(req, uint32(uid))
-		}
-		h.ServeHTTP(w, req)
-		return w.Code, w.Body.String()
-	}
+	get := answers(s.Handler())
 	secret := regexp.MustCompile(`annette|physics-dept|secret|\b\d+_5\b`)
 	paths := []string{
 		"/", "/?hours=168&jobs=500", "/v1/status", "/v1/plan", "/v1/groups", "/v1/idle", "/metrics",
 		"/v1/why/7", "/v1/why/1001_5",
 	}
-	const nobody, root, ann, bob = -1, 0, 1000, 1001
 	for _, path := range paths {
 		for _, uid := range []int{nobody, ann, bob} {
 			// The number that was asked for may be in the answer.
-			if _, body := get(path,
-				uid); secret.MatchString(strings.ReplaceAll(body, strings.TrimPrefix(path, "/v1/why/"), "")) {
+			_, body := get(path, uid)
+			if body = strings.ReplaceAll(body, strings.TrimPrefix(path, "/v1/why/"), ""); secret.MatchString(body) {
 				t.Errorf("%s tells user %d %s", path, uid, secret.FindString(body))
 			}
 		}
@@ -291,21 +297,18 @@ func TestMemory(t *testing.T) {
 		}
 	}
 	// Nobody but a node is told how much memory a job needs.
+	lies, anothers := httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody),
+		as(httptest.NewRequest(http.MethodGet, "/v1/memory/8", http.NoBody), root)
+	lies.Header.Set(shown.Header, "junk")
+	anothers.URL.Path = "/v1/memory/7"
 	for what, req := range map[string]*http.Request{
 		"nobody":                 httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody),
-		"a user":                 as(httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody), 1000),
-		"another's credential":   as(httptest.NewRequest(http.MethodGet, "/v1/memory/8", http.NoBody), 0),
-		"a credential that lies": httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody),
+		"a user":                 as(httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody), ann),
+		"another's credential":   anothers,
+		"a credential that lies": lies,
 	} {
-		if what == "another's credential" {
-			req.URL.Path = "/v1/memory/7"
-		}
-		if what == "a credential that lies" {
-			req.Header.Set(shown.Header, "junk")
-		}
 		w := httptest.NewRecorder()
-		if mux.ServeHTTP(w, req); w.Code != http.StatusUnauthorized {
-			t.Errorf("%s gets %d", what, w.Code)
-		}
+		mux.ServeHTTP(w, req)
+		must.Equal(t, w.Code, http.StatusUnauthorized, what)
 	}
 }

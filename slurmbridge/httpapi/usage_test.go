@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -58,50 +57,42 @@ func used(t *testing.T, asked *int) *Server {
 
 func TestUsageIsServed(t *testing.T) {
 	asked := 0
-	s := used(t, &asked)
-	h := s.Handler()
-	get := func(path string, uid int) *httptest.ResponseRecorder {
-		req, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
-		if uid >= 0 {
-			req = as(req, uint32(uid))
-		}
-		h.ServeHTTP(w, req)
-		return w
-	}
-	report := func(w *httptest.ResponseRecorder) (r usage.Report) {
+	get := answers(used(t, &asked).Handler())
+	lines := func(path string, uid int) (names []string, held float64) {
 		t.Helper()
-		if err := json.Unmarshal(w.Body.Bytes(), &r); w.Code != http.StatusOK || err != nil {
-			t.Fatalf("%d %v %s", w.Code, err, w.Body)
+		code, body := get(path, uid)
+		must.Equal(t, code, http.StatusOK, body)
+		var r usage.Report
+		must.OK(t, json.Unmarshal([]byte(body), &r))
+		for _, l := range r.Lines {
+			names = append(names, l.Name)
 		}
-		return r
+		return names, r.Total.Held
 	}
-	if r := report(get("/v1/usage?by=user", -1)); len(r.Lines) != 2 || r.Total.Held != 6 || r.Lines[0].Name != "annette" {
-		t.Errorf("%+v", r)
-	}
-	if report(get("/v1/usage?by=user", -1)); asked != 1 {
-		t.Errorf("the same within a minute was summed up %d times", asked)
-	}
-	if r := report(get("/v1/usage/me", 1000)); len(r.Lines) != 1 || r.Lines[0].Name != "ann" {
-		t.Errorf("ann's own: %+v", r)
-	}
+	names, held := lines("/v1/usage?by=user", nobody)
+	must.Equal(t, names, []string{"annette", "ann"})
+	must.Equal(t, held, 6)
+	lines("/v1/usage?by=user", nobody)
+	must.Equal(t, asked, 1, "sums of the same within a minute")
+	names, _ = lines("/v1/usage/me", ann)
+	must.Equal(t, names, []string{"ann"})
 	for path, want := range map[string]int{
 		"/v1/usage/me": http.StatusUnauthorized, "/v1/usage?by=colour": http.StatusBadRequest,
 		"/v1/usage?since=soon":                 http.StatusBadRequest,
 		"/v1/usage?since=1970-01-01T00:00:00Z": http.StatusBadRequest, "/v1/usage?user=eve": http.StatusNotFound,
 		"/usage?days=x": http.StatusBadRequest, "/usage?by=job": http.StatusBadRequest,
 	} {
-		if w := get(path, -1); w.Code != want || strings.Count(strings.TrimSpace(w.Body.String()), "\n") > 0 {
-			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		if code, body := get(path, nobody); code != want || strings.Count(strings.TrimSpace(body), "\n") > 0 {
+			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
-	if w := get("/v1/idle", -1); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "annette") {
-		t.Errorf("%d %s", w.Code, w.Body)
+	if code, body := get("/v1/idle", nobody); code != http.StatusOK || !strings.Contains(body, "annette") {
+		t.Errorf("%d %s", code, body)
 	}
 	for _, by := range []string{"account", "user", "partition", "application", "node"} {
-		w := get("/usage?days=7&by="+by, -1)
-		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "held by 3 jobs") ||
-			!strings.Contains(w.Body.String(), "By "+by) {
-			t.Errorf("the page by %s: %d %.3000s", by, w.Code, w.Body)
+		code, body := get("/usage?days=7&by="+by, nobody)
+		if code != http.StatusOK || !strings.Contains(body, "held by 3 jobs") || !strings.Contains(body, "By "+by) {
+			t.Errorf("the page by %s: %d %.3000s", by, code, body)
 		}
 	}
 }
@@ -115,10 +106,9 @@ func TestUsageOfTheFirstMinute(t *testing.T) {
 	summedUp := s.Usage
 	s.Usage = func(context.Context, usage.Query) (*usage.Report, error) { return nil, ErrNoUsage }
 	page := func() string {
-		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/usage", http.NoBody))
-		must.Equal(t, w.Code, http.StatusOK, "the page's code")
-		return w.Body.String()
+		code, body := answers(s.Handler())("/usage", nobody)
+		must.Equal(t, code, http.StatusOK, "the page's code")
+		return body
 	}
 	if body := page(); strings.Contains(body, `role="alert"`) || !strings.Contains(body, "No GPU job has run") {
 		t.Errorf("before any job: %s", body)
@@ -140,15 +130,7 @@ func TestUsageOfOthersIsPrivate(t *testing.T) {
 		asked := 0
 		s := used(t, &asked)
 		s.Status().Snap.PrivateJobs, s.Status().Snap.PrivateUsage = what == "jobs", what == "usage"
-		h := s.Handler()
-		get := func(path string, uid int) (int, string) {
-			req, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
-			if uid >= 0 {
-				req = as(req, uint32(uid))
-			}
-			h.ServeHTTP(w, req)
-			return w.Code, w.Body.String()
-		}
+		get := answers(s.Handler())
 		secret := regexp.MustCompile("annette|physics-dept|secret-app")
 		for _, path := range []string{
 			"/v1/usage", "/v1/usage/me", "/v1/idle", "/usage", "/usage?by=user",
@@ -174,18 +156,5 @@ func TestUsageOfOthersIsPrivate(t *testing.T) {
 				t.Errorf("%s: root asks for %s: %d", what, path, code)
 			}
 		}
-	}
-}
-
-// On a phone nothing is wider than the screen.
-func TestUsagePageInABrowser(t *testing.T) {
-	chromium(t)
-	asked := 0
-	srv := httptest.NewServer(framed(used(t, &asked).Handler(), 390))
-	defer srv.Close()
-	out := browse(t, srv.URL+"/frame?of=usage", "--dump-dom", "--window-size=1600,1000")
-	m := regexp.MustCompile(`<pre id="out">width=(\d+) of=(\d+) wide=(.*) named=(\w+) radius=(\w+) end`).FindStringSubmatch(out)
-	if m == nil || m[1] != "390" || m[2] != "390" || m[3] != "" || m[4] != "true" || m[5] != "8px" {
-		t.Errorf("%v in %.2000s", m, out)
 	}
 }
