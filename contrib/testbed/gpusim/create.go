@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"fmt"
-	"math"
 	"slices"
 	"unsafe"
 
@@ -41,8 +40,6 @@ type Config struct {
 	// Minors are the GPUs' minor numbers (N of /dev/nvidiaN) in NVML's order;
 	// default 0, 1, ….
 	Minors []int
-	// MemMiB is a GPU's memory, MiB; default the model's.
-	MemMiB float64
 	// MIG switches MIG mode on, where the card can.
 	MIG bool
 	// Instances are the MIG instances' profiles, e.g. "1g.5gb"; any switches MIG on.
@@ -65,58 +62,29 @@ type Config struct {
 var SampleOwners = []string{"each", "server", "one"}
 
 func (c *Config) defaults() (Model, error) {
-	if c.Model == "" {
-		c.Model = "titanxp"
-	}
-	if c.GPUs == 0 {
-		c.GPUs = 1
-	}
-	if c.Scale == 0 {
-		c.Scale = 1
-	}
-	if c.Driver == "" {
-		c.Driver = defaultDriver
+	c.Model, c.Driver = cmp.Or(c.Model, "titanxp"), cmp.Or(c.Driver, defaultDriver)
+	c.GPUs, c.Scale, c.Samples = cmp.Or(c.GPUs, 1), cmp.Or(c.Scale, 1), cmp.Or(c.Samples, SampleOwners[0])
+	c.MIG = c.MIG || len(c.Instances) > 0
+	for i := len(c.Minors); i < c.GPUs; i++ {
+		c.Minors = append(c.Minors, i)
 	}
 	m, err := ModelByName(c.Model)
-	if err != nil {
-		return m, err
-	}
-	if c.Samples = cmp.Or(c.Samples, SampleOwners[0]); !slices.Contains(SampleOwners, c.Samples) {
-		return m, fmt.Errorf("samples of processes are of %.32q, none of %q", c.Samples, SampleOwners)
-	}
-	if c.MemMiB == 0 {
-		c.MemMiB = m.MemTotal
-	}
-	if c.Minors == nil && c.GPUs > 0 {
-		c.Minors = make([]int, c.GPUs)
-		for i := range c.Minors {
-			c.Minors[i] = i
-		}
-	}
 	switch _, known := drivers[c.Driver]; {
+	case err != nil:
+		return m, err
+	case !slices.Contains(SampleOwners, c.Samples):
+		return m, fmt.Errorf("samples of processes are of %.32q, none of %q", c.Samples, SampleOwners)
 	case !known:
 		return m, fmt.Errorf("no simulated driver %q", c.Driver)
-	case c.GPUs < 1 || c.GPUs > MaxDevices:
-		return m, fmt.Errorf("%d GPUs: must be 1 to %d", c.GPUs, MaxDevices)
-	case !(c.Scale > 0) || c.Scale > 1e6:
-		return m, fmt.Errorf("time scale %v: must be above 0 and at most 1e6", c.Scale)
-	case !(c.MemMiB > 0) || math.IsInf(c.MemMiB, 0):
-		return m, fmt.Errorf("memory of %v MiB", c.MemMiB)
-	case len(c.Minors) != c.GPUs:
-		return m, fmt.Errorf("%d minor numbers for %d GPUs", len(c.Minors), c.GPUs)
-	}
-	if c.MIG = c.MIG || len(c.Instances) > 0; c.MIG && m.Caps&capMIG == 0 {
+	case c.GPUs < 1 || c.GPUs > MaxDevices || !(c.Scale > 0):
+		return m, fmt.Errorf("%d GPUs (up to %d), %v GPU seconds a second", c.GPUs, MaxDevices, c.Scale)
+	case c.MIG && m.Caps&capMIG == 0:
 		return m, fmt.Errorf("a %s has no MIG", m.Name)
 	}
-	if err := m.fits(c.Instances); err != nil {
-		return m, err
-	}
-	seen := map[int]bool{}
-	for _, n := range c.Minors {
-		if n < 0 || seen[n] {
-			return m, fmt.Errorf("minor number %d: negative or given twice", n)
+	for _, name := range c.Instances {
+		if _, ok := m.instances[name]; !ok {
+			return m, fmt.Errorf("a %s has no MIG instance %q", m.Name, name)
 		}
-		seen[n] = true
 	}
 	return m, nil
 }
@@ -164,7 +132,7 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	setCString(d.UUID[:], "GPU-"+id)
 	setCString(d.Name[:], m.Name)
 	d.Minor = uint32(cfg.Minors[i])
-	d.card, d.MemTotal, d.MemReserved = m.card, cfg.MemMiB, 1
+	d.card, d.MemReserved = m.card, 1
 	if cfg.GroupLimits {
 		d.Caps |= capLimits
 	}

@@ -358,13 +358,11 @@ func TestCreateRefusesNonsense(t *testing.T) {
 		{Model: "rtx"},
 		{GPUs: -1},
 		{GPUs: 17},
-		{Scale: -1},
 		{Scale: math.NaN()},
-		{Scale: math.Inf(1)},
-		{MemMiB: -3},
-		{GPUs: 2, Minors: []int{1}},
-		{GPUs: 2, Minors: []int{1, 1}},
+		{Driver: "1"},
+		{Samples: "nobody"},
 		{MIG: true},
+		{Model: "a100", Instances: []string{"1g.18gb"}},
 	} {
 		if err := Create(filepath.Join(t.TempDir(), "s"), cfg); err == nil {
 			t.Errorf("%+v was made", cfg)

@@ -2,50 +2,29 @@ package gpusim
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 )
 
 // profile is a kind of MIG instance.
 type profile struct {
 	slices uint32 // of the GPU's seven
-	eighth uint32 // of its memory
 	sms    uint32
 	memMiB float64
 }
 
-// The instances an A100-SXM4-40GB and an H200 can be cut into. Slices, eighths of the memory and
+// The instances an A100-SXM4-40GB and an H200 can be cut into. Slices and
 // their counts are from NVIDIA's MIG user guide ("Supported MIG Profiles"), memory and SMs from
 // `nvidia-smi mig -lgip` (the guide has the A100's; of the H200 1g.18gb: 16.00 GiB, 16 SMs). The
 // memory of the H200's larger instances is an assumption: 1g.18gb's per eighth.
 var (
 	a100Instances = map[string]profile{
-		"1g.5gb": {1, 1, 14, 4864}, "2g.10gb": {2, 2, 28, 9984}, "3g.20gb": {3, 4, 42, 20096},
-		"4g.20gb": {4, 4, 56, 20096}, "7g.40gb": {7, 8, 98, 40448},
+		"1g.5gb": {1, 14, 4864}, "2g.10gb": {2, 28, 9984}, "3g.20gb": {3, 42, 20096},
+		"4g.20gb": {4, 56, 20096}, "7g.40gb": {7, 98, 40448},
 	}
 	h200Instances = map[string]profile{
-		"1g.18gb": {1, 1, 16, 16384}, "2g.35gb": {2, 2, 32, 2 * 16384}, "3g.71gb": {3, 4, 60, 4 * 16384},
-		"4g.71gb": {4, 4, 64, 4 * 16384}, "7g.141gb": {7, 8, 132, 8 * 16384},
+		"1g.18gb": {1, 16, 16384}, "2g.35gb": {2, 32, 2 * 16384}, "3g.71gb": {3, 60, 4 * 16384},
+		"4g.71gb": {4, 64, 4 * 16384}, "7g.141gb": {7, 132, 8 * 16384},
 	}
 )
-
-// fits says whether a card can be cut so; where an instance lies is not looked at.
-func (m *Model) fits(names []string) error {
-	var slicesTaken, eighths uint32
-	for _, n := range names {
-		p, ok := m.instances[n]
-		if !ok {
-			return fmt.Errorf("a %s has no MIG instance %q (it has %s)", m.Name, n, strings.Join(slices.Sorted(maps.Keys(m.instances)), ", "))
-		}
-		slicesTaken += p.slices
-		eighths += p.eighth
-	}
-	if slicesTaken > 7 || eighths > 8 {
-		return fmt.Errorf("MIG instances %s don't fit into a %s", strings.Join(names, ", "), m.Name)
-	}
-	return nil
-}
 
 func (in *instance) fill(p profile, name string, cfg *Config, gpu, k int) {
 	id := uuid(fmt.Sprintf("%s/%s/%d/MIG/%d", cfg.UUIDSeed, cfg.Model, gpu, k))

@@ -3,7 +3,6 @@ package gpusim
 import (
 	"errors"
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -43,21 +42,5 @@ func TestInstancesAreApart(t *testing.T) {
 	snap, err := d.Snapshot()
 	if err != nil || math.Abs(snap.GPU-2*42/108.) > 1e-3 || len(snap.Instances) != 2 || snap.Processes[0].Instance != one {
 		t.Errorf("%+v, %v", snap, err)
-	}
-}
-
-func TestInstancesThatDontFit(t *testing.T) {
-	for _, c := range []struct {
-		cfg  Config
-		want string
-	}{
-		{Config{Instances: []string{"1g.5gb"}}, "has no MIG"},
-		{Config{Model: "a100", Instances: []string{"1g.18gb"}}, "it has 1g.5gb, 2g.10gb"},
-		{Config{Model: "h200", Instances: []string{"4g.71gb", "4g.71gb"}}, "don't fit"},
-		{Config{Model: "a100", Instances: strings.Split(strings.Repeat("1g.5gb,", 8), ",")[:8]}, "don't fit"},
-	} {
-		if err := Create(t.TempDir()+"/state", c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: %v", c.cfg.Instances, err)
-		}
 	}
 }
