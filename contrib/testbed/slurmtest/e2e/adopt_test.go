@@ -71,21 +71,53 @@ func adopts(t *testing.T) {
 	}
 }
 
-func adoptedJobs(t *testing.T, step string) {
-	o := slurmtest.Options{Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0", Extra: []string{"FirstJobId=" + firstJob, "PriorityFlags=ACCRUE_ALWAYS", "PartitionName=gates Nodes=ALL Hidden=YES", "PartitionName=each Nodes=ALL DefCpuPerGPU=2"}}
-	bridged := o
-	bridged.Prepare = wakes
-	r := newRig(t, options{Options: bridged, gatePartition: "gates", adopt: job.Active, lease: time.Minute, quiet: step != "", noJoin: true})
-	if step != "" {
-		r.start("E2E_FAULT=none") // until the jobs wait
-		if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return r.gate() != "" }) {
-			t.Fatal("the bridge makes no gate")
+// adopting is a cluster whose bridge has a rule for all jobs of one GPU, and a plain one.
+func adopting(t *testing.T, how job.Mode, quiet bool) (*rig, [2]*side) {
+	t.Helper()
+	o := slurmtest.Options{Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0", Prepare: wakes, Extra: []string{
+		"FirstJobId=" + firstJob, "PriorityFlags=ACCRUE_ALWAYS", "PartitionName=gates Nodes=ALL Hidden=YES",
+		"PartitionName=each Nodes=ALL DefCpuPerGPU=2",
+	}}
+	plain := o
+	plain.Prepare, plain.Extra = nil, append(slices.Clone(o.Extra), "JobRequeue=1")
+	r, sides, _ := besidePlain(t, options{
+		Options: o, quiet: quiet,
+		settings: settings{GatePartition: "gates", Adopt: how, Lease: time.Minute, NoJoin: true},
+	}, plain)
+	return r, sides
+}
+
+// fields are those of jobs with these names.
+func (s *side) fields(names ...string) map[string]string {
+	out := map[string]string{}
+	for _, f := range s.jobs() {
+		if !slices.Contains(names, f["JobName"]) {
+			continue
+		}
+		for field, value := range f {
+			if field != "AdminComment" || value != "" { // one that is taken away again is empty
+				out[f["JobName"]+"/"+field] = s.plain(value)
+			}
 		}
 	}
-	o.Extra = append(slices.Clone(o.Extra), "JobRequeue=1")
-	sides := [2]*side{{t: t, Cluster: slurmtest.New(t, o)}, {t: t, Cluster: r.Cluster}}
-	if r.gate() == "" || !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return strings.Contains(r.gateText(), "adopt=") }) {
-		t.Fatalf("no rule in the gate file: %s", r.gateText())
+	return out
+}
+
+// completed waits until the job of this name has.
+func (s *side) completed(name string) {
+	s.t.Helper()
+	if !slurmtest.Wait(s.t.Context(), 3*time.Minute, func() bool { return s.fields(name)[name+"/JobState"] == "COMPLETED" }) {
+		s.t.Fatalf("%s: %s doesn't end", s.name(), name)
+	}
+}
+
+func adoptedJobs(t *testing.T, step string) {
+	r, sides := adopting(t, job.Active, step != "")
+	if step != "" {
+		r.start("E2E_FAULT=none") // until the jobs wait
+	}
+	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return r.gate() != "" && strings.Contains(r.gateText(), "adopt=") }) {
+		t.Fatalf("no gate, or no rule in the gate file: %s", r.gateText())
 	}
 	ids := map[string]string{}
 	submit := func(s *side) {
@@ -116,10 +148,8 @@ func adoptedJobs(t *testing.T, step string) {
 	}
 	var plain sync.WaitGroup
 	plain.Go(func() { submit(sides[0]) })
-	if step == "" {
-		r.unseen(func() { submit(sides[1]) })
-	} else {
-		r.unseen(func() { submit(sides[1]) })
+	r.unseen(func() { submit(sides[1]) })
+	if step != "" {
 		r.kill()
 		r.start("E2E_FAULT=" + step)
 		if !slurmtest.Wait(t.Context(), 3*time.Minute, func() bool { return !alive(r.bridge.Process.Pid) }) {
@@ -136,25 +166,10 @@ func adoptedJobs(t *testing.T, step string) {
 			alone = append(alone, j.name)
 		}
 	}
-	look := func(s *side) map[string]string {
-		out := map[string]string{}
-		for _, f := range s.jobs() {
-			if slices.Contains(alone, f["JobName"]) {
-				for field, value := range f {
-					if field != "AdminComment" || value != "" { // one that is taken away again is empty
-						out[f["JobName"]+"/"+field] = s.plain(value)
-					}
-				}
-			}
-		}
-		return out
-	}
 	for _, j := range unchanged {
-		if !slurmtest.Wait(t.Context(), 3*time.Minute, func() bool { return completed(sides[0], j.name) }) {
-			t.Fatalf("plain Slurm doesn't end %s", j.name)
-		}
+		sides[0].completed(j.name)
 	}
-	compare(t, sides, "jobs of no group", look)
+	compare(t, sides, "jobs of no group", func(s *side) map[string]string { return s.fields(alone...) })
 	if step != "" {
 		return
 	}
@@ -180,12 +195,7 @@ func TestAdoptInShadow(t *testing.T) {
 	slurmtest.Require(t)
 	adopts(t)
 	t.Parallel()
-	o := slurmtest.Options{Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0", Extra: []string{"FirstJobId=" + firstJob, "PriorityFlags=ACCRUE_ALWAYS", "PartitionName=gates Nodes=ALL Hidden=YES", "PartitionName=each Nodes=ALL DefCpuPerGPU=2"}}
-	bridged := o
-	bridged.Prepare = wakes
-	r := newRig(t, options{Options: bridged, gatePartition: "gates", adopt: job.Shadow, lease: time.Minute, noJoin: true})
-	o.Extra = append(slices.Clone(o.Extra), "JobRequeue=1")
-	sides := [2]*side{{t: t, Cluster: slurmtest.New(t, o)}, {t: t, Cluster: r.Cluster}}
+	r, sides := adopting(t, job.Shadow, false)
 	jobs := map[string]string{} // their options by name
 	for _, j := range unchanged {
 		jobs[j.name] = j.user + " " + j.args
@@ -206,24 +216,13 @@ func TestAdoptInShadow(t *testing.T) {
 	submit(sides[0])
 	r.unseen(func() { submit(sides[1]) })
 	r.unseen(func() { last = r.submit(ann, small, 2); r.submit(ann, small, 2) }) // these ask to share
+	names := slices.Sorted(maps.Keys(jobs))
 	for _, s := range sides {
-		for name := range jobs {
-			if !slurmtest.Wait(t.Context(), 3*time.Minute, func() bool { return completed(s, name) }) {
-				t.Fatalf("%s doesn't end", name)
-			}
+		for _, name := range names {
+			s.completed(name)
 		}
 	}
-	compare(t, sides, "jobs that a rule in shadow matches", func(s *side) map[string]string {
-		out := map[string]string{}
-		for _, f := range s.jobs() {
-			if jobs[f["JobName"]] != "" {
-				for field, value := range f {
-					out[f["JobName"]+"/"+field] = s.plain(value)
-				}
-			}
-		}
-		return out
-	})
+	compare(t, sides, "jobs that a rule in shadow matches", func(s *side) map[string]string { return s.fields(names...) })
 	r.state(2*time.Minute, last, "COMPLETED")
 	if !strings.Contains(r.job(last)["TresPerNode"], "shard") {
 		t.Error("the bridge isn't active: jobs that ask to share don't")
@@ -233,23 +232,16 @@ func TestAdoptInShadow(t *testing.T) {
 	}
 }
 
-func completed(s *side, name string) bool {
-	for _, f := range s.jobs() {
-		if f["JobName"] == name {
-			return f["JobState"] == "COMPLETED"
-		}
-	}
-	return false
-}
-
 // A limit on GPUs holds for adopted jobs that have shares, and with the weights that doctor prints each is charged for its
 // part of the GPU: their user's fair share is better than on plain Slurm, where they have a GPU each.
 func TestAdoptedJobsInAccounting(t *testing.T) {
 	slurmtest.Require(t)
 	adopts(t)
 	r := limited(t, options{
-		Options: slurmtest.Options{Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0"}, adopt: job.Active, lease: time.Minute, noJoin: true,
-	}, "PriorityDecayHalfLife=0", "PriorityUsageResetPeriod=YEARLY", "AccountingStorageTRES=gres/gpu,gres/shard", "PartitionName=DEFAULT TRESBillingWeights=GRES/gpu=1000,GRES/shard=10")
+		Options:  slurmtest.Options{Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0"},
+		settings: settings{Adopt: job.Active, Lease: time.Minute, NoJoin: true},
+	}, "PriorityDecayHalfLife=0", "PriorityUsageResetPeriod=YEARLY", "AccountingStorageTRES=gres/gpu,gres/shard",
+		"PartitionName=DEFAULT TRESBillingWeights=GRES/gpu=1000,GRES/shard=10")
 	r.account("modify", "account", "lab", "set", "GrpTRES=gres/gpu=2")
 	// charged is what each way of running four jobs costs their user, and the most that run at a time.
 	charged := func(user string, adopt bool) (float64, int) {

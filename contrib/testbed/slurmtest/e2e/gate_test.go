@@ -68,7 +68,9 @@ func TestGateWhosePartitionCloses(t *testing.T) {
 func TestHiddenGate(t *testing.T) {
 	t.Parallel()
 	const hidden = "gates"
-	r := newRig(t, options{gatePartition: hidden, Options: slurmtest.Options{Extra: []string{"PartitionName=" + hidden + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1"}}})
+	r := newRig(t, options{settings: settings{GatePartition: hidden}, Options: slurmtest.Options{Extra: []string{
+		"PartitionName=" + hidden + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1",
+	}}})
 	gate := r.gate()
 	if p := r.job(gate)["Partition"]; p != hidden {
 		t.Errorf("the gate is in %q", p)

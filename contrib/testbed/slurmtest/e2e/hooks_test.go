@@ -20,8 +20,8 @@ func etcHooks(nodeGPUs ...int) func(*slurmtest.Cluster) error {
 	return cluster.New(cluster.Setup{Build: build, Lua: ours, Hooks: true, NodeGPUs: nodeGPUs}).Options().Prepare
 }
 
-// settings reads a fragment of slurm.conf: NAME=value lines, without comments.
-func settings(t *testing.T, file string) (lines []string) {
+// fragment reads a fragment of slurm.conf: NAME=value lines, without comments.
+func fragment(t *testing.T, file string) (lines []string) {
 	t.Helper()
 	text := must.Get(os.ReadFile(filepath.Join(etc, file)))(t)
 	for line := range strings.Lines(string(text)) {
@@ -38,7 +38,7 @@ func TestFilesOfEtc(t *testing.T) {
 	t.Parallel()
 	o := options{}
 	o.Prepare = etcHooks(1)
-	for _, line := range settings(t, "slurm.conf.slurmbridge") {
+	for _, line := range fragment(t, "slurm.conf.slurmbridge") {
 		switch name, value, _ := strings.Cut(line, "="); name {
 		case "SchedulerParameters":
 			o.Scheduler = value

@@ -16,7 +16,7 @@ func TestNoWholeGPUIsInUse(t *testing.T) {
 	for name, only := range map[string][]string{"partition of sharers": {slurmtest.Partition}, "partition of all": {"none"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes}, sharersOnly: only})
+			r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes}, settings: settings{SharersOnly: only}})
 			var long, short string
 			r.unseen(func() {
 				long, short = r.submit(ann, small, 12, "--time=3"), r.submit(ann, small, 2, "--time=3")

@@ -26,7 +26,7 @@ func TestFiguresOfManyNodes(t *testing.T) {
 	const app = "m3000g30d600"
 	for _, bridged := range []bool{false, true} {
 		t.Run(map[bool]string{false: "plain", true: "bridged"}[bridged], func(t *testing.T) {
-			r := newRig(t, options{quiet: true, lease: time.Minute, Options: slurmtest.Options{
+			r := newRig(t, options{quiet: true, settings: settings{Lease: time.Minute}, Options: slurmtest.Options{
 				Nodes: nodes, Prepare: func(*slurmtest.Cluster) error { return nil }, // no hooks
 				Scheduler: "bf_interval=30,sched_interval=10,batch_sched_delay=1",
 				Extra:     []string{"TreeWidth=1000", "SlurmctldTimeout=300"},
@@ -34,7 +34,7 @@ func TestFiguresOfManyNodes(t *testing.T) {
 			jobs, gres := nodes+pending, "gpu:1"
 			if bridged {
 				jobs, gres = most*nodes+pending, "gpu:shared"
-				r.env = append(r.env, "E2E_FIGURES="+r.Path("run", "figures"), "E2E_KNOWN="+app)
+				r.settings.Figures, r.settings.Known = r.Path("run", "figures"), app
 				r.start()
 			}
 			for left := jobs; left > 0; left -= 1000 { // as arrays: sbatch is not what is measured

@@ -82,7 +82,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 
 func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{mode: job.Shadow})
+	r := newRig(t, options{settings: settings{Mode: job.Shadow}})
 	hold := r.any(ann, 30, "--gres=mps:100")
 	r.state(20*time.Second, hold, "RUNNING")
 	for i := range 6 {

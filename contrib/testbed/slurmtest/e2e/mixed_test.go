@@ -39,7 +39,7 @@ func TestMixedQueueWholeGPU(t *testing.T) {
 // joins it, and the job of a whole GPU is no later for that.
 func TestATurnLeavesRoom(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{room: true, Options: slurmtest.Options{Prepare: wakes, Scheduler: "bf_interval=1"}})
+	r := newRig(t, options{settings: settings{Room: true}, Options: slurmtest.Options{Prepare: wakes, Scheduler: "bf_interval=1"}})
 	if text.GivesUsedGPUs(r.Release) {
 		t.Skipf("Slurm %s hands out GPUs whole that sharers still use", r.Release)
 	}
@@ -65,7 +65,7 @@ func TestATurnLeavesRoom(t *testing.T) {
 // An interactive session starts at once and leaves room on its GPU: a batch job joins it.
 func TestInteractiveSession(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{room: true, memLimits: true, Options: slurmtest.Options{Prepare: wakes}})
+	r := newRig(t, options{settings: settings{Room: true, MemLimits: true}, Options: slurmtest.Options{Prepare: wakes}})
 	session := r.any(ann, 170, "--gres=gpu:shared", "--comment=share:interactive", "--time=3")
 	r.state(30*time.Second, session, "RUNNING")
 	if c := r.job(session)["AdminComment"]; !strings.Contains(c, ", was mps:100]") {

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -31,19 +30,7 @@ func TestOrdinaryAccounting(t *testing.T) {
 	bridged.Prepare = etcHooks(2, 2)
 	bridged.Extra = append([]string{"PartitionName=gates Nodes=ALL Hidden=YES"}, o.Extra...)
 	o.Sharing = "none"
-	r := newRig(t, options{Options: bridged, gatePartition: "gates", quiet: true})
-	sides := [2]*side{{t: t, Cluster: slurmtest.New(t, o)}, {t: t, Cluster: r.Cluster}}
-	both := func(do func(s *side)) {
-		t.Helper()
-		var all sync.WaitGroup
-		for _, s := range sides {
-			all.Go(func() { do(s) })
-		}
-		all.Wait()
-		if sides[0].broken || sides[1].broken {
-			t.FailNow()
-		}
-	}
+	r, sides, both := besidePlain(t, options{Options: bridged, settings: settings{GatePartition: "gates"}, quiet: true}, o)
 	both((*side).associations)
 	r.start()
 	both(func(s *side) { s.burst(burst) })

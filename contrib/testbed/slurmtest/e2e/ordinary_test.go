@@ -45,19 +45,7 @@ func TestOrdinaryJobs(t *testing.T) {
 	bridged.Extra = append(slices.Clone(o.Extra), "PartitionName=gates Nodes=ALL Hidden=YES", "PriorityFlags=ACCRUE_ALWAYS")
 	o.Prepare = complete(nil)
 	o.Sharing = "none"
-	r := newRig(t, options{Options: bridged, gatePartition: "gates"})
-	sides := [2]*side{{t: t, Cluster: slurmtest.New(t, o)}, {t: t, Cluster: r.Cluster}}
-	both := func(do func(s *side)) {
-		t.Helper()
-		var all sync.WaitGroup
-		for _, s := range sides {
-			all.Go(func() { do(s) })
-		}
-		all.Wait()
-		if sides[0].broken || sides[1].broken { // differences alone don't end the test
-			t.FailNow()
-		}
-	}
+	r, sides, both := besidePlain(t, options{Options: bridged, settings: settings{GatePartition: "gates"}}, o)
 	both((*side).open)
 	both(func(s *side) { s.submitAll(ordinaryJobs) })
 	if r.gate() == "" {
@@ -82,6 +70,24 @@ func TestOrdinaryJobs(t *testing.T) {
 	compare(t, sides, "job completion", (*side).completions)
 	compare(t, sides, "output", (*side).files)
 	compare(t, sides, "commands", func(s *side) map[string]string { return s.said })
+}
+
+// besidePlain starts a cluster with the bridge and one without; both does something on each of them at once.
+func besidePlain(t *testing.T, bridged options, plain slurmtest.Options) (r *rig, sides [2]*side, both func(do func(s *side))) {
+	t.Helper()
+	r = newRig(t, bridged)
+	sides = [2]*side{{t: t, Cluster: slurmtest.New(t, plain)}, {t: t, Cluster: r.Cluster}}
+	return r, sides, func(do func(s *side)) {
+		t.Helper()
+		var all sync.WaitGroup
+		for _, s := range sides {
+			all.Go(func() { do(s) })
+		}
+		all.Wait()
+		if sides[0].broken || sides[1].broken { // differences alone don't end the test
+			t.FailNow()
+		}
+	}
 }
 
 // ordinary is a job of sbatch's, and the state that it is in while the others run, after

@@ -2,7 +2,9 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -97,8 +99,32 @@ func (most) Score(dst []float64, _ *rlcore.Window, combos []rlcore.Combo) {
 	}
 }
 
+// settings are what a test's bridge is told.
+type settings struct {
+	Lease   time.Duration
+	Mode    job.Mode
+	Sharing job.Sharing
+	// GatePartition is the gate's own; "" = it has none.
+	GatePartition string
+	// SharersOnly are the partitions where only shares are handed out.
+	SharersOnly []string
+	// NoJoin: nobody joins those who run, so that groups start together. Room: groups leave shares for a later join.
+	NoJoin, Room bool
+	// MemLimits: MPS holds jobs to a part of the memory.
+	MemLimits bool
+	// Adopt: jobs of a whole GPU share by a rule, or would; "" = no rule.
+	Adopt job.Mode
+	// Known is an application that the interference model has seen next to itself; Figures is a file of how long commands and
+	// rounds take; "" = none.
+	Known, Figures string
+}
+
 // runBridge is the daemon's heart with a policy that packs as much as it may.
 func runBridge(dir string) error {
+	var o settings
+	if err := json.Unmarshal([]byte(os.Getenv("E2E_SETTINGS")), &o); err != nil {
+		return err
+	}
 	db, err := database.Open(context.Background(), filepath.Join(dir, "run", "bridge.db"))
 	if err != nil {
 		return err
@@ -110,38 +136,35 @@ func runBridge(dir string) error {
 	if err := cl.Open(); err != nil {
 		return err
 	}
-	lease, err := time.ParseDuration(os.Getenv("E2E_LEASE"))
-	if err != nil {
-		return err
-	}
-	sharing := job.Sharing(os.Getenv("E2E_SHARING"))
 	b := &loop.Bridge{
-		Slurm: cl, Apps: apps{}, Journal: j, Mode: job.Mode(os.Getenv("E2E_MODE")), PollEvery: 10 * time.Second,
+		Slurm: cl, Apps: apps{}, Journal: j, Mode: o.Mode, PollEvery: 10 * time.Second,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Card: func(string) (rlcore.GPUSpec, bool) {
 			card := rlcore.TitanXp
-			card.MemLimits = os.Getenv("E2E_MEM_LIMITS") == "true"
+			card.MemLimits = o.MemLimits
 			return card, true
 		},
 		Sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3},
 		Gate: &loop.Gate{
-			Slurm: cl, Lease: lease, Sharing: sharing, File: filepath.Join(dir, "run", "gate"), Now: time.Now,
-			Partition: os.Getenv("E2E_GATE_PARTITION"),
-			ByHand:    loop.ByHand{Leave: strings.Fields(os.Getenv("E2E_LEAVE"))},
+			Slurm: cl, Lease: o.Lease, Sharing: o.Sharing, File: filepath.Join(dir, "run", "gate"), Now: time.Now,
+			Partition: o.GatePartition,
 		},
 		Planner: &plan.Planner{
-			Decider: decider(os.Getenv("E2E_KNOWN")),
-			Join:    os.Getenv("E2E_JOIN") != "false", DivideHost: true,
-			Room: os.Getenv("E2E_ROOM") == "true", RoomAnyway: true,
-			Partitions: job.PartitionFilter{SharersOnly: strings.Fields(os.Getenv("E2E_SHARERS_ONLY"))},
+			Decider: decider(o.Known),
+			Join:    !o.NoJoin, DivideHost: true,
+			Room: o.Room, RoomAnyway: true,
+			Partitions: job.PartitionFilter{SharersOnly: o.SharersOnly},
 		},
 	}
 	if only := b.Planner.Partitions.SharersOnly; !slices.Contains(only, job.AnyPartition) {
 		b.Gate.SharersOnly = only
 	}
-	if how := os.Getenv("E2E_ADOPT"); how != "" {
+	if o.Adopt != "" {
 		cl.GPULimits, b.Ledger = true, j
-		b.Adopt = &adopt.Policy{Rules: []adopt.Rule{{Partitions: []string{slurmtest.Partition, "each"}, MaxSlowdown: adopt.DefaultMaxSlowdown}}, Active: job.Mode(how) == job.Active, Percent: 100, Delay: time.Minute}
+		rule := adopt.Rule{Partitions: []string{slurmtest.Partition, "each"}, MaxSlowdown: adopt.DefaultMaxSlowdown}
+		b.Adopt = &adopt.Policy{
+			Rules: []adopt.Rule{rule}, Active: o.Adopt == job.Active, Percent: 100, Delay: time.Minute,
+		}
 	}
 	if b.Mode == job.Shadow {
 		b.Gate.File = ""
@@ -154,8 +177,8 @@ func runBridge(dir string) error {
 		}
 	}
 	var done func(error)
-	if name := os.Getenv("E2E_FIGURES"); name != "" {
-		if done, err = figures(name, cl, b); err != nil {
+	if o.Figures != "" {
+		if done, err = figures(o.Figures, cl, b); err != nil {
 			return err
 		}
 	}
@@ -208,32 +231,17 @@ func die() {
 // rig is a cluster with a bridge.
 type rig struct {
 	*slurmtest.Cluster
-	t      *testing.T
-	bridge *exec.Cmd
-	env    []string
+	t        *testing.T
+	bridge   *exec.Cmd
+	settings settings
 }
 
 type options struct {
 	slurmtest.Options
-	lease time.Duration
-	mode  job.Mode
+	settings
 	quiet bool // no bridge yet
-	// leave is a partition in which users may ask for a part of a GPU by hand; "" = none.
-	leave string
-	// room: groups leave shares for a later join.
-	room bool
-	// gatePartition is the gate's own; "" = it has none.
-	gatePartition string
-	// sharersOnly are the partitions where only shares are handed out; nil = as if all were, though jobs get whole GPUs.
-	sharersOnly []string
-	// memLimits: MPS holds jobs to a part of the memory.
-	memLimits bool
-	// adopt: jobs of a whole GPU share by a rule, or would; "" = no rule.
-	adopt job.Mode
 	// site is a job_submit.lua of the site's, which finds what slurmbridge's own script returns in M; "" = that is all.
 	site string
-	// noJoin: nobody joins those who run, so that groups start together.
-	noJoin bool
 }
 
 // wakes makes the end of each job wake the bridge.
@@ -259,11 +267,10 @@ func ownScript(c *slurmtest.Cluster, ours, site string) error {
 
 func newRig(t *testing.T, o options) *rig {
 	t.Helper()
-	if o.lease == 0 {
-		o.lease = 20 * time.Second
-	}
-	if o.mode == "" {
-		o.mode = job.Active
+	o.Lease, o.Mode = cmp.Or(o.Lease, 20*time.Second), cmp.Or(o.Mode, job.Active)
+	o.settings.Sharing = job.Sharing(cmp.Or(o.Options.Sharing, "mps"))
+	if o.SharersOnly == nil {
+		o.SharersOnly = []string{job.AnyPartition} // as if all were, though jobs get whole GPUs
 	}
 	lua := must.Get(filepath.Abs("../../../../contrib/job_submit.lua"))(t)
 	o.Lua = lua
@@ -280,15 +287,7 @@ func newRig(t *testing.T, o options) *rig {
 		return wakes(c)
 	}
 	o.Extra = append(o.Extra, "JobRequeue=1")
-	r := &rig{Cluster: slurmtest.New(t, o.Options), t: t}
-	if o.sharersOnly == nil {
-		o.sharersOnly = []string{job.AnyPartition}
-	}
-	sharing := o.Sharing
-	if sharing == "" {
-		sharing = "mps"
-	}
-	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_LEAVE="+o.leave, "E2E_GATE_PARTITION="+o.gatePartition, "E2E_JOIN="+strconv.FormatBool(!o.noJoin), "E2E_ROOM="+strconv.FormatBool(o.room), "E2E_MEM_LIMITS="+strconv.FormatBool(o.memLimits), "E2E_SHARERS_ONLY="+strings.Join(o.sharersOnly, " "), "E2E_ADOPT="+string(o.adopt))
+	r := &rig{Cluster: slurmtest.New(t, o.Options), t: t, settings: o.settings}
 	t.Cleanup(func() {
 		r.kill()
 		if t.Failed() {
@@ -316,7 +315,8 @@ func (r *rig) start(env ...string) {
 		}
 	}
 	cmd := must.Get(r.Command(context.Background(), "slurm", public))(r.t)
-	cmd.Env = append(r.env, env...)
+	told := must.Get(json.Marshal(r.settings))(r.t)
+	cmd.Env = append(append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_SETTINGS="+string(told)), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -324,7 +324,7 @@ func (r *rig) start(env ...string) {
 	cmd.SysProcAttr.Setpgid = true
 	must.OK(r.t, cmd.Start())
 	r.bridge = cmd
-	if len(env) == 0 && !strings.Contains(strings.Join(r.env, " "), "E2E_MODE=shadow") {
+	if len(env) == 0 && r.settings.Mode != job.Shadow {
 		if !slurmtest.Wait(context.Background(), 20*time.Second, func() bool { return r.gate() != "" }) {
 			r.t.Fatal("the bridge makes no gate")
 		}

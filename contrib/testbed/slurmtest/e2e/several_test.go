@@ -27,7 +27,7 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			least := c.o.Prepare != nil
-			r := newRig(t, options{Options: c.o, lease: time.Minute}) // submitting takes a busy machine a while
+			r := newRig(t, options{Options: c.o, settings: settings{Lease: time.Minute}}) // submitting takes a busy machine a while
 			if least && !hasLeastLoaded(r.Cluster) {
 				t.Skip("Slurm 23.11 or later has LL_SHARED_GRES: make test-compat")
 			}
@@ -65,7 +65,9 @@ func TestGPUsWithoutShares(t *testing.T) {
 	} {
 		t.Run(o.Sharing, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, options{Options: o, lease: time.Minute, sharersOnly: []string{slurmtest.Partition}})
+			r := newRig(t, options{Options: o, settings: settings{
+				Lease: time.Minute, SharersOnly: []string{slurmtest.Partition},
+			}})
 			var shared, whole []string
 			r.unseen(func() {
 				for i := range 12 {

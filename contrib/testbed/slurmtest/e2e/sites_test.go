@@ -17,7 +17,7 @@ func TestGateAmongAllPartitions(t *testing.T) {
 	for _, limits := range []string{"ALL", "ANY", "NO"} {
 		t.Run(limits, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, options{gatePartition: "slurmbridge", Options: slurmtest.Options{
+			r := newRig(t, options{settings: settings{GatePartition: "slurmbridge"}, Options: slurmtest.Options{
 				Scheduler: "sched_interval=2,bf_interval=2", JobSubmit: "job_submit/all_partitions,job_submit/lua",
 				Extra: []string{
 					"EnforcePartLimits=" + limits, "PartitionName=cpu Nodes=ALL",
@@ -74,7 +74,7 @@ func TestASiteRefusesShares(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, options{noJoin: true, site: `
+			r := newRig(t, options{settings: settings{NoJoin: true}, site: `
 function slurm_job_modify(job, rec, parts, uid)
    local rc = M.modify(job, rec, parts, uid)
    if job.tres_per_node and not job.tres_per_node:find("gpu") and not job.tres_per_node:find(":100") then ` + refusal + ` end
