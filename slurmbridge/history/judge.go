@@ -19,7 +19,7 @@ type Ending struct {
 	// LimitS is its time limit, s, 0 = none, including LentS that were added because sharing had
 	// slowed it.
 	LimitS, LentS float64
-	Deadline      time.Time // its owner's (--deadline), zero = none
+	Deadline      time.Time `json:",omitzero"` // its owner's (--deadline), zero = none
 	// DelayedS is how long the bridge alone kept it waiting although a GPU was idle, s, and
 	// PastLeaseS how long it waited behind a gate after its lease.
 	DelayedS, PastLeaseS float64

@@ -67,16 +67,10 @@ type Wait struct {
 	Kept       int `json:"kept,omitempty"`
 }
 
-// Progress is how far one running job has come.
+// Progress is how far one running job has come: it will be its Ending. LentS isn't in it yet.
 type Progress struct {
-	job.Progress
-	Start  time.Time
-	Submit time.Time `json:",omitzero"`
-	// Limit is its time limit, 0 = none, and Deadline its owner's, zero = none, as the poll showed them.
-	Limit    time.Duration
-	Deadline time.Time
-	// DelayedS, PastLeaseS and UnstartedS are what Wait said when it started.
-	DelayedS, PastLeaseS, UnstartedS float64
+	history.Ending
+	UnstartedS float64 // what Wait said when it started
 }
 
 // advance lets a job go on until a poll.
@@ -203,7 +197,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 			took := p.DoneS + max(0, s.At.Sub(p.At).Seconds())/max(p.Slow, 1)
 			ends = append(ends, schedule.End{ID: ref, DoneS: took})
 		case j.State == job.Pending:
-			t.Ending(ref, s.At).Ending = p.ending(t.Loans[ref])
+			t.Ending(ref, s.At).Ending = t.ending(ref, p)
 			delete(t.Done, ref)
 		}
 	}
@@ -216,14 +210,15 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 		p := t.Done[ref]
 		if p == nil || !p.Start.Equal(j.Start) {
 			ran := max(0, s.At.Sub(j.Start).Seconds())
-			p = &Progress{Start: j.Start, Progress: job.Progress{At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1}}
+			p = new(Progress)
+			p.Start, p.Progress = j.Start, job.Progress{At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1}
 			if w := t.Waits[ref]; w != nil {
 				p.DelayedS, p.PastLeaseS, p.UnstartedS = w.DelayedS, w.PastLeaseS, w.UnstartedS
 			}
 			t.Done[ref] = p
 		}
 		p.advance(s.At, j.State == job.Running)
-		p.Limit, p.Deadline, p.Submit = j.TimeLimit, j.Deadline, j.Submit
+		p.LimitS, p.Deadline, p.Submit = j.TimeLimit.Seconds(), j.Deadline, j.Submit
 	}
 }
 
@@ -234,7 +229,7 @@ func (t *Tracker) ended(ends []schedule.End, at time.Time) {
 	for i, endS := range t.Plain.Ended(Seconds(at), ends...) {
 		ref := ends[i].ID
 		p, e := t.Done[ref], t.Ending(ref, at)
-		if e.Ending = p.ending(t.Loans[ref]); endS > 0 {
+		if e.Ending = t.ending(ref, p); endS > 0 {
 			e.PlainEnd = Time(endS + p.UnstartedS)
 		}
 		delete(t.Done, ref)
@@ -262,15 +257,12 @@ func Time(s float64) time.Time {
 }
 
 // ending is how far a job has come that is gone.
-func (p *Progress) ending(l *Loan) *history.Ending {
-	e := &history.Ending{
-		Progress: p.Progress, Submit: p.Submit, Start: p.Start,
-		LimitS: p.Limit.Seconds(), Deadline: p.Deadline, DelayedS: p.DelayedS, PastLeaseS: p.PastLeaseS,
-	}
-	if l != nil {
+func (t *Tracker) ending(ref string, p *Progress) *history.Ending {
+	e := p.Ending
+	if l := t.Loans[ref]; l != nil {
 		e.LentS = l.Lent().Seconds()
 	}
-	return e
+	return &e
 }
 
 // Awaited returns what reports whether other jobs wait for the end of a job.
