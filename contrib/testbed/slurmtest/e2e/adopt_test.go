@@ -87,8 +87,8 @@ func adopting(t *testing.T, how job.Mode, quiet bool) (*rig, [2]*side) {
 	return r, sides
 }
 
-// fields are those of jobs with these names.
-func (s *side) fields(names ...string) map[string]string {
+// fieldsOf are those of jobs with these names.
+func (s *side) fieldsOf(names ...string) map[string]string {
 	out := map[string]string{}
 	for _, f := range s.jobs() {
 		if !slices.Contains(names, f["JobName"]) {
@@ -106,7 +106,7 @@ func (s *side) fields(names ...string) map[string]string {
 // completed waits until the job of this name has.
 func (s *side) completed(name string) {
 	s.t.Helper()
-	if !slurmtest.Wait(s.t.Context(), 3*time.Minute, func() bool { return s.fields(name)[name+"/JobState"] == "COMPLETED" }) {
+	if !slurmtest.Wait(s.t.Context(), 3*time.Minute, func() bool { return s.fieldsOf(name)[name+"/JobState"] == "COMPLETED" }) {
 		s.t.Fatalf("%s: %s doesn't end", s.name(), name)
 	}
 }
@@ -169,7 +169,7 @@ func adoptedJobs(t *testing.T, step string) {
 	for _, j := range unchanged {
 		sides[0].completed(j.name)
 	}
-	compare(t, sides, "jobs of no group", func(s *side) map[string]string { return s.fields(alone...) })
+	compare(t, sides, "jobs of no group", func(s *side) map[string]string { return s.fieldsOf(alone...) })
 	if step != "" {
 		return
 	}
@@ -222,7 +222,7 @@ func TestAdoptInShadow(t *testing.T) {
 			s.completed(name)
 		}
 	}
-	compare(t, sides, "jobs that a rule in shadow matches", func(s *side) map[string]string { return s.fields(names...) })
+	compare(t, sides, "jobs that a rule in shadow matches", func(s *side) map[string]string { return s.fieldsOf(names...) })
 	r.state(2*time.Minute, last, "COMPLETED")
 	if !strings.Contains(r.job(last)["TresPerNode"], "shard") {
 		t.Error("the bridge isn't active: jobs that ask to share don't")
