@@ -83,7 +83,7 @@ func FromEnv(get func(string) string, now time.Time) (*Job, error) {
 		return nil, fmt.Errorf("%w: SLURM_JOB_UID %.32q", ErrBadEnv, get("SLURM_JOB_UID"))
 	}
 	j.UID = uint32(uid)
-	if id := get("SLURM_JOB_SLUID"); sluid.MatchString(id) {
+	if id := get("SLURM_JOB_SLUID"); sluid().MatchString(id) {
 		j.SLUID = id
 	}
 	j.User = clean(get("SLURM_JOB_USER"), 255)

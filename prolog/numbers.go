@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
 // Slurm numbers a node's GPUs. Which card a number means follows from its configuration (src/interfaces/gres.c,
@@ -201,7 +202,7 @@ func (s *site) chosen(all []int, cards []Card) (out []int) {
 // nvidiaMajor is the device number of NVIDIA's GPUs (Linux's devices.txt).
 const nvidiaMajor = 195
 
-var nvidiaFile = regexp.MustCompile(`^nvidia(\d+)$`)
+var nvidiaFile = pattern.Lazy(`^nvidia(\d+)$`)
 
 // minorOf is the number N of a GPU's device file, by what it is or else by its name.
 func minorOf(file string) (int, bool) {
@@ -209,7 +210,7 @@ func minorOf(file string) (int, bool) {
 	if unix.Stat(file, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && unix.Major(st.Rdev) == nvidiaMajor {
 		return int(unix.Minor(st.Rdev)), true
 	}
-	m := nvidiaFile.FindStringSubmatch(filepath.Base(file))
+	m := nvidiaFile().FindStringSubmatch(filepath.Base(file))
 	if m == nil {
 		return 0, false
 	}
@@ -217,7 +218,7 @@ func minorOf(file string) (int, bool) {
 	return n, err == nil
 }
 
-var migAccess = regexp.MustCompile(`(?m)^gpu\d+/gi(\d+)/(?:ci\d+/)?access (\d+)$`)
+var migAccess = pattern.Lazy(`(?m)^gpu\d+/gi(\d+)/(?:ci\d+/)?access (\d+)$`)
 
 // migCaps are the GPU instances that files of /dev/nvidia-caps give access to, as the driver lists them.
 func migCaps(proc string) map[string]int {
@@ -226,7 +227,7 @@ func migCaps(proc string) map[string]int {
 		return nil
 	}
 	out := map[string]int{}
-	for _, m := range migAccess.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range migAccess().FindAllStringSubmatch(string(text), -1) {
 		if gi, err := strconv.Atoi(m[1]); err == nil {
 			out["nvidia-cap"+m[2]] = gi
 		}

@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
 // Programs of MPS.
@@ -157,18 +158,18 @@ func started(proc string, pid int) uint64 {
 
 // jobGroup is a control group of Slurm's for a job: …/job_12 or …/job_12/step_extern. From
 // 26.05 on it is named by the job's SLUID (sluid.c), with CgroupJobIdPaths=yes as before.
-var jobGroup = regexp.MustCompile(`/(?:job_(\d+)|(` + sluidShape + `))(?:/|\n|$)`)
+var jobGroup = pattern.Lazy(`/(?:job_(\d+)|(` + sluidShape + `))(?:/|\n|$)`)
 
 // sluidShape is a SLUID: 's' and 13 digits of Crockford's base 32.
 const sluidShape = `s[0-9A-HJKMNP-TV-Z]{13}`
 
-var sluid = regexp.MustCompile(`^` + sluidShape + `$`)
+var sluid = pattern.Lazy(`^` + sluidShape + `$`)
 
 // InGroup reads which job's a process is in its /proc/PID/cgroup: the job's number, or its
 // SLUID where the groups are named by that. Both are zero where it is in no job's group. A
 // user can't leave it, and what a job makes below its own group doesn't count.
 func InGroup(groups []byte) (job int64, sluid string) {
-	m := jobGroup.FindSubmatch(groups)
+	m := jobGroup().FindSubmatch(groups)
 	if m == nil {
 		return 0, ""
 	}
@@ -227,7 +228,7 @@ const ownGroup = "slurmbridge"
 
 // slurmdGroup is a control group of slurmd itself, where hooks run: its unit's, and with MemSpecLimit or CoreSpecCount the
 // group "system" to which these are limits (cgroup_v2.c, SYSTEM_CGDIR; version 1: slurm/system, slurm_NODE/system).
-var slurmdGroup = regexp.MustCompile(`/(?:slurmd\.service|[^/]*slurmstepd\.scope/system|slurm[^/]*/system)(?:/|\n|$)`)
+var slurmdGroup = pattern.Lazy(`/(?:slurmd\.service|[^/]*slurmstepd\.scope/system|slurm[^/]*/system)(?:/|\n|$)`)
 
 // LeaveSlurm takes this process, and what it starts, out of Slurm's control groups. With PrologFlags=RunInJob a hook runs
 // inside the job: the MPS daemon that it starts for all sharers would end with the job, and count against its memory.
@@ -242,7 +243,7 @@ func LeaveSlurm(root string) error {
 	for line := range strings.Lines(string(groups)) {
 		// HIERARCHY:CONTROLLERS:PATH, without controllers for version 2.
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 || !jobGroup.MatchString(f[2]) && !slurmdGroup.MatchString(f[2]) {
+		if len(f) != 3 || !jobGroup().MatchString(f[2]) && !slurmdGroup().MatchString(f[2]) {
 			continue
 		}
 		mount := filepath.Join(root, "/sys/fs/cgroup", strings.TrimPrefix(f[1], "name="))

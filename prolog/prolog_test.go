@@ -592,7 +592,7 @@ func FuzzInGroup(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, groups []byte) {
 		job, id := InGroup(groups)
-		if job < 0 || job != 0 && id != "" || id != "" && !sluid.MatchString(id) {
+		if job < 0 || job != 0 && id != "" || id != "" && !sluid().MatchString(id) {
 			t.Errorf("%d %q", job, id)
 		}
 		// What a job makes below its own group changes nothing.
@@ -614,7 +614,7 @@ func FuzzFromEnv(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if j.JobID <= 0 || len(j.GPUs) == 0 || j.SLUID != "" && !sluid.MatchString(j.SLUID) || len(j.Comment) > 1024 || !utf8.ValidString(j.Comment+j.User+j.Node) || strings.ContainsAny(j.Comment, "\n\x00\x1b") {
+		if j.JobID <= 0 || len(j.GPUs) == 0 || j.SLUID != "" && !sluid().MatchString(j.SLUID) || len(j.Comment) > 1024 || !utf8.ValidString(j.Comment+j.User+j.Node) || strings.ContainsAny(j.Comment, "\n\x00\x1b") {
 			t.Errorf("%+v", j)
 		}
 	})

@@ -7,11 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
 // Server is a GPU's MPS server as it was last seen. Hooks and agent write it under
@@ -98,11 +99,11 @@ const (
 
 // faulted names the client whose kernel has faulted: "Client process 4711 encountered a fatal GPU error." in the libcuda
 // of 535 to 555. That of 580 writes clients as "{PID: 4711, Context ID: 0}". That of 470 names none.
-var faulted = regexp.MustCompile(`\] Client (?:process )?\{?(?:PID: )?(\d+)\b.*encountered a fatal GPU error`)
+var faulted = pattern.Lazy(`\] Client (?:process )?\{?(?:PID: )?(\d+)\b.*encountered a fatal GPU error`)
 
 // faultsIn are the clients that a server's log says have faulted, by pid.
 func faultsIn(log string) (pids []int) {
-	for _, m := range faulted.FindAllStringSubmatch(log, -1) {
+	for _, m := range faulted().FindAllStringSubmatch(log, -1) {
 		if pid, err := strconv.Atoi(m[1]); err == nil && !slices.Contains(pids, pid) {
 			pids = append(pids, pid)
 		}

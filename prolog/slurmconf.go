@@ -8,12 +8,12 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/prolog/namespace"
+	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
 // A hook may read Slurm's configuration, but run none of its commands. Slurm names slurm.conf to its hooks; the other
@@ -38,9 +38,9 @@ func (l confLine) says(key, word string) bool {
 }
 
 var (
-	commas   = regexp.MustCompile(`\s*,\s*`)
-	keyValue = regexp.MustCompile(`([\w.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))`) // keyvalue_pattern of Slurm's parse_config.c
-	includes = regexp.MustCompile(`(?i)^\s*Include\s+(\S+)`)
+	commas   = pattern.Lazy(`\s*,\s*`)
+	keyValue = pattern.Lazy(`([\w.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))`) // keyvalue_pattern of Slurm's parse_config.c
+	includes = pattern.Lazy(`(?i)^\s*Include\s+(\S+)`)
 )
 
 // confFile is the path of a file next to slurm.conf, or of slurm.conf itself ("").
@@ -73,7 +73,7 @@ func readConf(path string, deep int, yield func(confLine) bool) bool {
 		}
 		line := parseConf(whole + text)
 		whole = ""
-		if m := includes.FindStringSubmatch(text); m != nil && deep > 0 {
+		if m := includes().FindStringSubmatch(text); m != nil && deep > 0 {
 			// One without a folder is next to the file that names it.
 			here := filepath.Join(filepath.Dir(path), filepath.Base(m[1]))
 			for _, p := range slices.Compact([]string{m[1], here}) {
@@ -92,7 +92,7 @@ func readConf(path string, deep int, yield func(confLine) bool) bool {
 
 func parseConf(text string) confLine {
 	l := confLine{value: map[string]string{}}
-	for _, m := range keyValue.FindAllStringSubmatch(commas.ReplaceAllString(text, ","), -1) {
+	for _, m := range keyValue().FindAllStringSubmatch(commas().ReplaceAllString(text, ","), -1) {
 		key := strings.ToLower(m[1])
 		l.first = cmp.Or(l.first, key)
 		l.value[key] = m[2] + m[3]

@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
 // How long a job without processes may stay before it counts as one that ended without an epilog. A
@@ -76,17 +77,17 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 }
 
 // stepName is how a job's step calls its process: "slurmstepd: [12.batch]".
-var stepName = regexp.MustCompile(`^slurmstepd: \[(\d+)[.\]]`)
+var stepName = pattern.Lazy(`^slurmstepd: \[(\d+)[.\]]`)
 
 // stepProgram is what a step runs. Debian has it as slurmstepd-wlm.
-var stepProgram = regexp.MustCompile(`^slurmstepd(-[a-z]+)?$`)
+var stepProgram = pattern.Lazy(`^slurmstepd(-[a-z]+)?$`)
 
 // StepOf returns the job of a process that is a job's step; 0 = it isn't one. dir is the process's
 // folder of /proc. Any user can choose a process's name, so it must also run slurmstepd as root, or
 // as the calling user.
 func StepOf(dir string) int64 {
 	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-	m := stepName.FindSubmatch(line)
+	m := stepName().FindSubmatch(line)
 	if err != nil || m == nil {
 		return 0
 	}
@@ -98,7 +99,7 @@ func StepOf(dir string) int64 {
 		return 0
 	}
 	exe, err := os.Readlink(filepath.Join(dir, "exe"))
-	if err != nil || !stepProgram.MatchString(filepath.Base(strings.TrimSuffix(exe, " (deleted)"))) {
+	if err != nil || !stepProgram().MatchString(filepath.Base(strings.TrimSuffix(exe, " (deleted)"))) {
 		return 0
 	}
 	id, err := strconv.ParseInt(string(m[1]), 10, 64)

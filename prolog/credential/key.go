@@ -15,11 +15,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
 // Key proves with a key that nodes and controller have in a file (see ReadKeys). A reader of that
@@ -53,7 +54,7 @@ func (k *Key) Hint(err error) string {
 
 // A credential is "KEY1:" and, with colons between them, the user's number, the time in ms
 // since 1970, a nonce, the payload, and the HMAC-SHA256 of all that.
-var keyShape = regexp.MustCompile(`^KEY1:(\d{1,10}):(\d{1,15}):[0-9a-f]{32}:([A-Za-z0-9_-]*):([0-9a-f]{64})$`)
+var keyShape = pattern.Lazy(`^KEY1:(\d{1,10}):(\d{1,15}):[0-9a-f]{32}:([A-Za-z0-9_-]*):([0-9a-f]{64})$`)
 
 func sign(key []byte, text string) []byte {
 	mac := hmac.New(sha256.New, key)
@@ -81,7 +82,7 @@ func (k *Key) Decode(_ context.Context, cred string) (*Credential, error) {
 	if len(cred) > 4*MaxPayload {
 		return nil, ErrInvalid
 	}
-	part := keyShape.FindStringSubmatch(cred)
+	part := keyShape().FindStringSubmatch(cred)
 	if part == nil {
 		return nil, ErrInvalid
 	}

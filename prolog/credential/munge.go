@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
 // Munge runs munge and unmunge. A credential is that of the process's user, and munged
@@ -68,14 +69,14 @@ func (m *Munge) Encode(ctx context.Context, payload string) (string, error) {
 		return "", fmt.Errorf("%w: munged does not answer: %w", ErrDown, err)
 	}
 	cred := strings.TrimSpace(out)
-	if !shape.MatchString(cred) {
+	if !shape().MatchString(cred) {
 		return "", fmt.Errorf("%w: munge's answer makes no sense", ErrDown)
 	}
 	return cred, nil
 }
 
 // shape is what munge prints; nothing else is handed to unmunge.
-var shape = regexp.MustCompile(`^MUNGE:[A-Za-z0-9+/=]+:$`)
+var shape = pattern.Lazy(`^MUNGE:[A-Za-z0-9+/=]+:$`)
 
 // Munge's error numbers (munge.h), with which unmunge also ends.
 const (
@@ -90,7 +91,7 @@ const (
 
 // Decode checks a credential.
 func (m *Munge) Decode(ctx context.Context, cred string) (*Credential, error) {
-	if len(cred) > 4*MaxPayload || !shape.MatchString(cred) {
+	if len(cred) > 4*MaxPayload || !shape().MatchString(cred) {
 		return nil, ErrInvalid
 	}
 	// Without the host's name: its look-up can be slow.
@@ -122,7 +123,7 @@ func (m *Munge) Decode(ctx context.Context, cred string) (*Credential, error) {
 }
 
 // field is a line of unmunge's output.
-var field = regexp.MustCompile(`(?m)^(STATUS|UID|ENCODE_TIME|DECODE_TIME):.*\(([^()\n]*)\)\s*$`)
+var field = pattern.Lazy(`(?m)^(STATUS|UID|ENCODE_TIME|DECODE_TIME):.*\(([^()\n]*)\)\s*$`)
 
 // parse reads unmunge's output: lines "NAME: text (number)", an empty line, the
 // payload. status is -1 where none is given.
@@ -130,7 +131,7 @@ func parse(out string) (*Credential, int) {
 	head, payload, _ := strings.Cut(out, "\n\n")
 	c := &Credential{Payload: payload}
 	status, uid := -1, false
-	for _, f := range field.FindAllStringSubmatch(head, -1) {
+	for _, f := range field().FindAllStringSubmatch(head, -1) {
 		n, err := strconv.ParseInt(f[2], 10, 64)
 		if err != nil {
 			continue

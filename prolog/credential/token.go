@@ -14,9 +14,10 @@ import (
 	"io"
 	"net"
 	"os"
-	"regexp"
 	"strings"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
 // Token proves users by Slurm's own tokens, as Slurm's commands do if AuthType is auth/slurm: one
@@ -124,18 +125,18 @@ func (t *Token) Encode(ctx context.Context, payload string) (string, error) {
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("%w: Slurm makes no token: %w", ErrDown, err)
-	case !tokenShape.MatchString(token):
+	case !tokenShape().MatchString(token):
 		return "", fmt.Errorf("%w: Slurm's token makes no sense", ErrDown)
 	}
 	return token, nil
 }
 
 // tokenShape is a JSON Web Token's.
-var tokenShape = regexp.MustCompile(`^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$`)
+var tokenShape = pattern.Lazy(`^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$`)
 
 // Decode checks a token. Its content is believed only after Slurm has checked the signature.
 func (t *Token) Decode(ctx context.Context, cred string) (*Credential, error) {
-	if len(cred) > 4*MaxPayload || !tokenShape.MatchString(cred) {
+	if len(cred) > 4*MaxPayload || !tokenShape().MatchString(cred) {
 		return nil, ErrInvalid
 	}
 	signed := cred[:strings.LastIndexByte(cred, '.')]

@@ -4,8 +4,9 @@
 package namespace
 
 import (
-	"regexp"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
 // File is the file next to slurm.conf that configures the plugin which slurm.conf names as NamespaceType or
@@ -21,10 +22,12 @@ func File(plugin string) string {
 }
 
 var (
-	hasDirs  = regexp.MustCompile(`(?im)^[^#\n]*\bdirs\s*[:=]`)
-	namesShm = regexp.MustCompile(`(?m)^[^#\n]*/dev/shm\b`)
+	hasDirs  = pattern.Lazy(`(?im)^[^#\n]*\bdirs\s*[:=]`)
+	namesShm = pattern.Lazy(`(?m)^[^#\n]*/dev/shm\b`)
 )
 
 // HidesMemory reports whether such a file gives jobs a /dev/shm of their own anywhere: where it names that folder, and where
 // it names none, as before Slurm 23.02, when it couldn't.
-func HidesMemory(conf string) bool { return !hasDirs.MatchString(conf) || namesShm.MatchString(conf) }
+func HidesMemory(conf string) bool {
+	return !hasDirs().MatchString(conf) || namesShm().MatchString(conf)
+}

@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
 // Rule is what a text, or each text of a list, must be. A field's tag names a rule, or says a range ("20s to 1h", "1 to
@@ -23,12 +24,19 @@ type Rule struct {
 
 const aPath = "a path from the root, such as /run/slurmbridge"
 
+func matches(expr string) func(string) bool {
+	of := pattern.Lazy(expr)
+	return func(s string) bool { return of().MatchString(s) }
+}
+
 // rules are those for every program.
 var rules = map[string]Rule{
 	"path":         {Takes: aPath, Right: filepath.IsAbs},
 	"path or none": {Takes: aPath, Right: func(s string) bool { return s == "" || filepath.IsAbs(s) }},
-	"name":         {Takes: "a partition's name", Right: regexp.MustCompile(`^[A-Za-z0-9_.+-]*$`).MatchString},
-	"word":         {Takes: "a name of small letters, digits, '-' and '_'", Right: regexp.MustCompile(`^[a-z][a-z0-9_-]{0,63}$`).MatchString},
+	"name":         {Takes: "a partition's name", Right: matches(`^[A-Za-z0-9_.+-]*$`)},
+	"word": {
+		Takes: "a name of small letters, digits, '-' and '_'", Right: matches(`^[a-z][a-z0-9_-]{0,63}$`),
+	},
 	"address": {Takes: "host:port or :port, such as :9797", Right: func(s string) bool {
 		_, port, err := net.SplitHostPort(s)
 		if err == nil {
