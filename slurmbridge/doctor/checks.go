@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -181,8 +182,8 @@ var checks = []check{
 		"jobs that ask to share wait behind the gate, for max_delay next to an idle GPU at most, and share",
 		setting("mode: active")),
 	row("folder", Error, slurmConf, func(e *exam) (hits []hit) {
-		for dir, there := range e.Folders {
-			hits = append(hits, when(!there, "folder", dir)...)
+		for _, dir := range slices.Sorted(maps.Keys(e.Folders)) {
+			hits = append(hits, when(!e.Folders[dir], "folder", dir)...)
 		}
 		return hits
 	}, "$folder is not there", "the bridge keeps its state in it, and job_submit.lua reads the gate there", "",
@@ -256,9 +257,9 @@ var checks = []check{
 		"a job that doesn't say --mem takes all of a node's memory, so no two such jobs ever run side by side",
 		"a job that doesn't say --mem gets this much and no more: where Slurm enforces memory, one that needs more is "+
 			"killed. Announce it, and choose it from what sacct shows as MaxRSS",
-		conf("PartitionName=$partitions … DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start")),
+		conf("$lines")),
 	row("host-share", Warning, nodes, (*exam).hostShare,
-		"$nodes has no room for $jobs",
+		"$nodes: a node with $jobs",
 		"a job that finds no cores or memory waits, however idle the GPU is. The bridge divides what jobs have by default "+
 			"(host_share: divide), and never what a user asks for: users should ask for no more than they use",
 		"a job that asks for neither gets exactly these: one that had more by default may be killed for its memory or be "+
@@ -452,8 +453,8 @@ var checks = []check{
 		"GPUs of $nodes are in the compute mode PROHIBITED", "no job can compute on them",
 		"the mode is changed for all jobs of these GPUs", defaultMode),
 	row("compute-exclusive", Error, agents, exclusive(false),
-		"GPUs of $nodes are in the compute mode EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own, where they reach no "+
-			"MPS server",
+		"GPUs of $nodes are in the compute mode EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own, where they reach "+
+			"no MPS server",
 		"of the jobs that share a GPU all but the first fail, and run again alone", modeCost, defaultMode),
 	row("compute-exclusive", Warning, agents, exclusive(true),
 		"GPUs of $nodes are in the compute mode EXCLUSIVE_PROCESS",

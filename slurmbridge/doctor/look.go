@@ -217,14 +217,17 @@ func (e *exam) noDefaultMemory(ofGPU bool) []hit {
 	if !e.countsMemory() || text.HasDefMem(e.Config) {
 		return nil
 	}
-	var lack []string
+	var lack, lines []string
 	perGPU := text.ParsePerGPU(e.Config["JobDefaults"]).MemMiB > 0
 	for _, p := range e.partitionsOf(func(*text.Node) bool { return true }) {
 		if !p.DefMem {
 			lack, perGPU = append(lack, p.Name), perGPU || p.PerGPU.MemMiB > 0
+			lines = append(lines, "PartitionName="+p.Name+
+				" … DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start")
 		}
 	}
-	return when(lack != nil && perGPU == ofGPU, "partitions", strings.Join(lack, ","))
+	return when(lack != nil && perGPU == ofGPU,
+		"partitions", strings.Join(lack, ", "), "lines", strings.Join(lines, "\n"))
 }
 
 // hostShare finds nodes without cores or memory for two jobs a GPU that ask for as much as the last week's did.
@@ -250,8 +253,8 @@ func (e *exam) hostShare() []hit {
 			short = append(short, fmt.Sprintf("%.0f of its %.0f MiB", r.MemMiB, n.MemMiB))
 		}
 		if short != nil && sharesOf(n) > 0 {
-			jobs := fmt.Sprintf("two jobs on each of %s where each takes %s, as the median of the last week's %d jobs of one "+
-				"GPU does", plural(n.GPUCount(), "GPU"), strings.Join(short, " and "), len(e.Requests))
+			jobs := fmt.Sprintf("%s has no room for two jobs a GPU where each takes %s, as the median of the last week's %d "+
+				"jobs of one GPU does", plural(n.GPUCount(), "GPU"), strings.Join(short, " and "), len(e.Requests))
 			nodes[jobs] = append(nodes[jobs], n.Name)
 			defaults[jobs] = fmt.Sprintf("PartitionName=%s … DefCpuPerGPU=%.0f DefMemPerGPU=%.0f",
 				strings.Join(n.Partitions, ","), max(1, math.Floor(float64(n.CPUs)/gpus)), n.MemMiB/gpus)
