@@ -100,6 +100,8 @@ func (r *Rules) MemoryLimits(card *GPU, starting []*Profile) []float64 {
 	part := max(0, free) / float64(len(starting)+1)
 	for i, p := range starting {
 		switch need := p.NeedMiB(margin); {
+		case p.Asked: // it has what its owner says
+			limits[i] = p.HeldMiB
 		case need > 0 && p.Busy != nil: // a session has what was agreed
 			limits[i] = need
 		case need > 0:

@@ -44,6 +44,8 @@ type Profile struct {
 	// HeldMiB is what MPS held the runs to whose memory this is, MiB, where they took most of that: without a limit it may
 	// take more. 0 = it takes what it needs.
 	HeldMiB float64 `json:"held_mib,omitempty"`
+	// Asked: nothing is measured. A job's owner says that it needs HeldMiB, and it is held to that.
+	Asked bool `json:"-"`
 	// Busy is an interactive session's profile while it computes, nil for all other applications. A session's Series is
 	// what it is assumed to use on average, and its memory what MPS holds it to.
 	Busy *Profile `json:"-"`

@@ -20,7 +20,7 @@ const (
 	RefusedLimit             // a job might not end before its time limit or deadline
 	RefusedDue               // a job would end later than promised
 	RefusedRank              // one of the jobs may preempt another
-	RefusedUnheld            // an interactive session would share a card that can't hold it to its memory
+	RefusedUnheld            // a job that counts on a memory limit would share a card that has none
 	RefusedFirst             // RefusedDue or RefusedTurn, since applications meet that were never seen together
 	RefusedTurn              // a foreign job would start later than promised
 )
@@ -42,7 +42,7 @@ var refusals = [...]struct{ name, sentence string }{
 	RefusedLimit:     {"limit", "a job might not end before its time limit or deadline"},
 	RefusedDue:       {"due", "a job would end later than it may"},
 	RefusedRank:      {"rank", "jobs of which one may preempt the other don't share"},
-	RefusedUnheld:    {"unheld", "this GPU can't limit an interactive session's memory"},
+	RefusedUnheld:    {"unheld", "this GPU can't hold a job to the memory that was agreed for it"},
 	RefusedFirst:     {"first_meeting", "a job might end later than it may, next to an application that it never met"},
 	RefusedTurn:      {"turn", "a job of whole GPUs would lose its turn"},
 }

@@ -141,6 +141,8 @@ type Explanation struct {
 	Ref   string    `json:"ref"`
 	App   string    `json:"app,omitempty"`
 	Known bool      `json:"known"` // the application has a profile
+	// AskedMiB is the memory that its owner says it needs, MiB, by which it shares without a profile; 0 = it doesn't.
+	AskedMiB float64 `json:"asked_mib,omitempty"`
 	// Preallocates: it takes the card's memory at its start; see rlcore.Profile.Preallocating.
 	Preallocates bool `json:"preallocates,omitempty"`
 

@@ -123,10 +123,27 @@ func TestWhichJobsAreSessions(t *testing.T) {
 	if got := ParseTerms("share:try-memory=8G"); got.TryMiB != 8192 || got.None() || len(got.Ignored) > 0 {
 		t.Errorf("%+v", got)
 	}
-	for _, comment := range []string{"share:try-memory", "share:try-memory=8", "share:interactive=8", "share:interactive=-1G", "share:interactive=0M", "share:interactive=9999999999999G"} {
-		if got := ParseTerms(comment); got.Session || got.TryMiB > 0 || len(got.Ignored) != 1 {
+	if got := ParseTerms("share:memory=8G"); got.MemoryMiB != 8192 || got.TryMiB != 0 || got.None() || len(got.Ignored) > 0 {
+		t.Errorf("%+v", got)
+	}
+	for _, comment := range []string{"share:memory", "share:memory=8", "share:memory=0.1", "share:memory=-8G", "share:try-memory", "share:try-memory=8", "share:interactive=8", "share:interactive=-1G", "share:interactive=0M", "share:interactive=9999999999999G"} {
+		if got := ParseTerms(comment); got.Session || got.TryMiB > 0 || got.MemoryMiB > 0 || len(got.Ignored) != 1 {
 			t.Errorf("%s: %+v", comment, got)
 		}
+	}
+}
+
+// A job whose owner says only how much memory it needs may take a part of its limit, or all of it.
+func TestAskedProfileMayReachItsLimit(t *testing.T) {
+	p := AskedProfile("ann", "new", 3600, 8192)
+	if err := p.Validate(); err != nil || p.HeldMiB != 8192 || p.Peak().MemMiB != 8192 || !p.Asked || p.App != "new" || p.Owner != "ann" {
+		t.Errorf("%+v: %v", p, err)
+	}
+	if most := p.DurationS + p.DurationSD; most < 3599 || most > 3601 || p.Left(0, 3600) > 1800 {
+		t.Errorf("it takes %v s, at most %v", p.Left(0, 3600), most)
+	}
+	if p := AskedProfile("ann", "", 0, 8192); p.Validate() != nil || p.App == "" {
+		t.Errorf("without a name and a limit: %+v", p)
 	}
 }
 

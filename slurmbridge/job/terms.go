@@ -27,13 +27,16 @@ type Terms struct {
 	// TryMiB is the device memory that one run of a preallocating application is to make do with, alone
 	// (share:try-memory=8G), so that it is seen what it needs; 0 = the site's.
 	TryMiB float64
+	// MemoryMiB is the device memory that the job needs, by its owner (share:memory=8G); 0 = not said. A job of an
+	// application without a profile shares where MPS holds it to that.
+	MemoryMiB float64
 	// Ignored holds a sentence per invalid term; the job runs without that term.
 	Ignored []string
 }
 
 // None reports whether the owner says nothing about sharing.
 func (t *Terms) None() bool {
-	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && !t.Retry && !t.Session && t.TryMiB == 0 && len(t.Ignored) == 0
+	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && !t.Retry && !t.Session && t.TryMiB == 0 && t.MemoryMiB == 0 && len(t.Ignored) == 0
 }
 
 // ParseTerms reads terms out of a comment. Terms are separated by blanks,
@@ -66,13 +69,15 @@ func ParseTerms(comment string) Terms {
 			t.Retry = true
 		case term == "interactive":
 			t.Session = true
-		case key == "interactive", key == "try-memory":
+		case key == "interactive", key == "try-memory", key == "memory":
 			mib, ok := parseMiB(value)
 			switch {
 			case !ok:
 				t.ignore("share:%s=%.32q: it takes GPU memory, for example 8G or 512M", key, value)
 			case key == "try-memory":
 				t.TryMiB = mib
+			case key == "memory":
+				t.MemoryMiB = mib
 			default:
 				t.Session, t.SessionMiB = true, mib
 			}
@@ -84,7 +89,7 @@ func ParseTerms(comment string) Terms {
 			}
 			t.MaxSlowdown = v
 		default:
-			t.ignore("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, share:try-memory=MEMORY and share:max-slowdown=NUMBER", term)
+			t.ignore("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, share:memory=MEMORY, share:try-memory=MEMORY and share:max-slowdown=NUMBER", term)
 		}
 	}
 	return t
@@ -188,6 +193,28 @@ func (s *Sessions) Terms(j *Job) Terms {
 		t.MaxSlowdown = cmp.Or(t.MaxSlowdown, s.MaxSlowdown)
 	}
 	return t
+}
+
+// What is assumed of a job whose owner says only how much memory it needs. Training jobs use half a GPU on average where
+// that was published (Jeon et al., USENIX ATC 2019), other jobs less. Owners ask for more time than jobs take (Mu'alem and
+// Feitelson, IEEE TPDS 12, 2001): here the median run takes a quarter of its limit, and mean and standard deviation make the
+// limit, so that it counts as one that may be reached.
+const (
+	askedUse      = 0.4
+	askedMean     = 0.43 // of its limit
+	askedSD       = 1 - askedMean
+	askedLimitedS = sessionDurationS // of a job without a limit
+)
+
+// AskedProfile is what is assumed of a job of an application without a profile, whose owner says how much memory it
+// needs.
+func AskedProfile(user, app string, limitS, memMiB float64) *rlcore.Profile {
+	s := cmp.Or(limitS, askedLimitedS)
+	return &rlcore.Profile{
+		App: cmp.Or(app, "(not known)"), Owner: user, DurationS: askedMean * s, DurationSD: askedSD * s, PeriodS: askedMean * s,
+		Series: []rlcore.Use{{GPU: askedUse, Core: askedUse, MemMiB: memMiB}}, HeldMiB: memMiB, Asked: true,
+		Source: "its owner says how much memory it needs",
+	}
 }
 
 // SessionApp is the application of a session with completed terms. It has no key: a session's run teaches nothing about

@@ -130,8 +130,12 @@ func (b *Bridge) claim(in *plan.Input, j *job.Job) (c extend.Claim, ok bool) {
 	if p == nil || profile == nil || profile.Busy != nil || j.TimeLimit == 0 || !ok {
 		return c, false
 	}
+	soloS := profile.DurationS
+	if profile.Asked { // it may run to its limit
+		soloS = own.Seconds()
+	}
 	return extend.Claim{
-		Progress: p.Progress, SoloS: profile.DurationS, Limit: j.TimeLimit, Own: own,
+		Progress: p.Progress, SoloS: soloS, Limit: j.TimeLimit, Own: own,
 		Contract: cmp.Or(in.Terms[j.Ref].MaxSlowdown, b.Planner.Decider.Guard.MaxSlowdown),
 	}, true
 }

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -46,6 +47,14 @@ type identifier struct {
 	// profiles are the profiles found so far. Jobs of one application share one profile instead of
 	// copies: what is learned of one job holds for all.
 	profiles map[application]*rlcore.Profile
+	// asked are the profiles of jobs whose owners say what memory they need. Jobs alike share one.
+	asked map[asked]*rlcore.Profile
+}
+
+// asked is what an owner says of a job of an application without a profile.
+type asked struct {
+	user, key      string
+	limitS, memMiB float64
 }
 
 // application is a user's, on a GPU model.
@@ -129,15 +138,28 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 			d.byRef[l.j.Ref] = d.conclude(ctx, l, models, found)
 		}
 	}
+	said := map[asked]*rlcore.Profile{}
 	for _, j := range sharers {
 		app, known := d.byRef[j.Ref]
 		if !known && j.ArrayID != 0 {
 			app, known = d.byRef[arrays[j.ArrayID]]
 		}
+		if t := in.Terms[j.Ref]; known && app.Profile == nil && t.MemoryMiB > 0 && sharer(j) {
+			limit := j.TimeLimit // its own
+			if l := in.Tracker.Loans[j.Ref]; l != nil {
+				limit = min(limit, l.Own)
+			}
+			of := asked{j.User, app.Key, limit.Seconds(), t.MemoryMiB}
+			if app.Profile = cmp.Or(said[of], d.asked[of]); app.Profile == nil {
+				app.Profile = job.AskedProfile(of.user, of.key, of.limitS, of.memMiB)
+			}
+			said[of] = app.Profile
+		}
 		if known {
 			in.Apps[j.Ref] = app.App
 		}
 	}
+	d.asked = said
 }
 
 // terms are a job's terms, with its application where somebody names it.

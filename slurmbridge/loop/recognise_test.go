@@ -79,6 +79,38 @@ func TestSessionsAreRecognised(t *testing.T) {
 	}
 }
 
+// A job of an application without a profile goes by what its owner says of its memory, from tick to tick by one profile,
+// which jobs alike share. A job that asks for a GPU of its own doesn't.
+func TestMemoryThatAnOwnerSaysIsRemembered(t *testing.T) {
+	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
+	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
+	says := func(ref, comment string, kind job.RequestKind) job.Job {
+		return job.Job{
+			Ref: ref, User: "ann", State: job.Running, TimeLimit: time.Hour, Comment: "app=new," + comment,
+			Request: job.GPURequest{Kind: kind, Count: 70},
+		}
+	}
+	snap := &job.Snapshot{Jobs: []job.Job{
+		says("1", "share:memory=8G", job.Shares), says("2", "share:memory=8G", job.Shares),
+		says("3", "share:memory=4G", job.Shares), says("4", "", job.Shares), says("5", "share:memory=8G", job.WholeGPU),
+	}}
+	var last *rlcore.Profile
+	for range 3 {
+		in := &plan.Input{Snap: snap, Tracker: tracker.New()}
+		d.identify(t.Context(), in)
+		p := in.Apps["1"].Profile
+		if p == nil || p != in.Apps["2"].Profile || p == in.Apps["3"].Profile || in.Apps["4"].Profile != nil || in.Apps["5"].Profile != nil ||
+			last != nil && p != last || p.HeldMiB != 8192 || in.Apps["1"].Key == "" {
+			t.Fatalf("%+v", in.Apps)
+		}
+		last = p
+	}
+	snap.Jobs = nil
+	if d.identify(t.Context(), &plan.Input{Snap: snap, Tracker: tracker.New()}); len(d.asked) > 0 {
+		t.Errorf("remembered for no job: %v", d.asked)
+	}
+}
+
 // slow takes a while to name an application.
 type slow struct {
 	named

@@ -28,7 +28,9 @@ func (r *pass) explain(dec *rlcore.Decision) {
 			r.plan.InCompany[e.Ref] = true
 		}
 		e.ExpectedEnd = tracker.Time(r.ends[i])
-		if p := dec.Window.Job(i).Profile; p != nil {
+		if p := dec.Window.Job(i).Profile; p != nil && p.Asked {
+			e.AskedMiB = p.HeldMiB
+		} else if p != nil {
 			e.Preallocates = p.Preallocating(dec.Window.Card().Spec.MemMiB)
 		}
 		if t := r.guard.FreeInS(dec.Window.GPU); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {

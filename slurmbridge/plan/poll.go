@@ -168,11 +168,11 @@ func (p *poll) addRunningOn(j *job.Job, node string, gpus []int) {
 // running converts a running job. shares: it holds shares of one GPU.
 func (p *poll) running(j *job.Job, shares bool) rlcore.Running {
 	r := rlcore.Running{Job: p.convert(j), Shares: j.Request.Count}
-	r.Profile = p.Profile(j)
-	r.Whole = !shares || j.Request.Count >= job.Units && r.Profile == nil
 	if m := p.seats[j.Ref].Member; m != nil {
 		r.MemLimitMiB, r.NoShare = float64(m.MemMiB), r.NoShare || m.Tried || m.First
 	}
+	r.Profile = held(p.Profile(j), r.MemLimitMiB)
+	r.Whole = !shares || j.Request.Count >= job.Units && r.Profile == nil
 	r.ElapsedS = max(0, p.Snap.At.Sub(j.Start).Seconds())
 	r.DoneS = r.ElapsedS
 	if d := p.Tracker.Done[j.Ref]; d != nil {
@@ -207,13 +207,22 @@ func (p *poll) addGroup(g *job.Group) {
 		}
 		card, app := &p.State.GPUs[at], p.Apps[m.Ref]
 		x := rlcore.Running{Job: p.convert(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
-		x.Profile, x.NoShare = app.On(card.Card), x.NoShare || m.Tried || m.First
+		x.Profile, x.NoShare = held(app.On(card.Card), x.MemLimitMiB), x.NoShare || m.Tried || m.First
 		if len(p.nodes[g.Node]) > 1 {
 			p.onWay[g.Node] = append(p.onWay[g.Node], placement{Running: x, group: g.ID, gpu: at})
 		}
 		card.Running = append(slices.Clip(card.Running), x)
 		p.take(p.nodes[g.Node], x.CPUs, x.HostMemMiB)
 	}
+}
+
+// held is a running job's profile, nil if it goes by what the job's owner says of its memory and nothing holds the job to
+// that.
+func held(p *rlcore.Profile, limitMiB float64) *rlcore.Profile {
+	if p != nil && p.Asked && limitMiB == 0 {
+		return nil
+	}
+	return p
 }
 
 // take takes cores and memory of the node that the GPUs are in.
@@ -238,6 +247,7 @@ type reach struct {
 	gpus   *rlcore.GPUSet
 	most   int
 	models []string
+	holds  []bool // by model: all its GPUs hold jobs to their memory
 }
 
 // reach returns the GPUs that a pending job may use, without closed nodes. typ is the type that all GPUs of a node must
@@ -269,7 +279,7 @@ func (p *poll) ofType(j *job.Job) reach {
 	if of.gpus.Len(len(p.gpus)) == 0 {
 		return all
 	}
-	return reach{gpus: of.gpus, most: all.most, models: of.models[:1]}
+	return reach{gpus: of.gpus, most: all.most, models: of.models[:1], holds: of.holds[:1]}
 }
 
 // reachOf is the GPUs that fulfil a condition.
@@ -283,9 +293,12 @@ func (p *poll) reachOf(may func(g int) bool) reach {
 		list = append(list, g)
 		on[r.node]++
 		out.most = max(out.most, on[r.node])
-		if card := p.State.GPUs[g].Card; !slices.Contains(out.models, card) {
-			out.models = append(out.models, card)
+		card := &p.State.GPUs[g]
+		k := slices.Index(out.models, card.Card)
+		if k < 0 {
+			k, out.models, out.holds = len(out.models), append(out.models, card.Card), append(out.holds, true)
 		}
+		out.holds[k] = out.holds[k] && card.Spec.MemLimits
 	}
 	if len(list) < len(p.gpus) {
 		out.gpus = rlcore.NewGPUSet(list...)
@@ -293,19 +306,29 @@ func (p *poll) reachOf(may func(g int) bool) reach {
 	return out
 }
 
-// know sets the GPUs that a job may use, and what is known of its application there.
+// know sets the GPUs that a job may use, and what is known of its application there. What a job's owner says of its memory
+// counts where the job can be held to it.
 func (r reach) know(j *rlcore.Job, app job.App) {
 	j.GPUs = r.gpus
 	switch len(r.models) {
 	case 0:
 	case 1:
-		j.Profile = app.On(r.models[0])
+		j.Profile = r.on(0, app)
 	default:
 		j.Cards = &rlcore.Cards{}
-		for _, model := range r.models {
-			(*j.Cards)[model] = app.On(model)
+		for k, model := range r.models {
+			(*j.Cards)[model] = r.on(k, app)
 		}
 	}
+}
+
+// on is what is known of an application on one of the models.
+func (r reach) on(k int, app job.App) *rlcore.Profile {
+	p := app.On(r.models[k])
+	if p != nil && p.Asked && !r.holds[k] {
+		return nil
+	}
+	return p
 }
 
 // hasOnly reports whether all GPUs with shares of a node are of a type.

@@ -146,6 +146,57 @@ func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
 	}
 }
 
+// Jobs of which their owners say how much memory they need share at their first run, held to that, on a GPU that can
+// hold them to it. On another GPU they run alone first, as jobs do of which nobody says anything.
+func TestMemoryThatAnOwnerSays(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		holds     bool
+		mostHours time.Duration // 0 = a limit may be raised as far as it takes
+		mib       float64
+		want      []int64 // the members' limits
+	}{
+		{"two jobs that fit", true, 0, 6000, []int64{6000, 6000}},
+		{"two jobs that don't", true, 0, 9000, []int64{9000}},
+		{"a GPU without limits", false, 0, 6000, []int64{0}},
+		{"jobs that may run to a limit that can't be raised", true, 1, 6000, []int64{6000}},
+	} {
+		in := withCards(snapshot(
+			running("b1", "n1", 0, job.WholeGPU, 0), running("b2", "n1", 1, job.WholeGPU, 0), running("b3", "n2", 0, job.WholeGPU, 0),
+			sharer("1"), sharer("2")))
+		in.Card = func(string) (rlcore.GPUSpec, bool) {
+			return rlcore.GPUSpec{Model: "x", MemMiB: 16000, MemLimits: c.holds}, true
+		}
+		for _, ref := range []string{"1", "2"} {
+			in.Apps[ref] = job.App{Key: "new" + ref, Profile: job.AskedProfile("ann", "new"+ref, 3600, c.mib)}
+		}
+		in.Bounds = &job.Bounds{MaxTime: map[string]time.Duration{"gpu": c.mostHours * time.Hour}}
+		p := planner()
+		p.Decider.Guard.ExtendLimit, p.Room, p.RoomAnyway = true, true, true
+		plan := p.Plan(in)
+		var got []int64
+		for _, g := range plan.Groups {
+			for _, m := range g.Group.Members {
+				got = append(got, m.MemMiB)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: held to %v, want %v; %+v", c.name, got, c.want, plan.Explanations["1"])
+		}
+		if e := plan.Explanations["1"]; c.holds && e.AskedMiB != c.mib || !c.holds && (e.AskedMiB != 0 || e.Known) {
+			t.Errorf("%s: explained as %+v", c.name, e)
+		}
+	}
+}
+
+// A job that runs and isn't held to what its owner says counts as unknown: no job joins it.
+func TestMemoryThatNothingHolds(t *testing.T) {
+	said, measured := job.AskedProfile("ann", "new", 3600, 6000), &rlcore.Profile{App: "old"}
+	if held(said, 0) != nil || held(said, 6000) != said || held(measured, 0) != measured || held(nil, 0) != nil {
+		t.Error("only what is measured counts where nothing holds a job to what its owner says")
+	}
+}
+
 // Explanation: each job of a window is told what was considered and why the rest was refused.
 func TestWhatADecisionConsideredIsExplained(t *testing.T) {
 	own := sharer("2")

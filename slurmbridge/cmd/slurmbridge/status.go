@@ -198,6 +198,8 @@ func (s *shared) printf(format string, args ...any) { fmt.Fprintf(s.Out, format,
 func (s *shared) printExplanation(ref string, e *job.Explanation) {
 	s.printf("job %s (%s ago): %s\n", ref, time.Since(e.At).Round(time.Second), e.Status)
 	switch {
+	case e.AskedMiB > 0:
+		s.printf("  it has no profile: it shares, held to the %.0f MiB that its owner says it needs\n", e.AskedMiB)
 	case e.App == "" && e.Known:
 		s.printf("  an interactive session: batch jobs may join it\n")
 	case e.App == "":

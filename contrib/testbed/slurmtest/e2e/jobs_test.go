@@ -45,6 +45,28 @@ func (r *world) comment(id, text string) {
 	})
 }
 
+// Jobs of two applications that never ran, whose owners say how much memory they need, share at once, each held to
+// that.
+func TestJobsShareByTheMemoryThatTheirOwnersSay(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}})
+	says := func(app, memory, gpusim string) string {
+		return r.submit("echo held to $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n"+r.gpusim(gpusim), "--gres=gpu:shared", "--time=60",
+			"--comment=app="+app+",share:max-slowdown=3,share:memory="+memory)
+	}
+	var pair []string
+	r.unseen(func() { pair = []string{says("one", "5G", "gromacs"), says("two", "4G", "gromacs")} })
+	r.reach("COMPLETED", pair...)
+	if !r.together(pair...) {
+		t.Error("they don't share")
+	}
+	for i, want := range []string{"held to 0=5120M", "held to 0=4096M"} {
+		if said := must.Get(os.ReadFile(r.job(pair[i])["StdOut"]))(t); !strings.Contains(string(said), want) {
+			t.Errorf("job %s isn't %s: %s", pair[i], want, said)
+		}
+	}
+}
+
 // An application that takes three quarters of the card at its start never shares, until one job of it has tried with less
 // memory, alone: then two of its jobs share. A job that tries with too little fails, and runs again from its beginning with all
 // of it.
