@@ -19,7 +19,8 @@ import (
 // oneGPU is a batch job of one GPU on one node.
 func oneGPU(s *script) map[string]lua.LValue {
 	return map[string]lua.LValue{
-		"tres_per_node": lua.LString("gres/gpu:1"), "script": lua.LString("#!/bin/sh\nsrun ./md"), "user_id": lua.LNumber(userID),
+		"tres_per_node": lua.LString("gres/gpu:1"), "script": lua.LString("#!/bin/sh\nsrun ./md"),
+		"user_id":   lua.LNumber(userID),
 		"partition": lua.LString("gpu"), "argc": lua.LNumber(1), "argv": s.NewTable(), "environment": s.NewTable(),
 	}
 }
@@ -56,7 +57,8 @@ func TestScriptAndBridgeAdoptTheSame(t *testing.T) {
 		p := &adopt.Policy{Active: true, Percent: rapid.IntRange(1, 100).Draw(t, "percent"), UID: numbered}
 		for range rapid.IntRange(1, 4).Draw(t, "rules") {
 			p.Rules = append(p.Rules, adopt.Rule{
-				Never: rapid.Bool().Draw(t, "never"), Partitions: list.Draw(t, "partitions"), Accounts: list.Draw(t, "accounts"), QOS: list.Draw(t, "QOS"),
+				Never: rapid.Bool().Draw(t, "never"), Partitions: list.Draw(t, "partitions"), Accounts: list.Draw(t, "accounts"),
+				QOS:   list.Draw(t, "QOS"),
 				Users: rapid.SliceOfN(user, 0, 2).Draw(t, "users"),
 			})
 		}
@@ -128,9 +130,27 @@ func TestRequestsThatAreAdopted(t *testing.T) {
 		{"steps with GPUs of their own", fields{"script": str("#!/bin/sh\nsrun --gres=gpu:1 ./md")}, nil},
 		{"a deadline", fields{"script": str("#!/bin/sh\n#SBATCH --time=5 --deadline=now+1hour\nsrun ./md")}, nil},
 		{"the script's own options", fields{"script": str("#!/bin/sh\n#SBATCH --gres=gpu:1\nsrun ./md")}, gated},
-		{"per job", fields{"tres_per_node": lua.LNil, "tres_per_job": str("gres/gpu:1")}, map[string]string{"dependency": "after:77", "tres_per_node": "gres/gpu:1", "tres_per_job": ""}},
-		{"per job, several tasks", fields{"tres_per_node": lua.LNil, "tres_per_job": str("gres/gpu:1"), "num_tasks": num(2), "min_nodes": num(1), "max_nodes": num(1)}, nil},
-		{"per task", fields{"tres_per_node": lua.LNil, "tres_per_task": str("cpu=2,gres/gpu=1"), "num_tasks": num(1)}, map[string]string{"dependency": "after:77", "tres_per_node": "gres/gpu:1", "tres_per_task": "cpu=2", "tres_bind": ""}},
+		{
+			"per job",
+			fields{"tres_per_node": lua.LNil, "tres_per_job": str("gres/gpu:1")},
+			map[string]string{"dependency": "after:77", "tres_per_node": "gres/gpu:1", "tres_per_job": ""},
+		},
+		{
+			"per job, several tasks",
+			fields{
+				"tres_per_node": lua.LNil, "tres_per_job": str("gres/gpu:1"), "num_tasks": num(2), "min_nodes": num(1),
+				"max_nodes": num(1),
+			},
+			nil,
+		},
+		{
+			"per task",
+			fields{"tres_per_node": lua.LNil, "tres_per_task": str("cpu=2,gres/gpu=1"), "num_tasks": num(1)},
+			map[string]string{
+				"dependency": "after:77", "tres_per_node": "gres/gpu:1", "tres_per_task": "cpu=2",
+				"tres_bind": "",
+			},
+		},
 		{"cores per task", fields{"tres_per_task": str("cpu=2")}, gated},
 	} {
 		for _, rules := range []bool{true, false} {
@@ -148,7 +168,8 @@ func TestRequestsThatAreAdopted(t *testing.T) {
 			if !rules {
 				want = nil
 			}
-			if err != nil || rc != success || fmt.Sprint(set) != fmt.Sprint(want) && len(set)+len(want) > 0 || len(s.said)+len(s.logged) > 0 {
+			if err != nil || rc != success || fmt.Sprint(set) != fmt.Sprint(want) && len(set)+len(want) > 0 ||
+				len(s.said)+len(s.logged) > 0 {
 				t.Errorf("%s, rules %v: set %v, want %v (%v %q %q)", c.name, rules, set, want, err, s.said, s.logged)
 			}
 		}
@@ -171,7 +192,10 @@ func TestRequestsThatAreAdopted(t *testing.T) {
 
 // Rules that the script couldn't read all of are none.
 func TestTooManyRules(t *testing.T) {
-	p := &adopt.Policy{Active: true, Percent: 100, Rules: []adopt.Rule{{Accounts: slices.Repeat([]string{strings.Repeat("x", 100)}, 600)}}}
+	p := &adopt.Policy{
+		Active: true, Percent: 100,
+		Rules: []adopt.Rule{{Accounts: slices.Repeat([]string{strings.Repeat("x", 100)}, 600)}},
+	}
 	if lines, err := p.Lines(func(*adopt.Rule) bool { return false }, nil); err == nil || lines != "" {
 		t.Errorf("%d bytes, %v", len(lines), err)
 	}

@@ -109,13 +109,17 @@ func TestPartsByHandAreNoted(t *testing.T) {
 	t.Parallel()
 	s := load(t, "/nowhere", "/nowhere")
 	for request, hand := range map[string]bool{
-		"gres:mps:10": true, "gres/shard:t4:30": true, "gres:gpu:1,gres:mps:50": true, "gres:mps:100": false, "gres:mps:200": false,
+		"gres:mps:10": true, "gres/shard:t4:30": true, "gres:gpu:1,gres:mps:50": true, "gres:mps:100": false,
+		"gres:mps:200":    false,
 		"gres:gpu:shared": false, "gres:gpu:1": false, "": false,
 	} {
 		for _, inherited := range []string{"", "1"} {
 			env := s.NewTable()
 			s.SetField(env, "SLURMBRIDGE_HAND", lua.LString(inherited))
-			job := map[string]lua.LValue{"script": lua.LString("#!/bin/sh"), "tres_per_node": lua.LString(request), "environment": env}
+			job := map[string]lua.LValue{
+				"script": lua.LString("#!/bin/sh"), "tres_per_node": lua.LString(request),
+				"environment": env,
+			}
 			rc, set, err := s.call("slurm_job_submit", job, "")
 			must.OK(t, err)
 			if to, ok := set["tres_per_node"]; ok {
@@ -127,7 +131,8 @@ func TestPartsByHandAreNoted(t *testing.T) {
 			}
 		}
 	}
-	if rc, _, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gres:mps:10")}, ""); rc != success || err != nil {
+	if rc, _, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gres:mps:10")},
+		""); rc != success || err != nil {
 		t.Errorf("srun, which sends no environment: %v %v", rc, err)
 	}
 }
@@ -171,8 +176,10 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 	defer s.Close()
 	item := rapid.OneOf(
 		rapid.SampledFrom([]string{
-			"gres:gpu:shared", "gres/gpu:shared", "gpu:shared", "gres/gpu:shared:1", "gres:gpu:shared=1", "gres/gpu:shared:2", "gres:gpu", "gres/gpu:2",
-			"gres/gpu:titanxp:1", "gres:mps:50", "gres/shard:3", "gres/tape:1", "gres:nic:shared", "gpu", "", "gres/gpu:sharedx", "gres/gpu:shared:1K",
+			"gres:gpu:shared", "gres/gpu:shared", "gpu:shared", "gres/gpu:shared:1", "gres:gpu:shared=1", "gres/gpu:shared:2",
+			"gres:gpu", "gres/gpu:2",
+			"gres/gpu:titanxp:1", "gres:mps:50", "gres/shard:3", "gres/tape:1", "gres:nic:shared", "gpu", "", "gres/gpu:sharedx",
+			"gres/gpu:shared:1K",
 			"gres:mps", "gres/mps:100", "gres:mps:250", "gres/mps:titanxp:30", "mps=7", "gres:mps:1K", "gres/shard:100",
 		}),
 		rapid.StringMatching(`[a-z:/=,? 0-9]{0,12}`),
@@ -189,13 +196,18 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 		}
 		return lua.LString(strings.Join(rapid.SliceOfN(item, 1, 3).Draw(t, "items"), ","))
 	})
-	argument := rapid.OneOf(rapid.StringMatching(`(--?[a-z_-]{1,9}[= ]?)?[0-9.eExk-]{0,12}`), rapid.StringMatching(`([A-Z_]{1,30}=[a-z0-9]{0,9},?){0,3}`), rapid.String())
-	size := rapid.SampledFrom([]lua.LValue{lua.LNil, lua.LNumber(1), lua.LNumber(2), lua.LNumber(65534), lua.LNumber(4294967294), lua.LString("x")})
+	argument := rapid.OneOf(rapid.StringMatching(`(--?[a-z_-]{1,9}[= ]?)?[0-9.eExk-]{0,12}`),
+		rapid.StringMatching(`([A-Z_]{1,30}=[a-z0-9]{0,9},?){0,3}`), rapid.String())
+	size := rapid.SampledFrom([]lua.LValue{
+		lua.LNil, lua.LNumber(1), lua.LNumber(2), lua.LNumber(65534),
+		lua.LNumber(4294967294), lua.LString("x"),
+	})
 	rapid.Check(t, func(t *rapid.T) {
 		file := rapid.OneOf(
 			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=shard\nunits=100\n", time.Now().Add(time.Hour).Unix())),
 			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\n", time.Now().Add(-time.Hour).Unix())),
-			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\nuid=%d\n", time.Now().Add(time.Hour).Unix(), bridgeID)),
+			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\nuid=%d\n", time.Now().Add(time.Hour).Unix(),
+				bridgeID)),
 			rapid.String(),
 		).Draw(t, "gate")
 		if err := os.WriteFile(gate, []byte(file), 0o600); err != nil {
@@ -214,7 +226,10 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 		for _, f := range []string{"min_nodes", "num_tasks", "ntasks_per_node", "het_job_offset", "argc"} {
 			job[f] = size.Draw(t, f)
 		}
-		job["dependency"] = rapid.SampledFrom([]lua.LValue{lua.LNil, lua.LString(""), lua.LString("afterok:5"), lua.LString("afterok:5?after:6")}).Draw(t, "dependency")
+		job["dependency"] = rapid.SampledFrom([]lua.LValue{
+			lua.LNil, lua.LString(""), lua.LString("afterok:5"),
+			lua.LString("afterok:5?after:6"),
+		}).Draw(t, "dependency")
 		if rapid.Bool().Draw(t, "batch") {
 			job["script"] = lua.LString("#!/bin/sh")
 			env := s.NewTable()
@@ -275,7 +290,8 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 					t.Fatalf("dependency %q of %q", d, own)
 				}
 			}
-			if said := len(s.said) == 1 && strings.Contains(s.said[0], "a part of a GPU"); said != byHand || !said && len(s.said) > 0 {
+			if said := len(s.said) == 1 && strings.Contains(s.said[0], "a part of a GPU"); said != byHand || !said &&
+				len(s.said) > 0 {
 				t.Fatalf("said %q", s.said)
 			}
 		}
@@ -323,7 +339,8 @@ func TestTroubleInside(t *testing.T) {
 	defer s.Close()
 	for _, field := range []string{"tres_per_node", "tres_per_job", "tres_per_task", "min_nodes", "script"} {
 		s.logged = nil
-		rc, set, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gres:gpu:shared")}, field)
+		rc, set, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gres:gpu:shared")},
+			field)
 		if err != nil || rc != success || len(set) > 0 || len(s.logged) != 1 {
 			t.Errorf("%s can't be read: %v %v, set %v, logged %q", field, rc, err, set, s.logged)
 		}
@@ -347,7 +364,8 @@ func TestWakeFileStaysSmall(t *testing.T) {
 	}
 	s := load(t, "/nonexistent/gate", wake)
 	defer s.Close()
-	if rc, _, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gpu:shared")}, ""); err != nil || rc != success {
+	if rc, _, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gpu:shared")},
+		""); err != nil || rc != success {
 		t.Fatal(rc, err)
 	}
 	if info, err := os.Stat(wake); err != nil || info.Size() != 1<<20 {
@@ -395,7 +413,10 @@ func TestPartsByHand(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.said = nil
-		job := map[string]lua.LValue{"tres_per_node": lua.LString(k.asks), "script": lua.LString("#!/bin/sh"), "environment": s.NewTable()}
+		job := map[string]lua.LValue{
+			"tres_per_node": lua.LString(k.asks), "script": lua.LString("#!/bin/sh"),
+			"environment": s.NewTable(),
+		}
 		if k.partition != "" {
 			job["partition"] = lua.LString(k.partition)
 		}
@@ -406,7 +427,8 @@ func TestPartsByHand(t *testing.T) {
 				want = ""
 			}
 			said := strings.Join(s.said, "; ")
-			if err != nil || set["tres_per_node"] != k.gets || set["dependency"] != want || (rc == success) == (k.gets == "" && k.says != "") || !strings.Contains(said, k.says) || k.says == "" && said != "" {
+			if err != nil || set["tres_per_node"] != k.gets || set["dependency"] != want ||
+				(rc == success) == (k.gets == "" && k.says != "") || !strings.Contains(said, k.says) || k.says == "" && said != "" {
 				t.Errorf("%s, %s: %v %v, set %q, said %q", k.name, function, rc, err, set, said)
 			}
 		}
@@ -460,7 +482,8 @@ func TestStepsWithGPUsOfTheirOwn(t *testing.T) {
 		{"echo srun --gres=gpu:1 ./md", "", success},
 		{"./mysrun --gpus 1\n./srun.sh --gpus 1\npython t.py --gpus 1", "", success},
 	} {
-		if rc, said := submit("gpu:shared", c.script); rc != c.rc || c.says == "" && said != "" || !strings.Contains(said, c.says) {
+		if rc, said := submit("gpu:shared", c.script); rc != c.rc || c.says == "" && said != "" ||
+			!strings.Contains(said, c.says) {
 			t.Errorf("%q: %v, said %q, want %v, %q", c.script, rc, said, c.rc, c.says)
 		}
 		if rc, said := submit("gpu:1", c.script); rc != success || said != "" {
@@ -486,7 +509,10 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 		m.submit({ tres_per_node = arg[4], script = text, argc = 1, argv = {}, environment = {}, user_id = 1000, partition = "gpu" }, {}, 1000)`
 	gate := filepath.Join(t.TempDir(), "gate")
 	withRules(t, gate, &adopt.Policy{Active: true, Percent: 100, Rules: []adopt.Rule{{}}}, "")
-	parts := []string{"srun", "srun ", "srun --gres ", "srun -n", " srun \\\n", "<<srun\n", "a;srun -", "A=1 srun \t", "{ srun\n", "srun  {   ", "\"srun '"}
+	parts := []string{
+		"srun", "srun ", "srun --gres ", "srun -n", " srun \\\n", "<<srun\n", "a;srun -", "A=1 srun \t",
+		"{ srun\n", "srun  {   ", "\"srun '",
+	}
 	for _, part := range parts {
 		for _, line := range []string{"0", "8000"} {
 			for _, gres := range []string{"gpu:shared", "gpu:1"} {
@@ -514,7 +540,10 @@ func TestNotedArguments(t *testing.T) {
 	s := load(t, gate, filepath.Join(dir, "wake"))
 	defer s.Close()
 	word := rapid.OneOf(rapid.String(), rapid.StringMatching(`-{0,2}[a-zA-Z_]{0,9}[-=._0-9xXeEkM]{0,12}(.csv)?`),
-		rapid.SampledFrom([]string{"-n", "128", "--lr=1e-3", "-b64", "part_007.csv", "N=4096", "small/x", "12345678901", "1.5GB"}))
+		rapid.SampledFrom([]string{
+			"-n", "128", "--lr=1e-3", "-b64", "part_007.csv", "N=4096", "small/x", "12345678901",
+			"1.5GB",
+		}))
 	rapid.Check(t, func(t *rapid.T) {
 		words := rapid.SliceOfN(word, 0, 60).Draw(t, "words")
 		argv := s.NewTable()
@@ -522,7 +551,8 @@ func TestNotedArguments(t *testing.T) {
 			s.RawSetInt(argv, i+1, lua.LString(w))
 		}
 		_, set, err := s.call("slurm_job_submit", map[string]lua.LValue{
-			"tres_per_node": lua.LString("gpu:shared"), "script": lua.LString("#!/bin/sh\ntrue"), "argc": lua.LNumber(len(words) + 1),
+			"tres_per_node": lua.LString("gpu:shared"), "script": lua.LString("#!/bin/sh\ntrue"),
+			"argc": lua.LNumber(len(words) + 1),
 			"argv": argv, "environment": s.NewTable(),
 		}, "")
 		if err != nil {

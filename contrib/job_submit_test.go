@@ -82,8 +82,14 @@ func TestSharedJobs(t *testing.T) {
 		{"--gres=gpu:shared --array=1-3", held},
 		{"--gres=gpu:shared --begin=now+1hour", held},
 		{"--gres=gpu:shared --dependency=afterany:FIRST", "afterany:FIRST(unfulfilled)," + held},
-		{"--gres=gpu:shared --dependency=afterany:FIRST,afterok:FIRST", "afterany:FIRST(unfulfilled),afterok:FIRST(unfulfilled)," + held},
-		{"--gres=gpu:shared --dependency=afterany:FIRST?afterok:FIRST", "afterany:FIRST(unfulfilled)?afterok:FIRST(unfulfilled)"},
+		{
+			"--gres=gpu:shared --dependency=afterany:FIRST,afterok:FIRST",
+			"afterany:FIRST(unfulfilled),afterok:FIRST(unfulfilled)," + held,
+		},
+		{
+			"--gres=gpu:shared --dependency=afterany:FIRST?afterok:FIRST",
+			"afterany:FIRST(unfulfilled)?afterok:FIRST(unfulfilled)",
+		},
 	} {
 		c.gate(gate, "mps", time.Hour)
 		args := strings.Fields(names.Replace(k.args))
@@ -100,7 +106,8 @@ func TestSharedJobs(t *testing.T) {
 			want = "(null)"
 		}
 		if request(f) != "mps:100" || f["Dependency"] != want || f["TresPerJob"] != "" {
-			t.Errorf("%s without a gate: %q %q and per job %q; want %q", k.args, f["TresPerNode"], f["Dependency"], f["TresPerJob"], want)
+			t.Errorf("%s without a gate: %q %q and per job %q; want %q", k.args, f["TresPerNode"], f["Dependency"],
+				f["TresPerJob"], want)
 		}
 		shared++
 	}
@@ -122,7 +129,8 @@ func TestSharedJobs(t *testing.T) {
 	}
 	must.OK(t, os.Remove(c.GateFile))
 	must.OK(t, os.Remove(c.WakeFile))
-	if f := c.job(c.submit("true", "--hold", "--gres=gpu:shared")); request(f) != "mps:100" || f["Dependency"] != "(null)" {
+	if f := c.job(c.submit("true", "--hold", "--gres=gpu:shared")); request(f) != "mps:100" ||
+		f["Dependency"] != "(null)" {
 		t.Errorf("without files: %q %q", f["TresPerNode"], f["Dependency"])
 	}
 	c.gate(gate, "shard", time.Hour)
@@ -134,11 +142,15 @@ func TestSharedJobs(t *testing.T) {
 // A job that fits on one node stays on one: it has shares on each node that it is on.
 func TestSharersStayOnOneNode(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2, Extra: []string{"PartitionName=other Nodes=ALL State=UP"}})
+	c := newCluster(t, slurmtest.Options{
+		Lua: "job_submit.lua", Nodes: 2,
+		Extra: []string{"PartitionName=other Nodes=ALL State=UP"},
+	})
 	c.gateText("gres=mps\nunits=100\nsize=gpu:4\n")
 	for args, want := range map[string]string{
 		"--nodes=1-2": "1-1", "--ntasks=4": "1-1", "--ntasks=2 --cpus-per-task=2": "1-1", "--ntasks=2 --nodes=1-2": "1-1",
-		"--ntasks=5": "1", "--ntasks=3 --cpus-per-task=2": "1", "--ntasks=2 --mem-per-cpu=10": "1", "--ntasks=2 --partition=other": "1",
+		"--ntasks=5": "1", "--ntasks=3 --cpus-per-task=2": "1", "--ntasks=2 --mem-per-cpu=10": "1",
+		"--ntasks=2 --partition=other": "1",
 	} {
 		f := c.job(c.submit("true", append(strings.Fields(args), "--hold", "--gres=gpu:shared")...))
 		if got := f["NumNodes"]; got != want && !(want == "1" && !strings.HasSuffix(got, "-1")) {
@@ -179,7 +191,8 @@ func TestNonsense(t *testing.T) {
 		}
 	}
 	_, err := c.Submit(t.Context(), "nobody", "srun --gres=gpu:1 hostname", "--gres=gpu:shared")
-	if err == nil || !strings.Contains(err.Error(), "slurmbridge: the script's srun --gres=gpu:1 finds no GPU of its own") {
+	if err == nil || !strings.Contains(err.Error(),
+		"slurmbridge: the script's srun --gres=gpu:1 finds no GPU of its own") {
 		t.Errorf("a script whose srun asks for a GPU: %v", err)
 	}
 	if text, err := os.ReadFile(c.WakeFile); err != nil || len(text) > 0 {
@@ -208,15 +221,18 @@ func TestSharedJobsRun(t *testing.T) {
 					t.Errorf("%s: %s, printed %q, %v", args, s, out, err)
 				}
 			}
-			out, err := c.RunAs(t.Context(), "nobody", "timeout", "30", "salloc", "--gres=gpu:shared", "srun", "sh", "-c", "echo GPU=$CUDA_VISIBLE_DEVICES")
+			out, err := c.RunAs(t.Context(), "nobody", "timeout", "30", "salloc", "--gres=gpu:shared", "srun", "sh", "-c",
+				"echo GPU=$CUDA_VISIBLE_DEVICES")
 			if err != nil || !strings.Contains(out, "GPU=0") {
 				t.Errorf("salloc: %q %v", out, err)
 			}
-			if out, err := c.RunAs(t.Context(), "nobody", "timeout", "30", "salloc", "--gpus=shared", "true"); err == nil || !strings.Contains(out, "by --gres=gpu:shared") {
+			if out, err := c.RunAs(t.Context(), "nobody", "timeout", "30", "salloc", "--gpus=shared", "true"); err == nil ||
+				!strings.Contains(out, "by --gres=gpu:shared") {
 				t.Errorf("salloc --gpus: %q %v", out, err)
 			}
 			// srun alone works where its --gres follows the job's; otherwise srun reports an error.
-			out, err = c.RunAs(t.Context(), "nobody", "timeout", "30", "srun", "--gres=gpu:shared", "sh", "-c", "echo GPU=$CUDA_VISIBLE_DEVICES")
+			out, err = c.RunAs(t.Context(), "nobody", "timeout", "30", "srun", "--gres=gpu:shared", "sh", "-c",
+				"echo GPU=$CUDA_VISIBLE_DEVICES")
 			if c.Release < "23.02" {
 				if err == nil || !strings.Contains(out, "sbatch --gres=gpu:shared") {
 					t.Errorf("srun: %q %v", out, err)
@@ -234,7 +250,8 @@ func TestHetJobs(t *testing.T) {
 	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua"})
 	gate := c.submit("true", "--hold")
 	c.gate(gate, "mps", time.Hour)
-	out, err := c.RunAs(t.Context(), "nobody", "sbatch", "--parsable", "--hold", "--gres=gpu:shared", "--wrap=true", ":", "--ntasks=1")
+	out, err := c.RunAs(t.Context(), "nobody", "sbatch", "--parsable", "--hold", "--gres=gpu:shared", "--wrap=true", ":",
+		"--ntasks=1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,10 +315,12 @@ func TestDefaultsPerGPU(t *testing.T) {
 	}
 	whole, shared := map[string]string{}, map[string]string{}
 	for _, args := range []string{
-		"", "--ntasks=2", "--ntasks=6", "--cpus-per-task=2", "--cpus-per-task=1", "--mem=500", "--mem-per-cpu=50", "--ntasks=2 --cpus-per-task=3 --mem=200",
+		"", "--ntasks=2", "--ntasks=6", "--cpus-per-task=2", "--cpus-per-task=1", "--mem=500", "--mem-per-cpu=50",
+		"--ntasks=2 --cpus-per-task=3 --mem=200",
 	} {
 		more := append(strings.Fields(args), "--partition=per", "--nodes=1")
-		whole[args], shared[args] = c.submit("true", append(more, "--gres=gpu:1")...), c.submit("true", append(more, "--gres=gpu:shared")...)
+		whole[args], shared[args] = c.submit("true", append(more, "--gres=gpu:1")...),
+			c.submit("true", append(more, "--gres=gpu:shared")...)
 	}
 	other := c.submit("true", "--gres=gpu:shared")
 	for args := range whole {
@@ -337,12 +356,14 @@ func TestArgumentsAreNoted(t *testing.T) {
 		}
 		return n
 	}
-	plain, small := submit("--gres=gpu:shared", ""), submit("--gres=gpu:shared", "small -n 128 --lr=1e-3 -b64 --key=s3cret")
+	plain, small := submit("--gres=gpu:shared", ""),
+		submit("--gres=gpu:shared", "small -n 128 --lr=1e-3 -b64 --key=s3cret")
 	llama := submit("--gres=gpu:shared", "llama -n 128 --lr=1e-3 -b64 --key=s3cret")
 	if want := (job.Defaults{MemMiB: 300}); plain.Args != "" || plain.Defaults != want || small.Defaults != want {
 		t.Errorf("defaults %+v, %+v", plain, small)
 	}
-	if words := strings.Fields(small.Args); len(words) != 6 || small.Args == llama.Args || !strings.HasPrefix(words[0], "~") ||
+	if words := strings.Fields(small.Args); len(words) != 6 || small.Args == llama.Args ||
+		!strings.HasPrefix(words[0], "~") ||
 		strings.Join(words[1:5], " ") != "-n 128 --lr=1e-3 -b64" || !strings.HasPrefix(words[5], "--key=~") {
 		t.Errorf("arguments %q, %q", small.Args, llama.Args)
 	}
@@ -358,7 +379,8 @@ func TestArgumentsAreNoted(t *testing.T) {
 	if n := submit("--gres=gpu:1", "llama"); n != (job.Note{}) {
 		t.Errorf("a job that doesn't share: %+v", n)
 	}
-	if a, b := submit("--gres=gpu:shared", "part_007.csv").Args, submit("--gres=gpu:shared", "part_011.csv").Args; a[:9] != b[:9] || a[9:] != "_007.f" || b[9:] != "_011.f" {
+	if a, b := submit("--gres=gpu:shared", "part_007.csv").Args,
+		submit("--gres=gpu:shared", "part_011.csv").Args; a[:9] != b[:9] || a[9:] != "_007.f" || b[9:] != "_011.f" {
 		t.Errorf("files in a row: %q, %q", a, b)
 	}
 	if n := submit("--gres=gpu:shared", strings.Repeat("1234567 ", 200)); len(n.Args) < 250 || len(n.Args) > 300 {
@@ -379,18 +401,26 @@ func (c *cluster) ended(id string) string {
 // refused; elsewhere, and for the bridge, nothing changes.
 func TestSharersOnly(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", GPUs: 2, AllSharing: true, Extra: []string{"PartitionName=other Nodes=n1 State=UP"}})
+	c := newCluster(t, slurmtest.Options{
+		Lua: "job_submit.lua", GPUs: 2, AllSharing: true,
+		Extra: []string{"PartitionName=other Nodes=n1 State=UP"},
+	})
 	c.gateText("gres=mps\nunits=100\nuid=1\nshares=gpu\n")
 	for args, want := range map[string]string{
-		"--gres=gpu:1": "mps:100", "--gres=gpu": "mps:100", "--gpus=1": "mps:100", "--gpus-per-node=1": "mps:100", "--gres=gpu:titanxp:1": "mps:100",
-		"--gres=gpu:1 --partition=other": "gpu:1", "--gres=gpu:2 --partition=other": "gpu:2", "": "", "--gres=mps:100": "mps:100",
+		"--gres=gpu:1": "mps:100", "--gres=gpu": "mps:100", "--gpus=1": "mps:100", "--gpus-per-node=1": "mps:100",
+		"--gres=gpu:titanxp:1":           "mps:100",
+		"--gres=gpu:1 --partition=other": "gpu:1", "--gres=gpu:2 --partition=other": "gpu:2", "": "",
+		"--gres=mps:100": "mps:100",
 	} {
 		f := c.job(c.submit("true", append(strings.Fields(args), "--hold")...))
 		if got := strings.TrimSuffix(request(f), "(null)"); got != want || f["TresPerJob"] != "" {
 			t.Errorf("%s: %q %q", args, got, f["TresPerJob"])
 		}
 	}
-	for _, args := range []string{"--gres=gpu:2", "--gpus=2", "--gres=gpu:1 --nodes=2", "--gpus-per-task=1 --ntasks=1", "--gres=gpu:1 --partition=gpu,other --nodes=2"} {
+	for _, args := range []string{
+		"--gres=gpu:2", "--gpus=2", "--gres=gpu:1 --nodes=2", "--gpus-per-task=1 --ntasks=1",
+		"--gres=gpu:1 --partition=gpu,other --nodes=2",
+	} {
 		out, err := c.RunAs(t.Context(), "nobody", "sbatch", append(strings.Fields(args), "--hold", "--wrap=true")...)
 		if err == nil || !strings.Contains(out, "in partition gpu GPUs are shared") {
 			t.Errorf("%s: %s %v", args, out, err)
@@ -404,7 +434,8 @@ func TestSharersOnly(t *testing.T) {
 	c.gateText("gres=mps\nunits=100\nuid=1\n")
 	before := c.submit("true", "--hold", "--gres=gpu:2")
 	c.gateText("gres=mps\nunits=100\nuid=1\nshares=gpu\n")
-	if out, err := c.RunAs(t.Context(), "nobody", "scontrol", "update", "JobId="+before, "TimeLimit=2"); err != nil || request(c.job(before)) != "gpu:2" {
+	if out, err := c.RunAs(t.Context(), "nobody", "scontrol", "update", "JobId="+before, "TimeLimit=2"); err != nil ||
+		request(c.job(before)) != "gpu:2" {
 		t.Errorf("another change: %s, %q", out, request(c.job(before)))
 	}
 	if out, err := c.RunAs(t.Context(), "", "sbatch", "--gres=gpu:2", "--hold", "--wrap=true"); err != nil {

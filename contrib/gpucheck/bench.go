@@ -56,7 +56,8 @@ func catalogue(c *card, names []string) ([]*Kernel, error) {
 		{Name: "bursty", Source: "compute", Duty: 0.3, Period: 200 * ms, SMs: 1},
 		{Name: "hungry", Source: "memory", Duty: 0.5, Period: 20 * ms, SMs: 1, MemMiB: math.Floor(0.3*mem/256) * 256},
 	}
-	some := slices.DeleteFunc(slices.Clone(all), func(k *Kernel) bool { return len(names) > 0 && !slices.Contains(names, k.Name) })
+	some := slices.DeleteFunc(slices.Clone(all),
+		func(k *Kernel) bool { return len(names) > 0 && !slices.Contains(names, k.Name) })
 	if len(names) > 0 && len(some) != len(names) {
 		known := ""
 		for _, k := range all {
@@ -221,7 +222,8 @@ func (b *bench) try(ctx context.Context, kernels []*Kernel) (*trial, error) {
 func (b *bench) ready(ctx context.Context, t *trial, k *Kernel, job int64) error {
 	args := fmt.Sprintf("--kernel %s --busy-ms %g --sms %g --mem-mib %g --work %.0f",
 		k.Name, k.Duty*float64(k.Period)/float64(time.Millisecond), k.SMs, k.MemMiB, k.work)
-	c := launch(k.Name, append(slices.Clone(b.program), strings.Fields(args)...), b.service.environ(), &syscall.SysProcAttr{})
+	c := launch(k.Name, append(slices.Clone(b.program), strings.Fields(args)...), b.service.environ(),
+		&syscall.SysProcAttr{})
 	t.clients = append(t.clients, c)
 	err := b.own(c.pid(), "cgroup", fmt.Sprintf("0::/system.slice/slurmstepd.scope/job_%d/step_0/user/task_0\n", job))
 	a := c.next(ctx, time.Minute)
@@ -238,7 +240,8 @@ func (b *bench) ready(ctx context.Context, t *trial, k *Kernel, job int64) error
 // iterate has all kernels iterate for so long, and returns what each says then.
 func (t *trial) iterate(ctx context.Context, lasts time.Duration) (ends []answer, err error) {
 	for i, k := range t.kernels {
-		err = errors.Join(err, t.clients[i].tell(fmt.Sprintf("run %g %g", k.Duty, float64(k.Period)/float64(time.Millisecond))))
+		err = errors.Join(err,
+			t.clients[i].tell(fmt.Sprintf("run %g %g", k.Duty, float64(k.Period)/float64(time.Millisecond))))
 	}
 	select {
 	case <-ctx.Done():

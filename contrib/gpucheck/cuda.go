@@ -42,7 +42,8 @@ type cuda struct {
 	ModuleFunction func(to *uintptr, module uintptr, name string) int32
 	FuncAttribute  func(function uintptr, attribute, value int32) int32
 	Launch         func(
-		function uintptr, gridX, gridY, gridZ, blockX, blockY, blockZ, shared uint32, stream uintptr, params, extra unsafe.Pointer,
+		function uintptr, gridX, gridY, gridZ, blockX, blockY, blockZ, shared uint32, stream uintptr, params,
+		extra unsafe.Pointer,
 	) int32
 }
 
@@ -50,8 +51,9 @@ type cuda struct {
 func (c *cuda) symbols() map[string]any {
 	return map[string]any{
 		"cuInit": &c.Init, "cuDriverGetVersion": &c.DriverVersion, "cuGetErrorName": &c.ErrorName,
-		"cuDeviceGetCount": &c.DeviceCount, "cuDeviceGet": &c.DeviceGet, "cuDeviceGetUuid": &c.DeviceUUID, "cuDeviceGetAttribute": &c.Attribute,
-		"cuCtxCreate_v2": &c.CtxCreate, "cuCtxDestroy_v2": &c.CtxDestroy, "cuCtxSynchronize": &c.Synchronize,
+		"cuDeviceGetCount": &c.DeviceCount, "cuDeviceGet": &c.DeviceGet, "cuDeviceGetUuid": &c.DeviceUUID,
+		"cuDeviceGetAttribute": &c.Attribute,
+		"cuCtxCreate_v2":       &c.CtxCreate, "cuCtxDestroy_v2": &c.CtxDestroy, "cuCtxSynchronize": &c.Synchronize,
 		"cuMemGetInfo_v2": &c.MemInfo, "cuMemAlloc_v2": &c.MemAlloc, "cuMemAllocHost_v2": &c.HostAlloc,
 		"cuMemsetD8_v2":   &c.Memset,
 		"cuMemcpyDtoH_v2": &c.ToHost, "cuMemcpyDtoHAsync_v2": &c.ToHostAsync, "cuMemcpyHtoDAsync_v2": &c.ToDeviceAsync,
@@ -96,7 +98,10 @@ func (c *cuda) check(call string, code int32) error {
 }
 
 // libraryFolders are where borrowed machines and containers have the driver's libraries, if not where the loader looks.
-var libraryFolders = []string{"/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib64/nvidia"}
+var libraryFolders = []string{
+	"/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu/nvidia/current",
+	"/usr/lib64/nvidia",
+}
 
 // inFolders is the path of one of the driver's libraries in these folders, or its name, for the loader.
 func inFolders(name string) string {

@@ -129,7 +129,8 @@ func TestRefusedClient(t *testing.T) {
 	stub := libcuda(t)
 	for _, call := range []string{"cuInit=100", "cuCtxCreate=805"} {
 		for i, a := range talk(t, stub, []string{"CUDA_TEST_REFUSES=" + call}, "", "run 1", "alloc 64", "fault", "again") {
-			if again := i == 0 || i == 4; a.Failed == nil || fmt.Sprintf("%s=%d", a.Failed.Call, a.Failed.Code) != call || again != (a.PID != 0) {
+			if again := i == 0 || i == 4; a.Failed == nil || fmt.Sprintf("%s=%d", a.Failed.Call, a.Failed.Code) != call ||
+				again != (a.PID != 0) {
 				t.Errorf("%s: answer %d: %+v", call, i, a)
 			}
 		}
@@ -211,7 +212,8 @@ func TestKernels(t *testing.T) {
 			t.Errorf("%s: %+v", c.args, a)
 		}
 	}
-	if out, err := exec.Command(filepath.Join(bin, "gpucheck"), "client", "--kernel", "nosuch").Output(); err == nil || len(out) > 0 {
+	if out, err := exec.Command(filepath.Join(bin, "gpucheck"), "client", "--kernel", "nosuch").Output(); err == nil ||
+		len(out) > 0 {
 		t.Errorf("no such kernel: %s", out)
 	}
 }

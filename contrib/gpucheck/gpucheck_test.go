@@ -99,7 +99,8 @@ func newRig(t *testing.T, cfg gpusim.Config) *rig {
 	for _, d := range []string{"tmp", "proc"} {
 		must.OK(t, os.Mkdir(filepath.Join(dir, d), 0o755))
 	}
-	r.env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "GPUSIM_STATE="+path, "TMPDIR="+filepath.Join(dir, "tmp"))
+	r.env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "GPUSIM_STATE="+path,
+		"TMPDIR="+filepath.Join(dir, "tmp"))
 	t.Cleanup(func() {
 		r.nothingLeft()
 		_ = r.state.Close()
@@ -186,7 +187,8 @@ func TestWhole(t *testing.T) {
 		t.Fatalf("status %d: %s\n%s", status, out, errs)
 	}
 	rep := r.report()
-	if !rep.Simulated || rep.Workload != "kernel" || rep.Sharing != "mps" || rep.Card.Model != "Tesla V100-SXM2-16GB" || len(rep.Failures) != 0 {
+	if !rep.Simulated || rep.Workload != "kernel" || rep.Sharing != "mps" || rep.Card.Model != "Tesla V100-SXM2-16GB" ||
+		len(rep.Failures) != 0 {
 		t.Errorf("%+v", rep)
 	}
 	byName := map[string]KernelReport{}
@@ -214,13 +216,17 @@ func TestWhole(t *testing.T) {
 	law := interference.New(&contention.MPS)
 	asked := func(name string) *rlcore.Profile {
 		k := byName[name]
-		return &rlcore.Profile{App: name, DurationS: k.DurationS, PeriodS: k.DurationS, Series: []rlcore.Use{k.Asked}, StepS: k.StepS}
+		return &rlcore.Profile{
+			App: name, DurationS: k.DurationS, PeriodS: k.DurationS, Series: []rlcore.Use{k.Asked},
+			StepS: k.StepS,
+		}
 	}
 	for _, p := range rep.Pairs {
 		// The simulated card slows by the very law; rounding of the counts apart.
 		if p.Kernel != "hungry" && p.Beside != "hungry" {
 			var want [2]rlcore.Prediction
-			law.Predict(want[:], &rlcore.GPUSpec{Model: rep.Card.Model, PCIeMBps: rep.Card.PCIeMBps}, []*rlcore.Profile{asked(p.Kernel), asked(p.Beside)})
+			law.Predict(want[:], &rlcore.GPUSpec{Model: rep.Card.Model, PCIeMBps: rep.Card.PCIeMBps},
+				[]*rlcore.Profile{asked(p.Kernel), asked(p.Beside)})
 			near(p.Kernel+" next to "+p.Beside, p.Slowdown, want[0].Slowdown, 0.05*want[0].Slowdown)
 		}
 		if p.Slowdown < 0.95 {
@@ -301,7 +307,8 @@ func TestRefused(t *testing.T) {
 		{name: "MIG", says: "MIG", cfg: gpusim.Config{Model: "a100", MIG: true}},
 		{name: "MPS runs", says: "process 4711", before: func(r *rig) {
 			dir := filepath.Join(r.dir, "proc", "4711")
-			must.OK(r.t, errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "cmdline"), []byte("/usr/bin/nvidia-cuda-mps-control\x00-d\x00"), 0o644)))
+			must.OK(r.t, errors.Join(os.Mkdir(dir, 0o755),
+				os.WriteFile(filepath.Join(dir, "cmdline"), []byte("/usr/bin/nvidia-cuda-mps-control\x00-d\x00"), 0o644)))
 		}},
 		{name: "in use", says: "in use: process", before: func(r *rig) {
 			p := &rlcore.Profile{DurationS: 1e6, PeriodS: 1e6, Series: []rlcore.Use{{GPU: 0.5, MemMiB: 3000}}}
@@ -335,14 +342,17 @@ func TestWrongCall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, gpusim.Config{})
 	for _, args := range []string{
-		"--duration 1ms", "--duration x", "--sampling 1h", "--kernels compute,compute", "--kernels nosuch", "--nosuch", "argument",
+		"--duration 1ms", "--duration x", "--sampling 1h", "--kernels compute,compute", "--kernels nosuch", "--nosuch",
+		"argument",
 	} {
 		if _, errs, status := r.run(strings.Fields(args)...); status != 1 || errs == "" {
 			t.Errorf("%s: status %d: %s", args, status, errs)
 		}
 	}
 	out, _, status := r.run("--dry-run")
-	if status != 0 || strings.Contains(out, "refuse") || !strings.Contains(out, "13 situations for 2m0s, then 6 kernels alone and in 21 pairs for 5m30s") || !strings.Contains(out, "TITAN Xp") {
+	if status != 0 || strings.Contains(out, "refuse") ||
+		!strings.Contains(out, "13 situations for 2m0s, then 6 kernels alone and in 21 pairs for 5m30s") ||
+		!strings.Contains(out, "TITAN Xp") {
 		t.Errorf("dry run: %d: %s", status, out)
 	}
 }

@@ -28,7 +28,8 @@ func (o *options) choose() (c *card, why []string) {
 	// Without it there is still something to be seen.
 	o.control, _ = exec.LookPath(o.control)
 	if pid := mpsRunning(o.proc); pid != 0 {
-		why = append(why, fmt.Sprintf("an MPS program runs here already (process %d): end it first, or use another machine", pid))
+		why = append(why, fmt.Sprintf("an MPS program runs here already (process %d): end it first, or use another machine",
+			pid))
 	}
 	if c, err = pick(o.library, o.gpu); err != nil {
 		return nil, append(why, err.Error())
@@ -117,7 +118,8 @@ type service struct {
 
 func newService(folder, control string, c *card) *service {
 	s := &service{card: c, MPS: &prolog.MPS{
-		Dir: prolog.Dir(folder), Control: control, Cards: []prolog.Card{{Index: c.order, UUID: c.UUID}}, Quit: 2 * time.Second,
+		Dir: prolog.Dir(folder), Control: control, Cards: []prolog.Card{{Index: c.order, UUID: c.UUID}},
+		Quit:   2 * time.Second,
 		Answer: 10 * time.Second, // no job waits for it
 	}}
 	for _, kv := range environ() { // the MPS programs need them, too

@@ -101,7 +101,8 @@ was touched.`,
 }
 
 func run(ctx context.Context, o *options, out, errOut io.Writer) error {
-	if o.duration < 100*time.Millisecond || o.duration > time.Hour || o.sampling < 5*time.Millisecond || o.sampling > o.duration {
+	if o.duration < 100*time.Millisecond || o.duration > time.Hour || o.sampling < 5*time.Millisecond ||
+		o.sampling > o.duration {
 		return errors.New("--duration goes from 100ms to 1h, --sampling from 5ms to --duration")
 	}
 	c, why := o.choose()
@@ -114,7 +115,8 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 	}
 	if o.dryRun {
 		if c != nil {
-			fmt.Fprintf(out, "GPU %d, %s, %.0f MiB: MPS daemons of its own, no device setting changed.\n", c.Index, c.Model, c.MemMiB)
+			fmt.Fprintf(out, "GPU %d, %s, %.0f MiB: MPS daemons of its own, no device setting changed.\n", c.Index, c.Model,
+				c.MemMiB)
 		}
 		if o.control == "" {
 			fmt.Fprintln(out, "There is no MPS control program.")

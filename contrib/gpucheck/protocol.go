@@ -57,7 +57,8 @@ func (o *options) protocol(ctx context.Context, c *card, r *results) {
 		_ = os.Chmod(folder, 0o755) //nolint:gosec // clients of another user use it for a moment
 		s := &stage{
 			card: c, control: o.control, client: append(o.program(), "client"), folder: folder, results: r,
-			name: sit.name, begin: begin, facts: map[string]any{}, kept: map[string]int64{}, servers: map[int]bool{}, pace: o.pace, starts: &starts,
+			name: sit.name, begin: begin, facts: map[string]any{}, kept: map[string]int64{}, servers: map[int]bool{},
+			pace: o.pace, starts: &starts,
 		}
 		mine, stop := context.WithTimeout(ctx, 25*time.Second)
 		if o.control == "" && i > 0 {

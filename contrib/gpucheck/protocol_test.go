@@ -128,7 +128,8 @@ func TestProtocolOnOwnDaemons(t *testing.T) {
 				}
 				// The older ones don't know -multiuser-server, and no client computes beside a server that does nothing.
 				unknown := d.Name != "555" && res.Name == "two users of a -multiuser-server"
-				if unknown != strings.Contains(res.Error, "-multiuser-server") || !unknown && res.Error != "" && !strings.Contains(res.Error, "compute") {
+				if unknown != strings.Contains(res.Error, "-multiuser-server") || !unknown && res.Error != "" &&
+					!strings.Contains(res.Error, "compute") {
 					t.Errorf("%s: %s", res.Name, res.Error)
 				}
 				if res.TookS > 40 {

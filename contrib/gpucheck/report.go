@@ -103,9 +103,13 @@ func newReport(c *card, mps bool) *Report {
 	}
 	return &Report{
 		Sharing: law.Name,
-		Card:    Card{Model: c.Model, Arch: c.Arch, Driver: c.Driver, CUDA: c.CUDA, MemMiB: c.MemMiB, PCIeMBps: c.PCIeMBps, IdleMiB: c.idle.MemMiB},
+		Card: Card{
+			Model: c.Model, Arch: c.Arch, Driver: c.Driver, CUDA: c.CUDA, MemMiB: c.MemMiB, PCIeMBps: c.PCIeMBps,
+			IdleMiB: c.idle.MemMiB,
+		},
 		Kernels: []KernelReport{}, Pairs: []PairReport{}, Failures: []string{},
-		law: interference.New(law), spec: &rlcore.GPUSpec{Model: c.Model, PCIeMBps: c.PCIeMBps}, known: map[string]*rlcore.Profile{},
+		law: interference.New(law), spec: &rlcore.GPUSpec{Model: c.Model, PCIeMBps: c.PCIeMBps},
+		known: map[string]*rlcore.Profile{},
 	}
 }
 
@@ -114,10 +118,14 @@ func (r *Report) add(t *trial) {
 	k := t.kernels[0]
 	if len(t.kernels) == 1 {
 		kr := KernelReport{
-			Name: k.Name, Asked: k.asked(t.begins[0], t.ends[0]), Measured: steady(t.records[0]), DurationS: t.ends[0].Seconds, StepS: 1 / t.rate(0),
+			Name: k.Name, Asked: k.asked(t.begins[0], t.ends[0]), Measured: steady(t.records[0]), DurationS: t.ends[0].Seconds,
+			StepS: 1 / t.rate(0),
 		}
 		kr.Measured.MemMiB = max(0, kr.Measured.MemMiB-r.Card.IdleMiB)
-		k.alone = &rlcore.Profile{App: k.Name, DurationS: kr.DurationS, PeriodS: kr.DurationS, Series: []rlcore.Use{kr.Measured}, StepS: kr.StepS}
+		k.alone = &rlcore.Profile{
+			App: k.Name, DurationS: kr.DurationS, PeriodS: kr.DurationS,
+			Series: []rlcore.Use{kr.Measured}, StepS: kr.StepS,
+		}
 		r.Kernels, r.known[k.Name] = append(r.Kernels, kr), k.alone
 		return
 	}
@@ -141,13 +149,19 @@ func (r *Report) show(folder string, out io.Writer) {
 	if r.Simulated {
 		fmt.Fprintln(out, "The GPU is simulated: nothing here is a measurement.")
 	}
-	fmt.Fprintf(out, "%s (%s), driver %s, CUDA %s, link %.0f MB/s\n", r.Card.Model, r.Card.Arch, r.Card.Driver, r.Card.CUDA, r.Card.PCIeMBps)
+	fmt.Fprintf(out, "%s (%s), driver %s, CUDA %s, link %.0f MB/s\n", r.Card.Model, r.Card.Arch, r.Card.Driver,
+		r.Card.CUDA, r.Card.PCIeMBps)
 	t := cluster.Table(out, "kernel", "busy %", "SMs %", "MB/s", "MiB")
 	t.SetCaption("What NVML reports for what was asked of the GPU.")
 	for _, k := range r.Kernels {
 		u, a := k.Measured, k.Asked
 		row := table.Row{k.Name}
-		for _, v := range [][2]float64{{100 * u.GPU, 100 * a.GPU}, {100 * u.Core, 100 * a.Core}, {u.PCIeMBps, a.PCIeMBps}, {u.MemMiB, a.MemMiB}} {
+		for _, v := range [][2]float64{
+			{100 * u.GPU, 100 * a.GPU},
+			{100 * u.Core, 100 * a.Core},
+			{u.PCIeMBps, a.PCIeMBps},
+			{u.MemMiB, a.MemMiB},
+		} {
 			row = append(row, fmt.Sprintf("%.0f for %.0f", v[0], v[1]))
 		}
 		t.AppendRow(row)

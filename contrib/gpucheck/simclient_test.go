@@ -49,7 +49,10 @@ func (c *simClient) Open(a *answer) error {
 	a.UUID, a.TotalMiB, a.FreeMiB = dev.UUID(), dev.MemMiB(), dev.MemMiB()
 	p := c.profile
 	if p == nil {
-		p = &rlcore.Profile{App: "client", DurationS: 1e6, PeriodS: 1e6, Series: []rlcore.Use{{GPU: 0.4, Core: 0.2, MemMiB: 400}}}
+		p = &rlcore.Profile{
+			App: "client", DurationS: 1e6, PeriodS: 1e6,
+			Series: []rlcore.Use{{GPU: 0.4, Core: 0.2, MemMiB: 400}},
+		}
 	}
 	c.slot, err = dev.Claim(gpusim.Claimant{UID: os.Getuid(), Server: server, Limits: c.limits}, p)
 	return err

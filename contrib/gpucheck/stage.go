@@ -171,7 +171,10 @@ type client struct {
 
 // launch starts a client's program, in a process group of its own: an interrupt from the terminal doesn't reach it.
 func launch(name string, argv, env []string, attr *syscall.SysProcAttr) *client {
-	c := &client{name: name, answers: make(chan answer, 16), errs: new(bytes.Buffer), cmd: exec.Command(argv[0], argv[1:]...)}
+	c := &client{
+		name: name, answers: make(chan answer, 16), errs: new(bytes.Buffer),
+		cmd: exec.Command(argv[0], argv[1:]...),
+	}
 	attr.Setpgid = true
 	c.cmd.Env, c.cmd.Stderr, c.cmd.SysProcAttr, c.cmd.WaitDelay, c.cmd.Dir = env, c.errs, attr, time.Second, "/"
 	in, err := c.cmd.StdinPipe()

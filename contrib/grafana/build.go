@@ -101,7 +101,8 @@ func choice(name, label, metric string) object {
 	return object{
 		"name": name, "label": label, "type": "query", "datasource": prometheus, "definition": query,
 		"query": object{"qryType": 1, "query": query, "refId": "choice"}, "refresh": 2, "sort": 1,
-		"multi": true, "includeAll": true, "allValue": ".*", "current": object{"text": []string{"All"}, "value": []string{"$__all"}},
+		"multi": true, "includeAll": true, "allValue": ".*",
+		"current": object{"text": []string{"All"}, "value": []string{"$__all"}},
 	}
 }
 
@@ -147,7 +148,10 @@ func (p *entry) json() object {
 			field["noValue"] = l.None
 		}
 		if l.YesNo {
-			field["mappings"] = []object{{"type": "value", "options": object{"0": object{"text": "no"}, "1": object{"text": "yes"}}}}
+			field["mappings"] = []object{{
+				"type":    "value",
+				"options": object{"0": object{"text": "no"}, "1": object{"text": "yes"}},
+			}}
 		}
 	case p.Heatmap != "":
 		out["type"], out["title"] = "heatmap", p.Heatmap
@@ -159,12 +163,16 @@ func (p *entry) json() object {
 	default:
 		out["type"], out["title"] = "timeseries", p.Timeseries
 		out["options"] = object{
-			"legend":  object{"calcs": []string{"lastNotNull", "max"}, "displayMode": "table", "placement": "bottom", "showLegend": true},
+			"legend": object{
+				"calcs": []string{"lastNotNull", "max"}, "displayMode": "table", "placement": "bottom",
+				"showLegend": true,
+			},
 			"tooltip": object{"mode": "multi", "sort": "desc"},
 		}
 		lines := object{"fillOpacity": 10, "lineWidth": 1, "showPoints": "never"}
 		if l.Stack {
-			lines["fillOpacity"], lines["lineInterpolation"], lines["stacking"] = 70, "stepAfter", object{"mode": "normal", "group": "A"}
+			lines["fillOpacity"], lines["lineInterpolation"], lines["stacking"] = 70, "stepAfter",
+				object{"mode": "normal", "group": "A"}
 		}
 		field["custom"], field["color"] = lines, object{"mode": "palette-classic"}
 		if !l.Free {
@@ -204,7 +212,8 @@ func (l *looks) steps() []object {
 }
 
 // short are the abbreviations of dashboards.yaml.
-var short = strings.NewReplacer("$b", `instance=~"$bridge"`, "$n", `instance=~"$node"`, "$i", "$__rate_interval", "$r", "$__range")
+var short = strings.NewReplacer("$b", `instance=~"$bridge"`, "$n", `instance=~"$node"`, "$i", "$__rate_interval", "$r",
+	"$__range")
 
 func (p *entry) targets() []object {
 	queries := p.Queries

@@ -24,7 +24,8 @@ func TestDashboards(t *testing.T) {
 	for name, text := range must.Get(Boards())(t) {
 		b := must.Get(Read(text))(t)
 		// 39 is Grafana 11's, 41 is 12's; later ones are converted by Grafana.
-		if b.UID == "" || uids[b.UID] || b.Title == "" || b.Description == "" || b.SchemaVersion < 39 || !slices.Contains(b.Tags, "slurmbridge") {
+		if b.UID == "" || uids[b.UID] || b.Title == "" || b.Description == "" || b.SchemaVersion < 39 ||
+			!slices.Contains(b.Tags, "slurmbridge") {
 			t.Errorf("%s: %q %q %q %d %v", name, b.UID, b.Title, b.Description, b.SchemaVersion, b.Tags)
 		}
 		uids[b.UID] = true
@@ -80,7 +81,8 @@ func panel(t *testing.T, where string, p *Panel, known series.Set) {
 	refs := map[string]bool{}
 	for i := range p.Targets {
 		q := &p.Targets[i]
-		if q.Datasource == nil || *q.Datasource != *p.Datasource || q.RefID == "" || refs[q.RefID] || q.LegendFormat == "" || q.Instant == q.Range {
+		if q.Datasource == nil || *q.Datasource != *p.Datasource || q.RefID == "" || refs[q.RefID] || q.LegendFormat == "" ||
+			q.Instant == q.Range {
 			t.Errorf("%s: query %+v", where, q)
 		}
 		refs[q.RefID] = true

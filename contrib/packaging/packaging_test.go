@@ -40,7 +40,8 @@ func lay(t *testing.T, files map[string]string) (root string) {
 // files lists what is there, folders only where nothing is in them.
 func files(t *testing.T, root string) string {
 	t.Helper()
-	out, err := exec.Command("find", root, "-mindepth", "1", "(", "!", "-type", "d", "-o", "-empty", ")", "-printf", "%P ").Output()
+	out, err := exec.Command("find", root, "-mindepth", "1", "(", "!", "-type", "d", "-o", "-empty", ")", "-printf",
+		"%P ").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,10 +93,14 @@ func TestNamedHooksStay(t *testing.T) {
 
 // A site's own hook that calls ours goes on working.
 func TestCalledHookStays(t *testing.T) {
-	root := lay(t, map[string]string{"etc/slurm/slurm.conf": "Prolog=/etc/slurm/prolog.sh\n", "etc/slurm/prolog.sh": "#!/bin/sh\n/usr/lib/slurmbridge/prolog\n"})
+	root := lay(t, map[string]string{
+		"etc/slurm/slurm.conf": "Prolog=/etc/slurm/prolog.sh\n",
+		"etc/slurm/prolog.sh":  "#!/bin/sh\n/usr/lib/slurmbridge/prolog\n",
+	})
 	script(t, root, "gpuprof.postrm", "remove")
 	script(t, root, "gpuprof.postrm", "purge")
-	if left := files(t, root); !strings.Contains(left, "usr/lib/slurmbridge/prolog") || strings.Contains(left, "usr/lib/slurmbridge/epilog") {
+	if left := files(t, root); !strings.Contains(left, "usr/lib/slurmbridge/prolog") ||
+		strings.Contains(left, "usr/lib/slurmbridge/epilog") {
 		t.Error(left)
 	}
 }
@@ -129,7 +134,8 @@ func TestNamedScriptStays(t *testing.T) {
 	must.OK(t, os.Remove(filepath.Join(root, site)))
 	const gate = "run/slurmbridge/gate" // what is left names no gate
 	must.OK(t, os.MkdirAll(filepath.Join(root, filepath.Dir(gate)), 0o755))
-	must.OK(t, os.WriteFile(filepath.Join(root, gate), []byte("job=7\nexpires=99999999999\ngres=shard\nunits=100\nuid=1\n"), 0o644))
+	must.OK(t, os.WriteFile(filepath.Join(root, gate),
+		[]byte("job=7\nexpires=99999999999\ngres=shard\nunits=100\nuid=1\n"), 0o644))
 	script(t, root, "slurmbridge.postrm", "remove")
 	must.Equal(t, string(must.Get(os.ReadFile(filepath.Join(root, gate)))(t)), "gres=shard\nunits=100\n")
 	script(t, root, "slurmbridge.postrm", "purge")
@@ -142,7 +148,8 @@ func TestNamedScriptStays(t *testing.T) {
 // running jobs stays.
 func TestState(t *testing.T) {
 	all := map[string]string{
-		"etc/slurmbridge/web.yml": "", "run/slurmbridge/gate": "", "run/slurmbridge/wake": "", "run/slurmbridge/jobs/7.json": "{}",
+		"etc/slurmbridge/web.yml": "", "run/slurmbridge/gate": "", "run/slurmbridge/wake": "",
+		"run/slurmbridge/jobs/7.json":   "{}",
 		"run/slurmbridge/mps/gpu0/lock": "", "var/lib/slurmbridge/slurmbridge.db": "", "var/spool/slurmbridge/7.json": "",
 	}
 	for _, c := range []struct{ script, arg, gone string }{
@@ -170,8 +177,9 @@ func TestPurgeLeavesNothing(t *testing.T) {
 		root := lay(t, map[string]string{
 			"run/slurmbridge/gate": "", "run/slurmbridge/jobs/7.json": "{}", "run/slurmbridge/gpus.json": "",
 			"run/slurmbridge/agent.state":    "",
-			"run/slurmbridge/ended/7-0.json": "{}", "run/slurmbridge/mps/gpu0/log/server.log": "", "var/lib/slurmbridge/slurmbridge.db": "",
-			"var/spool/slurmbridge/7.json": "", "etc/systemd/system/multi-user.target.wants/other.service": "",
+			"run/slurmbridge/ended/7-0.json": "{}", "run/slurmbridge/mps/gpu0/log/server.log": "",
+			"var/lib/slurmbridge/slurmbridge.db": "",
+			"var/spool/slurmbridge/7.json":       "", "etc/systemd/system/multi-user.target.wants/other.service": "",
 		})
 		must.OK(t, os.MkdirAll(filepath.Join(root, "etc/slurmbridge"), 0o755))
 		for _, pkg := range order {

@@ -97,7 +97,10 @@ var (
 )
 
 // operators are the words of PromQL that are followed by a parenthesis at will.
-var operators = []string{"and", "or", "unless", "bool", "sum", "avg", "min", "max", "count", "topk", "bottomk", "quantile", "stddev"}
+var operators = []string{
+	"and", "or", "unless", "bool", "sum", "avg", "min", "max", "count", "topk", "bottomk",
+	"quantile", "stddev",
+}
 
 // Check tells what is wrong with the series and labels of a query, nil = nothing.
 func (s Set) Check(query string) error {
@@ -139,7 +142,8 @@ func has(what, label string, labels []string) error {
 
 // grows checks that a rate is of a counter, a difference of a gauge.
 func grows(function, name string) error {
-	counter := slices.ContainsFunc([]string{"_total", "_bucket", "_sum", "_count"}, func(end string) bool { return strings.HasSuffix(name, end) })
+	counter := slices.ContainsFunc([]string{"_total", "_bucket", "_sum", "_count"},
+		func(end string) bool { return strings.HasSuffix(name, end) })
 	switch function {
 	case "rate", "irate", "increase", "resets":
 		if !counter {

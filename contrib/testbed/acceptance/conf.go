@@ -131,7 +131,8 @@ WantedBy=multi-user.target
 func (r *rig) simulate() {
 	check(built.Copy(programs, filepath.Join(r.node.dir, simDir), "gpusim", built.Library))
 	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
-		r.node.write("/usr/bin/"+name, "#!/bin/sh\nexport GPUSIM_STATE="+simState+"\nexec "+simDir+"/"+name+" \"$@\"\n", 0o755)
+		r.node.write("/usr/bin/"+name, "#!/bin/sh\nexport GPUSIM_STATE="+simState+"\nexec "+simDir+"/"+name+" \"$@\"\n",
+			0o755)
 	}
 	r.node.write("/etc/systemd/system/gpuprof.service.d/simulated.conf", dropIn, 0o644)
 	r.node.write("/etc/systemd/system/simulated-gpu.service", driver, 0o644)

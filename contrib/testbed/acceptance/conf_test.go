@@ -16,7 +16,8 @@ func TestMerge(t *testing.T) {
 			t.Errorf("%q makes\n%s\nnot\n%s", line, got, want)
 		}
 	}
-	if got := merge("Name=gpu Type=titanxp File=/dev/nvidia0\n", "Name=gpu Type=TYPE File=/dev/nvidia0"); got != "Name=gpu Type=titanxp File=/dev/nvidia0\n" {
+	if got := merge("Name=gpu Type=titanxp File=/dev/nvidia0\n",
+		"Name=gpu Type=TYPE File=/dev/nvidia0"); got != "Name=gpu Type=titanxp File=/dev/nvidia0\n" {
 		t.Errorf("a placeholder got in: %s", got)
 	}
 }

@@ -103,7 +103,8 @@ func (r *rig) queued(rounds int) []job {
 
 // recorded is how many runs the controller's database holds, read from outside.
 func (r *rig) recorded() (n int) {
-	db := must(sql.Open("sqlite", "file:"+r.head.dir+"/var/lib/slurmbridge/slurmbridge.db?mode=ro&_pragma=busy_timeout(5000)"))
+	db := must(sql.Open("sqlite",
+		"file:"+r.head.dir+"/var/lib/slurmbridge/slurmbridge.db?mode=ro&_pragma=busy_timeout(5000)"))
 	defer db.Close()
 	check(because("count runs", db.QueryRowContext(r.ctx, "SELECT count(*) FROM record").Scan(&n)))
 	return n
@@ -163,7 +164,8 @@ func (r *rig) see(jobs []job) (why string) {
 			if last = attempt(func() { out = r.as(j.user, j.app, "JOB="+j.id+"\n"+text) }); last != nil {
 				continue
 			}
-			if last = fmt.Errorf("nothing of partners: %s", tail(out)); strings.Contains(out, "together") && strings.Contains(out, "with ") {
+			if last = fmt.Errorf("nothing of partners: %s", tail(out)); strings.Contains(out, "together") &&
+				strings.Contains(out, "with ") {
 				_, comment, _ := strings.Cut(out, "slurmbridge: ")
 				said, _, _ := strings.Cut(comment, "\n")
 				why = j.user + " reads “" + strings.Join(strings.Fields(said), " ") + "”"

@@ -28,7 +28,10 @@ type machine struct {
 }
 
 // env is what commands on a machine find; nothing of the host's reaches them.
-var env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/root", "TERM=dumb", "SYSTEMD_PAGER="}
+var env = []string{
+	"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/root",
+	"TERM=dumb", "SYSTEMD_PAGER=",
+}
 
 // newMachine lays a machine's own files over root, in the tmpfs at work.
 func newMachine(work, root, name, addr string) *machine {
@@ -68,7 +71,8 @@ func (r *rig) boot(m *machine) {
 	const start = `for d in $1; do echo $$ >"$d/$2/cgroup.procs" || exit; done; shift 2; exec systemd-nspawn "$@"`
 	cmd := exec.Command("sh", "-c", start, "sh", strings.Join(cgroups(), " "), r.group+"/"+m.name,
 		"--quiet", "--directory="+m.dir, "--machine="+m.name, "--hostname="+m.name, "--network-bridge="+bridge,
-		"--register=no", "--keep-unit", "--boot", "--console=pipe", "--resolv-conf=off", "--link-journal=no", "--timezone=off")
+		"--register=no", "--keep-unit", "--boot", "--console=pipe", "--resolv-conf=off", "--link-journal=no",
+		"--timezone=off")
 	// One hierarchy of control groups, as Debian has it, also where the host mixes two.
 	cmd.Env = append(os.Environ(), "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1", "UNIFIED_CGROUP_HIERARCHY=1")
 	console := must(os.Create(m.dir + ".console"))

@@ -63,7 +63,8 @@ func run(ctx context.Context, o options) error {
 	}
 	ok := r.runAll(ctx)
 	if o.keep && ctx.Err() == nil {
-		fmt.Printf("\nkept: %s is LEADER %d, %s is LEADER %d; Ctrl-C ends them\n", r.head.name, r.head.leader, r.node.name, r.node.leader)
+		fmt.Printf("\nkept: %s is LEADER %d, %s is LEADER %d; Ctrl-C ends them\n", r.head.name, r.head.leader, r.node.name,
+			r.node.leader)
 		<-ctx.Done()
 	}
 	if !ok {
@@ -143,10 +144,11 @@ func (r *rig) prepare() {
 			"/etc/hostname": m.name + "\n",
 			"/etc/hosts":    fmt.Sprintf("127.0.0.1 localhost\n%s head\n%s %s\n", r.head.addr, nodeAddr, nodeName),
 			// Debian's own name for a container's side of its network.
-			"/etc/systemd/network/10-host0.network": "[Match]\nName=host0\n[Network]\nAddress=" + m.addr + "/24\nLinkLocalAddressing=no\n",
-			"/etc/slurm/slurm.conf":                 plainConf,
-			"/etc/slurm/gres.conf":                  "Name=gpu Type=titanxp File=/dev/nvidia0\n",
-			"/etc/slurm/cgroup.conf":                cgroup,
+			"/etc/systemd/network/10-host0.network": "[Match]\nName=host0\n[Network]\nAddress=" + m.addr +
+				"/24\nLinkLocalAddressing=no\n",
+			"/etc/slurm/slurm.conf":  plainConf,
+			"/etc/slurm/gres.conf":   "Name=gpu Type=titanxp File=/dev/nvidia0\n",
+			"/etc/slurm/cgroup.conf": cgroup,
 			// The admin's Y.
 			"/etc/apt/apt.conf.d/90acceptance": "APT::Get::Assume-Yes \"true\";\nDpkg::Use-Pty \"false\";\n",
 		} {

@@ -20,7 +20,8 @@ func (r *rig) steps() []step {
 			}
 			r.both("[ \"$(cat /proc/1/comm)\" = systemd ]")
 			r.until(20*time.Second, func() { r.sh(r.node, "ip -4 addr show host0 | grep -q "+nodeAddr+"\ngetent hosts head") })
-			return strings.TrimSpace(r.sh(r.head, ". /etc/os-release; echo \"$PRETTY_NAME, $(systemctl --version | head -n 1)\""))
+			return strings.TrimSpace(r.sh(r.head,
+				". /etc/os-release; echo \"$PRETTY_NAME, $(systemctl --version | head -n 1)\""))
 		}},
 		{"plain Slurm hands out a whole GPU", true, func() string {
 			// MUNGE's key is the same on both: they were made from one root folder.
@@ -175,7 +176,8 @@ func (r *rig) steps() []step {
 			})
 			at := time.Now()
 			r.all([]job{j}, before)
-			return fmt.Sprintf("away for %.0f s; recorded %.0f s after it was back; the job ran once", away.Seconds(), time.Since(at).Seconds())
+			return fmt.Sprintf("away for %.0f s; recorded %.0f s after it was back; the job ran once", away.Seconds(),
+				time.Since(at).Seconds())
 		}},
 		{"node unplugged until it is down, and back: jobs wait", false, func() string {
 			// No job runs on the node when the cable goes. (Of four tries with jobs that ended
@@ -204,7 +206,8 @@ func (r *rig) steps() []step {
 				fail("no job was running when the power went")
 			}
 			r.nodeIs(time.Minute, idle)
-			return fmt.Sprintf("away for %.0f s; all %d jobs completed, %d of them requeued by Slurm", away.Seconds(), len(jobs), again)
+			return fmt.Sprintf("away for %.0f s; all %d jobs completed, %d of them requeued by Slurm", away.Seconds(), len(jobs),
+				again)
 		}},
 		{"README: upgrade while jobs wait", false, func() string {
 			before := r.recorded()

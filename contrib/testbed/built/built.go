@@ -42,7 +42,8 @@ func Copy(made, dir string, names ...string) error {
 		case made != "":
 			cmd = exec.Command("install", filepath.Join(made, name), to)
 		case name == Library:
-			cmd = exec.Command("sh", "-c", `exec "$(go list -f '{{.Dir}}' "$0")/nvmlsim/build" "$1"`, module+"contrib/testbed/gpusim", to)
+			cmd = exec.Command("sh", "-c", `exec "$(go list -f '{{.Dir}}' "$0")/nvmlsim/build" "$1"`,
+				module+"contrib/testbed/gpusim", to)
 		default:
 			cmd = exec.Command("go", "build", "-o", to, module+packages[name])
 			if name != "gpuprof" { // static, as it is installed: it runs in any root folder

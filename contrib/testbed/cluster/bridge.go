@@ -50,7 +50,8 @@ func (s *Stack) Bridge(ctx context.Context) error {
 		if err := s.gated(ctx); err != nil { // else the second may be the one that decides
 			return err
 		}
-		if s.StandbyURL, err = s.controller(ctx, "standby", s.Path("run", "standby.db"), s.Path("run", "standby-wake"), "name: head2"); err != nil {
+		if s.StandbyURL, err = s.controller(ctx, "standby", s.Path("run", "standby.db"), s.Path("run", "standby-wake"),
+			"name: head2"); err != nil {
 			return err
 		}
 		both += "," + s.StandbyURL
@@ -89,7 +90,8 @@ func (s *Stack) controller(ctx context.Context, name, database, wake, more strin
 	}
 	file := s.Path(name + ".yaml")
 	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\n%s\npolicy: %s\nlease: %s\npoll: 10s\n%s\n",
-		s.Conf(), s.GateFile, wake, database, port, s.proof("slurm"), s.Setup.Policy, s.Setup.Lease, strings.Join(settings, "\n"))
+		s.Conf(), s.GateFile, wake, database, port, s.proof("slurm"), s.Setup.Policy, s.Setup.Lease,
+		strings.Join(settings, "\n"))
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return "", err
 	}
@@ -99,11 +101,13 @@ func (s *Stack) controller(ctx context.Context, name, database, wake, more strin
 			return "", err
 		}
 		// The documented command.
-		if out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "import", "--config", file, known); err != nil {
+		if out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "import", "--config", file,
+			known); err != nil {
 			return "", fmt.Errorf("%w: %s", err, out)
 		}
 	}
-	return "http://127.0.0.1:" + port, s.spawn(&Daemon{Name: name, program: "slurmbridge", as: "slurm", Args: []string{"serve", "--config", file}})
+	return "http://127.0.0.1:" + port,
+		s.spawn(&Daemon{Name: name, program: "slurmbridge", as: "slurm", Args: []string{"serve", "--config", file}})
 }
 
 // KeyFile is the file of the key that records travel with: root's on the nodes, slurm's on the
@@ -130,7 +134,8 @@ func (s *Stack) WriteKey(owner string, keys ...[]byte) error {
 	}
 	// Half of it is useless.
 	file := s.KeyFile(owner)
-	return errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Chown(file+".new", int(id.Uid), -1), os.Rename(file+".new", file))
+	return errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Chown(file+".new", int(id.Uid), -1),
+		os.Rename(file+".new", file))
 }
 
 // writeKeys makes a key for nodes and controller.

@@ -51,25 +51,52 @@ var ErrNothing = errors.New("nothing to break")
 // Faults are all that is known.
 var Faults = []Fault{
 	{Name: "bridge killed", Weight: 6, Least: 1, Most: 8, thing: bridge, broken: kill, mend: again},
-	{Name: "bridge killed for longer than the lease", Weight: 1, Least: 40, Most: 70, thing: bridge, broken: kill, mend: again},
-	{Name: "bridge stopped", Weight: 4, Least: 2, Most: 12, thing: bridge, broken: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT)},
-	{Name: "bridge stopped for longer than the lease", Weight: 1, Least: 35, Most: 60, thing: bridge, broken: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT)},
+	{
+		Name: "bridge killed for longer than the lease", Weight: 1, Least: 40, Most: 70, thing: bridge, broken: kill,
+		mend: again,
+	},
+	{
+		Name: "bridge stopped", Weight: 4, Least: 2, Most: 12, thing: bridge, broken: signal(syscall.SIGSTOP),
+		mend: signal(syscall.SIGCONT),
+	},
+	{
+		Name: "bridge stopped for longer than the lease", Weight: 1, Least: 35, Most: 60, thing: bridge,
+		broken: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT),
+	},
 	{Name: "agent killed", Weight: 8, Least: 1, Most: 20, Node: true, thing: agent, broken: kill, mend: again},
-	{Name: "agent stopped", Weight: 4, Least: 2, Most: 20, Node: true, thing: agent, broken: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT)},
+	{
+		Name: "agent stopped", Weight: 4, Least: 2, Most: 20, Node: true, thing: agent, broken: signal(syscall.SIGSTOP),
+		mend: signal(syscall.SIGCONT),
+	},
 	{Name: "agents cut off", Weight: 4, Least: 5, Most: 40, thing: named("wire"), broken: cut(true), mend: cut(false)},
 	{Name: "hook killed", Weight: 12, program: "slurmbridge-hook"},
 	{Name: "MPS control daemon killed", Weight: 2, program: "nvidia-cuda-mps-control"},
 	{Name: "MPS server killed", Weight: 2, program: "nvidia-cuda-mps-server"},
-	{Name: "slurmctld killed", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: named(controller), broken: endController(true), mend: startController},
-	{Name: "slurmctld restarted", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: named(controller), broken: endController(false), mend: startController},
-	{Name: "slurmctld stopped", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, thing: named(controller), broken: signalAll(syscall.SIGSTOP), mend: signalAll(syscall.SIGCONT)},
+	{
+		Name: "slurmctld killed", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: named(controller),
+		broken: endController(true), mend: startController,
+	},
+	{
+		Name: "slurmctld restarted", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: named(controller),
+		broken: endController(false), mend: startController,
+	},
+	{
+		Name: "slurmctld stopped", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, thing: named(controller),
+		broken: signalAll(syscall.SIGSTOP), mend: signalAll(syscall.SIGCONT),
+	},
 	{
 		Name: "slurmd killed", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, Node: true, thing: nodes("slurmd "),
 		broken: func(s *Stack, _ string, node int) error { s.KillNode(node); return nil },
 		mend:   func(s *Stack, _ string, node int) error { return s.StartNode(node) },
 	},
-	{Name: "partition down", Weight: 4, Least: 5, Most: 30, Slurm: true, thing: partition, broken: update("State=DOWN"), mend: update("State=UP")},
-	{Name: "node drained", Weight: 4, Least: 5, Most: 40, Slurm: true, Node: true, thing: nodes("NodeName="), broken: update("State=DRAIN", "Reason=fault"), mend: update("State=RESUME")},
+	{
+		Name: "partition down", Weight: 4, Least: 5, Most: 30, Slurm: true, thing: partition, broken: update("State=DOWN"),
+		mend: update("State=UP"),
+	},
+	{
+		Name: "node drained", Weight: 4, Least: 5, Most: 40, Slurm: true, Node: true, thing: nodes("NodeName="),
+		broken: update("State=DRAIN", "Reason=fault"), mend: update("State=RESUME"),
+	},
 	{
 		Name: "disk full", Weight: 4, Least: 5, Most: 40, thing: named("disk"),
 		broken: func(s *Stack, _ string, _ int) error { return s.Setup.Disk.Fill() },
@@ -135,7 +162,8 @@ func startController(s *Stack, _ string, _ int) error {
 func partition(s *Stack, node int) string {
 	all := []string{"PartitionName=" + slurmtest.Partition}
 	for _, line := range s.Cluster.Options.Extra {
-		if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "PartitionName=") && !strings.Contains(line, "Hidden=YES") {
+		if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "PartitionName=") &&
+			!strings.Contains(line, "Hidden=YES") {
 			all = append(all, name)
 		}
 	}
@@ -229,7 +257,8 @@ func (s *Stack) killOne(program string, rnd *rand.Rand) (string, error) {
 	}
 	text := strings.ReplaceAll(string(line)+"\x00"+string(vars)+"\x00", "\x00", "\n")
 	for i, name := range s.Nodes() {
-		if strings.Contains(text, "SLURMD_NODENAME="+name+"\n") || strings.Contains(text, "-"+name+".yaml") || strings.Contains(text, s.StateOf(i)+"\n") {
+		if strings.Contains(text, "SLURMD_NODENAME="+name+"\n") || strings.Contains(text, "-"+name+".yaml") ||
+			strings.Contains(text, s.StateOf(i)+"\n") {
 			return name, nil
 		}
 	}

@@ -139,7 +139,8 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 	var came arrivals
 	if w.Hold {
 		for _, do := range []func() error{
-			func() error { return s.hold(ctx, true) }, func() error { return s.submitAll(ctx, &w, &came) }, begin, func() error { return s.hold(ctx, false) },
+			func() error { return s.hold(ctx, true) }, func() error { return s.submitAll(ctx, &w, &came) }, begin,
+			func() error { return s.hold(ctx, false) },
 		} {
 			if err := do(); err != nil {
 				return nil, err

@@ -115,7 +115,8 @@ func New(s Setup) *Stack {
 // Options are the options of the stack's cluster, to be started with slurmtest.
 func (s *Stack) Options() slurmtest.Options {
 	o := slurmtest.Options{
-		Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, GPUTypes: s.Setup.Models, AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare,
+		Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, GPUTypes: s.Setup.Models,
+		AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare,
 	}
 	// Without it a node shares one of its GPUs at a time.
 	o.AllSharing = slices.Max(s.Setup.NodeGPUs) > 1
@@ -253,7 +254,8 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 		return nil
 	}
 	o := &c.Options
-	return s.install(c, hook{"prolog", &o.Prolog}, hook{"epilog", &o.Epilog}, hook{"taskprolog", &o.TaskProlog}, hook{"epilog-slurmctld", &o.EpilogSlurmctld})
+	return s.install(c, hook{"prolog", &o.Prolog}, hook{"epilog", &o.Epilog}, hook{"taskprolog", &o.TaskProlog},
+		hook{"epilog-slurmctld", &o.EpilogSlurmctld})
 }
 
 // hook is a file that a site installs, and Slurm's option for it.

@@ -94,8 +94,10 @@ func Command(base *cluster.Setup) *cobra.Command {
 	f.IntVar(&o.jobs, "jobs", experiment.JobsPerWorkload, "jobs of each workload")
 	f.Uint64Var(&o.seed, "seed", 2019, "of the draw of jobs; the open workloads' are this one and the next two")
 	f.Float64Var(&o.load, "load", 1.2, "work that comes in open workloads ÷ what one GPU can do without sharing")
-	f.Float64Var(&o.scale, "scale", 0, "GPU seconds that pass in a second (default 6, with --quick 12; less: truer, and longer)")
-	f.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder (contrib/mkroot makes one)")
+	f.Float64Var(&o.scale, "scale", 0,
+		"GPU seconds that pass in a second (default 6, with --quick 12; less: truer, and longer)")
+	f.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"),
+		"run the Slurm of this root folder (contrib/mkroot makes one)")
 	f.IntVar(&o.parallel, "parallel", 30, "private clusters at a time")
 	f.StringVar(&jsonFile, "json", "build/compare.json", "write all figures to `FILE`")
 	return c
@@ -115,7 +117,8 @@ func (o *options) check(names []string) error {
 	case o.jobs < 1 || o.jobs > 1000:
 		return fmt.Errorf("--jobs is %d, not 1 to 1000", o.jobs)
 	case !(o.scale >= 0.1 && o.scale <= 60):
-		return fmt.Errorf("--scale is %v, not 0.1 to 60: faster than that jobs last no longer than Slurm's own pauses", o.scale)
+		return fmt.Errorf("--scale is %v, not 0.1 to 60: faster than that jobs last no longer than Slurm's own pauses",
+			o.scale)
 	case !(o.load >= 0.1 && o.load <= 10):
 		return fmt.Errorf("--load is %v, not 0.1 to 10 (1: as much work as one GPU can do without sharing)", o.load)
 	case o.parallel < 1 || o.parallel > 64:
@@ -133,7 +136,8 @@ func (o *options) leaveAdopted(ctx context.Context, named bool) error {
 		return err
 	}
 	if named {
-		return fmt.Errorf("--variants: %s takes Slurm 23.11.5, and this is %s: name a root folder with --root", adopted, release)
+		return fmt.Errorf("--variants: %s takes Slurm 23.11.5, and this is %s: name a root folder with --root", adopted,
+			release)
 	}
 	o.variants = slices.DeleteFunc(o.variants, is)
 	return nil
@@ -146,7 +150,8 @@ func compareAll(ctx context.Context, o *options, jsonFile string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d runs of %d jobs, seed %d, each on a private real Slurm with one simulated Titan Xp.\n", len(cells), o.jobs, o.seed)
+	fmt.Printf("%d runs of %d jobs, seed %d, each on a private real Slurm with one simulated Titan Xp.\n", len(cells),
+		o.jobs, o.seed)
 	fmt.Printf("%g GPU seconds pass in one second; up to %d clusters at a time.\n\n", o.scale, o.parallel)
 	load := cluster.NewLoad()
 	compare(ctx, o, cells, newBoard(cluster.NewLine(30*time.Second), cells))

@@ -44,20 +44,25 @@ func TestSettings(t *testing.T) {
 // Each workload has a cell for each variant, with the same jobs; "open" names the three open ones. What takes longest
 // starts first. The bridge decides for what a workload is judged by.
 func TestCells(t *testing.T) {
-	o := options{base: &cluster.Setup{}, workloads: []string{"open", "random"}, jobs: 5, seed: 7, scale: 3, load: 1.2, parallel: 2}
+	o := options{
+		base: &cluster.Setup{}, workloads: []string{"open", "random"}, jobs: 5, seed: 7, scale: 3, load: 1.2,
+		parallel: 2,
+	}
 	must.OK(t, o.check([]string{"dqn", "whole"}))
 	cells := must.Get(o.cells())(t)
 	var names, first []string
 	for i, c := range cells {
 		names = append(names, c.name())
 		must.Equal(t, c.apps, cells[i/2*2].apps, c.name())
-		must.Equal(t, c.setup.Settings, []string{map[bool]string{true: "objective: turnaround", false: "objective: makespan"}[c.at != nil]})
+		must.Equal(t, c.setup.Settings,
+			[]string{map[bool]string{true: "objective: turnaround", false: "objective: makespan"}[c.at != nil]})
 	}
 	for _, c := range longestFirst(cells) {
 		first = append(first, c.variant.name)
 	}
 	must.Equal(t, names, []string{
-		"random, whole", "random, dqn", "open-1, whole", "open-1, dqn", "open-2, whole", "open-2, dqn", "open-3, whole", "open-3, dqn",
+		"random, whole", "random, dqn", "open-1, whole", "open-1, dqn", "open-2, whole", "open-2, dqn", "open-3, whole",
+		"open-3, dqn",
 	})
 	must.Equal(t, first, slices.Concat(slices.Repeat([]string{"whole"}, 4), slices.Repeat([]string{"dqn"}, 4)))
 }
@@ -90,7 +95,10 @@ func ran() *cluster.Ran {
 		Before: &gpusim.Snapshot{Figures: gpusim.Figures{T: 100, BusyS: 5, OOM: 1, MemMiBS: 100}},
 		After:  &gpusim.Snapshot{Figures: gpusim.Figures{T: 400, BusyS: 60, OOM: 3, MemMiBS: 500}, MemTotalMiB: 10},
 		Jobs: []cluster.Job{
-			{ID: "1", App: "gromacs", Ended: began.Add(9 * time.Second), Report: app.Report{Status: "finished", StartS: 104, GPUS: 83 * 1.5}},
+			{
+				ID: "1", App: "gromacs", Ended: began.Add(9 * time.Second),
+				Report: app.Report{Status: "finished", StartS: 104, GPUS: 83 * 1.5},
+			},
 			{ID: "2", App: "vgg16", Ended: began.Add(3 * time.Second), Report: app.Report{Status: "oom", StartS: 110, GPUS: 10}},
 			{ID: "3", App: "vgg11", Ended: began.Add(20 * time.Second), Report: app.Report{Status: "oom"}},
 			{ID: "4", App: "hoomd"},
@@ -120,7 +128,8 @@ func TestFigures(t *testing.T) {
 		Report: app.Report{Status: "finished", StartS: 307, GPUS: 83},
 	}}
 	f := must.Get(sum(open, 10))(t)
-	if diff := cmp.Diff([]float64{(end + 7 + 83) / 2, 4 + 7, 290}, []float64{f.MeanTurnaroundS, f.IdleS, f.MakespanS}, ignored); diff != "" {
+	if diff := cmp.Diff([]float64{(end + 7 + 83) / 2, 4 + 7, 290}, []float64{f.MeanTurnaroundS, f.IdleS, f.MakespanS},
+		ignored); diff != "" {
 		t.Errorf("open: turnaround, idle, makespan: %s", diff)
 	}
 	open.Jobs = ran().Jobs[1:]
@@ -140,7 +149,10 @@ func TestAgainstWhole(t *testing.T) {
 	dqn := &figures{MakespanS: 450, MeanTurnaroundS: 150, TimeScale: 4, slowdowns: []float64{1.05, 1.3}, runs: []run{
 		one(1, 205, true), one(0, 110, true), one(3, 900, true), one(2, 900, false),
 	}}
-	cells := []*cell{{workload: "open-1", variant: variant{name: "dqn"}, figures: dqn}, {workload: "open-1", variant: variant{name: "whole"}, figures: plain}}
+	cells := []*cell{
+		{workload: "open-1", variant: variant{name: "dqn"}, figures: dqn},
+		{workload: "open-1", variant: variant{name: "whole"}, figures: plain},
+	}
 	r := collect(cells)
 	want := &againstWhole{TurnaroundRatio: 0.75, Lateness: cluster.Lateness{Later: 2, Late: 1, WorstS: 10}}
 	if diff := cmp.Diff(want, r["open-1"]["dqn"].againstWhole); diff != "" || plain.againstWhole != nil {
@@ -177,7 +189,10 @@ func TestAgainstWhole(t *testing.T) {
 // testOptions are those of runs on real daemons.
 func testOptions(t *testing.T) *options {
 	t.Helper()
-	o := &options{base: &cluster.Setup{Build: "../../../build", Lua: "../../job_submit.lua"}, scale: 40, parallel: 6, limit: 2 * time.Minute}
+	o := &options{
+		base: &cluster.Setup{Build: "../../../build", Lua: "../../job_submit.lua"}, scale: 40, parallel: 6,
+		limit: 2 * time.Minute,
+	}
 	cluster.Require(t, o.base.Build)
 	return o
 }
@@ -231,7 +246,8 @@ func TestUnknownApplicationIsLearned(t *testing.T) {
 	known := o.cell("random", dqn, []string{"vgg16", "vgg16", "alexnet", "gromacs", "gromacs"}, nil)
 	unknown.setup.Cold = true
 	unknown.after = func(ctx context.Context, s *cluster.Stack) error {
-		out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "list", "--json", "--config", s.Path("slurmbridge.yaml"))
+		out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "list", "--json", "--config",
+			s.Path("slurmbridge.yaml"))
 		if err != nil {
 			return err
 		}

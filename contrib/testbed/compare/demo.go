@@ -65,7 +65,8 @@ func Demo(base *cluster.Setup) *cobra.Command {
 	f.Uint64Var(&o.seed, "seed", 2019, "of the draw of jobs")
 	f.Float64Var(&o.scale, "scale", 50, "GPU seconds that pass in a second")
 	f.BoolVar(&cold, "cold", false, "start without any application's profile")
-	f.StringVar(&by, "objective", string(policy.Makespan), "what the bridge's decisions keep small: "+strings.Join(policy.Objectives(), " or "))
+	f.StringVar(&by, "objective", string(policy.Makespan),
+		"what the bridge's decisions keep small: "+strings.Join(policy.Objectives(), " or "))
 	f.BoolVar(&keep, "keep", false, "keep the bridged cluster's folder")
 	f.StringVar(&file, "out", "build/demo.json", "write all figures to `FILE`")
 	return c
@@ -73,7 +74,8 @@ func Demo(base *cluster.Setup) *cobra.Command {
 
 func (o *options) demo(ctx context.Context, cells []*cell, by policy.Objective, file string) error {
 	names := cells[0].apps
-	fmt.Printf("The thesis's random workload: %d jobs, seed %d, %.0f s of GPU time one after the other.\n", o.jobs, o.seed, cluster.SoloS(names))
+	fmt.Printf("The thesis's random workload: %d jobs, seed %d, %.0f s of GPU time one after the other.\n", o.jobs, o.seed,
+		cluster.SoloS(names))
 	fmt.Printf("One simulated Titan Xp on a private real Slurm; %g GPU seconds pass in one second.\n\n", o.scale)
 	compare(ctx, o, cells, newBoard(cluster.NewLine(5*time.Second), cells))
 	if err := failures(cells); err != nil {
@@ -128,7 +130,8 @@ func (r *demoReport) show(out io.Writer) {
 	t.AppendRow(table.Row{"ended later than on plain Slurm", "", r.Later, ""})
 	fmt.Fprintln(out)
 	t.Render()
-	fmt.Fprintf(out, "Later: by more than %g s by the clock (%g GPU s), about what Slurm's pause before a job takes", pause, pause*r.TimeScale)
+	fmt.Fprintf(out, "Later: by more than %g s by the clock (%g GPU s), about what Slurm's pause before a job takes",
+		pause, pause*r.TimeScale)
 	if r.Later > 0 {
 		fmt.Fprintf(out, "; at most by %.0f GPU s", r.WorstS)
 	}

@@ -101,7 +101,8 @@ func longestFirst(cells []*cell) []*cell {
 	out := slices.Clone(cells)
 	rank := func(c *cell) int { return map[bool]int{false: 1}[c.variant.name == "whole"] }
 	slices.SortStableFunc(out, func(a, b *cell) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.comeS(), a.comeS()), cmp.Compare(cluster.SoloS(b.apps), cluster.SoloS(a.apps)))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.comeS(), a.comeS()),
+			cmp.Compare(cluster.SoloS(b.apps), cluster.SoloS(a.apps)))
 	})
 	return out
 }
@@ -143,7 +144,8 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	limit := o.limit
 	if limit == 0 {
 		// Alone one after the other, and ten times Slurm's usual pause.
-		limit = time.Minute + time.Duration(((c.comeS()+2*cluster.SoloS(c.apps))/o.scale+10*float64(len(c.apps)))*float64(time.Second))
+		limit = time.Minute +
+			time.Duration(((c.comeS()+2*cluster.SoloS(c.apps))/o.scale+10*float64(len(c.apps)))*float64(time.Second))
 	}
 	every := 4 * time.Second
 	if o.parallel == 1 {

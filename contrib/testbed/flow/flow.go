@@ -97,7 +97,8 @@ func flow(c *cobra.Command, o *options) error {
 		shapes = append(shapes, s)
 	}
 	out := c.OutOrStdout()
-	t := cluster.Table(out, "nodes x GPUs", "plain ÷ ideal", "bridge ÷ ideal", "plain fills, s", "bridge fills, s", "end to release, s", "wrong GPU")
+	t := cluster.Table(out, "nodes x GPUs", "plain ÷ ideal", "bridge ÷ ideal", "plain fills, s", "bridge fills, s",
+		"end to release, s", "wrong GPU")
 	all := map[string]*figures{}
 	for i, s := range shapes {
 		sum := &figures{}
@@ -157,7 +158,8 @@ func both(ctx context.Context, o *options, s shape, seed uint) (*figures, error)
 	ideal := float64(work) / float64(s.nodes*s.gpus)
 	return &figures{
 		Plain: takenS(plain) / ideal, Bridge: takenS(bridged) / (ideal / together),
-		FillPlain: fillS(plain, s, 1), FillBridge: fillS(bridged, s, together), WakeP50: wakeS(bridged), WrongGPU: bridged.Bridge.Misplaced,
+		FillPlain: fillS(plain, s, 1), FillBridge: fillS(bridged, s, together), WakeP50: wakeS(bridged),
+		WrongGPU: bridged.Bridge.Misplaced,
 	}, nil
 }
 
@@ -167,7 +169,8 @@ func app(d int) string { return fmt.Sprint("sleep", d) }
 // run runs the jobs on a cluster of their own.
 func run(ctx context.Context, o *options, s shape, names []string, bridged bool) (*cluster.Ran, error) {
 	setup := *o.base
-	setup.Scale, setup.Bare, setup.Sharing, setup.NodeGPUs, setup.Lease = 1, true, "shard", slices.Repeat([]int{s.gpus}, s.nodes), 3*time.Minute
+	setup.Scale, setup.Bare, setup.Sharing, setup.NodeGPUs, setup.Lease = 1, true, "shard",
+		slices.Repeat([]int{s.gpus}, s.nodes), 3*time.Minute
 	setup.Adjust = func(so *slurmtest.Options) { so.Scheduler, so.CPUs = "", max(4, 4*s.gpus) }
 	gres := "gpu:1"
 	if bridged {
@@ -175,7 +178,8 @@ func run(ctx context.Context, o *options, s shape, names []string, bridged bool)
 		setup.Settings = []string{"leave_room: no", fmt.Sprintf("max_group: %d", together)}
 		for d := shortest; d <= shortest+longer; d++ {
 			setup.Profiles = append(setup.Profiles, &rlcore.Profile{
-				App: app(d), DurationS: float64(d), PeriodS: float64(d), Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: memMiB}},
+				App: app(d), DurationS: float64(d), PeriodS: float64(d),
+				Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: memMiB}},
 			})
 		}
 	}

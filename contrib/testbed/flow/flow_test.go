@@ -36,8 +36,14 @@ func TestFillS(t *testing.T) {
 
 func TestWakeS(t *testing.T) {
 	r := &cluster.Ran{
-		Jobs:   []cluster.Job{ran("1", "n1", "0", 2, 8), ran("2", "n1", "1", 2, 30), ran("3", "n1", "0", 11, 20), ran("4", "n1", "1", 31, 40)},
-		Bridge: &cluster.Bridged{Released: map[string]time.Time{"1": time.Unix(1, 0), "2": time.Unix(1, 0), "3": time.Unix(10, 5e8), "4": time.Unix(30, 25e7)}},
+		Jobs: []cluster.Job{
+			ran("1", "n1", "0", 2, 8), ran("2", "n1", "1", 2, 30), ran("3", "n1", "0", 11, 20),
+			ran("4", "n1", "1", 31, 40),
+		},
+		Bridge: &cluster.Bridged{Released: map[string]time.Time{
+			"1": time.Unix(1, 0), "2": time.Unix(1, 0),
+			"3": time.Unix(10, 5e8), "4": time.Unix(30, 25e7),
+		}},
 	}
 	if got := wakeS(r); got != 0.25 { // 2.5 and 0.25, the first two follow nothing
 		t.Error(got)

@@ -163,7 +163,10 @@ func TestServerAndOwnContextTakeTurns(t *testing.T) {
 func TestOutOfMemory(t *testing.T) {
 	s, now := machine(t, Config{})
 	d := s.Device(0)
-	grows := &rlcore.Profile{App: "grows", DurationS: 20, PeriodS: 10, Series: []rlcore.Use{{GPU: .1, MemMiB: 1000}, {GPU: .1, MemMiB: 9000}}}
+	grows := &rlcore.Profile{
+		App: "grows", DurationS: 20, PeriodS: 10,
+		Series: []rlcore.Use{{GPU: .1, MemMiB: 1000}, {GPU: .1, MemMiB: 9000}},
+	}
 	sa := claim(t, d, Claimant{PID: process(t)}, grows)
 	sb := claim(t, d, Claimant{PID: process(t)}, steady("b", 100, rlcore.Use{GPU: .1, MemMiB: 5000}))
 	if _, err := d.Claim(Claimant{PID: process(t)}, steady("c", 1, rlcore.Use{MemMiB: 6196})); !errors.Is(err, ErrOOM) {
@@ -231,7 +234,10 @@ func TestLooksDontChangeTheOutcome(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		var profiles []*rlcore.Profile
 		for range pids {
-			p := &rlcore.Profile{App: "x", PeriodS: rapid.Float64Range(.5, 5).Draw(r, "period"), StepS: rapid.Float64Range(0, .5).Draw(r, "step")}
+			p := &rlcore.Profile{
+				App: "x", PeriodS: rapid.Float64Range(.5, 5).Draw(r, "period"),
+				StepS: rapid.Float64Range(0, .5).Draw(r, "step"),
+			}
 			for range rapid.IntRange(1, 8).Draw(r, "points") {
 				p.Series = append(p.Series, rlcore.Use{
 					GPU: rapid.Float64Range(0, 1).Draw(r, "gpu"), Core: rapid.Float64Range(0, 1).Draw(r, "core"),
@@ -314,7 +320,8 @@ func TestPhasesKeepTotals(t *testing.T) {
 			begin = q.Until
 		}
 		if begin != p.DurationS || !near(busy, p.Mean().GPU*p.DurationS, 1e-9) || peak != p.Peak().MemMiB {
-			r.Fatalf("ends at %v of %v, busy %v of %v, peak %v of %v", begin, p.DurationS, busy, p.Mean().GPU*p.DurationS, peak, p.Peak().MemMiB)
+			r.Fatalf("ends at %v of %v, busy %v of %v, peak %v of %v", begin, p.DurationS, busy, p.Mean().GPU*p.DurationS, peak,
+				p.Peak().MemMiB)
 		}
 	})
 }

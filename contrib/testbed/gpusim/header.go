@@ -85,7 +85,8 @@ func declare(structs map[reflect.Type]string, t reflect.Type, name string) strin
 		return declare(structs, t.Elem(), fmt.Sprintf("%s[%d]", name, t.Len()))
 	}
 	kinds := map[reflect.Kind]string{
-		reflect.Uint8: "char", reflect.Int32: "int32_t", reflect.Uint32: "uint32_t", reflect.Int64: "int64_t", reflect.Uint64: "uint64_t",
+		reflect.Uint8: "char", reflect.Int32: "int32_t", reflect.Uint32: "uint32_t", reflect.Int64: "int64_t",
+		reflect.Uint64:  "uint64_t",
 		reflect.Float64: "double", reflect.Struct: structs[t],
 	}
 	return kinds[t.Kind()] + " " + name

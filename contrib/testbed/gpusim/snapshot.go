@@ -54,7 +54,8 @@ func (d *Device) snapshot(v *view) Snapshot {
 		}
 		p := Process{
 			PID: int(sl.Pid), UID: int(sl.UID), App: cString(sl.App[:]), Kind: sl.Kind.String(), Server: int(sl.Server),
-			Status: m.Status.String(), GPU: v.now(i).GPU, MemMiB: v.now(i).Mem, DoneS: m.Done, Slowdown: m.Slowdown, StartT: m.StartT,
+			Status: m.Status.String(), GPU: v.now(i).GPU, MemMiB: v.now(i).Mem, DoneS: m.Done, Slowdown: m.Slowdown,
+			StartT: m.StartT,
 		}
 		if n := int(sl.Instance); n > 0 && n <= len(s.Instances) {
 			p.Instance = s.Instances[n-1].UUID

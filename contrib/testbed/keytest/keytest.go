@@ -42,7 +42,8 @@ func File(t testing.TB, keys ...[]byte) string {
 func Forge(key []byte, uid uint32, at time.Time, payload string) string {
 	nonce := make([]byte, 16)
 	_, _ = rand.Read(nonce) // never fails
-	text := fmt.Sprintf("KEY1:%d:%d:%x:%s:", uid, at.UnixMilli(), nonce, base64.RawURLEncoding.EncodeToString([]byte(payload)))
+	text := fmt.Sprintf("KEY1:%d:%d:%x:%s:", uid, at.UnixMilli(), nonce,
+		base64.RawURLEncoding.EncodeToString([]byte(payload)))
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(text))
 	return fmt.Sprintf("%s%x", text, mac.Sum(nil))

@@ -105,7 +105,8 @@ func newStage(t *testing.T, d Driver) *stage {
 	dir := must.Get(os.MkdirTemp("", "mps"))(t)
 	must.OK(t, os.Chmod(dir, 0o755))
 	s := &stage{
-		t: t, driver: d.Name, control: d.Control(), dir: dir, pipe: filepath.Join(dir, "pipe"), log: filepath.Join(dir, "log"),
+		t: t, driver: d.Name, control: d.Control(), dir: dir, pipe: filepath.Join(dir, "pipe"),
+		log:   filepath.Join(dir, "log"),
 		names: map[string]string{},
 	}
 	must.OK(t, os.Mkdir(s.pipe, 0o755), os.Mkdir(s.log, 0o755))
@@ -115,7 +116,8 @@ func newStage(t *testing.T, d Driver) *stage {
 		must.OK(t, gpusim.Create(state, gpusim.Config{GPUs: 1, Model: "h200", Driver: d.Name}))
 		s.env = append(s.env, "GPUSIM_STATE="+state)
 	}
-	s.env = append(s.env, "PATH="+bins[s.simulated], "CUDA_MPS_PIPE_DIRECTORY="+s.pipe, "CUDA_MPS_LOG_DIRECTORY="+s.log, DriverEnv+"="+d.Name)
+	s.env = append(s.env, "PATH="+bins[s.simulated], "CUDA_MPS_PIPE_DIRECTORY="+s.pipe, "CUDA_MPS_LOG_DIRECTORY="+s.log,
+		DriverEnv+"="+d.Name)
 	t.Cleanup(s.end)
 	return s
 }
@@ -198,7 +200,8 @@ func (s *stage) start(mode string, args ...string) {
 		st := must.Get(gpusim.Open(filepath.Join(s.dir, "state")))(s.t)
 		must.OK(s.t, st.Devices()[0].SetLost(mode == Fails), st.Close())
 	}
-	s.run(strings.Join(append([]string{"nvidia-cuda-mps-control -d"}, args...), " "), "", append([]string{"-d"}, args...)...)
+	s.run(strings.Join(append([]string{"nvidia-cuda-mps-control -d"}, args...), " "), "",
+		append([]string{"-d"}, args...)...)
 	if pid := s.peer(); pid > 0 {
 		delete(s.names, strconv.Itoa(s.daemon))
 		s.daemon = pid

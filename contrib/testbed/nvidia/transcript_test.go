@@ -67,7 +67,8 @@ var situations = []situation{
 		s.start(Starts)
 		for _, c := range []string{
 			"", "nonsense", "get_server_status", "get_server_status 1", "get_client_list", "get_client_list 1", "start_server",
-			"start_server -uid abc", "start_server 5", "shutdown_server 1", "shutdown_server", "terminate_client", "terminate_client 1 1",
+			"start_server -uid abc", "start_server 5", "shutdown_server 1", "shutdown_server", "terminate_client",
+			"terminate_client 1 1",
 			"get_default_active_thread_percentage", "quit -t",
 		} {
 			s.say(c)
@@ -116,7 +117,10 @@ var situations = []situation{
 	`},
 	{"a server initialises", func(s *stage) {
 		s.serve(Starts)
-		for _, c := range []string{"get_server_list", "get_server_status S1", "get_client_list S1", "start_server -uid 0", "get_server_list", "quit -t 1"} {
+		for _, c := range []string{
+			"get_server_list", "get_server_status S1", "get_client_list S1", "start_server -uid 0",
+			"get_server_list", "quit -t 1",
+		} {
 			s.say(c)
 		}
 		s.gone()
@@ -177,7 +181,10 @@ var situations = []situation{
 	{"a server serves", func(s *stage) {
 		s.serve(Ready)
 		s.logged("Ready")
-		for _, c := range []string{"get_server_status S1", "get_client_list S1", "start_server -uid 0", "get_server_list", "shutdown_server S1"} {
+		for _, c := range []string{
+			"get_server_status S1", "get_client_list S1", "start_server -uid 0", "get_server_list",
+			"shutdown_server S1",
+		} {
 			s.say(c)
 		}
 		s.logged("exited with")
@@ -243,7 +250,10 @@ var situations = []situation{
 		s.enter(0)
 		s.say("get_client_list S1")
 		s.leave(first, in)
-		for _, c := range []string{"terminate_client S1 C2", "terminate_client S1 1", "terminate_client S1 99999999", "terminate_client S1"} {
+		for _, c := range []string{
+			"terminate_client S1 C2", "terminate_client S1 1", "terminate_client S1 99999999",
+			"terminate_client S1",
+		} {
 			s.say(c)
 		}
 		s.logged("already exists")

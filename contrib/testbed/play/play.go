@@ -103,9 +103,10 @@ func writeScripts(s *cluster.Stack, dir string, scale float64) error {
 	}
 	state := `s=` + s.State() + "\n" + `[ "$SLURMD_NODENAME" = n1 ] || s=$s-$SLURMD_NODENAME` + "\n"
 	files := map[string]string{
-		"bin/rc":          "PS1='play$ '\n",
-		"bin/slurmbridge": fmt.Sprintf("#!/bin/sh\nexec %s --config %s \"$@\"\n", s.Bin("slurmbridge"), s.Path("slurmbridge.yaml")),
-		"bin/as":          "#!/bin/sh\n# as USER COMMAND...\nu=$1\nshift\nexec setpriv --reuid=\"$u\" --regid=\"$(id -g \"$u\")\" --init-groups \"$@\"\n",
+		"bin/rc": "PS1='play$ '\n",
+		"bin/slurmbridge": fmt.Sprintf("#!/bin/sh\nexec %s --config %s \"$@\"\n", s.Bin("slurmbridge"),
+			s.Path("slurmbridge.yaml")),
+		"bin/as": "#!/bin/sh\n# as USER COMMAND...\nu=$1\nshift\nexec setpriv --reuid=\"$u\" --regid=\"$(id -g \"$u\")\" --init-groups \"$@\"\n",
 		"bin/gpus": fmt.Sprintf("#!/bin/sh\nfor n in %s; do\n\techo \"$n\"\n\ts=%s\n\t[ $n = n1 ] || s=$s-$n\n\t%s smi --state $s\ndone\n",
 			strings.Join(s.Nodes(), " "), s.State(), s.Bin("gpusim")),
 	}

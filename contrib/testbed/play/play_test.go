@@ -30,7 +30,11 @@ gpus
 	}
 	defer in.Close()
 	var out strings.Builder
-	if err := play(t.Context(), options{base: &cluster.Setup{Build: build, Lua: "../../job_submit.lua"}, scale: 200, policy: "dqn", in: in, out: &out, err: &out}); err != nil {
+	if err := play(t.Context(),
+		options{
+			base: &cluster.Setup{Build: build, Lua: "../../job_submit.lua"}, scale: 200, policy: "dqn", in: in, out: &out,
+			err: &out,
+		}); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	_, rest, _ := strings.Cut(out.String(), "folder ")

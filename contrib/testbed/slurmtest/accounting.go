@@ -58,7 +58,8 @@ func (c *Cluster) startAccounting(ctx context.Context) error {
 		return err
 	}
 	conf := "AuthType=auth/munge\nAuthInfo=socket=" + c.MungeSocket + "\nDbdHost=localhost\nDbdAddr=127.0.0.1\nDbdPort=" +
-		strconv.Itoa(c.ports[len(c.ports)-1].number) + "\nSlurmUser=slurm\nStorageType=accounting_storage/mysql\nStorageHost=localhost\n" +
+		strconv.Itoa(c.ports[len(c.ports)-1].number) +
+		"\nSlurmUser=slurm\nStorageType=accounting_storage/mysql\nStorageHost=localhost\n" +
 		"StorageUser=slurm\nLogFile=" + c.Path("log", "slurmdbd.log") + "\nPidFile=" + c.Path("run", "slurmdbd.pid") + "\n"
 	if err := os.WriteFile(c.Path("slurmdbd.conf"), []byte(conf), 0o600); err != nil {
 		return err
@@ -101,7 +102,8 @@ func (c *Cluster) mariadb(ctx context.Context, own *syscall.Credential, data, so
 		return err
 	}
 	// What is lost in a crash would go with the folder anyway.
-	cmd := exec.Command(server, "--no-defaults", "--datadir="+data, "--init-file="+first, "--socket="+socket, "--pid-file="+c.Path("db", "pid"),
+	cmd := exec.Command(server, "--no-defaults", "--datadir="+data, "--init-file="+first, "--socket="+socket,
+		"--pid-file="+c.Path("db", "pid"),
 		"--tmpdir="+c.Path("db"), "--skip-networking", "--skip-grant-tables", "--skip-log-bin",
 		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M")
 	cmd.Env = c.Env()

@@ -17,11 +17,14 @@ func MissingAuthSlurm(ctx context.Context, root string) error {
 	case err != nil:
 		return err
 	case version < "24.05":
-		return fmt.Errorf("slurm %s has no auth/slurm, which came in 23.11 and with keys that can be changed in 24.05", version)
+		return fmt.Errorf("slurm %s has no auth/slurm, which came in 23.11 and with keys that can be changed in 24.05",
+			version)
 	case root == "":
-		return errors.New("the sockets of auth/slurm have fixed places: it takes a root folder of its own, which " + rootVariable + " names")
+		return errors.New("the sockets of auth/slurm have fixed places: it takes a root folder of its own, which " +
+			rootVariable + " names")
 	}
-	if found, err := filepath.Glob(filepath.Join(root, "usr/lib/*/slurm-wlm/auth_slurm.so")); err != nil || len(found) == 0 {
+	if found, err := filepath.Glob(filepath.Join(root, "usr/lib/*/slurm-wlm/auth_slurm.so")); err != nil ||
+		len(found) == 0 {
 		return errors.Join(err, fmt.Errorf("slurm %s in %s comes without auth/slurm", version, root))
 	}
 	return nil

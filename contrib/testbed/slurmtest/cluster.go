@@ -251,7 +251,8 @@ func (c *Cluster) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.WaitNodes(ctx, 30*time.Second+time.Duration(c.Options.Nodes)*time.Second/4); err != nil || !c.Options.Backup {
+	if err := c.WaitNodes(ctx, 30*time.Second+time.Duration(c.Options.Nodes)*time.Second/4); err != nil ||
+		!c.Options.Backup {
 		return err
 	}
 	return c.startBackup()
@@ -338,7 +339,10 @@ func IDs(name string) (*syscall.Credential, error) {
 
 // Env is the environment for Slurm's commands of this cluster.
 func (c *Cluster) Env() []string {
-	return []string{"SLURM_CONF=" + c.Conf(), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "TZ=UTC"}
+	return []string{
+		"SLURM_CONF=" + c.Conf(), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LC_ALL=C", "TZ=UTC",
+	}
 }
 
 // Conf is the path of slurm.conf.

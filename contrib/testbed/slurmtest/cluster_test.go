@@ -114,7 +114,8 @@ func TestOneGPU(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), " "+c.Release) {
 		t.Errorf("by prefix: %q %v", out, err)
 	}
-	if out, err := c.Run(t.Context(), "sbatch", "--version"); err != nil || !strings.HasSuffix(strings.TrimSpace(out), " "+c.Release) {
+	if out, err := c.Run(t.Context(), "sbatch", "--version"); err != nil ||
+		!strings.HasSuffix(strings.TrimSpace(out), " "+c.Release) {
 		t.Errorf("release %q of %q, %v", c.Release, out, err)
 	}
 }
@@ -272,8 +273,9 @@ func TestFields(t *testing.T) {
 	f := Fields("JobId=7 JobName=x JobState=COMPLETED\n   JobState=PENDING Reason=Dependency Dependency=after:3(unfulfilled)\n" +
 		"   Comment=JobState=FAILED a=b \n     Nodes=n1 CPU_IDs=0 Mem=100 GRES=mps:60(IDX:0)\n\n")
 	want := map[string]string{
-		"JobId": "7", "JobName": "x JobState=COMPLETED", "JobState": "PENDING", "Reason": "Dependency", "Dependency": "after:3(unfulfilled)",
-		"Comment": "JobState=FAILED a=b", "Nodes": "n1", "CPU_IDs": "0", "Mem": "100", "GRES": "mps:60(IDX:0)",
+		"JobId": "7", "JobName": "x JobState=COMPLETED", "JobState": "PENDING", "Reason": "Dependency",
+		"Dependency": "after:3(unfulfilled)",
+		"Comment":    "JobState=FAILED a=b", "Nodes": "n1", "CPU_IDs": "0", "Mem": "100", "GRES": "mps:60(IDX:0)",
 	}
 	must.Equal(t, f, want)
 }

@@ -168,7 +168,8 @@ func (c *Cluster) slurmConf() string {
 		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d %sRealMemory=%d Gres=%s State=UNKNOWN\n",
 			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, cores, o.MemMiB, gres)
 	}
-	fmt.Fprintf(&b, "PartitionName=%s Nodes=%s Default=YES MaxTime=UNLIMITED State=UP\n", Partition, strings.Join(names, ","))
+	fmt.Fprintf(&b, "PartitionName=%s Nodes=%s Default=YES MaxTime=UNLIMITED State=UP\n", Partition,
+		strings.Join(names, ","))
 	return b.String()
 }
 

@@ -55,7 +55,8 @@ func Munged(dir string, key []byte) (*exec.Cmd, error) {
 		return nil, err
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
-	cmd := exec.Command(munged, "--foreground", "--force", "--num-threads=4", "--key-file="+in("key"), "--socket="+in("socket"),
+	cmd := exec.Command(munged, "--foreground", "--force", "--num-threads=4", "--key-file="+in("key"),
+		"--socket="+in("socket"),
 		"--pid-file="+in("pid"), "--log-file="+in("munged.log"), "--seed-file="+in("seed"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: own}
 	return cmd, errors.Join(os.Chown(dir, int(own.Uid), int(own.Gid)), os.Chmod(dir, 0o755))
@@ -110,7 +111,8 @@ func secret(path string, key []byte, owner string) (*syscall.Credential, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, key, 0o400), os.Chown(path, int(own.Uid), int(own.Gid))); err != nil {
+	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, key, 0o400),
+		os.Chown(path, int(own.Uid), int(own.Gid))); err != nil {
 		return nil, fmt.Errorf("write key: %w", err)
 	}
 	return own, nil
@@ -202,8 +204,10 @@ func (c *Cluster) startBackup() error {
 			return err
 		}
 	}
-	conf := strings.NewReplacer("/slurmctld.pid", "/slurmctld-backup.pid", "/slurmctld.log", "/slurmctld-backup.log").Replace(c.slurmConf())
-	for name, text := range map[string]string{"slurm.conf": conf, "hosts": "127.0.0.1 localhost " + c.host + "\n127.0.0.2 " + c.backupHost() + "\n"} {
+	conf := strings.NewReplacer("/slurmctld.pid", "/slurmctld-backup.pid", "/slurmctld.log",
+		"/slurmctld-backup.log").Replace(c.slurmConf())
+	for name, text := range map[string]string{"slurm.conf": conf, "hosts": "127.0.0.1 localhost " + c.host +
+		"\n127.0.0.2 " + c.backupHost() + "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return err
 		}
@@ -212,7 +216,8 @@ func (c *Cluster) startBackup() error {
 	if err != nil {
 		return err
 	}
-	script := "mount --make-rprivate / && mount --bind " + filepath.Join(dir, "hosts") + ` /etc/hosts && echo "$0" >/proc/sys/kernel/hostname && exec "$@"`
+	script := "mount --make-rprivate / && mount --bind " + filepath.Join(dir, "hosts") +
+		` /etc/hosts && echo "$0" >/proc/sys/kernel/hostname && exec "$@"`
 	cmd.Args = append([]string{"sh", "-c", script, c.backupHost(), cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
 	cmd.Env = append(cmd.Env, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"))

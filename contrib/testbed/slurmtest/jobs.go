@@ -120,7 +120,10 @@ func (c *Cluster) Jobs(ctx context.Context) ([]map[string]string, error) {
 
 // free are the fields that end with their line, and not with a blank: users write
 // them.
-var free = []string{"JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir", "Command", "StdErr", "StdIn", "StdOut"}
+var free = []string{
+	"JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir", "Command", "StdErr",
+	"StdIn", "StdOut",
+}
 
 // Fields reads the fields of one job of `scontrol show job`, by name.
 func Fields(out string) map[string]string {

@@ -179,7 +179,8 @@ func belongs(p procfs.Proc, terminal bool, dir string) bool {
 	paths, _ := p.FileDescriptorTargets()
 	cwd, _ := p.Cwd()
 	exe, _ := p.Executable()
-	return slices.ContainsFunc(append(paths, cwd, exe), func(path string) bool { return strings.HasPrefix(path+"/", below) })
+	return slices.ContainsFunc(append(paths, cwd, exe),
+		func(path string) bool { return strings.HasPrefix(path+"/", below) })
 }
 
 // Processes lists the processes of the cluster that run one of the programs, by its name

@@ -96,7 +96,10 @@ func (c *campaign) add(l *life) {
 }
 
 func (c *campaign) addJob(name string, l *life) {
-	j := &job{life: l, name: name, shown: shown{Start: math.NaN(), End: math.NaN()}, company: map[*job]bool{}, plainEnd: math.NaN()}
+	j := &job{
+		life: l, name: name, shown: shown{Start: math.NaN(), End: math.NaN()}, company: map[*job]bool{},
+		plainEnd: math.NaN(),
+	}
 	c.jobs, c.byName[name] = append(c.jobs, j), j
 }
 
@@ -130,7 +133,10 @@ func (c *campaign) submit(ctx context.Context, yield func(cluster.Order) bool) {
 		if l.After >= 0 {
 			args = append(args, "--dependency=afterany:"+c.lives[l.After].submitted)
 		}
-		if !yield(cluster.Order{User: l.User, Script: l.script(c), Args: args, Submitted: func(id string) { c.live(ctx, l, id) }}) {
+		if !yield(cluster.Order{
+			User: l.User, Script: l.script(c), Args: args,
+			Submitted: func(id string) { c.live(ctx, l, id) },
+		}) {
 			return
 		}
 		cluster.Sleep(ctx, rnd.ExpFloat64()/perSecond)

@@ -83,7 +83,10 @@ func (j *job) judged() bool {
 // judge returns what harm came to a job.
 func (j *job) judge(r rules) (out []harm) {
 	add := func(kind string, by float64, format string, args ...any) {
-		h := harm{Kind: kind, Job: cmp.Or(j.ID, j.name), What: j.String(), Hits: j.hits, ByS: math.Round(10*by) / 10, Why: fmt.Sprintf(format, args...)}
+		h := harm{
+			Kind: kind, Job: cmp.Or(j.ID, j.name), What: j.String(), Hits: j.hits, ByS: math.Round(10*by) / 10,
+			Why: fmt.Sprintf(format, args...),
+		}
 		for _, other := range j.with() {
 			h.Company = append(h.Company, other.ID+" "+other.String())
 		}
@@ -136,7 +139,8 @@ func (j *job) judge(r rules) (out []harm) {
 	}
 	contract := cmp.Or(j.Contract, r.Contract)
 	if most := contract*j.SoloS + r.PauseS + r.MarginS; contract > 0 && ran > most {
-		add(harmContract, ran-most, "ran %.0f s, %.2f times its %.0f s alone; its contract is %g", ran, (ran-r.PauseS)/j.SoloS, j.SoloS, contract)
+		add(harmContract, ran-most, "ran %.0f s, %.2f times its %.0f s alone; its contract is %g", ran,
+			(ran-r.PauseS)/j.SoloS, j.SoloS, contract)
 	}
 	return out
 }
@@ -182,8 +186,9 @@ type report struct {
 // sum judges every job.
 func sum(jobs []*job, r rules) *report {
 	rep := &report{
-		Jobs: len(jobs), Harm: map[string]float64{}, KilledBy: map[string]int{}, Traits: map[string]int{}, KillsByKind: map[string]int{},
-		Harmed: []harm{}, PauseS: r.PauseS,
+		Jobs: len(jobs), Harm: map[string]float64{}, KilledBy: map[string]int{}, Traits: map[string]int{},
+		KillsByKind: map[string]int{},
+		Harmed:      []harm{}, PauseS: r.PauseS,
 	}
 	for _, k := range harmKinds {
 		if k.name != harmFailed {
@@ -355,8 +360,9 @@ func (c *campaign) plainEnds(pauseS float64) {
 			continue
 		}
 		p := plainJob{
-			Queued: j.at, Arrival: j.at + j.BeginS, RunS: j.SoloS, LimitS: j.limitS, GPUs: max(1, j.GPUs), Urgent: j.Partition == urgentPart,
-			Held: j.held, Until: j.gone, Partition: j.Partition, After: byLife[j.After],
+			Queued: j.at, Arrival: j.at + j.BeginS, RunS: j.SoloS, LimitS: j.limitS, GPUs: max(1, j.GPUs),
+			Urgent: j.Partition == urgentPart,
+			Held:   j.held, Until: j.gone, Partition: j.Partition, After: byLife[j.After],
 		}
 		if j.Crashes {
 			p.RunS = j.SoloS / 2

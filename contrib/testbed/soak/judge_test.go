@@ -24,21 +24,27 @@ func TestJudge(t *testing.T) {
 		change func(j *job)
 		want   []string
 	}{
-		"nothing":                         {func(*job) {}, nil},
-		"timeout":                         {func(j *job) { j.State = "TIMEOUT" }, []string{harmTimeout}},
-		"its own timeout":                 {func(j *job) { j.State, j.SoloS = "TIMEOUT", 60 }, nil},
-		"timeout, slurmd was gone":        {func(j *job) { j.State, j.fault = "TIMEOUT", "slurmd killed" }, nil},
-		"out of memory":                   {func(j *job) { j.State, j.Exit = "FAILED", exitOOM }, []string{harmOOM}},
-		"out of memory, slurmd gone":      {func(j *job) { j.State, j.Exit, j.fault = "FAILED", exitOOM, "slurmd killed" }, []string{harmOOM}},
-		"its own error":                   {func(j *job) { j.State, j.Exit, j.Fails = "FAILED", "9:0", true }, nil},
-		"another error":                   {func(j *job) { j.State, j.Exit = "FAILED", "4:0" }, []string{harmFailed}},
-		"deadline":                        {func(j *job) { j.State, j.DeadlineS = "DEADLINE", 75 }, []string{harmDeadline}},
-		"its limit won't fit before it":   {func(j *job) { j.State, j.DeadlineS = "DEADLINE", 71 }, nil},
-		"late by a tenth":                 {func(j *job) { j.End = 143 }, nil},
-		"late by more":                    {func(j *job) { j.End = 143.5 }, []string{harmLate}},
-		"late, its owner's way":           {func(j *job) { j.End, j.child = 200, true }, nil},
-		"late, requeued by its owner":     {func(j *job) { j.End, j.requeued = 200, 120 }, nil},
-		"slower than its contract":        {func(j *job) { j.Start, j.End, j.plainEnd = 100, 167, 180 }, []string{harmContract}},
+		"nothing":                  {func(*job) {}, nil},
+		"timeout":                  {func(j *job) { j.State = "TIMEOUT" }, []string{harmTimeout}},
+		"its own timeout":          {func(j *job) { j.State, j.SoloS = "TIMEOUT", 60 }, nil},
+		"timeout, slurmd was gone": {func(j *job) { j.State, j.fault = "TIMEOUT", "slurmd killed" }, nil},
+		"out of memory":            {func(j *job) { j.State, j.Exit = "FAILED", exitOOM }, []string{harmOOM}},
+		"out of memory, slurmd gone": {
+			func(j *job) { j.State, j.Exit, j.fault = "FAILED", exitOOM, "slurmd killed" },
+			[]string{harmOOM},
+		},
+		"its own error":                 {func(j *job) { j.State, j.Exit, j.Fails = "FAILED", "9:0", true }, nil},
+		"another error":                 {func(j *job) { j.State, j.Exit = "FAILED", "4:0" }, []string{harmFailed}},
+		"deadline":                      {func(j *job) { j.State, j.DeadlineS = "DEADLINE", 75 }, []string{harmDeadline}},
+		"its limit won't fit before it": {func(j *job) { j.State, j.DeadlineS = "DEADLINE", 71 }, nil},
+		"late by a tenth":               {func(j *job) { j.End = 143 }, nil},
+		"late by more":                  {func(j *job) { j.End = 143.5 }, []string{harmLate}},
+		"late, its owner's way":         {func(j *job) { j.End, j.child = 200, true }, nil},
+		"late, requeued by its owner":   {func(j *job) { j.End, j.requeued = 200, 120 }, nil},
+		"slower than its contract": {
+			func(j *job) { j.Start, j.End, j.plainEnd = 100, 167, 180 },
+			[]string{harmContract},
+		},
 		"as slow as its contract":         {func(j *job) { j.Start, j.End, j.plainEnd = 100, 160, 180 }, nil},
 		"slow without a contract":         {func(j *job) { j.Start, j.End, j.plainEnd, j.Contract = 100, 167, 180, 0 }, nil},
 		"its GPU was in use":              {func(j *job) { j.inUse = true }, []string{harmInUse}},
@@ -85,11 +91,13 @@ func TestSum(t *testing.T) {
 	}
 	never := fine()
 	never.State, never.Start, never.End, never.plainEnd = "PENDING", math.NaN(), math.NaN(), math.NaN()
-	if err := cluster.WriteJSON(filepath.Join(t.TempDir(), "build", "soak.json"), sum([]*job{never}, rules{})); err != nil {
+	if err := cluster.WriteJSON(filepath.Join(t.TempDir(), "build", "soak.json"),
+		sum([]*job{never}, rules{})); err != nil {
 		t.Error(err)
 	}
 	killed := fine()
-	killed.State, killed.Exit, killed.company = "FAILED", exitFault, map[*job]bool{{life: &life{App: "gromacs-crash", Crashes: true}}: true}
+	killed.State, killed.Exit, killed.company = "FAILED", exitFault,
+		map[*job]bool{{life: &life{App: "gromacs-crash", Crashes: true}}: true}
 	if rep := sum([]*job{killed}, rules{}); rep.KilledBy["gromacs-crash"] != 1 || rep.Failed != 1 || rep.broken() != "" {
 		t.Errorf("%+v", rep)
 	}
@@ -111,12 +119,18 @@ func TestHeld(t *testing.T) {
 		looks []look
 		want  float64
 	}{
-		"not gated":                     {[]look{{1, false, true, 0}, {500, false, true, 1}}, 0},
-		"no GPU is idle":                {[]look{{1, true, false, 0}, {500, true, false, 0}}, 0},
-		"next to an idle GPU":           {[]look{{1, true, true, 0}, {101, true, true, 0}}, 40},
-		"next to an idle GPU, in parts": {[]look{{1, true, true, 0}, {51, true, true, 0}, {61, true, false, 0}, {71, true, true, 0}, {101, true, true, 0}}, 20},
-		"dead for less than a lease":    {[]look{{26, true, false, 1}}, 0},
-		"dead for longer":               {[]look{{21, true, false, 1}, {46, true, false, 1}}, 15},
+		"not gated":           {[]look{{1, false, true, 0}, {500, false, true, 1}}, 0},
+		"no GPU is idle":      {[]look{{1, true, false, 0}, {500, true, false, 0}}, 0},
+		"next to an idle GPU": {[]look{{1, true, true, 0}, {101, true, true, 0}}, 40},
+		"next to an idle GPU, in parts": {[]look{
+			{1, true, true, 0},
+			{51, true, true, 0},
+			{61, true, false, 0},
+			{71, true, true, 0},
+			{101, true, true, 0},
+		}, 20},
+		"dead for less than a lease": {[]look{{26, true, false, 1}}, 0},
+		"dead for longer":            {[]look{{21, true, false, 1}, {46, true, false, 1}}, 15},
 	} {
 		var h held
 		for _, l := range c.looks {

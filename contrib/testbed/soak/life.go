@@ -134,8 +134,14 @@ func idle(l *life) bool   { return len(l.Acts) == 0 }
 var traits = []trait{
 	{"several GPUs", 0.1, nil, func(l *life, _ dice) { l.GPUs, l.Partition = 2, largePart }, true},
 	{"whole GPU", 0.37, sharer, func(l *life, _ dice) { l.GPUs = 1 }, true},
-	{"in another partition", 0.15, func(l *life) bool { return l.GPUs < 2 }, func(l *life, _ dice) { l.Partition = nightPart }, true},
-	{"preempts", 0.03, func(l *life) bool { return l.GPUs < 2 }, func(l *life, _ dice) { l.Partition = urgentPart }, false},
+	{
+		"in another partition", 0.15, func(l *life) bool { return l.GPUs < 2 },
+		func(l *life, _ dice) { l.Partition = nightPart }, true,
+	},
+	{
+		"preempts", 0.03, func(l *life) bool { return l.GPUs < 2 }, func(l *life, _ dice) { l.Partition = urgentPart },
+		false,
+	},
 	{"unknown", 0.06, sharer, func(l *life, _ dice) { l.App = "" }, true},
 	{"crashes", 0.04, func(l *life) bool { return sharer(l) && l.App != "" }, func(l *life, d dice) {
 		l.Base = apps.Names()[d.IntN(crashers)]
@@ -145,15 +151,30 @@ var traits = []trait{
 	}, false},
 	{"shares by hand", 0.06, sharer, func(l *life, _ dice) { l.Shares = 30 }, true},
 	{"begins later", 0.06, nil, func(l *life, d dice) { l.BeginS = d.between(5, 60) }, false},
-	{"deadline", 0.1, nil, func(l *life, d dice) { l.DeadlineS = l.BeginS + 60*float64(l.LimitMin) + d.between(30, 240) }, false},
+	{
+		"deadline", 0.1, nil, func(l *life, d dice) { l.DeadlineS = l.BeginS + 60*float64(l.LimitMin) + d.between(30, 240) },
+		false,
+	},
 	{"never shares", 0.03, sharer, func(l *life, _ dice) { l.NoShare = true }, false},
 	{"contract", 0.15, sharer, func(l *life, d dice) { l.Contract = math.Round(d.between(1.2, 2)*100) / 100 }, false},
 	{"array", 0.05, func(l *life) bool { return l.Shares == 0 }, func(l *life, d dice) { l.Tasks = 2 + d.IntN(5) }, false},
-	{"after another", 0.05, func(l *life) bool { return l.N > 0 }, func(l *life, d dice) { l.After = l.N - 1 - d.IntN(min(l.N, 20)) }, false},
+	{
+		"after another", 0.05, func(l *life) bool { return l.N > 0 },
+		func(l *life, d dice) { l.After = l.N - 1 - d.IntN(min(l.N, 20)) }, false,
+	},
 	{"wrong program", 0.01, func(l *life) bool { return !l.Crashes }, func(l *life, _ dice) { l.Fails = true }, false},
-	{"preallocates", 0.08, func(l *life) bool { return sharer(l) && !l.Fails }, func(l *life, _ dice) { l.Greedy = true }, false},
-	{"four processes", 0.08, func(l *life) bool { return sharer(l) && !l.Fails }, func(l *life, _ dice) { l.Four = true }, false},
-	{"child", 0.04, func(l *life) bool { return single(l) && sharer(l) && l.Partition != urgentPart }, func(l *life, _ dice) { l.Submits = true }, false},
+	{
+		"preallocates", 0.08, func(l *life) bool { return sharer(l) && !l.Fails }, func(l *life, _ dice) { l.Greedy = true },
+		false,
+	},
+	{
+		"four processes", 0.08, func(l *life) bool { return sharer(l) && !l.Fails }, func(l *life, _ dice) { l.Four = true },
+		false,
+	},
+	{
+		"child", 0.04, func(l *life) bool { return single(l) && sharer(l) && l.Partition != urgentPart },
+		func(l *life, _ dice) { l.Submits = true }, false,
+	},
 	{cancel, 0.05, idle, func(l *life, d dice) { l.acts(d.between(0, 60), cancel, "scancel JOB") }, false},
 	{requeue, 0.03, idle, func(l *life, d dice) { l.acts(d.between(10, 60), requeue, "scontrol requeue JOB") }, false},
 	{hold, 0.03, idle, func(l *life, d dice) {
@@ -225,7 +246,8 @@ func (l *life) args(plain bool) []string {
 		request = "mps:" + strconv.Itoa(l.Shares)
 	}
 	args := []string{
-		"--job-name=" + jobName(l.N), "--partition=" + l.Partition, "--time=" + strconv.Itoa(l.LimitMin), "--output=/dev/null", "--gres=" + request,
+		"--job-name=" + jobName(l.N), "--partition=" + l.Partition, "--time=" + strconv.Itoa(l.LimitMin),
+		"--output=/dev/null", "--gres=" + request,
 	}
 	var terms []string
 	for _, o := range []struct {
@@ -265,8 +287,9 @@ func (l *life) names() []string {
 // childLife is the life of the job that the life's job submits.
 func (l *life) childLife() *life {
 	return &life{
-		N: l.N, User: l.User, Base: l.Base, SoloS: childS, LimitMin: 3, limitS: 180, Partition: l.Partition, Traits: []string{"child of " + jobName(l.N)},
-		GPUs: 1, After: -1, child: true, gone: math.Inf(1),
+		N: l.N, User: l.User, Base: l.Base, SoloS: childS, LimitMin: 3, limitS: 180, Partition: l.Partition,
+		Traits: []string{"child of " + jobName(l.N)},
+		GPUs:   1, After: -1, child: true, gone: math.Inf(1),
 	}
 }
 
@@ -276,7 +299,8 @@ func (l *life) script(c *campaign) string {
 	if l.Fails && !l.Crashes {
 		return "exit 9\n"
 	}
-	base := c.known[slices.IndexFunc(c.known, func(p *rlcore.Profile) bool { return strings.HasPrefix(p.App, l.Base+"-") })].DurationS
+	base := c.known[slices.IndexFunc(c.known,
+		func(p *rlcore.Profile) bool { return strings.HasPrefix(p.App, l.Base+"-") })].DurationS
 	run, more := "run '' || exit\n", ""
 	switch {
 	case l.Crashes:
@@ -309,7 +333,8 @@ func (l *life) String() string {
 	if name == "" {
 		name = l.Base
 	}
-	return strings.Join(append([]string{fmt.Sprintf("%s of %s, %.0f s alone, %d min", name, l.User, l.SoloS, l.LimitMin)}, l.Traits...), ", ")
+	return strings.Join(append([]string{fmt.Sprintf("%s of %s, %.0f s alone, %d min", name, l.User, l.SoloS, l.LimitMin)},
+		l.Traits...), ", ")
 }
 
 func jobName(n int) string { return "life" + strconv.Itoa(n) }

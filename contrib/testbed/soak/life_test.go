@@ -39,7 +39,8 @@ func TestLives(t *testing.T) {
 		}
 	}
 	// The mixed world: a third of a whole GPU, a tenth of two.
-	if whole, several := seen["whole GPU"], seen["several GPUs"]; whole < 1500 || whole > 1850 || several < 400 || several > 600 {
+	if whole, several := seen["whole GPU"], seen["several GPUs"]; whole < 1500 || whole > 1850 || several < 400 ||
+		several > 600 {
 		t.Errorf("of 5000 %d ask for a whole GPU, %d for several", whole, several)
 	}
 }

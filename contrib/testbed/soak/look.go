@@ -49,7 +49,8 @@ var indexes = regexp.MustCompile(`\(IDX:([0-9,-]+)\)`)
 func parse(f map[string]string) (name string, s shown) {
 	name = f["JobName"]
 	s = shown{
-		ID: f["JobId"], State: f["JobState"], Reason: f["Reason"], Exit: f["ExitCode"], Dependency: f["Dependency"], Gres: f["TresPerNode"],
+		ID: f["JobId"], State: f["JobState"], Reason: f["Reason"], Exit: f["ExitCode"], Dependency: f["Dependency"],
+		Gres:  f["TresPerNode"],
 		Start: slurmTime(f["StartTime"]), End: slurmTime(f["EndTime"]),
 	}
 	s.Restarts, _ = strconv.Atoi(f["Restarts"])
@@ -79,7 +80,10 @@ func (s *shown) onGPU() bool { return len(s.Places) > 0 && strings.Contains(s.Pl
 
 // over reports whether a job has ended for good.
 func over(state string) bool {
-	return !slices.Contains([]string{"", "PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "STAGE_OUT"}, state)
+	return !slices.Contains([]string{
+		"", "PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED",
+		"REQUEUE_HOLD", "REQUEUE_FED", "STAGE_OUT",
+	}, state)
 }
 
 // parseNodes reads `sinfo -h -N -o %N|%R|%a|%T`: whether Slurm would start a job, by NODE|PARTITION.
@@ -208,7 +212,8 @@ func (c *campaign) took(at float64, all []map[string]string, serves map[string]b
 		switch j.State {
 		case "PENDING":
 			j.impossible = j.impossible || j.Reason == badConstraints
-			gated := j.Reason == "Dependency" && strings.Contains(j.Dependency, "after:") && !strings.Contains(j.Dependency, "afterany")
+			gated := j.Reason == "Dependency" && strings.Contains(j.Dependency, "after:") &&
+				!strings.Contains(j.Dependency, "afterany")
 			j.gate.note(at, c.dead, gated, idle[j.Partition])
 		case "RUNNING", "COMPLETING":
 			j.runs(there)

@@ -30,9 +30,15 @@ JobId=6 ArrayJobId=5 ArrayTaskId=1 JobName=life1
 func TestParse(t *testing.T) {
 	want := map[string]shown{
 		"slurmbridge-gate": {ID: "2", State: "PENDING", Reason: "BeginTime"},
-		"life0":            {ID: "3", State: "RUNNING", Reason: "None", Exit: "0:0", Restarts: 1, Start: 100, End: 160, Dependency: "(null)", Places: []string{"n4:0", "n4:1"}, Gres: "gres:gpu:2"},
-		"life1_2-4":        {ID: "5_2-4", State: "PENDING", Reason: "Dependency", Dependency: "after:2(unfulfilled)"},
-		"life1_1":          {ID: "5_1", State: "FAILED", Reason: "NonZeroExitCode", Exit: "2:0", Start: 1, End: 2, Places: []string{"n1"}},
+		"life0": {
+			ID: "3", State: "RUNNING", Reason: "None", Exit: "0:0", Restarts: 1, Start: 100, End: 160,
+			Dependency: "(null)", Places: []string{"n4:0", "n4:1"}, Gres: "gres:gpu:2",
+		},
+		"life1_2-4": {ID: "5_2-4", State: "PENDING", Reason: "Dependency", Dependency: "after:2(unfulfilled)"},
+		"life1_1": {
+			ID: "5_1", State: "FAILED", Reason: "NonZeroExitCode", Exit: "2:0", Start: 1, End: 2,
+			Places: []string{"n1"},
+		},
 	}
 	for one := range strings.SplitSeq(shownText, "\n\n") {
 		name, got := parse(slurmtest.Fields(one))
@@ -53,21 +59,31 @@ func TestParse(t *testing.T) {
 
 // A look shows which jobs are together, which of them have whole GPUs, and what is left.
 func TestTook(t *testing.T) {
-	c := &campaign{o: &options{nodeGPUs: []int{1, 1}}, slots: []slot{{0, []string{dayPart}}, {1, []string{dayPart}}}, byName: map[string]*job{}, groups: map[string]bool{}}
+	c := &campaign{
+		o: &options{nodeGPUs: []int{1, 1}}, slots: []slot{{0, []string{dayPart}}, {1, []string{dayPart}}},
+		byName: map[string]*job{}, groups: map[string]bool{},
+	}
 	for n := range 4 {
 		c.add(&life{N: n, GPUs: n % 2, Partition: dayPart, gone: math.Inf(1), submitted: "1", Submits: n == 3})
 	}
 	c.lives[2].submitted = "" // not yet
 	on := func(name, state, node string) map[string]string {
-		return map[string]string{"JobName": name, "JobId": "7", "JobState": state, "NodeList": node, "GRES": "gpu:1(IDX:0)", "StartTime": "1970-01-01T00:01:40"}
+		return map[string]string{
+			"JobName": name, "JobId": "7", "JobState": state, "NodeList": node, "GRES": "gpu:1(IDX:0)",
+			"StartTime": "1970-01-01T00:01:40",
+		}
 	}
 	serves := map[string]bool{"n1|gpu": true, "n2|gpu": false}
-	c.took(100, []map[string]string{on("life0", "RUNNING", "n1"), on("life1", "RUNNING", "n1"), on("life3", "PENDING", "(null)"), on("other", "RUNNING", "n1")}, serves)
+	c.took(100, []map[string]string{
+		on("life0", "RUNNING", "n1"), on("life1", "RUNNING", "n1"),
+		on("life3", "PENDING", "(null)"), on("other", "RUNNING", "n1"),
+	}, serves)
 	var names []string
 	for _, j := range c.left() {
 		names = append(names, j.name)
 	}
-	if !reflect.DeepEqual(names, []string{"life0", "life1", "life2", "life3"}) || c.waiting() != 2 || !c.groups["life0 life1"] || len(c.outages) != 1 || c.outages[0].GPU != 1 {
+	if !reflect.DeepEqual(names, []string{"life0", "life1", "life2", "life3"}) || c.waiting() != 2 ||
+		!c.groups["life0 life1"] || len(c.outages) != 1 || c.outages[0].GPU != 1 {
 		t.Errorf("left %v, %d pending, groups %v, outages %+v", names, c.waiting(), c.groups, c.outages)
 	}
 	if a, b := c.byName["life0"], c.byName["life1"]; a.inUse || !b.inUse || !a.company[b] || len(b.company) != 1 {
@@ -76,7 +92,8 @@ func TestTook(t *testing.T) {
 	again := on("life0", "PENDING", "(null)")
 	again["Restarts"] = "1"
 	c.took(104, []map[string]string{again, on("life1", "COMPLETED", "n1"), on("child3", "RUNNING", "n2")}, serves)
-	if a := c.byName["life0"]; !reflect.DeepEqual(a.earlier, []span{{100, 104}}) || a.node() != "n1" || len(c.left()) != 4 {
+	if a := c.byName["life0"]; !reflect.DeepEqual(a.earlier, []span{{100, 104}}) || a.node() != "n1" ||
+		len(c.left()) != 4 {
 		t.Errorf("%+v, left %d", a, len(c.left()))
 	}
 }

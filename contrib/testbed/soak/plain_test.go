@@ -34,22 +34,73 @@ func TestPlain(t *testing.T) {
 		pause   float64
 		ends    []float64
 	}{
-		"one after the other":         {[]plainJob{whole(0, 10), whole(0, 5)}, nil, 1, 0, []float64{10, 15}},
-		"side by side":                {[]plainJob{whole(0, 10), whole(3, 5)}, nil, 2, 0, []float64{10, 8}},
-		"in order, not by arrival":    {[]plainJob{whole(0, 10), whole(2, 5), whole(1, 7)}, nil, 1, 0, []float64{10, 15, 22}},
-		"with Slurm's pause":          {[]plainJob{whole(0, 10), whole(0, 5)}, nil, 1, 2, []float64{12, 19}},
-		"after another":               {[]plainJob{whole(0, 10), changed(whole(0, 5), func(j *plainJob) { j.After = []int{0} })}, nil, 2, 0, []float64{10, 15}},
-		"after one that never starts": {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Until = -1 }), changed(whole(0, 5), func(j *plainJob) { j.After = []int{0} })}, nil, 1, 0, []float64{math.NaN(), 5}},
-		"held":                        {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Held = []interval{{0, 4}} })}, nil, 1, 0, []float64{14}},
-		"released, at the end":        {[]plainJob{whole(0, 3), changed(whole(0, 10), func(j *plainJob) { j.Held = []interval{{0, 2}} }), whole(0, 5)}, nil, 1, 0, []float64{3, 18, 8}},
-		"cancelled while it runs":     {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Until = 3 }), whole(0, 5)}, nil, 1, 0, []float64{3, 8}},
-		"cancelled while it waits":    {[]plainJob{whole(0, 10), changed(whole(0, 10), func(j *plainJob) { j.Until = 3 }), whole(0, 5)}, nil, 1, 0, []float64{10, math.NaN(), 15}},
-		"a node out of service":       {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 1, 0, []float64{16}},
-		"another node is there":       {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 2, 0, []float64{11}},
-		"another partition's":         {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: -1, Partition: "p"}}, 1, 0, []float64{11}},
-		"several keep their node":     {[]plainJob{whole(0, 10), several(0, 5), whole(0, 3), whole(0, 6)}, nil, 2, 0, []float64{10, 15, 3, 21}},
-		"urgent":                      {[]plainJob{whole(0, 10), whole(0, 5), changed(whole(0, 2), func(j *plainJob) { j.Urgent = true })}, nil, 1, 0, []float64{12, 17, 2}},
-		"slurmctld is gone":           {[]plainJob{whole(0, 10), whole(0, 5)}, []outage{{interval: interval{8, 20}, GPU: -1, Ends: true}}, 1, 0, []float64{20, 25}},
+		"one after the other":      {[]plainJob{whole(0, 10), whole(0, 5)}, nil, 1, 0, []float64{10, 15}},
+		"side by side":             {[]plainJob{whole(0, 10), whole(3, 5)}, nil, 2, 0, []float64{10, 8}},
+		"in order, not by arrival": {[]plainJob{whole(0, 10), whole(2, 5), whole(1, 7)}, nil, 1, 0, []float64{10, 15, 22}},
+		"with Slurm's pause":       {[]plainJob{whole(0, 10), whole(0, 5)}, nil, 1, 2, []float64{12, 19}},
+		"after another": {[]plainJob{
+			whole(0, 10),
+			changed(whole(0, 5), func(j *plainJob) { j.After = []int{0} }),
+		}, nil, 2, 0, []float64{10, 15}},
+		"after one that never starts": {[]plainJob{
+			changed(whole(0, 10), func(j *plainJob) { j.Until = -1 }),
+			changed(whole(0, 5), func(j *plainJob) { j.After = []int{0} }),
+		}, nil, 1, 0, []float64{math.NaN(), 5}},
+		"held": {
+			[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Held = []interval{{0, 4}} })},
+			nil, 1, 0,
+			[]float64{14},
+		},
+		"released, at the end": {
+			[]plainJob{
+				whole(0, 3),
+				changed(whole(0, 10), func(j *plainJob) { j.Held = []interval{{0, 2}} }), whole(0, 5),
+			},
+			nil, 1, 0,
+			[]float64{3, 18, 8},
+		},
+		"cancelled while it runs": {
+			[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Until = 3 }), whole(0, 5)},
+			nil, 1, 0,
+			[]float64{3, 8},
+		},
+		"cancelled while it waits": {[]plainJob{
+			whole(0, 10), changed(whole(0, 10), func(j *plainJob) { j.Until = 3 }),
+			whole(0, 5),
+		}, nil, 1, 0, []float64{10, math.NaN(), 15}},
+		"a node out of service": {
+			[]plainJob{whole(1, 10)},
+			[]outage{{interval: interval{0, 6}, GPU: 0}},
+			1, 0,
+			[]float64{16},
+		},
+		"another node is there": {
+			[]plainJob{whole(1, 10)},
+			[]outage{{interval: interval{0, 6}, GPU: 0}},
+			2, 0,
+			[]float64{11},
+		},
+		"another partition's": {
+			[]plainJob{whole(1, 10)},
+			[]outage{{interval: interval{0, 6}, GPU: -1, Partition: "p"}},
+			1, 0,
+			[]float64{11},
+		},
+		"several keep their node": {
+			[]plainJob{whole(0, 10), several(0, 5), whole(0, 3), whole(0, 6)},
+			nil, 2, 0,
+			[]float64{10, 15, 3, 21},
+		},
+		"urgent": {[]plainJob{
+			whole(0, 10), whole(0, 5),
+			changed(whole(0, 2), func(j *plainJob) { j.Urgent = true }),
+		}, nil, 1, 0, []float64{12, 17, 2}},
+		"slurmctld is gone": {
+			[]plainJob{whole(0, 10), whole(0, 5)},
+			[]outage{{interval: interval{8, 20}, GPU: -1, Ends: true}},
+			1, 0,
+			[]float64{20, 25},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i, s := range plain(c.jobs, nodes(c.gpus), c.outages, c.pause) {

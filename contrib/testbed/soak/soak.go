@@ -114,7 +114,8 @@ func Command(base *cluster.Setup) *cobra.Command {
 	f.DurationVar(&o.length, "length", time.Hour, "how long jobs are submitted")
 	f.IntVar(&o.jobs, "jobs", 0, "submit no more lives than this (0 = as many as there is time for)")
 	f.Uint64Var(&o.seed, "seed", 0, "of all that is random (0 = another one each time)")
-	f.IntVar(&o.nodes, "nodes", 0, "nodes with a GPU each; a quarter of them have two (default 44, or 8 for less than 20 minutes)")
+	f.IntVar(&o.nodes, "nodes", 0,
+		"nodes with a GPU each; a quarter of them have two (default 44, or 8 for less than 20 minutes)")
 	f.Float64Var(&o.everyS, "every", 10, "mean seconds between two faults (0 = none)")
 	f.BoolVar(&o.plain, "plain", false, "no bridge: how true the plain schedule is")
 	f.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder")
@@ -211,16 +212,21 @@ func start(ctx context.Context, o *options, disk *cluster.Disk) (*campaign, erro
 	setup.Adjust = func(so *slurmtest.Options) {
 		so.Root, so.Binds, so.Apart = o.root, []string{disk.Dir}, apart
 		so.MemMiB, so.CPUs = 64000, coresPerGPU*slices.Max(o.nodeGPUs)
-		so.Extra = append(so.Extra, "JobRequeue=1", "MinJobAge=600", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
-		for name, more := range map[string]string{nightPart: "", urgentPart: " PriorityTier=2", largePart: " PreemptMode=OFF"} {
+		so.Extra = append(so.Extra, "JobRequeue=1", "MinJobAge=600", "PreemptType=preempt/partition_prio",
+			"PreemptMode=REQUEUE")
+		for name, more := range map[string]string{
+			nightPart: "", urgentPart: " PriorityTier=2",
+			largePart: " PreemptMode=OFF",
+		} {
 			var nodes []string
 			for _, s := range c.slots {
 				if slices.Contains(s.Partitions, name) {
 					nodes = append(nodes, slurmtest.NodeName(s.Node))
 				}
 			}
-			so.Extra = append(so.Extra, fmt.Sprintf("PartitionName=%s Nodes=%s MaxTime=UNLIMITED State=UP DefCpuPerGPU=%d DefMemPerGPU=4000%s",
-				name, strings.Join(slices.Compact(nodes), ","), coresPerGPU, more))
+			so.Extra = append(so.Extra,
+				fmt.Sprintf("PartitionName=%s Nodes=%s MaxTime=UNLIMITED State=UP DefCpuPerGPU=%d DefMemPerGPU=4000%s",
+					name, strings.Join(slices.Compact(nodes), ","), coresPerGPU, more))
 		}
 		slices.Sort(so.Extra)
 		prepare := so.Prepare
@@ -298,7 +304,8 @@ func (c *campaign) campaign(ctx context.Context) error {
 func (c *campaign) fill(r *report, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.Seed, r.Slurm, r.Seconds, r.Nodes, r.GPUs = c.o.seed, c.s.Release, math.Round(took.Seconds()), c.o.nodes, len(c.slots)
+	r.Seed, r.Slurm, r.Seconds, r.Nodes, r.GPUs = c.o.seed, c.s.Release, math.Round(took.Seconds()), c.o.nodes,
+		len(c.slots)
 	r.Kills, r.Groups = len(c.faults), len(c.groups)
 	for _, f := range c.faults {
 		r.KillsByKind[f.kind]++

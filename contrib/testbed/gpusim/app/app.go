@@ -82,7 +82,10 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 		return rep, err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	rep = Report{App: cfg.Profile.App, PID: os.Getpid(), SoloS: cfg.Profile.DurationS, Scale: st.Scale(), Status: gpusim.Running.String()}
+	rep = Report{
+		App: cfg.Profile.App, PID: os.Getpid(), SoloS: cfg.Profile.DurationS, Scale: st.Scale(),
+		Status: gpusim.Running.String(),
+	}
 
 	asked := st.Now()
 	client, err := connect(ctx, cfg.LookupEnv)
@@ -195,7 +198,10 @@ func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, cl
 			if client != nil {
 				client.Fault()
 			}
-			return errors.Join(&Error{Exit: ExitFault, Text: "an illegal memory access was encountered (cudaErrorIllegalAddress)"}, err)
+			return errors.Join(&Error{
+				Exit: ExitFault,
+				Text: "an illegal memory access was encountered (cudaErrorIllegalAddress)",
+			}, err)
 		}
 		// If all others left now, it would end so soon.
 		soonS := p.DurationS - p.DoneS
@@ -226,7 +232,10 @@ func cudaError(err error) error {
 	case errors.Is(err, gpusim.ErrOOM):
 		return &Error{Exit: ExitOOM, Text: "out of memory (cudaErrorMemoryAllocation)"}
 	case errors.Is(err, gpusim.ErrExclusive):
-		return &Error{Exit: ExitDevice, Text: "all CUDA-capable devices are busy or unavailable (cudaErrorDevicesUnavailable)"}
+		return &Error{
+			Exit: ExitDevice,
+			Text: "all CUDA-capable devices are busy or unavailable (cudaErrorDevicesUnavailable)",
+		}
 	case errors.Is(err, gpusim.ErrLost):
 		return &Error{Exit: ExitDevice, Text: "the GPU is lost (cudaErrorDevicesUnavailable)"}
 	case errors.Is(err, gpusim.ErrNoInstance):

@@ -384,7 +384,8 @@ func logTo(name, who string, pid int) func(format string, args ...any) {
 	_ = os.MkdirAll(dir, 0o755) // if not, there is no log
 	f, _ := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	return func(format string, args ...any) {
-		fmt.Fprintf(f, "[%s %s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), who, pid, fmt.Sprintf(format, args...))
+		fmt.Fprintf(f, "[%s %s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), who, pid,
+			fmt.Sprintf(format, args...))
 	}
 }
 

@@ -21,7 +21,8 @@ func limited(t *testing.T, o options, more ...string) *rig {
 	t.Helper()
 	slurmtest.RequireAccounting(t)
 	o.Accounting, o.Nodes, o.quiet = true, 2, true
-	o.Extra = append(o.Extra, "AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu,gres/mps",
+	o.Extra = append(o.Extra, "AccountingStorageEnforce=associations,limits,qos",
+		"AccountingStorageTRES=gres/gpu,gres/mps",
 		"PriorityType=priority/multifactor", "PriorityWeightFairshare=10000", "PriorityCalcPeriod=1", "PriorityWeightAge=10")
 	o.Extra = append(o.Extra, more...)
 	r := newRig(t, o)
@@ -54,7 +55,8 @@ type watch struct {
 
 // String formats the watch for a test's log.
 func (w *watch) String() string {
-	return fmt.Sprintf("ended after %v, most at a time %v, a GPU idle beside waiting jobs %v, reasons %v", w.ended, w.most, w.idle, w.reasons)
+	return fmt.Sprintf("ended after %v, most at a time %v, a GPU idle beside waiting jobs %v, reasons %v", w.ended, w.most,
+		w.idle, w.reasons)
 }
 
 // watch looks at the queue until all jobs have ended, by user.
@@ -147,7 +149,8 @@ func TestGateNeedsAccount(t *testing.T) {
 		text, _ := os.ReadFile(r.Path("log", "bridge.log"))
 		return string(text)
 	}
-	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return strings.Contains(log(), "level=ERROR msg=gate") }) {
+	if !slurmtest.Wait(t.Context(), 20*time.Second,
+		func() bool { return strings.Contains(log(), "level=ERROR msg=gate") }) {
 		t.Fatalf("the bridge says nothing of its gate:\n%s", log())
 	}
 	for line := range strings.Lines(log()) {

@@ -74,10 +74,13 @@ func adopts(t *testing.T) {
 // adopting is a cluster whose bridge has a rule for all jobs of one GPU, and a plain one.
 func adopting(t *testing.T, how job.Mode, quiet bool) (*rig, [2]*side) {
 	t.Helper()
-	o := slurmtest.Options{Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0", Prepare: wakes, Extra: []string{
-		"FirstJobId=" + firstJob, "PriorityFlags=ACCRUE_ALWAYS", "PartitionName=gates Nodes=ALL Hidden=YES",
-		"PartitionName=each Nodes=ALL DefCpuPerGPU=2",
-	}}
+	o := slurmtest.Options{
+		Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0",
+		Prepare: wakes, Extra: []string{
+			"FirstJobId=" + firstJob, "PriorityFlags=ACCRUE_ALWAYS", "PartitionName=gates Nodes=ALL Hidden=YES",
+			"PartitionName=each Nodes=ALL DefCpuPerGPU=2",
+		},
+	}
 	plain := o
 	plain.Prepare, plain.Extra = nil, append(slices.Clone(o.Extra), "JobRequeue=1")
 	r, sides, _ := besidePlain(t, options{
@@ -106,7 +109,8 @@ func (s *side) fieldsOf(names ...string) map[string]string {
 // completed waits until the job of this name has.
 func (s *side) completed(name string) {
 	s.t.Helper()
-	if !slurmtest.Wait(s.t.Context(), 3*time.Minute, func() bool { return s.fieldsOf(name)[name+"/JobState"] == "COMPLETED" }) {
+	if !slurmtest.Wait(s.t.Context(), 3*time.Minute,
+		func() bool { return s.fieldsOf(name)[name+"/JobState"] == "COMPLETED" }) {
 		s.t.Fatalf("%s: %s doesn't end", s.name(), name)
 	}
 }
@@ -116,7 +120,8 @@ func adoptedJobs(t *testing.T, step string) {
 	if step != "" {
 		r.start("E2E_FAULT=none") // until the jobs wait
 	}
-	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return r.gate() != "" && strings.Contains(r.gateText(), "adopt=") }) {
+	if !slurmtest.Wait(t.Context(), 20*time.Second,
+		func() bool { return r.gate() != "" && strings.Contains(r.gateText(), "adopt=") }) {
 		t.Fatalf("no gate, or no rule in the gate file: %s", r.gateText())
 	}
 	ids := map[string]string{}
@@ -139,7 +144,8 @@ func adoptedJobs(t *testing.T, step string) {
 			if s.Cluster != r.Cluster || step != "" {
 				break
 			}
-			id, err := s.Submit(context.Background(), ann, "sleep 20", append(strings.Fields(args), "--time=5", "--comment=app=m3000g30d20")...)
+			id, err := s.Submit(context.Background(), ann, "sleep 20",
+				append(strings.Fields(args), "--time=5", "--comment=app=m3000g30d20")...)
 			if err != nil {
 				t.Error(err)
 			}
@@ -175,7 +181,8 @@ func adoptedJobs(t *testing.T, step string) {
 	}
 	for _, args := range perJob {
 		r.state(3*time.Minute, ids[args], "COMPLETED")
-		if f := r.job(ids[args]); !strings.Contains(f["TresPerNode"], "shard") || f["TresPerJob"]+f["TresPerTask"] != "" && !strings.HasPrefix(f["TresPerTask"], "cpu") {
+		if f := r.job(ids[args]); !strings.Contains(f["TresPerNode"], "shard") || f["TresPerJob"]+f["TresPerTask"] != "" &&
+			!strings.HasPrefix(f["TresPerTask"], "cpu") {
 			t.Errorf("%s doesn't share: %v", args, f)
 		}
 	}
@@ -222,7 +229,8 @@ func TestAdoptInShadow(t *testing.T) {
 			s.completed(name)
 		}
 	}
-	compare(t, sides, "jobs that a rule in shadow matches", func(s *side) map[string]string { return s.fieldsOf(names...) })
+	compare(t, sides, "jobs that a rule in shadow matches",
+		func(s *side) map[string]string { return s.fieldsOf(names...) })
 	r.state(2*time.Minute, last, "COMPLETED")
 	if !strings.Contains(r.job(last)["TresPerNode"], "shard") {
 		t.Error("the bridge isn't active: jobs that ask to share don't")

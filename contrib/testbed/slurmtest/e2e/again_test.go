@@ -21,7 +21,8 @@ func TestFailedBesideOthers(t *testing.T) {
 		return ids
 	}
 	ids := pair()
-	r.until("one that fails is run again", func() bool { return r.metric("slurmbridge_shared_failures_total", "again") == 1 })
+	r.until("one that fails is run again",
+		func() bool { return r.metric("slurmbridge_shared_failures_total", "again") == 1 })
 	victim := ""
 	r.until("its AdminComment says so", func() bool {
 		for _, id := range ids {

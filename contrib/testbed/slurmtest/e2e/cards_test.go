@@ -35,7 +35,8 @@ func newCards(t *testing.T, setup cluster.Setup) *cards {
 	c := &cards{s, t}
 	if setup.Agents {
 		must.OK(t, s.StartAgents())
-		c.is("the list of the node's cards", func() bool { _, err := os.Stat(c.Path("node", "gpus.json")); return err == nil })
+		c.is("the list of the node's cards",
+			func() bool { _, err := os.Stat(c.Path("node", "gpus.json")); return err == nil })
 	}
 	return c
 }
@@ -106,13 +107,19 @@ func TestNumbersOfGPUs(t *testing.T) {
 		minors []int // in NVML's order
 		files  map[string]string
 	}{
-		"gres.conf's order": {[]int{2, 3, 1, 0}, map[string]string{"gres.conf": "Name=gpu Type=titan_xp File=DIR/dev/nvidia[3,0],DIR/dev/nvidia2" + shards}},
+		"gres.conf's order": {
+			[]int{2, 3, 1, 0},
+			map[string]string{"gres.conf": "Name=gpu Type=titan_xp File=DIR/dev/nvidia[3,0],DIR/dev/nvidia2" + shards},
+		},
 		// Slurm's own means to play with GPUs that it finds, as its NVML plugin would, in NVML's order: it sorts by links.
-		"AutoDetect": {[]int{2, 0, 1}, map[string]string{"gres.conf": "AutoDetect=nvml" + shards, "fake_gpus.conf": strings.Join([]string{
-			"titan_xp|16|0-15|0,-1,0|DIR/dev/nvidia0|(null)|nvidia_gpu_env",
-			"titan_xp|16|0-15|0,0,-1|DIR/dev/nvidia1|(null)|nvidia_gpu_env",
-			"titan_xp|16|0-15|-1,0,0|DIR/dev/nvidia2|(null)|nvidia_gpu_env\n",
-		}, "\n")}},
+		"AutoDetect": {
+			[]int{2, 0, 1},
+			map[string]string{"gres.conf": "AutoDetect=nvml" + shards, "fake_gpus.conf": strings.Join([]string{
+				"titan_xp|16|0-15|0,-1,0|DIR/dev/nvidia0|(null)|nvidia_gpu_env",
+				"titan_xp|16|0-15|0,0,-1|DIR/dev/nvidia1|(null)|nvidia_gpu_env",
+				"titan_xp|16|0-15|-1,0,0|DIR/dev/nvidia2|(null)|nvidia_gpu_env\n",
+			}, "\n")},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,7 +140,8 @@ func TestNumbersOfGPUs(t *testing.T) {
 			must.Equal(t, len(of), 3)
 			for _, r := range c.compute("shard:50", "shard:50", "shard:50", "shard:50", "shard:50", "shard:50") {
 				if r.Device != of[r.GPUs] || !r.MPS || r.Visible != r.Device || r.Record != r.Device {
-					t.Errorf("a sharer of GPU %s (%s) computes on %s, MPS %v; it sees %s; its record is of %s", r.GPUs, of[r.GPUs], r.Device, r.MPS, r.Visible, r.Record)
+					t.Errorf("a sharer of GPU %s (%s) computes on %s, MPS %v; it sees %s; its record is of %s", r.GPUs, of[r.GPUs],
+						r.Device, r.MPS, r.Visible, r.Record)
 				}
 			}
 		})
@@ -160,7 +168,8 @@ func TestMemoryOfItsOwn(t *testing.T) {
 				o.Dir = must.Get(os.MkdirTemp("/var/tmp", "sb"))(t)
 				t.Cleanup(func() { must.OK(t, os.RemoveAll(o.Dir)) })
 				must.OK(t, os.Chmod(o.Dir, 0o755))
-				plugin, release := "JobContainerType=job_container/tmpfs", must.Get(slurmtest.ReleaseOf(t.Context(), os.Getenv("SLURMBRIDGE_TEST_ROOT")))(t)
+				plugin, release := "JobContainerType=job_container/tmpfs",
+					must.Get(slurmtest.ReleaseOf(t.Context(), os.Getenv("SLURMBRIDGE_TEST_ROOT")))(t)
 				if release >= "25.11" {
 					plugin = "NamespaceType=namespace/tmpfs"
 				}

@@ -33,7 +33,8 @@ func (c *cards) clean() {
 			out = append(out, strings.ReplaceAll(string(line), "\x00", " "))
 		}
 		_ = filepath.WalkDir(c.Path("node"), func(path string, e fs.DirEntry, err error) error {
-			if err == nil && (e.Type()&fs.ModeSocket != 0 || strings.HasSuffix(path, ".json") && filepath.Base(path) != "gpus.json") {
+			if err == nil && (e.Type()&fs.ModeSocket != 0 || strings.HasSuffix(path, ".json") &&
+				filepath.Base(path) != "gpus.json") {
 				out = append(out, path)
 			}
 			return nil

@@ -58,7 +58,8 @@ func (d *damaged) ours() map[string][]string {
 	} {
 		for _, dir := range dirs {
 			_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-				if err == nil && e.Type().IsRegular() && !strings.HasPrefix(e.Name(), "slurm") || err == nil && strings.HasPrefix(e.Name(), "slurmbridge.db") {
+				if err == nil && e.Type().IsRegular() && !strings.HasPrefix(e.Name(), "slurm") || err == nil &&
+					strings.HasPrefix(e.Name(), "slurmbridge.db") {
 					out[daemon] = append(out[daemon], path)
 				}
 				return nil
@@ -149,7 +150,8 @@ func TestDamagedFiles(t *testing.T) {
 				// It was right to refuse: what was damaged is put back.
 				d.Kill(daemon)
 				_ = os.RemoveAll(path)
-				must.OK(t, errors.Join(os.WriteFile(path, text, info.Mode()), os.Chown(path, int(info.Sys().(*syscall.Stat_t).Uid), int(info.Sys().(*syscall.Stat_t).Gid))))
+				must.OK(t, errors.Join(os.WriteFile(path, text, info.Mode()),
+					os.Chown(path, int(info.Sys().(*syscall.Stat_t).Uid), int(info.Sys().(*syscall.Stat_t).Gid))))
 				must.OK(t, d.Again(daemon))
 				if !d.up(daemon, path, len(log)) {
 					t.Fatalf("%s: it doesn't start with the file put back", what)

@@ -78,12 +78,14 @@ func newWatched(t *testing.T) *watched {
 		return fmt.Sprintf("- job_name: %s\n  scheme: https\n  tls_config: {ca_file: %s}\n  basic_auth: {username: %s, password: %s}\n  static_configs: [{targets: [%q]}]\n",
 			job, w.ca, scrapeUser, scrapePassword, target)
 	}
-	text := "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\nrule_files: [" + rules + "]\nscrape_configs:\n" +
+	text := "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\nrule_files: [" + rules +
+		"]\nscrape_configs:\n" +
 		scrape("slurmbridge", strings.TrimPrefix(w.bridge, "https://")) + scrape("gpuprof", w.agent)
 	conf := filepath.Join(dir, "prometheus.yml")
 	must.OK(t, os.WriteFile(conf, []byte(text), 0o600))
 	var said strings.Builder
-	cmd := exec.CommandContext(t.Context(), "prometheus", "--config.file="+conf, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+	cmd := exec.CommandContext(t.Context(), "prometheus", "--config.file="+conf,
+		"--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:"+port, "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -120,10 +122,15 @@ func (w *watched) secure() {
 	w.ca = put("ca.crt", body(auth.CA))
 	web := put("web.yml", fmt.Sprintf("tls_server_config: {cert_file: %s, key_file: %s}\nbasic_auth_users: {%s: %s}\n",
 		put("tls.crt", body(cert)), put("tls.key", body(key)), scrapeUser, scrapeHash))
-	w.trust = put("client.yml", fmt.Sprintf("tls_config: {ca_file: %s}\nbasic_auth: {username: %s, password: %s}\n", w.ca, scrapeUser, scrapePassword))
+	w.trust = put("client.yml",
+		fmt.Sprintf("tls_config: {ca_file: %s}\nbasic_auth: {username: %s, password: %s}\n", w.ca, scrapeUser,
+			scrapePassword))
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM([]byte(body(w.ca)))
-	w.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
+	w.client = &http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: pool},
+		DisableKeepAlives: true,
+	}}
 
 	conf := w.Path("slurmbridge.yaml")
 	put("slurmbridge.yaml", body(conf)+"web_config: "+web+"\n")

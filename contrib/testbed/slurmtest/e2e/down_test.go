@@ -24,7 +24,8 @@ func TestControllerUnreachableAtEpilog(t *testing.T) {
 	}
 	r.reach("COMPLETED", ids...)
 	r.until("records in the spool", func() bool { return spool() == len(ids) })
-	r.until("a word of it in the agent's log", func() bool { return r.logged("gpuprof", "records wait for the controller") })
+	r.until("a word of it in the agent's log",
+		func() bool { return r.logged("gpuprof", "records wait for the controller") })
 	mend()
 	r.until("the bridge is back", r.ready)
 	r.records(len(ids))

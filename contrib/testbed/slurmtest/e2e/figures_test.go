@@ -57,7 +57,8 @@ func TestFiguresOfHooks(t *testing.T) {
 	}
 	for _, n := range tasks {
 		for _, s := range sites {
-			t.Logf("srun -N%d true, %d times, %s: p50 %v p90 %v", n, rounds, s.name, quantile(s.took[n], .5), quantile(s.took[n], .9))
+			t.Logf("srun -N%d true, %d times, %s: p50 %v p90 %v", n, rounds, s.name, quantile(s.took[n], .5),
+				quantile(s.took[n], .9))
 		}
 	}
 }

@@ -85,7 +85,11 @@ func TestHiddenGate(t *testing.T) {
 	}
 	gate = r.gate()
 	ids := r.orphans()
-	for _, cmd := range [][]string{{"squeue", "--noheader"}, {"squeue", "--noheader", "--start"}, {"scontrol", "show", "job"}} {
+	for _, cmd := range [][]string{
+		{"squeue", "--noheader"},
+		{"squeue", "--noheader", "--start"},
+		{"scontrol", "show", "job"},
+	} {
 		out, err := r.RunAs(t.Context(), ann, cmd[0], cmd[1:]...)
 		if err != nil || strings.Contains(out, job.GateName) || strings.Contains(out, "JobId="+gate+" ") {
 			t.Errorf("%v shows the gate: %v, %s", cmd, err, out)
@@ -102,7 +106,10 @@ func TestHiddenGate(t *testing.T) {
 // where it can end, and brings it back when they open.
 func TestGateFollowsPartitions(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{quiet: true, Options: slurmtest.Options{Extra: []string{"PartitionName=" + second + " Nodes=ALL"}}})
+	r := newRig(t, options{
+		quiet:   true,
+		Options: slurmtest.Options{Extra: []string{"PartitionName=" + second + " Nodes=ALL"}},
+	})
 	r.scontrol("update", "PartitionName="+slurmtest.Partition, "State=INACTIVE")
 	r.start()
 	r.scontrol("update", "PartitionName="+slurmtest.Partition, "State=UP")
@@ -124,7 +131,8 @@ func TestGateInABusyQueue(t *testing.T) {
 	}})
 	r.any(ann, 600, "-w", "n2", "--exclusive")
 	// They want both nodes, and come before whatever is submitted later.
-	script := "cd /; for i in $(seq 100); do sbatch -p " + slurmtest.Partition + " -N 2 --exclusive -o /dev/null --wrap true >/dev/null || exit 1; done"
+	script := "cd /; for i in $(seq 100); do sbatch -p " + slurmtest.Partition +
+		" -N 2 --exclusive -o /dev/null --wrap true >/dev/null || exit 1; done"
 	if out, err := r.Run(context.Background(), "bash", "-c", script); err != nil {
 		t.Fatal(err, out)
 	}

@@ -87,7 +87,8 @@ func memberEdited(h *habit) {
 func membersUpdated(h *habit) {
 	_, a, b := h.behind(ann)
 	for _, set := range []string{
-		"TimeLimit=5", "Nice=100", "Comment=a|b\nJobId=1 Dependency=", "MinMemoryNode=5000", "Name=a\n'\"b", "ExcNodeList=n1", "StartTime=now+3",
+		"TimeLimit=5", "Nice=100", "Comment=a|b\nJobId=1 Dependency=", "MinMemoryNode=5000", "Name=a\n'\"b", "ExcNodeList=n1",
+		"StartTime=now+3",
 	} {
 		h.as(ann, "scontrol", "update", "JobId="+a, set)
 	}
@@ -121,7 +122,8 @@ func exclusive(h *habit) {
 
 // Jobs run in their reservation, and others wait as they came.
 func reservation(h *habit) {
-	h.as("", "scontrol", "create", "reservation", "ReservationName=class", "StartTime=now", "Duration=10", "Users="+ann, "Nodes="+h.node)
+	h.as("", "scontrol", "create", "reservation", "ReservationName=class", "StartTime=now", "Duration=10", "Users="+ann,
+		"Nodes="+h.node)
 	slurmtest.Wait(context.Background(), 15*time.Second, func() bool {
 		return strings.Contains(h.as("", "scontrol", "-o", "show", "node", h.node), "RESERVED")
 	})
@@ -134,7 +136,8 @@ func reservation(h *habit) {
 
 // Before a maintenance those start that end before it. The others stay as they came.
 func maintenance(h *habit) {
-	h.as("", "scontrol", "create", "reservation", "ReservationName=maint", "StartTime=now+200", "Duration=10", "Users=root", "Flags=maint", "Nodes="+h.node)
+	h.as("", "scontrol", "create", "reservation", "ReservationName=maint", "StartTime=now+200", "Duration=10",
+		"Users=root", "Flags=maint", "Nodes="+h.node)
 	long := h.sub(1, "--time=30")
 	time.Sleep(2 * time.Second)
 	short := h.sub(1, "--time=1")
@@ -145,7 +148,8 @@ func maintenance(h *habit) {
 
 // A job that would run into one node's maintenance gets another node.
 func maintenanceOfOne(h *habit) {
-	h.as("", "scontrol", "create", "reservation", "ReservationName=one", "StartTime=now+200", "Duration=10", "Users=root", "Flags=maint", "Nodes="+h.node)
+	h.as("", "scontrol", "create", "reservation", "ReservationName=one", "StartTime=now+200", "Duration=10", "Users=root",
+		"Flags=maint", "Nodes="+h.node)
 	long := h.sub(1, "--time=30", "--partition=also"+h.part[1:])
 	h.state(60*time.Second, long, "COMPLETED")
 	if f := h.job(long); strings.Contains(f["AdminComment"], "left to Slurm") {
@@ -283,26 +287,35 @@ func sbatchOptions(h *habit) {
 		h.t.Errorf("--test-only: %s", out)
 	}
 	// Shared GPUs, and each refusal is Slurm's own and comes at once.
-	for _, bad := range []string{"--constraint=nothing", "--reservation=nothing", "--mem=1000000", "--gres=gpu:shared,tea:1", "--gres=gpu:Shared"} {
-		if out, err := h.RunAs(context.Background(), ann, "sbatch", append(args, bad, "--wrap=true")...); err == nil || !strings.Contains(out, "error") {
+	for _, bad := range []string{
+		"--constraint=nothing", "--reservation=nothing", "--mem=1000000",
+		"--gres=gpu:shared,tea:1", "--gres=gpu:Shared",
+	} {
+		if out, err := h.RunAs(context.Background(), ann, "sbatch", append(args, bad, "--wrap=true")...); err == nil ||
+			!strings.Contains(out, "error") {
 			h.t.Errorf("%s: %s", bad, out)
 		}
 	}
 	script := "#!/bin/sh\n#SBATCH --gpus=shared:1\n#SBATCH --signal=B:USR1@10 --export=NONE --nice=10 --no-requeue\n#SBATCH --job-name=\"it's\"\nexit 3\n"
-	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--deadline=now+300", "--time=1", "--comment=app="+small)
+	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--deadline=now+300", "--time=1",
+		"--comment=app="+small)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.state(60*time.Second, id, "FAILED")
-	if out, err := h.RunAs(context.Background(), ann, "sbatch", append(args, "--wait", "--parsable", "--wrap=exit 3")...); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+	if out, err := h.RunAs(context.Background(), ann, "sbatch",
+		append(args, "--wait", "--parsable", "--wrap=exit 3")...); err == nil ||
+		!strings.Contains(err.Error(), "exit status 3") {
 		h.t.Errorf("--wait: %s, %v", out, err)
 	}
 }
 
 // A member that fails at once, or is cancelled while it runs, takes no other member along.
 func memberFails(h *habit) {
-	script := fmt.Sprintf("[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3\nuntil test -e %s; do sleep 0.5; done", h.Path("out", "end."+h.part))
-	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--gres=gpu:shared", "--comment=app="+small, "--array=0-2")
+	script := fmt.Sprintf("[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3\nuntil test -e %s; do sleep 0.5; done",
+		h.Path("out", "end."+h.part))
+	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--gres=gpu:shared",
+		"--comment=app="+small, "--array=0-2")
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -329,7 +342,8 @@ func begin(h *habit) {
 func nodeList(h *habit) {
 	partition := "--partition=also" + h.part[1:]
 	held := h.sub(1, partition, "--hold")
-	a, b, c := h.sub(3, partition, "--nodelist="+h.node), h.sub(3, partition, "--nodelist="+h.node), h.sub(3, partition, "--exclude="+h.node)
+	a, b, c := h.sub(3, partition, "--nodelist="+h.node), h.sub(3, partition, "--nodelist="+h.node),
+		h.sub(3, partition, "--exclude="+h.node)
 	for _, id := range []string{a, b, c} {
 		h.state(40*time.Second, id, "RUNNING", "COMPLETED")
 		if on := h.job(id)["NodeList"]; (on == h.node) == (id == c) {
@@ -344,7 +358,8 @@ func nodeList(h *habit) {
 }
 
 func hostileNames(h *habit) {
-	a := h.submit(bob, "", 1, "--partition="+h.part, "--comment=app="+small+" \n99|RUNNING|root|JobId=1 Dependency=(null)", "--job-name=slurmbridge-gate")
+	a := h.submit(bob, "", 1, "--partition="+h.part, "--comment=app="+small+" \n99|RUNNING|root|JobId=1 Dependency=(null)",
+		"--job-name=slurmbridge-gate")
 	b := h.submit(bob, "", 1, "--partition="+h.part, "--comment=$(touch /tmp/x);`id`|;|", "--job-name=a|b c\td")
 	h.state(60*time.Second, a, "COMPLETED")
 	h.state(60*time.Second, b, "COMPLETED")

@@ -71,7 +71,10 @@ func TestHabits(t *testing.T) {
 			extra = append(extra, fmt.Sprintf("PartitionName=also%d Nodes=%s,%s", i+1, node, slurmtest.NodeName(n-1)))
 		}
 	}
-	r := newRig(t, options{Options: slurmtest.Options{Nodes: n, Extra: extra, Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0"}})
+	r := newRig(t, options{Options: slurmtest.Options{
+		Nodes: n, Extra: extra,
+		Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0",
+	}})
 	var all sync.WaitGroup
 	for i, x := range habits {
 		all.Go(func() {
@@ -158,7 +161,8 @@ func asItCame(f map[string]string) bool {
 
 // letGo: the job asks for what it did at first, and for nothing of the bridge's.
 func letGo(f map[string]string) bool {
-	return strings.HasSuffix(f["TresPerNode"], "mps:100") && f["ReqNodeList"] == "(null)" && !strings.Contains(f["Dependency"], "after:")
+	return strings.HasSuffix(f["TresPerNode"], "mps:100") && f["ReqNodeList"] == "(null)" &&
+		!strings.Contains(f["Dependency"], "after:")
 }
 
 func (h *habit) as(user, name string, args ...string) string {

@@ -75,12 +75,14 @@ func (e *eve) flood() {
 		e.sbatch("exit 1\n", "--hold", "--gres=gpu:shared", "--job-name=x\n|"+strconv.Itoa(i)+"|JobId=1 UserId=root(0)",
 			"--comment=app=../../etc/passwd,share:max-slowdown=nan\n1|2|3")
 	}
-	e.sbatch("#!/bin/sh\n#SBATCH --exclude="+strings.Repeat("n2,", 100_000)+"n2\ntrue\n", "--hold", "--gres=gpu:shared", "--array=1-1000")
+	e.sbatch("#!/bin/sh\n#SBATCH --exclude="+strings.Repeat("n2,", 100_000)+"n2\ntrue\n", "--hold", "--gres=gpu:shared",
+		"--array=1-1000")
 }
 
 // pretend runs processes that call themselves a step of Slurm's.
 func (e *eve) pretend() {
-	e.sbatch("#!/bin/bash\nfor i in 1 2 3 4 5; do (exec -a 'slurmstepd: [1.batch]' sleep 60) & done\nwait\n", "--cpus-per-task=1", "--mem=10M")
+	e.sbatch("#!/bin/bash\nfor i in 1 2 3 4 5; do (exec -a 'slurmstepd: [1.batch]' sleep 60) & done\nwait\n",
+		"--cpus-per-task=1", "--mem=10M")
 }
 
 // slander fails under the name of ann's application, next to her own.
@@ -162,7 +164,8 @@ func (e *eve) spy(annsJob string) {
 
 // ask runs a command of slurmbridge as a user.
 func (e *eve) ask(as, command string, args ...string) (string, error) {
-	return e.RunAs(e.t.Context(), as, e.Bin("slurmbridge"), append([]string{command, "--config", e.Path("slurmbridge.yaml"), "--server", e.URL}, args...)...)
+	return e.RunAs(e.t.Context(), as, e.Bin("slurmbridge"),
+		append([]string{command, "--config", e.Path("slurmbridge.yaml"), "--server", e.URL}, args...)...)
 }
 
 // It runs by itself: its floods would cost other tests their deadlines.

@@ -20,7 +20,10 @@ func TestIdleJobIsTold(t *testing.T) {
 		t.Skip("it takes a quarter of an hour: make soak runs it")
 	}
 	t.Parallel()
-	r := newWorld(t, cluster.Setup{Scale: 2, NodeGPUs: []int{2}, Settings: []string{"idle_after: 10m", "idle_comment: true"}})
+	r := newWorld(t, cluster.Setup{
+		Scale: 2, NodeGPUs: []int{2},
+		Settings: []string{"idle_after: 10m", "idle_comment: true"},
+	})
 	began := time.Now()
 	idle := r.submit("sleep 1500", "--gres=gpu:1", "--time=30")
 	works := r.submit(r.gpusim("hoomd --duration-scale 100"), "--gres=gpu:1", "--time=30")
@@ -36,14 +39,16 @@ func TestIdleJobIsTold(t *testing.T) {
 		t.Fatal("nothing is told")
 	}
 	took := time.Since(began)
-	if len(told) != 1 || told[0].Ref != idle || told[0].GPUs != 1 || told[0].User != cluster.Owner || took < 10*time.Minute {
+	if len(told) != 1 || told[0].Ref != idle || told[0].GPUs != 1 || told[0].User != cluster.Owner ||
+		took < 10*time.Minute {
 		t.Errorf("after %v: %+v, want job %s", took, told, idle)
 	}
 	if jobs, gpus := r.metric("slurmbridge_idle_jobs"), r.metric("slurmbridge_idle_gpus"); jobs != 1 || gpus != 1 {
 		t.Errorf("%g idle jobs, %g GPUs", jobs, gpus)
 	}
 	said := func(id string) string { return r.job(id)["AdminComment"] }
-	if !slurmtest.Wait(t.Context(), time.Minute, func() bool { return strings.Contains(said(idle), "its GPU has done nothing since ") }) || said(works) != "" {
+	if !slurmtest.Wait(t.Context(), time.Minute,
+		func() bool { return strings.Contains(said(idle), "its GPU has done nothing since ") }) || said(works) != "" {
 		t.Errorf("AdminComments %q, of the one that computes %q", said(idle), said(works))
 	}
 	t.Logf("told after %v: %s", took, said(idle))

@@ -13,7 +13,10 @@ import (
 // a partition of sharers it asks for all shares, and where it could ask for the GPU itself, nobody shares.
 func TestNoWholeGPUIsInUse(t *testing.T) {
 	t.Parallel()
-	for name, only := range map[string][]string{"partition of sharers": {slurmtest.Partition}, "partition of all": {"none"}} {
+	for name, only := range map[string][]string{
+		"partition of sharers": {slurmtest.Partition},
+		"partition of all":     {"none"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes}, settings: settings{SharersOnly: only}})
@@ -26,7 +29,8 @@ func TestNoWholeGPUIsInUse(t *testing.T) {
 			r.state(60*time.Second, whole, "COMPLETED")
 			r.state(60*time.Second, long, "COMPLETED")
 			if from, to := r.span(whole), r.span(long); from[0].Before(to[1]) && to[0].Before(from[1]) {
-				t.Errorf("the job of a whole GPU ran from %s to %s, next to one that ran from %s to %s", from[0], from[1], to[0], to[1])
+				t.Errorf("the job of a whole GPU ran from %s to %s, next to one that ran from %s to %s", from[0], from[1], to[0],
+					to[1])
 			}
 			a, b := r.span(long), r.span(short)
 			shared := a[0].Before(b[1]) && b[0].Before(a[1])

@@ -157,7 +157,8 @@ func TestTwoKindsOfCards(t *testing.T) {
 	var d struct{ Profile rlcore.Profile }
 	r.command(&d, "profiles", "show", "d", "--user", ann, "--card", "Tesla V100-SXM2-16GB")
 	own := r.profiles("d", 1, 1)["TITAN Xp"]
-	if p := &d.Profile; p.Runs != 0 || p.DurationS > .8*own.DurationS || p.DurationS < .1*own.DurationS || p.Peak().MemMiB != own.Peak().MemMiB {
+	if p := &d.Profile; p.Runs != 0 || p.DurationS > .8*own.DurationS || p.DurationS < .1*own.DurationS ||
+		p.Peak().MemMiB != own.Peak().MemMiB {
 		t.Fatalf("on the card where it never ran: %+v; on the other: %+v", p, own)
 	}
 	if !pair("a", "d") {
@@ -218,11 +219,13 @@ run() {
 		func(int) string { return submit("hoomd", "gpu:shared", "run calm hoomd\n") },
 		func(int) string { return submit("alexnet", "gpu:shared", "run calm alexnet\n") },
 		func(int) string {
-			return submit("greedy", "gpu:shared", "more='--preallocate 0.75'\n[ \"$XLA_PYTHON_CLIENT_PREALLOCATE\" = false ] && more=\nrun calm hoomd $more\n")
+			return submit("greedy", "gpu:shared",
+				"more='--preallocate 0.75'\n[ \"$XLA_PYTHON_CLIENT_PREALLOCATE\" = false ] && more=\nrun calm hoomd $more\n")
 		},
 		func(int) string { return submit("googlenet", "gpu:shared", "run calm googlenet\n", "--array=1-3") },
 		func(int) string {
-			return submit("four", "gpu:shared", "p=\nfor i in 1 2 3 4; do run calm hoomd & p=\"$p $!\"; done\nfor i in $p; do wait $i || exit; done\n")
+			return submit("four", "gpu:shared",
+				"p=\nfor i in 1 2 3 4; do run calm hoomd & p=\"$p $!\"; done\nfor i in $p; do wait $i || exit; done\n")
 		},
 		func(int) string {
 			return submit("parent", "gpu:shared", "run calm hoomd || exit\nsbatch --gres=gpu:1 --job-name=child --output=/dev/null <<'END'\n#!/bin/sh\n"+head+"run child alexnet --duration-scale 0.3\nEND\n")

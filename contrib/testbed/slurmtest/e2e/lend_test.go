@@ -14,7 +14,8 @@ func slowed(t *testing.T, settings string, args ...string) (r *world, id string)
 	request := []string{"--gres=gpu:shared", "--requeue", "--comment=app=alexnet", "--time=1"}
 	var other string
 	r.unseen(func() {
-		id = r.submit("if [ -n \"$SLURM_RESTART_COUNT\" ]; then exec sleep 5; fi\nexec sleep 110\n", append(args, request...)...)
+		id = r.submit("if [ -n \"$SLURM_RESTART_COUNT\" ]; then exec sleep 5; fi\nexec sleep 110\n",
+			append(args, request...)...)
 		other = r.submit("exec sleep 115\n", "--gres=gpu:shared", "--comment=app=gromacs", "--time=10")
 	})
 	r.reach("RUNNING", id, other)

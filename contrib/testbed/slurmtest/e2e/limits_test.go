@@ -23,7 +23,8 @@ func TestTimeLimits(t *testing.T) {
 		}
 	})
 	r.until("all have ended", func() bool {
-		return !slices.ContainsFunc(ids, func(id string) bool { return slices.Contains([]string{"PENDING", "RUNNING"}, r.job(id)["JobState"]) })
+		return !slices.ContainsFunc(ids,
+			func(id string) bool { return slices.Contains([]string{"PENDING", "RUNNING"}, r.job(id)["JobState"]) })
 	})
 	for _, id := range ids {
 		if f := r.job(id); f["JobState"] != "COMPLETED" {

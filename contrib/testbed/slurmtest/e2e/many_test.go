@@ -38,7 +38,8 @@ func TestFiguresOfManyNodes(t *testing.T) {
 				r.start()
 			}
 			for left := jobs; left > 0; left -= 1000 { // as arrays: sbatch is not what is measured
-				if _, err := r.Submit(t.Context(), ann, "sleep 600", "--time=60", "--output=/dev/null", "--job-name=wrap", "--gres="+gres,
+				if _, err := r.Submit(t.Context(), ann, "sleep 600", "--time=60", "--output=/dev/null", "--job-name=wrap",
+					"--gres="+gres,
 					"--comment=app="+app, fmt.Sprintf("--array=1-%d", min(left, 1000))); err != nil {
 					t.Fatal(err)
 				}

@@ -94,7 +94,8 @@ func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 		var keep []string
 		for _, w := range strings.Fields(out) {
 			// What passes by itself: Slurm's own clock and plans.
-			if k, _, _ := strings.Cut(w, "="); k != "RunTime" && k != "LastSchedEval" && k != "Scheduler" && k != "StartTime" && k != "EndTime" && k != "SchedNodeList" &&
+			if k, _, _ := strings.Cut(w, "="); k != "RunTime" && k != "LastSchedEval" && k != "Scheduler" && k != "StartTime" &&
+				k != "EndTime" && k != "SchedNodeList" &&
 				k != "Reason" && k != "AccrueTime" && k != "PreemptTime" {
 				keep = append(keep, w)
 			}
@@ -186,7 +187,8 @@ func TestExpeditedRequeue(t *testing.T) {
 	script := fmt.Sprintf("sleep 5; test -n \"$SLURM_RESTART_COUNT\" || { touch %s/fails.$SLURM_JOB_ID; exit 1; }; rm %s/fails.$SLURM_JOB_ID", r.Path("out"), r.Path("out"))
 	var ids []string
 	r.unseen(func() {
-		id := must.Get(r.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+small, "--requeue=expedite"))(t)
+		id := must.Get(r.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+small,
+			"--requeue=expedite"))(t)
 		ids = append(ids, id, r.submit(ann, small, 30))
 	})
 	for _, id := range ids {

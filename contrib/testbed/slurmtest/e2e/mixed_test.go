@@ -39,7 +39,10 @@ func TestMixedQueueWholeGPU(t *testing.T) {
 // joins it, and the job of a whole GPU is no later for that.
 func TestATurnLeavesRoom(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{settings: settings{Room: true}, Options: slurmtest.Options{Prepare: wakes, Scheduler: "bf_interval=1"}})
+	r := newRig(t, options{
+		settings: settings{Room: true},
+		Options:  slurmtest.Options{Prepare: wakes, Scheduler: "bf_interval=1"},
+	})
 	if text.GivesUsedGPUs(r.Release) {
 		t.Skipf("Slurm %s hands out GPUs whole that sharers still use", r.Release)
 	}
@@ -49,7 +52,8 @@ func TestATurnLeavesRoom(t *testing.T) {
 		whole = r.whole("1", 2)
 		late = r.submit(ann, small+"d3", 3, "--time=1") // Slurm backfills by limits
 	})
-	if !r.Wait(t.Context(), time.Minute, func() bool { return strings.Contains(r.job(long)["AdminComment"], "[mps:70, was mps:100]") }) {
+	if !r.Wait(t.Context(), time.Minute,
+		func() bool { return strings.Contains(r.job(long)["AdminComment"], "[mps:70, was mps:100]") }) {
 		t.Fatalf("the sharer waits for no turn: %v", r.job(long))
 	}
 	r.state(10*time.Second, first, "RUNNING")
@@ -136,7 +140,8 @@ func TestDefaultsPerGPU(t *testing.T) {
 	r.state(60*time.Second, own, "COMPLETED")
 	has(own, "8", "300M")
 	// scontrol keeps the quotes of an update that it reads from its standard input.
-	if said := strings.Trim(r.job(ids[1])["AdminComment"], `"`); !strings.HasPrefix(said, "slurmbridge: (default cpus=8 mem=300)") {
+	if said := strings.Trim(r.job(ids[1])["AdminComment"], `"`); !strings.HasPrefix(said,
+		"slurmbridge: (default cpus=8 mem=300)") {
 		t.Errorf("its AdminComment is %q", said)
 	}
 }

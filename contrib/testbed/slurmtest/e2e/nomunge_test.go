@@ -63,7 +63,8 @@ func (k *keyed) count(result string) int { return int(k.metric("slurmbridge_reco
 // post sends a body as a record with a credential.
 func (k *keyed) post(header, cred, body string) int {
 	k.t.Helper()
-	req := must.Get(http.NewRequestWithContext(k.t.Context(), http.MethodPost, k.URL+"/v1/records", strings.NewReader(body)))(k.t)
+	req := must.Get(http.NewRequestWithContext(k.t.Context(), http.MethodPost, k.URL+"/v1/records",
+		strings.NewReader(body)))(k.t)
 	req.Header.Set(header, cred)
 	resp := must.Get(http.DefaultClient.Do(req))(k.t)
 	_, _ = io.Copy(io.Discard, resp.Body)
@@ -121,7 +122,8 @@ func (k *keyed) memoryLimits(id string) {
 }
 
 func (k *keyed) why(as, id string) (string, error) {
-	return k.RunAs(k.t.Context(), as, k.Bin("slurmbridge"), "why", "--config", k.Path("slurmbridge.yaml"), "--server", k.URL, id)
+	return k.RunAs(k.t.Context(), as, k.Bin("slurmbridge"), "why", "--config", k.Path("slurmbridge.yaml"), "--server",
+		k.URL, id)
 }
 
 // ownersAlone asks why: jobs are their owner's, and root's.
@@ -159,7 +161,8 @@ func (k *keyed) rotate() {
 // findings are what doctor says of who proves what, as SlurmUser.
 func (k *keyed) findings() map[string]string {
 	k.t.Helper()
-	out, _ := k.RunAs(context.Background(), "slurm", k.Bin("slurmbridge"), "doctor", "--json", "--agents", "", "--server", k.URL, "--config", k.Path("slurmbridge.yaml"))
+	out, _ := k.RunAs(context.Background(), "slurm", k.Bin("slurmbridge"), "doctor", "--json", "--agents", "", "--server",
+		k.URL, "--config", k.Path("slurmbridge.yaml"))
 	var r struct {
 		Findings []struct{ Check, What string }
 	}
@@ -212,7 +215,8 @@ func TestClusterWithoutMunge(t *testing.T) {
 		t.Errorf("doctor says of an open key: %q", what)
 	}
 	jobs = append(jobs, k.ends("hoomd")...)
-	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return k.count("failed") > 0 }) || k.count("new") != len(jobs)-1 {
+	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return k.count("failed") > 0 }) ||
+		k.count("new") != len(jobs)-1 {
 		t.Errorf("%d records are believed, of %d jobs", k.count("new"), len(jobs))
 	}
 	must.OK(t, os.Chmod(k.KeyFile("slurm"), 0o600))

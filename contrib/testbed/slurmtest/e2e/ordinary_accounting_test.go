@@ -21,8 +21,10 @@ func TestOrdinaryAccounting(t *testing.T) {
 	}
 	o := slurmtest.Options{Accounting: true, Nodes: 2, GPUs: 2, Extra: []string{
 		"FirstJobId=" + firstJob, "AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu",
-		"PriorityType=priority/multifactor", "PriorityWeightFairshare=10000", "PriorityWeightJobSize=500", "PriorityWeightPartition=300",
-		"PriorityWeightQOS=200", "PriorityWeightTRES=gres/gpu=700", "PriorityCalcPeriod=1", "PriorityDecayHalfLife=0", "PriorityUsageResetPeriod=YEARLY",
+		"PriorityType=priority/multifactor", "PriorityWeightFairshare=10000", "PriorityWeightJobSize=500",
+		"PriorityWeightPartition=300",
+		"PriorityWeightQOS=200", "PriorityWeightTRES=gres/gpu=700", "PriorityCalcPeriod=1", "PriorityDecayHalfLife=0",
+		"PriorityUsageResetPeriod=YEARLY",
 		"PartitionName=also Nodes=n1 PriorityJobFactor=5",
 	}}
 	slurmtest.RequireAccounting(t)
@@ -34,7 +36,8 @@ func TestOrdinaryAccounting(t *testing.T) {
 	both((*side).associations)
 	r.start()
 	both(func(s *side) { s.burst(burst) })
-	compare(t, sides, "sprio", func(s *side) map[string]string { return s.rows("sprio", "--noheader", "--format=%i|%u|%F|%J|%P|%Q|%N") })
+	compare(t, sides, "sprio",
+		func(s *side) map[string]string { return s.rows("sprio", "--noheader", "--format=%i|%u|%F|%J|%P|%Q|%N") })
 	compare(t, sides, "sshare", func(s *side) map[string]string {
 		return s.rows("sshare", "--all", "--parsable2", "--noheader", "--format=Account,User,RawShares,NormShares,FairShare")
 	})
@@ -77,7 +80,10 @@ func (s *side) burst(n int) {
 	for _, p := range []string{slurmtest.Partition, "also"} {
 		s.must("scontrol", "update", "PartitionName="+p, "State=DOWN")
 	}
-	kinds := []string{"", "--nice=7", "--gres=gpu:1", "--ntasks=2", "--gres=gpu:titanxp:2", "--time=7 --comment=mine", "--mem=300"}
+	kinds := []string{
+		"", "--nice=7", "--gres=gpu:1", "--ntasks=2", "--gres=gpu:titanxp:2", "--time=7 --comment=mine",
+		"--mem=300",
+	}
 	for i, user := range []string{ann, bob} {
 		var script strings.Builder
 		for j := range n / 2 {
@@ -96,7 +102,8 @@ func (s *side) burst(n int) {
 // rows are a command's lines, the gate's and SlurmUser's apart. Jobs' numbers become names.
 func (s *side) rows(command string, args ...string) map[string]string {
 	names := map[string]string{}
-	for line := range strings.Lines(s.must("sacct", "--allusers", "--parsable2", "--noheader", "--allocations", "--format=JobID,JobName")) {
+	for line := range strings.Lines(s.must("sacct", "--allusers", "--parsable2", "--noheader", "--allocations",
+		"--format=JobID,JobName")) {
 		if id, name, ok := strings.Cut(strings.TrimSpace(line), "|"); ok {
 			names[id] = name
 		}

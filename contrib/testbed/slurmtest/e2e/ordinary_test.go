@@ -27,13 +27,19 @@ import (
 func TestOrdinaryJobs(t *testing.T) {
 	t.Parallel()
 	const nodes = 5
-	o := slurmtest.Options{Nodes: nodes, GPUs: 8, CPUs: 256, MemMiB: 100000, Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0", Extra: []string{
-		"FirstJobId=" + firstJob, "Licenses=lic:1", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "JobRequeue=1",
-		"PartitionName=also Nodes=n1", "PartitionName=wide Nodes=n1,n2", "PartitionName=alone Nodes=n3", "PartitionName=low Nodes=n4", "PartitionName=high Nodes=n4 PriorityTier=10",
-	}}
+	o := slurmtest.Options{
+		Nodes: nodes, GPUs: 8, CPUs: 256, MemMiB: 100000,
+		Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0", Extra: []string{
+			"FirstJobId=" + firstJob, "Licenses=lic:1", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
+			"JobRequeue=1",
+			"PartitionName=also Nodes=n1", "PartitionName=wide Nodes=n1,n2", "PartitionName=alone Nodes=n3",
+			"PartitionName=low Nodes=n4", "PartitionName=high Nodes=n4 PriorityTier=10",
+		},
+	}
 	complete := func(prepare func(*slurmtest.Cluster) error) func(*slurmtest.Cluster) error {
 		return func(c *slurmtest.Cluster) error {
-			c.Options.Extra = append(slices.Clone(c.Options.Extra), "JobCompType=jobcomp/filetxt", "JobCompLoc="+c.Path("log", "jobcomp"))
+			c.Options.Extra = append(slices.Clone(c.Options.Extra), "JobCompType=jobcomp/filetxt",
+				"JobCompLoc="+c.Path("log", "jobcomp"))
 			if prepare != nil {
 				return prepare(c)
 			}
@@ -42,7 +48,8 @@ func TestOrdinaryJobs(t *testing.T) {
 	}
 	bridged := o
 	bridged.Prepare = complete(etcHooks(8, 8, 8, 8, 8))
-	bridged.Extra = append(slices.Clone(o.Extra), "PartitionName=gates Nodes=ALL Hidden=YES", "PriorityFlags=ACCRUE_ALWAYS")
+	bridged.Extra = append(slices.Clone(o.Extra), "PartitionName=gates Nodes=ALL Hidden=YES",
+		"PriorityFlags=ACCRUE_ALWAYS")
 	o.Prepare = complete(nil)
 	o.Sharing = "none"
 	r, sides, both := besidePlain(t, options{Options: bridged, settings: settings{GatePartition: "gates"}}, o)
@@ -122,7 +129,10 @@ var ordinaryJobs = []ordinary{
 	{name: "afterok", args: "--dependency=afterok:{plain}", states: waits},
 	{name: "afternotok", args: "--dependency=afternotok:{failing}"},
 	{name: "afternever", args: "--dependency=afterok:{failing}", states: never},
-	{name: "invalid", args: "--dependency=afterok:{failing} --kill-on-invalid-dep=yes", states: "CANCELLED CANCELLED CANCELLED"},
+	{
+		name: "invalid", args: "--dependency=afterok:{failing} --kill-on-invalid-dep=yes",
+		states: "CANCELLED CANCELLED CANCELLED",
+	},
 	{name: "after", args: "--dependency=after:{plain}"},
 	{name: "minutes", args: "--dependency=after:{plain}+60", states: never},
 	{name: "aftercorr", args: "--array=0-1 --dependency=aftercorr:{array}", states: waits},
@@ -163,10 +173,16 @@ var ordinaryJobs = []ordinary{
 	{name: "mail", args: "--mail-type=NONE --no-requeue --open-mode=append --signal=B:USR1@60"},
 	{name: "clean", args: "--export=NONE"},
 	{name: "exported", args: "--export=OWN=1"},
-	{name: "pair", script: "#SBATCH --partition=wide --ntasks=1\n#SBATCH hetjob\n#SBATCH --partition=wide --ntasks=2\n" + untilEnd},
+	{name: "pair", script: "#SBATCH --partition=wide --ntasks=1\n#SBATCH hetjob\n#SBATCH --partition=wide --ntasks=2\n" +
+		untilEnd},
 	// Steps.
-	{name: "steps", states: ends, args: "--ntasks=2", script: "srun -n2 -l sh -c 'env >" + outFile + ".$SLURM_STEP_ID.$SLURM_PROCID; echo $SLURM_PROCID' | sort\nsrun -n1 sh -c 'exit 4'\necho $?\nsleep 1"},
-	{name: "gpusteps", states: ends, args: "--gres=gpu:2 --ntasks=2 --nodelist=n1", script: "srun -n1 --gres=gpu:1 --exact sh -c 'env >" + outFile + ".one; echo gpus=$CUDA_VISIBLE_DEVICES'\nsrun -n1 --gres=none sh -c 'echo gpus=$CUDA_VISIBLE_DEVICES'"},
+	{name: "steps", states: ends, args: "--ntasks=2", script: "srun -n2 -l sh -c 'env >" + outFile +
+		".$SLURM_STEP_ID.$SLURM_PROCID; echo $SLURM_PROCID' | sort\nsrun -n1 sh -c 'exit 4'\necho $?\nsleep 1"},
+	{
+		name: "gpusteps", states: ends, args: "--gres=gpu:2 --ntasks=2 --nodelist=n1",
+		script: "srun -n1 --gres=gpu:1 --exact sh -c 'env >" + outFile +
+			".one; echo gpus=$CUDA_VISIBLE_DEVICES'\nsrun -n1 --gres=none sh -c 'echo gpus=$CUDA_VISIBLE_DEVICES'",
+	},
 	// Of these something is changed while they wait or run.
 	{name: "held", args: "--hold", states: freed},
 	{name: "held2", args: "--hold --gres=gpu:1", states: never},
@@ -177,7 +193,8 @@ var ordinaryJobs = []ordinary{
 	{name: "requeued", args: "--requeue", states: changes},
 	{name: "requeuehold", args: "--requeue", states: changes},
 	{name: "cancelled", states: "RUNNING CANCELLED CANCELLED"},
-	{name: "signalled", states: "RUNNING COMPLETED COMPLETED", script: "trap 'echo caught; kill %1; exit 0' USR1\n" + untilEnd + " &\nwait\n"},
+	{name: "signalled", states: "RUNNING COMPLETED COMPLETED", script: "trap 'echo caught; kill %1; exit 0' USR1\n" +
+		untilEnd + " &\nwait\n"},
 	{name: "suspended", states: "RUNNING SUSPENDED COMPLETED"},
 	{name: "victim", args: "--partition=low --exclusive --requeue", states: changes},
 	{name: "high", states: "- COMPLETED COMPLETED"}, // submitted by a change
@@ -274,7 +291,8 @@ func (s *side) open() {
 		s.fail("%v", err)
 	}
 	s.must("scontrol", "update", "NodeName=n2", "AvailableFeatures=big", "ActiveFeatures=big")
-	s.must("scontrol", "create", "reservation", "ReservationName=ours", "Users="+ann, "Nodes=n5", "StartTime=now", "Duration=1:00:00", "PartitionName="+slurmtest.Partition)
+	s.must("scontrol", "create", "reservation", "ReservationName=ours", "Users="+ann, "Nodes=n5", "StartTime=now",
+		"Duration=1:00:00", "PartitionName="+slurmtest.Partition)
 	// Jobs that ask for no other partition run on the first node: the last is reserved.
 	s.must("scontrol", "update", "PartitionName="+slurmtest.Partition, "Nodes=n1,n5")
 	s.partitions("DOWN")
@@ -555,8 +573,10 @@ func (s *side) nameless(text string) string {
 func (s *side) seen() map[string]string {
 	out := map[string]string{}
 	for _, line := range []string{
-		"squeue --noheader --format=%i_%j_%u_%T_%P_%D_%r", "squeue --noheader --start --format=%i_%j_%T", "squeue --noheader --only-job-state",
-		"squeue --noheader --array --format=%i_%j", "sinfo --noheader", "sinfo --noheader --Node --long", "sinfo --noheader --summarize",
+		"squeue --noheader --format=%i_%j_%u_%T_%P_%D_%r", "squeue --noheader --start --format=%i_%j_%T",
+		"squeue --noheader --only-job-state",
+		"squeue --noheader --array --format=%i_%j", "sinfo --noheader", "sinfo --noheader --Node --long",
+		"sinfo --noheader --summarize",
 		"scontrol show partition", "scontrol --oneliner show reservation", "scontrol show job {plain}",
 	} {
 		args := strings.Fields(s.fill(line))

@@ -17,7 +17,8 @@ func TestPreemption(t *testing.T) {
 	}}})
 	var low, high string
 	r.unseen(func() {
-		low, high = r.submit(ann, small, 4, "--time=3", "--requeue"), r.submit(ann, small, 4, "--time=3", "--partition=urgent")
+		low, high = r.submit(ann, small, 4, "--time=3", "--requeue"),
+			r.submit(ann, small, 4, "--time=3", "--partition=urgent")
 	})
 	r.state(60*time.Second, high, "COMPLETED")
 	r.state(150*time.Second, low, "COMPLETED") // a requeued job begins after two minutes before 25.11

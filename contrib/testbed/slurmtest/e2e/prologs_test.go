@@ -26,7 +26,8 @@ func (c *cards) both(args ...string) {
 	c.t.Helper()
 	var ids []string
 	for range 2 {
-		id, err := c.Submit(c.t.Context(), ann, share+fmt.Sprintf("\nsleep %d\n", len(ids)), append([]string{"--gres=mps:50"}, args...)...)
+		id, err := c.Submit(c.t.Context(), ann, share+fmt.Sprintf("\nsleep %d\n", len(ids)),
+			append([]string{"--gres=mps:50"}, args...)...)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -36,7 +37,8 @@ func (c *cards) both(args ...string) {
 		if last, ok := c.WaitState(c.t.Context(), time.Minute, id, "COMPLETED"); !ok {
 			c.t.Fatalf("job %s is %s", id, last)
 		}
-		if text, err := os.ReadFile(c.Path("out", id+".out")); err != nil || strings.Join(strings.Fields(string(text)), " ") != "served still" {
+		if text, err := os.ReadFile(c.Path("out", id+".out")); err != nil ||
+			strings.Join(strings.Fields(string(text)), " ") != "served still" {
 			c.t.Errorf("job %s says %q, %v", id, text, err)
 		}
 	}
@@ -150,7 +152,8 @@ func TestHooksAmongOthers(t *testing.T) {
 	}
 	s := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) {
 		prepare := o.Prepare
-		o.Extra, o.Prepare = []string{"JobRequeue=1"}, func(c *slurmtest.Cluster) error { return errors.Join(prepare(c), folders(c)) }
+		o.Extra, o.Prepare = []string{"JobRequeue=1"},
+			func(c *slurmtest.Cluster) error { return errors.Join(prepare(c), folders(c)) }
 	}})
 	s.both()
 	// Another's prolog fails: Slurm drains the node and puts the job back, and our part

@@ -75,7 +75,10 @@ func (apps) Profile(_ context.Context, _, key, _ string) (*rlcore.Profile, error
 	if n, _ := fmt.Sscanf(key, "m%fg%fd%f", &mem, &gpu, &seconds); n < 2 {
 		return nil, nil
 	}
-	return &rlcore.Profile{App: key, DurationS: seconds, PeriodS: seconds, Runs: 1, Series: []rlcore.Use{{GPU: gpu / 100, Core: gpu / 100, MemMiB: mem}}}, nil
+	return &rlcore.Profile{
+		App: key, DurationS: seconds, PeriodS: seconds, Runs: 1,
+		Series: []rlcore.Use{{GPU: gpu / 100, Core: gpu / 100, MemMiB: mem}},
+	}, nil
 }
 
 type sum struct{}
@@ -257,12 +260,14 @@ func ownScript(c *slurmtest.Cluster, ours, site string) error {
 	if err != nil {
 		return err
 	}
-	paths := strings.NewReplacer(`"/run/slurmbridge/gate"`, strconv.Quote(c.GateFile), `"/run/slurmbridge/wake"`, strconv.Quote(c.WakeFile))
+	paths := strings.NewReplacer(`"/run/slurmbridge/gate"`, strconv.Quote(c.GateFile), `"/run/slurmbridge/wake"`,
+		strconv.Quote(c.WakeFile))
 	if err := os.WriteFile(c.Path("slurmbridge.lua"), []byte(paths.Replace(string(text))), 0o644); err != nil {
 		return err
 	}
 	c.Options.Lua = c.Path("site.lua")
-	return os.WriteFile(c.Options.Lua, fmt.Appendf(nil, "local M = dofile(%q)\n%s\nreturn slurm.SUCCESS\n", c.Path("slurmbridge.lua"), site), 0o644)
+	return os.WriteFile(c.Options.Lua,
+		fmt.Appendf(nil, "local M = dofile(%q)\n%s\nreturn slurm.SUCCESS\n", c.Path("slurmbridge.lua"), site), 0o644)
 }
 
 func newRig(t *testing.T, o options) *rig {
@@ -368,7 +373,8 @@ func (r *rig) gate() string {
 		return ""
 	}
 	var id, expires int64
-	if _, err := fmt.Sscanf(string(text), "job=%d\nexpires=%d", &id, &expires); err != nil || time.Now().Unix() >= expires {
+	if _, err := fmt.Sscanf(string(text), "job=%d\nexpires=%d", &id, &expires); err != nil ||
+		time.Now().Unix() >= expires {
 		return ""
 	}
 	return strconv.FormatInt(id, 10)

@@ -115,11 +115,17 @@ function slurm_job_submit(job, parts, uid)
    job.features, job.account = "site", "everyone"
    return M.submit(job, parts, uid)
 end`},
-		"requires time limits":          {Options: slurmtest.Options{JobSubmit: "lua,require_timelimit"}},
-		"chooses partitions":            {Options: slurmtest.Options{JobSubmit: "partition,lua", Extra: []string{"PartitionName=cpu Nodes=ALL PriorityTier=5"}}},
+		"requires time limits": {Options: slurmtest.Options{JobSubmit: "lua,require_timelimit"}},
+		"chooses partitions": {Options: slurmtest.Options{
+			JobSubmit: "partition,lua",
+			Extra:     []string{"PartitionName=cpu Nodes=ALL PriorityTier=5"},
+		}},
 		"translates PBS, and throttles": {Options: slurmtest.Options{JobSubmit: "pbs,lua,throttle"}},
-		"logs submissions":              {Options: slurmtest.Options{JobSubmit: "logging,defaults,lua", Extra: []string{"EnforcePartLimits=ANY"}}},
-		"filters on the command line":   {Options: slurmtest.Options{Extra: []string{"CliFilterPlugins=user_defaults,syslog"}}},
+		"logs submissions": {Options: slurmtest.Options{
+			JobSubmit: "logging,defaults,lua",
+			Extra:     []string{"EnforcePartLimits=ANY"},
+		}},
+		"filters on the command line": {Options: slurmtest.Options{Extra: []string{"CliFilterPlugins=user_defaults,syslog"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

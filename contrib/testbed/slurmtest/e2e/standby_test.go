@@ -74,7 +74,8 @@ func TestSecondHostTakesOver(t *testing.T) {
 		_, err := s.Run(t.Context(), "squeue", "-h")
 		return err == nil
 	})
-	until(3*lease, "the second daemon", func() bool { st := status(s.StandbyURL); return st.Standby == "" && st.Gate != "" })
+	until(3*lease, "the second daemon",
+		func() bool { st := status(s.StandbyURL); return st.Standby == "" && st.Gate != "" })
 	submit(4)
 	before := len(ids)
 	must.OK(t, s.Again(cluster.BridgeDaemon))
@@ -88,7 +89,8 @@ func TestSecondHostTakesOver(t *testing.T) {
 	first := s.URL
 	s.URL = s.StandbyURL
 	defer func() { s.URL = first }()
-	until(time.Minute, "groups of the second daemon", func() bool { n, err := s.Metric("slurmbridge_groups_total"); return err == nil && n > 0 })
+	until(time.Minute, "groups of the second daemon",
+		func() bool { n, err := s.Metric("slurmbridge_groups_total"); return err == nil && n > 0 })
 	until(time.Minute, "records", func() bool {
 		n, err := s.Metric("slurmbridge_records_total", "new")
 		return err == nil && n == float64(before)

@@ -24,7 +24,8 @@ func accounted(t *testing.T, s *world, ids []string) (seconds map[string]float64
 	var out string
 	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
 		var err error
-		out, err = s.Run(t.Context(), "sacct", "-a", "-X", "-n", "-P", "-j", strings.Join(ids, ","), "-o", "JobID,State,ElapsedRaw,AllocTRES")
+		out, err = s.Run(t.Context(), "sacct", "-a", "-X", "-n", "-P", "-j", strings.Join(ids, ","), "-o",
+			"JobID,State,ElapsedRaw,AllocTRES")
 		return err == nil && strings.Count(out, "|COMPLETED|") == len(ids)
 	}) {
 		t.Fatalf("sacct: %s", out)
@@ -67,7 +68,8 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 			o.Extra = append(o.Extra, "AccountingStorageTRES=gres/gpu,gres/mps")
 		},
 	})
-	if out, err := s.Run(t.Context(), "scontrol", "update", "PartitionName="+slurmtest.Partition, "TRESBillingWeights="+weights); err != nil {
+	if out, err := s.Run(t.Context(), "scontrol", "update", "PartitionName="+slurmtest.Partition,
+		"TRESBillingWeights="+weights); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	var ids []string
@@ -95,12 +97,15 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 		total += seconds
 	}
 	// The last records may be on their way.
-	slurmtest.Wait(t.Context(), 60*time.Second, func() bool { r = ask("job"); return known() && near(3600*r.Total.Held, total) })
+	slurmtest.Wait(t.Context(), 60*time.Second,
+		func() bool { r = ask("job"); return known() && near(3600*r.Total.Held, total) })
 	for _, l := range r.Lines {
-		t.Logf("job %s: accounting %.0f GPU-seconds, usage %.1f, computed %s", l.Name, want[l.Name], 3600*l.Held, number(l.Computed))
+		t.Logf("job %s: accounting %.0f GPU-seconds, usage %.1f, computed %s", l.Name, want[l.Name], 3600*l.Held,
+			number(l.Computed))
 	}
 	if len(r.Lines) != len(ids) || !near(3600*r.Total.Held, total) {
-		t.Errorf("%d jobs held %.1f GPU-seconds, accounting says %.1f of %d", len(r.Lines), 3600*r.Total.Held, total, len(ids))
+		t.Errorf("%d jobs held %.1f GPU-seconds, accounting says %.1f of %d", len(r.Lines), 3600*r.Total.Held, total,
+			len(ids))
 	}
 	for _, by := range usage.Ways() {
 		if got := ask(string(by)).Total.Held * 3600; !near(got, total) {
@@ -117,7 +122,8 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	}
 	// The daemon tells users their own, by their MUNGE credential; nobody else has any.
 	mine := func(user string) (string, error) {
-		return s.RunAs(t.Context(), user, s.Bin("slurmbridge"), "usage", "--json", "--me", "--since", "1h", "--config", s.Path("slurmbridge.yaml"))
+		return s.RunAs(t.Context(), user, s.Bin("slurmbridge"), "usage", "--json", "--me", "--since", "1h", "--config",
+			s.Path("slurmbridge.yaml"))
 	}
 	slurmtest.Wait(t.Context(), 90*time.Second, func() bool { // it looks once a minute
 		out, err := mine(cluster.Owner)
@@ -130,7 +136,8 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	if out, err := mine(bob); err == nil || !strings.Contains(out+err.Error(), "nothing is known of GPU jobs of "+bob) {
 		t.Errorf("usage --me of somebody without jobs: %v %s", err, out)
 	}
-	out, _ := s.RunAs(t.Context(), "slurm", s.Bin("slurmbridge"), "usage", "--since", "1h", "--by", "job", "--config", s.Path("slurmbridge.yaml"))
+	out, _ := s.RunAs(t.Context(), "slurm", s.Bin("slurmbridge"), "usage", "--since", "1h", "--by", "job", "--config",
+		s.Path("slurmbridge.yaml"))
 	t.Logf("\n%s", out)
 }
 

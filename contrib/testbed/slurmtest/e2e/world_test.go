@@ -114,7 +114,8 @@ func (r *world) pair(app string) (ids []string) {
 // command runs one of slurmbridge's own, as SlurmUser, and reads the JSON that it prints.
 func (r *world) command(into any, args ...string) {
 	r.t.Helper()
-	out, err := r.RunAs(r.t.Context(), "slurm", r.Bin("slurmbridge"), append(args, "--json", "--config", r.Path("slurmbridge.yaml"))...)
+	out, err := r.RunAs(r.t.Context(), "slurm", r.Bin("slurmbridge"),
+		append(args, "--json", "--config", r.Path("slurmbridge.yaml"))...)
 	if err == nil {
 		err = json.Unmarshal([]byte(out), into)
 	}

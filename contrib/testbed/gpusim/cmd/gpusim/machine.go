@@ -25,7 +25,8 @@ func initCmd(state *string) *cobra.Command {
 	f.Float64Var(&cfg.Scale, "scale", 1, "GPU seconds that pass in a real second")
 	f.StringVar(&cfg.UUIDSeed, "uuid-seed", "", "makes the GPUs' UUIDs (e.g. the node's name)")
 	f.BoolVar(&cfg.GroupLimits, "group-limits", false, "a driver that can limit the memory of control groups")
-	f.StringVar(&cfg.Samples, "process-samples", "", "whose NVML's samples of processes are: "+strings.Join(gpusim.SampleOwners, ", "))
+	f.StringVar(&cfg.Samples, "process-samples", "",
+		"whose NVML's samples of processes are: "+strings.Join(gpusim.SampleOwners, ", "))
 	f.BoolVar(&cfg.Exclusive, "exclusive", false, "GPUs in the compute mode EXCLUSIVE_PROCESS")
 	f.StringVar(&cfg.Driver, "driver", "", "branch of the driver: 470, 535 (default), 550, 555 or 590")
 	return c
@@ -84,7 +85,10 @@ func smi(w io.Writer, st *gpusim.State) error {
 			if p.DurationS > 0 {
 				done = fmt.Sprintf("%.0f / %.0f s", p.DoneS, p.DurationS)
 			}
-			t.AppendRow(table.Row{g.Index, p.PID, p.UID, p.Kind, p.App, fmt.Sprintf("%.0f", p.MemMiB), done, fmt.Sprintf("%.2f", p.Slowdown)})
+			t.AppendRow(table.Row{
+				g.Index, p.PID, p.UID, p.Kind, p.App, fmt.Sprintf("%.0f", p.MemMiB), done,
+				fmt.Sprintf("%.2f", p.Slowdown),
+			})
 		}
 	}
 	t.Render()

@@ -248,7 +248,8 @@ func (r *rig) pid(kind gpusim.Kind) int {
 func (r *rig) steady(seconds, gpu float64) string {
 	r.t.Helper()
 	b, err := json.Marshal(rlcore.Profile{
-		DurationS: seconds, PeriodS: seconds, StepS: .2, Series: []rlcore.Use{{GPU: gpu, Core: gpu, MemMiB: 1000, PCIeMBps: 100}},
+		DurationS: seconds, PeriodS: seconds, StepS: .2,
+		Series: []rlcore.Use{{GPU: gpu, Core: gpu, MemMiB: 1000, PCIeMBps: 100}},
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -275,7 +276,8 @@ func TestOutOfMemory(t *testing.T) {
 	big := r.start(r.long(9000))
 	r.until("it is there", func() bool { return r.apps() == 1 })
 	j := r.start(r.long(5000))
-	if _, status := j.end(); status != app.ExitOOM || !strings.Contains(j.err.String(), "CUDA error: out of memory (cudaErrorMemoryAllocation)") {
+	if _, status := j.end(); status != app.ExitOOM ||
+		!strings.Contains(j.err.String(), "CUDA error: out of memory (cudaErrorMemoryAllocation)") {
 		t.Errorf("%d %q", status, j.err.String())
 	}
 	if n := r.snapshot().OOM; n != 2 {
@@ -327,7 +329,8 @@ func TestKilledServerTakesItsClientsAlong(t *testing.T) {
 	r.until("both there", func() bool { return r.apps() == 2 })
 	must.OK(t, syscall.Kill(r.pid(gpusim.Server), syscall.SIGKILL))
 	for _, j := range []*job{a, b} {
-		if _, status := j.end(); status != app.ExitFault || !strings.Contains(j.err.String(), "CUDA error: unspecified launch failure") {
+		if _, status := j.end(); status != app.ExitFault ||
+			!strings.Contains(j.err.String(), "CUDA error: unspecified launch failure") {
 			t.Errorf("%d %q", status, j.err.String())
 		}
 	}
@@ -338,7 +341,8 @@ func TestKilledServerTakesItsClientsAlong(t *testing.T) {
 
 // private gives an application a /dev/shm of its own, as Slurm's job_container/tmpfs does.
 func private(c *exec.Cmd) {
-	c.Args = append([]string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs shm /dev/shm && exec "$@"`, "sh", c.Path}, c.Args[1:]...)
+	c.Args = append([]string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs shm /dev/shm && exec "$@"`, "sh", c.Path},
+		c.Args[1:]...)
 	c.Path = "/usr/bin/unshare"
 }
 

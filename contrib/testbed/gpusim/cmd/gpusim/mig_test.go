@@ -23,7 +23,8 @@ func TestMIGInstance(t *testing.T) {
 		t.Errorf("%d %+v", status, rep)
 	}
 	// The instance has 4864 MiB.
-	if rep, status := r.start("alexnet --mem-mib 6000", with("CUDA_VISIBLE_DEVICES="+d.Instances()[0].UUID)).end(); status != app.ExitOOM {
+	if rep, status := r.start("alexnet --mem-mib 6000",
+		with("CUDA_VISIBLE_DEVICES="+d.Instances()[0].UUID)).end(); status != app.ExitOOM {
 		t.Errorf("%d %+v", status, rep)
 	}
 }
