@@ -164,6 +164,34 @@ func TestFirstMeetings(t *testing.T) {
 	}
 }
 
+// A promise that would be broken says whose: a due's, a due's because applications meet for the first time, or the turn of a
+// job of whole GPUs. The decision names the job that it kept waiting.
+func TestWhyAPromiseWouldBeBroken(t *testing.T) {
+	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
+	foreign := of("whole", 100)
+	foreign.Foreign = true
+	long := func() []Running { return []Running{{Job: of("r", 1000), Shares: 20}} }
+	for _, c := range []struct {
+		name  string
+		guess guess
+		w     *Window
+		job   string
+		want  Refusal
+	}{
+		{"late by a known slowdown", guess{4, 0, false}, promised(long(), of("a", 50)), "a", RefusedDue},
+		{"late by a slowdown that nobody saw", guess{4, 0, true}, promised(long(), of("a", 50)), "a", RefusedFirst},
+		{"in time, but a job of whole GPUs starts later", guess{1.2, 0, false}, promised(long(), foreign, of("a", 50)), "a", RefusedTurn},
+		{"in time", guess{1.2, 0, false}, promised(long(), of("a", 50)), "", Allowed},
+	} {
+		d := &Decider{Policy: byLength{}, Guard: NewGuard(Rules{Predictor: c.guess}), M: 5}
+		dec := d.Decide(c.w.State, 0)
+		i, why := dec.KeptOut()
+		if why != c.want || why != Allowed && dec.Window.Job(i).ID != c.job {
+			t.Errorf("%s: %q, %v; want %q", c.name, why, dec.Jobs(), c.want)
+		}
+	}
+}
+
 // Whatever may join a running job keeps all dues even if first meetings slow everyone by two standard deviations more than
 // predicted, or by turns; of what starts together, by one.
 func TestFirstMeetingsKeepDues(t *testing.T) {
