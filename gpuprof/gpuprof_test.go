@@ -27,19 +27,21 @@ func TestMerge(t *testing.T) {
 	var p *rlcore.Profile
 	for _, d := range []float64{90, 100, 110} {
 		run := must.Get(ProfileOf("a", rec(d, d*10)))(t)
+		run.Past = []rlcore.Past{{SoloS: d, LimitS: 600}}
 		p = Merge(p, run, 0)
 	}
 	if p.Runs != 3 || math.Abs(p.DurationS-100) > 1e-9 || math.Abs(p.DurationSD-10) > 1e-9 {
 		t.Errorf("%d runs, %v ± %v s; want 3, 100 ± 10", p.Runs, p.DurationS, p.DurationSD)
 	}
-	must.Equal(t, p.LengthsS, []float64{90, 100, 110}, "lengths")
+	must.Equal(t, p.Past, []rlcore.Past{{SoloS: 90, LimitS: 600}, {SoloS: 100, LimitS: 600}, {SoloS: 110, LimitS: 600}}, "past runs")
 	many := p
-	for range rlcore.MostLengths {
+	for range rlcore.MostPast {
 		run := must.Get(ProfileOf("a", rec(120, 50)))(t)
+		run.Past = []rlcore.Past{{SoloS: 120}}
 		many = Merge(many, run, 0)
 	}
-	if len(many.LengthsS) != rlcore.MostLengths || many.LengthsS[0] != 120 || many.Validate() != nil {
-		t.Errorf("after many runs the lengths are %v, %v", many.LengthsS, many.Validate())
+	if len(many.Past) != rlcore.MostPast || many.Past[0].SoloS != 120 || many.Validate() != nil {
+		t.Errorf("after many runs the past is %v, %v", many.Past, many.Validate())
 	}
 	if p.Peak().MemMiB != 1100 || p.Validate() != nil {
 		t.Errorf("peak %v, %v", p.Peak().MemMiB, p.Validate())

@@ -42,7 +42,7 @@ func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	}
 	p := &rlcore.Profile{
 		App: app, DurationS: r.DurationS(), PeriodS: r.PeriodS, Series: append([]rlcore.Use(nil), r.Series...),
-		StepS: r.StepS, LengthsS: []float64{r.DurationS()}, Processes: r.Processes, ProcessMiB: r.ProcessMiB, Runs: 1, Source: "measured",
+		StepS: r.StepS, Processes: r.Processes, ProcessMiB: r.ProcessMiB, Runs: 1, Source: "measured",
 	}
 	if p.Peak().MemMiB >= mostOfLimit*r.MemLimitMiB {
 		p.HeldMiB = r.MemLimitMiB
@@ -72,9 +72,8 @@ func Merge(old, run *rlcore.Profile, cardMiB float64) *rlcore.Profile {
 		memory = memory[:1]
 	}
 	n := float64(old.Runs)
-	lengths := slices.Concat(old.LengthsS, run.LengthsS)
 	p := &rlcore.Profile{App: old.App, Runs: old.Runs + 1, Source: run.Source, StepS: mergeStep(old, run)}
-	p.LengthsS = lengths[max(0, len(lengths)-rlcore.MostLengths):]
+	p.AddPast(slices.Concat(old.Past, run.Past)...)
 	p.Processes = max(old.Processes, run.Processes)
 	p.HeldMiB = memory[0].HeldMiB
 	for _, m := range memory {

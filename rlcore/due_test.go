@@ -119,6 +119,28 @@ func TestARunThatGoesOnIsJoined(t *testing.T) {
 	}
 }
 
+// A job has no company that might take so much longer than expected that the job ends late.
+func TestCompanyOfUnknownLength(t *testing.T) {
+	for _, c := range []struct {
+		sd   float64 // of the newcomer, which is expected to take 100 s and is slowed by half
+		room float64 // that the running job has
+		want []Combo
+	}{{0, 0, []Combo{0, 1}}, {300, 0, []Combo{0}}, {300, 5000, []Combo{0, 1}}} {
+		a := Job{ID: "a", User: "u", Profile: flat("a", 100, 100)}
+		if c.sd > 0 {
+			varied := *a.Profile
+			varied.DurationSD = c.sd
+			a.Profile = &varied
+		}
+		w := promised([]Running{{Job: Job{ID: "r", User: "u", Profile: flat("r", 1000, 100)}, Shares: 20}}, a)
+		w.State.GPUs[0].Running[0].PlainEndS += c.room
+		g := Guard{Rules: Rules{Predictor: pairwise(1.5)}}
+		if got := g.Combos(nil, w); !slices.Equal(got, c.want) {
+			t.Errorf("100 ± %v s with %v s of room: %b, want %b", c.sd, c.room, got, c.want)
+		}
+	}
+}
+
 // At a first meeting one more standard deviation counts, and no more than members that take turns. On an idle GPU one at a
 // time needs no more slack than a known company.
 func TestFirstMeetings(t *testing.T) {

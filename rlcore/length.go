@@ -1,6 +1,10 @@
 package rlcore
 
-import "math"
+import (
+	"math"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
+)
 
 // The solo run time of an application is taken to be log-normal, with the profile's DurationS as its mean and
 // DurationSD as its standard deviation: run times are positive, and long ones are more common than a normal
@@ -32,31 +36,13 @@ func (p *Profile) LongestS() float64 { return p.DurationS + longestSDs*p.Duratio
 // LongestS, see Believed.
 func (p *Profile) Believed(done float64) float64 { return Believed(done, p.LongestS()) }
 
-// MostLengths bounds a profile's LengthsS. If leastLonger of them or more are longer than what a run has done, their
-// mean says what is left: run times in two or three clusters, as of a script that trains or only evaluates, are no
-// log-normal ones.
-const (
-	MostLengths = 20
-	leastLonger = 4
-)
-
-// longer returns the mean of min(X, limitS) − doneS over the known runs X > doneS; false = there are too few.
-func (p *Profile) longer(doneS, limitS float64) (float64, bool) {
-	sum, n := 0.0, 0
-	for _, x := range p.LengthsS {
-		if x <= doneS {
-			continue
-		}
-		if limitS > 0 {
-			x = min(x, limitS)
-		}
-		sum, n = sum+max(0, x-doneS), n+1
-	}
-	return sum / float64(max(n, 1)), n >= leastLonger
-}
+// leastLonger is how many known runs must be longer than what a run has done for their mean to say what is left; of runs
+// that count differently, the square of the weights' sum over the sum of their squares. Run times in two or three
+// clusters, as of a script that trains or only evaluates, are no log-normal ones.
+const leastLonger = 4
 
 // Left returns the expected remaining solo work of a run after doneS, s: the mean of min(X, limitS) − doneS over the
-// runs X > doneS: of the known ones, else of the distribution. limitS = 0: no limit. If all runs took equally long it
+// runs X > doneS: of the known ones of a profile that was Foretold, else of the distribution. limitS = 0: no limit. If all runs took equally long it
 // is DurationS − doneS, and beyond that overrun · doneS.
 func (p *Profile) Left(doneS, limitS float64) float64 {
 	m, s := p.DurationS, p.DurationSD
@@ -65,7 +51,7 @@ func (p *Profile) Left(doneS, limitS float64) float64 {
 	if limitS > 0 {
 		most = max(0, limitS-doneS)
 	}
-	if left, known := p.longer(doneS, limitS); known && s > 0 {
+	if left, known := p.lengths.left(doneS, limitS); known && s > 0 {
 		return min(most, left) // a mean rounds
 	}
 	switch {
@@ -74,9 +60,7 @@ func (p *Profile) Left(doneS, limitS float64) float64 {
 	case !(s > 0):
 		return min(most, overrun*doneS)
 	}
-	sigma := p.sigma()
-	z := func(x float64) float64 { return (math.Log(x)-math.Log(m))/sigma + sigma/2 } // −∞ for 0
-	zd := z(doneS)
+	sigma, zd := p.sigma(), p.z(doneS)
 	longer := phi(-zd)
 	if longer < tail {
 		// Mills' ratio: far out, what is left is in proportion to what is done.
@@ -84,7 +68,7 @@ func (p *Profile) Left(doneS, limitS float64) float64 {
 	}
 	left := m*phi(sigma-zd) - doneS*longer
 	if limitS > 0 {
-		zl := z(limitS)
+		zl := p.z(limitS)
 		left += limitS*phi(-zl) - m*phi(sigma-zl)
 	}
 	return min(most, max(0, left/longer))
@@ -99,8 +83,22 @@ func (p *Profile) sigma() float64 {
 	return math.Sqrt(math.Log1p(part * part))
 }
 
-// medianS is the median run time, s: e^μ.
+// TookS returns what a run would have taken alone, s, that ended after ranS with doneS of solo work done as predicted.
+func (p *Profile) TookS(doneS, ranS float64) float64 {
+	return schedule.Took(doneS, ranS, p.DurationS, p.sigma())
+}
+
+// z is z(x) of a profile whose runs differ; −∞ for 0.
+func (p *Profile) z(x float64) float64 {
+	sigma := p.sigma()
+	return (math.Log(x)-math.Log(p.DurationS))/sigma + sigma/2
+}
+
+// medianS is the median run time, s: of the known ones, else e^μ.
 func (p *Profile) medianS() float64 {
+	if len(p.lengths) > 0 {
+		return p.lengths.median()
+	}
 	sigma := p.sigma()
 	return p.DurationS * math.Exp(-sigma*sigma/2)
 }

@@ -3,6 +3,7 @@ package rlcore
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -44,36 +45,98 @@ func TestLeft(t *testing.T) {
 
 // What is left of a run whose application takes a minute or an hour is known from the runs that got as far.
 func TestLeftOfTwoLengths(t *testing.T) {
-	p := flat("a", 1830, 100)
-	p.DurationSD = 1770
-	for range MostLengths / 2 {
-		p.LengthsS = append(p.LengthsS, 60, 3600)
+	of := func(n int) *Profile {
+		p := flat("a", 1830, 100)
+		p.DurationSD = 1770
+		for range n {
+			p.Past = append(p.Past, Past{SoloS: 60}, Past{SoloS: 3600})
+		}
+		return p.Foretold("", 0)
 	}
-	for _, c := range [][3]float64{{0, 0, 1830}, {0, 600, 330}, {100, 0, 3500}, {1800, 0, 1800}, {3500, 3550, 50}} {
-		if got := p.Left(c[0], c[1]); math.Abs(got-c[2]) > 1e-9 {
+	p := of(20)
+	short := p.Left(0, 0) // of all: the last one counts most
+	for _, c := range [][3]float64{{0, 600, 60 + (600-60)*(short-60)/3540}, {100, 0, 3500}, {1800, 0, 1800}, {3500, 3550, 50}} {
+		if got := p.Left(c[0], c[1]); math.Abs(got-c[2]) > 1e-6 {
 			t.Errorf("%v s of a limit of %v s done: %v left, want %v", c[0], c[1], got, c[2])
 		}
 	}
 	// Beyond all of them the distribution counts, and so it does where few are known.
-	few := *p
-	few.LengthsS = p.LengthsS[:6]
-	bare := *p
-	bare.LengthsS = nil
-	if got, want := p.Left(4000, 0), bare.Left(4000, 0); got != want {
-		t.Errorf("after all known runs %v is left, want %v", got, want)
-	}
-	if got, want := few.Left(100, 0), bare.Left(100, 0); got != want {
-		t.Errorf("with three longer runs %v is left, want %v", got, want)
+	for p, done := range map[*Profile]float64{p: 4000, of(3): 100} {
+		bare := *p
+		bare.lengths = nil
+		if got, want := p.Left(done, 0), bare.Left(done, 0); got != want {
+			t.Errorf("after %v s %v is left, want %v", done, got, want)
+		}
 	}
 }
 
-// The mean over known runs may round to more than the limit leaves.
-func TestLeftWithinTheLimit(t *testing.T) {
-	p := flat("a", 1, 1)
-	p.DurationSD, p.LengthsS = 1e-12, []float64{1, 1, 1, 1, 1, 1}
-	const done = 0.5000000000000001
-	if left := p.Left(done, 1); left > 1-done {
-		t.Errorf("%v is left of a limit of 1 after %v", left, done)
+// A user's last runs with the limit say more than older ones, than others' and than those with other limits.
+func TestForetold(t *testing.T) {
+	p := flat("a", 1000, 100)
+	p.DurationSD = 900
+	if q := p.Foretold("ann", 3600); q != p {
+		t.Errorf("without past runs %+v is foretold", q)
+	}
+	runs := func(n int, x Past) []Past { return slices.Repeat([]Past{x}, n) }
+	const hour = 3600.0
+	for name, c := range map[string]struct {
+		past        []Past
+		least, most float64
+	}{
+		"her own":                       {runs(5, Past{600, hour, "ann"}), 600, 600},
+		"her last ones":                 {append(runs(50, Past{100, hour, "ann"}), runs(20, Past{1000, hour, "ann"})...), 700, 1000},
+		"others' where she has none":    {runs(5, Past{600, hour, "bob"}), 600, 600},
+		"others' beside hers":           {append(runs(10, Past{600, hour, "ann"}), runs(50, Past{6000, hour, "bob"})...), 600, 2000},
+		"other limits where none is":    {runs(5, Past{600, 2 * hour, "ann"}), 600, 600},
+		"the nearer limit":              {append(runs(5, Past{600, 2 * hour, "ann"}), runs(5, Past{60_000, 200 * hour, "ann"})...), 600, 700},
+		"other limits beside the limit": {append(runs(10, Past{600, hour, "ann"}), runs(90, Past{6000, 2 * hour, "ann"})...), 600, 2000},
+	} {
+		p.Past = c.past[max(0, len(c.past)-MostPast):]
+		q := p.Foretold("ann", hour)
+		if m := q.DurationS; m < c.least-1e-6 || m > c.most+1e-6 {
+			t.Errorf("%s: %.0f s, want %v to %v", name, m, c.least, c.most)
+		}
+		if err := q.Validate(); err != nil || q.Past != nil || math.Abs(q.PeriodS/q.DurationS-p.PeriodS/p.DurationS) > 1e-9 {
+			t.Errorf("%s: %+v, %v", name, q, err)
+		}
+	}
+	// What ends in a simulation counts like what is kept.
+	p.Past = runs(3, Past{600, hour, "ann"})
+	a := p.Foretold("ann", hour, Past{1200, hour, "ann"})
+	p.Past = append(p.Past, Past{1200, hour, "ann"})
+	if b := p.Foretold("ann", hour); a.DurationS != b.DurationS || a.DurationSD != b.DurationSD {
+		t.Errorf("%v ± %v, and kept %v ± %v", a.DurationS, a.DurationSD, b.DurationS, b.DurationSD)
+	}
+}
+
+// The longer a run has taken, the likelier it takes ten minutes more; what is known of lengths agrees with the distribution
+// that they are drawn from.
+func TestLonger(t *testing.T) {
+	p := flat("a", 600, 100)
+	p.DurationSD = 900
+	for _, q := range []*Profile{p, flat("b", 600, 100)} {
+		if q.longer(100, 200) != 1 || q.longer(math.Inf(1), 0) != 0 {
+			t.Errorf("%s: %v, %v", q.App, q.longer(100, 200), q.longer(math.Inf(1), 0))
+		}
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	drawn := *p
+	for range MostPast {
+		drawn.Past = append(drawn.Past, Past{SoloS: p.medianS() * math.Exp(p.sigma()*rnd.NormFloat64())})
+	}
+	known := drawn.Foretold("", 0)
+	before := 0.0
+	for _, done := range []float64{0, 200, 600, 3000, 1e5, 1e9} {
+		now := p.longer(done+600, done)
+		if now < before-1e-9 {
+			t.Errorf("after %v s 600 s more with probability %v, before %v", done, now, before)
+		}
+		if part := known.longer(done+600, done); part < 0 || part > 1 || done <= 200 && math.Abs(part-now) > .2 {
+			t.Errorf("after %v s %v of the drawn runs, of the distribution %v", done, part, now)
+		}
+		if done >= 600 {
+			before = now
+		}
 	}
 }
 
@@ -81,11 +144,17 @@ func TestLeftIsAnAmount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flat("a", rapid.Float64Range(1e-3, 1e9).Draw(t, "mean"), 1)
 		p.DurationSD = rapid.SampledFrom([]float64{0, 1e-12, p.DurationS / 100, p.DurationS, 1e3 * p.DurationS, math.MaxFloat64, math.Inf(1), math.NaN()}).Draw(t, "SD")
-		p.LengthsS = rapid.SliceOfN(rapid.Float64Range(1e-3, 1e9), 0, MostLengths).Draw(t, "lengths")
+		for _, s := range rapid.SliceOfN(rapid.Float64Range(1e-3, 1e9), 0, MostPast).Draw(t, "past") {
+			p.Past = append(p.Past, Past{SoloS: s, LimitS: rapid.SampledFrom([]float64{0, 3600, 86400}).Draw(t, "its limit")})
+		}
+		p = p.Foretold("", rapid.SampledFrom([]float64{0, 3600}).Draw(t, "limit of the run"))
 		done, limit := rapid.Float64Range(0, 1e10).Draw(t, "done"), rapid.SampledFrom([]float64{0, 1, 3600, 1e9}).Draw(t, "limit")
 		left := p.Left(done, limit)
 		if !(left >= 0) || math.IsInf(left, 1) || limit > 0 && left > max(0, limit-done) {
 			t.Fatalf("%v left", left)
+		}
+		if part := p.longer(2*done, done); !(part >= 0 && part <= 1) {
+			t.Fatalf("%v are longer", part)
 		}
 	})
 }

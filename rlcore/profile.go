@@ -37,10 +37,10 @@ type Profile struct {
 	ProcessMiB float64 `json:"process_mib,omitempty"`
 	// DurationSD is the standard deviation of DurationS over those runs, s.
 	DurationSD float64 `json:"duration_sd_s"`
-	// LengthsS are the durations of the last solo runs, s, up to MostLengths, in their order.
-	LengthsS []float64 `json:"lengths_s,omitempty"`
-	Source   string    `json:"source,omitempty"` // where the figures come from
-	Card     string    `json:"card,omitempty"`   // the GPU model that it was measured on, "" = any
+	// Past are the last runs that have ended by themselves, the oldest first, up to MostPast; see Foretold.
+	Past   []Past `json:"past,omitempty"`
+	Source string `json:"source,omitempty"` // where the figures come from
+	Card   string `json:"card,omitempty"`   // the GPU model that it was measured on, "" = any
 	// HeldMiB is what MPS held the runs to whose memory this is, MiB, where they took most of that: without a limit it may
 	// take more. 0 = it takes what it needs.
 	HeldMiB float64 `json:"held_mib,omitempty"`
@@ -49,6 +49,8 @@ type Profile struct {
 	// Busy is an interactive session's profile while it computes, nil for all other applications. A session's Series is
 	// what it is assumed to use on average, and its memory what MPS holds it to.
 	Busy *Profile `json:"-"`
+
+	lengths lengths // that this run may have; nil = by DurationS and DurationSD
 }
 
 // Identity is what is believed about applications by: names are free, so an application is one user's.
@@ -80,9 +82,10 @@ func (p *Profile) Validate() error {
 	check("period_s", p.PeriodS, positive(p.PeriodS))
 	check("step_s", p.StepS, amount(p.StepS))
 	check("processes or process_mib", float64(p.Processes), p.Processes >= 0 && amount(p.ProcessMiB))
-	check("the length of lengths_s", float64(len(p.LengthsS)), len(p.LengthsS) <= MostLengths)
-	for _, v := range p.LengthsS {
-		check("lengths_s", v, positive(v))
+	check("the length of past", float64(len(p.Past)), len(p.Past) <= MostPast)
+	for _, x := range p.Past {
+		check("past", x.SoloS, positive(x.SoloS))
+		check("past", x.LimitS, amount(x.LimitS))
 	}
 	check("the length of series", float64(len(p.Series)), len(p.Series) > 0)
 	for i := range p.Series {
@@ -104,7 +107,7 @@ func (p *Profile) Stretched(durationS float64) *Profile {
 	}
 	q := *p
 	q.PeriodS *= durationS / p.DurationS
-	q.DurationS, q.LengthsS = durationS, nil // of that run it is known
+	q.DurationS, q.Past, q.lengths = durationS, nil, nil // of that run it is known
 	return &q
 }
 

@@ -49,6 +49,8 @@ type promise struct {
 	free, endS, workS []float64
 	members           []*Profile
 	leftS, takesS     []float64 // of the last window: what its GPU's running jobs have left at the most, and its jobs take
+	risk              []member
+	pred              []Prediction
 }
 
 // ahead is how the first jobs of the queue go on plainly.
@@ -330,8 +332,14 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 func (p *promise) keeps(r *Rules, w *Window, c Combo) bool {
 	var freeS float64
 	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
-	p.broken = RefusedDue
-	return p.membersKeep(r, w, c) && p.queueKeeps(w, c, freeS)
+	if p.broken = RefusedDue; !p.membersKeep(r, w, c) {
+		return false
+	}
+	if !p.unlikely(r, w, c) {
+		p.broken = RefusedLength
+		return false
+	}
+	return p.queueKeeps(w, c, freeS)
 }
 
 // leavesForeign reports whether c leaves the GPU to the foreign job that gets it next, as Slurm's backfill does where

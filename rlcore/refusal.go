@@ -23,6 +23,7 @@ const (
 	RefusedUnheld            // a job that counts on a memory limit would share a card that has none
 	RefusedFirst             // RefusedDue or RefusedTurn, since applications meet that were never seen together
 	RefusedTurn              // a foreign job would start later than promised
+	RefusedLength            // a job would end late if another one takes longer than expected
 )
 
 // refusals holds each reason's stable name, for stored data, and its sentence, for users.
@@ -45,6 +46,7 @@ var refusals = [...]struct{ name, sentence string }{
 	RefusedUnheld:    {"unheld", "this GPU can't hold a job to the memory that was agreed for it"},
 	RefusedFirst:     {"first_meeting", "a job might end later than it may, next to an application that it never met"},
 	RefusedTurn:      {"turn", "a job of whole GPUs would lose its turn"},
+	RefusedLength:    {"length", "a job might take so much longer than expected that another one ends late"},
 }
 
 // NoRoom reports whether the refusal says that no job could have joined the GPU.

@@ -281,17 +281,26 @@ func (p *Plain) Ended(nowS float64, ends ...End) []float64 {
 	return at
 }
 
-// took returns what a run would have taken alone, s, that has ended and did doneS of solo work as predicted. If it
-// shared and that isn't what was expected, it was a longer run or was slowed more than predicted. The difference is
-// divided in proportion to the variances of both; the standard deviation of the mean slowdown's logarithm is taken to
-// be that logarithm. If all of it counted as length, each slowdown that was predicted too low would put off the dues of
-// the jobs behind. Slowdowns account for a factor of 2 at most.
+// took is Took of the job.
 func (x *plainJob) took(doneS, nowS float64) float64 {
-	slow := math.Log((nowS - x.RanFromS) / doneS)
-	if !x.Runs || !(slow > alone) || !(x.TakesS > 0) || math.IsInf(x.TakesS, 1) {
+	if !x.Runs {
 		return doneS
 	}
-	by := math.Log(doneS/cmp.Or(x.job.TakesS, x.TakesS)) * slow * slow / (slow*slow + x.Spread*x.Spread)
+	return Took(doneS, nowS-x.RanFromS, cmp.Or(x.job.TakesS, x.TakesS), x.Spread)
+}
+
+// Took returns what a run would have taken alone, s, that ended after ranS and did doneS of solo work as predicted. It was
+// expected to take expectedS, with a standard deviation spread of the logarithm. If it shared and took something else, it
+// was a longer run or was slowed more than predicted. The difference is divided in proportion to the variances of both;
+// the standard deviation of the mean slowdown's logarithm is taken to be that logarithm. If all of it counted as length,
+// each slowdown that was predicted too low would put off the dues of the jobs behind. Slowdowns account for a factor of 2
+// at most.
+func Took(doneS, ranS, expectedS, spread float64) float64 {
+	slow := math.Log(ranS / doneS)
+	if !(slow > alone) || !(expectedS > 0) || math.IsInf(expectedS, 1) {
+		return doneS
+	}
+	by := math.Log(doneS/expectedS) * slow * slow / (slow*slow + spread*spread)
 	return doneS * math.Exp(-max(-math.Ln2, min(by, math.Ln2)))
 }
 

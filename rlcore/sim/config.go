@@ -38,6 +38,9 @@ type Config struct {
 	Predictor rlcore.Predictor
 	// Observer, if set, is called for every co-run from which something can be learned.
 	Observer Observer
+	// Foretell: of a job is expected what the runs of its application that have ended foretell; its Profile is what is
+	// known without them. See rlcore.Profile.Foretold.
+	Foretell bool
 	// M is the window of decisions: an arrival behind it triggers none. Default
 	// rlcore.DefaultWindow; Run takes it from its Decider.
 	M int
@@ -101,7 +104,7 @@ func New(cfg Config) (*Sim, error) {
 			return nil, fmt.Errorf("%w: job %s: %w", ErrBadConfig, j.ID, err)
 		}
 		known[j.ID] = true
-		s.jobs = append(s.jobs, jobState{Arrival: j, ownNoShare: j.NoShare})
+		s.jobs = append(s.jobs, jobState{Arrival: j, known: j.Profile, ownNoShare: j.NoShare})
 		s.order = append(s.order, i)
 		s.byID[j.ID] = i
 		s.choosy = s.choosy || j.GPUs != nil

@@ -50,17 +50,20 @@ type Sim struct {
 	names        []string       // of the GPUs
 	byID         map[string]int // index in jobs
 
-	turns   turns
-	kept    []waiting // by GPU: whom the last decision there keeps waiting
-	waited  []float64 // by job and reason, s
+	turns    turns
+	kept     []waiting // by GPU: whom the last decision there keeps waiting
+	waited   []float64 // by job and reason, s
+	foretold map[rlcore.Identity]*foretold
+
 	scratch scratch
 }
 
 // jobState is a job and what has become of it so far.
 type jobState struct {
 	Arrival
-	ownNoShare     bool    // NoShare before any failure
-	started, ended float64 // s; −1 = not yet
+	known          *rlcore.Profile // Arrival's, before anything was foretold
+	ownNoShare     bool            // NoShare before any failure
+	started, ended float64         // s; −1 = not yet
 	failures       int
 	gpu            int
 	on             []int // its GPUs, if it is foreign
@@ -91,7 +94,7 @@ func (s *Sim) reset() {
 	s.plain.DoneS = s.done
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
 	s.expiryS = inf
-	s.decisions, s.oom, s.track, s.total = 0, 0, nil, Sample{}
+	s.decisions, s.oom, s.track, s.total, s.foretold = 0, 0, nil, Sample{}, map[rlcore.Identity]*foretold{}
 	s.requeue, s.queue, s.idleWaits, s.stateS, s.turns.pending = false, s.queue[:0], 0, -1, 0
 	s.wait, s.state.Pending = s.wait[:0], s.state.Pending[:0]
 }
@@ -314,6 +317,7 @@ func (s *Sim) enqueue(i int) {
 		return
 	}
 	s.expiryS = min(s.expiryS, latest)
+	s.jobs[i].Profile = s.foretell(i)
 	s.expect(i)
 	s.wait, s.begun = append(s.wait, i), nil
 	s.state.Pending = append(s.state.Pending, s.jobs[i].Job)
@@ -348,7 +352,9 @@ func (s *Sim) end(g, k int) {
 	s.over(i, Completed, s.jobs[i].Truth.DurationS)
 	s.plain.Ended(s.now, schedule.End{ID: s.jobs[i].ID, DoneS: s.believed(&d.members[k])})
 	s.observe(g, i, est)
+	believed := s.believed(&d.members[k])
 	s.remove(g, k)
+	s.learnLength(i, believed)
 }
 
 // fail ends a run that has run out of memory: its work is lost and the job is queued

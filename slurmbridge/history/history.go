@@ -29,8 +29,10 @@ type Profiles interface {
 	AppOf(ctx context.Context, ref, user string) (app string, err error)
 	// Known returns what is known of a user's application, nil = nothing.
 	Known(ctx context.Context, user, app, card string) (*rlcore.Profile, error)
-	// Learn makes a run part of its application's profile, where it can.
-	Learn(ctx context.Context, app string, r *gpuprof.Record) (bool, error)
+	// Learn makes a run alone, with its time limit, s, part of its application's profile, where it can.
+	Learn(ctx context.Context, app string, r *gpuprof.Record, limitS float64) (bool, error)
+	// Ran adds a run's length to the profile that there is of its application on a card.
+	Ran(ctx context.Context, user, app, card string, x rlcore.Past) error
 }
 
 // Names knows the names of jobs.
@@ -427,7 +429,8 @@ func (h *History) use(ctx context.Context, rec *Record, known func(user, app, ca
 	return useOf(rec, own, others), nil
 }
 
-// Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile.
+// Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile; of another run
+// its length does, where that is known.
 func (h *History) Store(ctx context.Context, o *Outcome) error {
 	if err := database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
 		all, err := list(ctx, tx, `run WHERE record = ?`, o.Run)
@@ -436,14 +439,18 @@ func (h *History) Store(ctx context.Context, o *Outcome) error {
 			err = all[i].save(ctx, tx)
 		}
 		return err
-	}); err != nil || !o.Learned {
+	}); err != nil || !o.Learned && o.LengthS == 0 {
 		return err
 	}
 	records, err := database.List(ctx, h.DB, recordColumns, `SELECT id, app, body FROM record WHERE id = ?`, o.Run)
 	if err != nil || len(records) == 0 {
 		return database.Wrap(err, "read records")
 	}
-	_, err = h.Profiles.Learn(ctx, records[0].App, &records[0].Record)
+	rec := &records[0]
+	if !o.Learned {
+		return h.Profiles.Ran(ctx, rec.User, rec.App, rec.Card(), rlcore.Past{SoloS: o.LengthS, LimitS: o.LimitS})
+	}
+	_, err = h.Profiles.Learn(ctx, rec.App, &rec.Record, o.LimitS)
 	return err
 }
 

@@ -41,7 +41,11 @@ func (known) Known(_ context.Context, user, app, _ string) (*rlcore.Profile, err
 
 func (known) AppOf(context.Context, string, string) (app string, err error) { return "", nil }
 
-func (known) Learn(context.Context, string, *gpuprof.Record) (bool, error) { return false, nil }
+func (known) Learn(context.Context, string, *gpuprof.Record, float64) (bool, error) {
+	return false, nil
+}
+
+func (known) Ran(context.Context, string, string, string, rlcore.Past) error { return nil }
 
 func (known) TaskName(_ context.Context, id int64, _, _ time.Time) (string, error) {
 	return fmt.Sprint(id), nil

@@ -131,7 +131,7 @@ func (j *Judgement) outcome() Outcome {
 	}
 	if e := j.Ending; e != nil {
 		o.Submit = e.Submit
-		o.LentS = e.LentS
+		o.LentS, o.LimitS = e.LentS, max(0, e.LimitS-e.LentS)
 		o.HeldS = max(0, e.DelayedS-j.MaxDelayS) + e.PastLeaseS
 	}
 	for _, c := range r.CoRunners {
@@ -198,7 +198,13 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 		return
 	}
 	o.Slowdown = r.DurationS() / o.SoloS
-	if !o.Shared() || o.SoloS < shortest {
+	if !o.Shared() {
+		return
+	}
+	if done := j.doneS(); j.How.State != "" && !r.WithoutMPS && done > 0 {
+		o.LengthS = r.Profile.TookS(done, r.DurationS())
+	}
+	if o.SoloS < shortest {
 		return
 	}
 	if j.How.State != "" && !r.WithoutMPS {
@@ -329,6 +335,14 @@ func (j *Judgement) overrun() suspicion {
 	return late
 }
 
+// doneS is how much solo work the run was believed to do, s; 0 = not known.
+func (j *Judgement) doneS() float64 {
+	if j.Ending == nil {
+		return 0
+	}
+	return j.Ending.doneS(j.Run.DurationS())
+}
+
 func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
 	r := j.Run
 	if j.Spec == nil {
@@ -343,10 +357,8 @@ func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
 		return nil
 	}
 	believed := math.NaN()
-	if j.Ending != nil {
-		if done := j.Ending.doneS(r.DurationS()); done > 0 {
-			believed = interference.CoRunSlowdown(r.DurationS(), done, part)
-		}
+	if done := j.doneS(); done > 0 {
+		believed = interference.CoRunSlowdown(r.DurationS(), done, part)
 	}
 	members := append([]*rlcore.Profile{r.Profile}, with...)
 	l, ok := b.Lesson(j.Spec, members, interference.CoRunSlowdown(r.DurationS(), r.Profile.DurationS, part), believed)

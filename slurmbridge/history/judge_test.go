@@ -82,6 +82,32 @@ func TestRanOutOfTimeInCompany(t *testing.T) {
 	}
 }
 
+// How long a run takes alone that shared is a matter of what it did by its slowdown and of what its application takes, the
+// less the more its runs differ.
+func TestLengthOfARunThatShared(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(j *Judgement)
+		want   float64
+	}{
+		"as long as others":              {nil, 360},
+		"runs differ":                    {func(j *Judgement) { j.Run.Profile.DurationSD = 3600 }, 310},
+		"alone":                          {func(j *Judgement) { j.Run.CoRunners = nil }, 0},
+		"no poll showed how far it came": {func(j *Judgement) { j.Ending = nil }, 0},
+		"it failed":                      {func(j *Judgement) { j.How.State = "FAILED" }, 0},
+		"without MPS":                    {func(j *Judgement) { j.Run.WithoutMPS = true }, 0},
+	} {
+		j := ranOut("COMPLETED")
+		j.Ending.LentS = 200
+		if c.change != nil {
+			c.change(j)
+		}
+		o := j.Judge(nil)
+		if math.Abs(o.LengthS-c.want) > 15 || j.Ending != nil && o.LimitS != 400 {
+			t.Errorf("%s: %.0f s, want %.0f; limit %v", name, o.LengthS, c.want, o.LimitS)
+		}
+	}
+}
+
 // A client that Slurm kills may break the other clients of its MPS server: a neighbour that fails then runs again, and no
 // application is to blame.
 func TestFailedWhenANeighbourWasKilled(t *testing.T) {

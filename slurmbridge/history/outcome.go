@@ -31,6 +31,10 @@ type Outcome struct {
 	// where it says nothing: the record isn't complete, or nothing is known.
 	SoloS    float64 `json:"solo_s,omitempty"`
 	Slowdown float64 `json:"slowdown,omitempty"`
+	// LengthS is how long this run would have taken alone, as far as that is known of a run that shared, s, and LimitS its
+	// owner's time limit, s; 0 = not known, or none.
+	LengthS float64 `json:"length_s,omitempty"`
+	LimitS  float64 `json:"limit_s,omitempty"`
 	// Predicted is the slowdown predicted when its group was decided, 0 = none was.
 	Predicted float64 `json:"predicted,omitempty"`
 	// Contract is the slowdown its owner, or the site, allowed; 0 = any. Broken says that the run took longer,

@@ -154,7 +154,7 @@ func (r *Run) Solo() (seconds float64, basis Basis) {
 	case o.Suspect != "":
 		return 0, Lost
 	case o.Slowdown > 0 && o.SoloS > 0:
-		return o.SoloS, ByProfile
+		return cmp.Or(o.LengthS, o.SoloS), ByProfile
 	case o.Predicted >= 1:
 		return took / o.Predicted, BySlowdown // it was cut short
 	}

@@ -47,6 +47,8 @@ type identifier struct {
 	// profiles are the profiles found so far. Jobs of one application share one profile instead of
 	// copies: what is learned of one job holds for all.
 	profiles map[application]*rlcore.Profile
+	// foretold are the profiles that runs of these are expected to have, by their time limits.
+	foretold map[*rlcore.Profile]map[time.Duration]*rlcore.Profile
 	// asked are the profiles of jobs whose owners say what memory they need. Jobs alike share one.
 	asked map[asked]*rlcore.Profile
 }
@@ -156,6 +158,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 			said[of] = app.Profile
 		}
 		if known {
+			d.renew(j, &app.App, models)
 			in.Apps[j.Ref] = app.App
 		}
 	}
@@ -250,19 +253,48 @@ func (d *identifier) conclude(
 		}
 		return p
 	}
-	out.Profile, out.Cards = profile(""), nil
-	if len(models) > 1 && out.Profile != nil {
-		out.Cards = map[string]*rlcore.Profile{}
-		for _, model := range models {
-			out.Cards[model] = profile(model)
-		}
-	}
+	d.foretell(l.j, &out.App, models, profile)
 	if err != nil {
 		if out.err = err.Error(); out.err != l.known.err { // a full disk is full in every round
 			d.log.Warn("application not identified", "job", l.j.Ref, "err", err)
 		}
 	}
 	return out
+}
+
+// foretell sets the profiles that a job is expected to have, on the fastest GPU model and on each, given its application's;
+// nil = not known. Jobs with one limit share their profiles.
+func (d *identifier) foretell(j *job.Job, app *job.App, models []string, of func(model string) *rlcore.Profile) {
+	foretold := func(model string) *rlcore.Profile {
+		p := of(model)
+		if p == nil {
+			return nil
+		}
+		by := d.foretold[p]
+		if by == nil {
+			by = map[time.Duration]*rlcore.Profile{}
+			d.foretold[p] = by
+		}
+		if by[j.TimeLimit] == nil {
+			by[j.TimeLimit] = p.Foretold(j.User, j.TimeLimit.Seconds())
+		}
+		return by[j.TimeLimit]
+	}
+	app.Profile, app.Cards = foretold(""), nil
+	if len(models) > 1 && app.Profile != nil {
+		app.Cards = map[string]*rlcore.Profile{}
+		for _, model := range models {
+			app.Cards[model] = foretold(model)
+		}
+	}
+}
+
+// renew has a waiting job's profiles follow what was learned of its application since they were looked up.
+func (d *identifier) renew(j *job.Job, app *job.App, models []string) {
+	known := func(model string) *rlcore.Profile { return d.profiles[application{j.User, app.Key, model}] }
+	if j.State == job.Pending && app.Profile != nil && known("") != nil {
+		d.foretell(j, app, models, known)
+	}
 }
 
 // sharer reports whether a job requests a shared GPU.
@@ -279,6 +311,11 @@ func (d *identifier) forget(jobs []job.Job) {
 	}
 	maps.DeleteFunc(d.byRef, func(ref string, _ identified) bool { return !seen[ref] })
 	maps.DeleteFunc(d.profiles, func(a application, _ *rlcore.Profile) bool { return !run[owned{a.user, a.key}] })
+	used := map[*rlcore.Profile]bool{}
+	for _, p := range d.profiles {
+		used[p] = true
+	}
+	maps.DeleteFunc(d.foretold, func(p *rlcore.Profile, _ map[time.Duration]*rlcore.Profile) bool { return !used[p] })
 }
 
 // lookups bounds how many unknown jobs a tick looks up.

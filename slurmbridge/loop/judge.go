@@ -237,6 +237,9 @@ func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Ru
 	if ending != nil {
 		j.Ending, j.Member, j.PlainEnd = ending.Ending, ending.Member, ending.PlainEnd
 	}
+	if j.Ending != nil && r.Profile != nil {
+		r.Profile = r.Profile.Foretold(r.User, max(0, j.Ending.LimitS-j.Ending.LentS))
+	}
 	o := j.Judge(b.Beliefs)
 	// Jobs that waited for its end have seen it fail: a second run comes too late for them,
 	// or at the same time. The same holds for the tools of its owner, so that where the fault may be the job's own, the

@@ -42,7 +42,7 @@ func (named) Profile(context.Context, string, string, string) (*rlcore.Profile, 
 // several GPUs, are no business of ours.
 func TestJobsWithAGPUOfTheirOwnAreRecognised(t *testing.T) {
 	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
-	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
+	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}, foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{}}
 	whole := func(ref string, state job.JobState, gpus int) job.Job {
 		return job.Job{Ref: ref, User: "ann", State: state, Request: job.GPURequest{Kind: job.WholeGPU, Count: gpus}}
 	}
@@ -62,7 +62,7 @@ func TestJobsWithAGPUOfTheirOwnAreRecognised(t *testing.T) {
 // An interactive session needs no script, keeps its profile from tick to tick, and is no application.
 func TestSessionsAreRecognised(t *testing.T) {
 	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
-	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3}, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
+	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3}, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}, foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{}}
 	snap := &job.Snapshot{Jobs: []job.Job{{Ref: "1", User: "ann", State: job.Running, Comment: "share:interactive", Request: job.GPURequest{Kind: job.Shares, Count: 70}}}}
 	var last *rlcore.Profile
 	for range 2 {
@@ -128,6 +128,7 @@ func TestIdentifyingIsBounded(t *testing.T) {
 	d := &identifier{
 		apps: slow{now: &now}, slurm: scripts{Mutex: new(sync.Mutex), read: map[string]int{}}, log: slog.New(slog.DiscardHandler),
 		now: func() time.Time { return now }, window: func() int { return 1000 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
+		foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
 	}
 	snap := &job.Snapshot{}
 	for i := range 500 {

@@ -51,7 +51,7 @@ func TestProfilesShowARelative(t *testing.T) {
 		JobID: 7, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(2000, 0), GPUs: []gpuprof.GPU{{UUID: "GPU-1"}},
 		PeriodS: 1000, Series: []rlcore.Use{{GPU: 0.6, MemMiB: 2048}},
 	}
-	if learned, err := st.Learn(t.Context(), known.Key, run); err != nil || !learned {
+	if learned, err := st.Learn(t.Context(), known.Key, run, 0); err != nil || !learned {
 		t.Fatal(learned, err)
 	}
 	st.Close()
@@ -147,7 +147,7 @@ func TestRecogniserKnowsRelatives(t *testing.T) {
 		JobID: 1, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(1100, 0), GPUs: []gpuprof.GPU{{UUID: "GPU-1"}},
 		PeriodS: 100, Series: []rlcore.Use{{GPU: 0.5, MemMiB: 500}},
 	}
-	if learned, err := st.Learn(t.Context(), first.Key, run); err != nil || !learned {
+	if learned, err := st.Learn(t.Context(), first.Key, run, 0); err != nil || !learned {
 		t.Fatal(learned, err)
 	}
 	twice := see("2", "ann", 2000, job.Terms{})
@@ -168,7 +168,7 @@ func TestRecogniserKnowsRelatives(t *testing.T) {
 		t.Errorf("its owner's name doesn't count: %+v", app)
 	}
 	run.JobID, run.Series = 2, []rlcore.Use{{GPU: 0.5, MemMiB: 700}}
-	if learned, err := st.Learn(t.Context(), twice.Key, run); err != nil || !learned {
+	if learned, err := st.Learn(t.Context(), twice.Key, run, 0); err != nil || !learned {
 		t.Fatal(learned, err)
 	}
 	if app := see("6", "ann", 2000, job.Terms{}); app.Profile == nil || app.Profile.Peak().MemMiB != 700 {

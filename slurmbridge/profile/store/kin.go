@@ -244,7 +244,10 @@ func translate(ctx context.Context, q database.Querier, p *rlcore.Profile, user,
 	out := *p
 	out.DurationS, out.PeriodS, out.StepS = p.DurationS*ratio, p.PeriodS*ratio, p.StepS*ratio
 	out.DurationSD = math.Hypot(p.DurationSD*ratio, sd*out.DurationS)
-	out.LengthsS = nil
+	out.Past = slices.Clone(p.Past)
+	for i := range out.Past {
+		out.Past[i].SoloS *= ratio
+	}
 	out.Card, out.Runs, out.Source = to, 0, "its runs on "+from
 	return &out, nil
 }

@@ -210,9 +210,9 @@ func (s *Store) Tidy(ctx context.Context, before time.Time) error {
 	return database.Wrap(err, "remove old jobs")
 }
 
-// Learn makes a run part of the profile of (its user, its application), and reports whether it
-// could: only a solo run of one GPU with a stored series counts.
-func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record) (bool, error) {
+// Learn makes a run with a time limit of limitS, s (0 = none), part of the profile of (its user, its application), and
+// reports whether it could: only a solo run of one GPU with a stored series counts.
+func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS float64) (bool, error) {
 	if app == "" || !r.Solo() || len(r.GPUs) != 1 || r.Cut {
 		return false, nil
 	}
@@ -220,6 +220,7 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record) (bool,
 	if err != nil {
 		return false, nil // it has nothing to learn from
 	}
+	run.Past = []rlcore.Past{{SoloS: run.DurationS, LimitS: limitS}}
 	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
 		of, err := own(ctx, tx, r.User, app)
 		if err != nil {
@@ -231,6 +232,21 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record) (bool,
 		return put(ctx, tx, r.User, merged, s.now())
 	})
 	return true, database.Wrap(err, "learn from job %s", r.Ref())
+}
+
+// Ran adds a run's length to the user's own profile of an application on a card, if there is one. It changes nothing else
+// of it: what a run beside others uses by itself isn't known.
+func (s *Store) Ran(ctx context.Context, user, app, card string, x rlcore.Past) error {
+	err := database.Tx(ctx, s.db, func(tx *sql.Tx) error {
+		of, err := own(ctx, tx, user, app)
+		if err != nil || of[card] == nil {
+			return err
+		}
+		p := of[card]
+		p.AddPast(x)
+		return put(ctx, tx, user, p, s.now())
+	})
+	return database.Wrap(err, "learn how long %s took", app)
 }
 
 // ReadProfiles reads profiles from a file: JSON (an array of profiles, with their

@@ -55,10 +55,12 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 		r       *gpuprof.Record
 		learned bool
 	}{{record(1, "ann", 100, 2), false}, {record(3, "ann", 50), true}} {
-		if ok, err := s.Learn(ctx, "lmp", c.r); err != nil || ok != c.learned {
+		if ok, err := s.Learn(ctx, "lmp", c.r, 0); err != nil || ok != c.learned {
 			t.Errorf("job %d: learned %v, %v", c.r.JobID, ok, err)
 		}
 	}
+	// Of a run beside others its length counts, where there is a profile of its user's.
+	must.OK(t, s.Ran(ctx, "ann", "lmp", "", rlcore.Past{SoloS: 70, LimitS: 3600}), s.Ran(ctx, "bob", "lmp", "", rlcore.Past{SoloS: 900}))
 	if isNew, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || isNew {
 		t.Errorf("the same record twice: new %v, %v", isNew, err)
 	}
@@ -66,6 +68,7 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 	if err != nil || p.Runs != 1 || p.DurationS != 50 {
 		t.Errorf("%+v %v", p, err)
 	}
+	must.Equal(t, p.Past, []rlcore.Past{{SoloS: 50}, {SoloS: 70, LimitS: 3600}}, "past runs")
 	if _, err := s.Lookup(ctx, "bob", "lmp", ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("bob's job is held to be what ann's was: %v", err)
 	}
@@ -86,7 +89,7 @@ func TestImport(t *testing.T) {
 		t.Errorf("%+v %v", p, err)
 	}
 	// A user's own run counts more than what was imported.
-	if ok, err := s.Learn(ctx, "vgg16", record(3, "bob", 50)); err != nil || !ok {
+	if ok, err := s.Learn(ctx, "vgg16", record(3, "bob", 50), 0); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	if p, err := s.Lookup(ctx, "bob", "vgg16", ""); err != nil || p.DurationS != 50 {
@@ -202,7 +205,7 @@ func TestRelatives(t *testing.T) {
 	if _, err := s.Relative(ctx, "ann", want.Key, ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("without a profile: %v", err)
 	}
-	if ok, err := s.Learn(ctx, script(1000).Key, record(1, "ann", 50)); err != nil || !ok {
+	if ok, err := s.Learn(ctx, script(1000).Key, record(1, "ann", 50), 0); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	p, err := s.Relative(ctx, "ann", want.Key, "")
@@ -255,7 +258,7 @@ func on(model string, id int64, seconds float64) *gpuprof.Record {
 func keep(t *testing.T, s *Store, app string, r *gpuprof.Record) {
 	t.Helper()
 	must.Get(s.AddRecord(t.Context(), r, app))(t)
-	if ok, err := s.Learn(t.Context(), app, r); err != nil || !ok {
+	if ok, err := s.Learn(t.Context(), app, r, 0); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 }
@@ -385,7 +388,7 @@ func TestSweepsShare(t *testing.T) {
 			switch {
 			case errors.Is(err, ErrNotFound):
 				first++
-				if ok, err := s.Learn(t.Context(), a.Key, record(int64(i+1), "ann", 50)); err != nil || !ok {
+				if ok, err := s.Learn(t.Context(), a.Key, record(int64(i+1), "ann", 50), 0); err != nil || !ok {
 					t.Fatal(ok, err)
 				}
 			case err != nil:

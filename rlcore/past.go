@@ -1,0 +1,134 @@
+package rlcore
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sort"
+)
+
+// Past is a run of an application that has ended by itself: how long it took alone, and what was known of it when it
+// was submitted.
+type Past struct {
+	SoloS  float64 `json:"solo_s"`            // > 0
+	LimitS float64 `json:"limit_s,omitempty"` // its time limit; 0 = none
+	User   string  `json:"user,omitempty"`    // "" = the profile's owner
+}
+
+// MostPast bounds a profile's Past.
+const MostPast = 100
+
+// AddPast adds the latest runs to Past; the oldest make room.
+func (p *Profile) AddPast(runs ...Past) {
+	all := slices.Concat(p.Past, runs)
+	p.Past = all[max(0, len(all)-MostPast):]
+}
+
+// What a past run counts for a run that is foretold. A run by the same user with the same limit counts 1, and half as
+// much when halfLife later ones have ended: a user's last runs say most (Tsafrir, Etsion, Feitelson, Backfilling Using
+// System-Generated Predictions, IEEE TPDS 18, 2007). All runs with the limit by other users count together as much as
+// otherUsers, at most, and all with other limits as much as otherLimits, those with nearer limits more: a user who
+// asks for eight hours in place of four knows something. Without them, the few runs of a new limit would count as all
+// that there is. Several values of each did about as well (LEARNING.md).
+const (
+	halfLife    = 10.0
+	otherUsers  = 2.0
+	otherLimits = 2.0
+	nearLimits  = 0.5 // the logarithm of two limits' ratio that divides the weight by e
+)
+
+// lengths are the run times that a run may have, ascending, s, with the sums behind each of them: of the weights, of
+// their squares, and of the weighted times.
+type lengths []struct{ s, weight, squares, weighted float64 }
+
+// Foretold returns the profile that a run is expected to have by past runs, p's Past and further ones, the oldest first:
+// p with another length and spread, and with the distribution of these. user is the run's, limitS its time limit,
+// 0 = none. It is p itself where there are none, and where all runs take equally long.
+func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profile {
+	type run struct{ s, weight float64 }
+	runs := make([]run, 0, len(p.Past)+len(further))
+	const same, others, elsewhere = 0, 1, 2
+	var total, met [3]float64
+	var kinds []int
+	for _, list := range [][]Past{further, p.Past} {
+		for i := len(list) - 1; i >= 0; i-- {
+			x := &list[i]
+			kind, weight := same, 1.0
+			switch {
+			case x.LimitS != limitS:
+				kind = elsewhere
+				if x.LimitS > 0 && limitS > 0 {
+					weight = math.Exp(-math.Abs(math.Log(x.LimitS/limitS)) / nearLimits)
+				}
+			case cmp.Or(x.User, p.Owner) != user:
+				kind = others
+			}
+			weight *= math.Exp2(-met[kind] / halfLife)
+			met[kind]++
+			total[kind] += weight
+			runs, kinds = append(runs, run{x.SoloS, weight}), append(kinds, kind)
+		}
+	}
+	if len(runs) == 0 || p.Runs == 0 && p.DurationSD == 0 {
+		return p
+	}
+	most := [3]float64{math.Inf(1), otherUsers, otherLimits}
+	for i, kind := range kinds {
+		runs[i].weight *= min(1, most[kind]/max(total[kind], math.SmallestNonzeroFloat64))
+	}
+	slices.SortFunc(runs, func(a, b run) int { return cmp.Compare(a.s, b.s) })
+	known := make(lengths, len(runs)+1)
+	for i := len(runs) - 1; i >= 0; i-- {
+		r, behind := runs[i], known[i+1]
+		known[i] = lengths{{r.s, behind.weight + r.weight, behind.squares + r.weight*r.weight, behind.weighted + r.weight*r.s}}[0]
+	}
+	mean, variance := known[0].weighted/known[0].weight, 0.0
+	for _, r := range runs {
+		variance += r.weight * (r.s - mean) * (r.s - mean) / known[0].weight
+	}
+	q := *p.Stretched(mean)
+	q.DurationSD, q.lengths, q.Past = math.Sqrt(variance), known, nil
+	return &q
+}
+
+// after is the index of the first run longer than s.
+func (l lengths) after(s float64) int {
+	return sort.Search(len(l)-1, func(i int) bool { return l[i].s > s })
+}
+
+// left returns the mean of min(X, limitS) − doneS over the runs X > doneS; false = there are too few of them.
+func (l lengths) left(doneS, limitS float64) (s float64, known bool) {
+	if !l.known(doneS) {
+		return 0, false
+	}
+	longer := l[l.after(doneS)]
+	work := longer.weighted
+	if limitS > 0 {
+		beyond := l[l.after(max(doneS, limitS))]
+		work += limitS*beyond.weight - beyond.weighted
+	}
+	return max(0, work/longer.weight-doneS), true
+}
+
+// longer returns the part of the runs longer than doneS that are longer than s; false = there are too few of them.
+func (l lengths) longer(s, doneS float64) (part float64, known bool) {
+	if !l.known(doneS) {
+		return 0, false
+	}
+	return l[l.after(s)].weight / l[l.after(doneS)].weight, true
+}
+
+// known reports whether enough runs are longer than s.
+func (l lengths) known(s float64) bool {
+	if len(l) == 0 {
+		return false
+	}
+	longer := l[l.after(s)]
+	return longer.weight > 0 && longer.weight*longer.weight >= leastLonger*longer.squares
+}
+
+// median is the run time that half of the runs don't exceed, s.
+func (l lengths) median() float64 {
+	i := sort.Search(len(l)-1, func(i int) bool { return l[i+1].weight <= l[0].weight/2 })
+	return l[i].s
+}

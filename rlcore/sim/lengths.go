@@ -1,0 +1,67 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
+)
+
+// foretold is what was foretold of an application's jobs since the last of its runs ended.
+type foretold struct {
+	past []rlcore.Past
+	by   map[foretoldOf]*rlcore.Profile
+}
+
+// foretoldOf are the jobs of an application of which the same is foretold.
+type foretoldOf struct {
+	user   string
+	limitS float64
+}
+
+// foretell returns what a job is expected to be, given the runs of its application that have ended.
+func (s *Sim) foretell(i int) *rlcore.Profile {
+	j := &s.jobs[i]
+	if !s.cfg.Foretell || j.known == nil {
+		return j.known
+	}
+	app := s.foretold[j.known.Identity()]
+	if app == nil {
+		return j.known
+	}
+	of := foretoldOf{j.User, j.LimitS}
+	p := app.by[of]
+	if p == nil {
+		p = j.known.Foretold(j.User, j.LimitS, app.past...)
+		app.by[of] = p
+	}
+	return p
+}
+
+// learnLength notes how long job i took, s of solo work as the site believes, for the waiting jobs of its application.
+func (s *Sim) learnLength(i int, soloS float64) {
+	j := &s.jobs[i]
+	if !s.cfg.Foretell || j.known == nil || !(soloS > 0) {
+		return
+	}
+	of := j.known.Identity()
+	app := s.foretold[of]
+	if app == nil {
+		app = &foretold{}
+		s.foretold[of] = app
+	}
+	app.past = append(app.past, rlcore.Past{SoloS: soloS, LimitS: j.LimitS, User: j.User})
+	app.past = slices.Clone(app.past[max(0, len(app.past)-rlcore.MostPast):])
+	app.by = map[foretoldOf]*rlcore.Profile{}
+	var changed []schedule.Job
+	for k, w := range s.wait {
+		if x := &s.jobs[w]; x.known != nil && x.known.Identity() == of {
+			x.Profile = s.foretell(w)
+			s.state.Pending[k].Profile = x.Profile
+			changed = append(changed, x.Plainly())
+		}
+	}
+	if len(changed) > 0 {
+		s.plain.Wait(changed, s.now)
+	}
+}
