@@ -316,7 +316,7 @@ func (w *World) Learn(train dqn.Scenario, n int, seed uint64) error {
 // rule of the site and not a lack of knowledge.
 func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Objective, from []*sim.Result) (*sim.Result, error) {
 	margin := cmp.Or(w.Guard.MemMargin, 0.05)
-	cfg.GPUs, cfg.Jobs = slices.Clone(cfg.GPUs), slices.Clone(cfg.Jobs)
+	cfg.GPUs, cfg.Jobs, cfg.Foretell = slices.Clone(cfg.GPUs), slices.Clone(cfg.Jobs), false
 	for i := range cfg.GPUs {
 		cfg.GPUs[i].MemMiB *= 1 - margin
 	}

@@ -58,7 +58,8 @@ func (t *Trace) law() *contention.Law {
 // Ready checks a trace. Errors wrap ErrTrace and name the job or application.
 //
 // A job's real run takes the duration its line gives, in its application's shape;
-// decisions see the application's profile, and how much its runs differ from it in length.
+// decisions see the application's profile, how much its runs differ from it in length, and what the runs that have ended
+// by then foretell.
 func (t *Trace) Ready(o *Options) (*Replayable, error) {
 	profiles := map[string]*rlcore.Profile{}
 	for _, p := range t.Profiles {
@@ -69,7 +70,7 @@ func (t *Trace) Ready(o *Options) (*Replayable, error) {
 	}
 	r := &Replayable{
 		Closed: true, Skipped: trace.Skipped{},
-		Config: sim.Config{GPUs: slices.Clone(t.GPUs), Truth: sim.Law{Law: t.law()}},
+		Config: sim.Config{GPUs: slices.Clone(t.GPUs), Truth: sim.Law{Law: t.law()}, Foretell: true},
 	}
 	model := t.measured(&r.Config)
 	r.World = &World{
@@ -179,7 +180,7 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 func (r *Replayable) knowing(wrong float64, seed uint64) *Replayable {
 	rnd := rand.New(rand.NewPCG(seed, 0xd0e)) //nolint:gosec // a replay is repeatable, not secret
 	out := *r
-	out.Config.Jobs = slices.Clone(r.Config.Jobs)
+	out.Config.Jobs, out.Config.Foretell = slices.Clone(r.Config.Jobs), false
 	for i := range out.Config.Jobs {
 		j := &out.Config.Jobs[i]
 		known := *j.Truth.Stretched(j.Truth.DurationS * (1 + wrong*(2*rnd.Float64()-1)))

@@ -30,8 +30,8 @@ type Place struct {
 	Pairs    []trace.Pair
 	Card     rlcore.GPUSpec
 	Law      *contention.Law // what a site believes there before it has seen any co-run
-	// Varied: runs differ, see vary, and jobs have limits.
-	Varied bool
+	// Varied: runs differ, see vary, and jobs have limits. Sweeps: jobs come as Place.sweeps draws them.
+	Varied, Sweeps bool
 }
 
 // Published slowdowns. Nothing is fitted to them here, and no network is trained on them.
@@ -50,8 +50,8 @@ var measuredPlaces = []Place{
 	{Name: "gavel_k80", About: "time-slicing on a K80; utilisation and memory assumed", Card: rlcore.GPUSpec{Model: "k80", MemMiB: 11441}, Law: &contention.TimeSlice},
 }
 
-// variedSuffix names the place like another one where runs differ.
-const variedSuffix = "_varied"
+// variedSuffix names the place like another one where runs differ, sweepsSuffix where they come in sweeps.
+const variedSuffix, sweepsSuffix = "_varied", "_sweeps"
 
 // PlaceNames lists the places, in the order of a table.
 func PlaceNames() []string {
@@ -59,10 +59,11 @@ func PlaceNames() []string {
 	for _, p := range measuredPlaces {
 		out = append(out, p.Name)
 	}
-	return append(out, "alnair"+variedSuffix, "miso"+variedSuffix)
+	return append(out, "alnair"+variedSuffix, "miso"+variedSuffix, "alnair"+sweepsSuffix, "miso"+sweepsSuffix)
 }
 
-// PlaceNamed reads a place. One with _varied behind its name is the same place, where runs differ and have limits.
+// PlaceNamed reads a place. One with _varied behind its name is the same place, where runs differ and have limits; one with
+// _sweeps a place where users submit sweeps of jobs whose lengths nobody knows.
 func PlaceNamed(name string) (*Place, error) {
 	if like, ok := strings.CutSuffix(name, variedSuffix); ok {
 		p, err := PlaceNamed(like)
@@ -70,6 +71,14 @@ func PlaceNamed(name string) (*Place, error) {
 			return nil, err
 		}
 		p.Name, p.Varied, p.About = name, true, p.About+"; runs differ, and have limits"
+		return p, nil
+	}
+	if like, ok := strings.CutSuffix(name, sweepsSuffix); ok {
+		p, err := PlaceNamed(like)
+		if err != nil {
+			return nil, err
+		}
+		p.Name, p.Sweeps, p.About = name, true, p.About+"; sweeps of jobs, whose lengths nobody knows"
 		return p, nil
 	}
 	if name == lawPlace {
@@ -152,8 +161,10 @@ type WorldsReport struct {
 	LowerBoundS map[string]map[string]float64 `json:"lower_bound_s"`
 	// Geomean is each policy's geometric mean over places and loads of turnaround ÷ fifo's.
 	Geomean map[string]float64 `json:"geomean_vs_fifo"`
-	// GeomeanVaried is the same over the places where runs differ and have limits, which Geomean leaves out.
+	// GeomeanVaried is the same over the places where runs differ and have limits, GeomeanSweeps over those of sweeps. Geomean
+	// leaves both out.
 	GeomeanVaried map[string]float64 `json:"geomean_vs_fifo_varied,omitempty"`
+	GeomeanSweeps map[string]float64 `json:"geomean_vs_fifo_sweeps,omitempty"`
 }
 
 // WorldPolicies are the policies that compete over places by default.
@@ -169,10 +180,9 @@ func Worlds(ctx context.Context, o Options) (*WorldsReport, error) {
 		return nil, err
 	}
 	exactly := 0.0
-	o.DurationError = cmp.Or(o.DurationError, &exactly)
 	r := &WorldsReport{
 		Seed: o.Seed, Seeds: o.Seeds, M: o.M, GPUs: o.GPUs, Jobs: o.Jobs, Loads: o.Loads, Places: o.Workloads, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace,
-		Bare: o.Bare, DurationError: *o.DurationError, Lines: map[string]map[string]map[string]*WorldLine{}, LowerBoundS: map[string]map[string]float64{},
+		Bare: o.Bare, DurationError: *cmp.Or(o.DurationError, &exactly), Lines: map[string]map[string]map[string]*WorldLine{}, LowerBoundS: map[string]map[string]float64{},
 	}
 	step := 0
 	for _, name := range o.Workloads {
@@ -192,16 +202,16 @@ func Worlds(ctx context.Context, o Options) (*WorldsReport, error) {
 			}
 		}
 	}
-	r.Geomean, r.GeomeanVaried = r.geomean(false), r.geomean(true)
+	r.Geomean, r.GeomeanVaried, r.GeomeanSweeps = r.geomean(""), r.geomean(variedSuffix), r.geomean(sweepsSuffix)
 	return r, nil
 }
 
 // geomean is each policy's geometric mean over the places of a kind, and all loads; nil where there is no such place.
-func (r *WorldsReport) geomean(varied bool) map[string]float64 {
+func (r *WorldsReport) geomean(kind string) map[string]float64 {
 	var out map[string]float64
 	all := map[string][]float64{}
 	for _, name := range r.Places { // in their order: the same sum each time
-		if strings.HasSuffix(name, variedSuffix) != varied {
+		if _, of, _ := strings.Cut(name, "_"); kind != "" && "_"+of != kind || kind == "" && ("_"+of == variedSuffix || "_"+of == sweepsSuffix) {
 			continue
 		}
 		for _, load := range r.Loads {
@@ -266,11 +276,20 @@ func (p *Place) compete(ctx context.Context, o *Options, load float64) (map[stri
 
 // ready draws a job set.
 func (p *Place) ready(o *Options, load float64, seed uint64) (*Replayable, error) {
-	r, err := p.Trace(o.GPUs, o.Jobs, load, seed).Ready(o)
+	t := p.Trace(o.GPUs, o.Jobs, load, seed)
+	if p.Sweeps {
+		t = p.sweeps(o.GPUs, o.Jobs, load, seed)
+	}
+	r, err := t.Ready(o)
 	if err != nil {
 		return nil, err
 	}
-	r = r.knowing(*o.DurationError, seed)
+	switch {
+	case o.DurationError != nil:
+		r = r.knowing(*o.DurationError, seed)
+	case !p.Sweeps:
+		r = r.knowing(0, seed)
+	}
 	if p.Varied {
 		r.vary(seed)
 	}

@@ -2,7 +2,9 @@ package experiment
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -11,7 +13,7 @@ import (
 
 // Each world's table names the applications that it has profiles of, and all of them.
 func TestPlaces(t *testing.T) {
-	cells := map[string]int{"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566, "alnair_varied": 49, "miso_varied": 318}
+	cells := map[string]int{"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566, "alnair_varied": 49, "miso_varied": 318, "alnair_sweeps": 49, "miso_sweeps": 318}
 	for _, name := range PlaceNames() {
 		p := must.Get(PlaceNamed(name))(t)
 		if n, ok := cells[name]; !ok || n != len(p.Pairs) {
@@ -57,6 +59,38 @@ func TestVariedRuns(t *testing.T) {
 	}
 	if ratio < .93 || ratio > 1.07 {
 		t.Errorf("runs take %v of what is known on average", ratio)
+	}
+}
+
+// In a world of sweeps every run fits its limit, a step of the ladder; many fail at once; a few users have most of the work;
+// what comes is as much work as asked for, and the site knows earlier runs.
+func TestSweeps(t *testing.T) {
+	p := must.Get(PlaceNamed("alnair_sweeps"))(t)
+	const n, gpus, load = 4000, 10, .9
+	tr := p.sweeps(gpus, n, load, 3)
+	must.Equal(t, p.sweeps(gpus, n, load, 3).Jobs, tr.Jobs, "the same seed draws other jobs: ")
+	work, failed, byUser := 0.0, 0, map[string]int{}
+	for _, j := range tr.Jobs {
+		if !slices.Contains(ladder[:], j.LimitS/3600) || j.DurationS > j.LimitS {
+			t.Fatalf("%+v", j)
+		}
+		if work += j.DurationS; j.DurationS <= mostFailS {
+			failed++
+		}
+		byUser[j.User]++
+	}
+	heavy := 0
+	for i := range heavyUsers {
+		heavy += byUser[fmt.Sprintf("user%d", i)]
+	}
+	came := tr.Jobs[n-1].SubmitS - tr.Jobs[0].SubmitS
+	if got := work / came / gpus; len(tr.Jobs) != n || failed < n/10 || failed > n/4 || heavy < n*6/10 || got < .6*load || got > 1.5*load {
+		t.Errorf("%d jobs, of which %d fail at once and %d are the heavy users'; they bring %v of what the GPUs do", len(tr.Jobs), failed, heavy, got)
+	}
+	for _, q := range tr.Profiles {
+		if q.DurationSD > 0 && len(q.Past) == 0 || q.Validate() != nil {
+			t.Errorf("%s: %d earlier runs are known, %v", q.App, len(q.Past), q.Validate())
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ type experimentFlags struct {
 	experiment.Options
 	quick, worlds         bool
 	objective, checkpoint string
+	durationError         float64
 	json, figures, format string
 }
 
@@ -59,8 +60,13 @@ finds little that policies don't.`,
   slurmbridge experiment --worlds                     jobs that come over time`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if !f.worlds && (c.Flags().Changed("loads") || c.Flags().Changed("gpus") || f.checkpoint != "") {
-				return cli.Usage(errors.New("--loads, --gpus and --checkpoint are those of --worlds"))
+			for _, name := range []string{"loads", "gpus", "jobs", "duration-error", "checkpoint"} {
+				if !f.worlds && c.Flags().Changed(name) {
+					return cli.Usage(fmt.Errorf("--%s is one of --worlds", name))
+				}
+			}
+			if c.Flags().Changed("duration-error") {
+				f.DurationError = &f.durationError
 			}
 			kind := &experiment.OnWorkloads
 			if f.Objective = policy.Objective(f.objective); f.worlds {
@@ -96,6 +102,9 @@ finds little that policies don't.`,
 	fl.Float64SliceVar(&o.Loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do without sharing")
 	addCheckpoint(fl, &f.checkpoint)
 	fl.IntVar(&o.GPUs, "gpus", 2, "with --worlds: GPUs")
+	fl.IntVar(&o.Jobs, "jobs", 300, "with --worlds: jobs of a set")
+	fl.Float64Var(&f.durationError, "duration-error", 0, "with --worlds: decisions see each job's own duration, times a factor drawn from 1 ± `PART`; "+
+		"in worlds of sweeps the default is what earlier runs foretell")
 	addOptions(fl, o, 10, 5, &f.json)
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
 	fl.BoolVar(&f.quick, "quick", false, "less training and searching: a minute on two cores")

@@ -118,6 +118,7 @@ func (s *shared) printWorlds(all *worldsReports, took time.Duration) {
 	}{
 		{"geometric mean over worlds and loads of turnaround ÷ fifo's", g.Geomean, all.Bare.Geomean},
 		{"the same over the worlds where runs differ and have limits", g.GeomeanVaried, all.Bare.GeomeanVaried},
+		{"the same over the worlds of sweeps", g.GeomeanSweeps, all.Bare.GeomeanSweeps},
 	} {
 		if of.guarded == nil {
 			continue
