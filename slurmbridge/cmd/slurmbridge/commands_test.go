@@ -122,14 +122,19 @@ func TestNothingRuns(t *testing.T) {
 	}
 }
 
-// slurmctld that doesn't answer is not a mistake of the command.
-func TestSlurmDown(t *testing.T) {
+// fakeSlurm has a script for each of Slurm's commands.
+func fakeSlurm(t *testing.T, script string) {
+	t.Helper()
 	bin := t.TempDir()
 	for _, name := range []string{"squeue", "sbatch", "scontrol", "scancel"} {
-		script := "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2\nexit 1\n"
-		must.OK(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700))
+		must.OK(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\nexit 1\n"), 0o700))
 	}
 	t.Setenv("SLURMBRIDGE_BIN_DIR", bin)
+}
+
+// slurmctld that doesn't answer is not a mistake of the command.
+func TestSlurmDown(t *testing.T) {
+	fakeSlurm(t, "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2")
 	for _, name := range []string{"plan", "open"} {
 		status, out, errOut := call(name, "-c", conf(t))
 		if status != 1 || out != "" || !strings.Contains(errOut, "Unable to contact slurm controller") {
@@ -295,11 +300,7 @@ func TestDaemonAddress(t *testing.T) {
 }
 
 func TestDoctorFlags(t *testing.T) {
-	bin := t.TempDir()
-	for _, name := range []string{"squeue", "sbatch", "scontrol", "scancel"} {
-		must.OK(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\nexit 1\n"), 0o700))
-	}
-	t.Setenv("SLURMBRIDGE_BIN_DIR", bin)
+	fakeSlurm(t, "")
 	for says, args := range map[string][]string{
 		"{node}":          {"--agents", "http://gpu1:9798"},
 		"--client-config": {"--client-config", "/nowhere/client.yml"},
@@ -379,13 +380,8 @@ func TestAdoptIsRefused(t *testing.T) {
 		{"24.11", "lua: no", "without job_submit.lua (lua: no) no job is adopted"},
 		{"24.11", "", ""},
 	} {
-		bin := t.TempDir()
 		config := must.Get(filepath.Abs("../../slurm/testdata/" + c.release + "/config"))(t)
-		for _, name := range []string{"squeue", "sbatch", "scontrol", "scancel"} {
-			script := "#!/bin/sh\n[ \"$*\" = 'show config' ] && exec cat " + config + "\nexit 1\n"
-			must.OK(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700))
-		}
-		t.Setenv("SLURMBRIDGE_BIN_DIR", bin)
+		fakeSlurm(t, "[ \"$*\" = 'show config' ] && exec cat "+config)
 		for _, command := range []string{"serve", "plan"} {
 			if c.says == "" && command == "serve" {
 				continue // it would run
