@@ -43,7 +43,7 @@ func TestPosteriorIsExact(t *testing.T) {
 		law := make([]rlcore.Prediction, len(ask.members))
 		m.byLaw(law, ask.spec, ask.members)
 		learned, f := &m.way(ask.spec).learned, traitsOf(m.sketch(ask.members), 0, excess(law[0].Slowdown))
-		x := append([]term{}, m.terms(learned, whose, ask.spec, ask.members, 0)...)
+		x := append([]term{}, m.terms(learned, (*rlcore.Profile).Identity, ask.spec, ask.members, 0)...)
 		mean, sd := learned.predict(x, &f)
 		if c := learned.cellOf(x); c != nil {
 			f = c.x

@@ -262,11 +262,11 @@ func (m *Model) Forbidden(_ *rlcore.GPUSpec, members []*rlcore.Profile) bool {
 		return false
 	}
 	for i, p := range members {
-		if m.alone.Has(whose(p)) {
+		if m.alone.Has(p.Identity()) {
 			return true
 		}
 		for k, q := range members {
-			if i != k && (m.bad.Has(pair{whose(p), whose(q)}) || m.bad.Has(pair{anybody(p), anybody(q)})) {
+			if i != k && (m.bad.Has(pair{p.Identity(), q.Identity()}) || m.bad.Has(pair{ofAnyUser(p), ofAnyUser(q)})) {
 				return true
 			}
 		}

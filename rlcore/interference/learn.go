@@ -140,9 +140,8 @@ func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, sp
 	return m.x
 }
 
-// whose identifies an application by its name and owner, anybody by its name alone.
-func whose(p *rlcore.Profile) rlcore.Identity   { return p.Identity() }
-func anybody(p *rlcore.Profile) rlcore.Identity { return rlcore.Identity{App: p.App} }
+// ofAnyUser is an application of that name, whoever runs it.
+func ofAnyUser(p *rlcore.Profile) rlcore.Identity { return rlcore.Identity{App: p.App} }
 
 // belief is what is believed of one member's z − z_law.
 type belief struct {
@@ -169,7 +168,7 @@ func (b *belief) at(z float64) float64 { return b.mean + clamp(b.slope*(z-b.z), 
 //
 // pairs is what is known of each member next to each other one alone, where they are three or more; nil = not known.
 func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, f *traits, z float64, pairs [][maxKept]pairing) belief {
-	x := m.terms(&w.learned, whose, spec, members, i)
+	x := m.terms(&w.learned, (*rlcore.Profile).Identity, spec, members, i)
 	b := belief{z: z, doubt: m.doubt(members, i) * w.learned.scale, unseen: w.law.Unseen}
 	mean, v := w.learned.fromFactors(x, f)
 	if pairs != nil {

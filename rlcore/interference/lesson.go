@@ -152,8 +152,8 @@ func (m *Model) doubt(members []*rlcore.Profile, i int) float64 {
 	}
 	for j, p := range members {
 		if j != i {
-			own, _ := m.doubts.Get(pair{whose(members[i]), whose(p)})
-			anybodys, _ := m.doubts.Get(pair{anybody(members[i]), anybody(p)})
+			own, _ := m.doubts.Get(pair{members[i].Identity(), p.Identity()})
+			anybodys, _ := m.doubts.Get(pair{ofAnyUser(members[i]), ofAnyUser(p)})
 			d = max(d, own, anybodys)
 		}
 	}

@@ -87,9 +87,9 @@ func (m *Model) learn(w *way, spec *rlcore.GPUSpec, members []*rlcore.Profile, i
 		return
 	}
 	m.forget()
-	w.learned.learn(m.terms(&w.learned, whose, spec, members, i), "", seen)
+	w.learned.learn(m.terms(&w.learned, (*rlcore.Profile).Identity, spec, members, i), "", seen)
 	if others {
-		w.site.learn(m.terms(&w.site, anybody, spec, members, i), members[i].Owner, seen)
+		w.site.learn(m.terms(&w.site, ofAnyUser, spec, members, i), members[i].Owner, seen)
 	}
 }
 

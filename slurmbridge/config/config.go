@@ -106,12 +106,19 @@ type Config struct {
 	places settings.Places
 }
 
+func isPattern(s string) (bool, error) { return job.MatchName(s, "") }
+
+// reads reports whether a parser reads a text without an error.
+func reads[T any](parse func(string) (T, error)) func(string) bool {
+	return func(s string) bool { _, err := parse(s); return err == nil }
+}
+
 // source is where the settings come from; flags may be nil.
 func source(flags *pflag.FlagSet) settings.Source {
 	return settings.Source{Defaults: etc.Settings, Overrule: overrule.By("SLURMBRIDGE", flags), Gone: gone, Rules: map[string]settings.Rule{
 		"objective":  {Takes: strings.Join(policy.Objectives(), " or "), Right: func(s string) bool { return slices.Contains(policy.Objectives(), s) }},
-		"patterns":   {Takes: "patterns such as jupyter*", Right: func(s string) bool { _, err := job.MatchName(s, ""); return err == nil }},
-		"named apps": {Takes: "PATTERN=NAME, for example nf-train*=train", Right: func(s string) bool { _, err := job.ParseAppName(s); return err == nil }},
+		"patterns":   {Takes: "patterns such as jupyter*", Right: reads(isPattern)},
+		"named apps": {Takes: "PATTERN=NAME, for example nf-train*=train", Right: reads(job.ParseAppName)},
 		"rule names": ruleNames,
 	}}
 }

@@ -368,7 +368,7 @@ func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
 	if r.Would != nil {
 		most = idle
 	}
-	r.Users, r.Accounts, r.Apps = ordered(users, most), ordered(accounts, most), ordered(apps, idle)
+	r.Users, r.Accounts, r.Apps = ranked(users, most), ranked(accounts, most), ranked(apps, idle)
 	r.Apps = r.Apps[:min(len(r.Apps), mostApps)]
 }
 
@@ -417,15 +417,15 @@ func (c *Change) mean() {
 	}
 }
 
-// ordered are the changes, first those with the most of something.
-func ordered[K comparable](m map[K]*Change, most func(*Change) float64) []Change {
+// ranked are the changes with their means, those with the highest value first, and equal ones by their names.
+func ranked[K comparable](m map[K]*Change, value func(*Change) float64) []Change {
 	out := make([]Change, 0, len(m))
 	for _, c := range m {
 		c.mean()
 		out = append(out, *c)
 	}
 	slices.SortFunc(out, func(a, b Change) int {
-		return cmp.Or(cmp.Compare(most(&b), most(&a)), cmp.Compare(a.User, b.User), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(value(&b), value(&a)), cmp.Compare(a.User, b.User), cmp.Compare(a.Name, b.Name))
 	})
 	return out
 }

@@ -209,10 +209,12 @@ func (s *stage) start(mode string, args ...string) {
 	}
 }
 
-// say gives the daemon a command, in which S1 stands for the first server and C1 for the first client.
-func (s *stage) say(command string) {
+// say gives the daemon commands, in which S1 stands for the first server and C1 for the first client.
+func (s *stage) say(commands ...string) {
 	s.t.Helper()
-	s.run(command, s.numbered(command)+"\n")
+	for _, c := range commands {
+		s.run(c, s.numbered(c)+"\n")
+	}
 }
 
 // server waits until the daemon has a server that isn't named yet, and names it.

@@ -114,8 +114,8 @@ func receive(c *net.UnixConn) (word uint32, fd int, err error) {
 // served are the stand-in's clients.
 type served struct {
 	mu    sync.Mutex
-	n     int                 // of those who have not said their pid yet, too
-	fds   map[uint32]*os.File // by pid
+	n     int                 // how many are connected, also before they have sent their pid
+	fds   map[uint32]*os.File // their connections, by the pid that they have sent
 	fault bool
 }
 

@@ -29,6 +29,23 @@ func (s *stage) serve(mode string) {
 	s.server()
 }
 
+// fail has a server started that ends before it serves.
+func (s *stage) fail(mode string) {
+	s.t.Helper()
+	s.start(mode)
+	s.say("start_server -uid 0")
+	s.logged("exited with")
+	s.say("get_server_list")
+}
+
+// quit ends the daemon.
+func (s *stage) quit() {
+	s.t.Helper()
+	s.say("quit")
+	s.gone()
+	s.logged("Exit with status")
+}
+
 var situations = []situation{
 	{"start and end", func(s *stage) {
 		s.say("get_server_list")
@@ -65,14 +82,12 @@ var situations = []situation{
 	`},
 	{"commands", func(s *stage) {
 		s.start(Starts)
-		for _, c := range []string{
+		s.say(
 			"", "nonsense", "get_server_status", "get_server_status 1", "get_client_list", "get_client_list 1", "start_server",
 			"start_server -uid abc", "start_server 5", "shutdown_server 1", "shutdown_server", "terminate_client",
 			"terminate_client 1 1",
 			"get_default_active_thread_percentage", "quit -t",
-		} {
-			s.say(c)
-		}
+		)
 		s.gone()
 	}, `
 		> nvidia-cuda-mps-control -d
@@ -117,12 +132,8 @@ var situations = []situation{
 	`},
 	{"a server initialises", func(s *stage) {
 		s.serve(Starts)
-		for _, c := range []string{
-			"get_server_list", "get_server_status S1", "get_client_list S1", "start_server -uid 0",
-			"get_server_list", "quit -t 1",
-		} {
-			s.say(c)
-		}
+		s.say("get_server_list", "get_server_status S1", "get_client_list S1")
+		s.say("start_server -uid 0", "get_server_list", "quit -t 1")
 		s.gone()
 		s.logged("Exit with status")
 	}, `
@@ -181,17 +192,10 @@ var situations = []situation{
 	{"a server serves", func(s *stage) {
 		s.serve(Ready)
 		s.logged("Ready")
-		for _, c := range []string{
-			"get_server_status S1", "get_client_list S1", "start_server -uid 0", "get_server_list",
-			"shutdown_server S1",
-		} {
-			s.say(c)
-		}
+		s.say("get_server_status S1", "get_client_list S1", "start_server -uid 0", "get_server_list", "shutdown_server S1")
 		s.logged("exited with")
 		s.say("get_server_list")
-		s.say("quit")
-		s.gone()
-		s.logged("Exit with status")
+		s.quit()
 	}, `
 		> nvidia-cuda-mps-control -d
 		> start_server -uid 0
@@ -212,13 +216,8 @@ var situations = []situation{
 		log: Exit with status 0
 	`},
 	{"a server fails at its start", func(s *stage) {
-		s.start(Fails)
-		s.say("start_server -uid 0")
-		s.logged("exited with")
-		s.say("get_server_list")
-		s.say("quit")
-		s.gone()
-		s.logged("Exit with status")
+		s.fail(Fails)
+		s.quit()
 	}, `
 		> nvidia-cuda-mps-control -d
 		> start_server -uid 0
@@ -232,10 +231,7 @@ var situations = []situation{
 	`},
 	{"no server on the PATH", func(s *stage) {
 		s.env = append(s.env, "PATH=/nonexistent")
-		s.start(Starts)
-		s.say("start_server -uid 0")
-		s.logged("exited with")
-		s.say("get_server_list")
+		s.fail(Starts)
 	}, `
 		> nvidia-cuda-mps-control -d
 		> start_server -uid 0
@@ -250,12 +246,7 @@ var situations = []situation{
 		s.enter(0)
 		s.say("get_client_list S1")
 		s.leave(first, in)
-		for _, c := range []string{
-			"terminate_client S1 C2", "terminate_client S1 1", "terminate_client S1 99999999",
-			"terminate_client S1",
-		} {
-			s.say(c)
-		}
+		s.say("terminate_client S1 C2", "terminate_client S1 1", "terminate_client S1 99999999", "terminate_client S1")
 		s.logged("already exists")
 	}, `
 		> nvidia-cuda-mps-control -d

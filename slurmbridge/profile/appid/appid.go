@@ -78,8 +78,8 @@ func Identify(j *Job) App {
 	switch {
 	case r.moved && r.relative == "":
 		a.why("the folder of submission doesn't count: it works in a folder that it names")
-	case isShell && r.relative == "" && r.says != "":
-		a.why("the folder of submission doesn't count: it names its input, %s", shortName(r.says))
+	case isShell && r.relative == "" && r.rooted != "":
+		a.why("the folder of submission doesn't count: it names its input, %s", shortName(r.rooted))
 	case j.Dir == "":
 		a.why("the folder of submission isn't known")
 	default:

@@ -30,11 +30,11 @@ type reader struct {
 	vars    map[string]string // with the values that are plain
 	source  []byte
 	nested  int
-	// relative is a word that is found from the folder that the script works in, says an input that isn't; moved: it
-	// works in a folder that it names itself.
-	relative, says string
-	moved          bool
-	fresh          bool // a name was seen that is made for one job
+	// relative is a word that is found from the folder that the script works in, rooted an input that is named by its
+	// whole path; moved: the script works in a folder that it names itself.
+	relative, rooted string
+	moved            bool
+	fresh            bool // a name was seen that is made for one job
 }
 
 // parse reads a shell's script; nil = it can't be read as one.
@@ -59,7 +59,7 @@ func parse(src []byte) *syntax.File {
 	return f
 }
 
-// shell returns what counts of a shell's script: without comments, without what does nothing but say something or wait,
+// shell returns what counts of a shell's script: without comments and messages,
 // with sizes marked and what doesn't count masked. false = it can't be read as one.
 func (r *reader) shell(src []byte) (string, bool) {
 	f := parse(src)
@@ -120,16 +120,17 @@ func sequence(c syntax.Command, top map[*syntax.CallExpr]bool) {
 	}
 }
 
-// says are commands that do nothing but say something or wait, tells those whose output changes nothing.
+// Commands without an effect on what the job computes: messages print something or wait; facts print what names or
+// numbers a node, a process or a time, and may stand in a message, echo $(date).
 var (
-	says  = set("echo date hostname nvidia-smi printf sleep set")
-	tells = set("date hostname pwd whoami id uname nproc")
+	messages = set("echo date hostname nvidia-smi printf sleep set")
+	facts    = set("date hostname pwd whoami id uname nproc")
 )
 
-// idle reports whether a statement does nothing but say something or wait, and runs and sets nothing in its arguments.
+// idle reports whether a statement is a message or waits, and neither runs nor sets anything in its arguments.
 func idle(s *syntax.Stmt) bool {
 	name := commandOf(s)
-	if !says[name] || len(s.Redirs) > 0 || s.Background || s.Coprocess || s.Negated {
+	if !messages[name] || len(s.Redirs) > 0 || s.Background || s.Coprocess || s.Negated {
 		return false
 	}
 	call := s.Cmd.(*syntax.CallExpr)
@@ -152,7 +153,7 @@ func idle(s *syntax.Stmt) bool {
 	syntax.Walk(s, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.CallExpr:
-			quiet = quiet && (n == call || len(n.Args) > 0 && len(n.Assigns) == 0 && tells[literal(n.Args[0])])
+			quiet = quiet && (n == call || len(n.Args) > 0 && len(n.Assigns) == 0 && facts[literal(n.Args[0])])
 		case *syntax.CmdSubst:
 			quiet = quiet && len(n.Stmts) <= 1
 		case *syntax.ParamExp:
@@ -413,7 +414,7 @@ func (r *reader) call(c *syntax.CallExpr, top bool) {
 	switch {
 	case name == "cd" || name == "pushd":
 		r.changeTo(c, words, top)
-	case quiet[name] || says[name]:
+	case quiet[name] || messages[name]:
 		for i := own.args; i < len(words); i++ {
 			r.maskWord(c.Args[i], words[i], known[i])
 		}
@@ -514,7 +515,7 @@ func (r *reader) changeTo(c *syntax.CallExpr, words []string, top bool) {
 	}
 	switch {
 	case absolute(lead):
-		r.says = cmp.Or(r.says, lead)
+		r.rooted = cmp.Or(r.rooted, lead)
 		r.moved = r.moved || top
 	case lead == "" || lead == "./":
 		r.moved = r.moved && !top
@@ -537,7 +538,7 @@ func (r *reader) path(w string, file bool) {
 		return
 	}
 	if absolute(w) {
-		r.says = cmp.Or(r.says, w)
+		r.rooted = cmp.Or(r.rooted, w)
 		return
 	}
 	_, number := parseQuantity(w)

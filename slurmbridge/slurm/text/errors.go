@@ -25,9 +25,6 @@ var errnos = readErrnos()
 //go:embed errno.tsv
 var errnoTable string
 
-// Errnos lists Slurm's errors.
-func Errnos() []Errno { return slices.Collect(maps.Values(errnos)) }
-
 func readErrnos() map[string]Errno {
 	out := map[string]Errno{}
 	for line := range strings.Lines(errnoTable) {

@@ -20,17 +20,17 @@ import (
 // OpenStore opens the database of the settings, which is the daemon's.
 func OpenStore(ctx context.Context, cfg *config.Config) (*store.Store, error) {
 	st, err := store.Open(ctx, cfg.Database)
-	return st, whose(cfg, err)
+	return st, explain(cfg, err)
 }
 
 // OwnStore opens it for the daemon: a corrupt file is replaced.
 func OwnStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
 	st, err := store.OpenOrReplace(ctx, cfg.Database, log)
-	return st, whose(cfg, err)
+	return st, explain(cfg, err)
 }
 
-// whose says in an error of opening the database where it is set, and whose it is.
-func whose(cfg *config.Config, err error) error {
+// explain adds to an error of opening the database which setting names the file, and which user owns it.
+func explain(cfg *config.Config, err error) error {
 	switch {
 	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", cfg.Where("database"), err)
