@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,15 +60,6 @@ func (c *Cluster) reaches(t *testing.T, id string, states ...string) {
 	}
 }
 
-func (c *Cluster) output(t *testing.T, id string) string {
-	t.Helper()
-	out, err := os.ReadFile(c.Path("out", id+".out"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(string(out))
-}
-
 // mounts are the places below dir that anything is mounted at.
 func mounts(t *testing.T, dir string) []string {
 	t.Helper()
@@ -83,49 +73,22 @@ func mounts(t *testing.T, dir string) []string {
 	return out
 }
 
-// runsAs is the number of the user that a process runs as.
-func runsAs(t *testing.T, pid int) uint32 {
-	t.Helper()
-	info := must.Get(os.Stat("/proc/" + strconv.Itoa(pid)))(t)
-	return info.Sys().(*syscall.Stat_t).Uid
-}
-
-func TestOneGPU(t *testing.T) {
-	t.Parallel()
-	c := New(t, Options{Scheduler: prompt})
-	half := c.submit(t, "games", "echo share=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; id -un", "--gres=mps:50")
-	c.reaches(t, half, "COMPLETED")
-	if out := c.output(t, half); out != "share=50\ngames" {
-		t.Errorf("job with half a GPU printed %q", out)
-	}
-	whole := c.submit(t, "nobody", "echo gpu=$CUDA_VISIBLE_DEVICES; id -un", "--gres=gpu:titanxp:1")
-	c.reaches(t, whole, "COMPLETED")
-	if out := c.output(t, whole); out != "gpu=0\nnobody" {
-		t.Errorf("job with a whole GPU printed %q", out)
-	}
-	slurm := must.Get(IDs("slurm"))(t)
-	if got := runsAs(t, c.daemons[controller].Process.Pid); got != slurm.Uid {
-		t.Errorf("slurmctld runs as user %d, want %d", got, slurm.Uid)
-	}
-	argv := must.Get(c.Prefix("games"))(t)
-	argv = append(argv, "sbatch", "--version")
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = c.Env()
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), " "+c.Release) {
-		t.Errorf("by prefix: %q %v", out, err)
-	}
-	if out, err := c.Run(t.Context(), "sbatch", "--version"); err != nil ||
-		!strings.HasSuffix(strings.TrimSpace(out), " "+c.Release) {
-		t.Errorf("release %q of %q, %v", c.Release, out, err)
-	}
-}
-
-func TestDaemonsComeAndGo(t *testing.T) {
+// Daemons run as Slurm's user, come and go while a job runs on, and are gone at the end, with all that jobs have left.
+func TestACluster(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{Nodes: 2, Scheduler: prompt})
 	ctx := t.Context()
-	id := c.submit(t, "nobody", "sleep 1000", "--nodelist=n1")
-	c.reaches(t, id, "RUNNING")
+	whole := c.submit(t, "nobody", "sleep 1000", "--nodelist=n1", "--gres=gpu:titanxp:1")
+	c.reaches(t, whole, "RUNNING")
+	slurm := must.Get(IDs("slurm"))(t)
+	info := must.Get(os.Stat(fmt.Sprintf("/proc/%d", c.daemons[controller].Process.Pid)))(t)
+	if uid := info.Sys().(*syscall.Stat_t).Uid; uid != slurm.Uid {
+		t.Errorf("slurmctld runs as user %d, want %d", uid, slurm.Uid)
+	}
+	if out, err := c.Run(ctx, "sbatch", "--version"); err != nil ||
+		!strings.HasSuffix(strings.TrimSpace(out), " "+c.Release) {
+		t.Errorf("release %q of %q, %v", c.Release, out, err)
+	}
 	c.KillNode(0)
 	must.OK(t, c.StartNode(0))
 	if err := c.StartNode(0); err == nil {
@@ -138,21 +101,11 @@ func TestDaemonsComeAndGo(t *testing.T) {
 		t.Error("a killed slurmctld answers")
 	}
 	must.OK(t, c.StartController(ctx))
-	if err := c.WaitNodes(ctx, 60*time.Second); err != nil {
-		t.Error(err)
-	}
-	c.reaches(t, id, "RUNNING")
-}
-
-func TestCloseLeavesNothing(t *testing.T) {
-	t.Parallel()
-	c := New(t, Options{Scheduler: prompt})
+	must.OK(t, c.WaitNodes(ctx, 60*time.Second))
+	c.reaches(t, whole, "RUNNING")
 	// A job's process without a living parent and without an environment.
-	id := c.submit(t, "nobody", "setsid env -i /bin/sleep 4711 & sleep 0.2")
-	c.reaches(t, id, "COMPLETED", "COMPLETING", "FAILED")
-	stray := c.submit(t, "nobody", "sleep 1000")
-	c.reaches(t, stray, "RUNNING")
-	ports := c.ports
+	stray := c.submit(t, "games", "setsid env -i /bin/sleep 4711 & sleep 0.2", "--nodelist=n2", "--gres=mps:50")
+	c.reaches(t, stray, "COMPLETED", "COMPLETING", "FAILED")
 	for range 2 {
 		must.OK(t, c.Close())
 	}
@@ -165,11 +118,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 	if _, err := os.Stat(c.Dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folder is left: %v", err)
 	}
-	if err := c.StartController(t.Context()); err == nil {
+	if err := c.StartController(ctx); err == nil {
 		t.Error("a closed cluster's slurmctld starts")
-	}
-	if len(ports) != 2 {
-		t.Errorf("%d ports of one slurmctld and one slurmd", len(ports))
 	}
 }
 
