@@ -58,9 +58,28 @@ func request(f map[string]string) string {
 	return strings.NewReplacer("gres:", "", "gres/", "").Replace(f["TresPerNode"])
 }
 
-func TestSharedJobs(t *testing.T) {
+// What the script makes of requests, on one cluster.
+func TestRequests(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2})
+	c := newCluster(t, slurmtest.Options{
+		Lua: "job_submit.lua", Nodes: 2, Extra: []string{"PartitionName=other Nodes=ALL State=UP"},
+	})
+	for _, situation := range []struct {
+		name string
+		is   func(t *testing.T, c *cluster)
+	}{
+		{"nonsense", nonsense},
+		{"shared jobs", sharedJobs},
+		{"sharers stay on one node", sharersStay},
+		{"changes", changes},
+		{"arguments are noted", argumentsNoted},
+	} {
+		t.Run(situation.name, func(t *testing.T) { situation.is(t, &cluster{c.Cluster, t}) })
+	}
+}
+
+// A request for a shared GPU in any spelling becomes one for a whole GPU's shares, after the gate where that is fresh.
+func sharedJobs(t *testing.T, c *cluster) {
 	gate, first := c.submit("true", "--hold"), c.submit("true", "--hold")
 	names := strings.NewReplacer("GATE", gate, "FIRST", first)
 	const held = "after:GATE(unfulfilled)"
@@ -123,6 +142,15 @@ func TestSharedJobs(t *testing.T) {
 		}
 		shared++
 	}
+	// A part of a heterogeneous job is rewritten and not gated.
+	c.gate(gate, "mps", time.Hour)
+	out, err := c.RunAs(t.Context(), "nobody", "sbatch", "--parsable", "--hold", "--gres=gpu:shared", "--wrap=true", ":",
+		"--ntasks=1")
+	must.OK(t, err)
+	if f := c.job(strings.TrimSpace(out)); request(f) != "mps:100" || f["Dependency"] != "(null)" {
+		t.Errorf("a part of a heterogeneous job: %q %q", f["TresPerNode"], f["Dependency"])
+	}
+	shared++
 	text, err := os.ReadFile(c.WakeFile)
 	if n := strings.Count(string(text), "\n"); err != nil || n != shared {
 		t.Errorf("%d lines in the wake file, %v; want one for each of %d shared jobs", n, err, shared)
@@ -140,28 +168,26 @@ func TestSharedJobs(t *testing.T) {
 }
 
 // A job that fits on one node stays on one: it has shares on each node that it is on.
-func TestSharersStayOnOneNode(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, slurmtest.Options{
-		Lua: "job_submit.lua", Nodes: 2,
-		Extra: []string{"PartitionName=other Nodes=ALL State=UP"},
-	})
+func sharersStay(t *testing.T, c *cluster) {
 	c.gateText("gres=mps\nunits=100\nsize=gpu:4\n")
-	for args, want := range map[string]string{
-		"--nodes=1-2": "1-1", "--ntasks=4": "1-1", "--ntasks=2 --cpus-per-task=2": "1-1", "--ntasks=2 --nodes=1-2": "1-1",
-		"--ntasks=5": "1", "--ntasks=3 --cpus-per-task=2": "1", "--ntasks=2 --mem-per-cpu=10": "1",
-		"--ntasks=2 --partition=other": "1",
+	for args, one := range map[string]bool{
+		"--nodes=1-2": true, "--ntasks=4": true, "--ntasks=2 --cpus-per-task=2": true, "--ntasks=2 --nodes=1-2": true,
+		"--ntasks=5": false, "--ntasks=3 --cpus-per-task=2": false, "--ntasks=2 --mem-per-cpu=10": false,
+		"--ntasks=2 --partition=other": false,
 	} {
-		f := c.job(c.submit("true", append(strings.Fields(args), "--hold", "--gres=gpu:shared")...))
-		if got := f["NumNodes"]; got != want && !(want == "1" && !strings.HasSuffix(got, "-1")) {
+		plain := append(strings.Fields(args), "--hold")
+		want := c.job(c.submit("true", plain...))["NumNodes"]
+		if one {
+			want = "1-1"
+		}
+		if got := c.job(c.submit("true", append(plain, "--gres=gpu:shared")...))["NumNodes"]; got != want {
 			t.Errorf("%s: NumNodes=%s, want %s", args, got, want)
 		}
 	}
 }
 
-func TestNonsense(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2})
+// What can't be shared is refused with a sentence, and wakes nobody.
+func nonsense(t *testing.T, c *cluster) {
 	cases := map[string]string{
 		"--gres=gpu:shared:3":                                                    "shares one GPU",
 		"--gres=gpu:shared:0":                                                    "shares one GPU",
@@ -244,27 +270,8 @@ func TestSharedJobsRun(t *testing.T) {
 	}
 }
 
-// TestHetJobs: a part of a heterogeneous job is rewritten and not gated.
-func TestHetJobs(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua"})
-	gate := c.submit("true", "--hold")
-	c.gate(gate, "mps", time.Hour)
-	out, err := c.RunAs(t.Context(), "nobody", "sbatch", "--parsable", "--hold", "--gres=gpu:shared", "--wrap=true", ":",
-		"--ntasks=1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := c.job(strings.TrimSpace(out))
-	if request(f) != "mps:100" || f["Dependency"] != "(null)" {
-		t.Errorf("%q %q", f["TresPerNode"], f["Dependency"])
-	}
-}
-
-// TestChanges: what users and the bridge change in a job.
-func TestChanges(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua"})
+// What users and the bridge change in a job.
+func changes(t *testing.T, c *cluster) {
 	ctx := t.Context()
 	gate := c.submit("true", "--hold")
 	c.gate(gate, "mps", time.Hour)
@@ -336,9 +343,7 @@ func TestDefaultsPerGPU(t *testing.T) {
 
 // The arguments of a script and the variables of --export stand in the AdminComment of a job that shares: numbers and
 // options as they are, anything else as a hash.
-func TestArgumentsAreNoted(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua"})
+func argumentsNoted(t *testing.T, c *cluster) {
 	c.gateText("gres=mps\nunits=100\nmem=*:300\n")
 	script := c.Path("train.sh")
 	must.OK(t, os.WriteFile(script, []byte("#!/bin/sh\ntrue\n"), 0o755))
