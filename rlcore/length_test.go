@@ -109,6 +109,25 @@ func TestForetold(t *testing.T) {
 	}
 }
 
+// A profile says how well its runs are foretold: well by limits that tell their lengths, badly without.
+func TestForetelling(t *testing.T) {
+	p := flat("a", 1000, 100)
+	p.DurationSD = 900
+	if f := p.Foretelling(); f.Runs != 0 {
+		t.Errorf("of no runs %+v", f)
+	}
+	for range 30 {
+		p.Past = append(p.Past, Past{SoloS: 100, LimitS: 3600}, Past{SoloS: 10_000, LimitS: 86400})
+	}
+	told := p.Foretelling()
+	for i := range p.Past {
+		p.Past[i].LimitS = 86400
+	}
+	if untold := p.Foretelling(); told.Runs != 59 || told.Within2 < .8 || untold.Within2 > .2 || untold.Longer < .4 || untold.Longer > .6 {
+		t.Errorf("with limits %+v, without %+v", told, untold)
+	}
+}
+
 // The longer a run has taken, the likelier it takes ten minutes more; what is known of lengths agrees with the distribution
 // that they are drawn from.
 func TestLonger(t *testing.T) {

@@ -91,6 +91,34 @@ func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profil
 	return &q
 }
 
+// Foretelling says how well a profile's past runs would have been foretold, each by those before it.
+type Foretelling struct {
+	Runs    int     `json:"runs"`
+	Within2 float64 `json:"within_a_factor_of_two"` // part of them
+	Longer  float64 `json:"longer_than_foretold"`   // part of them
+}
+
+// Foretelling is how well Past's runs would have been foretold from the second on; Runs 0 = there are too few.
+func (p *Profile) Foretelling() (f Foretelling) {
+	q := *p
+	for i := 1; i < len(p.Past); i++ {
+		x := &p.Past[i]
+		q.Past = p.Past[:i]
+		was := q.Foretold(cmp.Or(x.User, p.Owner), x.LimitS).Left(0, x.LimitS)
+		f.Runs++
+		if was <= 2*x.SoloS && x.SoloS <= 2*was {
+			f.Within2++
+		}
+		if x.SoloS > was {
+			f.Longer++
+		}
+	}
+	if f.Runs > 0 {
+		f.Within2, f.Longer = f.Within2/float64(f.Runs), f.Longer/float64(f.Runs)
+	}
+	return f
+}
+
 // after is the index of the first run longer than s.
 func (l lengths) after(s float64) int {
 	return sort.Search(len(l)-1, func(i int) bool { return l[i].s > s })

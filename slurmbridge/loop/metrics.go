@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -16,14 +17,14 @@ import (
 // Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
 // user, and accounts are bounded: the number of series doesn't grow with the load.
 type Metrics struct {
-	pollTime, planTime, groupSize, delay, skew, predicted, seen, late, startAfterS prometheus.Histogram
-	gateErrors, considered, broken, lent, forgotten                                prometheus.Counter
-	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS            prometheus.Gauge
-	jobs, gpus, misread, notAdopted, info, usageHours, usageSaved, usageLost       *prometheus.GaugeVec
-	polls, groups, members, changes, cmdErrors, unmanaged                          *prometheus.CounterVec
-	turnaround, records, contracts, suspects, learned, harmed                      *prometheus.CounterVec
-	commands                                                                       *prometheus.HistogramVec
-	refused                                                                        *prometheus.GaugeVec
+	pollTime, planTime, groupSize, delay, skew, predicted, seen, length, late, startAfterS prometheus.Histogram
+	gateErrors, considered, broken, lent, forgotten                                        prometheus.Counter
+	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS                    prometheus.Gauge
+	jobs, gpus, misread, notAdopted, info, usageHours, usageSaved, usageLost               *prometheus.GaugeVec
+	polls, groups, members, changes, cmdErrors, unmanaged                                  *prometheus.CounterVec
+	turnaround, records, contracts, suspects, learned, harmed                              *prometheus.CounterVec
+	commands                                                                               *prometheus.HistogramVec
+	refused                                                                                *prometheus.GaugeVec
 
 	// counted are the jobs of the queue that unmanaged and considered have counted.
 	counted map[string]bool
@@ -54,19 +55,21 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Namespace: "slurmbridge", Name: "slurm_command_duration_seconds",
 			Help: "Time that Slurm's commands took (squeue, scontrol and so on), failed ones as well.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
 		}, []string{"command"}),
-		cmdErrors:   counters[string](r, "slurm_command_errors_total", "Slurm's commands that failed, by command.", "command"),
-		lease:       r.gauge("gate_lease_left_seconds", "How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs start alone. 0 in shadow mode, which has no gate."),
-		gateErrors:  r.counter("gate_errors_total", "Failures to create or renew the gate."),
-		notAdopted:  r.gauges("adopt_kept_out", "What isn't adopted for a week because jobs were slower than the contract of their rule: applications (of a user), and rules (two jobs of an account within a day).", "what"),
-		misread:     r.gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
-		refused:     r.gauges("refused_changes", refusedHelp, "step", "error"),
-		unmanaged:   counters(r, "jobs_unmanaged_total", "Jobs that requested sharing and were ungated, to run as without the bridge, by reason: exclusive, features, size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason", job.UngatedReasons()...),
-		considered:  r.counter("jobs_considered_total", "Jobs that were considered together with others, or next to running ones, with any result."),
-		delay:       r.histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting, next to an idle GPU or with a change that came to nothing, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
-		delayMax:    r.gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon started."),
-		skew:        r.histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
-		predicted:   r.histogram("predicted_slowdown_ratio", "Predicted slowdown of each job released with others: run time together over run time alone (1 = as fast as alone).", slow),
-		seen:        r.histogram("seen_slowdown_ratio", "Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).", slow),
+		cmdErrors:  counters[string](r, "slurm_command_errors_total", "Slurm's commands that failed, by command.", "command"),
+		lease:      r.gauge("gate_lease_left_seconds", "How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs start alone. 0 in shadow mode, which has no gate."),
+		gateErrors: r.counter("gate_errors_total", "Failures to create or renew the gate."),
+		notAdopted: r.gauges("adopt_kept_out", "What isn't adopted for a week because jobs were slower than the contract of their rule: applications (of a user), and rules (two jobs of an account within a day).", "what"),
+		misread:    r.gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
+		refused:    r.gauges("refused_changes", refusedHelp, "step", "error"),
+		unmanaged:  counters(r, "jobs_unmanaged_total", "Jobs that requested sharing and were ungated, to run as without the bridge, by reason: exclusive, features, size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason", job.UngatedReasons()...),
+		considered: r.counter("jobs_considered_total", "Jobs that were considered together with others, or next to running ones, with any result."),
+		delay:      r.histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting, next to an idle GPU or with a change that came to nothing, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
+		delayMax:   r.gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon started."),
+		skew:       r.histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
+		predicted:  r.histogram("predicted_slowdown_ratio", "Predicted slowdown of each job released with others: run time together over run time alone (1 = as fast as alone).", slow),
+		seen:       r.histogram("seen_slowdown_ratio", "Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).", slow),
+		length: r.histogram("run_length_ratio", "How long each job would have taken alone, over what was foretold of it by its application, its time limit and "+
+			"its user's last runs. From 0.5 to 2 it was foretold within a factor of two.", []float64{.1, .25, .5, .8, 1.25, 2, 4, 10}),
 		late:        r.histogram("late_ratio", "By how many of its own run times alone each job ended after plain Slurm would have ended it (0 = before or then); above 0.1 it is late.", []float64{0, .05, .1, .25, .5, 1, 2, 5}),
 		turnaround:  counters(r, "turnaround_seconds_total", "Time from submission to end, s, of all jobs that ended and whose end on plain Slurm is known, on: slurmbridge (as it was), plain (as it would have been, an estimate). What was saved is 1 - slurmbridge/plain.", "on", "slurmbridge", "plain"),
 		broken:      r.counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (srpt, then exclusive) has decided since."),
@@ -142,6 +145,9 @@ func (m *Metrics) Skew(d time.Duration) {
 
 // outcome counts the outcome of a run.
 func (m *Metrics) outcome(o *history.Outcome) {
+	if took := cmp.Or(o.LengthS, o.End.Sub(o.Start).Seconds()); o.SoloS > 0 && (o.LengthS > 0 || o.Learned) {
+		m.length.Observe(took / o.SoloS)
+	}
 	if o.Shared() && o.Slowdown > 0 {
 		m.seen.Observe(o.Slowdown)
 		switch {

@@ -203,7 +203,7 @@ type prepared struct {
 
 // prepare makes the simulator's jobs and GPUs; r counts what is left out.
 func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
-	cfg := sim.Config{}
+	cfg := sim.Config{Foretell: true}
 	places := map[string][]int{} // GPUs by partition
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
@@ -227,6 +227,7 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 		return nil, fmt.Errorf("%w: for no job is it known since when it waited", ErrReplay)
 	}
 	d := w.Decider()
+	cfg.ExtendLimit = d.Guard.ExtendLimit
 	// What decides believes the same as the replayed world: the replay knows no surprises.
 	truth := history.NewTruth(d.Guard.Predictor)
 	first := kept[0].Ready
@@ -235,9 +236,15 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 		room = max(room, cfg.GPUs[g].MemMiB)
 	}
 	var in []*history.Run
-	sets := map[string]*rlcore.GPUSet{} // by partition
+	sets := map[string]*rlcore.GPUSet{}                     // by partition
+	before := map[*rlcore.Profile]*rlcore.Profile{nil: nil} // profiles as they were before these runs, which foretell one another
 	for i, j := range kept {
 		s := simulated(j, truth)
+		if before[s.Profile] == nil && s.Profile != nil {
+			p := *s.Profile
+			p.Past, before[s.Profile] = nil, &p
+		}
+		s.Profile = before[s.Profile]
 		s.ID = fmt.Sprint(i) // a requeued job is there twice
 		s.SubmitS = max(0, j.Ready.Sub(first).Seconds())
 		if s.GPUs = sets[j.Partition]; s.GPUs == nil {
@@ -321,6 +328,9 @@ func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
 		}
 	}
 	s := sim.Arrival{Job: j.Job(), Truth: truth.Alone(j.Profile, max(1, seconds))}
+	if o := j.Outcome; o != nil && o.LimitS > 0 {
+		s.LimitS = max(o.LimitS, seconds)
+	}
 	if on := layout(j); on.perNode*on.nodes > 1 {
 		s.Foreign, s.PerNode, s.Nodes, s.Profile = true, on.perNode, on.nodes, s.Truth
 	}

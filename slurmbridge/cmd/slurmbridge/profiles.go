@@ -163,6 +163,10 @@ func showProfile(w io.Writer, v *cli.Profile, card rlcore.GPUSpec) {
 	default:
 		fmt.Fprintf(w, "alone %.1f s ± %.1f\n", p.DurationS, p.DurationSD)
 	}
+	if f := v.Foretelling; f.Runs > 0 {
+		fmt.Fprintf(w, "of the last %d runs, with time limits, %.0f %% were foretold within a factor of two; %.0f %% took longer\n",
+			f.Runs, 100*f.Within2, 100*f.Longer)
+	}
 	if sizes := sizesText(v.Sizes); sizes != "" {
 		fmt.Fprintf(w, "sizes: %s (family %s)\n", sizes, v.Family)
 	}

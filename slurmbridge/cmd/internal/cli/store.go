@@ -61,6 +61,8 @@ type Profile struct {
 	Family   string          `json:"family,omitempty"`
 	Sizes    []appid.Size    `json:"sizes,omitempty"`
 	Profile  *rlcore.Profile `json:"profile"`
+	// Foretelling is how well its runs' lengths are foretold.
+	Foretelling rlcore.Foretelling `json:"foretelling"`
 }
 
 // FindProfile looks a profile on a card up as the bridge would, without a card on the one where it is fastest. Without a user, an application that
@@ -102,7 +104,7 @@ func FindProfile(ctx context.Context, st *store.Store, user, app, card string) (
 	if err != nil {
 		return nil, err
 	}
-	out.Profile, out.Family, out.Sizes = p, a.Family, a.Sizes
+	out.Profile, out.Family, out.Sizes, out.Foretelling = p, a.Family, a.Sizes, p.Foretelling()
 	return out, nil
 }
 
