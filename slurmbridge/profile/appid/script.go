@@ -334,16 +334,24 @@ func (r *reader) written(s *syntax.Stmt, src []byte) {
 		isScript = isScript || d.Op == syntax.RdrOut && d.Word != nil && strings.HasSuffix(r.ending(d.Word), ".sh")
 	}
 	for _, d := range s.Redirs {
-		if d.Hdoc == nil || !isScript || r.nested >= maxNested {
+		if d.Hdoc == nil || !isScript {
 			continue
 		}
-		r.nested++
 		from, to := d.Hdoc.Pos().Offset(), d.Hdoc.End().Offset()
-		if text, ok := r.shell(src[min(int(from), len(src)):min(int(to), len(src))]); ok {
+		if text, ok := r.within(src[min(int(from), len(src)):min(int(to), len(src))]); ok {
 			replace(d.Hdoc, text+"\n")
 		}
-		r.nested--
 	}
+}
+
+// within reads a shell's script that stands in another one.
+func (r *reader) within(src []byte) (text string, ok bool) {
+	if r.nested >= maxNested {
+		return "", false
+	}
+	r.nested++
+	defer func() { r.nested-- }()
+	return r.shell(src)
 }
 
 // ending is a word's last plain part.
@@ -398,8 +406,10 @@ func (r *reader) call(c *syntax.CallExpr, top bool) {
 	}
 	for i := range words[:own.args] {
 		switch {
-		case i == own.program && own.means == shellCode && known[i]:
-			r.code(c.Args[i], words[i])
+		case i == own.program && own.means == shellCode && known[i]: // what a shell is given on its command line
+			if text, ok := r.within([]byte(words[i])); ok {
+				replace(c.Args[i], text)
+			}
 		case !known[i]:
 			r.maskParts(c.Args[i])
 		default:
@@ -414,13 +424,11 @@ func (r *reader) call(c *syntax.CallExpr, top bool) {
 	switch {
 	case name == "cd" || name == "pushd":
 		r.changeTo(c, words, top)
-	case quiet[name] || messages[name]:
+	case quiet[name] || messages[name] || writes[name] || tools[name]:
 		for i := own.args; i < len(words); i++ {
-			r.maskWord(c.Args[i], words[i], known[i])
-		}
-	case writes[name] || tools[name]:
-		for i := own.args; i < len(words); i++ {
-			r.path(words[i], !strings.HasPrefix(words[i], "-") && name != "echo" && name != "printf")
+			if !quiet[name] && !messages[name] {
+				r.path(words[i], true)
+			}
 			r.maskWord(c.Args[i], words[i], known[i])
 		}
 	default:
@@ -466,18 +474,6 @@ func variableAlone(w *syntax.Word) (string, bool) {
 		return "", false
 	}
 	return p.Param.Value, true
-}
-
-// code reads what a shell is given on its command line.
-func (r *reader) code(w *syntax.Word, text string) {
-	if r.nested >= maxNested {
-		return
-	}
-	r.nested++
-	if inner, ok := r.shell([]byte(text)); ok {
-		replace(w, inner)
-	}
-	r.nested--
 }
 
 // program notes the program of a command.
