@@ -1,14 +1,11 @@
 package rlcore
 
-import (
-	"cmp"
-	"math"
-)
+import "math"
 
 // mostRisk is the probability of a late end, because another job on the GPU takes longer than it is expected to, up to
-// which a job may have company. A long run meets many others one after the other, so it must be small. Of 1, 3 and 10 %
-// it is the one under which at most 1 % of jobs were late in worlds where nobody knows their lengths (LEARNING.md).
-const mostRisk = 0.01
+// which a job may have company. A long run meets many others one after the other, so it must be small; of 3 and 10 % it
+// is the one under which about 1 % of jobs were late in worlds where nobody knows their lengths (LEARNING.md).
+const mostRisk = 0.03
 
 // member is a job of known profile that is to share a GPU.
 type member struct {
@@ -24,10 +21,9 @@ func (p *promise) unlikely(r *Rules, w *Window, c Combo) bool {
 	p.risk = p.risk[:0]
 	varies := false
 	add := func(j *Job, doneS, leftS, plainEndS float64, joins bool) {
-		grace := cmp.Or(j.Grace, r.Grace, DefaultGrace) * (doneS + leftS)
 		room := math.Inf(1) // nothing is promised
 		if plainEndS != 0 {
-			room = max(0, plainEndS-w.State.NowS-leftS) + grace
+			room = max(0, plainEndS-w.State.NowS-leftS) + r.graceS(j)
 		}
 		p.risk = append(p.risk, member{doneS, room, joins})
 		varies = varies || j.Profile.DurationSD > 0
