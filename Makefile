@@ -44,7 +44,7 @@ help: ## this text
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 	@echo
-	@echo 'Start with `make demo`: root on Debian 12 or 13, no GPU needed. README.md has the rest.'
+	@echo 'Start with `make demo`: root on Debian 12 or 13, no GPU needed. README.md and contrib/doc have the rest.'
 
 deps: ## install what building and testing need (Debian, root)
 	@contrib/install-deps
@@ -198,7 +198,7 @@ packages-check: packages ## install, upgrade, remove and purge the packages in a
 
 # Two versions, of which the second is newer and says so: what is upgraded from and to.
 NEWER   := $(BUILD)/acceptance/newer
-acceptance: as-root build $(NFPM) $(SBOM) ## the README's admin chapter on two booted Debians (RELEASE=trixie or forky, ARGS=--keep; 15 minutes)
+acceptance: as-root build $(NFPM) $(SBOM) ## the commands of README.md and contrib/doc on two booted Debians (RELEASE=trixie or forky, ARGS=--keep; 15 minutes)
 	@contrib/install-deps --acceptance
 	@$(call PACK,$(BUILD),$(BUILD)/acceptance/old)
 	@$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer

@@ -693,8 +693,20 @@ func podman(t *testing.T, b *bench) func(env []string, args ...string) *exec.Cmd
 	}
 }
 
-// A sharer in a container reaches its GPU's MPS daemon with what README tells users of Docker and Podman to add, and is
-// held to its limit there; without it the job computes, and without MPS.
+// podmanLine is what the users' page tells users of Docker and Podman to add to their command.
+func podmanLine(t *testing.T) []string {
+	t.Helper()
+	page := string(must.Get(os.ReadFile("../contrib/doc/users.md"))(t))
+	_, rest, found := strings.Cut(page, "\n    --ipc=host")
+	line, _, _ := strings.Cut("--ipc=host"+rest, "\n\n")
+	if !found {
+		t.Fatal("the users' page has no line for Podman")
+	}
+	return strings.Fields(line)
+}
+
+// A sharer in a container reaches its GPU's MPS daemon with what the users' page tells users of Docker and Podman to add,
+// and is held to its limit there; without it the job computes, and without MPS.
 func TestSharerInAContainer(t *testing.T) {
 	h, b := node(t, "v100", "volta", 20)
 	run := podman(t, b)
@@ -704,15 +716,17 @@ func TestSharerInAContainer(t *testing.T) {
 	must.OK(t, h.Prolog(t.Context(), root))
 	vars, err := b.vars(t, "7")
 	must.OK(t, err)
-	passed := []string{
-		"--ipc=host", "--volume", string(h.Dir) + ":" + string(h.Dir), "--env", "CUDA_MPS_PIPE_DIRECTORY", "--env", "CUDA_VISIBLE_DEVICES",
-		"--env", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+	passed := podmanLine(t)
+	at := slices.Index(passed, "/run/slurmbridge:/run/slurmbridge")
+	if at < 0 {
+		t.Fatalf("the folder of the hooks isn't passed: %q", passed)
 	}
+	passed[at] = string(h.Dir) + ":" + string(h.Dir) // theirs in this test
 	for _, c := range []struct {
 		name string
 		args []string
 		mps  bool
-	}{{"as README says", passed, true}, {"as it is", nil, false}} {
+	}{{"as the page says", passed, true}, {"as it is", nil, false}} {
 		var out, stderr bytes.Buffer
 		cmd := run(vars, c.args...)
 		cmd.Stdout, cmd.Stderr = &out, &stderr

@@ -11,9 +11,93 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
+const root = "../.."
+
+// outside reports folders that aren't the project's sources.
+func outside(d fs.DirEntry) bool {
+	return d.IsDir() && (d.Name() == ".git" || d.Name() == "build" || d.Name() == ".cache")
+}
+
+// anchors are the names by which links lead to a page's headings, as GitHub makes them.
+func anchors(text string) string {
+	out := "\n"
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(text, -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		out += strings.ReplaceAll(name, " ", "-") + "\n"
+	}
+	return out
+}
+
+// broken returns the links of a page, in the folder dir, that lead to no file or to no heading of one.
+func broken(dir, text string) (bad []string) {
+	for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
+		file, anchor, _ := strings.Cut(m[1], "#")
+		if strings.Contains(file, "://") {
+			continue
+		}
+		to := text
+		if file != "" {
+			b, err := os.ReadFile(filepath.Join(dir, file))
+			if _, serr := os.Stat(filepath.Join(dir, file)); serr != nil || err != nil && anchor != "" {
+				bad = append(bad, m[1])
+				continue
+			}
+			to = string(b)
+		}
+		if anchor != "" && !strings.Contains(anchors(to), "\n"+anchor+"\n") {
+			bad = append(bad, m[1])
+		}
+	}
+	return bad
+}
+
+// Links between pages lead to files and headings that are there, and so does what sources say of a page and its heading.
+func TestPagesLinkToWhatIsThere(t *testing.T) {
+	dir := t.TempDir()
+	must.OK(t, os.WriteFile(filepath.Join(dir, "a.md"), []byte("# A\n## What can't it do?\n"), 0o600))
+	const text = "[x](a.md) [x](a.md#what-cant-it-do) [x](https://b/c) [x](b.md) [x](a.md#b) [x](#a)"
+	must.Equal(t, broken(dir, text), []string{"b.md", "a.md#b", "#a"})
+	said := regexp.MustCompile(`contrib/doc/([a-z-]+\.md), "([^"]+)"`) // as comments of Go and shell name a heading
+	links, headings := 0, 0
+	must.OK(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || outside(d) || !d.Type().IsRegular() {
+			if err == nil && outside(d) {
+				return fs.SkipDir
+			}
+			return err
+		}
+		text := string(must.Get(os.ReadFile(path))(t))
+		if strings.HasSuffix(path, ".md") {
+			for _, link := range broken(filepath.Dir(path), text) {
+				t.Errorf("%s: %s leads nowhere", path, link)
+			}
+			links += strings.Count(text, "](")
+		}
+		if strings.HasSuffix(path, ".go") || strings.HasPrefix(text, "#!/bin/sh") {
+			for _, m := range said.FindAllStringSubmatch(text, -1) {
+				page, err := os.ReadFile(filepath.Join(root, "contrib/doc", m[1]))
+				if err != nil || !strings.Contains(string(page), "\n## "+m[2]+"\n") {
+					t.Errorf("%s: %s has no heading %q: %v", path, m[1], m[2], err)
+				}
+				headings++
+			}
+		}
+		return nil
+	}))
+	if links < 20 || headings < 2 {
+		t.Errorf("only %d links and %d names of headings were tried", links, headings)
+	}
+}
+
+// README.md is what a newcomer reads in one go; the rest stands in pages.
+func TestREADMEIsShort(t *testing.T) {
+	if n := strings.Count(string(must.Get(os.ReadFile(filepath.Join(root, "README.md")))(t)), "\n"); n > 150 {
+		t.Errorf("it has %d lines: what is more than 150 belongs into contrib/doc", n)
+	}
+}
+
 // The pages name files, folders and tests that are there.
 func TestPagesNameWhatIsThere(t *testing.T) {
-	const root = "../.."
 	var paths, tests strings.Builder
 	var pages []string
 	must.OK(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -21,7 +105,7 @@ func TestPagesNameWhatIsThere(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == ".git" || d.Name() == "build" || d.Name() == ".cache"):
+		case outside(d):
 			return fs.SkipDir
 		case strings.HasSuffix(name, ".md"):
 			pages = append(pages, path)

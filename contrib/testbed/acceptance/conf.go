@@ -99,7 +99,7 @@ func merge(text, line string) string {
 }
 
 // The node has no GPU: what follows stands in for the driver, and is all that this test
-// adds to what the README says. Where there is a card, none of it is needed.
+// adds to what the pages say. Where there is a card, none of it is needed.
 const (
 	simDir   = "/opt/gpusim"
 	simState = "/var/lib/gpusim/state"
@@ -139,15 +139,16 @@ func (r *rig) simulate() {
 	check(os.Symlink("../simulated-gpu.service", filepath.Join(r.node.dir, wants, "simulated-gpu.service")))
 }
 
-// block is one fenced block of commands of the README: its info string is
+// block is one fenced block of commands of a page: its info string is
 // "sh WHERE NAME", e.g. "sh controller install".
 type block struct {
 	where, name string
 	text        string // the commands, a line each
-	line        int    // of the README, where the commands begin
+	page        string
+	line        int // of the page, where the commands begin
 }
 
-// manual is the README's commands, and which of them were run, by "WHERE NAME".
+// manual is the commands of README.md and of contrib/doc's pages, and which of them were run, by "WHERE NAME".
 type manual struct {
 	blocks []block
 	used   map[string]bool
@@ -156,33 +157,56 @@ type manual struct {
 // places are where a block may be run.
 var places = []string{"controller", "nodes", "user"}
 
-// readManual finds the blocks.
-func readManual(text string) (*manual, error) {
+// readPages reads README.md and the pages of contrib/doc, from the folder of the sources.
+func readPages(sources string) (*manual, error) {
+	pages, err := filepath.Glob(filepath.Join(sources, "contrib/doc/*.md"))
+	if err != nil {
+		return nil, err
+	}
 	m := &manual{used: map[string]bool{}}
+	for _, page := range append([]string{filepath.Join(sources, "README.md")}, pages...) {
+		text, err := os.ReadFile(page)
+		if err == nil {
+			err = m.read(filepath.Base(page), string(text))
+		}
+		if err != nil {
+			return nil, because(page, err)
+		}
+	}
+	return m, nil
+}
+
+// read finds a page's blocks. A block may stand on several pages if its commands are the same there.
+func (m *manual) read(page, text string) error {
 	parts := strings.Split("\n"+text, "\n```") // every second one is a block
 	if len(parts)%2 == 0 {
-		return nil, errors.New("the last block has no end")
+		return errors.New("the last block has no end")
 	}
 	line := 0
 	for i, part := range parts {
 		if i%2 == 1 {
 			head, commands, _ := strings.Cut(part+"\n", "\n")
 			f := strings.Fields(head)
+			var other *block
+			if len(f) == 3 {
+				other = m.find(f[1], f[2])
+			}
 			switch {
 			case len(f) != 3 || f[0] != "sh" || !slices.Contains(places, f[1]):
-				return nil, fmt.Errorf("line %d: %q: a block begins with ```sh WHERE NAME, where WHERE is one of %v", line, head, places)
+				return fmt.Errorf("line %d: %q: a block begins with ```sh WHERE NAME, where WHERE is one of %v", line, head, places)
 			case strings.TrimSpace(commands) == "":
-				return nil, fmt.Errorf("line %d: no commands in %s", line, head)
-			case m.find(f[1], f[2]) != nil:
-				return nil, fmt.Errorf("line %d: a second block %s", line, head)
+				return fmt.Errorf("line %d: no commands in %s", line, head)
+			case other != nil && (other.page == page || other.text != commands):
+				return fmt.Errorf("line %d: %s has a block %s already", line, other.page, head)
+			case other == nil:
+				m.blocks = append(m.blocks, block{f[1], f[2], commands, page, line + 1})
 			}
-			m.blocks = append(m.blocks, block{f[1], f[2], commands, line + 1})
 		} else if i > 0 && !strings.HasPrefix(part+"\n", "\n") {
-			return nil, fmt.Errorf("line %d: a block begins within another", line)
+			return fmt.Errorf("line %d: a block begins within another", line)
 		}
 		line += strings.Count(part, "\n") + 1
 	}
-	return m, nil
+	return nil
 }
 
 func (m *manual) find(where, name string) *block {
@@ -198,7 +222,7 @@ func (m *manual) find(where, name string) *block {
 func (m *manual) take(where, name string) *block {
 	b := m.find(where, name)
 	if b == nil {
-		fail("the README has no block %q", where+" "+name)
+		fail("no page has a block %q", where+" "+name)
 	}
 	m.used[where+" "+name] = true
 	return b
@@ -209,7 +233,7 @@ func (m *manual) left() []string {
 	var out []string
 	for i := range m.blocks {
 		if key := m.blocks[i].where + " " + m.blocks[i].name; !m.used[key] {
-			out = append(out, fmt.Sprintf("%s (line %d)", key, m.blocks[i].line))
+			out = append(out, fmt.Sprintf("%s (%s line %d)", key, m.blocks[i].page, m.blocks[i].line))
 		}
 	}
 	return out

@@ -22,9 +22,9 @@ type job struct {
 
 var submitted = regexp.MustCompile(`Submitted batch job (\d+)`)
 
-// share submits as in the README, from the folder of the application.
+// share submits as the users' page says, from the folder of the application.
 func (r *rig) share(user, app string) job {
-	return r.submit(user, app, r.readme.take("user", "submit").text)
+	return r.submit(user, app, r.manual.take("user", "submit").text)
 }
 
 func (r *rig) submit(user, app, command string) job {
@@ -154,9 +154,9 @@ func (r *rig) groups(jobs []job) (pairs int, worst float64) {
 	return pairs, worst
 }
 
-// see is the README's way for a user to see partners, while the job has some.
+// see is the users' page's way to see partners, while the job has some.
 func (r *rig) see(jobs []job) (why string) {
-	text := r.readme.take("user", "see").text
+	text := r.manual.take("user", "see").text
 	r.until(90*time.Second, func() {
 		last := error(nil)
 		for _, j := range jobs {

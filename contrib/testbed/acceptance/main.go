@@ -1,6 +1,6 @@
 // Command acceptance boots two Debian machines by systemd-nspawn, a controller and a
-// node with a simulated GPU, and follows the README's chapters "Use it" and "Run it" on
-// them: the commands are read from the README. Then it pulls plugs. `make acceptance`
+// node with a simulated GPU, and follows README.md and the pages of contrib/doc on
+// them: the commands are read from there. Then it pulls plugs. `make acceptance`
 // calls it.
 //
 // Everything lives in namespaces of its own (processes, mounts, network), of which this is

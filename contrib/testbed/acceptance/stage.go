@@ -19,13 +19,13 @@ const (
 	nodeName = "gpu1"
 )
 
-// rig is the stage: two machines and the README's commands.
+// rig is the stage: two machines and the pages' commands.
 type rig struct {
 	ctx        context.Context // of the step that runs
 	o          options
 	group      string // control group of all machines
 	work       string // folder of all machines' files
-	readme     *manual
+	manual     *manual
 	head, node *machine
 	old, new   string // versions of slurmbridge's two packages
 }
@@ -98,8 +98,8 @@ func (r *rig) build() {
 	}
 	root := must(filepath.Abs(filepath.Join(roots, r.o.release)))
 	var err error
-	r.readme, err = readManual(string(must(os.ReadFile("README.md"))))
-	check(because("README.md", err))
+	r.manual, err = readPages(".")
+	check(err)
 	r.head, r.node = newMachine(r.work, root, "head", "10.77.0.1"), newMachine(r.work, root, nodeName, nodeAddr)
 }
 
@@ -195,7 +195,7 @@ func (r *rig) unit(m *machine) string {
 	return "gpuprof"
 }
 
-// follow runs a block of the README where it says, and returns what it printed.
+// follow runs a block of the pages where it says, and returns what it printed.
 func (r *rig) follow(where, name string) string {
 	out, err := r.followed(where, name)
 	check(err)
@@ -203,16 +203,16 @@ func (r *rig) follow(where, name string) string {
 }
 
 func (r *rig) followed(where, name string) (string, error) {
-	b := r.readme.take(where, name)
+	b := r.manual.take(where, name)
 	m := r.head
 	if where == "nodes" {
 		m = r.node
 	}
 	out, err := r.try(m, b.text)
-	return out, because(fmt.Sprintf("README.md line %d", b.line), err)
+	return out, because(fmt.Sprintf("%s line %d", b.page, b.line), err)
 }
 
-// packages puts one version of the two packages where the README's apt looks.
+// packages puts one version of the two packages where the pages' apt looks.
 func (r *rig) packages(version string) {
 	for _, m := range r.machines() {
 		r.sh(m, "rm -f /root/*.deb")

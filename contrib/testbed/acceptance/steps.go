@@ -31,7 +31,7 @@ func (r *rig) steps() []step {
 			r.whole()
 			return strings.TrimSpace(r.sh(r.head, "scontrol --version"))
 		}},
-		{"README: apt installs; nothing starts by itself", true, func() string {
+		{"pages: apt installs; nothing starts by itself", true, func() string {
 			r.packages("old")
 			r.follow("controller", "install")
 			r.follow("nodes", "install")
@@ -39,7 +39,7 @@ func (r *rig) steps() []step {
 			r.old = r.installed()
 			return "version " + r.old
 		}},
-		{"README: doctor names what is missing", true, func() string {
+		{"pages: doctor names what is missing", true, func() string {
 			out, err := r.followed("controller", "doctor")
 			if err == nil {
 				fail("nothing is missing on a plain cluster: %s", tail(out))
@@ -50,7 +50,7 @@ func (r *rig) steps() []step {
 			}
 			return fmt.Sprintf("%d lines written: %s", len(done), strings.Join(done, ", "))
 		}},
-		{"README: Slurm restarts, the agent starts", true, func() string {
+		{"pages: Slurm restarts, the agent starts", true, func() string {
 			r.follow("controller", "restart")
 			r.follow("nodes", "start")
 			r.nodeIs(30*time.Second, idle)
@@ -64,7 +64,7 @@ func (r *rig) steps() []step {
 			r.nodeIs(30*time.Second, idle)
 			return "then also " + strings.Join(more, ", ")
 		}},
-		{"README: shadow mode decides and changes nothing", true, func() string {
+		{"pages: shadow mode decides and changes nothing", true, func() string {
 			out := r.follow("controller", "shadow")
 			r.sh(r.head, "systemctl is-active slurmbridge && systemctl is-enabled slurmbridge && ! grep -q ^job= /run/slurmbridge/gate")
 			if !strings.Contains(out, "shadow") {
@@ -72,7 +72,7 @@ func (r *rig) steps() []step {
 			}
 			return "doctor has no errors and no warnings"
 		}},
-		{"README: two users share; records arrive, profiles are learned", true, func() string {
+		{"pages: two users share; records arrive, profiles are learned", true, func() string {
 			jobs := r.shareAll(1)
 			r.ended(jobs, 3*time.Minute)
 			for _, j := range jobs {
@@ -87,7 +87,7 @@ func (r *rig) steps() []step {
 			}
 			return fmt.Sprintf("%d runs, each user's own profiles", len(jobs))
 		}},
-		{"README: the receipt", false, func() string {
+		{"pages: the receipt", false, func() string {
 			out := r.follow("controller", "receipt")
 			r.sh(r.head, "curl -fsS http://head:9797/ | grep -qi '<html'")
 			if !strings.Contains(out, "shadow") {
@@ -95,7 +95,7 @@ func (r *rig) steps() []step {
 			}
 			return fmt.Sprintf("%d lines; the page is served", strings.Count(out, "\n"))
 		}},
-		{"README: active after a reload", true, func() string {
+		{"pages: active after a reload", true, func() string {
 			pid := r.sh(r.head, "systemctl show -P MainPID slurmbridge")
 			r.follow("controller", "active")
 			r.until(20*time.Second, func() { r.sh(r.head, "grep -q ^job= /run/slurmbridge/gate || { echo no gate; exit 1; }") })
@@ -104,7 +104,7 @@ func (r *rig) steps() []step {
 			}
 			return "the gate is there, the process the same"
 		}},
-		{"README: groups start together; users see their partners", false, func() string {
+		{"pages: groups start together; users see their partners", false, func() string {
 			// While another job has the GPU, each user submits two; then they run.
 			first := r.submit("bob", "alexnet", "sbatch --gres=gpu:1 job.sh")
 			jobs := r.shareAll(1)
@@ -129,7 +129,7 @@ func (r *rig) steps() []step {
 			}
 			return fmt.Sprintf("both users' jobs shared the GPU, %d groups at once with %.0f ms between first and last start at most; %s", pairs, 1000*worst, seen)
 		}},
-		{"README: metrics of controller and node", false, func() string {
+		{"pages: metrics of controller and node", false, func() string {
 			out := r.follow("controller", "metrics")
 			for _, name := range []string{"slurmbridge_info", "slurmbridge_polls_total", "gpuprof_"} {
 				if !strings.Contains(out, "\n"+name) {
@@ -209,7 +209,7 @@ func (r *rig) steps() []step {
 			return fmt.Sprintf("away for %.0f s; all %d jobs completed, %d of them requeued by Slurm", away.Seconds(), len(jobs),
 				again)
 		}},
-		{"README: upgrade while jobs wait", false, func() string {
+		{"pages: upgrade while jobs wait", false, func() string {
 			before := r.recorded()
 			r.packages("new")
 			jobs := r.queued(2)
@@ -225,13 +225,13 @@ func (r *rig) steps() []step {
 			r.all(jobs, before)
 			return fmt.Sprintf("%s to %s; %d jobs ran once each, all recorded", r.old, r.new, len(jobs))
 		}},
-		{"README: troubleshooting; open lets jobs go", false, func() string {
+		{"pages: troubleshooting; open lets jobs go", false, func() string {
 			jobs := r.queued(2)
 			out := strings.TrimSpace(r.follow("controller", "troubleshoot"))
 			r.ended(jobs, 5*time.Minute)
 			return out[strings.LastIndexByte(out, '\n')+1:]
 		}},
-		{"README: removal leaves a plain working cluster", false, func() string {
+		{"pages: removal leaves a plain working cluster", false, func() string {
 			jobs := r.queued(2)
 			out := r.follow("controller", "remove")
 			said := strings.TrimSpace(regexp.MustCompile(`(?m)^.*ungated.*$`).FindString(out))
@@ -258,11 +258,11 @@ func (r *rig) steps() []step {
 ! systemctl is-active slurmbridge gpuprof`)
 			return said + "; a plain job runs"
 		}},
-		{"every command of the README was run", false, func() string {
-			if left := r.readme.left(); len(left) > 0 {
+		{"every command of the pages was run", false, func() string {
+			if left := r.manual.left(); len(left) > 0 {
 				fail("not run: %s", strings.Join(left, ", "))
 			}
-			return fmt.Sprintf("%d blocks", len(r.readme.blocks))
+			return fmt.Sprintf("%d blocks", len(r.manual.blocks))
 		}},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -233,6 +234,9 @@ const manual = `
 **/usr/share/slurmbridge/job\_submit.lua**
 : Turns gpu:shared into shares and the gate. Belongs beside slurm.conf.
 
+**/usr/share/doc/slurmbridge**
+: Pages for users and admins (users.md, admins.md, adopt.md, operate.md, how-it-decides.md, faq.md).
+
 **/usr/share/doc/slurmbridge/examples**
 : What belongs into slurm.conf and gres.conf.
 
@@ -241,6 +245,35 @@ const manual = `
 0, 1 where something failed, 2 where command line or configuration are wrong;
 **slurmbridge-doctor**(8) has its own.
 `
+
+// Commands and flags of slurmbridge that README.md and the pages name are there.
+func TestPagesNameCommands(t *testing.T) {
+	pages := append(must.Get(filepath.Glob("../../../contrib/doc/*.md"))(t), "../../../README.md")
+	// In a sentence, or a line of its own.
+	named := regexp.MustCompile("(?m)`slurmbridge ([a-z][^`\n]*)`|^(?:/usr/sbin/)?slurmbridge ([a-z]+(?: [$\\w-]+){0,2})$")
+	n := 0
+	for _, page := range pages {
+		text := string(must.Get(os.ReadFile(page))(t))
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			said := m[1] + m[2]
+			words := strings.Fields(said)
+			c, _, err := newRoot(io.Discard, io.Discard).Find(words)
+			if err != nil || c.Parent() == nil || len(c.Commands()) > 0 {
+				t.Errorf("%s: there is no command slurmbridge %s: %v", page, said, err)
+				continue
+			}
+			for _, w := range words {
+				if name, is := strings.CutPrefix(w, "--"); is && c.Flags().Lookup(name) == nil {
+					t.Errorf("%s: slurmbridge %s: there is no flag %s", page, said, w)
+				}
+			}
+			n++
+		}
+	}
+	if n < 20 {
+		t.Errorf("only %d commands were found", n)
+	}
+}
 
 func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }
 

@@ -22,7 +22,7 @@ import (
 )
 
 // TestOrdinaryJobs submits the jobs of ordinary users, who have never heard of shared GPUs, to
-// a cluster with the bridge as the README sets it up and to one without, and compares what
+// a cluster with the bridge as the admins' page sets it up and to one without, and compares what
 // Slurm says of them, what they see and what comes of them, field by field.
 func TestOrdinaryJobs(t *testing.T) {
 	t.Parallel()
