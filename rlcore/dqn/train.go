@@ -1,7 +1,7 @@
 // Package dqn learns which combination of jobs to start: Q-learning with double
 // estimates (van Hasselt et al., AAAI 2016), duelling networks, n-step returns,
 // prioritised replay and a target network, masked by the guard. LEARNING.md in
-// rlcore defines every figure and explains every choice.
+// rlcore says how the choices were made.
 package dqn
 
 import (
@@ -23,9 +23,9 @@ type RoundStats struct {
 	Round    int     `json:"round"`
 	Episodes int     `json:"episodes"` // played so far
 	Eps      float64 `json:"eps"`      // probability of a random choice
-	Loss     float64 `json:"loss"`     // mean weighted Huber loss; 0 before learning starts
-	Error    float64 `json:"error"`    // mean |temporal-difference error|, in τ
-	Value    float64 `json:"value"`    // mean value of the combinations taken, in τ
+	Loss     float64 `json:"loss"`     // mean weighted Huber loss, of playouts squared error; 0 before learning starts
+	Error    float64 `json:"error"`    // mean |temporal-difference error|, in τ; of playouts 0
+	Value    float64 `json:"value"`    // mean value of the combinations taken, in τ; of playouts 0
 	Train    float64 `json:"train"`    // mean turnaround ÷ plain Slurm's of the round's episodes, or makespan ÷ (Σ solo ÷ GPUs)
 	Check    float64 `json:"check"`    // the same over the validation episodes, without random choices; 0 = not in this round
 }

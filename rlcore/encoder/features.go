@@ -28,7 +28,7 @@ const (
 
 // Features describes each combination by figures without unit, so that neither M,
 // nor the number of GPUs, nor the length of jobs is built into a network. Times are
-// in units of the jobs' mean solo duration (ScaleS). LEARNING.md lists the figures.
+// in units of the jobs' mean solo duration (ScaleS).
 type Features struct {
 	Predictor rlcore.Predictor
 	// Objective is what the network that reads them is for: it says which combinations are

@@ -27,10 +27,10 @@ import (
 //
 // The standard deviations are compromises between what predicts best and what predicts its own
 // errors best on CentaurusInfra/alnair, boringlee24/socc22-miso and stanford-futuredata/gavel, with
-// and without iteration times, before any co-run and after some; LEARNING.md has the figures, also
-// of each set with values that were chosen by the remaining sets. Results depend little on any of
-// them. An application that slows its co-runners more than predicted has longer kernels than
-// predicted, and is slowed less itself: hence the slight negative correlation.
+// and without iteration times, before any co-run and after some; LEARNING.md has the figures.
+// Results depend little on any of the standard deviations. An application that slows its co-runners
+// more than predicted has longer kernels than predicted, and is slowed less itself: hence the slight
+// negative correlation.
 const (
 	cardSD      = 0.1
 	appSD       = 0.25 // as victim, and as aggressor

@@ -32,8 +32,8 @@ const (
 )
 
 // The prior standard deviations. The weights' mean is 0: without observations the model is the law.
-// They were chosen together with the constants of learn.go; see LEARNING.md, which says how well
-// each set of measurements is predicted by values that were chosen without it.
+// They were chosen together with the constants of learn.go; LEARNING.md says how well each set of
+// measurements is predicted.
 const (
 	slopeSD  = 0.3
 	moreSD   = 0.6

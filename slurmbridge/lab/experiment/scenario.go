@@ -82,10 +82,9 @@ func FromProfiles(profiles []*rlcore.Profile, gpus []rlcore.GPUSpec, law *conten
 
 // Arrivals is the scenario of a network for sites with jobs that come over time. Each job set is of
 // another site: one to eight GPUs, applications, a law of slowdowns around a fitted one with
-// factors for each application as the interference model expects them (see package interference), a
-// load of 0.5 to 1.3 of what the GPUs do without sharing, jobs that come at random, in bursts, by
-// day, or in sweeps, and profiles that are wrong by up to 30 %. It has nothing of the measured
-// places.
+// factors for each application (see drawn), a load of 0.5 to 1.3 of what the GPUs do without sharing,
+// jobs that come at random, in bursts, by day, or in sweeps, and profiles that are wrong by up to
+// 30 %. It has nothing of the measured places.
 func Arrivals(r *rand.Rand) (sim.Config, error) {
 	card := rlcore.GPUSpec{Model: "card", MemMiB: 12000 * float64(1+r.IntN(6)), PCIeMBps: 32000}
 	if r.IntN(3) == 0 {
@@ -182,14 +181,15 @@ func drawApps(r *rand.Rand, card *rlcore.GPUSpec) []*rlcore.Profile {
 }
 
 // drawn is a law with factors of its own for each application: ln(slowdown − 1 + floor) differs
-// from the law's by them, as the interference model expects.
+// from the law's by them, as in the interference model.
 type drawn struct {
 	law               contention.Law
 	card              float64
 	victim, aggressor map[string]float64
 }
 
-// The interference model's standard deviations, correlation and floor.
+// Standard deviations and correlation of the factors, and the floor. The factors vary more than the
+// interference model expects, and its floor is 0.2.
 const appSD, cardSD, roleCorr, floor = 0.3, 0.15, -0.3, 0.1
 
 func drawTruth(r *rand.Rand, known []*rlcore.Profile) sim.Truth {
