@@ -100,6 +100,11 @@ func TestForetold(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, q, err)
 		}
 	}
+	// Limits that are no time limits, as a file may hold them, say nothing.
+	p.Past = []Past{{600, 1e300, "ann"}, {600, 1e-300, "ann"}}
+	if q := p.Foretold("ann", hour); q != p {
+		t.Errorf("by limits that are far from all others %+v is foretold", q)
+	}
 	// What ends in a simulation counts like what is kept.
 	p.Past = runs(3, Past{600, hour, "ann"})
 	a := p.Foretold("ann", hour, Past{1200, hour, "ann"})

@@ -37,19 +37,24 @@ const (
 	nearLimits  = 0.5 // the logarithm of two limits' ratio that divides the weight by e
 )
 
-// lengths are the run times that a run may have, ascending, s, with the sums behind each of them: of the weights, of
-// their squares, and of the weighted times.
-type lengths []struct{ s, weight, squares, weighted float64 }
+// length is a run time, s, with sums over it and all longer ones: of the weights, of their squares, and of the weighted
+// times.
+type length struct{ s, weight, squares, weighted float64 }
+
+// lengths are the run times that a run may have, ascending, and a last one of zeros.
+type lengths []length
 
 // Foretold returns the profile that a run is expected to have by past runs, p's Past and further ones, the oldest first:
 // p with another length and spread, and with the distribution of these. user is the run's, limitS its time limit,
 // 0 = none. It is p itself where there are none, and where all runs take equally long.
 func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profile {
-	type run struct{ s, weight float64 }
-	runs := make([]run, 0, len(p.Past)+len(further))
 	const same, others, elsewhere = 0, 1, 2
+	type run struct {
+		s, weight float64
+		kind      int
+	}
+	runs := make([]run, 0, len(p.Past)+len(further))
 	var total, met [3]float64
-	var kinds []int
 	for _, list := range [][]Past{further, p.Past} {
 		for i := len(list) - 1; i >= 0; i-- {
 			x := &list[i]
@@ -66,21 +71,26 @@ func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profil
 			weight *= math.Exp2(-met[kind] / halfLife)
 			met[kind]++
 			total[kind] += weight
-			runs, kinds = append(runs, run{x.SoloS, weight}), append(kinds, kind)
+			runs = append(runs, run{x.SoloS, weight, kind})
 		}
 	}
 	if len(runs) == 0 || p.Runs == 0 && p.DurationSD == 0 {
 		return p
 	}
 	most := [3]float64{math.Inf(1), otherUsers, otherLimits}
-	for i, kind := range kinds {
-		runs[i].weight *= min(1, most[kind]/max(total[kind], math.SmallestNonzeroFloat64))
+	for i := range runs {
+		if kind := runs[i].kind; total[kind] > most[kind] {
+			runs[i].weight *= most[kind] / total[kind]
+		}
 	}
 	slices.SortFunc(runs, func(a, b run) int { return cmp.Compare(a.s, b.s) })
 	known := make(lengths, len(runs)+1)
 	for i := len(runs) - 1; i >= 0; i-- {
 		r, behind := runs[i], known[i+1]
-		known[i] = lengths{{r.s, behind.weight + r.weight, behind.squares + r.weight*r.weight, behind.weighted + r.weight*r.s}}[0]
+		known[i] = length{r.s, behind.weight + r.weight, behind.squares + r.weight*r.weight, behind.weighted + r.weight*r.s}
+	}
+	if known[0].weight == 0 { // no limit is anywhere near
+		return p
 	}
 	mean, variance := known[0].weighted/known[0].weight, 0.0
 	for _, r := range runs {

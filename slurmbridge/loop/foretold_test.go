@@ -42,6 +42,7 @@ func TestLengthsByLimit(t *testing.T) {
 	snap := &job.Snapshot{Jobs: []job.Job{of("1", time.Hour), of("2", 2*time.Hour), of("3", time.Hour)}}
 	look := func() map[string]job.App {
 		in := &plan.Input{Snap: snap, Tracker: tracker.New()}
+		in.Tracker.Loans["5"] = &tracker.Loan{Own: time.Hour}
 		in.Tracker.Groups[1] = &job.Group{ID: 1, Members: []job.Member{{Ref: "1"}, {Ref: "2"}, {Ref: "3"}, {Ref: "4"}}}
 		d.identify(t.Context(), in)
 		return in.Apps
@@ -57,6 +58,13 @@ func TestLengthsByLimit(t *testing.T) {
 	look()
 	if next := look(); next["1"].Profile.DurationS >= short.DurationS || next["1"].Profile != next["4"].Profile {
 		t.Errorf("then %v, and of the new job %v", next["1"].Profile, next["4"].Profile)
+	}
+	// A running job is first seen after a restart, with an hour that the bridge has lent it.
+	lent := of("5", 2*time.Hour)
+	lent.State = job.Running
+	snap.Jobs = append(snap.Jobs, lent)
+	if next := look(); next["5"].Profile != next["4"].Profile {
+		t.Errorf("with a lent hour %v is expected, without %v", next["5"].Profile, next["4"].Profile)
 	}
 	if snap.Jobs = nil; len(look()) > 0 || len(d.foretold) > 0 {
 		t.Errorf("without jobs %d profiles are kept", len(d.foretold))

@@ -49,7 +49,7 @@ type identifier struct {
 	profiles map[application]*rlcore.Profile
 	// foretold are the profiles that runs of these are expected to have, by their time limits.
 	foretold map[*rlcore.Profile]map[time.Duration]*rlcore.Profile
-	// asked are the profiles of jobs whose owners say what memory they need. Jobs alike share one.
+	// asked are the profiles of jobs whose owners say what memory they need. One profile serves all that asked names alike.
 	asked map[asked]*rlcore.Profile
 }
 
@@ -83,6 +83,15 @@ type search struct {
 	script []byte
 	err    error // of reading it
 	late   bool  // there was no time for it
+	limit  time.Duration
+}
+
+// ownLimit is a job's time limit without what the bridge has lent it; 0 = none.
+func ownLimit(in *plan.Input, j *job.Job) time.Duration {
+	if l := in.Tracker.Loans[j.Ref]; l != nil {
+		return min(j.TimeLimit, l.Own)
+	}
+	return j.TimeLimit
 }
 
 // identify fills in the terms and applications of the jobs that a plan may need: running jobs, and
@@ -128,6 +137,9 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		}
 	}
 	searches = append(searches, d.whole(jobs, lookups)...)
+	for _, l := range searches {
+		l.limit = ownLimit(in, l.j)
+	}
 	found := map[application]*rlcore.Profile{}
 	for _, l := range searches { // jobs that need no script don't wait for other scripts
 		if !l.read && !(l.first && d.now().After(lookups.until)) {
@@ -147,11 +159,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 			app, known = d.byRef[arrays[j.ArrayID]]
 		}
 		if t := in.Terms[j.Ref]; known && app.Profile == nil && t.MemoryMiB > 0 && sharer(j) {
-			limit := j.TimeLimit // its own
-			if l := in.Tracker.Loans[j.Ref]; l != nil {
-				limit = min(limit, l.Own)
-			}
-			of := asked{j.User, app.Key, limit.Seconds(), t.MemoryMiB}
+			of := asked{j.User, app.Key, ownLimit(in, j).Seconds(), t.MemoryMiB}
 			if app.Profile = cmp.Or(said[of], d.asked[of]); app.Profile == nil {
 				app.Profile = job.AskedProfile(of.user, of.key, of.limitS, of.memMiB)
 			}
@@ -253,7 +261,7 @@ func (d *identifier) conclude(
 		}
 		return p
 	}
-	d.foretell(l.j, &out.App, models, profile)
+	d.foretell(l.j.User, l.limit, &out.App, models, profile)
 	if err != nil {
 		if out.err = err.Error(); out.err != l.known.err { // a full disk is full in every round
 			d.log.Warn("application not identified", "job", l.j.Ref, "err", err)
@@ -264,7 +272,9 @@ func (d *identifier) conclude(
 
 // foretell sets the profiles that a job is expected to have, on the fastest GPU model and on each, given its application's;
 // nil = not known. Jobs with one limit share their profiles.
-func (d *identifier) foretell(j *job.Job, app *job.App, models []string, of func(model string) *rlcore.Profile) {
+func (d *identifier) foretell(
+	user string, limit time.Duration, app *job.App, models []string, of func(model string) *rlcore.Profile,
+) {
 	foretold := func(model string) *rlcore.Profile {
 		p := of(model)
 		if p == nil {
@@ -275,10 +285,10 @@ func (d *identifier) foretell(j *job.Job, app *job.App, models []string, of func
 			by = map[time.Duration]*rlcore.Profile{}
 			d.foretold[p] = by
 		}
-		if by[j.TimeLimit] == nil {
-			by[j.TimeLimit] = p.Foretold(j.User, j.TimeLimit.Seconds())
+		if by[limit] == nil {
+			by[limit] = p.Foretold(user, limit.Seconds())
 		}
-		return by[j.TimeLimit]
+		return by[limit]
 	}
 	app.Profile, app.Cards = foretold(""), nil
 	if len(models) > 1 && app.Profile != nil {
@@ -293,7 +303,7 @@ func (d *identifier) foretell(j *job.Job, app *job.App, models []string, of func
 func (d *identifier) renew(j *job.Job, app *job.App, models []string) {
 	known := func(model string) *rlcore.Profile { return d.profiles[application{j.User, app.Key, model}] }
 	if j.State == job.Pending && app.Profile != nil && known("") != nil {
-		d.foretell(j, app, models, known)
+		d.foretell(j.User, j.TimeLimit, app, models, known)
 	}
 }
 
