@@ -42,8 +42,8 @@ func (p *Profile) Believed(done float64) float64 { return Believed(done, p.Longe
 const leastLonger = 4
 
 // Left returns the expected remaining solo work of a run after doneS, s: the mean of min(X, limitS) − doneS over the
-// runs X > doneS: of the known ones of a profile that was Foretold, else of the distribution. limitS = 0: no limit. If all runs took equally long it
-// is DurationS − doneS, and beyond that overrun · doneS.
+// runs X > doneS, of the known ones where the profile was Foretold, else of the distribution. limitS = 0: no limit. If
+// all runs took equally long it is DurationS − doneS, and beyond that overrun · doneS.
 func (p *Profile) Left(doneS, limitS float64) float64 {
 	m, s := p.DurationS, p.DurationSD
 	doneS = max(0, doneS)

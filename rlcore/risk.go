@@ -15,7 +15,7 @@ type member struct {
 }
 
 // unlikely reports whether it is unlikely, by mostRisk, that a member of the GPU becomes late because of a co-runner that
-// takes longer than expected, where run times differ. A member that is slowed by the factor s becomes late if it and the
+// takes longer than expected, where run times differ. end has set the members. A member that is slowed by the factor s becomes late if it and the
 // co-runner are still there after room/(1 − 1/s). Company that running jobs have already isn't counted against a newcomer.
 func (p *promise) unlikely(r *Rules, w *Window, c Combo) bool {
 	p.risk = p.risk[:0]
@@ -35,7 +35,7 @@ func (p *promise) unlikely(r *Rules, w *Window, c Combo) bool {
 	}
 	for i := range w.Jobs {
 		if j := w.Job(i); c.Has(i) && j.Profile != nil {
-			add(j, 0, j.expectedS(), j.PlainEndS, true)
+			add(j, 0, p.takesS[i], j.PlainEndS, true)
 		}
 	}
 	if !varies || len(p.risk) < 2 || r.Bare {

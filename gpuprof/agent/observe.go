@@ -347,7 +347,7 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 // its MPS server.
 const processesFor = 10 * time.Minute
 
-// saw notes whose a process on the GPU is, and forgets those that ended long ago.
+// saw notes the job of a process on the GPU, and forgets the processes that ended long ago.
 func (g *gpu) saw(pid int, job int64, now time.Time) {
 	maps.DeleteFunc(g.processes, func(_ int, p process) bool { return now.Sub(p.at) > processesFor })
 	if g.processes == nil {

@@ -13,7 +13,7 @@ type foretold struct {
 	by   map[foretoldOf]*rlcore.Profile
 }
 
-// foretoldOf are the jobs of an application of which the same is foretold.
+// foretoldOf names the jobs of an application that share a foretold profile.
 type foretoldOf struct {
 	user   string
 	limitS float64
@@ -22,11 +22,11 @@ type foretoldOf struct {
 // foretell returns what a job is expected to be, given the runs of its application that have ended.
 func (s *Sim) foretell(i int) *rlcore.Profile {
 	j := &s.jobs[i]
-	if !s.cfg.Foretell || j.known == nil {
-		return j.known
+	if j.known == nil {
+		return nil
 	}
 	app := s.foretold[j.known.Identity()]
-	if app == nil {
+	if app == nil { // none of its runs has ended, or nothing is foretold
 		return j.known
 	}
 	of := foretoldOf{j.User, j.LimitS}

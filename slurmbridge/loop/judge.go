@@ -332,8 +332,8 @@ func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outc
 	b.Wake()
 }
 
-// ended looks at the members that have ended since the last poll: at those that Slurm may have lost, and those that it
-// has ended beside others.
+// ended asks Slurm about members that have ended since the last poll: whether it has lost a job, and whether it has killed
+// one that computed beside others.
 func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker.Event) {
 	var refs []string
 	for _, e := range events {

@@ -475,7 +475,7 @@ func (r *Replay) method() []string {
 // line is what a job's owner has to change.
 const line = "#SBATCH --gres=gpu:shared  (in place of --gres=gpu:1 or --gpus=1)"
 
-// WhatIf writes for a terminal what would have come of more sharing; the world was asked what if.
+// WhatIf writes for a terminal what more sharing would have done; World.WhatIf must have been set.
 func (r *Replay) WhatIf(out io.Writer) {
 	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
 	x, had := r.Would, "had requested gpu:shared"

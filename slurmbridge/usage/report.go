@@ -132,8 +132,8 @@ type span struct {
 // part is the factor for a run that lies partly in the period.
 const part = " * ((min(ended, ?2) - max(ended - took, ?1)) * 1.0 / took)"
 
-// spans are all of them: those that lie in the period count whole, the others, of which the long ones may end much
-// later, by their part in it; those that haven't ended last until ?5.
+// spans select all runs of a period. Runs within it count whole, other runs by their part in it; a run of more than
+// longMS may end long after the period, and a run that goes on lasts until ?5.
 var spans = []span{
 	{"ended > ?1 AND ended <= ?2 AND ended - took >= ?1", "took", "", true},
 	{"ended > ?1 AND ended <= ?2 AND ended - took < ?1", "took", part, true},
