@@ -151,8 +151,12 @@ func (s *stage) run(title, stdin string, args ...string) string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.control, args...)
 	cmd.Env, cmd.Stdin, cmd.Dir = s.env, strings.NewReader(stdin), "/"
-	cmd.WaitDelay = 100 * time.Millisecond // the daemon keeps the descriptors
-	out, err := cmd.CombinedOutput()
+	// A file, since the daemon keeps the descriptors: the end of a pipe would never come.
+	file := must.Get(os.Create(filepath.Join(s.dir, "output")))(s.t)
+	defer file.Close()
+	cmd.Stdout, cmd.Stderr = file, file
+	err := cmd.Run()
+	out := must.Get(os.ReadFile(file.Name()))(s.t)
 	if ctx.Err() != nil || cmd.ProcessState == nil {
 		s.t.Fatalf("%s: %v: %s", title, err, out)
 	}
@@ -407,7 +411,7 @@ func (s *stage) gone() {
 
 func (s *stage) until(what string, ok func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return
 		}

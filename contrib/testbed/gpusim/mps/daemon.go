@@ -323,6 +323,9 @@ func (d *daemon) place(w *waiting) bool {
 	return true
 }
 
+// goCrash is the exit status that Go's runtime makes of SIGSEGV and SIGABRT, whatever the program has installed so far.
+const goCrash = 2
+
 // startServer starts a server process as the given user: the one on the daemon's PATH.
 func (d *daemon) startServer(uid int) error {
 	cmd := exec.Command(serverName)
@@ -364,8 +367,10 @@ func (d *daemon) startServer(uid int) error {
 		_ = cmd.Wait() // its status is looked at
 		forget(s.pid)
 		d.do(func() {
-			// Of a signal the real daemon logs 0, too.
-			status := max(0, cmd.ProcessState.ExitCode())
+			status := cmd.ProcessState.ExitCode()
+			if status == -1 || status == goCrash { // a signal: the real daemon logs 0
+				status = 0
+			}
 			d.log("Server %d exited with status %d", s.pid, status)
 			if status != 0 {
 				d.status = status

@@ -30,7 +30,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -183,13 +182,6 @@ func spawn(multiuser bool) error {
 // runServer is the server's process: it takes its place on each of its GPUs until the daemon ends it.
 func runServer(stdin io.Reader, stdout io.Writer) error {
 	rename(serverName)
-	// Go's runtime would make an exit of these.
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGSEGV, unix.SIGABRT)
-	go func() {
-		<-signals
-		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
-	}()
 	st, err := gpusim.Open("")
 	if err != nil {
 		fmt.Fprintln(stdout, err)
