@@ -156,6 +156,8 @@ func onIt(g *GPU) string {
 		return "out of service"
 	case n == 0:
 		return "idle"
+	case g.Faulted:
+		return "closed until its jobs have ended"
 	case n == 1:
 		return "1 job"
 	default:

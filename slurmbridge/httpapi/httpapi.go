@@ -197,7 +197,9 @@ type GPU struct {
 	GPU  int    `json:"gpu"`
 	Type string `json:"type"`
 	Up   bool   `json:"up"`
-	Jobs []Job  `json:"jobs"`
+	// Faulted: no job joins those on it until they have ended, because its MPS server may be broken.
+	Faulted bool  `json:"faulted,omitempty"`
+	Jobs    []Job `json:"jobs"`
 }
 
 // Job is a running job as the report shows it.
@@ -241,7 +243,10 @@ func MakeReport(st *job.Status) *Report {
 	for i := range st.Snap.Nodes {
 		n := &st.Snap.Nodes[i]
 		for g := range n.GPUs {
-			gpu := GPU{Node: n.Name, GPU: g, Type: n.Card(g).Type, Up: n.Up, Jobs: on[gpuKey{n.Name, g}]}
+			gpu := GPU{
+				Node: n.Name, GPU: g, Type: n.Card(g).Type, Up: n.Up, Jobs: on[gpuKey{n.Name, g}],
+				Faulted: slices.Contains(st.Faulted, job.GPUAddr{Node: n.Name, GPU: g}),
+			}
 			if gpu.Jobs == nil {
 				gpu.Jobs = []Job{}
 			}

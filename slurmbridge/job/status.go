@@ -42,6 +42,8 @@ type Status struct {
 	Idle []Idle
 	// WithoutMPS are the running jobs that share a GPU without MPS: the GPU takes turns.
 	WithoutMPS []string
+	// Faulted are the GPUs that no job joins until those there have ended: their MPS server may be broken.
+	Faulted []GPUAddr
 }
 
 // Idle is a running job that has done nothing with its GPUs for long.

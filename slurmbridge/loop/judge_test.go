@@ -506,6 +506,7 @@ func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {
 			third := m.submit("ann", time.Minute, p, true)
 			tick(t, b, m, 5*time.Second)
 			must.Equal(t, third.State == job.Running, c.joins, "the third job runs")
+			must.Equal(t, len(b.Status().Faulted), map[bool]int{false: 1}[c.joins], "the GPUs that the status names")
 			other.ended, other.State = true, "COMPLETED"
 			tick(t, b, m, 5*time.Second)
 			must.Equal(t, third.State, job.Running, "once the GPU is empty the third job")

@@ -595,6 +595,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 		st.Idle = b.idle.of(in.Snap, b.Now(), b.IdleAfter)
 	}
 	st.WithoutMPS = b.idle.withoutMPS(in.Snap, b.Now())
+	st.Faulted = slices.Collect(maps.Keys(b.tracker.Faulted))
 	st.KeptOut, st.StoppedRules = b.learned.bans.Count(in.Snap.At)
 	b.status.Store(st)
 	b.Metrics.state(st)

@@ -17,8 +17,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
-// Somebody else than the daemon answers.
-func TestStrangeAnswers(t *testing.T) {
+// Somebody else than the daemon answers; and a GPU whose MPS server may be broken.
+func TestAnswers(t *testing.T) {
 	answer := ""
 	status := http.StatusOK
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -34,6 +34,11 @@ func TestStrangeAnswers(t *testing.T) {
 	answer, status = "no look yet\n", http.StatusServiceUnavailable
 	if rc, _, errOut := call("why", "1", "-c", file, "--server", srv.URL+"/"); rc != 1 || errOut != "slurmbridge: no look yet\n" {
 		t.Errorf("%d %q", rc, errOut)
+	}
+	answer, status = `{"at": "2026-01-02T03:04:05Z", "gpus": [{"node": "n1", "gpu": 3, "up": true, "faulted": true,
+		"jobs": [{"job": "7", "user": "ann", "shares": 50}]}]}`, http.StatusOK
+	if rc, out, errOut := call("status", "-c", file, "--server", srv.URL); rc != 0 || !strings.Contains(out, "7 ann 50%; no job joins") {
+		t.Errorf("a GPU that is closed to newcomers: %d %q %q", rc, out, errOut)
 	}
 }
 

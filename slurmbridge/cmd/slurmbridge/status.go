@@ -93,6 +93,8 @@ func (s *shared) printStatus(r *httpapi.Report) {
 			what = "out of service"
 		case what == "":
 			what = "idle"
+		case g.Faulted:
+			what += "; no job joins until they have ended: the MPS server may be broken"
 		}
 		t.AppendRow(table.Row{g.Node, g.GPU, g.Type, what})
 	}
