@@ -130,7 +130,8 @@ type tracked struct {
 	held   gpuprof.Reading
 	// noEpilog: its file went away; job.End is when it was last seen.
 	noEpilog bool
-	idle     time.Time // since when its GPUs have done nothing; zero = they do something
+	idle     time.Time // since when its GPUs have done nothing; zero = they do something, or it isn't known
+	seen     time.Time // when all of its GPUs were read last
 	asked    time.Time // when its control group was read last
 	grouped  bool      // its control group is held to the job's memory, or can't be
 	// apart: at the last reading the job was to share its GPU through MPS, and a process of it didn't.

@@ -418,6 +418,35 @@ func TestASharerThatDoesNothing(t *testing.T) {
 	}
 }
 
+// A job that did nothing isn't told while its GPU can't be read, nor that it did nothing meanwhile; one reading that fails
+// is no such gap.
+func TestWhatWasNotSeenIsNotIdle(t *testing.T) {
+	b := newBench(t)
+	c, fails := b.steady(), error(nil)
+	c.use = func() (float64, float64, error) { return 0, 0, fails }
+	b.gpus[0].card = c
+	b.begin(1, 0, 0)
+	b.scan()
+	b.until(b.now.Add(30 * time.Minute))
+	fails = nvml.ErrLost
+	b.until(b.now.Add(10 * time.Second))
+	fails = nil
+	b.until(b.now.Add(time.Minute))
+	if got := b.idleFor()[1]; got < 30*time.Minute {
+		t.Errorf("after a reading that failed: idle for %v", got)
+	}
+	fails = nvml.ErrLost
+	b.until(b.now.Add(time.Hour))
+	if got := b.idleFor(); len(got) > 0 {
+		t.Errorf("while it can't be read: %v", got)
+	}
+	fails = nil
+	b.until(b.now.Add(10 * time.Minute))
+	if got := b.idleFor()[1]; got > 11*time.Minute || got < 9*time.Minute {
+		t.Errorf("read again for ten minutes: idle for %v", got)
+	}
+}
+
 // A GPU that doesn't answer is no idle one.
 func TestWhatIsNotReadIsNotIdle(t *testing.T) {
 	b := newBench(t)

@@ -215,6 +215,9 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	}
 	from := t.resume
 	t.resume = now
+	if now.Sub(t.seen) > stale*a.Period {
+		t.idle = time.Time{} // whoever didn't look doesn't know
+	}
 	if failed != nil || sum.Empty() {
 		t.held = gpuprof.Reading{}
 		t.Failed++
@@ -224,7 +227,7 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 		return
 	}
 	t.Samples++
-	t.held = sum
+	t.held, t.seen = sum, now
 	switch {
 	case busy:
 		t.idle = time.Time{}
