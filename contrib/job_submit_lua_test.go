@@ -542,7 +542,7 @@ func TestNotedArguments(t *testing.T) {
 	word := rapid.OneOf(rapid.String(), rapid.StringMatching(`-{0,2}[a-zA-Z_]{0,9}[-=._0-9xXeEkM]{0,12}(.csv)?`),
 		rapid.SampledFrom([]string{
 			"-n", "128", "--lr=1e-3", "-b64", "part_007.csv", "N=4096", "small/x", "12345678901",
-			"1.5GB",
+			"1.5GB", "1e+5",
 		}))
 	rapid.Check(t, func(t *rapid.T) {
 		words := rapid.SliceOfN(word, 0, 60).Draw(t, "words")

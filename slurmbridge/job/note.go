@@ -30,7 +30,7 @@ type Note struct {
 
 // noteShape is what a note looks like.
 var noteShape = regexp.MustCompile(`^` + CommentPrefix +
-	`(?:\(default(?: cpus=([0-9]{1,6}))?(?: mem=([0-9]{1,9}))?\) ?)?(?:\(app ([A-Za-z0-9_.-]{1,64})\) ?)?(?:\(args ([A-Za-z0-9_.=~ -]{1,300})\) ?)?`)
+	`(?:\(default(?: cpus=([0-9]{1,6}))?(?: mem=([0-9]{1,9}))?\) ?)?(?:\(app ([A-Za-z0-9_.-]{1,64})\) ?)?(?:\(args ([A-Za-z0-9_.=~+ -]{1,300})\) ?)?`)
 
 // ParseNote reads the note at the beginning of an AdminComment, and returns the comment without it.
 func ParseNote(adminComment string) (n Note, rest string) {

@@ -97,7 +97,7 @@ func Identify(j *Job) App {
 		text += "job " + name + "\n"
 		a.why("the job's name counts, %q: its script doesn't name what it runs", shortName(Legible(name)))
 	}
-	a.Text, a.Name, a.Masked = text+body, r.name, r.masked
+	a.Text, a.Name, a.Masked = text+body+r.period(), r.name, r.masked
 	if a.Name == "" {
 		a.Name = "job"
 	}

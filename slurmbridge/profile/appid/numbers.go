@@ -5,8 +5,10 @@ import (
 	"math"
 	"math/bits"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // meaning is what a number stands for, by the name of its option, variable or file.
@@ -135,7 +137,7 @@ var shapes = []struct {
 		"it is a temporary folder",
 	},
 	{
-		regexp.MustCompile(`(?:(?:^|\W)(?:/var)?/tmp|/dev/shm)/\d+\b`), true,
+		regexp.MustCompile(`(?:(?:^|\W)(?:/var)?/tmp|/dev/shm)/\d+(?:/|$)`), true,
 		[2]string{"/tmp/1234", "/tmp/88"},
 		"it is a temporary folder",
 	},
@@ -206,6 +208,11 @@ func parseQuantity(s string) (float64, bool) {
 // value returns what counts of an option's or a variable's value.
 func (r *reader) value(name, value string, how naming) string {
 	means, why := meaningOf(name, false)
+	if m := dated.FindStringSubmatch(value); m != nil && means != masked {
+		if t, err := time.Parse("20060102", m[1]+m[2]+m[3]); err == nil {
+			r.dates = append(r.dates, t)
+		}
+	}
 	value = r.shaped(value)
 	v, isNumber := parseQuantity(value)
 	switch {
@@ -223,6 +230,19 @@ func (r *reader) value(name, value string, how naming) string {
 	how.sizes = how.sizes && (dir != "" || ending != "") && !settings[strings.TrimPrefix(ending, ".")]
 	how.ending = ending
 	return r.named(dir, naming{}) + r.named(stem, how) + ending
+}
+
+// dated is a value that is a day, or a time on one.
+var dated = regexp.MustCompile(`^(\d{4})[-_.]?(\d\d)[-_.]?(\d\d)(?:[-_T.: ]\d\d[-_.:hm\d]*)?$`)
+
+// period is what counts of a script's dates, beyond that they stand there: of two or more, the days from the first to the
+// last. A forecast of three days is another job than one of a year, and tomorrow's is as much work as today's.
+func (r *reader) period() string {
+	if len(r.dates) < 2 {
+		return ""
+	}
+	slices.SortFunc(r.dates, time.Time.Compare)
+	return "\ndays " + r.size("days", 1+r.dates[len(r.dates)-1].Sub(r.dates[0]).Hours()/24)
 }
 
 // naming says what becomes of the numbers in a name: sizes are found in it, its place in a row doesn't count (row), nor

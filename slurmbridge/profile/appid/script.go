@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -35,6 +36,7 @@ type reader struct {
 	relative, rooted string
 	moved            bool
 	fresh            bool // a name was seen that is made for one job
+	dates            []time.Time
 }
 
 // parse reads a shell's script; nil = it can't be read as one.
