@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Check runs rapid.Check with a third of its checks; with SLURMBRIDGE_SLOW=1 it runs all. The checks differ in each run. It
+// Check runs rapid.Check with a third of its checks; with SLURMBRIDGE_SLOW=1 it runs all. It
 // sets a flag of the process, so the test must not be parallel to others.
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
