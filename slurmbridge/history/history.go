@@ -460,6 +460,7 @@ type Filter struct {
 	From, To time.Time // that ended in [From, To)
 	Running  bool      // and those that haven't ended
 	Judged   bool      // with an outcome alone
+	Reports  bool      // whose owners want a report alone
 	After    int64     // whose record came after the one of that number
 	// Latest is how many there are at most, the latest first; 0 = all, in the order of their ends, those with outcomes in
 	// that of their records.
@@ -492,6 +493,9 @@ func (f *Filter) query() (string, []any) {
 		if f.Ref == "" && f.Latest == 0 {
 			from = "run INDEXED BY run_record" // so that nothing need be sorted
 		}
+	}
+	if f.Reports {
+		and("json_extract(detail, '$.terms.Report')")
 	}
 	if f.Latest > 0 {
 		order = " ORDER BY ended DESC NULLS FIRST, ref LIMIT ?"

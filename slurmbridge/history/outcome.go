@@ -84,6 +84,15 @@ type Outcome struct {
 // Shared reports whether any other job was on the job's GPU.
 func (o *Outcome) Shared() bool { return len(o.With) > 0 }
 
+// Told is the outcome of a run, with what the run held and used.
+type Told struct {
+	Outcome
+	Used Footprint `json:"used,omitzero"`
+}
+
+// Told is the run's outcome, which it must have, as it is told.
+func (r *Run) Told() Told { return Told{*r.Outcome, r.Footprint()} }
+
 // Outcomes are the outcomes of those of the runs that have one.
 func Outcomes(runs []Run) []*Outcome {
 	var out []*Outcome

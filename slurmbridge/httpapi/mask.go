@@ -226,16 +226,26 @@ func (m *mask) story(s *journal.Story, ref string) {
 		s.Groups[i] = m.group(s.Groups[i])
 	}
 	// Where slurmctld lost its state another job had this number before.
-	s.Outcomes = slices.DeleteFunc(s.Outcomes, func(o history.Outcome) bool { return o.User != m.user })
+	s.Outcomes = slices.DeleteFunc(s.Outcomes, func(o history.Told) bool { return o.User != m.user })
 	for i := range s.Outcomes {
-		o := &s.Outcomes[i]
-		o.With = m.refs(o.With)
-		o.Others, o.Blamed, o.Lesson, o.Suspect = nil, nil, nil, ""
+		m.told(&s.Outcomes[i])
 	}
 	if s.Note != nil {
 		s.Note = m.explanation(s.Note)
 	}
 }
+
+// told removes from an outcome of the viewer's what it says of others' jobs.
+func (m *mask) told(o *history.Told) {
+	for i := range min(len(o.With), len(o.Others)) {
+		m.add(o.With[i], o.Others[i].Owner)
+	}
+	o.With = m.refs(o.With)
+	o.Others, o.Blamed, o.Lesson, o.Suspect = nil, nil, nil, ""
+}
+
+// ForOwner removes from an outcome what its owner may not see where Slurm hides jobs.
+func ForOwner(o *history.Told) { newMask(viewer{user: o.User}).told(o) }
 
 // past hides the runs and outcomes of others. They count, and are drawn.
 func (m *mask) past(h *past) {

@@ -119,7 +119,7 @@ func others(t *testing.T) *Server {
 		}
 		return &journal.Story{
 			Note: note, Groups: []job.Group{group},
-			Outcomes: []history.Outcome{own, {Ref: "7", User: "annette"}},
+			Outcomes: []history.Told{{Outcome: own}, {Outcome: history.Outcome{Ref: "7", User: "annette"}}},
 		}, nil
 	}
 	ran := must.List(t, s.Runs(context.Background(), history.Filter{}))
@@ -310,5 +310,18 @@ func TestMemory(t *testing.T) {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, req)
 		must.Equal(t, w.Code, http.StatusUnauthorized, what)
+	}
+}
+
+// What an owner is told of a run, where Slurm hides jobs, names the owner's own jobs and no others.
+func TestForOwner(t *testing.T) {
+	o := history.Told{Outcome: history.Outcome{
+		Ref: "7", User: "ann", With: []string{"8", "9"}, Suspect: "9 failed",
+		Others: []rlcore.Identity{{App: "own", Owner: "ann"}, {App: "secret", Owner: "annette"}},
+	}}
+	ForOwner(&o)
+	must.Equal(t, o.With, []string{"8", "other A"})
+	if o.Others != nil || o.Suspect != "" {
+		t.Errorf("%+v", o.Outcome)
 	}
 }

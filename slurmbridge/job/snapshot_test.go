@@ -105,15 +105,16 @@ func TestWhichJobsAreSessions(t *testing.T) {
 		job  Job
 		want Terms
 	}{
-		"a batch job":           {Job{Name: "train", Partition: "gpu", Comment: "app=lmp"}, Terms{App: "lmp"}},
-		"by its name":           {Job{Name: "jupyter-3"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"a name of two parts":   {Job{Name: "sys/dashboard/rstudio"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"a name of three parts": {Job{Name: "sys/dashboard/sys/rstudio"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"the end of a name":     {Job{Name: "ood/lab"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"by its partition":      {Job{Partition: "gpu,ondemand"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"by its owner's word":   {Job{Comment: "share:interactive"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"with more memory":      {Job{Comment: "share:interactive=8G"}, Terms{Session: true, SessionMiB: 8192, MaxSlowdown: 1.3}},
-		"with its own contract": {Job{Comment: "share:interactive=512M,share:max-slowdown=2"}, Terms{Session: true, SessionMiB: 512, MaxSlowdown: 2}},
+		"a batch job":            {Job{Name: "train", Partition: "gpu", Comment: "app=lmp"}, Terms{App: "lmp"}},
+		"by its name":            {Job{Name: "jupyter-3"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"a name of two parts":    {Job{Name: "sys/dashboard/rstudio"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"a name of three parts":  {Job{Name: "sys/dashboard/sys/rstudio"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"the end of a name":      {Job{Name: "ood/lab"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"by its partition":       {Job{Partition: "gpu,ondemand"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"by its owner's word":    {Job{Comment: "share:interactive"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"with more memory":       {Job{Comment: "share:interactive=8G"}, Terms{Session: true, SessionMiB: 8192, MaxSlowdown: 1.3}},
+		"with the word for jobs": {Job{Comment: "share:interactive,share:memory=6G"}, Terms{Session: true, SessionMiB: 6144, MaxSlowdown: 1.3}},
+		"with its own contract":  {Job{Comment: "share:interactive=512M,share:max-slowdown=2"}, Terms{Session: true, SessionMiB: 512, MaxSlowdown: 2}},
 	} {
 		got := s.Terms(&c.job)
 		if len(got.Ignored) > 0 || got.App != c.want.App || got.Session != c.want.Session || got.SessionMiB != c.want.SessionMiB || got.MaxSlowdown != c.want.MaxSlowdown {
@@ -125,6 +126,9 @@ func TestWhichJobsAreSessions(t *testing.T) {
 	}
 	if got := ParseTerms("share:memory=8G"); got.MemoryMiB != 8192 || got.TryMiB != 0 || got.None() || len(got.Ignored) > 0 {
 		t.Errorf("%+v", got)
+	}
+	if got := ParseTerms("share:report,share:no-mail"); !got.Report || !got.NoMail || !got.None() || len(got.Ignored) > 0 {
+		t.Errorf("what says nothing of sharing: %+v", got)
 	}
 	for _, comment := range []string{"share:memory", "share:memory=8", "share:memory=0.1", "share:memory=-8G", "share:try-memory", "share:try-memory=8", "share:interactive=8", "share:interactive=-1G", "share:interactive=0M", "share:interactive=9999999999999G"} {
 		if got := ParseTerms(comment); got.Session || got.TryMiB > 0 || got.MemoryMiB > 0 || len(got.Ignored) != 1 {

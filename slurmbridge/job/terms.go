@@ -30,6 +30,8 @@ type Terms struct {
 	// MemoryMiB is the device memory that the job needs, by its owner (share:memory=8G); 0 = not said. A job of an
 	// application without a profile shares where MPS holds it to that.
 	MemoryMiB float64
+	Report    bool // share:report: its owner wants a mail on what the job used, once it has ended
+	NoMail    bool // share:no-mail: its owner wants none while its GPUs do nothing
 	// Ignored holds a sentence per invalid term; the job runs without that term.
 	Ignored []string
 }
@@ -67,6 +69,10 @@ func ParseTerms(comment string) Terms {
 			t.ArrayOnly = true
 		case term == "retry":
 			t.Retry = true
+		case term == "report":
+			t.Report = true
+		case term == "no-mail":
+			t.NoMail = true
 		case term == "interactive":
 			t.Session = true
 		case key == "interactive", key == "try-memory", key == "memory":
@@ -89,7 +95,8 @@ func ParseTerms(comment string) Terms {
 			}
 			t.MaxSlowdown = v
 		default:
-			t.ignore("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, share:memory=MEMORY, share:try-memory=MEMORY and share:max-slowdown=NUMBER", term)
+			t.ignore("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, share:report, "+
+				"share:no-mail, share:memory=MEMORY, share:try-memory=MEMORY and share:max-slowdown=NUMBER", term)
 		}
 	}
 	return t
@@ -189,7 +196,7 @@ func (s *Sessions) Terms(j *Job) Terms {
 	listed := func(p string) bool { return slices.Contains(s.Partitions, p) }
 	t.Session = t.Session || slices.ContainsFunc(s.Names, named) || slices.ContainsFunc(j.Partitions(), listed)
 	if t.Session {
-		t.SessionMiB = cmp.Or(t.SessionMiB, s.MemMiB)
+		t.SessionMiB = cmp.Or(t.SessionMiB, t.MemoryMiB, s.MemMiB)
 		t.MaxSlowdown = cmp.Or(t.MaxSlowdown, s.MaxSlowdown)
 	}
 	return t

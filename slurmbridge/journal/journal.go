@@ -215,7 +215,7 @@ type Story struct {
 	Groups  []job.Group        `json:"groups,omitempty"`
 	Changes []Entry            `json:"changes,omitempty"`
 	// Outcomes are the outcomes of its runs.
-	Outcomes []history.Outcome `json:"outcomes,omitempty"`
+	Outcomes []history.Told `json:"outcomes,omitempty"`
 }
 
 // Story returns what is known of a job. Returns ErrNotFound if that is nothing.
@@ -239,7 +239,7 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.Outcomes = append(s.Outcomes, *r.Outcome)
+		s.Outcomes = append(s.Outcomes, r.Told())
 	}
 	if s.Note == nil && len(s.Groups) == 0 && len(s.Changes) == 0 && len(s.Outcomes) == 0 {
 		return nil, fmt.Errorf("job %s: %w", ref, ErrNotFound)

@@ -19,6 +19,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
 func newStatus(s *shared) *cobra.Command {
@@ -288,26 +289,8 @@ func (s *shared) printGroup(ref string, g *job.Group) {
 	s.printf("group %d, %s: %s %s%s\n", g.ID, g.Decided.Local().Format(time.DateTime), sharing, g.Where(), own)
 }
 
-func (s *shared) printOutcome(o *history.Outcome) {
-	s.printf("%s after %s on %s", cmp.Or(strings.ToLower(o.State), "ended"), o.End.Sub(o.Start).Round(time.Second), o.Node)
-	if o.Shared() {
-		s.printf(", sharing with %s", strings.Join(o.With, ", "))
-	} else {
-		s.printf(", alone")
-	}
-	if o.Slowdown > 0 {
-		s.printf(": %.2f times its time alone", o.Slowdown)
-		if o.Predicted > 0 {
-			s.printf(", %.2f predicted", o.Predicted)
-		}
-	}
-	switch {
-	case o.Broken:
-		s.printf("; its contract of %.2f was broken", o.Contract)
-	case o.Contract > 0 && o.Slowdown > 0 && o.Shared():
-		s.printf("; its contract of %.2f was kept", o.Contract)
-	}
-	s.printf("\n")
+func (s *shared) printOutcome(o *history.Told) {
+	s.printf("%s\n", strings.Join(usage.Tell(o), "\n"))
 	if o.Suspect != "" {
 		s.printf("  sharing may be the reason: %s", o.Suspect)
 		if o.Again {
@@ -328,9 +311,6 @@ func (s *shared) printOutcome(o *history.Outcome) {
 	}
 	if o.HeldS > 0 {
 		s.printf("  the bridge kept it waiting %s longer than it may\n", seconds(o.HeldS))
-	}
-	if !o.PlainEnd.IsZero() {
-		s.printf("  plain Slurm would have ended it at %s\n", o.PlainEnd.Local().Format(time.DateTime))
 	}
 	for _, kind := range o.Harm() {
 		s.printf("  worse off than on plain Slurm: %s\n", kind)
