@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Use is what a job takes of one GPU at an instant when it runs alone: the four resources of the thesis (eq. 3: gpu,
@@ -109,6 +110,45 @@ func (p *Profile) Stretched(durationS float64) *Profile {
 	q.PeriodS *= durationS / p.DurationS
 	q.DurationS, q.Past, q.lengths = durationS, nil, nil // of that run it is known
 	return &q
+}
+
+// OnPart returns the profile on a part of the GPU's SMs, 0..1: kernels that keep more of them busy take as many times
+// longer, and the rest of the run as long as before. Memory traffic isn't looked at: an instance has a part of that, too.
+func (p *Profile) OnPart(part float64) *Profile {
+	if part >= 1 {
+		return p
+	}
+	q := *p
+	q.Series = slices.Clone(p.Series)
+	longer := 0.0
+	for i := range q.Series {
+		u := &q.Series[i]
+		kernels := max(u.GPU, u.Core/part) // the time that they take, of what all took
+		all := 1 - u.GPU + kernels
+		u.GPU, u.Core = min(1, kernels/all), min(1, u.Core/part/all)
+		u.PCIeMBps, u.MemBusy = u.PCIeMBps/all, min(1, u.MemBusy/all)
+		longer += all / float64(len(q.Series))
+	}
+	return q.times(longer)
+}
+
+// Times returns the profile of runs that take as many times as long.
+func (p *Profile) Times(ratio float64) *Profile {
+	q := *p
+	return q.times(ratio)
+}
+
+func (p *Profile) times(ratio float64) *Profile {
+	p.DurationS, p.PeriodS, p.StepS, p.DurationSD = p.DurationS*ratio, p.PeriodS*ratio, p.StepS*ratio, p.DurationSD*ratio
+	p.Past, p.lengths = slices.Clone(p.Past), slices.Clone(p.lengths)
+	for i := range p.Past {
+		p.Past[i].SoloS *= ratio
+	}
+	for i := range p.lengths {
+		p.lengths[i].s *= ratio
+		p.lengths[i].weighted *= ratio
+	}
+	return p
 }
 
 // At returns the use after t seconds of solo work; outside the run, that of the nearest point.

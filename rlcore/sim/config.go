@@ -30,6 +30,10 @@ type Config struct {
 	// Nodes names each GPU's node, for foreign jobs, which take whole GPUs of one node or several; nil = all GPUs are on
 	// one node.
 	Nodes []string
+	// Cards names each GPU's model, and On is what a job of a profile is on one of them, where models differ; nil = it is
+	// the same everywhere. Jobs' profiles are of the model on which they are fastest.
+	Cards []string
+	On    func(p *rlcore.Profile, card string) *rlcore.Profile
 	// Truth is how sharers slow each other.
 	Truth Truth
 	// Predictor is what the site believes about slowdowns. Decisions see a running
@@ -83,7 +87,7 @@ func New(cfg Config) (*Sim, error) {
 	if len(cfg.GPUs) == 0 {
 		return nil, fmt.Errorf("%w: there is no GPU", ErrBadConfig)
 	}
-	s := &Sim{cfg: cfg, segs: map[*rlcore.Profile][]segment{}, byID: map[string]int{}}
+	s := &Sim{cfg: cfg, segs: map[*rlcore.Profile][]segment{}, byID: map[string]int{}, onCard: map[onCard]*rlcore.Profile{}}
 	for i, spec := range cfg.GPUs {
 		if !(spec.MemMiB > 0) {
 			return nil, fmt.Errorf("%w: GPU %d has %v MiB of memory", ErrBadConfig, i, spec.MemMiB)
@@ -91,7 +95,7 @@ func New(cfg Config) (*Sim, error) {
 		s.devs = append(s.devs, device{spec: spec})
 		s.names = append(s.names, fmt.Sprintf("%s:%d", cfg.node(i), i))
 		s.state.GPUs = append(s.state.GPUs, rlcore.GPU{
-			ID: s.names[i], Node: cfg.node(i), Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
+			ID: s.names[i], Node: cfg.node(i), Card: cfg.card(i), Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
 		})
 	}
 	known := make(map[string]bool, len(cfg.Jobs))

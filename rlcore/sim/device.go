@@ -168,7 +168,7 @@ func (s *Sim) refresh(g int) {
 	for i := range d.members {
 		m := &d.members[i]
 		u := &m.segment().use
-		p := s.jobs[m.job].Truth
+		p := s.truth(m.job, g)
 		sc.demands = append(sc.demands, demand(u, p, &d.spec))
 		sc.profiles = append(sc.profiles, p)
 	}

@@ -115,7 +115,7 @@ func (s *Sim) freeInS(g int) float64 {
 	for i := range s.devs[g].members {
 		m := &s.devs[g].members[i]
 		j := &s.jobs[m.job]
-		r := rlcore.Running{Job: j.Job, DoneS: s.believed(m), ElapsedS: s.now - m.startS}
+		r := rlcore.Running{Job: s.onGPU(j, g), DoneS: s.believed(m), ElapsedS: s.now - m.startS}
 		last = max(last, r.LeftS()*m.estSlow)
 	}
 	return last

@@ -56,8 +56,8 @@ func (s *Sim) learnLength(i int, soloS float64) {
 	var changed []schedule.Job
 	for k, w := range s.wait {
 		if x := &s.jobs[w]; x.known != nil && x.known.Identity() == of {
-			x.Profile = s.foretell(w)
-			s.state.Pending[k].Profile = x.Profile
+			s.know(w)
+			s.state.Pending[k].Profile, s.state.Pending[k].Cards = x.Profile, x.Cards
 			changed = append(changed, x.Plainly())
 		}
 	}

@@ -24,10 +24,10 @@ func (e End) String() string {
 
 // latestEnd returns the latest end of a run of the job that starts at startS, and what ends it;
 // +Inf = never. Slurm checks about every 30 s; here it is exact. A job that gets back what sharing
-// costs it isn't ended at a limit within which it would end alone.
-func (cfg *Config) latestEnd(j *Arrival, startS float64) (float64, End) {
+// costs it isn't ended at a limit within which it would end alone, after aloneS.
+func (cfg *Config) latestEnd(j *Arrival, aloneS, startS float64) (float64, End) {
 	at, end := math.Inf(1), Completed
-	if j.LimitS > 0 && !(cfg.ExtendLimit && !j.LimitFixed && j.Truth.DurationS < j.LimitS) {
+	if j.LimitS > 0 && !(cfg.ExtendLimit && !j.LimitFixed && aloneS < j.LimitS) {
 		at, end = startS+j.LimitS, AtLimit
 	}
 	if j.DeadlineS > 0 && j.DeadlineS < at {
@@ -60,7 +60,7 @@ func (d *device) overrun(now float64) int {
 func (s *Sim) kill(g, k int) {
 	m := &s.devs[g].members[k]
 	j := &s.jobs[m.job]
-	_, end := s.cfg.latestEnd(&j.Arrival, m.startS)
+	_, end := s.cfg.latestEnd(&j.Arrival, s.truth(m.job, g).DurationS, m.startS)
 	s.dropMeetings(g, m.job)
 	s.over(m.job, end, m.done)
 	s.plain.Ended(s.now, schedule.End{ID: j.ID})

@@ -74,7 +74,7 @@ func (s *Sim) observe(g, i int, est float64) {
 		slow[k] = math.NaN()
 	}
 	predicted := slices.Clone(slow)
-	slow[0] = interference.CoRunSlowdown(run, j.Truth.DurationS, part)
+	slow[0] = interference.CoRunSlowdown(run, s.truth(i, g).DurationS, part)
 	predicted[0] = interference.CoRunSlowdown(run, est, part)
 	s.cfg.Observer(&d.spec, members, slow, predicted)
 }

@@ -122,7 +122,7 @@ func overlap(a, b *Outcome) bool {
 // checkEnd checks how a job ended.
 func checkEnd(t *rapid.T, cfg *Config, j *Arrival, o *Outcome) {
 	const tiny = 1e-6
-	at, why := cfg.latestEnd(j, o.StartS)
+	at, why := cfg.latestEnd(j, o.SoloS, o.StartS)
 	switch {
 	case o.GPU < 0:
 		if o.Ended != AtDeadline || o.EndS < latestStart(&j.Job) || o.StartS != o.EndS || o.Slowdown != 0 {

@@ -70,7 +70,7 @@ func replayGPU(cfg *Config, r *Result, l *contention.Law, g int, ends []float64)
 			if p == nil {
 				p = cfg.Jobs[i].Profile
 			}
-			over, _ := cfg.latestEnd(&cfg.Jobs[i], r.Jobs[i].StartS)
+			over, _ := cfg.latestEnd(&cfg.Jobs[i], p.DurationS, r.Jobs[i].StartS)
 			on = append(on, player{job: i, p: p, over: over})
 			todo = todo[1:]
 		}

@@ -72,10 +72,11 @@ func (s *Sim) Result() (*Result, error) {
 	last := first
 	for i := range s.jobs {
 		j := &s.jobs[i]
+		soloS := s.truth(i, max(0, j.gpu)).DurationS
 		o := Outcome{
 			ID: j.ID, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu, On: j.on,
-			SoloS: j.Truth.DurationS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, Ended: j.end, DelayedS: j.delayed,
-			Harmed: j.end == AtLimit && j.Truth.DurationS < j.LimitS,
+			SoloS: soloS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, Ended: j.end, DelayedS: j.delayed,
+			Harmed: j.end == AtLimit && soloS < j.LimitS,
 		}
 		if j.done > 0 {
 			// The difference of two large times may round to less than the solo time.

@@ -54,6 +54,7 @@ type Sim struct {
 	kept     []waiting // by GPU: whom the last decision there keeps waiting
 	waited   []float64 // by job and reason, s
 	foretold map[rlcore.Identity]*foretold
+	onCard   map[onCard]*rlcore.Profile
 
 	scratch scratch
 }
@@ -265,12 +266,13 @@ func (s *Sim) begin(p int, on []int) {
 	j := &s.jobs[i]
 	j.started, j.gpu, j.delayed = s.now, on[0], max(j.delayed, s.state.Pending[p].DelayedS)
 	s.plain.Runs(j.Plainly(), on, s.now, s.now)
-	latest, _ := s.cfg.latestEnd(&j.Arrival, s.now)
+	truth := s.truth(i, on[0])
+	latest, _ := s.cfg.latestEnd(&j.Arrival, truth.DurationS, s.now)
 	for _, g := range on {
 		s.sync(g) // with the members so far
 		d := &s.devs[g]
 		d.members = append(d.members, member{
-			job: i, segs: s.segments(j.Truth), startS: s.now, latestS: latest, slow: 1, estSlow: 1,
+			job: i, segs: s.segments(truth), startS: s.now, latestS: latest, slow: 1, estSlow: 1,
 		})
 		d.inState, s.stateS, s.turns.known = false, -1, false
 		s.kept[g] = waiting{}
@@ -317,7 +319,7 @@ func (s *Sim) enqueue(i int) {
 		return
 	}
 	s.expiryS = min(s.expiryS, latest)
-	s.jobs[i].Profile = s.foretell(i)
+	s.know(i)
 	s.expect(i)
 	s.wait, s.begun = append(s.wait, i), nil
 	s.state.Pending = append(s.state.Pending, s.jobs[i].Job)
@@ -349,10 +351,11 @@ func (s *Sim) window(g int) []int {
 func (s *Sim) end(g, k int) {
 	d := &s.devs[g]
 	i, est := d.members[k].job, d.members[k].est
-	s.over(i, Completed, s.jobs[i].Truth.DurationS)
+	truth := s.truth(i, g)
+	s.over(i, Completed, truth.DurationS)
 	s.plain.Ended(s.now, schedule.End{ID: s.jobs[i].ID, DoneS: s.believed(&d.members[k])})
 	s.observe(g, i, est)
-	believed := s.believed(&d.members[k])
+	believed := s.believed(&d.members[k]) * (s.jobs[i].Truth.DurationS / truth.DurationS)
 	s.remove(g, k)
 	s.learnLength(i, believed)
 }

@@ -23,12 +23,12 @@ func (s *Sim) State() *rlcore.State {
 		for i := range d.members {
 			m := &d.members[i]
 			j := &s.jobs[m.job]
-			done := m.done
-			if s.cfg.Predictor != nil && j.Profile != nil {
-				done = j.Profile.Believed(m.est)
+			own, done := s.onGPU(j, g), m.done
+			if s.cfg.Predictor != nil && own.Profile != nil {
+				done = own.Profile.Believed(m.est)
 			}
 			r := rlcore.Running{
-				Job: j.Job, DoneS: done, ElapsedS: s.now - m.startS, Shares: shares, Whole: j.NoShare || j.Profile == nil,
+				Job: own, DoneS: done, ElapsedS: s.now - m.startS, Shares: shares, Whole: j.NoShare || j.Profile == nil,
 			}
 			r.PlainEndS = s.plain.EndS(j.ID)
 			gpu.Running = append(gpu.Running, r)
@@ -46,7 +46,7 @@ func (s *Sim) estimate(g int) {
 	}
 	sc.profiles = sc.profiles[:0]
 	for i := range d.members {
-		p := s.jobs[d.members[i].job].Profile
+		p := s.on(s.jobs[d.members[i].job].Profile, g)
 		if p == nil { // it runs alone
 			for k := range d.members {
 				d.members[k].estSlow = 1

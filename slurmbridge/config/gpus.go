@@ -3,10 +3,12 @@ package config
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // GPU is a card as gpu_types writes it; what it leaves out is the built-in card's.
@@ -35,6 +37,7 @@ type card struct {
 	memMiB  float64
 	clients int
 	pcie    float64 // MB/s
+	mig     bool    // it can be cut into seven slices
 }
 
 const (
@@ -47,27 +50,27 @@ const (
 
 // cards are the built-in ones. A name that fits several sizes is the smallest.
 var cards = []card{
-	{"titanxp", []string{"titan_xp"}, 12196, preVolta, gen3},
-	{"gtx1080ti", []string{"1080ti"}, 11172, preVolta, gen3},
-	{"p100", []string{"p100-pcie-16gb", "p100-sxm2-16gb"}, 16276, preVolta, gen3},
-	{"titanv", []string{"titan_v"}, 12058, volta, gen3},
-	{"v100", []string{"v100-pcie-16gb", "v100-sxm2-16gb"}, 16130, volta, gen3},
-	{"v100-32gb", []string{"v100-pcie-32gb", "v100-sxm2-32gb"}, 32480, volta, gen3},
-	{"t4", nil, 15079, volta, gen3},
-	{"rtx2080ti", []string{"2080ti", "rtx_2080_ti"}, 11019, volta, gen3},
-	{"rtx3090", []string{"3090", "rtx_3090"}, 24268, volta, gen4},
-	{"rtx4090", []string{"4090", "rtx_4090"}, 24564, volta, gen4},
-	{"rtxa6000", []string{"a6000", "rtx_a6000"}, 48685, volta, gen4},
-	{"a10", nil, 22731, volta, gen4},
-	{"a30", nil, 24258, volta, gen4},
-	{"a40", nil, 45634, volta, gen4},
-	{"a100", []string{"a100-pcie-40gb", "a100-sxm4-40gb", "a100-40gb"}, 40536, volta, gen4},
-	{"a100-80gb", []string{"a100-pcie-80gb", "a100_80gb_pcie", "a100-sxm4-80gb"}, 80994, volta, gen4},
-	{"l4", nil, 23034, volta, gen4},
-	{"l40", nil, 46068, volta, gen4},
-	{"l40s", nil, 46068, volta, gen4},
-	{"h100", []string{"h100_pcie", "h100_80gb_hbm3", "h100-80gb"}, 81559, volta, gen5},
-	{"h200", nil, 143771, volta, gen5},
+	{"titanxp", []string{"titan_xp"}, 12196, preVolta, gen3, false},
+	{"gtx1080ti", []string{"1080ti"}, 11172, preVolta, gen3, false},
+	{"p100", []string{"p100-pcie-16gb", "p100-sxm2-16gb"}, 16276, preVolta, gen3, false},
+	{"titanv", []string{"titan_v"}, 12058, volta, gen3, false},
+	{"v100", []string{"v100-pcie-16gb", "v100-sxm2-16gb"}, 16130, volta, gen3, false},
+	{"v100-32gb", []string{"v100-pcie-32gb", "v100-sxm2-32gb"}, 32480, volta, gen3, false},
+	{"t4", nil, 15079, volta, gen3, false},
+	{"rtx2080ti", []string{"2080ti", "rtx_2080_ti"}, 11019, volta, gen3, false},
+	{"rtx3090", []string{"3090", "rtx_3090"}, 24268, volta, gen4, false},
+	{"rtx4090", []string{"4090", "rtx_4090"}, 24564, volta, gen4, false},
+	{"rtxa6000", []string{"a6000", "rtx_a6000"}, 48685, volta, gen4, false},
+	{"a10", nil, 22731, volta, gen4, false},
+	{"a30", nil, 24258, volta, gen4, false},
+	{"a40", nil, 45634, volta, gen4, false},
+	{"a100", []string{"a100-pcie-40gb", "a100-sxm4-40gb", "a100-40gb"}, 40536, volta, gen4, true},
+	{"a100-80gb", []string{"a100-pcie-80gb", "a100_80gb_pcie", "a100-sxm4-80gb"}, 80994, volta, gen4, true},
+	{"l4", nil, 23034, volta, gen4, false},
+	{"l40", nil, 46068, volta, gen4, false},
+	{"l40s", nil, 46068, volta, gen4, false},
+	{"h100", []string{"h100_pcie", "h100_80gb_hbm3", "h100-80gb"}, 81559, volta, gen5, true},
+	{"h200", nil, 143771, volta, gen5, true},
 }
 
 // plain makes one of the ways to write a card's name: nvidia_a100-sxm4-80gb,
@@ -80,25 +83,63 @@ func plain(name string) string {
 	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(name)
 }
 
-// builtin finds a card of the table.
-func builtin(name string) (rlcore.GPUSpec, bool) {
-	want := plain(name)
-	for i := range cards {
-		c := &cards[i]
-		if plain(c.name) == want || slices.ContainsFunc(c.also, func(a string) bool { return plain(a) == want }) {
-			return rlcore.GPUSpec{Model: c.name, MemMiB: c.memMiB, PCIeMBps: c.pcie, SameUser: true, MaxClients: c.clients, MemLimits: c.clients >= volta}, true
-		}
-	}
-	return rlcore.GPUSpec{}, false
+// index finds a card of the table, −1 = it isn't there.
+func index(name string) int {
+	is := func(a string) bool { return plain(a) == plain(name) }
+	return slices.IndexFunc(cards, func(c card) bool { return is(c.name) || slices.ContainsFunc(c.also, is) })
 }
 
-// Card returns what a GPU type of gres.conf is: as in gpu_types, otherwise as in the built-in
-// table; false if neither has it.
+// builtin is a card of the table.
+func builtin(name string) (rlcore.GPUSpec, bool) {
+	i := index(name)
+	if i < 0 {
+		return rlcore.GPUSpec{}, false
+	}
+	c := &cards[i]
+	return rlcore.GPUSpec{Model: c.name, MemMiB: c.memMiB, PCIeMBps: c.pcie, SameUser: true, MaxClients: c.clients, MemLimits: c.clients >= volta}, true
+}
+
+// Card returns what a GPU type of gres.conf, or a model as NVML names it, is: as in gpu_types, otherwise as in the
+// built-in table, and of an instance a part of that; false if neither has it.
 func (c *Config) Card(gpuType string) (rlcore.GPUSpec, bool) {
 	if spec, ok := c.GPUTypes[strings.ToLower(gpuType)]; ok {
 		return spec, true
 	}
+	if of, ok := job.InstanceOf(gpuType); ok {
+		return c.instance(gpuType, of), true
+	}
 	return builtin(gpuType)
+}
+
+// gbMiB is how much memory an instance has for each GB of its name, MiB, at the least: NVIDIA's MIG user guide has 4.75
+// GiB for 1g.5gb of an A100 and 16 GiB for 1g.18gb of an H200.
+const gbMiB = 900
+
+// instance is an instance of a card, as its name says: memory of its own, and a part of the SMs and so of the MPS
+// server's clients. What its link to the host carries isn't known, since all instances use it. A card whose name isn't
+// known is one that can be cut, with what the built-in ones have in common.
+func (c *Config) instance(gpuType string, of job.Instance) rlcore.GPUSpec {
+	spec, known := c.Card(of.Parent)
+	if !known {
+		spec = rlcore.GPUSpec{SameUser: true, MaxClients: volta, MemLimits: true}
+	}
+	spec.Model, spec.MemMiB, spec.PCIeMBps = gpuType, gbMiB*float64(of.GB), 0
+	if spec.MaxClients > 0 {
+		spec.MaxClients = max(1, spec.MaxClients*of.Slices/7)
+	}
+	return spec
+}
+
+// Cut returns the instance of so many slices that a GPU type can be cut into; false if it can't, or isn't known.
+func (c *Config) Cut(gpuType string, slices int) (rlcore.GPUSpec, bool) {
+	spec, ok := builtin(gpuType)
+	i := index(gpuType)
+	if !ok || !cards[i].mig {
+		return spec, false
+	}
+	memory := map[int]float64{1: 1, 2: 2, 3: 4, 4: 4, 7: 8}[slices] // of eight slices
+	gb := math.Round(math.Ceil(spec.MemMiB/1024) * memory / 8)
+	return c.Card(fmt.Sprintf("%s_%dg.%.0fgb", gpuType, slices, gb))
 }
 
 // cards are those of gpu_types.

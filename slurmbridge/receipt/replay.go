@@ -25,6 +25,8 @@ type World struct {
 	Nodes []job.Node
 	// Card is what the settings say of GPUs of a type.
 	Card func(gpuType string) (rlcore.GPUSpec, bool)
+	// Cut is the MIG instance of so many slices that GPUs of a type can be cut into, false = they can't; nil = none can.
+	Cut func(gpuType string, slices int) (rlcore.GPUSpec, bool)
 	// Decider makes what decides in the shared world; its guard's predictor also says
 	// how sharers slow each other there.
 	Decider func() *rlcore.Decider
@@ -201,23 +203,27 @@ type prepared struct {
 	share   []bool // what if: which would share
 }
 
+// Why a job finds no place in a replay.
+const (
+	noMemory = "more memory than any GPU has"
+	noGPUs   = "more GPUs than its partition has"
+)
+
 // prepare makes the simulator's jobs and GPUs; r counts what is left out.
 func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
-	cfg := sim.Config{Foretell: true}
-	places := map[string][]int{} // GPUs by partition
-	for i := range w.Nodes {
-		n := &w.Nodes[i]
-		for g := range n.GPUs {
-			typ := n.Card(g).Type
-			spec, ok := w.Card(typ)
-			if !ok {
-				spec = rlcore.GPUSpec{Model: typ, MemMiB: 1 << 20, MaxClients: 1} // nothing shares it
-			}
-			for _, p := range n.Partitions {
-				places[p] = append(places[p], len(cfg.GPUs))
-			}
-			cfg.GPUs, cfg.Nodes = append(cfg.GPUs, spec), append(cfg.Nodes, n.Name)
-		}
+	return w.prepareOn(w.cluster(nil), jobs, r)
+}
+
+// prepareOn makes the simulator's jobs for GPUs, which may be cut: what ran on a whole one takes as long on an instance as
+// its profile says. Jobs of several GPUs have none that is cut.
+func (w *World) prepareOn(c *cluster, jobs []history.Run, r *Replay) (*prepared, error) {
+	cfg := sim.Config{Foretell: true, GPUs: c.gpus, Nodes: c.nodes}
+	part, least := 0.0, 1.0 // of a GPU
+	for _, p := range c.parts {
+		part, least = max(part, p), min(least, p)
+	}
+	if len(c.parts) > 1 {
+		cfg.Cards, cfg.On = c.cards, func(p *rlcore.Profile, card string) *rlcore.Profile { return p.OnPart(c.parts[card] / part) }
 	}
 	if len(cfg.GPUs) == 0 {
 		return nil, fmt.Errorf("%w: no look at the nodes was kept", ErrReplay)
@@ -231,39 +237,42 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 	// What decides believes the same as the replayed world: the replay knows no surprises.
 	truth := history.NewTruth(d.Guard.Predictor)
 	first := kept[0].Ready
-	room := 0.0
-	for g := range cfg.GPUs {
-		room = max(room, cfg.GPUs[g].MemMiB)
-	}
 	var in []*history.Run
-	sets := map[string]*rlcore.GPUSet{}                     // by partition
+	type reach struct {
+		partition string
+		whole     bool
+	}
+	sets := map[reach]*rlcore.GPUSet{}
 	before := map[*rlcore.Profile]*rlcore.Profile{nil: nil} // profiles as they were before these runs, which foretell one another
 	for i, j := range kept {
 		s := simulated(j, truth)
 		if before[s.Profile] == nil && s.Profile != nil {
-			p := *s.Profile
+			p := *s.Profile.OnPart(part)
 			p.Past, before[s.Profile] = nil, &p
 		}
 		s.Profile = before[s.Profile]
+		s.LimitS *= s.Truth.OnPart(least).DurationS / s.Truth.DurationS // whoever has a slower GPU asks for more time
+		s.Truth = s.Truth.OnPart(part)
 		s.ID = fmt.Sprint(i) // a requeued job is there twice
 		s.SubmitS = max(0, j.Ready.Sub(first).Seconds())
-		if s.GPUs = sets[j.Partition]; s.GPUs == nil {
+		of := reach{j.Partition, s.Foreign}
+		if s.GPUs = sets[of]; s.GPUs == nil {
 			var gpus []int
 			for p := range strings.SplitSeq(j.Partition, ",") {
-				gpus = append(gpus, places[p]...)
+				gpus = append(gpus, c.places[p]...)
 			}
-			s.GPUs = rlcore.NewGPUSet(gpus...)
-			sets[j.Partition] = s.GPUs
+			s.GPUs = rlcore.NewGPUSet(slices.DeleteFunc(gpus, func(g int) bool { return s.Foreign && c.cards[g] != whole })...)
+			sets[of] = s.GPUs
 		}
 		if s.GPUs.Len(len(cfg.GPUs)) == len(cfg.GPUs) {
 			s.GPUs = nil
 		}
-		if s.Truth.Peak().MemMiB > room {
-			r.LeftOut["more memory than any GPU has"]++
-			continue
-		}
 		if !cfg.Room(&s) {
-			r.LeftOut["more GPUs than its partition has"]++
+			why := noMemory
+			if s.Foreign || s.GPUs.Len(len(cfg.GPUs)) == 0 {
+				why = noGPUs
+			}
+			r.LeftOut[why]++
 			continue
 		}
 		in = append(in, j)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,8 @@ import (
 func newReceipt(s *shared) *cobra.Command {
 	var since, until, file string
 	limit := 10
-	var noReplay, whatIf bool
+	var noReplay bool
+	var whatIf string
 	c := &cobra.Command{
 		Use:   "receipt",
 		Short: "What the bridge did lately, or in shadow would have done",
@@ -50,18 +52,31 @@ less than half of it had requested gpu:shared? The recorded days are replayed bo
 under the current settings of guard and promise. It needs records of a few days, by the nodes'
 agents and a daemon in mode shadow, and names who would gain most.
 
+--what-if mig asks how each GPU with MIG would best be cut: the days are replayed with GPUs that
+are whole, 2 × 3g, 3 × 2g + 1g or 7 × 1g, with and without sharing. It says under which layout jobs
+would have ended earliest, with none refused for its memory, and changes no GPU.
+
 It reads the database and needs no daemon.`,
 		Example: `  slurmbridge receipt                         the last seven days
   slurmbridge receipt --since 30d --html receipt.html
   slurmbridge receipt --since 7d --what-if
+  slurmbridge receipt --since 21d --what-if mig
   slurmbridge receipt --since 2026-03-01 --until 2026-04-01 --json`,
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 { // the flag's value, which may be left out
+				whatIf = cmp.Or(map[bool]string{true: args[0]}[whatIf == "share" && len(args) == 1], "?")
+			}
+			if !slices.Contains([]string{"", "share", "mig"}, whatIf) {
+				return cli.Usage(errors.New("it takes no words but --what-if mig"))
+			}
+			return nil
+		},
 		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			from, to, err := period(time.Now(), since, until)
 			if err != nil {
 				return cli.Usage(err)
 			}
-			if whatIf && (noReplay || file != "") {
+			if whatIf != "" && (noReplay || file != "") {
 				return cli.Usage(errors.New("--what-if is a replay, for a terminal or as --json: it goes with neither " +
 					"--no-replay nor --html"))
 			}
@@ -74,12 +89,19 @@ It reads the database and needs no daemon.`,
 				return err
 			}
 			defer st.Close()
-			in, err := loadReceipt(c.Context(), cfg, st, log, from, to, !noReplay || whatIf)
+			in, err := loadReceipt(c.Context(), cfg, st, log, from, to, !noReplay || whatIf != "")
 			if err != nil {
 				return err
 			}
-			if whatIf {
+			switch whatIf {
+			case "share":
 				return s.whatIf(in)
+			case "mig":
+				x, err := in.Replay.MIG(in.Jobs)
+				if err != nil {
+					return err
+				}
+				return s.Show(x, func() { x.Text(s.Out) })
 			}
 			r := receipt.Make(in)
 			if file != "" {
@@ -106,8 +128,9 @@ It reads the database and needs no daemon.`,
 	f.StringVar(&file, "html", "", "write the page to `FILE`: it needs nothing else, and no network")
 	f.IntVar(&limit, "limit", limit, "lines a list")
 	f.BoolVar(&noReplay, "no-replay", false, "leave the estimate of waits out: it takes seconds where there are many jobs")
-	f.BoolVar(&whatIf, "what-if", false,
-		"what if the jobs that requested a whole GPU and used little of it had requested gpu:shared")
+	f.StringVar(&whatIf, "what-if", "",
+		"what if the jobs that requested a whole GPU and used little of it had requested gpu:shared; `mig`: what if GPUs were cut")
+	f.Lookup("what-if").NoOptDefVal = "share"
 	return c
 }
 
@@ -205,7 +228,7 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 		return nil, err
 	}
 	decider := func() *rlcore.Decider { return newDecider(cfg, policies, beliefs) }
-	return &receipt.World{Nodes: nodes, Card: cfg.Card, Decider: decider}, nil
+	return &receipt.World{Nodes: nodes, Card: cfg.Card, Cut: cfg.Cut, Decider: decider}, nil
 }
 
 // whatIf prints what would have come of more sharing.

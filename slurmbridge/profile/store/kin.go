@@ -241,13 +241,8 @@ func translate(ctx context.Context, q database.Querier, p *rlcore.Profile, user,
 		sd = madSD * median(means)
 	}
 	ratio := math.Exp(mean)
-	out := *p
-	out.DurationS, out.PeriodS, out.StepS = p.DurationS*ratio, p.PeriodS*ratio, p.StepS*ratio
-	out.DurationSD = math.Hypot(p.DurationSD*ratio, sd*out.DurationS)
-	out.Past = slices.Clone(p.Past)
-	for i := range out.Past {
-		out.Past[i].SoloS *= ratio
-	}
+	out := p.Times(ratio)
+	out.DurationSD = math.Hypot(out.DurationSD, sd*out.DurationS)
 	out.Card, out.Runs, out.Source = to, 0, "its runs on "+from
-	return &out, nil
+	return out, nil
 }

@@ -1,0 +1,230 @@
+package receipt
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// layouts are the ways to cut a GPU that are compared, by the slices of the instances; nil = it stays whole.
+var layouts = []struct {
+	name   string
+	slices []int
+}{{"whole", nil}, {"2 × 3g", []int{3, 3}}, {"3 × 2g + 1g", []int{2, 2, 2, 1}}, {"7 × 1g", []int{1, 1, 1, 1, 1, 1, 1}}}
+
+// Layout is how the jobs fare where each GPU that can be is cut in one way. Times are in hours.
+type Layout struct {
+	Name   string `json:"name"`
+	Shared bool   `json:"shared"`
+	GPUs   int    `json:"gpus"` // and instances
+	Lot
+	Memory  int `json:"refused_memory"`      // jobs that no instance has memory enough for
+	Several int `json:"refused_several"`     // jobs of several GPUs, which instances can't be
+	OOM     int `json:"memory_failures"`     // runs that lacked memory beside others
+	AtLimit int `json:"ended_at_time_limit"` // jobs
+}
+
+// refuses reports whether the layout has no room for a job.
+func (l *Layout) refuses() bool { return l.Memory+l.Several > 0 }
+
+// Layouts compares ways to cut the GPUs into MIG instances. Every job is in each of them.
+type Layouts struct {
+	Jobs    int            `json:"jobs"`
+	LeftOut map[string]int `json:"left_out,omitempty"`
+	Cut     int            `json:"gpus_cut"`
+	Whole   int            `json:"gpus_left_whole"` // that can't be cut, or are instances already
+	Layouts []Layout       `json:"layouts"`
+	Best    int            `json:"best"` // index in Layouts: jobs end earliest, and none is refused
+}
+
+// cluster is the GPUs that jobs are replayed on.
+type cluster struct {
+	gpus         []rlcore.GPUSpec
+	nodes, cards []string
+	parts        map[string]float64 // by card: its part of a GPU's SMs
+	places       map[string][]int   // GPUs by partition
+	cut, whole   int
+}
+
+// whole is the part in cluster.parts, and the card, of a GPU that isn't cut.
+const whole = "whole"
+
+// cluster returns the nodes' GPUs, each that can be cut into instances of so many slices.
+func (w *World) cluster(instances []int) *cluster {
+	c := &cluster{parts: map[string]float64{}, places: map[string][]int{}}
+	for i := range w.Nodes {
+		n := &w.Nodes[i]
+		add := func(spec rlcore.GPUSpec, card string, part float64) {
+			for _, p := range n.Partitions {
+				c.places[p] = append(c.places[p], len(c.gpus))
+			}
+			c.gpus, c.nodes, c.cards = append(c.gpus, spec), append(c.nodes, n.Name), append(c.cards, card)
+			c.parts[card] = part
+		}
+		for g := range n.GPUs {
+			typ := n.Card(g).Type
+			if w.Cut != nil {
+				if _, can := w.Cut(typ, 1); can {
+					c.cut++
+					for _, slices := range instances {
+						spec, _ := w.Cut(typ, slices)
+						add(spec, fmt.Sprintf("%dg", slices), job.Instance{Slices: slices}.SMs())
+					}
+					if instances != nil {
+						continue
+					}
+				} else {
+					c.whole++
+				}
+			}
+			spec, ok := w.Card(typ)
+			if !ok {
+				spec = rlcore.GPUSpec{Model: typ, MemMiB: 1 << 20, MaxClients: 1} // nothing shares it
+			}
+			add(spec, whole, 1)
+		}
+	}
+	return c
+}
+
+// MIG replays the jobs with the GPUs cut in each way, with each job on a GPU or an instance of its own, and with those
+// sharing that asked for it or used little of a whole GPU.
+func (w *World) MIG(jobs []history.Run) (*Layouts, error) {
+	out := &Layouts{LeftOut: map[string]int{}, Best: -1}
+	own := *w
+	own.Limit = cmp.Or(w.Limit, 5_000)
+	known := slices.DeleteFunc(slices.Clone(jobs), func(j history.Run) bool {
+		why := ""
+		switch n := layout(&j); {
+		case n != nil && n.perNode*n.nodes > 1: // whatever they use of them, they need that many
+		case j.Profile == nil:
+			why = "what it used isn't known"
+		case j.Profile.Preallocating(memoryOf(&j)):
+			why = "it took most of the GPU's memory at its start: what it needs isn't known"
+		}
+		if why != "" {
+			out.LeftOut[why]++
+		}
+		return why != ""
+	})
+	for _, way := range layouts {
+		c := own.cluster(way.slices)
+		if out.Cut, out.Whole = c.cut, c.whole; c.cut == 0 {
+			return nil, fmt.Errorf("%w: no GPU of the nodes is known to have MIG and to be whole now", ErrReplay)
+		}
+		for _, share := range []bool{false, true} {
+			l, err := own.layout(known, c, share, out)
+			if err != nil {
+				return nil, err
+			}
+			l.Name = way.name
+			out.Layouts = append(out.Layouts, *l)
+			if i := len(out.Layouts) - 1; !l.refuses() && (out.Best < 0 || l.Turnaround < out.Layouts[out.Best].Turnaround) {
+				out.Best = i
+			}
+		}
+	}
+	return out, nil
+}
+
+func memoryOf(j *history.Run) (mib float64) {
+	for i := range j.Devices {
+		mib = max(mib, j.Devices[i].MemMiB)
+	}
+	return mib
+}
+
+// layout replays the jobs on GPUs that are cut in one way.
+func (w *World) layout(jobs []history.Run, c *cluster, share bool, all *Layouts) (*Layout, error) {
+	r := &Replay{LeftOut: map[string]int{}}
+	p, err := w.prepareOn(c, jobs, r)
+	if err != nil {
+		return nil, err
+	}
+	l := &Layout{Shared: share, GPUs: len(c.gpus), Memory: r.LeftOut[noMemory], Several: r.LeftOut[noGPUs]}
+	all.Jobs = max(all.Jobs, len(p.in)+l.Memory+l.Several)
+	for why, n := range r.LeftOut {
+		if why != noMemory && why != noGPUs {
+			all.LeftOut[why] = n
+		}
+	}
+	d := p.decider
+	if !share {
+		d = &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneByOne(), M: 1}
+	}
+	cfg := p.cfg
+	cfg.Predictor = d.Guard.Predictor
+	for i, j := range p.in {
+		if might, _ := wouldShare(j); might {
+			cfg.Jobs[i].NoShare = false
+		}
+	}
+	res, err := sim.Run(cfg, d)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrReplay, err)
+	}
+	l.Lot, l.OOM = lot(res), res.OOM
+	for i := range res.Jobs {
+		if res.Jobs[i].Ended == sim.AtLimit {
+			l.AtLimit++
+		}
+	}
+	return l, nil
+}
+
+// Text writes the comparison for a terminal.
+func (x *Layouts) Text(out io.Writer) {
+	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
+	left := ""
+	if x.Whole > 0 {
+		left = fmt.Sprintf("; %s can't be, or are instances already, and stay as they are", job.Count(x.Whole, "other"))
+	}
+	p("What if each of %s were cut into MIG instances (estimate)%s:", job.Count(x.Cut, "GPU"), left)
+	t := newTable(out, "each GPU", "jobs", "done after", "mean wait", "all done after", "refused: memory", "several GPUs")
+	for i := range x.Layouts {
+		l := &x.Layouts[i]
+		how := "alone"
+		if l.Shared {
+			how = "sharing"
+		}
+		t.AppendRow(table.Row{l.Name, how, job.Span(l.Turnaround), job.Span(l.Wait), job.Span(l.Span), l.Memory, l.Several})
+	}
+	t.Render()
+	if x.Best < 0 {
+		p("Each layout refuses a job.")
+	} else {
+		b := &x.Layouts[x.Best]
+		how := "each job alone"
+		if b.Shared {
+			how = "those sharing that may"
+		}
+		p("Jobs would have ended earliest, with none refused, with each GPU as %s, %s: after %s on average.", b.Name, how, job.Span(b.Turnaround))
+	}
+	p("- %d jobs were run on a simulator of the GPUs, in each way. An instance has the memory of its name and an eighth of the "+
+		"GPU's SMs for each slice: what keeps more of them busy takes longer there, by the application's profile. It is assumed "+
+		"that instances of a GPU don't slow each other, and that a slice's memory is as fast as the job needs.", x.Jobs)
+	p("- Sharing are the jobs that asked for it, and those that used less than half of a whole GPU.")
+	for _, why := range sortedKeys(x.LeftOut) {
+		p("- Not replayed: %s (%s).", job.Count(x.LeftOut[why], "job"), why)
+	}
+	p("- No GPU is changed: cutting one is the admin's, on a drained node, and gres.conf and slurm.conf name the instances.")
+}
+
+func sortedKeys(m map[string]int) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.SortFunc(out, strings.Compare)
+	return out
+}
