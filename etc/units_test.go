@@ -64,11 +64,11 @@ func TestUnitsAreHardened(t *testing.T) {
 func TestUnitsNameWhatThereIs(t *testing.T) {
 	for unit, want := range map[string][]string{
 		"slurmbridge.service": {
-			"ExecStart=/usr/sbin/slurmbridge serve\n", "User=slurm\n", "Type=notify\n", "ExecReload=/bin/kill -HUP $MAINPID\n",
+			"ExecStart=/usr/bin/slurmbridge serve\n", "User=slurm\n", "Type=notify\n", "ExecReload=/bin/kill -HUP $MAINPID\n",
 			"StateDirectory=slurmbridge\n", "RuntimeDirectory=slurmbridge\n", "RuntimeDirectoryPreserve=yes\n", "Restart=always\n",
 		},
 		"gpuprof.service": {
-			"ExecStart=/usr/sbin/gpuprof serve\n", "ExecReload=/bin/kill -HUP $MAINPID\n", "User=root\n", "Type=notify\n", "Restart=always\n",
+			"ExecStart=/usr/bin/gpuprof serve\n", "ExecReload=/bin/kill -HUP $MAINPID\n", "User=root\n", "Type=notify\n", "Restart=always\n",
 			"ReadWritePaths=/run/slurmbridge /var/spool/slurmbridge\n",
 		},
 	} {

@@ -250,7 +250,7 @@ const manual = `
 func TestPagesNameCommands(t *testing.T) {
 	pages := append(must.Get(filepath.Glob("../../../contrib/doc/*.md"))(t), "../../../README.md")
 	// In a sentence, or a line of its own.
-	named := regexp.MustCompile("(?m)`slurmbridge\\s([a-z][^`]*)`|^(?:/usr/sbin/)?slurmbridge ([a-z]+(?: [$\\w-]+){0,2})$")
+	named := regexp.MustCompile("(?m)`slurmbridge\\s([a-z][^`]*)`|^slurmbridge ([a-z]+(?: [$\\w-]+){0,2})$")
 	n := 0
 	for _, page := range pages {
 		text := string(must.Get(os.ReadFile(page))(t))
