@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -225,4 +226,84 @@ func TestLicencesOfWhatIsNoProgram(t *testing.T) {
 	if out, err := exec.Command("./licences", "packaging_test.go").CombinedOutput(); err == nil {
 		t.Errorf("a file that is no program was taken: %s", out)
 	}
+}
+
+// sources makes a repository of one commit with the changelog, our scripts for versions, and a Makefile whose packages are
+// empty files. It returns a function that runs one of the scripts there.
+func sources(t *testing.T, changelog string) (dir string, run func(command string) (string, error)) {
+	t.Helper()
+	at := "contrib/packaging/"
+	dir = lay(t, map[string]string{
+		"CHANGELOG.md": changelog, ".gitignore": "build/\n",
+		at + "version": string(must.Get(os.ReadFile("version"))(t)), at + "release": string(must.Get(os.ReadFile("release"))(t)),
+		"Makefile": `packages:
+	mkdir -p $(PACKAGES)/stage/p/common/usr/share/doc/p
+	echo {} | gzip >$(PACKAGES)/stage/p/common/usr/share/doc/p/sbom.cdx.json.gz
+	echo {} | gzip >$(PACKAGES)/stage/p/common/usr/share/doc/p/sbom-p-hook.cdx.json.gz
+	touch $(PACKAGES)/p_$(ARCH).deb $(PACKAGES)/p.$(ARCH).rpm
+`,
+	})
+	run = func(command string) (string, error) {
+		cmd := exec.Command("sh", "-c", command)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a",
+			"GIT_CONFIG_GLOBAL=/dev/null", "MAKEFLAGS=")
+		out, err := cmd.CombinedOutput()
+		return strings.TrimSpace(string(out)), err
+	}
+	for _, c := range []string{"git init -q", "git add .", "git commit -q -m first"} {
+		if out, err := run(c); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	return dir, run
+}
+
+const (
+	released   = "# Changelog\n\n## 1.2.3 (2026-01-02)\n\n- new\n\n## 1.2.2 (2025-01-01)\n\n- old\n"
+	unreleased = "# Changelog\n\n## Unreleased\n\n- next\n\n## 1.2.3 (2026-01-02)\n\n- new\n"
+)
+
+// A clean tree has the version of the changelog's first heading, and can be released; every other tree's version says what
+// it is, and is refused.
+func TestVersions(t *testing.T) {
+	for name, c := range map[string]struct{ changelog, do, version, refused string }{
+		"released":   {released, "true", `1\.2\.3`, ""},
+		"tagged":     {released, "git tag v1.2.3", `1\.2\.3`, ""},
+		"changed":    {released, "echo >>CHANGELOG.md", `1\.2\.3\+dirty`, "files are changed or new:  M CHANGELOG.md"},
+		"a new file": {released, "touch new.go", `1\.2\.3\+dirty`, "files are changed or new: ?? new.go"},
+		"after a tag": {
+			released, "git tag v1.2.3; git commit -q --allow-empty -m second", `1\.2\.3\+git2\.g[0-9a-f]+`,
+			"first heading is no new version",
+		},
+		"unreleased":              {unreleased, "true", `1\.2\.3\+git1\.g[0-9a-f]+`, "first heading is no new version"},
+		"unreleased, without git": {unreleased, "rm -r .git", `1\.2\.3\+unreleased`, "first heading is no new version"},
+		"released, without git":   {released, "rm -r .git", `1\.2\.3`, ""},
+		"no heading":              {"# Changelog\n", "true", "version: CHANGELOG.md has no heading.*", "no heading"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, run := sources(t, c.changelog)
+			must.Get(run(c.do))(t)
+			if got, _ := run("contrib/packaging/version"); !regexp.MustCompile("^" + c.version + "$").MatchString(got) {
+				t.Errorf("the version is %s, not %s", got, c.version)
+			}
+			if out, err := run("contrib/packaging/release build/release"); (err != nil) != (c.refused != "") ||
+				!strings.Contains(out, c.refused) {
+				t.Errorf("release: %v: %s", err, out)
+			}
+		})
+	}
+}
+
+// A release is one folder with all that is published.
+func TestRelease(t *testing.T) {
+	dir, run := sources(t, released)
+	if out, err := run("contrib/packaging/release build/release && cd build/release && sha256sum -c --strict SHA256SUMS"); err != nil ||
+		strings.Count(out, ": OK") != 9 {
+		t.Fatal(out, err)
+	}
+	must.Equal(t, files(t, filepath.Join(dir, "build")), "release/NOTES.md release/SHA256SUMS release/p-hook_1.2.3_amd64.cdx.json "+
+		"release/p-hook_1.2.3_arm64.cdx.json release/p.amd64.rpm release/p.arm64.rpm release/p_1.2.3_amd64.cdx.json "+
+		"release/p_1.2.3_arm64.cdx.json release/p_amd64.deb release/p_arm64.deb")
+	must.Equal(t, string(must.Get(os.ReadFile(filepath.Join(dir, "build/release/NOTES.md")))(t)), "- new\n")
 }
