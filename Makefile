@@ -20,7 +20,14 @@ QUIETLY := contrib/quietly
 
 GO      ?= go
 CC      := gcc
+# What packages are for. The other architecture's programs and packages have a folder of their own.
+HOST    := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)))
+ARCH    ?= $(HOST)
 BUILD   := build
+ifneq ($(ARCH),$(HOST))
+BUILD   := build/$(ARCH)
+CROSS   := GOARCH=$(ARCH) CC=$(if $(filter arm64,$(ARCH)),aarch64,x86-64)-linux-gnu-gcc
+endif
 VERSION := $(shell contrib/packaging/version)
 # The same bytes from the same sources, wherever they lie.
 GOBUILD := $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(BUILD)/
@@ -33,11 +40,11 @@ TOOLS   := $(CURDIR)/build/tools
 LINT    := $(TOOLS)/golangci-lint
 NFPM    := $(TOOLS)/nfpm
 SBOM    := $(TOOLS)/cyclonedx-gomod
-SCRIPTS := contrib/install-deps contrib/mkroot contrib/quietly contrib/test contrib/fuzz contrib/nvidia $(NVMLSIM)/build .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences version) \
+SCRIPTS := contrib/install-deps contrib/mkroot contrib/quietly contrib/test contrib/fuzz contrib/nvidia $(NVMLSIM)/build .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences release version) \
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build programs gpucheck demo demo-cold play compare flow nvidia test test-long roots test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
+.PHONY: help as-root deps build programs packed gpucheck demo demo-cold play compare flow nvidia test test-long roots test-compat lint fmt race fuzz bench soak packages packages-check release acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -53,9 +60,13 @@ deps: ## install what building and testing need (Debian, root)
 build: $(if $(BUILT),,deps) ## build everything into build/
 	@$(if $(BUILT),:,$(QUIETLY) 'building into $(BUILD)/ (two minutes the first time)' $(MAKE) --no-print-directory programs)
 
-programs: $(BUILD)/lib/libnvidia-ml.so.1
-	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./prolog/cmd/slurmbridge-hook ./contrib/testbed/gpusim/cmd/gpusim
-	CGO_ENABLED=1 $(GOBUILD) ./gpuprof/cmd/gpuprof
+programs: packed $(BUILD)/lib/libnvidia-ml.so.1
+	CGO_ENABLED=0 $(GOBUILD) ./contrib/testbed/gpusim/cmd/gpusim
+
+# The programs that packages hold.
+packed:
+	CGO_ENABLED=0 $(CROSS) $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./prolog/cmd/slurmbridge-hook
+	CGO_ENABLED=1 $(CROSS) $(GOBUILD) ./gpuprof/cmd/gpuprof
 
 gpucheck: ## build/gpucheck: one program that tries MPS, NVML and the law on a machine with a GPU (contrib/gpucheck/README.md)
 	CGO_ENABLED=1 $(GOBUILD) ./contrib/gpucheck
@@ -178,23 +189,30 @@ soak: as-root build ## an hour of random lives of jobs while daemons are killed:
 	@SLURMBRIDGE_SLOW=1 SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run 'TestIdleJobIsTold' $(E2E)
 
 # PACK packs the programs of one folder into another.
-PACK     = $(QUIETLY) 'packing $1 into $2' contrib/packaging/build $1 $(TOOLS) $2
+PACK     = $(QUIETLY) 'packing $1 into $2' env ARCH=$(ARCH) contrib/packaging/build $1 $(TOOLS) $2
+BUILT_IN = $(QUIETLY) 'building for $(ARCH) into $1' $(MAKE) --no-print-directory packed BUILD=$1
 
 # Linked and packed twice, in two folders: the same sources make the same bytes.
-TWICE   := $(BUILD)/packages/.twice
-packages: build $(NFPM) $(SBOM) ## .deb and .rpm for controller and nodes, into build/packages/
-	@$(call PACK,$(BUILD),$(BUILD)/packages)
-	@$(MAKE) --no-print-directory build BUILD=$(TWICE)/build
+PACKAGES ?= $(BUILD)/packages
+TWICE    := $(BUILD)/packages/.twice
+packages: $(if $(BUILT),,deps) $(NFPM) $(SBOM) ## .deb and .rpm for controller and nodes, into build/packages/ (ARCH=arm64: into build/arm64/packages/)
+	@contrib/install-deps $(if $(CROSS),--cross)
+	@$(call BUILT_IN,$(BUILD))
+	@$(call PACK,$(BUILD),$(PACKAGES))
+	@$(call BUILT_IN,$(TWICE)/build)
 	@$(call PACK,$(TWICE)/build,$(TWICE)/packages)
-	@for f in $(BUILD)/packages/*.deb $(BUILD)/packages/*.rpm; do cmp "$$f" "$(TWICE)/packages/$${f##*/}" || exit 1; done
+	@for f in $(PACKAGES)/*.deb $(PACKAGES)/*.rpm; do cmp "$$f" "$(TWICE)/packages/$${f##*/}" || exit 1; done
 	@rm -rf $(TWICE)
-	@ls -1 $(BUILD)/packages/*.deb $(BUILD)/packages/*.rpm
+	@ls -1 $(PACKAGES)/*.deb $(PACKAGES)/*.rpm
 
-packages-check: packages ## install, upgrade, remove and purge the packages in a folder; lintian
+packages-check: packages ## install, upgrade, remove and purge the packages in a folder, run their programs (ARCH=arm64: emulated); lintian
 	@contrib/install-deps --packages
 	@export VERSION=999; $(call PACK,$(BUILD),$(BUILD)/newer)
-	contrib/packaging/check $(BUILD)/packages $(BUILD)/newer
+	contrib/packaging/check $(PACKAGES) $(BUILD)/newer
 	@rm -rf $(BUILD)/newer
+
+release: ## packages of both architectures, bills of materials, notes and checksums, into build/release/
+	@contrib/packaging/release build/release
 
 # Two versions, of which the second is newer and says so: what is upgraded from and to.
 NEWER   := $(BUILD)/acceptance/newer

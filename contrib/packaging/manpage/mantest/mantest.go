@@ -20,7 +20,7 @@ import (
 
 // Manual writes root's pages, into SLURMBRIDGE_WRITE_MAN where that is set (dated
 // SOURCE_DATE_EPOCH), and checks that each says what its command does. Root's page gets more as well, sections in
-// Markdown ("# FILES").
+// Markdown ("# FILES"). Beside the pages it writes the shells' completions of root, NAME.bash and so on.
 func Manual(t *testing.T, root *cobra.Command, more string) {
 	t.Helper()
 	dir, keep := os.LookupEnv("SLURMBRIDGE_WRITE_MAN")
@@ -32,6 +32,9 @@ func Manual(t *testing.T, root *cobra.Command, more string) {
 		when = time.Unix(must.Get(strconv.ParseInt(s, 10, 64))(t), 0).UTC()
 	}
 	must.OK(t, write(root, dir, more, when))
+	file := filepath.Join(dir, root.Name())
+	must.OK(t, errors.Join(root.GenBashCompletionFileV2(file+".bash", true), root.GenFishCompletionFile(file+".fish", true),
+		root.GenZshCompletionFile(file+".zsh")))
 	pages, err := filepath.Glob(filepath.Join(dir, root.Name()+"*.8"))
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
