@@ -133,3 +133,54 @@ func TestLanes(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// Times in which no GPU had a job are folded, so that the jobs are to be seen; the axis has no mark there, and names the
+// day behind a night.
+func TestGapsAreFolded(t *testing.T) {
+	span := func(from, to int) Span { return Span{Job: "7", From: at(from), To: at(to)} }
+	l := Timeline{From: at(0), Now: at(1442), To: at(1444), Rows: []Row{
+		{Spans: []Span{span(0, 4), span(1440, 1442)}}, {Spans: []Span{span(2, 8)}},
+	}}
+	l.pieces = l.fold()
+	var got []string
+	for _, p := range l.pieces {
+		got = append(got, fmt.Sprintf("%.1f+%.1f %v", p.X, p.W, p.Folded))
+	}
+	want := []string{"0.0+65.0 false", "65.0+2.5 true", "67.5+32.5 false"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if x := []float64{l.x(at(4)), l.x(at(700)), l.x(at(1442))}; math.Abs(x[0]-32.5) > 0.1 || x[1] < 65 || x[1] > 67.5 ||
+		math.Abs(x[2]-83.75) > 0.1 {
+		t.Errorf("places %v", x)
+	}
+	days := 0
+	for _, tick := range l.ticks() {
+		if tick.At > 65.01 && tick.At < 67.49 {
+			t.Errorf("a mark in the fold: %v", tick)
+		}
+		if strings.Contains(tick.Text, "Jan") {
+			days++
+		}
+	}
+	if days != 1 {
+		t.Errorf("%d marks name a day: %v", days, l.ticks())
+	}
+	// Short gaps stay, and so does all of a time without a job.
+	for _, spans := range [][]Span{{span(0, 700), span(800, 1440)}, nil} {
+		l.Rows = []Row{{Spans: spans}}
+		if p := l.fold(); len(p) != 1 || p[0].Folded {
+			t.Errorf("%v: %+v", spans, p)
+		}
+	}
+	wellFormed(t, string(l.File(1000, hostile)))
+}
+
+// An axis of a minute has seconds.
+func TestAxisOfAMinute(t *testing.T) {
+	l := Timeline{From: at(0), Now: at(1), To: at(1)}
+	got := l.ticks()
+	if len(got) < 4 || !strings.HasSuffix(got[0].Text, ":10") {
+		t.Errorf("%v", got)
+	}
+}

@@ -9,11 +9,25 @@ import (
 )
 
 // Timeline shows GPUs over time: a row each, bars for jobs. All x are percent of its width, so that it fits any screen;
-// y are pixels.
+// y are pixels. Long times in which no row has a bar are folded.
 type Timeline struct {
 	Title, Desc   string // Desc is for screen readers
 	From, Now, To time.Time
 	Rows          []Row
+
+	pieces []piece // of the time from From to To; none = it is one
+}
+
+// piece is a part of the time, drawn over W percent of the width from X on.
+type piece struct {
+	From, To time.Time
+	X, W     float64
+	Folded   bool
+}
+
+// Nothing says in words what is in a folded piece.
+func (p piece) Nothing() string {
+	return "no job from " + Clock(p.From) + " to " + Clock(p.To)
 }
 
 // Row is a GPU.
@@ -47,7 +61,8 @@ const (
 	rowHeight = 52 // px: the name, and the bars below it
 	barTop    = 18
 	barHeight = 28
-	roomy     = 4.0 // percent: enough for a job's number, on a phone twice as much
+	letter    = 0.6 // percent: enough for a letter of a label, on a phone 2.5 times as much
+	foldWidth = 2.5 // percent, of a time that is folded
 	maxBars   = 80  // a row
 )
 
@@ -56,6 +71,7 @@ func Clock(t time.Time) string { return t.Local().Format("Jan 2 15:04") }
 
 // HTML draws it.
 func (t *Timeline) HTML() template.HTML {
+	t.pieces = t.fold()
 	rows := slices.Clone(t.Rows)
 	for i := range rows {
 		r := &rows[i]
@@ -68,13 +84,92 @@ func (t *Timeline) HTML() template.HTML {
 		*Timeline
 		Rows   []Row
 		Ticks  []tick
+		Pieces []piece
 		NowX   float64
 		Height int
-	}{t, rows, t.ticks(), t.x(t.Now), 20 + len(rows)*rowHeight})
+	}{t, rows, t.ticks(), t.pieces, t.x(t.Now), t.height()})
+}
+
+func (t *Timeline) height() int { return 20 + len(t.Rows)*rowHeight }
+
+// File draws it as a file of its own, width px wide, with a line of text below.
+func (t *Timeline) File(width int, below string) []byte {
+	height := t.height()
+	return []byte(draw("file", struct {
+		Width, Inner, Height, Below int
+		Text                        string
+		CSS                         template.CSS
+		Picture                     template.HTML
+	}{width, width - 32, height + 48, height + 34, below, template.CSS(CSS), t.HTML()}) + "\n") //nolint:gosec // our own
+}
+
+// fold divides the time into pieces: each stretch without bars that is longer than half of the time with bars, and than
+// a twentieth of all, is folded.
+func (t *Timeline) fold() []piece {
+	busy := []Span{{From: t.Now, To: t.Now}}
+	for _, r := range t.Rows {
+		for _, s := range r.Spans {
+			if from, to := later(s.From, t.From), earlier(s.To, t.To); from.Before(to) {
+				busy = append(busy, Span{From: from, To: to})
+			}
+		}
+	}
+	slices.SortFunc(busy, func(a, b Span) int { return a.From.Compare(b.From) })
+	var gaps []Span
+	all, until := t.To.Sub(t.From), t.From
+	idle := time.Duration(0)
+	for _, s := range append(busy, Span{From: t.To, To: t.To}) {
+		if s.From.After(until) {
+			gaps, idle = append(gaps, Span{From: until, To: s.From}), idle+s.From.Sub(until)
+		}
+		until = later(until, s.To)
+	}
+	gaps = slices.DeleteFunc(gaps, func(g Span) bool {
+		d := g.To.Sub(g.From)
+		return idle == all || d <= (all-idle)/2 || d <= all/20
+	})
+	open := all
+	for _, g := range gaps {
+		open -= g.To.Sub(g.From)
+	}
+	var out []piece
+	x, from := 0.0, t.From
+	add := func(to time.Time, w float64, folded bool) {
+		if to.After(from) {
+			out = append(out, piece{from, to, x, w, folded})
+			x, from = x+w, to
+		}
+	}
+	scale := (100 - foldWidth*float64(len(gaps))) / max(1, float64(open))
+	for _, g := range append(gaps, Span{From: t.To, To: t.To}) {
+		add(g.From, scale*float64(g.From.Sub(from)), false)
+		add(g.To, foldWidth, true)
+	}
+	return out
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 func (t *Timeline) x(at time.Time) float64 {
-	return 100 * max(0, min(1, float64(at.Sub(t.From))/float64(t.To.Sub(t.From))))
+	p := piece{From: t.From, To: t.To, W: 100}
+	if i := slices.IndexFunc(t.pieces, func(p piece) bool { return at.Before(p.To) }); i >= 0 {
+		p = t.pieces[i]
+	} else if len(t.pieces) > 0 {
+		p = t.pieces[len(t.pieces)-1]
+	}
+	return p.X + p.W*max(0, min(1, float64(at.Sub(p.From))/float64(p.To.Sub(p.From))))
 }
 
 // bars lays out a GPU's jobs: jobs that hang together in time share the row's height, each in a lane.
@@ -125,6 +220,7 @@ func (t *Timeline) dress(bars []bar, lanes int) {
 		default:
 			b.Class = "one"
 		}
+		roomy := letter * float64(len(b.Job)+1)
 		if rest := b.Plan && b.From.Equal(t.Now); b.W >= roomy && h >= 10 && !rest {
 			b.Label, b.Small = b.Job, b.W < 2.5*roomy
 		}
@@ -158,25 +254,45 @@ func join(in []Span, window time.Duration) []Span {
 	}
 }
 
-// ticks are round times, at most seven.
+// ticks are round times, at most seven, and none in what is folded. The first of another day names its day.
 func (t *Timeline) ticks() (out []tick) {
+	open := t.To.Sub(t.From)
+	for _, p := range t.pieces {
+		if p.Folded {
+			open -= p.To.Sub(p.From)
+		}
+	}
 	step, day := 48*time.Hour, 24*time.Hour
-	for _, s := range []int{1, 5, 10, 30, 60, 120, 240, 360, 720, 1440} { // minutes
-		if s := time.Duration(s) * time.Minute; t.To.Sub(t.From)/s <= 6 {
+	for _, s := range []int{5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400} { // seconds
+		if s := time.Duration(s) * time.Second; open/s <= 6 {
 			step = s
 			break
 		}
 	}
 	from := t.From.Local()
 	midnight := time.Date(from.Year(), from.Month(), from.Day(), 0, 0, 0, 0, time.Local)
+	last, room, today := -100.0, 94.0, from.YearDay()
+	if step < time.Minute {
+		room = 80
+	}
 	for at := midnight; !at.After(t.To); at = at.Add(step) {
+		x := t.x(at)
+		if at.Before(t.From) || x > room || x < last+7 || slices.ContainsFunc(t.pieces, func(p piece) bool {
+			return p.Folded && at.After(p.From) && at.Before(p.To)
+		}) {
+			continue
+		}
 		form := "15:04"
-		if step >= day/2 && at.Hour() == 0 {
+		switch {
+		case step >= day/2 && at.Hour() == 0:
 			form = "Jan 2"
+		case step < time.Minute:
+			form = "15:04:05"
+		case at.YearDay() != today && len(t.pieces) > 1:
+			form = "Jan 2 15:04"
 		}
-		if x := t.x(at); !at.Before(t.From) && x <= 94 {
-			out = append(out, tick{x, at.Format(form)})
-		}
+		last, today = x, at.YearDay()
+		out = append(out, tick{x, at.Format(form)})
 	}
 	return out
 }

@@ -148,7 +148,7 @@ func (t Turn) String() string {
 	}
 	s += fmt.Sprintf("%d of %d jobs ended later than on plain Slurm by more than a tenth of their time alone", t.Late,
 		t.Jobs)
-	if t.Worst > 0 {
+	if t.Worst >= 0.005 {
 		s += fmt.Sprintf(", at worst by %.2f times it (job %s)", t.Worst, t.Of)
 	}
 	return s

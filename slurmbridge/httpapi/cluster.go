@@ -135,8 +135,26 @@ func (c *cluster) busiest(limit, skip int) []gpuKey {
 	return out[skip:min(len(out), skip+limit)]
 }
 
+// draw draws GPUs: from their first job on, since from at most, and as far as is expected, a quarter of that time and
+// 15 minutes at most.
 func (c *cluster) draw(keys []gpuKey, from, now time.Time) *chart.Timeline {
-	t := &chart.Timeline{Title: "GPUs over time", From: from, Now: now, To: now.Add(max(now.Sub(from)/4, 15*time.Minute))}
+	t := &chart.Timeline{Title: "GPUs over time", From: from, Now: now}
+	first, last := now, now
+	for _, k := range keys {
+		for _, s := range c.spans[k] {
+			if s.From.Before(first) {
+				first = s.From
+			}
+			if s.To.After(last) {
+				last = s.To
+			}
+		}
+	}
+	if first.After(from) && last.After(first) {
+		t.From = first
+	}
+	past := max(now.Sub(t.From), time.Minute)
+	t.To = now.Add(min(max(last.Sub(now), past/20), max(now.Sub(from)/4, 15*time.Minute)))
 	shared := 0
 	for _, k := range keys {
 		if len(c.state[k].Jobs) > 1 {

@@ -345,7 +345,7 @@ func (s *Server) why(_ http.ResponseWriter, req *http.Request) (any, error) {
 	case errors.Is(err, journal.ErrNotFound) && waits != nil:
 		story = &journal.Story{} // no decision has considered it yet
 	case errors.Is(err, journal.ErrNotFound):
-		return nil, fault{http.StatusNotFound, err.Error()}
+		return nil, fault{http.StatusNotFound, notOurs(st, ref)}
 	case err != nil:
 		return nil, errJournal
 	}
@@ -354,6 +354,15 @@ func (s *Server) why(_ http.ResponseWriter, req *http.Request) (any, error) {
 	m.noteOwners(st)
 	m.story(story, ref)
 	return story, nil
+}
+
+// notOurs says why nothing is known of a job.
+func notOurs(st *job.Status, ref string) string {
+	of := func(j job.Job) bool { return j.Ref == ref }
+	if st != nil && st.Snap != nil && slices.ContainsFunc(st.Snap.Jobs, of) {
+		return "job " + ref + " doesn't ask to share a GPU: Slurm alone decides when it starts, as if the bridge weren't there"
+	}
+	return "nothing is known of job " + ref + ": it has asked for no GPU, is too new or too old, or there is none"
 }
 
 // private reports whether users see only their own jobs. Before the first poll it is not known.

@@ -159,7 +159,7 @@ func TestWhyOfSomethingElse(t *testing.T) {
 	}
 	f.wants("/v1/why/", http.StatusNotFound)
 	f.wants("/v1/why/12/3", http.StatusNotFound)
-	f.wants("/v1/why/4711", http.StatusNotFound, "job 4711", "not in the journal")
+	f.wants("/v1/why/4711", http.StatusNotFound, "nothing is known of job 4711")
 	f.wants("/v1/why/12_3", http.StatusOK, "{")
 	// A job that waits, and that no decision has looked at, is in the queue.
 	ask := job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: job.Units}
@@ -169,7 +169,10 @@ func TestWhyOfSomethingElse(t *testing.T) {
 		Jobs:  []job.Job{{Ref: "4711", State: job.Pending, Priority: 1, Request: ask, Dependency: behind}},
 	}}
 	f.wants("/v1/why/4711", http.StatusOK, `"waits"`, `"place": 1`, `"gate": "9"`)
-	f.wants("/v1/why/4712", http.StatusNotFound, "not in the journal")
+	f.wants("/v1/why/4712", http.StatusNotFound, "nothing is known of job 4712")
+	// A job of a whole GPU is Slurm's alone.
+	f.status.Snap.Jobs[0].Request, f.status.Snap.Jobs[0].Dependency = job.GPURequest{Kind: job.WholeGPU, Count: 1}, job.Dependencies{}
+	f.wants("/v1/why/4711", http.StatusNotFound, "job 4711 doesn't ask to share a GPU: Slurm alone decides")
 }
 
 // What is wrong inside stays inside.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
 //go:embed *.html
@@ -98,26 +100,25 @@ type pages struct {
 	began   time.Time
 	policy  string // Content-Security-Policy: the style sheet, and nothing else
 	tmpl    *template.Template
-	read    memo[past]     // by the hours of one of spans
-	reports memo[answered] // by query
+	read    memo[past]          // by the hours of one of spans
+	reports memo[*usage.Report] // by query
 }
 
 func newPages(s *Server) *pages {
 	css := chart.CSS + pageCSS
 	sum := sha256.Sum256([]byte(css))
-	number := func(digits int) func(v float64) string {
-		return func(v float64) string { return strconv.FormatFloat(v, 'f', digits, 64) }
-	}
-	percent := func(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }
+	pos := func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
+	percent := func(part float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*part)+0) }
 	return &pages{
 		Server: s, began: s.Now(),
 		read:    memo[past]{now: s.Now, fresh: readAgain, within: readWithin, most: len(spans)},
-		reports: memo[answered]{now: s.Now, fresh: answerFor, within: readWithin, most: mostAnswers},
+		reports: memo[*usage.Report]{now: s.Now, fresh: answerFor, within: readWithin, most: mostAnswers},
 		policy: "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
 			"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 		tmpl: template.Must(template.New("").Funcs(template.FuncMap{
 			"css":   func() template.CSS { return template.CSS(css) }, //nolint:gosec // the program's own
-			"clock": chart.Clock, "ago": ago, "count": job.Count, "pos": number(2), "gpus": number(1), "percent": percent,
+			"clock": chart.Clock, "ago": ago, "count": job.Count, "pos": pos, "gpus": func(n float64) string { return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64) }, "percent": percent,
+			"some": func(v *float64) bool { return v != nil && *v != 0 },
 			"part": func(v *float64) string {
 				if v == nil {
 					return ""

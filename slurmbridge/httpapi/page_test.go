@@ -19,6 +19,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -301,4 +302,23 @@ func TestPastIsReadOnce(t *testing.T) {
 	if n != 3 {
 		t.Errorf("read %d times", n)
 	}
+}
+
+// The timeline begins with the first job that is shown and ends where nothing more is expected, however many hours were
+// asked for; of longer ones it shows the hours.
+func TestTimelineFitsWhatIsThere(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	k := gpuKey{"n1", 0}
+	draw := func(from, to time.Duration) string {
+		c := &cluster{state: map[gpuKey]*GPU{k: {Up: true}}, spans: map[gpuKey][]chart.Span{}}
+		if from != to {
+			c.add(k, "7", "", now.Add(from), now.Add(to), chart.Span{})
+		}
+		l := c.draw([]gpuKey{k}, now.Add(-6*time.Hour), now)
+		return fmt.Sprint(now.Sub(l.From), " ", l.To.Sub(now))
+	}
+	must.Equal(t, draw(-time.Minute, 2*time.Minute), "1m0s 2m0s", "one minute of history")
+	must.Equal(t, draw(-9*time.Hour, 24*time.Hour), "6h0m0s 1h30m0s", "more than was asked for")
+	must.Equal(t, draw(-2*time.Hour, -time.Hour), "2h0m0s 6m0s", "nothing expected")
+	must.Equal(t, draw(0, 0), "6h0m0s 18m0s", "nothing at all")
 }

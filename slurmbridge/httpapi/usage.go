@@ -36,29 +36,16 @@ const (
 	mostAnswers = 32          // that are kept
 )
 
-// answered is a report, or that no run matches.
-type answered struct {
-	report *usage.Report
-	none   error
-}
-
-// report answers a query, if possible with a report up to a minute old. Several requests share the
+// report answers a query, if possible with a report up to a minute old; that no run matches is never an old answer. Several requests share the
 // report: it must not be changed. It returns once the report is made, even if the request's reader has gone: the
 // requests' turns bound how many are made at a time.
 func (p *pages) report(ctx context.Context, q usage.Query) (*usage.Report, error) {
 	key := fmt.Sprintf("%d %d %s %q %q", q.From.Unix()/60, q.To.Unix()/60, q.By, q.Users, q.Accounts)
-	a, err := p.reports.get(context.WithoutCancel(ctx), key, func(ctx context.Context) (answered, error) {
+	return p.reports.get(context.WithoutCancel(ctx), key, func(ctx context.Context) (*usage.Report, error) {
 		r, err := p.Usage(ctx, q)
-		if errors.Is(err, ErrNoUsage) {
-			return answered{none: err}, nil
-		}
 		shorten(r)
-		return answered{report: r}, err
+		return r, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return a.report, a.none
 }
 
 // shorten bounds a report's lines.

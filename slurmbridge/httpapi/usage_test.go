@@ -105,8 +105,9 @@ func TestUsageOfTheFirstMinute(t *testing.T) {
 	s.Now = func() time.Time { return now }
 	summedUp := s.Usage
 	s.Usage = func(context.Context, usage.Query) (*usage.Report, error) { return nil, ErrNoUsage }
+	ask := answers(s.Handler())
 	page := func() string {
-		code, body := answers(s.Handler())("/usage", nobody)
+		code, body := ask("/usage", nobody)
 		must.Equal(t, code, http.StatusOK, "the page's code")
 		return body
 	}
@@ -156,5 +157,29 @@ func TestUsageOfOthersIsPrivate(t *testing.T) {
 				t.Errorf("%s: root asks for %s: %d", what, path, code)
 			}
 		}
+	}
+}
+
+// What nobody did is no tile: no 0 s held idle, no 0.0 GPUs.
+func TestNothingIsNoTile(t *testing.T) {
+	asked := 0
+	s := used(t, &asked)
+	summedUp := s.Usage
+	s.Usage = func(ctx context.Context, q usage.Query) (*usage.Report, error) {
+		r, err := summedUp(ctx, q)
+		none := 0.0
+		r.Total.Idle, r.Total.Shared, r.Total.TimeLost = &none, &none, &none
+		return r, err
+	}
+	s.Status().Idle = nil
+	_, body := answers(s.Handler())("/usage", nobody)
+	tiles, _, _ := strings.Cut(body, "<table")
+	for _, bad := range []string{"held idle</span>", "<span>shared", ">0.0", "that they ran longer"} {
+		if strings.Contains(tiles, bad) {
+			t.Errorf("%q is in %s", bad, tiles)
+		}
+	}
+	if !strings.Contains(tiles, "<b>0</b><span>GPUs held by jobs that do nothing now") {
+		t.Error(tiles)
 	}
 }

@@ -41,8 +41,8 @@ func (r *pass) explain(dec *rlcore.Decision) {
 		switch ref := r.gpus[dec.Window.GPU]; {
 		case dec.Combo.Has(i):
 			e.Status = startsNow(ref)
-		case e.Status == "":
-			e.Status = "waits for a GPU: other jobs come first on " + ref.node.Name
+		case !slices.ContainsFunc(e.Considered, func(c job.Considered) bool { return c.Taken }):
+			e.Status = e.Waits()
 		}
 	}
 }
@@ -101,7 +101,7 @@ func (r *pass) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
 	}
 }
 
-// refused records why the decision refused job i of the window alone and in pairs.
+// refused records why the decision refused job i of the window alone, or else in pairs.
 func (r *pass) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 	w, ref := &dec.Window, r.gpus[dec.Window.GPU]
 	note := func(combo rlcore.Combo, with ...string) {
@@ -110,6 +110,9 @@ func (r *pass) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 		}
 	}
 	note(1 << i)
+	if dec.Refused[1<<i] != rlcore.Allowed {
+		return // that is what keeps it from this GPU
+	}
 	for other := range w.Jobs {
 		if other != i {
 			note(1<<i|1<<other, w.Job(other).ID)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -318,7 +319,7 @@ func TestReplaySaysWhatRefusalsCost(t *testing.T) {
 	}
 	near(t, "hours", r.Kept[0].WaitH, 1)
 	var text strings.Builder
-	(&Receipt{Replay: r}).Text(&text, 10)
+	(&Receipt{Jobs: 2, Replay: r}).Text(&text, 10)
 	if !strings.Contains(text.String(), "GPU memory would not suffice") {
 		t.Error(text.String())
 	}
@@ -520,11 +521,47 @@ func TestWhatIf(t *testing.T) {
 
 // What was learned of an application that isn't seen again was learned for nothing: the receipt counts such jobs.
 func TestApplicationsSeenOnce(t *testing.T) {
-	a, b, c := ran("1", "ann", 0, 0, 60), ran("2", "ann", 0, 0, 60), ran("3", "ann", 0, 0, 60)
-	a.App, b.App, c.App = "md", "md", "worker-1"
-	r := Make(&Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b, c}})
-	if want := (history.Seen{Jobs: 3, Once: 1}); r.Apps != want ||
-		!strings.Contains(strings.Join(r.Lines(), "\n"), "Applications: 1 job of 3") {
+	var jobs []history.Run
+	for i := range 20 {
+		r := ran(fmt.Sprint(i), "ann", 0, 0, 60)
+		if r.App = "md"; i < 6 {
+			r.App = fmt.Sprint("worker-", i)
+		}
+		jobs = append(jobs, r)
+	}
+	r := Make(&Input{From: at(-10), To: at(200), Jobs: jobs})
+	if want := (history.Seen{Jobs: 20, Once: 6}); r.Apps != want ||
+		!strings.Contains(strings.Join(r.Lines(), "\n"), "Applications: 6 jobs of 20") {
 		t.Errorf("%+v: %q", r.Apps, r.Lines())
+	}
+	if said := strings.Join(Make(&Input{From: at(-10), To: at(200), Jobs: jobs[:7]}).Lines(), "\n"); strings.Contains(said, "Applications") {
+		t.Errorf("of seven jobs: %q", said)
+	}
+}
+
+// The receipt of a first minute says what there is: small sums in small units, no row of zeros, nothing red for want of
+// history, and of no job nothing but that.
+func TestFirstMinute(t *testing.T) {
+	page := func(r *Receipt) string {
+		var text, html bytes.Buffer
+		r.Text(&text, 10)
+		must.OK(t, r.HTML(&html, 10))
+		return text.String() + html.String()
+	}
+	a, b := ran("1", "ann", 0, 0, 0.5), ran("2", "ann", 0.5, 0.5, 1)
+	in := &Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b}}
+	w := world()
+	in.Replay = w
+	said := page(Make(in))
+	for _, want := range []string{"No jobs were put together.", "GPU-seconds: 60.0 used, one by one.", "sharing changes no job's wait"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it doesn't say %q: %s", want, said)
+		}
+	}
+	if bad := regexp.MustCompile(`0 jobs, 0 s|[^\d]0\.0[^\d]|class="bad"|0 kept|[>( ]-0|by 0\.00|no second time|WAIT ALONE`).FindString(said); bad != "" {
+		t.Errorf("%q is in %s", bad, said)
+	}
+	if none := page(Make(&Input{From: at(-10), To: at(200)})); strings.Contains(none, "computed") || strings.Contains(none, "tile\"") {
+		t.Errorf("of no job: %s", none)
 	}
 }

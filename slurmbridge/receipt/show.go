@@ -29,6 +29,9 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 	for _, line := range r.Lines() {
 		p("%s", line)
 	}
+	if r.Jobs == 0 {
+		return
+	}
 	lines := func(n int, line func(i int)) {
 		for i := range min(n, limit) {
 			if i == 0 {
@@ -65,7 +68,7 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 	if r.Replay != nil {
 		r.Replay.kept(w)
 	}
-	if r.Replay != nil {
+	if r.waitsChange() {
 		waits(w, "user", r.Replay.Users, limit)
 		waits(w, "account", r.Replay.Accounts, limit)
 	}
@@ -159,13 +162,27 @@ func (r *Receipt) Lines() []string {
 	}
 	say("%s of %s ended, %s%s.", job.Count(r.Jobs, "job"), job.Count(r.Users, "user"), r.modes(), by)
 	if r.Modes[string(job.Active)] > 0 || r.Groups > 0 {
-		say("Grouped: %s in %s; %s shared a GPU.", job.Count(r.Grouped, "job"), job.Count(r.Groups, "group"), job.Count(r.Shared, "job"))
+		if r.Grouped+r.Shared == 0 {
+			say("No jobs were put together.")
+		} else {
+			say("Grouped: %s in %s; %s shared a GPU.", job.Count(r.Grouped, "job"), job.Count(r.Groups, "group"),
+				job.Count(r.Shared, "job"))
+		}
 	}
 	h := r.Hours
 	u := usage.HoursFor(max(h.Used, h.OneByOne))
 	if h.Saved != 0 && (h.ByProfile+h.ByGuess > 0 || h.Lost > 0) {
-		say("%s: %s used; one by one about %s: %s. Of those %s were measured, %s are profiles' solo durations, %s are by slowdown; %s were lost to failures.",
-			u.Noun, u.Text(h.Used), u.Text(h.OneByOne), saved(u, h.Saved, h.OneByOne), u.Text(h.Measured), u.Text(h.ByProfile), u.Text(h.ByGuess), u.Text(h.Lost))
+		text := fmt.Sprintf("%s: %s used; one by one about %s: %s", u.Noun, u.Text(h.Used), u.Text(h.OneByOne),
+			saved(u, h.Saved, h.OneByOne))
+		for i, part := range []struct {
+			hours float64
+			of    string
+		}{{h.Measured, "measured"}, {h.ByProfile, "profiles' solo durations"}, {h.ByGuess, "by slowdown"}, {h.Lost, "lost to failures"}} {
+			if part.hours != 0 {
+				text += map[bool]string{true: ". Of those: ", false: ", "}[i == 0] + u.Text(part.hours) + " " + part.of
+			}
+		}
+		say("%s.", text)
 	} else {
 		say("%s: %s used, one by one.", u.Noun, u.Text(h.Used))
 	}
@@ -176,7 +193,9 @@ func (r *Receipt) Lines() []string {
 		say("The rules of adopt are in shadow. They match %s that used less than half of a GPU; slurmbridge adopt preview replays what would have come of it.",
 			job.Count(r.Eligible, "job"))
 	}
-	if x := r.Replay; x != nil {
+	if x := r.Replay; x != nil && !r.waitsChange() {
+		say("Replayed (estimate): sharing changes no job's wait, %s on average.", job.Span(x.All.Base))
+	} else if x != nil {
 		u := usage.HoursFor(max(x.Base.GPUHours, x.Shared.GPUHours))
 		say("Replayed (estimate): %s %s one by one, %s sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in all), %d longer (%s).",
 			u.Text(x.Base.GPUHours), u.Noun, u.Text(x.Shared.GPUHours), saved(u, x.Base.GPUHours-x.Shared.GPUHours, x.Base.GPUHours), job.Span(x.All.Base), job.Span(x.All.Shared),
@@ -188,16 +207,23 @@ func (r *Receipt) Lines() []string {
 	if s := r.Seen; s.Jobs > 0 {
 		say("Measured slowdown: %.2f on average over %s, %.2f or less for 95 %%, %.2f at worst (job %s).", s.Mean, job.Count(s.Jobs, "run"), s.P95, s.Worst, s.Of)
 	}
-	say("Contracts: %d kept, %d broken. Failures that may be due to co-runners: %d.", r.Contracts.Kept, r.Contracts.Broken, len(r.Failures))
+	if r.Shared+r.Contracts.Kept+r.Contracts.Broken+len(r.Failures) > 0 {
+		say("Contracts: %d kept, %d broken. Failures that may be due to co-runners: %d.", r.Contracts.Kept, r.Contracts.Broken, len(r.Failures))
+	}
 	say("Harm: %s.", r.Harm)
 	say("Turnaround: %s.", r.Turn)
-	if r.Apps.Once > 0 {
+	if r.Apps.Telling() {
 		say("Applications: %s.", r.Apps)
 	}
 	if r.Lent.Jobs > 0 {
 		say("Time given back: the limits of %s were raised because of sharing, by %s in all.", job.Count(r.Lent.Jobs, "job"), job.Span(r.Lent.Hours))
 	}
 	return out
+}
+
+// waitsChange reports whether the replay has a job that sharing makes wait shorter or longer.
+func (r *Receipt) waitsChange() bool {
+	return r.Replay != nil && r.Replay.All.Shorter+r.Replay.All.Longer > 0
 }
 
 func (r *Receipt) modes() string {
@@ -248,7 +274,9 @@ func (r *Receipt) HTML(w io.Writer, limit int) error {
 		CSS                         template.CSS
 		HoursPic, Scatter, WaitsPic template.HTML
 		KindHead                    []any
-	}{r, template.CSS(chart.CSS), r.hoursPicture(), r.Scatter(), r.waitsPicture(), kindHead} //nolint:gosec // the program's own
+		Unit                        usage.Unit
+		Waits                       bool
+	}{r, template.CSS(chart.CSS), r.hoursPicture(), r.Scatter(), r.waitsPicture(), kindHead, r.unit(), r.waitsChange()} //nolint:gosec // the program's own
 	var b bytes.Buffer
 	if err := t.Execute(&b, v); err != nil {
 		return fmt.Errorf("receipt as HTML: %w", err)
@@ -259,13 +287,18 @@ func (r *Receipt) HTML(w io.Writer, limit int) error {
 	return nil
 }
 
-func (r *Receipt) hoursPicture() template.HTML {
-	h := r.Hours
-	largest := max(h.Used, h.OneByOne)
+// unit is what the page tells GPU time in.
+func (r *Receipt) unit() usage.Unit {
+	largest := max(r.Hours.Used, r.Hours.OneByOne)
 	if r.Replay != nil {
 		largest = max(largest, r.Replay.Base.GPUHours, r.Replay.Shared.GPUHours)
 	}
-	u := usage.HoursFor(largest)
+	return usage.HoursFor(largest)
+}
+
+func (r *Receipt) hoursPicture() template.HTML {
+	h := r.Hours
+	u := r.unit()
 	hours := func(v float64) string { return u.Of(&v) }
 	b := chart.Bars{Title: u.Noun, Desc: "used, and one by one"}
 	if h.ByProfile+h.ByGuess+h.Lost > 0 {
@@ -309,7 +342,7 @@ func (r *Receipt) Scatter() template.HTML {
 
 // waitsPicture shows the users with the largest change in waiting.
 func (r *Receipt) waitsPicture() template.HTML {
-	if r.Replay == nil {
+	if !r.waitsChange() {
 		return ""
 	}
 	all := slices.Clone(r.Replay.Users)

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
@@ -34,9 +36,9 @@ type demoReport struct {
 	ProfilesKnown bool             `json:"profiles_known"`
 }
 
-// Demo is `testbed demo`: the random workload, whole GPUs and the bridge one after the other.
+// Demo is `testbed demo`: the random workload, whole GPUs and the bridge at the same time.
 func Demo(base *cluster.Setup) *cobra.Command {
-	o := options{base: base, parallel: 1, load: 1}
+	o := options{base: base, parallel: 2, load: 1}
 	var by, file string
 	var cold, keep bool
 	c := &cobra.Command{
@@ -63,12 +65,12 @@ func Demo(base *cluster.Setup) *cobra.Command {
 	f := c.Flags()
 	f.IntVar(&o.jobs, "jobs", 30, "jobs of the thesis's random workload")
 	f.Uint64Var(&o.seed, "seed", 2019, "of the draw of jobs")
-	f.Float64Var(&o.scale, "scale", 50, "GPU seconds that pass in a second")
+	f.Float64Var(&o.scale, "scale", 25, "GPU seconds that pass in a second")
 	f.BoolVar(&cold, "cold", false, "start without any application's profile")
 	f.StringVar(&by, "objective", string(policy.Makespan),
 		"what the bridge's decisions keep small: "+strings.Join(policy.Objectives(), " or "))
 	f.BoolVar(&keep, "keep", false, "keep the bridged cluster's folder")
-	f.StringVar(&file, "out", "build/demo.json", "write all figures to `FILE`")
+	f.StringVar(&file, "out", "build/demo.json", "write all figures to `FILE`, and the timelines to one beside it that ends in .svg")
 	return c
 }
 
@@ -76,7 +78,8 @@ func (o *options) demo(ctx context.Context, cells []*cell, by policy.Objective, 
 	names := cells[0].apps
 	fmt.Printf("The thesis's random workload: %d jobs, seed %d, %.0f s of GPU time one after the other.\n", o.jobs, o.seed,
 		cluster.SoloS(names))
-	fmt.Printf("One simulated Titan Xp on a private real Slurm; %g GPU seconds pass in one second.\n\n", o.scale)
+	fmt.Printf("Two private real Slurms play it side by side, each with a simulated Titan Xp; %g GPU seconds pass in one second.\n\n",
+		o.scale)
 	compare(ctx, o, cells, newBoard(cluster.NewLine(5*time.Second), cells))
 	if err := failures(cells); err != nil {
 		return err
@@ -92,7 +95,11 @@ func (o *options) demo(ctx context.Context, cells []*cell, by policy.Objective, 
 	if err := cluster.WriteJSON(file, r); err != nil {
 		return err
 	}
-	fmt.Printf("\nAll figures: %s\n", file)
+	drawn := strings.TrimSuffix(file, filepath.Ext(file)) + ".svg"
+	if err := renameio.WriteFile(drawn, r.picture(), 0o644); err != nil {
+		return fmt.Errorf("draw the timelines: %w", err)
+	}
+	fmt.Printf("\nAll figures: %s. Both timelines: %s\n", file, drawn)
 	return nil
 }
 

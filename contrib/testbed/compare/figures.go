@@ -43,7 +43,9 @@ type figures struct {
 	Seed      uint64  `json:"seed"`
 	Load      float64 `json:"load,omitempty"` // of an open workload
 
-	runs      []run
+	// Runs are the jobs' times on the GPU.
+	Runs []run `json:"runs"`
+
 	slowdowns []float64
 }
 
@@ -60,11 +62,12 @@ const pause = 1.0
 // run is a job's time on the GPU, GPU seconds since the first job could start, or where jobs
 // come over time since the beginning.
 type run struct {
-	job          int // index in the workload
-	app          string
-	submitS      float64
-	startS, endS float64
-	finished     bool
+	Job      int     `json:"job"` // index in the workload
+	App      string  `json:"app"`
+	SubmitS  float64 `json:"submit_s"`
+	StartS   float64 `json:"start_s"`
+	EndS     float64 `json:"end_s"`
+	Finished bool    `json:"finished"`
 }
 
 // runs reads the jobs' times off the GPU's clock. A job that never came to compute
@@ -73,14 +76,14 @@ func runs(ran *cluster.Ran, scale float64) []run {
 	var out []run
 	for i := range ran.Jobs {
 		j := &ran.Jobs[i]
-		r := run{job: i, app: j.App, submitS: j.SubmitS, finished: j.Finished()}
+		r := run{Job: i, App: j.App, SubmitS: j.SubmitS, Finished: j.Finished()}
 		switch {
 		case j.StartS > 0:
-			r.startS = j.StartS - ran.Before.T
-			r.endS = r.startS + j.GPUS
+			r.StartS = j.StartS - ran.Before.T
+			r.EndS = r.StartS + j.GPUS
 		case !j.Ended.IsZero():
-			r.endS = j.Ended.Sub(ran.Began).Seconds() * scale
-			r.startS = r.endS
+			r.EndS = j.Ended.Sub(ran.Began).Seconds() * scale
+			r.StartS = r.EndS
 		default:
 			continue
 		}
@@ -91,19 +94,19 @@ func runs(ran *cluster.Ran, scale float64) []run {
 
 // sum makes a run's figures.
 func sum(ran *cluster.Ran, scale float64) (*figures, error) {
-	f := &figures{TimeScale: scale, runs: runs(ran, scale), OOM: int(ran.After.OOM - ran.Before.OOM)}
-	for _, r := range f.runs {
-		f.MakespanS = max(f.MakespanS, r.endS)
-		if !r.finished {
+	f := &figures{TimeScale: scale, Runs: runs(ran, scale), OOM: int(ran.After.OOM - ran.Before.OOM)}
+	for _, r := range f.Runs {
+		f.MakespanS = max(f.MakespanS, r.EndS)
+		if !r.Finished {
 			continue
 		}
 		f.JobsCompleted++
-		f.MeanTurnaroundS += r.endS - r.submitS
-		p, ok := apps.ByName(r.app)
+		f.MeanTurnaroundS += r.EndS - r.SubmitS
+		p, ok := apps.ByName(r.App)
 		if !ok {
-			return nil, errors.New("no application " + r.app)
+			return nil, errors.New("no application " + r.App)
 		}
-		f.slowdowns = append(f.slowdowns, (r.endS-r.startS)/p.DurationS)
+		f.slowdowns = append(f.slowdowns, (r.EndS-r.StartS)/p.DurationS)
 	}
 	f.JobsFailed = len(ran.Jobs) - f.JobsCompleted
 	if f.JobsCompleted == 0 || !(f.MakespanS > 0) {
@@ -113,11 +116,11 @@ func sum(ran *cluster.Ran, scale float64) (*figures, error) {
 	f.SlowdownP50, f.SlowdownP95 = cluster.Quantile(0.5, f.slowdowns), cluster.Quantile(0.95, f.slowdowns)
 	f.GPUUtil = (ran.After.BusyS - ran.Before.BusyS) / f.MakespanS
 	f.MemUtil = (ran.After.MemMiBS - ran.Before.MemMiBS) / ran.After.MemTotalMiB / f.MakespanS
-	there := slices.Clone(f.runs)
+	there := slices.Clone(f.Runs)
 	for i := range there {
-		there[i].startS = there[i].submitS
+		there[i].StartS = there[i].SubmitS
 	}
-	f.IdleS = occupied(there) - occupied(f.runs)
+	f.IdleS = occupied(there) - occupied(f.Runs)
 	f.BusyMakespanS = f.MakespanS - f.IdleS
 	f.RerunMakespanS = f.MakespanS
 	for i := range ran.Jobs {
@@ -132,15 +135,15 @@ func sum(ran *cluster.Ran, scale float64) (*figures, error) {
 func (f *figures) against(plain *figures) *againstWhole {
 	a := &againstWhole{TurnaroundRatio: f.MeanTurnaroundS / plain.MeanTurnaroundS}
 	ends := map[int]float64{}
-	for _, r := range plain.runs {
-		if r.finished {
-			ends[r.job] = r.endS
+	for _, r := range plain.Runs {
+		if r.Finished {
+			ends[r.Job] = r.EndS
 		}
 	}
-	for _, r := range f.runs {
-		end, ok := ends[r.job]
-		if p, known := apps.ByName(r.app); ok && known && r.finished {
-			a.Add(r.endS, end, p.DurationS, pause*f.TimeScale)
+	for _, r := range f.Runs {
+		end, ok := ends[r.Job]
+		if p, known := apps.ByName(r.App); ok && known && r.Finished {
+			a.Add(r.EndS, end, p.DurationS, pause*f.TimeScale)
 		}
 	}
 	return a
@@ -149,12 +152,12 @@ func (f *figures) against(plain *figures) *againstWhole {
 // occupied is how long at least one of the runs went on, s.
 func occupied(runs []run) float64 {
 	byStart := slices.Clone(runs)
-	slices.SortFunc(byStart, func(a, b run) int { return cmp.Compare(a.startS, b.startS) })
+	slices.SortFunc(byStart, func(a, b run) int { return cmp.Compare(a.StartS, b.StartS) })
 	total, until := 0.0, math.Inf(-1)
 	for _, r := range byStart {
-		if r.endS > until {
-			total += r.endS - max(r.startS, until)
-			until = r.endS
+		if r.EndS > until {
+			total += r.EndS - max(r.StartS, until)
+			until = r.EndS
 		}
 	}
 	return total

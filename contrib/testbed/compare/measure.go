@@ -148,7 +148,7 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 			time.Duration(((c.comeS()+2*cluster.SoloS(c.apps))/o.scale+10*float64(len(c.apps)))*float64(time.Second))
 	}
 	every := 4 * time.Second
-	if o.parallel == 1 {
+	if o.parallel <= 2 {
 		every = time.Second
 	}
 	ran, err := cluster.Run(ctx, c.setup, cluster.Work{
@@ -229,8 +229,16 @@ func (b *board) at(c *cell, ended, running int, gpu *gpusim.Snapshot) {
 			under++
 		}
 	}
-	text := fmt.Sprintf("%s  %s %d/%d jobs ended, %d running on %s, %d/%d runs over",
-		b.clock(), cluster.Bar(24, all, of), all, of, running, count(under, "cluster"), done, len(b.cells))
+	text := b.clock()
+	if len(b.cells) == 2 { // side by side
+		for _, c := range b.cells {
+			text += fmt.Sprintf("  %s %s %d/%d", c.name(), cluster.Bar(16, c.ended, len(c.apps)), c.ended, len(c.apps))
+		}
+		b.line.Show(text)
+		return
+	}
+	text += fmt.Sprintf("  %s %d/%d jobs ended, %d running on %s, %d/%d runs over",
+		cluster.Bar(24, all, of), all, of, running, count(under, "cluster"), done, len(b.cells))
 	if gpu != nil && under == 1 {
 		text += fmt.Sprintf(" (%s: GPU %3.0f %%, %5.0f MiB)", c.name(), 100*gpu.GPU, gpu.MemMiB)
 	}

@@ -296,7 +296,7 @@ func TestPrintWhy(t *testing.T) {
 			outcome(history.Outcome{Learned: true, Slowdown: 1}),
 			outcome(history.Outcome{State: "TIMEOUT", With: []string{"8"}, Suspect: "it ran out of its time limit of 1m30s", LentS: 60, HeldS: 5, PlainEnd: at}),
 		},
-	})
+	}, true)
 	for _, want := range []string{
 		"expected to be empty in 1m30s",
 		"it takes most of the card's memory at its start",

@@ -75,7 +75,7 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	if r.Turn != nil && r.Turn.Jobs > 0 {
 		fmt.Fprintf(s.Out, "turnaround in the last day: %s\n", r.Turn)
 	}
-	if r.Seen != nil && r.Seen.Once > 0 {
+	if r.Seen != nil && r.Seen.Telling() {
 		fmt.Fprintf(s.Out, "in the last day %s\n", r.Seen)
 	}
 	t := s.Table("", "node", "gpu", "type", "jobs")
@@ -151,27 +151,67 @@ An empty plan is the usual one: all that can start has been released.`,
 
 func newWhy(s *shared) *cobra.Command {
 	var server string
+	var verbose bool
 	c := &cobra.Command{
 		Use:   "why JOB",
 		Short: "What a job waits for, with which jobs it was considered, what was done to it",
-		Long: `why explains one job, waiting, running or ended: the combinations that were
-considered for it with their value and the predicted slowdown, what the guard
-refused and why, and every change that was made to it with the values before.`,
-		Example: "  slurmbridge why 4711\n  slurmbridge why 4711_3     a task of an array",
+		Long: `why says in a sentence what a job, waiting, running or ended, waits for, or where and
+with whom it runs, when it is expected to end and when plain Slurm would have ended
+it, and what came of its runs.
+
+--verbose adds the combinations that were considered for it with their value and the
+predicted slowdown, what the guard refused and why, and every change that was made to
+it with the values before. --json has all of it.`,
+		Example: "  slurmbridge why 4711\n  slurmbridge why 4711_3     a task of an array\n  slurmbridge why --verbose 4711",
 		Args:    cobra.ExactArgs(1),
 		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, args []string) error {
 			var story journal.Story
 			if err := ask(c.Context(), cfg, server, "/v1/why/"+url.PathEscape(args[0]), &story); err != nil {
 				return err
 			}
-			return s.Show(&story, func() { s.printWhy(args[0], &story) })
+			return s.Show(&story, func() { s.printWhy(args[0], &story, verbose) })
 		}),
 	}
 	serverFlag(c, &server)
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "also what was considered, refused and changed")
 	return c
 }
 
-func (s *shared) printWhy(ref string, story *journal.Story) {
+// summary says in one sentence how it is with a job, "" = its outcomes say so.
+func summary(ref string, story *journal.Story) string {
+	if story.Waits == nil {
+		for _, g := range slices.Backward(story.Groups) {
+			if slices.Contains(g.Refs(), ref) {
+				return g.Sharing(ref)
+			}
+		}
+		if len(story.Outcomes) > 0 || story.Note == nil {
+			return ""
+		}
+	}
+	return job.Summary(ref, story.Waits, story.Note)
+}
+
+func (s *shared) printWhy(ref string, story *journal.Story, verbose bool) {
+	text := summary(ref, story)
+	if text != "" {
+		s.printf("%s\n", text)
+	}
+	if !verbose {
+		if e := story.Note; e != nil {
+			if text != "" {
+				s.printEnds(e.PlainEnd, e.ExpectedEnd, e.Known)
+			}
+			for _, text := range e.Ignored {
+				s.printf("  ignored %s\n", text)
+			}
+		}
+		for i := range story.Outcomes {
+			s.printf("job %s ", ref)
+			s.printOutcome(&story.Outcomes[i])
+		}
+		return
+	}
 	if p := story.Waits; p != nil {
 		s.printPlace(ref, p)
 	}
