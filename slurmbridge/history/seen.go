@@ -31,10 +31,10 @@ func CountSeen(n int, of func(i int) (user, app string)) Seen {
 	return s
 }
 
-// String says how many jobs are not known from earlier ones, and what to do about it.
 // Telling reports whether the jobs are so many, and so many of them of such applications, that it says something.
 func (s Seen) Telling() bool { return s.Jobs >= 20 && 4*s.Once > s.Jobs }
 
+// String says how many jobs are not known from earlier ones, and what to do about it.
 func (s Seen) String() string {
 	return fmt.Sprintf("%s of %d ran an application that was seen no second time; slurmbridge profiles identify SCRIPT says what tells "+
 		"scripts apart", job.Count(s.Once, "job"), s.Jobs)

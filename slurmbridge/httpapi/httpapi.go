@@ -320,8 +320,9 @@ func (s *Server) why(_ http.ResponseWriter, req *http.Request) (any, error) {
 	}
 	st := s.Status()
 	var waits *job.QueuePosition
-	if st != nil {
-		waits = PositionOf(st, ref)
+	var on *job.Place
+	if st != nil && st.Snap != nil {
+		waits, on = PositionOf(st, ref), st.Snap.PlaceOf(ref)
 	}
 	who := viewer{all: true}
 	if s.private(st) {
@@ -342,14 +343,14 @@ func (s *Server) why(_ http.ResponseWriter, req *http.Request) (any, error) {
 	}
 	story, err := s.Story(req.Context(), ref)
 	switch {
-	case errors.Is(err, journal.ErrNotFound) && waits != nil:
+	case errors.Is(err, journal.ErrNotFound) && (waits != nil || on != nil):
 		story = &journal.Story{} // no decision has considered it yet
 	case errors.Is(err, journal.ErrNotFound):
 		return nil, fault{http.StatusNotFound, notOurs(st, ref)}
 	case err != nil:
 		return nil, errJournal
 	}
-	story.Waits = waits
+	story.Waits, story.On = waits, on
 	m := newMask(who)
 	m.noteOwners(st)
 	m.story(story, ref)

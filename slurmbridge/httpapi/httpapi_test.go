@@ -173,6 +173,11 @@ func TestWhyOfSomethingElse(t *testing.T) {
 	// A job of a whole GPU is Slurm's alone.
 	f.status.Snap.Jobs[0].Request, f.status.Snap.Jobs[0].Dependency = job.GPURequest{Kind: job.WholeGPU, Count: 1}, job.Dependencies{}
 	f.wants("/v1/why/4711", http.StatusNotFound, "job 4711 doesn't ask to share a GPU: Slurm alone decides")
+	run := job.Job{Ref: "4711", State: job.Running, Nodes: "n1", GPUs: []int{1}}
+	beside, apart := run, run
+	beside.Ref, apart.Ref, apart.GPUs = "8", "9", []int{0}
+	f.status.Snap.Jobs = []job.Job{run, beside, apart}
+	f.wants("/v1/why/4711", http.StatusOK, `"on"`, `"8"`)
 }
 
 // What is wrong inside stays inside.

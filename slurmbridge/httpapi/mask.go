@@ -222,6 +222,9 @@ func (m *mask) story(s *journal.Story, ref string) {
 		return
 	}
 	m.own[ref] = true
+	if s.On != nil {
+		s.On.With = m.refs(s.On.With)
+	}
 	for i := range s.Groups {
 		s.Groups[i] = m.group(s.Groups[i])
 	}

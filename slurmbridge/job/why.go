@@ -3,6 +3,7 @@ package job
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,31 +64,57 @@ func Summary(ref string, p *QueuePosition, e *Explanation) string {
 	return "Job " + ref + " " + strings.TrimSuffix(text, ".") + "."
 }
 
-// Sharing says in one sentence where a job of a group runs, or is about to, and with whom.
-func (g *Group) Sharing(ref string) string {
-	var with []string
-	text := "is about to start"
-	slower := ""
-	for i := range g.Members {
-		m := &g.Members[i]
-		switch {
-		case m.Ref != ref:
-			if !m.State.Final() {
-				with = append(with, m.Ref)
-			}
-			continue
-		case m.Ran():
-			text = "runs"
-		case g.Node == "":
-			return "Job " + ref + " waits for its turn among the jobs of whole GPUs."
-		}
-		if m.Predicted > 1.005 {
-			slower = fmt.Sprintf(", and should take %.2f times as long as alone", m.Predicted)
+// Place is where a job runs, by the last poll.
+type Place struct {
+	Node string `json:"node"`
+	GPUs []int  `json:"gpus,omitempty"`
+	// With are the other jobs on these GPUs.
+	With []string `json:"with,omitempty"`
+}
+
+// PlaceOf returns where a job runs, nil = it doesn't.
+func (s *Snapshot) PlaceOf(ref string) *Place {
+	i := slices.IndexFunc(s.Jobs, func(j Job) bool { return j.Ref == ref && j.State != Pending && j.Nodes != "" })
+	if i < 0 {
+		return nil
+	}
+	p := &Place{Node: s.Jobs[i].Nodes, GPUs: s.Jobs[i].GPUs}
+	for k := range s.Jobs {
+		j := &s.Jobs[k]
+		on := func(gpu int) bool { return slices.Contains(p.GPUs, gpu) }
+		if k != i && j.State != Pending && j.Nodes == p.Node && slices.ContainsFunc(j.GPUs, on) {
+			p.With = append(p.With, j.Ref)
 		}
 	}
-	company := " alone"
+	return p
+}
+
+// Sentence says it of the job, which is predicted to take so many times as long as alone; 0 = not known.
+func (p *Place) Sentence(ref string, predicted float64) string {
+	text := "Job " + ref + " runs on " + p.Node
+	if len(p.GPUs) == 1 {
+		text = "Job " + ref + " runs " + GPUAddr{p.Node, p.GPUs[0]}.On()
+	}
+	if len(p.With) == 0 {
+		text += ", alone"
+	} else {
+		text += " together with " + strings.Join(p.With, ", ")
+	}
+	if predicted > 1.005 {
+		text += fmt.Sprintf(", and should take %.2f times as long as alone", predicted)
+	}
+	return text + "."
+}
+
+// Starting says in one sentence where a released job of a group is to start, and with whom.
+func (g *Group) Starting(ref string) string {
+	if g.Node == "" {
+		return "Job " + ref + " waits for its turn among the jobs of whole GPUs."
+	}
+	with := slices.DeleteFunc(g.Refs(), func(r string) bool { return r == ref })
+	company := ""
 	if len(with) > 0 {
 		company = " together with " + strings.Join(with, ", ")
 	}
-	return "Job " + ref + " " + text + " " + g.Where() + company + slower + "."
+	return "Job " + ref + " is about to start " + g.Where() + company + "."
 }

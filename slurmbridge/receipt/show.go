@@ -306,7 +306,7 @@ func (r *Receipt) hoursPicture() template.HTML {
 			chart.Bar{Label: "one by one, about", Value: h.OneByOne, Text: hours(h.OneByOne)},
 			chart.Bar{Label: "used", Value: h.Used, Text: hours(h.Used), Class: better(h.Saved)})
 	}
-	if x := r.Replay; x != nil {
+	if x := r.Replay; r.waitsChange() {
 		b.Bars = append(b.Bars,
 			chart.Bar{Label: "replayed one by one", Value: x.Base.GPUHours, Text: hours(x.Base.GPUHours)},
 			chart.Bar{Label: "replayed sharing (estimate)", Value: x.Shared.GPUHours, Text: hours(x.Shared.GPUHours), Class: better(x.Base.GPUHours - x.Shared.GPUHours)})

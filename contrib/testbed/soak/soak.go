@@ -335,7 +335,7 @@ func (c *campaign) keep(ctx context.Context, rep *report) {
 		if i == mostWhy || c.o.plain {
 			break
 		}
-		said, err := c.s.Run(ctx, c.s.Bin("slurmbridge"), "why", "--server", c.s.URL, h.Job)
+		said, err := c.s.Run(ctx, c.s.Bin("slurmbridge"), "why", "--verbose", "--server", c.s.URL, h.Job)
 		if err == nil {
 			save("why-"+h.Job+".txt", []byte(fmt.Sprintf("%s: %s (%s)\n%s", h.Kind, h.Why, h.What, said)))
 		}

@@ -105,7 +105,7 @@ func (s *shared) printStatus(r *httpapi.Report) {
 		if g.State != job.Released {
 			continue
 		}
-		fmt.Fprintf(s.Out, "group %d: %s %s\n", g.ID, strings.Join(g.Refs(), ", "), g.Where())
+		fmt.Fprintf(s.Out, "about to start: %s %s\n", strings.Join(g.Refs(), ", "), g.Where())
 	}
 	for _, ref := range r.WithoutMPS {
 		fmt.Fprintf(s.Out, "job %s shares its GPU without MPS, so the GPU takes turns\n", ref)
@@ -181,9 +181,18 @@ it with the values before. --json has all of it.`,
 func summary(ref string, story *journal.Story) string {
 	if story.Waits == nil {
 		for _, g := range slices.Backward(story.Groups) {
-			if slices.Contains(g.Refs(), ref) {
-				return g.Sharing(ref)
+			for i := range g.Members {
+				switch m := &g.Members[i]; {
+				case m.Ref != ref || m.State.Final():
+				case story.On != nil:
+					return story.On.Sentence(ref, m.Predicted)
+				default:
+					return g.Starting(ref)
+				}
 			}
+		}
+		if story.On != nil {
+			return story.On.Sentence(ref, 0)
 		}
 		if len(story.Outcomes) > 0 || story.Note == nil {
 			return ""
@@ -207,7 +216,6 @@ func (s *shared) printWhy(ref string, story *journal.Story, verbose bool) {
 			}
 		}
 		for i := range story.Outcomes {
-			s.printf("job %s ", ref)
 			s.printOutcome(&story.Outcomes[i])
 		}
 		return

@@ -28,7 +28,7 @@ func TestStatusOfAJobInItsTurn(t *testing.T) {
 		{ID: 8, Kind: job.Turn, State: job.Released, Members: members("8")},
 		{ID: 9, Kind: job.StartNow, State: job.Released, Node: "n1", GPU: 2, Members: members("9")},
 	}})
-	for _, want := range []string{"group 8: 8 in its turn\n", "group 9: 9 on n1 gpu 2\n"} {
+	for _, want := range []string{"about to start: 8 in its turn\n", "about to start: 9 on n1 gpu 2\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q doesn't say %q", out, want)
 		}
@@ -75,7 +75,7 @@ func TestWhyBeginsWithASentence(t *testing.T) {
 	for want, story := range map[string]journal.Story{
 		"Job 7 waits for a GPU: those in use lack memory for it. It should start by 2026-01-02 12:00:00.\n": {
 			Waits: &waits, Note: note(),
-			Outcomes: []history.Outcome{{State: "FAILED", Node: "n1", Start: at, End: at}},
+			Outcomes: []history.Told{{Outcome: history.Outcome{Ref: "7", State: "FAILED", Node: "n1", Start: at, End: at}}},
 		},
 		"Job 7 waits for a GPU: other jobs come first. It":                   {Waits: &waits, Note: note(job.Considered{Jobs: []string{"7"}})},
 		"Job 7 waits for its turn: 13 jobs are ahead of it. It should":       {Waits: &behind},
@@ -83,12 +83,14 @@ func TestWhyBeginsWithASentence(t *testing.T) {
 		"Job 7 is left as it is: it has a deadline.\n":                       {Waits: &own},
 		"Job 7 waits for a decision. It should":                              {Waits: &waits},
 		"Job 7 runs on n1 gpu 2 together with 8, and should take 1.20 times as long as alone.\n": {
-			Note:   note(),
+			Note: note(), On: &job.Place{Node: "n1", GPUs: []int{2}, With: []string{"8"}},
 			Groups: group(job.Member{Ref: "7", State: job.MemberRunning, Predicted: 1.2}, job.Member{Ref: "8", State: job.MemberRunning}),
 		},
-		"Job 7 is about to start on n1 gpu 2 alone.\n": {Groups: group(job.Member{Ref: "7", State: job.MemberWaiting})},
-		"job 7 completed after 0s on n1, alone\n": {
-			Note: note(), Outcomes: []history.Outcome{{State: "COMPLETED", Node: "n1", Start: at, End: at}},
+		"Job 7 is about to start on n1 gpu 2.\n": {Groups: group(job.Member{Ref: "7", State: job.MemberWaiting})},
+		"Job 7 runs on n1, alone.\n":             {On: &job.Place{Node: "n1", GPUs: []int{0, 1}}},
+		"job 7 completed after 0s on n1": {
+			Note:     note(),
+			Outcomes: []history.Told{{Outcome: history.Outcome{Ref: "7", State: "COMPLETED", Node: "n1", Start: at, End: at}}},
 		},
 	} {
 		var short, long bytes.Buffer

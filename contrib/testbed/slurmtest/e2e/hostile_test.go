@@ -143,7 +143,7 @@ func (e *eve) spy(annsJob string) {
 	var err error
 	if !slurmtest.Wait(e.t.Context(), 20*time.Second, func() bool {
 		out, err = why(ann)
-		return err == nil && strings.Contains(out, "job "+annsJob)
+		return err == nil && strings.Contains(out, "Job "+annsJob)
 	}) {
 		e.t.Errorf("ann asks why her job waits: %s, %v", out, err)
 	}

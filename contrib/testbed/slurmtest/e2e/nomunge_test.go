@@ -130,7 +130,7 @@ func (k *keyed) why(as, id string) (string, error) {
 func (k *keyed) ownersAlone(id string) {
 	k.t.Helper()
 	for _, as := range []string{ann, "", "slurm"} {
-		if out, err := k.why(as, id); err != nil || !strings.Contains(out, "job "+id) {
+		if out, err := k.why(as, id); err != nil || !strings.Contains(strings.ToLower(out), "job "+id) {
 			k.t.Errorf("%q asks why: %s, %v", as, out, err)
 		}
 	}
