@@ -88,7 +88,11 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 		o.Suspect = fmt.Sprintf("it was tried with %d MiB of GPU memory", o.TriedMiB)
 	case Failed(j.How.State):
 		s := j.suspect()
-		if !(s.ours && o.Shared()) && j.unserved(&o) {
+		switch {
+		case s.ours && o.Shared():
+		case j.fellAlone(&o):
+			o.Suspect, o.Ours = "its MPS server failed, and no process of its own is known to have faulted", true
+		case j.unserved(&o):
 			o.Unserved = true
 			s = suspicion{why: fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS()), ours: true, blamed: j.present()}
 			o.Suspect, o.Ours = s.why, true
@@ -152,6 +156,13 @@ const soon = 15 * time.Second
 // contrib/doc/users.md, "What can't run under MPS").
 func (j *Judgement) unserved(o *Outcome) bool {
 	return o.MPS && !j.Alone && !j.Served && !j.FailsAlone && o.App != "" && j.Run.DurationS() < soon.Seconds()
+}
+
+// fellAlone reports whether a run that failed was alone under MPS and fell with its server, which it would not have had on
+// plain Slurm. A fault of its own may be the reason where the server's log names no process: then it has failed alone next
+// time.
+func (j *Judgement) fellAlone(o *Outcome) bool {
+	return o.MPS && !o.Shared() && j.Run.MPSFault && !j.Run.Faulted && !j.FailsAlone
 }
 
 // suspicion is why sharing may be the reason that a run ended badly.
