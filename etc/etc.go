@@ -8,6 +8,11 @@ import _ "embed" // the files below
 //go:embed slurmbridge.yaml
 var Settings []byte
 
+// Mail is mail.tmpl, the text of mails to users.
+//
+//go:embed mail.tmpl
+var Mail string
+
 // Node is node.yaml, the hooks' settings.
 //
 //go:embed node.yaml

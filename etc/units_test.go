@@ -28,6 +28,9 @@ func analyze(t *testing.T, unit string, args ...string) string {
 	s = regexp.MustCompile(`(?m)^Documentation=.*\n`).ReplaceAllString(s, "")
 	file := filepath.Join(t.TempDir(), unit)
 	must.OK(t, os.WriteFile(file, []byte(s), 0o600))
+	if name, is := strings.CutSuffix(file, ".timer"); is {
+		must.OK(t, os.WriteFile(name+".service", []byte("[Service]\nExecStart=/bin/true\n"), 0o600))
+	}
 	out, err := exec.Command(tool, append(args, file)...).CombinedOutput()
 	if err != nil {
 		t.Errorf("systemd-analyze %v: %v\n%s", args, err, out)
@@ -36,7 +39,7 @@ func analyze(t *testing.T, unit string, args ...string) string {
 }
 
 func TestUnitsAreWellFormed(t *testing.T) {
-	for _, unit := range []string{"slurmbridge.service", "gpuprof.service"} {
+	for _, unit := range []string{"slurmbridge.service", "slurmbridge-notify.service", "slurmbridge-notify.timer", "gpuprof.service"} {
 		out := analyze(t, unit, "verify", "--man=no")
 		for line := range strings.Lines(out) {
 			if strings.Contains(line, unit) {
@@ -67,6 +70,8 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 			"ExecStart=/usr/bin/slurmbridge serve\n", "User=slurm\n", "Type=notify\n", "ExecReload=/bin/kill -HUP $MAINPID\n",
 			"StateDirectory=slurmbridge\n", "RuntimeDirectory=slurmbridge\n", "RuntimeDirectoryPreserve=yes\n", "Restart=always\n",
 		},
+		"slurmbridge-notify.service": {"ExecStart=/usr/bin/slurmbridge notify\n", "User=slurm\n", "Type=oneshot\n"},
+		"slurmbridge-notify.timer":   {"OnUnitInactiveSec=2min\n", "WantedBy=timers.target\n"},
 		"gpuprof.service": {
 			"ExecStart=/usr/bin/gpuprof serve\n", "ExecReload=/bin/kill -HUP $MAINPID\n", "User=root\n", "Type=notify\n", "Restart=always\n",
 			"ReadWritePaths=/run/slurmbridge /var/spool/slurmbridge\n",
@@ -78,6 +83,21 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 				t.Errorf("%s has no line %s", unit, w)
 			}
 		}
+	}
+}
+
+// A mail program may be setuid or setgid: what makes systemd set NoNewPrivileges would keep each mail back.
+func TestMailsMayBeHandedOver(t *testing.T) {
+	text := string(must.Get(os.ReadFile("slurmbridge-notify.service"))(t))
+	for _, setting := range strings.Fields(`NoNewPrivileges SystemCallFilter SystemCallArchitectures RestrictAddressFamilies
+		RestrictNamespaces RestrictRealtime RestrictSUIDSGID PrivateDevices PrivateNetwork ProtectKernelTunables ProtectKernelModules
+		ProtectKernelLogs ProtectClock ProtectHostname MemoryDenyWriteExecute LockPersonality DynamicUser`) {
+		if strings.Contains(text, "\n"+setting+"=") {
+			t.Errorf("%s is set", setting)
+		}
+	}
+	if strings.Contains(text, "ProtectSystem=strict") {
+		t.Error("/var/spool can't be written")
 	}
 }
 

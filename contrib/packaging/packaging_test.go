@@ -181,6 +181,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			"run/slurmbridge/ended/7-0.json": "{}", "run/slurmbridge/mps/gpu0/log/server.log": "",
 			"var/lib/slurmbridge/slurmbridge.db": "",
 			"var/spool/slurmbridge/7.json":       "", "etc/systemd/system/multi-user.target.wants/other.service": "",
+			"etc/systemd/system/timers.target.wants/slurmbridge-notify.timer": "", "etc/systemd/system/timers.target.wants/other.timer": "",
 		})
 		must.OK(t, os.MkdirAll(filepath.Join(root, "etc/slurmbridge"), 0o755))
 		for _, pkg := range order {
@@ -188,7 +189,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			script(t, root, pkg+".postrm", "remove")
 			script(t, root, pkg+".postrm", "purge")
 		}
-		if left := files(t, root); left != "etc/systemd/system/multi-user.target.wants/other.service run usr/lib usr/share var/lib var/spool" {
+		if left := files(t, root); left != "etc/systemd/system/multi-user.target.wants/other.service etc/systemd/system/timers.target.wants/other.timer run usr/lib usr/share var/lib var/spool" {
 			t.Errorf("%v: left: %s", order, left)
 		}
 	}

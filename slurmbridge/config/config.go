@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -57,6 +58,9 @@ type Config struct {
 	RetryAlone   bool          `mapstructure:"retry_alone"`
 	IdleAfter    time.Duration `mapstructure:"idle_after" is:"10m to 720h"`
 	IdleComment  bool          `mapstructure:"idle_comment"`
+	MailProgram  string        `mapstructure:"mail_program" is:"path or none"`
+	MailDomain   string        `mapstructure:"mail_domain" is:"domain"`
+	MailTemplate string        `mapstructure:"mail_template" is:"path or none"`
 	ExtendLimit  bool          `mapstructure:"extend_limit"`
 	// ExtendPastMaxTime: also beyond the partitions' MaxTime.
 	ExtendPastMaxTime bool    `mapstructure:"extend_past_max_time"`
@@ -120,6 +124,7 @@ func source(flags *pflag.FlagSet) settings.Source {
 		"patterns":   {Takes: "patterns such as jupyter*", Right: reads(isPattern)},
 		"named apps": {Takes: "PATTERN=NAME, for example nf-train*=train", Right: reads(job.ParseAppName)},
 		"rule names": ruleNames,
+		"domain":     {Takes: "a domain, for example example.org", Right: regexp.MustCompile(`^[A-Za-z0-9.-]*$`).MatchString},
 	}}
 }
 

@@ -180,3 +180,13 @@ CREATE TABLE bridge_used (
 ) WITHOUT ROWID;
 -- Runs of more than two days: others on a GPU in a period ended in it or within two days of it.
 CREATE INDEX bridge_used_long ON bridge_used (ended - took) WHERE took > 172800000;
+
+-- Mails that were sent to owners of jobs; mail reads and writes the rows.
+CREATE TABLE bridge_mails (
+	kind TEXT NOT NULL,         -- idle or report
+	job  TEXT NOT NULL,         -- without its task
+	run  INTEGER NOT NULL,      -- the record of the run that was reported; 0 = of none
+	user TEXT NOT NULL,
+	at   INTEGER NOT NULL,      -- ms since 1970
+	PRIMARY KEY (kind, job, run)
+) WITHOUT ROWID;

@@ -242,6 +242,7 @@ func TestOutcomes(t *testing.T) {
 		k.records = append(k.records, record(i+5, 0, 60*float64(i+1)))
 		k.records[i].JobID = 7 + i
 	}
+	k.records[1].Comment = "app=x,share:report"
 	h := k.write(t)
 	ctx := t.Context()
 	for i := range k.records {
@@ -273,6 +274,7 @@ func TestOutcomes(t *testing.T) {
 		"of the last time":        {Filter{From: at(120)}, "[8 9]"},
 		"the last two":            {Filter{Latest: 2}, "[9 8]"},
 		"those that came later":   {Filter{After: 5}, "[8 9]"},
+		"who asked for a report":  {Filter{Judged: true, Reports: true, Latest: 9}, "[8]"},
 		"of a job":                {Filter{Ref: "8"}, "[8]"},
 		"whether they have ended": {Filter{From: at(120), Running: true}, "[8 9]"},
 	} {

@@ -142,8 +142,9 @@ func badRequest(format string, args ...any) error {
 
 // IdleReport lists GPUs that are held idle.
 type IdleReport struct {
-	At   time.Time  `json:"at"`
-	Jobs []job.Idle `json:"jobs"`
+	At      time.Time  `json:"at"`
+	Standby string     `json:"standby,omitempty"` // the daemon that decides in place of this one
+	Jobs    []job.Idle `json:"jobs"`
 }
 
 // idle serves the jobs that do nothing with their GPUs; where Slurm hides usage, only the user's
@@ -153,7 +154,7 @@ func (p *pages) idle(_ http.ResponseWriter, req *http.Request) (any, error) {
 	if st == nil || st.Snap == nil {
 		return nil, errNotPolled
 	}
-	r := IdleReport{At: st.At, Jobs: append([]job.Idle{}, st.Idle...)}
+	r := IdleReport{At: st.At, Standby: st.Standby, Jobs: append([]job.Idle{}, st.Idle...)}
 	if p.hidden() {
 		user, all := p.asks(req)
 		if user == "" && !all {

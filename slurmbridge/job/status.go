@@ -49,9 +49,11 @@ type Status struct {
 // Idle is a running job that has done nothing with its GPUs for long.
 type Idle struct {
 	Ref       string    `json:"job"`
+	Name      string    `json:"name,omitempty"` // its owner's text
 	User      string    `json:"user"`
 	Account   string    `json:"account,omitempty"`
 	Partition string    `json:"partition"`
+	NoMail    bool      `json:"no_mail,omitempty"` // its owner wants no mail on it
 	Node      string    `json:"node"`
 	GPUs      float64   `json:"gpus"` // that it holds; shares count as parts of one
 	Whole     bool      `json:"whole"`

@@ -202,9 +202,10 @@ func TestIdleReportsGrowOld(t *testing.T) {
 	tick(t, b, m, 30*time.Second)
 	gone := &mjob{}
 	gone.ID = 4711
+	j.Name, j.Comment = "train", "share:no-mail"
 	b.TakeIdle(told("n1", 2*time.Hour, j, gone))
 	tick(t, b, m, time.Second)
-	if got := b.Status().Idle; len(got) != 1 {
+	if got := b.Status().Idle; len(got) != 1 || got[0].Name != "train" || !got[0].NoMail {
 		t.Errorf("%v", got)
 	}
 	tick(t, b, m, 6*time.Minute)

@@ -105,7 +105,7 @@ func (r *idleReports) of(snap *job.Snapshot, now time.Time, after time.Duration)
 			gpus = float64(max(1, j.Request.Count))
 		}
 		out = append(out, job.Idle{
-			Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, Node: j.Nodes, GPUs: gpus, Since: t.since.Truncate(time.Second),
+			Ref: j.Ref, Name: j.Name, NoMail: job.ParseTerms(j.Comment).NoMail, User: j.User, Account: j.Account, Partition: j.Partition, Node: j.Nodes, GPUs: gpus, Since: t.since.Truncate(time.Second),
 			Whole: j.Request.Kind != job.Shares,
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -430,6 +431,15 @@ func (c *Client) Config(ctx context.Context) (map[string]string, error) {
 		}
 		return text.ParseConfig(out), nil
 	})
+}
+
+// MailUser is a job's --mail-user; "" = it has none, no --mail-type, or has ended more than MinJobAge ago.
+func (c *Client) MailUser(ctx context.Context, ref string) (string, error) {
+	out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", ref}})
+	if errors.Is(err, job.ErrNoJob) {
+		return "", nil
+	}
+	return text.ParseMailUser(out), err
 }
 
 // Release returns slurmctld's version, e.g. "22.05.8".

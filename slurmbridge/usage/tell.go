@@ -11,20 +11,29 @@ import (
 
 // Tell is one run in five lines: how it ended, what it used, with whom it shared, what that cost and what it saved.
 func Tell(o *history.Told) []string {
-	return []string{ended(o), "  used    " + used(o), "  shared  " + shared(o), "  cost    " + cost(o), "  saved   " + gain(o)}
+	return []string{
+		ended(o), "  used    " + used(o), "  shared  " + shared(o), "  cost    " + cost(o), "  saved   " + gain(o),
+	}
 }
 
 func ended(o *history.Told) string {
 	held := ""
-	switch n := o.Used.GPUs; {
-	case n == 1:
-		held = ", with a GPU"
-	case n > 1:
-		held = fmt.Sprintf(", with %g GPUs", n)
-	case n > 0:
-		held = fmt.Sprintf(", with %.0f %% of a GPU", 100*n)
+	if o.Used.GPUs > 0 {
+		held = ", with " + GPUs(o.Used.GPUs)
 	}
-	return fmt.Sprintf("job %s %s after %s on %s%s", o.Ref, cmp.Or(strings.ToLower(o.State), "ended"), took(o).Round(time.Second), o.Node, held)
+	how := cmp.Or(strings.ToLower(o.State), "ended")
+	return fmt.Sprintf("job %s %s after %s on %s%s", o.Ref, how, took(o).Round(time.Second), o.Node, held)
+}
+
+// GPUs says how many a job holds, which may be a part of one.
+func GPUs(n float64) string {
+	switch {
+	case n == 1:
+		return "a GPU"
+	case n > 1:
+		return fmt.Sprintf("%g GPUs", n)
+	}
+	return fmt.Sprintf("%.0f %% of a GPU", 100*n)
 }
 
 func used(o *history.Told) string {

@@ -23,7 +23,8 @@ func TestTell(t *testing.T) {
 		want []string
 	}{
 		"a sharer": {told(history.Outcome{
-			State: "COMPLETED", With: []string{"8", "9"}, Others: []rlcore.Identity{{App: "train", Owner: "bob"}, {Owner: "eve"}},
+			State: "COMPLETED", With: []string{"8", "9"},
+			Others:   []rlcore.Identity{{App: "train", Owner: "bob"}, {Owner: "eve"}},
 			Slowdown: 1.2, Predicted: 1.1, Contract: 1.3, PlainEnd: start.Add(2 * time.Hour),
 		}, history.Footprint{GPUs: 0.25, Timed: true, Use: &history.Use{
 			KnownS: 3600, ComputedS: 1800, PeakMiB: 2048, CardMiB: 12288, IdleKnownS: 3600, IdleS: 900, SharedS: 3000,
@@ -35,7 +36,8 @@ func TestTell(t *testing.T) {
 			"  saved   1h0m0s: plain Slurm would have ended it at 2026-01-02 14:00:00",
 		}},
 		"one that lost": {told(history.Outcome{
-			State: "COMPLETED", With: []string{"other A"}, Slowdown: 2, Contract: 1.5, Broken: true, PlainEnd: start.Add(30 * time.Minute),
+			State: "COMPLETED", With: []string{"other A"}, Slowdown: 2, Contract: 1.5, Broken: true,
+			PlainEnd: start.Add(30 * time.Minute),
 		}, history.Footprint{GPUs: 0.5, Timed: true, Use: &history.Use{KnownS: 1800, ComputedS: 1800}}), []string{
 			"job 7 completed after 1h0m0s on n1, with 50 % of a GPU",
 			"  used    it computed 100 % of the time (seen for 50 % of it)",

@@ -111,6 +111,18 @@ func parseRanges(list string) (gpus []int, ok bool) {
 	return gpus, true
 }
 
+// mailLine is where scontrol shows a job's --mail-user, of jobs with a --mail-type.
+var mailLine = regexp.MustCompile(`(?m)^   MailUser=(\S+) MailType=[A-Z0-9_,]+ *$`)
+
+// ParseMailUser reads one job's `scontrol show job` and returns its --mail-user, "" = it shows none. If a job's name or
+// comment forges another line, it isn't known which one is Slurm's.
+func ParseMailUser(out []byte) string {
+	if all := mailLine.FindAllSubmatch(out, 2); len(all) == 1 {
+		return string(all[0][1])
+	}
+	return ""
+}
+
 // MemPerCPU reads one job's `scontrol show job`: whether its memory is by the CPU. A name that forges
 // Slurm's line can't hide it. What can't be read counts as by the CPU.
 func MemPerCPU(out []byte) bool {

@@ -358,6 +358,21 @@ func TestParseIndexes(t *testing.T) {
 	}
 }
 
+// A --mail-user is what Slurm shows, and nothing where a job's name may have forged it.
+func TestParseMailUser(t *testing.T) {
+	const line = "   MailUser=ann@x.org MailType=END,FAIL\n"
+	for in, want := range map[string]string{
+		"": "", "JobId=7 JobName=x\n   Power=\n" + line + "\n": "ann@x.org",
+		"JobId=7 JobName=x MailUser=eve MailType=END\n":                              "",
+		"JobId=7 JobName=x\n   MailUser=eve MailType=END\n   UserId=ann(1)\n" + line: "",
+		"   MailUser=a b MailType=END\n":                                             "", "   MailUser=ann\n": "",
+	} {
+		if got := ParseMailUser([]byte(in)); got != want {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+}
+
 func FuzzDetail(f *testing.F) {
 	for _, release := range releases {
 		for _, name := range []string{"rgpu", "rgpus", "rmps", "rmps2", "rshard2", "rcpu", "arr"} {
