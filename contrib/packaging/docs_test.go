@@ -8,10 +8,59 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage/mantest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 const root = "../.."
+
+// TestManual writes the manual pages that no command's help is: for users, and of settings, which have all that their
+// sources say.
+func TestManual(t *testing.T) {
+	yaml := func(name, file, short, also string) mantest.Page {
+		return mantest.Page{Name: name, Section: "5", Short: short, Source: "etc/" + file, Also: also, Make: mantest.Settings}
+	}
+	pages := mantest.Write(t, root,
+		mantest.Page{
+			Name: "slurmbridge", Section: "7", Short: "share a GPU with other jobs", Source: "contrib/doc/users.md", Make: mantest.Text,
+			Also: "**slurmbridge**(8), **sbatch**(1), /usr/share/doc/slurmbridge",
+		},
+		yaml("slurmbridge.yaml", "slurmbridge.yaml", "settings of slurmbridge, /etc/slurmbridge/slurmbridge.yaml", "**slurmbridge**(8)"),
+		yaml("gpuprof.yaml", "gpuprof.yaml", "settings of gpuprof, /etc/slurmbridge/gpuprof.yaml", "**gpuprof**(8)"),
+		yaml("slurmbridge-node.yaml", "node.yaml", "settings of a node's hooks, /etc/slurmbridge/node.yaml", "**slurmbridge-hook**(8)"))
+	if roff := pages["slurmbridge.yaml.5"]; !strings.Contains(roff, "\n.SS slurm_conf: (empty)\n") || !strings.Contains(roff, "\n.SS listen: :9797\n") {
+		t.Error("a default isn't shown")
+	}
+	words := regexp.MustCompile(`[a-zA-Z0-9_./:=-]{3,}`)
+	for page, source := range map[string]string{
+		"slurmbridge.7": "contrib/doc/users.md", "slurmbridge.yaml.5": "etc/slurmbridge.yaml", "gpuprof.yaml.5": "etc/gpuprof.yaml",
+		"slurmbridge-node.yaml.5": "etc/node.yaml",
+	} {
+		roff := pages[page]
+		for _, section := range []string{".SH NAME", ".SH DESCRIPTION", ".SH SEE ALSO"} {
+			if !strings.Contains(roff, section+"\n") {
+				t.Errorf("%s has no %s", page, section)
+			}
+		}
+		if marks := regexp.MustCompile("```|\\*\\*|\\]\\(|\\\\_|(?m:^#)").FindString(roff); marks != "" {
+			t.Errorf("%s shows Markdown's %q", page, marks)
+		}
+		plain := strings.NewReplacer(`\-`, "-", `\_`, "_", `\&`, "", `\.`, ".", `\(aq`, "'").Replace(
+			regexp.MustCompile(`\\f(\[\w*\]|\w)`).ReplaceAllString(roff, ""))
+		text := regexp.MustCompile(`\]\([^)]*\)|(?m)^`+"```sh.*|^# .*").ReplaceAllString(string(must.Get(os.ReadFile(filepath.Join(root, source)))(t)), " ")
+		if !strings.HasSuffix(source, ".md") {
+			text = string(must.Get(os.ReadFile(filepath.Join(root, source)))(t))
+		}
+		for _, word := range words.FindAllString(text, -1) {
+			if !strings.Contains(plain, strings.Trim(word, "-.:")) {
+				t.Errorf("%s lacks %q of %s", page, word, source)
+			}
+		}
+	}
+	if _, err := mantest.Settings("# head\n\nmode: active\n"); err == nil {
+		t.Error("a setting without a comment passes")
+	}
+}
 
 // outside reports folders that aren't the project's sources.
 func outside(d fs.DirEntry) bool {

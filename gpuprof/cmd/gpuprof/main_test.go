@@ -83,6 +83,10 @@ const manual = `
 **SIGHUP**
 : Close the GPUs until the next job comes, if none runs: for nvidia-smi -r and -mig, and another driver. A minute without jobs
 does the same.
+
+# SEE ALSO
+
+**gpuprof.yaml**(5), **slurmbridge-node.yaml**(5), **slurmbridge**(8)
 `
 
 func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }

@@ -368,6 +368,10 @@ const manual = `
 
 **/run/slurmbridge/mps**
 : The MPS daemon of each shared GPU: its pipe and its log.
+
+# SEE ALSO
+
+**slurmbridge-node.yaml**(5), **gpuprof**(8)
 `
 
 func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, os.Getenv), manual) }

@@ -237,6 +237,10 @@ const manual = `
 **/usr/share/doc/slurmbridge**
 : Pages for users and admins (users.md, admins.md, adopt.md, operate.md, how-it-decides.md, faq.md).
 
+# SEE ALSO
+
+**slurmbridge**(7) for users, **slurmbridge.yaml**(5), **gpuprof**(8)
+
 **/usr/share/doc/slurmbridge/examples**
 : What belongs into slurm.conf and gres.conf.
 

@@ -23,14 +23,7 @@ import (
 // Markdown ("# FILES"). Beside the pages it writes the shells' completions of root, NAME.bash and so on.
 func Manual(t *testing.T, root *cobra.Command, more string) {
 	t.Helper()
-	dir, keep := os.LookupEnv("SLURMBRIDGE_WRITE_MAN")
-	if !keep {
-		dir = t.TempDir()
-	}
-	var when time.Time
-	if s := os.Getenv("SOURCE_DATE_EPOCH"); s != "" {
-		when = time.Unix(must.Get(strconv.ParseInt(s, 10, 64))(t), 0).UTC()
-	}
+	dir, when := target(t)
 	must.OK(t, write(root, dir, more, when))
 	file := filepath.Join(dir, root.Name())
 	must.OK(t, errors.Join(root.GenBashCompletionFileV2(file+".bash", true), root.GenFishCompletionFile(file+".fish", true),
@@ -55,6 +48,20 @@ func Manual(t *testing.T, root *cobra.Command, more string) {
 			t.Errorf("%s says too little: %q", filepath.Base(p), description)
 		}
 	}
+}
+
+// target is the folder that pages are written to, and their date.
+func target(t *testing.T) (dir string, when time.Time) {
+	t.Helper()
+	dir, keep := os.LookupEnv("SLURMBRIDGE_WRITE_MAN")
+	if !keep {
+		dir = t.TempDir()
+	}
+	must.OK(t, os.MkdirAll(dir, 0o750))
+	if s := os.Getenv("SOURCE_DATE_EPOCH"); s != "" {
+		when = time.Unix(must.Get(strconv.ParseInt(s, 10, 64))(t), 0).UTC()
+	}
+	return dir, when
 }
 
 // write writes one page of section 8 for each command of root into dir, NAME-COMMAND.8,
