@@ -43,8 +43,10 @@ type Replayable struct {
 	// Closed: all jobs are submitted at once, so that the makespan says how well
 	// they were packed. Elsewhere it mostly says when the last one came.
 	Closed bool
-	// Skipped counts jobs that are left out, by why.
+	// Skipped counts jobs that are left out, by why, and Unknown those that hold their GPUs unshared because nothing is
+	// known of their applications.
 	Skipped trace.Skipped
+	Unknown int
 }
 
 // law is how sharers slow each other where Pairs doesn't say.
@@ -143,6 +145,9 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 	for _, j := range t.Jobs {
 		p := profiles[j.App]
 		switch {
+		case p == nil && j.Unknown:
+			p = unknown(&j)
+			r.Unknown++
 		case p == nil:
 			return fmt.Errorf("%w: job %s: there is no profile of %q", ErrTrace, j.ID, j.App)
 		case p.Peak().MemMiB > largest:
@@ -156,8 +161,11 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 			stretched[of] = p.Stretched(of.seconds)
 		}
 		n := sim.Arrival{Job: rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first, LimitS: j.LimitS}, Truth: stretched[of]}
-		if j.GPUs > 1 {
-			n.Foreign, n.PerNode = true, j.GPUs
+		if j.GPUs > 1 || j.Unknown {
+			n.Foreign, n.PerNode = true, max(1, j.GPUs)
+		}
+		if j.Unknown {
+			n.Profile = nil
 		}
 		if !r.Config.Room(&n) {
 			r.Skipped["more GPUs than there are"]++
@@ -172,7 +180,15 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 		r.Closed = r.Closed && n.SubmitS == 0
 		r.Config.Jobs = append(r.Config.Jobs, n)
 	}
+	if r.Unknown > 0 && r.Unknown == len(r.Config.Jobs) {
+		return fmt.Errorf("%w: no profile has the name of one of its %d jobs, such as %q", ErrTrace, r.Unknown, t.Jobs[0].App)
+	}
 	return nil
+}
+
+// unknown is what a job of unknown application does on its GPUs, which nobody shares.
+func unknown(j *trace.Job) *rlcore.Profile {
+	return &rlcore.Profile{App: j.App, DurationS: j.DurationS, PeriodS: j.DurationS, Series: []rlcore.Use{{GPU: 1}}}
 }
 
 // knowing returns r with decisions that see each job's own duration, times a factor that
@@ -183,6 +199,9 @@ func (r *Replayable) knowing(wrong float64, seed uint64) *Replayable {
 	out.Config.Jobs, out.Config.Foretell = slices.Clone(r.Config.Jobs), false
 	for i := range out.Config.Jobs {
 		j := &out.Config.Jobs[i]
+		if j.Profile == nil {
+			continue
+		}
 		known := *j.Truth.Stretched(j.Truth.DurationS * (1 + wrong*(2*rnd.Float64()-1)))
 		known.DurationSD = wrong / math.Sqrt(3) * known.DurationS // of the factor
 		j.Profile = &known
@@ -195,7 +214,7 @@ func (r *Replayable) knowing(wrong float64, seed uint64) *Replayable {
 // The jobs are drawn from the trace; where they come over time, at random times
 // with the same density.
 func (r *Replayable) believedLaw(law *contention.Law) dqn.Scenario {
-	jobs := r.Config.Jobs
+	jobs := slices.DeleteFunc(slices.Clone(r.Config.Jobs), func(j sim.Arrival) bool { return j.Profile == nil })
 	last := 0.0
 	for i := range jobs {
 		last = max(last, jobs[i].SubmitS)
@@ -242,6 +261,7 @@ type Outcome struct {
 // ReplayReport is what a replay found.
 type ReplayReport struct {
 	Jobs      int            `json:"jobs"`
+	Unknown   int            `json:"jobs_of_unknown_applications,omitempty"`
 	Limits    int            `json:"jobs_with_limit"`
 	Deadlines int            `json:"jobs_with_deadline"`
 	Skipped   map[string]int `json:"skipped,omitempty"`
@@ -282,7 +302,7 @@ func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 	r.World.Objective, r.World.BuiltIn = o.Objective, o.Objective == policy.Turnaround
 	o.Tries = cmp.Or(o.Tries, min(4000, 120_000/len(r.Config.Jobs)))
 	report := &ReplayReport{
-		Jobs: len(r.Config.Jobs), Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
+		Jobs: len(r.Config.Jobs), Unknown: r.Unknown, Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
 		Objective: string(o.Objective), MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, DurationError: o.DurationError,
 		Policies: map[string]*Outcome{},
 	}

@@ -224,6 +224,7 @@ type Job struct {
 	// SWF, since the earliest submission for sacct.
 	SubmitS float64
 	App     string
+	Unknown bool // its application isn't among the known ones (sacct only)
 	// DurationS is its run time, s: alone for CSV, as it was for SWF and sacct.
 	// 0 = not given (CSV only): its application's profile says.
 	DurationS float64

@@ -3,6 +3,7 @@ package trace
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -34,8 +35,8 @@ const (
 //
 // Left out are steps, allocations without gres/gpu (or gres/mps or gres/shard), or with an
 // instance of a GPU in MIG mode, where a TRES column is there, those that have not ended, of a job
-// that was requeued all runs but the last, and rows that are not whole. Order, known and name are
-// as for ReadJobs.
+// that was requeued all runs but the last, and rows that are not whole. Order and name are as for ReadJobs; jobs whose
+// name isn't among known, if there are any, are Unknown: users give jobs all sorts of names.
 func ReadSacct(r io.Reader, name string, known ...string) ([]Job, Skipped, error) {
 	s := sacct{known: known, skipped: Skipped{}, last: map[string]int{}}
 	broken, err := text.ReadSacct(r, name, s.begin, s.read)
@@ -109,7 +110,9 @@ func (s *sacct) read(t *text.SacctRow) {
 		return
 	}
 	j.SubmitS, j.LimitS = stamp(t, s.submit), limit(t)
-	t.MustKnow("jobname", j.App, s.known)
+	if len(s.known) > 0 && !slices.Contains(s.known, j.App) {
+		j.Unknown = true
+	}
 	if i, ok := s.last[j.ID]; ok {
 		s.skipped[requeued]++
 		s.jobs[i] = j

@@ -48,6 +48,12 @@ func ReadSacct(r io.Reader, name string, begin, do func(*SacctRow)) (broken int,
 		}
 		fields, err := row.split(text)
 		switch n := len(fields); {
+		case n >= row.Width() && !row.numbered(fields): // the rest of a name that has bars as well
+			if torn == 0 {
+				broken++
+			}
+			torn = 0
+			return nil
 		case n >= row.Width():
 			torn = 0
 		case torn == 0 || torn+n-1 > row.Width():
@@ -95,6 +101,19 @@ func (r *SacctRow) split(text string) ([]string, error) {
 	i := r.Index("jobname")
 	name := strings.Join(fields[i:i+more+1], "|")
 	return slices.Concat(fields[:i], []string{name}, fields[i+more+1:]), nil
+}
+
+// jobNumber is how a job's or a step's ID begins.
+var jobNumber = regexp.MustCompile(`^\d+([._+]|$)`)
+
+// numbered reports whether a row begins with a job's ID, as far as the columns can say.
+func (r *SacctRow) numbered(fields []string) bool {
+	for _, col := range []string{"jobid", "jobidraw"} {
+		if r.Has(col) && !jobNumber.MatchString(fields[r.Index(col)]) {
+			return false
+		}
+	}
+	return true
 }
 
 // FirstOf returns the first of the columns that the file has; one must be there.

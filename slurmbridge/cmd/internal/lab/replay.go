@@ -147,7 +147,8 @@ trace has any, the tables count those jobs: timed out; harmed, which alone would
 ended before; and past deadline. A slowdown then counts the work that was done. A job that
 is ended early shortens the mean turnaround, so compare policies by what they harm first.
 
-Jobs of several GPUs (gpus, AllocTRES) hold them unshared, whichever become free, in their turn.
+Jobs of several GPUs (gpus, AllocTRES) hold them unshared, whichever become free, in their turn;
+so do sacct's jobs whose names no profile has.
 Jobs that need more GPUs than there are, or more memory than a GPU has, are left out and counted;
 so are sacct's rows of jobs with a line break in their name or on an instance of a GPU (MIG).`,
 		Example: `  slurmbridge replay --jobs jobs.csv --profiles solo.csv --gpus 4 --mem-mib 40536
@@ -242,6 +243,9 @@ func endColumns[T any](r *experiment.ReplayReport, of func(T) *experiment.Ends) 
 func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users bool) {
 	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; compared by %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
 	fmt.Fprintln(s.Out, contract(r.MaxSlowdown, r.Grace))
+	if r.Unknown > 0 {
+		fmt.Fprintf(s.Out, "unshared: %d jobs whose names no profile has\n", r.Unknown)
+	}
 	for _, why := range slices.Sorted(maps.Keys(r.Skipped)) {
 		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[why], why)
 	}

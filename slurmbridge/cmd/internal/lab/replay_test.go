@@ -35,7 +35,8 @@ var traceFiles = map[string]string{
 		"14|make|bob|2026-01-05T10:02:00|80|COMPLETED|cpu=4\n" +
 		"15|light|bob|2026-01-05T10:02:00|0|RUNNING|cpu=4,gres/gpu=1\n" +
 		"16|two\nlines|bob|2026-01-05T10:02:00|90|COMPLETED|cpu=4,gres/gpu=1\n" +
-		"17|light|bob|2026-01-05T10:02:00|90|COMPLETED|cpu=4,gres/gpu:1g.5gb=1,gres/gpu=1\n",
+		"17|light|bob|2026-01-05T10:02:00|90|COMPLETED|cpu=4,gres/gpu:1g.5gb=1,gres/gpu=1\n" +
+		"18|strange|bob|2026-01-05T10:02:00|90|COMPLETED|cpu=4,gres/gpu=1\n",
 }
 
 // replayed reads the JSON of a replay and checks what holds of every one.
@@ -144,12 +145,12 @@ func TestReplay(t *testing.T) {
 	t.Run("sacct", func(t *testing.T) {
 		got := run("--jobs", "sacct.txt", "--profiles", "solo.csv", "--policies", "fifo")
 		r := report()
-		if r.Jobs != 2 || r.Skipped["more GPUs than there are"] != 1 || r.Skipped["without a GPU"] != 1 || r.Skipped["not ended"] != 1 ||
+		if r.Jobs != 3 || r.Unknown != 1 || r.Skipped["more GPUs than there are"] != 1 || r.Skipped["without a GPU"] != 1 || r.Skipped["not ended"] != 1 ||
 			r.Skipped["on a MIG instance"] != 1 || r.Skipped["with a line break in its name, or cut short"] != 1 {
 			t.Errorf("%d jobs, left out %v", r.Jobs, r.Skipped)
 		}
-		// 70 s from 10:00:00, then 80 s.
-		if x := got["fifo"]; math.Abs(x.MakespanS-150) > 1e-6 {
+		// 70 s from 10:00:00, then 80 s, and 90 s.
+		if x := got["fifo"]; math.Abs(x.MakespanS-240) > 1e-6 {
 			t.Errorf("fifo: %+v", x)
 		}
 	})
