@@ -42,8 +42,10 @@ type Config struct {
 	Minors []int
 	// MIG switches MIG mode on, where the card can.
 	MIG bool
-	// Instances are the MIG instances' profiles, e.g. "1g.5gb"; any switches MIG on.
+	// Instances are the MIG instances' profiles of each GPU, e.g. "1g.5gb"; any switches MIG on. Uncut are the GPUs, by
+	// NVML's index, that stay whole.
 	Instances []string
+	Uncut     []int
 	// Exclusive puts the GPUs into the mode EXCLUSIVE_PROCESS: one process at a time then has a context of its own on each,
 	// an MPS server too, whose clients are none of these.
 	Exclusive bool
@@ -136,7 +138,8 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	if cfg.GroupLimits {
 		d.Caps |= capLimits
 	}
-	if cfg.MIG {
+	cut := cfg.MIG && !slices.Contains(cfg.Uncut, i)
+	if cut {
 		d.MIG = 1
 	}
 	d.Samples = uint32(slices.Index(SampleOwners, cfg.Samples)) //nolint:gosec // defaults has checked it
@@ -144,9 +147,11 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 		d.ComputeMode = exclusiveProcess
 	}
 	for k, p := range cfg.Instances {
-		d.Instance[k].fill(m.instances[p], p, cfg, i, k)
+		if cut {
+			d.Instance[k].fill(m.instances[p], p, cfg, i, k)
+			d.Instances++
+		}
 	}
-	d.Instances = uint32(len(cfg.Instances))
 	for k := range d.Dyn {
 		d.Dyn[k].PowerW = m.PowerIdle
 		d.Dyn[k].MemMiB = d.MemReserved

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -354,6 +355,16 @@ func TestVisible(t *testing.T) {
 				t.Errorf("%q: %v, want %v", c.v, got, c.want)
 			}
 		}
+	}
+	// An instance is named, never numbered, and the only one that is seen.
+	for v, want := range map[string][]int{"MIG-2": {4}, "MIG-2,MIG-1": {4}, "MIG-": nil, "3": nil, "1,MIG-1": {1}, "MIG-3": nil} {
+		if got := Visible(v, true, gpus, "MIG-1", "MIG-2"); !slices.Equal(got, want) {
+			t.Errorf("%q with instances: %v, want %v", v, got, want)
+		}
+	}
+	// A server of an instance has no other, which a number may mean.
+	if got := Visible("0", true, []string{"MIG-1"}); !slices.Equal(got, []int{0}) {
+		t.Errorf("a server's: %v", got)
 	}
 	if got := Visible("", false, gpus); len(got) != 3 {
 		t.Errorf("unset: %v", got)

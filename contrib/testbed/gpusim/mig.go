@@ -1,7 +1,10 @@
 package gpusim
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 )
 
 // profile is a kind of MIG instance.
@@ -26,15 +29,20 @@ var (
 	}
 )
 
+// migPrefix is how an instance's UUID begins.
+const migPrefix = "MIG-"
+
 func (in *instance) fill(p profile, name string, cfg *Config, gpu, k int) {
 	id := uuid(fmt.Sprintf("%s/%s/%d/MIG/%d", cfg.UUIDSeed, cfg.Model, gpu, k))
-	setCString(in.UUID[:], "MIG-"+id)
+	setCString(in.UUID[:], migPrefix+id)
 	setCString(in.Profile[:], name)
-	// NVIDIA's own numbers begin at 7 for the smallest profiles; any that are
-	// neither 0 nor the index serve to find code that confuses the two.
-	in.GPUInstance = uint32(7 + k)
+	in.GPUInstance = uint32(cfg.GPUInstance(k)) //nolint:gosec // there are 8 at most
 	in.Slices, in.SMs, in.MemTotal = p.slices, p.sms, p.memMiB
 }
+
+// GPUInstance is the number of the GPU instance of the instance with NVML's index k. NVIDIA's own begin at 7 for the smallest
+// profiles; these fall as the index rises, to find code that confuses the two orders.
+func (c *Config) GPUInstance(k int) int { return 6 + len(c.Instances) - k }
 
 // Instance is one of a GPU's MIG instances.
 type Instance struct {
@@ -109,4 +117,54 @@ func (v *view) room(instance uint32) float64 {
 		}
 	}
 	return left
+}
+
+// slicesOfGPU is into how many slices a GPU is cut at most.
+const slicesOfGPU = 7
+
+// MaxClients returns how many MPS clients the part serves at a time: an instance fewer than the card, in proportion to its
+// slices (MIG User Guide, "Deployment Considerations").
+func (p Part) MaxClients() int {
+	most := p.Device.MaxClients()
+	if in, err := p.instance(p.Instance); err == nil && in > 0 {
+		return max(1, most*int(p.rec.Instance[in-1].Slices)/slicesOfGPU)
+	}
+	return most
+}
+
+// MemMiB returns the part's memory, MiB.
+func (p Part) MemMiB() float64 {
+	if in, err := p.instance(p.Instance); err == nil && in > 0 {
+		return p.rec.Instance[in-1].MemTotal
+	}
+	return p.Device.MemMiB()
+}
+
+// Caps are the numbers of the files under /dev/nvidia-caps that give access to a GPU instance and a compute instance of the
+// GPU with this device file, as drivers have been seen to number them.
+func Caps(minor, gi, ci int) (gpuInstance, computeInstance int) {
+	const first, each, most = 3, 9, 15 // files of an instance, and instances of a GPU
+	gpuInstance = first + each*(most*minor+gi)
+	return gpuInstance, gpuInstance + 1 + ci
+}
+
+// WriteDriver writes the driver's folder under /proc as far as it tells of MIG: the numbers of the files that give access
+// to instances, and the instances that there are.
+func (s *State) WriteDriver(dir string) error {
+	minors := "config 1\nmonitor 2\n"
+	var errs []error
+	for _, d := range s.devs {
+		for i := range d.rec.instances() {
+			minor, in := int(d.rec.Minor), &d.rec.Instance[i]
+			gi, ci := int(in.GPUInstance), int(in.ComputeInstance)
+			a, b := Caps(minor, gi, ci)
+			minors += fmt.Sprintf("gpu%d/gi%d/access %d\ngpu%[1]d/gi%[2]d/ci%[4]d/access %[5]d\n", minor, gi, a, ci, b)
+			of := filepath.Join(dir, "nvidia/capabilities", fmt.Sprintf("gpu%d/mig/gi%d/ci%d", minor, gi, ci))
+			errs = append(errs, os.MkdirAll(of, 0o755), os.WriteFile(filepath.Join(of, "access"),
+				fmt.Appendf(nil, "DeviceFileMinor: %d\nDeviceFileMode: 292\nDeviceFileModify: 1\n", b), 0o444))
+		}
+	}
+	caps := filepath.Join(dir, "nvidia-caps")
+	return errors.Join(append(errs, os.MkdirAll(caps, 0o755),
+		os.WriteFile(filepath.Join(caps, "mig-minors"), []byte(minors), 0o444))...)
 }

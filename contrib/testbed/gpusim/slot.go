@@ -78,7 +78,7 @@ func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration,
 		if kind == Client && !v.serves(int32(c.Server)) {
 			return ErrGone
 		}
-		if kind != Client && d.rec.ComputeMode == exclusiveProcess && v.taken() {
+		if kind != Client && d.rec.ComputeMode == exclusiveProcess && v.taken(in) {
 			return ErrExclusive
 		}
 		s.place = -1
@@ -232,10 +232,10 @@ func (s *Slot) leave(how func(v *view)) error {
 	})
 }
 
-// taken reports whether a process has a context of its own on the device.
-func (v *view) taken() bool {
+// taken reports whether a process has a context of its own on the device, or the instance.
+func (v *view) taken(instance uint32) bool {
 	for i := range v.dyn.Member {
-		if v.dyn.Member[i].Status.present() && v.rec.Slot[i].Kind != Client {
+		if s := &v.rec.Slot[i]; v.dyn.Member[i].Status.present() && s.Kind != Client && s.Instance == instance {
 			return true
 		}
 	}

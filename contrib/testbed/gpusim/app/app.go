@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
@@ -97,11 +96,11 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 		defer func() { _ = client.Close() }()
 		rep.MPS, rep.Server = true, client.Server
 	}
-	dev, instance, err := device(st, client, cfg.LookupEnv)
+	dev, err := part(st, client, cfg.LookupEnv)
 	if err != nil {
 		return rep, err
 	}
-	rep.Device, rep.Index = dev.UUID(), dev.Index()
+	rep.Device, rep.Index = dev.Name(), dev.Index()
 	limits := gpusim.Limits{}
 	if client != nil && !dev.SameUser() {
 		if limits, err = limitsOf(cfg.LookupEnv); err != nil {
@@ -111,7 +110,7 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 	if cfg.Preallocate > 0 {
 		cfg.Profile = preallocated(cfg.Profile, cfg.Preallocate*cmp.Or(limits.MemMiB, dev.MemMiB()))
 	}
-	claimant := gpusim.Claimant{UID: os.Getuid(), Server: rep.Server, Instance: instance, Limits: limits}
+	claimant := gpusim.Claimant{UID: os.Getuid(), Server: rep.Server, Instance: dev.Instance, Limits: limits}
 	slot, err := dev.Claim(claimant, cfg.Profile)
 	if err != nil {
 		if errors.Is(err, gpusim.ErrOOM) {
@@ -134,31 +133,17 @@ func connect(ctx context.Context, lookup func(string) (string, bool)) (*mps.Clie
 	return client, err
 }
 
-// device is the first GPU the program sees: of the machine, or of its MPS server;
-// and the MIG instance of it that CUDA_VISIBLE_DEVICES names, "" for none.
-func device(st *gpusim.State, client *mps.Client, lookup func(string) (string, bool)) (dev *gpusim.Device, instance string, err error) {
-	uuids := st.UUIDs()
+// part is the first GPU or MIG instance that the program sees, of the machine or of its MPS server.
+func part(st *gpusim.State, client *mps.Client, lookup func(string) (string, bool)) (gpusim.Part, error) {
+	var served []string
 	if client != nil {
-		uuids = client.Devices
+		served = client.Devices
 	}
 	v, set := lookup(mps.VisibleEnv)
-	if first, _, _ := strings.Cut(v, ","); client == nil && strings.HasPrefix(first, "MIG-") {
-		for _, d := range st.Devices() {
-			for _, in := range d.Instances() {
-				if in.UUID == first {
-					return d, first, nil
-				}
-			}
-		}
+	if all := st.Visible(v, set, served); len(all) > 0 {
+		return all[0], nil
 	}
-	for _, i := range gpusim.Visible(v, set, uuids) {
-		for _, d := range st.Devices() {
-			if d.UUID() == uuids[i] {
-				return d, "", nil
-			}
-		}
-	}
-	return nil, "", &Error{Exit: ExitDevice, Text: "no CUDA-capable device is detected (cudaErrorNoDevice)"}
+	return gpusim.Part{}, &Error{Exit: ExitDevice, Text: "no CUDA-capable device is detected (cudaErrorNoDevice)"}
 }
 
 // limitsOf is what the environment holds an MPS client to, on its first device.

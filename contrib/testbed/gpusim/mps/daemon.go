@@ -147,7 +147,7 @@ func (d *daemon) cards() error {
 	for _, g := range visible(st) {
 		d.maxClients = min(d.maxClients, g.MaxClients())
 		d.volta = d.volta && !g.SameUser()
-		d.devices = append(d.devices, g.UUID())
+		d.devices = append(d.devices, g.Name())
 	}
 	if d.multiuser && d.uid != 0 {
 		return errors.New("Only root user may enable -multiuser-server!") //nolint:revive,staticcheck // the real daemon's words

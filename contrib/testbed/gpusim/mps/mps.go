@@ -198,9 +198,9 @@ func runServer(stdin io.Reader, stdout io.Writer) error {
 		return errSilent
 	}
 	for _, d := range all {
-		s, err := d.ClaimServer(gpusim.Claimant{UID: os.Getuid()})
+		s, err := d.ClaimServer(gpusim.Claimant{UID: os.Getuid(), Instance: d.Instance})
 		if err != nil {
-			fmt.Fprintf(stdout, "GPU %s: %v\n", d.UUID(), err)
+			fmt.Fprintf(stdout, "GPU %s: %v\n", d.Name(), err)
 			return err
 		}
 		defer func() { _ = s.Release() }()
@@ -224,13 +224,10 @@ func runServer(stdin io.Reader, stdout io.Writer) error {
 	return nil
 }
 
-// visible are the GPUs that this process may use.
-func visible(st *gpusim.State) (out []*gpusim.Device) {
+// visible are the GPUs and instances that this process may use.
+func visible(st *gpusim.State) []gpusim.Part {
 	v, set := os.LookupEnv(VisibleEnv)
-	for _, i := range gpusim.Visible(v, set, st.UUIDs()) {
-		out = append(out, st.Devices()[i])
-	}
-	return out
+	return st.Visible(v, set, nil)
 }
 
 // What Connect answers.

@@ -85,8 +85,17 @@ NUMBER_GETTER(nvmlDeviceGetMinorNumber, SIM_F_MINOR, DEVICE, d->minor)
 NUMBER_GETTER(nvmlDeviceGetArchitecture, SIM_F_ARCH, DEVICE, d->arch)
 NUMBER_GETTER(nvmlDeviceGetNumGpuCores, SIM_F_CORES, WHOLE, d->cores)
 NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkGeneration, SIM_F_PCIE_LINK, DEVICE, d->pcie_gen)
-NUMBER_GETTER(nvmlDeviceGetComputeMode, SIM_F_NAME, DEVICE, d->compute_mode)
 NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkWidth, SIM_F_PCIE_LINK, DEVICE, d->pcie_width)
+
+/* Of a GPU in MIG mode its instances are asked (nvml.h). */
+EXPORT nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mode)
+{
+	ENTER(device, SIM_F_NAME, ANY);
+	if (d->mig && !e.in)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*mode = d->compute_mode;
+	return NVML_SUCCESS;
+}
 
 EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
@@ -151,11 +160,11 @@ ID_GETTER(nvmlDeviceGetComputeInstanceId, compute_instance)
 EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *a)
 {
 	ENTER(device, SIM_F_MIG, ANY);
-	NEEDS(SIM_CAP_MIG);
+	if (!e.in) /* nvml.h: instances alone have them */
+		return NVML_ERROR_NOT_SUPPORTED;
 	memset(a, 0, sizeof *a);
-	a->multiprocessorCount = sim_figure32(d, SIM_F_MIG, e.in ? e.in->sms : d->sms);
-	a->memorySizeMB = sim_figure(d, SIM_F_MIG, e.in ? e.in->mem_total : d->mem_total, ~0ULL);
-	if (e.in)
-		a->gpuInstanceSliceCount = a->computeInstanceSliceCount = e.in->slices;
+	a->multiprocessorCount = sim_figure32(d, SIM_F_MIG, e.in->sms);
+	a->memorySizeMB = sim_figure(d, SIM_F_MIG, e.in->mem_total, ~0ULL);
+	a->gpuInstanceSliceCount = a->computeInstanceSliceCount = e.in->slices;
 	return NVML_SUCCESS;
 }

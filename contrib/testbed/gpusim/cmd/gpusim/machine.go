@@ -27,6 +27,8 @@ func initCmd(state *string) *cobra.Command {
 	f.BoolVar(&cfg.GroupLimits, "group-limits", false, "a driver that can limit the memory of control groups")
 	f.StringVar(&cfg.Samples, "process-samples", "",
 		"whose NVML's samples of processes are: "+strings.Join(gpusim.SampleOwners, ", "))
+	f.StringSliceVar(&cfg.Instances, "instances", nil, "MIG instances that each GPU is cut into, e.g. 1g.5gb,3g.20gb")
+	f.IntSliceVar(&cfg.Uncut, "uncut", nil, "GPUs, by index, that stay whole")
 	f.BoolVar(&cfg.Exclusive, "exclusive", false, "GPUs in the compute mode EXCLUSIVE_PROCESS")
 	f.StringVar(&cfg.Driver, "driver", "", "branch of the driver: 470, 535 (default), 550, 555 or 590")
 	return c

@@ -19,7 +19,7 @@ func TestMIGInstance(t *testing.T) {
 	}
 	large := d.Instances()[1].UUID
 	rep, status := r.start("alexnet --duration-scale 0.1", with("CUDA_VISIBLE_DEVICES="+large)).end()
-	if status != 0 || rep.Device != d.UUID() {
+	if status != 0 || rep.Device != large {
 		t.Errorf("%d %+v", status, rep)
 	}
 	// The instance has 4864 MiB.
