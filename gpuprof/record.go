@@ -25,25 +25,19 @@ type GPU struct {
 	PCIeMBps float64 `json:"pcie_mbps,omitempty"`
 	// NoMemLimits: the driver is too old to hold MPS clients to a part of the memory, which the card could.
 	NoMemLimits bool `json:"no_mem_limits,omitempty"`
-	// MIG is the instance's UUID if the job had a part of a card; the other figures are then of
-	// that part, if NVML has them.
-	MIG string `json:"mig,omitempty"`
+	// Parent is the UUID of the card that it is a MIG instance of: UUID, model, memory and the like are the instance's. "" =
+	// it is a whole card. SMs are an instance's, 0 = unknown.
+	Parent string `json:"parent,omitempty"`
+	SMs    int    `json:"sms,omitempty"`
 }
 
-// Card names the GPU's model, and the size of an instance: what runs on it takes as long on any other of that name.
-func (g *GPU) Card() string {
-	if g.MIG != "" {
-		return fmt.Sprintf("%s, %.0f MiB of it", g.Model, g.MemMiB)
-	}
-	return g.Model
-}
-
-// CardOf is the card of all the GPUs, "" = they differ, or there is none.
+// CardOf is the model of all the GPUs, "" = they differ, or there is none. What runs on one takes as long on any other of
+// that name.
 func CardOf(gpus []GPU) string {
-	if len(gpus) == 0 || slices.ContainsFunc(gpus, func(g GPU) bool { return g.Card() != gpus[0].Card() }) {
+	if len(gpus) == 0 || slices.ContainsFunc(gpus, func(g GPU) bool { return g.Model != gpus[0].Model }) {
 		return ""
 	}
-	return gpus[0].Card()
+	return gpus[0].Model
 }
 
 // Card is the card of all of the job's GPUs, as CardOf says it.
@@ -194,6 +188,9 @@ type Record struct {
 	// nothing distinguishes the sharers. Before Volta MPS shows one process for all, core use is theirs only while the
 	// driver's samples of processes add up, and PCIe and power are never given by process. Empty for a solo run.
 	Mixed []string `json:"mixed,omitempty"`
+	// Divided lists the figures that NVML gave of a MIG instance's card, and of which the instance was given the part that
+	// its SMs are of those in use: what other instances did is in them.
+	Divided []string `json:"divided,omitempty"`
 	// Successful samples, and failed ones.
 	Samples int `json:"samples"`
 	Failed  int `json:"failed"`
@@ -267,8 +264,8 @@ func (r *Record) Validate() error {
 	need(finite(r.MissedS), "missed_s", r.MissedS)
 	need(r.Host == nil || finite(r.Host.Cores, r.Host.MemMiB), "host", r.Host)
 	need(slices.Contains([]string{"", CoreGPM, CoreProcess, CoreGPU}, r.CoreFrom), "core_from", fmt.Sprintf("%.32q", r.CoreFrom))
-	names := slices.Concat(r.Unknown, r.Mixed, slices.Collect(maps.Keys(r.Dropped)), slices.Collect(maps.Keys(r.Figures)))
-	most := max(len(r.Unknown), len(r.Mixed), len(r.Dropped), len(r.Figures))
+	names := slices.Concat(r.Unknown, r.Mixed, r.Divided, slices.Collect(maps.Keys(r.Dropped)), slices.Collect(maps.Keys(r.Figures)))
+	most := max(len(r.Unknown), len(r.Mixed), len(r.Divided), len(r.Dropped), len(r.Figures))
 	need(most <= MaxFigures, "the number of figures", most)
 	if bad != nil {
 		return bad
@@ -278,7 +275,7 @@ func (r *Record) Validate() error {
 	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		need(max(len(g.MIG), len(g.UUID), len(g.Model), len(g.Arch)) <= 255 && g.Cores >= 0 && finite(g.MemMiB, g.PCIeMBps),
+		need(max(len(g.Parent), len(g.UUID), len(g.Model), len(g.Arch)) <= 255 && min(g.Cores, g.SMs) >= 0 && finite(g.MemMiB, g.PCIeMBps),
 			"a GPU", fmt.Sprintf("%.64q", g.UUID))
 	}
 	for f := range resources {

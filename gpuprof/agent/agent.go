@@ -7,7 +7,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,10 +34,12 @@ type Agent struct {
 	// Default 1 s.
 	Period time.Duration
 	// Driver opens and closes the GPUs, which others can neither reset nor cut up nor get another driver for while they
-	// are open. The agent closes them while no job is there, and when LetGo asks for it. nil = they stay open.
+	// are open. The agent closes them while no job is there, and when LetGo asks for it. nil = they stay open. Where they
+	// were cut into other MIG instances, Devices are new.
 	Driver interface {
-		Acquire() error
+		Acquire() (recut bool, err error)
 		Release() error
+		Devices() []nvml.Device
 	}
 	LetGo <-chan os.Signal
 	// Keep takes a closed record; on an error the job's file stays and the record
@@ -52,7 +53,10 @@ type Agent struct {
 
 	jobs   map[run]*tracked
 	gpus   map[int]*gpu  // in NVML's order, from 0; those that a job has and NVML hasn't below 0
+	next   int           // the number of the next GPU or instance
 	cards  int           // of NVML's
+	cut    string        // prolog.Cut as the GPUs were listed
+	recut  string        // prolog.Cut at the last look
 	before map[run]saved // what the agent before this one had, until the first scan
 	// Failures of the last passes: reading job files, reading GPUs (GPUs that have answered since
 	// are removed).
@@ -86,9 +90,8 @@ func runOf(j *prolog.Job) run { return run{j.JobID, j.Restart} }
 type gpu struct {
 	index   int // the agent's own number
 	dev     nvml.Device
-	mig     string // the instance's UUID, "" = a whole card
 	card    Card
-	missing bool // a job's file names it, and there is none
+	missing bool // a job's file names it, and there is none, or it was an instance and is none any more
 
 	pace  pace
 	burst *burst
@@ -117,9 +120,6 @@ type process struct {
 	job int64
 	at  time.Time
 }
-
-// uuid is the GPU's, or the MIG instance's.
-func (g *gpu) uuid() string { return cmp.Or(g.mig, g.dev.UUID) }
 
 // tracked is a run of a job with a record that isn't closed yet.
 type tracked struct {
@@ -153,25 +153,54 @@ func (a *Agent) Start() error {
 		a.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
 	a.needed = a.Now()
-	a.jobs, a.gpus, a.broken = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}
+	a.jobs, a.gpus, a.broken, a.next = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}, 0
+	// Process 1 has all capabilities, as slurmstepd has.
+	if _, err := os.Readlink(filepath.Join(a.process(1), "exe")); errors.Is(err, os.ErrPermission) {
+		a.Log.Warn("processes of other programs can't be looked at: where Slurm uses no control groups, none is known to be a job's (CAP_SYS_PTRACE)", "err", err)
+	}
+	var err error
+	if a.before, err = a.load(); err != nil {
+		a.Log.Warn("what was gathered before is lost", "err", err)
+	}
+	return a.list()
+}
+
+// list lists the GPUs and MIG instances that there are, for the agent and for the hooks. Those of before keep their
+// numbers.
+func (a *Agent) list() error {
+	a.cut = prolog.Cut(a.Proc)
+	before := a.gpus
+	a.gpus = map[int]*gpu{}
 	var cards []prolog.Card
 	add := func(d nvml.Device, in nvml.Instance) {
-		g := &gpu{index: len(cards), dev: d, mig: in.UUID, card: &d, pace: pace{period: a.Period}}
-		a.gpus[g.index] = g
+		g := &gpu{index: -1, pace: pace{period: a.Period}}
+		for i, old := range before {
+			if old.dev.UUID == d.UUID && old.dev.Model == d.Model && !old.missing {
+				g = old
+				delete(before, i)
+				break
+			}
+		}
+		if g.index < 0 {
+			g.index = a.next
+			a.next++
+		}
+		g.dev, g.card, a.gpus[g.index] = d, &d, g
 		cards = append(cards, prolog.Card{
-			NVMLIndex: d.Index, Minor: d.Minor, GI: in.GPUInstance, CI: in.ComputeInstance, UUID: g.uuid(), Model: d.Model,
+			NVMLIndex: d.Index, Minor: d.Minor, GI: in.GPUInstance, CI: in.ComputeInstance, UUID: d.UUID, Model: d.Model,
 			Arch: d.Arch, MemMiB: d.MemMiB, Lost: d.Lost != "", Exclusive: d.Mode == nvml.Exclusive, Clients: d.MPS.MaxClients, MemLimits: d.MPS.MemoryLimit,
 		})
+		if d.Mode != "" {
+			a.Metrics.mode.WithLabelValues(d.UUID, d.Mode).Set(1)
+		}
 	}
+	a.Metrics.mode.Reset()
 	for _, d := range a.Devices {
 		if d.Lost != "" {
 			a.Log.Error("NVML has lost a GPU: its jobs share without MPS, and nothing is known of them", "gpu", d.Index, "why", d.Lost)
 		}
 		if d.MPS.NoMemLimits() {
 			a.Metrics.noLimits.Set(1)
-		}
-		if d.Mode != "" {
-			a.Metrics.mode.WithLabelValues(d.UUID, d.Mode).Set(1)
 		}
 		if !d.MIG.On || len(d.MIG.Instances) == 0 {
 			add(d, nvml.Instance{})
@@ -182,13 +211,12 @@ func (a *Agent) Start() error {
 		}
 	}
 	a.cards = len(cards)
-	// Process 1 has all capabilities, as slurmstepd has.
-	if _, err := os.Readlink(filepath.Join(a.process(1), "exe")); errors.Is(err, os.ErrPermission) {
-		a.Log.Warn("processes of other programs can't be looked at: where Slurm uses no control groups, none is known to be a job's (CAP_SYS_PTRACE)", "err", err)
-	}
-	var err error
-	if a.before, err = a.load(); err != nil {
-		a.Log.Warn("what was gathered before is lost", "err", err)
+	for i, g := range before { // what is no more stays for the records of the jobs that it had
+		for _, t := range a.jobs {
+			if t.has(i) {
+				g.missing, a.gpus[i] = true, g
+			}
+		}
 	}
 	return a.Dir.WriteCards(cards)
 }
@@ -249,7 +277,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 		case <-slow.C:
 			a.scan()
-			if err := a.retry(); err != nil {
+			if err := errors.Join(a.look(), a.retry()); err != nil {
 				return err
 			}
 			a.rest()
@@ -283,16 +311,47 @@ func (a *Agent) release() {
 	a.Log.Debug("the GPUs are closed until a job comes")
 }
 
-// acquire opens the GPUs again. Where they aren't what they were the agent has to start anew.
+// acquire opens the GPUs again.
 func (a *Agent) acquire() error {
 	a.needed = a.Now()
 	if !a.released {
 		return nil
 	}
-	if err := a.Driver.Acquire(); err != nil {
+	return a.open()
+}
+
+// open opens the GPUs, or looks at them again, and lists them anew where they were cut into other MIG instances. Where they
+// are others, or have another driver, the agent has to start anew.
+func (a *Agent) open() error {
+	recut, err := a.Driver.Acquire()
+	if err != nil {
 		return fmt.Errorf("open the GPUs: %w", err)
 	}
 	a.released = false
+	if a.cut = prolog.Cut(a.Proc); !recut {
+		return nil
+	}
+	a.Devices = a.Driver.Devices()
+	a.Log.Info("the GPUs are cut into other MIG instances", "instances", a.cut)
+	err = a.list()
+	a.scan()
+	return err
+}
+
+// look opens the GPUs for a moment where /proc shows other MIG instances than are listed: hooks need the new ones with the
+// next job. While somebody is at it they are left alone: two looks have to find them alike.
+func (a *Agent) look() error {
+	was := a.recut
+	if a.recut = prolog.Cut(a.Proc); a.Driver == nil || a.recut == a.cut || a.recut != was {
+		return nil
+	}
+	closed := a.released
+	if err := a.open(); err != nil {
+		return err
+	}
+	if closed {
+		a.release()
+	}
 	return nil
 }
 

@@ -254,7 +254,7 @@ func migged() []nvml.Device {
 	a100 := nvml.Device{Minor: 1, Index: 0, UUID: "GPU-a", MemMiB: 40960}
 	a100.Cores = 6912
 	a100.MPS = nvml.MPS{MaxClients: 48, MemoryLimit: true}
-	a100.MIG = nvml.MIG{Can: true, On: true, Instances: []nvml.Instance{{UUID: "MIG-1", MemMiB: 4864, SMs: 14}, {UUID: "MIG-2", MemMiB: 9856, SMs: 28}}}
+	a100.MIG = nvml.MIG{Can: true, On: true, Instances: []nvml.Instance{{UUID: "MIG-1", MemMiB: 4864, SMs: 14, Clients: 6}, {UUID: "MIG-2", MemMiB: 9856, SMs: 28, Clients: 13}}}
 	return []nvml.Device{a100, {Minor: 0, Index: 1, UUID: "GPU-b", MemMiB: 40960}}
 }
 
@@ -265,7 +265,7 @@ func TestMIGInstances(t *testing.T) {
 	must.OK(t, b.Start())
 	cards, err := b.Dir.Cards("")
 	if err != nil || len(cards) != 3 || cards[2].UUID != "GPU-b" || cards[0].UUID != "MIG-1" || cards[1].UUID != "MIG-2" || cards[1].MemMiB != 9856 ||
-		cards[2].MemLimits || !cards[1].MemLimits || cards[1].Clients != 48 {
+		cards[2].MemLimits || !cards[1].MemLimits || cards[1].Clients != 13 {
 		t.Fatalf("%+v %v", cards, err)
 	}
 	b.gpus[1].card = &card{memory: is(5000), act: func() (nvml.Activity, error) { return nvml.Activity{SM: 0.3, Graphics: 0.6}, nil }}
@@ -274,7 +274,7 @@ func TestMIGInstances(t *testing.T) {
 	b.until(b.now.Add(time.Minute))
 	b.end(1)
 	r := b.closed(1)
-	if g := r.GPUs[0]; g.MIG != "MIG-2" || g.UUID != "GPU-a" || g.MemMiB != 9856 || g.Cores == 6912 {
+	if g := r.GPUs[0]; g.UUID != "MIG-2" || g.Parent != "GPU-a" || g.SMs != 28 || g.MemMiB != 9856 || g.Cores == 6912 {
 		t.Errorf("%+v", g)
 	}
 	if math.Abs(r.Mean.GPU-0.6) > 1e-9 || math.Abs(r.Mean.Core-0.3) > 1e-9 || r.Peak.MemMiB != 5000 || !slices.Equal(r.Unknown, []string{"pcie", "power"}) {

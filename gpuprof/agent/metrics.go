@@ -115,7 +115,7 @@ func (a *Agent) showUses() {
 			continue
 		}
 		slices.Sort(jobs)
-		out = append(out, use{i, g.uuid(), g.last.reading, jobs})
+		out = append(out, use{i, g.dev.UUID, g.last.reading, jobs})
 	}
 	a.Metrics.uses.Store(&out)
 }

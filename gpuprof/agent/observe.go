@@ -121,13 +121,13 @@ func (g *gpu) activity(l *observed) error {
 		return err
 	}
 	l.core(act.SM, gpuprof.CoreGPM)
-	if !r.Has(gpuprof.FigGPU) && fraction(act.Graphics) && g.mig != "" {
+	if !r.Has(gpuprof.FigGPU) && fraction(act.Graphics) && g.dev.Parent != "" {
 		r.Set(gpuprof.FigGPU, act.Graphics) // an instance has no utilisation of its own
 	}
 	// A card that doesn't measure it reports 0.
 	both := act.PCIeRx + act.PCIeTx
 	g.counts = g.counts || both > 0
-	if most := g.most(gpuprof.FigPCIe); g.counts && both <= most && act.PCIeRx >= 0 && act.PCIeTx >= 0 && g.mig == "" {
+	if most := g.most(gpuprof.FigPCIe); g.counts && both <= most && act.PCIeRx >= 0 && act.PCIeTx >= 0 && g.dev.Parent == "" {
 		// Over the whole time since the last reading, where the other way is 20 ms.
 		l.flow(act.PCIeRx, act.PCIeTx, most)
 	}

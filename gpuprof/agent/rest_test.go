@@ -21,16 +21,24 @@ type driver struct {
 	closed  bool
 	opened  int // times
 	changed error
+	devices []nvml.Device // what the GPUs were cut into since they were opened last; nil = nothing
 }
 
 func (d *driver) Release() error { d.closed = true; return nil }
 
-func (d *driver) Acquire() error {
+func (d *driver) Acquire() (recut bool, err error) {
 	if d.changed == nil {
 		d.closed = false
 		d.opened++
 	}
-	return d.changed
+	recut = d.devices != nil
+	return recut, d.changed
+}
+
+func (d *driver) Devices() []nvml.Device {
+	out := d.devices
+	d.devices = nil
+	return out
 }
 
 // rests is a bench whose GPUs fail a test that reads them while they are closed.
@@ -124,8 +132,9 @@ func TestGPUsAreClosedOnRequest(t *testing.T) {
 // closes is a driver that tells when it closes.
 type closes chan bool
 
-func (c closes) Release() error { c <- true; return nil }
-func (c closes) Acquire() error { return nil }
+func (c closes) Release() error         { c <- true; return nil }
+func (c closes) Acquire() (bool, error) { return false, nil }
+func (c closes) Devices() []nvml.Device { return nil }
 
 // A GPU that failed is looked at again, and closed between: it may be about to be reset.
 func TestBrokenGPUIsClosedBetweenLooks(t *testing.T) {

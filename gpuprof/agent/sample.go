@@ -97,7 +97,9 @@ func (a *Agent) pass() {
 // read samples a GPU and sets when it is read next.
 func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 	var err error
-	if g.missing {
+	if g.missing && g.index >= 0 {
+		err = fmt.Errorf("%w: %s is no MIG instance any more", nvml.ErrLost, g.dev.UUID)
+	} else if g.missing {
 		err = fmt.Errorf("gpu %d of Slurm's is none that NVML has; it has lost %d", -1-g.index, a.lostCards())
 	} else if g.dev.Lost != "" {
 		err = fmt.Errorf("gpu %d: %w: %s", g.index, nvml.ErrLost, g.dev.Lost)

@@ -98,7 +98,7 @@ func (a *Agent) places(j *prolog.Job) []int {
 		at := -1 - index
 		for i, g := range a.gpus {
 			named := k < len(j.UUIDs) && j.UUIDs[k] != ""
-			if !g.missing && (named && g.uuid() == j.UUIDs[k] || !named && index == 0 && a.cards == 1) {
+			if !g.missing && (named && g.dev.UUID == j.UUIDs[k] || !named && index == 0 && a.cards == 1) {
 				at = i
 			}
 		}
@@ -125,6 +125,9 @@ func (a *Agent) hurry(t *tracked, now time.Time) {
 	j := t.job
 	for _, i := range t.gpus {
 		g := a.gpus[i]
+		if g == nil {
+			continue // a job's mistake that has been forgotten
+		}
 		g.pace.hurry(now)
 		g.traffic = traffic{}
 		others := func(t *tracked) bool { return t.runs() && t.job != j && t.has(i) }
@@ -272,13 +275,17 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		a.Log.Warn("the clock was set back during a job", "job", j.JobID, "start", r.Start, "end", r.End)
 		r.End = r.Start
 	}
+	var divided gpuprof.Figures
 	for k, index := range j.GPUs {
 		out := gpuprof.GPU{Index: index}
-		if g := a.gpus[t.gpus[k]]; g != nil && !g.missing {
+		if g := a.gpus[t.gpus[k]]; g != nil && g.dev.UUID != "" {
 			d := &g.dev
 			out = gpuprof.GPU{
-				Index: index, UUID: d.UUID, Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB, Cores: d.Cores, PCIeMBps: d.PCIeMBps, MIG: g.mig,
-				NoMemLimits: d.MPS.NoMemLimits(),
+				Index: index, UUID: d.UUID, Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB, Cores: d.Cores, PCIeMBps: d.PCIeMBps,
+				NoMemLimits: d.MPS.NoMemLimits(), Parent: d.Parent, SMs: d.SMs,
+			}
+			if d.Parent != "" {
+				divided = gpuprof.Of(gpuprof.FigPCIe, gpuprof.FigPower)
 			}
 		}
 		r.GPUs = append(r.GPUs, out)
@@ -287,6 +294,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		r.Host = &gpuprof.Host{Cores: t.HostCPU / ran, MemMiB: t.HostMiB}
 	}
 	t.Tally.Fill(r)
+	r.Divided = slices.DeleteFunc(divided.Names(), func(name string) bool { return slices.Contains(r.Unknown, name) })
 	r.MissedS = math.Round(r.MissedS*1e3) / 1e3
 	if len(t.Dropped) > 0 {
 		r.Dropped = t.Dropped

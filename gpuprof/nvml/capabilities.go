@@ -150,9 +150,13 @@ type Instance struct {
 	ComputeInstance int     `json:"compute_instance"`
 	MemMiB          float64 `json:"mem_mib"`
 	SMs             int     `json:"sms"`    // 0 = unknown
-	Slices          int     `json:"slices"` // of the GPU's seven; 0 = unknown
+	Slices          int     `json:"slices"` // of the GPU's, which are MIG.Max; 0 = unknown
+	// Clients is how many MPS client contexts it serves at a time.
+	Clients int `json:"mps_clients"`
 
-	gpu *gpu // with the instance's own handle
+	model string // NVML's name of it
+	mode  string // as Capabilities.Mode
+	gpu   *gpu   // with the instance's own handle
 }
 
 // mostInstances is more than any card has: A100 to B200 have 7 at most.
@@ -177,44 +181,78 @@ func (l *Library) mig(h gonvml.Device, of *Device) MIG {
 	for i := range m.Max {
 		// Unused places are not found.
 		if inst, ret := h.GetMigDeviceHandleByIndex(i); ret == gonvml.SUCCESS {
-			m.Instances = append(m.Instances, l.instance(inst, of))
+			m.Instances = append(m.Instances, l.instance(inst, of, m.Max))
 		}
 	}
+	m.settle()
 	return m
 }
 
-func (l *Library) instance(h gonvml.Device, of *Device) Instance {
-	card, i := of.gpu, Instance{UUID: l.uuid(h), GPUInstance: -1, ComputeInstance: -1, MemMiB: l.memory(h)}
+// settle sets what of an instance depends on the card's others.
+func (m *MIG) settle() {
+	sms, within := 0, map[int]int{} // of all; compute instances of a GPU instance
+	for i := range m.Instances {
+		in := &m.Instances[i]
+		sms += in.SMs
+		within[in.GPUInstance]++
+	}
+	for i := range m.Instances {
+		in := &m.Instances[i]
+		in.gpu.part = float64(in.SMs) / float64(max(1, sms))
+		for _, source := range divided {
+			in.gpu.answers[source] = in.gpu.of.answers[source] && in.SMs > 0
+		}
+		if within[in.GPUInstance] > 1 {
+			// They share its memory, and performance monitoring doesn't tell them apart.
+			in.gpu.answers[Memory], in.gpu.answers[GPM] = false, false
+		}
+	}
+}
+
+func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
+	card, i := of.gpu, Instance{UUID: l.uuid(h), GPUInstance: -1, ComputeInstance: -1, MemMiB: l.memory(h), model: l.name(h)}
 	// "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
-	_, i.Profile, _ = strings.Cut(l.name(h), " MIG ")
+	_, i.Profile, _ = strings.Cut(i.model, " MIG ")
 	if n, ok := ask(l, "nvmlDeviceGetGpuInstanceId", h.GetGpuInstanceId); ok {
 		i.GPUInstance = n
 	}
 	if n, ok := ask(l, "nvmlDeviceGetComputeInstanceId", h.GetComputeInstanceId); ok {
 		i.ComputeInstance = n
 	}
+	if mode, ok := ask(l, "nvmlDeviceGetComputeMode", h.GetComputeMode); ok {
+		i.mode = modes[mode]
+	}
+	compute := 1
 	if l.foundOne([]string{"nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes"}) {
 		if a, ret := h.GetAttributes(); ret == gonvml.SUCCESS && a.MemorySizeMB <= mostMemory>>20 {
 			i.MemMiB = cmp.Or(float64(a.MemorySizeMB), i.MemMiB)
 			i.SMs, i.Slices = int(a.MultiprocessorCount), int(a.GpuInstanceSliceCount)
+			compute = max(1, int(a.ComputeInstanceSliceCount))
 		}
 	}
-	// NVML gives neither utilisation nor PCIe and power of an instance.
-	answers, _ := l.answers(h, Memory, Processes)
+	// NVIDIA's MIG User Guide, "Deployment Considerations": the card's number of clients is lowered in proportion to the
+	// size of the compute instance. An unknown size counts as the smallest.
+	i.Clients = max(1, of.MPS.MaxClients*compute/max(1, slices, compute))
+	// NVML gives no utilisation of an instance.
+	answers, _ := l.answers(h, Memory, Processes, MPSProcesses)
 	answers[GPM] = of.Answers[GPM] && i.GPUInstance >= 0 && l.found("nvmlGpmMigSampleGet")
 	i.gpu = &gpu{
-		lib: l, handle: h, minor: of.Minor, memMiB: i.MemMiB, answers: answers,
+		lib: l, handle: h, minor: of.Minor, memMiB: i.MemMiB, answers: answers, of: card,
 		gpm: func(s gonvml.GpmSample) gonvml.Return { return s.MigGet(card.handle, i.GPUInstance) },
 	}
 	return i
 }
 
-// Instance is a MIG instance as a Device: it has memory, processes and activity, in fractions of the instance.
+// Instance is a MIG instance as a Device: it has memory, processes and activity, in fractions of the instance, and its part
+// of the card's power, energy and PCIe traffic, by SMs.
 func (d *Device) Instance(k int) Device {
 	inst, out := &d.MIG.Instances[k], *d
-	out.gpu = inst.gpu
-	if out.MemMiB = inst.MemMiB; inst.SMs > 0 {
-		out.Cores = 0 // of the whole card; the instance has some of them
+	out.gpu, out.MIG, out.Cores, out.Refusals, out.Answers = inst.gpu, MIG{}, 0, nil, nil
+	if inst.gpu != nil {
+		out.Answers = inst.gpu.answers
 	}
+	out.UUID, out.Parent, out.Model = inst.UUID, d.UUID, cmp.Or(inst.model, d.Model+" MIG "+inst.Profile)
+	out.MemMiB, out.SMs, out.Mode, out.MPS.MaxClients = inst.MemMiB, inst.SMs, inst.mode, inst.Clients
+	out.GroupLimits = false // they are of whole GPUs
 	return out
 }

@@ -140,7 +140,7 @@ func TestInstances(t *testing.T) {
 			t.Errorf("%s: %v MiB, %v", profile, mem, err)
 		}
 		ps, err := in.Processes()
-		if want := []Process{{PID: c.pid, MemMiB: c.mem}}; err != nil || !slices.Equal(ps, want) {
+		if want := []Process{{PID: c.pid, MemMiB: c.mem, WithoutMPS: true}}; err != nil || !slices.Equal(ps, want) {
 			t.Errorf("%s: processes %+v, %v", profile, ps, err)
 		}
 	}
@@ -148,6 +148,56 @@ func TestInstances(t *testing.T) {
 	s, err := lib.Devices()[0].Sample()
 	if err != nil || s.MemMiB < 4000 || s.PowerW == 0 || s.GPU != 0 {
 		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// An instance is a card with a name of its own and its card as its parent. What NVML gives of whole GPUs alone is divided by
+// SMs; what nobody gives is not known, and never 0.
+func TestWhatAnInstanceIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		model   string
+		cut     []string
+		driver  string
+		clients []int
+		parts   []float64 // of the card's power
+		unknown []string
+	}{
+		"A100":            {"a100", []string{"1g.5gb", "2g.10gb", "4g.20gb"}, "535", []int{6, 13, 27}, []float64{14. / 98, 28. / 98, 56. / 98}, []string{Utilisation, GPM, SampleBuffer, ProcessUtilisation}},
+		"H200":            {"h200", []string{"1g.18gb", "3g.71gb"}, "535", []int{6, 20}, []float64{16. / 76, 60. / 76}, []string{Utilisation, SampleBuffer, ProcessUtilisation}},
+		"a newer driver":  {"h200", []string{"1g.18gb"}, "590", []int{8}, []float64{1}, []string{Utilisation, SampleBuffer, ProcessUtilisation}},
+		"the whole of it": {"a100", []string{"7g.40gb"}, "535", []int{48}, []float64{1}, []string{Utilisation, GPM, SampleBuffer, ProcessUtilisation}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lib, st := machine(t, gpusim.Config{Model: c.model, Instances: c.cut, Driver: c.driver, GroupLimits: true, Exclusive: true})
+			whole := lib.Devices()[0]
+			must.Equal(t, whole.Mode, "") // of a GPU in MIG mode NVML gives none
+			run(t, st.Device(0), gpusim.Claimant{Instance: whole.MIG.Instances[0].UUID}, rlcore.Use{GPU: .1, Core: .1, MemMiB: 100, PCIeMBps: 900})
+			watts := must.Get(whole.Read(Power))(t)
+			for k, profile := range c.cut {
+				d := whole.Instance(k)
+				must.Equal(t, d.Model, whole.Model+" MIG "+profile)
+				must.Equal(t, d.Parent, whole.UUID)
+				must.Equal(t, strings.HasPrefix(d.UUID, "MIG-"), true)
+				must.Equal(t, d.MPS.MaxClients, c.clients[k], profile)
+				must.Equal(t, d.Mode, Exclusive)
+				must.Equal(t, d.GroupLimits, false)
+				if w := must.Get(d.Read(Power))(t); !near(w, watts*c.parts[k]) {
+					t.Errorf("%s: %v of %v W", profile, w, watts)
+				}
+				if rx, tx, err := d.PCIe(); err != nil || !near(rx+tx, 900*c.parts[k]) {
+					t.Errorf("%s: %v and %v MB/s, %v", profile, rx, tx, err)
+				}
+				for _, source := range c.unknown {
+					must.Equal(t, d.Answers[source], false, source)
+				}
+				if _, _, err := d.Utilisation(); !errors.Is(err, ErrNotSupported) {
+					t.Errorf("utilisation: %v", err)
+				}
+				if _, err := d.Activity(); errors.Is(err, ErrNotSupported) != slices.Contains(c.unknown, GPM) {
+					t.Errorf("activity: %v", err)
+				}
+			}
+		})
 	}
 }
 

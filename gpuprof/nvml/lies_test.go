@@ -230,8 +230,9 @@ func everything(so string) int {
 			}
 		}
 		_ = d.LimitGroup("/nowhere", 1000)
-		if err := errors.Join(lib.Release(), lib.Acquire()); err != nil {
-			fmt.Println(err)
+		rerr := lib.Release()
+		if _, err := lib.Acquire(); errors.Join(rerr, err) != nil {
+			fmt.Println(rerr, err)
 			return 1
 		}
 		for k := range d.MIG.Instances {

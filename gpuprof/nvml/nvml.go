@@ -28,10 +28,13 @@ import (
 // for a figure that can't be true. Copies of a Device are the same GPU. One that
 // wasn't made by Open, or is Lost, gives no figure.
 type Device struct {
-	Index    int     `json:"nvml_index"` // NVML's order, which is not everybody's
-	Minor    int     `json:"minor"`      // N of /dev/nvidiaN
-	UUID     string  `json:"uuid"`
-	Model    string  `json:"model"`
+	Index int    `json:"nvml_index"` // NVML's order, which is not everybody's
+	Minor int    `json:"minor"`      // N of /dev/nvidiaN
+	UUID  string `json:"uuid"`
+	Model string `json:"model"`
+	// Parent is the UUID of the GPU that it is a MIG instance of; "" = it is a GPU.
+	Parent   string  `json:"parent,omitempty"`
+	SMs      int     `json:"sms,omitempty"` // of an instance; 0 = unknown
 	Arch     string  `json:"arch"`
 	MemMiB   float64 `json:"mem_mib"`
 	PCIeMBps float64 `json:"pcie_mbps"` // of the link, both directions; 0 = unknown
@@ -52,9 +55,15 @@ type gpu struct {
 	pcieMBps float64 // both directions; 0 = unknown
 	answers  Answers
 	gpm      func(s gonvml.GpmSample) gonvml.Return // fills a sample of performance monitoring
+	// of is the GPU that it is an instance of, nil = it is none. Of what NVML gives for whole GPUs alone, such as power,
+	// this part of the GPU's figure counts as the instance's.
+	of   *gpu
+	part float64
 
 	mu     sync.Mutex
 	energy float64 // the counter's last value, J
+	rx, tx float64 // PCIe's last traffic, MB/s
+	flowAt time.Time
 	// Performance monitoring compares two samples.
 	last, now gonvml.GpmSample
 	at        time.Time // of last

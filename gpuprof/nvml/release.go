@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -35,17 +36,20 @@ func (l *Library) hold() {
 // change its MIG mode, and the driver can't be replaced. No method of a Device may be called until then.
 func (l *Library) Release() error {
 	for i := range l.devices {
-		d := &l.devices[i]
-		d.gpu.forget()
-		for k := range d.MIG.Instances {
-			d.MIG.Instances[k].gpu.forget()
-		}
+		l.devices[i].forget()
 	}
 	l.released = true
 	return l.shutdown()
 }
 
 // forget frees the samples of performance monitoring: the next activity begins anew.
+func (d *Device) forget() {
+	d.gpu.forget()
+	for k := range d.MIG.Instances {
+		d.MIG.Instances[k].gpu.forget()
+	}
+}
+
 func (g *gpu) forget() {
 	if g == nil {
 		return
@@ -61,15 +65,19 @@ func (g *gpu) forget() {
 	g.at, g.seen = time.Time{}, Activity{}
 }
 
-// Acquire opens the devices again. Returns ErrChanged where they aren't what they were: what is known of them is untrue
-// then, and no method of a Device may be called.
-func (l *Library) Acquire() error {
-	changed := func(format string, args ...any) error {
-		return fmt.Errorf("%w: "+format, append([]any{ErrChanged}, args...)...)
+// Acquire opens the devices again, and looks at them again where they are open. recut: GPUs were cut into other MIG
+// instances, or into none; Devices are new then, and no method of an earlier Device of these may be called. Returns
+// ErrChanged where GPUs or driver aren't what they were: what is known of them is untrue then, and no method of a Device
+// may be called.
+func (l *Library) Acquire() (recut bool, err error) {
+	changed := func(format string, args ...any) (bool, error) {
+		return false, fmt.Errorf("%w: "+format, append([]any{ErrChanged}, args...)...)
 	}
 	// A library of the driver that was replaced fails here.
-	if ret := l.api.Init(); ret != gonvml.SUCCESS {
-		return changed("%s", ret.Error())
+	if l.released {
+		if ret := l.api.Init(); ret != gonvml.SUCCESS {
+			return changed("%s", ret.Error())
+		}
 	}
 	l.released = false
 	if driver, _ := ask(l, "nvmlSystemGetDriverVersion", l.api.SystemGetDriverVersion); driver != l.driver {
@@ -78,8 +86,9 @@ func (l *Library) Acquire() error {
 	if n, ret := l.api.DeviceGetCount(); ret != gonvml.SUCCESS || n != len(l.devices) {
 		return changed("NVML has %d (%s)", n, ret.Error())
 	}
-	for i := range l.devices {
-		d := &l.devices[i]
+	devices := slices.Clone(l.devices)
+	for i := range devices {
+		d := &devices[i]
 		h, ret := l.api.DeviceGetHandleByIndex(d.Index)
 		if (ret != gonvml.SUCCESS) != (d.Lost != "") {
 			return changed("gpu %d: %s", d.Minor, ret.Error())
@@ -91,39 +100,26 @@ func (l *Library) Acquire() error {
 			return changed("gpu %d is %.64q", d.Minor, uuid)
 		}
 		d.gpu.handle = h
-		if err := l.acquireInstances(h, d); err != nil {
-			return changed("gpu %d: %w", d.Minor, err)
+		if !l.acquireInstances(h, d) {
+			d.forget()
+			devices[i], recut = l.describe(d.Index, h), true
 		}
 	}
-	return nil
+	l.devices = devices
+	return recut, nil
 }
 
-// acquireInstances finds a card's MIG instances again.
-func (l *Library) acquireInstances(h gonvml.Device, d *Device) error {
-	if !d.MIG.Can {
-		return nil
+// acquireInstances finds a card's MIG instances again; false = they are others.
+func (l *Library) acquireInstances(h gonvml.Device, d *Device) bool {
+	is := l.mig(h, d)
+	same := func(a, b Instance) bool {
+		return a.UUID == b.UUID && a.model == b.model && a.GPUInstance == b.GPUInstance && a.ComputeInstance == b.ComputeInstance
 	}
-	mode, _, ret := h.GetMigMode()
-	if ret != gonvml.SUCCESS || (mode == gonvml.DEVICE_MIG_ENABLE) != d.MIG.On {
-		return fmt.Errorf("its MIG mode is %d (%s)", mode, ret.Error())
+	if is.On != d.MIG.On || !slices.EqualFunc(is.Instances, d.MIG.Instances, same) {
+		return false
 	}
-	if !d.MIG.On || !l.found("nvmlDeviceGetMigDeviceHandleByIndex") {
-		return nil
+	for k := range is.Instances {
+		d.MIG.Instances[k].gpu.handle = is.Instances[k].gpu.handle
 	}
-	found := 0
-	for i := range d.MIG.Max {
-		inst, ret := h.GetMigDeviceHandleByIndex(i)
-		if ret != gonvml.SUCCESS {
-			continue
-		}
-		if found == len(d.MIG.Instances) || l.uuid(inst) != d.MIG.Instances[found].UUID {
-			return errors.New("it has other MIG instances")
-		}
-		d.MIG.Instances[found].gpu.handle = inst
-		found++
-	}
-	if found != len(d.MIG.Instances) {
-		return errors.New("it has lost MIG instances")
-	}
-	return nil
+	return true
 }

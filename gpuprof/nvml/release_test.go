@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -61,7 +63,7 @@ func TestReleased(t *testing.T) {
 				if holds(t) {
 					t.Error("the GPUs are still open")
 				}
-				must.OK(t, lib.Acquire())
+				must.Equal(t, must.Get(lib.Acquire())(t), false)
 				look()
 			}
 			must.OK(t, lib.Release())
@@ -77,7 +79,6 @@ func TestChangedWhileReleased(t *testing.T) {
 		"another driver": {Model: "a100", GPUs: 2, Driver: "590"},
 		"one GPU":        {Model: "a100"},
 		"another card":   {Model: "v100", GPUs: 2},
-		"cut up":         {Model: "a100", GPUs: 2, MIG: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lib, _ := machine(t, before)
@@ -87,12 +88,54 @@ func TestChangedWhileReleased(t *testing.T) {
 			if after != nil {
 				must.OK(t, gpusim.Create(state, *after))
 			}
-			if err := lib.Acquire(); !errors.Is(err, ErrChanged) {
+			if _, err := lib.Acquire(); !errors.Is(err, ErrChanged) {
 				t.Errorf("%v", err)
 			}
 			if after == nil {
 				lib.released = true // nothing is open that could be closed
 			}
+		})
+	}
+}
+
+// A GPU that was cut into other instances, or made whole, is known anew, whether it was closed meanwhile or not; the others
+// stay the Devices that they were.
+func TestCutAnew(t *testing.T) {
+	sevenths, halves := []string{"1g.5gb", "1g.5gb", "1g.5gb"}, []string{"3g.20gb", "3g.20gb"}
+	for name, c := range map[string]struct {
+		before, after gpusim.Config
+		want          []string // names of the second GPU's instances
+	}{
+		"cut":              {gpusim.Config{}, gpusim.Config{Instances: halves}, halves},
+		"cut otherwise":    {gpusim.Config{Instances: sevenths}, gpusim.Config{Instances: halves}, halves},
+		"one more":         {gpusim.Config{Instances: sevenths[:2]}, gpusim.Config{Instances: sevenths}, sevenths},
+		"whole":            {gpusim.Config{Instances: halves}, gpusim.Config{}, nil},
+		"MIG mode on":      {gpusim.Config{}, gpusim.Config{MIG: true}, nil},
+		"as it was":        {gpusim.Config{Instances: halves}, gpusim.Config{Instances: halves}, halves},
+		"never cut at all": {gpusim.Config{}, gpusim.Config{}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, cfg := range []*gpusim.Config{&c.before, &c.after} {
+				cfg.Model, cfg.GPUs, cfg.Uncut = "a100", 2, []int{0}
+			}
+			lib, _ := machine(t, c.before)
+			first := lib.Devices()[0]
+			must.OK(t, lib.Release())
+			must.OK(t, gpusim.Create(os.Getenv(gpusim.StateEnv), c.after))
+			recut := must.Get(lib.Acquire())(t)
+			d := lib.Devices()[1]
+			must.Equal(t, recut, !cmp.Equal(c.before, c.after))
+			must.Equal(t, d.MIG.On, c.after.MIG || len(c.want) > 0)
+			must.Equal(t, len(d.MIG.Instances), len(c.want))
+			for k, profile := range c.want {
+				in := d.Instance(k)
+				must.Equal(t, in.Model, "NVIDIA A100-SXM4-40GB MIG "+profile)
+				must.Get(in.Read(Memory))(t)
+			}
+			_, err := first.Read(Power)
+			must.OK(t, err)
+			// Nothing has changed since.
+			must.Equal(t, must.Get(lib.Acquire())(t), false)
 		})
 	}
 }

@@ -51,6 +51,23 @@ func (d *Device) PCIe() (rx, tx float64, err error) {
 	if !g.has(PCIe) {
 		return 0, 0, ErrNotSupported
 	}
+	from, part := g.giver(PCIe)
+	if rx, tx, err = from.traffic(from != g); err != nil {
+		return 0, 0, err
+	}
+	return rx * part, tx * part, nil
+}
+
+// trafficHolds is for how long a GPU's traffic is all its MIG instances': reading it once for each would take too long.
+const trafficHolds = 500 * time.Millisecond
+
+// traffic reads a GPU's. held: what was read a moment ago will do.
+func (g *gpu) traffic(held bool) (rx, tx float64, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if held && time.Since(g.flowAt) < trafficHolds {
+		return g.rx, g.tx, nil
+	}
 	most := cmp.Or(g.pcieMBps/2, mostPCIe)
 	for _, way := range []struct {
 		counter gonvml.PcieUtilCounter
@@ -66,6 +83,7 @@ func (d *Device) PCIe() (rx, tx float64, err error) {
 		}
 		*way.to = min(mbps, most)
 	}
+	g.rx, g.tx, g.flowAt = rx, tx, time.Now()
 	return rx, tx, nil
 }
 

@@ -24,6 +24,17 @@ const (
 	GPM                = "gpm"
 )
 
+// divided are the sources that NVML has of whole GPUs alone, and of which a MIG instance is given its part.
+var divided = []string{Power, Energy, PCIe}
+
+// giver is the GPU or instance that a source is read from, and which part of its figure counts.
+func (g *gpu) giver(source string) (from *gpu, part float64) {
+	if g.of != nil && slices.Contains(divided, source) {
+		return g.of, g.part
+	}
+	return g, 1
+}
+
 // Source is something that NVML can report of a GPU.
 type Source struct {
 	Name    string   // in Answers and Refusals
@@ -190,10 +201,12 @@ func (d *Device) Read(source string) (float64, error) {
 	if i < 0 || !g.has(source) {
 		return 0, ErrNotSupported
 	}
-	v, ret := Sources[i].Value(g.handle)
+	from, part := g.giver(source)
+	v, ret := Sources[i].Value(from.handle)
 	if ret != gonvml.SUCCESS {
 		return 0, g.failure(source, ret)
 	}
+	v *= part
 	if !(v >= 0 && v <= Sources[i].Most) {
 		return 0, g.lie(source, v)
 	}

@@ -156,7 +156,7 @@ func noteCards(ctx context.Context, q database.Querier, r *gpuprof.Record) (chan
 		}
 		res, err := q.ExecContext(ctx, `INSERT INTO cards (node, gpu, card, no_limits) VALUES (?, ?, ?, ?)
 			ON CONFLICT (node, gpu) DO UPDATE SET card = excluded.card, no_limits = excluded.no_limits
-			WHERE card <> excluded.card OR no_limits <> excluded.no_limits`, r.Node, g.Index, g.Card(), g.NoMemLimits)
+			WHERE card <> excluded.card OR no_limits <> excluded.no_limits`, r.Node, g.Index, g.Model, g.NoMemLimits)
 		if err != nil {
 			return false, err
 		}
