@@ -2,8 +2,11 @@ package prolog
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -129,4 +132,83 @@ func TestNumbersThatJobsSee(t *testing.T) {
 		must.Equal(t, got, c.want, name)
 		must.OK(t, h.Epilog(t.Context(), env()))
 	}
+}
+
+// Each sharer of an instance computes there, through a daemon of the instance's own, and so does one that is alone, without;
+// Slurm has told it a number that CUDA doesn't count by. Nobody computes on the whole GPU's neighbour.
+func TestSharersOfInstances(t *testing.T) {
+	h, b := node(t, "a100", "ampere", 100, "--instances", "1g.5gb,1g.5gb", "--uncut", "1")
+	st := must.Get(gpusim.Open(b.state))(t)
+	defer st.Close()
+	_, parts := st.Parts()
+	h.Cards = []Card{
+		{Index: 0, Minor: 0, GI: 8, UUID: parts[0].Name(), MemMiB: 4864, MemLimits: true, Clients: 6},
+		{Index: 1, Minor: 0, GI: 7, UUID: parts[1].Name(), MemMiB: 4864, MemLimits: true, Clients: 6},
+		{Index: 2, NVMLIndex: 1, Minor: 1, UUID: st.UUIDs()[1], MemMiB: 40960, MemLimits: true, Clients: 48},
+	}
+	h.MPS.Cards, h.JobMap, h.MemoryLimit, h.Constrains = h.Cards, t.TempDir(), "share", true
+	t.Cleanup(func() { h.MPS.kill(1, controlName, serverName) })
+	job := func(id, gpu, percent string) func(string) string {
+		return env("SLURM_JOB_ID", id, "SLURM_JOB_GPUS", gpu, "CUDA_VISIBLE_DEVICES", "0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent)
+	}
+	for _, c := range []struct {
+		id, gpu, percent string
+		mps              bool
+		on               string
+	}{
+		{"7", "0", "60", true, parts[0].Name()},
+		{"8", "0", "40", true, parts[0].Name()},
+		{"9", "1", "60", true, parts[1].Name()},
+		{"10", "1", "100", false, parts[1].Name()}, // alone by its shares; the hook knows no better
+		{"11", "2", "100", false, st.UUIDs()[1]},   // of the whole one, which CUDA calls otherwise, too
+	} {
+		must.OK(t, h.Prolog(t.Context(), job(c.id, c.gpu, c.percent)))
+		must.Equal(t, read(t, h.Dir.path("jobs", c.id+".json")).UUIDs[0], c.on)
+		var out bytes.Buffer
+		must.OK(t, h.TaskProlog(&out, job(c.id, c.gpu, c.percent)))
+		must.Equal(t, strings.Count(out.String(), "export CUDA_VISIBLE_DEVICES="+c.on+"\n"), 1, out.String())
+		must.Equal(t, strings.Count(out.String(), "CUDA_VISIBLE_DEVICES="), 1, out.String())
+		must.Equal(t, strings.Contains(out.String(), "LIMIT=0=2918M"), c.percent == "60", out.String())
+		cmd := exec.Command(b.sim, "run", "alexnet", "--duration-scale", "0.01")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: b.uid, Gid: b.uid}}
+		cmd.Env = []string{"GPUSIM_STATE=" + b.state, "CUDA_MPS_PIPE_DIRECTORY=/nowhere"}
+		for line := range strings.Lines(out.String()) {
+			cmd.Env = append(cmd.Env, strings.TrimPrefix(strings.TrimSpace(line), "export "))
+		}
+		var report struct {
+			Device string
+			MPS    bool
+		}
+		must.OK(t, json.Unmarshal(must.Get(cmd.Output())(t), &report))
+		must.Equal(t, report.Device, c.on, c.id)
+		must.Equal(t, report.MPS, c.mps, c.id)
+	}
+	// A server that is lost on one instance is none of the other's matter.
+	must.OK(t, syscall.Kill(h.Dir.Server(0).PID, syscall.SIGKILL))
+	says(t, h.watch(t.Context()), "gpu 0: the MPS server was lost under jobs 7, 8")
+	for id, victim := range map[string]bool{"7": true, "8": true, "9": false, "10": false, "11": false} {
+		must.Equal(t, !read(t, h.Dir.path("jobs", id+".json")).MPSFault.IsZero(), victim, id)
+	}
+	// dcgm-exporter would take an instance's jobs for the whole GPU's.
+	for _, f := range must.Get(os.ReadDir(h.JobMap))(t) {
+		must.Equal(t, f.Name(), "1") // the whole one's
+	}
+	for _, id := range []string{"7", "8", "9", "10", "11"} {
+		must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", id)))
+	}
+	must.Equal(t, h.Dir.handout(0).UUID+h.Dir.handout(1).UUID+h.Dir.handout(2).UUID, "")
+}
+
+// A job of shares of an instance that isn't certain is told nothing of it: neither an instance that it isn't on, nor one that
+// an earlier job had.
+func TestAnInstanceThatIsNotCertain(t *testing.T) {
+	h := simulated(t)
+	must.OK(t, h.Dir.Make(), os.MkdirAll(h.Dir.gpu(0), 0o755), putJSON(h.Dir.handoutFile(0), handout{UUID: "MIG-old", Named: true}, 0o644))
+	h.Cards = []Card{{Index: unknown, UUID: "MIG-a"}, {Index: unknown, UUID: "MIG-b"}}
+	h.MPS.Cards = h.Cards
+	says(t, h.Prolog(t.Context(), env()), "isn't certain")
+	var out bytes.Buffer
+	says(t, h.TaskProlog(&out, env()), "no MPS daemon")
+	must.Equal(t, strings.Contains(out.String(), "MIG-"), false, out.String())
+	must.OK(t, h.Epilog(t.Context(), env()))
 }

@@ -30,6 +30,8 @@ type Card struct {
 	// a part of the memory.
 	Clients   int  `json:"mps_clients,omitempty"`
 	MemLimits bool `json:"mps_mem_limits,omitempty"`
+
+	files access // of a MIG instance, which the hooks find out
 }
 
 const cardsFile = "gpus.json"

@@ -73,11 +73,21 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	errs = append(errs, h.limit(ctx, j))
 	for _, g := range j.GPUs {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
-			if len(j.GPUs) > 1 || !h.mayShare(j) {
+			if len(j.GPUs) > 1 {
 				return nil
 			}
-			var err error
-			switch c, known := card(h.Cards, g); {
+			c, known := card(h.Cards, g)
+			var err, given error
+			switch {
+			case h.named(c): // Slurm tells a job of shares no more than its number
+				given = h.handOut(g, jobs...)
+			case !known && len(jobs) < 2: // what an instance with this number had is of no use
+				given = ignoreMissing(os.Remove(h.Dir.handoutFile(g)))
+			}
+			if !h.mayShare(j) {
+				return given
+			}
+			switch {
 			case !known && len(h.Cards) > 0: // as said above
 			case c.Exclusive && h.HidesMemory:
 				// A server would keep the GPU from the job itself.
@@ -88,7 +98,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			default:
 				err = h.share(ctx, g, j, jobs)
 			}
-			return errors.Join(err, h.barred(g, j, jobs))
+			return errors.Join(given, err, h.barred(g, j, jobs))
 		}))
 	}
 	return errors.Join(errs...)
@@ -128,6 +138,9 @@ func (h *Hook) learn(gpus []int, uuids []string) {
 		}
 	}
 }
+
+// named reports whether a card is named to jobs of shares by its UUID: beside MIG instances CUDA doesn't count as Slurm does.
+func (h *Hook) named(c Card) bool { return c.UUID != "" && slices.ContainsFunc(h.Cards, Card.mig) }
 
 // alone reports whether no process of a job can reach another GPU of the node than the job's.
 func (h *Hook) alone() bool {
@@ -228,10 +241,14 @@ func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, ask
 // afterwards is what is left to do on a GPU with the jobs that are there.
 func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 	switch {
+	case len(jobs) == 0:
+		err := ignoreMissing(os.Remove(h.Dir.handoutFile(gpu)))
+		if h.MPS != nil {
+			err = errors.Join(h.MPS.Release(ctx, gpu), err)
+		}
+		return err
 	case h.MPS == nil:
 		return nil
-	case len(jobs) == 0:
-		return errors.Join(h.MPS.Release(ctx, gpu), ignoreMissing(os.Remove(h.Dir.handoutFile(gpu))))
 	case h.Dir.Server(gpu) == Server{}:
 		return nil // a whole GPU's job
 	}
@@ -259,9 +276,10 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) e
 		return err
 	}
 	jobs, stale := h.closeStale(Sharers(jobs, gpu))
-	if h.JobMap != "" {
+	c, known := card(h.Cards, gpu)
+	if h.JobMap != "" && !c.mig() { // dcgm-exporter takes the jobs of a file for the whole GPU's
 		at := gpu
-		if c, ok := card(h.Cards, gpu); ok {
+		if known {
 			at = c.NVMLIndex
 		}
 		err = writeJobMap(h.JobMap, at, jobs)
@@ -333,12 +351,18 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 			return err
 		}
 	}
-	if share <= 0 || share >= 100 || h.MPS == nil {
-		return nil
-	}
 	gpus, err := indexes(get("SLURM_JOB_GPUS"))
-	if err != nil || len(gpus) != 1 {
+	if share <= 0 || share > 100 || err != nil || len(gpus) != 1 {
 		return nil // several GPUs: MPS isn't for this job
+	}
+	given := h.Dir.handout(gpus[0])
+	if given.Named { // with MPS or without
+		if _, err := fmt.Fprintf(out, "export CUDA_VISIBLE_DEVICES=%s\n", given.UUID); err != nil {
+			return err
+		}
+	}
+	if share == 100 || h.MPS == nil {
+		return nil
 	}
 	if !h.MPS.present(gpus[0]) {
 		return fmt.Errorf("gpu %d: no MPS daemon; the job shares the GPU without", gpus[0])
@@ -355,7 +379,6 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 		// credential. The epilog of the last known job would then end the daemon under it.
 		return fmt.Errorf("job %d: no prolog has run for it; it shares the GPU without MPS: %w", job, err)
 	}
-	given := h.Dir.handout(gpus[0])
 	if shm := memory(""); given.Memory != 0 && shm != given.Memory {
 		return fmt.Errorf("gpu %d: the job has a /dev/shm of its own (job_container.conf), where it doesn't reach the MPS server; it shares the GPU without", gpus[0])
 	}
@@ -363,7 +386,7 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	fmt.Fprintf(&b, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0]))
 	// The GPU's daemon knows this one GPU only, and a client counts from the daemon's first. Where a process that doesn't
 	// reach the daemon could take another GPU for the first, its UUID names it; programs that read a number can't.
-	if !given.Alone || get("CUDA_VISIBLE_DEVICES") != "0" {
+	if !given.Named && (!given.Alone || get("CUDA_VISIBLE_DEVICES") != "0") {
 		fmt.Fprintf(&b, "export CUDA_VISIBLE_DEVICES=%s\n", cmp.Or(given.UUID, "0"))
 	}
 	switch {
@@ -485,6 +508,8 @@ func (c Card) limits() bool { return c.MemLimits && c.MemMiB > 0 }
 // configuration, need to know of a GPU with an MPS daemon.
 type handout struct {
 	UUID string `json:"uuid,omitempty"`
+	// Named: jobs of shares are told the UUID in any case.
+	Named bool `json:"named,omitempty"`
 	// Alone: no process of a job can reach another GPU of the node.
 	Alone bool `json:"alone,omitempty"`
 	// Memory is the file system of the MPS daemon's /dev/shm, where server and clients meet; 0 = not known.
@@ -515,7 +540,7 @@ func (d Dir) handout(gpu int) (o handout) {
 // handOut stores the GPU's handout for the jobs on it. The caller holds the GPU's lock.
 func (h *Hook) handOut(gpu int, jobs ...*Job) error {
 	c, _ := card(h.Cards, gpu)
-	o := handout{UUID: c.UUID, Alone: h.alone(), Limits: map[int64]int64{}}
+	o := handout{UUID: c.UUID, Named: h.named(c), Alone: h.alone(), Limits: map[int64]int64{}}
 	if h.MPS != nil {
 		// The daemon may have begun in the namespace of a job (PrologFlags=RunInJob).
 		for _, pid := range h.MPS.running(gpu, controlName) {

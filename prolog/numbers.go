@@ -2,6 +2,7 @@ package prolog
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,12 +20,15 @@ import (
 //   - gres.conf names device files: the number is the place among them, in the order of slurm.conf's types and then of
 //     gres.conf's lines (_merge_config).
 //   - AutoDetect=nvml: whole GPUs in NVML's order, by PCI bus, then MIG instances by their files
-//     (_sort_gpu_by_links_order, _sort_gpu_by_file). AutoDetect=nvidia: by their files.
+//     (_sort_gpu_by_links_order, _sort_gpu_by_file). AutoDetect=nvidia: by their files; it knows no instances.
 //   - Where a job can reach all GPUs, it computes on the one that CUDA calls by this number, in PCI order, whatever
 //     gres.conf says: jobs of whole GPUs do, and so must sharers.
 //
+// A job of shares of a MIG instance is given the number alone: gres.c's _create_shared_rec doesn't copy an instance's UUID.
+//
 // A Slurm built without NVML takes AutoDetect=nvml for off, and AutoDetect=full takes what it finds. Where what it may
-// have done leads to different cards, the number means none that is known.
+// have done leads to different cards, the number means none that is known. Nor does it while GPUs are cut into other
+// instances than the agent has listed.
 
 // unknown is the index of a card that none of Slurm's numbers means.
 const unknown = -1
@@ -32,10 +36,12 @@ const unknown = -1
 // number sets the cards' indexes to Slurm's numbers, of those that mean a card for sure. It returns how many others there
 // are.
 func (s *site) number(cards []Card, proc string) (uncertain int) {
-	orders := s.orders(cards, proc)
+	caps, stale := migCaps(proc), staleCards(cards, proc)
 	for i := range cards {
-		cards[i].Index = unknown
+		c := &cards[i]
+		c.Index, c.files = unknown, caps[instance{c.Minor, c.GI, c.CI}]
 	}
+	orders := s.orders(cards)
 	most := 0
 	for _, o := range orders {
 		most = max(most, len(o))
@@ -48,7 +54,8 @@ func (s *site) number(cards []Card, proc string) (uncertain int) {
 			return unknown
 		}
 		first := at(orders[0])
-		if first != unknown && !slices.ContainsFunc(orders, func(o []int) bool { return at(o) != first }) {
+		certain := first != unknown && !stale(cards[first])
+		if certain && !slices.ContainsFunc(orders, func(o []int) bool { return at(o) != first }) {
 			cards[first].Index = n
 		} else {
 			uncertain++
@@ -58,10 +65,10 @@ func (s *site) number(cards []Card, proc string) (uncertain int) {
 }
 
 // orders are the ways in which Slurm may have numbered the cards, each a list of places in cards by number.
-func (s *site) orders(cards []Card, proc string) [][]int {
+func (s *site) orders(cards []Card) [][]int {
 	byFile := s.detected(cards, func(a, b Card) int { return cmp.Compare(a.Minor, b.Minor) })
 	byBus := s.detected(cards, func(a, b Card) int { return cmp.Compare(a.NVMLIndex, b.NVMLIndex) })
-	named := s.named(cards, proc)
+	named := s.named(cards)
 	var orders [][]int
 	switch {
 	case s.detect == "" && named != nil:
@@ -70,10 +77,10 @@ func (s *site) orders(cards []Card, proc string) [][]int {
 		orders = [][]int{s.reached(byBus, cards), s.reached(byFile, cards)}
 	case strings.Contains(s.detect, "nvml"):
 		orders = [][]int{s.reached(byBus, cards)}
-	case strings.Contains(s.detect, "nvidia"):
+	case strings.Contains(s.detect, "nvidia") && !slices.ContainsFunc(cards, Card.mig):
 		return [][]int{s.reached(byFile, cards)}
 	default:
-		return nil // other makers' cards
+		return nil // other makers' cards, or GPUs in MIG mode, which it hands out whole
 	}
 	if named != nil {
 		orders = append(orders, s.reached(named, cards))
@@ -103,21 +110,32 @@ func (s *site) reached(own []int, cards []Card) []int {
 }
 
 // named are the cards that gres.conf names by their device files, in Slurm's order; nil = it names none.
-func (s *site) named(cards []Card, proc string) []int {
-	caps := migCaps(proc)
+func (s *site) named(cards []Card) []int {
 	place := func(files []string) int {
-		c := Card{Minor: -1, GI: -1}
+		minor, caps := unknown, []string{}
 		for _, f := range files {
 			if n, ok := minorOf(f); ok {
-				c.Minor = n
-			}
-			if gi, ok := caps[filepath.Base(f)]; ok {
-				c.GI = gi
+				minor = n
+			} else {
+				caps = append(caps, filepath.Base(f))
 			}
 		}
-		return slices.IndexFunc(cards, func(o Card) bool {
-			return o.Minor == c.Minor && o.mig() == (c.GI >= 0) && (c.GI < 0 || o.GI == c.GI)
-		})
+		found := unknown
+		for i, c := range cards {
+			// An instance is named by the files that give access to it: those of its GPU instance and its compute instance.
+			named := !c.mig() && len(caps) == 0
+			if c.mig() && len(caps) > 0 {
+				named = !slices.ContainsFunc(caps, func(f string) bool { return f != capFile(c.files.gi) && f != capFile(c.files.ci) })
+			}
+			if c.Minor != minor || !named {
+				continue
+			}
+			if found != unknown {
+				return unknown // files that several instances have
+			}
+			found = i
+		}
+		return found
 	}
 	lines := slices.Clone(s.lines)
 	var out []int
@@ -155,6 +173,9 @@ func (s *site) detected(cards []Card, order func(a, b Card) int) []int {
 		}
 	}
 	for i, c := range cards {
+		if c.mig() && c.files == (access{}) {
+			continue // of which Slurm finds no files
+		}
 		// Slurm has a lost card if it was there when its daemon began: then as many are wanted.
 		if !c.Lost || s.wanted == nil || want > len(cards)-lost {
 			all = append(all, i)
@@ -174,19 +195,25 @@ func (s *site) detected(cards []Card, order func(a, b Card) int) []int {
 		case !x.mig():
 			return order(x, y)
 		}
-		return cmp.Or(cmp.Compare(x.Minor, y.Minor), cmp.Compare(x.GI, y.GI), cmp.Compare(x.CI, y.CI))
+		return byFiles(x, y)
 	})
 	return all
+}
+
+// byFiles is the natural order of cards' files, such as "/dev/nvidia0,/dev/nvidia-caps/nvidia-cap12,…".
+func byFiles(a, b Card) int {
+	return cmp.Or(cmp.Compare(a.Minor, b.Minor), cmp.Compare(a.files.gi, b.files.gi), cmp.Compare(a.files.ci, b.files.ci))
 }
 
 // chosen are as many of the cards as slurm.conf wants, by their types, the longest first (_normalize_sys_gres_types).
 func (s *site) chosen(all []int, cards []Card) (out []int) {
 	wanted := slices.SortedStableFunc(slices.Values(s.wanted), func(a, b gpuCount) int { return len(b.kind) - len(a.kind) })
-	all = slices.SortedStableFunc(slices.Values(all), func(a, b int) int { return cards[a].Minor - cards[b].Minor })
+	all = slices.SortedStableFunc(slices.Values(all), func(a, b int) int { return byFiles(cards[a], cards[b]) })
 	for _, w := range wanted {
 		for left := w.count; left > 0; left-- {
 			i := slices.IndexFunc(all, func(i int) bool {
 				name := strings.ReplaceAll(strings.ToLower(cards[i].Model), " ", "_")
+				name = strings.Replace(name, "_mig_", "_", 1) // _handle_mig of gpu_nvml.c
 				return strings.Contains(name, strings.ToLower(w.kind))
 			})
 			if i < 0 {
@@ -218,19 +245,67 @@ func minorOf(file string) (int, bool) {
 	return n, err == nil
 }
 
-var migAccess = pattern.Lazy(`(?m)^gpu\d+/gi(\d+)/(?:ci\d+/)?access (\d+)$`)
+// instance is a MIG instance of a GPU: the number of the GPU's device file, its GPU instance, its compute instance.
+type instance struct{ gpu, gi, ci int }
 
-// migCaps are the GPU instances that files of /dev/nvidia-caps give access to, as the driver lists them.
-func migCaps(proc string) map[string]int {
+// access are the files under /dev/nvidia-caps that give access to an instance, by number.
+type access struct{ gi, ci int }
+
+func capFile(n int) string { return "nvidia-cap" + strconv.Itoa(n) }
+
+var migAccess = pattern.Lazy(`(?m)^gpu(\d+)/gi(\d+)/(?:ci(\d+)/)?access (\d+)$`)
+
+// migCaps are the files that give access to instances, as the driver numbers them, whether the instances are there or not.
+func migCaps(proc string) map[instance]access {
 	text, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia-caps/mig-minors"))
 	if err != nil {
 		return nil
 	}
-	out := map[string]int{}
+	gis, out := map[instance]int{}, map[instance]access{}
 	for _, m := range migAccess().FindAllStringSubmatch(string(text), -1) {
-		if gi, err := strconv.Atoi(m[1]); err == nil {
-			out["nvidia-cap"+m[2]] = gi
+		var n [4]int
+		for i := range n {
+			n[i], _ = strconv.Atoi(m[1+i]) // a number that is too large is no device's
+		}
+		if of := (instance{n[0], n[1], n[2]}); m[3] == "" {
+			gis[of] = n[3]
+		} else {
+			out[of] = access{ci: n[3]}
 		}
 	}
+	for of, a := range out {
+		a.gi = gis[instance{gpu: of.gpu, gi: of.gi}]
+		out[of] = a
+	}
 	return out
+}
+
+// Cut is how the node's GPUs are cut into MIG instances, as the driver shows it under proc ("" = /proc), without a GPU being
+// opened: "gpu0/mig/gi7/ci0 gpu0/mig/gi8/ci0". An instance's UUID follows from its place: the driver makes it of the GPU and
+// of the two numbers (nvGenerateSmcUuid of NVIDIA's open kernel modules).
+func Cut(proc string) string {
+	folder := filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia/capabilities")
+	found, _ := filepath.Glob(filepath.Join(folder, "gpu*/mig/gi*/ci*")) // the pattern is good
+	for i := range found {
+		found[i] = strings.TrimPrefix(found[i], folder+"/")
+	}
+	return strings.Join(found, " ")
+}
+
+// staleCards returns whether what is listed of a card isn't true any more: GPUs are cut into other instances.
+func staleCards(cards []Card, proc string) func(Card) bool {
+	var listed []string
+	there := strings.Fields(Cut(proc))
+	for _, c := range cards {
+		if c.mig() {
+			listed = append(listed, fmt.Sprintf("gpu%d/mig/gi%d/ci%d", c.Minor, c.GI, c.CI))
+		}
+	}
+	slices.Sort(listed)
+	slices.Sort(there)
+	as := slices.Equal(listed, there)
+	return func(c Card) bool {
+		of := fmt.Sprintf("gpu%d/", c.Minor)
+		return !as && (c.mig() || slices.ContainsFunc(there, func(i string) bool { return strings.HasPrefix(i, of) }))
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,27 +103,135 @@ func TestNumbersAroundALostCard(t *testing.T) {
 	}
 }
 
+// cut is a GPU in three instances beside a whole one. Its instances' places under /proc are written, and which files give
+// access to each: of those the first is a GPU instance's, and the next that of its only compute instance.
+func cut(t must.T, proc string, caps map[int]int) []Card {
+	t.Helper()
+	folder := filepath.Join(proc, "driver/nvidia-caps")
+	must.OK(t, os.MkdirAll(folder, 0o755))
+	text := "config 1\nmonitor 2\n"
+	for gi, n := range caps {
+		text += fmt.Sprintf("gpu0/gi%d/access %d\ngpu0/gi%d/ci0/access %d\n", gi, n, gi, n+1)
+		must.OK(t, os.MkdirAll(filepath.Join(proc, fmt.Sprintf("driver/nvidia/capabilities/gpu0/mig/gi%d/ci0", gi)), 0o755))
+	}
+	must.OK(t, os.WriteFile(filepath.Join(folder, "mig-minors"), []byte(text), 0o600))
+	cards := []Card{{NVMLIndex: 1, Minor: 1, Model: "NVIDIA A100", UUID: "GPU-b"}}
+	for gi := range caps {
+		cards = append(cards, Card{GI: gi, Model: "NVIDIA A100 MIG 1g.5gb", UUID: fmt.Sprintf("MIG-%d", gi)})
+	}
+	return cards
+}
+
+// usual are the files of GPU instances 7 to 9 as drivers number them.
+var usual = map[int]int{7: 66, 8: 75, 9: 84}
+
+// named are the cards by number, "?" for one that isn't certain.
+func named(cards []Card) string {
+	var out []string
+	for n := range cards {
+		c, known := card(cards, n)
+		if !known {
+			c.UUID = "?"
+		}
+		out = append(out, c.UUID)
+	}
+	return strings.Join(out, " ")
+}
+
 // Instances follow whole cards where Slurm finds them, and are told by their files where gres.conf names them.
 func TestNumbersOfInstances(t *testing.T) {
-	proc := t.TempDir()
-	must.OK(t, os.MkdirAll(filepath.Join(proc, "driver/nvidia-caps"), 0o755))
-	must.OK(t, os.WriteFile(filepath.Join(proc, "driver/nvidia-caps/mig-minors"), []byte(
-		"config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\ngpu0/gi2/access 21\ngpu0/gi2/ci0/access 22\n"), 0o600))
-	const files = "MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap"
-	for gres, want := range map[string]string{
-		"AutoDetect=nvml": "GPU-b MIG-1 MIG-2",
-		"Name=gpu " + files + "21,/dev/nvidia-caps/nvidia-cap22\nName=gpu " + files + "12,/dev/nvidia-caps/nvidia-cap13\nName=gpu File=/dev/nvidia1": "MIG-2 MIG-1 GPU-b",
-	} {
-		_, s := configured(t, t.TempDir(), map[string]string{"slurm.conf": constrained, "cgroup.conf": "ConstrainDevices=yes", "gres.conf": gres})
-		cards := []Card{{GI: 2, UUID: "MIG-2"}, {GI: 1, UUID: "MIG-1"}, {NVMLIndex: 1, Minor: 1, UUID: "GPU-b"}}
-		s.number(cards, proc)
-		var got []string
-		for n := range cards {
-			c, _ := card(cards, n)
-			got = append(got, c.UUID)
-		}
-		must.Equal(t, strings.Join(got, " "), want, gres)
+	const gpu0 = " MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap"
+	files := func(kind string, n int) string {
+		return fmt.Sprintf("Name=gpu Type=%s%s%d,/dev/nvidia-caps/nvidia-cap%d\n", kind, gpu0, n, n+1)
 	}
+	for name, c := range map[string]struct{ slurm, gres, want string }{
+		"found by Slurm": {"", "AutoDetect=nvml", "GPU-b MIG-7 MIG-8 MIG-9"},
+		// The type a100 is a part of the name of an instance of one, too (_normalize_sys_gres_types).
+		"fewer than there are":               {"NodeName=n2 Gres=gpu:1g.5gb:2,gpu:a100:1", "AutoDetect=nvml", "MIG-7 MIG-8 MIG-9 ?"},
+		"by their whole name":                {"NodeName=n2 Gres=gpu:nvidia_a100_1g.5gb:3", "AutoDetect=nvml", "MIG-7 MIG-8 MIG-9 ?"},
+		"in gres.conf's order":               {"", files("s", 84) + files("s", 66) + "Name=gpu Type=l File=/dev/nvidia1\n" + files("s", 75), "MIG-9 MIG-7 GPU-b MIG-8"},
+		"slurm.conf's is first":              {"NodeName=n2 Gres=gpu:l:1,gpu:s:3,shard:400", files("s", 84) + files("s", 66) + "Name=gpu Type=l File=/dev/nvidia1\n" + files("s", 75), "GPU-b MIG-9 MIG-7 MIG-8"},
+		"an instance that isn't there":       {"", files("s", 66) + files("s", 93) + files("s", 75), "MIG-7 ? MIG-8 ?"},
+		"a GPU that is cut, as if whole":     {"", "Name=gpu File=/dev/nvidia[0-1]", "? GPU-b ? ?"},
+		"by a part of its files":             {"", "Name=gpu" + gpu0 + "84\n", "MIG-9 ? ? ?"},
+		"a detector that knows no instances": {"", "AutoDetect=nvidia", "? ? ? ?"},
+	} {
+		proc := t.TempDir()
+		cards := cut(t, proc, usual)
+		_, s := configured(t, t.TempDir(), map[string]string{"slurm.conf": constrained + c.slurm, "cgroup.conf": "ConstrainDevices=yes", "gres.conf": c.gres})
+		s.number(cards, proc)
+		must.Equal(t, named(cards), c.want, name)
+	}
+}
+
+// While the instances aren't those that the agent has listed no number means one of them, nor a GPU that was whole.
+func TestInstancesThatAreOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		made, gone string
+		want       string
+	}{
+		"as listed":         {"", "", "GPU-b MIG-7 MIG-8 MIG-9"},
+		"one more":          {"gpu0/mig/gi10/ci0", "", "GPU-b ? ? ?"},
+		"one less":          {"", "gpu0/mig/gi9", "GPU-b ? ? ?"},
+		"the whole one cut": {"gpu1/mig/gi1/ci0", "", "? ? ? ?"},
+		"nothing is known":  {"", "", "GPU-b ? ? ?"},
+	} {
+		proc := t.TempDir()
+		cards := cut(t, proc, usual)
+		folder := filepath.Join(proc, "driver/nvidia/capabilities")
+		if c.made != "" {
+			must.OK(t, os.MkdirAll(filepath.Join(folder, c.made), 0o755))
+		}
+		if c.gone != "" || name == "nothing is known" {
+			must.OK(t, os.RemoveAll(filepath.Join(folder, c.gone)))
+		}
+		_, s := configured(t, t.TempDir(), map[string]string{"slurm.conf": constrained, "cgroup.conf": "ConstrainDevices=yes", "gres.conf": "AutoDetect=nvml"})
+		s.number(cards, proc)
+		must.Equal(t, named(cards), c.want, name)
+	}
+}
+
+// In whatever order NVML has the instances, the driver numbers their files and gres.conf names them, beside a whole GPU: a
+// number means the instance of its files, or where Slurm finds them the one that is as many places down their files.
+func TestNumbersOfAnyInstances(t *testing.T) {
+	dir, proc := t.TempDir(), t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		const most = 7
+		numbers := rapid.Permutation([]int{12, 21, 30, 39, 48, 57, 66}).Draw(t, "files")
+		n := rapid.IntRange(1, most).Draw(t, "instances")
+		caps := map[int]int{}
+		for gi := range n {
+			caps[gi] = numbers[gi]
+		}
+		must.OK(t, os.RemoveAll(filepath.Join(proc, "driver")))
+		cards := rapid.Permutation(cut(t, proc, caps)).Draw(t, "NVML's order")
+		order := rapid.Permutation(cards).Draw(t, "gres.conf's order")
+		gres := "AutoDetect=nvml\n"
+		if rapid.Bool().Draw(t, "by hand") {
+			gres = ""
+			for _, c := range order {
+				if c.mig() {
+					gres += fmt.Sprintf("Name=gpu MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap%d,/dev/nvidia-caps/nvidia-cap%d\n", caps[c.GI], caps[c.GI]+1)
+				} else {
+					gres += "Name=gpu File=/dev/nvidia1\n"
+				}
+			}
+		} else {
+			slices.SortFunc(order, func(a, b Card) int {
+				if a.mig() != b.mig() {
+					return strings.Compare(a.UUID, b.UUID) // GPU- is before MIG-
+				}
+				return caps[a.GI] - caps[b.GI]
+			})
+		}
+		_, s := configured(t, dir, map[string]string{"slurm.conf": constrained, "cgroup.conf": "ConstrainDevices=yes", "gres.conf": gres})
+		s.number(cards, proc)
+		for k, want := range order {
+			if c, _ := card(cards, k); c.UUID != want.UUID {
+				t.Fatalf("number %d means %q, want %q\n%s", k, c.UUID, want.UUID, gres)
+			}
+		}
+	})
 }
 
 // However a node's cards are numbered by bus, by driver and in gres.conf, and whichever of them Slurm lacks, a number means
