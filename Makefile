@@ -44,7 +44,7 @@ SCRIPTS := contrib/install-deps contrib/mkroot contrib/quietly contrib/test cont
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build programs packed gpucheck demo demo-cold play compare flow nvidia test test-long roots test-compat lint fmt race fuzz bench soak packages packages-check release acceptance clean
+.PHONY: help as-root deps build programs packed gpucheck demo demo-cold play compare flow nvidia test test-long roots test-compat lint lint-ansible fmt race fuzz bench soak packages packages-check release acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -160,6 +160,10 @@ lint: $(LINT) ## static checks: who may import whom, style, scripts
 	shellcheck $(SCRIPTS)
 	luacheck --std lua51 --no-color contrib/job_submit.lua
 
+lint-ansible: ## ansible-lint over contrib/ansible
+	@contrib/install-deps --ansible
+	ansible-lint --offline contrib/ansible/slurmbridge.yml contrib/ansible/roles/slurmbridge
+
 fmt: $(LINT) ## format the code
 	$(LINT) fmt
 
@@ -216,7 +220,7 @@ release: ## packages of both architectures, bills of materials, notes and checks
 
 # Two versions, of which the second is newer and says so: what is upgraded from and to.
 NEWER   := $(BUILD)/acceptance/newer
-acceptance: as-root build $(NFPM) $(SBOM) ## the commands of README.md and contrib/doc on two booted Debians (RELEASE=trixie or forky, ARGS=--keep; 15 minutes)
+acceptance: as-root build $(NFPM) $(SBOM) ## the commands of README.md and contrib/doc on two booted Debians (RELEASE=trixie or forky, ARGS=--keep; ARGS=--playbook: the Ansible role only; 20 minutes)
 	@contrib/install-deps --acceptance
 	@$(call PACK,$(BUILD),$(BUILD)/acceptance/old)
 	@$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer

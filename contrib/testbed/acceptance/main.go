@@ -1,7 +1,7 @@
 // Command acceptance boots two Debian machines by systemd-nspawn, a controller and a
 // node with a simulated GPU, and follows README.md and the pages of contrib/doc on
-// them: the commands are read from there. Then it pulls plugs. `make acceptance`
-// calls it.
+// them: the commands are read from there. Then it pulls plugs, and does it all again by
+// the Ansible role. `make acceptance` calls it.
 //
 // Everything lives in namespaces of its own (processes, mounts, network), of which this is
 // the first process: however it ends, the kernel clears away machines, network and mounts.
@@ -34,14 +34,15 @@ const (
 )
 
 type options struct {
-	release string
-	keep    bool
+	release        string
+	keep, playbook bool
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.release, "release", "bookworm", "Debian release: "+strings.Join(releases, ", "))
 	flag.BoolVar(&o.keep, "keep", false, "leave the machines running at the end, until Ctrl-C")
+	flag.BoolVar(&o.playbook, "playbook", false, "check the Ansible role only, not the pages")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

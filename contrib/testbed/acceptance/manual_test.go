@@ -44,7 +44,7 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	code := ""
-	for _, name := range []string{"steps.go", "jobs.go"} {
+	for _, name := range []string{"steps.go", "jobs.go", "playbook.go"} {
 		body, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
