@@ -19,6 +19,8 @@ type Decision struct {
 	Combos  []Combo
 	Scores  []float64
 	Refused []Refusal
+	// Turn: no combination keeps the promise, and the job whose turn it is gets the idle GPU alone.
+	Turn bool
 	// Broken reports that a policy scored a combination with NaN. If there is a fallback, the decision is the fallback's.
 	Broken bool
 }
@@ -135,7 +137,7 @@ func (d *Decider) Choose(in Window) Decision {
 		g.refused[combos[k]] = g.promise.broken
 	}
 	if turn := g.turn(w, must); turn != 0 {
-		dec.Combo, dec.Score = turn, 0
+		dec.Combo, dec.Score, dec.Turn = turn, 0, true
 	}
 	return dec
 }

@@ -119,6 +119,9 @@ const gbMiB = 900
 // server's clients. What its link to the host carries isn't known, since all instances use it. A card whose name isn't
 // known is one that can be cut, with what the built-in ones have in common.
 func (c *Config) instance(gpuType string, of job.Instance) rlcore.GPUSpec {
+	if spec, ok := c.GPUTypes[of.Profile]; ok {
+		return spec
+	}
 	spec, known := c.Card(of.Parent)
 	if !known {
 		spec = rlcore.GPUSpec{SameUser: true, MaxClients: volta, MemLimits: true}

@@ -12,6 +12,8 @@ type Member struct {
 	User   string `json:"user"`
 	App    string `json:"app,omitempty"`
 	Shares int    `json:"shares"`
+	// GPUType is the type of GPU that the shares are asked for of, "" = any; see Node.Typed.
+	GPUType string `json:"gpu_type,omitempty"`
 	// MemMiB is the most device memory it may take where MPS can hold it to that, MiB;
 	// 0 = any.
 	MemMiB int64 `json:"mem_mib,omitempty"`

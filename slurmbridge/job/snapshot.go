@@ -120,6 +120,8 @@ type GPURequest struct {
 	Kind RequestKind
 	// Sharing is set for Shares.
 	Sharing Sharing
+	// Type is the type of GPU that Shares are of, "" = any.
+	Type string
 	// Count is the number of whole GPUs, or of shares.
 	Count int
 	// PerNode is set for WholeGPU that is requested by --gres or --gpus-per-node and alone there: scontrol can replace it.
@@ -232,6 +234,16 @@ func (n *Node) Card(i int) Card {
 		return n.Cards[i]
 	}
 	return Card{Type: n.GPUType, Units: Units}
+}
+
+// Typed reports whether shares of the node's GPUs are asked for by type: some are MIG instances, and they aren't all
+// alike. The GPUs of a type must follow each other, as Slurm counts them.
+func (n *Node) Typed() bool {
+	types := n.Types()
+	runs := slices.Compact(slices.Clone(types))
+	slices.Sort(types)
+	isInstance := func(typ string) bool { _, ok := InstanceOf(typ); return ok }
+	return n.Sharing == Shard && len(runs) > 1 && len(runs) == len(slices.Compact(types)) && slices.ContainsFunc(runs, isInstance)
 }
 
 // Types are the types of the node's GPUs, by index.

@@ -32,13 +32,15 @@ type Terms struct {
 	MemoryMiB float64
 	Report    bool // share:report: its owner wants a mail on what the job used, once it has ended
 	NoMail    bool // share:no-mail: its owner wants none while its GPUs do nothing
+	// Model is the type of GPU, as gres.conf names it, that the job is to share (share:model=2g.20gb); "" = any.
+	Model string
 	// Ignored holds a sentence per invalid term; the job runs without that term.
 	Ignored []string
 }
 
 // None reports whether the owner says nothing about sharing.
 func (t *Terms) None() bool {
-	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && !t.Retry && !t.Session && t.TryMiB == 0 && t.MemoryMiB == 0 && len(t.Ignored) == 0
+	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && !t.Retry && !t.Session && t.TryMiB == 0 && t.MemoryMiB == 0 && t.Model == "" && len(t.Ignored) == 0
 }
 
 // ParseTerms reads terms out of a comment. Terms are separated by blanks,
@@ -87,6 +89,12 @@ func ParseTerms(comment string) Terms {
 			default:
 				t.Session, t.SessionMiB = true, mib
 			}
+		case key == "model":
+			if t.Model = ""; validType(value) {
+				t.Model = value
+			} else {
+				t.ignore("share:model=%.64q: it takes a type of GPU, for example 2g.20gb", value)
+			}
 		case key == "max-slowdown":
 			v, err := strconv.ParseFloat(value, 64)
 			if err != nil || !(v >= 1 && v <= 100) {
@@ -96,7 +104,7 @@ func ParseTerms(comment string) Terms {
 			t.MaxSlowdown = v
 		default:
 			t.ignore("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, share:report, "+
-				"share:no-mail, share:memory=MEMORY, share:try-memory=MEMORY and share:max-slowdown=NUMBER", term)
+				"share:no-mail, share:memory=MEMORY, share:try-memory=MEMORY, share:model=TYPE and share:max-slowdown=NUMBER", term)
 		}
 	}
 	return t
@@ -118,6 +126,8 @@ func parseMiB(s string) (float64, bool) {
 	n, err := strconv.ParseUint(number, 10, 32)
 	return float64(n) * unit, err == nil && n > 0
 }
+
+func validType(s string) bool { return validApp(strings.ReplaceAll(s, "+", "")) && len(s) <= 64 }
 
 func validApp(s string) bool {
 	if s == "" || len(s) > 64 {

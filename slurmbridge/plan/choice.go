@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"cmp"
+	"math"
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -23,7 +25,7 @@ func (r *pass) fillAll() {
 }
 
 // startable lists the GPUs on which a job might start now, by free shares, most first; of equals the nodes that are
-// awake first.
+// awake first, and MIG instances before whole GPUs, the smallest first: what fits there leaves the others to what doesn't.
 func (r *pass) startable() []int {
 	var out []int
 	for g := range r.now.GPUs {
@@ -39,8 +41,30 @@ func (r *pass) startable() []int {
 		}
 		return -2 * r.now.GPUs[g].FreeShares()
 	}
-	slices.SortStableFunc(out, func(a, b int) int { return rank(a) - rank(b) })
+	size := func(g int) float64 { // whole GPUs are in Slurm's order
+		if !r.gpus[g].instance {
+			return math.Inf(1)
+		}
+		return r.now.GPUs[g].Spec.MemMiB
+	}
+	slices.SortStableFunc(out, func(a, b int) int { return cmp.Or(rank(a)-rank(b), cmp.Compare(size(a), size(b))) })
 	return out
+}
+
+// faster reports whether a job is expected to take less time on an idle GPU of another kind than on GPU g, by more than
+// its grace.
+func (r *pass) faster(g int, j *rlcore.Job) bool {
+	here := j.On(&r.now.GPUs[g])
+	for k := range r.now.GPUs {
+		card := &r.now.GPUs[k]
+		if len(card.Running) > 0 || r.closed[k] || !j.MayUse(k) || r.guard.Claimed(k) != "" {
+			continue
+		}
+		if there := j.On(card); here != nil && there != nil && there.DurationS*(1+cmp.Or(j.Grace, r.guard.Grace, rlcore.DefaultGrace)) < here.DurationS {
+			return true
+		}
+	}
+	return false
 }
 
 // fill decides what starts on GPU g now, and what joins that, until the policy wants nothing more: some policies build
@@ -57,6 +81,9 @@ func (r *pass) fill(g int, alone bool) (again bool) {
 	}
 	number := int64(0) // of the group
 	for dec := r.choose(g, kind); dec.Combo != 0; dec = r.choose(g, kind) {
+		if dec.Turn && !alone && r.gpus[g].instance && r.faster(g, &r.now.Pending[dec.Jobs()[0]]) {
+			return true // it ends earlier there, if nothing else gets that GPU
+		}
 		before := r.checkpoint(node)
 		grown, why := r.draft(g, kind, number, dec.Jobs(), dec.Score, false)
 		if why != placed {
@@ -102,7 +129,7 @@ func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
 // can always be led to one GPU.
 func (r *pass) width(g int, kind job.GroupKind) int {
 	idle := 0
-	for _, k := range r.nodes[r.gpus[g].node.Name] {
+	for _, k := range r.shelves[r.gpus[g].shelf()] {
 		if len(r.now.GPUs[k].Running) == 0 && !r.closed[k] {
 			idle++
 		}

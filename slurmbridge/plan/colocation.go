@@ -38,8 +38,8 @@ type guest struct {
 }
 
 // meets reports whether the guard allows all meetings that the fresh placements make possible: with each other, with
-// the others and with the running jobs of a GPU. spent: there are too many sets to check.
-func (p *poll) meets(guard *rlcore.Guard, checks *int, node string, fresh, others []placement) (ok, spent bool) {
+// the others and with the running jobs of one of the GPUs. spent: there are too many sets to check.
+func (p *poll) meets(guard *rlcore.Guard, checks *int, gpus []int, fresh, others []placement) (ok, spent bool) {
 	app := func(x *guest) string { return cmp.Or(x.Profile, &rlcore.Profile{}).App } // "" = not known
 	var all []guest
 	for i, list := range [][]placement{fresh, others} {
@@ -55,7 +55,7 @@ func (p *poll) meets(guard *rlcore.Guard, checks *int, node string, fresh, other
 		})
 	}
 	seen := map[rlcore.GPUSpec]bool{}
-	for _, g := range p.nodes[node] {
+	for _, g := range gpus {
 		m := meeting{guard: guard, spec: &p.State.GPUs[g].Spec, nowS: p.State.NowS, checks: checks, guests: all}
 		m.meant = func(x *placement) bool { return p.State.GPUs[x.gpu].Spec == *m.spec }
 		if !seen[*m.spec] {

@@ -22,7 +22,8 @@ func (s slow) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, _ []*rlcore.Pr
 // mayMeet reports whether the guard lets fresh members start on a node with two idle GPUs to which others are on their way.
 func mayMeet(guard *rlcore.Guard, fresh, others []placement) bool {
 	checks := mostChecks
-	ok, _ := newPoll(withCards(snapshot())).meets(guard, &checks, "n1", fresh, others)
+	p := newPoll(withCards(snapshot()))
+	ok, _ := p.meets(guard, &checks, p.nodes["n1"], fresh, others)
 	return ok
 }
 

@@ -67,6 +67,18 @@ func (c Card) Spec(typ string) rlcore.GPUSpec {
 	return rlcore.GPUSpec{Model: typ, SameUser: true, MaxClients: 1}
 }
 
+// Of describes a GPU of a type and of the model that records name, "" = none has: only that says which card an instance
+// is a part of.
+func (c Card) Of(typ, model string) rlcore.GPUSpec {
+	is, ok := job.InstanceOf(typ)
+	if of, named := job.InstanceOf(model); !ok || !named || is.Parent != "" || is.Profile != of.Profile {
+		return c.Spec(typ)
+	}
+	spec := c.Spec(model)
+	spec.Model = typ
+	return spec
+}
+
 // WaitsForBridge reports whether the bridge is among the things that the job waits for.
 func (in *Input) WaitsForBridge(j *job.Job) bool {
 	return in.Shadow || release.Behind(in.Snap.Gates, j)

@@ -152,7 +152,7 @@ func (r *pass) member(p *placement, on *job.Node) job.Member {
 	m := job.Member{
 		Ref: p.ID, User: p.User, App: r.Apps[p.ID].Key, State: job.MemberPrepared, Shares: p.Shares,
 		WasGres: release.Requested(was, on.Sharing), WasNodes: was.ReqNodes, PlainEnd: tracker.Time(p.PlainEndS),
-		Tried: p.tried, First: p.first, MemMiB: int64(p.MemLimitMiB),
+		GPUType: r.gpus[p.gpu].typ, Tried: p.tried, First: p.first, MemMiB: int64(p.MemLimitMiB),
 	}
 	if rule := r.Rule(was); rule != nil {
 		m.Sharing, m.Rule, m.Contract, m.Grace = on.Sharing, rule.String(), p.MaxSlowdown, p.Grace

@@ -24,8 +24,11 @@ type poll struct {
 	gpus  []gpuRef
 	index map[job.GPUAddr]int // the other way round
 	nodes map[string][]int    // the GPUs of a node
-	jobs  map[string]*job.Job
-	seats map[string]tracker.Seat
+	// shelves are the GPUs of a node among which Slurm chooses by numbers: all, or those of a type where shares are asked for
+	// by type.
+	shelves map[shelf][]int
+	jobs    map[string]*job.Job
+	seats   map[string]tracker.Seat
 	// pending holds the jobs that wait, in Slurm's order.
 	pending []*job.Job
 	// starting holds the released jobs that are still pending. They count as running where they were sent.
@@ -42,15 +45,25 @@ type poll struct {
 	// What many jobs have in common, found once: by their demands the GPUs that they may use and whether they may have one
 	// without shares, and by partition a node of each kind that allocates several CPUs at a time.
 	reaches  map[demand]reach
+	fits     map[fit]reach
+	mig      bool // some GPUs are MIG instances
 	unshared map[demand]bool
 	grains   map[string][]*job.Node
 }
 
 // gpuRef is a GPU of the State in the poll.
 type gpuRef struct {
-	node  *job.Node
-	index int // on the node, as Slurm counts
+	node     *job.Node
+	index    int    // on the node, as Slurm counts
+	typ      string // by which its shares are asked for, "" = none
+	instance bool   // of MIG
 }
+
+// shelf names GPUs of a node; typ as in gpuRef.
+type shelf struct{ node, typ string }
+
+// shelf is the one that the GPU is on.
+func (r gpuRef) shelf() shelf { return shelf{r.node.Name, r.typ} }
 
 // placement is a job on a GPU, from its draft to the change that releases it: it runs there, is on its way there, or
 // starts there by this plan.
@@ -76,9 +89,9 @@ func once[K comparable, V any](in map[K]V, key K, make func() V) V {
 func newPoll(in *Input) *poll {
 	p := &poll{
 		Input: in, grain: 1, seats: in.Tracker.Seats(),
-		index: map[job.GPUAddr]int{}, nodes: map[string][]int{}, jobs: make(map[string]*job.Job, len(in.Snap.Jobs)),
+		index: map[job.GPUAddr]int{}, nodes: map[string][]int{}, shelves: map[shelf][]int{}, jobs: make(map[string]*job.Job, len(in.Snap.Jobs)),
 		starting: map[string]bool{}, closed: map[int]bool{}, unsettled: map[string]bool{}, onWay: map[string][]placement{},
-		reaches: map[demand]reach{}, unshared: map[demand]bool{}, grains: map[string][]*job.Node{},
+		reaches: map[demand]reach{}, fits: map[fit]reach{}, unshared: map[demand]bool{}, grains: map[string][]*job.Node{},
 	}
 	p.State.NowS = tracker.Seconds(in.Snap.At)
 	for i := range in.Snap.Nodes {
@@ -113,15 +126,21 @@ func (p *poll) addNode(node *job.Node) {
 	if !node.Up || node.Reserved || node.Units == 0 {
 		return
 	}
+	typed := node.Typed()
 	for i := range node.GPUs {
 		c, addr := node.Card(i), job.GPUAddr{Node: node.Name, GPU: i}
 		if c.Units < job.Units {
 			continue // without shares: no business of the bridge's
 		}
-		g, spec := len(p.gpus), p.Card.Spec(c.Type)
+		g, spec, ref := len(p.gpus), p.Card.Of(c.Type, p.Models[addr]), gpuRef{node: node, index: i}
 		spec.MemLimits = spec.MemLimits && !p.NoLimits[node.Name]
-		p.index[addr] = g
-		p.gpus, p.nodes[node.Name] = append(p.gpus, gpuRef{node, i}), append(p.nodes[node.Name], g)
+		if typed {
+			ref.typ = c.Type
+		}
+		_, ref.instance = job.InstanceOf(c.Type)
+		p.mig = p.mig || ref.instance
+		p.index[addr], p.gpus = g, append(p.gpus, ref)
+		p.nodes[node.Name], p.shelves[ref.shelf()] = append(p.nodes[node.Name], g), append(p.shelves[ref.shelf()], g)
 		p.State.GPUs = append(p.State.GPUs, rlcore.GPU{
 			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec, Card: p.Models[addr],
 			FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
@@ -244,10 +263,11 @@ type demand struct{ partition, nodes, excluded, closed, typ string }
 
 // reach are the GPUs that a pending job may use, the largest number of them on one node, and their models.
 type reach struct {
-	gpus   *rlcore.GPUSet
-	most   int
-	models []string
-	holds  []bool // by model: all its GPUs hold jobs to their memory
+	gpus      *rlcore.GPUSet
+	most      int
+	models    []string
+	holds     []bool // by model: all its GPUs hold jobs to their memory
+	instances []int  // a GPU of each kind of MIG instance among them
 }
 
 // reach returns the GPUs that a pending job may use, without closed nodes. typ is the type that all GPUs of a node must
@@ -259,7 +279,7 @@ func (p *poll) reach(j *job.Job, closed, typ string) reach {
 		return p.reachOf(func(g int) bool {
 			n := p.gpus[g].node
 			return (j.ReqNodes == "" || only[n.Name]) && !exclude[n.Name] && !slices.Contains(shut, n.Name) &&
-				n.Serves(partitions) && (typ == "" || hasOnly(n, typ))
+				n.Serves(partitions) && (typ == "" || p.gpus[g].typ == typ || hasOnly(n, typ))
 		})
 	})
 }
@@ -299,11 +319,51 @@ func (p *poll) reachOf(may func(g int) bool) reach {
 			k, out.models, out.holds = len(out.models), append(out.models, card.Card), append(out.holds, true)
 		}
 		out.holds[k] = out.holds[k] && card.Spec.MemLimits
+		alike := func(o int) bool { return p.kind(o) == p.kind(g) }
+		if p.gpus[g].instance && !slices.ContainsFunc(out.instances, alike) {
+			out.instances = append(out.instances, g)
+		}
 	}
 	if len(list) < len(p.gpus) {
 		out.gpus = rlcore.NewGPUSet(list...)
 	}
 	return out
+}
+
+// fitting returns what is left of a reach without the MIG instances that have too little memory for the application, by
+// its profile: a whole GPU has what the job would get anywhere, and an instance hasn't. All where nothing else is left.
+func (p *poll) fitting(r reach, app job.App) reach {
+	var small []kind
+	for _, g := range r.instances {
+		k := p.kind(g)
+		if use := app.On(k.card); use != nil && use.Peak().MemMiB > k.spec.MemMiB {
+			small = append(small, k)
+		}
+	}
+	if small == nil {
+		return r
+	}
+	fits := once(p.fits, fit{r.gpus, fmt.Sprint(small)}, func() reach {
+		return p.reachOf(func(g int) bool { return r.gpus.Has(g) && !slices.Contains(small, p.kind(g)) })
+	})
+	if fits.gpus.Len(len(p.gpus)) == 0 {
+		return r
+	}
+	return fits
+}
+
+// kind is what GPUs have in common that are alike.
+type kind struct {
+	card string
+	spec rlcore.GPUSpec
+}
+
+func (p *poll) kind(g int) kind { return kind{p.State.GPUs[g].Card, p.State.GPUs[g].Spec} }
+
+// fit names a reach without kinds of instances.
+type fit struct {
+	gpus  *rlcore.GPUSet
+	small string
 }
 
 // know sets the GPUs that a job may use, and what is known of its application there. What a job's owner says of its memory

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -99,12 +100,23 @@ func (q *queue) addSharer(j *job.Job) {
 		return
 	}
 	delete(q.limited, j.Ref)
-	q.reach(j, q.closedFor(j), ownType(j)).know(&rj, q.Apps[j.Ref])
+	app, closed := q.Apps[j.Ref], q.closedFor(j)
+	of := q.reach(j, closed, q.wanted(j))
+	if of.gpus.Len(len(q.gpus)) == 0 { // nothing here has the type that its owner names
+		of = q.reach(j, closed, ownType(j))
+	}
+	q.fitting(of, app).know(&rj, app)
 	q.waiting = append(q.waiting, rj)
 }
 
-// ownType returns the type of GPU that an adopted job asks for, "" = any.
+// wanted returns the type of GPU that a job asks for, or its owner names (share:model=TYPE), "" = any.
+func (q *queue) wanted(j *job.Job) string { return cmp.Or(ownType(j), q.Terms[j.Ref].Model) }
+
+// ownType returns the type of GPU that a job asks for, of all shares or adopted, "" = any.
 func ownType(j *job.Job) string {
+	if j.Request.Kind == job.Shares {
+		return j.Request.Type
+	}
 	if !j.Request.PerNode {
 		return ""
 	}

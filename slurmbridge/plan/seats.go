@@ -31,7 +31,7 @@ func (r *pass) draft(g int, kind job.GroupKind, into int64, chosen []int, score 
 	if free < len(members) {
 		return number, refused
 	}
-	if len(r.nodes[of.node]) > 1 {
+	if len(r.shelves[r.gpus[g].shelf()]) > 1 {
 		if !whole && !r.alone(number) {
 			of.spare = free - r.withRoom(members, free)
 		}
@@ -113,7 +113,9 @@ type seating struct {
 	*statement
 	rule   rule
 	newest int64
-	first  int           // GPU of the node
+	node   string
+	gpus   []int         // of the node, among which Slurm chooses
+	first  int           // of them
 	free   []int         // shares of its GPUs, before any of the groups
 	jobs   []placement   // that Slurm considers in its next pass, in its order
 	size   map[int64]int // of the groups
@@ -123,7 +125,8 @@ type seating struct {
 // lead finds shares with which Slurm puts each member of a new group, and of the plan's other groups, on its GPU, on a
 // node with several GPUs. It may change the shares and GPUs of the other groups.
 func (r *pass) lead(number int64) verdict {
-	s, onWay := r.seat(number), r.onWay[r.of(number).node]
+	s := r.seat(number)
+	onWay := s.here(r.onWay[s.node])
 	why := refused
 	if len(s.jobs) > s.size[number] {
 		why = later
@@ -144,7 +147,7 @@ func (r *pass) lead(number int64) verdict {
 					rest = append(rest, jobs[i])
 				}
 			}
-			ok, spent := r.meets(r.guard, &r.checks, r.of(number).node, fresh, append(rest, onWay...))
+			ok, spent := r.meets(r.guard, &r.checks, s.gpus, fresh, append(rest, onWay...))
 			switch {
 			case ok:
 				s.keep(jobs)
@@ -165,22 +168,24 @@ func (r *pass) lead(number int64) verdict {
 // in the order of their first members, since Slurm takes the first GPU first.
 func (r *pass) seat(number int64) *seating {
 	node := r.of(number).node
-	s := &seating{statement: r.statement, newest: number, size: map[int64]int{}}
-	s.first, s.least = r.nodes[node][0], r.leastShares()
+	s := &seating{statement: r.statement, newest: number, node: node, size: map[int64]int{}}
+	s.gpus = r.shelves[r.gpus[r.members(number)[0].gpu].shelf()]
+	s.first, s.least = s.gpus[0], r.leastShares()
 	if r.Snap.LeastLoaded {
 		s.rule = leastLoaded
 	}
-	for _, g := range r.nodes[node] {
+	for _, g := range s.gpus {
 		card := rlcore.GPU{Running: r.present[g]}
 		s.free = append(s.free, card.FreeShares())
 		if claimed := r.guard.Claimed(g); claimed != "" {
 			s.jobs = append(s.jobs, placement{Running: rlcore.Running{Job: rlcore.Job{ID: claimed}, Shares: job.Units}, gpu: g})
 		}
 	}
-	s.jobs = slices.Concat(s.jobs, r.onWay[node], r.placed[node])
+	placed := s.here(r.placed[node])
+	s.jobs = slices.Concat(s.jobs, s.here(r.onWay[node]), placed)
 	var idle []int
-	for i := range r.placed[node] {
-		p := &r.placed[node][i]
+	for i := range placed {
+		p := &placed[i]
 		if s.size[p.group]++; s.size[p.group] == 1 && r.of(p.group).kind == job.StartNow {
 			idle = append(idle, p.gpu)
 		}
@@ -199,6 +204,17 @@ func (r *pass) seat(number int64) *seating {
 		p.gpu = once(to, p.group, func() int { return idle[len(to)] })
 	}
 	return s
+}
+
+// here are those of a node's jobs that are meant for the GPUs among which Slurm chooses.
+func (s *seating) here(jobs []placement) []placement {
+	out := make([]placement, 0, len(jobs))
+	for i := range jobs {
+		if slices.Contains(s.gpus, jobs[i].gpu) {
+			out = append(out, jobs[i])
+		}
+	}
+	return out
 }
 
 // wish is how large the parts of a group are to be.
@@ -247,8 +263,9 @@ func (s *seating) try(want wish, others bool) ([]placement, bool) {
 func (s *seating) keep(jobs []placement) {
 	all := s.statement.placed[s.of(s.newest).node]
 	for i := range all {
-		at := slices.IndexFunc(jobs, func(p placement) bool { return p.ID == all[i].ID })
-		all[i].gpu, all[i].Shares = jobs[at].gpu, jobs[at].Shares
+		if at := slices.IndexFunc(jobs, func(p placement) bool { return p.ID == all[i].ID }); at >= 0 {
+			all[i].gpu, all[i].Shares = jobs[at].gpu, jobs[at].Shares
+		}
 	}
 	for number := range s.size {
 		unlimit(s.members(number))

@@ -176,11 +176,28 @@ func (r *pass) keepTurn(j *rlcore.Job) {
 	p := placement{Running: rlcore.Running{Job: *j, Shares: shares}, gpu: g}
 	p.MemLimitMiB = r.guard.MemoryLimits(&card, []*rlcore.Profile{j.Profile})[0]
 	m := r.member(&p, on)
-	m.Predicted = 1
+	m.Predicted, m.GPUType = 1, r.onlyType(j, on.Sharing)
 	group := job.Group{
 		Kind: job.Turn, State: job.Preparing, Decided: r.Snap.At, Policy: r.Decider.Policy.Name(), Members: []job.Member{m},
 	}
 	r.plan.Groups = append(r.plan.Groups, release.Make(&group, r.jobs, on.Sharing))
+}
+
+// onlyType returns the type that all GPUs which a job may use have, where some GPUs are MIG instances: it starts on any of
+// these, and not on one that is too small for it. "" = any type.
+func (r *pass) onlyType(j *rlcore.Job, sharing job.Sharing) string {
+	typ, first := "", true
+	for g := range j.GPUs.Of(len(r.now.GPUs)) {
+		own := r.gpus[g].node.Card(r.gpus[g].index).Type
+		if !first && own != typ {
+			return ""
+		}
+		typ, first = own, false
+	}
+	if !r.mig || sharing != job.Shard {
+		return ""
+	}
+	return typ
 }
 
 // hasPartner reports whether one of the next jobs of the queue may join an adopted job that keeps its turn with shares.

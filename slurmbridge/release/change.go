@@ -34,14 +34,14 @@ func OnlyBehind(gates []job.GateState, j *job.Job) bool {
 // script. Without a gate it only turns the request into a whole GPU's shares.
 func Gate(j *job.Job, gate string, sharing job.Sharing) job.Change {
 	if gate == "" {
-		gres := gresOf(sharing, job.Units)
+		gres := WholeGPU(sharing)
 		return change(job.StepUngate, "requests gpu:shared, and there is no gate", job.Update{Gres: &gres}, j)
 	}
 	dep := after + ":" + gate
 	if own := j.Dependency.Plain(); own != "" {
 		dep = own + "," + dep
 	}
-	gres := gresOf(sharing, job.Units)
+	gres := WholeGPU(sharing)
 	return change(job.StepGate, "asks for gpu:shared", job.Update{Gres: &gres, Dependency: &dep}, j)
 }
 
@@ -91,7 +91,7 @@ func changes(u job.Update) bool {
 // prepare is what a member lacks of its shares and its node, and its part of the node's cores and memory.
 func prepare(g *job.Group, m *job.Member, j *job.Job, sharing job.Sharing) job.Update {
 	var u job.Update
-	if gres := gresOf(sharing, m.Shares); !sameGres(gres, j.Request) {
+	if gres := gresOf(sharing, m.GPUType, m.Shares); !sameGres(gres, j.Request) {
 		u.Gres = &gres
 	}
 	if nodes := nodesOf(g, m); nodes != j.ReqNodes {
@@ -149,7 +149,7 @@ func HandBack(g *job.Group, m *job.Member, j *job.Job) (job.Change, bool) {
 		nodes := m.WasNodes
 		u.ReqNodes = &nodes
 	}
-	if j.Request.Kind == job.Shares && j.Request.Count == m.Shares && !sameGres(m.WasGres, j.Request) {
+	if holds(m, j) && !sameGres(m.WasGres, j.Request) {
 		gres := m.WasGres
 		u.Gres = &gres
 	}
@@ -218,7 +218,7 @@ func nodesOf(g *job.Group, m *job.Member) string {
 }
 
 // WholeGPU is the gres of a whole GPU's shares.
-func WholeGPU(sharing job.Sharing) string { return gresOf(sharing, job.Units) }
+func WholeGPU(sharing job.Sharing) string { return gresOf(sharing, "", job.Units) }
 
 // Requested is a pending job's request as scontrol takes it, to give it back: all of a GPU's shares, or of an adopted job
 // the whole GPU that its owner asked for.
@@ -226,7 +226,7 @@ func Requested(j *job.Job, sharing job.Sharing) string {
 	if j.Request.Kind == job.WholeGPU {
 		return wholeGres(j.Request)
 	}
-	return WholeGPU(sharing)
+	return gresOf(sharing, j.Request.Type, job.Units)
 }
 
 // wholeGres is a request for a whole GPU without the prefix that scontrol doesn't need.
@@ -239,14 +239,24 @@ func Adopted(m *job.Member) bool { return m != nil && isWhole(m.WasGres) }
 
 func isWhole(gres string) bool { return gres == "gpu" || strings.HasPrefix(gres, "gpu:") }
 
-func gresOf(sharing job.Sharing, shares int) string { return fmt.Sprintf("%s:%d", sharing, shares) }
+func gresOf(sharing job.Sharing, typ string, shares int) string {
+	if typ != "" {
+		typ += ":"
+	}
+	return fmt.Sprintf("%s:%s%d", sharing, typ, shares)
+}
+
+// holds reports whether a job requests the shares that a member was given.
+func holds(m *job.Member, j *job.Job) bool {
+	return j.Request.Kind == job.Shares && j.Request.Count == m.Shares && j.Request.Type == m.GPUType
+}
 
 // sameGres reports whether a job already has a gres request.
 func sameGres(set string, r job.GPURequest) bool {
 	if isWhole(set) {
 		return r.Kind == job.WholeGPU && r.PerNode && set == wholeGres(r)
 	}
-	return r.Kind == job.Shares && set == gresOf(r.Sharing, r.Count)
+	return r.Kind == job.Shares && set == gresOf(r.Sharing, r.Type, r.Count)
 }
 
 // describe is what the journal keeps of a job before a change.
@@ -263,8 +273,9 @@ func describe(j *job.Job) string {
 // its journal can restore the member. "" = nothing is set.
 //
 //	slurmbridge: [mps:50 on n1, was mps:100] …
+//	slurmbridge: [shard:2g.20gb:50 on n1, was shard:100] …
 func Stamp(g *job.Group, m *job.Member) string {
-	if m.Shares >= job.Units && nodesOf(g, m) == m.WasNodes {
+	if m.Shares >= job.Units && m.GPUType == "" && nodesOf(g, m) == m.WasNodes {
 		return ""
 	}
 	sharing := m.Sharing
@@ -272,7 +283,7 @@ func Stamp(g *job.Group, m *job.Member) string {
 		was, _, _ := strings.Cut(m.WasGres, ":")
 		sharing = job.Sharing(was)
 	}
-	return "[" + gresOf(sharing, m.Shares) + onNode(nodesOf(g, m)) + ", was " + m.WasGres + onNode(m.WasNodes) + "]"
+	return "[" + gresOf(sharing, m.GPUType, m.Shares) + onNode(nodesOf(g, m)) + ", was " + m.WasGres + onNode(m.WasNodes) + "]"
 }
 
 func onNode(node string) string {
@@ -284,7 +295,7 @@ func onNode(node string) string {
 
 // stampShape is a stamp at the beginning of an AdminComment, where no user's text can be.
 // What it replaced can only be a whole GPU's shares, or of an adopted job a whole GPU.
-var stampShape = regexp.MustCompile(`^` + job.CommentPrefix + `\[((?:mps|shard):[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):100|gpu(?::[A-Za-z0-9_.-]+){0,2})(?: on ([A-Za-z0-9_.-]+))?\]`)
+var stampShape = regexp.MustCompile(`^` + job.CommentPrefix + `\[((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?100|gpu(?::[A-Za-z0-9_.-]+){0,2})(?: on ([A-Za-z0-9_.-]+))?\]`)
 
 // Stamped reports whether a job's AdminComment has a stamp that is true: it may be needed to
 // restore the job.

@@ -67,7 +67,7 @@ func IsBack(g *job.Group, m *job.Member, j *job.Job) bool {
 // asReleased reports whether a released member that is pending looks as the bridge left
 // it. Dependencies that were met in the meantime have left its list.
 func asReleased(g *job.Group, m *job.Member, j *job.Job) bool {
-	return j.Request.Kind == job.Shares && j.Request.Count == m.Shares && j.ReqNodes == nodesOf(g, m) && len(j.Dependency.List) == 0
+	return holds(m, j) && j.ReqNodes == nodesOf(g, m) && len(j.Dependency.List) == 0
 }
 
 // transitions are the states that may follow each state of a member.

@@ -16,12 +16,12 @@ func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	params := config["SelectTypeParameters"]
+	params, release := config["SelectTypeParameters"], config["SLURM_VERSION"]
 	out, err := c.showAll(ctx, "nodes")
 	if err != nil {
 		return nil, err
 	}
-	nodes := gpuNodes(text.ParseNodes(out), params)
+	nodes := gpuNodes(text.ParseNodes(out), params, release)
 	if slices.ContainsFunc(nodes, func(n job.Node) bool {
 		return slices.ContainsFunc(n.Cards, func(c job.Card) bool { return c.Units == 0 })
 	}) {
@@ -29,14 +29,14 @@ func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
 		if out, err = c.showAll(ctx, "nodes", "-d"); err != nil {
 			return nil, err
 		}
-		nodes = gpuNodes(text.ParseNodes(out), params)
+		nodes = gpuNodes(text.ParseNodes(out), params, release)
 	}
 	return nodes, nil
 }
 
 // gpuNodes are the nodes that have GPUs, as the bridge sees them. params are Slurm's
 // SelectTypeParameters.
-func gpuNodes(nodes []text.Node, params string) []job.Node {
+func gpuNodes(nodes []text.Node, params, release string) []job.Node {
 	var out []job.Node
 	for i := range nodes {
 		n := &nodes[i]
@@ -61,18 +61,22 @@ func gpuNodes(nodes []text.Node, params string) []job.Node {
 				j.Sharing, j.Units = kind, units
 			}
 		}
-		j.Cards = cardsOf(n, j.Sharing)
+		j.Cards = cardsOf(n, j.Sharing, text.SharesInstances(release))
 		out = append(out, j)
 	}
 	return out
 }
 
-// cardsOf are the GPUs of a node where they aren't all alike, nil = they are.
-func cardsOf(n *text.Node, sharing job.Sharing) []job.Card {
+// cardsOf are the GPUs of a node where they aren't all alike, nil = they are. instances: Slurm can share MIG instances;
+// otherwise these have no shares, whatever it shows.
+func cardsOf(n *text.Node, sharing job.Sharing, instances bool) []job.Card {
 	alike := len(n.GPUs) <= 1
 	var out []job.Card
 	for i := range n.Cards {
 		c := job.Card{Type: n.Cards[i].Type, Units: n.Cards[i].Shares[string(sharing)]}
+		if _, is := job.InstanceOf(c.Type); is && !instances {
+			c.Units = 0
+		}
 		alike = alike && (sharing == "" || c.Units == job.Units)
 		out = append(out, c)
 	}

@@ -481,7 +481,7 @@ func TestGPUNodes(t *testing.T) {
 		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2, Cards: []job.Card{{Type: "tesla"}, {Type: "kepler"}}},
 	} {
 		want.Name, want.Up, want.CPUsPerAlloc = "x", true, 1
-		nodes := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres="+gres+"\nNodeName=y State=IDLE Gres=mps:100\n")), "")
+		nodes := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres="+gres+"\nNodeName=y State=IDLE Gres=mps:100\n")), "", "24.11.5")
 		if len(nodes) != 1 || !reflect.DeepEqual(nodes[0], want) {
 			t.Errorf("%s: %+v", gres, nodes)
 		}

@@ -35,6 +35,9 @@ type Options struct {
 	// GPUTypes are the GPUs of each node, default "titanxp"; Apart are nodes, by number, that only Extra's partitions have.
 	GPUTypes []string
 	Apart    []int
+	// Cards are the types of each node's GPUs, one by one, where they differ or are MIG instances ("1g.10gb"); they overrule
+	// NodeGPUs and GPUTypes. Shares are then gres/shard without files, as instances need it.
+	Cards [][]string
 	// Sharing is "mps" (default), "shard", or "none": GPUs are handed out whole only.
 	// AllSharing sets gres.conf's Flags=all_sharing for mps, so that all GPUs of a node are
 	// shared at a time.
@@ -168,6 +171,12 @@ func (o *Options) defaults() {
 			*p = v
 		}
 	}
+	if o.Cards != nil {
+		o.NodeGPUs, o.Sharing = nil, "shard"
+		for _, types := range o.Cards {
+			o.NodeGPUs = append(o.NodeGPUs, len(types))
+		}
+	}
 	if len(o.NodeGPUs) > 0 {
 		o.Nodes, o.GPUs = len(o.NodeGPUs), slices.Max(o.NodeGPUs)
 	}
@@ -297,9 +306,18 @@ func (c *Cluster) layout() error {
 			return err
 		}
 	}
+	if err := os.MkdirAll(c.Path("dev", "nvidia-caps"), 0o755); err != nil {
+		return err
+	}
 	for i := range c.Options.GPUs {
 		// A GPU is a character device to Slurm; this one is /dev/null's twin.
 		if err := device(c.Path("dev", fmt.Sprintf("nvidia%d", i)), 1, 3); err != nil {
+			return err
+		}
+		if c.Options.Cards == nil {
+			continue
+		}
+		if err := device(c.Path("dev", fmt.Sprintf("nvidia-caps/nvidia-cap%d", i)), 1, 3); err != nil {
 			return err
 		}
 	}

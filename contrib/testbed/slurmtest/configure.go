@@ -42,6 +42,23 @@ func (o *Options) shared(i int) []string {
 	return out
 }
 
+// cardsOf is node i's Gres by the types of its GPUs.
+func (o *Options) cardsOf(i int) string {
+	var out []string
+	for k, typ := range o.Cards[i] {
+		if !slices.Contains(o.Cards[i][:k], typ) {
+			n := 0
+			for _, other := range o.Cards[i] {
+				if other == typ {
+					n++
+				}
+			}
+			out = append(out, fmt.Sprintf("gpu:%s:%d", typ, n))
+		}
+	}
+	return strings.Join(out, ",")
+}
+
 // configure writes slurm.conf, gres.conf, cgroup.conf and the job_submit script.
 func (c *Cluster) configure() error {
 	files := map[string]string{
@@ -158,6 +175,9 @@ func (c *Cluster) slurmConf() string {
 			names = append(names, NodeName(i))
 		}
 		gres := fmt.Sprintf("gpu:%s:%d", o.gpuType(i), o.gpus(i)-o.Unlisted)
+		if o.Cards != nil {
+			gres = o.cardsOf(i)
+		}
 		if o.Sharing != "none" {
 			gres += fmt.Sprintf(",%s:%d", o.Sharing, 100*(len(o.shared(i))-o.Unlisted))
 		}
@@ -180,7 +200,20 @@ func (c *Cluster) gresConf() string {
 		flags = " Flags=all_sharing"
 	}
 	var b strings.Builder
+	for i, types := range o.Cards {
+		for k, typ := range types {
+			file := "File=" + c.Path("dev", fmt.Sprintf("nvidia%d", k))
+			if strings.Contains(typ, "g.") {
+				file = fmt.Sprintf("MultipleFiles=%s,%s", c.Path("dev", "nvidia0"), c.Path("dev/nvidia-caps", fmt.Sprintf("nvidia-cap%d", k)))
+			}
+			fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s %s\n", NodeName(i), typ, file)
+		}
+		fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d\n", NodeName(i), o.Sharing, 100*len(types))
+	}
 	for i := range o.Nodes {
+		if o.Cards != nil {
+			break
+		}
 		file := c.Path("dev", "nvidia0")
 		if n := o.gpus(i); n > 1 {
 			file = fmt.Sprintf("%s[0-%d]", c.Path("dev", "nvidia"), n-1)

@@ -115,7 +115,7 @@ func WholeGPUs(r job.GPURequest) job.GPURequest {
 		r.Count = 1 // at least
 	}
 	if r.Kind != job.NoGPU {
-		r.Kind, r.Sharing = job.WholeGPU, ""
+		r.Kind, r.Sharing, r.Type = job.WholeGPU, "", ""
 	}
 	return r
 }
@@ -133,7 +133,7 @@ func parseRequestList(list string) job.GPURequest {
 		if !ok || !g.ofGPU() {
 			continue
 		}
-		one := job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(g.Name), Count: g.Count}
+		one := job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(g.Name), Type: g.Type, Count: g.Count}
 		switch {
 		case g.Name == "gpu" && g.Type == "shared":
 			one = job.GPURequest{Kind: job.SharedGPU, Count: g.Count}

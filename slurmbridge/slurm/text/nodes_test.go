@@ -32,7 +32,7 @@ func TestParseRequest(t *testing.T) {
 		{TRES{PerTask: "gres/gpu:shared=1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/gpu:shared=1"}},
 		{TRES{PerNode: "gres:mps:100"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"}},
 		{TRES{PerNode: "gres/mps:50"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 50, Raw: "gres/mps:50"}},
-		{TRES{PerNode: "mps:titanxp:50"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 50, Raw: "mps:titanxp:50"}},
+		{TRES{PerNode: "mps:titanxp:50"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Type: "titanxp", Count: 50, Raw: "mps:titanxp:50"}},
 		{TRES{PerNode: "gres/shard:34"}, job.GPURequest{Kind: shares, Sharing: job.Shard, Count: 34, Raw: "gres/shard:34"}},
 		{TRES{PerNode: "gres/mps:1K"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 1024, Raw: "gres/mps:1K"}},
 		// Gres=mps:50 would take the nic away.

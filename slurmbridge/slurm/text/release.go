@@ -62,6 +62,10 @@ type Form struct {
 // takes a GPU for free when the first of the jobs with shares of it ends (SchedMD's bug 19110, mended in 23.11.5).
 func GivesUsedGPUs(release string) bool { return ParseRelease(release).Before(Release{23, 11, 5}) }
 
+// SharesInstances reports whether the release can share MIG instances, 100 shares each: from 23.02.7 on (Slurm's commit
+// 4438cab1d8). 22.05.8 makes fewer of Count=700, and what asks for 60 waits for ever.
+func SharesInstances(release string) bool { return !ParseRelease(release).Before(Release{23, 2, 7}) }
+
 // The values of oversubscribe for a job that keeps other jobs off its nodes; topo is of 24.05 and
 // later.
 var (

@@ -142,9 +142,14 @@ func runBridge(dir string) error {
 	b := &loop.Bridge{
 		Slurm: cl, Apps: apps{}, Journal: j, Mode: o.Mode, PollEvery: 10 * time.Second,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Card: func(string) (rlcore.GPUSpec, bool) {
+		Card: func(typ string) (rlcore.GPUSpec, bool) {
 			card := rlcore.TitanXp
 			card.MemLimits = o.MemLimits
+			if typ == "h100" {
+				card.MemMiB = 80_000
+			} else if of, is := job.InstanceOf(typ); is {
+				card.MemMiB = 900 * float64(of.GB)
+			}
 			return card, true
 		},
 		Sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3},
