@@ -123,6 +123,9 @@ func (c *Config) instance(gpuType string, of job.Instance) rlcore.GPUSpec {
 		return spec
 	}
 	spec, known := c.Card(of.Parent)
+	if own, set := c.GPUTypes[spec.Model]; set {
+		spec = own
+	}
 	if !known {
 		spec = rlcore.GPUSpec{SameUser: true, MaxClients: volta, MemLimits: true}
 	}

@@ -210,6 +210,18 @@ var checks = []check{
 		"no shares on $nodes", "jobs can be put on these GPUs only one at a time",
 		restarts+"; anyone may then ask for a part of a GPU by hand", conf("NodeName=$nodes … Gres=$gres"),
 		gres("# on $nodes", "Name=gpu Type=TYPE File=/dev/nvidia0", "Name=$sharing Count=100 File=/dev/nvidia0")),
+	row("mig-shares", Note, nodes, func(e *exam) []hit { return e.unsharedInstances() },
+		"MIG instances without shares on $nodes", "the bridge leaves them alone: Slurm hands each out whole, and a small job "+
+			"leaves most of it idle", restarts+"; jobs of instances ask for them as before. A line of shares that names "+
+			"files of an instance takes the node out of service",
+		conf("NodeName=$nodes … Gres=$gres"),
+		gres("# on $nodes", "AutoDetect=nvml   # or a line for each: Name=gpu Type=1g.10gb MultipleFiles=/dev/nvidia0,"+
+			"/dev/nvidia-caps/nvidia-cap…", "$shares   # without File")),
+	row("mig-release", Warning, nodes, on(func(e *exam, n *text.Node) bool {
+		return hasInstances(n) && sharesOf(n) > 0 && !text.SharesInstances(e.Config["SLURM_VERSION"])
+	}), "Slurm before 23.02.7 can't share the MIG instances of $nodes",
+		"it makes fewer shares of each than it shows, and jobs that ask for 60 wait for ever. The bridge leaves these "+
+			"instances alone", ""),
 	row("gpu-without-shares", Warning, nodes, counts(func(got, want int) bool { return got < want && got%100 == 0 }),
 		"not every GPU has 100 shares: $nodes",
 		"right where one is in MIG mode or kept out on purpose, and the others have 100 each: it is left alone. Otherwise "+
@@ -223,7 +235,8 @@ var checks = []check{
 	row("node-invalid", Error, nodes,
 		on(func(_ *exam, n *text.Node) bool { return strings.Contains(strings.ToUpper(n.State), "INVALID_REG") }),
 		"Slurm doesn't take $nodes: less is there than slurm.conf says",
-		"mostly gres.conf on the node names fewer GPUs or shares than Gres= in slurm.conf, or another type", "",
+		"mostly gres.conf on the node names fewer GPUs or shares than Gres= in slurm.conf, or another type; "+
+			"so does a line of shares with File= or MultipleFiles= where GPUs are MIG instances", "",
 		run("scontrol show node $nodes | grep Reason", "slurmd -G   # on the node: what it finds",
 			"systemctl restart slurmd   # on the node, when gres.conf is right")),
 	row("one-sharing", Warning, nodes, on(func(e *exam, n *text.Node) bool {

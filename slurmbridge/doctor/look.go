@@ -153,7 +153,10 @@ func (e *exam) usedGPUs() []hit {
 		"mixed", strings.Join(mixed, ", "), "all", strings.Join(all, ", "))
 }
 
-func (e *exam) nodesWithoutShares() []hit {
+func (e *exam) nodesWithoutShares() []hit { return e.withoutShares(false) }
+
+// withoutShares finds nodes without shares, those with MIG instances or the others.
+func (e *exam) withoutShares(instances bool) []hit {
 	bare := map[string][]string{}
 	for _, n := range e.gpus {
 		var parts []string
@@ -161,11 +164,38 @@ func (e *exam) nodesWithoutShares() []hit {
 			parts = append(parts, fmt.Sprintf("gpu:%s:%d", cmp.Or(t, "TYPE"), n.GPUs[t]))
 		}
 		parts = append(append(parts, fmt.Sprintf("%s:%d", e.sharing, 100*n.GPUCount())), n.OtherGres...)
-		if line := strings.Join(parts, ","); sharesOf(n) == 0 {
+		if line := strings.Join(parts, ","); sharesOf(n) == 0 && hasInstances(n) == instances {
 			bare[line] = append(bare[line], n.Name)
 		}
 	}
 	return byNodes(bare, "gres")
+}
+
+// hasInstances reports whether some of a node's GPUs are MIG instances.
+func hasInstances(n *text.Node) bool {
+	for typ := range n.GPUs {
+		if _, is := job.InstanceOf(typ); is {
+			return true
+		}
+	}
+	return false
+}
+
+// unsharedInstances finds nodes with MIG instances and no shares, where Slurm can share instances.
+func (e *exam) unsharedInstances() []hit {
+	if !text.SharesInstances(e.Config["SLURM_VERSION"]) {
+		return nil
+	}
+	hits := e.withoutShares(true)
+	for _, h := range hits {
+		_, n, _ := strings.Cut(h["gres"], e.sharing+":")
+		n, _, _ = strings.Cut(n, ",")
+		h["shares"] = "Name=" + e.sharing + " Count=" + n
+		if e.sharing == "mps" {
+			h["shares"] += " Flags=all_sharing"
+		}
+	}
+	return hits
 }
 
 // counts is a test for nodes of one kind of shares whose number has this relation to 100 a GPU.

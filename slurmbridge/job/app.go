@@ -57,7 +57,9 @@ func NameCards(seen map[GPUAddr]string, nodes []Node) map[GPUAddr]string {
 	}
 	each(func(at GPUAddr, typ string) {
 		card := seen[at]
-		if card == "" {
+		is, typed := InstanceOf(typ)
+		was, _ := InstanceOf(card)
+		if card == "" || typed && was.Profile != is.Profile { // or it was cut in another way then
 			return
 		}
 		out[at] = card

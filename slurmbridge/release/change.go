@@ -275,15 +275,16 @@ func describe(j *job.Job) string {
 //	slurmbridge: [mps:50 on n1, was mps:100] …
 //	slurmbridge: [shard:2g.20gb:50 on n1, was shard:100] …
 func Stamp(g *job.Group, m *job.Member) string {
-	if m.Shares >= job.Units && m.GPUType == "" && nodesOf(g, m) == m.WasNodes {
-		return ""
-	}
 	sharing := m.Sharing
 	if sharing == "" {
 		was, _, _ := strings.Cut(m.WasGres, ":")
 		sharing = job.Sharing(was)
 	}
-	return "[" + gresOf(sharing, m.GPUType, m.Shares) + onNode(nodesOf(g, m)) + ", was " + m.WasGres + onNode(m.WasNodes) + "]"
+	gres := gresOf(sharing, m.GPUType, m.Shares)
+	if (gres == m.WasGres || gres == WholeGPU(sharing)) && nodesOf(g, m) == m.WasNodes {
+		return ""
+	}
+	return "[" + gres + onNode(nodesOf(g, m)) + ", was " + m.WasGres + onNode(m.WasNodes) + "]"
 }
 
 func onNode(node string) string {

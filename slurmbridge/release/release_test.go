@@ -1,6 +1,7 @@
 package release_test
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +38,11 @@ func apply(jobs map[string]*job.Job, c job.Change) {
 		j := jobs[ref]
 		if c.Update.Gres != nil {
 			name, count, _ := strings.Cut(*c.Update.Gres, ":")
-			if j.Request = (job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(name)}); name == "gpu" {
+			typ, n, typed := strings.Cut(count, ":")
+			if count = n; !typed {
+				typ, count = "", typ
+			}
+			if j.Request = (job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(name), Type: typ}); name == "gpu" {
 				j.Request, count = job.GPURequest{Kind: job.WholeGPU, PerNode: true, Raw: "gres/" + *c.Update.Gres}, "1"
 			}
 			j.Request.Count, _ = strconv.Atoi(count)
@@ -73,6 +78,9 @@ func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
 		m := job.Member{
 			Ref: ref, Shares: job.Units / n, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS), WasNodes: jobs[ref].ReqNodes,
 		}
+		jobs[ref].Request.Type = rapid.SampledFrom([]string{"", "1g.10gb+me"}).Draw(t, "its type")
+		m.WasGres = release.Requested(jobs[ref], job.MPS)
+		m.GPUType = cmp.Or(jobs[ref].Request.Type, rapid.SampledFrom([]string{"", "2g.20gb"}).Draw(t, "type"))
 		jobs[ref].Note.Defaults = rapid.SampledFrom([]job.Defaults{{}, {CPUs: 8}, {MemMiB: 16000}, {CPUs: 8, MemMiB: 16000}}).Draw(t, "defaults")
 		if n > 1 {
 			m.WasHost, m.Host = jobs[ref].Note.Defaults, jobs[ref].Note.Defaults.Of(n)
@@ -127,7 +135,7 @@ func TestARestoredMemberIsWhatItWas(t *testing.T) {
 			release.StartRestoring(g, m, job.Cause{Kind: job.CauseHeld})
 			apply(jobs, release.Restore(g, m, jobs[m.Ref], gate, "a test", time.Time{}))
 			was, is := before[m.Ref], jobs[m.Ref]
-			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count || is.Request.PerNode && is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
+			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count || is.Request.Type != was.Request.Type || is.Request.PerNode && is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
 				t.Fatalf("it was %+v and is %+v", was, is)
 			}
 			if s := release.Recognise(g, m, is, gate, time.Time{}); s != release.Back {
@@ -153,14 +161,14 @@ func TestAStampedJobIsRecovered(t *testing.T) {
 			was, is := before[m.Ref], jobs[m.Ref]
 			said := is.Note.Comment(release.Stamp(g, m) + more)
 			c, ok := release.Recover(is, said, gate, time.Time{})
-			if changed := is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes; ok != changed {
+			if changed := is.Request.Count != was.Request.Count || is.Request.Type != was.Request.Type || is.ReqNodes != was.ReqNodes; ok != changed {
 				t.Fatalf("%+v, %q: recovered %v", is, said, ok)
 			}
 			if !ok {
 				continue
 			}
 			apply(jobs, c)
-			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count || is.Request.PerNode && is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
+			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count || is.Request.Type != was.Request.Type || is.Request.PerNode && is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
 				t.Fatalf("it was %+v and is %+v", was, is)
 			}
 			if _, again := release.Recover(is, said, gate, time.Time{}); again || release.Stamped(is, said) {

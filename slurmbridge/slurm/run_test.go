@@ -488,6 +488,28 @@ func TestGPUNodes(t *testing.T) {
 	}
 }
 
+// MIG instances are GPUs with shares of their own where Slurm can share them, and have none in older releases.
+func TestInstancesHaveShares(t *testing.T) {
+	const line = "NodeName=x State=IDLE Gres=gpu:h100:1,gpu:2g.20gb:2,shard:h100:100,shard:2g.20gb:200 " +
+		"GresUsed=gpu:h100:0(IDX:N/A),gpu:2g.20gb:1(IDX:2),shard:h100:60(60/100),shard:2g.20gb:60(60/100,0/100)\n"
+	for release, units := range map[string][]int{"22.05.8": {100, 0, 0}, "23.02.6": {100, 0, 0}, "23.02.7": {100, 100, 100}, "26.05.5": {100, 100, 100}} {
+		n := gpuNodes(text.ParseNodes([]byte(line)), "", release)[0]
+		var got []int
+		for g := range n.GPUs {
+			got = append(got, n.Card(g).Units)
+		}
+		must.Equal(t, got, units, release)
+		must.Equal(t, n.Types(), []string{"h100", "2g.20gb", "2g.20gb"})
+		if !n.Typed() {
+			t.Error("shares of a node of several types aren't asked for by type")
+		}
+		alike := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres=gpu:1g.10gb:7,shard:1g.10gb:700\n")), "", release)[0]
+		if got := alike.Card(6); alike.Typed() || got.Type != "1g.10gb" || got.Units != units[1] {
+			t.Errorf("%s: %+v", release, alike)
+		}
+	}
+}
+
 // A slurmctld that is down is ErrDown, whatever part of the look meets it first.
 func TestLookDown(t *testing.T) {
 	c := fake(t, `echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`)

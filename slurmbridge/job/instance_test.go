@@ -1,0 +1,64 @@
+package job
+
+import (
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+)
+
+func TestInstanceOf(t *testing.T) {
+	for name, want := range map[string]Instance{
+		"1g.10gb":                           {"", "1g.10gb", 1, 10},
+		"nvidia_a100-sxm4-40gb_3g.20gb":     {"nvidia_a100-sxm4-40gb", "3g.20gb", 3, 20},
+		"NVIDIA H100 80GB HBM3 MIG 1g.20gb": {"NVIDIA H100 80GB HBM3", "1g.20gb", 1, 20},
+		"a100_1g.5gb+me":                    {"a100", "1g.5gb+me", 1, 5},
+	} {
+		of, ok := InstanceOf(name)
+		if must.Equal(t, of, want, name); !ok {
+			t.Errorf("%s is no instance", name)
+		}
+	}
+	for _, name := range []string{"", "h100", "a100-80gb", "1c.3g.20gb", "a100_1c.3g.20gb", "9g.10gb", "1g.10gb,x", "1g.0gb", "11g.10gb"} {
+		if of, ok := InstanceOf(name); ok {
+			t.Errorf("%s is %+v", name, of)
+		}
+	}
+}
+
+// A record names what a GPU was: where the node is cut in another way now, it says nothing.
+func TestCardsOfARecutNode(t *testing.T) {
+	const small, large = "H100 MIG 1g.10gb", "H100 MIG 3g.40gb"
+	n := Node{Name: "n"}
+	n.SetTypes([]string{"3g.40gb", "1g.10gb"})
+	seen := map[GPUAddr]string{{"n", 0}: small, {"n", 1}: small}
+	must.Equal(t, NameCards(seen, []Node{n}), map[GPUAddr]string{{"n", 0}: UnseenCard, {"n", 1}: small})
+	seen[GPUAddr{"n", 0}] = large
+	must.Equal(t, NameCards(seen, []Node{n}), map[GPUAddr]string{{"n", 0}: large, {"n", 1}: small})
+}
+
+// Shares are asked for by type where instances are mixed with others, each type in a row, and in no other case.
+func TestWhichNodesAreTyped(t *testing.T) {
+	for _, c := range []struct {
+		types   []string
+		sharing Sharing
+		want    bool
+	}{
+		{[]string{"h100", "2g.20gb"}, Shard, true},
+		{[]string{"1g.10gb", "2g.20gb", "2g.20gb"}, Shard, true},
+		{[]string{"h100", "2g.20gb"}, MPS, false},
+		{[]string{"h100", "a100"}, Shard, false},
+		{[]string{"2g.20gb", "2g.20gb"}, Shard, false},
+		{[]string{"2g.20gb", "h100", "2g.20gb"}, Shard, false},
+	} {
+		n := Node{Sharing: c.sharing}
+		if n.SetTypes(c.types); n.Typed() != c.want {
+			t.Errorf("%v by %s: %v", c.types, c.sharing, !c.want)
+		}
+	}
+	if got := ParseTerms("share:model=2g.20gb"); got.Model != "2g.20gb" || got.None() || len(got.Ignored) > 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := ParseTerms("share:model=a:b"); got.Model != "" || len(got.Ignored) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
