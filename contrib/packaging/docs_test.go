@@ -18,8 +18,10 @@ const root = "../.."
 // sources say.
 func TestManual(t *testing.T) {
 	yaml := func(name, file, short, also string) mantest.Page {
-		return mantest.Page{Name: name, Section: "5", Short: short + ", /etc/slurmbridge/" + file, Source: "etc/" + file,
-			Also: also, Make: mantest.Settings}
+		return mantest.Page{
+			Name: name, Section: "5", Short: short + ", /etc/slurmbridge/" + file, Source: "etc/" + file,
+			Also: also, Make: mantest.Settings,
+		}
 	}
 	pages := mantest.Write(t, root,
 		mantest.Page{
