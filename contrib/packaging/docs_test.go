@@ -150,9 +150,9 @@ func TestREADMEIsShort(t *testing.T) {
 	}
 }
 
-// What the pages call a setting is one, of one of the files of settings.
+// What the pages call a setting is one, of one of the files of settings or of the playbook.
 func TestPagesNameSettings(t *testing.T) {
-	settings := ""
+	settings := string(must.Get(os.ReadFile(filepath.Join(root, "contrib/ansible/slurmbridge.yml")))(t))
 	for _, file := range must.Get(filepath.Glob(filepath.Join(root, "etc/*.yaml")))(t) {
 		settings += string(must.Get(os.ReadFile(file))(t))
 	}
