@@ -42,6 +42,8 @@ type Agent struct {
 		Devices() []nvml.Device
 	}
 	LetGo <-chan os.Signal
+	// DCGM tells what MIG instances do of which NVML doesn't; nil = nothing does.
+	DCGM *DCGM
 	// Keep takes a closed record; on an error the job's file stays and the record
 	// is closed again later.
 	Keep    func(*gpuprof.Record) error
@@ -172,7 +174,7 @@ func (a *Agent) list() error {
 	before := a.gpus
 	a.gpus = map[int]*gpu{}
 	var cards []prolog.Card
-	add := func(d nvml.Device, in nvml.Instance) {
+	add := func(d nvml.Device, in nvml.Instance, of []nvml.Instance) {
 		g := &gpu{index: -1, pace: pace{period: a.Period}}
 		for i, old := range before {
 			if old.dev.UUID == d.UUID && old.dev.Model == d.Model && !old.missing {
@@ -185,7 +187,7 @@ func (a *Agent) list() error {
 			g.index = a.next
 			a.next++
 		}
-		g.dev, g.card, a.gpus[g.index] = d, &d, g
+		g.dev, g.card, a.gpus[g.index] = d, a.use(&d, in, of), g
 		cards = append(cards, prolog.Card{
 			NVMLIndex: d.Index, Minor: d.Minor, GI: in.GPUInstance, CI: in.ComputeInstance, UUID: d.UUID, Model: d.Model,
 			Arch: d.Arch, MemMiB: d.MemMiB, Lost: d.Lost != "", Exclusive: d.Mode == nvml.Exclusive, Clients: d.MPS.MaxClients, MemLimits: d.MPS.MemoryLimit,
@@ -203,11 +205,11 @@ func (a *Agent) list() error {
 			a.Metrics.noLimits.Set(1)
 		}
 		if !d.MIG.On || len(d.MIG.Instances) == 0 {
-			add(d, nvml.Instance{})
+			add(d, nvml.Instance{}, nil)
 			continue
 		}
 		for k := range d.MIG.Instances {
-			add(d.Instance(k), d.MIG.Instances[k])
+			add(d.Instance(k), d.MIG.Instances[k], d.MIG.Instances)
 		}
 	}
 	a.cards = len(cards)

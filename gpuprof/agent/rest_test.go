@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
@@ -178,4 +181,76 @@ func TestChangedGPUsEndTheAgent(t *testing.T) {
 	if b.released {
 		t.Error("released without a driver to release")
 	}
+}
+
+// cutAs has /proc show so many instances of the first GPU, as their makers leave them.
+func (b *bench) cutAs(instances int) {
+	b.t.Helper()
+	folder := filepath.Join(b.Proc, "driver/nvidia/capabilities/gpu1/mig")
+	must.OK(b.t, os.RemoveAll(folder))
+	for gi := range instances {
+		must.OK(b.t, os.MkdirAll(filepath.Join(folder, fmt.Sprintf("gi%d/ci0", gi)), 0o755))
+	}
+}
+
+// listed are the cards that the hooks know.
+func (b *bench) listed() (uuids []string) {
+	b.t.Helper()
+	for _, c := range must.Get(b.Dir.Cards(b.Proc))(b.t) {
+		uuids = append(uuids, c.UUID)
+	}
+	return uuids
+}
+
+// Where a MIG manager has cut a GPU the hooks know the new instances before a job comes, by the same agent, and the GPUs are
+// closed again. While the manager is at it, between one look and the next, it is left alone.
+func TestInstancesAreListedAnew(t *testing.T) {
+	b, d := rests(t)
+	b.Proc = t.TempDir()
+	b.Devices = []nvml.Device{{Minor: 1, UUID: "GPU-a"}}
+	must.OK(t, b.Start())
+	b.release()
+	must.Equal(t, b.listed(), []string{"GPU-a"})
+	cut := migged()[:1]
+	look := func() { t.Helper(); must.OK(t, b.look()) }
+	look()
+	for n := range 3 {
+		b.cutAs(n)
+		d.devices = cut
+		look()
+		must.Equal(t, d.opened, 0, "opened while the instances come and go")
+	}
+	look()
+	must.Equal(t, d.opened, 1)
+	must.Equal(t, b.listed(), []string{"MIG-1", "MIG-2"})
+	must.Equal(t, b.released && d.closed, true, "closed again")
+	look()
+	must.Equal(t, d.opened, 1, "opened without need")
+}
+
+// A job that comes with other instances than the agent knows has its own in its record; the record of one that has ended is
+// of what it ran on.
+func TestJobsAroundACut(t *testing.T) {
+	b, d := rests(t)
+	b.Proc = t.TempDir()
+	b.Devices = migged()[1:]
+	must.OK(t, b.Start())
+	keeps := b.Keep
+	b.Keep = func(*gpuprof.Record) error { return errors.New("the disk is full") }
+	b.begin(1, 0, 0)
+	b.scan()
+	b.end(1)
+	b.scan()
+	b.release()
+	d.devices = []nvml.Device{migged()[0]}
+	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 2, GPUs: []int{0}, UUIDs: []string{"MIG-2"}, Start: b.now}))
+	b.scan()
+	must.OK(t, b.acquire())
+	b.Keep = keeps
+	b.scan()
+	must.Equal(t, b.closed(1).GPUs[0].UUID, "GPU-b")
+	b.end(2)
+	b.scan()
+	g := b.closed(2).GPUs[0]
+	must.Equal(t, g.UUID+" of "+g.Parent, "MIG-2 of GPU-a")
 }

@@ -67,6 +67,7 @@ type config struct {
 	MungeSocket      string        `mapstructure:"munge_socket"`
 	KeyFile          string        `mapstructure:"key_file"`
 	NVMLLibrary      string        `mapstructure:"nvml_library"`
+	DCGM             string        `mapstructure:"dcgm_metrics"`
 	LogLevel         string        `mapstructure:"log_level" is:"debug, info, warn or error"`
 }
 

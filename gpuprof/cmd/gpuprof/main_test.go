@@ -272,7 +272,7 @@ func TestInfo(t *testing.T) {
 				t.Errorf("%s: %q, want %q\n%s", k, got[k], v, out)
 			}
 		}
-		if len(c.cfg.Instances) > 0 && !strings.Contains(out, "1g.5gb 4864 MiB MIG-") {
+		if len(c.cfg.Instances) > 0 && !strings.Contains(out, "1g.5gb, 4864 MiB, 14 SMs, 6 MPS clients, gi 7 ci 0") {
 			t.Errorf("no instance in\n%s", out)
 		}
 	}

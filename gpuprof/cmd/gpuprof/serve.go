@@ -90,6 +90,12 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 		Dir: prolog.Dir(cfg.RunDir), Devices: lib.Devices(), Node: node, Period: cfg.Period,
 		Keep: ways.add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
 	}
+	if cfg.DCGM != "" {
+		if _, err := prolog.Addresses(cfg.DCGM); err != nil {
+			return fmt.Errorf("dcgm_metrics: %w", err)
+		}
+		a.DCGM = &agent.DCGM{URL: cfg.DCGM, Now: time.Now}
+	}
 	agent.ShowHooks(reg, cfg.HookSettings, node)
 	if _, err := prolog.Load(cfg.HookSettings); err != nil {
 		log.Warn("the hooks go by defaults where their settings make no sense", "err", err)
