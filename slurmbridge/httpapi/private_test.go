@@ -184,6 +184,14 @@ func TestPrivateJobs(t *testing.T) {
 	if after := must.Get(json.Marshal(s.Status()))(t); !bytes.Equal(before, after) {
 		t.Error("what the bridge knows has changed")
 	}
+	// Ann learns that her job runs beside others, and not beside whose.
+	jobs := s.Status().Snap.Jobs
+	mine := &jobs[len(jobs)-1]
+	mine.State, mine.Nodes, mine.GPUs = job.Running, jobs[0].Nodes, jobs[0].GPUs
+	if code, body := get("/v1/why/7", ann); code != http.StatusOK || !strings.Contains(body, `"on"`) ||
+		!strings.Contains(body, `"with"`) || secret.MatchString(body) {
+		t.Errorf("of her job that runs: %d %s", code, body)
+	}
 }
 
 // However many jobs are hidden, each has a name of its own.

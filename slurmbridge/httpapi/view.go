@@ -72,7 +72,7 @@ func (p *pages) view(ctx context.Context, o options, m *mask) *view {
 	v.Looked, v.Shadow = true, st.Mode == job.Shadow
 	v.Deciding = st.Policy
 	if st.Model != "" {
-		v.Deciding += ", model " + st.Model
+		v.Deciding += " (model " + st.Model + ")"
 	}
 	if st.Objective != "" {
 		v.Deciding += " for the " + st.Objective
