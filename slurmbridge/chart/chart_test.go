@@ -144,7 +144,7 @@ func TestGapsAreFolded(t *testing.T) {
 	l.pieces = l.fold()
 	var got []string
 	for _, p := range l.pieces {
-		got = append(got, fmt.Sprintf("%.1f+%.1f %v", p.X, p.W, p.Folded))
+		got = append(got, fmt.Sprintf("%.1f+%.1f %t", p.X, p.W, p.Folded != ""))
 	}
 	want := []string{"0.0+65.0 false", "65.0+2.5 true", "67.5+32.5 false"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -169,7 +169,7 @@ func TestGapsAreFolded(t *testing.T) {
 	// Short gaps stay, and so does all of a time without a job.
 	for _, spans := range [][]Span{{span(0, 700), span(800, 1440)}, nil} {
 		l.Rows = []Row{{Spans: spans}}
-		if p := l.fold(); len(p) != 1 || p[0].Folded {
+		if p := l.fold(); len(p) != 1 || p[0].Folded != "" {
 			t.Errorf("%v: %+v", spans, p)
 		}
 	}

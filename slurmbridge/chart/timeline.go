@@ -18,16 +18,11 @@ type Timeline struct {
 	pieces []piece // of the time from From to To; none = it is one
 }
 
-// piece is a part of the time, drawn over W percent of the width from X on.
+// piece is a part of the time, as offsets from its beginning, drawn over W percent of the width from X on.
 type piece struct {
-	From, To time.Time
+	from, to time.Duration
 	X, W     float64
-	Folded   bool
-}
-
-// Nothing says in words what is in a folded piece.
-func (p piece) Nothing() string {
-	return "no job from " + Clock(p.From) + " to " + Clock(p.To)
+	Folded   string // "" = it isn't, else what it holds in words: nothing
 }
 
 // Row is a GPU.
@@ -105,71 +100,55 @@ func (t *Timeline) File(width int, below string) []byte {
 
 // fold divides the time into pieces: each stretch without bars that is longer than half of the time with bars, and than
 // a twentieth of all, is folded.
-func (t *Timeline) fold() []piece {
-	busy := []Span{{From: t.Now, To: t.Now}}
+func (t *Timeline) fold() (out []piece) {
+	all, now := t.To.Sub(t.From), t.Now.Sub(t.From)
+	busy := []piece{{from: now, to: now}, {from: all, to: all}}
 	for _, r := range t.Rows {
 		for _, s := range r.Spans {
-			if from, to := later(s.From, t.From), earlier(s.To, t.To); from.Before(to) {
-				busy = append(busy, Span{From: from, To: to})
+			if from, to := max(0, s.From.Sub(t.From)), min(all, s.To.Sub(t.From)); from < to {
+				busy = append(busy, piece{from: from, to: to})
 			}
 		}
 	}
-	slices.SortFunc(busy, func(a, b Span) int { return a.From.Compare(b.From) })
-	var gaps []Span
-	all, until := t.To.Sub(t.From), t.From
-	idle := time.Duration(0)
-	for _, s := range append(busy, Span{From: t.To, To: t.To}) {
-		if s.From.After(until) {
-			gaps, idle = append(gaps, Span{From: until, To: s.From}), idle+s.From.Sub(until)
+	slices.SortFunc(busy, func(a, b piece) int { return cmp.Compare(a.from, b.from) })
+	var gaps []piece
+	var until, idle, folded time.Duration
+	for _, b := range busy {
+		if b.from > until {
+			gaps, idle = append(gaps, piece{from: until, to: b.from}), idle+b.from-until
 		}
-		until = later(until, s.To)
+		until = max(until, b.to)
 	}
-	gaps = slices.DeleteFunc(gaps, func(g Span) bool {
-		d := g.To.Sub(g.From)
-		return idle == all || d <= (all-idle)/2 || d <= all/20
+	gaps = slices.DeleteFunc(gaps, func(g piece) bool {
+		short := g.to-g.from <= max((all-idle)/2, all/20) || idle == all
+		if !short {
+			folded += g.to - g.from
+		}
+		return short
 	})
-	open := all
-	for _, g := range gaps {
-		open -= g.To.Sub(g.From)
-	}
-	var out []piece
-	x, from := 0.0, t.From
-	add := func(to time.Time, w float64, folded bool) {
-		if to.After(from) {
-			out = append(out, piece{from, to, x, w, folded})
-			x, from = x+w, to
+	scale := (100 - foldWidth*float64(len(gaps))) / max(1, float64(all-folded))
+	x, from := 0.0, time.Duration(0)
+	for _, g := range append(gaps, piece{from: all, to: all}) {
+		w := scale * float64(g.from-from)
+		out = append(out, piece{from: from, to: g.from, X: x, W: w})
+		if x += w; g.to > g.from {
+			text := "no job from " + Clock(t.From.Add(g.from)) + " to " + Clock(t.From.Add(g.to))
+			out = append(out, piece{from: g.from, to: g.to, X: x, W: foldWidth, Folded: text})
+			x += foldWidth
 		}
+		from = g.to
 	}
-	scale := (100 - foldWidth*float64(len(gaps))) / max(1, float64(open))
-	for _, g := range append(gaps, Span{From: t.To, To: t.To}) {
-		add(g.From, scale*float64(g.From.Sub(from)), false)
-		add(g.To, foldWidth, true)
-	}
-	return out
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
+	return slices.DeleteFunc(out, func(p piece) bool { return p.to == p.from })
 }
 
 func (t *Timeline) x(at time.Time) float64 {
-	p := piece{From: t.From, To: t.To, W: 100}
-	if i := slices.IndexFunc(t.pieces, func(p piece) bool { return at.Before(p.To) }); i >= 0 {
-		p = t.pieces[i]
-	} else if len(t.pieces) > 0 {
-		p = t.pieces[len(t.pieces)-1]
+	p, d := piece{to: t.To.Sub(t.From), W: 100}, at.Sub(t.From)
+	for _, q := range t.pieces {
+		if p = q; d < q.to {
+			break
+		}
 	}
-	return p.X + p.W*max(0, min(1, float64(at.Sub(p.From))/float64(p.To.Sub(p.From))))
+	return p.X + p.W*max(0, min(1, float64(d-p.from)/float64(p.to-p.from)))
 }
 
 // bars lays out a GPU's jobs: jobs that hang together in time share the row's height, each in a lane.
@@ -258,8 +237,8 @@ func join(in []Span, window time.Duration) []Span {
 func (t *Timeline) ticks() (out []tick) {
 	open := t.To.Sub(t.From)
 	for _, p := range t.pieces {
-		if p.Folded {
-			open -= p.To.Sub(p.From)
+		if p.Folded != "" {
+			open -= p.to - p.from
 		}
 	}
 	step, day := 48*time.Hour, 24*time.Hour
@@ -278,7 +257,8 @@ func (t *Timeline) ticks() (out []tick) {
 	for at := midnight; !at.After(t.To); at = at.Add(step) {
 		x := t.x(at)
 		if at.Before(t.From) || x > room || x < last+7 || slices.ContainsFunc(t.pieces, func(p piece) bool {
-			return p.Folded && at.After(p.From) && at.Before(p.To)
+			d := at.Sub(t.From)
+			return p.Folded != "" && d > p.from && d < p.to
 		}) {
 			continue
 		}

@@ -231,7 +231,7 @@ func (s *shared) printWhy(ref string, story *journal.Story, verbose bool) {
 		return
 	}
 	if p := story.Waits; p != nil {
-		s.printPlace(ref, p)
+		s.printPlace(p)
 	}
 	if e := story.Note; e != nil {
 		s.printExplanation(ref, e)
@@ -381,22 +381,9 @@ func (s *shared) printOutcome(o *history.Told) {
 	}
 }
 
-func (s *shared) printPlace(ref string, p *job.QueuePosition) {
-	if p.NotAdopted != "" {
-		s.printf("job %s (%s ago): left as it is: %s\n", ref, time.Since(p.At).Round(time.Second), p.NotAdopted)
-		return
-	}
-	s.printf("job %s (%s ago): waits", ref, time.Since(p.At).Round(time.Second))
-	switch {
-	case p.Holds != "":
-		s.printf(" for %s; the bridge leaves it alone until then\n", p.Holds)
-	case p.Position > p.Window:
-		s.printf(" for a decision, place %d of %d: a decision looks at the first %d\n", p.Position, p.Of, p.Window)
-	default:
-		s.printf(" for a decision, place %d of %d, within the window of %d\n", p.Position, p.Of, p.Window)
-	}
-	if !p.ExpectedStart.IsZero() {
-		s.printf("  expected to start by %s\n", p.ExpectedStart.Local().Format(time.DateTime))
+func (s *shared) printPlace(p *job.QueuePosition) {
+	if p.Position > 0 {
+		s.printf("  place %d of %d that wait; a decision looks at the first %d\n", p.Position, p.Of, p.Window)
 	}
 	if p.Gate != "" {
 		s.printf("  it is behind gate %s; without the daemon that opens in %.0f s\n", p.Gate, max(0, p.LeaseLeftS))
