@@ -124,10 +124,43 @@ func (s *Stack) Options() slurmtest.Options {
 		o.Lua = s.Setup.Lua
 		o.Extra = append(o.Extra, "PartitionName=slurmbridge Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1")
 	}
+	if len(s.Setup.Card.Instances) > 0 {
+		s.cut(&o)
+	}
 	if s.Setup.Adjust != nil {
 		s.Setup.Adjust(&o)
 	}
 	return o
+}
+
+// cut has Slurm hand out the MIG instances of nodes that are cut alike, each with 100 shares: shares without files are of all
+// of a node's devices.
+func (s *Stack) cut(o *slurmtest.Options) {
+	card := &s.Setup.Card
+	var types []string
+	lines := ""
+	add := func(kind, files string) {
+		types = append(types, kind)
+		lines += fmt.Sprintf("Name=gpu Type=%s %s\n", kind, files)
+	}
+	for i := range s.Setup.NodeGPUs[0] {
+		minor := i
+		if i < len(card.Minors) {
+			minor = card.Minors[i]
+		}
+		file := fmt.Sprintf("DIR/dev/nvidia%d", minor)
+		if slices.Contains(card.Uncut, i) {
+			add(s.Setup.Models[0], "File="+file)
+			continue
+		}
+		for k, profile := range card.Instances {
+			gi, ci := gpusim.Caps(minor, card.GPUInstance(k), 0)
+			o.Caps = append(o.Caps, gi, ci)
+			add(profile, fmt.Sprintf("MultipleFiles=%s,DIR/dev/nvidia-caps/nvidia-cap%d,DIR/dev/nvidia-caps/nvidia-cap%d", file, gi, ci))
+		}
+	}
+	o.Driver, o.Cards = true, slices.Repeat([][]string{types}, len(s.Setup.NodeGPUs))
+	o.Files = map[string]string{"gres.conf": fmt.Sprintf("%sName=%s Count=%d\n", lines, s.Setup.Sharing, 100*len(types))}
 }
 
 // Nodes are the nodes' names.
@@ -244,6 +277,11 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 		if err := gpusim.Create(s.StateOf(i), cfg); err != nil {
 			return err
 		}
+		if c.Options.Driver {
+			if err := writeDriver(s.StateOf(i), c.Path("driver")); err != nil {
+				return err
+			}
+		}
 		node := fmt.Sprintf("run_dir: %s\njob_map: %[1]s/jobmap\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n",
 			s.runDir(i), s.Bin("nvidia-cuda-mps-control"), s.StateOf(i))
 		if err := os.WriteFile(c.Path("node-"+slurmtest.NodeName(i)+".yaml"), []byte(node), 0o644); err != nil {
@@ -256,6 +294,15 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 	o := &c.Options
 	return s.install(c, hook{"prolog", &o.Prolog}, hook{"epilog", &o.Epilog}, hook{"taskprolog", &o.TaskProlog},
 		hook{"epilog-slurmctld", &o.EpilogSlurmctld})
+}
+
+// writeDriver writes the driver's folder under /proc for the GPUs of a state file.
+func writeDriver(state, dir string) error {
+	st, err := gpusim.Open(state)
+	if err != nil {
+		return err
+	}
+	return errors.Join(st.WriteDriver(dir), st.Close())
 }
 
 // hook is a file that a site installs, and Slurm's option for it.

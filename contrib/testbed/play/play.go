@@ -143,13 +143,13 @@ Slurm %s %s, the bridge with policy %s, and simulated Titan Xps on %s.
   as games sbatch --gres=gpu:shared gromacs.sh     another user's: a Titan Xp serves one user at a time
   for app in lammps gromacs hoomd alexnet qmcpack googlenet lammps gromacs; do sbatch --gres=gpu:shared $app.sh; done
 
-  squeue    gpus    slurmbridge status    slurmbridge why JOB    slurmbridge usage    slurmbridge receipt
-  %[6]s/ (the status page)    %[6]s/usage
+  squeue            slurmbridge status       slurmbridge why JOB      slurmbridge receipt
+  gpus              %s/        (the status page)
 
-Applications of the thesis, a script each: %[7]s.
+Applications of the thesis, a script each: %s.
 
 Another terminal joins with:
-  export SLURM_CONF=%[8]s PATH=%[9]s:$PATH; cd %[10]s
+  export SLURM_CONF=%s PATH=%s:$PATH; cd %s
 
 Ctrl-D ends everything and leaves nothing.
 

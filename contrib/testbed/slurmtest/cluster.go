@@ -45,6 +45,8 @@ type Options struct {
 	AllSharing bool
 	// Unshared are the GPUs of each node, by index, that have no shares: split by MIG, say.
 	Unshared []int
+	// Caps are the numbers of the files that give access to MIG instances, where Files has a gres.conf that names them.
+	Caps []int
 	// Unlisted is how many of each node's GPUs Slurm hasn't; Files has the gres.conf that says which.
 	Unlisted int
 	CPUs     int // a node, default 16
@@ -81,6 +83,8 @@ type Options struct {
 	Root string
 	// Binds are further folders to be seen inside Root, at the same path.
 	Binds []string
+	// Driver: inside Root, /proc/driver is the folder driver of the cluster's, which Prepare fills.
+	Driver bool
 	// Prepare is called when the folder is there and no daemon yet: it may put
 	// files there and set the hooks in c.Options.
 	Prepare func(c *Cluster) error
@@ -291,6 +295,7 @@ func (c *Cluster) layout() error {
 		{"run", slurm, 0o755},
 		{"munge", munge, 0o755},
 		{"dev", root, 0o755},
+		{"driver", root, 0o755},
 		{"root", root, 0o755},
 		{"spool", root, 0o755},
 		{"out", root, 0o777 | os.ModeSticky},
@@ -308,6 +313,12 @@ func (c *Cluster) layout() error {
 	}
 	if err := os.MkdirAll(c.Path("dev", "nvidia-caps"), 0o755); err != nil {
 		return err
+	}
+	// MIG instances have files of their own to Slurm.
+	for _, n := range c.Options.Caps {
+		if err := device(c.Path("dev", "nvidia-caps", fmt.Sprintf("nvidia-cap%d", n)), 1, 3); err != nil {
+			return err
+		}
 	}
 	for i := range c.Options.GPUs {
 		// A GPU is a character device to Slurm; this one is /dev/null's twin.

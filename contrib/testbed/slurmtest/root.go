@@ -97,6 +97,11 @@ func (c *Cluster) prepare() error {
 			return err
 		}
 	}
+	if c.Options.Driver {
+		if err := c.mount(c.Path("driver"), "/proc/driver", "", unix.MS_BIND); err != nil {
+			return err
+		}
+	}
 	// Below the cluster's folder lies the root itself: a plain bind leaves it out.
 	for _, dir := range append([]string{c.Dir}, c.Options.Binds...) {
 		if err := c.mount(dir, dir, "", unix.MS_BIND); err != nil {

@@ -23,6 +23,8 @@ import (
 type cards struct {
 	*cluster.Stack
 	t *testing.T
+	// app is what jobs run, and how.
+	app string
 }
 
 func newCards(t *testing.T, setup cluster.Setup) *cards {
@@ -32,7 +34,7 @@ func newCards(t *testing.T, setup cluster.Setup) *cards {
 	s := cluster.New(setup)
 	slurmtest.New(t, s.Options())
 	t.Cleanup(s.Stop)
-	c := &cards{s, t}
+	c := &cards{s, t, "gromacs"}
 	if setup.Agents {
 		must.OK(t, s.StartAgents())
 		c.is("the list of the node's cards",
@@ -55,7 +57,7 @@ type ran struct {
 	Record        string // the card that its record names
 }
 
-var uuid = regexp.MustCompile(`"uuid":"(GPU-[^"]+)"`)
+var uuid = regexp.MustCompile(`"uuid":"((GPU|MIG)-[^"]+)"`)
 
 // record is the card in a job's record, "" = there is none yet.
 func (c *cards) record(id string) string {
@@ -72,14 +74,31 @@ func (c *cards) record(id string) string {
 // compute submits jobs that run an application for some seconds, and returns what each says once all have ended.
 func (c *cards) compute(requests ...string) []ran {
 	c.t.Helper()
-	var ids []string
+	out := c.ran(c.start(requests...)...)
+	for i := range out {
+		if out[i].Status != "finished" {
+			c.t.Errorf("%s: %+v", requests[i], out[i])
+		}
+	}
+	return out
+}
+
+// start submits jobs that run the application.
+func (c *cards) start(requests ...string) (ids []string) {
+	c.t.Helper()
 	for _, r := range requests {
 		script := fmt.Sprintf(`out=%[1]s/$SLURM_JOB_ID
 echo "$SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES" >$out.vars
-GPUSIM_STATE=%[2]s %[3]s run gromacs --report $out.report 2>$out.err
-`, c.Path("out"), c.State(), c.Bin("gpusim"))
+GPUSIM_STATE=%[2]s %[3]s run %[4]s --report $out.report 2>$out.err
+`, c.Path("out"), c.State(), c.Bin("gpusim"), c.app)
 		ids = append(ids, must.Get(c.Submit(c.t.Context(), ann, script, "--gres="+r, "--time=5", "--output=/dev/null"))(c.t))
 	}
+	return ids
+}
+
+// ran returns what jobs say of themselves once all have ended.
+func (c *cards) ran(ids ...string) []ran {
+	c.t.Helper()
 	out := make([]ran, len(ids))
 	for i, id := range ids {
 		if last, ok := c.WaitState(c.t.Context(), 2*time.Minute, id, "COMPLETED", "FAILED"); !ok {
@@ -91,8 +110,8 @@ GPUSIM_STATE=%[2]s %[3]s run gromacs --report $out.report 2>$out.err
 		c.is("record of job "+id, func() bool { out[i].Record = c.record(id); return out[i].Record != "" })
 		text := must.Get(os.ReadFile(c.Path("out", id+".report")))(c.t)
 		must.OK(c.t, json.Unmarshal(text, &out[i].Report))
-		if complaint, _ := os.ReadFile(c.Path("out", id+".err")); out[i].Status != "finished" {
-			c.t.Errorf("job %s: %s: %s", id, out[i].Status, complaint)
+		if complaint, _ := os.ReadFile(c.Path("out", id+".err")); len(complaint) > 0 {
+			c.t.Logf("job %s: %s", id, complaint)
 		}
 	}
 	return out
