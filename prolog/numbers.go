@@ -281,8 +281,9 @@ func migCaps(proc string) map[instance]access {
 }
 
 // Cut is how the node's GPUs are cut into MIG instances, as the driver shows it under proc ("" = /proc), without a GPU being
-// opened: "gpu0/mig/gi7/ci0 gpu0/mig/gi8/ci0". An instance's UUID follows from its place: the driver makes it of the GPU and
-// of the two numbers (nvGenerateSmcUuid of NVIDIA's open kernel modules).
+// opened: "gpu0/mig/gi7/ci0 gpu0/mig/gi8/ci0", by the GPU's minor number (os.c, nv-caps.c of NVIDIA's open kernel modules).
+// Instances that are made again alike have the UUIDs that they had: the driver makes one of the GPU, the GPU instance's number
+// and the engine of its compute instance (nvGenerateSmcUuid).
 func Cut(proc string) string {
 	folder := filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia/capabilities")
 	found, _ := filepath.Glob(filepath.Join(folder, "gpu*/mig/gi*/ci*")) // the pattern is good

@@ -141,7 +141,7 @@ func (p Part) MemMiB() float64 {
 }
 
 // Caps are the numbers of the files under /dev/nvidia-caps that give access to a GPU instance and a compute instance of the
-// GPU with this device file, as drivers have been seen to number them.
+// GPU with this device file, as NVIDIA's driver numbers them (nv-caps.c of the open kernel modules).
 func Caps(minor, gi, ci int) (gpuInstance, computeInstance int) {
 	const first, each, most = 3, 9, 15 // files of an instance, and instances of a GPU
 	gpuInstance = first + each*(most*minor+gi)
