@@ -58,12 +58,14 @@ local function text(v)
 end
 
 -- The gate file's values, {} where there is none; and the gate's job, nil unless
--- the file is fresh. user, only, leave and shares may stand there often: sets. So may cpus and
+-- the file is fresh. user, only, leave, shares and model may stand there often: sets. So may cpus and
 -- mem, what a job gets by default for a GPU, and size, the CPUs of a job that fits on any node that
 -- shares GPUs: numbers by partition, "*" for the others. adopt holds the site's rules in their order, out
 -- those who have opted out.
 local function read_gate()
-   local g = { user = {}, only = {}, leave = {}, shares = {}, cpus = {}, mem = {}, size = {}, out = {}, adopt = {} }
+   local g = {
+      user = {}, only = {}, leave = {}, shares = {}, cpus = {}, mem = {}, size = {}, out = {}, adopt = {}, model = {},
+   }
    local f = io.open(CONF.gate, "r")
    if not f then return g, nil end
    local s = f:read(FILE_LIMIT) or ""
@@ -147,7 +149,7 @@ local function examine(list, sharing, police)
       if p.shared or is and kind == "" and whole == sharing.units then
          r.n, r.count, r.prefix = r.n + 1, is and "1" or p.count, p.prefix
          r.named = r.named + (is and 0 or 1)
-         request = p.prefix .. sharing.gres .. ":" .. sharing.units
+         request = p.prefix .. sharing.whole
       elseif is then
          r.rounded = true
          request = p.prefix .. p.name .. ":" .. (kind ~= "" and kind .. ":" or "") .. whole
@@ -638,16 +640,27 @@ local function adopted(g, job, parts, uid)
    return nil
 end
 
+-- The type of GPU that a job's owner names (share:model=TYPE), with a colon, where Slurm has shares of that type;
+-- "" = any.
+local function model(g, job)
+   for word in text(job.comment):gmatch("[^%s,;]+") do
+      local name = word:match("^share:model=([%w_.+-]+)$")
+      if name and g.model[name] then return name .. ":" end
+   end
+   return ""
+end
+
 -- What is to be changed of a job as a list of {field, value}, {} for nothing; or
 -- nil and why the job is refused. said is what its owner is told. Reads only.
 local function plan(job, rec, parts, uid)
    local new = rec == nil
    local read, g, gate = pcall(read_gate)
-   if not read then g, gate = { shares = {}, cpus = {}, mem = {}, size = {}, adopt = {} }, nil end
+   if not read then g, gate = { shares = {}, cpus = {}, mem = {}, size = {}, adopt = {}, model = {} }, nil end
    local sharing = {
       gres = (g.gres or CONF.gres) == "shard" and "shard" or "mps",
       units = text(g.units):match("^[1-9]%d*$") or CONF.units,
    }
+   sharing.whole = sharing.gres .. ":" .. model(g, job) .. sharing.units
    local police = read and policed(g, job, rec, parts, uid)
    local node, whole = examine(job.tres_per_node, sharing, police), examine(job.tres_per_job, sharing, police)
    local odd = examine(text(job.tres_per_socket) .. "," .. text(job.tres_per_task), sharing, police)
@@ -690,7 +703,7 @@ local function plan(job, rec, parts, uid)
       set("tres_per_node", node.list)
    else
       -- Shares are per node; --gpus=shared has nothing else in it (refuse).
-      local list = whole.prefix .. sharing.gres .. ":" .. sharing.units
+      local list = whole.prefix .. sharing.whole
       if node.list ~= "" then list = node.list .. "," .. list end
       set("tres_per_node", list)
       set("tres_per_job", "")

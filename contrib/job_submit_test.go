@@ -73,8 +73,31 @@ func TestRequests(t *testing.T) {
 		{"sharers stay on one node", sharersStay},
 		{"changes", changes},
 		{"arguments are noted", argumentsNoted},
+		{"shares of a type", sharesOfAType},
 	} {
 		t.Run(situation.name, func(t *testing.T) { situation.is(t, &cluster{c.Cluster, t}) })
+	}
+}
+
+// Who names a type of GPU that shares may be asked for of gets all shares of one, with the bridge and without; any other
+// type is as none.
+func sharesOfAType(t *testing.T, c *cluster) {
+	gate := c.submit("true", "--hold")
+	for _, left := range []time.Duration{time.Hour, -time.Second} {
+		c.gateText(fmt.Sprintf("job=%s\nexpires=%d\ngres=mps\nunits=100\nmodel=titanxp\nmodel=1g.10gb+me\n", gate, time.Now().Add(left).Unix()))
+		for comment, want := range map[string]string{
+			"share:model=titanxp":            "mps:titanxp:100",
+			"app=x,share:model=titanxp;more": "mps:titanxp:100",
+			"share:model=h100":               "mps:100",
+			"share:model=titanxp:1":          "mps:100",
+			"share:model=":                   "mps:100",
+		} {
+			for _, how := range []string{"--gres=gpu:shared", "--gpus=shared"} {
+				f := c.job(c.submit("true", "--hold", how, "--comment="+comment))
+				must.Equal(t, request(f), want, comment)
+				must.Equal(t, f["Dependency"] != "(null)", left > 0, comment)
+			}
+		}
 	}
 }
 

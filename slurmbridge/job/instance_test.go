@@ -55,6 +55,11 @@ func TestWhichNodesAreTyped(t *testing.T) {
 			t.Errorf("%v by %s: %v", c.types, c.sharing, !c.want)
 		}
 	}
+	mixed, down := Node{Sharing: Shard}, Node{Sharing: Shard}
+	mixed.SetTypes([]string{"h100", "2g.20gb", "2g.20gb"})
+	down.SetTypes([]string{"a100"})
+	must.Equal(t, (&Snapshot{Nodes: []Node{mixed, down}}).Models(), []string{"2g.20gb", "a100", "h100"})
+	must.Equal(t, (&Snapshot{Nodes: []Node{down}}).Models(), nil)
 	if got := ParseTerms("share:model=2g.20gb"); got.Model != "2g.20gb" || got.None() || len(got.Ignored) > 0 {
 		t.Errorf("%+v", got)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -327,6 +328,25 @@ type Snapshot struct {
 	GPULimits []GPULimit
 	// Awaited holds the jobs ("123", "120_4") and arrays ("120") that jobs without a GPU depend on.
 	Awaited map[string]bool
+}
+
+// Models are the types of GPUs with shares that jobs may ask for of one type, nil = there are no MIG instances, and jobs ask
+// for any.
+func (s *Snapshot) Models() []string {
+	types, mig := map[string]bool{}, false
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		for g := range n.GPUs {
+			if c := n.Card(g); n.Sharing == Shard && c.Units >= Units && c.Type != "" {
+				_, is := InstanceOf(c.Type)
+				types[c.Type], mig = true, mig || is
+			}
+		}
+	}
+	if !mig {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(types))
 }
 
 // PerGPU is DefCpuPerGPU and DefMemPerGPU, MiB; 0 = there is none.

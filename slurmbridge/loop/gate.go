@@ -72,6 +72,7 @@ type Gate struct {
 	sizes  map[string]int        // Snapshot.OneNode of the last poll
 	adopt  string                // as of the last poll
 	whole  []string              // SharersOnly where the release calls for it
+	models []string              // the types of GPUs that shares may be asked for of, as the last poll showed them
 
 	asking   sync.Mutex            // held during a command about the gate: one at a time
 	lease    atomic.Pointer[lease] // the holder of asking replaces it; reading needs no lock
@@ -315,7 +316,7 @@ func (g *Gate) note(s *job.Snapshot) {
 	if g.perGPU = s.PerGPU; g.Adopt != nil {
 		g.adopt = g.Adopt(s)
 	}
-	g.sizes = s.OneNode
+	g.sizes, g.models = s.OneNode, s.Models()
 	if i := slices.IndexFunc(s.Nodes, func(n job.Node) bool { return n.Sharing != "" }); i >= 0 {
 		g.Sharing = s.Nodes[i].Sharing
 	}
@@ -567,7 +568,7 @@ func (g *Gate) publish(l lease) error {
 		byPartition("cpus", g.perGPU, func(d job.PerGPU) uint64 { return d.CPUs }) +
 		byPartition("mem", g.perGPU, func(d job.PerGPU) uint64 { return d.MemMiB })
 	return writeGateFile(g.File, fmt.Sprintf("job=%s\nexpires=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(),
-		sharedText(g.Sharing)+partitionLine(g.Partition)+g.ByHand.text()+partitions+lines("shares", g.whole)+g.adopt))
+		sharedText(g.Sharing)+partitionLine(g.Partition)+g.ByHand.text()+partitions+lines("shares", g.whole)+lines("model", g.models)+g.adopt))
 }
 
 func writeGateFile(path, text string) error {
