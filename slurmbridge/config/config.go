@@ -56,6 +56,7 @@ type Config struct {
 	MaxDelay     time.Duration `mapstructure:"max_delay" is:"1s to 24h"`
 	MaxSlowdown  float64       `mapstructure:"max_slowdown" is:"1 to 100, or 0"`
 	RetryAlone   bool          `mapstructure:"retry_alone"`
+	ShareUnknown bool          `mapstructure:"share_unknown_use"`
 	IdleAfter    time.Duration `mapstructure:"idle_after" is:"10m to 720h"`
 	IdleComment  bool          `mapstructure:"idle_comment"`
 	MailProgram  string        `mapstructure:"mail_program" is:"path or none"`

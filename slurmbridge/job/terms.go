@@ -217,7 +217,7 @@ func (s *Sessions) Terms(j *Job) Terms {
 // Feitelson, IEEE TPDS 12, 2001): here the median run takes a quarter of its limit, and mean and standard deviation make the
 // limit, so that it counts as one that may be reached.
 const (
-	askedUse      = 0.4
+	AssumedUse    = 0.4  // of the GPU
 	askedMean     = 0.43 // of its limit
 	askedSD       = 1 - askedMean
 	askedLimitedS = sessionDurationS // of a job without a limit
@@ -229,7 +229,7 @@ func AskedProfile(user, app string, limitS, memMiB float64) *rlcore.Profile {
 	s := cmp.Or(limitS, askedLimitedS)
 	return &rlcore.Profile{
 		App: cmp.Or(app, "(not known)"), Owner: user, DurationS: askedMean * s, DurationSD: askedSD * s, PeriodS: askedMean * s,
-		Series: []rlcore.Use{{GPU: askedUse, Core: askedUse, MemMiB: memMiB}}, HeldMiB: memMiB, Asked: true,
+		Series: []rlcore.Use{{GPU: AssumedUse, Core: AssumedUse, MemMiB: memMiB}}, HeldMiB: memMiB, Asked: true,
 		Source: "its owner says how much memory it needs",
 	}
 }

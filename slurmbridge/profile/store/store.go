@@ -33,6 +33,8 @@ type Store struct {
 	now func() time.Time
 	// noted counts the records that named a GPU's card for the first time, or another one.
 	noted atomic.Int64
+	// AssumedUse is the part of a GPU that runs are taken to use of which only that can't be read; 0 = they teach nothing.
+	AssumedUse float64
 }
 
 // Open opens the database at path; see database.Open.
@@ -217,6 +219,9 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS
 		return false, nil
 	}
 	run, err := gpuprof.ProfileOf(app, r)
+	if errors.Is(err, gpuprof.ErrPartial) && s.AssumedUse > 0 {
+		run, err = gpuprof.ProfileOf(app, assuming(r, s.AssumedUse))
+	}
 	if err != nil {
 		return false, nil // it has nothing to learn from
 	}
@@ -232,6 +237,27 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS
 		return put(ctx, tx, r.User, merged, s.now())
 	})
 	return true, database.Wrap(err, "learn from job %s", r.Ref())
+}
+
+// assuming returns a record with an assumed use of the GPU, where that is unknown.
+func assuming(r *gpuprof.Record, use float64) *gpuprof.Record {
+	out := *r
+	name := func(f gpuprof.Fig) string { return gpuprof.Recorded[f].Name }
+	out.Series = slices.Clone(r.Series)
+	for _, f := range []gpuprof.Fig{gpuprof.FigGPU, gpuprof.FigCore} {
+		if !slices.Contains(r.Unknown, name(f)) {
+			continue
+		}
+		for i := range out.Series {
+			if f == gpuprof.FigGPU {
+				out.Series[i].GPU = use
+			} else {
+				out.Series[i].Core = use
+			}
+		}
+	}
+	out.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), func(s string) bool { return s == name(gpuprof.FigGPU) })
+	return &out
 }
 
 // Ran adds a run's length to the user's own profile of an application on a card, if there is one. It changes nothing else

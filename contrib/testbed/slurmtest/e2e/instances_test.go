@@ -71,10 +71,20 @@ func TestJobsShareInstances(t *testing.T) {
 			t.Errorf("a job whose owner names the type requests %s", got)
 		}
 	}
-	on := map[string]int{}
 	for _, id := range small {
 		if got := r.request(id); !strings.HasPrefix(got, "shard:") || strings.HasPrefix(got, "shard:100") {
 			t.Errorf("a small job requests %s", got)
+		}
+	}
+	r.StopController()
+	must.OK(t, r.StartController(t.Context()))
+	for _, id := range append(append(append([]string{whole, array}, small...), large...), typed...) {
+		r.state(2*time.Minute, id, "COMPLETED")
+	}
+	on := map[string]int{}
+	for _, id := range small {
+		if f := r.job(id); !strings.HasPrefix(f["NodeList"], "n1") {
+			t.Errorf("job %s was on %s", id, f["NodeList"])
 		}
 		on[r.index(id)]++
 	}
@@ -85,16 +95,6 @@ func TestJobsShareInstances(t *testing.T) {
 	}
 	if len(on) == len(small) {
 		t.Errorf("no two small jobs share: %v", on)
-	}
-	r.StopController()
-	must.OK(t, r.StartController(t.Context()))
-	for _, id := range append(append(append([]string{whole, array}, small...), large...), typed...) {
-		r.state(2*time.Minute, id, "COMPLETED")
-	}
-	for _, id := range small {
-		if f := r.job(id); !strings.HasPrefix(f["NodeList"], "n1") {
-			t.Errorf("job %s was on %s", id, f["NodeList"])
-		}
 	}
 }
 

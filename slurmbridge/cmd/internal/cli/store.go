@@ -13,6 +13,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
@@ -26,6 +27,9 @@ func OpenStore(ctx context.Context, cfg *config.Config) (*store.Store, error) {
 // OwnStore opens it for the daemon: a corrupt file is replaced.
 func OwnStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
 	st, err := store.OpenOrReplace(ctx, cfg.Database, log)
+	if err == nil && cfg.ShareUnknown {
+		st.AssumedUse = job.AssumedUse
+	}
 	return st, explain(cfg, err)
 }
 
