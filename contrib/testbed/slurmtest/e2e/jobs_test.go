@@ -45,11 +45,14 @@ func (r *world) comment(id, text string) {
 	})
 }
 
+// unhurried has jobs share on a busy machine, too: Slurm's pauses count twentyfold here, so that all are late there.
+var unhurried = []string{"grace: 20"}
+
 // Jobs of two applications that never ran, whose owners say how much memory they need, share at once, each held to
 // that.
 func TestJobsShareByTheMemoryThatTheirOwnersSay(t *testing.T) {
 	t.Parallel()
-	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}})
+	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}, Settings: unhurried})
 	says := func(app, memory, gpusim string) string {
 		return r.submit("echo held to $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n"+r.gpusim(gpusim), "--gres=gpu:shared", "--time=60",
 			"--comment=app="+app+",share:max-slowdown=3,share:memory="+memory)
@@ -72,7 +75,7 @@ func TestJobsShareByTheMemoryThatTheirOwnersSay(t *testing.T) {
 // of it.
 func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 	t.Parallel()
-	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}})
+	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}, Settings: unhurried})
 	const greedy = "gromacs --preallocate 0.75"
 	first := r.run("greedy", "", greedy)
 	r.reach("COMPLETED", first)
@@ -125,7 +128,9 @@ func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 // on the other, until three applications have run on both. Until then one that never ran on a card runs alone there first.
 func TestTwoKindsOfCards(t *testing.T) {
 	t.Parallel()
-	r := newWorld(t, cluster.Setup{Cold: true, NodeGPUs: []int{1, 1}, Models: []string{"titanxp", "v100"}})
+	r := newWorld(t, cluster.Setup{
+		Cold: true, NodeGPUs: []int{1, 1}, Models: []string{"titanxp", "v100"}, Settings: unhurried,
+	})
 	const program = "gromacs --duration-scale $([ $SLURMD_NODENAME = n1 ] && echo 3 || echo 0.75)"
 	on := func(node, app string) string { return r.run(app, "", program, "--nodelist="+node) }
 	both := func(app string) {
@@ -191,10 +196,9 @@ func TestJobsAsTheyAre(t *testing.T) {
 		}
 		known = append(known, &p)
 	}
-	// Slurm's pauses count twentyfold here, so that on a busy machine all are late: with that grace they share all the same.
 	r := newWorld(t, cluster.Setup{
 		NodeGPUs: []int{2, 1}, Models: []string{"v100", "titanxp"}, Sharing: "shard", Profiles: known,
-		Settings: []string{"max_group: 2", "grace: 20"},
+		Settings: append(unhurried, "max_group: 2"),
 	})
 	u := must.Get(user.Lookup(cluster.Owner))(t)
 	must.OK(t, os.Chown(r.Path("out"), must.Get(strconv.Atoi(u.Uid))(t), -1))
