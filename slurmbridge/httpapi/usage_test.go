@@ -167,13 +167,16 @@ func TestNothingIsNoTile(t *testing.T) {
 	summedUp := s.Usage
 	s.Usage = func(ctx context.Context, q usage.Query) (*usage.Report, error) {
 		r, err := summedUp(ctx, q)
-		none := 0.0
-		r.Total.Idle, r.Total.Shared, r.Total.TimeLost = &none, &none, &none
+		none, more := 0.0, -0.5
+		r.Total.WaitSaved, r.Total.Idle, r.Total.Shared, r.Total.TimeLost = &more, &none, &none, &none
 		return r, err
 	}
 	s.Status().Idle = nil
 	_, body := answers(s.Handler())("/usage", nobody)
 	tiles, _, _ := strings.Cut(body, "<table")
+	if !strings.Contains(tiles, "<b>30.0 min</b><span>that jobs waited longer than on plain Slurm</span>") {
+		t.Errorf("of time lost: %s", tiles)
+	}
 	for _, bad := range []string{"held idle</span>", "<span>shared", ">0.0", "that they ran longer"} {
 		if strings.Contains(tiles, bad) {
 			t.Errorf("%q is in %s", bad, tiles)
