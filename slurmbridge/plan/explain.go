@@ -65,6 +65,9 @@ func (r *pass) explanation(j *rlcore.Job) *job.Explanation {
 			LatestDelayS: max(0, r.guard.DelayLimitS()-j.DelayedS), FreeInS: -1,
 			PlainEnd: tracker.Time(j.PlainEndS), Ignored: r.Terms[j.ID].Ignored,
 		}
+		if why := r.noModel[j.ID]; why != "" {
+			e.Ignored = append(slices.Clip(e.Ignored), why)
+		}
 		r.plan.Explanations[j.ID] = e
 	}
 	return e

@@ -106,7 +106,9 @@ func TestAnOwnerNamesTheModel(t *testing.T) {
 		in := mixed(sharer("1"))
 		uses(in, "1", 15_000, 100, 100)
 		in.Terms = map[string]job.Terms{"1": job.ParseTerms("share:model=" + model)}
-		must.Equal(t, requests(planner().Plan(in))["1"], want, model)
+		plan := planner().Plan(in)
+		must.Equal(t, requests(plan)["1"], want, model)
+		must.Equal(t, len(plan.Explanations["1"].Ignored), map[bool]int{true: 1}[model == "4g.40gb"], model)
 	}
 }
 

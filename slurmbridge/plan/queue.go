@@ -27,6 +27,7 @@ type queue struct {
 	gate, ungated     []job.Change
 	reasons           map[string]job.Ungated // by ref: why the bridge leaves the job to Slurm
 	notAdopted        map[string]job.Ungated // by ref: why a job that a rule of the site matches has its own GPU
+	noModel           map[string]string      // by ref: what is to be said of a type of GPU that nothing has
 	unstarted         map[string]bool        // foreign jobs that could start on idle GPUs
 	watched           int                    // how many foreign jobs are watched
 }
@@ -34,7 +35,7 @@ type queue struct {
 func newQueue(p *poll, managed *job.PartitionFilter, divideHost bool) *queue {
 	q := &queue{
 		poll: p, managed: managed, divideHost: divideHost,
-		limited: map[string]string{}, closedTo: map[string]string{}, unstarted: map[string]bool{},
+		limited: map[string]string{}, closedTo: map[string]string{}, unstarted: map[string]bool{}, noModel: map[string]string{},
 		reasons: map[string]job.Ungated{}, notAdopted: map[string]job.Ungated{},
 		budget: p.Tracker.Limits.Budget(p.Snap, p.jobs),
 	}
@@ -102,8 +103,9 @@ func (q *queue) addSharer(j *job.Job) {
 	delete(q.limited, j.Ref)
 	app, closed := q.Apps[j.Ref], q.closedFor(j)
 	of := q.reach(j, closed, q.wanted(j))
-	if of.gpus.Len(len(q.gpus)) == 0 { // nothing here has the type that its owner names
+	if model := q.Terms[j.Ref].Model; model != "" && of.gpus.Len(len(q.gpus)) == 0 {
 		of = q.reach(j, closed, ownType(j))
+		q.noModel[j.Ref] = "share:model=" + model + ": no GPU of this type that jobs share is there for it"
 	}
 	q.fitting(of, app).know(&rj, app)
 	q.waiting = append(q.waiting, rj)

@@ -296,7 +296,7 @@ func onNode(node string) string {
 
 // stampShape is a stamp at the beginning of an AdminComment, where no user's text can be.
 // What it replaced can only be a whole GPU's shares, or of an adopted job a whole GPU.
-var stampShape = regexp.MustCompile(`^` + job.CommentPrefix + `\[((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?100|gpu(?::[A-Za-z0-9_.-]+){0,2})(?: on ([A-Za-z0-9_.-]+))?\]`)
+var stampShape = regexp.MustCompile(`^` + job.CommentPrefix + `\[((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?100|gpu(?::[A-Za-z0-9_.+-]+){0,2})(?: on ([A-Za-z0-9_.-]+))?\]`)
 
 // Stamped reports whether a job's AdminComment has a stamp that is true: it may be needed to
 // restore the job.

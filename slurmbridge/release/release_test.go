@@ -86,7 +86,7 @@ func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
 			m.WasHost, m.Host = jobs[ref].Note.Defaults, jobs[ref].Note.Defaults.Of(n)
 		}
 		if n > 1 && rapid.Bool().Draw(t, "adopted") {
-			raw := rapid.SampledFrom([]string{"gpu", "gpu:1", "gpu:titanxp:1", "gpu:titanxp"}).Draw(t, "request")
+			raw := rapid.SampledFrom([]string{"gpu", "gpu:1", "gpu:titanxp:1", "gpu:titanxp", "gpu:1g.10gb+me:1"}).Draw(t, "request")
 			jobs[ref].Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: "gres/" + raw}
 			m.WasGres, m.Sharing = release.Requested(jobs[ref], job.MPS), job.MPS
 		}
