@@ -220,7 +220,7 @@ release: ## packages of both architectures, bills of materials, notes and checks
 
 # Two versions, of which the second is newer and says so: what is upgraded from and to.
 NEWER   := $(BUILD)/acceptance/newer
-acceptance: as-root build $(NFPM) $(SBOM) ## the commands of README.md and contrib/doc on two booted Debians (RELEASE=trixie or forky, ARGS=--keep; ARGS=--playbook: the Ansible role only; 20 minutes)
+acceptance: as-root build $(NFPM) $(SBOM) ## the commands of README.md and contrib/doc on two booted Debians (RELEASE=trixie or forky, ARGS=--keep; ARGS=--playbook: the Ansible role only; 25 minutes)
 	@contrib/install-deps --acceptance
 	@$(call PACK,$(BUILD),$(BUILD)/acceptance/old)
 	@$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer
