@@ -91,7 +91,7 @@ finds little that policies don't.`,
 		},
 	}
 	fl, o := c.Flags(), &f.Options
-	list := func(names []string) string { return strings.Join(names, ",") }
+	list := func(names []string) string { return strings.Join(names, ", ") }
 	fl.StringSliceVar(&o.Workloads, "workloads", nil, "of "+list(experiment.Workloads())+
 		", with --worlds of "+list(experiment.PlaceNames())+" (default all)")
 	fl.StringSliceVar(&o.Policies, "policies", nil, "of "+list(experiment.Names())+

@@ -166,7 +166,7 @@ so are sacct's rows of jobs with a line break in their name or on an instance of
 	}
 	f.from.add(c)
 	fl, o := c.Flags(), &f.Options
-	fl.StringSliceVar(&o.Policies, "policies", experiment.ReplayPolicies(), "of "+strings.Join(experiment.Names(), ","))
+	fl.StringSliceVar(&o.Policies, "policies", experiment.ReplayPolicies(), "of "+strings.Join(experiment.Names(), ", "))
 	addOptions(fl, o, 3, rlcore.DefaultWindow, &f.json)
 	addCheckpoint(fl, &f.checkpoint)
 	fl.Float64Var(&f.durationError, "duration-error", 0,
