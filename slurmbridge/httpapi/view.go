@@ -139,9 +139,6 @@ func (v *view) waits(st *job.Status, j *job.Job, g *job.Group) queued {
 	q.Waits = span(st.Snap.At.Sub(j.Submit))
 	if n := st.Explanations[j.Ref]; n != nil {
 		q.Why, q.App = n.Status, n.App
-		if n.App != "" && !n.Known {
-			q.Why += "; its application isn't known yet and runs alone first"
-		}
 		q.Latest = span(time.Duration(n.LatestDelayS * float64(time.Second)))
 		for _, c := range n.Considered[:min(len(n.Considered), mostDetails)] {
 			text := c.String()

@@ -105,16 +105,3 @@ func (p *Place) Sentence(ref string, predicted float64) string {
 	}
 	return text + "."
 }
-
-// Starting says in one sentence where a released job of a group is to start, and with whom.
-func (g *Group) Starting(ref string) string {
-	if g.Node == "" {
-		return "Job " + ref + " waits for its turn among the jobs of whole GPUs."
-	}
-	with := slices.DeleteFunc(g.Refs(), func(r string) bool { return r == ref })
-	company := ""
-	if len(with) > 0 {
-		company = " together with " + strings.Join(with, ", ")
-	}
-	return "Job " + ref + " is about to start " + g.Where() + company + "."
-}

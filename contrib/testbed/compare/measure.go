@@ -153,9 +153,9 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	}
 	ran, err := cluster.Run(ctx, c.setup, cluster.Work{
 		Apps: c.apps, Gres: c.variant.gres, At: c.at, Hold: c.at == nil && !c.loose, Every: every, Limit: limit,
-		Progress: func(ended, running int, gpu *gpusim.Snapshot) {
+		Progress: func(ended, running int, _ *gpusim.Snapshot) {
 			started() // the jobs are there, or begin to come
-			b.at(c, ended, running, gpu)
+			b.at(c, ended, running)
 		},
 	}, c.after)
 	if err != nil {
@@ -213,8 +213,8 @@ func newBoard(line *cluster.Line, cells []*cell) *board {
 	return &board{line: line, began: line.Now(), cells: cells}
 }
 
-// at says how many of a run's jobs have ended and how many are running; gpu may be nil.
-func (b *board) at(c *cell, ended, running int, gpu *gpusim.Snapshot) {
+// at says how many of a run's jobs have ended and how many are running.
+func (b *board) at(c *cell, ended, running int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c.ended, c.running = ended, running
@@ -239,9 +239,6 @@ func (b *board) at(c *cell, ended, running int, gpu *gpusim.Snapshot) {
 	}
 	text += fmt.Sprintf("  %s %d/%d jobs ended, %d running on %s, %d/%d runs over",
 		cluster.Bar(24, all, of), all, of, running, count(under, "cluster"), done, len(b.cells))
-	if gpu != nil && under == 1 {
-		text += fmt.Sprintf(" (%s: GPU %3.0f %%, %5.0f MiB)", c.name(), 100*gpu.GPU, gpu.MemMiB)
-	}
 	b.line.Show(text)
 }
 

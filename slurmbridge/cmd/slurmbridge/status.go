@@ -187,7 +187,7 @@ func summary(ref string, story *journal.Story) string {
 				case story.On != nil:
 					return story.On.Sentence(ref, m.Predicted)
 				default:
-					return g.Starting(ref)
+					return "Job " + ref + " starts " + g.Where() + "."
 				}
 			}
 		}

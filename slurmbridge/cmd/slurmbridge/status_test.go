@@ -86,8 +86,8 @@ func TestWhyBeginsWithASentence(t *testing.T) {
 			Note: note(), On: &job.Place{Node: "n1", GPUs: []int{2}, With: []string{"8"}},
 			Groups: group(job.Member{Ref: "7", State: job.MemberRunning, Predicted: 1.2}, job.Member{Ref: "8", State: job.MemberRunning}),
 		},
-		"Job 7 is about to start on n1 gpu 2.\n": {Groups: group(job.Member{Ref: "7", State: job.MemberWaiting})},
-		"Job 7 runs on n1, alone.\n":             {On: &job.Place{Node: "n1", GPUs: []int{0, 1}}},
+		"Job 7 starts on n1 gpu 2.\n": {Groups: group(job.Member{Ref: "7", State: job.MemberWaiting})},
+		"Job 7 runs on n1, alone.\n":  {On: &job.Place{Node: "n1", GPUs: []int{0, 1}}},
 		"job 7 completed after 0s on n1": {
 			Note:     note(),
 			Outcomes: []history.Told{{Outcome: history.Outcome{Ref: "7", State: "COMPLETED", Node: "n1", Start: at, End: at}}},
