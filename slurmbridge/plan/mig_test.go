@@ -89,6 +89,21 @@ func TestALargeJobGetsTheWholeGPU(t *testing.T) {
 	}
 }
 
+// No slice is meant for a job that is too large for it, though each is idle; where no GPU has memory enough it is as on
+// plain Slurm. What was measured on a slice fits there.
+func TestALargeJobIsMeantForNoSlice(t *testing.T) {
+	in := mixed(sharer("1"))
+	uses(in, "1", 50_000, 100, 0)
+	must.Equal(t, requests(planner().Plan(in))["1"], "shard:h100:100")
+	in.Snap.Jobs = append(in.Snap.Jobs, running("w", "n1", 0, job.WholeGPU, 0))
+	must.Equal(t, requests(planner().Plan(in)), map[string]string{})
+	in = mixed(sharer("1"))
+	in.Snap.Nodes[0].SetTypes([]string{"2g.20gb", "2g.20gb"})
+	in.Models = map[job.GPUAddr]string{{Node: "n1"}: slice, {Node: "n1", GPU: 1}: slice}
+	uses(in, "1", 50_000, 100, 0)
+	must.Equal(t, len(planner().Plan(in).Groups), 1)
+}
+
 // A job that takes three times as long on a slice as on the idle whole GPU gets that; one that takes as long gets a slice.
 func TestAJobGetsWhereItEndsFirst(t *testing.T) {
 	for sliceS, want := range map[float64]string{300: "shard:h100:100", 102: "shard:2g.20gb:100"} {

@@ -4,6 +4,7 @@ package play
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -19,13 +20,19 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // nodeGPUs are the simulated GPUs of each node.
 var nodeGPUs = []int{1, 2, 2}
 
+// instances are what --mig cuts each of two simulated A100s into.
+var instances = []string{"3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"}
+
 type options struct {
 	base   *cluster.Setup
+	mig    bool
+	root   string // of Slurm; "" = this machine's
 	scale  float64
 	policy string
 	in     *os.File // of the shell
@@ -42,15 +49,33 @@ func Command(base *cluster.Setup) *cobra.Command {
 	}
 	c.Flags().Float64Var(&o.scale, "scale", 3, "GPU seconds that pass in a second")
 	c.Flags().StringVar(&o.policy, "policy", "dqn", "the bridge's policy")
+	c.Flags().BoolVar(&o.mig, "mig", false, "two A100s that are cut into MIG instances; Slurm 23.02.7 or later")
+	c.Flags().StringVar(&o.root, "root", "", "a `FOLDER` with another Slurm, which contrib/mkroot makes")
 	return c
 }
+
+var errOld = errors.New("only from 23.02.7 on Slurm shares MIG instances")
 
 // play starts the cluster, and ends it at the end of the shell.
 func play(ctx context.Context, o options) error {
 	fmt.Fprintln(o.err, "Starting a private Slurm (some seconds) ...")
 	setup := *o.base
 	setup.Scale, setup.Policy, setup.NodeGPUs = o.scale, o.policy, nodeGPUs
-	setup.Adjust = func(so *slurmtest.Options) { so.Accounting = slurmtest.MissingAccounting(so.Root) == nil }
+	if o.mig {
+		release, err := slurmtest.ReleaseOf(ctx, o.root)
+		if err != nil {
+			return err
+		}
+		if !text.SharesInstances(release) {
+			return fmt.Errorf("%w: this is %s; contrib/mkroot makes a folder for --root with another", errOld, release)
+		}
+		setup.NodeGPUs, setup.Models, setup.Sharing = []int{1, 1}, []string{"a100", "a100"}, "shard"
+		setup.Card.Instances = instances
+	}
+	setup.Adjust = func(so *slurmtest.Options) {
+		so.Root = o.root
+		so.Accounting = slurmtest.MissingAccounting(so.Root) == nil
+	}
 	s, err := cluster.Start(ctx, setup)
 	if err != nil {
 		return err
@@ -68,13 +93,20 @@ func open(ctx context.Context, s *cluster.Stack, o *options) error {
 		return err
 	}
 	greet(o, s, dir)
-	bash := exec.Command("bash", "--rcfile", filepath.Join(dir, "bin", "rc"), "-i")
-	if !term.IsTerminal(int(o.in.Fd())) {
-		bash = exec.Command("bash", "-s")
+	argv, err := s.Prefix("")
+	if err != nil {
+		return err
 	}
+	argv = append(argv, "env", "--chdir="+dir, "bash")
+	if term.IsTerminal(int(o.in.Fd())) {
+		argv = append(argv, "--rcfile", filepath.Join(dir, "bin", "rc"), "-i")
+	} else {
+		argv = append(argv, "-s")
+	}
+	bash := exec.Command(argv[0], argv[1:]...)
 	bash.Dir, bash.Stdin, bash.Stdout, bash.Stderr = dir, o.in, o.out, o.err
 	bash.Env = append(os.Environ(), "SLURM_CONF="+s.Conf(), "PATH="+path(dir))
-	if err := bash.Start(); err != nil {
+	if err = bash.Start(); err != nil {
 		return err
 	}
 	ended := make(chan struct{})
@@ -116,8 +148,8 @@ func writeScripts(s *cluster.Stack, dir string, scale float64) error {
 		files[name+".sh"] = fmt.Sprintf("#!/bin/sh\n#SBATCH --job-name=%s --time=%d --comment=app=%s --output=%s\n%sexport GPUSIM_STATE=$s\nexec %s run %s\n",
 			name, minutes, name, s.Path("out", "%x-%j.out"), state, s.Bin("gpusim"), name)
 	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+	for name, body := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(body), 0o755); err != nil {
 			return err
 		}
 	}
@@ -128,19 +160,23 @@ func writeScripts(s *cluster.Stack, dir string, scale float64) error {
 func greet(o *options, s *cluster.Stack, dir string) {
 	var gpus []string
 	for i, n := range s.Nodes() {
-		gpus = append(gpus, n+" ("+strconv.Itoa(nodeGPUs[i])+")")
+		gpus = append(gpus, n+" ("+strconv.Itoa(s.Setup.NodeGPUs[i])+")")
+	}
+	cards, whose := "Titan Xps", "a Titan Xp serves one user at a time"
+	if o.mig {
+		cards, whose = "A100s, cut into "+strings.Join(instances, ", ")+",", "an instance serves one user at a time"
 	}
 	accounting := "without accounting (contrib/install-deps --accounting installs what it needs)"
 	if s.Cluster.Options.Accounting {
 		accounting = "with accounting"
 	}
 	fmt.Fprintf(o.out, `
-Slurm %s %s, the bridge with policy %s, and simulated Titan Xps on %s.
+Slurm %s %s, the bridge with policy %s, and simulated %s on %s.
 %g GPU seconds pass in a second.
 
   sbatch --gres=gpu:shared alexnet.sh      a job that may share a GPU
   sbatch --gres=gpu:1 alexnet.sh           a job with a GPU of its own
-  as games sbatch --gres=gpu:shared gromacs.sh     another user's: a Titan Xp serves one user at a time
+  as games sbatch --gres=gpu:shared gromacs.sh     another user's: %s
   for app in lammps gromacs hoomd alexnet qmcpack googlenet lammps gromacs; do sbatch --gres=gpu:shared $app.sh; done
 
   squeue            slurmbridge status       slurmbridge why JOB      slurmbridge receipt
@@ -153,5 +189,5 @@ Another terminal joins with:
 
 Ctrl-D ends everything and leaves nothing.
 
-`, s.Release, accounting, o.policy, strings.Join(gpus, ", "), o.scale, s.URL, strings.Join(apps.Names(), " "), s.Conf(), filepath.Join(dir, "bin"), dir)
+`, s.Release, accounting, o.policy, cards, strings.Join(gpus, ", "), o.scale, whose, s.URL, strings.Join(apps.Names(), " "), s.Conf(), filepath.Join(dir, "bin"), dir)
 }

@@ -1,6 +1,7 @@
 package play
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // What the greeting says to type works, and at the shell's end the cluster's folder is gone.
@@ -50,6 +53,44 @@ gpus
 	if t.Failed() {
 		t.Log(out.String())
 	}
+}
+
+// Jobs share MIG instances, and each computes on one; an older Slurm is refused with a sentence.
+func TestPlayMIG(t *testing.T) {
+	build := "../../../build"
+	cluster.Require(t, build)
+	t.Parallel()
+	in := must.Get(os.Open(typed(t, `
+for app in alexnet vgg11 alexnet vgg11; do sbatch --wait --gres=gpu:shared $app.sh & done
+as games sbatch --wait --gres=gpu:3g.20gb:1 gromacs.sh
+wait
+scontrol show node n1 | grep Gres=
+slurmbridge status
+slurmbridge doctor
+`)))(t)
+	defer in.Close()
+	root := os.Getenv("SLURMBRIDGE_TEST_ROOT")
+	var out strings.Builder
+	err := play(t.Context(), options{
+		base: &cluster.Setup{Build: build, Lua: "../../job_submit.lua"}, scale: 200, policy: "srpt", mig: true, root: root,
+		in: in, out: &out, err: &out,
+	})
+	if release := must.Get(slurmtest.ReleaseOf(t.Context(), root))(t); !text.SharesInstances(release) {
+		if !errors.Is(err, errOld) {
+			t.Errorf("Slurm %s: %v", release, err)
+		}
+		return
+	}
+	must.OK(t, err)
+	for _, want := range []string{"A100s, cut into 3g.20gb", "shard:3g.20gb:100", "│ n1   │   3 │ 1g.5gb "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("nothing says %q", want)
+		}
+	}
+	if strings.Contains(out.String(), "MIG instances without shares") {
+		t.Error("doctor finds instances without shares")
+	}
+	t.Log(out.String())
 }
 
 // typed is a file of what a user types.
