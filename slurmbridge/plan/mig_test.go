@@ -104,6 +104,21 @@ func TestALargeJobIsMeantForNoSlice(t *testing.T) {
 	must.Equal(t, len(planner().Plan(in).Groups), 1)
 }
 
+// What is promised to a job goes by the models that it may have: not by a whole GPU where its owner wants an instance.
+func TestPromisesAreOfTheModelsThatAJobMayHave(t *testing.T) {
+	in := mixed(sharer("1"))
+	in.Snap.Nodes[0].SetTypes([]string{"h100", "2g.20gb", "3g.40gb"})
+	const other = "H100 MIG 3g.40gb"
+	in.Models[job.GPUAddr{Node: "n1", GPU: 2}] = other
+	uses(in, "1", 15_000, 100, 300)
+	in.Apps["1"].Cards[other] = &rlcore.Profile{App: "1", DurationS: 200, PeriodS: 200, Series: []rlcore.Use{{}}, Card: other, Runs: 1}
+	q := count(in)
+	must.Equal(t, q.waiting[0].Profile.DurationS, 100.)
+	of := q.reachOf(func(g int) bool { return g > 0 })
+	of.know(&q.waiting[0], in.Apps["1"])
+	must.Equal(t, q.waiting[0].Profile.DurationS, 200.)
+}
+
 // A job that takes three times as long on a slice as on the idle whole GPU gets that; one that takes as long gets a slice.
 func TestAJobGetsWhereItEndsFirst(t *testing.T) {
 	for sliceS, want := range map[float64]string{300: "shard:h100:100", 102: "shard:2g.20gb:100"} {

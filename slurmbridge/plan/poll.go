@@ -376,8 +376,16 @@ func (r reach) know(j *rlcore.Job, app job.App) {
 		j.Profile = r.on(0, app)
 	default:
 		j.Cards = &rlcore.Cards{}
+		var fastest *rlcore.Profile
 		for k, model := range r.models {
-			(*j.Cards)[model] = r.on(k, app)
+			on := r.on(k, app)
+			(*j.Cards)[model] = on
+			if on != nil && (fastest == nil || on.DurationS < fastest.DurationS) {
+				fastest = on
+			}
+		}
+		if len(r.instances) > 0 && fastest != nil { // a model that it can't have promises nothing
+			j.Profile = fastest
 		}
 	}
 }
