@@ -142,6 +142,25 @@ func TestAnOwnerNamesTheModel(t *testing.T) {
 	}
 }
 
+// While the nodes of the type that an owner names are out of service, the job waits for them.
+func TestAModelOutOfServiceIsWaitedFor(t *testing.T) {
+	in := mixed(sharer("1"))
+	uses(in, "1", 15_000, 100, 100)
+	down := in.Snap.Nodes[0]
+	down.Name, down.Up = "n3", false
+	down.SetTypes([]string{"3g.40gb"})
+	in.Snap.Nodes = append(in.Snap.Nodes, down)
+	in.Terms = map[string]job.Terms{"1": {Model: "3g.40gb"}}
+	plan := planner().Plan(in)
+	must.Equal(t, requests(plan), map[string]string{})
+	must.Equal(t, len(plan.Ungated), 0)
+	in.Snap.Nodes[1].Cards = []job.Card{{Type: "3g.40gb"}} // without shares, it is none
+	must.Equal(t, requests(planner().Plan(in))["1"], "shard:2g.20gb:100")
+	in.Snap.Nodes[1].Cards = nil
+	in.Snap.Jobs[0].ReqNodes = "n1" // where there is none
+	must.Equal(t, requests(planner().Plan(in))["1"], "shard:2g.20gb:100")
+}
+
 // Jobs of one node's slices and of its whole GPU land where they are meant: Slurm chooses among the GPUs of a type.
 func TestSeatsOfEachType(t *testing.T) {
 	in := mixed(sharer("1"), sharer("2"), sharer("3"), sharer("4"), sharer("5"), sharer("6"))

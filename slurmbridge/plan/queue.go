@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -9,6 +8,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // queue is what was counted of a poll: the jobs that wait for GPUs, in Slurm's order, and what becomes of the others.
@@ -102,17 +102,30 @@ func (q *queue) addSharer(j *job.Job) {
 	}
 	delete(q.limited, j.Ref)
 	app, closed := q.Apps[j.Ref], q.closedFor(j)
-	of := q.reach(j, closed, q.wanted(j))
-	if model := q.Terms[j.Ref].Model; model != "" && of.gpus.Len(len(q.gpus)) == 0 {
-		of = q.reach(j, closed, ownType(j))
-		q.noModel[j.Ref] = "share:model=" + model + ": no GPU of this type that jobs share is there for it"
-	}
-	q.fitting(of, app).know(&rj, app)
+	q.fitting(q.reach(j, closed, q.wanted(j)), app).know(&rj, app)
 	q.waiting = append(q.waiting, rj)
 }
 
-// wanted returns the type of GPU that a job asks for, or its owner names (share:model=TYPE), "" = any.
-func (q *queue) wanted(j *job.Job) string { return cmp.Or(ownType(j), q.Terms[j.Ref].Model) }
+// wanted returns the type of GPU that a job asks for, or its owner names (share:model=TYPE), "" = any. A type that no
+// node has on which the job may run, in service or not, is as none.
+func (q *queue) wanted(j *job.Job) string {
+	own, model := ownType(j), q.Terms[j.Ref].Model
+	if own != "" || model == "" {
+		return own
+	}
+	only, exclude := text.ExpandHosts(j.ReqNodes), text.ExpandHosts(j.ExcNodes)
+	for i := range q.Snap.Nodes {
+		n := &q.Snap.Nodes[i]
+		may := (j.ReqNodes == "" || only[n.Name]) && !exclude[n.Name] && n.Serves(j.Partitions())
+		for g := range n.GPUs {
+			if c := n.Card(g); may && c.Type == model && c.Units >= job.Units && (n.Typed() || hasOnly(n, model)) {
+				return model
+			}
+		}
+	}
+	q.noModel[j.Ref] = "share:model=" + model + ": no GPU of this type that jobs share is there for it"
+	return ""
+}
 
 // ownType returns the type of GPU that a job asks for, of all shares or adopted, "" = any.
 func ownType(j *job.Job) string {
