@@ -116,8 +116,8 @@ func (s *site) named(cards []Card) []int {
 		for _, f := range files {
 			if n, ok := minorOf(f); ok {
 				minor = n
-			} else {
-				caps = append(caps, filepath.Base(f))
+			} else if name := filepath.Base(f); strings.HasPrefix(name, capFiles) {
+				caps = append(caps, name)
 			}
 		}
 		found := unknown
@@ -251,7 +251,9 @@ type instance struct{ gpu, gi, ci int }
 // access are the files under /dev/nvidia-caps that give access to an instance, by number.
 type access struct{ gi, ci int }
 
-func capFile(n int) string { return "nvidia-cap" + strconv.Itoa(n) }
+const capFiles = "nvidia-cap"
+
+func capFile(n int) string { return capFiles + strconv.Itoa(n) }
 
 var migAccess = pattern.Lazy(`(?m)^gpu(\d+)/gi(\d+)/(?:ci(\d+)/)?access (\d+)$`)
 

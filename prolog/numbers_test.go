@@ -154,6 +154,7 @@ func TestNumbersOfInstances(t *testing.T) {
 		"an instance that isn't there":       {"", files("s", 66) + files("s", 93) + files("s", 75), "MIG-7 ? MIG-8 ?"},
 		"a GPU that is cut, as if whole":     {"", "Name=gpu File=/dev/nvidia[0-1]", "? GPU-b ? ?"},
 		"by a part of its files":             {"", "Name=gpu" + gpu0 + "84\n", "MIG-9 ? ? ?"},
+		"with a file that others have":       {"", "Name=gpu" + gpu0 + "84,/dev/nvidia-uvm\n", "MIG-9 ? ? ?"},
 		"a detector that knows no instances": {"", "AutoDetect=nvidia", "? ? ? ?"},
 	} {
 		proc := t.TempDir()
@@ -295,12 +296,15 @@ func TestACardThatIsNotCertain(t *testing.T) {
 func FuzzSlurmConf(f *testing.F) {
 	f.Add("NodeName=n[1-3] Name=gpu File=/dev/nvidia[0-3]\nAutoDetect=nvml\nInclude gres.conf\n")
 	f.Add("Name=gpu File=/dev/nvidia[0-9999999999],a[[[]]]b \\\n \\\n")
+	f.Add("Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap21,a\ngpu1/gi0/access 21\ngpu1/gi0/ci0/access 99999999999999999999\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		dir := t.TempDir()
-		for _, name := range []string{"slurm.conf", "gres.conf", "cgroup.conf"} {
+		must.OK(t, os.MkdirAll(filepath.Join(dir, "driver/nvidia-caps"), 0o755),
+			os.MkdirAll(filepath.Join(dir, "driver/nvidia/capabilities/gpu1/mig/gi0/ci0"), 0o755))
+		for _, name := range []string{"slurm.conf", "gres.conf", "cgroup.conf", "driver/nvidia-caps/mig-minors"} {
 			must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		}
-		cards := []Card{{UUID: "GPU-a"}, {Minor: 1, NVMLIndex: 1, UUID: "GPU-b"}}
+		cards := []Card{{UUID: "GPU-a"}, {Minor: 1, NVMLIndex: 1, UUID: "MIG-b"}}
 		s := readSite(filepath.Join(dir, "slurm.conf"), "n2")
 		s.number(cards, dir)
 		if cards[0].Index == cards[1].Index && cards[0].Index != unknown {

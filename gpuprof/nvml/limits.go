@@ -48,7 +48,7 @@ const setLimits = "nvmlDeviceSetMemoryLimits_v1"
 // (docs.nvidia.com/deploy/mps).
 func (d *Device) LimitGroup(group string, mib int64) error {
 	g := d.gpu
-	if g == nil || !g.lib.found(setLimits) {
+	if g == nil || d.Parent != "" || !g.lib.found(setLimits) {
 		return ErrNotSupported
 	}
 	library, folder := C.CString(cmp.Or(g.lib.path, "libnvidia-ml.so.1")), C.CString(group)

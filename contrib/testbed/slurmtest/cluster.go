@@ -83,7 +83,7 @@ type Options struct {
 	Root string
 	// Binds are further folders to be seen inside Root, at the same path.
 	Binds []string
-	// Driver: inside Root, /proc/driver is the folder driver of the cluster's, which Prepare fills.
+	// Driver: /proc/driver is the folder driver of the cluster's, which Prepare fills, to its daemons and jobs.
 	Driver bool
 	// Prepare is called when the folder is there and no daemon yet: it may put
 	// files there and set the hooks in c.Options.

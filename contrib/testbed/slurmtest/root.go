@@ -29,16 +29,19 @@ func (c *Cluster) prepare() error {
 		}
 	}
 	if c.Options.Root == "" {
-		return nil
+		if !c.Options.Driver {
+			return nil
+		}
+		if err := apart(); err != nil {
+			return err
+		}
+		return bind(c.Path("driver"), "/proc/driver")
 	}
 	if _, err := findProgram(c.Options.Root, "slurmctld"); err != nil {
 		return fmt.Errorf("use root %s: %w", c.Options.Root, err)
 	}
-	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("make a mount namespace: %w", err)
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
+	if err := apart(); err != nil {
+		return err
 	}
 	// The upper layer lies in memory: not every file system can be one. It is
 	// mounted over the very folder that the whole is mounted over next.
@@ -111,6 +114,25 @@ func (c *Cluster) prepare() error {
 	// What enters the namespace, as a job does that has one of its own made of it, finds this root there.
 	if err := unix.Mount(top, "/", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("mount root: %w", err)
+	}
+	return nil
+}
+
+// apart gives this thread, and what it starts, a mount namespace of its own.
+func apart() error {
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	return nil
+}
+
+// bind shows a folder at another place.
+func bind(folder, at string) error {
+	if err := unix.Mount(folder, at, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", at, err)
 	}
 	return nil
 }
