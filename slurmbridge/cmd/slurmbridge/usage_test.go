@@ -135,6 +135,16 @@ func TestReceipt(t *testing.T) {
 	if _, err := receiptOf(file, false, "--what-if"); err == nil || !strings.Contains(err.Error(), "of 3 jobs none requested one whole GPU") {
 		t.Errorf("what if: %v", err)
 	}
+	for _, args := range [][]string{{"--what-if", "mig"}, {"--what-if=mig"}} {
+		if _, err := receiptOf(file, false, args...); err == nil || !strings.Contains(err.Error(), "no GPU of the nodes is known to have MIG") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	for _, args := range [][]string{{"mig"}, {"--what-if", "mix"}, {"--what-if=mig", "mig"}} {
+		if _, err := receiptOf(file, false, args...); err == nil || !strings.Contains(err.Error(), "--what-if mig") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
 	if _, err := receiptOf(file, false, "--what-if", "--html", page); err == nil || !strings.Contains(err.Error(), "--what-if") {
 		t.Errorf("what if as a page: %v", err)
 	}
