@@ -190,12 +190,12 @@ func TestCommandsOnSlurm(t *testing.T) {
 	third := l.submit(user, "2 jobs wait behind it")
 	l.says([]string{first + " " + user + " 99%"}, "status")
 	l.json([]string{"at", "mode", "policy", "slurm", "gate", "lease_left_s", "waiting", "gpus", "groups", "added_delay_max_s"}, "status")
-	l.says([]string{"alone on n1 gpu 0", "running since", "release"}, "why", first)
-	l.says([]string{"job " + second, "waits for a decision, place 1 of 2"}, "why", second)
+	l.says([]string{"alone on n1 gpu 0", "running since", "release"}, "why", "--verbose", first)
+	l.says([]string{"Job " + second + " waits", "place 1 of 2 that wait"}, "why", "--verbose", second)
 	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { status, _, _ := call("why", third, "-c", l.conf); return status == 0 }) {
 		t.Errorf("nothing is known of job %s, which waits", third)
 	}
-	l.says([]string{"job " + third, "waits for a decision, place 2 of 2, within the window of 12", "it is behind gate", "opens in"}, "why", third)
+	l.says([]string{"Job " + third + " waits", "place 2 of 2 that wait; a decision looks at the first 12", "it is behind gate", "opens in"}, "why", "--verbose", third)
 	l.json([]string{"waits"}, "why", third)
 	if status, _, errOut := call("why", "999999", "-c", l.conf); status != 1 || !strings.Contains(errOut, "999999") {
 		t.Errorf("why of a job nobody knows: %d %q", status, errOut)
