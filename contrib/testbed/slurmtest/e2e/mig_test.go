@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -195,4 +196,37 @@ func TestServerKilledOnAnInstance(t *testing.T) {
 			t.Errorf("task %d: %s", task+1, said)
 		}
 	}
+}
+
+// The whole of slurmbridge on a GPU that is cut: two jobs that it puts together compute on one instance, and how much
+// they computed is known.
+func TestBridgeOnInstances(t *testing.T) {
+	t.Parallel()
+	sharesInstances(t)
+	r := newWorld(t, cluster.Setup{
+		Sharing: "shard", NodeGPUs: []int{1}, Models: []string{"h200"},
+		Card: gpusim.Config{Instances: []string{"1g.18gb"}},
+	})
+	var ids []string
+	r.unseen(func() {
+		for range 2 {
+			ids = append(ids, r.run("alexnet", "", "alexnet --duration-scale 0.3"))
+		}
+	})
+	r.reach("COMPLETED", ids...)
+	device := regexp.MustCompile(`"device":"(MIG-[^"]+)".*"mps":true`)
+	on := map[string]bool{}
+	for _, id := range ids {
+		said := must.Get(os.ReadFile(r.job(id)["StdOut"]))(t)
+		m := device.FindSubmatch(said)
+		if m == nil {
+			t.Fatalf("job %s: %s", id, said)
+		}
+		on[string(m[1])] = true
+		r.until("what job "+id+" used", func() bool {
+			out, err := r.RunAs(t.Context(), "slurm", r.Bin("slurmbridge"), "why", id, "--config", r.Path("slurmbridge.yaml"))
+			return err == nil && strings.Contains(out, "it computed ")
+		})
+	}
+	must.Equal(t, len(on), 1, "instances")
 }
