@@ -141,6 +141,50 @@ func TestCompanyOfUnknownLength(t *testing.T) {
 	}
 }
 
+// A run that has used its grace up gets no second one from each newcomer: what it has left until its due is all the room for
+// a newcomer that takes longer than expected.
+func TestRoomIsWhatIsLeftUntilTheDue(t *testing.T) {
+	varied := *flat("a", 10, 100)
+	varied.DurationSD = 30
+	for ahead, want := range map[float64][]Combo{0: {0, 1}, -80: {0}} { // of plain Slurm, s; and a grace of 100
+		a := Job{ID: "a", User: "u", Profile: &varied}
+		w := promised([]Running{{Job: Job{ID: "r", User: "u", Profile: flat("r", 1000, 100)}, Shares: 20}}, a)
+		w.State.GPUs[0].Running[0].PlainEndS += ahead
+		g := Guard{Rules: Rules{Predictor: pairwise(1.5)}}
+		if got := g.Combos(nil, w); !slices.Equal(got, want) {
+			t.Errorf("%v s ahead of plain Slurm: %b, want %b", ahead, got, want)
+		}
+	}
+}
+
+// A job that starts gets no due by a lead that only mean run times promise.
+func TestLeadOfMeansIsNoDue(t *testing.T) {
+	for early, want := range map[float64][]Combo{0: {1, 2, 3}, 1000: {1, 2}} {
+		of := func(id string) Job {
+			return Job{ID: id, User: "u", Profile: flat(id, 100, 100), PlainEndS: 1100, EarlyS: early}
+		}
+		g := Guard{Rules: Rules{Predictor: pairwise(1.5)}}
+		if got := g.Combos(nil, window(card(), of("a"), of("b"))); !slices.Equal(got, want) {
+			t.Errorf("%v s earlier than by mean run times: %b, want %b", early, got, want)
+		}
+	}
+}
+
+// That a sharer may have come less far than expected doesn't make the due of a job behind it look lost: a newcomer must
+// leave that job the start that is expected.
+func TestDoubtLosesNoDue(t *testing.T) {
+	r := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 1000, 100), PlainEndS: 9000}, Shares: 20}
+	r.DoneS, r.ElapsedS = 940, 940.0*940/900                                                   // it has 60 s left, 100 at the most
+	a := Job{ID: "a", User: "u", Profile: flat("a", 1000, 100), PlainEndS: 980, NoShare: true} // it must start within 80 s
+	for takes, want := range map[float64][]Combo{50: {0, 2}, 95: {0}} {
+		b := Job{ID: "b", User: "u", Profile: flat("b", takes, 100), PlainEndS: 9000}
+		g := Guard{Rules: Rules{Predictor: pairwise(1)}}
+		if got := g.Combos(nil, window(card(r), a, b)); !slices.Equal(got, want) {
+			t.Errorf("beside a job of %v s: %b, want %b", takes, got, want)
+		}
+	}
+}
+
 // At a first meeting one more standard deviation counts, and no more than members that take turns. On an idle GPU one at a
 // time needs no more slack than a known company.
 func TestFirstMeetings(t *testing.T) {

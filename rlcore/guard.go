@@ -115,9 +115,8 @@ type Alike struct{ r Running }
 // Alike returns the job's value.
 func (r *Running) Alike() Alike {
 	a := Alike{*r}
-	a.r.left = expectation{}
 	j := &a.r.Job
-	j.ID, j.SubmitS, j.Priority, j.PlainEndS, j.Grace, j.DelayedS = "", 0, 0, 0, 0, 0
+	j.ID, j.SubmitS, j.Priority, j.PlainEndS, j.EarlyS, j.Grace, j.DelayedS = "", 0, 0, 0, 0, 0, 0
 	j.CPUs, j.HostMemMiB, j.CPUGrain, j.HostMemDivides = 0, 0, 0, false
 	j.GPUs, j.Cards, j.Foreign, j.PerNode, j.Nodes, j.turn = nil, nil, false, 0, 0, turn{}
 	return a

@@ -94,13 +94,24 @@ func (p *Profile) z(x float64) float64 {
 	return (math.Log(x)-math.Log(p.DurationS))/sigma + sigma/2
 }
 
-// medianS is the median run time, s: of the known ones, else e^μ.
-func (p *Profile) medianS() float64 {
-	if len(p.lengths) > 0 {
-		return p.lengths.median()
+// medianS is the median run time, s.
+func (p *Profile) medianS() float64 { return p.quantile(.5, 0) }
+
+// quantile is the run time that the given part of the runs longer than doneS don't exceed, s: of the known ones, else
+// of the distribution.
+func (p *Profile) quantile(part, doneS float64) float64 {
+	sigma, so := p.sigma(), 1.0
+	switch {
+	case doneS <= 0 && len(p.lengths) > 0 || p.lengths.known(doneS):
+		return p.lengths.quantile(part, doneS)
+	case sigma == 0:
+		return doneS + p.Left(doneS, 0)
+	case doneS > 0:
+		if so = phi(-p.z(doneS)); so < tail {
+			return doneS * math.Pow(1-part, -sigma/p.z(doneS)) // Mills' ratio, as in Left
+		}
 	}
-	sigma := p.sigma()
-	return p.DurationS * math.Exp(-sigma*sigma/2)
+	return max(doneS, p.DurationS*math.Exp(sigma*(math.Sqrt2*math.Erfcinv(2*so*(1-part))-sigma/2)))
 }
 
 // phi is the standard normal distribution.

@@ -164,6 +164,29 @@ func TestLonger(t *testing.T) {
 	}
 }
 
+// So many of the runs that got as far are no longer than the quantile says, drawn or known.
+func TestQuantile(t *testing.T) {
+	p := flat("a", 600, 100)
+	p.DurationSD = 900
+	drawn := *p
+	for i := range MostPast {
+		drawn.Past = append(drawn.Past, Past{SoloS: p.quantile((float64(i)+.5)/MostPast, 0)})
+	}
+	for name, q := range map[string]*Profile{"distribution": p, "known runs": drawn.Foretold("", 0)} {
+		for _, done := range []float64{0, 200, 600, 3000, 1e5, 1e9} {
+			for _, part := range []float64{0, .1, .5, .9} {
+				s := q.quantile(part, done)
+				if longer := q.longer(s*(1+1e-9), done); s < done || math.Abs(1-part-longer) > .15 {
+					t.Errorf("%s: after %v s %v are no longer than %v, want %v", name, done, 1-longer, s, part)
+				}
+			}
+		}
+	}
+	if s := flat("b", 600, 100).quantile(.1, 300); s != 600 {
+		t.Errorf("runs that take equally long take %v s", s)
+	}
+}
+
 func TestLeftIsAnAmount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flat("a", rapid.Float64Range(1e-3, 1e9).Draw(t, "mean"), 1)

@@ -165,8 +165,8 @@ func (l lengths) known(s float64) bool {
 	return longer.weight > 0 && longer.weight*longer.weight >= leastLonger*longer.squares
 }
 
-// median is the run time that half of the runs don't exceed, s.
-func (l lengths) median() float64 {
-	i := sort.Search(len(l)-1, func(i int) bool { return l[i+1].weight <= l[0].weight/2 })
-	return l[i].s
+// quantile is the run time that the given part of the runs longer than doneS don't exceed, s.
+func (l lengths) quantile(part, doneS float64) float64 {
+	most := (1 - part) * l[l.after(doneS)].weight
+	return max(doneS, l[sort.Search(len(l)-1, func(i int) bool { return l[i+1].weight <= most })].s)
 }

@@ -48,7 +48,8 @@ type promise struct {
 	forecast          forecast
 	free, endS, workS []float64
 	members           []*Profile
-	leftS, takesS     []float64 // of the last window: what its GPU's running jobs have left at the most, and its jobs take
+	leftS, mostS      []float64 // what the running jobs of the last window's GPU have left, and have left at the most
+	takesS            []float64 // by the last window's jobs
 	risk              []member
 	pred              []Prediction
 }
@@ -57,6 +58,7 @@ type promise struct {
 type ahead struct {
 	now    *schedule.List
 	starts []float64     // of each, s from now
+	takes  []float64     // what each takes, s
 	plain  schedule.List // once they have started
 	// times has when all GPUs are free, as schedule.List.Times, at first and after every so many jobs.
 	times []float64
@@ -117,9 +119,8 @@ func (g *Guard) Begin(s *State) {
 	}
 	for i := range s.Pending {
 		j := &s.Pending[i]
-		j.expect()
-		startS, on := p.trial.Run(j.request(), j.takes.s)
-		j.turn = turn{startS: startS, latestS: startS, takes: j.takes}
+		startS, on := p.trial.Run(j.request(), j.expectedS())
+		j.turn = turn{startS: startS, latestS: startS}
 		if by := g.latestStart(j, s.NowS); by > startS && (!j.Foreign || j.PlainEndS > 0) {
 			j.latestS += spend * (by - startS)
 		}
@@ -153,17 +154,6 @@ func (p *promise) losers(r *Rules, s *State) {
 	}
 }
 
-// expect finds how long the job takes.
-func (j *Job) expect() { j.takes = expectation{j.Profile, 0, j.LimitS, j.expectedS()} }
-
-// expect finds how long the running job takes, and what it has left.
-func (r *Running) expect() {
-	r.Job.expect()
-	if r.Profile != nil {
-		r.left = expectation{r.Profile, r.DoneS, r.LimitS, r.LeftS()}
-	}
-}
-
 // Refresh brings the schedule up to date after the jobs of GPU k, or the queue, have changed.
 func (g *Guard) Refresh(s *State, k int) {
 	if p := &g.promise; len(p.cards) == len(s.GPUs) {
@@ -186,16 +176,14 @@ func (g *Guard) FreeInS(k int) float64 { return g.promise.cards[k].freeS }
 // Claimed returns the ID of the foreign job that has its turn on GPU k now, "" = none. Begin sets it.
 func (g *Guard) Claimed(k int) string { return g.promise.claimed[k] }
 
-// expect updates the outlook of GPU k, and returns when its last job has ended, s from now.
-func (p *promise) expect(r *Rules, k int, card *GPU) float64 {
+// expect updates the outlook of GPU k, and returns when its last job is expected to have ended, s from now.
+func (p *promise) expect(r *Rules, k int, card *GPU) (freeS float64) {
 	o := &p.cards[k]
-	for i := range card.Running {
-		card.Running[i].expect()
-	}
-	p.leftS = r.mostLeft(p.leftS, card)
-	o.endS, o.freeS = p.end(r, o.endS, card, nil, 0)
+	p.leave(r, card)
+	o.endS, o.freeS = p.end(r, o.endS, p.mostS, card, nil, 0)
 	o.first = p.forecast.first
-	return o.freeS
+	p.endS, freeS = p.end(r, p.endS, p.leftS, card, nil, 0)
+	return freeS
 }
 
 // mostLeftS is the solo work that a running job of known profile has left at the most, s. How far it has come depends
@@ -209,29 +197,30 @@ func (r *Rules) mostLeftS(x *Running) float64 {
 	return x.Profile.Left(done, x.LimitS)
 }
 
-// mostLeft writes into dst, reusing its storage, the mostLeftS of a GPU's running jobs of known profile.
-func (r *Rules) mostLeft(dst []float64, card *GPU) []float64 {
-	dst = dst[:0]
+// leave notes what a GPU's running jobs of known profile have left.
+func (p *promise) leave(r *Rules, card *GPU) {
+	p.leftS, p.mostS = p.leftS[:0], p.mostS[:0]
 	for i := range card.Running {
 		if x := &card.Running[i]; x.Profile != nil {
-			dst = append(dst, r.mostLeftS(x))
+			p.leftS, p.mostS = append(p.leftS, x.LeftS()), append(p.mostS, r.mostLeftS(x))
 		}
 	}
-	return dst
 }
 
 // look notes how long the jobs of a window's GPU, and of the window, take: all its combinations need that.
 func (p *promise) look(r *Rules, w *Window) {
-	p.leftS, p.takesS = r.mostLeft(p.leftS, w.Card()), p.takesS[:0]
+	p.leave(r, w.Card())
+	p.takesS = p.takesS[:0]
 	for i := range w.Jobs {
 		p.takesS = append(p.takesS, w.Job(i).expectedS())
 	}
 }
 
 // end writes into dst when the GPU's jobs of known profile, then the jobs in c, are expected to end, s from now, and
-// returns the end of the last job. A job of unknown length takes its limit. leftS, and takesS with c, are the card's.
-func (p *promise) end(r *Rules, dst []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
-	p.members, p.workS = p.members[:0], append(p.workS[:0], p.leftS...)
+// returns the end of the last job. A job of unknown length takes its limit. leftS is what the running jobs have left;
+// takesS is the window's.
+func (p *promise) end(r *Rules, dst, leftS []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
+	p.members, p.workS = p.members[:0], append(p.workS[:0], leftS...)
 	for i := range card.Running {
 		x := &card.Running[i]
 		if x.Profile == nil {
@@ -270,7 +259,8 @@ func budget(gpus int) int { return max(mostSteps/gpus, leastByGPU*gpus) }
 
 // reset begins at the front of the queue.
 func (x *ahead) reset(now *schedule.List) {
-	x.now, x.starts, x.times, x.every = now, x.starts[:0], x.times[:0], max(1, now.GPUs()/comparisons)
+	x.now, x.starts, x.takes, x.times = now, x.starts[:0], x.takes[:0], x.times[:0]
+	x.every = max(1, now.GPUs()/comparisons)
 }
 
 // follow lets the first n jobs of the queue go on plainly.
@@ -281,8 +271,9 @@ func (x *ahead) follow(s *State, n int) {
 	for i := len(x.starts); i < n; i++ {
 		x.after(s, i)
 		j := &s.Pending[i]
-		at, _ := x.plain.Run(j.request(), j.expectedS())
-		x.starts = append(x.starts, at)
+		takes := j.expectedS()
+		at, _ := x.plain.Run(j.request(), takes)
+		x.starts, x.takes = append(x.starts, at), append(x.takes, takes)
 	}
 }
 
@@ -330,15 +321,16 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 }
 
 func (p *promise) keeps(r *Rules, w *Window, c Combo) bool {
-	var freeS float64
-	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
+	p.endS, _ = p.end(r, p.endS, p.mostS, w.Card(), w, c)
 	if p.broken = RefusedDue; !p.membersKeep(r, w, c) {
 		return false
 	}
-	if !p.unlikely(r, w, c) {
+	if !p.unlikely(r, w) {
 		p.broken = RefusedLength
 		return false
 	}
+	var freeS float64
+	p.endS, freeS = p.end(r, p.endS, p.leftS, w.Card(), w, c)
 	return p.queueKeeps(w, c, freeS)
 }
 
@@ -356,30 +348,28 @@ func (p *promise) leavesForeign(r *Rules, w *Window, c Combo) bool {
 		return true
 	}
 	var freeS float64
-	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
+	p.endS, freeS = p.end(r, p.endS, p.leftS, w.Card(), w, c)
 	return freeS <= next.fromS+rounding
 }
 
-// membersKeep reports whether the running jobs and the jobs in c, expected to end at endS, keep their dues.
+// membersKeep reports whether the running jobs and the jobs in c, expected to end at endS, keep their dues, and notes
+// how much room each has.
 func (p *promise) membersKeep(r *Rules, w *Window, c Combo) bool {
-	k := 0
-	keeps := func(j *Job, plainlyS, atLeastS float64) bool {
-		most := r.dueS(j) - w.State.NowS
-		if plainlyS > most { // the due is lost
-			most = plainlyS + r.graceS(j)
-		}
-		k++
-		return p.endS[k-1] <= max(atLeastS, most)+rounding
+	p.risk = p.risk[:0]
+	keeps := func(j *Job, doneS, leftS, plainlyS, atLeastS float64) bool { // atLeastS = 0: it joins
+		most := r.endsBy(j, plainlyS, w.State.NowS)
+		p.risk = append(p.risk, member{doneS, max(0, most-leftS), atLeastS == 0})
+		return p.endS[len(p.risk)-1] <= max(atLeastS, most)+rounding
 	}
 	for i := range w.Card().Running {
-		x := &w.Card().Running[i]
-		if x.Profile != nil && !keeps(&x.Job, x.expectedS()-x.ElapsedS, p.cards[w.GPU].endS[k]) {
+		x, k := &w.Card().Running[i], len(p.risk)
+		if x.Profile != nil && !keeps(&x.Job, x.DoneS, p.leftS[k], x.expectedS()-x.ElapsedS, p.cards[w.GPU].endS[k]) {
 			return false
 		}
 	}
 	for i, at := range w.Jobs {
 		j := w.Job(i)
-		if c.Has(i) && j.Profile != nil && !keeps(j, p.ahead.starts[at]+j.expectedS(), 0) {
+		if c.Has(i) && j.Profile != nil && !keeps(j, 0, p.takesS[i], p.ahead.starts[at]+p.takesS[i], 0) {
 			return false
 		}
 	}
@@ -416,7 +406,7 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 			}
 		}
 		j := &s.Pending[i]
-		if at, _ := p.trial.Run(j.request(), j.expectedS()); at > max(p.ahead.starts[i], j.latestS)+rounding {
+		if at, _ := p.trial.Run(j.request(), p.ahead.takes[i]); at > max(p.ahead.starts[i], j.latestS)+rounding {
 			if j.Foreign {
 				p.broken = RefusedTurn
 			}
@@ -430,7 +420,7 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	p := &g.promise
 	p.look(&g.Rules, w)
-	p.endS, _ = p.end(&g.Rules, p.endS, w.Card(), w, c)
+	p.endS, _ = p.end(&g.Rules, p.endS, p.mostS, w.Card(), w, c)
 	together := len(p.endS) // the jobs in c come last
 	for i := range w.Jobs {
 		if c.Has(i) && w.Job(i).Profile != nil {

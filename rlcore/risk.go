@@ -1,6 +1,9 @@
 package rlcore
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // mostRisk is the probability of a late end, because another job on the GPU takes longer than it is expected to, up to
 // which a job may have company. A long run meets many others one after the other, so it must be small; of 3 and 10 % it
@@ -14,31 +17,13 @@ type member struct {
 	joins bool
 }
 
-// unlikely reports whether it is unlikely, by mostRisk, that a member of the GPU becomes late because of a co-runner that
-// takes longer than expected, where run times differ. end has set the members. A member that is slowed by the factor s becomes late if it and the
-// co-runner are still there after room/(1 − 1/s). Company that running jobs have already isn't counted against a newcomer.
-func (p *promise) unlikely(r *Rules, w *Window, c Combo) bool {
-	p.risk = p.risk[:0]
-	varies := false
-	add := func(j *Job, doneS, leftS, plainEndS float64, joins bool) {
-		room := math.Inf(1) // nothing is promised
-		if plainEndS != 0 {
-			room = max(0, plainEndS-w.State.NowS-leftS) + r.graceS(j)
-		}
-		p.risk = append(p.risk, member{doneS, room, joins})
-		varies = varies || j.Profile.DurationSD > 0
-	}
-	for i := range w.Card().Running {
-		if x := &w.Card().Running[i]; x.Profile != nil {
-			add(&x.Job, x.DoneS, x.Profile.Left(x.DoneS, x.LimitS), x.PlainEndS, false)
-		}
-	}
-	for i := range w.Jobs {
-		if j := w.Job(i); c.Has(i) && j.Profile != nil {
-			add(j, 0, p.takesS[i], j.PlainEndS, true)
-		}
-	}
-	if !varies || len(p.risk) < 2 || r.Bare {
+// unlikely reports whether it is unlikely, by mostRisk, that a member of the GPU becomes late because of a co-runner
+// that takes longer than expected, where run times differ. membersKeep has noted the members' room. A member that is
+// slowed by the factor s becomes late if it and the co-runner are still there after room/(1 − 1/s). Company that running
+// jobs have already isn't counted against a newcomer.
+func (p *promise) unlikely(r *Rules, w *Window) bool {
+	varies := func(p *Profile) bool { return p.DurationSD > 0 }
+	if len(p.risk) < 2 || r.Bare || !slices.ContainsFunc(p.members, varies) {
 		return true
 	}
 	p.pred = resize(p.pred, len(p.members))

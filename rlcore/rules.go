@@ -93,6 +93,15 @@ func (r *Rules) dueS(j *Job) float64 {
 	return j.PlainEndS + r.graceS(j)
 }
 
+// endsBy is by when a member of a GPU is to have ended, s from nowS: by its due, as far as its lead doesn't go by mean run
+// times. Where its start was too late for that it may take its grace longer than alone, when it would end at plainlyS.
+func (r *Rules) endsBy(j *Job, plainlyS, nowS float64) float64 {
+	if by := r.dueS(j) - j.EarlyS - nowS; plainlyS <= by {
+		return by
+	}
+	return plainlyS + r.graceS(j)
+}
+
 // graceS is by how much a job may end later than on plain Slurm, s: a part of its median length, since most of an
 // application's runs are shorter than their mean.
 func (r *Rules) graceS(j *Job) float64 {

@@ -54,6 +54,9 @@ type Job struct {
 	// PlainEndS is when plain Slurm would have ended the job, s on State.NowS's clock; of a job of unknown length, at its
 	// limit. 0 = nothing is promised. See Plain.
 	PlainEndS float64
+	// EarlyS is how much sooner plain Slurm can be expected to start it than PlainEndS, which goes by mean run times, has
+	// it, s. A job that starts gets no due by what only means promise; see schedule.Plain.EarlyS.
+	EarlyS float64
 	// MaxSlowdown is the job's contract, run time together ÷ alone; 0 = the guard's.
 	MaxSlowdown float64
 	// Grace is its own in place of Guard.Grace, 0 = the guard's.
@@ -88,14 +91,6 @@ type Cards map[string]*Profile
 type turn struct {
 	startS, latestS float64 // when the job starts if all go on plainly, and when it must
 	loses           bool    // it would start too late if all foreign jobs went first
-	takes           expectation
-}
-
-// expectation is what Guard.Begin has found of a run's length, for which decisions ask many times.
-type expectation struct {
-	of            *Profile // nil = nothing was found yet
-	doneS, limitS float64
-	s             float64
 }
 
 // Host is what the job takes of its node next to members-1 others on its GPU: CPUs and memory, MiB.
@@ -126,7 +121,12 @@ func (j *Job) Plainly() schedule.Job {
 	if p := j.Profile; p != nil && p.DurationSD > 0 {
 		limitS := j.LimitS
 		out.Spread = p.sigma()
-		out.LongerS = func(doneS float64) float64 { return doneS + p.Left(doneS, limitS) }
+		out.LengthS = func(doneS, part float64) (meanS, quantileS float64) {
+			if quantileS = p.quantile(part, doneS); limitS > 0 {
+				quantileS = min(quantileS, max(limitS, doneS))
+			}
+			return doneS + p.Left(doneS, limitS), quantileS
+		}
 	}
 	return out
 }
@@ -149,7 +149,6 @@ type Running struct {
 	// MemLimitMiB is what MPS holds its device memory to, MiB; 0 = it isn't held.
 	MemLimitMiB float64
 	Whole       bool // it has a whole GPU; the bridge doesn't manage it
-	left        expectation
 }
 
 // GPU is one card and its running jobs.
@@ -178,9 +177,6 @@ func (g *GPU) FreeShares() int {
 
 // expectedS returns the job's expected run time alone, s; +Inf = unknown.
 func (j *Job) expectedS() float64 {
-	if x := &j.takes; x.of != nil && x.of == j.Profile && x.limitS == j.LimitS {
-		return x.s
-	}
 	s := math.Inf(1)
 	if j.Profile != nil {
 		s = j.Profile.Left(0, j.LimitS)
@@ -209,9 +205,6 @@ func (j *Job) WorkS() float64 {
 func (r *Running) LeftS() float64 {
 	if r.Profile == nil {
 		return max(0, r.LimitS-r.ElapsedS)
-	}
-	if x := &r.left; x.of == r.Profile && x.doneS == r.DoneS && x.limitS == r.LimitS {
-		return x.s
 	}
 	return r.Profile.Left(r.DoneS, r.LimitS)
 }

@@ -250,6 +250,38 @@ func TestPlainEndsTogether(t *testing.T) {
 	}
 }
 
+// Of ten runs that differ the first one ends long before their mean, and so the next job starts; where all runs take
+// equally long it starts no sooner. Half of a run doesn't count twice.
+func TestPlainStartsBeforeTheMeanRunEnds(t *testing.T) {
+	const gpus, mean = 10, 1000.0
+	for _, c := range []struct {
+		name        string
+		differ      bool
+		doneS       float64
+		least, most float64 // of the start
+	}{{"alike", false, 0, mean, mean}, {"exponential", true, 0, 60, 160}, {"exponential, and half done", true, 500, 60, 160}} {
+		p := NewPlain(slices.Repeat([]string{"gpu"}, gpus)...)
+		p.DoneS = func(string) float64 { return c.doneS }
+		of := func(id string) Job {
+			j := job(id, 0, 0, mean)
+			if c.differ {
+				j.LengthS = func(doneS, part float64) (float64, float64) { return doneS + mean, doneS - mean*math.Log1p(-part) }
+			}
+			return j
+		}
+		for g := range gpus {
+			p.Runs(of(fmt.Sprint(g)), []int{g}, 0, c.doneS)
+		}
+		p.Add(of("next"), c.doneS)
+		if start := p.EndS("next") - mean - p.EarlyS("next") - c.doneS; start < c.least-1e-6 || start > c.most && c.differ {
+			t.Errorf("%s: it starts in %v s, want %v to %v", c.name, start, c.least, c.most)
+		}
+		if early := p.EarlyS("0"); early != 0 {
+			t.Errorf("%s: a job that has begun begins %v s earlier", c.name, early)
+		}
+	}
+}
+
 // Where an application's runs differ, one that goes on is one of the long ones, on plain Slurm as well: its plain end, and
 // with it its due, is what is expected of runs that got as far.
 func TestPlainEndOfARunThatGoesOn(t *testing.T) {
@@ -257,7 +289,7 @@ func TestPlainEndOfARunThatGoesOn(t *testing.T) {
 	done := 0.0
 	p.DoneS = func(string) float64 { return done }
 	a := job("a", 0, 0, 1000)
-	a.LongerS = func(doneS float64) float64 { return 1000 + 2*doneS }
+	a.LengthS = func(doneS, _ float64) (float64, float64) { return 1000 + 2*doneS, 0 }
 	p.Add(a, 0)
 	p.Runs(a, []int{0}, 0, 0)
 	for _, s := range []float64{200, 1000, 5000} {

@@ -41,7 +41,7 @@ func (s *Sim) believed(m *member) float64 {
 func (s *Sim) promise() {
 	for i := range s.state.Pending {
 		j := &s.state.Pending[i]
-		j.PlainEndS = s.plain.EndS(j.ID)
+		j.PlainEndS, j.EarlyS = s.plain.EndS(j.ID), s.plain.EarlyS(j.ID)
 	}
 	s.state.PlainFreeS = s.plain.FreeS(s.state.PlainFreeS, s.now)
 }

@@ -30,7 +30,7 @@ func (s *Sim) State() *rlcore.State {
 			r := rlcore.Running{
 				Job: own, DoneS: done, ElapsedS: s.now - m.startS, Shares: shares, Whole: j.NoShare || j.Profile == nil,
 			}
-			r.PlainEndS = s.plain.EndS(j.ID)
+			r.PlainEndS, r.EarlyS = s.plain.EndS(j.ID), s.plain.EarlyS(j.ID)
 			gpu.Running = append(gpu.Running, r)
 		}
 	}

@@ -285,10 +285,11 @@ func (q *queue) schedulePlain() *schedule.Plain {
 	})
 	p.Remove(now, gone...)
 	p.Wait(waits, now)
+	promised := func(j *rlcore.Job) { j.PlainEndS, j.EarlyS = p.EndS(j.ID), p.EarlyS(j.ID) }
 	for i := range q.waiting {
-		q.waiting[i].PlainEndS = p.EndS(q.waiting[i].ID)
+		promised(&q.waiting[i])
 	}
-	running(func(_ int, x *rlcore.Running) { x.PlainEndS = p.EndS(x.ID) })
+	running(func(_ int, x *rlcore.Running) { promised(&x.Job) })
 	q.State.PlainFreeS = p.FreeS(nil, now)
 	return p
 }
