@@ -18,23 +18,28 @@ const root = "../.."
 // sources say.
 func TestManual(t *testing.T) {
 	yaml := func(name, file, short, also string) mantest.Page {
-		return mantest.Page{Name: name, Section: "5", Short: short, Source: "etc/" + file, Also: also, Make: mantest.Settings}
+		return mantest.Page{
+			Name: name, Section: "5", Short: short + ", /etc/slurmbridge/" + file, Source: "etc/" + file,
+			Also: also, Make: mantest.Settings,
+		}
 	}
 	pages := mantest.Write(t, root,
 		mantest.Page{
-			Name: "slurmbridge", Section: "7", Short: "share a GPU with other jobs", Source: "contrib/doc/users.md", Make: mantest.Text,
-			Also: "**slurmbridge**(8), **sbatch**(1), /usr/share/doc/slurmbridge",
+			Name: "slurmbridge", Section: "7", Short: "share a GPU with other jobs", Source: "contrib/doc/users.md",
+			Make: mantest.Text, Also: "**slurmbridge**(8), **sbatch**(1), /usr/share/doc/slurmbridge",
 		},
-		yaml("slurmbridge.yaml", "slurmbridge.yaml", "settings of slurmbridge, /etc/slurmbridge/slurmbridge.yaml", "**slurmbridge**(8)"),
-		yaml("gpuprof.yaml", "gpuprof.yaml", "settings of gpuprof, /etc/slurmbridge/gpuprof.yaml", "**gpuprof**(8)"),
-		yaml("slurmbridge-node.yaml", "node.yaml", "settings of a node's hooks, /etc/slurmbridge/node.yaml", "**slurmbridge-hook**(8)"))
-	if roff := pages["slurmbridge.yaml.5"]; !strings.Contains(roff, "\n.SS slurm_conf: (empty)\n") || !strings.Contains(roff, "\n.SS listen: :9797\n") {
-		t.Error("a default isn't shown")
+		yaml("slurmbridge.yaml", "slurmbridge.yaml", "settings of slurmbridge", "**slurmbridge**(8)"),
+		yaml("gpuprof.yaml", "gpuprof.yaml", "settings of gpuprof", "**gpuprof**(8)"),
+		yaml("slurmbridge-node.yaml", "node.yaml", "settings of a node's hooks", "**slurmbridge-hook**(8)"))
+	for _, setting := range []string{"slurm_conf: (empty)", "listen: :9797"} {
+		if !strings.Contains(pages["slurmbridge.yaml.5"], "\n.SS "+setting+"\n") {
+			t.Errorf("%s isn't shown", setting)
+		}
 	}
 	words := regexp.MustCompile(`[a-zA-Z0-9_./:=-]{3,}`)
 	for page, source := range map[string]string{
-		"slurmbridge.7": "contrib/doc/users.md", "slurmbridge.yaml.5": "etc/slurmbridge.yaml", "gpuprof.yaml.5": "etc/gpuprof.yaml",
-		"slurmbridge-node.yaml.5": "etc/node.yaml",
+		"slurmbridge.7": "contrib/doc/users.md", "slurmbridge.yaml.5": "etc/slurmbridge.yaml",
+		"gpuprof.yaml.5": "etc/gpuprof.yaml", "slurmbridge-node.yaml.5": "etc/node.yaml",
 	} {
 		roff := pages[page]
 		for _, section := range []string{".SH NAME", ".SH DESCRIPTION", ".SH SEE ALSO"} {
@@ -47,9 +52,9 @@ func TestManual(t *testing.T) {
 		}
 		plain := strings.NewReplacer(`\-`, "-", `\_`, "_", `\&`, "", `\.`, ".", `\(aq`, "'").Replace(
 			regexp.MustCompile(`\\f(\[\w*\]|\w)`).ReplaceAllString(roff, ""))
-		text := regexp.MustCompile(`\]\([^)]*\)|(?m)^`+"```sh.*|^# .*").ReplaceAllString(string(must.Get(os.ReadFile(filepath.Join(root, source)))(t)), " ")
-		if !strings.HasSuffix(source, ".md") {
-			text = string(must.Get(os.ReadFile(filepath.Join(root, source)))(t))
+		text := string(must.Get(os.ReadFile(filepath.Join(root, source)))(t))
+		if strings.HasSuffix(source, ".md") { // but for links, names of blocks and the title
+			text = regexp.MustCompile(`\]\([^)]*\)|(?m)^`+"```sh.*|^# .*").ReplaceAllString(text, " ")
 		}
 		for _, word := range words.FindAllString(text, -1) {
 			if !strings.Contains(plain, strings.Trim(word, "-.:")) {
@@ -142,6 +147,28 @@ func TestPagesLinkToWhatIsThere(t *testing.T) {
 func TestREADMEIsShort(t *testing.T) {
 	if n := strings.Count(string(must.Get(os.ReadFile(filepath.Join(root, "README.md")))(t)), "\n"); n > 150 {
 		t.Errorf("it has %d lines: what is more than 150 belongs into contrib/doc", n)
+	}
+}
+
+// What the pages call a setting is one, of one of the files of settings or of the playbook.
+func TestPagesNameSettings(t *testing.T) {
+	settings := string(must.Get(os.ReadFile(filepath.Join(root, "contrib/ansible/slurmbridge.yml")))(t))
+	for _, file := range must.Get(filepath.Glob(filepath.Join(root, "etc/*.yaml")))(t) {
+		settings += string(must.Get(os.ReadFile(file))(t))
+	}
+	n := 0
+	named := regexp.MustCompile("`([a-z]+_[a-z_]+)(:[^`]*)?`")
+	pages := append(must.Get(filepath.Glob(filepath.Join(root, "contrib/doc/*.md")))(t), filepath.Join(root, "README.md"))
+	for _, page := range pages {
+		for _, m := range named.FindAllStringSubmatch(string(must.Get(os.ReadFile(page))(t)), -1) {
+			n++
+			if !strings.Contains(settings, m[1]) {
+				t.Errorf("%s: there is no setting %s", page, m[1])
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("only %d settings are named", n)
 	}
 }
 

@@ -146,8 +146,8 @@ func (t Turn) String() string {
 		s = fmt.Sprintf("%s from submission to end on average, about %s on plain Slurm, %.0f %% %s; ", job.Span(t.MeanS/3600),
 			job.Span(t.PlainS/3600), 100*math.Abs(t.Saved()), change)
 	}
-	s += fmt.Sprintf("%d of %d jobs ended later than on plain Slurm by more than a tenth of their time alone", t.Late,
-		t.Jobs)
+	s += fmt.Sprintf("%d of %s ended later than on plain Slurm by more than a tenth of their time alone", t.Late,
+		job.Count(t.Jobs, "job"))
 	if t.Worst >= 0.005 {
 		s += fmt.Sprintf(", at worst by %.2f times it (job %s)", t.Worst, t.Of)
 	}

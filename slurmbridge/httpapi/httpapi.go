@@ -351,6 +351,9 @@ func (s *Server) why(_ http.ResponseWriter, req *http.Request) (any, error) {
 		return nil, errJournal
 	}
 	story.Waits, story.On = waits, on
+	if st != nil {
+		story.Unmanaged = st.Unmanaged[ref]
+	}
 	m := newMask(who)
 	m.noteOwners(st)
 	m.story(story, ref)

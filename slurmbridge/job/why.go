@@ -10,7 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// noRoom says for owners why no GPU takes their job beside those that run there; without an entry the guard's own words do.
+// noRoom holds, for a job's owner, why no GPU takes the job beside others. A refusal without an entry keeps its own words.
 var noRoom = map[rlcore.Refusal]string{
 	rlcore.RefusedWhole:    "all are taken",
 	rlcore.RefusedShares:   "all are full",
@@ -20,8 +20,7 @@ var noRoom = map[rlcore.Refusal]string{
 	rlcore.RefusedContract: "beside the jobs that run, it or one of them would be slowed by more than is allowed",
 }
 
-// Waits says why the job waits for a GPU, in words for its owner: what most of the GPUs considered lack, if they were
-// considered for it and none would have done.
+// Waits says why the job waits for a GPU: for the reason that most of the GPUs considered have, or because of other jobs.
 func (e *Explanation) Waits() string {
 	const text = "waits for a GPU: "
 	if len(e.Considered) > 0 {
@@ -42,7 +41,7 @@ func (e *Explanation) Waits() string {
 	return text + cmp.Or(noRoom[most], most.String())
 }
 
-// Summary says in one sentence what the job is doing that the position and the explanation, either of which may be nil, are of.
+// Summary says in one sentence what a job waits for, by its position in the queue and its explanation. Either may be nil.
 func Summary(ref string, p *QueuePosition, e *Explanation) string {
 	text := "waits for a decision"
 	if e != nil {
@@ -89,7 +88,7 @@ func (s *Snapshot) PlaceOf(ref string) *Place {
 	return p
 }
 
-// Sentence says it of the job, which is predicted to take so many times as long as alone; 0 = not known.
+// Sentence says where job ref runs; predicted is its slowdown there, 0 = not known.
 func (p *Place) Sentence(ref string, predicted float64) string {
 	text := "Job " + ref + " runs on " + p.Node
 	if len(p.GPUs) == 1 {

@@ -211,11 +211,12 @@ type Story struct {
 	// Waits is the job's place in the queue of jobs that wait for a decision. The journal doesn't
 	// store it: the daemon knows it from its last poll.
 	Waits *job.QueuePosition `json:"waits,omitempty"`
-	// On is where it runs; the daemon knows it likewise.
-	On      *job.Place       `json:"on,omitempty"`
-	Note    *job.Explanation `json:"note,omitempty"`
-	Groups  []job.Group      `json:"groups,omitempty"`
-	Changes []Entry          `json:"changes,omitempty"`
+	// Unmanaged says why the bridge leaves it to Slurm, and On where it runs; the daemon knows them likewise.
+	Unmanaged string           `json:"unmanaged,omitempty"`
+	On        *job.Place       `json:"on,omitempty"`
+	Note      *job.Explanation `json:"note,omitempty"`
+	Groups    []job.Group      `json:"groups,omitempty"`
+	Changes   []Entry          `json:"changes,omitempty"`
 	// Outcomes are the outcomes of its runs.
 	Outcomes []history.Told `json:"outcomes,omitempty"`
 }

@@ -3,6 +3,7 @@ package usage
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -108,7 +109,9 @@ func gain(o *history.Told) string {
 		return "it isn't known when plain Slurm would have ended it"
 	case !o.Used.Timed:
 		return "it can't be compared: plain Slurm would have ended it at " + end
-	case gain >= 0.5:
+	case math.Abs(gain) < 0.5:
+		return "nothing: plain Slurm would have ended it at the same time"
+	case gain > 0:
 		return fmt.Sprintf("%s: plain Slurm would have ended it at %s", lasting(gain), end)
 	default:
 		return fmt.Sprintf("nothing: plain Slurm would have ended it %s earlier, at %s", lasting(-gain), end)

@@ -70,7 +70,8 @@ func Demo(base *cluster.Setup) *cobra.Command {
 	f.StringVar(&by, "objective", string(policy.Makespan),
 		"what the bridge's decisions keep small: "+strings.Join(policy.Objectives(), " or "))
 	f.BoolVar(&keep, "keep", false, "keep the bridged cluster's folder")
-	f.StringVar(&file, "out", "build/demo.json", "write all figures to `FILE`, and the timelines to one beside it that ends in .svg")
+	f.StringVar(&file, "out", "build/demo.json",
+		"write all figures to `FILE`, and the timelines to one beside it that ends in .svg")
 	return c
 }
 
@@ -78,8 +79,8 @@ func (o *options) demo(ctx context.Context, cells []*cell, by policy.Objective, 
 	names := cells[0].apps
 	fmt.Printf("The thesis's random workload: %d jobs, seed %d, %.0f s of GPU time one after the other.\n", o.jobs, o.seed,
 		cluster.SoloS(names))
-	fmt.Printf("Two private real Slurms play it side by side, each with a simulated Titan Xp; %g GPU seconds pass in one second.\n\n",
-		o.scale)
+	fmt.Println("Two private real Slurms play it side by side, each with a simulated Titan Xp.")
+	fmt.Printf("%g GPU seconds pass in one second.\n\n", o.scale)
 	compare(ctx, o, cells, newBoard(cluster.NewLine(5*time.Second), cells))
 	if err := failures(cells); err != nil {
 		return err

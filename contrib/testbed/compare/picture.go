@@ -14,8 +14,8 @@ func (r *demoReport) picture() []byte {
 	after := func(s float64) time.Time { return began.Add(time.Duration(s * float64(time.Second))) }
 	end := after(max(r.Plain.MakespanS, r.Bridged.MakespanS))
 	row := func(name string, f *figures) chart.Row {
-		row := chart.Row{Name: name, Note: fmt.Sprintf("the last of %d jobs ends after %.0f min, a job on average after %.0f min",
-			len(f.Runs), f.MakespanS/60, f.MeanTurnaroundS/60)}
+		const note = "the last of %d jobs ends after %.0f min, a job on average after %.0f min"
+		row := chart.Row{Name: name, Note: fmt.Sprintf(note, len(f.Runs), f.MakespanS/60, f.MeanTurnaroundS/60)}
 		for _, x := range f.Runs {
 			row.Spans = append(row.Spans, chart.Span{
 				Job: strconv.Itoa(x.Job + 1), Detail: fmt.Sprintf("job %d, %s: %.0f s", x.Job+1, x.App, x.EndS-x.StartS),
@@ -29,5 +29,6 @@ func (r *demoReport) picture() []byte {
 		Title: "The same jobs on one GPU, whole and shared", From: began, Now: end, To: end, Rows: rows,
 		Desc: fmt.Sprintf("%d jobs one after the other, and the same jobs under slurmbridge", len(r.Jobs)),
 	}
-	return t.File(1000, "Jobs on a simulated Titan Xp over its time, h:min. Grey: alone; green: two share it; violet: three or more.")
+	return t.File(1000,
+		"Jobs on a simulated Titan Xp over its time, h:min. Grey: alone; green: two share it; violet: three or more.")
 }

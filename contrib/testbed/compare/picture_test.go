@@ -26,7 +26,8 @@ func TestPictureOfThePages(t *testing.T) {
 		must.Equal(t, strings.Count(got, what), 2, what)
 	}
 	whole, shared, _ := strings.Cut(got, ">shared<")
-	if strings.Contains(whole, `class="two"`) || !strings.Contains(shared, `class="two"`) || !strings.Contains(shared, `class="three"`) {
+	if strings.Contains(whole, `class="two"`) || !strings.Contains(shared, `class="two"`) ||
+		!strings.Contains(shared, `class="three"`) {
 		t.Error("which jobs share isn't to be seen")
 	}
 }

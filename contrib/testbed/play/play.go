@@ -179,13 +179,13 @@ Slurm %s %s, the bridge with policy %s, and simulated %s on %s.
   as games sbatch --gres=gpu:shared gromacs.sh     another user's: %s
   for app in lammps gromacs hoomd alexnet qmcpack googlenet lammps gromacs; do sbatch --gres=gpu:shared $app.sh; done
 
-  squeue            slurmbridge status       slurmbridge why JOB      slurmbridge receipt
-  gpus              %s/        (the status page)
+  squeue    gpus    slurmbridge status    slurmbridge why JOB    slurmbridge usage    slurmbridge receipt
+  %[8]s/ (the status page)    %[8]s/usage
 
-Applications of the thesis, a script each: %s.
+Applications of the thesis, a script each: %[9]s.
 
 Another terminal joins with:
-  export SLURM_CONF=%s PATH=%s:$PATH; cd %s
+  export SLURM_CONF=%[10]s PATH=%[11]s:$PATH; cd %[12]s
 
 Ctrl-D ends everything and leaves nothing.
 

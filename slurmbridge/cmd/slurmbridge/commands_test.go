@@ -252,7 +252,8 @@ const manual = `
 
 // Commands and flags of slurmbridge that README.md and the pages name are there.
 func TestPagesNameCommands(t *testing.T) {
-	pages := append(must.Get(filepath.Glob("../../../contrib/doc/*.md"))(t), "../../../README.md")
+	pages := append(must.Get(filepath.Glob("../../../contrib/doc/*.md"))(t), "../../../README.md",
+		"../../../contrib/prometheus/README.md", "../../../CONTRIBUTING.md")
 	// In a sentence, or a line of its own.
 	named := regexp.MustCompile("(?m)`slurmbridge\\s([a-z][^`]*)`|^slurmbridge ([a-z]+(?: [$\\w-]+){0,2})$")
 	n := 0

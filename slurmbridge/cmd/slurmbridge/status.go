@@ -191,8 +191,11 @@ func summary(ref string, story *journal.Story) string {
 				}
 			}
 		}
-		if story.On != nil {
+		switch {
+		case story.On != nil:
 			return story.On.Sentence(ref, 0)
+		case story.Unmanaged != "":
+			return "Job " + ref + " waits for its turn in Slurm's queue, like a job of a whole GPU."
 		}
 		if len(story.Outcomes) > 0 || story.Note == nil {
 			return ""
@@ -214,6 +217,13 @@ func (s *shared) printWhy(ref string, story *journal.Story, verbose bool) {
 			for _, text := range e.Ignored {
 				s.printf("  ignored %s\n", text)
 			}
+		}
+		if story.Unmanaged != "" {
+			s.printf("  left to Slurm: %s\n", story.Unmanaged)
+		}
+		if n := len(story.Changes); text == "" && len(story.Outcomes) == 0 && n > 0 {
+			s.printf("Job %s was left alone at %s, after %s\n", ref, story.Changes[n-1].At.Local().Format(time.DateTime),
+				story.Changes[n-1].Change)
 		}
 		for i := range story.Outcomes {
 			s.printOutcome(&story.Outcomes[i])

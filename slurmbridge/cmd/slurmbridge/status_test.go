@@ -87,7 +87,11 @@ func TestWhyBeginsWithASentence(t *testing.T) {
 			Groups: group(job.Member{Ref: "7", State: job.MemberRunning, Predicted: 1.2}, job.Member{Ref: "8", State: job.MemberRunning}),
 		},
 		"Job 7 starts on n1 gpu 2.\n": {Groups: group(job.Member{Ref: "7", State: job.MemberWaiting})},
-		"Job 7 runs on n1, alone.\n":  {On: &job.Place{Node: "n1", GPUs: []int{0, 1}}},
+		"Job 7 waits for its turn in Slurm's queue, like a job of a whole GPU.\n  left to Slurm: it has a deadline\n": {
+			Unmanaged: "it has a deadline",
+		},
+		"Job 7 was left alone at 2026-01-02 12:00:00, after restore 7\n": {Changes: []journal.Entry{{At: at, Change: "restore 7"}}},
+		"Job 7 runs on n1, alone.\n":                                     {On: &job.Place{Node: "n1", GPUs: []int{0, 1}}},
 		"job 7 completed after 0s on n1": {
 			Note:     note(),
 			Outcomes: []history.Told{{Outcome: history.Outcome{Ref: "7", State: "COMPLETED", Node: "n1", Start: at, End: at}}},
