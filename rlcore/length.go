@@ -94,9 +94,6 @@ func (p *Profile) z(x float64) float64 {
 	return (math.Log(x)-math.Log(p.DurationS))/sigma + sigma/2
 }
 
-// medianS is the median run time, s.
-func (p *Profile) medianS() float64 { return p.quantile(.5, 0) }
-
 // quantile is the run time that the given part of the runs longer than doneS don't exceed, s: of the known ones, else
 // of the distribution.
 func (p *Profile) quantile(part, doneS float64) float64 {

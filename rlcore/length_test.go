@@ -146,7 +146,7 @@ func TestLonger(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	drawn := *p
 	for range MostPast {
-		drawn.Past = append(drawn.Past, Past{SoloS: p.medianS() * math.Exp(p.sigma()*rnd.NormFloat64())})
+		drawn.Past = append(drawn.Past, Past{SoloS: p.quantile(.5, 0) * math.Exp(p.sigma()*rnd.NormFloat64())})
 	}
 	known := drawn.Foretold("", 0)
 	before := 0.0

@@ -108,7 +108,7 @@ func (r *Rules) graceS(j *Job) float64 {
 	if j.Profile == nil {
 		return 0
 	}
-	return cmp.Or(j.Grace, r.Grace, DefaultGrace) * j.Profile.medianS()
+	return cmp.Or(j.Grace, r.Grace, DefaultGrace) * j.Profile.quantile(.5, 0)
 }
 
 // latestStart is when a pending job must start to keep its due and its deadline, s from now.
