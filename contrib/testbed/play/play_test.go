@@ -23,10 +23,16 @@ for app in alexnet vgg11; do sbatch --wait --gres=gpu:shared $app.sh & done
 as games sbatch --wait --gres=gpu:1 gromacs.sh
 wait
 echo "folder $PWD"
-slurmbridge status
-slurmbridge why 2
-slurmbridge why 3
 gpus
+slurmbridge status
+for job in 2 3 4; do
+	until slurmbridge why $job | grep "job $job completed after"; do sleep 0.1; done
+	slurmbridge why $job
+done
+slurmbridge why 99
+slurmbridge receipt
+slurmbridge usage
+slurmbridge usage --by job --me
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -45,9 +51,20 @@ gpus
 	if _, err := os.Stat(dir); dir == "" || !os.IsNotExist(err) {
 		t.Errorf("folder %q is still there: %v", dir, err)
 	}
-	for _, want := range []string{"sbatch --gres=gpu:shared", "SLURM_CONF=", "http://127.0.0.1:", "completed after"} {
+	for _, want := range []string{
+		"sbatch --gres=gpu:shared", "SLURM_CONF=", "http://127.0.0.1:", "job 4 completed after",
+		"nothing is known of job 99", "3 jobs of 2 users ended", "GPU usage",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("nothing says %q", want)
+		}
+	}
+	_, said, _ := strings.Cut(out.String(), "polled ") // from status on
+	for _, silly := range []string{
+		"NaN", "0 jobs, 0 s", " 0 jobs in 0", "by 0.00 times", "-0 ", " 0.0 ", " 0s ", "not in the journal", "seen no second time",
+	} {
+		if strings.Contains(said, silly) {
+			t.Errorf("of three jobs and a few seconds it says %q", silly)
 		}
 	}
 	if t.Failed() {
