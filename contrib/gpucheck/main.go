@@ -69,9 +69,10 @@ func newRoot(out, errOut io.Writer) *cobra.Command {
 		Use:   "gpucheck",
 		Short: "Check what slurmbridge takes for true of MPS, NVML and slowdowns on a real GPU",
 		Long: `gpucheck plays what happens to jobs that share a GPU (servers that come and go, clients that fault, are killed,
-run out of memory), and writes down what the MPS daemon, CUDA and NVML say. Then it runs small kernels with known demand,
-alone and in all pairs, records them as the node agent does, and compares what each asked of the GPU, what NVML reported,
-and how much each slows another with the simulator's law. Each result is written into the folder of --out as it comes.
+run out of memory), and writes down what the MPS daemon, CUDA and NVML say. Then it runs small kernels with known
+demand, alone and in all pairs, records them as the node agent does, and compares what each asked of the GPU, what NVML
+reported, and how much each slows another with the simulator's law. Each result is written into the folder of --out as
+it comes.
 
 Exit status: 0 done, 1 something failed (the rest is written), 3 refused: this machine isn't fit for it now, and nothing
 was touched.`,

@@ -180,7 +180,8 @@ func (r *rig) plain() {
 	r.whole()
 	r.nodeIs(30*time.Second, idle)
 	r.both(`left=$(find /etc /usr /var/lib /var/spool /var/cache /run -xdev \( -name '*slurmbridge*' -o -name '*gpuprof*' \) \
-	! -path '/etc/systemd/system/gpuprof.service.d*' ! -path '/var/lib/dpkg/*' ! -path '/run/systemd/*' ! -path '/run/slurmbridge*')
+	! -path '/etc/systemd/system/gpuprof.service.d*' ! -path '/var/lib/dpkg/*' ! -path '/run/systemd/*' \
+	! -path '/run/slurmbridge*')
 [ -z "$left" ] || { echo "left: $left"; exit 1; }
 ! systemctl is-active slurmbridge gpuprof`)
 }

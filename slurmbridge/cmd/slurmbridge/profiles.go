@@ -49,8 +49,8 @@ func newProfilesList(s *shared) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "All profiles, a line each", Args: cobra.NoArgs,
 		Long: `list prints a line per profile: its user ("(all)" = the whole site), the GPU model that it
-was measured on ("(any)" = imported), the number of solo runs ("-" = imported), the duration of a run alone, the mean use of the GPU and the most
-of its memory, its script's sizes, and the source.`,
+was measured on ("(any)" = imported), the number of solo runs ("-" = imported), the duration of a
+run alone, the mean use of the GPU and the most of its memory, its script's sizes, and the source.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.WithStore(c, func(st *store.Store) error {
 				entries, err := st.List(c.Context())

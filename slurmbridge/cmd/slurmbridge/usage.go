@@ -48,8 +48,9 @@ Unknown figures are empty, not 0: what a job computed is in its node's record, w
 arrives when the job ends. The notes below the table say how much is missing.
 
 It reads the database, as the user that slurmbridge runs as, and needs no daemon. Without
-a database that it may read it asks the daemon (listen or --server names the controller), which shows users their own jobs (--me) by their
-MUNGE credential, and all jobs if Slurm doesn't hide them (PrivateData).
+a database that it may read it asks the daemon (listen or --server names the controller), which
+shows users their own jobs (--me) by their MUNGE credential, and all jobs if Slurm doesn't hide
+them (PrivateData).
 
 --charged adds what billing counts. Slurm bills a job that shares a GPU by its shares
 alone: with TRESBillingWeights=CPU=1,GRES/gpu=200 it pays for no GPU at all. A hundredth of

@@ -35,8 +35,8 @@ two applications alone, and compares. It changes nothing and needs no daemon.
 The files are CSV with a header; columns in any order:
   --profiles  app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms
               what an application uses when it runs alone, utilisations in percent
-              (mem_util: how busy the memory controller is), step_ms the time of one iteration; all but app and gpu_util may be empty
-              or left out
+              (mem_util: how busy the memory controller is), step_ms the time of one iteration;
+              all but app and gpu_util may be empty or left out
   --pairs     victim,aggressor,slowdown
               the victim's run time next to the aggressor over its run time alone; the
               columns aggressor2, aggressor3 and so on name the others of a group

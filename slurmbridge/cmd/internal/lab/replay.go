@@ -107,7 +107,8 @@ func newReplay(s *shared) *cobra.Command {
 		Use:   "replay --jobs FILE --profiles FILE",
 		Short: "What each policy would have made of a cluster's past",
 		Long: `replay lets policies schedule a trace on the simulator: which jobs came when, what
-their applications use alone, and, if measured, how much pairs slow each other. It needs no Slurm, no GPU and no daemon, and changes nothing.
+their applications use alone, and, if measured, how much pairs slow each other. It needs no
+Slurm, no GPU and no daemon, and changes nothing.
 
 Without --pairs the contention law says how sharers slow each other. With it the measured
 values are the truth, which policies don't know: they predict from the profiles. A pair
@@ -122,8 +123,9 @@ fifo gives each job a GPU of its own in the order of arrival. Policies are compa
 all jobs are submitted at once, by the mean turnaround elsewhere: ÷ fifo, ÷ the best other policy. Below
 the lower bound there is no schedule; of possible is the part of the gain over fifo that it leaves.
 clairvoyant is no policy but a search that knows everything, of up to 100 jobs; where it finds better
-schedules than the policies, share is how much of its gain over fifo a policy reaches. dqn is the network that is built in, for the makespan trained on
-job sets drawn from the trace in the world as predicted, or comes from --checkpoint.
+schedules than the policies, share is how much of its gain over fifo a policy reaches. dqn is the network
+that is built in, for the makespan trained on job sets drawn from the trace in the world as predicted, or
+comes from --checkpoint.
 
 The last table says what the guard's reasons cost: while a GPU that had room got no job, the first job
 that the guard refused there waited for that reason. Reasons don't add up.
@@ -138,8 +140,10 @@ late is by how many of these one did at most. later counts every job that ended 
 end under fifo, even by a second. --grace is what sharing may cost, --max-slowdown how
 slow it may make a job; the daemon has settings of these names.
 
-Decisions use the profiles: they expect a job to take as long as its application did there,
-and ignore its own duration_s. --duration-error gives them each job's own duration, wrong by a random part of up to this much (0.2 = 20 %, 0 = to the second).
+Decisions don't see a job's own duration_s. They expect it to take as long as the runs of its application
+that have ended by then foretell, by its limit and its user, and before these as long as its profile says.
+--duration-error gives them each job's own duration, wrong by a random part of up to this much (0.2 = 20 %,
+0 = to the second).
 
 Jobs end at their time limits (limit_s, SWF's requested time, sacct's TimelimitRaw or
 Timelimit) and deadlines (deadline_s, on submit_s's clock), as Slurm ends them. Where the
