@@ -79,12 +79,13 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// Who names a type of GPU that shares may be asked for of gets all shares of one, with the bridge and without; any other
-// type is as none.
+// Who names a type of GPU that shares may be asked for of gets all shares of one, with the bridge and without; any
+// other type is as none.
 func sharesOfAType(t *testing.T, c *cluster) {
 	gate := c.submit("true", "--hold")
 	for _, left := range []time.Duration{time.Hour, -time.Second} {
-		c.gateText(fmt.Sprintf("job=%s\nexpires=%d\ngres=mps\nunits=100\nmodel=titanxp\nmodel=1g.10gb+me\n", gate, time.Now().Add(left).Unix()))
+		c.gateText(fmt.Sprintf("job=%s\nexpires=%d\ngres=mps\nunits=100\nmodel=titanxp\nmodel=1g.10gb+me\n", gate,
+			time.Now().Add(left).Unix()))
 		for comment, want := range map[string]string{
 			"share:model=titanxp":            "mps:titanxp:100",
 			"app=x,share:model=titanxp;more": "mps:titanxp:100",

@@ -93,7 +93,8 @@ func TestWebConfig(t *testing.T) {
 		t.Errorf("it wants its certificate, not: %v", err)
 	}
 	_, users, _ := strings.Cut(text, "#basic_auth_users:")
-	users = "basic_auth_users:" + strings.ReplaceAll(strings.ReplaceAll(users, "\n#", "\n"), "$2y$10$...", "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG")
+	users = "basic_auth_users:" + strings.ReplaceAll(strings.ReplaceAll(users, "\n#", "\n"), "$2y$10$...",
+		"$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG")
 	if err := check(users); err != nil {
 		t.Errorf("%v in\n%s", err, users)
 	}

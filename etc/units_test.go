@@ -39,7 +39,10 @@ func analyze(t *testing.T, unit string, args ...string) string {
 }
 
 func TestUnitsAreWellFormed(t *testing.T) {
-	for _, unit := range []string{"slurmbridge.service", "slurmbridge-notify.service", "slurmbridge-notify.timer", "gpuprof.service"} {
+	for _, unit := range []string{
+		"slurmbridge.service", "slurmbridge-notify.service", "slurmbridge-notify.timer",
+		"gpuprof.service",
+	} {
 		out := analyze(t, unit, "verify", "--man=no")
 		for line := range strings.Lines(out) {
 			if strings.Contains(line, unit) {
@@ -58,7 +61,8 @@ func TestUnitsAreHardened(t *testing.T) {
 			t.Fatalf("%s: no level in\n%s", unit, out)
 		}
 		if level, err := strconv.ParseFloat(m[1], 64); err != nil || level > most {
-			t.Errorf("%s: exposure %s, at most %g (systemd-analyze security --offline=yes etc/%s says of what)", unit, m[1], most, unit)
+			t.Errorf("%s: exposure %s, at most %g (systemd-analyze security --offline=yes etc/%s says of what)", unit, m[1],
+				most, unit)
 		}
 	}
 }
@@ -68,12 +72,14 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 	for unit, want := range map[string][]string{
 		"slurmbridge.service": {
 			"ExecStart=/usr/bin/slurmbridge serve\n", "User=slurm\n", "Type=notify\n", "ExecReload=/bin/kill -HUP $MAINPID\n",
-			"StateDirectory=slurmbridge\n", "RuntimeDirectory=slurmbridge\n", "RuntimeDirectoryPreserve=yes\n", "Restart=always\n",
+			"StateDirectory=slurmbridge\n", "RuntimeDirectory=slurmbridge\n", "RuntimeDirectoryPreserve=yes\n",
+			"Restart=always\n",
 		},
 		"slurmbridge-notify.service": {"ExecStart=/usr/bin/slurmbridge notify\n", "User=slurm\n", "Type=oneshot\n"},
 		"slurmbridge-notify.timer":   {"OnUnitInactiveSec=2min\n", "WantedBy=timers.target\n"},
 		"gpuprof.service": {
-			"ExecStart=/usr/bin/gpuprof serve\n", "ExecReload=/bin/kill -HUP $MAINPID\n", "User=root\n", "Type=notify\n", "Restart=always\n",
+			"ExecStart=/usr/bin/gpuprof serve\n", "ExecReload=/bin/kill -HUP $MAINPID\n", "User=root\n", "Type=notify\n",
+			"Restart=always\n",
 			"ReadWritePaths=/run/slurmbridge /var/spool/slurmbridge\n",
 		},
 	} {
@@ -122,7 +128,8 @@ func TestAgentSeesStepsOfJobs(t *testing.T) {
 	must.OK(t, step.Start())
 	defer func() { _ = step.Process.Kill(); _ = step.Wait() }()
 	self := must.Get(os.Executable())(t)
-	agent := exec.Command("setpriv", "--bounding-set", bound, "--inh-caps", "-all", self, "-test.run", "^TestAgentSeesStepsOfJobs$")
+	agent := exec.Command("setpriv", "--bounding-set", bound, "--inh-caps", "-all", self, "-test.run",
+		"^TestAgentSeesStepsOfJobs$")
 	agent.Env = append(os.Environ(), fmt.Sprintf("STEP_OF=/proc/%d", step.Process.Pid))
 	out, err := agent.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "job 12\n") {

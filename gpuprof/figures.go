@@ -90,9 +90,16 @@ var Recorded = []Figure{
 		Resource: func(u *rlcore.Use) *float64 { return &u.GPU }, Round: thousandths, Notable: 0.005,
 		Peaks:     func(p *Peaks) *[]float64 { return &p.GPU },
 		Quantiles: func(q *Quantiles) *Quantile { return &q.GPU },
-		Metric:    Metric{"gpu_utilization_ratio", "Fraction of the last sample period in which a kernel ran, while the GPU has jobs."},
-		JobMetric: Metric{"job_gpu_utilization_ratio", "Utilization of a running job's GPU as in gpuprof_gpu_utilization_ratio; jobs that share the GPU show the same, what they do together."},
-		Scale:     1,
+		Metric: Metric{
+			"gpu_utilization_ratio",
+			"Fraction of the last sample period in which a kernel ran, while the GPU has jobs.",
+		},
+		JobMetric: Metric{
+			"job_gpu_utilization_ratio",
+			"Utilization of a running job's GPU as in gpuprof_gpu_utilization_ratio; jobs that share the GPU show the same, " +
+				"what they do together.",
+		},
+		Scale: 1,
 	},
 	FigCore: {
 		Name: "core", Unit: fraction, Most: 1, Span: 1,
@@ -105,8 +112,11 @@ var Recorded = []Figure{
 		Resource: func(u *rlcore.Use) *float64 { return &u.MemMiB }, Held: true, Round: math.Ceil,
 		Quantiles: func(q *Quantiles) *Quantile { return &q.MemMiB },
 		Metric:    Metric{"gpu_memory_used_bytes", "Device memory in use, while the GPU has jobs."},
-		JobMetric: Metric{"job_gpu_memory_used_bytes", "Device memory in use on a running job's GPU; jobs that share the GPU show the same, what they use together."},
-		Scale:     1 << 20,
+		JobMetric: Metric{
+			"job_gpu_memory_used_bytes",
+			"Device memory in use on a running job's GPU; jobs that share the GPU show the same, what they use together.",
+		},
+		Scale: 1 << 20,
 	},
 	FigPCIe: {
 		// The span is that of PCIe 3.0 x16, for a link that isn't known.
@@ -122,8 +132,14 @@ var Recorded = []Figure{
 		Record: func(r *Record, s Summary) { r.Power = &Power{MeanW: s.Mean, PeakW: s.Peak, EnergyJ: s.Integral} },
 		Metric: Metric{"gpu_power_watts", "Power drawn, while the GPU has jobs."}, Scale: 1,
 	},
-	FigRx:        {Name: "rx", Unit: "MB/s", Detail: true, Sum: true, Record: func(r *Record, s Summary) { r.Rx = &Flow{s.Mean, s.Peak} }},
-	FigTx:        {Name: "tx", Unit: "MB/s", Detail: true, Sum: true, Record: func(r *Record, s Summary) { r.Tx = &Flow{s.Mean, s.Peak} }},
+	FigRx: {
+		Name: "rx", Unit: "MB/s", Detail: true, Sum: true,
+		Record: func(r *Record, s Summary) { r.Rx = &Flow{s.Mean, s.Peak} },
+	},
+	FigTx: {
+		Name: "tx", Unit: "MB/s", Detail: true, Sum: true,
+		Record: func(r *Record, s Summary) { r.Tx = &Flow{s.Mean, s.Peak} },
+	},
 	FigMeanPower: {Name: "mean_power", Unit: "W", Detail: true, Sum: true, Record: func(*Record, Summary) {}},
 	FigMemBusy: {
 		Name: "mem_busy", Unit: fraction, Most: 1, Detail: true,

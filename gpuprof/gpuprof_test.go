@@ -33,7 +33,8 @@ func TestMerge(t *testing.T) {
 	if p.Runs != 3 || math.Abs(p.DurationS-100) > 1e-9 || math.Abs(p.DurationSD-10) > 1e-9 {
 		t.Errorf("%d runs, %v ± %v s; want 3, 100 ± 10", p.Runs, p.DurationS, p.DurationSD)
 	}
-	must.Equal(t, p.Past, []rlcore.Past{{SoloS: 90, LimitS: 600}, {SoloS: 100, LimitS: 600}, {SoloS: 110, LimitS: 600}}, "past runs")
+	must.Equal(t, p.Past, []rlcore.Past{{SoloS: 90, LimitS: 600}, {SoloS: 100, LimitS: 600}, {SoloS: 110, LimitS: 600}},
+		"past runs")
 	many := p
 	for range rlcore.MostPast {
 		run := must.Get(ProfileOf("a", rec(120, 50)))(t)
@@ -63,7 +64,10 @@ func TestMerge(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	good := func() *Record {
-		return &Record{JobID: 7, Node: "n1", Start: time.Unix(1, 0), End: time.Unix(9, 0), PeriodS: 1, Series: []rlcore.Use{{GPU: 1}}}
+		return &Record{
+			JobID: 7, Node: "n1", Start: time.Unix(1, 0), End: time.Unix(9, 0), PeriodS: 1,
+			Series: []rlcore.Use{{GPU: 1}},
+		}
 	}
 	if err := good().Validate(); err != nil {
 		t.Error(err)
@@ -156,7 +160,8 @@ func TestMergeKeepsPeaks(t *testing.T) {
 			t.Fatalf("peak %v of %v and %v", got, a.Peak().MemMiB, b.Peak().MemMiB)
 		}
 		part := rapid.Float64Range(0, 0.999).Draw(t, "part")
-		if got, want := m.At(part*m.DurationS).MemMiB, max(a.At(part*a.DurationS).MemMiB, b.At(part*b.DurationS).MemMiB); got < want {
+		if got, want := m.At(part*m.DurationS).MemMiB, max(a.At(part*a.DurationS).MemMiB,
+			b.At(part*b.DurationS).MemMiB); got < want {
 			t.Fatalf("at %v of the run %v MiB, want at least %v", part, got, want)
 		}
 	})
@@ -166,27 +171,37 @@ func TestMergeKeepsPeaks(t *testing.T) {
 func TestMergeOfHeldRuns(t *testing.T) {
 	start := time.Unix(1000, 0)
 	run := func(mem, limit float64) *rlcore.Profile {
-		r := &Record{JobID: 1, Node: "n", Start: start, End: start.Add(100 * time.Second), PeriodS: 100, Series: []rlcore.Use{{GPU: 0.2, MemMiB: mem}}, MemLimitMiB: limit, ProcessMiB: mem}
+		r := &Record{
+			JobID: 1, Node: "n", Start: start, End: start.Add(100 * time.Second), PeriodS: 100,
+			Series: []rlcore.Use{{GPU: 0.2, MemMiB: mem}}, MemLimitMiB: limit, ProcessMiB: mem,
+		}
 		return must.Get(ProfileOf("a", r))(t)
 	}
 	for name, c := range map[string]struct {
 		runs       []*rlcore.Profile
 		peak, held float64
 	}{
-		"taken all, then held":            {[]*rlcore.Profile{run(15000, 0), run(6000, 8000)}, 6000, 8000},
-		"held, then taken all":            {[]*rlcore.Profile{run(6000, 8000), run(15000, 0)}, 6000, 8000},
-		"held again":                      {[]*rlcore.Profile{run(15000, 0), run(6000, 8000), run(7000, 9000), run(15000, 0)}, 7000, 8000},
+		"taken all, then held": {[]*rlcore.Profile{run(15000, 0), run(6000, 8000)}, 6000, 8000},
+		"held, then taken all": {[]*rlcore.Profile{run(6000, 8000), run(15000, 0)}, 6000, 8000},
+		"held again": {
+			[]*rlcore.Profile{run(15000, 0), run(6000, 8000), run(7000, 9000), run(15000, 0)},
+			7000, 8000,
+		},
 		"held, and it needs more":         {[]*rlcore.Profile{run(6000, 8000), run(9000, 0)}, 9000, 0},
 		"its limit was far":               {[]*rlcore.Profile{run(3000, 8000)}, 3000, 0},
 		"it takes little; held to little": {[]*rlcore.Profile{run(3000, 0), run(2900, 3200)}, 3000, 0},
-		"imported as all, then held":      {[]*rlcore.Profile{{App: "a", DurationS: 100, PeriodS: 100, Series: []rlcore.Use{{MemMiB: 15000}}}, run(6000, 8000)}, 6000, 8000},
+		"imported as all, then held": {[]*rlcore.Profile{{
+			App: "a", DurationS: 100, PeriodS: 100,
+			Series: []rlcore.Use{{MemMiB: 15000}},
+		}, run(6000, 8000)}, 6000, 8000},
 	} {
 		var p *rlcore.Profile
 		for _, r := range c.runs {
 			p = Merge(p, r, 16000)
 		}
 		if p.Peak().MemMiB != c.peak || p.HeldMiB != c.held || p.Runs > 1 && p.ProcessMiB != c.peak {
-			t.Errorf("%s: %v MiB, held to %v, a process %v; want %v, %v", name, p.Peak().MemMiB, p.HeldMiB, p.ProcessMiB, c.peak, c.held)
+			t.Errorf("%s: %v MiB, held to %v, a process %v; want %v, %v", name, p.Peak().MemMiB, p.HeldMiB, p.ProcessMiB, c.peak,
+				c.held)
 		}
 	}
 }
@@ -210,7 +225,8 @@ func TestRecordsStayAsTheyWere(t *testing.T) {
 		x := float64(i)
 		busy, pcie := math.Abs(math.Sin(x/7)), 3000*math.Abs(math.Cos(x/5))
 		r := reading(map[Fig]float64{
-			FigGPU: busy, FigCore: busy * 0.6, FigMem: 500 + 10*math.Floor(x/9), FigPCIe: pcie, FigRx: pcie * 2 / 3, FigTx: pcie / 3,
+			FigGPU: busy, FigCore: busy * 0.6, FigMem: 500 + 10*math.Floor(x/9), FigPCIe: pcie, FigRx: pcie * 2 / 3,
+			FigTx:    pcie / 3,
 			FigPower: 80 + 100*busy,
 		})
 		if i%3 == 0 {
@@ -236,8 +252,9 @@ func TestRecordsStayAsTheyWere(t *testing.T) {
 		r     Record
 	}{
 		"long": {long, Record{
-			JobID: 7, Node: "n1", UID: 1000, User: "ann", End: start.Add(time.Duration(math.Ceil(at)) * time.Second), Samples: 1400,
-			GPUs: []GPU{{UUID: "GPU-1", Model: "TITAN Xp", MemMiB: 12196}},
+			JobID: 7, Node: "n1", UID: 1000, User: "ann", End: start.Add(time.Duration(math.Ceil(at)) * time.Second),
+			Samples: 1400,
+			GPUs:    []GPU{{UUID: "GPU-1", Model: "TITAN Xp", MemMiB: 12196}},
 		}},
 		"short": {short, Record{JobID: 8, Node: "n1", End: start.Add(2 * time.Second)}},
 		"empty": {NewTally(1, nil), Record{JobID: 9, Node: "n1", End: start.Add(2 * time.Second)}},

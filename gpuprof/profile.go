@@ -58,8 +58,8 @@ func (r *Record) unknown(f Fig) bool { return slices.Contains(r.Unknown, Recorde
 // Merge joins what was known of an application with one more solo run, on a card of cardMiB (0 = not known): duration
 // and its spread over all runs, and at each part of the run the mean of what flows
 // and the largest memory of the two, so that a group fits even with the more
-// demanding run. Where one of them took the card's memory at its start and the other made do with a limit, the memory is
-// the other's.
+// demanding run. Where one of them took the card's memory at its start and the other made do with a limit, the memory
+// is the other's.
 func Merge(old, run *rlcore.Profile, cardMiB float64) *rlcore.Profile {
 	if old == nil || old.Runs == 0 {
 		return run // measured beats imported

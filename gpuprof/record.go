@@ -25,14 +25,14 @@ type GPU struct {
 	PCIeMBps float64 `json:"pcie_mbps,omitempty"`
 	// NoMemLimits: the driver is too old to hold MPS clients to a part of the memory, which the card could.
 	NoMemLimits bool `json:"no_mem_limits,omitempty"`
-	// Parent is the UUID of the card that it is a MIG instance of: UUID, model, memory and the like are the instance's. "" =
-	// it is a whole card. SMs are an instance's, 0 = unknown.
+	// Parent is the UUID of the card that it is a MIG instance of: UUID, model, memory and the like are the instance's. ""
+	// = it is a whole card. SMs are an instance's, 0 = unknown.
 	Parent string `json:"parent,omitempty"`
 	SMs    int    `json:"sms,omitempty"`
 }
 
-// CardOf is the model of all the GPUs, "" = they differ, or there is none. What runs on one takes as long on any other of
-// that name.
+// CardOf is the model of all the GPUs, "" = they differ, or there is none. What runs on one takes as long on any other
+// of that name.
 func CardOf(gpus []GPU) string {
 	if len(gpus) == 0 || slices.ContainsFunc(gpus, func(g GPU) bool { return g.Model != gpus[0].Model }) {
 		return ""
@@ -263,8 +263,10 @@ func (r *Record) Validate() error {
 	need(r.Processes >= 0 && r.Processes <= maxProcesses && finite(r.ProcessMiB), "processes or process_mib", r.Processes)
 	need(finite(r.MissedS), "missed_s", r.MissedS)
 	need(r.Host == nil || finite(r.Host.Cores, r.Host.MemMiB), "host", r.Host)
-	need(slices.Contains([]string{"", CoreGPM, CoreProcess, CoreGPU}, r.CoreFrom), "core_from", fmt.Sprintf("%.32q", r.CoreFrom))
-	names := slices.Concat(r.Unknown, r.Mixed, r.Divided, slices.Collect(maps.Keys(r.Dropped)), slices.Collect(maps.Keys(r.Figures)))
+	need(slices.Contains([]string{"", CoreGPM, CoreProcess, CoreGPU}, r.CoreFrom), "core_from",
+		fmt.Sprintf("%.32q", r.CoreFrom))
+	names := slices.Concat(r.Unknown, r.Mixed, r.Divided, slices.Collect(maps.Keys(r.Dropped)),
+		slices.Collect(maps.Keys(r.Figures)))
 	most := max(len(r.Unknown), len(r.Mixed), len(r.Divided), len(r.Dropped), len(r.Figures))
 	need(most <= MaxFigures, "the number of figures", most)
 	if bad != nil {
@@ -275,7 +277,8 @@ func (r *Record) Validate() error {
 	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		need(max(len(g.Parent), len(g.UUID), len(g.Model), len(g.Arch)) <= 255 && min(g.Cores, g.SMs) >= 0 && finite(g.MemMiB, g.PCIeMBps),
+		need(max(len(g.Parent), len(g.UUID), len(g.Model), len(g.Arch)) <= 255 && min(g.Cores, g.SMs) >= 0 &&
+			finite(g.MemMiB, g.PCIeMBps),
 			"a GPU", fmt.Sprintf("%.64q", g.UUID))
 	}
 	for f := range resources {

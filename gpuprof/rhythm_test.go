@@ -120,7 +120,8 @@ func TestRhythmOfAnything(t *testing.T) {
 	odd := []float64{0, 1, math.NaN(), math.Inf(1), math.Inf(-1), 1e308, -1e308, 1e-300}
 	rapid.Check(t, func(t *rapid.T) {
 		one := rapid.OneOf(rapid.Float64(), rapid.SampledFrom(odd))
-		ms := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Moment { return Moment{one.Draw(t, "t"), one.Draw(t, "v")} }), 0, 300).Draw(t, "moments")
+		ms := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Moment { return Moment{one.Draw(t, "t"), one.Draw(t, "v")} }), 0,
+			300).Draw(t, "moments")
 		r, ok := FindRhythm(ms, 0)
 		if ok && !(r.PeriodS > 0 && !math.IsInf(r.PeriodS, 0) && r.Strength > 0 && r.Strength <= 1) {
 			t.Fatalf("%+v", r)

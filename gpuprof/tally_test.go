@@ -87,21 +87,29 @@ func TestTallyKeepsPeaksAndTotals(t *testing.T) {
 		r := &Record{JobID: 1, Node: "n", Start: start, End: start.Add(seconds(end))}
 		ta.Fill(r)
 		must.OK(t, r.Validate())
-		if len(r.Series) > MaxPoints || (rlcore.Use{GPU: top[FigGPU], Core: top[FigCore], MemMiB: top[FigMem], PCIeMBps: top[FigPCIe]}) != r.Peak {
+		if len(r.Series) > MaxPoints ||
+			(rlcore.Use{GPU: top[FigGPU], Core: top[FigCore], MemMiB: top[FigMem], PCIeMBps: top[FigPCIe]}) != r.Peak {
 			t.Fatalf("%d points, peak %+v", len(r.Series), r.Peak)
 		}
 		tops := r.Series
 		if r.Peaks != nil {
 			tops = nil
 			for i, u := range r.Series {
-				tops = append(tops, rlcore.Use{GPU: r.Peaks.GPU[i], Core: r.Peaks.Core[i], MemMiB: u.MemMiB, PCIeMBps: r.Peaks.PCIeMBps[i]})
+				tops = append(tops, rlcore.Use{
+					GPU: r.Peaks.GPU[i], Core: r.Peaks.Core[i], MemMiB: u.MemMiB,
+					PCIeMBps: r.Peaks.PCIeMBps[i],
+				})
 			}
 		}
 		most := rlcore.Use{}
 		for _, u := range tops {
-			most = rlcore.Use{GPU: max(most.GPU, u.GPU), Core: max(most.Core, u.Core), MemMiB: max(most.MemMiB, u.MemMiB), PCIeMBps: max(most.PCIeMBps, u.PCIeMBps)}
+			most = rlcore.Use{
+				GPU: max(most.GPU, u.GPU), Core: max(most.Core, u.Core), MemMiB: max(most.MemMiB, u.MemMiB),
+				PCIeMBps: max(most.PCIeMBps, u.PCIeMBps),
+			}
 		}
-		if math.Abs(most.GPU-top[FigGPU]) > 0.006 || math.Abs(most.Core-top[FigCore]) > 0.006 || most.MemMiB < top[FigMem] || math.Abs(most.PCIeMBps-top[FigPCIe]) > 0.6 {
+		if math.Abs(most.GPU-top[FigGPU]) > 0.006 || math.Abs(most.Core-top[FigCore]) > 0.006 || most.MemMiB < top[FigMem] ||
+			math.Abs(most.PCIeMBps-top[FigPCIe]) > 0.6 {
 			t.Fatalf("the record's series peaks at %+v, the readings at %v", most, top)
 		}
 		if r.Power != nil && (!near(r.Power.EnergyJ, energy) || r.Power.PeakW < r.Power.MeanW) {
@@ -169,7 +177,8 @@ func TestUnknownIsNotZero(t *testing.T) {
 	ta.Add(5, 10, reading(map[Fig]float64{FigGPU: 0.4, FigMem: 70}))
 	r := &Record{JobID: 1, Node: "n", Start: time.Unix(0, 0), End: time.Unix(20, 0)}
 	ta.Fill(r)
-	if !slices.Equal(r.Unknown, []string{"gpu", "core", "pcie", "power"}) || r.MissedS != 10 || r.Mean.GPU != 0.4 || r.Series[0].GPU != 0.4 {
+	if !slices.Equal(r.Unknown, []string{"gpu", "core", "pcie", "power"}) || r.MissedS != 10 || r.Mean.GPU != 0.4 ||
+		r.Series[0].GPU != 0.4 {
 		t.Errorf("unknown %v, missed %v s, %+v", r.Unknown, r.MissedS, r.Series)
 	}
 	if _, err := ProfileOf("a", r); err == nil {

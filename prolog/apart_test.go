@@ -38,8 +38,8 @@ func TestAJobWithMemoryOfItsOwn(t *testing.T) {
 	must.OK(t, h.Epilog(t.Context(), env()))
 }
 
-// Where GPUs are shared by gres/shard a prolog can't see who shares: a job of a whole GPU must find it free of servers, in
-// the mode EXCLUSIVE_PROCESS above all. The first sharer's client has its server come.
+// Where GPUs are shared by gres/shard a prolog can't see who shares: a job of a whole GPU must find it free of servers,
+// in the mode EXCLUSIVE_PROCESS above all. The first sharer's client has its server come.
 func TestNoServerForAJobOfAWholeGPU(t *testing.T) {
 	h, b := node(t, "h200", "hopper", 100, "--exclusive")
 	h.Shard = true
@@ -65,8 +65,8 @@ func TestNoServerForAJobOfAWholeGPU(t *testing.T) {
 	must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", "8")))
 }
 
-// On a GPU that takes one process at a time a sharer that gets no MPS server can't compute: it is marked as one whose server
-// failed, so that it runs again alone.
+// On a GPU that takes one process at a time a sharer that gets no MPS server can't compute: it is marked as one whose
+// server failed, so that it runs again alone.
 func TestNoServerOnAnExclusiveGPU(t *testing.T) {
 	for _, exclusive := range []bool{false, true} {
 		h, _ := node(t, "titanxp", "pascal", 100)
@@ -134,8 +134,8 @@ func TestNumbersThatJobsSee(t *testing.T) {
 	}
 }
 
-// Each sharer of an instance computes there, through a daemon of the instance's own, and so does one that is alone, without;
-// Slurm has told it a number that CUDA doesn't count by. Nobody computes on the whole GPU's neighbour.
+// Each sharer of an instance computes there, through a daemon of the instance's own, and so does one that is alone,
+// without; Slurm has told it a number that CUDA doesn't count by. Nobody computes on the whole GPU's neighbour.
 func TestSharersOfInstances(t *testing.T) {
 	h, b := node(t, "a100", "ampere", 100, "--instances", "1g.5gb,1g.5gb", "--uncut", "1")
 	st := must.Get(gpusim.Open(b.state))(t)
@@ -149,7 +149,8 @@ func TestSharersOfInstances(t *testing.T) {
 	h.MPS.Cards, h.JobMap, h.MemoryLimit, h.Constrains = h.Cards, t.TempDir(), "share", true
 	t.Cleanup(func() { h.MPS.kill(1, controlName, serverName) })
 	job := func(id, gpu, percent string) func(string) string {
-		return env("SLURM_JOB_ID", id, "SLURM_JOB_GPUS", gpu, "CUDA_VISIBLE_DEVICES", "0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent)
+		return env("SLURM_JOB_ID", id, "SLURM_JOB_GPUS", gpu, "CUDA_VISIBLE_DEVICES", "0",
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent)
 	}
 	for _, c := range []struct {
 		id, gpu, percent string
@@ -199,11 +200,12 @@ func TestSharersOfInstances(t *testing.T) {
 	must.Equal(t, h.Dir.handout(0).UUID+h.Dir.handout(1).UUID+h.Dir.handout(2).UUID, "")
 }
 
-// A job of shares of an instance that isn't certain is told nothing of it: neither an instance that it isn't on, nor one that
-// an earlier job had.
+// A job of shares of an instance that isn't certain is told nothing of it: neither an instance that it isn't on, nor
+// one that an earlier job had.
 func TestAnInstanceThatIsNotCertain(t *testing.T) {
 	h := simulated(t)
-	must.OK(t, h.Dir.Make(), os.MkdirAll(h.Dir.gpu(0), 0o755), putJSON(h.Dir.handoutFile(0), handout{UUID: "MIG-old", Named: true}, 0o644))
+	must.OK(t, h.Dir.Make(), os.MkdirAll(h.Dir.gpu(0), 0o755),
+		putJSON(h.Dir.handoutFile(0), handout{UUID: "MIG-old", Named: true}, 0o644))
 	h.Cards = []Card{{Index: unknown, UUID: "MIG-a"}, {Index: unknown, UUID: "MIG-b"}}
 	h.MPS.Cards = h.Cards
 	says(t, h.Prolog(t.Context(), env()), "isn't certain")

@@ -48,7 +48,8 @@ func Addresses(text string) (out []*url.URL, err error) {
 		case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
 			return nil, fmt.Errorf("%q is no address such as http://head:9797 or https://head:9797", one)
 		case u.User != nil:
-			return nil, errors.New("a password does not belong in the address, which is logged: give it as basic_auth in the file that controller_config names")
+			return nil, errors.New("a password does not belong in the address, which is logged: give it as basic_auth in the " +
+				"file that controller_config names")
 		case u.RawQuery != "" || u.Fragment != "":
 			return nil, fmt.Errorf("%q has more than an address", one)
 		}
@@ -170,7 +171,8 @@ func readClient(file string) (*client, error) {
 		d := yaml.NewDecoder(bytes.NewReader(text))
 		d.KnownFields(true)
 		if err := d.Decode(&cfg); err != nil && !errors.Is(err, io.EOF) {
-			return nil, fmt.Errorf("%s: hooks know ca_file, cert_file, key_file and server_name of tls_config, username and password_file of basic_auth: %w", file, err)
+			return nil, fmt.Errorf("%s: hooks know ca_file, cert_file, key_file and server_name of tls_config, username and "+
+				"password_file of basic_auth: %w", file, err)
 		}
 	}
 	how := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.TLS.Server}

@@ -97,10 +97,14 @@ func TestAskForALimit(t *testing.T) {
 		must.OK(t, h.Dir.Begin(j))
 		start := time.Now()
 		err := h.limit(context.Background(), j)
-		if got := read(t, h.Dir.running(7)); got.MemLimitMiB != c.want || got.MemJobMiB != c.job || j.MemLimitMiB != c.want || j.MemJobMiB != c.job {
-			t.Errorf("%s: %d and %d MiB, in the file %d and %d; want %d and %d", name, j.MemLimitMiB, j.MemJobMiB, got.MemLimitMiB, got.MemJobMiB, c.want, c.job)
+		if got := read(t, h.Dir.running(7)); got.MemLimitMiB != c.want || got.MemJobMiB != c.job || j.MemLimitMiB != c.want ||
+			j.MemJobMiB != c.job {
+			t.Errorf("%s: %d and %d MiB, in the file %d and %d; want %d and %d", name, j.MemLimitMiB, j.MemJobMiB,
+				got.MemLimitMiB, got.MemJobMiB, c.want, c.job)
 		}
-		if (err == nil) != (c.err == "") || err != nil && (!strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), "job 7 goes without a memory limit: ") || strings.ContainsAny(err.Error(), "\n\x1b") || len(err.Error()) > 1000) {
+		if (err == nil) != (c.err == "") || err != nil &&
+			(!strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), "job 7 goes without a memory limit: ") ||
+				strings.ContainsAny(err.Error(), "\n\x1b") || len(err.Error()) > 1000) {
 			t.Errorf("%s: %v, want %q", name, err, c.err)
 		}
 		if took := time.Since(start); took > 50*time.Second {
@@ -121,7 +125,11 @@ func TestAskSeveral(t *testing.T) {
 	defer hangs.Close()
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"mib": 4402}`) }))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request,
+	) {
+		fmt.Fprint(w, `{"mib": 4402}`)
+	}))
 	defer srv.Close()
 	c := &Controller{URL: "http://" + hangs.Addr().String() + ", " + gone.URL + "," + srv.URL, Timeout: time.Minute}
 	if limit, err := c.MemoryLimit(t.Context(), 7, "ann"); err != nil || limit.MiB != 4402 {
@@ -132,10 +140,13 @@ func TestAskSeveral(t *testing.T) {
 		t.Error(err)
 	}
 	for text, want := range map[string]int{
-		"http://a:1,https://b:2": 2, "http://a, http://b": 2, "http://a,": 0, "http://a,ftp://b": 0, "http://head:9797": 1, "https://[::1]:9797/": 1,
-		"head:9797": 0, "ftp://head": 0, "http://": 0, "http://ann:secret@head": 0, "http://ann:secret@head:port": 0, "http://head?x=1": 0, ":": 0,
+		"http://a:1,https://b:2": 2, "http://a, http://b": 2, "http://a,": 0, "http://a,ftp://b": 0, "http://head:9797": 1,
+		"https://[::1]:9797/": 1,
+		"head:9797":           0, "ftp://head": 0, "http://": 0, "http://ann:secret@head": 0, "http://ann:secret@head:port": 0,
+		"http://head?x=1": 0, ":": 0,
 	} {
-		if got, err := Addresses(text); len(got) != want || (err == nil) != (want > 0) || strings.Contains(fmt.Sprint(err), "secret") {
+		if got, err := Addresses(text); len(got) != want || (err == nil) != (want > 0) ||
+			strings.Contains(fmt.Sprint(err), "secret") {
 			t.Errorf("%q: %v %v", text, got, err)
 		}
 	}
@@ -165,7 +176,10 @@ func TestAskWithAKey(t *testing.T) {
 	defer srv.Close()
 	same, other, open := keytest.File(t, key), keytest.File(t, keytest.Random(t)), keytest.File(t, key)
 	must.OK(t, os.Chmod(open, 0o644))
-	for file, want := range map[string]string{same: "", other: "401", open: "chmod 0600", filepath.Join(t.TempDir(), "none"): "no such file"} {
+	for file, want := range map[string]string{
+		same: "", other: "401", open: "chmod 0600",
+		filepath.Join(t.TempDir(), "none"): "no such file",
+	} {
 		conf := filepath.Join(t.TempDir(), "node.yaml")
 		must.OK(t, os.WriteFile(conf, fmt.Appendf(nil, "controller: %s\nkey_file: %s\n", srv.URL, file), 0o644))
 		s, err := Load(conf)
@@ -173,7 +187,8 @@ func TestAskWithAKey(t *testing.T) {
 		c := s.Hook(func(string) string { return "" }).Controller
 		c.Timeout = 10 * time.Second // of a busy machine
 		limit, err := c.MemoryLimit(context.Background(), 7, "ann")
-		if want == "" && (err != nil || limit != MemoryLimit{1402, 4402}) || want != "" && (err == nil || !strings.Contains(err.Error(), want) || limit != MemoryLimit{}) {
+		if want == "" && (err != nil || limit != MemoryLimit{1402, 4402}) || want != "" &&
+			(err == nil || !strings.Contains(err.Error(), want) || limit != MemoryLimit{}) {
 			t.Errorf("%s: %v, %v, want %q", file, limit, err, want)
 		}
 	}
@@ -193,7 +208,10 @@ func TestNobodyIsAskedInVain(t *testing.T) {
 		"whole GPU":       func(_ *Hook, j *Job) { j.Percent = 0 },
 		"two GPUs":        func(_ *Hook, j *Job) { j.GPUs = []int{0, 1} },
 	} {
-		h := &Hook{Dir: Dir(t.TempDir()), MPS: &MPS{}, MemoryLimit: "profile", Cards: []Card{{MemLimits: true, MemMiB: 16160}}, Controller: &Controller{URL: srv.URL}}
+		h := &Hook{
+			Dir: Dir(t.TempDir()), MPS: &MPS{}, MemoryLimit: "profile",
+			Cards: []Card{{MemLimits: true, MemMiB: 16160}}, Controller: &Controller{URL: srv.URL},
+		}
 		j := &Job{JobID: 7, GPUs: []int{0}, Percent: 50}
 		change(h, j)
 		if err := h.limit(context.Background(), j); err != nil || j.MemLimitMiB != 0 {
@@ -220,7 +238,10 @@ func TestControllerConfig(t *testing.T) {
 		}
 		fmt.Fprint(w, `{"mib": 5}`)
 	}))
-	srv.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert}
+	srv.TLS = &tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientCAs: clients,
+		ClientAuth: tls.RequireAndVerifyClientCert,
+	}
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.StartTLS()
 	defer srv.Close()
@@ -240,11 +261,17 @@ func TestControllerConfig(t *testing.T) {
 	)
 	right := write("tls_config: {ca_file: ca.pem, server_name: head.example" + shown + basic)
 	for name, c := range map[string]struct{ file, err string }{
-		"right":              {right, ""},
-		"none":               {"", "certificate"},
-		"nothing shown":      {write("tls_config: {ca_file: ca.pem, server_name: head.example" + basic), "ask the controller"},
-		"no password":        {write("tls_config: {ca_file: ca.pem, server_name: head.example" + shown + "}\n"), "401"},
-		"another name":       {write("tls_config: {ca_file: ca.pem, server_name: other.example" + shown + basic), "other.example"},
+		"right": {right, ""},
+		"none":  {"", "certificate"},
+		"nothing shown": {
+			write("tls_config: {ca_file: ca.pem, server_name: head.example" + basic),
+			"ask the controller",
+		},
+		"no password": {write("tls_config: {ca_file: ca.pem, server_name: head.example" + shown + "}\n"), "401"},
+		"another name": {
+			write("tls_config: {ca_file: ca.pem, server_name: other.example" + shown + basic),
+			"other.example",
+		},
 		"nothing in the CA":  {write("tls_config: {ca_file: password" + basic), "no certificate"},
 		"no such file":       {write("tls_config: {ca_file: ca.pem, cert_file: x.pem" + basic), "no such file"},
 		"no such password":   {write("basic_auth: {username: node, password_file: x}\n"), "no such file"},
@@ -258,7 +285,8 @@ func TestControllerConfig(t *testing.T) {
 			asks.Timeout = 50 * time.Millisecond
 		}
 		limit, err := asks.MemoryLimit(context.Background(), 7, "ann")
-		if c.err == "" && (err != nil || limit.MiB != 5) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && (err != nil || limit.MiB != 5) || c.err != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %v, %v, want %q", name, limit, err, c.err)
 		}
 	}
@@ -321,7 +349,8 @@ func TestLimitSettings(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "node.yaml")
 		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		s, err := Load(path)
-		if s.Memory != want.memory || s.Controller != want.controller || (err == nil) != (want.err == "") || err != nil && (!strings.Contains(err.Error(), want.err) || strings.Contains(err.Error(), "secret")) {
+		if s.Memory != want.memory || s.Controller != want.controller || (err == nil) != (want.err == "") || err != nil &&
+			(!strings.Contains(err.Error(), want.err) || strings.Contains(err.Error(), "secret")) {
 			t.Errorf("%q: %+v, %v", text, s, err)
 		}
 		if h := s.Hook(func(string) string { return "" }); (h.Controller == nil) != (want.controller == "") {

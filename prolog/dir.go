@@ -122,7 +122,8 @@ func putJSON(path string, v any, mode os.FileMode) error {
 // put writes a file, whole or not at all. The temporary file is in the same folder, not in
 // /tmp, which users can fill.
 func put(path string, body []byte, mode os.FileMode) error {
-	return renameio.WriteFile(path, body, mode, renameio.WithStaticPermissions(mode), renameio.WithTempDir(filepath.Dir(path)))
+	return renameio.WriteFile(path, body, mode, renameio.WithStaticPermissions(mode),
+		renameio.WithTempDir(filepath.Dir(path)))
 }
 
 // End moves a job's file to the ended ones, with the time and how it ended. A job
@@ -194,7 +195,8 @@ func ReadJob(path string) (*Job, error) {
 	return j, nil
 }
 
-// readJSON reads a small file that only root or this program's own user can write. It never waits: what a user puts there may be a pipe.
+// readJSON reads a small file that only root or this program's own user can write. It never waits: what a user puts
+// there may be a pipe.
 func readJSON(path string, into any) error {
 	f, err := os.OpenFile(filepath.Clean(path), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ELOOP) {

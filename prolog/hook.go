@@ -29,9 +29,9 @@ type Hook struct {
 	// JobMap is dcgm-exporter's folder of jobs by GPU, "" = none.
 	JobMap string
 	// MemoryLimit is what CUDA_MPS_PINNED_DEVICE_MEM_LIMIT holds a sharer to on Volta
-	// and later, by drivers from release 495 on (CUDA 11.5): "off" (default) nothing, "share" its share of the card's memory,
-	// "generous" twice that, "profile" what the controller gave it: what its application
-	// needs and a part of what is left. An allocation beyond that fails.
+	// and later, by drivers from release 495 on (CUDA 11.5): "off" (default) nothing, "share" its share of the card's
+	// memory, "generous" twice that, "profile" what the controller gave it: what its application needs and a part of what
+	// is left. An allocation beyond that fails.
 	MemoryLimit string
 	// Controller is queried for limits by profile; nil = there are none.
 	Controller *Controller
@@ -65,7 +65,8 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 		c, known := card(h.Cards, g)
 		j.UUIDs = append(j.UUIDs, c.UUID)
 		if !known && len(h.Cards) > 0 {
-			errs = append(errs, fmt.Errorf("gpu %d: which of the node's cards Slurm means isn't certain by its configuration; job %d goes without MPS and without a record of its use", g, j.JobID))
+			errs = append(errs, fmt.Errorf("gpu %d: which of the node's cards Slurm means isn't certain by its "+
+				"configuration; job %d goes without MPS and without a record of its use", g, j.JobID))
 		}
 	}
 	errs = append(errs, h.Dir.Begin(j))
@@ -94,7 +95,8 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 				err = fmt.Errorf("gpu %d is in the mode EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own, "+
 					"where they don't reach an MPS server: jobs that share it fail", g)
 			case h.MPS == nil:
-				err = errors.New("nvidia-cuda-mps-control or nvidia-cuda-mps-server isn't on this node: jobs that share a GPU take turns")
+				err = errors.New("nvidia-cuda-mps-control or nvidia-cuda-mps-server isn't on this node: jobs that share a GPU " +
+					"take turns")
 			default:
 				err = h.share(ctx, g, j, jobs)
 			}
@@ -104,10 +106,11 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	return errors.Join(errs...)
 }
 
-// barred marks a job that goes without MPS beside others on a GPU that takes one process at a time: it can't compute, for
-// want of a server, and runs again as after a server's fault.
+// barred marks a job that goes without MPS beside others on a GPU that takes one process at a time: it can't compute,
+// for want of a server, and runs again as after a server's fault.
 func (h *Hook) barred(gpu int, j *Job, jobs []*Job) error {
-	if c, _ := card(h.Cards, gpu); !c.Exclusive || !slices.ContainsFunc(jobs, func(o *Job) bool { return o.JobID != j.JobID }) {
+	if c, _ := card(h.Cards, gpu); !c.Exclusive ||
+		!slices.ContainsFunc(jobs, func(o *Job) bool { return o.JobID != j.JobID }) {
 		return nil
 	}
 	return h.Dir.change([]*Job{j}, func(j *Job) bool {
@@ -139,7 +142,8 @@ func (h *Hook) learn(gpus []int, uuids []string) {
 	}
 }
 
-// named reports whether a card is named to jobs of shares by its UUID: beside MIG instances CUDA doesn't count as Slurm does.
+// named reports whether a card is named to jobs of shares by its UUID: beside MIG instances CUDA doesn't count as Slurm
+// does.
 func (h *Hook) named(c Card) bool { return c.UUID != "" && slices.ContainsFunc(h.Cards, Card.mig) }
 
 // alone reports whether no process of a job can reach another GPU of the node than the job's.
@@ -157,7 +161,8 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 	if !h.MPS.multiuser(gpu) && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
 		// Slurm has put it next to another user's job by hand-written shares. It would wait for the
 		// server until that job has ended; without the server, the two take turns.
-		return errors.Join(append(errs, fmt.Errorf("gpu %d: the MPS server serves another user; job %d goes without", gpu, j.JobID))...)
+		return errors.Join(append(errs, fmt.Errorf("gpu %d: the MPS server serves another user; job %d goes without", gpu,
+			j.JobID))...)
 	}
 	ready := false
 	switch s := h.Dir.Server(gpu); {
@@ -380,7 +385,8 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 		return fmt.Errorf("job %d: no prolog has run for it; it shares the GPU without MPS: %w", job, err)
 	}
 	if shm := memory(""); given.Memory != 0 && shm != given.Memory {
-		return fmt.Errorf("gpu %d: the job has a /dev/shm of its own (job_container.conf), where it doesn't reach the MPS server; it shares the GPU without", gpus[0])
+		return fmt.Errorf("gpu %d: the job has a /dev/shm of its own (job_container.conf), where it doesn't reach the MPS "+
+			"server; it shares the GPU without", gpus[0])
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0]))
@@ -414,8 +420,8 @@ const handEnv = "SLURMBRIDGE_HAND"
 // inherited, and the script around the hook unsets them.
 const JobEnv = "SLURMBRIDGE_MPS_JOB"
 
-// whatItAskedFor unsets the variables by which each srun in a job that asked for a whole GPU would ask for one again: the
-// job holds shares.
+// whatItAskedFor unsets the variables by which each srun in a job that asked for a whole GPU would ask for one again:
+// the job holds shares.
 func whatItAskedFor(get func(string) string) string {
 	out := ""
 	for _, name := range []string{"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_TRES_BIND"} {

@@ -52,8 +52,8 @@ type Job struct {
 	MemLimitMiB int64 `json:"mem_limit_mib,omitempty"`
 	MemJobMiB   int64 `json:"mem_job_mib,omitempty"`
 	// MPSFault is when the hooks found that the MPS server this job shares its GPU
-	// through had faulted or died, or took it not, where it can't compute without; zero = it hasn't. One client's fault ends what all
-	// of them compute, so the job may be its victim rather than its cause.
+	// through had faulted or died, or took it not, where it can't compute without; zero = it hasn't. One client's fault
+	// ends what all of them compute, so the job may be its victim rather than its cause.
 	MPSFault time.Time `json:"mps_fault,omitzero"`
 	// MPSFaultBy are the processes that it was the fault of, where the server has said so.
 	MPSFaultBy []int `json:"mps_fault_by,omitempty"`

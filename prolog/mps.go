@@ -54,8 +54,8 @@ func (m *MPS) log(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "log") 
 // replaced, but not from under jobs in use of it: on a busy node one may be slow,
 // and without it they would fail.
 //
-// ahead: a server is there for the user before the first client needs one. Where the client may never come none is to: in
-// the mode EXCLUSIVE_PROCESS a server keeps every other process from the GPU.
+// ahead: a server is there for the user before the first client needs one. Where the client may never come none is to:
+// in the mode EXCLUSIVE_PROCESS a server keeps every other process from the GPU.
 func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool) error {
 	for !m.answers(ctx, gpu) {
 		if inUse && m.present(gpu) {
@@ -142,8 +142,8 @@ func (m *MPS) servers(ctx context.Context, gpu int) (pids []int, err error) {
 	return pids, nil
 }
 
-// ready reports whether a server takes clients, an error that it has failed. Drivers before 550 don't answer the question;
-// their daemon logs it. A log that knows nothing of the server tells nothing: its folder may be full.
+// ready reports whether a server takes clients, an error that it has failed. Drivers before 550 don't answer the
+// question; their daemon logs it. A log that knows nothing of the server tells nothing: its folder may be full.
 func (m *MPS) ready(ctx context.Context, gpu, pid int) (bool, error) {
 	status, err := m.question(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
 	if err != nil {
@@ -196,8 +196,8 @@ func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
 	return err
 }
 
-// errOneUser says that the driver's daemon has no -multiuser-server. Those of 470, 535 and 550 then take the command line
-// for none, and look for a daemon to talk to.
+// errOneUser says that the driver's daemon has no -multiuser-server. Those of 470, 535 and 550 then take the command
+// line for none, and look for a daemon to talk to.
 var errOneUser = errors.New("the driver's MPS knows no -multiuser-server")
 
 // launch starts the daemon, for all users or for the servers of one after the other, and waits until it answers.
@@ -307,9 +307,9 @@ func (m *MPS) answers(ctx context.Context, gpu int) bool {
 	return err == nil
 }
 
-// present reports whether a daemon listens at the GPU's control socket. It sends no query and may be called as any user.
-// Neither the socket's file nor a pid file says so: the file outlives its daemon, and the pid file, which drivers from 550
-// on write, any user can write. A listener of another user than root or this process's own is none.
+// present reports whether a daemon listens at the GPU's control socket. It sends no query and may be called as any
+// user. Neither the socket's file nor a pid file says so: the file outlives its daemon, and the pid file, which drivers
+// from 550 on write, any user can write. A listener of another user than root or this process's own is none.
 func (m *MPS) present(gpu int) bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -341,14 +341,16 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 		// It has acknowledged, and may take a moment to end. The exit status says nothing: after a server has failed it is
 		// 0 or 1, as it happens.
 		runs := func(pid int) bool { return slices.Contains([]string{controlName, serverName}, program(m.Proc, pid)) }
-		for ends := time.Now().Add(ending); slices.ContainsFunc(all, runs) && time.Now().Before(ends) && bounded.Err() == nil; {
+		for ends := time.Now().Add(ending); slices.ContainsFunc(all, runs) && time.Now().Before(ends) &&
+			bounded.Err() == nil; {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
 	cancel()
 	// What is left hangs, or has lost its daemon, and is of no use.
 	n := m.kill(gpu, controlName, serverName)
-	if rerr := errors.Join(os.RemoveAll(m.Pipe(gpu)), ignoreMissing(os.Remove(m.Dir.serverFile(gpu))), ignoreMissing(os.Remove(m.Dir.userFile(gpu)))); rerr != nil {
+	if rerr := errors.Join(os.RemoveAll(m.Pipe(gpu)), ignoreMissing(os.Remove(m.Dir.serverFile(gpu))),
+		ignoreMissing(os.Remove(m.Dir.userFile(gpu)))); rerr != nil {
 		return fmt.Errorf("gpu %d: %w", gpu, rerr)
 	}
 	switch {

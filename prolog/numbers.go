@@ -24,7 +24,8 @@ import (
 //   - Where a job can reach all GPUs, it computes on the one that CUDA calls by this number, in PCI order, whatever
 //     gres.conf says: jobs of whole GPUs do, and so must sharers.
 //
-// A job of shares of a MIG instance is given the number alone: gres.c's _create_shared_rec doesn't copy an instance's UUID.
+// A job of shares of a MIG instance is given the number alone: gres.c's _create_shared_rec doesn't copy an instance's
+// UUID.
 //
 // A Slurm built without NVML takes AutoDetect=nvml for off, and AutoDetect=full takes what it finds. Where what it may
 // have done leads to different cards, the number means none that is known. Nor does it while GPUs are cut into other
@@ -33,8 +34,8 @@ import (
 // unknown is the index of a card that none of Slurm's numbers means.
 const unknown = -1
 
-// number sets the cards' indexes to Slurm's numbers, of those that mean a card for sure. It returns how many others there
-// are.
+// number sets the cards' indexes to Slurm's numbers, of those that mean a card for sure. It returns how many others
+// there are.
 func (s *site) number(cards []Card, proc string) (uncertain int) {
 	caps, stale := migCaps(proc), staleCards(cards, proc)
 	for i := range cards {
@@ -88,9 +89,9 @@ func (s *site) orders(cards []Card) [][]int {
 	return orders
 }
 
-// reached are the cards that jobs reach by Slurm's numbers: those of its own order where it keeps each job to its devices,
-// and else CUDA's. CUDA counts cards that are alike by PCI bus; of others, lost ones and MIG instances its count isn't
-// known.
+// reached are the cards that jobs reach by Slurm's numbers: those of its own order where it keeps each job to its
+// devices, and else CUDA's. CUDA counts cards that are alike by PCI bus; of others, lost ones and MIG instances its
+// count isn't known.
 func (s *site) reached(own []int, cards []Card) []int {
 	var there []int
 	for i, c := range cards {
@@ -125,7 +126,10 @@ func (s *site) named(cards []Card) []int {
 			// An instance is named by the files that give access to it: those of its GPU instance and its compute instance.
 			named := !c.mig() && len(caps) == 0
 			if c.mig() && len(caps) > 0 {
-				named = !slices.ContainsFunc(caps, func(f string) bool { return f != capFile(c.files.gi) && f != capFile(c.files.ci) })
+				named = !slices.ContainsFunc(caps, func(f string) bool {
+					return f != capFile(c.files.gi) &&
+						f != capFile(c.files.ci)
+				})
 			}
 			if c.Minor != minor || !named {
 				continue
@@ -207,7 +211,8 @@ func byFiles(a, b Card) int {
 
 // chosen are as many of the cards as slurm.conf wants, by their types, the longest first (_normalize_sys_gres_types).
 func (s *site) chosen(all []int, cards []Card) (out []int) {
-	wanted := slices.SortedStableFunc(slices.Values(s.wanted), func(a, b gpuCount) int { return len(b.kind) - len(a.kind) })
+	wanted := slices.SortedStableFunc(slices.Values(s.wanted),
+		func(a, b gpuCount) int { return len(b.kind) - len(a.kind) })
 	all = slices.SortedStableFunc(slices.Values(all), func(a, b int) int { return byFiles(cards[a], cards[b]) })
 	for _, w := range wanted {
 		for left := w.count; left > 0; left-- {
@@ -257,7 +262,8 @@ func capFile(n int) string { return capFiles + strconv.Itoa(n) }
 
 var migAccess = pattern.Lazy(`(?m)^gpu(\d+)/gi(\d+)/(?:ci(\d+)/)?access (\d+)$`)
 
-// migCaps are the files that give access to instances, as the driver numbers them, whether the instances are there or not.
+// migCaps are the files that give access to instances, as the driver numbers them, whether the instances are there or
+// not.
 func migCaps(proc string) map[instance]access {
 	text, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia-caps/mig-minors"))
 	if err != nil {
@@ -282,10 +288,10 @@ func migCaps(proc string) map[instance]access {
 	return out
 }
 
-// Cut is how the node's GPUs are cut into MIG instances, as the driver shows it under proc ("" = /proc), without a GPU being
-// opened: "gpu0/mig/gi7/ci0 gpu0/mig/gi8/ci0", by the GPU's minor number (os.c, nv-caps.c of NVIDIA's open kernel modules).
-// Instances that are made again alike have the UUIDs that they had: the driver makes one of the GPU, the GPU instance's number
-// and the engine of its compute instance (nvGenerateSmcUuid).
+// Cut is how the node's GPUs are cut into MIG instances, as the driver shows it under proc ("" = /proc), without a GPU
+// being opened: "gpu0/mig/gi7/ci0 gpu0/mig/gi8/ci0", by the GPU's minor number (os.c, nv-caps.c of NVIDIA's open kernel
+// modules). Instances that are made again alike have the UUIDs that they had: the driver makes one of the GPU, the GPU
+// instance's number and the engine of its compute instance (nvGenerateSmcUuid).
 func Cut(proc string) string {
 	folder := filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia/capabilities")
 	found, _ := filepath.Glob(filepath.Join(folder, "gpu*/mig/gi*/ci*")) // the pattern is good

@@ -14,8 +14,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// configured is a machine with four GPUs a to d in NVML's order, whose device files are numbered otherwise, and with Slurm's
-// configuration.
+// configured is a machine with four GPUs a to d in NVML's order, whose device files are numbered otherwise, and with
+// Slurm's configuration.
 func configured(t must.T, dir string, files map[string]string) ([]Card, site) {
 	t.Helper()
 	cards := []Card{
@@ -61,27 +61,56 @@ func TestWhichCardANumberMeans(t *testing.T) {
 		want  string
 	}{
 		"gres.conf, each job kept to its devices": {conf(constrained, "Name=gpu File=/dev/nvidia[0-3]\n"), "d c a b"},
-		"gres.conf in an order of its own":        {conf(constrained, "NodeName=n[1-3] Name=gpu File=/dev/nvidia3,/dev/nvidia[0-1]\nName=gpu File=/dev/nvidia2"), "b d c a"},
-		"one GPU kept out":                        {conf(constrained, "Name=gpu File=/dev/nvidia0\nName=gpu File=/dev/nvidia[2-3] # not 1"), "d a b"},
-		"other nodes' lines":                      {conf(constrained, "NodeName=n[3-9] Name=gpu File=/dev/nvidia[0-3]\nNodeName=n2 Name=gpu \\\n File=/dev/nvidia[2-3]"), "a b"},
-		"slurm.conf's order of types comes first": {conf(constrained+"NodeName=n[1-4] Gres=gpu:y:2(S:0),gpu:x:1,shard:300", "Name=gpu Type=x File=/dev/nvidia[0-1]\nName=gpu Type=y File=/dev/nvidia[2-3]"), "a b d"},
-		"slurm.conf's defaults":                   {conf(constrained+"NodeName=DEFAULT Gres=gpu:y:1\nNodeName=n2 CPUs=4", "Name=gpu Type=x File=/dev/nvidia[0-1]\nName=gpu Type=y File=/dev/nvidia[2-3]"), "a"},
-		"AutoDetect=nvml":                         {conf(constrained, "AutoDetect=nvml\n"), "a b c d"},
-		"AutoDetect=nvml, fewer wanted":           {conf(constrained+"NodeName=n2 Gres=gpu:a100:3", "AutoDetect=nvml\n"), "a c d"},
-		"AutoDetect=nvidia":                       {conf(constrained, "AutoDetect=nvidia\n"), "d c a b"},
-		"AutoDetect of this node":                 {conf(constrained, "AutoDetect=nvml\nNodeName=n2 AutoDetect=nvidia"), "d c a b"},
-		"AutoDetect off on this node":             {conf(constrained, "AutoDetect=nvml\nNodeName=n2 AutoDetect=off Name=gpu File=/dev/nvidia[0-3]"), "d c a b"},
+		"gres.conf in an order of its own": {conf(constrained,
+			"NodeName=n[1-3] Name=gpu File=/dev/nvidia3,/dev/nvidia[0-1]\nName=gpu File=/dev/nvidia2"), "b d c a"},
+		"one GPU kept out": {conf(constrained,
+			"Name=gpu File=/dev/nvidia0\nName=gpu File=/dev/nvidia[2-3] # not 1"), "d a b"},
+		"other nodes' lines": {conf(constrained,
+			"NodeName=n[3-9] Name=gpu File=/dev/nvidia[0-3]\nNodeName=n2 Name=gpu \\\n File=/dev/nvidia[2-3]"), "a b"},
+		"slurm.conf's order of types comes first": {conf(constrained+"NodeName=n[1-4] Gres=gpu:y:2(S:0),gpu:x:1,shard:300",
+			"Name=gpu Type=x File=/dev/nvidia[0-1]\nName=gpu Type=y File=/dev/nvidia[2-3]"), "a b d"},
+		"slurm.conf's defaults": {conf(constrained+"NodeName=DEFAULT Gres=gpu:y:1\nNodeName=n2 CPUs=4",
+			"Name=gpu Type=x File=/dev/nvidia[0-1]\nName=gpu Type=y File=/dev/nvidia[2-3]"), "a"},
+		"AutoDetect=nvml": {conf(constrained, "AutoDetect=nvml\n"), "a b c d"},
+		"AutoDetect=nvml, fewer wanted": {
+			conf(constrained+"NodeName=n2 Gres=gpu:a100:3", "AutoDetect=nvml\n"),
+			"a c d",
+		},
+		"AutoDetect=nvidia": {conf(constrained, "AutoDetect=nvidia\n"), "d c a b"},
+		"AutoDetect of this node": {
+			conf(constrained, "AutoDetect=nvml\nNodeName=n2 AutoDetect=nvidia"),
+			"d c a b",
+		},
+		"AutoDetect off on this node": {conf(constrained,
+			"AutoDetect=nvml\nNodeName=n2 AutoDetect=off Name=gpu File=/dev/nvidia[0-3]"), "d c a b"},
 		// A Slurm built without NVML, as that of Debian 12, goes by the files.
-		"AutoDetect=nvml with files in another order": {conf(constrained, "AutoDetect=nvml\nName=gpu File=/dev/nvidia[0-3]"), ""},
-		"AutoDetect=nvml with files in its order":     {conf(constrained, "AutoDetect=nvml\nName=gpu File=/dev/nvidia[2-3],/dev/nvidia[0-1]"), "a b"},
+		"AutoDetect=nvml with files in another order": {
+			conf(constrained, "AutoDetect=nvml\nName=gpu File=/dev/nvidia[0-3]"),
+			"",
+		},
+		"AutoDetect=nvml with files in its order": {conf(constrained,
+			"AutoDetect=nvml\nName=gpu File=/dev/nvidia[2-3],/dev/nvidia[0-1]"), "a b"},
 		"AutoDetect=full": {conf(constrained, "AutoDetect=full"), ""},
 		"another maker's": {conf(constrained, "AutoDetect=rsmi"), ""},
 		"no gres.conf":    {conf(constrained, ""), ""},
 		// A job that can reach all cards takes the one that CUDA calls so.
-		"each job can reach all GPUs":            {map[string]string{"slurm.conf": "", "gres.conf": "Name=gpu File=/dev/nvidia[0-3]\n"}, "a b c d"},
-		"and one GPU is kept out":                {map[string]string{"slurm.conf": "", "gres.conf": "Name=gpu File=/dev/nvidia[1-3]\n"}, "a b c"},
-		"ConstrainDevices without task/cgroup":   {conf("TaskPlugin=task/affinity", "Name=gpu File=/dev/nvidia[0-3]\n"), "a b c d"},
-		"a file that is included, quoted values": {map[string]string{"slurm.conf": "include more.conf", "more.conf": constrained, "cgroup.conf": "ConstrainDevices = YES", "gres.conf": `Name="gpu" Files="/dev/nvidia[0-3]"`}, "d c a b"},
+		"each job can reach all GPUs": {map[string]string{
+			"slurm.conf": "",
+			"gres.conf":  "Name=gpu File=/dev/nvidia[0-3]\n",
+		}, "a b c d"},
+		"and one GPU is kept out": {map[string]string{
+			"slurm.conf": "",
+			"gres.conf":  "Name=gpu File=/dev/nvidia[1-3]\n",
+		}, "a b c"},
+		"ConstrainDevices without task/cgroup": {
+			conf("TaskPlugin=task/affinity", "Name=gpu File=/dev/nvidia[0-3]\n"),
+			"a b c d",
+		},
+		"a file that is included, quoted values": {map[string]string{
+			"slurm.conf": "include more.conf",
+			"more.conf":  constrained, "cgroup.conf": "ConstrainDevices = YES",
+			"gres.conf": `Name="gpu" Files="/dev/nvidia[0-3]"`,
+		}, "d c a b"},
 	} {
 		cards, s := configured(t, t.TempDir(), c.files)
 		s.number(cards, t.TempDir())
@@ -95,7 +124,8 @@ func TestWhichCardANumberMeans(t *testing.T) {
 func TestNumbersAroundALostCard(t *testing.T) {
 	for wanted, want := range map[string]string{"4": "a lost c d", "3": "a c d"} {
 		cards, s := configured(t, t.TempDir(), map[string]string{
-			"slurm.conf": constrained + "NodeName=n2 Gres=gpu:" + wanted, "cgroup.conf": "ConstrainDevices=yes", "gres.conf": "AutoDetect=nvml",
+			"slurm.conf": constrained + "NodeName=n2 Gres=gpu:" + wanted, "cgroup.conf": "ConstrainDevices=yes",
+			"gres.conf": "AutoDetect=nvml",
 		})
 		cards[1] = Card{NVMLIndex: 1, Minor: 3, Lost: true}
 		s.number(cards, t.TempDir())
@@ -103,8 +133,8 @@ func TestNumbersAroundALostCard(t *testing.T) {
 	}
 }
 
-// cut is a GPU in three instances beside a whole one. Its instances' places under /proc are written, and which files give
-// access to each: of those the first is a GPU instance's, and the next that of its only compute instance.
+// cut is a GPU in three instances beside a whole one. Its instances' places under /proc are written, and which files
+// give access to each: of those the first is a GPU instance's, and the next that of its only compute instance.
 func cut(t must.T, proc string, caps map[int]int) []Card {
 	t.Helper()
 	folder := filepath.Join(proc, "driver/nvidia-caps")
@@ -147,10 +177,18 @@ func TestNumbersOfInstances(t *testing.T) {
 	for name, c := range map[string]struct{ slurm, gres, want string }{
 		"found by Slurm": {"", "AutoDetect=nvml", "GPU-b MIG-7 MIG-8 MIG-9"},
 		// The type a100 is a part of the name of an instance of one, too (_normalize_sys_gres_types).
-		"fewer than there are":               {"NodeName=n2 Gres=gpu:1g.5gb:2,gpu:a100:1", "AutoDetect=nvml", "MIG-7 MIG-8 MIG-9 ?"},
-		"by their whole name":                {"NodeName=n2 Gres=gpu:nvidia_a100_1g.5gb:3", "AutoDetect=nvml", "MIG-7 MIG-8 MIG-9 ?"},
-		"in gres.conf's order":               {"", files("s", 84) + files("s", 66) + "Name=gpu Type=l File=/dev/nvidia1\n" + files("s", 75), "MIG-9 MIG-7 GPU-b MIG-8"},
-		"slurm.conf's is first":              {"NodeName=n2 Gres=gpu:l:1,gpu:s:3,shard:400", files("s", 84) + files("s", 66) + "Name=gpu Type=l File=/dev/nvidia1\n" + files("s", 75), "GPU-b MIG-9 MIG-7 MIG-8"},
+		"fewer than there are": {
+			"NodeName=n2 Gres=gpu:1g.5gb:2,gpu:a100:1", "AutoDetect=nvml",
+			"MIG-7 MIG-8 MIG-9 ?",
+		},
+		"by their whole name": {
+			"NodeName=n2 Gres=gpu:nvidia_a100_1g.5gb:3", "AutoDetect=nvml",
+			"MIG-7 MIG-8 MIG-9 ?",
+		},
+		"in gres.conf's order": {"", files("s", 84) + files("s", 66) + "Name=gpu Type=l File=/dev/nvidia1\n" +
+			files("s", 75), "MIG-9 MIG-7 GPU-b MIG-8"},
+		"slurm.conf's is first": {"NodeName=n2 Gres=gpu:l:1,gpu:s:3,shard:400", files("s", 84) + files("s", 66) +
+			"Name=gpu Type=l File=/dev/nvidia1\n" + files("s", 75), "GPU-b MIG-9 MIG-7 MIG-8"},
 		"an instance that isn't there":       {"", files("s", 66) + files("s", 93) + files("s", 75), "MIG-7 ? MIG-8 ?"},
 		"a GPU that is cut, as if whole":     {"", "Name=gpu File=/dev/nvidia[0-1]", "? GPU-b ? ?"},
 		"by a part of its files":             {"", "Name=gpu" + gpu0 + "84\n", "MIG-9 ? ? ?"},
@@ -159,7 +197,10 @@ func TestNumbersOfInstances(t *testing.T) {
 	} {
 		proc := t.TempDir()
 		cards := cut(t, proc, usual)
-		_, s := configured(t, t.TempDir(), map[string]string{"slurm.conf": constrained + c.slurm, "cgroup.conf": "ConstrainDevices=yes", "gres.conf": c.gres})
+		_, s := configured(t, t.TempDir(), map[string]string{
+			"slurm.conf":  constrained + c.slurm,
+			"cgroup.conf": "ConstrainDevices=yes", "gres.conf": c.gres,
+		})
 		s.number(cards, proc)
 		must.Equal(t, named(cards), c.want, name)
 	}
@@ -186,14 +227,18 @@ func TestInstancesThatAreOthers(t *testing.T) {
 		if c.gone != "" || name == "nothing is known" {
 			must.OK(t, os.RemoveAll(filepath.Join(folder, c.gone)))
 		}
-		_, s := configured(t, t.TempDir(), map[string]string{"slurm.conf": constrained, "cgroup.conf": "ConstrainDevices=yes", "gres.conf": "AutoDetect=nvml"})
+		_, s := configured(t, t.TempDir(), map[string]string{
+			"slurm.conf": constrained, "cgroup.conf": "ConstrainDevices=yes",
+			"gres.conf": "AutoDetect=nvml",
+		})
 		s.number(cards, proc)
 		must.Equal(t, named(cards), c.want, name)
 	}
 }
 
-// In whatever order NVML has the instances, the driver numbers their files and gres.conf names them, beside a whole GPU: a
-// number means the instance of its files, or where Slurm finds them the one that is as many places down their files.
+// In whatever order NVML has the instances, the driver numbers their files and gres.conf names them, beside a whole
+// GPU: a number means the instance of its files, or where Slurm finds them the one that is as many places down their
+// files.
 func TestNumbersOfAnyInstances(t *testing.T) {
 	dir, proc := t.TempDir(), t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
@@ -225,7 +270,10 @@ func TestNumbersOfAnyInstances(t *testing.T) {
 				return caps[a.GI] - caps[b.GI]
 			})
 		}
-		_, s := configured(t, dir, map[string]string{"slurm.conf": constrained, "cgroup.conf": "ConstrainDevices=yes", "gres.conf": gres})
+		_, s := configured(t, dir, map[string]string{
+			"slurm.conf": constrained, "cgroup.conf": "ConstrainDevices=yes",
+			"gres.conf": gres,
+		})
 		s.number(cards, proc)
 		for k, want := range order {
 			if c, _ := card(cards, k); c.UUID != want.UUID {
@@ -235,8 +283,9 @@ func TestNumbersOfAnyInstances(t *testing.T) {
 	})
 }
 
-// However a node's cards are numbered by bus, by driver and in gres.conf, and whichever of them Slurm lacks, a number means
-// the card of its file where a job has that alone, and else the card that CUDA calls so; no two numbers mean one card.
+// However a node's cards are numbered by bus, by driver and in gres.conf, and whichever of them Slurm lacks, a number
+// means the card of its file where a job has that alone, and else the card that CUDA calls so; no two numbers mean one
+// card.
 func TestNumbersOfAnyNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "cards")
@@ -268,8 +317,13 @@ func TestNumbersOfAnyNode(t *testing.T) {
 
 // Slurm names cards to the prolog where it knows them; the job's file and the epilog go by that.
 func TestSlurmNamesTheCard(t *testing.T) {
-	h := &Hook{Dir: Dir(t.TempDir()), Now: time.Now, Cards: []Card{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b"}, {Index: 2, UUID: "MIG-c"}}}
-	must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_GPUS", "0,2", "CUDA_VISIBLE_DEVICES", "GPU-b,MIG-c", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")))
+	h := &Hook{Dir: Dir(t.TempDir()), Now: time.Now, Cards: []Card{
+		{Index: 0, UUID: "GPU-a"},
+		{Index: 1, UUID: "GPU-b"},
+		{Index: 2, UUID: "MIG-c"},
+	}}
+	must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_GPUS", "0,2", "CUDA_VISIBLE_DEVICES", "GPU-b,MIG-c",
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")))
 	j := must.Get(ReadJob(h.Dir.running(7)))(t)
 	must.Equal(t, strings.Join(j.UUIDs, " "), "GPU-b MIG-c")
 	if _, known := card(h.Cards, 1); known {
@@ -296,7 +350,8 @@ func TestACardThatIsNotCertain(t *testing.T) {
 func FuzzSlurmConf(f *testing.F) {
 	f.Add("NodeName=n[1-3] Name=gpu File=/dev/nvidia[0-3]\nAutoDetect=nvml\nInclude gres.conf\n")
 	f.Add("Name=gpu File=/dev/nvidia[0-9999999999],a[[[]]]b \\\n \\\n")
-	f.Add("Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap21,a\ngpu1/gi0/access 21\ngpu1/gi0/ci0/access 99999999999999999999\n")
+	f.Add("Name=gpu MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap21,a\ngpu1/gi0/access " +
+		"21\ngpu1/gi0/ci0/access 99999999999999999999\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		dir := t.TempDir()
 		must.OK(t, os.MkdirAll(filepath.Join(dir, "driver/nvidia-caps"), 0o755),

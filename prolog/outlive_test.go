@@ -12,8 +12,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// Job 7 has ended while job 8 goes on: 7's client of their MPS server is ended, its work first, where the driver's daemon can
-// do that. Neither job 8's client is touched nor a process of job 7's that doesn't compute.
+// Job 7 has ended while job 8 goes on: 7's client of their MPS server is ended, its work first, where the driver's
+// daemon can do that. Neither job 8's client is touched nor a process of job 7's that doesn't compute.
 func TestAClientOutlivesItsJob(t *testing.T) {
 	for _, driver := range []string{"470", "550"} {
 		t.Run(driver, func(t *testing.T) {
@@ -30,13 +30,17 @@ func TestAClientOutlivesItsJob(t *testing.T) {
 			must.OK(t, os.WriteFile(control, fmt.Appendf(nil, "#!/bin/sh\ntee -a %s | %s\n", log, h.MPS.Control), 0o755))
 			h.MPS.Control = control
 			pid := left.cmd.Process.Pid
-			says(t, h.Epilog(t.Context(), env()), fmt.Sprintf("MPS clients that had outlived their job were ended: processes %d", pid))
+			says(t, h.Epilog(t.Context(), env()), fmt.Sprintf("MPS clients that had outlived their job were ended: processes %d",
+				pid))
 			_, _ = left.end()
 			asked := string(must.Get(os.ReadFile(log))(t))
 			if !strings.Contains(asked, fmt.Sprintf("terminate_client %d %d\n", h.Dir.Server(0).PID, pid)) {
 				t.Errorf("asked: %s", asked)
 			}
-			for name, p := range map[string]*os.Process{"job 8's client": stays.cmd.Process, "what doesn't compute": bystander.Process} {
+			for name, p := range map[string]*os.Process{
+				"job 8's client":       stays.cmd.Process,
+				"what doesn't compute": bystander.Process,
+			} {
 				must.Equal(t, started("", p.Pid) != 0, true, "%s is there", name)
 			}
 			must.Equal(t, read(t, h.Dir.running(8)).MPSFault.IsZero(), true, "job 8 is no victim")

@@ -19,8 +19,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// own runs a test with hooks on a node whose control daemon is NVIDIA's own, of each driver that is here, with a stand-in for
-// the server that behaves as told.
+// own runs a test with hooks on a node whose control daemon is NVIDIA's own, of each driver that is here, with a
+// stand-in for the server that behaves as told.
 func own(t *testing.T, server string, test func(t *testing.T, h *Hook, driver string)) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: the server is the job's user's")
@@ -35,16 +35,17 @@ func own(t *testing.T, server string, test func(t *testing.T, h *Hook, driver st
 			control := filepath.Join(bin, controlName)
 			must.OK(t, os.Symlink(d.Control(), control))
 			h := &Hook{Dir: Dir(run), Now: time.Now}
-			h.MPS = &MPS{Dir: h.Dir, Control: control, Env: []string{nvidia.ServerEnv + "=" + server, nvidia.DriverEnv + "=" + d.Name}, Answer: time.Minute}
+			h.MPS = &MPS{Dir: h.Dir, Control: control, Env: []string{nvidia.ServerEnv + "=" + server, nvidia.DriverEnv + "=" +
+				d.Name}, Answer: time.Minute}
 			t.Cleanup(func() { h.MPS.kill(0, controlName, serverName) })
 			test(t, h, d.Name)
 		})
 	}
 }
 
-// From the first sharer to the last: the server is found beside its daemon, and is ready before the job starts; one that a
-// signal ends, which the daemon logs as its own wish, has taken its jobs' work along; whatever its daemon's exit status then
-// is, the last epilog ends it without a word.
+// From the first sharer to the last: the server is found beside its daemon, and is ready before the job starts; one
+// that a signal ends, which the daemon logs as its own wish, has taken its jobs' work along; whatever its daemon's exit
+// status then is, the last epilog ends it without a word.
 func TestOwnDaemonServes(t *testing.T) {
 	own(t, nvidia.Ready, func(t *testing.T, h *Hook, driver string) {
 		must.OK(t, h.Prolog(t.Context(), env()))

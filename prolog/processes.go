@@ -61,7 +61,8 @@ func (m *MPS) running(gpu int, names ...string) (found []int) {
 			continue
 		}
 		env, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "environ"))
-		if err != nil || !slices.ContainsFunc(bytes.Split(env, []byte{0}), func(kv []byte) bool { return bytes.Equal(kv, mark) }) {
+		if err != nil || !slices.ContainsFunc(bytes.Split(env, []byte{0}),
+			func(kv []byte) bool { return bytes.Equal(kv, mark) }) {
 			continue
 		}
 		found = append(found, pid)
@@ -226,14 +227,15 @@ func HostUse(groups string, j *Job) (cpuS, mib float64) {
 // ownGroup is the control group that MPS daemons run in which a job or slurmd would take along.
 const ownGroup = "slurmbridge"
 
-// slurmdGroup is a control group of slurmd itself, where hooks run: its unit's, and with MemSpecLimit or CoreSpecCount the
-// group "system" to which these are limits (cgroup_v2.c, SYSTEM_CGDIR; version 1: slurm/system, slurm_NODE/system).
+// slurmdGroup is a control group of slurmd itself, where hooks run: its unit's, and with MemSpecLimit or CoreSpecCount
+// the group "system" to which these are limits (cgroup_v2.c, SYSTEM_CGDIR; version 1: slurm/system, slurm_NODE/system).
 var slurmdGroup = pattern.Lazy(`/(?:slurmd\.service|[^/]*slurmstepd\.scope/system|slurm[^/]*/system)(?:/|\n|$)`)
 
-// LeaveSlurm takes this process, and what it starts, out of Slurm's control groups. With PrologFlags=RunInJob a hook runs
-// inside the job: the MPS daemon that it starts for all sharers would end with the job, and count against its memory.
-// Otherwise it runs beside slurmd: the daemon and its servers would get by on what MemSpecLimit and CoreSpecCount leave to
-// slurmd, and outlive its unit's restart by KillMode=process only. root is "" but in tests. Elsewhere it does nothing.
+// LeaveSlurm takes this process, and what it starts, out of Slurm's control groups. With PrologFlags=RunInJob a hook
+// runs inside the job: the MPS daemon that it starts for all sharers would end with the job, and count against its
+// memory. Otherwise it runs beside slurmd: the daemon and its servers would get by on what MemSpecLimit and
+// CoreSpecCount leave to slurmd, and outlive its unit's restart by KillMode=process only. root is "" but in tests.
+// Elsewhere it does nothing.
 func LeaveSlurm(root string) error {
 	groups, err := os.ReadFile(filepath.Join(root, "/proc/self/cgroup"))
 	if err != nil {

@@ -28,7 +28,10 @@ import (
 )
 
 func env(kv ...string) func(string) string {
-	m := map[string]string{"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1000", "SLURM_JOB_USER": "ann", "SLURM_JOB_GPUS": "0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+	m := map[string]string{
+		"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1000", "SLURM_JOB_USER": "ann", "SLURM_JOB_GPUS": "0",
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+	}
 	for i := 0; i < len(kv); i += 2 {
 		m[kv[i]] = kv[i+1]
 	}
@@ -68,7 +71,8 @@ func TestDaemonLivesFromFirstToLastSharer(t *testing.T) {
 	}
 	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
 	var out bytes.Buffer
-	if err := h.TaskProlog(&out, env()); err != nil || !strings.Contains(out.String(), "export CUDA_MPS_PIPE_DIRECTORY="+h.MPS.Pipe(0)+"\n") {
+	if err := h.TaskProlog(&out, env()); err != nil ||
+		!strings.Contains(out.String(), "export CUDA_MPS_PIPE_DIRECTORY="+h.MPS.Pipe(0)+"\n") {
 		t.Errorf("%q %v", out.String(), err)
 	}
 	if err := h.Epilog(ctx, env()); err != nil {
@@ -169,7 +173,8 @@ func TestHostileVariables(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	j, err := FromEnv(env("SLURM_JOB_COMMENT", "a\nb\x00\xff"+strings.Repeat("é", 5000), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "1e9"), time.Now())
+	j, err := FromEnv(env("SLURM_JOB_COMMENT", "a\nb\x00\xff"+strings.Repeat("é", 5000),
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "1e9"), time.Now())
 	if err != nil || strings.ContainsAny(j.Comment, "\n\x00") || len(j.Comment) > 1024 || j.Percent != 0 {
 		t.Errorf("%+v %v", j, err)
 	}
@@ -330,7 +335,8 @@ func TestTaskProlog(t *testing.T) {
 	const jax, tf = "export XLA_PYTHON_CLIENT_PREALLOCATE=false\n", "export TF_FORCE_GPU_ALLOW_GROWTH=true\n"
 	const mark = "export SLURMBRIDGE_FRAMEWORKS=7:XLA_PYTHON_CLIENT_PREALLOCATE=false"
 	must.Equal(t, print(), jax+tf+mark+":TF_FORCE_GPU_ALLOW_GROWTH=true\n"+want("100"), "frameworks")
-	if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", "TF_FORCE_GPU_ALLOW_GROWTH", "false"); got != jax+mark+"\n" {
+	if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", "TF_FORCE_GPU_ALLOW_GROWTH",
+		"false"); got != jax+mark+"\n" {
 		t.Errorf("frameworks of a job alone that has set one: %q", got)
 	}
 	must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""), "", "frameworks of a job that doesn't share")
@@ -340,7 +346,8 @@ func TestTaskProlog(t *testing.T) {
 	must.OK(t, h.handOut(0))
 	must.Equal(t, print("SLURM_SHARDS_ON_NODE", "100"), "", "a whole GPU's shares with an inherited percentage")
 	h.Shard = true
-	must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50"), "", "a whole GPU, with an inherited percentage, where shares are gres/shard")
+	must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50"), "",
+		"a whole GPU, with an inherited percentage, where shares are gres/shard")
 	h.Shard = false
 	if got := print(); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=GPU-1\n") {
 		t.Errorf("with a known UUID: %q", got)
@@ -362,14 +369,16 @@ func TestTaskProlog(t *testing.T) {
 		must.OK(t, h.handOut(0))
 		w := want("")
 		if c.want != "" {
-			w = strings.Replace(w, "export SLURMBRIDGE", "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+c.want+"\nexport SLURMBRIDGE", 1)
+			w = strings.Replace(w, "export SLURMBRIDGE",
+				"export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+c.want+"\nexport SLURMBRIDGE", 1)
 		}
 		must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", c.share), w, c)
 	}
-	// A daemon that died without a word is none: up to driver 535 it leaves its socket, and from 550 on a pid file that any
-	// user can have written.
+	// A daemon that died without a word is none: up to driver 535 it leaves its socket, and from 550 on a pid file that
+	// any user can have written.
 	daemon.SetUnlinkOnClose(false)
-	must.OK(t, daemon.Close(), os.WriteFile(filepath.Join(h.MPS.Pipe(0), controlName+".pid"), fmt.Append(nil, os.Getpid()), 0o666))
+	must.OK(t, daemon.Close(), os.WriteFile(filepath.Join(h.MPS.Pipe(0), controlName+".pid"), fmt.Append(nil, os.Getpid()),
+		0o666))
 	if _, err := os.Stat(control); err != nil {
 		t.Error(err)
 	}
@@ -379,7 +388,10 @@ func TestTaskProlog(t *testing.T) {
 // The job map names the jobs of each GPU by DCGM's count, and is empty without them.
 func TestJobMap(t *testing.T) {
 	dir := Dir(t.TempDir())
-	h := &Hook{Dir: dir, JobMap: filepath.Join(string(dir), "map"), Now: time.Now, Cards: []Card{{Index: 0, NVMLIndex: 3, UUID: "GPU-a"}, {Index: 1, NVMLIndex: 0, UUID: "GPU-b"}}}
+	h := &Hook{
+		Dir: dir, JobMap: filepath.Join(string(dir), "map"), Now: time.Now,
+		Cards: []Card{{Index: 0, NVMLIndex: 3, UUID: "GPU-a"}, {Index: 1, NVMLIndex: 0, UUID: "GPU-b"}},
+	}
 	ctx := context.Background()
 	read := func(n string) string { b, _ := os.ReadFile(filepath.Join(h.JobMap, n)); return string(b) }
 	whole := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}
@@ -410,7 +422,8 @@ func TestRequeue(t *testing.T) {
 	h := &Hook{Dir: Dir(t.TempDir()), Now: time.Now}
 	ctx := context.Background()
 	for _, n := range []string{"0", "1"} {
-		kv := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", "SLURM_JOB_RESTART_COUNT", n, "SLURM_JOB_EXIT_CODE2", n + ":0"}
+		kv := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", "SLURM_JOB_RESTART_COUNT", n, "SLURM_JOB_EXIT_CODE2", n +
+			":0"}
 		must.OK(t, errors.Join(h.Prolog(ctx, env(kv...)), h.Epilog(ctx, env(kv...))))
 	}
 	jobs, err := List(h.Dir.Ended())
@@ -434,7 +447,8 @@ func TestSlurmConf(t *testing.T) {
 		must.Equal(t, readSite(confIn(t, t.TempDir(), "slurm.conf", conf), "").shard, want, conf)
 	}
 	dir := t.TempDir()
-	more := confIn(t, dir, "gres-types.conf", "NodeName=DEFAULT State=UNKNOWN\nClusterName=c GresTypes=gpu,shard TaskPlugin=task/none\n")
+	more := confIn(t, dir, "gres-types.conf",
+		"NodeName=DEFAULT State=UNKNOWN\nClusterName=c GresTypes=gpu,shard TaskPlugin=task/none\n")
 	for conf, want := range map[string]bool{
 		"include gres-types.conf\n":            true,
 		"Include " + more + "\n":               true,
@@ -462,7 +476,8 @@ func TestHooksDontWaitForALockOfUsers(t *testing.T) {
 	must.OK(t, err)
 	defer f.Close()
 	must.OK(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
-	must.OK(t, errors.Join(h.Prolog(t.Context(), env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")), h.Epilog(t.Context(), env())))
+	must.OK(t, errors.Join(h.Prolog(t.Context(), env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")),
+		h.Epilog(t.Context(), env())))
 	entries, err := os.ReadDir(string(h.Dir))
 	must.OK(t, err)
 	for _, e := range entries {
@@ -484,7 +499,8 @@ func TestCardsWithoutTheAgent(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(d, "information"), []byte(c), 0o600))
 	}
 	cards, err := dir.Cards(proc)
-	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-bbb" || cards[1].UUID != "GPU-aaa" || cards[1].NVMLIndex != 1 || !cards[2].Lost {
+	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-bbb" || cards[1].UUID != "GPU-aaa" ||
+		cards[1].NVMLIndex != 1 || !cards[2].Lost {
 		t.Errorf("%+v %v", cards, err)
 	}
 	must.OK(t, dir.WriteCards([]Card{{Index: 0, UUID: "GPU-ccc"}}))
@@ -525,7 +541,8 @@ func TestKindOf(t *testing.T) {
 // SLURM_JOB_GPUS goes on counting, and an MPS client counts from its daemon's first.
 func TestVisibleDevicesByUUID(t *testing.T) {
 	h := simulated(t)
-	get := env("CUDA_VISIBLE_DEVICES", "GPU-5a9cdd9b-1c73-4c1a-a1c5-1d3e6a1f0b21", "SLURM_JOB_GPUS", "0", "SLURM_JOB_SLUID", "sEKNKTV3WPV500")
+	get := env("CUDA_VISIBLE_DEVICES", "GPU-5a9cdd9b-1c73-4c1a-a1c5-1d3e6a1f0b21", "SLURM_JOB_GPUS", "0",
+		"SLURM_JOB_SLUID", "sEKNKTV3WPV500")
 	must.OK(t, h.Prolog(t.Context(), get))
 	if j, err := ReadJob(h.Dir.running(7)); err != nil || !slices.Equal(j.GPUs, []int{0}) || j.SLUID != "sEKNKTV3WPV500" {
 		t.Errorf("%+v %v", j, err)
@@ -538,7 +555,10 @@ func TestVisibleDevicesByUUID(t *testing.T) {
 }
 
 func TestSLUID(t *testing.T) {
-	for _, bad := range []string{"", "12", "sEKNKTV3WPV50", "sEKNKTV3WPV5000", "SEKNKTV3WPV500", "sEKNKTV3WPVI00", "../../etc/pass", "sEKNKTV3WPV500\n"} {
+	for _, bad := range []string{
+		"", "12", "sEKNKTV3WPV50", "sEKNKTV3WPV5000", "SEKNKTV3WPV500", "sEKNKTV3WPVI00",
+		"../../etc/pass", "sEKNKTV3WPV500\n",
+	} {
 		if j, err := FromEnv(env("SLURM_JOB_SLUID", bad), time.Now()); err != nil || j.SLUID != "" {
 			t.Errorf("%q: %+v %v", bad, j, err)
 		}
@@ -554,8 +574,9 @@ func TestHostUse(t *testing.T) {
 		cpu, mib float64
 	}{
 		"version 2": {map[string]string{
-			"system.slice/slurmstepd.scope/job_7/cpu.stat":    "usage_usec 2500000\nuser_usec 1\n",
-			"system.slice/slurmstepd.scope/job_7/memory.peak": "3145728\n", "system.slice/slurmstepd.scope/job_7/memory.current": "1\n",
+			"system.slice/slurmstepd.scope/job_7/cpu.stat":       "usage_usec 2500000\nuser_usec 1\n",
+			"system.slice/slurmstepd.scope/job_7/memory.peak":    "3145728\n",
+			"system.slice/slurmstepd.scope/job_7/memory.current": "1\n",
 		}, 2.5, 3},
 		"an older kernel": {map[string]string{
 			"system.slice/n1_slurmstepd.scope/" + id + "/cpu.stat":       "usage_usec 1000000\n",
@@ -570,7 +591,10 @@ func TestHostUse(t *testing.T) {
 			"system.slice/a_slurmstepd.scope/job_7/cpu.stat": "usage_usec 5\n",
 			"system.slice/b_slurmstepd.scope/job_7/cpu.stat": "usage_usec 5\n",
 		}, -1, -1},
-		"junk": {map[string]string{"system.slice/slurmstepd.scope/job_7/cpu.stat": "", "system.slice/slurmstepd.scope/job_7/memory.peak": "max\n"}, -1, -1},
+		"junk": {map[string]string{
+			"system.slice/slurmstepd.scope/job_7/cpu.stat":    "",
+			"system.slice/slurmstepd.scope/job_7/memory.peak": "max\n",
+		}, -1, -1},
 	} {
 		root := t.TempDir()
 		for file, text := range c.files {
@@ -585,7 +609,8 @@ func TestHostUse(t *testing.T) {
 
 func FuzzInGroup(f *testing.F) {
 	for _, s := range []string{
-		"0::/system.slice/slurmstepd.scope/job_12/step_0\n", "0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0\n",
+		"0::/system.slice/slurmstepd.scope/job_12/step_0\n",
+		"0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0\n",
 		"4:memory:/slurm/uid_1000/job_12/step_extern\n9:name=systemd:/x\n", "/job_/job_0/s", "/job_99999999999999999999\n",
 	} {
 		f.Add([]byte(s))
@@ -606,7 +631,8 @@ func FuzzFromEnv(f *testing.F) {
 	f.Add("7", "0", "a", "0:0", "1")
 	f.Fuzz(func(t *testing.T, id, gpus, text, code, restart string) {
 		get := env("SLURM_JOB_ID", id, "SLURM_JOB_GPUS", gpus, "SLURM_JOB_COMMENT", text, "SLURM_JOB_WORK_DIR", text,
-			"SLURM_JOB_USER", text, "SLURMD_NODENAME", text, "SLURM_JOB_SLUID", text, "SLURM_JOB_EXIT_CODE2", code, "SLURM_JOB_RESTART_COUNT", restart)
+			"SLURM_JOB_USER", text, "SLURMD_NODENAME", text, "SLURM_JOB_SLUID", text, "SLURM_JOB_EXIT_CODE2", code,
+			"SLURM_JOB_RESTART_COUNT", restart)
 		if len(exit(get)) > 7 {
 			t.Errorf("exit %q", exit(get))
 		}
@@ -614,7 +640,8 @@ func FuzzFromEnv(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if j.JobID <= 0 || len(j.GPUs) == 0 || j.SLUID != "" && !sluid().MatchString(j.SLUID) || len(j.Comment) > 1024 || !utf8.ValidString(j.Comment+j.User+j.Node) || strings.ContainsAny(j.Comment, "\n\x00\x1b") {
+		if j.JobID <= 0 || len(j.GPUs) == 0 || j.SLUID != "" && !sluid().MatchString(j.SLUID) || len(j.Comment) > 1024 ||
+			!utf8.ValidString(j.Comment+j.User+j.Node) || strings.ContainsAny(j.Comment, "\n\x00\x1b") {
 			t.Errorf("%+v", j)
 		}
 	})
@@ -675,11 +702,15 @@ func podman(t *testing.T, b *bench) func(env []string, args ...string) *exec.Cmd
 	}
 	must.OK(t, built.Into(filepath.Join(root, "bin"), "gpusim"))
 	in := func(env []string, args ...string) *exec.Cmd {
-		all := []string{"--root", filepath.Join(storage, "root"), "--runroot", filepath.Join(storage, "run"), "--storage-driver=vfs", "--cgroup-manager=cgroupfs"}
+		all := []string{
+			"--root", filepath.Join(storage, "root"), "--runroot", filepath.Join(storage, "run"),
+			"--storage-driver=vfs", "--cgroup-manager=cgroupfs",
+		}
 		if runc, err := exec.LookPath("runc"); err == nil {
 			all = append(all, "--runtime", runc) // crun refuses control groups of both versions at once
 		}
-		all = append(all, "run", "--rm", "--network=host", "--pid=host", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024",
+		all = append(all, "run", "--rm", "--network=host", "--pid=host", "--ulimit=nofile=1024:1024",
+			"--ulimit=nproc=1024:1024",
 			"--volume", b.state+":/gpu", "--env", "GPUSIM_STATE=/gpu")
 		cmd := exec.Command(program, append(all, args...)...)
 		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + storage}, env...)
@@ -705,8 +736,8 @@ func podmanLine(t *testing.T) []string {
 	return strings.Fields(line)
 }
 
-// A sharer in a container reaches its GPU's MPS daemon with what the users' page tells users of Docker and Podman to add,
-// and is held to its limit there; without it the job computes, and without MPS.
+// A sharer in a container reaches its GPU's MPS daemon with what the users' page tells users of Docker and Podman to
+// add, and is held to its limit there; without it the job computes, and without MPS.
 func TestSharerInAContainer(t *testing.T) {
 	h, b := node(t, "v100", "volta", 20)
 	run := podman(t, b)
@@ -810,7 +841,8 @@ func TestEpilogDiesOnTheWay(t *testing.T) {
 	if ended, err = List(h.Dir.Ended()); err != nil || len(ended) != 1 || !ended[0].End.Equal(j.End) {
 		t.Errorf("%+v, %v", ended, err)
 	}
-	if running, err := List(h.Dir.Jobs()); err != nil || len(running) != 1 || running[0].Restart != 1 || !running[0].End.IsZero() {
+	if running, err := List(h.Dir.Jobs()); err != nil || len(running) != 1 || running[0].Restart != 1 ||
+		!running[0].End.IsZero() {
 		t.Errorf("%+v, %v", running, err)
 	}
 }
@@ -821,7 +853,10 @@ func TestDaemonThatIsJustEnding(t *testing.T) {
 	control := filepath.Join(t.TempDir(), "control")
 	must.OK(t, os.WriteFile(control, []byte("#!/bin/sh\nexit 0\n"), 0o700))
 	m := &MPS{Dir: Dir(t.TempDir()), Control: control}
-	for _, c := range []struct{ lasts, want string }{{"0.2", ""}, {"100", "did not end by itself, 1 of its processes were killed"}} {
+	for _, c := range []struct{ lasts, want string }{
+		{"0.2", ""},
+		{"100", "did not end by itself, 1 of its processes were killed"},
+	} {
 		must.OK(t, os.MkdirAll(m.Pipe(0), 0o755))
 		daemon := exec.Command("sleep", c.lasts)
 		daemon.Args[0] = controlName

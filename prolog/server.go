@@ -75,10 +75,10 @@ func (d Dir) keepServerUser(gpu int, uid uint32) error {
 }
 
 // inspect compares the GPU's server with what was last seen of it, without a query. It reports whether the server has
-// faulted or ended since: its clients have lost their work; by is whose fault it was, by pid, where the server says so. Why a
-// server has ended doesn't matter, and the daemon doesn't know: it logs "exited with status 0" of one that a signal has
-// ended. By itself a server ends only without clients, when it is asked to. gone says that the daemon doesn't know it any
-// more. The caller holds the GPU's lock and keeps what is returned.
+// faulted or ended since: its clients have lost their work; by is whose fault it was, by pid, where the server says so.
+// Why a server has ended doesn't matter, and the daemon doesn't know: it logs "exited with status 0" of one that a
+// signal has ended. By itself a server ends only without clients, when it is asked to. gone says that the daemon
+// doesn't know it any more. The caller holds the GPU's lock and keeps what is returned.
 func (m *MPS) inspect(gpu int, gone bool) (s Server, lost bool, by []int) {
 	s = m.Dir.Server(gpu)
 	var log, said string
@@ -97,8 +97,8 @@ const (
 	serverLog  = "server.log"
 )
 
-// faulted names the client whose kernel has faulted: "Client process 4711 encountered a fatal GPU error." in the libcuda
-// of 535 to 555. That of 580 writes clients as "{PID: 4711, Context ID: 0}". That of 470 names none.
+// faulted names the client whose kernel has faulted: "Client process 4711 encountered a fatal GPU error." in the
+// libcuda of 535 to 555. That of 580 writes clients as "{PID: 4711, Context ID: 0}". That of 470 names none.
 var faulted = pattern.Lazy(`\] Client (?:process )?\{?(?:PID: )?(\d+)\b.*encountered a fatal GPU error`)
 
 // faultsIn are the clients that a server's log says have faulted, by pid.
@@ -213,8 +213,8 @@ func (m *MPS) endClients(ctx context.Context, gpu int, left func() []int) error 
 	return nil
 }
 
-// victims marks the job files of the jobs that shared the GPU through its MPS server, which was lost by the fault of the
-// given processes, as far as that is known. Its error names the jobs, and is nil if there are none.
+// victims marks the job files of the jobs that shared the GPU through its MPS server, which was lost by the fault of
+// the given processes, as far as that is known. Its error names the jobs, and is nil if there are none.
 func (d Dir) victims(jobs []*Job, now time.Time, by []int) error {
 	var names []string
 	err := d.change(jobs, func(j *Job) bool {

@@ -59,8 +59,8 @@ func Load(path string) (Settings, error) {
 	return s, err
 }
 
-// HasMPS reports whether MPS's two programs are there to be run: the control daemon, and the server where the daemon will
-// look for it.
+// HasMPS reports whether MPS's two programs are there to be run: the control daemon, and the server where the daemon
+// will look for it.
 func (s *Settings) HasMPS() bool {
 	runs := func(path string) bool {
 		info, err := os.Stat(path)
@@ -72,9 +72,15 @@ func (s *Settings) HasMPS() bool {
 
 // Hook makes the node's hooks. get is os.Getenv.
 func (s Settings) Hook(get func(string) string) *Hook {
-	h := &Hook{Dir: Dir(s.RunDir), Percentage: s.Percentage, MemoryLimit: s.Memory, JobMap: s.JobMap, Shard: s.Sharing == "shard", FrameworkEnv: s.FrameworkEnv, Now: time.Now}
+	h := &Hook{
+		Dir: Dir(s.RunDir), Percentage: s.Percentage, MemoryLimit: s.Memory, JobMap: s.JobMap,
+		Shard: s.Sharing == "shard", FrameworkEnv: s.FrameworkEnv, Now: time.Now,
+	}
 	if s.Controller != "" {
-		h.Controller = &Controller{URL: s.Controller, Config: s.ControllerConfig, Credentials: credential.Choose(s.KeyFile, s.MungeSocket).Nodes}
+		h.Controller = &Controller{
+			URL: s.Controller, Config: s.ControllerConfig,
+			Credentials: credential.Choose(s.KeyFile, s.MungeSocket).Nodes,
+		}
 	}
 	site := readSite(get("SLURM_CONF"), get("SLURMD_NODENAME"))
 	if s.Sharing == "auto" {

@@ -34,11 +34,16 @@ func node(t *testing.T, model, arch string, scale int, init ...string) (*Hook, *
 		t.Skip("needs root: jobs of other users")
 	}
 	h := simulated(t)
-	b := &bench{h: h, sim: filepath.Join(filepath.Dir(h.MPS.Control), "gpusim"), state: filepath.Join(string(h.Dir), "state"), uid: 1000}
+	b := &bench{
+		h: h, sim: filepath.Join(filepath.Dir(h.MPS.Control), "gpusim"),
+		state: filepath.Join(string(h.Dir), "state"), uid: 1000,
+	}
 	// Jobs' users must get to the program and to the GPUs' state.
 	must.OK(t, os.Chmod(filepath.Dir(filepath.Dir(h.MPS.Control)), 0o755))
 	must.OK(t, os.Chmod(string(h.Dir), 0o755))
-	if out, err := exec.Command(b.sim, append([]string{"init", "--state", b.state, "--model", model, "--gpus", "2", "--scale", strconv.Itoa(scale)}, init...)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(b.sim,
+		append([]string{"init", "--state", b.state, "--model", model, "--gpus", "2", "--scale", strconv.Itoa(scale)},
+			init...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	h.MPS.Env = []string{"GPUSIM_STATE=" + b.state}
@@ -252,7 +257,8 @@ func TestServingServerIsAskedOnce(t *testing.T) {
 // While a server ends, its successor may stand beside it in the daemon's list.
 func TestTwoServers(t *testing.T) {
 	control := filepath.Join(t.TempDir(), controlName)
-	must.OK(t, os.WriteFile(control, []byte("#!/bin/sh\nread what _\n[ $what = get_server_list ] && printf '101\\n202\\n' || echo ACTIVE\n"), 0o755))
+	must.OK(t, os.WriteFile(control,
+		[]byte("#!/bin/sh\nread what _\n[ $what = get_server_list ] && printf '101\\n202\\n' || echo ACTIVE\n"), 0o755))
 	m := &MPS{Dir: Dir(t.TempDir()), Control: control}
 	for known, want := range map[int]int{0: 202, 101: 101, 202: 202, 303: 202} {
 		if s, err := m.ask(t.Context(), 0, Server{PID: known}, 0, time.Now()); err != nil || s.PID != want {

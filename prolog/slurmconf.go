@@ -26,7 +26,8 @@ const (
 	mostNames    = 1 << 17 // names of one list
 )
 
-// confLine is one line of a configuration file of Slurm's: its values by key in lower case, and the key that it begins with.
+// confLine is one line of a configuration file of Slurm's: its values by key in lower case, and the key that it begins
+// with.
 type confLine struct {
 	first string
 	value map[string]string

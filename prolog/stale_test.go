@@ -64,7 +64,8 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 		{"another user's step of that name", []*Job{job(7, 60, 2*time.Minute, "now"), job(2, 60, 0, "now")}, "2 9"},
 	} {
 		h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }, MPS: nil}
-		h.Proc = fakeProc(t, "now", "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ", "mine slurmstepd: [7.0]", "debian's slurmstepd: [8.batch]")
+		h.Proc = fakeProc(t, "now", "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ",
+			"mine slurmstepd: [7.0]", "debian's slurmstepd: [8.batch]")
 		h.JobMap = filepath.Join(string(h.Dir), "map")
 		for _, j := range c.jobs {
 			must.OK(t, h.Dir.Begin(j))
@@ -91,7 +92,10 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 // no epilog: no run is lost, none is counted twice.
 func TestPrologAgain(t *testing.T) {
 	began, seconds := time.Now().Round(time.Second), atomic.Int64{}
-	h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return began.Add(time.Duration(seconds.Add(1)) * time.Second) }}
+	h := &Hook{
+		Dir: Dir(t.TempDir()),
+		Now: func() time.Time { return began.Add(time.Duration(seconds.Add(1)) * time.Second) },
+	}
 	ctx := context.Background()
 	whole := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}
 	must.OK(t, h.Prolog(ctx, env(whole...)))
@@ -183,7 +187,10 @@ func TestJobMapIsTrue(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir := must.Get(os.MkdirTemp("", "sbm"))(rt)
 		defer os.RemoveAll(dir)
-		h := &Hook{Dir: Dir(dir), JobMap: filepath.Join(dir, "map"), Now: time.Now, Cards: []Card{{Index: 0, NVMLIndex: 2}, {Index: 1, NVMLIndex: 0}, {Index: 2, NVMLIndex: 1}}}
+		h := &Hook{
+			Dir: Dir(dir), JobMap: filepath.Join(dir, "map"), Now: time.Now,
+			Cards: []Card{{Index: 0, NVMLIndex: 2}, {Index: 1, NVMLIndex: 0}, {Index: 2, NVMLIndex: 1}},
+		}
 		ctx := context.Background()
 		on := map[int64][]int{}
 		for range rapid.IntRange(1, 12).Draw(rt, "events") {
@@ -196,7 +203,8 @@ func TestJobMapIsTrue(t *testing.T) {
 				if gpus, there := on[id]; there {
 					// Slurm ends a run before it starts the next, but its epilog may have been killed.
 					list := strings.Trim(strings.ReplaceAll(fmt.Sprint(gpus), " ", ","), "[]")
-					_ = h.Prolog(ctx, vars("SLURM_JOB_GPUS", list, "SLURM_JOB_RESTART_COUNT", strconv.Itoa(rapid.IntRange(0, 9).Draw(rt, "restart"))))
+					_ = h.Prolog(ctx, vars("SLURM_JOB_GPUS", list, "SLURM_JOB_RESTART_COUNT",
+						strconv.Itoa(rapid.IntRange(0, 9).Draw(rt, "restart"))))
 					continue
 				}
 				gpus := rapid.SliceOfNDistinct(rapid.IntRange(0, 2), 1, 3, rapid.ID[int]).Draw(rt, "gpus")
@@ -301,7 +309,8 @@ func TestContainer(t *testing.T) {
 		must.OK(t, err)
 		defer os.RemoveAll(root)
 		must.OK(t, os.Chmod(root, 0o755))
-		out, err := exec.Command("sh", "-c", `cp "$0" "$1/gpusim" && cp --sparse=always "$2" "$1/state"`, sim, root, state).CombinedOutput()
+		out, err := exec.Command("sh", "-c", `cp "$0" "$1/gpusim" && cp --sparse=always "$2" "$1/state"`, sim, root,
+			state).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

@@ -79,7 +79,8 @@ type bench struct {
 	proc string
 }
 
-// trial is kernels that iterated at the same time, with what each said at its start and end and the agent's record of it.
+// trial is kernels that iterated at the same time, with what each said at its start and end and the agent's record of
+// it.
 type trial struct {
 	kernels []*Kernel
 	clients []*client
@@ -217,8 +218,8 @@ func (b *bench) try(ctx context.Context, kernels []*Kernel) (*trial, error) {
 	return t, err
 }
 
-// ready starts a kernel's client, which finds its work, or has it from the trial of the kernel alone. There is no Slurm here
-// that would put it into a job's group.
+// ready starts a kernel's client, which finds its work, or has it from the trial of the kernel alone. There is no Slurm
+// here that would put it into a job's group.
 func (b *bench) ready(ctx context.Context, t *trial, k *Kernel, job int64) error {
 	args := fmt.Sprintf("--kernel %s --busy-ms %g --sms %g --mem-mib %g --work %.0f",
 		k.Name, k.Duty*float64(k.Period)/float64(time.Millisecond), k.SMs, k.MemMiB, k.work)

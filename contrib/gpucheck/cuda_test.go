@@ -34,8 +34,8 @@ func libcuda(t *testing.T) string {
 	return dir
 }
 
-// talk runs gpucheck client with arguments, gives it commands, each once the one before is answered, and returns the answers. A run is
-// stopped after a moment.
+// talk runs gpucheck client with arguments, gives it commands, each once the one before is answered, and returns the
+// answers. A run is stopped after a moment.
 func talk(t *testing.T, libraries string, env []string, args string, commands ...string) (answers []answer) {
 	t.Helper()
 	c := exec.Command(filepath.Join(bin, "gpucheck"), append([]string{"client"}, strings.Fields(args)...)...)

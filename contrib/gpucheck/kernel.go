@@ -113,8 +113,8 @@ func copiesAcross(d *device, _ *Kernel) (l load, err error) {
 	return l, d.wait()
 }
 
-// kernelClient is a client whose step is a kernel's busy part: units of work of the kernel's own kind, run to their end. The
-// work is fixed beforehand, so that a step next to other kernels takes as much longer as they slow it.
+// kernelClient is a client whose step is a kernel's busy part: units of work of the kernel's own kind, run to their
+// end. The work is fixed beforehand, so that a step next to other kernels takes as much longer as they slow it.
 type kernelClient struct {
 	gpuClient
 	*Kernel

@@ -22,7 +22,8 @@ import (
 // choose finds the GPU, nil = there is none, and the programs that no flag names, and lists why this machine isn't fit.
 func (o *options) choose() (c *card, why []string) {
 	var err error
-	for _, folder := range []string{"/usr/local/nvidia/bin", "/usr/local/cuda/bin"} { // of borrowed machines and containers
+	// of borrowed machines and containers
+	for _, folder := range []string{"/usr/local/nvidia/bin", "/usr/local/cuda/bin"} {
 		_ = os.Setenv("PATH", os.Getenv("PATH")+":"+folder)
 	}
 	// Without it there is still something to be seen.

@@ -172,5 +172,6 @@ func (r *Report) show(folder string, out io.Writer) {
 		t.AppendRow(table.Row{p.Kernel, p.Beside, fmt.Sprintf("%.2f", p.Slowdown), fmt.Sprintf("%.2f", p.Law)})
 	}
 	t.Render()
-	fmt.Fprintf(out, "The law: mean error %.3f, rank correlation %.3f\nWritten to %s: results.jsonl, report.json, MPS's logs\n", r.Law.MAE, r.Law.Spearman, folder)
+	fmt.Fprintf(out, "The law: mean error %.3f, rank correlation %.3f\nWritten to %s: results.jsonl, report.json, "+
+		"MPS's logs\n", r.Law.MAE, r.Law.Spearman, folder)
 }

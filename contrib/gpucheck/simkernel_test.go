@@ -16,8 +16,8 @@ import (
 // misbehave makes stand-ins fail: "NAME=how,…".
 const misbehave = "GPUCHECK_TEST_MISBEHAVE"
 
-// simKernel stands in for a client that is a kernel: a step is the part of a period in which its profile computes, on the
-// GPU's clock.
+// simKernel stands in for a client that is a kernel: a step is the part of a period in which its profile computes, on
+// the GPU's clock.
 type simKernel struct {
 	simClient
 	how, name     string

@@ -105,7 +105,8 @@ func broken(dir, text string) (bad []string) {
 	return bad
 }
 
-// Links between pages lead to files and headings that are there, and so does what sources say of a page and its heading.
+// Links between pages lead to files and headings that are there, and so does what sources say of a page and its
+// heading.
 func TestPagesLinkToWhatIsThere(t *testing.T) {
 	dir := t.TempDir()
 	must.OK(t, os.WriteFile(filepath.Join(dir, "a.md"), []byte("# A\n## What can't it do?\n"), 0o600))

@@ -51,8 +51,8 @@ func files(t *testing.T, root string) string {
 	return strings.Join(names, " ")
 }
 
-// Hooks outlive the package as ones that do nothing, and those that slurm.conf still names, in whatever way, outlive its
-// purge.
+// Hooks outlive the package as ones that do nothing, and those that slurm.conf still names, in whatever way, outlive
+// its purge.
 func TestNamedHooksStay(t *testing.T) {
 	for conf, stays := range map[string]string{
 		"Prolog=/usr/lib/slurmbridge/prolog\r\n":                        "prolog",
@@ -181,7 +181,8 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			"run/slurmbridge/ended/7-0.json": "{}", "run/slurmbridge/mps/gpu0/log/server.log": "",
 			"var/lib/slurmbridge/slurmbridge.db": "",
 			"var/spool/slurmbridge/7.json":       "", "etc/systemd/system/multi-user.target.wants/other.service": "",
-			"etc/systemd/system/timers.target.wants/slurmbridge-notify.timer": "", "etc/systemd/system/timers.target.wants/other.timer": "",
+			"etc/systemd/system/timers.target.wants/slurmbridge-notify.timer": "",
+			"etc/systemd/system/timers.target.wants/other.timer":              "",
 		})
 		must.OK(t, os.MkdirAll(filepath.Join(root, "etc/slurmbridge"), 0o755))
 		for _, pkg := range order {
@@ -189,7 +190,8 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			script(t, root, pkg+".postrm", "remove")
 			script(t, root, pkg+".postrm", "purge")
 		}
-		if left := files(t, root); left != "etc/systemd/system/multi-user.target.wants/other.service etc/systemd/system/timers.target.wants/other.timer run usr/lib usr/share var/lib var/spool" {
+		if left := files(t, root); left != "etc/systemd/system/multi-user.target.wants/other.service "+
+			"etc/systemd/system/timers.target.wants/other.timer run usr/lib usr/share var/lib var/spool" {
 			t.Errorf("%v: left: %s", order, left)
 		}
 	}
@@ -229,14 +231,15 @@ func TestLicencesOfWhatIsNoProgram(t *testing.T) {
 	}
 }
 
-// sources makes a repository of one commit with the changelog, our scripts for versions, and a Makefile whose packages are
-// empty files. It returns a function that runs one of the scripts there.
+// sources makes a repository of one commit with the changelog, our scripts for versions, and a Makefile whose packages
+// are empty files. It returns a function that runs one of the scripts there.
 func sources(t *testing.T, changelog string) (dir string, run func(command string) (string, error)) {
 	t.Helper()
 	at := "contrib/packaging/"
 	dir = lay(t, map[string]string{
 		"CHANGELOG.md": changelog, ".gitignore": "build/\n",
-		at + "version": string(must.Get(os.ReadFile("version"))(t)), at + "release": string(must.Get(os.ReadFile("release"))(t)),
+		at + "version": string(must.Get(os.ReadFile("version"))(t)), at +
+			"release": string(must.Get(os.ReadFile("release"))(t)),
 		"Makefile": `packages:
 	mkdir -p $(PACKAGES)/stage/p/common/usr/share/doc/p
 	echo {} | gzip >$(PACKAGES)/stage/p/common/usr/share/doc/p/sbom.cdx.json.gz
@@ -247,7 +250,8 @@ func sources(t *testing.T, changelog string) (dir string, run func(command strin
 	run = func(command string) (string, error) {
 		cmd := exec.Command("sh", "-c", command)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a",
+		cmd.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a", "GIT_COMMITTER_NAME=a",
+			"GIT_COMMITTER_EMAIL=a",
 			"GIT_CONFIG_GLOBAL=/dev/null", "MAKEFLAGS=")
 		out, err := cmd.CombinedOutput()
 		return strings.TrimSpace(string(out)), err
@@ -265,8 +269,8 @@ const (
 	unreleased = "# Changelog\n\n## Unreleased\n\n- next\n\n## 1.2.3 (2026-01-02)\n\n- new\n"
 )
 
-// A clean tree has the version of the changelog's first heading, and can be released; every other tree's version says what
-// it is, and is refused.
+// A clean tree has the version of the changelog's first heading, and can be released; every other tree's version says
+// what it is, and is refused.
 func TestVersions(t *testing.T) {
 	for name, c := range map[string]struct{ changelog, do, version, refused string }{
 		"released":   {released, "true", `1\.2\.3`, ""},
@@ -303,8 +307,9 @@ func TestRelease(t *testing.T) {
 		strings.Count(out, ": OK") != 9 {
 		t.Fatal(out, err)
 	}
-	must.Equal(t, files(t, filepath.Join(dir, "build")), "release/NOTES.md release/SHA256SUMS release/p-hook_1.2.3_amd64.cdx.json "+
-		"release/p-hook_1.2.3_arm64.cdx.json release/p.amd64.rpm release/p.arm64.rpm release/p_1.2.3_amd64.cdx.json "+
-		"release/p_1.2.3_arm64.cdx.json release/p_amd64.deb release/p_arm64.deb")
+	must.Equal(t, files(t, filepath.Join(dir, "build")),
+		"release/NOTES.md release/SHA256SUMS release/p-hook_1.2.3_amd64.cdx.json "+
+			"release/p-hook_1.2.3_arm64.cdx.json release/p.amd64.rpm release/p.arm64.rpm release/p_1.2.3_amd64.cdx.json "+
+			"release/p_1.2.3_arm64.cdx.json release/p_amd64.deb release/p_arm64.deb")
 	must.Equal(t, string(must.Get(os.ReadFile(filepath.Join(dir, "build/release/NOTES.md")))(t)), "- new\n")
 }

@@ -158,7 +158,8 @@ func (a *Agent) Start() error {
 	a.jobs, a.gpus, a.broken, a.next = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}, 0
 	// Process 1 has all capabilities, as slurmstepd has.
 	if _, err := os.Readlink(filepath.Join(a.process(1), "exe")); errors.Is(err, os.ErrPermission) {
-		a.Log.Warn("processes of other programs can't be looked at: where Slurm uses no control groups, none is known to be a job's (CAP_SYS_PTRACE)", "err", err)
+		a.Log.Warn("processes of other programs can't be looked at: where Slurm uses no control groups, none is known to "+
+			"be a job's (CAP_SYS_PTRACE)", "err", err)
 	}
 	var err error
 	if a.before, err = a.load(); err != nil {
@@ -190,7 +191,8 @@ func (a *Agent) list() error {
 		g.dev, g.card, a.gpus[g.index] = d, a.use(&d, in, of), g
 		cards = append(cards, prolog.Card{
 			NVMLIndex: d.Index, Minor: d.Minor, GI: in.GPUInstance, CI: in.ComputeInstance, UUID: d.UUID, Model: d.Model,
-			Arch: d.Arch, MemMiB: d.MemMiB, Lost: d.Lost != "", Exclusive: d.Mode == nvml.Exclusive, Clients: d.MPS.MaxClients, MemLimits: d.MPS.MemoryLimit,
+			Arch: d.Arch, MemMiB: d.MemMiB, Lost: d.Lost != "", Exclusive: d.Mode == nvml.Exclusive, Clients: d.MPS.MaxClients,
+			MemLimits: d.MPS.MemoryLimit,
 		})
 		if d.Mode != "" {
 			a.Metrics.mode.WithLabelValues(d.UUID, d.Mode).Set(1)
@@ -199,7 +201,8 @@ func (a *Agent) list() error {
 	a.Metrics.mode.Reset()
 	for _, d := range a.Devices {
 		if d.Lost != "" {
-			a.Log.Error("NVML has lost a GPU: its jobs share without MPS, and nothing is known of them", "gpu", d.Index, "why", d.Lost)
+			a.Log.Error("NVML has lost a GPU: its jobs share without MPS, and nothing is known of them", "gpu", d.Index, "why",
+				d.Lost)
 		}
 		if d.MPS.NoMemLimits() {
 			a.Metrics.noLimits.Set(1)
@@ -322,8 +325,8 @@ func (a *Agent) acquire() error {
 	return a.open()
 }
 
-// open opens the GPUs, or looks at them again, and lists them anew where they were cut into other MIG instances. Where they
-// are others, or have another driver, the agent has to start anew.
+// open opens the GPUs, or looks at them again, and lists them anew where they were cut into other MIG instances. Where
+// they are others, or have another driver, the agent has to start anew.
 func (a *Agent) open() error {
 	recut, err := a.Driver.Acquire()
 	if err != nil {
@@ -340,8 +343,8 @@ func (a *Agent) open() error {
 	return err
 }
 
-// look opens the GPUs for a moment where /proc shows other MIG instances than are listed: hooks need the new ones with the
-// next job. While somebody is at it they are left alone: two looks have to find them alike.
+// look opens the GPUs for a moment where /proc shows other MIG instances than are listed: hooks need the new ones with
+// the next job. While somebody is at it they are left alone: two looks have to find them alike.
 func (a *Agent) look() error {
 	was := a.recut
 	if a.recut = prolog.Cut(a.Proc); a.Driver == nil || a.recut == a.cut || a.recut != was {

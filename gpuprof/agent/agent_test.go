@@ -56,7 +56,8 @@ func simulated(t *testing.T, scale string, more ...string) (lib *nvml.Library, p
 	dir := must.Get(programs())(t)
 	program = filepath.Join(dir, "gpusim")
 	state := filepath.Join(t.TempDir(), "state")
-	if out, err := exec.Command(program, append([]string{"init", "--state", state, "--gpus", "2", "--scale", scale}, more...)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(program, append([]string{"init", "--state", state, "--gpus", "2", "--scale", scale},
+		more...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Setenv("GPUSIM_STATE", state)
@@ -110,7 +111,10 @@ func (k *kept) wait(t *testing.T, n int) []*gpuprof.Record {
 
 func start(t *testing.T, lib *nvml.Library, dir prolog.Dir, k *kept) (stop func()) {
 	t.Helper()
-	return startAgent(t, &Agent{Dir: dir, Devices: lib.Devices(), Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now})
+	return startAgent(t, &Agent{
+		Dir: dir, Devices: lib.Devices(), Period: 20 * time.Millisecond, Keep: k.keep,
+		Now: time.Now,
+	})
 }
 
 func startAgent(t *testing.T, a *Agent) (stop func()) {
@@ -155,7 +159,10 @@ func TestRecordOfASoloRun(t *testing.T) {
 	dir, k := prolog.Dir(t.TempDir()), &kept{}
 	// A busy machine may hold the agent up for a second: what it reads holds for twenty
 	// periods.
-	defer startAgent(t, &Agent{Dir: dir, Devices: lib.Devices(), Period: 60 * time.Millisecond, Keep: k.keep, Now: time.Now})()
+	defer startAgent(t, &Agent{
+		Dir: dir, Devices: lib.Devices(), Period: 60 * time.Millisecond, Keep: k.keep,
+		Now: time.Now,
+	})()
 	if _, err := os.Stat(filepath.Join(string(dir), "gpus.json")); err != nil {
 		t.Error(err)
 	}
@@ -226,8 +233,14 @@ func TestAgentRestarted(t *testing.T) {
 	now := func() time.Time { return time.Unix(0, clock.Load()) }
 	reg := prometheus.NewRegistry()
 	const period = 20 * time.Millisecond
-	first := startAgent(t, &Agent{Dir: dir, Devices: lib.Devices(), Period: period, Keep: k.keep, Now: now, Metrics: NewMetrics(reg)})
-	must.OK(t, dir.Begin(&prolog.Job{JobID: 5, UID: 1000, User: "ann", GPUs: []int{0}, UUIDs: uuids(t, dir, 0), Start: now()}))
+	first := startAgent(t, &Agent{
+		Dir: dir, Devices: lib.Devices(), Period: period, Keep: k.keep, Now: now,
+		Metrics: NewMetrics(reg),
+	})
+	must.OK(t, dir.Begin(&prolog.Job{
+		JobID: 5, UID: 1000, User: "ann", GPUs: []int{0}, UUIDs: uuids(t, dir, 0),
+		Start: now(),
+	}))
 	const samples = 4
 	for n := range samples {
 		eventually(t, "the next sample", func() bool { return counted(t, reg, "gpuprof_samples_total") > float64(n) })
@@ -287,7 +300,10 @@ func TestOwnerByStep(t *testing.T) {
 	step := func(line string) fakeProcess {
 		return fakeProcess{parent: 1, comm: "slurmstepd", line: line, exe: "/usr/sbin/slurmstepd", uid: me}
 	}
-	a.jobs = map[run]*tracked{{ID: 18}: {job: &prolog.Job{JobID: 18, SLUID: "sEKNKTV3WPV500"}}, {ID: 19}: {job: &prolog.Job{JobID: 19}}}
+	a.jobs = map[run]*tracked{
+		{ID: 18}: {job: &prolog.Job{JobID: 18, SLUID: "sEKNKTV3WPV500"}},
+		{ID: 19}: {job: &prolog.Job{JobID: 19}},
+	}
 	upgraded, renamed, forged := step("slurmstepd: [12.extern]"), step("slurmstepd: [13.0]"), step("slurmstepd: [14.0]")
 	debian := step("slurmstepd: [17.batch]")
 	debian.exe += "-wlm"
@@ -295,7 +311,8 @@ func TestOwnerByStep(t *testing.T) {
 	renamed.exe = "/home/ann/sleep"
 	forged.uid = 4242
 	processes := map[int]fakeProcess{
-		10: step("slurmstepd: [11.batch]"), 11: {parent: 10, comm: "bash) S 99", line: "bash"}, 12: {parent: 11, comm: "python", line: "python"},
+		10: step("slurmstepd: [11.batch]"), 11: {parent: 10, comm: "bash) S 99", line: "bash"},
+		12: {parent: 11, comm: "python", line: "python"},
 		20: upgraded, 21: {parent: 20, comm: "app", line: "app"},
 		30: renamed, 31: {parent: 30, comm: "app", line: "app"},
 		40: forged, 41: {parent: 40, comm: "app", line: "app"},
@@ -318,7 +335,10 @@ func TestOwnerByStep(t *testing.T) {
 		dir := filepath.Join(a.Proc, strconv.Itoa(pid))
 		must.OK(t, os.MkdirAll(dir, 0o755))
 		stat := strconv.Itoa(pid) + " (" + p.comm + ") S " + strconv.Itoa(p.parent) + " 1 1 0\n"
-		for name, text := range map[string]string{"stat": stat, "comm": p.comm + "\n", "cmdline": p.line + "\x00-x\x00", "cgroup": p.groups} {
+		for name, text := range map[string]string{
+			"stat": stat, "comm": p.comm + "\n", "cmdline": p.line + "\x00-x\x00",
+			"cgroup": p.groups,
+		} {
 			must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		}
 		if p.exe != "" {
@@ -328,7 +348,10 @@ func TestOwnerByStep(t *testing.T) {
 			must.OK(t, os.Chown(dir, p.uid, -1))
 		}
 	}
-	for pid, want := range map[int]int64{11: 11, 12: 11, 21: 12, 31: 0, 41: 0, 51: 11, 61: 16, 62: 18, 63: 18, 64: 15, 65: 0, 67: 17, 71: 0, 81: 0, 90: 0, 4711: 0} {
+	for pid, want := range map[int]int64{
+		11: 11, 12: 11, 21: 12, 31: 0, 41: 0, 51: 11, 61: 16, 62: 18, 63: 18, 64: 15,
+		65: 0, 67: 17, 71: 0, 81: 0, 90: 0, 4711: 0,
+	} {
 		if o := a.owner(pid); o != (owner{job: want}) {
 			t.Errorf("process %d is %+v's, want job %d", pid, o, want)
 		}
@@ -418,8 +441,8 @@ func TestASharerThatDoesNothing(t *testing.T) {
 	}
 }
 
-// A job that did nothing isn't told while its GPU can't be read, nor that it did nothing meanwhile; one reading that fails
-// is no such gap.
+// A job that did nothing isn't told while its GPU can't be read, nor that it did nothing meanwhile; one reading that
+// fails is no such gap.
 func TestWhatWasNotSeenIsNotIdle(t *testing.T) {
 	b := newBench(t)
 	c, fails := b.steady(), error(nil)
@@ -461,8 +484,8 @@ func TestWhatIsNotReadIsNotIdle(t *testing.T) {
 	}
 }
 
-// A job of four processes is given 4,000 MiB, each of them 1,500. Where the driver limits control groups the four take no
-// more than the job's; where it doesn't, each no more than its own. A neighbour computes on.
+// A job of four processes is given 4,000 MiB, each of them 1,500. Where the driver limits control groups the four take
+// no more than the job's; where it doesn't, each no more than its own. A neighbour computes on.
 func TestLimitOfAJobsGroup(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: the driver's limits")
@@ -473,22 +496,34 @@ func TestLimitOfAJobsGroup(t *testing.T) {
 			run := must.Get(os.MkdirTemp("", "sbl"))(t) // sockets need a short path
 			t.Cleanup(func() { os.RemoveAll(run) })
 			control := filepath.Join(filepath.Dir(gpusim), "nvidia-cuda-mps-control")
-			controller := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"mib": 1500, "job_mib": 4000}`) }))
+			controller := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+				_ *http.Request,
+			) {
+				fmt.Fprint(w, `{"mib": 1500, "job_mib": 4000}`)
+			}))
 			t.Cleanup(controller.Close)
 			dir, groups := prolog.Dir(run), t.TempDir()
 			var log bytes.Buffer
 			a := &Agent{
-				Dir: dir, Devices: lib.Devices(), Node: "n1", Period: time.Second, Keep: new(kept).keep, Now: time.Now, Groups: groups,
-				Log: slog.New(slog.NewTextHandler(&log, nil)),
+				Dir: dir, Devices: lib.Devices(), Node: "n1", Period: time.Second, Keep: new(kept).keep, Now: time.Now,
+				Groups: groups,
+				Log:    slog.New(slog.NewTextHandler(&log, nil)),
 			}
 			must.OK(t, a.Start())
 			cards := must.Get(dir.Cards(""))(t)
 			hook := &prolog.Hook{
-				Dir: dir, Cards: cards, MemoryLimit: "profile", Controller: &prolog.Controller{URL: controller.URL, Timeout: time.Minute}, Now: time.Now,
-				MPS: &prolog.MPS{Dir: dir, Control: control, Cards: cards, Multiuser: true, Env: []string{"GPUSIM_STATE=" + os.Getenv("GPUSIM_STATE")}},
+				Dir: dir, Cards: cards, MemoryLimit: "profile",
+				Controller: &prolog.Controller{URL: controller.URL, Timeout: time.Minute}, Now: time.Now,
+				MPS: &prolog.MPS{
+					Dir: dir, Control: control, Cards: cards, Multiuser: true,
+					Env: []string{"GPUSIM_STATE=" + os.Getenv("GPUSIM_STATE")},
+				},
 			}
 			env := func(key string) string {
-				return map[string]string{"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "0", "SLURM_JOB_USER": "root", "SLURM_JOB_GPUS": "0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}[key]
+				return map[string]string{
+					"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "0", "SLURM_JOB_USER": "root", "SLURM_JOB_GPUS": "0",
+					"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+				}[key]
 			}
 			must.OK(t, hook.Prolog(t.Context(), env))
 			t.Cleanup(func() { _ = hook.Epilog(t.Context(), env) })
@@ -500,11 +535,15 @@ func TestLimitOfAJobsGroup(t *testing.T) {
 			var vars bytes.Buffer
 			must.OK(t, hook.TaskProlog(&vars, env))
 			flat := filepath.Join(run, "flat.json")
-			must.OK(t, os.WriteFile(flat, []byte(`{"app": "flat", "duration_s": 1e5, "period_s": 1e5, "series": [{"gpu": 0.1, "core": 0.1, "mem_mib": 1}]}`), 0o644))
+			must.OK(t, os.WriteFile(flat,
+				[]byte(`{"app": "flat", "duration_s": 1e5, "period_s": 1e5, "series": [{"gpu": 0.1, "core": 0.1, "mem_mib": 1}]}`),
+				0o644))
 			// computes starts a process and reports whether it gets its memory.
 			computes := func(procs string, mib int) (is func() bool) {
-				cmd := exec.Command("sh", "-c", fmt.Sprintf("echo $$ >>%s; exec %s run flat --profile %s --mem-mib %d", procs, gpusim, flat, mib))
-				cmd.Env = append(os.Environ(), strings.Split(strings.ReplaceAll(strings.TrimSpace(vars.String()), "export ", ""), "\n")...)
+				cmd := exec.Command("sh", "-c", fmt.Sprintf("echo $$ >>%s; exec %s run flat --profile %s --mem-mib %d", procs,
+					gpusim, flat, mib))
+				cmd.Env = append(os.Environ(), strings.Split(strings.ReplaceAll(strings.TrimSpace(vars.String()), "export ", ""),
+					"\n")...)
 				must.OK(t, cmd.Start())
 				ended := make(chan struct{})
 				go func() { _ = cmd.Wait(); close(ended) }()

@@ -79,8 +79,8 @@ func TestSharersAreToldApart(t *testing.T) {
 	}
 }
 
-// Whose the driver's samples are is known only where they add up. Otherwise the clients' core use is the GPU's, and marked as
-// mixed, and no job counts as idle for having none. A job alone has all of them.
+// Whose the driver's samples are is known only where they add up. Otherwise the clients' core use is the GPU's, and
+// marked as mixed, and no job counts as idle for having none. A job alone has all of them.
 func TestSamplesThatAreNotTheClients(t *testing.T) {
 	const gpu = 0.8
 	for name, c := range map[string]struct {
@@ -125,7 +125,8 @@ func TestSamplesThatAreNotTheClients(t *testing.T) {
 			if c.own {
 				want = c.sms[1]
 			}
-			if math.Abs(r.Mean.Core-want) > 1e-9 || slices.Contains(r.Mixed, "core") == c.own || slices.Contains(r.Unknown, "core") {
+			if math.Abs(r.Mean.Core-want) > 1e-9 || slices.Contains(r.Mixed, "core") == c.own ||
+				slices.Contains(r.Unknown, "core") {
 				t.Errorf("core use %v, want %v; mixed %v, unknown %v", r.Mean.Core, want, r.Mixed, r.Unknown)
 			}
 			if idle != c.idle {
@@ -142,7 +143,8 @@ func TestProcessesOfAJobAlone(t *testing.T) {
 	c := b.steady()
 	c.procs = func() ([]nvml.Process, error) {
 		n := 1 + int(b.now.Unix()/20)%4 // 1 to 4, the last a stranger
-		return []nvml.Process{{PID: 1, MemMiB: 100}, {PID: 2, MemMiB: 700}, {PID: 3, MemMiB: 50}, {PID: 4, MemMiB: 5000}}[:n], nil
+		return []nvml.Process{{PID: 1, MemMiB: 100}, {PID: 2, MemMiB: 700}, {PID: 3, MemMiB: 50}, {PID: 4, MemMiB: 5000}}[:n],
+			nil
 	}
 	b.gpus[0].card = c
 	b.begin(1, 0, 0)
@@ -167,7 +169,10 @@ func TestProcessesOfAJobAlone(t *testing.T) {
 // Before Volta the server stands for all; and a process that is nobody's job could
 // be either's.
 func TestSharersThatCannotBeToldApart(t *testing.T) {
-	for name, pids := range map[string]map[int]int64{"server": {3: 0}, "server and clients": {1: 1, 2: 2, 3: 0}, "stranger": {1: 1, 2: 2, 3: -1}} {
+	for name, pids := range map[string]map[int]int64{
+		"server": {3: 0}, "server and clients": {1: 1, 2: 2, 3: 0},
+		"stranger": {1: 1, 2: 2, 3: -1},
+	} {
 		b := newBench(t)
 		if name == "stranger" {
 			b.gpus[0].dev.MPS.OwnAddresses = true
@@ -188,7 +193,8 @@ func TestMemoryThatIsNotTold(t *testing.T) {
 	b.gpus[0].dev.MPS.OwnAddresses = true
 	b.untoldMemory = true
 	r1, _ := b.two(map[int]int64{1: 1, 2: 2})
-	if r1.Peak.MemMiB != 1000 || !slices.Equal(r1.Mixed, []string{"gpu", "mem", "pcie", "power"}) || math.Abs(r1.Mean.Core-0.1) > 1e-9 {
+	if r1.Peak.MemMiB != 1000 || !slices.Equal(r1.Mixed, []string{"gpu", "mem", "pcie", "power"}) ||
+		math.Abs(r1.Mean.Core-0.1) > 1e-9 {
 		t.Errorf("%+v, mixed %v", r1.Peak, r1.Mixed)
 	}
 }
@@ -222,7 +228,8 @@ func TestSourceOfCoreUse(t *testing.T) {
 		b.scan()
 		b.until(b.now.Add(time.Minute))
 		b.end(1)
-		if r := b.closed(1); r.CoreFrom != want || math.Abs(r.Mean.Core-0.2) > 1e-9 || len(r.Unknown) > 0 || len(r.Mixed) > 0 {
+		if r := b.closed(1); r.CoreFrom != want || math.Abs(r.Mean.Core-0.2) > 1e-9 || len(r.Unknown) > 0 ||
+			len(r.Mixed) > 0 {
 			t.Errorf("%s: from %q, %v, unknown %v, mixed %v", want, r.CoreFrom, r.Mean.Core, r.Unknown, r.Mixed)
 		}
 	}
@@ -244,7 +251,8 @@ func TestSeveralGPUs(t *testing.T) {
 	b.until(b.now.Add(40 * time.Second))
 	b.end(1)
 	r := b.closed(1)
-	if len(r.GPUs) != 2 || math.Abs(r.Mean.GPU-0.5) > 1e-9 || r.Peak.MemMiB != 2000 || r.Rx.Peak != 600 || math.Abs(r.Power.MeanW-280) > 1 || r.Power.PeakW != 400 {
+	if len(r.GPUs) != 2 || math.Abs(r.Mean.GPU-0.5) > 1e-9 || r.Peak.MemMiB != 2000 || r.Rx.Peak != 600 ||
+		math.Abs(r.Power.MeanW-280) > 1 || r.Power.PeakW != 400 {
 		t.Errorf("%+v, %+v, %+v", r.Mean, r.Rx, r.Power)
 	}
 }
@@ -254,7 +262,10 @@ func migged() []nvml.Device {
 	a100 := nvml.Device{Minor: 1, Index: 0, UUID: "GPU-a", MemMiB: 40960}
 	a100.Cores = 6912
 	a100.MPS = nvml.MPS{MaxClients: 48, MemoryLimit: true}
-	a100.MIG = nvml.MIG{Can: true, On: true, Instances: []nvml.Instance{{UUID: "MIG-1", MemMiB: 4864, SMs: 14, Clients: 6}, {UUID: "MIG-2", MemMiB: 9856, SMs: 28, Clients: 13}}}
+	a100.MIG = nvml.MIG{Can: true, On: true, Instances: []nvml.Instance{
+		{UUID: "MIG-1", MemMiB: 4864, SMs: 14, Clients: 6},
+		{UUID: "MIG-2", MemMiB: 9856, SMs: 28, Clients: 13},
+	}}
 	return []nvml.Device{a100, {Minor: 0, Index: 1, UUID: "GPU-b", MemMiB: 40960}}
 }
 
@@ -264,11 +275,15 @@ func TestMIGInstances(t *testing.T) {
 	b.Devices = migged()
 	must.OK(t, b.Start())
 	cards, err := b.Dir.Cards("")
-	if err != nil || len(cards) != 3 || cards[2].UUID != "GPU-b" || cards[0].UUID != "MIG-1" || cards[1].UUID != "MIG-2" || cards[1].MemMiB != 9856 ||
+	if err != nil || len(cards) != 3 || cards[2].UUID != "GPU-b" || cards[0].UUID != "MIG-1" || cards[1].UUID != "MIG-2" ||
+		cards[1].MemMiB != 9856 ||
 		cards[2].MemLimits || !cards[1].MemLimits || cards[1].Clients != 13 {
 		t.Fatalf("%+v %v", cards, err)
 	}
-	b.gpus[1].card = &card{memory: is(5000), act: func() (nvml.Activity, error) { return nvml.Activity{SM: 0.3, Graphics: 0.6}, nil }}
+	b.gpus[1].card = &card{
+		memory: is(5000),
+		act:    func() (nvml.Activity, error) { return nvml.Activity{SM: 0.3, Graphics: 0.6}, nil },
+	}
 	b.begin(1, 0, 1)
 	b.scan()
 	b.until(b.now.Add(time.Minute))
@@ -277,7 +292,8 @@ func TestMIGInstances(t *testing.T) {
 	if g := r.GPUs[0]; g.UUID != "MIG-2" || g.Parent != "GPU-a" || g.SMs != 28 || g.MemMiB != 9856 || g.Cores == 6912 {
 		t.Errorf("%+v", g)
 	}
-	if math.Abs(r.Mean.GPU-0.6) > 1e-9 || math.Abs(r.Mean.Core-0.3) > 1e-9 || r.Peak.MemMiB != 5000 || !slices.Equal(r.Unknown, []string{"pcie", "power"}) {
+	if math.Abs(r.Mean.GPU-0.6) > 1e-9 || math.Abs(r.Mean.Core-0.3) > 1e-9 || r.Peak.MemMiB != 5000 ||
+		!slices.Equal(r.Unknown, []string{"pcie", "power"}) {
 		t.Errorf("%+v, unknown %v", r.Mean, r.Unknown)
 	}
 	if _, err := gpuprof.ProfileOf("a", r); err != nil {
@@ -393,10 +409,17 @@ func TestSharersWithoutMPS(t *testing.T) {
 		return out, nil
 	}
 	b.gpus[1].card = b.steady()
-	b.gpus[1].card.(*card).procs = func() ([]nvml.Process, error) { return []nvml.Process{{PID: 4, MemMiB: 10, WithoutMPS: true}}, nil }
+	b.gpus[1].card.(*card).procs = func() ([]nvml.Process,
+		error,
+	) {
+		return []nvml.Process{{PID: 4, MemMiB: 10, WithoutMPS: true}}, nil
+	}
 	b.begin(1, 0, 0)
 	b.begin(2, 0, 0)
-	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 3, UID: 1000, User: "ann", GPUs: []int{1}, UUIDs: uuids(t, b.Dir, 1), Start: b.now}))
+	must.OK(t, b.Dir.Begin(&prolog.Job{
+		JobID: 3, UID: 1000, User: "ann", GPUs: []int{1}, UUIDs: uuids(t, b.Dir, 1),
+		Start: b.now,
+	}))
 	b.scan()
 	b.sample()
 	without[1] = true

@@ -23,7 +23,10 @@ import (
 func eight() []nvml.Device {
 	out := make([]nvml.Device, 8)
 	for i := range out {
-		out[i] = nvml.Device{Index: i, Minor: i, UUID: "GPU-12345678-1234-1234-1234-12345678901" + string(rune('0'+i)), Model: "NVIDIA H200", Arch: "hopper", MemMiB: 143771, PCIeMBps: 128000}
+		out[i] = nvml.Device{
+			Index: i, Minor: i, UUID: "GPU-12345678-1234-1234-1234-12345678901" + string(rune('0'+i)),
+			Model: "NVIDIA H200", Arch: "hopper", MemMiB: 143771, PCIeMBps: 128000,
+		}
 		out[i].Cores, out[i].MPS.OwnAddresses = 16896, true
 	}
 	return out
@@ -68,7 +71,10 @@ func node(tb testing.TB) *bench {
 		for j := range 8 {
 			id := int64(1 + 8*g + j)
 			pids[1000+8*g+j] = id
-			job := &prolog.Job{JobID: id, UID: 1000, User: "ann", Comment: "app=resnet50", GPUs: []int{g}, UUIDs: uuids(t, b.Dir, g), Percent: 12, Start: b.now}
+			job := &prolog.Job{
+				JobID: id, UID: 1000, User: "ann", Comment: "app=resnet50", GPUs: []int{g},
+				UUIDs: uuids(t, b.Dir, g), Percent: 12, Start: b.now,
+			}
 			must.OK(tb, b.Dir.Begin(job))
 		}
 	}

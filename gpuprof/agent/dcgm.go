@@ -15,8 +15,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 )
 
-// DCGM is dcgm-exporter's page of metrics. Of a MIG instance of an A100 NVML gives memory and processes alone, while DCGM
-// measures its use by other means: fields 1001 (graphics engine active) and 1002 (SMs active).
+// DCGM is dcgm-exporter's page of metrics. Of a MIG instance of an A100 NVML gives memory and processes alone, while
+// DCGM measures its use by other means: fields 1001 (graphics engine active) and 1002 (SMs active).
 type DCGM struct {
 	URL string
 	Now func() time.Time
@@ -29,8 +29,8 @@ type DCGM struct {
 	err     error
 }
 
-// place is a GPU instance as the page's labels name it: by the GPU's UUID and the instance's number. They name no compute
-// instance.
+// place is a GPU instance as the page's labels name it: by the GPU's UUID and the instance's number. They name no
+// compute instance.
 type place struct{ gpu, gi string }
 
 const (
@@ -39,8 +39,8 @@ const (
 	dcgmMost  = 16 << 20        // bytes
 )
 
-// activity is the last of a GPU instance, and has the page read again where it is old: readings of GPUs don't wait for it.
-// Returns nvml.ErrNotYet, nvml.ErrNotSupported where the page has none of it, or why it couldn't be read.
+// activity is the last of a GPU instance, and has the page read again where it is old: readings of GPUs don't wait for
+// it. Returns nvml.ErrNotYet, nvml.ErrNotSupported where the page has none of it, or why it couldn't be read.
 func (d *DCGM) activity(at place) (nvml.Activity, error) {
 	now := d.Now()
 	d.mu.Lock()

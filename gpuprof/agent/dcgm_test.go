@@ -43,8 +43,8 @@ func TestUseByDCGM(t *testing.T) {
 	}
 }
 
-// What the page says holds for a minute; a page that can't be read, that lacks an instance, or that says what can't be true
-// makes its use unknown.
+// What the page says holds for a minute; a page that can't be read, that lacks an instance, or that says what can't be
+// true makes its use unknown.
 func TestDCGMIsReadAgain(t *testing.T) {
 	var page atomic.Value
 	page.Store(dcgmPage)
@@ -96,8 +96,8 @@ func TestDCGMIsReadAgain(t *testing.T) {
 	}
 }
 
-// An instance whose use NVML doesn't give is recorded with what DCGM says of it; without DCGM its use is unknown, not 0, and
-// makes no profile.
+// An instance whose use NVML doesn't give is recorded with what DCGM says of it; without DCGM its use is unknown, not
+// 0, and makes no profile.
 func TestRecordOfAnA100sInstance(t *testing.T) {
 	for name, with := range map[string]bool{"with dcgm-exporter": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,10 @@ func TestRecordOfAnA100sInstance(t *testing.T) {
 			b.Devices = migged()
 			b.Devices[0].MIG.Instances[0].GPUInstance, b.Devices[0].MIG.Instances[1].GPUInstance = 7, 5
 			if with {
-				b.DCGM = &DCGM{Now: b.Now, asked: b.now.Add(time.Hour), at: b.now.Add(time.Minute), uses: map[place]nvml.Activity{{"GPU-a", "5"}: {SM: 0.2, Graphics: 0.4}}}
+				b.DCGM = &DCGM{
+					Now: b.Now, asked: b.now.Add(time.Hour), at: b.now.Add(time.Minute),
+					uses: map[place]nvml.Activity{{"GPU-a", "5"}: {SM: 0.2, Graphics: 0.4}},
+				}
 			}
 			must.OK(t, b.Start())
 			var read Card = &card{memory: is(5000)}
@@ -120,7 +123,8 @@ func TestRecordOfAnA100sInstance(t *testing.T) {
 			b.end(1)
 			r := b.closed(1)
 			if with {
-				if math.Abs(r.Mean.GPU-0.4) > 1e-9 || math.Abs(r.Mean.Core-0.2) > 1e-9 || !cmp.Equal(r.Unknown, []string{"pcie", "power"}) {
+				if math.Abs(r.Mean.GPU-0.4) > 1e-9 || math.Abs(r.Mean.Core-0.2) > 1e-9 ||
+					!cmp.Equal(r.Unknown, []string{"pcie", "power"}) {
 					t.Errorf("%+v, unknown %v", r.Mean, r.Unknown)
 				}
 				return

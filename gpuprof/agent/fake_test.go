@@ -38,7 +38,10 @@ func (c *card) Utilisation() (float64, float64, error) {
 }
 
 func (c *card) Read(source string) (float64, error) {
-	read := map[string]func() (float64, error){nvml.Memory: c.memory, nvml.Power: c.power, nvml.Energy: c.energy, "temperature": c.temperature}[source]
+	read := map[string]func() (float64, error){
+		nvml.Memory: c.memory, nvml.Power: c.power, nvml.Energy: c.energy,
+		"temperature": c.temperature,
+	}[source]
 	if read == nil {
 		return 0, none
 	}
@@ -191,10 +194,12 @@ func TestIntegralsOfUnevenSteps(t *testing.T) {
 	if math.Abs(r.Power.EnergyJ/300000-1) > 0.001 || math.Abs(r.Power.MeanW-150) > 1 {
 		t.Errorf("power %+v, want 300 kJ", r.Power)
 	}
-	if r.Samples > 1000 || r.MissedS != 0 || len(r.Unknown) != 0 || math.Abs(r.Rx.Mean-300) > 1e-6 || math.Abs(r.Tx.Mean-100) > 1e-6 {
+	if r.Samples > 1000 || r.MissedS != 0 || len(r.Unknown) != 0 || math.Abs(r.Rx.Mean-300) > 1e-6 ||
+		math.Abs(r.Tx.Mean-100) > 1e-6 {
 		t.Errorf("%d samples, missed %v s, unknown %v, rx %v, tx %v", r.Samples, r.MissedS, r.Unknown, r.Rx, r.Tx)
 	}
-	if r.Quantiles.GPU.P50 > 0.101 && r.Quantiles.GPU.P50 < 0.899 || r.Quantiles.GPU.P90 != 0.9 || r.Quantiles.MemMiB.P99 != 1000 {
+	if r.Quantiles.GPU.P50 > 0.101 && r.Quantiles.GPU.P50 < 0.899 || r.Quantiles.GPU.P90 != 0.9 ||
+		r.Quantiles.MemMiB.P99 != 1000 {
 		t.Errorf("quantiles %+v", r.Quantiles)
 	}
 }

@@ -53,7 +53,8 @@ func TestAFigureIsOneRow(t *testing.T) {
 	b.end(7)
 	r := b.closed(7)
 	s := r.Figures["temperature"]
-	if s.Peak != 80 || s.Mean < 68 || s.Mean > 72 || s.Quantiles == nil || s.Quantiles.P50 != 60 && s.Quantiles.P50 != 80 || slices.Contains(r.Unknown, "temperature") {
+	if s.Peak != 80 || s.Mean < 68 || s.Mean > 72 || s.Quantiles == nil || s.Quantiles.P50 != 60 &&
+		s.Quantiles.P50 != 80 || slices.Contains(r.Unknown, "temperature") {
 		t.Errorf("%+v, unknown %v", s, r.Unknown)
 	}
 	if body, err := json.Marshal(r); err != nil || !strings.Contains(string(body), `"figures":{"temperature":{"mean":`) {
@@ -65,13 +66,14 @@ func TestAFigureIsOneRow(t *testing.T) {
 	b.scan()
 	b.until(b.now.Add(time.Minute))
 	b.end(8)
-	if r := b.closed(8); r.Dropped["temperature"] == 0 || !slices.Contains(r.Unknown, "temperature") || len(r.Figures) != 0 || r.Mean.GPU != 0.5 {
+	if r := b.closed(8); r.Dropped["temperature"] == 0 || !slices.Contains(r.Unknown, "temperature") ||
+		len(r.Figures) != 0 || r.Mean.GPU != 0.5 {
 		t.Errorf("dropped %v, unknown %v, %+v", r.Dropped, r.Unknown, r.Figures)
 	}
 }
 
-// The same jobs on the same cards make records that are byte for byte those in testdata: sharers, sources of core use, a
-// figure that lies, a restart. SLURMBRIDGE_GOLDEN=1 writes them anew.
+// The same jobs on the same cards make records that are byte for byte those in testdata: sharers, sources of core use,
+// a figure that lies, a restart. SLURMBRIDGE_GOLDEN=1 writes them anew.
 func TestRecordsStayAsTheyWere(t *testing.T) {
 	want := must.Get(os.ReadFile("testdata/records.jsonl"))(t)
 	var got bytes.Buffer
@@ -136,7 +138,8 @@ func TestRecordsStayAsTheyWere(t *testing.T) {
 func TestEnergyReadSlowly(t *testing.T) {
 	lib, _ := simulated(t, "2", "--model", "h200")
 	a := &Agent{
-		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Period: 100 * time.Millisecond, Keep: new(kept).keep, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Period: 100 * time.Millisecond,
+		Keep: new(kept).keep, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	}
 	must.OK(t, a.Start())
 	g := a.gpus[0]

@@ -85,7 +85,10 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) begin(id int64, restart int, gpus ...int) {
 	b.t.Helper()
-	must.OK(b.t, b.Dir.Begin(&prolog.Job{JobID: id, Restart: restart, UID: 1000, User: "ann", GPUs: gpus, UUIDs: uuids(b.t, b.Dir, gpus...), Percent: 50, Start: b.now}))
+	must.OK(b.t, b.Dir.Begin(&prolog.Job{
+		JobID: id, Restart: restart, UID: 1000, User: "ann", GPUs: gpus,
+		UUIDs: uuids(b.t, b.Dir, gpus...), Percent: 50, Start: b.now,
+	}))
 }
 
 // wants fails the test unless Health complains with these words; none = it must
@@ -181,7 +184,10 @@ func TestHungDriverIsNoticed(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	c, k := &cards{}, &kept{}
 	dir := prolog.Dir(t.TempDir())
-	a := &Agent{Dir: dir, Devices: two(), Node: "n1", Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	a := &Agent{
+		Dir: dir, Devices: two(), Node: "n1", Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now,
+		Log: slog.New(slog.DiscardHandler),
+	}
 	must.OK(t, a.Start())
 	for i, g := range a.gpus {
 		g.card = c.card(i)

@@ -125,7 +125,8 @@ func TestPCIeIsReadOnceAPeriod(t *testing.T) {
 		if n > want+2 || n < want-2 || uses < 200 {
 			t.Errorf("read %d times, utilisation %d times", n, uses)
 		}
-		if mean := r.Mean.PCIeMBps; slices.Contains(r.Unknown, "pcie") || math.Abs(mean-400) > 1e-6 && !counts || counts && !(mean > 100 && mean < 400) || r.Rx.Peak != 300 {
+		if mean := r.Mean.PCIeMBps; slices.Contains(r.Unknown, "pcie") || math.Abs(mean-400) > 1e-6 && !counts || counts &&
+			!(mean > 100 && mean < 400) || r.Rx.Peak != 300 {
 			t.Errorf("%v MB/s, unknown %v, %+v", mean, r.Unknown, r.Rx)
 		}
 	}
@@ -174,8 +175,8 @@ func TestLostGPU(t *testing.T) {
 	}
 }
 
-// A GPU that NVML had lost before the agent started keeps its place, and a job on it, or on one that doesn't exist, costs
-// nobody else anything.
+// A GPU that NVML had lost before the agent started keeps its place, and a job on it, or on one that doesn't exist,
+// costs nobody else anything.
 func TestGPULostBeforeTheStart(t *testing.T) {
 	b := node(t)
 	b.Devices = eight()
@@ -244,10 +245,14 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newBench(t)
 		value := func() float64 {
-			return rapid.OneOf(rapid.SampledFrom(odd), rapid.Float64Range(0, 1), rapid.Float64Range(0, 2e4), rapid.SampledFrom([]float64{0, 0, 0.5})).Draw(rt, "value")
+			return rapid.OneOf(rapid.SampledFrom(odd), rapid.Float64Range(0, 1), rapid.Float64Range(0, 2e4),
+				rapid.SampledFrom([]float64{0, 0, 0.5})).Draw(rt, "value")
 		}
 		fails := func() error {
-			return rapid.SampledFrom([]error{nil, nil, nil, nil, nvml.ErrImplausible, nvml.ErrLost, nvml.ErrNotSupported, nvml.ErrNotYet}).Draw(rt, "error")
+			return rapid.SampledFrom([]error{
+				nil, nil, nil, nil, nvml.ErrImplausible, nvml.ErrLost, nvml.ErrNotSupported,
+				nvml.ErrNotYet,
+			}).Draw(rt, "error")
 		}
 		one := func() (float64, error) { return value(), fails() }
 		for _, g := range b.gpus {
@@ -277,7 +282,10 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 			case 0:
 				gpus := rapid.SampledFrom([][]int{{0}, {1}, {0, 1}, {0, 9}}).Draw(rt, "gpus")
 				if !running[id] {
-					must.OK(rt, b.Dir.Begin(&prolog.Job{JobID: id, Restart: len(b.kept.recs), GPUs: gpus, UUIDs: uuids(rt, b.Dir, gpus...), Start: b.now}))
+					must.OK(rt, b.Dir.Begin(&prolog.Job{
+						JobID: id, Restart: len(b.kept.recs), GPUs: gpus,
+						UUIDs: uuids(rt, b.Dir, gpus...), Start: b.now,
+					}))
 					running[id] = true
 				}
 				b.scan()

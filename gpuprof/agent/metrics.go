@@ -47,13 +47,36 @@ type use struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	auto, ns := promauto.With(reg), "gpuprof"
 	m := &Metrics{
-		jobs:       auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "jobs", Help: "Jobs with a GPU that run on this node."}),
-		withoutMPS: auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "sharers_without_mps", Help: "Running jobs that share a GPU and have a process on it that computes without MPS."}),
-		noLimits:   auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "mps_memory_limit_missing", Help: "1 where the driver is too old (before CUDA 11.5) to hold MPS clients to a part of the memory of a card that could, else 0."}),
-		mode:       auto.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Name: "compute_mode", Help: "1 for the compute mode that a GPU is in: default, exclusive_process, exclusive_thread or prohibited."}, []string{"uuid", "mode"}),
-		samples:    auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "samples_total", Help: "Samples of a GPU, by result (ok, error)."}, []string{"result"}),
-		lies:       auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "figures_dropped_total", Help: "Figures that the driver gave and that can't be true, by figure."}, []string{"figure"}),
-		records:    auto.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "records_total", Help: "Records of jobs that were closed."}),
+		jobs: auto.NewGauge(prometheus.GaugeOpts{
+			Namespace: ns, Name: "jobs",
+			Help: "Jobs with a GPU that run on this node.",
+		}),
+		withoutMPS: auto.NewGauge(prometheus.GaugeOpts{
+			Namespace: ns, Name: "sharers_without_mps",
+			Help: "Running jobs that share a GPU and have a process on it that computes without MPS.",
+		}),
+		noLimits: auto.NewGauge(prometheus.GaugeOpts{
+			Namespace: ns, Name: "mps_memory_limit_missing",
+			Help: "1 where the driver is too old (before CUDA 11.5) to hold MPS clients to a part of the memory of a card " +
+				"that could, else 0.",
+		}),
+		mode: auto.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: ns, Name: "compute_mode",
+			Help: "1 for the compute mode that a GPU is in: default, exclusive_process, exclusive_thread or prohibited.",
+		},
+			[]string{"uuid", "mode"}),
+		samples: auto.NewCounterVec(prometheus.CounterOpts{
+			Namespace: ns, Name: "samples_total",
+			Help: "Samples of a GPU, by result (ok, error).",
+		}, []string{"result"}),
+		lies: auto.NewCounterVec(prometheus.CounterOpts{
+			Namespace: ns, Name: "figures_dropped_total",
+			Help: "Figures that the driver gave and that can't be true, by figure.",
+		}, []string{"figure"}),
+		records: auto.NewCounter(prometheus.CounterOpts{
+			Namespace: ns, Name: "records_total",
+			Help: "Records of jobs that were closed.",
+		}),
 	}
 	for i := range gpuprof.Recorded {
 		for _, ofJob := range []bool{false, true} {
@@ -62,7 +85,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				metric, labels = gpuprof.Recorded[i].JobMetric, []string{"job", "gpu"}
 			}
 			if metric.Name != "" {
-				m.gauges = append(m.gauges, gauge{prometheus.NewDesc("gpuprof_"+metric.Name, metric.Help, labels, nil), gpuprof.Fig(i), ofJob})
+				m.gauges = append(m.gauges, gauge{
+					prometheus.NewDesc("gpuprof_"+metric.Name, metric.Help, labels, nil),
+					gpuprof.Fig(i), ofJob,
+				})
 			}
 		}
 	}
@@ -135,10 +161,16 @@ func ShowHooks(reg prometheus.Registerer, settings, node string) {
 			return 0
 		})
 	}
-	show("gpus_uncertain", "How many of Slurm's GPUs of this node the hooks don't know for sure by its configuration: their jobs share without MPS, and have no records.",
+	show("gpus_uncertain",
+		"How many of Slurm's GPUs of this node the hooks don't know for sure by its configuration: their jobs share "+
+			"without MPS, and have no records.",
 		func() float64 { s, _ := prolog.Load(settings); return float64(s.Uncertain(node)) })
-	gauge("hook_settings_ok", "1 where the hooks' settings (node.yaml) make sense, 0 where a default takes the place of one that doesn't; the log names it.",
+	gauge("hook_settings_ok",
+		"1 where the hooks' settings (node.yaml) make sense, 0 where a default takes the place of one that doesn't; the "+
+			"log names it.",
 		func() bool { _, err := prolog.Load(settings); return err == nil })
-	gauge("mps_control_present", "1 where nvidia-cuda-mps-control and its server are there for the hooks to start, 0 where jobs that share a GPU take turns instead.",
+	gauge("mps_control_present",
+		"1 where nvidia-cuda-mps-control and its server are there for the hooks to start, 0 where jobs that share a GPU "+
+			"take turns instead.",
 		func() bool { s, _ := prolog.Load(settings); return s.HasMPS() })
 }

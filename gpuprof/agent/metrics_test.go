@@ -19,7 +19,8 @@ import (
 func (b *bench) shows(want string) {
 	b.t.Helper()
 	err := testutil.GatherAndCompare(b.reg, strings.NewReader(want),
-		"gpuprof_job_gpu_utilization_ratio", "gpuprof_job_gpu_memory_used_bytes", "gpuprof_gpu_memory_used_bytes", "gpuprof_jobs")
+		"gpuprof_job_gpu_utilization_ratio", "gpuprof_job_gpu_memory_used_bytes", "gpuprof_gpu_memory_used_bytes",
+		"gpuprof_jobs")
 	if err != nil {
 		b.t.Error(err)
 	}
@@ -89,7 +90,10 @@ func TestSeriesAreBounded(t *testing.T) {
 	b := newBench(t)
 	var first int
 	for id := range int64(50) {
-		job := &prolog.Job{JobID: 1 + id, User: "ann", Comment: "app=\"x\ny", WorkDir: "/secret", GPUs: []int{0}, UUIDs: uuids(t, b.Dir, 0), Percent: 50, Start: b.now}
+		job := &prolog.Job{
+			JobID: 1 + id, User: "ann", Comment: "app=\"x\ny", WorkDir: "/secret", GPUs: []int{0},
+			UUIDs: uuids(t, b.Dir, 0), Percent: 50, Start: b.now,
+		}
 		must.OK(t, b.Dir.Begin(job))
 		b.scan()
 		b.sample()
@@ -164,7 +168,10 @@ func TestHooks(t *testing.T) {
 		for _, f := range families {
 			got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
 		}
-		want := map[string]float64{"gpuprof_hook_settings_ok": ok, "gpuprof_mps_control_present": mps, "gpuprof_gpus_uncertain": 0}
+		want := map[string]float64{
+			"gpuprof_hook_settings_ok": ok, "gpuprof_mps_control_present": mps,
+			"gpuprof_gpus_uncertain": 0,
+		}
 		must.Equal(t, got, want, when)
 	}
 	write := func(path, text string, mode os.FileMode) {

@@ -127,7 +127,8 @@ func (g *gpu) activity(l *observed) error {
 	// A card that doesn't measure it reports 0.
 	both := act.PCIeRx + act.PCIeTx
 	g.counts = g.counts || both > 0
-	if most := g.most(gpuprof.FigPCIe); g.counts && both <= most && act.PCIeRx >= 0 && act.PCIeTx >= 0 && g.dev.Parent == "" {
+	if most := g.most(gpuprof.FigPCIe); g.counts && both <= most && act.PCIeRx >= 0 && act.PCIeTx >= 0 &&
+		g.dev.Parent == "" {
 		// Over the whole time since the last reading, where the other way is 20 ms.
 		l.flow(act.PCIeRx, act.PCIeTx, most)
 	}

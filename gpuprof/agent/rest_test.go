@@ -202,8 +202,8 @@ func (b *bench) listed() (uuids []string) {
 	return uuids
 }
 
-// Where a MIG manager has cut a GPU the hooks know the new instances before a job comes, by the same agent, and the GPUs are
-// closed again. While the manager is at it, between one look and the next, it is left alone.
+// Where a MIG manager has cut a GPU the hooks know the new instances before a job comes, by the same agent, and the
+// GPUs are closed again. While the manager is at it, between one look and the next, it is left alone.
 func TestInstancesAreListedAnew(t *testing.T) {
 	b, d := rests(t)
 	b.Proc = t.TempDir()
@@ -228,8 +228,8 @@ func TestInstancesAreListedAnew(t *testing.T) {
 	must.Equal(t, d.opened, 1, "opened without need")
 }
 
-// A job that comes with other instances than the agent knows has its own in its record; the record of one that has ended is
-// of what it ran on.
+// A job that comes with other instances than the agent knows has its own in its record; the record of one that has
+// ended is of what it ran on.
 func TestJobsAroundACut(t *testing.T) {
 	b, d := rests(t)
 	b.Proc = t.TempDir()

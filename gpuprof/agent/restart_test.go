@@ -31,7 +31,10 @@ func (b *bench) restart() {
 func (b *bench) crash(log io.Writer) {
 	b.t.Helper()
 	old := b.Agent
-	b.Agent = &Agent{Dir: old.Dir, Devices: old.Devices, Node: old.Node, Keep: old.Keep, Log: slog.New(slog.NewTextHandler(log, nil)), Now: old.Now, Proc: old.Proc}
+	b.Agent = &Agent{
+		Dir: old.Dir, Devices: old.Devices, Node: old.Node, Keep: old.Keep,
+		Log: slog.New(slog.NewTextHandler(log, nil)), Now: old.Now, Proc: old.Proc,
+	}
 	must.OK(b.t, b.Start())
 	for i, g := range b.gpus {
 		g.card = old.gpus[i].card
@@ -63,7 +66,8 @@ func TestRestartWithJobsRunning(t *testing.T) {
 	if r.Cut || r.MissedS > 12 || r.Samples < 20 || math.Abs(r.Mean.GPU-0.5) > 1e-6 {
 		t.Errorf("missed %v s, %d samples, mean %v", r.MissedS, r.Samples, r.Mean)
 	}
-	if len(r.Neighbours) != 1 || r.Neighbours[0].JobID != 8 || r.Neighbours[0].To.Sub(r.Neighbours[0].From) != 50*time.Second {
+	if len(r.Neighbours) != 1 || r.Neighbours[0].JobID != 8 ||
+		r.Neighbours[0].To.Sub(r.Neighbours[0].From) != 50*time.Second {
 		t.Errorf("neighbours %+v", r.Neighbours)
 	}
 	if p, err := gpuprof.ProfileOf("a", r); err != nil {
@@ -186,7 +190,8 @@ func TestFileThatVanishes(t *testing.T) {
 	b.kept.fail = false
 	b.now = start.Add(110 * time.Second)
 	r := b.closed(7)
-	if !r.NoEpilog || !r.End.Equal(seen) || seen.Sub(start) < 80*time.Second || r.Cut || r.MissedS > 0.1 || r.Mean.GPU != 0.5 {
+	if !r.NoEpilog || !r.End.Equal(seen) || seen.Sub(start) < 80*time.Second || r.Cut || r.MissedS > 0.1 ||
+		r.Mean.GPU != 0.5 {
 		t.Errorf("%+v", r)
 	}
 	if len(r.Neighbours) != 1 || r.Neighbours[0].JobID != 8 || r.Neighbours[0].To.After(seen) {
@@ -205,7 +210,8 @@ func TestFileThatVanishes(t *testing.T) {
 	b.keepState()
 	remove(8)
 	b.crash(&log)
-	if len(b.jobs) != 1 || !strings.Contains(log.String(), "while no agent ran") || !strings.Contains(log.String(), "job=8") || strings.Contains(log.String(), "job=10 ") {
+	if len(b.jobs) != 1 || !strings.Contains(log.String(), "while no agent ran") ||
+		!strings.Contains(log.String(), "job=8") || strings.Contains(log.String(), "job=10 ") {
 		t.Errorf("%v, %s", b.jobs, &log)
 	}
 }

@@ -30,7 +30,8 @@ type burst struct {
 // maybeBurst begins a burst if one is due on a GPU.
 func (a *Agent) maybeBurst(g *gpu, now time.Time) {
 	t := a.alone(g)
-	if g.missing || g.dev.Lost != "" || g.burst != nil || t == nil || t.Bursts >= len(burstAt) || t.Rhythm.Strength >= burstSure {
+	if g.missing || g.dev.Lost != "" || g.burst != nil || t == nil || t.Bursts >= len(burstAt) ||
+		t.Rhythm.Strength >= burstSure {
 		return
 	}
 	if now.Sub(t.job.Start) < time.Duration(burstAt[t.Bursts])*a.Period {
@@ -83,7 +84,8 @@ func (a *Agent) burstRead(g *gpu, now time.Time) {
 		b.due = now.Add(step / 2) // the driver is slower than that
 	}
 	b.left--
-	if long := time.Duration(2*burstReadings) * step; b.left > 0 && now.Sub(b.t.job.Start) < long+time.Duration(burstAt[b.t.Bursts-1])*a.Period {
+	if long := time.Duration(2*burstReadings) * step; b.left > 0 &&
+		now.Sub(b.t.job.Start) < long+time.Duration(burstAt[b.t.Bursts-1])*a.Period {
 		return
 	}
 	g.burst = nil

@@ -143,8 +143,8 @@ func (a *Agent) host(t *tracked, now time.Time) {
 	t.HostMiB = max(t.HostMiB, mib)
 }
 
-// limit holds a job's control group to what the job may have of its GPU's memory, where the driver can: MPS knows single
-// processes only. The group is there once the job's first step has started.
+// limit holds a job's control group to what the job may have of its GPU's memory, where the driver can: MPS knows
+// single processes only. The group is there once the job's first step has started.
 func (a *Agent) limit(t *tracked) {
 	if t.grouped || t.job.MemJobMiB == 0 || len(t.gpus) != 1 {
 		return

@@ -95,7 +95,8 @@ func TestOldDriverIsNamed(t *testing.T) {
 		if cards := must.Get(b.Dir.Cards(""))(t); cards[0].MemLimits == old {
 			t.Errorf("hooks read that memory is limited: %v", cards[0].MemLimits)
 		}
-		want := "# HELP gpuprof_mps_memory_limit_missing 1 where the driver is too old (before CUDA 11.5) to hold MPS clients to " +
+		want := "# HELP gpuprof_mps_memory_limit_missing 1 where the driver is too old (before CUDA 11.5) to hold MPS " +
+			"clients to " +
 			"a part of the memory of a card that could, else 0.\n" +
 			"# TYPE gpuprof_mps_memory_limit_missing gauge\ngpuprof_mps_memory_limit_missing " + gauge + "\n"
 		if err := testutil.GatherAndCompare(b.reg, strings.NewReader(want), "gpuprof_mps_memory_limit_missing"); err != nil {

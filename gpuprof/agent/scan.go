@@ -90,8 +90,8 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 }
 
 // places are the agent's own numbers of a job's GPUs. Its file names them by UUID, as its prolog knew them. One without
-// a UUID (the prolog came before the agent's list), or that NVML hasn't, is missing: it has a number below 0. Where there
-// is one card it can only be that.
+// a UUID (the prolog came before the agent's list), or that NVML hasn't, is missing: it has a number below 0. Where
+// there is one card it can only be that.
 func (a *Agent) places(j *prolog.Job) []int {
 	out := make([]int, len(j.GPUs))
 	for k, index := range j.GPUs {
@@ -200,12 +200,14 @@ func (a *Agent) vanished(running, ended []*prolog.Job, eerr error) {
 			continue
 		}
 		if t.Samples == 0 {
-			a.Log.Warn("a job's file went away without an epilog, and its GPU was never read: no record", "job", r.ID, "start", t.job.Start)
+			a.Log.Warn("a job's file went away without an epilog, and its GPU was never read: no record", "job", r.ID, "start",
+				t.job.Start)
 			delete(a.jobs, r)
 			continue
 		}
 		t.job.End, t.noEpilog = t.resume, true
-		a.Log.Warn("a job's file went away without an epilog; it ended when it was last seen, or later", "job", r.ID, "end", t.job.End)
+		a.Log.Warn("a job's file went away without an epilog; it ended when it was last seen, or later", "job", r.ID, "end",
+			t.job.End)
 		a.finish(t.job)
 	}
 }
@@ -215,7 +217,8 @@ func (a *Agent) vanished(running, ended []*prolog.Job, eerr error) {
 func (a *Agent) lost() {
 	for r := range a.before {
 		if a.jobs[r] == nil {
-			a.Log.Info("a job's file went away while no agent ran; unless its record was closed before that, there is none", "job", r.ID, "restart", r.Restart)
+			a.Log.Info("a job's file went away while no agent ran; unless its record was closed before that, there is none",
+				"job", r.ID, "restart", r.Restart)
 		}
 	}
 	a.before = nil

@@ -54,7 +54,8 @@ func BenchmarkServe(b *testing.B) {
 	free := httptest.NewServer(nil)
 	listen := free.Listener.Addr().String()
 	free.Close()
-	serve := exec.Command(in("gpuprof"), "serve", "--run-dir", string(jobs), "--spool", in("spool"), "--controller", "http://127.0.0.1:1",
+	serve := exec.Command(in("gpuprof"), "serve", "--run-dir", string(jobs), "--spool", in("spool"), "--controller",
+		"http://127.0.0.1:1",
 		"--nvml-library", filepath.Join(bin, "libnvidia-ml.so.1"), "--listen", listen, "--node", "n1")
 	begin := func(c *exec.Cmd) {
 		b.Helper()
@@ -70,7 +71,10 @@ func BenchmarkServe(b *testing.B) {
 		// Use that never rests, so that the pace stays at one reading a period.
 		p := &rlcore.Profile{App: "a", PeriodS: 0.5}
 		for range 512 {
-			p.Series = append(p.Series, rlcore.Use{GPU: rng.Float64(), Core: rng.Float64() / 2, MemMiB: 15000 * rng.Float64(), PCIeMBps: 1e4 * rng.Float64()})
+			p.Series = append(p.Series, rlcore.Use{
+				GPU: rng.Float64(), Core: rng.Float64() / 2, MemMiB: 15000 * rng.Float64(),
+				PCIeMBps: 1e4 * rng.Float64(),
+			})
 		}
 		p.DurationS = p.PeriodS * float64(len(p.Series))
 		body, err := json.Marshal(p)
@@ -86,7 +90,8 @@ func BenchmarkServe(b *testing.B) {
 		app.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES="+strconv.Itoa(id%gpus))
 		begin(app)
 		j := &prolog.Job{
-			JobID: int64(id + 1), UID: 1000, User: "ann", Comment: "app=resnet50", GPUs: []int{id % gpus}, UUIDs: uuids(b, jobs, id%gpus),
+			JobID: int64(id + 1), UID: 1000, User: "ann", Comment: "app=resnet50", GPUs: []int{id % gpus},
+			UUIDs:   uuids(b, jobs, id%gpus),
 			Percent: 100 / each, Start: time.Now(),
 		}
 		if err := jobs.Begin(j); err != nil {

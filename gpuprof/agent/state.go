@@ -55,7 +55,8 @@ func (a *Agent) save() error {
 	var buf bytes.Buffer
 	err := gob.NewEncoder(&buf).Encode(all)
 	if err == nil {
-		err = renameio.WriteFile(a.statePath(), buf.Bytes(), 0o600, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(filepath.Dir(a.statePath())))
+		err = renameio.WriteFile(a.statePath(), buf.Bytes(), 0o600, renameio.WithStaticPermissions(0o600),
+			renameio.WithTempDir(filepath.Dir(a.statePath())))
 	}
 	if err != nil {
 		return fmt.Errorf("write down the agent's state: %w", err)

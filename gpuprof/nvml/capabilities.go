@@ -93,8 +93,8 @@ var modes = map[gonvml.ComputeMode]string{
 	gonvml.COMPUTEMODE_EXCLUSIVE_PROCESS: Exclusive, gonvml.COMPUTEMODE_PROHIBITED: "prohibited",
 }
 
-// Exclusive is the compute mode in which one process at a time has a context of its own on a GPU. An MPS server is such a
-// process, and its clients are not.
+// Exclusive is the compute mode in which one process at a time has a context of its own on a GPU. An MPS server is such
+// a process, and its clients are not.
 const Exclusive = "exclusive_process"
 
 // final reports whether a call's outcome stays as it is: the card or the driver
@@ -210,7 +210,10 @@ func (m *MIG) settle() {
 }
 
 func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
-	card, i := of.gpu, Instance{UUID: l.uuid(h), GPUInstance: -1, ComputeInstance: -1, MemMiB: l.memory(h), model: l.name(h)}
+	card, i := of.gpu, Instance{
+		UUID: l.uuid(h), GPUInstance: -1, ComputeInstance: -1, MemMiB: l.memory(h),
+		model: l.name(h),
+	}
 	// "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
 	_, i.Profile, _ = strings.Cut(i.model, " MIG ")
 	if n, ok := ask(l, "nvmlDeviceGetGpuInstanceId", h.GetGpuInstanceId); ok {
@@ -243,8 +246,8 @@ func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
 	return i
 }
 
-// Instance is a MIG instance as a Device: it has memory, processes and activity, in fractions of the instance, and its part
-// of the card's power, energy and PCIe traffic, by SMs.
+// Instance is a MIG instance as a Device: it has memory, processes and activity, in fractions of the instance, and its
+// part of the card's power, energy and PCIe traffic, by SMs.
 func (d *Device) Instance(k int) Device {
 	inst, out := &d.MIG.Instances[k], *d
 	out.gpu, out.MIG, out.Cores, out.Refusals, out.Answers = inst.gpu, MIG{}, 0, nil, nil

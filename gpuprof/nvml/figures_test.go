@@ -32,7 +32,8 @@ func TestFigures(t *testing.T) {
 	must.Get(d.Activity())(t)
 	time.Sleep(LeastActivity + 10*time.Millisecond)
 	a, err := d.Activity()
-	if err != nil || !near(a.SM, .4) || !near(a.Graphics, .5) || !near(a.PCIeRx, 2000) || !near(a.PCIeTx, 1000) || a.Over < 50*time.Millisecond {
+	if err != nil || !near(a.SM, .4) || !near(a.Graphics, .5) || !near(a.PCIeRx, 2000) || !near(a.PCIeTx, 1000) ||
+		a.Over < 50*time.Millisecond {
 		t.Errorf("activity %+v, %v", a, err)
 	}
 	s, err := lib.Devices()[0].Sample()
@@ -48,7 +49,8 @@ func TestFigures(t *testing.T) {
 		t.Errorf("processes %v, %v", ps, err)
 	}
 	us, err := d.ProcessUtilisation(begin)
-	if err != nil || len(us) != 2 || us[1].PID != pid || us[1].SM != .5 || us[1].At.Before(begin.Truncate(time.Microsecond)) {
+	if err != nil || len(us) != 2 || us[1].PID != pid || us[1].SM != .5 ||
+		us[1].At.Before(begin.Truncate(time.Microsecond)) {
 		t.Errorf("process utilisation %+v, %v", us, err)
 	}
 	// Nothing is newer than tomorrow.
@@ -108,15 +110,19 @@ func TestInstances(t *testing.T) {
 	}
 	for k, sim := range st.Device(0).Instances() {
 		in := &d.MIG.Instances[k]
-		if in.UUID != sim.UUID || in.Profile != sim.Profile || in.GPUInstance != sim.GPUInstance || in.MemMiB != sim.MemMiB || in.SMs != sim.SMs || in.Slices != 1+2*k {
+		if in.UUID != sim.UUID || in.Profile != sim.Profile || in.GPUInstance != sim.GPUInstance || in.MemMiB != sim.MemMiB ||
+			in.SMs != sim.SMs || in.Slices != 1+2*k {
 			t.Errorf("%+v, want %+v", in, sim)
 		}
 	}
-	if _, err := st.Device(0).Claim(gpusim.Claimant{}, &rlcore.Profile{DurationS: 1, PeriodS: 1, Series: []rlcore.Use{use}}); !errors.Is(err, gpusim.ErrNoInstance) {
+	if _, err := st.Device(0).Claim(gpusim.Claimant{},
+		&rlcore.Profile{DurationS: 1, PeriodS: 1, Series: []rlcore.Use{use}}); !errors.Is(err, gpusim.ErrNoInstance) {
 		t.Errorf("a GPU in MIG mode computes outside its instances: %v", err)
 	}
 	small, large := &d.MIG.Instances[0], &d.MIG.Instances[1]
-	if _, err := st.Device(0).Claim(gpusim.Claimant{Instance: small.UUID}, &rlcore.Profile{DurationS: 1, PeriodS: 1, Series: []rlcore.Use{{MemMiB: small.MemMiB + 1}}}); !errors.Is(err, gpusim.ErrOOM) {
+	if _, err := st.Device(0).Claim(gpusim.Claimant{Instance: small.UUID},
+		&rlcore.Profile{DurationS: 1, PeriodS: 1, Series: []rlcore.Use{{MemMiB: small.MemMiB + 1}}}); !errors.Is(err,
+		gpusim.ErrOOM) {
 		t.Errorf("more memory than the instance has: %v", err)
 	}
 	a := run(t, st.Device(0), gpusim.Claimant{Instance: small.UUID}, rlcore.Use{GPU: .5, Core: .1, MemMiB: 1000})
@@ -151,8 +157,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// An instance is a card with a name of its own and its card as its parent. What NVML gives of whole GPUs alone is divided by
-// SMs; what nobody gives is not known, and never 0.
+// An instance is a card with a name of its own and its card as its parent. What NVML gives of whole GPUs alone is
+// divided by SMs; what nobody gives is not known, and never 0.
 func TestWhatAnInstanceIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		model   string
@@ -162,16 +168,48 @@ func TestWhatAnInstanceIs(t *testing.T) {
 		parts   []float64 // of the card's power
 		unknown []string
 	}{
-		"A100":            {"a100", []string{"1g.5gb", "2g.10gb", "4g.20gb"}, "535", []int{6, 13, 27}, []float64{14. / 98, 28. / 98, 56. / 98}, []string{Utilisation, GPM, SampleBuffer, ProcessUtilisation}},
-		"H200":            {"h200", []string{"1g.18gb", "3g.71gb"}, "535", []int{6, 20}, []float64{16. / 76, 60. / 76}, []string{Utilisation, SampleBuffer, ProcessUtilisation}},
-		"a newer driver":  {"h200", []string{"1g.18gb"}, "590", []int{8}, []float64{1}, []string{Utilisation, SampleBuffer, ProcessUtilisation}},
-		"the whole of it": {"a100", []string{"7g.40gb"}, "535", []int{48}, []float64{1}, []string{Utilisation, GPM, SampleBuffer, ProcessUtilisation}},
+		"A100": {
+			"a100",
+			[]string{"1g.5gb", "2g.10gb", "4g.20gb"},
+			"535",
+			[]int{6, 13, 27},
+			[]float64{14. / 98, 28. / 98, 56. / 98},
+			[]string{Utilisation, GPM, SampleBuffer, ProcessUtilisation},
+		},
+		"H200": {
+			"h200",
+			[]string{"1g.18gb", "3g.71gb"},
+			"535",
+			[]int{6, 20},
+			[]float64{16. / 76, 60. / 76},
+			[]string{Utilisation, SampleBuffer, ProcessUtilisation},
+		},
+		"a newer driver": {
+			"h200",
+			[]string{"1g.18gb"},
+			"590",
+			[]int{8},
+			[]float64{1},
+			[]string{Utilisation, SampleBuffer, ProcessUtilisation},
+		},
+		"the whole of it": {
+			"a100",
+			[]string{"7g.40gb"},
+			"535",
+			[]int{48},
+			[]float64{1},
+			[]string{Utilisation, GPM, SampleBuffer, ProcessUtilisation},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lib, st := machine(t, gpusim.Config{Model: c.model, Instances: c.cut, Driver: c.driver, GroupLimits: true, Exclusive: true})
+			lib, st := machine(t, gpusim.Config{
+				Model: c.model, Instances: c.cut, Driver: c.driver, GroupLimits: true,
+				Exclusive: true,
+			})
 			whole := lib.Devices()[0]
 			must.Equal(t, whole.Mode, "") // of a GPU in MIG mode NVML gives none
-			run(t, st.Device(0), gpusim.Claimant{Instance: whole.MIG.Instances[0].UUID}, rlcore.Use{GPU: .1, Core: .1, MemMiB: 100, PCIeMBps: 900})
+			run(t, st.Device(0), gpusim.Claimant{Instance: whole.MIG.Instances[0].UUID},
+				rlcore.Use{GPU: .1, Core: .1, MemMiB: 100, PCIeMBps: 900})
 			watts := must.Get(whole.Read(Power))(t)
 			for k, profile := range c.cut {
 				d := whole.Instance(k)
@@ -228,10 +266,16 @@ func TestLimitGroup(t *testing.T) {
 		gone bool
 		want string
 	}{
-		"limited":                {cfg: gpusim.Config{Model: "v100", GroupLimits: true}},
-		"the group has gone":     {cfg: gpusim.Config{Model: "v100", GroupLimits: true}, gone: true, want: "gpu 0: limit the memory of "},
-		"an older driver":        {cfg: gpusim.Config{Model: "v100"}, want: ErrNotSupported.Error()},
-		"cut into MIG instances": {cfg: gpusim.Config{Model: "h200", GroupLimits: true, Instances: []string{"1g.18gb"}}, want: ErrNotSupported.Error()},
+		"limited": {cfg: gpusim.Config{Model: "v100", GroupLimits: true}},
+		"the group has gone": {
+			cfg: gpusim.Config{Model: "v100", GroupLimits: true}, gone: true,
+			want: "gpu 0: limit the memory of ",
+		},
+		"an older driver": {cfg: gpusim.Config{Model: "v100"}, want: ErrNotSupported.Error()},
+		"cut into MIG instances": {
+			cfg:  gpusim.Config{Model: "h200", GroupLimits: true, Instances: []string{"1g.18gb"}},
+			want: ErrNotSupported.Error(),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lib, _ := machine(t, c.cfg)
@@ -243,7 +287,8 @@ func TestLimitGroup(t *testing.T) {
 				must.OK(t, os.Remove(group))
 			}
 			for range 20 { // again and again, as agents start
-				if err := d.LimitGroup(group, 1000); os.Getuid() == 0 && ((err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want)) {
+				if err := d.LimitGroup(group, 1000); os.Getuid() == 0 &&
+					((err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want)) {
 					t.Fatalf("%v, want %q", err, c.want)
 				}
 			}

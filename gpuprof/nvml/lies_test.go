@@ -117,7 +117,10 @@ func TestFiguresApart(t *testing.T) {
 		return v, errs
 	}
 	for k, name := range names {
-		for mode, want := range map[string]error{"huge": ErrImplausible, "return=3": ErrNotSupported, "return=15": ErrLost, "none": nil} {
+		for mode, want := range map[string]error{
+			"huge": ErrImplausible, "return=3": ErrNotSupported, "return=15": ErrLost,
+			"none": nil,
+		} {
 			must.OK(t, sim.SetFault(name, mode))
 			v, errs := read()
 			for i, honest := range []float64{.5, 2000, 3000, 100} {
@@ -181,7 +184,10 @@ func TestFailureAtOpen(t *testing.T) {
 	must.OK(t, gpusim.Create(path, gpusim.Config{Model: "h200"}))
 	st := must.Get(gpusim.Open(path))(t)
 	defer st.Close()
-	for figure, mode := range map[string]string{"power": "return=999", "energy": "return=3", "memory": "huge", "mig": "return=999", "cores": "huge", "arch": "huge"} {
+	for figure, mode := range map[string]string{
+		"power": "return=999", "energy": "return=3", "memory": "huge",
+		"mig": "return=999", "cores": "huge", "arch": "huge",
+	} {
 		must.OK(t, st.Device(0).SetFault(figure, mode))
 	}
 	t.Setenv(gpusim.StateEnv, path)
@@ -267,7 +273,10 @@ func call(lib *Library, i int) (Sample, []error) {
 }
 
 // needed are the functions no driver lacks: without them there is no NVML.
-var needed = []string{"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2"}
+var needed = []string{
+	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetCount_v2",
+	"nvmlDeviceGetHandleByIndex_v2",
+}
 
 // An old driver's library lacks functions: whichever it is, what is missing isn't
 // called. The linker of each process binds by name once and for all, so each
@@ -364,7 +373,8 @@ func TestOwnLibrariesWithoutADriver(t *testing.T) {
 		c := exec.Command(exe)
 		c.Env = append(os.Environ(), "NVML_TEST_EVERYTHING="+filepath.Join(d.Libraries(t), "libnvidia-ml.so.1"))
 		out, _ := c.CombinedOutput()
-		if want := ErrNone.Error() + ": " + whyNone[gonvml.ERROR_DRIVER_NOT_LOADED] + "\n"; string(out) != want || c.ProcessState.ExitCode() != 1 {
+		if want := ErrNone.Error() + ": " + whyNone[gonvml.ERROR_DRIVER_NOT_LOADED] + "\n"; string(out) != want ||
+			c.ProcessState.ExitCode() != 1 {
 			t.Errorf("driver %s: status %v: %s", d.Name, c.ProcessState, out)
 		}
 	}

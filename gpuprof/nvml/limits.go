@@ -41,11 +41,11 @@ import (
 // setLimits is a function that go-nvml doesn't have yet.
 const setLimits = "nvmlDeviceSetMemoryLimits_v1"
 
-// LimitGroup holds the processes of a control group of version 2, together, to so much of the GPU's memory, MiB, until the
-// group is removed. group is its folder, e.g. /sys/fs/cgroup/system.slice/slurmstepd.scope/job_12. Drivers from release
-// 615 on can (CUDA 13.4), for whole GPUs; root alone may. With the kernel's dmem controller (Linux 6.14) it has to be
-// switched on down to the group, without it the driver keeps account itself. Source: NVIDIA, "MPS v3 Memory Partitioning"
-// (docs.nvidia.com/deploy/mps).
+// LimitGroup holds the processes of a control group of version 2, together, to so much of the GPU's memory, MiB, until
+// the group is removed. group is its folder, e.g. /sys/fs/cgroup/system.slice/slurmstepd.scope/job_12. Drivers from
+// release 615 on can (CUDA 13.4), for whole GPUs; root alone may. With the kernel's dmem controller (Linux 6.14) it has
+// to be switched on down to the group, without it the driver keeps account itself. Source: NVIDIA, "MPS v3 Memory
+// Partitioning" (docs.nvidia.com/deploy/mps).
 func (d *Device) LimitGroup(group string, mib int64) error {
 	g := d.gpu
 	if g == nil || d.Parent != "" || !g.lib.found(setLimits) {

@@ -157,10 +157,12 @@ func Open(path string) (*Library, error) {
 
 // whyNone says in plain words why NVML can't be initialised.
 var whyNone = map[gonvml.Return]string{
-	gonvml.ERROR_LIBRARY_NOT_FOUND:       "the library of NVIDIA's driver (libnvidia-ml.so.1) is not on this machine, or not where the loader looks",
-	gonvml.ERROR_DRIVER_NOT_LOADED:       "NVIDIA's driver is installed on this machine, but not loaded",
-	gonvml.ERROR_LIB_RM_VERSION_MISMATCH: "the loaded driver of NVIDIA's and its library are of two releases: reboot, or load the new driver",
-	gonvml.ERROR_NO_PERMISSION:           "NVIDIA's driver lets this user open no GPU (/dev/nvidia*)",
+	gonvml.ERROR_LIBRARY_NOT_FOUND: "the library of NVIDIA's driver (libnvidia-ml.so.1) is not on this machine, " +
+		"or not where the loader looks",
+	gonvml.ERROR_DRIVER_NOT_LOADED: "NVIDIA's driver is installed on this machine, but not loaded",
+	gonvml.ERROR_LIB_RM_VERSION_MISMATCH: "the loaded driver of NVIDIA's and its library are of two releases: reboot, " +
+		"or load the new driver",
+	gonvml.ERROR_NO_PERMISSION: "NVIDIA's driver lets this user open no GPU (/dev/nvidia*)",
 }
 
 // placeLost numbers the device files of lost GPUs: without their places the GPUs behind them would count as others.

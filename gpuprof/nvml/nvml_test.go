@@ -22,7 +22,8 @@ var objects = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "nvml"); err != nil {
 		return "", err
 	}
-	if out, err := exec.Command("../../contrib/testbed/gpusim/nvmlsim/build", filepath.Join(dir, "all.o")).CombinedOutput(); err != nil {
+	if out, err := exec.Command("../../contrib/testbed/gpusim/nvmlsim/build",
+		filepath.Join(dir, "all.o")).CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build: %w\n%s", err, out)
 	}
 	_, err = link(dir, "lib.so")
@@ -32,7 +33,8 @@ var objects = sync.OnceValues(func() (dir string, err error) {
 // link makes a library, with further arguments for the linker.
 func link(dir, name string, args ...string) (string, error) {
 	so := filepath.Join(dir, name)
-	out, err := exec.Command("gcc", append([]string{"-shared", "-o", so, filepath.Join(dir, "all.o")}, args...)...).CombinedOutput()
+	out, err := exec.Command("gcc", append([]string{"-shared", "-o", so, filepath.Join(dir, "all.o")},
+		args...)...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("link: %w\n%s", err, out)
 	}
@@ -112,8 +114,14 @@ func TestMPSByDriver(t *testing.T) {
 		{"unknown", 0, 0, MPS{OneUser: true, MaxClients: 16}},
 		{"Pascal, 535", 6, 12020, MPS{OneUser: true, MaxClients: 16}},
 		{"Volta, 470", 7, 11040, MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true}},
-		{"Hopper, 535", 9, 12020, MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true, MemoryLimit: true}},
-		{"Hopper, 555", 9, 12050, MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true, MemoryLimit: true, MultiUser: true}},
+		{"Hopper, 535", 9, 12020, MPS{
+			OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true,
+			MemoryLimit: true,
+		}},
+		{"Hopper, 555", 9, 12050, MPS{
+			OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true,
+			MemoryLimit: true, MultiUser: true,
+		}},
 	} {
 		must.Equal(t, mpsRules(c.major, c.cuda), c.want, c.name)
 	}
@@ -135,7 +143,8 @@ func TestCapabilities(t *testing.T) {
 	volta := without(all, GPM)
 	pascal := without(volta, Energy, "mps_processes")
 	inMIG := without(volta, Utilisation, ProcessUtilisation, SampleBuffer)
-	old, young := MPS{OneUser: true, MaxClients: 16}, MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, MemoryLimit: true, OwnAddresses: true}
+	old, young := MPS{OneUser: true, MaxClients: 16},
+		MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, MemoryLimit: true, OwnAddresses: true}
 	recent := young
 	recent.MultiUser, recent.MaxClients = true, 60
 	for _, c := range []struct {
@@ -211,7 +220,8 @@ func TestLostBeforeOpen(t *testing.T) {
 	again := must.Get(Open(lib.path))(t)
 	defer func() { must.OK(t, again.Close()) }()
 	got := again.Devices()
-	if len(got) != 3 || got[0].Lost != "" || got[1].Lost == "" || got[1].Minor != 1 || got[2].Minor != 2 || got[2].UUID != lib.Devices()[2].UUID {
+	if len(got) != 3 || got[0].Lost != "" || got[1].Lost == "" || got[1].Minor != 1 || got[2].Minor != 2 ||
+		got[2].UUID != lib.Devices()[2].UUID {
 		t.Fatalf("%+v", got)
 	}
 	if _, err := got[1].Sample(); !errors.Is(err, ErrLost) {

@@ -67,8 +67,8 @@ func (g *gpu) forget() {
 
 // Acquire opens the devices again, and looks at them again where they are open. recut: GPUs were cut into other MIG
 // instances, or into none; Devices are new then, and no method of an earlier Device of these may be called. Returns
-// ErrChanged where GPUs or driver aren't what they were: what is known of them is untrue then, and no method of a Device
-// may be called.
+// ErrChanged where GPUs or driver aren't what they were: what is known of them is untrue then, and no method of a
+// Device may be called.
 func (l *Library) Acquire() (recut bool, err error) {
 	changed := func(format string, args ...any) (bool, error) {
 		return false, fmt.Errorf("%w: "+format, append([]any{ErrChanged}, args...)...)
@@ -113,7 +113,8 @@ func (l *Library) Acquire() (recut bool, err error) {
 func (l *Library) acquireInstances(h gonvml.Device, d *Device) bool {
 	is := l.mig(h, d)
 	same := func(a, b Instance) bool {
-		return a.UUID == b.UUID && a.model == b.model && a.GPUInstance == b.GPUInstance && a.ComputeInstance == b.ComputeInstance
+		return a.UUID == b.UUID && a.model == b.model && a.GPUInstance == b.GPUInstance &&
+			a.ComputeInstance == b.ComputeInstance
 	}
 	if is.On != d.MIG.On || !slices.EqualFunc(is.Instances, d.MIG.Instances, same) {
 		return false

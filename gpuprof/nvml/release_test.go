@@ -98,8 +98,8 @@ func TestChangedWhileReleased(t *testing.T) {
 	}
 }
 
-// A GPU that was cut into other instances, or made whole, is known anew, whether it was closed meanwhile or not; the others
-// stay the Devices that they were.
+// A GPU that was cut into other instances, or made whole, is known anew, whether it was closed meanwhile or not; the
+// others stay the Devices that they were.
 func TestCutAnew(t *testing.T) {
 	sevenths, halves := []string{"1g.5gb", "1g.5gb", "1g.5gb"}, []string{"3g.20gb", "3g.20gb"}
 	for name, c := range map[string]struct {

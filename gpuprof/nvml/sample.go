@@ -161,7 +161,8 @@ func (d *Device) Processes() ([]Process, error) {
 	if g.has(MPSProcesses) {
 		clients, ret := g.handle.GetMPSComputeRunningProcesses()
 		without = func(pid uint32) bool {
-			return ret == gonvml.SUCCESS && !slices.ContainsFunc(clients, func(c gonvml.ProcessInfo) bool { return c.Pid == pid })
+			return ret == gonvml.SUCCESS &&
+				!slices.ContainsFunc(clients, func(c gonvml.ProcessInfo) bool { return c.Pid == pid })
 		}
 	}
 	out := make([]Process, 0, len(infos))

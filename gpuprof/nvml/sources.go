@@ -52,8 +52,14 @@ type Source struct {
 // Sources is the table of what NVML is queried for. A new row with a Value is shown by
 // gpuprof info and can be read by its name.
 var Sources = []Source{
-	{Name: Utilisation, Title: "utilisation", Symbols: []string{"nvmlDeviceGetUtilizationRates"}, Probe: probe(gonvml.Device.GetUtilizationRates)},
-	{Name: Memory, Title: "memory in use", Symbols: []string{"nvmlDeviceGetMemoryInfo"}, Value: memoryInUse, Most: mostMemory >> 20},
+	{
+		Name: Utilisation, Title: "utilisation", Symbols: []string{"nvmlDeviceGetUtilizationRates"},
+		Probe: probe(gonvml.Device.GetUtilizationRates),
+	},
+	{
+		Name: Memory, Title: "memory in use", Symbols: []string{"nvmlDeviceGetMemoryInfo"}, Value: memoryInUse,
+		Most: mostMemory >> 20,
+	},
 	{
 		Name: PCIe, Title: "PCIe throughput", Symbols: []string{"nvmlDeviceGetPcieThroughput"},
 		Probe: func(h gonvml.Device) gonvml.Return {
@@ -75,8 +81,14 @@ var Sources = []Source{
 			return float64(mj) / 1000, ret
 		},
 	},
-	{Name: Processes, Title: "processes", Symbols: versions("nvmlDeviceGetComputeRunningProcesses"), Probe: probe(gonvml.Device.GetComputeRunningProcesses)},
-	{Name: MPSProcesses, Title: "MPS clients", Symbols: versions("nvmlDeviceGetMPSComputeRunningProcesses"), Probe: probe(gonvml.Device.GetMPSComputeRunningProcesses)},
+	{
+		Name: Processes, Title: "processes", Symbols: versions("nvmlDeviceGetComputeRunningProcesses"),
+		Probe: probe(gonvml.Device.GetComputeRunningProcesses),
+	},
+	{
+		Name: MPSProcesses, Title: "MPS clients", Symbols: versions("nvmlDeviceGetMPSComputeRunningProcesses"),
+		Probe: probe(gonvml.Device.GetMPSComputeRunningProcesses),
+	},
 	{
 		Name: ProcessUtilisation, Title: "process utilisation", Symbols: []string{"nvmlDeviceGetProcessUtilization"},
 		Probe: func(h gonvml.Device) gonvml.Return {
@@ -85,14 +97,16 @@ var Sources = []Source{
 		},
 	},
 	{
-		Name: SampleBuffer, Title: "sample buffer", Symbols: []string{"nvmlDeviceGetSamples"}, // the driver's buffer of utilisations
+		// the driver's buffer of utilisations
+		Name: SampleBuffer, Title: "sample buffer", Symbols: []string{"nvmlDeviceGetSamples"},
 		Probe: func(h gonvml.Device) gonvml.Return {
 			_, _, ret := h.GetSamples(gonvml.GPU_UTILIZATION_SAMPLES, 0)
 			return nothingNew(ret)
 		},
 	},
 	{
-		Name: "accounting", Title: "accounting", Symbols: []string{"nvmlDeviceGetAccountingMode"}, Also: []string{"nvmlDeviceGetAccountingStats"},
+		Name: "accounting", Title: "accounting", Symbols: []string{"nvmlDeviceGetAccountingMode"},
+		Also: []string{"nvmlDeviceGetAccountingStats"},
 		Probe: func(h gonvml.Device) gonvml.Return {
 			mode, ret := h.GetAccountingMode()
 			if ret == gonvml.SUCCESS && mode != gonvml.FEATURE_ENABLED {

@@ -36,7 +36,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{
 		skew: auto.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "slurmbridge", Name: "record_clock_skew_seconds",
-			Help:    "Difference of a node's clock and the controller's, in either direction, at each record; counted in whole seconds.",
+			Help: "Difference of a node's clock and the controller's, in either direction, at each record; counted in " +
+				"whole seconds.",
 			Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600},
 		}),
 		bytes: auto.NewHistogram(prometheus.HistogramOpts{
@@ -45,7 +46,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		refusals: auto.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "slurmbridge", Name: "record_refusals_total",
-			Help: "Records refused, by reason: credential (none, forged, another key, used before), clock (sender's and controller's differ too much), user (who may not send), body (too large, too slow), record (it can't be true).",
+			Help: "Records refused, by reason: credential (none, forged, another key, used before), clock (sender's and " +
+				"controller's differ too much), user (who may not send), body (too large, too slow), record (it can't be true).",
 		}, []string{"reason"}),
 	}
 }
@@ -139,14 +141,19 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request) (isNew bool, no *
 	}
 	h.Metrics.bytes.Observe(float64(len(body)))
 	if isNew, err = h.Keep(r.Context(), rec, h.skew(rec.Node, c.Behind())); err != nil {
-		return false, &refusal{http.StatusServiceUnavailable, "", "the record could not be kept; the controller's log says why"}
+		return false, &refusal{
+			http.StatusServiceUnavailable, "",
+			"the record could not be kept; the controller's log says why",
+		}
 	}
 	return isNew, nil
 }
 
 // believe authenticates the sender of what is posted to a path, reads the body, and checks that the
 // credential is of that body.
-func (h *Handler) believe(w http.ResponseWriter, r *http.Request, path string) (*credential.Credential, []byte, *refusal) {
+func (h *Handler) believe(w http.ResponseWriter, r *http.Request, path string) (*credential.Credential, []byte,
+	*refusal,
+) {
 	c, no := h.sender(r)
 	if no != nil {
 		return nil, nil, no
@@ -162,7 +169,8 @@ func (h *Handler) sender(r *http.Request) (*credential.Credential, *refusal) {
 	header := h.Credentials.Header()
 	cred := r.Header.Get(header)
 	if cred == "" {
-		return nil, &refusal{http.StatusUnauthorized, "credential", "a record needs a credential in " + header + ": does key_file of gpuprof.yaml fit that of the controller's slurmbridge.yaml?"}
+		return nil, &refusal{http.StatusUnauthorized, "credential", "a record needs a credential in " + header +
+			": does key_file of gpuprof.yaml fit that of the controller's slurmbridge.yaml?"}
 	}
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	c, err := h.turns.Decode(r.Context(), host, cred)
@@ -173,7 +181,8 @@ func (h *Handler) sender(r *http.Request) (*credential.Credential, *refusal) {
 		if h.said.first("down") {
 			h.Log.Error("no record can be believed", "err", err, "hint", h.Credentials.Hint(err))
 		}
-		return nil, &refusal{http.StatusServiceUnavailable, "", "the controller can't check credentials; there: " + h.Credentials.Hint(err)}
+		return nil, &refusal{http.StatusServiceUnavailable, "", "the controller can't check credentials; there: " +
+			h.Credentials.Hint(err)}
 	case errors.Is(err, credential.ErrExpired):
 		if c != nil {
 			h.Metrics.skew.Observe(c.Behind().Abs().Seconds())
@@ -184,7 +193,11 @@ func (h *Handler) sender(r *http.Request) (*credential.Credential, *refusal) {
 	case err != nil:
 		return nil, &refusal{http.StatusUnauthorized, "credential", err.Error()}
 	case !h.AllowUID(c.UID):
-		return nil, &refusal{http.StatusForbidden, "user", fmt.Sprintf("user %d may not send records: gpuprof runs as root, or as a user that the controller's record_users names", c.UID)}
+		return nil, &refusal{
+			http.StatusForbidden, "user",
+			fmt.Sprintf("user %d may not send records: gpuprof runs as root, or as a user that the controller's record_users "+
+				"names", c.UID),
+		}
 	}
 	return c, nil
 }
@@ -197,7 +210,10 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *refusal
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, &refusal{http.StatusRequestEntityTooLarge, "body", fmt.Sprintf("the record is larger than %d bytes", maxPacked)}
+		return nil, &refusal{
+			http.StatusRequestEntityTooLarge, "body",
+			fmt.Sprintf("the record is larger than %d bytes", maxPacked),
+		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &refusal{http.StatusRequestTimeout, "body", "the record took too long"}
 	case err != nil:
@@ -234,7 +250,8 @@ func (h *Handler) skew(node string, behind time.Duration) time.Duration {
 		return 0
 	}
 	if h.said.first("clock of " + node) {
-		h.Log.Warn("a node's clock is off: its records' times are corrected where they meet ours", "node", node, "behind", behind)
+		h.Log.Warn("a node's clock is off: its records' times are corrected where they meet ours", "node", node, "behind",
+			behind)
 	}
 	return behind
 }

@@ -142,7 +142,10 @@ func TestRecordsNeedACredential(t *testing.T) { bothWays(t, recordsNeedACredenti
 func recordsNeedACredential(t *testing.T, of *site) {
 	k := &kept{}
 	var results []string
-	srv := serve(t, &Handler{Credentials: of.here, AllowUID: root, Keep: k.keep, Result: func(r string) { results = append(results, r) }})
+	srv := serve(t, &Handler{
+		Credentials: of.here, AllowUID: root, Keep: k.keep,
+		Result: func(r string) { results = append(results, r) },
+	})
 	ctx := context.Background()
 	s := &Sender{URL: srv.URL, Credentials: of.here, Client: srv.Client()}
 	for range 2 { // the second is a duplicate, and no error
@@ -173,7 +176,10 @@ func recordsNeedACredential(t *testing.T, of *site) {
 	}{
 		{"no credential", "", string(packed), http.StatusUnauthorized},
 		{"a credential of nonsense", "MUNGE:AAAA:", string(packed), http.StatusUnauthorized},
-		{"another one", "KEY1:0:1:00000000000000000000000000000000::" + strings.Repeat("0", 64), string(packed), http.StatusUnauthorized},
+		{
+			"another one", "KEY1:0:1:00000000000000000000000000000000::" + strings.Repeat("0", 64), string(packed),
+			http.StatusUnauthorized,
+		},
 		{"options in place of one", "--help", string(packed), http.StatusUnauthorized},
 		{"tampered with", string(tampered), string(packed), http.StatusUnauthorized},
 		{"of a host of another cluster", strange, string(packed), http.StatusUnauthorized},
@@ -188,7 +194,8 @@ func recordsNeedACredential(t *testing.T, of *site) {
 			t.Errorf("%s: status %d %s, want %d", c.name, got, text, c.want)
 		}
 	}
-	if got, text := post(t, srv.URL, "Other-Credential", encode(bind(packed)), string(packed)); got != http.StatusUnauthorized || !strings.Contains(text, of.here.Header()) {
+	if got, text := post(t, srv.URL, "Other-Credential", encode(bind(packed)),
+		string(packed)); got != http.StatusUnauthorized || !strings.Contains(text, of.here.Header()) {
 		t.Errorf("in another method's header: %d %s", got, text)
 	}
 	if len(k.jobs) != 1 {
@@ -219,10 +226,12 @@ func clocksThatDiffer(t *testing.T, of *site) {
 	}
 	must.Equal(t, k.behind, 0, "no skew: the store")
 	var no *AnswerError
-	if err := send(-time.Hour); !errors.As(err, &no) || no.Status != http.StatusUnauthorized || !strings.Contains(no.Text, "behind this host's; set both clocks") {
+	if err := send(-time.Hour); !errors.As(err, &no) || no.Status != http.StatusUnauthorized ||
+		!strings.Contains(no.Text, "behind this host's; set both clocks") {
 		t.Errorf("an hour behind: %v", err)
 	}
-	if n, err := testutil.GatherAndCount(reg, "slurmbridge_record_clock_skew_seconds", "slurmbridge_record_refusals_total"); err != nil || n != 2 {
+	if n, err := testutil.GatherAndCount(reg, "slurmbridge_record_clock_skew_seconds",
+		"slurmbridge_record_refusals_total"); err != nil || n != 2 {
 		t.Error(n, err)
 	}
 	// With another key nothing of it can be read.
@@ -240,7 +249,10 @@ func TestControllerWithoutAKey(t *testing.T) {
 	must.OK(t, os.Chmod(file, 0o644))
 	k := &kept{}
 	var log strings.Builder
-	srv := serve(t, &Handler{Credentials: credential.NewKey(file), AllowUID: root, Keep: k.keep, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	srv := serve(t, &Handler{
+		Credentials: credential.NewKey(file), AllowUID: root, Keep: k.keep,
+		Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
 	s := &Sender{URL: srv.URL, Credentials: credential.NewKey(keytest.File(t, key)), Client: srv.Client()}
 	var no *AnswerError
 	if err := s.Send(t.Context(), record(7)); !errors.As(err, &no) || no.Status != http.StatusServiceUnavailable ||
@@ -290,7 +302,8 @@ func TestBombs(t *testing.T) {
 	}
 	fmt.Fprint(zw, `"}`)
 	must.OK(t, zw.Close())
-	if status, text := post(t, srv.URL, fakeHeader, bind(buf.Bytes()), buf.String()); status != http.StatusUnprocessableEntity || !strings.Contains(text, "larger") {
+	if status, text := post(t, srv.URL, fakeHeader, bind(buf.Bytes()),
+		buf.String()); status != http.StatusUnprocessableEntity || !strings.Contains(text, "larger") {
 		t.Errorf("%d bytes packed: %d %s", buf.Len(), status, text)
 	}
 	// Something behind the record is no part of it.
@@ -385,7 +398,12 @@ func TestIdleReports(t *testing.T) {
 	if err := send(good); err != nil || len(got) != 1 || fmt.Sprint(*got[0]) != fmt.Sprint(*good) {
 		t.Fatalf("%v %v", err, got)
 	}
-	for _, bad := range []*gpuprof.IdleReport{{}, {Node: "n1", Jobs: []gpuprof.Idle{{JobID: 0}}}, {Node: "n1", Jobs: []gpuprof.Idle{{JobID: 1, IdleS: -1}}}, {Node: "n1", Jobs: make([]gpuprof.Idle, 5000)}} {
+	for _, bad := range []*gpuprof.IdleReport{
+		{},
+		{Node: "n1", Jobs: []gpuprof.Idle{{JobID: 0}}},
+		{Node: "n1", Jobs: []gpuprof.Idle{{JobID: 1, IdleS: -1}}},
+		{Node: "n1", Jobs: make([]gpuprof.Idle, 5000)},
+	} {
 		if err := send(bad); !errors.Is(err, ErrRefused) {
 			t.Errorf("%+v: %v", bad.Node, err)
 		}
@@ -429,7 +447,10 @@ func TestSizeOnTheWire(t *testing.T) {
 	} {
 		r := record(123456)
 		r.Comment, r.End, r.Series = "app=lammps", r.Start.Add(time.Hour), nil
-		r.GPUs = []gpuprof.GPU{{UUID: "GPU-8f6c1d22-5c1e-4f0e-9d0b-2b9c7a1f0e11", Model: "NVIDIA TITAN Xp", Arch: "pascal", MemMiB: 12196, PCIeMBps: 15754}}
+		r.GPUs = []gpuprof.GPU{{
+			UUID: "GPU-8f6c1d22-5c1e-4f0e-9d0b-2b9c7a1f0e11", Model: "NVIDIA TITAN Xp", Arch: "pascal",
+			MemMiB: 12196, PCIeMBps: 15754,
+		}}
 		for range c.points {
 			r.Series = append(r.Series, rlcore.Use{
 				GPU: c.step(100*src.Float64()) / 100, Core: c.step(100*src.Float64()) / 100,

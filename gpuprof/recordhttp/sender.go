@@ -98,7 +98,8 @@ func (s *Sender) post(ctx context.Context, path string, body []byte, encoding st
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(s.URL, "/")+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(s.URL, "/")+path,
+		bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -124,7 +125,8 @@ func answer(resp *http.Response, text string) error {
 	case status == http.StatusRequestEntityTooLarge, status == http.StatusUnprocessableEntity:
 		return fmt.Errorf("%w: %s", ErrRefused, text)
 	case status == http.StatusUnauthorized && resp.Header.Get("WWW-Authenticate") != "":
-		text = "its web_config asks for a user and a password: give them as basic_auth in the file that controller_config names"
+		text = "its web_config asks for a user and a password: give them as basic_auth in the file that controller_config " +
+			"names"
 	case status == http.StatusBadRequest && strings.Contains(text, "HTTPS"):
 		text = "it speaks TLS: the setting controller begins with https://"
 	case status >= 300 && status < 400:
@@ -199,20 +201,26 @@ func advise(err error) error {
 	var dns *net.DNSError
 	var op *net.OpError
 	var at *url.Error
-	cut := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	cut := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF)
 	advice := ""
 	switch {
 	case errors.As(err, &unknown):
-		advice = "name the authority that signed the controller's certificate as ca_file under tls_config in the file that controller_config names"
+		advice = "name the authority that signed the controller's certificate as ca_file under tls_config in the file " +
+			"that controller_config names"
 	case errors.As(err, &name):
-		advice = "use a name that is in the certificate in the setting controller, or give one as server_name under tls_config in the file that controller_config names"
+		advice = "use a name that is in the certificate in the setting controller, or give one as server_name under " +
+			"tls_config in the file that controller_config names"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		advice = "renew the controller's certificate, or set this node's clock"
 	case errors.Is(err, http.ErrSchemeMismatch):
-		advice = "the controller doesn't speak TLS: the setting controller begins with http://, or its web_config names a certificate"
-	case strings.Contains(err.Error(), "remote error: tls: "), cut && errors.As(err, &at) && strings.HasPrefix(at.URL, "https:"):
+		advice = "the controller doesn't speak TLS: the setting controller begins with http://, or its web_config names a " +
+			"certificate"
+	case strings.Contains(err.Error(), "remote error: tls: "), cut && errors.As(err, &at) &&
+		strings.HasPrefix(at.URL, "https:"):
 		// The alert itself can get lost when the connection ends.
-		advice = "does the controller's web_config want a certificate of this node? Then name cert_file and key_file under tls_config in the file that controller_config names"
+		advice = "does the controller's web_config want a certificate of this node? Then name cert_file and key_file " +
+			"under tls_config in the file that controller_config names"
 	case errors.As(err, &dns):
 		advice = "is the name in the setting controller right?"
 	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, os.ErrDeadlineExceeded), os.IsTimeout(err):

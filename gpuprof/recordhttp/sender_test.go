@@ -39,7 +39,10 @@ func controller(t *testing.T, dir, webConfig string) string {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{""}, WebSystemdSocket: &systemd, WebConfigFile: &file}, slog.New(slog.DiscardHandler))
+		_ = web.Serve(l, srv, &web.FlagConfig{
+			WebListenAddresses: &[]string{""}, WebSystemdSocket: &systemd,
+			WebConfigFile: &file,
+		}, slog.New(slog.DiscardHandler))
 	}()
 	t.Cleanup(func() { srv.Close(); <-done })
 	return l.Addr().String()
@@ -63,14 +66,18 @@ func TestTLS(t *testing.T) {
 		return fmt.Sprintf("tls_server_config:\n  cert_file: %s.pem\n  key_file: %s.key\n%s", name, name, more)
 	}
 	mutual := "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
-	password := "basic_auth_users:\n  nodes: $2a$04$RT3PNIDdtc3UI//xcn3yF.AcEUo/.UR/rOsubCppsb.18d9se7M1W\n" // bcrypt of "secret"
+	// bcrypt of "secret"
+	password := "basic_auth_users:\n  nodes: $2a$04$RT3PNIDdtc3UI//xcn3yF.AcEUo/.UR/rOsubCppsb.18d9se7M1W\n"
 	ca := "tls_config:\n  ca_file: ca.pem\n"
 	for _, c := range []struct {
 		name, web, scheme, client, want string
 	}{
 		{"plain", "", "http", "", ""},
 		{"TLS", server("head", ""), "https", ca, ""},
-		{"both show a certificate", server("head", mutual), "https", ca + "  cert_file: node.pem\n  key_file: node.key\n", ""},
+		{
+			"both show a certificate", server("head", mutual), "https", ca + "  cert_file: node.pem\n  key_file: node.key\n",
+			"",
+		},
 		{"another name", server("named", ""), "https", ca + "  server_name: head\n", ""},
 		{"a password", server("head", password), "https", ca + "basic_auth:\n  username: nodes\n  password: secret\n", ""},
 		{"unknown authority", server("head", ""), "https", "", "ca_file"},
@@ -130,11 +137,15 @@ func TestTroubleOnTheWay(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	if err := advise(&url.Error{Err: &net.OpError{Op: "dial", Err: &net.DNSError{Name: "haed"}}}); !strings.HasSuffix(err.Error(), "is the name in the setting controller right?") {
+	if err := advise(&url.Error{Err: &net.OpError{
+		Op:  "dial",
+		Err: &net.DNSError{Name: "haed"},
+	}}); !strings.HasSuffix(err.Error(), "is the name in the setting controller right?") {
 		t.Errorf("no such name: %v", err)
 	}
 	s := &Sender{URL: other.URL, Credentials: &credential.Munge{Bin: t.TempDir()}, Client: client}
-	if err := s.Send(context.Background(), record(7)); err == nil || !strings.Contains(err.Error(), "systemctl status munge") {
+	if err := s.Send(context.Background(), record(7)); err == nil ||
+		!strings.Contains(err.Error(), "systemctl status munge") {
 		t.Errorf("no munged: %v", err)
 	}
 	s = &Sender{URL: other.URL, Credentials: credential.NewKey(filepath.Join(t.TempDir(), "none")), Client: client}
@@ -146,7 +157,8 @@ func TestTroubleOnTheWay(t *testing.T) {
 func TestBadSettings(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"unknown": "tls_confg:\n  ca_file: ca.pem\n", "missing": "tls_config:\n  ca_file: none.pem\n", "half": "tls_config:\n  cert_file: a.pem\n",
+		"unknown": "tls_confg:\n  ca_file: ca.pem\n", "missing": "tls_config:\n  ca_file: none.pem\n",
+		"half": "tls_config:\n  cert_file: a.pem\n",
 	} {
 		file := filepath.Join(dir, name)
 		write(t, file, text)

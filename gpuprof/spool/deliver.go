@@ -125,7 +125,8 @@ func (s *Spool) flush(ctx context.Context) (sent int, err error) {
 // is worth a try.
 func itsOwn(err error) bool {
 	var no *recordhttp.AnswerError
-	return errors.As(err, &no) && (no.Status >= http.StatusInternalServerError || no.Status == http.StatusBadRequest || no.Status == http.StatusRequestTimeout)
+	return errors.As(err, &no) && (no.Status >= http.StatusInternalServerError || no.Status == http.StatusBadRequest ||
+		no.Status == http.StatusRequestTimeout)
 }
 
 // deliver sends one record. It may be cut, moved or dropped meanwhile.
@@ -197,8 +198,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			}
 			return n
 		}},
-		{"spool_bytes", "Size of what waits and of what was set aside", func(_ *folder, _ []file, size int64) int64 { return size }},
-		{"spool_limit_bytes", "Size from which on series are dropped, then records", func(f *folder, _ []file, _ int64) int64 { return f.limit }},
+		{
+			"spool_bytes", "Size of what waits and of what was set aside",
+			func(_ *folder, _ []file, size int64) int64 { return size },
+		},
+		{
+			"spool_limit_bytes", "Size from which on series are dropped, then records",
+			func(f *folder, _ []file, _ int64) int64 { return f.limit },
+		},
 	} {
 		for i, place := range []string{disk, memory} {
 			auto.NewGaugeFunc(prometheus.GaugeOpts{
@@ -222,10 +229,21 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}
 		return v
 	}
-	m.series = auto.NewCounter(prometheus.CounterOpts{Namespace: "gpuprof", Name: "spool_series_dropped_total", Help: "Records with a series that was dropped for lack of space; their summaries were kept."})
-	m.dropped = counters("spool_records_dropped_total", "Records that the controller will not get, by reason: full (no space was left), unreadable (half a file), refused (by the controller).", "reason", "full", "unreadable", "refused")
-	m.writeErrors = counters("spool_write_errors_total", "Records that could not be written, by place; the next place was tried, or they were tried again.", "place", disk, memory)
-	m.tries = counters("deliveries_total", "Tries to deliver a record, by result: ok, refused, error (it is tried again).", "result", "ok", "refused", "error")
-	m.last = auto.NewGauge(prometheus.GaugeOpts{Namespace: "gpuprof", Name: "last_delivery_timestamp_seconds", Help: "When the controller last took a record, as a Unix time; 0 = not since the start."})
+	m.series = auto.NewCounter(prometheus.CounterOpts{
+		Namespace: "gpuprof", Name: "spool_series_dropped_total",
+		Help: "Records with a series that was dropped for lack of space; their summaries were kept.",
+	})
+	m.dropped = counters("spool_records_dropped_total",
+		"Records that the controller will not get, by reason: full (no space was left), unreadable (half a file), refused "+
+			"(by the controller).", "reason", "full", "unreadable", "refused")
+	m.writeErrors = counters("spool_write_errors_total",
+		"Records that could not be written, by place; the next place was tried, or they were tried again.", "place", disk,
+		memory)
+	m.tries = counters("deliveries_total", "Tries to deliver a record, by result: ok, refused, error (it is tried again).",
+		"result", "ok", "refused", "error")
+	m.last = auto.NewGauge(prometheus.GaugeOpts{
+		Namespace: "gpuprof", Name: "last_delivery_timestamp_seconds",
+		Help: "When the controller last took a record, as a Unix time; 0 = not since the start.",
+	})
 	return m
 }

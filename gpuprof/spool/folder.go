@@ -55,7 +55,8 @@ func (f *folder) open() error {
 	if err != nil {
 		return err
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && int64(st.Uid) != int64(os.Geteuid()) || info.Mode().Perm()&0o022 != 0 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int64(st.Uid) != int64(os.Geteuid()) ||
+		info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("%s is writable by other users: chown it to the agent's user and chmod 700", f.dir)
 	}
 	halves, err := filepath.Glob(filepath.Join(f.dir, ".*"+waits+"*"))

@@ -82,7 +82,10 @@ func (s *Spool) Open() error {
 
 // sick distinguishes a file system that takes nothing from a wrong setting.
 func sick(err error) bool {
-	return slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.ESTALE, syscall.EUCLEAN},
+	return slices.ContainsFunc([]error{
+		syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.ESTALE,
+		syscall.EUCLEAN,
+	},
 		func(target error) bool { return errors.Is(err, target) })
 }
 
@@ -242,7 +245,8 @@ func (s *Spool) failed(f *folder, err error) {
 		return
 	}
 	f.reported, f.said = true, time.Now()
-	s.Log.Error("the spool takes no records: make space, or see to the file system; until then they wait in memory, up to its bound", "folder", f.dir, "err", err)
+	s.Log.Error("the spool takes no records: make space, or see to the file system; until then they wait in memory, up "+
+		"to its bound", "folder", f.dir, "err", err)
 }
 
 // find returns the file of that name in the best folder that has it; nil = there is none.

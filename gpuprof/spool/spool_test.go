@@ -116,7 +116,10 @@ func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 	time.Sleep(30 * time.Millisecond)
 	stop()
 	// What a kill or a full disk leaves behind holds nobody up.
-	for name, text := range map[string]string{"0000-1-1.json": `{"job_id": 1, "no`, ".0001-1-1.json8231": `{"jo`, "0002-1-1.json": "", "notes.txt": "an admin's"} {
+	for name, text := range map[string]string{
+		"0000-1-1.json": `{"job_id": 1, "no`, ".0001-1-1.json8231": `{"jo`,
+		"0002-1-1.json": "", "notes.txt": "an admin's",
+	} {
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	s, stop = start()
@@ -246,7 +249,10 @@ func TestDiskThatTakesNothing(t *testing.T) {
 // One record that the controller can't keep, or never will, holds nobody up.
 func TestPoison(t *testing.T) {
 	no := func(status int) error { return &recordhttp.AnswerError{Status: status} }
-	h := &head{bad: map[int64]error{1: no(http.StatusServiceUnavailable), 2: recordhttp.ErrRefused, 4: no(http.StatusServiceUnavailable)}}
+	h := &head{bad: map[int64]error{
+		1: no(http.StatusServiceUnavailable), 2: recordhttp.ErrRefused,
+		4: no(http.StatusServiceUnavailable),
+	}}
 	s := open(t, &Spool{Dir: t.TempDir(), Send: h.send, Metrics: NewMetrics(prometheus.NewRegistry())})
 	for i := range int64(5) {
 		add(t, s, record(i+1, 1))
@@ -471,7 +477,8 @@ func TestAnyHistory(t *testing.T) {
 			},
 			"deliver": func(t *rapid.T) {
 				answers = rapid.SliceOfN(rapid.SampledFrom([]error{
-					nil, nil, errors.New("no route"), errLate, recordhttp.ErrRefused, &recordhttp.AnswerError{Status: 503}, &recordhttp.AnswerError{Status: 401},
+					nil, nil, errors.New("no route"), errLate, recordhttp.ErrRefused, &recordhttp.AnswerError{Status: 503},
+					&recordhttp.AnswerError{Status: 401},
 				}), 0, 6).Draw(t, "answers")
 				_, _ = s.flush(context.Background())
 			},

@@ -55,7 +55,8 @@ func Check(file string, now time.Time) error {
 		case now.After(cert.NotAfter):
 			return fmt.Errorf("the certificate in %s expired at %s: renew it", where, cert.NotAfter.UTC().Format(time.RFC3339))
 		case now.Before(cert.NotBefore):
-			return fmt.Errorf("the certificate in %s is valid from %s on only: is the clock right?", where, cert.NotBefore.UTC().Format(time.RFC3339))
+			return fmt.Errorf("the certificate in %s is valid from %s on only: is the clock right?", where,
+				cert.NotBefore.UTC().Format(time.RFC3339))
 		}
 	}
 	return nil

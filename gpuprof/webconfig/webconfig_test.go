@@ -28,19 +28,30 @@ func TestCheck(t *testing.T) {
 		at    time.Time
 		words []string // of the error; none = there is none
 	}{
-		"nothing":         {"", now, nil},
-		"a password only": {"basic_auth_users: {a: $2y$10$abcdefghijklmnopqrstuuAbcdefghijklmnopqrstuvwxyz01234}\n", now, nil},
-		"valid":           {byName, now, nil},
-		"all settings":    {byName + "  min_version: TLS13\n  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]\n  curve_preferences: [X25519]\nhttp_server_config: {http2: false}\nrate_limit: {interval: 1s, burst: 3}\n", now, nil},
+		"nothing": {"", now, nil},
+		"a password only": {
+			"basic_auth_users: {a: $2y$10$abcdefghijklmnopqrstuuAbcdefghijklmnopqrstuvwxyz01234}\n", now,
+			nil,
+		},
+		"valid": {byName, now, nil},
+		"all settings": {byName +
+			"  min_version: TLS13\n  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]\n  curve_preferences: " +
+			"[X25519]\nhttp_server_config: {http2: false}\nrate_limit: {interval: 1s, burst: 3}\n", now, nil},
 		"valid, inline":   {inText, now, nil},
 		"expired":         {byName, now.Add(2 * time.Hour), []string{cert, "expired at ", "renew"}},
 		"expired, inline": {inText, now.Add(2 * time.Hour), []string{"web.yml", "expired at "}},
 		"not yet valid":   {byName, now.Add(-3 * time.Hour), []string{cert, "valid from ", "clock"}},
-		"absent":          {"tls_server_config: {cert_file: absent.pem, key_file: " + key + "}\n", now, []string{"absent.pem"}},
-		"no key":          {"tls_server_config: {cert_file: " + cert + "}\n", now, []string{"key"}},
-		"another key":     {"tls_server_config: {cert_file: " + auth.CA + ", key_file: " + key + "}\n", now, []string{"key"}},
-		"no certificate":  {"tls_server_config: {cert_file: " + key + ", key_file: " + key + "}\n", now, []string{"certificate"}},
-		"a typo":          {"tls_server: {}\n", now, []string{"tls_server"}},
+		"absent": {
+			"tls_server_config: {cert_file: absent.pem, key_file: " + key + "}\n", now,
+			[]string{"absent.pem"},
+		},
+		"no key":      {"tls_server_config: {cert_file: " + cert + "}\n", now, []string{"key"}},
+		"another key": {"tls_server_config: {cert_file: " + auth.CA + ", key_file: " + key + "}\n", now, []string{"key"}},
+		"no certificate": {
+			"tls_server_config: {cert_file: " + key + ", key_file: " + key + "}\n", now,
+			[]string{"certificate"},
+		},
+		"a typo": {"tls_server: {}\n", now, []string{"tls_server"}},
 	} {
 		file := filepath.Join(auth.Dir, "web.yml")
 		must.OK(t, os.WriteFile(file, []byte(c.text), 0o600))
@@ -55,7 +66,8 @@ func TestCheck(t *testing.T) {
 			}
 		}
 	}
-	if err := webconfig.Check(filepath.Join(auth.Dir, "absent.yml"), now); err == nil || !strings.Contains(err.Error(), "absent.yml") {
+	if err := webconfig.Check(filepath.Join(auth.Dir, "absent.yml"), now); err == nil ||
+		!strings.Contains(err.Error(), "absent.yml") {
 		t.Errorf("no file: %v", err)
 	}
 	if err := webconfig.Check("", now); err != nil {

@@ -89,8 +89,10 @@ func (c *Credential) skewed() error {
 	if d < 0 {
 		d, word = -d, "ahead of"
 	}
-	return fmt.Errorf("%w: made at %s by the sender's clock, and it is %s here: unless it was long on its way, the sender's clock is %s %s this host's",
-		ErrExpired, c.Encoded.UTC().Format(time.RFC3339), c.Decoded.UTC().Format(time.RFC3339), d.Round(time.Millisecond), word)
+	return fmt.Errorf("%w: made at %s by the sender's clock, and it is %s here: unless it was long on its way, the "+
+		"sender's clock is %s %s this host's",
+		ErrExpired, c.Encoded.UTC().Format(time.RFC3339), c.Decoded.UTC().Format(time.RFC3339), d.Round(time.Millisecond),
+		word)
 }
 
 // hint says what an admin can do about an error of a method's.
@@ -128,7 +130,8 @@ func (o *once) admit(id [sha256.Size]byte, c *Credential, since time.Time) error
 		return c.skewed()
 	}
 	if c.Encoded.Before(since) {
-		return fmt.Errorf("%w, or may have been: it was made before the daemon started here; the next try makes another", ErrReplayed)
+		return fmt.Errorf("%w, or may have been: it was made before the daemon started here; the next try makes another",
+			ErrReplayed)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

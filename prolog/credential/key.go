@@ -73,7 +73,8 @@ func (k *Key) Encode(_ context.Context, payload string) (string, error) {
 	}
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never fails
-	text := fmt.Sprintf("KEY1:%d:%d:%x:%s:", os.Geteuid(), k.Now().UnixMilli(), nonce, base64.RawURLEncoding.EncodeToString([]byte(payload)))
+	text := fmt.Sprintf("KEY1:%d:%d:%x:%s:", os.Geteuid(), k.Now().UnixMilli(), nonce,
+		base64.RawURLEncoding.EncodeToString([]byte(payload)))
 	return text + hex.EncodeToString(sign(keys[0], text)), nil
 }
 
@@ -210,7 +211,8 @@ func private(file string, info fs.FileInfo, uid, gid uint32) error {
 	case mode&0o030 != 0:
 		return fmt.Errorf("%s has mode %04o, and its group may change it: chmod 0600 it", file, mode)
 	case mode&0o040 != 0 && st.Gid != 0 && st.Gid != gid:
-		return fmt.Errorf("%s has mode %04o, and group %d, which isn't its reader's, has the key: chmod 0600 it", file, mode, st.Gid)
+		return fmt.Errorf("%s has mode %04o, and group %d, which isn't its reader's, has the key: chmod 0600 it", file, mode,
+			st.Gid)
 	case uid != 0 && !(st.Uid == uid && mode&0o400 != 0) && !(st.Gid == gid && mode&0o040 != 0):
 		return fmt.Errorf("%s can't be read by user %d: chown %d it", file, uid, uid)
 	}

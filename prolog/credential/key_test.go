@@ -45,7 +45,8 @@ func TestKeyCredentials(t *testing.T) {
 	if c, err := here.Decode(ctx, good); !errors.Is(err, credential.ErrReplayed) || c != nil {
 		t.Errorf("the second time: %+v, %v", c, err)
 	}
-	if _, err := here.Decode(ctx, encode(t, since(keytest.File(t, keytest.Random(t)), 0), "x")); !errors.Is(err, credential.ErrInvalid) {
+	if _, err := here.Decode(ctx, encode(t, since(keytest.File(t, keytest.Random(t)), 0), "x")); !errors.Is(err,
+		credential.ErrInvalid) {
 		t.Errorf("made with another key: %v", err)
 	}
 	if c, err := here.Decode(ctx, keytest.Forge(key, 1234, time.Now(), "x")); err != nil || c.UID != 1234 {
@@ -90,7 +91,10 @@ func TestTamperedKeyCredentials(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"", good + "\n", " " + good, good + good, strings.ToUpper(good), good[:len(good)-1], "KEY1:::::", "KEY2" + good[4:], strings.Repeat("A", 5*credential.MaxPayload)} {
+	for _, bad := range []string{
+		"", good + "\n", " " + good, good + good, strings.ToUpper(good), good[:len(good)-1],
+		"KEY1:::::", "KEY2" + good[4:], strings.Repeat("A", 5*credential.MaxPayload),
+	} {
 		if _, err := here.Decode(t.Context(), bad); !errors.Is(err, credential.ErrInvalid) {
 			t.Errorf("%.80q: %v", bad, err)
 		}
@@ -233,7 +237,10 @@ func TestKeyFiles(t *testing.T) {
 		{"huge", strings.Repeat("#\n", 64<<10), 0, 0, 0o600, 0, "larger"},
 	} {
 		file := filepath.Join(t.TempDir(), "key")
-		for _, err := range []error{os.WriteFile(file, []byte(c.text), 0o600), os.Chown(file, c.owner, c.gid), os.Chmod(file, c.mode)} {
+		for _, err := range []error{
+			os.WriteFile(file, []byte(c.text), 0o600), os.Chown(file, c.owner, c.gid),
+			os.Chmod(file, c.mode),
+		} {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -243,13 +250,15 @@ func TestKeyFiles(t *testing.T) {
 			gid = group
 		}
 		keys, err := credential.ReadKeysAs(file, c.uid, gid)
-		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), file)) {
+		if (err == nil) != (c.want == "") || err != nil &&
+			(!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), file)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 		if err == nil && (len(keys) != 1 || len(keys[0]) != 32) {
 			t.Errorf("%s: %d keys", c.name, len(keys))
 		}
-		if err != nil && c.text != "" && (strings.Contains(err.Error(), strings.TrimSpace(key)) || strings.Contains(err.Error(), "horse")) {
+		if err != nil && c.text != "" && (strings.Contains(err.Error(), strings.TrimSpace(key)) ||
+			strings.Contains(err.Error(), "horse")) {
 			t.Errorf("%s: it is repeated: %v", c.name, err)
 		}
 	}
@@ -260,7 +269,10 @@ func TestKeyFiles(t *testing.T) {
 	must.OK(t, os.Chmod(filepath.Dir(open), 0o777))
 	link := filepath.Join(dir, "link")
 	must.OK(t, os.Symlink(open, link))
-	for file, want := range map[string]string{fifo: "is no file", dir: "is no file", filepath.Join(dir, "none"): "no such file", open: "could replace", link: "could replace"} {
+	for file, want := range map[string]string{
+		fifo: "is no file", dir: "is no file",
+		filepath.Join(dir, "none"): "no such file", open: "could replace", link: "could replace",
+	} {
 		if _, err := credential.ReadKeys(file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", file, err, want)
 		}
@@ -376,7 +388,8 @@ func script(t *testing.T, text string) (dir string) {
 // Nothing but a credential reaches the command.
 func TestOnlyCredentialsAreDecoded(t *testing.T) {
 	m := &credential.Munge{Bin: "/nonexistent"}
-	for _, cred := range []string{"", "MUNGE:", "MUNGE:a b:", "MUNGE:AAAA:\n", "--help", "MUNGE:" + strings.Repeat("A", 4*credential.MaxPayload) + ":"} {
+	for _, cred := range []string{"", "MUNGE:", "MUNGE:a b:", "MUNGE:AAAA:\n", "--help", "MUNGE:" +
+		strings.Repeat("A", 4*credential.MaxPayload) + ":"} {
 		if _, err := m.Decode(context.Background(), cred); !errors.Is(err, credential.ErrInvalid) {
 			t.Errorf("%.20q: %v", cred, err)
 		}

@@ -44,7 +44,8 @@ func (t *Token) Header() string { return "Slurm-Credential" }
 
 // Hint says what to do about an error.
 func (t *Token) Hint(err error) string {
-	return hint(err, "with AuthType=auth/slurm one of sackd, slurmd and slurmctld runs on each machine, without disable_sack in AuthInfo",
+	return hint(err, "with AuthType=auth/slurm one of sackd, slurmd and slurmctld runs on each machine, without "+
+		"disable_sack in AuthInfo",
 		"does slurm.key differ between this machine and the controller?")
 }
 
@@ -193,5 +194,6 @@ func parseClaims(signed string) (c *Credential, expires time.Time, err error) {
 	if !ok || len(nonce) != 32 {
 		return nil, expires, ErrInvalid
 	}
-	return &Credential{UID: *claims.UID, User: claims.ID.Name, Encoded: time.Unix(claims.IAT, 0), Payload: payload}, time.Unix(claims.EXP, 0), nil
+	return &Credential{UID: *claims.UID, User: claims.ID.Name, Encoded: time.Unix(claims.IAT, 0), Payload: payload},
+		time.Unix(claims.EXP, 0), nil
 }

@@ -55,7 +55,10 @@ func (k *kiosk) serve(conn net.Conn) error {
 	switch head.RPC {
 	case 64001:
 		now := time.Now().Unix()
-		c := map[string]any{"iat": now, "exp": now + 60, "uid": 1000, "context": "sack", "payload": base64.StdEncoding.EncodeToString(body[8:])}
+		c := map[string]any{
+			"iat": now, "exp": now + 60, "uid": 1000, "context": "sack",
+			"payload": base64.StdEncoding.EncodeToString(body[8:]),
+		}
 		if k.claims != nil {
 			k.claims(c)
 		}
@@ -123,7 +126,10 @@ func TestTokens(t *testing.T) {
 	claims, sign, _ := strings.Cut(rest, ".")
 	text, _ := base64.RawURLEncoding.DecodeString(claims)
 	root := b64(bytes.Replace(text, []byte(`"uid":1000`), []byte(`"uid":0`), 1))
-	for _, bad := range []string{"", "a.b", "MUNGE:AAAA:", "a.b.c", "a..c", head + "." + root + "." + sign, b64([]byte(`{"alg":"none"}`)) + "." + root + ".x", good + "=", good + "\n"} {
+	for _, bad := range []string{
+		"", "a.b", "MUNGE:AAAA:", "a.b.c", "a..c", head + "." + root + "." + sign,
+		b64([]byte(`{"alg":"none"}`)) + "." + root + ".x", good + "=", good + "\n",
+	} {
 		if c, err := m.Decode(t.Context(), bad); !errors.Is(err, credential.ErrInvalid) || c != nil {
 			t.Errorf("%.80q: %+v, %v", bad, c, err)
 		}

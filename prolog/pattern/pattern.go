@@ -1,5 +1,5 @@
-// Package pattern has regular expressions that are compiled when they are first needed: each job starts the hooks' program
-// four times, which needs few of them, and compiling all took an eighth of its time on a processor.
+// Package pattern has regular expressions that are compiled when they are first needed: each job starts the hooks'
+// program four times, which needs few of them, and compiling all took an eighth of its time on a processor.
 package pattern
 
 import (

@@ -330,8 +330,8 @@ func Flags[T any](fs *pflag.FlagSet, from Source) {
 	}
 }
 
-// Check returns what is wrong with a value of a setting of T, nil = nothing. The error continues a line that begins with
-// the setting's name.
+// Check returns what is wrong with a value of a setting of T, nil = nothing. The error continues a line that begins
+// with the setting's name.
 func Check[T any](name string, value any) error {
 	var c T
 	n, r := new(yaml.Node), &reading{}

@@ -97,13 +97,15 @@ func (r *Rule) matches(j *job.Job) bool {
 	default:
 		partitions = !slices.ContainsFunc(all, func(p string) bool { return !listed(p) })
 	}
-	return partitions && has(r.Accounts, j.Account) && has(r.QOS, j.QOS) && has(r.Users, j.User) && has(r.Reservations, j.Reservation)
+	return partitions && has(r.Accounts, j.Account) && has(r.QOS, j.QOS) && has(r.Users, j.User) &&
+		has(r.Reservations, j.Reservation)
 }
 
-// Of returns the rule by which a job is adopted, nil = by none. It looks at the request, the owner and the rules; whether
-// the job's application may share is the plan's to say.
+// Of returns the rule by which a job is adopted, nil = by none. It looks at the request, the owner and the rules;
+// whether the job's application may share is the plan's to say.
 func (p *Policy) Of(j *job.Job) *Rule {
-	if p == nil || !Adoptable(j) || !p.Chosen(j.UID) || slices.Contains(p.OutUsers, j.User) || slices.Contains(p.OutAccounts, j.Account) {
+	if p == nil || !Adoptable(j) || !p.Chosen(j.UID) || slices.Contains(p.OutUsers, j.User) ||
+		slices.Contains(p.OutAccounts, j.Account) {
 		return nil
 	}
 	for i := range p.Rules {
@@ -119,7 +121,8 @@ func (p *Policy) Of(j *job.Job) *Rule {
 
 // Adoptable reports whether a job is one of one whole GPU of a node whose request scontrol can replace and give back.
 func Adoptable(j *job.Job) bool {
-	return j.Request.Kind == job.WholeGPU && j.Request.Count == 1 && j.Request.PerNode && j.NumNodes < 2 && !j.Exclusive && j.HetID == 0
+	return j.Request.Kind == job.WholeGPU && j.Request.Count == 1 && j.Request.PerNode && j.NumNodes < 2 && !j.Exclusive &&
+		j.HetID == 0
 }
 
 // ParseOptOut reads a file of names that have opted out: a name a line, accounts as account:NAME, # before a remark.
@@ -140,8 +143,8 @@ func ParseOptOut(text string) (users, accounts []string) {
 // Chosen reports whether a user is among the Percent.
 func (p *Policy) Chosen(uid uint32) bool { return bucket(uid) < p.Percent }
 
-// bucket is a number from 0 to 99 by the user's number, whose neighbours have others (99991 is prime). The script computes
-// the same.
+// bucket is a number from 0 to 99 by the user's number, whose neighbours have others (99991 is prime). The script
+// computes the same.
 func bucket(uid uint32) int {
 	h := uint64(5381)
 	for _, c := range []byte(strconv.FormatUint(uint64(uid), 10)) {
@@ -162,10 +165,9 @@ func Leaves(p *rlcore.Profile, cardMiB float64) bool {
 // MostLines is how many bytes the script reads of what Lines writes.
 const MostLines = 48 << 10
 
-// Lines are the policy as lines of the gate file, "" = nothing is adopted; a stopped rule adopts no job, and none is adopted
-// in unbilled partitions if jobs are to be charged. Users are numbers
-// there; unknown ones are left out, and with them a rule that names no other. It returns an error where the script couldn't
-// read all of them.
+// Lines are the policy as lines of the gate file, "" = nothing is adopted; a stopped rule adopts no job, and none is
+// adopted in unbilled partitions if jobs are to be charged. Users are numbers there; unknown ones are left out, and
+// with them a rule that names no other. It returns an error where the script couldn't read all of them.
 func (p *Policy) Lines(stopped func(*Rule) bool, unbilled []string) (string, error) {
 	if p == nil || !p.Active || len(p.Rules) == 0 || p.Percent == 0 {
 		return "", nil
@@ -203,7 +205,8 @@ func (p *Policy) Lines(stopped func(*Rule) bool, unbilled []string) (string, err
 		b.WriteString("out=account:" + a + "\n")
 	}
 	if b.Len() > MostLines {
-		return "", fmt.Errorf("the rules and opt-outs take %d bytes, and job_submit.lua reads %d: nothing is adopted", b.Len(), MostLines)
+		return "", fmt.Errorf("the rules and opt-outs take %d bytes, and job_submit.lua reads %d: nothing is adopted",
+			b.Len(), MostLines)
 	}
 	return b.String(), nil
 }

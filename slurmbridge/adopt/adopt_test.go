@@ -19,7 +19,9 @@ func one(user, account, partition string) *job.Job {
 
 func TestTheFirstRuleThatMatchesDecides(t *testing.T) {
 	p := &Policy{Percent: 100, OutUsers: []string{"eve"}, OutAccounts: []string{"out"}, Rules: []Rule{
-		{Never: true, Accounts: []string{"teaching"}}, {Partitions: []string{"gpu", "long"}, MaxSlowdown: 1.2}, {Users: []string{"ann"}, MaxSlowdown: 1.5},
+		{Never: true, Accounts: []string{"teaching"}},
+		{Partitions: []string{"gpu", "long"}, MaxSlowdown: 1.2},
+		{Users: []string{"ann"}, MaxSlowdown: 1.5},
 	}}
 	for _, c := range []struct {
 		j    *job.Job
@@ -43,7 +45,8 @@ func TestTheFirstRuleThatMatchesDecides(t *testing.T) {
 	}
 	for name, change := range map[string]func(*job.Job){
 		"shares": func(j *job.Job) { j.Request.Kind = job.Shares }, "two GPUs": func(j *job.Job) { j.Request.Count = 2 },
-		"per job": func(j *job.Job) { j.Request.PerNode = false }, "two nodes": func(j *job.Job) { j.NumNodes = 2 }, "exclusive": func(j *job.Job) { j.Exclusive = true },
+		"per job": func(j *job.Job) { j.Request.PerNode = false }, "two nodes": func(j *job.Job) { j.NumNodes = 2 },
+		"exclusive": func(j *job.Job) { j.Exclusive = true },
 	} {
 		j := one("bob", "lab", "gpu")
 		if change(j); p.Of(j) != nil {
@@ -82,10 +85,13 @@ func TestWhatFollowsFromBrokenContracts(t *testing.T) {
 	if !b.Bars(md, at.Add(BannedFor-time.Second)) || b.Bars(md, at.Add(BannedFor)) || b.Bars(other, at) {
 		t.Error("it isn't kept out for a week, or another one is")
 	}
-	if b.Broke(other, "theory", "partition gpu", at.Add(time.Hour)) || b.Broke(other, "lab", "partition gpu", at.Add(25*time.Hour)) {
+	if b.Broke(other, "theory", "partition gpu", at.Add(time.Hour)) ||
+		b.Broke(other, "lab", "partition gpu", at.Add(25*time.Hour)) {
 		t.Error("of two accounts, or on two days, they stop the rule")
 	}
-	if !b.Broke(md, "lab", "partition gpu", at.Add(26*time.Hour)) || !b.Stops(&Rule{Partitions: []string{"gpu"}}, at.Add(27*time.Hour)) || b.Stops(&Rule{Partitions: []string{"long"}}, at) {
+	if !b.Broke(md, "lab", "partition gpu", at.Add(26*time.Hour)) ||
+		!b.Stops(&Rule{Partitions: []string{"gpu"}}, at.Add(27*time.Hour)) ||
+		b.Stops(&Rule{Partitions: []string{"long"}}, at) {
 		t.Error("two of an account within a day don't stop the rule, or stop another")
 	}
 	if apps, rules := b.Count(at.Add(27 * time.Hour)); apps != 2 || rules != 1 {

@@ -8,8 +8,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// What follows from adopted jobs that ran slower than their contract: the application isn't adopted again for a while, and
-// several of one account within a day stop the rule.
+// What follows from adopted jobs that ran slower than their contract: the application isn't adopted again for a while,
+// and several of one account within a day stop the rule.
 const (
 	BannedFor   = 7 * 24 * time.Hour
 	countedFor  = 24 * time.Hour
@@ -27,7 +27,8 @@ type Bans struct {
 // origin is where a job that was slower comes from.
 type origin struct{ rule, account string }
 
-// Broke notes that an adopted job of an application was slower than its contract, and returns whether that stops its rule.
+// Broke notes that an adopted job of an application was slower than its contract, and returns whether that stops its
+// rule.
 func (b *Bans) Broke(app rlcore.Identity, account, rule string, at time.Time) (stops bool) {
 	if b.apps == nil {
 		b.apps, b.ends, b.stopped = map[rlcore.Identity]time.Time{}, map[origin][]time.Time{}, map[string]time.Time{}

@@ -134,8 +134,8 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// Times in which no GPU had a job are folded, so that the jobs are to be seen; the axis has no mark there, and names the
-// day behind a night.
+// Times in which no GPU had a job are folded, so that the jobs are to be seen; the axis has no mark there, and names
+// the day behind a night.
 func TestGapsAreFolded(t *testing.T) {
 	span := func(from, to int) Span { return Span{Job: "7", From: at(from), To: at(to)} }
 	l := Timeline{From: at(0), Now: at(1442), To: at(1444), Rows: []Row{

@@ -41,7 +41,8 @@ func Texts(p *job.Plan, in *plan.Input, written map[string]string) map[string]st
 		if start := soon[ref]; start != "" && !own && j.State == job.Pending && seats[ref].Group == nil {
 			out[ref] = strings.TrimPrefix(out[ref]+"; "+start, "; ")
 		}
-		if out[ref] == "" && release.Announced(written[ref]) != "" && (seats[ref].Group != nil || !release.Stamped(j, written[ref])) {
+		if out[ref] == "" && release.Announced(written[ref]) != "" &&
+			(seats[ref].Group != nil || !release.Stamped(j, written[ref])) {
 			out[ref] = nowInstead(j, seats[ref].Group)
 		}
 	}
@@ -93,7 +94,8 @@ func commentSharers(out map[string]string, p *job.Plan, seats map[string]tracker
 					out[ref] += "; " + Adopted(m)
 				}
 			case seats[ref].Member != nil && seats[ref].Member.Tried:
-				out[ref] = fmt.Sprintf("%s alone, with %d MiB of its memory: tried whether that suffices", where, seats[ref].Member.MemMiB)
+				out[ref] = fmt.Sprintf("%s alone, with %d MiB of its memory: tried whether that suffices", where,
+					seats[ref].Member.MemMiB)
 			case written[ref] != "":
 				out[ref] = where + ", alone now"
 			}

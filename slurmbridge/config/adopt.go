@@ -22,8 +22,8 @@ type AdoptRule struct {
 	Grace       float64  `mapstructure:"grace" is:"0.01 to 100, or 0"`
 }
 
-// ruleNames are a partition's, an account's, a QOS', a user's or a reservation's: anything else could not be a word of the
-// gate file.
+// ruleNames are a partition's, an account's, a QOS', a user's or a reservation's: anything else could not be a word of
+// the gate file.
 var ruleNames = settings.Rule{
 	Takes: "letters, digits, '_', '.', '@', '+' and '-'", Some: true,
 	Right: regexp.MustCompile(`^[A-Za-z0-9_.@+-]{1,128}$`).MatchString,
@@ -44,7 +44,10 @@ func ReadRules(file string) ([]adopt.Rule, error) {
 	var only struct {
 		Adopt []AdoptRule `mapstructure:"adopt"`
 	}
-	if _, err := settings.Load(file, &only, settings.Source{Defaults: []byte("adopt: []"), Rules: source(nil).Rules}); err != nil {
+	if _, err := settings.Load(file, &only, settings.Source{
+		Defaults: []byte("adopt: []"),
+		Rules:    source(nil).Rules,
+	}); err != nil {
 		return nil, fmt.Errorf("rules: %w", err)
 	}
 	if len(only.Adopt) == 0 {

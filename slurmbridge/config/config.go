@@ -120,20 +120,28 @@ func reads[T any](parse func(string) (T, error)) func(string) bool {
 
 // source is where the settings come from; flags may be nil.
 func source(flags *pflag.FlagSet) settings.Source {
-	return settings.Source{Defaults: etc.Settings, Overrule: overrule.By("SLURMBRIDGE", flags), Gone: gone, Rules: map[string]settings.Rule{
-		"objective":  {Takes: strings.Join(policy.Objectives(), " or "), Right: func(s string) bool { return slices.Contains(policy.Objectives(), s) }},
-		"patterns":   {Takes: "patterns such as jupyter*", Right: reads(isPattern)},
-		"named apps": {Takes: "PATTERN=NAME, for example nf-train*=train", Right: reads(job.ParseAppName)},
-		"rule names": ruleNames,
-		"domain":     {Takes: "a domain, for example example.org", Right: regexp.MustCompile(`^[A-Za-z0-9.-]*$`).MatchString},
-	}}
+	return settings.Source{
+		Defaults: etc.Settings, Overrule: overrule.By("SLURMBRIDGE", flags), Gone: gone,
+		Rules: map[string]settings.Rule{
+			"objective": {
+				Takes: strings.Join(policy.Objectives(), " or "),
+				Right: func(s string) bool { return slices.Contains(policy.Objectives(), s) },
+			},
+			"patterns":   {Takes: "patterns such as jupyter*", Right: reads(isPattern)},
+			"named apps": {Takes: "PATTERN=NAME, for example nf-train*=train", Right: reads(job.ParseAppName)},
+			"rule names": ruleNames,
+			"domain":     {Takes: "a domain, for example example.org", Right: regexp.MustCompile(`^[A-Za-z0-9.-]*$`).MatchString},
+		},
+	}
 }
 
-const retraining = "the bridge trains no network by itself; slurmbridge train makes one, and model names its file; remove the line"
+const retraining = "the bridge trains no network by itself; slurmbridge train makes one, and model names its file; " +
+	"remove the line"
 
 // gone says of earlier settings what replaced them.
 var gone = map[string]string{
-	"max_pass_over": "grace bounds by how much sharing may delay a job, and max_delay how long a job waits next to an idle GPU; remove the line",
+	"max_pass_over": "grace bounds by how much sharing may delay a job, and max_delay how long a job waits next to an " +
+		"idle GPU; remove the line",
 	"retrain":       retraining,
 	"retrain_every": retraining,
 	"retrain_days":  retraining,
@@ -218,7 +226,8 @@ func usable(file string) (string, error) {
 // agree checks what one setting alone can't show.
 func (c *Config) agree() error {
 	if c.Poll > c.Lease/2 {
-		return fmt.Errorf("poll %s is more than half the lease of %s: the gate would open between two polls", settings.Short(c.Poll), settings.Short(c.Lease))
+		return fmt.Errorf("poll %s is more than half the lease of %s: the gate would open between two polls",
+			settings.Short(c.Poll), settings.Short(c.Lease))
 	}
 	for _, p := range c.IncludePartitions {
 		if slices.Contains(c.ExcludePartitions, p) {

@@ -26,7 +26,8 @@ func write(t *testing.T, text string) string {
 // etc/slurmbridge.yaml describes each setting, names the cards, and gives the core's defaults.
 func TestSettingsFile(t *testing.T) {
 	got := must.Get(Load(write(t, string(etc.Settings)), nil))(t)
-	if c := Default(); c.Window != rlcore.DefaultWindow || c.Grace != rlcore.DefaultGrace || c.MaxSlowdown != rlcore.DefaultMaxSlowdown ||
+	if c := Default(); c.Window != rlcore.DefaultWindow || c.Grace != rlcore.DefaultGrace ||
+		c.MaxSlowdown != rlcore.DefaultMaxSlowdown ||
 		c.MaxDelay != rlcore.DefaultMaxDelayS*time.Second || got.MaxDelay != c.MaxDelay {
 		t.Errorf("the core has other defaults than %+v", c)
 	}
@@ -60,10 +61,14 @@ func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
 	t.Setenv("SLURMBRIDGE_RECORD_USERS", "alice, bob")
 	fs := pflag.NewFlagSet("t", pflag.ContinueOnError)
 	Flags(fs)
-	must.OK(t, fs.Parse([]string{"--trust=4", "--exclude-partitions=debug,test", "--join", "--max-delay=10s", "--policy", "exclusive"}))
+	must.OK(t, fs.Parse([]string{
+		"--trust=4", "--exclude-partitions=debug,test", "--join", "--max-delay=10s", "--policy",
+		"exclusive",
+	}))
 	got := must.Get(Load(file, fs))(t)
 	for key, place := range map[string]string{
-		"lease": file + ":1: lease", "window": "SLURMBRIDGE_WINDOW", "trust": "--trust", "exclude_partitions": "--exclude-partitions", "poll": "poll",
+		"lease": file + ":1: lease", "window": "SLURMBRIDGE_WINDOW", "trust": "--trust",
+		"exclude_partitions": "--exclude-partitions", "poll": "poll",
 	} {
 		if w := got.Where(key); w != place {
 			t.Errorf("%s was written at %q, not at %q", key, w, place)
@@ -135,7 +140,8 @@ func TestMistakes(t *testing.T) {
 		switch {
 		case err == nil:
 			t.Errorf("%q was taken: %+v", text, c)
-		case !strings.Contains(err.Error(), want), !strings.HasPrefix(err.Error(), file+":"), strings.Contains(err.Error(), "\n"):
+		case !strings.Contains(err.Error(), want), !strings.HasPrefix(err.Error(), file+":"),
+			strings.Contains(err.Error(), "\n"):
 			t.Errorf("%q:\n  %v\nwant in one line, after the file's name:\n  %s", text, err, want)
 		}
 	}
@@ -190,26 +196,37 @@ func TestLoadKeepsNothing(t *testing.T) {
 	a := must.Get(Load(file, nil))(t)
 	must.OK(t, os.WriteFile(file, []byte("window: 4"), 0o600))
 	b := must.Get(Load(file, nil))(t)
-	if a.Window != 3 || b.Window != 4 || len(a.ExcludePartitions) != 1 || len(b.ExcludePartitions) != 0 || len(b.GPUTypes) != 0 {
+	if a.Window != 3 || b.Window != 4 || len(a.ExcludePartitions) != 1 || len(b.ExcludePartitions) != 0 ||
+		len(b.GPUTypes) != 0 {
 		t.Errorf("a %+v\nb %+v", a, b)
 	}
 }
 
 func TestCards(t *testing.T) {
 	c, err := Load(write(t, "gpu_types:\n  MyCard: {mem_mib: 24576, max_clients: 48, same_user: false}\n"+
-		"  A100: {same_user: no, sharing: time-slice}\n  3090: {mem_mib: 1000, memory_limits: false}\n  nvidia_a30_1g.6gb: {mem_mib: 5836}\n"), nil)
+		"  A100: {same_user: no, sharing: time-slice}\n  3090: {mem_mib: 1000, memory_limits: false}\n  "+
+		"nvidia_a30_1g.6gb: {mem_mib: 5836}\n"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]rlcore.GPUSpec{
-		"titanxp":               rlcore.TitanXp,
-		"TitanXp":               rlcore.TitanXp,
-		"mycard":                {Model: "mycard", MemMiB: 24576, MaxClients: 48},
-		"a100":                  {Model: "a100", MemMiB: 40536, PCIeMBps: 64000, MaxClients: 48, MemLimits: true, Sharing: "time-slice"},
-		"3090":                  {Model: "3090", MemMiB: 1000, PCIeMBps: 64000, MaxClients: 48, SameUser: true},
-		"nvidia_a100-sxm4-80gb": {Model: "a100-80gb", MemMiB: 80994, PCIeMBps: 64000, MaxClients: 48, SameUser: true, MemLimits: true},
-		"tesla_v100-pcie-32gb":  {Model: "v100-32gb", MemMiB: 32480, PCIeMBps: 32000, MaxClients: 48, SameUser: true, MemLimits: true},
-		"nvidia_a30_1g.6gb":     {Model: "nvidia_a30_1g.6gb", MemMiB: 5836, SameUser: true},
+		"titanxp": rlcore.TitanXp,
+		"TitanXp": rlcore.TitanXp,
+		"mycard":  {Model: "mycard", MemMiB: 24576, MaxClients: 48},
+		"a100": {
+			Model: "a100", MemMiB: 40536, PCIeMBps: 64000, MaxClients: 48, MemLimits: true,
+			Sharing: "time-slice",
+		},
+		"3090": {Model: "3090", MemMiB: 1000, PCIeMBps: 64000, MaxClients: 48, SameUser: true},
+		"nvidia_a100-sxm4-80gb": {
+			Model: "a100-80gb", MemMiB: 80994, PCIeMBps: 64000, MaxClients: 48, SameUser: true,
+			MemLimits: true,
+		},
+		"tesla_v100-pcie-32gb": {
+			Model: "v100-32gb", MemMiB: 32480, PCIeMBps: 32000, MaxClients: 48, SameUser: true,
+			MemLimits: true,
+		},
+		"nvidia_a30_1g.6gb": {Model: "nvidia_a30_1g.6gb", MemMiB: 5836, SameUser: true},
 	} {
 		got, ok := c.Card(name)
 		if !ok || got != want {

@@ -96,7 +96,10 @@ func builtin(name string) (rlcore.GPUSpec, bool) {
 		return rlcore.GPUSpec{}, false
 	}
 	c := &cards[i]
-	return rlcore.GPUSpec{Model: c.name, MemMiB: c.memMiB, PCIeMBps: c.pcie, SameUser: true, MaxClients: c.clients, MemLimits: c.clients >= volta}, true
+	return rlcore.GPUSpec{
+		Model: c.name, MemMiB: c.memMiB, PCIeMBps: c.pcie, SameUser: true, MaxClients: c.clients,
+		MemLimits: c.clients >= volta,
+	}, true
 }
 
 // Card returns what a GPU type of gres.conf, or a model as NVML names it, is: as in gpu_types, otherwise as in the

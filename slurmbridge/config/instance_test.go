@@ -7,7 +7,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// An instance is a part of its card, where that is known, and has the memory of its name; nothing need be written for it.
+// An instance is a part of its card, where that is known, and has the memory of its name; nothing need be written for
+// it.
 func TestInstances(t *testing.T) {
 	c := must.Get(Load(write(t, "gpu_types:\n  h100: {same_user: false}\n  4g.40gb: {mem_mib: 39000}\n"), nil))(t)
 	for typ, want := range map[string]rlcore.GPUSpec{

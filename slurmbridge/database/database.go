@@ -23,8 +23,8 @@ import (
 	_ "modernc.org/sqlite" // the driver
 )
 
-// Open opens the database at path; a missing one is made, with mode 0600, and is its folder's owner's. A corrupt file is
-// an error, and so is one that another release wrote.
+// Open opens the database at path; a missing one is made, with mode 0600, and is its folder's owner's. A corrupt file
+// is an error, and so is one that another release wrote.
 func Open(ctx context.Context, path string) (*sql.DB, error) {
 	db, err := open(ctx, path)
 	if corrupt(err) {
@@ -245,8 +245,10 @@ func Each(ctx context.Context, q Querier, row func(*sql.Rows) error, query strin
 	return rows.Err()
 }
 
-// Rows are the rows of a query's result, as they are read; columns says where one row's columns go. An error is the last.
-func Rows[T any](ctx context.Context, q Querier, columns func(*T) []any, query string, args ...any) iter.Seq2[T, error] {
+// Rows are the rows of a query's result, as they are read; columns says where one row's columns go. An error is the
+// last.
+func Rows[T any](ctx context.Context, q Querier, columns func(*T) []any, query string, args ...any) iter.Seq2[T,
+	error] {
 	return func(yield func(T, error) bool) {
 		errEnough := errors.New("enough")
 		err := Each(ctx, q, func(rows *sql.Rows) error {

@@ -112,7 +112,8 @@ func TestAFileOfAnotherReleaseIsRefused(t *testing.T) {
 		db.Close()
 		before := contents(t, path)
 		_, err := OpenOrReplace(t.Context(), path, slog.New(slog.DiscardHandler))
-		if !errors.Is(err, errFormat) || !strings.Contains(err.Error(), "install that release again") || strings.Contains(err.Error(), "\n") {
+		if !errors.Is(err, errFormat) || !strings.Contains(err.Error(), "install that release again") ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("format %d: %v", other, err)
 		}
 		if !maps.EqualFunc(contents(t, path), before, slices.Equal) {

@@ -211,7 +211,8 @@ var checks = []check{
 		restarts+"; anyone may then ask for a part of a GPU by hand", conf("NodeName=$nodes … Gres=$gres"),
 		gres("# on $nodes", "Name=gpu Type=TYPE File=/dev/nvidia0", "Name=$sharing Count=100 File=/dev/nvidia0")),
 	row("mig-shares", Note, nodes, func(e *exam) []hit { return e.unsharedInstances() },
-		"MIG instances without shares on $nodes", "the bridge leaves them alone: Slurm hands each out whole, and a small job "+
+		"MIG instances without shares on $nodes",
+		"the bridge leaves them alone: Slurm hands each out whole, and a small job "+
 			"leaves most of it idle", restarts+"; jobs of instances ask for them as before. A line of shares that names "+
 			"files of an instance takes the node out of service",
 		conf("NodeName=$nodes … Gres=$gres"),

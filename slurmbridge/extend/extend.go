@@ -67,8 +67,8 @@ const longest = 1 << 24
 func minutes(n float64) time.Duration { return time.Duration(min(n, longest)) * time.Minute }
 
 // Latest is the latest time limit, in whole minutes, that Slurm's own bounds leave a job that has run for
-// runS seconds by now, or that would start now: its partitions' MaxTime, the reservations on its node (of a pending job on
-// any), its owner's deadline. It is below the present limit where that is too long already.
+// runS seconds by now, or that would start now: its partitions' MaxTime, the reservations on its node (of a pending job
+// on any), its owner's deadline. It is below the present limit where that is too long already.
 func Latest(j *job.Job, now time.Time, runS float64, b *job.Bounds) time.Duration {
 	latest := time.Duration(longest) * time.Minute
 	for _, p := range j.Partitions() {

@@ -19,33 +19,70 @@ func TestRaise(t *testing.T) {
 		extend.Claim
 		want time.Duration
 	}{
-		"well within its limit": {extend.Claim{Progress: job.Progress{RunS: 600, DoneS: 400, LeastS: 300, Slow: 1.5}, SoloS: 1800, Limit: 60 * m, Own: 60 * m}, 0},
+		"well within its limit": {extend.Claim{
+			Progress: job.Progress{RunS: 600, DoneS: 400, LeastS: 300, Slow: 1.5},
+			SoloS:    1800, Limit: 60 * m, Own: 60 * m,
+		}, 0},
 		"would end 20 min after its limit": {
-			extend.Claim{Progress: job.Progress{RunS: 600, DoneS: 300, LeastS: 300, Slow: 2}, SoloS: 2400, Limit: 60 * m, Own: 60 * m}, 40 * m,
+			extend.Claim{
+				Progress: job.Progress{RunS: 600, DoneS: 300, LeastS: 300, Slow: 2}, SoloS: 2400, Limit: 60 * m,
+				Own: 60 * m,
+			}, 40 * m,
 		},
-		"never shared": {extend.Claim{Progress: job.Progress{RunS: 3590, DoneS: 3590, LeastS: 3590, Slow: 1}, SoloS: 1800, Limit: 60 * m, Own: 60 * m}, 0},
+		"never shared": {extend.Claim{
+			Progress: job.Progress{RunS: 3590, DoneS: 3590, LeastS: 3590, Slow: 1}, SoloS: 1800,
+			Limit: 60 * m, Own: 60 * m,
+		}, 0},
 		"runs on after it should have ended": {
-			extend.Claim{Progress: job.Progress{RunS: 3580, DoneS: 2000, LeastS: 1790, Slow: 1.5}, SoloS: 1800, Limit: 60 * m, Own: 60 * m}, 30 * m, // it did 1790 s at the least
+			// it did 1790 s at the least
+			extend.Claim{
+				Progress: job.Progress{RunS: 3580, DoneS: 2000, LeastS: 1790, Slow: 1.5}, SoloS: 1800, Limit: 60 * m,
+				Own: 60 * m,
+			}, 30 * m,
 		},
 		"hangs: it did its own limit's work at the least": {
-			extend.Claim{Progress: job.Progress{RunS: 7200, DoneS: 5000, LeastS: 3600, Slow: 1.5}, SoloS: 1800, Limit: 120 * m, Own: 60 * m}, 0,
+			extend.Claim{
+				Progress: job.Progress{RunS: 7200, DoneS: 5000, LeastS: 3600, Slow: 1.5}, SoloS: 1800, Limit: 120 * m,
+				Own: 60 * m,
+			}, 0,
 		},
 		"runs to its limit alone": {
-			extend.Claim{Progress: job.Progress{RunS: 3540, DoneS: 2950, LeastS: 1770, Slow: 1.2}, SoloS: 3600, Limit: 60 * m, Own: 60 * m}, 12 * m,
+			extend.Claim{
+				Progress: job.Progress{RunS: 3540, DoneS: 2950, LeastS: 1770, Slow: 1.2}, SoloS: 3600, Limit: 60 * m,
+				Own: 60 * m,
+			}, 12 * m,
 		},
 		"runs to its limit alone, and was given all that cost": {
-			extend.Claim{Progress: job.Progress{RunS: 4310, DoneS: 3592, LeastS: 2155, Slow: 1.2}, SoloS: 3600, Limit: 72 * m, Own: 60 * m}, 0,
+			extend.Claim{
+				Progress: job.Progress{RunS: 4310, DoneS: 3592, LeastS: 2155, Slow: 1.2}, SoloS: 3600, Limit: 72 * m,
+				Own: 60 * m,
+			}, 0,
 		},
 		"no more than its contract": {
-			extend.Claim{Progress: job.Progress{RunS: 600, DoneS: 300, LeastS: 300, Slow: 2}, SoloS: 2400, Limit: 60 * m, Own: 60 * m, Contract: 1.5}, 30 * m,
+			extend.Claim{
+				Progress: job.Progress{RunS: 600, DoneS: 300, LeastS: 300, Slow: 2}, SoloS: 2400, Limit: 60 * m,
+				Own: 60 * m, Contract: 1.5,
+			}, 30 * m,
 		},
 		"its contract is used up": {
-			extend.Claim{Progress: job.Progress{RunS: 5350, DoneS: 2675, LeastS: 2675, Slow: 2}, SoloS: 3300, Limit: 90 * m, Own: 60 * m, Contract: 1.5}, 0,
+			extend.Claim{
+				Progress: job.Progress{RunS: 5350, DoneS: 2675, LeastS: 2675, Slow: 2}, SoloS: 3300, Limit: 90 * m,
+				Own: 60 * m, Contract: 1.5,
+			}, 0,
 		},
-		"unknown application": {extend.Claim{Progress: job.Progress{RunS: 3590, DoneS: 1800, LeastS: 1800, Slow: 2}, Limit: 60 * m, Own: 60 * m}, 0},
-		"no limit":            {extend.Claim{Progress: job.Progress{RunS: 3590, DoneS: 1800, LeastS: 1800, Slow: 2}, SoloS: 2400}, 0},
+		"unknown application": {extend.Claim{
+			Progress: job.Progress{RunS: 3590, DoneS: 1800, LeastS: 1800, Slow: 2},
+			Limit:    60 * m, Own: 60 * m,
+		}, 0},
+		"no limit": {extend.Claim{
+			Progress: job.Progress{RunS: 3590, DoneS: 1800, LeastS: 1800, Slow: 2},
+			SoloS:    2400,
+		}, 0},
 		"lent before, and slower still": {
-			extend.Claim{Progress: job.Progress{RunS: 5000, DoneS: 3000, LeastS: 2500, Slow: 2}, SoloS: 3500, Limit: 90 * m, Own: 60 * m}, 12 * m,
+			extend.Claim{
+				Progress: job.Progress{RunS: 5000, DoneS: 3000, LeastS: 2500, Slow: 2}, SoloS: 3500, Limit: 90 * m,
+				Own: 60 * m,
+			}, 12 * m,
 		},
 	} {
 		if got := c.Raise(m); got != c.want {
@@ -61,7 +98,8 @@ func draw(t *rapid.T) *extend.Claim {
 	least := run * rapid.Float64Range(0, 1).Draw(t, "least")
 	return &extend.Claim{
 		Progress: job.Progress{
-			RunS: run, LeastS: least, DoneS: rapid.Float64Range(least, run).Draw(t, "done"), Slow: rapid.Float64Range(0, 8).Draw(t, "slow"),
+			RunS: run, LeastS: least, DoneS: rapid.Float64Range(least, run).Draw(t, "done"),
+			Slow: rapid.Float64Range(0, 8).Draw(t, "slow"),
 		},
 		SoloS: rapid.Float64Range(0, 2*own.Seconds()).Draw(t, "solo"),
 		Own:   own, Limit: own + time.Duration(rapid.IntRange(0, 3000).Draw(t, "lent"))*m,
@@ -111,7 +149,10 @@ func TestAJobThatHangsIsEnded(t *testing.T) {
 		slow := rapid.Float64Range(1, worst).Draw(t, "slow")
 		limit := own
 		for run := 0.0; run < limit.Seconds(); run += 30 {
-			c := extend.Claim{Progress: job.Progress{RunS: run, DoneS: run / slow, LeastS: run / worst, Slow: slow}, SoloS: solo, Own: own, Limit: limit}
+			c := extend.Claim{
+				Progress: job.Progress{RunS: run, DoneS: run / slow, LeastS: run / worst, Slow: slow}, SoloS: solo,
+				Own: own, Limit: limit,
+			}
 			limit += c.Raise(m)
 		}
 		if most := own.Seconds()*worst + 120; limit.Seconds() > most {
@@ -137,19 +178,36 @@ func TestLatest(t *testing.T) {
 		b    job.Bounds
 		want time.Duration
 	}{
-		"its partition's":              {j, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 90 * m, "short": m}}, 90 * m},
-		"an unknown partition":         {j, job.Bounds{MaxTime: map[string]time.Duration{"cpu": 0}}, 0},
-		"a maintenance":                {j, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "maint", Start: in(30*m + 59*time.Second), End: in(90 * m), Nodes: n1}}}, 40 * m},
-		"a maintenance, nodes unknown": {j, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "maint", Start: in(30 * m), End: in(90 * m)}}}, 40 * m},
-		"one that has begun":           {j, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "maint", Start: in(-30 * m), End: in(90 * m), Nodes: n1}}}, 0},
-		"its own reservation":          {reserved, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "course", Start: in(-30 * m), End: in(90 * m), Nodes: n1}}}, 100 * m},
-		"its owner's deadline":         {due, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}}, 55 * m},
-		"the soonest of them":          {due, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 50 * m}}, 50 * m},
+		"its partition's":      {j, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 90 * m, "short": m}}, 90 * m},
+		"an unknown partition": {j, job.Bounds{MaxTime: map[string]time.Duration{"cpu": 0}}, 0},
+		"a maintenance": {
+			j,
+			job.Bounds{
+				MaxTime:      map[string]time.Duration{"gpu": 0},
+				Reservations: []job.Reservation{{Name: "maint", Start: in(30*m + 59*time.Second), End: in(90 * m), Nodes: n1}},
+			},
+			40 * m,
+		},
+		"a maintenance, nodes unknown": {j, job.Bounds{
+			MaxTime:      map[string]time.Duration{"gpu": 0},
+			Reservations: []job.Reservation{{Name: "maint", Start: in(30 * m), End: in(90 * m)}},
+		}, 40 * m},
+		"one that has begun": {j, job.Bounds{
+			MaxTime:      map[string]time.Duration{"gpu": 0},
+			Reservations: []job.Reservation{{Name: "maint", Start: in(-30 * m), End: in(90 * m), Nodes: n1}},
+		}, 0},
+		"its own reservation": {reserved, job.Bounds{
+			MaxTime:      map[string]time.Duration{"gpu": 0},
+			Reservations: []job.Reservation{{Name: "course", Start: in(-30 * m), End: in(90 * m), Nodes: n1}},
+		}, 100 * m},
+		"its owner's deadline": {due, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}}, 55 * m},
+		"the soonest of them":  {due, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 50 * m}}, 50 * m},
 	} {
 		must.Equal(t, extend.Latest(&c.job, now, 600, &c.b), c.want, name)
 	}
 	others := &job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{
-		{Name: "past", Start: in(-60 * m), End: in(-m), Nodes: n1}, {Name: "elsewhere", Start: in(m), End: in(90 * m), Nodes: map[string]bool{"n2": true}},
+		{Name: "past", Start: in(-60 * m), End: in(-m), Nodes: n1},
+		{Name: "elsewhere", Start: in(m), End: in(90 * m), Nodes: map[string]bool{"n2": true}},
 	}}
 	if got := extend.Latest(&j, now, 600, others); got < 365*24*time.Hour {
 		t.Errorf("others' reservations: %v", got)

@@ -389,7 +389,9 @@ func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 }
 
 // coRunners are the neighbours of a record's run, in the record's order.
-func (h *History) coRunners(ctx context.Context, rec *Record, known func(user, app, card string) (*rlcore.Profile, error)) (all []CoRunner, err error) {
+func (h *History) coRunners(ctx context.Context, rec *Record,
+	known func(user, app, card string) (*rlcore.Profile, error),
+) (all []CoRunner, err error) {
 	for _, n := range rec.Neighbours {
 		c := CoRunner{
 			Owner: n.User, OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd,
@@ -410,7 +412,9 @@ func (h *History) coRunners(ctx context.Context, rec *Record, known func(user, a
 }
 
 // use is what a record says of what its run did with its GPUs. What sharers did together is divided by their profiles.
-func (h *History) use(ctx context.Context, rec *Record, known func(user, app, card string) (*rlcore.Profile, error)) (*Use, error) {
+func (h *History) use(ctx context.Context, rec *Record,
+	known func(user, app, card string) (*rlcore.Profile, error),
+) (*Use, error) {
 	if len(rec.Neighbours) == 0 {
 		return useOf(rec, nil, nil), nil
 	}
@@ -541,7 +545,8 @@ func (h *History) Ended(ctx context.Context, from, to time.Time) (all []Run, err
 func (h *History) Forget(ctx context.Context, before time.Time) error {
 	for _, query := range []string{
 		`DELETE FROM run WHERE ended < ?1`,
-		`DELETE FROM record WHERE ended < ?1 * 1000000 AND id < (SELECT max(id) FROM record)`, // the highest number must not be given out again: outcomes name it
+		// the highest number must not be given out again: outcomes name it
+		`DELETE FROM record WHERE ended < ?1 * 1000000 AND id < (SELECT max(id) FROM record)`,
 	} {
 		if _, err := h.DB.ExecContext(ctx, query, before.UnixMilli()); err != nil {
 			return database.Wrap(err, "forget old runs")

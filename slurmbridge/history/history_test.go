@@ -23,8 +23,8 @@ var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func at(min float64) time.Time { return began.Add(time.Duration(min * float64(time.Minute))) }
 
-// kept is what polls showed, nodes recorded and was concluded, in the order in which it came: polls before records, unless
-// the records come early.
+// kept is what polls showed, nodes recorded and was concluded, in the order in which it came: polls before records,
+// unless the records come early.
 type kept struct {
 	records  []Record
 	shown    []Run

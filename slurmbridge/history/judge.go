@@ -94,7 +94,10 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 			o.Suspect, o.Ours = "its MPS server failed, and no process of its own is known to have faulted", true
 		case j.unserved(&o):
 			o.Unserved = true
-			s = suspicion{why: fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS()), ours: true, blamed: j.present()}
+			s = suspicion{
+				why:  fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS()),
+				ours: true, blamed: j.present(),
+			}
 			o.Suspect, o.Ours = s.why, true
 		}
 		j.blame(&o, s)
@@ -151,16 +154,16 @@ func (j *Judgement) outcome() Outcome {
 // soon is how long a run may take that fails because MPS can't do what its application wants: it shows at its start.
 const soon = 15 * time.Second
 
-// unserved reports whether a run that failed may have failed for MPS: its application, which has never ended well there,
-// and never failed alone, reads a number of its GPU or uses what MPS lacks (see
-// contrib/doc/users.md, "What can't run under MPS").
+// unserved reports whether a run that failed may have failed for MPS: its application, which has never ended well
+// there, and never failed alone, reads a number of its GPU or uses what MPS lacks (see contrib/doc/users.md, "What
+// can't run under MPS").
 func (j *Judgement) unserved(o *Outcome) bool {
 	return o.MPS && !j.Alone && !j.Served && !j.FailsAlone && o.App != "" && j.Run.DurationS() < soon.Seconds()
 }
 
-// fellAlone reports whether a run that failed was alone under MPS and fell with its server, which it would not have had on
-// plain Slurm. A fault of its own may be the reason where the server's log names no process: then it has failed alone next
-// time.
+// fellAlone reports whether a run that failed was alone under MPS and fell with its server, which it would not have had
+// on plain Slurm. A fault of its own may be the reason where the server's log names no process: then it has failed
+// alone next time.
 func (j *Judgement) fellAlone(o *Outcome) bool {
 	return o.MPS && !o.Shared() && j.Run.MPSFault && !j.Run.Faulted && !j.FailsAlone
 }
@@ -182,8 +185,8 @@ func (j *Judgement) blame(o *Outcome, s suspicion) {
 	o.Suspect, o.Ours, o.Fault, o.Blamed = s.why, s.ours, s.fault, s.blamed
 }
 
-// present are the applications of the co-runners that were there when a run ended, or while its time ran out: memory runs
-// out at once, time all along.
+// present are the applications of the co-runners that were there when a run ended, or while its time ran out: memory
+// runs out at once, time all along.
 func (j *Judgement) present() []rlcore.Identity {
 	return j.apps(func(c *CoRunner) bool {
 		return c.AtEnd || ranOutOfTime(j.How.State) && c.OverlapS > hardly*j.Run.DurationS()
@@ -225,8 +228,8 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 	o.Broken = o.Contract > 0 && r.DurationS() > o.Contract*o.SoloS+r.Profile.DurationSD
 }
 
-// suspect says why sharing may be the reason for a failure. The application has ended well alone (it would not have shared
-// a GPU otherwise), and what a co-runner really takes may be more than was known.
+// suspect says why sharing may be the reason for a failure. The application has ended well alone (it would not have
+// shared a GPU otherwise), and what a co-runner really takes may be more than was known.
 func (j *Judgement) suspect() suspicion {
 	r, card, with := j.Run, j.Run.cardMemMiB(), j.fellWith()
 	ours := func(why string) suspicion { return suspicion{why: why, ours: true, blamed: j.present()} }
@@ -242,7 +245,8 @@ func (j *Judgement) suspect() suspicion {
 	case r.MPSFault:
 		return fell("the MPS server it shared failed")
 	case with != nil:
-		return fell(fmt.Sprintf("it failed in the same moment as job %s, which shared its GPU: a fault ends all clients of an MPS server", with.Ref))
+		return fell(fmt.Sprintf("it failed in the same moment as job %s, which shared its GPU: a fault ends all clients "+
+			"of an MPS server", with.Ref))
 	case card > 0 && r.PeakMemMiB >= nearlyFull*card:
 		return ours("GPU memory was nearly full")
 	case r.Profile != nil && card > 0 && r.PeakMemMiB+r.Profile.Peak().MemMiB > card:
@@ -252,7 +256,8 @@ func (j *Judgement) suspect() suspicion {
 	}
 	if c := j.killed(); c != nil {
 		return suspicion{ours: true, why: fmt.Sprintf(
-			"it failed when Slurm ended job %s (%s), which shared its GPU: a client that is killed may break the MPS server's others",
+			"it failed when Slurm ended job %s (%s), which shared its GPU: a client that is killed may break the MPS "+
+				"server's others",
 			c.Ref, c.How.State)}
 	}
 	if r.Profile != nil && !j.FailsAlone {
@@ -294,9 +299,9 @@ func (j *Judgement) mayHaveBroken() bool {
 // 30 s), and the job's neighbours notice it.
 const afterKill = 30*time.Second + SameMoment
 
-// killed is the co-runner that Slurm ended while it computed, shortly before the job failed; nil = none. What a killed client
-// of an MPS server leaves undone is undefined for the server's other clients (NVIDIA's manual of MPS, early termination):
-// no application is to blame.
+// killed is the co-runner that Slurm ended while it computed, shortly before the job failed; nil = none. What a killed
+// client of an MPS server leaves undone is undefined for the server's other clients (NVIDIA's manual of MPS, early
+// termination): no application is to blame.
 func (j *Judgement) killed() *CoRunner {
 	if j.Run.WithoutMPS || j.Spec != nil && j.Spec.Sharing == contention.TimeSlice.Name {
 		return nil
@@ -326,8 +331,8 @@ func (j *Judgement) knownMiB() float64 {
 	return sum
 }
 
-// overrun says why sharing may be the reason that a job ran out of time: alone it would have ended before, and it did less
-// solo work than its own limit, which is all that plain Slurm would have let it do.
+// overrun says why sharing may be the reason that a job ran out of time: alone it would have ended before, and it did
+// less solo work than its own limit, which is all that plain Slurm would have let it do.
 func (j *Judgement) overrun() suspicion {
 	p, e := j.Run.Profile, j.Ending
 	if p == nil || e == nil {
@@ -338,7 +343,8 @@ func (j *Judgement) overrun() suspicion {
 	late := suspicion{ours: true, fault: j.mayHaveBroken(), blamed: j.present()}
 	switch {
 	case j.How.State == "DEADLINE" && !e.Deadline.IsZero() && alone < left:
-		late.why = fmt.Sprintf("it ran past its deadline, %s after its start; alone it takes %s", span(left), span(p.DurationS))
+		late.why = fmt.Sprintf("it ran past its deadline, %s after its start; alone it takes %s", span(left),
+			span(p.DurationS))
 	case j.How.State != "DEADLINE" && alone < own && e.leastS(j.Run.DurationS()) < own:
 		late.why = fmt.Sprintf("it ran out of its time limit of %s; alone it takes %s", span(e.LimitS), span(p.DurationS))
 	default:

@@ -82,8 +82,8 @@ func TestRanOutOfTimeInCompany(t *testing.T) {
 	}
 }
 
-// How long a run takes alone that shared is a matter of what it did by its slowdown and of what its application takes, the
-// less the more its runs differ.
+// How long a run takes alone that shared is a matter of what it did by its slowdown and of what its application takes,
+// the less the more its runs differ.
 func TestLengthOfARunThatShared(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(j *Judgement)
@@ -108,8 +108,8 @@ func TestLengthOfARunThatShared(t *testing.T) {
 	}
 }
 
-// A client that Slurm kills may break the other clients of its MPS server: a neighbour that fails then runs again, and no
-// application is to blame.
+// A client that Slurm kills may break the other clients of its MPS server: a neighbour that fails then runs again, and
+// no application is to blame.
 func TestFailedWhenANeighbourWasKilled(t *testing.T) {
 	for _, c := range []struct {
 		state  string
@@ -280,8 +280,8 @@ func TestTurn(t *testing.T) {
 	})
 }
 
-// A job that failed beside others runs again by itself only if the failure isn't its own doing; its neighbours are suspected
-// anyhow.
+// A job that failed beside others runs again by itself only if the failure isn't its own doing; its neighbours are
+// suspected anyhow.
 func TestWhoseFaultAFailureIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(r *Run)
@@ -297,13 +297,15 @@ func TestWhoseFaultAFailureIs(t *testing.T) {
 		j.Run.Profile, j.Run.Devices = known, []gpuprof.GPU{{MemMiB: 12196}}
 		j.Run.CoRunners = []CoRunner{{Ref: "2", App: "long", OverlapS: 500, AtEnd: true, Profile: known}}
 		c.set(j.Run)
-		if o := j.Judge(nil); o.Suspect == "" || o.Ours != c.ours || !slices.Equal(o.Blamed, []rlcore.Identity{{App: "long"}}) {
+		if o := j.Judge(nil); o.Suspect == "" || o.Ours != c.ours ||
+			!slices.Equal(o.Blamed, []rlcore.Identity{{App: "long"}}) {
 			t.Errorf("%s: %q, ours %v, blamed %v", name, o.Suspect, o.Ours, o.Blamed)
 		}
 	}
 }
 
-// Whole runs alone that ended well become part of a profile; of one that Slurm has forgotten its length says how it ended.
+// Whole runs alone that ended well become part of a profile; of one that Slurm has forgotten its length says how it
+// ended.
 func TestWhatBecomesPartOfAProfile(t *testing.T) {
 	for name, c := range map[string]struct {
 		state  string
@@ -324,8 +326,8 @@ func TestWhatBecomesPartOfAProfile(t *testing.T) {
 	}
 }
 
-// A run that took 90 s in place of 60 is compared with the contract of its owner, otherwise of the site; without MPS it says
-// nothing of sharing.
+// A run that took 90 s in place of 60 is compared with the contract of its owner, otherwise of the site; without MPS it
+// says nothing of sharing.
 func TestContracts(t *testing.T) {
 	for name, c := range map[string]struct {
 		set      func(r *Run)
@@ -406,8 +408,8 @@ func TestWhatAnOutcomeTeaches(t *testing.T) {
 	}
 }
 
-// Jobs that shared a GPU and failed in the same moment were clients of an MPS server that broke; those of one application
-// that started together fail together by themselves.
+// Jobs that shared a GPU and failed in the same moment were clients of an MPS server that broke; those of one
+// application that started together fail together by themselves.
 func TestFailedInTheSameMoment(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(j *Judgement, c *CoRunner)

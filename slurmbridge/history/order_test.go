@@ -25,10 +25,10 @@ type event struct {
 	tell func(ctx context.Context, t must.T, h *History)
 }
 
-// A job runs several times, on one node or another, perhaps between two polls. Whenever its records come, late or before the
-// poll that shows the run, twice or never, and whatever its node's clock says, each run is one row with one footprint, its
-// times are its record's by the controller's clock where there is one, and what polls showed of it, the time in the queue
-// say, stays with it.
+// A job runs several times, on one node or another, perhaps between two polls. Whenever its records come, late or
+// before the poll that shows the run, twice or never, and whatever its node's clock says, each run is one row with one
+// footprint, its times are its record's by the controller's clock where there is one, and what polls showed of it, the
+// time in the queue say, stays with it.
 func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db")))(t)
 	defer db.Close()
@@ -75,7 +75,8 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 				for range rapid.IntRange(1, 2).Draw(rt, "times") {
 					events = append(events, event{end + comes, func(ctx context.Context, t must.T, h *History) {
 						must.Get(h.DB.Exec(`INSERT OR IGNORE INTO record (job_id, restart, node, started, ended, app, body) VALUES (1, ?, ?, ?, ?, 'md', ?)`,
-							rec.Restart, rec.Node, rec.Start.UnixNano(), rec.ControllerTime(rec.End).UnixNano(), database.JSON(&rec.Record)))(t)
+							rec.Restart, rec.Node, rec.Start.UnixNano(), rec.ControllerTime(rec.End).UnixNano(),
+							database.JSON(&rec.Record)))(t)
 						must.OK(t, h.Fit(ctx))
 					}})
 				}

@@ -60,9 +60,11 @@ type Run struct {
 	Complete   bool          `json:"complete,omitempty"`     // the record has all that a profile is made from
 	MPSFault   bool          `json:"mps_fault,omitempty"`    // the MPS server that the job used failed
 	Faulted    bool          `json:"faulted,omitempty"`      // by the fault of one of the job's own processes
-	WithoutMPS bool          `json:"without_mps,omitempty"`  // it shared its GPU without MPS, which says nothing of sharing
-	Host       *gpuprof.Host `json:"host,omitempty"`         // what it used of its node; nil = not known
-	Use        *Use          `json:"use,omitempty"`          // what it did with its GPUs, for its footprint; nil = not known
+	// it shared its GPU without MPS, which says nothing of sharing
+	WithoutMPS bool          `json:"without_mps,omitempty"`
+	Host       *gpuprof.Host `json:"host,omitempty"` // what it used of its node; nil = not known
+	// what it did with its GPUs, for its footprint; nil = not known
+	Use *Use `json:"use,omitempty"`
 	// CoRunners is there for a run to be judged; afterwards Outcome.With names them.
 	CoRunners []CoRunner `json:"-"`
 

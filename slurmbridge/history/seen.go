@@ -6,8 +6,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Seen counts jobs with a recognised application, and those of them whose application was seen no second time. What isn't
-// seen again is learned for nothing: where there are many such jobs, something of no account tells their scripts apart.
+// Seen counts jobs with a recognised application, and those of them whose application was seen no second time. What
+// isn't seen again is learned for nothing: where there are many such jobs, something of no account tells their scripts
+// apart.
 type Seen struct {
 	Jobs int `json:"jobs"`
 	Once int `json:"once"`
@@ -36,6 +37,7 @@ func (s Seen) Telling() bool { return s.Jobs >= 20 && 4*s.Once > s.Jobs }
 
 // String says how many jobs are not known from earlier ones, and what to do about it.
 func (s Seen) String() string {
-	return fmt.Sprintf("%s of %d ran an application that was seen no second time; slurmbridge profiles identify SCRIPT says what tells "+
+	return fmt.Sprintf("%s of %d ran an application that was seen no second time; slurmbridge profiles identify SCRIPT "+
+		"says what tells "+
 		"scripts apart", job.Count(s.Once, "job"), s.Jobs)
 }

@@ -45,7 +45,8 @@ func (u *Use) and(b *Use, gpus, bGPUs int) *Use {
 	return &Use{
 		KnownS: mean(u.KnownS, b.KnownS), ComputedS: mean(u.ComputedS, b.ComputedS), SplitS: mean(u.SplitS, b.SplitS),
 		IdleKnownS: mean(u.IdleKnownS, b.IdleKnownS), IdleS: mean(u.IdleS, b.IdleS), SharedS: mean(u.SharedS, b.SharedS),
-		MeanMiB: u.MeanMiB + b.MeanMiB, PeakMiB: u.PeakMiB + b.PeakMiB, CardMiB: u.CardMiB + b.CardMiB, EnergyJ: u.EnergyJ + b.EnergyJ,
+		MeanMiB: u.MeanMiB + b.MeanMiB, PeakMiB: u.PeakMiB + b.PeakMiB, CardMiB: u.CardMiB + b.CardMiB, EnergyJ: u.EnergyJ +
+			b.EnergyJ,
 		CPUS: u.CPUS + b.CPUS, HostMiB: u.HostMiB + b.HostMiB,
 	}
 }
@@ -103,7 +104,8 @@ func useOf(rec *Record, own *rlcore.Profile, neighbours []*rlcore.Profile) *Use 
 	for i := range rec.GPUs {
 		u.CardMiB += rec.GPUs[i].MemMiB
 	}
-	if u.MeanMiB, u.PeakMiB = rec.Mean.MemMiB, rec.Peak.MemMiB; !rec.tells(gpuprof.FigMem) || slices.Contains(rec.Mixed, nameOf(gpuprof.FigMem)) {
+	if u.MeanMiB, u.PeakMiB = rec.Mean.MemMiB, rec.Peak.MemMiB; !rec.tells(gpuprof.FigMem) ||
+		slices.Contains(rec.Mixed, nameOf(gpuprof.FigMem)) {
 		u.MeanMiB, u.PeakMiB, u.CardMiB = 0, 0, 0
 	}
 	if rec.Power != nil && rec.Solo() && rec.tells(gpuprof.FigPower) {

@@ -37,14 +37,18 @@ func TestUseOfARunAlone(t *testing.T) {
 	r := used(append([]float64{1, 0.5, 0, 0.5}, idle...)...)
 	r.Host = &gpuprof.Host{Cores: 2.5, MemMiB: 900}
 	u := useOf(r, nil, nil)
-	want := Use{KnownS: 960, ComputedS: 120, IdleKnownS: 960, IdleS: 720, MeanMiB: 2500, PeakMiB: 4000, CardMiB: 10000, EnergyJ: 7200, CPUS: 2400, HostMiB: 900}
+	want := Use{
+		KnownS: 960, ComputedS: 120, IdleKnownS: 960, IdleS: 720, MeanMiB: 2500, PeakMiB: 4000, CardMiB: 10000,
+		EnergyJ: 7200, CPUS: 2400, HostMiB: 900,
+	}
 	must.Equal(t, *u, want)
 }
 
 // A break of ten minutes is no idleness, one of eleven is.
 func TestAShortBreakIsNotIdle(t *testing.T) {
 	for minutes, want := range map[int]float64{10: 0, 11: 660} {
-		if u := useOf(used(slices.Concat([]float64{1}, make([]float64, minutes), []float64{1})...), nil, nil); u.IdleS != want {
+		if u := useOf(used(slices.Concat([]float64{1}, make([]float64, minutes), []float64{1})...), nil,
+			nil); u.IdleS != want {
 			t.Errorf("%d minutes: idle for %v s", minutes, u.IdleS)
 		}
 	}
@@ -119,7 +123,8 @@ func TestPartsAddUp(t *testing.T) {
 			}
 			u := useOf(r, profiles[i], others)
 			sum += u.ComputedS
-			if all := r.DurationS() + 1e-6; u.ComputedS > all || u.IdleS > all || u.SharedS > all || u.KnownS > all || u.IdleS > u.IdleKnownS+1e-6 || u.SplitS > u.ComputedS+1e-6 {
+			if all := r.DurationS() + 1e-6; u.ComputedS > all || u.IdleS > all || u.SharedS > all || u.KnownS > all ||
+				u.IdleS > u.IdleKnownS+1e-6 || u.SplitS > u.ComputedS+1e-6 {
 				t.Fatalf("%+v of %v s", *u, all)
 			}
 		}
@@ -132,7 +137,10 @@ func TestPartsAddUp(t *testing.T) {
 func TestFootprintOfARun(t *testing.T) {
 	r := Run{
 		ID: 3, Ref: "1", User: "ann", Mode: "active", Start: at(10), End: at(40), GPUs: []int{0}, Shares: 50, Node: "n1",
-		Outcome: &Outcome{State: "COMPLETED", With: []string{"2"}, SoloS: 1200, Slowdown: 1.5, PlainEnd: at(60), Start: at(10), End: at(40)},
+		Outcome: &Outcome{
+			State: "COMPLETED", With: []string{"2"}, SoloS: 1200, Slowdown: 1.5, PlainEnd: at(60),
+			Start: at(10), End: at(40),
+		},
 	}
 	f := r.Footprint()
 	// Plain Slurm would have started it at 40: it waited 30 minutes less, and ran 10 longer.

@@ -37,7 +37,8 @@ func browse(t *testing.T, url string, more ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	args := append([]string{
-		"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
+		"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+		"--disable-background-networking",
 		"--hide-scrollbars", "--user-data-dir=" + t.TempDir(), "--virtual-time-budget=3000",
 	}, more...)
 	cmd := exec.CommandContext(ctx, path, append(args, url)...)
@@ -112,7 +113,8 @@ func framed(h http.Handler, width int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/frame" {
 			w.Header().Set("Content-Type", "text/html")
-			_, _ = io.WriteString(w, strings.NewReplacer("WIDTH", strconv.Itoa(width), `src="/"`, `src="/`+req.URL.Query().Get("of")+`"`).Replace(frame))
+			_, _ = io.WriteString(w, strings.NewReplacer("WIDTH", strconv.Itoa(width), `src="/"`,
+				`src="/`+req.URL.Query().Get("of")+`"`).Replace(frame))
 			return
 		}
 		rec := httptest.NewRecorder()
@@ -120,7 +122,8 @@ func framed(h http.Handler, width int) http.Handler {
 		for k, v := range rec.Header() {
 			w.Header()[k] = v
 		}
-		w.Header().Set("Content-Security-Policy", strings.ReplaceAll(rec.Header().Get("Content-Security-Policy"), "frame-ancestors 'none'", ""))
+		w.Header().Set("Content-Security-Policy", strings.ReplaceAll(rec.Header().Get("Content-Security-Policy"),
+			"frame-ancestors 'none'", ""))
 		w.WriteHeader(rec.Code)
 		_, _ = w.Write(rec.Body.Bytes())
 	})

@@ -364,7 +364,8 @@ func (s *Server) why(_ http.ResponseWriter, req *http.Request) (any, error) {
 func notOurs(st *job.Status, ref string) string {
 	of := func(j job.Job) bool { return j.Ref == ref }
 	if st != nil && st.Snap != nil && slices.ContainsFunc(st.Snap.Jobs, of) {
-		return "job " + ref + " doesn't ask to share a GPU: Slurm alone decides when it starts, as if the bridge weren't there"
+		return "job " + ref +
+			" doesn't ask to share a GPU: Slurm alone decides when it starts, as if the bridge weren't there"
 	}
 	return "nothing is known of job " + ref + ": it has asked for no GPU, is too new or too old, or there is none"
 }

@@ -171,7 +171,8 @@ func TestWhyOfSomethingElse(t *testing.T) {
 	f.wants("/v1/why/4711", http.StatusOK, `"waits"`, `"place": 1`, `"gate": "9"`)
 	f.wants("/v1/why/4712", http.StatusNotFound, "nothing is known of job 4712")
 	// A job of a whole GPU is Slurm's alone.
-	f.status.Snap.Jobs[0].Request, f.status.Snap.Jobs[0].Dependency = job.GPURequest{Kind: job.WholeGPU, Count: 1}, job.Dependencies{}
+	f.status.Snap.Jobs[0].Request, f.status.Snap.Jobs[0].Dependency = job.GPURequest{Kind: job.WholeGPU, Count: 1},
+		job.Dependencies{}
 	f.wants("/v1/why/4711", http.StatusNotFound, "job 4711 doesn't ask to share a GPU: Slurm alone decides")
 	run := job.Job{Ref: "4711", State: job.Running, Nodes: "n1", GPUs: []int{1}}
 	beside, apart := run, run
@@ -245,7 +246,8 @@ func TestReport(t *testing.T) {
 	var r Report
 	must.OK(t, json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r))
 	want := Report{
-		At: zero, Mode: "active", Policy: "pack", Objective: "turnaround", Slurm: "22.05.8", Gate: "5", LeaseLeft: 40, Waiting: 2,
+		At: zero, Mode: "active", Policy: "pack", Objective: "turnaround", Slurm: "22.05.8", Gate: "5", LeaseLeft: 40,
+		Waiting: 2,
 		GPUs: []GPU{
 			{Node: "n1", GPU: 0, Type: "titanxp", Up: true, Jobs: []Job{{"7", "ann", "gromacs", 50, 60}}},
 			{Node: "n1", GPU: 1, Type: "k80", Up: true, Jobs: []Job{}},

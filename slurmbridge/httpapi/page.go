@@ -117,7 +117,8 @@ func newPages(s *Server) *pages {
 			"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 		tmpl: template.Must(template.New("").Funcs(template.FuncMap{
 			"css":   func() template.CSS { return template.CSS(css) }, //nolint:gosec // the program's own
-			"clock": chart.Clock, "ago": ago, "count": job.Count, "pos": pos, "gpus": func(n float64) string { return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64) }, "percent": percent,
+			"clock": chart.Clock, "ago": ago, "count": job.Count, "pos": pos,
+			"gpus": func(n float64) string { return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64) }, "percent": percent,
 			"some": func(v *float64) bool { return v != nil && *v != 0 },
 			"size": func(v *float64) *float64 { size := math.Abs(*v); return &size },
 			"less": func(v *float64) string { return map[bool]string{false: "less", true: "longer"}[*v < 0] },

@@ -64,11 +64,18 @@ func busy(nodes, pending int) *Server {
 						continue
 					}
 					early := time.Duration(m*r.IntN(10)) * length / 30
-					ran = append(ran, history.Run{Ref: ref, User: user, App: app, Start: at, End: end.Add(-early), Node: node, GPUs: []int{g}, Shares: 100 / members})
+					ran = append(ran, history.Run{
+						Ref: ref, User: user, App: app, Start: at, End: end.Add(-early), Node: node,
+						GPUs: []int{g}, Shares: 100 / members,
+					})
 					if members > 1 {
 						p := 1 + 0.5*r.Float64()
 						// Plain Slurm would have taken twice as long.
-						o := history.Outcome{Ref: ref, User: user, App: app, Submit: at, Start: at, End: end, PlainEnd: end.Add(end.Sub(at)), SoloS: 60, With: []string{"x"}, Predicted: p, Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5}
+						o := history.Outcome{
+							Ref: ref, User: user, App: app, Submit: at, Start: at, End: end,
+							PlainEnd: end.Add(end.Sub(at)), SoloS: 60, With: []string{"x"}, Predicted: p,
+							Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5,
+						}
 						o.Broken = o.Slowdown > 1.5
 						ran[len(ran)-1].Outcome = &o
 					}
@@ -85,15 +92,25 @@ func busy(nodes, pending int) *Server {
 		ref := fmt.Sprint(id)
 		app := apps[r.IntN(len(apps))]
 		st.Snap.Jobs = append(st.Snap.Jobs, job.Job{
-			Ref: ref, User: users[r.IntN(len(users))], Account: "physics", State: job.Pending, Priority: 1, Submit: now.Add(-time.Duration(pending-i) * time.Second * 7),
+			Ref: ref, User: users[r.IntN(len(users))], Account: "physics", State: job.Pending, Priority: 1,
+			Submit:  now.Add(-time.Duration(pending-i) * time.Second * 7),
 			Request: job.GPURequest{Kind: job.Shares, Count: 100},
 		})
 		st.Apps[ref] = job.App{Key: app}
 		if i < 8 {
-			n := &job.Explanation{Ref: ref, App: app, Known: true, Status: "waits for a GPU: others come first on gpu001", LatestDelayS: 259}
+			n := &job.Explanation{
+				Ref: ref, App: app, Known: true, Status: "waits for a GPU: others come first on gpu001",
+				LatestDelayS: 259,
+			}
 			for k := range 9 {
-				n.Considered = append(n.Considered, job.Considered{Jobs: []string{ref, fmt.Sprint(id + k)}, Node: "gpu001", Value: 1.23, Slowdown: []float64{1.1, 1.2}})
-				n.Refused = append(n.Refused, job.Refusal{With: []string{strconv.Itoa(id + k)}, Node: "gpu001", Reason: rlcore.RefusedMemory})
+				n.Considered = append(n.Considered, job.Considered{
+					Jobs: []string{ref, fmt.Sprint(id + k)}, Node: "gpu001",
+					Value: 1.23, Slowdown: []float64{1.1, 1.2},
+				})
+				n.Refused = append(n.Refused, job.Refusal{
+					With: []string{strconv.Itoa(id + k)}, Node: "gpu001",
+					Reason: rlcore.RefusedMemory,
+				})
 			}
 			st.Explanations[ref] = n
 		}
@@ -103,12 +120,16 @@ func busy(nodes, pending int) *Server {
 		if i == 1 {
 			st.Groups = []job.Group{{
 				ID: 9, Kind: job.StartNow, State: job.Released, Node: "gpu001", GPU: 0,
-				Members: []job.Member{{Ref: ref, User: "ann", App: app, Predicted: 1.2}, {Ref: fmt.Sprint(id - 1), User: "bob", App: app, Predicted: 1.1}},
+				Members: []job.Member{
+					{Ref: ref, User: "ann", App: app, Predicted: 1.2},
+					{Ref: fmt.Sprint(id - 1), User: "bob", App: app, Predicted: 1.1},
+				},
 			}}
 		}
 	}
 	return &Server{
-		Status: func() *job.Status { return st }, Now: func() time.Time { return now.Add(4 * time.Second) }, Fresh: time.Minute,
+		Status: func() *job.Status { return st }, Now: func() time.Time { return now.Add(4 * time.Second) },
+		Fresh:    time.Minute,
 		Gatherer: prometheus.NewRegistry(),
 		Runs:     had(ran, nil),
 	}
@@ -144,8 +165,10 @@ func TestPage(t *testing.T) {
 		t.Fatal(w.Code, body)
 	}
 	for _, want := range []string{
-		"<b>dqn</b>", "Slurm 22.05.8", "until gate 17 opens", "30 of 30 waiting jobs", "starts now on gpu001 gpu 0", "others come first",
-		"<b>50 %</b><span>of the turnaround saved in 6 h", "on plain Slurm, 50 % saved; 0 of", "refused with", "slowdown 1.10 / 1.20", "its owner edited it", `class="plan"`, `class="two"`, `class="three"`, "<circle",
+		"<b>dqn</b>", "Slurm 22.05.8", "until gate 17 opens", "30 of 30 waiting jobs", "starts now on gpu001 gpu 0",
+		"others come first",
+		"<b>50 %</b><span>of the turnaround saved in 6 h", "on plain Slurm, 50 % saved; 0 of", "refused with",
+		"slowdown 1.10 / 1.20", "its owner edited it", `class="plan"`, `class="two"`, `class="three"`, "<circle",
 		`name="viewport"`, `lang="en"`, "<caption>", `role="img"`, `http-equiv="refresh" content="30"`,
 	} {
 		if !strings.Contains(body, want) {
@@ -153,10 +176,14 @@ func TestPage(t *testing.T) {
 		}
 	}
 	csp := w.Header().Get("Content-Security-Policy")
-	if !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || strings.Contains(body, "<script") || strings.Contains(body, " style=") {
+	if !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") ||
+		strings.Contains(body, "<script") || strings.Contains(body, " style=") {
 		t.Errorf("policy %q", csp)
 	}
-	for name, want := range map[string]string{"X-Content-Type-Options": "nosniff", "Content-Type": "text/html; charset=utf-8", "Referrer-Policy": "no-referrer"} {
+	for name, want := range map[string]string{
+		"X-Content-Type-Options": "nosniff",
+		"Content-Type":           "text/html; charset=utf-8", "Referrer-Policy": "no-referrer",
+	} {
 		must.Equal(t, w.Header().Get(name), want, name)
 	}
 	// Nothing is fetched from anywhere else.
@@ -173,14 +200,22 @@ func TestPageEscapes(t *testing.T) {
 	j := &st.Snap.Jobs[len(st.Snap.Jobs)-1]
 	j.User, j.Account, j.Reason = evil, evil, evil
 	st.Apps[j.Ref] = job.App{Key: evil}
-	st.Explanations[j.Ref] = &job.Explanation{App: evil, Status: evil, Refused: []job.Refusal{{With: []string{evil}, Node: evil, Reason: rlcore.RefusedMemory}}, Considered: []job.Considered{{Jobs: []string{evil}, Node: evil}}}
+	st.Explanations[j.Ref] = &job.Explanation{
+		App: evil, Status: evil,
+		Refused:    []job.Refusal{{With: []string{evil}, Node: evil, Reason: rlcore.RefusedMemory}},
+		Considered: []job.Considered{{Jobs: []string{evil}, Node: evil}},
+	}
 	run := &st.Snap.Jobs[0]
 	run.User = evil
 	st.Apps[run.Ref] = job.App{Key: evil, Profile: &rlcore.Profile{DurationS: 1e5}}
 	st.Unmanaged[evil], st.Err, st.Policy = evil, evil, evil
-	st.Groups = append(st.Groups, job.Group{State: job.Released, Node: st.Snap.Nodes[0].Name, Members: []job.Member{{Ref: evil, User: evil, App: evil}}})
+	st.Groups = append(st.Groups, job.Group{
+		State: job.Released, Node: st.Snap.Nodes[0].Name,
+		Members: []job.Member{{Ref: evil, User: evil, App: evil}},
+	})
 	s.Runs = had([]history.Run{{
-		Ref: evil, User: evil, App: evil, Node: st.Snap.Nodes[0].Name, GPUs: []int{0}, Start: zero.Add(-3 * time.Hour), End: zero.Add(-time.Hour),
+		Ref: evil, User: evil, App: evil, Node: st.Snap.Nodes[0].Name, GPUs: []int{0}, Start: zero.Add(-3 * time.Hour),
+		End:     zero.Add(-time.Hour),
 		Outcome: &history.Outcome{Ref: evil, User: evil, App: evil, With: []string{evil}, Slowdown: 1.2, Predicted: 1.1},
 	}}, nil)
 	st.LookOK = zero.Add(-time.Hour) // the error is shown
@@ -211,7 +246,8 @@ func TestPageOfALargeCluster(t *testing.T) {
 			t.Errorf("the page doesn't say %q", want)
 		}
 	}
-	if body := get(t, h, "/?skip=480").Body.String(); !strings.Contains(body, "20 of 500 GPUs") || strings.Contains(body, "the next ones") {
+	if body := get(t, h, "/?skip=480").Body.String(); !strings.Contains(body, "20 of 500 GPUs") ||
+		strings.Contains(body, "the next ones") {
 		t.Error("the last GPUs are not shown")
 	}
 	if w := get(t, h, "/?skip=100000"); w.Code != http.StatusOK {
@@ -221,13 +257,18 @@ func TestPageOfALargeCluster(t *testing.T) {
 
 func TestPageOptions(t *testing.T) {
 	h := busy(1, 3).Handler()
-	for _, bad := range []string{"hours=0", "hours=1000", "gpus=101", "gpus=-1", "skip=-1", "jobs=9999999999", "refresh=x", "hours=<script>"} {
+	for _, bad := range []string{
+		"hours=0", "hours=1000", "gpus=101", "gpus=-1", "skip=-1", "jobs=9999999999", "refresh=x",
+		"hours=<script>",
+	} {
 		w := get(t, h, "/?"+bad)
-		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "takes a number") || strings.Contains(w.Body.String(), "<script") {
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "takes a number") ||
+			strings.Contains(w.Body.String(), "<script") {
 			t.Errorf("%s: %d %s", bad, w.Code, w.Body)
 		}
 	}
-	if body := get(t, h, "/?refresh=0&hours=24").Body.String(); strings.Contains(body, `http-equiv="refresh"`) || !strings.Contains(body, "hours=24") {
+	if body := get(t, h, "/?refresh=0&hours=24").Body.String(); strings.Contains(body, `http-equiv="refresh"`) ||
+		!strings.Contains(body, "hours=24") {
 		t.Error("it reloads itself, or forgets what it was asked")
 	}
 }
@@ -240,11 +281,13 @@ func TestPageInTrouble(t *testing.T) {
 	now := began
 	s.Now = func() time.Time { return now }
 	h := s.Handler()
-	if body := get(t, h, "/").Body.String(); strings.Contains(body, `role="alert"`) || !strings.Contains(body, "polls Slurm for the first time") {
+	if body := get(t, h, "/").Body.String(); strings.Contains(body, `role="alert"`) ||
+		!strings.Contains(body, "polls Slurm for the first time") {
 		t.Errorf("in its first moment: %s", body)
 	}
 	now = began.Add(s.Fresh + time.Second)
-	if w := get(t, h, "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "Slurm has not been polled yet") {
+	if w := get(t, h, "/"); w.Code != http.StatusOK ||
+		!strings.Contains(w.Body.String(), "Slurm has not been polled yet") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	s.Status = func() *job.Status { return &job.Status{Err: "slurmctld is down"} }
@@ -255,7 +298,8 @@ func TestPageInTrouble(t *testing.T) {
 	s.Runs = had(nil, errors.New("/var/lib/secret: I/O error"))
 	s.Status().Gate = ""
 	body := get(t, s.Handler(), "/").Body.String()
-	if !strings.Contains(body, "what ran before can&#39;t be read") || strings.Contains(body, "secret") || !strings.Contains(body, "shared jobs run alone") {
+	if !strings.Contains(body, "what ran before can&#39;t be read") || strings.Contains(body, "secret") ||
+		!strings.Contains(body, "shared jobs run alone") {
 		t.Error(body)
 	}
 	s = busy(1, 1)

@@ -236,7 +236,8 @@ func TestNamesOfTokens(t *testing.T) {
 // Whoever the web configuration doesn't let in sees nothing of the page.
 func TestPageBehindAPassword(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "web.yaml")
-	password := "basic_auth_users:\n  admin: $2a$04$RT3PNIDdtc3UI//xcn3yF.AcEUo/.UR/rOsubCppsb.18d9se7M1W\n" // bcrypt of "secret"
+	// bcrypt of "secret"
+	password := "basic_auth_users:\n  admin: $2a$04$RT3PNIDdtc3UI//xcn3yF.AcEUo/.UR/rOsubCppsb.18d9se7M1W\n"
 	must.OK(t, os.WriteFile(file, []byte(password), 0o600))
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	srv := &http.Server{Handler: busy(1, 3).Handler()}

@@ -13,8 +13,8 @@ import (
 type parameters map[string]int
 
 // only lets h answer requests whose query has these parameters and no others. What falls away in silence widens an
-// answer: with a misspelt filter, one that can't be decoded, or more users than a filter takes, every user's lines would
-// come.
+// answer: with a misspelt filter, one that can't be decoded, or more users than a filter takes, every user's lines
+// would come.
 func (p parameters) only(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		if err := p.check(req.URL.RawQuery); err != nil {

@@ -36,9 +36,9 @@ const (
 	mostAnswers = 32          // that are kept
 )
 
-// report answers a query, if possible with a report up to a minute old; that no run matches is never an old answer. Several requests share the
-// report: it must not be changed. It returns once the report is made, even if the request's reader has gone: the
-// requests' turns bound how many are made at a time.
+// report answers a query, if possible with a report up to a minute old; that no run matches is never an old answer.
+// Several requests share the report: it must not be changed. It returns once the report is made, even if the request's
+// reader has gone: the requests' turns bound how many are made at a time.
 func (p *pages) report(ctx context.Context, q usage.Query) (*usage.Report, error) {
 	key := fmt.Sprintf("%d %d %s %q %q", q.From.Unix()/60, q.To.Unix()/60, q.By, q.Users, q.Accounts)
 	return p.reports.get(context.WithoutCancel(ctx), key, func(ctx context.Context) (*usage.Report, error) {

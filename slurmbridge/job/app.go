@@ -40,8 +40,8 @@ func (a *App) Complete() bool {
 	return a.Profile != nil && !slices.Contains(slices.Collect(maps.Values(a.Cards)), nil)
 }
 
-// NameCards completes the models of GPUs, as records named them, for all GPUs of the nodes: one that no record has named
-// is of the only model that has its gres type, else an UnseenCard. Where no record has named any, all are "".
+// NameCards completes the models of GPUs, as records named them, for all GPUs of the nodes: one that no record has
+// named is of the only model that has its gres type, else an UnseenCard. Where no record has named any, all are "".
 func NameCards(seen map[GPUAddr]string, nodes []Node) map[GPUAddr]string {
 	out := map[GPUAddr]string{}
 	if len(seen) == 0 {
@@ -137,15 +137,17 @@ var ungatedFor = map[Ungated]string{
 	UngatedAlternatives: "its dependencies are alternatives",
 	UngatedPartition:    "its partition is left alone",
 	UngatedSize:         "no node of its partition with a GPU is large enough",
-	UngatedRelease:      "this release of Slurm could give a GPU that it shares to a job of a whole GPU as well: see slurmbridge doctor",
-	UngatedLeft:         "left to Slurm",
-	UngatedNotStarted:   "it was released twice and did not start",
-	UngatedDeadline:     "its deadline leaves no time to wait",
-	UngatedTurn:         "a job behind it that doesn't share would take its GPU first",
-	UngatedPreempts:     "no GPU is idle for it, and Slurm may preempt jobs for it",
-	UngatedDelay:        "the bridge has kept it waiting long enough",
-	UngatedNoRule:       "no rule of the site adopts it",
-	UngatedPerGPU:       "its partition has defaults per GPU (DefCpuPerGPU, DefMemPerGPU), and Slurm would refuse to make it share",
+	UngatedRelease: "this release of Slurm could give a GPU that it shares to a job of a whole GPU as well: see " +
+		"slurmbridge doctor",
+	UngatedLeft:       "left to Slurm",
+	UngatedNotStarted: "it was released twice and did not start",
+	UngatedDeadline:   "its deadline leaves no time to wait",
+	UngatedTurn:       "a job behind it that doesn't share would take its GPU first",
+	UngatedPreempts:   "no GPU is idle for it, and Slurm may preempt jobs for it",
+	UngatedDelay:      "the bridge has kept it waiting long enough",
+	UngatedNoRule:     "no rule of the site adopts it",
+	UngatedPerGPU: "its partition has defaults per GPU (DefCpuPerGPU, DefMemPerGPU), and Slurm would refuse to " +
+		"make it share",
 	UngatedUnknown:      "it didn't ask to share, and its application has not run alone yet",
 	UngatedFull:         "it didn't ask to share, and its application leaves too little of a GPU",
 	UngatedBroken:       "it didn't ask to share, and its application was slower than its contract within the last week",
@@ -172,7 +174,8 @@ func (u Ungated) String() string { return ungatedFor[u] }
 // mostOfScript is how much of a script is kept, bytes.
 const mostOfScript = 256 << 10
 
-// ShortScript is a script that fits into memory with many others. What is beyond its first part still counts, as a hash.
+// ShortScript is a script that fits into memory with many others. What is beyond its first part still counts, as a
+// hash.
 func ShortScript(script []byte) []byte {
 	if len(script) <= mostOfScript {
 		return script

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// NoteArgs is what the job_submit script notes of a script's arguments and of variables (NAME=value): numbers, options and
-// names of variables are legible, anything else is a hash, since all users see AdminComments.
+// NoteArgs is what the job_submit script notes of a script's arguments and of variables (NAME=value): numbers, options
+// and names of variables are legible, anything else is a hash, since all users see AdminComments.
 func NoteArgs(words []string) string {
 	var out []string
 	n := 0

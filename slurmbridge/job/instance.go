@@ -14,8 +14,8 @@ type Instance struct {
 	GB      int    // of memory, as the profile names it
 }
 
-// instance is 1g.10gb, nvidia_a100_3g.20gb, or "NVIDIA H100 PCIe MIG 1g.10gb+me". A compute instance (1c.3g.20gb), which
-// has no memory of its own, isn't one.
+// instance is 1g.10gb, nvidia_a100_3g.20gb, or "NVIDIA H100 PCIe MIG 1g.10gb+me". A compute instance (1c.3g.20gb),
+// which has no memory of its own, isn't one.
 var instance = regexp.MustCompile(`^(?i:(.{0,200}?)(?:[_-]| MIG ))?(([1-7])g\.([1-9][0-9]{0,2})gb(?:[+.][a-z.+]{1,20})?)$`)
 
 // InstanceOf reads the name of an instance; ok is false for any other.

@@ -18,7 +18,10 @@ func TestInstanceOf(t *testing.T) {
 			t.Errorf("%s is no instance", name)
 		}
 	}
-	for _, name := range []string{"", "h100", "a100-80gb", "1c.3g.20gb", "a100_1c.3g.20gb", "9g.10gb", "1g.10gb,x", "1g.0gb", "11g.10gb"} {
+	for _, name := range []string{
+		"", "h100", "a100-80gb", "1c.3g.20gb", "a100_1c.3g.20gb", "9g.10gb", "1g.10gb,x",
+		"1g.0gb", "11g.10gb",
+	} {
 		if of, ok := InstanceOf(name); ok {
 			t.Errorf("%s is %+v", name, of)
 		}

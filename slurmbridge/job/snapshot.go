@@ -244,7 +244,8 @@ func (n *Node) Typed() bool {
 	runs := slices.Compact(slices.Clone(types))
 	slices.Sort(types)
 	isInstance := func(typ string) bool { _, ok := InstanceOf(typ); return ok }
-	return n.Sharing == Shard && len(runs) > 1 && len(runs) == len(slices.Compact(types)) && slices.ContainsFunc(runs, isInstance)
+	return n.Sharing == Shard && len(runs) > 1 && len(runs) == len(slices.Compact(types)) &&
+		slices.ContainsFunc(runs, isInstance)
 }
 
 // Types are the types of the node's GPUs, by index.
@@ -330,8 +331,8 @@ type Snapshot struct {
 	Awaited map[string]bool
 }
 
-// Models are the types of GPUs with shares that jobs may ask for of one type, nil = there are no MIG instances, and jobs ask
-// for any.
+// Models are the types of GPUs with shares that jobs may ask for of one type, nil = there are no MIG instances, and
+// jobs ask for any.
 func (s *Snapshot) Models() []string {
 	types, mig := map[string]bool{}, false
 	for i := range s.Nodes {
@@ -352,8 +353,8 @@ func (s *Snapshot) Models() []string {
 // PerGPU is DefCpuPerGPU and DefMemPerGPU, MiB; 0 = there is none.
 type PerGPU struct{ CPUs, MemMiB uint64 }
 
-// GPULimit is one of accounting's limits on the whole GPUs that jobs hold together. Slurm counts no adopted job under it
-// that holds shares.
+// GPULimit is one of accounting's limits on the whole GPUs that jobs hold together. Slurm counts no adopted job under
+// it that holds shares.
 type GPULimit struct {
 	Of string // as people know it: "GrpTRES of account lab"
 	// It counts jobs of any of the accounts and of the user, nil or "" = any, and of the QOS or any of the partitions.

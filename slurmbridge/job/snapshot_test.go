@@ -36,7 +36,10 @@ func TestAllocates(t *testing.T) {
 // A node never takes fewer CPUs than a job asks for, nor makes one that fits too large.
 func TestAllocatesEnough(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := Node{CPUs: rapid.IntRange(0, 64).Draw(t, "CPUs"), CPUsPerAlloc: rapid.IntRange(0, 8).Draw(t, "per"), TaskPerCore: rapid.Bool().Draw(t, "tasks")}
+		n := Node{
+			CPUs: rapid.IntRange(0, 64).Draw(t, "CPUs"), CPUsPerAlloc: rapid.IntRange(0, 8).Draw(t, "per"),
+			TaskPerCore: rapid.Bool().Draw(t, "tasks"),
+		}
 		cpus := rapid.IntRange(0, 80).Draw(t, "asks")
 		if got := n.Allocates(cpus); got < cpus || cpus <= n.CPUs && got > n.CPUs {
 			t.Errorf("%d", got)
@@ -57,7 +60,8 @@ func TestTakes(t *testing.T) {
 
 func TestRanks(t *testing.T) {
 	r := Ranks{Partitions: map[string]PartitionRank{
-		"urgent": {Tier: 10}, "gpu": {Tier: 5, Preemptible: true}, "other": {Tier: 5, Preemptible: true}, "scavenge": {Tier: 1, Preemptible: true}, "kept": {Tier: 1},
+		"urgent": {Tier: 10}, "gpu": {Tier: 5, Preemptible: true}, "other": {Tier: 5, Preemptible: true},
+		"scavenge": {Tier: 1, Preemptible: true}, "kept": {Tier: 1},
 	}}
 	of := func(partition string) *Job { return &Job{Partition: partition, QOS: "q-" + partition} }
 	for _, c := range []struct {
@@ -77,7 +81,8 @@ func TestRanks(t *testing.T) {
 		must.Equal(t, r.Preempts(of(c.a), of(c.b)), c.preempts, "%s may preempt %s", c.a, c.b)
 	}
 	none, qos := Ranks{}, Ranks{ByQOS: true}
-	if none.Of(of("gpu")) != none.Of(of("urgent")) || none.Preempts(of("urgent"), of("gpu")) || qos.Of(of("gpu")) == qos.Of(of("urgent")) {
+	if none.Of(of("gpu")) != none.Of(of("urgent")) || none.Preempts(of("urgent"), of("gpu")) ||
+		qos.Of(of("gpu")) == qos.Of(of("urgent")) {
 		t.Error("without partitions' tiers")
 	}
 }
@@ -100,37 +105,64 @@ func TestExplanationKeepsItsRefusalsAsSentences(t *testing.T) {
 }
 
 func TestWhichJobsAreSessions(t *testing.T) {
-	s := Sessions{Names: []string{"jupyter*", "sys/dashboard/*", "*lab"}, Partitions: []string{"ondemand"}, MemMiB: 4096, MaxSlowdown: 1.3}
+	s := Sessions{
+		Names: []string{"jupyter*", "sys/dashboard/*", "*lab"}, Partitions: []string{"ondemand"}, MemMiB: 4096,
+		MaxSlowdown: 1.3,
+	}
 	for name, c := range map[string]struct {
 		job  Job
 		want Terms
 	}{
-		"a batch job":            {Job{Name: "train", Partition: "gpu", Comment: "app=lmp"}, Terms{App: "lmp"}},
-		"by its name":            {Job{Name: "jupyter-3"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"a name of two parts":    {Job{Name: "sys/dashboard/rstudio"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"a name of three parts":  {Job{Name: "sys/dashboard/sys/rstudio"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"the end of a name":      {Job{Name: "ood/lab"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"by its partition":       {Job{Partition: "gpu,ondemand"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"by its owner's word":    {Job{Comment: "share:interactive"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
-		"with more memory":       {Job{Comment: "share:interactive=8G"}, Terms{Session: true, SessionMiB: 8192, MaxSlowdown: 1.3}},
-		"with the word for jobs": {Job{Comment: "share:interactive,share:memory=6G"}, Terms{Session: true, SessionMiB: 6144, MaxSlowdown: 1.3}},
-		"with its own contract":  {Job{Comment: "share:interactive=512M,share:max-slowdown=2"}, Terms{Session: true, SessionMiB: 512, MaxSlowdown: 2}},
+		"a batch job": {Job{Name: "train", Partition: "gpu", Comment: "app=lmp"}, Terms{App: "lmp"}},
+		"by its name": {Job{Name: "jupyter-3"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"a name of two parts": {
+			Job{Name: "sys/dashboard/rstudio"},
+			Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3},
+		},
+		"a name of three parts": {
+			Job{Name: "sys/dashboard/sys/rstudio"},
+			Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3},
+		},
+		"the end of a name": {Job{Name: "ood/lab"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"by its partition":  {Job{Partition: "gpu,ondemand"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"by its owner's word": {
+			Job{Comment: "share:interactive"},
+			Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3},
+		},
+		"with more memory": {
+			Job{Comment: "share:interactive=8G"},
+			Terms{Session: true, SessionMiB: 8192, MaxSlowdown: 1.3},
+		},
+		"with the word for jobs": {
+			Job{Comment: "share:interactive,share:memory=6G"},
+			Terms{Session: true, SessionMiB: 6144, MaxSlowdown: 1.3},
+		},
+		"with its own contract": {
+			Job{Comment: "share:interactive=512M,share:max-slowdown=2"},
+			Terms{Session: true, SessionMiB: 512, MaxSlowdown: 2},
+		},
 	} {
 		got := s.Terms(&c.job)
-		if len(got.Ignored) > 0 || got.App != c.want.App || got.Session != c.want.Session || got.SessionMiB != c.want.SessionMiB || got.MaxSlowdown != c.want.MaxSlowdown {
+		if len(got.Ignored) > 0 || got.App != c.want.App || got.Session != c.want.Session ||
+			got.SessionMiB != c.want.SessionMiB || got.MaxSlowdown != c.want.MaxSlowdown {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 	if got := ParseTerms("share:try-memory=8G"); got.TryMiB != 8192 || got.None() || len(got.Ignored) > 0 {
 		t.Errorf("%+v", got)
 	}
-	if got := ParseTerms("share:memory=8G"); got.MemoryMiB != 8192 || got.TryMiB != 0 || got.None() || len(got.Ignored) > 0 {
+	if got := ParseTerms("share:memory=8G"); got.MemoryMiB != 8192 || got.TryMiB != 0 || got.None() ||
+		len(got.Ignored) > 0 {
 		t.Errorf("%+v", got)
 	}
 	if got := ParseTerms("share:report,share:no-mail"); !got.Report || !got.NoMail || !got.None() || len(got.Ignored) > 0 {
 		t.Errorf("what says nothing of sharing: %+v", got)
 	}
-	for _, comment := range []string{"share:memory", "share:memory=8", "share:memory=0.1", "share:memory=-8G", "share:try-memory", "share:try-memory=8", "share:interactive=8", "share:interactive=-1G", "share:interactive=0M", "share:interactive=9999999999999G"} {
+	for _, comment := range []string{
+		"share:memory", "share:memory=8", "share:memory=0.1", "share:memory=-8G",
+		"share:try-memory", "share:try-memory=8", "share:interactive=8", "share:interactive=-1G", "share:interactive=0M",
+		"share:interactive=9999999999999G",
+	} {
 		if got := ParseTerms(comment); got.Session || got.TryMiB > 0 || got.MemoryMiB > 0 || len(got.Ignored) != 1 {
 			t.Errorf("%s: %+v", comment, got)
 		}
@@ -140,7 +172,8 @@ func TestWhichJobsAreSessions(t *testing.T) {
 // A job whose owner says only how much memory it needs may take a part of its limit, or all of it.
 func TestAskedProfileMayReachItsLimit(t *testing.T) {
 	p := AskedProfile("ann", "new", 3600, 8192)
-	if err := p.Validate(); err != nil || p.HeldMiB != 8192 || p.Peak().MemMiB != 8192 || !p.Asked || p.App != "new" || p.Owner != "ann" {
+	if err := p.Validate(); err != nil || p.HeldMiB != 8192 || p.Peak().MemMiB != 8192 || !p.Asked || p.App != "new" ||
+		p.Owner != "ann" {
 		t.Errorf("%+v: %v", p, err)
 	}
 	if most := p.DurationS + p.DurationSD; most < 3599 || most > 3601 || p.Left(0, 3600) > 1800 {
@@ -159,7 +192,8 @@ func TestSessionAppLastsForItsLimit(t *testing.T) {
 			t.Error(p)
 		}
 	}
-	if p := app.Profile; app.Key != "" || p.DurationS != 3600 || p.NeedMiB(0) < 2048 || p.Busy.Mean().GPU != 1 || !app.Complete() {
+	if p := app.Profile; app.Key != "" || p.DurationS != 3600 || p.NeedMiB(0) < 2048 || p.Busy.Mean().GPU != 1 ||
+		!app.Complete() {
 		t.Errorf("%+v", p)
 	}
 }
@@ -174,14 +208,16 @@ func TestAMemberOfAnUnknownStateIsRefused(t *testing.T) {
 }
 
 func TestAMemberInAnUnknownStateIsAnError(t *testing.T) {
-	if err := json.Unmarshal([]byte(`{"ref":"1","state":"waitimg"}`), new(Member)); err == nil || !strings.Contains(err.Error(), "waitimg") {
+	if err := json.Unmarshal([]byte(`{"ref":"1","state":"waitimg"}`), new(Member)); err == nil ||
+		!strings.Contains(err.Error(), "waitimg") {
 		t.Errorf("%v", err)
 	}
 }
 
 func FuzzParseTerms(f *testing.F) {
 	for _, s := range []string{
-		"app=lmp share:no", "share:max-slowdown=1.15,share:with=array;app=a.b-c_d", "share:max-slowdown=NaN", "app=", "share:", "share:yes\tshare:max-slowdown=1e9",
+		"app=lmp share:no", "share:max-slowdown=1.15,share:with=array;app=a.b-c_d", "share:max-slowdown=NaN", "app=",
+		"share:", "share:yes\tshare:max-slowdown=1e9",
 		"share:interactive=8G share:interactive", "app=\xff app=" + strings.Repeat("x", 65),
 	} {
 		f.Add(s)
@@ -201,7 +237,8 @@ func FuzzParseTerms(f *testing.F) {
 		}
 		// Words that are no terms change nothing, wherever they stand.
 		again := ParseTerms("hello " + comment + "\nsee ticket 7")
-		if again.App != terms.App || again.MaxSlowdown != terms.MaxSlowdown || again.NoShare != terms.NoShare || again.ArrayOnly != terms.ArrayOnly || len(again.Ignored) != len(terms.Ignored) {
+		if again.App != terms.App || again.MaxSlowdown != terms.MaxSlowdown || again.NoShare != terms.NoShare ||
+			again.ArrayOnly != terms.ArrayOnly || len(again.Ignored) != len(terms.Ignored) {
 			t.Errorf("%+v became %+v", terms, again)
 		}
 	})

@@ -40,7 +40,8 @@ type Terms struct {
 
 // None reports whether the owner says nothing about sharing.
 func (t *Terms) None() bool {
-	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && !t.Retry && !t.Session && t.TryMiB == 0 && t.MemoryMiB == 0 && t.Model == "" && len(t.Ignored) == 0
+	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && !t.Retry && !t.Session && t.TryMiB == 0 &&
+		t.MemoryMiB == 0 && t.Model == "" && len(t.Ignored) == 0
 }
 
 // ParseTerms reads terms out of a comment. Terms are separated by blanks,
@@ -212,10 +213,10 @@ func (s *Sessions) Terms(j *Job) Terms {
 	return t
 }
 
-// What is assumed of a job whose owner says only how much memory it needs. Training jobs use half a GPU on average where
-// that was published (Jeon et al., USENIX ATC 2019), other jobs less. Owners ask for more time than jobs take (Mu'alem and
-// Feitelson, IEEE TPDS 12, 2001): here the median run takes a quarter of its limit, and mean and standard deviation make the
-// limit, so that it counts as one that may be reached.
+// What is assumed of a job whose owner says only how much memory it needs. Training jobs use half a GPU on average
+// where that was published (Jeon et al., USENIX ATC 2019), other jobs less. Owners ask for more time than jobs take
+// (Mu'alem and Feitelson, IEEE TPDS 12, 2001): here the median run takes a quarter of its limit, and mean and standard
+// deviation make the limit, so that it counts as one that may be reached.
 const (
 	AssumedUse    = 0.4  // of the GPU
 	askedMean     = 0.43 // of its limit
@@ -228,8 +229,9 @@ const (
 func AskedProfile(user, app string, limitS, memMiB float64) *rlcore.Profile {
 	s := cmp.Or(limitS, askedLimitedS)
 	return &rlcore.Profile{
-		App: cmp.Or(app, "(not known)"), Owner: user, DurationS: askedMean * s, DurationSD: askedSD * s, PeriodS: askedMean * s,
-		Series: []rlcore.Use{{GPU: AssumedUse, Core: AssumedUse, MemMiB: memMiB}}, HeldMiB: memMiB, Asked: true,
+		App: cmp.Or(app, "(not known)"), Owner: user, DurationS: askedMean * s, DurationSD: askedSD * s,
+		PeriodS: askedMean * s,
+		Series:  []rlcore.Use{{GPU: AssumedUse, Core: AssumedUse, MemMiB: memMiB}}, HeldMiB: memMiB, Asked: true,
 		Source: "its owner says how much memory it needs",
 	}
 }
@@ -238,7 +240,10 @@ func AskedProfile(user, app string, limitS, memMiB float64) *rlcore.Profile {
 // another.
 func SessionApp(j *Job, t *Terms) App {
 	of := func(use float64) *rlcore.Profile {
-		p := &rlcore.Profile{App: "(interactive)", Owner: j.User, DurationS: sessionDurationS, Source: "an interactive session"}
+		p := &rlcore.Profile{
+			App: "(interactive)", Owner: j.User, DurationS: sessionDurationS,
+			Source: "an interactive session",
+		}
 		if j.TimeLimit > 0 {
 			p.DurationS = j.TimeLimit.Seconds()
 		}

@@ -10,7 +10,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// noRoom holds, for a job's owner, why no GPU takes the job beside others. A refusal without an entry keeps its own words.
+// noRoom holds, for a job's owner, why no GPU takes the job beside others. A refusal without an entry keeps its own
+// words.
 var noRoom = map[rlcore.Refusal]string{
 	rlcore.RefusedWhole:    "all are taken",
 	rlcore.RefusedShares:   "all are full",
@@ -20,7 +21,8 @@ var noRoom = map[rlcore.Refusal]string{
 	rlcore.RefusedContract: "beside the jobs that run, it or one of them would be slowed by more than is allowed",
 }
 
-// Waits says why the job waits for a GPU: for the reason that most of the GPUs considered have, or because of other jobs.
+// Waits says why the job waits for a GPU: for the reason that most of the GPUs considered have, or because of other
+// jobs.
 func (e *Explanation) Waits() string {
 	const text = "waits for a GPU: "
 	if len(e.Considered) > 0 {
@@ -41,7 +43,8 @@ func (e *Explanation) Waits() string {
 	return text + cmp.Or(noRoom[most], most.String())
 }
 
-// Summary says in one sentence what a job waits for, by its position in the queue and its explanation. Either may be nil.
+// Summary says in one sentence what a job waits for, by its position in the queue and its explanation. Either may be
+// nil.
 func Summary(ref string, p *QueuePosition, e *Explanation) string {
 	text := "waits for a decision"
 	if e != nil {

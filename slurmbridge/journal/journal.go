@@ -160,7 +160,9 @@ func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
 }
 
 // Log records one change with the values it replaced, and Slurm's answer.
-func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group int64, c *job.Change, outcome error) error {
+func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group int64, c *job.Change,
+	outcome error,
+) error {
 	result := "ok"
 	if outcome != nil {
 		result = outcome.Error()
@@ -283,7 +285,9 @@ func (j *Journal) tx(ctx context.Context, what string, f func(exec func(query st
 // Started notes when a member of a group started, as its node recorded it, and returns
 // the time between the group's first and last start; complete says that every member's
 // start is known by now. Returns ErrNotFound if the job was in no group.
-func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew time.Duration, complete bool, err error) {
+func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew time.Duration, complete bool,
+	err error,
+) {
 	var group int64
 	err = j.db.QueryRowContext(ctx, `UPDATE bridge_members SET started = ?1 WHERE ref = ?2
 		AND group_id = (SELECT max(group_id) FROM bridge_members WHERE ref = ?2) RETURNING group_id`, at.UnixNano(), ref).Scan(&group)

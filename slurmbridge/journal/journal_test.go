@@ -102,7 +102,8 @@ func TestStory(t *testing.T) {
 	must.OK(t, j.Log(ctx, time.UnixMilli(5), job.Active, 1, c, errors.New("refused")))
 	must.OK(t, j.SaveExplanations(ctx, map[string]*job.Explanation{"10": {Ref: "10", Status: "waits"}}))
 	s := must.Get(j.Story(ctx, "11"))(t)
-	if len(s.Groups) != 1 || len(s.Changes) != 1 || s.Changes[0].Was != "Gres=gres:mps:100 hostile\n'; DROP TABLE" || s.Changes[0].Result != "refused" {
+	if len(s.Groups) != 1 || len(s.Changes) != 1 || s.Changes[0].Was != "Gres=gres:mps:100 hostile\n'; DROP TABLE" ||
+		s.Changes[0].Result != "refused" {
 		t.Errorf("story %+v", s)
 	}
 	if s.Note != nil {

@@ -170,8 +170,8 @@ func (p *pollWriter) followRun(j *job.Job, t *track) error {
 	return nil
 }
 
-// eligible is since when a job that was ready at some time, and not seen before, has been so: since its submission, or what
-// kept it from starting was over later.
+// eligible is since when a job that was ready at some time, and not seen before, has been so: since its submission, or
+// what kept it from starting was over later.
 func eligible(j *job.Job, at time.Time) time.Time {
 	if j.Eligible.After(j.Submit) && !j.Eligible.After(at) {
 		return j.Eligible

@@ -99,7 +99,8 @@ func TestLedgerWaits(t *testing.T) {
 	}
 }
 
-// A daemon that starts anew sees pending jobs for the first time: one with a begin time, say, has been ready since that was over.
+// A daemon that starts anew sees pending jobs for the first time: one with a begin time, say, has been ready since that
+// was over.
 func TestLedgerWaitsOverARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	later := waits("1", 0)

@@ -55,8 +55,8 @@ func (b *Budget) Starts(ref string) {
 	}
 }
 
-// Pass counts the next job of the queue and returns nil, or the limit that keeps it from starting: the first jobs of each
-// class pass, as many as may be tried.
+// Pass counts the next job of the queue and returns nil, or the limit that keeps it from starting: the first jobs of
+// each class pass, as many as may be tried.
 func (b *Budget) Pass(ref string) *Limit {
 	for _, l := range slices.Backward(b.byRef[ref]) {
 		if b.left[l] <= 0 {

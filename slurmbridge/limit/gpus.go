@@ -6,8 +6,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// GPUs counts the whole GPUs that jobs have under accounting's limits. An adopted job counts for one, whatever shares it
-// holds, as on plain Slurm.
+// GPUs counts the whole GPUs that jobs have under accounting's limits. An adopted job counts for one, whatever shares
+// it holds, as on plain Slurm.
 type GPUs struct {
 	limits []job.GPULimit
 	held   map[scope]int // by jobs that run, or are adopted and about to
@@ -70,8 +70,8 @@ func (g *GPUs) scope(i int, j *job.Job) (scope, bool) {
 }
 
 // Pass counts the next adopted job of the queue. It returns the limit that keeps it from sharing, "" = none does, and
-// whether plain Slurm would keep the job waiting for that limit, too. Otherwise the job is Slurm's: pending jobs that count
-// may have what the limit leaves.
+// whether plain Slurm would keep the job waiting for that limit, too. Otherwise the job is Slurm's: pending jobs that
+// count may have what the limit leaves.
 func (g *GPUs) Pass(j *job.Job) (limit string, waits bool) {
 	for i := range g.limits {
 		l := &g.limits[i]

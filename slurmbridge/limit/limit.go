@@ -50,7 +50,10 @@ type class struct {
 
 // classOf is the class of a job by its owner and size.
 func classOf(j *job.Job) class {
-	return class{user: j.User, account: j.Account, qos: j.QOS, partition: j.Partition, cpus: j.CPUs, memMiB: j.HostMemMiB, time: j.TimeLimit}
+	return class{
+		user: j.User, account: j.Account, qos: j.QOS, partition: j.Partition, cpus: j.CPUs, memMiB: j.HostMemMiB,
+		time: j.TimeLimit,
+	}
 }
 
 // arrayOf is the class of a job by its array.
@@ -83,9 +86,11 @@ func (l *Limit) over(at time.Time) bool {
 func (l *Limit) Text(at time.Time) string {
 	ago, again := at.Sub(l.at).Round(time.Second), l.at.Add(l.lasts).Sub(at).Round(time.Second)
 	if l.of.node != "" {
-		return fmt.Sprintf("on %s Slurm said %q of job %s %s ago; it is tried there again in %s", l.of.node, l.reason, l.ref, ago, again)
+		return fmt.Sprintf("on %s Slurm said %q of job %s %s ago; it is tried there again in %s", l.of.node, l.reason, l.ref,
+			ago, again)
 	}
-	return fmt.Sprintf("Slurm's limit %s, which kept job %s from starting %s ago; it is tried again when a job has ended, within %s",
+	return fmt.Sprintf("Slurm's limit %s, which kept job %s from starting %s ago; it is tried again when a job has "+
+		"ended, within %s",
 		l.reason, l.ref, ago, again)
 }
 
@@ -283,7 +288,8 @@ func closedNode(reason string) bool {
 // jobs go first, or what it needs is in use or away. It is no mark against the job. Slurm also
 // gives Priority to a job that it hasn't considered yet, so the job needs time to start first.
 func Kept(reason string) bool {
-	return slices.Contains([]string{"Priority", "Resources", "Licenses"}, reason) || strings.HasPrefix(reason, "ReqNodeNotAvail")
+	return slices.Contains([]string{"Priority", "Resources", "Licenses"}, reason) ||
+		strings.HasPrefix(reason, "ReqNodeNotAvail")
 }
 
 // PassedOver reports whether a Reason only says that in one pass Slurm kept the job's node for

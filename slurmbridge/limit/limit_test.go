@@ -47,7 +47,8 @@ func TestKeptReasons(t *testing.T) {
 		"Priority": true, "Resources": true, "Licenses": true, "ReqNodeNotAvail": true,
 		"ReqNodeNotAvail, UnavailableNodes:n1": true, "ReqNodeNotAvail,_UnavailableNodes:n[1-9]": true,
 		"": false, "None": false, "Dependency": false, "BadConstraints": false, "DependencyNeverSatisfied": false,
-		"Priority\nResources": false, " Priority": false, "priority": false, "It says ReqNodeNotAvail": false, "Licenses|x": false,
+		"Priority\nResources": false, " Priority": false, "priority": false, "It says ReqNodeNotAvail": false,
+		"Licenses|x": false,
 	} {
 		if Kept(reason) != want {
 			t.Errorf("%q: not %v", reason, want)
@@ -81,7 +82,8 @@ func TestKeptFromANode(t *testing.T) {
 		at = at.Add(time.Second)
 	}
 	ls.Close(&j, "n1", strings.Repeat("\x1b[2J", 1000), at)
-	if text := ls.Budget(s, byRef).ClosedTo("1", "n1"); text == nil || len(text.Text(at)) > 1000 || strings.Contains(text.Text(at), "\x1b") {
+	if text := ls.Budget(s, byRef).ClosedTo("1", "n1"); text == nil || len(text.Text(at)) > 1000 ||
+		strings.Contains(text.Text(at), "\x1b") {
 		t.Errorf("%v", text)
 	}
 	if at = at.Add(time.Hour); !open("1", "n1") || len(ls.byClass) > 0 {
@@ -91,7 +93,10 @@ func TestKeptFromANode(t *testing.T) {
 
 // What an operator has closed no job's end opens.
 func TestClosedIsNotOpenedByAnEnd(t *testing.T) {
-	for reason, want := range map[string]int{"PartitionDown": 0, "ReqNodeNotAvail, Reserved for maintenance": 0, "AssocGrpJobsLimit": 1} {
+	for reason, want := range map[string]int{
+		"PartitionDown": 0, "ReqNodeNotAvail, Reserved for maintenance": 0,
+		"AssocGrpJobsLimit": 1,
+	} {
 		must.Equal(t, (&Limit{reason: reason, of: class{user: "ann"}}).frees(holder{}), want, reason)
 	}
 }
@@ -116,7 +121,8 @@ func TestLimitMetByThoseWhoFollowed(t *testing.T) {
 		}
 		return ls.Budget(s, byRef)
 	}
-	poll(one("1", job.Running, ""), one("2", job.Running, ""), one("3", job.Pending, ""), one("4", job.Pending, ""), one("5", job.Pending, ""))
+	poll(one("1", job.Running, ""), one("2", job.Running, ""), one("3", job.Pending, ""), one("4", job.Pending, ""),
+		one("5", job.Pending, ""))
 	b := poll(one("3", job.Running, ""), one("4", job.Running, ""), one("5", job.Pending, "QOSMaxJobsPerUserLimit"))
 	if maySend(b, "5", "n1") {
 		t.Error("it may be sent although as many run as before")
@@ -134,9 +140,13 @@ func maySend(b *Budget, ref, node string) bool {
 // Adopted jobs with shares count under limits on whole GPUs.
 func TestAdoptedJobsUnderGPULimits(t *testing.T) {
 	one := func(ref, user, account string) job.Job {
-		return job.Job{Ref: ref, User: user, Account: account, QOS: "normal", Partition: "gpu", Request: job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true}}
+		return job.Job{
+			Ref: ref, User: user, Account: account, QOS: "normal", Partition: "gpu",
+			Request: job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true},
+		}
 	}
-	holds, runs, waiting, next := one("shares", "ann", "lab"), one("runs", "bob", "lab"), one("foreign", "ann", "lab"), one("next", "ann", "lab")
+	holds, runs, waiting, next := one("shares", "ann", "lab"), one("runs", "bob", "lab"), one("foreign", "ann", "lab"),
+		one("next", "ann", "lab")
 	holds.State, holds.Request = job.Running, job.GPURequest{Kind: job.Shares, Count: 50}
 	runs.State, waiting.State, next.State = job.Running, job.Pending, job.Pending
 	for name, c := range map[string]struct {
@@ -144,19 +154,23 @@ func TestAdoptedJobsUnderGPULimits(t *testing.T) {
 		says  string
 		waits bool
 	}{
-		"room for all":          {job.GPULimit{Accounts: []string{"lab"}, Most: 4}, "", false},
-		"the rest is Slurm's":   {job.GPULimit{Accounts: []string{"lab"}, Most: 3}, "don't share", false},
-		"used up":               {job.GPULimit{Accounts: []string{"lab"}, Most: 2}, "have them", true},
-		"each user by itself":   {job.GPULimit{QOS: "normal", EachUser: true, Most: 1}, "have them", true},
-		"another user":          {job.GPULimit{User: "bob", Accounts: []string{"lab"}, Most: 0}, "", false},
-		"another account":       {job.GPULimit{Accounts: []string{"theory"}, Most: 0}, "", false},
-		"another QOS":           {job.GPULimit{QOS: "high", Most: 0}, "", false},
-		"a partition's QOS":     {job.GPULimit{QOS: "high", Partitions: []string{"gpu"}, Most: 2}, "have them", true},
-		"each account":          {job.GPULimit{QOS: "normal", EachAccount: true, Most: 2}, "have them", true},
-		"minutes that are left": {job.GPULimit{Of: "GrpTRESMins", Accounts: []string{"lab"}, Most: 1000, Uncounted: true}, "GrpTRESMins", false},
+		"room for all":        {job.GPULimit{Accounts: []string{"lab"}, Most: 4}, "", false},
+		"the rest is Slurm's": {job.GPULimit{Accounts: []string{"lab"}, Most: 3}, "don't share", false},
+		"used up":             {job.GPULimit{Accounts: []string{"lab"}, Most: 2}, "have them", true},
+		"each user by itself": {job.GPULimit{QOS: "normal", EachUser: true, Most: 1}, "have them", true},
+		"another user":        {job.GPULimit{User: "bob", Accounts: []string{"lab"}, Most: 0}, "", false},
+		"another account":     {job.GPULimit{Accounts: []string{"theory"}, Most: 0}, "", false},
+		"another QOS":         {job.GPULimit{QOS: "high", Most: 0}, "", false},
+		"a partition's QOS":   {job.GPULimit{QOS: "high", Partitions: []string{"gpu"}, Most: 2}, "have them", true},
+		"each account":        {job.GPULimit{QOS: "normal", EachAccount: true, Most: 2}, "have them", true},
+		"minutes that are left": {
+			job.GPULimit{Of: "GrpTRESMins", Accounts: []string{"lab"}, Most: 1000, Uncounted: true},
+			"GrpTRESMins", false,
+		},
 	} {
 		s := &job.Snapshot{Jobs: []job.Job{holds, runs, waiting, next}, GPULimits: []job.GPULimit{c.limit}}
-		g := CountGPUs(s, func(j *job.Job) bool { return j.Ref == "shares" }, func(j *job.Job) bool { return j.Ref == "next" })
+		g := CountGPUs(s, func(j *job.Job) bool { return j.Ref == "shares" },
+			func(j *job.Job) bool { return j.Ref == "next" })
 		says, waits := g.Pass(&next)
 		if !strings.Contains(says, c.says) || (says == "") != (c.says == "") || waits != c.waits {
 			t.Errorf("%s: %q, waits %v", name, says, waits)

@@ -28,8 +28,8 @@ func (b *Bridge) decide(ctx context.Context, in *plan.Input) *job.Plan {
 	return p
 }
 
-// readOptOut reads who has opted out, if the file has changed. One that can't be read leaves the last answer, and before the
-// first nothing is adopted.
+// readOptOut reads who has opted out, if the file has changed. One that can't be read leaves the last answer, and
+// before the first nothing is adopted.
 func (b *Bridge) readOptOut() {
 	if b.rules == nil {
 		b.rules = b.Adopt

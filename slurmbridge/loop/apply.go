@@ -101,7 +101,8 @@ func (b *Bridge) readComments(ctx context.Context, groups []job.PlannedGroup) {
 // to be made.
 func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[string]tracker.Seat) bool {
 	if !b.Gate.Holds() {
-		b.Log.Warn("group not made: the gate may open meanwhile", "jobs", strings.Join(p.Group.Refs(), ","), "lease_left", b.Gate.Left())
+		b.Log.Warn("group not made: the gate may open meanwhile", "jobs", strings.Join(p.Group.Refs(), ","), "lease_left",
+			b.Gate.Left())
 		return false
 	}
 	g := p.Group
@@ -110,7 +111,10 @@ func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[strin
 		// a disk: they go as they are.
 		b.Log.Error("journal", "err", err)
 		none := ""
-		c := job.Change{Step: job.StepUngate, Why: "their group can't be written down", Update: job.Update{Jobs: g.Refs(), Dependency: &none, StartNow: true}}
+		c := job.Change{
+			Step: job.StepUngate, Why: "their group can't be written down",
+			Update: job.Update{Jobs: g.Refs(), Dependency: &none, StartNow: true},
+		}
 		b.note(ctx, 0, &c, b.sendAll(ctx, []job.Change{c})[0])
 		return false
 	}
@@ -320,7 +324,8 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 		if j == nil || release.IsBack(seat.Group, seat.Member, j) {
 			continue // over, running, or what it was before: nothing holds it but the gate
 		}
-		back = append(back, release.Restore(seat.Group, seat.Member, j, "", job.Cause{Kind: job.CauseUngated}.String(), snap.At).Update)
+		back = append(back, release.Restore(seat.Group, seat.Member, j, "", job.Cause{Kind: job.CauseUngated}.String(),
+			snap.At).Update)
 		if !release.Behind(snap.Gates, j) {
 			jobs++
 		}

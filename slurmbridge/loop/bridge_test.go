@@ -22,8 +22,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 )
 
-// Whoever reads a status has it while the loop goes on: groups that start, run and end, and jobs that are given up, change
-// no status that was published before.
+// Whoever reads a status has it while the loop goes on: groups that start, run and end, and jobs that are given up,
+// change no status that was published before.
 func TestAPublishedStatusNeverChanges(t *testing.T) {
 	shown := func(st *job.Status) string {
 		return string(must.Get(json.MarshalIndent([]any{
@@ -370,8 +370,8 @@ func lives(t *rapid.T, b *loop.Bridge) (alive bool) {
 
 func TestWhateverHappens(t *testing.T) { property.Check(t, draw) }
 
-// Wherever a bridge dies, all jobs run without it, within a lease and the run time of the jobs before them; no user's job
-// starts next to another user's, though one leaves room.
+// Wherever a bridge dies, all jobs run without it, within a lease and the run time of the jobs before them; no user's
+// job starts next to another user's, though one leaves room.
 func TestDeathAtAnyStep(t *testing.T) {
 	for _, step := range []string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release", "line"} {
 		t.Run(step, func(t *testing.T) {

@@ -159,8 +159,8 @@ func told(node string, idle time.Duration, jobs ...*mjob) *gpuprof.IdleReport {
 	return r
 }
 
-// A job that does nothing is listed after idle_after and its AdminComment says so, until it computes again; nothing else
-// is done to it.
+// A job that does nothing is listed after idle_after and its AdminComment says so, until it computes again; nothing
+// else is done to it.
 func TestIdleJobs(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
 	b.IdleAfter, b.IdleComment = time.Hour, true

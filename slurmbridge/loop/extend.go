@@ -51,14 +51,17 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 		limit := min(j.TimeLimit+by, extend.Latest(j, in.Snap.At, c.RunS, bounds))
 		if limit <= j.TimeLimit {
 			if b.tracker.Refuse(j, in.Snap.At) {
-				b.Log.Warn("job may miss its time limit for sharing, and MaxTime, a reservation or its deadline leave no room", "job", j.Ref, "limit", j.TimeLimit)
+				b.Log.Warn("job may miss its time limit for sharing, and MaxTime, a reservation or its deadline leave no room",
+					"job", j.Ref, "limit", j.TimeLimit)
 			}
 			continue
 		}
 		b.tracker.Lend(j, limit, in.Snap.At)
 		out = append(out, job.Change{
-			Step: job.StepExtend, Why: fmt.Sprintf("sharing costs it %s", time.Duration(cost*float64(time.Second)).Round(time.Second)),
-			Update: job.Update{Jobs: []string{j.Ref}, TimeLimit: limit}, Was: map[string]string{j.Ref: "TimeLimit=" + j.TimeLimit.String()},
+			Step:   job.StepExtend,
+			Why:    fmt.Sprintf("sharing costs it %s", time.Duration(cost*float64(time.Second)).Round(time.Second)),
+			Update: job.Update{Jobs: []string{j.Ref}, TimeLimit: limit},
+			Was:    map[string]string{j.Ref: "TimeLimit=" + j.TimeLimit.String()},
 		})
 	}
 	if len(out) > 0 {

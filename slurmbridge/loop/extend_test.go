@@ -17,7 +17,9 @@ import (
 
 // slowed are a job of 60 s alone with a limit of two minutes, predicted to take 72 s and really taking run,
 // and the job that it shares its GPU with.
-func slowed(t *testing.T, run time.Duration, setup func(m *model, b *loop.Bridge)) (m *model, b *loop.Bridge, mem *memory, victim *mjob) {
+func slowed(t *testing.T, run time.Duration, setup func(m *model, b *loop.Bridge)) (m *model, b *loop.Bridge,
+	mem *memory, victim *mjob,
+) {
 	t.Helper()
 	m, mem = newModel(node("n1", 1, 8)), newMemory()
 	m.bounds.MaxTime = map[string]time.Duration{"gpu": 0}
@@ -53,7 +55,8 @@ func TestTimeIsLentBack(t *testing.T) {
 	}{
 		"slowed 2.8-fold": {170 * time.Second, nil, "COMPLETED", 4 * time.Minute},
 		"as predicted":    {72 * time.Second, nil, "COMPLETED", 3 * time.Minute},
-		"it hangs":        {time.Hour, nil, "TIMEOUT", 5 * time.Minute}, // two minutes of work on half a GPU, and the last rounding
+		// two minutes of work on half a GPU, and the last rounding
+		"it hangs": {time.Hour, nil, "TIMEOUT", 5 * time.Minute},
 		"not wanted": {
 			170 * time.Second, func(_ *model, b *loop.Bridge) { b.ExtendLimit = false }, "TIMEOUT",
 			2 * time.Minute,

@@ -23,20 +23,25 @@ func (l *learning) Profile(context.Context, string, string, string) (*rlcore.Pro
 	return &p, nil
 }
 
-// Jobs of an application are expected to take what its runs with their time limit took; jobs with one limit share a profile,
-// and waiting ones follow what is learned meanwhile.
+// Jobs of an application are expected to take what its runs with their time limit took; jobs with one limit share a
+// profile, and waiting ones follow what is learned meanwhile.
 func TestLengthsByLimit(t *testing.T) {
-	apps := &learning{profile: &rlcore.Profile{App: "lmp", DurationS: 1000, DurationSD: 900, PeriodS: 1000, Series: []rlcore.Use{{}}, Runs: 8}}
+	apps := &learning{profile: &rlcore.Profile{
+		App: "lmp", DurationS: 1000, DurationSD: 900, PeriodS: 1000,
+		Series: []rlcore.Use{{}}, Runs: 8,
+	}}
 	for range 4 {
 		apps.profile.AddPast(rlcore.Past{SoloS: 100, LimitS: 3600}, rlcore.Past{SoloS: 1900, LimitS: 7200})
 	}
 	d := &identifier{
-		apps: apps, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, byRef: map[string]identified{},
+		apps: apps, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 },
+		byRef:    map[string]identified{},
 		profiles: map[application]*rlcore.Profile{}, foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
 	}
 	of := func(ref string, limit time.Duration) job.Job {
 		return job.Job{
-			Ref: ref, User: "ann", State: job.Pending, Comment: "app=lmp", TimeLimit: limit, Request: job.GPURequest{Kind: job.Shares, Count: 20},
+			Ref: ref, User: "ann", State: job.Pending, Comment: "app=lmp", TimeLimit: limit,
+			Request: job.GPURequest{Kind: job.Shares, Count: 20},
 		}
 	}
 	snap := &job.Snapshot{Jobs: []job.Job{of("1", time.Hour), of("2", 2*time.Hour), of("3", time.Hour)}}
@@ -53,7 +58,8 @@ func TestLengthsByLimit(t *testing.T) {
 		t.Fatalf("expected are %+v and %+v", short, long)
 	}
 	// Three shorter runs end before the next job comes.
-	apps.profile.AddPast(rlcore.Past{SoloS: 10, LimitS: 3600}, rlcore.Past{SoloS: 10, LimitS: 3600}, rlcore.Past{SoloS: 10, LimitS: 3600})
+	apps.profile.AddPast(rlcore.Past{SoloS: 10, LimitS: 3600}, rlcore.Past{SoloS: 10, LimitS: 3600},
+		rlcore.Past{SoloS: 10, LimitS: 3600})
 	snap.Jobs = append(snap.Jobs, of("4", time.Hour))
 	look()
 	if next := look(); next["1"].Profile.DurationS >= short.DurationS || next["1"].Profile != next["4"].Profile {

@@ -102,8 +102,8 @@ type distrust struct {
 	until   time.Time
 }
 
-// How long a Slurm that isn't understood, or doesn't let jobs go, is left alone, and how many gates in a row may be there
-// without a poll that shows them.
+// How long a Slurm that isn't understood, or doesn't let jobs go, is left alone, and how many gates in a row may be
+// there without a poll that shows them.
 const (
 	distrustFor = time.Hour
 	mostUnseen  = 3
@@ -162,12 +162,13 @@ func (g *Gate) openAll(ctx context.Context, s *job.Snapshot) error {
 	return errors.Join(append(errs, g.shut())...)
 }
 
-// OpenFor opens the gate for jobs that Slurm doesn't let go from it one by one, and with them for all others: no job is to
-// wait for longer. Where that happens twice within an hour there is no gate for the next one.
+// OpenFor opens the gate for jobs that Slurm doesn't let go from it one by one, and with them for all others: no job is
+// to wait for longer. Where that happens twice within an hour there is no gate for the next one.
 func (g *Gate) OpenFor(ctx context.Context, s *job.Snapshot, refs []string) {
 	g.asking.Lock()
 	defer g.asking.Unlock()
-	why := errors.New("jobs can't be let go from the gate one by one, since Slurm refuses it: the gate was opened for all of them")
+	why := errors.New("jobs can't be let go from the gate one by one, since Slurm refuses it: the gate was opened for " +
+		"all of them")
 	if now := g.Now(); now.Sub(g.openedFor) < distrustFor {
 		g.distrust = distrust{why, s.Release, nil, now.Add(distrustFor)}
 	}
@@ -214,15 +215,16 @@ func (g *Gate) Progress() { g.progress.Store(g.Now().UnixNano()) }
 // clockSlack is by how much this host's clock and slurmctld's may differ.
 const clockSlack = 2 * time.Second
 
-// Standby returns the daemon that keeps a closed gate in this one's place, "" = there is none. It keeps the gate file up
-// to date with that gate, for a slurmctld on this host. A gate that its owner hasn't renewed in time is no one's: Keep
-// takes it over. Of two daemons that made a gate at the same time the one with the older gate stays.
+// Standby returns the daemon that keeps a closed gate in this one's place, "" = there is none. It keeps the gate file
+// up to date with that gate, for a slurmctld on this host. A gate that its owner hasn't renewed in time is no one's:
+// Keep takes it over. Of two daemons that made a gate at the same time the one with the older gate stays.
 func (g *Gate) Standby(ctx context.Context, s *job.Snapshot) (owner string, err error) {
 	g.asking.Lock()
 	defer g.asking.Unlock()
 	var other job.GateState
 	for _, seen := range s.Gates {
-		if !seen.Open && seen.Owner != "" && seen.Owner != g.Name && s.At.Sub(seen.Begin) < clockSlack && (other.ID == "" || older(seen.ID, other.ID)) {
+		if !seen.Open && seen.Owner != "" && seen.Owner != g.Name && s.At.Sub(seen.Begin) < clockSlack &&
+			(other.ID == "" || older(seen.ID, other.ID)) {
 			other = seen
 		}
 	}
@@ -411,7 +413,8 @@ func (g *Gate) checkPartition(ctx context.Context) {
 		return
 	}
 	if g.closed = !up; g.closed {
-		g.log().Warn("gate_partition is not there or not up: until it is, the gate is in each partition with a node that shares GPUs, where all users see it", "partition", g.Partition)
+		g.log().Warn("gate_partition is not there or not up: until it is, the gate is in each partition with a node that "+
+			"shares GPUs, where all users see it", "partition", g.Partition)
 	}
 }
 
@@ -477,8 +480,8 @@ const refusedFor = 30 * time.Second
 // mostPartitions bounds the partitions that are tried one by one for a gate that Slurm refuses in all of them together.
 const mostPartitions = 8
 
-// create submits a gate to the given partitions. Where Slurm refuses it there (an account without access, a partition that
-// has gone), it is tried with what the cluster has: the partitions with shares, the default one, each alone.
+// create submits a gate to the given partitions. Where Slurm refuses it there (an account without access, a partition
+// that has gone), it is tried with what the cluster has: the partitions with shares, the default one, each alone.
 func (g *Gate) create(ctx context.Context, s *job.Snapshot, partitions []string) error {
 	shared := sharedPartitions(s)
 	tries := [][]string{partitions, shared, nil}
@@ -494,11 +497,13 @@ func (g *Gate) create(ctx context.Context, s *job.Snapshot, partitions []string)
 		id, account, err := g.Slurm.CreateGate(ctx, g.Lease, in)
 		if err == nil {
 			if account != "" {
-				g.log().Warn("Slurm refuses the gate in the default account of the bridge's user: it is in another", "gate", id, "account", account)
+				g.log().Warn("Slurm refuses the gate in the default account of the bridge's user: it is in another", "gate", id,
+					"account", account)
 			}
 			g.lease.Store(&lease{gate: id, account: account, expires: g.Now().Add(g.Lease), submitted: g.Now()})
 			if refused != nil {
-				g.instead = fmt.Sprintf("the gate is in partition %s instead: %v", cmp.Or(strings.Join(in, ","), "(default)"), refused)
+				g.instead = fmt.Sprintf("the gate is in partition %s instead: %v", cmp.Or(strings.Join(in, ","), "(default)"),
+					refused)
 			}
 			return nil
 		}
@@ -568,7 +573,8 @@ func (g *Gate) publish(l lease) error {
 		byPartition("cpus", g.perGPU, func(d job.PerGPU) uint64 { return d.CPUs }) +
 		byPartition("mem", g.perGPU, func(d job.PerGPU) uint64 { return d.MemMiB })
 	return writeGateFile(g.File, fmt.Sprintf("job=%s\nexpires=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(),
-		sharedText(g.Sharing)+partitionLine(g.Partition)+g.ByHand.text()+partitions+lines("shares", g.whole)+lines("model", g.models)+g.adopt))
+		sharedText(g.Sharing)+partitionLine(g.Partition)+g.ByHand.text()+partitions+lines("shares", g.whole)+lines("model",
+			g.models)+g.adopt))
 }
 
 func writeGateFile(path, text string) error {
@@ -600,9 +606,9 @@ func byPartition[V any](key string, all map[string]V, number func(V) uint64) str
 	return out.String()
 }
 
-// CloseGateFile leaves in a gate file only what holds without a gate, as the file itself says it: what shares of a GPU are
-// called, so that a job that comes now gets those of a whole one and waits for no gate, and the gate's partition. A file
-// that doesn't name shares is removed.
+// CloseGateFile leaves in a gate file only what holds without a gate, as the file itself says it: what shares of a GPU
+// are called, so that a job that comes now gets those of a whole one and waits for no gate, and the gate's partition. A
+// file that doesn't name shares is removed.
 func CloseGateFile(path string) error { return closeGateFile(path, "", "") }
 
 // shut does the same with what the gate knows.

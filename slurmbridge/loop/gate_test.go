@@ -291,7 +291,8 @@ func TestRefusedGate(t *testing.T) {
 	}
 }
 
-// A gate that Slurm refuses where it is to be is tried with what the cluster has, and the status says where it is and why.
+// A gate that Slurm refuses where it is to be is tried with what the cluster has, and the status says where it is and
+// why.
 func TestAGateIsTriedWhereSlurmTakesIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		own    string                         // the gate's own partition
@@ -404,7 +405,9 @@ func newHead(m *model, name string, journal *memory) *head {
 	return h
 }
 
-func (h *head) CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id, account string, err error) {
+func (h *head) CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id, account string,
+	err error,
+) {
 	id, account, err = h.model.CreateGate(ctx, lease, partitions)
 	if err == nil {
 		h.gates[len(h.gates)-1].owner = h.name

@@ -20,7 +20,8 @@ type Apps interface {
 	// Identify names the application of a job from its owner, script (nil = it wasn't read) and terms, and
 	// remembers that; "" = it has none.
 	Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (key string, err error)
-	// Profile looks up what is known of a user's application on a GPU model, "" = on that where it is fastest; nil = nothing.
+	// Profile looks up what is known of a user's application on a GPU model, "" = on that where it is fastest; nil =
+	// nothing.
 	Profile(ctx context.Context, user, key, model string) (*rlcore.Profile, error)
 }
 
@@ -49,7 +50,8 @@ type identifier struct {
 	profiles map[application]*rlcore.Profile
 	// foretold are the profiles that runs of these are expected to have, by their time limits.
 	foretold map[*rlcore.Profile]map[time.Duration]*rlcore.Profile
-	// asked are the profiles of jobs whose owners say what memory they need. One profile serves all that asked names alike.
+	// asked are the profiles of jobs whose owners say what memory they need. One profile serves all that asked names
+	// alike.
 	asked map[asked]*rlcore.Profile
 }
 
@@ -117,7 +119,8 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 			in.Terms[j.Ref] = t
 		}
 		_, known := d.byRef[j.Ref] // an ungated job stays known
-		if !sharer(j) && in.Rule(j) == nil || !known && j.State == job.Pending && !in.WaitsForBridge(j) && seats[j.Ref].Group == nil {
+		if !sharer(j) && in.Rule(j) == nil || !known && j.State == job.Pending && !in.WaitsForBridge(j) &&
+			seats[j.Ref].Group == nil {
 			continue
 		}
 		sharers = append(sharers, j)
@@ -270,8 +273,8 @@ func (d *identifier) conclude(
 	return out
 }
 
-// foretell sets the profiles that a job is expected to have, on the fastest GPU model and on each, given its application's;
-// nil = not known. Jobs with one limit share their profiles.
+// foretell sets the profiles that a job is expected to have, on the fastest GPU model and on each, given its
+// application's; nil = not known. Jobs with one limit share their profiles.
 func (d *identifier) foretell(
 	user string, limit time.Duration, app *job.App, models []string, of func(model string) *rlcore.Profile,
 ) {
@@ -343,8 +346,8 @@ func (d *identifier) lookups(in *plan.Input) *lookups {
 	return &lookups{left: d.window()*(gpus+1) + 16, until: d.now().Add(identifyBudget)}
 }
 
-// next reports whether one more job may be looked up. A job that was identified before always may, since its profile may
-// have come. It doesn't count: only its application is looked up, once for all jobs.
+// next reports whether one more job may be looked up. A job that was identified before always may, since its profile
+// may have come. It doesn't count: only its application is looked up, once for all jobs.
 func (l *lookups) next(known bool) bool {
 	if known {
 		return true

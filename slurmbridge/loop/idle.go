@@ -29,8 +29,8 @@ type idleReport struct {
 	withoutMPS []int64
 }
 
-// TakeIdle stores a node's report of jobs that do nothing with their GPUs or share one without MPS. It may be called at any
-// time.
+// TakeIdle stores a node's report of jobs that do nothing with their GPUs or share one without MPS. It may be called at
+// any time.
 func (b *Bridge) TakeIdle(r *gpuprof.IdleReport) {
 	b.init()
 	b.idle.mu.Lock()
@@ -105,7 +105,8 @@ func (r *idleReports) of(snap *job.Snapshot, now time.Time, after time.Duration)
 			gpus = float64(max(1, j.Request.Count))
 		}
 		out = append(out, job.Idle{
-			Ref: j.Ref, Name: j.Name, NoMail: job.ParseTerms(j.Comment).NoMail, User: j.User, Account: j.Account, Partition: j.Partition, Node: j.Nodes, GPUs: gpus, Since: t.since.Truncate(time.Second),
+			Ref: j.Ref, Name: j.Name, NoMail: job.ParseTerms(j.Comment).NoMail, User: j.User, Account: j.Account,
+			Partition: j.Partition, Node: j.Nodes, GPUs: gpus, Since: t.since.Truncate(time.Second),
 			Whole: j.Request.Kind != job.Shares,
 		})
 	}

@@ -23,7 +23,8 @@ const rememberFor = 90 * 24 * time.Hour
 // patience is how long after its end a run may wait for Slurm to say how it ended.
 const patience = time.Minute
 
-// Bounds of what is remembered for later runs: jobs, and applications, in all and of one user. The oldest is forgotten first.
+// Bounds of what is remembered for later runs: jobs, and applications, in all and of one user. The oldest is forgotten
+// first.
 const (
 	mostRefs             = 1 << 12
 	mostApps, appsOfUser = 1 << 12, 1 << 8
@@ -191,9 +192,9 @@ func (b *Bridge) howEnded(r *history.Run, how job.Description, active bool) (job
 	return how, true
 }
 
-// runsAgain reports whether a job could be requeued now. slurmd refuses a job ("already killed") that starts in the second
-// in which its last run ended there: the job is FAILED with exit code 1. That second must be over, and half of the next
-// for the clocks of two hosts.
+// runsAgain reports whether a job could be requeued now. slurmd refuses a job ("already killed") that starts in the
+// second in which its last run ended there: the job is FAILED with exit code 1. That second must be over, and half of
+// the next for the clocks of two hosts.
 func (b *Bridge) runsAgain(r *history.Run) bool {
 	if left := r.End.Truncate(time.Second).Add(1500 * time.Millisecond).Sub(b.Now()); left <= 0 || left > patience {
 		return true
@@ -290,8 +291,8 @@ func (b *Bridge) reportRun(r *history.Run, o *history.Outcome) {
 	}
 }
 
-// spec is the card that a run was on, as the settings describe it; nil = its node isn't known any more, or the run was on
-// cards of several types.
+// spec is the card that a run was on, as the settings describe it; nil = its node isn't known any more, or the run was
+// on cards of several types.
 func (b *Bridge) spec(snap *job.Snapshot, r *history.Run) *rlcore.GPUSpec {
 	at := slices.IndexFunc(snap.Nodes, func(n job.Node) bool { return n.Name == r.Node })
 	if at < 0 || len(r.Devices) == 0 {
@@ -332,8 +333,8 @@ func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outc
 	b.Wake()
 }
 
-// ended asks Slurm about members that have ended since the last poll: whether it has lost a job, and whether it has killed
-// one that computed beside others.
+// ended asks Slurm about members that have ended since the last poll: whether it has lost a job, and whether it has
+// killed one that computed beside others.
 func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker.Event) {
 	var refs []string
 	for _, e := range events {

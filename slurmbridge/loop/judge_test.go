@@ -158,8 +158,8 @@ func TestFailedBesideOthers(t *testing.T) {
 	}
 }
 
-// An application that fails at once at its first run, which is under MPS, runs again with all shares, without MPS. Where
-// it ends well it stays so, after a restart of the bridge, too.
+// An application that fails at once at its first run, which is under MPS, runs again with all shares, without MPS.
+// Where it ends well it stays so, after a restart of the bridge, too.
 func TestWhatCantRunUnderMPSStaysAlone(t *testing.T) {
 	m, l, b, _ := learner(t, node("n1", 1, 8))
 	reader := func() *mjob {
@@ -197,8 +197,8 @@ func TestWhatCantRunUnderMPSStaysAlone(t *testing.T) {
 	}
 }
 
-// A job alone under MPS falls with its server, which plain Slurm would not have given it: it runs again without one, unless
-// a process of its own is known to have faulted, or its application to fail alone.
+// A job alone under MPS falls with its server, which plain Slurm would not have given it: it runs again without one,
+// unless a process of its own is known to have faulted, or its application to fail alone.
 func TestFellAloneWithItsServer(t *testing.T) {
 	for name, c := range map[string]struct{ fault, own, failed, again bool }{
 		"the server failed":                {fault: true, again: true},
@@ -231,8 +231,8 @@ func TestFellAloneWithItsServer(t *testing.T) {
 	}
 }
 
-// What another user's jobs of the same name do alone says nothing of this one; and what has failed alone itself runs again where
-// its owner asks for it, whatever the reason may be.
+// What another user's jobs of the same name do alone says nothing of this one; and what has failed alone itself runs
+// again where its owner asks for it, whatever the reason may be.
 func TestFailuresOfOtherUsers(t *testing.T) {
 	for owner, suspect := range map[string]bool{"bob": true, "ann": false} {
 		m, l, b, _ := learner(t, node("n1", 1, 8))
@@ -325,8 +325,8 @@ func TestFellWithANeighboursFault(t *testing.T) {
 	}
 }
 
-// From Volta on a fault of an MPS server is forgotten before a hook can see it. Jobs that shared a GPU and failed in the
-// same moment were its clients: they run again, alone, in whichever order their records come.
+// From Volta on a fault of an MPS server is forgotten before a hook can see it. Jobs that shared a GPU and failed in
+// the same moment were its clients: they run again, alone, in whichever order their records come.
 func TestFailedInTheSameMoment(t *testing.T) {
 	for name, c := range map[string]struct {
 		run      time.Duration // the neighbour's
@@ -385,8 +385,8 @@ func counted(t *testing.T, reg *prometheus.Registry, name, label string) float64
 	return 0
 }
 
-// On a node with cards of two kinds a run teaches about the card that it was on, not about the node: each kind has its way
-// of sharing, and its own law.
+// On a node with cards of two kinds a run teaches about the card that it was on, not about the node: each kind has its
+// way of sharing, and its own law.
 func TestLessonsAreOfTheCard(t *testing.T) {
 	mixed := node("n1", 2, 8)
 	mixed.GPUType, mixed.Cards = "", []job.Card{{Type: "titanxp", Units: 100}, {Type: "k80", Units: 100}}

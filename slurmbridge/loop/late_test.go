@@ -127,9 +127,9 @@ func nobodyIsLater(t interface {
 // for its grace and the seconds that the bridge takes. Jobs of higher priority that come later are not among them: in
 // those seconds they may take the turn of a job in front, and jobs that share may have begun before their turn. For the
 // same reason jobs of whole GPUs come seconds after the ones in front. Jobs
-// bound to nodes are where all come at once and each is bound: another job may else take the node of a bound one, where two
-// nodes become free seconds apart. Jobs of several GPUs are not: a node that has some of its GPUs free for longer can
-// make any job later.
+// bound to nodes are where all come at once and each is bound: another job may else take the node of a bound one, where
+// two nodes become free seconds apart. Jobs of several GPUs are not: a node that has some of its GPUs free for longer
+// can make any job later.
 func TestNobodyIsLater(t *testing.T) {
 	property.Check(t, func(t *rapid.T) {
 		var on site
@@ -137,7 +137,10 @@ func TestNobodyIsLater(t *testing.T) {
 			on.nodes = append(on.nodes, node(fmt.Sprint("n", i), rapid.SampledFrom([]int{1, 1, 2}).Draw(t, "GPUs"), 64))
 		}
 		var history []arrival
-		kind := rapid.SampledFrom([]string{"", "", "", "nobody shares", "bound to nodes", "near their limits", "whole GPUs"}).Draw(t, "kind")
+		kind := rapid.SampledFrom([]string{
+			"", "", "", "nobody shares", "bound to nodes", "near their limits",
+			"whole GPUs",
+		}).Draw(t, "kind")
 		atS := 5
 		for range rapid.IntRange(2, 16).Draw(t, "jobs") {
 			if kind != "bound to nodes" {

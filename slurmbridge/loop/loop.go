@@ -53,8 +53,8 @@ type Bridge struct {
 	Planner *plan.Planner
 	Gate    *Gate
 	Apps    Apps
-	// Models returns the GPUs' models as records named them, nil = none did (see job.NameCards), and the nodes whose driver
-	// limits no MPS client's memory (see plan.Input.NoLimits).
+	// Models returns the GPUs' models as records named them, nil = none did (see job.NameCards), and the nodes whose
+	// driver limits no MPS client's memory (see plan.Input.NoLimits).
 	Models  func() (of map[job.GPUAddr]string, noLimits map[string]bool)
 	Journal Journal
 	Ledger  Ledger // nil = none
@@ -136,9 +136,16 @@ func (b *Bridge) init() {
 		if b.Gate != nil {
 			b.Gate.Log, b.Gate.Adopt = cmp.Or(b.Gate.Log, b.Log), b.adoptLines
 		}
-		b.apps = identifier{apps: b.Apps, slurm: b.Slurm, log: b.Log, now: b.Now, window: b.Planner.Window, models: b.Models, sessions: b.Sessions, names: b.AppNames, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}, foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{}}
+		b.apps = identifier{
+			apps: b.Apps, slurm: b.Slurm, log: b.Log, now: b.Now, window: b.Planner.Window, models: b.Models,
+			sessions: b.Sessions, names: b.AppNames, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
+			foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
+		}
 		sent := func(c *job.Change, err error) { b.tracker.Sent(c, err, b.Now()) }
-		b.comments = comments{slurm: b.Slurm, metrics: b.Metrics, sent: sent, log: b.Log, text: map[string]string{}, foreign: map[string]bool{}}
+		b.comments = comments{
+			slurm: b.Slurm, metrics: b.Metrics, sent: sent, log: b.Log, text: map[string]string{},
+			foreign: map[string]bool{},
+		}
 	})
 }
 
@@ -404,7 +411,10 @@ func (b *Bridge) failed(err error) {
 
 // observe brings the tracker up to date with a poll and begins the input of a plan.
 func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Change, []tracker.Event) {
-	in := &plan.Input{Snap: snap, Shadow: b.acting() == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate, HoldS: (b.Gate.Lease + gateOpens).Seconds()}
+	in := &plan.Input{
+		Snap: snap, Shadow: b.acting() == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate,
+		HoldS: (b.Gate.Lease + gateOpens).Seconds(),
+	}
 	in.Unproved = b.acting() == job.Active && !b.Gate.Proved(snap.Release)
 	in.RetryAlone = b.RetryAlone
 	in.Adopt, in.Bans = b.Adopt, &b.learned.bans
@@ -483,8 +493,8 @@ func (b *Bridge) undone() map[string]bool {
 	return out
 }
 
-// countDelays adds the time since the last poll to the jobs that waited for the bridge: although a GPU was idle, or with a
-// change that came to nothing. It notes the jobs that a gate holds after its lease.
+// countDelays adds the time since the last poll to the jobs that waited for the bridge: although a GPU was idle, or
+// with a change that came to nothing. It notes the jobs that a gate holds after its lease.
 func (b *Bridge) countDelays(snap *job.Snapshot) {
 	over := slices.DeleteFunc(slices.Clone(snap.Gates), func(g job.GateState) bool {
 		return g.Open || g.Begin.IsZero() || snap.At.Sub(g.Begin) <= gateOpens
@@ -575,9 +585,12 @@ func (b *Bridge) save(ctx context.Context, p *job.Plan) {
 func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	policy := b.Planner.Decider.Policy
 	st := &job.Status{
-		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
-		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(), Snap: in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,
-		Unmanaged: maps.Clone(b.tracker.Unmanaged), Refused: b.tracker.Refusals.List(), MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
+		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy),
+		Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
+		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(),
+		Snap: in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,
+		Unmanaged: maps.Clone(b.tracker.Unmanaged), Refused: b.tracker.Refusals.List(), MaxDelayS: b.maxDelay,
+		Window: b.Planner.Window(),
 	}
 	if b.standby != "" {
 		st.Gate, st.Lease = b.Gate.other.gate, b.Gate.other.expires.Sub(in.Snap.At)

@@ -30,66 +30,145 @@ type Metrics struct {
 	counted map[string]bool
 }
 
-const refusedHelp = "Changes of jobs that Slurm, or a plugin of the site's, refused, by step and by the name of Slurm's error (SLURM_ERROR: a plugin didn't say which; not-done: it was taken, and the job was not so; other: an error without a name). A series ends a day after its last change."
+const refusedHelp = "Changes of jobs that Slurm, or a plugin of the site's, refused, by step and by the name of " +
+	"Slurm's error (SLURM_ERROR: a plugin didn't say which; not-done: it was taken, and the job was not so; other: an " +
+	"error without a name). A series ends a day after its last change."
 
 // NewMetrics registers the bridge's metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := factory{promauto.With(reg)}
 	slow := []float64{1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 3, 5}
 	return &Metrics{
-		counted:   map[string]bool{},
-		polls:     counters(r, "polls_total", "Polls of Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or its answer could not be read).", "result", "ok", "error"),
-		pollTime:  r.histogram("poll_duration_seconds", "Duration of a successful poll of Slurm's queue and nodes.", prometheus.ExponentialBuckets(0.005, 2, 12)),
-		lastPoll:  r.gauge("last_poll_timestamp_seconds", "Unix time of the last successful poll; 0 = none yet."),
-		planTime:  r.histogram("plan_duration_seconds", "Duration of a decision after a poll.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
-		jobs:      r.gauges("jobs", "Jobs that may share, by state: waiting (for a decision, behind the gate), released (in a group that Slurm may start), running (in a group).", "state"),
-		gpus:      r.gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).", "use"),
-		groups:    counters(r, "groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), turn (one job, when Slurm comes to it). None in shadow mode.", "kind", job.StartNow, job.Join, job.Turn),
-		groupSize: r.histogram("group_size_jobs", "Jobs in a released group, without the running jobs that it joins.", []float64{1, 2, 3, 4, 5, 8}),
-		members:   counters(r, "group_members_total", "What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group run), kept (restored: Slurm says why it keeps the job pending), left (left to Slurm: it did not start twice), misplaced (on another GPU than planned).", "outcome", "started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "misplaced"),
+		counted: map[string]bool{},
+		polls: counters(r, "polls_total",
+			"Polls of Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or its answer could not be read).",
+			"result", "ok", "error"),
+		pollTime: r.histogram("poll_duration_seconds", "Duration of a successful poll of Slurm's queue and nodes.",
+			prometheus.ExponentialBuckets(0.005, 2, 12)),
+		lastPoll: r.gauge("last_poll_timestamp_seconds", "Unix time of the last successful poll; 0 = none yet."),
+		planTime: r.histogram("plan_duration_seconds", "Duration of a decision after a poll.",
+			prometheus.ExponentialBuckets(0.0001, 4, 10)),
+		jobs: r.gauges("jobs",
+			"Jobs that may share, by state: waiting (for a decision, behind the gate), released (in a group that Slurm may "+
+				"start), running (in a group).", "state"),
+		gpus: r.gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).",
+			"use"),
+		groups: counters(r, "groups_total",
+			"Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), turn (one job, "+
+				"when Slurm comes to it). None in shadow mode.", "kind", job.StartNow, job.Join, job.Turn),
+		groupSize: r.histogram("group_size_jobs", "Jobs in a released group, without the running jobs that it joins.",
+			[]float64{1, 2, 3, 4, 5, 8}),
+		members: counters(r, "group_members_total",
+			"What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by "+
+				"its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group "+
+				"run), kept (restored: Slurm says why it keeps the job pending), left (left to Slurm: it did not start twice), "+
+				"misplaced (on another GPU than planned).", "outcome", "started", "ended", "requeued", "owner", "stuck", "partial",
+			"kept", "left", "misplaced"),
 		changes: r.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "slurmbridge", Name: "changes_total",
-			Help: "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, extend, comment) and result (ok, gone: the job had ended or started, refused, down: Slurm did not answer).",
+			Help: "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, extend, comment) and " +
+				"result (ok, gone: the job had ended or started, refused, down: Slurm did not answer).",
 		}, []string{"step", "result"}),
 		commands: r.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "slurmbridge", Name: "slurm_command_duration_seconds",
-			Help: "Time that Slurm's commands took (squeue, scontrol and so on), failed ones as well.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
+			Help:    "Time that Slurm's commands took (squeue, scontrol and so on), failed ones as well.",
+			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
 		}, []string{"command"}),
-		cmdErrors:  counters[string](r, "slurm_command_errors_total", "Slurm's commands that failed, by command.", "command"),
-		lease:      r.gauge("gate_lease_left_seconds", "How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs start alone. 0 in shadow mode, which has no gate."),
+		cmdErrors: counters[string](r, "slurm_command_errors_total", "Slurm's commands that failed, by command.", "command"),
+		lease: r.gauge("gate_lease_left_seconds",
+			"How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs "+
+				"start alone. 0 in shadow mode, which has no gate."),
 		gateErrors: r.counter("gate_errors_total", "Failures to create or renew the gate."),
-		notAdopted: r.gauges("adopt_kept_out", "What isn't adopted for a week because jobs were slower than the contract of their rule: applications (of a user), and rules (two jobs of an account within a day).", "what"),
-		misread:    r.gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
-		refused:    r.gauges("refused_changes", refusedHelp, "step", "error"),
-		unmanaged:  counters(r, "jobs_unmanaged_total", "Jobs that requested sharing and were ungated, to run as without the bridge, by reason: exclusive, features, size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason", job.UngatedReasons()...),
-		considered: r.counter("jobs_considered_total", "Jobs that were considered together with others, or next to running ones, with any result."),
-		delay:      r.histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting, next to an idle GPU or with a change that came to nothing, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
-		delayMax:   r.gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon started."),
-		skew:       r.histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
-		predicted:  r.histogram("predicted_slowdown_ratio", "Predicted slowdown of each job released with others: run time together over run time alone (1 = as fast as alone).", slow),
-		seen:       r.histogram("seen_slowdown_ratio", "Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).", slow),
-		length: r.histogram("run_length_ratio", "How long each job would have taken alone, over what was foretold of it by its application, its time limit and "+
-			"its user's last runs. From 0.5 to 2 it was foretold within a factor of two.", []float64{.1, .25, .5, .8, 1.25, 2, 4, 10}),
-		late:        r.histogram("late_ratio", "By how many of its own run times alone each job ended after plain Slurm would have ended it (0 = before or then); above 0.1 it is late.", []float64{0, .05, .1, .25, .5, 1, 2, 5}),
-		turnaround:  counters(r, "turnaround_seconds_total", "Time from submission to end, s, of all jobs that ended and whose end on plain Slurm is known, on: slurmbridge (as it was), plain (as it would have been, an estimate). What was saved is 1 - slurmbridge/plain.", "on", "slurmbridge", "plain"),
-		broken:      r.counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (srpt, then exclusive) has decided since."),
-		fallback:    r.gauge("policy_fallback", "1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not a number; 0 otherwise."),
-		records:     counters(r, "records_total", "Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (its sender is not authenticated, or it is impossible), failed (it could not be stored; the node tries again).", "result", "new", "duplicate", "refused", "failed"),
-		info:        r.gauges("info", "Always 1; says which mode (active, shadow, standby: another daemon decides), policy, model and objective are in use, and Slurm's release.", "mode", "policy", "model", "objective", "slurm"),
-		startAfterS: r.histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
-		contracts:   counters(r, "contracts_total", "Shared runs of jobs with a limit on their slowdown (share:max-slowdown, max_slowdown), by result: kept, broken (slower than the limit).", "result", "kept", "broken"),
-		suspects:    counters(r, "shared_failures_total", "Jobs that failed, or ran out of time, while sharing and whose co-runners may be the reason, out of memory most of all, by what was done: again (run again, alone), left.", "done", "again", "left"),
-		harmed:      counters(r, "jobs_harmed_total", "Jobs that are worse off than on plain Slurm, by kind: timeout, deadline (ended at their time limit or deadline; alone they would have ended before), oom (failed while sharing, out of memory most of all), late (ended well after plain Slurm would have ended them), contract (slower than their limit on slowdowns), held (kept waiting by the bridge for longer than it may), lost (unknown to Slurm after the bridge changed them). A job may count for several.", "kind", history.Harms()...),
-		lent:        r.counter("lent_seconds_total", "Time by which the time limits of jobs were raised because sharing had slowed them, s, counted at their ends."),
-		idleJobs:    r.gauge("idle_jobs", "Running jobs that have done nothing with their GPUs for idle_after, by the nodes' agents."),
-		idleGPUs:    r.gauge("idle_gpus", "GPUs that those jobs hold, shares as parts of one."),
-		withoutMPS:  r.gauge("sharers_without_mps", "Running jobs that share a GPU and have a process on it that computes without MPS, by the nodes' agents."),
-		usageHours:  r.gauges("usage_gpu_hours", "GPU-hours of the last 24 hours by account, shares as parts of a GPU: held, computed (the part of that time in which kernels ran), beyond (computed on top of the shares held, while co-runners didn't compute), idle (held, and nothing done for ten minutes or more), shared (with another job on the GPU). The thirty accounts that held most; the others are one, and all are one where Slurm hides others' usage. What isn't known has no series.", "account", "what"),
-		usageSaved:  r.gauges("usage_wait_saved_hours", "By how much less the jobs of the last 24 hours waited than on plain Slurm, hours, by account.", "account"),
-		usageLost:   r.gauges("usage_time_lost_hours", "By how much longer the jobs of the last 24 hours ran for sharing a GPU, hours, by account.", "account"),
-		forgotten: r.counter("forgotten_total", "Failures and broken contracts, of pairs of applications and of applications, that were forgotten "+
-			"for newer ones: there is room for a bounded number of each user's."),
-		learned: counters(r, "lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what", "profile", "company"),
+		notAdopted: r.gauges("adopt_kept_out",
+			"What isn't adopted for a week because jobs were slower than the contract of their rule: applications (of a "+
+				"user), and rules (two jobs of an account within a day).", "what"),
+		misread: r.gauges("slurm_misread",
+			"1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not "+
+				"understood, and nothing is grouped. None otherwise.", "field"),
+		refused: r.gauges("refused_changes", refusedHelp, "step", "error"),
+		unmanaged: counters(r, "jobs_unmanaged_total",
+			"Jobs that requested sharing and were ungated, to run as without the bridge, by reason: exclusive, features, "+
+				"size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason",
+			job.UngatedReasons()...),
+		considered: r.counter("jobs_considered_total",
+			"Jobs that were considered together with others, or next to running ones, with any result."),
+		delay: r.histogram("added_delay_seconds",
+			"Time for which only the bridge has kept a job waiting, next to an idle GPU or with a change that came to "+
+				"nothing, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
+		delayMax: r.gauge("added_delay_max_seconds",
+			"Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon "+
+				"started."),
+		skew: r.histogram("costart_skew_seconds",
+			"Time between the first and the last start in a group, from the nodes' records.",
+			[]float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
+		predicted: r.histogram("predicted_slowdown_ratio",
+			"Predicted slowdown of each job released with others: run time together over run time alone (1 = as fast as alone).",
+			slow),
+		seen: r.histogram("seen_slowdown_ratio",
+			"Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).",
+			slow),
+		length: r.histogram("run_length_ratio",
+			"How long each job would have taken alone, over what was foretold of it by its application, its time limit and "+
+				"its user's last runs. From 0.5 to 2 it was foretold within a factor of two.",
+			[]float64{.1, .25, .5, .8, 1.25, 2, 4, 10}),
+		late: r.histogram("late_ratio",
+			"By how many of its own run times alone each job ended after plain Slurm would have ended it (0 = before or "+
+				"then); above 0.1 it is late.", []float64{0, .05, .1, .25, .5, 1, 2, 5}),
+		turnaround: counters(r, "turnaround_seconds_total",
+			"Time from submission to end, s, of all jobs that ended and whose end on plain Slurm is known, on: slurmbridge "+
+				"(as it was), plain (as it would have been, an estimate). What was saved is 1 - slurmbridge/plain.", "on",
+			"slurmbridge", "plain"),
+		broken: r.counter("policy_broken_total",
+			"Decisions in which the policy's answer was not a number; the next policy (srpt, then exclusive) has decided "+
+				"since."),
+		fallback: r.gauge("policy_fallback",
+			"1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not "+
+				"a number; 0 otherwise."),
+		records: counters(r, "records_total",
+			"Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (its sender is not "+
+				"authenticated, or it is impossible), failed (it could not be stored; the node tries again).", "result", "new",
+			"duplicate", "refused", "failed"),
+		info: r.gauges("info",
+			"Always 1; says which mode (active, shadow, standby: another daemon decides), policy, model and objective are in "+
+				"use, and Slurm's release.", "mode", "policy", "model", "objective", "slurm"),
+		startAfterS: r.histogram("start_latency_seconds",
+			"Time from the moment a group could start until its first job ran, with Slurm's own part.",
+			prometheus.ExponentialBuckets(0.1, 2, 10)),
+		contracts: counters(r, "contracts_total",
+			"Shared runs of jobs with a limit on their slowdown (share:max-slowdown, max_slowdown), by result: kept, broken "+
+				"(slower than the limit).", "result", "kept", "broken"),
+		suspects: counters(r, "shared_failures_total",
+			"Jobs that failed, or ran out of time, while sharing and whose co-runners may be the reason, out of memory most "+
+				"of all, by what was done: again (run again, alone), left.", "done", "again", "left"),
+		harmed: counters(r, "jobs_harmed_total",
+			"Jobs that are worse off than on plain Slurm, by kind: timeout, deadline (ended at their time limit or deadline; "+
+				"alone they would have ended before), oom (failed while sharing, out of memory most of all), late (ended well "+
+				"after plain Slurm would have ended them), contract (slower than their limit on slowdowns), held (kept waiting "+
+				"by the bridge for longer than it may), lost (unknown to Slurm after the bridge changed them). A job may count "+
+				"for several.", "kind", history.Harms()...),
+		lent: r.counter("lent_seconds_total",
+			"Time by which the time limits of jobs were raised because sharing had slowed them, s, counted at their ends."),
+		idleJobs: r.gauge("idle_jobs",
+			"Running jobs that have done nothing with their GPUs for idle_after, by the nodes' agents."),
+		idleGPUs: r.gauge("idle_gpus", "GPUs that those jobs hold, shares as parts of one."),
+		withoutMPS: r.gauge("sharers_without_mps",
+			"Running jobs that share a GPU and have a process on it that computes without MPS, by the nodes' agents."),
+		usageHours: r.gauges("usage_gpu_hours",
+			"GPU-hours of the last 24 hours by account, shares as parts of a GPU: held, computed (the part of that time in "+
+				"which kernels ran), beyond (computed on top of the shares held, while co-runners didn't compute), idle (held, "+
+				"and nothing done for ten minutes or more), shared (with another job on the GPU). The thirty accounts that held "+
+				"most; the others are one, and all are one where Slurm hides others' usage. What isn't known has no series.",
+			"account", "what"),
+		usageSaved: r.gauges("usage_wait_saved_hours",
+			"By how much less the jobs of the last 24 hours waited than on plain Slurm, hours, by account.", "account"),
+		usageLost: r.gauges("usage_time_lost_hours",
+			"By how much longer the jobs of the last 24 hours ran for sharing a GPU, hours, by account.", "account"),
+		forgotten: r.counter("forgotten_total",
+			"Failures and broken contracts, of pairs of applications and of applications, that were forgotten "+
+				"for newer ones: there is room for a bounded number of each user's."),
+		learned: counters(r, "lessons_total",
+			"Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).",
+			"what", "profile", "company"),
 	}
 }
 

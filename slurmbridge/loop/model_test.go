@@ -542,7 +542,9 @@ func (m *model) PartitionUp(_ context.Context, name string) (bool, error) {
 	return !m.closed[name], nil
 }
 
-func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []string) (id, account string, err error) {
+func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []string) (id, account string,
+	err error,
+) {
 	if m.down {
 		return "", "", job.ErrDown
 	}

@@ -16,8 +16,8 @@ func wholeGPUs(m *model, gpus int, run time.Duration) *mjob {
 	return j
 }
 
-// A waiting job of a whole GPU isn't overtaken: no job joins the GPU that it waits for if that makes it wait longer, and
-// a job that may share and comes before it starts before it.
+// A waiting job of a whole GPU isn't overtaken: no job joins the GPU that it waits for if that makes it wait longer,
+// and a job that may share and comes before it starts before it.
 func TestAJobOfAWholeGPUIsNotOvertaken(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
 	b.Planner.Room, b.Planner.RoomAnyway = true, true
@@ -56,7 +56,8 @@ func TestAJobThatWaitsForSomethingElseKeepsNoGPU(t *testing.T) {
 	}
 }
 
-// A job that Slurm leaves pending next to idle GPUs for a reason of its own is not late for it: the bridge held nothing.
+// A job that Slurm leaves pending next to idle GPUs for a reason of its own is not late for it: the bridge held
+// nothing.
 func TestWaitingForSlurmIsNotLate(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
 	j := wholeGPUs(m, 1, 10*time.Second)

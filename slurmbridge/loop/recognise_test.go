@@ -42,11 +42,18 @@ func (named) Profile(context.Context, string, string, string) (*rlcore.Profile, 
 // several GPUs, are no business of ours.
 func TestJobsWithAGPUOfTheirOwnAreRecognised(t *testing.T) {
 	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
-	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}, foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{}}
+	d := &identifier{
+		apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now,
+		window: func() int { return 5 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
+		foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
+	}
 	whole := func(ref string, state job.JobState, gpus int) job.Job {
 		return job.Job{Ref: ref, User: "ann", State: state, Request: job.GPURequest{Kind: job.WholeGPU, Count: gpus}}
 	}
-	snap := &job.Snapshot{Jobs: []job.Job{whole("1", job.Running, 1), whole("2", job.Pending, 1), whole("3", job.Running, 4)}}
+	snap := &job.Snapshot{Jobs: []job.Job{
+		whole("1", job.Running, 1), whole("2", job.Pending, 1),
+		whole("3", job.Running, 4),
+	}}
 	for range 3 {
 		in := &plan.Input{Snap: snap, Tracker: tracker.New()}
 		d.identify(t.Context(), in)
@@ -62,14 +69,23 @@ func TestJobsWithAGPUOfTheirOwnAreRecognised(t *testing.T) {
 // An interactive session needs no script, keeps its profile from tick to tick, and is no application.
 func TestSessionsAreRecognised(t *testing.T) {
 	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
-	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3}, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}, foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{}}
-	snap := &job.Snapshot{Jobs: []job.Job{{Ref: "1", User: "ann", State: job.Running, Comment: "share:interactive", Request: job.GPURequest{Kind: job.Shares, Count: 70}}}}
+	d := &identifier{
+		apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now,
+		window: func() int { return 5 }, sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3},
+		byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
+		foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
+	}
+	snap := &job.Snapshot{Jobs: []job.Job{{
+		Ref: "1", User: "ann", State: job.Running, Comment: "share:interactive",
+		Request: job.GPURequest{Kind: job.Shares, Count: 70},
+	}}}
 	var last *rlcore.Profile
 	for range 2 {
 		in := &plan.Input{Snap: snap, Tracker: tracker.New()}
 		d.identify(t.Context(), in)
 		app := in.Apps["1"]
-		if app.Key != "" || app.Profile == nil || app.Profile.Busy == nil || last != nil && last != app.Profile || in.Terms["1"].MaxSlowdown != 1.3 {
+		if app.Key != "" || app.Profile == nil || app.Profile.Busy == nil || last != nil && last != app.Profile ||
+			in.Terms["1"].MaxSlowdown != 1.3 {
 			t.Fatalf("%+v, terms %+v", app, in.Terms["1"])
 		}
 		last = app.Profile
@@ -79,11 +95,14 @@ func TestSessionsAreRecognised(t *testing.T) {
 	}
 }
 
-// A job of an application without a profile goes by what its owner says of its memory, from tick to tick by one profile,
-// which jobs alike share. A job that asks for a GPU of its own doesn't.
+// A job of an application without a profile goes by what its owner says of its memory, from tick to tick by one
+// profile, which jobs alike share. A job that asks for a GPU of its own doesn't.
 func TestMemoryThatAnOwnerSaysIsRemembered(t *testing.T) {
 	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
-	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
+	d := &identifier{
+		apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now,
+		window: func() int { return 5 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
+	}
 	says := func(ref, comment string, kind job.RequestKind) job.Job {
 		return job.Job{
 			Ref: ref, User: "ann", State: job.Running, TimeLimit: time.Hour, Comment: "app=new," + comment,
@@ -99,7 +118,8 @@ func TestMemoryThatAnOwnerSaysIsRemembered(t *testing.T) {
 		in := &plan.Input{Snap: snap, Tracker: tracker.New()}
 		d.identify(t.Context(), in)
 		p := in.Apps["1"].Profile
-		if p == nil || p != in.Apps["2"].Profile || p == in.Apps["3"].Profile || in.Apps["4"].Profile != nil || in.Apps["5"].Profile != nil ||
+		if p == nil || p != in.Apps["2"].Profile || p == in.Apps["3"].Profile || in.Apps["4"].Profile != nil ||
+			in.Apps["5"].Profile != nil ||
 			last != nil && p != last || p.HeldMiB != 8192 || in.Apps["1"].Key == "" {
 			t.Fatalf("%+v", in.Apps)
 		}
@@ -126,14 +146,17 @@ func (s slow) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (st
 func TestIdentifyingIsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	d := &identifier{
-		apps: slow{now: &now}, slurm: scripts{Mutex: new(sync.Mutex), read: map[string]int{}}, log: slog.New(slog.DiscardHandler),
-		now: func() time.Time { return now }, window: func() int { return 1000 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
+		apps: slow{now: &now}, slurm: scripts{Mutex: new(sync.Mutex), read: map[string]int{}},
+		log: slog.New(slog.DiscardHandler),
+		now: func() time.Time { return now }, window: func() int { return 1000 }, byRef: map[string]identified{},
+		profiles: map[application]*rlcore.Profile{},
 		foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
 	}
 	snap := &job.Snapshot{}
 	for i := range 500 {
 		snap.Jobs = append(snap.Jobs, job.Job{
-			Ref: strconv.Itoa(i), User: "ann", State: job.Running, Comment: "app=lmp", Request: job.GPURequest{Kind: job.Shares, Count: 50},
+			Ref: strconv.Itoa(i), User: "ann", State: job.Running, Comment: "app=lmp",
+			Request: job.GPURequest{Kind: job.Shares, Count: 50},
 		})
 	}
 	known, ticks := 0, 0

@@ -43,8 +43,8 @@ func refusing(t testing.TB, gpus int) (m *model, run func(d time.Duration)) {
 	return m, run
 }
 
-// A plugin of the site's refuses what makes jobs share. After two tries they run as they are, each with a GPU of its own, and
-// the status says what was refused.
+// A plugin of the site's refuses what makes jobs share. After two tries they run as they are, each with a GPU of its
+// own, and the status says what was refused.
 func TestRefusedShares(t *testing.T) {
 	m, run := refusing(t, 2)
 	m.plugin = func(ref string, u *job.Update) error {
@@ -95,7 +95,8 @@ func TestDelayCountsWhileChangesFail(t *testing.T) {
 	}
 }
 
-// Slurm takes what makes jobs share, and a plugin of the site's makes something else of it: nobody says that the owner did.
+// Slurm takes what makes jobs share, and a plugin of the site's makes something else of it: nobody says that the owner
+// did.
 func TestSharesThatAreRewritten(t *testing.T) {
 	m, run := refusing(t, 1)
 	m.plugin = func(_ string, u *job.Update) error {
@@ -113,8 +114,8 @@ func TestSharesThatAreRewritten(t *testing.T) {
 	}
 }
 
-// A plugin of the site's lets no job go from the gate: the gate is opened for all; where that happens again within an hour
-// no job waits for a gate.
+// A plugin of the site's lets no job go from the gate: the gate is opened for all; where that happens again within an
+// hour no job waits for a gate.
 func TestJobsThatMayNotGo(t *testing.T) {
 	for name, plugin := range map[string]func(ref string, u *job.Update) error{
 		"refused": func(ref string, u *job.Update) error {
@@ -192,8 +193,8 @@ func (d meddler) do(n int, ref string, u *job.Update) error {
 	return nil
 }
 
-// Whatever changes a site's plugin refuses, drops or makes others of: every job starts within the longest delay that the
-// bridge may cause, no job's changes are tried for ever, and what was refused is said.
+// Whatever changes a site's plugin refuses, drops or makes others of: every job starts within the longest delay that
+// the bridge may cause, no job's changes are tried for ever, and what was refused is said.
 func TestWhateverIsRefused(tt *testing.T) {
 	property.Check(tt, func(t *rapid.T) {
 		gpus := rapid.IntRange(1, 4).Draw(t, "gpus")

@@ -122,8 +122,8 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// BenchmarkBusyBesideIdle is one plan for 1,000 busy GPUs with 10,000 waiting jobs, next to an idle partition that none of
-// them may use.
+// BenchmarkBusyBesideIdle is one plan for 1,000 busy GPUs with 10,000 waiting jobs, next to an idle partition that none
+// of them may use.
 func BenchmarkBusyBesideIdle(b *testing.B) {
 	const gpus, jobs = 1000, 10_000
 	profile := &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}

@@ -25,7 +25,8 @@ func (r *pass) fillAll() {
 }
 
 // startable lists the GPUs on which a job might start now, by free shares, most first; of equals the nodes that are
-// awake first, and MIG instances before whole GPUs, the smallest first: what fits there leaves the others to what doesn't.
+// awake first, and MIG instances before whole GPUs, the smallest first: what fits there leaves the others to what
+// doesn't.
 func (r *pass) startable() []int {
 	var out []int
 	for g := range r.now.GPUs {
@@ -60,7 +61,8 @@ func (r *pass) faster(g int, j *rlcore.Job) bool {
 		if len(card.Running) > 0 || r.closed[k] || !j.MayUse(k) || r.guard.Claimed(k) != "" {
 			continue
 		}
-		if there := j.On(card); here != nil && there != nil && there.DurationS*(1+cmp.Or(j.Grace, r.guard.Grace, rlcore.DefaultGrace)) < here.DurationS {
+		if there := j.On(card); here != nil && there != nil &&
+			there.DurationS*(1+cmp.Or(j.Grace, r.guard.Grace, rlcore.DefaultGrace)) < here.DurationS {
 			return true
 		}
 	}

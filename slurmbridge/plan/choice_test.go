@@ -46,7 +46,8 @@ func TestGPUsThatAreLeftAlone(t *testing.T) {
 		},
 		"it is a foreign job's turn": func(in *Input) {
 			in.Snap.Jobs = append(in.Snap.Jobs, whole("w", 1, 1, "Resources"))
-			in.Snap.Jobs[1].Priority, in.Snap.Jobs[1].Partition, in.Snap.Jobs[1].TimeLimit = 5000, "gpu", in.Snap.Jobs[0].TimeLimit
+			in.Snap.Jobs[1].Priority, in.Snap.Jobs[1].Partition, in.Snap.Jobs[1].TimeLimit = 5000, "gpu",
+				in.Snap.Jobs[0].TimeLimit
 		},
 	} {
 		in := oneGPU(sharer("1"))
@@ -153,8 +154,8 @@ func TestMembersLandWhereTheyAreMeant(t *testing.T) {
 	}
 }
 
-// Two jobs on their way to one node that must not meet wait for each other's start, and where a group is refused its first
-// job starts alone.
+// Two jobs on their way to one node that must not meet wait for each other's start, and where a group is refused its
+// first job starts alone.
 func TestJobsThatMustNotMeetStartApart(t *testing.T) {
 	in := withCards(snapshot(sharer("1"), sharer("2"), sharer("3"), sharer("4")))
 	in.Snap.Nodes = in.Snap.Nodes[:1]
@@ -168,8 +169,8 @@ func TestJobsThatMustNotMeetStartApart(t *testing.T) {
 	}
 }
 
-// What a decision refused is told as the decision found it: alone, then with each other job of the window. To tell it takes
-// no decision's budget: the plan is the one that the decider makes by itself.
+// What a decision refused is told as the decision found it: alone, then with each other job of the window. To tell it
+// takes no decision's budget: the plan is the one that the decider makes by itself.
 func TestExplanationsTakeNothingFromDecisions(t *testing.T) {
 	profile := &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}
 	in := idleCluster(250, 2000, profile)

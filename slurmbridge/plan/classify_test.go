@@ -181,7 +181,8 @@ func TestWhyAJobIsNotAdopted(t *testing.T) {
 	}
 }
 
-// An adopted job that finds no partner keeps its own request, and one that does becomes shares, under its rule's contract.
+// An adopted job that finds no partner keeps its own request, and one that does becomes shares, under its rule's
+// contract.
 func TestAnAdoptedJobSharesInCompanyOnly(t *testing.T) {
 	in := adopting()
 	plan := planner().Plan(in)

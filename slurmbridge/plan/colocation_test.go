@@ -19,7 +19,8 @@ func (s slow) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, _ []*rlcore.Pr
 	}
 }
 
-// mayMeet reports whether the guard lets fresh members start on a node with two idle GPUs to which others are on their way.
+// mayMeet reports whether the guard lets fresh members start on a node with two idle GPUs to which others are on their
+// way.
 func mayMeet(guard *rlcore.Guard, fresh, others []placement) bool {
 	checks := mostChecks
 	p := newPoll(withCards(snapshot()))
@@ -33,7 +34,10 @@ func TestAFixedLimitIsCheckedInEveryOrder(t *testing.T) {
 	guard := rlcore.NewGuard(rlcore.Rules{Predictor: slow(1.5), ExtendLimit: true})
 	profile := &rlcore.Profile{App: "app", DurationS: 3000, PeriodS: 3000, Series: []rlcore.Use{{MemMiB: 100}}}
 	onItsWay := func(id string, fixed bool, group int64) placement {
-		x := rlcore.Running{Shares: 50, Job: rlcore.Job{ID: id, Profile: profile, LimitS: 3600, LimitFixed: fixed, MaxSlowdown: 2}}
+		x := rlcore.Running{Shares: 50, Job: rlcore.Job{
+			ID: id, Profile: profile, LimitS: 3600, LimitFixed: fixed,
+			MaxSlowdown: 2,
+		}}
 		return placement{Running: x, group: group}
 	}
 	raised, fixed, fresh := onItsWay("raised", false, 1), onItsWay("fixed", true, 2), onItsWay("fresh", false, -1)
@@ -49,7 +53,10 @@ func TestMeetingsDoNotDependOnOrder(t *testing.T) {
 		guard := rlcore.NewGuard(rlcore.Rules{Predictor: slow(1.5), ExtendLimit: true, MaxMembers: 3})
 		var profiles []*rlcore.Profile
 		for _, mib := range []float64{100, 5000, 9000} {
-			profiles = append(profiles, &rlcore.Profile{App: "app", DurationS: 3000, PeriodS: 3000, Series: []rlcore.Use{{MemMiB: mib}}})
+			profiles = append(profiles, &rlcore.Profile{
+				App: "app", DurationS: 3000, PeriodS: 3000,
+				Series: []rlcore.Use{{MemMiB: mib}},
+			})
 		}
 		some := rapid.Custom(func(t *rapid.T) placement {
 			b := rapid.Bool()

@@ -18,7 +18,8 @@ func mixed(jobs ...job.Job) *Input {
 	n.SetTypes([]string{"h100", "2g.20gb", "2g.20gb"})
 	n.Units, n.Sharing = 300, job.Shard
 	in.Card = func(typ string) (rlcore.GPUSpec, bool) {
-		return rlcore.GPUSpec{Model: typ, MemMiB: map[string]float64{"h100": 80_000, "2g.20gb": 20_000, slice: 20_000}[typ]}, true
+		return rlcore.GPUSpec{Model: typ, MemMiB: map[string]float64{"h100": 80_000, "2g.20gb": 20_000, slice: 20_000}[typ]},
+			true
 	}
 	in.Models = map[job.GPUAddr]string{{Node: "n1"}: "H100", {Node: "n1", GPU: 1}: slice, {Node: "n1", GPU: 2}: slice}
 	return in
@@ -68,8 +69,9 @@ func TestSharesOfSlicesAreAskedForByType(t *testing.T) {
 			t.Errorf("job %s requests %q", ref, got[ref])
 		}
 	}
-	if c := plan.Groups[0].Prepare[0].Update.AdminComment; c == nil || !strings.Contains(*c, "[shard:2g.20gb:50 on n1, was shard:100]") &&
-		!strings.Contains(*c, "[shard:2g.20gb:50, was shard:100]") {
+	if c := plan.Groups[0].Prepare[0].Update.AdminComment; c == nil ||
+		!strings.Contains(*c, "[shard:2g.20gb:50 on n1, was shard:100]") &&
+			!strings.Contains(*c, "[shard:2g.20gb:50, was shard:100]") {
 		t.Errorf("%+v", plan.Groups[0].Prepare[0].Update)
 	}
 	if m := plan.Groups[0].Group.Members[0]; m.GPUType != "2g.20gb" {
@@ -77,14 +79,16 @@ func TestSharesOfSlicesAreAskedForByType(t *testing.T) {
 	}
 }
 
-// Memory decides what fits: the jobs in front, which are small, take the slices, and leave the whole GPU to the large one.
+// Memory decides what fits: the jobs in front, which are small, take the slices, and leave the whole GPU to the large
+// one.
 func TestALargeJobGetsTheWholeGPU(t *testing.T) {
 	in := mixed(sharer("1"), sharer("2"), sharer("3"))
 	uses(in, "1", 15_000, 100, 100)
 	uses(in, "2", 15_000, 100, 100)
 	uses(in, "3", 50_000, 100, 0)
 	got := requests(planner().Plan(in))
-	if !strings.HasPrefix(got["3"], "shard:h100:") || !strings.HasPrefix(got["1"], "shard:2g.20gb:") || !strings.HasPrefix(got["2"], "shard:2g.20gb:") {
+	if !strings.HasPrefix(got["3"], "shard:h100:") || !strings.HasPrefix(got["1"], "shard:2g.20gb:") ||
+		!strings.HasPrefix(got["2"], "shard:2g.20gb:") {
 		t.Errorf("%v", got)
 	}
 }
@@ -111,7 +115,10 @@ func TestPromisesAreOfTheModelsThatAJobMayHave(t *testing.T) {
 	const other = "H100 MIG 3g.40gb"
 	in.Models[job.GPUAddr{Node: "n1", GPU: 2}] = other
 	uses(in, "1", 15_000, 100, 300)
-	in.Apps["1"].Cards[other] = &rlcore.Profile{App: "1", DurationS: 200, PeriodS: 200, Series: []rlcore.Use{{}}, Card: other, Runs: 1}
+	in.Apps["1"].Cards[other] = &rlcore.Profile{
+		App: "1", DurationS: 200, PeriodS: 200, Series: []rlcore.Use{{}},
+		Card: other, Runs: 1,
+	}
 	q := count(in)
 	must.Equal(t, q.waiting[0].Profile.DurationS, 100.)
 	of := q.reachOf(func(g int) bool { return g > 0 })
@@ -119,7 +126,8 @@ func TestPromisesAreOfTheModelsThatAJobMayHave(t *testing.T) {
 	must.Equal(t, q.waiting[0].Profile.DurationS, 200.)
 }
 
-// A job that takes three times as long on a slice as on the idle whole GPU gets that; one that takes as long gets a slice.
+// A job that takes three times as long on a slice as on the idle whole GPU gets that; one that takes as long gets a
+// slice.
 func TestAJobGetsWhereItEndsFirst(t *testing.T) {
 	for sliceS, want := range map[float64]string{300: "shard:h100:100", 102: "shard:2g.20gb:100"} {
 		in := mixed(sharer("1"))
@@ -132,7 +140,10 @@ func TestAJobGetsWhereItEndsFirst(t *testing.T) {
 
 // Who names a type of GPU gets it and no other; a type that nobody has is as none.
 func TestAnOwnerNamesTheModel(t *testing.T) {
-	for model, want := range map[string]string{"h100": "shard:h100:100", "2g.20gb": "shard:2g.20gb:100", "4g.40gb": "shard:2g.20gb:100"} {
+	for model, want := range map[string]string{
+		"h100": "shard:h100:100", "2g.20gb": "shard:2g.20gb:100",
+		"4g.40gb": "shard:2g.20gb:100",
+	} {
 		in := mixed(sharer("1"))
 		uses(in, "1", 15_000, 100, 100)
 		in.Terms = map[string]job.Terms{"1": job.ParseTerms("share:model=" + model)}

@@ -24,8 +24,8 @@ type poll struct {
 	gpus  []gpuRef
 	index map[job.GPUAddr]int // the other way round
 	nodes map[string][]int    // the GPUs of a node
-	// shelves are the GPUs of a node among which Slurm chooses by numbers: all, or those of a type where shares are asked for
-	// by type.
+	// shelves are the GPUs of a node among which Slurm chooses by numbers: all, or those of a type where shares are asked
+	// for by type.
 	shelves map[shelf][]int
 	jobs    map[string]*job.Job
 	seats   map[string]tracker.Seat
@@ -89,7 +89,8 @@ func once[K comparable, V any](in map[K]V, key K, make func() V) V {
 func newPoll(in *Input) *poll {
 	p := &poll{
 		Input: in, grain: 1, seats: in.Tracker.Seats(),
-		index: map[job.GPUAddr]int{}, nodes: map[string][]int{}, shelves: map[shelf][]int{}, jobs: make(map[string]*job.Job, len(in.Snap.Jobs)),
+		index: map[job.GPUAddr]int{}, nodes: map[string][]int{}, shelves: map[shelf][]int{},
+		jobs:     make(map[string]*job.Job, len(in.Snap.Jobs)),
 		starting: map[string]bool{}, closed: map[int]bool{}, unsettled: map[string]bool{}, onWay: map[string][]placement{},
 		reaches: map[demand]reach{}, fits: map[fit]reach{}, unshared: map[demand]bool{}, grains: map[string][]*job.Node{},
 	}
@@ -235,8 +236,8 @@ func (p *poll) addGroup(g *job.Group) {
 	}
 }
 
-// held is a running job's profile, nil if it goes by what the job's owner says of its memory and nothing holds the job to
-// that.
+// held is a running job's profile, nil if it goes by what the job's owner says of its memory and nothing holds the job
+// to that.
 func held(p *rlcore.Profile, limitMiB float64) *rlcore.Profile {
 	if p != nil && p.Asked && limitMiB == 0 {
 		return nil
@@ -366,8 +367,8 @@ type fit struct {
 	small string
 }
 
-// know sets the GPUs that a job may use, and what is known of its application there. What a job's owner says of its memory
-// counts where the job can be held to it.
+// know sets the GPUs that a job may use, and what is known of its application there. What a job's owner says of its
+// memory counts where the job can be held to it.
 func (r reach) know(j *rlcore.Job, app job.App) {
 	j.GPUs = r.gpus
 	switch len(r.models) {

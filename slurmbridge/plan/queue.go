@@ -35,7 +35,8 @@ type queue struct {
 func newQueue(p *poll, managed *job.PartitionFilter, divideHost bool) *queue {
 	q := &queue{
 		poll: p, managed: managed, divideHost: divideHost,
-		limited: map[string]string{}, closedTo: map[string]string{}, unstarted: map[string]bool{}, noModel: map[string]string{},
+		limited: map[string]string{}, closedTo: map[string]string{}, unstarted: map[string]bool{},
+		noModel: map[string]string{},
 		reasons: map[string]job.Ungated{}, notAdopted: map[string]job.Ungated{},
 		budget: p.Tracker.Limits.Budget(p.Snap, p.jobs),
 	}

@@ -18,14 +18,19 @@ func snapshot(jobs ...job.Job) *Input {
 	s := &job.Snapshot{At: at, Release: "22.05.8", Gates: []job.GateState{{ID: "9", Begin: at.Add(time.Minute)}}}
 	for _, name := range []string{"n1", "n2"} {
 		s.Nodes = append(s.Nodes, job.Node{
-			Name: name, Up: true, GPUs: 2, GPUType: "titanxp", Sharing: job.Shard, Units: 200, Partitions: []string{"gpu"}, CPUs: 64, MemMiB: 1 << 18,
+			Name: name, Up: true, GPUs: 2, GPUType: "titanxp", Sharing: job.Shard, Units: 200, Partitions: []string{"gpu"},
+			CPUs: 64, MemMiB: 1 << 18,
 		})
 	}
 	in := &Input{Snap: s, Gate: "9", Apps: map[string]job.App{}, Terms: map[string]job.Terms{}, Tracker: tracker.New()}
 	for i := range jobs {
-		jobs[i].Priority, jobs[i].Partition, jobs[i].CPUs, jobs[i].NumNodes = int64(1000-i), "gpu", 1, max(1, jobs[i].NumNodes)
+		jobs[i].Priority, jobs[i].Partition, jobs[i].CPUs, jobs[i].NumNodes = int64(1000-i), "gpu", 1,
+			max(1, jobs[i].NumNodes)
 		jobs[i].TimeLimit = time.Hour
-		in.Apps[jobs[i].Ref] = job.App{Key: "app", Profile: &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}}
+		in.Apps[jobs[i].Ref] = job.App{Key: "app", Profile: &rlcore.Profile{
+			App: "app", DurationS: 600, PeriodS: 600,
+			Series: []rlcore.Use{{MemMiB: 100}},
+		}}
 	}
 	s.Jobs = jobs
 	return in
@@ -42,23 +47,37 @@ func sharer(ref string) job.Job {
 }
 
 func whole(ref string, gpus, nodes int, reason string) job.Job {
-	return job.Job{Ref: ref, State: job.Pending, NumNodes: nodes, Reason: reason, Request: job.GPURequest{Kind: job.WholeGPU, Count: gpus}}
+	return job.Job{
+		Ref: ref, State: job.Pending, NumNodes: nodes, Reason: reason,
+		Request: job.GPURequest{Kind: job.WholeGPU, Count: gpus},
+	}
 }
 
-// Every job that waits for GPUs is in the queue, in Slurm's order, with what it takes; one that waits for something else
-// isn't.
+// Every job that waits for GPUs is in the queue, in Slurm's order, with what it takes; one that waits for something
+// else isn't.
 func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
 	held := whole("held", 1, 1, "JobHeldUser")
 	later := whole("later", 1, 1, "BeginTime")
 	depends := whole("depends", 1, 1, "Dependency")
 	depends.Dependency.List = []job.Dependency{{Type: "afterok", Job: "1"}}
-	part := job.Job{Ref: "part", State: job.Pending, Request: job.GPURequest{Kind: job.Shares, Sharing: job.Shard, Count: 30}}
+	part := job.Job{Ref: "part", State: job.Pending, Request: job.GPURequest{
+		Kind: job.Shares, Sharing: job.Shard,
+		Count: 30,
+	}}
 	exclusive := whole("exclusive", 1, 1, "Priority")
 	exclusive.Exclusive = true
-	in := snapshot(sharer("1"), whole("2", 1, 1, "Priority"), held, later, depends, part, whole("3", 4, 2, "Resources"), whole("4", 2, 2, ""), exclusive, whole("limit", 1, 1, "QOSMaxJobsPerUserLimit"), sharer("5"))
+	in := snapshot(sharer("1"), whole("2", 1, 1, "Priority"), held, later, depends, part, whole("3", 4, 2, "Resources"),
+		whole("4", 2, 2, ""), exclusive, whole("limit", 1, 1, "QOSMaxJobsPerUserLimit"), sharer("5"))
 	in.Snap.Jobs[2].Priority = 0
 	v := count(in)
-	want := []rlcore.Job{{ID: "1"}, {ID: "2", Foreign: true, PerNode: 1, Nodes: 1}, {ID: "3", Foreign: true, PerNode: 2, Nodes: 2}, {ID: "4", Foreign: true, PerNode: 2, Nodes: 2}, {ID: "exclusive", Foreign: true, PerNode: 2, Nodes: 1}, {ID: "5"}}
+	want := []rlcore.Job{
+		{ID: "1"},
+		{ID: "2", Foreign: true, PerNode: 1, Nodes: 1},
+		{ID: "3", Foreign: true, PerNode: 2, Nodes: 2},
+		{ID: "4", Foreign: true, PerNode: 2, Nodes: 2},
+		{ID: "exclusive", Foreign: true, PerNode: 2, Nodes: 1},
+		{ID: "5"},
+	}
 	if len(v.waiting) != len(want) {
 		t.Fatalf("in the queue: %+v", v.waiting)
 	}
@@ -69,8 +88,8 @@ func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
 	}
 }
 
-// However many jobs of whole GPUs Slurm leaves pending next to idle GPUs, those that have been for long claim none; and a
-// job of one type of GPU claims none of another.
+// However many jobs of whole GPUs Slurm leaves pending next to idle GPUs, those that have been for long claim none; and
+// a job of one type of GPU claims none of another.
 func TestQueueIgnoresWhatCannotStart(t *testing.T) {
 	var jobs []job.Job
 	for i := range 3 * mostWatched {
@@ -137,19 +156,26 @@ func TestQueueKnowsJobsOnSeveralNodes(t *testing.T) {
 	}
 }
 
-// A job with room for what sharing may cost it before MaxTime, reservations and its own limit has a limit that isn't fixed.
+// A job with room for what sharing may cost it before MaxTime, reservations and its own limit has a limit that isn't
+// fixed.
 func TestLimitFixed(t *testing.T) {
 	for name, c := range map[string]struct {
 		bounds *job.Bounds
 		want   bool
 	}{
-		"nothing is known":      {nil, true},
-		"no MaxTime":            {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}}, false},
-		"MaxTime near":          {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 2 * time.Hour}}, true},
-		"MaxTime far":           {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 3 * time.Hour}}, false},
-		"another partition":     {&job.Bounds{MaxTime: map[string]time.Duration{"cpu": 0}}, true},
-		"a reservation ahead":   {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "m", Start: time.Unix(1e9+7200, 0)}}}, true},
-		"a reservation far off": {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "m", Start: time.Unix(1e9+86400, 0)}}}, false},
+		"nothing is known":  {nil, true},
+		"no MaxTime":        {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}}, false},
+		"MaxTime near":      {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 2 * time.Hour}}, true},
+		"MaxTime far":       {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 3 * time.Hour}}, false},
+		"another partition": {&job.Bounds{MaxTime: map[string]time.Duration{"cpu": 0}}, true},
+		"a reservation ahead": {&job.Bounds{
+			MaxTime:      map[string]time.Duration{"gpu": 0},
+			Reservations: []job.Reservation{{Name: "m", Start: time.Unix(1e9+7200, 0)}},
+		}, true},
+		"a reservation far off": {&job.Bounds{
+			MaxTime:      map[string]time.Duration{"gpu": 0},
+			Reservations: []job.Reservation{{Name: "m", Start: time.Unix(1e9+86400, 0)}},
+		}, false},
 	} {
 		in := snapshot(sharer("1"))
 		in.Bounds = c.bounds
@@ -173,8 +199,8 @@ func TestAnOldDriverLimitsNoMemory(t *testing.T) {
 	}
 }
 
-// A job is decided about by its profile on the model of the GPU in question: it doesn't share on one where it is unknown, and
-// runs there by itself.
+// A job is decided about by its profile on the model of the GPU in question: it doesn't share on one where it is
+// unknown, and runs there by itself.
 func TestDecisionsGoByTheModel(t *testing.T) {
 	in := snapshot(sharer("1"), sharer("2"), sharer("3"), sharer("4"))
 	in.Models = map[job.GPUAddr]string{}

@@ -100,7 +100,8 @@ func TestNumberFindsAll(t *testing.T) {
 		for i := range requests {
 			requests[i].gpu = rapid.IntRange(0, n-1).Draw(t, "gpu")
 		}
-		if found, exists := firstFit.number(free, spare, 0, slices.Clone(requests)), search(free, requests, 0); found != exists {
+		if found, exists := firstFit.number(free, spare, 0, slices.Clone(requests)),
+			search(free, requests, 0); found != exists {
 			t.Fatalf("free %v, %+v: found %v, exists %v", free, requests, found, exists)
 		}
 	})

@@ -31,12 +31,18 @@ func (free) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, _ []*rlcore.Prof
 }
 
 func planner() *Planner {
-	return &Planner{Decider: &rlcore.Decider{Policy: largest{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: free{}, MaxMembers: 2}), M: 5}, Join: true}
+	return &Planner{Decider: &rlcore.Decider{
+		Policy: largest{},
+		Guard:  rlcore.NewGuard(rlcore.Rules{Predictor: free{}, MaxMembers: 2}), M: 5,
+	}, Join: true}
 }
 
 // running is a job that has been running on a GPU of a node for so long.
 func running(ref, node string, gpu int, kind job.RequestKind, since time.Duration) job.Job {
-	j := job.Job{Ref: ref, State: job.Running, Nodes: node, GPUs: []int{gpu}, NumNodes: 1, Start: time.Unix(1e9, 0).Add(-since)}
+	j := job.Job{
+		Ref: ref, State: job.Running, Nodes: node, GPUs: []int{gpu}, NumNodes: 1,
+		Start: time.Unix(1e9, 0).Add(-since),
+	}
 	j.Request = job.GPURequest{Kind: kind, Sharing: job.Shard, Count: 100}
 	if kind == job.WholeGPU {
 		j.Request.Count = 1
@@ -80,7 +86,8 @@ func TestSeatsLeadMembersToTheirGPU(t *testing.T) {
 	}
 }
 
-// Waiting: foreign jobs may go first as long as a sharer has the time for it; else those whose turn is next are ungated.
+// Waiting: foreign jobs may go first as long as a sharer has the time for it; else those whose turn is next are
+// ungated.
 func TestTurnsAreKeptWhereTheyWouldBeLost(t *testing.T) {
 	busy := func() []job.Job {
 		return []job.Job{
@@ -112,8 +119,8 @@ func TestTurnsAreKeptWhereTheyWouldBeLost(t *testing.T) {
 	}
 }
 
-// An interactive session waits in Slurm's own queue from the beginning, with room for jobs that join it, and is held to its
-// memory alone.
+// An interactive session waits in Slurm's own queue from the beginning, with room for jobs that join it, and is held to
+// its memory alone.
 func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
 	session := sharer("s")
 	in := withCards(snapshot(
@@ -134,7 +141,8 @@ func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
 		t.Fatalf("released: %+v, ungated: %v", plan.Groups, plan.Ungated)
 	}
 	m := plan.Groups[0].Group.Members[0]
-	if g := plan.Groups[0].Group; g.Kind != job.Turn || m.Ref != "s" || m.Shares >= job.Units || m.MemMiB < 4096 || m.MemMiB > 4506 {
+	if g := plan.Groups[0].Group; g.Kind != job.Turn || m.Ref != "s" || m.Shares >= job.Units || m.MemMiB < 4096 ||
+		m.MemMiB > 4506 {
 		t.Errorf("%+v", g)
 	}
 	// Without a gate, or with one that Slurm has not shown yet, nothing could take such a job back.
@@ -162,7 +170,8 @@ func TestMemoryThatAnOwnerSays(t *testing.T) {
 		{"jobs that may run to a limit that can't be raised", true, 1, 6000, []int64{6000}},
 	} {
 		in := withCards(snapshot(
-			running("b1", "n1", 0, job.WholeGPU, 0), running("b2", "n1", 1, job.WholeGPU, 0), running("b3", "n2", 0, job.WholeGPU, 0),
+			running("b1", "n1", 0, job.WholeGPU, 0), running("b2", "n1", 1, job.WholeGPU, 0),
+			running("b3", "n2", 0, job.WholeGPU, 0),
 			sharer("1"), sharer("2")))
 		in.Card = func(string) (rlcore.GPUSpec, bool) {
 			return rlcore.GPUSpec{Model: "x", MemMiB: 16000, MemLimits: c.holds}, true
@@ -202,7 +211,8 @@ func TestWhatADecisionConsideredIsExplained(t *testing.T) {
 	own := sharer("2")
 	own.User = "bob"
 	in := withCards(snapshot(
-		running("b1", "n1", 0, job.WholeGPU, 0), running("b2", "n1", 1, job.WholeGPU, 0), running("b3", "n2", 0, job.WholeGPU, 0),
+		running("b1", "n1", 0, job.WholeGPU, 0), running("b2", "n1", 1, job.WholeGPU, 0),
+		running("b3", "n2", 0, job.WholeGPU, 0),
 		sharer("1"), own))
 	plan := planner().Plan(in)
 	first, second := plan.Explanations["1"], plan.Explanations["2"]
@@ -212,7 +222,10 @@ func TestWhatADecisionConsideredIsExplained(t *testing.T) {
 	if first.Status != "starts now on n2 gpu 1" || len(first.Considered) == 0 || !first.Considered[0].Taken {
 		t.Errorf("the first: %+v", first)
 	}
-	if !slices.ContainsFunc(second.Refused, func(r job.Refusal) bool { return r.Reason == rlcore.RefusedUser && slices.Equal(r.With, []string{"1"}) }) {
+	if !slices.ContainsFunc(second.Refused, func(r job.Refusal) bool {
+		return r.Reason == rlcore.RefusedUser &&
+			slices.Equal(r.With, []string{"1"})
+	}) {
 		t.Errorf("the second, another user's: %+v", second)
 	}
 	if plan.Starts["2"].IsZero() {
@@ -231,18 +244,34 @@ func TestFirstRunsAreUnderMPS(t *testing.T) {
 		set  func(in *Input)
 		want int
 	}{
-		"on a node with one GPU":    {func(*Input) {}, 99},
-		"on a node with several":    {func(in *Input) { in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 4, 4*job.Units }, 99},
-		"jobs take turns there":     {card("time-slice"), 100},
-		"it can't run under MPS":    {func(in *Input) { in.NoMPS = map[rlcore.Identity]bool{{App: "new", Owner: "ann"}: true} }, 100},
-		"another user's can't":      {func(in *Input) { in.NoMPS = map[rlcore.Identity]bool{{App: "new", Owner: "bob"}: true} }, 99},
+		"on a node with one GPU": {func(*Input) {}, 99},
+		"on a node with several": {func(in *Input) { in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 4, 4*job.Units }, 99},
+		"jobs take turns there":  {card("time-slice"), 100},
+		"it can't run under MPS": {func(in *Input) {
+			in.NoMPS = map[rlcore.Identity]bool{{
+				App:   "new",
+				Owner: "ann",
+			}: true}
+		}, 100},
+		"another user's can't": {func(in *Input) {
+			in.NoMPS = map[rlcore.Identity]bool{{
+				App:   "new",
+				Owner: "bob",
+			}: true}
+		}, 99},
 		"it can't run again":        {func(in *Input) { in.Snap.Jobs[0].Requeue = false }, 100},
 		"another waits for its end": {func(in *Input) { in.Snap.Awaited = map[string]bool{"1": true} }, 100},
 		"the site wants no retries": {func(in *Input) { in.RetryAlone = false }, 100},
 		"nobody could tell":         {func(in *Input) { in.Apps["1"] = job.App{} }, 100},
 		"its owner wants it alone":  {func(in *Input) { in.Terms["1"] = job.Terms{NoShare: true} }, 100},
-		"users share by hand":       {func(in *Input) { in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true, in.Snap.At }, 100},
-		"it has run before":         {func(in *Input) { in.Apps["1"] = job.App{Key: "new", Profile: in.Apps["2"].Profile} }, 100},
+		"users share by hand": {func(in *Input) {
+			in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true,
+				in.Snap.At
+		}, 100},
+		"it has run before": {
+			func(in *Input) { in.Apps["1"] = job.App{Key: "new", Profile: in.Apps["2"].Profile} },
+			100,
+		},
 	} {
 		first, second := sharer("1"), sharer("2")
 		first.User, second.User, first.Requeue = "ann", "ann", true
@@ -275,11 +304,14 @@ func TestFirstRunsAreUnderMPS(t *testing.T) {
 	}
 }
 
-// A job whose application takes a card's memory at its start tries, alone, to make do with a part of it, if its owner or
-// the site wants that; no job joins it meanwhile.
+// A job whose application takes a card's memory at its start tries, alone, to make do with a part of it, if its owner
+// or the site wants that; no job joins it meanwhile.
 func TestAJobThatTriesWithLessMemory(t *testing.T) {
 	full := func(held float64) *rlcore.Profile {
-		return &rlcore.Profile{App: "tf", DurationS: 600, PeriodS: 600, Runs: 1, Processes: 2, HeldMiB: held, Series: []rlcore.Use{{MemMiB: 12000}}}
+		return &rlcore.Profile{
+			App: "tf", DurationS: 600, PeriodS: 600, Runs: 1, Processes: 2, HeldMiB: held,
+			Series: []rlcore.Use{{MemMiB: 12000}},
+		}
 	}
 	for name, c := range map[string]struct {
 		profile *rlcore.Profile
@@ -287,28 +319,58 @@ func TestAJobThatTriesWithLessMemory(t *testing.T) {
 		set     func(p *Planner, in *Input)
 		want    int64
 	}{
-		"its owner asks":                  {profile: full(0), owner: 8192, want: 8192},
-		"nothing is known of it":          {owner: 8192, want: 8192},
-		"nobody asks":                     {profile: full(0)},
-		"the site asks":                   {profile: full(0), set: func(p *Planner, _ *Input) { p.TryMiB = 6000 }, want: 6000},
-		"the site asks, and owners know":  {profile: full(0), owner: 8192, set: func(p *Planner, _ *Input) { p.TryMiB = 6000 }, want: 8192},
+		"its owner asks":         {profile: full(0), owner: 8192, want: 8192},
+		"nothing is known of it": {owner: 8192, want: 8192},
+		"nobody asks":            {profile: full(0)},
+		"the site asks": {
+			profile: full(0), set: func(p *Planner, _ *Input) { p.TryMiB = 6000 },
+			want: 6000,
+		},
+		"the site asks, and owners know": {
+			profile: full(0), owner: 8192,
+			set: func(p *Planner, _ *Input) { p.TryMiB = 6000 }, want: 8192,
+		},
 		"the site asks of an unknown one": {set: func(p *Planner, _ *Input) { p.TryMiB = 6000 }},
-		"it can't run again":              {profile: full(0), set: func(p *Planner, in *Input) { p.TryMiB = 6000; in.Snap.Jobs[0].Requeue = false }},
-		"another waits for it":            {profile: full(0), set: func(p *Planner, in *Input) { p.TryMiB = 6000; in.Snap.Awaited = map[string]bool{"1": true} }},
-		"it takes what it needs":          {profile: &rlcore.Profile{App: "tf", DurationS: 600, PeriodS: 600, Runs: 1, Series: []rlcore.Use{{MemMiB: 5000}}}, owner: 8192},
-		"it has tried":                    {profile: full(8192), owner: 8192},
+		"it can't run again": {
+			profile: full(0),
+			set:     func(p *Planner, in *Input) { p.TryMiB = 6000; in.Snap.Jobs[0].Requeue = false },
+		},
+		"another waits for it": {
+			profile: full(0),
+			set:     func(p *Planner, in *Input) { p.TryMiB = 6000; in.Snap.Awaited = map[string]bool{"1": true} },
+		},
+		"it takes what it needs": {profile: &rlcore.Profile{
+			App: "tf", DurationS: 600, PeriodS: 600, Runs: 1,
+			Series: []rlcore.Use{{MemMiB: 5000}},
+		}, owner: 8192},
+		"it has tried": {profile: full(8192), owner: 8192},
 		"that much didn't suffice": {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) {
 			in.TriedMiB = map[rlcore.Identity]float64{{App: "tf", Owner: "ann"}: 8192}
 		}},
 		"less didn't suffice": {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) {
 			in.TriedMiB = map[rlcore.Identity]float64{{App: "tf", Owner: "ann"}: 4096}
 		}, want: 8192},
-		"it never shares":                    {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) { in.Terms["1"] = job.Terms{TryMiB: 8192, NoShare: true} }},
-		"more than the card has":             {profile: full(0), owner: 20000},
-		"the card's MPS has no limits":       {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) { withCards(in) }},
-		"users share by hand":                {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) { in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true, in.Snap.At }},
-		"on a node with one GPU":             {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) { in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 1, 100 }, want: 8192},
-		"where groups leave room for others": {profile: full(0), owner: 8192, set: func(p *Planner, _ *Input) { p.Room = true }, want: 8192},
+		"it never shares": {
+			profile: full(0), owner: 8192,
+			set: func(_ *Planner, in *Input) { in.Terms["1"] = job.Terms{TryMiB: 8192, NoShare: true} },
+		},
+		"more than the card has": {profile: full(0), owner: 20000},
+		"the card's MPS has no limits": {
+			profile: full(0), owner: 8192,
+			set: func(_ *Planner, in *Input) { withCards(in) },
+		},
+		"users share by hand": {
+			profile: full(0), owner: 8192,
+			set: func(_ *Planner, in *Input) { in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true, in.Snap.At },
+		},
+		"on a node with one GPU": {
+			profile: full(0), owner: 8192,
+			set: func(_ *Planner, in *Input) { in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 1, 100 }, want: 8192,
+		},
+		"where groups leave room for others": {
+			profile: full(0), owner: 8192,
+			set: func(p *Planner, _ *Input) { p.Room = true }, want: 8192,
+		},
 	} {
 		first, second := sharer("1"), sharer("2")
 		first.User, second.User, first.Requeue = "ann", "ann", true
@@ -333,7 +395,8 @@ func TestAJobThatTriesWithLessMemory(t *testing.T) {
 		}
 		g := plan.Groups[0].Group
 		m := &g.Members[0]
-		if tried := m.Tried && m.Shares == 99; tried != (c.want > 0) || tried && (m.MemMiB != c.want || c.profile != nil && m.ProcessMiB != c.want/2) {
+		if tried := m.Tried && m.Shares == 99; tried != (c.want > 0) || tried &&
+			(m.MemMiB != c.want || c.profile != nil && m.ProcessMiB != c.want/2) {
 			t.Errorf("%s: %+v, want %d MiB", name, m, c.want)
 		}
 		if c.want == 0 {
@@ -344,7 +407,10 @@ func TestAJobThatTriesWithLessMemory(t *testing.T) {
 		in.Tracker.Groups[1] = &g
 		in.Snap.Jobs[0] = running("1", "n1", g.GPU, job.Shares, time.Minute)
 		in.Snap.Jobs[0].Request.Count, in.Snap.Jobs[0].User = 99, "ann"
-		in.Apps["2"] = job.App{Key: "app", Profile: &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}}
+		in.Apps["2"] = job.App{Key: "app", Profile: &rlcore.Profile{
+			App: "app", DurationS: 600, PeriodS: 600,
+			Series: []rlcore.Use{{MemMiB: 100}},
+		}}
 		for _, g2 := range p.Plan(in).Groups {
 			if g2.Group.GPU == g.GPU {
 				t.Errorf("%s: joined by %+v", name, g2.Group.Members)

@@ -183,8 +183,8 @@ func (r *pass) keepTurn(j *rlcore.Job) {
 	r.plan.Groups = append(r.plan.Groups, release.Make(&group, r.jobs, on.Sharing))
 }
 
-// onlyType returns the type that all GPUs which a job may use have, where some GPUs are MIG instances: it starts on any of
-// these, and not on one that is too small for it. "" = any type.
+// onlyType returns the type that all GPUs which a job may use have, where some GPUs are MIG instances: it starts on any
+// of these, and not on one that is too small for it. "" = any type.
 func (r *pass) onlyType(j *rlcore.Job, sharing job.Sharing) string {
 	typ, first := "", true
 	for g := range j.GPUs.Of(len(r.now.GPUs)) {

@@ -41,8 +41,8 @@ func roomy() *Planner {
 	return p
 }
 
-// A job whose turn would be lost waits in Slurm's own queue, with so many shares that it starts on an empty GPU alone, and
-// with room for jobs that join it.
+// A job whose turn would be lost waits in Slurm's own queue, with so many shares that it starts on an empty GPU alone,
+// and with room for jobs that join it.
 func TestATurnIsKeptWithRoomForOthers(t *testing.T) {
 	m, kept := turns(roomy().Plan(losing()))["1"]
 	if !kept || m.Shares != leastTurnShares {
@@ -151,12 +151,16 @@ func TestADelayHasAnEnd(t *testing.T) {
 		set  func(in *Input)
 		want job.Ungated
 	}{
-		"not long enough":                {func(in *Input) { in.Tracker.Wait("1").DelayedS = 299 }, ""},
-		"long enough":                    {func(in *Input) { in.Tracker.Wait("1").DelayedS = 300 }, job.UngatedDelay},
-		"in shadow":                      {func(in *Input) { in.Tracker.Wait("1").DelayedS, in.Shadow = 300, true }, ""},
-		"the idle GPU is another node's": {func(in *Input) { in.Tracker.Wait("1").DelayedS, in.Snap.Jobs[0].ReqNodes = 300, "n2" }, ""},
+		"not long enough": {func(in *Input) { in.Tracker.Wait("1").DelayedS = 299 }, ""},
+		"long enough":     {func(in *Input) { in.Tracker.Wait("1").DelayedS = 300 }, job.UngatedDelay},
+		"in shadow":       {func(in *Input) { in.Tracker.Wait("1").DelayedS, in.Shadow = 300, true }, ""},
+		"the idle GPU is another node's": {func(in *Input) {
+			in.Tracker.Wait("1").DelayedS, in.Snap.Jobs[0].ReqNodes = 300,
+				"n2"
+		}, ""},
 	} {
-		in := withCards(snapshot(sharer("1"), running("b2", "n2", 0, job.WholeGPU, 0), running("b3", "n2", 1, job.WholeGPU, 0)))
+		in := withCards(snapshot(sharer("1"), running("b2", "n2", 0, job.WholeGPU, 0),
+			running("b3", "n2", 1, job.WholeGPU, 0)))
 		in.Unproved = true // so nothing is decided
 		c.set(in)
 		if got := planner().Plan(in).Ungated["1"]; got != c.want {

@@ -15,7 +15,8 @@ import (
 type Kind struct {
 	Name string `json:"kind"`
 	Jobs int    `json:"jobs"`
-	// Would is how many of them would have shared a GPU if the bridge hadn't been in shadow, or that rules in shadow match.
+	// Would is how many of them would have shared a GPU if the bridge hadn't been in shadow, or that rules in shadow
+	// match.
 	Would    int      `json:"would_share"`
 	Waited   Estimate `json:"waited_h"`
 	Slowdown Estimate `json:"slowdown"` // of runs that shared a GPU
@@ -23,8 +24,8 @@ type Kind struct {
 	Harmed   Estimate `json:"harmed"`   // the part of the jobs
 }
 
-// Estimate is a mean with its 95 % confidence interval: by Student's t, of a part by Clopper and Pearson (Biometrika 26,
-// 1934). Low and High are 0 for fewer than two jobs.
+// Estimate is a mean with its 95 % confidence interval: by Student's t, of a part by Clopper and Pearson (Biometrika
+// 26, 1934). Low and High are 0 for fewer than two jobs.
 type Estimate struct {
 	Jobs int     `json:"jobs"`
 	Mean float64 `json:"mean"`
@@ -38,7 +39,10 @@ func meanOf(v []float64) Estimate {
 		return e
 	}
 	if e.Mean = stat.Mean(v, nil); e.Jobs > 1 {
-		half := stat.StdErr(stat.StdDev(v, nil), float64(e.Jobs)) * distuv.StudentsT{Mu: 0, Sigma: 1, Nu: float64(e.Jobs - 1)}.Quantile(0.975)
+		half := stat.StdErr(stat.StdDev(v, nil), float64(e.Jobs)) * distuv.StudentsT{
+			Mu: 0, Sigma: 1,
+			Nu: float64(e.Jobs - 1),
+		}.Quantile(0.975)
 		e.Low, e.High = e.Mean-half, e.Mean+half
 	}
 	return e
@@ -75,7 +79,10 @@ func (e Estimate) text(f func(v float64) string) string {
 func (k *Kind) Row() []any {
 	factor := func(v float64) string { return fmt.Sprintf("%.2f", v) }
 	percent := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
-	return []any{k.Name, k.Jobs, k.Would, k.Waited.text(job.Span), k.Slowdown.text(factor), k.Saved.text(job.Span), k.Harmed.text(percent)}
+	return []any{
+		k.Name, k.Jobs, k.Would, k.Waited.text(job.Span), k.Slowdown.text(factor), k.Saved.text(job.Span),
+		k.Harmed.text(percent),
+	}
 }
 
 // kindHead are the columns of Row.

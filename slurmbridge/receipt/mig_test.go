@@ -23,7 +23,10 @@ func cuttable() *World {
 
 // small is an application that uses so many parts of a GPU's SMs, and a slice's memory.
 func small(core, mib float64) *rlcore.Profile {
-	return &rlcore.Profile{App: "small", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: .3, Core: core, MemMiB: mib}}, Runs: 3}
+	return &rlcore.Profile{
+		App: "small", DurationS: 3600, PeriodS: 3600,
+		Series: []rlcore.Use{{GPU: .3, Core: core, MemMiB: mib}}, Runs: 3,
+	}
 }
 
 // waiting are jobs of an hour on a whole GPU that came at once.
@@ -45,8 +48,8 @@ func (x *Layouts) row(t *testing.T, name string, shared bool) *Layout {
 	return nil
 }
 
-// Of seven jobs that keep a fifth of the SMs busy, each takes 2.3 hours on an eighth of them, all at once; on a whole GPU
-// they take an hour each, in turn.
+// Of seven jobs that keep a fifth of the SMs busy, each takes 2.3 hours on an eighth of them, all at once; on a whole
+// GPU they take an hour each, in turn.
 func TestManySmallJobsWantSlices(t *testing.T) {
 	x := must.Get(cuttable().MIG(waiting(7, small(.2, 1000))))(t)
 	near(t, "whole", x.row(t, "whole", false).Turnaround, 4)
@@ -62,7 +65,10 @@ func TestManySmallJobsWantSlices(t *testing.T) {
 // A layout that has no room for a job's memory isn't the best, however early the others end there.
 func TestNoneIsRefusedUnderTheBestLayout(t *testing.T) {
 	jobs := append(waiting(14, small(.05, 1000)), wholly("big", "bob", 0, 840, &rlcore.Profile{
-		App: "big", DurationS: 60, PeriodS: 60, Series: []rlcore.Use{{GPU: .9, Core: .9, MemMiB: 100}, {GPU: .9, Core: .9, MemMiB: 3000}}, Runs: 3,
+		App: "big", DurationS: 60, PeriodS: 60, Series: []rlcore.Use{
+			{GPU: .9, Core: .9, MemMiB: 100},
+			{GPU: .9, Core: .9, MemMiB: 3000},
+		}, Runs: 3,
 	}))
 	x := must.Get(cuttable().MIG(jobs))(t)
 	for _, l := range x.Layouts {
@@ -90,7 +96,8 @@ func TestWhatNoSliceCanBe(t *testing.T) {
 	two := wholly("two", "bob", 0, 60, small(.2, 1000))
 	two.WholeGPUs, two.GPUs = 2, []int{0, 1}
 	x := must.Get(w.MIG(append(waiting(3, small(.2, 1000)), two, wholly("u", "eve", 0, 120, nil))))(t)
-	if x.row(t, "whole", true).Several != 0 || x.row(t, "2 × 3g", false).Several != 1 || x.Layouts[x.Best].Name != "whole" ||
+	if x.row(t, "whole", true).Several != 0 || x.row(t, "2 × 3g", false).Several != 1 ||
+		x.Layouts[x.Best].Name != "whole" ||
 		x.LeftOut["what it used isn't known"] != 1 || x.Jobs != 4 {
 		t.Errorf("%+v", x)
 	}

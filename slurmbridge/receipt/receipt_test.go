@@ -534,7 +534,8 @@ func TestApplicationsSeenOnce(t *testing.T) {
 		!strings.Contains(strings.Join(r.Lines(), "\n"), "Applications: 6 jobs of 20") {
 		t.Errorf("%+v: %q", r.Apps, r.Lines())
 	}
-	if said := strings.Join(Make(&Input{From: at(-10), To: at(200), Jobs: jobs[:7]}).Lines(), "\n"); strings.Contains(said, "Applications") {
+	if said := strings.Join(Make(&Input{From: at(-10), To: at(200), Jobs: jobs[:7]}).Lines(), "\n"); strings.Contains(said,
+		"Applications") {
 		t.Errorf("of seven jobs: %q", said)
 	}
 }
@@ -553,7 +554,10 @@ func TestFirstMinute(t *testing.T) {
 	w := world()
 	in.Replay = w
 	said := page(Make(in))
-	for _, want := range []string{"No jobs were put together.", "GPU-seconds: 60.0 used, one by one.", "sharing changes no job's wait"} {
+	for _, want := range []string{
+		"No jobs were put together.", "GPU-seconds: 60.0 used, one by one.",
+		"sharing changes no job's wait",
+	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it doesn't say %q: %s", want, said)
 		}
@@ -561,7 +565,8 @@ func TestFirstMinute(t *testing.T) {
 	if bad := regexp.MustCompile(`0 jobs, 0 s|[^\d]0\.0[^\d]|class="bad"|0 kept|[>( ]-0|by 0\.00|no second time|WAIT ALONE`).FindString(said); bad != "" {
 		t.Errorf("%q is in %s", bad, said)
 	}
-	if none := page(Make(&Input{From: at(-10), To: at(200)})); strings.Contains(none, "computed") || strings.Contains(none, "tile\"") {
+	if none := page(Make(&Input{From: at(-10), To: at(200)})); strings.Contains(none, "computed") ||
+		strings.Contains(none, "tile\"") {
 		t.Errorf("of no job: %s", none)
 	}
 }

@@ -53,8 +53,8 @@ type Replay struct {
 	// replayed worlds are from it shows how far they can be believed.
 	RecordedWait float64 `json:"recorded_mean_wait_h"`
 	All          Change  `json:"all"`
-	// Users, Accounts and Apps are of all jobs, what if: of those that would share. The first have the most jobs, or applications
-	// whose GPUs did nothing for the longest time.
+	// Users, Accounts and Apps are of all jobs, what if: of those that would share. The first have the most jobs, or
+	// applications whose GPUs did nothing for the longest time.
 	Users    []Change `json:"users"`
 	Accounts []Change `json:"accounts"`
 	Apps     []Change `json:"applications"`
@@ -65,7 +65,8 @@ type Replay struct {
 	Slow   float64 `json:"mean_slowdown"`
 	Worst  float64 `json:"worst_slowdown"`
 	Late   int     `json:"jobs_late"`
-	// Kept are the guard's reasons in the shared world, the dearest first: those for which jobs waited beside a GPU with room.
+	// Kept are the guard's reasons in the shared world, the dearest first: those for which jobs waited beside a GPU with
+	// room.
 	Kept  []Kept `json:"guard,omitempty"`
 	Would *Would `json:"would_share,omitempty"` // what if
 }
@@ -173,7 +174,8 @@ func (w *World) would(p *prepared, r *Replay) ([]sim.Arrival, error) {
 		}
 	}
 	if !slices.Contains(p.share, true) {
-		return nil, fmt.Errorf("%w: of %d jobs none requested one whole GPU and is known to use less than half of it (of %d there is no profile)",
+		return nil, fmt.Errorf("%w: of %d jobs none requested one whole GPU and is known to use less than half of it (of "+
+			"%d there is no profile)",
 			ErrReplay, len(p.in), r.Would.Unknown)
 	}
 	return out, nil
@@ -214,8 +216,8 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 	return w.prepareOn(w.cluster(nil), jobs, r)
 }
 
-// prepareOn makes the simulator's jobs for GPUs, which may be cut: what ran on a whole one takes as long on an instance as
-// its profile says. Jobs of several GPUs have none that is cut.
+// prepareOn makes the simulator's jobs for GPUs, which may be cut: what ran on a whole one takes as long on an instance
+// as its profile says. Jobs of several GPUs have none that is cut.
 func (w *World) prepareOn(c *cluster, jobs []history.Run, r *Replay) (*prepared, error) {
 	cfg := sim.Config{Foretell: true, GPUs: c.gpus, Nodes: c.nodes}
 	part, least := 0.0, 1.0 // of a GPU
@@ -223,7 +225,8 @@ func (w *World) prepareOn(c *cluster, jobs []history.Run, r *Replay) (*prepared,
 		part, least = max(part, p), min(least, p)
 	}
 	if len(c.parts) > 1 {
-		cfg.Cards, cfg.On = c.cards, func(p *rlcore.Profile, card string) *rlcore.Profile { return p.OnPart(c.parts[card] / part) }
+		cfg.Cards, cfg.On = c.cards,
+			func(p *rlcore.Profile, card string) *rlcore.Profile { return p.OnPart(c.parts[card] / part) }
 	}
 	if len(cfg.GPUs) == 0 {
 		return nil, fmt.Errorf("%w: no look at the nodes was kept", ErrReplay)
@@ -243,7 +246,8 @@ func (w *World) prepareOn(c *cluster, jobs []history.Run, r *Replay) (*prepared,
 		whole     bool
 	}
 	sets := map[reach]*rlcore.GPUSet{}
-	before := map[*rlcore.Profile]*rlcore.Profile{nil: nil} // profiles as they were before these runs, which foretell one another
+	// profiles as they were before these runs, which foretell one another
+	before := map[*rlcore.Profile]*rlcore.Profile{nil: nil}
 	for i, j := range kept {
 		s := simulated(j, truth)
 		if before[s.Profile] == nil && s.Profile != nil {
@@ -306,7 +310,8 @@ func (w *World) pick(jobs []history.Run, r *Replay) []*history.Run {
 		}
 	}
 	limit := cmp.Or(w.Limit, 20_000)
-	slices.SortStableFunc(kept, func(a, b *history.Run) int { return cmp.Or(a.Ready.Compare(b.Ready), cmp.Compare(a.Ref, b.Ref)) })
+	slices.SortStableFunc(kept,
+		func(a, b *history.Run) int { return cmp.Or(a.Ready.Compare(b.Ready), cmp.Compare(a.Ref, b.Ref)) })
 	if n := len(kept) - limit; n > 0 {
 		r.LeftOut[fmt.Sprintf("the latest %d are enough", limit)] = n
 		kept = kept[n:]
@@ -462,7 +467,8 @@ func lot(r *sim.Result) Lot {
 			runs = append(runs, o)
 		}
 	}
-	slices.SortFunc(runs, func(a, b sim.Outcome) int { return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.StartS, b.StartS)) })
+	slices.SortFunc(runs,
+		func(a, b sim.Outcome) int { return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.StartS, b.StartS)) })
 	gpu, end := -1, 0.0
 	for i := range runs {
 		o := &runs[i]
@@ -476,7 +482,12 @@ func lot(r *sim.Result) Lot {
 }
 
 func (r *Replay) method() []string {
-	out := []string{fmt.Sprintf("Waits are estimated: %d jobs are run again on a simulator of the %d GPUs, at the times at which they really began to wait, once each with a GPU of its own in the order of arrival, once with %s deciding under the guard's rules as it is set today. How long each takes alone is known as above; how sharers slow each other is what the bridge believes today. Jobs of several GPUs hold them unshared, in their turn. Slurm's own delays, priorities, reservations and jobs without GPUs are not in it: the two worlds compare well with each other, less well with what happened (mean wait recorded: %s).",
+	out := []string{fmt.Sprintf("Waits are estimated: %d jobs are run again on a simulator of the %d GPUs, at the "+
+		"times at which they really began to wait, once each with a GPU of its own in the order of arrival, once with %s "+
+		"deciding under the guard's rules as it is set today. How long each takes alone is known as above; how sharers "+
+		"slow each other is what the bridge believes today. Jobs of several GPUs hold them unshared, in their turn. "+
+		"Slurm's own delays, priorities, reservations and jobs without GPUs are not in it: the two worlds compare well "+
+		"with each other, less well with what happened (mean wait recorded: %s).",
 		r.Jobs, r.GPUs, r.Policy, job.Span(r.RecordedWait))}
 	return out
 }
@@ -491,13 +502,16 @@ func (r *Replay) WhatIf(out io.Writer) {
 	if x.Adopted {
 		had = "were adopted by the rules"
 	}
-	p("What if %d of %d jobs, which requested a whole GPU and used less than half of it, %s (estimate):", x.Jobs, r.Jobs, had)
+	p("What if %d of %d jobs, which requested a whole GPU and used less than half of it, %s (estimate):", x.Jobs, r.Jobs,
+		had)
 	u := usage.HoursFor(max(r.Base.GPUHours, r.Shared.GPUHours))
 	p("%s: %s as requested, %s sharing: %s.", u.Noun, u.Text(r.Base.GPUHours), u.Text(r.Shared.GPUHours),
 		saved(u, r.Base.GPUHours-r.Shared.GPUHours, r.Base.GPUHours))
 	for _, c := range []*Change{&x.Change, &r.All} {
-		p("Mean wait of %d jobs (%s): %s as requested, %s sharing; %d would wait less (%s in all), %d longer (%s); done %s on average.",
-			c.Jobs, c.Name, job.Span(c.Base), job.Span(c.Shared), c.Shorter, job.Span(c.ShorterH), c.Longer, job.Span(c.LongerH), earlier(c.Turnaround))
+		p("Mean wait of %d jobs (%s): %s as requested, %s sharing; %d would wait less (%s in all), %d longer (%s); done "+
+			"%s on average.",
+			c.Jobs, c.Name, job.Span(c.Base), job.Span(c.Shared), c.Shorter, job.Span(c.ShorterH), c.Longer, job.Span(c.LongerH),
+			earlier(c.Turnaround))
 	}
 	slowed := "none"
 	if r.Slowed > 0 {
@@ -505,7 +519,8 @@ func (r *Replay) WhatIf(out io.Writer) {
 	}
 	p("Slowed: %s. Later than on plain Slurm by more than a tenth of their time: %d.", slowed, r.Late)
 	if x.HostOf > 0 {
-		p("Of their nodes the jobs that would share used %.1f cores each on average, and %.1f GiB of memory at most (known of %d): "+
+		p("Of their nodes the jobs that would share used %.1f cores each on average, and %.1f GiB of memory at most "+
+			"(known of %d): "+
 			"where a node has fewer for each sharer of its GPUs, they bound sharing.", x.Cores, x.HostGiB, x.HostOf)
 	}
 	for _, list := range [][]Change{r.Users[:min(len(r.Users), mostApps)], r.Apps} {
@@ -520,7 +535,10 @@ func (r *Replay) WhatIf(out io.Writer) {
 			if c.User != "" {
 				name = clean(c.name() + " of " + c.User)
 			}
-			t.AppendRow(table.Row{name, c.Jobs, fmt.Sprintf("%.1f", c.Hours), fmt.Sprintf("%.0f %%", 100*c.Use), job.Span(c.Base - c.Shared)})
+			t.AppendRow(table.Row{
+				name, c.Jobs, fmt.Sprintf("%.1f", c.Hours), fmt.Sprintf("%.0f %%", 100*c.Use),
+				job.Span(c.Base - c.Shared),
+			})
 		}
 		t.Render()
 	}
@@ -528,9 +546,11 @@ func (r *Replay) WhatIf(out io.Writer) {
 	if !x.Adopted {
 		p("Each of them would write   %s", line)
 	}
-	p("- %d jobs were run twice on a simulator of the %d GPUs, with %s deciding under the guard's rules and the promise as they are set today; "+
+	p("- %d jobs were run twice on a simulator of the %d GPUs, with %s deciding under the guard's rules and the "+
+		"promise as they are set today; "+
 		"how long each takes alone is known from its run, how sharers slow each other is what the bridge predicts. "+
-		"Without a profile of their use, and left as they were: %s with a whole GPU.", r.Jobs, r.GPUs, r.Policy, job.Count(x.Unknown, "job"))
+		"Without a profile of their use, and left as they were: %s with a whole GPU.", r.Jobs, r.GPUs, r.Policy,
+		job.Count(x.Unknown, "job"))
 	for why, n := range r.LeftOut {
 		p("- Not replayed: %d jobs (%s).", n, why)
 	}

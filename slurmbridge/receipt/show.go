@@ -45,11 +45,13 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 	}
 	lines(len(r.Failures), func(i int) {
 		f := &r.Failures[i]
-		p("  job %s (%s) failed at %s next to %s: %s%s", f.Ref, f.User, f.At.Local().Format(time.DateTime), strings.Join(f.With, ", "), f.Why, f.Then())
+		p("  job %s (%s) failed at %s next to %s: %s%s", f.Ref, f.User, f.At.Local().Format(time.DateTime),
+			strings.Join(f.With, ", "), f.Why, f.Then())
 	})
 	lines(len(r.Contracts.List), func(i int) {
 		c := &r.Contracts.List[i]
-		p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f predicted, next to %s", c.Ref, c.User, c.Seen, c.Limit, c.Predicted, strings.Join(c.With, ", "))
+		p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f predicted, next to %s", c.Ref, c.User, c.Seen, c.Limit,
+			c.Predicted, strings.Join(c.With, ", "))
 	})
 	if len(r.Kinds) > 1 {
 		t := newTable(w, kindHead...)
@@ -114,7 +116,8 @@ func waits(w io.Writer, what string, all []Change, limit int) {
 			break
 		}
 		t.AppendRow(table.Row{
-			c.name(), c.Jobs, job.Span(c.Base), job.Span(c.Shared), fmt.Sprintf("%s, %s", job.Count(c.Shorter, "job"), job.Span(c.ShorterH)),
+			c.name(), c.Jobs, job.Span(c.Base), job.Span(c.Shared),
+			fmt.Sprintf("%s, %s", job.Count(c.Shorter, "job"), job.Span(c.ShorterH)),
 			fmt.Sprintf("%s, %s", job.Count(c.Longer, "job"), job.Span(c.LongerH)), job.Span(-c.Turnaround),
 		})
 	}
@@ -177,7 +180,12 @@ func (r *Receipt) Lines() []string {
 		for i, part := range []struct {
 			hours float64
 			of    string
-		}{{h.Measured, "measured"}, {h.ByProfile, "profiles' solo durations"}, {h.ByGuess, "by slowdown"}, {h.Lost, "lost to failures"}} {
+		}{
+			{h.Measured, "measured"},
+			{h.ByProfile, "profiles' solo durations"},
+			{h.ByGuess, "by slowdown"},
+			{h.Lost, "lost to failures"},
+		} {
 			if part.hours != 0 {
 				text += map[bool]string{true: ". Of those: ", false: ", "}[i == 0] + u.Text(part.hours) + " " + part.of
 			}
@@ -190,25 +198,31 @@ func (r *Receipt) Lines() []string {
 		say("Shadow changed nothing. It would have made %s share.", job.Count(r.Intended, "job"))
 	}
 	if r.Eligible > 0 {
-		say("The rules of adopt are in shadow. They match %s that used less than half of a GPU; slurmbridge adopt preview replays what would have come of it.",
+		say("The rules of adopt are in shadow. They match %s that used less than half of a GPU; slurmbridge adopt preview "+
+			"replays what would have come of it.",
 			job.Count(r.Eligible, "job"))
 	}
 	if x := r.Replay; x != nil && !r.waitsChange() {
 		say("Replayed (estimate): sharing changes no job's wait, %s on average.", job.Span(x.All.Base))
 	} else if x != nil {
 		u := usage.HoursFor(max(x.Base.GPUHours, x.Shared.GPUHours))
-		say("Replayed (estimate): %s %s one by one, %s sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in all), %d longer (%s).",
-			u.Text(x.Base.GPUHours), u.Noun, u.Text(x.Shared.GPUHours), saved(u, x.Base.GPUHours-x.Shared.GPUHours, x.Base.GPUHours), job.Span(x.All.Base), job.Span(x.All.Shared),
+		say("Replayed (estimate): %s %s one by one, %s sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in "+
+			"all), %d longer (%s).",
+			u.Text(x.Base.GPUHours), u.Noun, u.Text(x.Shared.GPUHours),
+			saved(u, x.Base.GPUHours-x.Shared.GPUHours, x.Base.GPUHours), job.Span(x.All.Base), job.Span(x.All.Shared),
 			job.Count(x.All.Shorter, "job"), job.Span(x.All.ShorterH), x.All.Longer, job.Span(x.All.LongerH))
 	}
 	if p := r.Predicted; p.Jobs > 0 {
-		say("Predicted slowdown: %.2f on average over %s, %.2f at worst (job %s).", p.Mean, job.Count(p.Jobs, "job"), p.Worst, p.Of)
+		say("Predicted slowdown: %.2f on average over %s, %.2f at worst (job %s).", p.Mean, job.Count(p.Jobs, "job"), p.Worst,
+			p.Of)
 	}
 	if s := r.Seen; s.Jobs > 0 {
-		say("Measured slowdown: %.2f on average over %s, %.2f or less for 95 %%, %.2f at worst (job %s).", s.Mean, job.Count(s.Jobs, "run"), s.P95, s.Worst, s.Of)
+		say("Measured slowdown: %.2f on average over %s, %.2f or less for 95 %%, %.2f at worst (job %s).", s.Mean,
+			job.Count(s.Jobs, "run"), s.P95, s.Worst, s.Of)
 	}
 	if r.Shared+r.Contracts.Kept+r.Contracts.Broken+len(r.Failures) > 0 {
-		say("Contracts: %d kept, %d broken. Failures that may be due to co-runners: %d.", r.Contracts.Kept, r.Contracts.Broken, len(r.Failures))
+		say("Contracts: %d kept, %d broken. Failures that may be due to co-runners: %d.", r.Contracts.Kept,
+			r.Contracts.Broken, len(r.Failures))
 	}
 	say("Harm: %s.", r.Harm)
 	say("Turnaround: %s.", r.Turn)
@@ -216,7 +230,8 @@ func (r *Receipt) Lines() []string {
 		say("Applications: %s.", r.Apps)
 	}
 	if r.Lent.Jobs > 0 {
-		say("Time given back: the limits of %s were raised because of sharing, by %s in all.", job.Count(r.Lent.Jobs, "job"), job.Span(r.Lent.Hours))
+		say("Time given back: the limits of %s were raised because of sharing, by %s in all.", job.Count(r.Lent.Jobs, "job"),
+			job.Span(r.Lent.Hours))
 	}
 	return out
 }
@@ -261,7 +276,9 @@ const (
 func (r *Receipt) HTML(w io.Writer, limit int) error {
 	t, err := template.New("receipt").Funcs(template.FuncMap{
 		"span": job.Span, "count": job.Count, "join": func(s []string) string { return strings.Join(s, ", ") },
-		"neg": func(v float64) float64 { return -v }, "percent": func(v float64) float64 { return 100 * v }, "diff": func(a, b float64) float64 { return a - b }, "when": func(t time.Time) string { return t.Local().Format("2006-01-02 15:04") },
+		"neg": func(v float64) float64 { return -v }, "percent": func(v float64) float64 { return 100 * v },
+		"diff": func(a, b float64) float64 { return a - b },
+		"when": func(t time.Time) string { return t.Local().Format("2006-01-02 15:04") },
 		"why":  func(s string) string { return strings.TrimPrefix(s, ErrReplay.Error()+": ") },
 		"cut":  func(list any) any { v := reflect.ValueOf(list); return v.Slice(0, min(v.Len(), limit)).Interface() },
 		"rest": func(list any) int { return max(0, reflect.ValueOf(list).Len()-limit) },
@@ -309,7 +326,10 @@ func (r *Receipt) hoursPicture() template.HTML {
 	if x := r.Replay; r.waitsChange() {
 		b.Bars = append(b.Bars,
 			chart.Bar{Label: "replayed one by one", Value: x.Base.GPUHours, Text: hours(x.Base.GPUHours)},
-			chart.Bar{Label: "replayed sharing (estimate)", Value: x.Shared.GPUHours, Text: hours(x.Shared.GPUHours), Class: better(x.Base.GPUHours - x.Shared.GPUHours)})
+			chart.Bar{
+				Label: "replayed sharing (estimate)", Value: x.Shared.GPUHours, Text: hours(x.Shared.GPUHours),
+				Class: better(x.Base.GPUHours - x.Shared.GPUHours),
+			})
 	}
 	if len(b.Bars) == 0 {
 		return ""
@@ -327,11 +347,15 @@ func better(gain float64) string {
 // Scatter draws the slowdowns of runs that shared a GPU, predicted and measured; "" = nothing was predicted.
 func (r *Receipt) Scatter() template.HTML {
 	points := r.Points[max(0, len(r.Points)-mostPoints):]
-	s := chart.Scatter{Title: "Slowdown, predicted and measured", X: "predicted", Y: "measured", Desc: job.Count(len(points), "run")}
+	s := chart.Scatter{
+		Title: "Slowdown, predicted and measured", X: "predicted", Y: "measured",
+		Desc: job.Count(len(points), "run"),
+	}
 	for _, p := range points {
 		name := slices.DeleteFunc([]string{"job " + p.Ref, p.User, p.App}, func(s string) bool { return s == "" })
 		s.Points = append(s.Points, chart.Point{
-			X: p.Predicted, Y: p.Seen, Bad: p.Broken, Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f", strings.Join(name, ", "), p.Predicted, p.Seen),
+			X: p.Predicted, Y: p.Seen, Bad: p.Broken, Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f",
+				strings.Join(name, ", "), p.Predicted, p.Seen),
 		})
 	}
 	if len(points) == 0 {

@@ -64,7 +64,10 @@ func change(step job.Step, why string, u job.Update, j *job.Job) job.Change {
 func Make(g *job.Group, jobs map[string]*job.Job, sharing job.Sharing) job.PlannedGroup {
 	none := ""
 	p := job.PlannedGroup{Group: *g}
-	all := job.Change{Step: job.StepRelease, Why: purpose(g), Was: map[string]string{}, Update: job.Update{Dependency: &none, StartNow: true}}
+	all := job.Change{
+		Step: job.StepRelease, Why: purpose(g), Was: map[string]string{},
+		Update: job.Update{Dependency: &none, StartNow: true},
+	}
 	for i := range g.Members {
 		m := &g.Members[i]
 		j := jobs[m.Ref]
@@ -162,7 +165,8 @@ func Shows(j *job.Job, u *job.Update, gates []job.GateState) bool {
 	let := u.Dependency != nil && !slices.ContainsFunc(gates, func(g job.GateState) bool {
 		return slices.Contains(strings.Split(*u.Dependency, ","), after+":"+g.ID)
 	})
-	return (u.Gres == nil || sameGres(*u.Gres, j.Request)) && (u.ReqNodes == nil || *u.ReqNodes == j.ReqNodes) && !(let && Behind(gates, j))
+	return (u.Gres == nil || sameGres(*u.Gres, j.Request)) && (u.ReqNodes == nil || *u.ReqNodes == j.ReqNodes) &&
+		!(let && Behind(gates, j))
 }
 
 // Startable reports whether a begin time of now takes nothing from the owner: at the time of the poll
@@ -186,7 +190,10 @@ func Merge(changes []job.Change) []job.Change {
 			out = append(out, c)
 			continue
 		}
-		key := strings.Join([]string{string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency), keyOf(u.AdminComment), fmt.Sprint(u.StartNow, u.Host)}, "\x00")
+		key := strings.Join([]string{
+			string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency),
+			keyOf(u.AdminComment), fmt.Sprint(u.StartNow, u.Host),
+		}, "\x00")
 		i, ok := last[key]
 		if !ok || len(out[i].Update.Jobs) >= mostJobs {
 			last[key] = len(out)
@@ -220,8 +227,8 @@ func nodesOf(g *job.Group, m *job.Member) string {
 // WholeGPU is the gres of a whole GPU's shares.
 func WholeGPU(sharing job.Sharing) string { return gresOf(sharing, "", job.Units) }
 
-// Requested is a pending job's request as scontrol takes it, to give it back: all of a GPU's shares, or of an adopted job
-// the whole GPU that its owner asked for.
+// Requested is a pending job's request as scontrol takes it, to give it back: all of a GPU's shares, or of an adopted
+// job the whole GPU that its owner asked for.
 func Requested(j *job.Job, sharing job.Sharing) string {
 	if j.Request.Kind == job.WholeGPU {
 		return wholeGres(j.Request)

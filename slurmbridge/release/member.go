@@ -76,10 +76,12 @@ var transitions = map[job.MemberState][]job.MemberState{
 		job.MemberWaiting, job.MemberRunning, job.MemberRestoring, job.MemberRestored, job.MemberCancelled, job.MemberMoved,
 	},
 	job.MemberWaiting: {
-		job.MemberRunning, job.MemberRestoring, job.MemberHandingBack, job.MemberRestored, job.MemberEdited, job.MemberCancelled, job.MemberMoved,
+		job.MemberRunning, job.MemberRestoring, job.MemberHandingBack, job.MemberRestored, job.MemberEdited,
+		job.MemberCancelled, job.MemberMoved,
 	},
 	job.MemberHandingBack: {
-		job.MemberWaiting, job.MemberRunning, job.MemberRestoring, job.MemberRestored, job.MemberEdited, job.MemberCancelled, job.MemberMoved,
+		job.MemberWaiting, job.MemberRunning, job.MemberRestoring, job.MemberRestored, job.MemberEdited, job.MemberCancelled,
+		job.MemberMoved,
 	},
 	job.MemberRunning: {
 		job.MemberRestoring, job.MemberEnded, job.MemberMoved,

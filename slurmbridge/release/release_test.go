@@ -18,7 +18,10 @@ const gate = "7"
 
 // pendingJob is a gated job that asks for a whole GPU's shares.
 func pendingJob(ref string) *job.Job {
-	j := &job.Job{Ref: ref, State: job.Pending, Priority: 1, Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: job.Units}}
+	j := &job.Job{
+		Ref: ref, State: job.Pending, Priority: 1,
+		Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: job.Units},
+	}
 	depend(j, "after:"+gate)
 	return j
 }
@@ -76,17 +79,24 @@ func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
 		jobs[ref].ReqNodes = rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node")
 		jobs[ref].CPUs, jobs[ref].HostMemMiB = 8, 16000
 		m := job.Member{
-			Ref: ref, Shares: job.Units / n, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS), WasNodes: jobs[ref].ReqNodes,
+			Ref: ref, Shares: job.Units / n, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS),
+			WasNodes: jobs[ref].ReqNodes,
 		}
 		jobs[ref].Request.Type = rapid.SampledFrom([]string{"", "1g.10gb+me"}).Draw(t, "its type")
 		m.WasGres = release.Requested(jobs[ref], job.MPS)
 		m.GPUType = cmp.Or(jobs[ref].Request.Type, rapid.SampledFrom([]string{"", "2g.20gb"}).Draw(t, "type"))
-		jobs[ref].Note.Defaults = rapid.SampledFrom([]job.Defaults{{}, {CPUs: 8}, {MemMiB: 16000}, {CPUs: 8, MemMiB: 16000}}).Draw(t, "defaults")
+		jobs[ref].Note.Defaults = rapid.SampledFrom([]job.Defaults{
+			{},
+			{CPUs: 8},
+			{MemMiB: 16000},
+			{CPUs: 8, MemMiB: 16000},
+		}).Draw(t, "defaults")
 		if n > 1 {
 			m.WasHost, m.Host = jobs[ref].Note.Defaults, jobs[ref].Note.Defaults.Of(n)
 		}
 		if n > 1 && rapid.Bool().Draw(t, "adopted") {
-			raw := rapid.SampledFrom([]string{"gpu", "gpu:1", "gpu:titanxp:1", "gpu:titanxp", "gpu:1g.10gb+me:1"}).Draw(t, "request")
+			raw := rapid.SampledFrom([]string{"gpu", "gpu:1", "gpu:titanxp:1", "gpu:titanxp", "gpu:1g.10gb+me:1"}).Draw(t,
+				"request")
 			jobs[ref].Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: "gres/" + raw}
 			m.WasGres, m.Sharing = release.Requested(jobs[ref], job.MPS), job.MPS
 		}
@@ -135,7 +145,9 @@ func TestARestoredMemberIsWhatItWas(t *testing.T) {
 			release.StartRestoring(g, m, job.Cause{Kind: job.CauseHeld})
 			apply(jobs, release.Restore(g, m, jobs[m.Ref], gate, "a test", time.Time{}))
 			was, is := before[m.Ref], jobs[m.Ref]
-			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count || is.Request.Type != was.Request.Type || is.Request.PerNode && is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
+			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count ||
+				is.Request.Type != was.Request.Type || is.Request.PerNode && is.Request.Raw != was.Request.Raw ||
+				is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
 				t.Fatalf("it was %+v and is %+v", was, is)
 			}
 			if s := release.Recognise(g, m, is, gate, time.Time{}); s != release.Back {
@@ -155,20 +167,26 @@ func TestAStampedJobIsRecovered(t *testing.T) {
 			before[ref] = *j
 		}
 		makeGroup(g, jobs)
-		more := rapid.SampledFrom([]string{"", " on n1 gpu 0 together: 1, 2", " ignored [mps:1 on n9, was mps:100 on n8]"}).Draw(t, "more")
+		more := rapid.SampledFrom([]string{
+			"", " on n1 gpu 0 together: 1, 2",
+			" ignored [mps:1 on n9, was mps:100 on n8]",
+		}).Draw(t, "more")
 		for i := range g.Members {
 			m := &g.Members[i]
 			was, is := before[m.Ref], jobs[m.Ref]
 			said := is.Note.Comment(release.Stamp(g, m) + more)
 			c, ok := release.Recover(is, said, gate, time.Time{})
-			if changed := is.Request.Count != was.Request.Count || is.Request.Type != was.Request.Type || is.ReqNodes != was.ReqNodes; ok != changed {
+			if changed := is.Request.Count != was.Request.Count || is.Request.Type != was.Request.Type ||
+				is.ReqNodes != was.ReqNodes; ok != changed {
 				t.Fatalf("%+v, %q: recovered %v", is, said, ok)
 			}
 			if !ok {
 				continue
 			}
 			apply(jobs, c)
-			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count || is.Request.Type != was.Request.Type || is.Request.PerNode && is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
+			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count ||
+				is.Request.Type != was.Request.Type || is.Request.PerNode && is.Request.Raw != was.Request.Raw ||
+				is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
 				t.Fatalf("it was %+v and is %+v", was, is)
 			}
 			if _, again := release.Recover(is, said, gate, time.Time{}); again || release.Stamped(is, said) {
@@ -202,7 +220,8 @@ func TestAnEditedMemberKeepsNothingOfTheBridges(t *testing.T) {
 		if _, more := release.HandBack(g, m, j); more {
 			t.Fatalf("something is left in %+v", j)
 		}
-		if j.ReqNodes == "n1" && m.WasNodes == "" || j.Request.Count == m.Shares && m.Shares != job.Units || j.CPUs != 8 || j.HostMemMiB != 16000 {
+		if j.ReqNodes == "n1" && m.WasNodes == "" || j.Request.Count == m.Shares && m.Shares != job.Units || j.CPUs != 8 ||
+			j.HostMemMiB != 16000 {
 			t.Fatalf("the bridge's values stay: %+v", j)
 		}
 	})

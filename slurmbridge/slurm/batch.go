@@ -75,7 +75,8 @@ func linesOf(at int, u job.Update) ([]line, bool) {
 				// A list of jobs costs a third of as many lines.
 				n := min(len(refs), maxLine/32)
 				array, _, _ := strings.Cut(refs[0], "_")
-				one := line{of: at, lane: array, text: "update JobId=" + strings.Join(refs[:n], ",") + " " + strings.Join(set, " ") + "\n"}
+				one := line{of: at, lane: array, text: "update JobId=" + strings.Join(refs[:n], ",") + " " +
+					strings.Join(set, " ") + "\n"}
 				if len(one.text) > maxLine || !sayable(one.text, quotes) {
 					return nil, false
 				}
@@ -154,8 +155,11 @@ func (c *Client) batches(ctx context.Context, all []job.Update, lines []line, er
 
 func refused(ref, what string) error {
 	return &UpdateError{
-		CommandError: &CommandError{Command: batchName, Code: 1, Stderr: what + " for job " + ref, Kind: text.ErrorKind(what)},
-		Jobs:         map[string]string{ref: what},
+		CommandError: &CommandError{
+			Command: batchName, Code: 1, Stderr: what + " for job " + ref,
+			Kind: text.ErrorKind(what),
+		},
+		Jobs: map[string]string{ref: what},
 	}
 }
 
@@ -169,7 +173,10 @@ func (c *Client) batch(ctx context.Context, all []job.Update, lines []line) (map
 	for _, l := range lines {
 		in.WriteString(l.text)
 	}
-	out, stderr, err := c.run(ctx, command{name: batchName, prog: "scontrol", stdin: in.String(), env: []string{batchInput}, slow: batchSlow * c.timeout()})
+	out, stderr, err := c.run(ctx, command{
+		name: batchName, prog: "scontrol", stdin: in.String(),
+		env: []string{batchInput}, slow: batchSlow * c.timeout(),
+	})
 	var ce *CommandError
 	if err != nil && (!errors.As(err, &ce) || ce.Code < 0) {
 		return nil, err

@@ -105,7 +105,8 @@ func (c *Client) Open() error {
 			}
 		}
 	}
-	c.progs["sacctmgr"] = filepath.Join(filepath.Dir(c.progs["sbatch"]), "sacctmgr") // a cluster without accounting may lack it
+	// a cluster without accounting may lack it
+	c.progs["sacctmgr"] = filepath.Join(filepath.Dir(c.progs["sbatch"]), "sacctmgr")
 	return nil
 }
 
@@ -201,7 +202,8 @@ func (c *Client) understand(ctx context.Context, snap *job.Snapshot) {
 		if g.Open || c.understood == snap.Release {
 			continue
 		}
-		out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", g.ID}})
+		out, _, err := c.run(ctx,
+			command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", g.ID}})
 		if err != nil || text.GateEnded(out) {
 			continue // it has gone meanwhile; the next poll tries again
 		}
@@ -358,7 +360,10 @@ func (c *Client) showJobs(ctx context.Context, jobs []*job.Job) ([][]byte, error
 	for _, j := range jobs {
 		fmt.Fprintf(&in, "show job %s\nshow hostnames %s\n", j.Ref, nonce)
 	}
-	out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "-d"}, stdin: in.String()})
+	out, _, err := c.run(ctx, command{
+		name: "scontrol show job", prog: "scontrol", args: []string{"--all", "-d"},
+		stdin: in.String(),
+	})
 	if err != nil && ctx.Err() != nil {
 		return nil, err
 	}
@@ -379,7 +384,10 @@ func (c *Client) memories(ctx context.Context, snap *job.Snapshot, params string
 		return nil // it depends on the number of CPUs requested
 	}
 	grows := func(j *job.Job) bool {
-		return slices.ContainsFunc(snap.Nodes, func(n job.Node) bool { return n.CPUsPerAlloc > 1 && n.Allocates(j.CPUs) > j.CPUs })
+		return slices.ContainsFunc(snap.Nodes, func(n job.Node) bool {
+			return n.CPUsPerAlloc > 1 &&
+				n.Allocates(j.CPUs) > j.CPUs
+		})
 	}
 	sizes := map[int]bool{}
 	var unknown []*job.Job
@@ -435,7 +443,8 @@ func (c *Client) Config(ctx context.Context) (map[string]string, error) {
 
 // MailUser is a job's --mail-user; "" = it has none, no --mail-type, or has ended more than MinJobAge ago.
 func (c *Client) MailUser(ctx context.Context, ref string) (string, error) {
-	out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", ref}})
+	out, _, err := c.run(ctx,
+		command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", ref}})
 	if errors.Is(err, job.ErrNoJob) {
 		return "", nil
 	}

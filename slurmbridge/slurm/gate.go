@@ -44,7 +44,9 @@ const (
 // the job can't meet (scontrol doesn't), so it is submitted with one that it can,
 // and tightened. A gate that can't be tightened is cancelled: it would run.
 // account is the one that it is in where Slurm refuses the user's default account, else "".
-func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id, account string, err error) {
+func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id, account string,
+	err error,
+) {
 	if err := checkPartitions(partitions); err != nil {
 		return "", "", err
 	}
@@ -95,7 +97,10 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 // federated is this cluster's name where it is in a federation, else "". Without it a job is on all of the federation's
 // clusters, where other daemons would take the gate for their own cluster's.
 func (c *Client) federated(ctx context.Context) string {
-	out, _, err := c.run(ctx, command{name: "scontrol show federation", prog: "scontrol", args: []string{"show", "federation"}})
+	out, _, err := c.run(ctx, command{
+		name: "scontrol show federation", prog: "scontrol",
+		args: []string{"show", "federation"},
+	})
 	if err != nil {
 		return ""
 	}
@@ -112,7 +117,11 @@ func (c *Client) accounts(ctx context.Context) []string {
 	if err != nil {
 		return nil
 	}
-	out, _, err := c.run(ctx, command{name: "sacctmgr", prog: "sacctmgr", args: []string{"-n", "-P", "show", "assoc", "user=" + self.Username, "format=account"}})
+	out, _, err := c.run(ctx,
+		command{name: "sacctmgr", prog: "sacctmgr", args: []string{
+			"-n", "-P", "show", "assoc", "user=" + self.Username,
+			"format=account",
+		}})
 	all := slices.Compact(slices.Sorted(strings.FieldsSeq(string(out))))
 	all = slices.DeleteFunc(all, func(a string) bool { return !plainName.MatchString(a) })
 	if err != nil {
@@ -151,7 +160,8 @@ func (c *Client) MendGate(ctx context.Context, g job.GateState, partitions []str
 		return err
 	}
 	if g.Priority == 0 { // a priority doesn't release a job that an administrator holds
-		if _, _, err := c.run(ctx, command{name: "scontrol release", prog: "scontrol", args: []string{"release", g.ID}}); err != nil {
+		if _, _, err := c.run(ctx,
+			command{name: "scontrol release", prog: "scontrol", args: []string{"release", g.ID}}); err != nil {
 			return err
 		}
 	}

@@ -43,7 +43,8 @@ const impatient = "sched_interval=2,bf_interval=1"
 
 func submit(tb testing.TB, c *slurmtest.Cluster, args ...string) string {
 	tb.Helper()
-	id := must.Get(c.Submit(context.Background(), "nobody", "sleep 300", append([]string{"--output=/dev/null", "--time=10"}, args...)...))(tb)
+	id := must.Get(c.Submit(context.Background(), "nobody", "sleep 300",
+		append([]string{"--output=/dev/null", "--time=10"}, args...)...))(tb)
 	return id
 }
 
@@ -58,7 +59,9 @@ func poll(tb testing.TB, c *slurm.Client) (*job.Snapshot, map[string]*job.Job) {
 }
 
 // eventually looks until a job is as wanted, and fails when it isn't in time.
-func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string, ok func(map[string]*job.Job) bool) time.Duration {
+func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string,
+	ok func(map[string]*job.Job) bool,
+) time.Duration {
 	tb.Helper()
 	started := time.Now()
 	var jobs map[string]*job.Job
@@ -156,7 +159,8 @@ func TestRelease(t *testing.T) {
 	ctx := context.Background()
 	gate := newGate(t, c)
 	dep := "--dependency=after:" + gate
-	a := submit(t, cluster, "--gres=mps:100", dep, "--comment=hostile\n1|2|3 ~", "--job-name=x\n     Nodes=n2 CPU_IDs=0 Mem=1 GRES=mps:1(IDX:1)")
+	a := submit(t, cluster, "--gres=mps:100", dep, "--comment=hostile\n1|2|3 ~",
+		"--job-name=x\n     Nodes=n2 CPU_IDs=0 Mem=1 GRES=mps:1(IDX:1)")
 	b := submit(t, cluster, "--gres=mps:100", dep, "--array=1-3", "--exclude=n1")
 	members := []string{a, b + "_1", b + "_3"}
 	_, jobs := poll(t, c)
@@ -167,11 +171,15 @@ func TestRelease(t *testing.T) {
 		t.Errorf("excluded: %q, %q", jobs[b+"_2"].ExcNodes, jobs[a].ExcNodes)
 	}
 	must.OK(t, c.Update(ctx, job.Update{Jobs: members[:1], Gres: ptr("mps:34"), ReqNodes: ptr("n2")}))
-	must.OK(t, c.Update(ctx, job.Update{Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"), AdminComment: ptr("slurmbridge group 1")}))
+	must.OK(t, c.Update(ctx, job.Update{
+		Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"),
+		AdminComment: ptr("slurmbridge group 1"),
+	}))
 	_, jobs = poll(t, c)
 	for i, ref := range members {
 		j := jobs[ref]
-		if j == nil || j.Request.Kind != job.Shares || j.Request.Count != []int{34, 33, 33}[i] || j.ReqNodes != "n2" || !j.Dependency.Only("after", gate) {
+		if j == nil || j.Request.Kind != job.Shares || j.Request.Count != []int{34, 33, 33}[i] || j.ReqNodes != "n2" ||
+			!j.Dependency.Only("after", gate) {
 			t.Errorf("%s: %+v", ref, j)
 		}
 	}
@@ -204,10 +212,13 @@ func TestRelease(t *testing.T) {
 	if err := c.Update(ctx, job.Update{Jobs: []string{"999999"}, StartNow: true}); !errors.Is(err, job.ErrNoJob) {
 		t.Errorf("update of no job: %v", err)
 	}
-	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("nowhere")}); !errors.Is(err, job.ErrRefused) {
+	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("nowhere")}); !errors.Is(err,
+		job.ErrRefused) {
 		t.Errorf("update to an unknown node: %v", err)
 	}
-	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2", "999999"}, Dependency: ptr("after:" + gate + ",afterany:" + a)}); !errors.Is(err, job.ErrNoJob) {
+	if err := c.Update(ctx,
+		job.Update{Jobs: []string{b + "_2", "999999"}, Dependency: ptr("after:" + gate + ",afterany:" + a)}); !errors.Is(err,
+		job.ErrNoJob) {
 		t.Errorf("update of two jobs, one of which is none: %v", err)
 	}
 	_, jobs = poll(t, c)
@@ -242,28 +253,34 @@ func TestLook(t *testing.T) {
 	gpus := submit(t, cluster, "--gpus=1")
 	cpu := submit(t, cluster)
 	shard := submit(t, cluster, "--gres=shard:60")
-	begin := submit(t, cluster, "--gres=shard:100", "--begin=now+3600", "--dependency=afterany:"+gpus, "--constraint=", "--no-requeue", "--mem=2G", "--cpus-per-task=2")
+	begin := submit(t, cluster, "--gres=shard:100", "--begin=now+3600", "--dependency=afterany:"+gpus, "--constraint=",
+		"--no-requeue", "--mem=2G", "--cpus-per-task=2")
 	eventually(t, c, time.Minute, "two jobs started", running(gpus, shard))
 	s, jobs := poll(t, c)
 	if jobs[cpu] != nil {
 		t.Errorf("a job without a GPU: %+v", jobs[cpu])
 	}
-	if len(s.Nodes) != 1 || s.Nodes[0].GPUs != 2 || s.Nodes[0].Units != 200 || s.Nodes[0].Sharing != job.Shard || !s.Nodes[0].Up || s.Nodes[0].CPUsAlloc != 3 {
+	if len(s.Nodes) != 1 || s.Nodes[0].GPUs != 2 || s.Nodes[0].Units != 200 || s.Nodes[0].Sharing != job.Shard ||
+		!s.Nodes[0].Up || s.Nodes[0].CPUsAlloc != 3 {
 		t.Errorf("%+v", s.Nodes)
 	}
-	if j := jobs[gpus]; j.Request.Kind != job.WholeGPU || len(j.GPUs) != 1 || j.Start.IsZero() || s.At.Sub(j.Start) > time.Minute || s.At.Before(j.Start.Add(-time.Second)) {
+	if j := jobs[gpus]; j.Request.Kind != job.WholeGPU || len(j.GPUs) != 1 || j.Start.IsZero() ||
+		s.At.Sub(j.Start) > time.Minute || s.At.Before(j.Start.Add(-time.Second)) {
 		t.Errorf("%+v", j)
 	}
 	if j := jobs[shard]; j.Request.Kind != job.Shares || len(j.GPUs) != 1 || j.GPUs[0] == jobs[gpus].GPUs[0] {
 		t.Errorf("%+v beside %v", j, jobs[gpus].GPUs)
 	}
-	if j := jobs[begin]; !j.Dependency.Only("afterany", gpus) || (j.Eligible.Sub(j.Submit)-time.Hour).Abs() > 2*time.Second || j.Requeue || j.HostMemMiB != 2048 || j.CPUs != 2 || j.TimeLimit != 10*time.Minute {
+	if j := jobs[begin]; !j.Dependency.Only("afterany", gpus) ||
+		(j.Eligible.Sub(j.Submit)-time.Hour).Abs() > 2*time.Second || j.Requeue || j.HostMemMiB != 2048 || j.CPUs != 2 ||
+		j.TimeLimit != 10*time.Minute {
 		t.Errorf("%+v", j)
 	}
 	if s.Release != cluster.Release {
 		t.Errorf("release %q of %q", s.Release, cluster.Release)
 	}
-	if out, err := c.Show(ctx, "scontrol", "show", "partitions", "-o"); err != nil || len(text.ParsePartitions([]byte(out))) == 0 {
+	if out, err := c.Show(ctx, "scontrol", "show", "partitions", "-o"); err != nil ||
+		len(text.ParsePartitions([]byte(out))) == 0 {
 		t.Error(out, err)
 	}
 
@@ -296,7 +313,10 @@ func TestSharedAsAsked(t *testing.T) {
 	cluster, c := live(t, slurmtest.Options{GPUTypes: []string{"shared"}})
 	ctx := context.Background()
 	gate := newGate(t, c)
-	for arg, perNode := range map[string]bool{"--gres=gpu:shared": true, "--gpus-per-node=shared:1": true, "--gpus=shared:1": false, "--gpus-per-task=shared:1": false} {
+	for arg, perNode := range map[string]bool{
+		"--gres=gpu:shared": true, "--gpus-per-node=shared:1": true,
+		"--gpus=shared:1": false, "--gpus-per-task=shared:1": false,
+	} {
 		id := submit(t, cluster, arg, "--ntasks=1", "--hold")
 		_, jobs := poll(t, c)
 		before := *jobs[id]
@@ -304,12 +324,14 @@ func TestSharedAsAsked(t *testing.T) {
 		_, jobs = poll(t, c)
 		after := *jobs[id]
 		if before.Request.Kind == job.SharedGPU {
-			if !perNode || err != nil || after.Request.Kind != job.Shares || after.Request.Count != 50 || !after.Dependency.Only("after", gate) {
+			if !perNode || err != nil || after.Request.Kind != job.Shares || after.Request.Count != 50 ||
+				!after.Dependency.Only("after", gate) {
 				t.Errorf("%s: %+v became %+v: %v", arg, before.Request, after.Request, err)
 			}
 			continue
 		}
-		if before.Request.Kind != job.WholeGPU || perNode && !strings.HasPrefix(cluster.Release, "22.") || !errors.Is(err, job.ErrRefused) {
+		if before.Request.Kind != job.WholeGPU || perNode && !strings.HasPrefix(cluster.Release, "22.") ||
+			!errors.Is(err, job.ErrRefused) {
 			t.Errorf("%s: %+v, %v", arg, before.Request, err)
 		}
 		if after.Request != before.Request {
@@ -362,7 +384,8 @@ func TestDescribe(t *testing.T) {
 	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
 	run := func(script string, args ...string) string {
 		t.Helper()
-		id := must.Get(cluster.Submit(ctx, "nobody", script, append([]string{"--output=/dev/null", "--time=10"}, args...)...))(t)
+		id := must.Get(cluster.Submit(ctx, "nobody", script,
+			append([]string{"--output=/dev/null", "--time=10"}, args...)...))(t)
 		return id
 	}
 	good, bad, final := run("exit 0"), run("exit 3"), run("exit 1", "--no-requeue")
@@ -375,7 +398,8 @@ func TestDescribe(t *testing.T) {
 		if got, err = c.Describe(ctx, refs); err != nil {
 			t.Fatal(err)
 		}
-		if got[good].State == "COMPLETED" && got[bad].State == "FAILED" && got[final].State == "FAILED" && got[array+"_2"].State == "COMPLETED" {
+		if got[good].State == "COMPLETED" && got[bad].State == "FAILED" && got[final].State == "FAILED" &&
+			got[array+"_2"].State == "COMPLETED" {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -385,7 +409,8 @@ func TestDescribe(t *testing.T) {
 	if len(got) != 5 || !got[bad].Requeue || got[final].Requeue {
 		t.Errorf("%+v", got)
 	}
-	if d := got[waits]; d.State != "PENDING" || d.AdminComment != "a site's own, with | and 'quotes'" || got[good].AdminComment != "" {
+	if d := got[waits]; d.State != "PENDING" || d.AdminComment != "a site's own, with | and 'quotes'" ||
+		got[good].AdminComment != "" {
 		t.Errorf("%+v", got)
 	}
 	if got, err := c.Describe(ctx, []string{"99998", "99999"}); err != nil || len(got) != 0 {
@@ -408,7 +433,8 @@ func TestDescribe(t *testing.T) {
 func TestTimeLimitsOfRunningJobs(t *testing.T) {
 	t.Parallel()
 	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
-	if b, err := c.Bounds(t.Context()); err != nil || len(b.Reservations) != 0 || b.MaxTime[slurmtest.Partition] != 0 || len(b.MaxTime) != 1 {
+	if b, err := c.Bounds(t.Context()); err != nil || len(b.Reservations) != 0 || b.MaxTime[slurmtest.Partition] != 0 ||
+		len(b.MaxTime) != 1 {
 		t.Fatalf("%+v, %v", b, err)
 	}
 	a := submit(t, cluster, "--gres=mps:20", "--deadline=now+2hours")
@@ -416,7 +442,10 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 	eventually(t, c, time.Minute, "both run", running(a, task))
 	for _, args := range [][]string{
 		{"update", "PartitionName=" + slurmtest.Partition, "MaxTime=15"},
-		{"create", "reservation", "ReservationName=maint", "StartTime=now+12minutes", "Duration=60", "Nodes=n1", "Users=root", "Flags=MAINT,IGNORE_JOBS"},
+		{
+			"create", "reservation", "ReservationName=maint", "StartTime=now+12minutes", "Duration=60", "Nodes=n1", "Users=root",
+			"Flags=MAINT,IGNORE_JOBS",
+		},
 	} {
 		must.Get(cluster.Run(t.Context(), "scontrol", args...))(t)
 	}
@@ -424,7 +453,8 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 	if err != nil || len(b.Reservations) != 1 || b.MaxTime[slurmtest.Partition] != 15*time.Minute {
 		t.Fatalf("%+v, %v", b, err)
 	}
-	if r := b.Reservations[0]; r.Name != "maint" || !r.Holds("n1") || r.Holds("n2") || r.End.Sub(r.Start) != time.Hour || time.Until(r.Start).Round(time.Minute) != 12*time.Minute {
+	if r := b.Reservations[0]; r.Name != "maint" || !r.Holds("n1") || r.Holds("n2") || r.End.Sub(r.Start) != time.Hour ||
+		time.Until(r.Start).Round(time.Minute) != 12*time.Minute {
 		t.Errorf("%+v", r)
 	}
 	must.OK(t, c.Update(t.Context(), job.Update{Jobs: []string{a, task}, TimeLimit: 25 * time.Minute}))
@@ -435,7 +465,8 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 	if d := time.Until(jobs[a].Deadline).Round(time.Minute); d != 2*time.Hour || !jobs[task].Deadline.IsZero() {
 		t.Errorf("deadlines in %v, %v", d, jobs[task].Deadline)
 	}
-	if err := c.Update(t.Context(), job.Update{Jobs: []string{"4294900000"}, TimeLimit: time.Minute}); !errors.Is(err, job.ErrNoJob) {
+	if err := c.Update(t.Context(), job.Update{Jobs: []string{"4294900000"}, TimeLimit: time.Minute}); !errors.Is(err,
+		job.ErrNoJob) {
 		t.Errorf("of a job that isn't there: %v", err)
 	}
 }
@@ -463,13 +494,16 @@ func TestWholeCores(t *testing.T) {
 						t.Errorf("-c%s takes %d CPUs, want %d", cpus, wantCPUs, c.takes[i])
 					}
 					must.Get(client.Show(t.Context(), "scontrol", "release", id))(t)
-					eventually(t, client, 20*time.Second, "the job runs", func(jobs map[string]*job.Job) bool { return jobs[id].State == job.Running })
+					eventually(t, client, 20*time.Second, "the job runs",
+						func(jobs map[string]*job.Job) bool { return jobs[id].State == job.Running })
 					s, _ = poll(t, client)
 					if n := &s.Nodes[0]; n.CPUsAlloc != wantCPUs || n.MemAlloc != wantMiB {
-						t.Errorf("-c%s %s: %d CPUs and %v MiB are taken, %d and %v were predicted", cpus, memory, n.CPUsAlloc, n.MemAlloc, wantCPUs, wantMiB)
+						t.Errorf("-c%s %s: %d CPUs and %v MiB are taken, %d and %v were predicted", cpus, memory, n.CPUsAlloc, n.MemAlloc,
+							wantCPUs, wantMiB)
 					}
 					must.Get(client.Show(t.Context(), "scancel", id))(t)
-					eventually(t, client, 20*time.Second, "the job is gone", func(jobs map[string]*job.Job) bool { return jobs[id] == nil })
+					eventually(t, client, 20*time.Second, "the job is gone",
+						func(jobs map[string]*job.Job) bool { return jobs[id] == nil })
 				}
 			}
 		})
@@ -495,7 +529,8 @@ func TestNumbersOfArrayTasks(t *testing.T) {
 	}
 	for number, name := range want {
 		id := must.Get(strconv.ParseInt(number, 10, 64))(t)
-		if got, err := c.TaskName(t.Context(), id); err != nil || got != name || name != plain && !strings.HasPrefix(name, array+"_") {
+		if got, err := c.TaskName(t.Context(), id); err != nil || got != name || name != plain &&
+			!strings.HasPrefix(name, array+"_") {
 			t.Errorf("%s is %s, %v, want %s", number, got, err, name)
 		}
 	}
@@ -535,7 +570,10 @@ func TestUpdateAll(t *testing.T) {
 	}
 	array := submit(t, cluster, "--hold", "--array=0-5", "--gres=mps:100")
 	tasks := []string{array + "_0", array + "_1", array + "_3"}
-	all = append(all, job.Update{Jobs: tasks, Gres: gres(33), ReqNodes: &n1, AdminComment: said("slurmbridge: tasks of an array")})
+	all = append(all, job.Update{
+		Jobs: tasks, Gres: gres(33), ReqNodes: &n1,
+		AdminComment: said("slurmbridge: tasks of an array"),
+	})
 	gone := job.Update{Jobs: []string{"9999"}, Gres: gres(5)}
 	bad := job.Update{Jobs: []string{array + "_4"}, Gres: gres(44), ReqNodes: &nowhere}
 	hostile := job.Update{Jobs: []string{array + "_5"}, Gres: said("mps:1 JobId=2")}
@@ -616,8 +654,8 @@ func newGate(t testing.TB, c *slurm.Client) string {
 	return id
 }
 
-// Slurm's commands print no numbers: each error that a plugin returns for a change is known by its text, whatever words the
-// plugin adds, and is the job's that it is about.
+// Slurm's commands print no numbers: each error that a plugin returns for a change is known by its text, whatever words
+// the plugin adds, and is the job's that it is about.
 func TestErrorsOfChanges(t *testing.T) {
 	t.Parallel()
 	const site = `

@@ -45,7 +45,9 @@ func gpuNodes(nodes []text.Node, params, release string) []job.Node {
 		}
 		j := job.Node{
 			Name: n.Name, Up: n.Up, Reserved: n.Reserved, Asleep: n.Asleep, Planned: n.Planned, Partitions: n.Partitions,
-			CPUs: n.CPUs, CPUsAlloc: n.CPUsAlloc, CPUsPerAlloc: n.CPUsPerCore, TaskPerCore: text.HasOption(params, "CR_ONE_TASK_PER_CORE"), MemMiB: n.MemMiB, MemAlloc: n.MemAlloc, GPUs: n.GPUCount(),
+			CPUs: n.CPUs, CPUsAlloc: n.CPUsAlloc, CPUsPerAlloc: n.CPUsPerCore,
+			TaskPerCore: text.HasOption(params, "CR_ONE_TASK_PER_CORE"), MemMiB: n.MemMiB, MemAlloc: n.MemAlloc,
+			GPUs: n.GPUCount(),
 		}
 		// With CR_CPU, too, no two jobs share a core if Slurm knows its threads.
 		if text.HasOption(params, "CR_SOCKET") || text.HasOption(params, "CR_SOCKET_MEMORY") {
@@ -123,11 +125,14 @@ func (c *Client) gpuLimits(ctx context.Context, config map[string]string, partit
 	limits, _ := c.limits.get(c.now(), time.Minute, func() ([]job.GPULimit, error) {
 		ctx, cancel := context.WithTimeout(ctx, limitsWithin) // a poll waits for it
 		defer cancel()
-		assocs, _, err := c.run(ctx, command{name: "sacctmgr", prog: "sacctmgr", args: []string{"-n", "-P", "show", "assoc", "cluster=" + config["ClusterName"], "format=" + text.AssocLimits}})
+		assocs, _, err := c.run(ctx,
+			command{name: "sacctmgr", prog: "sacctmgr", args: []string{"-n", "-P", "show", "assoc", "cluster=" +
+				config["ClusterName"], "format=" + text.AssocLimits}})
 		if err != nil {
 			return before, nil //nolint:nilerr // slurmdbd may be away for a while
 		}
-		qos, _, err := c.run(ctx, command{name: "sacctmgr", prog: "sacctmgr", args: []string{"-n", "-P", "show", "qos", "format=" + text.QOSLimits}})
+		qos, _, err := c.run(ctx,
+			command{name: "sacctmgr", prog: "sacctmgr", args: []string{"-n", "-P", "show", "qos", "format=" + text.QOSLimits}})
 		if err != nil {
 			return before, nil //nolint:nilerr // see above
 		}
@@ -187,7 +192,10 @@ func (c *Client) settings(ctx context.Context, config map[string]string, snap *j
 	for _, p := range partitions {
 		if p.PerGPU != (job.PerGPU{}) {
 			// Each that a partition doesn't set is the cluster's.
-			snap.PerGPU[p.Name] = job.PerGPU{CPUs: cmp.Or(p.PerGPU.CPUs, cluster.CPUs), MemMiB: cmp.Or(p.PerGPU.MemMiB, cluster.MemMiB)}
+			snap.PerGPU[p.Name] = job.PerGPU{
+				CPUs:   cmp.Or(p.PerGPU.CPUs, cluster.CPUs),
+				MemMiB: cmp.Or(p.PerGPU.MemMiB, cluster.MemMiB),
+			}
 		}
 		if p.BillsGPUsAlone() {
 			snap.Unbilled = append(snap.Unbilled, p.Name)
@@ -206,6 +214,9 @@ func (c *Client) partitions(ctx context.Context) ([]text.Partition, error) {
 
 // showAll is what scontrol shows of all things of a kind, hidden ones too.
 func (c *Client) showAll(ctx context.Context, what string, more ...string) ([]byte, error) {
-	out, _, err := c.run(ctx, command{name: "scontrol show " + what, prog: "scontrol", args: append(more, "-o", "-a", "show", what)})
+	out, _, err := c.run(ctx, command{
+		name: "scontrol show " + what, prog: "scontrol",
+		args: append(more, "-o", "-a", "show", what),
+	})
 	return out, err
 }

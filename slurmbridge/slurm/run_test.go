@@ -54,14 +54,20 @@ func TestCleanEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Fields(string(out))
-	for _, want := range []string{"LC_ALL=C", "TZ=UTC", "SLURM_TIME_FORMAT=%s", "SLURM_CONF=/etc/x/slurm.conf", "SQUEUE_FORMAT2=f", "/"} {
+	for _, want := range []string{
+		"LC_ALL=C", "TZ=UTC", "SLURM_TIME_FORMAT=%s", "SLURM_CONF=/etc/x/slurm.conf",
+		"SQUEUE_FORMAT2=f", "/",
+	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("%s is missing", want)
 		}
 	}
 	for _, v := range got {
 		key, _, _ := strings.Cut(v, "=")
-		if !slices.Contains([]string{"LC_ALL", "TZ", "SLURM_TIME_FORMAT", "SLURM_CONF", "SQUEUE_FORMAT2", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "/"}, key) {
+		if !slices.Contains([]string{
+			"LC_ALL", "TZ", "SLURM_TIME_FORMAT", "SLURM_CONF", "SQUEUE_FORMAT2", "PATH", "PWD",
+			"OLDPWD", "SHLVL", "_", "/",
+		}, key) {
 			t.Errorf("%s got through", v)
 		}
 	}
@@ -81,7 +87,8 @@ func TestTimeoutKillsTheGroup(t *testing.T) {
 	b := must.Get(os.ReadFile(pids))(t)
 	pid := must.Get(strconv.Atoi(strings.TrimSpace(string(b))))(t)
 	for range 10000 {
-		if state, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(state), ") Z ") {
+		if state, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil ||
+			strings.Contains(string(state), ") Z ") {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -101,7 +108,8 @@ func TestCancelledIsNotDown(t *testing.T) {
 
 func TestOutputIsLimited(t *testing.T) {
 	c := fake(t, "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done")
-	if _, _, err := c.run(context.Background(), command{name: "x", prog: "squeue", max: 1 << 16}); !errors.Is(err, errLimit) {
+	if _, _, err := c.run(context.Background(), command{name: "x", prog: "squeue", max: 1 << 16}); !errors.Is(err,
+		errLimit) {
 		t.Error(err)
 	}
 	c = fake(t, "yes complaint | head -c 1000000 >&2; exit 1")
@@ -144,7 +152,8 @@ func TestErrorsRecorded(t *testing.T) {
 			if got := text.ErrorKind(said); !errors.Is(got, want) {
 				t.Errorf("%s: %s: %q is %v", release, name, said, got)
 			}
-			if jobs := text.UpdateErrors(said); name == "update JobId=22_2 ReqNodeList=nowhere" && jobs["22_2"] != "Invalid node name specified" ||
+			if jobs := text.UpdateErrors(said); name == "update JobId=22_2 ReqNodeList=nowhere" &&
+				jobs["22_2"] != "Invalid node name specified" ||
 				strings.HasSuffix(name, "999999 Nice=1") && jobs["999999"] != "Invalid job id specified" {
 				t.Errorf("%s: %s: %v", release, name, jobs)
 			}
@@ -187,12 +196,30 @@ func TestUpdateCommands(t *testing.T) {
 		u    job.Update
 		want []string
 	}{
-		{job.Update{Jobs: []string{"1", "2_3"}, Dependency: ptr(""), StartNow: true}, []string{"scontrol|update|JobId=1,2_3|Dependency=|StartTime=now"}},
-		{job.Update{Jobs: []string{"1", "2"}, Gres: ptr("mps:50"), ReqNodes: ptr("n1")}, []string{"scontrol|update|JobId=1|Gres=mps:50|ReqNodeList=n1", "scontrol|update|JobId=2|Gres=mps:50|ReqNodeList=n1"}},
+		{
+			job.Update{Jobs: []string{"1", "2_3"}, Dependency: ptr(""), StartNow: true},
+			[]string{"scontrol|update|JobId=1,2_3|Dependency=|StartTime=now"},
+		},
+		{
+			job.Update{Jobs: []string{"1", "2"}, Gres: ptr("mps:50"), ReqNodes: ptr("n1")},
+			[]string{
+				"scontrol|update|JobId=1|Gres=mps:50|ReqNodeList=n1",
+				"scontrol|update|JobId=2|Gres=mps:50|ReqNodeList=n1",
+			},
+		},
 		{job.Update{Jobs: []string{"1"}, ReqNodes: ptr("")}, []string{"scontrol|update|JobId=1|ReqNodeList="}},
-		{job.Update{Jobs: []string{"1"}, Dependency: ptr("afterany:5:6_2,after:7+3"), AdminComment: ptr("it's; $(touch x)")}, []string{"scontrol|update|JobId=1|Dependency=afterany:5:6_2,after:7+3|AdminComment=it's; $(touch x)"}},
-		{job.Update{Jobs: []string{"1"}, Dependency: ptr("aftercorr:6_*,afterok:7_*")}, []string{"scontrol|update|JobId=1|Dependency=aftercorr:6_*,afterok:7_*"}},
-		{job.Update{Jobs: []string{"1", "2_3"}, TimeLimit: 90 * time.Minute}, []string{"scontrol|update|JobId=1,2_3|TimeLimit=90"}},
+		{
+			job.Update{Jobs: []string{"1"}, Dependency: ptr("afterany:5:6_2,after:7+3"), AdminComment: ptr("it's; $(touch x)")},
+			[]string{"scontrol|update|JobId=1|Dependency=afterany:5:6_2,after:7+3|AdminComment=it's; $(touch x)"},
+		},
+		{
+			job.Update{Jobs: []string{"1"}, Dependency: ptr("aftercorr:6_*,afterok:7_*")},
+			[]string{"scontrol|update|JobId=1|Dependency=aftercorr:6_*,afterok:7_*"},
+		},
+		{
+			job.Update{Jobs: []string{"1", "2_3"}, TimeLimit: 90 * time.Minute},
+			[]string{"scontrol|update|JobId=1,2_3|TimeLimit=90"},
+		},
 		{job.Update{Jobs: []string{"1"}}, []string{""}},
 		{job.Update{Gres: ptr("mps:50")}, []string{""}},
 	} {
@@ -260,7 +287,8 @@ func TestUpdateErrors(t *testing.T) {
 		{[]string{"1", "7", "8"}, job.ErrRefused},
 	} {
 		err := c.Update(context.Background(), job.Update{Jobs: tc.jobs, ReqNodes: ptr("n1")})
-		if (err == nil) != (tc.want == nil) || tc.want != nil && !errors.Is(err, tc.want) || errors.Is(tc.want, job.ErrRefused) && errors.Is(err, job.ErrNoJob) {
+		if (err == nil) != (tc.want == nil) || tc.want != nil && !errors.Is(err, tc.want) ||
+			errors.Is(tc.want, job.ErrRefused) && errors.Is(err, job.ErrNoJob) {
 			t.Errorf("%v: %v", tc.jobs, err)
 		}
 	}
@@ -320,7 +348,8 @@ func TestCreateGateCleansUp(t *testing.T) {
 		t.Errorf("%q %v", id, err)
 	}
 	got := calls()
-	if !slices.Contains(got, "scancel|--name=slurmbridge-gate|77") || !slices.Contains(got, "scontrol|update|JobId=77|StartTime=now+60|Deadline=now+118") {
+	if !slices.Contains(got, "scancel|--name=slurmbridge-gate|77") ||
+		!slices.Contains(got, "scontrol|update|JobId=77|StartTime=now+60|Deadline=now+118") {
 		t.Errorf("%q", got)
 	}
 	c = fake(t, `echo "Submitted"`)
@@ -433,13 +462,17 @@ esac`)
 			for i := range snap.Jobs {
 				by[snap.Jobs[i].Ref] = &snap.Jobs[i]
 			}
-			for ref, want := range map[string][]int{"1": {0}, "2": {0}, "3": nil, "4": {1}, "5": {0}, "6": {1}, "8_1": nil, "22_2": nil} {
+			for ref, want := range map[string][]int{
+				"1": {0}, "2": {0}, "3": nil, "4": {1}, "5": {0}, "6": {1}, "8_1": nil,
+				"22_2": nil,
+			} {
 				must.Equal(t, by[ref].GPUs, want, "job %s", ref)
 			}
 			if by["24"].ExcNodes != "n[1,3]" || by["22_1"].ExcNodes != "n3" || by["22_0"].ExcNodes != "" {
 				t.Errorf("excluded: %q %q %q", by["24"].ExcNodes, by["22_1"].ExcNodes, by["22_0"].ExcNodes)
 			}
-			if len(snap.Nodes) != 4 || len(snap.Gates) != 1 || snap.Gates[0].ID != "32" || snap.Gates[0].Open || !strings.HasPrefix(snap.Release, release) {
+			if len(snap.Nodes) != 4 || len(snap.Gates) != 1 || snap.Gates[0].ID != "32" || snap.Gates[0].Open ||
+				!strings.HasPrefix(snap.Release, release) {
 				t.Errorf("%+v %+v %s", snap.Nodes, snap.Gates, snap.Release)
 			}
 			first := len(calls())
@@ -464,7 +497,8 @@ esac`)
 
 func TestGateOwners(t *testing.T) {
 	for _, release := range releases {
-		if owners := gateOwners(text.ParseConfig(recorded(t, release, "config"))); !owners[64030] || !owners[0] || owners[65534] {
+		if owners := gateOwners(text.ParseConfig(recorded(t, release, "config"))); !owners[64030] || !owners[0] ||
+			owners[65534] {
 			t.Errorf("%s: owners %v", release, owners)
 		}
 	}
@@ -472,9 +506,12 @@ func TestGateOwners(t *testing.T) {
 
 func TestGPUNodes(t *testing.T) {
 	for gres, want := range map[string]job.Node{
-		"gpu:2(S:0-1)":                         {GPUs: 2},
-		"gpu:a:1(S:0,2),gpu:b:1":               {GPUs: 2, Cards: []job.Card{{Type: "a"}, {Type: "b"}}},
-		"gpu:a:2,mps:a:100":                    {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 100, Cards: []job.Card{{Type: "a", Units: 100}, {Type: "a"}}},
+		"gpu:2(S:0-1)":           {GPUs: 2},
+		"gpu:a:1(S:0,2),gpu:b:1": {GPUs: 2, Cards: []job.Card{{Type: "a"}, {Type: "b"}}},
+		"gpu:a:2,mps:a:100": {
+			GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 100,
+			Cards: []job.Card{{Type: "a", Units: 100}, {Type: "a"}},
+		},
 		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: 1, GPUType: "a", Sharing: job.Shard, Units: 100},
 		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
 		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
@@ -492,7 +529,10 @@ func TestGPUNodes(t *testing.T) {
 func TestInstancesHaveShares(t *testing.T) {
 	const line = "NodeName=x State=IDLE Gres=gpu:h100:1,gpu:2g.20gb:2,shard:h100:100,shard:2g.20gb:200 " +
 		"GresUsed=gpu:h100:0(IDX:N/A),gpu:2g.20gb:1(IDX:2),shard:h100:60(60/100),shard:2g.20gb:60(60/100,0/100)\n"
-	for release, units := range map[string][]int{"22.05.8": {100, 0, 0}, "23.02.6": {100, 0, 0}, "23.02.7": {100, 100, 100}, "26.05.5": {100, 100, 100}} {
+	for release, units := range map[string][]int{
+		"22.05.8": {100, 0, 0}, "23.02.6": {100, 0, 0},
+		"23.02.7": {100, 100, 100}, "26.05.5": {100, 100, 100},
+	} {
 		n := gpuNodes(text.ParseNodes([]byte(line)), "", release)[0]
 		var got []int
 		for g := range n.GPUs {
@@ -503,7 +543,8 @@ func TestInstancesHaveShares(t *testing.T) {
 		if !n.Typed() {
 			t.Error("shares of a node of several types aren't asked for by type")
 		}
-		alike := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres=gpu:1g.10gb:7,shard:1g.10gb:700\n")), "", release)[0]
+		alike := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres=gpu:1g.10gb:7,shard:1g.10gb:700\n")), "",
+			release)[0]
 		if got := alike.Card(6); alike.Typed() || got.Type != "1g.10gb" || got.Units != units[1] {
 			t.Errorf("%s: %+v", release, alike)
 		}
@@ -565,7 +606,8 @@ func TestLinesSayWhatTheUpdateSays(t *testing.T) {
 		}
 		lines, ok := linesOf(7, u)
 		if !ok {
-			if !strings.Contains(comment, `"`) && strings.IndexFunc(comment, func(r rune) bool { return r < ' ' || r > '~' }) < 0 && len(comment) < 200 {
+			if !strings.Contains(comment, `"`) &&
+				strings.IndexFunc(comment, func(r rune) bool { return r < ' ' || r > '~' }) < 0 && len(comment) < 200 {
 				t.Fatalf("it can't be said: %q", comment)
 			}
 			return

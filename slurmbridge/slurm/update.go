@@ -172,14 +172,16 @@ func checkUpdate(u job.Update) error {
 	if u.TimeLimit < 0 || u.TimeLimit%time.Minute != 0 {
 		return fmt.Errorf("update: time limit %v is not in whole minutes: %w", u.TimeLimit, job.ErrRefused)
 	}
-	err := errors.Join(check("gres", u.Gres, gresShape), check("node list", u.ReqNodes, nodesShape), check("dependency", u.Dependency, depShape))
+	err := errors.Join(check("gres", u.Gres, gresShape), check("node list", u.ReqNodes, nodesShape),
+		check("dependency", u.Dependency, depShape))
 	if u.AdminComment != nil && strings.ContainsFunc(*u.AdminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		err = errors.Join(err, fmt.Errorf("update: admin comment %q: %w", *u.AdminComment, job.ErrRefused))
 	}
 	return err
 }
 
-// maxScript is the longest script that is read, bytes; Slurm takes none of more than 4 MiB unless max_script_size says so.
+// maxScript is the longest script that is read, bytes; Slurm takes none of more than 4 MiB unless max_script_size says
+// so.
 const maxScript = 16 << 20
 
 // Script returns a job's batch script, the end of a long one as its hash; see job.ShortScript.
@@ -188,7 +190,10 @@ func (c *Client) Script(ctx context.Context, ref string) ([]byte, error) {
 		return nil, err
 	}
 	const name = "scontrol write batch_script"
-	out, stderr, err := c.run(ctx, command{name: name, prog: "scontrol", args: []string{"write", "batch_script", ref, "-"}, max: maxScript})
+	out, stderr, err := c.run(ctx, command{
+		name: name, prog: "scontrol", args: []string{"write", "batch_script", ref, "-"},
+		max: maxScript,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,8 @@ func (o *observer) loans() {
 			l.Tries++
 			o.repairs = append(o.repairs, job.Change{
 				Step: job.StepExtend, Why: "requeued: its own time limit again",
-				Update: job.Update{Jobs: []string{ref}, TimeLimit: l.Own}, Was: map[string]string{ref: "TimeLimit=" + j.TimeLimit.String()},
+				Update: job.Update{Jobs: []string{ref}, TimeLimit: l.Own},
+				Was:    map[string]string{ref: "TimeLimit=" + j.TimeLimit.String()},
 			})
 			continue
 		}

@@ -20,8 +20,8 @@ const (
 	mostStrikes = 2
 )
 
-// badConstraints is the Reason of a job that Slurm holds since none of the nodes that it may have suits it. It lets go of the
-// job when the job is changed (job_mgr.c, 22.05 to 26.05).
+// badConstraints is the Reason of a job that Slurm holds since none of the nodes that it may have suits it. It lets go
+// of the job when the job is changed (job_mgr.c, 22.05 to 26.05).
 const badConstraints = "BadConstraints"
 
 // EventKind is something that a poll showed of a member. The values are labels of a metric.
@@ -62,7 +62,8 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	seats := t.Seats()
 	t.Limits.Observe(s, func(ref string) (string, bool) {
 		seat, ok := seats[ref]
-		if !ok || seat.Group.Kind == job.Turn || seat.Member.State != job.MemberWaiting && seat.Member.State != job.MemberHandingBack {
+		if !ok || seat.Group.Kind == job.Turn || seat.Member.State != job.MemberWaiting &&
+			seat.Member.State != job.MemberHandingBack {
 			return "", false
 		}
 		return seat.Group.Node, true
@@ -370,7 +371,8 @@ func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind E
 		}
 	}
 	w := o.t.Wait(m.Ref)
-	if cause.Kind == job.CauseLate || cause.Kind == job.CauseImpossible { // a node's trouble, or another job's priority, is no mark against the job
+	// a node's trouble, or another job's priority, is no mark against the job
+	if cause.Kind == job.CauseLate || cause.Kind == job.CauseImpossible {
 		w.Strikes++
 	}
 	if w.Strikes < mostStrikes {

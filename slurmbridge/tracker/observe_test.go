@@ -167,8 +167,8 @@ func TestReleasedAndKeptPending(t *testing.T) {
 	}
 }
 
-// A member that Slurm holds since its node doesn't suit it is no held job: the bridge has chosen the node. After two tries
-// it is left to Slurm, which lets go of it when it is changed.
+// A member that Slurm holds since its node doesn't suit it is no held job: the bridge has chosen the node. After two
+// tries it is left to Slurm, which lets go of it when it is changed.
 func TestNodeThatDoesNotSuit(t *testing.T) {
 	tr := tracker.New()
 	for try := range 2 {

@@ -20,9 +20,9 @@ const (
 // refusalsLast is for how long a refusal is shown.
 const refusalsLast = 24 * time.Hour
 
-// Refusals are the changes that Slurm, or a plugin of the site's, has not made. They are counted here, by reason and by job:
-// a job whose change comes to nothing twice is left to Slurm as it is, and one that can't even be let go stays behind the
-// gate until that is opened.
+// Refusals are the changes that Slurm, or a plugin of the site's, has not made. They are counted here, by reason and by
+// job: a job whose change comes to nothing twice is left to Slurm as it is, and one that can't even be let go stays
+// behind the gate until that is opened.
 type Refusals struct {
 	all map[reason]*job.RefusedChanges
 	// sent are the changes that Slurm has taken since the last poll, by ref.
@@ -94,8 +94,8 @@ func (t *Tracker) refuse(ref string, step job.Step, e job.JobError, at time.Time
 	}
 }
 
-// unrestorable reports whether so many changes that were to give a job back what it had came to nothing that none is tried
-// any more.
+// unrestorable reports whether so many changes that were to give a job back what it had came to nothing that none is
+// tried any more.
 func (t *Tracker) unrestorable(ref string) bool {
 	w := t.Waits[ref]
 	return w != nil && w.Unrestored >= enough
@@ -123,7 +123,8 @@ func (o *observer) notDone() {
 		lacks := func(c job.Change) bool { return !release.Shows(j, &c.Update, o.s.Gates) }
 		if i := slices.IndexFunc(r.sent[ref], lacks); i >= 0 {
 			o.lacks[ref] = true
-			o.t.refuse(ref, r.sent[ref][i].Step, job.JobError{Kind: job.ErrRefused, Code: job.CodeNotDone, Text: job.NotDone}, o.s.At)
+			o.t.refuse(ref, r.sent[ref][i].Step, job.JobError{Kind: job.ErrRefused, Code: job.CodeNotDone, Text: job.NotDone},
+				o.s.At)
 		}
 	}
 	clear(r.sent)

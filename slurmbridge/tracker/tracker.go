@@ -222,8 +222,9 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 	}
 }
 
-// ended notes jobs that are gone, with their ends on plain Slurm. For as long as Slurm left a job of its own queue pending
-// next to idle GPUs, for its cores, its licences or until its next pass, it would have done so without the bridge.
+// ended notes jobs that are gone, with their ends on plain Slurm. For as long as Slurm left a job of its own queue
+// pending next to idle GPUs, for its cores, its licences or until its next pass, it would have done so without the
+// bridge.
 func (t *Tracker) ended(ends []schedule.End, at time.Time) {
 	slices.SortFunc(ends, func(a, b schedule.End) int { return cmp.Compare(a.ID, b.ID) }) // not in the order of a map
 	for i, endS := range t.Plain.Ended(Seconds(at), ends...) {
@@ -321,7 +322,9 @@ func (t *Tracker) SetSlowdowns(st *rlcore.State, p rlcore.Predictor) {
 	}
 }
 
-func slowdowns(p rlcore.Predictor, spec *rlcore.GPUSpec, members []*rlcore.Profile, done []float64) []rlcore.Prediction {
+func slowdowns(p rlcore.Predictor, spec *rlcore.GPUSpec, members []*rlcore.Profile,
+	done []float64,
+) []rlcore.Prediction {
 	out := make([]rlcore.Prediction, len(members))
 	pacer, knowsPace := p.(rlcore.Pacer)
 	switch {

@@ -14,8 +14,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Report sums up the footprints of runs that were on their GPUs in the query's period; those that still run are taken to
-// run until now. It is nil where there is none.
+// Report sums up the footprints of runs that were on their GPUs in the query's period; those that still run are taken
+// to run until now. It is nil where there is none.
 func (s Store) Report(ctx context.Context, q Query, now time.Time) (*Report, error) {
 	t := &tally{
 		query: q, labels: map[int64]label{}, lines: map[string]*line{}, total: line{name: "all"},
@@ -72,8 +72,8 @@ func (t *tally) line(ref string, of label) *line {
 	return l
 }
 
-// some are runs of a label, or of one of its jobs, that hold as many shares each and have the same flags, and their figures
-// for one share.
+// some are runs of a label, or of one of its jobs, that hold as many shares each and have the same flags, and their
+// figures for one share.
 type some struct {
 	ref                     string
 	label, shares, flags, n int64
@@ -122,8 +122,8 @@ func (t *tally) add(x *some, ended bool) {
 // longMS is how long a run takes to be in the index of long runs, ms.
 const longMS = 2 * 24 * 3600 * 1000
 
-// span are runs that were on their GPUs in the period ?1 to ?2, as an index finds them, how long they took, and the factor
-// by which they count.
+// span are runs that were on their GPUs in the period ?1 to ?2, as an index finds them, how long they took, and the
+// factor by which they count.
 type span struct {
 	where, took, part string
 	ended             bool // in the period

@@ -48,8 +48,8 @@ const (
 	most          // it is a maximum
 )
 
-// figures are the columns of bridge_used that are summed up; {took} is how long a run took, {part} the factor by which it
-// counts.
+// figures are the columns of bridge_used that are summed up; {took} is how long a run took, {part} the factor by which
+// it counts.
 var figures = [...]struct {
 	sql string
 	weight

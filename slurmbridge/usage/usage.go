@@ -69,8 +69,8 @@ type Line struct {
 	Held   float64 `json:"held_h"`
 	Unheld int     `json:"runs_not_known,omitempty"`
 	// Computed is utilisation over time, as far as it isn't more than was held: a job that shares a GPU also computes
-	// while its co-runners don't, which is Beyond (nil = nothing). ComputedOf is of how many hours held both are known, and
-	// ComputedSplit how much of them is a part, by profiles, of what several jobs on one GPU did together.
+	// while its co-runners don't, which is Beyond (nil = nothing). ComputedOf is of how many hours held both are known,
+	// and ComputedSplit how much of them is a part, by profiles, of what several jobs on one GPU did together.
 	Computed      *float64 `json:"computed_h,omitempty"`
 	Beyond        *float64 `json:"computed_beyond_h,omitempty"`
 	ComputedOf    float64  `json:"computed_known_of_h"`

@@ -64,8 +64,8 @@ func (r *rig) sameConf() {
 	}
 }
 
-// merge puts a line into a configuration of Slurm's. Its NAME=VALUE words replace those of the line with the same setting or,
-// after NodeName=, PartitionName= and Name=, of the same name; "…" and the value TYPE keep what is there.
+// merge puts a line into a configuration of Slurm's. Its NAME=VALUE words replace those of the line with the same
+// setting or, after NodeName=, PartitionName= and Name=, of the same name; "…" and the value TYPE keep what is there.
 func merge(text, line string) string {
 	fields := strings.Fields(line)
 	if len(fields) == 0 || strings.HasPrefix(line, "#") {

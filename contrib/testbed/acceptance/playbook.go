@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// inventory is the site's: the controller runs Ansible, and reaches the node by ssh. sharers_only is what doctor wants on
-// Slurm 22.05.
+// inventory is the site's: the controller runs Ansible, and reaches the node by ssh. sharers_only is what doctor wants
+// on Slurm 22.05.
 func inventory(mode string) string {
 	return `[controller]
 head ansible_connection=local
@@ -33,7 +33,8 @@ func (r *rig) slurmConf(text string) {
 	r.sameConf()
 }
 
-// prepareAnsible gives the controller the role and a key for the node, and both a Slurm that knows nothing of slurmbridge.
+// prepareAnsible gives the controller the role and a key for the node, and both a Slurm that knows nothing of
+// slurmbridge.
 func (r *rig) prepareAnsible() {
 	must(call(r.ctx, "cp", "-rL", "contrib/ansible", filepath.Join(r.head.dir, "root")))
 	r.sh(r.head, "[ -e .ssh/id_ed25519 ] || ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519\n"+
@@ -91,7 +92,8 @@ func changed(out string) (n int, err error) {
 
 // playbooks are the checks of the Ansible role: from a plain cluster to one that shares, and back.
 func (r *rig) playbooks() []step {
-	const exist = "dpkg-query -W slurmbridge gpuprof 2>&1 || true; find /etc/slurm -type f | xargs md5sum; ls -a /etc/slurmbridge 2>&1 || true"
+	const exist = "dpkg-query -W slurmbridge gpuprof 2>&1 || true; find /etc/slurm -type f | xargs md5sum; ls -a " +
+		"/etc/slurmbridge 2>&1 || true"
 	return []step{
 		{"playbook: check mode changes nothing", true, func() string {
 			r.prepareAnsible()
@@ -114,7 +116,10 @@ func (r *rig) playbooks() []step {
 if systemctl is-active UNIT || systemctl is-enabled UNIT; then echo UNIT was started; exit 1; fi`)
 			r.sh(r.head, `grep -qx 'mode: "shadow"' /etc/slurmbridge/slurmbridge.yaml && cmp /etc/slurm/job_submit.lua /usr/share/slurmbridge/job_submit.lua`)
 			r.sh(r.node, `grep -qx 'controller: "http://head:9797"' /etc/slurmbridge/gpuprof.yaml /etc/slurmbridge/node.yaml`)
-			for _, want := range []string{"slurm.conf lacks this line", "(the last line of both counts)", "knows no shares of a GPU"} {
+			for _, want := range []string{
+				"slurm.conf lacks this line", "(the last line of both counts)",
+				"knows no shares of a GPU",
+			} {
 				if !strings.Contains(out, want) {
 					fail("it doesn't say %q: %s", want, tail(out))
 				}
@@ -151,7 +156,8 @@ if systemctl is-active UNIT || systemctl is-enabled UNIT; then echo UNIT was sta
 			return fmt.Sprintf("%d changes", n)
 		}},
 		{"playbook: a setting that doesn't exist is refused before anything is written", false, func() string {
-			out, err := r.try(r.head, `ansible-playbook -i inventory ansible/slurmbridge.yml -e '{"slurmbridge_settings": {"mod": "active"}}'`)
+			out, err := r.try(r.head,
+				`ansible-playbook -i inventory ansible/slurmbridge.yml -e '{"slurmbridge_settings": {"mod": "active"}}'`)
 			if err == nil || !strings.Contains(out, "slurmbridge.yaml has no setting mod") {
 				fail("it said %s", tail(out))
 			}

@@ -173,7 +173,8 @@ func (r *rig) makeUsers(m *machine) {
 		script += fmt.Sprintf("useradd --create-home --shell /bin/bash --uid %d %s\n", u.uid, u.name)
 		for _, app := range u.apps {
 			script += fmt.Sprintf("install -d -o %s -g %[1]s /home/%[1]s/%[2]s\n", u.name, app)
-			script += fmt.Sprintf("cat >/home/%s/%s/job.sh <<'END'\n#!/bin/sh\nexport GPUSIM_STATE=%s\nexec %s/gpusim run %[2]s\nEND\n", u.name, app, simState, simDir)
+			script += fmt.Sprintf("cat >/home/%s/%s/job.sh <<'END'\n#!/bin/sh\nexport GPUSIM_STATE=%s\nexec %s/gpusim run "+
+				"%[2]s\nEND\n", u.name, app, simState, simDir)
 		}
 	}
 	r.sh(m, script)

@@ -89,7 +89,8 @@ func (r *rig) pages() []step {
 		}},
 		{"pages: shadow mode decides and changes nothing", true, func() string {
 			out := r.follow("controller", "shadow")
-			r.sh(r.head, "systemctl is-active slurmbridge && systemctl is-enabled slurmbridge && ! grep -q ^job= /run/slurmbridge/gate")
+			r.sh(r.head, "systemctl is-active slurmbridge && systemctl is-enabled slurmbridge && ! grep -q ^job= "+
+				"/run/slurmbridge/gate")
 			if !strings.Contains(out, "shadow") {
 				fail("shadow mode is not mentioned: %s", tail(out))
 			}
@@ -150,7 +151,8 @@ func (r *rig) pages() []step {
 			if worst > 1 {
 				fail("%.2f s lay between two starts of a group", worst)
 			}
-			return fmt.Sprintf("both users' jobs shared the GPU, %d groups at once with %.0f ms between first and last start at most; %s", pairs, 1000*worst, seen)
+			return fmt.Sprintf("both users' jobs shared the GPU, %d groups at once with %.0f ms between first and last start "+
+				"at most; %s", pairs, 1000*worst, seen)
 		}},
 		{"pages: metrics of controller and node", false, func() string {
 			out := r.follow("controller", "metrics")
@@ -182,7 +184,8 @@ func (r *rig) pages() []step {
 			r.both("systemctl kill -s KILL UNIT")
 			at := time.Now()
 			r.until(30*time.Second, func() {
-				r.both("systemctl is-active UNIT && [ \"$(systemctl show -P NRestarts UNIT)\" -ge 1 ] || { echo UNIT is not back; exit 1; }")
+				r.both("systemctl is-active UNIT && [ \"$(systemctl show -P NRestarts UNIT)\" -ge 1 ] || { echo UNIT is not " +
+					"back; exit 1; }")
 			})
 			back := time.Since(at)
 			r.all(jobs, before)
@@ -192,7 +195,8 @@ func (r *rig) pages() []step {
 			before, j := r.recorded(), r.share("alice", "gromacs")
 			r.until(20*time.Second, func() { r.sh(r.node, "pgrep -x gpusim || { echo the job does not run yet; exit 1; }") })
 			away := r.unplugged(func() {
-				r.sh(r.node, "! curl -fsS -m 2 http://head:9797/-/healthy && pgrep -x gpusim || { echo the cable is not out, or the job is over; exit 1; }")
+				r.sh(r.node, "! curl -fsS -m 2 http://head:9797/-/healthy && pgrep -x gpusim || { echo the cable is not out, or "+
+					"the job is over; exit 1; }")
 				// The job takes ten seconds: it ends meanwhile, and its end can't be reported. Slurm
 				// holds the node's epilog back until slurmctld has heard of the end.
 				r.until(25*time.Second, func() { r.sh(r.node, "! pgrep -x gpusim || { echo the job still runs; exit 1; }") })
@@ -244,7 +248,8 @@ func (r *rig) pages() []step {
 			// The daemons that run are the new ones, with the settings of before.
 			r.sh(r.head, "grep -qx 'mode: active' /etc/slurmbridge/slurmbridge.yaml")
 			r.sh(r.node, "grep -q 'head:9797' /etc/slurmbridge/gpuprof.yaml")
-			r.both("systemctl is-active UNIT\ncase $(readlink /proc/$(systemctl show -P MainPID UNIT)/exe) in *deleted*) echo the old program still runs; exit 1;; esac")
+			r.both("systemctl is-active UNIT\ncase $(readlink /proc/$(systemctl show -P MainPID UNIT)/exe) in *deleted*) " +
+				"echo the old program still runs; exit 1;; esac")
 			r.all(jobs, before)
 			return fmt.Sprintf("%s to %s; %d jobs ran once each, all recorded", r.old, r.new, len(jobs))
 		}},

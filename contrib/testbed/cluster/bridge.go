@@ -82,14 +82,16 @@ func (s *Stack) controller(ctx context.Context, name, database, wake, more strin
 		return "", err
 	}
 	settings := append(slices.Clone(s.Setup.Settings), more)
-	for _, usual := range []string{"leave_room: yes", "sharers_only: [" + slurmtest.Partition + "]"} { // nobody else is here
+	// nobody else is here
+	for _, usual := range []string{"leave_room: yes", "sharers_only: [" + slurmtest.Partition + "]"} {
 		key, _, _ := strings.Cut(usual, " ")
 		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key) }) {
 			settings = append([]string{usual}, settings...)
 		}
 	}
 	file := s.Path(name + ".yaml")
-	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\n%s\npolicy: %s\nlease: %s\npoll: 10s\n%s\n",
+	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\n%s\npolicy: "+
+		"%s\nlease: %s\npoll: 10s\n%s\n",
 		s.Conf(), s.GateFile, wake, database, port, s.proof("slurm"), s.Setup.Policy, s.Setup.Lease,
 		strings.Join(settings, "\n"))
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {

@@ -97,8 +97,8 @@ func (s *Stack) GPU() (*gpusim.Snapshot, error) {
 	return &gpu, err
 }
 
-// Run runs work on a stack of its own, and adds what the bridge reports of it. after, which may be nil, is called before
-// the stack ends.
+// Run runs work on a stack of its own, and adds what the bridge reports of it. after, which may be nil, is called
+// before the stack ends.
 func Run(ctx context.Context, setup Setup, w Work, after func(context.Context, *Stack) error) (r *Ran, err error) {
 	s, err := Start(ctx, setup)
 	if err != nil {
@@ -186,7 +186,8 @@ func (s *Stack) orders(ctx context.Context, w *Work, r *Ran, reports string) ite
 			if w.Command != nil {
 				run = w.Command(name)
 			}
-			script := fmt.Sprintf("#!/bin/sh\nexport GPUSIM_STATE=%s\nat=$(date +%%s.%%N)\n%s\nrc=$?\necho $SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:--} $at $(date +%%s.%%N) >%s/$SLURM_JOB_ID.end\nexit $rc\n",
+			script := fmt.Sprintf("#!/bin/sh\nexport GPUSIM_STATE=%s\nat=$(date +%%s.%%N)\n%s\nrc=$?\necho $SLURMD_NODENAME "+
+				"${CUDA_VISIBLE_DEVICES:--} $at $(date +%%s.%%N) >%s/$SLURM_JOB_ID.end\nexit $rc\n",
 				s.State(), run, reports)
 			args := append(slices.Clone(w.Args), "--gres="+w.Gres, "--comment=app="+name, "--job-name="+name)
 			submitted := func(id string) {

@@ -102,8 +102,8 @@ type Lateness struct {
 	WorstS float64 `json:"late_worst_s"`
 }
 
-// Add counts a job that takes soloS alone and ended at endS, on plain Slurm at plainS, and reports whether it is late; of NaN
-// it isn't.
+// Add counts a job that takes soloS alone and ended at endS, on plain Slurm at plainS, and reports whether it is late;
+// of NaN it isn't.
 func (l *Lateness) Add(endS, plainS, soloS, pauseS float64) (late bool) {
 	by := endS - plainS
 	if by > l.WorstS {

@@ -133,8 +133,8 @@ func (s *Stack) Options() slurmtest.Options {
 	return o
 }
 
-// cut has Slurm hand out the MIG instances of nodes that are cut alike, each with 100 shares: shares without files are of all
-// of a node's devices.
+// cut has Slurm hand out the MIG instances of nodes that are cut alike, each with 100 shares: shares without files are
+// of all of a node's devices.
 func (s *Stack) cut(o *slurmtest.Options) {
 	card := &s.Setup.Card
 	var types []string
@@ -156,7 +156,8 @@ func (s *Stack) cut(o *slurmtest.Options) {
 		for k, profile := range card.Instances {
 			gi, ci := gpusim.Caps(minor, card.GPUInstance(k), 0)
 			o.Caps = append(o.Caps, gi, ci)
-			add(profile, fmt.Sprintf("MultipleFiles=%s,DIR/dev/nvidia-caps/nvidia-cap%d,DIR/dev/nvidia-caps/nvidia-cap%d", file, gi, ci))
+			add(profile, fmt.Sprintf("MultipleFiles=%s,DIR/dev/nvidia-caps/nvidia-cap%d,DIR/dev/nvidia-caps/nvidia-cap%d", file,
+				gi, ci))
 		}
 	}
 	o.Driver, o.Cards = true, slices.Repeat([][]string{types}, len(s.Setup.NodeGPUs))

@@ -127,8 +127,8 @@ func (o *options) check(names []string) error {
 	return nil
 }
 
-// leaveAdopted leaves the adopted variant out on releases that can't make a job of a whole GPU share; where it was named,
-// that is an error.
+// leaveAdopted leaves the adopted variant out on releases that can't make a job of a whole GPU share; where it was
+// named, that is an error.
 func (o *options) leaveAdopted(ctx context.Context, named bool) error {
 	release, err := slurmtest.ReleaseOf(ctx, o.root)
 	is := func(v variant) bool { return v.name == adopted }
@@ -165,7 +165,8 @@ func compareAll(ctx context.Context, o *options, jsonFile string) error {
 	fmt.Println()
 	r.show(os.Stdout, o)
 	if part, ok := load.Since(); ok {
-		fmt.Printf("This machine's CPUs were busy for %.0f %% of the time; from 85 %% on Slurm's pauses grow: fewer clusters\n"+
+		fmt.Printf("This machine's CPUs were busy for %.0f %% of the time; from 85 %% on Slurm's pauses grow: fewer "+
+			"clusters\n"+
 			"at a time (--parallel) or a smaller --scale give truer figures.\n", 100*part)
 	}
 	fmt.Printf("\nAll figures: %s\n", jsonFile)

@@ -86,8 +86,8 @@ func TestOpenJobs(t *testing.T) {
 	}
 }
 
-// ran is a run whose first job could start at 100 s of the GPU's clock, ten GPU seconds a second: one job completes, one
-// fails for memory on the way, one before it computes, one leaves nothing.
+// ran is a run whose first job could start at 100 s of the GPU's clock, ten GPU seconds a second: one job completes,
+// one fails for memory on the way, one before it computes, one leaves nothing.
 func ran() *cluster.Ran {
 	began := time.Unix(1000, 0)
 	return &cluster.Ran{
@@ -117,7 +117,10 @@ func TestFigures(t *testing.T) {
 		BusyMakespanS:  end - 4,
 		RerunMakespanS: 200 + 65 + 55 + 60, // vgg16, vgg11 and hoomd once more
 	}
-	ignored := cmp.Options{cmpopts.IgnoreUnexported(figures{}), cmpopts.IgnoreFields(figures{}, "Runs"), cmpopts.EquateApprox(0, 1e-9)}
+	ignored := cmp.Options{
+		cmpopts.IgnoreUnexported(figures{}), cmpopts.IgnoreFields(figures{}, "Runs"),
+		cmpopts.EquateApprox(0, 1e-9),
+	}
 	if diff := cmp.Diff(want, must.Get(sum(ran(), 10))(t), ignored); diff != "" {
 		t.Error(diff)
 	}
@@ -178,8 +181,10 @@ func TestAgainstWhole(t *testing.T) {
 		}
 	}
 	body := string(must.Get(json.Marshal(&d))(t))
-	for _, key := range strings.Fields("plain bridged makespan_s mean_turnaround_s gpu_util mem_util jobs_completed jobs_failed oom groups" +
-		" jobs_later jobs_late late_worst_s turnaround_ratio costart_skew_p50_s added_delay_max_s time_scale seed jobs slurm profiles_known") {
+	for _, key := range strings.Fields("plain bridged makespan_s mean_turnaround_s gpu_util mem_util jobs_completed " +
+		"jobs_failed oom groups" +
+		" jobs_later jobs_late late_worst_s turnaround_ratio costart_skew_p50_s added_delay_max_s time_scale seed jobs " +
+		"slurm profiles_known") {
 		if !strings.Contains(body, `"`+key+`":`) {
 			t.Errorf("demo.json has no %s", key)
 		}
@@ -237,8 +242,8 @@ func TestVariants(t *testing.T) {
 }
 
 // The whole way, through every part: an unknown application runs alone, its record arrives signed, its profile is
-// learned, and the next ones share a GPU under MPS. Jobs that are known share from the start, and two that don't fit never
-// meet.
+// learned, and the next ones share a GPU under MPS. Jobs that are known share from the start, and two that don't fit
+// never meet.
 func TestUnknownApplicationIsLearned(t *testing.T) {
 	o := testOptions(t)
 	dqn := variants()[7]

@@ -144,7 +144,9 @@ func (r *demoReport) show(out io.Writer) {
 		fmt.Fprintf(out, "; at most by %.0f GPU s", r.WorstS)
 	}
 	fmt.Fprintf(out, ".\nThe bridge's policy was dqn, its objective %s.\n", r.Objective)
-	fmt.Fprintf(out, "%d times jobs were put together; those released together started %.0f ms apart (median), %.0f ms (95th percentile).\n", r.Groups, 1000*r.SkewP50S, 1000*r.SkewP95S)
+	fmt.Fprintf(out, "%d times jobs were put together; those released together started %.0f ms apart (median), %.0f ms "+
+		"(95th percentile).\n", r.Groups, 1000*r.SkewP50S, 1000*r.SkewP95S)
 	fmt.Fprintf(out, "The bridge alone kept no job waiting longer than %.1f s.\n", r.AddedDelayS)
-	fmt.Fprintf(out, "Slurm's own time between jobs counts %g-fold here, in the ends of jobs, too; with real hours it vanishes on both sides.\n", r.TimeScale)
+	fmt.Fprintf(out, "Slurm's own time between jobs counts %g-fold here, in the ends of jobs, too; with real hours it "+
+		"vanishes on both sides.\n", r.TimeScale)
 }

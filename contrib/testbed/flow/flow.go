@@ -53,8 +53,9 @@ func Command(base *cluster.Setup) *cobra.Command {
 	o := options{base: base}
 	c := &cobra.Command{
 		Use: "flow", Short: "How fast GPUs are filled and followed, plain Slurm and the bridge", Args: cobra.NoArgs,
-		Example: "  make flow                                        half an hour\n  make flow ARGS='--shapes 5x8 --seeds 1 --jobs 120'",
-		RunE:    func(c *cobra.Command, _ []string) error { return flow(c, &o) },
+		Example: "  make flow                                        half an hour\n  make flow ARGS='--shapes 5x8 --seeds " +
+			"1 --jobs 120'",
+		RunE: func(c *cobra.Command, _ []string) error { return flow(c, &o) },
 	}
 	f := c.Flags()
 	f.StringSliceVar(&o.shapes, "shapes", []string{"40x1", "10x4", "5x8"}, "nodes x GPUs a node")
@@ -109,7 +110,8 @@ func flow(c *cobra.Command, o *options) error {
 				return fmt.Errorf("%s, seed %d: %w", o.shapes[i], seed, err)
 			}
 			sum.Seeds = append(sum.Seeds, drawn{seed, *f})
-			fmt.Fprintf(out, "%-5s seed %d  plain %.2f  bridge %.2f of the ideal; filled in %.1f s, %.1f s; the next job released after %.2f s (median); %d on a wrong GPU\n",
+			fmt.Fprintf(out, "%-5s seed %d  plain %.2f  bridge %.2f of the ideal; filled in %.1f s, %.1f s; the next job "+
+				"released after %.2f s (median); %d on a wrong GPU\n",
 				o.shapes[i], seed, f.Plain, f.Bridge, f.FillPlain, f.FillBridge, f.WakeP50, f.WrongGPU)
 			sum.mean()
 			if err := cluster.WriteJSON(o.json, all); err != nil {

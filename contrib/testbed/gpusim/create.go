@@ -19,8 +19,8 @@ type driver struct {
 // defaultDriver is the branch of the driver where a machine is made without one.
 const defaultDriver = "535"
 
-// drivers are the known ones by branch: the four of which NVIDIA's own control daemon was seen, and the first on which MPS
-// serves more clients.
+// drivers are the known ones by branch: the four of which NVIDIA's own control daemon was seen, and the first on which
+// MPS serves more clients.
 var drivers = map[string]driver{
 	"470": {"470.256.02", 11040},
 	"535": {"535.183.01", 12020},
@@ -46,8 +46,8 @@ type Config struct {
 	// NVML's index, that stay whole.
 	Instances []string
 	Uncut     []int
-	// Exclusive puts the GPUs into the mode EXCLUSIVE_PROCESS: one process at a time then has a context of its own on each,
-	// an MPS server too, whose clients are none of these.
+	// Exclusive puts the GPUs into the mode EXCLUSIVE_PROCESS: one process at a time then has a context of its own on
+	// each, an MPS server too, whose clients are none of these.
 	Exclusive bool
 	// Samples says whose NVML's samples of processes are, one of SampleOwners; default each its own.
 	Samples string
@@ -58,9 +58,9 @@ type Config struct {
 	GroupLimits bool
 }
 
-// SampleOwners are the ways in which a driver may attribute what MPS clients do to processes: to each client what it does, all
-// of it to the server, or all of it to one of the clients. A sample of NVIDIA's carries one process for each engine; no real
-// card has shown yet which one that is under MPS.
+// SampleOwners are the ways in which a driver may attribute what MPS clients do to processes: to each client what it
+// does, all of it to the server, or all of it to one of the clients. A sample of NVIDIA's carries one process for each
+// engine; no real card has shown yet which one that is under MPS.
 var SampleOwners = []string{"each", "server", "one"}
 
 func (c *Config) defaults() (Model, error) {

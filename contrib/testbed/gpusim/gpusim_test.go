@@ -357,7 +357,10 @@ func TestVisible(t *testing.T) {
 		}
 	}
 	// An instance is named, never numbered, and the only one that is seen.
-	for v, want := range map[string][]int{"MIG-2": {4}, "MIG-2,MIG-1": {4}, "MIG-": nil, "3": nil, "1,MIG-1": {1}, "MIG-3": nil} {
+	for v, want := range map[string][]int{
+		"MIG-2": {4}, "MIG-2,MIG-1": {4}, "MIG-": nil, "3": nil, "1,MIG-1": {1},
+		"MIG-3": nil,
+	} {
 		if got := Visible(v, true, gpus, "MIG-1", "MIG-2"); !slices.Equal(got, want) {
 			t.Errorf("%q with instances: %v, want %v", v, got, want)
 		}

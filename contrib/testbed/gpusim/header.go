@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Header describes the state file in C, for nvmlsim: the structs of layout.go, as struct sim_NAME with each field's name
-// in small letters, and the constants. It has the compiler check that both languages mean the same bytes.
+// Header describes the state file in C, for nvmlsim: the structs of layout.go, as struct sim_NAME with each field's
+// name in small letters, and the constants. It has the compiler check that both languages mean the same bytes.
 func Header() string {
 	var b strings.Builder
 	b.WriteString("#include <stddef.h>\n#include <stdint.h>\n")

@@ -10,8 +10,8 @@ import (
 //
 // Writers hold an exclusive flock of the whole file, readers a shared one; the kernel drops the lock of a process that
 // dies. What changes while a device is in use lies in two copies: a writer fills the one that is not current and then
-// stores its number in Cur, so that a writer killed half way leaves the old state whole. The library writes only whether
-// accounting is on, and limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
+// stores its number in Cur, so that a writer killed half way leaves the old state whole. The library writes only
+// whether accounting is on, and limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
 	version    = 11
@@ -85,7 +85,8 @@ type change struct {
 }
 
 // Figures are a GPU at one moment, and its sums since the state file was made: the mean utilisation between two
-// moments a and b is (b.BusyS−a.BusyS)/(b.T−a.T), the mean of the memory in use (b.MemMiBS−a.MemMiBS)/(b.T−a.T)/MemTotalMiB.
+// moments a and b is (b.BusyS−a.BusyS)/(b.T−a.T), the mean of the memory in use
+// (b.MemMiBS−a.MemMiBS)/(b.T−a.T)/MemTotalMiB.
 type Figures struct {
 	T         float64 `json:"t_s"`         // GPU seconds since the file was made
 	BusyS     float64 `json:"busy_s"`      // ∫ GPU dt

@@ -40,8 +40,8 @@ func (in *instance) fill(p profile, name string, cfg *Config, gpu, k int) {
 	in.Slices, in.SMs, in.MemTotal = p.slices, p.sms, p.memMiB
 }
 
-// GPUInstance is the number of the GPU instance of the instance with NVML's index k. NVIDIA's own begin at 7 for the smallest
-// profiles; these fall as the index rises, to find code that confuses the two orders.
+// GPUInstance is the number of the GPU instance of the instance with NVML's index k. NVIDIA's own begin at 7 for the
+// smallest profiles; these fall as the index rises, to find code that confuses the two orders.
 func (c *Config) GPUInstance(k int) int { return 6 + len(c.Instances) - k }
 
 // Instance is one of a GPU's MIG instances.
@@ -122,8 +122,8 @@ func (v *view) room(instance uint32) float64 {
 // slicesOfGPU is into how many slices a GPU is cut at most.
 const slicesOfGPU = 7
 
-// MaxClients returns how many MPS clients the part serves at a time: an instance fewer than the card, in proportion to its
-// slices (MIG User Guide, "Deployment Considerations").
+// MaxClients returns how many MPS clients the part serves at a time: an instance fewer than the card, in proportion to
+// its slices (MIG User Guide, "Deployment Considerations").
 func (p Part) MaxClients() int {
 	most := p.Device.MaxClients()
 	if in, err := p.instance(p.Instance); err == nil && in > 0 {
@@ -140,16 +140,16 @@ func (p Part) MemMiB() float64 {
 	return p.Device.MemMiB()
 }
 
-// Caps are the numbers of the files under /dev/nvidia-caps that give access to a GPU instance and a compute instance of the
-// GPU with this device file, as NVIDIA's driver numbers them (nv-caps.c of the open kernel modules).
+// Caps are the numbers of the files under /dev/nvidia-caps that give access to a GPU instance and a compute instance of
+// the GPU with this device file, as NVIDIA's driver numbers them (nv-caps.c of the open kernel modules).
 func Caps(minor, gi, ci int) (gpuInstance, computeInstance int) {
 	const first, each, most = 3, 9, 15 // files of an instance, and instances of a GPU
 	gpuInstance = first + each*(most*minor+gi)
 	return gpuInstance, gpuInstance + 1 + ci
 }
 
-// WriteDriver writes the driver's folder under /proc as far as it tells of MIG: the numbers of the files that give access
-// to instances, and the instances that there are.
+// WriteDriver writes the driver's folder under /proc as far as it tells of MIG: the numbers of the files that give
+// access to instances, and the instances that there are.
 func (s *State) WriteDriver(dir string) error {
 	minors := "config 1\nmonitor 2\n"
 	var errs []error

@@ -36,13 +36,12 @@ type Model struct {
 const clientsRecent = 60
 
 // models: cores, memory, bus, compute capability and power limit are NVIDIA's
-// published figures; 12196 MiB and 9–10 W idle are what nvidia-smi prints of a TITAN Xp; 80 W between bursts and about 250 W at full load are
-// pengfei-zou/PowerBound's measurements of one. PCIe counts 16 GB/s a direction
-// for gen 3 x16 as the thesis does, and twice that a generation. Client limits
-// are the MPS manual's, "Client-Server Connection Limits" (16 before Volta, 48
-// after, 60 since its release 590). The energy counter begins with Volta, GPM with
-// Hopper (nvml.h, nvmlDeviceGetTotalEnergyConsumption and nvmlGpmMetricsGet). Idle and context figures of the other cards are assumptions of the
-// right size.
+// published figures; 12196 MiB and 9–10 W idle are what nvidia-smi prints of a TITAN Xp; 80 W between bursts and about
+// 250 W at full load are pengfei-zou/PowerBound's measurements of one. PCIe counts 16 GB/s a direction for gen 3 x16 as
+// the thesis does, and twice that a generation. Client limits are the MPS manual's, "Client-Server Connection Limits"
+// (16 before Volta, 48 after, 60 since its release 590). The energy counter begins with Volta, GPM with Hopper (nvml.h,
+// nvmlDeviceGetTotalEnergyConsumption and nvmlGpmMetricsGet). Idle and context figures of the other cards are
+// assumptions of the right size.
 var models = map[string]Model{
 	"titanxp": {
 		Name: "TITAN Xp", card: card{

@@ -75,8 +75,8 @@ func (s *State) Parts() (gpus, instances []Part) {
 	return gpus, instances
 }
 
-// Visible returns the parts that a CUDA program sees, in its order: of the machine's, or, if served has any, of those with
-// these UUIDs, which an MPS server has.
+// Visible returns the parts that a CUDA program sees, in its order: of the machine's, or, if served has any, of those
+// with these UUIDs, which an MPS server has.
 func (s *State) Visible(v string, set bool, served []string) (out []Part) {
 	gpus, instances := s.Parts()
 	all := slices.Concat(gpus, instances)

@@ -75,8 +75,8 @@ func empty(v reflect.Value) bool {
 	return (v.Kind() == reflect.Slice || v.Kind() == reflect.Map) && v.Len() == 0
 }
 
-// OwnMounts runs the test once more, as a process with a mount namespace of its own, and returns true there: nothing else
-// sees its mounts. It skips the test where that takes more rights.
+// OwnMounts runs the test once more, as a process with a mount namespace of its own, and returns true there: nothing
+// else sees its mounts. It skips the test where that takes more rights.
 func OwnMounts(t *testing.T) bool {
 	t.Helper()
 	const variable = "TEST_WITH_OWN_MOUNTS"

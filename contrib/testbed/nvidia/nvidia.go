@@ -1,5 +1,6 @@
 // Package nvidia provides tests with NVIDIA's own programs and libraries of some drivers, as contrib/nvidia has fetched
-// them. They need no GPU: the MPS control daemon runs with any program for its server, NVML says that no driver is there.
+// them. They need no GPU: the MPS control daemon runs with any program for its server, NVML says that no driver is
+// there.
 package nvidia
 
 import (

@@ -57,8 +57,8 @@ func tests(m *testing.M) int {
 	return m.Run()
 }
 
-// client is a program that computes on the GPU: "in" says that it has a server; a line of its input has it fault, the end
-// of its input ends it.
+// client is a program that computes on the GPU: "in" says that it has a server; a line of its input has it fault, the
+// end of its input ends it.
 func client() int {
 	var fault func()
 	if os.Getenv("GPUSIM_STATE") != "" {

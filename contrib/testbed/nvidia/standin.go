@@ -29,9 +29,9 @@ const (
 
 const serverName = "nvidia-cuda-mps-server"
 
-// StandIn makes a test's program the MPS server where NVIDIA's control daemon has started it under the server's name, and
-// a client where Client has: TestMain calls it first. The server needs a GPU; the stand-in says to the control daemon
-// what a server was seen to say on their socket, and computes nothing.
+// StandIn makes a test's program the MPS server where NVIDIA's control daemon has started it under the server's name,
+// and a client where Client has: TestMain calls it first. The server needs a GPU; the stand-in says to the control
+// daemon what a server was seen to say on their socket, and computes nothing.
 func StandIn() {
 	if filepath.Base(os.Args[0]) == serverName {
 		os.Exit(server())
@@ -44,8 +44,8 @@ func Bin(dir string) (string, error) {
 	return bin, errors.Join(os.MkdirAll(bin, 0o755), Self(filepath.Join(bin, serverName)))
 }
 
-// Self puts this program at a path where other users find it. A copy is another process's work: what a child that is being
-// forked has open for writing can't be run ("text file busy").
+// Self puts this program at a path where other users find it. A copy is another process's work: what a child that is
+// being forked has open for writing can't be run ("text file busy").
 func Self(path string) error {
 	self, err := os.Executable()
 	if err == nil && os.Link(self, path) != nil {

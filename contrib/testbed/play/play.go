@@ -138,14 +138,17 @@ func writeScripts(s *cluster.Stack, dir string, scale float64) error {
 		"bin/rc": "PS1='play$ '\n",
 		"bin/slurmbridge": fmt.Sprintf("#!/bin/sh\nexec %s --config %s \"$@\"\n", s.Bin("slurmbridge"),
 			s.Path("slurmbridge.yaml")),
-		"bin/as": "#!/bin/sh\n# as USER COMMAND...\nu=$1\nshift\nexec setpriv --reuid=\"$u\" --regid=\"$(id -g \"$u\")\" --init-groups \"$@\"\n",
-		"bin/gpus": fmt.Sprintf("#!/bin/sh\nfor n in %s; do\n\techo \"$n\"\n\ts=%s\n\t[ $n = n1 ] || s=$s-$n\n\t%s smi --state $s\ndone\n",
+		"bin/as": "#!/bin/sh\n# as USER COMMAND...\nu=$1\nshift\nexec setpriv --reuid=\"$u\" --regid=\"$(id -g \"$u\")\" " +
+			"--init-groups \"$@\"\n",
+		"bin/gpus": fmt.Sprintf("#!/bin/sh\nfor n in %s; do\n\techo \"$n\"\n\ts=%s\n\t[ $n = n1 ] || s=$s-$n\n\t%s smi "+
+			"--state $s\ndone\n",
 			strings.Join(s.Nodes(), " "), s.State(), s.Bin("gpusim")),
 	}
 	for _, name := range apps.Names() {
 		p, _ := apps.ByName(name)
 		minutes := int(math.Ceil(2*p.DurationS/scale/60)) + 1
-		files[name+".sh"] = fmt.Sprintf("#!/bin/sh\n#SBATCH --job-name=%s --time=%d --comment=app=%s --output=%s\n%sexport GPUSIM_STATE=$s\nexec %s run %s\n",
+		files[name+".sh"] = fmt.Sprintf("#!/bin/sh\n#SBATCH --job-name=%s --time=%d --comment=app=%s "+
+			"--output=%s\n%sexport GPUSIM_STATE=$s\nexec %s run %s\n",
 			name, minutes, name, s.Path("out", "%x-%j.out"), state, s.Bin("gpusim"), name)
 	}
 	for name, body := range files {

@@ -32,11 +32,12 @@ type Options struct {
 	Nodes, GPUs int
 	// NodeGPUs are the GPUs of each node where they differ; it overrules Nodes and GPUs.
 	NodeGPUs []int
-	// GPUTypes are the GPUs of each node, default "titanxp"; Apart are nodes, by number, that only Extra's partitions have.
+	// GPUTypes are the GPUs of each node, default "titanxp"; Apart are nodes, by number, that only Extra's partitions
+	// have.
 	GPUTypes []string
 	Apart    []int
-	// Cards are the types of each node's GPUs, one by one, where they differ or are MIG instances ("1g.10gb"); they overrule
-	// NodeGPUs and GPUTypes. Shares are then gres/shard without files, as instances need it.
+	// Cards are the types of each node's GPUs, one by one, where they differ or are MIG instances ("1g.10gb"); they
+	// overrule NodeGPUs and GPUTypes. Shares are then gres/shard without files, as instances need it.
 	Cards [][]string
 	// Sharing is "mps" (default), "shard", or "none": GPUs are handed out whole only.
 	// AllSharing sets gres.conf's Flags=all_sharing for mps, so that all GPUs of a node are

@@ -220,7 +220,8 @@ func TestCloseKeepsOffOthersChildren(t *testing.T) {
 }
 
 func TestFields(t *testing.T) {
-	f := Fields("JobId=7 JobName=x JobState=COMPLETED\n   JobState=PENDING Reason=Dependency Dependency=after:3(unfulfilled)\n" +
+	f := Fields("JobId=7 JobName=x JobState=COMPLETED\n   JobState=PENDING Reason=Dependency " +
+		"Dependency=after:3(unfulfilled)\n" +
 		"   Comment=JobState=FAILED a=b \n     Nodes=n1 CPU_IDs=0 Mem=100 GRES=mps:60(IDX:0)\n\n")
 	want := map[string]string{
 		"JobId": "7", "JobName": "x JobState=COMPLETED", "JobState": "PENDING", "Reason": "Dependency",

@@ -148,7 +148,8 @@ func (c *Cluster) slurmConf() string {
 	set("MaxArraySize", "10001")
 	set("KillWait", "2")
 	set("SlurmdTimeout", "30")
-	set("MessageTimeout", "60") // of a busy machine: slurmctld requeues what it can't confirm in time, and commands give up
+	// of a busy machine: slurmctld requeues what it can't confirm in time, and commands give up
+	set("MessageTimeout", "60")
 	types := "gpu"
 	if o.Sharing != "none" {
 		types += "," + o.Sharing
@@ -185,7 +186,8 @@ func (c *Cluster) slurmConf() string {
 		if o.Threads > 1 {
 			cores = fmt.Sprintf("Sockets=1 CoresPerSocket=%d ThreadsPerCore=%d ", o.CPUs/o.Threads, o.Threads)
 		}
-		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d %sRealMemory=%d Gres=%s State=UNKNOWN\n",
+		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d %sRealMemory=%d Gres=%s "+
+			"State=UNKNOWN\n",
 			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, cores, o.MemMiB, gres)
 	}
 	fmt.Fprintf(&b, "PartitionName=%s Nodes=%s Default=YES MaxTime=UNLIMITED State=UP\n", Partition,
@@ -204,7 +206,8 @@ func (c *Cluster) gresConf() string {
 		for k, typ := range types {
 			file := "File=" + c.Path("dev", fmt.Sprintf("nvidia%d", k))
 			if strings.Contains(typ, "g.") {
-				file = fmt.Sprintf("MultipleFiles=%s,%s", c.Path("dev", "nvidia0"), c.Path("dev/nvidia-caps", fmt.Sprintf("nvidia-cap%d", k)))
+				file = fmt.Sprintf("MultipleFiles=%s,%s", c.Path("dev", "nvidia0"),
+					c.Path("dev/nvidia-caps", fmt.Sprintf("nvidia-cap%d", k)))
 			}
 			fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s %s\n", NodeName(i), typ, file)
 		}

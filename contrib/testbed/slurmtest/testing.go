@@ -56,8 +56,8 @@ func Need(tb testing.TB, missing error) {
 	}
 }
 
-// OfOneRelease skips a test that shows little new on another release of Slurm's, whose root folder SLURMBRIDGE_TEST_ROOT
-// names. SLURMBRIDGE_SLOW=1 runs it there, too.
+// OfOneRelease skips a test that shows little new on another release of Slurm's, whose root folder
+// SLURMBRIDGE_TEST_ROOT names. SLURMBRIDGE_SLOW=1 runs it there, too.
 func OfOneRelease(tb testing.TB) {
 	tb.Helper()
 	if os.Getenv(rootVariable) != "" && os.Getenv("SLURMBRIDGE_SLOW") == "" {

@@ -288,9 +288,10 @@ func (c *campaign) patience() float64 {
 	return 60 * float64(longest+1)
 }
 
-// hurry does for jobs that would wait for long what their owner or an operator would. A requeued job waits for two minutes
-// before it may start again; owners in a hurry say so. A job is started twice, which fails, if a killed slurmctld had forgotten
-// its start; Slurm then holds the job, as it does if it found no nodes for it, and an operator releases it.
+// hurry does for jobs that would wait for long what their owner or an operator would. A requeued job waits for two
+// minutes before it may start again; owners in a hurry say so. A job is started twice, which fails, if a killed
+// slurmctld had forgotten its start; Slurm then holds the job, as it does if it found no nodes for it, and an operator
+// releases it.
 func (c *campaign) hurry(ctx context.Context, left []*job) {
 	for _, j := range left {
 		if j.Reason == "BeginTime" {

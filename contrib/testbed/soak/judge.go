@@ -274,9 +274,11 @@ func (r *report) show(out io.Writer) {
 	t.Render()
 	fmt.Fprintf(out, "%d jobs in %.0f s on Slurm %s, %d of them in company, %d times put together; %d faults (seed %d).\n",
 		r.Jobs, r.Seconds, r.Slurm, r.Shared, r.Groups, r.Kills, r.Seed)
-	fmt.Fprintf(out, "Mean turnaround %.2f of plain Slurm's; slowdown in company %.2f (median), %.2f at most; the latest ended "+
+	fmt.Fprintf(out, "Mean turnaround %.2f of plain Slurm's; slowdown in company %.2f (median), %.2f at most; the "+
+		"latest ended "+
 		"%.0f s after its plain end.\n", r.TurnaroundRatio, r.SlowdownP50, r.SlowdownMax, r.LateSMax)
-	fmt.Fprintf(out, "Jobs that ended with one of a crashing application: %v. This machine's CPUs were busy for %.0f %% of the time (median).\n",
+	fmt.Fprintf(out, "Jobs that ended with one of a crashing application: %v. This machine's CPUs were busy for %.0f "+
+		"%% of the time (median).\n",
 		r.KilledBy, 100*r.BusyP50)
 	for i, h := range r.Harmed {
 		if i == 12 {
@@ -287,8 +289,8 @@ func (r *report) show(out io.Writer) {
 	}
 }
 
-// fates returns the jobs to judge, which slurmctld accepted and did not forget, with the faults that hit them and their ends
-// on plain Slurm.
+// fates returns the jobs to judge, which slurmctld accepted and did not forget, with the faults that hit them and their
+// ends on plain Slurm.
 func (c *campaign) fates(pauseS float64) (out []*job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -218,8 +218,8 @@ func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) *life 
 	return l
 }
 
-// lasts sets how long the job takes, where its profile says durationS, and a limit in whole minutes, between leastLimit and
-// mostLimit times as long and on average their mean.
+// lasts sets how long the job takes, where its profile says durationS, and a limit in whole minutes, between leastLimit
+// and mostLimit times as long and on average their mean.
 func (l *life) lasts(durationS float64, d dice) {
 	l.SoloS = durationS * d.between(1-wrong, 1+wrong)
 	limit := math.Floor(d.between(leastLimit, mostLimit)*l.SoloS/60 + d.Float64())
@@ -293,8 +293,8 @@ func (l *life) childLife() *life {
 	}
 }
 
-// script runs the life's application on any GPU of any node, and leaves a file once its work is done. One that preallocates
-// takes what a framework would, unless its environment holds it back.
+// script runs the life's application on any GPU of any node, and leaves a file once its work is done. One that
+// preallocates takes what a framework would, unless its environment holds it back.
 func (l *life) script(c *campaign) string {
 	if l.Fails && !l.Crashes {
 		return "exit 9\n"
@@ -321,7 +321,8 @@ run() { %s run %s --profile %s/%[3]s$1.json --duration-scale %[5]g --report %[6]
 	done := ": >" + c.s.Path("out") + "/$key\n"
 	script := common(l.SoloS) + more + run + done
 	if l.Submits {
-		script += fmt.Sprintf("sbatch --job-name=%s%d --gres=gpu:1 --time=3 --partition=%s --output=/dev/null <<'END'\n#!/bin/sh\n%srun '' || exit\n%sEND\n",
+		script += fmt.Sprintf("sbatch --job-name=%s%d --gres=gpu:1 --time=3 --partition=%s --output=/dev/null "+
+			"<<'END'\n#!/bin/sh\n%srun '' || exit\n%sEND\n",
 			childName, l.N, l.Partition, common(childS), done)
 	}
 	return script

@@ -20,8 +20,8 @@ import (
 // badConstraints is Slurm's Reason for a job that no node seems to suit.
 const badConstraints = "BadConstraints"
 
-// lookEvery is the time between two looks, s. lookTimeout is how long Slurm has to answer; if it takes longer, no job starts
-// there either.
+// lookEvery is the time between two looks, s. lookTimeout is how long Slurm has to answer; if it takes longer, no job
+// starts there either.
 const (
 	lookEvery   = 4
 	lookTimeout = 5 * time.Second
@@ -36,8 +36,8 @@ type shown struct {
 	Restarts   int
 	Start, End float64 // NaN = none
 	Dependency string
-	// Places are node and GPU of each GPU, or the node alone where Slurm doesn't show them; none where it runs nowhere. Gres is
-	// what it takes there.
+	// Places are node and GPU of each GPU, or the node alone where Slurm doesn't show them; none where it runs nowhere.
+	// Gres is what it takes there.
 	Places []string
 	Gres   string
 }
@@ -136,7 +136,8 @@ func (c *campaign) poll(ctx context.Context) (left, running int, err error) {
 			states[j.State]++
 		}
 		those, running = c.left(), states["RUNNING"]
-		c.line.Show(fmt.Sprintf("%5.0f s  %d jobs, %d not ended, %d running; %d timeout, %d failed; %d faults; CPUs %.0f %% busy",
+		c.line.Show(fmt.Sprintf("%5.0f s  %d jobs, %d not ended, %d running; %d timeout, %d failed; %d faults; CPUs %.0f "+
+			"%% busy",
 			at-c.began, len(c.jobs), len(those), running, states["TIMEOUT"], states["FAILED"], len(c.faults), 100*c.last()))
 		if last = c.until > 0; last && at > c.until {
 			those = nil // they are lost
@@ -228,8 +229,8 @@ type held struct {
 	idleAt float64 // the last look, if such a GPU was idle then
 }
 
-// note adds a look at which the job is pending: gated is true if only the bridge's gate keeps it, or room; dead is since
-// when the bridge has been, 0 = it lives.
+// note adds a look at which the job is pending: gated is true if only the bridge's gate keeps it, or room; dead is
+// since when the bridge has been, 0 = it lives.
 func (h *held) note(at, dead float64, gated, idle bool) {
 	if gated && dead > 0 {
 		h.deadS = max(h.deadS, at-dead)

@@ -23,23 +23,24 @@
 //
 // A third of the jobs request a whole GPU and a tenth two; some preempt others, some applications crash every other
 // time, take most of a card's memory unless their environment forbids it, compute in four processes, or submit a job;
-// life.go has the table. There are two kinds of cards, and nodes have only the cores of their GPUs' default. Releases that
-// hand out GPUs in use (before 23.11.5) have nodes for jobs of several GPUs alone, and the other partitions hand out shares only.
+// life.go has the table. There are two kinds of cards, and nodes have only the cores of their GPUs' default. Releases
+// that hand out GPUs in use (before 23.11.5) have nodes for jobs of several GPUs alone, and the other partitions hand
+// out shares only.
 //
 // # The plain schedule
 //
-// plain.go computes it at the end from what jobs really need: whole GPUs, in order of submission, preempting jobs first.
-// Begin times, dependencies, holds, requeues and cancellations are what they were. Start and end cost what they cost the
-// median job with a GPU of its own, plus a second of Slurm's between two jobs.
+// plain.go computes it at the end from what jobs really need: whole GPUs, in order of submission, preempting jobs
+// first. Begin times, dependencies, holds, requeues and cancellations are what they were. Start and end cost what they
+// cost the median job with a GPU of its own, plus a second of Slurm's between two jobs.
 //
-// Faults slow plain Slurm as well. It starts nothing on a node or partition that Slurm showed as out of service, and nothing
-// at all while Slurm did not answer; it notices an end without slurmctld once that is back. A job on a node whose slurmd
-// was killed, or that ended while slurmctld was gone, is judged neither late nor slow. A slurmctld that is killed forgets its
-// last seconds: jobs that it had just accepted, which don't count, and ends of jobs, which a file that they leave proves.
-// The deaths of the bridge, the agents and MPS excuse nothing.
+// Faults slow plain Slurm as well. It starts nothing on a node or partition that Slurm showed as out of service, and
+// nothing at all while Slurm did not answer; it notices an end without slurmctld once that is back. A job on a node
+// whose slurmd was killed, or that ended while slurmctld was gone, is judged neither late nor slow. A slurmctld that is
+// killed forgets its last seconds: jobs that it had just accepted, which don't count, and ends of jobs, which a file
+// that they leave proves. The deaths of the bridge, the agents and MPS excuse nothing.
 //
-// Jobs that request shares by hand are shared ones, since job_submit.lua makes them so. Jobs that their owner takes from the
-// bridge by an edit, and jobs that ran more than once, are judged neither late nor slow.
+// Jobs that request shares by hand are shared ones, since job_submit.lua makes them so. Jobs that their owner takes
+// from the bridge by an edit, and jobs that ran more than once, are judged neither late nor slow.
 //
 // With --plain the same campaign runs without the bridge: what is late there is the error of the plain schedule.
 package soak
@@ -95,7 +96,8 @@ func Command(base *cluster.Setup) *cobra.Command {
 	o := options{base: base}
 	c := &cobra.Command{
 		Use: "soak", Short: "Random lives of jobs while daemons are killed: what harm comes to them", Args: cobra.NoArgs,
-		Example: "  make soak                            an hour\n  make soak SOAK=4m ARGS='--seed 7'    the same campaign again\n" +
+		Example: "  make soak                            an hour\n  make soak SOAK=4m ARGS='--seed 7'    the same " +
+			"campaign again\n" +
 			"  make soak ARGS=--plain               how true the plain schedule is",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.nodes == 0 {
@@ -238,7 +240,8 @@ func start(ctx context.Context, o *options, disk *cluster.Disk) (*campaign, erro
 	return c, err
 }
 
-// layOut sets which partitions each GPU is in, and returns the numbers of the nodes that are for jobs of several GPUs alone.
+// layOut sets which partitions each GPU is in, and returns the numbers of the nodes that are for jobs of several GPUs
+// alone.
 func (o *options) layOut(c *campaign, alone bool) (apart []int) {
 	for i, gpus := range o.nodeGPUs {
 		parts := []string{dayPart, nightPart, urgentPart}

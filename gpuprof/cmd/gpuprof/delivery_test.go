@@ -80,7 +80,8 @@ func newNode(t *testing.T) *node {
 	later := time.Now().Add(time.Hour)
 	a.Issue(t, "head", later, "head")
 	a.Issue(t, "node", later, "127.0.0.1")
-	const tlsServer = "tls_server_config:\n  cert_file: %s.pem\n  key_file: %s.key\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
+	const tlsServer = "tls_server_config:\n  cert_file: %s.pem\n  key_file: %s.key\n  client_auth_type: " +
+		"RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
 	for name, text := range map[string]string{
 		"head.yml":   fmt.Sprintf(tlsServer, "head", "head"),
 		"node.yml":   fmt.Sprintf(tlsServer, "node", "node"),
@@ -93,7 +94,8 @@ func newNode(t *testing.T) *node {
 	l.Close()
 	n.args = []string{
 		"serve", "--run-dir", string(n.run), "--spool", filepath.Join(n.dir, "spool"), "--period", "20ms", "--node", "n1",
-		"--controller", "https://" + n.controller(m, filepath.Join(a.Dir, "head.yml")), "--controller-config", filepath.Join(a.Dir, "client.yml"),
+		"--controller", "https://" + n.controller(m, filepath.Join(a.Dir, "head.yml")), "--controller-config",
+		filepath.Join(a.Dir, "client.yml"),
 		"--listen", n.listen, "--web-config", filepath.Join(a.Dir, "node.yml"),
 		"--nvml-library", so, "--munge-socket", m.Socket, "--config", os.DevNull,
 	}
@@ -142,7 +144,10 @@ func (n *node) controller(m *credential.Munge, webConfig string) (addr string) {
 	systemd, done := false, make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{""}, WebSystemdSocket: &systemd, WebConfigFile: &webConfig}, slog.New(slog.DiscardHandler))
+		_ = web.Serve(l, srv, &web.FlagConfig{
+			WebListenAddresses: &[]string{""}, WebSystemdSocket: &systemd,
+			WebConfigFile: &webConfig,
+		}, slog.New(slog.DiscardHandler))
 	}()
 	n.t.Cleanup(func() { srv.Close(); <-done })
 	return l.Addr().String()
@@ -208,7 +213,8 @@ func TestGPUsAreClosedOnSIGHUP(t *testing.T) {
 	time.Sleep(100 * time.Millisecond) // the job's
 	must.Get(n.run.End(1, time.Now(), "0:0"))(t)
 	until("recorded", func() bool { runs, _ := n.records(); return runs == 1 })
-	r := must.Get(database.List(t.Context(), n.store.DB(), func(r *gpuprof.Record) []any { return []any{database.JSON(r)} }, `SELECT body FROM record`))(t)
+	r := must.Get(database.List(t.Context(), n.store.DB(),
+		func(r *gpuprof.Record) []any { return []any{database.JSON(r)} }, `SELECT body FROM record`))(t)
 	if len(r) != 1 || r[0].Samples == 0 || r[0].Failed > 0 {
 		t.Errorf("%+v", r)
 	}
@@ -238,7 +244,10 @@ func TestKilledWhileDelivering(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { // the hooks
 		for id := int64(1); id <= jobs; id++ {
-			if err := n.run.Begin(&prolog.Job{JobID: id, UID: 1000, User: "ann", GPUs: []int{0}, Percent: 50, Start: time.Now()}); err != nil {
+			if err := n.run.Begin(&prolog.Job{
+				JobID: id, UID: 1000, User: "ann", GPUs: []int{0}, Percent: 50,
+				Start: time.Now(),
+			}); err != nil {
 				done <- err
 				return
 			}
@@ -291,7 +300,8 @@ func (n *node) metrics() {
 	if err == nil {
 		n.t.Fatal("another host's certificate is taken for the node's", resp.Status)
 	}
-	must.OK(n.t, os.WriteFile(filepath.Join(n.tls, "scrape.yml"), []byte("tls_config:\n  ca_file: ca.pem\n  cert_file: node.pem\n  key_file: node.key\n"), 0o600))
+	must.OK(n.t, os.WriteFile(filepath.Join(n.tls, "scrape.yml"),
+		[]byte("tls_config:\n  ca_file: ca.pem\n  cert_file: node.pem\n  key_file: node.key\n"), 0o600))
 	if client, err = recordhttp.NewClient(filepath.Join(n.tls, "scrape.yml")); err != nil {
 		n.t.Fatal(err)
 	}

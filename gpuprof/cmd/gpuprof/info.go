@@ -150,7 +150,8 @@ func mig(m *nvml.MIG) string {
 	var lines []string
 	for i := range m.Instances {
 		in := &m.Instances[i]
-		lines = append(lines, fmt.Sprintf("%s, %.0f MiB, %s SMs, %d MPS clients, gi %d ci %d\n  %s", known(in.Profile), in.MemMiB,
+		lines = append(lines, fmt.Sprintf("%s, %.0f MiB, %s SMs, %d MPS clients, gi %d ci %d\n  %s", known(in.Profile),
+			in.MemMiB,
 			amount(float64(in.SMs), ""), in.Clients, in.GPUInstance, in.ComputeInstance, in.UUID))
 	}
 	return "on\n" + strings.Join(lines, "\n")

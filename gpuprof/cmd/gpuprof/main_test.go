@@ -55,7 +55,8 @@ func TestHandler(t *testing.T) {
 			t.Errorf("POST %s: %d", path, code)
 		}
 		sick = errors.New("gpu 3: the GPU is lost")
-		if code, body := get(http.MethodGet, path); code != http.StatusServiceUnavailable || !strings.Contains(body, "gpu 3") {
+		if code, body := get(http.MethodGet, path); code != http.StatusServiceUnavailable ||
+			!strings.Contains(body, "gpu 3") {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
@@ -100,7 +101,8 @@ func TestSettings(t *testing.T) {
 	t.Setenv("GPUPROF_PERIOD", "3s")
 	t.Setenv("GPUPROF_SPOOL_MIB", "7")
 	got := must.Get(load(serve))(t)
-	if got.Period != 2*time.Second || got.SpoolMiB != 7 || got.Listen != ":9798" || got.HookSettings != prolog.DefaultSettings {
+	if got.Period != 2*time.Second || got.SpoolMiB != 7 || got.Listen != ":9798" ||
+		got.HookSettings != prolog.DefaultSettings {
 		t.Errorf("%+v", got)
 	}
 	means := map[string]string{}
@@ -126,12 +128,16 @@ func TestSeveralControllers(t *testing.T) {
 	must.OK(t, os.WriteFile(key, []byte("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n"), 0o600))
 	must.Get(credential.ReadKeys(key))(t)
 	srv := httptest.NewServer(&recordhttp.Handler{
-		Credentials: credential.Choose(key, "").Nodes, AllowUID: func(uint32) bool { return true }, Result: func(string) {}, Log: slog.New(slog.DiscardHandler),
+		Credentials: credential.Choose(key, "").Nodes, AllowUID: func(uint32) bool { return true }, Result: func(string) {},
+		Log:  slog.New(slog.DiscardHandler),
 		Keep: func(context.Context, *gpuprof.Record, time.Duration) (bool, error) { return true, nil },
 	})
 	defer srv.Close()
 	dir := t.TempDir()
-	v := &config{Controller: gone.URL + ", " + srv.URL, SpoolMiB: 16, Spool: filepath.Join(dir, "spool"), RunDir: filepath.Join(dir, "run"), KeyFile: key}
+	v := &config{
+		Controller: gone.URL + ", " + srv.URL, SpoolMiB: 16, Spool: filepath.Join(dir, "spool"),
+		RunDir: filepath.Join(dir, "run"), KeyFile: key,
+	}
 	all, err := newWays(v, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	if err != nil || len(all) != 2 {
 		t.Fatal(len(all), err)
@@ -177,7 +183,8 @@ func simulatedLibrary(t *testing.T) string {
 	return filepath.Join(dir, built.Library)
 }
 
-// On a node with NVIDIA's own library and no driver each command says so in one sentence and ends, and leaves nothing behind.
+// On a node with NVIDIA's own library and no driver each command says so in one sentence and ends, and leaves nothing
+// behind.
 func TestNoDriver(t *testing.T) {
 	if _, err := os.Stat("/proc/driver/nvidia"); err == nil {
 		t.Skip("a driver is loaded here")
@@ -198,9 +205,11 @@ func TestNoDriver(t *testing.T) {
 			out, _ := c.CombinedOutput()
 			want := "gpuprof: no GPU can be read: NVIDIA's driver is installed on this machine, but not loaded\n"
 			if name == "none" {
-				want = "gpuprof: no GPU can be read: the library of NVIDIA's driver (libnvidia-ml.so.1) is not on this machine, or not where the loader looks\n"
+				want = "gpuprof: no GPU can be read: the library of NVIDIA's driver (libnvidia-ml.so.1) is not on this machine, " +
+					"or not where the loader looks\n"
 			}
-			if left, err := os.ReadDir(c.Dir); string(out) != want || c.ProcessState.ExitCode() != 1 || err != nil || len(left) > 0 {
+			if left, err := os.ReadDir(c.Dir); string(out) != want || c.ProcessState.ExitCode() != 1 || err != nil ||
+				len(left) > 0 {
 				t.Errorf("%s, %s: status %v, left %v: %s", name, command, c.ProcessState, left, out)
 			}
 		}
@@ -255,7 +264,8 @@ func TestInfo(t *testing.T) {
 		want map[string]string
 	}{
 		{gpusim.Config{GPUs: 2}, map[string]string{
-			"model": "TITAN Xp|TITAN Xp", "architecture": "pascal 6.1|pascal 6.1", "memory": "12196 MiB|12196 MiB", "MIG": "no|no",
+			"model": "TITAN Xp|TITAN Xp", "architecture": "pascal 6.1|pascal 6.1", "memory": "12196 MiB|12196 MiB",
+			"MIG":          "no|no",
 			"MPS: clients": "16|16", "MPS: users at a time": "1|1", "MPS: thread percentage": "no|no", "energy": "no|no",
 			"utilisation": "yes|yes", "SM activity (GPM)": "no|no", "accounting": "no|no",
 		}},
@@ -263,7 +273,10 @@ func TestInfo(t *testing.T) {
 			"MIG": "on", "cores": "unknown", "utilisation": "no", "memory in use": "yes", "MPS: clients": "48",
 			"MPS: users at a time": "1", "MPS: memory limit": "yes",
 		}},
-		{gpusim.Config{Model: "h200", Driver: "590"}, map[string]string{"MPS: users at a time": "1 (more with -multiuser-server)", "MPS: clients": "60"}},
+		{
+			gpusim.Config{Model: "h200", Driver: "590"},
+			map[string]string{"MPS: users at a time": "1 (more with -multiuser-server)", "MPS: clients": "60"},
+		},
 	} {
 		out := info(t, so, c.cfg)
 		got := rows(out)
@@ -281,7 +294,8 @@ func TestInfo(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &devices); err != nil || len(devices) != 1 {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if d := devices[0]; d.Compute != "9.0" || d.MPS.MaxClients != 60 || !d.Answers["gpm"] || d.Refusals["accounting"] == "" {
+	if d := devices[0]; d.Compute != "9.0" || d.MPS.MaxClients != 60 || !d.Answers["gpm"] ||
+		d.Refusals["accounting"] == "" {
 		t.Errorf("%s", out)
 	}
 }

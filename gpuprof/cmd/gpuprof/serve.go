@@ -112,7 +112,8 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 	if l != nil {
 		show(ctx, g, l, cfg, handler(reg, a.Health), log)
 	}
-	log.Info("ready", "gpus", len(lib.Devices()), "period", cfg.Period, "controller", cfg.Controller, "waiting", ways.waiting(), "version", version)
+	log.Info("ready", "gpus", len(lib.Devices()), "period", cfg.Period, "controller", cfg.Controller, "waiting",
+		ways.waiting(), "version", version)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Debug("sd_notify", "err", err)
 	}
@@ -224,7 +225,10 @@ func show(ctx context.Context, g *errgroup.Group, l net.Listener, cfg *config, h
 	}
 	webConfig, systemd := cfg.WebConfig, false
 	g.Go(func() error {
-		err := web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{cfg.Listen}, WebSystemdSocket: &systemd, WebConfigFile: &webConfig}, log)
+		err := web.Serve(l, srv, &web.FlagConfig{
+			WebListenAddresses: &[]string{cfg.Listen}, WebSystemdSocket: &systemd,
+			WebConfigFile: &webConfig,
+		}, log)
 		if errors.Is(err, http.ErrServerClosed) {
 			return nil
 		}

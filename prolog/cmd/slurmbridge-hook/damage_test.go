@@ -34,8 +34,10 @@ func newHookNode(t *testing.T, bin string) *hookNode {
 	t.Cleanup(func() { os.RemoveAll(run) })
 	for _, err := range []error{
 		os.Chmod(run, 0o755),
-		exec.Command(filepath.Join(bin, "gpusim"), "init", "--state", n.in("state"), "--model", "v100", "--scale", "20").Run(),
-		os.WriteFile(n.in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", n.in("run"), filepath.Join(bin, "nvidia-cuda-mps-control"), n.in("state")), 0o644),
+		exec.Command(filepath.Join(bin, "gpusim"), "init", "--state", n.in("state"), "--model", "v100", "--scale",
+			"20").Run(),
+		os.WriteFile(n.in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n",
+			n.in("run"), filepath.Join(bin, "nvidia-cuda-mps-control"), n.in("state")), 0o644),
 		os.Mkdir(n.in("run"), 0o755),
 		prolog.Dir(n.in("run")).WriteCards([]prolog.Card{{MemLimits: true, MemMiB: 16160}}),
 	} {
@@ -51,7 +53,8 @@ func (n *hookNode) in(name string) string { return filepath.Join(n.run, name) }
 // call runs a hook of a job; whatever it finds, it ends well and says little.
 func (n *hookNode) call(kind string, id int) string {
 	n.Helper()
-	r := hook(n.T, kind, []string{"--settings", n.in("node.yaml"), "--deadline", "30s"}, job(fmt.Sprintf("SLURM_JOB_ID=%d", id))...)
+	r := hook(n.T, kind, []string{"--settings", n.in("node.yaml"), "--deadline", "30s"},
+		job(fmt.Sprintf("SLURM_JOB_ID=%d", id))...)
 	if r.status != 0 || strings.Count(r.stderr, "\n") > 5 || len(r.stderr) > 1500 {
 		n.Errorf("%s of job %d: exit %d, says %q", kind, id, r.status, r.stderr)
 	}

@@ -84,7 +84,8 @@ the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; 
 	root.SetOut(out)
 	pf := root.PersistentFlags()
 	pf.StringVar(&f.settings, "settings", prolog.DefaultSettings, "settings of the node, a YAML file")
-	pf.StringVar(&f.runDir, "run-dir", "", "where hooks and agent meet (default "+prolog.DefaultRunDir+", or $SLURMBRIDGE_RUN_DIR)")
+	pf.StringVar(&f.runDir, "run-dir", "",
+		"where hooks and agent meet (default "+prolog.DefaultRunDir+", or $SLURMBRIDGE_RUN_DIR)")
 	pf.StringVar(&f.mpsControl, "mps-control", "", "path of nvidia-cuda-mps-control")
 	pf.DurationVar(&f.deadline, "deadline", 0, "how long a hook may take (default 5s, or $SLURMBRIDGE_HOOK_DEADLINE)")
 	pf.BoolVar(&f.inner, "inner", false, "")
@@ -95,9 +96,18 @@ the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; 
 		name, short string
 		do          func(ctx context.Context, h *prolog.Hook, out io.Writer) error
 	}{
-		{"prolog", "Write the job's file; have MPS ready for a sharer", func(ctx context.Context, h *prolog.Hook, _ io.Writer) error { return h.Prolog(ctx, get) }},
-		{"epilog", "Close the job's file; end MPS after the last sharer", func(ctx context.Context, h *prolog.Hook, _ io.Writer) error { return h.Epilog(ctx, get) }},
-		{"taskprolog", "Print the variables a sharer's processes need", func(_ context.Context, h *prolog.Hook, out io.Writer) error { return h.TaskProlog(out, get) }},
+		{
+			"prolog", "Write the job's file; have MPS ready for a sharer",
+			func(ctx context.Context, h *prolog.Hook, _ io.Writer) error { return h.Prolog(ctx, get) },
+		},
+		{
+			"epilog", "Close the job's file; end MPS after the last sharer",
+			func(ctx context.Context, h *prolog.Hook, _ io.Writer) error { return h.Epilog(ctx, get) },
+		},
+		{
+			"taskprolog", "Print the variables a sharer's processes need",
+			func(_ context.Context, h *prolog.Hook, out io.Writer) error { return h.TaskProlog(out, get) },
+		},
 	} {
 		root.AddCommand(&cobra.Command{
 			Use: k.name, Short: k.short, Args: cobra.ArbitraryArgs,
@@ -157,7 +167,9 @@ func (f *flags) outer(kind string, get func(string) string, out io.Writer) error
 }
 
 // inner does the hook's work. The outer process reports what it returns.
-func inner(f *flags, get func(string) string, out io.Writer, do func(context.Context, *prolog.Hook, io.Writer) error) error {
+func inner(f *flags, get func(string) string, out io.Writer,
+	do func(context.Context, *prolog.Hook, io.Writer) error,
+) error {
 	// Users' programs must reach the daemons' sockets, and not write to them.
 	syscall.Umask(0o022)
 	ctx, cancel := context.WithTimeout(context.Background(), f.limit(get))

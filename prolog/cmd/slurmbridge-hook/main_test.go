@@ -67,7 +67,8 @@ func hook(t *testing.T, name string, args []string, env ...string) result {
 
 func job(kv ...string) []string {
 	return append([]string{
-		"SLURM_JOB_ID=7", "SLURM_JOB_UID=65534", "SLURM_JOB_USER=nobody", "SLURM_JOB_GPUS=0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50",
+		"SLURM_JOB_ID=7", "SLURM_JOB_UID=65534", "SLURM_JOB_USER=nobody", "SLURM_JOB_GPUS=0",
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50",
 	}, kv...)
 }
 
@@ -102,7 +103,11 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 		{"MPS hangs", "", []string{run(), "--mps-control", script(t, "exec sleep 60")}, job()},
 		{"MPS hangs with its output open", "", []string{run(), "--mps-control", script(t, "sleep 3 & exec sleep 60")}, job()},
 		{"MPS fails", "MPS daemon", []string{run(), "--mps-control", script(t, "echo no device >&2; exit 1")}, job()},
-		{"no MPS", "nvidia-cuda-mps-control or nvidia-cuda-mps-server", []string{run(), "--mps-control", "/does/not/exist"}, job()},
+		{
+			"no MPS", "nvidia-cuda-mps-control or nvidia-cuda-mps-server",
+			[]string{run(), "--mps-control", "/does/not/exist"},
+			job(),
+		},
 		{"settings on a disk that hangs", "hangs|not done after", []string{run(), "--settings", fifo}, job()},
 		{"settings that are none", "yaml", []string{run(), "--settings", bad}, job()},
 		{"unknown setting", `no setting "runn_dir"`, []string{run(), "--settings", unknown}, job()},
@@ -111,7 +116,11 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 		{"hostile job number", "SLURM_JOB_ID", []string{run()}, job("SLURM_JOB_ID=../../etc/passwd")},
 		{"no variables", "", []string{run()}, nil},
 		{"unknown option", "unknown flag", []string{"--nonsense"}, job()},
-		{"endless comment", "", []string{run(), "--mps-control", script(t, "exit 1")}, job("SLURM_JOB_COMMENT=" + strings.Repeat("a\n\xff", 30000))},
+		{
+			"endless comment", "",
+			[]string{run(), "--mps-control", script(t, "exit 1")},
+			job("SLURM_JOB_COMMENT=" + strings.Repeat("a\n\xff", 30000)),
+		},
 	} {
 		for _, kind := range []string{"slurmbridge-prolog", "50-slurmbridge-epilog", "taskprolog"} {
 			args := c.args
@@ -174,7 +183,8 @@ func TestLockedAndNeverAnswered(t *testing.T) {
 				must.OK(t, os.MkdirAll(filepath.Join(run, sub), 0o755))
 			}
 			hang(t, run)
-			r := hook(t, kind, []string{"--run-dir", run, "--mps-control", script(t, "exec sleep 60"), "--deadline", "400ms"}, job()...)
+			r := hook(t, kind, []string{"--run-dir", run, "--mps-control", script(t, "exec sleep 60"), "--deadline", "400ms"},
+				job()...)
 			if r.status != 0 || r.took > 50*time.Second {
 				t.Errorf("%s, %s: exit %d after %v: %s", name, kind, r.status, r.took, r.stderr)
 			}
@@ -250,7 +260,8 @@ func TestScriptsCallTheProgramForJobsWithGPUs(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		if c.files != "" {
-			err := errors.Join(os.Mkdir(filepath.Join(dir, "jobs"), 0o755), os.WriteFile(filepath.Join(dir, "jobs", c.files), nil, 0o600))
+			err := errors.Join(os.Mkdir(filepath.Join(dir, "jobs"), 0o755),
+				os.WriteFile(filepath.Join(dir, "jobs", c.files), nil, 0o600))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -283,12 +294,17 @@ func TestInheritedEnvironmentIsUnset(t *testing.T) {
 	text := must.Get(os.ReadFile("../../../etc/hooks/taskprolog"))(t)
 	says := func(job string) string {
 		cmd := exec.Command("/bin/sh", "-eu", "-c", string(text))
-		cmd.Env = []string{"SLURM_JOB_ID=7", "SLURMBRIDGE_MPS_JOB=" + job, "CUDA_MPS_PIPE_DIRECTORY=/run/slurmbridge/mps/gpu0/pipe"}
+		cmd.Env = []string{
+			"SLURM_JOB_ID=7", "SLURMBRIDGE_MPS_JOB=" + job,
+			"CUDA_MPS_PIPE_DIRECTORY=/run/slurmbridge/mps/gpu0/pipe",
+		}
 		out := must.Get(cmd.Output())(t)
 		return string(out)
 	}
 	const always = "unset SLURM_SCRIPT_CONTEXT\n"
-	if got, want := says("6"), always+"unset CUDA_MPS_PIPE_DIRECTORY\nunset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\nunset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\nunset SLURMBRIDGE_MPS_JOB\n"; got != want {
+	if got, want := says("6"),
+		always+"unset CUDA_MPS_PIPE_DIRECTORY\nunset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\nunset "+
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\nunset SLURMBRIDGE_MPS_JOB\n"; got != want {
 		t.Errorf("of another job: %q", got)
 	}
 	for _, job := range []string{"7", ""} {
@@ -296,7 +312,8 @@ func TestInheritedEnvironmentIsUnset(t *testing.T) {
 	}
 }
 
-// What kept a sharer's frameworks from taking the whole card is unset, too, unless the sharer has set it to something else.
+// What kept a sharer's frameworks from taking the whole card is unset, too, unless the sharer has set it to something
+// else.
 func TestInheritedFrameworkSettingsAreUnset(t *testing.T) {
 	text := must.Get(os.ReadFile("../../../etc/hooks/taskprolog"))(t)
 	const jax, tf = "XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -388,7 +405,8 @@ func BenchmarkHook(b *testing.B) {
 	settings := filepath.Join(run, "node.yaml")
 	for _, err := range []error{
 		os.Chmod(run, 0o755),
-		os.WriteFile(settings, fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", run, control, state), 0o600),
+		os.WriteFile(settings, fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", run, control,
+			state), 0o600),
 		exec.Command(filepath.Join(bin, "gpusim"), "init", "--state", state).Run(),
 	} {
 		if err != nil {
@@ -459,21 +477,24 @@ func TestMemoryLimitByProfile(t *testing.T) {
 		Trusted: func(uid uint32) bool { return uid == 0 },
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Asker: asker, Limit: func(_ context.Context, ref, user string) (out httpapi.MemoryReport, err error) {
-		switch {
-		case ref == "8":
-			return out, errors.New("no journal")
-		case user != "nobody":
-			return out, nil
-		}
-		return httpapi.MemoryReport{MiB: limit}, nil
-	}})
+	mux.Handle("GET "+httpapi.MemoryPath,
+		&httpapi.Memory{Asker: asker, Limit: func(_ context.Context, ref, user string) (out httpapi.MemoryReport, err error) {
+			switch {
+			case ref == "8":
+				return out, errors.New("no journal")
+			case user != "nobody":
+				return out, nil
+			}
+			return httpapi.MemoryReport{MiB: limit}, nil
+		}})
 	controller := httptest.NewServer(mux)
 	defer controller.Close()
 	state, control := in("state"), in("bin/nvidia-cuda-mps-control")
 	for _, err := range []error{
 		os.Chmod(run, 0o755),
-		os.WriteFile(in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\ncontroller: %s\nmunge_socket: %s\n", run, control, state, controller.URL, m.Socket), 0o644),
+		os.WriteFile(in("node.yaml"),
+			fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\ncontroller: %s\nmunge_socket: %s\n", run,
+				control, state, controller.URL, m.Socket), 0o644),
 		exec.Command(in("bin/gpusim"), "init", "--state", state, "--model", "v100", "--scale", "20").Run(),
 		prolog.Dir(run).WriteCards([]prolog.Card{{MemLimits: true, MemMiB: 16160}}),
 	} {
@@ -493,7 +514,8 @@ func TestMemoryLimitByProfile(t *testing.T) {
 	if _, said := call("prolog", "7", nil); said != "" {
 		t.Error(said)
 	}
-	if _, said := call("prolog", "8", nil); strings.Count(said, "\n") != 1 || !strings.Contains(said, "job 8 goes without a memory limit") {
+	if _, said := call("prolog", "8", nil); strings.Count(said, "\n") != 1 ||
+		!strings.Contains(said, "job 8 goes without a memory limit") {
 		t.Errorf("where the controller fails it says %q, want one line", said)
 	}
 	defer func() {
@@ -523,7 +545,8 @@ func TestMemoryLimitByProfile(t *testing.T) {
 		must.OK(t, cmd.Start())
 		return func() (bool, string) { err := cmd.Wait(); return err == nil, out.String() }
 	}
-	neighbour := start(vars[1], "--mem-mib", fmt.Sprint(need*.5), "--duration-scale", "0.5") // there is room for all of them
+	// there is room for all of them
+	neighbour := start(vars[1], "--mem-mib", fmt.Sprint(need*.5), "--duration-scale", "0.5")
 	if ok, said := start(vars[0])(); !ok || !strings.Contains(said, `"mps":true`) {
 		t.Errorf("as it ran alone: %s", said)
 	}

@@ -1,5 +1,5 @@
-// Package overrule reads what overrules a settings file: variables, then flags. The hooks, which start with each job, do
-// without it.
+// Package overrule reads what overrules a settings file: variables, then flags. The hooks, which start with each job,
+// do without it.
 package overrule
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/viper"
 )
 
-// By returns what reads a setting's variable (SLURMBRIDGE_LEASE with env SLURMBRIDGE), or its flag (--lease; flags may be
-// nil), and where that was written; nil = neither is there.
+// By returns what reads a setting's variable (SLURMBRIDGE_LEASE with env SLURMBRIDGE), or its flag (--lease; flags may
+// be nil), and where that was written; nil = neither is there.
 func By(env string, flags *pflag.FlagSet) func(key string) (value any, place string) {
 	v := viper.New()
 	v.SetEnvPrefix(env)

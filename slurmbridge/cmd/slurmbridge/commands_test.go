@@ -69,7 +69,8 @@ func TestHelp(t *testing.T) {
 		if about == "" {
 			about = c.Short
 		}
-		if status != 0 || errOut != "" || about == "" || !strings.HasPrefix(out, about) || !strings.Contains(out, "Usage:\n  slurmbridge") {
+		if status != 0 || errOut != "" || about == "" || !strings.HasPrefix(out, about) ||
+			!strings.Contains(out, "Usage:\n  slurmbridge") {
 			t.Errorf("%s --help: %d %q %q", strings.Join(path, " "), status, out, errOut)
 		}
 		for _, sub := range c.Commands() {
@@ -118,7 +119,8 @@ func TestNothingRuns(t *testing.T) {
 		t.Errorf("%d %q", status, errOut)
 	}
 	t.Setenv("SLURMBRIDGE_DATABASE", filepath.Join(t.TempDir(), "absent", "db"))
-	if status, _, errOut := call("profiles", "list", "-c", conf(t)); status != 1 || !strings.Contains(errOut, "run this as that user") {
+	if status, _, errOut := call("profiles", "list", "-c", conf(t)); status != 1 ||
+		!strings.Contains(errOut, "run this as that user") {
 		t.Errorf("profiles without a folder: %d %q", status, errOut)
 	}
 }
@@ -143,7 +145,8 @@ func TestSlurmDown(t *testing.T) {
 		}
 	}
 	status, out, _ := call("doctor", "-c", conf(t))
-	if status != 2 || !strings.Contains(out, "slurmctld does not answer") || !strings.Contains(out, "systemctl status slurmctld") {
+	if status != 2 || !strings.Contains(out, "slurmctld does not answer") ||
+		!strings.Contains(out, "systemctl status slurmctld") {
 		t.Errorf("doctor: %d %q", status, out)
 	}
 	status, out, _ = call("doctor", "--json", "-c", conf(t))
@@ -151,7 +154,8 @@ func TestSlurmDown(t *testing.T) {
 		Findings []struct{ Check, Severity, What, Why string }
 		Exit     int
 	}
-	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 2 || r.Exit != 2 || len(r.Findings) != 1 || r.Findings[0].Check != "slurmctld" {
+	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 2 || r.Exit != 2 || len(r.Findings) != 1 ||
+		r.Findings[0].Check != "slurmctld" {
 		t.Errorf("doctor --json: %d %v %q", status, err, out)
 	}
 }
@@ -166,7 +170,15 @@ func TestConfigMistakes(t *testing.T) {
 		"max_group: 99":  "max_group",
 	} {
 		file := conf(t, line)
-		for _, args := range [][]string{{"status"}, {"why", "1"}, {"plan"}, {"open"}, {"doctor"}, {"profiles", "list"}, {"serve"}} {
+		for _, args := range [][]string{
+			{"status"},
+			{"why", "1"},
+			{"plan"},
+			{"open"},
+			{"doctor"},
+			{"profiles", "list"},
+			{"serve"},
+		} {
 			if line == "policy: coin" && args[0] != "plan" && args[0] != "serve" {
 				continue // only who makes a policy knows their names
 			}
@@ -180,7 +192,8 @@ func TestConfigMistakes(t *testing.T) {
 	if status != 2 || !strings.Contains(errOut, "/nowhere/slurmbridge.yaml") {
 		t.Errorf("no such file: %d %q", status, errOut)
 	}
-	if status, _, errOut := call("plan", "--policy", "coin", "-c", conf(t)); status != 2 || !strings.HasPrefix(errOut, "slurmbridge: --policy: ") {
+	if status, _, errOut := call("plan", "--policy", "coin", "-c", conf(t)); status != 2 ||
+		!strings.HasPrefix(errOut, "slurmbridge: --policy: ") {
 		t.Errorf("flag: %d %q", status, errOut)
 	}
 	t.Setenv("SLURMBRIDGE_LEASE", "never")
@@ -292,14 +305,26 @@ func TestPrintWhy(t *testing.T) {
 	var out bytes.Buffer
 	s := &shared{cli.Env{Out: &out}}
 	s.printWhy("7", &journal.Story{
-		Note: &job.Explanation{At: at, Ref: "7", App: "lmp", Known: true, Preallocates: true, FreeInS: 90, LatestDelayS: 300, Ignored: []string{`share:max-slowdown="x": why`}},
+		Note: &job.Explanation{
+			At: at, Ref: "7", App: "lmp", Known: true, Preallocates: true, FreeInS: 90, LatestDelayS: 300,
+			Ignored: []string{`share:max-slowdown="x": why`},
+		},
 		Outcomes: []history.Told{
-			outcome(history.Outcome{State: "COMPLETED", With: []string{"8"}, Slowdown: 1.2, Predicted: 1.05, Contract: 1.1, Broken: true}),
+			outcome(history.Outcome{
+				State: "COMPLETED", With: []string{"8"}, Slowdown: 1.2, Predicted: 1.05, Contract: 1.1,
+				Broken: true,
+			}),
 			outcome(history.Outcome{State: "COMPLETED", With: []string{"9"}, Slowdown: 1.05, Contract: 1.1}),
-			outcome(history.Outcome{State: "FAILED", With: []string{"8", "9"}, Suspect: "GPU memory was nearly full", Again: true}),
+			outcome(history.Outcome{
+				State: "FAILED", With: []string{"8", "9"}, Suspect: "GPU memory was nearly full",
+				Again: true,
+			}),
 			outcome(history.Outcome{State: "FAILED", Cleared: true}),
 			outcome(history.Outcome{Learned: true, Slowdown: 1}),
-			outcome(history.Outcome{State: "TIMEOUT", With: []string{"8"}, Suspect: "it ran out of its time limit of 1m30s", LentS: 60, HeldS: 5, PlainEnd: at}),
+			outcome(history.Outcome{
+				State: "TIMEOUT", With: []string{"8"}, Suspect: "it ran out of its time limit of 1m30s",
+				LentS: 60, HeldS: 5, PlainEnd: at,
+			}),
 		},
 	}, true)
 	for _, want := range []string{
@@ -307,7 +332,8 @@ func TestPrintWhy(t *testing.T) {
 		"it takes most of the card's memory at its start",
 		`ignored share:max-slowdown="x": why`,
 		"job 7 completed after 2m0s on n1\n",
-		"  shared  with 8\n  cost    20s: it took 1.20 times its time alone, 1.05 predicted; its contract of 1.10 was broken\n",
+		"  shared  with 8\n  cost    20s: it took 1.20 times its time alone, 1.05 predicted; its contract of 1.10 was " +
+			"broken\n",
 		"  cost    6s: it took 1.05 times its time alone; its contract of 1.10 was kept\n",
 		"  sharing may be the reason: GPU memory was nearly full; it was run again, alone\n",
 		"  it failed alone, too",
@@ -325,7 +351,10 @@ func TestPrintWhy(t *testing.T) {
 
 func TestDaemonAddress(t *testing.T) {
 	plain, secure := filepath.Join(t.TempDir(), "plain.yml"), filepath.Join(t.TempDir(), "tls.yml")
-	for file, text := range map[string]string{plain: "basic_auth_users: {}\n", secure: "tls_server_config:\n  cert_file: x\n"} {
+	for file, text := range map[string]string{
+		plain:  "basic_auth_users: {}\n",
+		secure: "tls_server_config:\n  cert_file: x\n",
+	} {
 		must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	for _, c := range []struct{ listen, web, server, want string }{
@@ -389,7 +418,8 @@ func TestDoctorLive(t *testing.T) {
 			t.Errorf("%s is %q, not %s: %v", check, found[check], severity, found)
 		}
 	}
-	lacks(found, "munge", "gres-types", "gres-conf", "node-invalid", "lua", "lua-gate-file", "gate-partition", "gate-rights", "min-job-age", "default-memory")
+	lacks(found, "munge", "gres-types", "gres-conf", "node-invalid", "lua", "lua-gate-file", "gate-partition",
+		"gate-rights", "min-job-age", "default-memory")
 
 	l.serve()
 	found = findings("--agents", "")
@@ -416,7 +446,8 @@ func TestDoctorLive(t *testing.T) {
 func TestAdoptIsRefused(t *testing.T) {
 	const rules = "adopt: [{partition: gpu}]"
 	for _, c := range []struct{ release, more, says string }{
-		{"22.05", "", "Slurm 22.05.8 can't make a job of a whole GPU share, and gives GPUs in use to others: it takes 23.11.5"},
+		{"22.05", "", "Slurm 22.05.8 can't make a job of a whole GPU share, and gives GPUs in use to others: it takes " +
+			"23.11.5"},
 		{"24.11", "lua: no", "without job_submit.lua (lua: no) no job is adopted"},
 		{"24.11", "", ""},
 	} {
@@ -428,7 +459,8 @@ func TestAdoptIsRefused(t *testing.T) {
 			}
 			file := conf(t, rules, c.more)
 			status, _, errOut := call(command, "-c", file)
-			if refused := strings.Contains(errOut, "adopt"); refused != (c.says != "") || !strings.Contains(errOut, c.says) || refused && (status != 2 || !strings.Contains(errOut, file)) {
+			if refused := strings.Contains(errOut, "adopt"); refused != (c.says != "") || !strings.Contains(errOut, c.says) ||
+				refused && (status != 2 || !strings.Contains(errOut, file)) {
 				t.Errorf("%s on %s, %s: %d %q", command, c.release, c.more, status, errOut)
 			}
 		}

@@ -44,8 +44,10 @@ standard error says why. --json prints {"findings": [{"check", "severity", "what
 		RunE: func(c *cobra.Command, _ []string) error { return s.doctor(c, &f) },
 	}
 	serverFlag(c, &f.server)
-	c.Flags().StringVar(&f.agents, "agents", "http://{node}:9798", "the nodes' agents' address, with {node} for the node's; empty: they are left out")
-	c.Flags().StringVar(&f.client, "client-config", "", "how the daemons are trusted and what they are shown, a file in the format of Prometheus's HTTP clients")
+	c.Flags().StringVar(&f.agents, "agents", "http://{node}:9798",
+		"the nodes' agents' address, with {node} for the node's; empty: they are left out")
+	c.Flags().StringVar(&f.client, "client-config", "",
+		"how the daemons are trusted and what they are shown, a file in the format of Prometheus's HTTP clients")
 	return c
 }
 

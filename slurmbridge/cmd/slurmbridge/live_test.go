@@ -28,16 +28,19 @@ func TestAnswers(t *testing.T) {
 	defer srv.Close()
 	file := conf(t)
 	answer = "<html>a router</html>"
-	if rc, out, errOut := call("status", "-c", file, "--server", srv.URL); rc != 1 || out != "" || !strings.Contains(errOut, "is not what slurmbridge says") {
+	if rc, out, errOut := call("status", "-c", file, "--server", srv.URL); rc != 1 || out != "" ||
+		!strings.Contains(errOut, "is not what slurmbridge says") {
 		t.Errorf("%d %q %q", rc, out, errOut)
 	}
 	answer, status = "no look yet\n", http.StatusServiceUnavailable
-	if rc, _, errOut := call("why", "1", "-c", file, "--server", srv.URL+"/"); rc != 1 || errOut != "slurmbridge: no look yet\n" {
+	if rc, _, errOut := call("why", "1", "-c", file, "--server", srv.URL+"/"); rc != 1 ||
+		errOut != "slurmbridge: no look yet\n" {
 		t.Errorf("%d %q", rc, errOut)
 	}
 	answer, status = `{"at": "2026-01-02T03:04:05Z", "gpus": [{"node": "n1", "gpu": 3, "up": true, "faulted": true,
 		"jobs": [{"job": "7", "user": "ann", "shares": 50}]}]}`, http.StatusOK
-	if rc, out, errOut := call("status", "-c", file, "--server", srv.URL); rc != 0 || !strings.Contains(out, "7 ann 50%; no job joins") {
+	if rc, out, errOut := call("status", "-c", file, "--server", srv.URL); rc != 0 ||
+		!strings.Contains(out, "7 ann 50%; no job joins") {
 		t.Errorf("a GPU that is closed to newcomers: %d %q %q", rc, out, errOut)
 	}
 }
@@ -70,7 +73,8 @@ func newLive(t *testing.T) *live {
 	srv := httptest.NewServer(nil) // a port that was free a moment ago
 	addr := srv.Listener.Addr().String()
 	srv.Close()
-	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\nsharers_only: [gpu]\n",
+	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: "+
+		"%s\nsharers_only: [gpu]\n",
 		l.Conf(), l.GateFile, l.WakeFile, l.Path("run", "slurmbridge.db"), addr, l.MungeSocket)
 	l.conf = l.Path("slurmbridge.yaml")
 	must.OK(t, os.WriteFile(l.conf, []byte(text), 0o644))
@@ -168,7 +172,8 @@ func (l *live) submit(user, want string) string {
 	l.t.Helper()
 	id := must.Get(l.Submit(l.t.Context(), user, "sleep 60", "--gres=gpu:shared", "--time=5"))(l.t)
 	want = strings.ReplaceAll(want, "%s", id)
-	if !slurmtest.Wait(l.t.Context(), 30*time.Second, func() bool { return strings.Contains(l.says(nil, "status"), want) }) {
+	if !slurmtest.Wait(l.t.Context(), 30*time.Second,
+		func() bool { return strings.Contains(l.says(nil, "status"), want) }) {
 		l.t.Fatalf("job %s: status doesn't say %q: %s", id, want, l.says(nil, "status"))
 	}
 	return id
@@ -179,7 +184,10 @@ func (l *live) submit(user, want string) string {
 func TestCommandsOnSlurm(t *testing.T) {
 	l := newLive(t)
 	l.serve()
-	l.says([]string{"active, policy dqn (model built in) for the turnaround, Slurm " + l.Release, "0 jobs wait behind it", "n1", "titanxp", "idle"}, "status")
+	l.says([]string{
+		"active, policy dqn (model built in) for the turnaround, Slurm " + l.Release, "0 jobs wait behind it",
+		"n1", "titanxp", "idle",
+	}, "status")
 	if v := l.json([]string{"at", "mode", "changes"}, "plan"); v["changes"] == nil || len(v["changes"].([]any)) != 0 {
 		t.Errorf("an empty queue has the plan %v", v)
 	}
@@ -189,18 +197,26 @@ func TestCommandsOnSlurm(t *testing.T) {
 	second := l.submit(user, "1 jobs wait behind it")
 	third := l.submit(user, "2 jobs wait behind it")
 	l.says([]string{first + " " + user + " 99%"}, "status")
-	l.json([]string{"at", "mode", "policy", "slurm", "gate", "lease_left_s", "waiting", "gpus", "groups", "added_delay_max_s"}, "status")
+	l.json([]string{
+		"at", "mode", "policy", "slurm", "gate", "lease_left_s", "waiting", "gpus", "groups",
+		"added_delay_max_s",
+	}, "status")
 	l.says([]string{"alone on n1 gpu 0", "running since", "release"}, "why", "--verbose", first)
 	l.says([]string{"Job " + second + " waits", "place 1 of 2 that wait"}, "why", "--verbose", second)
-	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { status, _, _ := call("why", third, "-c", l.conf); return status == 0 }) {
+	if !slurmtest.Wait(t.Context(), 20*time.Second,
+		func() bool { status, _, _ := call("why", third, "-c", l.conf); return status == 0 }) {
 		t.Errorf("nothing is known of job %s, which waits", third)
 	}
-	l.says([]string{"Job " + third + " waits", "place 2 of 2 that wait; a decision looks at the first 12", "it is behind gate", "opens in"}, "why", "--verbose", third)
+	l.says([]string{
+		"Job " + third + " waits", "place 2 of 2 that wait; a decision looks at the first 12",
+		"it is behind gate", "opens in",
+	}, "why", "--verbose", third)
 	l.json([]string{"waits"}, "why", third)
 	if status, _, errOut := call("why", "999999", "-c", l.conf); status != 1 || !strings.Contains(errOut, "999999") {
 		t.Errorf("why of a job nobody knows: %d %q", status, errOut)
 	}
-	if status, _, errOut := call("why", "1;reboot", "-c", l.conf); status != 1 || !strings.Contains(errOut, "123 or 120_4") {
+	if status, _, errOut := call("why", "1;reboot", "-c", l.conf); status != 1 ||
+		!strings.Contains(errOut, "123 or 120_4") {
 		t.Errorf("why of no job: %d %q", status, errOut)
 	}
 	l.says([]string{"APPLICATION", "MEMORY PEAK"}, "profiles", "list")
@@ -222,7 +238,8 @@ func (l *live) open(waiting string) {
 		l.t.Error("open as nobody: there is no gate")
 	}
 	l.stop()
-	if status, _, errOut := call("status", "-c", l.conf); status != 1 || !strings.Contains(errOut, "no answer from the daemon") {
+	if status, _, errOut := call("status", "-c", l.conf); status != 1 ||
+		!strings.Contains(errOut, "no answer from the daemon") {
 		l.t.Errorf("status without a daemon: %d %q", status, errOut)
 	}
 	status, out, errOut = l.as("slurm", "open", "--json")

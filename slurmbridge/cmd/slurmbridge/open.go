@@ -105,7 +105,8 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
-			return nil, fmt.Errorf("%w at %s; is it running (systemctl status slurmbridge)? With TLS, name it: --server https://HOST:PORT", errNoDaemon, url)
+			return nil, fmt.Errorf("%w at %s; is it running (systemctl status slurmbridge)? With TLS, name it: --server "+
+				"https://HOST:PORT", errNoDaemon, url)
 		}
 		return resp, nil
 	}
@@ -162,5 +163,6 @@ func daemonURL(cfg *config.Config, server, host string) string {
 }
 
 func serverFlag(c *cobra.Command, server *string) {
-	c.Flags().StringVar(server, "server", "", "the daemon's address, e.g. http://head:9797 (default: this machine, port of `listen`)")
+	c.Flags().StringVar(server, "server", "",
+		"the daemon's address, e.g. http://head:9797 (default: this machine, port of `listen`)")
 }

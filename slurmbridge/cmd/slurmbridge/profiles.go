@@ -41,7 +41,8 @@ sbatch's environment or in the script.`,
   slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann
   slurmbridge profiles plot lmp-3f9a1c2b04d1 --user ann -o lmp.svg`,
 	}
-	c.AddCommand(newProfilesList(s), newProfilesIdentify(s), newProfilesShow(s), lab.Plot(&s.Env), newProfilesImport(s), newProfilesExport(s), newProfilesForget(s))
+	c.AddCommand(newProfilesList(s), newProfilesIdentify(s), newProfilesShow(s), lab.Plot(&s.Env), newProfilesImport(s),
+		newProfilesExport(s), newProfilesForget(s))
 	return c
 }
 
@@ -79,7 +80,10 @@ func listProfiles(w io.Writer, entries []store.Entry, sizes func(*store.Entry) s
 	// What is long is wrapped, so that the figures stay on one line.
 	wide := max(width(w)/3, 24)
 	t.SetColumnConfigs([]table.ColumnConfig{{Name: "source", WidthMax: wide}, {Name: "sizes", WidthMax: wide}})
-	t.AppendHeader(table.Row{"application", "user", "GPU", "runs", "duration s", "GPU mean", "memory peak MiB", "sizes", "source"})
+	t.AppendHeader(table.Row{
+		"application", "user", "GPU", "runs", "duration s", "GPU mean", "memory peak MiB", "sizes",
+		"source",
+	})
 	for i := range entries {
 		e := &entries[i]
 		p := e.Profile
@@ -144,7 +148,8 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 }
 
 // preallocates says what to do about an application that takes the card's memory at its start.
-const preallocates = "it takes most of the card's memory at its start, so it can't share: let it take what it needs (TensorFlow: TF_FORCE_GPU_ALLOW_GROWTH=true, " +
+const preallocates = "it takes most of the card's memory at its start, so it can't share: let it take what it needs " +
+	"(TensorFlow: TF_FORCE_GPU_ALLOW_GROWTH=true, " +
 	"JAX: XLA_PYTHON_CLIENT_PREALLOCATE=false), then slurmbridge profiles forget has it learned again; " +
 	"or have one job try how it does with less (sbatch --comment=share:try-memory=8G)"
 
@@ -157,14 +162,16 @@ func showProfile(w io.Writer, v *cli.Profile, card rlcore.GPUSpec) {
 	}
 	switch {
 	case v.Relative:
-		fmt.Fprintf(w, "never seen; alone between %.0f and %.0f s, with at most %.0f MiB at any time\n", p.DurationS-p.DurationSD, p.DurationS, p.Peak().MemMiB)
+		fmt.Fprintf(w, "never seen; alone between %.0f and %.0f s, with at most %.0f MiB at any time\n",
+			p.DurationS-p.DurationSD, p.DurationS, p.Peak().MemMiB)
 	case p.Runs > 0:
 		fmt.Fprintf(w, "alone %.1f s ± %.1f over %d runs\n", p.DurationS, p.DurationSD, p.Runs)
 	default:
 		fmt.Fprintf(w, "alone %.1f s ± %.1f\n", p.DurationS, p.DurationSD)
 	}
 	if f := v.Foretelling; f.Runs > 0 {
-		fmt.Fprintf(w, "of the last %d runs, with time limits, %.0f %% were foretold within a factor of two; %.0f %% took longer\n",
+		fmt.Fprintf(w, "of the last %d runs, with time limits, %.0f %% were foretold within a factor of two; %.0f %% took "+
+			"longer\n",
 			f.Runs, 100*f.Within2, 100*f.Longer)
 	}
 	if sizes := sizesText(v.Sizes); sizes != "" {
@@ -201,7 +208,8 @@ file has a mistake.`,
 				if err := st.Import(c.Context(), all); err != nil {
 					return err
 				}
-				return s.Show(map[string]int{"imported": len(all)}, func() { fmt.Fprintf(s.Out, "%d profiles imported\n", len(all)) })
+				return s.Show(map[string]int{"imported": len(all)},
+					func() { fmt.Fprintf(s.Out, "%d profiles imported\n", len(all)) })
 			})
 		},
 	}
@@ -237,7 +245,8 @@ series, as import reads them; with --user that user's.`,
 			})
 		},
 	}
-	c.Flags().BoolVar(&builtin, "builtin", false, "the thesis's eleven applications on a Titan Xp instead of the site's own")
+	c.Flags().BoolVar(&builtin, "builtin", false,
+		"the thesis's eleven applications on a Titan Xp instead of the site's own")
 	c.Flags().StringVar(&who, "user", "", "this user's profiles (default: the whole site's)")
 	return c
 }
@@ -302,7 +311,10 @@ func drawProfile(w io.Writer, p *rlcore.Profile) {
 		for i := range spanColumns {
 			over.WriteRune(bar(most(p, r.Of, float64(i)/spanColumns, float64(i+1)/spanColumns), r.Top))
 		}
-		t.AppendRow(table.Row{r.Name, fmt.Sprintf("%.0f", r.Of(mean)), fmt.Sprintf("%.0f", r.Of(peak)), r.Unit, over.String()})
+		t.AppendRow(table.Row{
+			r.Name, fmt.Sprintf("%.0f", r.Of(mean)), fmt.Sprintf("%.0f", r.Of(peak)), r.Unit,
+			over.String(),
+		})
 	}
 	t.Render()
 }

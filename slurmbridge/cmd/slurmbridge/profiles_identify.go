@@ -34,7 +34,8 @@ const mostPaired = 12
 func newProfilesIdentify(s *shared) *cobra.Command {
 	var dir, args, name, export string
 	c := &cobra.Command{
-		Use: "identify SCRIPT...", Short: "What the bridge sees in a job script, and which scripts are one application", Args: cobra.MinimumNArgs(1),
+		Use: "identify SCRIPT...", Short: "What the bridge sees in a job script, and which scripts are one application",
+		Args: cobra.MinimumNArgs(1),
 		Long: `identify says which application a job of SCRIPT is: its key, the program, its family and its sizes, what counts
 and what doesn't, and why. Jobs of one application share by what its runs have shown; relatives differ in sizes alone,
 and what is known of one is scaled to another. With several scripts it says how they are related.
@@ -72,7 +73,8 @@ sbatch was given; #SBATCH lines count. Without --chdir a job is taken to be subm
 				}
 				t := job.ParseTerms(j.Comment)
 				all = append(all, identified{script, j.WorkDir, appid.Identify(&appid.Job{
-					Named: job.AppNamed(j, &t, cfg.Apps()), Name: j.Name, Script: job.ShortScript(body), Args: job.NoteArgs(words), Dir: j.WorkDir,
+					Named: job.AppNamed(j, &t, cfg.Apps()), Name: j.Name, Script: job.ShortScript(body), Args: job.NoteArgs(words),
+					Dir: j.WorkDir,
 				})})
 			}
 			pairs := related(all)

@@ -48,7 +48,8 @@ func TestProfilesShowARelative(t *testing.T) {
 	must.OK(t, st.SetFamily(t.Context(), "ann", known))
 	must.OK(t, st.SetFamily(t.Context(), "ann", wanted))
 	run := &gpuprof.Record{
-		JobID: 7, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(2000, 0), GPUs: []gpuprof.GPU{{UUID: "GPU-1"}},
+		JobID: 7, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(2000, 0),
+		GPUs:    []gpuprof.GPU{{UUID: "GPU-1"}},
 		PeriodS: 1000, Series: []rlcore.Use{{GPU: 0.6, MemMiB: 2048}},
 	}
 	if learned, err := st.Learn(t.Context(), known.Key, run, 0); err != nil || !learned {
@@ -56,7 +57,10 @@ func TestProfilesShowARelative(t *testing.T) {
 	}
 	st.Close()
 	out := ok(t, "profiles", "show", known.Key, "--user", "ann", "-c", file)
-	for _, says := range []string{known.Key + ", ann: ", "alone 1000.0 s ± 0.0 over 1 runs", "sizes: -n 1000", "│ 60   │ 60   │ %", "│ 2048 │ 2048 │ MiB"} {
+	for _, says := range []string{
+		known.Key + ", ann: ", "alone 1000.0 s ± 0.0 over 1 runs", "sizes: -n 1000",
+		"│ 60   │ 60   │ %", "│ 2048 │ 2048 │ MiB",
+	} {
 		if !strings.Contains(out, says) {
 			t.Errorf("it doesn't say %q: %s", says, out)
 		}
@@ -66,10 +70,12 @@ func TestProfilesShowARelative(t *testing.T) {
 		t.Error(out)
 	}
 	var v cli.Profile
-	if err := json.Unmarshal([]byte(ok(t, "profiles", "show", wanted.Key, "--user", "ann", "--json", "-c", file)), &v); err != nil || !v.Relative || v.Profile.DurationSD <= 0 || v.Sizes[0].Value != 2000 {
+	if err := json.Unmarshal([]byte(ok(t, "profiles", "show", wanted.Key, "--user", "ann", "--json", "-c", file)),
+		&v); err != nil || !v.Relative || v.Profile.DurationSD <= 0 || v.Sizes[0].Value != 2000 {
 		t.Errorf("%+v %v", v, err)
 	}
-	if status, _, errOut := call("profiles", "show", wanted.Key, "--user", "bob", "-c", file); status != 1 || !strings.Contains(errOut, "profiles list") {
+	if status, _, errOut := call("profiles", "show", wanted.Key, "--user", "bob", "-c", file); status != 1 ||
+		!strings.Contains(errOut, "profiles list") {
 		t.Errorf("bob's: %d %s", status, errOut)
 	}
 	if out := ok(t, "profiles", "forget", known.Key, "-c", file, "--json"); !strings.Contains(out, `"forgotten": 1`) {
@@ -112,7 +118,8 @@ func TestProfilesGoRound(t *testing.T) {
 	}
 	text := must.Get(os.ReadFile(all))(t)
 	var a, b []*rlcore.Profile
-	if json.Unmarshal(text, &a) != nil || json.Unmarshal([]byte(ok(t, "profiles", "export", "-", "-c", file)), &b) != nil || len(a) != 11 || len(b) != 11 {
+	if json.Unmarshal(text, &a) != nil || json.Unmarshal([]byte(ok(t, "profiles", "export", "-", "-c", file)),
+		&b) != nil || len(a) != 11 || len(b) != 11 {
 		t.Errorf("%d and %d profiles", len(a), len(b))
 	}
 }
@@ -144,14 +151,16 @@ func TestRecogniserKnowsRelatives(t *testing.T) {
 		t.Fatalf("%+v", first)
 	}
 	run := &gpuprof.Record{
-		JobID: 1, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(1100, 0), GPUs: []gpuprof.GPU{{UUID: "GPU-1"}},
+		JobID: 1, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(1100, 0),
+		GPUs:    []gpuprof.GPU{{UUID: "GPU-1"}},
 		PeriodS: 100, Series: []rlcore.Use{{GPU: 0.5, MemMiB: 500}},
 	}
 	if learned, err := st.Learn(t.Context(), first.Key, run, 0); err != nil || !learned {
 		t.Fatal(learned, err)
 	}
 	twice := see("2", "ann", 2000, job.Terms{})
-	if twice.Profile == nil || twice.Key == first.Key || twice.Profile.Peak().MemMiB < 1000 || !strings.Contains(twice.Profile.Source, "relative of "+first.Key) {
+	if twice.Profile == nil || twice.Key == first.Key || twice.Profile.Peak().MemMiB < 1000 ||
+		!strings.Contains(twice.Profile.Source, "relative of "+first.Key) {
 		t.Errorf("%+v %+v", twice, twice.Profile)
 	}
 	// Its script is read once; a later look has none.
@@ -210,21 +219,27 @@ func TestProfilesIdentify(t *testing.T) {
 	},
 	) {
 		t.Helper()
-		must.OK(t, json.Unmarshal([]byte(ok(t, append([]string{"profiles", "identify", "--json", "-c", file}, args...)...)), &out))
+		must.OK(t, json.Unmarshal([]byte(ok(t, append([]string{"profiles", "identify", "--json", "-c", file}, args...)...)),
+			&out))
 		return out
 	}
 	two := identify(small, large)
 	if len(two.Pairs) != 1 || two.Pairs[0].Relation != appid.Others || !strings.Contains(two.Pairs[0].Why, "folder") {
 		t.Errorf("in two folders: %+v", two.Pairs)
 	}
-	if one := identify(small, large, "--chdir", dir); one.Pairs[0].Relation != appid.Same || one.Jobs[0].Key != one.Jobs[1].Key {
+	if one := identify(small, large, "--chdir", dir); one.Pairs[0].Relation != appid.Same ||
+		one.Jobs[0].Key != one.Jobs[1].Key {
 		t.Errorf("in one folder: %+v", one)
 	}
 	// The key is what the daemon makes of the same job.
 	real := must.Get(filepath.EvalSymlinks(filepath.Dir(large)))(t)
-	want := appid.Identify(&appid.Job{Script: []byte(script), Dir: real, Args: job.NoteArgs([]string{"128", "x_007.csv", "N=5"})})
+	want := appid.Identify(&appid.Job{
+		Script: []byte(script), Dir: real,
+		Args: job.NoteArgs([]string{"128", "x_007.csv", "N=5"}),
+	})
 	got := identify(large, "--args", "128 x_007.csv", "--export", "ALL,N=5").Jobs[0]
-	if got.Key != want.Key || got.Family != want.Family || got.Program != "gpusim" || got.Chdir != real || len(got.Sizes) != 2 {
+	if got.Key != want.Key || got.Family != want.Family || got.Program != "gpusim" || got.Chdir != real ||
+		len(got.Sizes) != 2 {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	for _, named := range [][]string{{"--job-name", "nf-train_(7)"}, {"--export", "SLURMBRIDGE_APP=train"}} {
@@ -236,7 +251,10 @@ func TestProfilesIdentify(t *testing.T) {
 		t.Errorf("by a comment: %+v", got)
 	}
 	text := ok(t, "profiles", "identify", "-c", file, small, write("n.sh", "./a 5"), write("m.sh", "./a 6"))
-	for _, says := range []string{"not counted  --seed 5: other random numbers", ": relatives", "n.sh and ", "differ in argument 1 (5 and 6)", "may be found from there"} {
+	for _, says := range []string{
+		"not counted  --seed 5: other random numbers", ": relatives", "n.sh and ",
+		"differ in argument 1 (5 and 6)", "may be found from there",
+	} {
 		if !strings.Contains(text, says) {
 			t.Errorf("it doesn't say %q: %s", says, text)
 		}

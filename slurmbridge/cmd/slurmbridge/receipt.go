@@ -129,13 +129,15 @@ It reads the database and needs no daemon.`,
 	f.IntVar(&limit, "limit", limit, "lines a list")
 	f.BoolVar(&noReplay, "no-replay", false, "leave the estimate of waits out: it takes seconds where there are many jobs")
 	f.StringVar(&whatIf, "what-if", "",
-		"what if the jobs that requested a whole GPU and used little of it had requested gpu:shared; `mig`: what if GPUs were cut")
+		"what if the jobs that requested a whole GPU and used little of it had requested gpu:shared; `mig`: what if GPUs "+
+			"were cut")
 	f.Lookup("what-if").NoOptDefVal = "share"
 	return c
 }
 
 func sinceFlag(f *pflag.FlagSet, since *string, usual string) {
-	f.StringVar(since, "since", usual, "from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
+	f.StringVar(since, "since", usual,
+		"from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
 }
 
 func untilFlag(f *pflag.FlagSet, until *string) {
@@ -174,7 +176,9 @@ func moment(now time.Time, text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%.40q: %w", text, errMoment)
 }
 
-func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *slog.Logger, from, to time.Time, replay bool) (*receipt.Input, error) {
+func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *slog.Logger, from, to time.Time,
+	replay bool,
+) (*receipt.Input, error) {
 	j := journal.New(st.DB())
 	in := &receipt.Input{From: from, To: to, Mode: job.Mode(cfg.Mode)}
 	if host, err := os.Hostname(); err == nil && cfg.Listen != "" {
@@ -211,7 +215,9 @@ func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *
 
 // loadWorld is the cluster as polls have shown it since the given time, with what decides in it and what is
 // believed of slowdowns today.
-func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *journal.Journal, log *slog.Logger, since time.Time) (*receipt.World, error) {
+func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *journal.Journal, log *slog.Logger,
+	since time.Time,
+) (*receipt.World, error) {
 	nodes, err := j.Nodes(ctx, since)
 	if err != nil {
 		return nil, err

@@ -99,7 +99,9 @@ func (s *shared) serve(c *cobra.Command) error {
 
 // wait returns when the daemon has ended (nil, its error), or when another one with new settings is
 // ready to replace it.
-func (s *shared) wait(ctx context.Context, c *cobra.Command, hup <-chan os.Signal, done <-chan error, cur *service) (*service, error) {
+func (s *shared) wait(ctx context.Context, c *cobra.Command, hup <-chan os.Signal, done <-chan error,
+	cur *service,
+) (*service, error) {
 	for {
 		select {
 		case err := <-done:

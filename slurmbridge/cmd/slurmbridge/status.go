@@ -52,19 +52,23 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	if r.Objective != "" {
 		policy += " for the " + r.Objective
 	}
-	fmt.Fprintf(s.Out, "%s, policy %s, Slurm %s, polled %s ago\n", r.Mode, policy, r.Slurm, time.Since(r.At).Round(time.Second))
+	fmt.Fprintf(s.Out, "%s, policy %s, Slurm %s, polled %s ago\n", r.Mode, policy, r.Slurm,
+		time.Since(r.At).Round(time.Second))
 	switch {
 	case r.Mode == string(job.Shadow):
 		fmt.Fprintln(s.Out, "shadow: nothing is changed")
 	case r.Standby != "":
-		fmt.Fprintf(s.Out, "standby: %s decides; this daemon takes over if gate %s is not renewed within %.0f s\n", r.Standby, r.Gate, max(0, r.LeaseLeft))
+		fmt.Fprintf(s.Out, "standby: %s decides; this daemon takes over if gate %s is not renewed within %.0f s\n", r.Standby,
+			r.Gate, max(0, r.LeaseLeft))
 	case r.Gate == "":
 		fmt.Fprintln(s.Out, "there is no gate: shared jobs run alone")
 	default:
-		fmt.Fprintf(s.Out, "gate %s: %d jobs wait behind it; without the daemon it opens in %.0f s\n", r.Gate, r.Waiting, max(0, r.LeaseLeft))
+		fmt.Fprintf(s.Out, "gate %s: %d jobs wait behind it; without the daemon it opens in %.0f s\n", r.Gate, r.Waiting,
+			max(0, r.LeaseLeft))
 	}
 	if r.GateAccount != "" {
-		fmt.Fprintf(s.Out, "the gate is in account %s: Slurm refuses it in the default account of the bridge's user\n", r.GateAccount)
+		fmt.Fprintf(s.Out, "the gate is in account %s: Slurm refuses it in the default account of the bridge's user\n",
+			r.GateAccount)
 	}
 	if r.GateError != "" {
 		fmt.Fprintf(s.Out, "trouble with the gate: %s\n", r.GateError)
@@ -145,7 +149,8 @@ An empty plan is the usual one: all that can start has been released.`,
 		}),
 	}
 	c.Flags().String("policy", "", "policy to plan with, instead of the configured one")
-	c.Flags().String("mode", "", "active, or shadow: count every job that requests a whole GPU's shares as waiting (default: the configured mode)")
+	c.Flags().String("mode", "",
+		"active, or shadow: count every job that requests a whole GPU's shares as waiting (default: the configured mode)")
 	return c
 }
 
@@ -342,7 +347,8 @@ func (s *shared) printGroup(ref string, g *job.Group) {
 		sharing = "with " + strings.Join(others, ", ")
 	}
 	if !plainEnd.IsZero() {
-		own += fmt.Sprintf("; expected to end at %s, on plain Slurm at %s", expected.Local().Format(time.TimeOnly), plainEnd.Local().Format(time.TimeOnly))
+		own += fmt.Sprintf("; expected to end at %s, on plain Slurm at %s", expected.Local().Format(time.TimeOnly),
+			plainEnd.Local().Format(time.TimeOnly))
 	}
 	s.printf("group %d, %s: %s %s%s\n", g.ID, g.Decided.Local().Format(time.DateTime), sharing, g.Where(), own)
 }

@@ -108,7 +108,10 @@ func BenchmarkTick(b *testing.B) {
 func benchmarkTick(b *testing.B, most int) {
 	const gpus, jobs = 500, 10000
 	ctx := b.Context()
-	snap := job.Snapshot{Release: "22.05.8", Gates: []job.GateState{{ID: "1", Priority: job.GatePriority, Begin: time.Now().Add(time.Hour)}}}
+	snap := job.Snapshot{
+		Release: "22.05.8",
+		Gates:   []job.GateState{{ID: "1", Priority: job.GatePriority, Begin: time.Now().Add(time.Hour)}},
+	}
 	for i := range gpus {
 		snap.Nodes = append(snap.Nodes, job.Node{
 			Name: fmt.Sprintf("n%d", i), Up: true, CPUs: 64, MemMiB: 1 << 18, Partitions: []string{"gpu"},
@@ -136,10 +139,11 @@ func benchmarkTick(b *testing.B, most int) {
 		sl.at[snap.Jobs[i].Ref] = i
 	}
 	bridge := &loop.Bridge{
-		Slurm: sl, Apps: known{}, Journal: j, Runs: past(st), Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
-		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
-		Gate:    &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.MPS, Now: time.Now},
-		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Wanted: "dqn"},
+		Slurm: sl, Apps: known{}, Journal: j, Runs: past(st), Beliefs: model, Mode: job.Active, Log: log,
+		PollEvery: time.Minute,
+		Card:      func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
+		Gate:      &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.MPS, Now: time.Now},
+		Planner:   &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Wanted: "dqn"},
 	}
 	began := time.Now()
 	must.Get(bridge.Tick(ctx))(b)

@@ -53,7 +53,11 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 	st := must.Get(store.Open(ctx, cfg.Database))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
-	must.OK(t, st.Import(ctx, []*rlcore.Profile{{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}))
+	must.OK(t, st.Import(ctx,
+		[]*rlcore.Profile{{
+			App: "md", DurationS: 3600, PeriodS: 3600,
+			Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}},
+		}}))
 	zero := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
 	at := func(min int) time.Time { return zero.Add(time.Duration(min) * time.Minute) }
 	waiting := func(ref string) job.Job {
@@ -70,11 +74,17 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 	poll := func(min int, jobs ...job.Job) *job.Status {
 		return &job.Status{
 			Mode: mode, Apps: map[string]job.App{"1": {Key: "md"}, "2": {Key: "md"}, "3": {Key: "md"}},
-			Snap: &job.Snapshot{At: at(min), Jobs: jobs, Nodes: []job.Node{{Name: "n1", GPUs: 1, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}}},
+			Snap: &job.Snapshot{
+				At: at(min), Jobs: jobs,
+				Nodes: []job.Node{{Name: "n1", GPUs: 1, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}},
+			},
 		}
 	}
 	first := poll(0, waiting("1"), waiting("2"), waiting("3"))
-	first.Explanations = map[string]*job.Explanation{"3": {Refused: []job.Refusal{{With: []string{"1"}, Node: "n1", Reason: rlcore.RefusedMemory}}}}
+	first.Explanations = map[string]*job.Explanation{"3": {Refused: []job.Refusal{{
+		With: []string{"1"}, Node: "n1",
+		Reason: rlcore.RefusedMemory,
+	}}}}
 	second := poll(10, on("1", 0), on("2", 0), waiting("3"))
 	second.Explanations = map[string]*job.Explanation{"3": {KeptOut: []rlcore.Refusal{rlcore.RefusedMemory}}}
 	for _, st := range []*job.Status{first, second, poll(80, on("3", 70)), poll(140)} {
@@ -86,7 +96,10 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 			GPUs: []gpuprof.GPU{{UUID: "GPU-1", MemMiB: 12196}}, Shared: true,
 		}
 		must.Get(st.AddRecord(ctx, r, "md"))(t)
-		o := &history.Outcome{Run: int64(i + 1), Ref: fmt.Sprint(i + 1), User: "ann", App: "md", State: "COMPLETED", End: r.End, SoloS: 3600, Slowdown: float64(span[1]-span[0]) / 60}
+		o := &history.Outcome{
+			Run: int64(i + 1), Ref: fmt.Sprint(i + 1), User: "ann", App: "md", State: "COMPLETED",
+			End: r.End, SoloS: 3600, Slowdown: float64(span[1]-span[0]) / 60,
+		}
 		if i < 2 {
 			o.With, o.Predicted, o.Contract = []string{fmt.Sprint(2 - i)}, 1.1, 1.2
 		}
@@ -94,7 +107,8 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 		must.OK(t, past(st).Store(ctx, o))
 	}
 	g := &job.Group{ID: 1, Kind: job.StartNow, State: job.Done, Decided: at(0), Policy: "greedy", Members: []job.Member{
-		{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1}, {Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.12},
+		{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1},
+		{Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.12},
 	}}
 	must.OK(t, j.SaveGroup(ctx, g))
 }
@@ -116,11 +130,15 @@ func TestReceipt(t *testing.T) {
 	if h := r.Hours; h.Used < 2.1 || h.Used > 2.2 || h.OneByOne < 2.99 || h.OneByOne > 3.01 {
 		t.Errorf("%+v", h)
 	}
-	if x := r.Replay; x == nil || x.Jobs != 3 || x.GPUs != 1 || x.Policy != "greedy" || x.All.Shorter == 0 || x.Base.Wait < 0.99 || x.Base.Wait > 1.01 {
+	if x := r.Replay; x == nil || x.Jobs != 3 || x.GPUs != 1 || x.Policy != "greedy" || x.All.Shorter == 0 ||
+		x.Base.Wait < 0.99 || x.Base.Wait > 1.01 {
 		t.Errorf("%+v %s", r.Replay, r.NoReplay)
 	}
 	text, err := receiptOf(file, false)
-	for _, want := range []string{"3 jobs of 1 user ended", "Grouped: 2 jobs in 1 group", "GPU memory would not suffice", "lab", "Contracts: 2 kept, 0 broken"} {
+	for _, want := range []string{
+		"3 jobs of 1 user ended", "Grouped: 2 jobs in 1 group", "GPU memory would not suffice",
+		"lab", "Contracts: 2 kept, 0 broken",
+	} {
 		if err != nil || !strings.Contains(text, want) {
 			t.Errorf("it doesn't say %q: %v\n%s", want, err, text)
 		}
@@ -129,14 +147,17 @@ func TestReceipt(t *testing.T) {
 	if out, err := receiptOf(file, false, "--html", page, "--no-replay"); err != nil || out != "" {
 		t.Errorf("%q %v", out, err)
 	}
-	if body, err := os.ReadFile(page); err != nil || !bytes.Contains(body, []byte("<circle")) || !bytes.Contains(body, []byte("it was not requested")) || !bytes.Contains(body, []byte("/usage\"")) {
+	if body, err := os.ReadFile(page); err != nil || !bytes.Contains(body, []byte("<circle")) ||
+		!bytes.Contains(body, []byte("it was not requested")) || !bytes.Contains(body, []byte("/usage\"")) {
 		t.Errorf("%v", err)
 	}
-	if _, err := receiptOf(file, false, "--what-if"); err == nil || !strings.Contains(err.Error(), "of 3 jobs none requested one whole GPU") {
+	if _, err := receiptOf(file, false, "--what-if"); err == nil ||
+		!strings.Contains(err.Error(), "of 3 jobs none requested one whole GPU") {
 		t.Errorf("what if: %v", err)
 	}
 	for _, args := range [][]string{{"--what-if", "mig"}, {"--what-if=mig"}} {
-		if _, err := receiptOf(file, false, args...); err == nil || !strings.Contains(err.Error(), "no GPU of the nodes is known to have MIG") {
+		if _, err := receiptOf(file, false, args...); err == nil ||
+			!strings.Contains(err.Error(), "no GPU of the nodes is known to have MIG") {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
@@ -145,10 +166,12 @@ func TestReceipt(t *testing.T) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
-	if _, err := receiptOf(file, false, "--what-if", "--html", page); err == nil || !strings.Contains(err.Error(), "--what-if") {
+	if _, err := receiptOf(file, false, "--what-if", "--html", page); err == nil ||
+		!strings.Contains(err.Error(), "--what-if") {
 		t.Errorf("what if as a page: %v", err)
 	}
-	if text, err := receiptOf(file, false, "--since", "10d", "--until", "1d"); err != nil || !strings.Contains(text, "No job with a GPU is known to have ended") {
+	if text, err := receiptOf(file, false, "--since", "10d", "--until", "1d"); err != nil ||
+		!strings.Contains(text, "No job with a GPU is known to have ended") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }
@@ -157,7 +180,8 @@ func TestReceipt(t *testing.T) {
 func TestReceiptOfShadow(t *testing.T) {
 	file := conf(t, "mode: shadow", "policy: greedy")
 	writeHistory(t, file, job.Shadow)
-	if text, err := receiptOf(file, false); err != nil || !strings.Contains(text, "Shadow changed nothing") || !strings.Contains(text, "3 in mode shadow") {
+	if text, err := receiptOf(file, false); err != nil || !strings.Contains(text, "Shadow changed nothing") ||
+		!strings.Contains(text, "3 in mode shadow") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }
@@ -165,8 +189,10 @@ func TestReceiptOfShadow(t *testing.T) {
 func TestReceiptTimes(t *testing.T) {
 	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Time{
-		"7d": now.AddDate(0, 0, -7), "2w": now.AddDate(0, 0, -14), "36h": now.Add(-36 * time.Hour), "1d12h": now.Add(-36 * time.Hour), "0h": now,
-		"2026-03-01": time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), "2026-03-01T10:30": time.Date(2026, 3, 1, 10, 30, 0, 0, time.UTC),
+		"7d": now.AddDate(0, 0, -7), "2w": now.AddDate(0, 0, -14), "36h": now.Add(-36 * time.Hour),
+		"1d12h": now.Add(-36 * time.Hour), "0h": now,
+		"2026-03-01":                time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC),
+		"2026-03-01T10:30":          time.Date(2026, 3, 1, 10, 30, 0, 0, time.UTC),
 		"2026-03-01T10:30:00+02:00": time.Date(2026, 3, 1, 8, 30, 0, 0, time.UTC),
 	} {
 		if got, err := moment(now, text); err != nil || !got.Equal(want) {
@@ -179,7 +205,12 @@ func TestReceiptTimes(t *testing.T) {
 		}
 	}
 	file := conf(t)
-	for _, args := range [][]string{{"--since", "soon"}, {"--since", "1d", "--until", "2d"}, {"--limit", "0"}, {"--until", "x"}} {
+	for _, args := range [][]string{
+		{"--since", "soon"},
+		{"--since", "1d", "--until", "2d"},
+		{"--limit", "0"},
+		{"--until", "x"},
+	} {
 		if _, err := receiptOf(file, false, args...); err == nil || !strings.Contains(err.Error(), "--") {
 			t.Errorf("%v: %v", args, err)
 		}
@@ -198,15 +229,18 @@ func TestUsage(t *testing.T) {
 		t.Fatalf("%v in %s", err, out)
 	}
 	// Three runs that had all shares of their GPU, for 70, 66 and 60 minutes.
-	if l := r.Total; l.Runs != 3 || math.Abs(l.Held-196./60) > 0.01 || len(r.Lines) != 1 || r.Lines[0].Name != "ann" || l.Computed != nil {
+	if l := r.Total; l.Runs != 3 || math.Abs(l.Held-196./60) > 0.01 || len(r.Lines) != 1 || r.Lines[0].Name != "ann" ||
+		l.Computed != nil {
 		t.Errorf("%+v", r)
 	}
 	for _, by := range usage.Ways() {
-		if status, out, errOut := call("usage", "--by", string(by), "-c", file); status != 0 || !strings.Contains(out, "196.0") || !strings.Contains(out, "all") {
+		if status, out, errOut := call("usage", "--by", string(by), "-c", file); status != 0 ||
+			!strings.Contains(out, "196.0") || !strings.Contains(out, "all") {
 			t.Errorf("by %s: %d %s %s", by, status, out, errOut)
 		}
 	}
-	if status, out, _ := call("usage", "--csv", "-c", file); status != 0 || !strings.HasPrefix(out, "user,runs,held_gpu_h,computed_gpu_h,") || !strings.Contains(out, "\nann,3,3.2") {
+	if status, out, _ := call("usage", "--csv", "-c", file); status != 0 ||
+		!strings.HasPrefix(out, "user,runs,held_gpu_h,computed_gpu_h,") || !strings.Contains(out, "\nann,3,3.2") {
 		t.Errorf("%d %s", status, out)
 	}
 	// Called again it counts nothing twice.
@@ -247,7 +281,8 @@ func TestUsageOfNothing(t *testing.T) {
 	db := must.Get(database.Open(t.Context(), cfg.Database))(t)
 	must.Get(db.Exec(`PRAGMA user_version = 99`))(t)
 	db.Close()
-	if status, _, errOut := call("usage", "-c", file); status != 1 || !strings.Contains(errOut, "another release of slurmbridge wrote it") || strings.Count(errOut, "\n") != 1 {
+	if status, _, errOut := call("usage", "-c", file); status != 1 ||
+		!strings.Contains(errOut, "another release of slurmbridge wrote it") || strings.Count(errOut, "\n") != 1 {
 		t.Errorf("a database from the future: %d %q", status, errOut)
 	}
 }
@@ -255,7 +290,10 @@ func TestUsageOfNothing(t *testing.T) {
 // ran writes down that polls saw job 1, with a whole GPU from start on, and then no longer.
 func ran(t *testing.T, j *journal.Journal, start, seen, gone time.Time) {
 	t.Helper()
-	x := job.Job{Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: start, Start: start, Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1}}
+	x := job.Job{
+		Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: start,
+		Start: start, Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1},
+	}
 	for _, snap := range []*job.Snapshot{{At: seen, Jobs: []job.Job{x}}, {At: gone}} {
 		must.OK(t, j.RecordPoll(t.Context(), &job.Status{Mode: job.Shadow, Snap: snap}))
 	}
@@ -276,8 +314,11 @@ func TestUsageHasTheRunThatJustEnded(t *testing.T) {
 }
 
 func TestWeights(t *testing.T) {
-	got, err := weightsOf(text.ParsePartitions([]byte("PartitionName=a TRESBillingWeights=CPU=1.0,GRES/gpu=200,GRES/mps=2\nPartitionName=b TRESBillingWeights=gres/gpu=100\nPartitionName=c TRESBillingWeights=CPU=1\n")))
-	if err != nil || len(got) != 2 || got["a"] != (usage.Weights{GPU: 200, Share: 2}) || got["b"] != (usage.Weights{GPU: 100}) {
+	got, err := weightsOf(text.ParsePartitions([]byte("PartitionName=a " +
+		"TRESBillingWeights=CPU=1.0,GRES/gpu=200,GRES/mps=2\nPartitionName=b " +
+		"TRESBillingWeights=gres/gpu=100\nPartitionName=c TRESBillingWeights=CPU=1\n")))
+	if err != nil || len(got) != 2 || got["a"] != (usage.Weights{GPU: 200, Share: 2}) ||
+		got["b"] != (usage.Weights{GPU: 100}) {
 		t.Errorf("%v %v", got, err)
 	}
 	if _, err := weightsOf(nil); !errors.Is(err, errNoBilling) {
@@ -325,13 +366,16 @@ func writeMonths(tb testing.TB, db *sql.DB, now time.Time, months, jobs int) {
 			long := time.Duration(r.ExpFloat64() * 1.8 * float64(time.Hour))
 			f := history.Footprint{
 				Ref: fmt.Sprint(d*jobs/days + i), User: fmt.Sprintf("user%03d", user), Account: fmt.Sprintf("account%02d", user%40),
-				Partition: "gpu", App: fmt.Sprintf("application-%d-%d", user, r.IntN(3)), Node: fmt.Sprintf("node%03d", r.IntN(125)),
-				End: end.Add(time.Duration(r.Int64N(int64(24*time.Hour)) / 1e6 * 1e6)), GPUs: 1, Whole: true, Judged: true, Timed: true,
+				Partition: "gpu", App: fmt.Sprintf("application-%d-%d", user, r.IntN(3)),
+				Node: fmt.Sprintf("node%03d", r.IntN(125)),
+				End:  end.Add(time.Duration(r.Int64N(int64(24*time.Hour)) / 1e6 * 1e6)), GPUs: 1, Whole: true, Judged: true,
+				Timed: true,
 			}
 			f.Start = f.End.Add(-max(long, time.Second)).Truncate(time.Second)
 			s := f.End.Sub(f.Start).Seconds()
 			f.Use = &history.Use{
-				KnownS: s, ComputedS: s * r.Float64(), IdleKnownS: s, MeanMiB: math.Round(8000 * r.Float64()), PeakMiB: math.Round(8000 * r.Float64()),
+				KnownS: s, ComputedS: s * r.Float64(), IdleKnownS: s, MeanMiB: math.Round(8000 * r.Float64()),
+				PeakMiB: math.Round(8000 * r.Float64()),
 				CardMiB: 81920, EnergyJ: math.Round(s * 300 * r.Float64()),
 			}
 			if r.IntN(3) == 0 {
@@ -359,8 +403,8 @@ func spentCPU(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkUsage answers for a month of 20,000 jobs, and for the year of such months that the database holds; it reports
-// the database's size. With SLURMBRIDGE_SLOW=1 a month also has 200,000, which takes long to write.
+// BenchmarkUsage answers for a month of 20,000 jobs, and for the year of such months that the database holds; it
+// reports the database's size. With SLURMBRIDGE_SLOW=1 a month also has 200,000, which takes long to write.
 func BenchmarkUsage(b *testing.B) {
 	months := []int{20_000}
 	if os.Getenv("SLURMBRIDGE_SLOW") != "" {

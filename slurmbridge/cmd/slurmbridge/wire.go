@@ -59,7 +59,10 @@ func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rl
 		if i > 0 && name == cfg.Policy {
 			continue
 		}
-		policy, err := policy.New(name, policy.Setup{Predictor: p, Seed: 1, Model: cfg.Model, Objective: policy.Objective(cfg.Objective)})
+		policy, err := policy.New(name, policy.Setup{
+			Predictor: p, Seed: 1, Model: cfg.Model,
+			Objective: policy.Objective(cfg.Objective),
+		})
 		switch {
 		case err == nil:
 			out = append(out, policy)
@@ -86,7 +89,8 @@ func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor
 func guardOf(cfg *config.Config, p rlcore.Predictor) *rlcore.Guard {
 	return rlcore.NewGuard(rlcore.Rules{
 		Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup,
-		MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust, ExtendLimit: cfg.ExtendLimit,
+		MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust,
+		ExtendLimit: cfg.ExtendLimit,
 	})
 }
 
@@ -119,7 +123,8 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	})
 	if cl.GPULimits = policy != nil; policy != nil {
 		if release, err := cl.Release(ctx); err == nil && text.GivesUsedGPUs(release) {
-			return nil, cli.Usage(fmt.Errorf("%s: Slurm %s can't make a job of a whole GPU share, and gives GPUs in use to others: it takes 23.11.5", cfg.Where("adopt"), release))
+			return nil, cli.Usage(fmt.Errorf("%s: Slurm %s can't make a job of a whole GPU share, and gives GPUs in use to "+
+				"others: it takes 23.11.5", cfg.Where("adopt"), release))
 		}
 		if cfg.Lua == "no" {
 			return nil, cli.Usage(fmt.Errorf("%s: without job_submit.lua (lua: no) no job is adopted", cfg.Where("adopt")))
@@ -127,17 +132,22 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	}
 	apps := &recogniser{st}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Ledger: j, Runs: past(st), Beliefs: predictor, RetryAlone: cfg.RetryAlone,
-		AppNames: cfg.Apps(),
+		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Ledger: j, Runs: past(st), Beliefs: predictor,
+		RetryAlone: cfg.RetryAlone,
+		AppNames:   cfg.Apps(),
 		Sessions: job.Sessions{
 			Names: cfg.InteractiveNames, Partitions: cfg.InteractivePartitions,
 			MemMiB: float64(cfg.InteractiveMemory), MaxSlowdown: cfg.InteractiveMaxSlowdown,
 		},
-		Adopt: policy, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit, PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		Adopt: policy, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit,
+		PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{
-			Decider:    newDecider(cfg, policies, predictor),
-			Partitions: job.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions, SharersOnly: append(slices.Clone(cfg.SharersOnly), cfg.GatePartition)},
+			Decider: newDecider(cfg, policies, predictor),
+			Partitions: job.PartitionFilter{
+				Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions,
+				SharersOnly: append(slices.Clone(cfg.SharersOnly), cfg.GatePartition),
+			},
 			DivideHost: cfg.HostShare == "divide", TryMiB: float64(cfg.TryMemory),
 			Join: cfg.Join, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",
 			Wanted: cfg.Policy, Objective: cfg.Objective,
@@ -237,7 +247,9 @@ func uidOf(name string) (uint32, error) {
 	return uint32(uid), err
 }
 
-func (w *wired) records(mux *http.ServeMux, how credential.Method, allowed []uint32, m *loop.Metrics, delivery *recordhttp.Metrics, log *slog.Logger) {
+func (w *wired) records(mux *http.ServeMux, how credential.Method, allowed []uint32, m *loop.Metrics,
+	delivery *recordhttp.Metrics, log *slog.Logger,
+) {
 	h := &recordhttp.Handler{
 		Credentials: how,
 		AllowUID:    func(uid uint32) bool { return slices.Contains(allowed, uid) },
@@ -262,7 +274,8 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	if r.ArrayJobID == 0 {
 		// No release of Slurm so far lets a node's prolog know that a job is an array's task.
 		var err error
-		if r.ArrayJobID, r.ArrayTaskID, err = w.journal.Task(ctx, r.JobID, r.ControllerTime(r.Start), r.ControllerTime(r.End)); err != nil {
+		if r.ArrayJobID, r.ArrayTaskID, err = w.journal.Task(ctx, r.JobID, r.ControllerTime(r.Start),
+			r.ControllerTime(r.End)); err != nil {
 			return false, err
 		}
 	}
@@ -303,7 +316,8 @@ func describe(r *gpuprof.Record, key string, known appid.App) {
 	r.App, r.AppType, r.InputMiB, r.Params = cmp.Or(known.Name, key), "", 0, strings.Join(params, "; ")
 }
 
-// fitEvery is how often records become parts of their runs where nothing is learned, and metrics show what GPUs were used for.
+// fitEvery is how often records become parts of their runs where nothing is learned, and metrics show what GPUs were
+// used for.
 const fitEvery = time.Minute
 
 // showUsage shows in the metrics what GPUs were used for in the last day.
@@ -342,7 +356,8 @@ func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) err
 			case err != nil:
 				log.Warn("tidy", "err", err)
 			case kept < history.KeptFor:
-				log.Warn("the database has reached its size, and what is older was removed: see database_mib", "kept_days", math.Round(kept.Hours()/24))
+				log.Warn("the database has reached its size, and what is older was removed: see database_mib", "kept_days",
+					math.Round(kept.Hours()/24))
 			}
 		}
 		select {
@@ -362,7 +377,8 @@ func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (k
 	short := usage.KeptFor
 	for kept = history.KeptFor; ; kept = max(kept*3/4, leastKept) {
 		before := now.Add(-kept)
-		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before), past(w.store).Forget(ctx, before),
+		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before),
+			past(w.store).Forget(ctx, before),
 			usage.Store{DB: w.store.DB()}.Forget(ctx, now.Add(-short))); err != nil {
 			return kept, err
 		}

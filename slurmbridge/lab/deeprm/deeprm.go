@@ -42,7 +42,13 @@ type Agent struct {
 // New returns an untrained agent for windows of m jobs. DqnGPU's outputs and
 // input grow with 2^m.
 func New(kind Kind, m int, r *rand.Rand) *Agent {
-	a := &Agent{kind: kind, enc: encoder.Images{M: m, Demand: map[Kind]encoder.Demand{Max: encoder.Peak, Mean: encoder.Mean, DqnGPU: encoder.OverTime}[kind], Virtual: kind == DqnGPU}}
+	a := &Agent{
+		kind: kind,
+		enc: encoder.Images{M: m, Demand: map[Kind]encoder.Demand{
+			Max: encoder.Peak, Mean: encoder.Mean,
+			DqnGPU: encoder.OverTime,
+		}[kind], Virtual: kind == DqnGPU},
+	}
 	a.actions = 1 + a.enc.Slots()
 	out, active := a.actions, 400 // about how many pixels are 1
 	if a.enc.Virtual {
@@ -59,7 +65,10 @@ func (a *Agent) scratch() {
 
 // Alias returns an agent that shares the parameters; gradient and scratch are its own.
 func (a *Agent) Alias() *Agent {
-	b := &Agent{kind: a.kind, enc: encoder.Images{M: a.enc.M, Demand: a.enc.Demand, Virtual: a.enc.Virtual}, net: a.net.Alias(), actions: a.actions}
+	b := &Agent{
+		kind: a.kind, enc: encoder.Images{M: a.enc.M, Demand: a.enc.Demand, Virtual: a.enc.Virtual},
+		net: a.net.Alias(), actions: a.actions,
+	}
 	b.scratch()
 	return b
 }

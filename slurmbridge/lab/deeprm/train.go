@@ -57,7 +57,9 @@ type worker struct {
 // shortest-job-first, as DeepRM does, then by REINFORCE. guard says what the card
 // itself allows. The parameters of the best validation are kept. The same seed
 // gives the same agent on any number of cores.
-func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand) (sim.Config, error), guard func() *rlcore.Guard) ([]Point, error) {
+func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand) (sim.Config, error),
+	guard func() *rlcore.Guard,
+) ([]Point, error) {
 	o.Iterations, o.JobSets = cmp.Or(o.Iterations, 60), cmp.Or(o.JobSets, 2)
 	o.Episodes, o.Imitate = cmp.Or(o.Episodes, 10), cmp.Or(o.Imitate, 20)
 	c := &course{
@@ -167,7 +169,8 @@ func (c *course) iterate(it int) (mean float64, err error) {
 		sets[s] = make([][]visit, c.Episodes)
 		err = c.share(c.Episodes, func(w worker, e int) (err error) {
 			r := rand.New(rand.NewPCG(c.Seed+uint64(it), uint64(s*c.Episodes+e)))
-			sets[s][e], ratio[s*c.Episodes+e], err = w.play(cfg, w.guard, func(prob []float64, _ *rlcore.Window, _ *Agent) int { return sample(prob, r) })
+			sets[s][e], ratio[s*c.Episodes+e], err = w.play(cfg, w.guard,
+				func(prob []float64, _ *rlcore.Window, _ *Agent) int { return sample(prob, r) })
 			return err
 		})
 		if err != nil {

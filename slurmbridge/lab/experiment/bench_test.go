@@ -15,8 +15,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
-// bursts is a trace whose jobs come in sweeps of one user, seconds apart. Their lengths have a standard deviation of the
-// logarithm of 1.6, and their limits are steps of a ladder.
+// bursts is a trace whose jobs come in sweeps of one user, seconds apart. Their lengths have a standard deviation of
+// the logarithm of 1.6, and their limits are steps of a ladder.
 func bursts(jobs, gpus int, load float64) *Trace {
 	const medianS, sweepSD, ownSD = 900, 1.1, 1.16
 	ladderH := []float64{1, 4, 12, 24, 48, 96, 168, 336}
@@ -39,7 +39,8 @@ func bursts(jobs, gpus int, load float64) *Trace {
 				k, s = len(ladderH)-1, ladderH[len(ladderH)-1]*3600/1.5
 			}
 			t.Jobs = append(t.Jobs, trace.Job{
-				ID: fmt.Sprint(len(t.Jobs)), User: user, App: t.Profiles[app].App, SubmitS: at, DurationS: s, LimitS: 3600 * ladderH[k],
+				ID: fmt.Sprint(len(t.Jobs)), User: user, App: t.Profiles[app].App, SubmitS: at, DurationS: s,
+				LimitS: 3600 * ladderH[k],
 			})
 			at, work = at+5*r.ExpFloat64(), work+s
 		}
@@ -56,7 +57,10 @@ func BenchmarkReplay(b *testing.B) {
 		load       float64
 	}{{1500, 23, 1.2}, {5000, 100, 1.2}} {
 		b.Run(fmt.Sprintf("jobs=%d/gpus=%d", size.jobs, size.gpus), func(b *testing.B) {
-			r := must.Get(bursts(size.jobs, size.gpus, size.load).Ready(&Options{M: rlcore.DefaultWindow, MaxSlowdown: rlcore.DefaultMaxSlowdown}))(b)
+			r := must.Get(bursts(size.jobs, size.gpus, size.load).Ready(&Options{
+				M:           rlcore.DefaultWindow,
+				MaxSlowdown: rlcore.DefaultMaxSlowdown,
+			}))(b)
 			r.World.Objective, r.World.BuiltIn = policy.Turnaround, true
 			c := must.Get(r.World.Prepare(b.Context(), ours, nil, Effort{}, 1))(b)
 			var res *sim.Result

@@ -105,17 +105,24 @@ func (w *World) bare() *rlcore.Guard {
 // trainings make contenders decide by what they learn on job sets of the scenario.
 var trainings = map[string]func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error{
 	ours: func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error {
-		net := dqn.NewScorer(cmp.Or(c.world.Objective, policy.Turnaround), 32, c.world.Model(), rand.New(rand.NewPCG(seed, 0x0e7)))
+		net := dqn.NewScorer(cmp.Or(c.world.Objective, policy.Turnaround), 32, c.world.Model(),
+			rand.New(rand.NewPCG(seed, 0x0e7)))
 		return c.learn(ctx, net, train, e, seed)
 	},
-	register(deeprm.Max, 40, color.RGBA{230, 159, 0, 255}, "DeepRM, each job's peak use as its demand"):                 gradient(deeprm.Max),
-	register(deeprm.Mean, 50, color.RGBA{204, 121, 167, 255}, "DeepRM, each job's mean use as its demand"):              gradient(deeprm.Mean),
-	register(deeprm.DqnGPU, 60, color.RGBA{0, 158, 115, 255}, "the thesis's policy gradient over combinations of jobs"): gradient(deeprm.DqnGPU),
+	register(deeprm.Max, 40, color.RGBA{230, 159, 0, 255},
+		"DeepRM, each job's peak use as its demand"): gradient(deeprm.Max),
+	register(deeprm.Mean, 50, color.RGBA{204, 121, 167, 255},
+		"DeepRM, each job's mean use as its demand"): gradient(deeprm.Mean),
+	register(deeprm.DqnGPU, 60, color.RGBA{0, 158, 115, 255},
+		"the thesis's policy gradient over combinations of jobs"): gradient(deeprm.DqnGPU),
 }
 
 // register registers a policy of the literature that only training makes.
 func register(name deeprm.Kind, rank int, colour color.RGBA, about string) string {
-	policy.Register(policy.Spec{Name: string(name), About: about, Rank: rank, Colour: colour, Contender: true, Unguarded: true})
+	policy.Register(policy.Spec{
+		Name: string(name), About: about, Rank: rank, Colour: colour, Contender: true,
+		Unguarded: true,
+	})
 	return string(name)
 }
 
@@ -164,12 +171,18 @@ func (c *Contender) builtIn() error {
 
 // Prepare trains or tunes the contender of the given name on job sets of the
 // scenario. The same seed gives the same contender.
-func (w *World) Prepare(ctx context.Context, name string, train dqn.Scenario, e Effort, seed uint64) (*Contender, error) {
+func (w *World) Prepare(ctx context.Context, name string, train dqn.Scenario, e Effort, seed uint64) (*Contender,
+	error,
+) {
 	spec, ok := policy.Named(name)
 	if !ok || !spec.Contender && name != Exclusive {
-		return nil, optionError(fmt.Sprintf("policies: there is no policy %q; there are %s", name, strings.Join(Names(), ", ")))
+		return nil, optionError(fmt.Sprintf("policies: there is no policy %q; there are %s", name,
+			strings.Join(Names(), ", ")))
 	}
-	c := &Contender{Name: name, world: w, bare: spec.Unguarded && !w.AllGuarded, alone: spec.Alone, sorted: spec.ShortestFirst}
+	c := &Contender{
+		Name: name, world: w, bare: spec.Unguarded && !w.AllGuarded, alone: spec.Alone,
+		sorted: spec.ShortestFirst,
+	}
 	began := time.Now()
 	var err error
 	switch teach := trainings[name]; {
@@ -314,7 +327,9 @@ func (w *World) Learn(train dqn.Scenario, n int, seed uint64) error {
 // results and from those of srpt and lookahead with nothing left to learn: they know every
 // slowdown and every length, and keep no promise. It keeps the guard's memory margin, which is a
 // rule of the site and not a lack of knowledge.
-func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Objective, from []*sim.Result) (*sim.Result, error) {
+func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Objective, from []*sim.Result) (*sim.Result,
+	error,
+) {
 	margin := cmp.Or(w.Guard.MemMargin, 0.05)
 	cfg.GPUs, cfg.Jobs, cfg.Foretell = slices.Clone(cfg.GPUs), slices.Clone(cfg.Jobs), false
 	for i := range cfg.GPUs {
@@ -332,7 +347,10 @@ func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Obje
 	}
 	oracle := &sim.Oracle{Truth: cfg.Truth}
 	for _, p := range []rlcore.Policy{baseline.NewSRPT(oracle), lookahead.New(oracle)} {
-		g := rlcore.NewGuard(rlcore.Rules{Predictor: oracle, MemMargin: math.SmallestNonzeroFloat64, MaxMembers: w.Guard.MaxMembers, Bare: true})
+		g := rlcore.NewGuard(rlcore.Rules{
+			Predictor: oracle, MemMargin: math.SmallestNonzeroFloat64,
+			MaxMembers: w.Guard.MaxMembers, Bare: true,
+		})
 		known := cfg
 		known.Predictor, known.Observer, known.M = oracle, nil, w.M
 		res, err := sim.Run(known, &rlcore.Decider{Policy: p, Guard: g, M: w.M})

@@ -118,7 +118,10 @@ func TestContendersObserve(t *testing.T) {
 		made = append(made, newModel())
 		return made[len(made)-1]
 	}
-	for name, learns := range map[string]bool{"greedy": true, "srpt": true, "random": true, "dqn": true, "fifo": false, "deeprm_max": false} {
+	for name, learns := range map[string]bool{
+		"greedy": true, "srpt": true, "random": true, "dqn": true, "fifo": false,
+		"deeprm_max": false,
+	} {
 		c := must.Get(w.Prepare(t.Context(), name, train, hasty, 1))(t)
 		made = nil
 		must.Get(c.Run(jobSet(t, train, 3)))(t)
@@ -180,7 +183,8 @@ func TestPrepare(t *testing.T) {
 			}
 		}
 	}
-	if _, err := w.Prepare(t.Context(), "nobody", train, hasty, 1); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "there are fifo, sjf") {
+	if _, err := w.Prepare(t.Context(), "nobody", train, hasty, 1); !errors.Is(err, ErrOptions) ||
+		!strings.Contains(err.Error(), "there are fifo, sjf") {
 		t.Errorf("nobody: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -255,7 +259,10 @@ func TestBoundKeepsTheMargin(t *testing.T) {
 	for _, c := range []struct{ a, b, want float64 }{{450, 450, 10}, {490, 490, 20}, {970, 20, 20}, {990, 100, 20}} {
 		one, two := of(c.a), of(c.b)
 		two.ID = "2"
-		cfg := sim.Config{GPUs: []rlcore.GPUSpec{{MemMiB: 1000}}, Truth: sim.Law{Law: &contention.MPS}, Jobs: []sim.Arrival{one, two}}
+		cfg := sim.Config{
+			GPUs: []rlcore.GPUSpec{{MemMiB: 1000}}, Truth: sim.Law{Law: &contention.MPS},
+			Jobs: []sim.Arrival{one, two},
+		}
 		bound := must.Get(w.Bound(cfg, 50, 1, sim.Makespan, nil))(t)
 		if got := bound.MakespanS; got < c.want-1 || got > c.want+1 {
 			t.Errorf("%v and %v MiB of 1000 take %v s, want about %v", c.a, c.b, got, c.want)
@@ -290,7 +297,10 @@ var made = policy.Register(policy.Spec{
 
 // One file adds a policy: it competes, is drawn in its colour, and has a place in tables.
 func TestRegisteredPolicyCompetes(t *testing.T) {
-	r := must.Get(Run(t.Context(), Options{Workloads: []string{"random"}, Policies: []string{made.Name}, Seeds: 1, Effort: hasty}))(t)
+	r := must.Get(Run(t.Context(), Options{
+		Workloads: []string{"random"}, Policies: []string{made.Name}, Seeds: 1,
+		Effort: hasty,
+	}))(t)
 	if l := r.Workloads["random"][made.Name]; l == nil || l.MakespanVsSJF <= 0 || l.MakespanVsSJF >= 1 {
 		t.Fatalf("its line is %+v", l)
 	}
@@ -305,7 +315,8 @@ func TestRegisteredPolicyCompetes(t *testing.T) {
 			t.Errorf("%s doesn't name it", figure)
 		}
 		svg := must.Get(os.ReadFile(file))(t)
-		if coloured := figure == "fig14-random" || figure == "fig16-training" || figure == "makespans"; coloured && !strings.Contains(string(svg), "#010203") {
+		if coloured := figure == "fig14-random" || figure == "fig16-training" || figure == "makespans"; coloured &&
+			!strings.Contains(string(svg), "#010203") {
 			t.Errorf("%s doesn't draw it in its colour", figure)
 		}
 	}

@@ -152,7 +152,8 @@ type Fared struct {
 	MaxSlowdown  float64 `json:"worst_slowdown"`
 	GPUUtil      float64 `json:"gpu_util"` // 0..1, over the makespan
 	MemUtil      float64 `json:"mem_util"` // 0..1
-	OOM          float64 `json:"oom"`      // runs lost for want of memory; with the thesis's workloads over all sets, like Ends
+	// runs lost for want of memory; with the thesis's workloads over all sets, like Ends
+	OOM float64 `json:"oom"`
 	Ends
 	Lateness
 	// VsBest is what the aim keeps small ÷ that of the best other policy of the contest, mean over the job sets of the
@@ -170,8 +171,8 @@ type Fared struct {
 	Note   string  `json:"note,omitempty"`
 }
 
-// Kept is what one reason of the guard's cost, means over the job sets: how many jobs waited, and how long in all, while
-// they were the first that the guard refused for it on a GPU with room that got none; see sim.Kept.
+// Kept is what one reason of the guard's cost, means over the job sets: how many jobs waited, and how long in all,
+// while they were the first that the guard refused for it on a GPU with room that got none; see sim.Kept.
 type Kept struct {
 	Reason string  `json:"reason"` // rlcore.Refusal's name
 	Jobs   float64 `json:"jobs"`
@@ -184,7 +185,8 @@ func keptBy(rs []*sim.Result) []Kept {
 	for _, r := range rs {
 		for _, k := range r.Kept {
 			x := &sums[k.Reason]
-			x.Reason, x.Jobs, x.WaitH = k.Reason.Name(), x.Jobs+float64(k.Jobs)/float64(len(rs)), x.WaitH+k.WaitS/3600/float64(len(rs))
+			x.Reason, x.Jobs, x.WaitH = k.Reason.Name(), x.Jobs+float64(k.Jobs)/float64(len(rs)),
+				x.WaitH+k.WaitS/3600/float64(len(rs))
 		}
 	}
 	out := slices.DeleteFunc(sums[:], func(k Kept) bool { return k.Jobs == 0 })
@@ -215,7 +217,8 @@ func (e *Ends) add(o *sim.Outcome, part float64) {
 // Lateness is how many jobs ended after plain Slurm would have ended them, with whole GPUs
 // in order of priority, and by how much; see sim.Outcome.
 type Lateness struct {
-	Late      float64 `json:"late"`       // part of the jobs that were late by more than a tenth of their own solo time, 0..1; mean over the seeds
+	// part of the jobs that were late by more than a tenth of their own solo time, 0..1; mean over the seeds
+	Late      float64 `json:"late"`
 	WorstLate float64 `json:"worst_late"` // the most that a job of any seed was late, in its own solo times
 }
 

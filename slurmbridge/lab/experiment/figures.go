@@ -31,8 +31,14 @@ type picture struct {
 // pictures lists them; numbers are the thesis's.
 func pictures() []picture {
 	out := []picture{
-		{"fig01-profiles-ml", func(*Report) *figure.Sheet { return profiles("Fig. 1: ML applications alone", "vgg16", "resnet50") }},
-		{"fig02-profiles-hpc", func(*Report) *figure.Sheet { return profiles("Fig. 2: HPC applications alone", "lammps", "qmcpack") }},
+		{
+			"fig01-profiles-ml",
+			func(*Report) *figure.Sheet { return profiles("Fig. 1: ML applications alone", "vgg16", "resnet50") },
+		},
+		{
+			"fig02-profiles-hpc",
+			func(*Report) *figure.Sheet { return profiles("Fig. 2: HPC applications alone", "lammps", "qmcpack") },
+		},
 		{"fig03-pairs", (*Report).pairsSheet},
 	}
 	for i, wl := range Workloads() {
@@ -128,7 +134,9 @@ const wide, high = 24 * figure.CM, 10 * figure.CM
 
 // onRandom draws a chart with a place on the x axis for each policy that has a line on the random
 // workload; nil where none has. first: it is the chart's first.
-func (r *Report) onRandom(title, y string, keep func(name string) bool, draw func(c *figure.Chart, n string, l *Line, x float64, first bool)) (*figure.Chart, *figure.Sheet) {
+func (r *Report) onRandom(title, y string, keep func(name string) bool,
+	draw func(c *figure.Chart, n string, l *Line, x float64, first bool),
+) (*figure.Chart, *figure.Sheet) {
 	names, lines := r.lines("random")
 	names = slices.DeleteFunc(names, func(n string) bool { return !keep(n) })
 	if len(names) == 0 {
@@ -167,24 +175,25 @@ var slowdownClasses = []struct {
 // classes draws Fig. 15: how many jobs of the random workload slowed by how much.
 func (r *Report) classes() *figure.Sheet {
 	var thesis plotter.XYs
-	c, sheet := r.onRandom("Fig. 15: slowdown of the random workload's jobs", "jobs, mean over the job sets", all, func(c *figure.Chart, n string, l *Line, x float64, first bool) {
-		col := figure.Column{X: x, Width: 0.6}
-		for _, class := range slowdownClasses {
-			col.Parts = append(col.Parts, figure.Part{Height: class.jobs(l), Colour: class.colour})
-		}
-		if l.OOM > 0 {
-			col.Text = fmt.Sprintf("%.0f runs lost", l.OOM)
-		}
-		parts := c.Column(col)
-		if first {
-			for k, class := range slices.Backward(slowdownClasses) { // as the bars are stacked
-				c.Key(class.name, parts[k])
+	c, sheet := r.onRandom("Fig. 15: slowdown of the random workload's jobs", "jobs, mean over the job sets", all,
+		func(c *figure.Chart, n string, l *Line, x float64, first bool) {
+			col := figure.Column{X: x, Width: 0.6}
+			for _, class := range slowdownClasses {
+				col.Parts = append(col.Parts, figure.Part{Height: class.jobs(l), Colour: class.colour})
 			}
-		}
-		if y, ok := thesisUnslowed[n]; ok {
-			thesis = append(thesis, plotter.XY{X: x, Y: y})
-		}
-	})
+			if l.OOM > 0 {
+				col.Text = fmt.Sprintf("%.0f runs lost", l.OOM)
+			}
+			parts := c.Column(col)
+			if first {
+				for k, class := range slices.Backward(slowdownClasses) { // as the bars are stacked
+					c.Key(class.name, parts[k])
+				}
+			}
+			if y, ok := thesisUnslowed[n]; ok {
+				thesis = append(thesis, plotter.XY{X: x, Y: y})
+			}
+		})
 	if c != nil {
 		c.Marks(thesis, "thesis: none")
 	}
@@ -195,26 +204,27 @@ func (r *Report) classes() *figure.Sheet {
 // thesis's.
 func (r *Report) training() *figure.Sheet {
 	seen := false
-	c, sheet := r.onRandom("Fig. 16: makespan of the random workload and training", "makespan ÷ SJF's", all, func(c *figure.Chart, n string, l *Line, x float64, first bool) {
-		bar := func(x, width, makespan, training float64, colour color.Color) []plot.Thumbnailer {
-			return c.Column(figure.Column{
-				X: x, Width: width, Text: fmt.Sprintf("%.2f", makespan+training),
-				Parts: []figure.Part{{Height: makespan, Colour: colour}, {Height: training, Colour: figure.Ink}},
-			})
-		}
-		width := 0.7
-		if total, printed := thesisTotal[n]; printed && l.ThesisVsSJF > 0 {
-			if own := bar(x+0.2, 0.4, total-thesisTraining[n], thesisTraining[n], figure.White); !seen {
-				seen = true
-				c.Key("thesis", own[0])
+	c, sheet := r.onRandom("Fig. 16: makespan of the random workload and training", "makespan ÷ SJF's", all,
+		func(c *figure.Chart, n string, l *Line, x float64, first bool) {
+			bar := func(x, width, makespan, training float64, colour color.Color) []plot.Thumbnailer {
+				return c.Column(figure.Column{
+					X: x, Width: width, Text: fmt.Sprintf("%.2f", makespan+training),
+					Parts: []figure.Part{{Height: makespan, Colour: colour}, {Height: training, Colour: figure.Ink}},
+				})
 			}
-			x, width = x-0.2, 0.4
-		}
-		parts := bar(x, width, l.MakespanVsSJF, l.WithTraining-l.MakespanVsSJF, policyColour(n))
-		if first {
-			c.Key("training", parts[1])
-		}
-	})
+			width := 0.7
+			if total, printed := thesisTotal[n]; printed && l.ThesisVsSJF > 0 {
+				if own := bar(x+0.2, 0.4, total-thesisTraining[n], thesisTraining[n], figure.White); !seen {
+					seen = true
+					c.Key("thesis", own[0])
+				}
+				x, width = x-0.2, 0.4
+			}
+			parts := bar(x, width, l.MakespanVsSJF, l.WithTraining-l.MakespanVsSJF, policyColour(n))
+			if first {
+				c.Key("training", parts[1])
+			}
+		})
 	level(c, 1, figure.Ink, "SJF")
 	return sheet
 }
@@ -234,18 +244,19 @@ var countings = []struct {
 // costs draws Fig. 17 of the policies that share.
 func (r *Report) costs() *figure.Sheet {
 	shares := func(n string) bool { s, _ := policy.Named(n); return !s.Alone }
-	c, sheet := r.onRandom("Fig. 17: EC2 cost of the random workload, shared ÷ whole instances", "cost ÷ whole instances'", shares, func(c *figure.Chart, _ string, l *Line, x float64, first bool) {
-		for k, how := range countings {
-			v := how.cost(l)
-			parts := c.Column(figure.Column{
-				X: x - 0.2 + 0.4*float64(k), Width: 0.4,
-				Parts: []figure.Part{{Height: v, Colour: how.colour}}, Text: fmt.Sprintf("%.2f", v),
-			})
-			if first {
-				c.Key(how.name, parts...)
+	c, sheet := r.onRandom("Fig. 17: EC2 cost of the random workload, shared ÷ whole instances", "cost ÷ whole instances'",
+		shares, func(c *figure.Chart, _ string, l *Line, x float64, first bool) {
+			for k, how := range countings {
+				v := how.cost(l)
+				parts := c.Column(figure.Column{
+					X: x - 0.2 + 0.4*float64(k), Width: 0.4,
+					Parts: []figure.Part{{Height: v, Colour: how.colour}}, Text: fmt.Sprintf("%.2f", v),
+				})
+				if first {
+					c.Key(how.name, parts...)
+				}
 			}
-		}
-	})
+		})
 	level(c, 1, figure.Ink, "whole instances")
 	for _, how := range countings {
 		level(c, how.found, how.colour, how.thesis)
@@ -278,7 +289,10 @@ func (r *Report) makespans() *figure.Sheet {
 		if l.ThesisVsSJF > 0 {
 			thesis = append(thesis, plotter.XY{X: x, Y: figure.Finite(l.ThesisVsSJF)})
 		}
-		return c.Column(figure.Column{X: x, Width: width, Parts: []figure.Part{{Height: l.MakespanVsSJF, Colour: policyColour(n)}}})
+		return c.Column(figure.Column{
+			X: x, Width: width,
+			Parts: []figure.Part{{Height: l.MakespanVsSJF, Colour: policyColour(n)}},
+		})
 	})
 	c.YErrors(ends)
 	c.Marks(thesis, "thesis")
@@ -296,7 +310,11 @@ var resources = []struct {
 	{"GPU", figure.Vermillion, nil, func(u rlcore.Use) float64 { return 100 * u.GPU }},
 	{"memory", figure.Blue, nil, func(u rlcore.Use) float64 { return 100 * u.MemMiB / rlcore.TitanXp.MemMiB }},
 	{"cores", figure.Green, []vg.Length{6, 3}, func(u rlcore.Use) float64 { return 100 * u.Core }},
-	{"PCIe", figure.Orange, []vg.Length{2, 2}, func(u rlcore.Use) float64 { return 100 * u.PCIeMBps / rlcore.TitanXp.PCIeMBps }},
+	{
+		"PCIe", figure.Orange,
+		[]vg.Length{2, 2},
+		func(u rlcore.Use) float64 { return 100 * u.PCIeMBps / rlcore.TitanXp.PCIeMBps },
+	},
 }
 
 // profiles draws what applications use of the card over their run alone.
@@ -419,7 +437,8 @@ func (r *Report) tradeOffCurve() *figure.Sheet {
 	points := slices.Clone(r.TradeOff)
 	strictness := func(t TradeOff) float64 { return cmp.Or(t.Contract, math.Inf(1)) } // none is the widest
 	slices.SortStableFunc(points, func(a, b TradeOff) int { return cmp.Compare(strictness(a), strictness(b)) })
-	c := figure.New("Slowdown against makespan: dqn, random workload, by the slowdown that a contract allows; bars: standard deviation", "makespan ÷ SJF's", "jobs slowed by less than 10 %, mean over the job sets")
+	c := figure.New("Slowdown against makespan: dqn, random workload, by the slowdown that a contract allows; bars: "+
+		"standard deviation", "makespan ÷ SJF's", "jobs slowed by less than 10 %, mean over the job sets")
 	var ends figure.Spread
 	var texts []string
 	for _, t := range points {

@@ -159,7 +159,10 @@ func TestFiguresLeaveOutWhatIsMissing(t *testing.T) {
 		want   []string
 	}{
 		{"nothing there", func(r *Report) { *r = Report{} }, always},
-		{"no random", func(r *Report) { delete(r.Workloads, "random"); r.TradeOff = nil }, append(slices.Clone(allFigures[:7]), "makespans")},
+		{
+			"no random", func(r *Report) { delete(r.Workloads, "random"); r.TradeOff = nil },
+			append(slices.Clone(allFigures[:7]), "makespans"),
+		},
 		{"only sjf", func(r *Report) {
 			r.Pairs, r.TradeOff = nil, nil
 			r.Workloads = map[string]map[string]*Line{"random": {"sjf": r.Workloads["random"]["sjf"]}}

@@ -60,8 +60,8 @@ func (t *Trace) law() *contention.Law {
 // Ready checks a trace. Errors wrap ErrTrace and name the job or application.
 //
 // A job's real run takes the duration its line gives, in its application's shape;
-// decisions see the application's profile, how much its runs differ from it in length, and what the runs that have ended
-// by then foretell.
+// decisions see the application's profile, how much its runs differ from it in length, and what the runs that have
+// ended by then foretell.
 func (t *Trace) Ready(o *Options) (*Replayable, error) {
 	profiles := map[string]*rlcore.Profile{}
 	for _, p := range t.Profiles {
@@ -160,7 +160,10 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 		if stretched[of] == nil {
 			stretched[of] = p.Stretched(of.seconds)
 		}
-		n := sim.Arrival{Job: rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first, LimitS: j.LimitS}, Truth: stretched[of]}
+		n := sim.Arrival{
+			Job:   rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first, LimitS: j.LimitS},
+			Truth: stretched[of],
+		}
 		if j.GPUs > 1 || j.Unknown {
 			n.Foreign, n.PerNode = true, max(1, j.GPUs)
 		}

@@ -17,15 +17,21 @@ import (
 
 // flat is a profile that never changes.
 func flat(name string, duration, gpu, mib float64) *rlcore.Profile {
-	return &rlcore.Profile{App: name, DurationS: duration, PeriodS: duration, Series: []rlcore.Use{{GPU: gpu, Core: gpu, MemMiB: mib}}}
+	return &rlcore.Profile{
+		App: name, DurationS: duration, PeriodS: duration,
+		Series: []rlcore.Use{{GPU: gpu, Core: gpu, MemMiB: mib}},
+	}
 }
 
 // history is a small trace: jobs of known and unknown length, one of two GPUs of which only one has the memory, one
 // too large for the card.
 func history() *Trace {
 	return &Trace{
-		GPUs:     []rlcore.GPUSpec{{MemMiB: 4000}, {MemMiB: 8000}},
-		Profiles: []*rlcore.Profile{flat("a", 60, 0.3, 1000), flat("b", trace.UnknownDurationS, 0.5, 2000), flat("c", 100, 0.9, 6000), flat("large", 10, 0.1, 9000)},
+		GPUs: []rlcore.GPUSpec{{MemMiB: 4000}, {MemMiB: 8000}},
+		Profiles: []*rlcore.Profile{
+			flat("a", 60, 0.3, 1000), flat("b", trace.UnknownDurationS, 0.5, 2000),
+			flat("c", 100, 0.9, 6000), flat("large", 10, 0.1, 9000),
+		},
 		Jobs: []trace.Job{
 			{ID: "1", SubmitS: 1000, App: "a"},
 			{ID: "2", SubmitS: 1000, App: "a", DurationS: 90, User: "u"},
@@ -238,7 +244,10 @@ func TestThreeMeasuredMeet(t *testing.T) {
 
 // A site that has seen co-runs believes other slowdowns from the start.
 func TestObservedBeforeTheReplay(t *testing.T) {
-	tr := &Trace{GPUs: []rlcore.GPUSpec{{MemMiB: 8000}}, Profiles: []*rlcore.Profile{flat("a", 100, 0.6, 500)}, Jobs: []trace.Job{{ID: "1", App: "a"}}}
+	tr := &Trace{
+		GPUs: []rlcore.GPUSpec{{MemMiB: 8000}}, Profiles: []*rlcore.Profile{flat("a", 100, 0.6, 500)},
+		Jobs: []trace.Job{{ID: "1", App: "a"}},
+	}
 	var predicted [2]float64
 	for i := range predicted {
 		r := must.Get(tr.Ready(&Options{M: 5}))(t)
@@ -257,7 +266,11 @@ func TestUnmeasuredPairsNeverMeet(t *testing.T) {
 	tr := &Trace{
 		GPUs:     []rlcore.GPUSpec{{MemMiB: 8000}},
 		Profiles: []*rlcore.Profile{flat("a", 60, 0.2, 500), flat("b", 50, 0.2, 500), flat("c", 40, 0.2, 500)},
-		Pairs:    []trace.Pair{{Victim: "a", Aggressor: "b", Slowdown: 1.1}, {Victim: "b", Aggressor: "a", Slowdown: 1.3}, {Victim: "a", Aggressor: "c", Slowdown: 1}},
+		Pairs: []trace.Pair{
+			{Victim: "a", Aggressor: "b", Slowdown: 1.1},
+			{Victim: "b", Aggressor: "a", Slowdown: 1.3},
+			{Victim: "a", Aggressor: "c", Slowdown: 1},
+		},
 	}
 	for i, name := range []string{"a", "b", "c", "a", "c", "b", "a"} {
 		tr.Jobs = append(tr.Jobs, trace.Job{ID: string(rune('1' + i)), App: name})
@@ -321,7 +334,8 @@ func TestTrainingDrawsFromTheTrace(t *testing.T) {
 	if gap := sum / float64(n); math.Abs(gap-10./3) > 0.5 {
 		t.Errorf("jobs come every %.2f s, in the trace every 3.33 s", gap)
 	}
-	if _, err := FromProfiles([]*rlcore.Profile{flat("large", 1, 1, 9000)}, history().GPUs[:1], &contention.MPS); !errors.Is(err, ErrNothingToLearn) {
+	if _, err := FromProfiles([]*rlcore.Profile{flat("large", 1, 1, 9000)}, history().GPUs[:1],
+		&contention.MPS); !errors.Is(err, ErrNothingToLearn) {
 		t.Errorf("nothing fits: %v", err)
 	}
 	general := must.Get(Thesis("general"))(t)
@@ -374,7 +388,12 @@ func TestReplayCountsEnds(t *testing.T) {
 		t.Errorf("cy's job, cancelled when it came: %+v", cy)
 	}
 	var ends Ends
-	for _, o := range []sim.Outcome{{Ended: sim.AtLimit, Harmed: true}, {Ended: sim.AtLimit}, {Ended: sim.AtDeadline}, {}} {
+	for _, o := range []sim.Outcome{
+		{Ended: sim.AtLimit, Harmed: true},
+		{Ended: sim.AtLimit},
+		{Ended: sim.AtDeadline},
+		{},
+	} {
 		ends.add(&o, 0.5)
 	}
 	must.Equal(t, ends, (Ends{TimedOut: 1, HarmedTimeout: 0.5, PastDeadline: 0.5}), "of two seeds")
@@ -387,18 +406,27 @@ func TestReplayCountsEnds(t *testing.T) {
 // join the long one as long as they may.
 func TestReplayUsers(t *testing.T) {
 	tr := &Trace{
-		GPUs:     []rlcore.GPUSpec{{MemMiB: 8000}},
-		Profiles: []*rlcore.Profile{flat("long", 1000, 0.2, 1000), flat("short", 100, 0.2, 1000), flat("large", 50, 0.2, 7900)},
+		GPUs: []rlcore.GPUSpec{{MemMiB: 8000}},
+		Profiles: []*rlcore.Profile{
+			flat("long", 1000, 0.2, 1000), flat("short", 100, 0.2, 1000),
+			flat("large", 50, 0.2, 7900),
+		},
 		Jobs: []trace.Job{
 			{ID: "long", SubmitS: 0, App: "long", User: "ann"},
 			{ID: "large", SubmitS: 10, App: "large", User: "bob"},
 		},
 	}
 	for i := range 8 {
-		tr.Jobs = append(tr.Jobs, trace.Job{ID: string(rune('a' + i)), SubmitS: float64(20 + 130*i), App: "short", User: "ann"})
+		tr.Jobs = append(tr.Jobs, trace.Job{
+			ID: string(rune('a' + i)), SubmitS: float64(20 + 130*i), App: "short",
+			User: "ann",
+		})
 	}
 	tr.Jobs = append(tr.Jobs, trace.Job{ID: "nobody's", SubmitS: 30, App: "short"})
-	r := must.Get(Replay(t.Context(), tr, Options{Policies: []string{"fifo", "greedy"}, Seeds: 2, Tries: 1, Grace: 100}))(t)
+	r := must.Get(Replay(t.Context(), tr, Options{
+		Policies: []string{"fifo", "greedy"}, Seeds: 2, Tries: 1,
+		Grace: 100,
+	}))(t)
 	if len(r.Users) != 3 {
 		t.Fatalf("users %v", r.Users)
 	}
@@ -414,10 +442,12 @@ func TestReplayUsers(t *testing.T) {
 	if g.MaxDelayS != 0 {
 		t.Errorf("bob under greedy: %+v", g)
 	}
-	if math.Abs(g.WaitVsFifoS-(g.WaitS-990)) > 1e-9 || math.Abs(g.VsFifo-g.TurnaroundS/1040) > 1e-9 || (g.Later == 1) != (g.TurnaroundS > 1040) {
+	if math.Abs(g.WaitVsFifoS-(g.WaitS-990)) > 1e-9 || math.Abs(g.VsFifo-g.TurnaroundS/1040) > 1e-9 ||
+		(g.Later == 1) != (g.TurnaroundS > 1040) {
 		t.Errorf("bob under greedy against fifo: %+v", g)
 	}
-	if x := r.Users["ann"]["greedy"]; x.WaitVsFifoS >= 0 || x.VsFifo >= 1 || !(x.MaxSlowdown >= x.MeanSlowdown && x.MeanSlowdown > 1) || !(x.Later > 0 && x.Later < 1) {
+	if x := r.Users["ann"]["greedy"]; x.WaitVsFifoS >= 0 || x.VsFifo >= 1 ||
+		!(x.MaxSlowdown >= x.MeanSlowdown && x.MeanSlowdown > 1) || !(x.Later > 0 && x.Later < 1) {
 		t.Errorf("ann under greedy: %+v", x)
 	}
 	if x := r.Users[""]["greedy"]; x == nil || x.Jobs != 1 {

@@ -91,7 +91,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Objective = policy.Makespan
 	}
 	e := &experiment{o: o, report: &Report{
-		Seed: o.Seed, Seeds: o.Seeds, M: o.M, Jobs: JobsPerWorkload, History: o.History, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace,
+		Seed: o.Seed, Seeds: o.Seeds, M: o.M, Jobs: JobsPerWorkload, History: o.History, MaxSlowdown: o.MaxSlowdown,
+		Grace:     o.Grace,
 		Workloads: map[string]map[string]*Line{}, LowerBoundS: map[string]float64{}, Geomean: map[string]float64{},
 	}}
 	for _, wl := range o.Workloads {
@@ -127,7 +128,10 @@ func (e *experiment) play(ctx context.Context, wl string) error {
 	if err != nil {
 		return err
 	}
-	world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M, Objective: o.Objective, Trained: o.Trained}
+	world := &World{
+		Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M,
+		Objective: o.Objective, Trained: o.Trained,
+	}
 	world.Guard.MaxSlowdown, world.Guard.Grace = o.MaxSlowdown, o.Grace
 	if err := world.Learn(scenario, o.History, o.Seed); err != nil {
 		return err
@@ -165,7 +169,8 @@ func (c *contest) line(name string) *Line {
 	rs, sjf := c.results(name), c.results("sjf")
 	n := float64(len(rs))
 	l.first = rs[0]
-	l.OOM, l.TimedOut, l.HarmedTimeout, l.PastDeadline = math.Round(n*l.OOM), math.Round(n*l.TimedOut), math.Round(n*l.HarmedTimeout), math.Round(n*l.PastDeadline)
+	l.OOM, l.TimedOut, l.HarmedTimeout, l.PastDeadline = math.Round(n*l.OOM), math.Round(n*l.TimedOut),
+		math.Round(n*l.HarmedTimeout), math.Round(n*l.PastDeadline)
 	if bound := c.results(Clairvoyant); bound != nil { // one share of all seeds' gains: some have none
 		got, _ := over(rs, func(i int, r *sim.Result) float64 { return sjf[i].MakespanS - r.MakespanS })
 		could, _ := over(bound, func(i int, r *sim.Result) float64 { return sjf[i].MakespanS - r.MakespanS })

@@ -41,7 +41,8 @@ func result(makespan float64, oom int, slowdowns ...float64) *sim.Result {
 // A clairvoyant counts where its search finds schedules that are better than each set's best policy.
 func TestSearchThatFindsSomething(t *testing.T) {
 	c := &contest{o: &Options{Policies: []string{"a", "b"}}, aim: policy.Makespan, entries: map[string]*entry{
-		"a": {results: []*sim.Result{result(100, 0, 1), result(90, 0, 1)}}, "b": {results: []*sim.Result{result(80, 0, 1), result(200, 0, 1)}},
+		"a": {results: []*sim.Result{result(100, 0, 1), result(90, 0, 1)}},
+		"b": {results: []*sim.Result{result(80, 0, 1), result(200, 0, 1)}},
 	}}
 	for _, x := range []struct {
 		first, second float64
@@ -58,9 +59,12 @@ func TestLine(t *testing.T) {
 	bound := []*sim.Result{result(50, 0, 1, 1), result(100, 0, 1, 1)}
 	// Just at the classes' bounds: 2 % is in the first, 10 % and 20 % are in the next.
 	mine := []*sim.Result{result(80, 1, 1, 1.02, 1.0999, 1.1, 1.1999, 1.2), result(120, 2, 1.02, 1.1, 1.2, 3, 4, 5)}
-	c := &contest{o: &Options{Policies: []string{"mine", "sjf"}}, aim: policy.Makespan, lower: []float64{20, 40}, entries: map[string]*entry{
-		"mine": {trainS: 10, results: mine}, "sjf": {results: sjf}, Clairvoyant: {results: bound},
-	}}
+	c := &contest{
+		o: &Options{Policies: []string{"mine", "sjf"}}, aim: policy.Makespan, lower: []float64{20, 40},
+		entries: map[string]*entry{
+			"mine": {trainS: 10, results: mine}, "sjf": {results: sjf}, Clairvoyant: {results: bound},
+		},
+	}
 	l := c.line("mine")
 	if !slices.Equal(l.MakespanS, []float64{80, 120}) || l.OOM != 3 || l.first.MakespanS != 80 {
 		t.Errorf("%+v", l)
@@ -71,7 +75,8 @@ func TestLine(t *testing.T) {
 		"GPU": {l.GPUUtil, 0.5}, "memory": {l.MemUtil, 0.25},
 		"≤ 2 %": {l.LE2, 1.5}, "< 10 %": {l.LT10, 2}, "< 20 %": {l.LT20, 3.5}, "≥ 20 %": {l.GE20, 2.5},
 		"mean slowdown": {l.MeanSlowdown, (6.6198 + 15.32) / 12},
-		"share":         {l.GainShare, (20. + 80) / 150}, "÷ the best other": {l.VsBest, 0.7}, "sjf's": {c.line("sjf").VsBest, (1/.8 + 1/.6) / 2}, "of what may be": {l.PossibleShare, (20./80 + 80./160) / 2},
+		"share":         {l.GainShare, (20. + 80) / 150}, "÷ the best other": {l.VsBest, 0.7},
+		"sjf's": {c.line("sjf").VsBest, (1/.8 + 1/.6) / 2}, "of what may be": {l.PossibleShare, (20./80 + 80./160) / 2},
 		"cost": {l.Cost1, 0.7 * 0.602 / 0.75},
 	} {
 		if math.Abs(c[0]-c[1]) > 1e-9 {
@@ -90,7 +95,8 @@ func TestLine(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	o := Options{Policies: []string{"dqn"}}
-	if err := o.Check(&OnWorkloads); err != nil || o.Seeds != 10 || o.M != 5 || !slices.Equal(o.Workloads, Workloads()) || !slices.Equal(o.Policies, []string{"sjf", "dqn"}) || o.Effort != Full {
+	if err := o.Check(&OnWorkloads); err != nil || o.Seeds != 10 || o.M != 5 || !slices.Equal(o.Workloads, Workloads()) ||
+		!slices.Equal(o.Policies, []string{"sjf", "dqn"}) || o.Effort != Full {
 		t.Errorf("%+v", o)
 	}
 	for _, bad := range []Options{{Seeds: -1}, {M: -1}, {M: 13}} {
@@ -103,7 +109,8 @@ func TestOptions(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Run(ctx, Options{Workloads: []string{"random"}, Policies: []string{"sjf"}, Seeds: 3}); !errors.Is(err, context.Canceled) {
+	if _, err := Run(ctx, Options{Workloads: []string{"random"}, Policies: []string{"sjf"}, Seeds: 3}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("an experiment that was ended: %v", err)
 	}
 }
@@ -151,7 +158,8 @@ func TestRun(t *testing.T) {
 				t.Errorf("%s: %s: %+v", wl, name, l)
 			}
 		}
-		if lines["sjf"].MakespanVsSJF != 1 || lines["sjf"].GainShare != 0 || bound != nil && bound.GainShare != 1 || lines["greedy"].OOM != 0 {
+		if lines["sjf"].MakespanVsSJF != 1 || lines["sjf"].GainShare != 0 || bound != nil && bound.GainShare != 1 ||
+			lines["greedy"].OOM != 0 {
 			t.Errorf("%s: sjf %+v, the clairvoyant %+v", wl, lines["sjf"], bound)
 		}
 	}
@@ -193,10 +201,12 @@ func TestTradeOff(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	strict, free := r.TradeOff[0], r.TradeOff[1]
-	if strict.Contract != 1.05 || free.Contract != 0 || strict.LT10 <= free.LT10 || strict.MakespanVsSJF <= free.MakespanVsSJF {
+	if strict.Contract != 1.05 || free.Contract != 0 || strict.LT10 <= free.LT10 ||
+		strict.MakespanVsSJF <= free.MakespanVsSJF {
 		t.Errorf("under a contract %+v, without %+v", strict, free)
 	}
-	if dqn := r.Workloads["random"]["dqn"]; dqn.MakespanVsSJF != free.MakespanVsSJF || !strings.Contains(dqn.Note, "of 1 rounds") {
+	if dqn := r.Workloads["random"]["dqn"]; dqn.MakespanVsSJF != free.MakespanVsSJF ||
+		!strings.Contains(dqn.Note, "of 1 rounds") {
 		t.Errorf("without a contract %v, in the comparison %v (%s)", free.MakespanVsSJF, dqn.MakespanVsSJF, dqn.Note)
 	}
 }

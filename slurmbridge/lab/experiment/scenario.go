@@ -49,7 +49,8 @@ func Thesis(workload string) (dqn.Scenario, error) {
 		}
 		cfg := sim.Config{GPUs: []rlcore.GPUSpec{rlcore.TitanXp}, Truth: sim.Law{Law: &contention.MPS}}
 		for i, n := range names {
-			cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i + 1), User: "thesis", Profile: thesisApps[n]}})
+			cfg.Jobs = append(cfg.Jobs,
+				sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i + 1), User: "thesis", Profile: thesisApps[n]}})
 		}
 		return cfg, nil
 	}, nil
@@ -74,7 +75,8 @@ func FromProfiles(profiles []*rlcore.Profile, gpus []rlcore.GPUSpec, law *conten
 	return func(r *rand.Rand) (sim.Config, error) {
 		cfg := sim.Config{GPUs: gpus, Truth: sim.Law{Law: law}}
 		for i := range n {
-			cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "site", Profile: fit[r.IntN(len(fit))]}})
+			cfg.Jobs = append(cfg.Jobs,
+				sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "site", Profile: fit[r.IntN(len(fit))]}})
 		}
 		return cfg, nil
 	}, nil
@@ -110,7 +112,8 @@ func Arrivals(r *rand.Rand) (sim.Config, error) {
 		for k := range seen.Series {
 			seen.Series[k].GPU, seen.Series[k].Core = min(1, use*seen.Series[k].GPU), min(1, use*seen.Series[k].Core)
 		}
-		cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "site", Profile: &seen, SubmitS: at[i].s}, Truth: truth})
+		cfg.Jobs = append(cfg.Jobs,
+			sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "site", Profile: &seen, SubmitS: at[i].s}, Truth: truth})
 	}
 	return cfg, nil
 }

@@ -77,7 +77,8 @@ func (p *Place) sweep(r *rand.Rand, offset map[string]float64) []trace.Job {
 		offset[of] = userSigma * r.NormFloat64()
 	}
 	typicalS := sweepMedianS * math.Exp(offset[of]+sweepSigma*r.NormFloat64())
-	limitS := limitAbove(typicalS * math.Exp(longestSigmas*runSigma) * (leastCaution + (mostCaution-leastCaution)*r.Float64()))
+	limitS := limitAbove(typicalS * math.Exp(longestSigmas*runSigma) * (leastCaution +
+		(mostCaution-leastCaution)*r.Float64()))
 	jobs := make([]trace.Job, int(math.Round(leastSweep*math.Pow(mostSweep/leastSweep, r.Float64()))))
 	at := 0.0
 	for i := range jobs {
@@ -104,7 +105,8 @@ func limitAbove(s float64) float64 {
 	return ladder[len(ladder)-1] * 3600
 }
 
-// atHours lets sweeps begin at hours of the day, so that they bring so much work a second, and returns their jobs in order.
+// atHours lets sweeps begin at hours of the day, so that they bring so much work a second, and returns their jobs in
+// order.
 func atHours(r *rand.Rand, sweeps [][]trace.Job, workPerS float64) []trace.Job {
 	work := 0.0
 	for _, jobs := range sweeps {

@@ -44,10 +44,22 @@ const lawPlace = "law"
 
 // measuredPlaces are the places with a table of measured pairs.
 var measuredPlaces = []Place{
-	{Name: "alnair", About: "MPS, card unnamed; memory assumed", Card: rlcore.GPUSpec{Model: "unnamed", MemMiB: 12288}, Law: &contention.MPS},
-	{Name: "miso", About: "MPS on an A100; lower bounds of slowdowns", Card: rlcore.GPUSpec{Model: "a100", MemMiB: 40536}, Law: &contention.MPS},
-	{Name: "gavel_p100", About: "time-slicing on a P100; utilisation and memory assumed", Card: rlcore.GPUSpec{Model: "p100", MemMiB: 16280}, Law: &contention.TimeSlice},
-	{Name: "gavel_k80", About: "time-slicing on a K80; utilisation and memory assumed", Card: rlcore.GPUSpec{Model: "k80", MemMiB: 11441}, Law: &contention.TimeSlice},
+	{
+		Name: "alnair", About: "MPS, card unnamed; memory assumed", Card: rlcore.GPUSpec{Model: "unnamed", MemMiB: 12288},
+		Law: &contention.MPS,
+	},
+	{
+		Name: "miso", About: "MPS on an A100; lower bounds of slowdowns", Card: rlcore.GPUSpec{Model: "a100", MemMiB: 40536},
+		Law: &contention.MPS,
+	},
+	{
+		Name: "gavel_p100", About: "time-slicing on a P100; utilisation and memory assumed",
+		Card: rlcore.GPUSpec{Model: "p100", MemMiB: 16280}, Law: &contention.TimeSlice,
+	},
+	{
+		Name: "gavel_k80", About: "time-slicing on a K80; utilisation and memory assumed",
+		Card: rlcore.GPUSpec{Model: "k80", MemMiB: 11441}, Law: &contention.TimeSlice,
+	},
 }
 
 // variedSuffix names the place like another one where runs differ, sweepsSuffix where they come in sweeps.
@@ -62,8 +74,8 @@ func PlaceNames() []string {
 	return append(out, "alnair"+variedSuffix, "miso"+variedSuffix, "alnair"+sweepsSuffix, "miso"+sweepsSuffix)
 }
 
-// PlaceNamed reads a place. One with _varied behind its name is the same place, where runs differ and have limits; one with
-// _sweeps a place where users submit sweeps of jobs whose lengths nobody knows.
+// PlaceNamed reads a place. One with _varied behind its name is the same place, where runs differ and have limits; one
+// with _sweeps a place where users submit sweeps of jobs whose lengths nobody knows.
 func PlaceNamed(name string) (*Place, error) {
 	if like, ok := strings.CutSuffix(name, variedSuffix); ok {
 		p, err := PlaceNamed(like)
@@ -82,7 +94,10 @@ func PlaceNamed(name string) (*Place, error) {
 		return p, nil
 	}
 	if name == lawPlace {
-		p := &Place{Name: lawPlace, About: "the thesis's applications on a Titan Xp, under the law itself", Card: rlcore.TitanXp, Law: &contention.MPS}
+		p := &Place{
+			Name: lawPlace, About: "the thesis's applications on a Titan Xp, under the law itself",
+			Card: rlcore.TitanXp, Law: &contention.MPS,
+		}
 		for _, app := range apps.Names() {
 			p.Profiles = append(p.Profiles, thesisApps[app])
 		}
@@ -161,8 +176,8 @@ type WorldsReport struct {
 	LowerBoundS map[string]map[string]float64 `json:"lower_bound_s"`
 	// Geomean is each policy's geometric mean over places and loads of turnaround ÷ fifo's.
 	Geomean map[string]float64 `json:"geomean_vs_fifo"`
-	// GeomeanVaried is the same over the places where runs differ and have limits, GeomeanSweeps over those of sweeps. Geomean
-	// leaves both out.
+	// GeomeanVaried is the same over the places where runs differ and have limits, GeomeanSweeps over those of sweeps.
+	// Geomean leaves both out.
 	GeomeanVaried map[string]float64 `json:"geomean_vs_fifo_varied,omitempty"`
 	GeomeanSweeps map[string]float64 `json:"geomean_vs_fifo_sweeps,omitempty"`
 }
@@ -181,8 +196,10 @@ func Worlds(ctx context.Context, o Options) (*WorldsReport, error) {
 	}
 	exactly := 0.0
 	r := &WorldsReport{
-		Seed: o.Seed, Seeds: o.Seeds, M: o.M, GPUs: o.GPUs, Jobs: o.Jobs, Loads: o.Loads, Places: o.Workloads, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace,
-		Bare: o.Bare, DurationError: *cmp.Or(o.DurationError, &exactly), Lines: map[string]map[string]map[string]*WorldLine{}, LowerBoundS: map[string]map[string]float64{},
+		Seed: o.Seed, Seeds: o.Seeds, M: o.M, GPUs: o.GPUs, Jobs: o.Jobs, Loads: o.Loads, Places: o.Workloads,
+		MaxSlowdown: o.MaxSlowdown, Grace: o.Grace,
+		Bare: o.Bare, DurationError: *cmp.Or(o.DurationError, &exactly), Lines: map[string]map[string]map[string]*WorldLine{},
+		LowerBoundS: map[string]map[string]float64{},
 	}
 	step := 0
 	for _, name := range o.Workloads {
@@ -211,7 +228,8 @@ func (r *WorldsReport) geomean(kind string) map[string]float64 {
 	var out map[string]float64
 	all := map[string][]float64{}
 	for _, name := range r.Places { // in their order: the same sum each time
-		if _, of, _ := strings.Cut(name, "_"); kind != "" && "_"+of != kind || kind == "" && ("_"+of == variedSuffix || "_"+of == sweepsSuffix) {
+		if _, of, _ := strings.Cut(name, "_"); kind != "" && "_"+of != kind || kind == "" &&
+			("_"+of == variedSuffix || "_"+of == sweepsSuffix) {
 			continue
 		}
 		for _, load := range r.Loads {
@@ -264,7 +282,8 @@ func (p *Place) compete(ctx context.Context, o *Options, load float64) (map[stri
 	for name, e := range c.entries {
 		l := &WorldLine{Fared: c.fared(name, Fifo)}
 		fifo := c.results(Fifo)
-		l.VsFifo, l.VsFifoSD = over(e.results, func(i int, r *sim.Result) float64 { return r.MeanTurnaroundS / fifo[i].MeanTurnaroundS })
+		l.VsFifo, l.VsFifoSD = over(e.results,
+			func(i int, r *sim.Result) float64 { return r.MeanTurnaroundS / fifo[i].MeanTurnaroundS })
 		l.MakespanS, _ = over(e.results, func(_ int, r *sim.Result) float64 { return r.MakespanS })
 		if e.tookUS != nil {
 			l.DecisionUS = stat.Mean(e.tookUS, nil)
@@ -307,8 +326,8 @@ const (
 	leastOfLimit, mostOfLimit = 1.5, 5
 )
 
-// vary draws another length for each run, log-normal around the one that is known of its application, and a limit. What is
-// known is the mean and its standard deviation.
+// vary draws another length for each run, log-normal around the one that is known of its application, and a limit. What
+// is known is the mean and its standard deviation.
 func (r *Replayable) vary(seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0x7a21ed)) //nolint:gosec // an experiment is repeatable, not secret
 	r.Config.Jobs = slices.Clone(r.Config.Jobs)

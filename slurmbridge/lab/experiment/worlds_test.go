@@ -13,7 +13,10 @@ import (
 
 // Each world's table names the applications that it has profiles of, and all of them.
 func TestPlaces(t *testing.T) {
-	cells := map[string]int{"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566, "alnair_varied": 49, "miso_varied": 318, "alnair_sweeps": 49, "miso_sweeps": 318}
+	cells := map[string]int{
+		"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566, "alnair_varied": 49,
+		"miso_varied": 318, "alnair_sweeps": 49, "miso_sweeps": 318,
+	}
 	for _, name := range PlaceNames() {
 		p := must.Get(PlaceNamed(name))(t)
 		if n, ok := cells[name]; !ok || n != len(p.Pairs) {
@@ -50,8 +53,10 @@ func TestVariedRuns(t *testing.T) {
 	for i := range r.Config.Jobs {
 		j := &r.Config.Jobs[i]
 		ratio += j.Truth.DurationS / j.Profile.DurationS / float64(len(r.Config.Jobs))
-		if j.LimitS < leastOfLimit*j.Truth.DurationS || j.LimitS > mostOfLimit*j.Truth.DurationS || j.Profile.DurationSD <= 0 {
-			t.Fatalf("job %s takes %v s with a limit of %v s; its application %v ± %v s", j.ID, j.Truth.DurationS, j.LimitS, j.Profile.DurationS, j.Profile.DurationSD)
+		if j.LimitS < leastOfLimit*j.Truth.DurationS || j.LimitS > mostOfLimit*j.Truth.DurationS ||
+			j.Profile.DurationSD <= 0 {
+			t.Fatalf("job %s takes %v s with a limit of %v s; its application %v ± %v s", j.ID, j.Truth.DurationS, j.LimitS,
+				j.Profile.DurationS, j.Profile.DurationSD)
 		}
 		if a := &again.Config.Jobs[i]; a.LimitS != j.LimitS || a.Truth.DurationS != j.Truth.DurationS {
 			t.Fatal("the same seed draws other runs")
@@ -62,8 +67,8 @@ func TestVariedRuns(t *testing.T) {
 	}
 }
 
-// In a world of sweeps every run fits its limit, a step of the ladder; many fail at once; a few users have most of the work;
-// what comes is as much work as asked for, and the site knows earlier runs.
+// In a world of sweeps every run fits its limit, a step of the ladder; many fail at once; a few users have most of the
+// work; what comes is as much work as asked for, and the site knows earlier runs.
 func TestSweeps(t *testing.T) {
 	p := must.Get(PlaceNamed("alnair_sweeps"))(t)
 	const n, gpus, load = 4000, 10, .9
@@ -84,8 +89,10 @@ func TestSweeps(t *testing.T) {
 		heavy += byUser[fmt.Sprintf("user%d", i)]
 	}
 	came := tr.Jobs[n-1].SubmitS - tr.Jobs[0].SubmitS
-	if got := work / came / gpus; len(tr.Jobs) != n || failed < n/10 || failed > n/4 || heavy < n*6/10 || got < .6*load || got > 1.5*load {
-		t.Errorf("%d jobs, of which %d fail at once and %d are the heavy users'; they bring %v of what the GPUs do", len(tr.Jobs), failed, heavy, got)
+	if got := work / came / gpus; len(tr.Jobs) != n || failed < n/10 || failed > n/4 || heavy < n*6/10 || got < .6*load ||
+		got > 1.5*load {
+		t.Errorf("%d jobs, of which %d fail at once and %d are the heavy users'; they bring %v of what the GPUs do",
+			len(tr.Jobs), failed, heavy, got)
 	}
 	for _, q := range tr.Profiles {
 		if q.DurationSD > 0 && len(q.Past) == 0 || q.Validate() != nil {
@@ -111,7 +118,8 @@ func TestLoad(t *testing.T) {
 
 func TestWorlds(t *testing.T) {
 	o := Options{
-		Workloads: []string{"law", "alnair"}, Loads: []float64{1.1}, Policies: []string{Fifo, "greedy", "srpt", "dqn"}, Seeds: 2, Seed: 1, Jobs: 80,
+		Workloads: []string{"law", "alnair"}, Loads: []float64{1.1}, Policies: []string{Fifo, "greedy", "srpt", "dqn"},
+		Seeds: 2, Seed: 1, Jobs: 80,
 		Tries: 20, Effort: Effort{Tune: 1}, MaxSlowdown: rlcore.DefaultMaxSlowdown,
 	}
 	r := must.Get(Worlds(t.Context(), o))(t)
@@ -151,7 +159,12 @@ func TestWorlds(t *testing.T) {
 
 func TestWorldsRefuses(t *testing.T) {
 	for _, o := range []Options{
-		{Loads: []float64{0}}, {M: 13}, {Seeds: -1}, {Jobs: 1}, {Workloads: []string{"nowhere"}}, {Policies: []string{"nothing"}},
+		{Loads: []float64{0}},
+		{M: 13},
+		{Seeds: -1},
+		{Jobs: 1},
+		{Workloads: []string{"nowhere"}},
+		{Policies: []string{"nothing"}},
 	} {
 		if _, err := Worlds(t.Context(), o); !errors.Is(err, ErrOptions) {
 			t.Errorf("%+v: %v", o, err)

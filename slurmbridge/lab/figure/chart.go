@@ -103,7 +103,12 @@ func (c *Chart) TryAdd(p plot.Plotter, err error) bool {
 
 // Box draws a rectangle.
 func (c *Chart) Box(left, right, low, high float64, colour color.Color) plot.Thumbnailer {
-	b, err := plotter.NewPolygon(plotter.XYs{{X: left, Y: low}, {X: left, Y: high}, {X: right, Y: high}, {X: right, Y: low}})
+	b, err := plotter.NewPolygon(plotter.XYs{
+		{X: left, Y: low},
+		{X: left, Y: high},
+		{X: right, Y: high},
+		{X: right, Y: low},
+	})
 	if c.TryAdd(b, err) {
 		b.Color, b.LineStyle.Color, b.LineStyle.Width = colour, Ink, vg.Points(0.4)
 	}

@@ -23,7 +23,8 @@ import (
 )
 
 // errWhat: none of the three formats of jobs.
-var errWhat = errors.New("neither CSV (job,submit_s,app,duration_s,user) nor the Standard Workload Format (18 numbers a line) nor what sacct --parsable2 prints (JobID|JobName|…)")
+var errWhat = errors.New("neither CSV (job,submit_s,app,duration_s,user) nor the Standard Workload Format (18 " +
+	"numbers a line) nor what sacct --parsable2 prints (JobID|JobName|…)")
 
 // ReadJobsFile reads jobs from a file in any of the three formats, which it recognises by the
 // contents; see ReadJobs, ReadSWF and ReadSacct.
@@ -256,7 +257,8 @@ func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
 			DeadlineS: t.NumberOr("deadline_s", 0, maxSubmitS, 0),
 		}
 		if t.Text("deadline_s") != "" && j.DeadlineS <= j.SubmitS {
-			t.Fail("deadline_s", fmt.Errorf("%w: %g is not after the submission at %g", table.ErrOutOfRange, j.DeadlineS, j.SubmitS))
+			t.Fail("deadline_s", fmt.Errorf("%w: %g is not after the submission at %g", table.ErrOutOfRange, j.DeadlineS,
+				j.SubmitS))
 		}
 		if seen[j.ID] {
 			t.Fail("job", fmt.Errorf("%.40q %w", j.ID, table.ErrTwice))

@@ -69,7 +69,10 @@ func TestJobsRoundTrip(t *testing.T) {
 			if rapid.Bool().Draw(t, "promised") && j.SubmitS < maxSubmitS-1 {
 				j.DeadlineS = rapid.Float64Range(j.SubmitS+1, maxSubmitS).Draw(t, "deadline")
 			}
-			row := []string{j.ID, number(j.SubmitS), j.App, number(j.DurationS), j.User, strconv.Itoa(j.GPUs), number(j.LimitS), number(j.DeadlineS)}
+			row := []string{
+				j.ID, number(j.SubmitS), j.App, number(j.DurationS), j.User, strconv.Itoa(j.GPUs), number(j.LimitS),
+				number(j.DeadlineS),
+			}
 			for i := range row {
 				if i > 1 && row[i] == "0" && i != 2 && i != 4 {
 					row[i] = ""
@@ -78,7 +81,10 @@ func TestJobsRoundTrip(t *testing.T) {
 			want = append(want, j)
 			rows = append(rows, row)
 		}
-		got := must.Get(ReadJobs(written(t, []string{"job", "submit_s", "app", "duration_s", "user", "gpus", "limit_s", "deadline_s"}, rows), "f"))(t)
+		got := must.Get(ReadJobs(written(t, []string{
+			"job", "submit_s", "app", "duration_s", "user", "gpus", "limit_s",
+			"deadline_s",
+		}, rows), "f"))(t)
 		if !reflect.DeepEqual(got, inOrder(want)) {
 			t.Errorf("got %+v\nwant %+v", got, want)
 		}
@@ -107,7 +113,10 @@ func TestProfilesRoundTrip(t *testing.T) {
 				step = number(1000 * p.StepS)
 			}
 			want = append(want, p)
-			rows = append(rows, []string{app, number(p.DurationS), number(100 * u.GPU), "0", number(u.MemMiB), number(100 * u.Core), number(u.PCIeMBps), step})
+			rows = append(rows, []string{
+				app, number(p.DurationS), number(100 * u.GPU), "0", number(u.MemMiB),
+				number(100 * u.Core), number(u.PCIeMBps), step,
+			})
 		}
 		head := strings.Split("app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms", ",")
 		got := must.Get(ReadProfiles(written(t, head, rows), "f"))(t)
@@ -124,7 +133,8 @@ func TestProfilesRoundTrip(t *testing.T) {
 func TestPairsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Pair {
-			return pair(names.Draw(t, "victim"), names.Draw(t, "aggressor"), rapid.Float64Range(minSlowdown, maxSlowdown).Draw(t, "slowdown"))
+			return pair(names.Draw(t, "victim"), names.Draw(t, "aggressor"),
+				rapid.Float64Range(minSlowdown, maxSlowdown).Draw(t, "slowdown"))
 		}), 1, 8).Draw(t, "pairs")
 		var rows [][]string
 		for _, p := range want {
@@ -165,8 +175,10 @@ func judgeJobs(t *testing.T, jobs []Job, unknownDuration bool) {
 	}
 	for i, j := range jobs {
 		given := j.DurationS >= minDurationS || unknownDuration && j.DurationS == 0
-		if j.ID == "" || j.App == "" || !given || j.DurationS > maxDurationS || !(j.SubmitS >= 0) || math.IsInf(j.SubmitS, 0) || j.GPUs < 0 ||
-			!(j.LimitS >= 0 && j.LimitS <= maxDurationS) || j.DeadlineS != 0 && !(j.DeadlineS > j.SubmitS && j.DeadlineS <= maxSubmitS) {
+		if j.ID == "" || j.App == "" || !given || j.DurationS > maxDurationS || !(j.SubmitS >= 0) ||
+			math.IsInf(j.SubmitS, 0) || j.GPUs < 0 ||
+			!(j.LimitS >= 0 && j.LimitS <= maxDurationS) || j.DeadlineS != 0 &&
+			!(j.DeadlineS > j.SubmitS && j.DeadlineS <= maxSubmitS) {
 			t.Errorf("%+v", j)
 		}
 		if strings.ContainsAny(j.ID+j.App+j.User, "\n\r\x1b\x00") {

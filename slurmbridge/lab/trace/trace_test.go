@@ -31,46 +31,119 @@ func TestRefused(t *testing.T) {
 		reader, text, want string
 		is                 error
 	}{
-		{"pairs", "victim,aggressor,slowdown\na,b,1.5\n\na,b,abc\n", `f:4: slowdown: "abc" is not a number`, table.ErrNotNumber},
-		{"pairs", "victim,aggressor,slowdown\na,b,NaN\n", `f:2: slowdown: out of range: "NaN" is not a finite number`, table.ErrOutOfRange},
-		{"pairs", "victim,aggressor,slowdown\na,b,+Inf\n", `f:2: slowdown: out of range: "+Inf" is not a finite number`, table.ErrOutOfRange},
-		{"pairs", "victim,aggressor,slowdown\na,b,1e999\n", `f:2: slowdown: out of range: "1e999" is not a finite number`, table.ErrOutOfRange},
-		{"pairs", "victim,aggressor,slowdown\na,b,0\n", "f:2: slowdown: out of range: 0 is not from 0.5 to 1000", table.ErrOutOfRange},
-		{"pairs", "victim,aggressor,slowdown\na,b,-1\n", "f:2: slowdown: out of range: -1 is not from 0.5 to 1000", table.ErrOutOfRange},
+		{
+			"pairs", "victim,aggressor,slowdown\na,b,1.5\n\na,b,abc\n", `f:4: slowdown: "abc" is not a number`,
+			table.ErrNotNumber,
+		},
+		{
+			"pairs", "victim,aggressor,slowdown\na,b,NaN\n", `f:2: slowdown: out of range: "NaN" is not a finite number`,
+			table.ErrOutOfRange,
+		},
+		{
+			"pairs", "victim,aggressor,slowdown\na,b,+Inf\n", `f:2: slowdown: out of range: "+Inf" is not a finite number`,
+			table.ErrOutOfRange,
+		},
+		{
+			"pairs", "victim,aggressor,slowdown\na,b,1e999\n", `f:2: slowdown: out of range: "1e999" is not a finite number`,
+			table.ErrOutOfRange,
+		},
+		{
+			"pairs", "victim,aggressor,slowdown\na,b,0\n", "f:2: slowdown: out of range: 0 is not from 0.5 to 1000",
+			table.ErrOutOfRange,
+		},
+		{
+			"pairs", "victim,aggressor,slowdown\na,b,-1\n", "f:2: slowdown: out of range: -1 is not from 0.5 to 1000",
+			table.ErrOutOfRange,
+		},
 		{"pairs", "victim,aggressor,slowdown\na,b,\n", "f:2: slowdown: the value is missing", table.ErrMissing},
 		{"pairs", "victim,aggressor,slowdown\na,b\n", "f:2: the row doesn't have the header's 3 columns", nil},
-		{"pairs", "# where from\nvictim,aggressor\na,b\n", "f:2: slowdown: the header lacks this column; it has victim,aggressor", table.ErrNoColumn},
-		{"pairs", "victim,aggressor\na,b\n", "f:1: slowdown: the header lacks this column; it has victim,aggressor", table.ErrNoColumn},
+		{
+			"pairs", "# where from\nvictim,aggressor\na,b\n",
+			"f:2: slowdown: the header lacks this column; it has victim,aggressor", table.ErrNoColumn,
+		},
+		{
+			"pairs", "victim,aggressor\na,b\n", "f:1: slowdown: the header lacks this column; it has victim,aggressor",
+			table.ErrNoColumn,
+		},
 		{"pairs", "victim,aggressor,slowdown,Victim\n", `f:1: column "Victim" stands there twice`, table.ErrTwice},
 		{"pairs", "victim,aggressor,slowdown\n", "f: there is no row in it", table.ErrNoRows},
 		{"pairs", "", "f: the file is empty", table.ErrEmpty},
 		{"pairs", "\ufeff", "f: the file is empty", table.ErrEmpty},
-		{"pairs", "victim,aggressor,slowdown\na,c,1.5\n", `f:2: aggressor: unknown application "c"; there are a, b`, table.ErrUnknownApp},
+		{
+			"pairs", "victim,aggressor,slowdown\na,c,1.5\n", `f:2: aggressor: unknown application "c"; there are a, b`,
+			table.ErrUnknownApp,
+		},
 		{"pairs", "victim,aggressor,slowdown\n\"a,b,1\n", `f:2: at byte 8: extraneous or missing " in quoted-field`, nil},
-		{"pairs", "victim,aggressor,slowdown\n" + strings.Repeat("a", table.MaxLine+1), "f:2: the line is too long: more than 1048576 bytes", table.ErrLongLine},
-		{"pairs", "victim,aggressor,slowdown\n\n\na,b,1\n" + strings.Repeat("a", table.MaxLine+1), "f:5: the line is too long: more than 1048576 bytes", table.ErrLongLine},
+		{
+			"pairs", "victim,aggressor,slowdown\n" + strings.Repeat("a", table.MaxLine+1),
+			"f:2: the line is too long: more than 1048576 bytes", table.ErrLongLine,
+		},
+		{
+			"pairs", "victim,aggressor,slowdown\n\n\na,b,1\n" + strings.Repeat("a", table.MaxLine+1),
+			"f:5: the line is too long: more than 1048576 bytes", table.ErrLongLine,
+		},
 
 		{"jobs", "job,submit_s,app\n1,0,\n", "f:2: app: the value is missing", table.ErrMissing},
 		{"jobs", "job,submit_s,app\n1,-1,a\n", "f:2: submit_s: out of range: -1 is not from 0 to 1e+11", table.ErrOutOfRange},
-		{"jobs", "job,submit_s,app,duration_s\n1,0,a,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09", table.ErrOutOfRange},
-		{"jobs", "job,submit_s,app,duration_s\n1,0,a,-5\n", "f:2: duration_s: out of range: -5 is not from 0.01 to 1e+09", table.ErrOutOfRange},
-		{"jobs", "job,submit_s,app,GPUs\n1,0,a,1.5\n", "f:2: GPUs: out of range: 1.5 is not a whole number", table.ErrOutOfRange},
-		{"jobs", "job,submit_s,app,limit_s\n1,0,a,0\n", "f:2: limit_s: out of range: 0 is not from 0.01 to 1e+09", table.ErrOutOfRange},
-		{"jobs", "job,submit_s,app,limit_s\n1,0,a,UNLIMITED\n", `f:2: limit_s: "UNLIMITED" is not a number`, table.ErrNotNumber},
-		{"jobs", "job,submit_s,app,deadline_s\n1,0,a,60\n2,10,a,10\n", "f:3: deadline_s: out of range: 10 is not after the submission at 10", table.ErrOutOfRange},
+		{
+			"jobs", "job,submit_s,app,duration_s\n1,0,a,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09",
+			table.ErrOutOfRange,
+		},
+		{
+			"jobs", "job,submit_s,app,duration_s\n1,0,a,-5\n", "f:2: duration_s: out of range: -5 is not from 0.01 to 1e+09",
+			table.ErrOutOfRange,
+		},
+		{
+			"jobs", "job,submit_s,app,GPUs\n1,0,a,1.5\n", "f:2: GPUs: out of range: 1.5 is not a whole number",
+			table.ErrOutOfRange,
+		},
+		{
+			"jobs", "job,submit_s,app,limit_s\n1,0,a,0\n", "f:2: limit_s: out of range: 0 is not from 0.01 to 1e+09",
+			table.ErrOutOfRange,
+		},
+		{
+			"jobs", "job,submit_s,app,limit_s\n1,0,a,UNLIMITED\n", `f:2: limit_s: "UNLIMITED" is not a number`,
+			table.ErrNotNumber,
+		},
+		{
+			"jobs", "job,submit_s,app,deadline_s\n1,0,a,60\n2,10,a,10\n",
+			"f:3: deadline_s: out of range: 10 is not after the submission at 10", table.ErrOutOfRange,
+		},
 		{"jobs", "job,submit_s,app\n1,0,a\n1,0,a\n", `f:3: job: "1" stands there twice`, table.ErrTwice},
 		{"jobs", "job,submit_s,app\n\"1\n2\",0,a\n", `f:2: job: "1\n2" has characters that can't be printed`, nil},
 		{"jobs", "job,submit_s,app\n1,0,\xff\n", `f:2: app: "\xff" has characters that can't be printed`, nil},
-		{"jobs", "job,submit_s,app\n1,0," + strings.Repeat("a", 257) + "\n", "f:2: app: out of range: a name of 257 bytes, at most 256", table.ErrOutOfRange},
+		{
+			"jobs", "job,submit_s,app\n1,0," + strings.Repeat("a", 257) + "\n",
+			"f:2: app: out of range: a name of 257 bytes, at most 256", table.ErrOutOfRange,
+		},
 		// The line is the value's, not the row's start.
 		{"jobs", "job,submit_s,note,app\n1,0,\"two\nlines\",\n", "f:3: app: the value is missing", table.ErrMissing},
 
-		{"profiles", "app,gpu_util\na,100.1\n", "f:2: gpu_util: out of range: 100.1 is not from 0 to 100", table.ErrOutOfRange},
-		{"profiles", "app,gpu_util\na,\n", "f:2: gpu_util: the value is missing: it is the part of the run in which a kernel ran, in percent (nvidia-smi's utilization.gpu, on average); leave an application out for which it isn't known", table.ErrMissing},
-		{"profiles", "app,gpu_util,duration_s\na,5,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09", table.ErrOutOfRange},
-		{"profiles", "app,gpu_util,mem_util\na,5,101\n", "f:2: mem_util: out of range: 101 is not from 0 to 100", table.ErrOutOfRange},
-		{"profiles", "app,gpu_util,step_ms\na,5,0\n", "f:2: step_ms: out of range: 0 is not from 1e-06 to 1e+09", table.ErrOutOfRange},
-		{"profiles", "app,gpu_util,mem_mib\na,5,-1\n", "f:2: mem_mib: out of range: -1 is not from 0 to 1e+07", table.ErrOutOfRange},
+		{
+			"profiles", "app,gpu_util\na,100.1\n", "f:2: gpu_util: out of range: 100.1 is not from 0 to 100",
+			table.ErrOutOfRange,
+		},
+		{
+			"profiles", "app,gpu_util\na,\n",
+			"f:2: gpu_util: the value is missing: it is the part of the run in which a kernel ran, in percent (nvidia-smi's " +
+				"utilization.gpu, on average); leave an application out for which it isn't known", table.ErrMissing,
+		},
+		{
+			"profiles", "app,gpu_util,duration_s\na,5,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09",
+			table.ErrOutOfRange,
+		},
+		{
+			"profiles", "app,gpu_util,mem_util\na,5,101\n", "f:2: mem_util: out of range: 101 is not from 0 to 100",
+			table.ErrOutOfRange,
+		},
+		{
+			"profiles", "app,gpu_util,step_ms\na,5,0\n", "f:2: step_ms: out of range: 0 is not from 1e-06 to 1e+09",
+			table.ErrOutOfRange,
+		},
+		{
+			"profiles", "app,gpu_util,mem_mib\na,5,-1\n", "f:2: mem_mib: out of range: -1 is not from 0 to 1e+07",
+			table.ErrOutOfRange,
+		},
 		{"profiles", "app,gpu_util,pcie_mbps\na,5,7 GB\n", `f:2: pcie_mbps: "7 GB" is not a number`, table.ErrNotNumber},
 		{"profiles", "app,gpu_util\na,5\na,6\n", `f:3: app: "a" stands there twice`, table.ErrTwice},
 
@@ -78,26 +151,69 @@ func TestRefused(t *testing.T) {
 		{"swf", "", "f: the file is empty", table.ErrEmpty},
 		{"swf", "1 0 5 100\n", "f:1: 4 fields; the Standard Workload Format has 18", nil},
 		{"swf", swfLine("run time", "x"), `f:1: run time: "x" is not a number`, table.ErrNotNumber},
-		{"swf", swfLine("used memory", "nan"), `f:1: used memory: out of range: "nan" is not a finite number`, table.ErrOutOfRange},
-		{"swf", swfLine("submit time", "-1"), "f:1: submit time: out of range: -1 is not from 0 to 1e+11", table.ErrOutOfRange},
+		{
+			"swf", swfLine("used memory", "nan"), `f:1: used memory: out of range: "nan" is not a finite number`,
+			table.ErrOutOfRange,
+		},
+		{
+			"swf", swfLine("submit time", "-1"), "f:1: submit time: out of range: -1 is not from 0 to 1e+11",
+			table.ErrOutOfRange,
+		},
 		{"swf", swfLine("requested time", "x"), `f:1: requested time: "x" is not a number`, table.ErrNotNumber},
-		{"swf", swfLine("executable", "1.5"), "f:1: executable: out of range: 1.5 is not a whole number", table.ErrOutOfRange},
+		{
+			"swf", swfLine("executable", "1.5"), "f:1: executable: out of range: 1.5 is not a whole number",
+			table.ErrOutOfRange,
+		},
 		{"swf", swfLine() + swfLine(), "f:2: job number: 1 stands there twice", table.ErrTwice},
-		{"swf", swfLine("run time", "-1"), "f: there is no row in it that can be used: 1 without a run time", table.ErrNoRows},
-		{"swf", strings.Repeat("1", table.MaxLine+1), "f:1: the line is too long: more than 1048576 bytes", table.ErrLongLine},
+		{
+			"swf", swfLine("run time", "-1"), "f: there is no row in it that can be used: 1 without a run time",
+			table.ErrNoRows,
+		},
+		{
+			"swf", strings.Repeat("1", table.MaxLine+1), "f:1: the line is too long: more than 1048576 bytes",
+			table.ErrLongLine,
+		},
 
 		{"sacct", "JobID|User\n", "f:1: JobName: the header lacks this column; it has JobID|User", table.ErrNoColumn},
-		{"sacct", "JobID|JobName|Submit|End\n", "f:1: Start: the header lacks this column; it has JobID|JobName|Submit|End", table.ErrNoColumn},
+		{
+			"sacct", "JobID|JobName|Submit|End\n", "f:1: Start: the header lacks this column; it has JobID|JobName|Submit|End",
+			table.ErrNoColumn,
+		},
 		{"sacct", sacctHead, "f: there is no row in it", table.ErrNoRows},
 		{"sacct", "\n", "f: the file is empty", table.ErrEmpty},
-		{"sacct", sacctHead + "1|a|u|2024\n", "f: there is no row in it that can be used: 1 with a line break in its name, or cut short", table.ErrNoRows},
-		{"sacct", sacctHead + "1|a|u|yesterday|5|COMPLETED|gres/gpu=1\n", `f:2: Submit: "yesterday" is no time like 2024-01-31T23:59:59`, nil},
-		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|long|COMPLETED|gres/gpu=1\n", `f:2: ElapsedRaw: "long" is not a number`, table.ErrNotNumber},
-		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|COMPLETED|gres/gpu=two\n", `f:2: AllocTRES: "two" is not a number`, table.ErrNotNumber},
-		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|PENDING|gres/gpu=1\n", "f: there is no row in it that can be used: 1 not ended", table.ErrNoRows},
-		{"sacct", "JobID|JobName|Submit|Elapsed|Timelimit\n1|a|2024-01-01T00:00:00|05:00|soon\n", `f:2: Timelimit: "soon" is no run time: [days-][hours:]minutes:seconds`, nil},
-		{"sacct", "JobID|JobName|Submit|Elapsed|TimelimitRaw\n1|a|2024-01-01T00:00:00|05:00|-5\n", "f:2: TimelimitRaw: out of range: -5 is not from 0 to 1e+07", table.ErrOutOfRange},
-		{"sacct", "JobID|JobName|Comment|Submit|ElapsedRaw\n1|a|x|y|2024-01-01T00:00:00|5\n", `f:2: 6 fields, the header has 5: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`, nil},
+		{
+			"sacct", sacctHead + "1|a|u|2024\n",
+			"f: there is no row in it that can be used: 1 with a line break in its name, or cut short", table.ErrNoRows,
+		},
+		{
+			"sacct", sacctHead + "1|a|u|yesterday|5|COMPLETED|gres/gpu=1\n",
+			`f:2: Submit: "yesterday" is no time like 2024-01-31T23:59:59`, nil,
+		},
+		{
+			"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|long|COMPLETED|gres/gpu=1\n",
+			`f:2: ElapsedRaw: "long" is not a number`, table.ErrNotNumber,
+		},
+		{
+			"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|COMPLETED|gres/gpu=two\n", `f:2: AllocTRES: "two" is not a number`,
+			table.ErrNotNumber,
+		},
+		{
+			"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|PENDING|gres/gpu=1\n",
+			"f: there is no row in it that can be used: 1 not ended", table.ErrNoRows,
+		},
+		{
+			"sacct", "JobID|JobName|Submit|Elapsed|Timelimit\n1|a|2024-01-01T00:00:00|05:00|soon\n",
+			`f:2: Timelimit: "soon" is no run time: [days-][hours:]minutes:seconds`, nil,
+		},
+		{
+			"sacct", "JobID|JobName|Submit|Elapsed|TimelimitRaw\n1|a|2024-01-01T00:00:00|05:00|-5\n",
+			"f:2: TimelimitRaw: out of range: -5 is not from 0 to 1e+07", table.ErrOutOfRange,
+		},
+		{
+			"sacct", "JobID|JobName|Comment|Submit|ElapsedRaw\n1|a|x|y|2024-01-01T00:00:00|5\n",
+			`f:2: 6 fields, the header has 5: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`,
+			nil,
+		},
 	}
 	for _, c := range cases {
 		err := readers[c.reader](strings.NewReader(c.text))
@@ -167,7 +283,8 @@ func pair(victim, aggressor string, slowdown float64) Pair {
 }
 
 func TestReadPairs(t *testing.T) {
-	got := must.Get(ReadPairs(strings.NewReader("# where from\nslowdown,victim,aggressor\n0.9,a,b\n# more\n1.5,b,a\n1.1,a,b\n"), "f", "a", "b"))(t)
+	got := must.Get(ReadPairs(strings.NewReader("# where from\nslowdown,victim,aggressor\n0.9,a,b\n# "+
+		"more\n1.5,b,a\n1.1,a,b\n"), "f", "a", "b"))(t)
 	if want := []Pair{pair("a", "b", 0.9), pair("b", "a", 1.5), pair("a", "b", 1.1)}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -187,7 +304,10 @@ func TestReadSWF(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Job{{ID: "2", App: "swf-unknown", DurationS: 100}, {ID: "1", SubmitS: 9, App: "swf-12", DurationS: 100, User: "3"}}
+	want := []Job{
+		{ID: "2", App: "swf-unknown", DurationS: 100},
+		{ID: "1", SubmitS: 9, App: "swf-12", DurationS: 100, User: "3"},
+	}
 	must.Equal(t, got, want)
 	if want := (Skipped{noRunTime: 2, partial: 1}); !reflect.DeepEqual(skipped, want) || skipped.Total() != 3 {
 		t.Errorf("skipped %v, want %v", skipped, want)
@@ -224,7 +344,8 @@ lines|with|bars|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|0
 		{ID: "7", SubmitS: 50, App: "late", DurationS: 86403, User: "u1", GPUs: 2},
 	}
 	must.Equal(t, got, want)
-	if want := (Skipped{noGPU: 1, unended: 1, noRunTime: 1, requeued: 1, onMIG: 1, torn: 3}); !reflect.DeepEqual(skipped, want) {
+	if want := (Skipped{noGPU: 1, unended: 1, noRunTime: 1, requeued: 1, onMIG: 1, torn: 3}); !reflect.DeepEqual(skipped,
+		want) {
 		t.Errorf("skipped %v, want %v", skipped, want)
 	}
 }
@@ -255,15 +376,18 @@ func TestLimits(t *testing.T) {
 		got, want []float64
 	}{
 		{
-			limits(sacct("JobID|JobName|Submit|Elapsed|Timelimit\n1" + row + "1-02:00:00\n2" + row + "UNLIMITED\n3" + row + "Partition_Limit\n4" + row + "\n")),
+			limits(sacct("JobID|JobName|Submit|Elapsed|Timelimit\n1" + row + "1-02:00:00\n2" + row + "UNLIMITED\n3" + row +
+				"Partition_Limit\n4" + row + "\n")),
 			[]float64{26 * 3600, 0, 0, 0},
 		},
 		{
-			limits(sacct("JobID|JobName|Submit|Elapsed|TimelimitRaw|Timelimit\n1" + row + "90|01:30:00\n2" + row + "UNLIMITED|UNLIMITED\n3" + row + "|00:10:00\n")),
+			limits(sacct("JobID|JobName|Submit|Elapsed|TimelimitRaw|Timelimit\n1" + row + "90|01:30:00\n2" + row +
+				"UNLIMITED|UNLIMITED\n3" + row + "|00:10:00\n")),
 			[]float64{5400, 0, 600},
 		},
 		{
-			limits(swf(swfLine("requested time", "7200") + swfLine("job number", "2") + swfLine("job number", "3", "requested time", "0") +
+			limits(swf(swfLine("requested time", "7200") + swfLine("job number", "2") +
+				swfLine("job number", "3", "requested time", "0") +
 				swfLine("job number", "4", "requested time", "1e10"))),
 			[]float64{7200, 0, 0, 0},
 		},
@@ -311,7 +435,10 @@ func TestReadJobsFile(t *testing.T) {
 			t.Errorf("%q: %v, want an unknown application", text, err)
 		}
 	}
-	for text, want := range map[string]error{"": table.ErrEmpty, " \n": table.ErrEmpty, "hello\n": errWhat, "\x00\x01": errWhat} {
+	for text, want := range map[string]error{
+		"": table.ErrEmpty, " \n": table.ErrEmpty, "hello\n": errWhat,
+		"\x00\x01": errWhat,
+	} {
 		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		if _, _, err := ReadJobsFile(path); !errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", text, err, want)

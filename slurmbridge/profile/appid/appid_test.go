@@ -57,7 +57,8 @@ func TestRules(t *testing.T) {
 				"export MY_" + strings.ToUpper(word) + "=%s\n./a.out",
 			}
 			if r.at == inNames {
-				scripts = []string{"cd /x/" + word + "_%s\n./a.out", "./a.out in_" + word + "%s.dat", "export DATA=d/" + word + "-%s\n./a.out"}
+				scripts = []string{"cd /x/" + word + "_%s\n./a.out", "./a.out in_" + word + "%s.dat", "export DATA=d/" + word +
+					"-%s\n./a.out"}
 			}
 			for _, script := range scripts {
 				one, two := fmt.Sprintf(script, "128"), fmt.Sprintf(script, "4096")
@@ -330,7 +331,8 @@ func TestFamily(t *testing.T) {
 			}
 		}
 	}
-	for _, script := range []string{"", "# nothing", "cd /x\nmodule load a", "./a.out" + strings.Repeat(" 7", maxSizes+1)} {
+	for _, script := range []string{"", "# nothing", "cd /x\nmodule load a", "./a.out" +
+		strings.Repeat(" 7", maxSizes+1)} {
 		if a := of(script); a.Family != "" || a.Sizes != nil {
 			t.Errorf("%.20q has family %s", script, a.Family)
 		}
@@ -390,8 +392,10 @@ func TestFolderOfSubmission(t *testing.T) {
 	if at("/s/seed1", "") != at("/s/seed2", "") || at("/s/2026-01-01/x", "") != at("/s/2026-01-02/x", "") {
 		t.Error("a seed or a day in the folder counts")
 	}
-	one, two := "/s/3f/9c/6679-7425/7c9e6679-7425-40de-944b-e07fc1f90ae7", "/s/3f/9c/6679-7425/0b1e7f3a-1f52-4f0a-9d3c-5a7b8c9d0e1f"
-	if at(one, "relax") != at(two, "relax") || at(one, "relax") == at(two, "bands") || at("/s/x", "relax") != at("/s/x", "bands") {
+	one, two := "/s/3f/9c/6679-7425/7c9e6679-7425-40de-944b-e07fc1f90ae7",
+		"/s/3f/9c/6679-7425/0b1e7f3a-1f52-4f0a-9d3c-5a7b8c9d0e1f"
+	if at(one, "relax") != at(two, "relax") || at(one, "relax") == at(two, "bands") ||
+		at("/s/x", "relax") != at("/s/x", "bands") {
 		t.Error("a job's name counts only where its folder is made for it alone")
 	}
 }
@@ -411,7 +415,8 @@ func TestArguments(t *testing.T) {
 	if one, two := key("~abcdefgh_007.f"), key("~abcdefgh_011.f"); one.Family == "" || one.Key != two.Key {
 		t.Errorf("%+v, %+v", one, two)
 	}
-	if one, two := key("N=~abcdefgh_64.f"), key("N=~abcdefgh_128.f"); one.Family != two.Family || sizesOf(one) != "file ~abcdefgh_#.f=64" {
+	if one, two := key("N=~abcdefgh_64.f"), key("N=~abcdefgh_128.f"); one.Family != two.Family ||
+		sizesOf(one) != "file ~abcdefgh_#.f=64" {
 		t.Errorf("%+v, %+v", one, two)
 	}
 	for _, args := range []string{"~ffffffgh 128 --epochs=90", "128 --epochs=90", ""} {
@@ -445,13 +450,21 @@ func TestOtherLanguages(t *testing.T) {
 		if b := of(strings.Replace(script, "=5", "=9", 1)); a.Key == "" || a.Key != b.Key || a.Family != "" {
 			t.Errorf("%s: another time limit: %+v, %+v", first, a, b)
 		}
-		for _, change := range [][2]string{{"x = 128", "x = 4096"}, {"# seed 1\nx", "# seed 2\nx"}, {"x =", "x  ="}, {"128 #", "128\n#SBATCH\n#"}} {
+		for _, change := range [][2]string{
+			{"x = 128", "x = 4096"},
+			{"# seed 1\nx", "# seed 2\nx"},
+			{"x =", "x  ="},
+			{"128 #", "128\n#SBATCH\n#"},
+		} {
 			if b := of(strings.Replace(script, change[0], change[1], 1)); b.Key == a.Key {
 				t.Errorf("%s: with %q it is the same", first, change[1])
 			}
 		}
 	}
-	for _, first := range []string{"#!/bin/bash", "#!/bin/sh -l", "#!/usr/bin/env bash", "#!/usr/bin/env -S zsh -e", "#!/bin/busybox sh", ""} {
+	for _, first := range []string{
+		"#!/bin/bash", "#!/bin/sh -l", "#!/usr/bin/env bash", "#!/usr/bin/env -S zsh -e",
+		"#!/bin/busybox sh", "",
+	} {
 		alike(t, first+"\n./a.out 5", first+"\n# x\n./a.out  5")
 	}
 	if a := of("#!/usr/bin/env python3\nx = 1"); a.Name != "python" {
@@ -524,11 +537,23 @@ func TestWorkflowTools(t *testing.T) {
 	const dask = "/usr/bin/python3 -m distributed.cli.dask_worker tcp://%s --name SLURMCluster-%s --nthreads 4 " +
 		"--memory-limit 4.00GiB"
 	for _, pair := range [][2]string{
-		{fmt.Sprintf(snakemake, "train:seed=1,lr=0.1", "a1b2c3d4", "x1", "1"), fmt.Sprintf(snakemake, "train:seed=2,lr=0.1", "zzb2c3d4", "x2", "2")},
-		{fmt.Sprintf(snakemake, "train:sample=A12,fold=3", "a1b2c3d4", "A12", "1"), fmt.Sprintf(snakemake, "train:sample=B7,fold=4", "zzb2c3d4", "B7", "1")},
-		{fmt.Sprintf(snakemake, "base64//dHJhaW46c2VlZD0x", "a1b2c3d4", "x", "1"), fmt.Sprintf(snakemake, "base64//dHJhaW46c2VlZD0y", "a1b2c3d5", "x", "1")},
+		{
+			fmt.Sprintf(snakemake, "train:seed=1,lr=0.1", "a1b2c3d4", "x1", "1"),
+			fmt.Sprintf(snakemake, "train:seed=2,lr=0.1", "zzb2c3d4", "x2", "2"),
+		},
+		{
+			fmt.Sprintf(snakemake, "train:sample=A12,fold=3", "a1b2c3d4", "A12", "1"),
+			fmt.Sprintf(snakemake, "train:sample=B7,fold=4", "zzb2c3d4", "B7", "1"),
+		},
+		{
+			fmt.Sprintf(snakemake, "base64//dHJhaW46c2VlZD0x", "a1b2c3d4", "x", "1"),
+			fmt.Sprintf(snakemake, "base64//dHJhaW46c2VlZD0y", "a1b2c3d5", "x", "1"),
+		},
 		{fmt.Sprintf(parsl, "0", "1234"), fmt.Sprintf(parsl, "3", "4321")},
-		{fmt.Sprintf(nextflow, "3f/9c1d0e5a7b8c", "nf-train_(1)"), fmt.Sprintf(nextflow, "a0/11d0e5a7b8ff", "nf-train_(sampleB)")},
+		{
+			fmt.Sprintf(nextflow, "3f/9c1d0e5a7b8c", "nf-train_(1)"),
+			fmt.Sprintf(nextflow, "a0/11d0e5a7b8ff", "nf-train_(sampleB)"),
+		},
 		{fmt.Sprintf(dask, "10.0.0.1:8786", "3"), fmt.Sprintf(dask, "10.0.0.9:40123", "12")},
 		{"ray start --address=10.0.0.1:6379 --block", "ray start --address=10.0.0.2:6379 --block"},
 		{"jupyter lab --port 8888 --ip=10.1.1.1", "jupyter lab --port 8899 --ip=node7"},
@@ -536,8 +561,14 @@ func TestWorkflowTools(t *testing.T) {
 		alike(t, pair[0], pair[1])
 	}
 	for _, pair := range [][2]string{
-		{fmt.Sprintf(snakemake, "train:model=resnet18", "a1b2c3d4", "x", "1"), fmt.Sprintf(snakemake, "train:model=resnet152", "a1b2c3d4", "x", "1")},
-		{fmt.Sprintf(snakemake, "train:seed=1", "a1b2c3d4", "x", "1"), fmt.Sprintf(snakemake, "infer:seed=1", "a1b2c3d4", "x", "1")},
+		{
+			fmt.Sprintf(snakemake, "train:model=resnet18", "a1b2c3d4", "x", "1"),
+			fmt.Sprintf(snakemake, "train:model=resnet152", "a1b2c3d4", "x", "1"),
+		},
+		{
+			fmt.Sprintf(snakemake, "train:seed=1", "a1b2c3d4", "x", "1"),
+			fmt.Sprintf(snakemake, "infer:seed=1", "a1b2c3d4", "x", "1"),
+		},
 		{fmt.Sprintf(nextflow, "3f/9c1d0e5a7b8c", "nf-train_(1)"), fmt.Sprintf(nextflow, "3f/9c1d0e5a7b8c", "nf-infer_(1)")},
 	} {
 		apart(t, pair[0], pair[1])
@@ -549,7 +580,8 @@ func TestWorkflowTools(t *testing.T) {
 		"python -u -m executorlib.backend.interactive_serial --host node1 --zmqport 34567",
 	} {
 		named := func(name string) App { return Identify(&Job{Script: []byte(script), Name: name}) }
-		if a, b := named("train_huge"), named("eval_small"); a.Key == "" || a.Key == b.Key || a.Family == b.Family || a.Key != named("train_huge").Key {
+		if a, b := named("train_huge"), named("eval_small"); a.Key == "" || a.Key == b.Key || a.Family == b.Family ||
+			a.Key != named("train_huge").Key {
 			t.Errorf("%s: %+v, %+v", script, a, b)
 		}
 		for _, name := range []string{"", "submitit", "wrap", "joba1b2c3d4e5f6", "20260101"} {
@@ -650,7 +682,8 @@ func TestCompare(t *testing.T) {
 func FuzzIdentify(f *testing.F) {
 	f.Add("#!/bin/sh\nsrun ./a.out\n", "", "/x", "")
 	f.Add("\\\n\\\n\xff\x00'\"../../etc", "~abcdefgh_007.f 5", "/x/20260101", "nf-x_(1)")
-	f.Add("export N=4k\nsrun -n 2 singularity exec --nv i.sif bash -c 'python -m a -n1000 64x64 in_5.dat >o' &", "", "", "")
+	f.Add("export N=4k\nsrun -n 2 singularity exec --nv i.sif bash -c 'python -m a -n1000 64x64 in_5.dat >o' &", "", "",
+		"")
 	f.Add("a $(b `c ${d 'e \"f\x01-n 1e999 0x0 .5 5. 1x 1xx2", "1e999", "3f/9c1d0e5a7b8c", "a")
 	f.Add("python -m snakemake --target-jobs base64//dHJhaW46c2VlZD0x t:i=1,j=2", "", "", "")
 	f.Add("cd /a; bash -c 'cd b; ./c' <<E >&2 | tee x\nE\n", "", "", "")

@@ -235,8 +235,8 @@ func (r *reader) value(name, value string, how naming) string {
 // dated is a value that is a day, or a time on one.
 var dated = regexp.MustCompile(`^(\d{4})[-_.]?(\d\d)[-_.]?(\d\d)(?:[-_T.: ]\d\d[-_.:hm\d]*)?$`)
 
-// period is what counts of a script's dates, beyond that they stand there: of two or more, the days from the first to the
-// last. A forecast of three days is another job than one of a year, and tomorrow's is as much work as today's.
+// period is what counts of a script's dates, beyond that they stand there: of two or more, the days from the first to
+// the last. A forecast of three days is another job than one of a year, and tomorrow's is as much work as today's.
 func (r *reader) period() string {
 	if len(r.dates) < 2 {
 		return ""

@@ -82,8 +82,10 @@ func Of(app string, sizes []float64, known []Known) (*rlcore.Profile, error) {
 	src := from.k.Profile
 	p := &rlcore.Profile{
 		App: app, DurationS: late, DurationSD: late - best, PeriodS: src.PeriodS * late / src.DurationS,
-		Series: make([]rlcore.Use, len(src.Series)), Processes: src.Processes, ProcessMiB: min(mib, src.ProcessMiB*max(1, mib/src.Peak().MemMiB)),
-		Source: fmt.Sprintf("relative of %s at %.3g times its size%s; %.0f to %.0f s, at most %.0f MiB", src.App, 1/from.s, line.others(), best, late, mib),
+		Series: make([]rlcore.Use, len(src.Series)), Processes: src.Processes,
+		ProcessMiB: min(mib, src.ProcessMiB*max(1, mib/src.Peak().MemMiB)),
+		Source: fmt.Sprintf("relative of %s at %.3g times its size%s; %.0f to %.0f s, at most %.0f MiB", src.App, 1/from.s,
+			line.others(), best, late, mib),
 	}
 	copy(p.Series, src.Series)
 	for i := range p.Series {
@@ -96,7 +98,8 @@ func Of(app string, sizes []float64, known []Known) (*rlcore.Profile, error) {
 }
 
 func comparable(k Known, sizes []float64) bool {
-	return k.Profile != nil && k.Profile.Validate() == nil && len(k.Sizes) == len(sizes) && len(sizes) <= 64 && positive(k.Sizes)
+	return k.Profile != nil && k.Profile.Validate() == nil && len(k.Sizes) == len(sizes) && len(sizes) <= 64 &&
+		positive(k.Sizes)
 }
 
 // positive reports whether all sizes are, within what ratios and their powers of can

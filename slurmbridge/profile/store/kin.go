@@ -44,7 +44,8 @@ func setFamily(ctx context.Context, q database.Querier, user string, a appid.App
 // Family returns what is remembered of a user's application; Family "" = nothing.
 func (s *Store) Family(ctx context.Context, user, app string) (appid.App, error) {
 	a := appid.App{Key: app}
-	err := s.db.QueryRowContext(ctx, `SELECT family, name, sizes FROM families WHERE app = ? AND user IN (?, '') ORDER BY user = '' LIMIT 1`,
+	err := s.db.QueryRowContext(ctx,
+		`SELECT family, name, sizes FROM families WHERE app = ? AND user IN (?, '') ORDER BY user = '' LIMIT 1`,
 		app, user).Scan(&a.Family, &a.Name, database.JSON(&a.Sizes))
 	if errors.Is(err, sql.ErrNoRows) {
 		return a, nil
@@ -55,9 +56,9 @@ func (s *Store) Family(ctx context.Context, user, app string) (appid.App, error)
 	return a, nil
 }
 
-// Relative makes a profile for a user's application on a card, "" = on any, from its family: the user's own members and the
-// whole site's, never another user's. Returns ErrNotFound if there are none, or none near enough
-// (see package relative).
+// Relative makes a profile for a user's application on a card, "" = on any, from its family: the user's own members and
+// the whole site's, never another user's. Returns ErrNotFound if there are none, or none near enough (see package
+// relative).
 func (s *Store) Relative(ctx context.Context, user, app, card string) (*rlcore.Profile, error) {
 	a, err := s.Family(ctx, user, app)
 	if err != nil {
@@ -127,8 +128,8 @@ func (s *Store) TidyFamilies(ctx context.Context, before time.Time) error {
 // cards compare, or how many users must have had some on both: with fewer the spread is not known (an assumption).
 const leastBoth = 3
 
-// Cards returns the card of each GPU that a record has named, and the nodes whose driver holds no MPS client to a part of the
-// memory that its cards could.
+// Cards returns the card of each GPU that a record has named, and the nodes whose driver holds no MPS client to a part
+// of the memory that its cards could.
 func (s *Store) Cards(ctx context.Context) (cards map[job.GPUAddr]string, noLimits map[string]bool, err error) {
 	cards, noLimits = map[job.GPUAddr]string{}, map[string]bool{}
 	err = database.Each(ctx, s.db, func(rows *sql.Rows) error {
@@ -171,7 +172,9 @@ func noteCards(ctx context.Context, q database.Querier, r *gpuprof.Record) (chan
 
 // choose picks an owner's profile of an application for a card from those of all cards, nil = none. Without a card
 // it is the one of the shortest run: what is promised by it is promised on any card.
-func choose(ctx context.Context, q database.Querier, of map[string]*rlcore.Profile, user, card string) (*rlcore.Profile, error) {
+func choose(ctx context.Context, q database.Querier, of map[string]*rlcore.Profile, user, card string) (*rlcore.Profile,
+	error,
+) {
 	if p := of[card]; p != nil {
 		return p, nil
 	}
@@ -203,11 +206,13 @@ func median(v []float64) float64 {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// translate makes of a profile on one card the one on another: memory is the same, and times are as many times longer as the
-// times of the applications that ran on both, in their geometric mean. The user's own and the site's count; where these are
-// too few, all users' do, in the median of their means: no one's applications say how long another's take. nil = too few
-// ran on both.
-func translate(ctx context.Context, q database.Querier, p *rlcore.Profile, user, from, to string) (*rlcore.Profile, error) {
+// translate makes of a profile on one card the one on another: memory is the same, and times are as many times longer
+// as the times of the applications that ran on both, in their geometric mean. The user's own and the site's count;
+// where these are too few, all users' do, in the median of their means: no one's applications say how long another's
+// take. nil = too few ran on both.
+func translate(ctx context.Context, q database.Querier, p *rlcore.Profile, user, from, to string) (*rlcore.Profile,
+	error,
+) {
 	logs := map[string][]float64{}
 	err := database.Each(ctx, q, func(rows *sql.Rows) error {
 		var of string

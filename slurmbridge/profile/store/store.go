@@ -102,7 +102,8 @@ func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (i
 		if noted, err = noteCards(ctx, tx, r); err != nil {
 			return err
 		}
-		res, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO record (job_id, restart, node, started, ended, app, body) VALUES (?, ?, ?, ?, ?, ?, ?)`,
+		res, err := tx.ExecContext(ctx,
+			`INSERT OR IGNORE INTO record (job_id, restart, node, started, ended, app, body) VALUES (?, ?, ?, ?, ?, ?, ?)`,
 			r.JobID, r.Restart, r.Node, r.Start.UnixNano(), r.ControllerTime(r.End).UnixNano(), app, database.JSON(r))
 		if err != nil {
 			return err
@@ -260,8 +261,8 @@ func assuming(r *gpuprof.Record, use float64) *gpuprof.Record {
 	return &out
 }
 
-// Ran adds a run's length to the user's own profile of an application on a card, if there is one. It changes nothing else
-// of it: what a run beside others uses by itself isn't known.
+// Ran adds a run's length to the user's own profile of an application on a card, if there is one. It changes nothing
+// else of it: what a run beside others uses by itself isn't known.
 func (s *Store) Ran(ctx context.Context, user, app, card string, x rlcore.Past) error {
 	err := database.Tx(ctx, s.db, func(tx *sql.Tx) error {
 		of, err := own(ctx, tx, user, app)

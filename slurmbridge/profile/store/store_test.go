@@ -60,7 +60,8 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 		}
 	}
 	// Of a run beside others its length counts, where there is a profile of its user's.
-	must.OK(t, s.Ran(ctx, "ann", "lmp", "", rlcore.Past{SoloS: 70, LimitS: 3600}), s.Ran(ctx, "bob", "lmp", "", rlcore.Past{SoloS: 900}))
+	must.OK(t, s.Ran(ctx, "ann", "lmp", "", rlcore.Past{SoloS: 70, LimitS: 3600}),
+		s.Ran(ctx, "bob", "lmp", "", rlcore.Past{SoloS: 900}))
 	if isNew, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || isNew {
 		t.Errorf("the same record twice: new %v, %v", isNew, err)
 	}
@@ -81,7 +82,8 @@ func TestImport(t *testing.T) {
 	ctx := context.Background()
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
 	file := filepath.Join(t.TempDir(), "p.csv")
-	must.OK(t, os.WriteFile(file, []byte("app,duration_s,gpu_util,mem_mib,step_ms\nlmp,264,22,7783,\nvgg16,80,99,4316,412\n"), 0o600))
+	must.OK(t, os.WriteFile(file,
+		[]byte("app,duration_s,gpu_util,mem_mib,step_ms\nlmp,264,22,7783,\nvgg16,80,99,4316,412\n"), 0o600))
 	ps := must.Get(ReadProfiles(file))(t)
 	must.OK(t, s.Import(ctx, ps))
 	p, err := s.Lookup(ctx, "bob", "vgg16", "")
@@ -121,7 +123,10 @@ func TestBadFiles(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	for _, text := range []string{"", "{}", "[]", "[null]", `[{"app":"x"}]`, `[{"app":"x","duration_s":1,"period_s":1,"series":[{"gpu":2}]}]`, `[{"unknown":1}]`} {
+	for _, text := range []string{
+		"", "{}", "[]", "[null]", `[{"app":"x"}]`,
+		`[{"app":"x","duration_s":1,"period_s":1,"series":[{"gpu":2}]}]`, `[{"unknown":1}]`,
+	} {
 		if _, err := ParseJSON(strings.NewReader(text)); err == nil {
 			t.Errorf("%q: no error", text)
 		}
@@ -188,7 +193,10 @@ func script(n int) appid.App {
 }
 
 func constant(app string, seconds, mib float64) *rlcore.Profile {
-	return &rlcore.Profile{App: app, DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{GPU: 0.5, MemMiB: mib}}, Source: "imported"}
+	return &rlcore.Profile{
+		App: app, DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{GPU: 0.5, MemMiB: mib}},
+		Source: "imported",
+	}
 }
 
 func TestRelatives(t *testing.T) {
@@ -209,7 +217,8 @@ func TestRelatives(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	p, err := s.Relative(ctx, "ann", want.Key, "")
-	if err != nil || p.App != want.Key || p.Peak().MemMiB < 2000 || p.DurationSD <= 0 || !strings.Contains(p.Source, script(1000).Key) {
+	if err != nil || p.App != want.Key || p.Peak().MemMiB < 2000 || p.DurationSD <= 0 ||
+		!strings.Contains(p.Source, script(1000).Key) {
 		t.Errorf("%+v %v", p, err)
 	}
 	// Nobody's runs change what another user's jobs are held to be.
@@ -228,7 +237,8 @@ func TestRelatives(t *testing.T) {
 	}
 	// What has a profile is not forgotten, the rest is.
 	must.OK(t, s.TidyFamilies(ctx, time.Now().Add(time.Hour)))
-	if a, err := s.Family(ctx, "ann", script(1000).Key); err != nil || a.Family != want.Family || a.Name != "lj" || len(a.Sizes) != 1 || a.Sizes[0].Value != 1000 {
+	if a, err := s.Family(ctx, "ann", script(1000).Key); err != nil || a.Family != want.Family || a.Name != "lj" ||
+		len(a.Sizes) != 1 || a.Sizes[0].Value != 1000 {
 		t.Errorf("%+v %v", a, err)
 	}
 	if a, err := s.Family(ctx, "ann", script(99000).Key); err != nil || a.Family != "" {
@@ -273,7 +283,8 @@ func TestProfilesAreOfACard(t *testing.T) {
 	}
 	keep(t, s, "lmp", on("T4", 2, 3000))
 	for card, want := range map[string]float64{"A100": 600, "T4": 3000, "": 600} {
-		if p, err := s.Lookup(ctx, "ann", "lmp", card); err != nil || p.DurationS != want || p.DurationSD != 0 || p.Runs != 1 {
+		if p, err := s.Lookup(ctx, "ann", "lmp", card); err != nil || p.DurationS != want || p.DurationSD != 0 ||
+			p.Runs != 1 {
 			t.Errorf("on %q: %+v %v", card, p, err)
 		}
 	}
@@ -284,7 +295,8 @@ func TestProfilesAreOfACard(t *testing.T) {
 	}
 	keep(t, s, "new", on("A100", 3, 200))
 	p, err := s.Lookup(ctx, "ann", "new", "T4")
-	if err != nil || math.Abs(p.DurationS-1000) > 1e-6 || p.DurationSD < 100 || p.DurationSD > 400 || p.Peak().MemMiB != 2000 || p.Card != "T4" || p.Runs != 0 {
+	if err != nil || math.Abs(p.DurationS-1000) > 1e-6 || p.DurationSD < 100 || p.DurationSD > 400 ||
+		p.Peak().MemMiB != 2000 || p.Card != "T4" || p.Runs != 0 {
 		t.Errorf("the ratios are 5, 4 and 6.25: %+v %v", p, err)
 	}
 	// A run there replaces the estimate.
@@ -307,7 +319,8 @@ func TestProfilesAreOfACard(t *testing.T) {
 		r := on("T4", int64(6+i), 100)
 		r.GPUs[0].NoMemLimits = old
 		must.Get(s.AddRecord(ctx, r, "lmp"))(t)
-		if _, noLimits, err := s.Cards(ctx); err != nil || noLimits["with-T4"] != old || len(noLimits) > 1 || s.CardsNoted() != int64(3+i) {
+		if _, noLimits, err := s.Cards(ctx); err != nil || noLimits["with-T4"] != old || len(noLimits) > 1 ||
+			s.CardsNoted() != int64(3+i) {
 			t.Errorf("an old driver %v: nodes without limits %v, noted %d times, %v", old, noLimits, s.CardsNoted(), err)
 		}
 	}
@@ -351,13 +364,16 @@ func TestNoUserSetsOthersTimes(t *testing.T) {
 	}
 }
 
-// Of a made-up week of sweeps no more than one job in twenty waits until its own application has run alone: the others are
-// known, or estimated from relatives. A sweep over names takes a run for each name.
+// Of a made-up week of sweeps no more than one job in twenty waits until its own application has run alone: the others
+// are known, or estimated from relatives. A sweep over names takes a run for each name.
 func TestSweepsShare(t *testing.T) {
 	type submitted struct{ script, args string }
 	sweeps := map[string]func(i int) submitted{
 		"seeds and learning rates in the script": func(i int) submitted {
-			return submitted{fmt.Sprintf("python train.py --lr %g --seed %d -o out/run_%d", []float64{.1, .03, .01}[i%3], i, i), ""}
+			return submitted{
+				fmt.Sprintf("python train.py --lr %g --seed %d -o out/run_%d", []float64{.1, .03, .01}[i%3], i, i),
+				"",
+			}
 		},
 		"batch sizes in the script": func(i int) submitted {
 			return submitted{fmt.Sprintf("python train.py --batch-size %d --seed %d", 32<<(i%4), i), ""}
@@ -366,7 +382,12 @@ func TestSweepsShare(t *testing.T) {
 			return submitted{fmt.Sprintf("python train.py --model %s --seed %d", []string{"resnet", "vgg", "vit"}[i%3], i), ""}
 		},
 		"a number as the argument": func(i int) submitted { return submitted{"./simulate $1", fmt.Sprint(i + 1)} },
-		"files in a row":           func(i int) submitted { return submitted{"./analyse $1", fmt.Sprintf("~abcdefgh_%03d.f", i)} },
+		"files in a row": func(i int) submitted {
+			return submitted{
+				"./analyse $1",
+				fmt.Sprintf("~abcdefgh_%03d.f", i),
+			}
+		},
 		"sizes and seeds by --export": func(i int) submitted {
 			return submitted{"./lj -n $N --seed $SEED", fmt.Sprintf("N=%d SEED=%d", 1000*(1+i%8), i)}
 		},

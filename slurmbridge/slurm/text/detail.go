@@ -180,7 +180,10 @@ func ParseDescriptions(out []byte, nonce string) (map[string]job.Description, er
 		if !ValidRef(ref) {
 			continue // several tasks in one row
 		}
-		d := job.Description{State: string(f[dState]), Requeue: string(f[dRequeue]) == "1", Start: parseTime(f[dStart]), End: parseTime(f[dEnd])}
+		d := job.Description{
+			State: string(f[dState]), Requeue: string(f[dRequeue]) == "1", Start: parseTime(f[dStart]),
+			End: parseTime(f[dEnd]),
+		}
 		if s := unquoted(string(comment)); !IsNone(s) {
 			d.AdminComment = s[:min(len(s), maxComment)]
 		}

@@ -44,7 +44,8 @@ var (
 		"ESLURM_JOB_NOT_PENDING_NOR_RUNNING",
 	}
 	later = []string{
-		"ESLURM_IN_STANDBY_MODE", "ESLURM_IN_STANDBY_USE_BACKUP", "ESLURM_TRANSITION_STATE_NO_UPDATE", "ESLURM_JOB_SETTING_DB_INX",
+		"ESLURM_IN_STANDBY_MODE", "ESLURM_IN_STANDBY_USE_BACKUP", "ESLURM_TRANSITION_STATE_NO_UPDATE",
+		"ESLURM_JOB_SETTING_DB_INX",
 	}
 )
 
@@ -82,7 +83,8 @@ func ErrnoOf(said string) (Errno, bool) {
 
 // down is what commands say where slurmctld doesn't answer, besides Slurm's errors.
 var down = []string{
-	"Unable to contact slurm controller", "Connection refused", "Socket timed out", "Connection timed out", "Connection reset",
+	"Unable to contact slurm controller", "Connection refused", "Socket timed out", "Connection timed out",
+	"Connection reset",
 	"Unable to establish", "Communication connection failure", "Protocol authentication error", "in standby mode",
 	"Unable to process configuration file", "Could not establish a configuration source", "No route to host",
 	"Transport endpoint is not connected", "slurmctld is not responding",
@@ -117,8 +119,8 @@ func ErrorKind(stderr string) error {
 	return kind
 }
 
-// Messages are the messages of a standard error. The words that a plugin adds to what is said of a job stand in brackets
-// behind it, and may go on for several lines.
+// Messages are the messages of a standard error. The words that a plugin adds to what is said of a job stand in
+// brackets behind it, and may go on for several lines.
 func Messages(stderr string) []string {
 	var out []string
 	open := false // the last one's brackets

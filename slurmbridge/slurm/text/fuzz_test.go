@@ -99,7 +99,8 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add("Prolog[0] = /a\nProlog[1] = /b\nA = 1 = 2\nA = 3\n= x\nA B = 4")
 	f.Fuzz(func(t *testing.T, out string) {
 		for key, value := range ParseConfig([]byte(out)) {
-			if key == "" || strings.ContainsAny(key, " \t\n=") || value == "(null)" || value != strings.TrimSpace(value) || strings.Contains(value, "\n") {
+			if key == "" || strings.ContainsAny(key, " \t\n=") || value == "(null)" || value != strings.TrimSpace(value) ||
+				strings.Contains(value, "\n") {
 				t.Errorf("%q = %q", key, value)
 			}
 		}
@@ -139,7 +140,8 @@ func TestParseReservations(t *testing.T) {
 	if len(all) != 2 {
 		t.Fatalf("%+v", all)
 	}
-	if r := all[0]; r.Name != "m1" || !r.Start.Equal(time.Unix(1795331689, 0)) || r.End.Sub(r.Start) != time.Hour || !r.Holds("n2") || r.Holds("n3") {
+	if r := all[0]; r.Name != "m1" || !r.Start.Equal(time.Unix(1795331689, 0)) || r.End.Sub(r.Start) != time.Hour ||
+		!r.Holds("n2") || r.Holds("n3") {
 		t.Errorf("%+v", r)
 	}
 	if r := all[1]; r.Start.Format(time.TimeOnly) != "07:14:49" || !r.Holds("n3") {
@@ -243,7 +245,10 @@ func clock(d time.Duration) string {
 }
 
 func FuzzSizes(f *testing.F) {
-	for _, s := range []string{"100M", "1.50G", "4096", "38888M", "40777023488", "1.2.3G", "x", ".", "G", "18446744073709551615E"} {
+	for _, s := range []string{
+		"100M", "1.50G", "4096", "38888M", "40777023488", "1.2.3G", "x", ".", "G",
+		"18446744073709551615E",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -303,7 +308,10 @@ func FuzzSacctName(f *testing.F) {
 			return err
 		}
 		next := false
-		if err := read(name, func(r *SacctRow) { next = next || r.Text("jobid") == "6" && r.Text("user") == "v" }); err == nil && !next {
+		if err := read(name, func(r *SacctRow) {
+			next = next || r.Text("jobid") == "6" &&
+				r.Text("user") == "v"
+		}); err == nil && !next {
 			t.Errorf("%q: the next job is lost", name)
 		}
 		name = strings.NewReplacer("\n", " ", "\r", " ").Replace(name)
@@ -313,7 +321,8 @@ func FuzzSacctName(f *testing.F) {
 				return
 			}
 			gpus, part := r.GPUs("alloctres")
-			if r.Text("jobid") != "5" || r.Text("jobname") != strings.TrimSpace(name) || r.Text("user") != "u" || gpus != 1 || part != Whole {
+			if r.Text("jobid") != "5" || r.Text("jobname") != strings.TrimSpace(name) || r.Text("user") != "u" || gpus != 1 ||
+				part != Whole {
 				t.Errorf("%q: job %s of %s with %d GPUs, called %q", name, r.Text("jobid"), r.Text("user"), gpus, r.Text("jobname"))
 			}
 		})
@@ -340,7 +349,10 @@ func FuzzParseExcluded(f *testing.F) {
 }
 
 func FuzzValues(f *testing.F) {
-	for _, s := range []string{"22.05.8", "23.11.0-rc1", "slurm(64030)", "300 sec", "a=1,B=2", "120_4", "gpu:a:1(S:0),mps:1K"} {
+	for _, s := range []string{
+		"22.05.8", "23.11.0-rc1", "slurm(64030)", "300 sec", "a=1,B=2", "120_4",
+		"gpu:a:1(S:0),mps:1K",
+	} {
 		f.Add(s, "b")
 	}
 	f.Fuzz(func(t *testing.T, s, word string) {

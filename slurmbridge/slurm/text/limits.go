@@ -40,8 +40,8 @@ func gpus(list string) (most int, there bool) {
 }
 
 // ParseGPULimits reads the limits on GPUs of `sacctmgr -n -P show assoc format=AssocLimits` and `show qos
-// format=QOSLimits`. A limit of a partition's QOS counts the jobs of the partition, too. The limit of a user in one partition
-// counts as one on all of the user's jobs for the account.
+// format=QOSLimits`. A limit of a partition's QOS counts the jobs of the partition, too. The limit of a user in one
+// partition counts as one on all of the user's jobs for the account.
 func ParseGPULimits(assocs, qos string, partitions []Partition) []job.GPULimit {
 	var out []job.GPULimit
 	add := func(l job.GPULimit, name, of, list string) {

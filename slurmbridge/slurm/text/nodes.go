@@ -87,7 +87,8 @@ func parseNode(line []byte) Node {
 		GPUs:     map[string]int{}, Shares: map[string]int{},
 	}
 	n.Up, n.Reserved = inService(n.State)
-	n.CPUsPerCore, n.CPUsPerSocket = grain(number(f["CPUTot"]), number(f["Sockets"]), number(f["CoresPerSocket"]), number(f["ThreadsPerCore"]))
+	n.CPUsPerCore, n.CPUsPerSocket = grain(number(f["CPUTot"]), number(f["Sockets"]), number(f["CoresPerSocket"]),
+		number(f["ThreadsPerCore"]))
 	if _, reason, ok := bytes.Cut(line, []byte(" Reason=")); ok {
 		why, _, _ := bytes.Cut(reason, []byte(" [")) // by whom, when
 		n.Reason = strings.TrimSpace(string(why))
@@ -186,7 +187,8 @@ func inService(state string) (up, reserved bool) {
 			up = false // powering down, or rebooting
 		}
 		switch bare {
-		case "IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "PERFCTRS", "NPC", "UNDRAIN", "RESUME":
+		case "IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "PERFCTRS",
+			"NPC", "UNDRAIN", "RESUME":
 		case "RESERVED", "MAINT", "MAINTENANCE":
 			reserved = true
 		case "POWERED_DOWN", "POWERING_UP", "POWER_UP":

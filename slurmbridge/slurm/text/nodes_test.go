@@ -22,7 +22,10 @@ func TestParseRequest(t *testing.T) {
 		{TRES{PerNode: "N/A", PerJob: "N/A", PerSocket: "N/A", PerTask: "N/A"}, job.GPURequest{}},
 		{TRES{PerNode: "gres:gpu:1"}, job.GPURequest{Kind: whole, PerNode: true, Count: 1, Raw: "gres:gpu:1"}},
 		{TRES{PerNode: "gres:gpu"}, job.GPURequest{Kind: whole, PerNode: true, Count: 1, Raw: "gres:gpu"}},
-		{TRES{PerNode: "gres/gpu:titanxp:2"}, job.GPURequest{Kind: whole, PerNode: true, Count: 2, Raw: "gres/gpu:titanxp:2"}},
+		{TRES{PerNode: "gres/gpu:titanxp:2"}, job.GPURequest{
+			Kind: whole, PerNode: true, Count: 2,
+			Raw: "gres/gpu:titanxp:2",
+		}},
 		{TRES{PerNode: "gres/gpu=3"}, job.GPURequest{Kind: whole, PerNode: true, Count: 3, Raw: "gres/gpu=3"}},
 		{TRES{PerNode: "gres:gpu:a:1,gres:gpu:b:2"}, job.GPURequest{Kind: whole, Count: 3, Raw: "gres:gpu:a:1,gres:gpu:b:2"}},
 		{TRES{PerNode: "gres:gpu:titanxp"}, job.GPURequest{Kind: whole, PerNode: true, Count: 1, Raw: "gres:gpu:titanxp"}},
@@ -32,22 +35,34 @@ func TestParseRequest(t *testing.T) {
 		{TRES{PerTask: "gres/gpu:shared=1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/gpu:shared=1"}},
 		{TRES{PerNode: "gres:mps:100"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"}},
 		{TRES{PerNode: "gres/mps:50"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 50, Raw: "gres/mps:50"}},
-		{TRES{PerNode: "mps:titanxp:50"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Type: "titanxp", Count: 50, Raw: "mps:titanxp:50"}},
+		{TRES{PerNode: "mps:titanxp:50"}, job.GPURequest{
+			Kind: shares, Sharing: job.MPS, Type: "titanxp", Count: 50,
+			Raw: "mps:titanxp:50",
+		}},
 		{TRES{PerNode: "gres/shard:34"}, job.GPURequest{Kind: shares, Sharing: job.Shard, Count: 34, Raw: "gres/shard:34"}},
 		{TRES{PerNode: "gres/mps:1K"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 1024, Raw: "gres/mps:1K"}},
 		// Gres=mps:50 would take the nic away.
 		{TRES{PerNode: "gres/nic:2,gres/mps:100"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/nic:2,gres/mps:100"}},
-		{TRES{PerNode: "gres/mps:a:50,gres/mps:b:50"}, job.GPURequest{Kind: whole, Count: 2, Raw: "gres/mps:a:50,gres/mps:b:50"}},
+		{TRES{PerNode: "gres/mps:a:50,gres/mps:b:50"}, job.GPURequest{
+			Kind: whole, Count: 2,
+			Raw: "gres/mps:a:50,gres/mps:b:50",
+		}},
 		{TRES{PerNode: "gres:gpu:shared,gres:nic"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:shared,gres:nic"}},
 		{TRES{PerNode: "gres/nic:2"}, job.GPURequest{}},
 		{TRES{PerNode: "gres:none"}, job.GPURequest{}},
 		{TRES{PerTask: "cpu=2,gres/gpu=1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "cpu=2,gres/gpu=1"}},
 		{TRES{PerTask: "cpu=2"}, job.GPURequest{}},
 		{TRES{PerSocket: "gres:gpu:1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:1"}},
-		{TRES{PerNode: "gres:gpu:2", PerJob: "gres:gpu:4"}, job.GPURequest{Kind: whole, Count: 4, Raw: "gres:gpu:2,gres:gpu:4"}},
+		{
+			TRES{PerNode: "gres:gpu:2", PerJob: "gres:gpu:4"},
+			job.GPURequest{Kind: whole, Count: 4, Raw: "gres:gpu:2,gres:gpu:4"},
+		},
 		// Shares of a task are no shares that Gres= could rewrite.
 		{TRES{PerTask: "gres/mps:50"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/mps:50"}},
-		{TRES{PerNode: "gres/mps:50", PerTask: "gres/mps:50"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/mps:50,gres/mps:50"}},
+		{
+			TRES{PerNode: "gres/mps:50", PerTask: "gres/mps:50"},
+			job.GPURequest{Kind: whole, Count: 1, Raw: "gres/mps:50,gres/mps:50"},
+		},
 	} {
 		must.Equal(t, ParseRequest(tc.in), tc.want, tc.in)
 	}
@@ -68,7 +83,8 @@ func TestParseGres(t *testing.T) {
 
 func FuzzParseRequest(f *testing.F) {
 	for _, s := range []string{
-		"gres:gpu:1", "gres:gpu:shared:1", "gres/mps:50", "gres:shard:50(S:0,1)", "cpu=2,gres/gpu=1", "N/A", "mps", "gpu:(,),:",
+		"gres:gpu:1", "gres:gpu:shared:1", "gres/mps:50", "gres:shard:50(S:0,1)", "cpu=2,gres/gpu=1", "N/A", "mps",
+		"gpu:(,),:",
 		"gres/gpu:99999999999999999999", "gres:mps:2147483647M,gres:mps:2147483647M",
 	} {
 		f.Add(s, "N/A", "", "gres:gpu:1")
@@ -84,7 +100,8 @@ func FuzzParseRequest(f *testing.F) {
 		if (ask.Kind == job.Shares) != (ask.Sharing != "") {
 			t.Errorf("kind and sharing disagree: %+v", ask)
 		}
-		if ask.Kind != job.NoGPU && !strings.Contains(ask.Raw, "gpu") && !strings.Contains(ask.Raw, "mps") && !strings.Contains(ask.Raw, "shard") {
+		if ask.Kind != job.NoGPU && !strings.Contains(ask.Raw, "gpu") && !strings.Contains(ask.Raw, "mps") &&
+			!strings.Contains(ask.Raw, "shard") {
 			t.Errorf("a GPU out of nothing: %+v", ask)
 		}
 		if ParseRequest(TRES{PerNode: a}) != parseRequestList(a) {
@@ -105,10 +122,19 @@ func TestParseDependencies(t *testing.T) {
 		{"", false, nil},
 		{"(null)", false, nil},
 		{"after:12(unfulfilled)", false, []job.Dependency{dep("after", "12", "")}},
-		{"afterok:1(unfulfilled)?afterany:2(unfulfilled)", true, []job.Dependency{dep("afterok", "1", ""), dep("afterany", "2", "")}},
-		{"after:22_*+5(unfulfilled),afterany:1(unfulfilled)", false, []job.Dependency{dep("after", "22", "+5"), dep("afterany", "1", "")}},
+		{
+			"afterok:1(unfulfilled)?afterany:2(unfulfilled)", true,
+			[]job.Dependency{dep("afterok", "1", ""), dep("afterany", "2", "")},
+		},
+		{
+			"after:22_*+5(unfulfilled),afterany:1(unfulfilled)", false,
+			[]job.Dependency{dep("after", "22", "+5"), dep("afterany", "1", "")},
+		},
 		{"afterok:7_3(failed)", false, []job.Dependency{dep("afterok", "7_3", "")}},
-		{"afterany:1:2_4:3", false, []job.Dependency{dep("afterany", "1", ""), dep("afterany", "2_4", ""), dep("afterany", "3", "")}},
+		{"afterany:1:2_4:3", false, []job.Dependency{
+			dep("afterany", "1", ""), dep("afterany", "2_4", ""),
+			dep("afterany", "3", ""),
+		}},
 		{"singleton(unfulfilled)", false, []job.Dependency{dep("singleton", "", "")}},
 		{"after:x", false, []job.Dependency{dep("after", "", "x")}},
 		{"aftercorr:9_", false, []job.Dependency{dep("aftercorr", "9", "_")}},
@@ -125,7 +151,10 @@ func TestParseDependencies(t *testing.T) {
 }
 
 func FuzzParseDependencies(f *testing.F) {
-	for _, s := range []string{"after:12+5(unfulfilled),afterok:7_2(unfulfilled)", "a?b", "singleton", "after:22_*", ":::", "(null)", "after:(", "?,?,", "0:0_*00", "0:0_*_1"} {
+	for _, s := range []string{
+		"after:12+5(unfulfilled),afterok:7_2(unfulfilled)", "a?b", "singleton", "after:22_*", ":::",
+		"(null)", "after:(", "?,?,", "0:0_*00", "0:0_*_1",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -142,7 +171,8 @@ func FuzzParseDependencies(f *testing.F) {
 			}
 		}
 		// What is written for scontrol is read as the same conditions.
-		if again := ParseDependencies(d.Plain()); !slices.ContainsFunc(d.List, func(x job.Dependency) bool { return x.Job == "" && x.Rest != "" }) &&
+		if again := ParseDependencies(d.Plain()); !slices.ContainsFunc(d.List,
+			func(x job.Dependency) bool { return x.Job == "" && x.Rest != "" }) &&
 			!IsNone(d.Plain()) && !slices.Equal(again.List, d.List) {
 			t.Errorf("%+v became %+v", d.List, again.List)
 		}
@@ -176,11 +206,26 @@ func TestParseNodesRecorded(t *testing.T) {
 			}
 			for _, want := range []Node{
 				// A maintenance reservation is over n1.
-				{Name: "n1", Up: true, GPUs: map[string]int{"titanxp": 1}, Shares: map[string]int{"mps": 100}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 1, MemMiB: 15500, MemAlloc: 100, Reserved: true},
+				{
+					Name: "n1", Up: true, GPUs: map[string]int{"titanxp": 1}, Shares: map[string]int{"mps": 100},
+					Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 1, MemMiB: 15500,
+					MemAlloc: 100, Reserved: true,
+				},
 				// n2's comment and n4's reason say otherwise.
-				{Name: "n2", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"mps": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 3, MemMiB: 16000, MemAlloc: 300},
-				{Name: "n3", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"shard": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 4, MemMiB: 16000, MemAlloc: 400},
-				{Name: "n4", GPUs: map[string]int{"shared": 1}, Shares: map[string]int{}, Partitions: []string{"gpu", "hidden"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, MemMiB: 16000, Reason: "State=IDLE Gres=gpu:titanxp:7"},
+				{
+					Name: "n2", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"mps": 200},
+					Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 3, MemMiB: 16000,
+					MemAlloc: 300,
+				},
+				{
+					Name: "n3", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"shard": 200},
+					Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 4, MemMiB: 16000,
+					MemAlloc: 400,
+				},
+				{
+					Name: "n4", GPUs: map[string]int{"shared": 1}, Shares: map[string]int{}, Partitions: []string{"gpu", "hidden"},
+					CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, MemMiB: 16000, Reason: "State=IDLE Gres=gpu:titanxp:7",
+				},
 			} {
 				must.Equal(t, by[want.Name], want, want.Name)
 			}
@@ -194,8 +239,14 @@ func TestCards(t *testing.T) {
 	for _, c := range []struct{ gres, used, want string }{
 		{"gpu:a:2,shard:a:200", "", "a100 a100"},
 		{"gpu:2,mps:200", "", "100 100"},
-		{"gpu:b:2(S:0-15),gpu:a:2(S:0-15),shard:b:100(S:0-15),shard:a:200(S:0-15)", "gpu:b:0(IDX:N/A),gpu:a:1(IDX:3),shard:b:2(IDX:0-1),shard:a:1(IDX:2)", "b100 b0 a100 a100"},
-		{"gpu:b:2(S:0-15),gpu:a:2(S:0-15),shard:b:100(S:0-15),shard:a:200(S:0-15)", "gpu:b:0(IDX:N/A),gpu:a:1(IDX:3),shard:b:80(0/0,80/100),shard:a:60(60/100,0/100)", "b0 b100 a100 a100"},
+		{
+			"gpu:b:2(S:0-15),gpu:a:2(S:0-15),shard:b:100(S:0-15),shard:a:200(S:0-15)",
+			"gpu:b:0(IDX:N/A),gpu:a:1(IDX:3),shard:b:2(IDX:0-1),shard:a:1(IDX:2)", "b100 b0 a100 a100",
+		},
+		{
+			"gpu:b:2(S:0-15),gpu:a:2(S:0-15),shard:b:100(S:0-15),shard:a:200(S:0-15)",
+			"gpu:b:0(IDX:N/A),gpu:a:1(IDX:3),shard:b:80(0/0,80/100),shard:a:60(60/100,0/100)", "b0 b100 a100 a100",
+		},
 		{"gpu:a:2,shard:a:200", "shard:a:60(60/100,0/x)", "a100 a100"},
 	} {
 		nodes := ParseNodes([]byte("NodeName=x State=IDLE Gres=" + c.gres + " GresUsed=" + c.used + "\n"))
@@ -212,13 +263,20 @@ func TestCards(t *testing.T) {
 
 func TestNodeStates(t *testing.T) {
 	for state, want := range map[string][2]bool{
-		"IDLE": {true, false}, "MIXED": {true, false}, "ALLOCATED": {true, false}, "MIXED+PLANNED": {true, false}, "IDLE+CLOUD": {true, false},
-		"MIXED+COMPLETING": {true, false}, "IDLE+RESERVED": {true, true}, "IDLE+MAINTENANCE+RESERVED": {true, true}, "ALLOCATED+MAINT": {true, true},
-		"IDLE*": {false, false}, "DOWN": {false, false}, "DOWN*+DRAIN": {false, false}, "IDLE+DRAIN": {false, false}, "MIXED+DRAIN+RESERVED": {false, true},
-		"IDLE+NOT_RESPONDING": {false, false}, "IDLE+BLOCKED": {false, false},
-		"IDLE+POWERED_DOWN": {true, false}, "IDLE~": {true, false}, "IDLE+CLOUD+POWERED_DOWN": {true, false}, "MIXED+CLOUD+NOT_RESPONDING+POWERING_UP": {true, false}, "ALLOCATED*#": {true, false},
-		"IDLE+POWERING_DOWN": {false, false}, "IDLE%": {false, false}, "MIXED+POWER_DOWN": {false, false}, "IDLE!": {false, false}, "DOWN+POWERED_DOWN": {false, false}, "DOWN*~": {false, false}, "IDLE+DRAIN+POWERED_DOWN": {false, false},
-		"MIXED+FAIL": {false, false}, "UNKNOWN": {false, false}, "FUTURE": {false, false}, "IDLE+INVALID_REG": {false, false}, "MIXED+NEWFLAG": {false, false}, "": {false, false},
+		"IDLE": {true, false}, "MIXED": {true, false}, "ALLOCATED": {true, false}, "MIXED+PLANNED": {true, false},
+		"IDLE+CLOUD":       {true, false},
+		"MIXED+COMPLETING": {true, false}, "IDLE+RESERVED": {true, true}, "IDLE+MAINTENANCE+RESERVED": {true, true},
+		"ALLOCATED+MAINT": {true, true},
+		"IDLE*":           {false, false}, "DOWN": {false, false}, "DOWN*+DRAIN": {false, false}, "IDLE+DRAIN": {false, false},
+		"MIXED+DRAIN+RESERVED": {false, true},
+		"IDLE+NOT_RESPONDING":  {false, false}, "IDLE+BLOCKED": {false, false},
+		"IDLE+POWERED_DOWN": {true, false}, "IDLE~": {true, false}, "IDLE+CLOUD+POWERED_DOWN": {true, false},
+		"MIXED+CLOUD+NOT_RESPONDING+POWERING_UP": {true, false}, "ALLOCATED*#": {true, false},
+		"IDLE+POWERING_DOWN": {false, false}, "IDLE%": {false, false}, "MIXED+POWER_DOWN": {false, false},
+		"IDLE!": {false, false}, "DOWN+POWERED_DOWN": {false, false}, "DOWN*~": {false, false},
+		"IDLE+DRAIN+POWERED_DOWN": {false, false},
+		"MIXED+FAIL":              {false, false}, "UNKNOWN": {false, false}, "FUTURE": {false, false}, "IDLE+INVALID_REG": {false, false},
+		"MIXED+NEWFLAG": {false, false}, "": {false, false},
 	} {
 		if up, reserved := inService(state); up != want[0] || reserved != want[1] {
 			t.Errorf("%s: up %v, reserved %v", state, up, reserved)
@@ -248,7 +306,10 @@ func TestCPUsPerCore(t *testing.T) {
 
 // A node that Slurm keeps for a pending job is in service.
 func TestPlannedNodes(t *testing.T) {
-	for state, want := range map[string]bool{"IDLE+PLANNED": true, "MIXED+PLANNED": true, "PLANNED": true, "IDLE": false, "MIXED": false} {
+	for state, want := range map[string]bool{
+		"IDLE+PLANNED": true, "MIXED+PLANNED": true, "PLANNED": true, "IDLE": false,
+		"MIXED": false,
+	} {
 		if n := parseNode([]byte("NodeName=x State=" + state)); n.Planned != want || !n.Up {
 			t.Errorf("%s: planned %v, up %v", state, n.Planned, n.Up)
 		}
@@ -260,11 +321,14 @@ func TestPlannedNodes(t *testing.T) {
 
 func TestNodeGres(t *testing.T) {
 	for gres, want := range map[string]Node{
-		"gpu:2(S:0-1)":                         {GPUs: map[string]int{"": 2}},
-		"gpu:a:1(S:0,2),gpu:b:3":               {GPUs: map[string]int{"a": 1, "b": 3}},
-		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: map[string]int{"a": 1}, Shares: map[string]int{"shard": 100}},
-		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: map[string]int{"a": 2}, Shares: map[string]int{"mps": 200}},
-		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: map[string]int{"a": 2}, Shares: map[string]int{"mps": 200, "shard": 200}},
+		"gpu:2(S:0-1)":                     {GPUs: map[string]int{"": 2}},
+		"gpu:a:1(S:0,2),gpu:b:3":           {GPUs: map[string]int{"a": 1, "b": 3}},
+		"gpu:a:1(S:0,2),nic:2,shard:a:100": {GPUs: map[string]int{"a": 1}, Shares: map[string]int{"shard": 100}},
+		"gpu:a:2,mps:a:100(S:1),mps:a:100": {GPUs: map[string]int{"a": 2}, Shares: map[string]int{"mps": 200}},
+		"gres/gpu:a:2,gres/mps:200,shard:200": {
+			GPUs:   map[string]int{"a": 2},
+			Shares: map[string]int{"mps": 200, "shard": 200},
+		},
 		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: map[string]int{"tesla": 1, "kepler": 1}},
 		"gpu:0,shard:0,(null)":                 {},
 	} {
@@ -294,9 +358,11 @@ func FuzzParseNodes(f *testing.F) {
 			seen[n.Name] = true
 		}
 		// An operator's words can't lend a node what it hasn't, nor bring it up.
-		line := "NodeName=me Gres=gpu:2,mps:200 State=DOWN Partitions=p CfgTRES=cpu=1 Reason=" + strings.ReplaceAll(reason, "\n", " ") + "\n"
+		line := "NodeName=me Gres=gpu:2,mps:200 State=DOWN Partitions=p CfgTRES=cpu=1 Reason=" +
+			strings.ReplaceAll(reason, "\n", " ") + "\n"
 		got := ParseNodes([]byte(line + reason + "\n"))
-		if i := slices.IndexFunc(got, func(n Node) bool { return n.Name == "me" }); i != 0 || got[0].GPUCount() != 2 || got[0].Up || got[0].Shares["mps"] != 200 || len(got[0].Partitions) != 1 {
+		if i := slices.IndexFunc(got, func(n Node) bool { return n.Name == "me" }); i != 0 || got[0].GPUCount() != 2 ||
+			got[0].Up || got[0].Shares["mps"] != 200 || len(got[0].Partitions) != 1 {
 			t.Errorf("%q: %+v", reason, got)
 		}
 	})
@@ -308,10 +374,11 @@ func TestParseDetailRecorded(t *testing.T) {
 			node string
 			gpus []int
 		}{
-			"rgpu": {"n1", []int{0}}, "rgpus": {"n2", []int{0}}, "rmps2": {"n2", []int{1}}, "rshard": {"n3", []int{0}}, "rshard2": {"n3", []int{1}},
-			"rmps": {"n2", nil}, // its name forges a line: not known
-			"rcpu": {"c1", nil}, // no GPU
-			"arr":  {"n1", nil}, // not running
+			"rgpu": {"n1", []int{0}}, "rgpus": {"n2", []int{0}}, "rmps2": {"n2", []int{1}}, "rshard": {"n3", []int{0}},
+			"rshard2": {"n3", []int{1}},
+			"rmps":    {"n2", nil}, // its name forges a line: not known
+			"rcpu":    {"c1", nil}, // no GPU
+			"arr":     {"n1", nil}, // not running
 		} {
 			gpus, ok := ParseDetail(recorded(t, release, "detail-"+name), want.node)
 			if !slices.Equal(gpus, want.gpus) || ok != (want.gpus != nil) {
@@ -329,7 +396,8 @@ func TestMemPerCPU(t *testing.T) {
 		if !MemPerCPU(recorded(t, release, "detail-rgpu")) {
 			t.Errorf("%s: DefMemPerCPU's memory is by the node", release)
 		}
-		node := strings.ReplaceAll(string(recorded(t, release, "detail-rgpu")), "MinMemoryCPU=", "MinMemoryNode=") // as --mem shows it
+		// as --mem shows it
+		node := strings.ReplaceAll(string(recorded(t, release, "detail-rgpu")), "MinMemoryCPU=", "MinMemoryNode=")
 		if MemPerCPU([]byte(node)) {
 			t.Errorf("%s: --mem is by the CPU", release)
 		}
@@ -345,11 +413,16 @@ func TestMemPerCPU(t *testing.T) {
 
 func TestParseIndexes(t *testing.T) {
 	for in, want := range map[string][]int{
-		"gpu:titanxp:2(IDX:0-1)": {0, 1}, "mps:60(IDX:3)": {3}, "mps:titanxp:60(0/100,60/100)": {1}, "shard:50(50/100,0/100)": {0},
-		"gpu:a:1(IDX:0),gpu:b:2(IDX:2-3)": {0, 2, 3}, "gres:mps:50(IDX:1)": {1}, "gres/shard:50(0/100,0/100,50/100)": {2}, "nic:1(IDX:0),gpu:1(IDX:1)": {1},
-		"shard:70(70/100,0/100,0/100,0/100)": {0}, "shard:titanxp:200(100/100,0/100,100/100)": {0, 2}, "shard:8(-/5,5/5)": nil, // a node's GresUsed
+		"gpu:titanxp:2(IDX:0-1)": {0, 1}, "mps:60(IDX:3)": {3}, "mps:titanxp:60(0/100,60/100)": {1},
+		"shard:50(50/100,0/100)":          {0},
+		"gpu:a:1(IDX:0),gpu:b:2(IDX:2-3)": {0, 2, 3}, "gres:mps:50(IDX:1)": {1}, "gres/shard:50(0/100,0/100,50/100)": {2},
+		"nic:1(IDX:0),gpu:1(IDX:1)": {1},
+		// a node's GresUsed
+		"shard:70(70/100,0/100,0/100,0/100)": {0}, "shard:titanxp:200(100/100,0/100,100/100)": {0, 2},
+		"shard:8(-/5,5/5)": nil,
 
-		"gpu:2": nil, "": nil, "gpu:1(IDX:)": nil, "gpu:1(IDX:1-0)": nil, "gpu:1(IDX:0-99999)": nil, "gpu:1(IDX:0": nil, "mps:1(x/100)": nil, "gpu:0(CNT:0)": nil, "mps:1(-1/100)": nil,
+		"gpu:2": nil, "": nil, "gpu:1(IDX:)": nil, "gpu:1(IDX:1-0)": nil, "gpu:1(IDX:0-99999)": nil, "gpu:1(IDX:0": nil,
+		"mps:1(x/100)": nil, "gpu:0(CNT:0)": nil, "mps:1(-1/100)": nil,
 	} {
 		got, ok := parseIndexes(in)
 		if ok != (want != nil) || ok && !slices.Equal(got, want) {
@@ -388,7 +461,8 @@ func FuzzDetail(f *testing.F) {
 			}
 		}
 		// Whatever stands in a job's name and comment, its GPU is 0 or not known.
-		forged := fmt.Sprintf("JobId=1 JobName=%s\n   NodeList=n1\n   JOB_GRES=mps:50\n     Nodes=n1 CPU_IDs=0-1 Mem=100 GRES=mps:50(IDX:0)\n   MinCPUsNode=1\n   SubmitLine=sbatch %s\n   Comment=%s\n", text, text, text)
+		forged := fmt.Sprintf("JobId=1 JobName=%s\n   NodeList=n1\n   JOB_GRES=mps:50\n     Nodes=n1 CPU_IDs=0-1 Mem=100 "+
+			"GRES=mps:50(IDX:0)\n   MinCPUsNode=1\n   SubmitLine=sbatch %s\n   Comment=%s\n", text, text, text)
 		if gpus, ok := ParseDetail([]byte(forged), "n1"); ok && !slices.Equal(gpus, []int{0}) {
 			t.Errorf("%q made it %v", text, gpus)
 		}
@@ -399,7 +473,8 @@ func TestParseConfigRecorded(t *testing.T) {
 	for _, release := range releases {
 		config := ParseConfig(recorded(t, release, "config"))
 		for key, want := range map[string]string{
-			"ClusterName": "recorded", "SlurmUser": "slurm(64030)", "GresTypes": "gpu,mps,shard", "JobSubmitPlugins": "", "SlurmctldHost[0]": "node(127.0.0.1)",
+			"ClusterName": "recorded", "SlurmUser": "slurm(64030)", "GresTypes": "gpu,mps,shard", "JobSubmitPlugins": "",
+			"SlurmctldHost[0]": "node(127.0.0.1)",
 		} {
 			if got, ok := config[key]; !ok || got != want {
 				t.Errorf("%s: %s is %q", release, key, got)
@@ -440,7 +515,8 @@ func TestNumberedSettings(t *testing.T) {
 
 func TestRewritesTypes(t *testing.T) {
 	for release, want := range map[string]bool{
-		"22.05.8": false, "23.02.5": false, "23.02.6": true, "23.02.10": true, "23.11.0-rc1": true, "24.11.5": true, "25.05": true, "": false, "x": false,
+		"22.05.8": false, "23.02.5": false, "23.02.6": true, "23.02.10": true, "23.11.0-rc1": true, "24.11.5": true,
+		"25.05": true, "": false, "x": false,
 	} {
 		if FormOf(release).RewritesTypes != want {
 			t.Errorf("%q: not %v", release, want)
@@ -468,8 +544,9 @@ func TestParseGPULimits(t *testing.T) {
 
 func TestBillsGPUsAlone(t *testing.T) {
 	for weights, want := range map[string]bool{
-		"": false, "CPU=1.0": false, "CPU=1.0,GRES/gpu=20": true, "GRES/gpu:a100=2.5": true, "gres/gpu=0.0": false, "GRES/gpu=20,GRES/shard=0.2": false,
-		"GRES/gpu=20,GRES/mps=0": true, "GRES/gpufree=1": false,
+		"": false, "CPU=1.0": false, "CPU=1.0,GRES/gpu=20": true, "GRES/gpu:a100=2.5": true, "gres/gpu=0.0": false,
+		"GRES/gpu=20,GRES/shard=0.2": false,
+		"GRES/gpu=20,GRES/mps=0":     true, "GRES/gpufree=1": false,
 	} {
 		must.Equal(t, (&Partition{Billing: weights}).BillsGPUsAlone(), want, weights)
 	}

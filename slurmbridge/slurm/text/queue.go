@@ -149,7 +149,9 @@ const maxKept = 4096
 // Parse reads one poll's output into dst: the jobs that request a GPU, in their order, and the
 // gates. It returns an error if a row is cut short or is not in the requested format. Jobs of kinds
 // that the bridge doesn't use are skipped.
-func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job.Job, gates []job.GateState, err error) {
+func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job.Job, gates []job.GateState,
+	err error,
+) {
 	p.strings.next()
 	if p.requests == nil || len(p.requests) > maxKept || len(p.deps) > maxKept {
 		p.requests, p.deps = map[TRES]job.GPURequest{}, map[string]job.Dependencies{}
@@ -196,7 +198,8 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		if !active || request.Kind == job.NoGPU {
 			continue
 		}
-		j := job.Job{UID: uid, State: state, Request: request, Expedited: expedited, TooLong: state == job.Pending && r.forget()}
+		j := job.Job{UID: uid, State: state, Request: request, Expedited: expedited, TooLong: state == job.Pending &&
+			r.forget()}
 		if state == job.Pending && isTooLong(r.free[fDependency]) {
 			continue // it can't be changed without a loss
 		}
@@ -259,7 +262,10 @@ func (r *queueRow) cutPlain() (uid uint32, err error) {
 }
 
 func (r *queueRow) gate(state job.JobState) job.GateState {
-	g := job.GateState{ID: string(r.id), Open: state != job.Pending, Begin: parseTime(r.plain[pEligible]), Partitions: strings.Split(string(r.plain[pPartition]), ",")}
+	g := job.GateState{
+		ID: string(r.id), Open: state != job.Pending, Begin: parseTime(r.plain[pEligible]),
+		Partitions: strings.Split(string(r.plain[pPartition]), ","),
+	}
 	g.Priority, _ = digits(r.plain[pPriority])
 	return g
 }
@@ -280,7 +286,8 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	}
 	j.Dependency = p.dependencies(r)
 	j.ReqNodes, j.ExcNodes, j.Nodes = p.text(ff[fReqNodes]), p.text(ff[fExcNodes]), p.text(pf[pNodeList])
-	j.Features, j.Account, j.QOS, j.Reservation = p.text(ff[fFeature]), p.text(ff[fAccount]), p.text(ff[fQOS]), p.text(ff[fReservation])
+	j.Features, j.Account, j.QOS, j.Reservation = p.text(ff[fFeature]), p.text(ff[fAccount]), p.text(ff[fQOS]),
+		p.text(ff[fReservation])
 	j.Exclusive = slices.Contains(p.form().exclusive, string(pf[pExclusive]))
 	j.Requeue = string(pf[pRequeue]) == "1"
 	j.Name, j.WorkDir = p.text(ff[fName]), p.text(ff[fWorkDir])
@@ -314,7 +321,8 @@ func (p *QueueParser) name(j *job.Job, r *queueRow) bool {
 
 func (p *QueueParser) request(r *queueRow) job.GPURequest {
 	ff := &r.free
-	if IsNone(string(ff[fPerNode])) && IsNone(string(ff[fPerJob])) && IsNone(string(ff[fPerSocket])) && IsNone(string(ff[fPerTask])) {
+	if IsNone(string(ff[fPerNode])) && IsNone(string(ff[fPerJob])) && IsNone(string(ff[fPerSocket])) &&
+		IsNone(string(ff[fPerTask])) {
 		return job.GPURequest{}
 	}
 	t := TRES{

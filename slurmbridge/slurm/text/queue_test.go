@@ -37,7 +37,10 @@ func recorded(t testing.TB, release, name string) []byte {
 
 func parseRecorded(t testing.TB, release, name string) (map[string]*job.Job, []job.GateState) {
 	t.Helper()
-	p := QueueParser{Ours: func(uid uint32) bool { return uid == recordedSlurm }, NoExcNodes: !hasExc(release), Form: FormOf(release)}
+	p := QueueParser{
+		Ours: func(uid uint32) bool { return uid == recordedSlurm }, NoExcNodes: !hasExc(release),
+		Form: FormOf(release),
+	}
 	jobs, gates, err := p.Parse(nil, recorded(t, release, name), recordedNonce)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +60,8 @@ func TestRecordedFormat(t *testing.T) {
 	b := must.Get(os.ReadFile("../testdata/format"))(t)
 	for _, release := range releases {
 		p := QueueParser{Form: FormOf(release)}
-		if got := strings.NewReplacer("NONCE", recordedNonce, "oversubscribe", p.Form.exclusiveField).Replace(string(b)); got != p.Format(recordedNonce) {
+		if got := strings.NewReplacer("NONCE", recordedNonce, "oversubscribe",
+			p.Form.exclusiveField).Replace(string(b)); got != p.Format(recordedNonce) {
 			t.Errorf("testdata/format is not what %s is asked for:\n%s\n%s", release, got, p.Format(recordedNonce))
 		}
 		p.NoExcNodes = true
@@ -101,7 +105,8 @@ func TestParseQueueRecorded(t *testing.T) {
 				}
 			}
 			if j := find("1"); j.State != job.Running || j.Nodes != "n1" || j.ReqNodes != "n1" || j.TimeLimit != 5*time.Minute ||
-				j.Start.Before(j.Submit) || j.Start.IsZero() || j.User != "nobody" || j.UID != 65534 || j.CPUs != 1 || j.HostMemMiB != 100 {
+				j.Start.Before(j.Submit) || j.Start.IsZero() || j.User != "nobody" || j.UID != 65534 || j.CPUs != 1 ||
+				j.HostMemMiB != 100 {
 				t.Errorf("job 1: %+v", j)
 			}
 			if j := find("2"); j.TimeLimit != 26*time.Hour+4*time.Minute {
@@ -116,7 +121,8 @@ func TestParseQueueRecorded(t *testing.T) {
 			if j := find("22_1"); j.ArrayID != 22 || j.ID <= 32 {
 				t.Errorf("split task: %+v", j)
 			}
-			if j := find("22_2"); j.ArrayID != 22 || j.ID != 22 || j.Reason != "BeginTime" || j.Eligible.Sub(j.Submit) != 9000*time.Second {
+			if j := find("22_2"); j.ArrayID != 22 || j.ID != 22 || j.Reason != "BeginTime" ||
+				j.Eligible.Sub(j.Submit) != 9000*time.Second {
 				t.Errorf("pending task: %+v", j)
 			}
 			if j := find("20"); j.CPUs != 2 || j.HostMemMiB != 2048 || !j.Start.IsZero() {
@@ -125,13 +131,16 @@ func TestParseQueueRecorded(t *testing.T) {
 			if j := find("23"); !j.Dependency.Or || len(j.Dependency.List) != 2 || !j.Eligible.IsZero() {
 				t.Errorf("job 23: %+v", j)
 			}
-			if j := find("24"); j.Dependency.Or || !j.Dependency.Has("afterany", "2") || j.Dependency.List[0] != (job.Dependency{Type: "after", Job: "22", Rest: "+5"}) || j.Features != "pascal&big" {
+			if j := find("24"); j.Dependency.Or || !j.Dependency.Has("afterany", "2") ||
+				j.Dependency.List[0] != (job.Dependency{Type: "after", Job: "22", Rest: "+5"}) || j.Features != "pascal&big" {
 				t.Errorf("job 24: %+v", j)
 			}
-			if hasExc(release) && (find("24").ExcNodes != "n[1,3]" || find("22_1").ExcNodes != "n3" || find("23").ExcNodes != "") {
+			if hasExc(release) && (find("24").ExcNodes != "n[1,3]" || find("22_1").ExcNodes != "n3" ||
+				find("23").ExcNodes != "") {
 				t.Errorf("excluded: %q, %q, %q", find("24").ExcNodes, find("22_1").ExcNodes, find("23").ExcNodes)
 			}
-			if j := find("25"); j.Priority != 0 || j.Reason != "JobHeldUser" || j.Dependency.List[0].Type != "singleton" || !j.Requeue {
+			if j := find("25"); j.Priority != 0 || j.Reason != "JobHeldUser" || j.Dependency.List[0].Type != "singleton" ||
+				!j.Requeue {
 				t.Errorf("job 25: %+v", j)
 			}
 			// A begin time of the owner's shows although a dependency is unmet.
@@ -144,7 +153,8 @@ func TestParseQueueRecorded(t *testing.T) {
 			if j := find("31"); j.HetID != 30 || find("30").HetID != 30 || find("28").HetID != 0 {
 				t.Errorf("het job: %+v", j)
 			}
-			if j := find("13"); !j.Exclusive || j.Reservation != "r1" || find("12").Exclusive || find("12").Reservation != "" || find("1").Exclusive {
+			if j := find("13"); !j.Exclusive || j.Reservation != "r1" || find("12").Exclusive || find("12").Reservation != "" ||
+				find("1").Exclusive {
 				t.Errorf("job 13: %+v", j)
 			}
 			if j := find("15"); j.Partition != "gpu,hidden" {
@@ -154,7 +164,8 @@ func TestParseQueueRecorded(t *testing.T) {
 			if j := find("17"); j.Comment != "hi|there\n7~ANOTHERNONCE7|N/A|x~" || j.User != "nobody" {
 				t.Errorf("job 17: %+v", j)
 			}
-			if j := find("27"); !strings.EqualFold(j.Account, "acc|t\n9~ANOTHERNONCE9|") || j.Features != "pascal|big" || j.Comment != "" {
+			if j := find("27"); !strings.EqualFold(j.Account, "acc|t\n9~ANOTHERNONCE9|") || j.Features != "pascal|big" ||
+				j.Comment != "" {
 				t.Errorf("job 27: %+v", j)
 			}
 			// Neither the name nor the comment makes a user's job the gate.
@@ -194,7 +205,8 @@ func plainRow(id string) [numPlain]string {
 // Whatever users write into the fields they can write to, every row keeps its
 // place and its owner.
 func TestParseQueueHostile(t *testing.T) {
-	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[|~\n0-9A-Z]{0,40}`), rapid.SampledFrom([]string{"", "(null)", "\n", "|", "~", "1~", job.GateName}))
+	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[|~\n0-9A-Z]{0,40}`),
+		rapid.SampledFrom([]string{"", "(null)", "\n", "|", "~", "1~", job.GateName}))
 	rapid.Check(t, func(t *rapid.T) {
 		nonce := NewNonce()
 		var b strings.Builder
@@ -204,7 +216,8 @@ func TestParseQueueHostile(t *testing.T) {
 			f := [numFree]string{
 				fPerNode: "gres:mps:100", fPerJob: "N/A", fPerSocket: "N/A", fPerTask: "N/A",
 				fDependency: "after:5(unfulfilled)", fReason: "Dependency",
-				fReqNodes: text.Draw(t, "reqnodes"), fExcNodes: text.Draw(t, "excnodes"), fFeature: text.Draw(t, "feature"), fAccount: text.Draw(t, "account"), fComment: text.Draw(t, "comment"),
+				fReqNodes: text.Draw(t, "reqnodes"), fExcNodes: text.Draw(t, "excnodes"), fFeature: text.Draw(t, "feature"),
+				fAccount: text.Draw(t, "account"), fComment: text.Draw(t, "comment"),
 				fName: text.Draw(t, "name"), fWorkDir: text.Draw(t, "folder"),
 			}
 			b.WriteString(row(nonce, id, plainRow(id), f))
@@ -220,7 +233,8 @@ func TestParseQueueHostile(t *testing.T) {
 				Priority: 7, Submit: time.Unix(1700000000, 0), TimeLimit: 10 * time.Minute, Deadline: time.Unix(1700009000, 0),
 				Request:    job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"},
 				Dependency: ParseDependencies("after:5(unfulfilled)"),
-				ReqNodes:   none(f[fReqNodes]), ExcNodes: none(f[fExcNodes]), Features: none(f[fFeature]), Account: none(f[fAccount]), Comment: none(c[:min(len(c), maxComment)]),
+				ReqNodes:   none(f[fReqNodes]), ExcNodes: none(f[fExcNodes]), Features: none(f[fFeature]),
+				Account: none(f[fAccount]), Comment: none(c[:min(len(c), maxComment)]),
 				Name: none(f[fName]), WorkDir: none(f[fWorkDir]),
 				NumNodes: 1, CPUs: 2, HostMemMiB: 200, Requeue: true,
 			})
@@ -262,7 +276,10 @@ func TestParseQueueCut(t *testing.T) {
 // waits for is not.
 func TestParseQueueAwaited(t *testing.T) {
 	var out string
-	for _, dep := range []string{"afterok:5(unfulfilled),afterany:6_2(unfulfilled),afterany:7_*(unfulfilled)", "after:8(unfulfilled)", "singleton(unfulfilled)", "(null)", "afternotok:5(unfulfilled)?aftercorr:9_*"} {
+	for _, dep := range []string{
+		"afterok:5(unfulfilled),afterany:6_2(unfulfilled),afterany:7_*(unfulfilled)",
+		"after:8(unfulfilled)", "singleton(unfulfilled)", "(null)", "afternotok:5(unfulfilled)?aftercorr:9_*",
+	} {
 		out += row("~N", "1", plainRow("1"), [numFree]string{fDependency: dep})
 	}
 	out += row("~N", "2", plainRow("2"), [numFree]string{fPerNode: "gres:mps:1", fDependency: "afterok:10"})
@@ -335,9 +352,11 @@ func FuzzParseQueue(f *testing.F) {
 			t.Skip()
 		}
 		free := [numFree]string{fPerNode: "gres/mps:10", fComment: comment, fAccount: account, fFeature: string(out)}
-		three := row(nonce, "1", plainRow("1"), free) + row(nonce, "2", plainRow("2"), free) + row(nonce, "3", plainRow("3"), [numFree]string{fPerNode: "gpu:1"})
+		three := row(nonce, "1", plainRow("1"), free) + row(nonce, "2", plainRow("2"), free) +
+			row(nonce, "3", plainRow("3"), [numFree]string{fPerNode: "gpu:1"})
 		jobs, _, err = p.Parse(nil, []byte(three), nonce)
-		if err != nil || len(jobs) != 3 || jobs[0].Ref != "1" || jobs[1].Ref != "2" || jobs[2].Ref != "3" || jobs[2].Request.Kind != job.WholeGPU || jobs[1].UID != 1000 {
+		if err != nil || len(jobs) != 3 || jobs[0].Ref != "1" || jobs[1].Ref != "2" || jobs[2].Ref != "3" ||
+			jobs[2].Request.Kind != job.WholeGPU || jobs[1].UID != 1000 {
 			t.Errorf("rows were moved: %v %+v", err, jobs)
 		}
 	})
@@ -378,7 +397,10 @@ func TestValidRef(t *testing.T) {
 			t.Errorf("%q was refused", ok)
 		}
 	}
-	for _, bad := range []string{"", "0", "-1", "1_", "_1", "1,2", "1 2", "1_2_3", "1+0", "--help", "1_[2-3]", "1_02", "99999999999", "1_99999999999", "1\n2", "１"} {
+	for _, bad := range []string{
+		"", "0", "-1", "1_", "_1", "1,2", "1 2", "1_2_3", "1+0", "--help", "1_[2-3]", "1_02",
+		"99999999999", "1_99999999999", "1\n2", "１",
+	} {
 		if ValidRef(bad) {
 			t.Errorf("%q was taken for a job", bad)
 		}
@@ -396,12 +418,17 @@ func TestParseTimes(t *testing.T) {
 		}
 	}
 	for in, want := range map[string]time.Duration{
-		"5:00": 5 * time.Minute, "1-02:04:00": 26*time.Hour + 4*time.Minute, "2:03:04": 2*time.Hour + 3*time.Minute + 4*time.Second,
-		"UNLIMITED": 0, "NOT_SET": 0, "INVALID": 0, "": 0, "1-": 0, "365-00:00:00": 365 * 24 * time.Hour, "-5:00": 0, "1:2:3:4": 0,
+		"5:00": 5 * time.Minute, "1-02:04:00": 26*time.Hour + 4*time.Minute, "2:03:04": 2*time.Hour + 3*time.Minute +
+			4*time.Second,
+		"UNLIMITED": 0, "NOT_SET": 0, "INVALID": 0, "": 0, "1-": 0, "365-00:00:00": 365 * 24 * time.Hour, "-5:00": 0,
+		"1:2:3:4": 0,
 	} {
 		must.Equal(t, parseLimit([]byte(in)), want, in)
 	}
-	for in, want := range map[string]float64{"100M": 100, "2G": 2048, "1.50G": 1536, "512K": 0.5, "4096": 4096, "": 0, "x": 0, "1.2.3G": 0, "1T": 1 << 20} {
+	for in, want := range map[string]float64{
+		"100M": 100, "2G": 2048, "1.50G": 1536, "512K": 0.5, "4096": 4096, "": 0,
+		"x": 0, "1.2.3G": 0, "1T": 1 << 20,
+	} {
 		must.Equal(t, ParseMiB(in), want, in)
 	}
 }
@@ -449,8 +476,8 @@ func BenchmarkParseQueueNoGPU(b *testing.B) {
 	}
 }
 
-// What the job_submit script noted of a job's defaults is read; what else the AdminComment says, or a job's own comment, is
-// not.
+// What the job_submit script noted of a job's defaults is read; what else the AdminComment says, or a job's own
+// comment, is not.
 func TestDefaultsRecorded(t *testing.T) {
 	for _, release := range []string{"22.05", "24.11", "26.05"} {
 		jobs, _ := parseRecorded(t, release, "queue")
@@ -459,7 +486,8 @@ func TestDefaultsRecorded(t *testing.T) {
 			if j.Note.Defaults != (job.Defaults{}) {
 				noted++
 				if want := (job.Defaults{CPUs: 2, MemMiB: 2048}); j.Note.Defaults != want || !want.Has(j) {
-					t.Errorf("%s: job %s has %d CPUs, %v MiB and %+v by default", release, j.Ref, j.CPUs, j.HostMemMiB, j.Note.Defaults)
+					t.Errorf("%s: job %s has %d CPUs, %v MiB and %+v by default", release, j.Ref, j.CPUs, j.HostMemMiB,
+						j.Note.Defaults)
 				}
 			}
 		}

@@ -107,8 +107,10 @@ func ParsePartitions(out []byte) []Partition {
 		tier, _ := strconv.Atoi(f["PriorityTier"])
 		parts = append(parts, Partition{
 			Tier: tier, PreemptMode: f["PreemptMode"],
-			Name: f["PartitionName"], Hidden: f["Hidden"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"], QOS: f["QoS"],
-			DefMem: HasDefMem(f), DefMemPerCPU: ParseMiB(f["DefMemPerCPU"]), MaxCPUsPerNode: number(f["MaxCPUsPerNode"]), MaxTime: parseLimit([]byte(f["MaxTime"])), PerGPU: ParsePerGPU(f["JobDefaults"]),
+			Name: f["PartitionName"], Hidden: f["Hidden"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"],
+			QOS:    f["QoS"],
+			DefMem: HasDefMem(f), DefMemPerCPU: ParseMiB(f["DefMemPerCPU"]), MaxCPUsPerNode: number(f["MaxCPUsPerNode"]),
+			MaxTime: parseLimit([]byte(f["MaxTime"])), PerGPU: ParsePerGPU(f["JobDefaults"]),
 		})
 	}
 	return parts
@@ -123,7 +125,10 @@ func ParseReservations(out []byte) []job.Reservation {
 		if !bytes.HasPrefix(line, []byte("ReservationName=")) || f["ReservationName"] == "" || f["Nodes"] == "" {
 			continue
 		}
-		r := job.Reservation{Name: f["ReservationName"], Start: parseTime([]byte(f["StartTime"])), End: parseTime([]byte(f["EndTime"]))}
+		r := job.Reservation{
+			Name: f["ReservationName"], Start: parseTime([]byte(f["StartTime"])),
+			End: parseTime([]byte(f["EndTime"])),
+		}
 		r.Nodes = ExpandHosts(f["Nodes"])
 		for name := range r.Nodes {
 			if strings.Contains(name, "[") { // as it stands in the list: it can't be read

@@ -124,10 +124,12 @@ func (p *QueueParser) misread(r *queueRow) []job.Misread {
 	check(j.User != "", plain[pUser], pf[pUser], "the gate has an owner")
 	check(j.Partition != "", plain[pPartition], pf[pPartition], "the gate is in a partition")
 	check(!j.Submit.IsZero(), plain[pSubmit], pf[pSubmit], "the gate was submitted")
-	check(!j.Eligible.IsZero() && !j.Eligible.Before(j.Submit), plain[pEligible], pf[pEligible], "the gate has a begin time")
+	check(!j.Eligible.IsZero() && !j.Eligible.Before(j.Submit), plain[pEligible], pf[pEligible],
+		"the gate has a begin time")
 	check(j.TimeLimit == job.GateLimit, plain[pLimit], pf[pLimit], "the gate's limit is one minute")
 	span := j.Deadline.Sub(j.Eligible)
-	check(span > 0 && span <= gateSpan, plain[pDeadline], pf[pDeadline], "the gate's deadline is a minute or two after its begin time")
+	check(span > 0 && span <= gateSpan, plain[pDeadline], pf[pDeadline],
+		"the gate's deadline is a minute or two after its begin time")
 	check(j.NumNodes == 1, plain[pNodes], pf[pNodes], "the gate asks for one node")
 	check(j.CPUs >= 1, plain[pCPUs], pf[pCPUs], "the gate asks for a CPU")
 	check(!j.Requeue, plain[pRequeue], pf[pRequeue], "the gate asked not to be requeued")
@@ -166,7 +168,10 @@ func MisreadGate(out []byte) []job.Misread {
 	}
 	v := says["Comment"]
 	if _, ok := job.GateOwner(v); !ok {
-		bad = append(bad, job.Misread{Field: "scontrol's Comment", Says: v[:min(len(v), 40)], Truth: "the gate has its name for a comment"})
+		bad = append(bad, job.Misread{
+			Field: "scontrol's Comment", Says: v[:min(len(v), 40)],
+			Truth: "the gate has its name for a comment",
+		})
 	}
 	return bad
 }

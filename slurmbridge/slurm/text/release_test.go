@@ -16,7 +16,8 @@ import (
 )
 
 func TestFormsAreSorted(t *testing.T) {
-	if !slices.IsSortedFunc(forms, func(a, b Form) int { return slices.Compare(a.Since[:], b.Since[:]) }) || forms[0].Since != Oldest {
+	if !slices.IsSortedFunc(forms, func(a, b Form) int { return slices.Compare(a.Since[:], b.Since[:]) }) ||
+		forms[0].Since != Oldest {
 		t.Errorf("%+v", forms)
 	}
 }
@@ -76,7 +77,8 @@ func TestUpdateErrorsNameTasks(t *testing.T) {
 func TestUpdateErrorsRecorded(t *testing.T) {
 	for _, release := range releases {
 		said := UpdateErrors(string(recorded(t, release, "errors")))
-		if said["22_2"] != "Job dependency problem" || said["22_77"] != "Invalid job id specified" || said["22_3"] != "Invalid generic resource (gres) specification" {
+		if said["22_2"] != "Job dependency problem" || said["22_77"] != "Invalid job id specified" ||
+			said["22_3"] != "Invalid generic resource (gres) specification" {
 			t.Errorf("%s: %q", release, said)
 		}
 	}
@@ -86,7 +88,8 @@ func TestUpdateErrorsRecorded(t *testing.T) {
 func gateRow(change func(plain *[numPlain]string, free *[numFree]string)) string {
 	plain := plainRow("7")
 	plain[pUID], plain[pUser], plain[pLimit], plain[pRequeue] = "64030", "slurm", "1:00", "0"
-	plain[pEligible], plain[pDeadline], plain[pCPUs], plain[pTRES] = "1700000060", "1700000118", "1", "cpu=1,mem=1M,node=1,billing=1"
+	plain[pEligible], plain[pDeadline], plain[pCPUs], plain[pTRES] = "1700000060", "1700000118", "1",
+		"cpu=1,mem=1M,node=1,billing=1"
 	plain[pExclusive] = "OK"
 	var free [numFree]string
 	for i := range free {
@@ -142,7 +145,8 @@ func TestMadeUpRelease(t *testing.T) {
 }
 
 func TestMisreadGate(t *testing.T) {
-	said := "JobId=7 JobName=slurmbridge-gate\n   JobState=%s Reason=BeginTime Dependency=%s\n   Requeue=0 TimeLimit=%s TimeMin=N/A\n   Comment=slurmbridge-gate \n"
+	said := "JobId=7 JobName=slurmbridge-gate\n   JobState=%s Reason=BeginTime Dependency=%s\n   Requeue=0 " +
+		"TimeLimit=%s TimeMin=N/A\n   Comment=slurmbridge-gate \n"
 	for text, want := range map[string]int{
 		fmt.Sprintf(said, "PENDING", "(null)", "00:01:00"):         0,
 		fmt.Sprintf(said, "QUEUED", "(null)", "00:01:00"):          1,
@@ -164,7 +168,8 @@ func TestMisreadGate(t *testing.T) {
 func TestParseDescriptions(t *testing.T) {
 	const n = "~N"
 	row := func(head, comment string) string { return head + n + comment + n + "\n" }
-	out := row("7|N/A|FAILED|1|1700000000|1700000060", "") + row("20|3|COMPLETED|0|1700000000|2023-11-14T22:14:20", "the site's own | "+strings.Repeat("x", 2000)) +
+	out := row("7|N/A|FAILED|1|1700000000|1700000060", "") +
+		row("20|3|COMPLETED|0|1700000000|2023-11-14T22:14:20", "the site's own | "+strings.Repeat("x", 2000)) +
 		row("20|[4-9]|PENDING|0|N/A|N/A", "") + row("8|N/A|RUNNING|1|1700000000|N/A", "slurmbridge: a\nb")
 	got := must.Get(ParseDescriptions([]byte(out), n))(t)
 	from, to := time.Unix(1_700_000_000, 0), time.Unix(1_700_000_060, 0)
@@ -177,7 +182,10 @@ func TestParseDescriptions(t *testing.T) {
 	if d := got["8"]; d.AdminComment != "slurmbridge: a\nb" || !d.End.IsZero() {
 		t.Errorf("%+v", d)
 	}
-	for _, bad := range []string{"7|N/A|FAILED|1", row("7|FAILED", ""), "7|N/A|FAILED|1" + n + "x", row("7|N/A|FAILED|1|1|1", "") + "8", row("7|N/A|FAILED|1", "")} {
+	for _, bad := range []string{
+		"7|N/A|FAILED|1", row("7|FAILED", ""), "7|N/A|FAILED|1" + n + "x",
+		row("7|N/A|FAILED|1|1|1", "") + "8", row("7|N/A|FAILED|1", ""),
+	} {
 		if _, err := ParseDescriptions([]byte(bad), n); err == nil {
 			t.Errorf("%q was understood", bad)
 		}
@@ -205,7 +213,8 @@ func TestBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const mark = "~#~"
 		field := rapid.Custom(func(t *rapid.T) string {
-			n := rapid.SampledFrom([]int{0, 1, 3, 50, MostOfField - 1, MostOfField, MostOfField + 1, 3 * MostOfField}).Draw(t, "bytes")
+			n := rapid.SampledFrom([]int{0, 1, 3, 50, MostOfField - 1, MostOfField, MostOfField + 1, 3 * MostOfField}).Draw(t,
+				"bytes")
 			return strings.Repeat(rapid.SampledFrom([]string{"a", "~", "#"}).Draw(t, "of"), n)
 		})
 		fields := rapid.SliceOfN(field, 0, 6).Draw(t, "fields")

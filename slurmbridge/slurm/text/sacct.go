@@ -82,7 +82,8 @@ func sacctHeader(name string, line int, text string) (*SacctRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &SacctRow{Row: row, trailing: trailing, absorbable: row.Has("jobname") && !slices.ContainsFunc(userText, row.Has)}, nil
+	return &SacctRow{Row: row, trailing: trailing, absorbable: row.Has("jobname") &&
+		!slices.ContainsFunc(userText, row.Has)}, nil
 }
 
 // split cuts a row into fields; JobName gets back what a "|" in it tore off.

@@ -67,8 +67,8 @@ func HasOption(list, word string) bool {
 	return there
 }
 
-// HasPlugin reports whether a setting that names plugins has one: "job_submit/lua", which many lists of Slurm's take as "lua",
-// too.
+// HasPlugin reports whether a setting that names plugins has one: "job_submit/lua", which many lists of Slurm's take as
+// "lua", too.
 func HasPlugin(list, plugin string) bool {
 	_, name, _ := strings.Cut(plugin, "/")
 	return HasOption(list, plugin) || HasOption(list, name)

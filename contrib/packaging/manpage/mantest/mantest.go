@@ -26,7 +26,8 @@ func Manual(t *testing.T, root *cobra.Command, more string) {
 	dir, when := target(t)
 	must.OK(t, write(root, dir, more, when))
 	file := filepath.Join(dir, root.Name())
-	must.OK(t, errors.Join(root.GenBashCompletionFileV2(file+".bash", true), root.GenFishCompletionFile(file+".fish", true),
+	must.OK(t, errors.Join(root.GenBashCompletionFileV2(file+".bash", true),
+		root.GenFishCompletionFile(file+".fish", true),
 		root.GenZshCompletionFile(file+".zsh")))
 	pages, err := filepath.Glob(filepath.Join(dir, root.Name()+"*.8"))
 	if err != nil || len(pages) == 0 {

@@ -29,7 +29,8 @@ func Write(t *testing.T, root string, pages ...Page) map[string]string {
 	for _, p := range pages {
 		body := must.Get(p.Make(string(must.Get(os.ReadFile(filepath.Join(root, p.Source)))(t))))(t)
 		text := fmt.Sprintf("%% %q %q %q %q %q\n\n# NAME\n%s - %s\n\n%s\n# SEE ALSO\n%s\n",
-			strings.ToUpper(p.Name), p.Section, when.Format("Jan 2006"), "slurmbridge", "slurmbridge", p.Name, p.Short, body, p.Also)
+			strings.ToUpper(p.Name), p.Section, when.Format("Jan 2006"), "slurmbridge", "slurmbridge", p.Name, p.Short, body,
+			p.Also)
 		roff := md2man.Render([]byte(text))
 		must.OK(t, os.WriteFile(filepath.Join(dir, p.Name+"."+p.Section), roff, 0o600))
 		out[p.Name+"."+p.Section] = string(roff)
@@ -39,7 +40,8 @@ func Write(t *testing.T, root string, pages ...Page) map[string]string {
 
 var setting = regexp.MustCompile(`^([a-z_]+): (.+)$`)
 
-// Settings makes a page of a file in YAML: its first comment, and each setting with its default and the comment above it.
+// Settings makes a page of a file in YAML: its first comment, and each setting with its default and the comment above
+// it.
 func Settings(text string) (string, error) {
 	head, rest, _ := strings.Cut(text, "\n\n")
 	uncommented := regexp.MustCompile(`(?m)^# ?`)

@@ -66,8 +66,8 @@ type Report struct {
 }
 
 // longestNap is the longest, in real time, that a process computes without a look at its progress: what happens to it
-// through others, such as a fault of their server, it learns then. Outcomes don't depend on it: the device advances from
-// event to event.
+// through others, such as a fault of their server, it learns then. Outcomes don't depend on it: the device advances
+// from event to event.
 const longestNap = 200 * time.Millisecond
 
 // Run runs the application to its end. A context that ends stops it where it is; Run then returns

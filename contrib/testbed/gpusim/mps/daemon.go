@@ -155,8 +155,8 @@ func (d *daemon) cards() error {
 	return nil
 }
 
-// accept hears each connection's first word before it takes the next one: as the real daemon, which does one thing after
-// the other, it answers nobody while a client says nothing.
+// accept hears each connection's first word before it takes the next one: as the real daemon, which does one thing
+// after the other, it answers nobody while a client says nothing.
 func (d *daemon) accept(l *net.UnixListener) {
 	for {
 		c, err := l.AcceptUnix()
@@ -502,7 +502,8 @@ func (d *daemon) start(args []string) string {
 	return ""
 }
 
-// quit ends the daemon when its server has no clients any more, or after the timeout with the clients that it still has.
+// quit ends the daemon when its server has no clients any more, or after the timeout with the clients that it still
+// has.
 func (d *daemon) quit(args []string) {
 	if len(args) > 1 && args[0] == "-t" {
 		s, _ := strconv.ParseFloat(args[1], 64)

@@ -7,8 +7,8 @@
 // user waits until the present server's clients have gone; only with -multiuser-server, from Volta
 // on, do users share one), 16 clients at most before Volta, and faults that reach every client of a
 // server. What the daemon answers, logs and leaves behind is what NVIDIA's own of the machine's driver was seen to
-// (contrib/testbed/nvidia holds the transcripts). What goes over its socket is the simulator's own: no real CUDA program can
-// talk to it.
+// (contrib/testbed/nvidia holds the transcripts). What goes over its socket is the simulator's own: no real CUDA
+// program can talk to it.
 //
 // A client stays connected to the daemon for as long as it lives; the socket carries lines of text.
 // Server and clients have their places on the GPUs in the state file: a server that dies, and a
@@ -50,7 +50,8 @@ const (
 	MemLimitEnv = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 )
 
-// InitEnv is how long a server takes to initialise its GPUs, as a driver without persistence mode has it take; default 0.
+// InitEnv is how long a server takes to initialise its GPUs, as a driver without persistence mode has it take; default
+// 0.
 const InitEnv = "GPUSIM_MPS_INIT"
 
 const (
@@ -117,7 +118,8 @@ func control(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	return ask(stdin, stdout)
 }
 
-// knowsMultiuser reports whether the driver's control daemon has -multiuser-server: that of 555 does, that of 550 does not.
+// knowsMultiuser reports whether the driver's control daemon has -multiuser-server: that of 555 does, that of 550 does
+// not.
 func knowsMultiuser() (bool, error) {
 	st, err := gpusim.Open("")
 	if err != nil {
@@ -235,7 +237,8 @@ var (
 	// ErrNoDaemon: no control daemon answers at the pipe directory. A CUDA program then runs without MPS.
 	ErrNoDaemon = errors.New("no MPS control daemon")
 	// ErrRefused is CUDA's message to a client that gets no server.
-	ErrRefused = errors.New("MPS client failed to connect to the MPS control daemon or the MPS server (cudaErrorMpsConnectionFailed)")
+	ErrRefused = errors.New("MPS client failed to connect to the MPS control daemon or the MPS server " +
+		"(cudaErrorMpsConnectionFailed)")
 )
 
 // Client is a CUDA program's connection to its MPS server.

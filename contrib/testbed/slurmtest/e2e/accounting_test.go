@@ -230,7 +230,8 @@ func TestLimits(t *testing.T) {
 		bobs     int // jobs of bob's
 	}{
 		{"jobs a user", []string{"--qos=jobs"}, 2, 2, 3},
-		{"GPUs a user", []string{"--qos=gpu"}, 6, 6, 0}, // shares are no GPUs: the limit is none, and one user may have both GPUs at once
+		// shares are no GPUs: the limit is none, and one user may have both GPUs at once
+		{"GPUs a user", []string{"--qos=gpu"}, 6, 6, 0},
 		{"shares a user", []string{"--qos=mps"}, 3, 3, 3},
 		{"jobs of a group", []string{"--qos=group"}, 3, 3, 3},
 		{"shares of an association", []string{"--account=small"}, 3, 6, 3},

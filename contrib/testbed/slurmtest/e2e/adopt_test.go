@@ -18,9 +18,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// unchanged are the jobs of three users that never asked to share: one has opted out, of one nothing is known, one names
-// the type of the card. Behind jobs that share no other one waits: it would take a free GPU first, and they would have to
-// go in time.
+// unchanged are the jobs of three users that never asked to share: one has opted out, of one nothing is known, one
+// names the type of the card. Behind jobs that share no other one waits: it would take a free GPU first, and they would
+// have to go in time.
 var unchanged = []struct {
 	name, user, args string
 	seconds          float64
@@ -30,9 +30,12 @@ var unchanged = []struct {
 	{"out", bob, "--gres=gpu:1 --comment=share:no", 1, false},
 	{"alone", bob, "--gres=gpu:1 --exclusive --comment=app=m3000g30d20", 1, false},
 	{"unknown", man, "--gpus-per-node=1", 1, false},
-	{"reads", ann, "--gpus-per-node=1 --comment=app=m3000g30d20", 1, false},                   // it fails where it has no such variable
-	{"several", ann, "--gres=gpu:1 --ntasks=2 --nodes=1 --comment=app=m9000g80d20", 1, false}, // it leaves nothing to share
-	{"pergpu", ann, "--partition=each --gres=gpu:1 --comment=app=m3000g30d20", 1, false},      // it would lose the partition's cores per GPU
+	// it fails where it has no such variable
+	{"reads", ann, "--gpus-per-node=1 --comment=app=m3000g30d20", 1, false},
+	// it leaves nothing to share
+	{"several", ann, "--gres=gpu:1 --ntasks=2 --nodes=1 --comment=app=m9000g80d20", 1, false},
+	// it would lose the partition's cores per GPU
+	{"pergpu", ann, "--partition=each --gres=gpu:1 --comment=app=m3000g30d20", 1, false},
 	{"untyped", ann, "--gres=gpu --comment=app=m3000g30d20", 20, true},
 	{"typed", ann, "--gres=gpu:titanxp:1 --comment=app=m3000g30d20", 20, true},
 	{"pernode", ann, "--gpus-per-node=titanxp:1 --comment=app=m3000g30d20", 20, true},
@@ -46,8 +49,8 @@ const man = "man"
 // adoptSteps are where the bridge is killed; "" = nowhere.
 var adoptSteps = []string{"", "gate", "plan", "repaired", "journaled", "prepare", "release"}
 
-// Unchanged jobs share by the site's rule, and each job that isn't put into a group is what it is on plain Slurm, field by
-// field, wherever the bridge is killed.
+// Unchanged jobs share by the site's rule, and each job that isn't put into a group is what it is on plain Slurm, field
+// by field, wherever the bridge is killed.
 func TestAdoptedJobs(t *testing.T) {
 	slurmtest.Require(t)
 	adopts(t)
@@ -240,8 +243,8 @@ func TestAdoptInShadow(t *testing.T) {
 	}
 }
 
-// A limit on GPUs holds for adopted jobs that have shares, and with the weights that doctor prints each is charged for its
-// part of the GPU: their user's fair share is better than on plain Slurm, where they have a GPU each.
+// A limit on GPUs holds for adopted jobs that have shares, and with the weights that doctor prints each is charged for
+// its part of the GPU: their user's fair share is better than on plain Slurm, where they have a GPU each.
 func TestAdoptedJobsInAccounting(t *testing.T) {
 	slurmtest.Require(t)
 	adopts(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 )
 
-// Two jobs take far more GPU memory than is known of what they say they are. The one that fails for it runs once more, alone,
-// as its owner asks, and completes; AdminComment says why. The same pair doesn't meet again.
+// Two jobs take far more GPU memory than is known of what they say they are. The one that fails for it runs once more,
+// alone, as its owner asks, and completes; AdminComment says why. The same pair doesn't meet again.
 func TestFailedBesideOthers(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{Policy: "dqn"})
@@ -44,8 +44,8 @@ func TestFailedBesideOthers(t *testing.T) {
 	}
 }
 
-// What a node records of an array's task under its job number finds the task: the first is learned under the application it
-// was held to be, those that share have their starts noted.
+// What a node records of an array's task under its job number finds the task: the first is learned under the
+// application it was held to be, those that share have their starts noted.
 func TestArrayTasksAreRecorded(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{Policy: "dqn"})

@@ -18,8 +18,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
-// cards is a cluster with hooks, and without a bridge, whose jobs compute on simulated GPUs. Without agents the files of jobs
-// that have ended stay.
+// cards is a cluster with hooks, and without a bridge, whose jobs compute on simulated GPUs. Without agents the files
+// of jobs that have ended stay.
 type cards struct {
 	*cluster.Stack
 	t *testing.T
@@ -117,8 +117,9 @@ func (c *cards) ran(ids ...string) []ran {
 	return out
 }
 
-// Device files, NVML and gres.conf number a node's GPUs each in its own order, and gres.conf lacks one of them: a sharer
-// computes through MPS on the very card that a job of a whole GPU with Slurm's number has, and its record names it.
+// Device files, NVML and gres.conf number a node's GPUs each in its own order, and gres.conf lacks one of them: a
+// sharer computes through MPS on the very card that a job of a whole GPU with Slurm's number has, and its record names
+// it.
 func TestNumbersOfGPUs(t *testing.T) {
 	t.Parallel()
 	const shards = "\nName=shard Count=300\n"
@@ -167,8 +168,8 @@ func TestNumbersOfGPUs(t *testing.T) {
 	}
 }
 
-// Each job has a /dev/shm of its own, unless the site's settings say otherwise: sharers compute either way, and where they
-// reach their server through it.
+// Each job has a /dev/shm of its own, unless the site's settings say otherwise: sharers compute either way, and where
+// they reach their server through it.
 func TestMemoryOfItsOwn(t *testing.T) {
 	t.Parallel()
 	const exclusive = "as by default, on a GPU that takes one process" // which a server would be
@@ -223,7 +224,8 @@ func TestPartsByHandStay(t *testing.T) {
 	t.Parallel()
 	c := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) { o.Lua = ours }})
 	for request, want := range map[string]string{"mps:10": "10 10", "gpu:shared": "100 100"} {
-		script := fmt.Sprintf("a=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\necho \"$a $(srun printenv CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)\" >%s/$SLURM_JOB_ID.vars\n", c.Path("out"))
+		script := fmt.Sprintf("a=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\necho \"$a $(srun printenv "+
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)\" >%s/$SLURM_JOB_ID.vars\n", c.Path("out"))
 		id := must.Get(c.Submit(t.Context(), ann, script, "--gres="+request, "--time=5", "--output=/dev/null"))(t)
 		if last, ok := c.WaitState(t.Context(), time.Minute, id, "COMPLETED", "FAILED"); !ok {
 			t.Fatalf("job %s is %s", id, last)

@@ -23,8 +23,8 @@ const (
 	serverProgram  = "nvidia-cuda-mps-server"
 )
 
-// clean fails the test unless the node is in service and nothing of the jobs is left on it: no process, no socket, no job's
-// file.
+// clean fails the test unless the node is in service and nothing of the jobs is left on it: no process, no socket, no
+// job's file.
 func (c *cards) clean() {
 	c.t.Helper()
 	left := func() (out []string) {
@@ -53,8 +53,8 @@ func (c *cards) clean() {
 	}
 }
 
-// chaos kills processes of hooks, MPS and the agent, which then starts anew, at random until stop is called, which tells how
-// many it were of each.
+// chaos kills processes of hooks, MPS and the agent, which then starts anew, at random until stop is called, which
+// tells how many it were of each.
 func (c *cards) chaos(rnd *rand.Rand, every time.Duration) (stop func() map[string]int) {
 	programs := []string{hookProgram, hookProgram, hookProgram, c.Agent(0), controlProgram, serverProgram}
 	quit, done := make(chan struct{}), make(chan struct{})
@@ -85,9 +85,9 @@ func (c *cards) chaos(rnd *rand.Rand, every time.Duration) (stop func() map[stri
 	return func() map[string]int { close(quit); <-done; return killed }
 }
 
-// Short jobs run on one node while hooks, agent, MPS daemons and servers are killed at random: no job is lost, none has no
-// record, the node stays in service and is clean afterwards. SLURMBRIDGE_SLOW=1 plays 200 jobs, SLURMBRIDGE_CHAOS is another
-// number.
+// Short jobs run on one node while hooks, agent, MPS daemons and servers are killed at random: no job is lost, none has
+// no record, the node stays in service and is clean afterwards. SLURMBRIDGE_SLOW=1 plays 200 jobs, SLURMBRIDGE_CHAOS is
+// another number.
 func TestChaosOnANode(t *testing.T) {
 	slurmtest.OfOneRelease(t)
 	t.Parallel()
@@ -104,7 +104,8 @@ func TestChaosOnANode(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	stop := c.chaos(rand.New(rand.NewPCG(seed, 0)), 250*time.Millisecond)
-	script := fmt.Sprintf("GPUSIM_STATE=%s %s run alexnet --mem-mib 100 --duration-scale 0.04 >/dev/null 2>&1\necho ran >>%s\nexit 0\n",
+	script := fmt.Sprintf("GPUSIM_STATE=%s %s run alexnet --mem-mib 100 --duration-scale 0.04 >/dev/null 2>&1\necho "+
+		"ran >>%s\nexit 0\n",
 		c.State(), c.Bin("gpusim"), c.Path("out", "ran"))
 	start := time.Now()
 	must.Get(c.Submit(t.Context(), ann, script, "--gres=mps:10", "--array=1-"+strconv.Itoa(n), "--output=/dev/null"))(t)

@@ -75,7 +75,8 @@ func newWatched(t *testing.T) *watched {
 	rules := must.Get(filepath.Abs("../../../prometheus/slurmbridge.rules.yml"))(t)
 	dir := t.TempDir()
 	scrape := func(job, target string) string {
-		return fmt.Sprintf("- job_name: %s\n  scheme: https\n  tls_config: {ca_file: %s}\n  basic_auth: {username: %s, password: %s}\n  static_configs: [{targets: [%q]}]\n",
+		return fmt.Sprintf("- job_name: %s\n  scheme: https\n  tls_config: {ca_file: %s}\n  basic_auth: {username: %s, "+
+			"password: %s}\n  static_configs: [{targets: [%q]}]\n",
 			job, w.ca, scrapeUser, scrapePassword, target)
 	}
 	text := "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\nrule_files: [" + rules +

@@ -10,8 +10,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// One script in two folders, whose input is found by the folder: jobs of the large one don't share by what the small one
-// took, and none runs out of memory. Jobs of the small one do share.
+// One script in two folders, whose input is found by the folder: jobs of the large one don't share by what the small
+// one took, and none runs out of memory. Jobs of the small one do share.
 func TestOneScriptInTwoFolders(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{Policy: "dqn"})

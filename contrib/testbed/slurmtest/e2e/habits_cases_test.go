@@ -296,7 +296,8 @@ func sbatchOptions(h *habit) {
 			h.t.Errorf("%s: %s", bad, out)
 		}
 	}
-	script := "#!/bin/sh\n#SBATCH --gpus=shared:1\n#SBATCH --signal=B:USR1@10 --export=NONE --nice=10 --no-requeue\n#SBATCH --job-name=\"it's\"\nexit 3\n"
+	script := "#!/bin/sh\n#SBATCH --gpus=shared:1\n#SBATCH --signal=B:USR1@10 --export=NONE --nice=10 " +
+		"--no-requeue\n#SBATCH --job-name=\"it's\"\nexit 3\n"
 	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--deadline=now+300", "--time=1",
 		"--comment=app="+small)
 	if err != nil {

@@ -49,7 +49,8 @@ func TestFilesOfEtc(t *testing.T) {
 		}
 	}
 	r := newRig(t, o)
-	script := fmt.Sprintf("env >%[1]s/$SLURM_JOB_ID.env\nls -a $CUDA_MPS_PIPE_DIRECTORY >%[1]s/$SLURM_JOB_ID.pipe\nsleep 2\n", r.Path("out"))
+	script := fmt.Sprintf("env >%[1]s/$SLURM_JOB_ID.env\nls -a $CUDA_MPS_PIPE_DIRECTORY "+
+		">%[1]s/$SLURM_JOB_ID.pipe\nsleep 2\n", r.Path("out"))
 	var ids []string
 	r.unseen(func() {
 		for range 2 {

@@ -12,8 +12,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// A job that does nothing with its GPU is told of, ten minutes later: in the list, as a number, and in its AdminComment;
-// one that computes is not. SLURMBRIDGE_SLOW=1 runs it (make soak does).
+// A job that does nothing with its GPU is told of, ten minutes later: in the list, as a number, and in its
+// AdminComment; one that computes is not. SLURMBRIDGE_SLOW=1 runs it (make soak does).
 func TestIdleJobIsTold(t *testing.T) {
 	slurmtest.OfOneRelease(t)
 	if os.Getenv("SLURMBRIDGE_SLOW") == "" || testing.Short() {

@@ -26,7 +26,8 @@ func instances(t *testing.T) *rig {
 	return newRig(t, options{
 		quiet: true, settings: settings{MemLimits: true},
 		Options: slurmtest.Options{
-			Cards: [][]string{many(7, "1g.10gb"), many(2, "3g.40gb"), append([]string{"h100"}, many(3, "2g.20gb")...)}, Prepare: wakes,
+			Cards:   [][]string{many(7, "1g.10gb"), many(2, "3g.40gb"), append([]string{"h100"}, many(3, "2g.20gb")...)},
+			Prepare: wakes,
 		},
 	})
 }
@@ -39,8 +40,8 @@ func (r *rig) index(id string) string {
 // request is what Slurm shows of a job's request for GPUs.
 func (r *rig) request(id string) string { return strings.TrimPrefix(r.job(id)["TresPerNode"], "gres/") }
 
-// Jobs share MIG instances, each with room for its memory; whole instances, whole GPUs, arrays and requests by type keep
-// what they had, and a restart of slurmctld changes nothing of it.
+// Jobs share MIG instances, each with room for its memory; whole instances, whole GPUs, arrays and requests by type
+// keep what they had, and a restart of slurmctld changes nothing of it.
 func TestJobsShareInstances(t *testing.T) {
 	t.Parallel()
 	r := instances(t)
@@ -55,7 +56,8 @@ func TestJobsShareInstances(t *testing.T) {
 		}
 		large = append(large, r.submit(ann, "m50000g30d20", 20, "--time=3"))
 		for range 2 {
-			typed = append(typed, r.any(ann, 20, "--gres=gpu:shared", "--comment=app=m3000g30d20 share:model=2g.20gb", "--time=3"))
+			typed = append(typed, r.any(ann, 20, "--gres=gpu:shared", "--comment=app=m3000g30d20 share:model=2g.20gb",
+				"--time=3"))
 		}
 	})
 	whole := r.whole("3g.40gb:1", 5)

@@ -9,8 +9,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Before 23.11.5 Slurm takes a GPU for free when the first of its sharers ends. No job of a whole GPU gets one in use: in
-// a partition of sharers it asks for all shares, and where it could ask for the GPU itself, nobody shares.
+// Before 23.11.5 Slurm takes a GPU for free when the first of its sharers ends. No job of a whole GPU gets one in use:
+// in a partition of sharers it asks for all shares, and where it could ask for the GPU itself, nobody shares.
 func TestNoWholeGPUIsInUse(t *testing.T) {
 	t.Parallel()
 	for name, only := range map[string][]string{

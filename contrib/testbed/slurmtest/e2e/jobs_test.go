@@ -16,7 +16,8 @@ import (
 	rlapps "github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
-// profiles are the profiles that the store has of an application, by card, once it has so many, of so many runs together.
+// profiles are the profiles that the store has of an application, by card, once it has so many, of so many runs
+// together.
 func (r *world) profiles(app string, cards, runs int) map[string]*rlcore.Profile {
 	r.t.Helper()
 	var of map[string]*rlcore.Profile
@@ -70,9 +71,9 @@ func TestJobsShareByTheMemoryThatTheirOwnersSay(t *testing.T) {
 	}
 }
 
-// An application that takes three quarters of the card at its start never shares, until one job of it has tried with less
-// memory, alone: then two of its jobs share. A job that tries with too little fails, and runs again from its beginning with all
-// of it.
+// An application that takes three quarters of the card at its start never shares, until one job of it has tried with
+// less memory, alone: then two of its jobs share. A job that tries with too little fails, and runs again from its
+// beginning with all of it.
 func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}, Settings: unhurried})
@@ -124,8 +125,9 @@ func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 	}
 }
 
-// What is known of an application is known by card: a run on the one that is twice as fast says nothing of how long it takes
-// on the other, until three applications have run on both. Until then one that never ran on a card runs alone there first.
+// What is known of an application is known by card: a run on the one that is twice as fast says nothing of how long it
+// takes on the other, until three applications have run on both. Until then one that never ran on a card runs alone
+// there first.
 func TestTwoKindsOfCards(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{
@@ -174,9 +176,9 @@ func TestTwoKindsOfCards(t *testing.T) {
 // crashing are applications that crash in every second of their runs, whatever runs next to them.
 var crashing = []string{"crash1", "crash2"}
 
-// A world of jobs that crash, that take the card's memory, arrays, four processes at a time and jobs that submit others, on
-// two kinds of cards: no neighbour runs out of memory, each crashing application kills one neighbour at most, which runs
-// again to its end, and each job computes on its own GPU. SLURMBRIDGE_SLOW=1 plays four times as many.
+// A world of jobs that crash, that take the card's memory, arrays, four processes at a time and jobs that submit
+// others, on two kinds of cards: no neighbour runs out of memory, each crashing application kills one neighbour at
+// most, which runs again to its end, and each job computes on its own GPU. SLURMBRIDGE_SLOW=1 plays four times as many.
 func TestJobsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	var known []*rlcore.Profile
@@ -202,8 +204,8 @@ func TestJobsAsTheyAre(t *testing.T) {
 	})
 	u := must.Get(user.Lookup(cluster.Owner))(t)
 	must.OK(t, os.Chown(r.Path("out"), must.Get(strconv.Atoi(u.Uid))(t), -1))
-	// Each run of a process leaves a line: its job, kind and exit status, the GPU that Slurm gave the job and the one that it
-	// computed on, and whether that was through MPS.
+	// Each run of a process leaves a line: its job, kind and exit status, the GPU that Slurm gave the job and the one that
+	// it computed on, and whether that was through MPS.
 	head := fmt.Sprintf(`s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME
 export GPUSIM_STATE=$s
 run() {
@@ -232,7 +234,8 @@ run() {
 				"p=\nfor i in 1 2 3 4; do run calm hoomd & p=\"$p $!\"; done\nfor i in $p; do wait $i || exit; done\n")
 		},
 		func(int) string {
-			return submit("parent", "gpu:shared", "run calm hoomd || exit\nsbatch --gres=gpu:1 --job-name=child --output=/dev/null <<'END'\n#!/bin/sh\n"+head+"run child alexnet --duration-scale 0.3\nEND\n")
+			return submit("parent", "gpu:shared", "run calm hoomd || exit\nsbatch --gres=gpu:1 --job-name=child "+
+				"--output=/dev/null <<'END'\n#!/bin/sh\n"+head+"run child alexnet --duration-scale 0.3\nEND\n")
 		},
 	}
 	rounds := 3

@@ -20,7 +20,8 @@ import (
 // sharesInstances skips a test on a Slurm that shares no MIG instances.
 func sharesInstances(t *testing.T) {
 	t.Helper()
-	if release := must.Get(slurmtest.ReleaseOf(t.Context(), os.Getenv("SLURMBRIDGE_TEST_ROOT")))(t); !text.SharesInstances(release) {
+	if release := must.Get(slurmtest.ReleaseOf(t.Context(),
+		os.Getenv("SLURMBRIDGE_TEST_ROOT")))(t); !text.SharesInstances(release) {
 		t.Skip("Slurm " + release + " shares no MIG instances: make test-compat")
 	}
 }
@@ -31,8 +32,8 @@ var (
 	thirds   = slices.Repeat([]string{"2g.10gb"}, 3)
 )
 
-// found is what Slurm's own means to play with GPUs find where its NVML plugin would find these: GPUs first, then instances by
-// their files. fake is fake_gpus.conf, and names are the parts in Slurm's order.
+// found is what Slurm's own means to play with GPUs find where its NVML plugin would find these: GPUs first, then
+// instances by their files. fake is fake_gpus.conf, and names are the parts in Slurm's order.
 func found(card *gpusim.Config, gpus, instances []gpusim.Part) (fake string, names []string) {
 	line := func(kind, links, files, name string) {
 		// From 25.11 on the plugin asks for UUIDs in variables where it has found instances.
@@ -41,7 +42,8 @@ func found(card *gpusim.Config, gpus, instances []gpusim.Part) (fake string, nam
 	for k, in := range instances {
 		gi, ci := gpusim.Caps(in.Index(), card.GPUInstance(k%len(card.Instances)), 0)
 		line(card.Instances[0], "(null)",
-			fmt.Sprintf("DIR/dev/nvidia%d,DIR/dev/nvidia-caps/nvidia-cap%d,DIR/dev/nvidia-caps/nvidia-cap%d", in.Index(), gi, ci), in.Name())
+			fmt.Sprintf("DIR/dev/nvidia%d,DIR/dev/nvidia-caps/nvidia-cap%d,DIR/dev/nvidia-caps/nvidia-cap%d", in.Index(), gi,
+				ci), in.Name())
 	}
 	for i, g := range gpus {
 		if slices.Contains(card.Uncut, i) {
@@ -75,7 +77,10 @@ func newCut(t *testing.T, gpus int, card gpusim.Config, auto bool) (*cards, []st
 		Agents: true, Sharing: "shard", NodeGPUs: []int{gpus}, Models: []string{"a100"}, Card: card,
 		Adjust: func(o *slurmtest.Options) {
 			if auto {
-				o.Files = map[string]string{"gres.conf": fmt.Sprintf("AutoDetect=nvml\nName=shard Count=%d\n", 100*len(names)), "fake_gpus.conf": fake}
+				o.Files = map[string]string{
+					"gres.conf":      fmt.Sprintf("AutoDetect=nvml\nName=shard Count=%d\n", 100*len(names)),
+					"fake_gpus.conf": fake,
+				}
 			}
 		},
 	})
@@ -96,9 +101,9 @@ func newCut(t *testing.T, gpus int, card gpusim.Config, auto bool) (*cards, []st
 	return c, names
 }
 
-// On a node whose GPUs are cut into MIG instances sharers compute on the instance of Slurm's number, through an MPS server of
-// its own, whoever numbers the instances; a sharer that is alone does without. Records name the instance. Jobs of whole
-// instances and whole GPUs have theirs as before.
+// On a node whose GPUs are cut into MIG instances sharers compute on the instance of Slurm's number, through an MPS
+// server of its own, whoever numbers the instances; a sharer that is alone does without. Records name the instance.
+// Jobs of whole instances and whole GPUs have theirs as before.
 func TestMIGInstances(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]struct {
@@ -152,8 +157,9 @@ func TestMIGInstances(t *testing.T) {
 	}
 }
 
-// A server that is killed on one instance takes its own clients along and nobody on another instance, though slurmctld starts
-// anew meanwhile; a whole instance is one that nobody shares; and the next sharers, an array's tasks, compute on all of them.
+// A server that is killed on one instance takes its own clients along and nobody on another instance, though slurmctld
+// starts anew meanwhile; a whole instance is one that nobody shares; and the next sharers, an array's tasks, compute on
+// all of them.
 func TestServerKilledOnAnInstance(t *testing.T) {
 	t.Parallel()
 	c, names := newCut(t, 1, gpusim.Config{Instances: sevenths}, true)
@@ -184,8 +190,10 @@ func TestServerKilledOnAnInstance(t *testing.T) {
 		must.Equal(t, r.Record, names[on])
 		must.Equal(t, r.Status == "finished", on > 0, "job %d: %s", i, r.Status)
 	}
-	script := fmt.Sprintf("GPUSIM_STATE=%s %s run alexnet --duration-scale 0.1 --report %s/$SLURM_ARRAY_TASK_ID.task\n", c.State(), c.Bin("gpusim"), c.Path("out"))
-	id := must.Get(c.Submit(t.Context(), ann, script, "--gres=shard:50", "--array=1-14", "--time=5", "--output=/dev/null"))(t)
+	script := fmt.Sprintf("GPUSIM_STATE=%s %s run alexnet --duration-scale 0.1 --report %s/$SLURM_ARRAY_TASK_ID.task\n",
+		c.State(), c.Bin("gpusim"), c.Path("out"))
+	id := must.Get(c.Submit(t.Context(), ann, script, "--gres=shard:50", "--array=1-14", "--time=5",
+		"--output=/dev/null"))(t)
 	c.is("end of the array", func() bool {
 		out, err := c.Run(t.Context(), "squeue", "-h", "-j", id)
 		return err == nil && strings.TrimSpace(out) == ""

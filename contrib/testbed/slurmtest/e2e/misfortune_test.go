@@ -184,7 +184,8 @@ func TestExpeditedRequeue(t *testing.T) {
 		t.Skip("Slurm 25.11 or later has it: make test-compat")
 	}
 	r.scontrol("update", "NodeName=n2", "State=DRAIN", "Reason=test")
-	script := fmt.Sprintf("sleep 5; test -n \"$SLURM_RESTART_COUNT\" || { touch %s/fails.$SLURM_JOB_ID; exit 1; }; rm %s/fails.$SLURM_JOB_ID", r.Path("out"), r.Path("out"))
+	script := fmt.Sprintf("sleep 5; test -n \"$SLURM_RESTART_COUNT\" || { touch %s/fails.$SLURM_JOB_ID; exit 1; }; rm "+
+		"%s/fails.$SLURM_JOB_ID", r.Path("out"), r.Path("out"))
 	var ids []string
 	r.unseen(func() {
 		id := must.Get(r.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+small,

@@ -35,8 +35,8 @@ func TestMixedQueueWholeGPU(t *testing.T) {
 	}
 }
 
-// A sharer that keeps its turn before a job of a whole GPU waits in Slurm's queue and leaves room on its GPU: a shorter one
-// joins it, and the job of a whole GPU is no later for that.
+// A sharer that keeps its turn before a job of a whole GPU waits in Slurm's queue and leaves room on its GPU: a shorter
+// one joins it, and the job of a whole GPU is no later for that.
 func TestATurnLeavesRoom(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{
@@ -107,8 +107,8 @@ func TestMixedQueueSeveralGPUs(t *testing.T) {
 	}
 }
 
-// What a partition gives to jobs of whole GPUs by default the members of a group divide: on a node with the cores of one such
-// job they share. A job that asks for as much itself has all of it, and so has one that leaves its group.
+// What a partition gives to jobs of whole GPUs by default the members of a group divide: on a node with the cores of
+// one such job they share. A job that asks for as much itself has all of it, and so has one that leaves its group.
 func TestDefaultsPerGPU(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{Options: slurmtest.Options{CPUs: 8, Prepare: wakes, Extra: []string{
@@ -146,8 +146,8 @@ func TestDefaultsPerGPU(t *testing.T) {
 	}
 }
 
-// Slurm hands out whole cores: of three jobs with a CPU each two fit on two cores of two threads, and no group starts in
-// part.
+// Slurm hands out whole cores: of three jobs with a CPU each two fit on two cores of two threads, and no group starts
+// in part.
 func TestCoresOfTwoThreads(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{Options: slurmtest.Options{CPUs: 4, Threads: 2, Prepare: wakes}})

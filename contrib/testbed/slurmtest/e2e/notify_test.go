@@ -59,7 +59,8 @@ func TestOwnersAreMailed(t *testing.T) {
 	for _, want := range []string{
 		"[-s][Job " + idle + " has not used a GPU for 2h0m][" + ann + "@example.org]\n",
 		"\nYour job " + idle + " (x?Bcc: all@example.org?~!reboot) holds a GPU on n1\n",
-		"[-s][What job " + asked + " used][ann@elsewhere.org]\njob " + asked + " completed after ", "\n  used    it computed ",
+		"[-s][What job " + asked + " used][ann@elsewhere.org]\njob " + asked + " completed after ",
+		"\n  used    it computed ",
 		"\n  shared  with nobody\n  cost    nothing\n  saved   ", "[ann@elsewhere.org]\n",
 	} {
 		if !strings.Contains(said, want) {

@@ -91,7 +91,8 @@ func (s *side) burst(n int) {
 			if j < len(kinds) {
 				partition = slurmtest.Partition
 			}
-			fmt.Fprintf(&script, "sbatch --parsable --output=/dev/null --time=9 --partition=%s --job-name=j%d_%d %s --wrap=true || exit\n", partition, i, j, kinds[j%len(kinds)])
+			fmt.Fprintf(&script, "sbatch --parsable --output=/dev/null --time=9 --partition=%s --job-name=j%d_%d %s "+
+				"--wrap=true || exit\n", partition, i, j, kinds[j%len(kinds)])
 		}
 		if out, err := s.RunAs(s.t.Context(), user, "sh", "-c", script.String()); err != nil {
 			s.fail("%v: %s", err, out)

@@ -80,7 +80,9 @@ func TestOrdinaryJobs(t *testing.T) {
 }
 
 // besidePlain starts a cluster with the bridge and one without; both does something on each of them at once.
-func besidePlain(t *testing.T, bridged options, plain slurmtest.Options) (r *rig, sides [2]*side, both func(do func(s *side))) {
+func besidePlain(t *testing.T, bridged options, plain slurmtest.Options) (r *rig, sides [2]*side,
+	both func(do func(s *side)),
+) {
 	t.Helper()
 	r = newRig(t, bridged)
 	sides = [2]*side{{t: t, Cluster: slurmtest.New(t, plain)}, {t: t, Cluster: r.Cluster}}
@@ -231,7 +233,8 @@ var ordinaryChanges = []command{
 	{"release", ann, "scontrol release {held}"},
 	{"hold", ann, "scontrol hold {willhold}"},
 	// No new partition: without accounting 24.11 and later refuse it at times, EAGAIN, bridge or no bridge.
-	{"edit", ann, "scontrol update JobId={edited} JobName=edited Nice=50 TimeLimit=25 Comment=new NumCPUs=2 Gres=gpu:2 Features=big"},
+	{"edit", ann, "scontrol update JobId={edited} JobName=edited Nice=50 TimeLimit=25 Comment=new NumCPUs=2 Gres=gpu:2 " +
+		"Features=big"},
 	{"edit dependency", ann, "scontrol update JobId={edited} Dependency=afterany:{plain}"},
 	{"edit gres", ann, "scontrol update JobId={held2} Gres=gpu:2"},
 	{"no dependency", ann, "scontrol update JobId={nodep} Dependency="},
@@ -534,7 +537,8 @@ var (
 	// gpuNumbers are the variables that say which GPUs a job has.
 	gpuNumbers = regexp.MustCompile(`^(gpus|CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK|SLURM_(JOB|STEP)_GPUS)$`)
 	anyDigits  = regexp.MustCompile(`\d+`)
-	// whichGPU is the index of a job's GPU on its node: which of several free ones it gets depends on which job starts first.
+	// whichGPU is the index of a job's GPU on its node: which of several free ones it gets depends on which job starts
+	// first.
 	whichGPU = regexp.MustCompile(`\(IDX:[\d,-]+\)`)
 )
 
@@ -708,7 +712,8 @@ var differences = map[string]string{
 	"SLURM_WORKING_CLUSTER":    "slurmctld's port",
 	"SLURM_SRUN_COMM_PORT":     "srun's",
 	"SLURM_STEP_LAUNCHER_PORT": "",
-	"AccrueTime":               "PriorityFlags=ACCRUE_ALWAYS, which sharers need, lets jobs gain age while they are held or wait for others",
+	"AccrueTime": "PriorityFlags=ACCRUE_ALWAYS, which sharers need, lets jobs gain age while they are " +
+		"held or wait for others",
 	"squeue --noheader --only-job-state/<gate> PD": "this command hides nothing from anybody",
 	"DerivedExitCode":             "of a step whose end is reported as its job ends",
 	"invalid/StartTime":           "a look of backfill's while the job is cancelled resets it",

@@ -22,8 +22,8 @@ import (
 // portals is the folder of what portals' admins copy.
 const portals = "../../../portals"
 
-// onDemand returns sbatch's arguments for each choice of Open OnDemand's form. submit.yml.erb has no Ruby but names of the
-// form's attributes, which are filled in here: no Ruby renders it.
+// onDemand returns sbatch's arguments for each choice of Open OnDemand's form. submit.yml.erb has no Ruby but names of
+// the form's attributes, which are filled in here: no Ruby renders it.
 func onDemand(t *testing.T) (all [][]string) {
 	t.Helper()
 	var form struct {
@@ -91,8 +91,8 @@ func TestPortalsAskForSessions(t *testing.T) {
 	}
 }
 
-// The sessions of portals run on a shared GPU, held to what was chosen: as Slurm is called by them, and VS Code's script as
-// its user submits it.
+// The sessions of portals run on a shared GPU, held to what was chosen: as Slurm is called by them, and VS Code's
+// script as its user submits it.
 func TestSessionsOfPortals(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{Cold: true, NodeGPUs: []int{1, 1, 1}, Models: []string{"v100", "v100", "v100"}})

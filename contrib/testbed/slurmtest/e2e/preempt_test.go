@@ -7,8 +7,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
-// Jobs of a partition that may preempt another's don't share with them; one that finds no idle GPU preempts, as on plain
-// Slurm, and the preempted jobs run again.
+// Jobs of a partition that may preempt another's don't share with them; one that finds no idle GPU preempts, as on
+// plain Slurm, and the preempted jobs run again.
 func TestPreemption(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes, Extra: []string{

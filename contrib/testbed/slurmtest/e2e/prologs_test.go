@@ -129,7 +129,8 @@ func stepAbove(pid int) int64 {
 // wherever in their order they stand.
 func TestHooksAmongOthers(t *testing.T) {
 	t.Parallel()
-	rubbish := "#!/bin/sh\nhead -c 200000 /dev/urandom\necho 'export CUDA_MPS_PIPE_DIRECTORY=/nowhere'\nhead -c 2000 /dev/urandom >&2\nexit 0\n"
+	rubbish := "#!/bin/sh\nhead -c 200000 /dev/urandom\necho 'export CUDA_MPS_PIPE_DIRECTORY=/nowhere'\nhead -c 2000 " +
+		"/dev/urandom >&2\nexit 0\n"
 	var own string // the epilog that this test may break
 	folders := func(c *slurmtest.Cluster) error {
 		for name, hook := range map[string]*string{"prolog.d": &c.Options.Prolog, "epilog.d": &c.Options.Epilog} {

@@ -117,8 +117,8 @@ type settings struct {
 	MemLimits bool
 	// Adopt: jobs of a whole GPU share by a rule, or would; "" = no rule.
 	Adopt job.Mode
-	// Known is an application that the interference model has seen next to itself; Figures is a file of how long commands and
-	// rounds take; "" = none.
+	// Known is an application that the interference model has seen next to itself; Figures is a file of how long commands
+	// and rounds take; "" = none.
 	Known, Figures string
 }
 
@@ -194,8 +194,8 @@ func runBridge(dir string) error {
 	return b.Run(ctx, done)
 }
 
-// decider packs as much as it may. Where an application is given, srpt decides by the interference model, which has seen
-// co-runs of that application with itself.
+// decider packs as much as it may. Where an application is given, srpt decides by the interference model, which has
+// seen co-runs of that application with itself.
 func decider(known string) *rlcore.Decider {
 	if known == "" {
 		return &rlcore.Decider{Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: sum{}, MaxMembers: 3}), M: 5}
@@ -397,7 +397,8 @@ func (r *rig) submit(user, app string, sleep float64, args ...string) string {
 
 func (r *rig) any(user string, sleep float64, args ...string) string {
 	r.t.Helper()
-	script := fmt.Sprintf("date +%%s.%%N > %s/$SLURM_JOB_ID.start\necho $CUDA_VISIBLE_DEVICES > %s/$SLURM_JOB_ID.gpu\nsleep %g\n", r.Path("out"), r.Path("out"), sleep)
+	script := fmt.Sprintf("date +%%s.%%N > %s/$SLURM_JOB_ID.start\necho $CUDA_VISIBLE_DEVICES > "+
+		"%s/$SLURM_JOB_ID.gpu\nsleep %g\n", r.Path("out"), r.Path("out"), sleep)
 	id := must.Get(r.Submit(context.Background(), user, script, args...))(r.t)
 	return id
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// An empty node of four GPUs is filled at once, each group on the GPU that it is planned for. No GPU ever has two users.
+// An empty node of four GPUs is filled at once, each group on the GPU that it is planned for. No GPU ever has two
+// users.
 func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -27,7 +28,8 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			least := c.o.Prepare != nil
-			r := newRig(t, options{Options: c.o, settings: settings{Lease: time.Minute}}) // submitting takes a busy machine a while
+			// submitting takes a busy machine a while
+			r := newRig(t, options{Options: c.o, settings: settings{Lease: time.Minute}})
 			if least && !hasLeastLoaded(r.Cluster) {
 				t.Skip("Slurm 23.11 or later has LL_SHARED_GRES: make test-compat")
 			}

@@ -60,8 +60,8 @@ func TestGateWithoutAPartitionAmongAll(t *testing.T) {
 	r.together(shared...)
 }
 
-// A script of the site's refuses the change that makes jobs share, whatever its words and its error: after two tries the
-// jobs run as they are, each with a GPU of its own, within seconds.
+// A script of the site's refuses the change that makes jobs share, whatever its words and its error: after two tries
+// the jobs run as they are, each with a GPU of its own, within seconds.
 func TestASiteRefusesShares(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range map[string]string{

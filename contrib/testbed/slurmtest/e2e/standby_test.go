@@ -12,8 +12,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
-// Two hosts with a slurmctld and a daemon each. While jobs run together and groups wait, the first host dies: the second
-// takes over with both, jobs share again, none is lost or runs twice. The first daemon comes back and is standby.
+// Two hosts with a slurmctld and a daemon each. While jobs run together and groups wait, the first host dies: the
+// second takes over with both, jobs share again, none is lost or runs twice. The first daemon comes back and is
+// standby.
 func TestSecondHostTakesOver(t *testing.T) {
 	slurmtest.OfOneRelease(t)
 	if os.Getenv("SLURMBRIDGE_TEST_ROOT") != "" {

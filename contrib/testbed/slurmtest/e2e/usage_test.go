@@ -88,8 +88,8 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 		s.command(&r, append([]string{"usage", "--since", "1h", "--by", by}, more...)...)
 		return r
 	}
-	// Accounting counts whole seconds, and on a busy machine a node sees start and end of a job a second after slurmctld: here
-	// that is up to a second of each of the five GPUs, or parts of one, that the jobs had.
+	// Accounting counts whole seconds, and on a busy machine a node sees start and end of a job a second after slurmctld:
+	// here that is up to a second of each of the five GPUs, or parts of one, that the jobs had.
 	near := func(got, want float64) bool { return math.Abs(got-want) <= 0.01*want+5 }
 	known := func() bool { return near(3600*r.Total.ComputedOf, 3600*r.Total.Held) }
 	total := 0.0

@@ -25,8 +25,8 @@ type world struct {
 	t *testing.T
 }
 
-// newWorld starts a world; 20 GPU seconds pass in one of its seconds, unless the setup says otherwise. What it logged is
-// shown where the test fails.
+// newWorld starts a world; 20 GPU seconds pass in one of its seconds, unless the setup says otherwise. What it logged
+// is shown where the test fails.
 func newWorld(t *testing.T, setup cluster.Setup) *world {
 	t.Helper()
 	setup.Build, setup.Lua = build, ours
@@ -88,7 +88,8 @@ func (r *world) unseen(f func()) {
 
 // gpusim is a script's line that runs an application with arguments on its node's GPUs.
 func (r *world) gpusim(args string) string {
-	return fmt.Sprintf("export GPUSIM_STATE=%s-$SLURMD_NODENAME\n[ -e $GPUSIM_STATE ] || export GPUSIM_STATE=%[1]s\n%s run %s\n",
+	return fmt.Sprintf("export GPUSIM_STATE=%s-$SLURMD_NODENAME\n[ -e $GPUSIM_STATE ] || export GPUSIM_STATE=%[1]s\n%s "+
+		"run %s\n",
 		r.State(), r.Bin("gpusim"), args)
 }
 

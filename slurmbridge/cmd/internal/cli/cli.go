@@ -43,7 +43,8 @@ func (e *Env) Load(c *cobra.Command) (*config.Config, error) {
 }
 
 // Configured is a command's RunE that is given the settings as well.
-func (e *Env) Configured(run func(c *cobra.Command, cfg *config.Config, args []string) error) func(*cobra.Command, []string) error {
+func (e *Env) Configured(run func(c *cobra.Command, cfg *config.Config, args []string) error) func(*cobra.Command,
+	[]string) error {
 	return func(c *cobra.Command, args []string) error {
 		cfg, err := e.Load(c)
 		if err != nil {
@@ -126,7 +127,8 @@ func Root(e *Env, version string, root *cobra.Command, commands ...*cobra.Comman
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return Usage(fmt.Errorf("%w; see %s --help", err, c.CommandPath()))
 	})
-	root.PersistentFlags().StringVarP(&e.File, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
+	root.PersistentFlags().StringVarP(&e.File, "config", "c", "",
+		"configuration file (default "+config.DefaultFile+" where it exists)")
 	root.PersistentFlags().BoolVar(&e.JSON, "json", false, "output for programs")
 	root.AddCommand(commands...)
 	for _, c := range commands {

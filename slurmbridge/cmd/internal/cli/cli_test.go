@@ -10,7 +10,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// What a user or a node wrote can't clear the terminal of whoever reads it, or hide what follows; programs get it as it is.
+// What a user or a node wrote can't clear the terminal of whoever reads it, or hide what follows; programs get it as it
+// is.
 func TestHostileText(t *testing.T) {
 	const evil = "a\x1b[2J\u009b8m\u202eb\r…é\t\n"
 	var out, errOut bytes.Buffer

@@ -37,7 +37,8 @@ func OwnStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store
 func explain(cfg *config.Config, err error) error {
 	switch {
 	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
-		return fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", cfg.Where("database"), err)
+		return fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user",
+			cfg.Where("database"), err)
 	case err != nil:
 		return fmt.Errorf("%s: %w", cfg.Where("database"), err)
 	}
@@ -69,8 +70,8 @@ type Profile struct {
 	Foretelling rlcore.Foretelling `json:"foretelling"`
 }
 
-// FindProfile looks a profile on a card up as the bridge would, without a card on the one where it is fastest. Without a user, an application that
-// one user alone has a profile of is that user's.
+// FindProfile looks a profile on a card up as the bridge would, without a card on the one where it is fastest. Without
+// a user, an application that one user alone has a profile of is that user's.
 func FindProfile(ctx context.Context, st *store.Store, user, app, card string) (*Profile, error) {
 	out := &Profile{User: user}
 	p, err := st.Lookup(ctx, user, app, card)

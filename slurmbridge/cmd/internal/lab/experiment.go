@@ -99,12 +99,14 @@ finds little that policies don't.`,
 	fl.StringVar(&f.objective, "objective", string(policy.Makespan),
 		"what policies learn to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.BoolVar(&f.worlds, "worlds", false, "jobs that come over time, where slowdowns were measured")
-	fl.Float64SliceVar(&o.Loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do without sharing")
+	fl.Float64SliceVar(&o.Loads, "loads", []float64{0.7, 0.9, 1.1},
+		"with --worlds: how much work comes, of what the GPUs do without sharing")
 	addCheckpoint(fl, &f.checkpoint)
 	fl.IntVar(&o.GPUs, "gpus", 2, "with --worlds: GPUs")
 	fl.IntVar(&o.Jobs, "jobs", 300, "with --worlds: jobs of a set")
-	fl.Float64Var(&f.durationError, "duration-error", 0, "with --worlds: decisions see each job's own duration, times a factor drawn from 1 ± `PART`; "+
-		"in worlds of sweeps the default is what earlier runs foretell")
+	fl.Float64Var(&f.durationError, "duration-error", 0,
+		"with --worlds: decisions see each job's own duration, times a factor drawn from 1 ± `PART`; "+
+			"in worlds of sweeps the default is what earlier runs foretell")
 	addOptions(fl, o, 10, 5, &f.json)
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
 	fl.BoolVar(&f.quick, "quick", false, "less training and searching: a minute on two cores")
@@ -189,7 +191,8 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 		if r.Workloads[wl] == nil {
 			continue
 		}
-		share := shareColumn(r.Workloads[wl][experiment.Clairvoyant] != nil, func(l *experiment.Line) *experiment.Fared { return &l.Fared })
+		share := shareColumn(r.Workloads[wl][experiment.Clairvoyant] != nil,
+			func(l *experiment.Line) *experiment.Fared { return &l.Fared })
 		columns := slices.Concat(lineColumns, share)
 		t := s.Table(wl, head(columns, "policy")...)
 		for _, name := range all {
@@ -197,13 +200,17 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 				t.AppendRow(row(columns, l, name))
 			}
 		}
-		t.AppendRow(table.Row{"lower bound", fixed(0, r.LowerBoundS[wl]), fixed(3, r.LowerBoundS[wl]/average(r.Workloads[wl]["sjf"].MakespanS))})
+		t.AppendRow(table.Row{
+			"lower bound", fixed(0, r.LowerBoundS[wl]),
+			fixed(3, r.LowerBoundS[wl]/average(r.Workloads[wl]["sjf"].MakespanS)),
+		})
 		t.Render()
 	}
 	if len(r.TradeOff) > 0 {
 		s.printTradeOff(r.TradeOff)
 	}
-	t := s.Table("geometric mean over the workloads of makespan ÷ sjf; cost of random against whole instances (thesis: 0.701, 0.500)",
+	t := s.Table("geometric mean over the workloads of makespan ÷ sjf; cost of random against whole instances (thesis: "+
+		"0.701, 0.500)",
 		"policy", "geomean", "cost by GPU memory", "cost by vCPU")
 	for _, name := range all {
 		g, ok := r.Geomean[name]
@@ -222,7 +229,8 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 }
 
 func (s *shared) printTradeOff(points []experiment.TradeOff) {
-	t := s.Table("dqn on random: the slowdown a job allows, and what it costs", "contract", "makespan ÷ sjf", "±", "jobs <10 %", "lost runs")
+	t := s.Table("dqn on random: the slowdown a job allows, and what it costs", "contract", "makespan ÷ sjf", "±",
+		"jobs <10 %", "lost runs")
 	for _, x := range points {
 		contract := "none"
 		if x.Contract > 0 {

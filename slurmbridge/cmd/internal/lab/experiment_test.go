@@ -79,7 +79,10 @@ func TestExperiment(t *testing.T) {
 		if spans, _ := line["makespan_s"].([]any); len(spans) != 2 || spans[0] == spans[1] {
 			t.Errorf("%s: makespan_s is %v: one for each of two seeds", name, line["makespan_s"])
 		}
-		for _, key := range []string{"slowdown_le_2pct", "slowdown_lt_10pct", "slowdown_lt_20pct", "slowdown_ge_20pct", "gpu_util", "train_s"} {
+		for _, key := range []string{
+			"slowdown_le_2pct", "slowdown_lt_10pct", "slowdown_lt_20pct", "slowdown_ge_20pct",
+			"gpu_util", "train_s",
+		} {
 			figure(key)
 		}
 		if vs := figure("makespan_vs_sjf"); name == "sjf" && vs != 1 || name != "sjf" && vs >= 0.9 {
@@ -129,7 +132,8 @@ func TestExperimentRefuses(t *testing.T) {
 func TestExperimentLosesNothing(t *testing.T) {
 	dir := files(t, map[string]string{"file": ""})
 	in := func(name string) string { return filepath.Join(dir, name) }
-	status, out, errOut := call(quickly("--policies", "clairvoyant", "--seeds", "1", "--json", in("x.json"), "--figures", filepath.Join(in("file"), "below"))...)
+	status, out, errOut := call(quickly("--policies", "clairvoyant", "--seeds", "1", "--json", in("x.json"), "--figures",
+		filepath.Join(in("file"), "below"))...)
 	if status != 1 || !strings.Contains(errOut, "make folder") || !strings.Contains(out, "clairvoyant") {
 		t.Errorf("status %d, %q and %q", status, out, errOut)
 	}
@@ -162,9 +166,15 @@ func TestWriteJSON(t *testing.T) {
 // --worlds prints each world and load, under the guard and bare, and writes both.
 func TestExperimentWorlds(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "worlds.json")
-	args := []string{"experiment", "--worlds", "--quick", "--seeds", "1", "--workloads", "alnair", "--loads", "1.2", "--policies", "srpt,dqn"}
+	args := []string{
+		"experiment", "--worlds", "--quick", "--seeds", "1", "--workloads", "alnair", "--loads", "1.2",
+		"--policies", "srpt,dqn",
+	}
 	status, out, errOut := call(append(args, "--json", file)...)
-	for _, word := range []string{"alnair", "window 12", "fifo", "srpt", "dqn", "÷ BEST OTHER", "1.2", "bare", "slowdowns up to 2.5 are allowed", "95 %", "WORST LATE"} {
+	for _, word := range []string{
+		"alnair", "window 12", "fifo", "srpt", "dqn", "÷ BEST OTHER", "1.2", "bare",
+		"slowdowns up to 2.5 are allowed", "95 %", "WORST LATE",
+	} {
 		if status != 0 || !strings.Contains(out, word) {
 			t.Errorf("status %d, no %q in\n%s%s", status, word, out, errOut)
 		}

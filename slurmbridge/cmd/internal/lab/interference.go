@@ -83,7 +83,8 @@ kernels of two processes never overlap (no MPS). The link is PCIe 3.0 x16.`,
 	c.Flags().StringVar(&profiles, "profiles", "", "solo profiles (CSV)")
 	c.Flags().StringVar(&pairs, "pairs", "", "measured slowdowns to predict (CSV)")
 	c.Flags().StringVar(&observed, "observed", "", "measured slowdowns to learn from first (CSV)")
-	c.Flags().StringVar(&lawName, "law", contention.MPS.Name, "how sharers slow each other where nothing was learned: mps or time-slice")
+	c.Flags().StringVar(&lawName, "law", contention.MPS.Name,
+		"how sharers slow each other where nothing was learned: mps or time-slice")
 	return c
 }
 
@@ -128,9 +129,13 @@ func score(law *contention.Law, profilesFile, pairsFile, observedFile string) (i
 }
 
 func (s *shared) printScore(r interference.Report) {
-	t := s.Table("", fmt.Sprintf("%d measurements", r.N), "mean error", "rank correlation", "median relative error", "within one SD")
+	t := s.Table("", fmt.Sprintf("%d measurements", r.N), "mean error", "rank correlation", "median relative error",
+		"within one SD")
 	t.AppendRows([]table.Row{
-		{"model", fixed(3, r.MAE), fixed(3, r.Spearman), fmt.Sprintf("%.1f %%", 100*r.MedianRelError), fmt.Sprintf("%.0f %%", 100*r.WithinSD)},
+		{
+			"model", fixed(3, r.MAE), fixed(3, r.Spearman), fmt.Sprintf("%.1f %%", 100*r.MedianRelError),
+			fmt.Sprintf("%.0f %%", 100*r.WithinSD),
+		},
 		{"a constant", fixed(3, r.BaselineConstant.MAE), fixed(3, r.BaselineConstant.Spearman)},
 		{"max(1, Σ utilisation)", fixed(3, r.BaselineSumUtil.MAE), fixed(3, r.BaselineSumUtil.Spearman)},
 	})

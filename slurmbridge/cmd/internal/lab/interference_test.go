@@ -86,10 +86,22 @@ func TestInterferenceScoreRefuses(t *testing.T) {
 	refuses(t, []string{"interference", "score"}, []refused{
 		{nil, 2, "--profiles and --pairs are needed"},
 		{[]string{"--profiles", in("p.csv")}, 2, "--profiles and --pairs are needed"},
-		{[]string{"--profiles", in("p.csv"), "--pairs", in("q.csv"), "--law", "mpi"}, 2, `--law is "mpi"; there are mps and time-slice`},
+		{
+			[]string{"--profiles", in("p.csv"), "--pairs", in("q.csv"), "--law", "mpi"},
+			2,
+			`--law is "mpi"; there are mps and time-slice`,
+		},
 		{[]string{"--profiles", in("empty.csv"), "--pairs", in("q.csv")}, 1, "empty.csv: the file is empty"},
-		{[]string{"--profiles", in("p.csv"), "--pairs", in("unknown.csv")}, 1, `unknown.csv:3: aggressor: unknown application "ghost"; there are heavy, light, mid`},
-		{[]string{"--profiles", in("p.csv"), "--pairs", in("q.csv"), "--observed", in("unknown.csv")}, 1, `unknown.csv:3: aggressor: unknown application "ghost"`},
+		{
+			[]string{"--profiles", in("p.csv"), "--pairs", in("unknown.csv")},
+			1,
+			`unknown.csv:3: aggressor: unknown application "ghost"; there are heavy, light, mid`,
+		},
+		{
+			[]string{"--profiles", in("p.csv"), "--pairs", in("q.csv"), "--observed", in("unknown.csv")},
+			1,
+			`unknown.csv:3: aggressor: unknown application "ghost"`,
+		},
 	})
 }
 

@@ -42,7 +42,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 
 func TestUnknownSubcommandIsRefused(t *testing.T) {
 	status, out, errOut := call("interference", "nope")
-	if status != 2 || out != "" || !strings.Contains(errOut, `unknown command "nope"`) || strings.Count(errOut, "\n") != 1 {
+	if status != 2 || out != "" || !strings.Contains(errOut, `unknown command "nope"`) ||
+		strings.Count(errOut, "\n") != 1 {
 		t.Errorf("%d %q %q", status, out, errOut)
 	}
 }
@@ -69,7 +70,8 @@ func TestProfilesPlot(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"-o", "x.gif"}, {}} {
-		if status, _, errOut := call(append([]string{"profiles", "plot", "lammps"}, args...)...); status != 2 || !strings.Contains(errOut, ".png") {
+		if status, _, errOut := call(append([]string{"profiles", "plot", "lammps"}, args...)...); status != 2 ||
+			!strings.Contains(errOut, ".png") {
 			t.Errorf("%v: %d %s", args, status, errOut)
 		}
 	}
@@ -123,7 +125,10 @@ func TestCurve(t *testing.T) {
 		}
 	}
 	text := writing(t, svg)
-	for _, w := range []string{"round", "makespan ÷ one after the other", "validation", "loss, Huber", "epsilon", "chance of a random choice"} {
+	for _, w := range []string{
+		"round", "makespan ÷ one after the other", "validation", "loss, Huber", "epsilon",
+		"chance of a random choice",
+	} {
 		if !strings.Contains(text, w) {
 			t.Errorf("%q isn't written there", w)
 		}
@@ -134,7 +139,8 @@ func TestCurve(t *testing.T) {
 // drawn as far as it can be.
 func TestCurveOfLittle(t *testing.T) {
 	never := rounds()[:1]
-	if text := writing(t, drawn(t, "a.svg", never)); strings.Contains(text, "validation") || !strings.Contains(text, "training") {
+	if text := writing(t, drawn(t, "a.svg", never)); strings.Contains(text, "validation") ||
+		!strings.Contains(text, "training") {
 		t.Errorf("no validation yet, but the curve says %q", text)
 	}
 	astray := rounds()

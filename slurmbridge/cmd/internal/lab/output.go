@@ -169,8 +169,10 @@ func addCheckpoint(fl *pflag.FlagSet, file *string) {
 // addContract adds the flags of the contract of jobs that say nothing, which are the
 // daemon's settings of the same names.
 func addContract(fl *pflag.FlagSet, maxSlowdown, grace *float64) {
-	fl.Float64Var(maxSlowdown, "max-slowdown", rlcore.DefaultMaxSlowdown, "how much slower a job may run for sharing, as a factor; 0 = no limit")
-	fl.Float64Var(grace, "grace", rlcore.DefaultGrace, "by what part of its own run time alone a job may end later than plain Slurm would have ended it")
+	fl.Float64Var(maxSlowdown, "max-slowdown", rlcore.DefaultMaxSlowdown,
+		"how much slower a job may run for sharing, as a factor; 0 = no limit")
+	fl.Float64Var(grace, "grace", rlcore.DefaultGrace,
+		"by what part of its own run time alone a job may end later than plain Slurm would have ended it")
 }
 
 // contract is it in words.
@@ -216,7 +218,10 @@ var panels = []panel{
 		{"validation", figure.Vermillion, true, func(p *dqn.RoundStats) float64 { return p.Check }},
 	}},
 	{"loss, Huber", []series{{"loss", figure.Blue, false, func(p *dqn.RoundStats) float64 { return p.Loss }}}},
-	{"epsilon", []series{{"chance of a random choice", figure.Green, false, func(p *dqn.RoundStats) float64 { return p.Eps }}}},
+	{"epsilon", []series{{
+		"chance of a random choice", figure.Green, false,
+		func(p *dqn.RoundStats) float64 { return p.Eps },
+	}}},
 }
 
 // drawCurve draws a training: the makespans of the episodes, below them loss and
@@ -301,7 +306,10 @@ func plotProfile(p *rlcore.Profile, path string) error {
 	if _, err := figure.FormatOf(path); err != nil {
 		return cli.Usage(err)
 	}
-	s := &figure.Sheet{Title: fmt.Sprintf("%s: %.1f s ± %.1f", p.App, p.DurationS, p.DurationSD), W: 20 * figure.CM, H: 18 * figure.CM}
+	s := &figure.Sheet{
+		Title: fmt.Sprintf("%s: %.1f s ± %.1f", p.App, p.DurationS, p.DurationSD), W: 20 * figure.CM,
+		H: 18 * figure.CM,
+	}
 	for _, r := range cli.Resources(p) {
 		c := figure.New("", "", r.Name+", "+r.Unit)
 		line := c.Line(figure.Steps(p, r.Of), figure.Blue, 1.2)

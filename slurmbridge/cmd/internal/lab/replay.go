@@ -30,14 +30,19 @@ type traceFlags struct {
 
 func (t *traceFlags) add(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&t.jobs, "jobs", "", "jobs: CSV (job,submit_s,app,duration_s,user,gpus,limit_s,deadline_s), SWF, or what sacct --parsable2 prints")
-	f.StringVar(&t.profiles, "profiles", "", "solo profiles: CSV (app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms)")
-	f.StringVar(&t.pairs, "pairs", "", "measured slowdowns: CSV (victim,aggressor,slowdown; groups in aggressor2, …); pairs that aren't there may not meet")
-	f.StringVar(&t.observed, "observed", "", "measured slowdowns that the site has learned from before: CSV as for --pairs")
+	f.StringVar(&t.jobs, "jobs", "",
+		"jobs: CSV (job,submit_s,app,duration_s,user,gpus,limit_s,deadline_s), SWF, or what sacct --parsable2 prints")
+	f.StringVar(&t.profiles, "profiles", "",
+		"solo profiles: CSV (app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms)")
+	f.StringVar(&t.pairs, "pairs", "",
+		"measured slowdowns: CSV (victim,aggressor,slowdown; groups in aggressor2, …); pairs that aren't there may not meet")
+	f.StringVar(&t.observed, "observed", "",
+		"measured slowdowns that the site has learned from before: CSV as for --pairs")
 	f.IntVar(&t.gpus, "gpus", 1, "GPUs")
 	f.Float64Var(&t.memMiB, "mem-mib", rlcore.TitanXp.MemMiB, "memory of a GPU, MiB")
 	f.BoolVar(&t.sameUser, "same-user", false, "one user a GPU at a time, as MPS demands before Volta")
-	f.StringVar(&t.law, "law", "mps", "how sharers slow each other where --pairs doesn't say, and what policies believe: mps or time-slice")
+	f.StringVar(&t.law, "law", "mps",
+		"how sharers slow each other where --pairs doesn't say, and what policies believe: mps or time-slice")
 }
 
 // cards makes the GPUs and finds the law of sharing them.
@@ -245,7 +250,8 @@ func endColumns[T any](r *experiment.ReplayReport, of func(T) *experiment.Ends) 
 }
 
 func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users bool) {
-	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; compared by %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
+	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; compared by %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed,
+		r.Objective)
 	fmt.Fprintln(s.Out, contract(r.MaxSlowdown, r.Grace))
 	if r.Unknown > 0 {
 		fmt.Fprintf(s.Out, "unshared: %d jobs whose names no profile has\n", r.Unknown)
@@ -253,8 +259,10 @@ func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users b
 	for _, why := range slices.Sorted(maps.Keys(r.Skipped)) {
 		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[why], why)
 	}
-	share := shareColumn(r.Policies[experiment.Clairvoyant] != nil, func(x *experiment.Outcome) *experiment.Fared { return &x.Fared })
-	columns := slices.Concat(outcomeColumns, share, endColumns(r, func(x *experiment.Outcome) *experiment.Ends { return &x.Ends }))
+	share := shareColumn(r.Policies[experiment.Clairvoyant] != nil,
+		func(x *experiment.Outcome) *experiment.Fared { return &x.Fared })
+	columns := slices.Concat(outcomeColumns, share,
+		endColumns(r, func(x *experiment.Outcome) *experiment.Ends { return &x.Ends }))
 	t := s.Table("", head(columns, "policy")...)
 	for _, name := range append(slices.Clone(order), experiment.Clairvoyant) {
 		if x := r.Policies[name]; x != nil {
@@ -293,8 +301,10 @@ var userColumns = []column[*experiment.UserOutcome]{
 // jobs first.
 func (s *shared) printUsers(r *experiment.ReplayReport, order []string) {
 	jobs := func(user string) int { return r.Users[user][experiment.Fifo].Jobs }
-	users := slices.SortedFunc(maps.Keys(r.Users), func(a, b string) int { return cmp.Or(jobs(b)-jobs(a), cmp.Compare(a, b)) })
-	columns := slices.Concat(userColumns, endColumns(r, func(x *experiment.UserOutcome) *experiment.Ends { return &x.Ends }))
+	users := slices.SortedFunc(maps.Keys(r.Users),
+		func(a, b string) int { return cmp.Or(jobs(b)-jobs(a), cmp.Compare(a, b)) })
+	columns := slices.Concat(userColumns,
+		endColumns(r, func(x *experiment.UserOutcome) *experiment.Ends { return &x.Ends }))
 	t := s.Table("", head(columns, "user", "jobs", "policy")...)
 	for i, user := range users[:min(usersShown, len(users))] {
 		if i > 0 {

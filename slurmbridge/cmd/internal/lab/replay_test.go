@@ -145,7 +145,8 @@ func TestReplay(t *testing.T) {
 	t.Run("sacct", func(t *testing.T) {
 		got := run("--jobs", "sacct.txt", "--profiles", "solo.csv", "--policies", "fifo")
 		r := report()
-		if r.Jobs != 3 || r.Unknown != 1 || r.Skipped["more GPUs than there are"] != 1 || r.Skipped["without a GPU"] != 1 || r.Skipped["not ended"] != 1 ||
+		if r.Jobs != 3 || r.Unknown != 1 || r.Skipped["more GPUs than there are"] != 1 || r.Skipped["without a GPU"] != 1 ||
+			r.Skipped["not ended"] != 1 ||
 			r.Skipped["on a MIG instance"] != 1 || r.Skipped["with a line break in its name, or cut short"] != 1 {
 			t.Errorf("%d jobs, left out %v", r.Jobs, r.Skipped)
 		}
@@ -187,13 +188,20 @@ func TestReplayPairs(t *testing.T) {
 
 func TestReplayPrints(t *testing.T) {
 	dir := files(t, traceFiles)
-	args := []string{"replay", "--jobs", filepath.Join(dir, "once.csv"), "--profiles", filepath.Join(dir, "solo.csv"), "--seeds", "1", "--policies", "greedy", "--mem-mib", "3000"}
+	args := []string{
+		"replay", "--jobs", filepath.Join(dir, "once.csv"), "--profiles", filepath.Join(dir, "solo.csv"),
+		"--seeds", "1", "--policies", "greedy", "--mem-mib", "3000",
+	}
 	if status, out, _ := call(args...); status != 0 || strings.Contains(out, "WORST SLOWDOWN") {
 		t.Errorf("status %d; who fared how is shown unasked:\n%s", status, out)
 	}
 	args = append(args, "--users")
 	status, out, errOut := call(args...)
-	for _, want := range []string{"5 jobs on 1 GPUs", "left out: 2 jobs (more memory than a GPU has)", "fifo", "greedy", "÷ BEST OTHER", "OF POSSIBLE", "WAITED H", "(not given)", "WORST SLOWDOWN", "WORST LATE", "slowdowns up to 2.5 are allowed, and an end later than plain Slurm's by 0.1 of the time alone"} {
+	for _, want := range []string{
+		"5 jobs on 1 GPUs", "left out: 2 jobs (more memory than a GPU has)", "fifo", "greedy",
+		"÷ BEST OTHER", "OF POSSIBLE", "WAITED H", "(not given)", "WORST SLOWDOWN", "WORST LATE",
+		"slowdowns up to 2.5 are allowed, and an end later than plain Slurm's by 0.1 of the time alone",
+	} {
 		if status != 0 || !strings.Contains(out, want) {
 			t.Errorf("status %d, no %q in\n%s%s", status, want, out, errOut)
 		}
@@ -217,10 +225,13 @@ func TestReplayEnds(t *testing.T) {
 	for file, want := range map[string]struct{ limits, deadlines bool }{
 		"plain.csv": {}, "limit.csv": {limits: true}, "dead.csv": {deadlines: true},
 	} {
-		status, out, errOut := call("replay", "--jobs", filepath.Join(dir, file), "--profiles", filepath.Join(dir, "solo.csv"), "--policies", "greedy", "--seeds", "1", "--users")
+		status, out, errOut := call("replay", "--jobs", filepath.Join(dir, file), "--profiles",
+			filepath.Join(dir, "solo.csv"), "--policies", "greedy", "--seeds", "1", "--users")
 		out = strings.ToLower(out)
-		limits, deadlines := strings.Count(out, "timed out") == 2 && strings.Count(out, "harmed") == 2, strings.Count(out, "past deadline") == 2
-		if status != 0 || limits != want.limits || deadlines != want.deadlines || !want.limits && strings.Contains(out, "harmed") {
+		limits, deadlines := strings.Count(out, "timed out") == 2 && strings.Count(out, "harmed") == 2,
+			strings.Count(out, "past deadline") == 2
+		if status != 0 || limits != want.limits || deadlines != want.deadlines || !want.limits &&
+			strings.Contains(out, "harmed") {
 			t.Errorf("%s: status %d, %s\n%s", file, status, errOut, out)
 		}
 	}
@@ -274,9 +285,11 @@ func TestReplayExtremes(t *testing.T) {
 	}
 	dir := files(t, map[string]string{
 		"solo.csv": soloHead + "idle,0.01,0,0,0,0,0,0.000001\nfull,1000000,100,100,12196,100,10000000,1000000000\nunknown,,0,,,,,\nmid,60,50,,100,,,\n",
-		"once.csv": jobsHead + "1,0,idle,,\n2,0,full,,\n3,0,unknown,1,\n4,0,mid,0.01,\n5,0,idle,1000000,\n6,0,mid,1000000,\n7,0,unknown,0.01,\n",
-		"over.csv": jobsHead + "1,0,idle,,\n2,0,full,,\n3,0.000001,unknown,1,\n4,1,mid,0.01,\n5,5000000,idle,1000000,\n6,5000000,mid,1000000,\n",
-		"one.csv":  jobsHead + "1,99999999999,idle,,\n",
+		"once.csv": jobsHead +
+			"1,0,idle,,\n2,0,full,,\n3,0,unknown,1,\n4,0,mid,0.01,\n5,0,idle,1000000,\n6,0,mid,1000000,\n7,0,unknown,0.01,\n",
+		"over.csv": jobsHead +
+			"1,0,idle,,\n2,0,full,,\n3,0.000001,unknown,1,\n4,1,mid,0.01,\n5,5000000,idle,1000000,\n6,5000000,mid,1000000,\n",
+		"one.csv": jobsHead + "1,99999999999,idle,,\n",
 	})
 	out := filepath.Join(dir, "out.json")
 	for _, jobs := range []string{"once.csv", "over.csv", "one.csv"} {

@@ -70,9 +70,11 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	}
 	f.from.add(c)
 	fl := c.Flags()
-	fl.StringVar(&f.workload, "workload", "", "arrivals (default), general (default for the makespan) or one of "+strings.Join(experiment.Workloads(), ", "))
+	fl.StringVar(&f.workload, "workload", "",
+		"arrivals (default), general (default for the makespan) or one of "+strings.Join(experiment.Workloads(), ", "))
 	fl.BoolVar(&f.records, "records", false, "train on the applications in the daemon's database")
-	fl.StringVar(&f.objective, "objective", string(policy.Turnaround), "what it learns to keep small: "+strings.Join(policy.Objectives(), " or "))
+	fl.StringVar(&f.objective, "objective", string(policy.Turnaround),
+		"what it learns to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.StringVar(&f.out, "out", "", "write the network to `FILE`")
 	fl.StringVar(&f.resume, "resume", "", "go on with the network in `FILE`")
 	fl.StringVar(&f.curve, "curve", "", "draw the training curve to `FILE` (.png or .svg)")
@@ -115,7 +117,8 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 		}
 		l.name = fmt.Sprintf("%d applications of this site", len(profiles))
 		if l.scenario, err = experiment.FromProfiles(profiles, gpus, law); err != nil {
-			return nil, fmt.Errorf("%w of at most %.0f MiB: run jobs first, or import some (slurmbridge profiles import)", err, f.from.memMiB)
+			return nil, fmt.Errorf("%w of at most %.0f MiB: run jobs first, or import some (slurmbridge profiles import)", err,
+				f.from.memMiB)
 		}
 	case f.workload == "arrivals":
 		l.scenario = experiment.Arrivals
@@ -156,7 +159,10 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 		Scenario: l.scenario,
 		Tools: func() dqn.Tools {
 			m := l.model()
-			return dqn.Tools{Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: f.maxSlowdown, Grace: f.grace}), Predictor: m}
+			return dqn.Tools{
+				Guard:     rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: f.maxSlowdown, Grace: f.grace}),
+				Predictor: m,
+			}
 		},
 	}
 	if err := f.start(t, l); err != nil {
@@ -197,7 +203,8 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	}
 	fmt.Fprintf(s.Out, "%s: trained on %s, seed %d, %.0f s. ", f.out, l.name, t.Options.Seed, time.Since(began).Seconds())
 	if t.BestRound == 0 {
-		fmt.Fprintf(s.Out, "No round was better beyond doubt than what it began as (%s, if it was new): %s %.3f of %s.\n", dqn.Start(t.Net.Objective()), t.Net.Objective(), t.Best, t.Against())
+		fmt.Fprintf(s.Out, "No round was better beyond doubt than what it began as (%s, if it was new): %s %.3f of %s.\n",
+			dqn.Start(t.Net.Objective()), t.Net.Objective(), t.Best, t.Against())
 		return nil
 	}
 	fmt.Fprintf(s.Out, "Kept from round %d: %s %.3f of %s.\n", t.BestRound, t.Net.Objective(), t.Best, t.Against())
@@ -222,12 +229,17 @@ func (f *trainFlags) check(c *cobra.Command) error {
 		why error
 	}{
 		{f.out == "", errors.New("--out is needed: the file to write")},
-		{said("workload") && (trace || f.records) || trace && f.records, errors.New("job sets come from one of --workload, --jobs with --profiles, and --records")},
-		{!slices.Contains(workloads, f.workload), fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(workloads, ", "))},
+		{
+			said("workload") && (trace || f.records) || trace && f.records,
+			errors.New("job sets come from one of --workload, --jobs with --profiles, and --records"),
+		},
+		{!slices.Contains(workloads, f.workload), fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload,
+			strings.Join(workloads, ", "))},
 		{unknown != nil, fmt.Errorf("--objective: %w", unknown)},
 		{
 			f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024,
-			fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow),
+			fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units",
+				f.rounds, f.window, f.hide, rlcore.MaxWindow),
 		},
 		{f.resume != "" && said("hidden"), errors.New("--hidden is that of the file with --resume")},
 		{f.resume != "" && said("objective"), errors.New("--objective is that of the file with --resume")},
@@ -271,7 +283,8 @@ func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
 		}
 		t.Options.Rounds = f.rounds
 		if t.Start >= f.rounds {
-			return cli.Usage(fmt.Errorf("%s has been trained for %d rounds; --rounds %d asks for no more", f.resume, t.Start, f.rounds))
+			return cli.Usage(fmt.Errorf("%s has been trained for %d rounds; --rounds %d asks for no more", f.resume, t.Start,
+				f.rounds))
 		}
 		return nil
 	}

@@ -40,14 +40,16 @@ func TestTrain(t *testing.T) {
 		return cp.Trained.Rounds
 	}
 
-	out := train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("one.json"), "--curve", in("curve.svg"))
+	out := train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("one.json"), "--curve",
+		in("curve.svg"))
 	if !strings.Contains(out, "trained on random, seed 7") || !strings.Contains(out, "of plain Slurm's") {
 		t.Errorf("it says %q", out)
 	}
 	if text, err := os.ReadFile(in("curve.svg")); err != nil || !bytes.Contains(text, []byte("<svg")) {
 		t.Errorf("the curve is %.40q, %v", text, err)
 	}
-	if out := train("--workload", "random", "--rounds", "1", "--objective", "makespan", "--out", in("span.json")); !strings.Contains(out, "of one job after the other") {
+	if out := train("--workload", "random", "--rounds", "1", "--objective", "makespan", "--out",
+		in("span.json")); !strings.Contains(out, "of one job after the other") {
 		t.Errorf("it says %q", out)
 	}
 	if cp, err := dqn.Load(in("span.json")); err != nil || cp.Objective != policy.Makespan {
@@ -69,7 +71,8 @@ func TestTrain(t *testing.T) {
 	}
 
 	// The seed is that of the file.
-	if out := trace("--resume", in("one.json"), "--rounds", "2", "--out", in("more.json")); !strings.Contains(out, "seed 7") {
+	if out := trace("--resume", in("one.json"), "--rounds", "2", "--out", in("more.json")); !strings.Contains(out,
+		"seed 7") {
 		t.Errorf("it says %q", out)
 	}
 	if rounds("one.json") != 1 || rounds("more.json") != 2 {
@@ -77,14 +80,16 @@ func TestTrain(t *testing.T) {
 	}
 
 	// By another law; what it prints then is the curve.
-	status, out, errOut := call("train", "--jobs", in("over.csv"), "--profiles", in("solo.csv"), "--law", "time-slice", "--gpus", "2", "--rounds", "2", "--out", in("site.json"), "--json")
+	status, out, errOut := call("train", "--jobs", in("over.csv"), "--profiles", in("solo.csv"), "--law", "time-slice",
+		"--gpus", "2", "--rounds", "2", "--out", in("site.json"), "--json")
 	var curve []dqn.RoundStats
 	if err := json.Unmarshal([]byte(out), &curve); status != 0 || err != nil || len(curve) != 2 || !(curve[1].Check > 0) {
 		t.Errorf("status %d, %v: %s%s", status, err, out, errOut)
 	}
 
 	for _, name := range []string{"site.json"} {
-		status, _, errOut := call("replay", "--jobs", in("once.csv"), "--profiles", in("solo.csv"), "--policies", "dqn", "--seeds", "1",
+		status, _, errOut := call("replay", "--jobs", in("once.csv"), "--profiles", in("solo.csv"), "--policies", "dqn",
+			"--seeds", "1",
 			"--checkpoint", in(name), "--json", in("out.json"))
 		if status != 0 {
 			t.Fatalf("%s: status %d, %s", name, status, errOut)
@@ -98,7 +103,10 @@ func TestTrain(t *testing.T) {
 // TestTrainInterrupted: what was learned is in the file, and how to go on is said.
 func TestTrainInterrupted(t *testing.T) {
 	dir := files(t, traceFiles)
-	file, trace := filepath.Join(dir, "dqn.json"), []string{"train", "--jobs", filepath.Join(dir, "over.csv"), "--profiles", filepath.Join(dir, "solo.csv")}
+	file, trace := filepath.Join(dir, "dqn.json"), []string{
+		"train", "--jobs", filepath.Join(dir, "over.csv"),
+		"--profiles", filepath.Join(dir, "solo.csv"),
+	}
 	for _, words := range [][]string{nil, {"--json"}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -121,7 +129,8 @@ func TestTrainInterrupted(t *testing.T) {
 func TestTrainRefuses(t *testing.T) {
 	dir := files(t, traceFiles)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	if status, _, errOut := call("train", "--jobs", in("once.csv"), "--profiles", in("solo.csv"), "--rounds", "1", "--out", in("good.json")); status != 0 {
+	if status, _, errOut := call("train", "--jobs", in("once.csv"), "--profiles", in("solo.csv"), "--rounds", "1", "--out",
+		in("good.json")); status != 0 {
 		t.Fatal(errOut)
 	}
 	good := must.Get(os.ReadFile(in("good.json")))(t)
@@ -130,14 +139,20 @@ func TestTrainRefuses(t *testing.T) {
 	trace := []string{"--jobs", in("once.csv"), "--profiles", in("solo.csv")}
 	refuses(t, []string{"train"}, []refused{
 		{nil, 2, "--out is needed"},
-		{append(out, "--workload", "heavy"), 2, `--workload: there is no workload "heavy"; there are arrivals, general, gpu_heavy, `},
+		{
+			append(out, "--workload", "heavy"), 2,
+			`--workload: there is no workload "heavy"; there are arrivals, general, gpu_heavy, `,
+		},
 		{append(out, "--rounds", "0"), 2, "at least one round"},
 		{append(out, "--window", "-1"), 2, "a window of 1 to 12"},
 		{append(out, "--hidden", "100000"), 2, "up to 1024 units"},
 		{append(out, "--gpus", "-1"), 2, "--gpus -1"},
 		{append(out, "--law", "none"), 2, `--law is "none"`},
 		{append(out, "--workload", "random", "--records"), 2, "one of --workload, --jobs with --profiles, and --records"},
-		{append(append(out, "--workload", "random"), trace...), 2, "one of --workload, --jobs with --profiles, and --records"},
+		{
+			append(append(out, "--workload", "random"), trace...), 2,
+			"one of --workload, --jobs with --profiles, and --records",
+		},
 		{append(out, "--jobs", in("once.csv")), 2, "--jobs and --profiles are needed"},
 		{append(append(out, trace...), "--mem-mib", "100"), 1, "no job is left of 7 (7 more memory than a GPU has)"},
 		{append(out, "--curve", in("x.pdf")), 2, "a picture ends in .png or .svg"},
@@ -145,7 +160,10 @@ func TestTrainRefuses(t *testing.T) {
 		{[]string{"--out", os.DevNull}, 2, os.DevNull + " is not a regular file"},
 		{[]string{"--out", in("none/x.json")}, 1, "x.json: no such file or directory"},
 		{append(out, "--curve", in("none/x.png")), 1, "x.png: no such file or directory"},
-		{append(out, "--resume", in("good.json"), "--rounds", "1"), 2, "has been trained for 1 rounds; --rounds 1 asks for no more"},
+		{
+			append(out, "--resume", in("good.json"), "--rounds", "1"), 2,
+			"has been trained for 1 rounds; --rounds 1 asks for no more",
+		},
 		{append(out, "--resume", in("none.json")), 1, "none.json: no such file"},
 		{append(out, "--resume", in("half.json")), 1, "half.json: unusable checkpoint: it ends in the middle"},
 	})

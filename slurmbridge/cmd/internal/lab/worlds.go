@@ -79,7 +79,8 @@ var worldColumns = []column[*experiment.WorldLine]{
 
 func (s *shared) printWorlds(all *worldsReports, took time.Duration) {
 	g := all.Guarded
-	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d sets from seed %d, window %d; load 1 is what the GPUs do without sharing\n", g.Jobs, g.GPUs, g.Seeds, g.Seed, g.M)
+	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d sets from seed %d, window %d; load 1 is what the GPUs do without sharing\n",
+		g.Jobs, g.GPUs, g.Seeds, g.Seed, g.M)
 	order := append(policy.Names(policy.Contenders()), experiment.Clairvoyant)
 	for _, part := range []struct {
 		title string
@@ -107,7 +108,10 @@ func (s *shared) printWorlds(all *worldsReports, took time.Duration) {
 					}
 				}
 				least := part.r.LowerBoundS[place][of]
-				t.AppendRow([]any{load, "lower bound", fixed(0, least), fixed(3, least/part.r.Lines[place][of][experiment.Fifo].TurnaroundS)})
+				t.AppendRow([]any{
+					load, "lower bound", fixed(0, least),
+					fixed(3, least/part.r.Lines[place][of][experiment.Fifo].TurnaroundS),
+				})
 			}
 			t.Render()
 		}
