@@ -96,7 +96,8 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 func TestMailsMayBeHandedOver(t *testing.T) {
 	text := string(must.Get(os.ReadFile("slurmbridge-notify.service"))(t))
 	for _, setting := range strings.Fields(`NoNewPrivileges SystemCallFilter SystemCallArchitectures RestrictAddressFamilies
-		RestrictNamespaces RestrictRealtime RestrictSUIDSGID PrivateDevices PrivateNetwork ProtectKernelTunables ProtectKernelModules
+		RestrictNamespaces RestrictRealtime RestrictSUIDSGID PrivateDevices PrivateNetwork
+		ProtectKernelTunables ProtectKernelModules
 		ProtectKernelLogs ProtectClock ProtectHostname MemoryDenyWriteExecute LockPersonality DynamicUser`) {
 		if strings.Contains(text, "\n"+setting+"=") {
 			t.Errorf("%s is set", setting)

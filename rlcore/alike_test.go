@@ -14,17 +14,21 @@ func TestJobsAlikeAreInterchangeable(t *testing.T) {
 		some := rapid.Custom(func(t *rapid.T) Running {
 			b := rapid.Bool()
 			x := Running{Shares: 30, MemLimitMiB: rapid.SampledFrom([]float64{0, 5000}).Draw(t, "limit")}
-			x.Profile, x.User = rapid.SampledFrom(profiles).Draw(t, "profile"), rapid.SampledFrom([]string{"u", "v"}).Draw(t, "user")
-			x.Array, x.ArrayOnly = rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "array"), rapid.IntRange(0, 5).Draw(t, "only") == 0
+			x.Profile, x.User = rapid.SampledFrom(profiles).Draw(t, "profile"),
+				rapid.SampledFrom([]string{"u", "v"}).Draw(t, "user")
+			x.Array, x.ArrayOnly = rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "array"),
+				rapid.IntRange(0, 5).Draw(t, "only") == 0
 			x.LimitS, x.LimitFixed = rapid.SampledFrom([]float64{0, 110, 1000}).Draw(t, "limit"), b.Draw(t, "fixed")
 			x.DeadlineS = rapid.SampledFrom([]float64{0, 0, 150, 1e6}).Draw(t, "deadline")
 			x.MaxSlowdown = rapid.SampledFrom([]float64{0, 1.1, 2}).Draw(t, "contract")
 			x.NoShare, x.Whole = rapid.IntRange(0, 9).Draw(t, "alone") == 0, rapid.IntRange(0, 9).Draw(t, "whole") == 0
-			x.DoneS, x.ElapsedS = rapid.SampledFrom([]float64{0, 50}).Draw(t, "done"), rapid.SampledFrom([]float64{0, 60}).Draw(t, "elapsed")
+			x.DoneS, x.ElapsedS = rapid.SampledFrom([]float64{0, 50}).Draw(t, "done"),
+				rapid.SampledFrom([]float64{0, 60}).Draw(t, "elapsed")
 			x.Rank = rapid.SampledFrom([]string{"", "high"}).Draw(t, "rank")
 			// What Together doesn't look at:
 			x.ID, x.Priority = rapid.String().Draw(t, "ID"), rapid.Float64().Draw(t, "priority")
-			x.SubmitS, x.PlainEndS, x.Grace, x.DelayedS = 1, rapid.Float64().Draw(t, "end"), rapid.Float64Range(0, 1).Draw(t, "grace"), 3
+			x.SubmitS, x.PlainEndS, x.Grace, x.DelayedS = 1, rapid.Float64().Draw(t, "end"),
+				rapid.Float64Range(0, 1).Draw(t, "grace"), 3
 			x.CPUs, x.HostMemMiB, x.CPUGrain = rapid.IntRange(0, 4).Draw(t, "CPUs"), 100, 2
 			x.GPUs, x.PerNode, x.Foreign = NewGPUSet(rapid.IntRange(0, 3).Draw(t, "GPU")), 1, b.Draw(t, "foreign")
 			x.startS = rapid.Float64().Draw(t, "start")

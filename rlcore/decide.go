@@ -37,7 +37,8 @@ func (d *Decision) Jobs() []int {
 }
 
 // KeptOut returns the job that a decision for nothing has kept waiting: of the window's jobs that could have joined the
-// GPU alone, next to what runs there, the first that was refused, and why. Allowed: there is none, or the GPU has no room.
+// GPU alone, next to what runs there, the first that was refused, and why. Allowed: there is none, or the GPU has no
+// room.
 func (d *Decision) KeptOut() (i int, why Refusal) {
 	if d.Combo != 0 || len(d.Refused) == 0 {
 		return 0, Allowed

@@ -67,15 +67,16 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// What a decision finds doesn't depend on the decisions before it, as long as they take nothing: each of the GPUs, of two
-// models on which applications differ, gets what it would get as the first.
+// What a decision finds doesn't depend on the decisions before it, as long as they take nothing: each of the GPUs, of
+// two models on which applications differ, gets what it would get as the first.
 func TestADecisionDoesNotDependOnTheOneBefore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &State{NowS: 100}
 		n := rapid.IntRange(2, 6).Draw(t, "GPUs")
 		for g := range n {
 			gpu := card()
-			gpu.ID, gpu.Node, gpu.Card = fmt.Sprint(g), fmt.Sprint("n", g), rapid.SampledFrom([]string{"fast", "slow"}).Draw(t, "model")
+			gpu.ID, gpu.Node, gpu.Card = fmt.Sprint(g), fmt.Sprint("n", g),
+				rapid.SampledFrom([]string{"fast", "slow"}).Draw(t, "model")
 			if rapid.Bool().Draw(t, "busy") {
 				gpu.Running = []Running{{Job: Job{ID: fmt.Sprint("r", g), User: "u", Profile: flat("r", 500, 1000)}, Shares: 40}}
 			}
@@ -105,7 +106,8 @@ func TestADecisionDoesNotDependOnTheOneBefore(t *testing.T) {
 			want := fresh.Decide(s, g)
 			got := after.Choose(NewWindow(nil, s, g, 6))
 			if got.Combo != want.Combo || got.Score != want.Score || !slices.Equal(got.Refused, want.Refused) {
-				t.Fatalf("GPU %d gets %b, and as the first GPU %b; refused %v and %v", g, got.Combo, want.Combo, got.Refused, want.Refused)
+				t.Fatalf("GPU %d gets %b, and as the first GPU %b; refused %v and %v", g, got.Combo, want.Combo, got.Refused,
+					want.Refused)
 			}
 		}
 	})

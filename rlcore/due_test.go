@@ -81,8 +81,14 @@ func TestDues(t *testing.T) {
 		{"nobody slows; b alone would make a wait", 1, promised(nil, of("a", 100), of("b", 100)), []Combo{1, 3}},
 		{"within the grace", 1.09, promised(nil, of("a", 100), of("b", 100)), []Combo{1, 3}},
 		{"the first would be late", 1.2, promised(nil, of("a", 100), of("b", 100)), []Combo{1}},
-		{"no newcomer makes a member late", 1.2, promised([]Running{{Job: of("r", 100), Shares: 20}}, of("a", 100)), []Combo{0}},
-		{"a newcomer that hurts nobody", 1.2, promised([]Running{{Job: of("r", 1000), Shares: 20}}, of("a", 100)), []Combo{0, 1}},
+		{
+			"no newcomer makes a member late", 1.2, promised([]Running{{Job: of("r", 100), Shares: 20}}, of("a", 100)),
+			[]Combo{0},
+		},
+		{
+			"a newcomer that hurts nobody", 1.2, promised([]Running{{Job: of("r", 1000), Shares: 20}}, of("a", 100)),
+			[]Combo{0, 1},
+		},
 		{"no promise, no due", 3, window(card(), of("a", 100), of("b", 100)), []Combo{0, 1, 2, 3}},
 	} {
 		g := Guard{Rules: Rules{Predictor: c.slowdown}}
@@ -92,8 +98,8 @@ func TestDues(t *testing.T) {
 	}
 }
 
-// A job whose runs differ in length may be joined while it goes on: plain Slurm would not have ended it either. Its grace is
-// a part of its median length, since most runs are shorter than the mean.
+// A job whose runs differ in length may be joined while it goes on: plain Slurm would not have ended it either. Its
+// grace is a part of its median length, since most runs are shorter than the mean.
 func TestARunThatGoesOnIsJoined(t *testing.T) {
 	varied := *flat("r", 1000, 100)
 	varied.DurationSD = 2000 // median 447 s
@@ -141,8 +147,8 @@ func TestCompanyOfUnknownLength(t *testing.T) {
 	}
 }
 
-// A run that has used its grace up gets no second one from each newcomer: what it has left until its due is all the room for
-// a newcomer that takes longer than expected.
+// A run that has used its grace up gets no second one from each newcomer: what it has left until its due is all the
+// room for a newcomer that takes longer than expected.
 func TestRoomIsWhatIsLeftUntilTheDue(t *testing.T) {
 	varied := *flat("a", 10, 100)
 	varied.DurationSD = 30
@@ -174,7 +180,8 @@ func TestLeadOfMeansIsNoDue(t *testing.T) {
 // leave that job the start that is expected.
 func TestDoubtLosesNoDue(t *testing.T) {
 	r := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 1000, 100), PlainEndS: 9000}, Shares: 20}
-	r.DoneS, r.ElapsedS = 940, 940.0*940/900                                                   // it has 60 s left, 100 at the most
+	// it has 60 s left, 100 at the most
+	r.DoneS, r.ElapsedS = 940, 940.0*940/900
 	a := Job{ID: "a", User: "u", Profile: flat("a", 1000, 100), PlainEndS: 980, NoShare: true} // it must start within 80 s
 	for takes, want := range map[float64][]Combo{50: {0, 2}, 95: {0}} {
 		b := Job{ID: "b", User: "u", Profile: flat("b", takes, 100), PlainEndS: 9000}
@@ -185,8 +192,8 @@ func TestDoubtLosesNoDue(t *testing.T) {
 	}
 }
 
-// At a first meeting one more standard deviation counts, and no more than members that take turns. On an idle GPU one at a
-// time needs no more slack than a known company.
+// At a first meeting one more standard deviation counts, and no more than members that take turns. On an idle GPU one
+// at a time needs no more slack than a known company.
 func TestFirstMeetings(t *testing.T) {
 	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
 	// A short run next to a long one, which needs a part of its grace of 100 s.
@@ -230,8 +237,8 @@ func TestFirstMeetings(t *testing.T) {
 	}
 }
 
-// A promise that would be broken says whose: a due's, a due's because applications meet for the first time, or the turn of a
-// job of whole GPUs. The decision names the job that it kept waiting.
+// A promise that would be broken says whose: a due's, a due's because applications meet for the first time, or the turn
+// of a job of whole GPUs. The decision names the job that it kept waiting.
 func TestWhyAPromiseWouldBeBroken(t *testing.T) {
 	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
 	foreign := of("whole", 100)
@@ -246,7 +253,12 @@ func TestWhyAPromiseWouldBeBroken(t *testing.T) {
 	}{
 		{"late by a known slowdown", guess{4, 0, false}, promised(long(), of("a", 50)), "a", RefusedDue},
 		{"late by a slowdown that nobody saw", guess{4, 0, true}, promised(long(), of("a", 50)), "a", RefusedFirst},
-		{"in time, but a job of whole GPUs starts later", guess{1.2, 0, false}, promised(long(), foreign, of("a", 50)), "a", RefusedTurn},
+		{
+			"in time, but a job of whole GPUs starts later",
+			guess{1.2, 0, false},
+			promised(long(), foreign, of("a", 50)), "a",
+			RefusedTurn,
+		},
 		{"in time", guess{1.2, 0, false}, promised(long(), of("a", 50)), "", Allowed},
 	} {
 		d := &Decider{Policy: byLength{}, Guard: NewGuard(Rules{Predictor: c.guess}), M: 5}
@@ -258,8 +270,8 @@ func TestWhyAPromiseWouldBeBroken(t *testing.T) {
 	}
 }
 
-// Whatever may join a running job keeps all dues even if first meetings slow everyone by two standard deviations more than
-// predicted, or by turns; of what starts together, by one.
+// Whatever may join a running job keeps all dues even if first meetings slow everyone by two standard deviations more
+// than predicted, or by turns; of what starts together, by one.
 func TestFirstMeetingsKeepDues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := rapid.Float64Range(10, 1000)
@@ -338,11 +350,14 @@ func TestLateAlready(t *testing.T) {
 	}
 }
 
-// A job that started after its latest start has the grace of its run, as one that waits has; one that its co-runners made
-// late has none left.
+// A job that started after its latest start has the grace of its run, as one that waits has; one that its co-runners
+// made late has none left.
 func TestLostAtTheStart(t *testing.T) {
 	for elapsed, want := range map[float64][]Combo{0: {0, 1}, 80: {0}} {
-		run := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 100, 100), PlainEndS: 81 - elapsed}, Shares: 20, ElapsedS: elapsed, DoneS: elapsed / 4}
+		run := Running{
+			Job: Job{ID: "r", User: "u", Profile: flat("r", 100, 100), PlainEndS: 81 - elapsed}, Shares: 20,
+			ElapsedS: elapsed, DoneS: elapsed / 4,
+		}
 		b := Job{ID: "b", User: "u", Profile: flat("b", 30, 100), PlainEndS: 9000}
 		g := Guard{Rules: Rules{Predictor: pairwise(1.2)}}
 		if got := g.Combos(nil, window(card(run), b)); !slices.Equal(got, want) {
@@ -442,7 +457,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A job that isn't the bridge's keeps its start: no sharer of lower priority joins, or starts, where it would wait longer.
+// A job that isn't the bridge's keeps its start: no sharer of lower priority joins, or starts, where it would wait
+// longer.
 func TestForeignJobKeepsItsStart(t *testing.T) {
 	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
 	running := Running{Job: of("a", 3600), Shares: 20}

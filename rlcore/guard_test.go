@@ -32,7 +32,10 @@ func flat(app string, dur, mem float64) *Profile {
 
 // late needs its memory only in the second half.
 func late(app string, dur, mem float64) *Profile {
-	return &Profile{App: app, DurationS: dur, PeriodS: dur / 2, Series: []Use{{GPU: 0.3, MemMiB: 100}, {GPU: 0.3, MemMiB: mem}}}
+	return &Profile{
+		App: app, DurationS: dur, PeriodS: dur / 2,
+		Series: []Use{{GPU: 0.3, MemMiB: 100}, {GPU: 0.3, MemMiB: mem}},
+	}
 }
 
 func card(running ...Running) GPU {
@@ -70,28 +73,84 @@ func TestCheck(t *testing.T) {
 		{"two that fit", Guard{}, window(card(), ann("1", small), ann("2", small)), 3, Allowed},
 		{"too much memory", Guard{}, window(card(), ann("1", big), ann("2", big)), 3, RefusedMemory},
 		{"alone its memory doesn't matter", Guard{}, window(card(), ann("1", flat("x", 1, 99999))), 1, Allowed},
-		{"two users on Pascal", Guard{}, window(card(), ann("1", small), Job{ID: "2", User: "bob", Profile: small}), 3, RefusedUser},
-		{"two users on Volta", Guard{}, window(volta, ann("1", small), Job{ID: "2", User: "bob", Profile: small}), 3, Allowed},
+		{
+			"two users on Pascal",
+			Guard{},
+			window(card(), ann("1", small), Job{ID: "2", User: "bob", Profile: small}), 3,
+			RefusedUser,
+		},
+		{
+			"two users on Volta",
+			Guard{},
+			window(volta, ann("1", small), Job{ID: "2", User: "bob", Profile: small}), 3,
+			Allowed,
+		},
 		{"unknown with another", Guard{}, window(card(), ann("1", nil), ann("2", small)), 3, RefusedUnknown},
 		{"unknown alone", Guard{}, window(card(), ann("1", nil)), 1, Allowed},
 		{"unknown joins", Guard{}, window(busy, ann("1", nil)), 1, RefusedUnknown},
 		{"joins", Guard{}, window(busy, ann("1", small)), 1, Allowed},
 		{"joins another user", Guard{}, window(busy, Job{ID: "1", User: "bob", Profile: small}), 1, RefusedUser},
-		{"next to a whole GPU's job", Guard{}, window(card(Running{Job: ann("r", small), Whole: true}), ann("1", small)), 1, RefusedWhole},
-		{"no shares left", Guard{}, window(card(Running{Job: ann("r", small), Shares: 100}), ann("1", small)), 1, RefusedShares},
-		{"asks not to share", Guard{}, window(card(), with(ann("1", small), func(j *Job) { j.NoShare = true }), ann("2", small)), 3, RefusedNoShare},
+		{
+			"next to a whole GPU's job",
+			Guard{},
+			window(card(Running{Job: ann("r", small), Whole: true}), ann("1", small)), 1,
+			RefusedWhole,
+		},
+		{
+			"no shares left",
+			Guard{},
+			window(card(Running{Job: ann("r", small), Shares: 100}), ann("1", small)), 1,
+			RefusedShares,
+		},
+		{"asks not to share", Guard{}, window(card(), with(ann("1", small), func(j *Job) { j.NoShare = true }),
+			ann("2", small)), 3, RefusedNoShare},
 		{"no share, alone", Guard{}, window(card(), with(ann("1", small), func(j *Job) { j.NoShare = true })), 1, Allowed},
-		{"the job's contract", Guard{Rules: Rules{Predictor: constant(1.3)}}, window(card(), with(ann("1", small), func(j *Job) { j.MaxSlowdown = 1.2 }), ann("2", small)), 3, RefusedContract},
-		{"the site's contract", Guard{Rules: Rules{Predictor: constant(1.3), MaxSlowdown: 1.2}}, window(card(), ann("1", small), ann("2", small)), 3, RefusedContract},
-		{"the job's contract is wider", Guard{Rules: Rules{Predictor: constant(1.3), MaxSlowdown: 1.2}}, window(card(), with(ann("1", small), func(j *Job) { j.MaxSlowdown = 1.5 }), ann("2", small)), 3, RefusedContract},
-		{"the running job's contract", Guard{Rules: Rules{Predictor: constant(1.3)}}, window(card(Running{Job: with(ann("r", small), func(j *Job) { j.MaxSlowdown = 1.1 }), Shares: 50}), ann("1", small)), 1, RefusedContract},
-		{"members", Guard{Rules: Rules{MaxMembers: 2}}, window(card(), ann("1", small), ann("2", small), ann("3", small)), 7, RefusedClients},
-		{"cores", Guard{}, window(host, with(ann("1", small), func(j *Job) { j.CPUs = 2 }), with(ann("2", small), func(j *Job) { j.CPUs = 2 })), 3, RefusedHost},
+		{
+			"the job's contract",
+			Guard{Rules: Rules{Predictor: constant(1.3)}},
+			window(card(), with(ann("1", small), func(j *Job) { j.MaxSlowdown = 1.2 }), ann("2", small)), 3, RefusedContract,
+		},
+		{
+			"the site's contract",
+			Guard{Rules: Rules{Predictor: constant(1.3), MaxSlowdown: 1.2}},
+			window(card(), ann("1", small), ann("2", small)), 3, RefusedContract,
+		},
+		{
+			"the job's contract is wider",
+			Guard{Rules: Rules{Predictor: constant(1.3), MaxSlowdown: 1.2}},
+			window(card(), with(ann("1", small), func(j *Job) { j.MaxSlowdown = 1.5 }), ann("2", small)), 3, RefusedContract,
+		},
+		{
+			"the running job's contract",
+			Guard{Rules: Rules{Predictor: constant(1.3)}},
+			window(card(Running{Job: with(ann("r", small), func(j *Job) { j.MaxSlowdown = 1.1 }), Shares: 50}), ann("1", small)),
+			1, RefusedContract,
+		},
+		{
+			"members",
+			Guard{Rules: Rules{MaxMembers: 2}},
+			window(card(), ann("1", small), ann("2", small), ann("3", small)), 7,
+			RefusedClients,
+		},
+		{"cores", Guard{}, window(host, with(ann("1", small), func(j *Job) { j.CPUs = 2 }),
+			with(ann("2", small), func(j *Job) { j.CPUs = 2 })), 3, RefusedHost},
 		{"a session where memory is limited", Guard{}, window(held, session(0), ann("1", small)), 3, Allowed},
 		{"a session where it isn't", Guard{}, window(card(), session(0), ann("1", small)), 3, RefusedUnheld},
-		{"a session while it computes", Guard{Rules: Rules{Predictor: slowBusy{}}}, window(held, session(1.3), ann("1", small)), 3, RefusedContract},
-		{"a session with a wide contract", Guard{Rules: Rules{Predictor: slowBusy{}}}, window(held, session(2), ann("1", small)), 3, Allowed},
-		{"a predictor that returns NaN admits nothing", Guard{Rules: Rules{Predictor: constant(nan()), MaxSlowdown: 1.5}}, window(card(), ann("1", small), ann("2", small)), 3, RefusedContract},
+		{
+			"a session while it computes",
+			Guard{Rules: Rules{Predictor: slowBusy{}}},
+			window(held, session(1.3), ann("1", small)), 3, RefusedContract,
+		},
+		{
+			"a session with a wide contract",
+			Guard{Rules: Rules{Predictor: slowBusy{}}},
+			window(held, session(2), ann("1", small)), 3, Allowed,
+		},
+		{
+			"a predictor that returns NaN admits nothing",
+			Guard{Rules: Rules{Predictor: constant(nan()), MaxSlowdown: 1.5}},
+			window(card(), ann("1", small), ann("2", small)), 3, RefusedContract,
+		},
 	} {
 		if got := c.g.Check(c.w, c.c); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)

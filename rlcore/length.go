@@ -36,8 +36,8 @@ func (p *Profile) LongestS() float64 { return p.DurationS + longestSDs*p.Duratio
 // LongestS, see Believed.
 func (p *Profile) Believed(done float64) float64 { return Believed(done, p.LongestS()) }
 
-// leastLonger is how many known runs must be longer than what a run has done for their mean to say what is left; of runs
-// that count differently, the square of the weights' sum over the sum of their squares. Run times in two or three
+// leastLonger is how many known runs must be longer than what a run has done for their mean to say what is left; of
+// runs that count differently, the square of the weights' sum over the sum of their squares. Run times in two or three
 // clusters, as of a script that trains or only evaluates, are no log-normal ones.
 const leastLonger = 4
 

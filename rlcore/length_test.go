@@ -55,7 +55,12 @@ func TestLeftOfTwoLengths(t *testing.T) {
 	}
 	p := of(20)
 	short := p.Left(0, 0) // of all: the last one counts most
-	for _, c := range [][3]float64{{0, 600, 60 + (600-60)*(short-60)/3540}, {100, 0, 3500}, {1800, 0, 1800}, {3500, 3550, 50}} {
+	for _, c := range [][3]float64{
+		{0, 600, 60 + (600-60)*(short-60)/3540},
+		{100, 0, 3500},
+		{1800, 0, 1800},
+		{3500, 3550, 50},
+	} {
 		if got := p.Left(c[0], c[1]); math.Abs(got-c[2]) > 1e-6 {
 			t.Errorf("%v s of a limit of %v s done: %v left, want %v", c[0], c[1], got, c[2])
 		}
@@ -83,13 +88,23 @@ func TestForetold(t *testing.T) {
 		past        []Past
 		least, most float64
 	}{
-		"her own":                       {runs(5, Past{600, hour, "ann"}), 600, 600},
-		"her last ones":                 {append(runs(50, Past{100, hour, "ann"}), runs(20, Past{1000, hour, "ann"})...), 700, 1000},
-		"others' where she has none":    {runs(5, Past{600, hour, "bob"}), 600, 600},
-		"others' beside hers":           {append(runs(10, Past{600, hour, "ann"}), runs(50, Past{6000, hour, "bob"})...), 600, 2000},
-		"other limits where none is":    {runs(5, Past{600, 2 * hour, "ann"}), 600, 600},
-		"the nearer limit":              {append(runs(5, Past{600, 2 * hour, "ann"}), runs(5, Past{60_000, 200 * hour, "ann"})...), 600, 700},
-		"other limits beside the limit": {append(runs(10, Past{600, hour, "ann"}), runs(90, Past{6000, 2 * hour, "ann"})...), 600, 2000},
+		"her own": {runs(5, Past{600, hour, "ann"}), 600, 600},
+		"her last ones": {
+			append(runs(50, Past{100, hour, "ann"}), runs(20, Past{1000, hour, "ann"})...), 700,
+			1000,
+		},
+		"others' where she has none": {runs(5, Past{600, hour, "bob"}), 600, 600},
+		"others' beside hers": {
+			append(runs(10, Past{600, hour, "ann"}), runs(50, Past{6000, hour, "bob"})...), 600,
+			2000,
+		},
+		"other limits where none is": {runs(5, Past{600, 2 * hour, "ann"}), 600, 600},
+		"the nearer limit": {append(runs(5, Past{600, 2 * hour, "ann"}),
+			runs(5, Past{60_000, 200 * hour, "ann"})...), 600, 700},
+		"other limits beside the limit": {
+			append(runs(10, Past{600, hour, "ann"}), runs(90, Past{6000, 2 * hour, "ann"})...),
+			600, 2000,
+		},
 	} {
 		p.Past = c.past[max(0, len(c.past)-MostPast):]
 		q := p.Foretold("ann", hour)
@@ -128,13 +143,14 @@ func TestForetelling(t *testing.T) {
 	for i := range p.Past {
 		p.Past[i].LimitS = 86400
 	}
-	if untold := p.Foretelling(); told.Runs != 59 || told.Within2 < .8 || untold.Within2 > .2 || untold.Longer < .4 || untold.Longer > .6 {
+	if untold := p.Foretelling(); told.Runs != 59 || told.Within2 < .8 || untold.Within2 > .2 || untold.Longer < .4 ||
+		untold.Longer > .6 {
 		t.Errorf("with limits %+v, without %+v", told, untold)
 	}
 }
 
-// The longer a run has taken, the likelier it takes ten minutes more; what is known of lengths agrees with the distribution
-// that they are drawn from.
+// The longer a run has taken, the likelier it takes ten minutes more; what is known of lengths agrees with the
+// distribution that they are drawn from.
 func TestLonger(t *testing.T) {
 	p := flat("a", 600, 100)
 	p.DurationSD = 900
@@ -190,12 +206,16 @@ func TestQuantile(t *testing.T) {
 func TestLeftIsAnAmount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flat("a", rapid.Float64Range(1e-3, 1e9).Draw(t, "mean"), 1)
-		p.DurationSD = rapid.SampledFrom([]float64{0, 1e-12, p.DurationS / 100, p.DurationS, 1e3 * p.DurationS, math.MaxFloat64, math.Inf(1), math.NaN()}).Draw(t, "SD")
+		p.DurationSD = rapid.SampledFrom([]float64{
+			0, 1e-12, p.DurationS / 100, p.DurationS, 1e3 * p.DurationS,
+			math.MaxFloat64, math.Inf(1), math.NaN(),
+		}).Draw(t, "SD")
 		for _, s := range rapid.SliceOfN(rapid.Float64Range(1e-3, 1e9), 0, MostPast).Draw(t, "past") {
 			p.Past = append(p.Past, Past{SoloS: s, LimitS: rapid.SampledFrom([]float64{0, 3600, 86400}).Draw(t, "its limit")})
 		}
 		p = p.Foretold("", rapid.SampledFrom([]float64{0, 3600}).Draw(t, "limit of the run"))
-		done, limit := rapid.Float64Range(0, 1e10).Draw(t, "done"), rapid.SampledFrom([]float64{0, 1, 3600, 1e9}).Draw(t, "limit")
+		done, limit := rapid.Float64Range(0, 1e10).Draw(t, "done"),
+			rapid.SampledFrom([]float64{0, 1, 3600, 1e9}).Draw(t, "limit")
 		left := p.Left(done, limit)
 		if !(left >= 0) || math.IsInf(left, 1) || limit > 0 && left > max(0, limit-done) {
 			t.Fatalf("%v left", left)
@@ -206,8 +226,8 @@ func TestLeftIsAnAmount(t *testing.T) {
 	})
 }
 
-// On plain Slurm a known job is expected to take its application's time, an unknown one its limit, and one without either
-// may take for ever.
+// On plain Slurm a known job is expected to take its application's time, an unknown one its limit, and one without
+// either may take for ever.
 func TestPlainly(t *testing.T) {
 	known := &Profile{App: "a", DurationS: 100, DurationSD: 50, PeriodS: 100, Series: []Use{{}}}
 	for name, c := range map[string]struct {

@@ -50,12 +50,18 @@ func (even) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
 // once and the card has it, and none is held to less than it needs.
 func TestMemoryLimitsFitTheCard(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		g := NewGuard(Rules{Predictor: even{}, MaxMembers: 4, MemMargin: rapid.SampledFrom([]float64{0, .05, .2}).Draw(t, "margin")})
+		g := NewGuard(Rules{
+			Predictor: even{}, MaxMembers: 4,
+			MemMargin: rapid.SampledFrom([]float64{0, .05, .2}).Draw(t, "margin"),
+		})
 		margin := g.MemMargin
 		if margin == 0 {
 			margin = defaultMemMargin
 		}
-		card := GPU{Spec: GPUSpec{MemMiB: 16000, MemLimits: rapid.Float64().Draw(t, "limits") < .8}, FreeCPUs: -1, FreeHostMemMiB: -1}
+		card := GPU{
+			Spec: GPUSpec{MemMiB: 16000, MemLimits: rapid.Float64().Draw(t, "limits") < .8}, FreeCPUs: -1,
+			FreeHostMemMiB: -1,
+		}
 		for range rapid.IntRange(1, 3).Draw(t, "times") {
 			s := State{GPUs: []GPU{card}}
 			n := rapid.IntRange(1, 2).Draw(t, "jobs")
@@ -111,7 +117,8 @@ func TestPreallocating(t *testing.T) {
 	}
 }
 
-// MPS limits each process by itself: together they may take what the job was given, unless one needs more than its part.
+// MPS limits each process by itself: together they may take what the job was given, unless one needs more than its
+// part.
 func TestProcessLimit(t *testing.T) {
 	for _, c := range []struct {
 		processes int

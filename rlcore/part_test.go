@@ -17,7 +17,8 @@ func TestOnPart(t *testing.T) {
 		}}
 		a, b := rapid.Float64Range(.1, 1).Draw(t, "a"), rapid.Float64Range(.1, 1).Draw(t, "b")
 		q := p.OnPart(a)
-		if err := q.Validate(); err != nil || q.DurationS < p.DurationS-1e-9 || math.Abs(q.Past[0].SoloS/90-q.DurationS/100) > 1e-9 {
+		if err := q.Validate(); err != nil || q.DurationS < p.DurationS-1e-9 ||
+			math.Abs(q.Past[0].SoloS/90-q.DurationS/100) > 1e-9 {
 			t.Fatalf("%v %+v", err, q)
 		}
 		if d := q.OnPart(b).DurationS - p.OnPart(a*b).DurationS; math.Abs(d) > 1e-6 {

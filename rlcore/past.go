@@ -44,9 +44,9 @@ type length struct{ s, weight, squares, weighted float64 }
 // lengths are the run times that a run may have, ascending, and a last one of zeros.
 type lengths []length
 
-// Foretold returns the profile that a run is expected to have by past runs, p's Past and further ones, the oldest first:
-// p with another length and spread, and with the distribution of these. user is the run's, limitS its time limit,
-// 0 = none. It is p itself where there are none, and where all runs take equally long.
+// Foretold returns the profile that a run is expected to have by past runs, p's Past and further ones, the oldest
+// first: p with another length and spread, and with the distribution of these. user is the run's, limitS its time
+// limit, 0 = none. It is p itself where there are none, and where all runs take equally long.
 func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profile {
 	const same, others, elsewhere = 0, 1, 2
 	type run struct {

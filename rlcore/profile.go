@@ -113,7 +113,8 @@ func (p *Profile) Stretched(durationS float64) *Profile {
 }
 
 // OnPart returns the profile on a part of the GPU's SMs, 0..1: kernels that keep more of them busy take as many times
-// longer, and the rest of the run as long as before. Memory traffic isn't looked at: an instance has a part of that, too.
+// longer, and the rest of the run as long as before. Memory traffic isn't looked at: an instance has a part of that,
+// too.
 func (p *Profile) OnPart(part float64) *Profile {
 	if part >= 1 {
 		return p

@@ -19,8 +19,8 @@ type member struct {
 
 // unlikely reports whether it is unlikely, by mostRisk, that a member of the GPU becomes late because of a co-runner
 // that takes longer than expected, where run times differ. membersKeep has noted the members' room. A member that is
-// slowed by the factor s becomes late if it and the co-runner are still there after room/(1 − 1/s). Company that running
-// jobs have already isn't counted against a newcomer.
+// slowed by the factor s becomes late if it and the co-runner are still there after room/(1 − 1/s). Company that
+// running jobs have already isn't counted against a newcomer.
 func (p *promise) unlikely(r *Rules, w *Window) bool {
 	varies := func(p *Profile) bool { return p.DurationSD > 0 }
 	if len(p.risk) < 2 || r.Bare || !slices.ContainsFunc(p.members, varies) {

@@ -93,8 +93,9 @@ func (r *Rules) dueS(j *Job) float64 {
 	return j.PlainEndS + r.graceS(j)
 }
 
-// endsBy is by when a member of a GPU is to have ended, s from nowS: by its due, as far as its lead doesn't go by mean run
-// times. Where its start was too late for that it may take its grace longer than alone, when it would end at plainlyS.
+// endsBy is by when a member of a GPU is to have ended, s from nowS: by its due, as far as its lead doesn't go by mean
+// run times. Where its start was too late for that it may take its grace longer than alone, when it would end at
+// plainlyS.
 func (r *Rules) endsBy(j *Job, plainlyS, nowS float64) float64 {
 	if by := r.dueS(j) - j.EarlyS - nowS; plainlyS <= by {
 		return by

@@ -71,17 +71,27 @@ var catalogue = []app{
 		"thesis: GPU-heavy and memory-light; the rest assumed",
 		[]phase{{5, 0.20, 300, 700, 200}, {55, 0.75, 700, 760, 300}},
 	},
-	{"googlenet", 0.110, "memory Salus, batch 64; step and utilisation PowerBound; PCIe assumed", training(14, 46, 0.97, 1784, 900)},
+	{
+		"googlenet", 0.110, "memory Salus, batch 64; step and utilisation PowerBound; PCIe assumed",
+		training(14, 46, 0.97, 1784, 900),
+	},
 	{
 		"alexnet", 0.070,
-		"memory Salus, batch 64; the thesis finds it under 40 % GPU, so its input is assumed to hold it up (PowerBound, synthetic input: 96 %)",
+		"memory Salus, batch 64; the thesis finds it under 40 % GPU, so its input is assumed to hold it up (PowerBound, " +
+			"synthetic input: 96 %)",
 		training(6, 64, 0.36, 1222, 2500),
 	},
 	{"vgg11", 0.25, "memory Salus, batch 75; step Salus; utilisation as vgg16", training(4, 51, 0.98, 7145, 600)},
 	{"vgg16", 0.412, "memory Salus, batch 64; step and utilisation PowerBound", training(4, 61, 0.99, 7376, 500)},
-	{"resnet50", 0.265, "memory Salus, batch 96 (extended); step and utilisation PowerBound, batch 64", training(5, 55, 0.98, 7515, 700)},
+	{
+		"resnet50", 0.265, "memory Salus, batch 96 (extended); step and utilisation PowerBound, batch 64",
+		training(5, 55, 0.98, 7515, 700),
+	},
 	{"resnet101", 0.45, "memory Salus, batch 64; step Salus; utilisation as resnet50", training(6, 64, 0.98, 7719, 600)},
-	{"resnet152", 0.623, "memory Salus, batch 64; step PowerBound; utilisation as resnet50", training(8, 77, 0.98, 10926, 500)},
+	{
+		"resnet152", 0.623, "memory Salus, batch 64; step PowerBound; utilisation as resnet50",
+		training(8, 77, 0.98, 10926, 500),
+	},
 }
 
 // Names returns the applications' names in the thesis's order.
@@ -135,7 +145,8 @@ var Workloads = map[string][]string{
 func Workload(name string, n int, src rand.Source) ([]string, error) {
 	from, ok := Workloads[name]
 	if !ok {
-		return nil, fmt.Errorf("there is no workload %q; there are gpu_heavy, gpu_light, mem_heavy, mem_light and random", name)
+		return nil, fmt.Errorf("there is no workload %q; there are gpu_heavy, gpu_light, mem_heavy, mem_light and random",
+			name)
 	}
 	r := rand.New(src)
 	out := make([]string, n)

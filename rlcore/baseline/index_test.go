@@ -84,7 +84,10 @@ func TestIndexProperties(t *testing.T) {
 			return j
 		}
 		for i := range rapid.IntRange(0, 2).Draw(t, "running") {
-			s.GPUs[0].Running = append(s.GPUs[0].Running, rlcore.Running{Job: job(100 + i), ElapsedS: rapid.Float64Range(0, 1e6).Draw(t, "elapsed")})
+			s.GPUs[0].Running = append(s.GPUs[0].Running, rlcore.Running{
+				Job:      job(100 + i),
+				ElapsedS: rapid.Float64Range(0, 1e6).Draw(t, "elapsed"),
+			})
 		}
 		for i := range rapid.IntRange(1, 6).Draw(t, "jobs") {
 			s.Pending = append(s.Pending, job(i))

@@ -12,7 +12,8 @@ func draw(t *rapid.T, n int) []Demand {
 	d := make([]Demand, n)
 	for i := range d {
 		d[i] = Demand{
-			GPU: rapid.Float64Range(0, 1).Draw(t, "gpu"), Core: rapid.Float64Range(0, 1).Draw(t, "core"), PCIe: rapid.Float64Range(0, 1).Draw(t, "pcie"),
+			GPU: rapid.Float64Range(0, 1).Draw(t, "gpu"), Core: rapid.Float64Range(0, 1).Draw(t, "core"),
+			PCIe:  rapid.Float64Range(0, 1).Draw(t, "pcie"),
 			StepS: rapid.SampledFrom([]float64{0, 0.01, 0.1, 1}).Draw(t, "step"),
 		}
 	}

@@ -41,9 +41,9 @@ var MPS = Law{
 // the P100 and 9.0 % on the K80, rank correlation 0.68 and 0.83; without iteration times
 // 16 % and 14 %, 0.44 and 0.63. Slices seem to be equal, however busy a process is: measured on two
 // time-sliced cards with known utilisations, which are not among the project's data,
-// the odds as weights err by 0.65 and 0.17 on average, equal weights by 0.28 and 0.19. Knee is MPS's. Unseen is chosen for
-// gavel's two cards, on which 0.6 is assumed of every utilisation: of what is predicted before any co-run 68 and 52 % are
-// within one standard deviation, 97 and 96 % within two.
+// the odds as weights err by 0.65 and 0.17 on average, equal weights by 0.28 and 0.19. Knee is MPS's. Unseen is chosen
+// for gavel's two cards, on which 0.6 is assumed of every utilisation: of what is predicted before any co-run 68 and 52
+// % are within one standard deviation, 97 and 96 % within two.
 var TimeSlice = Law{
 	Name:     "time-slice",
 	Capacity: 1, Knee: 3,

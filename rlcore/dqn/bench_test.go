@@ -34,7 +34,10 @@ func busy(cards, pending int) *rlcore.State {
 		p := all[g%6]
 		s.GPUs = append(s.GPUs, rlcore.GPU{
 			ID: fmt.Sprint(g), Spec: rlcore.TitanXp, FreeCPUs: -1, FreeHostMemMiB: -1,
-			Running: []rlcore.Running{{Job: rlcore.Job{ID: "r", User: "u", Profile: p}, DoneS: p.DurationS / 3, ElapsedS: p.DurationS / 2, Shares: 20}},
+			Running: []rlcore.Running{{
+				Job: rlcore.Job{ID: "r", User: "u", Profile: p}, DoneS: p.DurationS / 3,
+				ElapsedS: p.DurationS / 2, Shares: 20,
+			}},
 		})
 	}
 	for i := range pending {
@@ -176,7 +179,10 @@ func BenchmarkStep(b *testing.B) {
 		var lessons []lesson
 		for range 1000 {
 			o := decided(combos, r)
-			l.memory.add(transition{obs: o, taken: r.IntN(combos), reward: r.NormFloat64(), decay: 0.98, next: decided(combos, r)})
+			l.memory.add(transition{
+				obs: o, taken: r.IntN(combos), reward: r.NormFloat64(), decay: 0.98,
+				next: decided(combos, r),
+			})
 			lessons = append(lessons, lesson{obs: o, of: r.Perm(combos)[:4], want: []float64{0.3, 0.1, -0.1, -0.3}})
 		}
 		b.Run(fmt.Sprintf("rewards/combos=%d", combos), func(b *testing.B) {

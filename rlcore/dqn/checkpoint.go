@@ -62,7 +62,8 @@ func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 	c := &Checkpoint{
 		Format: checkpointFormat, Version: checkpointVersion, M: o.M, Objective: t.Net.Objective(), Features: encoder.Version,
 		Trained: Trained{
-			Seed: o.Seed, Rounds: max(t.Start, 0), Scenario: scenario, Check: t.Best, BestRound: t.BestRound, CreatedBy: createdBy,
+			Seed: o.Seed, Rounds: max(t.Start, 0), Scenario: scenario, Check: t.Best, BestRound: t.BestRound,
+			CreatedBy: createdBy,
 		},
 	}
 	if n := len(t.Curve); n > 0 {
@@ -95,7 +96,8 @@ func (c *Checkpoint) wrong() string {
 	case c.Format != checkpointFormat:
 		return fmt.Sprintf("its format is %q, not %q; name a file that `slurmbridge train` wrote", c.Format, checkpointFormat)
 	case c.Version > checkpointVersion:
-		return fmt.Sprintf("it is of version %d, this program reads up to %d; install the slurmbridge that wrote it (%q) or train it again", c.Version, checkpointVersion, c.Trained.CreatedBy)
+		return fmt.Sprintf("it is of version %d, this program reads up to %d; install the slurmbridge that wrote it (%q) "+
+			"or train it again", c.Version, checkpointVersion, c.Trained.CreatedBy)
 	}
 	what := c.wrongHead()
 	if what == "" { // then its sizes are bounded
@@ -120,7 +122,8 @@ func (c *Checkpoint) wrongHead() string {
 	case c.Hidden < 1 || c.Hidden > mostHidden:
 		return fmt.Sprintf("hidden is %d, not 1 to %d", c.Hidden, mostHidden)
 	case c.ContextLen != encoder.ContextLen || c.ComboLen != encoder.ComboLen:
-		return fmt.Sprintf("it takes %d + %d figures, this program has %d + %d", c.ContextLen, c.ComboLen, encoder.ContextLen, encoder.ComboLen)
+		return fmt.Sprintf("it takes %d + %d figures, this program has %d + %d", c.ContextLen, c.ComboLen, encoder.ContextLen,
+			encoder.ComboLen)
 	case !(c.Kappa >= 0 && c.Kappa <= 1e6):
 		return fmt.Sprintf("kappa is %v", c.Kappa)
 	case c.Shown < 0:
@@ -142,7 +145,8 @@ func (c *Checkpoint) wrongNumbers() string {
 		}
 	}
 	if got := c.sum(); c.SHA256 != got {
-		return fmt.Sprintf("its numbers' SHA-256 is %.12s…, not %.12s… as it says: the file was damaged; copy it again or replace it", got, c.SHA256)
+		return fmt.Sprintf("its numbers' SHA-256 is %.12s…, not %.12s… as it says: the file was damaged; copy it again or "+
+			"replace it", got, c.SHA256)
 	}
 	for i := range c.Theta {
 		for k, v := range c.Theta[i] {

@@ -45,7 +45,10 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Trained{Seed: 3, Rounds: 8, Scenario: "mixed", Check: tr.Best, BestRound: tr.BestRound, CreatedBy: "slurmbridge test"}
+	want := Trained{
+		Seed: 3, Rounds: 8, Scenario: "mixed", Check: tr.Best, BestRound: tr.BestRound,
+		CreatedBy: "slurmbridge test",
+	}
 	if got.Trained != want || got.M != 4 || got.Hidden != 8 {
 		t.Errorf("%+v of %d, %d", got.Trained, got.M, got.Hidden)
 	}
@@ -133,7 +136,10 @@ func TestReadRefuses(t *testing.T) {
 		{"csv", "job,submit_s\n1,2\n", "isn't JSON"},
 		{"null", "null", `format is ""`},
 		{"other JSON", `{"format":"onnx","theta":{}}`, `format is "onnx"`},
-		{"newer", `{"format":"slurmbridge-dqn","version":2,"theta":{"a":1},"trained":{"created_by":"slurmbridge 9.1"}}`, `version 2, this program reads up to 1; install the slurmbridge that wrote it ("slurmbridge 9.1")`},
+		{
+			"newer", `{"format":"slurmbridge-dqn","version":2,"theta":{"a":1},"trained":{"created_by":"slurmbridge 9.1"}}`,
+			`version 2, this program reads up to 1; install the slurmbridge that wrote it ("slurmbridge 9.1")`,
+		},
 		{"no version", `{"format":"slurmbridge-dqn"}`, "version is 0"},
 		{"base64", strings.Replace(string(whole), `"theta":["`, `"theta":["*`, 1), "base64"},
 		{"odd length", strings.Replace(string(whole), `"theta":["`, `"theta":["AAAA`, 1), "multiple of 8"},
@@ -152,7 +158,8 @@ func TestReadRefuses(t *testing.T) {
 		{"rounds", change(false, func(c *Checkpoint) { c.Trained.BestRound = 99 }), "round 99"},
 	} {
 		c, err := Read(strings.NewReader(x.text), "nets/a.json")
-		if !errors.Is(err, ErrCheckpoint) || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), "nets/a.json") {
+		if !errors.Is(err, ErrCheckpoint) || !strings.Contains(err.Error(), x.want) ||
+			!strings.Contains(err.Error(), "nets/a.json") {
 			t.Errorf("%s: %v (%v), want %q", x.name, err, c != nil, x.want)
 		}
 	}

@@ -22,7 +22,10 @@ var (
 
 // even is a job that asks for the same all the time, 100 s long.
 func even(app string, gpu float64) *rlcore.Profile {
-	return &rlcore.Profile{App: app, DurationS: 100, PeriodS: 100, Series: []rlcore.Use{{GPU: gpu, MemMiB: 5200, Core: gpu}}}
+	return &rlcore.Profile{
+		App: app, DurationS: 100, PeriodS: 100,
+		Series: []rlcore.Use{{GPU: gpu, MemMiB: 5200, Core: gpu}},
+	}
 }
 
 func newTools() Tools {
@@ -87,11 +90,17 @@ func someWindow(m int) *rlcore.Window {
 	small := func(i int) *rlcore.Profile {
 		p := even(fmt.Sprint("app", i), 0.1+0.15*float64(i%5))
 		q := *p
-		q.Series = []rlcore.Use{{GPU: p.Series[0].GPU, MemMiB: 900, Core: 0.1}, {GPU: 0.3, MemMiB: 400, Core: 0.2, PCIeMBps: 4000}}
+		q.Series = []rlcore.Use{
+			{GPU: p.Series[0].GPU, MemMiB: 900, Core: 0.1},
+			{GPU: 0.3, MemMiB: 400, Core: 0.2, PCIeMBps: 4000},
+		}
 		q.PeriodS, q.DurationS, q.StepS = 30, 60+float64(17*i), 0.1*float64(1+i)
 		return &q
 	}
-	s.GPUs[0].Running = []rlcore.Running{{Job: rlcore.Job{ID: "r", User: "u", Profile: small(3)}, DoneS: 11, ElapsedS: 14, Shares: 20}}
+	s.GPUs[0].Running = []rlcore.Running{{
+		Job: rlcore.Job{ID: "r", User: "u", Profile: small(3)}, DoneS: 11, ElapsedS: 14,
+		Shares: 20,
+	}}
 	for i := range m + 3 {
 		s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: small(i)})
 	}

@@ -31,7 +31,8 @@ type Options struct {
 }
 
 var defaults = Options{
-	M: rlcore.DefaultWindow, Rounds: 240, Episodes: 4, Steps: 64, Batch: 32, NStep: 4, Span: 1, Gamma: 0.99, Rate: 3e-3, Clip: 5,
+	M: rlcore.DefaultWindow, Rounds: 240, Episodes: 4, Steps: 64, Batch: 32, NStep: 4, Span: 1, Gamma: 0.99, Rate: 3e-3,
+	Clip:     5,
 	Capacity: 20000, Alpha: 0.6, Beta: 0.4, Target: 100, EpsFrom: 0.3, EpsTo: 0.02, Check: 5, Checks: 16,
 }
 

@@ -14,7 +14,12 @@ import (
 // time, then 2 and 6, then 3 and 2; τ = 2 s.
 func TestTransitions(t *testing.T) {
 	a, b, c := &Obs{}, &Obs{}, &Obs{}
-	v := []visit{{obs: a, taken: 1}, {obs: b, atS: 4, workS: 10}, {obs: c, taken: 2, atS: 10, workS: 12}, {atS: 12, workS: 15}}
+	v := []visit{
+		{obs: a, taken: 1},
+		{obs: b, atS: 4, workS: 10},
+		{obs: c, taken: 2, atS: 10, workS: 12},
+		{atS: 12, workS: 15},
+	}
 	e := &episode{tau: 2, aim: policy.Makespan}
 	const r0, r1, r2 = 3., -2., 0.5 // (work − time) ÷ τ
 	const gamma = 0.9
@@ -22,7 +27,11 @@ func TestTransitions(t *testing.T) {
 	for n, want := range map[int][]transition{
 		1: {{a, 1, r0, after(4), b}, {b, 0, r1, after(6), c}, {c, 2, r2, after(2), nil}},
 		2: {{a, 1, r0 + after(4)*r1, after(10), c}, {b, 0, r1 + after(6)*r2, after(8), nil}, {c, 2, r2, after(2), nil}},
-		9: {{a, 1, r0 + after(4)*r1 + after(10)*r2, after(12), nil}, {b, 0, r1 + after(6)*r2, after(8), nil}, {c, 2, r2, after(2), nil}},
+		9: {
+			{a, 1, r0 + after(4)*r1 + after(10)*r2, after(12), nil},
+			{b, 0, r1 + after(6)*r2, after(8), nil},
+			{c, 2, r2, after(2), nil},
+		},
 	} {
 		got := e.transitions(nil, v, n, 0, gamma)
 		same := slices.EqualFunc(got, want, func(x, y transition) bool {
@@ -75,7 +84,10 @@ func TestUntrainedDecidesAsItsStart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := rlcore.Decider{Policy: NewPolicy("dqn", NewScorer(aim, 8, tools.Predictor, seeded(1))), Guard: tools.Guard, M: 12}
+		a := rlcore.Decider{
+			Policy: NewPolicy("dqn", NewScorer(aim, 8, tools.Predictor, seeded(1))), Guard: tools.Guard,
+			M: 12,
+		}
 		b := rlcore.Decider{Policy: start, Guard: tools.Guard, M: 12}
 		groups := 0
 		for seed := range uint64(30) {
@@ -134,7 +146,10 @@ func TestScoreOfOddWindows(t *testing.T) {
 	net := newNet()
 	shake(net, 3)
 	p := NewPolicy("dqn", net)
-	for what, w := range map[string]*rlcore.Window{"unknown": unknown, "joining unknown": joining, "empty": empty, "wide": wide} {
+	for what, w := range map[string]*rlcore.Window{
+		"unknown": unknown, "joining unknown": joining, "empty": empty,
+		"wide": wide,
+	} {
 		for _, combos := range [][]rlcore.Combo{{0}, {}, {1}, {0, 1, 2, 3, 8}, newTools().Guard.Combos(nil, w)} {
 			if n := len(combos); n > 0 && int(combos[n-1]) >= 1<<len(w.Jobs) {
 				continue

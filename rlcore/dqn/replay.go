@@ -31,7 +31,10 @@ func newReplay(capacity int, alpha float64) *replay {
 	for size < capacity {
 		size *= 2
 	}
-	return &replay{alpha: alpha, items: make([]transition, 0, capacity), tree: make([]float64, 2*size), size: size, most: 1}
+	return &replay{
+		alpha: alpha, items: make([]transition, 0, capacity), tree: make([]float64, 2*size), size: size,
+		most: 1,
+	}
 }
 
 func (r *replay) len() int { return len(r.items) }

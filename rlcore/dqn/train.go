@@ -26,8 +26,10 @@ type RoundStats struct {
 	Loss     float64 `json:"loss"`     // mean weighted Huber loss, of playouts squared error; 0 before learning starts
 	Error    float64 `json:"error"`    // mean |temporal-difference error|, in τ; of playouts 0
 	Value    float64 `json:"value"`    // mean value of the combinations taken, in τ; of playouts 0
-	Train    float64 `json:"train"`    // mean turnaround ÷ plain Slurm's of the round's episodes, or makespan ÷ (Σ solo ÷ GPUs)
-	Check    float64 `json:"check"`    // the same over the validation episodes, without random choices; 0 = not in this round
+	// mean turnaround ÷ plain Slurm's of the round's episodes, or makespan ÷ (Σ solo ÷ GPUs)
+	Train float64 `json:"train"`
+	// the same over the validation episodes, without random choices; 0 = not in this round
+	Check float64 `json:"check"`
 }
 
 // Scenario draws an episode.

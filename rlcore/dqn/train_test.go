@@ -53,7 +53,8 @@ func TestBestIsKept(t *testing.T) {
 		tools := newTools()
 		again, err := validate([]*player{{net: tr.Net, tools: tools, m: 4}}, check)
 		if err != nil || mean(again) != tr.Best {
-			t.Errorf("rate %v: the network that is left validates with %v, the best was %v (%v)", rate, mean(again), tr.Best, err)
+			t.Errorf("rate %v: the network that is left validates with %v, the best was %v (%v)", rate, mean(again), tr.Best,
+				err)
 		}
 		first, err := validate([]*player{{net: newNet(), tools: tools, m: 4}}, check)
 		if err != nil {

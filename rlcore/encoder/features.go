@@ -305,7 +305,8 @@ func (f *Features) encodeRow(x []float64, w *rlcore.Window, c rlcore.Combo, befo
 	n := float64(len(f.group.Members))
 	group := groupFigures{soonest: math.Inf(1), least: math.Inf(1)}
 	for i := range card.Running {
-		group.add(f.figures(&card.Running[i].Job, &card.Spec), card.Running[i].LeftS(), f.group.Pred[i], f.group.Members[i], n)
+		group.add(f.figures(&card.Running[i].Job, &card.Spec), card.Running[i].LeftS(), f.group.Pred[i], f.group.Members[i],
+			n)
 	}
 	fresh := newcomers{first: -1}
 	var rest loadMix

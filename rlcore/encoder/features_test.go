@@ -25,7 +25,8 @@ func TestFeaturesAreFinite(t *testing.T) {
 				n = min(n, f.Max)
 			}
 			if len(f.Combos) != n || len(f.Context) != ContextLen || len(f.Rows) != n*ComboLen || len(f.Throughput) != n {
-				t.Fatalf("%d combinations of %d, %d + %d figures, %d rates", len(f.Combos), n, len(f.Context), len(f.Rows), len(f.Throughput))
+				t.Fatalf("%d combinations of %d, %d + %d figures, %d rates", len(f.Combos), n, len(f.Context), len(f.Rows),
+					len(f.Throughput))
 			}
 			if f.Combos[0] != 0 || !slices.IsSorted(f.Combos) {
 				t.Fatalf("waiting isn't described, or out of order: %v", f.Combos)
@@ -143,13 +144,17 @@ func (fair) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, members []*rlcor
 func fixed() (*rlcore.Window, []rlcore.Combo) {
 	p := func(dur, step, gpu, mem float64) *rlcore.Profile {
 		return &rlcore.Profile{App: "a", DurationS: dur, PeriodS: dur / 2, StepS: step, Series: []rlcore.Use{
-			{GPU: gpu, MemMiB: mem, Core: gpu / 2, PCIeMBps: 1000}, {GPU: gpu / 3, MemMiB: mem / 2, Core: gpu / 4, PCIeMBps: 8000},
+			{GPU: gpu, MemMiB: mem, Core: gpu / 2, PCIeMBps: 1000},
+			{GPU: gpu / 3, MemMiB: mem / 2, Core: gpu / 4, PCIeMBps: 8000},
 		}}
 	}
 	s := &rlcore.State{GPUs: []rlcore.GPU{{Spec: rlcore.TitanXp}, {Spec: rlcore.TitanXp}}}
 	s.GPUs[0].Running = []rlcore.Running{{Job: rlcore.Job{Profile: p(300, 0.5, 0.7, 3000)}, DoneS: 100, ElapsedS: 130}}
 	s.Pending = []rlcore.Job{
-		{Profile: p(200, 0.1, 0.9, 5000)}, {Profile: p(50, 0, 0.2, 800)}, {Profile: nil, LimitS: 600}, {Profile: p(900, 3, 0.5, 2000)},
+		{Profile: p(200, 0.1, 0.9, 5000)},
+		{Profile: p(50, 0, 0.2, 800)},
+		{Profile: nil, LimitS: 600},
+		{Profile: p(900, 3, 0.5, 2000)},
 	}
 	w := rlcore.NewWindow(nil, s, 0, 4)
 	return &w, []rlcore.Combo{0, 1, 2, 3, 9, 11}
@@ -191,7 +196,8 @@ func TestVersion(t *testing.T) {
 	if want.Version != Version {
 		t.Fatalf("%s is of version %d, not %d: write it again", file, want.Version, Version)
 	}
-	if !near(want.Context, got.Context, 1e-9) || !near(want.Rows, got.Rows, 1e-9) || !slices.Equal(want.Pixels, got.Pixels) {
+	if !near(want.Context, got.Context, 1e-9) || !near(want.Rows, got.Rows, 1e-9) ||
+		!slices.Equal(want.Pixels, got.Pixels) {
 		t.Errorf("what a network sees has changed, but Version hasn't")
 	}
 }

@@ -107,7 +107,8 @@ func TestLearnsAlnair(t *testing.T) {
 			}
 			slices.Sort(medians)
 			mean := stat.Mean(medians, nil)
-			t.Logf("iteration times %v, at most %d co-runs an application: median error %.1f %% (%.1f to %.1f over 20 splits), MAE %.2f, rank correlation %.2f",
+			t.Logf("iteration times %v, at most %d co-runs an application: median error %.1f %% (%.1f to %.1f over 20 "+
+				"splits), MAE %.2f, rank correlation %.2f",
 				steps, k, 100*mean, 100*medians[0], 100*medians[19], stat.Mean(maes, nil), stat.Mean(ranks, nil))
 			if k == 3 && mean > 0.10 {
 				t.Errorf("steps %v: median error %.3f after 3 co-runs", steps, mean)

@@ -18,8 +18,10 @@ func (m *Model) Clone() *Model {
 
 func (l *learned) clone() learned {
 	out := *l
-	out.apps, out.cards, out.places, out.held = maps.Clone(l.apps), maps.Clone(l.cards), maps.Clone(l.places), maps.Clone(l.held)
-	out.names, out.shift, out.mean, out.misses = slices.Clone(l.names), slices.Clone(l.shift), slices.Clone(l.mean), slices.Clone(l.misses)
+	out.apps, out.cards, out.places, out.held = maps.Clone(l.apps), maps.Clone(l.cards), maps.Clone(l.places),
+		maps.Clone(l.held)
+	out.names, out.shift, out.mean, out.misses = slices.Clone(l.names), slices.Clone(l.shift), slices.Clone(l.mean),
+		slices.Clone(l.misses)
 	out.cov = make([][]float64, len(l.cov))
 	for i, row := range l.cov {
 		out.cov[i] = slices.Clone(row)

@@ -13,11 +13,11 @@ import (
 //
 //	e = Σ eᵢ + (law − Σ lawᵢ) · min(1, Σ eᵢ / Σ lawᵢ) · e₀ / (e₀ + Floor)
 //
-// with e₀ the least of the eᵢ. The second term is what the law expects of the group beyond its pairs: where each two leave
-// room for each other, three may not. How much of it comes true grows with e₀: of 2 to 5 equal processes
-// (MunQ-Lee/ParvaGPU_SC24, A100, 84 networks and batch sizes) 5 to 18 % where a pair's excess is below 0.1, 56 % where it
-// is from 0.1 to 0.4, and 87 to 100 % above. The composition counts as far as the pairs are known; of unknown ones the
-// law of the group is the better guess.
+// with e₀ the least of the eᵢ. The second term is what the law expects of the group beyond its pairs: where each two
+// leave room for each other, three may not. How much of it comes true grows with e₀: of 2 to 5 equal processes
+// (MunQ-Lee/ParvaGPU_SC24, A100, 84 networks and batch sizes) 5 to 18 % where a pair's excess is below 0.1, 56 % where
+// it is from 0.1 to 0.4, and 87 to 100 % above. The composition counts as far as the pairs are known; of unknown ones
+// the law of the group is the better guess.
 const (
 	// addSD is the standard deviation of the logarithm of a group of three's excess around that of the composition, an
 	// assumption; its variance grows with the number of members.

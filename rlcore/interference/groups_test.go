@@ -24,7 +24,8 @@ func newAdditive(seed uint64, strong float64) *additive {
 	var as, of []float64
 	for i := range 10 {
 		w.apps = append(w.apps, &rlcore.Profile{
-			App: fmt.Sprint(i), DurationS: 60, PeriodS: 60, StepS: math.Exp(r.NormFloat64()) / 10, Series: []rlcore.Use{{GPU: 0.2 + 0.8*r.Float64(), MemBusy: r.Float64()}},
+			App: fmt.Sprint(i), DurationS: 60, PeriodS: 60, StepS: math.Exp(r.NormFloat64()) / 10,
+			Series: []rlcore.Use{{GPU: 0.2 + 0.8*r.Float64(), MemBusy: r.Float64()}},
 		})
 		as, of = append(as, math.Exp(0.5*r.NormFloat64())), append(of, math.Exp(0.7*r.NormFloat64()))
 	}
@@ -83,7 +84,8 @@ func TestPairsTeachGroups(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("strength %v, groups of %d: predicted ÷ measured %.3f, mean error %.3f of %.2f, %.2f within an SD", strong, size, predicted/measured, off/n, measured/n, within/n)
+			t.Logf("strength %v, groups of %d: predicted ÷ measured %.3f, mean error %.3f of %.2f, %.2f within an SD", strong,
+				size, predicted/measured, off/n, measured/n, within/n)
 			if ratio := predicted / measured; ratio < 0.9 || ratio > 1.1 || within/n < 0.6 {
 				t.Errorf("biased, or surer than it may be")
 			}
@@ -103,7 +105,15 @@ func TestFirstMeetings(t *testing.T) {
 	}
 	a, b, c, d := app("a", "u"), app("b", "u"), app("c", "u"), app("d", "u")
 	m := New(&contention.MPS)
-	for _, seen := range [][]*rlcore.Profile{{a, b}, {b, a}, {b, c}, {c, b}, {a, b, d}, {app("a", "other"), c}, {c, app("a", "other")}} {
+	for _, seen := range [][]*rlcore.Profile{
+		{a, b},
+		{b, a},
+		{b, c},
+		{c, b},
+		{a, b, d},
+		{app("a", "other"), c},
+		{c, app("a", "other")},
+	} {
 		m.Observe(nil, seen, append([]float64{1.2}, slices.Repeat([]float64{math.NaN()}, len(seen)-1)...))
 	}
 	for _, x := range []struct {

@@ -121,7 +121,9 @@ func newLearned(law *contention.Law) learned {
 
 // terms returns the factors of member i's slowdown in l, in the model's scratch, with the
 // members as name has them.
-func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) []term {
+func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, spec *rlcore.GPUSpec,
+	members []*rlcore.Profile, i int,
+) []term {
 	var model rlcore.Identity
 	if spec != nil {
 		model.App = spec.Model
@@ -167,7 +169,9 @@ func (b *belief) at(z float64) float64 { return b.mean + clamp(b.slope*(z-b.z), 
 // teach anything. If none was observed, other users' lessons count for up to mostStrange.
 //
 // pairs is what is known of each member next to each other one alone, where they are three or more; nil = not known.
-func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, f *traits, z float64, pairs [][maxKept]pairing) belief {
+func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, f *traits, z float64,
+	pairs [][maxKept]pairing,
+) belief {
 	x := m.terms(&w.learned, (*rlcore.Profile).Identity, spec, members, i)
 	b := belief{z: z, doubt: m.doubt(members, i) * w.learned.scale, unseen: w.law.Unseen}
 	mean, v := w.learned.fromFactors(x, f)
@@ -304,9 +308,9 @@ func (l *learned) withCell(x []term, mean, v float64) (z, sd float64) {
 	return mean + own*(c.value()-mean), math.Sqrt((1-own)*(1-own)*v + own*noise)
 }
 
-// How sure predictions are is learned, too: their standard deviations are scaled so that 68 % of what a site has seen for
-// the first time was within one and 95 % within two (conformal prediction with two quantiles). The logarithm of the scale
-// counts as if trustMisses more pairs had been as predicted.
+// How sure predictions are is learned, too: their standard deviations are scaled so that 68 % of what a site has seen
+// for the first time was within one and 95 % within two (conformal prediction with two quantiles). The logarithm of the
+// scale counts as if trustMisses more pairs had been as predicted.
 const (
 	mostMisses  = 256
 	trustMisses = 10

@@ -126,7 +126,8 @@ func TestLearningProperties(t *testing.T) {
 
 		// Nor does the order of observations.
 		shuffled := append([]corun{}, seen...)
-		rand.New(rand.NewPCG(1, 1)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		rand.New(rand.NewPCG(1, 1)).Shuffle(len(shuffled),
+			func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		other := New(law)
 		observe(other, shuffled)
 		if one, two := predictions(unscaled(m), ask), predictions(unscaled(other), ask); !same(one, two) {
@@ -250,7 +251,11 @@ func TestObserveIgnoresWhatCannotBe(t *testing.T) {
 func TestCapacityIsBounded(t *testing.T) {
 	l := newLearned(&contention.MPS)
 	name := func(i int) []term {
-		return []term{{card, id(""), -1, 1}, {victim, id(fmt.Sprint("v", i)), -1, 1}, {aggressor, id(fmt.Sprint("a", i)), -1, 1}}
+		return []term{
+			{card, id(""), -1, 1},
+			{victim, id(fmt.Sprint("v", i)), -1, 1},
+			{aggressor, id(fmt.Sprint("a", i)), -1, 1},
+		}
 	}
 	n := 0
 	for ; l.room(name(n)); n++ {

@@ -64,7 +64,13 @@ func readSet(t testing.TB, name string, law *contention.Law, steps bool) measure
 	t.Helper()
 	s := measuredSet{name: name, law: law, profiles: map[string]*rlcore.Profile{}}
 	for _, r := range table(t, worlds+name+"_solo.csv") {
-		p := &rlcore.Profile{App: r["app"], DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{GPU: number(t, r["gpu_util"]) / 100, MemBusy: number(t, r["mem_util"]) / 100, MemMiB: number(t, r["mem_mib"])}}}
+		p := &rlcore.Profile{
+			App: r["app"], DurationS: 600, PeriodS: 600,
+			Series: []rlcore.Use{{
+				GPU: number(t, r["gpu_util"]) / 100, MemBusy: number(t, r["mem_util"]) / 100,
+				MemMiB: number(t, r["mem_mib"]),
+			}},
+		}
 		if steps {
 			p.StepS = number(t, r["step_ms"]) / 1000
 		}
@@ -95,7 +101,12 @@ func measuredSets(t testing.TB) (out []measuredSet) {
 		for _, s := range []struct {
 			name string
 			law  *contention.Law
-		}{{"alnair", &contention.MPS}, {"miso", &contention.MPS}, {"gavel_p100", &contention.TimeSlice}, {"gavel_k80", &contention.TimeSlice}} {
+		}{
+			{"alnair", &contention.MPS},
+			{"miso", &contention.MPS},
+			{"gavel_p100", &contention.TimeSlice},
+			{"gavel_k80", &contention.TimeSlice},
+		} {
 			out = append(out, readSet(t, s.name, s.law, steps))
 		}
 	}
@@ -142,7 +153,8 @@ func (c *scores) String() string {
 }
 
 // sure fails where predictions of pairs are much less sure, or much surer, than they may be: 68 and 95 % of what is
-// measured should be within one and two standard deviations. LEARNING.md says which sets are off before any co-run, and why.
+// measured should be within one and two standard deviations. LEARNING.md says which sets are off before any co-run, and
+// why.
 func (c *scores) sure(t *testing.T, set string, seen int, law *contention.Law) {
 	one, two := stat.Mean(c.one, nil), stat.Mean(c.two, nil)
 	switch {
@@ -152,8 +164,8 @@ func (c *scores) sure(t *testing.T, set string, seen int, law *contention.Law) {
 	}
 }
 
-// TestMeasured scores predictions of what was measured: cold, after 10, 50 and 100 pairs, and of groups of three after all
-// pairs. Seeds 0 to 9 draw which pairs are seen; they are scored on the others.
+// TestMeasured scores predictions of what was measured: cold, after 10, 50 and 100 pairs, and of groups of three after
+// all pairs. Seeds 0 to 9 draw which pairs are seen; they are scored on the others.
 func TestMeasured(t *testing.T) {
 	t.Logf("| %-32s | seen | mean error | rank | predicted ÷ measured | %% in 1 SD | in 2 |", "set")
 	for _, s := range measuredSets(t) {

@@ -48,8 +48,10 @@ func TestANameIsItsOwners(t *testing.T) {
 		t.Error("eve parts ann's application from hers, next to which it never was")
 	}
 	poisoned := predicted(m, ann)
-	if most := fresh.Slowdown + (fresh.Slowdown-1+Floor)*math.Expm1(mostStrange); poisoned.Slowdown > most+1e-9 || poisoned.Slowdown <= fresh.Slowdown {
-		t.Errorf("ann's slowdown is believed to be %.2f instead of %.2f, at most %.2f", poisoned.Slowdown, fresh.Slowdown, most)
+	if most := fresh.Slowdown + (fresh.Slowdown-1+Floor)*math.Expm1(mostStrange); poisoned.Slowdown > most+1e-9 ||
+		poisoned.Slowdown <= fresh.Slowdown {
+		t.Errorf("ann's slowdown is believed to be %.2f instead of %.2f, at most %.2f", poisoned.Slowdown, fresh.Slowdown,
+			most)
 	}
 	for range 5 {
 		m.Observe(nil, ann, []float64{1.1, 1.1})
@@ -72,7 +74,8 @@ func TestOthersAreAPrior(t *testing.T) {
 	for range 5 {
 		m.Observe(nil, owned("ann", ab...), []float64{1.05, 1.05})
 	}
-	if own, bob := predicted(m, owned("ann", ab...)).Slowdown, predicted(m, owned("bob", ab...)).Slowdown; !(own < bob && bob < law) {
+	if own, bob := predicted(m, owned("ann", ab...)).Slowdown,
+		predicted(m, owned("bob", ab...)).Slowdown; !(own < bob && bob < law) {
 		t.Errorf("ann's slowdown %.3f, bob's %.3f, by the law %.3f", own, bob, law)
 	}
 	// So do lessons of a release that didn't say whose they were.
@@ -109,7 +112,8 @@ func TestNamesOfOneUserAreBounded(t *testing.T) {
 		}
 	}
 	clone := m.Clone()
-	if got, want := predicted(clone, ann), predicted(m, ann); math.Abs(got.Slowdown-want.Slowdown) > 1e-6 || clone.way(nil).site.places["eve"] != m.way(nil).site.places["eve"] {
+	if got, want := predicted(clone, ann), predicted(m, ann); math.Abs(got.Slowdown-want.Slowdown) > 1e-6 ||
+		clone.way(nil).site.places["eve"] != m.way(nil).site.places["eve"] {
 		t.Errorf("a clone believes %+v instead of %+v", got, want)
 	}
 }
@@ -129,7 +133,8 @@ func TestNamesFillNobodyElsesMemory(t *testing.T) {
 		m.Doubt(x, []rlcore.Identity{of("ann", "a")})
 		m.KeepAlone(x, time.Time{})
 	}
-	if n := m.bad.Len() + m.doubts.Len() + m.alone.Len(); n != 2+2*pairsOfUser+aloneOfUser || m.Forgotten() != 3*names-n+2 {
+	if n := m.bad.Len() + m.doubts.Len() + m.alone.Len(); n != 2+2*pairsOfUser+aloneOfUser ||
+		m.Forgotten() != 3*names-n+2 {
 		t.Errorf("%d are remembered and %d forgotten of %d", n, m.Forgotten(), 3*names+2)
 	}
 	if !m.Forbidden(nil, ann) || m.doubt([]*rlcore.Profile{ann[1], ann[0]}, 0) != 2 {

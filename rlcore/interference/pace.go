@@ -36,7 +36,10 @@ func (m *Model) Pace(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*r
 // correct returns the law's slowdown s, corrected by a mean of z − z_law.
 func (b *belief) correct(s, mean float64) rlcore.Prediction {
 	s = max(1, s+(s-1+Floor)*math.Expm1(mean))
-	return rlcore.Prediction{Slowdown: s, First: b.first, SD: max(minSD, (s-1+sdFloor+b.unseen*b.sd*b.sd/b.prior)*b.sd) * b.doubt}
+	return rlcore.Prediction{
+		Slowdown: s, First: b.first,
+		SD: max(minSD, (s-1+sdFloor+b.unseen*b.sd*b.sd/b.prior)*b.sd) * b.doubt,
+	}
 }
 
 // demand returns a member's demand after t seconds of solo work.

@@ -95,7 +95,10 @@ func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, 
 			busy += q.Mean().GPU
 		}
 		sum = append(sum, max(1, busy))
-		r.Rows = append(r.Rows, Scored{p.Victim, append([]string{p.Aggressor}, p.More...), p.Slowdown, dst[0].Slowdown, dst[0].SD})
+		r.Rows = append(r.Rows, Scored{
+			p.Victim, append([]string{p.Aggressor}, p.More...), p.Slowdown, dst[0].Slowdown,
+			dst[0].SD,
+		})
 	}
 	r.N = len(truth)
 	if r.N == 0 {

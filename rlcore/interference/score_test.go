@@ -16,9 +16,12 @@ func TestScoreOfGroups(t *testing.T) {
 		profiles[p.App] = p
 	}
 	r := Score(New(&contention.MPS), nil, profiles, []Pair{
-		{Victim: "a", Aggressor: "b", Slowdown: 1.7}, {Victim: "a", Aggressor: "b", More: []string{"c", "d"}, Slowdown: 3.4}, {Victim: "a", Aggressor: "b", More: []string{"x"}, Slowdown: 2},
+		{Victim: "a", Aggressor: "b", Slowdown: 1.7},
+		{Victim: "a", Aggressor: "b", More: []string{"c", "d"}, Slowdown: 3.4},
+		{Victim: "a", Aggressor: "b", More: []string{"x"}, Slowdown: 2},
 	})
-	if r.N != 2 || r.Missing != 1 || len(r.Rows) != 2 || len(r.Rows[1].Aggressors) != 3 || r.Rows[1].Predicted < 1.5*r.Rows[0].Predicted || r.MAE > 0.2 {
+	if r.N != 2 || r.Missing != 1 || len(r.Rows) != 2 || len(r.Rows[1].Aggressors) != 3 ||
+		r.Rows[1].Predicted < 1.5*r.Rows[0].Predicted || r.MAE > 0.2 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -53,7 +56,10 @@ func TestScore(t *testing.T) {
 		return predictions(m, corun{nil, []*rlcore.Profile{solo[v], solo[a]}, nil})[0].Slowdown
 	}
 	pair := func(v, a string, slowdown float64) Pair { return Pair{Victim: v, Aggressor: a, Slowdown: slowdown} }
-	pairs := []Pair{pair("half", "full", of("half", "full")), pair("full", "full", of("full", "full")), pair("half", "idle", 2*of("half", "idle"))}
+	pairs := []Pair{
+		pair("half", "full", of("half", "full")), pair("full", "full", of("full", "full")),
+		pair("half", "idle", 2*of("half", "idle")),
+	}
 	strange := []Pair{pair("half", "stranger", 2), pair("half", "full", math.NaN()), pair("half", "full", 0)}
 	r := Score(m, nil, solo, append(pairs, strange...))
 	near := func(what string, got, want float64) {

@@ -15,7 +15,10 @@ import (
 
 // using is a profile with these mean uses.
 func using(app string, gpu, mem, stepS float64) *rlcore.Profile {
-	return &rlcore.Profile{App: app, DurationS: 60, PeriodS: 60, StepS: stepS, Series: []rlcore.Use{{GPU: gpu, MemBusy: mem}}}
+	return &rlcore.Profile{
+		App: app, DurationS: 60, PeriodS: 60, StepS: stepS,
+		Series: []rlcore.Use{{GPU: gpu, MemBusy: mem}},
+	}
 }
 
 // Where co-runners that keep the memory busy slow others more, as no law says, some co-runs of
@@ -107,16 +110,23 @@ func TestOldLessons(t *testing.T) {
 // A stored lesson may say anything.
 func TestLessonsAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		odd := rapid.OneOf(rapid.Float64Range(-2, 5), rapid.Just(math.Inf(1)), rapid.Just(math.Inf(-1)), rapid.Just(math.NaN()), rapid.Just(1e308), rapid.Just(5e-324))
+		odd := rapid.OneOf(rapid.Float64Range(-2, 5), rapid.Just(math.Inf(1)), rapid.Just(math.Inf(-1)),
+			rapid.Just(math.NaN()), rapid.Just(1e308), rapid.Just(5e-324))
 		m := New(&contention.MPS)
 		for range rapid.IntRange(1, 5).Draw(t, "lessons") {
 			m.Take(&Lesson{
 				Victim: "a", Others: []string{"b"}, Slowdown: odd.Draw(t, "slowdown"), Off: odd.Draw(t, "off"),
 				Floor: odd.Draw(t, "floor"), Law: odd.Draw(t, "law"),
-				Alone: []Alone{{odd.Draw(t, "gpu"), odd.Draw(t, "mem"), odd.Draw(t, "step")}, {odd.Draw(t, "gpu"), odd.Draw(t, "mem"), odd.Draw(t, "step")}},
+				Alone: []Alone{
+					{odd.Draw(t, "gpu"), odd.Draw(t, "mem"), odd.Draw(t, "step")},
+					{odd.Draw(t, "gpu"), odd.Draw(t, "mem"), odd.Draw(t, "step")},
+				},
 			})
 		}
-		for _, members := range [][]*rlcore.Profile{pairOf("a", "b", 0.8, 0.8), {using("c", 1, 1, 1e-9), using("d", 0, 0.5, 1e9)}} {
+		for _, members := range [][]*rlcore.Profile{
+			pairOf("a", "b", 0.8, 0.8),
+			{using("c", 1, 1, 1e-9), using("d", 0, 0.5, 1e9)},
+		} {
 			for _, p := range predictions(m, corun{nil, members, nil}) {
 				if !(p.Slowdown >= 1) || math.IsInf(p.Slowdown, 1) || !(p.SD > 0) || math.IsInf(p.SD, 1) {
 					t.Fatalf("%+v", p)

@@ -17,12 +17,18 @@ import (
 )
 
 func profile(app string, seconds, gpu float64) *rlcore.Profile {
-	return &rlcore.Profile{App: app, DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{GPU: gpu, MemMiB: 1000, Core: .85 * gpu}}}
+	return &rlcore.Profile{
+		App: app, DurationS: seconds, PeriodS: seconds,
+		Series: []rlcore.Use{{GPU: gpu, MemMiB: 1000, Core: .85 * gpu}},
+	}
 }
 
 // site draws jobs that come over time.
 func site(r *rand.Rand, gpus, jobs int, gap float64) sim.Config {
-	cfg := sim.Config{GPUs: slices.Repeat([]rlcore.GPUSpec{{Model: "x", MemMiB: 12000}}, gpus), Truth: sim.Law{Law: &contention.MPS}}
+	cfg := sim.Config{
+		GPUs:  slices.Repeat([]rlcore.GPUSpec{{Model: "x", MemMiB: 12000}}, gpus),
+		Truth: sim.Law{Law: &contention.MPS},
+	}
 	at := 0.0
 	for i := range jobs {
 		app := r.IntN(6)
@@ -37,7 +43,8 @@ func run(t testing.TB, cfg sim.Config, policy func(rlcore.Predictor) rlcore.Poli
 	t.Helper()
 	m := interference.New(&contention.MPS)
 	cfg.Predictor = m
-	res, err := sim.Run(cfg, &rlcore.Decider{Policy: policy(m), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: 2.5}), M: 12})
+	res, err := sim.Run(cfg,
+		&rlcore.Decider{Policy: policy(m), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: 2.5}), M: 12})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +80,10 @@ func TestScores(t *testing.T) {
 		n := rapid.IntRange(1, 20).Draw(t, "GPUs")
 		number := func(lo, hi float64, name string) float64 { return rapid.Float64Range(lo, hi).Draw(t, name) }
 		job := func(id string) rlcore.Job {
-			j := rlcore.Job{ID: id, User: "u", LimitS: rapid.SampledFrom([]float64{0, 600, 1e5}).Draw(t, "limit"), CPUs: rapid.IntRange(0, 8).Draw(t, "cores")}
+			j := rlcore.Job{
+				ID: id, User: "u", LimitS: rapid.SampledFrom([]float64{0, 600, 1e5}).Draw(t, "limit"),
+				CPUs: rapid.IntRange(0, 8).Draw(t, "cores"),
+			}
 			if rapid.IntRange(0, 4).Draw(t, "known") > 0 {
 				j.Profile = profile("a", number(1, 1e5, "work"), number(0, 1, "use"))
 			}
@@ -86,7 +96,10 @@ func TestScores(t *testing.T) {
 			return j
 		}
 		for g := range n {
-			gpu := rlcore.GPU{ID: fmt.Sprint(g), Spec: rlcore.GPUSpec{MemMiB: 12000}, FreeCPUs: rapid.IntRange(-1, 16).Draw(t, "free"), FreeHostMemMiB: -1}
+			gpu := rlcore.GPU{
+				ID: fmt.Sprint(g), Spec: rlcore.GPUSpec{MemMiB: 12000},
+				FreeCPUs: rapid.IntRange(-1, 16).Draw(t, "free"), FreeHostMemMiB: -1,
+			}
 			for i := range rapid.IntRange(0, 2).Draw(t, "running") {
 				r := rlcore.Running{Job: job(fmt.Sprint("r", g, i)), ElapsedS: number(0, 1e5, "elapsed"), Shares: 20}
 				r.GPUs, r.Whole = nil, r.Profile == nil
@@ -152,13 +165,18 @@ func BenchmarkDecide(b *testing.B) {
 					gpu := rlcore.GPU{ID: fmt.Sprint(g), Spec: rlcore.GPUSpec{MemMiB: 12000}, FreeCPUs: -1, FreeHostMemMiB: -1}
 					if g > 0 {
 						p := profile("running", 600, 0.5)
-						gpu.Running = []rlcore.Running{{Job: rlcore.Job{ID: fmt.Sprint("r", g), User: "u", Profile: p}, DoneS: 600 * r.Float64(), Shares: 20}}
+						gpu.Running = []rlcore.Running{{
+							Job:   rlcore.Job{ID: fmt.Sprint("r", g), User: "u", Profile: p},
+							DoneS: 600 * r.Float64(), Shares: 20,
+						}}
 					}
 					s.GPUs = append(s.GPUs, gpu)
 				}
 				for i := range 100 {
 					app := r.IntN(12)
-					s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: profile(fmt.Sprint(app), 100+600*r.Float64(), 0.1+0.07*float64(app)), PlainEndS: 1e6})
+					s.Pending = append(s.Pending,
+						rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: profile(fmt.Sprint(app), 100+600*r.Float64(),
+							0.1+0.07*float64(app)), PlainEndS: 1e6})
 				}
 				m := interference.New(&contention.MPS)
 				d := rlcore.Decider{Policy: policy.make(m), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: 2.5})}

@@ -67,7 +67,10 @@ func (m *MLP) Twin() *MLP {
 // Alias returns a network that shares the parameters but has its own gradient and
 // scratch.
 func (m *MLP) Alias() *MLP {
-	return &MLP{Sizes: m.Sizes, at: m.at, Theta: m.Theta, Grad: make([]float32, len(m.Grad)), acts: make([][]float32, len(m.Sizes))}
+	return &MLP{
+		Sizes: m.Sizes, at: m.at, Theta: m.Theta, Grad: make([]float32, len(m.Grad)),
+		acts: make([][]float32, len(m.Sizes)),
+	}
 }
 
 func (m *MLP) layer(theta []float32, l int) (w, b []float32) {

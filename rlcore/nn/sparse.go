@@ -47,7 +47,10 @@ func (s *Sparse) Block() Block { return Block{s.Theta, s.Grad} }
 // Alias returns a network that shares the parameters but has its own gradient and
 // scratch.
 func (s *Sparse) Alias() *Sparse {
-	return &Sparse{In: s.In, Hidden: s.Hidden, Out: s.Out, Theta: s.Theta, Grad: make([]float32, len(s.Grad)), dh: make([]float32, s.Hidden)}
+	return &Sparse{
+		In: s.In, Hidden: s.Hidden, Out: s.Out, Theta: s.Theta, Grad: make([]float32, len(s.Grad)),
+		dh: make([]float32, s.Hidden),
+	}
 }
 
 func (s *Sparse) bias(theta []float32) []float32 {

@@ -26,7 +26,8 @@ func BuiltInFor(aim policy.Objective) string {
 }
 
 var _ = policy.Register(policy.Spec{
-	Name: Name, About: "a network that has learned which combinations pay, with its best few played out where it is in doubt; see the setting model", Rank: 100,
+	Name: Name, About: "a network that has learned which combinations pay, with its best few played out where it is in " +
+		"doubt; see the setting model", Rank: 100,
 	Colour: color.RGBA{213, 94, 0, 255}, Live: true, Contender: true, Network: true,
 	New: func(s policy.Setup) (rlcore.Policy, error) {
 		if s.Model == "" {
@@ -41,7 +42,8 @@ var _ = policy.Register(policy.Spec{
 			return nil, err
 		}
 		if s.Objective != "" && cp.Objective != s.Objective {
-			return nil, fmt.Errorf("%s was trained for the %s, not the %s: train one with --objective %s, or set objective: %s", s.Model, cp.Objective, s.Objective, s.Objective, cp.Objective)
+			return nil, fmt.Errorf("%s was trained for the %s, not the %s: train one with --objective %s, or set objective: %s",
+				s.Model, cp.Objective, s.Objective, s.Objective, cp.Objective)
 		}
 		return Policy(cp, s.Predictor, filepath.Base(s.Model))
 	},

@@ -73,7 +73,8 @@ func TestPlayoutsShortenTurnarounds(t *testing.T) {
 			}
 			known := cfg
 			known.Predictor = m
-			res, err := sim.Run(known, &rlcore.Decider{Policy: of(net, m), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: 2.5})})
+			res, err := sim.Run(known,
+				&rlcore.Decider{Policy: of(net, m), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: 2.5})})
 			if err != nil {
 				t.Fatal(err)
 			}

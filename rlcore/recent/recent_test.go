@@ -49,7 +49,8 @@ func TestBounds(t *testing.T) {
 		const most, ofOwner = 6, 3
 		m := New[string, int](most, ofOwner, owned)
 		for i := range rapid.IntRange(1, 60).Draw(rt, "steps") {
-			k := rapid.SampledFrom([]string{"ann", "bob", "eve", ""}).Draw(rt, "owner") + "/" + rapid.StringMatching("[a-e]").Draw(rt, "name")
+			k := rapid.SampledFrom([]string{"ann", "bob", "eve", ""}).Draw(rt, "owner") + "/" +
+				rapid.StringMatching("[a-e]").Draw(rt, "name")
 			if rapid.IntRange(0, 4).Draw(rt, "delete") == 0 {
 				m.Delete(k)
 				continue

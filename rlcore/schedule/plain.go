@@ -291,12 +291,12 @@ func (x *plainJob) took(doneS, nowS float64) float64 {
 	return Took(doneS, nowS-x.RanFromS, cmp.Or(x.job.TakesS, x.TakesS), x.Spread)
 }
 
-// Took returns what a run would have taken alone, s, that ended after ranS and did doneS of solo work as predicted. It was
-// expected to take expectedS, with a standard deviation spread of the logarithm. If it shared and took something else, it
-// was a longer run or was slowed more than predicted. The difference is divided in proportion to the variances of both;
-// the standard deviation of the mean slowdown's logarithm is taken to be that logarithm. If all of it counted as length,
-// each slowdown that was predicted too low would put off the dues of the jobs behind. Slowdowns account for a factor of 2
-// at most.
+// Took returns what a run would have taken alone, s, that ended after ranS and did doneS of solo work as predicted. It
+// was expected to take expectedS, with a standard deviation spread of the logarithm. If it shared and took something
+// else, it was a longer run or was slowed more than predicted. The difference is divided in proportion to the variances
+// of both; the standard deviation of the mean slowdown's logarithm is taken to be that logarithm. If all of it counted
+// as length, each slowdown that was predicted too low would put off the dues of the jobs behind. Slowdowns account for
+// a factor of 2 at most.
 func Took(doneS, ranS, expectedS, spread float64) float64 {
 	slow := math.Log(ranS / doneS)
 	if !(slow > alone) || !(expectedS > 0) || math.IsInf(expectedS, 1) {
@@ -454,9 +454,9 @@ const (
 	golden = 0.6180339887498949
 )
 
-// EarlyS is by how much sooner than in the schedule a job of its queue can be expected to start, s. In the schedule each
-// job runs for its mean time. Of many runs that differ the first one ends long before that, so GPUs are free sooner. The
-// mean start is found from schedules with run times that are drawn evenly from the jobs' distributions.
+// EarlyS is by how much sooner than in the schedule a job of its queue can be expected to start, s. In the schedule
+// each job runs for its mean time. Of many runs that differ the first one ends long before that, so GPUs are free
+// sooner. The mean start is found from schedules with run times that are drawn evenly from the jobs' distributions.
 func (p *Plain) EarlyS(id string) float64 {
 	p.schedule()
 	for k := 0; k < draws && !p.drawn; k++ {

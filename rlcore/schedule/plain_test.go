@@ -103,8 +103,8 @@ func TestPlainTakesSlowdownsIntoAccount(t *testing.T) {
 	}
 }
 
-// What a run is taken to have taken lies between what was expected and what it did as predicted, or is within a factor of 2
-// of that, and comes through a restart.
+// What a run is taken to have taken lies between what was expected and what it did as predicted, or is within a factor
+// of 2 of that, and comes through a restart.
 func TestPlainTookIsBetween(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		takes, done := rapid.Float64Range(1, 1e5).Draw(t, "takes"), rapid.Float64Range(1, 1e5).Draw(t, "done")
@@ -159,7 +159,8 @@ func TestPlainIsListScheduling(t *testing.T) {
 		at := 0.0
 		for i := range rapid.IntRange(1, 25).Draw(t, "jobs") {
 			at += rapid.SampledFrom([]float64{0, 1, 7, 60}).Draw(t, "gap")
-			j := job(fmt.Sprint(i), float64(rapid.IntRange(0, 2).Draw(t, "priority")), at, float64(rapid.IntRange(1, 90).Draw(t, "takes")))
+			j := job(fmt.Sprint(i), float64(rapid.IntRange(0, 2).Draw(t, "priority")), at,
+				float64(rapid.IntRange(1, 90).Draw(t, "takes")))
 			if rapid.IntRange(0, 3).Draw(t, "choosy") == 0 {
 				j.GPUs = NewGPUSet(rapid.IntRange(0, n-1).Draw(t, "GPU"))
 			}
@@ -220,8 +221,8 @@ func wholeGPUs(jobs []Job, n int) []float64 {
 	return ends
 }
 
-// Jobs that end between two polls are told their ends at once, and the rest of the queue is as if they had been told one
-// after the other.
+// Jobs that end between two polls are told their ends at once, and the rest of the queue is as if they had been told
+// one after the other.
 func TestPlainEndsTogether(t *testing.T) {
 	schedule := func() *Plain {
 		p := NewPlain("n1:0", "n1:1")
@@ -259,7 +260,11 @@ func TestPlainStartsBeforeTheMeanRunEnds(t *testing.T) {
 		differ      bool
 		doneS       float64
 		least, most float64 // of the start
-	}{{"alike", false, 0, mean, mean}, {"exponential", true, 0, 60, 160}, {"exponential, and half done", true, 500, 60, 160}} {
+	}{
+		{"alike", false, 0, mean, mean},
+		{"exponential", true, 0, 60, 160},
+		{"exponential, and half done", true, 500, 60, 160},
+	} {
 		p := NewPlain(slices.Repeat([]string{"gpu"}, gpus)...)
 		p.DoneS = func(string) float64 { return c.doneS }
 		of := func(id string) Job {
@@ -282,8 +287,8 @@ func TestPlainStartsBeforeTheMeanRunEnds(t *testing.T) {
 	}
 }
 
-// Where an application's runs differ, one that goes on is one of the long ones, on plain Slurm as well: its plain end, and
-// with it its due, is what is expected of runs that got as far.
+// Where an application's runs differ, one that goes on is one of the long ones, on plain Slurm as well: its plain end,
+// and with it its due, is what is expected of runs that got as far.
 func TestPlainEndOfARunThatGoesOn(t *testing.T) {
 	p := NewPlain("0")
 	done := 0.0

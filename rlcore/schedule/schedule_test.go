@@ -82,7 +82,8 @@ func TestScheduleIsListScheduling(t *testing.T) {
 		var jobs []Request
 		for range rapid.IntRange(1, 30).Draw(t, "jobs") {
 			jobs = append(jobs, Request{
-				rapid.SampledFrom(sets).Draw(t, "set"), rapid.SampledFrom([]int{0, 0, 1, 2, 4}).Draw(t, "per node"), rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "on nodes"),
+				rapid.SampledFrom(sets).Draw(t, "set"), rapid.SampledFrom([]int{0, 0, 1, 2, 4}).Draw(t, "per node"),
+				rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "on nodes"),
 			})
 		}
 		var k Cluster

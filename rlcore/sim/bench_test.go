@@ -36,7 +36,13 @@ func BenchmarkSim(b *testing.B) {
 // BenchmarkPlan is one decision for each GPU of a site where all jobs come at once, and
 // another one for each of them once all are busy: ns/decision.
 func BenchmarkPlan(b *testing.B) {
-	for _, size := range []struct{ gpus, jobs, window int }{{1, 30, 5}, {1, 30, 12}, {4, 100, 12}, {500, 10_000, 5}, {1000, 10_000, 12}} {
+	for _, size := range []struct{ gpus, jobs, window int }{
+		{1, 30, 5},
+		{1, 30, 12},
+		{4, 100, 12},
+		{500, 10_000, 5},
+		{1000, 10_000, 12},
+	} {
 		b.Run(fmt.Sprintf("gpus=%d/jobs=%d/window=%d", size.gpus, size.jobs, size.window), func(b *testing.B) {
 			cfg := catalogue(b, size.gpus, size.jobs, 1)
 			d := decider(b, "srpt")

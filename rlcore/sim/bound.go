@@ -35,14 +35,14 @@ import (
 //
 // Turnaround. Let ρ_j(t) be the speed of j at t, at most 1, and M_j = ∫ t ρ_j(t) dt / p_j its mean
 // busy time, with p_j its solo time. Since ρ_j ≤ 1, the work that is done by its end is spread over p_j
-// seconds or more, so its mean is p_j/2 or more before the end, which is no earlier than M_j + p_j/2. Σ M_j is least, among all speeds that sell at most G a second
-// to jobs that have arrived, if jobs are served in the order of the work that they buy, smallest W_j
-// first, each at once with all that is sold, and preempted by smaller ones: in terms of what is
-// sold, x_j(t) ≤ G in all, Σ M_j = Σ ∫ t x_j(t) dt / W_j is a transportation problem, and exchanging
-// two moments at which a job of larger W is served before one of smaller W that has arrived never
-// makes it larger (Goemans, Queyranne, Schulz, Skutella and Wang, SIAM Journal on Discrete Mathematics
-// 15, 2002, have it for one machine). It holds for prices that are constant over each job's run; others
-// are replaced by the least price of the run. And no turnaround is below the solo time.
+// seconds or more, so its mean is p_j/2 or more before the end, which is no earlier than M_j + p_j/2. Σ M_j is least,
+// among all speeds that sell at most G a second to jobs that have arrived, if jobs are served in the order of the work
+// that they buy, smallest W_j first, each at once with all that is sold, and preempted by smaller ones: in terms of
+// what is sold, x_j(t) ≤ G in all, Σ M_j = Σ ∫ t x_j(t) dt / W_j is a transportation problem, and exchanging two
+// moments at which a job of larger W is served before one of smaller W that has arrived never makes it larger (Goemans,
+// Queyranne, Schulz, Skutella and Wang, SIAM Journal on Discrete Mathematics 15, 2002, have it for one machine). It
+// holds for prices that are constant over each job's run; others are replaced by the least price of the run. And no
+// turnaround is below the solo time.
 func LowerBound(cfg *Config, aim policy.Objective) float64 {
 	jobs := make([]priced, 0, len(cfg.Jobs))
 	for i := range cfg.Jobs {
@@ -253,7 +253,8 @@ func turnaroundBound(jobs []priced, gpus int) float64 {
 		}
 		for next < len(jobs) && jobs[next].submitS <= now {
 			left[next] = jobs[next].flat
-			at, _ := slices.BinarySearchFunc(waiting, jobs[next].flat, func(i int, x float64) int { return cmp.Compare(x, jobs[i].flat) })
+			at, _ := slices.BinarySearchFunc(waiting, jobs[next].flat,
+				func(i int, x float64) int { return cmp.Compare(x, jobs[i].flat) })
 			waiting = slices.Insert(waiting, at, next)
 			sum += jobs[next].soloS/2 - jobs[next].submitS
 			next++

@@ -42,7 +42,10 @@ func TestNothingIsBelowTheLowerBound(t *testing.T) {
 		} else if r.IntN(2) == 0 {
 			cfg.Truth = Law{&contention.TimeSlice}
 		}
-		for name, pick := range map[string]choice{"crowd": crowd, "alone": func(_ *rlcore.Window, c rlcore.Combo) float64 { return -float64(c.Len()*c.Len() - c.Len()) }} {
+		for name, pick := range map[string]choice{
+			"crowd": crowd,
+			"alone": func(_ *rlcore.Window, c rlcore.Combo) float64 { return -float64(c.Len()*c.Len() - c.Len()) },
+		} {
 			res, err := Run(cfg, &rlcore.Decider{Policy: pick, Guard: Bare()})
 			if err != nil {
 				t.Fatal(err)

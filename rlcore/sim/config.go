@@ -87,7 +87,10 @@ func New(cfg Config) (*Sim, error) {
 	if len(cfg.GPUs) == 0 {
 		return nil, fmt.Errorf("%w: there is no GPU", ErrBadConfig)
 	}
-	s := &Sim{cfg: cfg, segs: map[*rlcore.Profile][]segment{}, byID: map[string]int{}, onCard: map[onCard]*rlcore.Profile{}}
+	s := &Sim{
+		cfg: cfg, segs: map[*rlcore.Profile][]segment{}, byID: map[string]int{},
+		onCard: map[onCard]*rlcore.Profile{},
+	}
 	for i, spec := range cfg.GPUs {
 		if !(spec.MemMiB > 0) {
 			return nil, fmt.Errorf("%w: GPU %d has %v MiB of memory", ErrBadConfig, i, spec.MemMiB)

@@ -15,21 +15,33 @@ func TestBadConfig(t *testing.T) {
 		spoil func(*Config)
 		says  string
 	}{
-		"no law":           {func(c *Config) { c.Truth = nil }, "no law"},
-		"no GPU":           {func(c *Config) { c.GPUs = nil }, "no GPU"},
-		"no memory":        {func(c *Config) { c.GPUs[1].MemMiB = 0 }, "GPU 1 has 0 MiB"},
-		"memory NaN":       {func(c *Config) { c.GPUs[0].MemMiB = math.NaN() }, "GPU 0 has NaN MiB"},
-		"no profile":       {func(c *Config) { c.Jobs[1].Profile = nil }, "job 1: it has no profile"},
-		"zero duration":    {func(c *Config) { c.Jobs[0].Profile.DurationS = 0 }, "job 0: bad profile \"a\": duration_s"},
-		"wrong belief":     {func(c *Config) { c.Jobs[1].Truth, c.Jobs[1].Profile = c.Jobs[1].Profile, &rlcore.Profile{App: "b"} }, "job 1: bad profile"},
-		"too large":        {func(c *Config) { c.Jobs[1].Profile.Series[0].MemMiB = 20000 }, "job 1: it needs 20000 MiB"},
-		"too large there":  {func(c *Config) { c.GPUs[1].MemMiB, c.Jobs[1].GPUs = 100, rlcore.NewGPUSet(1) }, "job 1: it needs 500 MiB"},
-		"GPU out of range": {func(c *Config) { c.Jobs[0].GPUs = rlcore.NewGPUSet(0, 2) }, "job 0: it may use GPUs beyond the 2 there are"},
-		"arrives at NaN":   {func(c *Config) { c.Jobs[0].SubmitS = math.NaN() }, "job 0: it arrives at NaN s"},
-		"negative limit":   {func(c *Config) { c.Jobs[1].LimitS = -1 }, "job 1: its limit is -1 s"},
-		"deadline NaN":     {func(c *Config) { c.Jobs[1].DeadlineS = math.NaN() }, "job 1: its limit is 0 s, its deadline NaN s"},
-		"the same ID":      {func(c *Config) { c.Jobs[1].ID = c.Jobs[0].ID }, "job 0: there are two of this ID"},
-		"arrives before":   {func(c *Config) { c.Jobs[0].SubmitS = -1 }, "job 0: it arrives at -1 s"},
+		"no law":        {func(c *Config) { c.Truth = nil }, "no law"},
+		"no GPU":        {func(c *Config) { c.GPUs = nil }, "no GPU"},
+		"no memory":     {func(c *Config) { c.GPUs[1].MemMiB = 0 }, "GPU 1 has 0 MiB"},
+		"memory NaN":    {func(c *Config) { c.GPUs[0].MemMiB = math.NaN() }, "GPU 0 has NaN MiB"},
+		"no profile":    {func(c *Config) { c.Jobs[1].Profile = nil }, "job 1: it has no profile"},
+		"zero duration": {func(c *Config) { c.Jobs[0].Profile.DurationS = 0 }, "job 0: bad profile \"a\": duration_s"},
+		"wrong belief": {func(c *Config) {
+			c.Jobs[1].Truth, c.Jobs[1].Profile = c.Jobs[1].Profile,
+				&rlcore.Profile{App: "b"}
+		}, "job 1: bad profile"},
+		"too large": {func(c *Config) { c.Jobs[1].Profile.Series[0].MemMiB = 20000 }, "job 1: it needs 20000 MiB"},
+		"too large there": {
+			func(c *Config) { c.GPUs[1].MemMiB, c.Jobs[1].GPUs = 100, rlcore.NewGPUSet(1) },
+			"job 1: it needs 500 MiB",
+		},
+		"GPU out of range": {
+			func(c *Config) { c.Jobs[0].GPUs = rlcore.NewGPUSet(0, 2) },
+			"job 0: it may use GPUs beyond the 2 there are",
+		},
+		"arrives at NaN": {func(c *Config) { c.Jobs[0].SubmitS = math.NaN() }, "job 0: it arrives at NaN s"},
+		"negative limit": {func(c *Config) { c.Jobs[1].LimitS = -1 }, "job 1: its limit is -1 s"},
+		"deadline NaN": {
+			func(c *Config) { c.Jobs[1].DeadlineS = math.NaN() },
+			"job 1: its limit is 0 s, its deadline NaN s",
+		},
+		"the same ID":    {func(c *Config) { c.Jobs[1].ID = c.Jobs[0].ID }, "job 0: there are two of this ID"},
+		"arrives before": {func(c *Config) { c.Jobs[0].SubmitS = -1 }, "job 0: it arrives at -1 s"},
 	} {
 		cfg := config(2, constant("a", 10, .5, 500), constant("b", 10, .5, 500))
 		c.spoil(&cfg)
@@ -85,7 +97,8 @@ func TestSmallCard(t *testing.T) {
 
 // A job that arrives behind others gets an idle GPU that none of those may use.
 func TestArrivalForAnIdleGPU(t *testing.T) {
-	cfg := config(2, constant("a", 100, .5, 500), constant("b", 100, .5, 500), constant("c", 100, .5, 500), constant("d", 10, .5, 500))
+	cfg := config(2, constant("a", 100, .5, 500), constant("b", 100, .5, 500), constant("c", 100, .5, 500),
+		constant("d", 10, .5, 500))
 	for i := range 3 {
 		cfg.Jobs[i].GPUs = rlcore.NewGPUSet(0)
 	}

@@ -33,7 +33,10 @@ func only(ids ...string) choice {
 func TestDelayEnds(t *testing.T) {
 	for _, c := range []struct{ max, want float64 }{{0, 300}, {50, 50}, {1e4, 1000}, {math.MaxFloat64, 1000}} {
 		cfg := config(2, constant("long", 1000, .5, 500), constant("b", 10, .5, 500))
-		r := run(t, cfg, &rlcore.Decider{Policy: only("0"), Guard: rlcore.NewGuard(rlcore.Rules{MaxDelayS: c.max, Bare: true})})
+		r := run(t, cfg, &rlcore.Decider{
+			Policy: only("0"),
+			Guard:  rlcore.NewGuard(rlcore.Rules{MaxDelayS: c.max, Bare: true}),
+		})
 		near(t, "start", r.Jobs[1].StartS, c.want)
 		if g := r.Jobs[1].GPU; c.want < 1000 && g != 1 {
 			t.Errorf("MaxDelayS %v: it starts next to the other on GPU %d", c.max, g)
@@ -44,7 +47,8 @@ func TestDelayEnds(t *testing.T) {
 // The time next to an idle GPU counts once, from the arrival on, and only for jobs that
 // may use that GPU; next to busy GPUs no job is delayed.
 func TestWhatIsDelay(t *testing.T) {
-	cfg := config(3, constant("long", 100, .5, 500), constant("b", 10, .5, 500), constant("c", 10, .5, 500), constant("d", 10, .5, 500))
+	cfg := config(3, constant("long", 100, .5, 500), constant("b", 10, .5, 500), constant("c", 10, .5, 500),
+		constant("d", 10, .5, 500))
 	cfg.Jobs[1].SubmitS = 20               // may use the two idle ones
 	cfg.Jobs[2].GPUs = rlcore.NewGPUSet(0) // only the busy one
 	cfg.Jobs[3].GPUs = rlcore.NewGPUSet(1) // only an idle one
@@ -90,7 +94,10 @@ func TestDelayIsBounded(t *testing.T) {
 		}
 		cfg.Jobs = cfg.Jobs[:min(len(cfg.Jobs), rlcore.MaxWindow)]
 		cfg.M, cfg.MaxDelayS = rlcore.MaxWindow, rapid.SampledFrom([]float64{0.3, 7, 40}).Draw(t, "longest")
-		d := &rlcore.Decider{Policy: anyPolicy(t), Guard: rlcore.NewGuard(rlcore.Rules{MaxDelayS: cfg.MaxDelayS, Bare: true}), M: cfg.M}
+		d := &rlcore.Decider{
+			Policy: anyPolicy(t), Guard: rlcore.NewGuard(rlcore.Rules{MaxDelayS: cfg.MaxDelayS, Bare: true}),
+			M: cfg.M,
+		}
 		s, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)

@@ -71,7 +71,8 @@ func (s *Sim) startForeign() {
 func (s *Sim) startNextForeign() bool {
 	t := &s.turns
 	idle := 0
-	t.freeS, t.idle = slices.Grow(t.freeS[:0], len(s.devs))[:len(s.devs)], slices.Grow(t.idle[:0], len(s.devs))[:len(s.devs)]
+	t.freeS, t.idle = slices.Grow(t.freeS[:0], len(s.devs))[:len(s.devs)],
+		slices.Grow(t.idle[:0], len(s.devs))[:len(s.devs)]
 	for g := range s.devs {
 		t.freeS[g], t.idle[g] = s.freeInS(g), len(s.devs[g].members) == 0
 		if t.idle[g] {
@@ -81,7 +82,8 @@ func (s *Sim) startNextForeign() bool {
 	if idle == 0 {
 		return false
 	}
-	t.cluster.Divide(len(s.devs), s.cfg.node, len(s.state.Pending), func(i int) *rlcore.GPUSet { return s.state.Pending[i].GPUs })
+	t.cluster.Divide(len(s.devs), s.cfg.node, len(s.state.Pending),
+		func(i int) *rlcore.GPUSet { return s.state.Pending[i].GPUs })
 	t.list.Reset(&t.cluster, t.freeS)
 	foreign := t.pending
 	for p := 0; idle > 0 && foreign > 0; p++ {

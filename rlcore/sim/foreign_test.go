@@ -57,17 +57,22 @@ func TestJobOfTwoGPUsHasItsTurn(t *testing.T) {
 // Two nodes of two GPUs each have one idle GPU: a job of two GPUs of one node waits, a job of one GPU of two nodes
 // starts.
 func TestJobsOfNodes(t *testing.T) {
-	cfg := Config{GPUs: slices.Repeat([]rlcore.GPUSpec{{MemMiB: 8000}}, 4), Nodes: []string{"a", "a", "b", "b"}, Truth: Pairs{}, Jobs: []Arrival{
-		single("a", 0, 100), single("b", 0, 200), whole("of one", 1, 50, 2, 1),
-	}}
+	cfg := Config{
+		GPUs: slices.Repeat([]rlcore.GPUSpec{{MemMiB: 8000}}, 4), Nodes: []string{"a", "a", "b", "b"},
+		Truth: Pairs{}, Jobs: []Arrival{
+			single("a", 0, 100), single("b", 0, 200), whole("of one", 1, 50, 2, 1),
+		},
+	}
 	cfg.Jobs[0].GPUs, cfg.Jobs[1].GPUs = rlcore.NewGPUSet(0), rlcore.NewGPUSet(2)
 	r := run(t, cfg, oneByOne())
-	if diff := cmp.Diff(map[string]string{"a": "0 to 100", "b": "0 to 200", "of one": "100 to 150 on [0 1]"}, spans(r)); diff != "" {
+	if diff := cmp.Diff(map[string]string{"a": "0 to 100", "b": "0 to 200", "of one": "100 to 150 on [0 1]"},
+		spans(r)); diff != "" {
 		t.Error(diff)
 	}
 	cfg.Jobs[2].PerNode, cfg.Jobs[2].Nodes = 1, 2
 	r = run(t, cfg, oneByOne())
-	if diff := cmp.Diff(map[string]string{"a": "0 to 100", "b": "0 to 200", "of one": "1 to 51 on [1 3]"}, spans(r)); diff != "" {
+	if diff := cmp.Diff(map[string]string{"a": "0 to 100", "b": "0 to 200", "of one": "1 to 51 on [1 3]"},
+		spans(r)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -97,7 +102,8 @@ func TestNobodySharesWithAForeignJob(t *testing.T) {
 		for i := range rapid.IntRange(2, 30).Draw(t, "jobs") {
 			j := single(fmt.Sprint(i), at, rapid.Float64Range(1, 500).Draw(t, "seconds"))
 			if rapid.IntRange(0, 2).Draw(t, "foreign") == 0 {
-				j = whole(j.ID, at, j.Profile.DurationS, rapid.IntRange(1, 3).Draw(t, "a node"), rapid.IntRange(1, 2).Draw(t, "nodes"))
+				j = whole(j.ID, at, j.Profile.DurationS, rapid.IntRange(1, 3).Draw(t, "a node"),
+					rapid.IntRange(1, 2).Draw(t, "nodes"))
 			}
 			if rapid.IntRange(0, 4).Draw(t, "limited") == 0 {
 				j.LimitS = j.Profile.DurationS * rapid.Float64Range(.5, 3).Draw(t, "limit")
@@ -125,7 +131,8 @@ func TestNobodySharesWithAForeignJob(t *testing.T) {
 			}
 			for k := range r.Jobs {
 				x := &r.Jobs[k]
-				shared := slices.Contains(o.On, x.GPU) || slices.ContainsFunc(x.On, func(g int) bool { return slices.Contains(o.On, g) })
+				shared := slices.Contains(o.On, x.GPU) ||
+					slices.ContainsFunc(x.On, func(g int) bool { return slices.Contains(o.On, g) })
 				if k != i && shared && x.StartS < o.EndS-1e-6 && o.StartS < x.EndS-1e-6 {
 					t.Fatalf("%+v beside %+v", *x, *o)
 				}

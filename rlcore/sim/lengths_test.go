@@ -9,8 +9,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-// Of a job is expected what earlier runs with its limit took, also of one that came before they had ended; without Foretell
-// it stays what its application's profile says.
+// Of a job is expected what earlier runs with its limit took, also of one that came before they had ended; without
+// Foretell it stays what its application's profile says.
 func TestLengthsAreForetold(t *testing.T) {
 	varied := *constant("a", 1000, .5, 100)
 	varied.DurationSD = 1500
@@ -44,7 +44,8 @@ func TestLengthsAreForetold(t *testing.T) {
 			}
 			for _, j := range s.State().Pending {
 				if got := j.Profile.DurationS; math.Abs(got-want[j.Profile.App]) > 1e-6 {
-					t.Errorf("foretell %v: after %d runs job %s is expected to take %v s, want %v", cfg.Foretell, done, j.ID, got, want[j.Profile.App])
+					t.Errorf("foretell %v: after %d runs job %s is expected to take %v s, want %v", cfg.Foretell, done, j.ID, got,
+						want[j.Profile.App])
 				}
 			}
 			s.Start([]int{0})

@@ -77,7 +77,13 @@ func TestDeadlines(t *testing.T) {
 		start, end float64
 		ended      End
 		gpu        int
-	}{{0, 30, AtDeadline, 0}, {30, 70, Completed, 0}, {69.9, 69.9, AtDeadline, -1}, {10, 10, AtDeadline, -1}, {70, 110, Completed, 0}}
+	}{
+		{0, 30, AtDeadline, 0},
+		{30, 70, Completed, 0},
+		{69.9, 69.9, AtDeadline, -1},
+		{10, 10, AtDeadline, -1},
+		{70, 110, Completed, 0},
+	}
 	for i, w := range want {
 		o := &r.Jobs[i]
 		if o.Ended != w.ended || o.GPU != w.gpu || o.Harmed {

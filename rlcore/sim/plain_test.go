@@ -29,7 +29,8 @@ func TestDuesAreKept(t *testing.T) {
 			pool = append(pool, constant(fmt.Sprint("app", i), rapid.Float64Range(10, 500).Draw(t, "duration"), .5, 500))
 			for k := range i + 1 {
 				for _, pair := range [][2]int{{i, k}, {k, i}} {
-					table[[2]string{fmt.Sprint("app", pair[0]), fmt.Sprint("app", pair[1])}] = rapid.Float64Range(1, 3).Draw(t, "slowdown")
+					table[[2]string{fmt.Sprint("app", pair[0]), fmt.Sprint("app", pair[1])}] = rapid.Float64Range(1, 3).Draw(t,
+						"slowdown")
 				}
 			}
 		}
@@ -39,7 +40,10 @@ func TestDuesAreKept(t *testing.T) {
 		}
 		at := 0.0
 		for i := range rapid.IntRange(2, 40).Draw(t, "jobs") {
-			j := Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", SubmitS: at, Profile: rapid.SampledFrom(pool).Draw(t, "app")}}
+			j := Arrival{Job: rlcore.Job{
+				ID: fmt.Sprint(i), User: "u", SubmitS: at,
+				Profile: rapid.SampledFrom(pool).Draw(t, "app"),
+			}}
 			if rapid.Bool().Draw(t, "limited") {
 				j.LimitS = j.Profile.DurationS * rapid.Float64Range(1.01, 3).Draw(t, "limit")
 			}
@@ -71,7 +75,10 @@ func TestPlainEnds(t *testing.T) {
 		cfg.Jobs[i].SubmitS = float64(i) * 20
 	}
 	shared := run(t, cfg, decider(t, "greedy"))
-	alone := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: rlcore.NewGuard(rlcore.Rules{MaxMembers: 1, Bare: true}), M: 1})
+	alone := run(t, cfg, &rlcore.Decider{
+		Policy: choice(crowd),
+		Guard:  rlcore.NewGuard(rlcore.Rules{MaxMembers: 1, Bare: true}), M: 1,
+	})
 	for i := range shared.Jobs {
 		if got, want := shared.Jobs[i].PlainEndS, alone.Jobs[i].EndS; math.Abs(got-want) > 1e-6*want {
 			t.Errorf("job %d: plain end %v, alone it ends at %v", i, got, want)

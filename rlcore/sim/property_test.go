@@ -208,7 +208,8 @@ func TestAnySite(t *testing.T) {
 			if !j.MayUse(o.GPU) {
 				t.Errorf("job %d: %+v", i, *o)
 			}
-			if ran := o.EndS - o.StartS; !(o.Slowdown >= 1) && ran > 0 || o.Ended == Completed && ran < o.SoloS*(1-1e-9)-rounding {
+			if ran := o.EndS - o.StartS; !(o.Slowdown >= 1) && ran > 0 || o.Ended == Completed &&
+				ran < o.SoloS*(1-1e-9)-rounding {
 				t.Errorf("job %d ran for %v s, alone %v; slowdown %v", i, ran, o.SoloS, o.Slowdown)
 			}
 			members := 1

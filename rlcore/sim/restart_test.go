@@ -50,7 +50,8 @@ func TestTheJobThatDoesNotFitFails(t *testing.T) {
 	cfg := config(1, constant("a", 100, 0, 8000), constant("b", 10, 0, 6000), constant("c", 10, 0, 200))
 	cfg.MaxRestarts = 3
 	r := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()})
-	if got := []int{r.Jobs[0].Failures, r.Jobs[1].Failures, r.Jobs[2].Failures}; got[0] != 0 || got[1] == 0 || got[2] != 0 {
+	if got := []int{r.Jobs[0].Failures, r.Jobs[1].Failures, r.Jobs[2].Failures}; got[0] != 0 || got[1] == 0 ||
+		got[2] != 0 {
 		t.Errorf("failures %v, only b's start asks for too much", got)
 	}
 	near(t, "c", r.Jobs[2].EndS, 10)
@@ -63,7 +64,10 @@ func TestGuardLosesNoRun(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		var ps []*rlcore.Profile
 		for range 8 {
-			p := &rlcore.Profile{App: fmt.Sprint(r.IntN(5)), PeriodS: []float64{1, 5, 20}[r.IntN(3)], StepS: []float64{0, .01, .3, 2}[r.IntN(4)]}
+			p := &rlcore.Profile{
+				App: fmt.Sprint(r.IntN(5)), PeriodS: []float64{1, 5, 20}[r.IntN(3)],
+				StepS: []float64{0, .01, .3, 2}[r.IntN(4)],
+			}
 			points := 1 + r.IntN(8)
 			for range points {
 				gpu := r.Float64()

@@ -90,7 +90,8 @@ func TestClairvoyantFindsTheOptimum(t *testing.T) {
 			t.Fatal(err)
 		}
 		if v := c.objective(got); got.OOM > 0 || math.Abs(v-want) > 1e-9*want {
-			t.Errorf("%d jobs on %d GPUs, seed %d: %v with %d runs lost; the optimum is %v", c.jobs, c.gpus, c.seed, v, got.OOM, want)
+			t.Errorf("%d jobs on %d GPUs, seed %d: %v with %d runs lost; the optimum is %v", c.jobs, c.gpus, c.seed, v, got.OOM,
+				want)
 		}
 	}
 }
@@ -112,7 +113,10 @@ func TestClairvoyantKeepsTheBest(t *testing.T) {
 		cfg.Track = seed%2 == 0
 		best := math.Inf(1)
 		var from []*Result
-		for _, d := range []*rlcore.Decider{decider(t, "sjf"), decider(t, "greedy"), decider(t, "pack"), {Policy: choice(crowd), Guard: Bare()}} {
+		for _, d := range []*rlcore.Decider{
+			decider(t, "sjf"), decider(t, "greedy"), decider(t, "pack"),
+			{Policy: choice(crowd), Guard: Bare()},
+		} {
 			r := run(t, cfg, d)
 			from = append(from, r)
 			if r.OOM == 0 {
@@ -167,7 +171,8 @@ func TestClairvoyantKeepsTheRules(t *testing.T) {
 	}
 	cfg := config(3)
 	for i := range 6 {
-		cfg.Jobs = append(cfg.Jobs, Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: light("a"), GPUs: rlcore.NewGPUSet(i % 2)}})
+		cfg.Jobs = append(cfg.Jobs,
+			Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: light("a"), GPUs: rlcore.NewGPUSet(i % 2)}})
 	}
 	r, err := Clairvoyant(cfg, 300, 1, Makespan)
 	if err != nil {

@@ -44,7 +44,8 @@ func ReadProfiles(r io.Reader, name string, rules *ProfileRules) ([]*rlcore.Prof
 			switch {
 			case !slices.Contains(rules.Values, col):
 			case col == "gpu_util" && t.Text(col) == "":
-				t.Fail(col, fmt.Errorf("%w: it is the part of the run in which a kernel ran, in percent (nvidia-smi's utilization.gpu, on average); leave an application out for which it isn't known", ErrMissing))
+				t.Fail(col, fmt.Errorf("%w: it is the part of the run in which a kernel ran, in percent (nvidia-smi's "+
+					"utilization.gpu, on average); leave an application out for which it isn't known", ErrMissing))
 				return 0
 			default:
 				return t.Number(col, lo, hi)

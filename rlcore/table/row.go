@@ -72,7 +72,10 @@ func (r *Row) FirstOf(comma string, columns ...string) string {
 		}
 	}
 	if r.err == nil {
-		r.err = &Error{File: r.file, Line: r.line(0), Column: strings.Join(columns, " or "), Err: fmt.Errorf("%w; it has %.200s", ErrNoColumn, strings.Join(r.head, comma))}
+		r.err = &Error{
+			File: r.file, Line: r.line(0), Column: strings.Join(columns, " or "),
+			Err: fmt.Errorf("%w; it has %.200s", ErrNoColumn, strings.Join(r.head, comma)),
+		}
 	}
 	return ""
 }
