@@ -155,8 +155,8 @@ func (j *Judgement) outcome() Outcome {
 const soon = 15 * time.Second
 
 // unserved reports whether a run that failed may have failed for MPS: its application, which has never ended well
-// there, and never failed alone, reads a number of its GPU or uses what MPS lacks (see contrib/doc/users.md, "What
-// can't run under MPS").
+// there, and never failed alone, reads a number of its GPU or uses what MPS lacks
+// (see contrib/doc/users.md, "What can't run under MPS").
 func (j *Judgement) unserved(o *Outcome) bool {
 	return o.MPS && !j.Alone && !j.Served && !j.FailsAlone && o.App != "" && j.Run.DurationS() < soon.Seconds()
 }
