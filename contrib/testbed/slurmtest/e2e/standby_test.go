@@ -77,6 +77,11 @@ func TestSecondHostTakesOver(t *testing.T) {
 	})
 	until(3*lease, "the second daemon",
 		func() bool { st := status(s.StandbyURL); return st.Standby == "" && st.Gate != "" })
+	// A slurmctld that has taken over knows a node's GPUs once the node has registered.
+	until(time.Minute, "a node whose GPUs are known", func() bool {
+		_, err := s.Run(t.Context(), "sbatch", "--test-only", "--gres=gpu:1", "--wrap=true")
+		return err == nil
+	})
 	submit(4)
 	before := len(ids)
 	must.OK(t, s.Again(cluster.BridgeDaemon))
