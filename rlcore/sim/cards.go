@@ -2,7 +2,7 @@ package sim
 
 import "github.com/slurmbridge/slurmbridge/rlcore"
 
-// onCard is a profile and a GPU's model.
+// onCard is what a job really does, and a GPU's model.
 type onCard struct {
 	p    *rlcore.Profile
 	card string
@@ -16,27 +16,24 @@ func (cfg *Config) card(g int) string {
 	return cfg.Cards[g]
 }
 
-// on is what a job of a profile is on GPU g. A profile is made once for a model.
-func (s *Sim) on(p *rlcore.Profile, g int) *rlcore.Profile {
-	of := onCard{p, s.cfg.card(g)}
-	if p == nil || of.card == "" {
-		return p
+// truth is what job i really does alone on GPU g. It is made once for a model.
+func (s *Sim) truth(i, g int) *rlcore.Profile {
+	of := onCard{s.jobs[i].Truth, s.cfg.card(g)}
+	if of.card == "" {
+		return of.p
 	}
 	made := s.onCard[of]
 	if made == nil {
-		made = s.cfg.On(p, of.card)
+		made = s.cfg.On(of.p, of.card)
 		s.onCard[of] = made
 	}
 	return made
 }
 
-// truth is what job i really does alone on GPU g.
-func (s *Sim) truth(i, g int) *rlcore.Profile { return s.on(s.jobs[i].Truth, g) }
-
 // onGPU is a job as decisions see it on GPU g.
 func (s *Sim) onGPU(j *jobState, g int) rlcore.Job {
 	out := j.Job
-	out.Profile = s.on(j.Profile, g)
+	out.Profile = j.On(&s.state.GPUs[g])
 	return out
 }
 
@@ -49,7 +46,7 @@ func (s *Sim) know(i int) {
 	of := rlcore.Cards{}
 	for g := range s.devs {
 		if card := s.cfg.card(g); of[card] == nil {
-			of[card] = s.on(j.Profile, g)
+			of[card] = s.cfg.On(j.Profile, card)
 		}
 	}
 	j.Cards = &of

@@ -46,7 +46,7 @@ func (s *Sim) estimate(g int) {
 	}
 	sc.profiles = sc.profiles[:0]
 	for i := range d.members {
-		p := s.on(s.jobs[d.members[i].job].Profile, g)
+		p := s.jobs[d.members[i].job].On(&s.state.GPUs[g])
 		if p == nil { // it runs alone
 			for k := range d.members {
 				d.members[k].estSlow = 1
