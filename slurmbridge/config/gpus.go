@@ -141,13 +141,12 @@ func (c *Config) instance(gpuType string, of job.Instance) rlcore.GPUSpec {
 
 // Cut returns the instance of so many slices that a GPU type can be cut into; false if it can't, or isn't known.
 func (c *Config) Cut(gpuType string, slices int) (rlcore.GPUSpec, bool) {
-	spec, ok := builtin(gpuType)
 	i := index(gpuType)
-	if !ok || !cards[i].mig {
-		return spec, false
+	if i < 0 || !cards[i].mig {
+		return rlcore.GPUSpec{}, false
 	}
 	memory := map[int]float64{1: 1, 2: 2, 3: 4, 4: 4, 7: 8}[slices] // of eight slices
-	gb := math.Round(math.Ceil(spec.MemMiB/1024) * memory / 8)
+	gb := math.Round(math.Ceil(cards[i].memMiB/1024) * memory / 8)
 	return c.Card(fmt.Sprintf("%s_%dg.%.0fgb", gpuType, slices, gb))
 }
 

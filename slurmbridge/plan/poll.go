@@ -275,14 +275,20 @@ type reach struct {
 // have, "" = any: shares lead a job to a node for sure, and to one of its GPUs only if nothing comes in between.
 func (p *poll) reach(j *job.Job, closed, typ string) reach {
 	return once(p.reaches, demand{j.Partition, j.ReqNodes, j.ExcNodes, closed, typ}, func() reach {
-		only, exclude := text.ExpandHosts(j.ReqNodes), text.ExpandHosts(j.ExcNodes)
-		shut, partitions := strings.Split(closed, ","), j.Partitions()
+		may, shut := mayRun(j), strings.Split(closed, ",")
 		return p.reachOf(func(g int) bool {
 			n := p.gpus[g].node
-			return (j.ReqNodes == "" || only[n.Name]) && !exclude[n.Name] && !slices.Contains(shut, n.Name) &&
-				n.Serves(partitions) && (typ == "" || p.gpus[g].typ == typ || hasOnly(n, typ))
+			return may(n) && !slices.Contains(shut, n.Name) && (typ == "" || p.gpus[g].typ == typ || hasOnly(n, typ))
 		})
 	})
+}
+
+// mayRun reports of nodes whether a job may run there, by the nodes and partitions that it names.
+func mayRun(j *job.Job) func(n *job.Node) bool {
+	only, exclude, partitions := text.ExpandHosts(j.ReqNodes), text.ExpandHosts(j.ExcNodes), j.Partitions()
+	return func(n *job.Node) bool {
+		return (j.ReqNodes == "" || only[n.Name]) && !exclude[n.Name] && n.Serves(partitions)
+	}
 }
 
 // ofType returns the GPUs of the type that a foreign job asks for, among all that it may use. All of them where any

@@ -8,7 +8,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // queue is what was counted of a poll: the jobs that wait for GPUs, in Slurm's order, and what becomes of the others.
@@ -114,12 +113,11 @@ func (q *queue) wanted(j *job.Job) string {
 	if own != "" || model == "" {
 		return own
 	}
-	only, exclude := text.ExpandHosts(j.ReqNodes), text.ExpandHosts(j.ExcNodes)
+	may := mayRun(j)
 	for i := range q.Snap.Nodes {
 		n := &q.Snap.Nodes[i]
-		may := (j.ReqNodes == "" || only[n.Name]) && !exclude[n.Name] && n.Serves(j.Partitions())
 		for g := range n.GPUs {
-			if c := n.Card(g); may && c.Type == model && c.Units >= job.Units && (n.Typed() || hasOnly(n, model)) {
+			if c := n.Card(g); may(n) && c.Type == model && c.Units >= job.Units && (n.Typed() || hasOnly(n, model)) {
 				return model
 			}
 		}

@@ -186,6 +186,9 @@ func (r *pass) keepTurn(j *rlcore.Job) {
 // onlyType returns the type that all GPUs which a job may use have, where some GPUs are MIG instances: it starts on any
 // of these, and not on one that is too small for it. "" = any type.
 func (r *pass) onlyType(j *rlcore.Job, sharing job.Sharing) string {
+	if !r.mig || sharing != job.Shard {
+		return ""
+	}
 	typ, first := "", true
 	for g := range j.GPUs.Of(len(r.now.GPUs)) {
 		own := r.gpus[g].node.Card(r.gpus[g].index).Type
@@ -193,9 +196,6 @@ func (r *pass) onlyType(j *rlcore.Job, sharing job.Sharing) string {
 			return ""
 		}
 		typ, first = own, false
-	}
-	if !r.mig || sharing != job.Shard {
-		return ""
 	}
 	return typ
 }

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
-	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
@@ -212,23 +212,13 @@ func (x *Layouts) Text(out io.Writer) {
 			job.Span(b.Turnaround))
 	}
 	p("- %d jobs were run on a simulator of the GPUs, in each way. An instance has the memory of its name and an "+
-		"eighth of the "+
-		"GPU's SMs for each slice: what keeps more of them busy takes longer there, by the application's profile. It is "+
-		"assumed "+
-		"that instances of a GPU don't slow each other, and that a slice's memory is as fast as the job needs.", x.Jobs)
+		"eighth of the GPU's SMs for each slice: what keeps more of them busy takes longer there, by the application's "+
+		"profile. It is assumed that instances of a GPU don't slow each other, and that a slice's memory is as fast as the "+
+		"job needs.", x.Jobs)
 	p("- Sharing are the jobs that asked for it, and those that used less than half of a whole GPU.")
-	for _, why := range sortedKeys(x.LeftOut) {
+	for _, why := range slices.Sorted(maps.Keys(x.LeftOut)) {
 		p("- Not replayed: %s (%s).", job.Count(x.LeftOut[why], "job"), why)
 	}
 	p("- No GPU is changed: cutting one is the admin's, on a drained node, and gres.conf and slurm.conf name the " +
 		"instances.")
-}
-
-func sortedKeys(m map[string]int) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.SortFunc(out, strings.Compare)
-	return out
 }
