@@ -202,8 +202,7 @@ func (c *Client) understand(ctx context.Context, snap *job.Snapshot) {
 		if g.Open || c.understood == snap.Release {
 			continue
 		}
-		out, _, err := c.run(ctx,
-			command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", g.ID}})
+		out, err := c.showJob(ctx, g.ID)
 		if err != nil || text.GateEnded(out) {
 			continue // it has gone meanwhile; the next poll tries again
 		}
@@ -443,12 +442,18 @@ func (c *Client) Config(ctx context.Context) (map[string]string, error) {
 
 // MailUser is a job's --mail-user; "" = it has none, no --mail-type, or has ended more than MinJobAge ago.
 func (c *Client) MailUser(ctx context.Context, ref string) (string, error) {
-	out, _, err := c.run(ctx,
-		command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", ref}})
+	out, err := c.showJob(ctx, ref)
 	if errors.Is(err, job.ErrNoJob) {
 		return "", nil
 	}
 	return text.ParseMailUser(out), err
+}
+
+// showJob is what scontrol says of one job.
+func (c *Client) showJob(ctx context.Context, ref string) ([]byte, error) {
+	out, _, err := c.run(ctx,
+		command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", ref}})
+	return out, err
 }
 
 // Release returns slurmctld's version, e.g. "22.05.8".
