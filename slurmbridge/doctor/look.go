@@ -155,7 +155,7 @@ func (e *exam) usedGPUs() []hit {
 
 func (e *exam) nodesWithoutShares() []hit { return e.withoutShares(false) }
 
-// withoutShares finds nodes without shares, those with MIG instances or the others.
+// withoutShares finds nodes without shares: with instances those that have MIG instances, else those that have none.
 func (e *exam) withoutShares(instances bool) []hit {
 	bare := map[string][]string{}
 	for _, n := range e.gpus {

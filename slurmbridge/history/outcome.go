@@ -90,7 +90,7 @@ type Told struct {
 	Used Footprint `json:"used,omitzero"`
 }
 
-// Told is the run's outcome, which it must have, as it is told.
+// Told joins the run's outcome and footprint for its owner. The run must have been judged.
 func (r *Run) Told() Told { return Told{*r.Outcome, r.Footprint()} }
 
 // Outcomes are the outcomes of those of the runs that have one.

@@ -38,6 +38,5 @@ func (s Seen) Telling() bool { return s.Jobs >= 20 && 4*s.Once > s.Jobs }
 // String says how many jobs are not known from earlier ones, and what to do about it.
 func (s Seen) String() string {
 	return fmt.Sprintf("%s of %d ran an application that was seen no second time; slurmbridge profiles identify SCRIPT "+
-		"says what tells "+
-		"scripts apart", job.Count(s.Once, "job"), s.Jobs)
+		"says what tells scripts apart", job.Count(s.Once, "job"), s.Jobs)
 }

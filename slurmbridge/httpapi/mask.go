@@ -238,7 +238,7 @@ func (m *mask) story(s *journal.Story, ref string) {
 	}
 }
 
-// told removes from an outcome of the viewer's what it says of others' jobs.
+// told hides other users' jobs in the outcome of one of the viewer's jobs.
 func (m *mask) told(o *history.Told) {
 	for i := range min(len(o.With), len(o.Others)) {
 		m.add(o.With[i], o.Others[i].Owner)

@@ -50,8 +50,7 @@ type identifier struct {
 	profiles map[application]*rlcore.Profile
 	// foretold are the profiles that runs of these are expected to have, by their time limits.
 	foretold map[*rlcore.Profile]map[time.Duration]*rlcore.Profile
-	// asked are the profiles of jobs whose owners say what memory they need. One profile serves all that asked names
-	// alike.
+	// asked are the profiles of jobs whose owners say what memory they need. Jobs with equal keys share a profile.
 	asked map[asked]*rlcore.Profile
 }
 

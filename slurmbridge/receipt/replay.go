@@ -255,7 +255,7 @@ func (w *World) prepareOn(c *cluster, jobs []history.Run, r *Replay) (*prepared,
 			p.Past, before[s.Profile] = nil, &p
 		}
 		s.Profile = before[s.Profile]
-		s.LimitS *= s.Truth.OnPart(least).DurationS / s.Truth.DurationS // whoever has a slower GPU asks for more time
+		s.LimitS *= s.Truth.OnPart(least).DurationS / s.Truth.DurationS // users of slower GPUs ask for more time
 		s.Truth = s.Truth.OnPart(part)
 		s.ID = fmt.Sprint(i) // a requeued job is there twice
 		s.SubmitS = max(0, j.Ready.Sub(first).Seconds())

@@ -182,9 +182,8 @@ func TestAgainstWhole(t *testing.T) {
 	}
 	body := string(must.Get(json.Marshal(&d))(t))
 	for _, key := range strings.Fields("plain bridged makespan_s mean_turnaround_s gpu_util mem_util jobs_completed " +
-		"jobs_failed oom groups" +
-		" jobs_later jobs_late late_worst_s turnaround_ratio costart_skew_p50_s added_delay_max_s time_scale seed jobs " +
-		"slurm profiles_known") {
+		"jobs_failed oom groups jobs_later jobs_late late_worst_s turnaround_ratio costart_skew_p50_s added_delay_max_s " +
+		"time_scale seed jobs slurm profiles_known") {
 		if !strings.Contains(body, `"`+key+`":`) {
 			t.Errorf("demo.json has no %s", key)
 		}

@@ -275,8 +275,7 @@ func (r *report) show(out io.Writer) {
 	fmt.Fprintf(out, "%d jobs in %.0f s on Slurm %s, %d of them in company, %d times put together; %d faults (seed %d).\n",
 		r.Jobs, r.Seconds, r.Slurm, r.Shared, r.Groups, r.Kills, r.Seed)
 	fmt.Fprintf(out, "Mean turnaround %.2f of plain Slurm's; slowdown in company %.2f (median), %.2f at most; the "+
-		"latest ended "+
-		"%.0f s after its plain end.\n", r.TurnaroundRatio, r.SlowdownP50, r.SlowdownMax, r.LateSMax)
+		"latest ended %.0f s after its plain end.\n", r.TurnaroundRatio, r.SlowdownP50, r.SlowdownMax, r.LateSMax)
 	fmt.Fprintf(out, "Jobs that ended with one of a crashing application: %v. This machine's CPUs were busy for %.0f "+
 		"%% of the time (median).\n",
 		r.KilledBy, 100*r.BusyP50)

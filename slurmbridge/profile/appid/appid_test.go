@@ -524,8 +524,7 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 // What workflow tools submit: whatever differs from job to job of one thing is of no account.
 func TestWorkflowTools(t *testing.T) {
 	const snakemake = "python -m snakemake --snakefile /w/S --target-jobs '%s' --allowed-rules train --wait-for-files " +
-		"'/w/.snakemake/tmp.%s' " +
-		"'data/%s.txt' --attempt %s --mode remote"
+		"'/w/.snakemake/tmp.%s' 'data/%s.txt' --attempt %s --mode remote"
 	const parsl = "export JOBNAME=parsl.htex.block-%[1]s.170000%[2]s.5\nset -e\nexport CORES=$(getconf " +
 		"_NPROCESSORS_ONLN)\n" +
 		"cat << EOF > cmd_$SLURM_JOB_NAME.sh\nprocess_worker_pool.py -a 127.0.0.1,10.1.2.3 -c 1 --port=5%[2]s " +

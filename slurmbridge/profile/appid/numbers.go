@@ -46,8 +46,7 @@ var rules = []struct {
 	{masked, inNames, "chunk shard part split piece", "parts of one thing are alike"},
 	{
 		kept, anywhere, "gpu gpus device devices cuda thread threads nthreads omp ntomp ntmpi precision bits fp16 bf16 " +
-			"amp " +
-			"version level proc procs nproc np worker workers nworkers node nodes rank ranks cpu cpus mode",
+			"amp version level proc procs nproc np worker workers nworkers node nodes rank ranks cpu cpus mode",
 		"it is another use of the device",
 	},
 	{

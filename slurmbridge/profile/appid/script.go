@@ -370,12 +370,10 @@ var (
 	writes = set("echo printf cat sed awk gawk head tail sort cut tr envsubst m4 jq yq tee")
 	tools  = set("cp mv ln rsync scp tar gzip gunzip unzip grep find xargs diff md5sum wget curl git pip pip3 source .")
 	quiet  = set("[ [[ : true false test cd pushd popd module ml export mkdir rm rmdir ulimit date hostname set unset " +
-		"nvidia-smi " +
-		"sleep wait exit return trap touch kill chmod umask shopt conda mamba micromamba deactivate activate ls pwd " +
-		"which type " +
-		"whoami id uname nproc free df lscpu lspci env printenv sacct expr shuf bc squeue scontrol sstat eval read let " +
-		"local basename dirname " +
-		"seq break continue shift times hash alias command builtin dcgmi nvcc rocm-smi spack sbcast")
+		"nvidia-smi sleep wait exit return trap touch kill chmod umask shopt conda mamba micromamba deactivate activate ls " +
+		"pwd which type whoami id uname nproc free df lscpu lspci env printenv sacct expr shuf bc squeue scontrol sstat " +
+		"eval read let local basename dirname seq break continue shift times hash alias command builtin dcgmi nvcc " +
+		"rocm-smi spack sbcast")
 )
 
 // unknown stands for the rest of a word that the shell makes something of.
