@@ -1,4 +1,4 @@
-// Package chart draws the pictures of status page and receipt: SVG that stands inside a page, takes
+// Package chart draws the pictures of the status page and the manual: SVG that stands inside a page, takes
 // its colours from the page's style sheet and needs no script. All text is escaped.
 package chart
 
@@ -102,46 +102,4 @@ func step(v float64) float64 {
 		}
 	}
 	return 10 * p
-}
-
-// Bar is one line of a bar chart.
-type Bar struct {
-	Label string
-	Value float64
-	Text  string // the value in words, behind the label
-	Class string // "good", "bad" or "" = neither
-
-	From, Width, Y float64 // where it is drawn, percent and px
-}
-
-// Bars are horizontal bars on one scale, each under its label, so that they are
-// read as well on a narrow screen. Negative ones go to the left of a common zero.
-type Bars struct {
-	Title, Desc string
-	Bars        []Bar
-}
-
-// HTML draws them. A value that is no number is drawn as 0.
-func (b *Bars) HTML() template.HTML {
-	lines, lo, hi := slices.Clone(b.Bars), 0.0, 0.0
-	for i := range lines {
-		l := &lines[i]
-		if !isNumber(l.Value) {
-			l.Value = 0
-		}
-		lo, hi = min(lo, l.Value), max(hi, l.Value)
-	}
-	if hi == lo {
-		hi = lo + 1
-	}
-	const height = 40.0
-	for i := range lines {
-		l := &lines[i]
-		l.From, l.Width, l.Y = 100*(min(0, l.Value)-lo)/(hi-lo), 100*math.Abs(l.Value)/(hi-lo), height*float64(i)
-	}
-	return draw("bars", struct {
-		*Bars
-		Height, Zero float64
-		Lines        []Bar
-	}{b, height * float64(len(lines)), 100 * -lo / (hi - lo), lines})
 }

@@ -36,8 +36,6 @@ func wellFormed(t *testing.T, svg string) {
 func TestHostileText(t *testing.T) {
 	s := &Scatter{Title: hostile, Desc: hostile, X: hostile, Y: hostile, Points: []Point{{1.5, 1.2, hostile, true}}}
 	wellFormed(t, string(s.HTML()))
-	b := &Bars{Title: hostile, Desc: hostile, Bars: []Bar{{Label: hostile, Value: 1, Text: hostile, Class: hostile}}}
-	wellFormed(t, string(b.HTML()))
 	l := &Timeline{Title: hostile, Desc: hostile, Now: at(80), From: at(0), To: at(100), Rows: []Row{{
 		Name: hostile, Note: hostile, Spans: []Span{{Job: hostile, Detail: hostile, From: at(0), To: at(40)}},
 	}}}
@@ -59,23 +57,6 @@ func TestScatter(t *testing.T) {
 	}
 	// Nothing to show is no reason to break.
 	wellFormed(t, string((&Scatter{}).HTML()))
-}
-
-func TestBars(t *testing.T) {
-	b := &Bars{Bars: []Bar{
-		{Label: "a", Value: 3, Text: "3 h", Class: "good"},
-		{Label: "b", Value: -1, Text: "-1 h", Class: "bad"},
-		{Label: "c", Value: math.NaN()},
-	}}
-	got := string(b.HTML())
-	for _, want := range []string{
-		`class="bar good" x="25%" width="75%"`, `class="bar bad" x="0%" width="25%"`, `x1="25%"`, `height="120"`,
-	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%s is not in %s", want, got)
-		}
-	}
-	wellFormed(t, string((&Bars{}).HTML()))
 }
 
 func TestStep(t *testing.T) {

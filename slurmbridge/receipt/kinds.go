@@ -75,8 +75,8 @@ func (e Estimate) text(f func(v float64) string) string {
 	return fmt.Sprintf("%s (%s to %s)", f(e.Mean), f(e.Low), f(e.High))
 }
 
-// Row is the kind as a table shows it: its name and how many jobs, waited, slowed, saved and harmed.
-func (k *Kind) Row() []any {
+// row is the kind as a table shows it.
+func (k *Kind) row() []any {
 	factor := func(v float64) string { return fmt.Sprintf("%.2f", v) }
 	percent := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 	return []any{
@@ -84,9 +84,6 @@ func (k *Kind) Row() []any {
 		k.Harmed.text(percent),
 	}
 }
-
-// kindHead are the columns of Row.
-var kindHead = []any{"kind", "jobs", "would share", "waited", "slowed", "done earlier by", "harmed"}
 
 // kinds tells the kinds of jobs apart; a kind without jobs is left out.
 func kinds(in *Input, would map[string]bool) []Kind {

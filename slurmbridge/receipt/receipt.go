@@ -25,8 +25,6 @@ type Input struct {
 	Refused  []history.Refused
 	// Rule returns the rule in shadow that would have adopted a run, nil = none; without it no rule is in shadow.
 	Rule func(j *history.Run) *adopt.Rule
-	// UsageURL is where the daemon shows what GPUs were used for; "" = nowhere.
-	UsageURL string
 	// Replay is the world in which the jobs are replayed; nil = they aren't.
 	Replay *World
 }
@@ -62,7 +60,6 @@ type Receipt struct {
 	Replay    *Replay           `json:"replay,omitempty"`
 	// NoReplay says why there is no replay.
 	NoReplay string   `json:"no_replay,omitempty"`
-	UsageURL string   `json:"usage_url,omitempty"`
 	Method   []string `json:"method"`
 }
 
@@ -139,7 +136,7 @@ type Failure struct {
 func Make(in *Input) *Receipt {
 	r := &Receipt{
 		From: in.From, To: in.To, Modes: map[string]int{}, Jobs: len(in.Jobs), Refused: in.Refused,
-		UsageURL: in.UsageURL, Policies: []string{}, Failures: []Failure{}, Method: []string{},
+		Policies: []string{}, Failures: []Failure{}, Method: []string{},
 	}
 	if r.Refused == nil {
 		r.Refused = []history.Refused{}

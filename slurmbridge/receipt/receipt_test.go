@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html"
 	"math"
 	"regexp"
 	"strings"
@@ -200,11 +199,9 @@ func TestKinds(t *testing.T) {
 	if half := (k.Waited.High - k.Waited.Low) / 2; math.Abs(half-2.228*.5/math.Sqrt(11)) > .001 {
 		t.Errorf("%+v", k.Waited)
 	}
-	var text, html bytes.Buffer
-	r.Text(&text, 10)
-	if err := r.HTML(&html, 10); err != nil || !strings.Contains(text.String(), "│ adopted   │   11 │") ||
-		!strings.Contains(html.String(), "<td>adopted</td><td>11</td>") {
-		t.Errorf("%v\n%s", err, text.String())
+	var text bytes.Buffer
+	if r.Text(&text, 10); !strings.Contains(text.String(), "│ adopted   │   11 │") {
+		t.Error(text.String())
 	}
 }
 
@@ -391,9 +388,9 @@ func TestSums(t *testing.T) {
 	})
 }
 
-const evil = `</title></svg><script>alert(1)</script>"'&` + "\x1b[2J\u202e"
+const evil = `"'&` + "\x1b[2J\u202e"
 
-// Names that a user chose come out as text, and the page needs nothing else.
+// Names that a user chose come out as text.
 func TestHostileNames(t *testing.T) {
 	a, b := ran("1", evil, 0, 0, 90, evil), ran("2", "bob", 0, 0, 90, "1")
 	a.Account, a.App, a.Outcome.App, a.Outcome.User = evil, evil, evil, evil
@@ -403,33 +400,19 @@ func TestHostileNames(t *testing.T) {
 		Jobs: []history.Run{a, b}, Replay: world(),
 		Refused: []history.Refused{{Reason: evil, Jobs: 1, Looks: 1}},
 	})
-	var page, text bytes.Buffer
-	must.OK(t, r.HTML(&page, 10))
+	var text bytes.Buffer
 	r.Text(&text, 10)
-	if s := page.String(); strings.Contains(s, "<script") ||
-		strings.Count(html.UnescapeString(s), "<script>alert(1)") < 8 {
-		t.Errorf("text became markup, or isn't shown %d times", strings.Count(html.UnescapeString(s), "<script>alert(1)"))
-	}
-	for _, out := range []string{page.String(), text.String()} {
-		if strings.ContainsAny(out, "\x1b\u202e") {
-			t.Error("a control character went through")
-		}
-	}
-	for _, out := range []string{"http://", "https://", "@import", "url("} {
-		if strings.Contains(page.String(), out) {
-			t.Errorf("the page reaches out: %s", out)
-		}
+	if n := strings.Count(text.String(), `"'&?[2J?`); n < 6 || strings.ContainsAny(text.String(), "\x1b\u202e") {
+		t.Errorf("the name is shown %d times, or a control character went through: %q", n, text.String())
 	}
 }
 
 // A receipt of nothing is one, too.
 func TestNothing(t *testing.T) {
 	r := Make(&Input{From: at(0), To: at(10), Replay: world()})
-	var page, text bytes.Buffer
-	must.OK(t, r.HTML(&page, 10))
+	var text bytes.Buffer
 	r.Text(&text, 10)
-	if !strings.Contains(text.String(), "No job with a GPU is known to have ended") ||
-		!strings.Contains(page.String(), "No job with a GPU is known to have ended") || r.NoReplay == "" {
+	if !strings.Contains(text.String(), "No job with a GPU is known to have ended") || r.NoReplay == "" {
 		t.Error(text.String())
 	}
 	out, err := json.Marshal(r)
@@ -452,17 +435,13 @@ func TestOnePage(t *testing.T) {
 		j.Outcome.Contract, j.Outcome.Broken = 1.05, true
 		jobs = append(jobs, j)
 	}
-	started := time.Now()
 	r := Make(&Input{Jobs: jobs, Replay: w})
 	if r.Replay == nil || r.Replay.Jobs != 600 {
 		t.Fatal(r.NoReplay)
 	}
-	t.Logf("%v", time.Since(started))
-	var page, text bytes.Buffer
-	must.OK(t, r.HTML(&page, 10))
-	r.Text(&text, 10)
-	if page.Len() > 150_000 || strings.Count(text.String(), "\n") > 70 {
-		t.Errorf("%d bytes, %d lines", page.Len(), strings.Count(text.String(), "\n"))
+	var text bytes.Buffer
+	if r.Text(&text, 10); strings.Count(text.String(), "\n") > 70 {
+		t.Errorf("%d lines", strings.Count(text.String(), "\n"))
 	}
 }
 
@@ -544,10 +523,9 @@ func TestApplicationsSeenOnce(t *testing.T) {
 // history, and of no job nothing but that.
 func TestFirstMinute(t *testing.T) {
 	page := func(r *Receipt) string {
-		var text, html bytes.Buffer
+		var text bytes.Buffer
 		r.Text(&text, 10)
-		must.OK(t, r.HTML(&html, 10))
-		return text.String() + html.String()
+		return text.String()
 	}
 	a, b := ran("1", "ann", 0, 0, 0.5), ran("2", "ann", 0.5, 0.5, 1)
 	in := &Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b}}
@@ -562,11 +540,10 @@ func TestFirstMinute(t *testing.T) {
 			t.Errorf("it doesn't say %q: %s", want, said)
 		}
 	}
-	if bad := regexp.MustCompile(`0 jobs, 0 s|[^\d]0\.0[^\d]|class="bad"|0 kept|[>( ]-0|by 0\.00|no second time|WAIT ALONE`).FindString(said); bad != "" {
+	if bad := regexp.MustCompile(`0 jobs, 0 s|[^\d]0\.0[^\d]|0 kept|[>( ]-0|by 0\.00|no second time|WAIT ALONE`).FindString(said); bad != "" {
 		t.Errorf("%q is in %s", bad, said)
 	}
-	if none := page(Make(&Input{From: at(-10), To: at(200)})); strings.Contains(none, "computed") ||
-		strings.Contains(none, "tile\"") {
+	if none := page(Make(&Input{From: at(-10), To: at(200)})); strings.Contains(none, "computed") {
 		t.Errorf("of no job: %s", none)
 	}
 }

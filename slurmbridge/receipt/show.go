@@ -1,14 +1,9 @@
 package receipt
 
 import (
-	"bytes"
-	"cmp"
-	_ "embed"
 	"fmt"
 	"html/template"
 	"io"
-	"math"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -54,9 +49,9 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 			c.Predicted, strings.Join(c.With, ", "))
 	})
 	if len(r.Kinds) > 1 {
-		t := newTable(w, kindHead...)
+		t := newTable(w, "kind", "jobs", "would share", "waited", "slowed", "done earlier by", "harmed")
 		for i := range r.Kinds {
-			t.AppendRow(r.Kinds[i].Row())
+			t.AppendRow(r.Kinds[i].row())
 		}
 		t.Render()
 	}
@@ -262,87 +257,8 @@ func saved(u usage.Unit, v, of float64) string {
 	return fmt.Sprintf("%s %s, %.0f %%", what, u.Text(v), 100*v/of)
 }
 
-//go:embed receipt.html
-var source string
-
-// What the page shows at most, so that it stays one.
-const (
-	mostPoints = 400
-	mostBars   = 12
-)
-
-// HTML writes the receipt as one file that needs no other, at most limit lines a
-// list.
-func (r *Receipt) HTML(w io.Writer, limit int) error {
-	t, err := template.New("receipt").Funcs(template.FuncMap{
-		"span": job.Span, "count": job.Count, "join": func(s []string) string { return strings.Join(s, ", ") },
-		"neg": func(v float64) float64 { return -v }, "percent": func(v float64) float64 { return 100 * v },
-		"diff": func(a, b float64) float64 { return a - b },
-		"when": func(t time.Time) string { return t.Local().Format("2006-01-02 15:04") },
-		"why":  func(s string) string { return strings.TrimPrefix(s, ErrReplay.Error()+": ") },
-		"cut":  func(list any) any { v := reflect.ValueOf(list); return v.Slice(0, min(v.Len(), limit)).Interface() },
-		"rest": func(list any) int { return max(0, reflect.ValueOf(list).Len()-limit) },
-	}).Parse(source)
-	if err != nil {
-		return fmt.Errorf("receipt as HTML: %w", err)
-	}
-	v := struct {
-		*Receipt
-		CSS                         template.CSS
-		HoursPic, Scatter, WaitsPic template.HTML
-		KindHead                    []any
-		Unit                        usage.Unit
-		Waits                       bool
-	}{r, template.CSS(chart.CSS), r.hoursPicture(), r.Scatter(), r.waitsPicture(), kindHead, r.unit(), r.waitsChange()} //nolint:gosec // the program's own
-	var b bytes.Buffer
-	if err := t.Execute(&b, v); err != nil {
-		return fmt.Errorf("receipt as HTML: %w", err)
-	}
-	if _, err := io.WriteString(w, clean(b.String())); err != nil {
-		return fmt.Errorf("receipt as HTML: %w", err)
-	}
-	return nil
-}
-
-// unit is what the page tells GPU time in.
-func (r *Receipt) unit() usage.Unit {
-	largest := max(r.Hours.Used, r.Hours.OneByOne)
-	if r.Replay != nil {
-		largest = max(largest, r.Replay.Base.GPUHours, r.Replay.Shared.GPUHours)
-	}
-	return usage.HoursFor(largest)
-}
-
-func (r *Receipt) hoursPicture() template.HTML {
-	h := r.Hours
-	u := r.unit()
-	hours := func(v float64) string { return u.Of(&v) }
-	b := chart.Bars{Title: u.Noun, Desc: "used, and one by one"}
-	if h.ByProfile+h.ByGuess+h.Lost > 0 {
-		b.Bars = append(b.Bars,
-			chart.Bar{Label: "one by one, about", Value: h.OneByOne, Text: hours(h.OneByOne)},
-			chart.Bar{Label: "used", Value: h.Used, Text: hours(h.Used), Class: better(h.Saved)})
-	}
-	if x := r.Replay; r.waitsChange() {
-		b.Bars = append(b.Bars,
-			chart.Bar{Label: "replayed one by one", Value: x.Base.GPUHours, Text: hours(x.Base.GPUHours)},
-			chart.Bar{
-				Label: "replayed sharing (estimate)", Value: x.Shared.GPUHours, Text: hours(x.Shared.GPUHours),
-				Class: better(x.Base.GPUHours - x.Shared.GPUHours),
-			})
-	}
-	if len(b.Bars) == 0 {
-		return ""
-	}
-	return b.HTML()
-}
-
-func better(gain float64) string {
-	if gain < 0 {
-		return "bad"
-	}
-	return "good"
-}
+// mostPoints is how many runs a picture shows at most.
+const mostPoints = 400
 
 // Scatter draws the slowdowns of runs that shared a GPU, predicted and measured; "" = nothing was predicted.
 func (r *Receipt) Scatter() template.HTML {
@@ -362,26 +278,4 @@ func (r *Receipt) Scatter() template.HTML {
 		return ""
 	}
 	return s.HTML()
-}
-
-// waitsPicture shows the users with the largest change in waiting.
-func (r *Receipt) waitsPicture() template.HTML {
-	if !r.waitsChange() {
-		return ""
-	}
-	all := slices.Clone(r.Replay.Users)
-	slices.SortStableFunc(all, func(a, b Change) int {
-		return cmp.Compare(math.Abs(b.ShorterH-b.LongerH), math.Abs(a.ShorterH-a.LongerH))
-	})
-	c := chart.Bars{Title: "Waits by user", Desc: "hours that all jobs of a user wait less by sharing"}
-	for i := range all[:min(len(all), mostBars)] {
-		x := &all[i]
-		d := x.ShorterH - x.LongerH
-		text := job.Span(d) + " less"
-		if d < 0 {
-			text = job.Span(-d) + " more"
-		}
-		c.Bars = append(c.Bars, chart.Bar{Label: x.name(), Value: d, Text: text, Class: better(d)})
-	}
-	return c.HTML()
 }

@@ -364,7 +364,7 @@ func TestDaemonAddress(t *testing.T) {
 		{"", "", "", ""},
 		{"", "", "https://head:1", "https://head:1"},
 	} {
-		must.Equal(t, daemonURL(&config.Config{Listen: c.listen, WebConfig: c.web}, c.server, "localhost"), c.want, c)
+		must.Equal(t, daemonURL(&config.Config{Listen: c.listen, WebConfig: c.web}, c.server), c.want, c)
 	}
 }
 

@@ -117,7 +117,7 @@ func askAround(ctx context.Context, facts *doctor.Facts, cfg *config.Config, f *
 		said := doctor.TryCredential(ctx, credential.Choose(cfg.KeyFile, cfg.MungeSocket).Users)
 		facts.Token = &said
 	}
-	if address := daemonURL(cfg, f.server, "localhost"); address != "" {
+	if address := daemonURL(cfg, f.server); address != "" {
 		facts.Daemon = doctor.AskDaemon(ctx, web, address)
 	}
 	if f.agents != "" {

@@ -89,7 +89,7 @@ func client(cfg *config.Config, m *loop.Metrics) (*slurm.Client, error) {
 var errNoDaemon = errors.New("no answer from the daemon")
 
 func ask(ctx context.Context, cfg *config.Config, server, path string, into any) error {
-	url := daemonURL(cfg, server, "localhost")
+	url := daemonURL(cfg, server)
 	if url == "" {
 		return fmt.Errorf("%w: listen is empty, so it serves nothing; name it with --server", errNoDaemon)
 	}
@@ -142,9 +142,9 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 	return nil
 }
 
-// daemonURL is where the daemon of the settings answers: at server, otherwise on a host if it listens on all of its
-// addresses; "" = it serves nothing.
-func daemonURL(cfg *config.Config, server, host string) string {
+// daemonURL is where the daemon of the settings answers: at server, otherwise on this machine if it listens on all of
+// its addresses; "" = it serves nothing.
+func daemonURL(cfg *config.Config, server string) string {
 	if server != "" {
 		return server
 	}
@@ -153,7 +153,7 @@ func daemonURL(cfg *config.Config, server, host string) string {
 		return ""
 	}
 	if ip := net.ParseIP(address); address == "" || ip != nil && ip.IsUnspecified() {
-		address = host
+		address = "localhost"
 	}
 	scheme := "http://"
 	if text, err := os.ReadFile(cfg.WebConfig); err == nil && strings.Contains(string(text), "cert_file") {

@@ -1,17 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/prometheus/common/model"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -30,7 +27,7 @@ import (
 )
 
 func newReceipt(s *shared) *cobra.Command {
-	var since, until, file string
+	var since, until string
 	limit := 10
 	var noReplay bool
 	var whatIf string
@@ -58,7 +55,6 @@ would have ended earliest, with none refused for its memory, and changes no GPU.
 
 It reads the database and needs no daemon.`,
 		Example: `  slurmbridge receipt                         the last seven days
-  slurmbridge receipt --since 30d --html receipt.html
   slurmbridge receipt --since 7d --what-if
   slurmbridge receipt --since 21d --what-if mig
   slurmbridge receipt --since 2026-03-01 --until 2026-04-01 --json`,
@@ -76,9 +72,8 @@ It reads the database and needs no daemon.`,
 			if err != nil {
 				return cli.Usage(err)
 			}
-			if whatIf != "" && (noReplay || file != "") {
-				return cli.Usage(errors.New("--what-if is a replay, for a terminal or as --json: it goes with neither " +
-					"--no-replay nor --html"))
+			if whatIf != "" && noReplay {
+				return cli.Usage(errors.New("--what-if is a replay: it doesn't go with --no-replay"))
 			}
 			if limit < 1 {
 				return cli.Usage(fmt.Errorf("--limit is %d: at least 1", limit))
@@ -104,28 +99,12 @@ It reads the database and needs no daemon.`,
 				return s.Show(x, func() { x.Text(s.Out) })
 			}
 			r := receipt.Make(in)
-			if file != "" {
-				var b bytes.Buffer
-				if err := r.HTML(&b, limit); err != nil {
-					return err
-				}
-				if err := renameio.WriteFile(file, b.Bytes(), 0o644); err != nil {
-					return fmt.Errorf("write %s: %w", file, err)
-				}
-			}
-			switch {
-			case s.JSON:
-				return s.PrintJSON(r)
-			case file == "":
-				r.Text(s.Out, limit)
-			}
-			return nil
+			return s.Show(r, func() { r.Text(s.Out, limit) })
 		}),
 	}
 	f := c.Flags()
 	sinceFlag(f, &since, "7d")
 	untilFlag(f, &until)
-	f.StringVar(&file, "html", "", "write the page to `FILE`: it needs nothing else, and no network")
 	f.IntVar(&limit, "limit", limit, "lines a list")
 	f.BoolVar(&noReplay, "no-replay", false, "leave the estimate of waits out: it takes seconds where there are many jobs")
 	f.StringVar(&whatIf, "what-if", "",
@@ -181,9 +160,6 @@ func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *
 ) (*receipt.Input, error) {
 	j := journal.New(st.DB())
 	in := &receipt.Input{From: from, To: to, Mode: job.Mode(cfg.Mode)}
-	if host, err := os.Hostname(); err == nil && cfg.Listen != "" {
-		in.UsageURL = daemonURL(cfg, "", host) + "/usage"
-	}
 	if len(cfg.Adopt) > 0 && cfg.AdoptMode == "shadow" {
 		rules := &adopt.Policy{Rules: cfg.Adopt, Percent: 100}
 		in.Rule = func(r *history.Run) *adopt.Rule { return ruleOf(rules, r) }

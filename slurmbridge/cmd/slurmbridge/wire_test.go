@@ -363,7 +363,6 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 	}
 
 	in := must.Get(loadReceipt(ctx, cfg, st, log, at(0), at(120), true))(t)
-	in.UsageURL = "" // a port of its own each time
 	out := &sharedHour{runs: in.Jobs}
 	if out.receipt, err = json.Marshal(receipt.Make(in)); err != nil {
 		t.Fatal(err)
