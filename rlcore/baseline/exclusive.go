@@ -2,7 +2,6 @@
 package baseline
 
 import (
-	"image/color"
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -11,16 +10,14 @@ import (
 
 var _ = policy.Register(policy.Spec{
 	Name: "exclusive", About: "a GPU of its own to each job, highest priority first", Rank: 5,
-	Colour: color.RGBA{205, 205, 205, 255},
-	Live:   true, Alone: true,
+	Live: true, Alone: true,
 	New: func(policy.Setup) (rlcore.Policy, error) { return Exclusive{}, nil },
 })
 
 // In experiments, where no job has a priority, it is called by what it then does.
 var _ = policy.Register(policy.Spec{
 	Name: "fifo", About: "a GPU of its own to each job, in the order of arrival", Rank: 10,
-	Colour:    color.RGBA{205, 205, 205, 255},
-	Contender: true, Alone: true, Minor: true,
+	Contender: true, Alone: true,
 	New: func(policy.Setup) (rlcore.Policy, error) { return Exclusive{}, nil },
 })
 

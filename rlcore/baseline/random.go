@@ -2,7 +2,6 @@ package baseline
 
 import (
 	"hash/fnv"
-	"image/color"
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -10,8 +9,8 @@ import (
 )
 
 var _ = policy.Register(policy.Spec{
-	Name: "random", About: "any allowed combination with the same chance", Rank: 70, Colour: color.RGBA{240, 228, 66, 255},
-	Live: true, Contender: true, Minor: true,
+	Name: "random", About: "any allowed combination with the same chance", Rank: 70,
+	Live: true, Contender: true,
 	New: func(s policy.Setup) (rlcore.Policy, error) { return Random{Seed: s.Seed}, nil },
 })
 

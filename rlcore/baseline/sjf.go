@@ -1,16 +1,13 @@
 package baseline
 
 import (
-	"image/color"
-
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 var _ = policy.Register(policy.Spec{
 	Name: "sjf", About: "a GPU of its own to each job, the shortest first", Rank: 20,
-	Colour: color.RGBA{150, 150, 150, 255},
-	Live:   true, Contender: true, Alone: true, ShortestFirst: true,
+	Live: true, Contender: true, Alone: true, ShortestFirst: true,
 	New: func(policy.Setup) (rlcore.Policy, error) { return SJF{}, nil },
 })
 

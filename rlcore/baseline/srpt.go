@@ -1,16 +1,14 @@
 package baseline
 
 import (
-	"image/color"
-
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 var _ = policy.Register(policy.Spec{
 	Name: "srpt", About: "shortest remaining times first, as far as those who share a GPU don't hold each other up",
-	Rank:   85,
-	Colour: color.RGBA{170, 68, 153, 255}, Live: true, Contender: true,
+	Rank: 85,
+	Live: true, Contender: true,
 	New: func(s policy.Setup) (rlcore.Policy, error) { return NewSRPT(s.Predictor), nil },
 })
 

@@ -2,7 +2,6 @@ package baseline
 
 import (
 	"fmt"
-	"image/color"
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -11,7 +10,7 @@ import (
 
 var _ = policy.Register(policy.Spec{
 	Name: "tetris", About: "packs by peak demand and knows nothing of interference", Rank: 30,
-	Colour: color.RGBA{86, 180, 233, 255}, Live: true, Contender: true, Unguarded: true,
+	Live: true, Contender: true, Unguarded: true,
 	New:   func(policy.Setup) (rlcore.Policy, error) { return &Tetris{Short: 0.5}, nil },
 	Knobs: tetrisKnobs(),
 })

@@ -2,7 +2,6 @@ package baseline
 
 import (
 	"fmt"
-	"image/color"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -10,8 +9,7 @@ import (
 
 var _ = policy.Register(policy.Spec{
 	Name: "pack", About: "greedy, but a job must bring a noticeable gain to be let in", Rank: 75,
-	Colour: color.RGBA{0, 68, 136, 255},
-	Live:   true,
+	Live: true,
 	New: func(s policy.Setup) (rlcore.Policy, error) {
 		return NewThroughput("pack", s.Predictor, 0.12), nil
 	},
@@ -19,8 +17,7 @@ var _ = policy.Register(policy.Spec{
 
 var _ = policy.Register(policy.Spec{
 	Name: "greedy", About: "the combination with the highest predicted throughput", Rank: 80,
-	Colour: color.RGBA{0, 114, 178, 255},
-	Live:   true, Contender: true,
+	Live: true, Contender: true,
 	New:   func(s policy.Setup) (rlcore.Policy, error) { return NewThroughput("greedy", s.Predictor, 0), nil },
 	Knobs: crowds(0, 0.05, 0.12, 0.2),
 })

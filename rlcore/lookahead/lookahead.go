@@ -3,7 +3,6 @@ package lookahead
 
 import (
 	"cmp"
-	"image/color"
 	"math"
 	"slices"
 
@@ -15,7 +14,7 @@ import (
 var _ = policy.Register(policy.Spec{
 	Name: "lookahead", About: "srpt, with its best few combinations played out until the jobs that are known have " +
 		"ended; takes longer", Rank: 87,
-	Colour: color.RGBA{17, 119, 51, 255}, Live: true, Contender: true,
+	Live: true, Contender: true,
 	New: func(s policy.Setup) (rlcore.Policy, error) { return New(s.Predictor), nil },
 })
 

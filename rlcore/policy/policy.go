@@ -4,14 +4,13 @@ package policy
 import (
 	"cmp"
 	"fmt"
-	"image/color"
 	"slices"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Spec is what the rest of the project knows of a policy. Daemon, help texts, experiments, tables and figures
+// Spec is what the rest of the project knows of a policy. Daemon, help texts, experiments and tables
 // read it here and have no list of policies of their own.
 //
 // Each policy registers its spec from its own file: var _ = Register(…). An explicit table would be a second file
@@ -21,9 +20,6 @@ type Spec struct {
 	Name  string
 	About string // one line, for help texts
 	Rank  int    // position in lists and tables, ascending
-	// Colour in figures. Those here are Okabe and Ito's (Color Universal Design, 2008), and Tol's wine and purple as
-	// the ninth and tenth.
-	Colour color.RGBA
 
 	Live      bool // the daemon can decide by it
 	Contender bool // experiments compare it
@@ -34,8 +30,6 @@ type Spec struct {
 	Network       bool // decides by a trained network: takes a model file
 	// Unguarded policies judge by themselves what fits: experiments hold them to the card's own rules only.
 	Unguarded bool
-	// Minor contenders have no row of their own in the figures over time.
-	Minor bool
 
 	// New makes the policy; nil where only training does.
 	New func(Setup) (rlcore.Policy, error)

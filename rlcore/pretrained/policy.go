@@ -2,7 +2,6 @@ package pretrained
 
 import (
 	"fmt"
-	"image/color"
 	"path/filepath"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -28,7 +27,7 @@ func BuiltInFor(aim policy.Objective) string {
 var _ = policy.Register(policy.Spec{
 	Name: Name, About: "a network that has learned which combinations pay, with its best few played out where it is in " +
 		"doubt; see the setting model", Rank: 100,
-	Colour: color.RGBA{213, 94, 0, 255}, Live: true, Contender: true, Network: true,
+	Live: true, Contender: true, Network: true,
 	New: func(s policy.Setup) (rlcore.Policy, error) {
 		if s.Model == "" {
 			cp, err := Checkpoint(s.Objective)

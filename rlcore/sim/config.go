@@ -54,8 +54,6 @@ type Config struct {
 	// ExtendLimit: a job gets back what sharing has cost it, so it is ended at its limit after that
 	// much solo work, except for jobs with LimitFixed. As rlcore.Guard's.
 	ExtendLimit bool
-	// Track records the GPUs' utilisation over time in the Result.
-	Track bool
 	// MaxDelayS is the guard's: where a decision left a GPU idle, another one is due
 	// when a job of its window has been delayed that long. Default
 	// rlcore.DefaultMaxDelayS; Run takes it from its Decider.

@@ -44,7 +44,6 @@ type device struct {
 	leftIdle bool                // the last decision left it idle though jobs were pending
 	wakeS    float64             // latest time of the next decision
 	inState  bool                // Sim.state holds the present members
-	counted  int                 // members in Sim.total
 	met      map[meeting]float64 // how long two jobs were here together, s; for an Observer
 }
 
@@ -199,8 +198,7 @@ func (s *Sim) update(g int, busy float64) {
 		m := &d.members[i]
 		d.nextS = min(d.nextS, m.latestS, s.now+max(0, m.segment().until-m.done)*m.slow)
 	}
-	s.sample(busy-d.busy, (mem-d.mem)/d.spec.MemMiB, len(d.members)-d.counted)
-	d.busy, d.mem, d.counted = busy, mem, len(d.members)
+	d.busy, d.mem = busy, mem
 	s.estimate(g)
 }
 
@@ -211,21 +209,4 @@ func (d *device) memOf(n int) float64 {
 		sum += d.members[i].segment().use.MemMiB
 	}
 	return sum
-}
-
-// sample records a change of the GPUs' utilisation.
-func (s *Sim) sample(busy, mem float64, members int) {
-	s.total.GPU += busy
-	s.total.Mem += mem
-	s.total.Running += members
-	if !s.cfg.Track {
-		return
-	}
-	n := float64(len(s.devs))
-	x := Sample{AtS: s.now, GPU: s.total.GPU / n, Mem: s.total.Mem / n, Running: s.total.Running}
-	if last := len(s.track) - 1; last >= 0 && s.track[last].AtS == x.AtS {
-		s.track[last] = x
-		return
-	}
-	s.track = append(s.track, x)
 }

@@ -7,14 +7,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Sample is the GPUs' utilisation from AtS on, averaged over the GPUs.
-type Sample struct {
-	AtS     float64
-	GPU     float64 // fraction of time a kernel runs, 0..1
-	Mem     float64 // fraction of the device memory held, 0..1
-	Running int     // jobs, on all GPUs
-}
-
 // Outcome is the result for one job. Times are in s.
 type Outcome struct {
 	ID      string
@@ -52,7 +44,6 @@ type Result struct {
 	PastDeadline    int // jobs ended at their deadline, or cancelled because of it
 	Decisions       int
 	Kept            []Kept // what the guard's reasons cost, the dearest first
-	Track           []Sample
 }
 
 // Result returns the outcome once all jobs have ended; else an error, which wraps
@@ -64,7 +55,7 @@ func (s *Sim) Result() (*Result, error) {
 	if s.left > 0 {
 		return nil, fmt.Errorf("%w: %d jobs have not ended yet", ErrStuck, s.left)
 	}
-	r := &Result{OOM: s.oom, Decisions: s.decisions, Track: s.track, Kept: s.keptBy()}
+	r := &Result{OOM: s.oom, Decisions: s.decisions, Kept: s.keptBy()}
 	if len(s.jobs) == 0 {
 		return r, nil
 	}

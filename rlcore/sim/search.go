@@ -56,8 +56,6 @@ func (p plan) clone() plan {
 // were never measured and the turns of foreign jobs do.
 func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from ...*Result) (*Result, error) {
 	cfg.Predictor, cfg.Observer, cfg.M, cfg.MaxDelayS = nil, nil, math.MaxInt, math.MaxFloat64
-	track := cfg.Track
-	cfg.Track = false
 	s, err := New(cfg)
 	if err != nil {
 		return nil, err
@@ -74,15 +72,7 @@ func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from .
 			return nil, err
 		}
 	}
-	if !track || h.best.res.Track != nil {
-		return h.best.res, nil
-	}
-	s.cfg.Track = true
-	again, err := h.try(h.best.plan)
-	if err != nil || again.cost > h.best.cost {
-		return h.best.res, err
-	}
-	return again.res, nil
+	return h.best.res, nil
 }
 
 // search is a search for a schedule of small cost.

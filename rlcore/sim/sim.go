@@ -40,9 +40,7 @@ type Sim struct {
 	idleWaits int   // devices with leftIdle
 	forced    bool  // a decision must start something: nothing else would ever happen
 
-	oom   int
-	track []Sample
-	total Sample // sums over the devices
+	oom int
 
 	// plain is plain Slurm's schedule as the site expects it, truly the one that it would
 	// have been.
@@ -95,7 +93,7 @@ func (s *Sim) reset() {
 	s.plain.DoneS = s.done
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
 	s.expiryS = inf
-	s.decisions, s.oom, s.track, s.total, s.foretold = 0, 0, nil, Sample{}, map[rlcore.Identity]*foretold{}
+	s.decisions, s.oom, s.foretold = 0, 0, map[rlcore.Identity]*foretold{}
 	s.requeue, s.queue, s.idleWaits, s.stateS, s.turns.pending = false, s.queue[:0], 0, -1, 0
 	s.wait, s.state.Pending = s.wait[:0], s.state.Pending[:0]
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/lab"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
@@ -25,7 +24,7 @@ import (
 func newProfiles(s *shared) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "profiles",
-		Short: "What applications use of a GPU: list, identify, show, plot, import, export, forget",
+		Short: "What applications use of a GPU: list, identify, show, import, export, forget",
 		Long: `profiles shows and changes what the bridge knows of applications. A user's own runs
 make that user's profiles; imported ones are the whole site's, until own runs say
 better.
@@ -38,10 +37,9 @@ relative: until it has run alone it is taken for what its relatives let expect, 
 safe side. --comment=app=NAME overrules all that, and so does SLURMBRIDGE_APP=NAME in
 sbatch's environment or in the script.`,
 		Example: `  slurmbridge profiles list
-  slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann
-  slurmbridge profiles plot lmp-3f9a1c2b04d1 --user ann -o lmp.svg`,
+  slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann`,
 	}
-	c.AddCommand(newProfilesList(s), newProfilesIdentify(s), newProfilesShow(s), lab.Plot(&s.Env), newProfilesImport(s),
+	c.AddCommand(newProfilesList(s), newProfilesIdentify(s), newProfilesShow(s), newProfilesImport(s),
 		newProfilesExport(s), newProfilesForget(s))
 	return c
 }
@@ -306,14 +304,22 @@ func drawProfile(w io.Writer, p *rlcore.Profile) {
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{"", "mean", "peak", "unit", fmt.Sprintf("0 to %.0f s", p.DurationS)})
 	mean, peak := p.Mean(), p.Peak()
-	for _, r := range cli.Resources(p) {
+	for _, r := range []struct {
+		name, unit string
+		top        float64 // of the scale
+		of         func(rlcore.Use) float64
+	}{
+		{"GPU", "%", 100, func(u rlcore.Use) float64 { return 100 * u.GPU }},
+		{"memory", "MiB", peak.MemMiB, func(u rlcore.Use) float64 { return u.MemMiB }},
+		{"cores", "%", 100, func(u rlcore.Use) float64 { return 100 * u.Core }},
+		{"PCIe", "MB/s", peak.PCIeMBps, func(u rlcore.Use) float64 { return u.PCIeMBps }},
+	} {
 		var over strings.Builder
 		for i := range spanColumns {
-			over.WriteRune(bar(most(p, r.Of, float64(i)/spanColumns, float64(i+1)/spanColumns), r.Top))
+			over.WriteRune(bar(most(p, r.of, float64(i)/spanColumns, float64(i+1)/spanColumns), r.top))
 		}
 		t.AppendRow(table.Row{
-			r.Name, fmt.Sprintf("%.0f", r.Of(mean)), fmt.Sprintf("%.0f", r.Of(peak)), r.Unit,
-			over.String(),
+			r.name, fmt.Sprintf("%.0f", r.of(mean)), fmt.Sprintf("%.0f", r.of(peak)), r.unit, over.String(),
 		})
 	}
 	t.Render()

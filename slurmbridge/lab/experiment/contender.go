@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"image/color"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -109,20 +108,14 @@ var trainings = map[string]func(ctx context.Context, c *Contender, train dqn.Sce
 			rand.New(rand.NewPCG(seed, 0x0e7)))
 		return c.learn(ctx, net, train, e, seed)
 	},
-	register(deeprm.Max, 40, color.RGBA{230, 159, 0, 255},
-		"DeepRM, each job's peak use as its demand"): gradient(deeprm.Max),
-	register(deeprm.Mean, 50, color.RGBA{204, 121, 167, 255},
-		"DeepRM, each job's mean use as its demand"): gradient(deeprm.Mean),
-	register(deeprm.DqnGPU, 60, color.RGBA{0, 158, 115, 255},
-		"the thesis's policy gradient over combinations of jobs"): gradient(deeprm.DqnGPU),
+	register(deeprm.Max, 40, "DeepRM, each job's peak use as its demand"):                 gradient(deeprm.Max),
+	register(deeprm.Mean, 50, "DeepRM, each job's mean use as its demand"):                gradient(deeprm.Mean),
+	register(deeprm.DqnGPU, 60, "the thesis's policy gradient over combinations of jobs"): gradient(deeprm.DqnGPU),
 }
 
 // register registers a policy of the literature that only training makes.
-func register(name deeprm.Kind, rank int, colour color.RGBA, about string) string {
-	policy.Register(policy.Spec{
-		Name: string(name), About: about, Rank: rank, Colour: colour, Contender: true,
-		Unguarded: true,
-	})
+func register(name deeprm.Kind, rank int, about string) string {
+	policy.Register(policy.Spec{Name: string(name), About: about, Rank: rank, Contender: true, Unguarded: true})
 	return string(name)
 }
 

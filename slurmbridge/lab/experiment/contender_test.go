@@ -3,10 +3,7 @@ package experiment
 import (
 	"context"
 	"errors"
-	"image/color"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -289,13 +286,13 @@ func TestBoundKnowsSJF(t *testing.T) {
 
 // made is a policy that this file alone knows.
 var made = policy.Register(policy.Spec{
-	Name: "madeup", About: "for this test", Rank: 1000, Colour: color.RGBA{1, 2, 3, 255}, Contender: true,
+	Name: "madeup", About: "for this test", Rank: 1000, Contender: true,
 	New: func(s policy.Setup) (rlcore.Policy, error) {
 		return baseline.NewThroughput("madeup", s.Predictor, 0.01), nil
 	},
 })
 
-// One file adds a policy: it competes, is drawn in its colour, and has a place in tables.
+// One file adds a policy: it competes, and has a place in tables.
 func TestRegisteredPolicyCompetes(t *testing.T) {
 	r := must.Get(Run(t.Context(), Options{
 		Workloads: []string{"random"}, Policies: []string{made.Name}, Seeds: 1,
@@ -306,19 +303,6 @@ func TestRegisteredPolicyCompetes(t *testing.T) {
 	}
 	if names := Names(); names[len(names)-1] != made.Name {
 		t.Errorf("tables list %v", names)
-	}
-	dir := t.TempDir()
-	must.Get(r.Figures(dir, "svg"))(t)
-	for _, figure := range []string{"fig14-random", "fig15-slowdowns", "fig16-training", "fig17-cost", "makespans"} {
-		file := filepath.Join(dir, figure+".svg")
-		if text := writing(t, file); !strings.Contains(text, made.Name) {
-			t.Errorf("%s doesn't name it", figure)
-		}
-		svg := must.Get(os.ReadFile(file))(t)
-		if coloured := figure == "fig14-random" || figure == "fig16-training" || figure == "makespans"; coloured &&
-			!strings.Contains(string(svg), "#010203") {
-			t.Errorf("%s doesn't draw it in its colour", figure)
-		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -28,8 +27,6 @@ type Line struct {
 	Cost2          float64 `json:"ec2_cost2_vs_whole"`
 	ThesisVsSJF    float64 `json:"thesis_makespan_vs_sjf,omitempty"`
 	ThesisMakespan float64 `json:"thesis_makespan_s,omitempty"`
-
-	first *sim.Result // of the first seed, with its track
 }
 
 // TradeOff is one point of the curve slowdown against makespan.
@@ -55,7 +52,6 @@ type Report struct {
 	// LowerBoundS is the mean over the seeds of a makespan below which no schedule is, by workload.
 	LowerBoundS map[string]float64 `json:"lower_bound_s"`
 	TradeOff    []TradeOff         `json:"trade_off,omitempty"`
-	Pairs       *PairMatrix        `json:"pairs"`
 	// Geomean is each policy's geometric mean over the workloads of
 	// makespan_vs_sjf.
 	Geomean map[string]float64 `json:"geomean_vs_sjf"`
@@ -108,9 +104,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	for name, x := range e.report.Geomean {
 		e.report.Geomean[name] = math.Exp(x)
 	}
-	var err error
-	e.report.Pairs, err = pairMatrix()
-	return e.report, err
+	return e.report, nil
 }
 
 // progress reports what begins.
@@ -141,7 +135,6 @@ func (e *experiment) play(ctx context.Context, wl string) error {
 		if c.sets[i], err = scenario(rand.New(rand.NewPCG(o.Seed+10_000+uint64(i), 0x7e57))); err != nil {
 			return err
 		}
-		c.sets[i].Track = i == 0
 	}
 	c.begin = func(what string) { e.progress(wl + ": " + what) }
 	c.prepare = func(ctx context.Context, name string, _ int) (*Contender, error) {
@@ -168,7 +161,6 @@ func (c *contest) line(name string) *Line {
 	l := &Line{Fared: c.fared(name, "sjf")}
 	rs, sjf := c.results(name), c.results("sjf")
 	n := float64(len(rs))
-	l.first = rs[0]
 	l.OOM, l.TimedOut, l.HarmedTimeout, l.PastDeadline = math.Round(n*l.OOM), math.Round(n*l.TimedOut),
 		math.Round(n*l.HarmedTimeout), math.Round(n*l.PastDeadline)
 	if bound := c.results(Clairvoyant); bound != nil { // one share of all seeds' gains: some have none
@@ -230,57 +222,4 @@ func (e *experiment) tradeOff(ctx context.Context, c *contest, dqn *Contender) e
 		e.report.TradeOff = append(e.report.TradeOff, TradeOff{x, l.MakespanVsSJF, l.MakespanSD, l.LT10, int(l.OOM)})
 	}
 	return nil
-}
-
-// PairMatrix is the thesis's Fig. 3: each application next to each other one, both started at once.
-// Slowdown[i][j] is what i suffers from j; 0: memory doesn't suffice.
-type PairMatrix struct {
-	Apps     []string    `json:"apps"`
-	Slowdown [][]float64 `json:"slowdown"`
-}
-
-// pairMatrix simulates the pairs of Fig. 3. Its CNN isn't named further; alexnet
-// stands for it here (an assumption).
-func pairMatrix() (*PairMatrix, error) {
-	m := &PairMatrix{Apps: []string{"lammps", "gromacs", "alexnet", "vgg16", "googlenet"}}
-	for _, a := range m.Apps {
-		row := make([]float64, len(m.Apps))
-		for j, b := range m.Apps {
-			var err error
-			if row[j], err = nextTo(thesisApps[a], thesisApps[b]); err != nil {
-				return nil, err
-			}
-		}
-		m.Slowdown = append(m.Slowdown, row)
-	}
-	return m, nil
-}
-
-// nextTo simulates a with b, which is started again and again until a ends; 0 if memory doesn't
-// suffice for both.
-func nextTo(a, b *rlcore.Profile) (float64, error) {
-	cfg := sim.Config{GPUs: []rlcore.GPUSpec{rlcore.TitanXp}, Truth: sim.Law{Law: &contention.MPS}}
-	cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: "victim", Profile: a}})
-	for i := range 1 + int(8*a.DurationS/b.DurationS) {
-		cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint("aggressor", i), Profile: b}})
-	}
-	s, err := sim.New(cfg)
-	if err != nil {
-		return 0, err
-	}
-	for s.Next() {
-		// The victim first, then one aggressor after the other next to it; aggressors that are left
-		// when it has ended run one by one.
-		switch on := s.State().GPUs[0].Running; {
-		case len(on) == 0, len(on) == 1 && on[0].ID == "victim":
-			s.Start([]int{0})
-		default:
-			s.Start(nil)
-		}
-	}
-	res, err := s.Result()
-	if err != nil || res.OOM > 0 {
-		return 0, err
-	}
-	return res.Jobs[0].Slowdown, nil
 }

@@ -112,22 +112,3 @@ func FindProfile(ctx context.Context, st *store.Store, user, app, card string) (
 	out.Profile, out.Family, out.Sizes, out.Foretelling = p, a.Family, a.Sizes, p.Foretelling()
 	return out, nil
 }
-
-// Resource is one of the four that a profile shows over time.
-type Resource struct {
-	Name, Unit string
-	Top        float64 // of the scale
-	Of         func(rlcore.Use) float64
-}
-
-// Resources of a profile: fractions as percentages of the card, the rest up to its
-// peak.
-func Resources(p *rlcore.Profile) []Resource {
-	peak := p.Peak()
-	return []Resource{
-		{"GPU", "%", 100, func(u rlcore.Use) float64 { return 100 * u.GPU }},
-		{"memory", "MiB", peak.MemMiB, func(u rlcore.Use) float64 { return u.MemMiB }},
-		{"cores", "%", 100, func(u rlcore.Use) float64 { return 100 * u.Core }},
-		{"PCIe", "MB/s", peak.PCIeMBps, func(u rlcore.Use) float64 { return u.PCIeMBps }},
-	}
-}

@@ -15,7 +15,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 type experimentFlags struct {
@@ -23,7 +22,7 @@ type experimentFlags struct {
 	quick, worlds         bool
 	objective, checkpoint string
 	durationError         float64
-	json, figures, format string
+	json                  string
 }
 
 func newExperiment(s *shared) *cobra.Command {
@@ -55,7 +54,7 @@ guard, then again without contract and promise. Loads are parts of what the GPUs
 sharing; policies are compared with fifo. There is no clairvoyant: of more than 100 jobs its search
 finds little that policies don't.`,
 		Example: `  slurmbridge experiment --quick                      less training, in a minute
-  slurmbridge experiment --figures out --json out.json   everything, and pictures
+  slurmbridge experiment --json out.json              everything
   slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30
   slurmbridge experiment --worlds                     jobs that come over time`,
 		Args: cobra.NoArgs,
@@ -77,9 +76,6 @@ finds little that policies don't.`,
 				if c.Flags().Changed("objective") {
 					return cli.Usage(errors.New("--worlds is about the turnaround alone"))
 				}
-			}
-			if !slices.Contains(figure.Formats, f.format) {
-				return cli.Usage(fmt.Errorf("--format is %q; there are %s", f.format, strings.Join(figure.Formats, " and ")))
 			}
 			if err := checkOptions(&f.Options, kind, f.json); err != nil {
 				return err
@@ -110,8 +106,6 @@ finds little that policies don't.`,
 	addOptions(fl, o, 10, 5, &f.json)
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
 	fl.BoolVar(&f.quick, "quick", false, "less training and searching: a minute on two cores")
-	fl.StringVar(&f.figures, "figures", "", "write pictures into `DIR`")
-	fl.StringVar(&f.format, "format", "png", "of the pictures: png or svg")
 	return c
 }
 
@@ -129,17 +123,10 @@ func (s *shared) experiment(ctx context.Context, f *experimentFlags) error {
 	if err != nil {
 		return err
 	}
-	// What can't be written costs nothing of the rest.
 	if f.json != "-" {
 		s.printExperiment(r, time.Since(began))
 	}
-	err = s.writeJSON(f.json, r)
-	if f.figures == "" {
-		return err
-	}
-	files, bad := r.Figures(f.figures, f.format)
-	fmt.Fprintf(s.ErrOut, "%d figures in %s\n", len(files), f.figures)
-	return errors.Join(err, bad)
+	return s.writeJSON(f.json, r)
 }
 
 // checkOptions refuses settings, and a file of results that can't be written, before anything is

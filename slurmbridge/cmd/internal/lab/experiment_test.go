@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"image/png"
 	"maps"
 	"math"
 	"os"
@@ -45,14 +44,14 @@ func without(v any, key string) any {
 	return v
 }
 
-// TestExperiment: the promised form of the JSON, figures that can be true, pictures,
+// TestExperiment: the promised form of the JSON, figures that can be true,
 // a table, and the same from the same seed.
 func TestExperiment(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	// Who is named twice, and the clairvoyant, change nothing.
 	args := quickly("--policies", "sjf,greedy, greedy,clairvoyant", "--seeds", "2")
-	status, out, errOut := call(append(args, "--json", in("one.json"), "--figures", in("pictures"))...)
+	status, out, errOut := call(append(args, "--json", in("one.json"))...)
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, errOut)
 	}
@@ -90,17 +89,6 @@ func TestExperiment(t *testing.T) {
 		}
 	}
 
-	pictures, err := os.ReadDir(in("pictures"))
-	if err != nil || len(pictures) < 7 {
-		t.Fatalf("%d pictures, %v", len(pictures), err)
-	}
-	for _, p := range pictures {
-		text := must.Get(os.ReadFile(filepath.Join(in("pictures"), p.Name())))(t)
-		if _, err := png.Decode(bytes.NewReader(text)); err != nil {
-			t.Errorf("%s: %v", p.Name(), err)
-		}
-	}
-
 	if status, out, errOut := call(append(args, "--json", in("two.json"))...); status != 0 || out == "" {
 		t.Fatalf("status %d: %s", status, errOut)
 	}
@@ -122,24 +110,9 @@ func TestExperimentRefuses(t *testing.T) {
 		{[]string{"--window", "13"}, 2, "a window of 1 to 12"},
 		{[]string{"--max-slowdown", "0.5"}, 2, "--max-slowdown is 0.5, but takes 1 to 100, or 0"},
 		{[]string{"--grace", "0"}, 2, "--grace is 0, but takes 0.01 to 100"},
-		{[]string{"--format", "pdf"}, 2, `--format is "pdf"`},
 		{[]string{"--json", filepath.Join(dir, "none", "x.json")}, 1, "x.json: no such file or directory"},
 		{[]string{"--json", dir}, 1, dir + ": is a directory"},
 	})
-}
-
-// TestExperimentLosesNothing: what can't be written is told, and the rest is there.
-func TestExperimentLosesNothing(t *testing.T) {
-	dir := files(t, map[string]string{"file": ""})
-	in := func(name string) string { return filepath.Join(dir, name) }
-	status, out, errOut := call(quickly("--policies", "clairvoyant", "--seeds", "1", "--json", in("x.json"), "--figures",
-		filepath.Join(in("file"), "below"))...)
-	if status != 1 || !strings.Contains(errOut, "make folder") || !strings.Contains(out, "clairvoyant") {
-		t.Errorf("status %d, %q and %q", status, out, errOut)
-	}
-	if r := object(t, in("x.json")); r["workloads"] == nil {
-		t.Errorf("the JSON is %v", r)
-	}
 }
 
 // A device or a pipe is written to, and stays what it is.

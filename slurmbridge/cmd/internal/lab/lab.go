@@ -1,4 +1,4 @@
-// Package lab has the commands of slurmbridge's laboratory: experiments, replays, training, pictures.
+// Package lab has the commands of slurmbridge's laboratory: experiments, replays, training.
 package lab
 
 import (
@@ -13,11 +13,8 @@ type shared struct {
 	version string // of the program
 }
 
-// Commands are the laboratory's, but for Plot.
+// Commands are the laboratory's.
 func Commands(e *cli.Env, version string) []*cobra.Command {
 	s := &shared{e, version}
 	return []*cobra.Command{newExperiment(s), newTrain(s), newReplay(s), newInterference(s)}
 }
-
-// Plot draws a profile.
-func Plot(e *cli.Env) *cobra.Command { return newProfilesPlot(&shared{Env: e}) }

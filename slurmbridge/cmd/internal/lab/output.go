@@ -4,25 +4,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"image/color"
 	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"gonum.org/v1/plot/plotter"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // isSpecial reports whether what is there is a device or a pipe, which is written to and never replaced.
@@ -193,130 +187,4 @@ func checkContract(maxSlowdown, grace float64) error {
 		return cli.Usage(fmt.Errorf("--grace %w", err))
 	}
 	return nil
-}
-
-// errNoCurve says that there is nothing to draw.
-var errNoCurve = errors.New("there is no round of training to draw")
-
-// series is one figure of a round.
-type series struct {
-	name   string
-	colour color.RGBA
-	dots   bool // measured in some rounds only: 0 where it wasn't
-	of     func(p *dqn.RoundStats) float64
-}
-
-// panel is a chart of the curve.
-type panel struct {
-	label string
-	lines []series
-}
-
-var panels = []panel{
-	{"makespan ÷ one after the other", []series{
-		{"training, with random choices", figure.Sky, false, func(p *dqn.RoundStats) float64 { return p.Train }},
-		{"validation", figure.Vermillion, true, func(p *dqn.RoundStats) float64 { return p.Check }},
-	}},
-	{"loss, Huber", []series{{"loss", figure.Blue, false, func(p *dqn.RoundStats) float64 { return p.Loss }}}},
-	{"epsilon", []series{{
-		"chance of a random choice", figure.Green, false,
-		func(p *dqn.RoundStats) float64 { return p.Eps },
-	}}},
-}
-
-// drawCurve draws a training: the makespans of the episodes, below them loss and
-// exploration, by round. The path's extension says as what. It returns errNoCurve where
-// there are no rounds.
-func drawCurve(path string, rounds []dqn.RoundStats) error {
-	if len(rounds) == 0 {
-		return fmt.Errorf("curve: %w", errNoCurve)
-	}
-	s := &figure.Sheet{W: 20 * figure.CM, H: 18 * figure.CM}
-	for _, p := range panels {
-		s.Rows = append(s.Rows, []*figure.Chart{p.chart(rounds)})
-	}
-	if err := s.Write(path); err != nil {
-		return fmt.Errorf("curve: %w", err)
-	}
-	return nil
-}
-
-func (p *panel) chart(rounds []dqn.RoundStats) *figure.Chart {
-	c := figure.New("", "round", p.label)
-	for _, s := range p.lines {
-		var at plotter.XYs
-		for i := range rounds {
-			y := s.of(&rounds[i])
-			if !figure.IsFinite(y) || s.dots && y == 0 {
-				continue
-			}
-			at = append(at, plotter.XY{X: float64(rounds[i].Round), Y: y})
-		}
-		if len(at) == 0 {
-			continue
-		}
-		line := c.Line(at, s.colour, 1.4)
-		if s.dots || len(at) == 1 {
-			c.Legend.Add(s.name, line, c.Dots(at, s.colour, 2.5))
-		} else {
-			c.Legend.Add(s.name, line)
-		}
-	}
-	// All panels show the same rounds.
-	c.X.Min, c.X.Max = float64(rounds[0].Round), float64(rounds[len(rounds)-1].Round)
-	if room := (c.Y.Max - c.Y.Min) / 4; room > 0 && figure.IsFinite(room) {
-		c.Y.Max += room // for the legend
-	}
-	return c
-}
-
-func newProfilesPlot(s *shared) *cobra.Command {
-	var who, file string
-	c := &cobra.Command{
-		Use: "plot APP -o FILE.png|FILE.svg", Short: "One profile as a picture", Args: cobra.ExactArgs(1),
-		Long:    "plot draws the four resources of show over time as PNG or SVG, as the file's ending says.",
-		Example: "  slurmbridge profiles plot vgg16 -o vgg16.svg",
-		RunE: func(c *cobra.Command, args []string) error {
-			if file == "" {
-				return cli.Usage(errors.New("name the picture: -o FILE.png or -o FILE.svg"))
-			}
-			return s.WithStore(c, func(st *store.Store) error {
-				v, err := cli.FindProfile(c.Context(), st, who, args[0], "")
-				if err != nil {
-					return err
-				}
-				if err := plotProfile(v.Profile, file); err != nil {
-					return err
-				}
-				if s.JSON {
-					return s.PrintJSON(map[string]string{"app": v.Profile.App, "file": file})
-				}
-				fmt.Fprintf(s.Out, "%s drawn in %s\n", v.Profile.App, file)
-				return nil
-			})
-		},
-	}
-	c.Flags().StringVar(&who, "user", "", "user of the profile (default: the site's)")
-	c.Flags().StringVarP(&file, "output", "o", "", "FILE.png or FILE.svg")
-	return c
-}
-
-// plotProfile draws the four resources over time.
-func plotProfile(p *rlcore.Profile, path string) error {
-	if _, err := figure.FormatOf(path); err != nil {
-		return cli.Usage(err)
-	}
-	s := &figure.Sheet{
-		Title: fmt.Sprintf("%s: %.1f s ± %.1f", p.App, p.DurationS, p.DurationSD), W: 20 * figure.CM,
-		H: 18 * figure.CM,
-	}
-	for _, r := range cli.Resources(p) {
-		c := figure.New("", "", r.Name+", "+r.Unit)
-		line := c.Line(figure.Steps(p, r.Of), figure.Blue, 1.2)
-		line.StepStyle, line.FillColor = plotter.PostStep, color.NRGBA{figure.Blue.R, figure.Blue.G, figure.Blue.B, 60}
-		c.X.Min, c.X.Max, c.Y.Min, c.Y.Max = 0, p.DurationS, 0, max(r.Top*1.05, 1e-9)
-		s.Rows = append(s.Rows, []*figure.Chart{c})
-	}
-	s.Rows[len(s.Rows)-1][0].X.Label.Text = "time alone, s"
-	return s.Write(path)
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 // trainFlags are the flags of train.
@@ -27,7 +26,7 @@ type trainFlags struct {
 	from                 traceFlags
 	workload, objective  string
 	records              bool
-	out, resume, curve   string
+	out, resume          string
 	rounds, window, hide int
 	maxSlowdown, grace   float64
 	seed                 uint64
@@ -57,7 +56,7 @@ The network begins as the policy srpt (greedy for the makespan) and learns the d
 is kept only if it is better beyond doubt on job sets that it never saw; the file says
 which round that was. The same seed gives the same file. Interrupted, it writes what it
 has. --resume goes on with a file: the same settings, more --rounds.`,
-		Example: `  slurmbridge train --out dqn.json --curve dqn.png
+		Example: `  slurmbridge train --out dqn.json
   slurmbridge train --jobs jobs.csv --profiles solo.csv --gpus 4 --out site.json
   slurmbridge train --resume dqn.json --rounds 300 --out dqn.json`,
 		Args: cobra.NoArgs,
@@ -77,7 +76,6 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 		"what it learns to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.StringVar(&f.out, "out", "", "write the network to `FILE`")
 	fl.StringVar(&f.resume, "resume", "", "go on with the network in `FILE`")
-	fl.StringVar(&f.curve, "curve", "", "draw the training curve to `FILE` (.png or .svg)")
 	fl.IntVar(&f.rounds, "rounds", 240, "rounds of training, of 4 job sets each")
 	fl.IntVar(&f.window, "window", rlcore.DefaultWindow, "pending jobs a decision looks at")
 	addContract(fl, &f.maxSlowdown, &f.grace)
@@ -184,12 +182,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	if err != nil {
 		return err
 	}
-	// What can't be written costs nothing of the rest.
-	err = dqn.Save(f.out, cp)
-	if f.curve != "" && len(t.Curve) > 0 {
-		err = errors.Join(err, drawCurve(f.curve, t.Curve))
-	}
-	if err != nil {
+	if err := dqn.Save(f.out, cp); err != nil {
 		return err
 	}
 	if broken {
@@ -223,7 +216,6 @@ func (f *trainFlags) check(c *cobra.Command) error {
 	trace := f.from.jobs != "" || f.from.profiles != ""
 	workloads := append([]string{"arrivals", "general"}, experiment.Workloads()...)
 	_, unknown := policy.ObjectiveNamed(f.objective)
-	_, undrawn := figure.FormatOf(f.curve)
 	for _, bad := range []struct {
 		is  bool
 		why error
@@ -243,7 +235,6 @@ func (f *trainFlags) check(c *cobra.Command) error {
 		},
 		{f.resume != "" && said("hidden"), errors.New("--hidden is that of the file with --resume")},
 		{f.resume != "" && said("objective"), errors.New("--objective is that of the file with --resume")},
-		{f.curve != "" && undrawn != nil, fmt.Errorf("--curve %w", undrawn)},
 	} {
 		if bad.is {
 			return cli.Usage(bad.why)
@@ -260,13 +251,11 @@ func (f *trainFlags) check(c *cobra.Command) error {
 	if real, err := filepath.EvalSymlinks(f.out); err == nil {
 		f.out = real // a link stays one
 	}
-	for _, file := range []string{f.out, f.curve} {
-		if isSpecial(file) {
-			return cli.Usage(fmt.Errorf("%s is not a regular file", file))
-		}
-		if err := writable(file); err != nil {
-			return err
-		}
+	if isSpecial(f.out) {
+		return cli.Usage(fmt.Errorf("%s is not a regular file", f.out))
+	}
+	if err := writable(f.out); err != nil {
+		return err
 	}
 	return checkContract(f.maxSlowdown, f.grace)
 }

@@ -40,13 +40,9 @@ func TestTrain(t *testing.T) {
 		return cp.Trained.Rounds
 	}
 
-	out := train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("one.json"), "--curve",
-		in("curve.svg"))
+	out := train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("one.json"))
 	if !strings.Contains(out, "trained on random, seed 7") || !strings.Contains(out, "of plain Slurm's") {
 		t.Errorf("it says %q", out)
-	}
-	if text, err := os.ReadFile(in("curve.svg")); err != nil || !bytes.Contains(text, []byte("<svg")) {
-		t.Errorf("the curve is %.40q, %v", text, err)
 	}
 	if out := train("--workload", "random", "--rounds", "1", "--objective", "makespan", "--out",
 		in("span.json")); !strings.Contains(out, "of one job after the other") {
@@ -112,7 +108,7 @@ func TestTrainInterrupted(t *testing.T) {
 		cancel()
 		var out, errOut bytes.Buffer
 		root := newRoot(&out, &errOut)
-		root.SetArgs(slices.Concat(trace, []string{"--rounds", "3", "--out", file, "--curve", file + ".png"}, words))
+		root.SetArgs(slices.Concat(trace, []string{"--rounds", "3", "--out", file}, words))
 		must.OK(t, root.ExecuteContext(ctx))
 		if want := "Interrupted after round 0; go on with --resume " + file; !strings.Contains(errOut.String(), want) {
 			t.Errorf("it says %q, not %q", errOut.String(), want)
@@ -155,11 +151,9 @@ func TestTrainRefuses(t *testing.T) {
 		},
 		{append(out, "--jobs", in("once.csv")), 2, "--jobs and --profiles are needed"},
 		{append(append(out, trace...), "--mem-mib", "100"), 1, "no job is left of 7 (7 more memory than a GPU has)"},
-		{append(out, "--curve", in("x.pdf")), 2, "a picture ends in .png or .svg"},
 		{[]string{"--out", dir}, 1, dir + ": is a directory"},
 		{[]string{"--out", os.DevNull}, 2, os.DevNull + " is not a regular file"},
 		{[]string{"--out", in("none/x.json")}, 1, "x.json: no such file or directory"},
-		{append(out, "--curve", in("none/x.png")), 1, "x.png: no such file or directory"},
 		{
 			append(out, "--resume", in("good.json"), "--rounds", "1"), 2,
 			"has been trained for 1 rounds; --rounds 1 asks for no more",
