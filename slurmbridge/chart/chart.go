@@ -21,8 +21,8 @@ var source string
 var CSS string
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"num": func(v float64) string { return short(v, 2) }, // of a coordinate, two digits are less than a pixel
-	"add": func(a, b float64) float64 { return a + b }, "sub": func(a, b float64) float64 { return a - b },
+	"num":  func(v float64) string { return short(v, 2) }, // of a coordinate, two digits are less than a pixel
+	"sub":  func(a, b float64) float64 { return a - b },
 	"down": func(y, px int) int { return y + px }, "half": func(height int) int { return height/2 + 4 },
 }).Parse(source))
 

@@ -122,14 +122,8 @@ func TestGapsAreFolded(t *testing.T) {
 	l := Timeline{From: at(0), Now: at(1442), To: at(1444), Rows: []Row{
 		{Spans: []Span{span(0, 4), span(1440, 1442)}}, {Spans: []Span{span(2, 8)}},
 	}}
-	l.pieces = l.fold()
-	var got []string
-	for _, p := range l.pieces {
-		got = append(got, fmt.Sprintf("%.1f+%.1f %t", p.X, p.W, p.Folded != ""))
-	}
-	want := []string{"0.0+65.0 false", "65.0+2.5 true", "67.5+32.5 false"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+	if l.fold(); len(l.folds) != 1 || fmt.Sprintf("%.1f+%.1f", l.folds[0].X, l.folds[0].W) != "65.0+2.5" {
+		t.Errorf("%+v", l.folds)
 	}
 	if x := []float64{l.x(at(4)), l.x(at(700)), l.x(at(1442))}; math.Abs(x[0]-32.5) > 0.1 || x[1] < 65 || x[1] > 67.5 ||
 		math.Abs(x[2]-83.75) > 0.1 {
@@ -150,8 +144,8 @@ func TestGapsAreFolded(t *testing.T) {
 	// Short gaps stay, and so does all of a time without a job.
 	for _, spans := range [][]Span{{span(0, 700), span(800, 1440)}, nil} {
 		l.Rows = []Row{{Spans: spans}}
-		if p := l.fold(); len(p) != 1 || p[0].Folded != "" {
-			t.Errorf("%v: %+v", spans, p)
+		if l.fold(); len(l.folds) != 0 {
+			t.Errorf("%v: %+v", spans, l.folds)
 		}
 	}
 	wellFormed(t, string(l.File(1000, hostile)))

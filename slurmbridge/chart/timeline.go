@@ -15,14 +15,15 @@ type Timeline struct {
 	From, Now, To time.Time
 	Rows          []Row
 
-	pieces []piece // of the time from From to To; none = it is one
+	folds []fold
 }
 
-// piece is a part of the time, as offsets from its beginning, drawn over W percent of the width from X on.
-type piece struct {
-	from, to time.Duration
+// fold is a time without bars that is drawn narrow: over W percent of the width from X on.
+type fold struct {
+	from, to time.Time
+	drawn    time.Duration // it is drawn as wide as so much time
 	X, W     float64
-	Folded   string // "" = it isn't, else what it holds in words: nothing
+	Text     string
 }
 
 // Row is a GPU.
@@ -66,7 +67,7 @@ func Clock(t time.Time) string { return t.Local().Format("Jan 2 15:04") }
 
 // HTML draws it.
 func (t *Timeline) HTML() template.HTML {
-	t.pieces = t.fold()
+	t.fold()
 	rows := slices.Clone(t.Rows)
 	for i := range rows {
 		r := &rows[i]
@@ -79,10 +80,10 @@ func (t *Timeline) HTML() template.HTML {
 		*Timeline
 		Rows   []Row
 		Ticks  []tick
-		Pieces []piece
+		Folds  []fold
 		NowX   float64
 		Height int
-	}{t, rows, t.ticks(), t.pieces, t.x(t.Now), t.height()})
+	}{t, rows, t.ticks(), t.folds, t.x(t.Now), t.height()})
 }
 
 func (t *Timeline) height() int { return 20 + len(t.Rows)*rowHeight }
@@ -98,101 +99,98 @@ func (t *Timeline) File(width int, below string) []byte {
 	}{width, width - 32, height + 48, height + 34, below, template.CSS(CSS), t.HTML()}) + "\n") //nolint:gosec // our own
 }
 
-// fold divides the time into pieces: each stretch without bars that is longer than half of the time with bars, and than
-// a twentieth of all, is folded.
-func (t *Timeline) fold() (out []piece) {
-	all, now := t.To.Sub(t.From), t.Now.Sub(t.From)
-	busy := []piece{{from: now, to: now}, {from: all, to: all}}
+// fold finds the stretches without bars that are longer than half of the time with bars, and than a twentieth of all.
+func (t *Timeline) fold() {
+	t.folds = nil
+	all, idle := t.To.Sub(t.From), time.Duration(0)
+	busy := []Span{{From: t.Now, To: t.Now}, {From: t.To, To: t.To}}
 	for _, r := range t.Rows {
-		for _, s := range r.Spans {
-			if from, to := max(0, s.From.Sub(t.From)), min(all, s.To.Sub(t.From)); from < to {
-				busy = append(busy, piece{from: from, to: to})
-			}
+		busy = append(busy, r.Spans...)
+	}
+	slices.SortFunc(busy, func(a, b Span) int { return a.From.Compare(b.From) })
+	until := t.From
+	for _, s := range busy {
+		if gap := min(all, s.From.Sub(t.From)) - until.Sub(t.From); gap > 0 {
+			t.folds = append(t.folds, fold{from: until, to: until.Add(gap)})
+			idle += gap
+		}
+		if s.To.After(until) {
+			until = s.To
 		}
 	}
-	slices.SortFunc(busy, func(a, b piece) int { return cmp.Compare(a.from, b.from) })
-	var gaps []piece
-	var until, idle, folded time.Duration
-	for _, b := range busy {
-		if b.from > until {
-			gaps, idle = append(gaps, piece{from: until, to: b.from}), idle+b.from-until
-		}
-		until = max(until, b.to)
-	}
-	gaps = slices.DeleteFunc(gaps, func(g piece) bool {
-		short := g.to-g.from <= max((all-idle)/2, all/20) || idle == all
+	open := all
+	t.folds = slices.DeleteFunc(t.folds, func(f fold) bool {
+		short := f.to.Sub(f.from) <= max((all-idle)/2, all/20) || idle == all
 		if !short {
-			folded += g.to - g.from
+			open -= f.to.Sub(f.from)
 		}
 		return short
 	})
-	scale := (100 - foldWidth*float64(len(gaps))) / max(1, float64(all-folded))
-	x, from := 0.0, time.Duration(0)
-	for _, g := range append(gaps, piece{from: all, to: all}) {
-		w := scale * float64(g.from-from)
-		out = append(out, piece{from: from, to: g.from, X: x, W: w})
-		if x += w; g.to > g.from {
-			text := "no job from " + Clock(t.From.Add(g.from)) + " to " + Clock(t.From.Add(g.to))
-			out = append(out, piece{from: g.from, to: g.to, X: x, W: foldWidth, Folded: text})
-			x += foldWidth
-		}
-		from = g.to
+	part := foldWidth / (100 - foldWidth*float64(len(t.folds))) // of the time that isn't folded
+	for i := range t.folds {
+		t.folds[i].drawn = time.Duration(part * float64(open))
 	}
-	return slices.DeleteFunc(out, func(p piece) bool { return p.to == p.from })
+	for i := range t.folds {
+		f := &t.folds[i]
+		f.X, f.W, f.Text = t.x(f.from), foldWidth, "no job from "+Clock(f.from)+" to "+Clock(f.to)
+	}
 }
 
-func (t *Timeline) x(at time.Time) float64 {
-	p, d := piece{to: t.To.Sub(t.From), W: 100}, at.Sub(t.From)
-	for _, q := range t.pieces {
-		if p = q; d < q.to {
-			break
-		}
+// drawn is as how much time the time up to at is drawn.
+func (t *Timeline) drawn(at time.Time) float64 {
+	d := float64(at.Sub(t.From))
+	for _, f := range t.folds {
+		all := float64(f.to.Sub(f.from))
+		d -= max(0, min(1, float64(at.Sub(f.from))/all)) * (all - float64(f.drawn))
 	}
-	return p.X + p.W*max(0, min(1, float64(d-p.from)/float64(p.to-p.from)))
+	return d
 }
 
-// bars lays out a GPU's jobs: jobs that hang together in time share the row's height, each in a lane.
-func (t *Timeline) bars(spans []Span) []bar {
+func (t *Timeline) x(at time.Time) float64 { return 100 * max(0, min(1, t.drawn(at)/t.drawn(t.To))) }
+
+// bars lays out a GPU's jobs: jobs that hang together in time share the row's height.
+func (t *Timeline) bars(spans []Span) (out []bar) {
 	in := slices.DeleteFunc(slices.Clone(spans), func(s Span) bool {
 		return !s.To.After(t.From) || !s.From.Before(t.To) || s.To.Before(s.From)
 	})
 	slices.SortStableFunc(in, func(a, b Span) int { return cmp.Or(a.From.Compare(b.From), cmp.Compare(a.Job, b.Job)) })
 	in = join(in, t.To.Sub(t.From))
-	out := make([]bar, len(in))
-	var lanes []*bar // the last bar of each
-	first := 0       // of those that hang together
-	for i, s := range in {
-		ended := func(b *bar) bool { return !b.To.After(s.From) }
-		if lanes != nil && !slices.ContainsFunc(lanes, func(b *bar) bool { return !ended(b) }) {
-			t.dress(out[first:i], len(lanes))
-			lanes, first = nil, i
+	for n := 0; len(in) > 0; in, n = in[n:], 0 {
+		for until := in[0].To; n < len(in) && (n == 0 || in[n].From.Before(until)); n++ {
+			if in[n].To.After(until) {
+				until = in[n].To
+			}
 		}
-		at := slices.IndexFunc(lanes, func(b *bar) bool { return b.Job == s.Job && ended(b) })
+		out = append(out, t.side(in[:n])...)
+	}
+	return out
+}
+
+// side lays out jobs beside each other, each in a lane.
+func (t *Timeline) side(in []Span) []bar {
+	out := make([]bar, len(in))
+	var lanes []Span // the last of each
+	for i, s := range in {
+		ended := func(l Span) bool { return !l.To.After(s.From) }
+		at := slices.IndexFunc(lanes, func(l Span) bool { return l.Job == s.Job && ended(l) })
 		if at < 0 {
 			at = slices.IndexFunc(lanes, ended)
 		}
 		if at < 0 {
-			at, lanes = len(lanes), append(lanes, nil)
+			at, lanes = len(lanes), append(lanes, s)
 		}
-		out[i] = bar{Span: s, X: t.x(s.From), Y: at}
-		lanes[at] = &out[i]
+		out[i], lanes[at] = bar{Span: s, X: t.x(s.From), Y: at}, s
 	}
-	t.dress(out[first:], len(lanes))
-	return out
-}
-
-// dress gives bars that share the height of a row their size, place and colour; their Y is the lane.
-func (t *Timeline) dress(bars []bar, lanes int) {
-	for i := range bars {
-		b := &bars[i]
-		h := max(2, barHeight/lanes)
+	h := max(2, barHeight/len(lanes))
+	for i := range out {
+		b := &out[i]
 		b.Y, b.H, b.W = b.Y*h, h-1, max(0.12, t.x(b.To)-b.X) // that much is to be seen
 		switch {
 		case b.Plan:
 			b.Class = "plan"
-		case lanes > 2:
+		case len(lanes) > 2:
 			b.Class = "three"
-		case lanes > 1:
+		case len(lanes) > 1:
 			b.Class = "two"
 		case b.Whole:
 			b.Class = "whole"
@@ -204,6 +202,7 @@ func (t *Timeline) dress(bars []bar, lanes int) {
 			b.Label, b.Small = b.Job, b.W < 2.5*roomy
 		}
 	}
+	return out
 }
 
 // join lets one span stand for neighbours that are too short to be told apart, then for longer ones, until a row is
@@ -235,13 +234,8 @@ func join(in []Span, window time.Duration) []Span {
 
 // ticks are round times, at most seven, and none in what is folded. The first of another day names its day.
 func (t *Timeline) ticks() (out []tick) {
-	open := t.To.Sub(t.From)
-	for _, p := range t.pieces {
-		if p.Folded != "" {
-			open -= p.to - p.from
-		}
-	}
-	step, day := 48*time.Hour, 24*time.Hour
+	const day = 24 * time.Hour
+	open, step := time.Duration(t.drawn(t.To)), 2*day
 	for _, s := range []int{5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400} { // seconds
 		if s := time.Duration(s) * time.Second; open/s <= 6 {
 			step = s
@@ -249,16 +243,15 @@ func (t *Timeline) ticks() (out []tick) {
 		}
 	}
 	from := t.From.Local()
-	midnight := time.Date(from.Year(), from.Month(), from.Day(), 0, 0, 0, 0, time.Local)
 	last, room, today := -100.0, 94.0, from.YearDay()
 	if step < time.Minute {
 		room = 80
 	}
+	midnight := time.Date(from.Year(), from.Month(), from.Day(), 0, 0, 0, 0, time.Local)
 	for at := midnight; !at.After(t.To); at = at.Add(step) {
 		x := t.x(at)
-		if at.Before(t.From) || x > room || x < last+7 || slices.ContainsFunc(t.pieces, func(p piece) bool {
-			d := at.Sub(t.From)
-			return p.Folded != "" && d > p.from && d < p.to
+		if at.Before(t.From) || x > room || x < last+7 || slices.ContainsFunc(t.folds, func(f fold) bool {
+			return at.After(f.from) && at.Before(f.to)
 		}) {
 			continue
 		}
@@ -268,7 +261,7 @@ func (t *Timeline) ticks() (out []tick) {
 			form = "Jan 2"
 		case step < time.Minute:
 			form = "15:04:05"
-		case at.YearDay() != today && len(t.pieces) > 1:
+		case at.YearDay() != today && t.folds != nil:
 			form = "Jan 2 15:04"
 		}
 		last, today = x, at.YearDay()
