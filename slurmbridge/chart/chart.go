@@ -41,53 +41,46 @@ func draw(name string, data any) template.HTML {
 	return template.HTML(b.String())
 }
 
-func isNumber(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
-
 // tick is a mark of an axis.
 type tick struct {
 	At   float64
 	Text string
 }
 
-// Point is a dot of a scatter plot.
+// Point is a run in the picture of slowdowns.
 type Point struct {
 	X, Y  float64
 	Label string // shown where the pointer rests
 	Bad   bool   // drawn as one that went wrong
 }
 
-// Scatter plots measured (Y) against predicted (X) values, both slowdowns ≥
-// 1, with the line where they agree.
-type Scatter struct {
-	Title, Desc, X, Y string
-	Points            []Point
-}
-
-// HTML draws it. A point that is no number is left out.
-func (s *Scatter) HTML() template.HTML {
+// Slowdowns plots measured (Y) against predicted (X) slowdowns, with the line where they agree; "" = there are none.
+func Slowdowns(points []Point) template.HTML {
+	if len(points) == 0 {
+		return ""
+	}
 	const size = 300.0
-	d := struct {
-		*Scatter
-		Size  float64
-		Ticks []tick
-		Dots  []Point
-	}{Scatter: s, Size: size}
-	d.Dots = slices.DeleteFunc(slices.Clone(s.Points), func(p Point) bool { return !isNumber(p.X) || !isNumber(p.Y) })
 	top := 1.1
-	for _, p := range d.Dots {
+	for _, p := range points {
 		top = max(top, p.X, p.Y)
 	}
 	step := step((top - 1) / 4)
 	steps := math.Ceil((top-1)/step - 1e-9)
 	place := func(v float64) float64 { return size * (max(1, v) - 1) / (steps * step) }
+	var ticks []tick
 	for i := range int(steps) + 1 {
 		v := 1 + float64(i)*step
-		d.Ticks = append(d.Ticks, tick{place(v), short(v, 3)})
+		ticks = append(ticks, tick{place(v), short(v, 3)})
 	}
-	for i := range d.Dots {
-		d.Dots[i].X, d.Dots[i].Y = place(d.Dots[i].X), size-place(d.Dots[i].Y)
+	dots := slices.Clone(points)
+	for i := range dots {
+		dots[i].X, dots[i].Y = place(dots[i].X), size-place(dots[i].Y)
 	}
-	return draw("scatter", d)
+	return draw("slowdowns", struct {
+		Size  float64
+		Ticks []tick
+		Dots  []Point
+	}{size, ticks, dots})
 }
 
 // step rounds up to 1, 2 or 5 times a power of ten.

@@ -33,6 +33,7 @@ const (
 	mostGPUs    = 100
 	mostJobs    = 500
 	mostRuns    = 20_000 // that are read of the past
+	mostPoints  = 400    // runs in the picture of slowdowns
 	mostDetails = 4      // combinations considered, and refused, of a job
 	hoursMost   = 168
 )

@@ -2,11 +2,13 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"html/template"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
@@ -182,12 +184,24 @@ func reason(j *job.Job) string {
 func (v *view) slow(all []history.Run) {
 	r := receipt.Sharing(history.Outcomes(all))
 	v.Slow = slowdowns{
-		Picture: r.Scatter(), Shared: r.Seen.Jobs, Mean: r.Seen.Mean, Worst: r.Seen.Worst,
+		Picture: picture(r.Points), Shared: r.Seen.Jobs, Mean: r.Seen.Mean, Worst: r.Seen.Worst,
 		Kept: r.Contracts.Kept, Broken: r.Contracts.Broken, Fails: len(r.Failures), Harm: r.Harm, Turn: r.Turn,
 	}
 	for _, p := range r.Points {
 		v.Slow.Predicted += p.Predicted / float64(len(r.Points))
 	}
+}
+
+// picture draws the slowdowns of the latest runs that shared a GPU, predicted and measured.
+func picture(points []receipt.Point) template.HTML {
+	var dots []chart.Point
+	for _, p := range points[max(0, len(points)-mostPoints):] {
+		dots = append(dots, chart.Point{
+			X: p.Predicted, Y: p.Seen, Bad: p.Broken, Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f",
+				describe(p.Ref, p.User, p.App), p.Predicted, p.Seen),
+		})
+	}
+	return chart.Slowdowns(dots)
 }
 
 // PositionOf returns the place of a pending job in the queue, as of the last poll, or why the rule that matches it

@@ -2,7 +2,6 @@ package receipt
 
 import (
 	"fmt"
-	"html/template"
 	"io"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
@@ -255,27 +253,4 @@ func saved(u usage.Unit, v, of float64) string {
 		return what + " " + u.Text(v)
 	}
 	return fmt.Sprintf("%s %s, %.0f %%", what, u.Text(v), 100*v/of)
-}
-
-// mostPoints is how many runs a picture shows at most.
-const mostPoints = 400
-
-// Scatter draws the slowdowns of runs that shared a GPU, predicted and measured; "" = nothing was predicted.
-func (r *Receipt) Scatter() template.HTML {
-	points := r.Points[max(0, len(r.Points)-mostPoints):]
-	s := chart.Scatter{
-		Title: "Slowdown, predicted and measured", X: "predicted", Y: "measured",
-		Desc: job.Count(len(points), "run"),
-	}
-	for _, p := range points {
-		name := slices.DeleteFunc([]string{"job " + p.Ref, p.User, p.App}, func(s string) bool { return s == "" })
-		s.Points = append(s.Points, chart.Point{
-			X: p.Predicted, Y: p.Seen, Bad: p.Broken, Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f",
-				strings.Join(name, ", "), p.Predicted, p.Seen),
-		})
-	}
-	if len(points) == 0 {
-		return ""
-	}
-	return s.HTML()
 }
