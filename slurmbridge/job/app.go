@@ -89,84 +89,56 @@ func CardNames(of map[GPUAddr]string) []string {
 // the bridge. The values are a metric's labels.
 type Ungated string
 
+// ungatedFor are the reasons in words.
+var ungatedFor = map[Ungated]string{}
+
+func ungated(label Ungated, words string) Ungated {
+	ungatedFor[label] = words
+	return label
+}
+
 // The reasons.
-const (
-	UngatedTooLong      Ungated = "too-long"
-	UngatedExpedited    Ungated = "expedited"
-	UngatedHet          Ungated = "heterogeneous"
-	UngatedShares       Ungated = "other-shares"
-	UngatedNodes        Ungated = "several-nodes"
-	UngatedFeatures     Ungated = "features"
-	UngatedReservation  Ungated = "reservation"
-	UngatedExclusive    Ungated = "exclusive"
-	UngatedNodeList     Ungated = "node-list"
-	UngatedAlternatives Ungated = "alternatives"
-	UngatedPartition    Ungated = "partition"
-	UngatedSize         Ungated = "size"
-	UngatedRelease      Ungated = "release"
-	UngatedLeft         Ungated = "left"
-	UngatedNotStarted   Ungated = "not-started"
-	UngatedDeadline     Ungated = "deadline"
-	UngatedDelay        Ungated = "delay"
-	UngatedTurn         Ungated = "turn"
-	UngatedPreempts     Ungated = "preempts"
-	UngatedNoRule       Ungated = "no-rule"
-	UngatedPerGPU       Ungated = "per-gpu-defaults"
-	UngatedUnknown      Ungated = "unknown-application"
-	UngatedFull         Ungated = "no-room"
-	UngatedBroken       Ungated = "was-slower"
-	UngatedNoPartner    Ungated = "no-partner"
-	UngatedGPULimit     Ungated = "gpu-limit"
-	UngatedUnbilled     Ungated = "unbilled"
-	UngatedUnshared     Ungated = "unshared-gpus"
-	UngatedPromised     Ungated = "has-deadline"
-	UngatedRuleInShadow Ungated = "rule-in-shadow"
+var (
+	UngatedTooLong      = ungated("too-long", "its request is too long to be read")
+	UngatedExpedited    = ungated("expedited", CauseExpedited.String())
+	UngatedHet          = ungated("heterogeneous", "a heterogeneous job is left alone")
+	UngatedShares       = ungated("other-shares", "its owner requests other shares")
+	UngatedNodes        = ungated("several-nodes", "it requests several nodes")
+	UngatedFeatures     = ungated("features", "it requests node features")
+	UngatedReservation  = ungated("reservation", "it requests a reservation")
+	UngatedExclusive    = ungated("exclusive", "it requests exclusive nodes")
+	UngatedNodeList     = ungated("node-list", "it requests several nodes by name")
+	UngatedAlternatives = ungated("alternatives", "its dependencies are alternatives")
+	UngatedPartition    = ungated("partition", "its partition is left alone")
+	UngatedSize         = ungated("size", "no node of its partition with a GPU is large enough")
+	UngatedRelease      = ungated("release",
+		"this release of Slurm could give a GPU that it shares to a job of a whole GPU as well: see slurmbridge doctor")
+	UngatedLeft       = ungated("left", "left to Slurm")
+	UngatedNotStarted = ungated("not-started", "it was released twice and did not start")
+	UngatedDeadline   = ungated("deadline", "its deadline leaves no time to wait")
+	UngatedDelay      = ungated("delay", "the bridge has kept it waiting long enough")
+	UngatedTurn       = ungated("turn", "a job behind it that doesn't share would take its GPU first")
+	UngatedPreempts   = ungated("preempts", "no GPU is idle for it, and Slurm may preempt jobs for it")
+	UngatedNoRule     = ungated("no-rule", "no rule of the site adopts it")
+	UngatedPerGPU     = ungated("per-gpu-defaults",
+		"its partition has defaults per GPU (DefCpuPerGPU, DefMemPerGPU), and Slurm would refuse to make it share")
+	UngatedUnknown = ungated("unknown-application", "it didn't ask to share, and its application has not run alone yet")
+	UngatedFull    = ungated("no-room", "it didn't ask to share, and its application leaves too little of a GPU")
+	UngatedBroken  = ungated("was-slower",
+		"it didn't ask to share, and its application was slower than its contract within the last week")
+	UngatedNoPartner = ungated("no-partner",
+		"it didn't ask to share, and has a GPU of its own: no job fits next to it now")
+	UngatedGPULimit = ungated("gpu-limit",
+		"it didn't ask to share, and Slurm would not count its shares under a limit on GPUs")
+	UngatedUnbilled     = ungated("unbilled", "it didn't ask to share, and its partition bills GPUs and no shares of one")
+	UngatedUnshared     = ungated("unshared-gpus", "it didn't ask to share, and may have a GPU without shares")
+	UngatedPromised     = ungated("has-deadline", "it didn't ask to share, and has a deadline")
+	UngatedRuleInShadow = ungated("rule-in-shadow",
+		"it didn't ask to share, and the rule of the site that matches it is in shadow (adopt_mode)")
 )
 
-// ungatedFor are the reasons in words.
-var ungatedFor = map[Ungated]string{
-	UngatedTooLong:      "its request is too long to be read",
-	UngatedExpedited:    Cause{Kind: CauseExpedited}.String(),
-	UngatedHet:          "a heterogeneous job is left alone",
-	UngatedShares:       "its owner requests other shares",
-	UngatedNodes:        "it requests several nodes",
-	UngatedFeatures:     "it requests node features",
-	UngatedReservation:  "it requests a reservation",
-	UngatedExclusive:    "it requests exclusive nodes",
-	UngatedNodeList:     "it requests several nodes by name",
-	UngatedAlternatives: "its dependencies are alternatives",
-	UngatedPartition:    "its partition is left alone",
-	UngatedSize:         "no node of its partition with a GPU is large enough",
-	UngatedRelease: "this release of Slurm could give a GPU that it shares to a job of a whole GPU as well: see " +
-		"slurmbridge doctor",
-	UngatedLeft:       "left to Slurm",
-	UngatedNotStarted: "it was released twice and did not start",
-	UngatedDeadline:   "its deadline leaves no time to wait",
-	UngatedTurn:       "a job behind it that doesn't share would take its GPU first",
-	UngatedPreempts:   "no GPU is idle for it, and Slurm may preempt jobs for it",
-	UngatedDelay:      "the bridge has kept it waiting long enough",
-	UngatedNoRule:     "no rule of the site adopts it",
-	UngatedPerGPU: "its partition has defaults per GPU (DefCpuPerGPU, DefMemPerGPU), and Slurm would refuse to " +
-		"make it share",
-	UngatedUnknown:      "it didn't ask to share, and its application has not run alone yet",
-	UngatedFull:         "it didn't ask to share, and its application leaves too little of a GPU",
-	UngatedBroken:       "it didn't ask to share, and its application was slower than its contract within the last week",
-	UngatedUnbilled:     "it didn't ask to share, and its partition bills GPUs and no shares of one",
-	UngatedUnshared:     "it didn't ask to share, and may have a GPU without shares",
-	UngatedPromised:     "it didn't ask to share, and has a deadline",
-	UngatedRuleInShadow: "it didn't ask to share, and the rule of the site that matches it is in shadow (adopt_mode)",
-	UngatedGPULimit:     "it didn't ask to share, and Slurm would not count its shares under a limit on GPUs",
-	UngatedNoPartner:    "it didn't ask to share, and has a GPU of its own: no job fits next to it now",
-}
-
 // UngatedReasons lists the reasons.
-func UngatedReasons() []Ungated {
-	out := make([]Ungated, 0, len(ungatedFor))
-	for u := range ungatedFor {
-		out = append(out, u)
-	}
-	return out
-}
+func UngatedReasons() []Ungated { return slices.Collect(maps.Keys(ungatedFor)) }
 
 // String is the reason in words.
 func (u Ungated) String() string { return ungatedFor[u] }

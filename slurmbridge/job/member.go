@@ -103,25 +103,36 @@ func (m *Member) Ran() bool { return m.State == MemberRunning || !m.Start.IsZero
 // CauseKind is why a member is restored.
 type CauseKind string
 
-// The causes.
-const (
-	CauseRequeued   CauseKind = "requeued"
-	CauseUnreleased CauseKind = "unreleased" // the bridge ended between preparing and releasing it
-	CausePostponed  CauseKind = "postponed"
-	CauseHeld       CauseKind = "held"
-	CauseImpossible CauseKind = "impossible"
-	CauseLimit      CauseKind = "limit" // Detail is the limit
-	CauseGPUTaken   CauseKind = "gpu-taken"
-	CauseNodeDown   CauseKind = "node-down"
-	CausePassedOver CauseKind = "passed-over"
-	CauseLate       CauseKind = "late"
-	CauseReplanned  CauseKind = "replanned"
-	CauseRunAlone   CauseKind = "run-alone"
-	CauseTried      CauseKind = "tried"
-	CauseExpedited  CauseKind = "expedited"
-	CauseUngated    CauseKind = "ungated"
-	CauseEdited     CauseKind = "edited"
+// causes are the kinds in words.
+var causes = map[CauseKind]string{}
+
+func causeKind(name CauseKind, words string) CauseKind {
+	causes[name] = words
+	return name
+}
+
+// The kinds of cause.
+var (
+	CauseRequeued   = causeKind("requeued", "requeued")
+	CauseUnreleased = causeKind("unreleased", "prepared but never released") // the bridge ended between preparing and releasing it
+	CausePostponed  = causeKind("postponed", "put off")
+	CauseHeld       = causeKind("held", "it is held")
+	CauseImpossible = causeKind("impossible", "Slurm finds that its node doesn't suit it")
+	CauseLimit      = causeKind("limit", "Slurm's limit ") // Detail is the limit
+	CauseGPUTaken   = causeKind("gpu-taken", "another job took its GPU")
+	CauseNodeDown   = causeKind("node-down", "its node went out of service")
+	CausePassedOver = causeKind("passed-over", "Slurm keeps it waiting for other jobs")
+	CauseLate       = causeKind("late", "did not start in time")
+	CauseReplanned  = causeKind("replanned", "its group was planned again")
+	CauseRunAlone   = causeKind("run-alone", "it failed while sharing and runs again alone")
+	CauseTried      = causeKind("tried", "it failed with a part of the GPU's memory and runs again with all of it")
+	CauseExpedited  = causeKind("expedited", "Slurm starts it again before all other jobs")
+	CauseUngated    = causeKind("ungated", "all jobs are ungated")
+	CauseEdited     = causeKind("edited", "its owner edited it")
 )
+
+// String says the kind to people.
+func (k CauseKind) String() string { return causes[k] }
 
 // Cause is why a member is restored.
 type Cause struct {
@@ -130,26 +141,7 @@ type Cause struct {
 }
 
 // String says the cause to people.
-func (c Cause) String() string { return causes[c.Kind] + c.Detail }
-
-var causes = map[CauseKind]string{
-	CauseRequeued:   "requeued",
-	CauseUnreleased: "prepared but never released",
-	CausePostponed:  "put off",
-	CauseHeld:       "it is held",
-	CauseImpossible: "Slurm finds that its node doesn't suit it",
-	CauseLimit:      "Slurm's limit ",
-	CauseGPUTaken:   "another job took its GPU",
-	CauseNodeDown:   "its node went out of service",
-	CausePassedOver: "Slurm keeps it waiting for other jobs",
-	CauseLate:       "did not start in time",
-	CauseReplanned:  "its group was planned again",
-	CauseRunAlone:   "it failed while sharing and runs again alone",
-	CauseTried:      "it failed with a part of the GPU's memory and runs again with all of it",
-	CauseExpedited:  "Slurm starts it again before all other jobs",
-	CauseUngated:    "all jobs are ungated",
-	CauseEdited:     "its owner edited it",
-}
+func (c Cause) String() string { return c.Kind.String() + c.Detail }
 
 // UnmarshalText refuses states that there aren't: a damaged journal loses the group, not the bridge.
 func (s *MemberState) UnmarshalText(b []byte) error {

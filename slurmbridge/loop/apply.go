@@ -324,7 +324,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 		if j == nil || release.IsBack(seat.Group, seat.Member, j) {
 			continue // over, running, or what it was before: nothing holds it but the gate
 		}
-		back = append(back, release.Restore(seat.Group, seat.Member, j, "", job.Cause{Kind: job.CauseUngated}.String(),
+		back = append(back, release.Restore(seat.Group, seat.Member, j, "", job.CauseUngated.String(),
 			snap.At).Update)
 		if !release.Behind(snap.Gates, j) {
 			jobs++

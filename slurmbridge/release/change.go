@@ -157,7 +157,7 @@ func HandBack(g *job.Group, m *job.Member, j *job.Job) (job.Change, bool) {
 		u.Gres = &gres
 	}
 	u.Host = m.WasHost.Missing(j, m.Host)
-	return change(job.StepRestore, job.Cause{Kind: job.CauseEdited}.String(), u, j), changes(u)
+	return change(job.StepRestore, job.CauseEdited.String(), u, j), changes(u)
 }
 
 // Shows reports whether a pending job is as an update was to make it, in what keeps it from starting or lets it share.
@@ -368,5 +368,5 @@ func Recover(j *job.Job, adminComment, gate string, at time.Time) (job.Change, b
 			u.Dependency, u.StartNow = &dep, gate == "" && Startable(j, at)
 		}
 	}
-	return change(job.StepRestore, job.Cause{Kind: job.CauseUnreleased}.String(), u, j), true
+	return change(job.StepRestore, job.CauseUnreleased.String(), u, j), true
 }

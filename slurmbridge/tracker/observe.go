@@ -237,7 +237,7 @@ func (o *observer) gateOf(m *job.Member) string {
 
 func (o *observer) restoreTo(g *job.Group, m *job.Member, cause job.Cause, gate string) {
 	if j := o.jobs[m.Ref]; j != nil && j.Expedited {
-		o.t.Unmanaged[m.Ref] = job.Cause{Kind: job.CauseExpedited}.String()
+		o.t.Unmanaged[m.Ref] = job.CauseExpedited.String()
 	}
 	release.StartRestoring(g, m, cause)
 	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], gate, cause.String(), o.s.At))
@@ -256,7 +256,7 @@ func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
 // edit.
 func (o *observer) edited(g *job.Group, m *job.Member, j *job.Job) {
 	if o.t.Unmanaged[m.Ref] == "" {
-		o.t.Unmanaged[m.Ref] = job.Cause{Kind: job.CauseEdited}.String()
+		o.t.Unmanaged[m.Ref] = job.CauseEdited.String()
 		if o.lacks[m.Ref] {
 			o.t.Unmanaged[m.Ref] = job.NotDone
 		}
