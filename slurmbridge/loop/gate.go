@@ -229,7 +229,10 @@ func (g *Gate) Standby(ctx context.Context, s *job.Snapshot) (owner string, err 
 		}
 	}
 	mine := g.ID()
-	if other.ID == "" || mine != "" && older(mine, other.ID) {
+	// One that has opened since, when its lease was over, holds no job any more.
+	holds := g.current().submitted.After(s.At) ||
+		slices.ContainsFunc(s.Gates, func(seen job.GateState) bool { return seen.ID == mine && !seen.Open })
+	if other.ID == "" || mine != "" && holds && older(mine, other.ID) {
 		return "", nil
 	}
 	if mine != "" && mine != other.ID {

@@ -515,6 +515,16 @@ func TestHungDaemonGivesWay(t *testing.T) {
 	}
 }
 
+// Two daemons come back when the lease is over: the one that kept the gate gives way to the one that has made another.
+func TestAnOpenGateIsNobodysClaim(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	one, two := newHead(m, "head1", newMemory()), newHead(m, "head2", newMemory())
+	two.round(t)
+	m.advance(time.Minute)
+	must.Equal(t, one.round(t), false, "the first is standby")
+	must.Equal(t, two.round(t), true, "the second is standby")
+}
+
 // Whatever becomes of two daemons, at most one changes jobs, and every job runs once.
 func TestTwoDaemonsNeverBoth(t *testing.T) {
 	property.Check(t, func(rt *rapid.T) {
