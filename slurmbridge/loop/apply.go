@@ -23,9 +23,6 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	}
 	repairs := release.Merge(p.Repairs)
 	for i, err := range b.sendAll(ctx, repairs) {
-		if text := repairs[i].Update.AdminComment; text != nil {
-			b.comments.wrote(repairs[i].Update.Jobs, *text)
-		}
 		b.note(ctx, 0, &repairs[i], err)
 		settled = settled && (err == nil || repairs[i].Step != job.StepRestore)
 	}
@@ -50,35 +47,46 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	b.makeGroups(ctx, p.Groups, p.Order)
 }
 
+// making is a planned group, and whether one of its changes has failed: the next poll then restores its members.
+type making struct {
+	*job.PlannedGroup
+	failed bool
+}
+
 // makeGroups makes the groups of a plan; groups of a node with several GPUs are made together.
 func (b *Bridge) makeGroups(ctx context.Context, groups []job.PlannedGroup, order map[string]int) {
 	b.readComments(ctx, groups)
-	done, seats := make([]bool, len(groups)), b.tracker.Seats()
-	var sides [][]*job.PlannedGroup
+	seats := b.tracker.Seats()
+	var sides [][]*making
 	members := 0
-	for i := range groups {
-		if done[i] {
-			continue
+	for _, side := range sidesOf(groups, order) {
+		side = slices.DeleteFunc(side, func(m *making) bool { return !b.enter(ctx, m.PlannedGroup, seats) })
+		for _, m := range side {
+			members += len(m.Group.Members)
 		}
-		_, ordered := order[groups[i].Group.Members[0].Ref]
-		var side []*job.PlannedGroup // that start on one node
-		for k := i; k < len(groups); k++ {
-			g := &groups[k]
-			if k > i && (!ordered || g.Group.Node != groups[i].Group.Node) {
-				continue
-			}
-			if done[k] = true; b.enter(ctx, g, seats) {
-				side = append(side, g)
-				members += len(g.Group.Members)
-			}
-		}
-		sides = append(sides, side)
-		if members >= atOnce {
-			b.releaseAll(ctx, b.prepare(ctx, sides), order)
+		if sides = append(sides, side); members >= atOnce {
+			b.makeSides(ctx, sides, order)
 			sides, members = nil, 0
 		}
 	}
-	b.releaseAll(ctx, b.prepare(ctx, sides), order)
+	b.makeSides(ctx, sides, order)
+}
+
+// sidesOf are the groups that start on one node each, side by side; a group of a node with one GPU is alone.
+func sidesOf(groups []job.PlannedGroup, order map[string]int) (sides [][]*making) {
+	at := map[string]int{} // by node
+	for i := range groups {
+		g := &groups[i]
+		k, there := at[g.Group.Node]
+		if !there {
+			k, sides = len(sides), append(sides, nil)
+		}
+		if _, ordered := order[g.Group.Members[0].Ref]; ordered {
+			at[g.Group.Node] = k
+		}
+		sides[k] = append(sides[k], &making{PlannedGroup: g})
+	}
+	return sides
 }
 
 // atOnce is of how many members groups are prepared before the first of them are released: many
@@ -123,75 +131,41 @@ func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[strin
 	return true
 }
 
-// prepare sets what members of groups are to have when they start; equal members of a node share
-// one update. It returns the groups that are completely prepared; the next poll restores the
-// members of incomplete ones.
-func (b *Bridge) prepare(ctx context.Context, sides [][]*job.PlannedGroup) [][]*job.PlannedGroup {
-	var all []job.Change
-	of := map[string]*job.PlannedGroup{}
+// makeSides prepares groups and then lets them start. What members are to have when they start is set while the gate
+// keeps them; equal members of a node share one update.
+func (b *Bridge) makeSides(ctx context.Context, sides [][]*making, order map[string]int) {
+	of := map[string]*making{}
+	var prepare, let []job.Change
 	for _, side := range sides {
 		var here []job.Change
-		for _, p := range side {
-			for i := range p.Prepare {
-				for _, ref := range p.Prepare[i].Update.Jobs {
-					of[ref] = p
-				}
-				here = append(here, p.Prepare[i])
+		for _, m := range side {
+			for _, ref := range m.Group.Refs() {
+				of[ref] = m
 			}
+			here = append(here, m.Prepare...)
 		}
-		all = append(all, release.Merge(here)...)
+		prepare = append(prepare, release.Merge(here)...)
 	}
-	failed := map[*job.PlannedGroup]bool{}
-	for i, err := range b.whileClosed(ctx, of, all) {
-		for _, ref := range all[i].Update.Jobs {
-			failed[of[ref]] = failed[of[ref]] || err != nil
-		}
-		if err == nil {
-			b.fault("prepare")
-		}
-	}
+	b.change(ctx, of, prepare, true)
+	failed := func(m *making) bool { return m.failed }
 	for i := range sides {
-		sides[i] = slices.DeleteFunc(sides[i], func(p *job.PlannedGroup) bool { return failed[p] })
-	}
-	return slices.DeleteFunc(sides, func(side []*job.PlannedGroup) bool { return len(side) == 0 })
-}
-
-// releaseAll lets prepared groups start, whether the gate is still closed or not: their members
-// are what they are to be.
-func (b *Bridge) releaseAll(ctx context.Context, sides [][]*job.PlannedGroup, order map[string]int) {
-	var ready []job.Change
-	of := map[string]*job.PlannedGroup{}
-	for _, side := range sides {
+		sides[i] = slices.DeleteFunc(sides[i], failed)
 		var here []job.Change
-		for _, p := range side {
-			for _, ref := range p.Group.Refs() {
-				of[ref] = p
-			}
-			here = append(here, p.Release...)
+		for _, m := range sides[i] {
+			here = append(here, m.Release...)
 		}
-		if len(side) > 1 {
-			here = release.Merge(here)
+		here = release.Merge(here)
+		for k := range here {
+			slices.SortStableFunc(here[k].Update.Jobs, func(x, y string) int { return order[x] - order[y] })
 		}
-		for i := range here {
-			slices.SortStableFunc(here[i].Update.Jobs, func(x, y string) int { return order[x] - order[y] })
-		}
-		ready = append(ready, here...)
+		let = append(let, here...)
 	}
-	failed := map[*job.PlannedGroup]bool{} // still prepared: the next poll restores their members
-	for i, err := range b.changeAll(ctx, of, ready) {
-		for _, ref := range ready[i].Update.Jobs {
-			failed[of[ref]] = failed[of[ref]] || err != nil
-		}
-		if err == nil {
-			b.fault("release")
-		}
-	}
+	b.change(ctx, of, let, false) // the gate may open meanwhile: members are what they are to be
 	for _, side := range sides {
-		if slices.ContainsFunc(side, func(p *job.PlannedGroup) bool { return failed[p] }) {
-			continue
-		}
-		for _, p := range side {
-			b.released(ctx, p)
+		if !slices.ContainsFunc(side, failed) {
+			for _, m := range side {
+				b.released(ctx, m.PlannedGroup)
+			}
 		}
 	}
 }
@@ -210,47 +184,38 @@ func (b *Bridge) released(ctx context.Context, p *job.PlannedGroup) {
 // errOpening says that a change was not sent, since the gate might open before it arrives.
 var errOpening = errors.New("not sent: the gate may open before it arrives")
 
-// whileClosed applies changes that must come to Slurm before the gate opens, of members of the given
-// groups.
-func (b *Bridge) whileClosed(ctx context.Context, of map[string]*job.PlannedGroup, all []job.Change) []error {
+// change applies changes of members of the given groups, by ref. closed: they must come to Slurm before the gate opens.
+func (b *Bridge) change(ctx context.Context, of map[string]*making, all []job.Change, closed bool) {
 	if len(all) == 0 {
-		return nil
+		return
 	}
-	if !b.Gate.Holds() {
-		errs := make([]error, len(all))
-		for i := range all {
-			errs[i] = errOpening
-			b.noteOf(ctx, of, &all[i], errOpening)
-			b.Log.Warn("group left half made", "jobs", strings.Join(all[i].Update.Jobs, ","), "err", errOpening)
+	var errs []error
+	if closed && !b.Gate.Holds() {
+		errs = slices.Repeat([]error{errOpening}, len(all))
+		b.Log.Warn("groups left half made", "changes", len(all), "err", errOpening)
+	} else {
+		if closed {
+			b.comments.keepForeign(all)
+			within, cancel := context.WithTimeout(ctx, b.Gate.Left())
+			defer cancel()
+			ctx = within
 		}
-		return errs
+		errs = b.sendAll(ctx, all)
 	}
-	b.comments.keepForeign(all)
-	ctx, cancel := context.WithTimeout(ctx, b.Gate.Left())
-	defer cancel()
-	errs := b.changeAll(ctx, of, all)
-	for i := range all {
-		if text := all[i].Update.AdminComment; text != nil {
-			b.comments.wrote(all[i].Update.Jobs, *text)
-		}
-	}
-	return errs
-}
-
-// changeAll applies changes of members of the given groups, by ref.
-func (b *Bridge) changeAll(ctx context.Context, of map[string]*job.PlannedGroup, all []job.Change) []error {
-	errs := b.sendAll(ctx, all)
 	for i := range all {
 		b.noteOf(ctx, of, &all[i], errs[i])
+		if errs[i] == nil {
+			b.fault(string(all[i].Step))
+		}
 	}
-	return errs
 }
 
 // noteOf keeps a change in the journal, with each group the part that is about its members.
-func (b *Bridge) noteOf(ctx context.Context, of map[string]*job.PlannedGroup, c *job.Change, outcome error) {
+func (b *Bridge) noteOf(ctx context.Context, of map[string]*making, c *job.Change, outcome error) {
 	parts := map[int64]*job.Change{}
 	var ids []int64
 	for _, ref := range c.Update.Jobs {
+		of[ref].failed = of[ref].failed || outcome != nil
 		id := of[ref].Group.ID
 		part := parts[id]
 		if part == nil {
@@ -282,6 +247,9 @@ func (b *Bridge) sendAll(ctx context.Context, all []job.Change) []error {
 		c := &all[i]
 		b.Metrics.changed(string(c.Step), err)
 		b.tracker.Sent(c, err, b.Now())
+		if text := c.Update.AdminComment; text != nil {
+			b.comments.wrote(c.Update.Jobs, *text)
+		}
 		switch {
 		case errors.Is(err, job.ErrNoJob):
 			b.Log.Info("job is gone or running", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","))
