@@ -114,7 +114,7 @@ func causeKind(name CauseKind, words string) CauseKind {
 // The kinds of cause.
 var (
 	CauseRequeued   = causeKind("requeued", "requeued")
-	CauseUnreleased = causeKind("unreleased", "prepared but never released") // the bridge ended between preparing and releasing it
+	CauseUnreleased = causeKind("unreleased", "prepared but never released") // the bridge ended in between
 	CausePostponed  = causeKind("postponed", "put off")
 	CauseHeld       = causeKind("held", "it is held")
 	CauseImpossible = causeKind("impossible", "Slurm finds that its node doesn't suit it")
