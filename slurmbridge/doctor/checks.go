@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -111,7 +110,7 @@ var checks = []check{
 			"gres/gpu: limits, weights and reports by gres/gpu don't see these jobs", setting("sharers_only: [$all]")),
 
 	// Single settings of slurm.conf.
-	row("gres-both", Error, slurmConf, milder(typesChecked, func(e *exam) []hit {
+	row("gres-both", Error, slurmConf, or(Warning, typesChecked, func(e *exam) []hit {
 		return when(e.has("GresTypes", "mps") && e.has("GresTypes", "shard"))
 	}), "GresTypes has both mps and shard",
 		"Slurm 22.05 then starts mps jobs without CUDA_VISIBLE_DEVICES, and two ways to share one GPU don't see each other",
@@ -169,14 +168,6 @@ var checks = []check{
 		"the bridge asks several times when a group starts; held back, its groups start seconds late",
 		"every user may ask that often: more load on slurmctld from scripts that poll",
 		conf("SlurmctldParameters=$SlurmctldParameters,rl_bucket_size=100,rl_refill_rate=20")),
-	// Slurm looks for jobs to preempt when a job may start, and one behind the gate may not. Where partitions rank jobs,
-	// the bridge lets them go in time, and with these settings the site has decided about partitions.
-	row("preempt", Note, slurmConf, func(e *exam) []hit {
-		decided := len(e.Settings.IncludePartitions)+len(e.Settings.ExcludePartitions) > 0
-		return when(e.runs("PreemptType", "preempt/qos") && !decided)
-	}, "a QOS may preempt others here (preempt/qos)",
-		"jobs of two QOS don't share, and a shared job that should preempt waits behind the gate and preempts no job",
-		"jobs of these partitions never share", setting("exclude_partitions: [NAME]   # partitions with preempting jobs")),
 	row("shadow", Note, slurmConf, func(e *exam) []hit { return when(e.Settings.Mode == "shadow") },
 		"the bridge is in shadow mode", "it decides and records, and changes nothing",
 		"jobs that ask to share wait behind the gate, for max_delay next to an idle GPU at most, and share",
@@ -188,11 +179,6 @@ var checks = []check{
 		return hits
 	}, "$folder is not there", "the bridge keeps its state in it, and job_submit.lua reads the gate there", "",
 		run("install -d -o $slurm -m 755 $folder")),
-	// job_submit.lua runs where slurmctld does, and finds no gate on a host without a daemon.
-	row("two-controllers", Note, slurmConf, func(e *exam) []hit { return when(e.values["second"] != "") },
-		"slurmctld may move to $second", "without a daemon there jobs that come meanwhile get whole GPUs", "",
-		run("# slurmbridge with these settings on $second, too: one of both daemons is standby",
-			`# on the nodes, in gpuprof.yaml and node.yaml: controller: "http://$first:9797,http://$second:9797"`)),
 	row("constrain-devices", Note, slurmConf, func(e *exam) []hit {
 		set, cgroup := e.Config["ConstrainDevices"], e.runs("TaskPlugin", "task/cgroup")
 		off := set == "" && !cgroup // control groups as a whole
@@ -206,11 +192,11 @@ var checks = []check{
 	// GPUs and their shares.
 	row("no-gpu", Error, nodes, func(e *exam) []hit { return when(e.gpus == nil) },
 		"no node has a GPU", "there is nothing to share", restarts, conf("NodeName=NODE … Gres=gpu:TYPE:1,$sharing:100")),
-	row("node-shares", Error, nodes, (*exam).nodesWithoutShares,
+	row("node-shares", Error, nodes, func(e *exam) []hit { return e.withoutShares(false) },
 		"no shares on $nodes", "jobs can be put on these GPUs only one at a time",
 		restarts+"; anyone may then ask for a part of a GPU by hand", conf("NodeName=$nodes … Gres=$gres"),
 		gres("# on $nodes", "Name=gpu Type=TYPE File=/dev/nvidia0", "Name=$sharing Count=100 File=/dev/nvidia0")),
-	row("mig-shares", Note, nodes, func(e *exam) []hit { return e.unsharedInstances() },
+	row("mig-shares", Note, nodes, func(e *exam) []hit { return e.withoutShares(true) },
 		"MIG instances without shares on $nodes",
 		"the bridge leaves them alone: Slurm hands each out whole, and a small job "+
 			"leaves most of it idle", restarts+"; jobs of instances ask for them as before. A line of shares that names "+
@@ -254,7 +240,8 @@ var checks = []check{
 		"$dir/gres.conf has no line of $kinds",
 		"unless the nodes have a gres.conf of their own they don't know which GPU the shares are of", restarts,
 		gres("Name=gpu Type=TYPE File=/dev/nvidia0", "$lines")),
-	row("gpu-type", Error, nodes, milder(typesChecked, on(func(_ *exam, n *text.Node) bool { return n.GPUs[""] > 0 })),
+	row("gpu-type", Error, nodes,
+		or(Warning, typesChecked, on(func(_ *exam, n *text.Node) bool { return n.GPUs[""] > 0 })),
 		"GPUs without a type on $nodes",
 		"Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of; and "+noCard, restarts,
 		conf("NodeName=$nodes … Gres=gpu:titanxp:1,$sharing:100   # and what these nodes have besides"),
@@ -272,25 +259,18 @@ var checks = []check{
 		"a job that doesn't say --mem gets this much and no more: where Slurm enforces memory, one that needs more is "+
 			"killed. Announce it, and choose it from what sacct shows as MaxRSS",
 		conf("$lines")),
-	row("host-share", Warning, nodes, (*exam).hostShare,
-		"$nodes: a node with $jobs",
-		"a job that finds no cores or memory waits, however idle the GPU is. The bridge divides what jobs have by default "+
-			"(host_share: divide), and never what a user asks for: users should ask for no more than they use",
-		"a job that asks for neither gets exactly these: one that had more by default may be killed for its memory or be "+
-			"slower, one that needs less leaves cores idle",
-		conf("$defaults   # for jobs that don't ask: a GPU's part of the node")),
 
 	// job_submit.lua gates new jobs.
 	row("lua", Error, slurmConf, func(e *exam) []hit { return when(e.Settings.Lua == "no" && !e.form.RewritesTypes) },
 		"the setting lua is no", "Slurm before 23.02.6 can't turn a request for a GPU into shares after the submission",
 		luaCost, setting("lua: auto")),
-	row("lua", Error, slurmConf, milder(worksWithoutLua, func(e *exam) []hit {
+	row("lua", Error, slurmConf, or(Warning, worksWithoutLua, func(e *exam) []hit {
 		return when(e.Settings.Lua != "no" && !e.runs("JobSubmitPlugins", "job_submit/lua"))
 	}), "JobSubmitPlugins has no lua", noLua, luaCost,
 		conf("JobSubmitPlugins=${JobSubmitPlugins+lua}"), installLua),
 	row("lua", Error, files, func(e *exam) []hit { return when(e.wantsLua() && e.JobSubmitLua == nil) },
 		"$lua is not there", "slurmctld won't start with JobSubmitPlugins=lua and no script", luaCost, installLua),
-	row("lua", Error, files, milder(worksWithoutLua, func(e *exam) []hit {
+	row("lua", Error, files, or(Warning, worksWithoutLua, func(e *exam) []hit {
 		return when(e.wantsLua() && e.JobSubmitLua != nil && !strings.Contains(*e.JobSubmitLua, Signature))
 	}), "$lua is a script of your own that doesn't call slurmbridge's", noLua, luaCost, in("$lua",
 		`local there, slurmbridge = pcall(dofile, "`+PackagedLua+`")   -- slurmctld starts without the package, too`,
@@ -326,7 +306,7 @@ var checks = []check{
 	row("gate-rights", Error, ofUser, func(e *exam) []hit { return when(e.User != "root" && e.User != e.values["slurm"]) },
 		"the bridge runs as $user, not as SlurmUser ($slurm)", "only they may change users' jobs", "", asSlurm...),
 	// Where limits are enforced each job needs an account, and the gate is a job.
-	row("gate-account", Error, ofUser, milder(func(e *exam) bool { return e.Account == nil }, func(e *exam) []hit {
+	row("gate-account", Error, ofUser, or(Warning, func(e *exam) bool { return e.Account == nil }, func(e *exam) []hit {
 		enforced := func(word string) bool { return e.has("AccountingStorageEnforce", word) }
 		words := []string{"associations", "limits", "qos", "safe", "wckeys", "all"}
 		has := map[bool]string{true: "has no account", false: "may have no account"}
@@ -370,18 +350,13 @@ var checks = []check{
 		run("scontrol update PartitionName=$name State=UP")),
 
 	// slurm.conf's hooks lead to slurmbridge-hook.
-	row("hook-prolog", Error, hooks, strays("Prolog", true), stray,
-		"no MPS daemon is started for a shared GPU, and no job's use is recorded$others", hookCost, addHook),
-	row("hook-epilog", Error, hooks, strays("Epilog", true), stray,
-		"records of jobs are never closed, and MPS daemons are never stopped$others", hookCost, addHook),
-	row("hook-taskprolog", Error, hooks, strays("TaskProlog", true), stray,
-		"jobs don't learn where their GPU's MPS daemon is, and share it by turns instead$others", hookCost, addHook),
-	row("hook-$kind", Note, hooks, func(e *exam) []hit {
-		return slices.Concat(strays("Prolog", false)(e), strays("Epilog", false)(e), strays("TaskProlog", false)(e))
-	}, "whether $hook leads to slurmbridge-hook can't be seen from here: $hidden is on the nodes",
+	row("hook-$kind", Error, hooks, strays(true, "Prolog", "Epilog", "TaskProlog"),
+		"$hook doesn't lead to slurmbridge-hook", "$lost$others", hookCost, addHook),
+	row("hook-$kind", Note, hooks, strays(false, "Prolog", "Epilog", "TaskProlog"),
+		"whether $hook leads to slurmbridge-hook can't be seen from here: $hidden is on the nodes",
 		"if it doesn't, jobs there share by turns, or are never recorded$others", hookCost, addHook),
 	row("epilog-slurmctld", Warning, hooks, func(e *exam) []hit {
-		return slices.Concat(strays("EpilogSlurmctld", true)(e), strays("EpilogSlurmctld", false)(e))
+		return slices.Concat(e.stray("EpilogSlurmctld", true), e.stray("EpilogSlurmctld", false))
 	}, "EpilogSlurmctld doesn't wake the bridge", "it then notices that a GPU is free only at its next poll",
 		"a short process on the controller at the end of each job; a job is completing until it has ended", addHook),
 	// Tried on 22.05.8: with both a job's end is followed by a look within 0.1 s,
@@ -409,27 +384,19 @@ var checks = []check{
 		return when(e.byMunge() && !isnt(e.MungeSocket) && wrong(e.Munge) != "")
 	}, "MUNGE doesn't work here: $munge", whyProof, "",
 		run("munge -n | unmunge", "systemctl restart munge", "journalctl -u munge -n 20")),
-	row("munge-besides", Warning, slurmConf, func(e *exam) []hit {
-		return when(e.Key == nil && !e.byMunge() && e.Munge != nil && *e.Munge == "")
-	}, "AuthType is $AuthType, and key_file is not set: records travel with MUNGE",
-		"that works where munged runs with one munge.key on the controller and on each node with GPUs; where it doesn't, "+
-			"records wait on the nodes", "", makeKey...),
 	row("key", Error, slurmConf, func(e *exam) []hit {
 		return when(e.Key == nil && !e.byMunge() && (e.Munge == nil || *e.Munge != ""))
 	}, "AuthType is $AuthType, there is no MUNGE, and key_file is not set", whyProof, "", makeKey...),
 	row("key", Error, slurmConf, func(e *exam) []hit { return when(wrong(e.Key) != "") },
 		"the key can't be used: $key", whyProof, "", makeKey...),
-	row("key-and-munge", Warning, slurmConf, func(e *exam) []hit { return when(e.Key != nil && e.hasMunge()) },
-		"key_file is set, although Slurm has MUNGE here (AuthType=auth/munge)",
-		"where Slurm hides jobs, slurmbridge why then asks their owners for tokens of auth/slurm, which there are none of",
-		"", setting(`key_file: ""`), in(filesOfNodes, `key_file: ""`)),
 	row("token", Warning, slurmConf, func(e *exam) []hit {
 		hidden := text.PrivateJobs(e.Config["PrivateData"])
-		return when(e.Key != nil && !e.hasMunge() && hidden && wrong(e.Token) != "")
+		return when(e.Key != nil && hidden && wrong(e.Token) != "")
 	}, "Slurm makes or checks no token here: $token",
 		"Slurm hides other users' jobs (PrivateData), so slurmbridge why needs a proof of the user", "",
 		run("scontrol show config | grep AuthInfo   # without disable_sack",
-			"ls -l /run/slurm/sack.socket /run/slurmctld/sack.socket")),
+			"ls -l /run/slurm/sack.socket /run/slurmctld/sack.socket"),
+		in("or, where AuthType is auth/munge, "+settingsFile+" and "+filesOfNodes, `key_file: ""`)),
 
 	// What the nodes' agents say.
 	row("clock", Warning, agents, why(clock), "clocks differ from this one: $nodes",
@@ -451,12 +418,6 @@ var checks = []check{
 	row("mps-binary", Error, agents, onAgents(func(n *text.Node, a Agent) bool { return sharesOf(n) > 0 && isnt(a.MPS) }),
 		"no nvidia-cuda-mps-control on $nodes", "jobs that share a GPU there take turns instead of running side by side", "",
 		run("apt-get install nvidia-cuda-mps   # or your driver's package, on each of them")),
-	row("mps-unseen", Note, agents,
-		onAgents(func(n *text.Node, a Agent) bool { return sharesOf(n) > 0 && a.MPS == nil && a.Err == "" }),
-		"whether $nodes have nvidia-cuda-mps-control can't be seen from here",
-		"where it is missing jobs that share a GPU take turns instead of running side by side", "",
-		run("ls -l /usr/bin/nvidia-cuda-mps-control /usr/bin/nvidia-cuda-mps-server   # on each of them; mps_control of "+
-			"node.yaml names another place")),
 	row("mps-memory-limit", Warning, agents,
 		onAgents(func(n *text.Node, a Agent) bool { return sharesOf(n) > 0 && is(a.NoLimits) }),
 		"the driver on $nodes is too old to hold jobs that share a GPU to a part of its memory",
@@ -504,18 +465,7 @@ var checks = []check{
 	}, "slurmbridge serve has trouble with its gate: $said",
 		"if the daemon ended now, jobs could wait for a gate that can't open", "",
 		run("slurmbridge open   # lets every waiting job go")),
-	row("refused", Error, running, refused(func(r *job.RefusedChanges) bool { return r.Step == job.StepUngate }),
-		"$refused",
-		"after two refusals the gate is opened, for all jobs that wait; if that happens again within an hour, nothing is "+
-			"shared for the next one", "", in("$file", "$lines")),
-	row("refused", Warning, running, refused(func(r *job.RefusedChanges) bool { return r.Step == job.StepExtend }),
-		"$refused", "sharing makes jobs slower, and without more time some may end at their time limits", "",
-		in("$file", "$lines")),
-	row("refused", Warning, running, refused(func(r *job.RefusedChanges) bool { return otherStep(r) && r.GivenUp > 0 }),
-		"$refused", "after two refusals a job is left to Slurm: it waits for no other job, and runs without sharing", "",
-		in("$file", "$lines")),
-	row("refused", Note, running, refused(func(r *job.RefusedChanges) bool { return otherStep(r) && r.GivenUp == 0 }),
-		"$refused", "each job's change is tried twice; a single refusal does no harm", "", in("$file", "$lines")),
+	row("refused", Warning, running, (*exam).refused, "$refused", "$then", "", in("$file", "$lines")),
 	row("daemon-mode", Warning, running,
 		func(e *exam) []hit { return when(e.Daemon.Mode != e.Settings.Mode, "is", e.Daemon.Mode) },
 		"slurmbridge serve runs in mode $is, the settings say $mode", "settings are read at the start and at a reload", "",
@@ -537,7 +487,7 @@ var checks = []check{
 			"TRESBillingWeights and sacctmgr take gres/$sharing only once it is listed",
 		"slurmctld restarts, and slurmdbd keeps the new resource for good: it can't be taken away again",
 		conf("AccountingStorageTRES=$tres"), run("systemctl restart slurmctld")),
-	row("shares-limits", Warning, database, milder(func(e *exam) bool {
+	row("shares-limits", Warning, database, or(Note, func(e *exam) bool {
 		return !e.has("AccountingStorageEnforce", "limits") && !e.has("AccountingStorageEnforce", "safe")
 	}, (*exam).gpuLimits), "limits on gres/gpu and none on gres/$sharing: $of",
 		"Slurm counts a job that shares a GPU under gres/$sharing, not under gres/gpu, so these limits don't hold it. Whole "+

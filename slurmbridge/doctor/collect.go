@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
@@ -39,7 +38,6 @@ type Facts struct {
 	User              string // that the bridge runs as
 	Account           *bool  // whether User has an account; nil = not known
 	Limits            []Limit
-	Requests          []Request        // of the last week's jobs of one GPU, as accounting knows them
 	Daemon            *Daemon          // the answer of the running daemon; nil = not requested
 	Agents            map[string]Agent // the answers of the nodes' agents, by node; nil = not requested
 	Settings          *config.Config   // the bridge's own; they are always there
@@ -53,9 +51,6 @@ type Limit struct {
 	Name string // the option, e.g. "MaxTRESPerUser"
 	TRES string // e.g. "cpu=8,gres/gpu=1"
 }
-
-// Request is what a job of one GPU held of its node.
-type Request struct{ CPUs, MemMiB float64 }
 
 // Hook is a file that one of Slurm's hook settings comes down to.
 type Hook struct {
@@ -84,7 +79,6 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge strin
 		f.Nodes, f.Partitions = text.ParseNodes(show("nodes", "-o")), text.ParsePartitions(show("partitions", "-o"))
 		if accounts(f.Config) {
 			f.askAccounting(ctx, ask)
-			f.askRequests(ctx, ask)
 		}
 		f.readFiles()
 	}
@@ -228,31 +222,5 @@ func (f *Facts) askAccounting(ctx context.Context, ask Ask) {
 			of = "user " + r[1] + " where account=" + r[0]
 		}
 		limit(of, "GrpTRES", r[2])
-	}
-}
-
-// mostRequests bounds the jobs of the last week that are looked at, and askFor the time that accounting may take.
-const (
-	mostRequests = 200_000
-	askFor       = 20 * time.Second
-)
-
-// askRequests adds what accounting knows of the last week's jobs of one GPU, or a part of one.
-func (f *Facts) askRequests(ctx context.Context, ask Ask) {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
-	defer cancel()
-	out, err := ask(ctx, "sacct", "-a", "-X", "-n", "-P", "-S", "now-7days", "-o", "AllocTRES")
-	if err != nil {
-		return
-	}
-	for line := range strings.Lines(out) {
-		tres := strings.TrimSpace(line)
-		of := func(name string) float64 { n, _ := text.TRESValue(tres, name); return n }
-		gpus, shares := of("gres/gpu"), of("gres/mps")+of("gres/shard")
-		if of("node") != 1 || gpus > 1 || gpus+shares == 0 || len(f.Requests) == mostRequests {
-			continue
-		}
-		mem, _ := text.Option(tres, "mem")
-		f.Requests = append(f.Requests, Request{of("cpu"), text.ParseMiB(mem)})
 	}
 }

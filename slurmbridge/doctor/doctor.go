@@ -96,7 +96,8 @@ const (
 // test looks for what a check is about.
 type test func(*exam) []hit
 
-// hit is what a test has found: values, by the names that texts have for them. One with "milder" is a severity less.
+// hit is what a test has found: values, by the names that texts have for them. Its "severity", if there is one, counts
+// in place of the check's.
 type hit map[string]string
 
 // when is one hit if something is so. pairs are names and values.
@@ -111,13 +112,13 @@ func when(so bool, pairs ...string) []hit {
 	return []hit{h}
 }
 
-// milder makes a test's hits a severity less where something is so.
-func milder(so func(*exam) bool, of test) test {
+// or gives a test's hits another severity where something is so.
+func or(s Severity, so func(*exam) bool, of test) test {
 	return func(e *exam) []hit {
 		hits := of(e)
 		for _, h := range hits {
 			if so(e) {
-				h["milder"] = ""
+				h["severity"] = string(s)
 			}
 		}
 		return hits
@@ -154,12 +155,9 @@ func newExam(f *Facts) *exam {
 	}
 	conf, s := cmp.Or(f.Config["SLURM_CONF"], "/etc/slurm/slurm.conf"), f.Settings
 	slurm, _, _ := text.User(f.Config["SlurmUser"])
-	first, _, _ := strings.Cut(f.Config["SlurmctldHost[0]"], "(")
-	second, _, _ := strings.Cut(f.Config["SlurmctldHost[1]"], "(")
 	e.values = hit{
 		"SLURM_CONF": conf, "dir": filepath.Dir(conf), "lua": filepath.Join(filepath.Dir(conf), "job_submit.lua"),
 		"sharing": e.sharing, "user": f.User, "slurm": slurm, "owner": cmp.Or(f.User, slurm),
-		"first": first, "second": second,
 		"gates": cmp.Or(s.GatePartition, config.Default().GatePartition), "gate": s.GateFile, "wake": s.WakeFile,
 		"mode": s.Mode, "policy": s.Policy, "keyFile": cmp.Or(s.KeyFile, "/etc/slurmbridge/key"),
 		"key": wrong(f.Key), "munge": wrong(f.Munge), "token": wrong(f.Token),
@@ -192,9 +190,8 @@ func (e *exam) hits(c *check) []hit {
 
 func (e *exam) finding(c *check, h hit) Finding {
 	say := func(template string) string { return e.expand(template, h) }
-	f := Finding{Check: say(c.name), Severity: c.severity, What: say(c.what), Why: say(c.why)}
-	if _, ok := h["milder"]; ok {
-		f.Severity = severities[slices.Index(severities, c.severity)+1]
+	f := Finding{
+		Check: say(c.name), Severity: cmp.Or(Severity(h["severity"]), c.severity), What: say(c.what), Why: say(c.why),
 	}
 	for _, fix := range c.fix {
 		var lines []string

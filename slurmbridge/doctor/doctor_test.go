@@ -207,14 +207,9 @@ var situations = []situation{
 	at("rate limit", slurm("SlurmctldParameters", "rl_enable"), "warning rate-limit",
 		"SlurmctldParameters=rl_enable,rl_bucket_size=100,rl_refill_rate=20"),
 	at("a limit far above need", slurm("SlurmctldParameters", "rl_enable,rl_bucket_size=100,rl_refill_rate=20"), "", ""),
-	at("preemption", slurm("PreemptType", "preempt/qos"), "note preempt",
-		"exclude_partitions: [NAME]   # partitions with preempting jobs"),
 	at("shadow", shadow, "note shadow", "mode: active"),
 	at("no folder", func(f *Facts) { f.Folders["/run/slurmbridge"] = false }, "error folder",
 		"install -d -o slurm -m 755 /run/slurmbridge"),
-	at("a backup slurmctld", slurm("SlurmctldHost[0]", "head1(10.0.0.1)", "SlurmctldHost[1]", "head2"),
-		"note two-controllers",
-		`# on the nodes, in gpuprof.yaml and node.yaml: controller: "http://head1:9797,http://head2:9797"`),
 	at("any GPU can be opened", slurm("ConstrainDevices", "no", "TaskPlugin", "task/cgroup"), "note constrain-devices",
 		"ConstrainDevices=yes"),
 	at("nothing constrains", slurm("ConstrainDevices", "yes", "TaskPlugin", "task/affinity"), "note constrain-devices",
@@ -260,13 +255,6 @@ var situations = []situation{
 		f.Config["DefMemPerCPU"], f.Partitions[0].DefMem = "0", true
 		f.Partitions = append(f.Partitions, text.Partition{Name: "cpus", State: "UP"})
 	}, "", ""),
-	at("small jobs", jobsOf(1, 100), "", ""),
-	at("many cores each", jobsOf(24, 100), "warning host-share",
-		"PartitionName=gpu … DefCpuPerGPU=32 DefMemPerGPU=64000   # for jobs that don't ask: a GPU's part of the node"),
-	at("much memory each", jobsOf(1, 40000), "warning host-share", ""),
-	at("cores by default, which are divided", all(jobsOf(24, 100), slurm("JobDefaults", "DefCpuPerGPU=24")), "", ""),
-	at("cores by default, which aren't", all(jobsOf(24, 100), slurm("JobDefaults", "DefCpuPerGPU=24"),
-		func(f *Facts) { f.Settings.HostShare = "keep" }), "warning host-share", ""),
 
 	at("lua no", func(f *Facts) { f.Settings.Lua = "no" }, "error lua", "lua: auto"),
 	at("no lua", slurm("JobSubmitPlugins", ""), "error lua", "JobSubmitPlugins=lua"),
@@ -350,14 +338,11 @@ var situations = []situation{
 	at("no munge, and it doesn't work", func(f *Facts) {
 		f.Config["AuthType"], f.Munge = "auth/slurm", ptr("munged does not answer")
 	}, "error key", "key_file: /etc/slurmbridge/key"),
-	at("munge besides", func(f *Facts) { f.Config["AuthType"], f.Munge = "auth/slurm", ptr("") }, "warning munge-besides",
-		"key_file: /etc/slurmbridge/key"),
 	at("a key that others read", func(f *Facts) {
 		f.Config["AuthType"], f.Key, f.Settings.KeyFile = "auth/slurm", ptr("/srv/key has mode 0644"), "/srv/key"
 	}, "error key", "chown slurm: /srv/key; chmod 600 /srv/key"),
 	at("a key is well", func(f *Facts) { f.Config["AuthType"], f.Key, f.MungeSocket = "auth/slurm", ptr(""), ptr(false) },
 		"", ""),
-	at("a key and munge", func(f *Facts) { f.Key = ptr("") }, "warning key-and-munge", `key_file: ""`),
 	at("users of hidden jobs have no tokens", func(f *Facts) {
 		f.Config["AuthType"], f.Config["PrivateData"], f.Key, f.Token = "auth/slurm", "jobs", ptr(""), ptr("no socket")
 	}, "warning token", ""),
@@ -374,7 +359,6 @@ var situations = []situation{
 	at("no mps for shards", all(shards, agent(Agent{MPS: ptr(false)})), "error mps-binary", ""),
 	at("nothing shared, no mps needed", all(agent(Agent{MPS: ptr(false)}), func(f *Facts) { f.Nodes[1].Shares = nil }),
 		"error node-shares", ""),
-	at("mps not seen", func(f *Facts) { f.Agents["gpu2"] = Agent{} }, "note mps-unseen", ""),
 	at("no memory limits", agent(Agent{NoLimits: ptr(true)}), "warning mps-memory-limit", ""),
 	at("closed GPUs", agent(Agent{Modes: []string{"prohibited"}}), "error compute-mode",
 		"nvidia-smi -c DEFAULT   # on each of them, at every boot"),
@@ -446,16 +430,6 @@ var situations = []situation{
 	at("plugins' long names", slurm("JobSubmitPlugins", "job_submit/all_partitions,job_submit/lua"), "", ""),
 	at("plugins' short names", slurm("AuthType", "munge", "SelectType", "cons_tres", "TaskPlugin", "affinity,cgroup",
 		"ConstrainDevices", "yes"), "", ""),
-}
-
-// jobsOf makes the last week's jobs ask for so much, on nodes of 32 cores and 64000 MiB.
-func jobsOf(cpus, mem float64) func(*Facts) {
-	return func(f *Facts) {
-		f.Requests, f.Config["SelectTypeParameters"] = slices.Repeat([]Request{{cpus, mem}}, 9), "CR_Core_Memory"
-		for i := range f.Nodes {
-			f.Nodes[i].CPUs, f.Nodes[i].MemMiB = 32, 64000
-		}
-	}
 }
 
 // Each situation has its own findings and no others, each finding says what is so, why and what it costs to follow, and
@@ -625,7 +599,7 @@ func TestCollect(t *testing.T) {
 	must.Equal(t, must.Get(Collect(t.Context(), silent, settings, ""))(t), &Facts{Settings: settings}, "slurmctld down")
 }
 
-// What accounting knows of the bridge's user, of limits, and of the last week's jobs of one GPU.
+// What accounting knows of the bridge's user, and of limits.
 func TestAccounting(t *testing.T) {
 	f := &Facts{Config: map[string]string{"ClusterName": "c"}, User: "slurm"}
 	ask := func(_ context.Context, program string, args ...string) (string, error) {
@@ -636,17 +610,13 @@ func TestAccounting(t *testing.T) {
 			return "normal|||gres/gpu=2\nhigh|gres/gpu=9||\n\n", nil
 		case "sacctmgr -n -P show assoc cluster=c format=Account,User,GrpTRES":
 			return "lab||gres/gpu=4\nlab|ann|gres/gpu=1\nrubbish\n", nil
-		case "sacct -a -X -n -P -S now-7days -o AllocTRES":
-			return "billing=4,cpu=4,gres/gpu=1,mem=8G,node=1\nbilling=1,cpu=2,gres/mps=33,mem=500M,node=1\n" +
-				"cpu=8,gres/gpu=2,mem=1G,node=1\ncpu=8,mem=1G,node=1\ncpu=8,gres/gpu=1,mem=1G,node=2\n\nrubbish\n", nil
 		}
 		return "", errors.New("unexpected")
 	}
 	f.askAccounting(t.Context(), ask)
-	f.askRequests(t.Context(), ask)
 	f.Config = nil
 	must.Equal(t, f, &Facts{
-		User: "slurm", Account: ptr(true), Requests: []Request{{4, 8192}, {2, 500}},
+		User: "slurm", Account: ptr(true),
 		Limits: []Limit{
 			{"qos normal", "MaxTRESPerUser", "gres/gpu=2"},
 			{"qos high", "GrpTRES", "gres/gpu=9"},

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -39,9 +38,8 @@ func wrong(said *string) string {
 	return *said
 }
 
-// hasMunge reports whether Slurm has MUNGE, byMunge whether that proves who sends.
-func (e *exam) hasMunge() bool { return e.runs("AuthType", "auth/munge") }
-func (e *exam) byMunge() bool  { return e.Key == nil && e.hasMunge() }
+// byMunge reports whether MUNGE proves who sends.
+func (e *exam) byMunge() bool { return e.Key == nil && e.runs("AuthType", "auth/munge") }
 
 // is reports whether something is known to be so, isn't whether it is known not to be.
 func is(known *bool) bool   { return known != nil && *known }
@@ -153,11 +151,13 @@ func (e *exam) usedGPUs() []hit {
 		"mixed", strings.Join(mixed, ", "), "all", strings.Join(all, ", "))
 }
 
-func (e *exam) nodesWithoutShares() []hit { return e.withoutShares(false) }
-
-// withoutShares finds nodes without shares: with instances those that have MIG instances, else those that have none.
+// withoutShares finds nodes without shares: with instances those that have MIG instances, if Slurm can share these,
+// else those that have none.
 func (e *exam) withoutShares(instances bool) []hit {
-	bare := map[string][]string{}
+	if instances && !text.SharesInstances(e.Config["SLURM_VERSION"]) {
+		return nil
+	}
+	bare, shares := map[string][]string{}, map[string]string{}
 	for _, n := range e.gpus {
 		var parts []string
 		for _, t := range slices.Sorted(maps.Keys(n.GPUs)) {
@@ -166,9 +166,14 @@ func (e *exam) withoutShares(instances bool) []hit {
 		parts = append(append(parts, fmt.Sprintf("%s:%d", e.sharing, 100*n.GPUCount())), n.OtherGres...)
 		if line := strings.Join(parts, ","); sharesOf(n) == 0 && hasInstances(n) == instances {
 			bare[line] = append(bare[line], n.Name)
+			shares[line] = fmt.Sprintf("Name=%s Count=%d", e.sharing, 100*n.GPUCount())
 		}
 	}
-	return byNodes(bare, "gres")
+	hits := byNodes(bare, "gres")
+	for _, h := range hits {
+		h["shares"] = shares[h["gres"]] + map[bool]string{true: " Flags=all_sharing"}[e.sharing == "mps"]
+	}
+	return hits
 }
 
 // hasInstances reports whether some of a node's GPUs are MIG instances.
@@ -179,23 +184,6 @@ func hasInstances(n *text.Node) bool {
 		}
 	}
 	return false
-}
-
-// unsharedInstances finds nodes with MIG instances and no shares, where Slurm can share instances.
-func (e *exam) unsharedInstances() []hit {
-	if !text.SharesInstances(e.Config["SLURM_VERSION"]) {
-		return nil
-	}
-	hits := e.withoutShares(true)
-	for _, h := range hits {
-		_, n, _ := strings.Cut(h["gres"], e.sharing+":")
-		n, _, _ = strings.Cut(n, ",")
-		h["shares"] = "Name=" + e.sharing + " Count=" + n
-		if e.sharing == "mps" {
-			h["shares"] += " Flags=all_sharing"
-		}
-	}
-	return hits
 }
 
 // counts is a test for nodes of one kind of shares whose number has this relation to 100 a GPU.
@@ -260,64 +248,6 @@ func (e *exam) noDefaultMemory(ofGPU bool) []hit {
 		"partitions", strings.Join(lack, ", "), "lines", strings.Join(lines, "\n"))
 }
 
-// hostShare finds nodes without cores or memory for two jobs a GPU that ask for as much as the last week's did.
-func (e *exam) hostShare() []hit {
-	if len(e.Requests) == 0 {
-		return nil
-	}
-	nodes, defaults := map[string][]string{}, map[string]string{}
-	cpus, mem := e.median(func(r Request) float64 { return r.CPUs }), e.median(func(r Request) float64 { return r.MemMiB })
-	for _, n := range e.gpus {
-		r, given, gpus := Request{cpus, mem}, e.perGPU(n), float64(n.GPUCount())
-		if e.Settings.HostShare != "keep" && r.CPUs == given.CPUs { // the members of a group divide what they have by default
-			r.CPUs = min(r.CPUs, 1)
-		}
-		if e.Settings.HostShare != "keep" && r.MemMiB == given.MemMiB {
-			r.MemMiB = 0
-		}
-		var short []string
-		if float64(n.CPUs)/gpus < 2*r.CPUs {
-			short = append(short, fmt.Sprintf("%.0f of its %d CPUs", r.CPUs, n.CPUs))
-		}
-		if n.MemMiB/gpus < 2*r.MemMiB && e.countsMemory() {
-			short = append(short, fmt.Sprintf("%.0f of its %.0f MiB", r.MemMiB, n.MemMiB))
-		}
-		if short != nil && sharesOf(n) > 0 {
-			jobs := fmt.Sprintf("%s has no room for two jobs a GPU where each takes %s, as the median of the last week's %d "+
-				"jobs of one GPU does", plural(n.GPUCount(), "GPU"), strings.Join(short, " and "), len(e.Requests))
-			nodes[jobs] = append(nodes[jobs], n.Name)
-			defaults[jobs] = fmt.Sprintf("PartitionName=%s … DefCpuPerGPU=%.0f DefMemPerGPU=%.0f",
-				strings.Join(n.Partitions, ","), max(1, math.Floor(float64(n.CPUs)/gpus)), n.MemMiB/gpus)
-		}
-	}
-	hits := byNodes(nodes, "jobs")
-	for _, h := range hits {
-		h["defaults"] = defaults[h["jobs"]]
-	}
-	return hits
-}
-
-// median of what the last week's jobs held.
-func (e *exam) median(of func(Request) float64) float64 {
-	var all []float64
-	for _, r := range e.Requests {
-		all = append(all, of(r))
-	}
-	slices.Sort(all)
-	return all[len(all)/2]
-}
-
-// perGPU is what a job of one GPU has by default on a node: by its first partition's settings, else the cluster's.
-func (e *exam) perGPU(n *text.Node) Request {
-	per := text.ParsePerGPU(e.Config["JobDefaults"])
-	if i := slices.IndexFunc(e.Partitions, func(p text.Partition) bool {
-		return p.PerGPU != (job.PerGPU{}) && slices.Contains(n.Partitions, p.Name)
-	}); i >= 0 {
-		per = e.Partitions[i].PerGPU
-	}
-	return Request{float64(per.CPUs), float64(per.MemMiB)}
-}
-
 // wantsLua reports whether slurmctld runs a job_submit.lua and the bridge counts on it.
 func (e *exam) wantsLua() bool {
 	return e.Settings.Lua != "no" && e.runs("JobSubmitPlugins", "job_submit/lua")
@@ -376,38 +306,50 @@ func (e *exam) leads(hook string) bool {
 	return slices.ContainsFunc(e.Hooks[hook], func(h Hook) bool { return h.Ours })
 }
 
-// What checks say of a hook of slurm.conf that doesn't lead to slurmbridge-hook.
-const stray = "$hook doesn't lead to slurmbridge-hook"
-
 var addHook = in("$file", "$line")
 
-// strays is a test for such a hook: one that can be seen from here, or one whose file is on the nodes.
-func strays(hook string, seen bool) test {
-	return func(e *exam) []hit {
-		h := hit{"hook": hook, "kind": strings.ToLower(hook), "file": e.values["SLURM_CONF"]}
-		ours := "/usr/lib/slurmbridge/" + strings.Replace(h["kind"], "epilogs", "epilog-s", 1)
-		folder, all := strings.CutSuffix(e.Config[hook], "/*")
-		switch {
-		case e.Config[hook] == "":
-			h["line"] = hook + "=" + ours
-		case all && (hook == "Prolog" || hook == "Epilog"):
-			h["file"], h["line"] = "", "ln -s "+ours+" "+folder+"/50-slurmbridge"
-		default:
-			h["file"], h["line"] = e.Config[hook], ours+"   # a line of it, called with the same environment"
+// lost is what is missing where a hook doesn't lead to slurmbridge-hook.
+var lost = map[string]string{
+	"Prolog":     "no MPS daemon is started for a shared GPU, and no job's use is recorded",
+	"Epilog":     "records of jobs are never closed, and MPS daemons are never stopped",
+	"TaskProlog": "jobs don't learn where their GPU's MPS daemon is, and share it by turns instead",
+}
+
+// strays is a test for hooks that don't lead to slurmbridge-hook; see stray.
+func strays(seen bool, names ...string) test {
+	return func(e *exam) (hits []hit) {
+		for _, hook := range names {
+			hits = append(hits, e.stray(hook, seen)...)
 		}
-		if n := len(e.Nodes) - len(e.gpus); n > 0 {
-			h["others"] = fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, "+
-				"and Slurm drains one that lacks its prolog", n)
-		}
-		hidden := slices.IndexFunc(e.Hooks[hook], func(h Hook) bool { return !h.Seen })
-		if hidden >= 0 {
-			h["hidden"] = e.Hooks[hook][hidden].File
-		}
-		if e.leads(hook) || seen == (hidden >= 0) {
-			return nil
-		}
-		return []hit{h}
+		return hits
 	}
+}
+
+// stray finds a hook of slurm.conf that doesn't lead to slurmbridge-hook: seen from here, or its file is on the nodes.
+func (e *exam) stray(hook string, seen bool) []hit {
+	h := hit{"hook": hook, "kind": strings.ToLower(hook), "lost": lost[hook], "file": e.values["SLURM_CONF"]}
+	ours := "/usr/lib/slurmbridge/" + strings.Replace(h["kind"], "epilogs", "epilog-s", 1)
+	folder, all := strings.CutSuffix(e.Config[hook], "/*")
+	switch {
+	case e.Config[hook] == "":
+		h["line"] = hook + "=" + ours
+	case all && (hook == "Prolog" || hook == "Epilog"):
+		h["file"], h["line"] = "", "ln -s "+ours+" "+folder+"/50-slurmbridge"
+	default:
+		h["file"], h["line"] = e.Config[hook], ours+"   # a line of it, called with the same environment"
+	}
+	if n := len(e.Nodes) - len(e.gpus); n > 0 {
+		h["others"] = fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, "+
+			"and Slurm drains one that lacks its prolog", n)
+	}
+	hidden := slices.IndexFunc(e.Hooks[hook], func(h Hook) bool { return !h.Seen })
+	if hidden >= 0 {
+		h["hidden"] = e.Hooks[hook][hidden].File
+	}
+	if e.leads(hook) || seen == (hidden >= 0) {
+		return nil
+	}
+	return []hit{h}
 }
 
 // drained finds nodes that get no more jobs after a hook failed. Our hooks always exit with 0; a missing hook fails.
@@ -469,20 +411,27 @@ func (e *exam) letPass() (file, lines string) {
 		"modify_uid)\nif modify_uid == %d then return slurm.SUCCESS end   -- the bridge's changes pass", uid)
 }
 
-// refused is a test for changes that Slurm doesn't take from the bridge.
-func refused(so func(*job.RefusedChanges) bool) test {
-	return func(e *exam) (hits []hit) {
-		file, lines := e.letPass()
-		for i := range e.Daemon.Refused {
-			r := &e.Daemon.Refused[i]
-			hits = append(hits, when(so(r), "refused", r.String(), "file", file, "lines", lines)...)
+// refused finds changes that Slurm doesn't take from the bridge.
+func (e *exam) refused() (hits []hit) {
+	file, lines := e.letPass()
+	for i := range e.Daemon.Refused {
+		r := &e.Daemon.Refused[i]
+		severity, then := Warning, "after two refusals a job is left to Slurm: it waits for no other job, and runs without "+
+			"sharing"
+		switch {
+		case r.Step == job.StepUngate:
+			severity, then = Error, "after two refusals the gate is opened, for all jobs that wait; if that happens again "+
+				"within an hour, nothing is shared for the next one"
+		case r.Step == job.StepExtend:
+			then = "sharing makes jobs slower, and without more time some may end at their time limits"
+		case r.GivenUp == 0:
+			severity, then = Note, "each job's change is tried twice; a single refusal does no harm"
 		}
-		return hits
+		hits = append(hits, hit{
+			"severity": string(severity), "refused": r.String(), "then": then, "file": file, "lines": lines,
+		})
 	}
-}
-
-func otherStep(r *job.RefusedChanges) bool {
-	return r.Step != job.StepUngate && r.Step != job.StepExtend
+	return hits
 }
 
 // tracked reports whether accounting counts shares.

@@ -423,7 +423,7 @@ func TestDoctorLive(t *testing.T) {
 
 	l.serve()
 	found = findings("--agents", "")
-	lacks(found, "daemon", "daemon-look", "daemon-mode", "gate", "policy", "agent", "mps-unseen")
+	lacks(found, "daemon", "daemon-look", "daemon-mode", "gate", "policy", "agent")
 
 	// The partition drains and the memory gets short.
 	text := must.Get(os.ReadFile(l.Conf()))(t)
