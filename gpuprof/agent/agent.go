@@ -132,6 +132,7 @@ type tracked struct {
 	held   gpuprof.Reading
 	// noEpilog: its file went away; job.End is when it was last seen.
 	noEpilog bool
+	told     bool      // that its record isn't kept yet
 	idle     time.Time // since when its GPUs have done nothing; zero = they do something, or it isn't known
 	seen     time.Time // when all of its GPUs were read last
 	asked    time.Time // when its control group was read last

@@ -249,7 +249,10 @@ func (a *Agent) finish(j *prolog.Job) {
 	}
 	r := a.record(t, j)
 	if err := a.Keep(r); err != nil {
-		a.Log.Error("record not kept; tried again later", "job", j.JobID, "err", err)
+		if !t.told {
+			a.Log.Error("a record isn't kept yet: it is tried again until it is", "job", j.JobID, "err", err)
+		}
+		t.told = true
 		return
 	}
 	delete(a.jobs, runOf(j))

@@ -3,6 +3,8 @@ package spool
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -31,7 +33,6 @@ func (s *Spool) Run(ctx context.Context) error {
 	pause.InitialInterval, pause.MaxInterval, pause.RandomizationFactor = s.Retry, s.RetryMax, 0.5
 	var said time.Time // when a trouble that lasts was logged
 	for {
-		s.moveToDisk()
 		sent, err := s.flush(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -69,40 +70,11 @@ func (s *Spool) Run(ctx context.Context) error {
 	}
 }
 
-// moveToDisk moves what waits in memory to the disk, once that takes it.
-func (s *Spool) moveToDisk() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, f := range s.folders[1:] {
-		files, _ := f.list()
-		for i := range files {
-			it := &files[i]
-			if !it.waits() {
-				continue
-			}
-			if s.find(it.name).in == f {
-				r, err := read(it.path())
-				if err != nil {
-					_ = s.unreadable(it, err)
-					continue
-				}
-				if s.lay(s.folders[0], it.name, r) != nil {
-					return
-				}
-			}
-			s.unlink(it)
-		}
-	}
-}
-
 // flush sends all that waits; err is the first failure, errUnread where there is no other.
 func (s *Spool) flush(ctx context.Context) (sent int, err error) {
-	s.mu.Lock()
-	names := s.names()
-	s.mu.Unlock()
 	failures := 0
-	for _, name := range names {
-		failed := s.deliver(ctx, name)
+	for _, path := range s.waiting() {
+		failed := s.deliver(ctx, path)
 		if failed == nil {
 			failures = 0
 			sent++
@@ -129,29 +101,33 @@ func itsOwn(err error) bool {
 		no.Status == http.StatusRequestTimeout)
 }
 
-// deliver sends one record. It may be cut, moved or dropped meanwhile.
-func (s *Spool) deliver(ctx context.Context, name string) error {
+// errUnread is the disk's trouble with a record, which may be over later. The others go on.
+var errUnread = errors.New("read spool")
+
+// deliver sends one record. Meanwhile it may be replaced, or removed for want of space.
+func (s *Spool) deliver(ctx context.Context, path string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	it := s.find(name)
-	if it == nil {
+	r, err := read(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	}
-	r, err := read(it.path())
-	if err != nil {
-		return s.unreadable(it, err)
+	case errors.Is(err, errHalf):
+		s.Log.Error("a record can't be read; set aside", "file", path, "err", err)
+		s.setAside(path, unreadable)
+		s.Metrics.dropped.WithLabelValues("unreadable").Inc()
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w: %w", errUnread, err)
 	}
 	s.mu.Unlock()
 	err = s.Send(ctx, r)
 	s.mu.Lock()
-	if now := s.find(name); now != nil {
-		it = now
-	}
 	result := "ok"
 	switch {
 	case errors.Is(err, recordhttp.ErrRefused):
-		s.Log.Error("the controller refused a record; set aside", "file", it.path(), "err", err)
-		s.setAside(it, refused)
+		s.Log.Error("the controller refused a record; set aside", "file", path, "err", err)
+		s.setAside(path, refused)
 		s.Metrics.dropped.WithLabelValues("refused").Inc()
 		result, err = "refused", nil
 	case ctx.Err() != nil && err != nil:
@@ -159,26 +135,19 @@ func (s *Spool) deliver(ctx context.Context, name string) error {
 	case err != nil:
 		result = "error"
 	default:
-		s.remove(it)
+		s.remove(path)
 		s.Metrics.last.SetToCurrentTime()
 	}
 	s.Metrics.tries.WithLabelValues(result).Inc()
 	return err
 }
 
-// The places where records wait.
-const (
-	disk   = "disk"
-	memory = "memory"
-)
-
 // Metrics is what operations sees of delivery on a node, under the prefix
 // gpuprof_.
 type Metrics struct {
-	folders     atomic.Pointer[[]*folder] // how full they are is read at each scrape
-	series      prometheus.Counter
+	spool       atomic.Pointer[Spool] // how full it is is read at each scrape
 	dropped     *prometheus.CounterVec
-	writeErrors *prometheus.CounterVec
+	writeErrors prometheus.Counter
 	tries       *prometheus.CounterVec
 	last        prometheus.Gauge
 }
@@ -186,42 +155,20 @@ type Metrics struct {
 // NewMetrics registers the metrics of delivery with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	auto, m := promauto.With(reg), &Metrics{}
-	for _, g := range []struct {
-		name, help string
-		of         func(f *folder, files []file, size int64) int64
-	}{
-		{"spool_records", "Records that wait for the controller", func(_ *folder, files []file, _ int64) (n int64) {
-			for i := range files {
-				if files[i].waits() {
-					n++
-				}
+	gauge := func(name, help string, of func(s *Spool) float64) {
+		auto.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gpuprof", Name: name, Help: help}, func() float64 {
+			if s := m.spool.Load(); s != nil {
+				return of(s)
 			}
-			return n
-		}},
-		{
-			"spool_bytes", "Size of what waits and of what was set aside",
-			func(_ *folder, _ []file, size int64) int64 { return size },
-		},
-		{
-			"spool_limit_bytes", "Size from which on series are dropped, then records",
-			func(f *folder, _ []file, _ int64) int64 { return f.limit },
-		},
-	} {
-		for i, place := range []string{disk, memory} {
-			auto.NewGaugeFunc(prometheus.GaugeOpts{
-				Namespace: "gpuprof", Name: g.name, Help: g.help + ", by place: disk, or memory while the disk takes none.",
-				ConstLabels: prometheus.Labels{"place": place},
-			}, func() float64 {
-				all := m.folders.Load()
-				if all == nil || i >= len(*all) {
-					return 0
-				}
-				f := (*all)[i]
-				files, size := f.list()
-				return float64(g.of(f, files, size))
-			})
-		}
+			return 0
+		})
 	}
+	gauge("spool_records", "Records that wait for the controller.",
+		func(s *Spool) float64 { return float64(s.Waiting()) })
+	gauge("spool_bytes", "Size of what waits and of what was set aside.",
+		func(s *Spool) float64 { _, size := s.list(); return float64(size) })
+	gauge("spool_limit_bytes", "Size from which on the oldest records are dropped.",
+		func(s *Spool) float64 { return float64(s.Limit) })
 	counters := func(name, help, label string, values ...string) *prometheus.CounterVec {
 		v := auto.NewCounterVec(prometheus.CounterOpts{Namespace: "gpuprof", Name: name, Help: help}, []string{label})
 		for _, value := range values {
@@ -229,16 +176,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}
 		return v
 	}
-	m.series = auto.NewCounter(prometheus.CounterOpts{
-		Namespace: "gpuprof", Name: "spool_series_dropped_total",
-		Help: "Records with a series that was dropped for lack of space; their summaries were kept.",
-	})
 	m.dropped = counters("spool_records_dropped_total",
 		"Records that the controller will not get, by reason: full (no space was left), unreadable (half a file), refused "+
 			"(by the controller).", "reason", "full", "unreadable", "refused")
-	m.writeErrors = counters("spool_write_errors_total",
-		"Records that could not be written, by place; the next place was tried, or they were tried again.", "place", disk,
-		memory)
+	m.writeErrors = auto.NewCounter(prometheus.CounterOpts{
+		Namespace: "gpuprof", Name: "spool_write_errors_total",
+		Help: "Records that could not be written; the agent keeps them and tries again.",
+	})
 	m.tries = counters("deliveries_total", "Tries to deliver a record, by result: ok, refused, error (it is tried again).",
 		"result", "ok", "refused", "error")
 	m.last = auto.NewGauge(prometheus.GaugeOpts{

@@ -1,10 +1,8 @@
 // Package spool keeps records on a node until the controller has them.
 //
-// A record is a file, written whole and named after its job's end, so that the
-// oldest come first. They lie on disk; while the disk takes none (it is full,
-// read-only, broken) they lie in a small folder in memory, from where they move
-// when it does again. Where there is too little space, series go before records.
-// The folders are all the state there is.
+// A record is a file, written whole and named after its job's end, so that the oldest come first. Where the folder is
+// full the oldest records go. The folder is all the state there is. A record that can't be written stays with the
+// agent, which offers it again.
 package spool
 
 import (
@@ -18,10 +16,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
@@ -30,13 +30,8 @@ import (
 // Spool is what waits on this node. Add and Run may be called at the same time.
 type Spool struct {
 	Dir string
-	// Spare is a folder in memory for when Dir takes nothing, "" = none. It should
-	// outlive the agent, as one under /run does.
-	Spare string
-	// Limit is the size of Dir from which on series are dropped, oldest first, and
-	// only then whole records; SpareLimit that of Spare, bytes. Defaults 256 MiB,
-	// 16 MiB.
-	Limit, SpareLimit int64
+	// Limit is the size of Dir from which on files are removed, bytes. Default 256 MiB.
+	Limit int64
 	// Send delivers one record; see recordhttp.Sender.
 	Send    func(ctx context.Context, r *gpuprof.Record) error
 	Log     *slog.Logger
@@ -46,225 +41,157 @@ type Spool struct {
 	// Defaults 500 ms and 1 min.
 	Retry, RetryMax time.Duration
 
-	wake    chan struct{}
-	mu      sync.Mutex      // guards the folders' files and what follows
-	folders []*folder       // best first
-	cut     map[string]bool // records that are known to have no series
+	wake  chan struct{}
+	mu    sync.Mutex // guards the folder's files
+	write func(path string, body []byte) error
 }
 
-// errFull says that a record is larger than all the space there may be.
-var errFull = errors.New("no space is left")
+// A file's name ends in one of these.
+const (
+	waits      = ".json"
+	unreadable = ".bad"     // half a record
+	refused    = ".refused" // one that the controller will never take
+)
 
-// Open finds what waits from before.
+// file is a record that waits or was set aside.
+type file struct {
+	path string
+	size int64
+}
+
+func (f *file) waits() bool { return strings.HasSuffix(f.path, waits) }
+
+// Open finds what waits from before. What was being written when the agent was killed is removed: it was not taken yet.
 func (s *Spool) Open() error {
-	s.Limit, s.SpareLimit = cmp.Or(s.Limit, 256<<20), cmp.Or(s.SpareLimit, 16<<20)
+	s.Limit = cmp.Or(s.Limit, 256<<20)
 	s.Retry, s.RetryMax = cmp.Or(s.Retry, 500*time.Millisecond), cmp.Or(s.RetryMax, time.Minute)
 	if s.Metrics == nil {
 		s.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
-	s.wake, s.cut = make(chan struct{}, 1), map[string]bool{}
-	s.folders = []*folder{{place: disk, dir: s.Dir, limit: s.Limit, write: writeFile}}
-	if s.Spare != "" {
-		s.folders = append(s.folders, &folder{place: memory, dir: s.Spare, limit: s.SpareLimit, write: writeFile})
+	s.wake, s.write = make(chan struct{}, 1), writeFile
+	s.Metrics.spool.Store(s)
+	// The agent signs what it finds there.
+	err := os.MkdirAll(s.Dir, 0o700)
+	if sick(err) {
+		s.Log.Error("the spool takes no records: make space, or see to the file system; until then the agent keeps them",
+			"folder", s.Dir, "err", err)
+		return nil
 	}
-	for _, f := range s.folders {
-		err := f.open()
-		if err != nil && !(sick(err) && len(s.folders) > 1) {
-			return fmt.Errorf("open spool: %w", err)
-		}
-		if err != nil {
-			s.failed(f, err)
-		}
+	if err != nil {
+		return fmt.Errorf("open spool: %w", err)
 	}
-	s.Metrics.folders.Store(&s.folders)
-	return nil
+	info, err := os.Stat(s.Dir)
+	if err != nil {
+		return fmt.Errorf("open spool: %w", err)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int64(st.Uid) != int64(os.Geteuid()) ||
+		info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("open spool: %s is writable by other users: chown it to the agent's user and chmod 700", s.Dir)
+	}
+	halves, err := filepath.Glob(filepath.Join(s.Dir, ".*"+waits+"*"))
+	for _, half := range halves {
+		_ = os.Remove(half)
+	}
+	return err
 }
 
 // sick distinguishes a file system that takes nothing from a wrong setting.
 func sick(err error) bool {
 	return slices.ContainsFunc([]error{
-		syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.ESTALE,
-		syscall.EUCLEAN,
-	},
-		func(target error) bool { return errors.Is(err, target) })
+		syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.ESTALE, syscall.EUCLEAN,
+	}, func(target error) bool { return errors.Is(err, target) })
 }
 
-// Add takes a record that is closed and has it sent. On an error it wasn't taken.
-// A record that waits already is not replaced by a poorer one, as an agent makes
-// that was killed before it could forget the job.
+// list returns the folder's files, those of the oldest jobs first, and the size of all of them.
+func (s *Spool) list() (files []file, size int64) {
+	entries, _ := os.ReadDir(s.Dir) // a folder that can't be read takes nothing either
+	for _, e := range entries {
+		name := e.Name()
+		known := strings.HasSuffix(name, waits) || strings.HasSuffix(name, unreadable) || strings.HasSuffix(name, refused)
+		info, err := e.Info()
+		if err == nil && known && info.Mode().IsRegular() && !strings.HasPrefix(name, ".") {
+			files = append(files, file{filepath.Join(s.Dir, name), info.Size()})
+			size += info.Size()
+		}
+	}
+	return files, size
+}
+
+// waiting are the files of the records that wait, oldest first.
+func (s *Spool) waiting() (paths []string) {
+	files, _ := s.list()
+	for i := range files {
+		if files[i].waits() {
+			paths = append(paths, files[i].path)
+		}
+	}
+	return paths
+}
+
+// Waiting counts the records that wait.
+func (s *Spool) Waiting() int { return len(s.waiting()) }
+
+// Add takes a record that is closed and has it sent. On an error it wasn't taken. A record that waits already is not
+// replaced by one without a series, as an agent makes that was killed before it could forget the job.
 func (s *Spool) Add(r *gpuprof.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name := fmt.Sprintf("%020d-%d-%d%s", r.End.UnixNano(), r.JobID, r.Restart, waits)
-	if was := s.find(name); was != nil {
-		switch have, err := read(was.path()); {
-		case err != nil:
-			s.remove(was)
-		case have.Cut && !r.Cut:
-			s.better(was, r)
-			return nil
-		default:
-			return nil
-		}
+	path := filepath.Join(s.Dir, fmt.Sprintf("%020d-%d-%d%s", r.End.UnixNano(), r.JobID, r.Restart, waits))
+	if _, err := read(path); err == nil && r.Cut {
+		return nil
 	}
-	// Whole in memory is better than half on disk, half on disk than in memory.
-	short := *r
-	short.DropSeries()
-	var errs []error
-	for _, one := range []*gpuprof.Record{r, &short} {
-		for _, f := range s.folders {
-			err := s.lay(f, name, one)
-			if err == nil {
-				if s.cut[name] && !r.Cut {
-					s.Metrics.series.Inc()
-				}
-				s.stir()
-				return nil
-			}
-			errs = append(errs, err)
-		}
-	}
-	return fmt.Errorf("spool record of job %s: %w", r.Ref(), errors.Join(errs...))
-}
-
-// better puts a record in the place of a poorer one of the same run, if there is room
-// for it and the folder takes it. If not, the poorer one stays.
-func (s *Spool) better(was *file, r *gpuprof.Record) {
 	body, err := json.Marshal(r)
-	_, used := was.in.list()
-	if err == nil && used-was.size+int64(len(body)) <= was.in.limit && s.write(was.in, was.name, body) == nil {
-		delete(s.cut, was.name)
+	if err == nil {
+		err = s.room(int64(len(body)))
 	}
-}
-
-// lay writes a record to a folder, with room made for it: its series goes before the summaries of
-// other records.
-func (s *Spool) lay(f *folder, name string, r *gpuprof.Record) error {
-	body, err := json.Marshal(r)
+	if err == nil {
+		err = errors.Join(os.MkdirAll(s.Dir, 0o700), s.write(path, body))
+	}
 	if err != nil {
-		return err
+		s.Metrics.writeErrors.Inc()
+		return fmt.Errorf("spool record of job %s: %w", r.Ref(), err)
 	}
-	cut := r.Cut
-	if !cut && !s.room(f, int64(len(body)), false) {
-		short := *r
-		short.DropSeries()
-		if body, err = json.Marshal(&short); err != nil {
-			return err
-		}
-		cut = true
-	}
-	if !s.room(f, int64(len(body)), true) {
-		return fmt.Errorf("%s: %w", f.dir, errFull)
-	}
-	if err := s.write(f, name, body); err != nil {
-		return err
-	}
-	delete(s.cut, name)
-	if cut {
-		s.cut[name] = true
+	select {
+	case s.wake <- struct{}{}:
+	default:
 	}
 	return nil
 }
 
-// room makes room for need bytes in a folder: files that were set aside go first, then series, oldest
-// first, then, if records may be lost, whole records. It reports whether it was enough.
-func (s *Spool) room(f *folder, need int64, records bool) bool {
-	files, used := f.list()
-	fits := func() bool { return used+need <= f.limit }
-	if fits() || need > f.limit {
-		return fits()
+// errFull says that a record is larger than all the space there may be.
+var errFull = errors.New("no space is left")
+
+// room makes room for need bytes: files that were set aside go first, then the oldest records.
+func (s *Spool) room(need int64) error {
+	if need > s.Limit {
+		return fmt.Errorf("%s: %w", s.Dir, errFull)
 	}
-	for i := range files {
-		if it := &files[i]; !it.waits() && !fits() && s.unlink(it) {
-			used -= it.size
-		}
-	}
-	for i := range files {
-		if it := &files[i]; it.waits() && !s.cut[it.name] && !fits() {
-			size, ok := s.shorten(it)
-			if used += size - it.size; !ok {
-				break
-			}
-			it.size = size
-		}
-	}
+	files, used := s.list()
 	lost := 0
-	for i := range files {
-		if it := &files[i]; records && it.waits() && !fits() && s.remove(it) {
-			used -= it.size
-			lost++
+	for _, records := range []bool{false, true} {
+		for i := range files {
+			if f := &files[i]; used+need > s.Limit && f.waits() == records && s.remove(f.path) {
+				used -= f.size
+				if records {
+					lost++
+				}
+			}
 		}
 	}
 	if lost > 0 {
 		s.Metrics.dropped.WithLabelValues("full").Add(float64(lost))
-		s.Log.Error("the spool is full: the oldest records are lost; is the controller there?", "folder", f.dir, "lost", lost)
+		s.Log.Error("the spool is full: the oldest records are lost; is the controller there?", "folder", s.Dir, "lost", lost)
 	}
-	return fits()
-}
-
-// shorten drops the series of a record that waits, and returns its file's size then. It returns false
-// where the folder can't be read or written.
-func (s *Spool) shorten(it *file) (size int64, ok bool) {
-	r, err := read(it.path())
-	if err != nil {
-		_ = s.unreadable(it, err) // it keeps its size where it can't be read
-		return it.size, true
-	}
-	size = it.size
-	if !r.Cut || len(r.Series) > 0 {
-		r.DropSeries()
-		body, err := json.Marshal(r)
-		if err != nil || s.write(it.in, it.name, body) != nil {
-			return size, false
-		}
-		s.Metrics.series.Inc()
-		size = int64(len(body))
-	}
-	s.cut[it.name] = true
-	return size, true
-}
-
-// write writes a file, whole or not at all.
-func (s *Spool) write(f *folder, name string, body []byte) error {
-	if err := f.write(filepath.Join(f.dir, name), body); err != nil {
-		s.failed(f, err)
-		return err
-	}
-	if f.reported {
-		f.reported = false
-		s.Log.Info("the spool takes records again", "folder", f.dir)
+	if used+need > s.Limit {
+		return fmt.Errorf("%s: %w", s.Dir, errFull)
 	}
 	return nil
 }
 
-// failed notes that a folder takes nothing. That is logged once, however many
-// records it doesn't take.
-func (s *Spool) failed(f *folder, err error) {
-	s.Metrics.writeErrors.WithLabelValues(f.place).Inc()
-	if time.Since(f.said) < sayAgain {
-		return
-	}
-	f.reported, f.said = true, time.Now()
-	s.Log.Error("the spool takes no records: make space, or see to the file system; until then they wait in memory, up "+
-		"to its bound", "folder", f.dir, "err", err)
-}
-
-// find returns the file of that name in the best folder that has it; nil = there is none.
-func (s *Spool) find(name string) *file {
-	for _, f := range s.folders {
-		it := &file{in: f, name: name}
-		if info, err := os.Lstat(it.path()); err == nil {
-			it.size = info.Size()
-			return it
-		}
-	}
-	return nil
-}
-
-// unlink removes a file, and reports whether it is gone. A record whose file can't be removed is
+// remove removes a file, and reports whether it is gone. A record whose file can't be removed is
 // delivered again, and known there.
-func (s *Spool) unlink(it *file) bool {
-	err := os.Remove(it.path())
+func (s *Spool) remove(path string) bool {
+	err := os.Remove(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.Log.Warn("a record's file can't be removed", "err", err)
 		return false
@@ -272,62 +199,39 @@ func (s *Spool) unlink(it *file) bool {
 	return true
 }
 
-func (s *Spool) remove(it *file) bool {
-	delete(s.cut, it.name)
-	return s.unlink(it)
-}
-
 // setAside keeps a record's file until space is needed. A run that is set aside again takes the place
 // of its first file.
-func (s *Spool) setAside(it *file, suffix string) {
-	delete(s.cut, it.name)
-	if err := os.Rename(it.path(), it.path()+suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (s *Spool) setAside(path, suffix string) {
+	if err := os.Rename(path, path+suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.Log.Warn("a record can't be set aside", "err", err)
 	}
 }
 
-// errUnread is the disk's trouble with a record, which may be over later. The others go on.
-var errUnread = errors.New("read spool")
-
-// unreadable sees to a record that could not be read. It returns an error, errUnread, where
-// that is the disk's trouble.
-func (s *Spool) unreadable(it *file, err error) error {
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case errors.Is(err, errHalf):
-		s.Log.Error("a record can't be read; set aside", "file", it.path(), "err", err)
-		s.setAside(it, unreadable)
-		s.Metrics.dropped.WithLabelValues("unreadable").Inc()
-		return nil
+// writeFile survives the power's loss once it returns.
+func writeFile(path string, body []byte) error {
+	dir := filepath.Dir(path)
+	if err := renameio.WriteFile(path, body, 0o600, renameio.WithTempDir(dir)); err != nil {
+		return err
 	}
-	return fmt.Errorf("%w: %w", errUnread, err)
+	d, err := os.Open(filepath.Clean(dir))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
 }
 
-// names are the records that wait, oldest first.
-func (s *Spool) names() (out []string) {
-	for _, f := range s.folders {
-		files, _ := f.list()
-		for i := range files {
-			if files[i].waits() {
-				out = append(out, files[i].name)
-			}
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
+// errHalf is a file that is no record.
+var errHalf = errors.New("half a record")
 
-// Waiting counts the records that wait.
-func (s *Spool) Waiting() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.names())
-}
-
-func (s *Spool) stir() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
+func read(path string) (*gpuprof.Record, error) {
+	body, err := os.ReadFile(filepath.Clean(path))
+	if err != nil {
+		return nil, err
 	}
+	r := new(gpuprof.Record)
+	if err := json.Unmarshal(body, r); err != nil {
+		return nil, fmt.Errorf("%w: %w", errHalf, err)
+	}
+	return r, nil
 }

@@ -1,7 +1,6 @@
 package spool
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +40,6 @@ func record(job int64, points int) *gpuprof.Record {
 type head struct {
 	mu   sync.Mutex
 	got  []int64 // jobs, in the order they came
-	cut  int     // how many of them had lost their series
 	down error
 	bad  map[int64]error // what is said of some jobs' records
 }
@@ -56,9 +54,6 @@ func (h *head) send(_ context.Context, r *gpuprof.Record) error {
 		return err
 	}
 	h.got = append(h.got, r.JobID)
-	if r.Cut {
-		h.cut++
-	}
 	return nil
 }
 
@@ -71,23 +66,11 @@ func open(t *testing.T, s *Spool) *Spool {
 	return s
 }
 
-// in counts the records that wait in a folder, and the size of all that is there.
-func in(f *folder) (n int, size int64) {
-	files, size := f.list()
-	for i := range files {
-		if files[i].waits() {
-			n++
-		}
-	}
-	return n, size
-}
-
 // records reads what waits, oldest first.
 func records(t *testing.T, s *Spool) (out []*gpuprof.Record) {
 	t.Helper()
-	for _, name := range s.names() {
-		r := must.Get(read(s.find(name).path()))(t)
-		out = append(out, r)
+	for _, path := range s.waiting() {
+		out = append(out, must.Get(read(path))(t))
 	}
 	return out
 }
@@ -150,99 +133,26 @@ func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 	}
 }
 
-// A spool that is full gives up series, oldest first, before it gives up records,
-// and those oldest first.
-func TestFullSpoolKeepsSummaries(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	h := &head{}
-	s := open(t, &Spool{Dir: t.TempDir(), Limit: 20 << 10, Send: h.send, Metrics: NewMetrics(reg)})
-	for i := range int64(12) {
-		add(t, s, record(i+1, 100))
-	}
-	if n, used := in(s.folders[0]); n != 12 || used > s.Limit {
-		t.Errorf("%d of 12 records are left, in %d bytes", n, used)
-	}
-	whole := 0
-	for i, r := range records(t, s) {
-		if r.Cut != (len(r.Series) == 0) || r.Cut && whole > 0 {
-			t.Errorf("record %d: cut %v, %d points", i, r.Cut, len(r.Series))
-		}
-		if !r.Cut {
-			whole++
-		}
-	}
-	if whole == 0 || whole == 12 {
-		t.Fatalf("%d of 12 have their series", whole)
-	}
-	// Summaries alone fill it, too.
-	n := int64(12)
-	for ; testutil.ToFloat64(s.Metrics.dropped.WithLabelValues("full")) < 3; n++ {
+// A spool that is full gives up what was set aside, and then records, oldest first.
+func TestFullSpool(t *testing.T) {
+	h := &head{bad: map[int64]error{1: recordhttp.ErrRefused}}
+	s := open(t, &Spool{Dir: t.TempDir(), Limit: 20 << 10, Send: h.send})
+	add(t, s, record(1, 100))
+	must.Get(s.flush(context.Background()))(t)
+	lost := func() float64 { return testutil.ToFloat64(s.Metrics.dropped.WithLabelValues("full")) }
+	n := int64(1)
+	for ; lost() < 3; n++ {
 		add(t, s, record(n+1, 100))
+		if files, used := s.list(); used > s.Limit || lost() > 0 && len(files) != s.Waiting() {
+			t.Fatalf("%d bytes in %v", used, files)
+		}
 	}
 	must.Get(s.flush(context.Background()))(t)
-	if h.got[0] != 4 || h.got[len(h.got)-1] != n || int64(len(h.got)) != n-3 {
+	if h.got[0] != 5 || h.got[len(h.got)-1] != n || int64(len(h.got)) != n-4 {
 		t.Errorf("%d of %d arrived, from job %d on", len(h.got), n, h.got[0])
 	}
-	if cut := testutil.ToFloat64(s.Metrics.series); int(cut) < h.cut || h.cut == 0 {
-		t.Errorf("%d arrived without their series, %v are counted", h.cut, cut)
-	}
-	if n, used := in(s.folders[0]); used != 0 {
-		t.Errorf("an empty spool has %d records in %d bytes", n, used)
-	}
-}
-
-// While the disk takes nothing records wait in memory, summaries first; when it
-// does again they move there.
-func TestDiskThatTakesNothing(t *testing.T) {
-	var log bytes.Buffer
-	reg := prometheus.NewPedanticRegistry()
-	h := &head{}
-	s := &Spool{
-		Dir: t.TempDir(), Spare: filepath.Join(t.TempDir(), "spool"), SpareLimit: 60 << 10, Send: h.send,
-		Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: NewMetrics(reg),
-	}
-	open(t, s)
-	full := func(string, []byte) error { return syscall.ENOSPC }
-	s.folders[0].write = full
-	for i := range int64(10) {
-		add(t, s, record(i+1, gpuprof.MaxPoints))
-	}
-	s.moveToDisk() // nothing moves to a disk that is full
-	if n, used := in(s.folders[1]); n != 10 || used > s.SpareLimit {
-		t.Errorf("%d of 10 wait in memory, in %d bytes", n, used)
-	}
-	// The agent restarts meanwhile, and finds them.
-	s = &Spool{Dir: s.Dir, Spare: s.Spare, SpareLimit: s.SpareLimit, Send: h.send, Log: s.Log, Metrics: s.Metrics}
-	open(t, s)
-	if s.Waiting() != 10 {
-		t.Errorf("%d of 10 are there after a restart", s.Waiting())
-	}
-	s.moveToDisk()
-	if n, _ := in(s.folders[0]); n != 10 {
-		t.Errorf("the disk works again: %d on it", n)
-	}
-	if n, used := in(s.folders[1]); used != 0 {
-		t.Errorf("the disk works again: %d in memory", n)
-	}
-	// Neither takes anything: the agent is told, and keeps the job.
-	for _, f := range s.folders {
-		f.write = full
-	}
-	for range 5 {
-		if err := s.Add(record(99, 1)); !errors.Is(err, syscall.ENOSPC) {
-			t.Errorf("nowhere to put it: %v", err)
-		}
-	}
-	for _, f := range s.folders {
-		f.write = writeFile
-	}
-	add(t, s, record(99, 1))
-	if _, err := s.flush(context.Background()); err != nil || len(h.got) != 11 {
-		t.Errorf("%d of 11 arrived: %v", len(h.got), err)
-	}
-	// Logged once a time, not once a record.
-	if n := strings.Count(log.String(), "level=ERROR"); n != 3 {
-		t.Errorf("%d errors are logged:\n%s", n, &log)
+	if err := s.Add(record(n+1, gpuprof.MaxPoints)); !errors.Is(err, errFull) {
+		t.Errorf("a record that is larger than the spool: %v", err)
 	}
 }
 
@@ -359,10 +269,10 @@ func TestOthersMustNotWrite(t *testing.T) {
 
 func TestMetricsAreNamedWell(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	s := open(t, &Spool{Dir: t.TempDir(), Spare: t.TempDir(), Send: (&head{}).send, Metrics: NewMetrics(reg)})
+	s := open(t, &Spool{Dir: t.TempDir(), Send: (&head{}).send, Metrics: NewMetrics(reg)})
 	add(t, s, record(1, 1))
 	must.Get(s.flush(context.Background()))(t)
-	if n, err := testutil.GatherAndCount(reg); err != nil || n != 16 {
+	if n, err := testutil.GatherAndCount(reg); err != nil || n != 11 {
 		t.Errorf("%d series, %v", n, err)
 	}
 	problems := must.Get(testutil.GatherAndLint(reg))(t)
@@ -371,7 +281,7 @@ func TestMetricsAreNamedWell(t *testing.T) {
 	}
 }
 
-// A real file system that is full: nothing is lost, and nothing half is left.
+// A real file system that is full: what it takes not stays with the agent, and nothing half is left.
 func TestFileSystemThatIsFull(t *testing.T) {
 	if !must.OwnMounts(t) {
 		return
@@ -381,43 +291,31 @@ func TestFileSystemThatIsFull(t *testing.T) {
 	if errors.Is(err, syscall.EPERM) {
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	}()
-	s := open(t, &Spool{Dir: dir, Spare: filepath.Join(t.TempDir(), "spool")})
-	// Somebody else fills most of it.
+	must.OK(t, err)
+	defer func() { must.OK(t, syscall.Unmount(dir, 0)) }()
+	// Somebody else fills it before there is a folder.
 	other := filepath.Join(dir, "other")
-	must.OK(t, os.WriteFile(other, make([]byte, 60<<10), 0o600))
-	for i := range int64(8) {
-		add(t, s, record(i+1, gpuprof.MaxPoints))
-	}
-	onDisk, _ := in(s.folders[0])
-	inMemory, _ := in(s.folders[1])
-	if onDisk == 0 || inMemory == 0 || onDisk+inMemory != 8 {
-		t.Errorf("%d on disk, %d in memory", onDisk, inMemory)
-	}
-	if half, _ := filepath.Glob(filepath.Join(dir, ".*")); len(half) > 0 {
-		t.Errorf("left behind: %v", half)
-	}
-	// Space again.
-	must.OK(t, os.Remove(other))
-	s.moveToDisk()
-	if n, _ := in(s.folders[0]); n <= onDisk {
-		t.Errorf("%d on disk before, %d after there is space", onDisk, n)
-	}
-	s = open(t, &Spool{Dir: s.Dir, Spare: s.Spare})
-	if s.Waiting() != 8 {
-		t.Errorf("%d of 8 after a restart", s.Waiting())
-	}
-	for _, r := range records(t, s) {
-		if len(r.Series) != gpuprof.MaxPoints {
-			t.Errorf("job %d: %d points", r.JobID, len(r.Series))
+	_ = os.WriteFile(other, make([]byte, 128<<10), 0o600)
+	s := open(t, &Spool{Dir: filepath.Join(dir, "spool")})
+	offer := func() (taken int) {
+		for i := range int64(2) {
+			if err := s.Add(record(i+1, gpuprof.MaxPoints)); err == nil {
+				taken++
+			} else if !sick(err) {
+				t.Error(err)
+			}
 		}
+		return taken
+	}
+	if n := offer(); n != 0 || s.Waiting() != 0 {
+		t.Errorf("%d taken by a full disk", n)
+	}
+	must.OK(t, os.Remove(other))
+	if n := offer(); n != 2 || s.Waiting() != 2 {
+		t.Errorf("%d of 2 taken once there is space", n)
+	}
+	if half, _ := filepath.Glob(filepath.Join(s.Dir, ".*")); len(half) > 0 {
+		t.Errorf("left behind: %v", half)
 	}
 }
 
@@ -431,7 +329,7 @@ func TestAnyHistory(t *testing.T) {
 		dir := filepath.Join(root, fmt.Sprint(n))
 		defer os.RemoveAll(dir)
 		arrived, refusedJobs, taken := map[int64]int{}, map[int64]bool{}, map[int64]bool{}
-		var sick [2]bool
+		sick := false
 		var answers []error
 		m := NewMetrics(prometheus.NewRegistry())
 		send := func(_ context.Context, r *gpuprof.Record) error {
@@ -450,28 +348,24 @@ func TestAnyHistory(t *testing.T) {
 		var s *Spool
 		start := func() {
 			s = &Spool{
-				Dir: filepath.Join(dir, "disk"), Spare: filepath.Join(dir, "memory"), Limit: 12 << 10, SpareLimit: 6 << 10,
-				Send: send, Log: slog.New(slog.DiscardHandler), Metrics: m,
+				Dir: dir, Limit: 24 << 10, Send: send, Log: slog.New(slog.DiscardHandler), Metrics: m,
 			}
 			must.OK(t, s.Open())
-			for i, f := range s.folders {
-				f.write = func(path string, body []byte) error {
-					if sick[i] {
-						return syscall.ENOSPC
-					}
-					return os.WriteFile(path, body, 0o600) // as whole, and faster
+			s.write = func(path string, body []byte) error {
+				if sick {
+					return syscall.ENOSPC
 				}
+				return os.WriteFile(path, body, 0o600) // as whole, and faster
 			}
 		}
-		must.OK(t, os.MkdirAll(dir, 0o700))
 		start()
 		lost := func() int { return int(testutil.ToFloat64(m.dropped.WithLabelValues("full"))) }
 		actions := map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
-				r := record(rapid.Int64Range(1, 60).Draw(t, "job"), rapid.SampledFrom([]int{0, 2, 60, 300}).Draw(t, "points"))
+				r := record(rapid.Int64Range(1, 60).Draw(t, "job"), rapid.SampledFrom([]int{0, 2, 60, 150}).Draw(t, "points"))
 				if err := s.Add(r); err == nil {
 					taken[r.JobID] = true
-				} else if !sick[0] && !sick[1] {
+				} else if !sick {
 					t.Errorf("a sound disk takes nothing: %v", err)
 				}
 			},
@@ -482,22 +376,16 @@ func TestAnyHistory(t *testing.T) {
 				}), 0, 6).Draw(t, "answers")
 				_, _ = s.flush(context.Background())
 			},
-			"move":    func(*rapid.T) { s.moveToDisk() },
 			"restart": func(*rapid.T) { start() },
-			"sick": func(t *rapid.T) {
-				sick[rapid.IntRange(0, 1).Draw(t, "place")] = rapid.Bool().Draw(t, "sick")
-			},
+			"sick":    func(t *rapid.T) { sick = rapid.Bool().Draw(t, "sick") },
 			"": func(t *rapid.T) {
-				for _, f := range s.folders {
-					if files, used := f.list(); used > f.limit {
-						t.Fatalf("%s: %d files of %d bytes, the limit is %d", f.place, len(files), used, f.limit)
-					}
+				if files, used := s.list(); used > s.Limit {
+					t.Fatalf("%d files of %d bytes, the limit is %d", len(files), used, s.Limit)
 				}
 			},
 		}
 		t.Repeat(actions)
-		sick, answers = [2]bool{}, nil
-		s.moveToDisk()
+		sick, answers = false, nil
 		if _, err := s.flush(context.Background()); err != nil || s.Waiting() != 0 {
 			t.Fatalf("%d wait for a controller that takes all: %v", s.Waiting(), err)
 		}

@@ -311,7 +311,7 @@ func (n *node) metrics() {
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil || !strings.Contains(string(text), `gpuprof_spool_records{place="disk"} 0`) {
+	if err != nil || !strings.Contains(string(text), "\ngpuprof_spool_records 0\n") {
 		n.t.Errorf("%v\n%s", err, text)
 	}
 }

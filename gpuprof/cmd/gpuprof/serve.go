@@ -193,8 +193,7 @@ func newWay(cfg *config, to, sub string, reg prometheus.Registerer, log *slog.Lo
 	how := credential.Choose(cfg.KeyFile, cfg.MungeSocket).Nodes
 	sender := &recordhttp.Sender{URL: to, Credentials: how, Client: client}
 	return way{&spool.Spool{
-		// The run directory is in memory, and outlives the agent.
-		Dir: filepath.Join(cfg.Spool, sub), Spare: filepath.Join(cfg.RunDir, "spool", sub), Limit: int64(cfg.SpoolMiB) << 20,
+		Dir: filepath.Join(cfg.Spool, sub), Limit: int64(cfg.SpoolMiB) << 20,
 		Send: sender.Send, Log: log, Metrics: spool.NewMetrics(reg),
 	}, sender}, nil
 }
