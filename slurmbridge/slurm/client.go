@@ -59,25 +59,26 @@ type Client struct {
 	jobs     int // of the last poll, for the size of the next
 	excluded map[int64]string
 	excAt    time.Time
-	indexes  map[string]indexes
-	perCPU   map[int64]memory
+	shown    map[int64]shown // by the jobs' numbers
 	// understood is the release with a scontrol that showed the gate as it was submitted.
 	understood string
 	// noBatch: scontrol was seen not to read commands from its standard input.
 	noBatch atomic.Bool
 }
 
-// memory says whether a pending job's memory is per CPU, for the request that it had then.
-type memory struct {
+// shown is what scontrol shows of a job and squeue doesn't: the GPUs of one that runs, and whether the memory of one
+// that waits is per CPU. It counts for a job that is as it was then.
+type shown struct {
+	of     form
+	gpus   []int
 	perCPU bool
-	cpus   int
-	memMiB float64
 }
 
-// indexes are the GPUs of a running job, which don't change while it runs.
-type indexes struct {
-	start time.Time
-	gpus  []int
+// form is a job's start, or its size while it waits.
+type form struct {
+	started int64
+	cpus    int
+	memMiB  float64
 }
 
 var _ job.Slurm = (*Client)(nil)
@@ -186,10 +187,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 		}
 	}
 	c.understand(ctx, snap)
-	if err := c.index(ctx, snap); err != nil {
-		return nil, err
-	}
-	if err := c.memories(ctx, snap, config["SelectTypeParameters"]); err != nil {
+	if err := c.details(ctx, snap, config["SelectTypeParameters"]); err != nil {
 		return nil, err
 	}
 	return snap, nil
@@ -221,7 +219,7 @@ func (c *Client) queue(ctx context.Context, config map[string]string) ([]job.Job
 	for {
 		nonce := text.NewNonce()
 		out, stderr, err := c.run(ctx, command{
-			name: "squeue", prog: "squeue", out: &c.buf, mark: nonce,
+			prog: "squeue", out: &c.buf, mark: nonce,
 			args: []string{"--noheader", "--all", "--array", "--noconvert", "--local", "--sort=-p"},
 			env:  []string{"SQUEUE_FORMAT2=" + c.parser.Format(nonce)},
 		})
@@ -304,56 +302,91 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 	return nil
 }
 
-// index fills in the GPUs of running jobs. On a node with one GPU it is that one; elsewhere one
-// scontrol shows them for all new jobs.
-func (c *Client) index(ctx context.Context, snap *job.Snapshot) error {
+// mostAsked bounds the pending jobs for which one poll reads whether their memory is per CPU.
+const mostAsked = 500
+
+// details fills in what squeue doesn't show: the GPUs of running jobs, and which pending jobs have memory per CPU,
+// which grows if Slurm allocates more CPUs than they request. One scontrol shows all new jobs. On a node with one GPU
+// it is that one, and until it is known a job's memory counts as per CPU, which is more.
+func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string) error {
 	gpus := make(map[string]int, len(snap.Nodes))
 	for i := range snap.Nodes {
 		gpus[snap.Nodes[i].Name] = snap.Nodes[i].GPUs
 	}
-	known := make(map[string]indexes)
-	var unknown []*job.Job
+	grows := growing(snap.Nodes, params)
+	old := c.shown
+	c.shown = map[int64]shown{}
+	var about, unknown []*job.Job
 	for i := range snap.Jobs {
-		j := &snap.Jobs[i]
-		if j.State == job.Pending {
+		j, waits := &snap.Jobs[i], snap.Jobs[i].State == job.Pending
+		of := form{started: j.Start.Unix()}
+		switch {
+		case waits && (j.Request.Kind == job.WholeGPU || j.HostMemMiB <= 0 || !grows(j.CPUs)):
+			continue
+		case waits:
+			of = form{0, j.CPUs, j.HostMemMiB}
+		case gpus[j.Nodes] <= 1:
+			if gpus[j.Nodes] == 1 {
+				j.GPUs = []int{0}
+			}
 			continue
 		}
-		switch n := gpus[j.Nodes]; {
-		case n == 1:
-			j.GPUs = []int{0}
-		case n > 1:
-			if at, ok := c.indexes[j.Ref]; ok && at.start.Equal(j.Start) {
-				j.GPUs, known[j.Ref] = at.gpus, at
-			} else {
-				unknown = append(unknown, j)
+		about = append(about, j)
+		s, known := c.shown[j.ID] // of another task of its array
+		if !known {
+			s, known = old[j.ID]
+		}
+		if !known || s.of != of {
+			s = shown{perCPU: true}
+			if !waits || len(unknown) < mostAsked {
+				unknown, s.of = append(unknown, j), of
 			}
 		}
+		c.shown[j.ID] = s
 	}
-	c.indexes = known
-	if len(unknown) == 0 {
-		return nil
+	answers, err := c.showJobs(ctx, unknown)
+	for i, out := range answers {
+		j := unknown[i]
+		s := c.shown[j.ID]
+		s.gpus, _ = text.ParseDetail(out, j.Nodes)
+		s.perCPU = text.MemPerCPU(out)
+		c.shown[j.ID] = s
 	}
-	return c.detail(ctx, unknown)
-}
-
-// detail reads several jobs in one scontrol, which takes commands from its standard
-// input. A mark that no user knows separates the answers.
-func (c *Client) detail(ctx context.Context, jobs []*job.Job) error {
-	answers, err := c.showJobs(ctx, jobs)
-	for i, j := range jobs[:len(answers)] {
-		at := indexes{start: j.Start}
-		if gpus, ok := text.ParseDetail(answers[i], j.Nodes); ok {
-			at.gpus = gpus
+	for _, j := range about {
+		if j.State == job.Pending {
+			j.MemPerCPU = c.shown[j.ID].perCPU
+		} else {
+			j.GPUs = c.shown[j.ID].gpus
 		}
-		j.GPUs = at.gpus
-		c.indexes[j.Ref] = at
+	}
+	for _, j := range unknown[len(answers):] {
+		delete(c.shown, j.ID) // the next poll tries it again
 	}
 	return err
 }
 
-// showJobs returns scontrol's output on the first jobs, as many as it answered for; the next poll
-// tries the rest again.
+// growing reports whether a node may allocate more than so many CPUs to a job that requests these, and memory with
+// them.
+func growing(nodes []job.Node, params string) func(cpus int) bool {
+	sizes := map[int]bool{}
+	return func(cpus int) bool {
+		is, seen := sizes[cpus]
+		if !seen {
+			// With these it depends on the number of CPUs requested.
+			is = !text.HasOption(params, "CR_CPU") && !text.HasOption(params, "CR_CPU_MEMORY") &&
+				slices.ContainsFunc(nodes, func(n job.Node) bool { return n.CPUsPerAlloc > 1 && n.Allocates(cpus) > cpus })
+			sizes[cpus] = is
+		}
+		return is
+	}
+}
+
+// showJobs returns scontrol's output on the first jobs, as many as it answered for. It takes commands from its standard
+// input, and a mark that no user knows separates the answers.
 func (c *Client) showJobs(ctx context.Context, jobs []*job.Job) ([][]byte, error) {
+	if len(jobs) == 0 {
+		return nil, nil
+	}
 	nonce := text.NewNonce()[1:]
 	var in strings.Builder
 	for _, j := range jobs {
@@ -370,61 +403,6 @@ func (c *Client) showJobs(ctx context.Context, jobs []*job.Job) ([][]byte, error
 	return answers[:min(len(jobs), len(answers)-1)], nil
 }
 
-// mostAsked bounds the jobs for which one poll reads whether their memory is per CPU.
-const mostAsked = 500
-
-// memories notes which pending jobs have memory per CPU, which grows if Slurm allocates more CPUs
-// than they request. squeue doesn't show it; one scontrol does for all new jobs. Until then a job's
-// memory counts as per CPU, which is more.
-func (c *Client) memories(ctx context.Context, snap *job.Snapshot, params string) error {
-	old := c.perCPU
-	c.perCPU = map[int64]memory{}
-	if text.HasOption(params, "CR_CPU") || text.HasOption(params, "CR_CPU_MEMORY") {
-		return nil // it depends on the number of CPUs requested
-	}
-	grows := func(j *job.Job) bool {
-		return slices.ContainsFunc(snap.Nodes, func(n job.Node) bool {
-			return n.CPUsPerAlloc > 1 &&
-				n.Allocates(j.CPUs) > j.CPUs
-		})
-	}
-	sizes := map[int]bool{}
-	var unknown []*job.Job
-	for i := range snap.Jobs {
-		j := &snap.Jobs[i]
-		if j.State != job.Pending || j.Request.Kind == job.WholeGPU || j.HostMemMiB <= 0 {
-			continue
-		}
-		if _, seen := sizes[j.CPUs]; !seen {
-			sizes[j.CPUs] = grows(j)
-		}
-		if !sizes[j.CPUs] {
-			continue
-		}
-		m, known := c.perCPU[j.ID] // of another task of its array
-		if !known {
-			if m, known = old[j.ID]; !known || m.cpus != j.CPUs || m.memMiB != j.HostMemMiB {
-				m = memory{true, j.CPUs, j.HostMemMiB}
-				if len(unknown) < mostAsked {
-					unknown = append(unknown, j)
-				}
-			} else {
-				c.perCPU[j.ID] = m
-			}
-		}
-		j.MemPerCPU = m.perCPU
-	}
-	if len(unknown) == 0 {
-		return nil
-	}
-	answers, err := c.showJobs(ctx, unknown)
-	for i, j := range unknown[:len(answers)] {
-		j.MemPerCPU = text.MemPerCPU(answers[i])
-		c.perCPU[j.ID] = memory{j.MemPerCPU, j.CPUs, j.HostMemMiB}
-	}
-	return err
-}
-
 // configEvery is how long release and configuration may be used again.
 const configEvery = 5 * time.Minute
 
@@ -432,7 +410,7 @@ const configEvery = 5 * time.Minute
 // when it is older than configEvery.
 func (c *Client) Config(ctx context.Context) (map[string]string, error) {
 	return c.config.get(c.now(), configEvery, func() (map[string]string, error) {
-		out, _, err := c.run(ctx, command{name: "scontrol show config", prog: "scontrol", args: []string{"show", "config"}})
+		out, err := c.ask(ctx, "scontrol", "show", "config")
 		if err != nil {
 			return nil, err
 		}
@@ -451,9 +429,7 @@ func (c *Client) MailUser(ctx context.Context, ref string) (string, error) {
 
 // showJob is what scontrol says of one job.
 func (c *Client) showJob(ctx context.Context, ref string) ([]byte, error) {
-	out, _, err := c.run(ctx,
-		command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", ref}})
-	return out, err
+	return c.ask(ctx, "scontrol", "--all", "show", "job", ref)
 }
 
 // Release returns slurmctld's version, e.g. "22.05.8".
@@ -464,6 +440,6 @@ func (c *Client) Release(ctx context.Context) (string, error) {
 
 // Show runs one of Slurm's commands that changes nothing, and returns its output.
 func (c *Client) Show(ctx context.Context, program string, args ...string) (string, error) {
-	out, _, err := c.run(ctx, command{name: program, prog: program, args: args})
+	out, err := c.ask(ctx, program, args...)
 	return string(out), err
 }

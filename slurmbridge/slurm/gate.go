@@ -64,7 +64,7 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 		args = append([]string{"--clusters=" + self}, args...)
 	}
 	submit := func(more ...string) ([]byte, string, error) {
-		return c.run(ctx, command{name: "sbatch", prog: "sbatch", args: append(more, args...), stdin: "#!/bin/sh\nexit 0\n"})
+		return c.run(ctx, command{prog: "sbatch", args: append(more, args...), stdin: "#!/bin/sh\nexit 0\n"})
 	}
 	out, said, err := submit()
 	if errors.Is(err, job.ErrRefused) && strings.Contains(said, "Invalid account") {
@@ -97,10 +97,7 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 // federated is this cluster's name where it is in a federation, else "". Without it a job is on all of the federation's
 // clusters, where other daemons would take the gate for their own cluster's.
 func (c *Client) federated(ctx context.Context) string {
-	out, _, err := c.run(ctx, command{
-		name: "scontrol show federation", prog: "scontrol",
-		args: []string{"show", "federation"},
-	})
+	out, err := c.ask(ctx, "scontrol", "show", "federation")
 	if err != nil {
 		return ""
 	}
@@ -117,11 +114,7 @@ func (c *Client) accounts(ctx context.Context) []string {
 	if err != nil {
 		return nil
 	}
-	out, _, err := c.run(ctx,
-		command{name: "sacctmgr", prog: "sacctmgr", args: []string{
-			"-n", "-P", "show", "assoc", "user=" + self.Username,
-			"format=account",
-		}})
+	out, err := c.ask(ctx, "sacctmgr", "-n", "-P", "show", "assoc", "user="+self.Username, "format=account")
 	all := slices.Compact(slices.Sorted(strings.FieldsSeq(string(out))))
 	all = slices.DeleteFunc(all, func(a string) bool { return !plainName.MatchString(a) })
 	if err != nil {
@@ -160,8 +153,7 @@ func (c *Client) MendGate(ctx context.Context, g job.GateState, partitions []str
 		return err
 	}
 	if g.Priority == 0 { // a priority doesn't release a job that an administrator holds
-		if _, _, err := c.run(ctx,
-			command{name: "scontrol release", prog: "scontrol", args: []string{"release", g.ID}}); err != nil {
+		if _, err := c.ask(ctx, "scontrol", "release", g.ID); err != nil {
 			return err
 		}
 	}
@@ -213,7 +205,7 @@ func (c *Client) OpenGate(ctx context.Context, id string) error {
 	if err := checkRefs("gate", id); err != nil {
 		return err
 	}
-	_, _, err := c.run(ctx, command{name: "scancel", prog: "scancel", args: []string{"--name=" + job.GateName, id}})
+	_, err := c.ask(ctx, "scancel", "--name="+job.GateName, id)
 	if errors.Is(err, job.ErrNoJob) {
 		return nil
 	}

@@ -125,14 +125,12 @@ func (c *Client) gpuLimits(ctx context.Context, config map[string]string, partit
 	limits, _ := c.limits.get(c.now(), time.Minute, func() ([]job.GPULimit, error) {
 		ctx, cancel := context.WithTimeout(ctx, limitsWithin) // a poll waits for it
 		defer cancel()
-		assocs, _, err := c.run(ctx,
-			command{name: "sacctmgr", prog: "sacctmgr", args: []string{"-n", "-P", "show", "assoc", "cluster=" +
-				config["ClusterName"], "format=" + text.AssocLimits}})
+		assocs, err := c.ask(ctx, "sacctmgr", "-n", "-P", "show", "assoc", "cluster="+config["ClusterName"],
+			"format="+text.AssocLimits)
 		if err != nil {
 			return before, nil //nolint:nilerr // slurmdbd may be away for a while
 		}
-		qos, _, err := c.run(ctx,
-			command{name: "sacctmgr", prog: "sacctmgr", args: []string{"-n", "-P", "show", "qos", "format=" + text.QOSLimits}})
+		qos, err := c.ask(ctx, "sacctmgr", "-n", "-P", "show", "qos", "format="+text.QOSLimits)
 		if err != nil {
 			return before, nil //nolint:nilerr // see above
 		}
@@ -214,9 +212,5 @@ func (c *Client) partitions(ctx context.Context) ([]text.Partition, error) {
 
 // showAll is what scontrol shows of all things of a kind, hidden ones too.
 func (c *Client) showAll(ctx context.Context, what string, more ...string) ([]byte, error) {
-	out, _, err := c.run(ctx, command{
-		name: "scontrol show " + what, prog: "scontrol",
-		args: append(more, "-o", "-a", "show", what),
-	})
-	return out, err
+	return c.ask(ctx, "scontrol", append(more, "-o", "-a", "show", what)...)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -76,7 +77,7 @@ func (h *head) Write(p []byte) (int, error) {
 }
 
 type command struct {
-	name  string   // for people and metrics, e.g. "scontrol update"
+	name  string   // for people and metrics, "" = the program's, and the first words of scontrol's: "scontrol update"
 	prog  string   // squeue, scontrol, sbatch, scancel
 	args  []string // never a shell's
 	env   []string // added to the clean environment
@@ -91,6 +92,14 @@ type command struct {
 // is killed when the deadline passes. The output comes back even if the command
 // failed; the error is a *CommandError, or ctx's.
 func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr string, err error) {
+	if cmd.name == "" {
+		cmd.name = cmd.prog
+		for _, arg := range cmd.args {
+			if cmd.prog == "scontrol" && verb.MatchString(arg) {
+				cmd.name += " " + arg
+			}
+		}
+	}
 	started := time.Now()
 	if c.Observe != nil {
 		defer func() { c.Observe(cmd.name, time.Since(started), err) }()
@@ -148,6 +157,15 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 		return out, stderr, fmt.Errorf("%s: %w: %w", cmd.name, job.ErrDown, err)
 	}
 	return out, stderr, ce
+}
+
+// verb is a word of scontrol's language.
+var verb = regexp.MustCompile(`^[a-z_]+$`)
+
+// ask runs a command that has no input, and returns its output.
+func (c *Client) ask(ctx context.Context, prog string, args ...string) ([]byte, error) {
+	out, _, err := c.run(ctx, command{prog: prog, args: args})
+	return out, err
 }
 
 // environ is all that Slurm's commands see of our environment: variables such as

@@ -90,7 +90,7 @@ func lanesOf(u job.Update) [][][]string {
 
 func (c *Client) update(ctx context.Context, refs, set []string) error {
 	args := append([]string{"update", "JobId=" + strings.Join(refs, ",")}, set...)
-	_, stderr, err := c.run(ctx, command{name: "scontrol update", prog: "scontrol", args: args})
+	_, stderr, err := c.run(ctx, command{prog: "scontrol", args: args})
 	var ce *CommandError
 	if errors.As(err, &ce) && ce.Code >= 0 {
 		return &UpdateError{CommandError: ce, Jobs: text.UpdateErrors(stderr)}
@@ -222,7 +222,7 @@ func (c *Client) Describe(ctx context.Context, refs []string) (map[string]job.De
 	}
 	nonce := text.NewNonce()
 	out, _, err := c.run(ctx, command{
-		name: "squeue", prog: "squeue",
+		prog: "squeue",
 		args: []string{"--noheader", "--all", "--array", "--local", "--states=all", "--jobs=" + strings.Join(refs, ",")},
 		env:  []string{"SQUEUE_FORMAT2=" + text.DescriptionFormat(nonce)},
 	})
@@ -238,10 +238,8 @@ func (c *Client) Describe(ctx context.Context, refs []string) (map[string]job.De
 // TaskName names the array task that has a number now, as in "120_4"; of any other job it is the number.
 func (c *Client) TaskName(ctx context.Context, id int64) (string, error) {
 	number := strconv.FormatInt(id, 10)
-	out, _, err := c.run(ctx, command{
-		name: "squeue", prog: "squeue",
-		args: []string{"--noheader", "--all", "--array", "--local", "--jobs=" + number, "--Format=jobarrayid:32,jobid:32"},
-	})
+	out, err := c.ask(ctx, "squeue", "--noheader", "--all", "--array", "--local", "--jobs="+number,
+		"--Format=jobarrayid:32,jobid:32")
 	if errors.Is(err, job.ErrNoJob) {
 		return number, nil
 	}
@@ -258,6 +256,6 @@ func (c *Client) Requeue(ctx context.Context, ref string) error {
 	if err := checkRefs("requeue", ref); err != nil {
 		return err
 	}
-	_, _, err := c.run(ctx, command{name: "scontrol requeue", prog: "scontrol", args: []string{"requeue", ref}})
+	_, err := c.ask(ctx, "scontrol", "requeue", ref)
 	return err
 }
