@@ -18,8 +18,6 @@ const (
 	FigMem
 	FigPCIe
 	FigPower
-	FigRx
-	FigTx
 	FigMeanPower
 	FigMemBusy
 )
@@ -31,8 +29,8 @@ const MaxFigures = 16
 // where records and metrics have it. A record is kept whole, as JSON, so no figure has
 // a database column of its own.
 type Figure struct {
-	// Name is the figure's name in a record's unknown, mixed, dropped and figures, and in
-	// the label of gpuprof_figures_dropped_total.
+	// Name is the figure's name in a record's unknown, mixed and divided, and in the label of
+	// gpuprof_figures_dropped_total.
 	Name string
 	Unit string
 	// Detail marks a part of another figure, which is known or unknown with it.
@@ -48,8 +46,6 @@ type Figure struct {
 	// Value returns what a reading adds to the integral and to the maximum; nil = the
 	// figure's value to both.
 	Value func(r *Reading) (mean, peak float64)
-	// Span is the range in which Sketch resolves the figure finely; 0 = no quantiles.
-	Span float64
 
 	// Resource says where the figure stands in the use of a GPU that jobs compete for,
 	// and so in a record's mean, peak and series; nil = it is not part of it.
@@ -59,14 +55,6 @@ type Figure struct {
 	Held bool
 	// Round shortens a value of the series to NVML's resolution.
 	Round func(float64) float64
-	// Notable is by how much the peak of a point must exceed its mean to be worth
-	// recording; Peaks and Quantiles say where.
-	Notable   float64
-	Peaks     func(*Peaks) *[]float64
-	Quantiles func(*Quantiles) *Quantile
-	// Record writes the summary of a figure that has a field of its own. A figure with
-	// neither Record nor Resource stands in the record's figures by its name.
-	Record func(*Record, Summary)
 
 	// Metric is the gauge of a GPU that has jobs, JobMetric that of a running job; with
 	// an empty name there is none. Scale makes the figure Prometheus's base unit.
@@ -82,14 +70,12 @@ func (f *Figure) Fraction() bool { return f.Unit == fraction }
 
 const fraction = "fraction"
 
-// Recorded is the table of recorded figures, by Fig. A new row is sampled, stored and
-// shown without further code if its Source gives its value.
+// Recorded is the table of recorded figures, by Fig. A resource with a Source is sampled, stored and shown without
+// further code.
 var Recorded = []Figure{
 	FigGPU: {
-		Name: "gpu", Unit: fraction, Most: 1, Span: 1,
-		Resource: func(u *rlcore.Use) *float64 { return &u.GPU }, Round: thousandths, Notable: 0.005,
-		Peaks:     func(p *Peaks) *[]float64 { return &p.GPU },
-		Quantiles: func(q *Quantiles) *Quantile { return &q.GPU },
+		Name: "gpu", Unit: fraction, Most: 1,
+		Resource: func(u *rlcore.Use) *float64 { return &u.GPU }, Round: thousandths,
 		Metric: Metric{
 			"gpu_utilization_ratio",
 			"Fraction of the last sample period in which a kernel ran, while the GPU has jobs.",
@@ -102,16 +88,13 @@ var Recorded = []Figure{
 		Scale: 1,
 	},
 	FigCore: {
-		Name: "core", Unit: fraction, Most: 1, Span: 1,
-		Resource: func(u *rlcore.Use) *float64 { return &u.Core }, Round: thousandths, Notable: 0.005,
-		Peaks:     func(p *Peaks) *[]float64 { return &p.Core },
-		Quantiles: func(q *Quantiles) *Quantile { return &q.Core },
+		Name: "core", Unit: fraction, Most: 1,
+		Resource: func(u *rlcore.Use) *float64 { return &u.Core }, Round: thousandths,
 	},
 	FigMem: {
-		Name: "mem", Unit: "MiB", Source: "memory", Most: 4 << 20, Sum: true, Span: 16384,
+		Name: "mem", Unit: "MiB", Source: "memory", Most: 4 << 20, Sum: true,
 		Resource: func(u *rlcore.Use) *float64 { return &u.MemMiB }, Held: true, Round: math.Ceil,
-		Quantiles: func(q *Quantiles) *Quantile { return &q.MemMiB },
-		Metric:    Metric{"gpu_memory_used_bytes", "Device memory in use, while the GPU has jobs."},
+		Metric: Metric{"gpu_memory_used_bytes", "Device memory in use, while the GPU has jobs."},
 		JobMetric: Metric{
 			"job_gpu_memory_used_bytes",
 			"Device memory in use on a running job's GPU; jobs that share the GPU show the same, what they use together.",
@@ -119,28 +102,16 @@ var Recorded = []Figure{
 		Scale: 1 << 20,
 	},
 	FigPCIe: {
-		// The span is that of PCIe 3.0 x16, for a link that isn't known.
-		Name: "pcie", Unit: "MB/s", Most: 600e3, Sum: true, Span: 32000,
-		Resource: func(u *rlcore.Use) *float64 { return &u.PCIeMBps }, Round: tenths, Notable: 0.5,
-		Peaks:     func(p *Peaks) *[]float64 { return &p.PCIeMBps },
-		Quantiles: func(q *Quantiles) *Quantile { return &q.PCIeMBps },
-		Metric:    Metric{"gpu_pcie_bytes_per_second", "PCIe traffic in both directions, while the GPU has jobs."},
-		Scale:     1e6,
+		Name: "pcie", Unit: "MB/s", Most: 600e3, Sum: true,
+		Resource: func(u *rlcore.Use) *float64 { return &u.PCIeMBps }, Round: tenths,
+		Metric: Metric{"gpu_pcie_bytes_per_second", "PCIe traffic in both directions, while the GPU has jobs."},
+		Scale:  1e6,
 	},
 	FigPower: {
 		Name: "power", Unit: "W", Source: "power", Nonzero: true, Most: 5e3, Sum: true, Value: powerOf,
-		Record: func(r *Record, s Summary) { r.Power = &Power{MeanW: s.Mean, PeakW: s.Peak, EnergyJ: s.Integral} },
 		Metric: Metric{"gpu_power_watts", "Power drawn, while the GPU has jobs."}, Scale: 1,
 	},
-	FigRx: {
-		Name: "rx", Unit: "MB/s", Detail: true, Sum: true,
-		Record: func(r *Record, s Summary) { r.Rx = &Flow{s.Mean, s.Peak} },
-	},
-	FigTx: {
-		Name: "tx", Unit: "MB/s", Detail: true, Sum: true,
-		Record: func(r *Record, s Summary) { r.Tx = &Flow{s.Mean, s.Peak} },
-	},
-	FigMeanPower: {Name: "mean_power", Unit: "W", Detail: true, Sum: true, Record: func(*Record, Summary) {}},
+	FigMeanPower: {Name: "mean_power", Unit: "W", Detail: true, Sum: true},
 	FigMemBusy: {
 		Name: "mem_busy", Unit: fraction, Most: 1, Detail: true,
 		// The interference model alone reads it: known or unknown with gpu.

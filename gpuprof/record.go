@@ -4,7 +4,6 @@ package gpuprof
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -43,12 +42,6 @@ func CardOf(gpus []GPU) string {
 // Card is the card of all of the job's GPUs, as CardOf says it.
 func (r *Record) Card() string { return CardOf(r.GPUs) }
 
-// Flow is a rate's mean and its largest reading, MB/s.
-type Flow struct {
-	Mean float64 `json:"mean_mbps"`
-	Peak float64 `json:"peak_mbps"`
-}
-
 // Power is what the job's GPUs drew, all of them together: the cards' power, idle
 // draw and neighbours included.
 type Power struct {
@@ -57,55 +50,11 @@ type Power struct {
 	EnergyJ float64 `json:"energy_j"` // over the time with readings
 }
 
-// Quantile is what a figure doesn't exceed during half the run's time, and so on;
-// see Sketch.Quantile for how near.
-type Quantile struct {
-	P50 float64 `json:"p50"`
-	P90 float64 `json:"p90"`
-	P95 float64 `json:"p95"`
-	P99 float64 `json:"p99"`
-	Max float64 `json:"max"`
-}
-
-func (q *Quantile) ordered() bool {
-	return 0 <= q.P50 && q.P50 <= q.P90 && q.P90 <= q.P95 && q.P95 <= q.P99 && q.P99 <= q.Max && !math.IsInf(q.Max, 0)
-}
-
-// Summary is what a record keeps of a figure that has no field of its own.
-type Summary struct {
-	Mean      float64   `json:"mean"`
-	Peak      float64   `json:"peak"`
-	Integral  float64   `json:"integral"` // over the time with readings, unit × s
-	Quantiles *Quantile `json:"quantiles,omitempty"`
-}
-
-// Quantiles are quantiles of the four resources over time.
-type Quantiles struct {
-	GPU      Quantile `json:"gpu"`
-	Core     Quantile `json:"core"`
-	MemMiB   Quantile `json:"mem_mib"`
-	PCIeMBps Quantile `json:"pcie_mbps"`
-}
-
-// Peaks holds the largest reading within each point of a series, in columns.
-type Peaks struct {
-	GPU      []float64 `json:"gpu"`
-	Core     []float64 `json:"core"`
-	PCIeMBps []float64 `json:"pcie_mbps"`
-}
-
 // Host is what a job used of its node, by its control group.
 type Host struct {
 	Cores  float64 `json:"cores"`             // on average
 	MemMiB float64 `json:"mem_mib,omitempty"` // at most, the kernel's cache for its files included; 0 = not known
 }
-
-// Where a record's core use comes from, best first.
-const (
-	CoreGPM     = "gpm"             // SM activity by GPU performance monitoring
-	CoreProcess = "process"         // SM utilisation of the GPU's processes
-	CoreGPU     = "utilization.gpu" // the time a kernel ran: an upper bound
-)
 
 // Neighbour is another job on the same GPU, and when it was there.
 type Neighbour struct {
@@ -160,19 +109,9 @@ type Record struct {
 	// sum.
 	PeriodS float64      `json:"period_s"`
 	Series  []rlcore.Use `json:"series"`
-	// Peaks is absent where each point of Series is one reading.
-	Peaks     *Peaks     `json:"peaks,omitempty"`
-	Mean      rlcore.Use `json:"mean"`
-	Peak      rlcore.Use `json:"peak"`
-	Quantiles *Quantiles `json:"quantiles,omitempty"`
-	Rx        *Flow      `json:"rx,omitempty"` // PCIe into the GPUs
-	Tx        *Flow      `json:"tx,omitempty"`
-	Power     *Power     `json:"power,omitempty"`
-	// Figures holds the figures that have no field above, by name.
-	Figures map[string]Summary `json:"figures,omitempty"`
-	// CoreFrom is where core use came from, the poorest source that was used. "" = a
-	// record of an older agent, or none.
-	CoreFrom string `json:"core_from,omitempty"`
+	Mean    rlcore.Use   `json:"mean"`
+	Peak    rlcore.Use   `json:"peak"`
+	Power   *Power       `json:"power,omitempty"`
 	// StepS is the period of the job's iterations as the use showed it, s; 0 = it
 	// showed none, or the job wasn't alone.
 	StepS float64 `json:"step_s,omitempty"`
@@ -200,8 +139,6 @@ type Record struct {
 	// Unknown lists the figures that were not read in a tenth of the sampled time or
 	// more: there a 0 is no value.
 	Unknown []string `json:"unknown,omitempty"`
-	// Dropped counts the readings of each figure that couldn't be true.
-	Dropped map[string]int `json:"dropped,omitempty"`
 	// Cut: the record's series was dropped to save space; its summary is whole.
 	Cut bool `json:"cut,omitempty"`
 }
@@ -232,7 +169,7 @@ func (r *Record) ControllerTime(t time.Time) time.Time {
 }
 
 // DropSeries makes the record small; its summary stays whole.
-func (r *Record) DropSeries() { r.Series, r.Peaks, r.Cut = nil, nil, true }
+func (r *Record) DropSeries() { r.Series, r.Cut = nil, true }
 
 // Solo reports whether no other job was on the job's GPUs.
 func (r *Record) Solo() bool { return len(r.Neighbours) == 0 }
@@ -263,16 +200,12 @@ func (r *Record) Validate() error {
 	need(r.Processes >= 0 && r.Processes <= maxProcesses && finite(r.ProcessMiB), "processes or process_mib", r.Processes)
 	need(finite(r.MissedS), "missed_s", r.MissedS)
 	need(r.Host == nil || finite(r.Host.Cores, r.Host.MemMiB), "host", r.Host)
-	need(slices.Contains([]string{"", CoreGPM, CoreProcess, CoreGPU}, r.CoreFrom), "core_from",
-		fmt.Sprintf("%.32q", r.CoreFrom))
-	names := slices.Concat(r.Unknown, r.Mixed, r.Divided, slices.Collect(maps.Keys(r.Dropped)),
-		slices.Collect(maps.Keys(r.Figures)))
-	most := max(len(r.Unknown), len(r.Mixed), len(r.Divided), len(r.Dropped), len(r.Figures))
+	most := max(len(r.Unknown), len(r.Mixed), len(r.Divided))
 	need(most <= MaxFigures, "the number of figures", most)
 	if bad != nil {
 		return bad
 	}
-	for _, n := range names {
+	for _, n := range slices.Concat(r.Unknown, r.Mixed, r.Divided) {
 		need(isFigure(n), "a figure's name", fmt.Sprintf("%.32q", n))
 	}
 	for i := range r.GPUs {
@@ -285,22 +218,6 @@ func (r *Record) Validate() error {
 		for _, u := range append([]rlcore.Use{r.Mean, r.Peak}, r.Series...) {
 			need(f.possible(*f.Resource(&u)), "figure "+f.Name, *f.Resource(&u))
 		}
-		if r.Quantiles != nil && f.Quantiles != nil {
-			q := f.Quantiles(r.Quantiles)
-			need(q.ordered() && f.possible(q.Max), "a quantile of "+f.Name, *q)
-		}
-		if r.Peaks != nil && f.Peaks != nil {
-			column := *f.Peaks(r.Peaks)
-			// A series that was dropped may leave its peaks behind.
-			dropped := r.Cut && len(r.Series) == 0 && len(column) == len(r.Peaks.GPU) && len(column) <= MaxPoints
-			need((len(column) == len(r.Series) || dropped) && f.possible(column...), "a column of peaks, of length", len(column))
-		}
-	}
-	for name, s := range r.Figures {
-		need(finite(s.Mean, s.Peak, s.Integral) && (s.Quantiles == nil || s.Quantiles.ordered()), "figure "+name, s)
-	}
-	for _, f := range []*Flow{r.Rx, r.Tx} {
-		need(f == nil || finite(f.Mean, f.Peak), "a direction of PCIe", f)
 	}
 	need(r.Power == nil || finite(r.Power.MeanW, r.Power.PeakW, r.Power.EnergyJ), "power", r.Power)
 	return bad

@@ -19,35 +19,26 @@ type Tally struct {
 // Total is what a Tally has gathered of one figure.
 type Total struct {
 	Sum, Max, Time float64 // integral over time, largest, s with a reading
-	Bins           *Sketch // nil = the figure has no quantiles
 	Points         series
 }
 
 // NewTally returns an empty tally. periodS is the length of the series's first
-// points, s; span the range of a figure on the job's GPUs, 0 or missing = unknown.
-func NewTally(periodS float64, span map[Fig]float64) *Tally {
+// points, s.
+func NewTally(periodS float64) *Tally {
 	t := &Tally{PeriodS: periodS, By: map[string]*Total{}}
 	for f := range Recorded {
-		total := t.of(Fig(f))
-		if wide := span[Fig(f)]; wide > 0 && total.Bins != nil {
-			total.Bins.Width = wide / sketchBins
-		}
+		t.of(Fig(f))
 	}
 	return t
 }
 
 // of returns what was gathered of a figure.
 func (t *Tally) of(f Fig) *Total {
-	row := &Recorded[f]
-	total := t.By[row.Name]
-	if total == nil {
-		total = &Total{}
-		if row.Span > 0 {
-			total.Bins = &Sketch{Width: row.Span / sketchBins}
-		}
-		t.By[row.Name] = total
+	name := Recorded[f].Name
+	if t.By[name] == nil {
+		t.By[name] = &Total{}
 	}
-	return total
+	return t.By[name]
 }
 
 // Sane reports whether a tally that was read from a file can be true.
@@ -56,8 +47,7 @@ func (t *Tally) Sane() bool {
 		return false
 	}
 	for _, total := range t.By {
-		if total == nil || len(total.Points) > MaxPoints || total.Bins != nil && !(total.Bins.Width > 0) ||
-			!finite(total.Sum, total.Max, total.Time) {
+		if total == nil || len(total.Points) > MaxPoints || !finite(total.Sum, total.Max, total.Time) {
 			return false
 		}
 	}
@@ -91,9 +81,6 @@ func (t *Tally) Add(from, to float64, r Reading) {
 		total.Sum += v * dt
 		total.Time += dt
 		total.Max = max(total.Max, peak)
-		if total.Bins != nil {
-			total.Bins.Add(v, dt)
-		}
 	}
 }
 
@@ -115,79 +102,42 @@ func (t *Tally) Fill(r *Record) {
 	unknown := Figures(0)
 	r.PeriodS, r.MissedS = t.PeriodS, max(0, r.DurationS()-t.Any)
 	r.Series = make([]rlcore.Use, len(t.of(FigGPU).Points))
-	if t.Any > 0 {
-		r.Quantiles = &Quantiles{}
-	}
-	peaks, notable := &Peaks{}, false
 	for i := range Recorded {
 		row, total := &Recorded[i], t.of(Fig(i))
 		if t.Any == 0 || total.Time < unknownBelow*t.Any {
 			unknown |= Of(Fig(i))
 		}
-		s := total.summary()
-		switch {
-		case row.Resource != nil:
-			*row.Resource(&r.Mean), *row.Resource(&r.Peak) = s.Mean, s.Peak
-			if t.Any > 0 && row.Quantiles != nil {
-				*row.Quantiles(r.Quantiles) = *s.Quantiles
-			}
-			notable = row.series(total.Points, r.Series, peaks) || notable
-		case total.Time == 0:
-		case row.Record != nil:
-			row.Record(r, s)
-		default:
-			if r.Figures == nil {
-				r.Figures = map[string]Summary{}
-			}
-			r.Figures[row.Name] = s
+		if row.Resource != nil {
+			*row.Resource(&r.Mean), *row.Resource(&r.Peak) = total.mean(), total.Max
+			row.series(total.Points, r.Series)
 		}
+	}
+	if p := t.of(FigPower); p.Time > 0 {
+		r.Power = &Power{MeanW: p.mean(), PeakW: p.Max, EnergyJ: p.Sum}
 	}
 	r.Unknown = unknown.Names()
-	if notable {
-		r.Peaks = peaks
-	}
 }
 
-// summary makes a summary of the readings of a figure; of none it is 0.
-func (t *Total) summary() Summary {
-	s := Summary{Peak: t.Max, Integral: t.Sum}
-	if t.Time > 0 {
-		s.Mean = min(t.Max, t.Sum/t.Time) // sums round
+// mean is over the time with readings; of none it is 0.
+func (t *Total) mean() float64 {
+	if t.Time == 0 {
+		return 0
 	}
-	if b := t.Bins; b != nil {
-		q := func(part float64) float64 { return min(b.Quantile(part), t.Max) } // bins round up
-		s.Quantiles = &Quantile{P50: q(0.5), P90: q(0.9), P95: q(0.95), P99: q(0.99), Max: t.Max}
-	}
-	return s
+	return min(t.Max, t.Sum/t.Time) // sums round
 }
 
-// series writes a resource's points into a record's series and its peaks, and reports
-// whether the peaks say more than the series.
-func (f *Figure) series(points series, to []rlcore.Use, peaks *Peaks) (notable bool) {
-	short := func(v float64) float64 {
-		if f.Fraction() {
-			v = min(1, v) // sums round
-		}
-		return f.Round(v)
-	}
+// series writes a resource's points into a record's series.
+func (f *Figure) series(points series, to []rlcore.Use) {
 	of := (*Point).mean
 	if f.Held {
 		of = (*Point).top
 	}
 	for i, v := range points.column(of) {
-		*f.Resource(&to[i]) = short(v)
+		if f.Fraction() {
+			v = min(1, v) // sums round
+		}
+		*f.Resource(&to[i]) = f.Round(v)
 	}
-	if f.Peaks == nil {
-		return false
-	}
-	column := f.Peaks(peaks)
-	for i, v := range points.column((*Point).top) {
-		// Never under the mean of the same point, which was rounded too.
-		mean := *f.Resource(&to[i])
-		notable = notable || short(v) > mean+f.Notable
-		*column = append(*column, max(short(v), mean))
-	}
-	return notable
 }
 
 // Point is one stretch of a figure's series. When there are more than MaxPoints, neighbours are
@@ -257,67 +207,4 @@ func (s series) column(of func(*Point) float64) []float64 {
 		out[i] = last
 	}
 	return out
-}
-
-// sketchBins is a Sketch's resolution.
-const sketchBins = 50
-
-// Sketch is the distribution of one figure over time, in 600 bytes however long
-// the job. It counts the time in bins of equal width; a value past the last bin
-// doubles the width. A bin remembers the largest value in it.
-type Sketch struct {
-	Width float64             // of a bin; set before the first Add
-	Time  [sketchBins]float64 // s
-	Top   [sketchBins]float32
-	Total float64 // s
-}
-
-// Add adds dt seconds with the value v ≥ 0.
-func (s *Sketch) Add(v, dt float64) {
-	if !(dt > 0) || !(v >= 0) || math.IsInf(v, 0) || math.IsInf(dt, 0) || !(s.Width > 0) {
-		return
-	}
-	for v > s.Width*sketchBins {
-		s.widen()
-	}
-	i := min(int(v/s.Width), sketchBins-1)
-	top := float32(v)
-	if float64(top) < v { // no quantile of memory may fall short
-		top = math.Nextafter32(top, math.MaxFloat32)
-	}
-	s.Time[i] += dt
-	s.Top[i] = max(s.Top[i], top)
-	s.Total += dt
-}
-
-func (s *Sketch) widen() {
-	for i := range sketchBins {
-		var t float64
-		var top float32
-		if 2*i < sketchBins {
-			t, top = s.Time[2*i]+s.Time[2*i+1], max(s.Top[2*i], s.Top[2*i+1])
-		}
-		s.Time[i], s.Top[i] = t, top
-	}
-	s.Width *= 2
-}
-
-// Quantile returns the value that is not exceeded during the fraction q of the
-// time. The answer is never under the true one, and over it by less than a bin: 1/50
-// of the range that Width was set for, 1/25 of the largest value where that was
-// exceeded. It is exact where a bin holds one value, as memory's plateaus do.
-func (s *Sketch) Quantile(q float64) float64 {
-	var sum float64
-	last := 0.0
-	for i, t := range s.Time {
-		if t == 0 {
-			continue
-		}
-		last = float64(s.Top[i])
-		// Sums round.
-		if sum += t; sum >= q*s.Total*(1-1e-12) {
-			return last
-		}
-	}
-	return last
 }

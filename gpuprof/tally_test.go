@@ -25,8 +25,6 @@ func readings(t *rapid.T, add func(from, to float64, r Reading)) {
 			FigCore:  rapid.SampledFrom([]float64{0, 0.25, 1}).Draw(t, "core"),
 			FigMem:   rapid.SampledFrom([]float64{0, 100.5, 9000.3}).Draw(t, "mem"),
 			FigPCIe:  pcie,
-			FigRx:    pcie / 4,
-			FigTx:    pcie * 3 / 4,
 			FigPower: rapid.SampledFrom([]float64{10, 250}).Draw(t, "power"),
 		})
 		all := r.Known
@@ -55,8 +53,7 @@ func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6*max(1, math.Abs(a), 
 // and a record that Validate believes.
 func TestTallyKeepsPeaksAndTotals(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		const mem = 9500
-		ta := NewTally(rapid.SampledFrom([]float64{0.02, 0.1, 1}).Draw(t, "period"), map[Fig]float64{FigMem: mem})
+		ta := NewTally(rapid.SampledFrom([]float64{0.02, 0.1, 1}).Draw(t, "period"))
 		var sum, top, time [MaxFigures]float64
 		var end float64
 		readings(t, func(from, to float64, r Reading) {
@@ -91,88 +88,23 @@ func TestTallyKeepsPeaksAndTotals(t *testing.T) {
 			(rlcore.Use{GPU: top[FigGPU], Core: top[FigCore], MemMiB: top[FigMem], PCIeMBps: top[FigPCIe]}) != r.Peak {
 			t.Fatalf("%d points, peak %+v", len(r.Series), r.Peak)
 		}
-		tops := r.Series
-		if r.Peaks != nil {
-			tops = nil
-			for i, u := range r.Series {
-				tops = append(tops, rlcore.Use{
-					GPU: r.Peaks.GPU[i], Core: r.Peaks.Core[i], MemMiB: u.MemMiB,
-					PCIeMBps: r.Peaks.PCIeMBps[i],
-				})
-			}
+		most := 0.0
+		for _, u := range r.Series {
+			most = max(most, u.MemMiB)
 		}
-		most := rlcore.Use{}
-		for _, u := range tops {
-			most = rlcore.Use{
-				GPU: max(most.GPU, u.GPU), Core: max(most.Core, u.Core), MemMiB: max(most.MemMiB, u.MemMiB),
-				PCIeMBps: max(most.PCIeMBps, u.PCIeMBps),
-			}
-		}
-		if math.Abs(most.GPU-top[FigGPU]) > 0.006 || math.Abs(most.Core-top[FigCore]) > 0.006 || most.MemMiB < top[FigMem] ||
-			math.Abs(most.PCIeMBps-top[FigPCIe]) > 0.6 {
-			t.Fatalf("the record's series peaks at %+v, the readings at %v", most, top)
+		if most < top[FigMem] {
+			t.Fatalf("the record's series holds %v MiB at most, the readings %v", most, top[FigMem])
 		}
 		if r.Power != nil && (!near(r.Power.EnergyJ, energy) || r.Power.PeakW < r.Power.MeanW) {
 			t.Fatalf("%+v, want %v J", r.Power, energy)
 		}
-		if r.Rx != nil && (!near(r.Rx.Mean+r.Tx.Mean, r.Mean.PCIeMBps) || r.Rx.Mean > r.Rx.Peak) {
-			t.Fatalf("rx %+v, tx %+v, both %v", r.Rx, r.Tx, r.Mean.PCIeMBps)
-		}
 	})
-}
-
-// A quantile is never under the true one, and over it by less than a bin.
-func TestSketchQuantiles(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		reach := rapid.SampledFrom([]float64{1, 100}).Draw(t, "range")
-		s := Sketch{Width: reach / sketchBins}
-		type held struct{ v, dt float64 }
-		var all []held
-		total, most := 0.0, 0.0
-		for range rapid.IntRange(1, 400).Draw(t, "n") {
-			h := held{rapid.Float64Range(0, 1000).Draw(t, "v"), rapid.Float64Range(0.05, 10).Draw(t, "dt")}
-			all, total, most = append(all, h), total+h.dt, max(most, h.v)
-			s.Add(h.v, h.dt)
-		}
-		slices.SortFunc(all, func(a, b held) int {
-			if a.v < b.v {
-				return -1
-			}
-			return 1
-		})
-		if !near(s.Total, total) {
-			t.Fatalf("%v s, want %v", s.Total, total)
-		}
-		for _, q := range []float64{0.5, 0.9, 0.95, 0.99, 1} {
-			want, sum := 0.0, 0.0
-			for _, h := range all {
-				want = h.v
-				if sum += h.dt; sum >= q*total*(1-1e-9) {
-					break
-				}
-			}
-			bin := max(reach, 2*most) / sketchBins * (1 + 1e-6)
-			if got := s.Quantile(q); got < want-1e-3 || got > want+bin {
-				t.Fatalf("q%v %v, want %v to %v", q, got, want, want+bin)
-			}
-		}
-	})
-}
-
-func TestSketchOfPlateausIsExact(t *testing.T) {
-	s := Sketch{Width: 12196.0 / sketchBins}
-	s.Add(363, 80)
-	s.Add(8499, 15)
-	s.Add(8700, 5)
-	if s.Quantile(0.5) != 363 || s.Quantile(0.9) != 8499 || s.Quantile(0.99) != 8700 {
-		t.Error(s.Quantile(0.5), s.Quantile(0.9), s.Quantile(0.99))
-	}
 }
 
 // A figure that was never read is unknown, not 0; a point without it repeats the
 // one before.
 func TestUnknownIsNotZero(t *testing.T) {
-	ta := NewTally(1, nil)
+	ta := NewTally(1)
 	ta.Add(0, 5, reading(map[Fig]float64{FigMem: 50}))
 	ta.Add(5, 10, reading(map[Fig]float64{FigGPU: 0.4, FigMem: 70}))
 	r := &Record{JobID: 1, Node: "n", Start: time.Unix(0, 0), End: time.Unix(20, 0)}
@@ -194,13 +126,13 @@ func TestUnknownIsNotZero(t *testing.T) {
 	}
 }
 
-// Records of agents before this one are still read, and what wasn't read is left
-// out of new ones.
+// Records of agents before this one are still read, those with figures that nothing reads any more, too.
 func TestRecordOfAnOlderAgent(t *testing.T) {
 	old := `{"job_id":7,"restart":0,"node":"n1","uid":1000,"user":"ann","start":"2024-05-01T10:00:00Z","end":"2024-05-01T10:00:02Z",
 		"gpus":[{"index":0,"uuid":"GPU-1","model":"TITAN Xp","mem_mib":12196}],"shared":false,"period_s":1,
 		"series":[{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3}],"mean":{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3},
-		"peak":{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3},"samples":2,"failed":0}`
+		"peak":{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3},"samples":2,"failed":0,"core_from":"gpm","rx":{"mean_mbps":1,"peak_mbps":2},"dropped":{"gpu":1},
+		"quantiles":{"gpu":{"p50":0.25,"p90":0.25,"p95":0.25,"p99":0.25,"max":0.25}}}`
 	r := new(Record)
 	must.OK(t, json.Unmarshal([]byte(old), r))
 	if err := r.Validate(); err != nil {

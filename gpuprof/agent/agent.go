@@ -74,7 +74,7 @@ type Agent struct {
 type Card interface {
 	Utilisation() (gpu, mem float64, err error)
 	Read(source string) (float64, error)
-	PCIe() (rx, tx float64, err error)
+	PCIe() (mbps float64, err error)
 	Activity() (nvml.Activity, error)
 	Samples(since time.Time) ([]nvml.Point, error)
 	Processes() ([]nvml.Process, error)

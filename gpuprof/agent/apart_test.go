@@ -69,8 +69,8 @@ func TestSharersAreToldApart(t *testing.T) {
 		r         *gpuprof.Record
 		mem, core float64
 	}{{r1, 300, 0.3}, {r2, 300, 0.3}} {
-		if c.r.Peak.MemMiB != c.mem || math.Abs(c.r.Mean.Core-c.core) > 1e-9 || c.r.CoreFrom != gpuprof.CoreProcess {
-			t.Errorf("job %d: %+v, core from %s", c.r.JobID, c.r.Mean, c.r.CoreFrom)
+		if c.r.Peak.MemMiB != c.mem || math.Abs(c.r.Mean.Core-c.core) > 1e-9 {
+			t.Errorf("job %d: %+v", c.r.JobID, c.r.Mean)
 		}
 		must.Equal(t, c.r.Mixed, []string{"gpu", "pcie", "power"}, "job %d: mixed", c.r.JobID)
 	}
@@ -200,23 +200,23 @@ func TestMemoryThatIsNotTold(t *testing.T) {
 }
 
 func TestSourceOfCoreUse(t *testing.T) {
-	for want, change := range map[string]func(b *bench, c *card){
-		gpuprof.CoreGPM: func(_ *bench, c *card) {
+	for from, change := range map[string]func(b *bench, c *card){
+		"performance monitoring": func(_ *bench, c *card) {
 			first := true
 			c.act = func() (nvml.Activity, error) {
 				if first {
 					first = false
 					return nvml.Activity{}, nvml.ErrNotYet
 				}
-				return nvml.Activity{SM: 0.2, PCIeRx: 10, PCIeTx: 20}, nil
+				return nvml.Activity{SM: 0.2, PCIeMBps: 30}, nil
 			}
 		},
-		gpuprof.CoreProcess: func(b *bench, c *card) {
+		"samples of processes": func(b *bench, c *card) {
 			c.uses = func(time.Time) ([]nvml.ProcessUse, error) {
 				return []nvml.ProcessUse{{PID: 3, At: b.now, SM: 0.2}}, nil
 			}
 		},
-		gpuprof.CoreGPU: func(_ *bench, c *card) {
+		"utilisation": func(_ *bench, c *card) {
 			c.use = func() (float64, float64, error) { return 0.2, 0, nil }
 		},
 	} {
@@ -228,9 +228,8 @@ func TestSourceOfCoreUse(t *testing.T) {
 		b.scan()
 		b.until(b.now.Add(time.Minute))
 		b.end(1)
-		if r := b.closed(1); r.CoreFrom != want || math.Abs(r.Mean.Core-0.2) > 1e-9 || len(r.Unknown) > 0 ||
-			len(r.Mixed) > 0 {
-			t.Errorf("%s: from %q, %v, unknown %v, mixed %v", want, r.CoreFrom, r.Mean.Core, r.Unknown, r.Mixed)
+		if r := b.closed(1); math.Abs(r.Mean.Core-0.2) > 1e-9 || len(r.Unknown) > 0 || len(r.Mixed) > 0 {
+			t.Errorf("%s: %v, unknown %v, mixed %v", from, r.Mean.Core, r.Unknown, r.Mixed)
 		}
 	}
 }
@@ -251,9 +250,9 @@ func TestSeveralGPUs(t *testing.T) {
 	b.until(b.now.Add(40 * time.Second))
 	b.end(1)
 	r := b.closed(1)
-	if len(r.GPUs) != 2 || math.Abs(r.Mean.GPU-0.5) > 1e-9 || r.Peak.MemMiB != 2000 || r.Rx.Peak != 600 ||
+	if len(r.GPUs) != 2 || math.Abs(r.Mean.GPU-0.5) > 1e-9 || r.Peak.MemMiB != 2000 || r.Peak.PCIeMBps != 800 ||
 		math.Abs(r.Power.MeanW-280) > 1 || r.Power.PeakW != 400 {
-		t.Errorf("%+v, %+v, %+v", r.Mean, r.Rx, r.Power)
+		t.Errorf("%+v, %+v, %+v", r.Mean, r.Peak, r.Power)
 	}
 }
 

@@ -52,7 +52,7 @@ func node(tb testing.TB) *bench {
 		c := b.steady()
 		c.use = func() (float64, float64, error) { return rng.Float64(), rng.Float64(), nil }
 		c.memory = func() (float64, error) { return 5e4 + 5e4*rng.Float64(), nil }
-		c.pcie = func() (float64, float64, error) { return 1e4 * rng.Float64(), 1e4 * rng.Float64(), nil }
+		c.pcie = func() (float64, error) { return 2e4 * rng.Float64(), nil }
 		c.procs = func() ([]nvml.Process, error) {
 			var out []nvml.Process
 			for j := range 8 {

@@ -17,15 +17,13 @@ import (
 type card struct {
 	use    func() (gpu, mem float64, err error)
 	memory func() (float64, error)
-	pcie   func() (rx, tx float64, err error)
+	pcie   func() (mbps float64, err error)
 	power  func() (float64, error)
 	energy func() (float64, error)
-	// temperature is a source that no recorded figure reads, unless a test adds one.
-	temperature func() (float64, error)
-	act         func() (nvml.Activity, error)
-	points      func(since time.Time) ([]nvml.Point, error)
-	procs       func() ([]nvml.Process, error)
-	uses        func(since time.Time) ([]nvml.ProcessUse, error)
+	act    func() (nvml.Activity, error)
+	points func(since time.Time) ([]nvml.Point, error)
+	procs  func() ([]nvml.Process, error)
+	uses   func(since time.Time) ([]nvml.ProcessUse, error)
 }
 
 var none = nvml.ErrNotSupported
@@ -40,7 +38,6 @@ func (c *card) Utilisation() (float64, float64, error) {
 func (c *card) Read(source string) (float64, error) {
 	read := map[string]func() (float64, error){
 		nvml.Memory: c.memory, nvml.Power: c.power, nvml.Energy: c.energy,
-		"temperature": c.temperature,
 	}[source]
 	if read == nil {
 		return 0, none
@@ -48,9 +45,9 @@ func (c *card) Read(source string) (float64, error) {
 	return read()
 }
 
-func (c *card) PCIe() (float64, float64, error) {
+func (c *card) PCIe() (float64, error) {
 	if c.pcie == nil {
-		return 0, 0, none
+		return 0, none
 	}
 	return c.pcie()
 }
@@ -103,7 +100,7 @@ func (b *bench) steady() *card {
 	begin := b.now
 	return &card{
 		use: func() (float64, float64, error) { return 0.5, 0.2, nil }, memory: is(1000),
-		pcie: func() (float64, float64, error) { return 300, 100, nil }, power: is(150),
+		pcie: is(400), power: is(150),
 		energy: func() (float64, error) { return 1e6 + 140*b.now.Sub(begin).Seconds(), nil },
 	}
 }
@@ -194,13 +191,8 @@ func TestIntegralsOfUnevenSteps(t *testing.T) {
 	if math.Abs(r.Power.EnergyJ/300000-1) > 0.001 || math.Abs(r.Power.MeanW-150) > 1 {
 		t.Errorf("power %+v, want 300 kJ", r.Power)
 	}
-	if r.Samples > 1000 || r.MissedS != 0 || len(r.Unknown) != 0 || math.Abs(r.Rx.Mean-300) > 1e-6 ||
-		math.Abs(r.Tx.Mean-100) > 1e-6 {
-		t.Errorf("%d samples, missed %v s, unknown %v, rx %v, tx %v", r.Samples, r.MissedS, r.Unknown, r.Rx, r.Tx)
-	}
-	if r.Quantiles.GPU.P50 > 0.101 && r.Quantiles.GPU.P50 < 0.899 || r.Quantiles.GPU.P90 != 0.9 ||
-		r.Quantiles.MemMiB.P99 != 1000 {
-		t.Errorf("quantiles %+v", r.Quantiles)
+	if r.Samples > 1000 || r.MissedS != 0 || len(r.Unknown) != 0 || math.Abs(r.Mean.PCIeMBps-400) > 1e-6 {
+		t.Errorf("%d samples, missed %v s, unknown %v, %v MB/s", r.Samples, r.MissedS, r.Unknown, r.Mean.PCIeMBps)
 	}
 }
 

@@ -48,7 +48,7 @@ func (c *cards) card(i int) *card {
 	return &card{
 		use:    func() (float64, float64, error) { v, err := ask(&c.util); return v, 0, err },
 		memory: func() (float64, error) { return ask(&mem) },
-		pcie:   func() (float64, float64, error) { return 0, 0, nil },
+		pcie:   is(0),
 	}
 }
 

@@ -27,10 +27,10 @@ const stale = 20
 
 // observed is one reading of a GPU.
 type observed struct {
-	at       time.Time
-	reading  gpuprof.Reading
-	coreFrom string
-	lied     gpuprof.Figures // figures that were given and can't be true
+	at      time.Time
+	reading gpuprof.Reading
+	gpm     bool            // core use is performance monitoring's
+	lied    gpuprof.Figures // figures that were given and can't be true
 	// own holds what jobs used by themselves, if processes distinguish them; told holds the figures
 	// for which they do.
 	own  map[int64]*gpuprof.Reading
@@ -71,7 +71,7 @@ func (a *Agent) observe(g *gpu, jobs []int64, now time.Time) (observed, error) {
 	}
 	a.processes(g, jobs, &l)
 	if !r.Has(gpuprof.FigCore) && r.Has(gpuprof.FigGPU) && !errors.Is(aerr, nvml.ErrNotYet) && !l.judging {
-		l.core(r.Value[gpuprof.FigGPU], gpuprof.CoreGPU)
+		r.Set(gpuprof.FigCore, r.Value[gpuprof.FigGPU]) // an upper bound
 	}
 	g.energy(&l, a.Now)
 	g.contradict(&l)
@@ -120,25 +120,17 @@ func (g *gpu) activity(l *observed) error {
 	case err != nil:
 		return err
 	}
-	l.core(act.SM, gpuprof.CoreGPM)
+	r.Set(gpuprof.FigCore, act.SM)
+	l.gpm = true
 	if !r.Has(gpuprof.FigGPU) && fraction(act.Graphics) && g.dev.Parent != "" {
 		r.Set(gpuprof.FigGPU, act.Graphics) // an instance has no utilisation of its own
 	}
 	// A card that doesn't measure it reports 0.
-	both := act.PCIeRx + act.PCIeTx
-	g.counts = g.counts || both > 0
-	if most := g.most(gpuprof.FigPCIe); g.counts && both <= most && act.PCIeRx >= 0 && act.PCIeTx >= 0 &&
-		g.dev.Parent == "" {
-		// Over the whole time since the last reading, where the other way is 20 ms.
-		l.flow(act.PCIeRx, act.PCIeTx, most)
+	g.counts = g.counts || act.PCIeMBps > 0
+	if g.counts && act.PCIeMBps >= 0 && act.PCIeMBps <= g.most(gpuprof.FigPCIe) && g.dev.Parent == "" {
+		r.Set(gpuprof.FigPCIe, act.PCIeMBps) // over all of the time since the last reading, where the other way is 20 ms
 	}
 	return nil
-}
-
-// core takes the use of the SMs over from one of its sources.
-func (l *observed) core(v float64, from string) {
-	l.reading.Set(gpuprof.FigCore, v)
-	l.coreFrom = from
 }
 
 // failures joins errors, except for figures that the card doesn't have.
@@ -148,10 +140,9 @@ func failures(errs ...error) error {
 
 // traffic is PCIe as it was read last.
 type traffic struct {
-	at     time.Time
-	rx, tx float64
-	known  bool
-	err    error
+	at   time.Time
+	mbps float64
+	err  error
 }
 
 // pcie reads the traffic where performance monitoring doesn't give it. It takes the
@@ -160,58 +151,29 @@ type traffic struct {
 func (g *gpu) pcie(l *observed) error {
 	t := &g.traffic
 	if age := l.at.Sub(t.at); t.at.IsZero() || age < 0 || age >= g.pace.period-g.pace.least() {
-		rx, tx, err := g.card.PCIe()
-		*t = traffic{at: l.at, rx: rx, tx: tx, err: err}
-		if !(rx >= 0 && tx >= 0) {
-			rx = math.NaN()
-		}
-		t.known = l.take(gpuprof.FigPCIe, rx+tx, g.most(gpuprof.FigPCIe), err)
+		mbps, err := g.card.PCIe()
+		*t = traffic{l.at, mbps, err}
 	}
-	if t.known {
-		l.flow(t.rx, t.tx, g.most(gpuprof.FigPCIe))
-	}
+	l.take(gpuprof.FigPCIe, t.mbps, g.most(gpuprof.FigPCIe), t.err)
 	return t.err
 }
 
-// flow takes PCIe's two directions over.
-func (l *observed) flow(rx, tx, most float64) {
-	l.reading.Set(gpuprof.FigPCIe, min(rx+tx, most))
-	l.reading.Set(gpuprof.FigRx, rx)
-	l.reading.Set(gpuprof.FigTx, tx)
-}
-
 // take takes a figure over into the reading if it can be true.
-func (l *observed) take(f gpuprof.Fig, v, most float64, err error) bool {
+func (l *observed) take(f gpuprof.Fig, v, most float64, err error) {
 	switch {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !(v >= 0 && v <= most*slack):
 		l.lied |= gpuprof.Of(f)
-		return false
-	case err != nil:
-		return false
+	case err == nil:
+		l.reading.Set(f, min(v, most))
 	}
-	l.reading.Set(f, min(v, most))
-	return true
 }
 
 func fraction(v float64) bool { return v >= 0 && v <= 1 }
 
 // most is the largest value of a figure that can be true of the GPU.
 func (g *gpu) most(f gpuprof.Fig) float64 {
-	if span := g.span(f); span > 0 {
-		return span
-	}
-	return gpuprof.Recorded[f].Most
-}
-
-// span is a figure's range where it depends on the card; 0 = it doesn't, or is unknown.
-func (g *gpu) span(f gpuprof.Fig) float64 {
-	switch f {
-	case gpuprof.FigMem:
-		return g.dev.MemMiB
-	case gpuprof.FigPCIe:
-		return g.dev.PCIeMBps
-	}
-	return 0
+	of := map[gpuprof.Fig]float64{gpuprof.FigMem: g.dev.MemMiB, gpuprof.FigPCIe: g.dev.PCIeMBps}
+	return cmp.Or(of[f], gpuprof.Recorded[f].Most)
 }
 
 // energy makes power of a counter of energy. One that falls, or that rises faster
@@ -259,14 +221,13 @@ func (g *gpu) contradict(l *observed) {
 	}
 	const sure = 0.1
 	above := func(f gpuprof.Fig, least float64) bool { return r.Has(f) && r.Value[f] > least }
-	gpm := l.coreFrom == gpuprof.CoreGPM
 	if r.Value[gpuprof.FigMem] == 0 && (above(gpuprof.FigGPU, sure) || above(gpuprof.FigCore, sure)) {
 		drop(gpuprof.FigMem) // no kernel runs without a context
 	}
-	if r.Value[gpuprof.FigGPU] == 0 && r.Value[gpuprof.FigCore] > sure && gpm {
+	if r.Value[gpuprof.FigGPU] == 0 && r.Value[gpuprof.FigCore] > sure && l.gpm {
 		drop(gpuprof.FigGPU)
 	}
-	if r.Value[gpuprof.FigCore] == 0 && r.Value[gpuprof.FigGPU] > 0.5 && gpm {
+	if r.Value[gpuprof.FigCore] == 0 && r.Value[gpuprof.FigGPU] > 0.5 && l.gpm {
 		drop(gpuprof.FigCore)
 	}
 }
@@ -303,7 +264,7 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 			for _, sm := range sms {
 				sum = min(1, sum+sm)
 			}
-			l.core(sum, gpuprof.CoreProcess)
+			l.reading.Set(gpuprof.FigCore, sum)
 		}
 		return
 	}

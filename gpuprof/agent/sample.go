@@ -163,9 +163,6 @@ func (a *Agent) limit(t *tracked) {
 	}
 }
 
-// rank orders the sources of core use, best first.
-var rank = []string{gpuprof.CoreGPM, gpuprof.CoreProcess, gpuprof.CoreGPU}
-
 // take adds what its GPUs did to a job's record.
 func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	a.host(t, now)
@@ -176,14 +173,11 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	t.apart = false
 	for _, i := range t.gpus {
 		g := a.gpus[i]
-		for _, name := range g.last.lied.Names() {
-			t.Dropped[name]++
-		}
 		if !g.fresh {
 			failed = a.broken[i]
 			continue
 		}
-		r, coreFrom := g.last.reading, g.last.coreFrom
+		r := g.last.reading
 		c := g.last.clients[id]
 		t.Processes, t.ProcessMiB = max(t.Processes, c.n), max(t.ProcessMiB, c.mostMiB)
 		t.apart = t.apart || c.withoutMPS && (t.job.Sharer() || len(on[i]) > 1)
@@ -197,15 +191,9 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 				}
 				r.Set(f, v)
 			}
-			if g.last.told.Has(gpuprof.FigCore) {
-				coreFrom = gpuprof.CoreProcess
-			}
 			t.Mixed |= r.Known &^ g.last.told
 		}
 		busy = busy || works(&r, len(on[i]) > 1 && g.last.told.Has(gpuprof.FigCore))
-		if slices.Index(rank, coreFrom) > slices.Index(rank, t.CoreFrom) {
-			t.CoreFrom = coreFrom
-		}
 		sum.Known &= r.Known
 		for f := range gpuprof.Recorded {
 			part := r.Value[f]

@@ -70,19 +70,10 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 		t.resume = now
 	}
 	if t.Tally == nil {
-		span := map[gpuprof.Fig]float64{}
-		for _, i := range t.gpus {
-			for f := range gpuprof.Recorded {
-				span[gpuprof.Fig(f)] += a.gpus[i].span(gpuprof.Fig(f))
-			}
-		}
-		t.saved = saved{Start: j.Start, Tally: gpuprof.NewTally(a.Period.Seconds(), span)}
+		t.saved = saved{Start: j.Start, Tally: gpuprof.NewTally(a.Period.Seconds())}
 	}
 	if t.Neighbours == nil {
 		t.Neighbours = map[run]*gpuprof.Neighbour{}
-	}
-	if t.Dropped == nil {
-		t.Dropped = map[string]int{}
 	}
 	a.jobs[runOf(j)] = t
 	a.hurry(t, now)
@@ -268,8 +259,8 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		JobID: j.JobID, ArrayJobID: j.ArrayJobID, ArrayTaskID: j.ArrayTaskID, Restart: j.Restart,
 		Node: a.Node, UID: j.UID, User: j.User, Comment: j.Comment, Start: j.Start, End: j.End,
 		Shared: j.Sharer(), WithoutMPS: t.WithoutMPS, Samples: t.Samples, Failed: t.Failed,
-		MPSFault: j.MPSFault, MPSFaultBy: t.FaultBy, NoEpilog: t.noEpilog, Cut: t.Samples == 0, CoreFrom: t.CoreFrom,
-		Processes: t.Processes, ProcessMiB: math.Ceil(t.ProcessMiB),
+		MPSFault: j.MPSFault, MPSFaultBy: t.FaultBy, NoEpilog: t.noEpilog, Cut: t.Samples == 0, Processes: t.Processes,
+		ProcessMiB: math.Ceil(t.ProcessMiB),
 	}
 	if j.MPS {
 		r.MemLimitMiB = float64(cmp.Or(j.MemJobMiB, j.MemLimitMiB))
@@ -302,9 +293,6 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 	t.Tally.Fill(r)
 	r.Divided = slices.DeleteFunc(divided.Names(), func(name string) bool { return slices.Contains(r.Unknown, name) })
 	r.MissedS = math.Round(r.MissedS*1e3) / 1e3
-	if len(t.Dropped) > 0 {
-		r.Dropped = t.Dropped
-	}
 	for run, n := range t.Neighbours {
 		if n.From.After(r.End) {
 			continue // it came between the job's end and its file's
@@ -324,7 +312,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		// No figures are better than wrong ones; user and times stay.
 		a.Log.Error("what was gathered of a job can't be true", "job", j.JobID, "err", err)
 		empty := &tracked{job: j, gpus: t.gpus, noEpilog: t.noEpilog, saved: saved{
-			Tally: gpuprof.NewTally(a.Period.Seconds(), nil), Failed: t.Samples + t.Failed,
+			Tally: gpuprof.NewTally(a.Period.Seconds()), Failed: t.Samples + t.Failed,
 			Neighbours: t.Neighbours, FaultBy: t.FaultBy,
 		}}
 		return a.record(empty, j)

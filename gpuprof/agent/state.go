@@ -29,10 +29,8 @@ type saved struct {
 	Tally      *gpuprof.Tally
 	Samples    int
 	Failed     int
-	Dropped    map[string]int
 	Neighbours map[run]*gpuprof.Neighbour
 	Mixed      gpuprof.Figures
-	CoreFrom   string
 	Rhythm     gpuprof.Rhythm
 	Bursts     int
 	Processes  int

@@ -96,67 +96,6 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// Utilisation, memory, PCIe and power are read each by itself: one that lies, or
-// fails, takes none of the others along.
-func TestFiguresApart(t *testing.T) {
-	lib, st := machine(t, gpusim.Config{})
-	sim := st.Device(0)
-	run(t, sim, gpusim.Claimant{}, use)
-	d := &lib.Devices()[0]
-	names := []string{"utilization", "memory", "pcie-throughput", "power"}
-	read := func() (v [4]float64, errs [4]error) {
-		var mem, rx, tx float64
-		v[0], mem, errs[0] = d.Utilisation()
-		v[1], errs[1] = d.Read(Memory)
-		rx, tx, errs[2] = d.PCIe()
-		v[3], errs[3] = d.Read(Power)
-		v[2] = rx + tx
-		if errs[0] == nil && !(mem >= 0 && mem <= 1) || errs[2] == nil && !near(rx, 2*tx) {
-			t.Errorf("memory's utilisation %v, PCIe %v and %v", mem, rx, tx)
-		}
-		return v, errs
-	}
-	for k, name := range names {
-		for mode, want := range map[string]error{
-			"huge": ErrImplausible, "return=3": ErrNotSupported, "return=15": ErrLost,
-			"none": nil,
-		} {
-			must.OK(t, sim.SetFault(name, mode))
-			v, errs := read()
-			for i, honest := range []float64{.5, 2000, 3000, 100} {
-				switch {
-				case i == k && !errors.Is(errs[i], want):
-					t.Errorf("%s %s: %v", name, mode, errs[i])
-				case (i != k || want == nil) && (errs[i] != nil || i < 3 && !near(v[i], honest) || v[i] < honest/2):
-					t.Errorf("%s %s: %s is %v, %v", name, mode, names[i], v[i], errs[i])
-				}
-			}
-		}
-		must.OK(t, sim.SetFault(name, "none"))
-	}
-	d = new(Device) // not of a library
-	if _, errs := read(); errs != [4]error{ErrNotSupported, ErrNotSupported, ErrNotSupported, ErrNotSupported} {
-		t.Error(errs)
-	}
-}
-
-// An energy counter that falls is an error each time it does.
-func TestEnergyBackwards(t *testing.T) {
-	lib, st := machine(t, gpusim.Config{Model: "v100"})
-	d := &lib.Devices()[0]
-	must.OK(t, st.Device(0).SetFault("energy", "backwards"))
-	if _, err := d.Read(Energy); err != nil { // the first has nothing to be compared with
-		t.Fatal(err)
-	}
-	again := *d // a copy is the same GPU
-	for range 3 {
-		time.Sleep(3 * time.Millisecond)
-		if e, err := again.Read(Energy); !errors.Is(err, ErrImplausible) {
-			t.Errorf("%v J, %v", e, err)
-		}
-	}
-}
-
 // A GPU that is gone says so at every reading, and when it is back it is read.
 func TestLost(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "h200", GPUs: 2})

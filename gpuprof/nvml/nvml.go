@@ -62,7 +62,7 @@ type gpu struct {
 
 	mu     sync.Mutex
 	energy float64 // the counter's last value, J
-	rx, tx float64 // PCIe's last traffic, MB/s
+	flow   float64 // PCIe's last traffic, both directions, MB/s
 	flowAt time.Time
 	// Performance monitoring compares two samples.
 	last, now gonvml.GpmSample

@@ -43,48 +43,43 @@ func (d *Device) Utilisation() (gpu, mem float64, err error) {
 	return gpu, mem, nil
 }
 
-// PCIe is the traffic from the host and to it, MB/s. A driver counts for 20 ms
+// PCIe is the traffic from the host and to it together, MB/s. A driver counts for 20 ms
 // each way, and only then answers (NVIDIA's manual of NVML,
 // nvmlDeviceGetPcieThroughput).
-func (d *Device) PCIe() (rx, tx float64, err error) {
+func (d *Device) PCIe() (mbps float64, err error) {
 	g := d.gpu
 	if !g.has(PCIe) {
-		return 0, 0, ErrNotSupported
+		return 0, ErrNotSupported
 	}
 	from, part := g.giver(PCIe)
-	if rx, tx, err = from.traffic(from != g); err != nil {
-		return 0, 0, err
-	}
-	return rx * part, tx * part, nil
+	mbps, err = from.traffic(from != g)
+	return mbps * part, err
 }
 
 // trafficHolds is for how long a GPU's traffic is all its MIG instances': reading it once for each would take too long.
 const trafficHolds = 500 * time.Millisecond
 
 // traffic reads a GPU's. held: what was read a moment ago will do.
-func (g *gpu) traffic(held bool) (rx, tx float64, err error) {
+func (g *gpu) traffic(held bool) (mbps float64, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if held && time.Since(g.flowAt) < trafficHolds {
-		return g.rx, g.tx, nil
+		return g.flow, nil
 	}
 	most := cmp.Or(g.pcieMBps/2, mostPCIe)
-	for _, way := range []struct {
-		counter gonvml.PcieUtilCounter
-		to      *float64
-	}{{gonvml.PCIE_UTIL_RX_BYTES, &rx}, {gonvml.PCIE_UTIL_TX_BYTES, &tx}} {
-		kbps, ret := g.handle.GetPcieThroughput(way.counter)
+	for _, way := range []gonvml.PcieUtilCounter{gonvml.PCIE_UTIL_RX_BYTES, gonvml.PCIE_UTIL_TX_BYTES} {
+		kbps, ret := g.handle.GetPcieThroughput(way)
 		if ret != gonvml.SUCCESS {
-			return 0, 0, g.failure("PCIe throughput", ret)
+			return 0, g.failure("PCIe throughput", ret)
 		}
-		mbps := float64(kbps) / 1000
-		if mbps > most*(1+slack/100.) {
-			return 0, 0, g.lie("PCIe throughput, MB/s,", mbps)
+		one := float64(kbps) / 1000
+		if one > most*(1+slack/100.) {
+			return 0, g.lie("PCIe throughput, MB/s,", one)
 		}
-		*way.to = min(mbps, most)
+		mbps += min(one, most)
 	}
-	g.rx, g.tx, g.flowAt = rx, tx, time.Now()
-	return rx, tx, nil
+	g.flow, g.flowAt = mbps, time.Now()
+	return mbps, nil
 }
 
 // Sample is what a GPU does at a moment.
@@ -107,11 +102,9 @@ func (d *Device) Sample() (s Sample, err error) {
 	if s.MemMiB, err = d.Read(Memory); err != nil && d.gpu.has(Memory) {
 		return Sample{}, err
 	}
-	rx, tx, err := d.PCIe()
-	if errors.Is(err, ErrLost) {
+	if s.PCIeMBps, err = d.PCIe(); errors.Is(err, ErrLost) {
 		return Sample{}, err
 	}
-	s.PCIeMBps = rx + tx
 	if s.PowerW, err = d.Read(Power); errors.Is(err, ErrLost) {
 		return Sample{}, err
 	}
@@ -285,8 +278,7 @@ type Activity struct {
 	Over     time.Duration // between the two
 	SM       float64       // fraction of the SMs that had work, over time, 0..1
 	Graphics float64       // fraction of the time any engine computed, 0..1
-	PCIeRx   float64       // MB/s from the host
-	PCIeTx   float64       // MB/s to the host
+	PCIeMBps float64       // both directions
 }
 
 // LeastActivity is how far two readings must lie apart at least (NVIDIA's manual
@@ -313,7 +305,7 @@ func (d *Device) Activity() (Activity, error) {
 	}
 	now := time.Now()
 	q := gonvml.GpmMetricsGetType{Sample1: g.last, Sample2: g.now}
-	a := Activity{Over: now.Sub(g.at)}
+	a, rx, tx := Activity{Over: now.Sub(g.at)}, 0.0, 0.0
 	figures := []struct {
 		id   gonvml.GpmMetricId
 		to   *float64
@@ -321,8 +313,8 @@ func (d *Device) Activity() (Activity, error) {
 	}{
 		{gonvml.GPM_METRIC_SM_UTIL, &a.SM, 0},
 		{gonvml.GPM_METRIC_GRAPHICS_UTIL, &a.Graphics, 0},
-		{gonvml.GPM_METRIC_PCIE_RX_PER_SEC, &a.PCIeRx, mostPCIe},
-		{gonvml.GPM_METRIC_PCIE_TX_PER_SEC, &a.PCIeTx, mostPCIe},
+		{gonvml.GPM_METRIC_PCIE_RX_PER_SEC, &rx, mostPCIe},
+		{gonvml.GPM_METRIC_PCIE_TX_PER_SEC, &tx, mostPCIe},
 	}
 	for i, f := range figures {
 		q.Metrics[i].MetricId = uint32(f.id)
@@ -351,6 +343,7 @@ func (d *Device) Activity() (Activity, error) {
 			return Activity{}, g.lie("GPM figure", got.Value)
 		}
 	}
+	a.PCIeMBps = rx + tx
 	g.seen = a
 	return a, nil
 }
