@@ -143,7 +143,7 @@ CREATE TABLE bridge_nodes (
 ) WITHOUT ROWID;
 
 -- What runs hold, did and cost, in short: a row a run, which outlives the run's details by a year; history writes the
--- rows, usage sums them up. Times are in ms, times of use in ms of the run, memory in KiB, energy in J.
+-- rows and reads them for usage. Times are in ms, times of use in ms of the run, memory in KiB, energy in J.
 CREATE TABLE bridge_labels (
 	id        INTEGER PRIMARY KEY,
 	user      TEXT NOT NULL,
@@ -155,7 +155,7 @@ CREATE TABLE bridge_labels (
 );
 
 CREATE TABLE bridge_used (
-	ended     INTEGER NOT NULL, -- since 1970; 0 = it still runs
+	ended     INTEGER NOT NULL, -- since 1970; 2^53 = it still runs
 	ref       TEXT NOT NULL,
 	who       INTEGER NOT NULL, -- label of user, account, partition and application
 	place     INTEGER NOT NULL, -- label of partition and node
@@ -178,8 +178,6 @@ CREATE TABLE bridge_used (
 	host      INTEGER NOT NULL, -- KiB at most of the node's memory; 0 = not known
 	PRIMARY KEY (ended, ref)
 ) WITHOUT ROWID;
--- Runs of more than two days: others on a GPU in a period ended in it or within two days of it.
-CREATE INDEX bridge_used_long ON bridge_used (ended - took) WHERE took > 172800000;
 
 -- Mails that were sent to owners of jobs; mail reads and writes the rows.
 CREATE TABLE bridge_mails (

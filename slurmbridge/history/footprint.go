@@ -1,9 +1,12 @@
 package history
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
@@ -74,81 +77,202 @@ func (r *Run) counted() (Footprint, bool) {
 	return f, f.End.IsZero() || f.Start.UnixMilli() < f.End.UnixMilli()
 }
 
+// goesOn is the end that a footprint has in the database while its run goes on: later than any other.
+const goesOn = 1 << 53
+
 // ended is the key of a footprint among those of its job.
 func (f *Footprint) ended() int64 {
 	if f.End.IsZero() {
-		return 0
+		return goesOn
 	}
 	return f.End.UnixMilli()
 }
 
-// Flags of a footprint in the database; a kind of harm is FlagHarm shifted by its place in Harms.
+// Flags of a footprint in the database; a kind of harm is flagHarm shifted by its place in Harms.
 const (
-	FlagWhole = 1 << iota
-	FlagRecorded
-	FlagJudged
-	FlagTimed
-	FlagHarm
+	flagWhole = 1 << iota
+	flagRecorded
+	flagJudged
+	flagTimed
+	flagHarm
 )
 
-// label returns the number of what runs are summed up by.
-func label(ctx context.Context, q database.Querier, user, account, partition, app, node string) (id int64, err error) {
+// figures are the columns of a footprint's figures, of what one of them is in the database's unit, and where the
+// footprint has it.
+var figures = []struct {
+	column string
+	unit   float64
+	of     func(f *Footprint) *float64
+}{
+	{"known", 1000, func(f *Footprint) *float64 { return &f.Use.KnownS }},
+	{"computed", 1000, func(f *Footprint) *float64 { return &f.Use.ComputedS }},
+	{"split", 1000, func(f *Footprint) *float64 { return &f.Use.SplitS }},
+	{"idleknown", 1000, func(f *Footprint) *float64 { return &f.Use.IdleKnownS }},
+	{"idle", 1000, func(f *Footprint) *float64 { return &f.Use.IdleS }},
+	{"shared", 1000, func(f *Footprint) *float64 { return &f.Use.SharedS }},
+	{"mean", 1024, func(f *Footprint) *float64 { return &f.Use.MeanMiB }},
+	{"peak", 1024, func(f *Footprint) *float64 { return &f.Use.PeakMiB }},
+	{"card", 1024, func(f *Footprint) *float64 { return &f.Use.CardMiB }},
+	{"energy", 1, func(f *Footprint) *float64 { return &f.Use.EnergyJ }},
+	{"saved", 1000, func(f *Footprint) *float64 { return &f.SavedS }},
+	{"lost", 1000, func(f *Footprint) *float64 { return &f.LostS }},
+	{"cpu", 1000, func(f *Footprint) *float64 { return &f.Use.CPUS }},
+	{"host", 1024, func(f *Footprint) *float64 { return &f.Use.HostMiB }},
+}
+
+// footprintColumns are the columns of bridge_used, in the order in which they are read and written.
+var footprintColumns = func() string {
+	list := "ended, ref, who, place, took, shares, flags"
+	for _, x := range figures {
+		list += ", " + x.column
+	}
+	return list
+}()
+
+// Write writes the footprint into the database.
+func (f *Footprint) Write(ctx context.Context, q database.Querier) error {
+	row := []any{f.ended(), f.Ref}
+	for _, l := range []label{{f.User, f.Account, f.Partition, f.App, ""}, {"", "", f.Partition, "", f.Node}} {
+		id, err := l.number(ctx, q)
+		if err != nil {
+			return database.Wrap(err, "write footprint of job %s", f.Ref)
+		}
+		row = append(row, id)
+	}
+	flags := 0
+	set := func(flag int, yes bool) {
+		if yes {
+			flags |= flag
+		}
+	}
+	set(flagWhole, f.Whole)
+	set(flagRecorded, f.Use != nil)
+	set(flagJudged, f.Judged)
+	set(flagTimed, f.Timed)
+	for i, kind := range Harms() {
+		set(flagHarm<<i, slices.Contains(f.Harm, kind))
+	}
+	row = append(row, f.ended()-f.Start.UnixMilli(), int64(math.Round(f.GPUs*job.Units)), flags)
+	all := *f
+	all.Use = cmp.Or(f.Use, &Use{})
+	for _, x := range figures {
+		row = append(row, int64(math.Round(*x.of(&all)*x.unit)))
+	}
+	_, err := q.ExecContext(ctx, "INSERT OR REPLACE INTO bridge_used ("+footprintColumns+") VALUES (?"+
+		strings.Repeat(", ?", len(row)-1)+")", row...)
+	return database.Wrap(err, "write footprint of job %s", f.Ref)
+}
+
+// label is what runs are summed up by; it stands in a footprint as its number.
+type label struct{ user, account, partition, app, node string }
+
+func (l *label) number(ctx context.Context, q database.Querier) (id int64, err error) {
 	err = q.QueryRowContext(ctx, `INSERT INTO bridge_labels (user, account, partition, app, node) VALUES (?, ?, ?, ?, ?)
-		ON CONFLICT DO UPDATE SET user = excluded.user RETURNING id`, user, account, partition, app, node).Scan(&id)
+		ON CONFLICT DO UPDATE SET user = excluded.user RETURNING id`, l.user, l.account, l.partition, l.app, l.node).Scan(&id)
 	return id, err
 }
 
-// Write writes the footprint into the database. What counts nowhere is written as 0.
-func (f *Footprint) Write(ctx context.Context, q database.Querier) error {
-	who, err := label(ctx, q, f.User, f.Account, f.Partition, f.App, "")
-	if err != nil {
-		return database.Wrap(err, "write footprint of job %s", f.Ref)
+// Period selects footprints: of runs that were on their GPUs in [From, To), of these users and accounts; nil = of all.
+type Period struct {
+	From, To        time.Time
+	Users, Accounts []string
+}
+
+// where is a period as SQL, with its arguments.
+func (p *Period) where() (string, []any) {
+	args := []any{p.From.UnixMilli(), p.To.UnixMilli(), nil, nil}
+	for i, names := range [][]string{p.Users, p.Accounts} {
+		if names != nil {
+			args[2+i] = database.JSON(names)
+		}
 	}
-	place, err := label(ctx, q, "", "", f.Partition, "", f.Node)
-	if err != nil {
-		return database.Wrap(err, "write footprint of job %s", f.Ref)
+	const of = "who IN (SELECT id FROM bridge_labels WHERE "
+	return " FROM bridge_used WHERE ended > ?1 AND ended - took < ?2" +
+		" AND (?3 IS NULL OR " + of + "user IN (SELECT value FROM json_each(?3))))" +
+		" AND (?4 IS NULL OR " + of + "account IN (SELECT value FROM json_each(?4))))", args
+}
+
+// Footprints calls f for each footprint of a period; it is good for the call.
+func Footprints(ctx context.Context, q database.Querier, p *Period, each func(f *Footprint)) error {
+	labels, id, l := map[int64]label{}, int64(0), label{}
+	if err := database.Each(ctx, q, func(rows *sql.Rows) error {
+		err := rows.Scan(&id, &l.user, &l.account, &l.partition, &l.app, &l.node)
+		labels[id] = l
+		return err
+	}, `SELECT id, user, account, partition, app, node FROM bridge_labels`); err != nil {
+		return database.Wrap(err, "read footprints")
 	}
+	// A year may have millions: values are taken as the driver has them.
+	row := make([]any, 7+len(figures))
+	into := make([]any, len(row))
+	for i := range row {
+		into[i] = &row[i]
+	}
+	number := func(i int) int64 {
+		n, _ := row[i].(int64)
+		return n
+	}
+	var f Footprint
 	var u Use
-	flags, savedS, lostS := 0, 0.0, 0.0
-	shares := int64(math.Round(f.GPUs * job.Units))
-	if shares > 0 {
-		set := func(flag int, yes bool) {
-			if yes {
-				flags |= flag
+	where, args := p.where()
+	return database.Wrap(database.Each(ctx, q, func(rows *sql.Rows) error {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		flags := int(number(6))
+		who := labels[number(2)]
+		f = Footprint{
+			User: who.user, Account: who.account, Partition: who.partition, App: who.app, Node: labels[number(3)].node,
+			Start: time.UnixMilli(number(0) - number(4)), GPUs: float64(number(5)) / job.Units, Use: &u,
+			Whole: flags&flagWhole > 0, Judged: flags&flagJudged > 0, Timed: flags&flagTimed > 0,
+		}
+		f.Ref, _ = row[1].(string)
+		if number(0) != goesOn {
+			f.End = time.UnixMilli(number(0))
+		}
+		for i, x := range figures {
+			*x.of(&f) = float64(number(7+i)) / x.unit
+		}
+		if flags&flagRecorded == 0 {
+			f.Use = nil
+		}
+		for i := 0; flags >= flagHarm<<i; i++ {
+			if flags&(flagHarm<<i) > 0 {
+				f.Harm = append(f.Harm, Harms()[i])
 			}
 		}
-		set(FlagWhole, f.Whole)
-		set(FlagRecorded, f.Use != nil)
-		set(FlagJudged, f.Judged)
-		set(FlagTimed, f.Timed)
-		if f.Use != nil {
-			u = *f.Use
+		each(&f)
+		return nil
+	}, "SELECT "+footprintColumns+where, args...), "read footprints")
+}
+
+// Largest are the jobs that held most in a period, so many at most.
+func Largest(ctx context.Context, q database.Querier, p *Period, limit int) ([]string, error) {
+	where, args := p.where()
+	refs, err := database.List(ctx, q, func(ref *string) []any { return []any{ref} }, "SELECT ref"+where+
+		" GROUP BY ref ORDER BY sum(shares * (min(ended, ?2) - max(ended - took, ?1))) DESC, ref LIMIT ?5",
+		append(args, limit)...)
+	return refs, database.Wrap(err, "read footprints")
+}
+
+// FirstFootprint is when the first run with a footprint ended; zero = there is none.
+func FirstFootprint(ctx context.Context, q database.Querier) (first time.Time, err error) {
+	err = q.QueryRowContext(ctx, `SELECT min(ended) FROM bridge_used WHERE ended < ?`, goesOn).Scan(database.Millis(&first))
+	return first, database.Wrap(err, "read footprints")
+}
+
+// ForgetFootprints removes those of runs that ended before the given day (UTC).
+func ForgetFootprints(ctx context.Context, db *sql.DB, before time.Time) error {
+	return database.Wrap(database.Tx(ctx, db, func(tx *sql.Tx) error {
+		gone, err := tx.ExecContext(ctx, `DELETE FROM bridge_used WHERE ended < ?`, before.Truncate(24*time.Hour).UnixMilli())
+		if err != nil {
+			return err
 		}
-		if f.Judged {
-			lostS = f.LostS
-			for i, kind := range Harms() {
-				set(FlagHarm<<i, slices.Contains(f.Harm, kind))
-			}
+		if n, err := gone.RowsAffected(); err != nil || n == 0 {
+			return err
 		}
-		if f.Timed {
-			savedS = f.SavedS
-		}
-	}
-	if !(u.KnownS > 0) {
-		u.ComputedS, u.SplitS = 0, 0
-	}
-	if !(u.IdleKnownS > 0) {
-		u.IdleS = 0
-	}
-	ms := func(s float64) int64 { return int64(math.Round(s * 1000)) }
-	kib := func(mib float64) int64 { return int64(math.Round(mib * 1024)) }
-	_, err = q.ExecContext(ctx, `INSERT OR REPLACE INTO bridge_used
-		(ended, ref, who, place, took, shares, flags, known, computed, split, idleknown, idle, shared,
-		mean, peak, card, energy, saved, lost, cpu, host)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		f.ended(), f.Ref, who, place, f.ended()-f.Start.UnixMilli(), shares, flags,
-		ms(u.KnownS), ms(u.ComputedS), ms(u.SplitS), ms(u.IdleKnownS), ms(u.IdleS), ms(u.SharedS),
-		kib(u.MeanMiB), kib(u.PeakMiB), kib(u.CardMiB), int64(math.Round(u.EnergyJ)), ms(savedS), ms(lostS), ms(u.CPUS),
-		kib(u.HostMiB))
-	return database.Wrap(err, "write footprint of job %s", f.Ref)
+		_, err = tx.ExecContext(ctx,
+			`DELETE FROM bridge_labels WHERE id NOT IN (SELECT who FROM bridge_used UNION SELECT place FROM bridge_used)`)
+		return err
+	}), "forget footprints")
 }

@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
@@ -41,28 +41,15 @@ const (
 // reader has gone: the requests' turns bound how many are made at a time.
 func (p *pages) report(ctx context.Context, q usage.Query) (*usage.Report, error) {
 	key := fmt.Sprintf("%d %d %s %q %q", q.From.Unix()/60, q.To.Unix()/60, q.By, q.Users, q.Accounts)
+	q.Limit = mostLines
 	return p.reports.get(context.WithoutCancel(ctx), key, func(ctx context.Context) (*usage.Report, error) {
-		r, err := p.Usage(ctx, q)
-		shorten(r)
-		return r, err
-	})
-}
-
-// shorten bounds a report's lines.
-func shorten(r *usage.Report) {
-	if r == nil || len(r.Lines) <= mostLines {
-		return
-	}
-	r.More += len(r.Lines) - mostLines
-	r.Lines = r.Lines[:mostLines]
-	maps.DeleteFunc(r.Owners, func(name, _ string) bool {
-		return !slices.ContainsFunc(r.Lines, func(l usage.Line) bool { return l.Name == name })
+		return p.Usage(ctx, q)
 	})
 }
 
 func (p *pages) query(v url.Values) (usage.Query, error) {
 	now := p.Now()
-	q := usage.Query{From: now.Add(-30 * 24 * time.Hour), To: now, By: usage.User}
+	q := usage.Query{Period: history.Period{From: now.Add(-30 * 24 * time.Hour), To: now}, By: usage.User}
 	if err := cmp.Or(readTime(v, "since", &q.From), readTime(v, "until", &q.To)); err != nil {
 		return q, err
 	}
@@ -213,7 +200,8 @@ func (p *pages) showUsage(w http.ResponseWriter, req *http.Request) {
 }
 
 func (p *pages) fill(ctx context.Context, v *usageView) {
-	r, err := p.report(ctx, usage.Query{From: v.Now.Add(-time.Duration(v.Days) * 24 * time.Hour), To: v.Now, By: v.By})
+	days := history.Period{From: v.Now.Add(-time.Duration(v.Days) * 24 * time.Hour), To: v.Now}
+	r, err := p.report(ctx, usage.Query{Period: days, By: v.By})
 	switch {
 	case errors.Is(err, ErrNoUsage):
 		v.None = true

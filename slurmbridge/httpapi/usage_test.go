@@ -27,7 +27,6 @@ func used(t *testing.T, asked *int) *Server {
 	now := s.Now()
 	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db")))(t)
 	t.Cleanup(func() { db.Close() })
-	kept := usage.Store{DB: db}
 	var runs []history.Footprint
 	for i, user := range []string{"ann", "annette", "annette"} {
 		runs = append(runs, history.Footprint{
@@ -42,7 +41,7 @@ func used(t *testing.T, asked *int) *Server {
 	}
 	s.Usage = func(ctx context.Context, q usage.Query) (*usage.Report, error) {
 		*asked++
-		r, err := kept.Report(ctx, q, now)
+		r, err := usage.Make(ctx, db, q, now)
 		if err == nil && r == nil {
 			err = fmt.Errorf("%w of that", ErrNoUsage)
 		}

@@ -1,6 +1,6 @@
 // Package usage sums up what GPUs were used for in some time: by user, account, partition, application, node or job,
 // the GPU-hours that jobs held, how much of that they computed or did nothing, and what sharing saved or cost them.
-// A Store keeps the footprints of runs as rows and sums them up. What can't be known is absent, never 0.
+// It sums up the footprints of runs. What can't be known is absent, never 0.
 package usage
 
 import (
@@ -17,7 +17,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // By is what runs are summed up by.
@@ -36,6 +35,16 @@ const (
 // Ways lists them.
 func Ways() []By { return []By{User, Account, Partition, Application, Node, Job} }
 
+// names are those of the lines in which runs count.
+var names = map[By]func(f *history.Footprint) string{
+	User:        func(f *history.Footprint) string { return f.User },
+	Account:     func(f *history.Footprint) string { return f.Account },
+	Partition:   func(f *history.Footprint) string { return f.Partition },
+	Application: func(f *history.Footprint) string { return f.App },
+	Node:        func(f *history.Footprint) string { return f.Node },
+	Job:         func(f *history.Footprint) string { return f.Ref },
+}
+
 // ErrBy marks a way to sum up that there isn't.
 var ErrBy = errors.New("it takes user, account, partition, application, node or job")
 
@@ -49,10 +58,10 @@ func ParseBy(text string) (By, error) {
 
 // Query selects and groups runs.
 type Query struct {
-	From, To time.Time // runs count by the part of their time in [From, To)
-	By       By
-	// Users and Accounts restrict it to theirs; nil = all.
-	Users, Accounts []string
+	history.Period // runs count by the part of their time in it
+	By             By
+	// Limit is how many lines there are at most, the largest; 0 = all.
+	Limit int
 	// Weights are by how much a partition charges; nil = not wanted.
 	Weights map[string]Weights
 }
@@ -62,8 +71,9 @@ type Weights struct{ GPU, Share float64 }
 
 // Line is the sum over some runs. Hours are GPU-hours; nil = not known of any of them.
 type Line struct {
-	Name string `json:"name"`
-	Runs int    `json:"runs"` // that were on a GPU in this time
+	Name  string `json:"name"`
+	Owner string `json:"owner,omitempty"` // the user, if the line is a job
+	Runs  int    `json:"runs"`            // that were on a GPU in this time
 	// Held counts shares of a GPU as parts of one, as accounting does. Unheld are runs for which it
 	// isn't known what they held: they count nowhere else.
 	Held   float64 `json:"held_h"`
@@ -75,7 +85,8 @@ type Line struct {
 	Beyond        *float64 `json:"computed_beyond_h,omitempty"`
 	ComputedOf    float64  `json:"computed_known_of_h"`
 	ComputedSplit float64  `json:"computed_by_profile_h,omitempty"`
-	// MemoryMean and MemoryPeak are parts of the cards' memory.
+	// MemoryMean and MemoryPeak are parts of the cards' memory; MemoryOf is of how many hours held they are known.
+	MemoryOf   float64  `json:"memory_known_of_h,omitempty"`
 	MemoryMean *float64 `json:"memory_mean,omitempty"`
 	MemoryPeak *float64 `json:"memory_peak,omitempty"`
 	// Idle: nothing was computed, or for less than 1 % of the time, for longer than ten minutes.
@@ -104,55 +115,9 @@ type Report struct {
 	By    By        `json:"by"`
 	Total Line      `json:"total"`
 	Lines []Line    `json:"lines"`                // those that held most first
-	More  int       `json:"more_lines,omitempty"` // that were left out
-	// Owners are the users of the jobs, if lines are jobs.
-	Owners map[string]string `json:"owners,omitempty"`
+	More  int       `json:"more_lines,omitempty"` // that were left out; of jobs, their runs
 	// Notes say how figures came about, and what is missing.
 	Notes []string `json:"notes"`
-}
-
-// hours of a sum of hundredths of a GPU by ms, and of ms.
-const (
-	gpuHour = 3600 * 1000 * job.Units
-	hour    = 3600 * 1000
-)
-
-// known returns a sum in a unit; nil where it is known of nothing.
-func known(sum, of, unit float64) *float64 {
-	if !(of > 0) {
-		return nil
-	}
-	v := sum / unit
-	return &v
-}
-
-func (l *line) line() Line {
-	s := &l.sums
-	out := Line{
-		Name: l.name, Runs: int(l.runs), Held: s[held] / gpuHour, Unheld: int(l.unheld),
-		Computed:   known(min(s[computed], s[computedOf]), s[computedOf], gpuHour),
-		ComputedOf: s[computedOf] / gpuHour, ComputedSplit: s[split] / gpuHour,
-		MemoryMean: known(min(s[memory], s[memoryOf]), s[memoryOf], s[memoryOf]),
-		MemoryPeak: known(min(s[peak], 1), s[memoryOf], 1),
-		Cores:      known(s[cpu], s[cpuOf], s[cpuOf]/job.Units), CoresOf: s[cpuOf] / gpuHour,
-		HostGiB: known(s[host], s[host], 1<<20),
-		Idle:    known(min(s[idle], s[idleOf]), s[idleOf], gpuHour), IdleOf: s[idleOf] / gpuHour,
-		Shared:    known(min(s[sharing], l.record), l.record, gpuHour),
-		WaitSaved: known(s[saved], float64(l.timed), hour), TimeLost: known(s[lost], float64(l.judged), hour),
-		Energy: known(s[energy], s[energyOf], 3.6e6), EnergyOf: s[energyOf] / gpuHour,
-	}
-	if beyond := s[computed] - s[computedOf]; beyond > 0 && s[computedOf] > 0 {
-		out.Beyond = known(beyond, 1, gpuHour)
-	}
-	if l.charges {
-		out.Charged = known(l.charged, 1, 3600)
-	}
-	if l.judged > 0 {
-		if out.Harm = l.harm; out.Harm == nil {
-			out.Harm = map[history.Harm]int{}
-		}
-	}
-	return out
 }
 
 // notes say how the figures came about.
@@ -309,10 +274,10 @@ func (r *Report) cell(c *column, l *Line) string {
 
 // table is the report as a table of some columns, with all lines up to limit, and what makes a row of a line.
 func (r *Report) table(limit int, columns []column, name func(string) string, figure func(*column, *Line) string) (
-	t table.Writer, row func(l *Line, label, owner string) table.Row,
+	t table.Writer, row func(l *Line, label string) table.Row,
 ) {
 	head := table.Row{string(r.By)}
-	if r.Owners != nil {
+	if r.By == Job {
 		head = append(head, "user")
 	}
 	var align []table.ColumnConfig
@@ -324,9 +289,13 @@ func (r *Report) table(limit int, columns []column, name func(string) string, fi
 	t.SetStyle(table.StyleLight)
 	t.SetColumnConfigs(align)
 	t.AppendHeader(append(head, "harm"))
-	row = func(l *Line, label, owner string) table.Row {
+	row = func(l *Line, label string) table.Row {
 		cells := table.Row{label}
-		if r.Owners != nil {
+		if r.By == Job {
+			owner := ""
+			if l.Owner != "" {
+				owner = name(l.Owner)
+			}
 			cells = append(cells, owner)
 		}
 		for i := range columns {
@@ -336,7 +305,7 @@ func (r *Report) table(limit int, columns []column, name func(string) string, fi
 	}
 	for i := range r.Lines[:min(len(r.Lines), limit)] {
 		l := &r.Lines[i]
-		t.AppendRow(row(l, name(l.Name), name(r.Owners[l.Name])))
+		t.AppendRow(row(l, name(l.Name)))
 	}
 	return t, row
 }
@@ -357,7 +326,7 @@ func (r *Report) Text(out io.Writer, limit int) {
 		t.AppendRow(table.Row{fmt.Sprintf("and %d more", more)})
 	}
 	t.AppendSeparator()
-	t.AppendRow(row(&r.Total, "all", ""))
+	t.AppendRow(row(&r.Total, "all"))
 	fmt.Fprintln(out, t.Render())
 	for _, note := range r.Notes {
 		fmt.Fprintf(out, "- %s\n", note)

@@ -40,24 +40,18 @@ func run(ref, user string, from, to float64) history.Footprint {
 	}
 }
 
-func open(t testing.TB) Store {
+func open(t testing.TB) *sql.DB {
 	t.Helper()
 	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db")))(t)
 	t.Cleanup(func() { db.Close() })
-	return Store{DB: db}
-}
-
-// empty takes all runs out of a store: a new database costs more than what a property test does with it.
-func empty(t testing.TB, s Store) {
-	t.Helper()
-	must.Get(s.DB.Exec("DELETE FROM bridge_used"))(t)
+	return db
 }
 
 func reportOf(t testing.TB, q Query, runs ...history.Footprint) *Report {
 	t.Helper()
 	s := open(t)
 	save(t, s, runs...)
-	r, err := s.Report(t.Context(), q, at(24))
+	r, err := Make(t.Context(), s, q, at(24))
 	if err != nil || r == nil {
 		t.Fatalf("%v, %v", r, err)
 	}
@@ -65,8 +59,8 @@ func reportOf(t testing.TB, q Query, runs ...history.Footprint) *Report {
 }
 
 // save writes footprints as history does.
-func save(t must.T, s Store, all ...history.Footprint) {
-	must.OK(t, database.Tx(context.Background(), s.DB, func(tx *sql.Tx) error {
+func save(t must.T, s *sql.DB, all ...history.Footprint) {
+	must.OK(t, database.Tx(context.Background(), s, func(tx *sql.Tx) error {
 		for i := range all {
 			if err := all[i].Write(context.Background(), tx); err != nil {
 				return err
@@ -76,9 +70,13 @@ func save(t must.T, s Store, all ...history.Footprint) {
 	}))
 }
 
+func during(from, to float64, by By) Query {
+	return Query{Period: history.Period{From: at(from), To: at(to)}, By: by}
+}
+
 func report(t testing.TB, by By, runs ...history.Footprint) *Report {
 	t.Helper()
-	return reportOf(t, Query{From: at(0), To: at(24), By: by}, runs...)
+	return reportOf(t, during(0, 24, by), runs...)
 }
 
 func same(a *float64, b float64) bool { return a != nil && math.Abs(*a-b) < 1e-9*max(1, math.Abs(b)) }
@@ -177,7 +175,7 @@ func TestHarmOfAPeriod(t *testing.T) {
 		got[r.Lines[i].Name] = r.Lines[i].HarmText()
 	}
 	must.Equal(t, got, map[string]string{"": "1 oom, 1 late", "ann": "1 oom, 1 late", "bob": "none", "eve": ""})
-	if r := reportOf(t, Query{From: at(0), To: at(1), By: User}, f); r.Total.HarmText() != "none" {
+	if r := reportOf(t, during(0, 1, User), f); r.Total.HarmText() != "none" {
 		t.Errorf("before it ended: %s", r.Total.HarmText())
 	}
 }
@@ -189,32 +187,56 @@ func TestRunsThatGoOn(t *testing.T) {
 	f.End, f.Use = time.Time{}, nil
 	save(t, s, f, run("2", "bob", -6, -5))
 	for now, want := range map[float64]float64{-4: 0, 2: 2, 30: 24} {
-		r := must.Get(s.Report(t.Context(), Query{From: at(0), To: at(24), By: User}, at(now)))(t)
+		r := must.Get(Make(t.Context(), s, during(0, 24, User), at(now)))(t)
 		if r == nil {
 			r = &Report{}
 		}
 		must.Equal(t, r.Total.Held, want, "held until %v h", now)
 	}
-	must.Equal(t, must.Get(s.First(t.Context()))(t), at(-5).Local(), "the first end")
-	must.OK(t, s.Forget(t.Context(), at(100)))
-	r := must.Get(s.Report(t.Context(), Query{From: at(0), To: at(24), By: Job}, at(2)))(t)
+	must.Equal(t, must.Get(history.FirstFootprint(t.Context(), s))(t), at(-5).Local(), "the first end")
+	must.OK(t, history.ForgetFootprints(t.Context(), s, at(100)))
+	r := must.Get(Make(t.Context(), s, during(0, 24, Job), at(2)))(t)
 	must.Equal(t, r.Total.Runs, 1, "after what has ended was forgotten")
+}
+
+// Of many jobs those that held most have lines; one that ran twice counts by both runs, and all count in the total.
+func TestTheLargestJobs(t *testing.T) {
+	runs := []history.Footprint{run("1", "ann", 0, 5), run("2", "bob", 0, 4), run("3", "eve", 0, 1)}
+	runs = append(runs, run("twice", "eve", 1, 4), run("twice", "eve", 5, 8))
+	q := during(0, 24, Job)
+	for limit, want := range map[int]string{0: "twice 1 2 3", 4: "twice 1 2 3", 2: "twice 1"} {
+		q.Limit = limit
+		r := reportOf(t, q, runs...)
+		var names []string
+		left := 5
+		for _, l := range r.Lines {
+			names = append(names, l.Name)
+			left -= l.Runs
+		}
+		must.Equal(t, strings.Join(names, " "), want, "of %d", limit)
+		must.Equal(t, []int{r.Total.Runs, r.More}, []int{5, left}, "runs in all, and in no line, of %d", limit)
+	}
+	q.By, q.Limit = User, 1
+	if r := reportOf(t, q, runs...); len(r.Lines) != 1 || r.Lines[0].Name != "eve" || r.More != 2 || r.Total.Held != 16 {
+		t.Errorf("%+v", r)
+	}
 }
 
 func TestCharged(t *testing.T) {
 	whole, share := run("1", "ann", 0, 10), run("2", "ann", 0, 10)
 	share.GPUs, share.Whole = 0.5, false
+	q := during(0, 24, User)
 	for _, c := range []struct {
 		w    Weights
 		want float64
 	}{{Weights{GPU: 200, Share: 2}, 15}, {Weights{GPU: 200}, 10}, {Weights{GPU: 200, Share: 4}, 20}} {
-		if l := reportOf(t, Query{From: at(0), To: at(24), By: User, Weights: map[string]Weights{"gpu": c.w}}, whole,
-			share).Total; !same(l.Charged, c.want) {
+		q.Weights = map[string]Weights{"gpu": c.w}
+		if l := reportOf(t, q, whole, share).Total; !same(l.Charged, c.want) {
 			t.Errorf("%+v: %v", c.w, l.Charged)
 		}
 	}
-	if l := reportOf(t, Query{From: at(0), To: at(24), By: User, Weights: map[string]Weights{"gpu": {Share: 2}}},
-		whole).Total; l.Charged != nil {
+	q.Weights = map[string]Weights{"gpu": {Share: 2}}
+	if l := reportOf(t, q, whole).Total; l.Charged != nil {
 		t.Errorf("no GPU is charged: %v", *l.Charged)
 	}
 }
@@ -229,7 +251,7 @@ func TestSumsAgree(t *testing.T) {
 	ctx := t.Context()
 	s := open(t)
 	property.Check(t, func(rt *rapid.T) {
-		empty(t, s)
+		must.Get(s.Exec("DELETE FROM bridge_used"))(rt) // a new database costs more than the test
 		var all []history.Footprint
 		for i := range rapid.IntRange(1, 12).Draw(rt, "runs") {
 			from := hours(rt, -1000, 900, "from")
@@ -245,7 +267,7 @@ func TestSumsAgree(t *testing.T) {
 			save(rt, s, f)
 		}
 		sum := func(from, to float64, by By) (held, computed float64, count int) {
-			r := must.Get(s.Report(ctx, Query{From: at(from), To: at(to), By: by}, at(24)))(rt)
+			r := must.Get(Make(ctx, s, during(from, to, by), at(24)))(rt)
 			if r == nil {
 				return 0, 0, 0
 			}
@@ -362,9 +384,9 @@ func TestHostileNames(t *testing.T) {
 }
 
 // hoursOf are the jobs of a period, with what each held, h.
-func hoursOf(t testing.TB, s Store, from, to float64) map[string]float64 {
+func hoursOf(t testing.TB, s *sql.DB, from, to float64) map[string]float64 {
 	t.Helper()
-	r := must.Get(s.Report(t.Context(), Query{From: at(from), To: at(to), By: Job}, at(24)))(t)
+	r := must.Get(Make(t.Context(), s, during(from, to, Job), at(24)))(t)
 	out := map[string]float64{}
 	if r != nil {
 		for _, l := range r.Lines {
@@ -389,12 +411,12 @@ func TestFootprintsOfAPeriod(t *testing.T) {
 	if got := names(122, 200); got != nil {
 		t.Errorf("of later: %v", got)
 	}
-	if first, err := s.First(t.Context()); err != nil || !first.Equal(at(3)) {
+	if first, err := history.FirstFootprint(t.Context(), s); err != nil || !first.Equal(at(3)) {
 		t.Errorf("the first ended at %v, %v", first, err)
 	}
-	must.OK(t, s.Forget(t.Context(), at(50)))
+	must.OK(t, history.ForgetFootprints(t.Context(), s, at(50)))
 	must.Equal(t, names(0, 200), []string{"2", "3", "4", "long"}, "after two days were forgotten")
-	if r, err := s.Report(t.Context(), Query{From: at(-400), To: at(400), By: User}, at(24)); err != nil ||
+	if r, err := Make(t.Context(), s, during(-400, 400, User), at(24)); err != nil ||
 		r.Total.Runs != 4 || r.Total.Held != 123 {
 		t.Errorf("their week's sum: %+v, %v", r, err)
 	}

@@ -76,6 +76,9 @@ reported by the nodes' agents. No job is ever ended for it.`,
 			if o.csv && s.JSON {
 				return cli.Usage(errors.New("--csv and --json are two ways to say the same: choose one"))
 			}
+			if o.csv || s.JSON {
+				q.Limit = 0
+			}
 			if o.idle {
 				return s.printIdle(c.Context(), cfg, &o)
 			}
@@ -116,7 +119,7 @@ reported by the nodes' agents. No job is ever ended for it.`,
 }
 
 func (o *usageFlags) query(now time.Time) (usage.Query, error) {
-	q := usage.Query{Users: o.users, Accounts: o.accounts}
+	q := usage.Query{Period: history.Period{Users: o.users, Accounts: o.accounts}, Limit: o.limit}
 	var err error
 	if q.From, q.To, err = period(now, o.since, o.until); err != nil {
 		return q, err
@@ -207,7 +210,6 @@ func past(st *store.Store) *history.History {
 
 // loadUsage sums up footprints; a run that hasn't ended has gone on until a poll last showed it.
 func loadUsage(ctx context.Context, st *store.Store, now time.Time, q usage.Query) (*usage.Report, error) {
-	used := usage.Store{DB: st.DB()}
 	if err := past(st).Fit(ctx); err != nil {
 		return nil, err
 	}
@@ -218,14 +220,14 @@ func loadUsage(ctx context.Context, st *store.Store, now time.Time, q usage.Quer
 	if now.Sub(seen) < pollsAgo {
 		seen = now
 	}
-	r, err := used.Report(ctx, q, seen)
+	r, err := usage.Make(ctx, st.DB(), q, seen)
 	if err == nil && r == nil {
-		err = noUsage(ctx, used, q)
+		err = noUsage(ctx, st, q)
 	}
 	return r, err
 }
 
-func noUsage(ctx context.Context, used usage.Store, q usage.Query) error {
+func noUsage(ctx context.Context, st *store.Store, q usage.Query) error {
 	of := "GPU jobs"
 	switch {
 	case len(q.Users) > 0:
@@ -233,7 +235,7 @@ func noUsage(ctx context.Context, used usage.Store, q usage.Query) error {
 	case len(q.Accounts) > 0:
 		of += " of account " + strings.Join(q.Accounts, ", ")
 	}
-	first, err := used.First(ctx)
+	first, err := history.FirstFootprint(ctx, st.DB())
 	if err != nil {
 		return err
 	}

@@ -302,7 +302,7 @@ func TestUsageHasTheRunThatJustEnded(t *testing.T) {
 	w := &wired{store: st, journal: journal.New(st.DB()), bridge: &loop.Bridge{Log: slog.New(slog.DiscardHandler)}}
 	now := time.Now().Truncate(time.Second)
 	ran(t, w.journal, now.Add(-time.Hour), now.Add(-time.Minute), now.Add(-time.Second))
-	r, err := w.usage(ctx, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User})
+	r, err := w.usage(ctx, usage.Query{Period: history.Period{From: now.Add(-24 * time.Hour), To: now}, By: usage.User})
 	if err != nil || r.Total.Runs != 1 || math.Abs(r.Total.Held-1) > 0.02 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -336,7 +336,8 @@ func TestFootprintsOutliveTheRuns(t *testing.T) {
 	}
 	full := must.Get(database.Size(ctx, st.DB()))(t)
 	runs := func() int {
-		r := must.Get(loadUsage(ctx, st, now, usage.Query{From: now.AddDate(-2, 0, 0), To: now, By: usage.User}))(t)
+		ever := history.Period{From: now.AddDate(-2, 0, 0), To: now}
+		r := must.Get(loadUsage(ctx, st, now, usage.Query{Period: ever, By: usage.User}))(t)
 		return r.Total.Runs
 	}
 	if kept, err := w.tidyOnce(ctx, now, full/2); err != nil || kept >= history.KeptFor || runs() != 3600 {
@@ -412,7 +413,7 @@ func BenchmarkUsage(b *testing.B) {
 		size := must.Get(database.Size(b.Context(), st.DB()))(b)
 		for _, days := range []int{30, 365} {
 			for _, by := range []usage.By{usage.User, usage.Node, usage.Job} {
-				q := usage.Query{From: now.Add(-time.Duration(days) * 24 * time.Hour), To: now, By: by}
+				q := usage.Query{Period: history.Period{From: now.AddDate(0, 0, -days), To: now}, By: by, Limit: 1000}
 				b.Run(fmt.Sprintf("%d jobs a month/%d days/%s", jobs, days, by), func(b *testing.B) {
 					runs, before := 0, spentCPU(b)
 					for b.Loop() {

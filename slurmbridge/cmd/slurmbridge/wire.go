@@ -322,7 +322,8 @@ const fitEvery = time.Minute
 
 // showUsage shows in the metrics what GPUs were used for in the last day.
 func (w *wired) showUsage(ctx context.Context, now time.Time) error {
-	r, err := loadUsage(ctx, w.store, now, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.Account})
+	q := usage.Query{Period: history.Period{From: now.Add(-24 * time.Hour), To: now}, By: usage.Account}
+	r, err := loadUsage(ctx, w.store, now, q)
 	if err != nil && !errors.Is(err, httpapi.ErrNoUsage) {
 		return err
 	}
@@ -379,7 +380,7 @@ func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (k
 		before := now.Add(-kept)
 		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before),
 			past(w.store).Forget(ctx, before),
-			usage.Store{DB: w.store.DB()}.Forget(ctx, now.Add(-short))); err != nil {
+			history.ForgetFootprints(ctx, w.store.DB(), now.Add(-short))); err != nil {
 			return kept, err
 		}
 		size, err := database.Size(ctx, w.store.DB())
