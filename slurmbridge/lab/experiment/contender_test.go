@@ -295,10 +295,9 @@ var made = policy.Register(policy.Spec{
 // One file adds a policy: it competes, and has a place in tables.
 func TestRegisteredPolicyCompetes(t *testing.T) {
 	r := must.Get(Run(t.Context(), Options{
-		Workloads: []string{"random"}, Policies: []string{made.Name}, Seeds: 1,
-		Effort: hasty,
-	}))(t)
-	if l := r.Workloads["random"][made.Name]; l == nil || l.MakespanVsSJF <= 0 || l.MakespanVsSJF >= 1 {
+		Workloads: []string{"random"}, Policies: []string{made.Name}, Seeds: 1, Effort: hasty,
+	}, &OnWorkloads))(t)
+	if l := r.Lines["random"]["0"][made.Name]; l == nil || l.MakespanVsFifo <= 0 || l.MakespanVsFifo >= 1 {
 		t.Fatalf("its line is %+v", l)
 	}
 	if names := Names(); names[len(names)-1] != made.Name {

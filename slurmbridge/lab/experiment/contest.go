@@ -12,6 +12,7 @@ import (
 	"gonum.org/v1/gonum/stat"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
@@ -22,10 +23,10 @@ type contest struct {
 	o     *Options
 	sets  []sim.Config // one a seed
 	aim   policy.Objective
-	// prepare makes a contender for one of the sets. With once, that of the first serves all.
-	prepare func(ctx context.Context, name string, set int) (*Contender, error)
-	once    bool
-	begin   func(what string) // is called with what begins
+	// train draws the job sets that contenders are trained and tuned on. With once, one contender serves all sets.
+	train dqn.Scenario
+	once  bool
+	begin func(what string) // is called with what begins
 
 	entries map[string]*entry
 	lower   []float64 // of the aim, by set: less than sim.LowerBound is impossible
@@ -60,7 +61,7 @@ func (c *contest) run(ctx context.Context) error {
 				continue
 			}
 			var err error
-			if contenders[i], err = c.prepare(ctx, name, i); err != nil {
+			if contenders[i], err = c.world.Prepare(ctx, name, c.train, c.o.Effort, c.o.Seed+uint64(i)); err != nil {
 				return err
 			}
 		}
@@ -143,32 +144,55 @@ func parallel(ctx context.Context, n int, f func(i int) error) error {
 	return g.Wait()
 }
 
-// Fared is how jobs fared under a policy: means over the job sets, worst cases over all of them.
-type Fared struct {
-	TurnaroundS  float64 `json:"mean_turnaround_s"`
-	TurnaroundSD float64 `json:"mean_turnaround_sd_s"`
-	MeanSlowdown float64 `json:"mean_slowdown"`
-	P95Slowdown  float64 `json:"p95_slowdown"`
-	MaxSlowdown  float64 `json:"worst_slowdown"`
-	GPUUtil      float64 `json:"gpu_util"` // 0..1, over the makespan
-	MemUtil      float64 `json:"mem_util"` // 0..1
-	// runs lost for want of memory; with the thesis's workloads over all sets, like Ends
-	OOM float64 `json:"oom"`
-	Ends
-	Lateness
+// Line is how jobs fared under a policy: means over the job sets, worst cases over all of them.
+type Line struct {
+	VsFifo    float64 `json:"turnaround_vs_fifo"` // mean over the job sets of the ratios
+	VsFifoSD  float64 `json:"turnaround_vs_fifo_sd"`
+	MakespanS float64 `json:"makespan_s"`
+	// MakespanVsFifo is set where the makespan is what counts; Thesis is its value in the thesis (ch. 5), if printed there.
+	MakespanVsFifo   float64 `json:"makespan_vs_fifo,omitempty"`
+	MakespanVsFifoSD float64 `json:"makespan_vs_fifo_sd,omitempty"`
+	Thesis           float64 `json:"thesis_makespan_vs_sjf,omitempty"`
+	TurnaroundS      float64 `json:"mean_turnaround_s"`
+	TurnaroundSD     float64 `json:"mean_turnaround_sd_s"`
+	MeanSlowdown     float64 `json:"mean_slowdown"`
+	P95Slowdown      float64 `json:"p95_slowdown"`
+	MaxSlowdown      float64 `json:"worst_slowdown"`
+	GPUUtil          float64 `json:"gpu_util"` // 0..1, over the makespan
+	MemUtil          float64 `json:"mem_util"` // 0..1
+	OOM              float64 `json:"oom"`      // runs lost for want of memory
+	// TimedOut counts the jobs that were ended at their limit, HarmedTimeout those of them that alone would have ended
+	// before, PastDeadline the jobs that were ended at their deadline, or cancelled because of it.
+	TimedOut      float64 `json:"timed_out"`
+	HarmedTimeout float64 `json:"harmed_timeout"`
+	PastDeadline  float64 `json:"past_deadline"`
+	// Late is the part of the jobs, 0..1, that ended after plain Slurm would have ended them, with whole GPUs in order of
+	// priority, by more than a tenth of their own solo time; WorstLate is the most that a job was late, in its own solo
+	// times. See sim.Outcome.
+	Late      float64 `json:"late"`
+	WorstLate float64 `json:"worst_late"`
 	// VsBest is what the aim keeps small ÷ that of the best other policy of the contest, mean over the job sets of the
 	// ratios; 0 = there is no other.
 	VsBest float64 `json:"vs_best_other,omitempty"`
-	// PossibleShare is the gain over the base, of the aim, as a part of what the lower bound leaves to gain; 1 where there
+	// PossibleShare is the gain over fifo, of the aim, as a part of what the lower bound leaves to gain; 1 where there
 	// is nothing to gain.
 	PossibleShare float64 `json:"share_of_possible_gain"`
-	// GainShare is the same as a part of the clairvoyant's gain; 0 where there is no clairvoyant.
+	// GainShare is the gain over fifo as a part of the clairvoyant's gain; 0 where there is no clairvoyant.
 	GainShare   float64 `json:"share_of_clairvoyant_gain"`
 	GainShareSD float64 `json:"share_of_clairvoyant_gain_sd"`
 	// Kept is what the guard's reasons cost, the dearest first.
-	Kept   []Kept  `json:"guard,omitempty"`
-	TrainS float64 `json:"train_s"` // wall time of training, or of tuning a knob
-	Note   string  `json:"note,omitempty"`
+	Kept       []Kept  `json:"guard,omitempty"`
+	TrainS     float64 `json:"train_s"` // wall time of training, or of tuning a knob
+	Note       string  `json:"note,omitempty"`
+	DecisionUS float64 `json:"decision_us"` // wall time of the simulation, µs a decision
+}
+
+// Ratio is what counts, makespan or turnaround, over fifo's.
+func (l *Line) Ratio() (mean, sd float64) {
+	if l.MakespanVsFifo > 0 {
+		return l.MakespanVsFifo, l.MakespanVsFifoSD
+	}
+	return l.VsFifo, l.VsFifoSD
 }
 
 // Kept is what one reason of the guard's cost, means over the job sets: how many jobs waited, and how long in all,
@@ -194,43 +218,6 @@ func keptBy(rs []*sim.Result) []Kept {
 	return out
 }
 
-// Ends counts the jobs that didn't run to their own end: means over the seeds.
-type Ends struct {
-	TimedOut      float64 `json:"timed_out"`      // ended at their limit
-	HarmedTimeout float64 `json:"harmed_timeout"` // of these, the ones that alone would have ended before
-	PastDeadline  float64 `json:"past_deadline"`  // ended at their deadline, or cancelled because of it
-}
-
-// add counts a job for part of a seed.
-func (e *Ends) add(o *sim.Outcome, part float64) {
-	switch o.Ended {
-	case sim.AtLimit:
-		e.TimedOut += part
-	case sim.AtDeadline:
-		e.PastDeadline += part
-	}
-	if o.Harmed {
-		e.HarmedTimeout += part
-	}
-}
-
-// Lateness is how many jobs ended after plain Slurm would have ended them, with whole GPUs
-// in order of priority, and by how much; see sim.Outcome.
-type Lateness struct {
-	// part of the jobs that were late by more than a tenth of their own solo time, 0..1; mean over the seeds
-	Late      float64 `json:"late"`
-	WorstLate float64 `json:"worst_late"` // the most that a job of any seed was late, in its own solo times
-}
-
-// add counts a job that stands for part of the jobs and seeds.
-func (l *Lateness) add(o *sim.Outcome, part float64) {
-	by, late := o.Late()
-	l.WorstLate = max(l.WorstLate, by)
-	if late {
-		l.Late += part
-	}
-}
-
 // over returns mean and standard deviation (divided by n) of a figure over the results.
 func over(rs []*sim.Result, of func(i int, r *sim.Result) float64) (mean, sd float64) {
 	x := make([]float64, len(rs))
@@ -240,29 +227,47 @@ func over(rs []*sim.Result, of func(i int, r *sim.Result) float64) (mean, sd flo
 	return stat.PopMeanStdDev(x, nil)
 }
 
-// fared sums a policy's results up, with its gain over the base, both a part of the bounds' gains.
-func (c *contest) fared(name, base string) (f Fared) {
-	rs, bases, bound := c.results(name), c.results(base), c.results(Clairvoyant)
-	e := c.entries[name]
-	if f.TrainS = e.trainS; e.contender != nil {
-		f.Note = e.contender.Note
-	} else {
-		f.Note = fmt.Sprintf("%d schedules tried a seed", c.o.Tries)
+// lines sum up all results, by policy.
+func (c *contest) lines() map[string]*Line {
+	out := map[string]*Line{}
+	for name := range c.entries {
+		out[name] = c.line(name)
 	}
-	cost := sim.CostOf(c.aim)
+	return out
+}
+
+// line sums a policy's results up and compares them with fifo's, with the best other policy's and with the bounds.
+func (c *contest) line(name string) *Line {
+	l, e, rs := new(Line), c.entries[name], c.results(name)
+	fifo, bound, cost := c.results(Fifo), c.results(Clairvoyant), sim.CostOf(c.aim)
+	if l.TrainS = e.trainS; e.contender != nil {
+		l.Note = e.contender.Note
+	} else {
+		l.Note = fmt.Sprintf("%d schedules tried a seed", c.o.Tries)
+	}
+	if e.tookUS != nil {
+		l.DecisionUS = stat.Mean(e.tookUS, nil)
+	}
+	vsFifo := func(cost sim.Objective) (mean, sd float64) {
+		return over(rs, func(i int, r *sim.Result) float64 { return cost(r) / cost(fifo[i]) })
+	}
+	l.VsFifo, l.VsFifoSD = vsFifo(sim.Turnaround)
+	if c.aim == policy.Makespan {
+		l.MakespanVsFifo, l.MakespanVsFifoSD = vsFifo(sim.Makespan)
+	}
 	if others := c.bestOther(name); others != nil {
-		f.VsBest, _ = over(rs, func(i int, r *sim.Result) float64 { return cost(r) / cost(others[i]) })
+		l.VsBest, _ = over(rs, func(i int, r *sim.Result) float64 { return cost(r) / cost(others[i]) })
 	}
 	if bound != nil {
-		f.GainShare, f.GainShareSD = over(rs, func(i int, r *sim.Result) float64 {
-			return gainShare(cost(bases[i]), cost(r), cost(bound[i]))
+		l.GainShare, l.GainShareSD = over(rs, func(i int, r *sim.Result) float64 {
+			return gainShare(cost(fifo[i]), cost(r), cost(bound[i]))
 		})
 	}
-	f.PossibleShare, _ = over(rs, func(i int, r *sim.Result) float64 {
-		return gainShare(cost(bases[i]), cost(r), c.lower[i])
+	l.PossibleShare, _ = over(rs, func(i int, r *sim.Result) float64 {
+		return gainShare(cost(fifo[i]), cost(r), c.lower[i])
 	})
-	f.sum(rs)
-	return f
+	l.sum(rs)
+	return l
 }
 
 // bestOther are the results of the policy that does best on average of all but one; nil = there is no other.
@@ -280,22 +285,36 @@ func (c *contest) bestOther(name string) (best []*sim.Result) {
 }
 
 // sum sets what doesn't compare with others.
-func (f *Fared) sum(rs []*sim.Result) {
-	f.TurnaroundS, f.TurnaroundSD = over(rs, func(_ int, r *sim.Result) float64 { return r.MeanTurnaroundS })
-	f.GPUUtil, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.GPUUtil })
-	f.MemUtil, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.MemUtil })
-	f.OOM, _ = over(rs, func(_ int, r *sim.Result) float64 { return float64(r.OOM) })
-	f.Kept = keptBy(rs)
+func (l *Line) sum(rs []*sim.Result) {
+	l.TurnaroundS, l.TurnaroundSD = over(rs, func(_ int, r *sim.Result) float64 { return r.MeanTurnaroundS })
+	l.MakespanS, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.MakespanS })
+	l.GPUUtil, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.GPUUtil })
+	l.MemUtil, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.MemUtil })
+	l.OOM, _ = over(rs, func(_ int, r *sim.Result) float64 { return float64(r.OOM) })
+	l.Kept = keptBy(rs)
 	n := float64(len(rs))
 	for _, r := range rs {
 		if s := r.Slowdowns(); len(s) > 0 {
-			f.MeanSlowdown += stat.Mean(s, nil) / n
-			f.P95Slowdown += s[min(len(s)-1, int(0.95*float64(len(s))))] / n
-			f.MaxSlowdown = max(f.MaxSlowdown, s[len(s)-1])
+			l.MeanSlowdown += stat.Mean(s, nil) / n
+			l.P95Slowdown += s[min(len(s)-1, int(0.95*float64(len(s))))] / n
+			l.MaxSlowdown = max(l.MaxSlowdown, s[len(s)-1])
 		}
 		for k := range r.Jobs {
-			f.Ends.add(&r.Jobs[k], 1/n)
-			f.Lateness.add(&r.Jobs[k], 1/n/float64(len(r.Jobs)))
+			o := &r.Jobs[k]
+			switch o.Ended {
+			case sim.AtLimit:
+				l.TimedOut += 1 / n
+			case sim.AtDeadline:
+				l.PastDeadline += 1 / n
+			}
+			if o.Harmed {
+				l.HarmedTimeout += 1 / n
+			}
+			by, late := o.Late()
+			l.WorstLate = max(l.WorstLate, by)
+			if late {
+				l.Late += 1 / n / float64(len(r.Jobs))
+			}
 		}
 	}
 }

@@ -31,23 +31,20 @@ type Options struct {
 	KeepLimits bool
 	// DurationError, if set, is how well the site knows how long each job will take: decisions see
 	// the job's own duration times a factor drawn from 1 ± this, 0..1. nil: they see its
-	// application's profile instead; in Worlds the duration itself.
+	// application's profile instead; in worlds without sweeps the duration itself.
 	DurationError *float64
 	// Trained, if set, is dqn's network; see World.Trained.
 	Trained *dqn.Scorer
 	// Progress, if set, is called with what begins: step of steps.
 	Progress func(step, steps int, what string)
 
-	// Workloads are those of Run, or the places of Worlds; default all.
+	// Workloads are the places of Run; default all of their kind.
 	Workloads []string
-	// History is how many job sets a site of Run has run before, of each workload, and
+	// History is how many job sets a site of the thesis's has run before, of each workload, and
 	// learned slowdowns from (see World.Learn). 0: it knows solo profiles only.
 	History int
-	// Contracts are the slowdowns at which Run draws dqn's trade-off on the random
-	// workload; none: no curve.
-	Contracts []float64
 
-	// Loads, GPUs and Jobs are those of Worlds. Bare: there is no contract, nor a promise, and memory
+	// Loads, GPUs and Jobs are those where jobs come over time. Bare: there is no contract, nor a promise, and memory
 	// is all that the guard looks at.
 	Loads      []float64
 	GPUs, Jobs int
@@ -56,17 +53,19 @@ type Options struct {
 
 // Kind is a kind of competition: what its options default to.
 type Kind struct {
-	base             string // policy that all are compared with
-	window, seeds    int
-	effort           Effort
-	policies, places func() []string // the default ones; all that there are
+	window, seeds, gpus, jobs int
+	loads                     []float64 // 0 = all jobs come at once
+	effort                    Effort
+	policies, places          func() []string // the default ones; all that there are
 }
 
 // The kinds of competition.
 var (
-	OnWorkloads = Kind{"sjf", 5, 10, Full, Names, Workloads}
-	InWorlds    = Kind{Fifo, rlcore.DefaultWindow, 10, Effort{}, WorldPolicies, PlaceNames}
-	OnTrace     = Kind{Fifo, rlcore.DefaultWindow, 1, Effort{Rounds: 40, Iterations: 40, Tune: 8}, ReplayPolicies, nil}
+	OnWorkloads = Kind{5, 10, 1, JobsPerWorkload, []float64{0}, Full, Names, Workloads}
+	InWorlds    = Kind{rlcore.DefaultWindow, 10, 2, 300, []float64{0.7, 0.9, 1.1}, Effort{}, WorldPolicies, Worlds}
+	OnTrace     = Kind{
+		rlcore.DefaultWindow, 1, 1, 2, []float64{0}, Effort{Rounds: 40, Iterations: 40, Tune: 8}, ReplayPolicies, nil,
+	}
 )
 
 // ErrOptions marks options that make no sense.
@@ -85,7 +84,7 @@ const mostSets = 10_000
 // may be written with other letters' cases; the clairvoyant, which is always there, may be named too.
 func (o *Options) Check(k *Kind) error {
 	o.Seeds, o.M, o.Effort = cmp.Or(o.Seeds, k.seeds), cmp.Or(o.M, k.window), cmp.Or(o.Effort, k.effort)
-	o.GPUs, o.Jobs = cmp.Or(o.GPUs, 2), cmp.Or(o.Jobs, 300)
+	o.GPUs, o.Jobs = cmp.Or(o.GPUs, k.gpus), cmp.Or(o.Jobs, k.jobs)
 	bad := func(format string, args ...any) error { return optionError(fmt.Sprintf(format, args...)) }
 	if len(o.Policies) == 0 {
 		o.Policies = k.policies()
@@ -101,8 +100,8 @@ func (o *Options) Check(k *Kind) error {
 			names = append(names, p)
 		}
 	}
-	if !slices.Contains(names, k.base) {
-		names = slices.Insert(names, 0, k.base)
+	if !slices.Contains(names, Fifo) {
+		names = slices.Insert(names, 0, Fifo)
 	}
 	o.Policies = uniq(names)
 	if k.places != nil {
@@ -117,10 +116,10 @@ func (o *Options) Check(k *Kind) error {
 		}
 	}
 	if len(o.Loads) == 0 {
-		o.Loads = []float64{0.7, 0.9, 1.1}
+		o.Loads = k.loads
 	}
 	for _, load := range o.Loads {
-		if !(load > 0 && load <= 10) {
+		if !(load > 0 && load <= 10) && k.loads[0] > 0 {
 			return bad("loads: a load of %v, not above 0 and up to 10", load)
 		}
 	}
@@ -129,6 +128,9 @@ func (o *Options) Check(k *Kind) error {
 	}
 	if o.GPUs < 1 || o.Jobs < 2 {
 		return bad("gpus %d, %d jobs: at least one GPU, and two jobs", o.GPUs, o.Jobs)
+	}
+	if k.loads[0] > 0 {
+		o.History = 0
 	}
 	if o.History < 0 || o.History > mostSets {
 		return bad("history is %d, not 0 to %d", o.History, mostSets)
@@ -142,6 +144,17 @@ func (o *Options) Check(k *Kind) error {
 		}
 	}
 	return nil
+}
+
+// steps returns what is called with each policy that begins in so many contests, and tells Progress.
+func (o *Options) steps(contests int) func(what string) {
+	step := 0
+	return func(what string) {
+		if o.Progress != nil {
+			o.Progress(step, contests*(len(o.Policies)+1), what)
+		}
+		step++
+	}
 }
 
 // uniq returns xs in their order without repetitions.

@@ -253,20 +253,10 @@ func (t *Trace) Training(m int) (dqn.Scenario, *World, error) {
 // ReplayPolicies are the policies that a replay compares by default.
 func ReplayPolicies() []string { return []string{Fifo, "sjf", "tetris", "greedy", "srpt", ours} }
 
-// Outcome is what a policy would have made of the trace.
-type Outcome struct {
-	Fared
-	MakespanS  float64 `json:"makespan_s"`
-	MakespanSD float64 `json:"makespan_sd_s"` // over the seeds
-	VsFifo     float64 `json:"vs_fifo"`       // of the objective ÷ fifo's, mean over the seeds of the ratios
-}
-
 // ReplayReport is what a replay found.
 type ReplayReport struct {
 	Jobs      int            `json:"jobs"`
 	Unknown   int            `json:"jobs_of_unknown_applications,omitempty"`
-	Limits    int            `json:"jobs_with_limit"`
-	Deadlines int            `json:"jobs_with_deadline"`
 	Skipped   map[string]int `json:"skipped,omitempty"`
 	GPUs      int            `json:"gpus"`
 	Seeds     int            `json:"seeds"`
@@ -276,12 +266,10 @@ type ReplayReport struct {
 	LowerBoundS float64 `json:"lower_bound_s"`
 	// MaxSlowdown and Grace are the jobs' contract, 0 = none and the default;
 	// DurationError is how well durations were known, absent = by the applications' profiles.
-	MaxSlowdown   float64             `json:"max_slowdown"`
-	Grace         float64             `json:"grace"`
-	DurationError *float64            `json:"duration_error,omitempty"`
-	Policies      map[string]*Outcome `json:"policies"`
-	// Users is how each user fared, by policy; "" owns the jobs without a user in the trace.
-	Users map[string]map[string]*UserOutcome `json:"users"`
+	MaxSlowdown   float64          `json:"max_slowdown"`
+	Grace         float64          `json:"grace"`
+	DurationError *float64         `json:"duration_error,omitempty"`
+	Policies      map[string]*Line `json:"policies"`
 }
 
 // Replay lets the policies schedule the trace. The gain is against fifo, a GPU
@@ -307,18 +295,8 @@ func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 	report := &ReplayReport{
 		Jobs: len(r.Config.Jobs), Unknown: r.Unknown, Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
 		Objective: string(o.Objective), MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, DurationError: o.DurationError,
-		Policies: map[string]*Outcome{},
 	}
-	for i := range r.Config.Jobs {
-		if r.Config.Jobs[i].LimitS > 0 {
-			report.Limits++
-		}
-		if r.Config.Jobs[i].DeadlineS > 0 {
-			report.Deadlines++
-		}
-	}
-	c := &contest{world: r.World, o: &o, aim: o.Objective}
-	train := r.believedLaw(t.law())
+	c := &contest{world: r.World, o: &o, aim: o.Objective, train: r.believedLaw(t.law()), begin: o.steps(1)}
 	for i := range o.Seeds {
 		known := r
 		if o.DurationError != nil {
@@ -326,107 +304,16 @@ func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 		}
 		c.sets = append(c.sets, known.Config)
 	}
-	c.prepare = func(ctx context.Context, name string, i int) (*Contender, error) {
-		return r.World.Prepare(ctx, name, train, o.Effort, o.Seed+uint64(i))
-	}
-	step := 0
-	c.begin = func(what string) {
-		if o.Progress != nil {
-			o.Progress(step, len(o.Policies)+1, what)
-		}
-		step++
-	}
 	if err := c.run(ctx); err != nil {
 		return nil, err
 	}
-	report.LowerBoundS, report.Users = c.lowest(), c.byUser()
-	cost := sim.CostOf(c.aim)
 	if all := c.results(Clairvoyant); all != nil {
+		cost := sim.CostOf(c.aim)
 		bound := slices.MinFunc(all, func(a, b *sim.Result) int {
 			return cmp.Or(a.Lost()-b.Lost(), cmp.Compare(cost(a), cost(b)))
 		})
 		c.entries[Clairvoyant].results = slices.Repeat([]*sim.Result{bound}, o.Seeds)
 	}
-	for name, e := range c.entries {
-		x, fifo := &Outcome{Fared: c.fared(name, Fifo)}, c.results(Fifo)
-		x.VsFifo, _ = over(e.results, func(i int, r *sim.Result) float64 { return cost(r) / cost(fifo[i]) })
-		x.MakespanS, x.MakespanSD = over(e.results, func(_ int, r *sim.Result) float64 { return r.MakespanS })
-		report.Policies[name] = x
-	}
+	report.LowerBoundS, report.Policies = c.lowest(), c.lines()
 	return report, nil
-}
-
-// UserOutcome is how one user's jobs fared under a policy: means over jobs and seeds,
-// worst cases over both.
-type UserOutcome struct {
-	Jobs int `json:"jobs"`
-	// WaitS is from submission to the start of the last run; TurnaroundS to its end. The other two
-	// are the difference to fifo's, and the ratio.
-	WaitS        float64 `json:"mean_wait_s"`
-	WaitVsFifoS  float64 `json:"mean_wait_vs_fifo_s"`
-	TurnaroundS  float64 `json:"mean_turnaround_s"`
-	VsFifo       float64 `json:"turnaround_vs_fifo"`
-	Later        float64 `json:"ended_later_than_fifo"` // part of the jobs, 0..1
-	MeanSlowdown float64 `json:"mean_slowdown"`         // over the jobs that ran
-	MaxSlowdown  float64 `json:"worst_slowdown"`
-	Ends
-	Lateness
-	// MaxDelayS is the longest that a job was kept waiting next to an idle GPU, s.
-	MaxDelayS float64 `json:"max_delay_s"`
-
-	neverRan float64 // part of the jobs and seeds
-}
-
-// byUser sums up the results of each policy, one a seed, by the jobs' owners. The clairvoyant
-// decides nothing.
-func (c *contest) byUser() map[string]map[string]*UserOutcome {
-	out := map[string]map[string]*UserOutcome{}
-	counts := map[string]int{}
-	jobs := c.sets[0].Jobs
-	for i := range jobs {
-		counts[jobs[i].User]++
-	}
-	for _, name := range c.o.Policies {
-		for user, n := range counts {
-			if out[user] == nil {
-				out[user] = map[string]*UserOutcome{}
-			}
-			out[user][name] = &UserOutcome{Jobs: n}
-		}
-		for seed, r := range c.results(name) {
-			for i := range r.Jobs {
-				x := out[jobs[i].User][name]
-				x.add(&r.Jobs[i], &c.results(Fifo)[seed].Jobs[i], 1/float64(len(c.sets)))
-			}
-		}
-	}
-	for _, policies := range out {
-		for _, x := range policies {
-			if x.neverRan > 0 && x.MeanSlowdown > 0 {
-				x.MeanSlowdown /= 1 - x.neverRan
-			}
-			x.WaitVsFifoS = x.WaitS - policies[Fifo].WaitS
-			x.VsFifo = 1
-			if fifo := policies[Fifo].TurnaroundS; fifo > 0 { // elsewhere all were cancelled when they came
-				x.VsFifo = x.TurnaroundS / fifo
-			}
-		}
-	}
-	return out
-}
-
-// add counts a job that stands for part of the seeds.
-func (x *UserOutcome) add(o, fifo *sim.Outcome, ofSeeds float64) {
-	part := ofSeeds / float64(x.Jobs)
-	x.Ends.add(o, ofSeeds)
-	x.Lateness.add(o, part)
-	x.WaitS += (o.StartS - o.SubmitS) * part
-	x.TurnaroundS += (o.EndS - o.SubmitS) * part
-	if x.MeanSlowdown += o.Slowdown * part; o.Slowdown == 0 {
-		x.neverRan += part
-	}
-	x.MaxSlowdown, x.MaxDelayS = max(x.MaxSlowdown, o.Slowdown), max(x.MaxDelayS, o.DelayedS)
-	if o.EndS > fifo.EndS+1e-6 {
-		x.Later += part
-	}
 }

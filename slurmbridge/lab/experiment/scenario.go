@@ -14,11 +14,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// Workloads names the thesis's five, in its order.
-func Workloads() []string {
-	return []string{"gpu_heavy", "gpu_light", "mem_heavy", "mem_light", "random"}
-}
-
 // JobsPerWorkload is the thesis's number of jobs.
 const JobsPerWorkload = 30
 

@@ -9,13 +9,13 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 
 	"gonum.org/v1/gonum/stat"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
@@ -24,95 +24,89 @@ import (
 // Place is a kind of site to compete on: its applications, its card, and how they really
 // slow each other there.
 type Place struct {
-	Name, About string
+	Name string
 	// Pairs are measured slowdowns, which are then the truth; see Trace.
 	Profiles []*rlcore.Profile
 	Pairs    []trace.Pair
 	Card     rlcore.GPUSpec
 	Law      *contention.Law // what a site believes there before it has seen any co-run
-	// Varied: runs differ, see vary, and jobs have limits. Sweeps: jobs come as Place.sweeps draws them.
-	Varied, Sweeps bool
+	kind     kind
+	table    string // of the measured pairs; "" = the law itself is the truth, with the thesis's applications
 }
 
-// Published slowdowns. Nothing is fitted to them here, and no network is trained on them.
-//
+// kind is how jobs come at a place.
+type kind int
+
+const (
+	exact  kind = iota // at random; each one's length is known
+	varied             // at random; runs differ, see vary, and have limits
+	sweeps             // as Place.sweeps draws them: users submit many jobs, whose lengths nobody knows
+	atOnce             // all at once: one of the thesis's workloads
+)
+
+// The measured places' cards: alnair's isn't named, and its memory is assumed; gavel's utilisations and memory are.
+var (
+	unnamed = rlcore.GPUSpec{Model: "unnamed", MemMiB: 12288}
+	a100    = rlcore.GPUSpec{Model: "a100", MemMiB: 40536} // miso's slowdowns are lower bounds
+	p100    = rlcore.GPUSpec{Model: "p100", MemMiB: 16280}
+	k80     = rlcore.GPUSpec{Model: "k80", MemMiB: 11441}
+)
+
+// places are all places, in the order of a table. Nothing is fitted to the published slowdowns here, and no network is
+// trained on them.
+var places = []Place{
+	{Name: "gpu_heavy", Card: rlcore.TitanXp, Law: &contention.MPS, kind: atOnce},
+	{Name: "gpu_light", Card: rlcore.TitanXp, Law: &contention.MPS, kind: atOnce},
+	{Name: "mem_heavy", Card: rlcore.TitanXp, Law: &contention.MPS, kind: atOnce},
+	{Name: "mem_light", Card: rlcore.TitanXp, Law: &contention.MPS, kind: atOnce},
+	{Name: "random", Card: rlcore.TitanXp, Law: &contention.MPS, kind: atOnce},
+	{Name: "law", Card: rlcore.TitanXp, Law: &contention.MPS},
+	{Name: "alnair", Card: unnamed, Law: &contention.MPS, table: "alnair"},
+	{Name: "miso", Card: a100, Law: &contention.MPS, table: "miso"},
+	{Name: "gavel_p100", Card: p100, Law: &contention.TimeSlice, table: "gavel_p100"},
+	{Name: "gavel_k80", Card: k80, Law: &contention.TimeSlice, table: "gavel_k80"},
+	{Name: "alnair_varied", Card: unnamed, Law: &contention.MPS, table: "alnair", kind: varied},
+	{Name: "miso_varied", Card: a100, Law: &contention.MPS, table: "miso", kind: varied},
+	{Name: "alnair_sweeps", Card: unnamed, Law: &contention.MPS, table: "alnair", kind: sweeps},
+	{Name: "miso_sweeps", Card: a100, Law: &contention.MPS, table: "miso", kind: sweeps},
+}
+
 //go:embed worlds/*.csv
 var measured embed.FS
 
-// lawPlace is the place with the law itself as truth, and the thesis's applications.
-const lawPlace = "law"
+// Workloads names the thesis's five, in its order.
+func Workloads() []string { return names(func(p *Place) bool { return p.kind == atOnce }) }
 
-// measuredPlaces are the places with a table of measured pairs.
-var measuredPlaces = []Place{
-	{
-		Name: "alnair", About: "MPS, card unnamed; memory assumed", Card: rlcore.GPUSpec{Model: "unnamed", MemMiB: 12288},
-		Law: &contention.MPS,
-	},
-	{
-		Name: "miso", About: "MPS on an A100; lower bounds of slowdowns", Card: rlcore.GPUSpec{Model: "a100", MemMiB: 40536},
-		Law: &contention.MPS,
-	},
-	{
-		Name: "gavel_p100", About: "time-slicing on a P100; utilisation and memory assumed",
-		Card: rlcore.GPUSpec{Model: "p100", MemMiB: 16280}, Law: &contention.TimeSlice,
-	},
-	{
-		Name: "gavel_k80", About: "time-slicing on a K80; utilisation and memory assumed",
-		Card: rlcore.GPUSpec{Model: "k80", MemMiB: 11441}, Law: &contention.TimeSlice,
-	},
-}
+// Worlds names the places where jobs come over time, in the order of a table.
+func Worlds() []string { return names(func(p *Place) bool { return p.kind != atOnce }) }
 
-// variedSuffix names the place like another one where runs differ, sweepsSuffix where they come in sweeps.
-const variedSuffix, sweepsSuffix = "_varied", "_sweeps"
-
-// PlaceNames lists the places, in the order of a table.
-func PlaceNames() []string {
-	out := []string{lawPlace}
-	for _, p := range measuredPlaces {
-		out = append(out, p.Name)
+func names(of func(*Place) bool) (out []string) {
+	for i := range places {
+		if of(&places[i]) {
+			out = append(out, places[i].Name)
+		}
 	}
-	return append(out, "alnair"+variedSuffix, "miso"+variedSuffix, "alnair"+sweepsSuffix, "miso"+sweepsSuffix)
+	return out
 }
 
-// PlaceNamed reads a place. One with _varied behind its name is the same place, where runs differ and have limits; one
-// with _sweeps a place where users submit sweeps of jobs whose lengths nobody knows.
+// PlaceNamed reads a place.
 func PlaceNamed(name string) (*Place, error) {
-	if like, ok := strings.CutSuffix(name, variedSuffix); ok {
-		p, err := PlaceNamed(like)
-		if err != nil {
-			return nil, err
-		}
-		p.Name, p.Varied, p.About = name, true, p.About+"; runs differ, and have limits"
-		return p, nil
+	i := slices.IndexFunc(places, func(p Place) bool { return p.Name == name })
+	if i < 0 {
+		return nil, optionError(fmt.Sprintf("workloads: there is no world %q; there are %v", name, Worlds()))
 	}
-	if like, ok := strings.CutSuffix(name, sweepsSuffix); ok {
-		p, err := PlaceNamed(like)
-		if err != nil {
-			return nil, err
-		}
-		p.Name, p.Sweeps, p.About = name, true, p.About+"; sweeps of jobs, whose lengths nobody knows"
-		return p, nil
-	}
-	if name == lawPlace {
-		p := &Place{
-			Name: lawPlace, About: "the thesis's applications on a Titan Xp, under the law itself",
-			Card: rlcore.TitanXp, Law: &contention.MPS,
-		}
+	p := places[i]
+	if p.table == "" {
 		for _, app := range apps.Names() {
 			p.Profiles = append(p.Profiles, thesisApps[app])
 		}
-		return p, nil
+		return &p, nil
 	}
-	i := slices.IndexFunc(measuredPlaces, func(p Place) bool { return p.Name == name })
-	if i < 0 {
-		return nil, optionError(fmt.Sprintf("workloads: there is no world %q; there are %v", name, PlaceNames()))
-	}
-	p := measuredPlaces[i]
-	solo, err := measured.ReadFile("worlds/" + name + "_solo.csv")
+	solo, err := measured.ReadFile("worlds/" + p.table + "_solo.csv")
 	if err != nil {
 		return nil, err
 	}
-	pairs, err := measured.ReadFile("worlds/" + name + "_pairs.csv")
+	pairs, err := measured.ReadFile("worlds/" + p.table + "_pairs.csv")
 	if err != nil {
 		return nil, err
 	}
@@ -148,97 +142,91 @@ func (p *Place) Trace(gpus, n int, load float64, seed uint64) *Trace {
 	return t
 }
 
-// WorldLine is how a policy did at a place under a load.
-type WorldLine struct {
-	VsFifo    float64 `json:"turnaround_vs_fifo"` // mean over the seeds of the ratios
-	VsFifoSD  float64 `json:"turnaround_vs_fifo_sd"`
-	MakespanS float64 `json:"makespan_s"`
-	Fared
-	DecisionUS float64 `json:"decision_us"` // wall time of the simulation, µs a decision
-}
-
-// WorldsReport is what a competition over places found.
-type WorldsReport struct {
+// Report is what a competition over places found.
+type Report struct {
 	Seed          uint64    `json:"seed"`
 	Seeds         int       `json:"seeds"`
 	M             int       `json:"window"`
 	GPUs          int       `json:"gpus"`
 	Jobs          int       `json:"jobs"`
-	Loads         []float64 `json:"loads"`
+	History       int       `json:"history,omitempty"`
+	Loads         []float64 `json:"loads"` // 0 = all jobs come at once
 	Places        []string  `json:"worlds"`
 	MaxSlowdown   float64   `json:"max_slowdown"`
 	Grace         float64   `json:"grace"`
 	Bare          bool      `json:"bare"`
 	DurationError float64   `json:"duration_error"`
 	// Lines has one line for each place, load (as %g) and policy.
-	Lines map[string]map[string]map[string]*WorldLine `json:"lines"`
-	// LowerBoundS is the mean over the seeds of a mean turnaround below which no schedule is, by place and load.
+	Lines map[string]map[string]map[string]*Line `json:"lines"`
+	// LowerBoundS is the mean over the seeds of a mean turnaround below which no schedule is, by place and load; of a
+	// makespan where all jobs come at once.
 	LowerBoundS map[string]map[string]float64 `json:"lower_bound_s"`
-	// Geomean is each policy's geometric mean over places and loads of turnaround ÷ fifo's.
-	Geomean map[string]float64 `json:"geomean_vs_fifo"`
-	// GeomeanVaried is the same over the places where runs differ and have limits, GeomeanSweeps over those of sweeps.
-	// Geomean leaves both out.
+	// Geomean is each policy's geometric mean over places and loads of Line.Ratio, without the places where runs differ
+	// and have limits, which are GeomeanVaried's, and those of sweeps, which are GeomeanSweeps's.
+	Geomean       map[string]float64 `json:"geomean_vs_fifo"`
 	GeomeanVaried map[string]float64 `json:"geomean_vs_fifo_varied,omitempty"`
 	GeomeanSweeps map[string]float64 `json:"geomean_vs_fifo_sweeps,omitempty"`
 }
 
-// WorldPolicies are the policies that compete over places by default.
+// WorldPolicies are the policies that compete by default where jobs come over time.
 func WorldPolicies() []string {
 	return []string{Fifo, "sjf", "tetris", "random", "greedy", "srpt", "lookahead", ours}
 }
 
-// Worlds lets policies compete on jobs that come over time, at places with measured slowdowns and
-// under the law itself. All policies that share are under the same guard and believe the same
+// Run lets policies compete at places: on the thesis's workloads, or on jobs that come over time, with measured
+// slowdowns and under the law itself. There all policies that share are under the same guard and believe the same
 // model, which learns from the co-runs it sees, as the daemon's does.
-func Worlds(ctx context.Context, o Options) (*WorldsReport, error) {
-	if err := o.Check(&InWorlds); err != nil {
+func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
+	if err := o.Check(k); err != nil {
 		return nil, err
 	}
 	exactly := 0.0
-	r := &WorldsReport{
-		Seed: o.Seed, Seeds: o.Seeds, M: o.M, GPUs: o.GPUs, Jobs: o.Jobs, Loads: o.Loads, Places: o.Workloads,
-		MaxSlowdown: o.MaxSlowdown, Grace: o.Grace,
-		Bare: o.Bare, DurationError: *cmp.Or(o.DurationError, &exactly), Lines: map[string]map[string]map[string]*WorldLine{},
+	r := &Report{
+		Seed: o.Seed, Seeds: o.Seeds, M: o.M, GPUs: o.GPUs, Jobs: o.Jobs, History: o.History, Loads: o.Loads,
+		Places: o.Workloads, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, Bare: o.Bare,
+		DurationError: *cmp.Or(o.DurationError, &exactly), Lines: map[string]map[string]map[string]*Line{},
 		LowerBoundS: map[string]map[string]float64{},
 	}
-	step := 0
+	begin := o.steps(len(o.Workloads) * len(o.Loads))
+	ratios := map[kind]map[string][]float64{exact: {}, varied: {}, sweeps: {}, atOnce: {}}
 	for _, name := range o.Workloads {
 		place, err := PlaceNamed(name)
 		if err != nil {
 			return nil, err
 		}
-		r.Lines[name], r.LowerBoundS[name] = map[string]map[string]*WorldLine{}, map[string]float64{}
+		r.Lines[name], r.LowerBoundS[name] = map[string]map[string]*Line{}, map[string]float64{}
 		for _, load := range o.Loads {
-			if o.Progress != nil {
-				o.Progress(step, len(o.Workloads)*len(o.Loads), fmt.Sprintf("%s, load %g", name, load))
-			}
-			step++
 			of := fmt.Sprintf("%g", load)
-			if r.Lines[name][of], r.LowerBoundS[name][of], err = place.compete(ctx, &o, load); err != nil {
-				return nil, fmt.Errorf("%s, load %g: %w", name, load, err)
+			what := name
+			if load > 0 {
+				what += ", load " + of
+			}
+			c, err := place.contest(&o, load)
+			if err == nil {
+				c.begin = func(policy string) { begin(what + ": " + policy) }
+				err = c.run(ctx)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", what, err)
+			}
+			r.Lines[name][of], r.LowerBoundS[name][of] = c.lines(), c.lowest()
+			for policy, l := range r.Lines[name][of] {
+				l.Thesis = thesisVsSJF[name][policy]
+				ratio, _ := l.Ratio()
+				ratios[place.kind][policy] = append(ratios[place.kind][policy], ratio)
 			}
 		}
 	}
-	r.Geomean, r.GeomeanVaried, r.GeomeanSweeps = r.geomean(""), r.geomean(variedSuffix), r.geomean(sweepsSuffix)
+	r.Geomean, r.GeomeanVaried, r.GeomeanSweeps = geomeans(ratios[exact]), geomeans(ratios[varied]), geomeans(ratios[sweeps])
+	if len(ratios[atOnce]) > 0 {
+		r.Geomean = geomeans(ratios[atOnce])
+	}
 	return r, nil
 }
 
-// geomean is each policy's geometric mean over the places of a kind, and all loads; nil where there is no such place.
-func (r *WorldsReport) geomean(kind string) map[string]float64 {
-	var out map[string]float64
-	all := map[string][]float64{}
-	for _, name := range r.Places { // in their order: the same sum each time
-		if _, of, _ := strings.Cut(name, "_"); kind != "" && "_"+of != kind || kind == "" &&
-			("_"+of == variedSuffix || "_"+of == sweepsSuffix) {
-			continue
-		}
-		for _, load := range r.Loads {
-			for policy, l := range r.Lines[name][fmt.Sprintf("%g", load)] {
-				all[policy] = append(all[policy], l.VsFifo)
-			}
-		}
-	}
-	for policy, x := range all {
+// geomeans are the geometric means of each policy's ratios; nil where there are none.
+func geomeans(ratios map[string][]float64) (out map[string]float64) {
+	for policy, x := range ratios {
 		if out == nil {
 			out = map[string]float64{}
 		}
@@ -247,20 +235,23 @@ func (r *WorldsReport) geomean(kind string) map[string]float64 {
 	return out
 }
 
-// compete lets the policies schedule one load's job sets, and returns the mean lower bound of them.
-func (p *Place) compete(ctx context.Context, o *Options, load float64) (map[string]*WorldLine, float64, error) {
-	c := &contest{o: o, aim: policy.Turnaround, once: true, begin: func(string) {}}
+// contest draws one load's job sets.
+func (p *Place) contest(o *Options, load float64) (*contest, error) {
+	if p.kind == atOnce {
+		return p.thesis(o)
+	}
+	c := &contest{o: o, aim: policy.Turnaround, once: true}
 	for i := range o.Seeds {
 		r, err := p.ready(o, load, o.Seed+uint64(i))
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		c.world, c.sets = r.World, append(c.sets, r.Config)
 	}
 	// Knobs are tuned on other job sets, in the world as the site believes it to be.
 	believed := *p
 	believed.Pairs = nil
-	tune := func(r *rand.Rand) (sim.Config, error) {
+	c.train = func(r *rand.Rand) (sim.Config, error) {
 		x, err := believed.ready(o, load, r.Uint64())
 		if err != nil {
 			return sim.Config{}, err
@@ -272,31 +263,45 @@ func (p *Place) compete(ctx context.Context, o *Options, load float64) (map[stri
 		}
 		return x.Config, nil
 	}
-	c.prepare = func(ctx context.Context, name string, _ int) (*Contender, error) {
-		return c.world.Prepare(ctx, name, tune, o.Effort, o.Seed)
+	return c, nil
+}
+
+// thesisVsSJF is the thesis's ratio of makespans, where it prints one (ch. 5). On one GPU sjf's makespan is fifo's.
+var thesisVsSJF = map[string]map[string]float64{
+	"gpu_heavy": {"dqngpu": 4891. / 4807, "deeprm_mean": 5530. / 4807},
+	"gpu_light": {"dqngpu": 1214. / 2295},
+	"random":    {"dqngpu": 1.027, "tetris": 1.294, "deeprm_max": 1.255, "deeprm_mean": 1.346},
+}
+
+// thesis draws the thesis's job sets, for a site that has run some before.
+func (p *Place) thesis(o *Options) (*contest, error) {
+	train, err := Thesis(p.Name)
+	if err != nil {
+		return nil, err
 	}
-	if err := c.run(ctx); err != nil {
-		return nil, 0, err
+	w := &World{
+		Model: func() *interference.Model { return interference.New(p.Law) }, M: o.M,
+		Objective: cmp.Or(o.Objective, policy.Makespan), Trained: o.Trained,
 	}
-	lines := map[string]*WorldLine{}
-	for name, e := range c.entries {
-		l := &WorldLine{Fared: c.fared(name, Fifo)}
-		fifo := c.results(Fifo)
-		l.VsFifo, l.VsFifoSD = over(e.results,
-			func(i int, r *sim.Result) float64 { return r.MeanTurnaroundS / fifo[i].MeanTurnaroundS })
-		l.MakespanS, _ = over(e.results, func(_ int, r *sim.Result) float64 { return r.MakespanS })
-		if e.tookUS != nil {
-			l.DecisionUS = stat.Mean(e.tookUS, nil)
+	w.Guard.MaxSlowdown, w.Guard.Grace = o.MaxSlowdown, o.Grace
+	if err := w.Learn(train, o.History, o.Seed); err != nil {
+		return nil, err
+	}
+	c := &contest{world: w, o: o, aim: policy.Makespan, once: true, train: train}
+	for i := range o.Seeds {
+		set, err := train(rand.New(rand.NewPCG(o.Seed+10_000+uint64(i), 0x7e57)))
+		if err != nil {
+			return nil, err
 		}
-		lines[name] = l
+		c.sets = append(c.sets, set)
 	}
-	return lines, c.lowest(), nil
+	return c, nil
 }
 
 // ready draws a job set.
 func (p *Place) ready(o *Options, load float64, seed uint64) (*Replayable, error) {
 	t := p.Trace(o.GPUs, o.Jobs, load, seed)
-	if p.Sweeps {
+	if p.kind == sweeps {
 		t = p.sweeps(o.GPUs, o.Jobs, load, seed)
 	}
 	r, err := t.Ready(o)
@@ -306,10 +311,10 @@ func (p *Place) ready(o *Options, load float64, seed uint64) (*Replayable, error
 	switch {
 	case o.DurationError != nil:
 		r = r.knowing(*o.DurationError, seed)
-	case !p.Sweeps:
+	case p.kind != sweeps:
 		r = r.knowing(0, seed)
 	}
-	if p.Varied {
+	if p.kind == varied {
 		r.vary(seed)
 	}
 	r.World.Objective, r.World.BuiltIn, r.World.AllGuarded = policy.Turnaround, true, true

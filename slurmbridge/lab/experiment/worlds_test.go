@@ -17,7 +17,7 @@ func TestPlaces(t *testing.T) {
 		"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566, "alnair_varied": 49,
 		"miso_varied": 318, "alnair_sweeps": 49, "miso_sweeps": 318,
 	}
-	for _, name := range PlaceNames() {
+	for _, name := range Worlds() {
 		p := must.Get(PlaceNamed(name))(t)
 		if n, ok := cells[name]; !ok || n != len(p.Pairs) {
 			t.Errorf("%s has %d pairs, not %d", name, len(p.Pairs), n)
@@ -33,7 +33,7 @@ func TestPlaces(t *testing.T) {
 		for _, x := range p.Pairs {
 			met[x.Victim], met[x.Aggressor] = true, true
 		}
-		if name != lawPlace && !reflect.DeepEqual(known, met) {
+		if name != "law" && !reflect.DeepEqual(known, met) {
 			t.Errorf("%s: profiles of %v, pairs of %v", name, known, met)
 		}
 	}
@@ -122,7 +122,7 @@ func TestWorlds(t *testing.T) {
 		Seeds: 2, Seed: 1, Jobs: 80,
 		Tries: 20, Effort: Effort{Tune: 1}, MaxSlowdown: rlcore.DefaultMaxSlowdown,
 	}
-	r := must.Get(Worlds(t.Context(), o))(t)
+	r := must.Get(Run(t.Context(), o, &InWorlds))(t)
 	for _, place := range o.Workloads {
 		lines := r.Lines[place]["1.1"]
 		if len(lines) != len(o.Policies)+1 { // with the clairvoyant
@@ -144,8 +144,8 @@ func TestWorlds(t *testing.T) {
 			}
 		}
 	}
-	again := must.Get(Worlds(t.Context(), o))(t)
-	for _, x := range []*WorldsReport{r, again} {
+	again := must.Get(Run(t.Context(), o, &InWorlds))(t)
+	for _, x := range []*Report{r, again} {
 		for _, place := range o.Workloads {
 			for _, l := range x.Lines[place]["1.1"] {
 				l.DecisionUS, l.TrainS = 0, 0
@@ -166,7 +166,7 @@ func TestWorldsRefuses(t *testing.T) {
 		{Workloads: []string{"nowhere"}},
 		{Policies: []string{"nothing"}},
 	} {
-		if _, err := Worlds(t.Context(), o); !errors.Is(err, ErrOptions) {
+		if _, err := Run(t.Context(), o, &InWorlds); !errors.Is(err, ErrOptions) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}

@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
+	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/pflag"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -68,80 +70,104 @@ func (s *shared) writeJSON(file string, v any) error {
 	return nil
 }
 
-// column is a column of a table with one value per row.
-type column[T any] struct {
+// columns are the figures of a policy; a column that is empty in all rows isn't shown.
+var columns = []struct {
 	name string
-	of   func(T) any
+	of   func(*experiment.Line) string
+}{
+	{"makespan s", func(l *experiment.Line) string { return fixed(0, l.MakespanS) }},
+	{"turnaround s", func(l *experiment.Line) string { return fixed(0, l.TurnaroundS) }},
+	{"÷ fifo", func(l *experiment.Line) string { mean, _ := l.Ratio(); return fixed(3, mean) }},
+	{"±", func(l *experiment.Line) string { _, sd := l.Ratio(); return some(3, sd) }},
+	{"thesis", func(l *experiment.Line) string { return some(3, l.Thesis) }},
+	{"÷ best other", func(l *experiment.Line) string { return some(3, l.VsBest) }},
+	{"of possible", func(l *experiment.Line) string { return percent(0, l.PossibleShare) }},
+	{"share", func(l *experiment.Line) string { return strings.TrimPrefix(percent(0, l.GainShare), "0 %") }},
+	{"slowdown", func(l *experiment.Line) string { return fixed(2, l.MeanSlowdown) }},
+	{"95 %", func(l *experiment.Line) string { return fixed(2, l.P95Slowdown) }},
+	{"worst", func(l *experiment.Line) string { return fixed(2, l.MaxSlowdown) }},
+	{"late", func(l *experiment.Line) string { return percent(1, l.Late) }},
+	{"worst late", func(l *experiment.Line) string { return fixed(2, l.WorstLate) }},
+	{"GPU", func(l *experiment.Line) string { return percent(0, l.GPUUtil) }},
+	{"memory", func(l *experiment.Line) string { return percent(0, l.MemUtil) }},
+	{"lost runs", func(l *experiment.Line) string { return fixed(1, l.OOM) }},
+	{"timed out", func(l *experiment.Line) string { return some(1, l.TimedOut) }},
+	{"harmed", func(l *experiment.Line) string { return some(1, l.HarmedTimeout) }},
+	{"past deadline", func(l *experiment.Line) string { return some(1, l.PastDeadline) }},
+	{"training s", func(l *experiment.Line) string { return some(1, l.TrainS) }},
 }
 
-// head appends the columns' names.
-func head[T any](columns []column[T], before ...any) []any {
+// lineTable begins a table of lines.
+func (s *shared) lineTable(title string) table.Writer {
+	head := []any{"load", "policy"}
 	for _, c := range columns {
-		before = append(before, c.name)
+		head = append(head, c.name)
 	}
-	return before
+	t := s.Table(title, head...)
+	t.SuppressEmptyColumns()
+	return t
 }
 
-// row appends what columns show of a value.
-func row[T any](columns []column[T], v T, before ...any) []any {
+// appendLines adds a row for each policy, and one for the bound below which no schedule is, of what the column of that
+// name shows. load "" = there is one only.
+func appendLines(t table.Writer, load string, lines map[string]*experiment.Line, bound float64, of string) {
+	for _, name := range append(experiment.Names(), experiment.Clairvoyant) {
+		l := lines[name]
+		if l == nil {
+			continue
+		}
+		row := table.Row{load, name}
+		for _, c := range columns {
+			row = append(row, c.of(l))
+		}
+		t.AppendRow(row)
+	}
+	row := table.Row{load, "lower bound"}
 	for _, c := range columns {
-		before = append(before, c.of(v))
+		text := ""
+		if c.name == of {
+			text = fixed(0, bound)
+		}
+		row = append(row, text)
 	}
-	return before
+	t.AppendRow(row)
 }
 
-// fixed is a figure with so many decimals.
+// fixed is a figure with so many decimals, some the same, "" for 0.
 func fixed(decimals int, v float64) string { return strconv.FormatFloat(v, 'f', decimals, 64) }
 
-// percent is e.g. "85 %", and never "-0 %".
-func percent(part float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*part)+0) }
-
-// shareColumn is the part of the clairvoyant's gain, where there is a clairvoyant.
-func shareColumn[T any](clairvoyant bool, of func(T) *experiment.Fared) []column[T] {
-	if !clairvoyant {
-		return nil
-	}
-	return []column[T]{{"share", func(x T) any { return percent(of(x).GainShare) }}}
-}
-
-// vsBest is a ratio to the best other policy, "" where there is none.
-func vsBest(f *experiment.Fared) any {
-	if f.VsBest == 0 {
+func some(decimals int, v float64) string {
+	if v == 0 {
 		return ""
 	}
-	return fixed(3, f.VsBest)
+	return fixed(decimals, v)
+}
+
+// percent is e.g. "85 %", and never "-0 %".
+func percent(decimals int, part float64) string {
+	scale := math.Pow10(decimals)
+	return fixed(decimals, math.Round(100*scale*part)/scale+0) + " %"
 }
 
 // keptShown is how many of the guard's reasons a table lists for a policy; the JSON has all.
 const keptShown = 6
 
 // printKept prints which of the guard's reasons cost the most waiting, by policy.
-func (s *shared) printKept(r *experiment.ReplayReport, order []string) {
+func (s *shared) printKept(lines map[string]*experiment.Line) {
 	t := s.Table("what the guard's refusals cost", "policy", "reason", "jobs", "waited h")
-	for _, name := range order {
-		if spec, _ := policy.Named(name); spec.Alone {
+	for _, name := range experiment.Names() {
+		if spec, _ := policy.Named(name); spec.Alone || lines[name] == nil {
 			continue // it refuses company itself
 		}
 		first := name
-		for _, k := range r.Policies[name].Kept[:min(keptShown, len(r.Policies[name].Kept))] {
-			t.AppendRow([]any{first, k.Reason, fixed(0, k.Jobs), fixed(1, k.WaitH)})
+		for _, k := range lines[name].Kept[:min(keptShown, len(lines[name].Kept))] {
+			t.AppendRow(table.Row{first, k.Reason, fixed(0, k.Jobs), fixed(1, k.WaitH)})
 			first = ""
 		}
 	}
 	if t.Length() > 0 {
 		t.Render()
 	}
-}
-
-// tenths is e.g. "0.4 %".
-func tenths(part float64) string { return fmt.Sprintf("%.1f %%", 100*part) }
-
-func average(x []float64) float64 {
-	sum := 0.0
-	for _, v := range x {
-		sum += v / float64(len(x))
-	}
-	return sum
 }
 
 // addOptions adds the flags that replay and experiment have in common; seeds and window are their defaults.

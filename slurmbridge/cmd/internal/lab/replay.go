@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,7 +101,6 @@ type replayFlags struct {
 	experiment.Options
 	from                        traceFlags
 	durationError               float64
-	users                       bool
 	objective, json, checkpoint string
 }
 
@@ -135,14 +133,9 @@ comes from --checkpoint.
 The last table says what the guard's reasons cost: while a GPU that had room got no job, the first job
 that the guard refused there waited for that reason. Reasons don't add up.
 
-With --users a second table says how each user fared: mean wait and turnaround, the part of the
-jobs that ended later than under fifo, the worst slowdown, how often decisions went
-past a job, on average and at most, and the longest wait of a job next to an idle GPU.
-
 late is the part of the jobs that ended later than plain Slurm would have ended them, with
 whole GPUs in order of arrival, by more than a tenth of their own run time alone; worst
-late is by how many of these one did at most. later counts every job that ended after its
-end under fifo, even by a second. --grace is what sharing may cost, --max-slowdown how
+late is by how many of these one did at most. --grace is what sharing may cost, --max-slowdown how
 slow it may make a job; the daemon has settings of these names.
 
 Decisions don't see a job's own duration_s. They expect it to take as long as the runs of its application
@@ -152,8 +145,8 @@ that have ended by then foretell, by its limit and its user, and before these as
 
 Jobs end at their time limits (limit_s, SWF's requested time, sacct's TimelimitRaw or
 Timelimit) and deadlines (deadline_s, on submit_s's clock), as Slurm ends them. Where the
-trace has any, the tables count those jobs: timed out; harmed, which alone would have
-ended before; and past deadline. A slowdown then counts the work that was done. A job that
+trace has any, the table counts those jobs: timed out; harmed, which alone would have
+ended before; and past deadline. A column that would be empty isn't shown. A slowdown then counts the work that was done. A job that
 is ended early shortens the mean turnaround, so compare policies by what they harm first.
 
 Jobs of several GPUs (gpus, AllocTRES) hold them unshared, whichever become free, in their turn;
@@ -182,7 +175,6 @@ so are sacct's rows of jobs with a line break in their name or on an instance of
 		"decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
 	fl.StringVar(&f.objective, "objective", "",
 		"what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
-	fl.BoolVar(&f.users, "users", false, "show how each user fared, too")
 	return c
 }
 
@@ -212,44 +204,12 @@ func (s *shared) replay(ctx context.Context, f *replayFlags) error {
 		r.Skipped[why] += n
 	}
 	if f.json != "-" {
-		s.printReplay(r, f.Policies, f.users)
+		s.printReplay(r)
 	}
 	return s.writeJSON(f.json, r)
 }
 
-// outcomeColumns are the figures of a policy on a trace.
-var outcomeColumns = []column[*experiment.Outcome]{
-	{"makespan s", func(x *experiment.Outcome) any { return fixed(0, x.MakespanS) }},
-	{"turnaround s", func(x *experiment.Outcome) any { return fixed(0, x.TurnaroundS) }},
-	{"÷ fifo", func(x *experiment.Outcome) any { return fixed(3, x.VsFifo) }},
-	{"÷ best other", func(x *experiment.Outcome) any { return vsBest(&x.Fared) }},
-	{"of possible", func(x *experiment.Outcome) any { return percent(x.PossibleShare) }},
-	{"slowdown", func(x *experiment.Outcome) any { return fixed(2, x.MeanSlowdown) }},
-	{"95 %", func(x *experiment.Outcome) any { return fixed(2, x.P95Slowdown) }},
-	{"late", func(x *experiment.Outcome) any { return tenths(x.Late) }},
-	{"worst late", func(x *experiment.Outcome) any { return fixed(2, x.WorstLate) }},
-	{"GPU", func(x *experiment.Outcome) any { return percent(x.GPUUtil) }},
-	{"memory", func(x *experiment.Outcome) any { return percent(x.MemUtil) }},
-	{"lost runs", func(x *experiment.Outcome) any { return fixed(1, x.OOM) }},
-	{"training s", func(x *experiment.Outcome) any { return fixed(1, x.TrainS) }},
-}
-
-// endColumns count the jobs that didn't run to their own end, where r has limits or
-// deadlines at all.
-func endColumns[T any](r *experiment.ReplayReport, of func(T) *experiment.Ends) []column[T] {
-	var out []column[T]
-	if r.Limits > 0 {
-		out = append(out,
-			column[T]{"timed out", func(x T) any { return fixed(1, of(x).TimedOut) }},
-			column[T]{"harmed", func(x T) any { return fixed(1, of(x).HarmedTimeout) }})
-	}
-	if r.Deadlines > 0 {
-		out = append(out, column[T]{"past deadline", func(x T) any { return fixed(1, of(x).PastDeadline) }})
-	}
-	return out
-}
-
-func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users bool) {
+func (s *shared) printReplay(r *experiment.ReplayReport) {
 	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; compared by %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed,
 		r.Objective)
 	fmt.Fprintln(s.Out, contract(r.MaxSlowdown, r.Grace))
@@ -259,67 +219,8 @@ func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users b
 	for _, why := range slices.Sorted(maps.Keys(r.Skipped)) {
 		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[why], why)
 	}
-	share := shareColumn(r.Policies[experiment.Clairvoyant] != nil,
-		func(x *experiment.Outcome) *experiment.Fared { return &x.Fared })
-	columns := slices.Concat(outcomeColumns, share,
-		endColumns(r, func(x *experiment.Outcome) *experiment.Ends { return &x.Ends }))
-	t := s.Table("", head(columns, "policy")...)
-	for _, name := range append(slices.Clone(order), experiment.Clairvoyant) {
-		if x := r.Policies[name]; x != nil {
-			t.AppendRow(row(columns, x, name))
-		}
-	}
-	least := []any{"lower bound", fixed(0, r.LowerBoundS)}
-	if r.Objective != string(policy.Makespan) {
-		least = []any{"lower bound", "", fixed(0, r.LowerBoundS)}
-	}
-	t.AppendRow(least)
+	t := s.lineTable("")
+	appendLines(t, "", r.Policies, r.LowerBoundS, r.Objective+" s")
 	t.Render()
-	s.printKept(r, order)
-	if users {
-		s.printUsers(r, order)
-	}
-}
-
-// usersShown is how many users a table lists; the JSON has all.
-const usersShown = 20
-
-// userColumns are the figures of a user under a policy.
-var userColumns = []column[*experiment.UserOutcome]{
-	{"wait s", func(x *experiment.UserOutcome) any { return fixed(0, x.WaitS) }},
-	{"less fifo's", func(x *experiment.UserOutcome) any { return fmt.Sprintf("%+.0f", x.WaitVsFifoS) }},
-	{"turnaround s", func(x *experiment.UserOutcome) any { return fixed(0, x.TurnaroundS) }},
-	{"÷ fifo's", func(x *experiment.UserOutcome) any { return fixed(2, x.VsFifo) }},
-	{"later", func(x *experiment.UserOutcome) any { return percent(x.Later) }},
-	{"late", func(x *experiment.UserOutcome) any { return tenths(x.Late) }},
-	{"worst late", func(x *experiment.UserOutcome) any { return fixed(2, x.WorstLate) }},
-	{"worst slowdown", func(x *experiment.UserOutcome) any { return fixed(2, x.MaxSlowdown) }},
-	{"delay s", func(x *experiment.UserOutcome) any { return fixed(0, x.MaxDelayS) }},
-}
-
-// printUsers prints how each user fared under the policies of the given order, users with the most
-// jobs first.
-func (s *shared) printUsers(r *experiment.ReplayReport, order []string) {
-	jobs := func(user string) int { return r.Users[user][experiment.Fifo].Jobs }
-	users := slices.SortedFunc(maps.Keys(r.Users),
-		func(a, b string) int { return cmp.Or(jobs(b)-jobs(a), cmp.Compare(a, b)) })
-	columns := slices.Concat(userColumns,
-		endColumns(r, func(x *experiment.UserOutcome) *experiment.Ends { return &x.Ends }))
-	t := s.Table("", head(columns, "user", "jobs", "policy")...)
-	for i, user := range users[:min(usersShown, len(users))] {
-		if i > 0 {
-			t.AppendSeparator()
-		}
-		first := []any{cmp.Or(user, "(not given)"), jobs(user)}
-		for _, name := range order {
-			if x := r.Users[user][name]; x != nil {
-				t.AppendRow(row(columns, x, append(first, name)...))
-				first = []any{"", ""}
-			}
-		}
-	}
-	t.Render()
-	if n := len(users) - usersShown; n > 0 {
-		fmt.Fprintf(s.Out, "and %d more users, see --json\n", n)
-	}
+	s.printKept(r.Policies)
 }
