@@ -1,5 +1,5 @@
 // Package trace reads what a replay, a training or a scoring is given as files: jobs
-// (CSV, the Standard Workload Format, sacct's output), solo profiles, and slowdowns
+// (CSV, sacct's output), solo profiles, and slowdowns
 // measured in pairs. Package table says what is expected of CSV and of errors.
 package trace
 
@@ -22,12 +22,11 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
-// errWhat: none of the three formats of jobs.
-var errWhat = errors.New("neither CSV (job,submit_s,app,duration_s,user) nor the Standard Workload Format (18 " +
-	"numbers a line) nor what sacct --parsable2 prints (JobID|JobName|…)")
+// errWhat: neither format of jobs.
+var errWhat = errors.New("neither CSV (job,submit_s,app,duration_s,user) nor what sacct --parsable2 prints " +
+	"(JobID|JobName|…)")
 
-// ReadJobsFile reads jobs from a file in any of the three formats, which it recognises by the
-// contents; see ReadJobs, ReadSWF and ReadSacct.
+// ReadJobsFile reads jobs from a file in either format, which the first line shows; see ReadJobs and ReadSacct.
 func ReadJobsFile(path string, known ...string) ([]Job, Skipped, error) {
 	f, err := open(path)
 	if err != nil {
@@ -39,14 +38,14 @@ func ReadJobsFile(path string, known ...string) ([]Job, Skipped, error) {
 	if len(start) == 0 && err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, &Error{File: path, Err: fmt.Errorf("read: %w", err)}
 	}
-	switch recognise(string(start)) {
-	case "":
+	text := strings.TrimLeftFunc(strings.TrimPrefix(string(start), "\ufeff"), unicode.IsSpace)
+	first, _, _ := strings.Cut(text, "\n")
+	switch {
+	case first == "":
 		return nil, nil, &Error{File: path, Err: table.ErrEmpty}
-	case "swf":
-		return ReadSWF(br, path, known...)
-	case "sacct":
+	case first[0] != '#' && strings.Contains(first, "|"):
 		return ReadSacct(br, path, known...)
-	case "csv":
+	case first[0] == '#' || strings.Contains(first, ","): // a comment is CSV's
 		jobs, err := ReadJobs(br, path, known...)
 		return jobs, nil, err
 	}
@@ -55,30 +54,6 @@ func ReadJobsFile(path string, known ...string) ([]Job, Skipped, error) {
 
 // peeked is how much of a file is read to recognise its format, bytes.
 const peeked = 4096
-
-// recognise returns the format of a file that starts so: csv, swf, sacct, "" for
-// none (it is empty), "?" for another.
-func recognise(start string) string {
-	start = strings.TrimLeftFunc(strings.TrimPrefix(start, "\ufeff"), unicode.IsSpace)
-	first, _, _ := strings.Cut(start, "\n")
-	switch {
-	case first == "":
-		return ""
-	case first[0] == ';':
-		return "swf"
-	case first[0] == '#':
-		return "csv" // the one of the three that has such comments
-	case strings.Contains(first, "|"):
-		return "sacct"
-	case strings.Contains(first, ","):
-		return "csv"
-	}
-	fields := strings.Fields(first)
-	if _, err := table.ParseNumber(fields[0]); err == nil && len(fields) == len(swfFields) {
-		return "swf"
-	}
-	return "?"
-}
 
 // ReadProfilesFile is ReadProfiles for a file.
 func ReadProfilesFile(path string) ([]*rlcore.Profile, error) {
@@ -221,12 +196,12 @@ func Teach(m *interference.Model, card *rlcore.GPUSpec, profiles []*rlcore.Profi
 // Job is one job of a trace.
 type Job struct {
 	ID string
-	// SubmitS is when it was submitted, s: on the file's own clock for CSV and
-	// SWF, since the earliest submission for sacct.
+	// SubmitS is when it was submitted, s: on the file's own clock for CSV,
+	// since the earliest submission for sacct.
 	SubmitS float64
 	App     string
 	Unknown bool // its application isn't among the known ones (sacct only)
-	// DurationS is its run time, s: alone for CSV, as it was for SWF and sacct.
+	// DurationS is its run time, s: alone for CSV, as it was for sacct.
 	// 0 = not given (CSV only): its application's profile says.
 	DurationS float64
 	User      string // "" = not given

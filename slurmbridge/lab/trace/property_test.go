@@ -243,18 +243,6 @@ func FuzzReadPairs(f *testing.F) {
 	})
 }
 
-func FuzzReadSWF(f *testing.F) {
-	f.Add("; Version: 2.2\n" + swfLine() + swfLine("job number", "2", "run time", "-1"))
-	f.Add(swfLine("status", "3"))
-	f.Add(swfLine("executable", "1e15"))
-	f.Add(swfLine("requested time", "7200") + swfLine("job number", "2", "requested time", "1e12"))
-	f.Fuzz(func(t *testing.T, text string) {
-		if jobs, _, err := ReadSWF(strings.NewReader(text), "f"); judge(t, err) {
-			judgeJobs(t, jobs, false)
-		}
-	})
-}
-
 func FuzzReadSacct(f *testing.F) {
 	f.Add(sacctHead + "1|a|b|u|2024-01-01T00:00:00|5|COMPLETED|gres/gpu:a100=2\n1.batch|batch||2024-01-01T00:00:00|5|COMPLETED|cpu=1\n")
 	f.Add("JobID|JobName|Submit|Elapsed|Timelimit|TimelimitRaw\n1|a|2024-01-01T00:00:00|05:00|1-00:00:00|UNLIMITED\n2|a|2024-01-01T00:00:00|05:00|x|1e9\n")
@@ -263,17 +251,6 @@ func FuzzReadSacct(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		if jobs, _, err := ReadSacct(strings.NewReader(text), "f"); judge(t, err) {
 			judgeJobs(t, jobs, false)
-		}
-	})
-}
-
-func FuzzRecognise(f *testing.F) {
-	for _, s := range []string{"job,submit_s", "; x", swfLine(), sacctHead, "", "\ufeff\n1"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, start string) {
-		if got := recognise(start); strings.TrimSpace(strings.TrimPrefix(start, "\ufeff")) != "" && got == "" {
-			t.Errorf("%q is called empty", start)
 		}
 	})
 }

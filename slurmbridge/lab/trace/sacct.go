@@ -14,11 +14,12 @@ import (
 
 // Why a row of accounting is left out.
 const (
-	noGPU    = "without a GPU"
-	onMIG    = "on a MIG instance"
-	torn     = "with a line break in its name, or cut short"
-	unended  = "not ended"
-	requeued = "earlier runs of a requeued job"
+	noGPU     = "without a GPU"
+	noRunTime = "without a run time"
+	onMIG     = "on a MIG instance"
+	torn      = "with a line break in its name, or cut short"
+	unended   = "not ended"
+	requeued  = "earlier runs of a requeued job"
 )
 
 // ReadSacct reads jobs from what `sacct --parsable2` prints:

@@ -20,7 +20,6 @@ var readers = map[string]func(r io.Reader) error{
 	"jobs":     func(r io.Reader) error { _, err := ReadJobs(r, "f"); return err },
 	"profiles": func(r io.Reader) error { _, err := ReadProfiles(r, "f"); return err },
 	"pairs":    func(r io.Reader) error { _, err := ReadPairs(r, "f", "a", "b"); return err },
-	"swf":      func(r io.Reader) error { _, _, err := ReadSWF(r, "f"); return err },
 	"sacct":    func(r io.Reader) error { _, _, err := ReadSacct(r, "f"); return err },
 }
 
@@ -147,33 +146,6 @@ func TestRefused(t *testing.T) {
 		{"profiles", "app,gpu_util,pcie_mbps\na,5,7 GB\n", `f:2: pcie_mbps: "7 GB" is not a number`, table.ErrNotNumber},
 		{"profiles", "app,gpu_util\na,5\na,6\n", `f:3: app: "a" stands there twice`, table.ErrTwice},
 
-		{"swf", "; nothing\n", "f: there is no row in it", table.ErrNoRows},
-		{"swf", "", "f: the file is empty", table.ErrEmpty},
-		{"swf", "1 0 5 100\n", "f:1: 4 fields; the Standard Workload Format has 18", nil},
-		{"swf", swfLine("run time", "x"), `f:1: run time: "x" is not a number`, table.ErrNotNumber},
-		{
-			"swf", swfLine("used memory", "nan"), `f:1: used memory: out of range: "nan" is not a finite number`,
-			table.ErrOutOfRange,
-		},
-		{
-			"swf", swfLine("submit time", "-1"), "f:1: submit time: out of range: -1 is not from 0 to 1e+11",
-			table.ErrOutOfRange,
-		},
-		{"swf", swfLine("requested time", "x"), `f:1: requested time: "x" is not a number`, table.ErrNotNumber},
-		{
-			"swf", swfLine("executable", "1.5"), "f:1: executable: out of range: 1.5 is not a whole number",
-			table.ErrOutOfRange,
-		},
-		{"swf", swfLine() + swfLine(), "f:2: job number: 1 stands there twice", table.ErrTwice},
-		{
-			"swf", swfLine("run time", "-1"), "f: there is no row in it that can be used: 1 without a run time",
-			table.ErrNoRows,
-		},
-		{
-			"swf", strings.Repeat("1", table.MaxLine+1), "f:1: the line is too long: more than 1048576 bytes",
-			table.ErrLongLine,
-		},
-
 		{"sacct", "JobID|User\n", "f:1: JobName: the header lacks this column; it has JobID|User", table.ErrNoColumn},
 		{
 			"sacct", "JobID|JobName|Submit|End\n", "f:1: Start: the header lacks this column; it has JobID|JobName|Submit|End",
@@ -231,19 +203,6 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// swfLine is a sound line with fields changed: name, value, ...
-func swfLine(change ...string) string {
-	f := strings.Fields("1 0 5 100 4 -1 -1 4 -1 -1 1 3 -1 12 -1 -1 -1 -1")
-	for i := 0; i < len(change); i += 2 {
-		for k, name := range swfFields {
-			if name == change[i] {
-				f[k] = change[i+1]
-			}
-		}
-	}
-	return strings.Join(f, " ") + "\n"
-}
-
 func TestReadFails(t *testing.T) {
 	broken := errors.New("disk")
 	for name, read := range readers {
@@ -293,27 +252,6 @@ func TestReadPairs(t *testing.T) {
 	}
 }
 
-func TestReadSWF(t *testing.T) {
-	text := "; Version: 2.2\n;\n" +
-		swfLine("submit time", "9") +
-		swfLine("job number", "2", "executable", "-1", "user", "-1") +
-		swfLine("job number", "3", "run time", "-1") +
-		swfLine("job number", "4", "run time", "0") +
-		swfLine("status", "3") + "\n"
-	got, skipped, err := ReadSWF(strings.NewReader(text), "f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []Job{
-		{ID: "2", App: "swf-unknown", DurationS: 100},
-		{ID: "1", SubmitS: 9, App: "swf-12", DurationS: 100, User: "3"},
-	}
-	must.Equal(t, got, want)
-	if want := (Skipped{noRunTime: 2, partial: 1}); !reflect.DeepEqual(skipped, want) || skipped.Total() != 3 {
-		t.Errorf("skipped %v, want %v", skipped, want)
-	}
-}
-
 func TestReadSacct(t *testing.T) {
 	const text = `JobID|JobName|User|Submit|Start|End|Elapsed|State|AllocTRES|ReqTRES
 7|late|u1|2024-01-01T10:01:00|2024-01-01T10:02:00|2024-01-02T10:02:03|1-00:00:03|COMPLETED|billing=1,cpu=1,gres/gpu:a100=2,gres/gpu=2,mem=1G|cpu=1
@@ -350,8 +288,7 @@ lines|with|bars|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|0
 	}
 }
 
-// A limit is minutes in TimelimitRaw, a duration in Timelimit; a word in their place is
-// none, and so is an unknown or absurd requested time.
+// A limit is minutes in TimelimitRaw, a duration in Timelimit; a word in their place is none.
 func TestLimits(t *testing.T) {
 	limits := func(jobs []Job, err error) (out []float64) {
 		t.Helper()
@@ -367,10 +304,6 @@ func TestLimits(t *testing.T) {
 		jobs, _, err := ReadSacct(strings.NewReader(text), "f")
 		return jobs, err
 	}
-	swf := func(text string) ([]Job, error) {
-		jobs, _, err := ReadSWF(strings.NewReader(text), "f")
-		return jobs, err
-	}
 	const row = "|a|2024-01-01T00:00:00|05:00|"
 	for _, c := range []struct {
 		got, want []float64
@@ -384,12 +317,6 @@ func TestLimits(t *testing.T) {
 			limits(sacct("JobID|JobName|Submit|Elapsed|TimelimitRaw|Timelimit\n1" + row + "90|01:30:00\n2" + row +
 				"UNLIMITED|UNLIMITED\n3" + row + "|00:10:00\n")),
 			[]float64{5400, 0, 600},
-		},
-		{
-			limits(swf(swfLine("requested time", "7200") + swfLine("job number", "2") +
-				swfLine("job number", "3", "requested time", "0") +
-				swfLine("job number", "4", "requested time", "1e10"))),
-			[]float64{7200, 0, 0, 0},
 		},
 		{
 			limits(ReadJobs(strings.NewReader("job,submit_s,app,limit_s,deadline_s\n1,5,a,60,\n2,5,a,,65.5\n"), "f")),
@@ -421,8 +348,6 @@ func TestReadJobsFile(t *testing.T) {
 	for text, want := range map[string]string{
 		"\ufeff\r\njob,submit_s,app\r\n1,0,csv\r\n":                              "csv",
 		"# a comment\njob,submit_s,app\n1,0,csv\n":                               "csv",
-		"; a comment\n" + swfLine():                                              "swf-12",
-		" " + swfLine():                                                          "swf-12",
 		sacctHead + "1|sacct|u|2024-01-01T00:00:00|5|COMPLETED|cpu=1,gres/gpu=1": "sacct",
 	} {
 		must.OK(t, os.WriteFile(path, []byte(text), 0o600))

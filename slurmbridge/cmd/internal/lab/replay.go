@@ -30,7 +30,7 @@ type traceFlags struct {
 func (t *traceFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&t.jobs, "jobs", "",
-		"jobs: CSV (job,submit_s,app,duration_s,user,gpus,limit_s,deadline_s), SWF, or what sacct --parsable2 prints")
+		"jobs: CSV (job,submit_s,app,duration_s,user,gpus,limit_s,deadline_s), or what sacct --parsable2 prints")
 	f.StringVar(&t.profiles, "profiles", "",
 		"solo profiles: CSV (app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms)")
 	f.StringVar(&t.pairs, "pairs", "",
@@ -143,7 +143,7 @@ that have ended by then foretell, by its limit and its user, and before these as
 --duration-error gives them each job's own duration, wrong by a random part of up to this much (0.2 = 20 %,
 0 = to the second).
 
-Jobs end at their time limits (limit_s, SWF's requested time, sacct's TimelimitRaw or
+Jobs end at their time limits (limit_s, sacct's TimelimitRaw or
 Timelimit) and deadlines (deadline_s, on submit_s's clock), as Slurm ends them. Where the
 trace has any, the table counts those jobs: timed out; harmed, which alone would have
 ended before; and past deadline. A column that would be empty isn't shown. A slowdown then counts the work that was done. A job that
