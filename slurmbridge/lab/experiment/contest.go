@@ -149,7 +149,7 @@ type Line struct {
 	VsFifo    float64 `json:"turnaround_vs_fifo"` // mean over the job sets of the ratios
 	VsFifoSD  float64 `json:"turnaround_vs_fifo_sd"`
 	MakespanS float64 `json:"makespan_s"`
-	// MakespanVsFifo is set where the makespan is what counts; Thesis is its value in the thesis (ch. 5), if printed there.
+	// MakespanVsFifo is set where the makespan is what counts; Thesis is its value in the thesis (ch. 5), if there is one.
 	MakespanVsFifo   float64 `json:"makespan_vs_fifo,omitempty"`
 	MakespanVsFifoSD float64 `json:"makespan_vs_fifo_sd,omitempty"`
 	Thesis           float64 `json:"thesis_makespan_vs_sjf,omitempty"`

@@ -217,10 +217,10 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 			}
 		}
 	}
-	r.Geomean, r.GeomeanVaried, r.GeomeanSweeps = geomeans(ratios[exact]), geomeans(ratios[varied]), geomeans(ratios[sweeps])
-	if len(ratios[atOnce]) > 0 {
+	if r.Geomean = geomeans(ratios[exact]); r.Geomean == nil {
 		r.Geomean = geomeans(ratios[atOnce])
 	}
+	r.GeomeanVaried, r.GeomeanSweeps = geomeans(ratios[varied]), geomeans(ratios[sweeps])
 	return r, nil
 }
 
