@@ -64,8 +64,7 @@ func (a *answer) failure() string {
 
 // newClient is the command that is a client: of the protocol's situations, or a kernel.
 func newClient(in io.Reader, out io.Writer) *cobra.Command {
-	privateShm, busyMS := false, 0.0
-	k := &kernelClient{Kernel: &Kernel{}}
+	privateShm, name, mem, work := false, "", 0.0, 0.0
 	c := &cobra.Command{
 		Use: "client", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -73,24 +72,23 @@ func newClient(in io.Reader, out io.Writer) *cobra.Command {
 				return withOwnShm()
 			}
 			runtime.LockOSThread()
-			if k.Name == "" {
+			if name == "" {
 				return serveClient(new(gpuClient), in, out)
 			}
-			known, err := catalogue(nil, []string{k.Name})
+			known, err := catalogue(nil, []string{name})
 			if err != nil {
 				return err
 			}
-			k.Source, k.busy = known[0].Source, time.Duration(busyMS*float64(time.Millisecond))
-			return serveClient(k, in, out)
+			k := known[0]
+			k.MemMiB, k.work = mem, work
+			return serveClient(&kernelClient{Kernel: k}, in, out)
 		},
 	}
 	f := c.Flags()
 	f.BoolVar(&privateShm, "private-shm", false, "with a /dev/shm of its own, in its own mount namespace")
-	f.StringVar(&k.Name, "kernel", "", "one of the catalogue")
-	f.Float64Var(&busyMS, "busy-ms", 5, "how long a step takes alone")
-	f.Float64Var(&k.SMs, "sms", 1, "part of the SMs")
-	f.Float64Var(&k.MemMiB, "mem-mib", 0, "device memory")
-	f.Float64Var(&k.work, "work", 0, "units of work in a step; 0 = to be found")
+	f.StringVar(&name, "kernel", "", "one of the catalogue")
+	f.Float64Var(&mem, "mem-mib", 0, "device memory")
+	f.Float64Var(&work, "work", 0, "units of work in a step; 0 = to be found")
 	return c
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"unsafe"
@@ -16,50 +17,35 @@ import (
 //go:embed kernels.ptx
 var kernelsPTX string
 
-// cuda is as much of the driver's library as the kernels need, with the names and arguments of cuda.h. A context
-// belongs to the thread that has made it: a user locks itself to its thread.
+// cuda is as much of the driver's library as the kernels need, with the arguments of cuda.h and the names that the
+// library exports. A context belongs to the thread that has made it: a user locks itself to its thread.
 type cuda struct {
-	Init           func(flags uint32) int32
-	DriverVersion  func(to *int32) int32
-	ErrorName      func(code int32, to **byte) int32
-	DeviceCount    func(to *int32) int32
-	DeviceGet      func(to *int32, ordinal int32) int32
-	DeviceUUID     func(to *[16]byte, device int32) int32
-	Attribute      func(to *int32, attribute, device int32) int32
-	CtxCreate      func(to *uintptr, flags uint32, device int32) int32
-	CtxDestroy     func(ctx uintptr) int32
-	Synchronize    func() int32
-	MemInfo        func(free, total *uint64) int32
-	MemAlloc       func(to *uint64, bytes uint64) int32
-	HostAlloc      func(to *uintptr, bytes uint64) int32
-	Memset         func(at uint64, value uint8, bytes uint64) int32
-	ToHost         func(to unsafe.Pointer, from, bytes uint64) int32
-	ToHostAsync    func(to uintptr, from, bytes uint64, stream uintptr) int32
-	ToDeviceAsync  func(to uint64, from uintptr, bytes uint64, stream uintptr) int32
-	StreamCreate   func(to *uintptr, flags uint32) int32
-	StreamSync     func(stream uintptr) int32
-	ModuleLoad     func(to *uintptr, image *byte) int32
-	ModuleFunction func(to *uintptr, module uintptr, name string) int32
-	FuncAttribute  func(function uintptr, attribute, value int32) int32
+	Init           func(flags uint32) int32                                          `cu:"cuInit"`
+	DriverVersion  func(to *int32) int32                                             `cu:"cuDriverGetVersion"`
+	ErrorName      func(code int32, to **byte) int32                                 `cu:"cuGetErrorName"`
+	DeviceCount    func(to *int32) int32                                             `cu:"cuDeviceGetCount"`
+	DeviceGet      func(to *int32, ordinal int32) int32                              `cu:"cuDeviceGet"`
+	DeviceUUID     func(to *[16]byte, device int32) int32                            `cu:"cuDeviceGetUuid"`
+	Attribute      func(to *int32, attribute, device int32) int32                    `cu:"cuDeviceGetAttribute"`
+	CtxCreate      func(to *uintptr, flags uint32, device int32) int32               `cu:"cuCtxCreate_v2"`
+	CtxDestroy     func(ctx uintptr) int32                                           `cu:"cuCtxDestroy_v2"`
+	Synchronize    func() int32                                                      `cu:"cuCtxSynchronize"`
+	MemInfo        func(free, total *uint64) int32                                   `cu:"cuMemGetInfo_v2"`
+	MemAlloc       func(to *uint64, bytes uint64) int32                              `cu:"cuMemAlloc_v2"`
+	HostAlloc      func(to *uintptr, bytes uint64) int32                             `cu:"cuMemAllocHost_v2"`
+	Memset         func(at uint64, value uint8, bytes uint64) int32                  `cu:"cuMemsetD8_v2"`
+	ToHost         func(to unsafe.Pointer, from, bytes uint64) int32                 `cu:"cuMemcpyDtoH_v2"`
+	ToHostAsync    func(to uintptr, from, bytes uint64, stream uintptr) int32        `cu:"cuMemcpyDtoHAsync_v2"`
+	ToDeviceAsync  func(to uint64, from uintptr, bytes uint64, stream uintptr) int32 `cu:"cuMemcpyHtoDAsync_v2"`
+	StreamCreate   func(to *uintptr, flags uint32) int32                             `cu:"cuStreamCreate"`
+	StreamSync     func(stream uintptr) int32                                        `cu:"cuStreamSynchronize"`
+	ModuleLoad     func(to *uintptr, image *byte) int32                              `cu:"cuModuleLoadData"`
+	ModuleFunction func(to *uintptr, module uintptr, name string) int32              `cu:"cuModuleGetFunction"`
+	FuncAttribute  func(function uintptr, attribute, value int32) int32              `cu:"cuFuncSetAttribute"`
 	Launch         func(
 		function uintptr, gridX, gridY, gridZ, blockX, blockY, blockZ, shared uint32, stream uintptr, params,
 		extra unsafe.Pointer,
-	) int32
-}
-
-// symbols are the functions by the names that the library exports them under.
-func (c *cuda) symbols() map[string]any {
-	return map[string]any{
-		"cuInit": &c.Init, "cuDriverGetVersion": &c.DriverVersion, "cuGetErrorName": &c.ErrorName,
-		"cuDeviceGetCount": &c.DeviceCount, "cuDeviceGet": &c.DeviceGet, "cuDeviceGetUuid": &c.DeviceUUID,
-		"cuDeviceGetAttribute": &c.Attribute,
-		"cuCtxCreate_v2":       &c.CtxCreate, "cuCtxDestroy_v2": &c.CtxDestroy, "cuCtxSynchronize": &c.Synchronize,
-		"cuMemGetInfo_v2": &c.MemInfo, "cuMemAlloc_v2": &c.MemAlloc, "cuMemAllocHost_v2": &c.HostAlloc,
-		"cuMemsetD8_v2":   &c.Memset,
-		"cuMemcpyDtoH_v2": &c.ToHost, "cuMemcpyDtoHAsync_v2": &c.ToHostAsync, "cuMemcpyHtoDAsync_v2": &c.ToDeviceAsync,
-		"cuStreamCreate": &c.StreamCreate, "cuStreamSynchronize": &c.StreamSync, "cuModuleLoadData": &c.ModuleLoad,
-		"cuModuleGetFunction": &c.ModuleFunction, "cuFuncSetAttribute": &c.FuncAttribute, "cuLaunchKernel": &c.Launch,
-	}
+	) int32 `cu:"cuLaunchKernel"`
 }
 
 // Numbers of cuda.h: CU_DEVICE_ATTRIBUTE_…, CU_FUNC_ATTRIBUTE_…, CU_STREAM_NON_BLOCKING.
@@ -123,15 +109,19 @@ func openCUDA() (*cuda, error) {
 		}
 	}
 	c := new(cuda)
-	for name, to := range c.symbols() {
+	for i := range reflect.TypeFor[cuda]().NumField() {
+		name, to := symbol(i), reflect.ValueOf(c).Elem().Field(i)
 		at, err := purego.Dlsym(lib, name)
 		if err != nil {
 			return nil, fmt.Errorf("libcuda has no %s: %w", name, err)
 		}
-		purego.RegisterFunc(to, at)
+		purego.RegisterFunc(to.Addr().Interface(), at)
 	}
 	return c, nil
 }
+
+// symbol is the name of the i-th function.
+func symbol(i int) string { return reflect.TypeFor[cuda]().Field(i).Tag.Get("cu") }
 
 // device is the first GPU that this process sees, with a context on it.
 type device struct {

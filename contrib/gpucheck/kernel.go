@@ -118,7 +118,6 @@ func copiesAcross(d *device, _ *Kernel) (l load, err error) {
 type kernelClient struct {
 	gpuClient
 	*Kernel
-	busy time.Duration // of a step when alone
 	load load
 }
 
@@ -131,7 +130,7 @@ func (k *kernelClient) Open(a *answer) (err error) {
 		return err
 	}
 	if k.work == 0 {
-		k.work, err = k.load.find(k.busy)
+		k.work, err = k.load.find(k.busy())
 	} else {
 		err = k.load.work(1) // compiles, where that is still to be done
 	}

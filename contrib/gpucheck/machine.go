@@ -1,22 +1,17 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec" //nolint:depguard // programs are looked for
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/prometheus/procfs"
 
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
-	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 // choose finds the GPU, nil = there is none, and the programs that no flag names, and lists why this machine isn't fit.
@@ -56,7 +51,6 @@ type card struct {
 	nvml.Device
 	lib     *nvml.Library
 	visible string // CUDA_VISIBLE_DEVICES of its clients
-	order   int    // among the device files, as gres.conf and the agent count
 	idle    nvml.Sample
 }
 
@@ -74,13 +68,7 @@ func pick(library, which string) (*card, error) {
 		if which != d.UUID && which != strconv.Itoa(d.Index) {
 			continue
 		}
-		c := &card{Device: d, lib: lib, visible: d.UUID}
-		for _, o := range devices {
-			if o.Minor < d.Minor {
-				c.order++
-			}
-		}
-		return c, nil
+		return &card{Device: d, lib: lib, visible: d.UUID}, nil
 	}
 	return nil, errors.Join(fmt.Errorf("there is no GPU %.64q; NVML has %d", which, len(devices)), lib.Close())
 }
@@ -109,57 +97,4 @@ func (c *card) unfit() (why []string) {
 		refuse("the GPU is in use: %.0f %% busy, %.0f MiB held", 100*c.idle.GPU, c.idle.MemMiB)
 	}
 	return why
-}
-
-// service is the GPU's MPS, as the hooks handle it, in a folder of its own.
-type service struct {
-	*prolog.MPS
-	card *card
-}
-
-func newService(folder, control string, c *card) *service {
-	s := &service{card: c, MPS: &prolog.MPS{
-		Dir: prolog.Dir(folder), Control: control, Cards: []prolog.Card{{Index: c.order, UUID: c.UUID}},
-		Quit:   2 * time.Second,
-		Answer: 10 * time.Second, // no job waits for it
-	}}
-	for _, kv := range environ() { // the MPS programs need them, too
-		if name, _, _ := strings.Cut(kv, "="); slices.Contains([]string{"LD_LIBRARY_PATH", "PATH", gpusim.StateEnv}, name) {
-			s.Env = append(s.Env, kv)
-		}
-	}
-	return s
-}
-
-// ensure has a daemon that answers, and a server for this user. Without a control program kernels take turns.
-func (s *service) ensure(ctx context.Context) error {
-	if s.Control == "" {
-		return nil
-	}
-	return s.Ensure(ctx, s.card.order, uint32(os.Getuid()), false, true) //nolint:gosec // a uid
-}
-
-// release ends daemon and server, and kills what doesn't end by itself.
-func (s *service) release() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	return s.Release(ctx, s.card.order)
-}
-
-// query gives the daemon a command and returns the words of its answer.
-func (s *service) query(ctx context.Context, what string) ([]string, error) {
-	list, err := output(ctx, what+"\n", append(s.environ(), s.Env...), s.Control)
-	return strings.Fields(list), err
-}
-
-// environ is the environment of the service's clients: the daemon knows one GPU only.
-func (s *service) environ() []string {
-	env := environ()
-	if s.Control != "" {
-		env = append(env, "CUDA_MPS_PIPE_DIRECTORY="+s.Pipe(s.card.order))
-	}
-	if s.card.visible != "none" {
-		env = append(env, "CUDA_VISIBLE_DEVICES="+s.card.visible)
-	}
-	return env
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -46,21 +45,10 @@ type options struct {
 	gpu, out, control, library string
 	protocolFor, lawFor        time.Duration
 	duration                   time.Duration // of a trial, at most
-	sampling                   time.Duration // between the agent's samples
 	kernels                    []string      // of the catalogue; none = all
 	dryRun                     bool
-	workload                   string // instead of this program
-	self                       string // where every user can run it
 	proc                       string
 	pace                       float64
-}
-
-// program is what runs as kernels and clients.
-func (o *options) program() []string {
-	if o.workload != "" {
-		return []string{o.workload}
-	}
-	return []string{o.self}
 }
 
 func newRoot(out, errOut io.Writer) *cobra.Command {
@@ -70,8 +58,8 @@ func newRoot(out, errOut io.Writer) *cobra.Command {
 		Short: "Check what slurmbridge takes for true of MPS, NVML and slowdowns on a real GPU",
 		Long: `gpucheck plays what happens to jobs that share a GPU (servers that come and go, clients that fault, are killed,
 run out of memory), and writes down what the MPS daemon, CUDA and NVML say. Then it runs small kernels with known
-demand, alone and in all pairs, records them as the node agent does, and compares what each asked of the GPU, what NVML
-reported, and how much each slows another with the simulator's law. Each result is written into the folder of --out as
+demand, alone and in all pairs, and compares what each asked of the GPU, what NVML reported, and how much each slows
+another with the simulator's law. Each result is written into the folder of --out as
 it comes.
 
 Exit status: 0 done, 1 something failed (the rest is written), 3 refused: this machine isn't fit for it now, and nothing
@@ -88,13 +76,11 @@ was touched.`,
 	f.DurationVar(&o.protocolFor, "protocol", 2*time.Minute, "time for the situations (0 = none)")
 	f.DurationVar(&o.lawFor, "law", 5*time.Minute+30*time.Second, "time for the kernels (0 = none)")
 	f.DurationVar(&o.duration, "duration", 20*time.Second, "how long kernels run in a trial, at most")
-	f.DurationVar(&o.sampling, "sampling", time.Second, "time between the agent's samples")
 	f.StringSliceVar(&o.kernels, "kernels", nil, "which kernels, e.g. compute,memory (default all)")
 	f.StringVar(&o.out, "out", "gpucheck-"+time.Now().Format("20060102-150405"), "folder of the results")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what the check would do, and do nothing")
 	f.StringVar(&o.control, "mps-control", "nvidia-cuda-mps-control", "the MPS control program")
 	f.StringVar(&o.library, "nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
-	f.StringVar(&o.workload, "workload", "", "a program to run instead of this one: client …")
 	f.StringVar(&o.proc, "proc", "/proc", "where processes are looked for")
 	f.Float64Var(&o.pace, "pace", 1, "by which the situations' waiting is shortened")
 	_, _ = f.MarkHidden("proc"), f.MarkHidden("pace")
@@ -102,9 +88,8 @@ was touched.`,
 }
 
 func run(ctx context.Context, o *options, out, errOut io.Writer) error {
-	if o.duration < 100*time.Millisecond || o.duration > time.Hour || o.sampling < 5*time.Millisecond ||
-		o.sampling > o.duration {
-		return errors.New("--duration goes from 100ms to 1h, --sampling from 5ms to --duration")
+	if o.duration < 100*time.Millisecond || o.duration > time.Hour {
+		return errors.New("--duration goes from 100ms to 1h")
 	}
 	c, why := o.choose()
 	if c != nil {
@@ -132,11 +117,6 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 	if len(why) > 0 {
 		return fmt.Errorf("%w: %s", errRefused, strings.Join(why, "; "))
 	}
-	remove, err := o.copySelf()
-	if err != nil {
-		return err
-	}
-	defer remove()
 	res, err := newResults(o.out, errOut)
 	if err != nil {
 		return err
@@ -146,21 +126,14 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 		o.protocol(ctx, c, res)
 	}
 	if o.lawFor > 0 && ctx.Err() == nil {
-		r := newReport(c, o.control != "")
-		r.Date, r.PeriodS = time.Now().UTC().Format(time.RFC3339), o.sampling.Seconds()
-		r.Simulated, r.Workload = simulated(), "ptx"
-		if o.workload != "" {
-			r.Workload = filepath.Base(o.workload)
-		}
 		begin := time.Now()
-		err := o.law(ctx, c, kernels, res, r)
-		if err != nil && ctx.Err() == nil {
+		if err := o.law(ctx, c, kernels, res); err != nil && ctx.Err() == nil {
 			res.add("the law", begin, nil, err)
 		}
-		if err := r.save(o.out); err != nil {
-			return err
-		}
-		r.show(o.out, out)
+	}
+	fmt.Fprintf(out, "Written to %s: results.jsonl, report.json, MPS's logs\n", o.out)
+	if simulated() {
+		fmt.Fprintln(out, "The GPU is simulated: nothing there is a measurement.")
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -173,24 +146,3 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 
 // simulated reports whether there is no GPU behind NVML.
 func simulated() bool { return os.Getenv(gpusim.StateEnv) != "" }
-
-// copySelf puts this program where every user can run it, for the clients of another user.
-func (o *options) copySelf() (remove func(), err error) {
-	remove = func() {}
-	if o.workload != "" {
-		return remove, nil
-	}
-	o.self, err = os.Executable()
-	if err != nil || os.Getuid() != 0 {
-		return remove, err
-	}
-	folder, err := os.MkdirTemp("", "gpucheck-program-")
-	if err != nil {
-		return remove, err
-	}
-	remove = func() { _ = os.RemoveAll(folder) }
-	body, err := os.ReadFile(o.self)
-	o.self = filepath.Join(folder, "gpucheck")
-	//nolint:gosec // every user runs it
-	return remove, errors.Join(err, os.Chmod(folder, 0o755), os.WriteFile(o.self, body, 0o755))
-}

@@ -11,6 +11,20 @@ import (
 	"time"
 )
 
+// newStage makes a stage in a folder of its own.
+func (o *options) newStage(c *card, r *results, name string, starts *time.Duration) (*stage, error) {
+	folder, err := os.MkdirTemp("", "gc")
+	if err != nil {
+		return nil, err
+	}
+	_ = os.Chmod(folder, 0o755) //nolint:gosec // clients of another user use it for a moment
+	return &stage{
+		card: c, control: o.control, client: []string{"/proc/self/exe", "client"}, folder: folder, results: r, name: name,
+		begin: time.Now(), facts: map[string]any{}, kept: map[string]int64{}, servers: map[int]bool{}, pace: o.pace,
+		starts: starts,
+	}, nil
+}
+
 // situation is something that happens to jobs that share a GPU, on a daemon of its own. What it returns says why it
 // shows no more; that a client fails is a fact and no error.
 type situation struct {
@@ -28,14 +42,16 @@ var situations = []situation{
 	{"a client by UUID and by number", clientsByName},
 	{"process samples of a 90/10 pair", samplesOfAPair},
 	{"a client faults", clientFaults},
-	{"a busy client is killed", busyClientKilled},
-	{"a busy client is terminated, then killed", busyClientTerminated},
+	{"a busy client is killed", func(ctx context.Context, s *stage) error { return s.lose(ctx, false) }},
+	{"a busy client is terminated, then killed", func(ctx context.Context, s *stage) error { return s.lose(ctx, true) }},
 	{"a memory limit and a thread percentage", limits},
 	{"a private /dev/shm", privateShm},
 	{"a dead socket", deadSocket},
 	{"the server is killed", serverKilled},
-	{"two users", twoUsers},
-	{"two users of a -multiuser-server", multiuser},
+	{"two users", func(ctx context.Context, s *stage) error { return s.users(ctx) }},
+	{"two users of a -multiuser-server", func(ctx context.Context, s *stage) error {
+		return s.users(ctx, "-multiuser-server")
+	}},
 }
 
 // protocol plays the situations for so long. Each has its own time, and leaves nothing behind.
@@ -49,16 +65,10 @@ func (o *options) protocol(ctx context.Context, c *card, r *results) {
 			r.add(sit.name, begin, nil, fmt.Errorf("no time was left for it: %w", ctx.Err()))
 			continue
 		}
-		folder, err := os.MkdirTemp("", "gc")
+		s, err := o.newStage(c, r, sit.name, &starts)
 		if err != nil {
 			r.add(sit.name, begin, nil, err)
 			continue
-		}
-		_ = os.Chmod(folder, 0o755) //nolint:gosec // clients of another user use it for a moment
-		s := &stage{
-			card: c, control: o.control, client: append(o.program(), "client"), folder: folder, results: r,
-			name: sit.name, begin: begin, facts: map[string]any{}, kept: map[string]int64{}, servers: map[int]bool{},
-			pace: o.pace, starts: &starts,
 		}
 		mine, stop := context.WithTimeout(ctx, 25*time.Second)
 		if o.control == "" && i > 0 {
@@ -196,15 +206,6 @@ func (s *stage) pair(ctx context.Context) (a, b *client, err error) {
 	return a, b, nil
 }
 
-// sampled is one look at the card.
-type sampled struct {
-	T     float64            `json:"t"`
-	GPU   float64            `json:"gpu"`
-	SM    float64            `json:"sm"` // GPM, −1 = not given
-	ByPID map[string]float64 `json:"by_pid"`
-	Newer int                `json:"newer"` // samples of processes since the last look
-}
-
 // samplesOfAPair: who gets the driver's samples of processes, for a pair that computes nine tenths and a tenth of the
 // time, and for one of them alone, next to what performance monitoring sees.
 func samplesOfAPair(ctx context.Context, s *stage) error {
@@ -225,30 +226,7 @@ func samplesOfAPair(ctx context.Context, s *stage) error {
 	}
 	s.facts["pids"] = map[string]int{"a": a.pid(), "b": b.pid(), "server": s.server(ctx)}
 	look := func(name string, lasts time.Duration) {
-		var rows []sampled
-		names, since, begin := map[int]string{}, time.Now(), time.Now()
-		for end := begin.Add(s.long(lasts)); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
-			row := sampled{T: time.Since(begin).Seconds(), SM: -1, ByPID: map[string]float64{}}
-			row.GPU, _, _ = s.card.Utilisation()
-			if act, err := s.card.Activity(); err == nil {
-				row.SM = act.SM
-			}
-			uses, err := s.card.ProcessUtilisation(since)
-			if err != nil {
-				s.note("process utilisation: %v", err)
-			}
-			for _, u := range uses {
-				if names[u.PID] == "" {
-					names[u.PID] = who(u.PID)
-				}
-				row.ByPID[names[u.PID]] = u.SM
-				if u.At.After(since) {
-					since = u.At
-				}
-			}
-			row.Newer = len(uses)
-			rows = append(rows, row)
-		}
+		rows := s.look(ctx, lasts, who)
 		s.facts[name], s.facts[name+", mean"] = rows, meanOf(rows)
 	}
 	s.tell(a, "run 0.9")
@@ -261,28 +239,6 @@ func samplesOfAPair(ctx context.Context, s *stage) error {
 	s.tell(a, "stop")
 	s.facts["a"] = s.answer(ctx, a, 2*time.Second)
 	return nil
-}
-
-// meanOf is the mean of looks without the first sixth.
-func meanOf(rows []sampled) sampled {
-	m, n := sampled{ByPID: map[string]float64{}}, 0.0
-	for _, r := range rows {
-		if r.T < rows[len(rows)-1].T/6 {
-			continue
-		}
-		n++
-		m.GPU += r.GPU
-		m.SM += r.SM
-		m.Newer += r.Newer
-		for who, v := range r.ByPID {
-			m.ByPID[who] += v
-		}
-	}
-	for who := range m.ByPID {
-		m.ByPID[who] /= max(1, n)
-	}
-	m.GPU, m.SM = m.GPU/max(1, n), m.SM/max(1, n)
-	return m
 }
 
 // busy has both clients of a pair compute and check their results.
@@ -333,12 +289,7 @@ func clientFaults(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// busyClientKilled: a client is killed with work in flight, its neighbour checks what it computes.
-func busyClientKilled(ctx context.Context, s *stage) error { return s.lose(ctx, false) }
-
-// busyClientTerminated: the same after terminate_client.
-func busyClientTerminated(ctx context.Context, s *stage) error { return s.lose(ctx, true) }
-
+// lose kills a client with work in flight, as it is or after terminate_client; its neighbour checks what it computes.
 func (s *stage) lose(ctx context.Context, terminate bool) error {
 	a, b, err := s.busy(ctx)
 	if err != nil {
@@ -438,12 +389,7 @@ func serverKilled(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// twoUsers: a second user's client while the first's computes, and after it.
-func twoUsers(ctx context.Context, s *stage) error { return s.users(ctx) }
-
-// multiuser: the same where one server serves all users.
-func multiuser(ctx context.Context, s *stage) error { return s.users(ctx, "-multiuser-server") }
-
+// users has a second user's client come while the first's computes, and after it.
 func (s *stage) users(ctx context.Context, args ...string) error {
 	if os.Getuid() != 0 {
 		return fmt.Errorf("it takes root to be two users")

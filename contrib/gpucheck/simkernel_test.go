@@ -22,7 +22,7 @@ type simKernel struct {
 	simClient
 	how, name     string
 	busy          float64 // s, of a step alone
-	sms, mem      float64
+	mem           float64
 	period, steps float64
 	last          time.Time // when the last step ended
 }
@@ -31,9 +31,8 @@ type simKernel struct {
 func stand(args []string, in io.Reader, out io.Writer) error {
 	k := &simKernel{}
 	f := flag.NewFlagSet("client", flag.ContinueOnError)
-	shm, busyMS, work := f.Bool("private-shm", false, ""), f.Float64("busy-ms", 0, ""), f.Float64("work", 0, "")
+	shm, work := f.Bool("private-shm", false, ""), f.Float64("work", 0, "")
 	f.StringVar(&k.name, "kernel", "", "")
-	f.Float64Var(&k.sms, "sms", 1, "")
 	f.Float64Var(&k.mem, "mem-mib", 0, "")
 	switch err := f.Parse(args); {
 	case err != nil:
@@ -50,7 +49,6 @@ func stand(args []string, in io.Reader, out io.Writer) error {
 			k.how = how
 		}
 	}
-	k.busy = *busyMS / 1000
 	return serveClient(k, in, out)
 }
 
@@ -59,11 +57,12 @@ func (k *simKernel) Open(a *answer) error {
 	if err != nil {
 		return err
 	}
+	k.busy = known[0].busy().Seconds()
 	if known[0].Duty == 1 {
 		k.busy = 0.002 // counts are fine enough for short runs
 	}
 	k.period = k.busy / known[0].Duty
-	on := rlcore.Use{GPU: 1, Core: k.sms, MemMiB: k.mem}
+	on := rlcore.Use{GPU: 1, Core: known[0].SMs, MemMiB: k.mem}
 	if k.name == "pcie" {
 		on = rlcore.Use{PCIeMBps: 20000}
 	}

@@ -22,7 +22,7 @@ import (
 type stage struct {
 	card    *card
 	control string
-	client  []string // what to run for a client
+	client  []string // what to run for a client: by this path another user can run it, too
 	folder  string   // of the situation
 	results *results
 	name    string // the situation's
@@ -92,6 +92,17 @@ func (s *stage) start(ctx context.Context, args ...string) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// output runs a program to its end and returns what it printed.
+func output(ctx context.Context, stdin string, env []string, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env, cmd.Stdin, cmd.WaitDelay = env, strings.NewReader(stdin), time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %.2000s", err, bytes.TrimSpace(out))
+	}
+	return string(out), nil
 }
 
 // ask gives the daemon a command.
@@ -175,7 +186,7 @@ func launch(name string, argv, env []string, attr *syscall.SysProcAttr) *client 
 		name: name, answers: make(chan answer, 16), errs: new(bytes.Buffer),
 		cmd: exec.Command(argv[0], argv[1:]...),
 	}
-	attr.Setpgid = true
+	attr.Setpgid, c.cmd.Args[0] = true, "gpucheck"
 	c.cmd.Env, c.cmd.Stderr, c.cmd.SysProcAttr, c.cmd.WaitDelay, c.cmd.Dir = env, c.errs, attr, time.Second, "/"
 	in, err := c.cmd.StdinPipe()
 	out, oerr := c.cmd.StdoutPipe()
@@ -247,13 +258,14 @@ type clientOptions struct {
 	uid     int // 0 = this one's
 	visible string
 	env     []string
+	args    []string
 	shm     bool // a /dev/shm of its own
 	wait    time.Duration
 }
 
 // connect starts a client of the stage's daemon and returns it once it has a context, or has failed to get one.
 func (s *stage) connect(ctx context.Context, name string, o clientOptions) *client {
-	argv, attr := slices.Clone(s.client), &syscall.SysProcAttr{}
+	argv, attr := slices.Concat(s.client, o.args), &syscall.SysProcAttr{}
 	if o.shm {
 		argv = append(argv, "--private-shm")
 		attr.Unshareflags = syscall.CLONE_NEWNS
@@ -261,7 +273,10 @@ func (s *stage) connect(ctx context.Context, name string, o clientOptions) *clie
 	if o.uid != 0 {
 		attr.Credential = &syscall.Credential{Uid: uint32(o.uid), Gid: uint32(o.uid)} //nolint:gosec // a user
 	}
-	env := append(append(environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.pipe(), "CUDA_MPS_LOG_DIRECTORY="+s.log()), o.env...)
+	env := append(environ(), o.env...)
+	if s.control != "" {
+		env = append(env, "CUDA_MPS_PIPE_DIRECTORY="+s.pipe(), "CUDA_MPS_LOG_DIRECTORY="+s.log())
+	}
 	if o.visible != "none" {
 		env = append(env, "CUDA_VISIBLE_DEVICES="+cmp.Or(o.visible, s.card.UUID))
 	}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A mean leaves out the looks that still show the time before.
+func TestMeanLeavesTheBeginningOut(t *testing.T) {
+	var rows []sampled
+	for i := range 13 {
+		r := sampled{T: float64(i), GPU: 0.5, SM: 0.25, MemMiB: 100, PCIeMBps: 10, ByPID: map[string]float64{"a": 0.5}}
+		if i < 2 {
+			r.GPU, r.MemMiB = 1, 900
+		}
+		rows = append(rows, r)
+	}
+	want := sampled{GPU: 0.5, SM: 0.25, MemMiB: 100, PCIeMBps: 10, ByPID: map[string]float64{"a": 0.5}}
+	if diff := cmp.Diff(want, meanOf(rows)); diff != "" {
+		t.Error(diff)
+	}
+	if m := meanOf(nil); m.GPU != 0 {
+		t.Errorf("of none: %+v", m)
+	}
+}
+
+// A program that doesn't end on request is killed, and one that fails says why.
+func TestStubbornProgram(t *testing.T) {
+	t.Parallel()
+	for script, says := range map[string]string{
+		`trap '' TERM; echo '{"work":0}'; while :; do sleep 0.05; done`: "isn't ready",
+		"echo nonsense; echo why >&2; exit 7":                           "it has ended why",
+	} {
+		s := &stage{card: &card{}, client: []string{"sh", "-c", script, "sh"}, pace: 1}
+		_, err := s.try(t.Context(), []*Kernel{{Name: "a", Duty: 1}}, time.Second)
+		s.dismiss()
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", script, err)
+		}
+	}
+}
