@@ -261,7 +261,7 @@ var checks = []check{
 		conf("$lines")),
 
 	// job_submit.lua gates new jobs.
-	row("lua", Error, slurmConf, func(e *exam) []hit { return when(e.Settings.Lua == "no" && !e.form.RewritesTypes) },
+	row("lua", Error, slurmConf, func(e *exam) []hit { return when(e.Settings.Lua == "no" && !rewritesTypes(e)) },
 		"the setting lua is no", "Slurm before 23.02.6 can't turn a request for a GPU into shares after the submission",
 		luaCost, setting("lua: auto")),
 	row("lua", Error, slurmConf, or(Warning, worksWithoutLua, func(e *exam) []hit {

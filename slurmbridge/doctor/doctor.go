@@ -130,7 +130,6 @@ type exam struct {
 	*Facts
 	known   map[source]bool
 	values  hit // that every text may name
-	form    *text.Form
 	release text.Release
 	sharing string       // the kind of shares that the cluster has or should get
 	gpus    []*text.Node // the nodes that have GPUs
@@ -138,7 +137,7 @@ type exam struct {
 
 func newExam(f *Facts) *exam {
 	version := f.Config["SLURM_VERSION"]
-	e := &exam{Facts: f, sharing: "mps", release: text.ParseRelease(version), form: text.FormOf(version)}
+	e := &exam{Facts: f, sharing: "mps", release: text.ParseRelease(version)}
 	if e.has("GresTypes", "shard") && !e.has("GresTypes", "mps") {
 		e.sharing = "shard"
 	}

@@ -28,7 +28,10 @@ func (e *exam) within(from, mended text.Release) bool {
 }
 
 // typesChecked reports whether Slurm keeps whole-GPU jobs off untyped GPUs with shares in use.
-func typesChecked(e *exam) bool { return e.form.TypesChecked }
+func typesChecked(e *exam) bool { return text.TypesChecked(e.Config["SLURM_VERSION"]) }
+
+// rewritesTypes reports whether the bridge can turn a request for gpu:shared into shares after the submission.
+func rewritesTypes(e *exam) bool { return text.RewritesTypes(e.Config["SLURM_VERSION"]) }
 
 // wrong is what went wrong with something that was tried; "" = nothing, or it wasn't.
 func wrong(said *string) string {
@@ -262,7 +265,7 @@ func (e *exam) ourScript() string {
 }
 
 // worksWithoutLua reports whether the bridge alone can turn requests into shares.
-func worksWithoutLua(e *exam) bool { return e.form.RewritesTypes && e.Settings.Lua != "yes" }
+func worksWithoutLua(e *exam) bool { return rewritesTypes(e) && e.Settings.Lua != "yes" }
 
 // luaBody is the script without the settings at its beginning, which sites may change.
 func luaBody(lua string) string {

@@ -174,7 +174,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	}
 	snap.OneNode = oneNode(partitions, config, snap.Nodes)
 	snap.Awaited = c.parser.Awaited
-	if !c.parser.Form.RewritesTypes {
+	if !text.RewritesTypes(snap.Release) {
 		for i := range snap.Jobs {
 			if j := &snap.Jobs[i]; j.Request.Kind == job.SharedGPU {
 				j.Request = text.WholeGPUs(j.Request) // it can't be rewritten any more
@@ -214,7 +214,7 @@ func (c *Client) understand(ctx context.Context, snap *job.Snapshot) {
 
 func (c *Client) queue(ctx context.Context, config map[string]string) ([]job.Job, []job.GateState, error) {
 	owners := gateOwners(config)
-	c.parser.Form = text.FormOf(config["SLURM_VERSION"])
+	c.parser.Release = config["SLURM_VERSION"]
 	c.parser.Ours = func(uid uint32) bool { return owners[uid] }
 	for {
 		nonce := text.NewNonce()

@@ -101,8 +101,7 @@ func (c *Client) federated(ctx context.Context) string {
 	if err != nil {
 		return ""
 	}
-	_, self := text.Federation(out)
-	return self
+	return text.FederatedSelf(out)
 }
 
 // mostAccounts bounds the accounts that are tried for a gate.

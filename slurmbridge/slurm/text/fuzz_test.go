@@ -361,9 +361,7 @@ func FuzzValues(f *testing.F) {
 				t.Errorf("release %v", ParseRelease(s))
 			}
 		}
-		if FormOf(s) == nil {
-			t.Error("no form")
-		}
+		exclusiveOf(s)
 		if name, _, _ := User(s); strings.Contains(name, "(") {
 			t.Errorf("user %q", name)
 		}

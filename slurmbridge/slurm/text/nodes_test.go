@@ -518,7 +518,7 @@ func TestRewritesTypes(t *testing.T) {
 		"22.05.8": false, "23.02.5": false, "23.02.6": true, "23.02.10": true, "23.11.0-rc1": true, "24.11.5": true,
 		"25.05": true, "": false, "x": false,
 	} {
-		if FormOf(release).RewritesTypes != want {
+		if RewritesTypes(release) != want {
 			t.Errorf("%q: not %v", release, want)
 		}
 	}

@@ -40,7 +40,7 @@ const (
 	pCPUs
 	pTRES
 	pRequeue
-	pExclusive // its name differs by release; see Form
+	pExclusive // its name differs by release; see exclusiveOf
 	pNodeList
 	numPlain
 )
@@ -86,14 +86,17 @@ var ErrRow = errors.New("squeue: output not understood")
 // any allocation. It keeps nothing of the output itself, so that a job that is
 // remembered doesn't keep a whole poll in memory.
 type QueueParser struct {
-	// Form is the release's, nil = the oldest one's.
-	Form *Form
+	// Release is Slurm's, "" = the oldest.
+	Release string
 	// NoExcNodes: the release has no field for excluded nodes; see LacksExcNodes.
 	NoExcNodes bool
 	// Ours reports whether a user's job may be the gate.
 	Ours func(uid uint32) bool
 	// Awaited holds the jobs and arrays that jobs without a GPU depend on, as of the last output.
 	Awaited map[string]bool
+
+	exclusiveField string // see exclusiveOf
+	exclusive      []string
 
 	strings  interner
 	requests map[TRES]job.GPURequest
@@ -111,6 +114,7 @@ type queueRow struct {
 
 // Format is what squeue -O takes, with a row's marks in it.
 func (p *QueueParser) Format(nonce string) string {
+	exclusive, _ := exclusiveOf(p.Release)
 	var b strings.Builder
 	b.WriteString("jobid:" + nonce)
 	for i, f := range plain {
@@ -119,7 +123,7 @@ func (p *QueueParser) Format(nonce string) string {
 			end = nonce
 		}
 		if i == pExclusive {
-			f = p.form().exclusiveField
+			f = exclusive
 		}
 		b.WriteString("," + f + ":" + end)
 	}
@@ -136,13 +140,6 @@ func (p *QueueParser) has(field int) bool {
 	return field != fExcNodes || !p.NoExcNodes
 }
 
-func (p *QueueParser) form() *Form {
-	if p.Form == nil {
-		return &forms[0]
-	}
-	return p.Form
-}
-
 // maxKept bounds the requests and dependency lists that are kept.
 const maxKept = 4096
 
@@ -153,6 +150,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 	err error,
 ) {
 	p.strings.next()
+	p.exclusiveField, p.exclusive = exclusiveOf(p.Release)
 	if p.requests == nil || len(p.requests) > maxKept || len(p.deps) > maxKept {
 		p.requests, p.deps = map[TRES]job.GPURequest{}, map[string]job.Dependencies{}
 	}
@@ -288,7 +286,7 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	j.ReqNodes, j.ExcNodes, j.Nodes = p.text(ff[fReqNodes]), p.text(ff[fExcNodes]), p.text(pf[pNodeList])
 	j.Features, j.Account, j.QOS, j.Reservation = p.text(ff[fFeature]), p.text(ff[fAccount]), p.text(ff[fQOS]),
 		p.text(ff[fReservation])
-	j.Exclusive = slices.Contains(p.form().exclusive, string(pf[pExclusive]))
+	j.Exclusive = slices.Contains(p.exclusive, string(pf[pExclusive]))
 	j.Requeue = string(pf[pRequeue]) == "1"
 	j.Name, j.WorkDir = p.text(ff[fName]), p.text(ff[fWorkDir])
 	j.Comment = p.text(ff[fComment][:min(maxComment, len(ff[fComment]))])

@@ -39,7 +39,7 @@ func parseRecorded(t testing.TB, release, name string) (map[string]*job.Job, []j
 	t.Helper()
 	p := QueueParser{
 		Ours: func(uid uint32) bool { return uid == recordedSlurm }, NoExcNodes: !hasExc(release),
-		Form: FormOf(release),
+		Release: release,
 	}
 	jobs, gates, err := p.Parse(nil, recorded(t, release, name), recordedNonce)
 	if err != nil {
@@ -59,9 +59,10 @@ func parseRecorded(t testing.TB, release, name string) (map[string]*job.Job, []j
 func TestRecordedFormat(t *testing.T) {
 	b := must.Get(os.ReadFile("../testdata/format"))(t)
 	for _, release := range releases {
-		p := QueueParser{Form: FormOf(release)}
+		p := QueueParser{Release: release}
+		exclusive, _ := exclusiveOf(release)
 		if got := strings.NewReplacer("NONCE", recordedNonce, "oversubscribe",
-			p.Form.exclusiveField).Replace(string(b)); got != p.Format(recordedNonce) {
+			exclusive).Replace(string(b)); got != p.Format(recordedNonce) {
 			t.Errorf("testdata/format is not what %s is asked for:\n%s\n%s", release, got, p.Format(recordedNonce))
 		}
 		p.NoExcNodes = true
@@ -180,7 +181,7 @@ func TestParseQueueRecorded(t *testing.T) {
 // are an error or unknown, but never another time.
 func TestParseQueueOddTimes(t *testing.T) {
 	for _, release := range releases {
-		p := QueueParser{NoExcNodes: !hasExc(release), Form: FormOf(release)}
+		p := QueueParser{NoExcNodes: !hasExc(release), Release: release}
 		if _, _, err := p.Parse(nil, recorded(t, release, "queue-odd-times"), recordedNonce); err == nil {
 			t.Errorf("%s: rows with a delimiter in their times were accepted", release)
 		}

@@ -161,21 +161,14 @@ func HasDefMem(f map[string]string) bool {
 	})
 }
 
-// Federation reads `scontrol show federation`: the federation's name and this cluster's, "" where there is none.
-func Federation(out []byte) (name, self string) {
-	for line := range strings.Lines(string(out)) {
-		key, value, _ := strings.Cut(line, ":")
-		value, _, _ = strings.Cut(strings.TrimSpace(value), ":")
-		switch {
-		case !clusterShape.MatchString(value):
-		case key == "Federation":
-			name = value
-		case key == "Self":
-			self = value
-		}
-	}
-	return name, self
-}
+// federated is the line of `scontrol show federation` that names this cluster, by a name that is an argument as it
+// stands.
+var federated = regexp.MustCompile(`(?m)^Self: *([A-Za-z0-9][A-Za-z0-9_.-]*):`)
 
-// clusterShape is a name that is an argument as it stands.
-var clusterShape = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
+// FederatedSelf reads `scontrol show federation`: this cluster's name, "" where it is in no federation.
+func FederatedSelf(out []byte) string {
+	if m := federated.FindSubmatch(out); m != nil {
+		return string(m[1])
+	}
+	return ""
+}

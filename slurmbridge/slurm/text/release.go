@@ -27,10 +27,8 @@ func ParseRelease(s string) Release {
 // Before reports whether r is older than other.
 func (r Release) Before(other Release) bool { return slices.Compare(r[:], other[:]) < 0 }
 
-// Form is what a release prints or takes differently from the ones before it, where the text itself
-// doesn't show which of them it is.
-//
-// Otherwise the parsers take every form, regardless of the release:
+// What releases print or take differently, where the text itself doesn't show which of them it is, are functions of the
+// release. Otherwise the parsers take every form, regardless of the release:
 //
 //	GRES of a request  "gres:mps:50" to 23.02, "gres/mps:50" later
 //	GRES of a job      "mps:60(IDX:0)", or shares used of each GPU "mps:60(60/100,0/100)"
@@ -45,58 +43,35 @@ func (r Release) Before(other Release) bool { return slices.Compare(r[:], other[
 //
 // squeue of some releases has no field for excluded nodes and says so when it is requested; see
 // QueueParser.NoExcNodes.
-type Form struct {
-	Since Release
-	// TypesChecked: a request for a whole GPU without a type no longer gets one with shares in use.
-	TypesChecked bool
-	// RewritesTypes: `scontrol update Gres=` turns gpu:shared into shares. Before, it merges the
-	// new request with the old one, and refuses or requests both.
-	RewritesTypes bool
-	// exclusiveField is squeue's field that shows which other jobs a job keeps off its nodes,
-	// exclusive its values for all jobs, or for jobs of other users.
-	exclusiveField string
-	exclusive      []string
-}
+
+// since reports whether a release is the given one or newer.
+func since(release string, first Release) bool { return !ParseRelease(release).Before(first) }
+
+// TypesChecked reports that a request for a whole GPU without a type no longer gets one with shares in use.
+func TypesChecked(release string) bool { return since(release, Release{23, 2, 0}) }
+
+// RewritesTypes reports that `scontrol update Gres=` turns gpu:shared into shares. Before, it merges the new request with the old
+// one, and refuses or requests both.
+func RewritesTypes(release string) bool { return since(release, Release{23, 2, 6}) }
 
 // GivesUsedGPUs reports whether the release may give a job of a whole GPU one that a job with shares still uses: it
 // takes a GPU for free when the first of the jobs with shares of it ends (SchedMD's bug 19110, mended in 23.11.5).
-func GivesUsedGPUs(release string) bool { return ParseRelease(release).Before(Release{23, 11, 5}) }
+func GivesUsedGPUs(release string) bool { return !since(release, Release{23, 11, 5}) }
 
 // SharesInstances reports whether the release can share MIG instances, 100 shares each: from 23.02.7 on (Slurm's commit
 // 4438cab1d8). 22.05.8 makes fewer of Count=700, and what asks for 60 waits for ever.
-func SharesInstances(release string) bool { return !ParseRelease(release).Before(Release{23, 2, 7}) }
+func SharesInstances(release string) bool { return since(release, Release{23, 2, 7}) }
 
-// The values of oversubscribe for a job that keeps other jobs off its nodes; topo is of 24.05 and
-// later.
-var (
-	oversubscribe = []string{"NO", "USER", "MCS"}
-	topo          = append(slices.Clone(oversubscribe), "TOPO")
-)
-
-// forms are sorted by release; one that is missing has the form of the newest before it.
-var forms = []Form{
-	{Since: Oldest, exclusiveField: "oversubscribe", exclusive: oversubscribe},
-	{Since: Release{23, 2, 0}, TypesChecked: true, exclusiveField: "oversubscribe", exclusive: oversubscribe},
-	{
-		Since: Release{23, 2, 6}, TypesChecked: true, RewritesTypes: true,
-		exclusiveField: "oversubscribe", exclusive: oversubscribe,
-	},
-	{Since: Release{24, 5, 0}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: topo},
-	// oversubscribe is NO for every job that doesn't request to be oversubscribed.
-	{
-		Since: Release{26, 5, 0}, TypesChecked: true, RewritesTypes: true,
-		exclusiveField: "exclusive", exclusive: []string{"NODE", "USER", "MCS", "TOPO"},
-	},
-}
-
-// FormOf returns a release's form.
-func FormOf(release string) *Form {
-	r := ParseRelease(release)
-	i := len(forms) - 1
-	for i > 0 && r.Before(forms[i].Since) {
-		i--
+// exclusiveOf is squeue's field that shows which other jobs a job keeps off its nodes, and its values for all jobs, or
+// for jobs of other users.
+func exclusiveOf(release string) (field string, values []string) {
+	switch {
+	case since(release, Release{26, 5, 0}): // oversubscribe is NO for every job that doesn't request to be oversubscribed
+		return "exclusive", []string{"NODE", "USER", "MCS", "TOPO"}
+	case since(release, Release{24, 5, 0}):
+		return "oversubscribe", []string{"NO", "USER", "MCS", "TOPO"}
 	}
-	return &forms[i]
+	return "oversubscribe", []string{"NO", "USER", "MCS"}
 }
 
 // The bridge knows every field of the gate job, because it has submitted it. The gate's output
@@ -133,7 +108,7 @@ func (p *QueueParser) misread(r *queueRow) []job.Misread {
 	check(j.NumNodes == 1, plain[pNodes], pf[pNodes], "the gate asks for one node")
 	check(j.CPUs >= 1, plain[pCPUs], pf[pCPUs], "the gate asks for a CPU")
 	check(!j.Requeue, plain[pRequeue], pf[pRequeue], "the gate asked not to be requeued")
-	check(!j.Exclusive, p.form().exclusiveField, pf[pExclusive], "the gate doesn't keep others off its node")
+	check(!j.Exclusive, p.exclusiveField, pf[pExclusive], "the gate doesn't keep others off its node")
 	check(j.Nodes == "", plain[pNodeList], pf[pNodeList], "the gate waits")
 	for i := fPerNode; i <= fPerTask; i++ {
 		check(IsNone(string(r.free[i])), free[i], r.free[i], "the gate asks for no GPU")

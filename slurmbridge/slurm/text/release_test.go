@@ -15,13 +15,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-func TestFormsAreSorted(t *testing.T) {
-	if !slices.IsSortedFunc(forms, func(a, b Form) int { return slices.Compare(a.Since[:], b.Since[:]) }) ||
-		forms[0].Since != Oldest {
-		t.Errorf("%+v", forms)
-	}
-}
-
 // What each release prints of a job that keeps other jobs off its nodes.
 func TestExclusive(t *testing.T) {
 	for release, says := range map[string]map[string]bool{
@@ -36,7 +29,7 @@ func TestExclusive(t *testing.T) {
 		for word, want := range says {
 			plain := plainRow("1")
 			plain[pExclusive] = word
-			p := QueueParser{Form: FormOf(release)}
+			p := QueueParser{Release: release}
 			jobs, _, err := p.Parse(nil, []byte(row("~N", "1", plain, [numFree]string{fPerNode: "gres:mps:100"})), "~N")
 			if err != nil || len(jobs) != 1 || jobs[0].Exclusive != want {
 				t.Errorf("%s: %s is %+v, %v", release, word, jobs, err)
@@ -103,16 +96,16 @@ func gateRow(change func(plain *[numPlain]string, free *[numFree]string)) string
 // A made-up release in which one word after the other has changed its meaning: each is noticed,
 // by its name.
 func TestMadeUpRelease(t *testing.T) {
-	gate := func(form *Form, change func(*[numPlain]string, *[numFree]string)) []job.Misread {
+	gate := func(release string, change func(*[numPlain]string, *[numFree]string)) []job.Misread {
 		t.Helper()
-		p := QueueParser{Form: form, Ours: func(uid uint32) bool { return uid == 64030 }}
+		p := QueueParser{Release: release, Ours: func(uid uint32) bool { return uid == 64030 }}
 		_, gates, err := p.Parse(nil, []byte(gateRow(change)), "~N")
 		if err != nil || len(gates) != 1 {
 			t.Fatalf("%d gates, %v", len(gates), err)
 		}
 		return gates[0].Misread
 	}
-	if bad := gate(FormOf("22.05.8"), func(*[numPlain]string, *[numFree]string) {}); len(bad) > 0 {
+	if bad := gate("22.05.8", func(*[numPlain]string, *[numFree]string) {}); len(bad) > 0 {
 		t.Errorf("as it is: %v", bad)
 	}
 	for field, change := range map[string]func(*[numPlain]string, *[numFree]string){
@@ -132,12 +125,12 @@ func TestMadeUpRelease(t *testing.T) {
 		"tres-per-node": func(_ *[numPlain]string, f *[numFree]string) { f[fPerNode] = "gres/none" },
 		"tres-per-job":  func(_ *[numPlain]string, f *[numFree]string) { f[fPerJob] = "-" },
 	} {
-		if bad := gate(FormOf("22.05.8"), change); len(bad) == 0 || bad[0].Field != "squeue's "+field {
+		if bad := gate("22.05.8", change); len(bad) == 0 || bad[0].Field != "squeue's "+field {
 			t.Errorf("%s: %v", field, bad)
 		}
 	}
 	// Columns in another order.
-	if bad := gate(FormOf("22.05.8"), func(p *[numPlain]string, _ *[numFree]string) {
+	if bad := gate("22.05.8", func(p *[numPlain]string, _ *[numFree]string) {
 		p[pSubmit], p[pEligible], p[pStart], p[pLimit] = p[pStart], p[pSubmit], p[pLimit], p[pEligible]
 	}); len(bad) < 2 {
 		t.Errorf("columns in another order: %v", bad)
@@ -274,7 +267,7 @@ func TestLongPartitionsOfOneJob(t *testing.T) {
 	head[pPartition] = bytes.Repeat([]byte("gpu,"), MostOfField)
 	fields[1] = bytes.Join(head, []byte("|"))
 	hostile := append(bytes.Join(fields, []byte(recordedNonce)), '\n')
-	p := QueueParser{Form: FormOf("24.11"), Ours: func(uid uint32) bool { return uid == recordedSlurm }}
+	p := QueueParser{Release: "24.11", Ours: func(uid uint32) bool { return uid == recordedSlurm }}
 	jobs, seen, err := p.Parse(nil, bounded(t, append(hostile, text...)), recordedNonce)
 	if err != nil || len(jobs) != len(honest) || len(seen) < len(gates) {
 		t.Errorf("%d jobs and %d gates, want %d and %d: %v", len(jobs), len(seen), len(honest), len(gates), err)
@@ -304,7 +297,7 @@ func TestLongFieldsOfAnArray(t *testing.T) {
 	if most := len(text) + rows*(MostOfField+2000); len(kept) > most {
 		t.Errorf("%d bytes are kept of %d, want at most %d", len(kept), hostile.Len(), most)
 	}
-	p := QueueParser{Form: FormOf("24.11")}
+	p := QueueParser{Release: "24.11"}
 	jobs, _, err := p.Parse(nil, kept, recordedNonce)
 	if err != nil {
 		t.Fatal(err)
