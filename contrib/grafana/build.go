@@ -1,3 +1,5 @@
+// Package grafana makes the dashboards that Grafana imports of dashboards.yaml: bridge.json shows whether the bridge is
+// well, sharing.json what sharing does to GPUs and jobs, usage.json what the GPUs were used for.
 package grafana
 
 import (
@@ -54,13 +56,39 @@ type object = map[string]any
 
 var prometheus = object{"type": "prometheus", "uid": "${datasource}"}
 
-// Boards makes all dashboards, as JSON by file name.
-func Boards() (map[string][]byte, error) {
-	var all map[string]dashboard
+// read returns the dashboards of dashboards.yaml by their names.
+func read() (all map[string]dashboard, err error) {
 	d := yaml.NewDecoder(bytes.NewReader(table))
 	d.KnownFields(true)
-	if err := d.Decode(&all); err != nil {
+	if err = d.Decode(&all); err != nil {
 		return nil, fmt.Errorf("dashboards.yaml: %w", err)
+	}
+	return all, nil
+}
+
+// Queries returns what every panel asks for, by dashboard and title, as Prometheus receives it: for all bridges and
+// nodes, and with rates over the given span ("1m").
+func Queries(span string) (map[string][]string, error) {
+	all, err := read()
+	values := strings.NewReplacer("$__rate_interval", span, "$__range", span, "$bridge", ".*", "$node", ".*")
+	out := map[string][]string{}
+	for name, b := range all {
+		for i := range b.Panels {
+			p := &b.Panels[i]
+			for _, q := range p.queries() {
+				title := name + ": " + cmp.Or(p.Stat, p.Timeseries, p.Heatmap)
+				out[title] = append(out[title], values.Replace(q[1]))
+			}
+		}
+	}
+	return out, err
+}
+
+// Boards makes all dashboards, as JSON by file name.
+func Boards() (map[string][]byte, error) {
+	all, err := read()
+	if err != nil {
+		return nil, err
 	}
 	out := map[string][]byte{}
 	for name, b := range all {
@@ -215,25 +243,32 @@ func (l *looks) steps() []object {
 var short = strings.NewReplacer("$b", `instance=~"$bridge"`, "$n", `instance=~"$node"`, "$i", "$__rate_interval", "$r",
 	"$__range")
 
-func (p *entry) targets() []object {
-	queries := p.Queries
+// queries are the panel's, each with its legend, in full.
+func (p *entry) queries() [][2]string {
+	queries := slices.Clone(p.Queries)
 	if p.Half != "" {
 		quantile := func(q string) string {
 			return "histogram_quantile(" + q + ", sum by (le) (rate(" + p.Half + "_bucket{$b}[$i])))"
 		}
 		queries = [][2]string{{"half", quantile("0.5")}, {"95 %", quantile("0.95")}}
 	}
-	var out []object
-	for i, q := range queries {
-		expr := q[1]
-		if of, is := strings.CutPrefix(expr, "mean "); is {
+	for i := range queries {
+		if of, is := strings.CutPrefix(queries[i][1], "mean "); is {
 			metric, span, _ := strings.Cut(of, " ")
 			sum := func(part string) string { return "sum(rate(" + metric + part + "{$b}[" + span + "]))" }
-			expr = sum("_sum") + " / " + sum("_count")
+			queries[i][1] = sum("_sum") + " / " + sum("_count")
 		}
+		queries[i][1] = short.Replace(queries[i][1])
+	}
+	return queries
+}
+
+func (p *entry) targets() []object {
+	var out []object
+	for i, q := range p.queries() {
 		t := object{
 			"refId": string(rune('A' + i)), "datasource": prometheus, "editorMode": "code", "legendFormat": q[0],
-			"expr": short.Replace(expr), "instant": p.Stat != "", "range": p.Stat == "",
+			"expr": q[1], "instant": p.Stat != "", "range": p.Stat == "",
 		}
 		if p.Heatmap != "" {
 			t["format"] = "heatmap"

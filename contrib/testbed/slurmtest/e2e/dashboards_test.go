@@ -235,20 +235,15 @@ func (w *watched) rules() {
 // without lists the dashboards' queries that have no figure in the time of the test.
 func (w *watched) without() (missing []string) {
 	w.t.Helper()
-	for name, text := range must.Get(grafana.Boards())(w.t) {
-		board := must.Get(grafana.Read(text))(w.t)
-		for i := range board.Panels {
-			p := &board.Panels[i]
-			for k := range p.Targets {
-				query := p.Targets[k].Query("1m")
-				if w.seen[query] {
-					continue
-				}
-				if n, err := w.figures(query); n > 0 {
-					w.seen[query] = true
-				} else {
-					missing = append(missing, fmt.Sprintf("%s: %s: %s (%v)", name, p.Title, query, err))
-				}
+	for title, queries := range must.Get(grafana.Queries("1m"))(w.t) {
+		for _, query := range queries {
+			if w.seen[query] {
+				continue
+			}
+			if n, err := w.figures(query); n > 0 {
+				w.seen[query] = true
+			} else {
+				missing = append(missing, fmt.Sprintf("%s: %s (%v)", title, query, err))
 			}
 		}
 	}
