@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -224,12 +223,11 @@ func (s *Stack) writeProfiles(path string) error {
 
 // Bridged is what the bridge reports of its run.
 type Bridged struct {
-	Groups      int                  // times that jobs were put together
-	Skews       []float64            // s between the first and the last start of a group
-	AddedDelayS float64              // the longest that the bridge alone kept a job waiting
-	Slurm       string               // release
-	Released    map[string]time.Time // when each job was, as the bridge's log says
-	Misplaced   int                  // members of groups on another GPU than planned
+	Groups      int       // times that jobs were put together
+	Skews       []float64 // s between the first and the last start of a group
+	AddedDelayS float64   // the longest that the bridge alone kept a job waiting
+	Slurm       string    // release
+	Misplaced   int       // members of groups on another GPU than planned
 }
 
 // Ask queries the bridge's own account, once the last records are in.
@@ -265,12 +263,11 @@ func (s *Stack) Ask(ctx context.Context) (*Bridged, error) {
 		Delay float64 `json:"added_delay_max_s"`
 		Slurm string  `json:"slurm"`
 	}
-	log, lerr := os.ReadFile(s.Path("log", BridgeDaemon+".log"))
 	wrong, merr := s.Metric("slurmbridge_group_members_total", "misplaced")
-	if err := errors.Join(s.Get("/v1/status", &st), lerr, merr); err != nil {
+	if err := errors.Join(s.Get("/v1/status", &st), merr); err != nil {
 		return nil, err
 	}
-	b.AddedDelayS, b.Slurm, b.Misplaced, b.Released = st.Delay, st.Slurm, int(wrong), released(string(log))
+	b.AddedDelayS, b.Slurm, b.Misplaced = st.Delay, st.Slurm, int(wrong)
 	return b, nil
 }
 
@@ -322,20 +319,4 @@ func (s *Stack) Metric(name string, values ...string) (float64, error) {
 		}
 	}
 	return sum, nil
-}
-
-var releaseLine = regexp.MustCompile(`(?m)^time=(\S+) .*msg="group released" .*jobs=(\S+)`)
-
-func released(log string) map[string]time.Time {
-	out := map[string]time.Time{}
-	for _, m := range releaseLine.FindAllStringSubmatch(log, -1) {
-		at, err := time.Parse(time.RFC3339Nano, m[1])
-		if err != nil {
-			continue
-		}
-		for id := range strings.SplitSeq(m[2], ",") {
-			out[id] = at
-		}
-	}
-	return out
 }

@@ -9,16 +9,6 @@ import (
 	"time"
 )
 
-func TestReleased(t *testing.T) {
-	at := released(`time=2026-01-01T00:00:01.000Z level=INFO msg="group released" group=1 kind=start node=n1 gpu=0 jobs=1,2
-time=2026-01-01T00:00:10.500Z level=INFO msg="group released" group=2 kind=start node=n1 gpu=0 jobs=3
-time=soon level=INFO msg="group released" jobs=9
-`)
-	if len(at) != 3 || at["3"] != time.Date(2026, 1, 1, 0, 0, 10, 5e8, time.UTC) || at["1"] != at["2"] {
-		t.Error(at)
-	}
-}
-
 // A wire that is cut neither answers nor refuses, and what hangs on it breaks when it is mended.
 func TestWire(t *testing.T) {
 	bridge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -65,26 +65,24 @@ func Command(base *cluster.Setup) *cobra.Command {
 	return c
 }
 
-// figures are the figures of a shape: means of the seeds, except for WrongGPU, which is a sum.
-type figures struct {
-	// Plain and Bridge are the time taken over the ideal.
-	Plain  float64 `json:"plain"`
-	Bridge float64 `json:"bridge"`
-	// FillPlain and FillBridge are how long it took until each GPU of a node had what it takes,
-	// a job or three, s; the mean of the nodes.
-	FillPlain  float64 `json:"fill_plain_s"`
-	FillBridge float64 `json:"fill_bridge_s"`
-	// WakeP50 is the median time from the end of a job to the release of the next one on its GPU, s.
-	WakeP50 float64 `json:"end_to_release_p50_s"`
-	// WrongGPU counts members of groups that the bridge saw on another GPU than planned.
-	WrongGPU int     `json:"wrong_gpu"`
-	Seeds    []drawn `json:"seeds,omitempty"`
+// pace is how fast plain Slurm, or the bridge, was.
+type pace struct {
+	// Taken is the time that all took, over the ideal.
+	Taken float64 `json:"taken"`
+	// FillS is how long it took until each GPU of a node had what it takes, a job or three, s; the mean of the nodes.
+	FillS float64 `json:"fill_s"`
+	// FollowS is the median time from the end of a job to the start of the next one on its GPU, s.
+	FollowS float64 `json:"follow_p50_s"`
 }
 
-// drawn are the figures of one seed.
+// drawn are the figures of one shape and seed.
 type drawn struct {
-	Seed uint `json:"seed"`
-	figures
+	Shape  string `json:"shape"`
+	Seed   uint   `json:"seed"`
+	Plain  pace   `json:"plain"`
+	Bridge pace   `json:"bridge"`
+	// WrongGPU counts members of groups that the bridge saw on another GPU than planned.
+	WrongGPU int `json:"wrong_gpu"`
 }
 
 // flow runs everything.
@@ -99,50 +97,50 @@ func flow(c *cobra.Command, o *options) error {
 	}
 	out := c.OutOrStdout()
 	t := cluster.Table(out, "nodes x GPUs", "plain ÷ ideal", "bridge ÷ ideal", "plain fills, s", "bridge fills, s",
-		"end to release, s", "wrong GPU")
-	all := map[string]*figures{}
+		"plain follows, s", "bridge follows, s", "wrong GPU")
+	var all []drawn
 	for i, s := range shapes {
-		sum := &figures{}
-		all[o.shapes[i]] = sum
+		of := len(all)
 		for _, seed := range o.seeds {
-			f, err := both(c.Context(), o, s, seed)
+			d, err := both(c.Context(), o, s, seed)
 			if err != nil {
 				return fmt.Errorf("%s, seed %d: %w", o.shapes[i], seed, err)
 			}
-			sum.Seeds = append(sum.Seeds, drawn{seed, *f})
-			fmt.Fprintf(out, "%-5s seed %d  plain %.2f  bridge %.2f of the ideal; filled in %.1f s, %.1f s; the next job "+
-				"released after %.2f s (median); %d on a wrong GPU\n",
-				o.shapes[i], seed, f.Plain, f.Bridge, f.FillPlain, f.FillBridge, f.WakeP50, f.WrongGPU)
-			sum.mean()
+			d.Shape, d.Seed = o.shapes[i], seed
+			all = append(all, *d)
+			fmt.Fprintf(out, "%-5s seed %d  plain %+v  bridge %+v  %d on a wrong GPU\n", d.Shape, seed, d.Plain, d.Bridge,
+				d.WrongGPU)
 			if err := cluster.WriteJSON(o.json, all); err != nil {
 				return err
 			}
 		}
-		row := []any{o.shapes[i]}
-		for _, v := range []float64{sum.Plain, sum.Bridge, sum.FillPlain, sum.FillBridge, sum.WakeP50} {
-			row = append(row, fmt.Sprintf("%.2f", v))
-		}
-		t.AppendRow(append(row, sum.WrongGPU))
+		t.AppendRow(row(o.shapes[i], all[of:]))
 	}
 	t.Render()
 	return nil
 }
 
-// mean sets the figures to the means of the seeds.
-func (f *figures) mean() {
-	*f = figures{Seeds: f.Seeds}
-	n := float64(len(f.Seeds))
-	for i := range f.Seeds {
-		s := &f.Seeds[i].figures
-		f.Plain, f.Bridge = f.Plain+s.Plain/n, f.Bridge+s.Bridge/n
-		f.FillPlain, f.FillBridge = f.FillPlain+s.FillPlain/n, f.FillBridge+s.FillBridge/n
-		f.WakeP50 += s.WakeP50 / n
-		f.WrongGPU += s.WrongGPU
+// row is a shape's row of the table: means of its seeds, but how many were on a wrong GPU in all.
+func row(shape string, seeds []drawn) []any {
+	var means [6]float64
+	wrong := 0
+	for _, d := range seeds {
+		wrong += d.WrongGPU
+		for k, v := range []float64{
+			d.Plain.Taken, d.Bridge.Taken, d.Plain.FillS, d.Bridge.FillS, d.Plain.FollowS, d.Bridge.FollowS,
+		} {
+			means[k] += v / float64(len(seeds))
+		}
 	}
+	out := []any{shape}
+	for _, v := range means {
+		out = append(out, fmt.Sprintf("%.2f", v))
+	}
+	return append(out, wrong)
 }
 
 // both runs the same jobs on plain Slurm and with the bridge.
-func both(ctx context.Context, o *options, s shape, seed uint) (*figures, error) {
+func both(ctx context.Context, o *options, s shape, seed uint) (*drawn, error) {
 	rnd := rand.New(rand.NewPCG(uint64(seed), 0)) //nolint:gosec // repeatable, not secret
 	names, work := make([]string, o.jobs), 0
 	for i := range names {
@@ -158,9 +156,9 @@ func both(ctx context.Context, o *options, s shape, seed uint) (*figures, error)
 		return nil, err
 	}
 	ideal := float64(work) / float64(s.nodes*s.gpus)
-	return &figures{
-		Plain: takenS(plain) / ideal, Bridge: takenS(bridged) / (ideal / together),
-		FillPlain: fillS(plain, s, 1), FillBridge: fillS(bridged, s, together), WakeP50: wakeS(bridged),
+	return &drawn{
+		Plain:    pace{takenS(plain) / ideal, fillS(plain, s, 1), followS(plain)},
+		Bridge:   pace{takenS(bridged) / (ideal / together), fillS(bridged, s, together), followS(bridged)},
 		WrongGPU: bridged.Bridge.Misplaced,
 	}, nil
 }
@@ -211,20 +209,19 @@ func takenS(r *cluster.Ran) (last float64) {
 	return last
 }
 
-// wakeS is the median time from the end of a job to the release of the next one that runs on its GPU, s; 0 = none was
-// released after another had ended.
-func wakeS(r *cluster.Ran) float64 {
+// followS is the median time from the end of a job to the start of the next one on its GPU, s; 0 = none followed
+// another.
+func followS(r *cluster.Ran) float64 {
 	var gaps []float64
 	for _, x := range r.Jobs {
 		var last time.Time
-		at := r.Bridge.Released[x.ID]
 		for _, y := range r.Jobs {
-			if y.Node == x.Node && y.GPU == x.GPU && !y.Ended.After(at) && y.Ended.After(last) {
+			if y.Node == x.Node && y.GPU == x.GPU && !y.Ended.After(x.Began) && y.Ended.After(last) {
 				last = y.Ended
 			}
 		}
 		if !last.IsZero() {
-			gaps = append(gaps, at.Sub(last).Seconds())
+			gaps = append(gaps, x.Began.Sub(last).Seconds())
 		}
 	}
 	return cluster.Quantile(0.5, gaps)

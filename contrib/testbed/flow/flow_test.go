@@ -8,15 +8,15 @@ import (
 )
 
 // ran is a job that ran on a GPU from when to when, s.
-func ran(id, node, gpu string, atS, endS float64) cluster.Job {
+func ran(node, gpu string, atS, endS float64) cluster.Job {
 	at := func(s float64) time.Time { return time.Unix(0, int64(1e9*s)) }
-	return cluster.Job{ID: id, Node: node, GPU: gpu, Began: at(atS), Ended: at(endS)}
+	return cluster.Job{Node: node, GPU: gpu, Began: at(atS), Ended: at(endS)}
 }
 
 func TestFillS(t *testing.T) {
 	r := &cluster.Ran{Began: time.Unix(0, 0), Jobs: []cluster.Job{
-		ran("", "n1", "0", 1, 8), ran("", "n1", "1", 2, 8), ran("", "n1", "0", 4, 8), ran("", "n1", "1", 3, 8),
-		ran("", "n2", "0", 5, 8), ran("", "n2", "1", 6, 8), ran("", "n2", "1", 7, 100),
+		ran("n1", "0", 1, 8), ran("n1", "1", 2, 8), ran("n1", "0", 4, 8), ran("n1", "1", 3, 8),
+		ran("n2", "0", 5, 8), ran("n2", "1", 6, 8), ran("n2", "1", 7, 100),
 	}}
 	for _, c := range []struct {
 		s    shape
@@ -34,18 +34,11 @@ func TestFillS(t *testing.T) {
 	}
 }
 
-func TestWakeS(t *testing.T) {
-	r := &cluster.Ran{
-		Jobs: []cluster.Job{
-			ran("1", "n1", "0", 2, 8), ran("2", "n1", "1", 2, 30), ran("3", "n1", "0", 11, 20),
-			ran("4", "n1", "1", 31, 40),
-		},
-		Bridge: &cluster.Bridged{Released: map[string]time.Time{
-			"1": time.Unix(1, 0), "2": time.Unix(1, 0),
-			"3": time.Unix(10, 5e8), "4": time.Unix(30, 25e7),
-		}},
-	}
-	if got := wakeS(r); got != 0.25 { // 2.5 and 0.25, the first two follow nothing
+func TestFollowS(t *testing.T) {
+	r := &cluster.Ran{Jobs: []cluster.Job{
+		ran("n1", "0", 2, 8), ran("n1", "1", 2, 30), ran("n1", "0", 10.5, 20), ran("n1", "1", 30.25, 40),
+	}}
+	if got := followS(r); got != 0.25 { // 2.5 and 0.25, the first two follow nothing
 		t.Error(got)
 	}
 }
