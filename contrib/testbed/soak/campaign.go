@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -40,7 +39,7 @@ type campaign struct {
 	busy                  []float64       // of the machine's CPUs, by look
 }
 
-// job is one job of a life: a task of its array, or the job that its job submits.
+// job is the job of a life, or a task of its array.
 type job struct {
 	*life
 	name     string // as Slurm shows it
@@ -88,19 +87,12 @@ func (c *campaign) last() float64 {
 func (c *campaign) add(l *life) {
 	c.lives = append(c.lives, l)
 	for _, name := range l.names() {
-		c.addJob(name, l)
+		j := &job{
+			life: l, name: name, shown: shown{Start: math.NaN(), End: math.NaN()}, company: map[*job]bool{},
+			plainEnd: math.NaN(),
+		}
+		c.jobs, c.byName[name] = append(c.jobs, j), j
 	}
-	if l.Submits {
-		c.addJob(childName+strconv.Itoa(l.N), l.childLife())
-	}
-}
-
-func (c *campaign) addJob(name string, l *life) {
-	j := &job{
-		life: l, name: name, shown: shown{Start: math.NaN(), End: math.NaN()}, company: map[*job]bool{},
-		plainEnd: math.NaN(),
-	}
-	c.jobs, c.byName[name] = append(c.jobs, j), j
 }
 
 // mostBusy is the part of the machine's CPU time from which on a life comes only each busyEvery seconds: a machine
@@ -134,7 +126,7 @@ func (c *campaign) submit(ctx context.Context, yield func(cluster.Order) bool) {
 			args = append(args, "--dependency=afterany:"+c.lives[l.After].submitted)
 		}
 		if !yield(cluster.Order{
-			User: l.User, Script: l.script(c), Args: args,
+			User: l.User, Script: l.script(c.s), Args: args,
 			Submitted: func(id string) { c.live(ctx, l, id) },
 		}) {
 			return
@@ -236,7 +228,7 @@ func (c *campaign) left() (out []*job) {
 	for _, j := range c.jobs {
 		switch {
 		case over(j.State) || c.lost(j):
-		case j.ID == "" && (j.child || !math.IsInf(j.gone, 1) || j.submitted != "" && c.unsaved(j)):
+		case j.ID == "" && (!math.IsInf(j.gone, 1) || j.submitted != "" && c.unsaved(j)):
 		default:
 			out = append(out, j)
 		}

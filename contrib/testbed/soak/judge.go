@@ -72,8 +72,8 @@ type harm struct {
 	Hits    []string `json:"hits,omitempty"`
 }
 
-// Exit statuses of the simulated application: it finds no memory, or its context was destroyed.
-const exitOOM, exitFault = "2:0", "4:0"
+// exitOOM is the exit status of the simulated application if it finds no memory.
+const exitOOM = "2:0"
 
 // judged reports whether a job can be late or slow.
 func (j *job) judged() bool {
@@ -161,89 +161,36 @@ type report struct {
 	Seed    uint64  `json:"seed"`
 	Slurm   string  `json:"slurm"`
 	Seconds float64 `json:"seconds"`
-	Nodes   int     `json:"nodes"`
-	GPUs    int     `json:"gpus"`
 	// Failed are jobs that ended with an error that is not their program's.
 	Failed int `json:"failed"`
-	// KilledBy are the jobs among them that ended with a job of a crashing application in their company, by application.
-	KilledBy map[string]int `json:"killed_by_crashing"`
 	// Judged are the jobs that late and contract are counted among.
-	Judged      int     `json:"judged"`
-	LateShare   float64 `json:"late_share"`
-	LateSMax    float64 `json:"late_s_max"`
-	Shared      int     `json:"shared"` // jobs that had company
-	SlowdownP50 float64 `json:"slowdown_p50"`
-	SlowdownMax float64 `json:"slowdown_max"`
-	PauseS      float64 `json:"pause_s"`
-	// TurnaroundRatio is the mean turnaround ÷ plain Slurm's, of the judged.
-	TurnaroundRatio float64        `json:"turnaround_ratio"`
-	BusyP50         float64        `json:"cpu_busy_p50"`
-	Traits          map[string]int `json:"traits"` // lives that have each
-	KillsByKind     map[string]int `json:"kills_by_kind"`
-	Harmed          []harm         `json:"harmed"`
+	Judged int    `json:"judged"`
+	Harmed []harm `json:"harmed"`
 }
 
 // sum judges every job.
 func sum(jobs []*job, r rules) *report {
-	rep := &report{
-		Jobs: len(jobs), Harm: map[string]float64{}, KilledBy: map[string]int{}, Traits: map[string]int{},
-		KillsByKind: map[string]int{},
-		Harmed:      []harm{}, PauseS: r.PauseS,
-	}
+	rep := &report{Jobs: len(jobs), Harm: map[string]float64{}, Harmed: []harm{}}
 	for _, k := range harmKinds {
-		if k.name != harmFailed {
-			rep.Harm[k.name] = 0
-		}
+		rep.Harm[k.name] = 0
 	}
-	var slowdowns []float64
-	var turnaround, plainTurnaround float64
 	for _, j := range jobs {
-		company := len(j.company) > 0
-		if company {
-			rep.Shared++
-		}
 		if j.judged() {
 			rep.Judged++
-			if arrival := j.at + j.BeginS; !math.IsNaN(j.plainEnd) {
-				turnaround += j.End - arrival
-				plainTurnaround += j.plainEnd - arrival
-			}
-			if company {
-				slowdowns = append(slowdowns, (j.End-j.Start-r.PauseS)/j.SoloS)
-			}
 		}
 		for _, h := range j.judge(r) {
 			rep.Harmed = append(rep.Harmed, h)
 			rep.Harm[h.Kind]++
-			switch h.Kind {
-			case harmFailed:
-				crashed := slices.IndexFunc(j.with(), func(other *job) bool { return other.Crashes })
-				if j.Exit == exitFault && crashed >= 0 {
-					rep.KilledBy[j.with()[crashed].App]++
-				}
-			case harmLate:
-				rep.LateSMax = max(rep.LateSMax, h.ByS)
-			}
 		}
 	}
 	rep.Failed = int(rep.Harm[harmFailed])
 	delete(rep.Harm, harmFailed)
-	rep.SlowdownP50, rep.SlowdownMax = round(cluster.Quantile(0.5, slowdowns)), round(cluster.Quantile(1, slowdowns))
-	rep.LateShare, rep.TurnaroundRatio = round(rep.Harm[harmLate]/float64(rep.Judged)), round(turnaround/plainTurnaround)
 	rank := map[string]int{} // the worst first
 	for i, k := range harmKinds {
 		rank[k.name] = i
 	}
 	slices.SortStableFunc(rep.Harmed, func(a, b harm) int { return rank[a.Kind] - rank[b.Kind] })
 	return rep
-}
-
-// round rounds to thousandths; what isn't a number, such as a part of none, is 0.
-func round(x float64) float64 {
-	if math.IsNaN(x) || math.IsInf(x, 0) {
-		return 0
-	}
-	return math.Round(1000*x) / 1000
 }
 
 // broken says in one line what a campaign may not end with, "" = nothing.
@@ -272,13 +219,8 @@ func (r *report) show(out io.Writer) {
 	}
 	fmt.Fprintln(out)
 	t.Render()
-	fmt.Fprintf(out, "%d jobs in %.0f s on Slurm %s, %d of them in company, %d times put together; %d faults (seed %d).\n",
-		r.Jobs, r.Seconds, r.Slurm, r.Shared, r.Groups, r.Kills, r.Seed)
-	fmt.Fprintf(out, "Mean turnaround %.2f of plain Slurm's; slowdown in company %.2f (median), %.2f at most; the "+
-		"latest ended %.0f s after its plain end.\n", r.TurnaroundRatio, r.SlowdownP50, r.SlowdownMax, r.LateSMax)
-	fmt.Fprintf(out, "Jobs that ended with one of a crashing application: %v. This machine's CPUs were busy for %.0f "+
-		"%% of the time (median).\n",
-		r.KilledBy, 100*r.BusyP50)
+	fmt.Fprintf(out, "%d jobs in %.0f s on Slurm %s, %d times put together; %d faults (seed %d).\n", r.Jobs, r.Seconds,
+		r.Slurm, r.Groups, r.Kills, r.Seed)
 	for i, h := range r.Harmed {
 		if i == 12 {
 			fmt.Fprintf(out, "and %d more\n", len(r.Harmed)-i)
@@ -295,7 +237,7 @@ func (c *campaign) fates(pauseS float64) (out []*job) {
 	defer c.mu.Unlock()
 	c.plainEnds(pauseS)
 	for _, j := range c.jobs {
-		if c.lost(j) || !j.child && j.submitted == "" || j.ID == "" && (j.child || c.unsaved(j)) {
+		if c.lost(j) || j.submitted == "" || j.ID == "" && c.unsaved(j) {
 			continue
 		}
 		c.blame(j, pauseS)
@@ -365,9 +307,7 @@ func (c *campaign) plainEnds(pauseS float64) {
 			Urgent: j.Partition == urgentPart,
 			Held:   j.held, Until: j.gone, Partition: j.Partition, After: byLife[j.After],
 		}
-		if j.Crashes {
-			p.RunS = j.SoloS / 2
-		} else if j.Fails {
+		if j.Fails {
 			p.RunS = 0
 		}
 		if n := len(j.earlier); n > 0 {
@@ -416,7 +356,7 @@ func (c *campaign) pause() float64 {
 	var over []float64
 	c.locked(func() {
 		for _, j := range c.jobs {
-			if j.State == "COMPLETED" && len(j.company) == 0 && !j.shared && !j.Fails && !j.child {
+			if j.State == "COMPLETED" && len(j.company) == 0 && !j.shared && !j.Fails {
 				over = append(over, j.End-j.Start-j.SoloS)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -43,17 +44,9 @@ type life struct {
 	Tasks     int // of an array; 0 = no array
 	// After is the job that it waits for, -1 = none.
 	After int
-	// Fails: it ends with an error at once, or with Crashes half way by a fault of its kernel, in any company.
-	Fails, Crashes bool
-	// Greedy: its framework takes most of the card's memory, unless its environment says not to.
-	Greedy bool
-	// Four: it computes in four processes.
-	Four bool
-	// Submits: after its work it submits a job of a whole GPU, which inherits its environment.
-	Submits bool
-	Acts    []act
+	Fails bool // it ends with an error at once
+	Acts  []act
 
-	child     bool    // another life's job submits it
 	submitted string  // Slurm's number; "" = none yet
 	at        float64 // when it was submitted
 	gone      float64 // when it was cancelled; +Inf = never
@@ -81,31 +74,19 @@ const (
 	dependency = "dependency"
 )
 
-// crash ends the names of applications that crash every other time.
-const crash = "-crash"
-
 // catalogue is what the store knows: every application of the thesis in three lengths, s
-// as the profile says, and at the end some that crash.
-func catalogue() []*rlcore.Profile {
-	var out, crashing []*rlcore.Profile
-	for i, name := range apps.Names() {
+// as the profile says.
+func catalogue() (out []*rlcore.Profile) {
+	for _, name := range apps.Names() {
 		p, _ := apps.ByName(name)
 		for _, s := range []float64{29, 45, 70} {
 			q := app.Scaled(p, s/p.DurationS, 1)
 			q.App = fmt.Sprintf("%s-%g", name, s)
 			out = append(out, q)
 		}
-		if i < crashers {
-			q := *out[len(out)-2]
-			q.App = name + crash
-			crashing = append(crashing, &q)
-		}
 	}
-	return append(out, crashing...)
+	return out
 }
-
-// crashers is how many applications of the catalogue crash.
-const crashers = 2
 
 // wrong is by how much a job's true solo time may differ from its profile's.
 const wrong = 0.3
@@ -143,12 +124,6 @@ var traits = []trait{
 		false,
 	},
 	{"unknown", 0.06, sharer, func(l *life, _ dice) { l.App = "" }, true},
-	{"crashes", 0.04, func(l *life) bool { return sharer(l) && l.App != "" }, func(l *life, d dice) {
-		l.Base = apps.Names()[d.IntN(crashers)]
-		l.App, l.User, l.Crashes = l.Base+crash, users[0], d.chance(0.5)
-		l.Fails = l.Crashes
-		l.lasts(45, d)
-	}, false},
 	{"shares by hand", 0.06, sharer, func(l *life, _ dice) { l.Shares = 30 }, true},
 	{"begins later", 0.06, nil, func(l *life, d dice) { l.BeginS = d.between(5, 60) }, false},
 	{
@@ -162,19 +137,7 @@ var traits = []trait{
 		"after another", 0.05, func(l *life) bool { return l.N > 0 },
 		func(l *life, d dice) { l.After = l.N - 1 - d.IntN(min(l.N, 20)) }, false,
 	},
-	{"wrong program", 0.01, func(l *life) bool { return !l.Crashes }, func(l *life, _ dice) { l.Fails = true }, false},
-	{
-		"preallocates", 0.08, func(l *life) bool { return sharer(l) && !l.Fails }, func(l *life, _ dice) { l.Greedy = true },
-		false,
-	},
-	{
-		"four processes", 0.08, func(l *life) bool { return sharer(l) && !l.Fails }, func(l *life, _ dice) { l.Four = true },
-		false,
-	},
-	{
-		"child", 0.04, func(l *life) bool { return single(l) && sharer(l) && l.Partition != urgentPart },
-		func(l *life, _ dice) { l.Submits = true }, false,
-	},
+	{"wrong program", 0.01, nil, func(l *life, _ dice) { l.Fails = true }, false},
 	{cancel, 0.05, idle, func(l *life, d dice) { l.acts(d.between(0, 60), cancel, "scancel JOB") }, false},
 	{requeue, 0.03, idle, func(l *life, d dice) { l.acts(d.between(10, 60), requeue, "scontrol requeue JOB") }, false},
 	{hold, 0.03, idle, func(l *life, d dice) {
@@ -200,7 +163,6 @@ func (l *life) acts(at float64, what, command string) {
 // drawLife plans the n-th job. short keeps out what takes long to end.
 func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) *life {
 	d := dice{rnd}
-	known = known[:len(known)-crashers]
 	l := &life{N: n, User: users[d.IntN(len(users))], Partition: dayPart, After: -1, gone: math.Inf(1)}
 	p := known[d.IntN(len(known))]
 	for p.DurationS > 60 && (short || d.chance(0.5)) {
@@ -284,48 +246,17 @@ func (l *life) names() []string {
 	return out
 }
 
-// childLife is the life of the job that the life's job submits.
-func (l *life) childLife() *life {
-	return &life{
-		N: l.N, User: l.User, Base: l.Base, SoloS: childS, LimitMin: 3, limitS: 180, Partition: l.Partition,
-		Traits: []string{"child of " + jobName(l.N)},
-		GPUs:   1, After: -1, child: true, gone: math.Inf(1),
-	}
-}
-
-// script runs the life's application on any GPU of any node, and leaves a file once its work is done. One that
-// preallocates takes what a framework would, unless its environment holds it back.
-func (l *life) script(c *campaign) string {
-	if l.Fails && !l.Crashes {
+// script runs the life's application on any GPU of any node, and leaves a file once its work is done.
+func (l *life) script(s *cluster.Stack) string {
+	if l.Fails {
 		return "exit 9\n"
 	}
-	base := c.known[slices.IndexFunc(c.known,
-		func(p *rlcore.Profile) bool { return strings.HasPrefix(p.App, l.Base+"-") })].DurationS
-	run, more := "run '' || exit\n", ""
-	switch {
-	case l.Crashes:
-		more = fmt.Sprintf("more='--fault-at %g'\n", l.SoloS/2)
-	case l.Greedy:
-		more = "[ \"$TF_FORCE_GPU_ALLOW_GROWTH\" = true ] || more='--mem-mib 11000'\n"
-	}
-	if l.Four && !c.o.plain {
-		run = "p=\nfor i in 1 2 3 4; do run -quarter & p=\"$p $!\"; done\nfor i in $p; do wait $i || exit; done\n"
-	}
-	common := func(soloS float64) string {
-		return fmt.Sprintf(`s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME
-export GPUSIM_STATE=$s
-key=$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
-run() { %s run %s --profile %s/%[3]s$1.json --duration-scale %[5]g --report %[6]s/$key.json $more; }
-`, c.s.StateOf(0), c.s.Bin("gpusim"), l.Base, c.s.Path("apps"), soloS/base, c.s.Path("out"))
-	}
-	done := ": >" + c.s.Path("out") + "/$key\n"
-	script := common(l.SoloS) + more + run + done
-	if l.Submits {
-		script += fmt.Sprintf("sbatch --job-name=%s%d --gres=gpu:1 --time=3 --partition=%s --output=/dev/null "+
-			"<<'END'\n#!/bin/sh\n%srun '' || exit\n%sEND\n",
-			childName, l.N, l.Partition, common(childS), done)
-	}
-	return script
+	p, _ := apps.ByName(l.Base)
+	return fmt.Sprintf(`s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME
+out=%s/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+GPUSIM_STATE=$s %s run %s --duration-scale %g --report $out.json || exit
+: >$out
+`, s.StateOf(0), s.Path("out"), s.Bin("gpusim"), l.Base, l.SoloS/p.DurationS)
 }
 
 // String says what it is, for people.
@@ -340,15 +271,9 @@ func (l *life) String() string {
 
 func jobName(n int) string { return "life" + strconv.Itoa(n) }
 
-// childName begins the name of the job that a job submits, and childS is how long it takes alone, s.
-const (
-	childName = "child"
-	childS    = 15
-)
-
-// ownWay reports whether an edit or another job's script takes the job out of the bridge's hands.
+// ownWay reports whether an edit takes the job out of the bridge's hands.
 func (l *life) ownWay() bool {
-	return l.child || slices.ContainsFunc(l.Acts, func(a act) bool { return a.What == gres || a.What == dependency })
+	return slices.ContainsFunc(l.Acts, func(a act) bool { return a.What == gres || a.What == dependency })
 }
 
 // kept reports whether its owner neither cancelled nor requeued it.

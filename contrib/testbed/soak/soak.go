@@ -21,11 +21,9 @@
 //
 // # The jobs
 //
-// A third of the jobs request a whole GPU and a tenth two; some preempt others, some applications crash every other
-// time, take most of a card's memory unless their environment forbids it, compute in four processes, or submit a job;
-// life.go has the table. There are two kinds of cards, and nodes have only the cores of their GPUs' default. Releases
-// that hand out GPUs in use (before 23.11.5) have nodes for jobs of several GPUs alone, and the other partitions hand
-// out shares only.
+// A third of the jobs request a whole GPU and a tenth two, some preempt others; life.go has the table. There are two
+// kinds of cards, and nodes have only the cores of their GPUs' default. Releases that hand out GPUs in use (before
+// 23.11.5) have nodes for jobs of several GPUs alone, and the other partitions hand out shares only.
 //
 // # The plain schedule
 //
@@ -47,8 +45,6 @@ package soak
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -62,10 +58,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
-	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -231,10 +224,6 @@ func start(ctx context.Context, o *options, disk *cluster.Disk) (*campaign, erro
 					name, strings.Join(slices.Compact(nodes), ","), coresPerGPU, more))
 		}
 		slices.Sort(so.Extra)
-		prepare := so.Prepare
-		so.Prepare = func(sc *slurmtest.Cluster) error {
-			return errors.Join(prepare(sc), writeApps(sc.Path("apps"), c.known))
-		}
 	}
 	c.s, err = cluster.Start(ctx, setup)
 	return c, err
@@ -254,31 +243,6 @@ func (o *options) layOut(c *campaign, alone bool) (apart []int) {
 		c.slots = append(c.slots, slices.Repeat([]slot{{i, parts}}, gpus)...)
 	}
 	return apart
-}
-
-// writeApps writes what the applications truly do, for jobs to read, and a quarter of it for jobs of four processes.
-func writeApps(dir string, known []*rlcore.Profile) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for _, name := range apps.Names() {
-		whole := known[slices.IndexFunc(known, func(p *rlcore.Profile) bool { return strings.HasPrefix(p.App, name+"-") })]
-		quarter := app.Scaled(whole, 1, 0.25)
-		for i := range quarter.Series {
-			u := &quarter.Series[i]
-			u.GPU, u.Core, u.PCIeMBps, u.MemBusy = u.GPU/4, u.Core/4, u.PCIeMBps/4, u.MemBusy/4
-		}
-		for file, p := range map[string]*rlcore.Profile{name + ".json": whole, name + "-quarter.json": quarter} {
-			body, err := json.Marshal(p)
-			if err != nil {
-				return err
-			}
-			if err := os.WriteFile(filepath.Join(dir, file), body, 0o644); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // campaign submits jobs and causes faults for the time in the options, mends everything, and waits
@@ -307,20 +271,10 @@ func (c *campaign) campaign(ctx context.Context) error {
 func (c *campaign) fill(r *report, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.Seed, r.Slurm, r.Seconds, r.Nodes, r.GPUs = c.o.seed, c.s.Release, math.Round(took.Seconds()), c.o.nodes,
-		len(c.slots)
+	r.Seed, r.Slurm, r.Seconds = c.o.seed, c.s.Release, math.Round(took.Seconds())
 	r.Kills, r.Groups = len(c.faults), len(c.groups)
-	for _, f := range c.faults {
-		r.KillsByKind[f.kind]++
-	}
-	r.BusyP50 = round(cluster.Quantile(0.5, c.busy))
 	for _, j := range c.jobs {
 		r.Harm[heldSMax] = max(r.Harm[heldSMax], math.Round(j.gate.tooLongS(lease.Seconds(), maxDelay.Seconds())))
-	}
-	for _, l := range c.lives {
-		for _, t := range l.Traits {
-			r.Traits[t]++
-		}
 	}
 }
 
