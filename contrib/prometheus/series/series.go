@@ -85,22 +85,15 @@ func (s Set) Unregister(prometheus.Collector) bool { return false }
 // targets are the labels that Prometheus gives every series.
 var targets = []string{"__name__", "job", "instance"}
 
-// How the parts of a query look, apart from its strings.
+// How the parts of a query look, apart from its strings: a series, the daemons' or a rule's (level:metric:operations),
+// with its matchers; what is computed of a series over time; groupings.
 var (
 	quoted   = regexp.MustCompile(`"[^"]*"`)
-	grouping = regexp.MustCompile(`\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)`)
-	span     = regexp.MustCompile(`\[[^]]*\]|\boffset\s+\w+`)
+	one      = regexp.MustCompile(`\b((?:\w+:)?(?:slurmbridge|gpuprof)_\w+(?::\w+)?|up)\b\s*(?:\{([^}]*)\})?`)
 	growth   = regexp.MustCompile(`\b(\w+)\s*\(\s*([\w:]+)\s*(?:\{[^}]*\})?\s*\[`)
-	selector = regexp.MustCompile(`([a-zA-Z_:][\w:]*)\s*(\(|\{([^}]*)\})?`)
+	grouping = regexp.MustCompile(`\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)`)
 	matcher  = regexp.MustCompile(`(\w+)\s*(?:=~|!~|!=|=)`)
-	number   = regexp.MustCompile(`\b\d[\w.]*`)
 )
-
-// operators are the words of PromQL that are followed by a parenthesis at will.
-var operators = []string{
-	"and", "or", "unless", "bool", "sum", "avg", "min", "max", "count", "topk", "bottomk",
-	"quantile", "stddev",
-}
 
 // Check tells what is wrong with the series and labels of a query, nil = nothing.
 func (s Set) Check(query string) error {
@@ -109,20 +102,15 @@ func (s Set) Check(query string) error {
 	for _, m := range growth.FindAllStringSubmatch(query, -1) {
 		errs = append(errs, grows(m[1], m[2]))
 	}
-	known := slices.Clone(targets) // labels of all selectors, which by and on may name
-	bare := number.ReplaceAllString(span.ReplaceAllString(grouping.ReplaceAllString(query, ""), ""), "")
-	for _, m := range selector.FindAllStringSubmatch(bare, -1) {
-		name, after, matchers := m[1], m[2], m[3]
-		if after == "(" || slices.Contains(operators, name) {
-			continue
-		}
-		labels, there := s[name]
+	known := slices.Clone(targets) // labels of all series, which by and on may name
+	for _, m := range one.FindAllStringSubmatch(query, -1) {
+		labels, there := s[m[1]]
 		if !there {
-			errs = append(errs, fmt.Errorf("there is no series %q", name))
+			errs = append(errs, fmt.Errorf("there is no series %q", m[1]))
 		}
 		known = append(known, labels...)
-		for _, l := range matcher.FindAllStringSubmatch(matchers, -1) {
-			errs = append(errs, has(name, l[1], slices.Concat(labels, targets)))
+		for _, l := range matcher.FindAllStringSubmatch(m[2], -1) {
+			errs = append(errs, has(m[1], l[1], slices.Concat(labels, targets)))
 		}
 	}
 	for _, m := range grouping.FindAllStringSubmatch(query, -1) {
