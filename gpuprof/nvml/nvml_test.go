@@ -10,8 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -131,7 +129,7 @@ func TestMPSByDriver(t *testing.T) {
 func TestCapabilities(t *testing.T) {
 	all := Answers{}
 	for _, s := range Sources {
-		all[s.Name] = s.Name != "accounting"
+		all[s.Name] = true
 	}
 	without := func(a Answers, names ...string) Answers {
 		a = maps.Clone(a)
@@ -192,24 +190,6 @@ func TestNotSupported(t *testing.T) {
 				t.Errorf("%s: %d: %v", what, i+1, err)
 			}
 		}
-	}
-}
-
-// Accounting mode is a source once root has switched it on.
-func TestAccountingMode(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("accounting mode is root's to switch on")
-	}
-	lib, _ := machine(t, gpusim.Config{Model: "v100"})
-	d := &lib.Devices()[0]
-	if d.Answers["accounting"] {
-		t.Error("accounting is off, and yet it answers")
-	}
-	if ret := d.gpu.handle.SetAccountingMode(gonvml.FEATURE_ENABLED); ret != gonvml.SUCCESS {
-		t.Fatal(ret)
-	}
-	if again := lib.describe(0, d.gpu.handle); !again.Answers["accounting"] {
-		t.Fatalf("%v", again.Refusals)
 	}
 }
 

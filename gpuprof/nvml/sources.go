@@ -105,17 +105,6 @@ var Sources = []Source{
 		},
 	},
 	{
-		Name: "accounting", Title: "accounting", Symbols: []string{"nvmlDeviceGetAccountingMode"},
-		Also: []string{"nvmlDeviceGetAccountingStats"},
-		Probe: func(h gonvml.Device) gonvml.Return {
-			mode, ret := h.GetAccountingMode()
-			if ret == gonvml.SUCCESS && mode != gonvml.FEATURE_ENABLED {
-				return gonvml.ERROR_NOT_SUPPORTED
-			}
-			return ret
-		},
-	},
-	{
 		Name: GPM, Title: "SM activity (GPM)", Symbols: []string{"nvmlGpmQueryDeviceSupport"},
 		Also: []string{"nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"},
 		Probe: func(h gonvml.Device) gonvml.Return {

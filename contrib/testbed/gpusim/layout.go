@@ -11,10 +11,10 @@ import (
 // Writers hold an exclusive flock of the whole file, readers a shared one; the kernel drops the lock of a process that
 // dies. What changes while a device is in use lies in two copies: a writer fills the one that is not current and then
 // stores its number in Cur, so that a writer killed half way leaves the old state whole. The library writes only
-// whether accounting is on, and limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
+// limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 11
+	version    = 12
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -164,10 +164,10 @@ type deviceRec struct {
 	card
 	UUID        [48]byte
 	Name        [64]byte
-	Minor       uint32  // N of /dev/nvidiaN
-	Lost        uint32  // 1: the GPU has fallen off the bus
-	Accounting  uint32  // 1: accounting mode is on
-	MIG         uint32  // 1: MIG mode is on
+	Minor       uint32 // N of /dev/nvidiaN
+	Lost        uint32 // 1: the GPU has fallen off the bus
+	MIG         uint32 // 1: MIG mode is on
+	_           uint32
 	MemReserved float64 // MiB the driver keeps
 	Instances   uint32
 	ComputeMode uint32 // nvmlComputeMode_t: 0 = default, 3 = exclusive process

@@ -221,24 +221,24 @@ func TestInfoShowsANewSource(t *testing.T) {
 	before := nvml.Sources
 	t.Cleanup(func() { nvml.Sources = before })
 	nvml.Sources = append(slices.Clone(before), nvml.Source{
-		Name: "temperature", Title: "temperature of the GPU", Symbols: []string{"nvmlDeviceGetTemperature"}, Most: 150,
+		Name: "lanes", Title: "lanes of the link", Symbols: []string{"nvmlDeviceGetMaxPcieLinkWidth"}, Most: 64,
 		Value: func(h gonvml.Device) (float64, gonvml.Return) {
-			celsius, ret := h.GetTemperature(gonvml.TEMPERATURE_GPU)
-			return float64(celsius), ret
+			lanes, ret := h.GetMaxPcieLinkWidth()
+			return float64(lanes), ret
 		},
 	})
 	so := simulatedLibrary(t)
-	if out := info(t, so, gpusim.Config{}); !regexp.MustCompile(`temperature of the GPU\s+│ yes`).MatchString(out) {
+	if out := info(t, so, gpusim.Config{}); !regexp.MustCompile(`lanes of the link\s+│ yes`).MatchString(out) {
 		t.Error(out)
 	}
 	if out := info(t, so, gpusim.Config{}, "--json"); !strings.Contains(out, `"gpm": false,
-      "temperature": true
+      "lanes": true
     }`) {
 		t.Error(out)
 	}
 	lib := must.Get(nvml.Open(so))(t)
 	defer lib.Close()
-	if v, err := lib.Devices()[0].Read("temperature"); err != nil || v != 27 {
+	if v, err := lib.Devices()[0].Read("lanes"); err != nil || v != 16 {
 		t.Errorf("%v, %v", v, err)
 	}
 }
@@ -267,7 +267,7 @@ func TestInfo(t *testing.T) {
 			"model": "TITAN Xp|TITAN Xp", "architecture": "pascal 6.1|pascal 6.1", "memory": "12196 MiB|12196 MiB",
 			"MIG":          "no|no",
 			"MPS: clients": "16|16", "MPS: users at a time": "1|1", "MPS: thread percentage": "no|no", "energy": "no|no",
-			"utilisation": "yes|yes", "SM activity (GPM)": "no|no", "accounting": "no|no",
+			"utilisation": "yes|yes", "SM activity (GPM)": "no|no",
 		}},
 		{gpusim.Config{Model: "a100", Instances: []string{"1g.5gb"}}, map[string]string{
 			"MIG": "on", "cores": "unknown", "utilisation": "no", "memory in use": "yes", "MPS: clients": "48",
@@ -294,8 +294,7 @@ func TestInfo(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &devices); err != nil || len(devices) != 1 {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if d := devices[0]; d.Compute != "9.0" || d.MPS.MaxClients != 60 || !d.Answers["gpm"] ||
-		d.Refusals["accounting"] == "" {
+	if d := devices[0]; d.Compute != "9.0" || d.MPS.MaxClients != 60 || !d.Answers["gpm"] {
 		t.Errorf("%s", out)
 	}
 }

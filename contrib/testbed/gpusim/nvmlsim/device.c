@@ -105,9 +105,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int 
 	return NVML_SUCCESS;
 }
 
-/* There, as in a driver's library, and not supported. */
-EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t, unsigned int, nvmlAccountingStats_t *) { return NVML_ERROR_NOT_SUPPORTED; }
-
 /* As in CUDA 13.4's nvml.h: the folder of a control group, and bytes. */
 struct limits {
 	const char *group;

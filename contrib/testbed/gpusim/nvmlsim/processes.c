@@ -106,15 +106,3 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 		*count = 0;
 	return sim_filled(count, n);
 }
-
-EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode)
-{
-	ENTER(device, SIM_F_ACCOUNTING, WHOLE);
-	*mode = d->accounting == 1;
-	return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceSetAccountingMode(nvmlDevice_t device, nvmlEnableState_t mode)
-{
-	return mode > 1 ? NVML_ERROR_INVALID_ARGUMENT : sim_set_accounting(device, mode);
-}

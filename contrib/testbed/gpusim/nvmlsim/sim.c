@@ -193,17 +193,6 @@ struct sim_entry sim_enter(nvmlDevice_t h, int figure, enum sim_scope scope)
 	return enter_as(LOCK_SH, h, figure, scope);
 }
 
-nvmlReturn_t sim_set_accounting(nvmlDevice_t h, unsigned int on)
-{
-	__attribute__((cleanup(sim_leave))) struct sim_entry e = enter_as(LOCK_EX, h, SIM_F_ACCOUNTING, ANY);
-	if (e.r != NVML_SUCCESS)
-		return e.r;
-	if (!writable || geteuid() != 0)
-		return NVML_ERROR_NO_PERMISSION;
-	e.d->accounting = on;
-	return NVML_SUCCESS;
-}
-
 /* The folder of a group that is gone makes room for another's. */
 nvmlReturn_t sim_set_limit(nvmlDevice_t h, const char *group, double mib)
 {

@@ -77,7 +77,6 @@ double sim_scale(void);
 /* CLOCK_MONOTONIC as GPU seconds. */
 double sim_seconds(int64_t ns);
 /* Writing, for what root may set. */
-nvmlReturn_t sim_set_accounting(nvmlDevice_t h, unsigned int on);
 nvmlReturn_t sim_set_limit(nvmlDevice_t h, const char *group, double mib);
 /* How many of n there are in the caller's array of *count, which becomes n. */
 nvmlReturn_t sim_filled(unsigned int *count, unsigned int n);

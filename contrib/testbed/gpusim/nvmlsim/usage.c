@@ -42,17 +42,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *m
 	return NVML_SUCCESS;
 }
 
-/* 27 C when idle and 84 C at full power, a TITAN Xp's figures. */
-EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int *celsius)
-{
-	if (sensor != NVML_TEMPERATURE_GPU)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	ENTER(device, SIM_F_TEMPERATURE, DEVICE);
-	LOOK(l);
-	*celsius = sim_figure32(d, SIM_F_TEMPERATURE, 27 + 57 * most(0, l.power - d->power_idle) / (d->power_max - d->power_idle));
-	return NVML_SUCCESS;
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *mj)
 {
 	ENTER(device, SIM_F_ENERGY, DEVICE);
