@@ -35,9 +35,6 @@ type figures struct {
 	IdleS float64 `json:"idle_s"`
 	// BusyMakespanS is the makespan without them.
 	BusyMakespanS float64 `json:"busy_makespan_s"`
-	// RerunMakespanS is the makespan if every failed job ran again afterwards, alone; computed, not
-	// run.
-	RerunMakespanS float64 `json:"rerun_makespan_s"`
 
 	TimeScale float64 `json:"time_scale"`
 	Seed      uint64  `json:"seed"`
@@ -122,12 +119,6 @@ func sum(ran *cluster.Ran, scale float64) (*figures, error) {
 	}
 	f.IdleS = occupied(there) - occupied(f.Runs)
 	f.BusyMakespanS = f.MakespanS - f.IdleS
-	f.RerunMakespanS = f.MakespanS
-	for i := range ran.Jobs {
-		if j := &ran.Jobs[i]; !j.Finished() {
-			f.RerunMakespanS += cluster.SoloS([]string{j.App})
-		}
-	}
 	return f, nil
 }
 

@@ -25,15 +25,15 @@ func (r report) show(out io.Writer, o *options) {
 const legend = `objective: what a workload is judged by, and what the bridge's decisions are to keep small there; of the
 policies, dqn alone has a network for each. ÷ whole: makespan, or mean turnaround, over that of plain Slurm with whole
 GPUs. idle: no application was on the GPU though jobs were there, which is Slurm's own pauses; they count %g-fold here.
-rerun: the makespan if every failed job ran once more afterwards, alone (computed). turnaround and slowdown are those of
-the jobs that completed; a job that failed counts in the makespan for as long as it ran. later: jobs that ended later
-than under whole, by more than %g s by the clock (%g GPU s), about what a pause takes; late: those later by more than a
-tenth of their time alone, too; worst: by how much the latest ended later. All times are GPU seconds, from the moment
-that the first job could start; turnarounds of open workloads are from each job's submission.
+turnaround and slowdown are those of the jobs that completed; a job that failed counts in the makespan for as long as it
+ran. later: jobs that ended later than under whole, by more than %g s by the clock (%g GPU s), about what a pause takes;
+late: those later by more than a tenth of their time alone, too; worst: by how much the latest ended later. All times
+are GPU seconds, from the moment that the first job could start; turnarounds of open workloads are from each job's
+submission.
 `
 
 func (r report) table(out io.Writer, o *options, wl string) {
-	t := cluster.Table(out, "", "makespan", "÷ whole", "idle", "rerun", "turnaround", "÷ whole", "later", "late", "worst",
+	t := cluster.Table(out, "", "makespan", "÷ whole", "idle", "turnaround", "÷ whole", "later", "late", "worst",
 		"failed", "oom", "slow p50", "p95", "GPU")
 	t.SetTitle(fmt.Sprintf("%s, objective %s", wl, objective(wl)))
 	for i := range o.variants {
@@ -44,17 +44,14 @@ func (r report) table(out io.Writer, o *options, wl string) {
 			continue
 		}
 		base, late := r[wl]["whole"], []any{"", "", "", ""}
-		ofWhole, rerun := "", ""
-		if f.JobsFailed > 0 {
-			rerun = whole(f.RerunMakespanS)
-		}
+		ofWhole := ""
 		if base != nil {
 			ofWhole = ratio(f.MakespanS / base.MakespanS)
 		}
 		if a := f.againstWhole; a != nil {
 			late = []any{ratio(a.TurnaroundRatio), a.Later, a.Late, whole(a.WorstS)}
 		}
-		row := append(table.Row{name, whole(f.MakespanS), ofWhole, whole(f.IdleS), rerun, whole(f.MeanTurnaroundS)}, late...)
+		row := append(table.Row{name, whole(f.MakespanS), ofWhole, whole(f.IdleS), whole(f.MeanTurnaroundS)}, late...)
 		t.AppendRow(append(row, f.JobsFailed, f.OOM,
 			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil),
 		))
