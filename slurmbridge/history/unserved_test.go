@@ -71,3 +71,18 @@ func TestCantRunUnderMPS(t *testing.T) {
 		must.Equal(t, j.Judge(nil).NoMPS, c.want, name)
 	}
 }
+
+// A job alone under MPS falls with its server, which plain Slurm would not have given it: it runs again without one,
+// unless a process of its own is known to have faulted, or its application to fail alone.
+func TestFellAloneWithItsServer(t *testing.T) {
+	for name, c := range map[string]struct{ fault, own, failsAlone, ours bool }{
+		"the server failed":                {fault: true, ours: true},
+		"it failed":                        {},
+		"a process of its own faulted":     {fault: true, own: true},
+		"its application fails alone, too": {fault: true, failsAlone: true},
+	} {
+		j := failedSoon(60)
+		j.Run.MPSFault, j.Run.Faulted, j.FailsAlone = c.fault, c.own, c.failsAlone
+		must.Equal(t, j.Judge(nil).Ours, c.ours, name)
+	}
+}

@@ -91,6 +91,20 @@ func TestKeptFromANode(t *testing.T) {
 	}
 }
 
+// A job that Slurm keeps from the one node that it was sent to is at no limit: its class may be sent elsewhere, and other
+// classes there.
+func TestANodeThatIsClosedToAClass(t *testing.T) {
+	j := job.Job{Ref: "1", User: "ann", State: job.Pending, ReqNodes: "n1"}
+	j.Reason = "ReqNodeNotAvail, May be reserved for other job"
+	other := job.Job{Ref: "2", User: "bob", State: job.Pending}
+	s, ls := &job.Snapshot{At: time.Unix(1e9, 0), Jobs: []job.Job{j, other}}, New()
+	ls.Observe(s, func(ref string) (string, bool) { return "n1", ref == "1" })
+	b := ls.Budget(s, map[string]*job.Job{"1": &j, "2": &other})
+	if maySend(b, "1", "n1") || !maySend(b, "1", "n2") || !maySend(b, "2", "n1") {
+		t.Errorf("%v, %v, %v", maySend(b, "1", "n1"), maySend(b, "1", "n2"), maySend(b, "2", "n1"))
+	}
+}
+
 // What an operator has closed no job's end opens.
 func TestClosedIsNotOpenedByAnEnd(t *testing.T) {
 	for reason, want := range map[string]int{

@@ -370,53 +370,6 @@ func lives(t *rapid.T, b *loop.Bridge) (alive bool) {
 
 func TestWhateverHappens(t *testing.T) { property.Check(t, draw) }
 
-// Wherever a bridge dies, all jobs run without it, within a lease and the run time of the jobs before them; no user's
-// job starts next to another user's, though one leaves room.
-func TestDeathAtAnyStep(t *testing.T) {
-	for _, step := range []string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release", "line"} {
-		t.Run(step, func(t *testing.T) {
-			m, b := started(t, node("n1", 1, 8), node("n2", 1, 8))
-			b.Planner.Room, b.Planner.RoomAnyway = true, true
-			p := app("a", 20, 0.3, 2000)
-			first := m.submit("ann", 30*time.Second, p, true)
-			tick(t, b, m, 3*time.Second)
-			if first.State != job.Running || first.Request.Count == job.Units {
-				t.Fatalf("the first is %s with %d shares: it leaves no room", first.State, first.Request.Count)
-			}
-			for i := range 8 {
-				m.submit([]string{"bob", "ann"}[i%2], 20*time.Second, p, true)
-			}
-			m.started = func(j *mjob) {
-				for _, o := range m.on(j.Nodes, j.gpu) {
-					must.Equal(t, o.User, j.User, "%s of %s beside %s of", j.Ref, j.User, o.Ref)
-				}
-			}
-			b.Fault = func(at string) {
-				if at == step {
-					panic(step)
-				}
-			}
-			lines := 0
-			m.between = func() {
-				if lines++; lines == 2 { // in the middle of many
-					b.Fault("line")
-				}
-			}
-			func() {
-				defer func() {
-					if recover() == nil {
-						t.Fatalf("step %s was never reached", step)
-					}
-				}()
-				tick(t, b, m, 20*time.Second)
-			}()
-			m.between = nil
-			m.advance(time.Minute + 30*time.Second + 9*20*time.Second)
-			allRan(t, m.jobs)
-		})
-	}
-}
-
 // While nothing happens, nothing is sent to Slurm: with every kind of group, with a GPU that
 // no job may use, and with one whose node has no free cores.
 func TestQuietQueueIsLeftAlone(t *testing.T) {

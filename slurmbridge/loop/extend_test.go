@@ -10,7 +10,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 )
@@ -44,40 +43,6 @@ func extensions(mem *memory) (n int) {
 		}
 	}
 	return n
-}
-
-func TestTimeIsLentBack(t *testing.T) {
-	for name, c := range map[string]struct {
-		run   time.Duration
-		setup func(m *model, b *loop.Bridge)
-		want  job.JobState
-		most  time.Duration // the limit at its end
-	}{
-		"slowed 2.8-fold": {170 * time.Second, nil, "COMPLETED", 4 * time.Minute},
-		"as predicted":    {72 * time.Second, nil, "COMPLETED", 3 * time.Minute},
-		// two minutes of work on half a GPU, and the last rounding
-		"it hangs": {time.Hour, nil, "TIMEOUT", 5 * time.Minute},
-		"not wanted": {
-			170 * time.Second, func(_ *model, b *loop.Bridge) { b.ExtendLimit = false }, "TIMEOUT",
-			2 * time.Minute,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m, b, mem, victim := slowed(t, c.run, c.setup)
-			for limit := victim.TimeLimit; !victim.ended; limit = victim.TimeLimit {
-				tick(t, b, m, time.Second)
-				if victim.TimeLimit < limit {
-					t.Fatalf("the limit went from %v to %v", limit, victim.TimeLimit)
-				}
-			}
-			if victim.State != c.want || victim.TimeLimit > c.most {
-				t.Errorf("it ended as %s after %v with a limit of %v", victim.State, m.now.Sub(victim.began), victim.TimeLimit)
-			}
-			if raised := victim.TimeLimit > 2*time.Minute; raised != (extensions(mem) > 0) {
-				t.Errorf("the journal has %d extensions: %q", extensions(mem), mem.log)
-			}
-		})
-	}
 }
 
 // Where there is no room Slurm is not asked at every poll, and where room comes it is used.
@@ -161,52 +126,6 @@ func TestNobodyIsEndedForSharing(t *testing.T) {
 	})
 }
 
-// A user at a limit blocks no GPU for others, keeps sharing, and runs as many jobs as the
-// limit allows.
-func TestUserAtALimit(t *testing.T) {
-	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
-	m.most = map[string]int{"ann": 2}
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
-	var anns, bobs []*mjob
-	for range 20 {
-		anns = append(anns, m.submit("ann", 100*time.Second, app("a", 100, 0.3, 2000), true))
-	}
-	for range 6 {
-		bobs = append(bobs, m.submit("bob", 100*time.Second, app("b", 100, 0.3, 2000), true))
-	}
-	begin := m.now
-	tick(t, b, m, 8*time.Second)
-	if n, k := m.runs("ann"), m.runs("bob"); n != 2 || k < 2 {
-		t.Errorf("%d of ann's and %d of bob's run", n, k)
-	}
-	p := httpapi.PositionOf(b.Status(), anns[19].Ref)
-	if p == nil || !strings.Contains(p.Holds, "QOSMaxJobsPerUserLimit") {
-		t.Errorf("the last of ann's: %+v", p)
-	}
-	for !anns[19].ended && m.now.Sub(begin) < time.Hour {
-		tick(t, b, m, 10*time.Second)
-		noneLeft(t, b)
-	}
-	if took := m.now.Sub(begin); took > 10*105*time.Second {
-		t.Errorf("ann's take %v, ten times two of 100 s", took)
-	}
-	for _, j := range bobs {
-		if !j.ended || j.began.Sub(begin) > 4*time.Minute {
-			t.Errorf("bob's job %s began after %v", j.Ref, j.began.Sub(begin))
-		}
-	}
-	shared := 0
-	for _, j := range anns {
-		if j.Request.Count < job.Units {
-			shared++
-		}
-	}
-	if shared < 16 {
-		t.Errorf("%d of ann's shared a GPU", shared)
-	}
-}
-
 // A lifted limit is noticed within a minute, although no job ends.
 func TestLimitLifted(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
@@ -228,32 +147,6 @@ func TestLimitLifted(t *testing.T) {
 	if n := m.runs("ann"); n != 3 {
 		t.Errorf("%d run after the limit was lifted\n%s", n, strings.Join(mem.log, "\n"))
 	}
-}
-
-// Jobs that a node is closed to go to other nodes at once, and to that node soon after it is
-// open again; other jobs use it meanwhile.
-func TestClosedNode(t *testing.T) {
-	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
-	m.shut = map[string]string{"n1": "ann"}
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
-	a := m.submit("ann", 100*time.Second, app("a", 100, 0.9, 9000), true)
-	tick(t, b, m, 15*time.Second)
-	if a.State != job.Running || a.Nodes != "n2" {
-		t.Fatalf("ann's job is %s on %q", a.State, a.Nodes)
-	}
-	next := m.submit("ann", 100*time.Second, app("b", 100, 0.9, 9000), true)
-	bob := m.submit("bob", 5*time.Second, app("b", 5, 0.9, 9000), true)
-	tick(t, b, m, 20*time.Second)
-	if !bob.ended || bob.Nodes != "n1" {
-		t.Errorf("bob's job is %s on %q", bob.State, bob.Nodes)
-	}
-	m.shut = nil
-	tick(t, b, m, time.Minute)
-	if next.State != job.Running && !next.ended {
-		t.Errorf("it is %s with both nodes open", next.State)
-	}
-	noneLeft(t, b)
 }
 
 // Slurm keeps the idle GPUs of a node for a job of four GPUs, and says Priority of the sharers

@@ -197,40 +197,6 @@ func TestWhatCantRunUnderMPSStaysAlone(t *testing.T) {
 	}
 }
 
-// A job alone under MPS falls with its server, which plain Slurm would not have given it: it runs again without one,
-// unless a process of its own is known to have faulted, or its application to fail alone.
-func TestFellAloneWithItsServer(t *testing.T) {
-	for name, c := range map[string]struct{ fault, own, failed, again bool }{
-		"the server failed":                {fault: true, again: true},
-		"it failed":                        {},
-		"a process of its own faulted":     {fault: true, own: true},
-		"its application fails alone, too": {fault: true, failed: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m, l, b, _ := learner(t, node("n1", 1, 8))
-			m.unknown = "new"
-			run := func(comment string) *mjob {
-				v := m.submit("ann", time.Minute, app("new", 60, 0.3, 2000), true)
-				v.Requeue, v.fails, v.profil.Runs, v.profil.Owner, v.Comment = true, true, 1, "ann", comment
-				tick(t, b, m, 5*time.Second)
-				untilEnded(t, b, m, v)
-				l.record(m, v)
-				return v
-			}
-			if c.failed {
-				run("share:no")
-				tick(t, b, m, 10*time.Second)
-			}
-			v := run("")
-			must.Equal(t, v.Request.Count, 99, "shares of the first run")
-			last := &l.runs[len(l.runs)-1]
-			last.MPSFault, last.Faulted = c.fault, c.own
-			tick(t, b, m, 10*time.Second)
-			must.Equal(t, l.kept[len(l.kept)-1].Again, c.again, "%+v", l.kept[len(l.kept)-1])
-		})
-	}
-}
-
 // What another user's jobs of the same name do alone says nothing of this one; and what has failed alone itself runs
 // again where its owner asks for it, whatever the reason may be.
 func TestFailuresOfOtherUsers(t *testing.T) {
@@ -301,27 +267,6 @@ func TestTriedInVain(t *testing.T) {
 	tick(t, b, m, 5*time.Second)
 	if next.State != job.Running || next.Request.Count != 100 || !l.kept[1].Learned {
 		t.Errorf("the next is %s with %d shares; the run before: %+v", next.State, next.Request.Count, l.kept[1])
-	}
-}
-
-// Whose process broke the MPS server may be known: then the neighbours that fell with it run again and aren't kept
-// alone.
-func TestFellWithANeighboursFault(t *testing.T) {
-	for _, known := range []bool{false, true} {
-		m, l, b, beliefs := learner(t, node("n1", 1, 8))
-		v, n := victim(m)
-		v.Comment = "" // its owner doesn't ask for a second run
-		tick(t, b, m, 5*time.Second)
-		untilEnded(t, b, m, v)
-		l.record(m, v, n)
-		l.runs[0].MPSFault, l.runs[0].CoRunners[0].Faulted = true, known
-		tick(t, b, m, 10*time.Second)
-		if len(l.kept) != 1 || !l.kept[0].Again {
-			t.Fatalf("known %v: %+v", known, l.kept)
-		}
-		other := app("other", 60, 0.1, 100)
-		must.Equal(t, beliefs.Forbidden(nil, profiles(v.profil, other)), !known, "known %v: the victim is kept alone", known)
-		must.Equal(t, beliefs.Forbidden(nil, profiles(v.profil, n.profil)), true, "the pair is kept apart")
 	}
 }
 

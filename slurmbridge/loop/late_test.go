@@ -172,21 +172,3 @@ func TestNobodyIsLater(t *testing.T) {
 		nobodyIsLater(t, on, history)
 	})
 }
-
-// A history that an earlier rule broke.
-func TestNobodyIsLaterThere(t *testing.T) {
-	on := site{nodes: []job.Node{node("n0", 1, 64), node("n1", 1, 64), node("n2", 1, 64)}, oneUser: true, room: true}
-	var history []arrival
-	for _, a := range []arrival{
-		{atS: 6, user: "eve", takes: 157.6, gpu: .94, mem: 8000},
-		{atS: 66, user: "ann", takes: 694.7, gpu: .78, mem: 500},
-		{atS: 66, user: "ann", takes: 409.8, gpu: .28, mem: 4000},
-		{atS: 67, user: "bob", takes: 786.6, gpu: .61, mem: 4000},
-		{atS: 67, user: "bob", takes: 119.6, gpu: .62, mem: 4000},
-		{atS: 127, user: "ann", takes: 424.6, gpu: .70, mem: 500},
-	} {
-		a.limit = 4 * a.takes
-		history = append(history, a)
-	}
-	nobodyIsLater(t, on, history)
-}

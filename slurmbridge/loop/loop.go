@@ -332,9 +332,6 @@ func (b *Bridge) giveWay(ctx context.Context, snap *job.Snapshot) {
 				release.Move(g, m, job.MemberMoved)
 			}
 		}
-		g.State = job.Done
-		b.logged(b.Journal.SaveGroup(ctx, g))
-		delete(b.tracker.Groups, id)
 	}
 }
 

@@ -14,29 +14,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// An empty node of several GPUs is filled at once, each group on a GPU of its own.
-func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
-	for _, gpus := range []int{2, 4, 8} {
-		t.Run(fmt.Sprint(gpus), func(t *testing.T) {
-			m, b := started(t, node("n1", gpus, 64))
-			b.Planner.Decider.Guard.MaxMembers = 3
-			p := app("alexnet", 60, 0.3, 2000)
-			var jobs []*mjob
-			for i := range 6 * gpus {
-				jobs = append(jobs, m.submit("ann", time.Duration(40+i)*time.Second, p, true))
-			}
-			tick(t, b, m, 2*time.Second)
-			for i, j := range jobs[:3*gpus] {
-				if j.State != job.Running || j.gpu != i/3 {
-					t.Errorf("job %d is %s on GPU %d", i, j.State, j.gpu)
-				}
-			}
-			tick(t, b, m, 4*time.Minute)
-			allRan(t, jobs)
-		})
-	}
-}
-
 // Where Slurm looks at once at what is released, and nothing ends or is refused in between, each member
 // lands where it is meant to.
 func TestPlacedAsPlanned(t *testing.T) {
