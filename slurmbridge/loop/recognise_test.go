@@ -14,50 +14,78 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// scripts counts by job how often its script was read.
+// scripts is a Slurm and a store of one application. It counts by job how often its script was read.
 type scripts struct {
 	job.Slurm
-	*sync.Mutex
-	read map[string]int
+	sync.Mutex
+	read    map[string]int
+	profile *rlcore.Profile // of the application, nil = none is known
+	naming  func()          // called as a job's application is named; nil = nothing
 }
 
-func (s scripts) Script(_ context.Context, ref string) ([]byte, error) {
+func (s *scripts) Script(_ context.Context, ref string) ([]byte, error) {
 	s.Lock()
 	defer s.Unlock()
 	s.read[ref]++
 	return []byte("#!/bin/sh\nlmp\n"), nil
 }
 
-type named struct{}
-
-func (named) Identify(context.Context, *job.Job, job.Terms, []byte) (string, error) {
+func (s *scripts) Identify(context.Context, *job.Job, job.Terms, []byte) (string, error) {
+	if s.naming != nil {
+		s.naming()
+	}
 	return "lmp", nil
 }
 
-func (named) Profile(context.Context, string, string, string) (*rlcore.Profile, error) {
-	return nil, nil
+func (s *scripts) Profile(context.Context, string, string, string) (*rlcore.Profile, error) {
+	if s.profile == nil {
+		return nil, nil
+	}
+	p := *s.profile
+	return &p, nil
+}
+
+// recognising is an identifier that has seen no job yet.
+func recognising(s *scripts) *identifier {
+	s.read = map[string]int{}
+	return &identifier{
+		apps: s, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 },
+		sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3}, byRef: map[string]identified{},
+		profiles: map[application]*rlcore.Profile{}, foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
+	}
+}
+
+// look is what a plan hears of the jobs of a poll.
+func (d *identifier) look(t *testing.T, jobs ...job.Job) *plan.Input {
+	t.Helper()
+	in := &plan.Input{Snap: &job.Snapshot{Jobs: jobs}, Tracker: tracker.New()}
+	in.Tracker.Loans["lent"] = &tracker.Loan{Own: time.Hour}
+	g := &job.Group{ID: 1}
+	for i := range jobs {
+		g.Members = append(g.Members, job.Member{Ref: jobs[i].Ref})
+	}
+	in.Tracker.Groups[1] = g
+	d.identify(t.Context(), in)
+	return in
+}
+
+// asks is a running job of ann's with a limit of an hour.
+func asks(ref, comment string, kind job.RequestKind, count int) job.Job {
+	return job.Job{
+		Ref: ref, User: "ann", State: job.Running, TimeLimit: time.Hour, Comment: comment,
+		Request: job.GPURequest{Kind: kind, Count: count},
+	}
 }
 
 // What a job with a GPU of its own runs is found out once, and no plan hears of it; jobs that wait, and those with
 // several GPUs, are no business of ours.
 func TestJobsWithAGPUOfTheirOwnAreRecognised(t *testing.T) {
-	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
-	d := &identifier{
-		apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now,
-		window: func() int { return 5 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
-		foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
-	}
-	whole := func(ref string, state job.JobState, gpus int) job.Job {
-		return job.Job{Ref: ref, User: "ann", State: state, Request: job.GPURequest{Kind: job.WholeGPU, Count: gpus}}
-	}
-	snap := &job.Snapshot{Jobs: []job.Job{
-		whole("1", job.Running, 1), whole("2", job.Pending, 1),
-		whole("3", job.Running, 4),
-	}}
+	s := &scripts{}
+	d := recognising(s)
+	waits := asks("2", "", job.WholeGPU, 1)
+	waits.State = job.Pending
 	for range 3 {
-		in := &plan.Input{Snap: snap, Tracker: tracker.New()}
-		d.identify(t.Context(), in)
-		if len(in.Apps) > 0 {
+		if in := d.look(t, asks("1", "", job.WholeGPU, 1), waits, asks("3", "", job.WholeGPU, 4)); len(in.Apps) > 0 {
 			t.Errorf("a plan hears of %v", in.Apps)
 		}
 	}
@@ -68,21 +96,11 @@ func TestJobsWithAGPUOfTheirOwnAreRecognised(t *testing.T) {
 
 // An interactive session needs no script, keeps its profile from tick to tick, and is no application.
 func TestSessionsAreRecognised(t *testing.T) {
-	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
-	d := &identifier{
-		apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now,
-		window: func() int { return 5 }, sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3},
-		byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
-		foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
-	}
-	snap := &job.Snapshot{Jobs: []job.Job{{
-		Ref: "1", User: "ann", State: job.Running, Comment: "share:interactive",
-		Request: job.GPURequest{Kind: job.Shares, Count: 70},
-	}}}
+	s := &scripts{}
+	d := recognising(s)
 	var last *rlcore.Profile
 	for range 2 {
-		in := &plan.Input{Snap: snap, Tracker: tracker.New()}
-		d.identify(t.Context(), in)
+		in := d.look(t, asks("1", "share:interactive", job.Shares, 70))
 		app := in.Apps["1"]
 		if app.Key != "" || app.Profile == nil || app.Profile.Busy == nil || last != nil && last != app.Profile ||
 			in.Terms["1"].MaxSlowdown != 1.3 {
@@ -98,78 +116,84 @@ func TestSessionsAreRecognised(t *testing.T) {
 // A job of an application without a profile goes by what its owner says of its memory, from tick to tick by one
 // profile, which jobs alike share. A job that asks for a GPU of its own doesn't.
 func TestMemoryThatAnOwnerSaysIsRemembered(t *testing.T) {
-	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
-	d := &identifier{
-		apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now,
-		window: func() int { return 5 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
-	}
-	says := func(ref, comment string, kind job.RequestKind) job.Job {
-		return job.Job{
-			Ref: ref, User: "ann", State: job.Running, TimeLimit: time.Hour, Comment: "app=new," + comment,
-			Request: job.GPURequest{Kind: kind, Count: 70},
-		}
-	}
-	snap := &job.Snapshot{Jobs: []job.Job{
-		says("1", "share:memory=8G", job.Shares), says("2", "share:memory=8G", job.Shares),
-		says("3", "share:memory=4G", job.Shares), says("4", "", job.Shares), says("5", "share:memory=8G", job.WholeGPU),
-	}}
+	d := recognising(&scripts{})
 	var last *rlcore.Profile
 	for range 3 {
-		in := &plan.Input{Snap: snap, Tracker: tracker.New()}
-		d.identify(t.Context(), in)
+		in := d.look(t, asks("1", "app=new,share:memory=8G", job.Shares, 70),
+			asks("2", "app=new,share:memory=8G", job.Shares, 70), asks("3", "app=new,share:memory=4G", job.Shares, 70),
+			asks("4", "app=new", job.Shares, 70), asks("5", "app=new,share:memory=8G", job.WholeGPU, 1))
 		p := in.Apps["1"].Profile
 		if p == nil || p != in.Apps["2"].Profile || p == in.Apps["3"].Profile || in.Apps["4"].Profile != nil ||
-			in.Apps["5"].Profile != nil ||
-			last != nil && p != last || p.HeldMiB != 8192 || in.Apps["1"].Key == "" {
+			in.Apps["5"].Profile != nil || last != nil && p != last || p.HeldMiB != 8192 || in.Apps["1"].Key == "" {
 			t.Fatalf("%+v", in.Apps)
 		}
 		last = p
 	}
-	snap.Jobs = nil
-	if d.identify(t.Context(), &plan.Input{Snap: snap, Tracker: tracker.New()}); len(d.asked) > 0 {
+	if d.look(t); len(d.asked) > 0 {
 		t.Errorf("remembered for no job: %v", d.asked)
 	}
-}
-
-// slow takes a while to name an application.
-type slow struct {
-	named
-	now *time.Time
-}
-
-func (s slow) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (string, error) {
-	*s.now = s.now.Add(10 * time.Millisecond)
-	return t.App, nil
 }
 
 // However many jobs come at once, a tick spends no longer on them than it may, and the next goes on.
 func TestIdentifyingIsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
-	d := &identifier{
-		apps: slow{now: &now}, slurm: scripts{Mutex: new(sync.Mutex), read: map[string]int{}},
-		log: slog.New(slog.DiscardHandler),
-		now: func() time.Time { return now }, window: func() int { return 1000 }, byRef: map[string]identified{},
-		profiles: map[application]*rlcore.Profile{},
-		foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
-	}
-	snap := &job.Snapshot{}
+	d := recognising(&scripts{naming: func() { now = now.Add(10 * time.Millisecond) }})
+	d.now, d.window = func() time.Time { return now }, func() int { return 1000 }
+	var jobs []job.Job
 	for i := range 500 {
-		snap.Jobs = append(snap.Jobs, job.Job{
-			Ref: strconv.Itoa(i), User: "ann", State: job.Running, Comment: "app=lmp",
-			Request: job.GPURequest{Kind: job.Shares, Count: 50},
-		})
+		jobs = append(jobs, asks(strconv.Itoa(i), "app=lmp", job.Shares, 50))
 	}
 	known, ticks := 0, 0
-	for known < len(snap.Jobs) {
-		began, in := now, &plan.Input{Snap: snap, Tracker: tracker.New()}
-		d.identify(t.Context(), in)
+	for ; known < len(jobs); ticks++ {
+		began := now
+		in := d.look(t, jobs...)
 		if took := now.Sub(began); took > identifyBudget+time.Second || len(in.Apps) <= known {
 			t.Fatalf("%d are known after %d, a tick took %v", len(in.Apps), known, took)
 		}
 		known = len(in.Apps)
-		ticks++
 	}
 	if ticks < 2 {
 		t.Errorf("all in %d tick", ticks)
+	}
+}
+
+// Jobs of an application are expected to take what its runs with their time limit took; jobs with one limit share a
+// profile, and waiting ones follow what is learned meanwhile.
+func TestLengthsByLimit(t *testing.T) {
+	s := &scripts{profile: &rlcore.Profile{
+		App: "lmp", DurationS: 1000, DurationSD: 900, PeriodS: 1000, Series: []rlcore.Use{{}}, Runs: 8,
+	}}
+	for range 4 {
+		s.profile.AddPast(rlcore.Past{SoloS: 100, LimitS: 3600}, rlcore.Past{SoloS: 1900, LimitS: 7200})
+	}
+	d := recognising(s)
+	of := func(ref string, limit time.Duration) job.Job {
+		j := asks(ref, "app=lmp", job.Shares, 20)
+		j.State, j.TimeLimit = job.Pending, limit
+		return j
+	}
+	jobs := []job.Job{of("1", time.Hour), of("2", 2*time.Hour), of("3", time.Hour)}
+	first := d.look(t, jobs...).Apps
+	short, long := first["1"].Profile, first["2"].Profile
+	if short == nil || long == nil || short.DurationS > 700 || long.DurationS < 1300 || first["3"].Profile != short {
+		t.Fatalf("expected are %+v and %+v", short, long)
+	}
+	// Three shorter runs end before the next job comes.
+	brief := rlcore.Past{SoloS: 10, LimitS: 3600}
+	s.profile.AddPast(brief, brief, brief)
+	jobs = append(jobs, of("4", time.Hour))
+	d.look(t, jobs...)
+	next := d.look(t, jobs...).Apps
+	if next["1"].Profile.DurationS >= short.DurationS || next["1"].Profile != next["4"].Profile {
+		t.Errorf("then %v, and of the new job %v", next["1"].Profile, next["4"].Profile)
+	}
+	// A running job is first seen after a restart, with an hour that the bridge has lent it.
+	lent := of("lent", 2*time.Hour)
+	lent.State = job.Running
+	if next := d.look(t, append(jobs, lent)...).Apps; next["lent"].Profile != next["4"].Profile {
+		t.Errorf("with a lent hour %v is expected, without %v", next["lent"].Profile, next["4"].Profile)
+	}
+	if in := d.look(t); len(in.Apps) > 0 || len(d.foretold) > 0 {
+		t.Errorf("without jobs %d profiles are kept", len(d.foretold))
 	}
 }

@@ -14,25 +14,47 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
+// released is a group on n1 whose members, each with so many shares, may start.
+func released(id int64, shares int, refs ...string) *job.Group {
+	g := &job.Group{ID: id, Kind: job.StartNow, Node: "n1", Pinned: true}
+	for _, ref := range refs {
+		g.Members = append(g.Members,
+			job.Member{Ref: ref, Shares: shares, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)})
+	}
+	release.Released(g)
+	return g
+}
+
+// sent is a member of such a group, pending for a reason.
+func sent(ref, reason string) job.Job {
+	return job.Job{
+		Ref: ref, User: "ann", State: job.Pending, Priority: 1, Reason: reason, ReqNodes: "n1", Request: shares(50),
+	}
+}
+
+func shares(n int) job.GPURequest {
+	return job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: n}
+}
+
+// poll shows jobs, and the one GPU of n1.
+func poll(at time.Time, jobs ...job.Job) *job.Snapshot {
+	return &job.Snapshot{At: at, Jobs: jobs, Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}}}
+}
+
 // Whatever polls show of a group's members, and in whatever order, each of them only goes
 // from one state to another as the table of transitions allows, and the tracker asks for
 // nothing of a job that isn't pending.
 func TestWhateverPollsShow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tr := tracker.New()
-		g := &job.Group{
-			ID: 1, Kind: rapid.SampledFrom([]job.GroupKind{job.StartNow, job.Join}).Draw(t, "kind"), Node: "n1",
-			Pinned: true,
+		g := released(1, 33, "0", "1", "2")
+		g.Kind = rapid.SampledFrom([]job.GroupKind{job.StartNow, job.Join}).Draw(t, "kind")
+		if !rapid.Bool().Draw(t, "released") {
+			for i := range g.Members {
+				g.Members[i].State = job.MemberPrepared
+			}
+			release.Derive(g)
 		}
-		for i := range 3 {
-			g.Members = append(g.Members, job.Member{
-				Ref: fmt.Sprint(i), Shares: 33, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS),
-			})
-		}
-		if rapid.Bool().Draw(t, "released") {
-			release.Released(g)
-		}
-		release.Derive(g)
 		tr.Groups[1] = g
 		at := time.Unix(1e9, 0)
 		for range rapid.IntRange(1, 12).Draw(t, "polls") {
@@ -63,36 +85,20 @@ func TestWhateverPollsShow(t *testing.T) {
 func TestPassedOverInAPass(t *testing.T) {
 	const reason = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 	tr := tracker.New()
-	g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Pinned: true}
-	for i := range 2 {
-		g.Members = append(g.Members,
-			job.Member{Ref: fmt.Sprint(i), Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)})
-	}
-	release.Released(g)
-	release.Derive(g)
+	g := released(1, 50, "0", "1")
 	tr.Groups[1] = g
-	at := time.Unix(1e9, 0)
-	poll := func(seconds int) ([]job.Change, []tracker.Event, bool) {
-		s := &job.Snapshot{
-			At:    at.Add(time.Duration(seconds) * time.Second),
-			Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}},
-		}
-		for i := range 2 {
-			s.Jobs = append(s.Jobs, job.Job{
-				Ref: fmt.Sprint(i), User: "ann", State: job.Pending, Priority: 1, Reason: reason, ReqNodes: "n1",
-				Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
-			})
-		}
+	see := func(seconds int) ([]job.Change, []tracker.Event, bool) {
+		s := poll(time.Unix(1e9, 0).Add(time.Duration(seconds)*time.Second), sent("0", reason), sent("1", reason))
 		repairs, events := tr.Observe(s, "7")
 		tr.LastAt = s.At
 		return repairs, events, maySend(tr.Limits.Budget(s, map[string]*job.Job{"0": &s.Jobs[0], "1": &s.Jobs[1]}), "0", "n1")
 	}
 	for seconds := 0; seconds <= 15; seconds += 5 {
-		if repairs, events, open := poll(seconds); len(repairs)+len(events) > 0 || !open {
+		if repairs, events, open := see(seconds); len(repairs)+len(events) > 0 || !open {
 			t.Fatalf("after %d s it asks for %v and tells %v; may others be sent: %v", seconds, repairs, events, open)
 		}
 	}
-	repairs, events, _ := poll(16)
+	repairs, events, _ := see(16)
 	if len(repairs) != 2 || len(events) != 2 || tr.Wait("0").Strikes > 0 {
 		t.Fatalf("after 16 s it asks for %v and tells %v; %d marks", repairs, events, tr.Wait("0").Strikes)
 	}
@@ -123,16 +129,10 @@ func TestReleasedAndKeptPending(t *testing.T) {
 		tr := tracker.New()
 		at := time.Unix(1e9, 0)
 		for try := range 3 {
-			g := &job.Group{ID: int64(try), Kind: job.StartNow, Node: "n1", Pinned: true, Members: []job.Member{
-				{Ref: "1", Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)},
-			}}
-			release.Released(g)
-			release.Derive(g)
+			g := released(int64(try), 50, "1")
 			tr.Groups = map[int64]*job.Group{g.ID: g}
-			s := &job.Snapshot{Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1, Planned: c.planned}}, Jobs: []job.Job{{
-				Ref: "1", User: "ann", State: job.Pending, Priority: 1, Reason: c.reason, ReqNodes: "n1",
-				Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
-			}}}
+			s := poll(at, sent("1", c.reason))
+			s.Nodes[0].Planned = c.planned
 			var repairs []job.Change
 			var events []tracker.Event
 			for _, seconds := range []int{1, 45, 1} {
@@ -172,18 +172,10 @@ func TestReleasedAndKeptPending(t *testing.T) {
 func TestNodeThatDoesNotSuit(t *testing.T) {
 	tr := tracker.New()
 	for try := range 2 {
-		g := &job.Group{ID: int64(try), Kind: job.StartNow, Node: "n1", Pinned: true, Members: []job.Member{
-			{Ref: "1", Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)},
-		}}
-		release.Released(g)
-		tr.Groups = map[int64]*job.Group{g.ID: g}
-		repairs, events := tr.Observe(&job.Snapshot{
-			At: time.Unix(1e9, 0), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}},
-			Jobs: []job.Job{{
-				Ref: "1", User: "ann", State: job.Pending, Priority: 0, Reason: "BadConstraints", ReqNodes: "n1",
-				Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
-			}},
-		}, "7")
+		tr.Groups = map[int64]*job.Group{1: released(1, 50, "1")}
+		held := sent("1", "BadConstraints")
+		held.Priority = 0
+		repairs, events := tr.Observe(poll(time.Unix(1e9, 0), held), "7")
 		if len(repairs) != 1 || len(events) != 1 {
 			t.Fatalf("try %d: %v, %v", try, repairs, events)
 		}
@@ -199,19 +191,8 @@ func TestNodeThatDoesNotSuit(t *testing.T) {
 // gets a strike.
 func TestOnlyTheUnexplainedGetsAStrike(t *testing.T) {
 	tr := tracker.New()
-	g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Pinned: true}
-	s := &job.Snapshot{At: time.Unix(1e9, 0), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}}}
-	for ref, reason := range []string{"BadConstraints", "Priority"} {
-		g.Members = append(g.Members,
-			job.Member{Ref: fmt.Sprint(ref), Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)})
-		s.Jobs = append(s.Jobs, job.Job{
-			Ref: fmt.Sprint(ref), User: "ann", State: job.Pending, Priority: 1, Reason: reason, ReqNodes: "n1",
-			Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
-		})
-	}
-	release.Released(g)
-	release.Derive(g)
-	tr.Groups[1] = g
+	tr.Groups[1] = released(1, 50, "0", "1")
+	s := poll(time.Unix(1e9, 0), sent("0", "BadConstraints"), sent("1", "Priority"))
 	tr.Observe(s, "7")
 	s.At = s.At.Add(46 * time.Second)
 	tr.Observe(s, "7")
@@ -247,7 +228,7 @@ func drawPoll(t *rapid.T, at time.Time) *job.Snapshot {
 		j := job.Job{
 			Ref: fmt.Sprint(i), Priority: 1, ReqNodes: "n1",
 			State:   rapid.SampledFrom([]job.JobState{job.Pending, job.Pending, job.Running, job.Completing}).Draw(t, "state"),
-			Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 33},
+			Request: shares(33),
 		}
 		switch rapid.SampledFrom([]string{
 			"as released", "gone", "held", "edited", "restored", "put off",
@@ -304,30 +285,15 @@ func TestAnotherJobTakesTheGPU(t *testing.T) {
 		back    bool
 	}{
 		{"a whole GPU", job.GPURequest{Kind: job.WholeGPU, Count: 1}, decided.Truncate(time.Second), true},
-		{"too many shares", job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 80}, decided.Add(time.Second), true},
-		{"few shares", job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50}, decided.Add(time.Second), false},
-		{
-			"one that ran before",
-			job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 80},
-			decided.Add(-2 * time.Second),
-			false,
-		},
+		{"too many shares", shares(80), decided.Add(time.Second), true},
+		{"few shares", shares(50), decided.Add(time.Second), false},
+		{"one that ran before", shares(80), decided.Add(-2 * time.Second), false},
 	} {
 		tr := tracker.New()
-		g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Pinned: true, Decided: decided}
-		g.Members = []job.Member{{Ref: "1", Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)}}
-		release.Released(g)
-		tr.Groups[1] = g
-		repairs, _ := tr.Observe(&job.Snapshot{
-			At: decided.Add(2 * time.Second), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}},
-			Jobs: []job.Job{
-				{
-					Ref: "1", State: job.Pending, Priority: 1, ReqNodes: "n1",
-					Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
-				},
-				{Ref: "2", State: job.Running, Nodes: "n1", GPUs: []int{0}, Start: c.start, Request: c.request},
-			},
-		}, "7")
+		g := released(1, 50, "1")
+		g.Decided, tr.Groups[1] = decided, g
+		other := job.Job{Ref: "2", State: job.Running, Nodes: "n1", GPUs: []int{0}, Start: c.start, Request: c.request}
+		repairs, _ := tr.Observe(poll(decided.Add(2*time.Second), sent("1", ""), other), "7")
 		if back := len(repairs) > 0; back != c.back {
 			t.Errorf("%s: taken back: %v, want %v", c.name, back, c.back)
 		}
@@ -337,15 +303,10 @@ func TestAnotherJobTakesTheGPU(t *testing.T) {
 // A job whose node goes down again and again before it starts is restored each time: that is no mark against the job.
 func TestFailingNodeIsNoMarkAgainstTheJob(t *testing.T) {
 	tr := tracker.New()
-	s := &job.Snapshot{At: time.Unix(1e9, 0), Nodes: []job.Node{{Name: "n1", GPUs: 1}}, Jobs: []job.Job{{
-		Ref: "1", State: job.Pending, Priority: 1, ReqNodes: "n1",
-		Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
-	}}}
+	s := poll(time.Unix(1e9, 0), sent("1", ""))
+	s.Nodes[0].Up = false
 	for id := range int64(3) {
-		tr.Groups = map[int64]*job.Group{id: {
-			ID: id, Kind: job.StartNow, State: job.Released, Node: "n1", Pinned: true,
-			Members: []job.Member{{Ref: "1", State: job.MemberWaiting, Shares: 50, WasGres: release.WholeGPU(job.MPS)}},
-		}}
+		tr.Groups = map[int64]*job.Group{id: released(id, 50, "1")}
 		if repairs, _ := tr.Observe(s, "7"); len(repairs) != 1 || *repairs[0].Update.Dependency != "after:7" {
 			t.Errorf("%+v", repairs)
 		}
