@@ -58,7 +58,6 @@ type Config struct {
 	RetryAlone   bool          `mapstructure:"retry_alone"`
 	ShareUnknown bool          `mapstructure:"share_unknown_use"`
 	IdleAfter    time.Duration `mapstructure:"idle_after" is:"10m to 720h"`
-	IdleComment  bool          `mapstructure:"idle_comment"`
 	MailProgram  string        `mapstructure:"mail_program" is:"path or none"`
 	MailDomain   string        `mapstructure:"mail_domain" is:"domain"`
 	MailTemplate string        `mapstructure:"mail_template" is:"path or none"`
@@ -142,6 +141,7 @@ const retraining = "the bridge trains no network by itself; slurmbridge train ma
 var gone = map[string]string{
 	"max_pass_over": "grace bounds by how much sharing may delay a job, and max_delay how long a job waits next to an " +
 		"idle GPU; remove the line",
+	"idle_comment":  "slurmbridge notify tells owners of idle jobs by mail; remove the line",
 	"retrain":       retraining,
 	"retrain_every": retraining,
 	"retrain_days":  retraining,

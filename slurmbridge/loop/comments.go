@@ -45,13 +45,11 @@ func (c *comments) forget(jobs []job.Job) map[string]*job.Job {
 
 // write says in jobs' AdminComments what became of them, a few at a time, and
 // only where the bridge wrote the last one. It comes last in a tick: nothing waits for it.
-func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle []job.Idle) {
+func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
 	seen := c.forget(in.Snap.Jobs)
 	byText := map[string][]string{}
 	var all []string
-	texts := comment.Texts(p, in, c.text)
-	idleComments(texts, c.text, idle)
-	for ref, text := range texts {
+	for ref, text := range comment.Texts(p, in, c.text) {
 		j := seen[ref]
 		if c.foreign[ref] || c.text[ref] == text || j == nil {
 			continue

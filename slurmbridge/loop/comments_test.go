@@ -159,60 +159,38 @@ func told(node string, idle time.Duration, jobs ...*mjob) *gpuprof.IdleReport {
 	return r
 }
 
-// A job that does nothing is listed after idle_after and its AdminComment says so, until it computes again; nothing
-// else is done to it.
+// A job that does nothing is listed after idle_after, while its node tells it; nothing is done to the job. Jobs that
+// aren't there are no idle ones.
 func TestIdleJobs(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
-	b.IdleAfter, b.IdleComment = time.Hour, true
-	j := m.submit("ann", 10*time.Hour, nil, false)
-	tick(t, b, m, 30*time.Second)
-	b.TakeIdle(told("n1", 50*time.Minute, j))
-	tick(t, b, m, 30*time.Second)
-	if got := b.Status().Idle; len(got) > 0 || j.said != "" {
-		t.Errorf("not yet: %v %q", got, j.said)
-	}
-	b.TakeIdle(told("n1", time.Hour, j))
-	tick(t, b, m, 30*time.Second)
-	got := b.Status().Idle
-	if len(got) != 1 || got[0].Ref != j.Ref || got[0].User != "ann" || got[0].GPUs != 1 ||
-		!strings.Contains(j.said, "its GPU has done nothing since ") {
-		t.Fatalf("%+v %q", got, j.said)
-	}
-	words := m.words
-	for range 3 {
-		b.TakeIdle(told("n1", m.now.Sub(got[0].Since)+time.Second, j))
-		tick(t, b, m, time.Minute)
-	}
-	if m.words != words || len(b.Status().Idle) != 1 {
-		t.Errorf("%d comments more while it stays idle: %q", m.words-words, j.said)
-	}
-	b.TakeIdle(told("n1", 0))
-	tick(t, b, m, 30*time.Second)
-	if got := b.Status().Idle; len(got) > 0 || j.said == "" || strings.Contains(j.said, "nothing since") {
-		t.Errorf("%v %q", got, j.said)
-	}
-	must.Equal(t, j.State, job.Running, "released")
-}
-
-// A node that tells nothing any more, and jobs that aren't there, are no idle ones.
-func TestIdleReportsGrowOld(t *testing.T) {
-	m, b := started(t, node("n1", 1, 8))
 	b.IdleAfter = time.Hour
-	j := m.submit("ann", 10*time.Hour, nil, false)
+	j, gone := m.submit("ann", 10*time.Hour, nil, false), &mjob{}
+	j.Name, j.Comment, gone.ID = "train", "share:no-mail", 4711
 	tick(t, b, m, 30*time.Second)
-	gone := &mjob{}
-	gone.ID = 4711
-	j.Name, j.Comment = "train", "share:no-mail"
-	b.TakeIdle(told("n1", 2*time.Hour, j, gone))
-	tick(t, b, m, time.Second)
-	if got := b.Status().Idle; len(got) != 1 || got[0].Name != "train" || !got[0].NoMail {
-		t.Errorf("%v", got)
+	said := j.said
+	for _, c := range []struct {
+		told, later time.Duration
+		listed      int
+	}{
+		{50 * time.Minute, time.Second, 0},
+		{time.Hour, time.Second, 1},
+		{2 * time.Hour, 4 * time.Minute, 1},
+		{2 * time.Hour, 6 * time.Minute, 0}, // the node is silent since
+		{0, time.Second, 0},
+	} {
+		b.TakeIdle(told("n1", c.told, j, gone))
+		tick(t, b, m, c.later)
+		tick(t, b, m, time.Second)
+		got := b.Status().Idle
+		for i := range got {
+			must.Equal(t, got[i], job.Idle{
+				Ref: j.Ref, Name: "train", User: "ann", Partition: "gpu", NoMail: true, Node: "n1", GPUs: 1, Since: got[i].Since,
+			})
+		}
+		must.Equal(t, len(got), c.listed, "idle jobs, %v after the node told of %v", c.later, c.told)
 	}
-	tick(t, b, m, 6*time.Minute)
-	tick(t, b, m, time.Second)
-	if got := b.Status().Idle; len(got) != 0 || j.said != "" {
-		t.Errorf("%v %q", got, j.said)
-	}
+	must.Equal(t, j.said, said, "its AdminComment")
+	must.Equal(t, j.State, job.Running, "its state")
 }
 
 // A job that shares its GPU without MPS is named and counted while its node reports it; nothing is done to it.

@@ -3,7 +3,6 @@ package loop
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -112,34 +111,4 @@ func (r *idleReports) of(snap *job.Snapshot, now time.Time, after time.Duration)
 	}
 	slices.SortFunc(out, func(a, b job.Idle) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Ref, b.Ref)) })
 	return out
-}
-
-// idleComment is the second part of an idle job's AdminComment.
-const idleComment = "its GPU has done nothing since "
-
-// busyAgain replaces such a text where it has become untrue.
-const busyAgain = "its GPU is used again"
-
-// idleComments adds to what AdminComments are to say, by ref, which jobs do nothing. written holds what they say.
-func idleComments(texts, written map[string]string, idle []job.Idle) {
-	doNothing := map[string]bool{}
-	for i := range idle {
-		x := &idle[i]
-		doNothing[x.Ref] = true
-		// The time of the first report: a comment that changes each minute would be no news.
-		text := idleComment + x.Since.Local().Format("2006-01-02 15:04")
-		if i := strings.Index(written[x.Ref], idleComment); i >= 0 {
-			text = written[x.Ref][i:]
-		}
-		if texts[x.Ref] == "" {
-			texts[x.Ref] = job.CommentPrefix + text
-		} else {
-			texts[x.Ref] += "; " + text
-		}
-	}
-	for ref, text := range written {
-		if strings.Contains(text, idleComment) && !doNothing[ref] && texts[ref] == "" {
-			texts[ref] = job.CommentPrefix + busyAgain
-		}
-	}
 }

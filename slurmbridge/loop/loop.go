@@ -71,10 +71,8 @@ type Bridge struct {
 	ExtendLimit bool
 	// PastMaxTime lets them have it beyond their partitions' MaxTime.
 	PastMaxTime bool
-	// IdleAfter is for how long a job must have done nothing with its GPUs to be idle, 0 = none is; IdleComment says
-	// so in its AdminComment.
-	IdleAfter   time.Duration
-	IdleComment bool
+	// IdleAfter is for how long a job must have done nothing with its GPUs to be idle, 0 = none is.
+	IdleAfter time.Duration
 	// Adopt says which jobs of a whole GPU may share; nil = none.
 	Adopt   *adopt.Policy
 	Card    plan.Card
@@ -288,11 +286,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		b.logged(b.Ledger.RecordPoll(ctx, b.Status()))
 	}
 	if b.acting() == job.Active {
-		var idle []job.Idle
-		if b.IdleComment {
-			idle = b.Status().Idle
-		}
-		b.comments.write(ctx, p, in, idle)
+		b.comments.write(ctx, p, in)
 	}
 	return b.next(snap, p), nil
 }

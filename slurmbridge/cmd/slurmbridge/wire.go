@@ -139,7 +139,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 			Names: cfg.InteractiveNames, Partitions: cfg.InteractivePartitions,
 			MemMiB: float64(cfg.InteractiveMemory), MaxSlowdown: cfg.InteractiveMaxSlowdown,
 		},
-		Adopt: policy, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit,
+		Adopt: policy, IdleAfter: cfg.IdleAfter, ExtendLimit: cfg.ExtendLimit,
 		PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,18 +11,15 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// A job that does nothing with its GPU is told of, ten minutes later: in the list, as a number, and in its
-// AdminComment; one that computes is not. SLURMBRIDGE_SLOW=1 runs it (make soak does).
+// A job that does nothing with its GPU is told of, ten minutes later, in the list and as a number; one that computes is
+// not. SLURMBRIDGE_SLOW=1 runs it (make soak does).
 func TestIdleJobIsTold(t *testing.T) {
 	slurmtest.OfOneRelease(t)
 	if os.Getenv("SLURMBRIDGE_SLOW") == "" || testing.Short() {
 		t.Skip("it takes a quarter of an hour: make soak runs it")
 	}
 	t.Parallel()
-	r := newWorld(t, cluster.Setup{
-		Scale: 2, NodeGPUs: []int{2},
-		Settings: []string{"idle_after: 10m", "idle_comment: true"},
-	})
+	r := newWorld(t, cluster.Setup{Scale: 2, NodeGPUs: []int{2}, Settings: []string{"idle_after: 10m"}})
 	began := time.Now()
 	idle := r.submit("sleep 1500", "--gres=gpu:1", "--time=30")
 	works := r.submit(r.gpusim("hoomd --duration-scale 100"), "--gres=gpu:1", "--time=30")
@@ -46,10 +42,5 @@ func TestIdleJobIsTold(t *testing.T) {
 	if jobs, gpus := r.metric("slurmbridge_idle_jobs"), r.metric("slurmbridge_idle_gpus"); jobs != 1 || gpus != 1 {
 		t.Errorf("%g idle jobs, %g GPUs", jobs, gpus)
 	}
-	said := func(id string) string { return r.job(id)["AdminComment"] }
-	if !slurmtest.Wait(t.Context(), time.Minute,
-		func() bool { return strings.Contains(said(idle), "its GPU has done nothing since ") }) || said(works) != "" {
-		t.Errorf("AdminComments %q, of the one that computes %q", said(idle), said(works))
-	}
-	t.Logf("told after %v: %s", took, said(idle))
+	t.Logf("told after %v", took)
 }
