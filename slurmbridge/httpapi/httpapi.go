@@ -130,10 +130,10 @@ func (s *Server) Health() error {
 	switch {
 	case st == nil:
 		return errNotPolled
-	case st.LookOK.IsZero():
+	case st.At.IsZero():
 		return fmt.Errorf("no poll has succeeded yet: %s", st.Err)
-	case s.Now().Sub(st.LookOK) > s.Fresh:
-		ago := s.Now().Sub(st.LookOK).Round(time.Second)
+	case s.Now().Sub(st.At) > s.Fresh:
+		ago := s.Now().Sub(st.At).Round(time.Second)
 		return fmt.Errorf("the last successful poll was %s ago: %s", ago, cmp.Or(st.Err, "no later one has ended"))
 	case st.Mode == job.Active && st.Gate == "":
 		return errors.New(strings.TrimSuffix("there is no gate, so shared jobs run alone: "+st.GateErr, ": "))

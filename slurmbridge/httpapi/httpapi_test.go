@@ -111,12 +111,12 @@ func TestHealth(t *testing.T) {
 	f.wants(ready, no, "slurmctld is down")
 
 	f.now = zero
-	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero, LookOK: zero}
+	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero}
 	f.wants(healthy, ok)
 	f.wants(ready, ok)
 
 	// One that failed is forgiven until the last good one is too old.
-	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero, LookOK: zero, Err: "squeue: timeout"}
+	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero, Err: "squeue: timeout"}
 	f.now = zero.Add(30 * time.Second)
 	f.wants(healthy, ok)
 	f.wants(ready, ok)
@@ -125,15 +125,15 @@ func TestHealth(t *testing.T) {
 	f.wants(ready, no, "31s ago", "squeue: timeout")
 
 	// The loop is stuck: nothing has failed, and nothing comes any more.
-	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero, LookOK: zero}
+	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero}
 	f.wants(healthy, no, "31s ago", "no later one has ended")
 	f.wants(ready, no, "31s ago")
 
 	// Without a gate nothing is shared, except in shadow mode, which needs none.
-	f.status = &job.Status{Mode: job.Active, LookOK: f.now}
+	f.status = &job.Status{Mode: job.Active, At: f.now}
 	f.wants(healthy, no, "no gate")
 	f.wants(ready, no, "no gate")
-	f.status = &job.Status{Mode: job.Shadow, LookOK: f.now}
+	f.status = &job.Status{Mode: job.Shadow, At: f.now}
 	f.wants(healthy, ok)
 	f.wants(ready, ok)
 }
@@ -199,7 +199,7 @@ func TestJournalThatCannotBeRead(t *testing.T) {
 // It only ever answers: no method but GET and HEAD reaches anything.
 func TestReadOnly(t *testing.T) {
 	f := newFixture(t)
-	f.status = &job.Status{Mode: job.Shadow, At: zero, LookOK: zero, Plan: &job.Plan{}}
+	f.status = &job.Status{Mode: job.Shadow, At: zero, Plan: &job.Plan{}}
 	for _, path := range []string{
 		"/", "/metrics", healthy, ready, "/v1/status", "/v1/plan", "/v1/why/12_3",
 		"/v1/groups",
@@ -228,8 +228,7 @@ func TestReport(t *testing.T) {
 	gpu := []int{0}
 	f.status = &job.Status{
 		At: zero, Mode: job.Active, Policy: "pack", Objective: "turnaround", Gate: "5", Lease: 40 * time.Second, Waiting: 2,
-		LookOK: zero,
-		Apps:   map[string]job.App{"7": {Key: "gromacs"}},
+		Apps: map[string]job.App{"7": {Key: "gromacs"}},
 		Snap: &job.Snapshot{
 			At: zero, Release: "22.05.8",
 			Nodes: []job.Node{{Name: "n1", GPUs: 2, Cards: []job.Card{{Type: "titanxp"}, {Type: "k80"}}, Up: true}},

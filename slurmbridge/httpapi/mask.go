@@ -94,7 +94,7 @@ func (m *mask) status(st *job.Status) *job.Status {
 	out := &job.Status{
 		At: st.At, Mode: st.Mode, Policy: st.Policy, Model: st.Model, Wanted: st.Wanted, Objective: st.Objective,
 		Gate: st.Gate, GateAccount: st.GateAccount, GateErr: st.GateErr, Standby: st.Standby, Misread: st.Misread,
-		Lease: st.Lease, Waiting: st.Waiting, Window: st.Window, Err: st.Err, LookOK: st.LookOK, MaxDelayS: st.MaxDelayS,
+		Lease: st.Lease, Waiting: st.Waiting, Window: st.Window, Err: st.Err, MaxDelayS: st.MaxDelayS,
 		KeptOut: st.KeptOut, StoppedRules: st.StoppedRules, Unmanaged: mine(m, st.Unmanaged), Apps: map[string]job.App{},
 	}
 	for _, r := range st.Refused {

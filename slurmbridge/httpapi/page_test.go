@@ -32,7 +32,7 @@ func busy(nodes, pending int) *Server {
 	users := []string{"ann", "bob", "carol", "dave", "erin"}
 	now := zero
 	st := &job.Status{
-		At: now, LookOK: now, Mode: job.Active, Policy: "dqn", Gate: "17", Lease: 52 * time.Second, Window: 5, MaxDelayS: 41,
+		At: now, Mode: job.Active, Policy: "dqn", Gate: "17", Lease: 52 * time.Second, Window: 5, MaxDelayS: 41,
 		Apps: map[string]job.App{}, Explanations: map[string]*job.Explanation{}, Unmanaged: map[string]string{},
 		Snap: &job.Snapshot{At: now, Release: "22.05.8"}, Plan: &job.Plan{},
 	}
@@ -218,7 +218,7 @@ func TestPageEscapes(t *testing.T) {
 		End:     zero.Add(-time.Hour),
 		Outcome: &history.Outcome{Ref: evil, User: evil, App: evil, With: []string{evil}, Slowdown: 1.2, Predicted: 1.1},
 	}}, nil)
-	st.LookOK = zero.Add(-time.Hour) // the error is shown
+	st.At = zero.Add(-time.Hour) // the error is shown
 	body := get(t, s.Handler(), "/").Body.String()
 	if strings.Contains(body, "<script") || strings.Contains(body, "<img") || strings.Contains(body, "onerror=\"") {
 		t.Error("text became markup")

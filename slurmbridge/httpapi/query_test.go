@@ -61,8 +61,8 @@ func TestNoParameterFallsAway(t *testing.T) {
 func TestASlowDatabaseLeavesTheStatusPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := busy(2, 4)
-		s.Asker, s.Now = shown, time.Now
-		s.Status().LookOK = time.Now()
+		start, at := time.Now(), s.Status().At
+		s.Asker, s.Now = shown, func() time.Time { return at.Add(time.Since(start)) }
 		slow := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		s.Usage = func(ctx context.Context, q usage.Query) (*usage.Report, error) {
 			if q.By == usage.Node {

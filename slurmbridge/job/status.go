@@ -6,7 +6,7 @@ import (
 
 // Status is what the bridge knows after a poll. A published one never changes.
 type Status struct {
-	At           time.Time
+	At           time.Time // of the last successful poll
 	Mode         Mode
 	Policy       string // that decides
 	Model        string // by which it decides, "" = by none
@@ -26,8 +26,6 @@ type Status struct {
 	Waiting      int
 	Window       int    // how many waiting jobs a decision considers
 	Err          string // why the last poll failed, "" = it didn't
-	// LookOK is the time of the last successful poll.
-	LookOK time.Time
 	// MaxDelayS is the longest time in seconds that the bridge alone has kept any job waiting
 	// since the daemon started.
 	MaxDelayS float64

@@ -576,7 +576,7 @@ func (b *Bridge) save(ctx context.Context, p *job.Plan) {
 func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	policy := b.Planner.Decider.Policy
 	st := &job.Status{
-		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy),
+		At: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy),
 		Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
 		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(),
 		Snap: in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,

@@ -102,25 +102,6 @@ func TestHiddenGate(t *testing.T) {
 	r.freed(ids...)
 }
 
-// A bridge that starts, or renews its gate, while partitions are closed puts the gate
-// where it can end, and brings it back when they open.
-func TestGateFollowsPartitions(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{
-		quiet:   true,
-		Options: slurmtest.Options{Extra: []string{"PartitionName=" + second + " Nodes=ALL"}},
-	})
-	r.scontrol("update", "PartitionName="+slurmtest.Partition, "State=INACTIVE")
-	r.start()
-	r.scontrol("update", "PartitionName="+slurmtest.Partition, "State=UP")
-	if !r.Wait(t.Context(), 40*time.Second, func() bool {
-		p := r.job(r.gate())["Partition"]
-		return strings.Contains(p, second) && strings.Contains(p, slurmtest.Partition)
-	}) {
-		t.Errorf("the gate is in %q", r.job(r.gate())["Partition"])
-	}
-}
-
 // Jobs of higher priority in the gate's partition, more than Slurm looks at, don't keep
 // the gate from ending.
 func TestGateInABusyQueue(t *testing.T) {

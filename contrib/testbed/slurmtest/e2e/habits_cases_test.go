@@ -198,27 +198,6 @@ func nodeAsleep(h *habit) {
 	h.cancel(id)
 }
 
-// Jobs that share are preempted by one of a higher partition, and run afterwards.
-func preempted(h *habit) {
-	a, b := h.pair(8)
-	h.state(20*time.Second, a, "RUNNING")
-	high := h.any(bob, 1, "--partition=high", "--gres=gpu:1")
-	h.state(20*time.Second, high, "COMPLETED")
-	back := 0
-	for _, id := range []string{a, b} {
-		if h.job(id)["Restarts"] != "0" {
-			h.until(15*time.Second, "as it came", id, asItCame)
-			h.as("", "scontrol", "update", "JobId="+id, "StartTime=now")
-			back++
-		}
-		// Where Slurm has said that the node may be another job's, it is tried later.
-		h.state(time.Minute, id, "COMPLETED")
-	}
-	if back == 0 {
-		h.t.Error("nobody was preempted")
-	}
-}
-
 // What is let go keeps its owner's dependency on all of an array.
 func afterArray(h *habit) {
 	array := h.untilEnd(ann, "--array=0-1")
@@ -337,6 +316,17 @@ func begin(h *habit) {
 	if s := h.started(a); s.Before(later.Add(-time.Second)) {
 		h.t.Errorf("job %s started %v early", a, later.Sub(s))
 	}
+}
+
+// A job that can't share and has a begin time of its own is let go, and keeps that time.
+func laterBegin(h *habit) {
+	later := h.sub(1, "--begin=now+1hour", "--exclusive")
+	begins := h.job(later)["StartTime"]
+	h.until(20*time.Second, "let go", later, letGo)
+	if f := h.job(later); f["JobState"] != "PENDING" || f["StartTime"] != begins {
+		h.t.Errorf("%s, begins %s, was to begin %s", f["JobState"], f["StartTime"], begins)
+	}
+	h.cancel(later)
 }
 
 // Jobs run on the nodes that their owner names, or not on those, and a held job waits.

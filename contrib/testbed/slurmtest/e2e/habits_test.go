@@ -42,7 +42,6 @@ func TestHabits(t *testing.T) {
 		{"partition down", partitionDown},
 		{"node drained", nodeDrained},
 		{"node asleep", nodeAsleep},
-		{"preempted", preempted},
 		{"after an array", afterArray},
 		{"singleton", singleton},
 		{"licence", licence},
@@ -53,20 +52,19 @@ func TestHabits(t *testing.T) {
 		{"maintenance of one node ahead", maintenanceOfOne},
 		{"member fails", memberFails},
 		{"begin", begin},
+		{"a later begin", laterBegin},
 		{"node list", nodeList},
 		{"names that look like something", hostileNames},
 	}
 	extra := []string{
-		"PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "Licenses=lic:1",
-		"SuspendProgram=/bin/true", "ResumeProgram=/bin/true", "SuspendTime=100000", "SuspendTimeout=1", "ResumeTimeout=60",
+		"Licenses=lic:1", "SuspendProgram=/bin/true", "ResumeProgram=/bin/true", "SuspendTime=100000",
+		"SuspendTimeout=1", "ResumeTimeout=60",
 	}
 	n := len(habits) + 1
 	for i := range habits {
 		node := slurmtest.NodeName(i)
 		extra = append(extra, fmt.Sprintf("PartitionName=p%d Nodes=%s", i+1, node))
 		switch habits[i].name {
-		case "preempted":
-			extra = append(extra, "PartitionName=high PriorityTier=10 Nodes="+node)
 		case "two partitions", "larger than a node", "maintenance of one node ahead", "node list":
 			extra = append(extra, fmt.Sprintf("PartitionName=also%d Nodes=%s,%s", i+1, node, slurmtest.NodeName(n-1)))
 		}

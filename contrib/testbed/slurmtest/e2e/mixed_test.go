@@ -164,19 +164,3 @@ func TestCoresOfTwoThreads(t *testing.T) {
 		t.Errorf("%d of %d shared a GPU", n, len(ids))
 	}
 }
-
-// A job that can't share and has a begin time of its own is let go, and keeps that time.
-func TestALaterBeginTimeIsKept(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes}})
-	later := r.submit(ann, small, 1, "--time=3", "--begin=now+1hour", "--exclusive")
-	begins := r.job(later)["StartTime"]
-	other := r.submit(ann, small, 1, "--time=3", "--exclusive") // shows that such jobs are let go
-	r.state(60*time.Second, other, "COMPLETED")
-	if !r.Wait(t.Context(), time.Minute, func() bool { return !strings.Contains(r.job(later)["Dependency"], "after:") }) {
-		t.Fatal("it is still behind the gate")
-	}
-	if f := r.job(later); f["JobState"] != "PENDING" || f["StartTime"] != begins {
-		t.Errorf("%s, begins %s, was to begin %s", f["JobState"], f["StartTime"], begins)
-	}
-}
