@@ -117,13 +117,6 @@ CREATE TABLE bridge_book (
 	body TEXT NOT NULL          -- waits, unmanaged jobs, progress as JSON
 );
 
-CREATE TABLE bridge_intended (
-	ref  TEXT PRIMARY KEY,
-	at   INTEGER NOT NULL,
-	body TEXT NOT NULL          -- history.Intended as JSON
-) WITHOUT ROWID;
-CREATE INDEX bridge_intended_at ON bridge_intended (at);
-
 CREATE TABLE bridge_refusals (
 	ref    TEXT NOT NULL,
 	reason TEXT NOT NULL,

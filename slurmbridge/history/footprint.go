@@ -246,12 +246,11 @@ func Footprints(ctx context.Context, q database.Querier, p *Period, each func(f 
 	}, "SELECT "+footprintColumns+where, args...), "read footprints")
 }
 
-// Largest are the jobs that held most in a period, so many at most.
+// Largest are the jobs of the runs that held most in a period, so many runs at most.
 func Largest(ctx context.Context, q database.Querier, p *Period, limit int) ([]string, error) {
 	where, args := p.where()
 	refs, err := database.List(ctx, q, func(ref *string) []any { return []any{ref} }, "SELECT ref"+where+
-		" GROUP BY ref ORDER BY sum(shares * (min(ended, ?2) - max(ended - took, ?1))) DESC, ref LIMIT ?5",
-		append(args, limit)...)
+		" ORDER BY shares * (min(ended, ?2) - max(ended - took, ?1)) DESC LIMIT ?5", append(args, limit)...)
 	return refs, database.Wrap(err, "read footprints")
 }
 

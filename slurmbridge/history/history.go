@@ -348,9 +348,9 @@ func (r *Run) merge(rec *Run) {
 func (r *Run) add(rec *Run) {
 	shown := *r
 	*r = *rec
-	r.User, r.Account, r.Partition, r.Mode, r.Group = shown.User, shown.Account, shown.Partition, shown.Mode, shown.Group
+	r.User, r.Account, r.Partition, r.Mode = shown.User, shown.Account, shown.Partition, shown.Mode
 	r.QOS, r.Reservation, r.Deadline = shown.QOS, shown.Reservation, shown.Deadline
-	r.Allotted = shown.Allotted
+	r.Allotted, r.Decided = shown.Allotted, shown.Decided
 	r.Submit, r.Ready, r.WholeGPUs, r.Shares = shown.Submit, shown.Ready, shown.WholeGPUs, shown.Shares
 	r.App = cmp.Or(rec.App, shown.App)
 	if several(shown.Node) {

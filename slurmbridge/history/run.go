@@ -50,7 +50,7 @@ type Run struct {
 	GPUs      []int     `json:"gpus,omitempty"`       // indexes on the node, in gres.conf's order
 	WholeGPUs int       `json:"whole_gpus,omitempty"` // that the job requested; 0 = a share of one
 	Shares    int       `json:"shares,omitempty"`     // of a GPU, of 100; 0 = whole GPUs, or not known
-	Group     int64     `json:"group,omitempty"`      // 0 = of no group
+	Decided   Decision  `json:"decided,omitzero"`     // zero = it started without one
 	// Profile is what is known of the application, for a run to be judged without this run; nil = nothing.
 	Profile *rlcore.Profile `json:"-"`
 
@@ -164,12 +164,14 @@ func (r *Run) Solo() (seconds float64, basis Basis) {
 	return took / float64(1+len(o.With)), BySlowdown
 }
 
-// Intended is a group that would have been made in shadow mode.
-type Intended struct {
-	At time.Time `json:"at"`
-	job.Group
-	// Running lists the jobs on the GPU that the group would have joined.
-	Running []string `json:"beside,omitempty"`
+// Decision is what was decided of a run before it started; in mode shadow it was intended, the last one is the nearest
+// to what would have happened.
+type Decision struct {
+	Group     int64   `json:"group,omitempty"` // its number; 0 = it was intended
+	Policy    string  `json:"policy,omitempty"`
+	Rule      string  `json:"rule,omitempty"`      // the site's by which the job was adopted
+	Predicted float64 `json:"predicted,omitempty"` // slowdown; 0 = none was
+	Beside    int     `json:"beside,omitempty"`    // jobs that were to be on the GPU with it
 }
 
 // Refused is how often the guard gave one reason.

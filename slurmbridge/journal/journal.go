@@ -39,7 +39,7 @@ type Journal struct {
 func New(db *sql.DB) *Journal {
 	return &Journal{
 		db: db, groups: map[int64]string{},
-		ledger: ledger{intended: map[string]string{}, nodes: map[string]string{}},
+		ledger: ledger{nodes: map[string]string{}},
 	}
 }
 
@@ -337,7 +337,6 @@ func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 		`DELETE FROM bridge_members WHERE group_id IN (SELECT id FROM bridge_groups WHERE decided < ?1 AND state = 'done')`,
 		`DELETE FROM bridge_groups WHERE decided < ?1 AND state = 'done'
 			AND id < (SELECT max(id) FROM bridge_groups)`, // the highest number must not be given out again
-		`DELETE FROM bridge_intended WHERE at < ?1`,
 		`DELETE FROM bridge_refusals WHERE last < ?1`,
 		`DELETE FROM bridge_nodes WHERE seen < ?1`,
 	} {

@@ -17,11 +17,10 @@ import (
 // ledger is what the journal remembers of the poll before, to write only what has
 // changed since: a quiet queue costs nothing. It belongs to the controller's loop.
 type ledger struct {
-	tracks   map[string]*track // the jobs of the last poll, by ref; nil = not read yet
-	intended map[string]string // what was written of a job in shadow mode
-	nodes    map[string]string // what was written of a node
-	hour     int64             // when the nodes were last written
-	lastAt   time.Time         // of the last poll
+	tracks map[string]*track // the jobs of the last poll, by ref; nil = not read yet
+	nodes  map[string]string // what was written of a node
+	hour   int64             // when the nodes were last written
+	lastAt time.Time         // of the last poll
 }
 
 // track follows a job through the queue.
@@ -29,6 +28,7 @@ type track struct {
 	submit, ready time.Time
 	start         time.Time // zero while it is pending
 	ended         bool
+	decided       history.Decision
 	job           *job.Job // as the last poll showed it; nil = an earlier daemon followed it
 }
 
@@ -61,7 +61,7 @@ type pollWriter struct {
 	tx      *sql.Tx
 	st      *job.Status
 	at      time.Time
-	groups  map[string]int64 // of the jobs in one, by ref
+	decided map[string]history.Decision // of the jobs in groups, by ref
 	tracks  map[string]*track
 	written []func() // updates the ledger once all is committed
 }
@@ -79,12 +79,7 @@ func (p *pollWriter) write() error {
 			return err
 		}
 	}
-	p.groups = map[string]int64{}
-	for i := range p.st.Groups {
-		for _, ref := range p.st.Groups[i].Refs() {
-			p.groups[ref] = p.st.Groups[i].ID
-		}
-	}
+	p.decided = p.decisions()
 	p.tracks = make(map[string]*track, len(p.st.Snap.Jobs))
 	for i := range p.st.Snap.Jobs {
 		if err := p.follow(&p.st.Snap.Jobs[i], before); err != nil {
@@ -101,10 +96,48 @@ func (p *pollWriter) write() error {
 	if err := p.refusals(); err != nil {
 		return err
 	}
-	if err := p.intentions(); err != nil {
-		return err
-	}
 	return p.gpus()
+}
+
+// decisions are those of the jobs in groups; in mode shadow of the jobs in groups that would have been made.
+func (p *pollWriter) decisions() map[string]history.Decision {
+	groups := slices.Clone(p.st.Groups)
+	if p.st.Plan != nil && p.st.Mode == job.Shadow {
+		for i := range p.st.Plan.Groups {
+			groups = append(groups, p.st.Plan.Groups[i].Group)
+		}
+	}
+	out := map[string]history.Decision{}
+	for i := range groups {
+		g := &groups[i]
+		company := -1 // but for the job itself
+		if g.Kind == job.Join {
+			company += p.running(g.Node, g.GPU, g.Refs())
+		}
+		for k := range g.Members {
+			if m := &g.Members[k]; m.Ran() || m.State == "" || m.State.Pending() {
+				company++
+			}
+		}
+		for k := range g.Members {
+			m := &g.Members[k]
+			out[m.Ref] = history.Decision{
+				Group: g.ID, Policy: g.Policy, Rule: m.Rule, Predicted: m.Predicted, Beside: max(0, company),
+			}
+		}
+	}
+	return out
+}
+
+// running counts the jobs on a GPU besides a group's.
+func (p *pollWriter) running(node string, gpu int, group []string) (n int) {
+	for i := range p.st.Snap.Jobs {
+		if j := &p.st.Snap.Jobs[i]; j.State != job.Pending && j.Nodes == node && slices.Contains(j.GPUs, gpu) &&
+			!slices.Contains(group, j.Ref) {
+			n++
+		}
+	}
+	return n
 }
 
 // unfinished reads the runs that were going on when the last daemon wrote.
@@ -139,6 +172,9 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 		}
 	}
 	t.submit, t.job = j.Submit, j
+	if d, ok := p.decided[j.Ref]; ok || p.st.Mode != job.Shadow {
+		t.decided = d
+	}
 	p.tracks[j.Ref] = &t
 	if !pending {
 		return p.followRun(j, &t)
@@ -184,7 +220,7 @@ func (p *pollWriter) ready(j *job.Job) bool {
 	if j.Priority == 0 || j.Reason == "BeginTime" || j.Eligible.After(p.at) {
 		return false
 	}
-	if p.groups[j.Ref] != 0 {
+	if p.decided[j.Ref].Group != 0 {
 		return true
 	}
 	gate := func(d job.Dependency) bool {
@@ -217,7 +253,7 @@ func (p *pollWriter) insert(j *job.Job, t *track, ended *time.Time) error {
 		Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, App: p.st.Apps[j.Ref].Key, Mode: p.st.Mode,
 		QOS:         j.QOS,
 		Reservation: j.Reservation, Deadline: j.Deadline, Submit: t.submit, Ready: t.ready, Start: t.start, Node: j.Nodes,
-		GPUs: j.GPUs, Group: p.groups[j.Ref],
+		GPUs: j.GPUs, Decided: t.decided,
 	}
 	if ended != nil {
 		r.End = *ended
@@ -268,48 +304,6 @@ func (p *pollWriter) refusals() error {
 	return nil
 }
 
-// intentions keeps the group that shadow mode last intended for each job before it
-// starts: of all its plans that one is the nearest to what would have happened.
-func (p *pollWriter) intentions() error {
-	if p.st.Plan == nil || p.st.Mode != job.Shadow {
-		return nil
-	}
-	for i := range p.st.Plan.Groups {
-		in := history.Intended{At: p.at, Group: p.st.Plan.Groups[i].Group}
-		if in.Kind == job.Join {
-			in.Running = p.running(in.Node, in.GPU)
-		}
-		key := fmt.Sprint(in.Kind, in.Refs(), in.Running)
-		for _, ref := range in.Refs() {
-			if p.intended[ref] == key {
-				continue
-			}
-			if err := p.exec(`INSERT INTO bridge_intended (ref, at, body) VALUES (?, ?, ?)
-				ON CONFLICT (ref) DO UPDATE SET at = excluded.at, body = excluded.body`, ref, p.at.UnixMilli(), database.JSON(&in)); err != nil {
-				return err
-			}
-			p.written = append(p.written, func() { p.intended[ref] = key })
-		}
-	}
-	for ref := range p.intended {
-		if p.tracks[ref] == nil {
-			delete(p.intended, ref)
-		}
-	}
-	return nil
-}
-
-// running lists the jobs on a GPU.
-func (p *pollWriter) running(node string, gpu int) []string {
-	var out []string
-	for i := range p.st.Snap.Jobs {
-		if j := &p.st.Snap.Jobs[i]; j.State != job.Pending && j.Nodes == node && slices.Contains(j.GPUs, gpu) {
-			out = append(out, j.Ref)
-		}
-	}
-	return out
-}
-
 // gpus keeps which GPUs there are: when they change, and once an hour.
 func (p *pollWriter) gpus() error {
 	hour := p.at.Unix() / 3600
@@ -330,22 +324,6 @@ func (p *pollWriter) gpus() error {
 	}
 	p.written = append(p.written, func() { p.hour = hour })
 	return nil
-}
-
-// Intended returns what shadow mode would have done in [from, to): the group last intended for each job, by
-// ref.
-func (j *Journal) Intended(ctx context.Context, from, to time.Time) (map[string]history.Intended, error) {
-	out := map[string]history.Intended{}
-	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
-		var ref string
-		var in history.Intended
-		if err := rows.Scan(&ref, database.JSON(&in)); err != nil {
-			return err
-		}
-		out[ref] = in
-		return nil
-	}, `SELECT ref, body FROM bridge_intended WHERE at >= ? AND at < ?`, from.UnixMilli(), to.UnixMilli())
-	return out, database.Wrap(err, "read intended groups")
 }
 
 // Refused returns the guard's reasons in [from, to), the dearest first, of equals the most frequent one. A

@@ -78,7 +78,13 @@ func TestLedgerWaits(t *testing.T) {
 	held.Priority = 1
 	record(t, l, poll(20, gated, waits("2", 0, "5"), held))
 	busy := poll(30, runs(gated, 25), runs(chained, 26, 1), runs(held, 27, 0, 1))
-	busy.Groups = []job.Group{{ID: 7, Members: []job.Member{{Ref: "1"}}}}
+	busy.Groups = []job.Group{{ID: 7, Policy: "greedy", Members: []job.Member{
+		{Ref: "1", Predicted: 1.2, Rule: "all", State: job.MemberRunning},
+		{Ref: "2", State: job.MemberWaiting},
+		{Ref: "4", State: job.MemberRestored},
+	}}}
+	// An active bridge intends nothing that it doesn't do.
+	busy.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: job.Group{Members: []job.Member{{Ref: "3"}, {Ref: "9"}}}}}}
 	busy.Apps = map[string]job.App{"1": {Key: "gromacs"}}
 	// Which GPU the first is on is known a poll later.
 	record(t, l, busy, poll(31, runs(gated, 25, 1), runs(chained, 26, 1), runs(held, 27, 0, 1)), poll(60))
@@ -86,7 +92,8 @@ func TestLedgerWaits(t *testing.T) {
 	want := history.Run{
 		Ref: "1", User: "ann", Account: "lab", Partition: "a", App: "gromacs", Submit: at(0), Ready: at(0), Start: at(25),
 		End: at(60), Allotted: at(25),
-		Node: "n1", GPUs: []int{1}, Shares: 100, Group: 7, Mode: job.Active,
+		Node: "n1", GPUs: []int{1}, Shares: 100, Mode: job.Active,
+		Decided: history.Decision{Group: 7, Policy: "greedy", Rule: "all", Predicted: 1.2, Beside: 1},
 	}
 	must.Equal(t, got["1"], want)
 	for ref, ready := range map[string]int{"1": 0, "2": 20, "3": 20} {
@@ -94,7 +101,7 @@ func TestLedgerWaits(t *testing.T) {
 			t.Errorf("job %s waits since %v, want %v", ref, got[ref].Ready, at(ready))
 		}
 	}
-	if !reflect.DeepEqual(got["3"].GPUs, []int{0, 1}) {
+	if !reflect.DeepEqual(got["3"].GPUs, []int{0, 1}) || got["3"].Decided != (history.Decision{}) {
 		t.Errorf("%+v", got["3"])
 	}
 }
@@ -153,7 +160,7 @@ func TestLedgerOfShadow(t *testing.T) {
 	st := poll(10, a, b)
 	st.Mode = job.Shadow
 	pair := job.Group{
-		Kind: job.Join, Node: "n1", GPU: 1,
+		Kind: job.Join, Node: "n1", GPU: 1, Policy: "dqn",
 		Members: []job.Member{{Ref: "1", Predicted: 1.2}, {Ref: "2", Predicted: 1.1}},
 	}
 	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: pair}}}
@@ -170,13 +177,17 @@ func TestLedgerOfShadow(t *testing.T) {
 		Kind: job.StartNow, Node: "n1",
 		Members: []job.Member{{Ref: "2"}},
 	}}}}
-	record(t, l, st, st, &later)
-	ctx := context.Background()
-	in := must.Get(l.Intended(ctx, at(0), at(100)))(t)
-	if len(in) != 2 || len(in["1"].Members) != 2 || len(in["1"].Running) != 1 || in["1"].Running[0] != "8" ||
-		len(in["2"].Members) != 1 {
-		t.Errorf("%+v", in)
+	// What was last intended for a job before it starts stays with its run.
+	shadow := func(s int, jobs ...job.Job) *job.Status {
+		st := poll(s, jobs...)
+		st.Mode = job.Shadow
+		return st
 	}
+	record(t, l, st, st, &later, shadow(20, a, b), shadow(30, runs(a, 25, 0), runs(b, 26, 1)), shadow(40))
+	ctx := context.Background()
+	ran := over(t, l)
+	must.Equal(t, ran["1"].Decided, history.Decision{Policy: "dqn", Predicted: 1.2, Beside: 2})
+	must.Equal(t, ran["2"].Decided, history.Decision{}, "alone")
 	refused := must.Get(l.Refused(ctx, at(0), at(100)))(t)
 	want := []history.Refused{
 		{Reason: rlcore.RefusedMemory.String(), Jobs: 1, Looks: 3},
@@ -186,10 +197,6 @@ func TestLedgerOfShadow(t *testing.T) {
 	nodes, err := l.Nodes(ctx, at(0))
 	if err != nil || len(nodes) != 1 || nodes[0].GPUs != 2 || len(nodes[0].Partitions) != 2 {
 		t.Errorf("%+v %v", nodes, err)
-	}
-	must.OK(t, l.Forget(ctx, at(1000)))
-	if in, _ := l.Intended(ctx, at(0), at(100)); len(in) != 0 {
-		t.Errorf("not forgotten: %v", in)
 	}
 }
 
@@ -208,22 +215,16 @@ func TestNodesWithCardsOfSeveralTypes(t *testing.T) {
 	must.Equal(t, must.Get(l.Nodes(t.Context(), at(0)))(t), st.Snap.Nodes)
 }
 
-// An active bridge intends nothing that it doesn't do, and a quiet queue is not
-// written again.
+// A quiet queue is not written again.
 func TestLedgerIsQuiet(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "db"))
 	l.db.SetMaxOpenConns(1) // which counts
 	j := runs(waits("1", 0), 5, 0)
-	st := poll(10, j, waits("2", 1))
-	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: job.Group{Members: []job.Member{{Ref: "2"}}}}}}
-	record(t, l, st)
+	record(t, l, poll(10, j, waits("2", 1)))
 	before := changes(t, l)
 	record(t, l, poll(11, j, waits("2", 1)), poll(12, j, waits("2", 1)))
 	if after := changes(t, l); after != before {
 		t.Errorf("%d rows were written for nothing", after-before)
-	}
-	if in, err := l.Intended(context.Background(), at(0), at(100)); err != nil || len(in) != 0 {
-		t.Errorf("%v %v", in, err)
 	}
 }
 

@@ -87,16 +87,10 @@ func (k *Kind) row() []any {
 
 // kinds tells the kinds of jobs apart; a kind without jobs is left out.
 func kinds(in *Input, would map[string]bool) []Kind {
-	adopted := map[string]bool{}
-	for i := range in.Groups {
-		for _, m := range in.Groups[i].Members {
-			adopted[m.Ref] = adopted[m.Ref] || m.Rule != "" && m.Ran()
-		}
-	}
 	of := map[string][]*history.Run{}
 	for i := range in.Jobs {
 		switch j := &in.Jobs[i]; {
-		case adopted[j.Ref], j.Outcome != nil && j.Outcome.Rule != "":
+		case j.Decided.Rule != "", j.Outcome != nil && j.Outcome.Rule != "":
 			of["adopted"] = append(of["adopted"], j)
 		case j.WholeGPUs > 0:
 			of["untouched"] = append(of["untouched"], j)

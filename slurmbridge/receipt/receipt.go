@@ -20,8 +20,6 @@ type Input struct {
 	From, To time.Time
 	Mode     job.Mode // of the settings, for runs that no poll showed
 	Jobs     []history.Run
-	Groups   []job.Group
-	Intended map[string]history.Intended // in shadow mode, by ref
 	Refused  []history.Refused
 	// Rule returns the rule in shadow that would have adopted a run, nil = none; without it no rule is in shadow.
 	Rule func(j *history.Run) *adopt.Rule
@@ -156,7 +154,7 @@ func Make(in *Input) *Receipt {
 		}
 	}
 	r.Users = len(users)
-	r.groups(in)
+	r.decided(in)
 	r.hours(in.Jobs)
 	r.outcomes(history.Outcomes(in.Jobs))
 	r.method(in, active)
@@ -174,62 +172,37 @@ func Make(in *Input) *Receipt {
 	return r
 }
 
-// groups counts what was grouped, or would have been, and sums the predictions up.
-func (r *Receipt) groups(in *Input) {
-	policies := map[string]bool{}
-	grouped, intended := map[string]bool{}, map[string]bool{}
-	predicted := map[string]float64{}
-	add := func(g *job.Group, into map[string]bool, others int) {
-		if g.Policy != "" {
-			policies[g.Policy] = true
-		}
-		if len(g.Members)+others < 2 {
-			return
-		}
-		for i := range g.Members {
-			m := &g.Members[i]
-			into[m.Ref] = true
-			if m.Predicted > 0 {
-				predicted[m.Ref] = m.Predicted
-			}
-		}
-	}
-	for i := range in.Groups {
-		g := in.Groups[i]
-		g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m job.Member) bool { return !m.Ran() })
-		others := 0
-		if g.Kind == job.Join {
-			others = 1 // at least: that is what joining means
-		}
-		if len(g.Members) > 0 && len(g.Members)+others > 1 {
-			r.Groups++
-		}
-		add(&g, grouped, others)
-	}
-	for ref, x := range in.Intended {
-		own := map[string]bool{}
-		only := x.Group
-		only.Members = slices.DeleteFunc(slices.Clone(x.Members), func(m job.Member) bool { return m.Ref != ref })
-		add(&only, own, len(x.Members)-len(only.Members)+len(x.Running))
-		maps.Copy(intended, own)
-	}
-	r.Grouped, r.Intended = len(grouped), len(intended)
+// decided counts what was grouped, or would have been, and sums the predictions up.
+func (r *Receipt) decided(in *Input) {
+	policies, groups, would := map[string]bool{}, map[int64]bool{}, map[string]bool{}
+	var predicted []valued
 	for i := range in.Jobs {
-		if j := &in.Jobs[i]; in.Rule != nil && in.Rule(j) != nil {
-			if would, _ := wouldShare(j); would {
-				intended[j.Ref] = true
+		j := &in.Jobs[i]
+		d := &j.Decided
+		policies[d.Policy] = true
+		switch {
+		case d.Beside == 0:
+		case d.Group > 0:
+			r.Grouped++
+			groups[d.Group] = true
+		default:
+			r.Intended++
+			would[j.Ref] = true
+		}
+		if d.Beside > 0 && d.Predicted > 0 {
+			predicted = append(predicted, valued{j.Ref, d.Predicted})
+		}
+		if in.Rule != nil && in.Rule(j) != nil {
+			if little, _ := wouldShare(j); little {
+				would[j.Ref] = true
 				r.Eligible++
 			}
 		}
 	}
-	r.Kinds = kinds(in, intended)
-	r.Apps = history.CountSeen(len(in.Jobs), func(i int) (user, app string) { return in.Jobs[i].User, in.Jobs[i].App })
+	delete(policies, "")
+	r.Groups, r.Kinds, r.Predicted = len(groups), kinds(in, would), summary(predicted)
 	r.Policies = append(r.Policies, slices.Sorted(maps.Keys(policies))...)
-	var all []valued
-	for ref, v := range predicted {
-		all = append(all, valued{ref, v})
-	}
-	r.Predicted = summary(all)
+	r.Apps = history.CountSeen(len(in.Jobs), func(i int) (user, app string) { return in.Jobs[i].User, in.Jobs[i].App })
 }
 
 func (r *Receipt) hours(jobs []history.Run) {

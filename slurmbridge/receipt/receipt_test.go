@@ -77,20 +77,10 @@ func TestWhatWasDone(t *testing.T) {
 	a, b, c := ran("1", "ann", 0, 0, 75, "2"), ran("2", "bob", 0, 0, 72, "1"), ran("3", "ann", 0, 75, 135)
 	a.Outcome.Contract, b.Outcome.Contract = 1.2, 1.5
 	a.Outcome.Broken = true
-	in := &Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b, c}, Groups: []job.Group{
-		{
-			Kind: job.StartNow, State: job.Done, Policy: "dqn",
-			Members: []job.Member{
-				{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1},
-				{Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.3},
-			},
-		},
-		{
-			Kind: job.StartNow, State: job.Done, Policy: "dqn",
-			Members: []job.Member{{Ref: "3", State: job.MemberEnded, Start: at(0), Predicted: 1}},
-		},
-		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "8"}, {Ref: "9"}}}, // taken back
-	}}
+	a.Decided = history.Decision{Group: 1, Policy: "dqn", Predicted: 1.1, Beside: 1}
+	b.Decided = history.Decision{Group: 1, Policy: "dqn", Predicted: 1.3, Beside: 1}
+	c.Decided = history.Decision{Group: 2, Policy: "dqn", Predicted: 1}
+	in := &Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b, c}}
 	r := Make(in)
 	if r.Jobs != 3 || r.Users != 2 || r.Shared != 2 || r.Grouped != 2 || r.Groups != 1 {
 		t.Errorf("%+v", r)
@@ -178,10 +168,9 @@ func TestKinds(t *testing.T) {
 		one("v", "", 1, 4, 1, 0, false))
 	unjudged := one("u", "", 0, 1.5, 0, 0, false)
 	unjudged.Outcome = nil
-	group := job.Group{Members: []job.Member{{Ref: "u", Rule: "partition gpu", State: job.MemberEnded, Start: at(1)}}}
-	r := Make(&Input{Jobs: append(runs, unjudged), Groups: []job.Group{group}, Intended: map[string]history.Intended{
-		"w": {Group: job.Group{Members: []job.Member{{Ref: "w", Predicted: 1.1}, {Ref: "v"}}}},
-	}})
+	unjudged.Decided.Rule = "partition gpu"
+	runs[11].Decided.Beside = 1
+	r := Make(&Input{Jobs: append(runs, unjudged)})
 	if len(r.Kinds) != 3 || r.Kinds[0].Jobs != 11 || r.Kinds[1].Jobs != 1 || r.Kinds[2].Jobs != 2 ||
 		r.Kinds[2].Would != 1 {
 		t.Fatalf("%+v", r.Kinds)
@@ -207,18 +196,15 @@ func TestKinds(t *testing.T) {
 
 func TestShadow(t *testing.T) {
 	var jobs []history.Run
-	intended := map[string]history.Intended{}
 	for i := range 4 {
 		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%2), 0, float64(60*i), float64(60*i+60))
 		j.Mode = job.Shadow
+		if j.Decided = (history.Decision{Policy: "dqn", Predicted: 1.1, Beside: 1}); i == 3 {
+			j.Decided.Beside = 0
+		}
 		jobs = append(jobs, j)
-		intended[j.Ref] = history.Intended{Group: job.Group{
-			Policy:  "dqn",
-			Members: []job.Member{{Ref: j.Ref, Predicted: 1.1}, {Ref: "x"}},
-		}}
 	}
-	intended["3"] = history.Intended{Group: job.Group{Members: []job.Member{{Ref: "3", Predicted: 1}}}} // alone
-	r := Make(&Input{Mode: job.Shadow, Jobs: jobs, Intended: intended, Replay: world()})
+	r := Make(&Input{Mode: job.Shadow, Jobs: jobs, Replay: world()})
 	if r.Intended != 3 || r.Grouped != 0 || r.Predicted.Jobs != 3 || r.Modes["shadow"] != 4 {
 		t.Errorf("%+v", r)
 	}

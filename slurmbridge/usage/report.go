@@ -20,8 +20,9 @@ const KeptFor = 400 * 24 * time.Hour
 func Make(ctx context.Context, db *sql.DB, q Query, now time.Time) (*Report, error) {
 	t := &tally{Query: q, now: now, name: names[q.By], places: map[string]int{}, total: Line{Name: "all"}}
 	if err := database.Read(ctx, db, func(r database.Querier) error {
-		if q.By == Job && q.Limit > 0 { // of a year's millions the few that are shown
-			refs, err := history.Largest(ctx, r, &q.Period, q.Limit)
+		if q.By == Job && q.Limit > 0 {
+			// Of a year's millions those that may be shown: a job that ran often may be larger than one of the largest runs.
+			refs, err := history.Largest(ctx, r, &q.Period, 1000+10*q.Limit)
 			if err != nil {
 				return err
 			}
@@ -187,16 +188,18 @@ func (t *tally) report() *Report {
 	r.Total.finish()
 	for i := range r.Lines {
 		r.Lines[i].finish()
-		r.More -= r.Lines[i].Runs
-	}
-	if r.More += r.Total.Runs; t.largest == nil {
-		r.More = 0
 	}
 	slices.SortFunc(r.Lines, func(a, b Line) int {
 		return cmp.Or(cmp.Compare(b.Held, a.Held), cmp.Compare(a.Name, b.Name))
 	})
 	if n := len(r.Lines) - t.Limit; t.Limit > 0 && n > 0 {
 		r.Lines, r.More = r.Lines[:t.Limit], n
+	}
+	if t.By == Job {
+		r.More = r.Total.Runs
+		for i := range r.Lines {
+			r.More -= r.Lines[i].Runs
+		}
 	}
 	r.Notes = r.notes(t.Weights != nil)
 	return r

@@ -170,18 +170,6 @@ func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *
 	}
 	// A record without GPUs of a job that no poll showed is of no job with GPUs.
 	in.Jobs = slices.DeleteFunc(runs, func(r history.Run) bool { return !r.Shown() && len(r.GPUs) == 0 })
-	groups, err := j.Groups(ctx, from, 0)
-	if err != nil {
-		return nil, err
-	}
-	for i := range groups {
-		if groups[i].Decided.Before(to) {
-			in.Groups = append(in.Groups, groups[i].Group)
-		}
-	}
-	if in.Intended, err = j.Intended(ctx, from, to); err != nil {
-		return nil, err
-	}
 	if in.Refused, err = j.Refused(ctx, from, to); err != nil || !replay {
 		return in, err
 	}

@@ -86,6 +86,9 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 		Reason: rlcore.RefusedMemory,
 	}}}}
 	second := poll(10, on("1", 0), on("2", 0), waiting("3"))
+	second.Groups = []job.Group{{ID: 1, Policy: "greedy", Members: []job.Member{
+		{Ref: "1", State: job.MemberRunning, Predicted: 1.1}, {Ref: "2", State: job.MemberRunning, Predicted: 1.12},
+	}}}
 	second.Explanations = map[string]*job.Explanation{"3": {KeptOut: []rlcore.Refusal{rlcore.RefusedMemory}}}
 	for _, st := range []*job.Status{first, second, poll(80, on("3", 70)), poll(140)} {
 		must.OK(t, j.RecordPoll(ctx, st))
@@ -106,11 +109,6 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 		must.OK(t, past(st).Fit(ctx))
 		must.OK(t, past(st).Store(ctx, o))
 	}
-	g := &job.Group{ID: 1, Kind: job.StartNow, State: job.Done, Decided: at(0), Policy: "greedy", Members: []job.Member{
-		{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1},
-		{Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.12},
-	}}
-	must.OK(t, j.SaveGroup(ctx, g))
 }
 
 func TestReceipt(t *testing.T) {
