@@ -276,46 +276,45 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 	if err != nil {
 		return 0, fmt.Errorf("poll: %w", err)
 	}
-	pending := map[string]*job.Job{}
+	pending, freed := map[string]*job.Job{}, map[string]bool{}
 	for i := range snap.Jobs {
 		if j := &snap.Jobs[i]; j.State == job.Pending {
 			pending[j.Ref] = j
 			if release.Behind(snap.Gates, j) {
-				jobs++
+				freed[j.Ref] = true
 			}
 		}
 	}
-	var errs []error
-	var back []job.Update
+	lost, refs := mayBeOrphans(snap, t)
+	var back []job.Change
 	for ref, seat := range t.Seats() {
 		j := pending[ref]
-		if j == nil || release.IsBack(seat.Group, seat.Member, j) {
+		if j == nil || release.IsBack(seat.Member, j) {
 			continue // over, running, or what it was before: nothing holds it but the gate
 		}
-		back = append(back, release.Restore(seat.Group, seat.Member, j, "", job.CauseUngated.String(),
-			snap.At).Update)
-		if !release.Behind(snap.Gates, j) {
-			jobs++
-		}
+		back = append(back, release.Restore(seat.Member, j, "", job.CauseUngated.String(), snap.At))
+		refs = append(refs, ref)
 	}
-	lost, refs := mayBeOrphans(snap, t)
+	var errs []error
 	said := map[string]job.Description{}
 	if len(refs) > 0 {
 		said, err = s.Describe(ctx, refs)
 		errs = append(errs, err)
 	}
 	for _, j := range lost {
-		c, ok := release.Recover(j, said[j.Ref].AdminComment, "", snap.At)
-		if !ok {
-			continue
-		}
-		back = append(back, c.Update)
-		if !release.Behind(snap.Gates, j) {
-			jobs++
+		if c, ok := release.Recover(j, said[j.Ref].AdminComment, "", snap.At); ok {
+			back = append(back, c)
 		}
 	}
-	errs = append(errs, keepComments(ctx, s, back))
-	for _, err := range s.UpdateAll(ctx, back) {
+	updates := make([]job.Update, len(back))
+	for i := range back {
+		ref := back[i].Update.Jobs[0]
+		freed[ref], updates[i] = true, back[i].Update
+		if !strings.HasPrefix(said[ref].AdminComment, job.CommentPrefix) { // it isn't the bridge's to write
+			updates[i].AdminComment = nil
+		}
+	}
+	for _, err := range s.UpdateAll(ctx, updates) {
 		if !errors.Is(err, job.ErrNoJob) {
 			errs = append(errs, err)
 		}
@@ -325,29 +324,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 			errs = append(errs, s.OpenGate(ctx, gate.ID))
 		}
 	}
-	return jobs, errors.Join(errs...)
-}
-
-// keepComments takes AdminComments from updates of jobs that have one that isn't the bridge's.
-func keepComments(ctx context.Context, s job.Slurm, all []job.Update) error {
-	var refs []string
-	for i := range all {
-		if all[i].AdminComment != nil {
-			refs = append(refs, all[i].Jobs...)
-		}
-	}
-	if len(refs) == 0 {
-		return nil
-	}
-	said, err := s.Describe(ctx, refs)
-	for i := range all {
-		for _, ref := range all[i].Jobs {
-			if !strings.HasPrefix(said[ref].AdminComment, job.CommentPrefix) {
-				all[i].AdminComment = nil
-			}
-		}
-	}
-	return err
+	return len(freed), errors.Join(errs...)
 }
 
 // mayBeOrphans are the pending jobs of no known group that have less than a GPU's shares, or

@@ -119,7 +119,7 @@ func purpose(g *job.Group) string {
 
 // Restore gives a member back what it lacks of what it had before it was grouped. With a gate it waits
 // for the bridge again, without one it is an ordinary job.
-func Restore(g *job.Group, m *job.Member, j *job.Job, gate, why string, at time.Time) job.Change {
+func Restore(m *job.Member, j *job.Job, gate, why string, at time.Time) job.Change {
 	gres, nodes, dep := m.WasGres, m.WasNodes, ""
 	u := job.Update{}
 	if !sameGres(gres, j.Request) {
@@ -344,29 +344,16 @@ func Recover(j *job.Job, adminComment, gate string, at time.Time) (job.Change, b
 	if s == nil || !isStamped(j, s) {
 		return job.Change{}, false
 	}
-	d := n.Defaults
-	u := job.Update{Gres: &s[3], Host: d}
-	if isWhole(s[3]) {
-		u.AdminComment = unstamped(j)
+	m := &job.Member{WasGres: s[3], WasNodes: s[4], WasHost: n.Defaults}
+	if j.CPUs < n.Defaults.CPUs {
+		m.Host.CPUs = j.CPUs
 	}
-	if j.CPUs >= d.CPUs {
-		u.Host.CPUs = 0
+	if mib := int64(j.HostMemMiB); mib < n.Defaults.MemMiB {
+		m.Host.MemMiB = mib
 	}
-	if int64(j.HostMemMiB) >= d.MemMiB {
-		u.Host.MemMiB = 0
+	c := Restore(m, j, gate, job.CauseUnreleased.String(), at)
+	if slices.ContainsFunc(j.Dependency.List, func(d job.Dependency) bool { return d.Type != after }) {
+		c.Update.Dependency, c.Update.StartNow = nil, false // its owner's stay
 	}
-	if s[4] != s[2] {
-		u.ReqNodes = &s[4]
-	}
-	owners := func(d job.Dependency) bool { return d.Type != after }
-	if !slices.ContainsFunc(j.Dependency.List, owners) {
-		dep := ""
-		if gate != "" {
-			dep = after + ":" + gate
-		}
-		if gate == "" || !j.Dependency.Only(after, gate) {
-			u.Dependency, u.StartNow = &dep, gate == "" && Startable(j, at)
-		}
-	}
-	return change(job.StepRestore, job.CauseUnreleased.String(), u, j), true
+	return c, true
 }

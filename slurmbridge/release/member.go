@@ -36,19 +36,19 @@ func Recognise(g *job.Group, m *job.Member, j *job.Job, gate string, at time.Tim
 		return Absent
 	case j.State != job.Pending:
 		return Running
-	case m.State == job.MemberRestoring && m.Tries > 0 && IsBack(g, m, j):
+	case m.State == job.MemberRestoring && m.Tries > 0 && IsBack(m, j):
 		return Back
 	case m.State == job.MemberRestoring:
 		return NotBack
 	case m.State == job.MemberRunning:
 		return Requeued // its next run is another one
-	case m.State == job.MemberPrepared && gate != "" && j.Dependency.Only(after, gate) && IsBack(g, m, j):
+	case m.State == job.MemberPrepared && gate != "" && j.Dependency.Only(after, gate) && IsBack(m, j):
 		return Back // nothing of its preparation was made
 	case m.State == job.MemberPrepared:
 		return Unreleased
 	case j.Eligible.After(at.Add(startsWithin)):
 		return Postponed // requeued before a poll saw it run, or put off by its owner
-	case gate != "" && j.Dependency.Only(after, gate) && IsBack(g, m, j):
+	case gate != "" && j.Dependency.Only(after, gate) && IsBack(m, j):
 		return Back // restored by a bridge that ended before it wrote that down
 	case !asReleased(g, m, j):
 		return Edited
@@ -60,7 +60,7 @@ func Recognise(g *job.Group, m *job.Member, j *job.Job, gate string, at time.Tim
 
 // IsBack reports whether the job is what it was before it was grouped. A gate that has
 // opened since leaves it without a dependency.
-func IsBack(g *job.Group, m *job.Member, j *job.Job) bool {
+func IsBack(m *job.Member, j *job.Job) bool {
 	return sameGres(m.WasGres, j.Request) && j.ReqNodes == m.WasNodes && m.WasHost.Missing(j, m.Host) == job.Defaults{}
 }
 

@@ -143,7 +143,7 @@ func TestARestoredMemberIsWhatItWas(t *testing.T) {
 		for i := range g.Members {
 			m := &g.Members[i]
 			release.StartRestoring(g, m, job.Cause{Kind: job.CauseHeld})
-			apply(jobs, release.Restore(g, m, jobs[m.Ref], gate, "a test", time.Time{}))
+			apply(jobs, release.Restore(m, jobs[m.Ref], gate, "a test", time.Time{}))
 			was, is := before[m.Ref], jobs[m.Ref]
 			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count ||
 				is.Request.Type != was.Request.Type || is.Request.PerNode && is.Request.Raw != was.Request.Raw ||

@@ -240,7 +240,7 @@ func (o *observer) restoreTo(g *job.Group, m *job.Member, cause job.Cause, gate 
 		o.t.Unmanaged[m.Ref] = job.CauseExpedited.String()
 	}
 	release.StartRestoring(g, m, cause)
-	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], gate, cause.String(), o.s.At))
+	o.repairs = append(o.repairs, release.Restore(m, o.jobs[m.Ref], gate, cause.String(), o.s.At))
 }
 
 func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
@@ -249,7 +249,7 @@ func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
 		return
 	}
 	m.Tries++
-	o.repairs = append(o.repairs, release.Restore(g, m, j, o.gateOf(m), m.Cause.String(), o.s.At))
+	o.repairs = append(o.repairs, release.Restore(m, j, o.gateOf(m), m.Cause.String(), o.s.At))
 }
 
 // edited leaves a member to its owner, less what the bridge had set and the owner did not
@@ -381,7 +381,7 @@ func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind E
 	}
 	o.t.Unmanaged[m.Ref] = job.UngatedNotStarted.String()
 	release.StartRestoring(g, m, cause)
-	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], "", cause.String()+" again: left to Slurm", o.s.At))
+	o.repairs = append(o.repairs, release.Restore(m, o.jobs[m.Ref], "", cause.String()+" again: left to Slurm", o.s.At))
 	return EventLeft
 }
 
