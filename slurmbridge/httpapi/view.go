@@ -193,12 +193,12 @@ func (v *view) slow(all []history.Run) {
 }
 
 // picture draws the slowdowns of the latest runs that shared a GPU, predicted and measured.
-func picture(points []receipt.Point) template.HTML {
+func picture(points []*history.Outcome) template.HTML {
 	var dots []chart.Point
-	for _, p := range points[max(0, len(points)-mostPoints):] {
+	for _, o := range points[max(0, len(points)-mostPoints):] {
 		dots = append(dots, chart.Point{
-			X: p.Predicted, Y: p.Seen, Bad: p.Broken, Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f",
-				describe(p.Ref, p.User, p.App), p.Predicted, p.Seen),
+			X: o.Predicted, Y: o.Slowdown, Bad: o.Broken, Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f",
+				describe(o.Ref, o.User, o.App), o.Predicted, o.Slowdown),
 		})
 	}
 	return chart.Slowdowns(dots)

@@ -1,5 +1,5 @@
 // Package receipt works out what the bridge did in some days, and what it would have done in shadow mode:
-// jobs grouped, GPU-hours, slowdowns, waits by user and account, contracts, memory failures, what the guard
+// jobs grouped, GPU-hours, slowdowns, waits, contracts, memory failures, what the guard
 // refused. It reads nothing itself: Make is a pure function of the runs that ended.
 package receipt
 
@@ -45,17 +45,19 @@ type Receipt struct {
 	Kinds    []Kind `json:"kinds,omitempty"`
 	Hours    Hours  `json:"gpu_hours"`
 	// Predicted covers the groups that were made, in shadow those intended.
-	Predicted Slowdown          `json:"slowdown_predicted"`
-	Seen      Slowdown          `json:"slowdown_seen"`
-	Points    []Point           `json:"slowdowns,omitempty"`
-	Contracts Contracts         `json:"contracts"`
-	Failures  []Failure         `json:"memory_failures"` // out of memory or out of time
-	Harm      history.Harmed    `json:"harm"`
-	Turn      history.Turn      `json:"turn"`
-	Lent      Lent              `json:"lent"`
-	Apps      history.Seen      `json:"applications"`
-	Refused   []history.Refused `json:"guard"`
-	Replay    *Replay           `json:"replay,omitempty"`
+	Predicted Slowdown `json:"slowdown_predicted"`
+	Seen      Slowdown `json:"slowdown_seen"`
+	// Points are the runs with a slowdown that was predicted and seen.
+	Points    []*history.Outcome `json:"slowdowns,omitempty"`
+	Contracts Contracts          `json:"contracts"`
+	// Failures are runs that failed, or ran out of time, while sharing, which may be the reason; the latest first.
+	Failures []*history.Outcome `json:"failures"`
+	Harm     history.Harmed     `json:"harm"`
+	Turn     history.Turn       `json:"turn"`
+	Lent     Lent               `json:"lent"`
+	Apps     history.Seen       `json:"applications"`
+	Refused  []history.Refused  `json:"guard"`
+	Replay   *Replay            `json:"replay,omitempty"`
 	// NoReplay says why there is no replay.
 	NoReplay string   `json:"no_replay,omitempty"`
 	Method   []string `json:"method"`
@@ -84,32 +86,11 @@ type Slowdown struct {
 	Of    string  `json:"worst_job,omitempty"`
 }
 
-// Point is the slowdown of one run that shared a GPU, predicted and seen.
-type Point struct {
-	Ref       string  `json:"job"`
-	User      string  `json:"-"`
-	App       string  `json:"app"`
-	Predicted float64 `json:"predicted"`
-	Seen      float64 `json:"seen"`
-	Broken    bool    `json:"broken,omitempty"`
-}
-
 // Contracts counts the runs that shared a GPU under a contract.
 type Contracts struct {
-	Kept   int        `json:"kept"`
-	Broken int        `json:"broken"`
-	List   []Contract `json:"broken_list,omitempty"` // the worst first
-}
-
-// Contract is one that was broken.
-type Contract struct {
-	Ref       string   `json:"job"`
-	User      string   `json:"user"`
-	App       string   `json:"app"`
-	With      []string `json:"with"`
-	Limit     float64  `json:"limit"`
-	Seen      float64  `json:"seen"`
-	Predicted float64  `json:"predicted"`
+	Kept   int                `json:"kept"`
+	Broken int                `json:"broken"`
+	List   []*history.Outcome `json:"broken_list,omitempty"` // the worst first
 }
 
 // Lent is by how much time limits were raised because sharing had slowed the jobs.
@@ -118,23 +99,11 @@ type Lent struct {
 	Hours float64 `json:"hours"`
 }
 
-// Failure is a run that failed, or ran out of time, while sharing, which may be the reason.
-type Failure struct {
-	Ref     string    `json:"job"`
-	User    string    `json:"user"`
-	App     string    `json:"app"`
-	At      time.Time `json:"at"`
-	With    []string  `json:"with"`
-	Why     string    `json:"why"`
-	Again   bool      `json:"again"`   // it was run once more, alone
-	Cleared bool      `json:"cleared"` // and failed alone, too
-}
-
 // Make works a receipt out.
 func Make(in *Input) *Receipt {
 	r := &Receipt{
 		From: in.From, To: in.To, Modes: map[string]int{}, Jobs: len(in.Jobs), Refused: in.Refused,
-		Policies: []string{}, Failures: []Failure{}, Method: []string{},
+		Policies: []string{}, Failures: []*history.Outcome{}, Method: []string{},
 	}
 	if r.Refused == nil {
 		r.Refused = []history.Refused{}
@@ -165,8 +134,6 @@ func Make(in *Input) *Receipt {
 		var err error
 		if r.Replay, err = in.Replay.Replay(in.Jobs); err != nil {
 			r.NoReplay = err.Error()
-		} else {
-			r.Method = append(r.Method, r.Replay.method()...)
 		}
 	}
 	return r
@@ -267,29 +234,28 @@ func (r *Receipt) outcomes(all []*history.Outcome) {
 			r.Lent.Hours += o.LentS / 3600
 		}
 		if o.Suspect != "" {
-			r.Failures = append(r.Failures, Failure{
-				Ref: o.Ref, User: o.User, App: o.App, At: o.End, With: o.With, Why: o.Suspect, Again: o.Again, Cleared: o.Excused,
-			})
+			r.Failures = append(r.Failures, o)
 		}
 		if !o.Shared() || !(o.Slowdown > 0) {
 			continue
 		}
 		seen = append(seen, valued{o.Ref, o.Slowdown})
 		if o.Predicted > 0 {
-			r.Points = append(r.Points, Point{o.Ref, o.User, o.App, o.Predicted, o.Slowdown, o.Broken})
+			r.Points = append(r.Points, o)
 		}
 		switch {
 		case o.Broken:
 			r.Contracts.Broken++
-			r.Contracts.List = append(r.Contracts.List,
-				Contract{o.Ref, o.User, o.App, o.With, o.Contract, o.Slowdown, o.Predicted})
+			r.Contracts.List = append(r.Contracts.List, o)
 		case o.Contract > 0:
 			r.Contracts.Kept++
 		}
 	}
 	r.Seen = summary(seen)
-	slices.SortStableFunc(r.Contracts.List, func(a, b Contract) int { return cmp.Compare(b.Seen/b.Limit, a.Seen/a.Limit) })
-	slices.SortStableFunc(r.Failures, func(a, b Failure) int { return b.At.Compare(a.At) })
+	slices.SortStableFunc(r.Contracts.List, func(a, b *history.Outcome) int {
+		return cmp.Compare(b.Slowdown/b.Contract, a.Slowdown/a.Contract)
+	})
+	slices.SortStableFunc(r.Failures, func(a, b *history.Outcome) int { return b.End.Compare(a.End) })
 }
 
 type valued struct {
@@ -326,11 +292,6 @@ func (r *Receipt) method(in *Input, active int) {
 		r.Method = append(r.Method,
 			"Turnaround is the time from submission to end. Plain Slurm's is an estimate: next to the real schedule the "+
 				"daemon keeps one in which each job has whole GPUs, in order of priority, for its time alone.")
-	}
-	if len(r.Kinds) > 1 {
-		r.Method = append(r.Method,
-			"By kind: the part of the jobs that came to harm, and means over jobs, with 95 % confidence intervals; jobs that "+
-				"run together aren't independent of each other, so the true intervals are somewhat wider.")
 	}
 	if active < len(in.Jobs) {
 		r.Method = append(r.Method,

@@ -112,9 +112,10 @@ func TestRunsThatFailed(t *testing.T) {
 	near(t, "lost", r.Hours.Lost, 0.5)
 	near(t, "measured", r.Hours.Measured, 10./60)
 	near(t, "used", r.Hours.Used, 40./60)
-	if len(r.Failures) != 1 || !r.Failures[0].Again || !r.Failures[0].Cleared ||
-		r.Failures[0].Why != "GPU memory was nearly full" {
-		t.Errorf("%+v", r.Failures)
+	var text strings.Builder
+	if r.Text(&text, 10); len(r.Failures) != 1 || !strings.Contains(text.String(),
+		"next to 1: GPU memory was nearly full; run again alone it failed, too") {
+		t.Errorf("%+v: %s", r.Failures, text.String())
 	}
 	unpredicted := cut
 	o := *cut.Outcome
@@ -146,7 +147,7 @@ func TestHarm(t *testing.T) {
 	}
 }
 
-// Adopted jobs, jobs that asked and untouched ones are told apart, with the confidence that so many allow.
+// Adopted jobs, jobs that asked and untouched ones are told apart.
 func TestKinds(t *testing.T) {
 	at := func(h float64) time.Time { return time.Unix(1e9, 0).Add(time.Duration(h * float64(time.Hour))) }
 	one := func(ref, rule string, whole int, waitH, slowdown, savedH float64, harmed bool) history.Run {
@@ -177,17 +178,9 @@ func TestKinds(t *testing.T) {
 	}
 	k := &r.Kinds[0]
 	near(t, "waited", k.Waited.Mean, 1.5)
-	near(t, "slowed", k.Slowdown.High, 1.2)
+	near(t, "slowed", k.Slowdown.Mean, 1.2)
 	near(t, "saved", k.Saved.Mean, 2)
-	// Of ten jobs one: 0.25 % to 44.5 % by Clopper and Pearson's table. Of two none: up to 84.2 %.
-	if h := k.Harmed; h.Jobs != 10 || math.Abs(h.Low-.0025) > .0001 || math.Abs(h.High-.445) > .001 ||
-		math.Abs(r.Kinds[2].Harmed.High-.842) > .001 {
-		t.Errorf("%+v %+v", h, r.Kinds[2].Harmed)
-	}
-	// Eleven waits of 1, 1.5 and 2 hours: a standard deviation of 0.5, and t = 2.228.
-	if half := (k.Waited.High - k.Waited.Low) / 2; math.Abs(half-2.228*.5/math.Sqrt(11)) > .001 {
-		t.Errorf("%+v", k.Waited)
-	}
+	must.Equal(t, []int{k.Harmed, r.Kinds[1].Harmed, r.Kinds[2].Harmed}, []int{1, 1, 0}, "harmed: one late")
 	var text bytes.Buffer
 	if r.Text(&text, 10); !strings.Contains(text.String(), "│ adopted   │   11 │") {
 		t.Error(text.String())
@@ -216,14 +209,14 @@ func TestShadow(t *testing.T) {
 	near(t, "wait alone", x.Base.Wait, 1.5)
 	near(t, "recorded wait", x.RecordedWait, 1.5)
 	if x.Shared.GPUHours >= 3 || x.All.Shorter != 3 || x.All.Longer != 0 || x.Shared.Wait >= 0.5 || x.Worst <= 1 ||
-		len(x.Users) != 2 || len(x.Accounts) != 1 {
+		len(x.Users) != 2 {
 		t.Errorf("%+v", x)
 	}
 	var b bytes.Buffer
 	r.Text(&b, 10)
 	for _, want := range []string{
 		"Shadow changed nothing. It would have made 3 jobs share",
-		"Replayed (estimate): 240.0 GPU-minutes", "How these figures were computed", "user0", "lab",
+		"Replayed (estimate), 4 jobs:", "GPU-minutes: 240.0 one by one", "How these figures were computed", "user0",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the text doesn't say %q:\n%s", want, b.String())
@@ -470,7 +463,7 @@ func TestWhatIf(t *testing.T) {
 		t.Error("the runs have changed")
 	}
 	var text strings.Builder
-	x.WhatIf(&text)
+	x.Text(&text, 10)
 	for _, want := range []string{
 		"What if 8 of 11 jobs", "light of ann", "--gres=gpu:shared",
 		"left as they were: 1 job with a whole GPU",

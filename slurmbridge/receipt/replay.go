@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -53,12 +54,11 @@ type Replay struct {
 	// replayed worlds are from it shows how far they can be believed.
 	RecordedWait float64 `json:"recorded_mean_wait_h"`
 	All          Change  `json:"all"`
-	// Users, Accounts and Apps are of all jobs, what if: of those that would share. The first have the most jobs, or
-	// applications whose GPUs did nothing for the longest time.
-	Users    []Change `json:"users"`
-	Accounts []Change `json:"accounts"`
-	Apps     []Change `json:"applications"`
-	OOM      int      `json:"memory_failures"` // in the shared world
+	// Users and Apps are of all jobs, what if: of those that would share. The first have the most jobs, or applications
+	// whose GPUs did nothing for the longest time.
+	Users []Change `json:"users"`
+	Apps  []Change `json:"applications"`
+	OOM   int      `json:"memory_failures"` // in the shared world
 	// Slowed are the jobs that run longer, by more than a hundredth; Late the jobs that end after
 	// plain Slurm would have ended them, by more than a tenth of their time alone.
 	Slowed int     `json:"jobs_slowed"`
@@ -351,12 +351,9 @@ func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
 	return s
 }
 
-// mostApps is how many applications are named.
-const mostApps = 20
-
 func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
 	r.Base, r.Shared = lot(base), lot(shared)
-	users, accounts, apps := map[string]*Change{}, map[string]*Change{}, map[rlcore.Identity]*Change{}
+	users, apps := map[string]*Change{}, map[rlcore.Identity]*Change{}
 	for i, j := range p.in {
 		a, s := &base.Jobs[i], &shared.Jobs[i]
 		r.All.add(j, a, s)
@@ -378,7 +375,7 @@ func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
 		}
 		app := entry(apps, rlcore.Identity{App: j.App, Owner: j.User}, j.App)
 		app.User = j.User
-		for _, c := range []*Change{entry(users, j.User, j.User), entry(accounts, j.Account, j.Account), app} {
+		for _, c := range []*Change{entry(users, j.User, j.User), app} {
 			c.add(j, a, s)
 		}
 	}
@@ -392,8 +389,7 @@ func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
 	if r.Would != nil {
 		most = idle
 	}
-	r.Users, r.Accounts, r.Apps = ranked(users, most), ranked(accounts, most), ranked(apps, idle)
-	r.Apps = r.Apps[:min(len(r.Apps), mostApps)]
+	r.Users, r.Apps = ranked(users, most), ranked(apps, idle)
 }
 
 // host counts what a job used of its node.
@@ -481,78 +477,92 @@ func lot(r *sim.Result) Lot {
 	return l
 }
 
-func (r *Replay) method() []string {
-	out := []string{fmt.Sprintf("Waits are estimated: %d jobs are run again on a simulator of the %d GPUs, at the "+
-		"times at which they really began to wait, once each with a GPU of its own in the order of arrival, once with %s "+
-		"deciding under the guard's rules as it is set today. How long each takes alone is known as above; how sharers "+
-		"slow each other is what the bridge believes today. Jobs of several GPUs hold them unshared, in their turn. "+
-		"Slurm's own delays, priorities, reservations and jobs without GPUs are not in it: the two worlds compare well "+
-		"with each other, less well with what happened (mean wait recorded: %s).",
-		r.Jobs, r.GPUs, r.Policy, job.Span(r.RecordedWait))}
-	return out
-}
-
 // line is what a job's owner has to change.
 const line = "#SBATCH --gres=gpu:shared  (in place of --gres=gpu:1 or --gpus=1)"
 
-// WhatIf writes for a terminal what more sharing would have done; World.WhatIf must have been set.
-func (r *Replay) WhatIf(out io.Writer) {
+// Text writes what the second world changes for a terminal, at most limit lines a list.
+func (r *Replay) Text(out io.Writer, limit int) {
 	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
-	x, had := r.Would, "had requested gpu:shared"
-	if x.Adopted {
-		had = "were adopted by the rules"
+	if r.Would == nil && r.All.Shorter+r.All.Longer == 0 {
+		p("Replayed (estimate): sharing changes no job's wait, %s on average.", job.Span(r.All.Base))
+	} else {
+		r.worlds(out, p, limit)
 	}
-	p("What if %d of %d jobs, which requested a whole GPU and used less than half of it, %s (estimate):", x.Jobs, r.Jobs,
-		had)
+	if len(r.Kept) > 0 {
+		t := newTable(out, "guard, replayed", "jobs", "waited")
+		for _, x := range r.Kept {
+			t.AppendRow(table.Row{x.Reason, x.Jobs, job.Span(x.WaitH)})
+		}
+		t.Render()
+	}
+	if r.Would != nil && !r.Would.Adopted {
+		p("Each of them would write   %s", line)
+	}
+	p("- %d jobs were run twice on a simulator of the %d GPUs, at the times at which they really began to wait, with %s "+
+		"deciding under the guard's rules and the promise as they are set today. How long each takes alone is known from "+
+		"its run, how sharers slow each other is what the bridge predicts. Jobs of several GPUs hold them unshared, in "+
+		"their turn. Slurm's own delays, priorities, reservations and jobs without GPUs are not in it: the two worlds "+
+		"compare well with each other, less well with what happened (mean wait recorded: %s).",
+		r.Jobs, r.GPUs, r.Policy, job.Span(r.RecordedWait))
+	if r.Would != nil {
+		p("- Without a profile of their use, and left as they were: %s with a whole GPU.", job.Count(r.Would.Unknown, "job"))
+	}
+	for _, why := range slices.Sorted(maps.Keys(r.LeftOut)) {
+		p("- Not replayed: %s (%s).", job.Count(r.LeftOut[why], "job"), why)
+	}
+}
+
+// worlds compares the two worlds, of all jobs, and by user and application.
+func (r *Replay) worlds(out io.Writer, p func(format string, args ...any), limit int) {
+	x, was := r.Would, "one by one"
+	all := []*Change{&r.All}
+	if x == nil {
+		p("Replayed (estimate), %d jobs:", r.Jobs)
+	} else {
+		had := "had requested gpu:shared"
+		if x.Adopted {
+			had = "were adopted by the rules"
+		}
+		p("What if %d of %d jobs, which requested a whole GPU and used less than half of it, %s (estimate):", x.Jobs, r.Jobs,
+			had)
+		was, all = "as requested", []*Change{&x.Change, &r.All}
+	}
 	u := usage.HoursFor(max(r.Base.GPUHours, r.Shared.GPUHours))
-	p("%s: %s as requested, %s sharing: %s.", u.Noun, u.Text(r.Base.GPUHours), u.Text(r.Shared.GPUHours),
+	p("%s: %s %s, %s sharing: %s.", u.Noun, u.Text(r.Base.GPUHours), was, u.Text(r.Shared.GPUHours),
 		saved(u, r.Base.GPUHours-r.Shared.GPUHours, r.Base.GPUHours))
-	for _, c := range []*Change{&x.Change, &r.All} {
-		p("Mean wait of %d jobs (%s): %s as requested, %s sharing; %d would wait less (%s in all), %d longer (%s); done "+
-			"%s on average.",
-			c.Jobs, c.Name, job.Span(c.Base), job.Span(c.Shared), c.Shorter, job.Span(c.ShorterH), c.Longer, job.Span(c.LongerH),
-			earlier(c.Turnaround))
+	for _, c := range all {
+		p("Mean wait of %d jobs (%s): %s %s, %s sharing; %d would wait less (%s in all), %d longer (%s); done %s on average.",
+			c.Jobs, c.Name, job.Span(c.Base), was, job.Span(c.Shared), c.Shorter, job.Span(c.ShorterH), c.Longer,
+			job.Span(c.LongerH), earlier(c.Turnaround))
 	}
 	slowed := "none"
 	if r.Slowed > 0 {
 		slowed = fmt.Sprintf("%d jobs, %.2f times on average, %.2f at worst", r.Slowed, r.Slow, r.Worst)
 	}
 	p("Slowed: %s. Later than on plain Slurm by more than a tenth of their time: %d.", slowed, r.Late)
-	if x.HostOf > 0 {
+	if x != nil && x.HostOf > 0 {
 		p("Of their nodes the jobs that would share used %.1f cores each on average, and %.1f GiB of memory at most "+
-			"(known of %d): "+
-			"where a node has fewer for each sharer of its GPUs, they bound sharing.", x.Cores, x.HostGiB, x.HostOf)
+			"(known of %d): where a node has fewer for each sharer of its GPUs, they bound sharing.", x.Cores, x.HostGiB,
+			x.HostOf)
 	}
-	for _, list := range [][]Change{r.Users[:min(len(r.Users), mostApps)], r.Apps} {
-		what := "user"
-		if list[0].User != "" {
-			what = "application"
-		}
-		t := newTable(out, what, "jobs", "GPU-hours", "used", "wait less by")
-		for i := range list {
-			c := &list[i]
-			name := clean(c.Name)
+	for i, list := range [][]Change{r.Users, r.Apps} {
+		t := newTable(out, []string{"user", "application"}[i], "jobs", "GPU-hours", "used", "wait", "sharing",
+			"done earlier by")
+		for k := range list[:min(len(list), limit)] {
+			c := &list[k]
+			name := cmp.Or(c.Name, "(not known)")
 			if c.User != "" {
-				name = clean(c.name() + " of " + c.User)
+				name += " of " + c.User
 			}
 			t.AppendRow(table.Row{
-				name, c.Jobs, fmt.Sprintf("%.1f", c.Hours), fmt.Sprintf("%.0f %%", 100*c.Use),
-				job.Span(c.Base - c.Shared),
+				clean(name), c.Jobs, fmt.Sprintf("%.1f", c.Hours), fmt.Sprintf("%.0f %%", 100*c.Use), job.Span(c.Base),
+				job.Span(c.Shared), job.Span(-c.Turnaround),
 			})
 		}
+		if more := len(list) - limit; more > 0 {
+			t.AppendRow(table.Row{fmt.Sprintf("and %d more", more)})
+		}
 		t.Render()
-	}
-	r.kept(out)
-	if !x.Adopted {
-		p("Each of them would write   %s", line)
-	}
-	p("- %d jobs were run twice on a simulator of the %d GPUs, with %s deciding under the guard's rules and the "+
-		"promise as they are set today; "+
-		"how long each takes alone is known from its run, how sharers slow each other is what the bridge predicts. "+
-		"Without a profile of their use, and left as they were: %s with a whole GPU.", r.Jobs, r.GPUs, r.Policy,
-		job.Count(x.Unknown, "job"))
-	for why, n := range r.LeftOut {
-		p("- Not replayed: %d jobs (%s).", n, why)
 	}
 }
 

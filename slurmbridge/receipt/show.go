@@ -37,19 +37,29 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 		}
 	}
 	lines(len(r.Failures), func(i int) {
-		f := &r.Failures[i]
-		p("  job %s (%s) failed at %s next to %s: %s%s", f.Ref, f.User, f.At.Local().Format(time.DateTime),
-			strings.Join(f.With, ", "), f.Why, f.Then())
+		o, then := r.Failures[i], ""
+		switch {
+		case o.Excused:
+			then = "; run again alone it failed, too"
+		case o.Again:
+			then = "; run again alone"
+		}
+		p("  job %s (%s) failed at %s next to %s: %s%s", o.Ref, o.User, o.End.Local().Format(time.DateTime),
+			strings.Join(o.With, ", "), o.Suspect, then)
 	})
 	lines(len(r.Contracts.List), func(i int) {
-		c := &r.Contracts.List[i]
-		p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f predicted, next to %s", c.Ref, c.User, c.Seen, c.Limit,
-			c.Predicted, strings.Join(c.With, ", "))
+		o := r.Contracts.List[i]
+		p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f predicted, next to %s", o.Ref, o.User, o.Slowdown, o.Contract,
+			o.Predicted, strings.Join(o.With, ", "))
 	})
 	if len(r.Kinds) > 1 {
 		t := newTable(w, "kind", "jobs", "would share", "waited", "slowed", "done earlier by", "harmed")
+		factor := func(v float64) string { return fmt.Sprintf("%.2f", v) }
 		for i := range r.Kinds {
-			t.AppendRow(r.Kinds[i].row())
+			k := &r.Kinds[i]
+			t.AppendRow(table.Row{
+				k.Name, k.Jobs, k.Would, k.Waited.text(job.Span), k.Slowdown.text(factor), k.Saved.text(job.Span), k.Harmed,
+			})
 		}
 		t.Render()
 	}
@@ -61,11 +71,8 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 		t.Render()
 	}
 	if r.Replay != nil {
-		r.Replay.kept(w)
-	}
-	if r.waitsChange() {
-		waits(w, "user", r.Replay.Users, limit)
-		waits(w, "account", r.Replay.Accounts, limit)
+		p("")
+		r.Replay.Text(w, limit)
 	}
 	p("")
 	p("How these figures were computed:")
@@ -77,17 +84,6 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 	}
 }
 
-// Then says what became of a failed job.
-func (f *Failure) Then() string {
-	switch {
-	case f.Cleared:
-		return "; run again alone it failed, too"
-	case f.Again:
-		return "; run again alone"
-	}
-	return ""
-}
-
 func newTable(w io.Writer, head ...any) table.Writer {
 	fmt.Fprintln(w)
 	t := table.NewWriter()
@@ -95,45 +91,6 @@ func newTable(w io.Writer, head ...any) table.Writer {
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row(head))
 	return t
-}
-
-func waits(w io.Writer, what string, all []Change, limit int) {
-	if len(all) == 0 {
-		return
-	}
-	t := newTable(w, what, "jobs", "wait alone", "wait sharing", "shorter", "longer", "done earlier by")
-	for i := range all {
-		c := &all[i]
-		if i == limit {
-			t.AppendRow(table.Row{fmt.Sprintf("and %d more", len(all)-limit)})
-			break
-		}
-		t.AppendRow(table.Row{
-			c.name(), c.Jobs, job.Span(c.Base), job.Span(c.Shared),
-			fmt.Sprintf("%s, %s", job.Count(c.Shorter, "job"), job.Span(c.ShorterH)),
-			fmt.Sprintf("%s, %s", job.Count(c.Longer, "job"), job.Span(c.LongerH)), job.Span(-c.Turnaround),
-		})
-	}
-	t.Render()
-}
-
-// kept writes which of the guard's reasons cost the most waiting in the shared world.
-func (r *Replay) kept(w io.Writer) {
-	if len(r.Kept) == 0 {
-		return
-	}
-	t := newTable(w, "guard, replayed", "jobs", "waited")
-	for _, x := range r.Kept {
-		t.AppendRow(table.Row{x.Reason, x.Jobs, job.Span(x.WaitH)})
-	}
-	t.Render()
-}
-
-func (c *Change) name() string {
-	if c.Name == "" {
-		return "(not known)"
-	}
-	return c.Name
 }
 
 // clean is usage.Clean line by line.
@@ -195,16 +152,6 @@ func (r *Receipt) Lines() []string {
 			"replays what would have come of it.",
 			job.Count(r.Eligible, "job"))
 	}
-	if x := r.Replay; x != nil && !r.waitsChange() {
-		say("Replayed (estimate): sharing changes no job's wait, %s on average.", job.Span(x.All.Base))
-	} else if x != nil {
-		u := usage.HoursFor(max(x.Base.GPUHours, x.Shared.GPUHours))
-		say("Replayed (estimate): %s %s one by one, %s sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in "+
-			"all), %d longer (%s).",
-			u.Text(x.Base.GPUHours), u.Noun, u.Text(x.Shared.GPUHours),
-			saved(u, x.Base.GPUHours-x.Shared.GPUHours, x.Base.GPUHours), job.Span(x.All.Base), job.Span(x.All.Shared),
-			job.Count(x.All.Shorter, "job"), job.Span(x.All.ShorterH), x.All.Longer, job.Span(x.All.LongerH))
-	}
 	if p := r.Predicted; p.Jobs > 0 {
 		say("Predicted slowdown: %.2f on average over %s, %.2f at worst (job %s).", p.Mean, job.Count(p.Jobs, "job"), p.Worst,
 			p.Of)
@@ -227,11 +174,6 @@ func (r *Receipt) Lines() []string {
 			job.Span(r.Lent.Hours))
 	}
 	return out
-}
-
-// waitsChange reports whether the replay has a job that sharing makes wait shorter or longer.
-func (r *Receipt) waitsChange() bool {
-	return r.Replay != nil && r.Replay.All.Shorter+r.Replay.All.Longer > 0
 }
 
 func (r *Receipt) modes() string {

@@ -36,7 +36,7 @@ func newReceipt(s *shared) *cobra.Command {
 		Short: "What the bridge did lately, or in shadow would have done",
 		Long: `receipt says in one page what sharing brought and cost: jobs grouped, GPU-hours
 against the GPU-hours that the jobs would have taken one by one, slowdowns predicted and measured,
-waits shortened and lengthened by user and account, contracts kept and broken,
+waits shortened and lengthened, contracts kept and broken,
 failures that may be due to co-runners, and how often the guard gave which reason.
 
 In mode shadow nothing was changed; the receipt then says what sharing would have done. Its
@@ -90,7 +90,7 @@ It reads the database and needs no daemon.`,
 			}
 			switch whatIf {
 			case "share":
-				return s.whatIf(in)
+				return s.whatIf(in, limit)
 			case "mig":
 				x, err := in.Replay.MIG(in.Jobs)
 				if err != nil {
@@ -202,13 +202,13 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 }
 
 // whatIf prints what would have come of more sharing.
-func (s *shared) whatIf(in *receipt.Input) error {
+func (s *shared) whatIf(in *receipt.Input, limit int) error {
 	in.Replay.WhatIf = true
 	x, err := in.Replay.Replay(in.Jobs)
 	if err != nil {
 		return err
 	}
-	return s.Show(x, func() { x.WhatIf(s.Out) })
+	return s.Show(x, func() { x.Text(s.Out, limit) })
 }
 
 func newAdopt(s *shared) *cobra.Command {
@@ -258,7 +258,7 @@ and needs no daemon. Jobs with a deadline or in a reservation are left alone.`,
 				return err
 			}
 			in.Replay.Rule = func(r *history.Run) *adopt.Rule { return ruleOf(policy, r) }
-			return s.whatIf(in)
+			return s.whatIf(in, 20)
 		},
 	}
 	sinceFlag(c.Flags(), &since, "14d")
