@@ -7,20 +7,16 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -82,7 +78,7 @@ func TestAskForALimit(t *testing.T) {
 			c.answer(w, r)
 		}))
 		h := &Hook{
-			Dir: Dir(t.TempDir()), MPS: &MPS{}, MemoryLimit: "profile", Now: time.Now,
+			Dir: Dir(t.TempDir()), MPS: &MPS{}, Now: time.Now,
 			Cards: []Card{{MemLimits: true, MemMiB: 16160}}, Controller: &Controller{URL: srv.URL + "/"},
 		}
 		if c.url != "" {
@@ -199,7 +195,6 @@ func TestNobodyIsAskedInVain(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked") }))
 	defer srv.Close()
 	for name, change := range map[string]func(h *Hook, j *Job){
-		"off":             func(h *Hook, _ *Job) { h.MemoryLimit = "share" },
 		"an old driver":   func(h *Hook, _ *Job) { h.Cards[0].MemLimits = false },
 		"a card unheard":  func(h *Hook, _ *Job) { h.Cards = nil },
 		"no memory known": func(h *Hook, _ *Job) { h.Cards[0].MemMiB = 0 },
@@ -209,7 +204,7 @@ func TestNobodyIsAskedInVain(t *testing.T) {
 		"two GPUs":        func(_ *Hook, j *Job) { j.GPUs = []int{0, 1} },
 	} {
 		h := &Hook{
-			Dir: Dir(t.TempDir()), MPS: &MPS{}, MemoryLimit: "profile",
+			Dir: Dir(t.TempDir()), MPS: &MPS{},
 			Cards: []Card{{MemLimits: true, MemMiB: 16160}}, Controller: &Controller{URL: srv.URL},
 		}
 		j := &Job{JobID: 7, GPUs: []int{0}, Percent: 50}
@@ -302,59 +297,33 @@ func TestControllerConfig(t *testing.T) {
 	}
 }
 
-// What a task prolog prints is what its own job's file says, whoever comes and goes on
-// the GPU: never less, and never another's.
-func TestLimitsFollowTheJobs(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		dir := must.Get(os.MkdirTemp("", "sbm"))(t)
-		defer os.RemoveAll(dir)
-		h := &Hook{Dir: Dir(dir), MemoryLimit: "profile", Cards: []Card{{MemLimits: true, MemMiB: 16160}}}
-		must.OK(t, os.MkdirAll(h.Dir.gpu(0), 0o755))
-		there := map[int64]*Job{}
-		for range rapid.IntRange(1, 8).Draw(t, "steps") {
-			id := rapid.Int64Range(1, 4).Draw(t, "job")
-			if delete(there, id); rapid.Bool().Draw(t, "comes") {
-				there[id] = &Job{JobID: id, MemLimitMiB: rapid.Int64Range(0, 16159).Draw(t, "MiB")}
-			}
-			must.OK(t, h.handOut(0, slices.Collect(maps.Values(there))...))
-			given := h.Dir.handout(0)
-			for id := range int64(5) {
-				want := int64(0)
-				if j := there[id]; j != nil {
-					want = j.MemLimitMiB
-				}
-				if got := h.limitOf(&given, id, 50); got != want {
-					t.Fatalf("job %d: %d MiB, want %d", id, got, want)
-				}
-			}
-		}
-	})
-}
-
 // Settings without a sound controller limit nothing, and don't repeat a password.
 func TestLimitSettings(t *testing.T) {
-	for text, want := range map[string]struct{ memory, controller, err string }{
-		"memory_limit: profile\ncontroller: http://head:9797\n":        {"profile", "http://head:9797", ""},
-		"memory_limit: profile\ncontroller: https://[::1]:9797/base\n": {"profile", "https://[::1]:9797/base", ""},
-		"memory_limit: profile\n":                                      {"off", "", "without a controller"},
-		"controller: http://head:9797\n":                               {"profile", "http://head:9797", ""},
-		"memory_limit: auto\n":                                         {"off", "", ""},
-		"memory_limit: profile\ncontroller: head:9797\n":               {"off", "", "no address"},
-		"memory_limit: profile\ncontroller: http://u:secret@head\n":    {"off", "", "no address"},
-		"memory_limit: profile\ncontroller: file:///etc/passwd\n":      {"off", "", "no address"},
-		"memory_limit: share\ncontroller: http://head:9797?x=y\n":      {"share", "", "no address"},
-		"memory_limit: share\ncontroller: http://head:9797\n":          {"share", "http://head:9797", ""},
-		"memory_limit: 5\ncontroller_config: etc/x.yml\n":              {"off", "", "controller_config is"},
+	for text, want := range map[string]struct{ controller, err string }{
+		"controller: http://head:9797\n":                           {"http://head:9797", ""},
+		"controller: https://[::1]:9797/base\n":                    {"https://[::1]:9797/base", ""},
+		"memory_limit: auto\n":                                     {"", ""},
+		"controller: head:9797\n":                                  {"", "no address"},
+		"controller: http://u:secret@head\n":                       {"", "no address"},
+		"controller: file:///etc/passwd\n":                         {"", "no address"},
+		"controller: http://head:9797?x=y\n":                       {"", "no address"},
+		"memory_limit: \"off\"\ncontroller: http://head:9797\n":    {"", ""},
+		"memory_limit: profile\ncontroller: http://head:9797\n":    {"http://head:9797", "takes auto or off"},
+		"controller_config: etc/x.yml\n":                           {"", "controller_config is"},
+		"job_map: /var/lib/map\ncontroller: http://head:9797\n":    {"http://head:9797", "the agent's metrics"},
+		"thread_percentage: share\ncontroller: http://head:9797\n": {"http://head:9797", "threads"},
 	} {
 		path := filepath.Join(t.TempDir(), "node.yaml")
 		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		s, err := Load(path)
-		if s.Memory != want.memory || s.Controller != want.controller || (err == nil) != (want.err == "") || err != nil &&
+		if (err == nil) != (want.err == "") || err != nil &&
 			(!strings.Contains(err.Error(), want.err) || strings.Contains(err.Error(), "secret")) {
 			t.Errorf("%q: %+v, %v", text, s, err)
 		}
-		if h := s.Hook(func(string) string { return "" }); (h.Controller == nil) != (want.controller == "") {
-			t.Errorf("%q: %+v", text, h.Controller)
+		asked := ""
+		if h := s.Hook(func(string) string { return "" }); h.Controller != nil {
+			asked = h.Controller.URL
 		}
+		must.Equal(t, asked, want.controller, text)
 	}
 }

@@ -22,18 +22,9 @@ type Hook struct {
 	// Shard: GPUs are shared by gres/shard. A prolog then can't see whether a job
 	// shares, so every job with one GPU gets a daemon, and a server with its first client; the task prolog knows.
 	Shard bool
-	// Percentage is what becomes of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, which Slurm
-	// sets to the share: "off" (default) lifts the cap, since it slows jobs that
-	// would fit side by side; "share" leaves it; "generous" sets twice the share.
-	Percentage string
-	// JobMap is dcgm-exporter's folder of jobs by GPU, "" = none.
-	JobMap string
-	// MemoryLimit is what CUDA_MPS_PINNED_DEVICE_MEM_LIMIT holds a sharer to on Volta
-	// and later, by drivers from release 495 on (CUDA 11.5): "off" (default) nothing, "share" its share of the card's
-	// memory, "generous" twice that, "profile" what the controller gave it: what its application needs and a part of what
-	// is left. An allocation beyond that fails.
-	MemoryLimit string
-	// Controller is queried for limits by profile; nil = there are none.
+	// Controller is asked what CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is to hold a sharer to on Volta and later, by drivers
+	// from release 495 on (CUDA 11.5): what its application needs and a part of what is left. An allocation beyond that
+	// fails. nil = there are no limits.
 	Controller *Controller
 	// FrameworkEnv: a job that may share is told not to take the whole card at its start; see frameworkEnv.
 	FrameworkEnv bool
@@ -267,8 +258,7 @@ func (h *Hook) mayShare(j *Job) bool {
 	return j.Sharer() || j.Percent == 0 && h.Shard
 }
 
-// onGPU runs do under a GPU's lock, with the jobs that are on it, once its job map is
-// up to date.
+// onGPU runs do under a GPU's lock, with the jobs that are on it.
 func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) error {
 	release, err := h.Dir.Lock(ctx, gpu)
 	if err != nil {
@@ -281,17 +271,7 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) e
 		return err
 	}
 	jobs, stale := h.closeStale(Sharers(jobs, gpu))
-	c, known := card(h.Cards, gpu)
-	if h.JobMap != "" && !c.mig() { // dcgm-exporter takes the jobs of a file for the whole GPU's
-		at := gpu
-		if known {
-			at = c.NVMLIndex
-		}
-		err = writeJobMap(h.JobMap, at, jobs)
-	} else {
-		err = nil // an unreadable file doesn't matter if the rest can be read
-	}
-	return errors.Join(stale, err, do(jobs))
+	return errors.Join(stale, do(jobs)) // an unreadable file doesn't matter if the rest can be read
 }
 
 // Epilog closes the job's file and ends the daemon after the last sharer.
@@ -395,16 +375,11 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	if !given.Named && (!given.Alone || get("CUDA_VISIBLE_DEVICES") != "0") {
 		fmt.Fprintf(&b, "export CUDA_VISIBLE_DEVICES=%s\n", cmp.Or(given.UUID, "0"))
 	}
-	switch {
-	case get(handEnv) != "", h.Percentage == "share":
-	case h.Percentage == "generous":
-		// NVIDIA's Multi-Process Service manual, on provisioning: for clients that
-		// are not always busy, 100 % ÷ half their number.
-		fmt.Fprintf(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d\n", min(100, 2*share))
-	default:
+	if get(handEnv) == "" {
+		// Slurm's cap, the share, slows jobs that would fit side by side.
 		fmt.Fprintln(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")
 	}
-	if mib := h.limitOf(&given, job, share); mib > 0 {
+	if mib := given.Limits[job]; mib > 0 {
 		fmt.Fprintf(&b, "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
 	}
 	fmt.Fprintf(&b, "export %s=%d\n", JobEnv, job)
@@ -463,7 +438,7 @@ const frameworksEnv = "SLURMBRIDGE_FRAMEWORKS"
 // limit queries the controller for the memory limit of a job that is to share, and stores it with
 // the job. If anything fails, the job starts without: a limit protects its neighbours.
 func (h *Hook) limit(ctx context.Context, j *Job) error {
-	if h.MemoryLimit != "profile" || h.Controller == nil || h.MPS == nil || len(j.GPUs) != 1 || !h.mayShare(j) {
+	if h.Controller == nil || h.MPS == nil || len(j.GPUs) != 1 || !h.mayShare(j) {
 		return nil
 	}
 	c, _ := card(h.Cards, j.GPUs[0])
@@ -490,23 +465,6 @@ func (h *Hook) limit(ctx context.Context, j *Job) error {
 	return h.Dir.change([]*Job{j}, set)
 }
 
-// limitOf is the memory limit of a job with a share of so many percent of the GPU, MiB; 0 = none.
-func (h *Hook) limitOf(given *handout, job, share int64) int64 {
-	c := given.card(h.Cards)
-	if !c.limits() {
-		return 0
-	}
-	switch h.MemoryLimit {
-	case "share":
-		return int64(c.MemMiB) * share / 100
-	case "generous":
-		return int64(c.MemMiB) * min(100, 2*share) / 100
-	case "profile":
-		return given.Limits[job]
-	}
-	return 0
-}
-
 // limits reports whether MPS can hold a client to a part of the card's memory.
 func (c Card) limits() bool { return c.MemLimits && c.MemMiB > 0 }
 
@@ -522,15 +480,6 @@ type handout struct {
 	Memory uint64 `json:"memory,omitempty"`
 	// Limits are the jobs' memory limits by profile, MiB.
 	Limits map[int64]int64 `json:"limits,omitempty"`
-}
-
-// card is the card that is handed out.
-func (o *handout) card(cards []Card) Card {
-	i := slices.IndexFunc(cards, func(c Card) bool { return c.UUID == o.UUID })
-	if i < 0 {
-		return Card{}
-	}
-	return cards[i]
 }
 
 func (d Dir) handoutFile(gpu int) string { return filepath.Join(d.gpu(gpu), "handout.json") }

@@ -301,40 +301,33 @@ func TestTaskProlog(t *testing.T) {
 	daemon := must.Get(net.ListenUnix("unixpacket", &net.UnixAddr{Name: control, Net: "unixpacket"}))(t)
 	must.Equal(t, print(), "", "without a prolog, so that the daemon ends while it runs")
 	must.OK(t, dir.Begin(&Job{JobID: 7, GPUs: []int{0}, Percent: 50}))
-	want := func(percent string) string {
-		s := "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(0) + "\nexport CUDA_VISIBLE_DEVICES=0\n"
-		if percent != "" {
-			s += "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=" + percent + "\n"
-		}
-		return s + "export SLURMBRIDGE_MPS_JOB=7\n"
+	const all, limited = "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100\n", "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M\n"
+	want := func(limits string) string {
+		return "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(0) + "\nexport CUDA_VISIBLE_DEVICES=0\n" + limits +
+			"export SLURMBRIDGE_MPS_JOB=7\n"
 	}
 	shard := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", "SLURM_SHARDS_ON_NODE", "34"}
 	for _, c := range []struct {
-		percentage, want string
-		env              []string
+		want string
+		env  []string
 	}{
-		{"off", want("100"), nil},
-		{"share", want(""), nil},
-		{"generous", want("68"), []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "34"}},
-		{"generous", want("100"), []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "60"}},
-		{"off", want("100"), shard},
-		{"generous", want("68"), shard},
-		{"off", "", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"}},
-		{"off", "", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}},
-		{"off", "", []string{"SLURM_JOB_GPUS", "0,1"}},
-		{"off", "", []string{"SLURM_JOB_GPUS", "0\nexport LD_PRELOAD=/x"}},
-		{"off", "", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "5\nexport LD_PRELOAD=/x"}},
+		{want(all), nil},
+		{want(all), []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "34"}},
+		{want(all), shard},
+		{"", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"}},
+		{"", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}},
+		{"", []string{"SLURM_JOB_GPUS", "0,1"}},
+		{"", []string{"SLURM_JOB_GPUS", "0\nexport LD_PRELOAD=/x"}},
+		{"", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "5\nexport LD_PRELOAD=/x"}},
 	} {
-		h.Percentage = c.percentage
-		must.Equal(t, print(c.env...), c.want, "%s %q", c.percentage, c.env)
+		must.Equal(t, print(c.env...), c.want, "%q", c.env)
 	}
 	// Frameworks are told not to take the whole card, where the job doesn't say otherwise and also as long as it is alone.
-	h.Percentage = "off"
 	must.Equal(t, print("SLURMBRIDGE_HAND", "1"), want(""), "asked for by hand")
 	h.FrameworkEnv = true
 	const jax, tf = "export XLA_PYTHON_CLIENT_PREALLOCATE=false\n", "export TF_FORCE_GPU_ALLOW_GROWTH=true\n"
 	const mark = "export SLURMBRIDGE_FRAMEWORKS=7:XLA_PYTHON_CLIENT_PREALLOCATE=false"
-	must.Equal(t, print(), jax+tf+mark+":TF_FORCE_GPU_ALLOW_GROWTH=true\n"+want("100"), "frameworks")
+	must.Equal(t, print(), jax+tf+mark+":TF_FORCE_GPU_ALLOW_GROWTH=true\n"+want(all), "frameworks")
 	if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", "TF_FORCE_GPU_ALLOW_GROWTH",
 		"false"); got != jax+mark+"\n" {
 		t.Errorf("frameworks of a job alone that has set one: %q", got)
@@ -352,28 +345,9 @@ func TestTaskProlog(t *testing.T) {
 	if got := print(); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=GPU-1\n") {
 		t.Errorf("with a known UUID: %q", got)
 	}
-	h.Percentage, h.Cards = "share", nil
-	for _, c := range []struct {
-		limit       string
-		can         bool
-		share, want string
-	}{
-		{"off", true, "50", ""},
-		{"", true, "50", ""},
-		{"share", false, "50", ""},
-		{"share", true, "25", "0=10240M"},
-		{"generous", true, "25", "0=20480M"},
-		{"generous", true, "60", "0=40960M"},
-	} {
-		h.MemoryLimit, h.Cards = c.limit, []Card{{MemLimits: c.can, MemMiB: 40960}}
-		must.OK(t, h.handOut(0))
-		w := want("")
-		if c.want != "" {
-			w = strings.Replace(w, "export SLURMBRIDGE",
-				"export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+c.want+"\nexport SLURMBRIDGE", 1)
-		}
-		must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", c.share), w, c)
-	}
+	h.Cards = nil
+	must.OK(t, h.handOut(0, &Job{JobID: 7, MemLimitMiB: 10240}, &Job{JobID: 8, MemLimitMiB: 5}))
+	must.Equal(t, print(), want(all+limited), "held to a part of the memory")
 	// A daemon that died without a word is none: up to driver 535 it leaves its socket, and from 550 on a pid file that
 	// any user can have written.
 	daemon.SetUnlinkOnClose(false)
@@ -383,38 +357,6 @@ func TestTaskProlog(t *testing.T) {
 		t.Error(err)
 	}
 	must.Equal(t, print(), "", "with a dead daemon")
-}
-
-// The job map names the jobs of each GPU by DCGM's count, and is empty without them.
-func TestJobMap(t *testing.T) {
-	dir := Dir(t.TempDir())
-	h := &Hook{
-		Dir: dir, JobMap: filepath.Join(string(dir), "map"), Now: time.Now,
-		Cards: []Card{{Index: 0, NVMLIndex: 3, UUID: "GPU-a"}, {Index: 1, NVMLIndex: 0, UUID: "GPU-b"}},
-	}
-	ctx := context.Background()
-	read := func(n string) string { b, _ := os.ReadFile(filepath.Join(h.JobMap, n)); return string(b) }
-	whole := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}
-	must.OK(t, h.Prolog(ctx, env(whole...)))
-	must.OK(t, h.Prolog(ctx, env(append(whole, "SLURM_JOB_ID", "8")...)))
-	must.OK(t, h.Prolog(ctx, env(append(whole, "SLURM_JOB_ID", "9", "SLURM_JOB_GPUS", "0-1")...)))
-	if read("3") != "7\n8\n9\n" || read("0") != "9\n" {
-		t.Errorf("%q %q", read("3"), read("0"))
-	}
-	if j, err := ReadJob(dir.running(9)); err != nil || strings.Join(j.UUIDs, " ") != "GPU-a GPU-b" {
-		t.Errorf("%+v %v", j, err)
-	}
-	for _, id := range []string{"7", "8"} {
-		must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", id)))
-	}
-	must.Equal(t, read("3"), "9\n")
-	must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", "9")))
-	if read("3") != "" || read("0") != "" {
-		t.Errorf("left: %q %q", read("3"), read("0"))
-	}
-	if left, err := os.ReadDir(h.JobMap); err != nil || len(left) != 2 {
-		t.Errorf("files of the map that a reader may have seen: %v %v", left, err)
-	}
 }
 
 // A requeued job's first run is not lost under the second's.
@@ -742,9 +684,8 @@ func TestSharerInAContainer(t *testing.T) {
 	h, b := node(t, "v100", "volta", 20)
 	run := podman(t, b)
 	b.uid = 0
-	h.MemoryLimit = "share"
 	root := env("SLURM_JOB_UID", "0")
-	must.OK(t, h.Prolog(t.Context(), root))
+	must.OK(t, h.Prolog(t.Context(), root), h.handOut(0, &Job{JobID: 7, MemLimitMiB: 20480}))
 	vars, err := b.vars(t, "7")
 	must.OK(t, err)
 	passed := podmanLine(t)
@@ -767,7 +708,7 @@ func TestSharerInAContainer(t *testing.T) {
 		}
 	}
 	big := run(vars, passed...)
-	big.Args = append(big.Args, "--mem-mib", "30000") // of 40960, and half of that is its limit
+	big.Args = append(big.Args, "--mem-mib", "30000") // of 40960, and its limit is 20480
 	if out, err := big.CombinedOutput(); err == nil || !bytes.Contains(out, []byte("memory")) {
 		t.Errorf("it took more than its limit: %v: %s", err, out)
 	}

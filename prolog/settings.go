@@ -23,13 +23,11 @@ type Settings struct {
 	MPSEnv           []string `mapstructure:"mps_env"` // NAME=value
 	Multiuser        bool     `mapstructure:"multiuser_server"`
 	Sharing          string   `mapstructure:"sharing" is:"auto, mps or shard"`
-	Percentage       string   `mapstructure:"thread_percentage" is:"off, share or generous"`
-	Memory           string   `mapstructure:"memory_limit" is:"auto, off, share, generous or profile"`
+	Memory           string   `mapstructure:"memory_limit" is:"auto or off"`
 	Controller       string   `mapstructure:"controller"`
 	ControllerConfig string   `mapstructure:"controller_config" is:"path or none"`
 	MungeSocket      string   `mapstructure:"munge_socket" is:"path or none"`
 	KeyFile          string   `mapstructure:"key_file" is:"path or none"`
-	JobMap           string   `mapstructure:"job_map" is:"path or none"`
 	FrameworkEnv     bool     `mapstructure:"framework_env"`
 }
 
@@ -40,23 +38,19 @@ func Load(path string) (Settings, error) {
 		path = ""
 	}
 	s := Settings{}
-	_, err := settings.Load(path, &s, settings.Source{Defaults: etc.Node})
+	_, err := settings.Load(path, &s, settings.Source{Defaults: etc.Node, Gone: gone})
 	if _, wrong := Addresses(s.Controller); s.Controller != "" && wrong != nil {
 		// Not repeated: it may hold a password.
 		err = errors.Join(err, fmt.Errorf("%s: controller is no address such as http://head:9797", path))
 		s.Controller = ""
 	}
-	if s.Memory == "auto" {
-		s.Memory = "off"
-		if s.Controller != "" {
-			s.Memory = "profile"
-		}
-	}
-	if s.Memory == "profile" && s.Controller == "" {
-		err = errors.Join(err, fmt.Errorf("%s: memory_limit can't be \"profile\" without a controller to ask", path))
-		s.Memory = "off"
-	}
 	return s, err
+}
+
+// gone says of earlier settings what replaced them.
+var gone = map[string]string{
+	"thread_percentage": "sharers may take all of a GPU's threads, but those that asked for a part by hand; remove the line",
+	"job_map":           "the agent's metrics name the jobs of each GPU; remove the line",
 }
 
 // HasMPS reports whether MPS's two programs are there to be run: the control daemon, and the server where the daemon
@@ -73,10 +67,9 @@ func (s *Settings) HasMPS() bool {
 // Hook makes the node's hooks. get is os.Getenv.
 func (s Settings) Hook(get func(string) string) *Hook {
 	h := &Hook{
-		Dir: Dir(s.RunDir), Percentage: s.Percentage, MemoryLimit: s.Memory, JobMap: s.JobMap,
-		Shard: s.Sharing == "shard", FrameworkEnv: s.FrameworkEnv, Now: time.Now,
+		Dir: Dir(s.RunDir), Shard: s.Sharing == "shard", FrameworkEnv: s.FrameworkEnv, Now: time.Now,
 	}
-	if s.Controller != "" {
+	if s.Controller != "" && s.Memory == "auto" {
 		h.Controller = &Controller{
 			URL: s.Controller, Config: s.ControllerConfig,
 			Credentials: credential.Choose(s.KeyFile, s.MungeSocket).Nodes,

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,8 +14,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
@@ -43,7 +40,7 @@ func fakeProc(t *testing.T, boot string, steps ...string) string {
 }
 
 // What ended without an epilog is closed by the next hook on its GPU, as soon as it is
-// certain and no sooner, and is gone from the job map.
+// certain and no sooner.
 func TestJobsWithoutAnEpilog(t *testing.T) {
 	now := time.Now().Round(time.Second)
 	job := func(id int64, percent int, age time.Duration, boot string) *Job {
@@ -66,15 +63,16 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 		h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }, MPS: nil}
 		h.Proc = fakeProc(t, "now", "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ",
 			"mine slurmstepd: [7.0]", "debian's slurmstepd: [8.batch]")
-		h.JobMap = filepath.Join(string(h.Dir), "map")
 		for _, j := range c.jobs {
 			must.OK(t, h.Dir.Begin(j))
 		}
 		err := h.Prolog(context.Background(), env("SLURM_JOB_ID", "9", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30"))
-		lines, _ := os.ReadFile(filepath.Join(h.JobMap, "0"))
-		if got := strings.Join(strings.Fields(string(lines)), " "); got != c.left {
-			t.Errorf("%s: %s are left, want %s", c.name, got, c.left)
+		running, _ := List(h.Dir.Jobs())
+		var left []string
+		for _, j := range running {
+			left = append(left, strconv.FormatInt(j.JobID, 10))
 		}
+		must.Equal(t, strings.Join(left, " "), c.left, c.name)
 		ended, _ := List(h.Dir.Ended())
 		for _, j := range ended {
 			says(t, err, fmt.Sprintf("job %d ended without an epilog", j.JobID))
@@ -82,7 +80,7 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 				t.Errorf("%s: %+v", c.name, j)
 			}
 		}
-		if running, _ := List(h.Dir.Jobs()); len(ended)+len(running) != len(c.jobs)+1 {
+		if len(ended)+len(running) != len(c.jobs)+1 {
 			t.Errorf("%s: %d ended, %d run", c.name, len(ended), len(running))
 		}
 	}
@@ -179,74 +177,6 @@ func TestForgedJobFile(t *testing.T) {
 	if cards, err := dir.Cards(t.TempDir()); err == nil || cards != nil {
 		t.Errorf("a forged list of GPUs: %v %v", cards, err)
 	}
-}
-
-// Whatever comes, goes, is killed or requeued: each GPU's map holds the jobs that are
-// on it, by DCGM's number, and is never seen half written.
-func TestJobMapIsTrue(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		dir := must.Get(os.MkdirTemp("", "sbm"))(rt)
-		defer os.RemoveAll(dir)
-		h := &Hook{
-			Dir: Dir(dir), JobMap: filepath.Join(dir, "map"), Now: time.Now,
-			Cards: []Card{{Index: 0, NVMLIndex: 2}, {Index: 1, NVMLIndex: 0}, {Index: 2, NVMLIndex: 1}},
-		}
-		ctx := context.Background()
-		on := map[int64][]int{}
-		for range rapid.IntRange(1, 12).Draw(rt, "events") {
-			id := rapid.Int64Range(1, 5).Draw(rt, "job")
-			vars := func(kv ...string) func(string) string {
-				return env(append(kv, "SLURM_JOB_ID", strconv.FormatInt(id, 10))...)
-			}
-			switch rapid.SampledFrom([]string{"begin", "end", "requeue", "damaged", "watch"}).Draw(rt, "event") {
-			case "begin", "requeue":
-				if gpus, there := on[id]; there {
-					// Slurm ends a run before it starts the next, but its epilog may have been killed.
-					list := strings.Trim(strings.ReplaceAll(fmt.Sprint(gpus), " ", ","), "[]")
-					_ = h.Prolog(ctx, vars("SLURM_JOB_GPUS", list, "SLURM_JOB_RESTART_COUNT",
-						strconv.Itoa(rapid.IntRange(0, 9).Draw(rt, "restart"))))
-					continue
-				}
-				gpus := rapid.SliceOfNDistinct(rapid.IntRange(0, 2), 1, 3, rapid.ID[int]).Draw(rt, "gpus")
-				list := strings.Trim(strings.ReplaceAll(fmt.Sprint(gpus), " ", ","), "[]")
-				_ = h.Prolog(ctx, vars("SLURM_JOB_GPUS", list))
-				on[id] = gpus
-			case "end":
-				list := strings.Trim(strings.ReplaceAll(fmt.Sprint(on[id]), " ", ","), "[]")
-				_ = h.Epilog(ctx, vars("SLURM_JOB_GPUS", list))
-				delete(on, id)
-			case "damaged":
-				if gpus, there := on[id]; there {
-					_ = os.WriteFile(h.Dir.running(id), []byte("{"), 0o600)
-					list := strings.Trim(strings.ReplaceAll(fmt.Sprint(gpus), " ", ","), "[]")
-					_ = h.Epilog(ctx, vars("SLURM_JOB_GPUS", list))
-					delete(on, id)
-				}
-			case "watch":
-				_ = h.watch(ctx)
-			}
-			for _, c := range h.Cards {
-				var want []string
-				for id, gpus := range on {
-					if slices.Contains(gpus, c.Index) {
-						want = append(want, strconv.FormatInt(id, 10))
-					}
-				}
-				slices.Sort(want)
-				text, err := os.ReadFile(filepath.Join(h.JobMap, strconv.Itoa(c.NVMLIndex)))
-				if err != nil && len(want) > 0 || strings.Join(strings.Fields(string(text)), " ") != strings.Join(want, " ") {
-					rt.Fatalf("gpu %d: %q, want %v (%v)", c.Index, text, want, err)
-				}
-			}
-		}
-		// dcgm-exporter reads files with a number for a name only.
-		entries, _ := os.ReadDir(h.JobMap)
-		for _, e := range entries {
-			if _, err := strconv.Atoi(e.Name()); err != nil {
-				rt.Errorf("%s is left over", e.Name())
-			}
-		}
-	})
 }
 
 // Under RunInJob a hook is in its job's control groups, and what it starts would end

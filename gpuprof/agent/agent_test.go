@@ -512,7 +512,7 @@ func TestLimitOfAJobsGroup(t *testing.T) {
 			must.OK(t, a.Start())
 			cards := must.Get(dir.Cards(""))(t)
 			hook := &prolog.Hook{
-				Dir: dir, Cards: cards, MemoryLimit: "profile",
+				Dir: dir, Cards: cards,
 				Controller: &prolog.Controller{URL: controller.URL, Timeout: time.Minute}, Now: time.Now,
 				MPS: &prolog.MPS{
 					Dir: dir, Control: control, Cards: cards, Multiuser: true,

@@ -283,7 +283,7 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 				return err
 			}
 		}
-		node := fmt.Sprintf("run_dir: %s\njob_map: %[1]s/jobmap\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n",
+		node := fmt.Sprintf("run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n",
 			s.runDir(i), s.Bin("nvidia-cuda-mps-control"), s.StateOf(i))
 		if err := os.WriteFile(c.Path("node-"+slurmtest.NodeName(i)+".yaml"), []byte(node), 0o644); err != nil {
 			return err

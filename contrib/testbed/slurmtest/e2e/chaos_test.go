@@ -48,9 +48,6 @@ func (c *cards) clean() {
 	if err != nil || strings.Contains(out, "drain") || strings.Contains(out, "down") {
 		c.t.Errorf("node: %s %v", out, err)
 	}
-	if text, err := os.ReadFile(c.Path("node", "jobmap", "0")); err != nil || len(text) != 0 {
-		c.t.Errorf("job map: %q %v", text, err)
-	}
 }
 
 // chaos kills processes of hooks, MPS and the agent, which then starts anew, at random until stop is called, which
