@@ -38,7 +38,6 @@ func (g *gpu) giver(source string) (from *gpu, part float64) {
 // Source is something that NVML can report of a GPU.
 type Source struct {
 	Name    string   // in Answers and Refusals
-	Title   string   // in gpuprof info
 	Symbols []string // one of them must be in the library,
 	Also    []string // and all of these
 	// Value reads a source that is one number; other sources have Probe only, which reports whether
@@ -53,44 +52,44 @@ type Source struct {
 // gpuprof info and can be read by its name.
 var Sources = []Source{
 	{
-		Name: Utilisation, Title: "utilisation", Symbols: []string{"nvmlDeviceGetUtilizationRates"},
+		Name: Utilisation, Symbols: []string{"nvmlDeviceGetUtilizationRates"},
 		Probe: probe(gonvml.Device.GetUtilizationRates),
 	},
 	{
-		Name: Memory, Title: "memory in use", Symbols: []string{"nvmlDeviceGetMemoryInfo"}, Value: memoryInUse,
+		Name: Memory, Symbols: []string{"nvmlDeviceGetMemoryInfo"}, Value: memoryInUse,
 		Most: mostMemory >> 20,
 	},
 	{
-		Name: PCIe, Title: "PCIe throughput", Symbols: []string{"nvmlDeviceGetPcieThroughput"},
+		Name: PCIe, Symbols: []string{"nvmlDeviceGetPcieThroughput"},
 		Probe: func(h gonvml.Device) gonvml.Return {
 			_, ret := h.GetPcieThroughput(gonvml.PCIE_UTIL_RX_BYTES)
 			return ret
 		},
 	},
 	{
-		Name: Power, Title: "power", Symbols: []string{"nvmlDeviceGetPowerUsage"}, Most: mostPower,
+		Name: Power, Symbols: []string{"nvmlDeviceGetPowerUsage"}, Most: mostPower,
 		Value: func(h gonvml.Device) (float64, gonvml.Return) {
 			mw, ret := h.GetPowerUsage()
 			return float64(mw) / 1000, ret
 		},
 	},
 	{
-		Name: Energy, Title: "energy", Symbols: []string{"nvmlDeviceGetTotalEnergyConsumption"}, Most: mostEnergy,
+		Name: Energy, Symbols: []string{"nvmlDeviceGetTotalEnergyConsumption"}, Most: mostEnergy,
 		Value: func(h gonvml.Device) (float64, gonvml.Return) {
 			mj, ret := h.GetTotalEnergyConsumption()
 			return float64(mj) / 1000, ret
 		},
 	},
 	{
-		Name: Processes, Title: "processes", Symbols: versions("nvmlDeviceGetComputeRunningProcesses"),
+		Name: Processes, Symbols: versions("nvmlDeviceGetComputeRunningProcesses"),
 		Probe: probe(gonvml.Device.GetComputeRunningProcesses),
 	},
 	{
-		Name: MPSProcesses, Title: "MPS clients", Symbols: versions("nvmlDeviceGetMPSComputeRunningProcesses"),
+		Name: MPSProcesses, Symbols: versions("nvmlDeviceGetMPSComputeRunningProcesses"),
 		Probe: probe(gonvml.Device.GetMPSComputeRunningProcesses),
 	},
 	{
-		Name: ProcessUtilisation, Title: "process utilisation", Symbols: []string{"nvmlDeviceGetProcessUtilization"},
+		Name: ProcessUtilisation, Symbols: []string{"nvmlDeviceGetProcessUtilization"},
 		Probe: func(h gonvml.Device) gonvml.Return {
 			_, ret := processUtilisation(h, 0)
 			return nothingNew(ret)
@@ -98,14 +97,14 @@ var Sources = []Source{
 	},
 	{
 		// the driver's buffer of utilisations
-		Name: SampleBuffer, Title: "sample buffer", Symbols: []string{"nvmlDeviceGetSamples"},
+		Name: SampleBuffer, Symbols: []string{"nvmlDeviceGetSamples"},
 		Probe: func(h gonvml.Device) gonvml.Return {
 			_, _, ret := h.GetSamples(gonvml.GPU_UTILIZATION_SAMPLES, 0)
 			return nothingNew(ret)
 		},
 	},
 	{
-		Name: GPM, Title: "SM activity (GPM)", Symbols: []string{"nvmlGpmQueryDeviceSupport"},
+		Name: GPM, Symbols: []string{"nvmlGpmQueryDeviceSupport"},
 		Also: []string{"nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"},
 		Probe: func(h gonvml.Device) gonvml.Return {
 			s, ret := h.GpmQueryDeviceSupport()

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -163,16 +162,17 @@ func TestSeveralControllers(t *testing.T) {
 }
 
 // info runs the command over simulated GPUs.
-func info(t *testing.T, so string, cfg gpusim.Config, args ...string) string {
+func info(t *testing.T, so string, cfg gpusim.Config) (devices []nvml.Device) {
 	t.Helper()
 	state := filepath.Join(t.TempDir(), "state")
 	must.OK(t, gpusim.Create(state, cfg))
 	t.Setenv(gpusim.StateEnv, state)
 	var out strings.Builder
 	root := newRoot(&out, io.Discard)
-	root.SetArgs(append([]string{"info", "--nvml-library", so}, args...))
+	root.SetArgs([]string{"info", "--nvml-library", so})
 	must.OK(t, root.Execute())
-	return out.String()
+	must.OK(t, json.Unmarshal([]byte(out.String()), &devices))
+	return devices
 }
 
 // simulatedLibrary compiles the simulated GPU's NVML.
@@ -221,20 +221,15 @@ func TestInfoShowsANewSource(t *testing.T) {
 	before := nvml.Sources
 	t.Cleanup(func() { nvml.Sources = before })
 	nvml.Sources = append(slices.Clone(before), nvml.Source{
-		Name: "lanes", Title: "lanes of the link", Symbols: []string{"nvmlDeviceGetMaxPcieLinkWidth"}, Most: 64,
+		Name: "lanes", Symbols: []string{"nvmlDeviceGetMaxPcieLinkWidth"}, Most: 64,
 		Value: func(h gonvml.Device) (float64, gonvml.Return) {
 			lanes, ret := h.GetMaxPcieLinkWidth()
 			return float64(lanes), ret
 		},
 	})
 	so := simulatedLibrary(t)
-	if out := info(t, so, gpusim.Config{}); !regexp.MustCompile(`lanes of the link\s+│ yes`).MatchString(out) {
-		t.Error(out)
-	}
-	if out := info(t, so, gpusim.Config{}, "--json"); !strings.Contains(out, `"gpm": false,
-      "lanes": true
-    }`) {
-		t.Error(out)
+	if d := info(t, so, gpusim.Config{})[0]; !d.Answers["lanes"] || d.Answers["gpm"] {
+		t.Errorf("%+v", d)
 	}
 	lib := must.Get(nvml.Open(so))(t)
 	defer lib.Close()
@@ -245,56 +240,20 @@ func TestInfoShowsANewSource(t *testing.T) {
 
 func TestInfo(t *testing.T) {
 	so := simulatedLibrary(t)
-	rows := func(out string) map[string]string {
-		got := map[string]string{}
-		for line := range strings.Lines(out) {
-			cells := strings.Split(line, "│")
-			if len(cells) < 3 {
-				continue
-			}
-			for i := range cells {
-				cells[i] = strings.TrimSpace(cells[i])
-			}
-			got[cells[1]] = strings.Join(cells[2:len(cells)-1], "|")
-		}
-		return got
+	titans := info(t, so, gpusim.Config{GPUs: 2})
+	if d := titans[1]; len(titans) != 2 || d.Model != "TITAN Xp" || d.Arch != "pascal" || d.Compute != "6.1" ||
+		d.MemMiB != 12196 || d.MIG.Can || d.MPS.MaxClients != 16 || d.MPS.MultiUser || d.MPS.ThreadPercentage ||
+		d.Answers["energy"] || !d.Answers["utilisation"] || d.Answers["gpm"] {
+		t.Errorf("a Titan Xp: %+v", d)
 	}
-	for _, c := range []struct {
-		cfg  gpusim.Config
-		want map[string]string
-	}{
-		{gpusim.Config{GPUs: 2}, map[string]string{
-			"model": "TITAN Xp|TITAN Xp", "architecture": "pascal 6.1|pascal 6.1", "memory": "12196 MiB|12196 MiB",
-			"MIG":          "no|no",
-			"MPS: clients": "16|16", "MPS: users at a time": "1|1", "MPS: thread percentage": "no|no", "energy": "no|no",
-			"utilisation": "yes|yes", "SM activity (GPM)": "no|no",
-		}},
-		{gpusim.Config{Model: "a100", Instances: []string{"1g.5gb"}}, map[string]string{
-			"MIG": "on", "cores": "unknown", "utilisation": "no", "memory in use": "yes", "MPS: clients": "48",
-			"MPS: users at a time": "1", "MPS: memory limit": "yes",
-		}},
-		{
-			gpusim.Config{Model: "h200", Driver: "590"},
-			map[string]string{"MPS: users at a time": "1 (more with -multiuser-server)", "MPS: clients": "60"},
-		},
-	} {
-		out := info(t, so, c.cfg)
-		got := rows(out)
-		for k, v := range c.want {
-			if got[k] != v {
-				t.Errorf("%s: %q, want %q\n%s", k, got[k], v, out)
-			}
-		}
-		if len(c.cfg.Instances) > 0 && !strings.Contains(out, "1g.5gb, 4864 MiB, 14 SMs, 6 MPS clients, gi 7 ci 0") {
-			t.Errorf("no instance in\n%s", out)
-		}
+	if d := info(t, so, gpusim.Config{Model: "a100", Instances: []string{"1g.5gb"}})[0]; !d.MIG.On ||
+		len(d.MIG.Instances) != 1 || d.MIG.Instances[0].Profile != "1g.5gb" || d.MIG.Instances[0].MemMiB != 4864 ||
+		d.MIG.Instances[0].SMs != 14 || d.MIG.Instances[0].Clients != 6 || d.Answers["utilisation"] ||
+		!d.Answers["memory"] || d.MPS.MaxClients != 48 || !d.MPS.MemoryLimit {
+		t.Errorf("an A100 with an instance: %+v", d)
 	}
-	var devices []nvml.Device
-	out := info(t, so, gpusim.Config{Model: "h200", Driver: "590"}, "--json")
-	if err := json.Unmarshal([]byte(out), &devices); err != nil || len(devices) != 1 {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if d := devices[0]; d.Compute != "9.0" || d.MPS.MaxClients != 60 || !d.Answers["gpm"] {
-		t.Errorf("%s", out)
+	if d := info(t, so, gpusim.Config{Model: "h200", Driver: "590"})[0]; d.Compute != "9.0" || d.MPS.MaxClients != 60 ||
+		!d.MPS.MultiUser || !d.Answers["gpm"] {
+		t.Errorf("an H200: %+v", d)
 	}
 }
