@@ -13,15 +13,6 @@ import (
 // Skipped counts the rows that are sound but no use to a replay, by the reason.
 type Skipped map[string]int
 
-// Total returns how many there are.
-func (s Skipped) Total() int {
-	n := 0
-	for _, k := range s {
-		n += k
-	}
-	return n
-}
-
 // String is e.g. "3 without a run time, 1 still running".
 func (s Skipped) String() string {
 	var parts []string

@@ -22,13 +22,6 @@ type Options struct {
 	Imitate    int // episodes of shortest-job-first to imitate first; default 20
 }
 
-// Point is one iteration as it is logged.
-type Point struct {
-	Iteration int     `json:"iteration"`
-	Train     float64 `json:"train"` // mean makespan ÷ Σ solo time of the iteration's episodes
-	Check     float64 `json:"check"` // the same over the validation episodes, greedily; 0 = not this time
-}
-
 // visit is one decision of an episode.
 type visit struct {
 	pixels  []int32
@@ -59,7 +52,7 @@ type worker struct {
 // gives the same agent on any number of cores.
 func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand) (sim.Config, error),
 	guard func() *rlcore.Guard,
-) ([]Point, error) {
+) error {
 	o.Iterations, o.JobSets = cmp.Or(o.Iterations, 60), cmp.Or(o.JobSets, 2)
 	o.Episodes, o.Imitate = cmp.Or(o.Episodes, 10), cmp.Or(o.Imitate, 20)
 	c := &course{
@@ -70,42 +63,40 @@ func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand
 		c.workers[k] = worker{a.Alias(), guard()}
 	}
 	if err := c.imitate(); err != nil {
-		return nil, err
+		return err
 	}
 	for i := range 8 {
 		cfg, err := c.draw(o.Seed ^ 0xc0ffee + uint64(i))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		c.checks = append(c.checks, cfg)
 	}
 	best, err := c.validate()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	keep := slices.Clone(a.net.Theta)
 	defer func() { copy(a.net.Theta, keep) }()
-	var curve []Point
 	for it := range o.Iterations {
 		if err := ctx.Err(); err != nil {
-			return curve, err
+			return err
 		}
-		p := Point{Iteration: it + 1}
-		if p.Train, err = c.iterate(it); err != nil {
-			return curve, err
+		if err := c.iterate(it); err != nil {
+			return err
 		}
-		if (it+1)%10 == 0 || it+1 == o.Iterations {
-			if p.Check, err = c.validate(); err != nil {
-				return curve, err
-			}
-			if p.Check < best {
-				best = p.Check
-				keep = slices.Clone(a.net.Theta)
-			}
+		if (it+1)%10 != 0 && it+1 != o.Iterations {
+			continue
 		}
-		curve = append(curve, p)
+		check, err := c.validate()
+		if err != nil {
+			return err
+		}
+		if check < best {
+			best, keep = check, slices.Clone(a.net.Theta)
+		}
 	}
-	return curve, nil
+	return nil
 }
 
 func (c *course) draw(seed uint64) (sim.Config, error) {
@@ -156,29 +147,24 @@ func (c *course) validate() (float64, error) {
 	return sum, nil
 }
 
-// iterate plays an iteration's episodes, takes one step by them, and returns their mean
-// makespan ÷ Σ solo time.
-func (c *course) iterate(it int) (mean float64, err error) {
+// iterate plays an iteration's episodes and takes one step by them.
+func (c *course) iterate(it int) error {
 	sets := make([][][]visit, c.JobSets)
-	ratio := make([]float64, c.JobSets*c.Episodes)
 	for s := range sets {
 		cfg, err := c.draw(c.Seed + 1000 + uint64(it*c.JobSets+s))
 		if err != nil {
-			return 0, err
+			return err
 		}
 		sets[s] = make([][]visit, c.Episodes)
 		err = c.share(c.Episodes, func(w worker, e int) (err error) {
 			r := rand.New(rand.NewPCG(c.Seed+uint64(it), uint64(s*c.Episodes+e)))
-			sets[s][e], ratio[s*c.Episodes+e], err = w.play(cfg, w.guard,
+			sets[s][e], _, err = w.play(cfg, w.guard,
 				func(prob []float64, _ *rlcore.Window, _ *Agent) int { return sample(prob, r) })
 			return err
 		})
 		if err != nil {
-			return 0, err
+			return err
 		}
-	}
-	for _, x := range ratio {
-		mean += x / float64(len(ratio))
 	}
 	for _, set := range sets {
 		base := baseline(set)
@@ -190,7 +176,7 @@ func (c *course) iterate(it int) (mean float64, err error) {
 		})
 	}
 	c.step()
-	return mean, nil
+	return nil
 }
 
 // share has the workers do every other of n episodes each, in their order.

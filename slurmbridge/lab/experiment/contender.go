@@ -122,10 +122,9 @@ func register(name deeprm.Kind, rank int, about string) string {
 func gradient(kind deeprm.Kind) func(context.Context, *Contender, dqn.Scenario, Effort, uint64) error {
 	return func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error {
 		a := deeprm.New(kind, c.world.M, rand.New(rand.NewPCG(seed, 0xd3)))
-		curve, err := a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, c.world.bare)
-		c.Note = fmt.Sprintf("%d iterations", len(curve))
+		c.Note = fmt.Sprintf("%d iterations", e.Iterations)
 		c.policy = func(*interference.Model) rlcore.Policy { return a.Alias() }
-		return err
+		return a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, c.world.bare)
 	}
 }
 

@@ -164,38 +164,6 @@ func TestReadyRefuses(t *testing.T) {
 	}
 }
 
-// TestStretch: a run of another length uses as much on average, in the same shape,
-// and the profile it comes from stays.
-func TestStretch(t *testing.T) {
-	p := app(t, "gromacs")
-	was := *p
-	for _, length := range []float64{p.DurationS, p.DurationS / 3, 10 * p.DurationS} {
-		q := p.Stretched(length)
-		if q.DurationS != length {
-			t.Errorf("a run of %v s takes %v s", length, q.DurationS)
-		}
-		mean := func(p *rlcore.Profile) (gpu, mem float64) {
-			const n = 1000
-			for i := range n {
-				u := p.At((float64(i) + 0.5) / n * p.DurationS)
-				gpu, mem = gpu+u.GPU/n, mem+u.MemMiB/n
-			}
-			return gpu, mem
-		}
-		g0, m0 := mean(p)
-		g1, m1 := mean(q)
-		if math.Abs(g0-g1) > 1e-9 || math.Abs(m0-m1) > 1e-6 || q.Peak() != p.Peak() || q.StepS != p.StepS {
-			t.Errorf("over %v s: GPU use %v, memory %v; over %v s %v, %v", p.DurationS, g0, m0, length, g1, m1)
-		}
-		if err := q.Validate(); err != nil {
-			t.Error(err)
-		}
-	}
-	if p.DurationS != was.DurationS || p.PeriodS != was.PeriodS {
-		t.Error("the profile itself was stretched")
-	}
-}
-
 func TestGainShare(t *testing.T) {
 	for _, c := range []struct{ base, got, bound, want float64 }{
 		{100, 100, 60, 0},
