@@ -1,18 +1,49 @@
-// Package webconfig checks the files that say how a daemon's address is protected, in the format of
-// Prometheus's exporters, before the daemon uses them.
+// Package webconfig serves a daemon's address, protected as a file in the format of Prometheus's exporters says, which
+// it checks before the daemon uses it.
 package webconfig
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sync/errgroup"
 )
+
+// Serve has g answer on a listener until ctx ends; requests have five seconds then. address names it in errors.
+func Serve(ctx context.Context, g *errgroup.Group, l net.Listener, srv *http.Server, address, file string,
+	log *slog.Logger,
+) {
+	g.Go(func() error {
+		systemd := false
+		err := web.Serve(l, srv, &web.FlagConfig{
+			WebListenAddresses: &[]string{address}, WebSystemdSocket: &systemd, WebConfigFile: &file,
+		}, log)
+		if errors.Is(err, http.ErrServerClosed) {
+			return nil
+		}
+		return fmt.Errorf("serve %s: %w", address, err)
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if srv.Shutdown(sctx) != nil {
+			return srv.Close() // open connections don't keep the daemon
+		}
+		return nil
+	})
+}
 
 // Check says what is wrong with a file, nil = nothing: it is read and makes sense, what
 // it names is there, and its certificate is valid now. "" is no file.

@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -110,7 +109,12 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 	}
 	g.Go(func() error { return a.TellIdle(ctx, ways.sendIdle) })
 	if l != nil {
-		show(ctx, g, l, cfg, handler(reg, a.Health), log)
+		webconfig.Serve(ctx, g, l, &http.Server{
+			Handler: handler(reg, a.Health), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
+			WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+			// A handshake that failed is the other side's matter.
+			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		}, cfg.Listen, cfg.WebConfig, log)
 	}
 	log.Info("ready", "gpus", len(lib.Devices()), "period", cfg.Period, "controller", cfg.Controller, "waiting",
 		ways.waiting(), "version", version)
@@ -212,28 +216,6 @@ func listen(cfg *config) (net.Listener, error) {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	return l, nil
-}
-
-// show serves h on l until ctx ends.
-func show(ctx context.Context, g *errgroup.Group, l net.Listener, cfg *config, h http.Handler, log *slog.Logger) {
-	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
-		// A handshake that failed is the other side's matter.
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
-	webConfig, systemd := cfg.WebConfig, false
-	g.Go(func() error {
-		err := web.Serve(l, srv, &web.FlagConfig{
-			WebListenAddresses: &[]string{cfg.Listen}, WebSystemdSocket: &systemd,
-			WebConfigFile: &webConfig,
-		}, log)
-		if errors.Is(err, http.ErrServerClosed) {
-			return nil
-		}
-		return fmt.Errorf("serve %s: %w", cfg.Listen, err)
-	})
-	g.Go(func() error { <-ctx.Done(); return srv.Close() })
 }
 
 func handler(reg prometheus.Gatherer, health func() error) http.Handler {

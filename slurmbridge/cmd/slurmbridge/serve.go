@@ -17,7 +17,6 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -273,9 +272,11 @@ func (v *service) run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	if v.listener != nil {
-		if err := v.serve(ctx, g); err != nil {
-			return err
+		l, err := duplicate(v.listener)
+		if err != nil {
+			return fmt.Errorf("serve %s: %w", v.cfg.Listen, err)
 		}
+		webconfig.Serve(ctx, g, l, httpapi.NewServer(v.handler), v.cfg.Listen, v.cfg.WebConfig, v.log)
 	}
 	g.Go(func() error {
 		err := wake.File(ctx, v.cfg.WakeFile, b.Wake)
@@ -304,35 +305,4 @@ func (v *service) run(ctx context.Context) error {
 	})
 	g.Go(func() error { return v.wired.tidy(ctx, int64(v.cfg.DatabaseMiB)<<20, v.log) })
 	return g.Wait()
-}
-
-func (v *service) serve(ctx context.Context, g *errgroup.Group) error {
-	l, err := duplicate(v.listener)
-	if err != nil {
-		return fmt.Errorf("serve %s: %w", v.cfg.Listen, err)
-	}
-	srv := httpapi.NewServer(v.handler)
-	g.Go(func() error {
-		systemd := false
-		err := web.Serve(l, srv,
-			&web.FlagConfig{
-				WebListenAddresses: &[]string{v.cfg.Listen}, WebSystemdSocket: &systemd,
-				WebConfigFile: &v.cfg.WebConfig,
-			}, v.log)
-		if errors.Is(err, http.ErrServerClosed) {
-			return nil
-		}
-		return fmt.Errorf("serve %s: %w", v.cfg.Listen, err)
-	})
-	g.Go(func() error {
-		<-ctx.Done()
-		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		err := srv.Shutdown(sctx)
-		if err != nil {
-			_ = srv.Close() // open connections don't keep the daemon
-		}
-		return err
-	})
-	return nil
 }
