@@ -2,7 +2,9 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -127,7 +129,7 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 		Example: "  slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann",
 		RunE: func(c *cobra.Command, args []string) error {
 			return s.WithStore(c, func(st *store.Store) error {
-				v, err := cli.FindProfile(c.Context(), st, who, args[0], card)
+				v, err := findProfile(c.Context(), st, who, args[0], card)
 				if err != nil {
 					return err
 				}
@@ -135,14 +137,42 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 				if err != nil {
 					return err
 				}
-				known, _ := cfg.Card(v.Profile.Card)
-				return s.Show(v, func() { showProfile(s.Out, v, known) })
+				on, _ := cfg.Card(v.Profile.Card)
+				return s.Show(v, func() { showProfile(s.Out, v, on) })
 			})
 		},
 	}
 	c.Flags().StringVar(&who, "user", "", "user of the profile (default: the site's)")
 	c.Flags().StringVar(&card, "card", "", "GPU model, as profiles list names it (default: where it is fastest)")
 	return c
+}
+
+// shown is a profile with what is known around it.
+type shown struct {
+	User     string          `json:"user"`
+	Relative bool            `json:"relative"` // made from relatives: it was never seen
+	Family   string          `json:"family,omitempty"`
+	Sizes    []appid.Size    `json:"sizes,omitempty"`
+	Profile  *rlcore.Profile `json:"profile"`
+	// Foretelling is how well its runs' lengths are foretold.
+	Foretelling rlcore.Foretelling `json:"foretelling"`
+}
+
+// findProfile looks a profile on a card up as the bridge would, without a card on the one where it is fastest.
+func findProfile(ctx context.Context, st *store.Store, user, app, card string) (*shown, error) {
+	p, err := st.Lookup(ctx, user, app, card)
+	unseen := errors.Is(err, store.ErrNotFound)
+	if unseen {
+		p, err = st.Relative(ctx, user, app, card)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, fmt.Errorf("%w; slurmbridge profiles list says what is known, of whom", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a, err := st.Family(ctx, user, app)
+	return &shown{user, unseen, a.Family, a.Sizes, p, p.Foretelling()}, err
 }
 
 // preallocates says what to do about an application that takes the card's memory at its start.
@@ -152,7 +182,7 @@ const preallocates = "it takes most of the card's memory at its start, so it can
 	"or have one job try how it does with less (sbatch --comment=share:try-memory=8G)"
 
 // showProfile shows a profile; card is what is known of its GPU.
-func showProfile(w io.Writer, v *cli.Profile, card rlcore.GPUSpec) {
+func showProfile(w io.Writer, v *shown, card rlcore.GPUSpec) {
 	p := v.Profile
 	fmt.Fprintf(w, "%s, %s: %s\n", p.App, cmp.Or(v.User, "(all)"), p.Source)
 	if p.Card != "" {

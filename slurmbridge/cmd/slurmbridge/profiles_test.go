@@ -69,7 +69,7 @@ func TestProfilesShowARelative(t *testing.T) {
 	if !strings.Contains(out, "never seen; alone between ") || !strings.Contains(out, "relative of "+known.Key) {
 		t.Error(out)
 	}
-	var v cli.Profile
+	var v shown
 	if err := json.Unmarshal([]byte(ok(t, "profiles", "show", wanted.Key, "--user", "ann", "--json", "-c", file)),
 		&v); err != nil || !v.Relative || v.Profile.DurationSD <= 0 || v.Sizes[0].Value != 2000 {
 		t.Errorf("%+v %v", v, err)

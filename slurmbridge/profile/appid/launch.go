@@ -3,6 +3,8 @@ package appid
 import (
 	"slices"
 	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
 )
 
 // launcher says how a command that starts another one is written: which of its
@@ -282,17 +284,7 @@ func shell(words []string, at int) command {
 // assigns reports whether a word sets a variable.
 func assigns(w string) bool {
 	name, _, ok := strings.Cut(w, "=")
-	return ok && variable(name)
-}
-
-// variable reports whether a shell's variable may have this name.
-func variable(s string) bool {
-	for i, c := range s {
-		if c != '_' && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != ""
+	return ok && syntax.ValidName(name)
 }
 
 func among(list, w string) bool { return w != "" && slices.Contains(strings.Fields(list), w) }

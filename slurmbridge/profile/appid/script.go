@@ -470,7 +470,7 @@ func variableAlone(w *syntax.Word) (string, bool) {
 		part = q.Parts[0]
 	}
 	p, ok := part.(*syntax.ParamExp)
-	if !ok || p.Param == nil || p.Exp != nil || p.Index != nil || !variable(p.Param.Value) {
+	if !ok || p.Param == nil || p.Exp != nil || p.Index != nil || !syntax.ValidName(p.Param.Value) {
 		return "", false
 	}
 	return p.Param.Value, true
@@ -600,7 +600,7 @@ func (r *reader) argument(w string, at *argumentList) string {
 	switch {
 	case strings.HasPrefix(w, "base64//"):
 		return r.decoded(w)
-	case assigned && variable(strings.NewReplacer(".", "_", "-", "_").Replace(strings.TrimLeft(name, "-+~"))):
+	case assigned && syntax.ValidName(strings.NewReplacer(".", "_", "-", "_").Replace(strings.TrimLeft(name, "-+~"))):
 		r.input(name, value, false)
 		return name + "=" + r.value(name, value, inArguments)
 	case before != "":

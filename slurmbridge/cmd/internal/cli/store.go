@@ -6,15 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
@@ -57,58 +53,4 @@ func (e *Env) WithStore(c *cobra.Command, do func(st *store.Store) error) error 
 	}
 	defer st.Close()
 	return do(st)
-}
-
-// Profile is one profile with what is known around it.
-type Profile struct {
-	User     string          `json:"user"`
-	Relative bool            `json:"relative"` // made from relatives: it was never seen
-	Family   string          `json:"family,omitempty"`
-	Sizes    []appid.Size    `json:"sizes,omitempty"`
-	Profile  *rlcore.Profile `json:"profile"`
-	// Foretelling is how well its runs' lengths are foretold.
-	Foretelling rlcore.Foretelling `json:"foretelling"`
-}
-
-// FindProfile looks a profile on a card up as the bridge would, without a card on the one where it is fastest. Without
-// a user, an application that one user alone has a profile of is that user's.
-func FindProfile(ctx context.Context, st *store.Store, user, app, card string) (*Profile, error) {
-	out := &Profile{User: user}
-	p, err := st.Lookup(ctx, user, app, card)
-	if errors.Is(err, store.ErrNotFound) && user == "" {
-		entries, lerr := st.List(ctx)
-		if lerr != nil {
-			return nil, lerr
-		}
-		var users []string
-		for _, e := range entries {
-			if e.Profile.App == app && !slices.Contains(users, e.User) {
-				users = append(users, e.User)
-			}
-		}
-		switch len(users) {
-		case 0:
-		case 1:
-			out.User = users[0]
-			p, err = st.Lookup(ctx, out.User, app, card)
-		default:
-			return nil, Usage(fmt.Errorf("%s is an application of %s: say whose with --user", app, strings.Join(users, ", ")))
-		}
-	}
-	if errors.Is(err, store.ErrNotFound) {
-		p, err = st.Relative(ctx, user, app, card)
-		out.Relative = err == nil
-	}
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, fmt.Errorf("%w; slurmbridge profiles list says what is known", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	a, err := st.Family(ctx, out.User, app)
-	if err != nil {
-		return nil, err
-	}
-	out.Profile, out.Family, out.Sizes, out.Foretelling = p, a.Family, a.Sizes, p.Foretelling()
-	return out, nil
 }
