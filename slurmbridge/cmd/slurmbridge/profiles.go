@@ -18,7 +18,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
@@ -59,7 +58,7 @@ run alone, the mean use of the GPU and the most of its memory, its script's size
 					return err
 				}
 				return s.Show(entries, func() {
-					listProfiles(s.Out, entries, func(e *store.Entry) string {
+					s.listProfiles(entries, func(e *store.Entry) string {
 						a, err := st.Family(c.Context(), e.User, e.Profile.App)
 						if err != nil {
 							return "?"
@@ -73,17 +72,11 @@ run alone, the mean use of the GPU and the most of its memory, its script's size
 }
 
 // listProfiles prints a table; sizes returns the sizes in an application's script.
-func listProfiles(w io.Writer, entries []store.Entry, sizes func(*store.Entry) string) {
-	t := table.NewWriter()
-	t.SetOutputMirror(w)
-	t.SetStyle(table.StyleLight)
+func (s *shared) listProfiles(entries []store.Entry, sizes func(*store.Entry) string) {
+	t := s.Table("", "application", "user", "GPU", "runs", "duration s", "GPU mean", "memory peak MiB", "sizes", "source")
 	// What is long is wrapped, so that the figures stay on one line.
-	wide := max(width(w)/3, 24)
+	wide := max(width(s.Exact())/3, 24)
 	t.SetColumnConfigs([]table.ColumnConfig{{Name: "source", WidthMax: wide}, {Name: "sizes", WidthMax: wide}})
-	t.AppendHeader(table.Row{
-		"application", "user", "GPU", "runs", "duration s", "GPU mean", "memory peak MiB", "sizes",
-		"source",
-	})
 	for i := range entries {
 		e := &entries[i]
 		p := e.Profile
@@ -138,7 +131,7 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 					return err
 				}
 				on, _ := cfg.Card(v.Profile.Card)
-				return s.Show(v, func() { showProfile(s.Out, v, on) })
+				return s.Show(v, func() { s.showProfile(v, on) })
 			})
 		},
 	}
@@ -182,36 +175,36 @@ const preallocates = "it takes most of the card's memory at its start, so it can
 	"or have one job try how it does with less (sbatch --comment=share:try-memory=8G)"
 
 // showProfile shows a profile; card is what is known of its GPU.
-func showProfile(w io.Writer, v *shown, card rlcore.GPUSpec) {
+func (s *shared) showProfile(v *shown, card rlcore.GPUSpec) {
 	p := v.Profile
-	fmt.Fprintf(w, "%s, %s: %s\n", p.App, cmp.Or(v.User, "(all)"), p.Source)
+	s.printf("%s, %s: %s\n", p.App, cmp.Or(v.User, "(all)"), p.Source)
 	if p.Card != "" {
-		fmt.Fprintf(w, "on %s\n", p.Card)
+		s.printf("on %s\n", p.Card)
 	}
 	switch {
 	case v.Relative:
-		fmt.Fprintf(w, "never seen; alone between %.0f and %.0f s, with at most %.0f MiB at any time\n",
+		s.printf("never seen; alone between %.0f and %.0f s, with at most %.0f MiB at any time\n",
 			p.DurationS-p.DurationSD, p.DurationS, p.Peak().MemMiB)
 	case p.Runs > 0:
-		fmt.Fprintf(w, "alone %.1f s ± %.1f over %d runs\n", p.DurationS, p.DurationSD, p.Runs)
+		s.printf("alone %.1f s ± %.1f over %d runs\n", p.DurationS, p.DurationSD, p.Runs)
 	default:
-		fmt.Fprintf(w, "alone %.1f s ± %.1f\n", p.DurationS, p.DurationSD)
+		s.printf("alone %.1f s ± %.1f\n", p.DurationS, p.DurationSD)
 	}
 	if f := v.Foretelling; f.Runs > 0 {
-		fmt.Fprintf(w, "of the last %d runs, with time limits, %.0f %% were foretold within a factor of two; %.0f %% took "+
+		s.printf("of the last %d runs, with time limits, %.0f %% were foretold within a factor of two; %.0f %% took "+
 			"longer\n",
 			f.Runs, 100*f.Within2, 100*f.Longer)
 	}
 	if sizes := sizesText(v.Sizes); sizes != "" {
-		fmt.Fprintf(w, "sizes: %s (family %s)\n", sizes, v.Family)
+		s.printf("sizes: %s (family %s)\n", sizes, v.Family)
 	}
 	switch {
 	case p.Preallocating(card.MemMiB):
-		fmt.Fprintln(w, preallocates)
+		s.printf("%s\n", preallocates)
 	case p.HeldMiB > 0:
-		fmt.Fprintf(w, "made do with a limit of %.0f MiB\n", p.HeldMiB)
+		s.printf("made do with a limit of %.0f MiB\n", p.HeldMiB)
 	}
-	drawProfile(w, p)
+	s.drawProfile(p)
 }
 
 func newProfilesImport(s *shared) *cobra.Command {
@@ -313,9 +306,6 @@ func writeProfiles(w io.Writer, path string, ps []*rlcore.Profile) error {
 
 // width of what is written to: a terminal's, else 80 columns.
 func width(w io.Writer) int {
-	if p, ok := w.(cli.Printable); ok {
-		w = p.Writer
-	}
 	if f, ok := w.(*os.File); ok {
 		if cols, _, err := term.GetSize(int(f.Fd())); err == nil && cols > 0 {
 			return cols
@@ -328,11 +318,8 @@ func width(w io.Writer) int {
 const spanColumns = 40
 
 // drawProfile prints what a profile uses of each resource, on average, at most and over time.
-func drawProfile(w io.Writer, p *rlcore.Profile) {
-	t := table.NewWriter()
-	t.SetOutputMirror(w)
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"", "mean", "peak", "unit", fmt.Sprintf("0 to %.0f s", p.DurationS)})
+func (s *shared) drawProfile(p *rlcore.Profile) {
+	t := s.Table("", "", "mean", "peak", "unit", fmt.Sprintf("0 to %.0f s", p.DurationS))
 	mean, peak := p.Mean(), p.Peak()
 	for _, r := range []struct {
 		name, unit string

@@ -190,7 +190,7 @@ func TestDrawProfile(t *testing.T) {
 	p := &rlcore.Profile{App: "x", DurationS: 1000, PeriodS: 1, Series: make([]rlcore.Use, 1000)}
 	p.Series[777] = rlcore.Use{GPU: 1, MemMiB: 1000}
 	var b bytes.Buffer
-	drawProfile(&b, p)
+	(&shared{cli.Env{Out: &b}}).drawProfile(p)
 	if strings.Count(b.String(), "█") != 2 || !strings.Contains(b.String(), "0 TO 1000 S") {
 		t.Error(b.String())
 	}

@@ -167,7 +167,7 @@ func (w *World) Prepare(ctx context.Context, name string, train dqn.Scenario, e 
 	error,
 ) {
 	spec, ok := policy.Named(name)
-	if !ok || !spec.Contender && name != Exclusive {
+	if !ok || !spec.Contender {
 		return nil, optionError(fmt.Sprintf("policies: there is no policy %q; there are %s", name,
 			strings.Join(Names(), ", ")))
 	}

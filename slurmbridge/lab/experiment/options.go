@@ -94,7 +94,9 @@ func (o *Options) Check(k *Kind) error {
 		p = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(p)), "-", "_")
 		switch {
 		case p == Clairvoyant:
-		case p != Exclusive && !slices.Contains(Names(), p):
+		case p == Exclusive:
+			names = append(names, Fifo)
+		case !slices.Contains(Names(), p):
 			return bad("policies: there is no policy %q; there are %s", p, strings.Join(Names(), ", "))
 		default:
 			names = append(names, p)

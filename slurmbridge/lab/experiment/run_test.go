@@ -81,6 +81,10 @@ func TestOptions(t *testing.T) {
 		!slices.Equal(o.Policies, []string{Fifo, "dqn"}) || o.Effort != Full {
 		t.Errorf("%+v", o)
 	}
+	o = Options{Policies: []string{"Exclusive", "fifo"}}
+	if err := o.Check(&OnTrace); err != nil || !slices.Equal(o.Policies, []string{Fifo}) {
+		t.Errorf("the daemon's name of fifo: %v", o.Policies)
+	}
 	for _, bad := range []Options{{Seeds: -1}, {M: -1}, {M: 13}} {
 		if err := bad.Check(&OnWorkloads); !errors.Is(err, ErrOptions) {
 			t.Errorf("%+v: %v", bad, err)

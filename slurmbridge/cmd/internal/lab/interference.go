@@ -10,6 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
@@ -25,7 +26,7 @@ they share a GPU.`,
 }
 
 func newInterferenceScore(s *shared) *cobra.Command {
-	var profiles, pairs, observed, lawName string
+	var f measuredFlags
 	c := &cobra.Command{
 		Use:   "score --profiles FILE --pairs FILE",
 		Short: "Predict measured slowdowns from solo profiles, and say how far off",
@@ -62,29 +63,17 @@ kernels of two processes never overlap (no MPS). The link is PCIe 3.0 x16.`,
   slurmbridge interference score --profiles solo.csv --observed seen.csv --pairs rest.csv --json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if profiles == "" || pairs == "" {
+			if f.profiles == "" || f.pairs == "" {
 				return cli.Usage(fmt.Errorf("--profiles and --pairs are needed; see %s --help", c.CommandPath()))
 			}
-			law, err := lawNamed(lawName)
+			r, err := score(&f)
 			if err != nil {
 				return err
 			}
-			r, err := score(law, profiles, pairs, observed)
-			if err != nil {
-				return err
-			}
-			if s.JSON {
-				return s.PrintJSON(r)
-			}
-			s.printScore(r)
-			return nil
+			return s.Show(r, func() { s.printScore(r) })
 		},
 	}
-	c.Flags().StringVar(&profiles, "profiles", "", "solo profiles (CSV)")
-	c.Flags().StringVar(&pairs, "pairs", "", "measured slowdowns to predict (CSV)")
-	c.Flags().StringVar(&observed, "observed", "", "measured slowdowns to learn from first (CSV)")
-	c.Flags().StringVar(&lawName, "law", contention.MPS.Name,
-		"how sharers slow each other where nothing was learned: mps or time-slice")
+	f.add(c)
 	return c
 }
 
@@ -97,35 +86,21 @@ func lawNamed(name string) (*contention.Law, error) {
 	return nil, cli.Usage(fmt.Errorf("--law is %q; there are mps and time-slice", name))
 }
 
-// score reads the files, shows the model what was observed (no file: nothing) and
-// has it predict the pairs.
-func score(law *contention.Law, profilesFile, pairsFile, observedFile string) (interference.Report, error) {
-	var none interference.Report
-	list, err := trace.ReadProfilesFile(profilesFile)
-	if err != nil {
-		return none, err
+// score shows the model what was observed, and has it predict the pairs.
+func score(f *measuredFlags) (interference.Report, error) {
+	var t experiment.Trace
+	if _, err := f.read(&t); err != nil {
+		return interference.Report{}, err
 	}
 	profiles := map[string]*rlcore.Profile{}
-	var known []string
-	for _, p := range list {
+	for _, p := range t.Profiles {
 		profiles[p.App] = p
-		known = append(known, p.App)
 	}
-	pairs, err := trace.ReadPairsFile(pairsFile, known...)
-	if err != nil {
-		return none, err
-	}
-	m := interference.New(law)
+	m := interference.New(t.Law)
 	// The files don't name the card: a PCIe 3.0 x16 link is assumed.
 	card := &rlcore.GPUSpec{PCIeMBps: rlcore.TitanXp.PCIeMBps}
-	if observedFile != "" {
-		seen, err := trace.ReadPairsFile(observedFile, known...)
-		if err != nil {
-			return none, err
-		}
-		trace.Teach(m, card, list, seen)
-	}
-	return interference.Score(m, card, profiles, pairs), nil
+	trace.Teach(m, card, t.Profiles, t.Observed)
+	return interference.Score(m, card, profiles, t.Pairs), nil
 }
 
 func (s *shared) printScore(r interference.Report) {

@@ -19,29 +19,59 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
+// measuredFlags name what was measured of applications, alone and together.
+type measuredFlags struct{ profiles, pairs, observed, law string }
+
+func (m *measuredFlags) add(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&m.profiles, "profiles", "",
+		"solo profiles: CSV (app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms)")
+	f.StringVar(&m.pairs, "pairs", "",
+		"measured slowdowns: CSV (victim,aggressor,slowdown; groups in aggressor2, …); in a replay, pairs that aren't "+
+			"there may not meet")
+	f.StringVar(&m.observed, "observed", "", "measured slowdowns that were learned from before: CSV as for --pairs")
+	f.StringVar(&m.law, "law", contention.MPS.Name,
+		"how sharers slow each other where nothing was measured or learned: mps or time-slice")
+}
+
+// read reads the files, and returns the applications that have profiles.
+func (m *measuredFlags) read(t *experiment.Trace) (known []string, err error) {
+	if t.Law, err = lawNamed(m.law); err != nil {
+		return nil, err
+	}
+	if t.Profiles, err = trace.ReadProfilesFile(m.profiles); err != nil {
+		return nil, err
+	}
+	for _, p := range t.Profiles {
+		known = append(known, p.App)
+	}
+	for file, into := range map[string]*[]trace.Pair{m.pairs: &t.Pairs, m.observed: &t.Observed} {
+		if file != "" {
+			if *into, err = trace.ReadPairsFile(file, known...); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return known, nil
+}
+
 // traceFlags are what a trace is read from.
 type traceFlags struct {
-	jobs, profiles, pairs, observed, law string
-	gpus                                 int
-	memMiB                               float64
-	sameUser                             bool
+	measuredFlags
+	jobs     string
+	gpus     int
+	memMiB   float64
+	sameUser bool
 }
 
 func (t *traceFlags) add(c *cobra.Command) {
+	t.measuredFlags.add(c)
 	f := c.Flags()
 	f.StringVar(&t.jobs, "jobs", "",
 		"jobs: CSV (job,submit_s,app,duration_s,user,gpus,limit_s,deadline_s), or what sacct --parsable2 prints")
-	f.StringVar(&t.profiles, "profiles", "",
-		"solo profiles: CSV (app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms)")
-	f.StringVar(&t.pairs, "pairs", "",
-		"measured slowdowns: CSV (victim,aggressor,slowdown; groups in aggressor2, …); pairs that aren't there may not meet")
-	f.StringVar(&t.observed, "observed", "",
-		"measured slowdowns that the site has learned from before: CSV as for --pairs")
 	f.IntVar(&t.gpus, "gpus", 1, "GPUs")
 	f.Float64Var(&t.memMiB, "mem-mib", rlcore.TitanXp.MemMiB, "memory of a GPU, MiB")
 	f.BoolVar(&t.sameUser, "same-user", false, "one user a GPU at a time, as MPS demands before Volta")
-	f.StringVar(&t.law, "law", "mps",
-		"how sharers slow each other where --pairs doesn't say, and what policies believe: mps or time-slice")
 }
 
 // cards makes the GPUs and finds the law of sharing them.
@@ -59,33 +89,20 @@ func (t *traceFlags) cards() ([]rlcore.GPUSpec, *contention.Law, error) {
 
 // read reads the files and makes the GPUs. What it skipped are rows of the jobs'
 // file that are sound but no use.
-func (t *traceFlags) read() (_ *experiment.Trace, skipped trace.Skipped, _ error) {
+func (t *traceFlags) read() (_ *experiment.Trace, skipped trace.Skipped, err error) {
 	if t.jobs == "" || t.profiles == "" {
 		return nil, nil, cli.Usage(errors.New("--jobs and --profiles are needed"))
 	}
 	out := &experiment.Trace{}
-	var err error
-	if out.GPUs, out.Law, err = t.cards(); err != nil {
+	if out.GPUs, _, err = t.cards(); err != nil {
 		return nil, nil, err
 	}
-	if out.Profiles, err = trace.ReadProfilesFile(t.profiles); err != nil {
+	known, err := t.measuredFlags.read(out)
+	if err != nil {
 		return nil, nil, err
 	}
-	var known []string
-	for _, p := range out.Profiles {
-		known = append(known, p.App)
-	}
-	if out.Jobs, skipped, err = trace.ReadJobsFile(t.jobs, known...); err != nil {
-		return nil, nil, err
-	}
-	for file, into := range map[string]*[]trace.Pair{t.pairs: &out.Pairs, t.observed: &out.Observed} {
-		if file != "" {
-			if *into, err = trace.ReadPairsFile(file, known...); err != nil {
-				return nil, nil, err
-			}
-		}
-	}
-	return out, skipped, nil
+	out.Jobs, skipped, err = trace.ReadJobsFile(t.jobs, known...)
+	return out, skipped, err
 }
 
 // placed names the file of jobs that can't be replayed.

@@ -19,6 +19,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // trainFlags are the flags of train.
@@ -126,25 +127,15 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 	return l, err
 }
 
-func (s *shared) siteProfiles(c *cobra.Command) ([]*rlcore.Profile, error) {
-	cfg, err := s.Load(c)
-	if err != nil {
-		return nil, err
-	}
-	st, err := cli.OpenStore(c.Context(), cfg)
-	if err != nil {
-		return nil, err
-	}
-	defer st.Close()
-	entries, err := st.List(c.Context())
-	if err != nil {
-		return nil, err
-	}
-	var out []*rlcore.Profile
-	for _, e := range entries {
-		out = append(out, e.Profile)
-	}
-	return out, nil
+func (s *shared) siteProfiles(c *cobra.Command) (out []*rlcore.Profile, err error) {
+	err = s.WithStore(c, func(st *store.Store) error {
+		entries, err := st.List(c.Context())
+		for _, e := range entries {
+			out = append(out, e.Profile)
+		}
+		return err
+	})
+	return out, err
 }
 
 func (s *shared) train(c *cobra.Command, f *trainFlags) error {
