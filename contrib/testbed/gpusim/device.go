@@ -50,7 +50,7 @@ func (d *Device) MaxClients() int { return int(d.rec.MaxClients) }
 // outcome; after an error from f nothing is kept.
 func (d *Device) update(f func(v *view) error) error {
 	return d.state.locked(func() error {
-		d.load()
+		d.view.rec, d.view.dyn = d.rec, d.rec.Dyn[atomic.LoadUint32(&d.rec.Cur)]
 		d.view.advance(max(d.state.Now(), d.view.dyn.T))
 		d.reap()
 		if err := f(&d.view); err != nil {
@@ -61,9 +61,6 @@ func (d *Device) update(f func(v *view) error) error {
 		return nil
 	})
 }
-
-// load takes the device's changing state.
-func (d *Device) load() { d.view.rec, d.view.dyn = d.rec, d.rec.Dyn[atomic.LoadUint32(&d.rec.Cur)] }
 
 // fault destroys the contexts of an MPS server's clients.
 func (v *view) fault(server int32) {
@@ -76,7 +73,7 @@ func (v *view) fault(server int32) {
 }
 
 // reap looks for processes that died or were stopped.
-func (d *Device) reap() (changed bool) {
+func (d *Device) reap() {
 	v := &d.view
 	for i := range v.dyn.Member {
 		m, s := &v.dyn.Member[i], &d.rec.Slot[i]
@@ -89,16 +86,14 @@ func (d *Device) reap() (changed bool) {
 				v.dyn.Killed++
 			}
 			*m = member{}
-			changed = true
 			if s.Kind == Server {
 				v.fault(s.Pid)
 			}
 		case l == stopped && m.Status == Running:
-			m.Status, changed = Paused, true
+			m.Status = Paused
 		case l == alive && m.Status == Paused:
-			m.Status, changed = Running, true
+			m.Status = Running
 		}
 	}
 	d.rec.LookedNs = d.state.clock()
-	return changed
 }

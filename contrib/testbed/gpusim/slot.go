@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -132,56 +131,25 @@ type Progress struct {
 	MemMaxMiB    float64
 }
 
-// reapEvery is how often, in real time, a device's users look for dead ones
-// among them.
-const reapEvery = 20 * time.Millisecond
-
 // Progress advances the GPU to now and says how the process fares. It returns
 // ErrGone when the slot was taken from it, ErrLost when the GPU is lost.
-func (s *Slot) Progress() (Progress, error) {
-	var p Progress
-	d := s.dev
-	err := d.state.locked(func() error {
-		if d.rec.Lost != 0 {
+func (s *Slot) Progress() (p Progress, err error) {
+	err = s.dev.update(func(v *view) error {
+		if v.rec.Lost != 0 {
 			return ErrLost
 		}
-		d.load()
-		v := &d.view
 		if err := s.mine(v); err != nil {
 			return err
 		}
-		now := max(d.state.Now(), v.dyn.T)
-		if d.due(now) {
-			v.advance(now)
-			if d.state.clock()-d.rec.LookedNs > int64(reapEvery) && d.reap() {
-				v.speeds()
-			}
-			d.rec.commit(&v.dyn)
-		} else {
-			// Nothing happened since: what is stored stays true.
-			v.advance(now)
-		}
+		v.speeds()
 		m := &v.dyn.Member[s.place]
 		p = Progress{
 			Status: m.Status, DoneS: m.Done, StartT: m.StartT, EndT: m.EndT, NowT: v.dyn.T,
-			DurationS: d.rec.Slot[s.place].Duration, Slowdown: m.Slowdown, MemMaxMiB: m.MemMax,
+			DurationS: v.rec.Slot[s.place].Duration, Slowdown: m.Slowdown, MemMaxMiB: m.MemMax,
 		}
 		return nil
 	})
 	return p, err
-}
-
-// due reports whether something happens on the device up to now.
-func (d *Device) due(now float64) bool {
-	if d.state.clock()-d.rec.LookedNs > int64(reapEvery) {
-		return true
-	}
-	for i := range d.view.dyn.Member {
-		if d.view.computes(i) && d.view.next(i) <= now {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *Slot) mine(v *view) error {
