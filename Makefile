@@ -40,7 +40,7 @@ TOOLS   := $(CURDIR)/build/tools
 LINT    := $(TOOLS)/golangci-lint
 NFPM    := $(TOOLS)/nfpm
 SBOM    := $(TOOLS)/cyclonedx-gomod
-SCRIPTS := contrib/install-deps contrib/mkroot contrib/quietly contrib/test contrib/fuzz contrib/nvidia $(NVMLSIM)/build .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences release version) \
+SCRIPTS := contrib/install-deps contrib/mkroot contrib/quietly contrib/test contrib/fuzz contrib/nvidia $(NVMLSIM)/build $(addprefix contrib/testbed/acceptance/,acceptance steps) .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences release version) \
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
@@ -225,9 +225,8 @@ acceptance: as-root build $(NFPM) $(SBOM) ## the commands of README.md and contr
 	@$(call PACK,$(BUILD),$(BUILD)/acceptance/old)
 	@$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer
 	@export VERSION=999; $(call PACK,$(NEWER),$(BUILD)/acceptance/new)
-	@$(GO) build -o $(BUILD)/testbed/ ./contrib/testbed/acceptance
 	@contrib/mkroot --boot $(or $(RELEASE),bookworm) $(CURDIR)/.cache/acceptance/$(or $(RELEASE),bookworm)
-	@unshare --mount --pid --net --ipc --kill-child $(BUILD)/testbed/acceptance --release $(or $(RELEASE),bookworm) $(ARGS)
+	@unshare --mount --pid --net --ipc --kill-child contrib/testbed/acceptance/acceptance $(or $(RELEASE),bookworm) $(ARGS)
 
 clean: ## remove build/
 	rm -rf $(BUILD)

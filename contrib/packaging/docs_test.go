@@ -151,6 +151,28 @@ func TestREADMEIsShort(t *testing.T) {
 	}
 }
 
+// The pages' blocks of commands, "```sh WHERE NAME", have the same commands wherever they stand, and acceptance runs each.
+func TestPagesCanBeFollowed(t *testing.T) {
+	steps := string(must.Get(os.ReadFile(filepath.Join(root, "contrib/testbed/acceptance/steps")))(t))
+	commands := map[string]string{}
+	pages := append(must.Get(filepath.Glob(filepath.Join(root, "contrib/doc/*.md")))(t), filepath.Join(root, "README.md"))
+	for _, page := range pages {
+		parts := strings.Split("\n"+string(must.Get(os.ReadFile(page))(t)), "\n```")
+		for i := 1; i < len(parts); i += 2 {
+			head, text, _ := strings.Cut(parts[i], "\n")
+			name, is := strings.CutPrefix(head, "sh ")
+			if was, twice := commands[name]; !is || len(parts)%2 == 0 || twice && was != text || strings.TrimSpace(text) == "" ||
+				!regexp.MustCompile(`(follow|block) `+name+`\b`).MatchString(steps) {
+				t.Errorf("%s: nothing follows %q, or it has other commands elsewhere", page, head)
+			}
+			commands[name] = text
+		}
+	}
+	if len(commands) < 10 {
+		t.Errorf("the pages have %d blocks of commands only", len(commands))
+	}
+}
+
 // What the pages call a setting is one, of one of the files of settings or of the playbook.
 func TestPagesNameSettings(t *testing.T) {
 	settings := string(must.Get(os.ReadFile(filepath.Join(root, "contrib/ansible/slurmbridge.yml")))(t))
