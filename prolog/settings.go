@@ -49,7 +49,7 @@ func Load(path string) (Settings, error) {
 
 // gone says of earlier settings what replaced them.
 var gone = map[string]string{
-	"thread_percentage": "sharers may take all of a GPU's threads, but those that asked for a part by hand; remove the line",
+	"thread_percentage": "sharers may take all of a GPU's threads, unless asked for by hand; remove the line",
 	"job_map":           "the agent's metrics name the jobs of each GPU; remove the line",
 }
 
