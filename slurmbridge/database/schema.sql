@@ -114,7 +114,7 @@ CREATE TABLE bridge_tasks (
 
 CREATE TABLE bridge_book (
 	id   INTEGER PRIMARY KEY CHECK (id = 1),
-	body TEXT NOT NULL          -- waits, unmanaged jobs, progress as JSON
+	body TEXT NOT NULL          -- tracker.Tracker as JSON
 );
 
 CREATE TABLE bridge_refusals (
@@ -130,8 +130,7 @@ CREATE INDEX bridge_refusals_last ON bridge_refusals (last);
 
 CREATE TABLE bridge_nodes (
 	node       TEXT PRIMARY KEY,
-	types      TEXT NOT NULL,   -- of the GPUs, by index, separated by commas
-	partitions TEXT NOT NULL,   -- separated by commas
+	body       TEXT NOT NULL,   -- what of a job.Node says which GPUs there are, as JSON
 	seen       INTEGER NOT NULL
 ) WITHOUT ROWID;
 

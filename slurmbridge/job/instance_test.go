@@ -1,10 +1,23 @@
 package job
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
+
+// SetTypes describes the node's GPUs by their types.
+func (n *Node) SetTypes(types []string) {
+	n.GPUs, n.GPUType, n.Cards = len(types), "", nil
+	if len(slices.Compact(slices.Clone(types))) == 1 {
+		n.GPUType = types[0]
+		return
+	}
+	for _, typ := range types {
+		n.Cards = append(n.Cards, Card{Type: typ, Units: Units})
+	}
+}
 
 func TestInstanceOf(t *testing.T) {
 	for name, want := range map[string]Instance{

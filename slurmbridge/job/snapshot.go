@@ -257,18 +257,6 @@ func (n *Node) Types() []string {
 	return types
 }
 
-// SetTypes describes the node's GPUs by their types, which Types returned.
-func (n *Node) SetTypes(types []string) {
-	n.GPUs, n.GPUType, n.Cards = len(types), "", nil
-	if len(slices.Compact(slices.Clone(types))) == 1 {
-		n.GPUType = types[0]
-		return
-	}
-	for _, typ := range types {
-		n.Cards = append(n.Cards, Card{Type: typ, Units: Units})
-	}
-}
-
 // GateState is what a poll showed of the gate job.
 type GateState struct {
 	ID string // "" = there is none

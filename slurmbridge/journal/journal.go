@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -41,19 +40,6 @@ func New(db *sql.DB) *Journal {
 		db: db, groups: map[int64]string{},
 		ledger: ledger{nodes: map[string]string{}},
 	}
-}
-
-// rest is what of a tracker is not groups.
-type rest struct {
-	Waits     map[string]*tracker.Wait     `json:"waits"`
-	Unmanaged map[string]string            `json:"hands_off"`
-	Done      map[string]*tracker.Progress `json:"done"`
-	Loans     map[string]*tracker.Loan     `json:"loans,omitempty"`
-	Endings   map[string]*tracker.Ended    `json:"endings"`
-	Plain     *schedule.Plain              `json:"plain,omitempty"`
-	// Handwritten and HandwrittenSeen are the tracker's.
-	Handwritten     time.Time `json:"handwritten,omitzero"`
-	HandwrittenSeen bool      `json:"handwritten_seen,omitempty"`
 }
 
 // Load returns the groups that were not done when they were last written, and the rest of
@@ -88,19 +74,9 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 	if err != nil {
 		return t, fmt.Errorf("read groups: %w", err)
 	}
-	var r rest
-	err = j.db.QueryRowContext(ctx, `SELECT body FROM bridge_book WHERE id = 1`).Scan(database.JSON(&r))
+	err = j.db.QueryRowContext(ctx, `SELECT body FROM bridge_book WHERE id = 1`).Scan(database.JSON(t))
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return t, errors.Join(bad, fmt.Errorf("read tracker: %w", err))
-	}
-	maps.Copy(t.Waits, r.Waits)
-	maps.Copy(t.Unmanaged, r.Unmanaged)
-	maps.Copy(t.Done, r.Done)
-	maps.Copy(t.Loans, r.Loans)
-	maps.Copy(t.Endings, r.Endings)
-	t.Handwritten, t.HandwrittenSeen = r.Handwritten, r.HandwrittenSeen
-	if r.Plain != nil {
-		t.Plain = r.Plain
 	}
 	return t, bad
 }
@@ -135,16 +111,10 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 
 // SaveTracker writes down what of the tracker is not groups.
 func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
-	r := rest{
-		Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Loans: t.Loans, Endings: t.Endings,
-		Plain: t.Plain, Handwritten: t.Handwritten, HandwrittenSeen: t.HandwrittenSeen,
-	}
-	for ref, w := range t.Waits {
-		if *w != (tracker.Wait{}) {
-			r.Waits[ref] = w
-		}
-	}
-	body, err := json.Marshal(r)
+	kept := *t
+	kept.Waits = maps.Clone(t.Waits)
+	maps.DeleteFunc(kept.Waits, func(_ string, w *tracker.Wait) bool { return *w == tracker.Wait{} })
+	body, err := json.Marshal(&kept)
 	if err != nil {
 		return fmt.Errorf("write tracker: %w", err)
 	}

@@ -3,9 +3,9 @@ package journal
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -309,15 +309,19 @@ func (p *pollWriter) gpus() error {
 	hour := p.at.Unix() / 3600
 	for i := range p.st.Snap.Nodes {
 		n := &p.st.Snap.Nodes[i]
-		partitions := strings.Join(n.Partitions, ",")
-		types := strings.Join(n.Types(), ",")
-		text := types + " " + partitions
+		body, err := json.Marshal(&job.Node{
+			Name: n.Name, Up: true, GPUs: n.GPUs, GPUType: n.GPUType, Cards: n.Cards, Partitions: n.Partitions,
+		})
+		if err != nil {
+			return err
+		}
+		text := string(body)
 		if p.hour == hour && p.nodes[n.Name] == text || !n.Up {
 			continue
 		}
-		if err := p.exec(`INSERT INTO bridge_nodes (node, types, partitions, seen) VALUES (?, ?, ?, ?)
-			ON CONFLICT (node) DO UPDATE SET types = excluded.types, partitions = excluded.partitions, seen = excluded.seen`,
-			n.Name, types, partitions, p.at.UnixMilli()); err != nil {
+		if err := p.exec(`INSERT INTO bridge_nodes (node, body, seen) VALUES (?, ?, ?)
+			ON CONFLICT (node) DO UPDATE SET body = excluded.body, seen = excluded.seen`,
+			n.Name, text, p.at.UnixMilli()); err != nil {
 			return err
 		}
 		p.written = append(p.written, func() { p.nodes[n.Name] = text })
@@ -337,21 +341,9 @@ func (j *Journal) Refused(ctx context.Context, from, to time.Time) ([]history.Re
 
 // Nodes returns the nodes with GPUs that were in service since the given time.
 func (j *Journal) Nodes(ctx context.Context, since time.Time) ([]job.Node, error) {
-	var out []job.Node
-	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
-		n := job.Node{Up: true}
-		var types, partitions string
-		if err := rows.Scan(&n.Name, &types, &partitions); err != nil {
-			return err
-		}
-		n.SetTypes(strings.Split(types, ","))
-		if partitions != "" {
-			n.Partitions = strings.Split(partitions, ",")
-		}
-		out = append(out, n)
-		return nil
-	}, `SELECT node, types, partitions FROM bridge_nodes WHERE seen >= ? ORDER BY node`, since.UnixMilli())
-	return out, database.Wrap(err, "read nodes")
+	nodes, err := database.List(ctx, j.db, func(n *job.Node) []any { return []any{database.JSON(n)} },
+		`SELECT body FROM bridge_nodes WHERE seen >= ? ORDER BY node`, since.UnixMilli())
+	return nodes, database.Wrap(err, "read nodes")
 }
 
 // LastPoll is about when a poll last showed a node, an hour earlier at most; zero = none has.

@@ -19,34 +19,35 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
-// Tracker is the memory of one bridge.
+// Tracker is the memory of one bridge. As JSON it is what outlives a daemon, but for the groups, which the journal
+// keeps one by one.
 type Tracker struct {
-	Groups map[int64]*job.Group
-	Waits  map[string]*Wait
+	Groups map[int64]*job.Group `json:"-"`
+	Waits  map[string]*Wait     `json:"waits"`
 	// Unmanaged says, by ref, why the bridge leaves a job alone: its owner edited what
 	// the bridge had set, or it did not start twice, say.
-	Unmanaged map[string]string
+	Unmanaged map[string]string `json:"unmanaged"`
 	// Done is the solo work that each running job has done, by ref.
-	Done map[string]*Progress
+	Done map[string]*Progress `json:"done"`
 	// Loans holds what was added to the time limits of jobs, by ref.
-	Loans map[string]*Loan
+	Loans map[string]*Loan `json:"loans"`
 	// Endings holds what is known of ended jobs until their records come, by ref.
-	Endings map[string]*Ended
+	Endings map[string]*Ended `json:"endings"`
 	// Faulted holds the GPUs with an MPS server that failed under a job that has ended since, or in which Slurm has killed
 	// a job, while other jobs compute there: no job joins them, and the server is restarted after the last one has ended.
-	Faulted map[job.GPUAddr]bool
-	Limits  *limit.Limits
+	Faulted map[job.GPUAddr]bool `json:"-"`
+	Limits  *limit.Limits        `json:"-"`
 	// Refusals are what Slurm has refused since the bridge started.
-	Refusals Refusals
+	Refusals Refusals `json:"-"`
 	// Handwritten is when a poll last showed a job with a hand-written request for a part of a
 	// GPU's shares; until one does, the first poll of all. Seen: one did.
-	Handwritten     time.Time
-	HandwrittenSeen bool
+	Handwritten     time.Time `json:"handwritten,omitzero"`
+	HandwrittenSeen bool      `json:"handwritten_seen,omitempty"`
 	// Plain is plain Slurm's schedule of the same jobs, on State.NowS's clock.
-	Plain *schedule.Plain
+	Plain *schedule.Plain `json:"plain"`
 	// LastAt is the time of the last poll, zero before the first.
-	LastAt time.Time
-	NextID int64
+	LastAt time.Time `json:"-"`
+	NextID int64     `json:"-"`
 }
 
 // Wait is how one pending job fared.
