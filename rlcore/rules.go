@@ -81,23 +81,22 @@ func (r *Rules) margin() float64 { return cmp.Or(r.MemMargin, defaultMemMargin) 
 // memory is how much of a card's memory jobs may hold together, MiB.
 func (r *Rules) memory(spec *GPUSpec) float64 { return spec.MemMiB * (1 - r.margin()) }
 
-// dueS returns when the job is to have ended, s on State.NowS's clock; +Inf = nothing is promised. A foreign job, and
-// one of unknown length, is promised its start, without a grace.
+// dueS returns when the job is to have ended, s on State.NowS's clock; +Inf = nothing is promised. A lead that only mean
+// run times promise doesn't put it off. A foreign job, and one of unknown length, is promised its start, without a grace.
 func (r *Rules) dueS(j *Job) float64 {
 	switch {
 	case j.PlainEndS == 0 || r.Bare:
 		return math.Inf(1)
 	case j.Profile == nil || j.Foreign:
-		return j.PlainEndS
+		return j.PlainEndS - j.EarlyS
 	}
-	return j.PlainEndS + r.graceS(j)
+	return j.PlainEndS - j.EarlyS + r.graceS(j)
 }
 
-// endsBy is by when a member of a GPU is to have ended, s from nowS: by its due, as far as its lead doesn't go by mean
-// run times. Where its start was too late for that it may take its grace longer than alone, when it would end at
-// plainlyS.
+// endsBy is by when a member of a GPU is to have ended, s from nowS: by its due. Where its start was too late for that
+// it may take its grace longer than alone, when it would end at plainlyS.
 func (r *Rules) endsBy(j *Job, plainlyS, nowS float64) float64 {
-	if by := r.dueS(j) - j.EarlyS - nowS; plainlyS <= by {
+	if by := r.dueS(j) - nowS; plainlyS <= by {
 		return by
 	}
 	return plainlyS + r.graceS(j)

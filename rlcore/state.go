@@ -55,7 +55,7 @@ type Job struct {
 	// limit. 0 = nothing is promised. See Plain.
 	PlainEndS float64
 	// EarlyS is how much sooner plain Slurm can be expected to start it than PlainEndS, which goes by mean run times, has
-	// it, s. A job that starts gets no due by what only means promise; see schedule.Plain.EarlyS.
+	// it, s. No due is put off by what only means promise; see schedule.Plain.EarlyS.
 	EarlyS float64
 	// MaxSlowdown is the job's contract, run time together ÷ alone; 0 = the guard's.
 	MaxSlowdown float64
