@@ -160,23 +160,17 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 // own, otherwise one made from its relatives of other sizes.
 type recogniser struct{ store *store.Store }
 
-// models returns a function that reads what records said of GPUs, again once in a while: it hardly ever changes.
+// models returns a function that reads what records said of GPUs, or else what it read before.
 func (r *recogniser) models(ctx context.Context, log *slog.Logger) func() (map[job.GPUAddr]string, map[string]bool) {
-	var last map[job.GPUAddr]string
+	var cards map[job.GPUAddr]string
 	var noLimits map[string]bool
-	noted := int64(-1)
 	return func() (map[job.GPUAddr]string, map[string]bool) {
-		now := r.store.CardsNoted()
-		if now == noted {
-			return last, noLimits
-		}
-		cards, no, err := r.store.Cards(ctx)
-		if err != nil {
+		if now, no, err := r.store.Cards(ctx); err != nil {
 			log.Warn("GPU models", "err", err)
-			return last, noLimits
+		} else {
+			cards, noLimits = now, no
 		}
-		last, noLimits, noted = cards, no, now
-		return last, noLimits
+		return cards, noLimits
 	}
 }
 
@@ -378,7 +372,7 @@ func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (k
 	short := usage.KeptFor
 	for kept = history.KeptFor; ; kept = max(kept*3/4, leastKept) {
 		before := now.Add(-kept)
-		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before),
+		if err := errors.Join(w.store.Tidy(ctx, before), w.journal.Forget(ctx, before),
 			past(w.store).Forget(ctx, before),
 			history.ForgetFootprints(ctx, w.store.DB(), now.Add(-short))); err != nil {
 			return kept, err

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	"gonum.org/v1/gonum/stat"
 
@@ -26,19 +25,13 @@ const maxKin = 256
 // SetFamily remembers the family of a user's application, and its sizes. One without a family is
 // not remembered.
 func (s *Store) SetFamily(ctx context.Context, user string, a appid.App) error {
-	return setFamily(ctx, s.db, user, a, s.now())
-}
-
-func setFamily(ctx context.Context, q database.Querier, user string, a appid.App, now time.Time) error {
 	if a.Key == "" || a.Family == "" {
 		return nil
 	}
-	if _, err := q.ExecContext(ctx, `INSERT INTO families (user, app, family, name, sizes, seen) VALUES (?, ?, ?, ?, ?, ?)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO families (user, app, family, name, sizes, seen) VALUES (?, ?, ?, ?, ?, ?)
 		ON CONFLICT (user, app) DO UPDATE SET family = excluded.family, name = excluded.name, sizes = excluded.sizes, seen = excluded.seen`,
-		user, a.Key, a.Family, a.Name, database.JSON(&a.Sizes), now.UnixNano()); err != nil {
-		return fmt.Errorf("remember family of %s: %w", a.Key, err)
-	}
-	return nil
+		user, a.Key, a.Family, a.Name, database.JSON(&a.Sizes), s.now().UnixNano())
+	return database.Wrap(err, "remember family of %s", a.Key)
 }
 
 // Family returns what is remembered of a user's application; Family "" = nothing.
@@ -114,16 +107,6 @@ func (s *Store) Import(ctx context.Context, profiles []*rlcore.Profile) error {
 	return database.Wrap(err, "import profiles")
 }
 
-// TidyFamilies forgets applications that were last seen before the given time and
-// have no profile.
-func (s *Store) TidyFamilies(ctx context.Context, before time.Time) error {
-	if _, err := s.db.ExecContext(ctx, `DELETE FROM families WHERE seen < ? AND NOT EXISTS
-		(SELECT 1 FROM profiles p WHERE p.user = families.user AND p.app = families.app)`, before.UnixNano()); err != nil {
-		return fmt.Errorf("remove old families: %w", err)
-	}
-	return nil
-}
-
 // leastBoth is how many applications of a user's must have run on two cards before their times there say how the
 // cards compare, or how many users must have had some on both: with fewer the spread is not known (an assumption).
 const leastBoth = 3
@@ -146,28 +129,19 @@ func (s *Store) Cards(ctx context.Context) (cards map[job.GPUAddr]string, noLimi
 	return cards, noLimits, database.Wrap(err, "read cards")
 }
 
-// CardsNoted changes when Cards returns something else.
-func (s *Store) CardsNoted() int64 { return s.noted.Load() }
-
-func noteCards(ctx context.Context, q database.Querier, r *gpuprof.Record) (changed bool, err error) {
+func noteCards(ctx context.Context, q database.Querier, r *gpuprof.Record) error {
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
 		if g.Model == "" {
 			continue // NVML has lost it: it is the card that it was
 		}
-		res, err := q.ExecContext(ctx, `INSERT INTO cards (node, gpu, card, no_limits) VALUES (?, ?, ?, ?)
+		if _, err := q.ExecContext(ctx, `INSERT INTO cards (node, gpu, card, no_limits) VALUES (?, ?, ?, ?)
 			ON CONFLICT (node, gpu) DO UPDATE SET card = excluded.card, no_limits = excluded.no_limits
-			WHERE card <> excluded.card OR no_limits <> excluded.no_limits`, r.Node, g.Index, g.Model, g.NoMemLimits)
-		if err != nil {
-			return false, err
+			WHERE card <> excluded.card OR no_limits <> excluded.no_limits`, r.Node, g.Index, g.Model, g.NoMemLimits); err != nil {
+			return err
 		}
-		n, err := res.RowsAffected()
-		if err != nil {
-			return false, err
-		}
-		changed = changed || n > 0
 	}
-	return changed, nil
+	return nil
 }
 
 // choose picks an owner's profile of an application for a card from those of all cards, nil = none. Without a card

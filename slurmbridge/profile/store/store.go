@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
@@ -31,8 +30,6 @@ var ErrNotFound = errors.New("no profile")
 type Store struct {
 	db  *sql.DB
 	now func() time.Time
-	// noted counts the records that named a GPU's card for the first time, or another one.
-	noted atomic.Int64
 	// AssumedUse is the part of a GPU that runs are taken to use of which only that can't be read; 0 = they teach nothing.
 	AssumedUse float64
 }
@@ -97,9 +94,8 @@ func (s *Store) job(ctx context.Context, ref string) (user, app string, err erro
 // same record twice is no error. Whether the run was complete is not in its record, so nothing is
 // learned from it yet; see Learn.
 func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (isNew bool, err error) {
-	var noted bool
-	err = database.Tx(ctx, s.db, func(tx *sql.Tx) (err error) {
-		if noted, err = noteCards(ctx, tx, r); err != nil {
+	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
+		if err := noteCards(ctx, tx, r); err != nil {
 			return err
 		}
 		res, err := tx.ExecContext(ctx,
@@ -112,9 +108,6 @@ func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (i
 		isNew = n > 0
 		return err
 	})
-	if err == nil && noted {
-		s.noted.Add(1)
-	}
 	return isNew, database.Wrap(err, "keep record of job %s", r.Ref())
 }
 
@@ -207,10 +200,11 @@ func (s *Store) Forget(ctx context.Context, user, app string) (int64, error) {
 	return res.RowsAffected()
 }
 
-// Tidy removes jobs that were last seen before the given time.
+// Tidy removes jobs, and applications without a profile, that were last seen before the given time.
 func (s *Store) Tidy(ctx context.Context, before time.Time) error {
-	_, err := s.db.ExecContext(ctx, `DELETE FROM jobs WHERE seen < ?`, before.UnixNano())
-	return database.Wrap(err, "remove old jobs")
+	_, err := s.db.ExecContext(ctx, `DELETE FROM jobs WHERE seen < ?1; DELETE FROM families WHERE seen < ?1 AND NOT EXISTS
+		(SELECT 1 FROM profiles p WHERE p.user = families.user AND p.app = families.app)`, before.UnixNano())
+	return database.Wrap(err, "remove old jobs and applications")
 }
 
 // Learn makes a run with a time limit of limitS, s (0 = none), part of the profile of (its user, its application), and
