@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
@@ -114,32 +117,25 @@ const starters = 2
 // compare runs all cells, as many at once as the options say, the longest first. A cell that fails
 // keeps its error; the rest continues.
 func compare(ctx context.Context, o *options, cells []*cell, b *board) {
-	run, starting := make(chan struct{}, o.parallel), make(chan struct{}, starters)
-	var all sync.WaitGroup
+	starting := semaphore.NewWeighted(starters)
+	var all errgroup.Group
+	all.SetLimit(o.parallel)
 	for _, c := range longestFirst(cells) {
-		select {
-		case run <- struct{}{}:
-		case <-ctx.Done():
-			c.err = ctx.Err()
-			continue
-		}
-		all.Go(func() {
-			defer func() { <-run }()
+		all.Go(func() error {
 			c.figures, c.err = c.measure(ctx, o, b, starting)
 			b.over(c)
+			return nil
 		})
 	}
-	all.Wait()
+	_ = all.Wait()
 }
 
 // measure runs the cell on a cluster of its own.
-func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan struct{}) (f *figures, err error) {
-	select {
-	case starting <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+func (c *cell) measure(ctx context.Context, o *options, b *board, starting *semaphore.Weighted) (f *figures, err error) {
+	if err := starting.Acquire(ctx, 1); err != nil {
+		return nil, err
 	}
-	started := sync.OnceFunc(func() { <-starting })
+	started := sync.OnceFunc(func() { starting.Release(1) })
 	defer started()
 	limit := o.limit
 	if limit == 0 {
