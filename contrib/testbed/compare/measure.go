@@ -131,7 +131,9 @@ func compare(ctx context.Context, o *options, cells []*cell, b *board) {
 }
 
 // measure runs the cell on a cluster of its own.
-func (c *cell) measure(ctx context.Context, o *options, b *board, starting *semaphore.Weighted) (f *figures, err error) {
+func (c *cell) measure(
+	ctx context.Context, o *options, b *board, starting *semaphore.Weighted,
+) (f *figures, err error) {
 	if err := starting.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
