@@ -25,26 +25,20 @@ import (
 
 // Answer is whether a daemon of ours answers, and well.
 type Answer struct {
-	Err    string        `json:"-"`     // why there is no answer, "" = there is one
-	Locked string        `json:"-"`     // why what it says can't be read: TLS, a password; "" = it can
-	Sick   string        `json:"error"` // what it says is wrong with it, "" = nothing
-	Ahead  time.Duration `json:"-"`     // its clock less this machine's
+	Silent string        // why there is no answer, "" = there is one
+	Locked string        // why what it says can't be read: TLS, a password; "" = it can
+	Sick   string        // what it says is wrong with it, "" = nothing
+	Ahead  time.Duration // its clock less this machine's
 	body   []byte
 }
 
 // speaks reports whether the answer can be read and says that all is well.
-func (a *Answer) speaks() bool { return a.Err == "" && a.Locked == "" && a.Sick == "" }
+func (a *Answer) speaks() bool { return a.Silent == "" && a.Locked == "" && a.Sick == "" }
 
 // Daemon is what the running daemon said of itself.
 type Daemon struct {
 	Answer
-	Mode   string `json:"mode"`
-	Policy string `json:"policy"`
-	Gate   string `json:"gate"`
-	// GateError is what is wrong with the gate, "" = nothing.
-	GateError string `json:"gate_error"`
-	// Refused are the changes that Slurm, or a plugin of the site's, has refused in the last day.
-	Refused []job.RefusedChanges `json:"refused"`
+	job.Status
 }
 
 // gateless reports whether the daemon groups jobs and has no gate.
@@ -63,10 +57,10 @@ type Agent struct {
 // AskDaemon requests the state of the bridge's daemon at this address.
 func AskDaemon(ctx context.Context, client *http.Client, address string) *Daemon {
 	d := &Daemon{Answer: get(ctx, client, strings.TrimSuffix(address, "/")+"/v1/status")}
-	if d.speaks() && json.Unmarshal(d.body, d) != nil {
-		return &Daemon{Answer: Answer{Err: "another program answers there"}}
+	if d.speaks() && json.Unmarshal(d.body, &d.Status) != nil {
+		return &Daemon{Answer: Answer{Silent: "another program answers there"}}
 	}
-	d.body = nil
+	d.body, d.Sick = nil, cmp.Or(d.Sick, d.Status.Err)
 	return d
 }
 
@@ -83,7 +77,7 @@ func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return Answer{Err: err.Error()}
+		return Answer{Silent: err.Error()}
 	}
 	asked := time.Now()
 	resp, err := client.Do(req)
@@ -93,7 +87,7 @@ func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	case errors.As(err, &untrusted), errors.As(err, &alert), errors.Is(err, http.ErrSchemeMismatch):
 		return Answer{Locked: cause(err)}
 	case err != nil:
-		return Answer{Err: cause(err)}
+		return Answer{Silent: cause(err)}
 	}
 	defer resp.Body.Close()
 	// The header has whole seconds, cut off: half of one is the best guess.
@@ -105,7 +99,7 @@ func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	text := strings.Join(strings.Fields(string(a.body[:min(len(a.body), 300)])), " ")
 	switch {
 	case err != nil:
-		a.Err = cause(err)
+		a.Silent = cause(err)
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		a.Locked = "it wants a password"
 	case resp.StatusCode == http.StatusBadRequest && strings.Contains(text, "HTTPS"):
@@ -162,7 +156,7 @@ func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes [
 func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 	out := Agent{Answer: get(ctx, client, address+"/-/healthy")}
 	out.body = nil
-	if out.Err != "" || out.Locked != "" {
+	if out.Silent != "" || out.Locked != "" {
 		return out
 	}
 	metrics := get(ctx, client, address+"/metrics")

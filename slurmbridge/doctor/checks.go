@@ -402,7 +402,7 @@ var checks = []check{
 	row("clock", Warning, agents, why(clock), "clocks differ from this one: $nodes",
 		"records of who shared a GPU when don't fit together, and those of a clock that is minutes off are refused", "",
 		run("chronyc tracking   # on each of them")),
-	row("agent", Warning, agents, why(func(a Agent) string { return a.Err }),
+	row("agent", Warning, agents, why(func(a Agent) string { return a.Silent }),
 		"no answer from gpuprof on $nodes", "jobs there run, but nothing is learned from them", "",
 		run("systemctl enable --now gpuprof   # on each of them",
 			"slurmbridge doctor --agents https://{node}:9798   # where they listen elsewhere")),
@@ -444,7 +444,7 @@ var checks = []check{
 		gres("AutoDetect=nvml   # and no File= of GPUs; or AutoDetect=off, and File= in the order of nvidia-smi")),
 
 	// slurmbridge serve runs, and does what the settings say.
-	row("daemon", Warning, daemon, func(e *exam) []hit { return when(e.Daemon.Err != "", "said", e.Daemon.Err) },
+	row("daemon", Warning, daemon, func(e *exam) []hit { return when(e.Daemon.Silent != "", "said", e.Daemon.Silent) },
 		"slurmbridge serve doesn't answer ($said)", "without it every job runs as it would without slurmbridge", "",
 		run("sed -i 's/^mode:.*/mode: shadow/' "+settingsFile+"   # where it has never run: it then changes nothing yet",
 			"systemctl enable --now slurmbridge", "journalctl -u slurmbridge -n 50   # if it doesn't stay up")),
@@ -456,18 +456,20 @@ var checks = []check{
 		run("journalctl -u slurmbridge -n 50")),
 	row("gate", Error, running, func(e *exam) []hit {
 		file, lines := e.gateFix()
-		said := strings.TrimSuffix(": "+e.Daemon.GateError, ": ")
+		said := strings.TrimSuffix(": "+e.Daemon.GateErr, ": ")
 		return when(e.Daemon.gateless(), "said", said, "file", file, "lines", lines)
 	}, "slurmbridge serve is active and has no gate$said", "without the gate job no group is made", "",
 		in("$file", "$lines")),
 	row("gate", Error, running, func(e *exam) []hit {
-		return when(!e.Daemon.gateless() && e.Daemon.GateError != "", "said", e.Daemon.GateError)
+		return when(!e.Daemon.gateless() && e.Daemon.GateErr != "", "said", e.Daemon.GateErr)
 	}, "slurmbridge serve has trouble with its gate: $said",
 		"if the daemon ended now, jobs could wait for a gate that can't open", "",
 		run("slurmbridge open   # lets every waiting job go")),
 	row("refused", Warning, running, (*exam).refused, "$refused", "$then", "", in("$file", "$lines")),
 	row("daemon-mode", Warning, running,
-		func(e *exam) []hit { return when(e.Daemon.Mode != e.Settings.Mode, "is", e.Daemon.Mode) },
+		func(e *exam) []hit {
+			return when(string(e.Daemon.Mode) != e.Settings.Mode, "is", string(e.Daemon.Mode))
+		},
 		"slurmbridge serve runs in mode $is, the settings say $mode", "settings are read at the start and at a reload", "",
 		run("systemctl reload slurmbridge")),
 	row("policy", Warning, running,

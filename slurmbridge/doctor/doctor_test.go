@@ -151,7 +151,7 @@ func agent(a Agent) func(*Facts) {
 // serves is what a daemon says that is well, but for this; lua is job_submit.lua.
 func serves(change func(*Daemon)) func(*Facts) {
 	return func(f *Facts) {
-		f.Daemon = &Daemon{Mode: "active", Policy: "dqn", Gate: "7"}
+		f.Daemon = &Daemon{Status: job.Status{Mode: "active", Policy: "dqn", Gate: "7"}}
 		change(f.Daemon)
 	}
 }
@@ -349,7 +349,7 @@ var situations = []situation{
 
 	at("clock", agent(Agent{Answer: Answer{Ahead: -3 * time.Second}}), "warning clock", ""),
 	at("a clock a second off", agent(Agent{Answer: Answer{Ahead: -1200 * time.Millisecond}}), "", ""),
-	at("agent away", agent(Agent{Answer: Answer{Err: "connection refused"}}), "warning agent", ""),
+	at("agent away", agent(Agent{Answer: Answer{Silent: "connection refused"}}), "warning agent", ""),
 	at("agent unheard of", func(f *Facts) { delete(f.Agents, "gpu1") }, "warning agent", ""),
 	at("agent unwell", agent(Agent{Answer: Answer{Sick: "the last pass failed"}}), "warning agent-sick",
 		"journalctl -u gpuprof -n 50   # on each of them"),
@@ -371,7 +371,7 @@ var situations = []situation{
 		"AutoDetect=nvml   # and no File= of GPUs; or AutoDetect=off, and File= in the order of nvidia-smi"),
 
 	at("the daemon is well", serves(func(*Daemon) {}), "", ""),
-	at("no daemon", func(f *Facts) { f.Daemon = &Daemon{Answer: Answer{Err: "connection refused"}} }, "warning daemon",
+	at("no daemon", func(f *Facts) { f.Daemon = &Daemon{Answer: Answer{Silent: "connection refused"}} }, "warning daemon",
 		"systemctl enable --now slurmbridge"),
 	at("daemon with a password", func(f *Facts) { f.Daemon = &Daemon{Answer: Answer{Locked: "it wants a password"}} },
 		"note daemon-locked", ""),
@@ -379,18 +379,18 @@ var situations = []situation{
 		"journalctl -u slurmbridge -n 50"),
 	at("no gate", serves(func(d *Daemon) { d.Gate = "" }), "error gate",
 		"journalctl -u slurmbridge -g gate   # Slurm's answer"),
-	at("held gate", serves(func(d *Daemon) { d.GateError = "gate 7: held" }), "error gate",
+	at("held gate", serves(func(d *Daemon) { d.GateErr = "gate 7: held" }), "error gate",
 		"slurmbridge open   # lets every waiting job go"),
 	at("gate over a limit", serves(func(d *Daemon) {
-		d.Gate, d.GateError = "", "create gate: Job violates accounting/QOS policy (job submit limit, user's size)"
+		d.Gate, d.GateErr = "", "create gate: Job violates accounting/QOS policy (job submit limit, user's size)"
 	}), "error gate", "sacctmgr modify user slurm set MaxSubmitJobs=-1 MaxJobs=-1"),
 	at("gate without an account", serves(func(d *Daemon) {
-		d.Gate, d.GateError = "", "create gate: Invalid account or account/partition combination specified"
+		d.Gate, d.GateErr = "", "create gate: Invalid account or account/partition combination specified"
 	}), "error gate", "sacctmgr add user slurm account=ACCOUNT"),
-	at("gate that is misread", serves(func(d *Daemon) { d.Gate, d.GateError = "", "what Slurm says is not understood" }),
+	at("gate that is misread", serves(func(d *Daemon) { d.Gate, d.GateErr = "", "what Slurm says is not understood" }),
 		"error gate", "slurmbridge status --json   # misread: the fields"),
 	at("jobs may not go", all(lua(ourLua), serves(func(d *Daemon) {
-		d.Gate, d.GateError = "", "jobs can't be let go from the gate one by one, since Slurm refuses it"
+		d.Gate, d.GateErr = "", "jobs can't be let go from the gate one by one, since Slurm refuses it"
 	})), "error gate", "journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: lua"),
 	at("a plugin refuses shares", refuses(job.RefusedChanges{Step: job.StepPrepare, Times: 4, GivenUp: 2}),
 		"warning refused", "if modify_uid == 64030 then return slurm.SUCCESS end   -- the bridge's changes pass"),
@@ -720,11 +720,11 @@ gpuprof_gpus_uncertain 2
 		a.Ahead = 0
 		must.Equal(t, a, c.want, name)
 		srv.Close()
-		must.Equal(t, ask()["gpu1"].Err, "connection refused", name)
+		must.Equal(t, ask()["gpu1"].Silent, "connection refused", name)
 	}
 	node := text.Node{Name: "a", GPUs: map[string]int{"": 1}}
 	got := AskAgents(t.Context(), http.DefaultClient, "http://{node} x", []text.Node{node})
-	if got["a"].Err == "" {
+	if got["a"].Silent == "" {
 		t.Error("an address that is none")
 	}
 }
@@ -746,9 +746,9 @@ func TestAskDaemon(t *testing.T) {
 		answer string
 		want   Daemon
 	}{
-		{http.StatusOK, `{"mode":"active","policy":"dqn","gate":"7"}`, Daemon{Mode: "active", Policy: "dqn", Gate: "7"}},
-		{http.StatusOK, `{"mode":"active","error":"look: down"}`, Daemon{Mode: "active", Answer: Answer{Sick: "look: down"}}},
-		{http.StatusOK, "<html>", Daemon{Answer: Answer{Err: "another program answers there"}}},
+		{http.StatusOK, `{"mode":"active","policy":"dqn"}`, Daemon{Status: job.Status{Mode: "active", Policy: "dqn"}}},
+		{http.StatusOK, `{"error":"down"}`, Daemon{Status: job.Status{Err: "down"}, Answer: Answer{Sick: "down"}}},
+		{http.StatusOK, "<html>", Daemon{Answer: Answer{Silent: "another program answers there"}}},
 		{http.StatusServiceUnavailable, "no look yet", Daemon{Answer: Answer{Sick: "no look yet"}}},
 	} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -762,7 +762,7 @@ func TestAskDaemon(t *testing.T) {
 		got.Ahead = 0
 		must.Equal(t, *got, c.want)
 		srv.Close()
-		must.Equal(t, AskDaemon(t.Context(), http.DefaultClient, srv.URL).Err, "connection refused")
+		must.Equal(t, AskDaemon(t.Context(), http.DefaultClient, srv.URL).Silent, "connection refused")
 	}
 }
 

@@ -79,7 +79,7 @@ func (e *exam) agent(n *text.Node) Agent {
 	if a, asked := e.Agents[n.Name]; asked {
 		return a
 	}
-	return Agent{Answer: Answer{Err: "not asked"}}
+	return Agent{Answer: Answer{Silent: "not asked"}}
 }
 
 // onAgents is a test for nodes whose agents say that something is so; why is one for nodes with a reason for it.
@@ -114,7 +114,7 @@ func exclusive(reached bool) test {
 
 // clock is how far an agent's clock is off, "" where it doesn't matter.
 func clock(a Agent) string {
-	if off := a.Ahead.Abs().Round(100 * time.Millisecond); a.Err == "" && off >= 2*time.Second {
+	if off := a.Ahead.Abs().Round(100 * time.Millisecond); a.Silent == "" && off >= 2*time.Second {
 		return off.String() + " off"
 	}
 	return ""
@@ -385,7 +385,7 @@ func (e *exam) namespaces(seen bool) []hit {
 
 // gateFix is the advice for Slurm's answer to the gate.
 func (e *exam) gateFix() (file, lines string) {
-	said := strings.ToLower(e.Daemon.GateError)
+	said := strings.ToLower(e.Daemon.GateErr)
 	switch {
 	case strings.Contains(said, "invalid account"):
 		return "", "sacctmgr add user " + e.User + " account=ACCOUNT"

@@ -159,36 +159,14 @@ func well(w http.ResponseWriter, err error, word string) {
 
 // Report is the bridge's state as programs get it.
 type Report struct {
-	At        time.Time `json:"at"`
-	Mode      string    `json:"mode"`
-	Policy    string    `json:"policy"`
-	Model     string    `json:"model,omitempty"`
-	Objective string    `json:"objective,omitempty"`
-	Slurm     string    `json:"slurm"`
-	Gate      string    `json:"gate,omitempty"`
-	// GateAccount is the gate's account where Slurm refused the default one of the bridge's user.
-	GateAccount string `json:"gate_account,omitempty"`
-	// Standby names the daemon that decides in this one's place.
-	Standby   string `json:"standby,omitempty"`
-	GateError string `json:"gate_error,omitempty"` // what is wrong with the gate
-	// Misread holds the fields of squeue's and scontrol's that say of the gate what isn't so.
-	Misread   []job.Misread `json:"misread,omitempty"`
-	LeaseLeft float64       `json:"lease_left_s"`
-	Error     string        `json:"error,omitempty"`
-	Waiting   int           `json:"waiting"`
-	GPUs      []GPU         `json:"gpus"`
-	Groups    []job.Group   `json:"groups"`
-	// MaxDelayS is the longest that the bridge alone kept a job waiting, s.
-	MaxDelayS float64 `json:"added_delay_max_s"`
+	job.Status
+	Slurm     string  `json:"slurm"`
+	LeaseLeft float64 `json:"lease_left_s"`
+	GPUs      []GPU   `json:"gpus"`
 	// Turn is how jobs ended in the last day against plain Slurm; nil = it can't be read.
 	Turn *history.Turn `json:"turn,omitempty"`
 	// Seen is how many of the last day's jobs ran an application that was seen once; nil = it can't be read.
-	Seen     *history.Seen     `json:"applications,omitempty"`
-	HandsOff map[string]string `json:"left_to_slurm,omitempty"`
-	// Refused are the changes that Slurm, or a plugin of the site's, has refused in the last day.
-	Refused []job.RefusedChanges `json:"refused,omitempty"`
-	// WithoutMPS are the running jobs that share a GPU without MPS.
-	WithoutMPS []string `json:"sharers_without_mps,omitempty"`
+	Seen *history.Seen `json:"applications,omitempty"`
 }
 
 // GPU is one GPU and the jobs on it.
@@ -213,12 +191,7 @@ type Job struct {
 
 // MakeReport turns a status into what is shown of it.
 func MakeReport(st *job.Status) *Report {
-	r := &Report{
-		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate,
-		GateAccount: st.GateAccount, Standby: st.Standby, GateError: st.GateErr, Misread: st.Misread,
-		LeaseLeft: st.Lease.Seconds(), Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged,
-		Refused: st.Refused, WithoutMPS: st.WithoutMPS, MaxDelayS: st.MaxDelayS, GPUs: []GPU{},
-	}
+	r := &Report{Status: *st, LeaseLeft: st.Lease.Seconds(), GPUs: []GPU{}}
 	if st.Snap == nil {
 		return r
 	}

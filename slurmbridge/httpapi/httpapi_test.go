@@ -245,8 +245,10 @@ func TestReport(t *testing.T) {
 	var r Report
 	must.OK(t, json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r))
 	want := Report{
-		At: zero, Mode: "active", Policy: "pack", Objective: "turnaround", Slurm: "22.05.8", Gate: "5", LeaseLeft: 40,
-		Waiting: 2,
+		Status: job.Status{
+			At: zero, Mode: job.Active, Policy: "pack", Objective: "turnaround", Gate: "5", Waiting: 2,
+		},
+		Slurm: "22.05.8", LeaseLeft: 40,
 		GPUs: []GPU{
 			{Node: "n1", GPU: 0, Type: "titanxp", Up: true, Jobs: []Job{{"7", "ann", "gromacs", 50, 60}}},
 			{Node: "n1", GPU: 1, Type: "k80", Up: true, Jobs: []Job{}},

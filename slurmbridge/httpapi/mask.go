@@ -255,6 +255,7 @@ func (m *mask) past(h *past) {
 	if m.all {
 		return
 	}
+	h.runs = slices.Clone(h.runs)
 	for i := range h.runs {
 		m.add(h.runs[i].Ref, h.runs[i].User)
 	}

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -35,8 +36,11 @@ const (
 	mostRuns    = 20_000 // that are read of the past
 	mostPoints  = 400    // runs in the picture of slowdowns
 	mostDetails = 4      // combinations considered, and refused, of a job
-	hoursMost   = 168
 )
+
+// hourSet are the lengths of the past that pages show, hours: however many readers there are, the past is read so often
+// at most.
+var hourSet = []int{1, 6, 24, 72}
 
 // options are the parameters of the status page.
 type options struct {
@@ -49,25 +53,16 @@ var pageParameters = parameters{"hours": 1, "gpus": 1, "skip": 1, "jobs": 1, "re
 
 func readOptions(q url.Values) (options, error) {
 	o := options{Hours: 6, GPUs: 24, Jobs: 40, Refresh: 30}
-	for _, x := range []struct {
-		name     string
-		into     *int
-		low, top int
-	}{
-		{"hours", &o.Hours, 1, hoursMost},
-		{"gpus", &o.GPUs, 1, mostGPUs},
-		{"skip", &o.Skip, 0, 1_000_000},
-		{"jobs", &o.Jobs, 1, mostJobs},
-		{"refresh", &o.Refresh, 0, 86_400},
-	} {
-		if err := readNumber(q, x.name, x.into, x.low, x.top); err != nil {
-			return o, err
-		}
+	err := cmp.Or(readNumber(q, "hours", &o.Hours, 1, slices.Max(hourSet)), readNumber(q, "gpus", &o.GPUs, 1, mostGPUs),
+		readNumber(q, "skip", &o.Skip, 0, 1_000_000), readNumber(q, "jobs", &o.Jobs, 1, mostJobs),
+		readNumber(q, "refresh", &o.Refresh, 0, 86_400))
+	if err == nil && !slices.Contains(hourSet, o.Hours) {
+		err = fmt.Errorf("hours takes a number of %v", hourSet)
 	}
 	if o.Refresh > 0 {
 		o.Refresh = max(o.Refresh, 5)
 	}
-	return o, nil
+	return o, err
 }
 
 // readNumber reads a parameter, if it is given.
@@ -101,7 +96,7 @@ type pages struct {
 	began   time.Time
 	policy  string // Content-Security-Policy: the style sheet, and nothing else
 	tmpl    *template.Template
-	read    memo[past]          // by the hours of one of spans
+	read    memo[past]          // by the hours
 	reports memo[*usage.Report] // by query
 }
 
@@ -112,7 +107,7 @@ func newPages(s *Server) *pages {
 	percent := func(part float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*part)+0) }
 	return &pages{
 		Server: s, began: s.Now(),
-		read:    memo[past]{now: s.Now, fresh: readAgain, within: readWithin, most: len(spans)},
+		read:    memo[past]{now: s.Now, fresh: readAgain, within: readWithin, most: len(hourSet)},
 		reports: memo[*usage.Report]{now: s.Now, fresh: answerFor, within: readWithin, most: mostAnswers},
 		policy: "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
 			"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -172,18 +167,12 @@ const (
 	readWithin = 30 * time.Second
 )
 
-// spans are the lengths of the past that are read, hours: a page shows the last part of one.
-// However many lengths readers ask for, the past is read this often at most.
-var spans = []int{1, 6, 24, hoursMost}
-
-// past returns what is shown of the past. Without it the page still says what is now.
+// past returns what is shown of the past, which readers share. Without it the page still says what is now.
 func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
-	i, _ := slices.BinarySearch(spans, hours)
-	longer := spans[min(i, len(spans)-1)]
 	ctx, cancel := context.WithTimeout(ctx, pastWithin)
 	defer cancel()
-	h, err := p.read.get(ctx, strconv.Itoa(longer), func(ctx context.Context) (past, error) {
-		return p.load(ctx, now.Add(-time.Duration(longer)*time.Hour))
+	h, err := p.read.get(ctx, strconv.Itoa(hours), func(ctx context.Context) (past, error) {
+		return p.load(ctx, now.Add(-time.Duration(hours)*time.Hour))
 	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -191,10 +180,6 @@ func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 	case err != nil:
 		h.trouble = err.Error()
 	}
-	from := now.Add(-time.Duration(hours) * time.Hour)
-	h.runs = slices.DeleteFunc(slices.Clone(h.runs), func(r history.Run) bool {
-		return !r.End.IsZero() && r.End.Before(from)
-	})
 	return h
 }
 

@@ -60,7 +60,7 @@ type slowdowns struct {
 
 func (p *pages) view(ctx context.Context, o options, m *mask) *view {
 	now := p.Now()
-	v := &view{options: o, Now: now, Status: m.status(p.Status()), Private: !m.all, HourSet: []int{1, 6, 24, 72}}
+	v := &view{options: o, Now: now, Status: m.status(p.Status()), Private: !m.all, HourSet: hourSet}
 	if err := p.Health(); err != nil {
 		v.Health = err.Error()
 	}

@@ -6,42 +6,48 @@ import (
 
 // Status is what the bridge knows after a poll. A published one never changes.
 type Status struct {
-	At           time.Time // of the last successful poll
-	Mode         Mode
-	Policy       string // that decides
-	Model        string // by which it decides, "" = by none
-	Wanted       string // the configured policy, another than Policy after a fall-back; "" = not known
-	Objective    string // what decisions keep small, "" = not known
-	Gate         string
-	GateAccount  string        // the gate's account where Slurm refused its user's default one, "" = it didn't
-	GateErr      string        // what is wrong with the gate, or why there is none; "" = nothing
-	Standby      string        // the daemon that keeps the gate and decides instead of this one, "" = none does
-	Misread      []Misread     // what Slurm says of the gate that isn't so; nothing is grouped
-	Lease        time.Duration // left
-	Snap         *Snapshot
-	Plan         *Plan
-	Groups       []Group
-	Explanations map[string]*Explanation
-	Apps         map[string]App
-	Waiting      int
-	Window       int    // how many waiting jobs a decision considers
-	Err          string // why the last poll failed, "" = it didn't
+	At     time.Time `json:"at"` // of the last successful poll
+	Mode   Mode      `json:"mode"`
+	Policy string    `json:"policy"`          // that decides
+	Model  string    `json:"model,omitempty"` // by which it decides, "" = by none
+	// Wanted is the configured policy, another than Policy after a fall-back; "" = not known.
+	Wanted    string `json:"-"`
+	Objective string `json:"objective,omitempty"` // what decisions keep small, "" = not known
+	Gate      string `json:"gate,omitempty"`
+	// GateAccount is the gate's where Slurm refused its user's default one, else "".
+	GateAccount string `json:"gate_account,omitempty"`
+	// GateErr is what is wrong with the gate, or why there is none; "" = nothing.
+	GateErr string `json:"gate_error,omitempty"`
+	// Standby is the daemon that keeps the gate and decides instead of this one, "" = none does.
+	Standby string `json:"standby,omitempty"`
+	// Misread is what Slurm says of the gate that isn't so; nothing is grouped.
+	Misread      []Misread               `json:"misread,omitempty"`
+	Lease        time.Duration           `json:"-"` // left
+	Snap         *Snapshot               `json:"-"`
+	Plan         *Plan                   `json:"-"`
+	Groups       []Group                 `json:"groups"`
+	Explanations map[string]*Explanation `json:"-"`
+	Apps         map[string]App          `json:"-"`
+	Waiting      int                     `json:"waiting"`
+	Window       int                     `json:"-"`               // how many waiting jobs a decision considers
+	Err          string                  `json:"error,omitempty"` // why the last poll failed, "" = it didn't
 	// MaxDelayS is the longest time in seconds that the bridge alone has kept any job waiting
 	// since the daemon started.
-	MaxDelayS float64
-	// Refused are the changes that Slurm has refused in the last day.
-	Refused []RefusedChanges
+	MaxDelayS float64 `json:"added_delay_max_s"`
+	// Refused are the changes that Slurm, or a plugin of the site's, has refused in the last day.
+	Refused []RefusedChanges `json:"refused,omitempty"`
 	// Unmanaged says, by ref, why the bridge leaves a job alone.
-	Unmanaged map[string]string
+	Unmanaged map[string]string `json:"left_to_slurm,omitempty"`
 	// KeptOut is how many applications aren't adopted now because one of their jobs was slower than its contract, and
 	// StoppedRules how many rules are stopped for the same.
-	KeptOut, StoppedRules int
+	KeptOut      int `json:"-"`
+	StoppedRules int `json:"-"`
 	// Idle are the running jobs that have done nothing with their GPUs for long, the longest first.
-	Idle []Idle
+	Idle []Idle `json:"-"`
 	// WithoutMPS are the running jobs that share a GPU without MPS: the GPU takes turns.
-	WithoutMPS []string
+	WithoutMPS []string `json:"sharers_without_mps,omitempty"`
 	// Faulted are the GPUs that no job joins until those there have ended: their MPS server may be broken.
-	Faulted []GPUAddr
+	Faulted []GPUAddr `json:"-"`
 }
 
 // Idle is a running job that has done nothing with its GPUs for long.

@@ -42,7 +42,7 @@ func newStatus(s *shared) *cobra.Command {
 
 func (s *shared) printStatus(r *httpapi.Report) {
 	if r.At.IsZero() {
-		fmt.Fprintf(s.Out, "no poll has succeeded yet: %s\n", r.Error)
+		fmt.Fprintf(s.Out, "no poll has succeeded yet: %s\n", r.Err)
 		return
 	}
 	policy := r.Policy
@@ -55,7 +55,7 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	fmt.Fprintf(s.Out, "%s, policy %s, Slurm %s, polled %s ago\n", r.Mode, policy, r.Slurm,
 		time.Since(r.At).Round(time.Second))
 	switch {
-	case r.Mode == string(job.Shadow):
+	case r.Mode == job.Shadow:
 		fmt.Fprintln(s.Out, "shadow: nothing is changed")
 	case r.Standby != "":
 		fmt.Fprintf(s.Out, "standby: %s decides; this daemon takes over if gate %s is not renewed within %.0f s\n", r.Standby,
@@ -70,11 +70,11 @@ func (s *shared) printStatus(r *httpapi.Report) {
 		fmt.Fprintf(s.Out, "the gate is in account %s: Slurm refuses it in the default account of the bridge's user\n",
 			r.GateAccount)
 	}
-	if r.GateError != "" {
-		fmt.Fprintf(s.Out, "trouble with the gate: %s\n", r.GateError)
+	if r.GateErr != "" {
+		fmt.Fprintf(s.Out, "trouble with the gate: %s\n", r.GateErr)
 	}
-	if r.Error != "" {
-		fmt.Fprintf(s.Out, "the last poll failed: %s\n", r.Error)
+	if r.Err != "" {
+		fmt.Fprintf(s.Out, "the last poll failed: %s\n", r.Err)
 	}
 	if r.Turn != nil && r.Turn.Jobs > 0 {
 		fmt.Fprintf(s.Out, "turnaround in the last day: %s\n", r.Turn)
@@ -117,8 +117,8 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	for i := range r.Refused {
 		fmt.Fprintln(s.Out, r.Refused[i].String())
 	}
-	for _, ref := range slices.Sorted(maps.Keys(r.HandsOff)) {
-		fmt.Fprintf(s.Out, "job %s is left to Slurm: %s\n", ref, r.HandsOff[ref])
+	for _, ref := range slices.Sorted(maps.Keys(r.Unmanaged)) {
+		fmt.Fprintf(s.Out, "job %s is left to Slurm: %s\n", ref, r.Unmanaged[ref])
 	}
 }
 

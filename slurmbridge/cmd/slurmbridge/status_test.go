@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -24,10 +25,10 @@ func printed(r *httpapi.Report) string {
 // A job that only keeps its turn is on no GPU yet.
 func TestStatusOfAJobInItsTurn(t *testing.T) {
 	members := func(ref string) []job.Member { return []job.Member{{Ref: ref, State: job.MemberWaiting}} }
-	out := printed(&httpapi.Report{At: time.Now(), Mode: "active", Gate: "3", Groups: []job.Group{
+	out := printed(&httpapi.Report{Status: job.Status{At: time.Now(), Mode: job.Active, Gate: "3", Groups: []job.Group{
 		{ID: 8, Kind: job.Turn, State: job.Released, Members: members("8")},
 		{ID: 9, Kind: job.StartNow, State: job.Released, Node: "n1", GPU: 2, Members: members("9")},
-	}})
+	}}})
 	for _, want := range []string{"about to start: 8 in its turn\n", "about to start: 9 on n1 gpu 2\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q doesn't say %q", out, want)
@@ -37,22 +38,22 @@ func TestStatusOfAJobInItsTurn(t *testing.T) {
 
 // Before a poll has succeeded there is nothing to say but why.
 func TestStatusBeforeTheFirstPoll(t *testing.T) {
-	if out := printed(&httpapi.Report{Error: "slurmctld is down"}); out != "no poll has succeeded yet: slurmctld is "+
-		"down\n" {
-		t.Error(out)
-	}
+	out := printed(&httpapi.Report{Status: job.Status{Err: "slurmctld is down"}})
+	must.Equal(t, out, "no poll has succeeded yet: slurmctld is down\n")
 }
 
 // Status counts the jobs whose applications are seen no second time, and says what to do about it.
 func TestStatusOfApplicationsSeenOnce(t *testing.T) {
-	out := printed(&httpapi.Report{At: time.Now(), Mode: "active", Gate: "3", Seen: &history.Seen{Jobs: 40, Once: 37}})
+	says := func(seen history.Seen) string {
+		return printed(&httpapi.Report{Status: job.Status{At: time.Now(), Mode: job.Active, Gate: "3"}, Seen: &seen})
+	}
+	out := says(history.Seen{Jobs: 40, Once: 37})
 	if !strings.Contains(out,
 		"in the last day 37 jobs of 40 ran an application that was seen no second time; slurmbridge profiles identify") {
 		t.Error(out)
 	}
 	for _, few := range []history.Seen{{Jobs: 40}, {Jobs: 7, Once: 7}, {Jobs: 100, Once: 20}} {
-		if out := printed(&httpapi.Report{At: time.Now(), Mode: "active", Gate: "3", Seen: &few}); strings.Contains(out,
-			"second time") {
+		if out := says(few); strings.Contains(out, "second time") {
 			t.Error(out)
 		}
 	}

@@ -50,8 +50,8 @@ func since(release string, first Release) bool { return !ParseRelease(release).B
 // TypesChecked reports that a request for a whole GPU without a type no longer gets one with shares in use.
 func TypesChecked(release string) bool { return since(release, Release{23, 2, 0}) }
 
-// RewritesTypes reports that `scontrol update Gres=` turns gpu:shared into shares. Before, it merges the new request with the old
-// one, and refuses or requests both.
+// RewritesTypes reports that `scontrol update Gres=` turns gpu:shared into shares. Before, it merges the new request
+// with the old one, and refuses or requests both.
 func RewritesTypes(release string) bool { return since(release, Release{23, 2, 6}) }
 
 // GivesUsedGPUs reports whether the release may give a job of a whole GPU one that a job with shares still uses: it
