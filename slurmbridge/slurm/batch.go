@@ -18,13 +18,14 @@ import (
 // Bounds of one scontrol that reads its commands from standard input. A release that was built
 // without readline takes a line of 4,095 bytes for the end.
 const (
-	maxLines   = 50
-	maxLine    = 4000
-	fewLines   = 16 // no second scontrol for less
-	batchSlow  = 3  // multiples of the time that one command may take
-	prompt     = "scontrol: "
-	batchName  = "scontrol updates"
-	batchInput = "INPUTRC=/dev/null" // nobody's key bindings
+	maxLines    = 50
+	maxLine     = 4000
+	fewLines    = 16 // no second scontrol for less
+	mostBatches = 4  // scontrols at a time
+	batchSlow   = 3  // multiples of the time that one command may take
+	prompt      = "scontrol: "
+	batchName   = "scontrol updates"
+	batchInput  = "INPUTRC=/dev/null" // nobody's key bindings
 )
 
 // line is one command of a batch.
@@ -69,20 +70,13 @@ func linesOf(at int, u job.Update) ([]line, bool) {
 		set[len(set)-1], quotes = `AdminComment="`+*u.AdminComment+`"`, 2
 	}
 	var out []line
-	for _, lane := range lanesOf(u) {
-		for _, refs := range lane {
-			for len(refs) > 0 && len(set) > 0 {
-				// A list of jobs costs a third of as many lines.
-				n := min(len(refs), maxLine/32)
-				array, _, _ := strings.Cut(refs[0], "_")
-				one := line{of: at, lane: array, text: "update JobId=" + strings.Join(refs[:n], ",") + " " +
-					strings.Join(set, " ") + "\n"}
-				if len(one.text) > maxLine || !sayable(one.text, quotes) {
-					return nil, false
-				}
-				out, refs = append(out, one), refs[n:]
-			}
+	for _, refs := range listsOf(u, maxLine/32) { // a list of jobs costs a third of as many lines
+		array, _, _ := strings.Cut(refs[0], "_")
+		update := "update JobId=" + strings.Join(refs, ",") + " " + strings.Join(set, " ") + "\n"
+		if len(update) > maxLine || !sayable(update, quotes) {
+			return nil, false
 		}
+		out = append(out, line{of: at, lane: array, text: update})
 	}
 	return out, true
 }
@@ -97,7 +91,7 @@ func sayable(text string, quotes int) bool {
 // batches gives the lines to a few scontrols and stores the updates' results in errs. It returns
 // the updates with unknown results.
 func (c *Client) batches(ctx context.Context, all []job.Update, lines []line, errs []error) []int {
-	workers := min(reqWorkers, max(1, len(lines)/fewLines))
+	workers := min(mostBatches, max(1, len(lines)/fewLines))
 	shares := make([][]line, workers)
 	of := map[string]int{}
 	for i, l := range lines {

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -25,67 +23,33 @@ var (
 	depShape   = regexp.MustCompile(`^[A-Za-z0-9_:,?+*]*$`) // "12_*" is all of array 12
 )
 
-// Chunks of a list of jobs: far below any limit of a command line.
-const (
-	maxRefs    = 2000
-	reqWorkers = 4
-)
+// maxRefs is how many jobs a command names: far below any limit of a command line.
+const maxRefs = 2000
 
-// Update changes jobs with one scontrol for all of them.
-//
-// ReqNodes is the exception: scontrol takes it for one job at a time, so it costs one command for
-// each job, four at once. The tasks of an array are changed in their order: the one that is changed
-// last keeps the array's own record, which Slurm sorts last, and among equals it starts the first.
+// Update changes jobs with one scontrol for all of them, but for ReqNodes, which scontrol takes for one job at a time.
+// The tasks of an array are changed in their order: the one that is changed last keeps the array's own record, which
+// Slurm sorts last, and among equals it starts the first.
 func (c *Client) Update(ctx context.Context, u job.Update) error {
 	if err := checkUpdate(u); err != nil {
 		return err
 	}
-	set := settings(u)
-	if len(u.Jobs) == 0 || len(set) == 0 {
-		return nil
+	var failed []error
+	for _, refs := range listsOf(u, maxRefs) {
+		failed = append(failed, c.update(ctx, refs, settings(u)))
 	}
-	lanes := lanesOf(u)
-	var g errgroup.Group
-	g.SetLimit(reqWorkers)
-	errs := make([]error, len(lanes))
-	for i, lane := range lanes {
-		g.Go(func() error {
-			var failed []error
-			for _, refs := range lane {
-				failed = append(failed, c.update(ctx, refs, set))
-			}
-			errs[i] = worst(failed)
-			return nil
-		})
-	}
-	_ = g.Wait()
-	return worst(errs)
+	return worst(failed)
 }
 
-// lanesOf are the lists of jobs that an update names, one per command. Commands of one lane run one
-// after the other, lanes in parallel.
-func lanesOf(u job.Update) [][][]string {
-	var lanes [][][]string
-	if u.ReqNodes == nil {
-		for refs := range slices.Chunk(u.Jobs, maxRefs) {
-			lanes = append(lanes, [][]string{refs})
-		}
-		return lanes
+// listsOf are the lists of jobs that an update names, one per command, of so many jobs at most; none = it changes
+// nothing.
+func listsOf(u job.Update, most int) [][]string {
+	switch {
+	case len(settings(u)) == 0:
+		return nil
+	case u.ReqNodes != nil:
+		most = 1
 	}
-	of := map[string]int{} // an array's lane
-	for _, ref := range u.Jobs {
-		array, _, isTask := strings.Cut(ref, "_")
-		i, known := of[array]
-		if !isTask || !known {
-			i = len(lanes)
-			lanes = append(lanes, nil)
-			if isTask {
-				of[array] = i
-			}
-		}
-		lanes[i] = append(lanes[i], []string{ref})
-	}
-	return lanes
+	return slices.Collect(slices.Chunk(u.Jobs, most))
 }
 
 func (c *Client) update(ctx context.Context, refs, set []string) error {

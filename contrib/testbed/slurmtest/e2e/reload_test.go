@@ -30,7 +30,7 @@ func TestReload(t *testing.T) {
 		if err := r.Get("/v1/status", &st); err != nil {
 			return ""
 		}
-		return st.Mode
+		return string(st.Mode)
 	}
 	gated := func() bool { return r.Gate() != 0 }
 	const old = "the old one stays"
