@@ -6,19 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
@@ -234,42 +227,6 @@ func TestNamesOfTokens(t *testing.T) {
 	var nobody *Asker
 	if _, err := nobody.who(req); err == nil {
 		t.Error("where nobody can show who they are, somebody may")
-	}
-}
-
-// Whoever the web configuration doesn't let in sees nothing of the page.
-func TestPageBehindAPassword(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "web.yaml")
-	// bcrypt of "secret"
-	password := "basic_auth_users:\n  admin: $2a$04$RT3PNIDdtc3UI//xcn3yF.AcEUo/.UR/rOsubCppsb.18d9se7M1W\n"
-	must.OK(t, os.WriteFile(file, []byte(password), 0o600))
-	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	srv := &http.Server{Handler: busy(1, 3).Handler()}
-	done := make(chan error, 1)
-	systemd := false
-	go func() {
-		done <- web.Serve(l, srv,
-			&web.FlagConfig{WebListenAddresses: &[]string{l.Addr().String()}, WebSystemdSocket: &systemd, WebConfigFile: &file},
-			slog.New(slog.DiscardHandler))
-	}()
-	for pass, want := range map[string]int{
-		"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized,
-		"secret": http.StatusOK,
-	} {
-		req, _ := http.NewRequest(http.MethodGet, "http://"+l.Addr().String()+"/", http.NoBody)
-		if pass != "" {
-			req.SetBasicAuth("admin", pass)
-		}
-		resp := must.Get(http.DefaultClient.Do(req))(t)
-		body, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if resp.StatusCode != want || strings.Contains(string(body), "gpu001") != (want == http.StatusOK) {
-			t.Errorf("password %q: %d %.80s", pass, resp.StatusCode, body)
-		}
-	}
-	srv.Close()
-	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
-		t.Error(err)
 	}
 }
 

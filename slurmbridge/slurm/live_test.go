@@ -19,7 +19,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // live starts a private Slurm and returns a client that runs as its SlurmUser, as
@@ -61,9 +60,8 @@ func poll(tb testing.TB, c *slurm.Client) (*job.Snapshot, map[string]*job.Job) {
 // eventually looks until a job is as wanted, and fails when it isn't in time.
 func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string,
 	ok func(map[string]*job.Job) bool,
-) time.Duration {
+) {
 	tb.Helper()
-	started := time.Now()
 	var jobs map[string]*job.Job
 	if !slurmtest.Wait(context.Background(), d, func() bool { _, jobs = poll(tb, c); return ok(jobs) }) {
 		for _, j := range jobs {
@@ -71,7 +69,6 @@ func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string,
 		}
 		tb.Fatalf("%s: not within %v", what, d)
 	}
-	return time.Since(started)
 }
 
 func running(ref ...string) func(map[string]*job.Job) bool {
@@ -81,230 +78,6 @@ func running(ref ...string) func(map[string]*job.Job) bool {
 }
 
 func ptr(s string) *string { return &s }
-
-// The facts the gate stands on: it keeps jobs waiting while it is renewed, lets
-// them go by itself when it isn't, by being cancelled too, and never runs.
-func TestGate(t *testing.T) {
-	t.Parallel()
-	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
-	ctx := context.Background()
-
-	const lease = 6 * time.Second // longer than a busy machine stalls
-	gate, _, err := c.CreateGate(ctx, lease, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A user's job with the gate's name is a job, not a gate.
-	impostor := submit(t, cluster, "--job-name="+job.GateName, "--comment="+job.GateName, "--begin=now+600")
-	a := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
-	for range 8 { // longer than the lease
-		must.OK(t, c.RenewGate(ctx, gate, lease))
-		s, jobs := poll(t, c)
-		if len(s.Gates) != 1 || s.Gates[0].ID != gate || s.Gates[0].Open {
-			t.Fatalf("gates %+v; the impostor is %s", s.Gates, impostor)
-		}
-		if bad := s.Gates[0].Misread; len(bad) > 0 {
-			t.Fatalf("Slurm %s isn't understood: %v", s.Release, bad)
-		}
-		if left := s.Gates[0].Begin.Sub(s.At); left <= 0 || left > lease+2*time.Second {
-			t.Fatalf("lease %v", left)
-		}
-		if j := jobs[a]; j.State != job.Pending || !j.Dependency.Only("after", gate) {
-			t.Fatalf("%+v", j)
-		}
-		time.Sleep(time.Second)
-	}
-	took := eventually(t, c, time.Minute, "free when the lease is over", running(a))
-	t.Logf("free %v after a lease of %v was renewed no more", took.Round(100*time.Millisecond), lease)
-	f := must.Get(cluster.Job(ctx, gate))(t)
-	if f["JobState"] != "DEADLINE" || f["NodeList"] != "" || f["RunTime"] != "00:00:00" {
-		t.Errorf("the gate ended as %s on %q after %s", f["JobState"], f["NodeList"], f["RunTime"])
-	}
-	if s, _ := poll(t, c); len(s.Gates) != 0 {
-		t.Errorf("gates %+v", s.Gates)
-	}
-	if err := c.RenewGate(ctx, gate, time.Minute); !errors.Is(err, job.ErrNoJob) {
-		t.Errorf("renewing a gate that is over: %v", err)
-	}
-
-	gate = newGate(t, c)
-	b := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
-	time.Sleep(2 * time.Second)
-	if _, jobs := poll(t, c); jobs[b].State != job.Pending {
-		t.Errorf("%+v", jobs[b])
-	}
-	must.OK(t, c.OpenGate(ctx, gate))
-	eventually(t, c, time.Minute, "free when the gate is cancelled", running(b))
-	if err := c.OpenGate(ctx, gate); err != nil {
-		t.Errorf("opening an open gate: %v", err)
-	}
-	if err := c.OpenGate(ctx, "999999"); err != nil {
-		t.Errorf("opening a gate that never was: %v", err)
-	}
-	// The number of a gate that slurmctld forgot may be another job's.
-	other := submit(t, cluster, "--begin=now+600")
-	if err := c.OpenGate(ctx, other); err != nil {
-		t.Errorf("opening a gate whose number is another job's: %v", err)
-	}
-	if f, err := cluster.Job(ctx, other); err != nil || f["JobState"] != "PENDING" {
-		t.Errorf("a job that is no gate is %s: %v", f["JobState"], err)
-	}
-}
-
-// A release: shares and node set while the jobs wait, then one update for all,
-// array tasks among them. They run on one GPU, started together.
-func TestRelease(t *testing.T) {
-	t.Parallel()
-	cluster, c := live(t, slurmtest.Options{Nodes: 2, GPUs: 2, AllSharing: true}) // default scheduler
-	ctx := context.Background()
-	gate := newGate(t, c)
-	dep := "--dependency=after:" + gate
-	a := submit(t, cluster, "--gres=mps:100", dep, "--comment=hostile\n1|2|3 ~",
-		"--job-name=x\n     Nodes=n2 CPU_IDs=0 Mem=1 GRES=mps:1(IDX:1)")
-	b := submit(t, cluster, "--gres=mps:100", dep, "--array=1-3", "--exclude=n1")
-	members := []string{a, b + "_1", b + "_3"}
-	_, jobs := poll(t, c)
-	if j := jobs[a]; j.Comment != "hostile\n1|2|3 ~" || j.User != "nobody" || j.Request.Count != 100 {
-		t.Errorf("%+v", j)
-	}
-	if jobs[b+"_2"].ExcNodes != "n1" || jobs[a].ExcNodes != "" {
-		t.Errorf("excluded: %q, %q", jobs[b+"_2"].ExcNodes, jobs[a].ExcNodes)
-	}
-	must.OK(t, c.Update(ctx, job.Update{Jobs: members[:1], Gres: ptr("mps:34"), ReqNodes: ptr("n2")}))
-	must.OK(t, c.Update(ctx, job.Update{
-		Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"),
-		AdminComment: ptr("slurmbridge group 1"),
-	}))
-	_, jobs = poll(t, c)
-	for i, ref := range members {
-		j := jobs[ref]
-		if j == nil || j.Request.Kind != job.Shares || j.Request.Count != []int{34, 33, 33}[i] || j.ReqNodes != "n2" ||
-			!j.Dependency.Only("after", gate) {
-			t.Errorf("%s: %+v", ref, j)
-		}
-	}
-	if j := jobs[b+"_2"]; j.Request.Count != 100 || j.ReqNodes != "" || j.ExcNodes != "n1" {
-		t.Errorf("a task that was left alone: %+v", j)
-	}
-	must.OK(t, c.Update(ctx, job.Update{Jobs: members, Dependency: ptr(""), StartNow: true}))
-	took := eventually(t, c, time.Minute, "started after the release", running(members...))
-	t.Logf("all run %v after the release", took.Round(10*time.Millisecond))
-	_, jobs = poll(t, c)
-	for _, ref := range members {
-		j := jobs[ref]
-		// The name that forges Slurm's line costs its owner that it isn't known.
-		want := []int{0}
-		if ref == a {
-			want = nil
-		}
-		if j.Nodes != "n2" || !slices.Equal(j.GPUs, want) {
-			t.Errorf("%s runs on GPUs %v of %s", ref, j.GPUs, j.Nodes)
-		}
-		if d := j.Start.Sub(jobs[a].Start); d < -time.Second || d > time.Second {
-			t.Errorf("%s started %v after %s", ref, d, a)
-		}
-	}
-
-	// What can't be done is said, and in the terms callers know.
-	if err := c.Update(ctx, job.Update{Jobs: []string{a}, Gres: ptr("mps:20")}); !errors.Is(err, job.ErrNoJob) {
-		t.Errorf("update of a running job: %v", err)
-	}
-	if err := c.Update(ctx, job.Update{Jobs: []string{"999999"}, StartNow: true}); !errors.Is(err, job.ErrNoJob) {
-		t.Errorf("update of no job: %v", err)
-	}
-	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("nowhere")}); !errors.Is(err,
-		job.ErrRefused) {
-		t.Errorf("update to an unknown node: %v", err)
-	}
-	if err := c.Update(ctx,
-		job.Update{Jobs: []string{b + "_2", "999999"}, Dependency: ptr("after:" + gate + ",afterany:" + a)}); !errors.Is(err,
-		job.ErrNoJob) {
-		t.Errorf("update of two jobs, one of which is none: %v", err)
-	}
-	_, jobs = poll(t, c)
-	if d := jobs[b+"_2"].Dependency; !d.Has("after", gate) || !d.Has("afterany", a) || len(d.List) != 2 {
-		t.Errorf("the other job depends on %+v", d)
-	}
-	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("n2")}); err != nil {
-		t.Error(err)
-	}
-	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("")}); err != nil {
-		t.Error(err)
-	}
-	if _, jobs = poll(t, c); jobs[b+"_2"].ReqNodes != "" {
-		t.Errorf("nodes are still %q", jobs[b+"_2"].ReqNodes)
-	}
-
-	script, err := c.Script(ctx, b+"_2")
-	if err != nil || !strings.Contains(string(script), "sleep 300") {
-		t.Errorf("script %q, %v", script, err)
-	}
-	if _, err := c.Script(ctx, "999999"); !errors.Is(err, job.ErrNoJob) {
-		t.Errorf("script of no job: %v", err)
-	}
-}
-
-// What a look sees of nodes and of the other ways to ask for a GPU; and that a
-// slurmctld that is away is said to be away.
-func TestLook(t *testing.T) {
-	t.Parallel()
-	cluster, c := live(t, slurmtest.Options{GPUs: 2, Sharing: "shard"})
-	ctx := context.Background()
-	gpus := submit(t, cluster, "--gpus=1")
-	cpu := submit(t, cluster)
-	shard := submit(t, cluster, "--gres=shard:60")
-	begin := submit(t, cluster, "--gres=shard:100", "--begin=now+3600", "--dependency=afterany:"+gpus, "--constraint=",
-		"--no-requeue", "--mem=2G", "--cpus-per-task=2")
-	eventually(t, c, time.Minute, "two jobs started", running(gpus, shard))
-	s, jobs := poll(t, c)
-	if jobs[cpu] != nil {
-		t.Errorf("a job without a GPU: %+v", jobs[cpu])
-	}
-	if len(s.Nodes) != 1 || s.Nodes[0].GPUs != 2 || s.Nodes[0].Units != 200 || s.Nodes[0].Sharing != job.Shard ||
-		!s.Nodes[0].Up || s.Nodes[0].CPUsAlloc != 3 {
-		t.Errorf("%+v", s.Nodes)
-	}
-	if j := jobs[gpus]; j.Request.Kind != job.WholeGPU || len(j.GPUs) != 1 || j.Start.IsZero() ||
-		s.At.Sub(j.Start) > time.Minute || s.At.Before(j.Start.Add(-time.Second)) {
-		t.Errorf("%+v", j)
-	}
-	if j := jobs[shard]; j.Request.Kind != job.Shares || len(j.GPUs) != 1 || j.GPUs[0] == jobs[gpus].GPUs[0] {
-		t.Errorf("%+v beside %v", j, jobs[gpus].GPUs)
-	}
-	if j := jobs[begin]; !j.Dependency.Only("afterany", gpus) ||
-		(j.Eligible.Sub(j.Submit)-time.Hour).Abs() > 2*time.Second || j.Requeue || j.HostMemMiB != 2048 || j.CPUs != 2 ||
-		j.TimeLimit != 10*time.Minute {
-		t.Errorf("%+v", j)
-	}
-	if s.Release != cluster.Release {
-		t.Errorf("release %q of %q", s.Release, cluster.Release)
-	}
-	if out, err := c.Show(ctx, "scontrol", "show", "partitions", "-o"); err != nil ||
-		len(text.ParsePartitions([]byte(out))) == 0 {
-		t.Error(out, err)
-	}
-
-	// Slurm's commands knock for 9 s by themselves.
-	brief := &slurm.Client{Conf: c.Conf, Prefix: c.Prefix, Timeout: time.Second}
-	must.OK(t, brief.Open())
-	cluster.StopController()
-	if _, err := brief.Poll(ctx); !errors.Is(err, job.ErrDown) {
-		t.Errorf("look without slurmctld: %v", err)
-	}
-	if _, err := brief.Release(ctx); !errors.Is(err, job.ErrDown) {
-		t.Errorf("release without slurmctld: %v", err)
-	}
-	if err := brief.Update(ctx, job.Update{Jobs: []string{begin}, Gres: ptr("shard:50")}); !errors.Is(err, job.ErrDown) {
-		t.Errorf("update without slurmctld: %v", err)
-	}
-	if _, _, err := brief.CreateGate(ctx, time.Minute, nil); !errors.Is(err, job.ErrDown) {
-		t.Errorf("gate without slurmctld: %v", err)
-	}
-	must.OK(t, cluster.StartController(ctx))
-	if _, jobs := poll(t, c); jobs[begin] == nil {
-		t.Error("a job was lost")
-	}
-}
 
 // A job that still asks for gpu:shared, as it does without a job_submit script, is
 // called shared where Slurm lets its request be rewritten, and only there.

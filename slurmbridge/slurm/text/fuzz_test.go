@@ -262,38 +262,6 @@ func FuzzSizes(f *testing.F) {
 	})
 }
 
-func FuzzReadSacct(f *testing.F) {
-	f.Add("JobID|JobName|User|Submit|Elapsed|End|AllocTRES\n1|a|b|u|2024-01-01T00:00:00|1-02:03:04.5|Unknown|gres/gpu:a100=2,gres/mps=50\n")
-	f.Add("JobID|JobName|User\n1|a\nb|u\n2|c|u\n")
-	f.Add("JobIDRaw|JobName|End|\r\n1|a\tb|1700000060|\r\n\r\n")
-	f.Add("\ufeffJobName|Comment\na|b|c\n")
-	f.Fuzz(func(t *testing.T, out string) {
-		rows := 0
-		broken, err := ReadSacct(strings.NewReader(out), "f", func(*SacctRow) {}, func(r *SacctRow) {
-			rows++
-			if len(r.Text("jobname")) > len(out) {
-				t.Error("a name out of nothing")
-			}
-			if n, _ := r.GPUs("alloctres", "reqtres"); n < 0 {
-				t.Errorf("%d GPUs", n)
-			}
-			if d := r.Elapsed("elapsed"); d < 0 {
-				t.Errorf("elapsed %v", d)
-			}
-			if at := r.Time("end", time.UTC); !at.IsZero() && (at.Unix() < 0 || at.Unix() > 1e11) {
-				t.Errorf("%v", at)
-			}
-		})
-		var where *table.Error
-		if err != nil && (!errors.As(err, &where) || where.File != "f") {
-			t.Errorf("%T %v", err, err)
-		}
-		if rows+broken > strings.Count(out, "\n") {
-			t.Errorf("%d rows, %d broken", rows, broken)
-		}
-	})
-}
-
 // A job's name can't change what another column says, whatever its user wrote, and loses no other job's row.
 func FuzzSacctName(f *testing.F) {
 	f.Add("a|b")

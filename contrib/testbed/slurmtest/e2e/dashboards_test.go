@@ -138,6 +138,9 @@ func (w *watched) secure() {
 	w.signal("slurmbridge", syscall.SIGHUP)
 	w.bridge = strings.Replace(w.URL, "http://", "https://", 1)
 	w.until("the bridge speaks TLS", func() bool { return w.answers(w.bridge+"/-/ready") == http.StatusOK })
+	resp := must.Get(w.client.Get(w.bridge + "/"))(w.t)
+	resp.Body.Close()
+	must.Equal(w.t, resp.StatusCode, http.StatusUnauthorized, "the page without a password")
 
 	port := must.Get(w.FreePort())(w.t)
 	w.agent = "127.0.0.1:" + port
