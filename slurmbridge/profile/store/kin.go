@@ -135,9 +135,10 @@ func noteCards(ctx context.Context, q database.Querier, r *gpuprof.Record) error
 		if g.Model == "" {
 			continue // NVML has lost it: it is the card that it was
 		}
-		if _, err := q.ExecContext(ctx, `INSERT INTO cards (node, gpu, card, no_limits) VALUES (?, ?, ?, ?)
+		_, err := q.ExecContext(ctx, `INSERT INTO cards (node, gpu, card, no_limits) VALUES (?, ?, ?, ?)
 			ON CONFLICT (node, gpu) DO UPDATE SET card = excluded.card, no_limits = excluded.no_limits
-			WHERE card <> excluded.card OR no_limits <> excluded.no_limits`, r.Node, g.Index, g.Model, g.NoMemLimits); err != nil {
+			WHERE card <> excluded.card OR no_limits <> excluded.no_limits`, r.Node, g.Index, g.Model, g.NoMemLimits)
+		if err != nil {
 			return err
 		}
 	}

@@ -236,7 +236,9 @@ func TestRelatives(t *testing.T) {
 		t.Errorf("far away: %+v %v", p, err)
 	}
 	// What has a profile is not forgotten, the rest is.
+	must.OK(t, s.SetApp(ctx, "7", "ann", "lmp"))
 	must.OK(t, s.Tidy(ctx, time.Now().Add(time.Hour)))
+	must.Equal(t, must.Get(s.AppOf(ctx, "7", "ann"))(t), "")
 	if a, err := s.Family(ctx, "ann", script(1000).Key); err != nil || a.Family != want.Family || a.Name != "lj" ||
 		len(a.Sizes) != 1 || a.Sizes[0].Value != 1000 {
 		t.Errorf("%+v %v", a, err)
