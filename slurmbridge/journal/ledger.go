@@ -1,10 +1,12 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -25,11 +27,11 @@ type ledger struct {
 
 // track follows a job through the queue.
 type track struct {
-	submit, ready time.Time
-	start         time.Time // zero while it is pending
-	ended         bool
-	decided       history.Decision
-	job           *job.Job // as the last poll showed it; nil = an earlier daemon followed it
+	ready   time.Time
+	start   time.Time // zero while it is pending
+	ended   bool
+	decided history.Decision
+	job     *job.Job // as the last poll showed it; nil = an earlier daemon followed it
 }
 
 // RecordPoll writes down what a poll showed of jobs and GPUs, and what it led to: since
@@ -47,10 +49,7 @@ func (j *Journal) RecordPoll(ctx context.Context, st *job.Status) error {
 	}); err != nil {
 		return fmt.Errorf("write ledger: %w", err)
 	}
-	j.ledger.tracks, j.ledger.lastAt = p.tracks, p.at
-	for _, f := range p.written {
-		f()
-	}
+	j.ledger = ledger{tracks: p.tracks, nodes: p.seen, hour: p.hourOf(), lastAt: p.at}
 	return nil
 }
 
@@ -63,7 +62,7 @@ type pollWriter struct {
 	at      time.Time
 	decided map[string]history.Decision // of the jobs in groups, by ref
 	tracks  map[string]*track
-	written []func() // updates the ledger once all is committed
+	seen    map[string]string // what stands of each node
 }
 
 func (p *pollWriter) exec(query string, args ...any) error {
@@ -146,7 +145,7 @@ func (p *pollWriter) unfinished() (map[string]*track, error) {
 	out := map[string]*track{}
 	for i := range open {
 		r := &open[i]
-		out[r.Ref] = &track{start: r.Allotted, submit: r.Submit, ready: r.Ready}
+		out[r.Ref] = &track{start: r.Allotted, ready: r.Ready}
 	}
 	return out, err
 }
@@ -171,7 +170,7 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 			return err
 		}
 	}
-	t.submit, t.job = j.Submit, j
+	t.job = j
 	if d, ok := p.decided[j.Ref]; ok || p.st.Mode != job.Shadow {
 		t.decided = d
 	}
@@ -252,7 +251,7 @@ func (p *pollWriter) insert(j *job.Job, t *track, ended *time.Time) error {
 	r := history.Run{
 		Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, App: p.st.Apps[j.Ref].Key, Mode: p.st.Mode,
 		QOS:         j.QOS,
-		Reservation: j.Reservation, Deadline: j.Deadline, Submit: t.submit, Ready: t.ready, Start: t.start, Node: j.Nodes,
+		Reservation: j.Reservation, Deadline: j.Deadline, Submit: j.Submit, Ready: t.ready, Start: t.start, Node: j.Nodes,
 		GPUs: j.GPUs, Decided: t.decided,
 	}
 	if ended != nil {
@@ -304,29 +303,26 @@ func (p *pollWriter) refusals() error {
 	return nil
 }
 
+func (p *pollWriter) hourOf() int64 { return p.at.Unix() / 3600 }
+
 // gpus keeps which GPUs there are: when they change, and once an hour.
 func (p *pollWriter) gpus() error {
-	hour := p.at.Unix() / 3600
+	p.seen = maps.Clone(p.nodes)
 	for i := range p.st.Snap.Nodes {
 		n := &p.st.Snap.Nodes[i]
 		body, err := json.Marshal(&job.Node{
 			Name: n.Name, Up: true, GPUs: n.GPUs, GPUType: n.GPUType, Cards: n.Cards, Partitions: n.Partitions,
 		})
-		if err != nil {
-			return err
-		}
-		text := string(body)
-		if p.hour == hour && p.nodes[n.Name] == text || !n.Up {
+		if p.hour == p.hourOf() && p.nodes[n.Name] == string(body) || !n.Up {
 			continue
 		}
-		if err := p.exec(`INSERT INTO bridge_nodes (node, body, seen) VALUES (?, ?, ?)
+		if err = cmp.Or(err, p.exec(`INSERT INTO bridge_nodes (node, body, seen) VALUES (?, ?, ?)
 			ON CONFLICT (node) DO UPDATE SET body = excluded.body, seen = excluded.seen`,
-			n.Name, text, p.at.UnixMilli()); err != nil {
+			n.Name, string(body), p.at.UnixMilli())); err != nil {
 			return err
 		}
-		p.written = append(p.written, func() { p.nodes[n.Name] = text })
+		p.seen[n.Name] = string(body)
 	}
-	p.written = append(p.written, func() { p.hour = hour })
 	return nil
 }
 

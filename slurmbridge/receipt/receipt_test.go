@@ -400,28 +400,16 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// Thousands of jobs are still one page.
-func TestOnePage(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes more than 5 s")
-	}
-	var jobs []history.Run
-	w := world()
-	w.Nodes[0].GPUs = 64
-	for i := range 600 {
-		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%300), float64(i)/4, float64(i)/4+5, float64(i)/4+70, "x")
-		j.GPUs = []int{i % 64}
-		j.Outcome.Contract, j.Outcome.Broken = 1.05, true
-		jobs = append(jobs, j)
-	}
-	r := Make(&Input{Jobs: jobs, Replay: w})
-	if r.Replay == nil || r.Replay.Jobs != 600 {
-		t.Fatal(r.NoReplay)
-	}
-	var text bytes.Buffer
-	if r.Text(&text, 10); strings.Count(text.String(), "\n") > 70 {
-		t.Errorf("%d lines", strings.Count(text.String(), "\n"))
-	}
+// However many jobs there are, lists have as many lines as are asked for.
+func TestListsAreShort(t *testing.T) {
+	o := &history.Outcome{Ref: "1", Slowdown: 2, Contract: 1.2}
+	x := &Replay{Users: make([]Change, 3), Apps: make([]Change, 2), All: Change{Shorter: 1}}
+	r := &Receipt{Jobs: 4, Replay: x, Failures: []*history.Outcome{o, o, o}}
+	r.Contracts.List = []*history.Outcome{o, o, o, o}
+	var text strings.Builder
+	r.Text(&text, 1)
+	must.Equal(t, regexp.MustCompile(`and \d+ more`).FindAllString(text.String(), -1),
+		[]string{"and 2 more", "and 3 more", "and 2 more", "and 1 more"}, "failures, contracts, users, applications")
 }
 
 // wholly is a job that asked for a whole GPU and took an hour.

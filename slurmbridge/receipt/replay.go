@@ -67,15 +67,8 @@ type Replay struct {
 	Late   int     `json:"jobs_late"`
 	// Kept are the guard's reasons in the shared world, the dearest first: those for which jobs waited beside a GPU with
 	// room.
-	Kept  []Kept `json:"guard,omitempty"`
-	Would *Would `json:"would_share,omitempty"` // what if
-}
-
-// Kept is what a reason of the guard's cost in a replay, as history.Refused counts it.
-type Kept struct {
-	Reason string  `json:"reason"`
-	Jobs   int     `json:"jobs"`
-	WaitH  float64 `json:"waited_h"`
+	Kept  []history.Refused `json:"guard,omitempty"`
+	Would *Would            `json:"would_share,omitempty"` // what if
 }
 
 // Would are the jobs that would share in the second world, and not in the first.
@@ -147,7 +140,7 @@ func (w *World) Replay(jobs []history.Run) (*Replay, error) {
 	}
 	r.Jobs, r.GPUs, r.Policy, r.OOM = len(p.in), len(p.cfg.GPUs), shared.Policy.Name(), worlds[1].OOM
 	for _, k := range worlds[1].Kept {
-		r.Kept = append(r.Kept, Kept{k.Reason.String(), k.Jobs, k.WaitS / 3600})
+		r.Kept = append(r.Kept, history.Refused{Reason: k.Reason.String(), Jobs: k.Jobs, WaitH: k.WaitS / 3600})
 	}
 	r.compare(p, worlds[0], worlds[1])
 	return r, nil

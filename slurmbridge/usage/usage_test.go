@@ -5,11 +5,8 @@ import (
 	"database/sql"
 	"encoding/csv"
 	"errors"
-	"fmt"
-	"maps"
 	"math"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -380,44 +377,5 @@ func TestHostileNames(t *testing.T) {
 	}
 	if _, err := ParseBy("colour"); !errors.Is(err, ErrBy) {
 		t.Error(err)
-	}
-}
-
-// hoursOf are the jobs of a period, with what each held, h.
-func hoursOf(t testing.TB, s *sql.DB, from, to float64) map[string]float64 {
-	t.Helper()
-	r := must.Get(Make(t.Context(), s, during(from, to, Job), at(24)))(t)
-	out := map[string]float64{}
-	if r != nil {
-		for _, l := range r.Lines {
-			out[l.Name] = l.Held
-		}
-	}
-	return out
-}
-
-func TestFootprintsOfAPeriod(t *testing.T) {
-	s := open(t)
-	// A run of five days, one on each day.
-	list := []history.Footprint{run("long", "ann", 1, 121)}
-	for d := range 5 {
-		list = append(list, run(fmt.Sprint(d), "ann", 24*float64(d)+2, 24*float64(d)+3))
-	}
-	for i := range list {
-		save(t, s, list[i])
-	}
-	names := func(from, to float64) []string { return slices.Sorted(maps.Keys(hoursOf(t, s, from, to))) }
-	must.Equal(t, names(48, 72), []string{"2", "long"}, "of a day")
-	if got := names(122, 200); got != nil {
-		t.Errorf("of later: %v", got)
-	}
-	if first, err := history.FirstFootprint(t.Context(), s); err != nil || !first.Equal(at(3)) {
-		t.Errorf("the first ended at %v, %v", first, err)
-	}
-	must.OK(t, history.ForgetFootprints(t.Context(), s, at(50)))
-	must.Equal(t, names(0, 200), []string{"2", "3", "4", "long"}, "after two days were forgotten")
-	if r, err := Make(t.Context(), s, during(-400, 400, User), at(24)); err != nil ||
-		r.Total.Runs != 4 || r.Total.Held != 123 {
-		t.Errorf("their week's sum: %+v, %v", r, err)
 	}
 }
