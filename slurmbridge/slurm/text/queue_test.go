@@ -105,73 +105,58 @@ func TestParseQueueRecorded(t *testing.T) {
 					t.Errorf("job %s asks %+v", ref, a)
 				}
 			}
-			if j := find("1"); j.State != job.Running || j.Nodes != "n1" || j.ReqNodes != "n1" || j.TimeLimit != 5*time.Minute ||
-				j.Start.Before(j.Submit) || j.Start.IsZero() || j.User != "nobody" || j.UID != 65534 || j.CPUs != 1 ||
-				j.HostMemMiB != 100 {
-				t.Errorf("job 1: %+v", j)
+			type is map[string]func(j *job.Job) bool
+			for ref, so := range (is{
+				"1": func(j *job.Job) bool {
+					return j.State == job.Running && j.Nodes == "n1" && j.ReqNodes == "n1" && j.TimeLimit == 5*time.Minute &&
+						!j.Start.Before(j.Submit) && j.User == "nobody" && j.UID == 65534 && j.CPUs == 1 && j.HostMemMiB == 100 &&
+						!j.Exclusive
+				},
+				"2":    func(j *job.Job) bool { return j.TimeLimit == 26*time.Hour+4*time.Minute },
+				"5":    func(j *job.Job) bool { return j.Request.Sharing == job.Shard },
+				"8_1":  func(j *job.Job) bool { return j.ID == 9 && j.ArrayID == 8 }, // runs
+				"22_1": func(j *job.Job) bool { return j.ID > 32 && j.ArrayID == 22 },
+				"22_2": func(j *job.Job) bool { // waits
+					return j.ID == 22 && j.ArrayID == 22 && j.Reason == "BeginTime" && j.Eligible.Sub(j.Submit) == 9000*time.Second
+				},
+				"12": func(j *job.Job) bool { return !j.Exclusive && j.Reservation == "" },
+				"13": func(j *job.Job) bool { return j.Exclusive && j.Reservation == "r1" },
+				"15": func(j *job.Job) bool { return j.Partition == "gpu,hidden" },
+				"20": func(j *job.Job) bool { return j.CPUs == 2 && j.HostMemMiB == 2048 && j.Start.IsZero() },
+				"23": func(j *job.Job) bool {
+					return j.Dependency.Or && len(j.Dependency.List) == 2 && j.Eligible.IsZero() && j.ExcNodes == ""
+				},
+				"24": func(j *job.Job) bool {
+					return !j.Dependency.Or && j.Dependency.Has("afterany", "2") && j.Features == "pascal&big" &&
+						j.Dependency.List[0] == job.Dependency{Type: "after", Job: "22", Rest: "+5"}
+				},
+				"25": func(j *job.Job) bool {
+					return j.Priority == 0 && j.Reason == "JobHeldUser" && j.Dependency.List[0].Type == "singleton" && j.Requeue
+				},
+				"26": func(j *job.Job) bool { // a begin time of the owner's shows although a dependency is unmet
+					return j.Eligible.Sub(j.Submit) == 9000*time.Second && !j.Requeue && j.Dependency.Has("after", "22")
+				},
+				"28": func(j *job.Job) bool {
+					return j.NumNodes == 1 && j.CPUs == 8 && j.HostMemMiB == 1200 && j.TimeLimit == 0 && j.HetID == 0
+				},
+				"30": func(j *job.Job) bool { return j.HetID == 30 },
+				"31": func(j *job.Job) bool { return j.HetID == 30 },
+				// What users wrote stays where they wrote it.
+				"17": func(j *job.Job) bool {
+					return j.Comment == "hi|there\n7~ANOTHERNONCE7|N/A|x~" && j.User == "nobody"
+				},
+				"27": func(j *job.Job) bool {
+					return strings.EqualFold(j.Account, "acc|t\n9~ANOTHERNONCE9|") && j.Features == "pascal|big" && j.Comment == ""
+				},
+				// Neither the name nor the comment makes a user's job the gate.
+				"18": func(j *job.Job) bool { return j.Comment == job.GateName },
+			}) {
+				if j := find(ref); !so(j) {
+					t.Errorf("job %s: %+v", ref, j)
+				}
 			}
-			if j := find("2"); j.TimeLimit != 26*time.Hour+4*time.Minute {
-				t.Errorf("job 2: limit %v", j.TimeLimit)
-			}
-			if j := find("5"); j.Request.Sharing != job.Shard {
-				t.Errorf("job 5: %+v", j.Request)
-			}
-			if j := find("8_1"); j.ID != 9 || j.ArrayID != 8 {
-				t.Errorf("running task: %+v", j)
-			}
-			if j := find("22_1"); j.ArrayID != 22 || j.ID <= 32 {
-				t.Errorf("split task: %+v", j)
-			}
-			if j := find("22_2"); j.ArrayID != 22 || j.ID != 22 || j.Reason != "BeginTime" ||
-				j.Eligible.Sub(j.Submit) != 9000*time.Second {
-				t.Errorf("pending task: %+v", j)
-			}
-			if j := find("20"); j.CPUs != 2 || j.HostMemMiB != 2048 || !j.Start.IsZero() {
-				t.Errorf("job 20: %+v", j)
-			}
-			if j := find("23"); !j.Dependency.Or || len(j.Dependency.List) != 2 || !j.Eligible.IsZero() {
-				t.Errorf("job 23: %+v", j)
-			}
-			if j := find("24"); j.Dependency.Or || !j.Dependency.Has("afterany", "2") ||
-				j.Dependency.List[0] != (job.Dependency{Type: "after", Job: "22", Rest: "+5"}) || j.Features != "pascal&big" {
-				t.Errorf("job 24: %+v", j)
-			}
-			if hasExc(release) && (find("24").ExcNodes != "n[1,3]" || find("22_1").ExcNodes != "n3" ||
-				find("23").ExcNodes != "") {
-				t.Errorf("excluded: %q, %q, %q", find("24").ExcNodes, find("22_1").ExcNodes, find("23").ExcNodes)
-			}
-			if j := find("25"); j.Priority != 0 || j.Reason != "JobHeldUser" || j.Dependency.List[0].Type != "singleton" ||
-				!j.Requeue {
-				t.Errorf("job 25: %+v", j)
-			}
-			// A begin time of the owner's shows although a dependency is unmet.
-			if j := find("26"); j.Eligible.Sub(j.Submit) != 9000*time.Second || j.Requeue || !j.Dependency.Has("after", "22") {
-				t.Errorf("job 26: %+v", j)
-			}
-			if j := find("28"); j.NumNodes != 1 || j.CPUs != 8 || j.HostMemMiB != 1200 || j.TimeLimit != 0 {
-				t.Errorf("job 28: %+v", j)
-			}
-			if j := find("31"); j.HetID != 30 || find("30").HetID != 30 || find("28").HetID != 0 {
-				t.Errorf("het job: %+v", j)
-			}
-			if j := find("13"); !j.Exclusive || j.Reservation != "r1" || find("12").Exclusive || find("12").Reservation != "" ||
-				find("1").Exclusive {
-				t.Errorf("job 13: %+v", j)
-			}
-			if j := find("15"); j.Partition != "gpu,hidden" {
-				t.Errorf("job 15: %+v", j)
-			}
-			// What users wrote stays where they wrote it.
-			if j := find("17"); j.Comment != "hi|there\n7~ANOTHERNONCE7|N/A|x~" || j.User != "nobody" {
-				t.Errorf("job 17: %+v", j)
-			}
-			if j := find("27"); !strings.EqualFold(j.Account, "acc|t\n9~ANOTHERNONCE9|") || j.Features != "pascal|big" ||
-				j.Comment != "" {
-				t.Errorf("job 27: %+v", j)
-			}
-			// Neither the name nor the comment makes a user's job the gate.
-			if j := find("18"); j.Comment != job.GateName {
-				t.Errorf("job 18: %+v", j)
+			if hasExc(release) && (find("24").ExcNodes != "n[1,3]" || find("22_1").ExcNodes != "n3") {
+				t.Errorf("excluded: %q, %q", find("24").ExcNodes, find("22_1").ExcNodes)
 			}
 		})
 	}
