@@ -18,7 +18,6 @@ const (
 	FigMem
 	FigPCIe
 	FigPower
-	FigMeanPower
 	FigMemBusy
 )
 
@@ -43,9 +42,6 @@ type Figure struct {
 	Most float64
 	// Sum: a job's GPUs together have the sum of the figure; otherwise their mean.
 	Sum bool
-	// Value returns what a reading adds to the integral and to the maximum; nil = the
-	// figure's value to both.
-	Value func(r *Reading) (mean, peak float64)
 
 	// Resource says where the figure stands in the use of a GPU that jobs compete for,
 	// and so in a record's mean, peak and series; nil = it is not part of it.
@@ -108,25 +104,14 @@ var Recorded = []Figure{
 		Scale:  1e6,
 	},
 	FigPower: {
-		Name: "power", Unit: "W", Source: "power", Nonzero: true, Most: 5e3, Sum: true, Value: powerOf,
+		Name: "power", Unit: "W", Source: "power", Nonzero: true, Most: 5e3, Sum: true,
 		Metric: Metric{"gpu_power_watts", "Power drawn, while the GPU has jobs."}, Scale: 1,
 	},
-	FigMeanPower: {Name: "mean_power", Unit: "W", Detail: true, Sum: true},
 	FigMemBusy: {
 		Name: "mem_busy", Unit: fraction, Most: 1, Detail: true,
 		// The interference model alone reads it: known or unknown with gpu.
 		Resource: func(u *rlcore.Use) *float64 { return &u.MemBusy }, Round: thousandths,
 	},
-}
-
-// powerOf prefers the mean power since the previous reading, from the counter of
-// energy, to the power at the moment.
-func powerOf(r *Reading) (mean, peak float64) {
-	now := r.Value[FigPower]
-	if !r.Has(FigMeanPower) {
-		return now, now
-	}
-	return r.Value[FigMeanPower], max(now, r.Value[FigMeanPower])
 }
 
 func thousandths(v float64) float64 { return math.Round(v*1e3) / 1e3 }

@@ -74,13 +74,9 @@ func (t *Tally) Add(from, to float64, r Reading) {
 		if !r.Has(f) {
 			continue
 		}
-		peak := v
-		if row.Value != nil {
-			v, peak = row.Value(&r)
-		}
 		total.Sum += v * dt
 		total.Time += dt
-		total.Max = max(total.Max, peak)
+		total.Max = max(total.Max, v)
 	}
 }
 

@@ -104,17 +104,12 @@ type gpu struct {
 	traffic traffic
 	counts  bool // performance monitoring measures PCIe
 
-	joules   float64
-	joulesAt time.Time
-	joulesOK bool
-	// joulesTook is how long reading them took: their time isn't known any better.
-	joulesTook time.Duration
-	uses       map[int]float64 // SM utilisation by process
-	usesAt     time.Time       // up to when the driver's were read
-	usesRead   time.Time
-	samples    samples
-	without    map[int]bool // processes that the last reading found to compute without MPS
-	processes  map[int]process
+	uses      map[int]float64 // SM utilisation by process
+	usesAt    time.Time       // up to when the driver's were read
+	usesRead  time.Time
+	samples   samples
+	without   map[int]bool // processes that the last reading found to compute without MPS
+	processes map[int]process
 }
 
 // process is a job's process that was on a GPU of late, when it was seen there last.

@@ -3,16 +3,13 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
-	"log/slog"
 	"math"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
-	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 // The same jobs on the same cards make records that are byte for byte those in testdata: sharers, performance monitoring,
@@ -29,7 +26,6 @@ func TestRecordsStayAsTheyWere(t *testing.T) {
 			memory: func() (float64, error) { return 1000 + 100*math.Floor(x()/40), nil },
 			pcie:   func() (float64, error) { return 400 + x(), nil },
 			power:  func() (float64, error) { return 150 + 50*math.Sin(x()/7), nil },
-			energy: func() (float64, error) { return 1e6 + 140*x(), nil },
 			procs: func() ([]nvml.Process, error) {
 				return []nvml.Process{{PID: 1, MemMiB: 400}, {PID: 2, MemMiB: 600 + math.Floor(x()/10)}}, nil
 			},
@@ -74,47 +70,4 @@ func TestRecordsStayAsTheyWere(t *testing.T) {
 	if !bytes.Equal(got.Bytes(), want) {
 		t.Errorf("the records changed:\n%.2000s", &got)
 	}
-}
-
-// TestEnergyReadSlowly takes the CPU away between the counter and the clock: no power
-// is made of a time that isn't known.
-func TestEnergyReadSlowly(t *testing.T) {
-	lib, _ := simulated(t, "2", "--model", "h200")
-	a := &Agent{
-		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Period: 100 * time.Millisecond,
-		Keep: new(kept).keep, Now: time.Now, Log: slog.New(slog.DiscardHandler),
-	}
-	must.OK(t, a.Start())
-	g := a.gpus[0]
-	power := func(pause time.Duration) float64 {
-		calls := 0
-		var l observed
-		g.energy(&l, func() time.Time {
-			if calls++; calls == 2 {
-				time.Sleep(pause)
-			}
-			return time.Now()
-		})
-		time.Sleep(20 * time.Millisecond)
-		return l.reading.Value[gpuprof.FigMeanPower]
-	}
-	truth := 0.0
-	for range 100 {
-		if truth = power(0); truth > 0 {
-			break
-		}
-	}
-	for range 5 {
-		for _, pause := range []time.Duration{40 * time.Millisecond, 0, 0} {
-			if w := power(pause); w != 0 && math.Abs(w-truth) > 0.4*truth {
-				t.Errorf("%v W, an idle card draws %v", w, truth)
-			}
-		}
-	}
-	for range 100 {
-		if power(0) > 0 {
-			return
-		}
-	}
-	t.Error("the card's power isn't told any more")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ var odd = []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, 4e9, math.
 func TestEveryFigureMayLie(t *testing.T) {
 	broken := []error{nvml.ErrImplausible, errors.New("unknown error"), nvml.ErrNotSupported}
 	// One clean record per lie: what the honest figures say must not change.
-	for _, figure := range []string{"gpu", "mem", "pcie", "power", "energy", "core", "process"} {
+	for _, figure := range []string{"gpu", "mem", "pcie", "power", "core", "process"} {
 		for _, always := range []bool{true, false} {
 			for kind := range len(odd) + len(broken) {
 				b := newBench(t)
@@ -48,9 +49,6 @@ func TestEveryFigureMayLie(t *testing.T) {
 					c.pcie = func() (float64, error) { return lie(400) }
 				case "power":
 					c.power = func() (float64, error) { return lie(150) }
-				case "energy":
-					honest := c.energy
-					c.energy = func() (float64, error) { v, _ := honest(); return lie(v) }
 				case "core":
 					c.act = func() (nvml.Activity, error) { v, err := lie(0.4); return nvml.Activity{SM: v}, err }
 				case "process":
@@ -65,10 +63,7 @@ func TestEveryFigureMayLie(t *testing.T) {
 				b.until(b.now.Add(time.Minute))
 				b.end(7)
 				r := b.closed(7)
-				name := map[string]string{"energy": "power", "process": "core"}[figure]
-				if name == "" {
-					name = figure
-				}
+				name := strings.Replace(figure, "process", "core", 1)
 				told := func(f string) bool { return !slices.Contains(r.Unknown, f) }
 				gone := func(f string) bool { return always && f == figure }
 				near := func(f string, got, want float64) {
@@ -86,9 +81,7 @@ func TestEveryFigureMayLie(t *testing.T) {
 					t.Errorf("%s, way %d: power %+v", figure, kind, r.Power)
 				}
 				lied := kind <= len(odd) // ErrImplausible too
-				// A counter that stands still isn't used, and may be one that moves seldom.
-				still := figure == "energy" && always
-				if n := b.dropped(name); !still && lied != (n > 0) || b.dropped() > n {
+				if n := b.dropped(name); lied != (n > 0) || b.dropped() > n {
 					t.Errorf("%s, way %d: %v dropped, %v in all", figure, kind, n, b.dropped())
 				}
 				if r.Failed != 0 || r.MissedS != 0 {
@@ -148,7 +141,6 @@ func TestZeros(t *testing.T) {
 	b := newBench(t)
 	c := b.steady()
 	c.memory, c.power = is(0), is(0)
-	c.energy = is(0)
 	c.act = func() (nvml.Activity, error) { return nvml.Activity{SM: 0.4}, nil }
 	b.gpus[0].card = c
 	b.begin(7, 0, 0)
@@ -270,7 +262,7 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 		for _, g := range b.gpus {
 			g.card = &card{
 				use:    func() (float64, float64, error) { return value(), value(), fails() },
-				memory: one, power: one, energy: one, pcie: one,
+				memory: one, power: one, pcie: one,
 				act: func() (nvml.Activity, error) {
 					return nvml.Activity{SM: value(), Graphics: value(), PCIeMBps: value()}, fails()
 				},

@@ -73,7 +73,6 @@ func (a *Agent) observe(g *gpu, jobs []int64, now time.Time) (observed, error) {
 	if !r.Has(gpuprof.FigCore) && r.Has(gpuprof.FigGPU) && !errors.Is(aerr, nvml.ErrNotYet) && !l.judging {
 		r.Set(gpuprof.FigCore, r.Value[gpuprof.FigGPU]) // an upper bound
 	}
-	g.energy(&l, a.Now)
 	g.contradict(&l)
 	g.seen = now
 	if r.Empty() {
@@ -174,40 +173,6 @@ func fraction(v float64) bool { return v >= 0 && v <= 1 }
 func (g *gpu) most(f gpuprof.Fig) float64 {
 	of := map[gpuprof.Fig]float64{gpuprof.FigMem: g.dev.MemMiB, gpuprof.FigPCIe: g.dev.PCIeMBps}
 	return cmp.Or(of[f], gpuprof.Recorded[f].Most)
-}
-
-// energy makes power of a counter of energy. One that falls, or that rises faster
-// than a card can draw, is dropped, and what comes is compared with its new value. What
-// was read before it may have taken a while (PCIe's counters do): its time is its own,
-// and no better known than reading took, which is long where the CPU was taken away.
-func (g *gpu) energy(l *observed, clock func() time.Time) {
-	before := clock()
-	j, err := g.card.Read(nvml.Energy)
-	now := clock()
-	took := now.Sub(before)
-	last, at, had, slack := g.joules, g.joulesAt, g.joulesOK, g.joulesTook
-	fresh := had && now.After(at) && now.Sub(at) <= stale*g.pace.period
-	if err == nil && fresh && j >= last && took > slack && took > now.Sub(at)/10 {
-		return // the value before it is the better one to compare with
-	}
-	g.joules, g.joulesAt, g.joulesTook = j, now, took
-	g.joulesOK = err == nil && j > 0 && !math.IsInf(j, 0)
-	switch {
-	case errors.Is(err, nvml.ErrImplausible) || err == nil && !g.joulesOK:
-		l.lied |= gpuprof.Of(gpuprof.FigPower)
-	case err != nil || !fresh || slack > now.Sub(at)/10 && j >= last:
-	default:
-		w := (j - last) / now.Sub(at).Seconds()
-		// A counter moves in steps: none in a short time isn't a lie.
-		if !(w >= 0 && w <= g.most(gpuprof.FigPower)) {
-			l.lied |= gpuprof.Of(gpuprof.FigPower)
-			g.joulesOK = false
-			return
-		}
-		if w > 0 {
-			l.reading.Set(gpuprof.FigMeanPower, w)
-		}
-	}
 }
 
 // contradict drops a zero that other figures belie.

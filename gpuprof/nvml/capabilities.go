@@ -247,7 +247,7 @@ func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
 }
 
 // Instance is a MIG instance as a Device: it has memory, processes and activity, in fractions of the instance, and its
-// part of the card's power, energy and PCIe traffic, by SMs.
+// part of the card's power and PCIe traffic, by SMs.
 func (d *Device) Instance(k int) Device {
 	inst, out := &d.MIG.Instances[k], *d
 	out.gpu, out.MIG, out.Cores, out.Refusals, out.Answers = inst.gpu, MIG{}, 0, nil, nil

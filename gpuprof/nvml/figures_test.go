@@ -27,7 +27,6 @@ func TestFigures(t *testing.T) {
 	if _, err := d.Activity(); !errors.Is(err, ErrNotYet) {
 		t.Fatal(err)
 	}
-	first := must.Get(d.Read(Energy))(t)
 	pid := run(t, st.Device(0), gpusim.Claimant{Server: server}, use)
 	must.Get(d.Activity())(t)
 	time.Sleep(LeastActivity + 10*time.Millisecond)
@@ -39,9 +38,6 @@ func TestFigures(t *testing.T) {
 	s, err := lib.Devices()[0].Sample()
 	if err != nil || !near(s.GPU, .5) || !near(s.MemMiB, 2002) || !near(s.PCIeMBps, 3000) || s.PowerW < 100 {
 		t.Errorf("sample %+v, %v", s, err)
-	}
-	if e, err := d.Read(Energy); err != nil || e <= first || e > first+700*time.Since(begin).Seconds() {
-		t.Errorf("energy from %v to %v J, %v", first, e, err)
 	}
 	ps, err := d.Processes()
 	want := []Process{{PID: server, MemMiB: 30, WithoutMPS: true}, {PID: pid, MemMiB: 2000}}

@@ -22,7 +22,7 @@ import (
 )
 
 // The figures of call's errors, in order.
-var figureNames = []string{"memory", "energy", "processes", "process-utilization", "samples", "gpm"}
+var figureNames = []string{"memory", "processes", "process-utilization", "samples", "gpm"}
 
 // Whatever NVML says, each reading is right, an error, or a zero that may be
 // true; and a figure that lies doesn't spoil another.
@@ -54,23 +54,19 @@ func TestLies(t *testing.T) {
 		{"power", "return=999", -1, nil},
 		{"power", "huge", -1, nil},
 		{"power", "backwards", -1, nil},
-		{"energy", "return=999", 1, nil},
-		{"energy", "huge", 1, ErrImplausible},
-		{"energy", "zero", 1, ErrImplausible}, // it was more before
-		{"processes", "return=999", 2, nil},
-		{"processes", "huge", 2, ErrImplausible},
+		{"processes", "return=999", 1, nil},
+		{"processes", "huge", 1, ErrImplausible},
 		{"processes", "zero", -1, nil},
-		{"process-utilization", "return=999", 3, nil},
+		{"process-utilization", "return=999", 2, nil},
 		{"process-utilization", "huge", -1, nil}, // its time is of no century: no sample
 		{"process-utilization", "zero", -1, nil},
-		{"samples", "return=999", 4, nil},
+		{"samples", "return=999", 3, nil},
 		{"samples", "huge", -1, nil},
 		{"samples", "zero", -1, nil},
-		{"gpm", "return=999", 5, nil},
-		{"gpm", "huge", 5, ErrImplausible},
+		{"gpm", "return=999", 4, nil},
+		{"gpm", "huge", 4, ErrImplausible},
 		{"gpm", "zero", -1, nil},
 	} {
-		must.Get(d.Read(Energy))(t)
 		set(c.figure, c.mode)
 		s, errs := call(lib, 0)
 		set(c.figure, "none")
@@ -89,7 +85,6 @@ func TestLies(t *testing.T) {
 			bad && c.figure == "power" && c.mode != "backwards" && s.PowerW != 0 {
 			t.Errorf("%s %s: %+v", c.figure, c.mode, s)
 		}
-		_, _ = d.Read(Energy) // after a fall the counter is believed again
 		if s, errs := call(lib, 0); errs[0] != nil || errs[1] != nil || s.GPU == 0 || s.PCIeMBps == 0 || s.PowerW == 0 {
 			t.Errorf("after %s %s: %+v %v", c.figure, c.mode, s, errs)
 		}
@@ -124,7 +119,7 @@ func TestFailureAtOpen(t *testing.T) {
 	st := must.Get(gpusim.Open(path))(t)
 	defer st.Close()
 	for figure, mode := range map[string]string{
-		"power": "return=999", "energy": "return=3", "memory": "huge",
+		"power": "return=999", "process-utilization": "return=3", "memory": "huge",
 		"mig": "return=999", "cores": "huge", "arch": "huge",
 	} {
 		must.OK(t, st.Device(0).SetFault(figure, mode))
@@ -133,7 +128,8 @@ func TestFailureAtOpen(t *testing.T) {
 	lib := must.Get(Open(dir + "/lib.so"))(t)
 	defer lib.Close()
 	d := &lib.Devices()[0]
-	if !d.Answers[Power] || d.Refusals["power"] == "" || d.Answers[Energy] || d.Refusals["energy"] == "" {
+	if !d.Answers[Power] || d.Refusals["power"] == "" || d.Answers[ProcessUtilisation] ||
+		d.Refusals[ProcessUtilisation] == "" {
 		t.Errorf("%+v %v", d.Answers, d.Refusals)
 	}
 	if d.Arch != "" || d.Compute != "" || d.Cores != 0 || d.MPS.MaxClients != 16 || d.MIG.Can {
@@ -198,17 +194,16 @@ func everything(so string) int {
 func call(lib *Library, i int) (Sample, []error) {
 	d := &lib.Devices()[i]
 	s, err1 := d.Sample()
-	_, err2 := d.Read(Energy)
-	_, err3 := d.Processes()
-	_, err4 := d.ProcessUtilisation(time.Time{})
-	_, err5 := d.Samples(time.Time{})
+	_, err2 := d.Processes()
+	_, err3 := d.ProcessUtilisation(time.Time{})
+	_, err4 := d.Samples(time.Time{})
 	d.gpu.seen = Activity{} // of another call: this one reads
-	_, err6 := d.Activity()
-	if errors.Is(err6, ErrNotYet) {
+	_, err5 := d.Activity()
+	if errors.Is(err5, ErrNotYet) {
 		time.Sleep(time.Millisecond)
-		_, err6 = d.Activity()
+		_, err5 = d.Activity()
 	}
-	return s, []error{err1, err2, err3, err4, err5, err6}
+	return s, []error{err1, err2, err3, err4, err5}
 }
 
 // needed are the functions no driver lacks: without them there is no NVML.

@@ -4,7 +4,7 @@
 //
 // Figures are checked. One that is slightly above the possible maximum is cut to it (a
 // utilisation of 103 % is 1); one that can't be true (4e9 %, more memory in use than
-// there is, an energy counter that falls) is ErrImplausible. A zero can't be
+// there is) is ErrImplausible. A zero can't be
 // distinguished from an idle GPU and is passed on.
 //
 // A function that the loaded library doesn't have is never called: the loader
@@ -61,7 +61,6 @@ type gpu struct {
 	part float64
 
 	mu     sync.Mutex
-	energy float64 // the counter's last value, J
 	flow   float64 // PCIe's last traffic, both directions, MB/s
 	flowAt time.Time
 	// Performance monitoring compares two samples.
@@ -75,7 +74,6 @@ const (
 	mostMemory = 4 << 40 // bytes
 	mostPower  = 20e3    // W
 	mostPCIe   = 1e6     // MB/s, where the link isn't known
-	mostEnergy = 1e13    // J: 2 kW for 150 years
 )
 
 // has reports whether the GPU has a source; one that is nil has none.

@@ -139,7 +139,7 @@ func TestCapabilities(t *testing.T) {
 		return a
 	}
 	volta := without(all, GPM)
-	pascal := without(volta, Energy, "mps_processes")
+	pascal := without(volta, MPSProcesses)
 	inMIG := without(volta, Utilisation, ProcessUtilisation, SampleBuffer)
 	old, young := MPS{OneUser: true, MaxClients: 16},
 		MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, MemoryLimit: true, OwnAddresses: true}
@@ -182,7 +182,7 @@ func TestCapabilities(t *testing.T) {
 func TestNotSupported(t *testing.T) {
 	lib, _ := machine(t, gpusim.Config{})
 	for what, d := range map[string]*Device{"a Titan Xp": &lib.Devices()[0], "a Device of nobody": {}} {
-		_, err1 := d.Read(Energy)
+		_, err1 := d.Read("energy")
 		_, err2 := d.Read("nonsense")
 		_, err3 := d.Activity()
 		for i, err := range []error{err1, err2, err3} {

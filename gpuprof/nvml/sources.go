@@ -16,7 +16,6 @@ const (
 	Memory             = "memory"
 	PCIe               = "pcie"
 	Power              = "power"
-	Energy             = "energy"
 	Processes          = "processes"
 	MPSProcesses       = "mps_processes"
 	ProcessUtilisation = "process_utilisation"
@@ -25,7 +24,7 @@ const (
 )
 
 // divided are the sources that NVML has of whole GPUs alone, and of which a MIG instance is given its part.
-var divided = []string{Power, Energy, PCIe}
+var divided = []string{Power, PCIe}
 
 // giver is the GPU or instance that a source is read from, and which part of its figure counts.
 func (g *gpu) giver(source string) (from *gpu, part float64) {
@@ -71,13 +70,6 @@ var Sources = []Source{
 		Value: func(h gonvml.Device) (float64, gonvml.Return) {
 			mw, ret := h.GetPowerUsage()
 			return float64(mw) / 1000, ret
-		},
-	},
-	{
-		Name: Energy, Symbols: []string{"nvmlDeviceGetTotalEnergyConsumption"}, Most: mostEnergy,
-		Value: func(h gonvml.Device) (float64, gonvml.Return) {
-			mj, ret := h.GetTotalEnergyConsumption()
-			return float64(mj) / 1000, ret
 		},
 	},
 	{
@@ -193,10 +185,8 @@ func (s *Source) probe(h gonvml.Device) gonvml.Return {
 	return ret
 }
 
-// Read returns the value of a source that is one number: memory in use (MiB), power (W; by card at
-// this moment or over the last second), or the energy consumed since the driver was loaded (J). A
-// counter of energy that is lower than at the last call is ErrImplausible, once; later values are
-// compared with the lower one, so that a reloaded driver does no lasting harm.
+// Read returns the value of a source that is one number: memory in use (MiB), or power (W; by card at
+// this moment or over the last second).
 func (d *Device) Read(source string) (float64, error) {
 	g := d.gpu
 	i := slices.IndexFunc(Sources, func(s Source) bool { return s.Name == source && s.Value != nil })
@@ -211,15 +201,6 @@ func (d *Device) Read(source string) (float64, error) {
 	v *= part
 	if !(v >= 0 && v <= Sources[i].Most) {
 		return 0, g.lie(source, v)
-	}
-	if source == Energy {
-		g.mu.Lock()
-		last := g.energy
-		g.energy = v
-		g.mu.Unlock()
-		if v < last {
-			return 0, fmt.Errorf("%w: it fell from %v J", g.lie(source, v), last)
-		}
 	}
 	return v, nil
 }
