@@ -49,6 +49,11 @@ func (t *Terms) None() bool {
 // are passed over.
 func ParseTerms(comment string) Terms {
 	var t Terms
+	flags := map[string]*bool{
+		"no": &t.NoShare, "with=array": &t.ArrayOnly, "retry": &t.Retry, "report": &t.Report, "no-mail": &t.NoMail,
+		"interactive": &t.Session,
+	}
+	amounts := map[string]*float64{"interactive": &t.SessionMiB, "try-memory": &t.TryMiB, "memory": &t.MemoryMiB}
 	for _, word := range strings.FieldsFunc(comment, func(r rune) bool {
 		return r == ' ' || r == '\t' || r == '\n' || r == ',' || r == ';'
 	}) {
@@ -66,29 +71,14 @@ func ParseTerms(comment string) Terms {
 		}
 		key, value, _ := strings.Cut(term, "=")
 		switch {
-		case term == "no":
-			t.NoShare = true
-		case term == "with=array":
-			t.ArrayOnly = true
-		case term == "retry":
-			t.Retry = true
-		case term == "report":
-			t.Report = true
-		case term == "no-mail":
-			t.NoMail = true
-		case term == "interactive":
-			t.Session = true
-		case key == "interactive", key == "try-memory", key == "memory":
-			mib, ok := parseMiB(value)
-			switch {
-			case !ok:
+		case flags[term] != nil:
+			*flags[term] = true
+		case amounts[key] != nil:
+			if mib, ok := parseMiB(value); ok {
+				*amounts[key] = mib
+				t.Session = t.Session || key == "interactive"
+			} else {
 				t.ignore("share:%s=%.32q: it takes GPU memory, for example 8G or 512M", key, value)
-			case key == "try-memory":
-				t.TryMiB = mib
-			case key == "memory":
-				t.MemoryMiB = mib
-			default:
-				t.Session, t.SessionMiB = true, mib
 			}
 		case key == "model":
 			if t.Model = ""; validType(value) {

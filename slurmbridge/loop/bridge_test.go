@@ -299,7 +299,7 @@ func draw(t *rapid.T) {
 			}
 		case 5: // an operator holds the gate
 			for _, g := range m.gates {
-				g.priority = 0
+				g.Priority = 0
 			}
 		}
 		if rapid.IntRange(0, 20).Draw(t, "dies") == 0 { // at some step, and is started again, perhaps late
@@ -434,7 +434,7 @@ func TestLost(t *testing.T) {
 // A bridge that comes back and finds jobs behind a gate whose lease is long over says how long.
 func TestHeldPastTheLease(t *testing.T) {
 	m, l, b, _ := learner(t, node("n1", 1, 8))
-	m.gates[0].ends = m.now.Add(-3 * time.Minute) // in a partition that is down, say
+	m.gates[0].Begin = m.now.Add(-3 * time.Minute) // in a partition that is down, say
 	j := m.submit("ann", 20*time.Second, nil, true)
 	must.Get(b.Tick(t.Context()))(t)
 	untilEnded(t, b, m, j)

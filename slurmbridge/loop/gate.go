@@ -544,21 +544,11 @@ type ByHand struct {
 	Leave []string // the partitions that are not
 }
 
-// text is what the gate file says of it.
-func (b *ByHand) text() string {
-	var out strings.Builder
-	fmt.Fprintf(&out, "uid=%d\n", os.Geteuid())
-	for _, u := range b.Users {
-		fmt.Fprintf(&out, "user=%d\n", u)
-	}
-	return out.String() + lines("only", b.Only) + lines("leave", b.Leave)
-}
-
 // lines are the lines of the gate file that name values.
-func lines(key string, values []string) string {
+func lines[V any](key string, values ...V) string {
 	out := ""
 	for _, v := range values {
-		out += key + "=" + v + "\n"
+		out += fmt.Sprintf("%s=%v\n", key, v)
 	}
 	return out
 }
@@ -575,9 +565,11 @@ func (g *Gate) publish(l lease) error {
 	partitions := byPartition("size", g.sizes, func(cpus int) uint64 { return uint64(cpus) }) +
 		byPartition("cpus", g.perGPU, func(d job.PerGPU) uint64 { return d.CPUs }) +
 		byPartition("mem", g.perGPU, func(d job.PerGPU) uint64 { return d.MemMiB })
-	return writeGateFile(g.File, fmt.Sprintf("job=%s\nexpires=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(),
-		sharedText(g.Sharing)+partitionLine(g.Partition)+g.ByHand.text()+partitions+lines("shares", g.whole)+lines("model",
-			g.models)+g.adopt))
+	byHand := lines("uid", os.Geteuid()) + lines("user", g.ByHand.Users...) + lines("only", g.ByHand.Only...) +
+		lines("leave", g.ByHand.Leave...)
+	return writeGateFile(g.File, lines("job", l.gate)+lines("expires", l.expires.Add(-2*time.Second).Unix())+
+		sharedText(g.Sharing)+partitionLine(g.Partition)+byHand+partitions+lines("shares", g.whole...)+
+		lines("model", g.models...)+g.adopt)
 }
 
 func writeGateFile(path, text string) error {
@@ -588,14 +580,14 @@ func writeGateFile(path, text string) error {
 }
 
 // sharedText is what the gate file says of a GPU's shares.
-func sharedText(s job.Sharing) string { return fmt.Sprintf("gres=%s\nunits=%d\n", s, job.Units) }
+func sharedText(s job.Sharing) string { return lines("gres", s) + lines("units", job.Units) }
 
 // partitionLine names the gate's own partition, "" = it has none.
 func partitionLine(name string) string {
 	if name == "" {
 		return ""
 	}
-	return "partition=" + name + "\n"
+	return lines("partition", name)
 }
 
 // byPartition are the lines of the gate file that give a number above 0 for a partition.

@@ -100,8 +100,8 @@ func TestSlurmThatIsNotUnderstood(t *testing.T) {
 			}
 			must.Equal(t, said(t, b), "gres=mps\nunits=100\n")
 			for _, g := range m.gates {
-				if !g.open {
-					t.Errorf("gate %s holds jobs", g.id)
+				if !g.Open {
+					t.Errorf("gate %s holds jobs", g.ID)
 				}
 			}
 			made := len(m.gates)
@@ -201,17 +201,17 @@ func TestPartitionsOfTheGate(t *testing.T) {
 	n2, cpu := node("n2", 1, 8), node("n3", 0, 8)
 	n2.Partitions, cpu.Partitions = []string{"night", "gpu"}, []string{"cpu"}
 	m, b := started(t, node("n1", 1, 8), n2, cpu)
-	must.Equal(t, strings.Join(m.gates[0].partitions, ","), "gpu,night", "the gate is in")
+	must.Equal(t, strings.Join(m.gates[0].Partitions, ","), "gpu,night", "the gate is in")
 	m.nodes[1].Partitions = []string{"night", "gpu", "new"}
 	tick(t, b, m, time.Minute)
-	if got := strings.Join(m.gates[0].partitions, ","); got != "gpu,new,night" || len(m.gates) != 1 {
+	if got := strings.Join(m.gates[0].Partitions, ","); got != "gpu,new,night" || len(m.gates) != 1 {
 		t.Errorf("the gate is in %s, one of %d", got, len(m.gates))
 	}
 	own := bridge(m, newMemory())
 	own.Gate.Partition = "gates"
 	m.gates = nil
 	tick(t, own, m, time.Second)
-	must.Equal(t, strings.Join(m.gates[0].partitions, ","), "gates", "the gate is in")
+	must.Equal(t, strings.Join(m.gates[0].Partitions, ","), "gates", "the gate is in")
 	// A gate in a partition that isn't up could not end.
 	for _, c := range []struct {
 		down bool
@@ -219,7 +219,7 @@ func TestPartitionsOfTheGate(t *testing.T) {
 	}{{true, "gpu,new,night"}, {false, "gates"}} {
 		m.closed = map[string]bool{"gates": c.down}
 		tick(t, own, m, 30*time.Second)
-		if got := strings.Join(m.gates[0].partitions, ","); got != c.want || len(m.gates) != 1 {
+		if got := strings.Join(m.gates[0].Partitions, ","); got != c.want || len(m.gates) != 1 {
 			t.Errorf("the gate's partition is down: %v; it is in %s, one of %d", c.down, got, len(m.gates))
 		}
 	}
@@ -270,7 +270,7 @@ func TestRefusedGate(t *testing.T) {
 	b.Gate.File = filepath.Join(t.TempDir(), "gate")
 	tick(t, b, m, time.Second)
 	must.Get(os.Stat(b.Gate.File))(t)
-	m.refuseGates, m.gates[0].open = true, true
+	m.refuseGates, m.gates[0].Open = true, true
 	ungated := m.submit("ann", time.Minute, nil, false) // no script turned its request into shares
 	ungated.Request = job.GPURequest{Kind: job.SharedGPU}
 	tick(t, b, m, 3*time.Second)
@@ -312,7 +312,7 @@ func TestAGateIsTriedWhereSlurmTakesIt(t *testing.T) {
 			b.Gate.Partition, m.refuseGateIn, m.gateAccount = c.own, c.refuse, "lab"
 			tick(t, b, m, time.Second)
 			if st := b.Status(); st.GateAccount != "lab" || len(m.gates) != 1 ||
-				strings.Join(m.gates[0].partitions, ",") != c.want || st.Gate == "" ||
+				strings.Join(m.gates[0].Partitions, ",") != c.want || st.Gate == "" ||
 				!strings.Contains(st.GateErr, "instead: create gate") {
 				t.Fatalf("gates %+v, status %q, %q", m.gates, st.Gate, st.GateErr)
 			}
@@ -410,19 +410,13 @@ func (h *head) CreateGate(ctx context.Context, lease time.Duration, partitions [
 ) {
 	id, account, err = h.model.CreateGate(ctx, lease, partitions)
 	if err == nil {
-		h.gates[len(h.gates)-1].owner = h.name
+		h.gates[len(h.gates)-1].Owner = h.name
 	}
 	return id, account, err
 }
 
 func (h *head) ClaimGate(_ context.Context, id string) error {
-	for _, g := range h.gates {
-		if g.id == id && !g.open {
-			g.owner = h.name
-			return nil
-		}
-	}
-	return job.ErrNoJob
+	return h.change(id, func(g *job.GateState) { g.Owner = h.name })
 }
 
 func (h *head) UpdateAll(ctx context.Context, all []job.Update) []error {
@@ -466,7 +460,7 @@ func TestHungDaemonGivesWay(t *testing.T) {
 		t.Fatalf("gate %q was not taken over: %q", gate, two.b.Gate.ID())
 	}
 	m.advance(time.Second)
-	if !one.round(t) || one.b.Gate.ID() != "" || m.gates[0].open {
+	if !one.round(t) || one.b.Gate.ID() != "" || m.gates[0].Open {
 		t.Error("the first daemon keeps a gate that is another's")
 	}
 	for id, g := range one.journal.groups {

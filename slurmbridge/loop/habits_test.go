@@ -84,7 +84,7 @@ func TestAwaitedJobIsNotRunAgain(t *testing.T) {
 		"job without GPU":  func(m *model, v *mjob) { m.awaited = map[string]bool{v.Ref: true} },
 		"array as a whole": func(m *model, v *mjob) { v.ArrayID = 7; m.awaited = map[string]bool{"7": true} },
 		"shared job": func(m *model, v *mjob) {
-			m.depend(m.submit("ann", time.Minute, v.profil, true), "afterok:"+v.Ref+",after:"+m.gates[0].id)
+			m.depend(m.submit("ann", time.Minute, v.profil, true), "afterok:"+v.Ref+",after:"+m.gates[0].ID)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,7 +31,7 @@ type model struct {
 	now     time.Time
 	nodes   []job.Node
 	jobs    []*mjob
-	gates   []*mgate
+	gates   []*job.GateState
 	lingers bool // gates stay closed for a while after their lease, until Slurm looks at them
 	next    int64
 	// awaited are the jobs that jobs without a GPU wait for.
@@ -109,15 +109,6 @@ type mjob struct {
 	fails  bool      // it ends badly
 }
 
-type mgate struct {
-	id         string
-	ends       time.Time
-	open       bool
-	partitions []string
-	priority   int64
-	owner      string
-}
-
 func newModel(nodes ...job.Node) *model {
 	return &model{mem: newMemory(), now: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC), nodes: nodes, next: 100}
 }
@@ -190,8 +181,8 @@ func (m *model) submit(user string, run time.Duration, p *rlcore.Profile, gated 
 	j.Request = job.GPURequest{Kind: job.Shares, Sharing: m.nodes[0].Sharing, Count: 100, Raw: "gres:mps:100"}
 	if gated {
 		for _, g := range slices.Backward(m.gates) {
-			if !g.open {
-				m.depend(j, "after:"+g.id)
+			if !g.Open {
+				m.depend(j, "after:"+g.ID)
 				break
 			}
 		}
@@ -231,12 +222,12 @@ func (m *model) advance(d time.Duration) {
 
 func (m *model) schedule() {
 	for _, g := range m.gates {
-		ends := g.ends
+		ends := g.Begin
 		if m.lingers {
 			ends = ends.Add(40 * time.Second)
 		}
-		if !g.open && !m.now.Before(ends) && g.priority > 0 {
-			g.open = true
+		if !g.Open && !m.now.Before(ends) && g.Priority > 0 {
+			g.Open = true
 		}
 	}
 	for _, j := range m.jobs {
@@ -255,8 +246,8 @@ func (m *model) schedule() {
 		j.Dependency.List = slices.DeleteFunc(j.Dependency.List, func(d job.Dependency) bool {
 			if d.Type == "after" {
 				for _, g := range m.gates {
-					if g.id == d.Job {
-						return g.open
+					if g.ID == d.Job {
+						return g.Open
 					}
 				}
 				return true
@@ -422,11 +413,9 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 	}
 	for _, g := range m.gates {
 		if !m.hideGates {
-			s.Gates = append(s.Gates,
-				job.GateState{
-					ID: g.id, Owner: g.owner, Open: g.open, Begin: g.ends, Partitions: g.partitions, Priority: g.priority,
-					Misread: m.misread,
-				})
+			shown := *g
+			shown.Misread = m.misread
+			s.Gates = append(s.Gates, shown)
 		}
 	}
 	return s, nil
@@ -553,45 +542,39 @@ func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []
 		return "", "", job.ErrRefused
 	}
 	m.next++
-	g := &mgate{
-		id: strconv.FormatInt(m.next, 10), ends: m.now.Add(lease), partitions: partitions,
-		priority: job.GatePriority,
+	g := &job.GateState{
+		ID: strconv.FormatInt(m.next, 10), Begin: m.now.Add(lease), Partitions: partitions, Priority: job.GatePriority,
 	}
 	m.gates = append(m.gates, g)
-	return g.id, m.gateAccount, nil
+	return g.ID, m.gateAccount, nil
+}
+
+// change changes a gate that is closed.
+func (m *model) change(gate string, do func(g *job.GateState)) error {
+	for _, g := range m.gates {
+		if g.ID == gate && !g.Open {
+			do(g)
+			return nil
+		}
+	}
+	return job.ErrNoJob
 }
 
 func (m *model) RenewGate(_ context.Context, id string, lease time.Duration) error {
 	if err := m.ask("", &job.Update{}); err != nil {
 		return err
 	}
-	for _, g := range m.gates {
-		if g.id == id && !g.open {
-			g.ends = m.now.Add(lease)
-			return nil
-		}
-	}
-	return job.ErrNoJob
+	return m.change(id, func(g *job.GateState) { g.Begin = m.now.Add(lease) })
 }
 
 func (m *model) MendGate(_ context.Context, seen job.GateState, partitions []string) error {
-	for _, g := range m.gates {
-		if g.id == seen.ID && !g.open {
-			g.partitions, g.priority = partitions, job.GatePriority
-			return nil
-		}
-	}
-	return job.ErrNoJob
+	return m.change(seen.ID, func(g *job.GateState) { g.Partitions, g.Priority = partitions, job.GatePriority })
 }
 
 func (m *model) ClaimGate(context.Context, string) error { return nil }
 
 func (m *model) OpenGate(_ context.Context, id string) error {
-	for _, g := range m.gates {
-		if g.id == id {
-			g.open = true
-		}
-	}
+	_ = m.change(id, func(g *job.GateState) { g.Open = true }) // one that is gone is no error
 	return nil
 }
 
