@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -89,31 +90,23 @@ func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 		r.submit([]string{ann, bob}[i%2], small, 1)
 	}
 	time.Sleep(time.Second)
-	fields := func() string {
-		out := must.Get(r.Run(context.Background(), "scontrol", "-o", "show", "jobs"))(t)
-		var keep []string
-		for _, w := range strings.Fields(out) {
-			// What passes by itself: Slurm's own clock and plans.
-			if k, _, _ := strings.Cut(w, "="); k != "RunTime" && k != "LastSchedEval" && k != "Scheduler" && k != "StartTime" &&
-				k != "EndTime" && k != "SchedNodeList" &&
-				k != "Reason" && k != "AccrueTime" && k != "PreemptTime" {
-				keep = append(keep, w)
-			}
+	// What passes by itself: Slurm's own clock and plans.
+	passes := func(field, _ string) bool {
+		return slices.Contains([]string{
+			"RunTime", "LastSchedEval", "Scheduler", "StartTime", "EndTime", "SchedNodeList", "Reason", "AccrueTime", "PreemptTime",
+		}, field)
+	}
+	fields := func() []map[string]string {
+		all := must.Get(r.Jobs(t.Context()))(t)
+		for _, f := range all {
+			maps.DeleteFunc(f, passes)
 		}
-		return strings.Join(keep, "\n")
+		return all
 	}
 	before := fields()
 	must.Get(r.Run(context.Background(), "sh", "-c", "echo look >> "+r.WakeFile))(t)
 	time.Sleep(12 * time.Second) // more than a poll
-	was, is := strings.Split(before, "\n"), strings.Split(fields(), "\n")
-	if len(was) != len(is) {
-		t.Errorf("%d fields before, %d after", len(was), len(is))
-	}
-	for i := range min(len(was), len(is)) {
-		if was[i] != is[i] {
-			t.Errorf("%s became %s", was[i], is[i])
-		}
-	}
+	must.Equal(t, fields(), before, "all fields of all jobs")
 	if r.gate() != "" {
 		t.Error("shadow made a gate")
 	}
@@ -125,20 +118,12 @@ func (r *rig) noMixing(ids []string, within time.Duration) {
 	r.t.Helper()
 	most := 0
 	ok := r.Wait(context.Background(), within, func() bool {
-		out, err := r.Run(context.Background(), "scontrol", "-d", "-o", "show", "jobs")
+		all, err := r.Jobs(context.Background())
 		if err != nil {
 			return false
 		}
-		on := map[string]string{}
-		count := map[string]int{}
-		done := 0
-		for line := range strings.SplitSeq(out, "\n") {
-			f := map[string]string{}
-			for _, w := range strings.Fields(line) {
-				if k, v, ok := strings.Cut(w, "="); ok && f[k] == "" {
-					f[k] = v
-				}
-			}
+		on, count, done := map[string]string{}, map[string]int{}, 0
+		for _, f := range all {
 			switch f["JobState"] {
 			case "COMPLETED":
 				done++

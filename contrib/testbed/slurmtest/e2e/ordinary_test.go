@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -663,30 +665,24 @@ func (s *side) completions() map[string]string {
 // is given time.
 func compare(t *testing.T, sides [2]*side, what string, say func(*side) map[string]string) {
 	t.Helper()
-	var differ []string
+	may := func(key, _ string) bool {
+		_, one := differences[key]
+		_, all := differences[key[strings.LastIndex(key, "/")+1:]]
+		return one || all
+	}
+	differ := ""
 	slurmtest.Wait(t.Context(), patience*5*time.Second, func() bool {
-		differ = nil
 		plain, bridged := say(sides[0]), say(sides[1])
 		if len(plain) == 0 {
 			t.Errorf("%s: nothing to compare", what)
 		}
-		keys := maps.Clone(plain)
-		maps.Copy(keys, bridged)
-		for _, key := range slices.Sorted(maps.Keys(keys)) {
-			p, pok := plain[key]
-			b, bok := bridged[key]
-			_, may := differences[key]
-			if !may {
-				_, may = differences[key[strings.LastIndex(key, "/")+1:]]
-			}
-			if (pok != bok || p != b) && !may {
-				differ = append(differ, fmt.Sprintf("%s: plain %q, bridged %q", key, p, b))
-			}
-		}
-		return len(differ) == 0
+		maps.DeleteFunc(plain, may)
+		maps.DeleteFunc(bridged, may)
+		differ = gocmp.Diff(plain, bridged)
+		return differ == ""
 	})
-	if len(differ) > 0 {
-		t.Errorf("%s:\n%s", what, strings.Join(differ, "\n"))
+	if differ != "" {
+		t.Errorf("%s, plain and bridged:\n%s", what, differ)
 	}
 }
 
