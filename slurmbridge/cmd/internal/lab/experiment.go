@@ -20,11 +20,8 @@ import (
 )
 
 type experimentFlags struct {
-	experiment.Options
-	quick, worlds         bool
-	objective, checkpoint string
-	durationError         float64
-	json                  string
+	commonFlags
+	quick, worlds bool
 }
 
 func newExperiment(s *shared) *cobra.Command {
@@ -66,9 +63,6 @@ finds little that policies don't.`,
 					return cli.Usage(fmt.Errorf("--%s is one of --worlds", name))
 				}
 			}
-			if c.Flags().Changed("duration-error") {
-				f.DurationError = &f.durationError
-			}
 			kind := &experiment.OnWorkloads
 			if f.Objective = policy.Objective(f.objective); f.worlds {
 				kind = &experiment.InWorlds
@@ -96,13 +90,9 @@ finds little that policies don't.`,
 	fl.BoolVar(&f.worlds, "worlds", false, "jobs that come over time, where slowdowns were measured")
 	fl.Float64SliceVar(&o.Loads, "loads", nil,
 		"with --worlds: how much work comes, of what the GPUs do without sharing (default 0.7,0.9,1.1)")
-	addCheckpoint(fl, &f.checkpoint)
 	fl.IntVar(&o.GPUs, "gpus", 0, "with --worlds: GPUs (default 2)")
 	fl.IntVar(&o.Jobs, "jobs", 0, "with --worlds: jobs of a set (default 300)")
-	fl.Float64Var(&f.durationError, "duration-error", 0,
-		"with --worlds: decisions see each job's own duration, times a factor drawn from 1 ± `PART`; "+
-			"in worlds of sweeps the default is what earlier runs foretell")
-	addOptions(fl, o, 10, 5, &f.json)
+	f.add(fl, 10, 5)
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
 	fl.BoolVar(&f.quick, "quick", false, "less training and searching: a minute on two cores")
 	return c

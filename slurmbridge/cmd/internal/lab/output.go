@@ -170,20 +170,29 @@ func (s *shared) printKept(lines map[string]*experiment.Line) {
 	}
 }
 
-// addOptions adds the flags that replay and experiment have in common; seeds and window are their defaults.
-func addOptions(fl *pflag.FlagSet, o *experiment.Options, seeds, window int, json *string) {
+// commonFlags are the flags that replay and experiment have in common.
+type commonFlags struct {
+	experiment.Options
+	objective, json, checkpoint string
+}
+
+// add adds all but objective; seeds and window are their defaults.
+func (f *commonFlags) add(fl *pflag.FlagSet, seeds, window int) {
+	o := &f.Options
 	fl.IntVar(&o.Seeds, "seeds", seeds, "trainings or job sets that are compared, each with a seed of its own")
 	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
 	fl.IntVar(&o.M, "window", window, "pending jobs a decision looks at")
 	addContract(fl, &o.MaxSlowdown, &o.Grace)
 	fl.BoolVar(&o.KeepLimits, "keep-limits", false,
 		"a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
-	fl.StringVar(json, "json", "", "write all figures to `FILE` (- = standard output)")
-}
-
-// addCheckpoint adds the flag of a network.
-func addCheckpoint(fl *pflag.FlagSet, file *string) {
-	fl.StringVar(file, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
+	fl.Func("duration-error", "decisions see each job's own duration, times a factor drawn from 1 ± `PART`; the default "+
+		"of a replay and of worlds of sweeps is what earlier runs foretell", func(text string) error {
+		v, err := strconv.ParseFloat(text, 64)
+		o.DurationError = &v
+		return err
+	})
+	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
+	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
 }
 
 // addContract adds the flags of the contract of jobs that say nothing, which are the

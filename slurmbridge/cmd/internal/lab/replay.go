@@ -115,10 +115,8 @@ func (t *traceFlags) placed(err error) error {
 
 // replayFlags are the command's.
 type replayFlags struct {
-	experiment.Options
-	from                        traceFlags
-	durationError               float64
-	objective, json, checkpoint string
+	commonFlags
+	from traceFlags
 }
 
 func newReplay(s *shared) *cobra.Command {
@@ -178,19 +176,13 @@ so are sacct's rows of jobs with a line break in their name or on an instance of
   slurmbridge replay --jobs past.txt --profiles solo.csv`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if c.Flags().Changed("duration-error") {
-				f.DurationError = &f.durationError
-			}
 			return s.replay(c.Context(), &f)
 		},
 	}
 	f.from.add(c)
 	fl, o := c.Flags(), &f.Options
 	fl.StringSliceVar(&o.Policies, "policies", experiment.ReplayPolicies(), "of "+strings.Join(experiment.Names(), ", "))
-	addOptions(fl, o, 3, rlcore.DefaultWindow, &f.json)
-	addCheckpoint(fl, &f.checkpoint)
-	fl.Float64Var(&f.durationError, "duration-error", 0,
-		"decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
+	f.add(fl, 3, rlcore.DefaultWindow)
 	fl.StringVar(&f.objective, "objective", "",
 		"what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
 	return c
