@@ -20,15 +20,23 @@ const DefaultMaxSlowdown = 1.3
 
 // Rule is one entry of the site's list. The first that matches a job decides. Empty lists match any job.
 type Rule struct {
-	Partitions, Accounts, QOS, Users, Reservations []string
+	Partitions   []string `mapstructure:"partition" is:"rule names"`
+	Accounts     []string `mapstructure:"account" is:"rule names"`
+	QOS          []string `mapstructure:"qos" is:"rule names"`
+	Users        []string `mapstructure:"user" is:"rule names"`
+	Reservations []string `mapstructure:"reservation" is:"rule names"`
 	// Never: jobs that match are left alone.
-	Never bool
-	// PerNode leaves out requests by --gpus and --gpus-per-task, which the script would turn into one per node.
-	PerNode bool
+	Never bool `mapstructure:"never"`
+	// From is PerNode to leave out requests by --gpus and --gpus-per-task, which the script would turn into one per node.
+	From string `mapstructure:"from" is:"one-gpu or per-node"`
 	// MaxSlowdown is the contract, run time together ÷ alone. Grace is the part of its time alone by which a job may end
 	// later than on plain Slurm, 0 = the site's.
-	MaxSlowdown, Grace float64
+	MaxSlowdown float64 `mapstructure:"max_slowdown" is:"1 to 100"`
+	Grace       float64 `mapstructure:"grace" is:"0.01 to 100, or 0"`
 }
+
+// PerNode is what a rule says in From.
+const PerNode = "per-node"
 
 // Policy is all that the site says about adoption.
 type Policy struct {
@@ -188,7 +196,7 @@ func (p *Policy) Lines(stopped func(*Rule) bool, unbilled []string) (string, err
 		if r.Never || stopped(&p.Rules[i]) {
 			line += "never "
 		}
-		if r.PerNode {
+		if r.From == PerNode {
 			line += "pernode "
 		}
 		for _, name := range names {

@@ -90,9 +90,8 @@ type Config struct {
 	RecordUsers []string `mapstructure:"record_users"`
 	LogLevel    string   `mapstructure:"log_level" is:"debug, info, warn or error"`
 
-	// Adopt are the rules by which unchanged jobs share, AdoptRules as they are written.
-	Adopt        []adopt.Rule
-	AdoptRules   []AdoptRule   `mapstructure:"adopt"`
+	// Adopt are the rules by which unchanged jobs share.
+	Adopt        []adopt.Rule  `mapstructure:"adopt"`
 	AdoptMode    string        `mapstructure:"adopt_mode" is:"active or shadow"`
 	AdoptPercent int           `mapstructure:"adopt_percent" is:"0 to 100"`
 	AdoptCharge  string        `mapstructure:"adopt_charge" is:"shares or nothing"`
@@ -193,7 +192,7 @@ func Load(file string, flags *pflag.FlagSet) (*Config, error) {
 	if c.GPUTypes, err = c.cards(); err == nil {
 		err = c.agree()
 	}
-	c.Adopt = rulesOf(c.AdoptRules)
+	c.Adopt = complete(c.Adopt)
 	if err != nil && c.File != "" {
 		err = fmt.Errorf("%s: %w", c.File, err)
 	}
