@@ -114,7 +114,6 @@ func (v *view) integrate(dt float64) {
 	d.CoreS += d.Core * dt
 	d.MemMiBS += d.MemMiB * dt
 	d.PCIeMB += d.PCIeMBps * dt
-	d.EnergyJ += d.PowerW * dt
 	for i := range v.rec.instances() {
 		d.InstBusyS[i] += d.InstGPU[i] * dt
 		d.InstCoreS[i] += d.InstCore[i] * dt

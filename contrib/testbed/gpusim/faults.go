@@ -11,7 +11,7 @@ import (
 // figures are the NVML figures a fault can be set for.
 var figures = []string{
 	"handle", "name", "uuid", "minor", "arch", "cores", "memory", "utilization", "pcie-throughput",
-	"pcie-link", "power", "energy", "processes", "mps-processes", "process-utilization", "samples", "gpm", "mig",
+	"pcie-link", "power", "processes", "mps-processes", "process-utilization", "samples", "gpm", "mig",
 }
 
 // faultModes are the ways in which a figure can be wrong: the call fails, or what it returns is 0, near its type's

@@ -25,7 +25,6 @@ func Header() string {
 		{"CHANGES", maxChanges},
 		{"INSTANCES", MaxInstances},
 		{"LIMITS", maxLimits},
-		{"CAP_ENERGY", capEnergy},
 		{"CAP_MPS_LIST", capMPSList},
 		{"CAP_GPM", capGPM},
 		{"CAP_MIG", capMIG},

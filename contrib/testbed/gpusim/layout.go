@@ -14,7 +14,7 @@ import (
 // limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 12
+	version    = 13
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -93,7 +93,6 @@ type Figures struct {
 	CoreS     float64 `json:"core_s"`      // ∫ Core dt
 	MemMiBS   float64 `json:"mem_mib_s"`   // ∫ MemMiB dt
 	PCIeMB    float64 `json:"pcie_mb"`     // ∫ PCIeMBps dt
-	EnergyJ   float64 `json:"energy_j"`    // ∫ PowerW dt
 	MemMaxMiB float64 `json:"mem_max_mib"` // most memory ever held
 	GPU       float64 `json:"gpu"`         // fraction of time any kernel runs, 0..1
 	Core      float64 `json:"core"`        // fraction of the SMs busy, 0..1

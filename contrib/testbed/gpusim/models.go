@@ -17,8 +17,7 @@ const (
 
 // What a card reports.
 const (
-	capEnergy  = 1 << iota // total energy counter (Volta and later)
-	capMPSList             // MPS clients as processes of their own (Volta and later)
+	capMPSList = 1 << iota // MPS clients as processes of their own (Volta and later)
 	capGPM                 // GPU performance monitoring (Hopper and later)
 	capMIG                 // MIG can be switched on (A100 and later)
 	capLimits              // control groups can be held to a part of the memory (driver 615 and later)
@@ -39,9 +38,8 @@ const clientsRecent = 60
 // published figures; 12196 MiB and 9–10 W idle are what nvidia-smi prints of a TITAN Xp; 80 W between bursts and about
 // 250 W at full load are pengfei-zou/PowerBound's measurements of one. PCIe counts 16 GB/s a direction for gen 3 x16 as
 // the thesis does, and twice that a generation. Client limits are the MPS manual's, "Client-Server Connection Limits"
-// (16 before Volta, 48 after, 60 since its release 590). The energy counter begins with Volta, GPM with Hopper (nvml.h,
-// nvmlDeviceGetTotalEnergyConsumption and nvmlGpmMetricsGet). Idle and context figures of the other cards are
-// assumptions of the right size.
+// (16 before Volta, 48 after, 60 since its release 590). GPM begins with Hopper (nvml.h, nvmlGpmMetricsGet). Idle and
+// context figures of the other cards are assumptions of the right size.
 var models = map[string]Model{
 	"titanxp": {
 		Name: "TITAN Xp", card: card{
@@ -55,7 +53,7 @@ var models = map[string]Model{
 		Name: "Tesla V100-SXM2-16GB", card: card{
 			Arch: archVolta, CCMajor: 7, CCMinor: 0, SMs: 80, Cores: 5120,
 			MemTotal: 16160, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000,
-			Caps: capEnergy | capMPSList, MaxClients: 48, MemContext: 30,
+			Caps: capMPSList, MaxClients: 48, MemContext: 30,
 			PowerIdle: 38, PowerActive: 60, PowerMax: 300,
 		},
 	},
@@ -63,7 +61,7 @@ var models = map[string]Model{
 		Name: "NVIDIA A100-SXM4-40GB", card: card{
 			Arch: archAmpere, CCMajor: 8, CCMinor: 0, SMs: 108, Cores: 6912,
 			MemTotal: 40960, PCIeGen: 4, PCIeWidth: 16, PCIeMBps: 64000,
-			Caps: capEnergy | capMPSList | capMIG, MaxClients: 48, MemContext: 30,
+			Caps: capMPSList | capMIG, MaxClients: 48, MemContext: 30,
 			PowerIdle: 45, PowerActive: 75, PowerMax: 400,
 		},
 		instances: a100Instances,
@@ -72,7 +70,7 @@ var models = map[string]Model{
 		Name: "NVIDIA H200", card: card{
 			Arch: archHopper, CCMajor: 9, CCMinor: 0, SMs: 132, Cores: 16896,
 			MemTotal: 143771, PCIeGen: 5, PCIeWidth: 16, PCIeMBps: 128000,
-			Caps: capEnergy | capMPSList | capGPM | capMIG, MaxClients: 48, MemContext: 30,
+			Caps: capMPSList | capGPM | capMIG, MaxClients: 48, MemContext: 30,
 			PowerIdle: 75, PowerActive: 115, PowerMax: 700,
 		},
 		instances: h200Instances,

@@ -291,7 +291,6 @@ void sim_look(const struct sim_device *d, struct live *l)
 	l->busy_s = y->busy_s + l->gpu * dt;
 	l->core_s = y->core_s + l->core * dt;
 	l->pcie_mb = y->pcie_mb + l->pcie * dt;
-	l->energy_j = y->energy_j + l->power * dt;
 	for (int i = 0; i < SIM_INSTANCES; i++) {
 		l->inst_busy_s[i] = y->inst_busy_s[i] + y->inst_gpu[i] * dt;
 		l->inst_core_s[i] = y->inst_core_s[i] + y->inst_core[i] * dt;

@@ -24,7 +24,7 @@ struct live {
 	double t;                         /* GPU seconds */
 	int died;                         /* a process did, and the state doesn't know yet */
 	double gpu, core, pcie, mem, power; /* as in struct sim_dyn, brought to now */
-	double busy_s, core_s, pcie_mb, energy_j;
+	double busy_s, core_s, pcie_mb;
 	double inst_mem[SIM_INSTANCES], inst_busy_s[SIM_INSTANCES], inst_core_s[SIM_INSTANCES];
 	unsigned int count; /* processes that are there */
 	struct {

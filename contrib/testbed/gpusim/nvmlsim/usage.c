@@ -42,15 +42,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *m
 	return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *mj)
-{
-	ENTER(device, SIM_F_ENERGY, DEVICE);
-	NEEDS(SIM_CAP_ENERGY);
-	LOOK(l);
-	*mj = sim_figure(d, SIM_F_ENERGY, l.energy_j * 1000, ~0ULL >> 1);
-	return NVML_SUCCESS;
-}
-
 /* KB/s, as NVML has it; what comes in from the host is taken for two thirds of the traffic. */
 EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int *value)
 {
