@@ -309,11 +309,14 @@ func Read(ctx context.Context, db *sql.DB, f func(Querier) error) error {
 	return f(c)
 }
 
-// JSON is a column that holds *v as JSON.
+// JSON is a column that holds *v as JSON; NULL leaves *v as it is.
 func JSON(v any) Column {
 	return Column{
 		scan: func(src any) error {
 			text, ok := src.(string)
+			if src == nil {
+				return nil
+			}
 			if !ok {
 				return fmt.Errorf("JSON in a column of %T", src)
 			}

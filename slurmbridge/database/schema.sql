@@ -5,6 +5,7 @@ CREATE TABLE run (
 	ref     TEXT NOT NULL,
 	ended   INTEGER,            -- by its record, otherwise by polls; NULL = it still runs
 	record  INTEGER,            -- the first that came of it; NULL = none has come
+	used    INTEGER,            -- end of its footprint in bridge_used; NULL = it has none
 	detail  TEXT NOT NULL,      -- history.Run as JSON
 	outcome TEXT                -- history.Outcome as JSON; NULL = it isn't judged
 );

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"iter"
 	"slices"
 	"strings"
@@ -65,26 +64,10 @@ const (
 )
 
 // columns are a row's, for scan.
-const columns = `run.id, run.detail, run.outcome`
+const columns = `run.id, run.used, run.detail, run.outcome`
 
-func (r *Run) columns() []any { return []any{&r.row, database.JSON(r), (*nullOutcome)(r)} }
-
-// nullOutcome scans a run's outcome.
-type nullOutcome Run
-
-// Scan implements sql.Scanner. It is the last of a row's columns.
-func (o *nullOutcome) Scan(src any) error {
-	r := (*Run)(o)
-	if text, ok := src.(string); ok {
-		if err := json.Unmarshal([]byte(text), &r.Outcome); err != nil {
-			return err
-		}
-	}
-	if f, counts := r.counted(); counts {
-		used := f.ended()
-		r.used = &used
-	}
-	return nil
+func (r *Run) columns() []any {
+	return []any{&r.row, &r.used, database.JSON(r), database.JSON(&r.Outcome)}
 }
 
 // list reads runs; where follows FROM.
@@ -99,43 +82,33 @@ func runsOf(ctx context.Context, q database.Querier, ref string) ([]Run, error) 
 
 // save writes the run's row and its footprint, in place of earlier ones.
 func (r *Run) save(ctx context.Context, q database.Querier) error {
-	var ended, record, outcome any
-	if !r.End.IsZero() {
-		ended = r.End.UnixMilli()
-	}
-	if r.ID > 0 {
-		record = r.ID
-	}
-	if r.Outcome != nil {
-		outcome = database.JSON(r.Outcome)
-	}
-	var id any // NULL: a new row
-	if r.row > 0 {
-		id = r.row
-	}
-	if err := q.QueryRowContext(ctx, `INSERT INTO run (id, ref, ended, record, detail, outcome) VALUES (?, ?, ?, ?, ?, ?)
-		ON CONFLICT (id) DO UPDATE SET ended = excluded.ended, record = excluded.record, detail = excluded.detail, outcome = excluded.outcome RETURNING id`,
-		id, r.Ref, ended, record, database.JSON(r), outcome).Scan(&r.row); err != nil {
-		return database.Wrap(err, "write run of job %s", r.Ref)
-	}
 	if err := r.dropFootprint(ctx, q); err != nil {
 		return err
 	}
 	f, counts := r.counted()
-	if !counts {
-		return nil
+	if counts {
+		if err := f.Write(ctx, q); err != nil {
+			return err
+		}
 	}
-	used := f.ended()
-	r.used = &used
-	return f.Write(ctx, q)
+	r.used = sql.NullInt64{Int64: f.ended(), Valid: counts}
+	var outcome any
+	if r.Outcome != nil {
+		outcome = database.JSON(r.Outcome)
+	}
+	err := q.QueryRowContext(ctx, `INSERT INTO run (id, ref, ended, record, used, detail, outcome)
+		VALUES (nullif(?, 0), ?, ?, nullif(?, 0), ?, ?, ?) ON CONFLICT (id) DO UPDATE SET ended = excluded.ended,
+		record = excluded.record, used = excluded.used, detail = excluded.detail, outcome = excluded.outcome RETURNING id`,
+		r.row, r.Ref, sql.NullInt64{Int64: r.End.UnixMilli(), Valid: !r.End.IsZero()}, r.ID, r.used, database.JSON(r),
+		outcome).Scan(&r.row)
+	return database.Wrap(err, "write run of job %s", r.Ref)
 }
 
 func (r *Run) dropFootprint(ctx context.Context, q database.Querier) error {
-	if r.used == nil {
+	if !r.used.Valid {
 		return nil
 	}
-	_, err := q.ExecContext(ctx, `DELETE FROM bridge_used WHERE ended = ? AND ref = ?`, *r.used, r.Ref)
-	r.used = nil
+	_, err := q.ExecContext(ctx, `DELETE FROM bridge_used WHERE ended = ? AND ref = ?`, r.used, r.Ref)
 	return database.Wrap(err, "write footprint of job %s", r.Ref)
 }
 

@@ -5,6 +5,7 @@ package history
 
 import (
 	"cmp"
+	"database/sql"
 	"fmt"
 	"math"
 	"strings"
@@ -20,8 +21,8 @@ import (
 // Run is one run of a job. Its times are by the controller's clock: the node's times, corrected by the offset of its
 // clock, if it sent a record, otherwise the times that polls showed. The table run keeps it as JSON.
 type Run struct {
-	row  int64  // in the table; 0 = it has none yet
-	used *int64 // Footprint.ended of the footprint that it has; nil = it has none
+	row  int64         // in the table; 0 = it has none yet
+	used sql.NullInt64 // Footprint.ended of the footprint that it has; NULL = it has none
 
 	ID        int64    `json:"id,omitempty"`    // of the first of its nodes' records that came; 0 = none has
 	Nodes     []string `json:"nodes,omitempty"` // that sent a record
