@@ -199,29 +199,6 @@ func TestRecordOfASoloRun(t *testing.T) {
 	}
 }
 
-func TestSharersKnowOfEachOther(t *testing.T) {
-	lib, _ := simulated(t, "1")
-	dir, k := prolog.Dir(t.TempDir()), &kept{}
-	defer start(t, lib, dir, k)()
-	begin(t, dir, 1, 0)
-	begin(t, dir, 2, 0)
-	begin(t, dir, 3, 1)
-	time.Sleep(100 * time.Millisecond)
-	end(t, dir, 1)
-	time.Sleep(60 * time.Millisecond)
-	end(t, dir, 2)
-	end(t, dir, 3)
-	for _, r := range k.wait(t, 3) {
-		want := map[int64]int64{1: 2, 2: 1}[r.JobID]
-		switch {
-		case want == 0 && !r.Solo():
-			t.Errorf("job %d on the other GPU has neighbours %+v", r.JobID, r.Neighbours)
-		case want != 0 && (len(r.Neighbours) != 1 || r.Neighbours[0].JobID != want):
-			t.Errorf("job %d has neighbours %+v, want %d", r.JobID, r.Neighbours, want)
-		}
-	}
-}
-
 // A record that can't be kept is closed again by the next agent, with all that the
 // one before it saw. The agents' clock is the test's: it stands still until the agent
 // has done what is due, however long that takes on a busy machine.

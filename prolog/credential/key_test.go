@@ -125,34 +125,6 @@ func TestOneOfManyReplays(t *testing.T) {
 	}
 }
 
-// A credential is remembered for as long as its time would let it through, whatever comes
-// in between; then it has expired.
-func TestReplaysAreRemembered(t *testing.T) {
-	file := keytest.File(t, keytest.Random(t))
-	for _, off := range []time.Duration{-4 * time.Minute, 0, 4*time.Minute + 59*time.Second} {
-		here, start := since(file, 0), time.Now()
-		cred := encode(t, since(file, off), "x")
-		for minute := 0; minute < 12; minute++ {
-			now := start.Add(time.Duration(minute) * time.Minute)
-			here.Now = func() time.Time { return now }
-			_, err := here.Decode(t.Context(), cred)
-			switch {
-			case minute == 0:
-				if err != nil {
-					t.Errorf("off by %s: %v", off, err)
-				}
-			case !errors.Is(err, credential.ErrReplayed) && !errors.Is(err, credential.ErrExpired):
-				t.Errorf("off by %s, after %d minutes: %v", off, minute, err)
-			}
-			sender := since(file, 0)
-			sender.Now = here.Now
-			if _, err := here.Decode(t.Context(), encode(t, sender, "y")); err != nil {
-				t.Errorf("another one: %v", err)
-			}
-		}
-	}
-}
-
 // A daemon that has just started doesn't know what was used before.
 func TestReplaysOverARestart(t *testing.T) {
 	file := keytest.File(t, keytest.Random(t))
