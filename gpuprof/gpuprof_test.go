@@ -80,7 +80,6 @@ func TestValidate(t *testing.T) {
 		"long words": func(r *Record) { r.Comment = string(make([]byte, 1025)) },
 		"long app":   func(r *Record) { r.App = string(make([]byte, 256)) },
 		"params":     func(r *Record) { r.Params = string(make([]byte, 4097)) },
-		"input":      func(r *Record) { r.InputMiB = -1 },
 		"step":       func(r *Record) { r.StepS = math.NaN() },
 		"missed":     func(r *Record) { r.MissedS = -1 },
 		"clock":      func(r *Record) { r.ClockBehindS = math.NaN() },

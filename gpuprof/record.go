@@ -97,13 +97,9 @@ type Record struct {
 	// the record came, s; negative = ahead. The controller fills it in; all times of
 	// the record are the node's.
 	ClockBehindS float64 `json:"clock_behind_s,omitempty"`
-	// What ran, as the controller knows it from the job's script. A node
-	// leaves these empty. AppType and InputMiB aren't in any script; they are for other
-	// sources that know them.
-	App      string  `json:"app,omitempty"`      // its program
-	AppType  string  `json:"app_type,omitempty"` // e.g. "hpc"
-	InputMiB float64 `json:"input_mib,omitempty"`
-	Params   string  `json:"params,omitempty"` // its sizes, "name=value; …", at most 4 KiB
+	// What ran, as the controller knows it from the job's script. A node leaves these empty.
+	App    string `json:"app,omitempty"`    // its program
+	Params string `json:"params,omitempty"` // its sizes, "name=value; …", at most 4 KiB
 	// Series holds one point a PeriodS seconds from Start on, at most MaxPoints. It
 	// is over all of GPUs: GPU and core use are their mean, memory and traffic their
 	// sum.
@@ -192,9 +188,7 @@ func (r *Record) Validate() error {
 	need(len(r.Series) == 0 || r.PeriodS > 0 && r.PeriodS < 1e7, "period_s", r.PeriodS)
 	need(len(r.GPUs) <= 64, "the number of GPUs", len(r.GPUs))
 	need(max(len(r.Neighbours), len(r.MPSFaultBy)) <= 1024, "the number of neighbours", len(r.Neighbours))
-	need(max(len(r.App), len(r.AppType)) <= 255 && len(r.Params) <= 4096,
-		"the length of app, app_type or params", max(len(r.App), len(r.AppType), len(r.Params)))
-	need(finite(r.InputMiB), "input_mib", r.InputMiB)
+	need(len(r.App) <= 255 && len(r.Params) <= 4096, "the length of app or params", max(len(r.App), len(r.Params)))
 	need(r.StepS >= 0 && r.StepS < 1e6, "step_s", r.StepS)
 	need(math.Abs(r.ClockBehindS) < 1e10, "clock_behind_s", r.ClockBehindS)
 	need(r.Processes >= 0 && r.Processes <= maxProcesses && finite(r.ProcessMiB), "processes or process_mib", r.Processes)

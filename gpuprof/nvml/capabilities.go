@@ -30,13 +30,9 @@ type Capabilities struct {
 
 // MPS is what NVIDIA's Multi-Process Service does on a GPU.
 type MPS struct {
-	// OneUser: the clients of a server belong to one user, and one user at a time
-	// has a server. It is so on every architecture: a control daemon that wasn't
-	// started with -multiuser-server lets a second user's clients wait until the
-	// first's have gone.
-	OneUser bool `json:"one_user"`
 	// MultiUser: the control daemon takes -multiuser-server, with which one server,
-	// root's, serves every user.
+	// root's, serves every user. Otherwise the clients of a server belong to one user, and
+	// a second user's wait until the first's have gone.
 	MultiUser bool `json:"multi_user"`
 	// MaxClients is how many client contexts a GPU serves at a time; 0 = unknown.
 	MaxClients int `json:"max_clients"`
@@ -67,7 +63,7 @@ func (m *MPS) NoMemLimits() bool { return m.ThreadPercentage && !m.MemoryLimit }
 // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT in it, the one of 535 does. A card of unknown
 // capability is taken for an old one.
 func mpsRules(major, cuda int) MPS {
-	m := MPS{OneUser: true, MaxClients: 16}
+	m := MPS{MaxClients: 16}
 	if major < 7 {
 		return m
 	}

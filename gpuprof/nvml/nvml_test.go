@@ -109,15 +109,15 @@ func TestMPSByDriver(t *testing.T) {
 		major, cuda int
 		want        MPS
 	}{
-		{"unknown", 0, 0, MPS{OneUser: true, MaxClients: 16}},
-		{"Pascal, 535", 6, 12020, MPS{OneUser: true, MaxClients: 16}},
-		{"Volta, 470", 7, 11040, MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true}},
+		{"unknown", 0, 0, MPS{MaxClients: 16}},
+		{"Pascal, 535", 6, 12020, MPS{MaxClients: 16}},
+		{"Volta, 470", 7, 11040, MPS{MaxClients: 48, ThreadPercentage: true, OwnAddresses: true}},
 		{"Hopper, 535", 9, 12020, MPS{
-			OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true,
+			MaxClients: 48, ThreadPercentage: true, OwnAddresses: true,
 			MemoryLimit: true,
 		}},
 		{"Hopper, 555", 9, 12050, MPS{
-			OneUser: true, MaxClients: 48, ThreadPercentage: true, OwnAddresses: true,
+			MaxClients: 48, ThreadPercentage: true, OwnAddresses: true,
 			MemoryLimit: true, MultiUser: true,
 		}},
 	} {
@@ -141,8 +141,8 @@ func TestCapabilities(t *testing.T) {
 	volta := without(all, GPM)
 	pascal := without(volta, MPSProcesses)
 	inMIG := without(volta, Utilisation, ProcessUtilisation, SampleBuffer)
-	old, young := MPS{OneUser: true, MaxClients: 16},
-		MPS{OneUser: true, MaxClients: 48, ThreadPercentage: true, MemoryLimit: true, OwnAddresses: true}
+	old, young := MPS{MaxClients: 16},
+		MPS{MaxClients: 48, ThreadPercentage: true, MemoryLimit: true, OwnAddresses: true}
 	recent := young
 	recent.MultiUser, recent.MaxClients = true, 60
 	for _, c := range []struct {

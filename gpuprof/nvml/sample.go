@@ -127,7 +127,6 @@ type ProcessUse struct {
 	PID int
 	At  time.Time
 	SM  float64 // fraction of the time its kernels ran, 0..1
-	Mem float64 // fraction of the time the memory was busy for it, 0..1
 }
 
 // Point is one of the driver's own utilisation samples.
@@ -190,12 +189,11 @@ func (d *Device) ProcessUtilisation(since time.Time) ([]ProcessUse, error) {
 		if !ok {
 			continue // the buffer's empty places
 		}
-		sm, ok1 := share(float64(s.SmUtil))
-		mem, ok2 := share(float64(s.MemUtil))
-		if !ok1 || !ok2 {
+		sm, ok := share(float64(s.SmUtil))
+		if !ok {
 			return nil, g.lie(fmt.Sprintf("utilisation of process %d", s.Pid), s.SmUtil)
 		}
-		out = append(out, ProcessUse{PID: int(s.Pid), At: at, SM: sm, Mem: mem})
+		out = append(out, ProcessUse{PID: int(s.Pid), At: at, SM: sm})
 	}
 	return out, nil
 }

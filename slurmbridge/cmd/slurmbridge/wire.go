@@ -299,15 +299,13 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 }
 
 // describe completes a record with the application that was recognised while the job waited; key ""
-// = none was. The application's type and its input's size stay unknown: scripts don't name the
-// type, and only the owner may look at the input. The size shows in the parameters if file names
-// contain it.
+// = none was.
 func describe(r *gpuprof.Record, key string, known appid.App) {
 	var params []string
 	for _, s := range known.Sizes {
 		params = append(params, s.Name+"="+strconv.FormatFloat(s.Value, 'g', -1, 64))
 	}
-	r.App, r.AppType, r.InputMiB, r.Params = cmp.Or(known.Name, key), "", 0, strings.Join(params, "; ")
+	r.App, r.Params = cmp.Or(known.Name, key), strings.Join(params, "; ")
 }
 
 // fitEvery is how often records become parts of their runs where nothing is learned, and metrics show what GPUs were
