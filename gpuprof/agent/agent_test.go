@@ -109,14 +109,6 @@ func (k *kept) wait(t *testing.T, n int) []*gpuprof.Record {
 	return nil
 }
 
-func start(t *testing.T, lib *nvml.Library, dir prolog.Dir, k *kept) (stop func()) {
-	t.Helper()
-	return startAgent(t, &Agent{
-		Dir: dir, Devices: lib.Devices(), Period: 20 * time.Millisecond, Keep: k.keep,
-		Now: time.Now,
-	})
-}
-
 func startAgent(t *testing.T, a *Agent) (stop func()) {
 	t.Helper()
 	a.Node, a.Log = "n1", slog.New(slog.DiscardHandler)
