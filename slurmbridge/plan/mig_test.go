@@ -15,7 +15,7 @@ func mixed(jobs ...job.Job) *Input {
 	in := snapshot(jobs...)
 	n := &in.Snap.Nodes[0]
 	in.Snap.Nodes = in.Snap.Nodes[:1]
-	n.SetTypes([]string{"h100", "2g.20gb", "2g.20gb"})
+	cut(n, "h100", "2g.20gb", "2g.20gb")
 	n.Units, n.Sharing = 300, job.Shard
 	in.Card = func(typ string) (rlcore.GPUSpec, bool) {
 		return rlcore.GPUSpec{Model: typ, MemMiB: map[string]float64{"h100": 80_000, "2g.20gb": 20_000, slice: 20_000}[typ]},
@@ -23,6 +23,18 @@ func mixed(jobs ...job.Job) *Input {
 	}
 	in.Models = map[job.GPUAddr]string{{Node: "n1"}: "H100", {Node: "n1", GPU: 1}: slice, {Node: "n1", GPU: 2}: slice}
 	return in
+}
+
+// cut gives a node GPUs of these types, each with shares.
+func cut(n *job.Node, types ...string) {
+	n.GPUs, n.GPUType, n.Cards = len(types), "", nil
+	if len(slices.Compact(slices.Clone(types))) == 1 {
+		n.GPUType = types[0]
+		return
+	}
+	for _, typ := range types {
+		n.Cards = append(n.Cards, job.Card{Type: typ, Units: job.Units})
+	}
 }
 
 const slice = "H100 MIG 2g.20gb"
@@ -102,7 +114,7 @@ func TestALargeJobIsMeantForNoSlice(t *testing.T) {
 	in.Snap.Jobs = append(in.Snap.Jobs, running("w", "n1", 0, job.WholeGPU, 0))
 	must.Equal(t, requests(planner().Plan(in)), map[string]string{})
 	in = mixed(sharer("1"))
-	in.Snap.Nodes[0].SetTypes([]string{"2g.20gb", "2g.20gb"})
+	cut(&in.Snap.Nodes[0], "2g.20gb", "2g.20gb")
 	in.Models = map[job.GPUAddr]string{{Node: "n1"}: slice, {Node: "n1", GPU: 1}: slice}
 	uses(in, "1", 50_000, 100, 0)
 	must.Equal(t, len(planner().Plan(in).Groups), 1)
@@ -111,7 +123,7 @@ func TestALargeJobIsMeantForNoSlice(t *testing.T) {
 // What is promised to a job goes by the models that it may have: not by a whole GPU where its owner wants an instance.
 func TestPromisesAreOfTheModelsThatAJobMayHave(t *testing.T) {
 	in := mixed(sharer("1"))
-	in.Snap.Nodes[0].SetTypes([]string{"h100", "2g.20gb", "3g.40gb"})
+	cut(&in.Snap.Nodes[0], "h100", "2g.20gb", "3g.40gb")
 	const other = "H100 MIG 3g.40gb"
 	in.Models[job.GPUAddr{Node: "n1", GPU: 2}] = other
 	uses(in, "1", 15_000, 100, 300)
@@ -159,7 +171,7 @@ func TestAModelOutOfServiceIsWaitedFor(t *testing.T) {
 	uses(in, "1", 15_000, 100, 100)
 	down := in.Snap.Nodes[0]
 	down.Name, down.Up = "n3", false
-	down.SetTypes([]string{"3g.40gb"})
+	cut(&down, "3g.40gb")
 	in.Snap.Nodes = append(in.Snap.Nodes, down)
 	in.Terms = map[string]job.Terms{"1": {Model: "3g.40gb"}}
 	plan := planner().Plan(in)
