@@ -6,8 +6,8 @@ import (
 )
 
 // mostRisk is the probability of a late end, because another job on the GPU takes longer than it is expected to, up to
-// which a job may have company. A long run meets many others one after the other, so it must be small: with it about 1 %
-// of jobs were late in worlds where nobody knows their lengths, on 10 to 100 GPUs (LEARNING.md).
+// which a job may have company. A long run meets many others one after the other, so it must be small: with it about
+// 1 % of jobs were late in worlds where nobody knows their lengths, on 10 to 100 GPUs (LEARNING.md).
 const mostRisk = 0.02
 
 // member is a job of known profile that is to share a GPU.

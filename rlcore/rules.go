@@ -81,8 +81,9 @@ func (r *Rules) margin() float64 { return cmp.Or(r.MemMargin, defaultMemMargin) 
 // memory is how much of a card's memory jobs may hold together, MiB.
 func (r *Rules) memory(spec *GPUSpec) float64 { return spec.MemMiB * (1 - r.margin()) }
 
-// dueS returns when the job is to have ended, s on State.NowS's clock; +Inf = nothing is promised. A lead that only mean
-// run times promise doesn't put it off. A foreign job, and one of unknown length, is promised its start, without a grace.
+// dueS returns when the job is to have ended, s on State.NowS's clock; +Inf = nothing is promised. A lead that only
+// mean run times promise doesn't put it off. A foreign job, and one of unknown length, is promised its start, without a
+// grace.
 func (r *Rules) dueS(j *Job) float64 {
 	switch {
 	case j.PlainEndS == 0 || r.Bare:
