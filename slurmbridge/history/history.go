@@ -233,9 +233,7 @@ func (r *Run) fit(ctx context.Context, tx *sql.Tx) error {
 	switch {
 	case to == r:
 	case to.ID == 0:
-		row, used := to.row, to.used
 		to.add(r)
-		to.row, to.used = row, used
 	default:
 		to.merge(r)
 	}
@@ -319,16 +317,13 @@ func (r *Run) merge(rec *Run) {
 
 // add completes what polls showed of a run by its record, which knows best when and where the job ran.
 func (r *Run) add(rec *Run) {
-	shown := *r
-	*r = *rec
-	r.User, r.Account, r.Partition, r.Mode = shown.User, shown.Account, shown.Partition, shown.Mode
-	r.QOS, r.Reservation, r.Deadline = shown.QOS, shown.Reservation, shown.Deadline
-	r.Allotted, r.Decided = shown.Allotted, shown.Decided
-	r.Submit, r.Ready, r.WholeGPUs, r.Shares = shown.Submit, shown.Ready, shown.WholeGPUs, shown.Shares
-	r.App = cmp.Or(rec.App, shown.App)
-	if several(shown.Node) {
-		r.Node = shown.Node
+	r.ID, r.Nodes, r.Terms, r.App = rec.ID, rec.Nodes, rec.Terms, cmp.Or(rec.App, r.App)
+	r.Start, r.End, r.GPUs, r.Devices = rec.Start, rec.End, rec.GPUs, rec.Devices
+	if !several(r.Node) {
+		r.Node = rec.Node
 	}
+	r.PeakMemMiB, r.Complete, r.Host, r.Use = rec.PeakMemMiB, rec.Complete, rec.Host, rec.Use
+	r.MPSFault, r.Faulted, r.WithoutMPS = rec.MPSFault, rec.Faulted, rec.WithoutMPS
 }
 
 // Unjudged returns the runs with records that have no outcome, in the order of their records, some at a time.
