@@ -71,15 +71,3 @@ func BenchmarkPlan(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkClairvoyant reports simulated schedules a second for 30 jobs on one GPU.
-func BenchmarkClairvoyant(b *testing.B) {
-	cfg := catalogue(b, 1, 30, 1)
-	const tries = 200
-	for b.Loop() {
-		if _, err := Clairvoyant(cfg, tries, 1, Makespan); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(b.N*tries)/b.Elapsed().Seconds(), "schedules/s")
-}

@@ -13,6 +13,7 @@ import (
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
 )
 
 // Arrival is a job to simulate. The embedded Job is what a decision may know of it. A foreign job starts without a
@@ -86,37 +87,36 @@ func New(cfg Config) (*Sim, error) {
 		return nil, fmt.Errorf("%w: there is no GPU", ErrBadConfig)
 	}
 	s := &Sim{
-		cfg: cfg, segs: map[*rlcore.Profile][]segment{}, byID: map[string]int{},
-		onCard: map[onCard]*rlcore.Profile{},
+		cfg: cfg, left: len(cfg.Jobs), stateS: -1, expiryS: math.Inf(1), segs: map[*rlcore.Profile][]segment{},
+		byID: map[string]int{}, onCard: map[onCard]*rlcore.Profile{}, foretold: map[rlcore.Identity]*foretold{},
 	}
 	for i, spec := range cfg.GPUs {
 		if !(spec.MemMiB > 0) {
 			return nil, fmt.Errorf("%w: GPU %d has %v MiB of memory", ErrBadConfig, i, spec.MemMiB)
 		}
-		s.devs = append(s.devs, device{spec: spec})
+		s.devs = append(s.devs, device{spec: spec, nextS: math.Inf(1), wakeS: math.Inf(1)})
 		s.names = append(s.names, fmt.Sprintf("%s:%d", cfg.node(i), i))
 		s.state.GPUs = append(s.state.GPUs, rlcore.GPU{
 			ID: s.names[i], Node: cfg.node(i), Card: cfg.card(i), Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
 		})
 	}
-	known := make(map[string]bool, len(cfg.Jobs))
 	for i := range cfg.Jobs {
 		j, err := cfg.admit(cfg.Jobs[i])
-		if err == nil && known[j.ID] {
+		if _, twice := s.byID[j.ID]; err == nil && twice {
 			err = errors.New("there are two of this ID")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: job %s: %w", ErrBadConfig, j.ID, err)
 		}
-		known[j.ID] = true
-		s.jobs = append(s.jobs, jobState{Arrival: j, known: j.Profile, ownNoShare: j.NoShare})
+		s.jobs = append(s.jobs, jobState{Arrival: j, known: j.Profile, started: -1, ended: -1})
 		s.order = append(s.order, i)
 		s.byID[j.ID] = i
 		s.choosy = s.choosy || j.GPUs != nil
 	}
 	sortByArrival(s.order, s.jobs)
 	s.kept, s.waited = make([]waiting, len(s.devs)), make([]float64, len(s.jobs)*rlcore.Refusals)
-	s.reset()
+	s.plain, s.truly = schedule.NewPlain(s.names...), schedule.NewPlain(s.names...)
+	s.plain.DoneS = s.done
 	return s, nil
 }
 

@@ -57,9 +57,6 @@ func TestNoJobs(t *testing.T) {
 	if r.MakespanS != 0 || len(r.Jobs) != 0 {
 		t.Errorf("%+v", *r)
 	}
-	if _, err := Clairvoyant(config(1), 10, 1, Makespan); err != nil {
-		t.Error(err)
-	}
 }
 
 // A simulation whose decisions only wait ends with an error.

@@ -147,34 +147,3 @@ func TestLimitsAllocateNothing(t *testing.T) {
 		t.Errorf("%v allocations with limits, %v without", with, without)
 	}
 }
-
-// The search loses no job that it can save, though losing it would be quicker.
-func TestClairvoyantKeepsLimits(t *testing.T) {
-	a, b := constant("a", 50, .9, 100), constant("b", 60, .9, 100)
-	cfg := config(1, a, b, a, b)
-	for i := range cfg.Jobs {
-		cfg.Jobs[i].LimitS = cfg.Jobs[i].Profile.DurationS * 1.01
-	}
-	shared := run(t, cfg, crowded())
-	if shared.Harmed == 0 {
-		t.Fatal("sharing harms no job here")
-	}
-	for _, objective := range []Objective{Makespan, Turnaround} {
-		r, err := Clairvoyant(cfg, 300, 1, objective, shared)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.Lost() > 0 || r.MakespanS < 220-1e-6 {
-			t.Errorf("%d jobs lost, makespan %v s", r.Lost(), r.MakespanS)
-		}
-	}
-	// One deadline can't be met together with the other.
-	cfg.Jobs[0].DeadlineS, cfg.Jobs[2].DeadlineS = 60, 60
-	r, err := Clairvoyant(cfg, 300, 1, Turnaround, run(t, cfg, crowded()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.PastDeadline != 1 || r.Harmed != 0 {
-		t.Errorf("%d past their deadlines, %d harmed; want one", r.PastDeadline, r.Harmed)
-	}
-}

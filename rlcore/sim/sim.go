@@ -61,7 +61,6 @@ type Sim struct {
 type jobState struct {
 	Arrival
 	known          *rlcore.Profile // Arrival's, before anything was foretold
-	ownNoShare     bool            // NoShare before any failure
 	started, ended float64         // s; −1 = not yet
 	failures       int
 	gpu            int
@@ -73,29 +72,6 @@ type jobState struct {
 
 func sortByArrival(order []int, jobs []jobState) {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(jobs[a].SubmitS, jobs[b].SubmitS) })
-}
-
-// reset goes back to the start.
-func (s *Sim) reset() {
-	inf := math.Inf(1)
-	for i := range s.jobs {
-		j := &s.jobs[i]
-		j.started, j.ended, j.failures, j.gpu, j.NoShare = -1, -1, 0, 0, j.ownNoShare
-		j.end, j.done, j.delayed, j.on = Completed, 0, 0, nil
-	}
-	for g := range s.devs {
-		d := &s.devs[g]
-		*d = device{spec: d.spec, members: d.members[:0], nextS: inf, wakeS: inf}
-	}
-	clear(s.kept)
-	clear(s.waited)
-	s.plain, s.truly = schedule.NewPlain(s.names...), schedule.NewPlain(s.names...)
-	s.plain.DoneS = s.done
-	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
-	s.expiryS = inf
-	s.decisions, s.oom, s.foretold = 0, 0, map[rlcore.Identity]*foretold{}
-	s.requeue, s.queue, s.idleWaits, s.stateS, s.turns.pending = false, s.queue[:0], 0, -1, 0
-	s.wait, s.state.Pending = s.wait[:0], s.state.Pending[:0]
 }
 
 // Next runs until a decision is due and reports whether one is. It returns false

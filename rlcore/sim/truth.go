@@ -95,40 +95,6 @@ func (t *Measured) Slowdowns(dst []float64, p []*rlcore.Profile, d []contention.
 	return dst
 }
 
-// Oracle predicts what is true: it is the Predictor of a decider with nothing left to learn. Phases
-// are averaged over.
-type Oracle struct{ Truth Truth }
-
-// Predict implements rlcore.Predictor.
-func (o *Oracle) Predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile) {
-	d := make([]contention.Demand, len(members))
-	for i, p := range members {
-		mean := p.Mean()
-		d[i] = demand(&mean, p, spec)
-	}
-	for i, s := range o.Truth.Slowdowns(nil, members, d) {
-		dst[i] = rlcore.Prediction{Slowdown: max(1, s)}
-	}
-}
-
-// Forbidden implements rlcore.Forbidder: pairs that weren't measured must not meet.
-func (o *Oracle) Forbidden(_ *rlcore.GPUSpec, members []*rlcore.Profile) bool {
-	for i := range members {
-		for _, b := range members[i+1:] {
-			if lacks(o.Truth, members[i].App, b.App) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// lacks reports whether a pair is one that a truth lacks and that must not meet.
-func lacks(t Truth, a, b string) bool {
-	table, ok := t.(interface{ Lacks(a, b string) bool })
-	return ok && table.Lacks(a, b)
-}
-
 // Lacks reports whether the pair was not measured in both directions.
 func (t Pairs) Lacks(a, b string) bool {
 	_, ab := t[[2]string{a, b}]

@@ -18,7 +18,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
@@ -26,9 +25,6 @@ import (
 )
 
 const (
-	// Clairvoyant is the name in tables of the search that knows everything. It isn't a policy (see
-	// World.Bound).
-	Clairvoyant = "clairvoyant"
 	// Fifo gives each job a GPU of its own; replays compare with it.
 	Fifo = "fifo"
 	// Exclusive is Fifo's name in the daemon's settings.
@@ -313,43 +309,4 @@ func (w *World) Learn(train dqn.Scenario, n int, seed uint64) error {
 	}
 	w.Model = m.Clone
 	return nil
-}
-
-// Bound looks for the clairvoyant's schedule, in tries attempts. It starts from the contenders' own
-// results and from those of srpt and lookahead with nothing left to learn: they know every
-// slowdown and every length, and keep no promise. It keeps the guard's memory margin, which is a
-// rule of the site and not a lack of knowledge.
-func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Objective, from []*sim.Result) (*sim.Result,
-	error,
-) {
-	margin := cmp.Or(w.Guard.MemMargin, 0.05)
-	cfg.GPUs, cfg.Jobs, cfg.Foretell = slices.Clone(cfg.GPUs), slices.Clone(cfg.Jobs), false
-	for i := range cfg.GPUs {
-		cfg.GPUs[i].MemMiB *= 1 - margin
-	}
-	for i := range cfg.Jobs {
-		j := &cfg.Jobs[i]
-		j.Truth = cmp.Or(j.Truth, j.Profile)
-		j.Profile = j.Truth
-		// A job that needs more than the margin leaves runs alone: the card is then its own. The
-		// search gets as much of the card as the largest job needs.
-		for g := range cfg.GPUs {
-			cfg.GPUs[g].MemMiB = max(cfg.GPUs[g].MemMiB, min(j.Truth.Peak().MemMiB, cfg.GPUs[g].MemMiB/(1-margin)))
-		}
-	}
-	oracle := &sim.Oracle{Truth: cfg.Truth}
-	for _, p := range []rlcore.Policy{baseline.NewSRPT(oracle), lookahead.New(oracle)} {
-		g := rlcore.NewGuard(rlcore.Rules{
-			Predictor: oracle, MemMargin: math.SmallestNonzeroFloat64,
-			MaxMembers: w.Guard.MaxMembers, Bare: true,
-		})
-		known := cfg
-		known.Predictor, known.Observer, known.M = oracle, nil, w.M
-		res, err := sim.Run(known, &rlcore.Decider{Policy: p, Guard: g, M: w.M})
-		if err != nil {
-			return nil, fmt.Errorf("%s, knowing everything: %w", p.Name(), err)
-		}
-		from = append(from, res)
-	}
-	return sim.Clairvoyant(cfg, tries, seed, objective, from...)
 }

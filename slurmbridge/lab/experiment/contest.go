@@ -3,7 +3,6 @@ package experiment
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -32,23 +31,15 @@ type contest struct {
 	lower   []float64 // of the aim, by set: less than sim.LowerBound is impossible
 }
 
-// entry is what came of a policy, or of the clairvoyant.
+// entry is what came of a policy.
 type entry struct {
-	contender *Contender // of the last set; nil = the clairvoyant's
+	contender *Contender // of the last set
 	trainS    float64    // mean over the sets
 	results   []*sim.Result
 	tookUS    []float64 // wall time of a decision with the simulation around it
 }
 
-// A search for the clairvoyant's schedules is worth its time up to mostSearched jobs: beyond, it finds hardly anything
-// that the policies it starts from don't, and a share of what it found would flatter them. found is by how much it must
-// be better than the best policy of each set, on average, to count.
-const (
-	mostSearched = 100
-	found        = 0.01
-)
-
-// run plays all, and looks for the clairvoyant's schedules where there are tries.
+// run plays all.
 func (c *contest) run(ctx context.Context) error {
 	c.entries = map[string]*entry{}
 	for _, name := range c.o.Policies {
@@ -83,39 +74,7 @@ func (c *contest) run(ctx context.Context) error {
 	for _, set := range c.sets {
 		c.lower = append(c.lower, sim.LowerBound(&set, c.aim))
 	}
-	c.begin(Clairvoyant)
-	if c.o.Tries == 0 || len(c.sets[0].Jobs) > mostSearched {
-		return nil
-	}
-	best := &entry{results: make([]*sim.Result, len(c.sets))}
-	err := parallel(ctx, len(c.sets), func(i int) (err error) {
-		var from []*sim.Result
-		for _, name := range c.o.Policies {
-			from = append(from, c.entries[name].results[i])
-		}
-		best.results[i], err = c.world.Bound(c.sets[i], c.o.Tries, c.o.Seed+uint64(i), sim.CostOf(c.aim), from)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", Clairvoyant, err)
-	}
-	if c.finds(best.results) {
-		c.entries[Clairvoyant] = best
-	}
 	return nil
-}
-
-// finds reports whether a search has found what the policies don't.
-func (c *contest) finds(searched []*sim.Result) bool {
-	cost, by := sim.CostOf(c.aim), 0.0
-	for i, r := range searched {
-		best := math.Inf(1)
-		for _, name := range c.o.Policies {
-			best = min(best, cost(c.results(name)[i]))
-		}
-		by += (1 - cost(r)/best) / float64(len(searched))
-	}
-	return by >= found
 }
 
 // results are a policy's; nil where it didn't take part.
@@ -177,9 +136,6 @@ type Line struct {
 	// PossibleShare is the gain over fifo, of the aim, as a part of what the lower bound leaves to gain; 1 where there
 	// is nothing to gain.
 	PossibleShare float64 `json:"share_of_possible_gain"`
-	// GainShare is the gain over fifo as a part of the clairvoyant's gain; 0 where there is no clairvoyant.
-	GainShare   float64 `json:"share_of_clairvoyant_gain"`
-	GainShareSD float64 `json:"share_of_clairvoyant_gain_sd"`
 	// Kept is what the guard's reasons cost, the dearest first.
 	Kept       []Kept  `json:"guard,omitempty"`
 	TrainS     float64 `json:"train_s"` // wall time of training, or of tuning a knob
@@ -236,18 +192,11 @@ func (c *contest) lines() map[string]*Line {
 	return out
 }
 
-// line sums a policy's results up and compares them with fifo's, with the best other policy's and with the bounds.
+// line sums a policy's results up and compares them with fifo's, with the best other policy's and with the bound.
 func (c *contest) line(name string) *Line {
 	l, e, rs := new(Line), c.entries[name], c.results(name)
-	fifo, bound, cost := c.results(Fifo), c.results(Clairvoyant), sim.CostOf(c.aim)
-	if l.TrainS = e.trainS; e.contender != nil {
-		l.Note = e.contender.Note
-	} else {
-		l.Note = fmt.Sprintf("%d schedules tried a seed", c.o.Tries)
-	}
-	if e.tookUS != nil {
-		l.DecisionUS = stat.Mean(e.tookUS, nil)
-	}
+	fifo, cost := c.results(Fifo), sim.CostOf(c.aim)
+	l.TrainS, l.Note, l.DecisionUS = e.trainS, e.contender.Note, stat.Mean(e.tookUS, nil)
 	vsFifo := func(cost sim.Objective) (mean, sd float64) {
 		return over(rs, func(i int, r *sim.Result) float64 { return cost(r) / cost(fifo[i]) })
 	}
@@ -257,11 +206,6 @@ func (c *contest) line(name string) *Line {
 	}
 	if others := c.bestOther(name); others != nil {
 		l.VsBest, _ = over(rs, func(i int, r *sim.Result) float64 { return cost(r) / cost(others[i]) })
-	}
-	if bound != nil {
-		l.GainShare, l.GainShareSD = over(rs, func(i int, r *sim.Result) float64 {
-			return gainShare(cost(fifo[i]), cost(r), cost(bound[i]))
-		})
 	}
 	l.PossibleShare, _ = over(rs, func(i int, r *sim.Result) float64 {
 		return gainShare(cost(fifo[i]), cost(r), c.lower[i])

@@ -22,9 +22,6 @@ type Options struct {
 	// jobs are submitted at once, else the turnaround.
 	Objective policy.Objective
 	Effort    Effort
-	// Tries is how many schedules the clairvoyant looks at, a seed. 0: there is none, except in a
-	// replay, which then takes as many as its number of jobs allows.
-	Tries int
 	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
 	MaxSlowdown, Grace float64
 	// KeepLimits: a job is ended at its limit even if sharing slowed it; see rlcore.Guard.ExtendLimit.
@@ -81,7 +78,7 @@ func (optionError) Is(target error) bool { return target == ErrOptions }
 const mostSets = 10_000
 
 // Check fills in defaults and refuses what makes no sense; errors are ErrOptions. Names of policies
-// may be written with other letters' cases; the clairvoyant, which is always there, may be named too.
+// may be written with other letters' cases.
 func (o *Options) Check(k *Kind) error {
 	o.Seeds, o.M, o.Effort = cmp.Or(o.Seeds, k.seeds), cmp.Or(o.M, k.window), cmp.Or(o.Effort, k.effort)
 	o.GPUs, o.Jobs = cmp.Or(o.GPUs, k.gpus), cmp.Or(o.Jobs, k.jobs)
@@ -93,7 +90,6 @@ func (o *Options) Check(k *Kind) error {
 	for _, p := range o.Policies {
 		p = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(p)), "-", "_")
 		switch {
-		case p == Clairvoyant:
 		case p == Exclusive:
 			names = append(names, Fifo)
 		case !slices.Contains(Names(), p):
@@ -153,7 +149,7 @@ func (o *Options) steps(contests int) func(what string) {
 	step := 0
 	return func(what string) {
 		if o.Progress != nil {
-			o.Progress(step, contests*(len(o.Policies)+1), what)
+			o.Progress(step, contests*len(o.Policies), what)
 		}
 		step++
 	}

@@ -273,8 +273,7 @@ type ReplayReport struct {
 }
 
 // Replay lets the policies schedule the trace. The gain is against fifo, a GPU
-// for every job in the order of arrival. Every seed is the same trace: trainings, random choices and the clairvoyant's
-// searches differ, of which the best one counts.
+// for every job in the order of arrival. Every seed is the same trace: trainings and random choices differ.
 func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 	if len(t.GPUs) == 0 {
 		return nil, fmt.Errorf("%w: there is no GPU", ErrTrace)
@@ -291,7 +290,6 @@ func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 	}
 	o.Objective = cmp.Or(o.Objective, policy.Turnaround)
 	r.World.Objective, r.World.BuiltIn = o.Objective, o.Objective == policy.Turnaround
-	o.Tries = cmp.Or(o.Tries, min(4000, 120_000/len(r.Config.Jobs)))
 	report := &ReplayReport{
 		Jobs: len(r.Config.Jobs), Unknown: r.Unknown, Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
 		Objective: string(o.Objective), MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, DurationError: o.DurationError,
@@ -306,13 +304,6 @@ func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 	}
 	if err := c.run(ctx); err != nil {
 		return nil, err
-	}
-	if all := c.results(Clairvoyant); all != nil {
-		cost := sim.CostOf(c.aim)
-		bound := slices.MinFunc(all, func(a, b *sim.Result) int {
-			return cmp.Or(a.Lost()-b.Lost(), cmp.Compare(cost(a), cost(b)))
-		})
-		c.entries[Clairvoyant].results = slices.Repeat([]*sim.Result{bound}, o.Seeds)
 	}
 	report.LowerBoundS, report.Policies = c.lowest(), c.lines()
 	return report, nil

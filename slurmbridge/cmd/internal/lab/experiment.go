@@ -37,9 +37,7 @@ Learning policies are trained, and policies with a parameter are tuned, on other
 than the comparison's. fifo gives each job a GPU of its own, in the order of arrival: everything is
 compared with it (its makespan is that of sjf, the thesis's base), and with the best other policy.
 Below the lower bound there is no schedule; of possible is the part of the gain over fifo that it
-leaves. clairvoyant is no policy but a search that knows the whole future and starts from the policies'
-schedules; where it finds better ones, share is how much of its gain over fifo a policy reaches. It may
-not find the best. late is the part of the jobs that ended later than plain Slurm would have ended
+leaves. late is the part of the jobs that ended later than plain Slurm would have ended
 them, with whole GPUs in the order of arrival, by more than a tenth of their own run time alone; worst
 late is by how many of these one did at most. A column that would be empty isn't shown.
 
@@ -50,8 +48,7 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.
 worlds are the law of slowdowns itself, and published measurements of pairs, which no policy
 knows: all use one model, which learns from the co-runs it sees, and all are under the same
 guard, then again without contract and promise. Loads are parts of what the GPUs do without
-sharing. There is no clairvoyant: of more than 100 jobs its search
-finds little that policies don't.`,
+sharing.`,
 		Example: `  slurmbridge experiment --quick                      less training, in a minute
   slurmbridge experiment --json out.json              everything
   slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30
@@ -94,7 +91,7 @@ finds little that policies don't.`,
 	fl.IntVar(&o.Jobs, "jobs", 0, "with --worlds: jobs of a set (default 300)")
 	f.add(fl, 10, 5)
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
-	fl.BoolVar(&f.quick, "quick", false, "less training and searching: a minute on two cores")
+	fl.BoolVar(&f.quick, "quick", false, "less training: a minute on two cores")
 	return c
 }
 
@@ -106,15 +103,15 @@ type experimentReports struct {
 
 func (s *shared) experiment(ctx context.Context, f *experimentFlags, kind *experiment.Kind) error {
 	o := f.Options
-	o.Effort, o.Tries = experiment.Full, 4000
+	o.Effort = experiment.Full
 	if f.quick {
-		o.Effort, o.Tries = experiment.Quick, 300
+		o.Effort = experiment.Quick
 	}
 	runs := 1
 	if f.worlds {
-		runs, o.Effort, o.Tries = 2, experiment.Effort{Tune: 4}, 300
+		runs, o.Effort = 2, experiment.Effort{Tune: 4}
 		if f.quick {
-			o.Effort, o.Tries, o.Jobs = experiment.Effort{Tune: 2}, 30, 100
+			o.Effort, o.Jobs = experiment.Effort{Tune: 2}, 100
 		}
 	}
 	var err error
@@ -211,7 +208,7 @@ func (s *shared) printExperiment(all *experimentReports, took time.Duration) {
 		}
 		t := s.Table(of.title, "policy", "under the guard", "bare")
 		t.SuppressEmptyColumns()
-		for _, name := range append(experiment.Names(), experiment.Clairvoyant) {
+		for _, name := range experiment.Names() {
 			if x, ok := of.guarded[name]; ok {
 				t.AppendRow([]any{name, fixed(3, x), some(3, of.bare[name])})
 			}

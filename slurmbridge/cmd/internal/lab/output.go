@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -82,7 +81,6 @@ var columns = []struct {
 	{"thesis", func(l *experiment.Line) string { return some(3, l.Thesis) }},
 	{"÷ best other", func(l *experiment.Line) string { return some(3, l.VsBest) }},
 	{"of possible", func(l *experiment.Line) string { return percent(0, l.PossibleShare) }},
-	{"share", func(l *experiment.Line) string { return strings.TrimPrefix(percent(0, l.GainShare), "0 %") }},
 	{"slowdown", func(l *experiment.Line) string { return fixed(2, l.MeanSlowdown) }},
 	{"95 %", func(l *experiment.Line) string { return fixed(2, l.P95Slowdown) }},
 	{"worst", func(l *experiment.Line) string { return fixed(2, l.MaxSlowdown) }},
@@ -111,7 +109,7 @@ func (s *shared) lineTable(title string) table.Writer {
 // appendLines adds a row for each policy, and one for the bound below which no schedule is, of what the column of that
 // name shows. load "" = there is one only.
 func appendLines(t table.Writer, load string, lines map[string]*experiment.Line, bound float64, of string) {
-	for _, name := range append(experiment.Names(), experiment.Clairvoyant) {
+	for _, name := range experiment.Names() {
 		l := lines[name]
 		if l == nil {
 			continue

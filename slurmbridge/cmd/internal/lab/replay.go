@@ -140,8 +140,7 @@ starts from what --observed shows it.
 fifo gives each job a GPU of its own in the order of arrival. Policies are compared by the makespan where
 all jobs are submitted at once, by the mean turnaround elsewhere: ÷ fifo, ÷ the best other policy. Below
 the lower bound there is no schedule; of possible is the part of the gain over fifo that it leaves.
-clairvoyant is no policy but a search that knows everything, of up to 100 jobs; where it finds better
-schedules than the policies, share is how much of its gain over fifo a policy reaches. dqn is the network
+dqn is the network
 that is built in, for the makespan trained on job sets drawn from the trace in the world as predicted, or
 comes from --checkpoint.
 
@@ -184,7 +183,7 @@ so are sacct's rows of jobs with a line break in their name or on an instance of
 	fl.StringSliceVar(&o.Policies, "policies", experiment.ReplayPolicies(), "of "+strings.Join(experiment.Names(), ", "))
 	f.add(fl, 3, rlcore.DefaultWindow)
 	fl.StringVar(&f.objective, "objective", "",
-		"what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
+		"what policies are compared by, and learn: makespan or turnaround (default by the arrivals)")
 	return c
 }
 
