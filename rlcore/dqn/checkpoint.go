@@ -1,7 +1,6 @@
 package dqn
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -62,12 +61,9 @@ func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 	c := &Checkpoint{
 		Format: checkpointFormat, Version: checkpointVersion, M: o.M, Objective: t.Net.Objective(), Features: encoder.Version,
 		Trained: Trained{
-			Seed: o.Seed, Rounds: max(t.Start, 0), Scenario: scenario, Check: t.Best, BestRound: t.BestRound,
+			Seed: o.Seed, Rounds: len(t.Curve), Scenario: scenario, Check: t.Best, BestRound: t.BestRound,
 			CreatedBy: createdBy,
 		},
-	}
-	if n := len(t.Curve); n > 0 {
-		c.Trained.Rounds = t.Curve[n-1].Round
 	}
 	c.Hidden, c.ContextLen, c.ComboLen = t.Net.value.Sizes[1], encoder.ContextLen, encoder.ComboLen
 	c.Kappa, c.Shown = t.Net.kappa, t.Net.Enc.Max
@@ -167,17 +163,4 @@ func (c *Checkpoint) Network(p rlcore.Predictor) (*Scorer, error) {
 	s.kappa, s.Enc.Max = c.Kappa, c.Shown
 	restore(s, plain(c.Theta))
 	return s, nil
-}
-
-// Resume prepares t to continue the training: its network, which observes with p, its first round
-// and the best one so far. Options.Rounds counts all rounds. A seed or window that Options leave 0
-// is the checkpoint's. Errors wrap ErrCheckpoint.
-func (c *Checkpoint) Resume(t *Trainer, p rlcore.Predictor) error {
-	net, err := c.Network(p)
-	if err != nil {
-		return err
-	}
-	t.Options.Seed, t.Options.M = cmp.Or(t.Options.Seed, c.Trained.Seed), cmp.Or(t.Options.M, c.M)
-	t.Net, t.Start, t.BestRound = net, c.Trained.Rounds, c.Trained.BestRound
-	return nil
 }

@@ -2,7 +2,6 @@ package dqn
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -70,38 +69,6 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
-}
-
-// TestResume: 4 rounds and 8 more know of each other, and do the same each time.
-func TestResume(t *testing.T) {
-	first, c := kept(t, 4)
-	onward := func() *Trainer {
-		tr := short(12)
-		tr.Options.Seed = 0
-		if err := c.Resume(tr, newTools().Predictor); err != nil {
-			t.Fatal(err)
-		}
-		if tr.Start != 4 || tr.Options.Seed != 3 {
-			t.Errorf("goes on from round %d with seed %d", tr.Start, tr.Options.Seed)
-		}
-		if err := tr.Train(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		return tr
-	}
-	a, b := onward(), onward()
-	if !sameTheta(a.Net, b.Net) {
-		t.Error("the same training went on in two ways")
-	}
-	if n := len(a.Curve); n != 8 || a.Curve[0].Round != 5 || a.Curve[n-1].Round != 12 {
-		t.Errorf("%d rounds", n)
-	}
-	if a.Best > first.Best {
-		t.Errorf("validation %v, before going on %v", a.Best, first.Best)
-	}
-	if again, err := FromTrainer(a, "mixed", "test"); err != nil || again.Trained.Rounds != 12 {
-		t.Errorf("%+v: %v", again, err)
 	}
 }
 

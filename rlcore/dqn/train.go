@@ -44,9 +44,6 @@ type Trainer struct {
 	Tools func() Tools
 	// Progress, if set, is called after every round.
 	Progress func(RoundStats)
-	// Start is the number of rounds already done, in a resumed training, which goes on from Net's
-	// parameters; optimiser and replay memory begin anew.
-	Start int
 	// Curve is what was logged.
 	Curve []RoundStats
 	// Best is the result of the parameters kept in the last validation, in terms of
@@ -97,7 +94,7 @@ func (t *Trainer) Train(ctx context.Context) error {
 		t.Best, t.BestRound = kept.check, kept.round
 		restore(t.Net, kept.theta)
 	}()
-	for round := t.Start; round < o.Rounds; round++ {
+	for round := range o.Rounds {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -136,11 +133,8 @@ func (s *session) begin() error {
 	if err != nil {
 		return err
 	}
-	s.Best = mean(first)
-	if s.Start == 0 {
-		s.BestRound = 0
-	}
-	s.finalists = finalists{{s.BestRound, s.Best, snapshot(s.Net)}}
+	s.Best, s.BestRound = mean(first), 0
+	s.finalists = finalists{{0, s.Best, snapshot(s.Net)}}
 	return nil
 }
 

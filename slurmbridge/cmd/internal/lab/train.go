@@ -27,7 +27,7 @@ type trainFlags struct {
 	from                 traceFlags
 	workload, objective  string
 	records              bool
-	out, resume          string
+	out                  string
 	rounds, window, hide int
 	maxSlowdown, grace   float64
 	seed                 uint64
@@ -56,10 +56,9 @@ training as the daemon's settings of these names do later.
 The network begins as the policy srpt (greedy for the makespan) and learns the difference. What it has learned
 is kept only if it is better beyond doubt on job sets that it never saw; the file says
 which round that was. The same seed gives the same file. Interrupted, it writes what it
-has. --resume goes on with a file: the same settings, more --rounds.`,
+has.`,
 		Example: `  slurmbridge train --out dqn.json
-  slurmbridge train --jobs jobs.csv --profiles solo.csv --gpus 4 --out site.json
-  slurmbridge train --resume dqn.json --rounds 300 --out dqn.json`,
+  slurmbridge train --jobs jobs.csv --profiles solo.csv --gpus 4 --out site.json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(c); err != nil {
@@ -76,7 +75,6 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	fl.StringVar(&f.objective, "objective", string(policy.Turnaround),
 		"what it learns to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.StringVar(&f.out, "out", "", "write the network to `FILE`")
-	fl.StringVar(&f.resume, "resume", "", "go on with the network in `FILE`")
 	fl.IntVar(&f.rounds, "rounds", 240, "rounds of training, of 4 job sets each")
 	fl.IntVar(&f.window, "window", rlcore.DefaultWindow, "pending jobs a decision looks at")
 	addContract(fl, &f.maxSlowdown, &f.grace)
@@ -143,8 +141,10 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	if err != nil {
 		return err
 	}
+	r := rand.New(rand.NewPCG(f.seed, 0x0e7)) //nolint:gosec // a training is repeatable, not secret
 	t := &dqn.Trainer{
 		Options:  dqn.Options{Seed: f.seed, Rounds: f.rounds, M: f.window},
+		Net:      dqn.NewScorer(policy.Objective(f.objective), cmp.Or(f.hide, 32), l.model(), r),
 		Scenario: l.scenario,
 		Tools: func() dqn.Tools {
 			m := l.model()
@@ -154,13 +154,10 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 			}
 		},
 	}
-	if err := f.start(t, l); err != nil {
-		return err
-	}
 	b := cli.NewBar(s.ErrOut)
 	t.Progress = func(p dqn.RoundStats) {
 		what := fmt.Sprintf("round %d: %s %.3f of %s", p.Round, t.Net.Objective(), p.Train, t.Against())
-		b.At(p.Round-t.Start, f.rounds-t.Start, what)
+		b.At(p.Round, f.rounds, what)
 	}
 	began := time.Now()
 	err = t.Train(c.Context())
@@ -177,7 +174,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 		return err
 	}
 	if broken {
-		fmt.Fprintf(s.ErrOut, "Interrupted after round %d; go on with --resume %s.\n", cp.Trained.Rounds, f.out)
+		fmt.Fprintf(s.ErrOut, "Interrupted after round %d.\n", cp.Trained.Rounds)
 	}
 	if s.JSON {
 		if t.Curve == nil {
@@ -187,7 +184,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	}
 	fmt.Fprintf(s.Out, "%s: trained on %s, seed %d, %.0f s. ", f.out, l.name, t.Options.Seed, time.Since(began).Seconds())
 	if t.BestRound == 0 {
-		fmt.Fprintf(s.Out, "No round was better beyond doubt than what it began as (%s, if it was new): %s %.3f of %s.\n",
+		fmt.Fprintf(s.Out, "No round was better beyond doubt than what it began as (%s): %s %.3f of %s.\n",
 			dqn.Start(t.Net.Objective()), t.Net.Objective(), t.Best, t.Against())
 		return nil
 	}
@@ -224,19 +221,9 @@ func (f *trainFlags) check(c *cobra.Command) error {
 			fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units",
 				f.rounds, f.window, f.hide, rlcore.MaxWindow),
 		},
-		{f.resume != "" && said("hidden"), errors.New("--hidden is that of the file with --resume")},
-		{f.resume != "" && said("objective"), errors.New("--objective is that of the file with --resume")},
 	} {
 		if bad.is {
 			return cli.Usage(bad.why)
-		}
-	}
-	if f.resume != "" { // what isn't named is the file's
-		if !said("seed") {
-			f.seed = 0
-		}
-		if !said("window") {
-			f.window = 0
 		}
 	}
 	if real, err := filepath.EvalSymlinks(f.out); err == nil {
@@ -249,26 +236,4 @@ func (f *trainFlags) check(c *cobra.Command) error {
 		return err
 	}
 	return checkContract(f.maxSlowdown, f.grace)
-}
-
-// start gives the trainer its network, a new one or that of --resume.
-func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
-	if f.resume != "" {
-		cp, err := dqn.Load(f.resume)
-		if err != nil {
-			return err
-		}
-		if err := cp.Resume(t, l.model()); err != nil {
-			return err
-		}
-		t.Options.Rounds = f.rounds
-		if t.Start >= f.rounds {
-			return cli.Usage(fmt.Errorf("%s has been trained for %d rounds; --rounds %d asks for no more", f.resume, t.Start,
-				f.rounds))
-		}
-		return nil
-	}
-	r := rand.New(rand.NewPCG(f.seed, 0x0e7)) //nolint:gosec // a training is repeatable, not secret
-	t.Net = dqn.NewScorer(policy.Objective(f.objective), cmp.Or(f.hide, 32), l.model(), r)
-	return nil
 }
