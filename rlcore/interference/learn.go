@@ -73,10 +73,8 @@ type cell struct {
 	lo   float64 // the lowest and the highest of them
 	hi   float64
 	slow float64 // sum of the slowdowns
-	// x is the mean of the traits of the observations that have them, known their number:
-	// profiles change a little with every run alone.
-	x     traits
-	known int
+	// x is the mean of the observations' traits: profiles change a little with every run alone.
+	x traits
 }
 
 // value returns the cell's mean z_seen − z_law without outliers: the lowest and the highest are
@@ -319,7 +317,7 @@ const (
 
 // judge compares what is believed of a new cell of two with what was seen of it.
 func (l *learned) judge(x []term, seen *cell) {
-	if len(x) != 3 || seen.known == 0 || l.cellOf(x) != nil {
+	if len(x) != 3 || l.cellOf(x) != nil {
 		return
 	}
 	b := belief{z: seen.x[slope]/slopeSD + usualZ, doubt: 1, prior: priorVariance(x, &seen.x), unseen: l.unseen}

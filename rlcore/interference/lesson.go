@@ -20,15 +20,13 @@ type Lesson struct {
 	Owners []string `json:"owners,omitempty"`
 	// Sharing is the card's way of sharing, as GPUSpec names it.
 	Sharing string `json:"sharing,omitempty"`
-	// Slowdown is the one observed, Off its z_seen − z_law (see learn.go), Floor the one
-	// it was reckoned with; 0 = 0.1, as in releases that didn't say.
+	// Slowdown is the one observed, Off its z_seen − z_law (see learn.go).
 	Slowdown float64 `json:"slowdown"`
 	Off      float64 `json:"off"`
-	Floor    float64 `json:"floor,omitempty"`
 	// Law is the slowdown by the law, averaged over how phases may meet, Alone what victim and
-	// aggressors use alone; 0 and nil = not known.
-	Law   float64 `json:"law,omitempty"`
-	Alone []Alone `json:"alone,omitempty"`
+	// aggressors use alone.
+	Law   float64 `json:"law"`
+	Alone []Alone `json:"alone"`
 }
 
 // Alone is what is known of an application's mean use alone.
@@ -48,7 +46,7 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 	}
 	law := make([]rlcore.Prediction, len(members))
 	m.byLaw(law, spec, members)
-	l := Lesson{Victim: members[0].App, Owner: members[0].Owner, Slowdown: slowdown, Floor: Floor, Law: law[0].Slowdown}
+	l := Lesson{Victim: members[0].App, Owner: members[0].Owner, Slowdown: slowdown, Law: law[0].Slowdown}
 	if spec != nil {
 		l.Card, l.Sharing = spec.Model, spec.Sharing
 	}
@@ -62,13 +60,8 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 	if !slices.ContainsFunc(l.Owners, func(o string) bool { return o != "" }) {
 		l.Owners = nil
 	}
-	if known(predicted) {
-		f := traitsOf(m.sketch(members), 0, excess(l.Law))
-		already := m.way(spec).expect(m, spec, members, 0, &f, excess(l.Law), nil)
-		l.Off = already.mean + surplus(slowdown, predicted)
-	} else {
-		l.Off = surplus(slowdown, l.Law)
-	}
+	f := traitsOf(m.sketch(members), 0, excess(l.Law))
+	l.Off = m.off(spec, members, 0, &f, slowdown, predicted, l.Law)
 	return l, !math.IsNaN(l.Off)
 }
 
@@ -82,39 +75,27 @@ func (m *Model) Take(l *Lesson) {
 			members[1+i].Owner = l.Owners[i]
 		}
 	}
-	if len(members) < 2 || len(members) > maxOthers+1 || !known(l.Slowdown) {
+	f, ok := l.traits()
+	if len(members) < 2 || len(members) > maxOthers+1 || !known(l.Slowdown) || !ok {
 		return
 	}
 	spec := &rlcore.GPUSpec{Model: l.Card, Sharing: l.Sharing}
-	m.learn(m.way(spec), spec, members, 0, seen(l.Slowdown, l.off(), l.traits()), true)
+	m.learn(m.way(spec), spec, members, 0, seen(l.Slowdown, l.Off, &f), true)
 }
 
-// off returns Off as of today's Floor.
-func (l *Lesson) off() float64 {
-	if l.Floor == Floor {
-		return l.Off
-	}
-	was := l.Floor
-	if was == 0 {
-		was = 0.1
-	}
-	return surplus(l.Slowdown, 1-was+(max(l.Slowdown, 1)-1+was)/math.Exp(l.Off))
-}
-
-// traits returns the victim's traits, nil if the lesson doesn't say what members use.
-func (l *Lesson) traits() *traits {
+// traits returns the victim's traits; false where what members use can't be.
+func (l *Lesson) traits() (x traits, ok bool) {
 	if len(l.Alone) != 1+len(l.Others) || !known(l.Law) {
-		return nil
+		return x, false
 	}
 	var members []*sketch
 	for _, a := range l.Alone {
 		if math.IsNaN(a.GPU + a.MemBusy + a.StepS) {
-			return nil
+			return x, false
 		}
 		members = append(members, newSketch(clamp(a.GPU, 1), clamp(a.MemBusy, 1), min(a.StepS, math.MaxFloat64)))
 	}
-	x := traitsOf(members, 0, excess(l.Law))
-	return &x
+	return traitsOf(members, 0, excess(l.Law)), true
 }
 
 // mostDoubt bounds the factor by which broken contracts widen an uncertainty.

@@ -3,6 +3,7 @@ package interference
 import (
 	"cmp"
 	"math"
+	"slices"
 
 	"gonum.org/v1/gonum/floats"
 
@@ -17,17 +18,7 @@ import (
 // The slowdowns are compared with the law averaged over how phases may meet. Where it is
 // known how they met, use ObservePredicted.
 func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns []float64) {
-	if !observable(members) || len(slowdowns) != len(members) {
-		return
-	}
-	w, law := m.way(spec), make([]rlcore.Prediction, len(members))
-	m.byLaw(law, spec, members)
-	for i, s := range slowdowns {
-		if known(s) {
-			f := traitsOf(m.sketch(members), i, excess(law[i].Slowdown))
-			m.learn(w, spec, members, i, seen(s, surplus(s, law[i].Slowdown), &f), members[i].Owner != "")
-		}
-	}
+	m.ObservePredicted(spec, members, slowdowns, slices.Repeat([]float64{math.NaN()}, len(members)))
 }
 
 // known reports whether a slowdown was measured.
@@ -53,31 +44,37 @@ func observable(members []*rlcore.Profile) bool {
 
 // ObservePredicted is Observe where predicted[i] is member i's slowdown as Pace predicted
 // it over the run as it was, so that a phase without contention isn't taken for
-// co-runners that never contend. A member with an unknown predicted teaches nothing.
+// co-runners that never contend. With an unknown predicted the law's average stands in.
 func (m *Model) ObservePredicted(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, predicted []float64) {
 	if !observable(members) || len(slowdowns) != len(members) || len(predicted) != len(members) {
 		return
 	}
-	w, law := m.way(spec), make([]rlcore.Prediction, len(members))
+	law := make([]rlcore.Prediction, len(members))
 	m.byLaw(law, spec, members)
 	for i, s := range slowdowns {
-		if known(s) && known(predicted[i]) {
+		if known(s) {
 			f := traitsOf(m.sketch(members), i, excess(law[i].Slowdown))
-			already := w.expect(m, spec, members, i, &f, excess(law[i].Slowdown), nil)
-			m.learn(w, spec, members, i, seen(s, already.mean+surplus(s, predicted[i]), &f), members[i].Owner != "")
+			off := m.off(spec, members, i, &f, s, predicted[i], law[i].Slowdown)
+			m.learn(m.way(spec), spec, members, i, seen(s, off, &f), members[i].Owner != "")
 		}
 	}
 }
 
-// seen returns one observation of a cell: slowdown s, with z_seen − z_law = off and traits f,
-// nil = not known.
+// off returns z_seen − z_law of member i, which was slowed by s where predicted was predicted over the run as it was,
+// or, if that is unknown, law by the law.
+func (m *Model) off(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, f *traits, s, predicted, law float64,
+) float64 {
+	if !known(predicted) {
+		return surplus(s, law)
+	}
+	already := m.way(spec).expect(m, spec, members, i, f, excess(law), nil)
+	return already.mean + surplus(s, predicted)
+}
+
+// seen returns one observation of a cell: slowdown s, with z_seen − z_law = off and traits f.
 func seen(s, off float64, f *traits) cell {
 	off = clamp(off, surpriseN)
-	c := cell{n: 1, sum: off, lo: off, hi: off, slow: min(s, mostSlow)}
-	if f != nil {
-		c.x, c.known = *f, 1
-	}
-	return c
+	return cell{n: 1, sum: off, lo: off, hi: off, slow: min(s, mostSlow), x: *f}
 }
 
 // learn adds an observation of member i; with others also as one of any user's application of that
@@ -190,11 +187,9 @@ func (l *learned) record(x []term, extra *cell) (c *cell, was cell) {
 	c.sum += extra.sum
 	c.lo, c.hi = min(c.lo, extra.lo), max(c.hi, extra.hi)
 	c.slow += extra.slow
-	if c.known += extra.known; extra.known > 0 {
-		part := float64(extra.known) / float64(c.known)
-		floats.Scale(1-part, c.x[:])
-		floats.AddScaled(c.x[:], part, extra.x[:])
-	}
+	part := float64(extra.n) / float64(c.n)
+	floats.Scale(1-part, c.x[:])
+	floats.AddScaled(c.x[:], part, extra.x[:])
 	return c, was
 }
 

@@ -78,14 +78,6 @@ func TestOthersAreAPrior(t *testing.T) {
 		predicted(m, owned("bob", ab...)).Slowdown; !(own < bob && bob < law) {
 		t.Errorf("ann's slowdown %.3f, bob's %.3f, by the law %.3f", own, bob, law)
 	}
-	// So do lessons of a release that didn't say whose they were.
-	old := New(&contention.MPS)
-	for range 5 {
-		old.Take(&Lesson{Victim: "a", Others: []string{"b"}, Slowdown: 1.05, Off: -1})
-	}
-	if bob := predicted(old, owned("bob", ab...)).Slowdown; !(bob < law) {
-		t.Errorf("old lessons teach nothing: %.3f, by the law %.3f", bob, law)
-	}
 	l, ok := m.Lesson(nil, owned("ann", ab...), 1.05, math.NaN())
 	if !ok || l.Owner != "ann" || len(l.Owners) != 1 || l.Owners[0] != "ann" {
 		t.Errorf("lesson %+v", l)

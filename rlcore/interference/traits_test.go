@@ -93,20 +93,6 @@ func TestWaysOfSharing(t *testing.T) {
 	}
 }
 
-// Lessons of earlier releases say neither their floor, 0.1, nor what members used.
-func TestOldLessons(t *testing.T) {
-	ab := pairOf("a", "b", 0.8, 0.8)
-	m := New(&contention.MPS)
-	law := predictions(m, corun{nil, ab, nil})[0].Slowdown
-	old := Lesson{Victim: "a", Others: []string{"b"}, Slowdown: 2.5, Off: math.Log((2.5 - 1 + 0.1) / (law - 1 + 0.1))}
-	for range 20 {
-		m.Take(&old)
-	}
-	if p := predictions(m, corun{nil, ab, nil})[0]; math.Abs(p.Slowdown-2.5) > 0.05 {
-		t.Errorf("taught 2.5: %+v", p)
-	}
-}
-
 // A stored lesson may say anything.
 func TestLessonsAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -116,7 +102,7 @@ func TestLessonsAreBounded(t *testing.T) {
 		for range rapid.IntRange(1, 5).Draw(t, "lessons") {
 			m.Take(&Lesson{
 				Victim: "a", Others: []string{"b"}, Slowdown: odd.Draw(t, "slowdown"), Off: odd.Draw(t, "off"),
-				Floor: odd.Draw(t, "floor"), Law: odd.Draw(t, "law"),
+				Law: odd.Draw(t, "law"),
 				Alone: []Alone{
 					{odd.Draw(t, "gpu"), odd.Draw(t, "mem"), odd.Draw(t, "step")},
 					{odd.Draw(t, "gpu"), odd.Draw(t, "mem"), odd.Draw(t, "step")},
