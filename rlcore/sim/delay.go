@@ -22,16 +22,15 @@ func (s *Sim) advance(t float64) {
 // delay adds dt s to the delay of every pending job that may use a GPU which a
 // decision left idle, once however many there are, as the bridge does.
 func (s *Sim) delay(dt float64) {
-	if s.idleWaits == 0 {
-		return
-	}
 	idle := s.scratch.idle[:0]
 	for g := range s.devs {
 		if s.devs[g].leftIdle {
 			idle = append(idle, g)
 		}
 	}
-	s.scratch.idle = idle
+	if s.scratch.idle = idle; len(idle) == 0 {
+		return
+	}
 	for p := range s.state.Pending {
 		j := &s.state.Pending[p]
 		kept := s.turns.pending > 0 && j.StartS() > 0 // the idle GPUs are other jobs' turn
@@ -54,7 +53,6 @@ func (s *Sim) leave(g int) {
 		return
 	}
 	d.leftIdle = true
-	s.idleWaits++
 	for _, p := range s.window(g) {
 		if left := s.cfg.MaxDelayS - s.state.Pending[p].DelayedS; left > 0 {
 			d.wakeS = min(d.wakeS, s.now+max(left, rounding))

@@ -131,9 +131,7 @@ func (s *Sim) takeWhole(p int, on []int) {
 	s.begin(p, j.on)
 	s.dequeue([]int{p})
 	for _, g := range j.on {
-		if d := &s.devs[g]; d.leftIdle {
-			s.wake(d)
-		}
+		s.devs[g].wake()
 		s.refresh(g)
 	}
 	s.decideAll() // all windows have changed

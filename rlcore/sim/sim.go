@@ -35,12 +35,8 @@ type Sim struct {
 	err       error
 	decisions int
 
-	queue     []int // GPUs with a decision due, the first to decide last
-	requeue   bool  // some device's due isn't in queue yet
-	idleWaits int   // devices with leftIdle
-	forced    bool  // a decision must start something: nothing else would ever happen
-
-	oom int
+	forced bool // a decision must start something: nothing else would ever happen
+	oom    int
 
 	// plain is plain Slurm's schedule as the site expects it, truly the one that it would
 	// have been.
@@ -136,7 +132,7 @@ func (s *Sim) event() {
 		s.endNext(ender)
 	default:
 		s.advance(wake)
-		s.decideOne(waker)
+		s.devs[waker].due = true
 		s.devs[waker].wakeS = math.Inf(1)
 	}
 }
@@ -148,52 +144,29 @@ func (s *Sim) due() bool {
 	if len(s.wait) == 0 {
 		return false
 	}
-	if s.requeue {
-		s.fillQueue()
+	next := -1
+	for g := range s.devs {
+		if s.devs[g].due && (next < 0 || len(s.devs[g].members) < len(s.devs[next].members)) {
+			next = g
+		}
 	}
-	last := len(s.queue) - 1
-	if last < 0 {
+	if next < 0 {
 		return false
 	}
-	s.gpu = s.queue[last]
-	s.queue = s.queue[:last]
-	d := &s.devs[s.gpu]
+	s.gpu = next
+	d := &s.devs[next]
 	d.due = false
-	if d.leftIdle {
-		s.wake(d)
-	}
+	d.wake()
 	return true
 }
 
-// wake ends the wait of a device that a decision left idle.
-func (s *Sim) wake(d *device) {
-	d.leftIdle, d.wakeS = false, math.Inf(1)
-	s.idleWaits--
-}
-
-func (s *Sim) fillQueue() {
-	s.requeue = false
-	s.queue = s.queue[:0]
-	for g := range s.devs {
-		if s.devs[g].due {
-			s.queue = append(s.queue, g)
-		}
-	}
-	slices.SortFunc(s.queue, func(a, b int) int {
-		return cmp.Or(len(s.devs[b].members)-len(s.devs[a].members), b-a)
-	})
-}
+// wake ends the wait of a device that a decision may have left idle.
+func (d *device) wake() { d.leftIdle, d.wakeS = false, math.Inf(1) }
 
 func (s *Sim) decideAll() {
-	s.requeue = true
 	for g := range s.devs {
 		s.devs[g].due = true
 	}
-}
-
-func (s *Sim) decideOne(g int) {
-	s.requeue = true
-	s.devs[g].due = true
 }
 
 // GPU returns the index in Config.GPUs of the GPU that the decision is for.
@@ -309,7 +282,7 @@ func (s *Sim) enqueue(i int) {
 	}
 	for g := range s.devs {
 		if w := s.window(g); len(w) > 0 && w[len(w)-1] == len(s.wait)-1 {
-			s.decideOne(g)
+			s.devs[g].due = true
 		}
 	}
 }
@@ -364,6 +337,6 @@ func (s *Sim) remove(g, k int) {
 		d.inState, s.stateS = false, -1
 		s.kept[g] = waiting{}
 		s.refresh(g)
-		s.decideOne(g)
+		s.devs[g].due = true
 	}
 }
