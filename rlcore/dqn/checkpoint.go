@@ -39,8 +39,10 @@ type Checkpoint struct {
 	Kappa float64 `json:"kappa"`
 	Shown int     `json:"shown"`
 
-	Theta   []Floats `json:"theta"`  // blocks as in Scorer.Params
-	SHA256  string   `json:"sha256"` // of Theta's numbers, in order; hex
+	// Theta are blocks as in Scorer.Params, numbers of float64, whose bits are written as 8 bytes, little endian: exact,
+	// and easy to read in any language.
+	Theta   [][]byte `json:"theta"`
+	SHA256  string   `json:"sha256"` // of Theta, in order; hex
 	Trained Trained  `json:"trained"`
 }
 
@@ -67,7 +69,7 @@ func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 	}
 	c.Hidden, c.ContextLen, c.ComboLen = t.Net.value.Sizes[1], encoder.ContextLen, encoder.ComboLen
 	c.Kappa, c.Shown = t.Net.kappa, t.Net.Enc.Max
-	c.Theta = floats(snapshot(t.Net)...)
+	c.Theta = encoded(snapshot(t.Net)...)
 	c.SHA256 = c.sum()
 	if what := c.wrong(); what != "" {
 		return nil, fmt.Errorf("checkpoint: what was trained can't be kept: %s", what)
@@ -136,8 +138,8 @@ func (c *Checkpoint) wrongNumbers() string {
 		return fmt.Sprintf("theta has %d blocks, not %d", len(c.Theta), len(lens))
 	}
 	for i := range c.Theta {
-		if len(c.Theta[i]) != lens[i] {
-			return fmt.Sprintf("theta[%d] has %d numbers, the network %d", i, len(c.Theta[i]), lens[i])
+		if len(c.Theta[i]) != 8*lens[i] {
+			return fmt.Sprintf("theta[%d] has %d bytes, the network %d numbers of 8", i, len(c.Theta[i]), lens[i])
 		}
 	}
 	if got := c.sum(); c.SHA256 != got {
@@ -145,8 +147,8 @@ func (c *Checkpoint) wrongNumbers() string {
 			"replace it", got, c.SHA256)
 	}
 	for i := range c.Theta {
-		for k, v := range c.Theta[i] {
-			if math.IsNaN(v) || math.Abs(v) > math.MaxFloat32 {
+		for k := range lens[i] {
+			if v := number(c.Theta[i], k); math.IsNaN(v) || math.Abs(v) > math.MaxFloat32 {
 				return fmt.Sprintf("theta[%d][%d] is %v: that training failed, with too high a rate", i, k, v)
 			}
 		}
@@ -161,6 +163,6 @@ func (c *Checkpoint) Network(p rlcore.Predictor) (*Scorer, error) {
 	}
 	s := NewScorer(c.Objective, c.Hidden, p, rand.New(rand.NewPCG(0, 0))) // what it draws is overwritten
 	s.kappa, s.Enc.Max = c.Kappa, c.Shown
-	restore(s, plain(c.Theta))
+	restore(s, decoded(c.Theta))
 	return s, nil
 }

@@ -1,8 +1,8 @@
 package dqn
 
 import (
+	"bytes"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -18,68 +18,37 @@ import (
 // mostBytes bounds the size of a checkpoint: with mostHidden units it takes 180 MB.
 const mostBytes = 1 << 28
 
-// Floats are numbers that JSON holds as base64 of their IEEE 754 bits, little endian,
-// 8 bytes each: exact, and easy to read in any language.
-type Floats []float64
-
-// MarshalText implements encoding.TextMarshaler.
-func (f Floats) MarshalText() ([]byte, error) {
-	return base64.StdEncoding.AppendEncode(nil, f.bytes()), nil
+// number is number k of a block.
+func number(block []byte, k int) float64 {
+	return math.Float64frombits(binary.LittleEndian.Uint64(block[8*k:]))
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (f *Floats) UnmarshalText(text []byte) error {
-	raw, err := base64.StdEncoding.AppendDecode(nil, text)
-	if err != nil {
-		return fmt.Errorf("numbers in base64: %w", err)
-	}
-	if len(raw)%8 != 0 {
-		return fmt.Errorf("numbers in base64: %d bytes, not a multiple of 8", len(raw))
-	}
-	out := make(Floats, len(raw)/8)
-	for i := range out {
-		out[i] = math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:]))
-	}
-	*f = out
-	return nil
-}
-
-func (f Floats) bytes() []byte {
-	out := make([]byte, 0, 8*len(f))
-	for _, v := range f {
-		out = binary.LittleEndian.AppendUint64(out, math.Float64bits(v))
-	}
-	return out
-}
-
-// floats and plain convert between a network's numbers and a file's, which have more digits
+// encoded and decoded convert between a network's numbers and a file's, which have more digits
 // than a network uses.
-func floats(b ...[]float32) []Floats {
-	out := make([]Floats, len(b))
-	for i := range b {
-		out[i] = make(Floats, len(b[i]))
-		for k, v := range b[i] {
-			out[i][k] = float64(v)
+func encoded(blocks ...[]float32) [][]byte {
+	out := make([][]byte, len(blocks))
+	for i, b := range blocks {
+		for _, v := range b {
+			out[i] = binary.LittleEndian.AppendUint64(out[i], math.Float64bits(float64(v)))
 		}
 	}
 	return out
 }
 
-func plain(b []Floats) [][]float32 {
-	out := make([][]float32, len(b))
-	for i := range b {
-		out[i] = narrow(nil, b[i])
+func decoded(blocks [][]byte) [][]float32 {
+	out := make([][]float32, len(blocks))
+	for i, b := range blocks {
+		for k := range len(b) / 8 {
+			out[i] = append(out[i], float32(number(b, k)))
+		}
 	}
 	return out
 }
 
 // sum is the SHA-256 of all numbers, hex.
 func (c *Checkpoint) sum() string {
-	h := sha256.New()
-	for _, b := range c.Theta {
-		h.Write(b.bytes())
-	}
-	return hex.EncodeToString(h.Sum(nil))
+	sum := sha256.Sum256(bytes.Join(c.Theta, nil))
+	return hex.EncodeToString(sum[:])
 }
 
 // Save writes the checkpoint to a world-readable file, atomically. Errors wrap
@@ -121,27 +90,17 @@ func Read(r io.Reader, name string) (*Checkpoint, error) {
 	if len(text) > mostBytes {
 		return nil, bad("it is larger than %d bytes; name a file that `slurmbridge train` wrote", mostBytes)
 	}
-	// Format and version first: the rest of a foreign file may not fit the struct.
-	var head Checkpoint
-	if err := json.Unmarshal(text, &struct {
-		Format  *string `json:"format"`
-		Version *int    `json:"version"`
-	}{&head.Format, &head.Version}); err != nil {
-		return nil, bad("%s", notJSON(text, err))
-	}
-	if head.Format != checkpointFormat || head.Version != checkpointVersion {
-		// The program that wrote it, where the file names it, helps the user.
-		_ = json.Unmarshal(text, &struct {
-			Trained *Trained `json:"trained"`
-		}{&head.Trained})
-		return nil, bad("%s", head.wrong())
-	}
 	c := &Checkpoint{}
-	if err := json.Unmarshal(text, c); err != nil {
+	err = json.Unmarshal(text, c)
+	var other *json.UnmarshalTypeError
+	if err != nil && !errors.As(err, &other) {
 		return nil, bad("%s", notJSON(text, err))
 	}
-	if what := c.wrong(); what != "" {
+	if what := c.wrong(); what != "" { // a foreign file's format says more than a field that doesn't fit
 		return nil, bad("%s", what)
+	}
+	if err != nil {
+		return nil, bad("%s", notJSON(text, err))
 	}
 	return c, nil
 }

@@ -2,6 +2,7 @@ package dqn
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -34,7 +35,7 @@ func sameTheta(a, b *Scorer) bool {
 func TestCheckpointRoundTrip(t *testing.T) {
 	tr, c := kept(t, 8)
 	shake(tr.Net, 4) // whatever was learned: no parameter is 0
-	c.Theta = floats(snapshot(tr.Net)...)
+	c.Theta = encoded(snapshot(tr.Net)...)
 	c.SHA256 = c.sum()
 	path := filepath.Join(t.TempDir(), "net.json")
 	if err := Save(path, c); err != nil {
@@ -70,6 +71,11 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
+}
+
+// put sets number k of the first block.
+func put(c *Checkpoint, k int, v float64) {
+	binary.LittleEndian.PutUint64(c.Theta[0][8*k:], math.Float64bits(v))
 }
 
 func TestReadRefuses(t *testing.T) {
@@ -109,19 +115,19 @@ func TestReadRefuses(t *testing.T) {
 		},
 		{"no version", `{"format":"slurmbridge-dqn"}`, "version is 0"},
 		{"base64", strings.Replace(string(whole), `"theta":["`, `"theta":["*`, 1), "base64"},
-		{"odd length", strings.Replace(string(whole), `"theta":["`, `"theta":["AAAA`, 1), "multiple of 8"},
+		{"odd length", strings.Replace(string(whole), `"theta":["`, `"theta":["AAAA`, 1), "numbers of 8"},
 		{"features", change(false, func(c *Checkpoint) { c.Features++ }), "feature set"},
 		{"context", change(false, func(c *Checkpoint) { c.ContextLen-- }), "figures"},
 		{"m", change(false, func(c *Checkpoint) { c.M = 63 }), "m is 63"},
 		{"hidden", change(false, func(c *Checkpoint) { c.Hidden = 1 << 30 }), "hidden is"},
-		{"other hidden", change(false, func(c *Checkpoint) { c.Hidden++ }), "numbers, the network"},
+		{"other hidden", change(false, func(c *Checkpoint) { c.Hidden++ }), "the network"},
 		{"objective", change(false, func(c *Checkpoint) { c.Objective = "fun" }), `objective is "fun"`},
 		{"kappa", change(false, func(c *Checkpoint) { c.Kappa = -1 }), "kappa"},
 		{"shown", change(false, func(c *Checkpoint) { c.Shown = -1 }), "shown"},
 		{"blocks", change(true, func(c *Checkpoint) { c.Theta = c.Theta[:1] }), "blocks"},
-		{"a bit", change(false, func(c *Checkpoint) { c.Theta[1][3] = -c.Theta[1][3] + 1 }), "SHA-256"},
-		{"NaN", change(true, func(c *Checkpoint) { c.Theta[0][7] = math.NaN() }), "theta[0][7] is NaN"},
-		{"too large", change(true, func(c *Checkpoint) { c.Theta[0][7] = 1e39 }), "theta[0][7] is 1e+39"},
+		{"a bit", change(false, func(c *Checkpoint) { c.Theta[1][3]++ }), "SHA-256"},
+		{"NaN", change(true, func(c *Checkpoint) { put(c, 7, math.NaN()) }), "theta[0][7] is NaN"},
+		{"too large", change(true, func(c *Checkpoint) { put(c, 7, 1e39) }), "theta[0][7] is 1e+39"},
 		{"rounds", change(false, func(c *Checkpoint) { c.Trained.BestRound = 99 }), "round 99"},
 	} {
 		c, err := Read(strings.NewReader(x.text), "nets/a.json")
@@ -139,7 +145,7 @@ func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, _ := os.ReadFile(path)
-	c.Theta[0][0] = math.NaN()
+	put(c, 0, math.NaN())
 	if err := Save(path, c); !errors.Is(err, ErrCheckpoint) {
 		t.Errorf("NaN is written: %v", err)
 	}

@@ -37,11 +37,7 @@ func TestLessons(t *testing.T) {
 				slow[i], fore[i] = math.NaN(), math.NaN()
 			}
 			slow[0], fore[0] = c.slow[0], predicted
-			if math.IsNaN(predicted) {
-				want.Observe(c.spec, c.members, slow)
-			} else {
-				want.ObservePredicted(c.spec, c.members, slow, fore)
-			}
+			want.ObservePredicted(c.spec, c.members, slow, fore)
 			if a, b := predictions(first, c), predictions(want, c); !same(a, b) {
 				t.Fatalf("a lesson teaches %v, the co-run itself %v", a, b)
 			}
