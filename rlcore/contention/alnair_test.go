@@ -1,4 +1,4 @@
-package contention
+package contention_test
 
 import (
 	"encoding/csv"
@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"gonum.org/v1/gonum/stat"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
 type cell struct {
@@ -16,10 +19,10 @@ type cell struct {
 	slowdown          float64
 }
 
-// rows reads a CSV file of testdata without its comment and its header.
+// rows reads one of the published tables without its comment and its header.
 func rows(t *testing.T, name string) [][]string {
 	t.Helper()
-	f, err := os.Open("testdata/" + name)
+	f, err := os.Open("../../slurmbridge/lab/experiment/worlds/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,11 +45,11 @@ func number(t *testing.T, s string) float64 {
 	return v
 }
 
-func alnair(t *testing.T) (map[string]Demand, []cell) {
+func alnair(t *testing.T) (map[string]contention.Demand, []cell) {
 	t.Helper()
-	solo := map[string]Demand{}
-	for _, r := range rows(t, "alnair_profiles.csv") {
-		solo[r[0]] = Demand{GPU: number(t, r[1]) / 100, StepS: number(t, r[2]) / 1000}
+	solo := map[string]contention.Demand{}
+	for _, r := range rows(t, "alnair_solo.csv") {
+		solo[r[0]] = contention.Demand{GPU: number(t, r[2]) / 100, StepS: number(t, r[3]) / 1000}
 	}
 	var cells []cell
 	for _, r := range rows(t, "alnair_pairs.csv") {
@@ -56,42 +59,22 @@ func alnair(t *testing.T) (map[string]Demand, []cell) {
 }
 
 // grid is the values the fit chose from.
-func grid(steps bool) []Law {
+func grid(steps bool) []contention.Law {
 	powers, odds := []float64{0.4, 0.5, 0.6, 0.75}, []float64{0.15, 0.2, 0.25, 0.3}
 	if !steps {
 		powers, odds = []float64{0}, []float64{0.3, 0.4, 0.5}
 	}
-	var out []Law
+	var out []contention.Law
 	for _, k := range []float64{1.04, 1.08, 1.12} {
 		for _, a := range powers {
 			for _, b := range odds {
-				l := MPS
+				l := contention.MPS
 				l.Capacity, l.StepPower, l.StepOdds, l.Odds = k, a, b, b
 				out = append(out, l)
 			}
 		}
 	}
 	return out
-}
-
-// spearman is the rank correlation; ties get the mean of their ranks.
-func spearman(x, y []float64) float64 {
-	ranks := func(v []float64) []float64 {
-		out := make([]float64, len(v))
-		for i := range v {
-			below, same := 0, 0
-			for _, w := range v {
-				if w < v[i] {
-					below++
-				} else if w == v[i] {
-					same++
-				}
-			}
-			out[i] = float64(below) + float64(same+1)/2
-		}
-		return out
-	}
-	return stat.Correlation(ranks(x), ranks(y), nil)
 }
 
 // The law against the measured pairs: as it stands, and for each victim with the
@@ -106,16 +89,16 @@ func TestAlnair(t *testing.T) {
 		steps        bool
 		median, rank float64
 	}{{"with iteration times", true, 0.10, 0.85}, {"without", false, 0.18, 0.75}} {
-		predict := func(l *Law, x cell) float64 {
-			d := []Demand{solo[x.victim], solo[x.aggressor]}
+		predict := func(l *contention.Law, x cell) float64 {
+			d := []contention.Demand{solo[x.victim], solo[x.aggressor]}
 			if !c.steps {
 				d[0].StepS, d[1].StepS = 0, 0
 			}
 			return l.Slowdowns(nil, d)[0]
 		}
-		without := map[string]*Law{}
+		without := map[string]*contention.Law{}
 		for app := range solo {
-			best, least := Law{}, math.Inf(1)
+			best, least := contention.Law{}, math.Inf(1)
 			for _, l := range grid(c.steps) {
 				loss := 0.0
 				for _, x := range cells {
@@ -129,9 +112,9 @@ func TestAlnair(t *testing.T) {
 			}
 			without[app] = &best
 		}
-		for how, law := range map[string]func(string) *Law{
-			"fitted":   func(string) *Law { return &MPS },
-			"held out": func(app string) *Law { return without[app] },
+		for how, law := range map[string]func(string) *contention.Law{
+			"fitted":   func(string) *contention.Law { return &contention.MPS },
+			"held out": func(app string) *contention.Law { return without[app] },
 		} {
 			var pred, truth, errs []float64
 			for _, x := range cells {
@@ -140,7 +123,7 @@ func TestAlnair(t *testing.T) {
 				errs = append(errs, math.Abs(p/x.slowdown-1))
 			}
 			slices.Sort(errs)
-			median, rank := stat.Quantile(0.5, stat.Empirical, errs, nil), spearman(pred, truth)
+			median, rank := stat.Quantile(0.5, stat.Empirical, errs, nil), interference.Spearman(pred, truth)
 			t.Logf("%s, %s: median error %.1f %%, mean %.1f %%, rank correlation %.2f",
 				c.name, how, 100*median, 100*stat.Mean(errs, nil), rank)
 			if median > c.median || rank < c.rank {

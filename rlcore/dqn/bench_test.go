@@ -115,44 +115,6 @@ func filled(tb testing.TB, net *Scorer) *learner {
 	return l
 }
 
-// BenchmarkDecide is a decision for one card of one, and for each of 1,000 cards
-// with 10,000 jobs pending: ns/decision.
-func BenchmarkDecide(b *testing.B) {
-	tools := newTools()
-	net := shaken(tools.Predictor)
-	for _, site := range []struct {
-		name           string
-		cards, pending int
-	}{{"1gpu", 1, 30}, {"1000gpus-10000jobs", 1000, 10000}} {
-		s := busy(site.cards, site.pending)
-		d := &rlcore.Decider{Policy: NewPolicy("dqn", net), Guard: tools.Guard, M: 5}
-		b.Run(site.name, func(b *testing.B) {
-			b.ReportAllocs()
-			combos := 0
-			for b.Loop() {
-				combos = 0
-				for g := range s.GPUs {
-					combos += len(d.Decide(s, g).Combos)
-				}
-			}
-			b.ReportMetric(float64(combos)/float64(len(s.GPUs)), "combos")
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(s.GPUs)), "ns/decision")
-		})
-	}
-}
-
-// BenchmarkTrainStep is a gradient step.
-func BenchmarkTrainStep(b *testing.B) {
-	net := shaken(newTools().Predictor)
-	l := filled(b, net)
-	b.Run(fmt.Sprintf("batch=%d", l.o.Batch), func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			l.step()
-		}
-	})
-}
-
 // decided is a decision of so many combinations, all of its figures random.
 func decided(combos int, r *rand.Rand) *Obs {
 	o := &Obs{Combos: make([]rlcore.Combo, combos), Unit: 1}

@@ -7,7 +7,6 @@
 package nn
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 
@@ -28,9 +27,6 @@ type MLP struct {
 	back [2][]float32
 	n    int // cases of the last Forward
 }
-
-// ErrShape marks parameters or an optimiser's state that don't fit a network.
-var ErrShape = errors.New("network shape")
 
 // New returns a network with He's initialisation (weights N(0, 2/in), biases 0). The
 // last layer's weights are multiplied by last; with last = 0 all outputs are 0 until the

@@ -104,15 +104,6 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func BenchmarkForwardBackward(b *testing.B) {
-	m := New([]int{40, 32, 32, 1}, 1, rand.New(rand.NewPCG(1, 1)))
-	x, dy := make([]float32, 40*640), make([]float32, 640)
-	for b.Loop() {
-		m.Forward(x, 640)
-		m.Backward(dy)
-	}
-}
-
 func TestSparseGradientAgainstFiniteDifferences(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	s := NewSparse(12, 5, 4, 3, 1, r)
