@@ -45,14 +45,6 @@ func TestPredict(t *testing.T) {
 	}
 }
 
-func TestForbid(t *testing.T) {
-	m := New(&contention.MPS)
-	m.Forbid(rlcore.Identity{App: "vgg16"}, rlcore.Identity{App: "lammps"})
-	if !m.Forbidden(nil, of(t, "lammps", "gromacs", "vgg16")) || m.Forbidden(nil, of(t, "lammps", "gromacs")) {
-		t.Error("forbidden pair")
-	}
-}
-
 // TestKeptAnswers: kept predictions equal fresh ones, also after learning.
 func TestKeptAnswers(t *testing.T) {
 	m := New(&contention.MPS)

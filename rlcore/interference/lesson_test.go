@@ -84,6 +84,10 @@ func TestForgive(t *testing.T) {
 	if !m.Forbidden(nil, ps) {
 		t.Fatal("a pair that was forbidden is allowed")
 	}
+	if third := pairOf("c", "d", 0.1, 0.1)[0]; !m.Forbidden(nil, append([]*rlcore.Profile{third}, ps...)) ||
+		m.Forbidden(nil, []*rlcore.Profile{third, ps[0]}) {
+		t.Error("beside a third one they are allowed, or one of them is forbidden with the third")
+	}
 	m.Forbid(id("b"), id("a"))
 	m.Forgive(id("b"), id("a"))
 	if !m.Forbidden(nil, ps) {

@@ -35,6 +35,7 @@ func TestBadConfig(t *testing.T) {
 			"job 0: it may use GPUs beyond the 2 there are",
 		},
 		"arrives at NaN": {func(c *Config) { c.Jobs[0].SubmitS = math.NaN() }, "job 0: it arrives at NaN s"},
+		"arrives never":  {func(c *Config) { c.Jobs[0].SubmitS = math.Inf(1) }, "job 0: it arrives at +Inf s"},
 		"negative limit": {func(c *Config) { c.Jobs[1].LimitS = -1 }, "job 1: its limit is -1 s"},
 		"deadline NaN": {
 			func(c *Config) { c.Jobs[1].DeadlineS = math.NaN() },

@@ -32,6 +32,16 @@ func config(n int, profiles ...*rlcore.Profile) Config {
 	return cfg
 }
 
+// poisson lets the jobs arrive in their order, the first at 0 s, with exponentially
+// distributed gaps of meanGapS on average, s.
+func poisson(jobs []Arrival, meanGapS float64, r *rand.Rand) {
+	t := 0.0
+	for i := range jobs {
+		jobs[i].SubmitS = t
+		t += meanGapS * r.ExpFloat64()
+	}
+}
+
 // decider is a named policy behind the guard, both with a model that has learned
 // nothing beyond the law.
 func decider(t testing.TB, name string) *rlcore.Decider {
