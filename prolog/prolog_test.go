@@ -55,7 +55,7 @@ func simulated(t *testing.T) *Hook {
 		t.Fatalf("%v: %s", err, out)
 	}
 	h := &Hook{Dir: Dir(run), Now: time.Now}
-	h.MPS = &MPS{Dir: h.Dir, Control: control, Env: []string{"GPUSIM_STATE=" + state}}
+	h.MPS = &MPS{Dir: h.Dir, Control: control, Env: []string{"GPUSIM_STATE=" + state}, Answer: time.Minute}
 	return h
 }
 
@@ -215,6 +215,7 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	must.OK(t, h.Prolog(ctx, env()))
 	pid := daemonPID(t, h)
 	must.OK(t, syscall.Kill(pid, syscall.SIGSTOP))
+	h.MPS.Answer = 3 * time.Second
 	// As long as a job uses it nobody ends it: it may only be slow.
 	short, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

@@ -46,7 +46,7 @@ func node(t *testing.T, model, arch string, scale int, init ...string) (*Hook, *
 			init...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	h.MPS.Env, h.MPS.Answer = []string{"GPUSIM_STATE=" + b.state}, time.Minute // the machine may be busy
+	h.MPS.Env = []string{"GPUSIM_STATE=" + b.state}
 	h.Cards = []Card{{Index: 0, Arch: arch, MemMiB: 40960, Clients: 48}}
 	t.Cleanup(func() { h.MPS.kill(0, controlName, serverName) })
 	return h, b
