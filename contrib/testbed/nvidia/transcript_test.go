@@ -84,7 +84,9 @@ var situations = []situation{
 		s.start(Starts)
 		s.say(
 			"", "nonsense", "get_server_status", "get_server_status 1", "get_client_list", "get_client_list 1", "start_server",
-			"start_server -uid abc", "start_server 5", "terminate_client", "terminate_client 1 1", "quit -t",
+			"start_server -uid abc", "start_server 5", "shutdown_server 1", "shutdown_server", "terminate_client",
+			"terminate_client 1 1",
+			"get_default_active_thread_percentage", "quit -t",
 		)
 		s.gone()
 	}, `
@@ -109,6 +111,10 @@ var situations = []situation{
 		A user id (UID) is required to start a new server
 		> start_server 5
 		A user id (UID) is required to start a new server
+		> shutdown_server 1
+		Server 1 not found
+		> shutdown_server
+		Server 0 not found
 		> terminate_client
 		..470 Unknown command "terminate_client"
 		535.. Server 0 not found
@@ -119,6 +125,8 @@ var situations = []situation{
 		535.. Server 1 not found
 		535.. Server 1 not found!
 		535.. 1
+		> get_default_active_thread_percentage
+		100.0
 		> quit -t
 		# nobody listens at control
 	`},
@@ -184,7 +192,9 @@ var situations = []situation{
 	{"a server serves", func(s *stage) {
 		s.serve(Ready)
 		s.logged("Ready")
-		s.say("get_server_status S1", "get_client_list S1", "start_server -uid 0", "get_server_list")
+		s.say("get_server_status S1", "get_client_list S1", "start_server -uid 0", "get_server_list", "shutdown_server S1")
+		s.logged("exited with")
+		s.say("get_server_list")
 		s.quit()
 	}, `
 		> nvidia-cuda-mps-control -d
@@ -198,9 +208,11 @@ var situations = []situation{
 		> start_server -uid 0
 		> get_server_list
 		S1
+		> shutdown_server S1
+		log: Server S1 exited with status 0
+		> get_server_list
 		> quit
 		# nobody listens at control
-		log: Server S1 exited with status 0
 		log: Exit with status 0
 	`},
 	{"a server fails at its start", func(s *stage) {

@@ -438,23 +438,31 @@ func (d *daemon) command(words []string, answer chan string) {
 		answer <- d.start(args)
 	case name == "quit":
 		d.quit(args)
+	case name == "get_default_active_thread_percentage":
+		answer <- "100.0\n"
 	case name == "get_server_status" && d.driver < 550, !slices.Contains(known, name):
 		answer <- fmt.Sprintf("Unknown command %q\n", name)
 	case s == nil:
 		answer <- fmt.Sprintf("Server %s not found\n", asked)
 	case name == "get_server_status":
 		answer <- s.status + "\n"
-	default: // get_client_list
+	case name == "get_client_list":
 		out := ""
 		for _, w := range s.clients {
 			out += fmt.Sprintln(w.pid)
 		}
 		answer <- out
+	default: // shutdown_server
+		s.draining = true
+		if slices.Contains(args, "-f") {
+			d.exit("exit")
+		}
+		answer <- ""
 	}
 }
 
-// known are the commands about a server. NVIDIA's own daemon has more, which nothing here gives.
-var known = []string{"get_server_status", "get_client_list"}
+// known are the commands about a server.
+var known = []string{"get_server_status", "get_client_list", "shutdown_server"}
 
 // terminate ends a client's work, so that its process can be killed without harm to its neighbours.
 func (d *daemon) terminate(s *serverProc, server string, args []string) string {
