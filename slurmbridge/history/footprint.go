@@ -214,6 +214,7 @@ func Footprints(ctx context.Context, q database.Querier, p *Period, each func(f 
 	}
 	var f Footprint
 	var u Use
+	harms := Harms()
 	where, args := p.where()
 	return database.Wrap(database.Each(ctx, q, func(rows *sql.Rows) error {
 		if err := rows.Scan(into...); err != nil {
@@ -236,9 +237,9 @@ func Footprints(ctx context.Context, q database.Querier, p *Period, each func(f 
 		if flags&flagRecorded == 0 {
 			f.Use = nil
 		}
-		for i := 0; flags >= flagHarm<<i; i++ {
+		for i, kind := range harms {
 			if flags&(flagHarm<<i) > 0 {
-				f.Harm = append(f.Harm, Harms()[i])
+				f.Harm = append(f.Harm, kind)
 			}
 		}
 		each(&f)

@@ -67,6 +67,17 @@ func save(t must.T, s *sql.DB, all ...history.Footprint) {
 	}))
 }
 
+// A damaged row names kinds of harm that there aren't: the others count.
+func TestDamagedFlags(t *testing.T) {
+	s := open(t)
+	late := run("1", "ann", 1, 2)
+	late.Judged, late.Harm = true, []history.Harm{history.HarmLate}
+	save(t, s, late)
+	must.Get(s.ExecContext(t.Context(), `UPDATE bridge_used SET flags = flags | (1 << 40)`))(t)
+	r := must.Get(Make(t.Context(), s, during(0, 24, User), at(24)))(t)
+	must.Equal(t, r.Total.Harm, map[history.Harm]int{history.HarmLate: 1})
+}
+
 func during(from, to float64, by By) Query {
 	return Query{Period: history.Period{From: at(from), To: at(to)}, By: by}
 }
