@@ -234,7 +234,7 @@ func (c *client) tell(command string) error {
 	return err
 }
 
-// dismiss ends clients by the end of their input; those that hang are killed, which under MPS may end others.
+// dismiss closes the clients' input, at which they end, and kills clients that hang; under MPS that may end others.
 func dismiss(clients []*client, patience time.Duration) {
 	end := time.Now().Add(patience)
 	for _, c := range clients {

@@ -42,7 +42,7 @@ type Agent struct {
 		Devices() []nvml.Device
 	}
 	LetGo <-chan os.Signal
-	// DCGM tells what MIG instances do of which NVML doesn't; nil = nothing does.
+	// DCGM tells the activity of MIG instances where NVML has none; nil = no exporter is asked.
 	DCGM *DCGM
 	// Keep takes a closed record; on an error the job's file stays and the record
 	// is closed again later.

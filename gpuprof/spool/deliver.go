@@ -22,7 +22,7 @@ const (
 	// sayAgain is how often a trouble that lasts is logged.
 	sayAgain = 10 * time.Minute
 	// patience is how many records in a row the controller may fail to keep before
-	// it is the controller's trouble, and not those records'.
+	// it is the controller's trouble, and not the records'.
 	patience = 3
 )
 

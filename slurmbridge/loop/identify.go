@@ -48,9 +48,9 @@ type identifier struct {
 	// profiles are the profiles found so far. Jobs of one application share one profile instead of
 	// copies: what is learned of one job holds for all.
 	profiles map[application]*rlcore.Profile
-	// foretold are the profiles that runs of these are expected to have, by their time limits.
+	// foretold holds the profile that a run is expected to have, by its application's profile and its time limit.
 	foretold map[*rlcore.Profile]map[time.Duration]*rlcore.Profile
-	// asked are the profiles of jobs whose owners say what memory they need. Jobs with equal keys share a profile.
+	// asked holds the profile of a job whose owner says what memory it needs. Jobs with equal keys share a profile.
 	asked map[asked]*rlcore.Profile
 }
 

@@ -364,8 +364,8 @@ func (r *reader) ending(w *syntax.Word) string {
 	return literal(w)
 }
 
-// writes are commands whose output is what they are for; tools are the other ones that are no job's program; quiet are
-// those whose words are no input of the job's.
+// writes are commands whose purpose is their output; tools are other commands that are no job's program; quiet are
+// commands whose words are no input of the job's.
 var (
 	writes = set("echo printf cat sed awk gawk head tail sort cut tr envsubst m4 jq yq tee")
 	tools  = set("cp mv ln rsync scp tar gzip gunzip unzip grep find xargs diff md5sum wget curl git pip pip3 source .")

@@ -131,9 +131,10 @@ func appendLines(t table.Writer, load string, lines map[string]*experiment.Line,
 	t.AppendRow(row)
 }
 
-// fixed is a figure with so many decimals, some the same, "" for 0.
+// fixed is a figure with so many decimals.
 func fixed(decimals int, v float64) string { return strconv.FormatFloat(v, 'f', decimals, 64) }
 
+// some is fixed, but "" for 0.
 func some(decimals int, v float64) string {
 	if v == 0 {
 		return ""
