@@ -200,8 +200,8 @@ func (s *shared) printExperiment(all *experimentReports, took time.Duration) {
 		guarded, bare map[string]float64
 	}{
 		{"geometric mean of ÷ fifo", g.Geomean, bare.Geomean},
-		{"the same over the worlds where runs differ and have limits", g.GeomeanVaried, bare.GeomeanVaried},
-		{"the same over the worlds of sweeps", g.GeomeanSweeps, bare.GeomeanSweeps},
+		{"geometric mean of ÷ fifo, worlds where runs differ and have limits", g.GeomeanVaried, bare.GeomeanVaried},
+		{"geometric mean of ÷ fifo, worlds of sweeps", g.GeomeanSweeps, bare.GeomeanSweeps},
 	} {
 		if of.guarded == nil {
 			continue
