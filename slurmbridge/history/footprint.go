@@ -38,9 +38,11 @@ func (r *Run) Footprint() Footprint {
 		Start: r.Start, End: r.End, Use: r.Use,
 	}
 	if r.Shown() && !r.Allotted.After(r.Start) {
-		// What accounting counts: from the start that Slurm gives, in whole seconds.
-		if f.End = f.End.Truncate(time.Second); !r.Allotted.IsZero() {
-			f.Start = r.Allotted
+		// What accounting counts: from the start that Slurm gives, in whole seconds. There, a run within one took none.
+		if end := f.End.Truncate(time.Second); f.End.IsZero() || end.After(cmp.Or(r.Allotted, r.Start)) {
+			if f.End = end; !r.Allotted.IsZero() {
+				f.Start = r.Allotted
+			}
 		}
 	}
 	switch {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -154,5 +155,14 @@ func TestFootprintOfARun(t *testing.T) {
 	r.WholeGPUs, r.Shares, r.Outcome = 0, 0, nil
 	if f := r.Footprint(); f.GPUs != 0 || f.Judged {
 		t.Errorf("what it held isn't known: %+v", f)
+	}
+	// Accounting counts whole seconds; a run within one of them was there all the same.
+	r.Allotted, r.Start, r.End = at(10), at(10).Add(200*time.Millisecond), at(10).Add(700*time.Millisecond)
+	if f, ok := r.counted(); !ok || f.End.Sub(f.Start) != 500*time.Millisecond {
+		t.Errorf("of a run within a second: %+v", f)
+	}
+	r.End = r.End.Add(time.Second)
+	if f, ok := r.counted(); !ok || f.End.Sub(f.Start) != time.Second {
+		t.Errorf("of a run of more than a second: %+v", f)
 	}
 }

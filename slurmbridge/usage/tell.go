@@ -23,7 +23,7 @@ func ended(o *history.Told) string {
 		held = ", with " + GPUs(o.Used.GPUs)
 	}
 	how := cmp.Or(strings.ToLower(o.State), "ended")
-	return fmt.Sprintf("job %s %s after %s on %s%s", o.Ref, how, took(o).Round(time.Second), o.Node, held)
+	return fmt.Sprintf("job %s %s after %s on %s%s", o.Ref, how, lasting(took(o).Seconds()), o.Node, held)
 }
 
 // GPUs says how many a job holds, which may be a part of one.
@@ -120,6 +120,11 @@ func gain(o *history.Told) string {
 
 func took(o *history.Told) time.Duration { return o.End.Sub(o.Start) }
 
+// lasting is a time for people: in seconds, or within the first second in tenths.
 func lasting(seconds float64) time.Duration {
-	return time.Duration(seconds * float64(time.Second)).Round(time.Second)
+	d := time.Duration(seconds * float64(time.Second))
+	if rounded := d.Round(time.Second); rounded > 0 {
+		return rounded
+	}
+	return max(d.Round(100*time.Millisecond), 100*time.Millisecond)
 }

@@ -15,7 +15,10 @@ import (
 func TestTell(t *testing.T) {
 	start := time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 	told := func(o history.Outcome, f history.Footprint) history.Told {
-		o.Ref, o.Node, o.Start, o.End = "7", "n1", start, start.Add(time.Hour)
+		o.Ref, o.Node, o.Start = "7", "n1", start
+		if o.End.IsZero() {
+			o.End = start.Add(time.Hour)
+		}
 		return history.Told{Outcome: o, Used: f}
 	}
 	for name, c := range map[string]struct {
@@ -56,6 +59,14 @@ func TestTell(t *testing.T) {
 		"one of whole GPUs": {told(history.Outcome{}, history.Footprint{GPUs: 2}), []string{
 			"job 7 ended after 1h0m0s on n1, with 2 GPUs",
 			"  used    it isn't known what: no agent of its nodes saw it",
+			"  shared  with nobody",
+			"  cost    nothing",
+			"  saved   it isn't known when plain Slurm would have ended it",
+		}},
+		"within a second": {told(history.Outcome{End: start.Add(420 * time.Millisecond)},
+			history.Footprint{GPUs: 1, Use: &history.Use{KnownS: 0.4, IdleS: 0.01}}), []string{
+			"job 7 ended after 400ms on n1, with a GPU",
+			"  used    it computed 0 % of the time, it did nothing for 100ms",
 			"  shared  with nobody",
 			"  cost    nothing",
 			"  saved   it isn't known when plain Slurm would have ended it",
