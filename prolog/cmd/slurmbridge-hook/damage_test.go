@@ -32,19 +32,13 @@ func newHookNode(t *testing.T, bin string) *hookNode {
 	run := must.Get(os.MkdirTemp("", "sbd"))(t) // sockets need a short path, and users one they reach
 	n := &hookNode{t, run}
 	t.Cleanup(func() { os.RemoveAll(run) })
-	for _, err := range []error{
+	must.OK(t,
 		os.Chmod(run, 0o755),
-		exec.Command(filepath.Join(bin, "gpusim"), "init", "--state", n.in("state"), "--model", "v100", "--scale",
-			"20").Run(),
+		exec.Command(filepath.Join(bin, "gpusim"), "init", "--state", n.in("state"), "--model", "v100", "--scale", "20").Run(),
 		os.WriteFile(n.in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n",
 			n.in("run"), filepath.Join(bin, "nvidia-cuda-mps-control"), n.in("state")), 0o644),
 		os.Mkdir(n.in("run"), 0o755),
-		prolog.Dir(n.in("run")).WriteCards([]prolog.Card{{MemLimits: true, MemMiB: 16160}}),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+		prolog.Dir(n.in("run")).WriteCards([]prolog.Card{{MemLimits: true, MemMiB: 16160}}))
 	return n
 }
 
@@ -161,13 +155,7 @@ func TestHooksOnDamagedFiles(t *testing.T) {
 				n := newHookNode(t, bin)
 				n.call("prolog", 7)
 				path := n.in("run/" + file)
-				text, err := os.ReadFile(path)
-				if err == nil {
-					err = damage(path, text)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, damage(path, must.Get(os.ReadFile(path))(t)))
 				n.job(8)
 				n.call("taskprolog", 7)
 				n.call("epilog", 7)
@@ -189,9 +177,7 @@ func TestHooksOnAFullDisk(t *testing.T) {
 	if errors.Is(err, syscall.EPERM) {
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = syscall.Unmount(n.in("run"), syscall.MNT_DETACH) }()
 	must.OK(t, prolog.Dir(n.in("run")).WriteCards([]prolog.Card{{MemLimits: true, MemMiB: 16160}}))
 	fill := func() {
