@@ -113,7 +113,8 @@ func TestPositionInTheQueue(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
 	var jobs []*mjob
 	for range 10 {
-		jobs = append(jobs, m.submit("ann", time.Hour, nil, true))
+		j := m.submit("ann", time.Hour, nil, true)
+		jobs, j.TimeLimit = append(jobs, j), 2*time.Hour
 	}
 	jobs[5].Priority = 0
 	m.depend(jobs[6], jobs[6].Dependency.Raw+",afterok:"+jobs[0].Ref)
@@ -141,7 +142,7 @@ func TestPositionInTheQueue(t *testing.T) {
 			continue
 		}
 		if p == nil || p.Position != want.place || p.Holds != want.holds || p.Of != 7 || p.Window != 5 || p.Gate == "" ||
-			p.LeaseLeftS <= 0 {
+			p.LeaseLeftS <= 0 || p.ExpectedStart.After(m.now) != (want.place > 0) {
 			t.Errorf("job %d: %+v", i, p)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
@@ -80,48 +79,6 @@ func TestUntrueCommentsGo(t *testing.T) {
 	said := m.words
 	tick(t, b, m, 10*time.Second)
 	must.Equal(t, m.words, said, "comments, while nothing has happened")
-}
-
-// Jobs that wait say by when they start, and keep to it; what is said is replaced only where it
-// has moved much.
-func TestExpectedStarts(t *testing.T) {
-	m, b := started(t, node("n1", 1, 8))
-	p := app("a", 3600, 1, 2000) // nothing is gained by sharing
-	var jobs []*mjob
-	for range 3 {
-		jobs = append(jobs, m.submit("ann", time.Hour, p, true))
-	}
-	tick(t, b, m, 5*time.Second)
-	began := m.now
-	said := func(j *mjob) time.Time {
-		_, after, _ := strings.Cut(j.said, "expected to start by ")
-		at, err := time.ParseInLocation("2006-01-02 15:04", after[:min(16, len(after))], time.Local)
-		if err != nil {
-			t.Fatalf("job %s, %s, says %q", j.Ref, j.State, j.said)
-		}
-		return at
-	}
-	for i, j := range jobs[1:] {
-		if in := said(j).Sub(began); in < time.Duration(i+1)*50*time.Minute || in > time.Duration(i+1)*75*time.Minute {
-			t.Errorf("job %s says that it starts in %v", j.Ref, in)
-		}
-	}
-	if w := httpapi.PositionOf(b.Status(), jobs[2].Ref); w == nil ||
-		said(jobs[2]).Sub(w.ExpectedStart).Abs() > time.Minute {
-		t.Errorf("why says %+v", w)
-	}
-	words := m.words
-	tick(t, b, m, 5*time.Minute)
-	must.Equal(t, m.words, words, "comments, while nothing has happened")
-	promised := said(jobs[2])
-	jobs[0].run -= 50 * time.Minute
-	tick(t, b, m, 10*time.Minute)
-	if jobs[1].State != job.Running || strings.Contains(jobs[1].said, "expected") {
-		t.Errorf("job %s is %s and says %q", jobs[1].Ref, jobs[1].State, jobs[1].said)
-	}
-	if moved := promised.Sub(said(jobs[2])); moved < 20*time.Minute {
-		t.Errorf("the GPU is free earlier by 50 min, and what job %s says by %v", jobs[2].Ref, moved)
-	}
 }
 
 // However many jobs a round releases, each gets its stamp: without it a job can't be restored where the
