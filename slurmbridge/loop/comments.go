@@ -3,7 +3,6 @@ package loop
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -23,10 +22,7 @@ const (
 // at any time (scancel --admin-comment, from 25.11 on), so a comment is read right before it is
 // replaced.
 type comments struct {
-	slurm   job.Slurm
-	metrics *Metrics
-	sent    func(c *job.Change, err error) // notes what became of a change
-	log     *slog.Logger
+	*Bridge
 	text    map[string]string // what they say, without the note of the job's defaults
 	foreign map[string]bool   // not written by the bridge: never replaced
 }
@@ -77,12 +73,12 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
 		slices.Sort(refs)
 		updates = append(updates, job.Update{Jobs: refs, AdminComment: &text})
 	}
-	for i, err := range c.slurm.UpdateAll(ctx, updates) {
+	for i, err := range c.Slurm.UpdateAll(ctx, updates) {
 		u := &updates[i]
-		c.metrics.changed(string(job.StepComment), err)
-		c.sent(&job.Change{Step: job.StepComment, Update: *u}, err)
+		c.Metrics.changed(string(job.StepComment), err)
+		c.tracker.Sent(&job.Change{Step: job.StepComment, Update: *u}, err, c.Now())
 		if err != nil && !errors.Is(err, job.ErrNoJob) {
-			c.log.Debug("admin comment refused", "jobs", strings.Join(u.Jobs, ","), "err", err)
+			c.Log.Debug("admin comment refused", "jobs", strings.Join(u.Jobs, ","), "err", err)
 		}
 		c.wrote(u.Jobs, *u.AdminComment) // refused or not: it isn't worth a second try
 	}
@@ -92,9 +88,9 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
 func (c *comments) read(ctx context.Context, refs []string) map[string]bool {
 	slices.Sort(refs)
 	refs = refs[:min(len(refs), mostRead)]
-	there, err := c.slurm.Describe(ctx, refs)
+	there, err := c.Slurm.Describe(ctx, refs)
 	if err != nil {
-		c.log.Debug("admin comments not read", "err", err)
+		c.Log.Debug("admin comments not read", "err", err)
 		return nil
 	}
 	read := make(map[string]bool, len(refs))

@@ -3,7 +3,6 @@ package loop
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"maps"
 	"reflect"
 	"time"
@@ -32,19 +31,10 @@ const (
 	readers        = 8
 )
 
-// identifier identifies the applications of jobs, and remembers them.
+// identifier identifies the applications of a bridge's jobs, and remembers them.
 type identifier struct {
-	apps   Apps
-	slurm  job.Slurm
-	log    *slog.Logger
-	now    func() time.Time
-	window func() int
-	// sessions says which jobs are interactive sessions.
-	sessions job.Sessions
-	// names are the applications that the site names by the names of jobs.
-	names  []job.AppName
-	byRef  map[string]identified
-	models func() (of map[job.GPUAddr]string, noLimits map[string]bool) // Bridge.Models
+	*Bridge
+	byRef map[string]identified
 	// profiles are the profiles found so far. Jobs of one application share one profile instead of
 	// copies: what is learned of one job holds for all.
 	profiles map[application]*rlcore.Profile
@@ -52,6 +42,13 @@ type identifier struct {
 	foretold map[*rlcore.Profile]map[time.Duration]*rlcore.Profile
 	// asked holds the profile of a job whose owner says what memory it needs. Jobs with equal keys share a profile.
 	asked map[asked]*rlcore.Profile
+}
+
+func newIdentifier(b *Bridge) identifier {
+	return identifier{
+		Bridge: b, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
+		foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
+	}
 }
 
 // asked is what an owner says of a job of an application without a profile.
@@ -100,15 +97,15 @@ func ownLimit(in *plan.Input, j *job.Job) time.Duration {
 func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
 	in.Apps, in.Terms = make(map[string]job.App, len(jobs)), map[string]job.Terms{}
-	if d.models != nil {
-		seen, noLimits := d.models()
+	if d.Models != nil {
+		seen, noLimits := d.Models()
 		in.Models, in.NoLimits = job.NameCards(seen, in.Snap.Nodes), noLimits
 	}
 	models := job.CardNames(in.Models)
 	d.forget(jobs)
 	arrays := map[int64]string{} // the tasks of an array have one script: a task that was looked at
 	seats := in.Tracker.Seats()
-	lookups := d.lookups(in)
+	next, until := d.lookups(in), d.Now().Add(identifyBudget)
 	var searches []*search
 	var sharers []*job.Job
 	for i := range jobs {
@@ -134,21 +131,21 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		} else if j.ArrayID != 0 {
 			continue
 		}
-		if l := d.search(j, t); l != nil && lookups.next(!l.first) {
+		if l := d.search(j, t); l != nil && next(!l.first) {
 			searches = append(searches, l)
 		}
 	}
-	searches = append(searches, d.whole(jobs, lookups)...)
+	searches = append(searches, d.whole(jobs, next)...)
 	for _, l := range searches {
 		l.limit = ownLimit(in, l.j)
 	}
 	found := map[application]*rlcore.Profile{}
 	for _, l := range searches { // jobs that need no script don't wait for other scripts
-		if !l.read && !(l.first && d.now().After(lookups.until)) {
+		if !l.read && !(l.first && d.Now().After(until)) {
 			d.byRef[l.j.Ref] = d.conclude(ctx, l, models, found)
 		}
 	}
-	d.read(ctx, searches, lookups.until)
+	d.read(ctx, searches, until)
 	for _, l := range searches {
 		if l.read && !l.late {
 			d.byRef[l.j.Ref] = d.conclude(ctx, l, models, found)
@@ -177,8 +174,8 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 
 // terms are a job's terms, with its application where somebody names it.
 func (d *identifier) terms(j *job.Job) job.Terms {
-	t := d.sessions.Terms(j)
-	t.App = job.AppNamed(j, &t, d.names)
+	t := d.Sessions.Terms(j)
+	t.App = job.AppNamed(j, &t, d.AppNames)
 	return t
 }
 
@@ -196,7 +193,7 @@ func (d *identifier) search(j *job.Job, t job.Terms) *search {
 
 // whole lists, once each, jobs with a GPU of their own: their records become profiles, by which it is
 // known whether they could share. Nothing is decided by it.
-func (d *identifier) whole(jobs []job.Job, lookups *lookups) []*search {
+func (d *identifier) whole(jobs []job.Job, next func(known bool) bool) []*search {
 	var out []*search
 	for i := range jobs {
 		j := &jobs[i]
@@ -206,7 +203,7 @@ func (d *identifier) whole(jobs []job.Job, lookups *lookups) []*search {
 		if app, known := d.byRef[j.Ref]; known && (app.failed == 0 || app.failed >= scriptTries) {
 			continue
 		}
-		if l := d.search(j, d.terms(j)); l != nil && lookups.next(false) {
+		if l := d.search(j, d.terms(j)); l != nil && next(false) {
 			out = append(out, l)
 		}
 	}
@@ -221,11 +218,11 @@ func (d *identifier) read(ctx context.Context, searches []*search, until time.Ti
 		if !l.read {
 			continue
 		}
-		if l.late = d.now().After(until); l.late {
+		if l.late = d.Now().After(until); l.late {
 			continue
 		}
 		g.Go(func() error {
-			l.script, l.err = d.slurm.Script(ctx, l.j.Ref)
+			l.script, l.err = d.Slurm.Script(ctx, l.j.Ref)
 			return nil
 		})
 	}
@@ -239,14 +236,14 @@ func (d *identifier) conclude(
 	out := identified{App: l.known.App, failed: l.known.failed}
 	switch {
 	case l.err != nil:
-		d.log.Debug("no script", "job", l.j.Ref, "err", l.err)
+		d.Log.Debug("no script", "job", l.j.Ref, "err", l.err)
 		out.failed++
 	case l.read:
 		out.failed = 0
 	}
 	var err error
 	if out.Key == "" {
-		out.Key, err = d.apps.Identify(ctx, l.j, l.terms, l.script)
+		out.Key, err = d.Apps.Identify(ctx, l.j, l.terms, l.script)
 	}
 	profile := func(model string) *rlcore.Profile {
 		of := application{l.j.User, out.Key, model}
@@ -254,7 +251,7 @@ func (d *identifier) conclude(
 		if err != nil || out.Key == "" || there {
 			return p
 		}
-		p, err = d.apps.Profile(ctx, of.user, of.key, of.model)
+		p, err = d.Apps.Profile(ctx, of.user, of.key, of.model)
 		if was := d.profiles[of]; err == nil && p != nil && was != nil && reflect.DeepEqual(p, was) {
 			p = was
 		}
@@ -266,7 +263,7 @@ func (d *identifier) conclude(
 	d.foretell(l.j.User, l.limit, &out.App, models, profile)
 	if err != nil {
 		if out.err = err.Error(); out.err != l.known.err { // a full disk is full in every round
-			d.log.Warn("application not identified", "job", l.j.Ref, "err", err)
+			d.Log.Warn("application not identified", "job", l.j.Ref, "err", err)
 		}
 	}
 	return out
@@ -330,27 +327,19 @@ func (d *identifier) forget(jobs []job.Job) {
 	maps.DeleteFunc(d.foretold, func(p *rlcore.Profile, _ map[time.Duration]*rlcore.Profile) bool { return !used[p] })
 }
 
-// lookups bounds how many unknown jobs a tick looks up.
-type lookups struct {
-	left  int
-	until time.Time
-}
-
-// lookups allows for the running jobs and a window for each GPU.
-func (d *identifier) lookups(in *plan.Input) *lookups {
+// lookups returns what reports whether one more job may be looked up in this tick: the running jobs and a window for
+// each GPU. A job that is known always may, since its profile may have come: only its application is looked up, once
+// for all jobs.
+func (d *identifier) lookups(in *plan.Input) (next func(known bool) bool) {
 	gpus := 0
 	for i := range in.Snap.Nodes {
 		gpus += in.Snap.Nodes[i].GPUs
 	}
-	return &lookups{left: d.window()*(gpus+1) + 16, until: d.now().Add(identifyBudget)}
-}
-
-// next reports whether one more job may be looked up. A job that was identified before always may, since its profile
-// may have come. It doesn't count: only its application is looked up, once for all jobs.
-func (l *lookups) next(known bool) bool {
-	if known {
-		return true
+	left := d.Planner.Window()*(gpus+1) + 16
+	return func(known bool) bool {
+		if !known {
+			left--
+		}
+		return known || left >= 0
 	}
-	l.left--
-	return l.left >= 0
 }

@@ -134,16 +134,8 @@ func (b *Bridge) init() {
 		if b.Gate != nil {
 			b.Gate.Log, b.Gate.Adopt = cmp.Or(b.Gate.Log, b.Log), b.adoptLines
 		}
-		b.apps = identifier{
-			apps: b.Apps, slurm: b.Slurm, log: b.Log, now: b.Now, window: b.Planner.Window, models: b.Models,
-			sessions: b.Sessions, names: b.AppNames, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
-			foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
-		}
-		sent := func(c *job.Change, err error) { b.tracker.Sent(c, err, b.Now()) }
-		b.comments = comments{
-			slurm: b.Slurm, metrics: b.Metrics, sent: sent, log: b.Log, text: map[string]string{},
-			foreign: map[string]bool{},
-		}
+		b.apps = newIdentifier(b)
+		b.comments = comments{Bridge: b, text: map[string]string{}, foreign: map[string]bool{}}
 	})
 }
 
