@@ -3,16 +3,17 @@ package credential
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // Whatever comes when, by whatever clocks, no credential is believed twice, and none outside
@@ -50,23 +51,17 @@ func TestRememberedIsBounded(t *testing.T) {
 	var o once
 	now := time.Now()
 	send := func(n int, at time.Time) error {
-		var id [sha256.Size]byte
-		binary.BigEndian.PutUint64(id[:], uint64(n))
-		return o.admit(id, &Credential{Encoded: at, Decoded: at}, now.Add(-time.Hour))
+		return o.admit(sha256.Sum256([]byte(strconv.Itoa(n))), &Credential{Encoded: at, Decoded: at}, now.Add(-time.Hour))
 	}
 	for i := range mostRemembered {
-		if err := send(i, now); err != nil {
-			t.Fatal(i, err)
-		}
+		must.OK(t, send(i, now))
 	}
 	if err := send(mostRemembered, now); !errors.Is(err, ErrDown) {
 		t.Errorf("one too many: %v", err)
 	}
 	later := now.Add(2*window + time.Second)
 	for i := range 3 {
-		if err := send(mostRemembered+i, later.Add(time.Duration(i)*(2*window+time.Second))); err != nil {
-			t.Errorf("later: %v", err)
-		}
+		must.OK(t, send(mostRemembered+i, later.Add(time.Duration(i)*(2*window+time.Second))))
 	}
 	if n := len(o.new) + len(o.aged); n > 2 {
 		t.Errorf("%d are remembered", n)
@@ -92,71 +87,45 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// slow takes a while for each credential, as a process does, and counts.
+// slow takes as long for each credential as the test wants, and counts those that it has.
 type slow struct {
 	now, most atomic.Int32
 	release   chan struct{}
 }
 
-func (s *slow) Decode(ctx context.Context, _ string) (*Credential, error) {
-	n := s.now.Add(1)
+func (s *slow) Decode(context.Context, string) (*Credential, error) {
+	s.most.Store(max(s.most.Load(), s.now.Add(1)))
 	defer s.now.Add(-1)
-	for m := s.most.Load(); n > m && !s.most.CompareAndSwap(m, n); m = s.most.Load() {
-	}
-	select {
-	case <-s.release:
-	case <-ctx.Done():
-	}
-	return &Credential{UID: 7}, nil
+	<-s.release
+	return nil, ErrInvalid
 }
 
-// A host that floods the controller with junk keeps no other host waiting, and takes two
-// processes at most.
+// A host that floods the controller with junk keeps no other host waiting, and takes two processes at most; all hosts
+// together take a few more.
 func TestTurnsAreFair(t *testing.T) {
-	s := &slow{release: make(chan struct{})}
-	turns := &Turns{Method: s}
-	ctx, cancel := context.WithCancel(t.Context())
-	var flood sync.WaitGroup
-	for range 200 {
-		flood.Go(func() { _, _ = turns.Decode(ctx, "hostile", "x") })
-	}
-	for s.now.Load() < mostOfHost {
-		time.Sleep(time.Millisecond)
-	}
-	done := make(chan error)
-	go func() {
-		_, err := turns.Decode(t.Context(), "n1", "x")
-		done <- err
-	}()
-	for s.now.Load() < mostOfHost+1 {
-		time.Sleep(time.Millisecond) // n1's is decoded, whatever the others do
-	}
-	cancel()
-	s.release <- struct{}{}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	flood.Wait()
-	if most := s.most.Load(); most > mostOfHost+1 {
-		t.Errorf("%d at once", most)
-	}
-	if _, hosts := turns.turns.Held(); hosts != 0 {
-		t.Errorf("%d hosts are remembered", hosts)
-	}
-}
-
-func TestTurnsInAll(t *testing.T) {
-	s := &slow{release: make(chan struct{})}
-	turns := &Turns{Method: s}
-	var all sync.WaitGroup
-	for i := range 40 {
-		all.Go(func() { _, _ = turns.Decode(t.Context(), strconv.Itoa(i), "x") })
-	}
-	for range 40 {
-		s.release <- struct{}{}
-	}
-	all.Wait()
-	if most := s.most.Load(); most > mostAtOnce {
-		t.Errorf("%d at once", most)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{release: make(chan struct{})}
+		turns := &Turns{Method: s}
+		ctx, giveUp := context.WithCancel(t.Context())
+		var gone atomic.Int32
+		ask := func(ctx context.Context, host string, now int32) {
+			go func() { _, _ = turns.Decode(ctx, host, "x"); gone.Add(1) }()
+			synctest.Wait()
+			must.Equal(t, s.now.Load(), now, "%s is there", host)
+		}
+		for n := range int32(200) {
+			ask(ctx, "hostile", min(n+1, mostOfHost))
+		}
+		for n := range int32(40) {
+			ask(t.Context(), strconv.Itoa(int(n)), min(mostOfHost+n+1, mostAtOnce))
+		}
+		giveUp()
+		synctest.Wait()
+		must.Equal(t, gone.Load(), 200-mostOfHost, "who gave up")
+		close(s.release)
+		time.Sleep(time.Hour) // until all of them have had their turn and its penalty
+		must.Equal(t, s.most.Load(), mostAtOnce)
+		all, hosts := turns.turns.Held()
+		must.Equal(t, all+hosts, 0, "turns and hosts that are remembered")
+	})
 }
