@@ -114,41 +114,6 @@ func TestSharedAsAsked(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is one look at 5,000 gated jobs that each have a record of their
-// own in slurmctld, and as one array; and squeue by itself, which is the floor.
-func BenchmarkLook(b *testing.B) {
-	cluster, c := live(b, slurmtest.Options{Extra: []string{"MaxJobCount=20000", "MaxArraySize=10001"}})
-	ctx := context.Background()
-	gate := newGate(b, c)
-	array := submit(b, cluster, "--gres=mps:100", "--dependency=after:"+gate, "--array=1-5000")
-	bench := func(name string) {
-		b.Run(name+"/squeue", func(b *testing.B) {
-			for b.Loop() {
-				must.Get(cluster.Run(ctx, "squeue", "--noheader", "--array", "--format=%i %T"))(b)
-			}
-		})
-		b.Run(name+"/look", func(b *testing.B) {
-			n := 0
-			for b.Loop() {
-				s, err := c.Poll(ctx)
-				if err != nil || len(s.Jobs) != 5000 {
-					b.Fatal(err)
-				}
-				n = len(s.Jobs)
-			}
-			b.ReportMetric(float64(n), "jobs")
-		})
-	}
-	bench("array")
-	// An update of a task makes it a job of its own.
-	refs := make([]string, 5000)
-	for i := range refs {
-		refs[i] = fmt.Sprintf("%s_%d", array, i+1)
-	}
-	must.OK(b, c.Update(ctx, job.Update{Jobs: refs, AdminComment: ptr("x")}))
-	bench("jobs")
-}
-
 // TestDescribe: jobs that wait, run, ended and failed, an array's task, one that
 // never was; and one that is run again.
 func TestDescribe(t *testing.T) {
@@ -392,31 +357,6 @@ func TestUpdateAll(t *testing.T) {
 			t.Errorf("task %s: %+v", task, j)
 		}
 	}
-}
-
-// BenchmarkUpdates compares many updates with one command each.
-func BenchmarkUpdates(b *testing.B) {
-	cluster, c := live(b, slurmtest.Options{})
-	n1 := "n1"
-	var all []job.Update
-	for range 60 {
-		ref := submit(b, cluster, "--hold", "--gres=mps:100")
-		text := "slurmbridge: [mps:50 on n1, was mps:100]"
-		gres := "mps:50"
-		all = append(all, job.Update{Jobs: []string{ref}, Gres: &gres, ReqNodes: &n1, AdminComment: &text})
-	}
-	b.Run("one by one", func(b *testing.B) {
-		for b.Loop() {
-			for _, u := range all {
-				must.OK(b, c.Update(b.Context(), u))
-			}
-		}
-	})
-	b.Run("all at once", func(b *testing.B) {
-		for b.Loop() {
-			must.OK(b, errors.Join(c.UpdateAll(b.Context(), all)...))
-		}
-	})
 }
 
 // newGate creates a gate of an hour.

@@ -511,6 +511,7 @@ func TestGPUNodes(t *testing.T) {
 		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: 1, GPUType: "a", Sharing: job.Shard, Units: 100},
 		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
 		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
+		"gpu:a:1,gpu:a:1(S:1),gpu:b:0,mps:0":   {GPUs: 2, GPUType: "a"},
 		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2, Cards: []job.Card{{Type: "tesla"}, {Type: "kepler"}}},
 	} {
 		want.Name, want.Up, want.CPUsPerAlloc = "x", true, 1

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -92,43 +91,6 @@ func TestHostileHostLists(t *testing.T) {
 	}
 }
 
-func FuzzParseConfig(f *testing.F) {
-	for _, release := range releases {
-		f.Add(string(recorded(f, release, "config")))
-	}
-	f.Add("Prolog[0] = /a\nProlog[1] = /b\nA = 1 = 2\nA = 3\n= x\nA B = 4")
-	f.Fuzz(func(t *testing.T, out string) {
-		for key, value := range ParseConfig([]byte(out)) {
-			if key == "" || strings.ContainsAny(key, " \t\n=") || value == "(null)" || value != strings.TrimSpace(value) ||
-				strings.Contains(value, "\n") {
-				t.Errorf("%q = %q", key, value)
-			}
-		}
-		// What stands before counts, whatever follows.
-		if c := ParseConfig([]byte("SelectType = select/cons_tres\n" + out)); c["SelectType"] != "select/cons_tres" {
-			t.Errorf("SelectType became %q", c["SelectType"])
-		}
-	})
-}
-
-func FuzzParsePartitions(f *testing.F) {
-	for _, release := range releases {
-		f.Add(string(recorded(f, release, "partitions")))
-	}
-	f.Add("PartitionName=p Default=YES\nPartitionName=\n PartitionName=q\n")
-	f.Fuzz(func(t *testing.T, out string) {
-		parts := ParsePartitions([]byte(out))
-		if len(parts) > strings.Count(out, "PartitionName=") {
-			t.Errorf("%d partitions", len(parts))
-		}
-		for _, p := range parts {
-			if p.Name == "" || strings.ContainsAny(p.Name+p.State+p.Billing, " \n") {
-				t.Errorf("%+v", p)
-			}
-		}
-	})
-}
-
 // reservations is what 22.05.8 printed, SLURM_TIME_FORMAT=%s and not, and one without nodes.
 const reservations = `ReservationName=m1 StartTime=1795331689 EndTime=1795335289 Duration=01:00:00 Nodes=n[1-2] NodeCnt=2 CoreCnt=32 Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=32 Users=root Groups=(null) Accounts=(null) Licenses=(null) State=INACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)
 ReservationName=m2 StartTime=2026-11-22T07:14:49 EndTime=2026-11-22T08:14:49 Duration=01:00:00 Nodes=n[1-900000] NodeCnt=1 CoreCnt=16
@@ -152,85 +114,6 @@ func TestParseReservations(t *testing.T) {
 	}
 }
 
-func FuzzParseReservations(f *testing.F) {
-	f.Add(reservations)
-	f.Add("ReservationName= Nodes=n1\nReservationName=r Nodes=n[ Comment=StartTime=1\n")
-	f.Fuzz(func(t *testing.T, out string) {
-		all := ParseReservations([]byte(out))
-		if len(all) > strings.Count(out, "ReservationName=") {
-			t.Errorf("%d reservations", len(all))
-		}
-		for _, r := range all {
-			if r.Name == "" || r.Nodes != nil && r.Nodes["["] {
-				t.Errorf("%+v", r)
-			}
-		}
-	})
-}
-
-func FuzzErrors(f *testing.F) {
-	for _, release := range releases {
-		for line := range strings.Lines(string(recorded(f, release, "errors"))) {
-			f.Add(line)
-		}
-	}
-	f.Add("Invalid job id specified for job 7\n22_2: Job dependency problem\nx for job 1_2_3\n7: for job 8")
-	f.Add("7: Requested operation not permitted (a plugin's words")
-	f.Add("22_[2]: a\n22_[0-3,7]: b\n22_0-3: c\n22_[2: d\n22_2]: e\n22_[3-1]: f\n22_[0-99999999]: g")
-	f.Fuzz(func(t *testing.T, stderr string) {
-		jobs := UpdateErrors(stderr)
-		if len(jobs) > maxTasks*(strings.Count(stderr, "\n")+1) {
-			t.Errorf("%d jobs", len(jobs))
-		}
-		all := "" // a plugin's words over several lines are one message
-		for line := range strings.Lines(stderr) {
-			if line = strings.TrimSpace(line); line != "" {
-				all += line + " "
-			}
-		}
-		for ref, what := range jobs {
-			if refLen(ref) != len(ref) || !strings.Contains(all, what) {
-				t.Errorf("%q: %q", ref, what)
-			}
-		}
-		kind := ErrorKind(stderr)
-		if kind != job.ErrDown && kind != job.ErrRefused && kind != job.ErrNoJob { //nolint:errorlint // one of the three, as it is
-			t.Errorf("%v", kind)
-		}
-		// Behind it the line could belong to a plugin's words.
-		if got := ErrorKind("Socket timed out on send/recv operation\n" + stderr); !errors.Is(got, job.ErrDown) {
-			t.Errorf("down is %v", got)
-		}
-		if line := OneLine(stderr); strings.ContainsAny(line, "\r\n") || len(line) > 1100 {
-			t.Errorf("%q", line)
-		}
-	})
-}
-
-func FuzzTimes(f *testing.F) {
-	for _, s := range []string{
-		"1795234898", "2026-11-21T04:21:38", "N/A", "UNLIMITED", "1-02:03:04", "5:00", "00:20.500", "365-00:00:00",
-		"1-", "-1", "99999999999999999999", "9:9.9.9", "1e9:00", "0-0", "4294967294",
-	} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if at := parseTime([]byte(s)); !at.IsZero() && (at.Year() > 9999 || at.Year() < 0) {
-			t.Errorf("%v", at)
-		}
-		d, ok := ParseDuration([]byte(s))
-		if d < 0 || !ok && d != 0 || d > (maxSeconds+1)*time.Second {
-			t.Errorf("%v %v", d, ok)
-		}
-		must.Equal(t, parseLimit([]byte(s)), d, "a limit of")
-		if ok {
-			if again, ok := ParseDuration([]byte(clock(d))); !ok || again != d {
-				t.Errorf("%v is %s, and that is %v", d, clock(d), again)
-			}
-		}
-	})
-}
-
 // clock writes a duration as Slurm does.
 func clock(d time.Duration) string {
 	s := int64(d / time.Second)
@@ -242,24 +125,6 @@ func clock(d time.Duration) string {
 		text += fmt.Sprintf(".%09d", rest)
 	}
 	return text
-}
-
-func FuzzSizes(f *testing.F) {
-	for _, s := range []string{
-		"100M", "1.50G", "4096", "38888M", "40777023488", "1.2.3G", "x", ".", "G",
-		"18446744073709551615E",
-	} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		mib := ParseMiB(s)
-		if !(mib >= 0) {
-			t.Errorf("%q: %v MiB", s, mib)
-		}
-		if g, is := strings.CutSuffix(s, "G"); is && mib != 1024*ParseMiB(g+"M") {
-			t.Errorf("%q: %v MiB", s, mib)
-		}
-	})
 }
 
 // A job's name can't change what another column says, whatever its user wrote, and loses no other job's row.
@@ -300,50 +165,123 @@ func FuzzSacctName(f *testing.F) {
 	})
 }
 
-func FuzzParseExcluded(f *testing.F) {
+// Whatever a command prints, each of its readers returns what there can be: names without blanks, no figure below zero,
+// nothing beyond its bounds, and what Slurm said before it.
+func FuzzReaders(f *testing.F) {
 	for _, release := range releases {
-		f.Add(string(recorded(f, release, "excluded")))
+		for _, name := range []string{"config", "partitions", "errors", "excluded"} {
+			f.Add(string(recorded(f, release, name)))
+		}
+		for line := range strings.Lines(string(recorded(f, release, "errors"))) {
+			f.Add(line)
+		}
 	}
-	f.Add("x|n1\n7\n8|\n|9\n9|(null)")
+	for _, out := range []string{
+		"Prolog[0] = /a\nProlog[1] = /b\nA = 1 = 2\nA = 3\n= x\nA B = 4", reservations,
+		"PartitionName=p Default=YES\nPartitionName=\n PartitionName=q\n",
+		"ReservationName= Nodes=n1\nReservationName=r Nodes=n[ Comment=StartTime=1\n",
+		"Invalid job id specified for job 7\n22_2: Job dependency problem\nx for job 1_2_3\n7: for job 8",
+		"7: Requested operation not permitted (a plugin's words",
+		"22_[2]: a\n22_[0-3,7]: b\n22_0-3: c\n22_[2: d\n22_2]: e\n22_[3-1]: f\n22_[0-99999999]: g",
+		"x|n1\n7\n8|\n|9\n9|(null)", "7|N/A|FAILED|1|2|3~N(null)~N\n20|3|COMPLETED|0|N/A|N/A~Nx~N\n", "~N~N",
+		"lab||root|gres/gpu=4||\nroot||lab|gres/gpu=-1,gres/gpu:a=1e9||\n", "normal|gres/gpu=K||||\n",
+		"22.05.8", "23.11.0-rc1", "slurm(64030)", "300 sec", "a=1,B=2", "120_4", "gpu:a:1(S:0),mps:1K", "gpu:0,,:",
+		"1795234898", "2026-11-21T04:21:38", "N/A", "UNLIMITED", "1-02:03:04", "5:00", "00:20.500", "365-00:00:00",
+		"1-", "-1", "99999999999999999999", "9:9.9.9", "1e9:00", "0-0", "4294967294",
+		"100M", "1.50G", "40777023488", "1.2.3G", ".", "G", "18446744073709551615E",
+	} {
+		f.Add(out)
+	}
 	f.Fuzz(func(t *testing.T, out string) {
-		got := map[int64]string{}
-		ParseExcluded([]byte(out), got)
-		for id, nodes := range got {
-			if id < 0 || IsNone(nodes) && nodes != "" || strings.Contains(nodes, "\n") {
-				t.Errorf("%d: %q", id, nodes)
+		has := func(ok bool, what string, value any) {
+			if !ok {
+				t.Errorf("%s: %+v", what, value)
 			}
 		}
+		for key, v := range ParseConfig([]byte(out)) {
+			has(key != "" && !strings.ContainsAny(key, " \t\n=") && v != "(null)" && v == strings.TrimSpace(v) &&
+				!strings.Contains(v, "\n"), "setting "+key, v)
+		}
+		c := ParseConfig([]byte("SelectType = select/cons_tres\n" + out))
+		has(c["SelectType"] == "select/cons_tres", "what stands before counts", c["SelectType"])
+		partitions, all := ParsePartitions([]byte(out)), ParseReservations([]byte(out))
+		has(len(partitions) <= strings.Count(out, "PartitionName="), "partitions", partitions)
+		for _, p := range partitions {
+			has(p.Name != "" && !strings.ContainsAny(p.Name+p.State+p.Billing, " \n"), "partition", p)
+		}
+		has(len(all) <= strings.Count(out, "ReservationName="), "reservations", all)
+		for _, r := range all {
+			has(r.Name != "" && !r.Nodes["["], "reservation", r)
+		}
+		excluded := map[int64]string{}
+		ParseExcluded([]byte(out), excluded)
+		for id, nodes := range excluded {
+			has(id >= 0 && (!IsNone(nodes) || nodes == "") && !strings.Contains(nodes, "\n"), "excluded", nodes)
+		}
+		described, err := ParseDescriptions([]byte(out), "~N")
+		has(err == nil || described == nil, "an answer beside an error", described)
+		for ref := range described {
+			has(ValidRef(ref), "described", ref)
+		}
+		for _, l := range ParseGPULimits(out, out, partitions) {
+			has(l.Most >= 0 && l.Most <= maxCount, "limit", l)
+		}
+		for g := range ParseGres(out) {
+			has(g.Name != "" && g.Count >= 0 && g.Count <= maxCount && strings.Contains(out, g.Name), "resource", g)
+		}
+		errorsOf(t, out)
+		at, limit := parseTime([]byte(out)), parseLimit([]byte(out))
+		has(at.IsZero() || at.Year() <= 9999 && at.Year() >= 0, "time", at)
+		d, ok := ParseDuration([]byte(out))
+		has(d >= 0 && d == limit && (ok || d == 0) && d <= (maxSeconds+1)*time.Second, "duration", d)
+		if ok {
+			again, _ := ParseDuration([]byte(clock(d)))
+			has(again == d, clock(d), again)
+		}
+		mib := ParseMiB(out)
+		has(mib >= 0, "MiB", mib)
+		if g, is := strings.CutSuffix(out, "G"); is {
+			has(mib == 1024*ParseMiB(g+"M"), "MiB", mib)
+		}
+		release := ParseRelease(out)
+		has(min(release[0], release[1], release[2]) >= 0, "release", release)
+		user, _, _ := User(out)
+		has(!strings.Contains(user, "("), "user", user)
+		has(!ValidRef(out) || refLen(out) == len(out), "job", out)
+		word, _, _ := strings.Cut(out, "=")
+		value, there := Option(out, word)
+		has(value == "" || there && strings.Contains(out, value), "option", value)
+		exclusiveOf(out)
+		Seconds(out)
 	})
 }
 
-func FuzzValues(f *testing.F) {
-	for _, s := range []string{
-		"22.05.8", "23.11.0-rc1", "slurm(64030)", "300 sec", "a=1,B=2", "120_4",
-		"gpu:a:1(S:0),mps:1K",
-	} {
-		f.Add(s, "b")
+// errorsOf fails the test if what is made of a standard error can't be.
+func errorsOf(t *testing.T, stderr string) {
+	jobs := UpdateErrors(stderr)
+	if len(jobs) > maxTasks*(strings.Count(stderr, "\n")+1) {
+		t.Errorf("%d jobs", len(jobs))
 	}
-	f.Fuzz(func(t *testing.T, s, word string) {
-		for _, n := range ParseRelease(s) {
-			if n < 0 {
-				t.Errorf("release %v", ParseRelease(s))
-			}
+	all := "" // a plugin's words over several lines are one message
+	for line := range strings.Lines(stderr) {
+		if line = strings.TrimSpace(line); line != "" {
+			all += line + " "
 		}
-		exclusiveOf(s)
-		if name, _, _ := User(s); strings.Contains(name, "(") {
-			t.Errorf("user %q", name)
+	}
+	for ref, what := range jobs {
+		if refLen(ref) != len(ref) || !strings.Contains(all, what) {
+			t.Errorf("%q: %q", ref, what)
 		}
-		Seconds(s)
-		if value, there := Option(s, word); value != "" && (!there || !strings.Contains(s, value)) {
-			t.Errorf("%q", value)
-		}
-		if ValidRef(s) && refLen(s) != len(s) {
-			t.Errorf("%q is no job", s)
-		}
-		for g := range ParseGres(s) {
-			if g.Name == "" || g.Count < 0 || g.Count > maxCount || !strings.Contains(s, g.Name) {
-				t.Errorf("%+v", g)
-			}
-		}
-	})
+	}
+	kind := ErrorKind(stderr)
+	if kind != job.ErrDown && kind != job.ErrRefused && kind != job.ErrNoJob { //nolint:errorlint // one of the three, as it is
+		t.Errorf("%v", kind)
+	}
+	// Behind it the line could belong to a plugin's words.
+	if got := ErrorKind("Socket timed out on send/recv operation\n" + stderr); !errors.Is(got, job.ErrDown) {
+		t.Errorf("down is %v", got)
+	}
+	if line := OneLine(stderr); strings.ContainsAny(line, "\r\n") || len(line) > 1100 {
+		t.Errorf("%q", line)
+	}
 }

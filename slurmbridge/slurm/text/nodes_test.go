@@ -2,7 +2,6 @@ package text
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -65,19 +64,6 @@ func TestParseRequest(t *testing.T) {
 		},
 	} {
 		must.Equal(t, ParseRequest(tc.in), tc.want, tc.in)
-	}
-}
-
-func TestParseGres(t *testing.T) {
-	for in, want := range map[string][]Gres{
-		"":                                   nil,
-		"gpu:titanxp:1,mps:100":              {{"gpu", "titanxp", 1}, {"mps", "", 100}},
-		"gpu:a100:4(S:0-1),shard:400(S:0,1)": {{"gpu", "a100", 4}, {"shard", "", 400}},
-		"gpu":                                {{"gpu", "", 1}},
-		"gpu:0,,:":                           {{"gpu", "", 0}},
-		"gpu:k80:2(IDX:0,1),craynetwork:3":   {{"gpu", "k80", 2}, {"craynetwork", "", 3}},
-	} {
-		must.Equal(t, slices.Collect(ParseGres(in)), want, in)
 	}
 }
 
@@ -293,6 +279,7 @@ func TestCPUsPerCore(t *testing.T) {
 		"CoresPerSocket=4 CPUEfctv=8 CPUTot=8 Sockets=2 ThreadsPerCore=2":               {1, 4}, // cores are its CPUs
 		"CoresPerSocket=4 CPUEfctv=14 CPUTot=16 Sockets=2 ThreadsPerCore=2":             {2, 8}, // a core is the system's
 		"CoresPerSocket=4 CPUTot=32 Sockets=2 ThreadsPerCore=4":                         {4, 16},
+		"CoresPerSocket=4 CPUTot=16 Sockets=2 ThreadsPerCore=2 CPUTot=8":                {2, 8}, // the first is Slurm's
 		"CPUTot=16": {1, 1},
 		"CPUTot=0":  {1, 1},
 		"CPUTot=4 Sockets=1 CoresPerSocket=-4 ThreadsPerCore=99999999999": {1, 1},
@@ -316,26 +303,6 @@ func TestPlannedNodes(t *testing.T) {
 	}
 	if n := parseNode([]byte("NodeName=x State=IDLE Reason=PLANNED Comment=State=PLANNED")); n.Planned {
 		t.Error("an operator's words plan it")
-	}
-}
-
-func TestNodeGres(t *testing.T) {
-	for gres, want := range map[string]Node{
-		"gpu:2(S:0-1)":                     {GPUs: map[string]int{"": 2}},
-		"gpu:a:1(S:0,2),gpu:b:3":           {GPUs: map[string]int{"a": 1, "b": 3}},
-		"gpu:a:1(S:0,2),nic:2,shard:a:100": {GPUs: map[string]int{"a": 1}, Shares: map[string]int{"shard": 100}},
-		"gpu:a:2,mps:a:100(S:1),mps:a:100": {GPUs: map[string]int{"a": 2}, Shares: map[string]int{"mps": 200}},
-		"gres/gpu:a:2,gres/mps:200,shard:200": {
-			GPUs:   map[string]int{"a": 2},
-			Shares: map[string]int{"mps": 200, "shard": 200},
-		},
-		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: map[string]int{"tesla": 1, "kepler": 1}},
-		"gpu:0,shard:0,(null)":                 {},
-	} {
-		n := parseNode([]byte("NodeName=x State=IDLE Gres=" + gres))
-		if !maps.Equal(n.GPUs, want.GPUs) || !maps.Equal(n.Shares, want.Shares) || n.Name != "x" || !n.Up {
-			t.Errorf("%s: %+v", gres, n)
-		}
 	}
 }
 
@@ -487,23 +454,11 @@ func TestParseConfigRecorded(t *testing.T) {
 			t.Errorf("%s: SlurmUser is %s, %d, %v", release, name, uid, ok)
 		}
 		parts := ParsePartitions(recorded(t, release, "partitions"))
-		if len(parts) != 3 || parts[0].Name != "gpu" || parts[0].State != "UP" || parts[2].Name != "hidden" {
+		if len(parts) != 3 || parts[0].Name != "gpu" || parts[0].State != "UP" || parts[2].Name != "hidden" ||
+			parts[0].Hidden || !parts[2].Hidden {
 			t.Errorf("%s: %+v", release, parts)
 		}
 	}
-}
-
-func TestRecord(t *testing.T) {
-	for _, release := range releases {
-		lines := strings.Split(string(recorded(t, release, "partitions")), "\n")
-		if f := record([]byte(lines[0])); f["PartitionName"] != "gpu" || f["Nodes"] != "n[1-4]" || f["Hidden"] != "NO" {
-			t.Errorf("%s: %v", release, f)
-		}
-		if f := record([]byte(lines[2])); f["PartitionName"] != "hidden" || f["Hidden"] != "YES" {
-			t.Errorf("%s: %v", release, f)
-		}
-	}
-	must.Equal(t, record([]byte("A=1 B=(null) A=2 C Text=x B=3 D=4"), "Text"), map[string]string{"A": "1", "B": ""})
 }
 
 func TestNumberedSettings(t *testing.T) {
@@ -550,15 +505,4 @@ func TestBillsGPUsAlone(t *testing.T) {
 	} {
 		must.Equal(t, (&Partition{Billing: weights}).BillsGPUsAlone(), want, weights)
 	}
-}
-
-func FuzzParseGPULimits(f *testing.F) {
-	f.Add("lab||root|gres/gpu=4||\nroot||lab|gres/gpu=-1,gres/gpu:a=1e9||\n", "normal|gres/gpu=K||||\n")
-	f.Fuzz(func(t *testing.T, assocs, qos string) {
-		for _, l := range ParseGPULimits(assocs, qos, nil) {
-			if l.Most < 0 || l.Most > maxCount {
-				t.Errorf("%+v", l)
-			}
-		}
-	})
 }

@@ -109,8 +109,7 @@ func TestParseQueueRecorded(t *testing.T) {
 			for ref, so := range (is{
 				"1": func(j *job.Job) bool {
 					return j.State == job.Running && j.Nodes == "n1" && j.ReqNodes == "n1" && j.TimeLimit == 5*time.Minute &&
-						!j.Start.Before(j.Submit) && j.User == "nobody" && j.UID == 65534 && j.CPUs == 1 && j.HostMemMiB == 100 &&
-						!j.Exclusive
+						!j.Start.Before(j.Submit) && j.User == "nobody" && j.UID == 65534 && j.CPUs == 1 && j.HostMemMiB == 100
 				},
 				"2":    func(j *job.Job) bool { return j.TimeLimit == 26*time.Hour+4*time.Minute },
 				"5":    func(j *job.Job) bool { return j.Request.Sharing == job.Shard },
@@ -119,8 +118,8 @@ func TestParseQueueRecorded(t *testing.T) {
 				"22_2": func(j *job.Job) bool { // waits
 					return j.ID == 22 && j.ArrayID == 22 && j.Reason == "BeginTime" && j.Eligible.Sub(j.Submit) == 9000*time.Second
 				},
-				"12": func(j *job.Job) bool { return !j.Exclusive && j.Reservation == "" },
-				"13": func(j *job.Job) bool { return j.Exclusive && j.Reservation == "r1" },
+				"12": func(j *job.Job) bool { return j.Reservation == "" },
+				"13": func(j *job.Job) bool { return j.Reservation == "r1" },
 				"15": func(j *job.Job) bool { return j.Partition == "gpu,hidden" },
 				"20": func(j *job.Job) bool { return j.CPUs == 2 && j.HostMemMiB == 2048 && j.Start.IsZero() },
 				"23": func(j *job.Job) bool {
@@ -154,6 +153,21 @@ func TestParseQueueRecorded(t *testing.T) {
 				if j := find(ref); !so(j) {
 					t.Errorf("job %s: %+v", ref, j)
 				}
+			}
+			noted, names := 0, map[string]bool{}
+			for ref, j := range jobs {
+				must.Equal(t, j.Exclusive, ref == "13", "job %s: exclusive", ref) // the one with --exclusive
+				must.Equal(t, j.WorkDir, "/", "job %s starts in", ref)
+				names[j.Name] = true
+				if j.Note.Defaults != (job.Defaults{}) { // as the job_submit script notes them, and nobody else
+					noted++
+					if want := (job.Defaults{CPUs: 2, MemMiB: 2048}); j.Note.Defaults != want || !want.Has(j) {
+						t.Errorf("job %s: %+v", ref, j)
+					}
+				}
+			}
+			if noted != 1 || !names["evil|name"] || !names["whole"] || !names["wrap"] {
+				t.Errorf("%d jobs with defaults; names are %v", noted, names)
 			}
 			if hasExc(release) && (find("24").ExcNodes != "n[1,3]" || find("22_1").ExcNodes != "n3") {
 				t.Errorf("excluded: %q, %q", find("24").ExcNodes, find("22_1").ExcNodes)
@@ -279,45 +293,13 @@ func TestParseQueueAwaited(t *testing.T) {
 	}
 }
 
-func TestParseQueueStates(t *testing.T) {
-	for in, want := range map[string]job.JobState{
-		"PENDING": job.Pending, "CONFIGURING": job.Running, "COMPLETING": job.Completing,
-		"SUSPENDED": job.Suspended, "REQUEUE_HOLD": job.Pending, "SPECIAL_EXIT": job.Pending,
-		"COMPLETED": "", "DEADLINE": "", "TIMEOUT": "", "NEWSTATE": "",
-	} {
-		plain := plainRow("1")
-		plain[pState] = in
-		var p QueueParser
-		jobs, _, err := p.Parse(nil, []byte(row("~N", "1", plain, [numFree]string{fPerNode: "gres:mps:1"})), "~N")
-		switch {
-		case err != nil:
-			t.Error(err)
-		case want == "" && len(jobs) != 0, want != "" && (len(jobs) != 1 || jobs[0].State != want):
-			t.Errorf("%s: %+v", in, jobs)
-		}
-	}
-}
-
-// A job that is started again before all others is pending as soon as it is off its node.
-func TestParseQueueExpedited(t *testing.T) {
-	for node, want := range map[string]job.JobState{"": job.Pending, "n1": job.Completing} {
-		plain := plainRow("1")
-		plain[pState], plain[pNodeList] = "EXPEDITING", node
-		var p QueueParser
-		jobs, _, err := p.Parse(nil, []byte(row("~N", "1", plain, [numFree]string{fPerNode: "gres/mps:50"})), "~N")
-		if err != nil || len(jobs) != 1 || jobs[0].State != want || jobs[0].Expedited != (node == "") {
-			t.Errorf("on %q: %+v %v", node, jobs, err)
-		}
-	}
-}
-
 func FuzzParseQueue(f *testing.F) {
 	for _, release := range releases {
-		f.Add(recorded(f, release, "queue"), "comment", "account")
-		f.Add(recorded(f, release, "queue-odd-times"), "a\n1~x", "|")
+		f.Add(recorded(f, release, "queue"))
+		f.Add(recorded(f, release, "queue-odd-times"))
 	}
-	f.Add([]byte("1~RECORDEDNONC"), "", "")
-	f.Fuzz(func(t *testing.T, out []byte, comment, account string) {
+	f.Add([]byte("1~RECORDEDNONC"))
+	f.Fuzz(func(t *testing.T, out []byte) {
 		var p QueueParser
 		jobs, _, err := p.Parse(nil, out, recordedNonce)
 		for i := range jobs {
@@ -331,19 +313,6 @@ func FuzzParseQueue(f *testing.F) {
 			if len(j.Comment) > maxComment || j.HostMemMiB < 0 || j.NumNodes < 0 || j.CPUs < 0 || j.TimeLimit < 0 {
 				t.Errorf("job %+v", j)
 			}
-		}
-		// The same bytes as users' text between two other jobs.
-		nonce := NewNonce()
-		if bytes.Contains(out, []byte(nonce)) {
-			t.Skip()
-		}
-		free := [numFree]string{fPerNode: "gres/mps:10", fComment: comment, fAccount: account, fFeature: string(out)}
-		three := row(nonce, "1", plainRow("1"), free) + row(nonce, "2", plainRow("2"), free) +
-			row(nonce, "3", plainRow("3"), [numFree]string{fPerNode: "gpu:1"})
-		jobs, _, err = p.Parse(nil, []byte(three), nonce)
-		if err != nil || len(jobs) != 3 || jobs[0].Ref != "1" || jobs[1].Ref != "2" || jobs[2].Ref != "3" ||
-			jobs[2].Request.Kind != job.WholeGPU || jobs[1].UID != 1000 {
-			t.Errorf("rows were moved: %v %+v", err, jobs)
 		}
 	})
 }
@@ -419,83 +388,85 @@ func TestParseTimes(t *testing.T) {
 	}
 }
 
-// queueOf renders n pending jobs that wait for the gate.
-func queueOf(n int, nonce string) []byte {
-	var b strings.Builder
-	for i := range n {
-		id := fmt.Sprint(100000 + i)
-		p := plainRow(id)
-		p[pPriority] = fmt.Sprint(4294901750 - i)
-		b.WriteString(row(nonce, id, p, [numFree]string{
-			fPerNode: "gres:mps:100", fPerJob: "N/A", fPerSocket: "N/A", fPerTask: "N/A", fDependency: "after:99(unfulfilled)",
-			fReason: "Dependency", fFeature: "(null)", fAccount: "(null)", fComment: "(null)",
-		}))
+// oneRow is the job that a row becomes, nil = it isn't one of the bridge's.
+func oneRow(t *testing.T, release string, change func(*[numPlain]string, *[numFree]string)) *job.Job {
+	t.Helper()
+	plain, free := plainRow("1"), [numFree]string{fPerNode: "gres:mps:100"}
+	change(&plain, &free)
+	p := QueueParser{Release: release}
+	jobs, _, err := p.Parse(nil, []byte(row("~N", "1", plain, free)), "~N")
+	must.OK(t, err)
+	if len(jobs) == 0 {
+		return nil
 	}
-	return []byte(b.String())
+	return &jobs[0]
 }
 
-func BenchmarkParseQueue(b *testing.B) {
-	nonce := NewNonce()
-	out := queueOf(10000, nonce)
-	var p QueueParser
-	buf := make([]job.Job, 0, 10000)
-	b.SetBytes(int64(len(out)))
-	b.ReportAllocs()
-	for b.Loop() {
-		jobs, _, err := p.Parse(buf, out, nonce)
-		if err != nil || len(jobs) != 10000 {
-			b.Fatal(len(jobs), err)
+// A job that is started again before all others is pending as soon as it is off its node.
+func TestParseQueueStates(t *testing.T) {
+	for in, want := range map[string]job.Job{
+		"PENDING": {State: job.Pending}, "CONFIGURING": {State: job.Running}, "COMPLETING": {State: job.Completing},
+		"SUSPENDED": {State: job.Suspended}, "REQUEUE_HOLD": {State: job.Pending}, "SPECIAL_EXIT": {State: job.Pending},
+		"EXPEDITING": {State: job.Pending, Expedited: true}, "EXPEDITING n1": {State: job.Completing},
+		"COMPLETED": {}, "DEADLINE": {}, "TIMEOUT": {}, "NEWSTATE": {},
+	} {
+		got := job.Job{}
+		if j := oneRow(t, "", func(p *[numPlain]string, _ *[numFree]string) {
+			p[pState], p[pNodeList], _ = strings.Cut(in, " ")
+		}); j != nil {
+			got.State, got.Expedited = j.State, j.Expedited
 		}
-	}
-}
-
-func BenchmarkParseQueueNoGPU(b *testing.B) {
-	nonce := NewNonce()
-	out := bytes.ReplaceAll(queueOf(10000, nonce), []byte("gres:mps:100"), []byte("N/A"))
-	var p QueueParser
-	b.SetBytes(int64(len(out)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if jobs, _, err := p.Parse(nil, out, nonce); err != nil || len(jobs) != 0 {
-			b.Fatal(len(jobs), err)
-		}
+		must.Equal(t, got, want, in)
 	}
 }
 
-// What the job_submit script noted of a job's defaults is read; what else the AdminComment says, or a job's own
-// comment, is not.
-func TestDefaultsRecorded(t *testing.T) {
-	for _, release := range []string{"22.05", "24.11", "26.05"} {
-		jobs, _ := parseRecorded(t, release, "queue")
-		noted := 0
-		for _, j := range jobs {
-			if j.Note.Defaults != (job.Defaults{}) {
-				noted++
-				if want := (job.Defaults{CPUs: 2, MemMiB: 2048}); j.Note.Defaults != want || !want.Has(j) {
-					t.Errorf("%s: job %s has %d CPUs, %v MiB and %+v by default", release, j.Ref, j.CPUs, j.HostMemMiB,
-						j.Note.Defaults)
-				}
-			}
-		}
-		if noted != 1 {
-			t.Errorf("%s: %d jobs with defaults", release, noted)
+// What each release prints of a job that keeps other jobs off its nodes.
+func TestExclusive(t *testing.T) {
+	for release, says := range map[string]map[string]bool{
+		"22.05.8": {"NO": true, "OK": false, "YES": false, "USER": true, "MCS": true},
+		"23.11.4": {"NO": true, "OK": false, "USER": true},
+		"24.05.0": {"NO": true, "OK": false, "USER": true, "MCS": true, "TOPO": true},
+		"24.11.5": {"NO": true, "OK": false, "USER": true, "MCS": true, "TOPO": true},
+		"25.11.4": {"NO": true, "OK": false, "TOPO": true},
+		"26.05.5": {"NO": false, "NODE": true, "USER": true, "MCS": true, "TOPO": true},
+		"26.11.0": {"NO": false, "NODE": true},
+	} {
+		for word, want := range says {
+			j := oneRow(t, release, func(p *[numPlain]string, _ *[numFree]string) { p[pExclusive] = word })
+			must.Equal(t, j.Exclusive, want, "%s: %s", release, word)
 		}
 	}
 }
 
-// Where a job starts and what it is called are read as they were given.
-func TestNamesAndFolders(t *testing.T) {
-	for _, release := range releases {
-		jobs, _ := parseRecorded(t, release, "queue")
-		names := map[string]bool{}
-		for i := range jobs {
-			names[jobs[i].Name] = true
-			if jobs[i].WorkDir != "/" {
-				t.Errorf("%s: job %s starts in %q", release, jobs[i].Ref, jobs[i].WorkDir)
-			}
+// Fields that a user made endless cost that user's job alone: its own row says that it is too long to read, or is left
+// out where nothing can be known of it, and the next row is as it was.
+func TestEndlessFields(t *testing.T) {
+	long := strings.Repeat("n1,", MostOfField)
+	for name, c := range map[string]struct {
+		change  func(*[numPlain]string, *[numFree]string)
+		jobs    int
+		tooLong bool
+	}{
+		"excluded nodes":       {func(_ *[numPlain]string, f *[numFree]string) { f[fExcNodes] = long }, 2, true},
+		"its name":             {func(_ *[numPlain]string, f *[numFree]string) { f[fName] = long }, 2, false},
+		"a list of partitions": {func(p *[numPlain]string, _ *[numFree]string) { p[pPartition] = long }, 1, false},
+		"its dependencies":     {func(_ *[numPlain]string, f *[numFree]string) { f[fDependency] = long }, 1, false},
+	} {
+		plain, free := plainRow("1"), [numFree]string{fPerNode: "gres:mps:100"}
+		honest := row("~N", "2", plainRow("2"), free)
+		c.change(&plain, &free)
+		var kept bytes.Buffer
+		b := NewBounded(&kept, "~N")
+		must.Get(b.Write([]byte(row("~N", "1", plain, free) + honest)))(t)
+		must.OK(t, b.Close())
+		if kept.Len() > MostOfField+2000 {
+			t.Errorf("%s: %d bytes are kept", name, kept.Len())
 		}
-		if !names["evil|name"] || !names["whole"] || !names["wrap"] {
-			t.Errorf("%s: names are %v", release, names)
+		var p QueueParser
+		jobs, _, err := p.Parse(nil, kept.Bytes(), "~N")
+		if err != nil || len(jobs) != c.jobs || jobs[c.jobs-1].Ref != "2" || jobs[c.jobs-1].TooLong ||
+			jobs[0].TooLong != c.tooLong || jobs[0].ExcNodes != "" {
+			t.Errorf("%s: %+v, %v", name, jobs, err)
 		}
 	}
 }

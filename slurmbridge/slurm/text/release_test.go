@@ -15,39 +15,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// What each release prints of a job that keeps other jobs off its nodes.
-func TestExclusive(t *testing.T) {
-	for release, says := range map[string]map[string]bool{
-		"22.05.8": {"NO": true, "OK": false, "YES": false, "USER": true, "MCS": true},
-		"23.11.4": {"NO": true, "OK": false, "USER": true},
-		"24.05.0": {"NO": true, "OK": false, "USER": true, "MCS": true, "TOPO": true},
-		"24.11.5": {"NO": true, "OK": false, "USER": true, "MCS": true, "TOPO": true},
-		"25.11.4": {"NO": true, "OK": false, "TOPO": true},
-		"26.05.5": {"NO": false, "NODE": true, "USER": true, "MCS": true, "TOPO": true},
-		"26.11.0": {"NO": false, "NODE": true},
-	} {
-		for word, want := range says {
-			plain := plainRow("1")
-			plain[pExclusive] = word
-			p := QueueParser{Release: release}
-			jobs, _, err := p.Parse(nil, []byte(row("~N", "1", plain, [numFree]string{fPerNode: "gres:mps:100"})), "~N")
-			if err != nil || len(jobs) != 1 || jobs[0].Exclusive != want {
-				t.Errorf("%s: %s is %+v, %v", release, word, jobs, err)
-			}
-		}
-	}
-}
-
-// Of the recorded jobs the one that was submitted with --exclusive is, and no other.
-func TestExclusiveRecorded(t *testing.T) {
-	for _, release := range releases {
-		jobs, _ := parseRecorded(t, release, "queue")
-		for ref, j := range jobs {
-			must.Equal(t, j.Exclusive, ref == "13", "%s: job %s: exclusive", release, ref)
-		}
-	}
-}
-
 func TestUpdateErrorsNameTasks(t *testing.T) {
 	for line, want := range map[string][]string{
 		"Job dependency problem for job 8": {"8"},
@@ -63,17 +30,6 @@ func TestUpdateErrorsNameTasks(t *testing.T) {
 		"scontrol: error: Invalid job ID 22,22_2": nil,
 	} {
 		must.Equal(t, slices.Sorted(maps.Keys(UpdateErrors(line))), want, line)
-	}
-}
-
-// A refusal of one task, in the words of each release.
-func TestUpdateErrorsRecorded(t *testing.T) {
-	for _, release := range releases {
-		said := UpdateErrors(string(recorded(t, release, "errors")))
-		if said["22_2"] != "Job dependency problem" || said["22_77"] != "Invalid job id specified" ||
-			said["22_3"] != "Invalid generic resource (gres) specification" {
-			t.Errorf("%s: %q", release, said)
-		}
 	}
 }
 
@@ -185,22 +141,6 @@ func TestParseDescriptions(t *testing.T) {
 	}
 }
 
-func FuzzParseDescriptions(f *testing.F) {
-	f.Add("7|N/A|FAILED|1|2|3~N(null)~N\n20|3|COMPLETED|0|N/A|N/A~Nx~N\n")
-	f.Add("~N~N")
-	f.Fuzz(func(t *testing.T, s string) {
-		got, err := ParseDescriptions([]byte(s), "~N")
-		if err != nil && got != nil {
-			t.Error("an answer beside an error")
-		}
-		for ref := range got {
-			if !ValidRef(ref) {
-				t.Errorf("%q is no job", ref)
-			}
-		}
-	})
-}
-
 // However the output is cut into pieces, short fields come through and long ones are cut.
 func TestBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -245,78 +185,4 @@ func TestBounded(t *testing.T) {
 			t.Fatalf("%d bytes, want %d", got.Len(), want.Len())
 		}
 	})
-}
-
-// bounded is what comes of output that is read with bounds.
-func bounded(t *testing.T, out []byte) []byte {
-	t.Helper()
-	var kept bytes.Buffer
-	b := NewBounded(&kept, recordedNonce)
-	must.Get(b.Write(out))(t)
-	must.OK(t, b.Close())
-	return kept.Bytes()
-}
-
-// A job whose own fields are endless (a list of partitions) costs that job alone.
-func TestLongPartitionsOfOneJob(t *testing.T) {
-	text := recorded(t, "24.11", "queue")
-	honest, gates := parseRecorded(t, "24.11", "queue")
-	line, _, _ := bytes.Cut(text, []byte("\n"))
-	fields := bytes.Split(line, []byte(recordedNonce))
-	head := bytes.Split(fields[1], []byte("|"))
-	head[pPartition] = bytes.Repeat([]byte("gpu,"), MostOfField)
-	fields[1] = bytes.Join(head, []byte("|"))
-	hostile := append(bytes.Join(fields, []byte(recordedNonce)), '\n')
-	p := QueueParser{Release: "24.11", Ours: func(uid uint32) bool { return uid == recordedSlurm }}
-	jobs, seen, err := p.Parse(nil, bounded(t, append(hostile, text...)), recordedNonce)
-	if err != nil || len(jobs) != len(honest) || len(seen) < len(gates) {
-		t.Errorf("%d jobs and %d gates, want %d and %d: %v", len(jobs), len(seen), len(honest), len(gates), err)
-	}
-}
-
-// A hostile array's tasks are known to be too long to read; what else is there is read.
-func TestLongFieldsOfAnArray(t *testing.T) {
-	text := recorded(t, "24.11", "queue")
-	honest, _ := parseRecorded(t, "24.11", "queue")
-	mark := []byte(recordedNonce)
-	var hostile bytes.Buffer
-	rows, pending := 0, 0
-	for line := range bytes.Lines(text) {
-		fields := bytes.Split(line, mark)
-		if len(fields) != numFree+3 {
-			continue
-		}
-		for range 3 { // an array has a row for each task
-			fields[2+fExcNodes] = bytes.Repeat([]byte("n1,"), 20_000)
-			hostile.Write(bytes.Join(fields, mark))
-			rows++
-		}
-	}
-	hostile.Write(text)
-	kept := bounded(t, hostile.Bytes())
-	if most := len(text) + rows*(MostOfField+2000); len(kept) > most {
-		t.Errorf("%d bytes are kept of %d, want at most %d", len(kept), hostile.Len(), most)
-	}
-	p := QueueParser{Release: "24.11"}
-	jobs, _, err := p.Parse(nil, kept, recordedNonce)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range jobs[:len(jobs)-len(honest)] {
-		if j := &jobs[i]; j.State == job.Pending {
-			pending++
-			if !j.TooLong || j.ExcNodes != "" {
-				t.Fatalf("job %s: %+v", j.Ref, j)
-			}
-		}
-	}
-	if rows == 0 || pending == 0 {
-		t.Fatalf("%d rows, %d jobs that wait", rows, pending)
-	}
-	for i := range jobs[len(jobs)-len(honest):] {
-		j := &jobs[len(jobs)-len(honest)+i]
-		if j.TooLong || honest[j.Ref] == nil {
-			t.Errorf("an honest job: %+v", j)
-		}
-	}
 }
