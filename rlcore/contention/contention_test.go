@@ -33,6 +33,14 @@ func TestLaw(t *testing.T) {
 			if len(d) == 1 && s[0] != 1 {
 				t.Fatalf("alone it slows by %v", s[0])
 			}
+			// No set buys more than a second's worth in a second.
+			sold := 0.0
+			for i, v := range s {
+				sold += l.Use(&d[i]) / v
+			}
+			if sold > l.Capacity*(1+1e-9) {
+				t.Fatalf("%v does %v of %v", d, sold, l.Capacity)
+			}
 			// The order of members doesn't matter.
 			r := slices.Clone(d)
 			slices.Reverse(r)

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -55,30 +54,6 @@ func TestNothingIsBelowTheLowerBound(t *testing.T) {
 			}
 			if least := LowerBound(&cfg, policy.Turnaround); res.MeanTurnaroundS < least*(1-1e-9) {
 				t.Errorf("%s: a mean turnaround of %v, below %v", name, res.MeanTurnaroundS, least)
-			}
-		}
-	})
-}
-
-// The law never lets a set buy more than a second's worth in a second.
-func TestLawConservesItsCapacity(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		for _, l := range []*contention.Law{&contention.MPS, &contention.TimeSlice} {
-			d := make([]contention.Demand, rapid.IntRange(1, 5).Draw(t, "members"))
-			steps := rapid.Bool().Draw(t, "steps")
-			for i := range d {
-				d[i].GPU = rapid.Float64Range(0.001, 1).Draw(t, "use")
-				d[i].Core = d[i].GPU * rapid.Float64Range(0, 1).Draw(t, "core")
-				if steps {
-					d[i].StepS = math.Exp(rapid.Float64Range(-6, 6).Draw(t, "step"))
-				}
-			}
-			sold := 0.0
-			for i, s := range l.Slowdowns(nil, d) {
-				sold += l.Use(&d[i]) / s
-			}
-			if sold > l.Capacity*(1+1e-9) {
-				t.Errorf("%s: %v does %v of %v", l.Name, d, sold, l.Capacity)
 			}
 		}
 	})

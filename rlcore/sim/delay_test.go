@@ -115,26 +115,3 @@ func TestDelayIsBounded(t *testing.T) {
 		}
 	})
 }
-
-// Policies that never leave a GPU idle while jobs wait delay no job.
-func TestNoDelay(t *testing.T) {
-	for _, name := range []string{"exclusive", "sjf", "pack", "greedy"} {
-		cfg := catalogue(t, 3, 30, 5)
-		d := decider(t, name)
-		s, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for s.Next() {
-			for _, j := range s.State().Pending {
-				if j.DelayedS != 0 {
-					t.Fatalf("%s: job %s was delayed for %v s", name, j.ID, j.DelayedS)
-				}
-			}
-			s.Take(s.Decide(d))
-		}
-		if _, err := s.Result(); err != nil {
-			t.Error(err)
-		}
-	}
-}

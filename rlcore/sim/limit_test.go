@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"reflect"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -47,22 +46,6 @@ func TestLimitByHand(t *testing.T) {
 	}
 }
 
-// A job whose solo time exceeds its limit is ended there on any schedule: no harm. One that
-// takes just its limit completes alone.
-func TestLimitBelowSoloTime(t *testing.T) {
-	cfg := config(1, constant("a", 40, .9, 100), constant("b", 100, .9, 100))
-	cfg.Jobs[0].LimitS, cfg.Jobs[1].LimitS = 30, 100
-	r := run(t, cfg, decider(t, "exclusive"))
-	if o := &r.Jobs[0]; o.Ended != AtLimit || o.Harmed || r.Lost() != 0 {
-		t.Errorf("got %+v, want no harm", *o)
-	}
-	near(t, "its slowdown", r.Jobs[0].Slowdown, 1)
-	near(t, "b starts", r.Jobs[1].StartS, 30)
-	if o := &r.Jobs[1]; o.Ended != Completed {
-		t.Errorf("got %+v, want it to complete just in time", *o)
-	}
-}
-
 // A running job is ended at its deadline; a pending one is cancelled once its limit no
 // longer fits before it, and may start until that moment.
 func TestDeadlines(t *testing.T) {
@@ -97,16 +80,6 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// A site on which every job is cancelled when it comes has a result.
-func TestNoJobCanStart(t *testing.T) {
-	cfg := config(1, constant("a", 40, .9, 100))
-	cfg.Jobs[0].SubmitS, cfg.Jobs[0].LimitS, cfg.Jobs[0].DeadlineS = 5, 60, 20
-	r := run(t, cfg, decider(t, "exclusive"))
-	if r.PastDeadline != 1 || r.MakespanS != 0 || r.GPUUtil != 0 {
-		t.Errorf("got %+v", *r)
-	}
-}
-
 // How far a job had come that was ended at its limit is unknown.
 func TestObserverOfLimits(t *testing.T) {
 	a, b := constant("a", 100, .9, 100), constant("b", 100, .9, 100)
@@ -116,34 +89,5 @@ func TestObserverOfLimits(t *testing.T) {
 		if x.apps[0] == "a" {
 			t.Errorf("observed %+v of a job that was ended at its limit", x)
 		}
-	}
-}
-
-// A limit that no job reaches changes nothing, to the last bit.
-func TestLimitsOutOfReach(t *testing.T) {
-	for _, policy := range []string{"exclusive", "greedy"} {
-		cfg := catalogue(t, 2, 30, 1)
-		want := run(t, cfg, decider(t, policy))
-		for i := range cfg.Jobs {
-			cfg.Jobs[i].LimitS, cfg.Jobs[i].DeadlineS = 1e6, 1e7
-		}
-		if got := run(t, cfg, decider(t, policy)); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: limits out of reach changed the result", policy)
-		}
-	}
-}
-
-// The event loop allocates no more with limits than without.
-func TestLimitsAllocateNothing(t *testing.T) {
-	cfg := catalogue(t, 2, 30, 1)
-	d := decider(t, "exclusive")
-	allocs := func() float64 { return testing.AllocsPerRun(3, func() { run(t, cfg, d) }) }
-	without := allocs()
-	for i := range cfg.Jobs {
-		cfg.Jobs[i].LimitS = cfg.Jobs[i].Profile.DurationS * (0.5 + float64(i%3))
-	}
-	// Other jobs are in the plain schedules at a time, which may cost one more growth each.
-	if with := allocs(); with > without+2 {
-		t.Errorf("%v allocations with limits, %v without", with, without)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -263,34 +262,6 @@ func TestAnySite(t *testing.T) {
 			// Under a law that its predictor doesn't know, the guard may misjudge when a
 			// job holds how much.
 			t.Errorf("%d runs lost behind the guard", r.OOM)
-		}
-	})
-}
-
-// One job at a time, all there from the start: nothing is lost between them. The
-// durations are whole seconds, so that sums are exact.
-func TestExclusiveIsExact(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var ps []*rlcore.Profile
-		sum := 0.0
-		for range rapid.IntRange(1, 40).Draw(t, "jobs") {
-			p := anyProfile(t, "app")
-			p.PeriodS, p.DurationS = 1, float64(rapid.IntRange(1, 1000).Draw(t, "duration"))
-			sum += p.DurationS
-			ps = append(ps, p)
-		}
-		r, err := Run(config(1, ps...), &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: rlcore.NewGuard(rlcore.Rules{})})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.MakespanS != sum {
-			t.Errorf("makespan %v s, the jobs are %v s", r.MakespanS, sum)
-		}
-		for i := range r.Jobs {
-			o := &r.Jobs[i]
-			if o.Slowdown != 1 || i > 0 && o.StartS != r.Jobs[i-1].EndS {
-				t.Errorf("job %d: %+v", i, *o)
-			}
 		}
 	})
 }

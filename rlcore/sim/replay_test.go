@@ -3,7 +3,6 @@ package sim
 import (
 	"math"
 	"slices"
-	"testing"
 
 	"pgregory.net/rapid"
 
@@ -137,19 +136,5 @@ func same(t rapid.TB, cfg *Config, r *Result, l *contention.Law) {
 	n := float64(len(cfg.GPUs)) * r.MakespanS
 	if math.Abs(r.GPUUtil-busy/n) > 1e-6 || math.Abs(r.MemUtil-mem/n) > 1e-6 {
 		t.Errorf("utilisations %v and %v, by the starts and the law %v and %v", r.GPUUtil, r.MemUtil, busy/n, mem/n)
-	}
-}
-
-// The eleven applications under every policy, with and without a card's limits.
-func TestReplayOfTheCatalogue(t *testing.T) {
-	for _, policy := range []string{"exclusive", "sjf", "pack", "greedy"} {
-		for seed := range uint64(3) {
-			cfg := catalogue(t, 2, 30, seed)
-			r := run(t, cfg, decider(t, policy))
-			if r.OOM > 0 {
-				t.Errorf("%s: %d runs lost", policy, r.OOM)
-			}
-			same(t, &cfg, r, &contention.MPS)
-		}
 	}
 }

@@ -1,13 +1,9 @@
 package sim
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/contention"
-	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
 // stepped is a profile of two phases that ask for nothing but memory.
@@ -55,47 +51,4 @@ func TestTheJobThatDoesNotFitFails(t *testing.T) {
 		t.Errorf("failures %v, only b's start asks for too much", got)
 	}
 	near(t, "c", r.Jobs[2].EndS, 10)
-}
-
-// With memory that grows and shrinks, many runs are lost without the guard, none with it.
-func TestGuardLosesNoRun(t *testing.T) {
-	lost, shared := 0, 0
-	for seed := range uint64(200) {
-		r := rand.New(rand.NewPCG(seed, 9))
-		var ps []*rlcore.Profile
-		for range 8 {
-			p := &rlcore.Profile{
-				App: fmt.Sprint(r.IntN(5)), PeriodS: []float64{1, 5, 20}[r.IntN(3)],
-				StepS: []float64{0, .01, .3, 2}[r.IntN(4)],
-			}
-			points := 1 + r.IntN(8)
-			for range points {
-				gpu := r.Float64()
-				p.Series = append(p.Series, rlcore.Use{
-					GPU: gpu, Core: gpu * r.Float64(), PCIeMBps: 20000 * r.Float64(),
-					MemMiB: []float64{200, 2000, 5500, 9000}[r.IntN(4)],
-				})
-			}
-			p.DurationS = float64(points) * p.PeriodS
-			ps = append(ps, p)
-		}
-		cfg := config(1, ps...)
-		lost += run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()}).OOM
-		m := interference.New(&contention.MPS)
-		cfg.Predictor = m
-		res := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m})})
-		if res.OOM > 0 {
-			t.Errorf("seed %d: %d runs lost behind the guard", seed, res.OOM)
-		}
-		for i := range res.Jobs {
-			for k := range i {
-				if overlap(&res.Jobs[i], &res.Jobs[k]) {
-					shared++
-				}
-			}
-		}
-	}
-	if lost == 0 || shared < 200 {
-		t.Errorf("%d runs lost bare, %d pairs met behind the guard: these sites show nothing", lost, shared)
-	}
 }
