@@ -5,7 +5,7 @@ package contention
 // Capacity, Knee, StepPower, StepOdds and Odds were fitted, on a coarse grid of round
 // numbers, to the 49 ordered pairs measured by CentaurusInfra/alnair (Apache-2.0; two
 // Inception networks at seven batch sizes, absolute slowdowns, GPU unnamed): mean error 0.06
-// with iteration times and 0.19 without, rank correlation 0.98 and 0.95 (TestAlnair).
+// with iteration times and 0.19 without, rank correlation 0.98 and 0.95 (TestMeasured of interference).
 // Busy was chosen on both that and boringlee24/socc22-miso (MIT; A100-40GB), lower bounds for
 // 318 ordered pairs: mean error 0.18 with iteration times and 0.16 without, rank correlation
 // 0.71 and 0.74; the median prediction is 1.20, that of the bounds 1.18. All parameters fitted to

@@ -21,30 +21,6 @@ func of(t testing.TB, names ...string) []*rlcore.Profile {
 	return out
 }
 
-func TestPredict(t *testing.T) {
-	m := New(&contention.MPS)
-	predict := func(names ...string) []rlcore.Prediction {
-		dst := make([]rlcore.Prediction, len(names))
-		m.Predict(dst, &rlcore.TitanXp, of(t, names...))
-		return dst
-	}
-	if p := predict("vgg16"); p[0].Slowdown != 1 {
-		t.Errorf("alone %v", p)
-	}
-	light, heavy := predict("gromacs", "alexnet"), predict("vgg16", "resnet50")
-	if light[0].Slowdown > 1.05 || light[1].Slowdown > 1.05 {
-		t.Errorf("two that leave the card half idle slow by %v", light)
-	}
-	if heavy[0].Slowdown < 1.4 || heavy[1].Slowdown < 1.4 {
-		t.Errorf("two that fill the card slow by %v", heavy)
-	}
-	for _, p := range heavy {
-		if !(p.SD > 0) {
-			t.Error("no uncertainty")
-		}
-	}
-}
-
 // TestKeptAnswers: kept predictions equal fresh ones, also after learning.
 func TestKeptAnswers(t *testing.T) {
 	m := New(&contention.MPS)

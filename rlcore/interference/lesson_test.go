@@ -1,6 +1,7 @@
 package interference
 
 import (
+	"encoding/json"
 	"math"
 	"testing"
 	"time"
@@ -11,7 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-// TestLessons: a model that learned the lessons of another predicts the same.
+// A model that learned the lessons of another, as they are stored, predicts the same.
 func TestLessons(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		apps := drawApps(t)
@@ -31,7 +32,12 @@ func TestLessons(t *testing.T) {
 				continue
 			}
 			first.Take(&l)
-			second.Take(&l)
+			text, err := json.Marshal(l)
+			var stored Lesson
+			if err != nil || json.Unmarshal(text, &stored) != nil {
+				t.Fatal(err)
+			}
+			second.Take(&stored)
 			slow, fore := make([]float64, len(c.members)), make([]float64, len(c.members))
 			for i := range slow {
 				slow[i], fore[i] = math.NaN(), math.NaN()

@@ -1,13 +1,12 @@
 package interference
 
 import (
-	"cmp"
-	"encoding/csv"
+	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // measuredSet is one publication's slowdowns of pairs, and of groups of three where there are any.
@@ -27,62 +27,39 @@ type measuredSet struct {
 
 const worlds = "../../slurmbridge/lab/experiment/worlds/"
 
-// table reads a CSV file with a header and comments, a map for each row.
-func table(t testing.TB, name string) (out []map[string]string) {
+// open opens one of the published tables.
+func open(t testing.TB, name string) io.Reader {
 	t.Helper()
-	f, err := os.Open(name)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // read only
-	r := csv.NewReader(f)
-	r.Comment = '#'
-	all, err := r.ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, row := range all[1:] {
-		of := map[string]string{}
-		for i, column := range all[0] {
-			of[column] = row[i]
-		}
-		out = append(out, of)
-	}
-	return out
-}
-
-func number(t testing.TB, s string) float64 {
-	t.Helper()
-	v, err := strconv.ParseFloat(cmp.Or(s, "0"), 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
+	return bytes.NewReader(text)
 }
 
 func readSet(t testing.TB, name string, law *contention.Law, steps bool) measuredSet {
 	t.Helper()
 	s := measuredSet{name: name, law: law, profiles: map[string]*rlcore.Profile{}}
-	for _, r := range table(t, worlds+name+"_solo.csv") {
-		p := &rlcore.Profile{
-			App: r["app"], DurationS: 600, PeriodS: 600,
-			Series: []rlcore.Use{{
-				GPU: number(t, r["gpu_util"]) / 100, MemBusy: number(t, r["mem_util"]) / 100,
-				MemMiB: number(t, r["mem_mib"]),
-			}},
-		}
-		if steps {
-			p.StepS = number(t, r["step_ms"]) / 1000
+	profiles, err := table.ReadProfiles(open(t, worlds+name+"_solo.csv"), name, &table.ProfileRules{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range profiles {
+		if !steps {
+			p.StepS = 0
 		}
 		s.profiles[p.App] = p
 	}
 	pairs := func(name string) (out []Pair) {
-		for _, r := range table(t, name) {
-			p := Pair{Victim: r["victim"], Aggressor: r["aggressor"], Slowdown: number(t, r["slowdown"])}
-			if r["aggressor2"] != "" {
-				p.More = []string{r["aggressor2"]}
+		err := table.ReadCSV(open(t, name), name, []string{"victim", "aggressor", "slowdown"}, func(r *table.Row) {
+			p := Pair{Victim: r.Name("victim"), Aggressor: r.Name("aggressor"), Slowdown: r.Number("slowdown", 0.5, 1000)}
+			if third := r.Text("aggressor2"); third != "" {
+				p.More = []string{third}
 			}
 			out = append(out, p)
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 		return out
 	}

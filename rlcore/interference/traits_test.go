@@ -1,7 +1,6 @@
 package interference
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -146,22 +145,5 @@ func TestOneUsersWeightIsBounded(t *testing.T) {
 	}
 	if p := predicted(m, ann); math.Abs(p.Slowdown-1.1) > 0.1 {
 		t.Errorf("ann's own co-runs at 1.1: %+v", p)
-	}
-}
-
-func TestLessonsAreStored(t *testing.T) {
-	m := New(&contention.MPS)
-	l, _ := m.Lesson(&rlcore.TitanXp, []*rlcore.Profile{using("a", 0.5, 0.4, 0.1), using("b", 0.6, 0, 0)}, 1.5, math.NaN())
-	text, err := json.Marshal(l)
-	var back Lesson
-	if err != nil || json.Unmarshal(text, &back) != nil {
-		t.Fatal(err)
-	}
-	one, two := New(&contention.MPS), New(&contention.MPS)
-	one.Take(&l)
-	two.Take(&back)
-	ask := []*rlcore.Profile{using("c", 0.5, 0.4, 0.1), using("d", 0.6, 0.3, 0.1)}
-	if a, b := predicted(one, ask), predicted(two, ask); a != b || a == predicted(New(&contention.MPS), ask) {
-		t.Errorf("%+v, stored %+v: %s", a, b, text)
 	}
 }
