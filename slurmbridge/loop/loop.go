@@ -401,10 +401,6 @@ func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Ch
 	in.Unproved = b.acting() == job.Active && !b.Gate.Proved(snap.Release)
 	in.RetryAlone = b.RetryAlone
 	in.Adopt, in.Bans = b.Adopt, &b.learned.bans
-	if b.learned.tried != nil {
-		in.TriedMiB = maps.Collect(b.learned.tried.All())
-		in.NoMPS = maps.Collect(b.learned.noMPS.All())
-	}
 	repairs, events := b.tracker.Observe(snap, gate)
 	in.Touched = map[string]bool{}
 	for i := range repairs {
