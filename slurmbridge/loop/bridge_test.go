@@ -25,6 +25,10 @@ import (
 // Whoever reads a status has it while the loop goes on: groups that start, run and end, and jobs that are given up,
 // change no status that was published before.
 func TestAPublishedStatusNeverChanges(t *testing.T) {
+	type published struct {
+		*job.Status
+		was string
+	}
 	shown := func(st *job.Status) string {
 		return string(must.Get(json.MarshalIndent([]any{
 			st.Groups, st.Plan.Groups, st.Unmanaged, st.Explanations,
@@ -33,20 +37,15 @@ func TestAPublishedStatusNeverChanges(t *testing.T) {
 	}
 	for _, mode := range []job.Mode{job.Active, job.Shadow} {
 		m := newModel(node("n1", 2, 8))
-		b := bridge(m, newMemory())
+		b := bridge(m, m.mem)
 		b.Mode = mode
 		tick(t, b, m, time.Second)
-		p := app("alexnet", 60, 0.3, 2000)
-		type published struct {
-			*job.Status
-			was string
-		}
 		var all []published
 		groups := 0
 		for i := range 90 {
 			if i%10 == 0 && i < 40 {
-				m.submit("ann", 20*time.Second, p, mode == job.Active)
-				m.submit("ann", 30*time.Second, p, mode == job.Active)
+				m.submit("ann", 20*time.Second, light(), mode == job.Active)
+				m.submit("ann", 30*time.Second, light(), mode == job.Active)
 				m.submit("bob", 30*time.Second, nil, mode == job.Active)
 			}
 			tick(t, b, m, time.Second)
@@ -54,12 +53,8 @@ func TestAPublishedStatusNeverChanges(t *testing.T) {
 			groups += len(st.Groups) + len(st.Plan.Groups)
 			all = append(all, published{st, shown(st)})
 		}
-		if groups == 0 {
-			t.Fatalf("%s: no group was made", mode)
-		}
-		if mode == job.Shadow && m.updates+len(m.gates) > 0 {
-			t.Errorf("shadow made %d updates and %d gates", m.updates, len(m.gates))
-		}
+		must.Equal(t, groups > 0, true, "%s: groups are made", mode)
+		must.Equal(t, mode == job.Shadow && m.updates+len(m.gates) > 0, false, "shadow changes Slurm")
 		for i, one := range all {
 			if diff := cmp.Diff(one.was, shown(one.Status)); diff != "" {
 				t.Fatalf("%s: status %d has changed since it was published: %s", mode, i, diff)
@@ -71,19 +66,13 @@ func TestAPublishedStatusNeverChanges(t *testing.T) {
 // A preview plans what the daemon would, and changes nothing. Where Slurm's words aren't
 // understood it plans no group either.
 func TestPreview(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	mem := newMemory()
-	tick(t, bridge(m, mem), m, 2*time.Second)
-	p := app("alexnet", 60, 0.3, 2000)
-	m.submit("ann", time.Minute, p, true)
-	m.submit("ann", time.Minute, p, true)
-	before := m.updates
+	m, _ := started(t, node("n1", 1, 8))
+	m.pair(time.Minute)
 	for _, misread := range [][]job.Misread{nil, {{Field: "squeue's timelimit"}}} {
 		m.misread = misread
-		st := must.Get(bridge(m, mem).Preview(t.Context()))(t)
-		if want := 1 - len(misread); len(st.Plan.Groups) != want || m.updates != before {
-			t.Errorf("misread %v: %d groups, want %d; %d changes", misread, len(st.Plan.Groups), want, m.updates-before)
-		}
+		st := must.Get(bridge(m, m.mem).Preview(t.Context()))(t)
+		must.Equal(t, len(st.Plan.Groups), 1-len(misread), "groups, where %v is misread", misread)
+		must.Equal(t, m.updates, 0, "changes")
 	}
 }
 
@@ -119,31 +108,13 @@ func TestPositionInTheQueue(t *testing.T) {
 	jobs[5].Priority = 0
 	m.depend(jobs[6], jobs[6].Dependency.Raw+",afterok:"+jobs[0].Ref)
 	tick(t, b, m, 3*time.Second)
-	for i, want := range []struct {
-		place int
-		holds string
-	}{
-		{},
-		{1, ""},
-		{2, ""},
-		{3, ""},
-		{4, ""},
-		{0, "it is held"},
-		{0, "its own dependency afterok:" + jobs[0].Ref},
-		{5, ""},
-		{6, ""},
-		{7, ""},
-	} {
-		p := httpapi.PositionOf(b.Status(), jobs[i].Ref)
-		if i < 1 {
-			if p != nil {
-				t.Errorf("job %d, %s: %+v", i, jobs[i].State, p)
-			}
-			continue
-		}
-		if p == nil || p.Position != want.place || p.Holds != want.holds || p.Of != 7 || p.Window != 5 || p.Gate == "" ||
-			p.LeaseLeftS <= 0 || p.ExpectedStart.After(m.now) != (want.place > 0) {
-			t.Errorf("job %d: %+v", i, p)
+	must.Equal(t, httpapi.PositionOf(b.Status(), jobs[0].Ref), nil, "the job that runs")
+	holds := map[int]string{5: "it is held", 6: "its own dependency afterok:" + jobs[0].Ref}
+	for i, place := range []int{1, 2, 3, 4, 0, 0, 5, 6, 7} {
+		p := httpapi.PositionOf(b.Status(), jobs[i+1].Ref)
+		if p == nil || p.Position != place || p.Holds != holds[i+1] || p.Of != 7 || p.Window != 5 || p.Gate == "" ||
+			p.LeaseLeftS <= 0 || p.ExpectedStart.After(m.now) != (place > 0) {
+			t.Errorf("job %d: %+v", i+1, p)
 		}
 	}
 }
@@ -155,21 +126,14 @@ func TestUngatingAllTwice(t *testing.T) {
 	m.submit("ann", time.Hour, nil, true)
 	tick(t, b, m, 3*time.Second)
 	m.paused = true
-	for range 2 {
-		m.submit("ann", time.Minute, app("alexnet", 60, 0.3, 2000), true)
-	}
+	m.pair(time.Minute)
 	m.submit("bob", time.Minute, nil, true)
 	tick(t, b, m, 3*time.Second)
 	for i, want := range []int{3, 0} {
-		book := must.Get(m.mem.Load(t.Context()))(t)
 		before := m.updates
-		n, err := loop.UngateAll(t.Context(), m, book, "")
-		if err != nil || n != want {
-			t.Errorf("time %d: %d jobs let go, not %d; %v", i+1, n, want, err)
-		}
-		if (m.updates > before) != (want > 0) {
-			t.Errorf("time %d: %d updates", i+1, m.updates-before)
-		}
+		n := must.Get(loop.UngateAll(t.Context(), m, must.Get(m.mem.Load(t.Context()))(t), ""))(t)
+		must.Equal(t, n, want, "jobs let go, time %d", i+1)
+		must.Equal(t, m.updates > before, want > 0, "time %d: there are updates", i+1)
 		m.advance(time.Second)
 	}
 	m.paused = false
@@ -344,11 +308,8 @@ func draw(t *rapid.T) {
 		must.Get(b.Tick(ctx))(t)
 		m.advance(2 * time.Second)
 	}
-	for _, j := range m.jobs {
-		if !j.ended {
-			t.Fatalf("job %s is %s, asks %s, depends on %q, node %q\n%v", j.Ref, j.State, j.Request.Raw, j.Dependency.Raw,
-				j.ReqNodes, mem.log)
-		}
+	if allRan(t, m.jobs); !m.allEnded() {
+		t.Fatal(mem.log)
 	}
 }
 
@@ -356,7 +317,7 @@ func draw(t *rapid.T) {
 type death struct{}
 
 // lives runs one tick and reports whether the bridge survived it.
-func lives(t *rapid.T, b *loop.Bridge) (alive bool) {
+func lives(t must.T, b *loop.Bridge) (alive bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			if _, dead := r.(death); !dead {
@@ -395,41 +356,25 @@ func TestQuietQueueIsLeftAlone(t *testing.T) {
 	}
 }
 
-// forgetful is a Slurm whose state was lost: it doesn't know the jobs that have vanished.
-type forgetful struct{ *model }
-
-func (f forgetful) Poll(ctx context.Context) (*job.Snapshot, error) {
-	s, err := f.model.Poll(ctx)
-	if s != nil {
-		s.Remembers = 5 * time.Minute
-	}
-	return s, err
-}
-
-// A job that was cancelled while it waited for its GPU is not lost; one that Slurm doesn't know is.
+// A job that was cancelled while it waited for its GPU is not lost; one that Slurm, whose state was lost, doesn't know
+// is.
 func TestLost(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
+	m.remembers = 5 * time.Minute
 	reg := prometheus.NewRegistry()
-	b := bridge(m, newMemory())
-	b.Slurm, b.Metrics = forgetful{m}, loop.NewMetrics(reg)
+	b := bridge(m, m.mem)
+	b.Metrics = loop.NewMetrics(reg)
 	tick(t, b, m, time.Second)
 	m.paused = true
-	p := app("a", 60, 0.3, 2000)
-	cancelled, gone := m.submit("ann", time.Minute, p, true), m.submit("ann", time.Minute, p, true)
+	cancelled, gone := m.pair(time.Minute)
 	tick(t, b, m, 5*time.Second)
-	if cancelled.Request.Count == 100 || gone.Request.Count == 100 {
-		t.Fatalf("no group waits: %+v %+v", cancelled.Request, gone.Request)
-	}
+	must.Equal(t, cancelled.Request.Count < 100 && gone.Request.Count < 100, true, "a group waits")
 	cancelled.ended, cancelled.State = true, "CANCELLED"
 	tick(t, b, m, 2*time.Second)
-	if n := counted(t, reg, "slurmbridge_jobs_harmed_total", "lost"); n != 0 {
-		t.Errorf("%g lost", n)
-	}
+	must.Equal(t, counted(t, reg, "slurmbridge_jobs_harmed_total", "lost"), 0, "jobs lost")
 	m.jobs = slices.DeleteFunc(m.jobs, func(j *mjob) bool { return j == gone })
 	tick(t, b, m, 2*time.Second)
-	if n := counted(t, reg, "slurmbridge_jobs_harmed_total", "lost"); n != 1 {
-		t.Errorf("%g lost", n)
-	}
+	must.Equal(t, counted(t, reg, "slurmbridge_jobs_harmed_total", "lost"), 1, "jobs lost")
 }
 
 // A bridge that comes back and finds jobs behind a gate whose lease is long over says how long.
@@ -443,22 +388,5 @@ func TestHeldPastTheLease(t *testing.T) {
 	tick(t, b, m, 3*time.Second)
 	if len(l.kept) != 1 || l.kept[0].HeldS < 180 || !slices.Contains(l.kept[0].Harm(), history.HarmHeld) {
 		t.Errorf("%+v", l.kept)
-	}
-}
-
-// A script that nobody can tell an application by is read once, and a job without one isn't
-// asked for it for ever.
-func TestScriptsAreReadOnce(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	m.scripts = map[string]int{}
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
-	told, none := m.submit("ann", 300*time.Second, nil, true), m.submit("ann", 300*time.Second, nil, true)
-	m.nameless = map[string]bool{none.Ref: true}
-	for range 10 {
-		tick(t, b, m, time.Second)
-	}
-	if m.scripts[told.Ref] != 1 || m.scripts[none.Ref] != 3 {
-		t.Errorf("asked for scripts %v", m.scripts)
 	}
 }

@@ -60,24 +60,26 @@ func (l *ledger) Runs(_ context.Context, f history.Filter) iter.Seq2[history.Run
 }
 
 // record is what a node would tell of a run that has ended, with who was there.
-func (l *ledger) record(m *model, j *mjob, others ...*mjob) {
+func (l *ledger) record(m *model, j *mjob, others ...*mjob) *history.Run {
 	r := history.Run{
 		ID: int64(len(l.runs) + 1), Ref: j.Ref, User: j.User, App: j.profil.App, Node: j.Nodes, Start: j.began, End: m.now,
 		Terms: job.ParseTerms(j.Comment), Profile: j.profil, Complete: true, Devices: []gpuprof.GPU{{MemMiB: 12196}},
 	}
 	for _, o := range others {
-		r.CoRunners = append(r.CoRunners,
-			history.CoRunner{
-				Ref: o.Ref, App: o.profil.App, Owner: o.User, Profile: o.profil, OverlapS: r.DurationS(),
-				AtEnd: true,
-			})
+		r.CoRunners = append(r.CoRunners, history.CoRunner{
+			Ref: o.Ref, App: o.profil.App, Owner: o.User, Profile: o.profil, OverlapS: r.DurationS(), AtEnd: true,
+		})
 	}
 	l.runs = append(l.runs, r)
+	return &l.runs[len(l.runs)-1]
 }
 
+// last is the latest outcome.
+func (l *ledger) last() *history.Outcome { return &l.kept[len(l.kept)-1] }
+
 // learning is a bridge that learns by a model of its own.
-func learning(m *model, mem *memory, l *ledger) (*loop.Bridge, *interference.Model) {
-	b := bridge(m, mem)
+func learning(m *model, l *ledger) (*loop.Bridge, *interference.Model) {
+	b := bridge(m, m.mem)
 	beliefs := interference.New(&contention.MPS)
 	b.Runs, b.Beliefs, b.RetryAlone = l, beliefs, true
 	b.Planner.Decider.Guard.Predictor = beliefs
@@ -88,9 +90,19 @@ func learning(m *model, mem *memory, l *ledger) (*loop.Bridge, *interference.Mod
 func learner(t testing.TB, nodes ...job.Node) (m *model, l *ledger, b *loop.Bridge, beliefs *interference.Model) {
 	t.Helper()
 	m, l = newModel(nodes...), &ledger{}
-	b, beliefs = learning(m, m.mem, l)
+	b, beliefs = learning(m, l)
 	tick(t, b, m, time.Second)
 	return m, l, b, beliefs
+}
+
+// judged runs the bridge until a job has ended, and its run, recorded with who was there, is judged.
+func (l *ledger) judged(t testing.TB, b *loop.Bridge, m *model, j *mjob, others ...*mjob) *history.Outcome {
+	t.Helper()
+	untilEnded(t, b, m, j)
+	l.record(m, j, others...)
+	tick(t, b, m, 10*time.Second)
+	must.Equal(t, len(l.kept), len(l.runs), "runs judged")
+	return l.last()
 }
 
 // victim submits a job that is going to fail, of an application that ended well alone,
@@ -112,48 +124,31 @@ func TestFailedBesideOthers(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		b.Metrics = loop.NewMetrics(reg)
 		v, n := victim(m)
-		p, q := v.profil, n.profil
+		pair := []*rlcore.Profile{v.profil, n.profil}
 		tick(t, b, m, 5*time.Second)
 		bothRun(t, v, n)
-		untilEnded(t, b, m, v)
-		l.record(m, v, n)
-		tick(t, b, m, 10*time.Second)
+		o := l.judged(t, b, m, v, n)
 		v.fails = alone == "badly"
-		if len(l.kept) != 1 || l.kept[0].Suspect == "" || !l.kept[0].Again {
-			t.Fatalf("%+v", l.kept)
-		}
+		must.Equal(t, o.Suspect != "" && o.Again, true, "%+v", o)
 		must.Equal(t, counted(t, reg, "slurmbridge_jobs_harmed_total", "oom"), 1, "jobs that are counted as harmed")
 		if v.State != job.Pending || v.Request.Count != 100 || v.ReqNodes != "" || len(v.Dependency.List) > 0 {
 			t.Errorf("after it was requeued: %s, %d shares, node %q, depends on %q", v.State, v.Request.Count, v.ReqNodes,
 				v.Dependency.Raw)
 		}
-		if !beliefs.Forbidden(nil, profiles(p, q)) {
-			t.Error("the pair may meet again")
-		}
+		must.Equal(t, beliefs.Forbidden(nil, pair), true, "the pair is kept apart")
 		// A bridge that starts anew knows it all from what was kept.
-		b, beliefs = learning(m, m.mem, l)
-		for !n.ended {
-			tick(t, b, m, 10*time.Second)
-		}
-		l.record(m, n, v)
-		tick(t, b, m, 10*time.Second)
-		if !beliefs.Forbidden(nil, profiles(p, q)) {
-			t.Error("after a restart the pair may meet again")
-		}
-		untilEnded(t, b, m, v)
-		l.record(m, v)
-		tick(t, b, m, time.Minute)
-		last := l.kept[len(l.kept)-1]
-		if !v.ended || last.Again || last.Cleared != (alone == "badly") {
-			t.Errorf("alone it ended %s: ended %v, %+v", alone, v.ended, last)
+		b, beliefs = learning(m, l)
+		l.judged(t, b, m, n, v)
+		must.Equal(t, beliefs.Forbidden(nil, pair), true, "after a restart the pair is kept apart")
+		o = l.judged(t, b, m, v)
+		if o.Again || o.Cleared != (alone == "badly") {
+			t.Errorf("alone it ended %s: %+v", alone, o)
 		}
 		must.Equal(t, l.kept[0].Excused, alone == "badly", "sharing was not the reason")
-		b, again := learning(m, m.mem, l)
+		b, again := learning(m, l)
 		tick(t, b, m, time.Second)
 		for _, beliefs := range []*interference.Model{beliefs, again} {
-			if got := beliefs.Forbidden(nil, profiles(p, q)); got != (alone == "well") {
-				t.Errorf("alone it ended %s; the pair is kept apart: %v", alone, got)
-			}
+			must.Equal(t, beliefs.Forbidden(nil, pair), alone == "well", "alone it ended %s; the pair is kept apart", alone)
 		}
 	}
 }
@@ -167,33 +162,31 @@ func TestWhatCantRunUnderMPSStaysAlone(t *testing.T) {
 		v.Requeue, v.profil.Runs, v.profil.Owner = true, 1, "ann"
 		return v
 	}
-	runs := func(v *mjob) int {
+	runs := func(v *mjob, shares int) *history.Outcome {
 		t.Helper()
-		shares := 0
-		for !v.ended {
+		for v.State != job.Running {
 			tick(t, b, m, time.Second)
-			if v.State == job.Running {
-				shares = v.Request.Count
-			}
 		}
+		must.Equal(t, v.Request.Count, shares, "shares of run %d", len(l.runs))
+		untilEnded(t, b, m, v)
 		l.record(m, v)
-		for judged := len(l.kept); len(l.kept) == judged; {
+		for len(l.kept) < len(l.runs) {
 			tick(t, b, m, time.Second)
 		}
-		return shares
+		return l.last()
 	}
 	m.unknown = "reader"
 	v := reader()
 	v.fails = true
-	must.Equal(t, runs(v), 99, "shares of the first run")
-	must.Equal(t, l.kept[0].Unserved && l.kept[0].Again, true, "%+v", l.kept[0])
+	o := runs(v, 99)
+	must.Equal(t, o.Unserved && o.Again, true, "%+v", o)
 	v.fails = false
-	must.Equal(t, runs(v), 100, "shares of the second run")
-	must.Equal(t, l.kept[1].NoMPS, true, "%+v", l.kept[1])
+	o = runs(v, 100)
+	must.Equal(t, o.NoMPS, true, "%+v", o)
 	m.unknown = ""
 	for range 2 {
-		must.Equal(t, runs(reader()), 100, "shares of a later job")
-		b, _ = learning(m, m.mem, l)
+		runs(reader(), 100)
+		b, _ = learning(m, l)
 	}
 }
 
@@ -206,16 +199,11 @@ func TestFailuresOfOtherUsers(t *testing.T) {
 		p.Runs, p.Owner = 1, owner
 		first := m.submit(owner, 20*time.Second, p, true)
 		first.fails = true
-		untilEnded(t, b, m, first)
-		l.record(m, first)
-		tick(t, b, m, 10*time.Second)
+		l.judged(t, b, m, first)
 		v, n := victim(m)
 		tick(t, b, m, 5*time.Second)
-		untilEnded(t, b, m, v)
-		l.record(m, v, n)
-		tick(t, b, m, 10*time.Second)
-		if last := l.kept[len(l.kept)-1]; last.Ref != v.Ref || (last.Suspect != "") != suspect || !last.Again {
-			t.Errorf("after a failure of %s's: %+v", owner, last)
+		if o := l.judged(t, b, m, v, n); o.Ref != v.Ref || (o.Suspect != "") != suspect || !o.Again {
+			t.Errorf("after a failure of %s's: %+v", owner, o)
 		}
 	}
 }
@@ -223,10 +211,9 @@ func TestFailuresOfOtherUsers(t *testing.T) {
 // A job that fails with a part of the GPU's memory runs again with all of it, and no other job of its application tries
 // that part, also after a restart.
 func TestTriedInVain(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	mem, l := newMemory(), &ledger{}
+	m, l := newModel(node("n1", 1, 8)), &ledger{}
 	limited := func() *loop.Bridge {
-		b, _ := learning(m, mem, l)
+		b, _ := learning(m, l)
 		b.Card = func(string) (rlcore.GPUSpec, bool) {
 			card := rlcore.TitanXp
 			card.MemLimits = true
@@ -238,6 +225,12 @@ func TestTriedInVain(t *testing.T) {
 	tick(t, b, m, time.Second)
 	p := app("greedy", 60, 0.3, 12000)
 	p.Runs, p.Owner = 1, "ann"
+	runsWith := func(j *mjob, shares int) {
+		t.Helper()
+		tick(t, b, m, 5*time.Second)
+		must.Equal(t, j.State, job.Running)
+		must.Equal(t, j.Request.Count, shares, "shares")
+	}
 	submit := func() *mjob {
 		j := m.submit("ann", 20*time.Second, p, true)
 		j.Requeue, j.Comment = true, "share:try-memory=8G"
@@ -245,29 +238,14 @@ func TestTriedInVain(t *testing.T) {
 	}
 	j := submit()
 	j.fails = true
-	tick(t, b, m, 5*time.Second)
-	if j.State != job.Running || j.Request.Count != 99 {
-		t.Fatalf("it doesn't try: %s with %d shares", j.State, j.Request.Count)
-	}
-	untilEnded(t, b, m, j)
-	l.record(m, j)
-	tick(t, b, m, 10*time.Second)
-	if len(l.kept) != 1 || l.kept[0].TriedMiB != 8192 || !l.kept[0].Again {
-		t.Fatalf("%+v", l.kept)
-	}
+	runsWith(j, 99)
+	o := l.judged(t, b, m, j)
+	must.Equal(t, o.TriedMiB == 8192 && o.Again, true, "%+v", o)
 	j.fails = false
-	if j.ended || j.Request.Count != 100 {
-		t.Errorf("requeued it is %s with %d shares", j.State, j.Request.Count)
-	}
-	untilEnded(t, b, m, j)
-	l.record(m, j)
+	runsWith(j, 100)
+	must.Equal(t, l.judged(t, b, m, j).Learned, true, "the run with all of it teaches")
 	b = limited()
-	tick(t, b, m, time.Minute)
-	next := submit()
-	tick(t, b, m, 5*time.Second)
-	if next.State != job.Running || next.Request.Count != 100 || !l.kept[1].Learned {
-		t.Errorf("the next is %s with %d shares; the run before: %+v", next.State, next.Request.Count, l.kept[1])
-	}
+	runsWith(submit(), 100)
 }
 
 // From Volta on a fault of an MPS server is forgotten before a hook can see it. Jobs that shared a GPU and failed in
@@ -295,39 +273,35 @@ func TestFailedInTheSameMoment(t *testing.T) {
 		for until := m.now.Add(6 * time.Second); m.now.Before(until) || !n.ended; {
 			tick(t, b, m, time.Second)
 		}
-		if len(l.kept) != 1 || l.kept[0].Fault != c.fault || l.kept[0].Again != c.fault || l.kept[0].Suspect == "" {
-			t.Fatalf("%s: %+v", name, l.kept)
+		if o := l.last(); o.Fault != c.fault || o.Again != c.fault || o.Suspect == "" {
+			t.Fatalf("%s: %+v", name, o)
 		}
 		if c.restarts {
-			b, beliefs = learning(m, m.mem, l)
+			b, beliefs = learning(m, l)
 		}
-		l.record(m, n, v)
-		l.runs[1].End = n.over
+		l.record(m, n, v).End = n.over
 		tick(t, b, m, 10*time.Second)
-		if len(l.kept) != 2 || l.kept[1].Fault != c.fault || l.kept[1].Again != (c.fault && !c.restarts) {
+		if o := l.last(); len(l.kept) != 2 || o.Fault != c.fault || o.Again != (c.fault && !c.restarts) {
 			t.Errorf("%s: then %+v", name, l.kept)
 		}
 		for _, p := range []*rlcore.Profile{v.profil, n.profil} {
-			if got := beliefs.Forbidden(nil, profiles(p, app("other", 60, 0.1, 100))); got != c.fault {
-				t.Errorf("%s: %s stays alone: %v", name, p.App, got)
-			}
+			other := []*rlcore.Profile{p, app("other", 60, 0.1, 100)}
+			must.Equal(t, beliefs.Forbidden(nil, other), c.fault, "%s: %s stays alone", name, p.App)
 		}
 	}
 }
 
-// counted is the value of the one series of a counter that has the label value.
-func counted(t *testing.T, reg *prometheus.Registry, name, label string) float64 {
+// counted is the value of the series of a counter that has the label value, "" = of all its series.
+func counted(t *testing.T, reg *prometheus.Registry, name, label string) (sum float64) {
 	t.Helper()
-	all := must.Get(reg.Gather())(t)
-	for _, family := range all {
+	for _, family := range must.Get(reg.Gather())(t) {
 		for _, m := range family.GetMetric() {
-			if family.GetName() == name && m.GetLabel()[0].GetValue() == label {
-				return m.GetCounter().GetValue()
+			if family.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
+				sum += m.GetCounter().GetValue()
 			}
 		}
 	}
-	t.Fatalf("no series %s %s", name, label)
-	return 0
+	return sum
 }
 
 // On a node with cards of two kinds a run teaches about the card that it was on, not about the node: each kind has its
@@ -335,9 +309,8 @@ func counted(t *testing.T, reg *prometheus.Registry, name, label string) float64
 func TestLessonsAreOfTheCard(t *testing.T) {
 	mixed := node("n1", 2, 8)
 	mixed.GPUType, mixed.Cards = "", []job.Card{{Type: "titanxp", Units: 100}, {Type: "k80", Units: 100}}
-	m := newModel(mixed)
-	l := &ledger{}
-	b, beliefs := learning(m, newMemory(), l)
+	m, l := newModel(mixed), &ledger{}
+	b, beliefs := learning(m, l)
 	cards := map[string]rlcore.GPUSpec{
 		"titanxp": {Model: "titan xp", MemMiB: 12196, MaxClients: 16},
 		"k80":     {Model: "k80", MemMiB: 11441, MaxClients: 16, Sharing: contention.TimeSlice.Name},
@@ -350,23 +323,19 @@ func TestLessonsAreOfTheCard(t *testing.T) {
 		beliefs.Predict(dst, &spec, []*rlcore.Profile{p, q})
 		return dst[0]
 	}
-	for _, c := range []struct {
-		index        int
-		taught, left string
-	}{{1, "k80", "titanxp"}, {0, "titanxp", "k80"}} {
-		taught, left, before := believed(c.taught), believed(c.left), len(l.runs)
+	for index, typ := range []string{"titanxp", "k80"} {
+		other := []string{"k80", "titanxp"}[index]
+		taught, left := believed(typ), believed(other)
 		v, n := m.submit("ann", 90*time.Second, p, true), m.submit("ann", 90*time.Second, q, true)
 		untilEnded(t, b, m, v, n)
-		l.record(m, v, n)
-		l.runs[before].Devices[0].Index = c.index
+		l.record(m, v, n).Devices[0].Index = index
 		tick(t, b, m, 3*time.Second)
-		if o := l.kept[len(l.kept)-1]; o.Lesson == nil || o.Lesson.Card != cards[c.taught].Model ||
-			o.Lesson.Sharing != cards[c.taught].Sharing {
-			t.Fatalf("a run on GPU %d taught %+v", c.index, o.Lesson)
+		if o := l.last(); o.Lesson == nil || o.Lesson.Card != cards[typ].Model || o.Lesson.Sharing != cards[typ].Sharing {
+			t.Fatalf("a run on GPU %d taught %+v", index, o.Lesson)
 		}
-		if now := believed(c.taught); now.Slowdown <= taught.Slowdown || believed(c.left) != left {
-			t.Errorf("after a run on the %s, slower than predicted, %+v is believed of it, %+v before; of the %s %+v, %+v "+
-				"before", c.taught, now, taught, c.left, believed(c.left), left)
+		if now := believed(typ); now.Slowdown <= taught.Slowdown || believed(other) != left {
+			t.Errorf("a run slower than predicted on the %s: %+v is believed of it, %+v before; of the %s %+v, %+v before",
+				typ, now, taught, other, believed(other), left)
 		}
 	}
 }
@@ -374,69 +343,42 @@ func TestLessonsAreOfTheCard(t *testing.T) {
 // A user whose applications fail under ever new names is remembered for the last of them, nobody else is forgotten for
 // that, and the metrics say how many failures were forgotten.
 func TestFailuresUnderEverNewNames(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	l := &ledger{}
-	failed := func(user, app string) {
+	m, l := newModel(node("n1", 1, 8)), &ledger{}
+	for i := range 1001 {
 		o := history.Outcome{
-			Run: int64(len(l.kept) + 1), Ref: fmt.Sprint("9", len(l.kept)), User: user, App: app,
-			State: "FAILED", End: m.now.Add(-time.Hour),
+			Run: int64(i + 1), Ref: fmt.Sprint("9", i), User: "eve", App: fmt.Sprint("name", i), State: "FAILED",
+			End: m.now.Add(-time.Hour),
+		}
+		if i == 0 {
+			o.User = "ann"
 		}
 		l.kept = append(l.kept, o)
 	}
-	failed("ann", "hers")
-	for i := range 1000 {
-		failed("eve", fmt.Sprint("name", i))
-	}
-	b, _ := learning(m, newMemory(), l)
+	b, _ := learning(m, l)
 	reg := prometheus.NewRegistry()
 	b.Metrics = loop.NewMetrics(reg)
 	tick(t, b, m, 2*time.Second)
-	if got := total(t, reg, "slurmbridge_forgotten_total"); got != 1000-256 {
-		t.Errorf("%v failures are said to be forgotten", got)
-	}
-}
-
-// total is a metric's value, summed over its series.
-func total(t *testing.T, reg *prometheus.Registry, name string) (sum float64) {
-	t.Helper()
-	for _, family := range must.Get(reg.Gather())(t) {
-		if family.GetName() == name {
-			for _, series := range family.GetMetric() {
-				sum += series.GetCounter().GetValue()
-			}
-		}
-	}
-	return sum
+	must.Equal(t, counted(t, reg, "slurmbridge_forgotten_total", ""), 1000-256, "failures that are said to be forgotten")
 }
 
 // TestRecordBeforeLook: a record that is there before a look has seen its job end waits
 // for the next one.
 func TestRecordBeforeLook(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	l := &ledger{}
-	b, _ := learning(m, newMemory(), l)
+	m, l, b, _ := learner(t, node("n1", 1, 8))
 	late := &lagging{model: m}
 	b.Slurm = late
-	tick(t, b, m, time.Second)
-	p := app("a", 60, 0.3, 2000)
-	v, n := m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, p, true)
-	v.Requeue, v.fails, v.Comment = true, true, "share:retry"
+	v, n := victim(m)
 	tick(t, b, m, 5*time.Second)
-	if late.snap, _ = m.Poll(t.Context()); v.State != job.Running {
-		t.Fatal("it doesn't run")
-	}
-	for !v.ended {
-		m.advance(time.Second)
-	}
+	bothRun(t, v, n)
+	late.snap = must.Get(m.Poll(t.Context()))(t)
+	m.advance(20 * time.Second)
 	l.record(m, v, n)
-	if _, err := b.Tick(t.Context()); err != nil || len(l.kept) != 0 {
-		t.Fatalf("judged by a look that sees it running: %+v, %v", l.kept, err)
-	}
+	must.Get(b.Tick(t.Context()))(t)
+	must.Equal(t, len(l.kept), 0, "runs judged by a look that sees them running")
 	late.snap = nil
 	m.advance(5 * time.Second) // its neighbour did not end with it
-	if _, err := b.Tick(t.Context()); err != nil || len(l.kept) != 1 || !l.kept[0].Again {
-		t.Fatalf("%+v, %v", l.kept, err)
-	}
+	must.Get(b.Tick(t.Context()))(t)
+	must.Equal(t, len(l.kept) == 1 && l.last().Again, true, "%+v", l.kept)
 }
 
 // lagging is a Slurm whose look was taken some time ago.
@@ -469,14 +411,12 @@ func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {
 		"cancelled, it was idle": {state: "CANCELLED", idle: true, joins: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newModel(node("n1", 1, 8))
-			b, _ := learning(m, newMemory(), &ledger{})
+			m, _, b, _ := learner(t, node("n1", 1, 8))
 			b.Planner.Room, b.Planner.RoomAnyway, b.IdleAfter = true, true, time.Hour
-			tick(t, b, m, time.Second)
 			p := app("a", 60, 0.2, 1000)
 			killed, other := m.submit("ann", 2*time.Hour, p, true), m.submit("ann", 3*time.Hour, p, true)
 			tick(t, b, m, 5*time.Second)
-			must.Equal(t, killed.State == job.Running && other.State == job.Running, true, "both run")
+			bothRun(t, killed, other)
 			if c.idle {
 				b.TakeIdle(told("n1", time.Hour, killed))
 				tick(t, b, m, time.Second)

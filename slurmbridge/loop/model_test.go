@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -69,19 +68,9 @@ type model struct {
 	asked   int // for bounds
 	// stubborn: changes of time limits are undone.
 	stubborn bool
-	// scripts counts how often each job's script was asked for; a job of nameless has none.
-	scripts  map[string]int
-	reading  sync.Mutex // of scripts: several are read at a time
-	nameless map[string]bool
-	// refuseGates: Slurm takes no gate.
-	refuseGates bool
-	gateTries   int
 	// plugin is the site's slurm_job_modify: it may refuse a change of a job, or make another one of it. Of the gate's own
 	// changes it sees "", and what it makes of them doesn't count.
 	plugin func(ref string, u *job.Update) error
-	// The bridge's.
-	status  func() *job.Status
-	planner *plan.Planner
 	// refuseGateIn: Slurm takes none in these partitions, nil = the default one.
 	refuseGateIn func(partitions []string) bool
 	gateAccount  string          // that Slurm takes the gate in
@@ -92,6 +81,7 @@ type model struct {
 	misread   []job.Misread
 	hideGates bool
 	oneNode   map[string]int
+	remembers time.Duration // see Snapshot
 	updates   int
 	words     int // AdminComments written
 }
@@ -189,6 +179,15 @@ func (m *model) submit(user string, run time.Duration, p *rlcore.Profile, gated 
 	}
 	m.jobs = append(m.jobs, j)
 	return j
+}
+
+// light is an application that leaves room for others on a GPU.
+func light() *rlcore.Profile { return app("alexnet", 60, 0.3, 2000) }
+
+// pair submits two jobs that may share a GPU.
+func (m *model) pair(run time.Duration) (one, two *mjob) {
+	p := light()
+	return m.submit("ann", run, p, true), m.submit("ann", run, p, true)
 }
 
 func (m *model) depend(j *mjob, list string) {
@@ -395,7 +394,7 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 	}
 	s := &job.Snapshot{
 		At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited,
-		LeastLoaded: m.leastLoaded, OneNode: m.oneNode,
+		LeastLoaded: m.leastLoaded, OneNode: m.oneNode, Remembers: m.remembers,
 	}
 	for _, j := range m.jobs {
 		if !j.ended {
@@ -440,70 +439,78 @@ func (m *model) Update(_ context.Context, u job.Update) error {
 	if m.lag != nil {
 		m.advance(m.lag())
 	}
-	var refused []error
-	if u.AdminComment != nil && u.Gres == nil && u.ReqNodes == nil {
-		for _, j := range m.jobs {
-			if slices.Contains(u.Jobs, j.Ref) {
-				if refused = append(refused, m.ask(j.Ref, &u)); refused[len(refused)-1] == nil {
-					j.said = *u.AdminComment
-					m.words++
-				}
-			}
-		}
-		return errors.Join(refused...)
+	words := u.AdminComment != nil && u.Gres == nil && u.ReqNodes == nil
+	if !words {
+		m.updates++
 	}
-	m.updates++
-	asked := u
-	for i, ref := range asked.Jobs {
-		u = asked
-		if err := m.ask(ref, &u); err != nil {
-			refused = append(refused, err)
-			continue
-		}
-		if m.fail > 0 {
-			if m.fail--; m.fail == 0 && i > 0 {
-				return job.ErrRefused
-			}
-		}
-		j := m.find(ref)
-		if j != nil && u.TimeLimit > 0 {
-			if !m.stubborn {
-				j.TimeLimit = u.TimeLimit
-			}
-			continue
-		}
-		if j == nil || j.State != job.Pending {
-			return job.ErrNoJob
-		}
-		if u.Gres != nil {
-			kind, n, _ := strings.Cut(*u.Gres, ":")
-			c, err := strconv.Atoi(n)
-			if err != nil {
-				return fmt.Errorf("%w: %s", job.ErrRefused, *u.Gres)
-			}
-			j.Request = job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(kind), Count: c, Raw: "gres:" + *u.Gres}
-			if kind == "gpu" {
-				j.Request = wholeGPU
-			}
-		}
-		if u.ReqNodes != nil {
-			j.ReqNodes = *u.ReqNodes
-		}
-		if u.Dependency != nil {
-			m.depend(j, *u.Dependency)
-			j.Reason = ""
-		}
-		if u.AdminComment != nil {
+	var errs []error
+	for i, ref := range u.Jobs {
+		one := u
+		err := m.ask(ref, &one)
+		switch j := m.find(ref); {
+		case err != nil:
+		case words && j != nil:
 			j.said = *u.AdminComment
+			m.words++
+		case words:
+		case m.fails(i):
+			return job.ErrRefused
+		default:
+			err = m.change(j, &one)
 		}
-		if j.now = u.StartNow; j.now {
-			j.Eligible = m.now // as Slurm does, whatever its owner asked for
-		}
+		errs = append(errs, err)
 	}
-	if m.slip != nil {
+	if m.slip != nil && !words {
 		m.advance(m.slip())
 	}
-	return errors.Join(refused...)
+	return errors.Join(errs...)
+}
+
+// fails reports whether this is the update that fails, once it has been applied to the first job of its list.
+func (m *model) fails(at int) bool {
+	if m.fail == 0 {
+		return false
+	}
+	m.fail--
+	return m.fail == 0 && at > 0
+}
+
+// change changes a job, nil = it is gone.
+func (m *model) change(j *mjob, u *job.Update) error {
+	switch {
+	case j == nil, u.TimeLimit == 0 && j.State != job.Pending:
+		return job.ErrNoJob
+	case u.TimeLimit > 0:
+		if !m.stubborn {
+			j.TimeLimit = u.TimeLimit
+		}
+		return nil
+	}
+	if u.Gres != nil {
+		kind, n, _ := strings.Cut(*u.Gres, ":")
+		c, err := strconv.Atoi(n)
+		if err != nil {
+			return fmt.Errorf("%w: %s", job.ErrRefused, *u.Gres)
+		}
+		j.Request = job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(kind), Count: c, Raw: "gres:" + *u.Gres}
+		if kind == "gpu" {
+			j.Request = wholeGPU
+		}
+	}
+	if u.ReqNodes != nil {
+		j.ReqNodes = *u.ReqNodes
+	}
+	if u.Dependency != nil {
+		m.depend(j, *u.Dependency)
+		j.Reason = ""
+	}
+	if u.AdminComment != nil {
+		j.said = *u.AdminComment
+	}
+	if j.now = u.StartNow; j.now {
+		j.Eligible = m.now // as Slurm does, whatever its owner asked for
+	}
+	return nil
 }
 
 // ask lets the site's plugin see a change.
@@ -537,8 +544,7 @@ func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []
 	if m.down {
 		return "", "", job.ErrDown
 	}
-	m.gateTries++
-	if m.refuseGates || m.refuseGateIn != nil && m.refuseGateIn(partitions) {
+	if m.refuseGateIn != nil && m.refuseGateIn(partitions) {
 		return "", "", job.ErrRefused
 	}
 	m.next++
@@ -549,8 +555,8 @@ func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []
 	return g.ID, m.gateAccount, nil
 }
 
-// change changes a gate that is closed.
-func (m *model) change(gate string, do func(g *job.GateState)) error {
+// onGate changes a gate that is closed.
+func (m *model) onGate(gate string, do func(g *job.GateState)) error {
 	for _, g := range m.gates {
 		if g.ID == gate && !g.Open {
 			do(g)
@@ -564,29 +570,21 @@ func (m *model) RenewGate(_ context.Context, id string, lease time.Duration) err
 	if err := m.ask("", &job.Update{}); err != nil {
 		return err
 	}
-	return m.change(id, func(g *job.GateState) { g.Begin = m.now.Add(lease) })
+	return m.onGate(id, func(g *job.GateState) { g.Begin = m.now.Add(lease) })
 }
 
 func (m *model) MendGate(_ context.Context, seen job.GateState, partitions []string) error {
-	return m.change(seen.ID, func(g *job.GateState) { g.Partitions, g.Priority = partitions, job.GatePriority })
+	return m.onGate(seen.ID, func(g *job.GateState) { g.Partitions, g.Priority = partitions, job.GatePriority })
 }
 
 func (m *model) ClaimGate(context.Context, string) error { return nil }
 
 func (m *model) OpenGate(_ context.Context, id string) error {
-	_ = m.change(id, func(g *job.GateState) { g.Open = true }) // one that is gone is no error
+	_ = m.onGate(id, func(g *job.GateState) { g.Open = true }) // one that is gone is no error
 	return nil
 }
 
 func (m *model) Script(_ context.Context, ref string) ([]byte, error) {
-	if m.scripts != nil {
-		m.reading.Lock()
-		m.scripts[ref]++
-		m.reading.Unlock()
-	}
-	if m.nameless[ref] {
-		return nil, errors.New("no such script")
-	}
 	return []byte("#!/bin/sh\napp" + ref + "\n"), nil
 }
 
@@ -623,9 +621,6 @@ func (m *model) Requeue(_ context.Context, ref string) error {
 func (m *model) Identify(_ context.Context, j *job.Job, _ job.Terms, _ []byte) (string, error) {
 	if f := m.find(j.Ref); f != nil && f.profil != nil {
 		return f.profil.App, nil
-	}
-	if m.scripts != nil {
-		return "", nil // nobody could tell
 	}
 	return "unknown", nil
 }
@@ -748,5 +743,3 @@ func bridge(m *model, j loop.Journal) *loop.Bridge {
 		},
 	}
 }
-
-func profiles(ps ...*rlcore.Profile) []*rlcore.Profile { return ps }

@@ -2,12 +2,16 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
@@ -18,6 +22,7 @@ import (
 type scripts struct {
 	job.Slurm
 	sync.Mutex
+	none    string // the job that has no script
 	read    map[string]int
 	profile *rlcore.Profile // of the application, nil = none is known
 	naming  func()          // called as a job's application is named; nil = nothing
@@ -27,6 +32,9 @@ func (s *scripts) Script(_ context.Context, ref string) ([]byte, error) {
 	s.Lock()
 	defer s.Unlock()
 	s.read[ref]++
+	if ref == s.none {
+		return nil, errors.New("no such script")
+	}
 	return []byte("#!/bin/sh\nlmp\n"), nil
 }
 
@@ -78,20 +86,18 @@ func asks(ref, comment string, kind job.RequestKind, count int) job.Job {
 }
 
 // What a job with a GPU of its own runs is found out once, and no plan hears of it; jobs that wait, and those with
-// several GPUs, are no business of ours.
-func TestJobsWithAGPUOfTheirOwnAreRecognised(t *testing.T) {
-	s := &scripts{}
+// several GPUs, are no business of ours. A job without a script isn't asked for it for ever.
+func TestScriptsAreReadOnce(t *testing.T) {
+	s := &scripts{none: "5"}
 	d := recognising(s)
 	waits := asks("2", "", job.WholeGPU, 1)
 	waits.State = job.Pending
-	for range 3 {
-		if in := d.look(t, asks("1", "", job.WholeGPU, 1), waits, asks("3", "", job.WholeGPU, 4)); len(in.Apps) > 0 {
-			t.Errorf("a plan hears of %v", in.Apps)
-		}
+	for range 10 {
+		in := d.look(t, asks("1", "", job.WholeGPU, 1), waits, asks("3", "", job.WholeGPU, 4), asks("4", "", job.Shares, 50),
+			asks("5", "", job.Shares, 50))
+		must.Equal(t, slices.Sorted(maps.Keys(in.Apps)), []string{"4", "5"}, "jobs that a plan hears of")
 	}
-	if s.read["1"] != 1 || len(s.read) != 1 {
-		t.Errorf("scripts were read %v times", s.read)
-	}
+	must.Equal(t, s.read, map[string]int{"1": 1, "4": 1, "5": scriptTries}, "scripts read")
 }
 
 // An interactive session needs no script, keeps its profile from tick to tick, and is no application.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -27,132 +27,111 @@ func (r refusal) JobErrors() map[string]job.JobError {
 	return map[string]job.JobError{r.ref: text.JobErrorOf(r.said)}
 }
 
-// refusing is a cluster of idle GPUs, a bridge that may delay a job for a minute, and a gate.
-func refusing(t testing.TB, gpus int) (m *model, run func(d time.Duration)) {
+// refusing is a cluster of idle GPUs, and a bridge that may delay a job for a minute and has made its gate.
+func refusing(t testing.TB, gpus int) (m *model, b *loop.Bridge) {
 	t.Helper()
 	var nodes []job.Node
 	for i := range gpus {
 		nodes = append(nodes, node(fmt.Sprint("n", i+1), 1, 8))
 	}
-	m = newModel(nodes...)
-	b := bridge(m, newMemory())
+	m, b = started(t, nodes...)
 	b.Planner.Decider.Guard.MaxDelayS = 60
-	m.status, m.planner = b.Status, b.Planner
-	run = func(d time.Duration) { tick(t, b, m, d) }
-	run(2 * time.Second)
-	return m, run
+	tick(t, b, m, time.Second)
+	return m, b
 }
 
-// A plugin of the site's refuses what makes jobs share. After two tries they run as they are, each with a GPU of its
-// own, and the status says what was refused.
-func TestRefusedShares(t *testing.T) {
-	m, run := refusing(t, 2)
-	m.plugin = func(ref string, u *job.Update) error {
-		if u.Gres != nil {
-			return refusal{ref, "Unspecified error"}
-		}
-		return nil
-	}
-	p := app("alexnet", 600, 0.3, 2000)
-	jobs := []*mjob{m.submit("ann", time.Hour, p, true), m.submit("ann", time.Hour, p, true)}
-	run(6 * time.Second)
-	for _, j := range jobs {
-		if j.State != job.Running || j.Request.Count != job.Units {
-			t.Errorf("job %s is %s with %d shares", j.Ref, j.State, j.Request.Count)
-		}
-	}
-	got := m.status().Refused
-	for i := range got {
-		got[i].Last = time.Time{}
-	}
-	want := []job.RefusedChanges{{
-		Step: job.StepPrepare, Code: "SLURM_ERROR", Text: "Unspecified error", Times: 4, GivenUp: 2, Example: jobs[1].Ref,
-	}}
-	must.Equal(t, got, want)
-}
-
-// Slurm doesn't answer what makes jobs share. The delay counts from the first try on, and ends the wait.
-func TestDelayCountsWhileChangesFail(t *testing.T) {
-	m, run := refusing(t, 2)
-	m.planner.Decider.Guard.MaxDelayS = 5
-	m.plugin = func(ref string, u *job.Update) error {
-		if u.Gres != nil {
-			return refusal{ref, "Unexpected message received"}
-		}
-		return nil
-	}
-	p := app("alexnet", 600, 0.3, 2000)
-	jobs := []*mjob{m.submit("ann", time.Hour, p, true), m.submit("ann", time.Hour, p, true)}
-	since := m.now
-	run(10 * time.Second)
-	for _, j := range jobs {
-		if took := j.began.Sub(since); j.State != job.Running || took < 5*time.Second || took > 8*time.Second {
-			t.Errorf("job %s is %s, after %v", j.Ref, j.State, took)
-		}
-	}
-	if d := m.status().MaxDelayS; d < 5 || d > 8 {
-		t.Errorf("the longest delay is %v s", d)
-	}
-}
-
-// Slurm takes what makes jobs share, and a plugin of the site's makes something else of it: nobody says that the owner
-// did.
-func TestSharesThatAreRewritten(t *testing.T) {
-	m, run := refusing(t, 1)
-	m.plugin = func(_ string, u *job.Update) error {
-		if instead := "mps:90"; u.Gres != nil {
-			u.Gres = &instead
-		}
-		return nil
-	}
-	p := app("alexnet", 600, 0.3, 2000)
-	jobs := []*mjob{m.submit("ann", time.Hour, p, true), m.submit("ann", time.Hour, p, true)}
-	run(5 * time.Second)
-	must.Equal(t, jobs[0].State, job.Running, "the first")
-	if why := m.status().Unmanaged[jobs[1].Ref]; !strings.Contains(why, job.NotDone) {
-		t.Errorf("job %s is left alone: %q", jobs[1].Ref, why)
+// Changes that make jobs share come to nothing. The jobs run in the end, and the status says what was refused.
+func TestSharesThatComeToNothing(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		said    string // by Slurm; "" = it takes the change, and a plugin makes another one of it
+		gpus    int
+		after   time.Duration // both, or where there is one GPU the first, start
+		shares  int
+		left    string // why the second is left alone
+		refused []job.RefusedChanges
+	}{
+		{
+			"a plugin refuses: after two tries they run as they are", "Unspecified error", 2, 0, job.Units,
+			"Slurm refused twice to change it: Unspecified error",
+			[]job.RefusedChanges{{
+				Step: job.StepPrepare, Code: "SLURM_ERROR", Text: "Unspecified error", Times: 4, GivenUp: 2, Example: "103",
+			}},
+		},
+		{
+			"Slurm doesn't answer: the delay counts from the first try on", "Unexpected message received", 2, 5 * time.Second,
+			job.Units, job.UngatedDelay.String(), nil,
+		},
+		{
+			"a plugin makes others of them: that was not the owner", "", 1, 0, 90, job.NotDone,
+			[]job.RefusedChanges{{
+				Step: job.StepPrepare, Code: job.CodeNotDone, Text: job.NotDone, Times: 1, Example: "103",
+			}},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, b := refusing(t, c.gpus)
+			b.Planner.Decider.Guard.MaxDelayS = 5
+			m.plugin = func(ref string, u *job.Update) error {
+				if instead := "mps:90"; u.Gres != nil && c.said == "" {
+					u.Gres = &instead
+				} else if u.Gres != nil {
+					return refusal{ref, c.said}
+				}
+				return nil
+			}
+			one, two := m.pair(time.Hour)
+			since := m.now
+			tick(t, b, m, 6*time.Second+c.after)
+			for _, j := range []*mjob{one, two}[:c.gpus] {
+				if took := j.began.Sub(since); j.State != job.Running || j.Request.Count != c.shares || took < c.after ||
+					took > c.after+5*time.Second {
+					t.Errorf("job %s is %s with %d shares, after %v", j.Ref, j.State, j.Request.Count, took)
+				}
+			}
+			st := b.Status()
+			must.Equal(t, st.Unmanaged[two.Ref], c.left)
+			must.Equal(t, st.MaxDelayS >= c.after.Seconds() && st.MaxDelayS <= 8, true, "delay %v s", st.MaxDelayS)
+			for i := range st.Refused {
+				st.Refused[i].Last = time.Time{}
+			}
+			must.Equal(t, st.Refused, c.refused)
+		})
 	}
 }
 
 // A plugin of the site's lets no job go from the gate: the gate is opened for all; where that happens again within an
 // hour no job waits for a gate.
 func TestJobsThatMayNotGo(t *testing.T) {
+	refuses := func(said string) func(ref string, u *job.Update) error {
+		return func(ref string, u *job.Update) error {
+			if u.Dependency == nil {
+				return nil
+			}
+			return refusal{ref, said}
+		}
+	}
 	for name, plugin := range map[string]func(ref string, u *job.Update) error{
-		"refused": func(ref string, u *job.Update) error {
-			if u.Dependency != nil {
-				return refusal{ref, "Access/permission denied"}
-			}
-			return nil
-		},
-		"not done": func(_ string, u *job.Update) error { u.Dependency = nil; return nil },
-		"not answered": func(ref string, u *job.Update) error {
-			if u.Dependency != nil {
-				return refusal{ref, "Unexpected message received"}
-			}
-			return nil
-		},
+		"refused":      refuses("Access/permission denied"),
+		"not done":     func(_ string, u *job.Update) error { u.Dependency = nil; return nil },
+		"not answered": refuses("Unexpected message received"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, run := refusing(t, 2)
+			m, b := refusing(t, 2)
 			m.plugin = plugin
 			for range 2 {
-				p := app("alexnet", 600, 0.3, 2000)
-				jobs := []*mjob{m.submit("ann", 10*time.Second, p, true), m.submit("ann", 10*time.Second, p, true)}
-				run(60 * time.Second)
-				for _, j := range jobs { // with a GPU to itself: next to whom it starts nobody has checked
+				one, two := m.pair(10 * time.Second)
+				tick(t, b, m, time.Minute)
+				for _, j := range []*mjob{one, two} { // with a GPU to itself: next to whom it starts nobody has checked
 					if !j.ended || j.Request.Count != job.Units {
 						t.Errorf("job %s is %s with %d shares", j.Ref, j.State, j.Request.Count)
 					}
 				}
 			}
-			if gate := m.status().Gate; gate != "" {
-				t.Errorf("there is a gate: %s", gate)
-			}
+			must.Equal(t, b.Status().Gate, "", "the gate")
 			m.plugin = nil
-			run(time.Hour)
-			if gate := m.status().Gate; gate == "" {
-				t.Error("there is no gate an hour later")
-			}
+			tick(t, b, m, time.Hour)
+			must.Equal(t, b.Status().Gate != "", true, "there is a gate an hour later")
 		})
 	}
 }
@@ -198,7 +177,7 @@ func (d meddler) do(n int, ref string, u *job.Update) error {
 func TestWhateverIsRefused(tt *testing.T) {
 	property.Check(tt, func(t *rapid.T) {
 		gpus := rapid.IntRange(1, 4).Draw(t, "gpus")
-		m, run := refusing(tt, gpus)
+		m, b := refusing(tt, gpus)
 		all := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) meddler {
 			yes := rapid.Bool()
 			return meddler{
@@ -230,12 +209,12 @@ func TestWhateverIsRefused(tt *testing.T) {
 				p = nil
 			}
 			jobs = append(jobs, m.submit(rapid.SampledFrom([]string{"ann", "bob"}).Draw(t, "user"), time.Hour, p, true))
-			run(time.Duration(rapid.IntRange(0, 20).Draw(t, "pause")) * time.Second)
+			tick(tt, b, m, time.Duration(rapid.IntRange(0, 20).Draw(t, "pause"))*time.Second)
 		}
-		run(100 * time.Second)
+		tick(tt, b, m, 100*time.Second)
 		for _, j := range jobs {
 			if j.State != job.Running {
-				t.Errorf("job %s is %s: %+v, %s", j.Ref, j.State, j.Job, m.status().Unmanaged[j.Ref])
+				t.Errorf("job %s is %s: %+v, %s", j.Ref, j.State, j.Job, b.Status().Unmanaged[j.Ref])
 			}
 			if n := seen[j.Ref]; n > 60 {
 				t.Errorf("job %s was changed %d times", j.Ref, n)
@@ -244,7 +223,7 @@ func TestWhateverIsRefused(tt *testing.T) {
 		unanswered := func(d meddler) bool {
 			return d.instead != "" || !errors.Is(text.JobErrorOf(d.said).Kind, job.ErrRefused)
 		}
-		if refused && len(m.status().Refused) == 0 && !slices.ContainsFunc(all, unanswered) {
+		if refused && len(b.Status().Refused) == 0 && !slices.ContainsFunc(all, unanswered) {
 			t.Error("the status says nothing of refusals")
 		}
 	})

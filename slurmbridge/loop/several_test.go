@@ -12,55 +12,63 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 )
+
+// drawn is a cluster of two nodes with several GPUs each, and a learning bridge.
+func drawn(t *rapid.T) (m *model, l *ledger, b *loop.Bridge) {
+	gpus := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "gpus a node")
+	m, l = newModel(node("n1", gpus, 64), node("n2", gpus, 64)), &ledger{}
+	m.leastLoaded = rapid.Bool().Draw(t, "least loaded")
+	b, _ = learning(m, l)
+	card := rlcore.TitanXp
+	card.SameUser = rapid.Bool().Draw(t, "one user")
+	b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
+	b.Planner.Join = rapid.Bool().Draw(t, "join")
+	b.Planner.Room, b.Planner.RoomAnyway = b.Planner.Join && rapid.Bool().Draw(t, "room"), true
+	return m, l, b
+}
+
+// round lets jobs come, decides and lets Slurm look at its queue.
+func round(t *rapid.T, m *model, b *loop.Bridge) {
+	for range rapid.SampledFrom([]int{0, 0, 1, 2, 8}).Draw(t, "arrive") {
+		mib := rapid.SampledFrom([]float64{500, 2000, 4000, 9000}).Draw(t, "MiB")
+		run := rapid.IntRange(1, 40).Draw(t, "run")
+		j := m.submit(rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user"), time.Duration(run)*time.Second,
+			app(fmt.Sprint(mib), float64(run), 0.3, mib), true)
+		j.Priority += rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
+	}
+	must.Get(b.Tick(t.Context()))(t)
+}
 
 // Where Slurm looks at once at what is released, and nothing ends or is refused in between, each member
 // lands where it is meant to.
 func TestPlacedAsPlanned(t *testing.T) {
 	members := 0
 	property.Check(t, func(t *rapid.T) {
-		gpus := rapid.SampledFrom([]int{2, 4, 8}).Draw(t, "gpus a node")
-		m := newModel(node("n1", gpus, 64), node("n2", gpus, 64))
-		m.leastLoaded = rapid.Bool().Draw(t, "least loaded")
-		mem := newMemory()
-		b := bridge(m, mem)
-		card := rlcore.TitanXp
-		card.SameUser = rapid.Bool().Draw(t, "one user")
-		b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
-		b.Planner.Join = rapid.Bool().Draw(t, "join")
-		b.Planner.Room, b.Planner.RoomAnyway = b.Planner.Join && rapid.Bool().Draw(t, "room"), true
+		m, _, b := drawn(t)
 		m.started = func(j *mjob) {
-			for _, g := range mem.groups {
+			for _, g := range m.mem.groups {
 				for i := range g.Members {
-					if g.Kind == job.Turn { // any empty GPU will do
+					x := &g.Members[i]
+					if x.Ref != j.Ref || x.State != job.MemberWaiting || g.Kind == job.Turn || // any empty GPU will do
+						len(g.Members) == 1 && x.Shares == job.Units {
 						continue
 					}
-					if x := &g.Members[i]; x.Ref == j.Ref && x.State == job.MemberWaiting &&
-						(len(g.Members) > 1 || x.Shares < job.Units) {
-						if members++; g.Node != j.Nodes || g.GPU != j.gpu {
-							t.Fatalf("job %s with %d shares is on %s gpu %d, not on %s gpu %d", j.Ref, x.Shares, j.Nodes, j.gpu, g.Node,
-								g.GPU)
-						}
+					if members++; g.Node != j.Nodes || g.GPU != j.gpu {
+						t.Fatalf("job %s with %d shares is on %s gpu %d, not on %s gpu %d", j.Ref, x.Shares, j.Nodes, j.gpu, g.Node,
+							g.GPU)
 					}
 				}
 			}
 		}
 		for range 60 {
-			for range rapid.SampledFrom([]int{0, 0, 1, 2, 8}).Draw(t, "arrive") {
-				mib := rapid.SampledFrom([]float64{500, 2000, 4000, 9000}).Draw(t, "MiB")
-				run := rapid.IntRange(1, 40).Draw(t, "run")
-				j := m.submit(rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user"), time.Duration(run)*time.Second,
-					app(fmt.Sprint(mib), float64(run), 0.3, mib), true)
-				j.Priority += rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
-			}
-			must.Get(b.Tick(t.Context()))(t)
+			round(t, m, b)
 			m.schedule()
 			m.advance(time.Second)
 		}
 	})
-	if members == 0 {
-		t.Error("no job ever shared")
-	}
+	must.Equal(t, members > 0, true, "jobs share")
 }
 
 // Whatever comes and ends, nobody is sent next to those whose MPS server failed; once they have left, the GPU is used
@@ -69,76 +77,53 @@ func TestPlacedAsPlanned(t *testing.T) {
 func TestNobodyJoinsAFailedServer(t *testing.T) {
 	again := 0
 	property.Check(t, func(t *rapid.T) {
-		gpus := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "gpus a node")
-		m := newModel(node("n1", gpus, 64), node("n2", gpus, 64))
-		m.leastLoaded = rapid.Bool().Draw(t, "least loaded")
-		l := &ledger{}
-		mem := newMemory()
-		b, _ := learning(m, mem, l)
-		card := rlcore.TitanXp
-		card.SameUser = rapid.Bool().Draw(t, "one user")
-		b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
-		b.Planner.Room, b.Planner.RoomAnyway = rapid.Bool().Draw(t, "room"), true
-		var jobs []*mjob
-		on := func(a job.GPUAddr) int { return len(m.on(a.Node, a.GPU)) }
-		failed, told := map[job.GPUAddr]bool{}, map[job.GPUAddr]bool{} // as the bridge knows; from the next look on
-		used := map[job.GPUAddr]bool{}                                 // failed once
-		since := map[job.GPUAddr]time.Time{}
+		m, l, b := drawn(t)
+		type failure struct {
+			since time.Time // as the bridge knows it; zero = from the next look on
+			over  bool
+		}
+		failed, seen := map[job.GPUAddr]*failure{}, map[*mjob]bool{}
 		m.started = func(j *mjob) {
 			at := job.GPUAddr{Node: j.Nodes, GPU: j.gpu}
-			others := len(m.running(func(x *mjob) bool {
-				return x.Nodes == at.Node && x.gpu == at.GPU &&
-					x.began.Before(m.now)
-			}))
-			if used[at] && others == 0 {
+			f := failed[at]
+			others := len(slices.DeleteFunc(m.on(at.Node, at.GPU), func(x *mjob) bool { return !x.began.Before(m.now) }))
+			if f != nil && f.over && others == 0 {
 				again++
 			}
-			for id := range mem.groups {
-				g := mem.groups[id]
-				if failed[at] && others > 0 && slices.Contains(g.Refs(), j.Ref) && g.Node == at.Node && g.GPU == at.GPU &&
-					g.Decided.After(since[at]) {
+			for id := range m.mem.groups {
+				g := m.mem.groups[id]
+				if f != nil && !f.over && !f.since.IsZero() && others > 0 && slices.Contains(g.Refs(), j.Ref) && g.Addr() == at &&
+					g.Decided.After(f.since) {
 					t.Fatalf("job %s is sent to %s gpu %d, whose server failed under %d who are there", j.Ref, at.Node, at.GPU, others)
 				}
 			}
 		}
-		seen := map[*mjob]bool{}
 		for range 60 {
-			for range rapid.SampledFrom([]int{0, 0, 1, 2, 6}).Draw(t, "arrive") {
-				mib := rapid.SampledFrom([]float64{500, 2000, 4000}).Draw(t, "MiB")
-				run := rapid.IntRange(1, 40).Draw(t, "run")
-				user := rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user")
-				jobs = append(jobs, m.submit(user, time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.3, mib),
-					true))
-			}
-			must.Get(b.Tick(t.Context()))(t)
-			for a := range told {
-				failed[a], used[a], since[a] = true, true, m.now
-				delete(told, a)
+			round(t, m, b)
+			for _, f := range failed {
+				if f.since.IsZero() {
+					f.since = m.now
+				}
 			}
 			m.schedule()
 			m.advance(time.Second)
-			for _, j := range jobs {
+			for _, j := range m.jobs {
 				if !j.ended || seen[j] {
 					continue
 				}
 				seen[j] = true
 				at := job.GPUAddr{Node: j.Nodes, GPU: j.gpu}
-				if on(at) == 0 || rapid.IntRange(0, 2).Draw(t, "fault") > 0 {
+				if len(m.on(at.Node, at.GPU)) == 0 || rapid.IntRange(0, 2).Draw(t, "fault") > 0 {
 					continue
 				}
-				l.record(m, j)
-				r := &l.runs[len(l.runs)-1]
+				r := l.record(m, j)
 				r.MPSFault, r.GPUs = true, []int{j.gpu}
-				told[at] = true
+				failed[at] = &failure{}
 			}
-			for a := range failed {
-				if on(a) == 0 {
-					delete(failed, a)
-				}
+			for a, f := range failed {
+				f.over = f.over || !f.since.IsZero() && len(m.on(a.Node, a.GPU)) == 0
 			}
 		}
 	})
-	if again == 0 {
-		t.Error("no GPU was ever used again")
-	}
+	must.Equal(t, again > 0, true, "a GPU is used again")
 }
