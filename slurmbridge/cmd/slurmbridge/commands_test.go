@@ -19,21 +19,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
-
-// TestMain turns the test binary into slurmbridge itself where it is called as that,
-// so that tests can run it as another user and kill it.
-func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == "slurmbridge" {
-		main()
-	}
-	os.Exit(m.Run())
-}
 
 // call runs one command within this process.
 func call(args ...string) (status int, out, errOut string) {
@@ -86,45 +74,6 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// With nothing running each command says so, and what to do about it.
-func TestNothingRuns(t *testing.T) {
-	noDaemon := []string{"no answer from the daemon", "systemctl status slurmbridge", "--server"}
-	noSlurm := []string{"is Slurm installed here", "bin_dir"}
-	for _, c := range []struct {
-		args []string
-		says []string
-	}{
-		{[]string{"status"}, noDaemon},
-		{[]string{"status", "--json"}, noDaemon},
-		{[]string{"why", "4711"}, noDaemon},
-		{[]string{"why", "--json", "4711_3"}, noDaemon},
-		{[]string{"plan"}, noSlurm},
-		{[]string{"open"}, noSlurm},
-		{[]string{"doctor"}, noSlurm},
-	} {
-		file := conf(t)
-		status, out, errOut := call(append(c.args, "--config", file)...)
-		if status != 1 || out != "" || !strings.HasPrefix(errOut, "slurmbridge: ") || strings.Count(errOut, "\n") != 1 {
-			t.Errorf("%v: %d %q %q", c.args, status, out, errOut)
-		}
-		for _, s := range c.says {
-			if !strings.Contains(errOut, s) {
-				t.Errorf("%v doesn't say %q: %q", c.args, s, errOut)
-			}
-		}
-	}
-	file := conf(t, "listen: \"\"")
-	// The second listen is a mistake of its own, told with the file's name.
-	if status, _, errOut := call("status", "-c", file); status != 2 || !strings.Contains(errOut, file) {
-		t.Errorf("%d %q", status, errOut)
-	}
-	t.Setenv("SLURMBRIDGE_DATABASE", filepath.Join(t.TempDir(), "absent", "db"))
-	if status, _, errOut := call("profiles", "list", "-c", conf(t)); status != 1 ||
-		!strings.Contains(errOut, "run this as that user") {
-		t.Errorf("profiles without a folder: %d %q", status, errOut)
-	}
-}
-
 // fakeSlurm has a script for each of Slurm's commands.
 func fakeSlurm(t *testing.T, script string) {
 	t.Helper()
@@ -133,99 +82,6 @@ func fakeSlurm(t *testing.T, script string) {
 		must.OK(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\nexit 1\n"), 0o700))
 	}
 	t.Setenv("SLURMBRIDGE_BIN_DIR", bin)
-}
-
-// slurmctld that doesn't answer is not a mistake of the command.
-func TestSlurmDown(t *testing.T) {
-	fakeSlurm(t, "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2")
-	for _, name := range []string{"plan", "open"} {
-		status, out, errOut := call(name, "-c", conf(t))
-		if status != 1 || out != "" || !strings.Contains(errOut, "Unable to contact slurm controller") {
-			t.Errorf("%s: %d %q %q", name, status, out, errOut)
-		}
-	}
-	status, out, _ := call("doctor", "-c", conf(t))
-	if status != 2 || !strings.Contains(out, "slurmctld does not answer") ||
-		!strings.Contains(out, "systemctl status slurmctld") {
-		t.Errorf("doctor: %d %q", status, out)
-	}
-	status, out, _ = call("doctor", "--json", "-c", conf(t))
-	var r struct {
-		Findings []struct{ Check, Severity, What, Why string }
-		Exit     int
-	}
-	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 2 || r.Exit != 2 || len(r.Findings) != 1 ||
-		r.Findings[0].Check != "slurmctld" {
-		t.Errorf("doctor --json: %d %v %q", status, err, out)
-	}
-}
-
-// A mistake in the configuration is named with its file by every command.
-func TestConfigMistakes(t *testing.T) {
-	for line, says := range map[string]string{
-		"leese: 90s":     `there is no setting "leese"`,
-		"lease: soon":    "lease",
-		"policy: coin":   "policy",
-		"mode: agressiv": "mode",
-		"max_group: 99":  "max_group",
-	} {
-		file := conf(t, line)
-		for _, args := range [][]string{
-			{"status"},
-			{"why", "1"},
-			{"plan"},
-			{"open"},
-			{"doctor"},
-			{"profiles", "list"},
-			{"serve"},
-		} {
-			if line == "policy: coin" && args[0] != "plan" && args[0] != "serve" {
-				continue // only who makes a policy knows their names
-			}
-			status, _, errOut := call(append(args, "-c", file)...)
-			if status != 2 || !strings.Contains(errOut, says) || !strings.Contains(errOut, file) {
-				t.Errorf("%s, %v: %d %q", line, args, status, errOut)
-			}
-		}
-	}
-	status, _, errOut := call("status", "-c", "/nowhere/slurmbridge.yaml")
-	if status != 2 || !strings.Contains(errOut, "/nowhere/slurmbridge.yaml") {
-		t.Errorf("no such file: %d %q", status, errOut)
-	}
-	if status, _, errOut := call("plan", "--policy", "coin", "-c", conf(t)); status != 2 ||
-		!strings.HasPrefix(errOut, "slurmbridge: --policy: ") {
-		t.Errorf("flag: %d %q", status, errOut)
-	}
-	t.Setenv("SLURMBRIDGE_LEASE", "never")
-	if status, _, errOut := call("status", "-c", conf(t)); status != 2 || !strings.Contains(errOut, "SLURMBRIDGE_LEASE") {
-		t.Errorf("environment: %d %q", status, errOut)
-	}
-}
-
-// What is called wrongly is refused, with the way to find out.
-func TestCalledWrongly(t *testing.T) {
-	for _, c := range []struct {
-		args []string
-		says string
-	}{
-		{[]string{"status", "--nope"}, "unknown flag: --nope; see slurmbridge status --help"},
-		{[]string{"nonsense"}, `unknown command "nonsense"`},
-		{[]string{"statu"}, "Did you mean this? status; see slurmbridge --help"},
-		{[]string{"why"}, "1 arg"},
-		{[]string{"why", "1", "2"}, "1 arg"},
-		{[]string{"open", "now"}, "unknown command"},
-		{[]string{"profiles", "show"}, "1 arg(s), received 0; see slurmbridge profiles show --help"},
-		{[]string{"profiles", "nope"}, `unknown command "nope" for "slurmbridge profiles"; see slurmbridge profiles --help`},
-		{[]string{"status", "--server", "a b://"}, "--server"},
-	} {
-		status, out, errOut := call(append(c.args, "-c", conf(t))...)
-		if status != 2 || out != "" || !strings.Contains(errOut, c.says) || strings.Count(errOut, "\n") != 1 {
-			t.Errorf("%v: %d %q %q", c.args, status, out, errOut)
-		}
-	}
-	if status, out, errOut := call("profiles"); status != 0 || errOut != "" || !strings.Contains(out, "import") {
-		t.Errorf("profiles alone: %d %q %q", status, out, errOut)
-	}
 }
 
 // manual is what slurmbridge(8) has beyond the help.
@@ -295,60 +151,6 @@ func TestPagesNameCommands(t *testing.T) {
 
 func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }
 
-// TestPrintWhy: what an owner reads of a job that waits, and of its runs.
-func TestPrintWhy(t *testing.T) {
-	at := time.Date(2024, 1, 1, 12, 0, 0, 0, time.UTC)
-	outcome := func(o history.Outcome) history.Told {
-		o.Ref, o.Node, o.Start, o.End = "7", "n1", at, at.Add(2*time.Minute)
-		return history.Told{Outcome: o}
-	}
-	var out bytes.Buffer
-	s := &shared{cli.Env{Out: &out}}
-	s.printWhy("7", &journal.Story{
-		Note: &job.Explanation{
-			At: at, Ref: "7", App: "lmp", Known: true, Preallocates: true, FreeInS: 90, LatestDelayS: 300,
-			Ignored: []string{`share:max-slowdown="x": why`},
-		},
-		Outcomes: []history.Told{
-			outcome(history.Outcome{
-				State: "COMPLETED", With: []string{"8"}, Slowdown: 1.2, Predicted: 1.05, Contract: 1.1,
-				Broken: true,
-			}),
-			outcome(history.Outcome{State: "COMPLETED", With: []string{"9"}, Slowdown: 1.05, Contract: 1.1}),
-			outcome(history.Outcome{
-				State: "FAILED", With: []string{"8", "9"}, Suspect: "GPU memory was nearly full",
-				Again: true,
-			}),
-			outcome(history.Outcome{State: "FAILED", Cleared: true}),
-			outcome(history.Outcome{Learned: true, Slowdown: 1}),
-			outcome(history.Outcome{
-				State: "TIMEOUT", With: []string{"8"}, Suspect: "it ran out of its time limit of 1m30s",
-				LentS: 60, HeldS: 5, PlainEnd: at,
-			}),
-		},
-	}, true)
-	for _, want := range []string{
-		"expected to be empty in 1m30s",
-		"it takes most of the card's memory at its start",
-		`ignored share:max-slowdown="x": why`,
-		"job 7 completed after 2m0s on n1\n",
-		"  shared  with 8\n  cost    20s: it took 1.20 times its time alone, 1.05 predicted; its contract of 1.10 was " +
-			"broken\n",
-		"  cost    6s: it took 1.05 times its time alone; its contract of 1.10 was kept\n",
-		"  sharing may be the reason: GPU memory was nearly full; it was run again, alone\n",
-		"  it failed alone, too",
-		"  sharing may be the reason: it ran out of its time limit of 1m30s\n  its time limit was raised by 1m0s",
-		"  the bridge kept it waiting 5s longer than it may\n  worse off",
-		"  worse off than on plain Slurm: timeout\n  worse off than on plain Slurm: held\n",
-		"job 7 ended after 2m0s on n1\n",
-		"  the run became part",
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not said in\n%s", want, out.String())
-		}
-	}
-}
-
 func TestDaemonAddress(t *testing.T) {
 	plain, secure := filepath.Join(t.TempDir(), "plain.yml"), filepath.Join(t.TempDir(), "tls.yml")
 	for file, text := range map[string]string{
@@ -365,19 +167,6 @@ func TestDaemonAddress(t *testing.T) {
 		{"", "", "https://head:1", "https://head:1"},
 	} {
 		must.Equal(t, daemonURL(&config.Config{Listen: c.listen, WebConfig: c.web}, c.server), c.want, c)
-	}
-}
-
-func TestDoctorFlags(t *testing.T) {
-	fakeSlurm(t, "")
-	for says, args := range map[string][]string{
-		"{node}":          {"--agents", "http://gpu1:9798"},
-		"--client-config": {"--client-config", "/nowhere/client.yml"},
-	} {
-		status, out, errOut := call(append([]string{"doctor", "-c", conf(t)}, args...)...)
-		if status != 2 || out != "" || !strings.Contains(errOut, says) {
-			t.Errorf("%v: %d %q %q", args, status, out, errOut)
-		}
 	}
 }
 
@@ -463,37 +252,6 @@ func TestAdoptIsRefused(t *testing.T) {
 				refused && (status != 2 || !strings.Contains(errOut, file)) {
 				t.Errorf("%s on %s, %s: %d %q", command, c.release, c.more, status, errOut)
 			}
-		}
-	}
-}
-
-// The preview reads rules of a file, and says so where it has none or no recorded job is one that they could adopt.
-func TestAdoptPreview(t *testing.T) {
-	file := conf(t, "policy: greedy")
-	writeHistory(t, file, job.Active)
-	preview := func(rules string) error {
-		var out bytes.Buffer
-		c := newAdopt(&shared{cli.Env{File: file, Out: &out, ErrOut: &out}})
-		args := []string{"preview"}
-		if rules != "" {
-			path := filepath.Join(t.TempDir(), "rules.yaml")
-			must.OK(t, os.WriteFile(path, []byte(rules), 0o600))
-			args = append(args, "--rules", path)
-		}
-		c.SetArgs(args)
-		c.SilenceUsage, c.SilenceErrors = true, true
-		return c.ExecuteContext(t.Context())
-	}
-	for rules, says := range map[string]string{
-		"":                                     "has no rules",
-		"adopt: []":                            "has no rules",
-		"adopt: [{partition: 'a b'}]":          "has \"a b\"",
-		"adopt: [{partitions: gpu}]":           "did you mean \"partition\"",
-		"adopt: [{max_slowdown: 0.5}]":         "max_slowdown is 0.5",
-		"adopt: [{partition: gpu, user: ann}]": "of 3 jobs none requested one whole GPU",
-	} {
-		if err := preview(rules); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, want %q", rules, err, says)
 		}
 	}
 }

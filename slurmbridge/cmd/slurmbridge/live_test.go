@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -16,34 +15,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
-
-// Somebody else than the daemon answers; and a GPU whose MPS server may be broken.
-func TestAnswers(t *testing.T) {
-	answer := ""
-	status := http.StatusOK
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(status)
-		fmt.Fprint(w, answer)
-	}))
-	defer srv.Close()
-	file := conf(t)
-	answer = "<html>a router</html>"
-	if rc, out, errOut := call("status", "-c", file, "--server", srv.URL); rc != 1 || out != "" ||
-		!strings.Contains(errOut, "is not what slurmbridge says") {
-		t.Errorf("%d %q %q", rc, out, errOut)
-	}
-	answer, status = "no look yet\n", http.StatusServiceUnavailable
-	if rc, _, errOut := call("why", "1", "-c", file, "--server", srv.URL+"/"); rc != 1 ||
-		errOut != "slurmbridge: no look yet\n" {
-		t.Errorf("%d %q", rc, errOut)
-	}
-	answer, status = `{"at": "2026-01-02T03:04:05Z", "gpus": [{"node": "n1", "gpu": 3, "up": true, "faulted": true,
-		"jobs": [{"job": "7", "user": "ann", "shares": 50}]}]}`, http.StatusOK
-	if rc, out, errOut := call("status", "-c", file, "--server", srv.URL); rc != 0 ||
-		!strings.Contains(out, "7 ann 50%; no job joins") {
-		t.Errorf("a GPU that is closed to newcomers: %d %q %q", rc, out, errOut)
-	}
-}
 
 // live is a private Slurm with the real command's daemon.
 type live struct {

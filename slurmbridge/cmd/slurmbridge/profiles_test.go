@@ -29,13 +29,6 @@ func ok(t *testing.T, args ...string) string {
 	return out
 }
 
-func written(t *testing.T, name, text string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	must.OK(t, os.WriteFile(file, []byte(text), 0o600))
-	return file
-}
-
 const ljScript = "#!/bin/sh\n#SBATCH -n 1\nsrun ./lj -n %d\n"
 
 // A script with another size than one that has run alone is its relative, for its user alone.
@@ -80,47 +73,6 @@ func TestProfilesShowARelative(t *testing.T) {
 	}
 	if out := ok(t, "profiles", "forget", known.Key, "-c", file, "--json"); !strings.Contains(out, `"forgotten": 1`) {
 		t.Error(out)
-	}
-}
-
-func TestProfilesImportRefuses(t *testing.T) {
-	good := written(t, "good.csv", "app,duration_s,gpu_util,mem_mib\nx,1,5,7\n")
-	bad := written(t, "bad.csv", "app,duration_s,gpu_util,mem_mib\nx,1,5,7\ny,1,500,7\n")
-	for _, c := range []struct {
-		args   []string
-		status int
-		says   string
-	}{
-		{nil, 2, "requires at least 1 arg"},
-		{[]string{good, bad}, 1, "bad.csv:3: gpu_util: "},
-		{[]string{filepath.Join(t.TempDir(), "none.csv")}, 1, "no such file"},
-	} {
-		file := conf(t)
-		status, out, errOut := call(append([]string{"profiles", "import", "-c", file}, c.args...)...)
-		if status != c.status || out != "" || !strings.Contains(errOut, c.says) {
-			t.Errorf("%v: %d %q %q", c.args, status, out, errOut)
-		}
-		if out := ok(t, "profiles", "list", "-c", file, "--json"); strings.TrimSpace(out) != "[]" {
-			t.Errorf("%v: half of it was taken: %s", c.args, out)
-		}
-	}
-}
-
-func TestProfilesGoRound(t *testing.T) {
-	file := conf(t)
-	all := filepath.Join(t.TempDir(), "all.json")
-	ok(t, "profiles", "export", all, "--builtin", "-c", file)
-	if out := ok(t, "profiles", "import", all, "-c", file); !strings.Contains(out, "11 profiles imported") {
-		t.Error(out)
-	}
-	if out := ok(t, "profiles", "list", "-c", file); strings.Count(out, "(all)") != 11 {
-		t.Error(out)
-	}
-	text := must.Get(os.ReadFile(all))(t)
-	var a, b []*rlcore.Profile
-	if json.Unmarshal(text, &a) != nil || json.Unmarshal([]byte(ok(t, "profiles", "export", "-", "-c", file)),
-		&b) != nil || len(a) != 11 || len(b) != 11 {
-		t.Errorf("%d and %d profiles", len(a), len(b))
 	}
 }
 
@@ -197,69 +149,16 @@ func TestDrawProfile(t *testing.T) {
 	must.Equal(t, string([]rune{bar(0, 8), bar(1, 8), bar(4, 8), bar(8, 8), bar(9, 8), bar(1, 0)}), " ▁▄██ ")
 }
 
-// identify says what the daemon would call a job's application, and how jobs are related.
-func TestProfilesIdentify(t *testing.T) {
-	file := conf(t, "app_names: [\"nf-train*=train\"]")
-	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
-		return path
-	}
-	const script = "#!/bin/sh\n#SBATCH --time=10\nexec gpusim run alexnet --mem-mib $(cat mem) --seed 5\n"
-	small, large := write("small/run.sh", script), write("large/run.sh", script)
-	identify := func(args ...string) (out struct {
-		Jobs []struct {
-			Key, Program, Family, Chdir string
-			Sizes                       []appid.Size
-			Why                         []string
-		}
-		Pairs []pair
-	},
-	) {
-		t.Helper()
-		must.OK(t, json.Unmarshal([]byte(ok(t, append([]string{"profiles", "identify", "--json", "-c", file}, args...)...)),
-			&out))
-		return out
-	}
-	two := identify(small, large)
-	if len(two.Pairs) != 1 || two.Pairs[0].Relation != appid.Others || !strings.Contains(two.Pairs[0].Why, "folder") {
-		t.Errorf("in two folders: %+v", two.Pairs)
-	}
-	if one := identify(small, large, "--chdir", dir); one.Pairs[0].Relation != appid.Same ||
-		one.Jobs[0].Key != one.Jobs[1].Key {
-		t.Errorf("in one folder: %+v", one)
-	}
-	// The key is what the daemon makes of the same job.
-	real := must.Get(filepath.EvalSymlinks(filepath.Dir(large)))(t)
+// What identify calls an application is what the daemon makes of the same job.
+func TestIdentifySaysTheDaemonsKey(t *testing.T) {
+	dir := must.Get(filepath.EvalSymlinks(t.TempDir()))(t)
+	script := filepath.Join(dir, "run.sh")
+	must.OK(t, os.WriteFile(script, []byte("exec gpusim run alexnet --mem-mib $(cat mem)\n"), 0o600))
 	want := appid.Identify(&appid.Job{
-		Script: []byte(script), Dir: real,
-		Args: job.NoteArgs([]string{"128", "x_007.csv", "N=5"}),
+		Script: must.Get(os.ReadFile(script))(t), Dir: dir, Args: job.NoteArgs([]string{"128", "x_007.csv", "N=5"}),
 	})
-	got := identify(large, "--args", "128 x_007.csv", "--export", "ALL,N=5").Jobs[0]
-	if got.Key != want.Key || got.Family != want.Family || got.Program != "gpusim" || got.Chdir != real ||
-		len(got.Sizes) != 2 {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	for _, named := range [][]string{{"--job-name", "nf-train_(7)"}, {"--export", "SLURMBRIDGE_APP=train"}} {
-		if got := identify(append(named, small)...).Jobs[0]; got.Key != "train" {
-			t.Errorf("%v: %+v", named, got)
-		}
-	}
-	if got := identify(write("c.sh", "#!/bin/sh\n#SBATCH --comment=app=mine\n./a")).Jobs[0]; got.Key != "mine" {
-		t.Errorf("by a comment: %+v", got)
-	}
-	text := ok(t, "profiles", "identify", "-c", file, small, write("n.sh", "./a 5"), write("m.sh", "./a 6"))
-	for _, says := range []string{
-		"not counted  --seed 5: other random numbers", ": relatives", "n.sh and ",
-		"differ in argument 1 (5 and 6)", "may be found from there",
-	} {
-		if !strings.Contains(text, says) {
-			t.Errorf("it doesn't say %q: %s", says, text)
-		}
-	}
-	if status, _, _ := call("profiles", "identify", "-c", file, filepath.Join(dir, "none.sh")); status == 0 {
-		t.Error("a script that isn't there is identified")
-	}
+	var got struct{ Jobs []appid.App }
+	must.OK(t, json.Unmarshal([]byte(ok(t, "profiles", "identify", "--json", "-c", conf(t), script, "--args",
+		"128 x_007.csv", "--export", "ALL,N=5")), &got))
+	must.Equal(t, got.Jobs[0].Key, want.Key)
 }

@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"database/sql"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -18,166 +14,14 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
-
-// receiptOf runs the command by itself.
-func receiptOf(file string, asJSON bool, args ...string) (string, error) {
-	var out bytes.Buffer
-	s := &shared{cli.Env{File: file, JSON: asJSON, Out: &out, ErrOut: &out}}
-	c := newReceipt(s)
-	c.SetArgs(append([]string{}, args...)) // nil would be those of the test binary
-	c.SilenceUsage, c.SilenceErrors = true, true
-	err := c.ExecuteContext(context.Background())
-	return out.String(), err
-}
-
-// writeHistory fills a database: three jobs of an hour waited for one GPU from three hours
-// ago on; two of them shared it, the third ran alone.
-func writeHistory(t *testing.T, file string, mode job.Mode) {
-	t.Helper()
-	ctx := context.Background()
-	cfg := must.Get(config.Load(file, nil))(t)
-	st := must.Get(store.Open(ctx, cfg.Database))(t)
-	defer st.Close()
-	j := journal.New(st.DB())
-	must.OK(t, st.Import(ctx,
-		[]*rlcore.Profile{{
-			App: "md", DurationS: 3600, PeriodS: 3600,
-			Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}},
-		}}))
-	zero := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
-	at := func(min int) time.Time { return zero.Add(time.Duration(min) * time.Minute) }
-	waiting := func(ref string) job.Job {
-		return job.Job{
-			Ref: ref, User: "ann", Account: "lab", Partition: "gpu", State: job.Pending, Priority: 1, Submit: zero,
-			Request: job.GPURequest{Kind: job.Shares, Count: 100},
-		}
-	}
-	on := func(ref string, start int) job.Job {
-		x := waiting(ref)
-		x.State, x.Start, x.Nodes, x.GPUs = job.Running, at(start), "n1", []int{0}
-		return x
-	}
-	poll := func(min int, jobs ...job.Job) *job.Status {
-		return &job.Status{
-			Mode: mode, Apps: map[string]job.App{"1": {Key: "md"}, "2": {Key: "md"}, "3": {Key: "md"}},
-			Snap: &job.Snapshot{
-				At: at(min), Jobs: jobs,
-				Nodes: []job.Node{{Name: "n1", GPUs: 1, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}},
-			},
-		}
-	}
-	first := poll(0, waiting("1"), waiting("2"), waiting("3"))
-	first.Explanations = map[string]*job.Explanation{"3": {Refused: []job.Refusal{{
-		With: []string{"1"}, Node: "n1",
-		Reason: rlcore.RefusedMemory,
-	}}}}
-	second := poll(10, on("1", 0), on("2", 0), waiting("3"))
-	second.Groups = []job.Group{{ID: 1, Policy: "greedy", Members: []job.Member{
-		{Ref: "1", State: job.MemberRunning, Predicted: 1.1}, {Ref: "2", State: job.MemberRunning, Predicted: 1.12},
-	}}}
-	second.Explanations = map[string]*job.Explanation{"3": {KeptOut: []rlcore.Refusal{rlcore.RefusedMemory}}}
-	for _, st := range []*job.Status{first, second, poll(80, on("3", 70)), poll(140)} {
-		must.OK(t, j.RecordPoll(ctx, st))
-	}
-	for i, span := range [][2]int{{0, 70}, {0, 66}, {70, 130}} {
-		r := &gpuprof.Record{
-			JobID: int64(i + 1), Node: "n1", User: "ann", Start: at(span[0]).Add(300 * time.Millisecond), End: at(span[1]),
-			GPUs: []gpuprof.GPU{{UUID: "GPU-1", MemMiB: 12196}}, Shared: true,
-		}
-		must.Get(st.AddRecord(ctx, r, "md"))(t)
-		o := &history.Outcome{
-			Run: int64(i + 1), Ref: fmt.Sprint(i + 1), User: "ann", App: "md", State: "COMPLETED",
-			End: r.End, SoloS: 3600, Slowdown: float64(span[1]-span[0]) / 60,
-		}
-		if i < 2 {
-			o.With, o.Predicted, o.Contract = []string{fmt.Sprint(2 - i)}, 1.1, 1.2
-		}
-		must.OK(t, past(st).Fit(ctx))
-		must.OK(t, past(st).Store(ctx, o))
-	}
-}
-
-func TestReceipt(t *testing.T) {
-	file := conf(t, "policy: greedy")
-	writeHistory(t, file, job.Active)
-	out := must.Get(receiptOf(file, true, "--since", "1d"))(t)
-	var r receipt.Receipt
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		t.Fatalf("%v in %s", err, out)
-	}
-	if r.Jobs != 3 || r.Shared != 2 || r.Grouped != 2 || r.Contracts.Kept != 2 || len(r.Refused) != 1 || r.Seen.Of != "1" {
-		t.Errorf("%+v", r)
-	}
-	if x := r.Refused[0]; x.Jobs != 1 || x.Looks != 2 || math.Abs(x.WaitH-1./6) > 1e-9 {
-		t.Errorf("job 3 waited for memory from the first poll to the second: %+v", x)
-	}
-	if h := r.Hours; h.Used < 2.1 || h.Used > 2.2 || h.OneByOne < 2.99 || h.OneByOne > 3.01 {
-		t.Errorf("%+v", h)
-	}
-	if x := r.Replay; x == nil || x.Jobs != 3 || x.GPUs != 1 || x.Policy != "greedy" || x.All.Shorter == 0 ||
-		x.Base.Wait < 0.99 || x.Base.Wait > 1.01 {
-		t.Errorf("%+v %s", r.Replay, r.NoReplay)
-	}
-	text, err := receiptOf(file, false)
-	for _, want := range []string{
-		"3 jobs of 1 user ended", "Grouped: 2 jobs in 1 group", "GPU memory would not suffice",
-		"Contracts: 2 kept, 0 broken",
-	} {
-		if err != nil || !strings.Contains(text, want) {
-			t.Errorf("it doesn't say %q: %v\n%s", want, err, text)
-		}
-	}
-	if out, err := receiptOf(file, false, "--no-replay"); err != nil || !strings.Contains(out, "it was not requested") {
-		t.Errorf("%q %v", out, err)
-	}
-	if _, err := receiptOf(file, false, "--what-if"); err == nil ||
-		!strings.Contains(err.Error(), "of 3 jobs none requested one whole GPU") {
-		t.Errorf("what if: %v", err)
-	}
-	for _, args := range [][]string{{"--what-if", "mig"}, {"--what-if=mig"}} {
-		if _, err := receiptOf(file, false, args...); err == nil ||
-			!strings.Contains(err.Error(), "no GPU of the nodes is known to have MIG") {
-			t.Errorf("%q: %v", args, err)
-		}
-	}
-	for _, args := range [][]string{{"mig"}, {"--what-if", "mix"}, {"--what-if=mig", "mig"}} {
-		if _, err := receiptOf(file, false, args...); err == nil || !strings.Contains(err.Error(), "--what-if mig") {
-			t.Errorf("%q: %v", args, err)
-		}
-	}
-	if _, err := receiptOf(file, false, "--what-if", "--no-replay"); err == nil ||
-		!strings.Contains(err.Error(), "--what-if") {
-		t.Errorf("what if without a replay: %v", err)
-	}
-	if text, err := receiptOf(file, false, "--since", "10d", "--until", "1d"); err != nil ||
-		!strings.Contains(text, "No job with a GPU is known to have ended") {
-		t.Errorf("%v\n%s", err, text)
-	}
-}
-
-// In shadow the same jobs say what would have been.
-func TestReceiptOfShadow(t *testing.T) {
-	file := conf(t, "mode: shadow", "policy: greedy")
-	writeHistory(t, file, job.Shadow)
-	if text, err := receiptOf(file, false); err != nil || !strings.Contains(text, "Shadow changed nothing") ||
-		!strings.Contains(text, "3 in mode shadow") {
-		t.Errorf("%v\n%s", err, text)
-	}
-}
 
 func TestReceiptTimes(t *testing.T) {
 	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
@@ -196,87 +40,6 @@ func TestReceiptTimes(t *testing.T) {
 		if got, err := moment(now, bad); err == nil {
 			t.Errorf("%q: %v", bad, got)
 		}
-	}
-	file := conf(t)
-	for _, args := range [][]string{
-		{"--since", "soon"},
-		{"--since", "1d", "--until", "2d"},
-		{"--limit", "0"},
-		{"--until", "x"},
-	} {
-		if _, err := receiptOf(file, false, args...); err == nil || !strings.Contains(err.Error(), "--") {
-			t.Errorf("%v: %v", args, err)
-		}
-	}
-}
-
-func TestUsage(t *testing.T) {
-	file := conf(t, "policy: greedy")
-	writeHistory(t, file, job.Active)
-	status, out, errOut := call("usage", "--json", "--since", "1d", "-c", file)
-	if status != 0 {
-		t.Fatal(status, errOut)
-	}
-	var r usage.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		t.Fatalf("%v in %s", err, out)
-	}
-	// Three runs that had all shares of their GPU, for 70, 66 and 60 minutes.
-	if l := r.Total; l.Runs != 3 || math.Abs(l.Held-196./60) > 0.01 || len(r.Lines) != 1 || r.Lines[0].Name != "ann" ||
-		l.Computed != nil {
-		t.Errorf("%+v", r)
-	}
-	for _, by := range usage.Ways() {
-		if status, out, errOut := call("usage", "--by", string(by), "-c", file); status != 0 ||
-			!strings.Contains(out, "196.0") || !strings.Contains(out, "all") {
-			t.Errorf("by %s: %d %s %s", by, status, out, errOut)
-		}
-	}
-	if status, out, _ := call("usage", "--csv", "-c", file); status != 0 ||
-		!strings.HasPrefix(out, "user,runs,held_gpu_h,computed_gpu_h,") || !strings.Contains(out, "\nann,3,3.2") {
-		t.Errorf("%d %s", status, out)
-	}
-	// Called again it counts nothing twice.
-	if _, again, _ := call("usage", "--json", "--since", "1d", "-c", file); !strings.Contains(again, `"runs": 3`) {
-		t.Error(again)
-	}
-}
-
-// What can't be answered is said in one sentence.
-func TestUsageOfNothing(t *testing.T) {
-	file := conf(t)
-	writeHistory(t, file, job.Active)
-	for says, c := range map[string]struct {
-		status int
-		args   []string
-	}{
-		"nothing is known of GPU jobs from ":             {1, []string{"--since", "10d", "--until", "1d"}},
-		"nothing is known of GPU jobs of eve":            {1, []string{"--user", "eve"}},
-		"nothing is known of GPU jobs of account absent": {1, []string{"--account", "absent"}},
-		"--by: \"colour\": it takes user,":               {2, []string{"--by", "colour"}},
-		"--since: \"soon\"":                              {2, []string{"--since", "soon"}},
-		"is not before --until":                          {2, []string{"--since", "1d", "--until", "2d"}},
-		"--limit is 0":                                   {2, []string{"--limit", "0"}},
-		"choose one":                                     {2, []string{"--csv", "--json"}},
-		"--me is one user":                               {2, []string{"--me", "--user", "bob"}},
-		"--user and --account take names":                {2, []string{"--user", ""}},
-		"take names, and got an empty":                   {2, []string{"--server", "localhost:1", "--account", "physics,"}},
-		"--charged is worked out from the database":      {2, []string{"--charged", "--me"}},
-		"no answer from the daemon":                      {1, []string{"--me"}},
-		"is Slurm installed here":                        {1, []string{"--charged"}},
-	} {
-		status, out, errOut := call(append([]string{"usage", "-c", file}, c.args...)...)
-		if status != c.status || out != "" || !strings.Contains(errOut, says) || strings.Count(errOut, "\n") != 1 {
-			t.Errorf("%v: %d %q %q", c.args, status, out, errOut)
-		}
-	}
-	cfg := must.Get(config.Load(file, nil))(t)
-	db := must.Get(database.Open(t.Context(), cfg.Database))(t)
-	must.Get(db.Exec(`PRAGMA user_version = 99`))(t)
-	db.Close()
-	if status, _, errOut := call("usage", "-c", file); status != 1 ||
-		!strings.Contains(errOut, "another release of slurmbridge wrote it") || strings.Count(errOut, "\n") != 1 {
-		t.Errorf("a database from the future: %d %q", status, errOut)
 	}
 }
 
@@ -303,19 +66,6 @@ func TestUsageHasTheRunThatJustEnded(t *testing.T) {
 	r, err := w.usage(ctx, usage.Query{Period: history.Period{From: now.Add(-24 * time.Hour), To: now}, By: usage.User})
 	if err != nil || r.Total.Runs != 1 || math.Abs(r.Total.Held-1) > 0.02 {
 		t.Errorf("%+v, %v", r, err)
-	}
-}
-
-func TestWeights(t *testing.T) {
-	got, err := weightsOf(text.ParsePartitions([]byte("PartitionName=a " +
-		"TRESBillingWeights=CPU=1.0,GRES/gpu=200,GRES/mps=2\nPartitionName=b " +
-		"TRESBillingWeights=gres/gpu=100\nPartitionName=c TRESBillingWeights=CPU=1\n")))
-	if err != nil || len(got) != 2 || got["a"] != (usage.Weights{GPU: 200, Share: 2}) ||
-		got["b"] != (usage.Weights{GPU: 100}) {
-		t.Errorf("%v %v", got, err)
-	}
-	if _, err := weightsOf(nil); !errors.Is(err, errNoBilling) {
-		t.Error(err)
 	}
 }
 
