@@ -96,44 +96,6 @@ func TestMemoryOfItsOwnOnAnExclusiveGPU(t *testing.T) {
 	must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", "8")), h.Epilog(t.Context(), env()))
 }
 
-// A number stays a number where a job can reach one GPU alone: programs read it.
-func TestNumbersThatJobsSee(t *testing.T) {
-	for name, c := range map[string]struct {
-		constrains bool
-		cards      []Card
-		set        string // by Slurm
-		want       string
-	}{
-		"one GPU":                  {false, []Card{{UUID: "GPU-a"}}, "0", ""},
-		"one GPU, and a lost one":  {false, []Card{{UUID: "GPU-a"}, {Index: 1, Lost: true}}, "0", ""},
-		"several":                  {false, []Card{{UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b"}}, "0", "GPU-a"},
-		"several, kept to its own": {true, []Card{{UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b"}}, "0", ""},
-		"another number":           {true, []Card{{UUID: "GPU-a"}}, "1", "GPU-a"},
-		"a name of Slurm's":        {true, []Card{{UUID: "GPU-a"}}, "GPU-a", "GPU-a"},
-		"cards that are not known": {false, nil, "0", "0"},
-	} {
-		h, b := node(t, "titanxp", "pascal", 100)
-		st := must.Get(gpusim.Open(b.state))(t)
-		for i := range c.cards {
-			c.cards[i].UUID = strings.Replace(c.cards[i].UUID, "GPU-a", st.UUIDs()[0], 1)
-		}
-		c.want, c.set = strings.Replace(c.want, "GPU-a", st.UUIDs()[0], 1), strings.Replace(c.set, "GPU-a", st.UUIDs()[0], 1)
-		must.OK(t, st.Close())
-		h.Constrains, h.Cards, h.MPS.Cards = c.constrains, c.cards, c.cards
-		must.OK(t, h.Prolog(t.Context(), env("CUDA_VISIBLE_DEVICES", c.set)))
-		var out bytes.Buffer
-		must.OK(t, h.TaskProlog(&out, env("CUDA_VISIBLE_DEVICES", c.set)))
-		got := ""
-		for line := range strings.Lines(out.String()) {
-			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "export CUDA_VISIBLE_DEVICES="); ok {
-				got = v
-			}
-		}
-		must.Equal(t, got, c.want, name)
-		must.OK(t, h.Epilog(t.Context(), env()))
-	}
-}
-
 // Each sharer of an instance computes there, through a daemon of the instance's own, and so does one that is alone,
 // without; Slurm has told it a number that CUDA doesn't count by. Nobody computes on the whole GPU's neighbour.
 func TestSharersOfInstances(t *testing.T) {
@@ -195,17 +157,29 @@ func TestSharersOfInstances(t *testing.T) {
 	must.Equal(t, h.Dir.handout(0).UUID+h.Dir.handout(1).UUID+h.Dir.handout(2).UUID, "")
 }
 
-// A job of shares of an instance that isn't certain is told nothing of it: neither an instance that it isn't on, nor
-// one that an earlier job had.
-func TestAnInstanceThatIsNotCertain(t *testing.T) {
-	h := simulated(t)
-	must.OK(t, h.Dir.Make(), os.MkdirAll(h.Dir.gpu(0), 0o755),
-		putJSON(h.Dir.handoutFile(0), handout{UUID: "MIG-old", Named: true}, 0o644))
-	h.Cards = []Card{{Index: unknown, UUID: "MIG-a"}, {Index: unknown, UUID: "MIG-b"}}
-	h.MPS.Cards = h.Cards
-	says(t, h.Prolog(t.Context(), env()), "isn't certain")
-	var out bytes.Buffer
-	says(t, h.TaskProlog(&out, env()), "no MPS daemon")
-	must.Equal(t, strings.Contains(out.String(), "MIG-"), false, out.String())
-	must.OK(t, h.Epilog(t.Context(), env()))
+// A job on a card that isn't certain, or that the driver has lost, runs as Slurm started it: without MPS, without a
+// record of another card's use, and told nothing of an instance, neither of one that it isn't on nor of one that an
+// earlier job had.
+func TestCardsWithoutMPS(t *testing.T) {
+	for _, c := range []struct {
+		cards []Card
+		says  string
+	}{
+		{[]Card{{Index: unknown, UUID: "GPU-a"}, {Index: unknown, UUID: "GPU-b"}}, "gpu 0: which of the node's cards"},
+		{[]Card{{Index: unknown, UUID: "MIG-a"}, {Index: unknown, UUID: "MIG-b"}}, "gpu 0: which of the node's cards"},
+		// CUDA counts the GPUs that there are, so that a lost one's number is another's.
+		{[]Card{{Index: 0, Lost: true}, {Index: 1, Minor: 1, UUID: "GPU-a"}}, "gpu 0: the driver has lost it"},
+	} {
+		h := simulated(t)
+		must.OK(t, h.Dir.Make(), os.MkdirAll(h.Dir.gpu(0), 0o755),
+			putJSON(h.Dir.handoutFile(0), handout{UUID: "MIG-old", Named: true}, 0o644))
+		h.Cards, h.MPS.Cards = c.cards, c.cards
+		says(t, h.Prolog(t.Context(), env()), c.says)
+		must.Equal(t, h.MPS.present(0), false, "%s: a daemon", c.says)
+		must.Equal(t, read(t, h.Dir.running(7)).UUIDs, []string{""})
+		var out bytes.Buffer
+		says(t, h.TaskProlog(&out, env()), "no MPS daemon")
+		must.Equal(t, strings.Contains(out.String(), "MIG-"), false, out.String())
+		must.OK(t, h.Epilog(t.Context(), env()))
+	}
 }

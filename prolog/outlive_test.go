@@ -25,18 +25,13 @@ func TestAClientOutlivesItsJob(t *testing.T) {
 			bystander.Env, bystander.SysProcAttr = left.cmd.Env, left.cmd.SysProcAttr
 			must.OK(t, bystander.Start())
 			t.Cleanup(func() { _ = bystander.Process.Kill(); _ = bystander.Wait() })
-			log := filepath.Join(t.TempDir(), "asked")
-			control := filepath.Join(t.TempDir(), controlName)
-			must.OK(t, os.WriteFile(control, fmt.Appendf(nil, "#!/bin/sh\ntee -a %s | %s\n", log, h.MPS.Control), 0o755))
-			h.MPS.Control = control
+			asked := h.asked(t)
 			pid := left.cmd.Process.Pid
 			says(t, h.Epilog(t.Context(), env()), fmt.Sprintf("MPS clients that had outlived their job were ended: processes %d",
 				pid))
 			_, _ = left.end()
-			asked := string(must.Get(os.ReadFile(log))(t))
-			if !strings.Contains(asked, fmt.Sprintf("terminate_client %d %d\n", h.Dir.Server(0).PID, pid)) {
-				t.Errorf("asked: %s", asked)
-			}
+			want := fmt.Sprintf("terminate_client %d %d\n", h.Dir.Server(0).PID, pid)
+			must.Equal(t, strings.Contains(asked(), want), true, "it asks: %s", want)
 			for name, p := range map[string]*os.Process{
 				"job 8's client":       stays.cmd.Process,
 				"what doesn't compute": bystander.Process,

@@ -34,7 +34,7 @@ func own(t *testing.T, server string, test func(t *testing.T, h *Hook, driver st
 			bin := must.Get(nvidia.Bin(run))(t)
 			control := filepath.Join(bin, controlName)
 			must.OK(t, os.Symlink(d.Control(), control))
-			h := &Hook{Dir: Dir(run), Now: time.Now}
+			h := &Hook{Dir: Dir(run), Now: time.Now, Cards: []Card{{}}}
 			h.MPS = &MPS{Dir: h.Dir, Control: control, Env: []string{nvidia.ServerEnv + "=" + server, nvidia.DriverEnv + "=" +
 				d.Name}, Answer: time.Minute}
 			t.Cleanup(func() { h.MPS.kill(0, controlName, serverName) })
@@ -64,18 +64,12 @@ func TestOwnDaemonServes(t *testing.T) {
 		}
 		must.OK(t, syscall.Kill(server.PID, syscall.SIGKILL))
 		until(t, "the server's end", func() bool { return started("", server.PID) != server.Started })
-		says(t, h.watch0(t), "lost under jobs 7")
+		says(t, h.watch(t.Context()), "lost under jobs 7")
 		must.OK(t, h.Epilog(t.Context(), env()))
 		if left := h.MPS.running(0, controlName, serverName); len(left) > 0 || h.MPS.present(0) {
 			t.Errorf("left: %v", left)
 		}
 	})
-}
-
-// watch0 looks at the first GPU, as a hook does when a job comes or goes.
-func (h *Hook) watch0(t *testing.T) error {
-	t.Helper()
-	return h.onGPU(t.Context(), 0, func(jobs []*Job) error { return h.afterwards(t.Context(), 0, jobs) })
 }
 
 // A server in the daemon's list may still initialise. A job isn't sent to it.

@@ -143,23 +143,6 @@ func TestManyPrologsAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatHangsIsLeft(t *testing.T) {
-	dir := t.TempDir()
-	control := filepath.Join(dir, "control")
-	must.OK(t, os.WriteFile(control, []byte("#!/bin/sh\nsleep 60\n"), 0o755))
-	h := &Hook{Dir: Dir(dir), Now: time.Now, MPS: &MPS{Dir: Dir(dir), Control: control}}
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	err := h.Prolog(ctx, env())
-	if err == nil || time.Since(start) > 50*time.Second {
-		t.Errorf("after %v: %v", time.Since(start), err)
-	}
-	if _, err := os.Stat(h.Dir.running(7)); err != nil {
-		t.Errorf("the job's file: %v; MPS must not cost the record", err)
-	}
-}
-
 func TestHostileVariables(t *testing.T) {
 	for name, get := range map[string]func(string) string{
 		"path in the id":   env("SLURM_JOB_ID", "../../etc/passwd"),
@@ -173,35 +156,25 @@ func TestHostileVariables(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	j, err := FromEnv(env("SLURM_JOB_COMMENT", "a\nb\x00\xff"+strings.Repeat("é", 5000),
-		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "1e9"), time.Now())
-	if err != nil || strings.ContainsAny(j.Comment, "\n\x00") || len(j.Comment) > 1024 || j.Percent != 0 {
-		t.Errorf("%+v %v", j, err)
-	}
 	if _, err := FromEnv(env("SLURM_JOB_GPUS", ""), time.Now()); !errors.Is(err, ErrNoGPU) {
 		t.Errorf("no GPU: %v", err)
 	}
-	// A link that somebody put where the job's file belongs is not followed.
-	dir := Dir(t.TempDir())
-	must.OK(t, dir.Make())
-	target := filepath.Join(string(dir), "target")
-	must.OK(t, os.WriteFile(target, []byte("keep"), 0o600))
-	must.OK(t, os.Symlink(target, dir.running(7)))
-	j.JobID = 7
-	must.OK(t, dir.Begin(j))
-	if text, err := os.ReadFile(target); err != nil || string(text) != "keep" {
-		t.Errorf("the link's target became %q, %v", text, err)
+	for _, id := range []string{
+		"sEKNKTV3WPV500", "", "12", "sEKNKTV3WPV50", "sEKNKTV3WPV5000", "SEKNKTV3WPV500", "sEKNKTV3WPVI00", "../../etc/pass",
+		"sEKNKTV3WPV500\n",
+	} {
+		j := must.Get(FromEnv(env("SLURM_JOB_SLUID", id, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "1e9"), time.Now()))(t)
+		must.Equal(t, [2]any{j.SLUID, j.Percent}, [2]any{map[bool]string{true: id}[id == "sEKNKTV3WPV500"], 0}, id)
 	}
 }
 
-func FuzzIndexes(f *testing.F) {
-	f.Add("0,2-3")
-	f.Fuzz(func(t *testing.T, s string) {
-		out, err := indexes(s)
-		if err == nil && len(out) > 400 {
-			t.Errorf("%d GPUs", len(out))
-		}
-	})
+// A link that somebody put where a job's file belongs is not followed.
+func TestLinkInPlaceOfAJobsFile(t *testing.T) {
+	dir := Dir(t.TempDir())
+	target := dir.path("target")
+	must.OK(t, dir.Make(), os.WriteFile(target, []byte("keep"), 0o600), os.Symlink(target, dir.running(7)),
+		dir.Begin(&Job{JobID: 7}))
+	must.Equal(t, string(must.Get(os.ReadFile(target))(t)), "keep")
 }
 
 // A daemon that hangs at the last epilog is ended by force, and with it its
@@ -239,29 +212,9 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	if err := h.Epilog(ctx, env("SLURM_JOB_ID", "8")); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("nobody was told: %v", err)
 	}
-	for _, p := range []int{pid, again} {
-		gone := false
-		for range 10000 {
-			if gone = syscall.Kill(p, 0) != nil || zombie(p); gone {
-				break
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-		if !gone {
-			t.Errorf("daemon %d is still there", p)
-		}
-	}
-	left := h.MPS.running(0, controlName, serverName)
-	for range 10000 { // a killed one takes its time on a busy machine
-		if len(left) == 0 {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-		left = h.MPS.running(0, controlName, serverName)
-	}
-	if len(left) != 0 {
-		t.Errorf("processes %v were left", left)
-	}
+	until(t, "the daemons' end", func() bool {
+		return started("", pid) == 0 && started("", again) == 0 && len(h.MPS.running(0, controlName, serverName)) == 0
+	})
 	if _, err := os.Stat(h.MPS.Pipe(0)); err == nil {
 		t.Error("its pipe directory is still there")
 	}
@@ -276,87 +229,97 @@ func daemonPID(t *testing.T, h *Hook) int {
 	return found[0]
 }
 
-func zombie(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err != nil || strings.Contains(string(stat), ") Z ")
-}
-
-// A sharer whose GPU has no daemon must not be sent to GPU 0 of the whole node.
+// What a job's processes are told. A sharer whose GPU has no daemon must not be sent to GPU 0 of the whole node.
 func TestTaskProlog(t *testing.T) {
-	dir := Dir(t.TempDir())
-	h := &Hook{Dir: dir, MPS: &MPS{Dir: dir}, Now: time.Now}
+	h := &Hook{Dir: Dir(t.TempDir()), Now: time.Now}
+	h.MPS = &MPS{Dir: h.Dir}
 	print := func(kv ...string) string {
 		var out bytes.Buffer
 		_ = h.TaskProlog(&out, env(kv...))
 		return out.String()
 	}
-	must.Equal(t, print(), "", "without a daemon")
+	const share, inherited = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "SLURM_SHARDS_ON_NODE"
 	// A job that asked for a whole GPU and holds shares of one: its steps are not to ask for it again.
 	asked := []string{"SLURM_GPUS_PER_NODE", "1", "SLURM_TRES_PER_TASK", "cpu=2,gres/gpu=1"}
-	if got := print(asked...); got != "unset SLURM_GPUS_PER_NODE\nexport SLURM_TRES_PER_TASK=cpu=2\n" {
-		t.Errorf("it asks for a whole GPU: %q", got)
-	}
-	must.Equal(t, print(append(asked, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")...), "", "it has a whole GPU")
-	must.OK(t, os.MkdirAll(h.MPS.Pipe(0), 0o755))
+	must.Equal(t, print(asked...), "unset SLURM_GPUS_PER_NODE\nexport SLURM_TRES_PER_TASK=cpu=2\n", "it asks for a whole GPU")
+	must.Equal(t, print(append(asked, share, "")...), "", "it has a whole GPU")
+	must.Equal(t, print(), "", "without a daemon")
 	control := filepath.Join(h.MPS.Pipe(0), "control")
+	must.OK(t, os.MkdirAll(h.MPS.Pipe(0), 0o755))
 	daemon := must.Get(net.ListenUnix("unixpacket", &net.UnixAddr{Name: control, Net: "unixpacket"}))(t)
 	must.Equal(t, print(), "", "without a prolog, so that the daemon ends while it runs")
-	must.OK(t, dir.Begin(&Job{JobID: 7, GPUs: []int{0}, Percent: 50}))
-	const all, limited = "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100\n", "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M\n"
-	want := func(limits string) string {
-		return "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(0) + "\nexport CUDA_VISIBLE_DEVICES=0\n" + limits +
-			"export SLURMBRIDGE_MPS_JOB=7\n"
+	must.OK(t, h.Dir.Begin(&Job{JobID: 7, GPUs: []int{0}, Percent: 50}))
+	const (
+		all, limited  = "export " + share + "=100\n", "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M\n"
+		jaxName, tf   = "XLA_PYTHON_CLIENT_PREALLOCATE=false", "TF_FORCE_GPU_ALLOW_GROWTH=true"
+		jax, jaxMark  = "export " + jaxName + "\n", "export SLURMBRIDGE_FRAMEWORKS=7:" + jaxName
+		first, second = "GPU-a", "GPU-b"
+	)
+	mps := func(device, more string) string {
+		if device != "" {
+			device = "export CUDA_VISIBLE_DEVICES=" + device + "\n"
+		}
+		return "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(0) + "\n" + device + more + "export SLURMBRIDGE_MPS_JOB=7\n"
 	}
-	shard := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", "SLURM_SHARDS_ON_NODE", "34"}
+	one, two := []Card{{UUID: first}}, []Card{{UUID: first}, {Index: 1, UUID: second}}
 	for _, c := range []struct {
-		want string
+		name string
+		hook Hook // of the node, its folder and its MPS aside
 		env  []string
+		want string
 	}{
-		{want(all), nil},
-		{want(all), []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "34"}},
-		{want(all), shard},
-		{"", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"}},
-		{"", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}},
-		{"", []string{"SLURM_JOB_GPUS", "0,1"}},
-		{"", []string{"SLURM_JOB_GPUS", "0\nexport LD_PRELOAD=/x"}},
-		{"", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "5\nexport LD_PRELOAD=/x"}},
+		{"a share", Hook{}, nil, mps("0", all)},
+		{"another share", Hook{}, []string{share, "34"}, mps("0", all)},
+		{"shards", Hook{}, []string{share, "", inherited, "34"}, mps("0", all)},
+		{"all shares", Hook{}, []string{share, "100"}, ""},
+		{"a whole GPU", Hook{}, []string{share, ""}, ""},
+		{"several GPUs", Hook{}, []string{"SLURM_JOB_GPUS", "0,1"}, ""},
+		{"no GPUs", Hook{}, []string{"SLURM_JOB_GPUS", "0\nexport LD_PRELOAD=/x"}, ""},
+		{"no share", Hook{}, []string{share, "5\nexport LD_PRELOAD=/x"}, ""},
+		{"asked for by hand", Hook{}, []string{"SLURMBRIDGE_HAND", "1"}, mps("0", "")},
+		{"all shards, and a share that a sharer left behind", Hook{}, []string{inherited, "100"}, ""},
+		{"a whole GPU, and such a share, where shares are gres/shard", Hook{Shard: true}, nil, ""},
+		// Frameworks are told not to take the whole card, where the job doesn't say otherwise, and also while it is alone.
+		{
+			"frameworks",
+			Hook{FrameworkEnv: true},
+			nil,
+			jax + "export " + tf + "\n" + jaxMark + ":" + tf + "\n" + mps("0", all),
+		},
+		{
+			"frameworks of a job alone that has set one",
+			Hook{FrameworkEnv: true},
+			[]string{share, "100", "TF_FORCE_GPU_ALLOW_GROWTH", "false"},
+			jax + jaxMark + "\n",
+		},
+		{"frameworks of a job that doesn't share", Hook{FrameworkEnv: true}, []string{share, ""}, ""},
+		// A number stays a number where a job can reach one GPU alone: programs read it.
+		{"one GPU", Hook{Cards: one}, []string{"CUDA_VISIBLE_DEVICES", "0"}, mps("", all)},
+		{
+			"one GPU, and a lost one",
+			Hook{Cards: []Card{{UUID: first}, {Index: 1, Lost: true}}},
+			[]string{"CUDA_VISIBLE_DEVICES", "0"},
+			mps("", all),
+		},
+		{"several", Hook{Cards: two}, []string{"CUDA_VISIBLE_DEVICES", "0"}, mps(first, all)},
+		{"kept to its own", Hook{Cards: two, Constrains: true}, []string{"CUDA_VISIBLE_DEVICES", "0"}, mps("", all)},
+		{"another number", Hook{Cards: one, Constrains: true}, []string{"CUDA_VISIBLE_DEVICES", "1"}, mps(first, all)},
+		{"a name of Slurm's", Hook{Cards: one, Constrains: true}, []string{"CUDA_VISIBLE_DEVICES", first}, mps(first, all)},
 	} {
-		must.Equal(t, print(c.env...), c.want, "%q", c.env)
-	}
-	// Frameworks are told not to take the whole card, where the job doesn't say otherwise and also as long as it is alone.
-	must.Equal(t, print("SLURMBRIDGE_HAND", "1"), want(""), "asked for by hand")
-	h.FrameworkEnv = true
-	const jax, tf = "export XLA_PYTHON_CLIENT_PREALLOCATE=false\n", "export TF_FORCE_GPU_ALLOW_GROWTH=true\n"
-	const mark = "export SLURMBRIDGE_FRAMEWORKS=7:XLA_PYTHON_CLIENT_PREALLOCATE=false"
-	must.Equal(t, print(), jax+tf+mark+":TF_FORCE_GPU_ALLOW_GROWTH=true\n"+want(all), "frameworks")
-	if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", "TF_FORCE_GPU_ALLOW_GROWTH",
-		"false"); got != jax+mark+"\n" {
-		t.Errorf("frameworks of a job alone that has set one: %q", got)
-	}
-	must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""), "", "frameworks of a job that doesn't share")
-	h.FrameworkEnv = false
-	// The GPU is named by its UUID, and the shares of a shard are not the percentage that a sharer left behind.
-	h.Cards = []Card{{UUID: "GPU-1"}}
-	must.OK(t, h.handOut(0))
-	must.Equal(t, print("SLURM_SHARDS_ON_NODE", "100"), "", "a whole GPU's shares with an inherited percentage")
-	h.Shard = true
-	must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50"), "",
-		"a whole GPU, with an inherited percentage, where shares are gres/shard")
-	h.Shard = false
-	if got := print(); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=GPU-1\n") {
-		t.Errorf("with a known UUID: %q", got)
+		c.hook.Dir, c.hook.MPS = h.Dir, h.MPS
+		h = &c.hook
+		must.OK(t, h.handOut(0))
+		must.Equal(t, print(c.env...), c.want, c.name)
 	}
 	h.Cards = nil
 	must.OK(t, h.handOut(0, &Job{JobID: 7, MemLimitMiB: 10240}, &Job{JobID: 8, MemLimitMiB: 5}))
-	must.Equal(t, print(), want(all+limited), "held to a part of the memory")
+	must.Equal(t, print(), mps("0", all+limited), "held to a part of the memory")
 	// A daemon that died without a word is none: up to driver 535 it leaves its socket, and from 550 on a pid file that
 	// any user can have written.
 	daemon.SetUnlinkOnClose(false)
 	must.OK(t, daemon.Close(), os.WriteFile(filepath.Join(h.MPS.Pipe(0), controlName+".pid"), fmt.Append(nil, os.Getpid()),
 		0o666))
-	if _, err := os.Stat(control); err != nil {
-		t.Error(err)
-	}
+	must.Get(os.Stat(control))(t)
 	must.Equal(t, print(), "", "with a dead daemon")
 }
 
@@ -376,39 +339,6 @@ func TestRequeue(t *testing.T) {
 	if err := errors.Join(h.Dir.Forget(jobs[0]), h.Dir.Forget(jobs[1]), h.Dir.Forget(jobs[1])); err != nil {
 		t.Error(err)
 	}
-}
-
-func TestSlurmConf(t *testing.T) {
-	for conf, want := range map[string]bool{
-		"":                                 false,
-		"GresTypes=gpu,shard\n":            true,
-		"# GresTypes=gpu,shard\n":          false,
-		"grestypes = gpu , Shard # both\n": true,
-		"GresTypes=gpu\nGresTypes=shard":   true,
-		"GresTypes=gpu,mps\n":              false,
-	} {
-		must.Equal(t, readSite(confIn(t, t.TempDir(), "slurm.conf", conf), "").shard, want, conf)
-	}
-	dir := t.TempDir()
-	more := confIn(t, dir, "gres-types.conf",
-		"NodeName=DEFAULT State=UNKNOWN\nClusterName=c GresTypes=gpu,shard TaskPlugin=task/none\n")
-	for conf, want := range map[string]bool{
-		"include gres-types.conf\n":            true,
-		"Include " + more + "\n":               true,
-		"Include /elsewhere/gres-types.conf\n": true, // as slurmd gets it from slurmctld
-		"Include nothing.conf\n":               false,
-		"Include slurm.conf\n":                 false,
-		"#Include gres-types.conf\n":           false,
-	} {
-		must.Equal(t, readSite(confIn(t, dir, "slurm.conf", conf), "").shard, want, conf)
-	}
-}
-
-func confIn(t *testing.T, dir, name, text string) string {
-	t.Helper()
-	path := filepath.Join(dir, name)
-	must.OK(t, os.WriteFile(path, []byte(text), 0o600))
-	return path
 }
 
 // Whoever may read the folder of jobs may lock it, for as long as they like.
@@ -453,58 +383,6 @@ func TestCardsWithoutTheAgent(t *testing.T) {
 	must.OK(t, os.WriteFile(dir.path(cardsFile), []byte(`[{"index":`), 0o600))
 	if cards, err := dir.Cards(t.TempDir()); err == nil || cards != nil {
 		t.Errorf("half a file: %+v %v", cards, err)
-	}
-}
-
-// CUDA counts the GPUs that there are, so that a lost one's number is another's.
-func TestNoMPSForALostGPU(t *testing.T) {
-	h := simulated(t)
-	h.Cards = []Card{{Index: 0, Lost: true}, {Index: 1, Minor: 1, UUID: "GPU-aaa"}}
-	h.MPS.Cards = h.Cards
-	err := h.Prolog(t.Context(), env())
-	if err == nil || !strings.Contains(err.Error(), "gpu 0: the driver has lost it") {
-		t.Error(err)
-	}
-	if h.MPS.present(0) {
-		t.Error("there is a daemon")
-	}
-	must.OK(t, h.Epilog(t.Context(), env()))
-}
-
-func TestKindOf(t *testing.T) {
-	for name, want := range map[string]string{
-		"prolog": "prolog", "slurmbridge-epilog": "epilog", "50-slurmbridge-taskprolog": "taskprolog", "90-prolog": "prolog",
-		"slurmbridge-hook": "", "": "", "50-": "", "epilogue": "",
-	} {
-		must.Equal(t, KindOf(name), want, name)
-	}
-}
-
-// From 26.05 on CUDA_VISIBLE_DEVICES may name GPUs by UUID (gres.conf's Flags=env_uuid).
-// SLURM_JOB_GPUS goes on counting, and an MPS client counts from its daemon's first.
-func TestVisibleDevicesByUUID(t *testing.T) {
-	h := simulated(t)
-	get := env("CUDA_VISIBLE_DEVICES", "GPU-5a9cdd9b-1c73-4c1a-a1c5-1d3e6a1f0b21", "SLURM_JOB_GPUS", "0",
-		"SLURM_JOB_SLUID", "sEKNKTV3WPV500")
-	must.OK(t, h.Prolog(t.Context(), get))
-	if j, err := ReadJob(h.Dir.running(7)); err != nil || !slices.Equal(j.GPUs, []int{0}) || j.SLUID != "sEKNKTV3WPV500" {
-		t.Errorf("%+v %v", j, err)
-	}
-	var out bytes.Buffer
-	if err := h.TaskProlog(&out, get); err != nil || !strings.Contains(out.String(), "export CUDA_VISIBLE_DEVICES=0\n") {
-		t.Errorf("%q %v", out.String(), err)
-	}
-	must.OK(t, h.Epilog(t.Context(), get))
-}
-
-func TestSLUID(t *testing.T) {
-	for _, bad := range []string{
-		"", "12", "sEKNKTV3WPV50", "sEKNKTV3WPV5000", "SEKNKTV3WPV500", "sEKNKTV3WPVI00",
-		"../../etc/pass", "sEKNKTV3WPV500\n",
-	} {
-		if j, err := FromEnv(env("SLURM_JOB_SLUID", bad), time.Now()); err != nil || j.SLUID != "" {
-			t.Errorf("%q: %+v %v", bad, j, err)
-		}
 	}
 }
 
@@ -583,7 +461,7 @@ func FuzzFromEnv(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if j.JobID <= 0 || len(j.GPUs) == 0 || j.SLUID != "" && !sluid().MatchString(j.SLUID) || len(j.Comment) > 1024 ||
+		if j.JobID <= 0 || len(j.GPUs) == 0 || len(j.GPUs) > 400 || j.SLUID != "" && !sluid().MatchString(j.SLUID) || len(j.Comment) > 1024 ||
 			!utf8.ValidString(j.Comment+j.User+j.Node) || strings.ContainsAny(j.Comment, "\n\x00\x1b") {
 			t.Errorf("%+v", j)
 		}

@@ -128,6 +128,15 @@ func (h *Hook) clientsOf(t *testing.T) int {
 	return len(strings.Fields(out))
 }
 
+// asked returns what tells which questions the daemon is asked from now on, a line each.
+func (h *Hook) asked(t *testing.T) func() string {
+	t.Helper()
+	log, control := filepath.Join(t.TempDir(), "asked"), filepath.Join(t.TempDir(), controlName)
+	must.OK(t, os.WriteFile(control, fmt.Appendf(nil, "#!/bin/sh\ntee -a %s | %s\n", log, h.MPS.Control), 0o755))
+	h.MPS.Control = control
+	return func() string { t.Helper(); return string(must.Get(os.ReadFile(log))(t)) }
+}
+
 // watch looks at all GPUs, as hooks do when a job comes or goes.
 func (h *Hook) watch(ctx context.Context) (err error) {
 	for _, c := range h.Cards {
@@ -143,91 +152,97 @@ func read(t *testing.T, path string) *Job {
 	return j
 }
 
-// A server that is killed under its jobs: each of them is marked, in its file while
-// it runs and in what the agent gets at its end; a newcomer gets a new server and is
-// no victim.
-func TestServerKilledUnderJobs(t *testing.T) {
+// Jobs that share a GPU lose their work with its MPS server: each of them is marked, in its file while it runs and in
+// what the agent gets at its end. One without MPS is no victim, nor is a newcomer, which gets a server again.
+func TestJobsThatLoseTheirServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than 5 s")
 	}
-	h, b := node(t, "titanxp", "pascal", 20)
-	ctx := context.Background()
-	must.OK(t, h.Prolog(ctx, env()))
-	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
-	if j := read(t, h.Dir.running(7)); !j.MPS || !j.MPSFault.IsZero() || j.Boot == "" {
-		t.Errorf("%+v", j)
-	}
-	// One that went without MPS loses nothing.
-	must.OK(t, h.Dir.Begin(&Job{JobID: 6, GPUs: []int{0}, Percent: 10, Start: time.Now()}))
-	a := b.run(t, "7")
-	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
-	must.OK(t, syscall.Kill(h.Dir.Server(0).PID, syscall.SIGKILL))
-	if status, _ := a.end(); status == 0 {
-		t.Error("its client didn't notice")
-	}
-	// The first who looks marks all.
-	says(t, h.watch(ctx), "lost under jobs 7, 8")
-	at := read(t, h.Dir.running(8)).MPSFault
-	if at.IsZero() {
-		t.Error("the other sharer is not marked")
-	}
-	must.OK(t, h.watch(ctx)) // told once
-	if !read(t, h.Dir.running(6)).MPSFault.IsZero() {
-		t.Error("a job without MPS is no victim")
-	}
-	must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", "6")))
-	must.OK(t, h.Epilog(ctx, env()))
-	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")))
-	if status, served := b.run(t, "9", "--duration-scale", "0.01").end(); status != 0 || !served {
-		t.Errorf("the newcomer: %d, MPS %v", status, served)
-	}
-	must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", "8")))
-	must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", "9")))
-	for _, c := range []struct {
-		id     string
-		victim bool
-	}{{"7-0", true}, {"8-0", true}, {"9-0", false}} {
-		if j := read(t, h.Dir.path("ended", c.id+".json")); j.MPSFault.IsZero() == c.victim || !j.MPS {
-			t.Errorf("%s: %+v", c.id, j)
+	fault := func(t *testing.T, b *bench) int {
+		t.Helper()
+		bad := b.run(t, "8", "--fault-at", "1")
+		if status, _ := bad.end(); status == 0 {
+			t.Error("no fault")
 		}
+		return bad.cmd.Process.Pid
 	}
-	if !at.Equal(read(t, h.Dir.path("ended", "8-0.json")).MPSFault) {
-		t.Error("the time of the fault changed")
-	}
-}
-
-// A server that dies just while a hook looks at it, alive at the first question and
-// gone at the second, is lost all the same.
-func TestServerDiesUnderALook(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes more than 5 s")
-	}
-	h, b := node(t, "titanxp", "pascal", 20)
-	ctx := context.Background()
-	a := b.shared(t)
-	must.OK(t, h.watch(ctx))
-	server := h.Dir.Server(0)
-	// For this /proc it never ends.
-	proc, folder := t.TempDir(), strconv.Itoa(server.PID)
-	stat, err := os.ReadFile(filepath.Join("/proc", folder, "stat"))
-	must.OK(t, err)
-	must.OK(t, os.Mkdir(filepath.Join(proc, folder), 0o755))
-	must.OK(t, os.WriteFile(filepath.Join(proc, folder, "stat"), stat, 0o644))
-	must.OK(t, syscall.Kill(server.PID, syscall.SIGKILL))
-	_, _ = a.end()
-	until(t, "the daemon's notice", func() bool {
-		out, err := h.MPS.command(ctx, 0, "get_server_list")
-		return err == nil && strings.TrimSpace(out) == ""
-	})
-	h.MPS.Proc = proc
-	says(t, h.watch(ctx), "lost under jobs 7, 8")
-	h.MPS.Proc = ""
-	must.OK(t, h.watch(ctx)) // told once
-	for _, id := range []int64{7, 8} {
-		if read(t, h.Dir.running(id)).MPSFault.IsZero() {
-			t.Errorf("job %d isn't marked", id)
-		}
-		must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", strconv.FormatInt(id, 10))))
+	for name, c := range map[string]struct {
+		model, arch string
+		init        []string
+		// lose has the server end or fault, and returns whose fault the hooks will find it.
+		lose func(t *testing.T, b *bench) (by []int)
+		// unseen: nobody looks before the first of them ends.
+		unseen bool
+	}{
+		"killed": {"titanxp", "pascal", nil, func(t *testing.T, b *bench) []int {
+			t.Helper()
+			must.OK(t, syscall.Kill(b.h.Dir.Server(0).PID, syscall.SIGKILL))
+			return nil
+		}, false},
+		// It is alive at the first question of a look, and gone at the second.
+		"killed under a look": {"titanxp", "pascal", nil, func(t *testing.T, b *bench) []int {
+			t.Helper()
+			must.OK(t, b.h.watch(t.Context()))
+			server := strconv.Itoa(b.h.Dir.Server(0).PID)
+			b.h.MPS.Proc = t.TempDir() // there it never ends
+			must.OK(t, os.Mkdir(filepath.Join(b.h.MPS.Proc, server), 0o755), os.WriteFile(filepath.Join(b.h.MPS.Proc, server,
+				"stat"), must.Get(os.ReadFile(filepath.Join("/proc", server, "stat")))(t), 0o644))
+			must.OK(t, syscall.Kill(b.h.Dir.Server(0).PID, syscall.SIGKILL))
+			until(t, "the daemon's notice", func() bool {
+				out, err := b.h.MPS.command(t.Context(), 0, "get_server_list")
+				return err == nil && strings.TrimSpace(out) == ""
+			})
+			return nil
+		}, false},
+		"a client faults before Volta, which ends the server": {
+			"titanxp", "pascal", nil,
+			func(t *testing.T, b *bench) []int {
+				t.Helper()
+				server := b.h.Dir.Server(0)
+				fault(t, b)
+				until(t, "the server's end", func() bool { return started("", server.PID) != server.Started })
+				return nil
+			}, true,
+		},
+		// A driver before 550 doesn't say of a server that it has faulted: the server's log does, and whose fault it was.
+		"a client faults on a driver that doesn't tell": {
+			"a100", "ampere",
+			[]string{"--driver", "535"},
+			func(t *testing.T, b *bench) []int { t.Helper(); return []int{fault(t, b)} }, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, b := node(t, c.model, c.arch, 50, c.init...)
+			ctx := t.Context()
+			a := b.shared(t)
+			must.OK(t, h.Dir.Begin(&Job{JobID: 6, GPUs: []int{0}, Percent: 10, Start: time.Now()})) // without MPS
+			by := c.lose(t, b)
+			if status, _ := a.end(); status == 0 {
+				t.Error("job 7 didn't notice")
+			}
+			if c.unseen {
+				says(t, h.Epilog(ctx, env("SLURM_JOB_ID", "8")), "lost under jobs 7")
+			} else {
+				says(t, h.watch(ctx), "lost under jobs 7, 8")
+				h.MPS.Proc = ""
+			}
+			must.OK(t, h.watch(ctx)) // told once
+			at := read(t, h.Dir.running(7)).MPSFault
+			must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")))
+			if status, served := b.run(t, "9", "--duration-scale", "0.01").end(); status != 0 || !served {
+				t.Errorf("the newcomer: %d, MPS %v", status, served)
+			}
+			for id, victim := range map[string]bool{"6": false, "7": true, "8": true, "9": false} {
+				must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", id)))
+				j := read(t, h.Dir.path("ended", id+"-0.json"))
+				must.Equal(t, !j.MPSFault.IsZero(), victim, "job %s is a victim", id)
+				must.Equal(t, j.MPS, id != "6", "MPS of job %s", id)
+				if victim {
+					must.Equal(t, j.MPSFaultBy, by, "of job %s", id)
+				}
+			}
+			must.Equal(t, read(t, h.Dir.path("ended", "7-0.json")).MPSFault.Equal(at), true, "the fault's time stays")
+		})
 	}
 }
 
@@ -239,16 +254,13 @@ func TestServingServerIsAskedOnce(t *testing.T) {
 	must.OK(t, h.Prolog(t.Context(), env()))
 	b.run(t, "7")
 	until(t, "a server", func() bool { s, _, _ := h.refresh(t.Context(), 0, nil); return s.PID != 0 })
-	log := filepath.Join(t.TempDir(), "asked")
-	control := filepath.Join(t.TempDir(), controlName)
-	must.OK(t, os.WriteFile(control, fmt.Appendf(nil, "#!/bin/sh\ntee -a %s | %s\n", log, h.MPS.Control), 0o755))
-	h.MPS.Control = control
+	asked := h.asked(t)
 	must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "9")))
-	var asked []string
-	for line := range strings.Lines(string(must.Get(os.ReadFile(log))(t))) {
-		asked = append(asked, strings.Fields(line)[0])
+	var questions []string
+	for line := range strings.Lines(asked()) {
+		questions = append(questions, strings.Fields(line)[0])
 	}
-	must.Equal(t, strings.Join(asked, " "), "get_server_list get_server_status get_client_list", "questions")
+	must.Equal(t, questions, []string{"get_server_list", "get_server_status", "get_client_list"})
 	if !read(t, h.Dir.running(9)).MPS {
 		t.Error("job 9 computes without MPS")
 	}
@@ -289,30 +301,6 @@ func TestStarted(t *testing.T) {
 	}
 	if started("", os.Getpid()) == 0 || started("", 1<<30) != 0 {
 		t.Error("this process isn't there, or one that can't be is")
-	}
-}
-
-// Before Volta a client's fault ends the server: found at the next epilog even if
-// nobody looked in between.
-func TestClientFaultsBeforeVolta(t *testing.T) {
-	h, b := node(t, "titanxp", "pascal", 50)
-	ctx := context.Background()
-	good := b.shared(t)
-	server := h.Dir.Server(0)
-	bad := b.run(t, "8", "--fault-at", "1")
-	if status, _ := bad.end(); status == 0 {
-		t.Error("no fault")
-	}
-	if status, _ := good.end(); status == 0 {
-		t.Error("no victim")
-	}
-	until(t, "the server's end", func() bool { return started("", server.PID) != server.Started })
-	says(t, h.Epilog(ctx, env("SLURM_JOB_ID", "8")), "lost under jobs 7")
-	must.OK(t, h.Epilog(ctx, env()))
-	for _, id := range []string{"7-0", "8-0"} {
-		if j := read(t, h.Dir.path("ended", id+".json")); j.MPSFault.IsZero() {
-			t.Errorf("%+v", j)
-		}
 	}
 }
 
@@ -437,30 +425,4 @@ func TestFaultsIn(t *testing.T) {
 		"[2026-11-26 06:31:14.173 Server 26089] Client {PID: 4713, Context ID: 0} encountered a fatal GPU error.\n"
 	must.Equal(t, faultsIn(log), []int{4711, 4713})
 	must.Equal(t, faultsIn("Client process 99999999999999999999 encountered a fatal GPU error."), nil)
-}
-
-func FuzzFaultsIn(f *testing.F) {
-	f.Add("] Client process 1 encountered a fatal GPU error.")
-	f.Fuzz(func(t *testing.T, log string) {
-		for _, pid := range faultsIn(log) {
-			if pid < 0 {
-				t.Error(pid)
-			}
-		}
-	})
-}
-
-// A driver before 550 doesn't say of a server that it has faulted: the server's log says so, and whose fault it was.
-func TestFaultOnADriverThatDoesNotTell(t *testing.T) {
-	h, b := node(t, "a100", "ampere", 50, "--driver", "535")
-	good := b.shared(t)
-	bad := b.run(t, "8", "--fault-at", "1")
-	if status, _ := bad.end(); status == 0 {
-		t.Error("no fault")
-	}
-	_, _ = good.end()
-	says(t, h.watch(t.Context()), "lost under jobs 7, 8")
-	for _, id := range []int64{7, 8} {
-		must.Equal(t, read(t, h.Dir.running(id)).MPSFaultBy, []int{bad.cmd.Process.Pid}, "job %d", id)
-	}
 }

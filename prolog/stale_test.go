@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -223,43 +222,4 @@ func TestLeaveSlurm(t *testing.T) {
 	if err := LeaveSlurm(t.TempDir()); err != nil {
 		t.Errorf("without control groups: %v", err)
 	}
-}
-
-// The program in a container of its own root folder: with the node's /dev/shm, and the pipe directory at its
-// path, it is served by MPS, without it it computes all the same.
-func TestContainer(t *testing.T) {
-	h, b := node(t, "a100", "ampere", 50)
-	ctx := context.Background()
-	must.OK(t, h.Prolog(ctx, env()))
-	sim, state := b.sim, b.state
-	a := b.run(t, "7", "--duration-scale", "0.01")
-	_, _ = a.end()
-	for _, bind := range []bool{true, false} {
-		root, err := os.MkdirTemp("", "sbc")
-		must.OK(t, err)
-		defer os.RemoveAll(root)
-		must.OK(t, os.Chmod(root, 0o755))
-		out, err := exec.Command("sh", "-c", `cp "$0" "$1/gpusim" && cp --sparse=always "$2" "$1/state"`, sim, root,
-			state).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		must.OK(t, os.Mkdir(filepath.Join(root, "proc"), 0o755))
-		script := `mkdir -p "$ROOT$PIPE" "$ROOT/dev/shm" && mount --bind /dev/shm "$ROOT/dev/shm" && mount --bind "$STATE" "$ROOT/state" && mount -t proc proc "$ROOT/proc" && `
-		if bind {
-			script += `mount --bind "$PIPE" "$ROOT$PIPE" && `
-		}
-		script += `chroot --userspec=1000:1000 "$ROOT" /gpusim run vgg16 --duration-scale 0.01`
-		cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", script)
-		cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, a.cmd.Env...)
-		cmd.Env = append(cmd.Env, "ROOT="+root, "PIPE="+h.MPS.Pipe(0), "STATE="+state, "GPUSIM_STATE=/state")
-		text, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("bound %v: %v: %s", bind, err, text)
-		}
-		if strings.Contains(string(text), `"mps":true`) != bind {
-			t.Errorf("bound %v: %s", bind, text)
-		}
-	}
-	must.OK(t, h.Epilog(ctx, env()))
 }
