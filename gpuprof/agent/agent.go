@@ -271,11 +271,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 			a.pass()
 		case <-a.LetGo:
-			if a.scan(); a.running() > 0 {
-				a.Log.Warn("jobs run: the GPUs stay open until they have ended")
-			} else {
-				a.release()
-			}
+			a.letGo()
 		case <-slow.C:
 			a.scan()
 			if err := errors.Join(a.look(), a.retry()); err != nil {
@@ -286,6 +282,15 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.keepState()
 		}
 	}
+}
+
+// letGo closes the GPUs, as LetGo asks for, if no job needs them.
+func (a *Agent) letGo() {
+	if a.scan(); a.running() > 0 {
+		a.Log.Warn("jobs run: the GPUs stay open until they have ended")
+		return
+	}
+	a.release()
 }
 
 // restAfter is how long no job has been there when the agent closes the GPUs.

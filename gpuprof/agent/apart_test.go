@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -10,127 +11,92 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// two has jobs 1 and 2 share GPU 0 for a minute, and returns their records. pids
-// says whose each process is, as in proc.
-func (b *bench) two(pids map[int]int64) (r1, r2 *gpuprof.Record) {
-	b.t.Helper()
-	b.proc(pids)
-	c := b.steady()
-	c.procs = func() ([]nvml.Process, error) {
-		var out []nvml.Process
-		for pid := range pids {
-			p := nvml.Process{PID: pid, MemMiB: 100 * float64(pid)}
-			if b.untoldMemory {
-				p.MemMiB = -1
-			}
-			out = append(out, p)
-		}
-		return out, nil
-	}
-	// The driver's samples of processes: a tenth of the time for each number, and the server has none.
-	sm := func(pid int) float64 { return 0.1 * float64(pid) * float64(min(1, max(pids[pid], -pids[pid]))) }
-	c.use = func() (float64, float64, error) {
-		sum := 0.0
-		for pid := range pids {
-			sum += sm(pid)
-		}
-		return sum, 0.2, nil
-	}
-	c.uses = func(time.Time) ([]nvml.ProcessUse, error) {
-		var out []nvml.ProcessUse
-		for pid := range pids {
-			out = append(out, nvml.ProcessUse{PID: pid, At: b.now, SM: sm(pid)})
-		}
-		return out, nil
-	}
-	b.gpus[0].card = c
-	b.begin(1, 0, 0)
-	b.begin(2, 0, 0)
-	b.scan()
-	b.until(b.now.Add(time.Minute))
-	b.end(1)
-	b.end(2)
-	return b.closed(1), b.closed(2)
-}
-
-// From Volta on MPS clients are seen beside their server: memory and core use are
-// each job's own, and the record says what isn't.
+// Jobs 1 and 2 share a GPU that computes .8 of the time and holds 1000 MiB. What the driver says of processes tells
+// them apart: memory where each process is some job's, core use where the driver's samples of processes are the
+// clients' own, which they are only while they add up. What doesn't tell the jobs apart is the GPU's in both records,
+// and marked as mixed; then neither job counts as idle.
 func TestSharersAreToldApart(t *testing.T) {
-	b := newBench(t)
-	b.gpus[0].dev.MPS.OwnAddresses = true
-	r1, r2 := b.two(map[int]int64{1: 1, 2: 1, 3: 2, 4: 0})
-	for _, c := range []struct {
-		r         *gpuprof.Record
-		mem, core float64
-	}{{r1, 300, 0.3}, {r2, 300, 0.3}} {
-		if c.r.Peak.MemMiB != c.mem || math.Abs(c.r.Mean.Core-c.core) > 1e-9 {
-			t.Errorf("job %d: %+v", c.r.JobID, c.r.Mean)
-		}
-		must.Equal(t, c.r.Mixed, []string{"gpu", "pcie", "power"}, "job %d: mixed", c.r.JobID)
-	}
-	if r1.Processes != 2 || r1.ProcessMiB != 200 || r2.Processes != 1 || r2.ProcessMiB != 300 {
-		t.Errorf("processes %d of up to %v MiB, and %d of %v", r1.Processes, r1.ProcessMiB, r2.Processes, r2.ProcessMiB)
-	}
-}
-
-// Whose the driver's samples are is known only where they add up. Otherwise the clients' core use is the GPU's, and
-// marked as mixed, and no job counts as idle for having none. A job alone has all of them.
-func TestSamplesThatAreNotTheClients(t *testing.T) {
-	const gpu = 0.8
+	const pascal, unsaid = true, true
+	all, apart := []string{"gpu", "core", "mem", "pcie", "power"}, []string{"gpu", "pcie", "power"}
+	noCore, noMem := []string{"gpu", "core", "pcie", "power"}, []string{"gpu", "mem", "pcie", "power"}
+	pair := map[int]int64{1: 1, 2: 2, 3: 0}
+	type samples = map[int]float64
 	for name, c := range map[string]struct {
-		sms   map[int]float64 // by process: 1 and 2 are the jobs', 3 is the server
-		apart bool            // two other jobs had samples at once before
-		own   bool
-		idle  bool // job 2
+		whose  map[int]int64 // of each process, of 100 MiB times its number: its job, 0 the MPS server, −1 nobody's
+		sms    samples       // by process
+		before bool          // before Volta
+		unsaid bool          // how much memory a process holds
+		apart  bool          // two other jobs had samples at once before
+		mixed  []string
+		core   float64 // of job 1, of 0 = .8
+		mem    float64 // of job 1, of 0 = 1000
+		idle   bool    // job 2
 	}{
-		"each its own":                {sms: map[int]float64{1: 0.5, 2: 0.3, 3: 0}, own: true},
-		"each its own, one does none": {sms: map[int]float64{1: 0.8}, apart: true, own: true, idle: true},
-		"within a tenth":              {sms: map[int]float64{1: 0.5, 2: 0.25}, own: true},
-		"the server's":                {sms: map[int]float64{1: 0, 2: 0, 3: 0.8}},
-		"a part is the server's":      {sms: map[int]float64{1: 0.4, 2: 0.35, 3: 0.05}},
-		"not all of them":             {sms: map[int]float64{1: 0.6, 2: 0}},
-		"the GPU's for each":          {sms: map[int]float64{1: 0.8, 2: 0.8}},
-		"the GPU's for one":           {sms: map[int]float64{1: 0.8, 2: 0}},
+		"each its own": {whose: pair, sms: samples{1: 0.5, 2: 0.3, 3: 0}, mixed: apart, core: 0.5, mem: 100},
+		"two processes of one": {
+			whose: map[int]int64{1: 1, 2: 1, 3: 2, 4: 0}, sms: samples{1: 0.1, 2: 0.3, 3: 0.4}, mixed: apart, core: 0.4,
+			mem: 300,
+		},
+		"each its own, one does none": {whose: pair, sms: samples{1: 0.8}, apart: true, mixed: apart, mem: 100, idle: true},
+		"within a tenth":              {whose: pair, sms: samples{1: 0.5, 2: 0.25}, mixed: apart, core: 0.5, mem: 100},
+		"the server's":                {whose: pair, sms: samples{1: 0, 2: 0, 3: 0.8}, mixed: noCore, mem: 100},
+		"a part is the server's":      {whose: pair, sms: samples{1: 0.4, 2: 0.35, 3: 0.05}, mixed: noCore, mem: 100},
+		"not all of them":             {whose: pair, sms: samples{1: 0.6, 2: 0}, mixed: noCore, mem: 100},
+		"the GPU's for each":          {whose: pair, sms: samples{1: 0.8, 2: 0.8}, mixed: noCore, mem: 100},
+		"the GPU's for one":           {whose: pair, sms: samples{1: 0.8, 2: 0}, mixed: noCore, mem: 100},
+		"memory isn't said":           {whose: pair, sms: samples{1: 0.5, 2: 0.3}, unsaid: unsaid, mixed: noMem, core: 0.5},
+		"the server stands for all":   {whose: map[int]int64{3: 0}, sms: samples{3: 0.8}, before: pascal, mixed: all},
+		"a server beside clients":     {whose: pair, sms: samples{1: 0.5, 2: 0.3}, before: pascal, mixed: all},
+		"a stranger":                  {whose: map[int]int64{1: 1, 2: 2, 3: -1}, sms: samples{1: 0.5, 2: 0.3}, mixed: all},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			b.gpus[0].dev.MPS.OwnAddresses = true
-			b.proc(map[int]int64{1: 1, 2: 2, 3: 0})
-			card := b.steady()
-			card.use = func() (float64, float64, error) { return gpu, 0.2, nil }
-			card.procs = func() ([]nvml.Process, error) { return []nvml.Process{{PID: 1}, {PID: 2}, {PID: 3}}, nil }
-			card.uses = func(time.Time) (out []nvml.ProcessUse, err error) {
+			b.gpus[0].dev.MPS.OwnAddresses = !c.before
+			b.gpus[0].samples.apart = c.apart
+			b.inProc(c.whose)
+			card := b.card(0)
+			card.use = is(0.8)
+			card.procs = func() (out []nvml.Process, err error) {
+				for pid := range c.whose {
+					mem := 100 * float64(pid)
+					if c.unsaid {
+						mem = -1
+					}
+					out = append(out, nvml.Process{PID: pid, MemMiB: mem})
+				}
+				return out, nil
+			}
+			card.uses = func() (out []nvml.ProcessUse, err error) {
 				for pid, sm := range c.sms {
 					out = append(out, nvml.ProcessUse{PID: pid, At: b.now, SM: sm})
 				}
 				return out, nil
 			}
-			b.gpus[0].card = card
-			b.gpus[0].samples.apart = c.apart
-			b.begin(1, 0, 0)
-			b.begin(2, 0, 0)
-			b.scan()
-			b.until(b.now.Add(10 * time.Minute))
-			idle := b.idleFor()[2] > 0
-			b.end(1)
+			b.begin(1, 0)
+			b.begin(2, 0)
+			b.elapse(10 * time.Minute)
+			must.Equal(t, b.idleFor(2) > 0, c.idle, "job 2 counts as idle")
 			b.end(2)
-			r := b.closed(1)
-			want := gpu
-			if c.own {
-				want = c.sms[1]
+			r := b.ended(1)
+			must.Equal(t, r.Mixed, c.mixed, "mixed")
+			must.Equal(t, r.Unknown, nil, "unknown")
+			core, mem := c.core, c.mem
+			if core == 0 {
+				core = 0.8
 			}
-			if math.Abs(r.Mean.Core-want) > 1e-9 || slices.Contains(r.Mixed, "core") == c.own ||
-				slices.Contains(r.Unknown, "core") {
-				t.Errorf("core use %v, want %v; mixed %v, unknown %v", r.Mean.Core, want, r.Mixed, r.Unknown)
+			if mem == 0 {
+				mem = 1000
 			}
-			if idle != c.idle {
-				t.Errorf("job 2 counts as idle: %v", idle)
+			if math.Abs(r.Mean.Core-core) > 1e-9 || r.Peak.MemMiB != mem {
+				t.Errorf("core use %v, %v MiB; want %v, %v", r.Mean.Core, r.Peak.MemMiB, core, mem)
 			}
 		})
 	}
@@ -139,96 +105,43 @@ func TestSamplesThatAreNotTheClients(t *testing.T) {
 // A job's processes are counted where it is alone, too, and become part of its profile.
 func TestProcessesOfAJobAlone(t *testing.T) {
 	b := newBench(t)
-	b.proc(map[int]int64{1: 1, 2: 1, 3: 1, 4: -1})
-	c := b.steady()
-	c.procs = func() ([]nvml.Process, error) {
+	b.inProc(map[int]int64{1: 1, 2: 1, 3: 1, 4: -1})
+	b.card(0).procs = func() ([]nvml.Process, error) {
 		n := 1 + int(b.now.Unix()/20)%4 // 1 to 4, the last a stranger
 		return []nvml.Process{{PID: 1, MemMiB: 100}, {PID: 2, MemMiB: 700}, {PID: 3, MemMiB: 50}, {PID: 4, MemMiB: 5000}}[:n],
 			nil
 	}
-	b.gpus[0].card = c
-	b.begin(1, 0, 0)
-	b.scan()
-	b.until(b.now.Add(2 * time.Minute))
-	b.end(1)
-	r := b.closed(1)
-	if r.Processes != 3 || r.ProcessMiB != 700 {
-		t.Errorf("%d processes of up to %v MiB", r.Processes, r.ProcessMiB)
-	}
-	p, err := gpuprof.ProfileOf("a", r)
-	if err != nil || p.Processes != 3 || p.ProcessMiB != 700 {
-		t.Fatalf("%+v, %v", p, err)
-	}
+	b.begin(1, 0)
+	b.elapse(2 * time.Minute)
+	p := must.Get(gpuprof.ProfileOf("a", b.ended(1)))(t)
 	more := *p
 	more.Processes, more.ProcessMiB = 8, 300
-	if m := gpuprof.Merge(p, &more, 0); m.Processes != 8 || m.ProcessMiB != 700 {
-		t.Errorf("two runs: %d processes of up to %v MiB", m.Processes, m.ProcessMiB)
-	}
-}
-
-// Before Volta the server stands for all; and a process that is nobody's job could
-// be either's.
-func TestSharersThatCannotBeToldApart(t *testing.T) {
-	for name, pids := range map[string]map[int]int64{
-		"server": {3: 0}, "server and clients": {1: 1, 2: 2, 3: 0},
-		"stranger": {1: 1, 2: 2, 3: -1},
-	} {
-		b := newBench(t)
-		if name == "stranger" {
-			b.gpus[0].dev.MPS.OwnAddresses = true
-		}
-		r1, r2 := b.two(pids)
-		for _, r := range []*gpuprof.Record{r1, r2} {
-			if r.Peak.MemMiB != 1000 || !slices.Equal(r.Mixed, []string{"gpu", "core", "mem", "pcie", "power"}) {
-				t.Errorf("%s: job %d: %v MiB, mixed %v", name, r.JobID, r.Peak.MemMiB, r.Mixed)
-			}
-		}
-	}
-}
-
-// A process whose memory the driver doesn't tell leaves memory mixed, and core use
-// told apart.
-func TestMemoryThatIsNotTold(t *testing.T) {
-	b := newBench(t)
-	b.gpus[0].dev.MPS.OwnAddresses = true
-	b.untoldMemory = true
-	r1, _ := b.two(map[int]int64{1: 1, 2: 2})
-	if r1.Peak.MemMiB != 1000 || !slices.Equal(r1.Mixed, []string{"gpu", "mem", "pcie", "power"}) ||
-		math.Abs(r1.Mean.Core-0.1) > 1e-9 {
-		t.Errorf("%+v, mixed %v", r1.Peak, r1.Mixed)
+	m := gpuprof.Merge(p, &more, 0)
+	if p.Processes != 3 || p.ProcessMiB != 700 || m.Processes != 8 || m.ProcessMiB != 700 {
+		t.Errorf("%d processes of up to %v MiB; with another run %d of %v", p.Processes, p.ProcessMiB, m.Processes,
+			m.ProcessMiB)
 	}
 }
 
 func TestSourceOfCoreUse(t *testing.T) {
 	for from, change := range map[string]func(b *bench, c *card){
 		"performance monitoring": func(_ *bench, c *card) {
-			first := true
-			c.act = func() (nvml.Activity, error) {
-				if first {
-					first = false
-					return nvml.Activity{}, nvml.ErrNotYet
-				}
-				return nvml.Activity{SM: 0.2, PCIeMBps: 30}, nil
+			first := nvml.ErrNotYet
+			c.act = func() (a nvml.Activity, err error) {
+				err, first = first, nil
+				return nvml.Activity{SM: 0.2, PCIeMBps: 30}, err
 			}
 		},
 		"samples of processes": func(b *bench, c *card) {
-			c.uses = func(time.Time) ([]nvml.ProcessUse, error) {
-				return []nvml.ProcessUse{{PID: 3, At: b.now, SM: 0.2}}, nil
-			}
+			c.uses = func() ([]nvml.ProcessUse, error) { return []nvml.ProcessUse{{PID: 3, At: b.now, SM: 0.2}}, nil }
 		},
-		"utilisation": func(_ *bench, c *card) {
-			c.use = func() (float64, float64, error) { return 0.2, 0, nil }
-		},
+		"utilisation": func(_ *bench, c *card) { c.use = is(0.2) },
 	} {
 		b := newBench(t)
-		c := b.steady()
-		change(b, c)
-		b.gpus[0].card = c
-		b.begin(1, 0, 0)
-		b.scan()
-		b.until(b.now.Add(time.Minute))
-		b.end(1)
-		if r := b.closed(1); math.Abs(r.Mean.Core-0.2) > 1e-9 || len(r.Unknown) > 0 || len(r.Mixed) > 0 {
+		change(b, b.card(0))
+		b.begin(1, 0)
+		b.elapse(time.Minute)
+		if r := b.ended(1); math.Abs(r.Mean.Core-0.2) > 1e-9 || len(r.Unknown) > 0 || len(r.Mixed) > 0 {
 			t.Errorf("%s: %v, unknown %v, mixed %v", from, r.Mean.Core, r.Unknown, r.Mixed)
 		}
 	}
@@ -238,18 +151,12 @@ func TestSourceOfCoreUse(t *testing.T) {
 // their sum.
 func TestSeveralGPUs(t *testing.T) {
 	b := newBench(t)
-	for i, g := range b.gpus {
-		c := b.steady()
-		c.use = func() (float64, float64, error) { return 0.2 + 0.6*float64(i), 0, nil }
-		g.card = c
-	}
-	b.begin(1, 0, 0, 1)
-	b.scan()
-	b.until(b.now.Add(20 * time.Second))
-	b.gpus[1].card.(*card).power = is(250)
-	b.until(b.now.Add(40 * time.Second))
-	b.end(1)
-	r := b.closed(1)
+	b.card(0).use, b.card(1).use = is(0.2), is(0.8)
+	b.begin(1, 0, 1)
+	b.elapse(20 * time.Second)
+	b.card(1).power = is(250)
+	b.elapse(40 * time.Second)
+	r := b.ended(1)
 	if len(r.GPUs) != 2 || math.Abs(r.Mean.GPU-0.5) > 1e-9 || r.Peak.MemMiB != 2000 || r.Peak.PCIeMBps != 800 ||
 		math.Abs(r.Power.MeanW-366) > 10 || r.Power.PeakW != 400 {
 		t.Errorf("%+v, %+v, %+v", r.Mean, r.Peak, r.Power)
@@ -262,49 +169,61 @@ func migged() []nvml.Device {
 	a100.Cores = 6912
 	a100.MPS = nvml.MPS{MaxClients: 48, MemoryLimit: true}
 	a100.MIG = nvml.MIG{Can: true, On: true, Instances: []nvml.Instance{
-		{UUID: "MIG-1", MemMiB: 4864, SMs: 14, Clients: 6},
-		{UUID: "MIG-2", MemMiB: 9856, SMs: 28, Clients: 13},
+		{UUID: "MIG-1", MemMiB: 4864, SMs: 14, Clients: 6, GPUInstance: 7},
+		{UUID: "MIG-2", MemMiB: 9856, SMs: 28, Clients: 13, GPUInstance: 5},
 	}}
 	return []nvml.Device{a100, {Minor: 0, Index: 1, UUID: "GPU-b", MemMiB: 40960}}
 }
 
-// An instance is a card of its own, and has a record that names it.
+// An instance is a card of its own, and has a record that names it. Its use is what NVML's performance monitoring says,
+// or else dcgm-exporter. Without both it is unknown, not 0, and makes no profile.
 func TestMIGInstances(t *testing.T) {
-	b := newBench(t)
-	b.Devices = migged()
-	must.OK(t, b.Start())
-	cards, err := b.Dir.Cards("")
-	if err != nil || len(cards) != 3 || cards[2].UUID != "GPU-b" || cards[0].UUID != "MIG-1" || cards[1].UUID != "MIG-2" ||
-		cards[1].MemMiB != 9856 ||
-		cards[2].MemLimits || !cards[1].MemLimits || cards[1].Clients != 13 {
-		t.Fatalf("%+v %v", cards, err)
-	}
-	b.gpus[1].card = &card{
-		memory: is(5000),
-		act:    func() (nvml.Activity, error) { return nvml.Activity{SM: 0.3, Graphics: 0.6}, nil },
-	}
-	b.begin(1, 0, 1)
-	b.scan()
-	b.until(b.now.Add(time.Minute))
-	b.end(1)
-	r := b.closed(1)
-	if g := r.GPUs[0]; g.UUID != "MIG-2" || g.Parent != "GPU-a" || g.SMs != 28 || g.MemMiB != 9856 || g.Cores == 6912 {
-		t.Errorf("%+v", g)
-	}
-	if math.Abs(r.Mean.GPU-0.6) > 1e-9 || math.Abs(r.Mean.Core-0.3) > 1e-9 || r.Peak.MemMiB != 5000 ||
-		!slices.Equal(r.Unknown, []string{"pcie", "power"}) {
-		t.Errorf("%+v, unknown %v", r.Mean, r.Unknown)
-	}
-	if _, err := gpuprof.ProfileOf("a", r); err != nil {
-		t.Error(err)
-	}
-	// Instances of a driver that tells nothing of them give records, and no wrong ones.
-	b.begin(2, 0, 0)
-	b.scan()
-	b.until(b.now.Add(time.Minute))
-	b.end(2)
-	if r := b.closed(2); !r.Cut || r.Samples != 0 || r.Failed == 0 {
-		t.Errorf("%+v", r)
+	seen := nvml.Activity{SM: 0.2, Graphics: 0.4}
+	for name, c := range map[string]struct {
+		nvml, dcgm bool
+		unknown    []string
+	}{
+		"Hopper":             {nvml: true, unknown: []string{"pcie", "power"}},
+		"with dcgm-exporter": {dcgm: true, unknown: []string{"pcie", "power"}},
+		"without":            {unknown: []string{"gpu", "core", "pcie", "power"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, migged()...)
+			if c.dcgm {
+				b.DCGM = &DCGM{
+					Now: b.Now, asked: b.now.Add(time.Hour), at: b.now.Add(time.Minute),
+					uses: map[place]nvml.Activity{{"GPU-a", "5"}: seen},
+				}
+				must.OK(t, b.Start())
+			}
+			cards := must.Get(b.Dir.Cards(""))(t)
+			if len(cards) != 3 || cards[2].UUID != "GPU-b" || cards[0].UUID != "MIG-1" || cards[1].MemMiB != 9856 ||
+				cards[2].MemLimits || !cards[1].MemLimits || cards[1].Clients != 13 {
+				t.Fatalf("%+v", cards)
+			}
+			read := &card{memory: is(5000)}
+			if c.nvml {
+				read.act = func() (nvml.Activity, error) { return seen, nil }
+			}
+			if m, ok := b.gpus[1].card.(*measured); ok {
+				m.Card = read
+			} else {
+				b.gpus[1].card = read
+			}
+			b.begin(1, 1)
+			b.elapse(time.Minute)
+			r := b.ended(1)
+			if g := r.GPUs[0]; g.UUID != "MIG-2" || g.Parent != "GPU-a" || g.SMs != 28 || g.MemMiB != 9856 || g.Cores == 6912 {
+				t.Errorf("%+v", g)
+			}
+			must.Equal(t, r.Unknown, c.unknown)
+			_, err := gpuprof.ProfileOf("a", r)
+			if slices.Contains(c.unknown, "gpu") {
+				must.Equal(t, errors.Is(err, gpuprof.ErrPartial), true, "no profile")
+			} else if math.Abs(r.Mean.GPU-0.4) > 1e-9 || math.Abs(r.Mean.Core-0.2) > 1e-9 || err != nil {
+				t.Errorf("%+v, %v", r.Mean, err)
+			}
+		})
 	}
 }
 
@@ -312,83 +231,55 @@ func TestMIGInstances(t *testing.T) {
 // shows it, and in the driver's own samples where it is slower; it is none where a
 // job has company or the use has no period.
 func TestRhythm(t *testing.T) {
-	square := func(at, period, low, high float64) float64 {
-		if math.Mod(at, period) < period*0.6 {
-			return high
-		}
-		return low
-	}
 	for name, c := range map[string]struct {
-		use, power func(at float64) float64
-		points     float64 // period of the driver's samples' rhythm
-		company    bool
-		want       float64
+		use, power, points float64 // the period of each, s; 0 = it doesn't change
+		company            bool
+		want               float64
 	}{
-		"utilisation": {use: func(at float64) float64 { return square(at, 0.12, 0.2, 1) }, want: 0.12},
-		"power":       {power: func(at float64) float64 { return square(at, 0.25, 120, 300) }, want: 0.25},
+		"utilisation": {use: 0.12, want: 0.12},
+		"power":       {power: 0.25, want: 0.25},
 		"buffer":      {points: 1.5, want: 1.5},
 		"steady":      {},
-		"company":     {use: func(at float64) float64 { return square(at, 0.12, 0.2, 1) }, company: true},
+		"company":     {use: 0.12, company: true},
 	} {
 		b := newBench(t)
-		rng := rand.New(rand.NewPCG(1, 2))
-		start := b.now
+		rng, start := rand.New(rand.NewPCG(1, 2)), b.now
 		at := func() float64 { return b.now.Sub(start).Seconds() }
-		card := b.steady()
-		if c.use != nil {
-			card.use = func() (float64, float64, error) {
-				return max(0, min(1, c.use(at())+0.03*rng.NormFloat64())), 0, nil
+		square := func(at, period, low, high float64) float64 {
+			if period > 0 && math.Mod(at, period) < period*0.6 {
+				return high
 			}
+			return low
 		}
-		if c.power != nil {
-			card.power = func() (float64, error) { return c.power(at()) + 5*rng.NormFloat64(), nil }
+		card := b.card(0)
+		card.use = func() (float64, error) {
+			return max(0, min(1, square(at(), c.use, 0.2, 1)+0.03*rng.NormFloat64())), nil
 		}
-		if c.points > 0 {
-			card.points = func(since time.Time) ([]nvml.Point, error) {
-				var out []nvml.Point
-				for s := max(0, at()-16); s < at(); s += 1. / 6 {
-					if p := start.Add(time.Duration(s * 1e9)); p.After(since) {
-						out = append(out, nvml.Point{At: p, GPU: square(s, c.points, 0.1, 0.8)})
-					}
+		card.power = func() (float64, error) { return square(at(), c.power, 120, 300) + 5*rng.NormFloat64(), nil }
+		card.points = func() (out []nvml.Point, err error) {
+			for s := max(0, at()-16); s < at() && c.points > 0; s += 1. / 6 {
+				if p := start.Add(time.Duration(s * 1e9)); p.After(card.since) {
+					out = append(out, nvml.Point{At: p, GPU: square(s, c.points, 0.1, 0.8)})
 				}
-				return out, nil
 			}
+			return out, nil
 		}
-		b.gpus[0].card = card
-		b.begin(1, 0, 0)
+		b.begin(1, 0)
 		if c.company {
-			b.begin(2, 0, 0)
+			b.begin(2, 0)
 		}
-		b.scan()
-		b.until(start.Add(700 * time.Second))
-		samples, bursts := b.jobs[run{1, 0}].Samples, b.jobs[run{1, 0}].Bursts
-		b.end(1)
-		r := b.closed(1)
+		b.elapse(700 * time.Second)
+		bursts := b.jobs[run{1, 0}].Bursts
+		r := b.ended(1)
 		if math.Abs(r.StepS-c.want) > 0.05*c.want {
 			t.Errorf("%s: a step of %v s, want %v", name, r.StepS, c.want)
 		}
-		if samples > 700+purse+2 || bursts > len(burstAt) {
-			t.Errorf("%s: %d samples, %d bursts", name, samples, bursts)
+		if r.Samples > 700+purse+2 || bursts > len(burstAt) {
+			t.Errorf("%s: %d samples, %d bursts", name, r.Samples, bursts)
 		}
-		if c.want > 0 && !c.company {
-			if p, err := gpuprof.ProfileOf("a", r); err != nil || p.StepS != r.StepS {
-				t.Error(name, p, err)
-			}
+		if p, err := gpuprof.ProfileOf("a", r); err != nil || p.StepS != r.StepS {
+			t.Error(name, p, err)
 		}
-	}
-}
-
-// A prolog's clock ahead of the agent's, or a clock that was set back, gives a
-// record that can be true.
-func TestClockSetBack(t *testing.T) {
-	b := newBench(t)
-	b.gpus[0].card = b.steady()
-	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 7, GPUs: []int{0}, UUIDs: uuids(t, b.Dir, 0), Start: b.now.Add(time.Hour)}))
-	b.scan()
-	b.until(b.now.Add(time.Minute))
-	b.end(7)
-	if r := b.closed(7); r.DurationS() != 0 {
-		t.Errorf("%+v", r)
 	}
 }
 
@@ -397,53 +288,31 @@ func TestClockSetBack(t *testing.T) {
 func TestSharersWithoutMPS(t *testing.T) {
 	b := newBench(t)
 	b.gpus[0].dev.MPS.OwnAddresses = true
-	b.proc(map[int]int64{1: 1, 2: 2, 3: 2, 4: 3, 5: 0})
-	without := map[int]bool{5: true}
-	b.gpus[0].card = b.steady()
-	b.gpus[0].card.(*card).procs = func() ([]nvml.Process, error) {
-		var out []nvml.Process
-		for _, pid := range []int{1, 2, 3, 5} {
-			out = append(out, nvml.Process{PID: pid, MemMiB: 10, WithoutMPS: without[pid]})
+	b.inProc(map[int]int64{1: 1, 2: 2, 3: 2, 4: 3, 5: 0})
+	without := map[int]bool{4: true, 5: true}
+	for gpu, pids := range [][]int{{1, 2, 3, 5}, {4}} {
+		b.card(gpu).procs = func() (out []nvml.Process, err error) {
+			for _, pid := range pids {
+				out = append(out, nvml.Process{PID: pid, MemMiB: 10, WithoutMPS: without[pid]})
+			}
+			return out, nil
 		}
-		return out, nil
 	}
-	b.gpus[1].card = b.steady()
-	b.gpus[1].card.(*card).procs = func() ([]nvml.Process,
-		error,
-	) {
-		return []nvml.Process{{PID: 4, MemMiB: 10, WithoutMPS: true}}, nil
-	}
-	b.begin(1, 0, 0)
-	b.begin(2, 0, 0)
-	must.OK(t, b.Dir.Begin(&prolog.Job{
-		JobID: 3, UID: 1000, User: "ann", GPUs: []int{1}, UUIDs: uuids(t, b.Dir, 1),
-		Start: b.now,
-	}))
+	b.begin(1, 0)
+	b.begin(2, 0)
+	b.prolog(prolog.Job{JobID: 3, GPUs: []int{1}})
 	b.scan()
-	b.sample()
-	without[1] = true
-	b.sample()
-	without[1] = false
-	b.sample()
-	if got := b.Idle().WithoutMPS; len(got) > 0 {
-		t.Errorf("all are clients, as far as two readings show: %v", got)
-	}
-	without[3] = true
-	b.sample()
-	b.sample()
-	if got := b.Idle().WithoutMPS; !slices.Equal(got, []int64{2}) {
-		t.Errorf("reported: %v, want job 2", got)
-	}
-	without[3] = false
-	b.sample()
-	if got := b.Idle().WithoutMPS; len(got) > 0 {
-		t.Errorf("it is a client again: %v", got)
+	for i, reading := range []struct {
+		pid  int // that is without at this reading
+		want []int64
+	}{{}, {pid: 1}, {}, {pid: 3}, {pid: 3, want: []int64{2}}, {}} {
+		without[reading.pid] = true
+		b.sample()
+		without[reading.pid] = false
+		must.Equal(t, b.Idle().WithoutMPS, reading.want, "reading %d", i)
 	}
 	for id, want := range map[int64]bool{1: false, 2: true, 3: false} {
-		b.end(id)
-		if r := b.closed(id); r.WithoutMPS != want {
-			t.Errorf("the record of job %d says %v", id, r.WithoutMPS)
-		}
+		must.Equal(t, b.ended(id).WithoutMPS, want, "the record of job %d", id)
 	}
 }
 
@@ -452,28 +321,80 @@ func TestHostUseIsRecorded(t *testing.T) {
 	b := newBench(t)
 	b.Groups = t.TempDir()
 	group := filepath.Join(b.Groups, "system.slice/slurmstepd.scope/job_1")
-	must.OK(t, os.MkdirAll(group, 0o755))
-	uses := func(cpuS, mib int) {
-		must.OK(t, os.WriteFile(filepath.Join(group, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\n", cpuS*1e6), 0o600),
-			os.WriteFile(filepath.Join(group, "memory.peak"), fmt.Appendf(nil, "%d\n", mib<<20), 0o600))
-	}
-	b.gpus[0].card, b.gpus[1].card = b.steady(), b.steady()
-	b.begin(1, 0, 0)
-	b.begin(2, 0, 1)
-	b.scan()
+	must.OK(t, os.MkdirAll(group, 0o755), os.WriteFile(filepath.Join(group, "memory.peak"), []byte("104857600\n"), 0o600))
+	b.begin(1, 0)
+	b.begin(2, 1)
 	for i := range 6 {
 		b.now = b.now.Add(20 * time.Second)
-		uses(50*(i+1), 100)
+		must.OK(t, os.WriteFile(filepath.Join(group, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\n", 50e6*(i+1)), 0o600))
 		b.sample()
 	}
 	must.OK(t, os.RemoveAll(group))
-	b.until(b.now.Add(time.Minute))
-	b.end(1)
-	b.end(2)
-	if r := b.closed(1); r.Host == nil || math.Abs(r.Host.Cores-2.5) > 1e-9 || r.Host.MemMiB != 100 {
-		t.Errorf("%+v", r.Host)
+	b.elapse(time.Minute)
+	must.Equal(t, b.ended(1).Host, &gpuprof.Host{Cores: 2.5, MemMiB: 100})
+	must.Equal(t, b.ended(2).Host, nil, "without a group")
+}
+
+// A process that has broken its MPS server is long gone when a hook reads so in the server's log. Jobs 1 and 2 share a
+// GPU, and the records say whose process it was.
+func TestWhoseFaultItWas(t *testing.T) {
+	for name, c := range map[string]struct {
+		by        []int // the processes in the log
+		endsFirst bool  // job 2, and its record is closed before job 1's file names a process
+		later     time.Duration
+		reused    bool // process 22's number is one of job 1's meanwhile
+		restart   bool // of the agent, once the file names the process
+		want      []int64
+	}{
+		"the neighbour's": {by: []int{22}, want: []int64{2}},
+		"its own":         {by: []int{11}, want: []int64{1}},
+		"both":            {by: []int{22, 11}, want: []int64{2, 1}},
+		"the neighbour's, whose record is closed": {by: []int{22}, endsFirst: true, want: []int64{2}},
+		"the agent restarted":                     {by: []int{22}, restart: true, want: []int64{2}},
+		"the number is another process's by now":  {by: []int{22}, reused: true, want: []int64{1}},
+		"one of two isn't known":                  {by: []int{22, 33}},
+		"a long time ago":                         {by: []int{22}, endsFirst: true, later: time.Hour},
+		"the log names none":                      {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.inProc(map[int]int64{11: 1, 22: 2})
+			b.card(0).procs = runs(11, 22)
+			b.begin(1, 0)
+			b.begin(2, 0)
+			b.elapse(5 * time.Second)
+			b.card(0).procs = runs(11)
+			if c.endsFirst {
+				must.Equal(t, b.ended(2).MPSFault.IsZero(), true, "job 2 was no victim")
+			}
+			if c.reused {
+				b.inProc(map[int]int64{22: 1})
+				b.card(0).procs = runs(11, 22)
+			}
+			b.elapse(5*time.Second + c.later)
+			at := b.now
+			b.rewrite(1, func(j *prolog.Job) { j.MPSFault, j.MPSFaultBy = at, c.by })
+			b.scan()
+			if c.restart {
+				b.restart()
+			}
+			r := b.ended(1)
+			must.Equal(t, r.MPSFaultBy, c.want)
+			must.Equal(t, r.MPSFault.Equal(at), true, "the fault's time")
+		})
 	}
-	if r := b.closed(2); r.Host != nil {
-		t.Errorf("without a group: %+v", r.Host)
+}
+
+// A driver that is too old to limit clients' memory is named to the hooks, in records and as a metric.
+func TestOldDriverIsNamed(t *testing.T) {
+	for _, old := range []bool{true, false} {
+		b := newBench(t, nvml.Device{Capabilities: nvml.Capabilities{
+			MPS: nvml.MPS{ThreadPercentage: true, MemoryLimit: !old},
+		}, UUID: "GPU-0"})
+		b.begin(1, 0)
+		b.elapse(time.Minute)
+		must.Equal(t, b.ended(1).GPUs[0].NoMemLimits, old, "the record")
+		must.Equal(t, must.Get(b.Dir.Cards(""))(t)[0].MemLimits, !old, "what hooks read")
+		must.Equal(t, testutil.ToFloat64(b.Metrics.noLimits), map[bool]float64{true: 1}[old])
 	}
 }

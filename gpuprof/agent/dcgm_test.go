@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,10 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 )
 
@@ -35,9 +31,7 @@ DCGM_FI_PROF_SM_ACTIVE{gpu="1",UUID="GPU-a",device="nvidia1",GPU_I_PROFILE="2g.1
 func TestUseByDCGM(t *testing.T) {
 	got := must.Get(dcgmUses(strings.NewReader(dcgmPage)))(t)
 	want := map[place]nvml.Activity{{"GPU-a", "7"}: {SM: 0.3, Graphics: 0.6}, {"GPU-a", "5"}: {SM: 0.2, Graphics: 7e9}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(place{})); diff != "" {
-		t.Error(diff)
-	}
+	must.Equal(t, got, want)
 	if _, err := dcgmUses(strings.NewReader("<html>")); err == nil {
 		t.Error("a page of something else is read")
 	}
@@ -48,9 +42,7 @@ func TestUseByDCGM(t *testing.T) {
 func TestDCGMIsReadAgain(t *testing.T) {
 	var page atomic.Value
 	page.Store(dcgmPage)
-	asked := make(chan bool, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		defer func() { asked <- true }()
 		if page.Load() == "" {
 			http.Error(w, "no", http.StatusTeapot)
 			return
@@ -66,17 +58,11 @@ func TestDCGMIsReadAgain(t *testing.T) {
 			t.Errorf("%v: %+v, %v; want %v", at, a, err, want)
 		}
 	}
-	read := func() { // waits for the reading that was begun
-		t.Helper()
-		<-asked
-		for {
+	read := func() { // waits for the end of the reading that was begun
+		for reads := true; reads; time.Sleep(time.Millisecond) {
 			d.mu.Lock()
-			done := !d.reading
+			reads = d.reading
 			d.mu.Unlock()
-			if done {
-				return
-			}
-			time.Sleep(time.Millisecond)
 		}
 	}
 	one := place{"GPU-a", "7"}
@@ -93,46 +79,5 @@ func TestDCGMIsReadAgain(t *testing.T) {
 	now = now.Add(time.Second)
 	if _, err := d.activity(one); err == nil || !strings.Contains(err.Error(), "teapot") {
 		t.Errorf("%v", err)
-	}
-}
-
-// An instance whose use NVML doesn't give is recorded with what DCGM says of it; without DCGM its use is unknown, not
-// 0, and makes no profile.
-func TestRecordOfAnA100sInstance(t *testing.T) {
-	for name, with := range map[string]bool{"with dcgm-exporter": true, "without": false} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.Devices = migged()
-			b.Devices[0].MIG.Instances[0].GPUInstance, b.Devices[0].MIG.Instances[1].GPUInstance = 7, 5
-			if with {
-				b.DCGM = &DCGM{
-					Now: b.Now, asked: b.now.Add(time.Hour), at: b.now.Add(time.Minute),
-					uses: map[place]nvml.Activity{{"GPU-a", "5"}: {SM: 0.2, Graphics: 0.4}},
-				}
-			}
-			must.OK(t, b.Start())
-			var read Card = &card{memory: is(5000)}
-			if m, ok := b.gpus[1].card.(*measured); ok {
-				m.Card = read
-				read = m
-			}
-			b.gpus[1].card = read
-			b.begin(1, 0, 1)
-			b.scan()
-			b.until(b.now.Add(time.Minute))
-			b.end(1)
-			r := b.closed(1)
-			if with {
-				if math.Abs(r.Mean.GPU-0.4) > 1e-9 || math.Abs(r.Mean.Core-0.2) > 1e-9 ||
-					!cmp.Equal(r.Unknown, []string{"pcie", "power"}) {
-					t.Errorf("%+v, unknown %v", r.Mean, r.Unknown)
-				}
-				return
-			}
-			must.Equal(t, r.Unknown, []string{"gpu", "core", "pcie", "power"})
-			if _, err := gpuprof.ProfileOf("a", r); !errors.Is(err, gpuprof.ErrPartial) {
-				t.Errorf("a profile: %v", err)
-			}
-		})
 	}
 }

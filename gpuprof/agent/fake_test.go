@@ -1,210 +1,234 @@
 package agent
 
 import (
-	"math"
-	"math/rand/v2"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// card is a Card made of functions; one that is nil isn't supported.
+// card is a Card made of functions. What is nil isn't supported.
 type card struct {
-	use    func() (gpu, mem float64, err error)
-	memory func() (float64, error)
-	pcie   func() (mbps float64, err error)
-	power  func() (float64, error)
-	act    func() (nvml.Activity, error)
-	points func(since time.Time) ([]nvml.Point, error)
-	procs  func() ([]nvml.Process, error)
-	uses   func(since time.Time) ([]nvml.ProcessUse, error)
+	err                      error // of every call
+	use, memory, pcie, power func() (float64, error)
+	memBusy                  float64
+	act                      func() (nvml.Activity, error)
+	points                   func() ([]nvml.Point, error)
+	procs                    func() ([]nvml.Process, error)
+	uses                     func() ([]nvml.ProcessUse, error)
+	since                    time.Time // from when on the agent asks for points or uses
 }
 
-var none = nvml.ErrNotSupported
-
-func (c *card) Utilisation() (float64, float64, error) {
-	if c.use == nil {
-		return 0, 0, none
+func given[T any](c *card, f func() (T, error)) (v T, err error) {
+	switch {
+	case c.err != nil:
+		return v, c.err
+	case f == nil:
+		return v, nvml.ErrNotSupported
 	}
-	return c.use()
+	return f()
+}
+
+func (c *card) Utilisation() (gpu, mem float64, err error) {
+	gpu, err = given(c, c.use)
+	return gpu, c.memBusy, err
 }
 
 func (c *card) Read(source string) (float64, error) {
-	read := map[string]func() (float64, error){
-		nvml.Memory: c.memory, nvml.Power: c.power,
-	}[source]
-	if read == nil {
-		return 0, none
-	}
-	return read()
+	return given(c, map[string]func() (float64, error){nvml.Memory: c.memory, nvml.Power: c.power}[source])
 }
 
-func (c *card) PCIe() (float64, error) {
-	if c.pcie == nil {
-		return 0, none
-	}
-	return c.pcie()
-}
-
-func (c *card) Activity() (nvml.Activity, error) {
-	if c.act == nil {
-		return nvml.Activity{}, none
-	}
-	return c.act()
-}
+func (c *card) PCIe() (float64, error)             { return given(c, c.pcie) }
+func (c *card) Activity() (nvml.Activity, error)   { return given(c, c.act) }
+func (c *card) Processes() ([]nvml.Process, error) { return given(c, c.procs) }
 
 func (c *card) Samples(since time.Time) ([]nvml.Point, error) {
-	if c.points == nil {
-		return nil, none
-	}
-	return c.points(since)
-}
-
-func (c *card) Processes() ([]nvml.Process, error) {
-	if c.procs == nil {
-		return nil, none
-	}
-	return c.procs()
+	c.since = since
+	return given(c, c.points)
 }
 
 func (c *card) ProcessUtilisation(since time.Time) ([]nvml.ProcessUse, error) {
-	if c.uses == nil {
-		return nil, none
-	}
-	return c.uses(since)
+	c.since = since
+	return given(c, c.uses)
 }
 
+func is(v float64) func() (float64, error) { return func() (float64, error) { return v, nil } }
+
+// runs are processes of one MiB each.
+func runs(pids ...int) func() (list []nvml.Process, err error) {
+	return func() (list []nvml.Process, err error) {
+		for _, pid := range pids {
+			list = append(list, nvml.Process{PID: pid, MemMiB: 1})
+		}
+		return list, nil
+	}
+}
+
+// kept are the records that the agent has closed.
+type kept struct {
+	recs []*gpuprof.Record
+	fail bool
+}
+
+func (k *kept) keep(r *gpuprof.Record) error {
+	if k.fail {
+		return errors.New("disk full")
+	}
+	k.recs = append(k.recs, r)
+	return nil
+}
+
+// bench is an agent that a test drives pass by pass, with a clock of its own.
+type bench struct {
+	*Agent
+	t    testing.TB
+	now  time.Time
+	kept kept
+	reg  *prometheus.Registry
+}
+
+// newBench has these GPUs, or two. Each gives everything but what is by process, and never changes.
+func newBench(t testing.TB, devices ...nvml.Device) *bench {
+	t.Helper()
+	if len(devices) == 0 {
+		devices = []nvml.Device{{UUID: "GPU-0", MemMiB: 12000}, {Minor: 1, Index: 1, UUID: "GPU-1", MemMiB: 12000}}
+	}
+	b := &bench{t: t, now: time.Unix(1e9, 0), reg: prometheus.NewPedanticRegistry()}
+	b.Agent = &Agent{
+		Dir: prolog.Dir(t.TempDir()), Devices: devices, Node: "n1", Keep: b.kept.keep, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return b.now }, Metrics: NewMetrics(b.reg), Proc: t.TempDir(),
+	}
+	must.OK(t, b.Start(), b.Dir.Make())
+	for _, g := range b.gpus {
+		g.card = &card{use: is(0.5), memBusy: 0.2, memory: is(1000), pcie: is(400), power: is(150)}
+	}
+	return b
+}
+
+// card is a GPU's, for a test to change.
+func (b *bench) card(gpu int) *card { return b.gpus[gpu].card.(*card) }
+
+// uuids are the cards at these places of the agent's list, as a prolog finds them there.
+func uuids(t must.T, dir prolog.Dir, gpus ...int) (out []string) {
+	t.Helper()
+	cards := must.Get(dir.Cards(""))(t)
+	for _, i := range gpus {
+		if i < len(cards) {
+			out = append(out, cards[i].UUID)
+		} else {
+			out = append(out, "")
+		}
+	}
+	return out
+}
+
+// prolog announces a job, which begins now.
+func (b *bench) prolog(j prolog.Job) {
+	b.t.Helper()
+	j.UID, j.User, j.UUIDs, j.Start = 1000, "ann", uuids(b.t, b.Dir, j.GPUs...), b.now
+	must.OK(b.t, b.Dir.Begin(&j))
+}
+
+// begin has sharers begin on GPUs, and the agent see them.
+func (b *bench) begin(id int64, gpus ...int) {
+	b.t.Helper()
+	b.prolog(prolog.Job{JobID: id, GPUs: gpus, Percent: 50})
+	b.scan()
+}
+
+// end is a job's epilog, which the agent hasn't seen yet.
 func (b *bench) end(id int64) {
 	b.t.Helper()
 	must.Get(b.Dir.End(id, b.now, "0:0"))(b.t)
 }
 
+// ended ends a job and returns its record.
+func (b *bench) ended(id int64) *gpuprof.Record {
+	b.t.Helper()
+	b.end(id)
+	return b.closed(id)
+}
+
+// closed has the agent look for ended jobs, and returns the record of one.
+func (b *bench) closed(id int64) *gpuprof.Record {
+	b.t.Helper()
+	b.scan()
+	for _, r := range b.kept.recs {
+		if r.JobID == id {
+			must.OK(b.t, r.Validate())
+			return r
+		}
+	}
+	b.t.Fatalf("no record of job %d", id)
+	return nil
+}
+
 // sample reads every GPU that has jobs.
-func (a *Agent) sample() {
-	for _, g := range a.gpus {
+func (b *bench) sample() {
+	for _, g := range b.gpus {
 		g.pace.due = time.Time{}
 	}
-	a.pass()
+	b.pass()
 }
 
-func is(v float64) func() (float64, error) { return func() (float64, error) { return v, nil } }
-
-// steady is a card that gives everything but what is by process, and never changes.
-func (b *bench) steady() *card {
-	return &card{
-		use: func() (float64, float64, error) { return 0.5, 0.2, nil }, memory: is(1000),
-		pcie: is(400), power: is(150),
-	}
-}
-
-// until runs the agent's loop on the test's clock, as Run would, and returns how
-// many passes there were.
-func (b *bench) until(end time.Time) int {
+// elapse runs the agent's loop for so long, as Run would, and returns how many passes there were.
+func (b *bench) elapse(d time.Duration) (passes int) {
 	b.t.Helper()
-	n := 0
-	for {
+	for end := b.now.Add(d); ; passes++ {
 		due, ok := b.due()
 		if !ok || due.After(end) {
 			b.now = end
-			return n
+			return passes
 		}
 		if due.After(b.now) {
 			b.now = due
 		}
-		b.pass()
-		if n++; n > 1e6 {
+		if b.pass(); passes > 1e6 {
 			b.t.Fatal("the loop spins")
 		}
 	}
 }
 
-// The pace is fast at the start, slow while nothing changes, fast at a change, and
-// on average never faster than the period but for what the purse holds.
-func TestPace(t *testing.T) {
-	b := newBench(t)
-	b.begin(7, 0, 0)
-	use := 0.5
-	c := b.steady()
-	c.use = func() (float64, float64, error) { return use, 0, nil }
-	b.gpus[0].card = c
-	b.scan()
-	g := b.gpus[0]
-	start := b.now
-	if n := b.until(start.Add(time.Second)); n < 5 {
-		t.Errorf("%d samples in the first second", n)
-	}
-	b.until(start.Add(2 * time.Minute))
-	if g.pace.step != 10*time.Second {
-		t.Errorf("steps of %v when nothing changes", g.pace.step)
-	}
-	use = 0.9
-	b.until(g.pace.due) // a step later at most it is seen
-	if n := b.until(b.now.Add(time.Second)); n < 5 {
-		t.Errorf("%d samples in the second after a change", n)
-	}
-	// Flickering for an hour.
-	rng := rand.New(rand.NewPCG(1, 1))
-	c.use = func() (float64, float64, error) { return rng.Float64(), 0, nil }
-	samples := b.jobs[run{7, 0}].Samples
-	b.until(b.now.Add(time.Hour))
-	if n := b.jobs[run{7, 0}].Samples - samples; n > 3600+purse+1 || n < 3500 {
-		t.Errorf("%d samples in an hour", n)
-	}
-}
-
-// Uneven steps leave the integrals right: of what the card's use was, and of its power.
-func TestIntegralsOfUnevenSteps(t *testing.T) {
-	b := newBench(t)
-	b.begin(7, 0, 0)
-	c := b.steady()
-	start := b.now
-	at := func() float64 { return b.now.Sub(start).Seconds() }
-	high := func() bool { return int(at()/100)%2 == 1 } // 100 s low, 100 s high
-	c.use = func() (float64, float64, error) {
-		if high() {
-			return 0.9, 0, nil
-		}
-		return 0.1, 0, nil
-	}
-	c.power = func() (float64, error) {
-		if high() {
-			return 200, nil
-		}
-		return 100, nil
-	}
-	b.gpus[0].card = c
-	b.scan()
-	b.until(start.Add(2000 * time.Second))
-	b.end(7)
-	r := b.closed(7)
-	if math.Abs(r.Mean.GPU-0.5) > 0.02 || r.Peak.GPU != 0.9 {
-		t.Errorf("mean %v, peak %v", r.Mean.GPU, r.Peak.GPU)
-	}
-	if math.Abs(r.Power.EnergyJ/300000-1) > 0.02 || r.Power.PeakW != 200 {
-		t.Errorf("power %+v, want 300 kJ", r.Power)
-	}
-	if r.Samples > 1000 || r.MissedS != 0 || len(r.Unknown) != 0 || math.Abs(r.Mean.PCIeMBps-400) > 1e-6 {
-		t.Errorf("%d samples, missed %v s, unknown %v, %v MB/s", r.Samples, r.MissedS, r.Unknown, r.Mean.PCIeMBps)
-	}
-}
-
-// proc makes a /proc of processes in the control groups of jobs; job 0 is an MPS
-// server, job −1 nobody's.
-func (b *bench) proc(of map[int]int64) {
+// wants fails the test unless Health complains with these words; none = it must not complain.
+func (b *bench) wants(words ...string) {
 	b.t.Helper()
-	b.Proc = b.t.TempDir()
-	b.procAt(b.t, b.Proc, of)
+	err := b.Health()
+	if (err != nil) != (len(words) > 0) {
+		b.t.Fatalf("health: %v, want %q", err, words)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			b.t.Errorf("health: %q doesn't say %q", err, w)
+		}
+	}
 }
 
-func (b *bench) procAt(tb testing.TB, root string, of map[int]int64) {
-	tb.Helper()
+// idleFor is for how long the agent tells that a job has done nothing.
+func (b *bench) idleFor(id int64) time.Duration {
+	for _, j := range b.Idle().Jobs {
+		if j.JobID == id {
+			return time.Duration(j.IdleS * float64(time.Second))
+		}
+	}
+	return 0
+}
+
+// inProc has /proc show processes in the control groups of jobs; job 0 is an MPS server, job −1 nobody's.
+func (b *bench) inProc(of map[int]int64) {
+	b.t.Helper()
 	for pid, job := range of {
-		dir := filepath.Join(root, strconv.Itoa(pid))
+		dir := filepath.Join(b.Proc, strconv.Itoa(pid))
 		group, comm := "0::/system.slice/slurmstepd.scope/job_"+strconv.FormatInt(job, 10)+"/step_0/user/task_0\n", "app\n"
 		if job <= 0 {
 			group = "0::/system.slice/other.service\n"
@@ -212,9 +236,7 @@ func (b *bench) procAt(tb testing.TB, root string, of map[int]int64) {
 		if job == 0 {
 			comm = "nvidia-cuda-mps\n"
 		}
-		must.OK(tb, os.MkdirAll(dir, 0o755))
-		for name, text := range map[string]string{"cgroup": group, "comm": comm} {
-			must.OK(tb, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-		}
+		must.OK(b.t, os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "cgroup"), []byte(group), 0o600),
+			os.WriteFile(filepath.Join(dir, "comm"), []byte(comm), 0o600))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,69 +23,67 @@ var odd = []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, 4e9, math.
 // record says nothing that isn't so, keeps the others, and counts what was dropped.
 func TestEveryFigureMayLie(t *testing.T) {
 	broken := []error{nvml.ErrImplausible, errors.New("unknown error"), nvml.ErrNotSupported}
-	// One clean record per lie: what the honest figures say must not change.
-	for _, figure := range []string{"gpu", "mem", "pcie", "power", "core", "process"} {
-		for _, always := range []bool{true, false} {
-			for kind := range len(odd) + len(broken) {
-				b := newBench(t)
-				c := b.steady()
-				n := 0
-				lie := func(v float64) (float64, error) {
+	// Each figure's place on the card, and its name in the record.
+	for place, figure := range map[string]string{
+		"use": "gpu", "memory": "mem", "pcie": "pcie", "power": "power", "act": "core", "uses": "core",
+	} {
+		for kind := range 2 * (len(odd) + len(broken)) {
+			always, kind := kind%2 == 0, kind/2
+			b := newBench(t)
+			c, n := b.card(0), 0
+			lie := func(honest func() (float64, error)) func() (float64, error) {
+				return func() (float64, error) {
 					if n++; !always && n%3 != 0 {
-						return v, nil
+						return honest()
 					}
 					if kind < len(odd) {
 						return odd[kind], nil
 					}
 					return 0, broken[kind-len(odd)]
 				}
-				switch figure {
-				case "gpu":
-					c.use = func() (float64, float64, error) { v, err := lie(0.5); return v, 0, err }
-				case "mem":
-					c.memory = func() (float64, error) { return lie(1000) }
-				case "pcie":
-					c.pcie = func() (float64, error) { return lie(400) }
-				case "power":
-					c.power = func() (float64, error) { return lie(150) }
-				case "core":
-					c.act = func() (nvml.Activity, error) { v, err := lie(0.4); return nvml.Activity{SM: v}, err }
-				case "process":
-					c.uses = func(time.Time) ([]nvml.ProcessUse, error) {
-						v, err := lie(0.4)
-						return []nvml.ProcessUse{{PID: 1, At: b.now, SM: v}}, err
-					}
+			}
+			core := lie(is(0.4))
+			switch place {
+			case "use":
+				c.use = lie(c.use)
+			case "memory":
+				c.memory = lie(c.memory)
+			case "pcie":
+				c.pcie = lie(c.pcie)
+			case "power":
+				c.power = lie(c.power)
+			case "act":
+				c.act = func() (nvml.Activity, error) { v, err := core(); return nvml.Activity{SM: v}, err }
+			case "uses":
+				c.uses = func() ([]nvml.ProcessUse, error) {
+					v, err := core()
+					return []nvml.ProcessUse{{PID: 1, At: b.now, SM: v}}, err
 				}
-				b.gpus[0].card = c
-				b.begin(7, 0, 0)
-				b.scan()
-				b.until(b.now.Add(time.Minute))
-				b.end(7)
-				r := b.closed(7)
-				name := strings.Replace(figure, "process", "core", 1)
-				told := func(f string) bool { return !slices.Contains(r.Unknown, f) }
-				gone := func(f string) bool { return always && f == figure }
-				near := func(f string, got, want float64) {
-					if !gone(f) && math.Abs(got-want) > 0.02*want {
-						t.Errorf("%s, way %d: %s is %v, want %v", figure, kind, f, got, want)
-					}
-					if gone(f) && told(f) && f != "core" {
-						t.Errorf("%s, way %d: nothing says that it isn't known", figure, kind)
-					}
+			}
+			b.begin(7, 0)
+			b.elapse(time.Minute)
+			r := b.ended(7)
+			if r.Power == nil {
+				r.Power = &gpuprof.Power{}
+			}
+			for f, v := range map[string][3]float64{ // what is said, the truth, and how far off it may be
+				"gpu": {r.Mean.GPU, 0.5, 0.01}, "mem": {r.Peak.MemMiB, 1000, 20}, "pcie": {r.Mean.PCIeMBps, 400, 8},
+				"power": {r.Power.MeanW, 145, 7},
+			} {
+				ok := math.Abs(v[0]-v[1]) <= v[2]
+				if always && f == figure {
+					ok = slices.Contains(r.Unknown, f)
 				}
-				near("gpu", r.Mean.GPU, 0.5)
-				near("mem", r.Peak.MemMiB, 1000)
-				near("pcie", r.Mean.PCIeMBps, 400)
-				if !gone("power") && (r.Power == nil || r.Power.MeanW < 138 || r.Power.MeanW > 151) {
-					t.Errorf("%s, way %d: power %+v", figure, kind, r.Power)
+				if !ok {
+					t.Errorf("%s, way %d: %s is %v, want %v; unknown %v", place, kind, f, v[0], v[1], r.Unknown)
 				}
-				lied := kind <= len(odd) // ErrImplausible too
-				if n := b.dropped(name); lied != (n > 0) || b.dropped() > n {
-					t.Errorf("%s, way %d: %v dropped, %v in all", figure, kind, n, b.dropped())
-				}
-				if r.Failed != 0 || r.MissedS != 0 {
-					t.Errorf("%s, way %d: %d failed, missed %v s", figure, kind, r.Failed, r.MissedS)
-				}
+			}
+			lied := kind <= len(odd) // ErrImplausible too
+			if n := b.dropped(figure); lied != (n > 0) || b.dropped() > n {
+				t.Errorf("%s, way %d: %v dropped, %v in all", place, kind, n, b.dropped())
+			}
+			if r.Failed != 0 || r.MissedS != 0 {
+				t.Errorf("%s, way %d: %d failed, missed %v s", place, kind, r.Failed, r.MissedS)
 			}
 		}
 	}
@@ -105,27 +102,20 @@ func (b *bench) dropped(figures ...string) (n float64) {
 // PCIe is slow to read: neither fast steps nor bursts read it oftener than once a
 // period, and what they didn't read isn't unknown. Performance monitoring saves it.
 func TestPCIeIsReadOnceAPeriod(t *testing.T) {
-	for _, counts := range []bool{false, true} {
+	for counts, want := range map[bool]int{false: 20, true: 0} {
 		b := newBench(t)
-		c := b.steady()
+		c := b.card(0)
 		n, uses := 0, 0
 		c.pcie = func() (float64, error) { n++; return 400, nil }
-		c.use = func() (float64, float64, error) { uses++; return float64(uses % 2), 0, nil }
+		c.use = func() (float64, error) { uses++; return float64(uses % 2), nil }
 		if counts {
 			c.act = func() (nvml.Activity, error) {
 				return nvml.Activity{SM: 0.5, PCIeMBps: 500 * float64(uses%2)}, nil
 			}
 		}
-		b.gpus[0].card = c
-		b.begin(7, 0, 0)
-		b.scan()
-		b.until(b.now.Add(20 * time.Second)) // flickers, and has a burst
-		b.end(7)
-		r := b.closed(7)
-		want := 20
-		if counts {
-			want = 0
-		}
+		b.begin(7, 0)
+		b.elapse(20 * time.Second) // flickers, and has a burst
+		r := b.ended(7)
 		if n > want+2 || n < want-2 || uses < 200 {
 			t.Errorf("read %d times, utilisation %d times", n, uses)
 		}
@@ -139,17 +129,14 @@ func TestPCIeIsReadOnceAPeriod(t *testing.T) {
 // Zeros are dropped where other figures belie them.
 func TestZeros(t *testing.T) {
 	b := newBench(t)
-	c := b.steady()
+	c := b.card(0)
 	c.memory, c.power = is(0), is(0)
 	c.act = func() (nvml.Activity, error) { return nvml.Activity{SM: 0.4}, nil }
-	b.gpus[0].card = c
-	b.begin(7, 0, 0)
-	b.scan()
-	b.until(b.now.Add(time.Minute))
-	c.use = func() (float64, float64, error) { return 0, 0, nil }
-	b.until(b.now.Add(time.Minute))
-	b.end(7)
-	r := b.closed(7)
+	b.begin(7, 0)
+	b.elapse(time.Minute)
+	c.use = is(0)
+	b.elapse(time.Minute)
+	r := b.ended(7)
 	if b.dropped("gpu") == 0 || b.dropped("mem") == 0 || b.dropped("power") == 0 ||
 		b.dropped("gpu", "mem", "power") != b.dropped() {
 		t.Error(b.dropped("gpu"), b.dropped("mem"), b.dropped("power"), b.dropped())
@@ -162,19 +149,12 @@ func TestZeros(t *testing.T) {
 // A GPU that is lost for a while costs that while, and one that comes back goes on.
 func TestLostGPU(t *testing.T) {
 	b := newBench(t)
-	c := b.steady()
-	honest := c.use
-	b.gpus[0].card = c
-	b.begin(7, 0, 0)
-	b.scan()
-	b.until(b.now.Add(100 * time.Second))
-	c.use = func() (float64, float64, error) { return 0, 0, nvml.ErrLost }
-	b.until(b.now.Add(100 * time.Second))
-	c.use = honest
-	b.until(b.now.Add(100 * time.Second))
-	b.end(7)
-	r := b.closed(7)
-	if r.MissedS < 90 || r.MissedS > 115 || r.Failed == 0 || r.Mean.GPU != 0.5 {
+	b.begin(7, 0)
+	for _, err := range []error{nil, nvml.ErrLost, nil} {
+		b.card(0).err = err
+		b.elapse(100 * time.Second)
+	}
+	if r := b.ended(7); r.MissedS < 90 || r.MissedS > 115 || r.Failed == 0 || r.Mean.GPU != 0.5 {
 		t.Errorf("missed %v s, %d failed, mean %v", r.MissedS, r.Failed, r.Mean)
 	}
 }
@@ -182,63 +162,42 @@ func TestLostGPU(t *testing.T) {
 // A GPU that NVML had lost before the agent started keeps its place, and a job on it, or on one that doesn't exist,
 // costs nobody else anything.
 func TestGPULostBeforeTheStart(t *testing.T) {
-	b := node(t)
-	b.Devices = eight()
-	b.Devices[1] = nvml.Device{Index: 1, Minor: 1, Lost: "GPU is lost"}
-	must.OK(t, b.Start())
-	cards, err := b.Dir.Cards("")
-	must.OK(t, err)
-	for i, d := range b.Devices {
-		must.Equal(t, cards[i].NVMLIndex, i)
-		must.Equal(t, cards[i].UUID, d.UUID)
-		must.Equal(t, cards[i].Lost, i == 1)
+	all := eight()
+	all[1] = nvml.Device{Index: 1, Minor: 1, Lost: "GPU is lost"}
+	b := newBench(t, all...)
+	for i, c := range must.Get(b.Dir.Cards(""))(t) {
+		must.Equal(t, prolog.Card{NVMLIndex: c.NVMLIndex, UUID: c.UUID, Lost: c.Lost},
+			prolog.Card{NVMLIndex: i, UUID: all[i].UUID, Lost: i == 1})
 	}
-	for i, g := range b.gpus {
-		if i != 1 {
-			g.card = b.steady()
-		}
+	for id, gpu := range []int{1, 8, 2} {
+		b.begin(int64(1+id), gpu)
 	}
-	b.begin(101, 0, 1)
-	b.begin(102, 0, 8)
-	b.begin(103, 0, 2)
-	must.OK(t, b.Dir.Make())
-	b.scan()
-	b.until(b.now.Add(20 * time.Second))
+	b.elapse(20 * time.Second)
 	b.wants("gpu 1 of Slurm's", "gpu 8 of Slurm's", "lost 1")
-	b.end(101)
-	b.end(103)
-	must.Equal(t, b.closed(101).Mean.GPU, 0)
-	must.Equal(t, b.closed(103).GPUs[0].UUID, b.Devices[2].UUID)
+	must.Equal(t, b.ended(1).Mean.GPU, 0)
+	must.Equal(t, b.ended(3).GPUs[0].UUID, all[2].UUID)
 }
 
 // What the job before used, up to its end, is no part of a job's use.
 func TestUseOfTheJobBefore(t *testing.T) {
 	b := newBench(t)
-	c := b.steady()
-	of := []nvml.ProcessUse{}
-	c.uses = func(since time.Time) (out []nvml.ProcessUse, _ error) {
-		for _, u := range of {
-			if u.At.After(since) {
-				out = append(out, u)
-			}
+	c := b.card(0)
+	b.begin(7, 0)
+	b.elapse(10 * time.Second)
+	last := nvml.ProcessUse{PID: 70, At: b.now.Add(500 * time.Millisecond), SM: 0.9}
+	c.uses = func() ([]nvml.ProcessUse, error) {
+		if last.At.After(c.since) {
+			return []nvml.ProcessUse{last}, nil
 		}
-		return out, nil
+		return nil, nil
 	}
-	b.gpus[0].card = c
-	b.begin(7, 0, 0)
-	b.scan()
-	b.until(b.now.Add(10 * time.Second))
-	of = append(of, nvml.ProcessUse{PID: 70, At: b.now.Add(500 * time.Millisecond), SM: 0.9})
 	b.now = b.now.Add(time.Second)
-	b.end(7)
-	b.scan()
+	b.ended(7)
 	b.now = b.now.Add(time.Millisecond)
-	c.use = func() (float64, float64, error) { return 0, 0, nil }
-	b.begin(8, 0, 0)
-	b.scan()
-	b.until(b.now.Add(10 * time.Second))
-	b.end(8)
-	if r := b.closed(8); r.Peak.Core > 0.1 {
+	c.use = is(0)
+	b.begin(8, 0)
+	b.elapse(10 * time.Second)
+	if r := b.ended(8); r.Peak.Core > 0.1 {
 		t.Errorf("peak %+v", r.Peak)
 	}
 }
@@ -259,9 +218,10 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 			}).Draw(rt, "error")
 		}
 		one := func() (float64, error) { return value(), fails() }
-		for _, g := range b.gpus {
-			g.card = &card{
-				use:    func() (float64, float64, error) { return value(), value(), fails() },
+		for i := range b.gpus {
+			c := b.card(i)
+			*c = card{
+				use:    func() (float64, error) { c.memBusy = value(); return one() },
 				memory: one, power: one, pcie: one,
 				act: func() (nvml.Activity, error) {
 					return nvml.Activity{SM: value(), Graphics: value(), PCIeMBps: value()}, fails()
@@ -269,14 +229,14 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 				procs: func() ([]nvml.Process, error) {
 					return []nvml.Process{{PID: 1, MemMiB: value()}, {PID: 2, MemMiB: value()}}, fails()
 				},
-				uses: func(time.Time) ([]nvml.ProcessUse, error) {
+				uses: func() ([]nvml.ProcessUse, error) {
 					at := time.Duration(rapid.Int64().Draw(rt, "at"))
 					return []nvml.ProcessUse{{PID: 1, At: b.now.Add(at), SM: value()}}, fails()
 				},
-				points: func(time.Time) ([]nvml.Point, error) { return []nvml.Point{{GPU: value()}}, fails() },
+				points: func() ([]nvml.Point, error) { return []nvml.Point{{GPU: value()}}, fails() },
 			}
 		}
-		b.proc(map[int]int64{1: 1, 2: 2})
+		b.inProc(map[int]int64{1: 1, 2: 2})
 		running := map[int64]bool{}
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
 			b.now = b.now.Add(time.Duration(rapid.Int64Range(-3, 30).Draw(rt, "dt")) * time.Second / 4)
@@ -285,10 +245,7 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 			case 0:
 				gpus := rapid.SampledFrom([][]int{{0}, {1}, {0, 1}, {0, 9}}).Draw(rt, "gpus")
 				if !running[id] {
-					must.OK(rt, b.Dir.Begin(&prolog.Job{
-						JobID: id, Restart: len(b.kept.recs), GPUs: gpus,
-						UUIDs: uuids(rt, b.Dir, gpus...), Start: b.now,
-					}))
+					b.prolog(prolog.Job{JobID: id, Restart: len(b.kept.recs), GPUs: gpus})
 					running[id] = true
 				}
 				b.scan()
@@ -299,7 +256,7 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 			case 2:
 				b.restart()
 			default:
-				b.until(b.now.Add(3 * time.Second))
+				b.elapse(3 * time.Second)
 			}
 		}
 		for id := range running {

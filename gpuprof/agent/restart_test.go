@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +18,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// restart puts a new agent in the place of the old one, which ended in good order,
-// on the same cards.
+// restart puts a new agent in the place of the old one, which ended in good order, on the same cards.
 func (b *bench) restart() {
 	b.t.Helper()
 	b.keepState()
@@ -42,27 +40,39 @@ func (b *bench) crash(log io.Writer) {
 	b.scan()
 }
 
+// file is a running job's, as the hooks have written it.
+func (b *bench) file(id int64) string { return filepath.Join(b.Dir.Jobs(), fmt.Sprintf("%d.json", id)) }
+
+// rewrite changes a running job's file, as the hooks do.
+func (b *bench) rewrite(id int64, change func(*prolog.Job)) {
+	b.t.Helper()
+	j := must.Get(prolog.ReadJob(b.file(id)))(b.t)
+	change(j)
+	must.OK(b.t, os.WriteFile(b.file(id), must.Get(json.Marshal(j))(b.t), 0o600))
+}
+
 // A job goes on being recorded where the agent is started again while it runs, and
-// the record says what was missed; neighbours that have long gone aren't forgotten.
+// the record says what was missed; neighbours that have long gone aren't forgotten. A record that couldn't be kept is
+// closed again by the next agent, with all that the one before it saw.
 func TestRestartWithJobsRunning(t *testing.T) {
 	b := newBench(t)
-	b.gpus[0].card = b.steady()
-	start := b.now
-	b.begin(7, 0, 0)
-	b.scan()
-	b.until(start.Add(50 * time.Second))
-	b.begin(8, 0, 0)
-	b.scan()
-	b.until(start.Add(100 * time.Second))
+	b.begin(7, 0)
+	b.elapse(50 * time.Second)
+	b.begin(8, 0)
+	b.elapse(50 * time.Second)
+	b.kept.fail = true
 	b.end(8)
-	b.closed(8)
-	b.until(start.Add(200 * time.Second))
+	b.scan()
+	b.elapse(100 * time.Second)
 	b.restart()
-	b.now = start.Add(201 * time.Second)
+	b.kept.fail = false
+	if r := b.closed(8); r.MissedS > 0 || r.Cut || r.DurationS() != 50 {
+		t.Errorf("%+v", r)
+	}
+	b.now = b.now.Add(time.Second)
 	b.pass()
-	b.until(start.Add(300 * time.Second))
-	b.end(7)
-	r := b.closed(7)
+	b.elapse(99 * time.Second)
+	r := b.ended(7)
 	if r.Cut || r.MissedS > 12 || r.Samples < 20 || math.Abs(r.Mean.GPU-0.5) > 1e-6 {
 		t.Errorf("missed %v s, %d samples, mean %v", r.MissedS, r.Samples, r.Mean)
 	}
@@ -70,35 +80,26 @@ func TestRestartWithJobsRunning(t *testing.T) {
 		r.Neighbours[0].To.Sub(r.Neighbours[0].From) != 50*time.Second {
 		t.Errorf("neighbours %+v", r.Neighbours)
 	}
-	if p, err := gpuprof.ProfileOf("a", r); err != nil {
-		t.Error(p, err)
-	}
-	if len(b.before) != 0 {
-		t.Errorf("%d jobs are still remembered", len(b.before))
-	}
+	must.Get(gpuprof.ProfileOf("a", r))(t)
+	must.Equal(t, b.before, nil, "still remembered")
 }
 
 // After a kill the series goes back to what was written down last; a job that the
 // agent never saw has a record of who and when.
 func TestKilledAgent(t *testing.T) {
 	b := newBench(t)
-	b.gpus[0].card = b.steady()
-	start := b.now
-	b.begin(7, 0, 0)
-	b.scan()
-	b.until(start.Add(60 * time.Second))
+	b.begin(7, 0)
+	b.elapse(60 * time.Second)
 	b.keepState()
-	b.until(start.Add(100 * time.Second))
-	b.begin(9, 0, 1)
-	b.now = start.Add(110 * time.Second)
+	b.elapse(40 * time.Second)
+	b.prolog(prolog.Job{JobID: 9, GPUs: []int{1}})
+	b.now = b.now.Add(10 * time.Second)
 	b.end(9)
 	b.crash(io.Discard)
-	b.until(start.Add(200 * time.Second))
-	b.end(7)
-	if r := b.closed(7); r.Cut || r.MissedS < 49 || r.MissedS > 61 {
-		t.Errorf("missed %v s", r.MissedS)
-	} else if _, err := gpuprof.ProfileOf("a", r); err == nil {
-		t.Error("a quarter of the run is missing, and it became a profile")
+	b.elapse(90 * time.Second)
+	r := b.ended(7)
+	if _, err := gpuprof.ProfileOf("a", r); err == nil || r.Cut || r.MissedS < 49 || r.MissedS > 61 {
+		t.Errorf("missed %v s, cut %v; a profile: %v", r.MissedS, r.Cut, err)
 	}
 	if r := b.closed(9); !r.Cut || r.Samples != 0 || r.MissedS != 10 || len(r.Unknown) == 0 {
 		t.Errorf("%+v", r)
@@ -109,55 +110,35 @@ func TestKilledAgent(t *testing.T) {
 // nothing else.
 func TestDamagedState(t *testing.T) {
 	b := newBench(t)
-	b.begin(7, 0, 0)
-	b.scan()
+	b.begin(7, 0)
 	b.sample()
 	b.keepState()
 	good := must.Get(os.ReadFile(b.statePath()))(t)
-	if info, err := os.Stat(b.statePath()); err != nil || info.Mode().Perm() != 0o600 {
-		t.Error(info.Mode(), err)
-	}
-	for i := 0; i <= len(good); i += 41 {
-		for _, body := range [][]byte{good[:i], flip(good, i)} {
+	must.Equal(t, must.Get(os.Stat(b.statePath()))(t).Mode().Perm(), 0o600)
+	for i := 0; i < len(good); i += 41 {
+		flipped := bytes.Clone(good)
+		flipped[i] ^= 0x55
+		for _, body := range [][]byte{good[:i], flipped} {
 			must.OK(t, os.WriteFile(b.statePath(), body, 0o600))
 			b.crash(io.Discard)
-			if len(b.jobs) != 1 {
-				t.Fatal("the job is lost")
-			}
+			must.Equal(t, len(b.jobs), 1)
 			j := *b.jobs[run{7, 0}].job
 			j.End = b.now.Add(time.Hour)
-			if err := b.record(b.jobs[run{7, 0}], &j).Validate(); err != nil {
-				t.Fatal(i, err)
-			}
+			must.OK(t, b.record(b.jobs[run{7, 0}], &j).Validate())
 		}
 	}
-}
-
-func flip(b []byte, i int) []byte {
-	out := append([]byte(nil), b...)
-	if i < len(out) {
-		out[i] ^= 0x55
-	}
-	return out
 }
 
 // A job that starts when another ends was never beside it.
 func TestSuccessorsAreNoNeighbours(t *testing.T) {
 	b := newBench(t)
-	b.begin(7, 0, 0)
-	b.scan()
+	b.begin(7, 0)
 	b.now = b.now.Add(10 * time.Second)
 	b.end(7)
-	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 8, GPUs: []int{0}, UUIDs: uuids(t, b.Dir, 0), Start: b.now}))
+	b.prolog(prolog.Job{JobID: 8, GPUs: []int{0}})
 	b.now = b.now.Add(10 * time.Second) // both are seen at once
-	b.scan()
-	b.end(8)
-	if r := b.closed(7); !r.Solo() {
-		t.Errorf("%+v", r.Neighbours)
-	}
-	if r := b.closed(8); !r.Solo() {
-		t.Errorf("%+v", r.Neighbours)
-	}
+	must.Equal(t, b.closed(7).Neighbours, nil)
+	must.Equal(t, b.ended(8).Neighbours, nil)
 }
 
 // A job whose file goes away without an epilog ended when it was last seen; a record
@@ -166,24 +147,16 @@ func TestFileThatVanishes(t *testing.T) {
 	b := newBench(t)
 	var log bytes.Buffer
 	b.Log = slog.New(slog.NewTextHandler(&log, nil))
-	b.gpus[0].card = b.steady()
 	start := b.now
-	b.begin(7, 0, 0)
-	b.begin(8, 0, 0)
-	b.scan()
-	b.until(start.Add(95 * time.Second))
+	b.begin(7, 0)
+	b.begin(8, 0)
+	b.elapse(95 * time.Second)
 	seen := b.jobs[run{7, 0}].resume
-	remove := func(id int) {
-		t.Helper()
-		must.OK(t, os.Remove(filepath.Join(b.Dir.Jobs(), strconv.Itoa(id)+".json")))
-	}
 	b.now = start.Add(100 * time.Second)
-	b.begin(9, 0, 1)
-	b.scan()
-	remove(7)
-	b.begin(10, 0, 0) // came after 7 was last seen
+	b.begin(9, 1)
+	must.OK(t, os.Remove(b.file(7)))
 	b.kept.fail = true
-	b.scan()
+	b.begin(10, 0) // came after 7 was last seen
 	if len(b.kept.recs) != 0 || b.jobs[run{7, 0}] == nil {
 		t.Fatalf("%+v", b.kept.recs)
 	}
@@ -197,18 +170,16 @@ func TestFileThatVanishes(t *testing.T) {
 	if len(r.Neighbours) != 1 || r.Neighbours[0].JobID != 8 || r.Neighbours[0].To.After(seen) {
 		t.Errorf("neighbours %+v", r.Neighbours)
 	}
-	remove(9)
+	must.OK(t, os.Remove(b.file(9)))
 	log.Reset()
 	b.scan()
-	if len(b.kept.recs) != 1 || !strings.Contains(log.String(), "no record") || !strings.Contains(log.String(), "job=9") {
-		t.Errorf("%d records, %s", len(b.kept.recs), &log)
-	}
-	if b.jobs[run{8, 0}] == nil || len(b.jobs) != 2 {
-		t.Errorf("%v", b.jobs)
+	if len(b.kept.recs) != 1 || len(b.jobs) != 2 || !strings.Contains(log.String(), "no record") ||
+		!strings.Contains(log.String(), "job=9") {
+		t.Errorf("%d records, %v, %s", len(b.kept.recs), b.jobs, &log)
 	}
 	// While no agent runs.
 	b.keepState()
-	remove(8)
+	must.OK(t, os.Remove(b.file(8)))
 	b.crash(&log)
 	if len(b.jobs) != 1 || !strings.Contains(log.String(), "while no agent ran") ||
 		!strings.Contains(log.String(), "job=8") || strings.Contains(log.String(), "job=10 ") {
@@ -216,55 +187,51 @@ func TestFileThatVanishes(t *testing.T) {
 	}
 }
 
-// rewrite changes a running job's file, as the hooks do.
-func (b *bench) rewrite(id int64, change func(*prolog.Job)) {
-	b.t.Helper()
-	path := filepath.Join(b.Dir.Jobs(), fmt.Sprintf("%d.json", id))
-	j := must.Get(prolog.ReadJob(path))(b.t)
-	change(j)
-	body := must.Get(json.Marshal(j))(b.t)
-	must.OK(b.t, os.WriteFile(path, body, 0o600))
-}
-
-// What the hooks find of a job's MPS server while it runs is in its record.
-func TestVictim(t *testing.T) {
-	b := newBench(t)
-	b.begin(7, 0, 0)
-	b.begin(8, 0, 0)
-	b.scan()
-	b.until(b.now.Add(5 * time.Second))
-	fault := b.now
-	b.rewrite(7, func(j *prolog.Job) { j.MPSFault = fault })
-	b.until(b.now.Add(5 * time.Second))
-	b.end(7)
-	b.end(8)
-	if r := b.closed(7); !r.MPSFault.Equal(fault) {
-		t.Errorf("fault at %v, want %v", r.MPSFault, fault)
-	}
-	if r := b.closed(8); !r.MPSFault.IsZero() {
-		t.Errorf("job 8 is no victim: %v", r.MPSFault)
-	}
-}
-
 // While a job's end stands in its file and the file hasn't been moved yet, the agent
 // waits; then there is one record, with that end.
 func TestEndIsToldBeforeTheMove(t *testing.T) {
 	b := newBench(t)
-	b.begin(7, 0, 0)
-	b.scan()
-	b.until(b.now.Add(5 * time.Second))
+	b.begin(7, 0)
+	b.elapse(5 * time.Second)
 	end := b.now
 	b.rewrite(7, func(j *prolog.Job) { j.End = end })
 	b.scan()
 	b.now = b.now.Add(time.Second)
 	b.scan()
-	if len(b.kept.recs) != 0 {
-		t.Fatalf("a record before the file was moved: %+v", b.kept.recs)
+	must.Equal(t, b.kept.recs, nil, "records before the file was moved")
+	if r := b.ended(7); !r.End.Equal(end) || r.NoEpilog {
+		t.Errorf("%+v", r)
 	}
-	b.end(7)
-	r := b.closed(7)
 	b.scan()
-	if !r.End.Equal(end) || r.NoEpilog || len(b.kept.recs) != 1 || len(b.jobs) != 0 {
-		t.Errorf("%d records, %d jobs, %+v", len(b.kept.recs), len(b.jobs), r)
+	must.Equal(t, [2]int{len(b.kept.recs), len(b.jobs)}, [2]int{1, 0}, "records and jobs")
+}
+
+// A job that is requeued and starts again before its first run's record was kept
+// has two runs, and each has a record of its own.
+func TestRequeuedRunsAreKeptApart(t *testing.T) {
+	b := newBench(t)
+	sample := func() {
+		b.now = b.now.Add(time.Second)
+		b.sample()
+	}
+	b.begin(7, 0)
+	sample()
+	b.kept.fail = true
+	b.end(7)
+	b.prolog(prolog.Job{JobID: 7, Restart: 1, GPUs: []int{0}})
+	b.scan()
+	for range 3 {
+		sample()
+	}
+	b.kept.fail = false
+	b.scan()
+	sample()
+	b.ended(7)
+	must.Equal(t, [2]int{len(b.kept.recs), len(b.jobs)}, [2]int{2, 0}, "records and jobs")
+	for restart, samples := range []int{1, 4} {
+		r := b.kept.recs[restart]
+		if r.Restart != restart || r.Samples != samples || r.Cut || !r.Solo() {
+			t.Errorf("run %d: %+v", restart, r)
+		}
 	}
 }
