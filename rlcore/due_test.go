@@ -23,16 +23,7 @@ func (p guess) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
 }
 
 // pairwise slows everybody who isn't alone by a factor.
-type pairwise float64
-
-func (p pairwise) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
-	for i := range dst {
-		dst[i].Slowdown = 1
-		if len(members) > 1 {
-			dst[i].Slowdown = float64(p)
-		}
-	}
-}
+func pairwise(by float64) guess { return guess{Slowdown: by} }
 
 func TestEnds(t *testing.T) {
 	var f forecast
@@ -70,31 +61,177 @@ func promised(running []Running, jobs ...Job) *Window {
 	return w
 }
 
-func TestDues(t *testing.T) {
-	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
+// lasting is a job of known length, plainly one that plain Slurm would have ended then.
+func lasting(id string, takes float64) Job {
+	return Job{ID: id, User: "u", Profile: flat(id, takes, 100)}
+}
+
+func plainly(j Job, endS float64) Job { j.PlainEndS = endS; return j }
+
+// varied is a job of an application whose runs differ.
+func varied(j Job, sd float64) Job {
+	p := *j.Profile
+	p.DurationSD = sd
+	j.Profile = &p
+	return j
+}
+
+// running is what runs on a GPU: a job that has come so far.
+func running(j Job, done, elapsed float64) []Running {
+	return []Running{{Job: j, Shares: 20, DoneS: done, ElapsedS: elapsed}}
+}
+
+// with changes the job that runs on a window's GPU.
+func with(w *Window, change func(r *Running)) *Window {
+	change(&w.Card().Running[0])
+	return w
+}
+
+// What may be decided for a GPU: combination 0 is to wait, 1 the first job of the window, 2 the second one, 3 both.
+func TestWhatThePromiseAllows(t *testing.T) {
+	of := lasting
+	unshared := plainly(of("a", 1000), 980)
+	unshared.NoShare = true
+	early := func(j Job) Job { j.EarlyS = 1000; return j }
+	whole := Job{ID: "w", LimitS: 3600, Foreign: true}
+	unknown := promised(running(of("r", 200), 190, 190), Job{ID: "new", User: "u", LimitS: 1000}, of("a", 100))
+	unknown.State.Pending[0].PlainEndS = 10 + 1000
+	afterLead := func(lead float64, foreign bool) *Window { // next to b, r ends after 56 s instead of 50
+		first := Job{ID: "a", User: "u", LimitS: 3600, PlainEndS: 50 + lead + 3600, Foreign: foreign}
+		return window(card(running(plainly(of("r", 50), 1000), 0, 0)...), first, plainly(of("b", 30), 9000))
+	}
+	halfway := func(elapsedS float64) *Window { // r may end up to 250 s from now
+		w := promised(running(of("r", 1000), 800, elapsedS), of("a", 1000))
+		return with(w, func(r *Running) { r.PlainEndS = 150 })
+	}
+	late := func(elapsed float64) *Window {
+		r := running(plainly(of("r", 100), 81-elapsed), elapsed/4, elapsed)
+		return window(card(r...), plainly(of("b", 30), 9000))
+	}
+	short := func() *Window { return promised(running(of("r", 1000), 0, 0), of("a", 50)) }
+	pair := func(other bool) *Window {
+		w := promised(nil, of("a", 100), of("b", 100))
+		if s := w.State; other { // a first meeting is under way on another GPU
+			s.GPUs = append(s.GPUs, card(running(of("x", 1e6), 0, 0)[0], running(of("y", 1e6), 0, 0)[0]))
+			s.PlainFreeS = append(s.PlainFreeS, 1e7)
+		}
+		return w
+	}
+	// 10 ± 30 s next to a run of 1000 s with a grace of 100.
+	roomy := func(room float64) *Window {
+		w := promised(running(of("r", 1000), 0, 0), varied(of("a", 10), 30))
+		return with(w, func(r *Running) { r.PlainEndS += room })
+	}
+	long := func(sd, room float64) *Window {
+		w := promised(running(of("r", 1000), 0, 0), varied(of("a", 100), sd))
+		return with(w, func(r *Running) { r.PlainEndS += room })
+	}
 	for _, c := range []struct {
-		name     string
-		slowdown pairwise
-		w        *Window
-		want     []Combo
+		name string
+		by   guess
+		w    *Window
+		want []Combo
 	}{
-		{"nobody slows; b alone would make a wait", 1, promised(nil, of("a", 100), of("b", 100)), []Combo{1, 3}},
-		{"within the grace", 1.09, promised(nil, of("a", 100), of("b", 100)), []Combo{1, 3}},
-		{"the first would be late", 1.2, promised(nil, of("a", 100), of("b", 100)), []Combo{1}},
+		{"nobody slows; b alone would make a wait", pairwise(1), pair(false), []Combo{1, 3}},
+		{"within the grace", pairwise(1.09), pair(false), []Combo{1, 3}},
+		{"the first would be late", pairwise(1.2), pair(false), []Combo{1}},
 		{
-			"no newcomer makes a member late", 1.2, promised([]Running{{Job: of("r", 100), Shares: 20}}, of("a", 100)),
+			"no newcomer makes a member late", pairwise(1.2), promised(running(of("r", 100), 0, 0), of("a", 100)),
 			[]Combo{0},
 		},
 		{
-			"a newcomer that hurts nobody", 1.2, promised([]Running{{Job: of("r", 1000), Shares: 20}}, of("a", 100)),
+			"a newcomer that hurts nobody", pairwise(1.2), promised(running(of("r", 1000), 0, 0), of("a", 100)),
 			[]Combo{0, 1},
 		},
-		{"no promise, no due", 3, window(card(), of("a", 100), of("b", 100)), []Combo{0, 1, 2, 3}},
+		{"no promise, no due", pairwise(3), window(card(), of("a", 100), of("b", 100)), []Combo{0, 1, 2, 3}},
+
+		// A job has no company that might take so much longer than expected that the job ends late.
+		{"company of known length", pairwise(1.5), long(0, 0), []Combo{0, 1}},
+		{"company of unknown length", pairwise(1.5), long(300, 0), []Combo{0}},
+		{"company of unknown length, and much room", pairwise(1.5), long(300, 5000), []Combo{0, 1}},
+		// A run that has used its grace up gets no second one from each newcomer.
+		{"its grace is left", pairwise(1.5), roomy(0), []Combo{0, 1}},
+		{"its grace is nearly used up", pairwise(1.5), roomy(-80), []Combo{0}},
+
+		// A lead that only mean run times promise puts no due off: neither do two jobs share on it, nor does the second one
+		// go before the first.
+		{
+			"a lead", pairwise(1.5), window(card(), plainly(of("a", 100), 1100), plainly(of("b", 100), 1100)),
+			[]Combo{1, 2, 3},
+		},
+		{
+			"a lead of means", pairwise(1.5),
+			window(card(), early(plainly(of("a", 100), 1100)), early(plainly(of("b", 100), 1100))),
+			[]Combo{1},
+		},
+		// A decision may use two fifths of a job's lead on plain Slurm, also a foreign job's.
+		{"no lead", pairwise(1.2), afterLead(0, false), []Combo{0}},
+		{"too short a lead", pairwise(1.2), afterLead(14, false), []Combo{0}},
+		{"lead enough", pairwise(1.2), afterLead(16, false), []Combo{0, 2}},
+		{"too short a lead of a foreign job", pairwise(1.2), afterLead(14, true), []Combo{0}},
+		{"lead enough of a foreign job", pairwise(1.2), afterLead(16, true), []Combo{0, 1}},
+
+		// How far a sharer has come is as uncertain as how much it was slowed.
+		{"next to a job that ran alone", pairwise(1.2), halfway(800), []Combo{0, 1}},
+		{"next to a job that may have done 640 s", pairwise(1.2), halfway(1000), []Combo{0}},
+		// That doesn't make the due of a job behind it look lost: r has 60 s left, 100 at the most, and a must start within
+		// 80 s; a newcomer must leave it the start that is expected.
+		{
+			"beside a short job", pairwise(1), window(card(running(plainly(of("r", 1000), 9000), 940, 940.0*940/900)...),
+				unshared, plainly(of("b", 50), 9000)), []Combo{0, 2},
+		},
+		{
+			"beside a longer job", pairwise(1), window(card(running(plainly(of("r", 1000), 9000), 940, 940.0*940/900)...),
+				unshared, plainly(of("b", 95), 9000)), []Combo{0},
+		},
+
+		// A job that is late already goes first, alone if need be; and nothing goes before it that makes it later.
+		{
+			"late already", pairwise(1.2), window(card(), plainly(of("a", 100), 10), plainly(of("b", 100), 1000)),
+			[]Combo{1},
+		},
+		{
+			"late already, next to another one", pairwise(1.2), window(card(running(plainly(of("r", 50), 1000), 0, 0)...),
+				plainly(of("a", 100), 10), plainly(of("b", 100), 1000)), []Combo{0, 1, 3},
+		},
+		// A job that started after its latest start has the grace of its run, as one that waits has; one that its co-runners
+		// made late has none left.
+		{"it started too late", pairwise(1.2), late(0), []Combo{0, 1}},
+		{"its co-runners made it late", pairwise(1.2), late(80), []Combo{0}},
+
+		// Of a job of unknown length the start is promised: beside r, a would end after r.
+		{"an unknown job keeps its start", pairwise(1), unknown, []Combo{0}},
+		// A foreign job keeps its start: no sharer of lower priority joins, or starts, where it would wait longer.
+		{
+			"a long job would keep it waiting", pairwise(1),
+			promised(running(of("r", 3600), 0, 0), whole, of("long", 9*3600)),
+			[]Combo{0},
+		},
+		{
+			"a short one doesn't", pairwise(1), promised(running(of("r", 3600), 0, 0), whole, of("short", 600)),
+			[]Combo{0, 1},
+		},
+		{"its turn is now", pairwise(1), promised(nil, whole, of("short", 600)), []Combo{0}},
+		{"it comes behind", pairwise(1), promised(nil, of("short", 600), whole), []Combo{1}},
+
+		// At a first meeting one more standard deviation counts, and no more than members that take turns. On an idle GPU one
+		// at a time needs no more slack than a known company.
+		{"known", guess{1.5, 0.3, false}, short(), []Combo{0, 1}},
+		{"known to vary", guess{1.5, 2, false}, short(), []Combo{0}},
+		{"never seen, with slack for turns", guess{1.5, 2, true}, short(), []Combo{0, 1}},
+		{"never seen, and slower than turns is expected", guess{4, 0, true}, short(), []Combo{0}},
+		{"on an idle GPU, known", guess{1.02, 0.05, false}, pair(false), []Combo{1, 3}},
+		{"on an idle GPU, never seen, the only one", guess{1.02, 0.05, true}, pair(false), []Combo{1, 3}},
+		{"on an idle GPU, never seen, a second one", guess{1.02, 0.05, true}, pair(true), []Combo{1}},
+		{"on an idle GPU, a second one with slack for two SD", guess{1.02, 0.03, true}, pair(true), []Combo{1, 3}},
 	} {
-		g := Guard{Rules: Rules{Predictor: c.slowdown}}
+		g := NewGuard(Rules{Predictor: c.by})
 		if got := g.Combos(nil, c.w); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %b, want %b", c.name, got, c.want)
 		}
+	}
+	if got := new(Rules).mostLeftS(&running(of("r", 1000), 800, 1000)[0]); math.Abs(got-360) > 1e-9 {
+		t.Errorf("%v s are left at the most, want 360", got)
 	}
 }
 
@@ -121,119 +258,6 @@ func TestARunThatGoesOnIsJoined(t *testing.T) {
 		g := Guard{Rules: Rules{Predictor: pairwise(10.0 / 9)}}
 		if got := g.Combos(nil, w); !slices.Equal(got, c.want) {
 			t.Errorf("a job of %v s: %b, want %b", c.takes, got, c.want)
-		}
-	}
-}
-
-// A job has no company that might take so much longer than expected that the job ends late.
-func TestCompanyOfUnknownLength(t *testing.T) {
-	for _, c := range []struct {
-		sd   float64 // of the newcomer, which is expected to take 100 s and is slowed by half
-		room float64 // that the running job has
-		want []Combo
-	}{{0, 0, []Combo{0, 1}}, {300, 0, []Combo{0}}, {300, 5000, []Combo{0, 1}}} {
-		a := Job{ID: "a", User: "u", Profile: flat("a", 100, 100)}
-		if c.sd > 0 {
-			varied := *a.Profile
-			varied.DurationSD = c.sd
-			a.Profile = &varied
-		}
-		w := promised([]Running{{Job: Job{ID: "r", User: "u", Profile: flat("r", 1000, 100)}, Shares: 20}}, a)
-		w.State.GPUs[0].Running[0].PlainEndS += c.room
-		g := Guard{Rules: Rules{Predictor: pairwise(1.5)}}
-		if got := g.Combos(nil, w); !slices.Equal(got, c.want) {
-			t.Errorf("100 ± %v s with %v s of room: %b, want %b", c.sd, c.room, got, c.want)
-		}
-	}
-}
-
-// A run that has used its grace up gets no second one from each newcomer: what it has left until its due is all the
-// room for a newcomer that takes longer than expected.
-func TestRoomIsWhatIsLeftUntilTheDue(t *testing.T) {
-	varied := *flat("a", 10, 100)
-	varied.DurationSD = 30
-	for ahead, want := range map[float64][]Combo{0: {0, 1}, -80: {0}} { // of plain Slurm, s; and a grace of 100
-		a := Job{ID: "a", User: "u", Profile: &varied}
-		w := promised([]Running{{Job: Job{ID: "r", User: "u", Profile: flat("r", 1000, 100)}, Shares: 20}}, a)
-		w.State.GPUs[0].Running[0].PlainEndS += ahead
-		g := Guard{Rules: Rules{Predictor: pairwise(1.5)}}
-		if got := g.Combos(nil, w); !slices.Equal(got, want) {
-			t.Errorf("%v s ahead of plain Slurm: %b, want %b", ahead, got, want)
-		}
-	}
-}
-
-// A lead that only mean run times promise puts no due off: neither do two jobs share on it, nor does the second one go
-// before the first.
-func TestLeadOfMeansIsNoDue(t *testing.T) {
-	for early, want := range map[float64][]Combo{0: {1, 2, 3}, 1000: {1}} {
-		of := func(id string) Job {
-			return Job{ID: id, User: "u", Profile: flat(id, 100, 100), PlainEndS: 1100, EarlyS: early}
-		}
-		g := Guard{Rules: Rules{Predictor: pairwise(1.5)}}
-		if got := g.Combos(nil, window(card(), of("a"), of("b"))); !slices.Equal(got, want) {
-			t.Errorf("%v s earlier than by mean run times: %b, want %b", early, got, want)
-		}
-	}
-}
-
-// That a sharer may have come less far than expected doesn't make the due of a job behind it look lost: a newcomer must
-// leave that job the start that is expected.
-func TestDoubtLosesNoDue(t *testing.T) {
-	r := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 1000, 100), PlainEndS: 9000}, Shares: 20}
-	// it has 60 s left, 100 at the most
-	r.DoneS, r.ElapsedS = 940, 940.0*940/900
-	a := Job{ID: "a", User: "u", Profile: flat("a", 1000, 100), PlainEndS: 980, NoShare: true} // it must start within 80 s
-	for takes, want := range map[float64][]Combo{50: {0, 2}, 95: {0}} {
-		b := Job{ID: "b", User: "u", Profile: flat("b", takes, 100), PlainEndS: 9000}
-		g := Guard{Rules: Rules{Predictor: pairwise(1)}}
-		if got := g.Combos(nil, window(card(r), a, b)); !slices.Equal(got, want) {
-			t.Errorf("beside a job of %v s: %b, want %b", takes, got, want)
-		}
-	}
-}
-
-// At a first meeting one more standard deviation counts, and no more than members that take turns. On an idle GPU one
-// at a time needs no more slack than a known company.
-func TestFirstMeetings(t *testing.T) {
-	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
-	// A short run next to a long one, which needs a part of its grace of 100 s.
-	short := promised([]Running{{Job: of("r", 1000), Shares: 20}}, of("a", 50))
-	for _, c := range []struct {
-		name  string
-		guess guess
-		want  []Combo
-	}{
-		{"known", guess{1.5, 0.3, false}, []Combo{0, 1}},
-		{"known to vary", guess{1.5, 2, false}, []Combo{0}},
-		{"never seen, with slack for turns", guess{1.5, 2, true}, []Combo{0, 1}},
-		{"never seen, and slower than turns is expected", guess{4, 0, true}, []Combo{0}},
-	} {
-		g := Guard{Rules: Rules{Predictor: c.guess}}
-		if got := g.Combos(nil, short); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %b, want %b", c.name, got, c.want)
-		}
-	}
-	for _, c := range []struct {
-		name  string
-		guess guess
-		other bool // a first meeting is under way on another GPU
-		want  []Combo
-	}{
-		{"known", guess{1.02, 0.05, false}, false, []Combo{1, 3}},
-		{"never seen, the only one", guess{1.02, 0.05, true}, false, []Combo{1, 3}},
-		{"never seen, a second one", guess{1.02, 0.05, true}, true, []Combo{1}},
-		{"never seen, a second one with slack for two standard deviations", guess{1.02, 0.03, true}, true, []Combo{1, 3}},
-	} {
-		w := promised(nil, of("a", 100), of("b", 100))
-		if c.other {
-			s := w.State
-			s.GPUs = append(s.GPUs, card(Running{Job: of("x", 1e6), Shares: 20}, Running{Job: of("y", 1e6), Shares: 20}))
-			s.PlainFreeS = append(s.PlainFreeS, 1e7)
-		}
-		g := Guard{Rules: Rules{Predictor: c.guess}}
-		if got := g.Combos(nil, w); !slices.Equal(got, c.want) {
-			t.Errorf("on an idle GPU, %s: %b, want %b", c.name, got, c.want)
 		}
 	}
 }
@@ -317,93 +341,6 @@ func TestFirstMeetingsKeepDues(t *testing.T) {
 	})
 }
 
-// How far a sharer has come is as uncertain as how much it was slowed.
-func TestProgressIsUncertain(t *testing.T) {
-	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
-	at := func(elapsedS float64) *Window {
-		w := promised([]Running{{Job: of("r", 1000), DoneS: 800, ElapsedS: elapsedS, Shares: 20}}, of("a", 1000))
-		w.State.NowS, w.State.GPUs[0].Running[0].PlainEndS = 0, 150 // and a grace of 100
-		return w
-	}
-	g := Guard{Rules: Rules{Predictor: pairwise(1.2)}}
-	if got := g.Combos(nil, at(800)); !slices.Contains(got, 1) {
-		t.Errorf("next to a job that ran alone: %b", got)
-	}
-	if got := g.Combos(nil, at(1000)); slices.Contains(got, 1) {
-		t.Errorf("next to a job that may have done 640 s: %b", got)
-	}
-	if got := new(Rules).mostLeftS(&at(1000).Card().Running[0]); math.Abs(got-360) > 1e-9 {
-		t.Errorf("%v s are left at the most, want 360", got)
-	}
-}
-
-// A job that is late already goes first, alone if need be; and nothing makes it later.
-func TestLateAlready(t *testing.T) {
-	a := Job{ID: "a", User: "u", Profile: flat("a", 100, 100), PlainEndS: 10}
-	b := Job{ID: "b", User: "u", Profile: flat("b", 100, 100), PlainEndS: 1000}
-	g := Guard{Rules: Rules{Predictor: pairwise(1.2)}}
-	if got := g.Combos(nil, window(card(), a, b)); !slices.Equal(got, []Combo{1}) {
-		t.Errorf("on an idle GPU: %b", got)
-	}
-	run := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 50, 100), PlainEndS: 1000}, Shares: 20}
-	if got := g.Combos(nil, window(card(run), a, b)); slices.Contains(got, 2) {
-		t.Errorf("b goes before a, which it delays: %b", got)
-	}
-}
-
-// A job that started after its latest start has the grace of its run, as one that waits has; one that its co-runners
-// made late has none left.
-func TestLostAtTheStart(t *testing.T) {
-	for elapsed, want := range map[float64][]Combo{0: {0, 1}, 80: {0}} {
-		run := Running{
-			Job: Job{ID: "r", User: "u", Profile: flat("r", 100, 100), PlainEndS: 81 - elapsed}, Shares: 20,
-			ElapsedS: elapsed, DoneS: elapsed / 4,
-		}
-		b := Job{ID: "b", User: "u", Profile: flat("b", 30, 100), PlainEndS: 9000}
-		g := Guard{Rules: Rules{Predictor: pairwise(1.2)}}
-		if got := g.Combos(nil, window(card(run), b)); !slices.Equal(got, want) {
-			t.Errorf("after %v s: %b, want %b", elapsed, got, want)
-		}
-	}
-}
-
-// A decision may use two fifths of a job's lead on plain Slurm, also a foreign job's.
-func TestPartOfALead(t *testing.T) {
-	for _, foreign := range []bool{true, false} {
-		for lead, want := range map[float64][]Combo{0: {0}, 14: {0}, 16: {0, 2}} {
-			// Next to b, r ends after 56 s instead of 50.
-			run := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 50, 100), PlainEndS: 1000}, Shares: 20}
-			next := Job{ID: "a", User: "u", LimitS: 3600, PlainEndS: 50 + lead + 3600, Foreign: foreign}
-			b := Job{ID: "b", User: "u", Profile: flat("b", 30, 100), PlainEndS: 9000}
-			w := window(card(run), next, b)
-			if foreign {
-				w.Jobs, want = []int{1}, slices.Clone(want)
-				for i := range want {
-					want[i] /= 2
-				}
-			}
-			g := Guard{Rules: Rules{Predictor: pairwise(1.2)}}
-			if got := g.Combos(nil, w); !slices.Equal(got, want) {
-				t.Errorf("foreign %v, lead %v: %b, want %b", foreign, lead, got, want)
-			}
-		}
-	}
-}
-
-// Of a job of unknown length the start is promised.
-func TestUnknownIsPromisedItsStart(t *testing.T) {
-	unknown := Job{ID: "new", User: "u", LimitS: 1000}
-	known := Job{ID: "a", User: "u", Profile: flat("a", 100, 100)}
-	w := promised([]Running{{Job: Job{ID: "r", User: "u", Profile: flat("r", 200, 100)}, Shares: 20}}, unknown, known)
-	// Beside r, a would end after r, and the unknown job would start later than promised.
-	w.State.GPUs[0].Running[0].DoneS = 190
-	w.State.Pending[0].PlainEndS = 10 + 1000
-	g := Guard{Rules: Rules{Predictor: pairwise(1)}}
-	if got := g.Combos(nil, w); !slices.Equal(got, []Combo{0}) {
-		t.Errorf("got %b", got)
-	}
-}
-
 func TestLimits(t *testing.T) {
 	j := func(f func(*Job)) Job {
 		j := Job{ID: "a", User: "u", Profile: flat("a", 100, 100), LimitS: 160}
@@ -413,7 +350,7 @@ func TestLimits(t *testing.T) {
 	other := Job{ID: "b", User: "u", Profile: flat("b", 100, 100)}
 	for _, c := range []struct {
 		name     string
-		slowdown pairwise
+		slowdown float64
 		job      Job
 		want     Refusal
 	}{
@@ -425,7 +362,7 @@ func TestLimits(t *testing.T) {
 		{"and its owner allows the difference", 1.01, j(func(j *Job) { j.LimitS, j.MaxSlowdown = 100, 1.5 }), Allowed},
 		{"its deadline", 1.4, j(func(j *Job) { j.LimitS, j.DeadlineS = 0, 160 }), RefusedLimit},
 	} {
-		g := Guard{Rules: Rules{Predictor: c.slowdown}}
+		g := Guard{Rules: Rules{Predictor: pairwise(c.slowdown)}}
 		if got := g.Check(window(card(), c.job, other), 3); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
@@ -455,33 +392,5 @@ func TestLimits(t *testing.T) {
 	}
 	if in := new(Rules).mustEndS(&other, 0, 0); !math.IsInf(in, 1) {
 		t.Errorf("a job without a limit must have ended in %v s", in)
-	}
-}
-
-// A job that isn't the bridge's keeps its start: no sharer of lower priority joins, or starts, where it would wait
-// longer.
-func TestForeignJobKeepsItsStart(t *testing.T) {
-	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
-	running := Running{Job: of("a", 3600), Shares: 20}
-	whole := Job{ID: "w", LimitS: 3600, Foreign: true}
-	for _, c := range []struct {
-		name string
-		w    *Window
-		want []Combo
-	}{
-		{"a long job would keep it waiting", promised([]Running{running}, whole, of("long", 9*3600)), []Combo{0}},
-		{"a short one doesn't", promised([]Running{running}, whole, of("short", 600)), []Combo{0, 1}},
-		{"its turn is now", promised(nil, whole, of("short", 600)), []Combo{0}},
-		{"it comes behind", promised(nil, of("short", 600), whole), []Combo{1}},
-	} {
-		for i := range c.w.State.Pending {
-			if c.w.State.Pending[i].Foreign {
-				c.w.Jobs = slices.DeleteFunc(c.w.Jobs, func(at int) bool { return at == i })
-			}
-		}
-		g := Guard{Rules: Rules{Predictor: pairwise(1)}}
-		if got := g.Combos(nil, c.w); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %b, want %b", c.name, got, c.want)
-		}
 	}
 }

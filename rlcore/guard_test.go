@@ -1,18 +1,13 @@
 package rlcore
 
 import (
+	"errors"
+	"math"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 )
-
-type constant float64
-
-func (c constant) Predict(dst []Prediction, _ *GPUSpec, _ []*Profile) {
-	for i := range dst {
-		dst[i].Slowdown = float64(c)
-	}
-}
 
 // slowBusy slows an application named busy, and no other.
 type slowBusy struct{}
@@ -49,110 +44,61 @@ func window(g GPU, jobs ...Job) *Window {
 }
 
 func TestCheck(t *testing.T) {
-	small := flat("small", 60, 1000)
-	big := flat("big", 60, 7000)
-	ann := func(id string, p *Profile) Job { return Job{ID: id, User: "ann", Profile: p} }
-	with := func(j Job, f func(*Job)) Job { f(&j); return j }
+	small, big := flat("small", 60, 1000), flat("big", 60, 7000)
+	ann := func(p *Profile) Job { return Job{User: "ann", Profile: p} }
+	bob := Job{User: "bob", Profile: small}
+	with := func(f func(*Job)) Job { j := ann(small); f(&j); return j }
+	alone, wide := with(func(j *Job) { j.NoShare = true }), with(func(j *Job) { j.MaxSlowdown = 1.5 })
+	strict := with(func(j *Job) { j.MaxSlowdown = 1.2 })
+	cores := with(func(j *Job) { j.CPUs = 2 })
+	running := func(j Job) GPU { return card(Running{Job: j, Shares: 50}) }
 	volta := card()
 	volta.Spec.SameUser = false
-	busy := card(Running{Job: ann("r", small), Shares: 50})
 	held := volta
 	held.Spec.MemLimits = true
 	notebook := flat("session", 3600, 2000)
 	notebook.Busy = flat("busy", 3600, 2000)
-	session := func(contract float64) Job { return Job{ID: "s", User: "ann", Profile: notebook, MaxSlowdown: contract} }
+	session := func(contract float64) Job { return Job{User: "ann", Profile: notebook, MaxSlowdown: contract} }
 	host := card()
 	host.FreeCPUs = 3
+	slow := func(by Predictor) Rules { return Rules{Predictor: by} }
+	site := Rules{Predictor: pairwise(1.3), MaxSlowdown: 1.2}
 	for _, c := range []struct {
-		name string
-		g    Guard
-		w    *Window
-		c    Combo
-		want Refusal
+		name  string
+		rules Rules
+		gpu   GPU
+		jobs  []Job // all are to start
+		want  Refusal
 	}{
-		{"two that fit", Guard{}, window(card(), ann("1", small), ann("2", small)), 3, Allowed},
-		{"too much memory", Guard{}, window(card(), ann("1", big), ann("2", big)), 3, RefusedMemory},
-		{"alone its memory doesn't matter", Guard{}, window(card(), ann("1", flat("x", 1, 99999))), 1, Allowed},
-		{
-			"two users on Pascal",
-			Guard{},
-			window(card(), ann("1", small), Job{ID: "2", User: "bob", Profile: small}), 3,
-			RefusedUser,
-		},
-		{
-			"two users on Volta",
-			Guard{},
-			window(volta, ann("1", small), Job{ID: "2", User: "bob", Profile: small}), 3,
-			Allowed,
-		},
-		{"unknown with another", Guard{}, window(card(), ann("1", nil), ann("2", small)), 3, RefusedUnknown},
-		{"unknown alone", Guard{}, window(card(), ann("1", nil)), 1, Allowed},
-		{"unknown joins", Guard{}, window(busy, ann("1", nil)), 1, RefusedUnknown},
-		{"joins", Guard{}, window(busy, ann("1", small)), 1, Allowed},
-		{"joins another user", Guard{}, window(busy, Job{ID: "1", User: "bob", Profile: small}), 1, RefusedUser},
-		{
-			"next to a whole GPU's job",
-			Guard{},
-			window(card(Running{Job: ann("r", small), Whole: true}), ann("1", small)), 1,
-			RefusedWhole,
-		},
-		{
-			"no shares left",
-			Guard{},
-			window(card(Running{Job: ann("r", small), Shares: 100}), ann("1", small)), 1,
-			RefusedShares,
-		},
-		{"asks not to share", Guard{}, window(card(), with(ann("1", small), func(j *Job) { j.NoShare = true }),
-			ann("2", small)), 3, RefusedNoShare},
-		{"no share, alone", Guard{}, window(card(), with(ann("1", small), func(j *Job) { j.NoShare = true })), 1, Allowed},
-		{
-			"the job's contract",
-			Guard{Rules: Rules{Predictor: constant(1.3)}},
-			window(card(), with(ann("1", small), func(j *Job) { j.MaxSlowdown = 1.2 }), ann("2", small)), 3, RefusedContract,
-		},
-		{
-			"the site's contract",
-			Guard{Rules: Rules{Predictor: constant(1.3), MaxSlowdown: 1.2}},
-			window(card(), ann("1", small), ann("2", small)), 3, RefusedContract,
-		},
-		{
-			"the job's contract is wider",
-			Guard{Rules: Rules{Predictor: constant(1.3), MaxSlowdown: 1.2}},
-			window(card(), with(ann("1", small), func(j *Job) { j.MaxSlowdown = 1.5 }), ann("2", small)), 3, RefusedContract,
-		},
-		{
-			"the running job's contract",
-			Guard{Rules: Rules{Predictor: constant(1.3)}},
-			window(card(Running{Job: with(ann("r", small), func(j *Job) { j.MaxSlowdown = 1.1 }), Shares: 50}), ann("1", small)),
-			1, RefusedContract,
-		},
-		{
-			"members",
-			Guard{Rules: Rules{MaxMembers: 2}},
-			window(card(), ann("1", small), ann("2", small), ann("3", small)), 7,
-			RefusedClients,
-		},
-		{"cores", Guard{}, window(host, with(ann("1", small), func(j *Job) { j.CPUs = 2 }),
-			with(ann("2", small), func(j *Job) { j.CPUs = 2 })), 3, RefusedHost},
-		{"a session where memory is limited", Guard{}, window(held, session(0), ann("1", small)), 3, Allowed},
-		{"a session where it isn't", Guard{}, window(card(), session(0), ann("1", small)), 3, RefusedUnheld},
-		{
-			"a session while it computes",
-			Guard{Rules: Rules{Predictor: slowBusy{}}},
-			window(held, session(1.3), ann("1", small)), 3, RefusedContract,
-		},
-		{
-			"a session with a wide contract",
-			Guard{Rules: Rules{Predictor: slowBusy{}}},
-			window(held, session(2), ann("1", small)), 3, Allowed,
-		},
-		{
-			"a predictor that returns NaN admits nothing",
-			Guard{Rules: Rules{Predictor: constant(nan()), MaxSlowdown: 1.5}},
-			window(card(), ann("1", small), ann("2", small)), 3, RefusedContract,
-		},
+		{"two that fit", Rules{}, card(), []Job{ann(small), ann(small)}, Allowed},
+		{"too much memory", Rules{}, card(), []Job{ann(big), ann(big)}, RefusedMemory},
+		{"alone its memory doesn't matter", Rules{}, card(), []Job{ann(flat("x", 1, 99999))}, Allowed},
+		{"two users on Pascal", Rules{}, card(), []Job{ann(small), bob}, RefusedUser},
+		{"two users on Volta", Rules{}, volta, []Job{ann(small), bob}, Allowed},
+		{"unknown with another", Rules{}, card(), []Job{ann(nil), ann(small)}, RefusedUnknown},
+		{"unknown alone", Rules{}, card(), []Job{ann(nil)}, Allowed},
+		{"unknown joins", Rules{}, running(ann(small)), []Job{ann(nil)}, RefusedUnknown},
+		{"joins", Rules{}, running(ann(small)), []Job{ann(small)}, Allowed},
+		{"joins another user", Rules{}, running(ann(small)), []Job{bob}, RefusedUser},
+		{"next to a whole GPU's job", Rules{}, card(Running{Job: ann(small), Whole: true}), []Job{ann(small)}, RefusedWhole},
+		{"no shares left", Rules{}, card(Running{Job: ann(small), Shares: 100}), []Job{ann(small)}, RefusedShares},
+		{"asks not to share", Rules{}, card(), []Job{alone, ann(small)}, RefusedNoShare},
+		{"no share, alone", Rules{}, card(), []Job{alone}, Allowed},
+		{"the job's contract", slow(pairwise(1.3)), card(), []Job{strict, ann(small)}, RefusedContract},
+		{"the site's contract", site, card(), []Job{ann(small), ann(small)}, RefusedContract},
+		{"the job's contract is wider", site, card(), []Job{wide, ann(small)}, RefusedContract},
+		{"both jobs' contracts are wider", site, card(), []Job{wide, wide}, Allowed},
+		{"the running job's contract", slow(pairwise(1.3)), running(strict), []Job{ann(small)}, RefusedContract},
+		{"members", Rules{MaxMembers: 2}, card(), []Job{ann(small), ann(small), ann(small)}, RefusedClients},
+		{"cores", Rules{}, host, []Job{cores, cores}, RefusedHost},
+		{"a session where memory is limited", Rules{}, held, []Job{session(0), ann(small)}, Allowed},
+		{"a session where it isn't", Rules{}, card(), []Job{session(0), ann(small)}, RefusedUnheld},
+		{"a session while it computes", slow(slowBusy{}), held, []Job{session(1.3), ann(small)}, RefusedContract},
+		{"a session with a wide contract", slow(slowBusy{}), held, []Job{session(2), ann(small)}, Allowed},
+		{"a predictor that returns NaN", slow(pairwise(nan())), card(), []Job{wide, ann(small)}, RefusedContract},
 	} {
-		if got := c.g.Check(c.w, c.c); got != c.want {
+		g := NewGuard(c.rules)
+		if got := g.Check(window(c.gpu, c.jobs...), 1<<len(c.jobs)-1); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
@@ -166,11 +112,11 @@ func TestMemoryOverTime(t *testing.T) {
 	first := flat("first", 50, 9000)
 	second := late("second", 400, 9000)
 	w := window(card(), Job{ID: "1", User: "a", Profile: first}, Job{ID: "2", User: "a", Profile: second})
-	g := Guard{Rules: Rules{Predictor: constant(1.5)}}
+	g := Guard{Rules: Rules{Predictor: pairwise(1.5)}}
 	if why := g.Check(w, 3); why != Allowed {
 		t.Errorf("75 s of the first against the second's 200 s: %s", why)
 	}
-	g = Guard{Rules: Rules{Predictor: constant(4)}}
+	g = Guard{Rules: Rules{Predictor: pairwise(4)}}
 	if why := g.Check(w, 3); why != RefusedMemory {
 		t.Errorf("at worst the first runs for 200 s: %s", why)
 	}
@@ -182,7 +128,7 @@ func TestMemoryHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 4).Draw(t, "members")
 		worst := rapid.Float64Range(1, 4).Draw(t, "worst")
-		g := Guard{Rules: Rules{Predictor: constant(worst)}}
+		g := Guard{Rules: Rules{Predictor: pairwise(worst)}}
 		var jobs []Job
 		for range n {
 			period := rapid.Float64Range(0.5, 10).Draw(t, "period")
@@ -269,53 +215,29 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestNoAllocationInSteadyState(t *testing.T) {
-	small := flat("small", 60, 1000)
-	s := &State{GPUs: []GPU{card()}}
-	for range 8 {
-		s.Pending = append(s.Pending, Job{ID: "1", User: "a", Profile: small})
-	}
-	d := Decider{Policy: scores{3: 1}, Guard: NewGuard(Rules{Predictor: constant(1.2)})}
-	d.Decide(s, 0)
-	if n := testing.AllocsPerRun(100, func() { d.Decide(s, 0) }); n > 0 {
-		t.Errorf("%v allocations a decision", n)
-	}
-}
-
 func TestProfileValidate(t *testing.T) {
 	if err := flat("x", 10, 100).Validate(); err != nil {
 		t.Error(err)
 	}
-	for name, breakIt := range map[string]func(*Profile){
-		"duration 0":      func(p *Profile) { p.DurationS = 0 },
-		"duration NaN":    func(p *Profile) { p.DurationS = nan() },
-		"period negative": func(p *Profile) { p.PeriodS = -1 },
-		"no points":       func(p *Profile) { p.Series = nil },
-		"gpu over 1":      func(p *Profile) { p.Series[0].GPU = 1.1 },
-		"core NaN":        func(p *Profile) { p.Series[0].Core = nan() },
-		"memory negative": func(p *Profile) { p.Series[0].MemMiB = -1 },
-		"PCIe NaN":        func(p *Profile) { p.Series[0].PCIeMBps = nan() },
-		"step negative":   func(p *Profile) { p.StepS = -1 },
+	for name, x := range map[string]func(p *Profile, v float64){
+		"duration_s": func(p *Profile, v float64) { p.DurationS = v },
+		"period_s":   func(p *Profile, v float64) { p.PeriodS = v },
+		"step_s":     func(p *Profile, v float64) { p.StepS = v },
+		"process":    func(p *Profile, v float64) { p.ProcessMiB = v },
+		"past":       func(p *Profile, v float64) { p.Past = []Past{{SoloS: 1, LimitS: v}} },
+		"gpu":        func(p *Profile, v float64) { p.Series[0].GPU = v },
+		"core":       func(p *Profile, v float64) { p.Series[0].Core = v },
+		"mem_mib":    func(p *Profile, v float64) { p.Series[0].MemMiB = v },
+		"pcie_mbps":  func(p *Profile, v float64) { p.Series[0].PCIeMBps = v },
+		"series":     func(p *Profile, v float64) { p.Series = nil },
 	} {
-		p := flat("x", 10, 100)
-		breakIt(p)
-		if p.Validate() == nil {
-			t.Errorf("%s: no error", name)
+		for _, v := range []float64{-1, nan(), math.Inf(1)} {
+			p := flat("x", 10, 100)
+			x(p, v)
+			if err := p.Validate(); !errors.Is(err, ErrBadProfile) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s of %v: %v", name, v, err)
+			}
 		}
-	}
-}
-
-func BenchmarkCheckAllCombos(b *testing.B) {
-	p := late("x", 60, 2000)
-	var jobs []Job
-	for range 5 {
-		jobs = append(jobs, Job{ID: "j", User: "a", Profile: p})
-	}
-	w := window(card(), jobs...)
-	g := Guard{Rules: Rules{Predictor: constant(1.2)}}
-	var dst []Combo
-	for b.Loop() {
-		dst = g.Combos(dst[:0], w)
 	}
 }
 

@@ -37,21 +37,12 @@ func TestNeedIsNeverBelowThePeak(t *testing.T) {
 	}
 }
 
-// even predicts that nobody is slowed.
-type even struct{}
-
-func (even) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
-	for i := range members {
-		dst[i] = Prediction{Slowdown: 1}
-	}
-}
-
 // Whatever joins whatever in whatever order: all of them may take what they are held to at
 // once and the card has it, and none is held to less than it needs.
 func TestMemoryLimitsFitTheCard(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := NewGuard(Rules{
-			Predictor: even{}, MaxMembers: 4,
+			Predictor: pairwise(1), MaxMembers: 4,
 			MemMargin: rapid.SampledFrom([]float64{0, .05, .2}).Draw(t, "margin"),
 		})
 		margin := g.MemMargin
@@ -134,7 +125,7 @@ func TestProcessLimit(t *testing.T) {
 
 // The clients of an MPS server are processes, not jobs.
 func TestProcessesAreClients(t *testing.T) {
-	g := NewGuard(Rules{Predictor: even{}})
+	g := NewGuard(Rules{Predictor: pairwise(1)})
 	spec := &GPUSpec{MemMiB: 16000, MaxClients: 16}
 	for processes, want := range map[int]Refusal{0: Allowed, 8: Allowed, 9: RefusedClients} {
 		var jobs []Running

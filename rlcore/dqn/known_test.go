@@ -3,7 +3,6 @@ package dqn
 import (
 	"context"
 	"math"
-	"slices"
 	"testing"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 // The problem with a known answer: three light and three heavy jobs of 100 s, of
 // which two fit on the card. Greedy pairs the light ones, because that is where
 // the card does the most work, and is left with heavy ones, which gain nothing from
-// each other; best is to give each heavy one a light one.
+// each other; it is best to give each heavy one a light one.
 func mixed() Scenario { return shuffled(light, heavy, light, heavy, light, heavy) }
 
 // known is a trainer for that problem.
@@ -27,62 +26,32 @@ func known(rounds int) *Trainer {
 	}
 }
 
-// shortest is the least makespan that any sequence of allowed decisions has, by
-// trying all of them; jobs of the same profile are the same.
-func shortest(t *testing.T, cfg sim.Config, m int) float64 {
-	t.Helper()
-	tools := newTools()
-	cfg.M, cfg.Predictor = m, tools.Predictor
-	best := math.Inf(1)
-	var visit func(taken []rlcore.Combo)
-	visit = func(taken []rlcore.Combo) {
-		s, err := sim.New(cfg)
-		if err != nil {
-			t.Fatal(err)
+// mixing keeps a light job next to a heavy one, as long as there are both. The best of all orders, 328.0 s, takes half a
+// percent less.
+type mixing struct{}
+
+func (mixing) Name() string { return "mixing" }
+
+func (mixing) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+	kind := map[*rlcore.Profile]float64{light: 1, heavy: -1}
+	for k, c := range combos {
+		more := 0.0
+		for i := range w.Card().Running {
+			more += kind[w.Card().Running[i].Profile]
 		}
-		for k := 0; s.Next(); k++ {
-			w := rlcore.NewWindow(nil, s.State(), s.GPU(), m)
-			combos := tools.Guard.Combos(nil, &w)
-			if k < len(taken) {
-				s.Take(rlcore.Decision{Window: w, Combo: taken[k], Combos: combos})
-				continue
+		for i := range w.Jobs {
+			if c.Has(i) {
+				more += kind[w.Job(i).Profile]
 			}
-			if s.NowS() >= best {
-				return
-			}
-			seen := map[[2]int]bool{}
-			for _, c := range slices.Backward(combos) { // waiting last: a good end early spares much
-				var kind [2]int
-				for i := range w.Jobs {
-					if c.Has(i) && w.Job(i).Profile == light {
-						kind[0]++
-					} else if c.Has(i) {
-						kind[1]++
-					}
-				}
-				if !seen[kind] && (c != 0 || !s.MustStart()) {
-					seen[kind] = true
-					visit(append(slices.Clone(taken), c))
-				}
-			}
-			return
 		}
-		res, err := s.Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		best = min(best, res.MakespanS)
+		dst[k] = float64(c.Len()) - 10*math.Abs(more)
 	}
-	visit(nil)
-	return best
 }
 
 func TestLearnsAProblemWithAKnownAnswer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a network")
 	}
-	cfg, _ := mixed()(seeded(1))
-	least := shortest(t, cfg, 6)
 	p := newTools().Predictor
 	makespan := func(policy rlcore.Policy, seed uint64) float64 {
 		cfg, _ := mixed()(seeded(seed))
@@ -93,6 +62,7 @@ func TestLearnsAProblemWithAKnownAnswer(t *testing.T) {
 		}
 		return res.MakespanS
 	}
+	least := makespan(mixing{}, 1)
 	greedy, err := policy.New("greedy", policy.Setup{Predictor: p})
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +81,7 @@ func TestLearnsAProblemWithAKnownAnswer(t *testing.T) {
 	}
 	t.Logf("greedy %.1f s, best %.1f s, learned %.1f s in %v (round %d)",
 		makespan(greedy, 1), least, worst, time.Since(began).Round(time.Millisecond), tr.BestRound)
-	if worst > 1.01*least {
+	if worst > 1.005*least {
 		t.Errorf("after training %.1f s, the best is %.1f s", worst, least)
 	}
 }

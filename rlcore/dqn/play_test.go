@@ -114,23 +114,6 @@ func TestUntrainedDecidesAsItsStart(t *testing.T) {
 	}
 }
 
-// TestPolicyIsDeterminate: the same window has the same scores, whatever was
-// scored in between.
-func TestPolicyIsDeterminate(t *testing.T) {
-	net := newNet()
-	shake(net, 3)
-	p, g := NewPolicy("dqn", net), newTools().Guard
-	w, other := someWindow(5), someWindow(2)
-	combos := g.Combos(nil, w)
-	first, again := make([]float64, len(combos)), make([]float64, len(combos))
-	p.Score(first, w, combos)
-	p.Score(make([]float64, 4), other, g.Combos(nil, other))
-	p.Score(again, w, combos)
-	if !slices.Equal(first, again) {
-		t.Errorf("%v, then %v", first, again)
-	}
-}
-
 // TestScoreOfOddWindows: jobs of which nothing is known, a card where none may
 // start, an empty queue.
 func TestScoreOfOddWindows(t *testing.T) {

@@ -8,19 +8,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-func of(t testing.TB, names ...string) []*rlcore.Profile {
-	t.Helper()
-	var out []*rlcore.Profile
-	for _, n := range names {
-		p, ok := apps.ByName(n)
-		if !ok {
-			t.Fatal(n)
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
 // TestKeptAnswers: kept predictions equal fresh ones, also after learning.
 func TestKeptAnswers(t *testing.T) {
 	m := New(&contention.MPS)

@@ -265,20 +265,3 @@ func TestCapacityIsBounded(t *testing.T) {
 		t.Errorf("%d pairs of applications, %d factors", n, len(l.names))
 	}
 }
-
-func TestPredictAllocatesNothing(t *testing.T) {
-	m := New(&contention.MPS)
-	ps := of(t, "gromacs", "alexnet", "hoomd", "googlenet")
-	dst := make([]rlcore.Prediction, 4)
-	check := func(when string) {
-		t.Helper()
-		if n := testing.AllocsPerRun(50, func() { m.Predict(dst, &rlcore.TitanXp, ps) }); n > 0 {
-			t.Errorf("%s: %v allocations", when, n)
-		}
-	}
-	check("nothing observed")
-	m.Observe(&rlcore.TitanXp, ps[:3], []float64{1.2, 1.3, 1.4})
-	check("three of four observed")
-	m.Observe(&rlcore.TitanXp, ps, []float64{1.2, 1.3, 1.4, 1.5})
-	check("all observed")
-}

@@ -88,22 +88,6 @@ func TestOptimisersLearnAFunction(t *testing.T) {
 	}
 }
 
-func TestHotPathDoesNotAllocate(t *testing.T) {
-	m := New([]int{40, 32, 32, 1}, 1, rand.New(rand.NewPCG(1, 1)))
-	opt := &Adam{Rate: 1e-3}
-	const n = 1000
-	x, dy := make([]float32, 40*n), make([]float32, n)
-	step := func() {
-		m.Forward(x, n)
-		m.Backward(dy)
-		opt.Step(m.Theta, m.Grad)
-	}
-	step()
-	if n := testing.AllocsPerRun(20, step); n != 0 {
-		t.Errorf("%v allocations a step", n)
-	}
-}
-
 func TestSparseGradientAgainstFiniteDifferences(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	s := NewSparse(12, 5, 4, 3, 1, r)
