@@ -120,33 +120,6 @@ func ended(t *testing.T, k *kept, from, to float64) []Run {
 	return must.Get(k.write(t).Ended(t.Context(), at(from), at(to)))(t)
 }
 
-// Whether its record comes after the polls that show a run or before them.
-func TestARunIsJoinedFromPollsAndRecord(t *testing.T) {
-	for _, early := range []bool{false, true} {
-		testJoined(t, early)
-	}
-}
-
-func testJoined(t *testing.T, early bool) {
-	k := &kept{
-		shown: []Run{polls(0, 61)}, records: []Record{record(7, 0.1, 60)},
-		outcomes: []Outcome{{Run: 7, State: "COMPLETED"}}, early: early,
-	}
-	runs := ended(t, k, 0, 100)
-	if len(runs) != 1 {
-		t.Fatalf("%d runs", len(runs))
-	}
-	r := &runs[0]
-	if r.ID != 7 || r.Account != "lab" || r.Mode != job.Active || !r.Ready.Equal(at(-5)) || r.Shares != 100 {
-		t.Errorf("of the polls: %+v", r)
-	}
-	if !r.Start.Equal(at(0.1)) || !r.End.Equal(at(60)) || r.GPUNames()[0] != "n1/1" || r.Outcome == nil ||
-		r.Profile.App != "ann md" {
-		t.Errorf("of the record: %+v", r)
-	}
-}
-
-// A job on two nodes has a record of each, and is one run with the GPUs of both.
 // Whose process broke the MPS server a record says by Slurm's numbers of jobs.
 func TestWhoBrokeTheServer(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -174,6 +147,7 @@ func TestWhoBrokeTheServer(t *testing.T) {
 	}
 }
 
+// A job on two nodes has a record of each, and is one run with the GPUs of both.
 func TestARunOnTwoNodes(t *testing.T) {
 	shown := polls(0, 60)
 	shown.Node, shown.GPUs, shown.Shares, shown.WholeGPUs = "n[1-2]", nil, 0, 2

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
@@ -35,50 +34,6 @@ func ranOut(state string) *Judgement {
 			Progress: job.Progress{At: at(9), RunS: 540, DoneS: 270, LeastS: 270, Slow: 2, Worst: 2}, Start: at(0), LimitS: 600,
 			Deadline: at(10),
 		},
-	}
-}
-
-func TestRanOutOfTimeInCompany(t *testing.T) {
-	for _, c := range []struct {
-		name, state string
-		change      func(j *Judgement)
-		want        []Harm
-	}{
-		{"at its limit", "TIMEOUT", nil, []Harm{HarmTimeout}},
-		{"at its deadline", "DEADLINE", nil, []Harm{HarmDeadline}},
-		{
-			"a limit that was raised, too late", "TIMEOUT", func(j *Judgement) { j.Ending.LimitS, j.Ending.LentS = 600, 200 },
-			[]Harm{HarmTimeout},
-		},
-		{
-			"it had done its own limit's work", "TIMEOUT", func(j *Judgement) { j.Ending.LimitS, j.Ending.LentS = 660, 360 },
-			nil,
-		},
-		{"its application takes as long alone", "TIMEOUT", func(j *Judgement) { j.Run.Profile.DurationS = 600 }, nil},
-		{
-			"its application takes as long alone at times", "TIMEOUT", func(j *Judgement) { j.Run.Profile.DurationSD = 240 },
-			nil,
-		},
-		{"its deadline was too early alone", "DEADLINE", func(j *Judgement) { j.Ending.Deadline = at(5) }, nil},
-		{"unknown application", "TIMEOUT", func(j *Judgement) { j.Run.Profile = nil }, nil},
-		{"no poll showed it", "TIMEOUT", func(j *Judgement) { j.Ending = nil }, nil},
-		{"cancelled", "CANCELLED", nil, nil},
-		{"out of the node's memory", "OUT_OF_MEMORY", nil, []Harm{HarmOOM}},
-		{"alone", "TIMEOUT", func(j *Judgement) { j.Run.CoRunners = nil }, nil},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			j := ranOut(c.state)
-			if c.change != nil {
-				c.change(j)
-			}
-			o := j.Judge(nil)
-			if got := o.Harm(); !slices.Equal(got, c.want) || (len(got) > 0) != (o.Suspect != "") {
-				t.Errorf("harm %v for %q, want %v", got, o.Suspect, c.want)
-			}
-			if ranOutOfTime(c.state) && o.Suspect != "" && !slices.Equal(o.Blamed, []rlcore.Identity{{App: "long"}}) {
-				t.Errorf("blamed are %v", o.Blamed)
-			}
-		})
 	}
 }
 
@@ -108,85 +63,6 @@ func TestLengthOfARunThatShared(t *testing.T) {
 	}
 }
 
-// A client that Slurm kills may break the other clients of its MPS server: a neighbour that fails then runs again, and
-// no application is to blame.
-func TestFailedWhenANeighbourWasKilled(t *testing.T) {
-	for _, c := range []struct {
-		state  string
-		after  time.Duration
-		change func(j *Judgement)
-		want   bool
-	}{
-		{"CANCELLED", 0, nil, true},
-		{"TIMEOUT", 31 * time.Second, nil, true},
-		{"PREEMPTED", -time.Second, nil, true},
-		{"OUT_OF_MEMORY", 0, nil, true},
-		{"CANCELLED", time.Minute, nil, false},
-		{"CANCELLED", -time.Minute, nil, false},
-		{"COMPLETED", 0, nil, false},
-		{"CANCELLED", 0, func(j *Judgement) { j.Run.WithoutMPS = true }, false},
-	} {
-		j := ranOut("FAILED")
-		j.FailsAlone = true // so that nothing else is a reason
-		j.How.End = at(10)
-		for i := range j.Run.CoRunners {
-			j.Run.CoRunners[i].AtEnd = true
-		}
-		j.Run.CoRunners[1].How = job.Description{State: c.state, End: at(10).Add(-c.after)}
-		if c.change != nil {
-			c.change(j)
-		}
-		o := j.Judge(nil)
-		if o.Ours != c.want || strings.Contains(o.Suspect, "job 3") != c.want || c.want && (len(o.Blamed) > 0 || o.Fault) {
-			t.Errorf("%s, %v before: %q, ours %v, blamed %v, fault %v", c.state, c.after, o.Suspect, o.Ours, o.Blamed, o.Fault)
-		}
-	}
-}
-
-// A run that fell with its MPS server runs again in any case. Its application is kept alone where its own process may
-// have broken the server, and only who may have is blamed.
-func TestFellWithItsServer(t *testing.T) {
-	for name, c := range map[string]struct {
-		own    bool
-		by     []int // co-runners whose process faulted
-		fault  bool
-		blamed []rlcore.Identity
-	}{
-		"nobody knows whose fault it was": {fault: true, blamed: []rlcore.Identity{{App: "long"}, {App: "brief"}}},
-		"its own":                         {own: true, fault: true},
-		"a neighbour's":                   {by: []int{1}, blamed: []rlcore.Identity{{App: "brief"}}},
-		"its own and a neighbour's":       {own: true, by: []int{0}, fault: true},
-		"an unknown application's":        {by: []int{2}},
-	} {
-		for _, state := range []string{"FAILED", "TIMEOUT"} {
-			j := ranOut(state)
-			j.Run.MPSFault, j.Run.Faulted = true, c.own
-			for i := range j.Run.CoRunners {
-				j.Run.CoRunners[i].AtEnd = true
-			}
-			for _, i := range c.by {
-				j.Run.CoRunners[i].Faulted = true
-			}
-			o := j.Judge(nil)
-			if !o.Ours || o.Suspect == "" || o.Fault != c.fault {
-				t.Errorf("%s, %s: %q, ours %v, fault %v", name, state, o.Suspect, o.Ours, o.Fault)
-			}
-			if state == "FAILED" { // what made it slow is another question
-				must.Equal(t, o.Blamed, c.blamed, "%s", name)
-			}
-		}
-	}
-}
-
-// What was suspected is cleared where the job runs out of time alone as well.
-func TestRanOutOfTimeAloneAgain(t *testing.T) {
-	j := ranOut("TIMEOUT")
-	j.Run.CoRunners, j.Run.Complete, j.Alone = nil, true, true
-	if o := j.Judge(nil); !o.Cleared || !o.Learned || o.Suspect != "" {
-		t.Errorf("%+v", o)
-	}
-}
-
 func TestHarm(t *testing.T) {
 	late := Outcome{State: "COMPLETED", Start: at(0), End: at(12), SoloS: 600, With: []string{"2"}, PlainEnd: at(10)}
 	for name, c := range map[string]struct {
@@ -208,17 +84,6 @@ func TestHarm(t *testing.T) {
 		o := late
 		c.change(&o)
 		must.Equal(t, o.Harm(), c.want, name)
-	}
-}
-
-func TestHeldForLongerThanItMay(t *testing.T) {
-	for _, c := range []struct{ delayed, pastLease, want float64 }{{299, 0, 0}, {310, 0, 10}, {0, 140, 140}} {
-		j := ranOut("COMPLETED")
-		j.Run.CoRunners = nil
-		j.MaxDelayS, j.Ending.DelayedS, j.Ending.PastLeaseS = 300, c.delayed, c.pastLease
-		if o := j.Judge(nil); o.HeldS != c.want {
-			t.Errorf("delayed for %g s, %g s past the lease: held %g s", c.delayed, c.pastLease, o.HeldS)
-		}
 	}
 }
 
@@ -278,52 +143,6 @@ func TestTurn(t *testing.T) {
 			t.Fatalf("%q: %g", got, got.Saved())
 		}
 	})
-}
-
-// A job that failed beside others runs again by itself only if the failure isn't its own doing; its neighbours are
-// suspected anyhow.
-func TestWhoseFaultAFailureIs(t *testing.T) {
-	for name, c := range map[string]struct {
-		set  func(r *Run)
-		ours bool
-	}{
-		"its own error, perhaps": {func(*Run) {}, false},
-		"MPS":                    {func(r *Run) { r.MPSFault = true }, true},
-		"memory":                 {func(r *Run) { r.PeakMemMiB = 12000 }, true},
-		"more memory than known": {func(r *Run) { r.PeakMemMiB = 6000 }, true},
-	} {
-		j := ranOut("FAILED")
-		known := &rlcore.Profile{DurationS: 360, Series: []rlcore.Use{{MemMiB: 2000}}}
-		j.Run.Profile, j.Run.Devices = known, []gpuprof.GPU{{MemMiB: 12196}}
-		j.Run.CoRunners = []CoRunner{{Ref: "2", App: "long", OverlapS: 500, AtEnd: true, Profile: known}}
-		c.set(j.Run)
-		if o := j.Judge(nil); o.Suspect == "" || o.Ours != c.ours ||
-			!slices.Equal(o.Blamed, []rlcore.Identity{{App: "long"}}) {
-			t.Errorf("%s: %q, ours %v, blamed %v", name, o.Suspect, o.Ours, o.Blamed)
-		}
-	}
-}
-
-// Whole runs alone that ended well become part of a profile; of one that Slurm has forgotten its length says how it
-// ended.
-func TestWhatBecomesPartOfAProfile(t *testing.T) {
-	for name, c := range map[string]struct {
-		state  string
-		change func(r *Run)
-		want   bool
-	}{
-		"it ended well":                 {"COMPLETED", func(*Run) {}, true},
-		"it failed":                     {"FAILED", func(*Run) {}, false},
-		"its record is cut":             {"COMPLETED", func(r *Run) { r.Complete = false }, false},
-		"it shared":                     {"COMPLETED", func(r *Run) { r.CoRunners = []CoRunner{{Ref: "2"}} }, false},
-		"forgotten, nearly as long":     {"", func(r *Run) { r.End = at(5) }, true},
-		"forgotten, and hardly half so": {"", func(r *Run) { r.End = at(2) }, false},
-	} {
-		j := ranOut(c.state)
-		j.Run.Complete, j.Run.CoRunners = true, nil
-		c.change(j.Run)
-		must.Equal(t, j.Judge(nil).Learned, c.want, name)
-	}
 }
 
 // A run that took 90 s in place of 60 is compared with the contract of its owner, otherwise of the site; without MPS it
@@ -405,32 +224,5 @@ func TestWhatAnOutcomeTeaches(t *testing.T) {
 		c.set(&o)
 		o.Teach(b)
 		must.Equal(t, b.all, c.want, name)
-	}
-}
-
-// Jobs that shared a GPU and failed in the same moment were clients of an MPS server that broke; those of one
-// application that started together fail together by themselves.
-func TestFailedInTheSameMoment(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(j *Judgement, c *CoRunner)
-		want   bool
-	}{
-		"both":                       {func(*Judgement, *CoRunner) {}, true},
-		"the neighbour soon after":   {func(_ *Judgement, c *CoRunner) { c.How.End = at(10).Add(SameMoment) }, true},
-		"the neighbour later":        {func(_ *Judgement, c *CoRunner) { c.How.End = at(10).Add(10 * time.Second) }, false},
-		"the neighbour ended well":   {func(_ *Judgement, c *CoRunner) { c.How.State = "COMPLETED" }, false},
-		"tasks that began together":  {func(_ *Judgement, c *CoRunner) { c.App = "md" }, false},
-		"tasks that began apart":     {func(_ *Judgement, c *CoRunner) { c.App, c.How.Start = "md", at(5) }, true},
-		"where there was no MPS":     {func(j *Judgement, _ *CoRunner) { j.Run.WithoutMPS = true }, false},
-		"nobody knows when it ended": {func(_ *Judgement, c *CoRunner) { c.How.End = time.Time{} }, false},
-	} {
-		j := ranOut("FAILED")
-		j.FailsAlone = true // so that nothing else is a reason
-		j.How.Start, j.How.End = at(0), at(10)
-		j.Run.CoRunners = []CoRunner{{Ref: "2", App: "long", OverlapS: 600, AtEnd: true, How: j.How}}
-		c.change(j, &j.Run.CoRunners[0])
-		if o := j.Judge(nil); o.Fault != c.want || o.Ours != c.want || strings.Contains(o.Suspect, "job 2") != c.want {
-			t.Errorf("%s: %q, ours %v, fault %v", name, o.Suspect, o.Ours, o.Fault)
-		}
 	}
 }

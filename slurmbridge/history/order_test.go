@@ -27,8 +27,8 @@ type event struct {
 
 // A job runs several times, on one node or another, perhaps between two polls. Whenever its records come, late or
 // before the poll that shows the run, twice or never, and whatever its node's clock says, each run is one row with one
-// footprint, its times are its record's by the controller's clock where there is one, and what polls showed of it, the
-// time in the queue say, stays with it.
+// footprint, its times and GPUs are its record's by the controller's clock where there is one, and what polls showed of it,
+// the time in the queue say, stays with it.
 func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db")))(t)
 	defer db.Close()
@@ -66,7 +66,10 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 					must.OK(t, database.Tx(ctx, h.DB, func(tx *sql.Tx) error { return Close(ctx, tx, "1", shown.Start, at(gone)) }))
 				}})
 			}
-			one := Run{Ref: "1", Mode: job.Active, Ready: ready, Start: shown.Start, End: at(gone)}
+			one := Run{
+				Ref: "1", Account: "lab", Mode: job.Active, Shares: 100, Ready: ready, Start: shown.Start, End: at(gone),
+				GPUs: shown.GPUs, App: "ann md", // its profile
+			}
 			node := cmp.Or(shown.Node, "n1")
 			if comes := rapid.SampledFrom([]float64{0, 0.01, 1, 20, 500, -1}).Draw(rt, "its record comes after"); comes >= 0 {
 				behind := rapid.SampledFrom([]float64{0, 0, -20, 20}).Draw(rt, "its node's clock is behind")
@@ -80,7 +83,7 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 						must.OK(t, h.Fit(ctx))
 					}})
 				}
-				one.Start, one.End, one.Node = rec.ControllerTime(rec.Start), rec.ControllerTime(rec.End), node
+				one.Start, one.End, one.GPUs = rec.ControllerTime(rec.Start), rec.ControllerTime(rec.End), []int{1}
 			}
 			if !one.Start.IsZero() {
 				want = append(want, one)
@@ -92,10 +95,11 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 		}
 		got := must.Get(h.Ended(ctx, at(-1000), at(10000)))(rt)
 		for i := range got {
-			got[i] = Run{Ref: got[i].Ref, Mode: got[i].Mode, Ready: got[i].Ready, Start: got[i].Start, End: got[i].End}
-		}
-		for i := range want {
-			want[i].Node = ""
+			r := &got[i]
+			got[i] = Run{
+				Ref: r.Ref, Account: r.Account, Mode: r.Mode, Shares: r.Shares, Ready: r.Ready, Start: r.Start, End: r.End,
+				GPUs: r.GPUs, App: r.Profile.App,
+			}
 		}
 		if diff := gocmp.Diff(want, got, cmpopts.IgnoreUnexported(Run{}), cmpopts.EquateEmpty()); diff != "" {
 			rt.Fatalf("runs, - as they were, + as they are kept: %s", diff)
