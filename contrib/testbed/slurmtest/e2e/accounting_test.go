@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
@@ -45,66 +43,25 @@ func (r *rig) begin() {
 	r.start()
 }
 
-// watch is a log of users' jobs until all had ended.
-type watch struct {
-	idle    map[string]time.Duration // by user: a node idle while one of the user's jobs waits
-	reasons map[string]int
-	most    map[string]int // by user: jobs that ran at a time
-	ended   map[string]time.Duration
-}
-
-// String formats the watch for a test's log.
-func (w *watch) String() string {
-	return fmt.Sprintf("ended after %v, most at a time %v, a GPU idle beside waiting jobs %v, reasons %v", w.ended, w.most,
-		w.idle, w.reasons)
-}
-
-// watch looks at the queue until all jobs have ended, by user.
-func (r *rig) watch(d time.Duration, jobs map[string][]string) *watch {
+// most waits until jobs have ended, and returns how many of each user's ran at a time.
+func (r *rig) most(jobs map[string][]string) map[string]int {
 	r.t.Helper()
-	w := &watch{map[string]time.Duration{}, map[string]int{}, map[string]int{}, map[string]time.Duration{}}
-	begin := time.Now()
-	last := begin
-	for {
-		out, err := r.Run(context.Background(), "squeue", "-h", "-o", "%i|%u|%t|%N|%r|%E")
-		now := time.Now()
-		if err != nil {
-			r.t.Log(err)
-			continue
-		}
-		busy, waits, runs := map[string]bool{}, map[string]bool{}, map[string]int{}
+	most := map[string]int{}
+	r.until("all jobs have ended", func() bool {
+		out, err := r.Run(r.t.Context(), "squeue", "-h", "-o", "%i|%u|%t")
+		left, runs := err != nil, map[string]int{}
 		for row := range strings.Lines(out) {
-			f := strings.Split(strings.TrimSpace(row), "|")
-			if len(f) < 6 || !slices.Contains(jobs[f[1]], f[0]) {
-				continue
-			}
-			switch f[2] {
-			case "PD":
-				waits[f[1]] = true
-				w.reasons[f[4]]++
-			default:
-				busy[f[3]] = true
-				runs[f[1]]++
+			if f := strings.Split(strings.TrimSpace(row), "|"); len(f) == 3 && slices.Contains(jobs[f[1]], f[0]) {
+				left = true
+				if f[2] != "PD" {
+					runs[f[1]]++
+					most[f[1]] = max(most[f[1]], runs[f[1]])
+				}
 			}
 		}
-		for user := range jobs {
-			w.most[user] = max(w.most[user], runs[user])
-			if !waits[user] && runs[user] == 0 && w.ended[user] == 0 {
-				w.ended[user] = now.Sub(begin).Round(time.Second)
-			}
-			if waits[user] && len(busy) < 2 {
-				w.idle[user] += now.Sub(last).Round(100 * time.Millisecond)
-			}
-		}
-		last = now
-		if len(w.ended) == len(jobs) {
-			return w
-		}
-		if now.Sub(begin) > d {
-			r.t.Fatalf("not all jobs have ended after %v: %s", d, out)
-		}
-		time.Sleep(600 * time.Millisecond)
-	}
+		return !left
+	})
+	return most
 }
 
 // none fails the test where a job was left to Slurm, and returns how many had less
@@ -149,21 +106,12 @@ func TestGateNeedsAccount(t *testing.T) {
 		text, _ := os.ReadFile(r.Path("log", "bridge.log"))
 		return string(text)
 	}
-	if !slurmtest.Wait(t.Context(), 20*time.Second,
-		func() bool { return strings.Contains(log(), "level=ERROR msg=gate") }) {
-		t.Fatalf("the bridge says nothing of its gate:\n%s", log())
-	}
-	for line := range strings.Lines(log()) {
-		if strings.Contains(line, "level=ERROR msg=gate") {
-			t.Log(line)
-			break
-		}
-	}
+	r.until("a word of the gate", func() bool { return strings.Contains(log(), "level=ERROR msg=gate") })
 	if got := r.doctor("gate-account"); got != doctor.Error {
 		t.Errorf("doctor says %q of the missing account", got)
 	}
 	id := r.submit(ann, small, 1)
-	r.state(30*time.Second, id, "COMPLETED")
+	r.reach("COMPLETED", id)
 	if g := r.job(id)["TresPerNode"]; !strings.HasSuffix(g, "mps:100") {
 		t.Errorf("without a gate it had %s", g)
 	}
@@ -180,9 +128,7 @@ func TestGateNeedsAccount(t *testing.T) {
 	if got := r.doctor("shares-limits"); got != "" {
 		t.Errorf("doctor says %q of a limit on both", got)
 	}
-	if !slurmtest.Wait(t.Context(), 45*time.Second, func() bool { return r.gate() != "" }) {
-		t.Fatal("the bridge makes no gate with an account")
-	}
+	r.until("a gate with an account", func() bool { return r.gate() != "" })
 	var a, b string
 	r.unseen(func() { // else the first may have started when the second comes
 		a, b = r.submit(ann, small, 3), r.submit(ann, small, 3)
@@ -194,10 +140,8 @@ func TestGateNeedsAccount(t *testing.T) {
 	r.account("add", "user", "slurm", "account=ops")
 	gate := r.gate()
 	r.scontrol("update", "PartitionName="+slurmtest.Partition, "DenyAccounts=lab")
-	must.Get(r.Run(t.Context(), "scancel", gate))(t)
-	if !slurmtest.Wait(t.Context(), 45*time.Second, func() bool { g := r.gate(); return g != "" && g != gate }) {
-		t.Fatalf("the bridge makes no gate in another account:\n%s", log())
-	}
+	r.cancel(gate)
+	r.until("a gate in another account", func() bool { g := r.gate(); return g != "" && g != gate })
 	if got := r.job(r.gate())["Account"]; got != "ops" || !strings.Contains(log(), "account=ops") {
 		t.Errorf("the gate is in account %q:\n%s", got, log())
 	}
@@ -249,10 +193,10 @@ func TestLimits(t *testing.T) {
 				jobs[bob] = append(jobs[bob], r.submit(bob, small, 4, append(c.args, "--time=2")...))
 			}
 		})
-		w := r.watch(3*time.Minute, jobs)
+		most := r.most(jobs)
 		all := slices.Concat(jobs[ann], jobs[bob])
 		shared := r.none(all)
-		t.Logf("%s: %v; %d of %d shared a GPU", c.name, w, shared, len(all))
+		t.Logf("%s: %v at a time; %d of %d shared a GPU", c.name, most, shared, len(all))
 		least := 5
 		if c.ann == 2 {
 			least = 4 // after the first two the next job may start as soon as one of them ends, alone
@@ -260,11 +204,11 @@ func TestLimits(t *testing.T) {
 		if shared < least {
 			t.Errorf("%s: %d of %d shared a GPU", c.name, shared, len(all))
 		}
-		if w.most[ann] > c.ann || w.most[bob] > c.bob {
-			t.Errorf("%s: %v ran at a time", c.name, w.most)
+		if most[ann] > c.ann || most[bob] > c.bob {
+			t.Errorf("%s: %v ran at a time", c.name, most)
 		}
-		if c.bobs == 0 && w.most[ann] < 4 {
-			t.Errorf("a limit on GPUs holds shares: %v ran at a time", w.most)
+		if c.bobs == 0 && most[ann] < 4 {
+			t.Errorf("a limit on GPUs holds shares: %v ran at a time", most)
 		}
 	}
 	r.scontrol("update", "PartitionName="+slurmtest.Partition, "QOS=")
@@ -279,18 +223,13 @@ func TestLimits(t *testing.T) {
 
 	// What is accounted: the shares that a job had, not GPUs.
 	whole := r.any(ann, 0, "--gres=gpu:titanxp:1")
-	r.state(60*time.Second, whole, "COMPLETED")
+	r.reach("COMPLETED", whole)
 	var out string
-	var err error
 	rows := func(contains string) int { return strings.Count(out, contains) }
-	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool {
-		out, err = r.Run(context.Background(), "sacct", "-a", "-X", "-n", "-P", "-o", "JobID,State,AllocTRES,AdminComment")
-		// slurmdbd hears of an end a moment after squeue shows it.
-		return err == nil && rows(whole+"|COMPLETED|") == 1 && rows("|RUNNING|") == 0
-	}) {
-		t.Fatalf("sacct: %v\n%s", err, out)
-	}
-	t.Logf("%.700s", out)
+	r.until("slurmdbd hears of all ends", func() bool { // a moment after squeue shows them
+		out = r.says("sacct", "-a", "-X", "-n", "-P", "-o", "JobID,State,AllocTRES,AdminComment")
+		return rows(whole+"|COMPLETED|") == 1 && rows("|RUNNING|") == 0
+	})
 	if rows(" gpu 0 together: ") < 20 { // who meets whom is left to chance
 		t.Errorf("sacct:\n%s", out)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -123,10 +124,8 @@ func adoptedJobs(t *testing.T, step string) {
 	if step != "" {
 		r.start("E2E_FAULT=none") // until the jobs wait
 	}
-	if !slurmtest.Wait(t.Context(), 20*time.Second,
-		func() bool { return r.gate() != "" && strings.Contains(r.gateText(), "adopt=") }) {
-		t.Fatalf("no gate, or no rule in the gate file: %s", r.gateText())
-	}
+	r.until("a gate, and a rule in its file",
+		func() bool { return r.gate() != "" && strings.Contains(r.gateText(), "adopt=") })
 	ids := map[string]string{}
 	submit := func(s *side) {
 		for _, j := range unchanged {
@@ -161,16 +160,14 @@ func adoptedJobs(t *testing.T, step string) {
 	if step != "" {
 		r.kill()
 		r.start("E2E_FAULT=" + step)
-		if !slurmtest.Wait(t.Context(), 3*time.Minute, func() bool { return !alive(r.bridge.Process.Pid) }) {
-			t.Fatalf("the bridge doesn't come to %s", step)
-		}
+		r.until("the bridge comes to "+step, func() bool { return !alive(r.bridge.Process.Pid) })
 		r.kill()
 		r.start()
 	}
 	plain.Wait()
 	var alone []string
 	for _, j := range unchanged {
-		r.state(3*time.Minute, ids[j.name], "COMPLETED")
+		r.reach("COMPLETED", ids[j.name])
 		if f := r.job(ids[j.name]); !j.shares || !strings.Contains(f["TresPerNode"], "shard") {
 			alone = append(alone, j.name)
 		}
@@ -183,7 +180,7 @@ func adoptedJobs(t *testing.T, step string) {
 		return
 	}
 	for _, args := range perJob {
-		r.state(3*time.Minute, ids[args], "COMPLETED")
+		r.reach("COMPLETED", ids[args])
 		if f := r.job(ids[args]); !strings.Contains(f["TresPerNode"], "shard") || f["TresPerJob"]+f["TresPerTask"] != "" &&
 			!strings.HasPrefix(f["TresPerTask"], "cpu") {
 			t.Errorf("%s doesn't share: %v", args, f)
@@ -234,7 +231,7 @@ func TestAdoptInShadow(t *testing.T) {
 	}
 	compare(t, sides, "jobs that a rule in shadow matches",
 		func(s *side) map[string]string { return s.fieldsOf(names...) })
-	r.state(2*time.Minute, last, "COMPLETED")
+	r.reach("COMPLETED", last)
 	if !strings.Contains(r.job(last)["TresPerNode"], "shard") {
 		t.Error("the bridge isn't active: jobs that ask to share don't")
 	}
@@ -259,11 +256,8 @@ func TestAdoptedJobsInAccounting(t *testing.T) {
 		var ids []string
 		submit := func() {
 			for range 4 {
-				id, err := r.Submit(t.Context(), user, "sleep 15", "--gres=gpu:1", "--time=5", "--comment=app=m3000g30d15")
-				if err != nil {
-					t.Fatal(err)
-				}
-				ids = append(ids, id)
+				ids = append(ids, must.Get(r.Submit(t.Context(), user, "sleep 15", "--gres=gpu:1", "--time=5",
+					"--comment=app=m3000g30d15"))(t))
 			}
 		}
 		if !adopt {
@@ -271,7 +265,7 @@ func TestAdoptedJobsInAccounting(t *testing.T) {
 		} else {
 			r.unseen(submit)
 		}
-		w := r.watch(4*time.Minute, map[string][]string{user: ids})
+		most := r.most(map[string][]string{user: ids})
 		shares := 0
 		for _, id := range ids {
 			if strings.Contains(r.job(id)["TresPerNode"], "shard") {
@@ -282,27 +276,22 @@ func TestAdoptedJobsInAccounting(t *testing.T) {
 			t.Errorf("%d jobs of %s share", shares, user)
 		}
 		var used float64
-		if !slurmtest.Wait(t.Context(), 3*time.Minute, func() bool {
-			out, err := r.Run(t.Context(), "sshare", "-n", "-P", "-A", "lab", "-u", user, "-o", "User,RawUsage")
-			for line := range strings.Lines(out) {
-				if v, is := strings.CutPrefix(strings.TrimSpace(line), user+"|"); is && err == nil {
+		r.until(user+" is charged", func() bool {
+			for line := range strings.Lines(r.says("sshare", "-n", "-P", "-A", "lab", "-u", user, "-o", "User,RawUsage")) {
+				if v, is := strings.CutPrefix(strings.TrimSpace(line), user+"|"); is {
 					_, _ = fmt.Sscan(v, &used)
 				}
 			}
 			return used >= 15000
-		}) {
-			t.Fatalf("%s is charged %g", user, used)
-		}
-		return used, w.most[user]
+		})
+		return used, most[user]
 	}
 	plain, at := charged(bob, false) // no bridge runs yet
 	if at > 2 {
 		t.Fatalf("plain Slurm runs %d jobs under a limit of 2 GPUs", at)
 	}
 	r.begin()
-	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return strings.Contains(r.gateText(), "adopt=") }) {
-		t.Fatalf("no rule in the gate file: %s", r.gateText())
-	}
+	r.until("a rule in the gate file", func() bool { return strings.Contains(r.gateText(), "adopt=") })
 	adopted, at := charged(ann, true)
 	t.Logf("charged on plain Slurm: %g, adopted: %g; %d at a time", plain, adopted, at)
 	if at > 2 {
@@ -312,12 +301,12 @@ func TestAdoptedJobsInAccounting(t *testing.T) {
 		t.Errorf("charged on plain Slurm: %g, adopted: %g", plain, adopted)
 	}
 	factor := map[string]float64{}
-	out, err := r.Run(t.Context(), "sshare", "-n", "-P", "-a", "-A", "lab", "-o", "User,LevelFS")
+	out := r.as("", "sshare", "-n", "-P", "-a", "-A", "lab", "-o", "User,LevelFS")
 	for line := range strings.Lines(out) {
 		user, v, _ := strings.Cut(strings.TrimSpace(line), "|")
 		factor[user], _ = strconv.ParseFloat(v, 64)
 	}
-	if err != nil || !(factor[ann] > factor[bob]) {
-		t.Errorf("fair share: %v %s", err, out)
+	if !(factor[ann] > factor[bob]) {
+		t.Errorf("fair share: %s", out)
 	}
 }

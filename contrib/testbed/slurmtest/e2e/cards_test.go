@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
@@ -22,7 +21,7 @@ import (
 // of jobs that have ended stay.
 type cards struct {
 	*cluster.Stack
-	t *testing.T
+	stage
 	// app is what jobs run, and how.
 	app string
 }
@@ -34,21 +33,15 @@ func newCards(t *testing.T, setup cluster.Setup) *cards {
 	s := cluster.New(setup)
 	slurmtest.New(t, s.Options())
 	t.Cleanup(s.Stop)
-	c := &cards{s, t, "gromacs"}
+	c := &cards{s, stage{s.Cluster, t}, "gromacs"}
 	if setup.Agents {
 		must.OK(t, s.StartAgents())
-		c.is("the list of the node's cards",
-			func() bool { _, err := os.Stat(c.Path("node", "gpus.json")); return err == nil })
+		c.until("the list of the node's cards", func() bool { return there(c.Path("node", "gpus.json")) })
 	}
 	return c
 }
 
-func (c *cards) is(what string, so func() bool) {
-	c.t.Helper()
-	if !slurmtest.Wait(c.t.Context(), time.Minute, so) {
-		c.t.Fatalf("there is no %s", what)
-	}
-}
+func there(file string) bool { _, err := os.Stat(file); return err == nil }
 
 // ran is what a job that computes says of itself.
 type ran struct {
@@ -101,13 +94,11 @@ func (c *cards) ran(ids ...string) []ran {
 	c.t.Helper()
 	out := make([]ran, len(ids))
 	for i, id := range ids {
-		if last, ok := c.WaitState(c.t.Context(), 2*time.Minute, id, "COMPLETED", "FAILED"); !ok {
-			c.t.Fatalf("job %s is %s", id, last)
-		}
+		c.reach("COMPLETED FAILED", id)
 		vars := must.Get(os.ReadFile(c.Path("out", id+".vars")))(c.t)
 		out[i].GPUs, out[i].Visible, _ = strings.Cut(strings.TrimSpace(string(vars)), " ")
 		// The agent's record, which is of the card that the job's file names.
-		c.is("record of job "+id, func() bool { out[i].Record = c.record(id); return out[i].Record != "" })
+		c.until("a record of job "+id, func() bool { out[i].Record = c.record(id); return out[i].Record != "" })
 		text := must.Get(os.ReadFile(c.Path("out", id+".report")))(c.t)
 		must.OK(c.t, json.Unmarshal(text, &out[i].Report))
 		if complaint, _ := os.ReadFile(c.Path("out", id+".err")); len(complaint) > 0 {
@@ -227,9 +218,7 @@ func TestPartsByHandStay(t *testing.T) {
 		script := fmt.Sprintf("a=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\necho \"$a $(srun printenv "+
 			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)\" >%s/$SLURM_JOB_ID.vars\n", c.Path("out"))
 		id := must.Get(c.Submit(t.Context(), ann, script, "--gres="+request, "--time=5", "--output=/dev/null"))(t)
-		if last, ok := c.WaitState(t.Context(), time.Minute, id, "COMPLETED", "FAILED"); !ok {
-			t.Fatalf("job %s is %s", id, last)
-		}
+		c.reach("COMPLETED FAILED", id)
 		got := must.Get(os.ReadFile(c.Path("out", id+".vars")))(t)
 		must.Equal(t, strings.TrimSpace(string(got)), want, request)
 	}

@@ -41,13 +41,10 @@ func (c *cards) clean() {
 		})
 		return out
 	}
-	if !slurmtest.Wait(c.t.Context(), 20*time.Second, func() bool { return len(left()) == 0 }) {
+	if !c.Wait(c.t.Context(), time.Minute, func() bool { return len(left()) == 0 }) {
 		c.t.Errorf("left on the node: %s", strings.Join(left(), "\n"))
 	}
-	out, err := c.Run(c.t.Context(), "sinfo", "-h", "-N", "-o", "%T %E")
-	if err != nil || strings.Contains(out, "drain") || strings.Contains(out, "down") {
-		c.t.Errorf("node: %s %v", out, err)
-	}
+	c.inService()
 }
 
 // chaos kills processes of hooks, MPS and the agent, which then starts anew, at random until stop is called, which
@@ -121,8 +118,6 @@ func TestChaosOnANode(t *testing.T) {
 		t.Errorf("%d of %d jobs ran (%v)", ran, n, err)
 	}
 	records := func() int { return len(must.Get(filepath.Glob(c.Path("spool-agent", "*.json")))(t)) }
-	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { return records() >= n }) {
-		t.Errorf("%d of %d jobs have a record: %s", records(), n, c.Logs(20))
-	}
+	c.until(fmt.Sprint(n, " records"), func() bool { return records() >= n })
 	c.clean()
 }

@@ -75,10 +75,8 @@ func (d *damaged) runs(what string) {
 	d.t.Helper()
 	id := d.submit("exec sleep 1\n", "--gres=gpu:shared", "--comment=app=hoomd", "--time=5", "--output=/dev/null")
 	// A lease of 20 s, Slurm's next look, and the job.
-	if state, ok := d.WaitState(d.t.Context(), 60*time.Second, id, "COMPLETED"); !ok {
-		d.t.Errorf("%s: job %s is %s", what, id, state)
-		_, _ = d.Run(d.t.Context(), "scancel", id)
-	}
+	d.t.Log(what)
+	d.reach("COMPLETED", id)
 }
 
 // up waits until a daemon that was started is there, or has ended with a line that names the
@@ -120,7 +118,7 @@ func TestDamagedFiles(t *testing.T) {
 	// A job that stays, so that there is a job's file, an MPS daemon's and the agent's state.
 	stays := d.run("hoomd", "", "hoomd --duration-scale 1000", "--time=60", "--output=/dev/null")
 	d.reach("RUNNING", stays)
-	d.until("the agent's state", func() bool { _, err := os.Stat(d.Path("node", "agent.state")); return err == nil })
+	d.until("the agent's state", func() bool { return there(d.Path("node", "agent.state")) })
 	for daemon, files := range d.ours() {
 		if len(files) < 2 {
 			t.Errorf("%s has the files %v", daemon, files)
@@ -166,9 +164,7 @@ func TestDamagedFiles(t *testing.T) {
 				}
 			}
 		}
-		if _, err := d.Run(t.Context(), "scancel", stays); err != nil {
-			t.Error(err)
-		}
+		d.cancel(stays)
 		d.runs("all files of " + daemon + " are damaged under it")
 		// A file that SQLite has mapped and that is cut ends the process that reads it (SIGBUS):
 		// systemd starts the bridge again.

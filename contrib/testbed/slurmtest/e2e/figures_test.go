@@ -12,10 +12,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
-func spread(v []time.Duration) string {
-	return fmt.Sprintf("p50 %v p95 %v max %v (%d)", quantile(v, .5), quantile(v, .95), quantile(v, 1), len(v))
-}
-
 // TestFiguresOfHooks measures what the hooks cost jobs without a GPU: the time of srun without
 // hooks, with hooks that are a shell which does nothing, and with ours, by turns.
 func TestFiguresOfHooks(t *testing.T) {

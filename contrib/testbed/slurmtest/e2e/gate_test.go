@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -76,12 +75,11 @@ func TestHiddenGate(t *testing.T) {
 		t.Errorf("the gate is in %q", p)
 	}
 	shared := r.submit(ann, small, 1)
-	r.state(60*time.Second, shared, "COMPLETED")
+	r.reach("COMPLETED", shared)
 	for _, c := range []struct{ state, want string }{{"DOWN", hidden + "," + slurmtest.Partition}, {"UP", hidden}} {
 		r.scontrol("update", "PartitionName="+hidden, "State="+c.state)
-		if !r.Wait(t.Context(), 40*time.Second, func() bool { return r.job(r.gate())["Partition"] == c.want }) {
-			t.Errorf("its partition is %s, and the gate in %q", c.state, r.job(r.gate())["Partition"])
-		}
+		r.until("its partition is "+c.state+", and the gate in "+c.want,
+			func() bool { g := r.gate(); return g != "" && r.job(g)["Partition"] == c.want })
 	}
 	gate = r.gate()
 	ids := r.orphans()
@@ -114,9 +112,7 @@ func TestGateInABusyQueue(t *testing.T) {
 	// They want both nodes, and come before whatever is submitted later.
 	script := "cd /; for i in $(seq 100); do sbatch -p " + slurmtest.Partition +
 		" -N 2 --exclusive -o /dev/null --wrap true >/dev/null || exit 1; done"
-	if out, err := r.Run(context.Background(), "bash", "-c", script); err != nil {
-		t.Fatal(err, out)
-	}
+	r.as("", "bash", "-c", script)
 	r.start()
 	r.freed(r.orphans("-p", second)...)
 }
@@ -127,9 +123,7 @@ func TestGateHeldByHand(t *testing.T) {
 	r := newRig(t, options{})
 	gate := r.gate()
 	r.scontrol("hold", gate)
-	if !r.Wait(t.Context(), 30*time.Second, func() bool { return r.job(gate)["Priority"] != "0" }) {
-		t.Fatalf("the gate is still held: %v", r.job(gate))
-	}
+	r.looks("released", gate, func(f map[string]string) bool { return f["Priority"] != "0" })
 	if log, err := os.ReadFile(r.Path("log", "bridge.log")); err != nil || !strings.Contains(string(log), "held") {
 		t.Errorf("the log says nothing of a hold; %v", err)
 	}

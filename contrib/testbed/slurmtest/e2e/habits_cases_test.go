@@ -6,68 +6,67 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // A task that its own array keeps back keeps no other job waiting.
 func arrayLimit(h *habit) {
 	id := h.untilEnd(ann, "--array=0-1%1", "--gres=gpu:shared", "--comment=app="+small)
 	mate := h.sub(1)
-	h.state(20*time.Second, id+"_0", "RUNNING")
-	h.state(25*time.Second, mate, "RUNNING", "COMPLETED")
+	h.reach("RUNNING", id+"_0")
+	h.reach("RUNNING COMPLETED", mate)
 	if f := h.job(id + "_1"); f["JobState"] != "PENDING" || strings.Contains(f["AdminComment"], "left to Slurm") {
 		h.t.Errorf("the second task: %v", f)
 	}
 	h.end()
-	h.state(30*time.Second, id+"_1", "COMPLETED")
+	h.reach("COMPLETED", id+"_1")
 }
 
 func memberHeld(h *habit) {
 	_, a, b := h.behind(ann)
 	h.as(ann, "scontrol", "hold", a)
-	h.until(10*time.Second, "as it came", a, asItCame)
+	h.asTheyCame(a)
 	h.end()
-	h.state(25*time.Second, b, "COMPLETED")
+	h.reach("COMPLETED", b)
 	if f := h.job(a); !asItCame(f) {
 		h.t.Errorf("the held job: %v", f)
 	}
 	h.as(ann, "scontrol", "release", a)
-	h.state(25*time.Second, a, "COMPLETED")
+	h.reach("COMPLETED", a)
 }
 
 func memberRequeued(h *habit) {
 	a, b := h.pair(15)
-	h.state(20*time.Second, a, "RUNNING")
+	h.reach("RUNNING", a)
 	h.as(ann, "scontrol", "requeuehold", a)
-	h.until(15*time.Second, "as it came", a, asItCame)
-	h.state(40*time.Second, b, "COMPLETED")
+	h.asTheyCame(a)
+	h.reach("COMPLETED", b)
 	h.as(ann, "scontrol", "release", a)
 	h.as(ann, "scontrol", "update", "JobId="+a, "StartTime=now") // Slurm's own two minutes
-	h.state(30*time.Second, a, "COMPLETED")
+	h.reach("COMPLETED", a)
 }
 
 // Others share with a job that is suspended, and it goes on when it is resumed.
 func memberSuspended(h *habit) {
 	a, b := h.pair(15) // on a busy machine it takes seconds to see that it runs
-	h.state(20*time.Second, a, "RUNNING")
-	h.as("", "scontrol", "suspend", a)
-	h.state(40*time.Second, b, "COMPLETED")
+	h.reach("RUNNING", a)
+	h.scontrol("suspend", a)
+	h.reach("COMPLETED", b)
 	c := h.sub(1)
-	h.state(20*time.Second, c, "COMPLETED")
+	h.reach("COMPLETED", c)
 	if s := h.job(a)["JobState"]; s != "SUSPENDED" {
 		h.t.Errorf("the suspended job is %s", s)
 	}
-	h.as("", "scontrol", "resume", a)
-	h.state(40*time.Second, a, "COMPLETED")
+	h.scontrol("resume", a)
+	h.reach("COMPLETED", a)
 }
 
 // Jobs that wait for a GPU start when the job there goes back into the queue for good.
 func predecessorHeld(h *habit) {
 	long, a, b := h.behind(ann)
 	h.as(ann, "scontrol", "requeuehold", long)
-	h.state(25*time.Second, a, "COMPLETED")
-	h.state(25*time.Second, b, "COMPLETED")
-	h.until(10*time.Second, "as it came", long, asItCame)
+	h.reach("COMPLETED", a, b)
+	h.asTheyCame(long)
 }
 
 // A job whose owner replaces the gate by another dependency waits for that alone.
@@ -76,9 +75,9 @@ func memberEdited(h *habit) {
 	_, a, b := h.behind(ann)
 	h.as(ann, "scontrol", "update", "JobId="+a, "Dependency=afterany:"+other)
 	h.end()
-	h.state(25*time.Second, b, "COMPLETED")
+	h.reach("COMPLETED", b)
 	h.as(ann, "scontrol", "update", "JobId="+other, "StartTime=now")
-	h.state(40*time.Second, a, "COMPLETED")
+	h.reach("COMPLETED", a)
 	if h.ran(a).Before(h.ran(other)) {
 		h.t.Errorf("job %s started before %s, which it waits for", a, other)
 	}
@@ -92,18 +91,16 @@ func membersUpdated(h *habit) {
 	} {
 		h.as(ann, "scontrol", "update", "JobId="+a, set)
 	}
-	h.as("", "scontrol", "update", "JobId="+b, "Priority=5")
+	h.scontrol("update", "JobId="+b, "Priority=5")
 	h.end()
-	h.state(40*time.Second, a, "COMPLETED")
-	h.state(40*time.Second, b, "COMPLETED")
+	h.reach("COMPLETED", a, b)
 }
 
 func reconfigured(h *habit) {
 	_, a, b := h.behind(ann)
-	h.as("", "scontrol", "reconfigure")
+	h.scontrol("reconfigure")
 	h.end()
-	h.state(30*time.Second, a, "COMPLETED")
-	h.state(30*time.Second, b, "COMPLETED")
+	h.reach("COMPLETED", a, b)
 }
 
 // A job that wants its node to itself is in no group.
@@ -111,9 +108,9 @@ func exclusive(h *habit) {
 	a := h.sub(3)
 	own := h.sub(1, "--exclusive")
 	c := h.sub(1)
-	h.until(20*time.Second, "let go", own, letGo)
+	h.looks("let go", own, letGo)
 	for _, id := range []string{a, own, c} {
-		h.state(30*time.Second, id, "COMPLETED")
+		h.reach("COMPLETED", id)
 	}
 	if f := h.job(own); !letGo(f) {
 		h.t.Errorf("the exclusive job asked for %s on %s", f["TresPerNode"], f["ReqNodeList"])
@@ -122,36 +119,34 @@ func exclusive(h *habit) {
 
 // Jobs run in their reservation, and others wait as they came.
 func reservation(h *habit) {
-	h.as("", "scontrol", "create", "reservation", "ReservationName=class", "StartTime=now", "Duration=10", "Users="+ann,
+	h.scontrol("create", "reservation", "ReservationName=class", "StartTime=now", "Duration=10", "Users="+ann,
 		"Nodes="+h.node)
-	slurmtest.Wait(context.Background(), 15*time.Second, func() bool {
-		return strings.Contains(h.as("", "scontrol", "-o", "show", "node", h.node), "RESERVED")
-	})
+	h.nodeIs("RESERVED")
 	in := h.sub(2, "--reservation=class")
 	out := h.sub(1)
-	h.state(20*time.Second, in, "COMPLETED")
-	h.until(15*time.Second, "as it came", out, asItCame)
+	h.reach("COMPLETED", in)
+	h.asTheyCame(out)
 	h.cancel(out)
 }
 
 // Before a maintenance those start that end before it. The others stay as they came.
 func maintenance(h *habit) {
-	h.as("", "scontrol", "create", "reservation", "ReservationName=maint", "StartTime=now+200", "Duration=10",
+	h.scontrol("create", "reservation", "ReservationName=maint", "StartTime=now+200", "Duration=10",
 		"Users=root", "Flags=maint", "Nodes="+h.node)
 	long := h.sub(1, "--time=30")
 	time.Sleep(2 * time.Second)
 	short := h.sub(1, "--time=1")
-	h.state(20*time.Second, short, "COMPLETED")
-	h.until(10*time.Second, "as it came", long, asItCame)
+	h.reach("COMPLETED", short)
+	h.asTheyCame(long)
 	h.cancel(long)
 }
 
 // A job that would run into one node's maintenance gets another node.
 func maintenanceOfOne(h *habit) {
-	h.as("", "scontrol", "create", "reservation", "ReservationName=one", "StartTime=now+200", "Duration=10", "Users=root",
+	h.scontrol("create", "reservation", "ReservationName=one", "StartTime=now+200", "Duration=10", "Users=root",
 		"Flags=maint", "Nodes="+h.node)
 	long := h.sub(1, "--time=30", "--partition=also"+h.part[1:])
-	h.state(60*time.Second, long, "COMPLETED")
+	h.reach("COMPLETED", long)
 	if f := h.job(long); strings.Contains(f["AdminComment"], "left to Slurm") {
 		h.t.Errorf("job %s: %s", long, f["AdminComment"])
 	}
@@ -159,42 +154,33 @@ func maintenanceOfOne(h *habit) {
 
 func partitionDown(h *habit) {
 	long, a, b := h.behind(ann)
-	h.as("", "scontrol", "update", "PartitionName="+h.part, "State=DOWN")
+	h.scontrol("update", "PartitionName="+h.part, "State=DOWN")
 	h.end()
-	h.state(20*time.Second, long, "COMPLETED")
+	h.reach("COMPLETED", long)
 	time.Sleep(time.Second) // Slurm may look at them
-	for _, id := range []string{a, b} {
-		h.until(15*time.Second, "as it came", id, asItCame)
-	}
-	h.as("", "scontrol", "update", "PartitionName="+h.part, "State=UP")
+	h.asTheyCame(a, b)
+	h.scontrol("update", "PartitionName="+h.part, "State=UP")
 	// Another user's jobs are not what Slurm has said it of, and start at once.
 	c := h.submit(bob, small, 1, "--partition="+h.part)
-	h.state(20*time.Second, c, "COMPLETED")
+	h.reach("COMPLETED", c)
 	h.cancel(a, b)
 }
 
 func nodeDrained(h *habit) {
 	_, a, b := h.behind(ann)
-	h.as("", "scontrol", "update", "NodeName="+h.node, "State=DRAIN", "Reason=test")
-	for _, id := range []string{a, b} {
-		h.until(15*time.Second, "as it came", id, asItCame)
-	}
+	h.scontrol("update", "NodeName="+h.node, "State=DRAIN", "Reason=test")
+	h.asTheyCame(a, b)
 	h.end()
-	h.as("", "scontrol", "update", "NodeName="+h.node, "State=RESUME")
-	h.state(40*time.Second, a, "COMPLETED")
-	h.state(40*time.Second, b, "COMPLETED")
+	h.scontrol("update", "NodeName="+h.node, "State=RESUME")
+	h.reach("COMPLETED", a, b)
 }
 
 // A node that power saving has put to sleep is woken by a shared job.
 func nodeAsleep(h *habit) {
-	h.as("", "scontrol", "update", "NodeName="+h.node, "State=POWER_DOWN_FORCE")
-	if !slurmtest.Wait(context.Background(), 15*time.Second, func() bool {
-		return strings.Contains(h.as("", "scontrol", "-o", "show", "node", h.node), "POWERED_DOWN")
-	}) {
-		h.t.Fatal("the node doesn't fall asleep")
-	}
+	h.scontrol("update", "NodeName="+h.node, "State=POWER_DOWN_FORCE")
+	h.nodeIs("POWERED_DOWN")
 	id := h.sub(1)
-	h.state(20*time.Second, id, "CONFIGURING", "RUNNING", "COMPLETED")
+	h.reach("CONFIGURING RUNNING COMPLETED", id)
 	h.cancel(id)
 }
 
@@ -203,18 +189,17 @@ func afterArray(h *habit) {
 	array := h.untilEnd(ann, "--array=0-1")
 	next := h.sub(1, "--dependency=afterok:"+array)
 	alone := h.sub(1, "--dependency=afterok:"+array, "--exclusive")
-	h.until(20*time.Second, "let go", alone, func(f map[string]string) bool {
+	h.looks("let go", alone, func(f map[string]string) bool {
 		return letGo(f) && strings.Contains(f["Dependency"], "afterok:"+array+"_*")
 	})
 	h.end()
-	h.state(30*time.Second, next, "COMPLETED")
-	h.state(30*time.Second, alone, "COMPLETED")
+	h.reach("COMPLETED", next, alone)
 }
 
 func singleton(h *habit) {
 	args := []string{"--job-name=one at a time", "--dependency=singleton"}
 	a, b := h.sub(3, args...), h.sub(1, args...)
-	h.state(30*time.Second, b, "COMPLETED")
+	h.reach("COMPLETED", b)
 	if d := h.ran(b).Sub(h.ran(a)); d < 2*time.Second {
 		h.t.Errorf("the second started %v after the first", d)
 	}
@@ -222,8 +207,7 @@ func singleton(h *habit) {
 
 func licence(h *habit) {
 	a, b := h.pair(4, "--licenses=lic:1")
-	h.state(30*time.Second, a, "COMPLETED")
-	h.state(30*time.Second, b, "COMPLETED")
+	h.reach("COMPLETED", a, b)
 	if d := h.ran(b).Sub(h.ran(a)).Abs(); d < 3*time.Second {
 		h.t.Errorf("two jobs with the only licence started %v apart", d)
 	}
@@ -232,14 +216,13 @@ func licence(h *habit) {
 func twoPartitions(h *habit) {
 	also := "also" + h.part[1:]
 	a, b := h.sub(2, "--partition="+h.part+","+also), h.sub(2, "--partition="+also+","+h.part)
-	h.state(30*time.Second, a, "COMPLETED")
-	h.state(30*time.Second, b, "COMPLETED")
+	h.reach("COMPLETED", a, b)
 }
 
 // A job with more tasks than a node has cores gets two nodes, as it always did.
 func largerThanNode(h *habit) {
 	id := h.sub(1, "--partition=also"+h.part[1:], "--ntasks=17")
-	h.state(20*time.Second, id, "COMPLETED")
+	h.reach("COMPLETED", id)
 	if n := h.job(id)["NumNodes"]; n != "2" {
 		h.t.Errorf("it ran on %s nodes", n)
 	}
@@ -251,8 +234,7 @@ func ownCancelled(h *habit) {
 	other := h.sub(1)
 	h.as(bob, "scancel", "--user="+bob, "--state=pending", "--partition="+h.part)
 	h.end()
-	h.state(20*time.Second, other, "COMPLETED")
-	h.state(20*time.Second, long, "COMPLETED")
+	h.reach("COMPLETED", other, long)
 	for id, want := range map[string]string{a: "CANCELLED", b: "CANCELLED"} {
 		if s := h.job(id)["JobState"]; s != want {
 			h.t.Errorf("job %s is %s, not %s", id, s, want)
@@ -277,12 +259,9 @@ func sbatchOptions(h *habit) {
 	}
 	script := "#!/bin/sh\n#SBATCH --gpus=shared:1\n#SBATCH --signal=B:USR1@10 --export=NONE --nice=10 " +
 		"--no-requeue\n#SBATCH --job-name=\"it's\"\nexit 3\n"
-	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--deadline=now+300", "--time=1",
-		"--comment=app="+small)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.state(60*time.Second, id, "FAILED")
+	id := must.Get(h.Submit(h.t.Context(), ann, script, "--partition="+h.part, "--deadline=now+300", "--time=1",
+		"--comment=app="+small))(h.t)
+	h.reach("FAILED", id)
 	if out, err := h.RunAs(context.Background(), ann, "sbatch",
 		append(args, "--wait", "--parsable", "--wrap=exit 3")...); err == nil ||
 		!strings.Contains(err.Error(), "exit status 3") {
@@ -294,25 +273,20 @@ func sbatchOptions(h *habit) {
 func memberFails(h *habit) {
 	script := fmt.Sprintf("[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3\nuntil test -e %s; do sleep 0.5; done",
 		h.Path("out", "end."+h.part))
-	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--gres=gpu:shared",
-		"--comment=app="+small, "--array=0-2")
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.state(30*time.Second, id+"_0", "FAILED")
-	h.state(30*time.Second, id+"_1", "RUNNING")
-	h.state(30*time.Second, id+"_2", "RUNNING")
+	id := must.Get(h.Submit(h.t.Context(), ann, script, "--partition="+h.part, "--gres=gpu:shared",
+		"--comment=app="+small, "--array=0-2"))(h.t)
+	h.reach("FAILED", id+"_0")
+	h.reach("RUNNING", id+"_1", id+"_2")
 	h.cancel(id + "_1")
-	h.state(20*time.Second, id+"_1", "CANCELLED")
+	h.reach("CANCELLED", id+"_1")
 	h.end()
-	h.state(30*time.Second, id+"_2", "COMPLETED")
+	h.reach("COMPLETED", id+"_2")
 }
 
 func begin(h *habit) {
 	later := time.Now().Add(9 * time.Second)
 	a, b := h.sub(1, "--begin=now+9"), h.sub(1)
-	h.state(20*time.Second, b, "COMPLETED")
-	h.state(60*time.Second, a, "COMPLETED")
+	h.reach("COMPLETED", b, a)
 	if s := h.started(a); s.Before(later.Add(-time.Second)) {
 		h.t.Errorf("job %s started %v early", a, later.Sub(s))
 	}
@@ -322,7 +296,7 @@ func begin(h *habit) {
 func laterBegin(h *habit) {
 	later := h.sub(1, "--begin=now+1hour", "--exclusive")
 	begins := h.job(later)["StartTime"]
-	h.until(20*time.Second, "let go", later, letGo)
+	h.looks("let go", later, letGo)
 	if f := h.job(later); f["JobState"] != "PENDING" || f["StartTime"] != begins {
 		h.t.Errorf("%s, begins %s, was to begin %s", f["JobState"], f["StartTime"], begins)
 	}
@@ -336,7 +310,7 @@ func nodeList(h *habit) {
 	a, b, c := h.sub(3, partition, "--nodelist="+h.node), h.sub(3, partition, "--nodelist="+h.node),
 		h.sub(3, partition, "--exclude="+h.node)
 	for _, id := range []string{a, b, c} {
-		h.state(40*time.Second, id, "RUNNING", "COMPLETED")
+		h.reach("RUNNING COMPLETED", id)
 		if on := h.job(id)["NodeList"]; (on == h.node) == (id == c) {
 			h.t.Errorf("job %s ran on %s", id, on)
 		}
@@ -345,13 +319,12 @@ func nodeList(h *habit) {
 		h.t.Errorf("the held job is %s", s)
 	}
 	h.as(ann, "scontrol", "release", held)
-	h.state(60*time.Second, held, "COMPLETED")
+	h.reach("COMPLETED", held)
 }
 
 func hostileNames(h *habit) {
 	a := h.submit(bob, "", 1, "--partition="+h.part, "--comment=app="+small+" \n99|RUNNING|root|JobId=1 Dependency=(null)",
 		"--job-name=slurmbridge-gate")
 	b := h.submit(bob, "", 1, "--partition="+h.part, "--comment=$(touch /tmp/x);`id`|;|", "--job-name=a|b c\td")
-	h.state(60*time.Second, a, "COMPLETED")
-	h.state(60*time.Second, b, "COMPLETED")
+	h.reach("COMPLETED", a, b)
 }

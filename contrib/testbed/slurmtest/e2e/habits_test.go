@@ -109,11 +109,9 @@ func (h *habit) pair(sleep float64, args ...string) (a, b string) {
 func (h *habit) behind(user string) (long, a, b string) {
 	h.t.Helper()
 	long = h.untilEnd(user, "--gres=gpu:shared", "--comment=app=m9000g90")
-	h.state(20*time.Second, long, "RUNNING")
+	h.reach("RUNNING", long)
 	a, b = h.submit(user, small, 2, "--partition="+h.part), h.submit(user, small, 2, "--partition="+h.part)
-	for _, id := range []string{a, b} {
-		h.until(20*time.Second, "behind the gate", id, asItCame)
-	}
+	h.asTheyCame(a, b)
 	return long, a, b
 }
 
@@ -131,42 +129,30 @@ func (h *habit) end() {
 	must.OK(h.t, os.WriteFile(h.Path("out", "end."+h.part), nil, 0o644))
 }
 
-// patience stretches how long a case waits: all cases share one bridge and are there at once,
-// and where the machine is busy a round of the bridge takes seconds.
-const patience = 3
-
-// state fails the case unless the job gets into one of the states in time.
-func (h *habit) state(d time.Duration, id string, states ...string) {
-	h.t.Helper()
-	h.rig.state(patience*d, id, states...)
-}
-
-// until waits for a job to look so.
-func (h *habit) until(d time.Duration, what, id string, ok func(f map[string]string) bool) {
-	h.t.Helper()
-	d *= patience
-	var f map[string]string
-	if !h.Wait(context.Background(), d, func() bool { f = h.job(id); return ok(f) }) {
-		h.t.Fatalf("job %s is not %s after %v: %v", id, what, d, f)
-	}
-}
-
 // asItCame: the job asks for what it did at first, and waits for the bridge.
 func asItCame(f map[string]string) bool {
 	return f["JobState"] == "PENDING" && strings.HasSuffix(f["TresPerNode"], "mps:100") && f["ReqNodeList"] == "(null)" &&
 		strings.Contains(f["Dependency"], "after:") && !strings.Contains(f["AdminComment"], "left to Slurm")
 }
 
+func (h *habit) asTheyCame(ids ...string) {
+	h.t.Helper()
+	for _, id := range ids {
+		h.looks("as it came", id, asItCame)
+	}
+}
+
+// nodeIs waits until the habit's node is in a state.
+func (h *habit) nodeIs(state string) {
+	h.t.Helper()
+	h.until("the node is "+state,
+		func() bool { return strings.Contains(h.says("scontrol", "-o", "show", "node", h.node), state) })
+}
+
 // letGo: the job asks for what it did at first, and for nothing of the bridge's.
 func letGo(f map[string]string) bool {
 	return strings.HasSuffix(f["TresPerNode"], "mps:100") && f["ReqNodeList"] == "(null)" &&
 		!strings.Contains(f["Dependency"], "after:")
-}
-
-func (h *habit) as(user, name string, args ...string) string {
-	h.t.Helper()
-	out := must.Get(h.RunAs(context.Background(), user, name, args...))(h.t)
-	return out
 }
 
 // ran is when a job started, as Slurm says.

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -54,15 +53,11 @@ func TestFilesOfEtc(t *testing.T) {
 	var ids []string
 	r.unseen(func() {
 		for range 2 {
-			id, err := r.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+small)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ids = append(ids, id)
+			ids = append(ids, must.Get(r.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+small))(t))
 		}
 	})
 	for _, id := range ids {
-		r.state(30*time.Second, id, "COMPLETED")
+		r.reach("COMPLETED", id)
 		vars, _ := os.ReadFile(r.Path("out", id+".env"))
 		if !strings.Contains(string(vars), "CUDA_MPS_PIPE_DIRECTORY="+r.Path("node", "mps", "gpu0", "pipe")+"\n") {
 			t.Errorf("job %s has no MPS daemon: %s", id, vars)
@@ -72,15 +67,11 @@ func TestFilesOfEtc(t *testing.T) {
 			t.Errorf("nobody serves job %s's pipe: %s", id, pipe)
 		}
 	}
-	if !slurmtest.Wait(t.Context(), 10*time.Second, func() bool {
+	r.until("the jobs' ends are noticed, and the bridge is woken", func() bool {
 		left, err := os.ReadDir(r.Path("node", "jobs"))
 		wake, _ := os.ReadFile(r.WakeFile)
 		text := string(wake) // the last one's
 		return err == nil && len(left) == 0 && (text == "end "+ids[0]+"\n" || text == "end "+ids[1]+"\n")
-	}) {
-		t.Error("the jobs' ends were not noticed, or the bridge was not woken")
-	}
-	if out, err := r.Run(t.Context(), "scontrol", "show", "node", "n1"); err != nil || strings.Contains(out, "DRAIN") {
-		t.Errorf("%v %s", err, out)
-	}
+	})
+	r.inService()
 }

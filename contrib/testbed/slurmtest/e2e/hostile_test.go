@@ -138,34 +138,21 @@ func (e *eve) spy(annsJob string) {
 			}
 		}
 	}
-	why := func(as string) (string, error) { return e.ask(as, "why", annsJob) }
-	var out string
-	var err error
-	if !slurmtest.Wait(e.t.Context(), 20*time.Second, func() bool {
-		out, err = why(ann)
+	e.until("ann is told why her job waits", func() bool {
+		out, err := e.ask(ann, "why", annsJob)
 		return err == nil && strings.Contains(out, "Job "+annsJob)
-	}) {
-		e.t.Errorf("ann asks why her job waits: %s, %v", out, err)
-	}
-	if out, err := why(eveUser); err == nil || !strings.Contains(out, "not yours") {
+	})
+	if out, err := e.ask(eveUser, "why", annsJob); err == nil || !strings.Contains(out, "not yours") {
 		e.t.Errorf("eve asks why ann's job waits: %s, %v", out, err)
 	}
-	sees := func(as string) bool {
-		out, err = e.ask(as, "status", "--json")
-		return err == nil && strings.Contains(out, `"user": "`+ann+`"`)
-	}
-	if !slurmtest.Wait(e.t.Context(), time.Minute, func() bool { return sees(ann) }) {
-		e.t.Errorf("ann asks for the state: %s, %v", out, err)
-	}
-	if sees(eveUser) || err != nil {
+	const hers = `"user": "` + ann + `"`
+	e.until("ann sees her jobs in the state", func() bool {
+		out, err := e.ask(ann, "status", "--json")
+		return err == nil && strings.Contains(out, hers)
+	})
+	if out, err := e.ask(eveUser, "status", "--json"); err != nil || strings.Contains(out, hers) {
 		e.t.Errorf("eve asks for the state: %s, %v", out, err)
 	}
-}
-
-// ask runs a command of slurmbridge as a user.
-func (e *eve) ask(as, command string, args ...string) (string, error) {
-	return e.RunAs(e.t.Context(), as, e.Bin("slurmbridge"),
-		append([]string{command, "--config", e.Path("slurmbridge.yaml"), "--server", e.URL}, args...)...)
 }
 
 // It runs by itself: its floods would cost other tests their deadlines.

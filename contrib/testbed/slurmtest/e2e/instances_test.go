@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
@@ -63,7 +62,7 @@ func TestJobsShareInstances(t *testing.T) {
 	whole := r.whole("3g.40gb:1", 5)
 	array := must.Get(r.Submit(t.Context(), bob, "sleep 5\n", "--gres=gpu:1", "--array=0-2", "--time=3"))(t)
 	for _, id := range append(append(append([]string{whole}, small...), large...), typed...) {
-		r.state(time.Minute, id, "RUNNING", "COMPLETED")
+		r.reach("RUNNING COMPLETED", id)
 	}
 	if got := r.request(large[0]); !strings.HasPrefix(got, "shard:h100:") {
 		t.Errorf("a job of 50,000 MiB requests %s", got)
@@ -81,7 +80,7 @@ func TestJobsShareInstances(t *testing.T) {
 	r.StopController()
 	must.OK(t, r.StartController(t.Context()))
 	for _, id := range append(append(append([]string{whole, array}, small...), large...), typed...) {
-		r.state(2*time.Minute, id, "COMPLETED")
+		r.reach("COMPLETED", id)
 	}
 	on := map[string]int{}
 	for _, id := range small {
@@ -110,7 +109,7 @@ func TestInstancesOfAnOldSlurmAreLeftAlone(t *testing.T) {
 	}
 	r.start()
 	a := r.any(ann, 2, "--gres=gpu:1g.10gb:1", "--time=3")
-	r.state(time.Minute, a, "COMPLETED")
+	r.reach("COMPLETED", a)
 	if text := fmt.Sprint(r.job(a)); strings.Contains(text, "slurmbridge:") {
 		t.Errorf("%s", text)
 	}

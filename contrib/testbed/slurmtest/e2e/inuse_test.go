@@ -24,10 +24,9 @@ func TestNoWholeGPUIsInUse(t *testing.T) {
 			r.unseen(func() {
 				long, short = r.submit(ann, small, 12, "--time=3"), r.submit(ann, small, 2, "--time=3")
 			})
-			r.state(60*time.Second, short, "COMPLETED")
+			r.reach("COMPLETED", short)
 			whole := r.whole("1", 1)
-			r.state(60*time.Second, whole, "COMPLETED")
-			r.state(60*time.Second, long, "COMPLETED")
+			r.reach("COMPLETED", whole, long)
 			if from, to := r.span(whole), r.span(long); from[0].Before(to[1]) && to[0].Before(from[1]) {
 				t.Errorf("the job of a whole GPU ran from %s to %s, next to one that ran from %s to %s", from[0], from[1], to[0],
 					to[1])

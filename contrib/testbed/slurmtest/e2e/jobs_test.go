@@ -40,10 +40,7 @@ func (r *world) profiles(app string, cards, runs int) map[string]*rlcore.Profile
 // comment waits until a job's AdminComment has a text.
 func (r *world) comment(id, text string) {
 	r.t.Helper()
-	r.until("the AdminComment of "+id+" says "+text, func() bool {
-		f, err := r.Job(r.t.Context(), id)
-		return err == nil && strings.Contains(f["AdminComment"], text)
-	})
+	r.looks("said of: "+text, id, func(f map[string]string) bool { return strings.Contains(f["AdminComment"], text) })
 }
 
 // unhurried has jobs share on a busy machine, too: Slurm's pauses count twentyfold here, so that all are late there.

@@ -168,7 +168,7 @@ func TestServerKilledOnAnInstance(t *testing.T) {
 	st := must.Get(gpusim.Open(c.State()))(t)
 	defer st.Close()
 	servers := map[string]int{} // by instance
-	c.is("sharer on two instances, and a job on a third", func() bool {
+	c.until("sharers on two instances, and a job on a third", func() bool {
 		clients := 0
 		for _, p := range must.Get(st.Device(0).Snapshot())(t).Processes {
 			switch p.Kind {
@@ -194,10 +194,9 @@ func TestServerKilledOnAnInstance(t *testing.T) {
 		c.State(), c.Bin("gpusim"), c.Path("out"))
 	id := must.Get(c.Submit(t.Context(), ann, script, "--gres=shard:50", "--array=1-14", "--time=5",
 		"--output=/dev/null"))(t)
-	c.is("end of the array", func() bool {
-		out, err := c.Run(t.Context(), "squeue", "-h", "-j", id)
-		return err == nil && strings.TrimSpace(out) == ""
-	})
+	for task := range 14 {
+		c.reach("COMPLETED", fmt.Sprintf("%s_%d", id, task+1))
+	}
 	for task := range 14 {
 		said := string(must.Get(os.ReadFile(c.Path("out", fmt.Sprintf("%d.task", task+1))))(t))
 		if !strings.Contains(said, `"mps":true`) || !strings.Contains(said, `"status":"finished"`) {
@@ -232,7 +231,7 @@ func TestBridgeOnInstances(t *testing.T) {
 		}
 		on[string(m[1])] = true
 		r.until("what job "+id+" used", func() bool {
-			out, err := r.RunAs(t.Context(), "slurm", r.Bin("slurmbridge"), "why", id, "--config", r.Path("slurmbridge.yaml"))
+			out, err := r.ask("slurm", "why", id)
 			return err == nil && strings.Contains(out, "it computed ")
 		})
 	}

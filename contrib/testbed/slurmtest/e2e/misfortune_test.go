@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -17,16 +16,11 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
-func (r *rig) cancel(ids ...string) {
-	r.t.Helper()
-	must.Get(r.Run(context.Background(), "scancel", ids...))(r.t)
-}
-
 func TestControllerRestarted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	long := r.submit(ann, "m9000g90", 12)
-	r.state(20*time.Second, long, "RUNNING")
+	r.reach("RUNNING", long)
 	ids := []string{long}
 	for i := range 4 {
 		ids = append(ids, r.submit([]string{ann, bob}[i%2], small, 1))
@@ -35,9 +29,7 @@ func TestControllerRestarted(t *testing.T) {
 	r.StopController()
 	time.Sleep(3 * time.Second)
 	must.OK(t, r.StartController(t.Context()))
-	for _, id := range ids {
-		r.state(90*time.Second, id, "COMPLETED")
-	}
+	r.reach("COMPLETED", ids...)
 }
 
 // A bridge is killed at a step: within a lease all its jobs run without it. One that comes back takes up what it left,
@@ -62,9 +54,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 					ids = append(ids, r.submit([]string{ann, ann, bob, bob}[i], small, 0.2))
 				}
 				r.start("E2E_FAULT=" + step)
-				if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { return !alive(r.bridge.Process.Pid) }) {
-					t.Fatalf("the bridge never came to step %s", step)
-				}
+				r.until("the bridge comes to step "+step, func() bool { return !alive(r.bridge.Process.Pid) })
 				r.bridge = nil
 				if back {
 					r.cancel(ids[1])
@@ -72,9 +62,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 					r.start()
 				}
 				killed := time.Now()
-				for _, id := range ids {
-					r.state(60*time.Second, id, "COMPLETED")
-				}
+				r.reach("COMPLETED", ids...)
 				t.Logf("killed at %s: all had run %v later, the lease is 20 s", step, time.Since(killed).Round(time.Second))
 			})
 		}
@@ -85,7 +73,7 @@ func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{settings: settings{Mode: job.Shadow}})
 	hold := r.any(ann, 30, "--gres=mps:100")
-	r.state(20*time.Second, hold, "RUNNING")
+	r.reach("RUNNING", hold)
 	for i := range 6 {
 		r.submit([]string{ann, bob}[i%2], small, 1)
 	}
@@ -104,7 +92,7 @@ func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 		return all
 	}
 	before := fields()
-	must.Get(r.Run(context.Background(), "sh", "-c", "echo look >> "+r.WakeFile))(t)
+	r.as("", "sh", "-c", "echo look >> "+r.WakeFile)
 	time.Sleep(12 * time.Second) // more than a poll
 	must.Equal(t, fields(), before, "all fields of all jobs")
 	if r.gate() != "" {
@@ -112,13 +100,12 @@ func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 	}
 }
 
-// noMixing watches until all jobs have ended that no GPU ever has two users, and
-// that some was shared.
-func (r *rig) noMixing(ids []string, within time.Duration) {
+// noMixing watches until all jobs have ended that no GPU ever has two users, and that some was shared.
+func (r *rig) noMixing(ids []string) {
 	r.t.Helper()
 	most := 0
-	ok := r.Wait(context.Background(), within, func() bool {
-		all, err := r.Jobs(context.Background())
+	r.until("all jobs have ended", func() bool {
+		all, err := r.Jobs(r.t.Context())
 		if err != nil {
 			return false
 		}
@@ -141,13 +128,6 @@ func (r *rig) noMixing(ids []string, within time.Duration) {
 		}
 		return done >= len(ids)
 	})
-	if !ok {
-		for _, id := range ids {
-			if f := r.job(id); f["JobState"] != "COMPLETED" {
-				r.t.Errorf("job %s: %v", id, f)
-			}
-		}
-	}
 	if most < 2 {
 		r.t.Error("no GPU was ever shared")
 	}
@@ -177,23 +157,15 @@ func TestExpeditedRequeue(t *testing.T) {
 			"--requeue=expedite"))(t)
 		ids = append(ids, id, r.submit(ann, small, 30))
 	})
-	for _, id := range ids {
-		r.state(30*time.Second, id, "RUNNING")
-	}
-	var f map[string]string
-	if !r.Wait(t.Context(), 30*time.Second, func() bool {
-		f = r.job(ids[0])
-		return f["JobState"] == "EXPEDITING" && strings.HasSuffix(f["TresPerNode"], "mps:100") && f["ReqNodeList"] == "(null)"
-	}) {
-		t.Fatalf("it isn't given back what it asked for: %v", f)
-	}
-	if f["Dependency"] != "(null)" {
-		t.Errorf("it waits for %s", f["Dependency"])
-	}
+	r.reach("RUNNING", ids...)
+	r.looks("given back what it asked for, and waits for no job", ids[0], func(f map[string]string) bool {
+		return f["JobState"] == "EXPEDITING" && strings.HasSuffix(f["TresPerNode"], "mps:100") &&
+			f["ReqNodeList"] == "(null)" && f["Dependency"] == "(null)"
+	})
 	r.scontrol("update", "NodeName=n2", "State=RESUME")
-	r.state(30*time.Second, ids[0], "COMPLETED")
+	r.reach("COMPLETED", ids[0])
 	if f := r.job(ids[0]); f["NodeList"] != "n2" || !strings.Contains(f["AdminComment"], "before all other jobs") {
 		t.Errorf("it ran on %s: %s", f["NodeList"], f["AdminComment"])
 	}
-	r.state(40*time.Second, ids[1], "COMPLETED")
+	r.reach("COMPLETED", ids[1])
 }

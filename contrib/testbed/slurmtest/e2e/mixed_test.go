@@ -3,7 +3,6 @@ package e2e
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -23,13 +22,12 @@ func TestMixedQueueWholeGPU(t *testing.T) {
 	r.unseen(func() { // the two share, and leave room when the short one has ended
 		long, short = r.submit(ann, small, 25, "--time=3"), r.submit(ann, small, 2, "--time=3")
 	})
-	r.state(20*time.Second, long, "RUNNING")
-	r.state(20*time.Second, short, "RUNNING", "COMPLETED")
+	r.reach("RUNNING", long)
+	r.reach("RUNNING COMPLETED", short)
 	whole := r.whole("1", 2)
-	r.state(30*time.Second, short, "COMPLETED")
+	r.reach("COMPLETED", short)
 	late := r.submit(ann, small, 1, "--time=3")
-	r.state(90*time.Second, whole, "COMPLETED")
-	r.state(90*time.Second, late, "COMPLETED")
+	r.reach("COMPLETED", whole, late)
 	if a, b := r.started(late), r.started(whole); a.Before(b) {
 		t.Errorf("the sharer that came last started %v before the job of a whole GPU", b.Sub(a))
 	}
@@ -52,18 +50,16 @@ func TestATurnLeavesRoom(t *testing.T) {
 		whole = r.whole("1", 2)
 		late = r.submit(ann, small+"d3", 3, "--time=1") // Slurm backfills by limits
 	})
-	if !r.Wait(t.Context(), time.Minute,
-		func() bool { return strings.Contains(r.job(long)["AdminComment"], "[mps:70, was mps:100]") }) {
-		t.Fatalf("the sharer waits for no turn: %v", r.job(long))
-	}
-	r.state(10*time.Second, first, "RUNNING")
+	r.looks("a sharer that waits for its turn", long,
+		func(f map[string]string) bool { return strings.Contains(f["AdminComment"], "[mps:70, was mps:100]") })
+	r.reach("RUNNING", first)
 	r.cancel(first)
-	r.state(time.Minute, late, "COMPLETED")
-	r.state(10*time.Second, long, "RUNNING")
-	r.state(10*time.Second, whole, "PENDING")
+	r.reach("COMPLETED", late)
+	r.reach("RUNNING", long)
+	r.reach("PENDING", whole)
 	r.cancel(long)
-	r.state(90*time.Second, whole, "COMPLETED")
-	r.state(10*time.Second, long, "CANCELLED")
+	r.reach("COMPLETED", whole)
+	r.reach("CANCELLED", long)
 }
 
 // An interactive session starts at once and leaves room on its GPU: a batch job joins it.
@@ -71,17 +67,17 @@ func TestInteractiveSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{settings: settings{Room: true, MemLimits: true}, Options: slurmtest.Options{Prepare: wakes}})
 	session := r.any(ann, 170, "--gres=gpu:shared", "--comment=share:interactive", "--time=3")
-	r.state(30*time.Second, session, "RUNNING")
+	r.reach("RUNNING", session)
 	if c := r.job(session)["AdminComment"]; !strings.Contains(c, ", was mps:100]") {
 		t.Errorf("the session has no part of its GPU: %s", c)
 	}
 	heavy := r.submit(ann, "m3000g80d3", 3, "--time=3") // it would slow the session by more than its contract
 	light := r.submit(ann, "m3000g10d3", 3, "--time=3")
-	r.state(time.Minute, light, "COMPLETED")
-	r.state(10*time.Second, session, "RUNNING")
-	r.state(10*time.Second, heavy, "PENDING")
+	r.reach("COMPLETED", light)
+	r.reach("RUNNING", session)
+	r.reach("PENDING", heavy)
 	r.cancel(session)
-	r.state(time.Minute, heavy, "COMPLETED")
+	r.reach("COMPLETED", heavy)
 }
 
 // Jobs behind one for which Slurm keeps the node's idle GPUs stay the bridge's, and share once that one has run.
@@ -89,15 +85,15 @@ func TestMixedQueueSeveralGPUs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{Options: slurmtest.Options{GPUs: 4, Sharing: "shard", Prepare: wakes}})
 	busy := r.whole("1", 55)
-	r.state(20*time.Second, busy, "RUNNING")
+	r.reach("RUNNING", busy)
 	large := r.whole("4", 2)
 	var ids []string
 	for range 6 {
 		ids = append(ids, r.submit(ann, small, 3, "--time=3"))
 	}
-	r.state(120*time.Second, large, "COMPLETED")
+	r.reach("COMPLETED", large)
 	for _, id := range ids {
-		r.state(120*time.Second, id, "COMPLETED")
+		r.reach("COMPLETED", id)
 		if c := r.job(id)["AdminComment"]; strings.Contains(c, "left to Slurm") {
 			t.Errorf("job %s: %s", id, c)
 		}
@@ -128,16 +124,13 @@ func TestDefaultsPerGPU(t *testing.T) {
 		}
 	}
 	for _, id := range ids {
-		r.state(60*time.Second, id, "RUNNING")
+		r.reach("RUNNING", id)
 		has(id, "4", "150M")
 	}
 	r.scontrol("requeuehold", ids[1])
-	if !r.Wait(t.Context(), time.Minute, func() bool { return r.job(ids[1])["NumCPUs"] == "8" }) {
-		t.Error("the job that was requeued did not get its cores back")
-	}
+	r.looks("given its cores back", ids[1], func(f map[string]string) bool { return f["NumCPUs"] == "8" })
 	has(ids[1], "8", "300M")
-	r.state(60*time.Second, ids[0], "COMPLETED")
-	r.state(60*time.Second, own, "COMPLETED")
+	r.reach("COMPLETED", ids[0], own)
 	has(own, "8", "300M")
 	// scontrol keeps the quotes of an update that it reads from its standard input.
 	if said := strings.Trim(r.job(ids[1])["AdminComment"], `"`); !strings.HasPrefix(said,
@@ -157,9 +150,7 @@ func TestCoresOfTwoThreads(t *testing.T) {
 			ids = append(ids, r.submit(ann, small, 2, "--time=3"))
 		}
 	})
-	for _, id := range ids {
-		r.state(90*time.Second, id, "COMPLETED")
-	}
+	r.reach("COMPLETED", ids...)
 	if n := r.none(ids); n < 2 {
 		t.Errorf("%d of %d shared a GPU", n, len(ids))
 	}

@@ -67,8 +67,7 @@ func TestOwnersAreMailed(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, said)
 		}
 	}
-	why := []string{"why", asked, "--config", r.Path("slurmbridge.yaml")}
-	out := must.Get(r.RunAs(t.Context(), ann, r.Bin("slurmbridge"), why...))(t)
+	out := must.Get(r.ask(ann, "why", asked))(t)
 	first := strings.Index(said, "job "+asked+" completed")
 	if five := strings.Join(strings.SplitAfter(said[max(0, first):], "\n")[:5], ""); !strings.Contains(out, five) {
 		t.Errorf("why says something else than the mail:\n%s\n%s", out, five)

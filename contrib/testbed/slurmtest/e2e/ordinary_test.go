@@ -377,7 +377,7 @@ func (s *side) runAll(commands []command, atOnce bool) {
 			if args[0] != "scontrol" && args[0] != "scancel" {
 				args = slices.Insert(args, 1, "--job-name="+c.name, "--time=100")
 			}
-			ctx, cancel := context.WithTimeout(s.t.Context(), patience*30*time.Second)
+			ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 			defer cancel()
 			out, err := s.RunAs(ctx, c.as, args[0], args[1:]...)
 			lines := map[string]string{c.name + "/end": "0"}
@@ -449,7 +449,7 @@ func (s *side) states(stage int, jobs []ordinary) {
 		}
 	}
 	var last []string
-	if !slurmtest.Wait(s.t.Context(), 40*time.Second, func() bool {
+	if !slurmtest.Wait(s.t.Context(), patience, func() bool {
 		time.Sleep(200 * time.Millisecond) // many look at once
 		last = nil
 		there := map[string]bool{}
@@ -671,7 +671,7 @@ func compare(t *testing.T, sides [2]*side, what string, say func(*side) map[stri
 		return one || all
 	}
 	differ := ""
-	slurmtest.Wait(t.Context(), patience*5*time.Second, func() bool {
+	slurmtest.Wait(t.Context(), time.Minute, func() bool {
 		plain, bridged := say(sides[0]), say(sides[1])
 		if len(plain) == 0 {
 			t.Errorf("%s: nothing to compare", what)

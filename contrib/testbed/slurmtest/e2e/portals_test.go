@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,13 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -116,12 +115,9 @@ func TestSessionsOfPortals(t *testing.T) {
 		if id == vscode {
 			wants = append(wants, "called [tunnel --accept-server-license-terms --name gpu-"+id+"]\n")
 		}
-		var said []byte
-		if !slurmtest.Wait(t.Context(), time.Minute, func() bool {
-			said, _ = os.ReadFile(r.job(id)["StdOut"])
+		r.until(fmt.Sprintf("job %s says %q", id, wants), func() bool {
+			said, _ := os.ReadFile(r.job(id)["StdOut"])
 			return !slices.ContainsFunc(wants, func(w string) bool { return !strings.Contains(string(said), w) })
-		}) {
-			t.Errorf("job %s says %q, not %q", id, said, wants)
-		}
+		})
 	}
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
@@ -20,15 +19,15 @@ func TestPreemption(t *testing.T) {
 		low, high = r.submit(ann, small, 4, "--time=3", "--requeue"),
 			r.submit(ann, small, 4, "--time=3", "--partition=urgent")
 	})
-	r.state(60*time.Second, high, "COMPLETED")
-	r.state(150*time.Second, low, "COMPLETED") // a requeued job begins after two minutes before 25.11
+	r.reach("COMPLETED", high)
+	r.reach("COMPLETED", low) // a requeued job begins after two minutes before 25.11
 	if a, b := r.span(low), r.span(high); a[0].Before(b[1]) && b[0].Before(a[1]) {
 		t.Errorf("they ran side by side: %v, %v", a, b)
 	}
 	low = r.submit(ann, small, 20, "--time=3", "--requeue")
-	r.state(30*time.Second, low, "RUNNING")
+	r.reach("RUNNING", low)
 	high = r.submit(ann, small, 2, "--time=3", "--partition=urgent")
-	r.state(60*time.Second, high, "COMPLETED")
+	r.reach("COMPLETED", high)
 	if f := r.job(low); f["Restarts"] != "1" {
 		t.Errorf("the low one is %s, restarted %s times: the other did not preempt it", f["JobState"], f["Restarts"])
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -26,25 +25,17 @@ func (c *cards) both(args ...string) {
 	c.t.Helper()
 	var ids []string
 	for range 2 {
-		id, err := c.Submit(c.t.Context(), ann, share+fmt.Sprintf("\nsleep %d\n", len(ids)),
-			append([]string{"--gres=mps:50"}, args...)...)
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		ids = append(ids, id)
+		ids = append(ids, must.Get(c.Submit(c.t.Context(), ann, share+fmt.Sprintf("\nsleep %d\n", len(ids)),
+			append([]string{"--gres=mps:50"}, args...)...))(c.t))
 	}
 	for _, id := range ids {
-		if last, ok := c.WaitState(c.t.Context(), time.Minute, id, "COMPLETED"); !ok {
-			c.t.Fatalf("job %s is %s", id, last)
-		}
+		c.reach("COMPLETED", id)
 		if text, err := os.ReadFile(c.Path("out", id+".out")); err != nil ||
 			strings.Join(strings.Fields(string(text)), " ") != "served still" {
 			c.t.Errorf("job %s says %q, %v", id, text, err)
 		}
 	}
-	if !slurmtest.Wait(c.t.Context(), 10*time.Second, func() bool { return len(c.ended()) == 2 }) {
-		c.t.Errorf("ended: %v", c.ended())
-	}
+	c.until("files of both that they have ended", func() bool { return len(c.ended()) == 2 })
 	for _, f := range c.ended() {
 		_ = os.Remove(f)
 	}
@@ -85,17 +76,15 @@ func TestProcessesAreFound(t *testing.T) {
 	s := newCards(t, cluster.Setup{})
 	id := must.Get(s.Submit(t.Context(), ann, "echo $$ >"+s.Path("out", "pid")+"\nsleep 1000", "--gres=mps:50"))(t)
 	var pid int
-	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
+	s.until("the job runs", func() bool {
 		text, _ := os.ReadFile(s.Path("out", "pid"))
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 		return pid > 0
-	}) {
-		t.Fatal("the job doesn't run")
-	}
+	})
 	if step := stepAbove(pid); strconv.FormatInt(step, 10) != id {
 		t.Errorf("process %d is a step of job %d, want %s", pid, step, id)
 	}
-	f := must.Get(s.Job(t.Context(), id))(t)
+	f := s.job(id)
 	if j, err := prolog.ReadJob(s.Path("node", "jobs", id+".json")); err != nil || j.SLUID != f["SLUID"] {
 		t.Errorf("its file says SLUID %q, Slurm %q: %v", j.SLUID, f["SLUID"], err)
 	}
@@ -160,27 +149,18 @@ func TestHooksAmongOthers(t *testing.T) {
 	// Another's prolog fails: Slurm drains the node and puts the job back, and our part
 	// of it is undone.
 	must.OK(t, os.WriteFile(own, []byte("#!/bin/sh\nexit 1\n"), 0o755))
-	id, err := s.Submit(t.Context(), ann, "true\n", "--gres=mps:50", "--requeue")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
-		out, err := s.Run(t.Context(), "sinfo", "-h", "-N", "-o", "%T")
-		return err == nil && strings.Contains(out, "drain")
-	}) {
-		t.Fatal("a prolog failed, and the node is not drained")
-	}
-	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
+	id := must.Get(s.Submit(t.Context(), ann, "true\n", "--gres=mps:50", "--requeue"))(t)
+	s.until("the node whose prolog failed is drained",
+		func() bool { return strings.Contains(s.says("sinfo", "-h", "-N", "-o", "%T"), "drain") })
+	s.until("nothing of job "+id+" is left", func() bool {
 		running, _ := filepath.Glob(s.Path("node", "jobs", "*.json"))
 		return len(running) == 0 && len(must.Get(s.Processes(controlProgram, serverProgram))(t)) == 0
-	}) {
-		t.Errorf("something of job %s is left", id)
-	}
+	})
 	must.OK(t, os.WriteFile(own, []byte(rubbish), 0o755))
 	for _, f := range s.ended() {
 		_ = os.Remove(f)
 	}
-	must.Get(s.Run(t.Context(), "scontrol", "update", "NodeName=n1", "State=RESUME"))(t)
-	must.Get(s.Run(t.Context(), "scancel", id))(t)
+	s.scontrol("update", "NodeName=n1", "State=RESUME")
+	s.cancel(id)
 	s.both()
 }

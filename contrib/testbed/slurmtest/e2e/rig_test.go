@@ -30,9 +30,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
-	"github.com/slurmbridge/slurmbridge/rlcore/contention"
-	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/wake"
@@ -117,9 +114,6 @@ type settings struct {
 	MemLimits bool
 	// Adopt: jobs of a whole GPU share by a rule, or would; "" = no rule.
 	Adopt job.Mode
-	// Known is an application that the interference model has seen next to itself; Figures is a file of how long commands
-	// and rounds take; "" = none.
-	Known, Figures string
 }
 
 // runBridge is the daemon's heart with a policy that packs as much as it may.
@@ -158,8 +152,10 @@ func runBridge(dir string) error {
 			Partition: o.GatePartition,
 		},
 		Planner: &plan.Planner{
-			Decider: decider(o.Known),
-			Join:    !o.NoJoin, DivideHost: true,
+			Decider: &rlcore.Decider{
+				Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: sum{}, MaxMembers: 3}), M: 5,
+			},
+			Join: !o.NoJoin, DivideHost: true,
 			Room: o.Room, RoomAnyway: true,
 			Partitions: job.PartitionFilter{SharersOnly: o.SharersOnly},
 		},
@@ -184,51 +180,8 @@ func runBridge(dir string) error {
 			}
 		}
 	}
-	var done func(error)
-	if o.Figures != "" {
-		if done, err = figures(o.Figures, cl, b); err != nil {
-			return err
-		}
-	}
 	go func() { _ = wake.File(ctx, filepath.Join(dir, "run", "wake"), b.Wake) }()
-	return b.Run(ctx, done)
-}
-
-// decider packs as much as it may. Where an application is given, srpt decides by the interference model, which has
-// seen co-runs of that application with itself.
-func decider(known string) *rlcore.Decider {
-	if known == "" {
-		return &rlcore.Decider{Policy: most{}, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: sum{}, MaxMembers: 3}), M: 5}
-	}
-	m, law, pred := interference.New(&contention.MPS), interference.New(&contention.MPS), make([]rlcore.Prediction, 2)
-	p, _ := apps{}.Profile(context.Background(), "", known, "")
-	pair := []*rlcore.Profile{p, p}
-	law.Predict(pred, &rlcore.TitanXp, pair)
-	for range 20 {
-		m.Observe(&rlcore.TitanXp, pair, []float64{pred[0].Slowdown, pred[1].Slowdown})
-	}
-	rules := rlcore.Rules{Predictor: m, MaxMembers: 3, MaxSlowdown: rlcore.DefaultMaxSlowdown, ExtendLimit: true}
-	return &rlcore.Decider{Policy: baseline.NewSRPT(m), Guard: rlcore.NewGuard(rules)}
-}
-
-// figures lets the bridge write down how long each command and each round takes: lines of when it ended and how long it
-// took, ns, and what it was. It returns what is to be called after each round.
-func figures(name string, cl *slurm.Client, b *loop.Bridge) (done func(error), err error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	note := func(what string, took time.Duration) {
-		fmt.Fprintln(f, time.Now().UnixNano(), took.Nanoseconds(), strings.ReplaceAll(what, " ", "-"))
-	}
-	cl.Observe = func(command string, took time.Duration, _ error) { note(command, took) }
-	var began time.Time
-	b.Fault = func(step string) {
-		if step == "look" {
-			began = time.Now()
-		}
-	}
-	return func(error) { note("round", time.Since(began)) }, nil
+	return b.Run(ctx, nil)
 }
 
 func die() {
@@ -239,7 +192,7 @@ func die() {
 // rig is a cluster with a bridge.
 type rig struct {
 	*slurmtest.Cluster
-	t        *testing.T
+	stage
 	bridge   *exec.Cmd
 	settings settings
 }
@@ -297,7 +250,8 @@ func newRig(t *testing.T, o options) *rig {
 		return wakes(c)
 	}
 	o.Extra = append(o.Extra, "JobRequeue=1")
-	r := &rig{Cluster: slurmtest.New(t, o.Options), t: t, settings: o.settings}
+	c := slurmtest.New(t, o.Options)
+	r := &rig{Cluster: c, stage: stage{c, t}, settings: o.settings}
 	t.Cleanup(func() {
 		r.kill()
 		if t.Failed() {
@@ -335,9 +289,7 @@ func (r *rig) start(env ...string) {
 	must.OK(r.t, cmd.Start())
 	r.bridge = cmd
 	if len(env) == 0 && r.settings.Mode != job.Shadow {
-		if !slurmtest.Wait(context.Background(), 20*time.Second, func() bool { return r.gate() != "" }) {
-			r.t.Fatal("the bridge makes no gate")
-		}
+		r.until("the bridge makes a gate", func() bool { return r.gate() != "" })
 	}
 }
 
@@ -399,8 +351,7 @@ func (r *rig) any(user string, sleep float64, args ...string) string {
 	r.t.Helper()
 	script := fmt.Sprintf("date +%%s.%%N > %s/$SLURM_JOB_ID.start\necho $CUDA_VISIBLE_DEVICES > "+
 		"%s/$SLURM_JOB_ID.gpu\nsleep %g\n", r.Path("out"), r.Path("out"), sleep)
-	id := must.Get(r.Submit(context.Background(), user, script, args...))(r.t)
-	return id
+	return must.Get(r.Submit(context.Background(), user, script, args...))(r.t)
 }
 
 // started is when a job's script began, as it wrote itself.
@@ -416,26 +367,6 @@ func (r *rig) started(id string) time.Time {
 	return time.Unix(0, int64(f*1e9))
 }
 
-// state fails the test unless the job gets into one of the states in time.
-func (r *rig) state(d time.Duration, id string, states ...string) {
-	r.t.Helper()
-	if last, ok := r.WaitState(context.Background(), d, id, states...); !ok {
-		f, _ := r.Job(context.Background(), id)
-		r.t.Fatalf("job %s is %s after %v, want %v: %v", id, last, d, states, f)
-	}
-}
-
-func (r *rig) job(id string) map[string]string {
-	r.t.Helper()
-	f := must.Get(r.Job(context.Background(), id))(r.t)
-	return f
-}
-
-func (r *rig) scontrol(args ...string) {
-	r.t.Helper()
-	must.Get(r.Run(context.Background(), "scontrol", args...))(r.t)
-}
-
 // apart is how far from each other jobs that were released together may start. scontrol
 // sends a request for each of them; if one of Slurm's passes, at most one a second, falls
 // between two, the rest waits for the next: batch_sched_delay later, 3 s by default, in
@@ -447,11 +378,9 @@ func (r *rig) together(ids ...string) time.Duration {
 	r.t.Helper()
 	var first, last time.Time
 	for _, id := range ids {
-		r.state(30*time.Second, id, "RUNNING", "COMPLETED")
+		r.reach("RUNNING COMPLETED", id)
 		var s time.Time
-		if !slurmtest.Wait(context.Background(), 5*time.Second, func() bool { s = r.started(id); return !s.IsZero() }) {
-			r.t.Fatalf("job %s has not written when it started", id)
-		}
+		r.until("job "+id+" writes when it started", func() bool { s = r.started(id); return !s.IsZero() })
 		if first.IsZero() || s.Before(first) {
 			first = s
 		}

@@ -40,7 +40,7 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 				}
 			})
 			for i, id := range ids[:12] {
-				r.state(30*time.Second, id, "RUNNING", "COMPLETED")
+				r.reach("RUNNING COMPLETED", id)
 				if want := string(rune('0' + i/3)); !least && r.visible(id) != want {
 					t.Errorf("job %d is on GPU %s, not on %s", i, r.visible(id), want)
 				}
@@ -51,7 +51,7 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 			if !least {
 				t.Logf("12 jobs started within %v", r.together(ids[:12]...))
 			}
-			r.noMixing(ids, 120*time.Second)
+			r.noMixing(ids)
 			t.Logf("%d of 24 elsewhere than planned", r.misplaced())
 		})
 	}
@@ -80,7 +80,7 @@ func TestGPUsWithoutShares(t *testing.T) {
 					whole = append(whole, id)
 				}
 			})
-			r.noMixing(slices.Concat(shared, whole), 150*time.Second)
+			r.noMixing(slices.Concat(shared, whole))
 			for _, id := range shared {
 				if gpu, err := strconv.Atoi(r.visible(id)); err != nil || slices.Contains(o.Unshared, gpu) {
 					t.Errorf("job %s shares GPU %q", id, r.visible(id))
@@ -110,13 +110,11 @@ func hasLeastLoaded(c *slurmtest.Cluster) bool {
 func (r *rig) visible(id string) string {
 	r.t.Helper()
 	var gpus string
-	if !slurmtest.Wait(r.t.Context(), 5*time.Second, func() bool {
+	r.until("job "+id+" writes which GPU it has", func() bool {
 		out, err := os.ReadFile(r.Path("out", id+".gpu"))
 		gpus = strings.TrimSpace(string(out))
 		return err == nil && gpus != ""
-	}) {
-		r.t.Errorf("job %s has not written which GPU it has", id)
-	}
+	})
 	return gpus
 }
 

@@ -31,7 +31,7 @@ func TestGateAmongAllPartitions(t *testing.T) {
 				for _, user := range []string{ann, "root"} {
 					for _, args := range [][]string{{"--time=5"}, {"--time=5", "--gres=gpu:1"}, {"--gres=gpu:shared"}} {
 						id := r.any(user, 0.1, args...)
-						r.state(60*time.Second, id, "COMPLETED")
+						r.reach("COMPLETED", id)
 						if p := r.job(id)["Partition"]; p == "slurmbridge" {
 							t.Errorf("%s's job with %v ran in %s", user, args, p)
 						}
@@ -54,7 +54,7 @@ func TestGateWithoutAPartitionAmongAll(t *testing.T) {
 		JobSubmit: "lua,all_partitions", Extra: []string{"EnforcePartLimits=ALL", "PartitionName=cpu Nodes=ALL"},
 	}})
 	for _, args := range [][]string{{"--time=5"}, {"--time=5", "--gres=gpu:1"}, {"--gres=gpu:shared"}} {
-		r.state(60*time.Second, r.any(ann, 0.1, args...), "COMPLETED")
+		r.reach("COMPLETED", r.any(ann, 0.1, args...))
 	}
 	shared := []string{r.submit(ann, small, 1), r.submit(ann, small, 1)}
 	r.together(shared...)
@@ -81,13 +81,11 @@ function slurm_job_modify(job, rec, parts, uid)
    return rc
 end`})
 			first := r.submit(ann, small, 30) // the GPU's, so that the next three have to share
-			r.state(30*time.Second, first, "RUNNING")
+			r.reach("RUNNING", first)
 			ids := []string{r.submit(ann, small, 2), r.submit(ann, small, 2), r.submit(ann, small, 2)}
 			r.scontrol("requeuehold", first)
 			since := time.Now()
-			for _, id := range ids {
-				r.state(90*time.Second, id, "COMPLETED")
-			}
+			r.reach("COMPLETED", ids...)
 			t.Logf("all three have run %v after the GPU was idle", time.Since(since).Round(time.Second))
 		})
 	}
@@ -139,9 +137,7 @@ end`},
 				ids = append(ids, r.submit(ann, small, 1, "--time=5"))
 			}
 			ids = append(ids, r.any(ann, 0.1, "--time=5"))
-			for _, id := range ids {
-				r.state(120*time.Second, id, "COMPLETED")
-			}
+			r.reach("COMPLETED", ids...)
 			t.Logf("all have run after %v; gate %q", time.Since(since).Round(time.Second), r.gate())
 		})
 	}

@@ -32,17 +32,8 @@ func TestSecondHostTakesOver(t *testing.T) {
 		s.URL = was
 		return st
 	}
-	until := func(limit time.Duration, what string, ok func() bool) {
-		t.Helper()
-		if !slurmtest.Wait(t.Context(), limit, ok) {
-			t.Fatalf("in vain: %s; first %+v, second %+v", what, status(s.URL), status(s.StandbyURL))
-		}
-	}
-	until(time.Minute, "standby", func() bool { return status(s.StandbyURL).Standby == "head1" })
-	until(time.Minute, "a backup slurmctld", func() bool {
-		out, err := s.Run(t.Context(), "scontrol", "ping")
-		return err == nil && strings.Count(out, "is UP") == 2
-	})
+	s.until("standby", func() bool { return status(s.StandbyURL).Standby == "head1" })
+	s.until("a backup slurmctld", func() bool { return strings.Count(s.says("scontrol", "ping"), "is UP") == 2 })
 	var ids []string
 	submit := func(n int) {
 		t.Helper()
@@ -53,13 +44,9 @@ func TestSecondHostTakesOver(t *testing.T) {
 	submit(8)
 	s.reach("RUNNING", ids[0])
 	// A slurmctld that is killed forgets what it has not written down: a job that has started since would run twice.
-	queue := func() string {
-		out, err := s.Run(t.Context(), "squeue", "-h", "-o", "%i %T")
-		must.OK(t, err)
-		return out
-	}
+	queue := func() string { return s.as("", "squeue", "-h", "-o", "%i %T") }
 	seen, was := time.Now(), queue()
-	until(time.Minute, "jobs written down", func() bool {
+	s.until("jobs written down", func() bool {
 		info, err := os.Stat(s.Path("state", "job_state"))
 		if err != nil || !info.ModTime().After(seen) {
 			return false
@@ -71,14 +58,14 @@ func TestSecondHostTakesOver(t *testing.T) {
 	})
 	s.KillController()
 	s.Kill(cluster.BridgeDaemon)
-	until(time.Minute, "the second slurmctld", func() bool {
+	s.until("the second slurmctld", func() bool {
 		_, err := s.Run(t.Context(), "squeue", "-h")
 		return err == nil
 	})
-	until(3*lease, "the second daemon",
+	s.until("the second daemon",
 		func() bool { st := status(s.StandbyURL); return st.Standby == "" && st.Gate != "" })
 	// A slurmctld that has taken over knows a node's GPUs once the node has registered.
-	until(time.Minute, "a node whose GPUs are known", func() bool {
+	s.until("a node whose GPUs are known", func() bool {
 		_, err := s.Run(t.Context(), "sbatch", "--test-only", "--gres=gpu:1", "--wrap=true")
 		return err == nil
 	})
@@ -91,13 +78,13 @@ func TestSecondHostTakesOver(t *testing.T) {
 			t.Errorf("job %s was started again %s times", id, n)
 		}
 	}
-	until(time.Minute, "the first daemon as standby", func() bool { return status(s.URL).Standby == "head2" })
+	s.until("the first daemon as standby", func() bool { return status(s.URL).Standby == "head2" })
 	first := s.URL
 	s.URL = s.StandbyURL
 	defer func() { s.URL = first }()
-	until(time.Minute, "groups of the second daemon",
+	s.until("groups of the second daemon",
 		func() bool { n, err := s.Metric("slurmbridge_groups_total"); return err == nil && n > 0 })
-	until(time.Minute, "records", func() bool {
+	s.until("records", func() bool {
 		n, err := s.Metric("slurmbridge_records_total", "new")
 		return err == nil && n == float64(before)
 	})

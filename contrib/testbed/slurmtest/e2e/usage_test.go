@@ -22,14 +22,11 @@ const weights, wholeGPU = "GRES/gpu=50,GRES/mps=1", 50
 func accounted(t *testing.T, s *world, ids []string) (seconds map[string]float64, charged float64) {
 	t.Helper()
 	var out string
-	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
-		var err error
-		out, err = s.Run(t.Context(), "sacct", "-a", "-X", "-n", "-P", "-j", strings.Join(ids, ","), "-o",
+	s.until("accounting knows of all ends", func() bool {
+		out = s.says("sacct", "-a", "-X", "-n", "-P", "-j", strings.Join(ids, ","), "-o",
 			"JobID,State,ElapsedRaw,AllocTRES")
-		return err == nil && strings.Count(out, "|COMPLETED|") == len(ids)
-	}) {
-		t.Fatalf("sacct: %s", out)
-	}
+		return strings.Count(out, "|COMPLETED|") == len(ids)
+	})
 	seconds = map[string]float64{}
 	for line := range strings.Lines(out) {
 		f := strings.Split(strings.TrimSpace(line), "|")
@@ -68,10 +65,7 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 			o.Extra = append(o.Extra, "AccountingStorageTRES=gres/gpu,gres/mps")
 		},
 	})
-	if out, err := s.Run(t.Context(), "scontrol", "update", "PartitionName="+slurmtest.Partition,
-		"TRESBillingWeights="+weights); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	s.scontrol("update", "PartitionName="+slurmtest.Partition, "TRESBillingWeights="+weights)
 	var ids []string
 	submit := func(script string, args ...string) { ids = append(ids, s.submit(script, append(args, "--time=5")...)) }
 	submit("sleep 100", "--gres=gpu:2")
@@ -117,14 +111,9 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	}
 	if got := ask("account", "--charged").Total.Charged; got == nil || !near(3600**got, charged) {
 		t.Errorf("charged are %s hours of a GPU, by accounting %.1f s", number(got), charged)
-	} else {
-		t.Logf("charged %.1f s of a GPU, by accounting %.1f", 3600**got, charged)
 	}
 	// The daemon tells users their own, by their MUNGE credential; nobody else has any.
-	mine := func(user string) (string, error) {
-		return s.RunAs(t.Context(), user, s.Bin("slurmbridge"), "usage", "--json", "--me", "--since", "1h", "--config",
-			s.Path("slurmbridge.yaml"))
-	}
+	mine := func(user string) (string, error) { return s.ask(user, "usage", "--json", "--me", "--since", "1h") }
 	slurmtest.Wait(t.Context(), 90*time.Second, func() bool { // it looks once a minute
 		out, err := mine(cluster.Owner)
 		r = usage.Report{}
@@ -136,9 +125,6 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	if out, err := mine(bob); err == nil || !strings.Contains(out+err.Error(), "nothing is known of GPU jobs of "+bob) {
 		t.Errorf("usage --me of somebody without jobs: %v %s", err, out)
 	}
-	out, _ := s.RunAs(t.Context(), "slurm", s.Bin("slurmbridge"), "usage", "--since", "1h", "--by", "job", "--config",
-		s.Path("slurmbridge.yaml"))
-	t.Logf("\n%s", out)
 }
 
 func number(v *float64) string {

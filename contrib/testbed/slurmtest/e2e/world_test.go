@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -22,7 +21,7 @@ const build, ours = "../../../../build", "../../../job_submit.lua"
 // world is the whole of slurmbridge on a private Slurm with simulated GPUs, on which jobs are as people write them.
 type world struct {
 	*cluster.Stack
-	t *testing.T
+	stage
 }
 
 // newWorld starts a world; 20 GPU seconds pass in one of its seconds, unless the setup says otherwise. What it logged
@@ -41,32 +40,7 @@ func newWorld(t *testing.T, setup cluster.Setup) *world {
 		}
 	})
 	must.OK(t, s.Bridge(t.Context()))
-	return &world{s, t}
-}
-
-// until fails the test unless ok comes true; what is it that was waited for.
-func (r *world) until(what string, ok func() bool) {
-	r.t.Helper()
-	if !slurmtest.Wait(r.t.Context(), 3*time.Minute, ok) {
-		r.t.Fatalf("in vain: %s", what)
-	}
-}
-
-// reach fails the test unless each job gets into the state.
-func (r *world) reach(state string, ids ...string) {
-	r.t.Helper()
-	for _, id := range ids {
-		if last, ok := r.WaitState(r.t.Context(), 3*time.Minute, id, state); !ok {
-			f := r.job(id)
-			said, _ := os.ReadFile(f["StdOut"])
-			r.t.Fatalf("job %s is %s, not %s: %v\n%.2000s", id, last, state, f, said)
-		}
-	}
-}
-
-func (r *world) job(id string) map[string]string {
-	r.t.Helper()
-	return must.Get(r.Job(r.t.Context(), id))(r.t)
+	return &world{s, stage{s.Cluster, t}}
 }
 
 // breaks plays a fault of the table, and returns what mends it.
@@ -112,11 +86,16 @@ func (r *world) pair(app string) (ids []string) {
 	return ids
 }
 
+// ask runs a command of slurmbridge's as a user, "" = root.
+func (r *world) ask(as string, args ...string) (string, error) {
+	return r.RunAs(r.t.Context(), as, r.Bin("slurmbridge"),
+		slices.Concat(args, []string{"--config", r.Path("slurmbridge.yaml")})...)
+}
+
 // command runs one of slurmbridge's own, as SlurmUser, and reads the JSON that it prints.
 func (r *world) command(into any, args ...string) {
 	r.t.Helper()
-	out, err := r.RunAs(r.t.Context(), "slurm", r.Bin("slurmbridge"),
-		append(args, "--json", "--config", r.Path("slurmbridge.yaml"))...)
+	out, err := r.ask("slurm", append(args, "--json")...)
 	if err == nil {
 		err = json.Unmarshal([]byte(out), into)
 	}
