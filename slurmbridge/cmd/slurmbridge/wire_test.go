@@ -7,8 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -34,10 +31,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // What the controller knows of a run and its node doesn't is in the record it keeps;
@@ -116,45 +111,25 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 	for id, at := range map[int64]time.Time{124: now, 125: now.Add(-3 * time.Hour)} {
 		must.OK(t, j.SaveTasks(ctx, at, map[int64]string{id: "120_4"}))
 	}
-	mux := http.NewServeMux()
 	names := func(_ context.Context, id int64) (string, error) {
 		if id == 126 { // a task that no poll has shown yet
 			return "120_4", nil
 		}
 		return fmt.Sprint(id), nil
 	}
-	(&wired{store: st, journal: j, taskName: names}).memory(mux, &httpapi.Asker{
-		Header: "Credential",
-		Decode: func(_ context.Context, _, cred string) (*credential.Credential, error) {
-			return &credential.Credential{Payload: cred}, nil
-		},
-		Trusted: func(uint32) bool { return true },
-	})
-	ask := func(path string) *http.Request {
-		req := httptest.NewRequest(http.MethodGet, path, http.NoBody)
-		req.Header.Set("Credential", httpapi.Question(req.URL.Path))
-		return req
-	}
-	for path, want := range map[string]int64{
-		"7": 0, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "10?user=ann": 0, "120_4?user=ann": 1200,
-		"124?user=ann": 1200, "125": 0, "126": 0, "126?user=ann": 1200, "127?user=ann": 0,
+	w := &wired{store: st, journal: j, taskName: names}
+	task := httpapi.MemoryReport{MiB: 1200, JobMiB: 4800} // it has four processes
+	for job, want := range map[[2]string]httpapi.MemoryReport{
+		{"7", ""}: {}, {"7", "ann"}: {MiB: 1200, JobMiB: 1200}, {"7", "bob"}: {}, {"8", "ann"}: {}, {"9", ""}: {},
+		{"10", "ann"}: {}, {"120_4", "ann"}: task, {"124", "ann"}: task, {"125", ""}: {}, {"126", ""}: {},
+		{"126", "ann"}: task, {"127", "ann"}: {},
 	} {
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, ask("/v1/memory/"+path))
-		var got httpapi.MemoryReport
-		_ = json.Unmarshal(w.Body.Bytes(), &got)
-		total := want
-		if strings.HasPrefix(path, "12") { // it has four processes
-			total *= 4
-		}
-		if got.MiB != want || got.JobMiB != total || w.Code != 200 {
-			t.Errorf("%s: %d %s, want %d MiB, in all %d", path, w.Code, w.Body, want, total)
-		}
+		must.Equal(t, must.Get(w.memoryLimit(ctx, job[0], job[1]))(t), want, job)
 	}
 	st.Close()
-	w := httptest.NewRecorder()
-	mux.ServeHTTP(w, ask("/v1/memory/7"))
-	must.Equal(t, w.Code, http.StatusInternalServerError, "without its database")
+	if limit, err := w.memoryLimit(ctx, "7", "ann"); err == nil {
+		t.Errorf("without its database: %v", limit)
+	}
 }
 
 // A policy that this file alone knows is explained, configured and listed. It is registered
@@ -219,70 +194,6 @@ func TestOnePolicy(t *testing.T) {
 	if decisions < 20 || groups == 0 {
 		t.Errorf("%d decisions, %d groups: nothing was compared", decisions, groups)
 	}
-}
-
-// Idle nodes with several GPUs are filled in one round, with groups: jobs of different lengths, of which three
-// fit on a GPU, and which Slurm takes in the order of the queue.
-func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
-	for _, c := range []struct {
-		policy             string
-		nodes, gpus, least int // members of groups of three
-	}{{"greedy", 1, 8, 24}, {"dqn", 1, 8, 15}, {"greedy", 5, 8, 110}, {"dqn", 5, 8, 100}, {"srpt", 10, 4, 100}} {
-		t.Run(fmt.Sprintf("%s, %d of %d", c.policy, c.nodes, c.gpus), func(t *testing.T) {
-			cfg := must.Get(config.Load("", nil))(t)
-			cfg.Policy, cfg.MaxGroup = c.policy, 3
-			model := interference.New(&contention.MPS)
-			policies := must.Get(newPolicies(cfg, model, slog.New(slog.DiscardHandler)))(t)
-			p := (&plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Wanted: c.policy}).Plan(sleepers(c.nodes,
-				c.gpus))
-			on, grouped := map[job.GPUAddr]int{}, 0
-			for i := range p.Groups {
-				g := &p.Groups[i].Group
-				if g.Kind != job.StartNow {
-					continue
-				}
-				on[job.GPUAddr{Node: g.Node, GPU: g.GPU}]++
-				if len(g.Members) == 3 {
-					grouped += 3
-				}
-			}
-			if len(on) != c.nodes*c.gpus || grouped < c.least {
-				t.Errorf("groups on %d of %d GPUs, %d jobs in groups of three", len(on), c.nodes*c.gpus, grouped)
-			}
-		})
-	}
-}
-
-// sleepers are idle nodes and six waiting jobs a GPU, of 10 to 25 s.
-func sleepers(nodes, gpus int) *plan.Input {
-	at := time.Unix(1e9, 0)
-	snap := &job.Snapshot{
-		At: at, Release: "22.05.8",
-		Gates: []job.GateState{{ID: "1", Priority: job.GatePriority, Begin: at.Add(time.Hour)}},
-	}
-	for i := range nodes {
-		snap.Nodes = append(snap.Nodes, job.Node{
-			Name: fmt.Sprintf("n%d", i+1), Up: true, CPUs: 64, MemMiB: 1 << 18, Partitions: []string{"gpu"},
-			GPUs: gpus, GPUType: "titanxp", Sharing: job.Shard, Units: job.Units * gpus,
-		})
-	}
-	in := &plan.Input{Snap: snap, Gate: "1", Apps: map[string]job.App{}, Tracker: tracker.New()}
-	in.Card = func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true }
-	r := rand.New(rand.NewPCG(1, 0))
-	for i := range 6 * nodes * gpus {
-		d, ref := 10+r.IntN(16), fmt.Sprint(i+2)
-		key := fmt.Sprint("sleep", d)
-		in.Apps[ref] = job.App{Key: key, Profile: &rlcore.Profile{
-			App: key, DurationS: float64(d), PeriodS: float64(d), Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: 3600}},
-		}}
-		snap.Jobs = append(snap.Jobs, job.Job{
-			Ref: ref, ID: int64(i + 2), User: "ann", Partition: "gpu", State: job.Pending,
-			Priority: int64(1000 - i), Submit: at, CPUs: 1, NumNodes: 1, TimeLimit: 3 * time.Minute,
-			Request:    job.GPURequest{Kind: job.Shares, Sharing: job.Shard, Count: 100, Raw: "gres:shard:100"},
-			Dependency: job.Dependencies{Raw: "after:1", List: []job.Dependency{{Type: "after", Job: "1"}}},
-		})
-	}
-	return in
 }
 
 // sharedHour is what a controller keeps of two jobs that shared a GPU for about an hour, the second of them
