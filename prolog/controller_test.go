@@ -153,22 +153,22 @@ func TestAskSeveral(t *testing.T) {
 func TestAskWithAKey(t *testing.T) {
 	key := keytest.Random(t)
 	here := credential.NewKey(keytest.File(t, key))
-	mux := http.NewServeMux()
-	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{
-		Asker: &httpapi.Asker{
+	api := &httpapi.Server{
+		Now: time.Now,
+		Nodes: &httpapi.Asker{
 			Header: here.Header(), Hint: here.Hint, Trusted: func(uid uint32) bool { return int(uid) == os.Geteuid() },
 			Decode: func(ctx context.Context, _, cred string) (*credential.Credential, error) {
 				return here.Decode(ctx, cred)
 			},
 		},
-		Limit: func(_ context.Context, ref, user string) (httpapi.MemoryReport, error) {
+		Memory: func(_ context.Context, ref, user string) (httpapi.MemoryReport, error) {
 			if ref != "7" || user != "ann" {
 				t.Errorf("asked for job %s of %s", ref, user)
 			}
 			return httpapi.MemoryReport{MiB: 1402, JobMiB: 4402}, nil
 		},
-	})
-	srv := httptest.NewServer(mux)
+	}
+	srv := httptest.NewServer(api.Handler())
 	defer srv.Close()
 	same, other, open := keytest.File(t, key), keytest.File(t, keytest.Random(t)), keytest.File(t, key)
 	must.OK(t, os.Chmod(open, 0o644))

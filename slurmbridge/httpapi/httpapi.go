@@ -38,8 +38,11 @@ type Server struct {
 	Groups func(ctx context.Context, since time.Time, limit int) ([]journal.Grouped, error)
 	// Owner returns a job's user, "" = not known; nil = owners are never known.
 	Owner func(ctx context.Context, ref string) (string, error)
-	// Asker identifies a request's user where jobs are private; nil = there is no way to.
-	Asker *Asker
+	// Asker identifies a request's user where jobs are private, Nodes the node that requests a memory limit; nil = there
+	// is no way to.
+	Asker, Nodes *Asker
+	// Memory returns what a job of a user's is held to; nothing if it isn't, or isn't known.
+	Memory func(ctx context.Context, ref, user string) (MemoryReport, error)
 	// Fresh is how old the last successful look may be for the bridge to be
 	// healthy.
 	Fresh    time.Duration
@@ -70,6 +73,9 @@ func (s *Server) Handler() *http.ServeMux {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: mostScrapes}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { s.healthy(w, started) })
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) { well(w, s.Health(), "ready") })
+	if s.Memory != nil {
+		mux.HandleFunc("GET "+MemoryPath, parameters{"user": 1}.only(s.data(s.memory)))
+	}
 	data("/v1/status", now, nil, pages.status)
 	data("/v1/plan", now, nil, s.plan)
 	data("/v1/why/{job}", past, nil, s.why)
@@ -431,26 +437,25 @@ var usual = bounds{conns: 4096, ofHost: 256, write: time.Minute}
 func NewServer(h http.Handler) *http.Server { return usual.server(h) }
 
 func (b bounds) server(h http.Handler) *http.Server {
-	c := &counted{bounds: b, open: map[net.Conn]connection{}}
+	c := &counted{bounds: b}
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: b.write,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ConnState: c.state,
 	}
 }
 
-// counted are the open connections. At the limit, the oldest connection of the host with the most
-// gives way, so a short request still gets through next to connections from the same machine that
-// stay open.
+// counted are the open connections, in the order in which they came. At the limit, the oldest connection of the host
+// with the most gives way, so a short request still gets through next to connections from the same machine that stay
+// open.
 type counted struct {
 	bounds
 	mu   sync.Mutex
-	came int // connections so far
-	open map[net.Conn]connection
+	open []connection
 }
 
 type connection struct {
-	host   string
-	number int // of those that came
+	net.Conn
+	host string
 }
 
 func (c *counted) state(conn net.Conn, s http.ConnState) {
@@ -462,11 +467,10 @@ func (c *counted) state(conn net.Conn, s http.ConnState) {
 	defer c.mu.Unlock()
 	switch s {
 	case http.StateNew:
-		c.came++
-		c.open[conn] = connection{host, c.came}
+		c.open = append(c.open, connection{conn, host})
 		c.shed(host)
 	case http.StateClosed, http.StateHijacked:
-		delete(c.open, conn)
+		c.open = slices.DeleteFunc(c.open, func(o connection) bool { return o.Conn == conn })
 	}
 }
 
@@ -482,14 +486,9 @@ func (c *counted) shed(host string) {
 		}
 		host = slices.MaxFunc(slices.Collect(maps.Keys(of)), func(a, b string) int { return of[a] - of[b] })
 	}
-	var oldest net.Conn
-	for conn, o := range c.open {
-		if o.host == host && (oldest == nil || o.number < c.open[oldest].number) {
-			oldest = conn
-		}
-	}
-	delete(c.open, oldest)
-	_ = oldest.Close()
+	oldest := slices.IndexFunc(c.open, func(o connection) bool { return o.host == host })
+	_ = c.open[oldest].Close()
+	c.open = slices.Delete(c.open, oldest, oldest+1)
 }
 
 // readers bounds what requests take that read the database or return much: few answers are made, and not many sent to

@@ -64,14 +64,6 @@ func (a *Asker) user(c *credential.Credential) string {
 // the job's owner.
 const MemoryPath = "/v1/memory/{job}"
 
-// Memory answers with the memory limit of a job that shares a GPU.
-type Memory struct {
-	// Limit returns what a job of a user's is held to; nothing if it isn't, or isn't known.
-	Limit func(ctx context.Context, ref, user string) (MemoryReport, error)
-	// Asker identifies the sender: only nodes get an answer.
-	Asker *Asker
-}
-
 // MemoryReport is the answer: what each of the job's processes may hold, and what they may hold together, MiB; 0 = the
 // job isn't held to anything.
 type MemoryReport struct {
@@ -79,25 +71,20 @@ type MemoryReport struct {
 	JobMiB int64 `json:"job_mib,omitempty"`
 }
 
-// ServeHTTP answers a GET of MemoryPath.
-func (m *Memory) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	h := parameters{"user": 1}.only((&Server{Asker: m.Asker}).data(m.answer))
-	h(w, req)
-}
-
-func (m *Memory) answer(_ http.ResponseWriter, req *http.Request) (any, error) {
+// memory answers a node with the memory limit of a job that shares a GPU.
+func (s *Server) memory(_ http.ResponseWriter, req *http.Request) (any, error) {
 	ref := req.PathValue("job")
 	if !validRef(ref) {
 		return nil, errRef
 	}
-	who, err := m.Asker.who(req)
-	if err == nil && !m.Asker.Trusted(who.UID) {
+	who, err := s.Nodes.who(req)
+	if err == nil && !s.Nodes.Trusted(who.UID) {
 		err = fmt.Errorf("user %d may not", who.UID)
 	}
 	if err != nil {
 		return nil, fault{http.StatusUnauthorized, "a node's prolog asks, with a credential of root's: " + err.Error()}
 	}
-	limit, err := m.Limit(req.Context(), ref, req.URL.Query().Get("user"))
+	limit, err := s.Memory(req.Context(), ref, req.URL.Query().Get("user"))
 	if err != nil {
 		return nil, errJournal
 	}

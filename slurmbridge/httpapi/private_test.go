@@ -231,17 +231,17 @@ func TestNamesOfTokens(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	mux := http.NewServeMux()
-	mux.Handle("GET "+MemoryPath,
-		&Memory{Asker: shown, Limit: func(_ context.Context, ref, user string) (out MemoryReport, err error) {
-			switch {
-			case ref == "5":
-				return out, errors.New("disk full of secrets")
-			case ref == "7" && user != "bob", ref == "120_4":
-				return MemoryReport{MiB: 4402}, nil
-			}
-			return out, nil
-		}})
+	s := busy(1, 0)
+	s.Nodes, s.Memory = shown, func(_ context.Context, ref, user string) (out MemoryReport, err error) {
+		switch {
+		case ref == "5":
+			return out, errors.New("disk full of secrets")
+		case ref == "7" && user != "bob", ref == "120_4":
+			return MemoryReport{MiB: 4402}, nil
+		}
+		return out, nil
+	}
+	mux := s.Handler()
 	for _, c := range []struct {
 		method, path string
 		code         int

@@ -36,8 +36,11 @@ type view struct {
 	Next     int // GPUs to skip for the next page, 0 = there are no more
 	Queue    []queued
 	Pending  int // jobs in the queue, shown or not
-	Slow     slowdowns
-	HourSet  []int
+	// Slow sums up the runs that shared a GPU lately, Predicted is the mean of what was predicted of those in the Picture.
+	Slow      *receipt.Receipt
+	Predicted float64
+	Picture   template.HTML
+	HourSet   []int
 }
 
 type queued struct {
@@ -45,17 +48,6 @@ type queued struct {
 	Latest                              string
 	Considered                          []string
 	Refused                             []job.Refusal
-}
-
-// slowdowns sums up the runs that shared a GPU lately.
-type slowdowns struct {
-	Picture             template.HTML
-	Shared              int
-	Mean, Worst         float64
-	Predicted           float64
-	Kept, Broken, Fails int
-	Harm                history.Harmed
-	Turn                history.Turn
 }
 
 func (p *pages) view(ctx context.Context, o options, m *mask) *view {
@@ -182,13 +174,10 @@ func reason(j *job.Job) string {
 }
 
 func (v *view) slow(all []history.Run) {
-	r := receipt.Sharing(history.Outcomes(all))
-	v.Slow = slowdowns{
-		Picture: picture(r.Points), Shared: r.Seen.Jobs, Mean: r.Seen.Mean, Worst: r.Seen.Worst,
-		Kept: r.Contracts.Kept, Broken: r.Contracts.Broken, Fails: len(r.Failures), Harm: r.Harm, Turn: r.Turn,
-	}
-	for _, p := range r.Points {
-		v.Slow.Predicted += p.Predicted / float64(len(r.Points))
+	v.Slow = receipt.Sharing(history.Outcomes(all))
+	v.Picture = picture(v.Slow.Points)
+	for _, p := range v.Slow.Points {
+		v.Predicted += p.Predicted / float64(len(v.Slow.Points))
 	}
 }
 

@@ -203,21 +203,18 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	}
 	b := v.wired.bridge
 	b.Log = v.log
-	api := &httpapi.Server{
-		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: 3 * cfg.Poll,
-		Now: time.Now, Gatherer: reg, Runs: past(v.wired.store).Runs,
-	}
 	how := credential.Choose(cfg.KeyFile, cfg.MungeSocket)
 	if cfg.KeyFile != "" {
 		if _, err := credential.ReadKeys(cfg.KeyFile); err != nil {
 			v.log.Error("no record can be believed", "setting", cfg.Where("key_file"), "err", err)
 		}
 	}
-	api.Asker = asker(how.Users, allowed)
-	api.Owner = v.wired.store.OwnerOf
-	api.Usage = v.wired.usage
+	api := &httpapi.Server{
+		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: 3 * cfg.Poll,
+		Now: time.Now, Gatherer: reg, Runs: past(v.wired.store).Runs, Owner: v.wired.store.OwnerOf, Usage: v.wired.usage,
+		Asker: asker(how.Users, allowed), Nodes: asker(how.Nodes, allowed), Memory: v.wired.memoryLimit,
+	}
 	mux := api.Handler()
-	v.wired.memory(mux, asker(how.Nodes, allowed))
 	v.wired.records(mux, how.Nodes, allowed, metrics, recordhttp.NewMetrics(reg), v.log)
 	v.handler = mux
 	return v, nil

@@ -388,10 +388,6 @@ func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (k
 	}
 }
 
-func (w *wired) memory(mux *http.ServeMux, who *httpapi.Asker) {
-	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Limit: w.memoryLimit, Asker: who})
-}
-
 // asker identifies users by their credentials; allowed are the users with access to everything.
 func asker(how credential.Method, allowed []uint32) *httpapi.Asker {
 	turns := &credential.Turns{Method: how}
