@@ -67,27 +67,27 @@ func (s *Server) Handler() *http.ServeMux {
 	get := func(path string, r *readers, p parameters, h http.HandlerFunc) {
 		mux.HandleFunc("GET "+path, r.handle(p.only(h)))
 	}
-	data := func(path string, r *readers, p parameters, h handler) { get(path, r, p, s.data(h)) }
+	answers := func(path string, r *readers, p parameters, h handler) { get(path, r, p, data(h)) }
 	pages := newPages(s)
 	get("/{$}", now, pageParameters, pages.show)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: mostScrapes}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { s.healthy(w, started) })
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) { well(w, s.Health(), "ready") })
 	if s.Memory != nil {
-		mux.HandleFunc("GET "+MemoryPath, parameters{"user": 1}.only(s.data(s.memory)))
+		mux.HandleFunc("GET "+MemoryPath, parameters{"user": 1}.only(data(s.memory)))
 	}
-	data("/v1/status", now, nil, pages.status)
-	data("/v1/plan", now, nil, s.plan)
-	data("/v1/why/{job}", past, nil, s.why)
-	data("/v1/groups", past, parameters{"since": 1}, s.groups)
+	answers("/v1/status", now, nil, pages.status)
+	answers("/v1/plan", now, nil, s.plan)
+	answers("/v1/why/{job}", past, nil, s.why)
+	answers("/v1/groups", past, parameters{"since": 1}, s.groups)
 	if s.Usage != nil {
 		one := parameters{"since": 1, "until": 1, "by": 1, "account": mostNames}
 		every := maps.Clone(one)
 		every["user"] = mostNames
 		get("/usage", past, parameters{"days": 1, "by": 1}, pages.showUsage)
-		data(UsagePath, past, every, pages.allUsage)
-		data(OwnUsagePath, past, one, pages.ownUsage)
-		data(IdlePath, now, nil, pages.idle)
+		answers(UsagePath, past, every, pages.allUsage)
+		answers(OwnUsagePath, past, one, pages.ownUsage)
+		answers(IdlePath, now, nil, pages.idle)
 	}
 	return mux
 }
@@ -109,15 +109,13 @@ var (
 	errRef       = fault{http.StatusBadRequest, "a job is named 123 or 120_4"}
 )
 
-// data sends what a handler answers, as JSON; the header of a fault says that a credential would help.
-func (s *Server) data(h handler) http.HandlerFunc {
+// data sends what a handler answers, as JSON.
+func data(h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		v, err := h(w, req)
 		if err != nil {
 			f := fault{http.StatusInternalServerError, err.Error()}
-			if errors.As(err, &f); f.code == http.StatusUnauthorized && s.Asker != nil {
-				w.Header().Set("WWW-Authenticate", s.Asker.Header)
-			}
+			errors.As(err, &f)
 			http.Error(w, f.why, f.code)
 			return
 		}
@@ -243,7 +241,7 @@ func (p *pages) status(w http.ResponseWriter, req *http.Request) (any, error) {
 	if st == nil {
 		return nil, errNotPolled
 	}
-	r := MakeReport(newMask(p.viewer(w, req, st)).status(st))
+	r := MakeReport(newMask(p.viewer(w, req, p.private(st))).status(st))
 	r.Turn, r.Seen = p.day(req.Context(), p.Now())
 	return r, nil
 }
@@ -268,12 +266,12 @@ type PlanReport struct {
 	Changes []string  `json:"changes"`
 }
 
-func (s *Server) plan(_ http.ResponseWriter, req *http.Request) (any, error) {
+func (s *Server) plan(w http.ResponseWriter, req *http.Request) (any, error) {
 	st := s.Status()
 	if st == nil || st.Plan == nil {
 		return nil, fault{http.StatusServiceUnavailable, "no plan yet"}
 	}
-	if _, all := s.asks(req); s.private(st) && !all {
+	if !s.viewer(w, req, s.private(st)).all {
 		why := "a plan names jobs, and " + hides + ": the request needs an operator's credential"
 		return nil, fault{http.StatusUnauthorized, why}
 	}
@@ -292,7 +290,7 @@ func MakePlanReport(st *job.Status) *PlanReport {
 	return r
 }
 
-func (s *Server) why(_ http.ResponseWriter, req *http.Request) (any, error) {
+func (s *Server) why(w http.ResponseWriter, req *http.Request) (any, error) {
 	ref := req.PathValue("job")
 	if !validRef(ref) {
 		return nil, errRef
@@ -303,19 +301,17 @@ func (s *Server) why(_ http.ResponseWriter, req *http.Request) (any, error) {
 	if st != nil && st.Snap != nil {
 		waits, on = PositionOf(st, ref), st.Snap.PlaceOf(ref)
 	}
-	who := viewer{all: true}
-	if s.private(st) {
-		c, err := s.Asker.who(req)
-		if err != nil {
-			why := hides + ": there is no proof that job " + ref +
-				" is yours; slurmbridge why, called by its owner on a machine of the cluster, has one"
-			if !errors.Is(err, errNobody) {
-				why += " (" + err.Error() + ")"
-			}
-			return nil, fault{http.StatusUnauthorized, why}
+	who := s.viewer(w, req, s.private(st))
+	if who.err != nil {
+		why := hides + ": there is no proof that job " + ref +
+			" is yours; slurmbridge why, called by its owner on a machine of the cluster, has one"
+		if !errors.Is(who.err, errNobody) {
+			why += " (" + who.err.Error() + ")"
 		}
-		who = viewer{s.Asker.user(c), s.Asker.Trusted(c.UID)}
-		if owner := s.ownerOf(req.Context(), st, ref); !who.all && (owner == "" || owner != who.user) {
+		return nil, fault{http.StatusUnauthorized, why}
+	}
+	if !who.all {
+		if owner := s.ownerOf(req.Context(), st, ref); owner == "" || owner != who.user {
 			// One answer for both: which numbers others' jobs have is hidden, too.
 			return nil, fault{http.StatusNotFound, "job " + ref + " is not yours, or the bridge has not seen it (yet): " + hides}
 		}
@@ -397,7 +393,7 @@ func (s *Server) groups(w http.ResponseWriter, req *http.Request) (any, error) {
 		w.Header().Set(moreHeader, groups[mostGroups].Decided.Format(time.RFC3339Nano))
 		groups = groups[:mostGroups]
 	}
-	m := newMask(s.viewer(w, req, s.Status()))
+	m := newMask(s.viewer(w, req, s.private(s.Status())))
 	for i := range groups {
 		groups[i].Group = m.group(groups[i].Group)
 	}

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"maps"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,25 +10,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
-
-// viewer is whom an answer is for.
-type viewer struct {
-	user string // "" = not identified
-	all  bool   // sees every job
-}
-
-// viewer identifies a request's user where Slurm hides jobs (PrivateData); elsewhere everybody sees all of them. The
-// header of the answer says that a credential would show more.
-func (s *Server) viewer(w http.ResponseWriter, req *http.Request, st *job.Status) viewer {
-	if !s.private(st) {
-		return viewer{all: true}
-	}
-	user, all := s.asks(req)
-	if s.Asker != nil && !all && user == "" {
-		w.Header().Set("WWW-Authenticate", s.Asker.Header)
-	}
-	return viewer{user, all}
-}
 
 // mask is what a viewer sees of jobs: the viewer's own as they are, others' under names that are good for one answer,
 // so that it still shows which GPU has how many jobs.

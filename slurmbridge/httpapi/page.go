@@ -150,7 +150,7 @@ func (p *pages) show(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	p.write(w, "page.html", p.view(req.Context(), o, newMask(p.viewer(w, req, p.Status()))))
+	p.write(w, "page.html", p.view(req.Context(), o, newMask(p.viewer(w, req, p.private(p.Status())))))
 }
 
 // past is what was read of the past. Reading it costs more than the rest of the

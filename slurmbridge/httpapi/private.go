@@ -51,13 +51,35 @@ func (a *Asker) who(req *http.Request) (*credential.Credential, error) {
 	return c, nil
 }
 
-// user is the name in the credential, "" = none. The controller may not know the users that Slurm's
-// tokens name (use_client_ids).
-func (a *Asker) user(c *credential.Credential) string {
-	if c.User != "" {
-		return c.User
+// viewer is whom an answer is for.
+type viewer struct {
+	uid  uint32
+	user string // "" = not identified
+	all  bool   // sees everything
+	err  error  // why the user isn't identified
+}
+
+// viewer identifies a request's user. The header of the answer says where a credential would show more.
+func (a *Asker) viewer(w http.ResponseWriter, req *http.Request) viewer {
+	c, err := a.who(req)
+	switch {
+	case a == nil:
+		return viewer{err: err}
+	case err != nil:
+		w.Header().Set("WWW-Authenticate", a.Header)
+		return viewer{err: err}
+	case c.User == "":
+		c.User = a.Name(c.UID) // Slurm's tokens may name a user whom the controller doesn't know (use_client_ids)
 	}
-	return a.Name(c.UID)
+	return viewer{c.UID, c.User, a.Trusted(c.UID), nil}
+}
+
+// viewer identifies a request's user where something is hidden; elsewhere everybody sees all of it.
+func (s *Server) viewer(w http.ResponseWriter, req *http.Request, hidden bool) viewer {
+	if !hidden {
+		return viewer{all: true}
+	}
+	return s.Asker.viewer(w, req)
 }
 
 // MemoryPath is where a node's prolog requests a job's memory limit: GET, with ?user= if it knows
@@ -72,17 +94,17 @@ type MemoryReport struct {
 }
 
 // memory answers a node with the memory limit of a job that shares a GPU.
-func (s *Server) memory(_ http.ResponseWriter, req *http.Request) (any, error) {
+func (s *Server) memory(w http.ResponseWriter, req *http.Request) (any, error) {
 	ref := req.PathValue("job")
 	if !validRef(ref) {
 		return nil, errRef
 	}
-	who, err := s.Nodes.who(req)
-	if err == nil && !s.Nodes.Trusted(who.UID) {
-		err = fmt.Errorf("user %d may not", who.UID)
+	who := s.Nodes.viewer(w, req)
+	if who.err == nil && !who.all {
+		who.err = fmt.Errorf("user %d may not", who.uid)
 	}
-	if err != nil {
-		return nil, fault{http.StatusUnauthorized, "a node's prolog asks, with a credential of root's: " + err.Error()}
+	if who.err != nil {
+		return nil, fault{http.StatusUnauthorized, "a node's prolog asks, with a credential of root's: " + who.err.Error()}
 	}
 	limit, err := s.Memory(req.Context(), ref, req.URL.Query().Get("user"))
 	if err != nil {

@@ -212,22 +212,17 @@ func TestNamesOfTokens(t *testing.T) {
 	}
 	req := httptest.NewRequest(http.MethodGet, "/v1/why/7", http.NoBody)
 	req.Header.Set(a.Header, "x")
-	if c, err := a.who(req); err != nil || a.user(c) != "carol" {
-		t.Errorf("%+v, %v", c, err)
-	}
+	w := httptest.NewRecorder()
+	must.Equal(t, a.viewer(w, req), viewer{uid: ann, user: "carol"})
 	err = fmt.Errorf("%w: /etc/slurmbridge/key has mode 0644", credential.ErrDown)
-	if _, err := a.who(req); err == nil || strings.Contains(err.Error(), "/etc") ||
-		!strings.Contains(err.Error(), "look into it") {
-		t.Errorf("%v", err)
+	if who := a.viewer(w, req); who.err == nil || strings.Contains(who.err.Error(), "/etc") ||
+		!strings.Contains(who.err.Error(), "look into it") {
+		t.Errorf("%+v", who)
 	}
 	cred.User, err = "", nil
-	if c, err := a.who(req); err != nil || a.user(c) != "ann" {
-		t.Errorf("a token without a name is none of ann's: %+v, %v", c, err)
-	}
+	must.Equal(t, a.viewer(w, req), viewer{uid: ann, user: "ann"}, "a token without a name")
 	var nobody *Asker
-	if _, err := nobody.who(req); err == nil {
-		t.Error("where nobody can show who they are, somebody may")
-	}
+	must.Equal(t, nobody.viewer(w, req), viewer{err: errNobody}, "where nobody can show who they are")
 }
 
 func TestMemory(t *testing.T) {

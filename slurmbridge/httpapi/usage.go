@@ -76,19 +76,10 @@ func (s *Server) hidden() bool {
 	return s.private(st) || st != nil && st.Snap != nil && st.Snap.PrivateUsage
 }
 
-// asks returns the request's user, "" = not identified, and whether the user may see everything.
-func (s *Server) asks(req *http.Request) (user string, all bool) {
-	c, err := s.Asker.who(req)
-	if err != nil {
-		return "", false
-	}
-	return s.Asker.user(c), s.Asker.Trusted(c.UID)
-}
-
 // allUsage serves the report on all users. Where Slurm hides usage, only users with access to everything
 // get it.
-func (p *pages) allUsage(_ http.ResponseWriter, req *http.Request) (any, error) {
-	if _, all := p.asks(req); p.hidden() && !all {
+func (p *pages) allUsage(w http.ResponseWriter, req *http.Request) (any, error) {
+	if !p.viewer(w, req, p.hidden()).all {
 		return nil, fault{http.StatusUnauthorized, "Slurm hides other users' usage here (PrivateData), and so does the " +
 			"bridge; slurmbridge usage --me shows yours"}
 	}
@@ -96,8 +87,8 @@ func (p *pages) allUsage(_ http.ResponseWriter, req *http.Request) (any, error) 
 }
 
 // ownUsage serves users the report on themselves.
-func (p *pages) ownUsage(_ http.ResponseWriter, req *http.Request) (any, error) {
-	user, _ := p.asks(req)
+func (p *pages) ownUsage(w http.ResponseWriter, req *http.Request) (any, error) {
+	user := p.Asker.viewer(w, req).user
 	if user == "" {
 		return nil, fault{http.StatusUnauthorized, "the request needs a credential: slurmbridge usage --me, called on a " +
 			"machine of the cluster, has one"}
@@ -136,19 +127,17 @@ type IdleReport struct {
 
 // idle serves the jobs that do nothing with their GPUs; where Slurm hides usage, only the user's
 // own.
-func (p *pages) idle(_ http.ResponseWriter, req *http.Request) (any, error) {
+func (p *pages) idle(w http.ResponseWriter, req *http.Request) (any, error) {
 	st := p.Status()
 	if st == nil || st.Snap == nil {
 		return nil, errNotPolled
 	}
 	r := IdleReport{At: st.At, Standby: st.Standby, Jobs: append([]job.Idle{}, st.Idle...)}
-	if p.hidden() {
-		user, all := p.asks(req)
-		if user == "" && !all {
-			return nil, fault{http.StatusUnauthorized, hides + ": the request needs a credential"}
-		}
-		r.Jobs = slices.DeleteFunc(r.Jobs, func(j job.Idle) bool { return !all && j.User != user })
+	who := p.viewer(w, req, p.hidden())
+	if who.user == "" && !who.all {
+		return nil, fault{http.StatusUnauthorized, hides + ": the request needs a credential"}
 	}
+	r.Jobs = slices.DeleteFunc(r.Jobs, func(j job.Idle) bool { return !who.all && j.User != who.user })
 	return r, nil
 }
 
