@@ -1,11 +1,7 @@
 package encoder
 
 import (
-	"math"
-	"slices"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -74,90 +70,19 @@ func TestImagesByHand(t *testing.T) {
 			t.Errorf("combination %b fits: %v", c, got)
 		}
 	}
-}
-
-// TestImages of any state: pixels are in order and in bounds, each slot's columns
-// hold as many as its timeline has units, and what fits never overflows.
-func TestImages(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		w := window(t, state(t, false, false))
-		e := &Images{
-			M: len(w.Jobs), Virtual: rapid.Bool().Draw(t, "virtual"),
-			Demand: rapid.SampledFrom([]Demand{OverTime, Peak, Mean}).Draw(t, "demand"),
+	// DeepRM's demands are constant: a job that computes in the second half of its run only.
+	late := flat(100, rlcore.Use{})
+	late.PeriodS, late.Series = 50, append(late.Series, rlcore.Use{GPU: 0.8})
+	s.Pending[0] = rlcore.Job{Profile: late}
+	for demand, want := range map[Demand][2]int{OverTime: {0, 8}, Peak: {8, 8}, Mean: {4, 4}} {
+		e := &Images{M: 2, Demand: demand}
+		e.Encode(&w)
+		if got := [2]int{pixels(e, 1, 0, 0), pixels(e, 1, 0, 14)}; got != want {
+			t.Errorf("demand %v: %v units in the first and last column, want %v", demand, got, want)
 		}
-		e.Encode(w)
-		if !slices.IsSorted(e.Pixels) || len(slices.Compact(slices.Clone(e.Pixels))) != len(e.Pixels) {
-			t.Fatal("pixels out of order, or twice")
-		}
-		if n := len(e.Pixels); n > 0 && (e.Pixels[0] < 0 || int(e.Pixels[n-1]) >= e.Len()) {
-			t.Fatalf("pixels %d to %d of %d", e.Pixels[0], e.Pixels[n-1], e.Len())
-		}
-		all := make([]bool, e.Len())
-		for _, p := range e.Pixels {
-			all[p] = true
-		}
-		units := func(slot int, tl *timeline) {
-			for r := range tl {
-				for step := range tl[r] {
-					n := 0
-					for u := range Units {
-						if all[slot*picture+r*plane+step*Units+u] {
-							n++
-						}
-					}
-					if want := min(Units, int(math.Ceil(tl[r][step]-1e-9))); n != want {
-						t.Fatalf("slot %d, resource %d, step %d: %d pixels for %v units", slot, r, step, n, tl[r][step])
-					}
-				}
-			}
-		}
-		units(0, &e.cluster)
-		for slot := 1; slot <= e.Slots(); slot++ {
-			if e.Virtual {
-				e.add(rlcore.Combo(slot), len(w.Jobs))
-				units(slot, &e.sum)
-			} else {
-				units(slot, &e.jobs[slot-1])
-			}
-		}
-		for _, c := range every(w) {
-			fits := e.Fits(w, c)
-			e.add(c, len(w.Jobs))
-			over := false
-			for r := range e.sum {
-				for step := range e.sum[r] {
-					over = over || e.sum[r][step]+e.cluster[r][step] > Units+1e-9
-				}
-			}
-			alone := c == 0 || c.Len() == 1 && len(w.Card().Running) == 0
-			if fits != (alone || !over) {
-				t.Fatalf("combination %b fits: %v", c, fits)
-			}
-			for i := range w.Jobs { // a part of what fits fits
-				if part := c &^ (1 << i); fits && c.Len() > 1 && !e.Fits(w, part) {
-					t.Fatalf("%b fits, its part %b doesn't", c, part)
-				}
-			}
-		}
-	})
-}
-
-// TestImagesHaveNoUnit: a column is a part of the longest run, so that nothing
-// changes where everything takes longer. (Under 1 s the longest counts as 1 s.)
-func TestImagesHaveNoUnit(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := state(t, true, true)
-		w := window(t, s)
-		if len(w.Jobs) == 0 {
-			t.Skip("nothing pending")
-		}
-		long := *w
-		long.State = slower(s, 64)
-		a, b := &Images{M: 6, Virtual: true}, &Images{M: 6, Virtual: true}
-		a.Encode(w)
-		b.Encode(&long)
-		if b.StepS != 64*a.StepS || !slices.Equal(a.Pixels, b.Pixels) {
-			t.Fatalf("a column is %v s and %v s", a.StepS, b.StepS)
-		}
-	})
+	}
+	s.GPUs[0].Running, s.Pending[0] = nil, rlcore.Job{Profile: flat(100, rlcore.Use{MemMiB: 20000})}
+	if e.Encode(&w); !e.Fits(&w, 1) || e.Fits(&w, 3) {
+		t.Error("a job that exceeds the images must fit alone on an idle GPU, and not next to another one")
+	}
 }

@@ -12,11 +12,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
-	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -57,6 +55,19 @@ func compete(t *testing.T, w *World, name string, train dqn.Scenario, cfg sim.Co
 	return r
 }
 
+// meanSD is the mean standard deviation of what a model predicts of two of the thesis's applications.
+func meanSD(t *testing.T, m *interference.Model) (sum float64) {
+	t.Helper()
+	for _, a := range apps.Names() {
+		for _, b := range apps.Names() {
+			var p [2]rlcore.Prediction
+			m.Predict(p[:], &rlcore.TitanXp, []*rlcore.Profile{app(t, a), app(t, b)})
+			sum += p[0].SD
+		}
+	}
+	return sum / float64(len(apps.Names())*len(apps.Names()))
+}
+
 // TestLearn: a site with a past is surer of what it has seen, whatever else it
 // believes stays, and the same past teaches the same.
 func TestLearn(t *testing.T) {
@@ -73,29 +84,19 @@ func TestLearn(t *testing.T) {
 		must.OK(t, v.Learn(train, 4, seed))
 		return v.Model()
 	}
-	sd := func(m *interference.Model) (sum float64) {
-		for _, a := range apps.Names() {
-			for _, b := range apps.Names() {
-				var p [2]rlcore.Prediction
-				m.Predict(p[:], &rlcore.TitanXp, []*rlcore.Profile{app(t, a), app(t, b)})
-				sum += p[0].SD
-			}
-		}
-		return sum / float64(len(apps.Names())*len(apps.Names()))
-	}
-	before, after := sd(blank()), sd(w.Model())
+	before, after := meanSD(t, blank()), meanSD(t, w.Model())
 	if !(after > 0 && after < 0.9*before) {
 		t.Errorf("mean SD of a predicted slowdown: %.3f before four job sets, %.3f after", before, after)
 	}
 	if !w.Model().Forbidden(&rlcore.TitanXp, []*rlcore.Profile{app(t, "lammps"), app(t, "vgg16")}) {
 		t.Error("what may not meet was forgotten")
 	}
-	if one := sd(past(1)); one != sd(past(1)) || one == sd(past(2)) {
+	if one := meanSD(t, past(1)); one != meanSD(t, past(1)) || one == meanSD(t, past(2)) {
 		t.Error("what is believed depends on more or on less than the past")
 	}
 	none := &World{Model: newModel, M: 5}
-	if err := none.Learn(train, 0, 1); err != nil || sd(none.Model()) != before {
-		t.Errorf("without a past %.3f is %.3f, %v", before, sd(none.Model()), err)
+	if err := none.Learn(train, 0, 1); err != nil || meanSD(t, none.Model()) != before {
+		t.Errorf("without a past %.3f is %.3f, %v", before, meanSD(t, none.Model()), err)
 	}
 	bad := errors.New("no jobs")
 	if err := none.Learn(func(*rand.Rand) (sim.Config, error) { return sim.Config{}, bad }, 1, 1); !errors.Is(err, bad) {
@@ -122,33 +123,11 @@ func TestContendersObserve(t *testing.T) {
 		c := must.Get(w.Prepare(t.Context(), name, train, hasty, 1))(t)
 		made = nil
 		must.Get(c.Run(jobSet(t, train, 3)))(t)
-		changed := 0
-		for _, m := range made {
-			changed += newPredictions(m, newModel())
-		}
-		if learns != (changed > 0) {
-			t.Errorf("%s learns: %v, pairs predicted otherwise: %d", name, learns, changed)
+		knows := func(m *interference.Model) bool { return meanSD(t, m) != meanSD(t, newModel()) }
+		if slices.ContainsFunc(made, knows) != learns {
+			t.Errorf("%s learns: %v, and knows: %v", name, learns, !learns)
 		}
 	}
-}
-
-// newPredictions counts the pairs of catalogue applications for which the two models
-// predict different slowdowns.
-func newPredictions(a, b *interference.Model) int {
-	n := 0
-	for _, v := range apps.Names() {
-		for _, w := range apps.Names() {
-			p, _ := apps.ByName(v)
-			q, _ := apps.ByName(w)
-			var x, y [2]rlcore.Prediction
-			a.Predict(x[:], &rlcore.TitanXp, []*rlcore.Profile{p, q})
-			b.Predict(y[:], &rlcore.TitanXp, []*rlcore.Profile{p, q})
-			if x != y {
-				n++
-			}
-		}
-	}
-	return n
 }
 
 // TestPrepare: every contender schedules all jobs; who is alone shares nothing, and
@@ -224,34 +203,5 @@ func TestResultsAreInTheCallersOrder(t *testing.T) {
 		if sjf.Jobs[i].ID != cfg.Jobs[i].ID {
 			t.Fatalf("result %d is of job %s, not %s", i, sjf.Jobs[i].ID, cfg.Jobs[i].ID)
 		}
-	}
-}
-
-// made is a policy that this file alone knows.
-var made = policy.Register(policy.Spec{
-	Name: "madeup", About: "for this test", Rank: 1000, Contender: true,
-	New: func(s policy.Setup) (rlcore.Policy, error) {
-		return baseline.NewThroughput("madeup", s.Predictor, 0.01), nil
-	},
-})
-
-// One file adds a policy: it competes, and has a place in tables.
-func TestRegisteredPolicyCompetes(t *testing.T) {
-	r := must.Get(Run(t.Context(), Options{
-		Workloads: []string{"random"}, Policies: []string{made.Name}, Seeds: 1, Effort: hasty,
-	}, &OnWorkloads))(t)
-	if l := r.Lines["random"]["0"][made.Name]; l == nil || l.MakespanVsFifo <= 0 || l.MakespanVsFifo >= 1 {
-		t.Fatalf("its line is %+v", l)
-	}
-	if names := Names(); names[len(names)-1] != made.Name {
-		t.Errorf("tables list %v", names)
-	}
-}
-
-func TestRegisteredPolicyReplays(t *testing.T) {
-	trace := history()
-	r := must.Get(Replay(t.Context(), trace, Options{Policies: []string{made.Name}, Effort: hasty}))(t)
-	if x := r.Policies[made.Name]; x == nil || x.MakespanS <= 0 {
-		t.Errorf("its outcome is %+v", x)
 	}
 }

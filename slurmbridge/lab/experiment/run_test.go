@@ -67,13 +67,18 @@ func TestOptions(t *testing.T) {
 	if err := o.Check(&OnTrace); err != nil || !slices.Equal(o.Policies, []string{Fifo}) {
 		t.Errorf("the daemon's name of fifo: %v", o.Policies)
 	}
-	for _, bad := range []Options{{Seeds: -1}, {M: -1}, {M: 13}} {
-		if err := bad.Check(&OnWorkloads); !errors.Is(err, ErrOptions) {
+	for _, bad := range []Options{
+		{Seeds: -1},
+		{M: -1},
+		{M: 13},
+		{Jobs: 1},
+		{Loads: []float64{0}},
+		{Workloads: []string{"nowhere"}},
+		{Policies: []string{"nothing"}},
+	} {
+		if _, err := Run(t.Context(), bad, &InWorlds); !errors.Is(err, ErrOptions) {
 			t.Errorf("%+v: %v", bad, err)
 		}
-	}
-	if _, err := Run(t.Context(), Options{Workloads: []string{"heavy"}}, &OnWorkloads); !errors.Is(err, ErrOptions) {
-		t.Errorf("an unknown workload: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

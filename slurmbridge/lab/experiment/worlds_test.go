@@ -144,30 +144,4 @@ func TestWorlds(t *testing.T) {
 			}
 		}
 	}
-	again := must.Get(Run(t.Context(), o, &InWorlds))(t)
-	for _, x := range []*Report{r, again} {
-		for _, place := range o.Workloads {
-			for _, l := range x.Lines[place]["1.1"] {
-				l.DecisionUS, l.TrainS = 0, 0
-			}
-		}
-	}
-	if !reflect.DeepEqual(r, again) {
-		t.Error("the same seed gives another report")
-	}
-}
-
-func TestWorldsRefuses(t *testing.T) {
-	for _, o := range []Options{
-		{Loads: []float64{0}},
-		{M: 13},
-		{Seeds: -1},
-		{Jobs: 1},
-		{Workloads: []string{"nowhere"}},
-		{Policies: []string{"nothing"}},
-	} {
-		if _, err := Run(t.Context(), o, &InWorlds); !errors.Is(err, ErrOptions) {
-			t.Errorf("%+v: %v", o, err)
-		}
-	}
 }
