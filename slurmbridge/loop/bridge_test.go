@@ -256,7 +256,7 @@ func draw(t *rapid.T) {
 		case 4: // a running job is requeued
 			for _, j := range m.jobs {
 				if j.State == job.Running && !j.ended {
-					j.State, j.Nodes, j.GPUs, j.Start = job.Pending, "", nil, time.Time{}
+					j.requeued()
 					j.Eligible = m.now.Add(2 * time.Minute)
 					j.Expedited = rapid.Bool().Draw(t, "expedited")
 					break

@@ -190,6 +190,9 @@ func (m *model) pair(run time.Duration) (one, two *mjob) {
 	return m.submit("ann", run, p, true), m.submit("ann", run, p, true)
 }
 
+// requeued makes a running job pending again.
+func (j *mjob) requeued() { j.State, j.Nodes, j.GPUs, j.Start = job.Pending, "", nil, time.Time{} }
+
 func (m *model) depend(j *mjob, list string) {
 	j.Dependency = job.Dependencies{Raw: list}
 	for _, term := range strings.Split(list, ",") {
@@ -608,8 +611,8 @@ func (m *model) Describe(_ context.Context, refs []string) (map[string]job.Descr
 func (m *model) Requeue(_ context.Context, ref string) error {
 	for _, j := range m.jobs {
 		if j.Ref == ref && j.ended && j.Job.Requeue {
-			j.ended, j.State, j.Nodes, j.GPUs = false, job.Pending, "", nil
-			j.Start, j.over, j.Dependency = time.Time{}, time.Time{}, job.Dependencies{}
+			j.requeued()
+			j.ended, j.over, j.Dependency = false, time.Time{}, job.Dependencies{}
 			j.Eligible = m.now.Add(2 * time.Second)
 			return nil
 		}

@@ -42,89 +42,87 @@ func TestAJobOfAWholeGPUIsNotOvertaken(t *testing.T) {
 	}
 }
 
-// A job that Slurm leaves pending next to idle GPUs waits for something else: the GPUs aren't kept for it.
-func TestAJobThatWaitsForSomethingElseKeepsNoGPU(t *testing.T) {
+// A job that Slurm leaves pending next to idle GPUs waits for something else: the GPUs aren't kept for it, and the
+// bridge held nothing, so it isn't late for that.
+func TestAJobThatWaitsForSomethingElse(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
-	stuck := wholeGPUs(m, 1, time.Hour)
-	stuck.CPUs = 1000 // more than any node has
-	tick(t, b, m, 3*time.Second)
-	p := app("alexnet", 60, 0.3, 2000)
-	one, two := m.submit("ann", time.Minute, p, true), m.submit("ann", time.Minute, p, true)
-	tick(t, b, m, 2*time.Minute)
-	if one.State == job.Pending || two.State == job.Pending {
-		t.Errorf("they are %s and %s", one.State, two.State)
+	stuck := wholeGPUs(m, 1, 10*time.Second)
+	stuck.CPUs = 1000 // more than the node has, until it is edited
+	tick(t, b, m, 25*time.Second)
+	stuck.CPUs = 1
+	untilEnded(t, b, m, stuck)
+	tick(t, b, m, 2*time.Second)
+	end := m.mem.tracker.Endings[stuck.Ref].PlainEnd
+	if late := stuck.began.Add(10 * time.Second).Sub(end); end.IsZero() || late > time.Second {
+		t.Errorf("it began %v after its submission and counts as %v late", stuck.began.Sub(stuck.Submit), late)
 	}
+	wholeGPUs(m, 1, time.Hour).CPUs = 1000
+	one, two := m.pair(time.Minute)
+	tick(t, b, m, 2*time.Minute)
+	must.Equal(t, one.State == job.Pending || two.State == job.Pending, false, "GPUs are kept for it")
 }
 
-// A job that Slurm leaves pending next to idle GPUs for a reason of its own is not late for it: the bridge held
-// nothing.
-func TestWaitingForSlurmIsNotLate(t *testing.T) {
-	m, b := started(t, node("n1", 1, 8))
-	j := wholeGPUs(m, 1, 10*time.Second)
-	cpus := j.CPUs
-	j.CPUs = 1000 // more than the node has, until it is edited
-	tick(t, b, m, 25*time.Second)
-	j.CPUs = cpus
-	for !j.ended && m.now.Sub(j.Submit) < 5*time.Minute {
+// A job whose owner asks for a part of the shares by hand starts wherever there is room. Where
+// such jobs are seen, none is left.
+func TestNoRoomForHandwrittenShares(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		m, b := started(t, node("n1", 1, 8))
+		b.Planner.Room = true
+		m.now = m.now.Add(8 * 24 * time.Hour) // none was seen in the first week
 		tick(t, b, m, time.Second)
-	}
-	tick(t, b, m, 2*time.Second)
-	e := m.mem.tracker.Endings[j.Ref]
-	if e == nil || e.PlainEnd.IsZero() {
-		t.Fatalf("it has ended: %v; %+v", j.ended, e)
-	}
-	ended := j.began.Add(10 * time.Second)
-	if late := ended.Sub(e.PlainEnd); late > time.Second {
-		t.Errorf("it began %v after its submission and counts as %v late", j.began.Sub(j.Submit), late)
+		a := m.submit("ann", 100*time.Second, light(), true)
+		if seen {
+			by := m.submit("bob", 40*time.Second, nil, false)
+			by.Request.Count, by.Priority, by.Eligible = 30, 1, m.now.Add(10*time.Second)
+		}
+		tick(t, b, m, 3*time.Second)
+		must.Equal(t, a.State, job.Running)
+		must.Equal(t, a.Request.Count == 100, seen, "seen %v: it has %d shares", seen, a.Request.Count)
 	}
 }
 
 // A group that would have a GPU to itself for longer doesn't take the turn of a job in front of it.
 func TestAGroupTakesNoTurn(t *testing.T) {
-	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8))
-	p.m.submit("ann", 500*time.Second, app("a", 500, .9, 2000), true)
-	p.m.submit("ann", 100*time.Second, app("b", 100, .9, 2000), true)
-	tick(t, p.b, p.m, 3*time.Second)
-	half := app("half", 3600, .5, 2000)
-	p.m.submit("ann", time.Hour, app("first", 3600, .9, 2000), true)
-	second := p.m.submit("bob", time.Hour, app("second", 3600, .9, 2000), true)
+	m, b := started(t, node("n1", 1, 8), node("n2", 1, 8))
+	m.submit("ann", 500*time.Second, app("a", 500, .9, 2000), true)
+	m.submit("ann", 100*time.Second, app("b", 100, .9, 2000), true)
+	tick(t, b, m, 3*time.Second)
+	m.submit("ann", time.Hour, app("first", 3600, .9, 2000), true)
+	second := m.submit("bob", time.Hour, app("second", 3600, .9, 2000), true)
 	for range 2 { // most GPUs' worth in one place, and the policy wants that
-		p.m.submit("eve", time.Hour, half, true)
+		m.submit("eve", time.Hour, app("half", 3600, .5, 2000), true)
 	}
-	tick(t, p.b, p.m, 20*time.Minute)
-	if second.State != job.Running || second.began.Sub(p.m.now.Add(-20*time.Minute)) > 510*time.Second {
+	since := m.now
+	tick(t, b, m, 20*time.Minute)
+	if second.State != job.Running || second.began.Sub(since) > 510*time.Second {
 		t.Errorf("the second of the queue is %s since %v; plain Slurm starts it after 500 s: %+v", second.State, second.began,
-			p.b.Status().Groups)
+			b.Status().Groups)
 	}
 }
 
 // A job that comes later with a higher priority has the next GPU that is free.
 func TestUrgentJobHasTheNextTurn(t *testing.T) {
-	p := newPromise(t, node("n1", 1, 8))
-	first, second := p.submit(), p.submit()
-	tick(t, p.b, p.m, 20*time.Second)
-	urgent := p.m.submit("bob", 100*time.Second, busy, true)
+	m, b := started(t, node("n1", 1, 8))
+	first, second := m.busy(), m.busy()
+	tick(t, b, m, 20*time.Second)
+	urgent := m.busy()
 	urgent.Priority += 1000
-	tick(t, p.b, p.m, 280*time.Second)
-	if !urgent.began.After(first.began) || !second.began.After(urgent.began) ||
-		urgent.began.Sub(first.began) > 110*time.Second {
+	untilEnded(t, b, m, first, second, urgent)
+	if wait := urgent.began.Sub(first.began); wait <= 0 || wait > 110*time.Second || !second.began.After(urgent.began) {
 		t.Errorf("started at %v, %v and, the urgent one, %v", first.began, second.began, urgent.began)
 	}
 }
 
 // Where running jobs take longer than was expected, the first of the queue has its turn elsewhere.
 func TestTurnElsewhere(t *testing.T) {
-	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8))
-	p.m.submit("ann", 5000*time.Second, busy, true) // 100 s are expected
-	p.m.submit("ann", 300*time.Second, app("long", 300, 1, 2000), true)
-	tick(t, p.b, p.m, 3*time.Second)
-	first := p.m.submit("bob", 300*time.Second, app("first", 300, 1, 2000), true)
-	second := p.m.submit("eve", 300*time.Second, app("second", 300, 1, 2000), true)
-	tick(t, p.b, p.m, 310*time.Second)
-	if first.State != job.Running || second.State != job.Pending {
-		t.Errorf("the first of the queue is %s on %s, the second %s on %s", first.State, first.Nodes, second.State,
-			second.Nodes)
-	}
-	tick(t, p.b, p.m, 310*time.Second)
+	m, b := started(t, node("n1", 1, 8), node("n2", 1, 8))
+	m.busy().run = 5000 * time.Second // 100 s are expected
+	m.submit("ann", 300*time.Second, app("long", 300, 1, 2000), true)
+	tick(t, b, m, 3*time.Second)
+	first := m.submit("bob", 300*time.Second, app("first", 300, 1, 2000), true)
+	second := m.submit("eve", 300*time.Second, app("second", 300, 1, 2000), true)
+	tick(t, b, m, 310*time.Second)
+	must.Equal(t, first.State == job.Running && second.State == job.Pending, true, "the first of the queue is the first")
+	tick(t, b, m, 310*time.Second)
 	must.Equal(t, second.State, job.Running, "then the second")
 }
