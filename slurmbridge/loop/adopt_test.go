@@ -1,10 +1,10 @@
 package loop_test
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,28 +22,27 @@ var adoptAll = &adopt.Policy{
 	Percent: 100, Delay: time.Minute, Charge: true,
 }
 
-// adopting is a bridge that adopts all jobs of partition gpu.
-func adopting(m *model, active bool) *loop.Bridge {
-	b := bridge(m, newMemory())
+// adopting is a cluster of one GPU, and a bridge that adopts all jobs of partition gpu.
+func adopting() (m *model, b *loop.Bridge) {
+	m = newModel(node("n1", 1, 8))
+	b = bridge(m, m.mem)
 	p := *adoptAll
-	p.Rules, p.Active = slices.Clone(p.Rules), active
 	b.Adopt = &p
-	return b
+	return m, b
 }
 
-// unchanged submits a job of one GPU whose application has run alone and leaves room.
-func unchanged(m *model, user string, gated bool) *mjob {
-	p := app("md", 60, 0.3, 2000)
+// unchanged submits a job of one GPU whose application has run alone and uses so much of it.
+func unchanged(m *model, use float64) *mjob {
+	p := app(fmt.Sprint("uses ", use), 60, use, 2000)
 	p.Runs = 1
-	j := m.submit(user, time.Minute, p, gated)
+	j := m.submit("ann", time.Minute, p, true)
 	j.Request = wholeGPU
 	return j
 }
 
 // The file of those who have opted out is gone after its first read: its last answer counts, and the log says so once.
 func TestOptOutFileGone(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := adopting(m, true)
+	m, b := adopting()
 	file, log := filepath.Join(t.TempDir(), "opt-out"), strings.Builder{}
 	must.OK(t, os.WriteFile(file, []byte("account:lab\n"), 0o600))
 	b.Adopt.OutFile, b.Log = file, slog.New(slog.NewTextHandler(&log, nil))
@@ -54,32 +53,22 @@ func TestOptOutFileGone(t *testing.T) {
 		must.OK(t, os.Rename(file+".away", file))
 		tick(t, b, m, 2*time.Second)
 	}
-	if n := strings.Count(log.String(), "adopt_opt_out"); n != 2 {
-		t.Errorf("%d lines of two losses:\n%s", n, log.String())
-	}
-	if !slices.Equal(b.Adopt.OutAccounts, []string{"lab"}) {
-		t.Errorf("accounts that have opted out: %v", b.Adopt.OutAccounts)
-	}
+	must.Equal(t, strings.Count(log.String(), "adopt_opt_out"), 2, "lines of two losses")
+	must.Equal(t, b.Adopt.OutAccounts, []string{"lab"}, "accounts that have opted out")
 }
 
 // A job that a plan ungates is the first that Slurm starts: no group of the same plan counts on its GPU.
 func TestUngatedJobsComeFirst(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := adopting(m, true)
+	m, b := adopting()
 	tick(t, b, m, time.Second)
 	m.paused = true
-	full := app("full", 60, 0.95, 2000)
-	full.Runs = 1
-	first := m.submit("ann", time.Minute, full, true)
-	first.Request = wholeGPU
-	jobs := []*mjob{unchanged(m, "ann", true), unchanged(m, "ann", true)}
+	first, one, two := unchanged(m, 0.95), unchanged(m, 0.3), unchanged(m, 0.3)
 	tick(t, b, m, 2*time.Second)
-	if len(first.Dependency.List) > 0 || len(b.Status().Groups) > 0 || jobs[0].Request != wholeGPU {
+	if len(first.Dependency.List) > 0 || len(b.Status().Groups) > 0 || one.Request != wholeGPU {
 		t.Errorf("%s waits for %v; groups %v", first.Ref, first.Dependency.List, b.Status().Groups)
 	}
 	m.paused = false
-	tick(t, b, m, 5*time.Minute)
-	must.Equal(t, first.State == job.Pending || jobs[0].began.Before(first.began), false, "the ungated job starts first")
-	must.Equal(t, jobs[0].ended && jobs[1].ended && jobs[0].began.Equal(jobs[1].began), true, "the others share: %v, %v",
-		jobs[0].began, jobs[1].began)
+	untilEnded(t, b, m, first, one, two)
+	must.Equal(t, first.began.After(one.began), false, "others start before the ungated job")
+	must.Equal(t, one.began, two.began, "the others share")
 }

@@ -1,6 +1,7 @@
 package loop_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,30 +15,32 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 )
 
-// slowed are a job of 60 s alone with a limit of two minutes, predicted to take 72 s and really taking run,
-// and the job that it shares its GPU with.
-func slowed(t *testing.T, run time.Duration, setup func(m *model, b *loop.Bridge)) (m *model, b *loop.Bridge,
-	mem *memory, victim *mjob,
-) {
-	t.Helper()
-	m, mem = newModel(node("n1", 1, 8)), newMemory()
+// lending is a cluster of one GPU without limits, and a bridge that raises time limits.
+func lending(t must.T) (m *model, b *loop.Bridge) {
+	m = newModel(node("n1", 1, 8))
 	m.bounds.MaxTime = map[string]time.Duration{"gpu": 0}
-	b = bridge(m, mem)
-	b.ExtendLimit, b.Planner.Decider.Guard.Grace = true, 1
-	if setup != nil {
-		setup(m, b)
-	}
-	tick(t, b, m, time.Second)
+	b = bridge(m, m.mem)
+	b.ExtendLimit = true
+	must.Get(b.Tick(context.Background()))(t)
+	m.advance(time.Second)
+	return m, b
+}
+
+// slowed makes a job of 60 s alone with a limit of two minutes, predicted to take 72 s and really taking run, share
+// its GPU.
+func slowed(t *testing.T, m *model, b *loop.Bridge, run time.Duration) (victim *mjob) {
+	t.Helper()
+	b.Planner.Decider.Guard.Grace = 1
 	victim = m.submit("ann", run, app("victim", 60, 0.6, 2000), true)
 	other := m.submit("ann", 10*time.Minute, app("other", 600, 0.6, 2000), true)
 	victim.TimeLimit, other.TimeLimit = 2*time.Minute, time.Hour
 	tick(t, b, m, 5*time.Second)
 	bothRun(t, victim, other)
-	return m, b, mem, victim
+	return victim
 }
 
-func extensions(mem *memory) (n int) {
-	for _, line := range mem.log {
+func (m *memory) extensions() (n int) {
+	for _, line := range m.log {
 		if strings.HasPrefix(line, "extend") {
 			n++
 		}
@@ -47,24 +50,25 @@ func extensions(mem *memory) (n int) {
 
 // Where there is no room Slurm is not asked at every poll, and where room comes it is used.
 func TestNoRoomForMoreTime(t *testing.T) {
-	m, b, mem, victim := slowed(t, 170*time.Second,
-		func(m *model, _ *loop.Bridge) { m.bounds.MaxTime["gpu"] = 2 * time.Minute })
+	m, b := lending(t)
+	m.bounds.MaxTime["gpu"] = 2 * time.Minute
+	victim := slowed(t, m, b, 170*time.Second)
 	tick(t, b, m, 50*time.Second)
 	must.Equal(t, m.asked, 1, "times that bounds were asked for")
 	m.bounds.MaxTime["gpu"] = 0
 	tick(t, b, m, 3*time.Minute)
-	if victim.State != "COMPLETED" || extensions(mem) == 0 {
-		t.Errorf("it is %s with a limit of %v", victim.State, victim.TimeLimit)
-	}
+	must.Equal(t, victim.State == "COMPLETED" && m.mem.extensions() > 0, true, "it is %s, limit %v", victim.State,
+		victim.TimeLimit)
 }
 
 // A limit that Slurm doesn't keep is set again, but not for ever.
 func TestLimitIsUndone(t *testing.T) {
-	m, b, mem, victim := slowed(t, time.Hour, func(m *model, _ *loop.Bridge) { m.stubborn = true })
+	m, b := lending(t)
+	m.stubborn = true
+	victim := slowed(t, m, b, time.Hour)
 	tick(t, b, m, 3*time.Minute)
-	if n := extensions(mem); n != 5 || victim.State != "TIMEOUT" {
-		t.Errorf("%d tries, %s", n, victim.State)
-	}
+	must.Equal(t, m.mem.extensions(), 5, "tries")
+	must.Equal(t, victim.State, "TIMEOUT")
 }
 
 // However jobs meet on a GPU and however slow they really are: none is ended at its limit for having shared
@@ -72,15 +76,7 @@ func TestLimitIsUndone(t *testing.T) {
 // the time gets nothing.
 func TestNobodyIsEndedForSharing(t *testing.T) {
 	property.Check(t, func(t *rapid.T) {
-		m, mem := newModel(node("n1", 1, 8)), newMemory()
-		m.bounds.MaxTime = map[string]time.Duration{"gpu": 0}
-		b := bridge(m, mem)
-		b.ExtendLimit = true
-		tick := func(t *rapid.T) {
-			must.Get(b.Tick(t.Context()))(t)
-			m.advance(time.Second)
-		}
-		tick(t)
+		m, b := lending(t)
 		type worked struct {
 			own                    time.Duration
 			least, predicted, cost float64
@@ -96,7 +92,8 @@ func TestNobodyIsEndedForSharing(t *testing.T) {
 			work[j] = &worked{own: j.TimeLimit}
 		}
 		for i := 0; i < 3600 && !m.allEnded(); i++ {
-			tick(t)
+			must.Get(b.Tick(t.Context()))(t)
+			m.advance(time.Second)
 			on := m.on("n1", 0)
 			sum := 0.0
 			for _, j := range on {
@@ -128,25 +125,18 @@ func TestNobodyIsEndedForSharing(t *testing.T) {
 
 // A lifted limit is noticed within a minute, although no job ends.
 func TestLimitLifted(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
+	m, b := started(t, node("n1", 1, 8))
 	m.most = map[string]int{"ann": 1}
-	mem := newMemory()
-	b := bridge(m, mem)
-	tick(t, b, m, time.Second)
-	for range 3 {
-		m.submit("ann", time.Hour, app("a", 3600, 0.3, 2000), true)
-	}
+	m.pair(time.Hour)
+	m.submit("ann", time.Hour, light(), true)
 	tick(t, b, m, 10*time.Second)
 	updates := m.updates
 	tick(t, b, m, 30*time.Second)
-	if n := m.runs("ann"); n != 1 || m.updates != updates {
-		t.Errorf("%d run; %d updates while nothing happened", n, m.updates-updates)
-	}
+	must.Equal(t, m.runs("ann"), 1, "jobs run")
+	must.Equal(t, m.updates, updates, "updates while nothing happened")
 	delete(m.most, "ann")
 	tick(t, b, m, 50*time.Second)
-	if n := m.runs("ann"); n != 3 {
-		t.Errorf("%d run after the limit was lifted\n%s", n, strings.Join(mem.log, "\n"))
-	}
+	must.Equal(t, m.runs("ann"), 3, "jobs run after the limit was lifted")
 }
 
 // Slurm keeps the idle GPUs of a node for a job of four GPUs, and says Priority of the sharers
@@ -154,10 +144,9 @@ func TestLimitLifted(t *testing.T) {
 // run.
 func TestSharersBehindALargeJob(t *testing.T) {
 	m, b := started(t, node("n1", 4, 32))
-	first := m.submit("bob", 10*time.Minute, nil, false)
-	large := m.submit("bob", time.Minute, nil, false)
-	first.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, Raw: "gres:gpu:1"}
-	large.Request = job.GPURequest{Kind: job.WholeGPU, Count: 4, Raw: "gres:gpu:4"}
+	wholeGPUs(m, 1, 10*time.Minute).TimeLimit = 0
+	large := wholeGPUs(m, 4, time.Minute)
+	large.TimeLimit = 0
 	tick(t, b, m, 2*time.Second)
 	var sharers []*mjob
 	for range 6 {
@@ -178,24 +167,18 @@ func TestSharersBehindALargeJob(t *testing.T) {
 	if d := b.Status().MaxDelayS; d > 30 {
 		t.Errorf("the bridge counts %v s of delay as its own", d)
 	}
-	tick(t, b, m, 12*time.Minute)
+	untilEnded(t, b, m, sharers...)
 	for _, j := range sharers {
-		if !j.ended || j.Request.Count == job.Units {
-			t.Errorf("job %s is %s with %d shares", j.Ref, j.State, j.Request.Count)
-		}
+		must.Equal(t, j.Request.Count < job.Units, true, "job %s shares", j.Ref)
 	}
-	noneLeft(t, b)
+	must.Equal(t, b.Status().Unmanaged, nil, "jobs left to Slurm")
 }
 
 // A job that a limit will never let start is left to Slurm, and the next one runs.
 func TestJobBeyondALimitOfItsOwn(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	m.most = map[string]int{"ann": 0}
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
-	big := m.submit("ann", time.Minute, app("a", 60, 0.3, 2000), true)
-	next := m.submit("bob", time.Minute, app("b", 60, 0.3, 2000), true)
-	m.reason = "QOSMaxWallDurationPerJobLimit"
+	m, b := started(t, node("n1", 1, 8))
+	m.most, m.reason = map[string]int{"ann": 0}, "QOSMaxWallDurationPerJobLimit"
+	big, next := m.submit("ann", time.Minute, light(), true), m.submit("bob", time.Minute, light(), true)
 	tick(t, b, m, 10*time.Second)
 	if b.Status().Unmanaged[big.Ref] == "" || big.Request.Count != job.Units || len(big.Dependency.List) != 0 {
 		t.Errorf("it asks for %d, waits for %q, left alone: %q", big.Request.Count, big.Dependency.Raw,
@@ -203,8 +186,5 @@ func TestJobBeyondALimitOfItsOwn(t *testing.T) {
 	}
 	must.Equal(t, next.State, job.Running, "the next")
 	delete(m.most, "ann")
-	tick(t, b, m, 2*time.Minute)
-	if !big.ended && big.State != job.Running {
-		t.Errorf("it is %s when its limit is gone", big.State)
-	}
+	untilEnded(t, b, m, big)
 }

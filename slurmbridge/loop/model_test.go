@@ -150,14 +150,6 @@ func allRan(t must.T, jobs []*mjob) {
 	}
 }
 
-// noneLeft checks that no job is left to Slurm.
-func noneLeft(t testing.TB, b *loop.Bridge) {
-	t.Helper()
-	for ref, why := range b.Status().Unmanaged {
-		t.Fatalf("job %s is left to Slurm: %s", ref, why)
-	}
-}
-
 func (m *model) clock() time.Time { return m.now }
 
 // submit adds a job as the job_submit script would leave it.
