@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,15 +17,10 @@ import (
 // Comments that others wrote are never replaced, and none is written twice.
 func TestAdminComments(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
-	p := app("a", 600, 0.3, 2000)
-	short, long := m.submit("ann", 20*time.Second, p, true), m.submit("ann", time.Hour, p, true)
-	taken := m.submit("ann", time.Hour, p, true)
-	taken.said = "the site's own"
-	odd := m.submit("bob", time.Hour, p, true)
-	odd.Comment = "share:max-slowdown=fast"
-	for _, o := range []*mjob{short, long, taken, odd} {
-		o.CPUs = 1
-	}
+	short, long := m.pair(time.Hour)
+	short.run = 20 * time.Second
+	taken, odd := m.submit("ann", time.Hour, light(), true), m.submit("bob", time.Hour, light(), true)
+	taken.said, odd.Comment = "the site's own", "share:max-slowdown=fast"
 	tick(t, b, m, 5*time.Second)
 	for _, o := range []*mjob{short, long} {
 		if want := "] on n1 gpu 0 together: " + short.Ref; !strings.HasPrefix(o.said, "slurmbridge: [mps:3") ||
@@ -45,9 +41,7 @@ func TestAdminComments(t *testing.T) {
 	must.Equal(t, m.words, said, "comments, while nothing has happened")
 	// What others write over it stays, and what the bridge said doesn't come back.
 	long.said = "cancelled for maintenance"
-	for !short.ended {
-		tick(t, b, m, 5*time.Second)
-	}
+	untilEnded(t, b, m, short)
 	tick(t, b, m, 5*time.Second)
 	must.Equal(t, long.said, "cancelled for maintenance", "a comment that others wrote later")
 	said = m.words
@@ -61,24 +55,16 @@ func TestUntrueCommentsGo(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8), node("n2", 1, 8))
 	j := m.submit("ann", time.Hour, nil, true)
 	tick(t, b, m, 3*time.Second)
-	if j.State != job.Running || release.Announced(j.said) != "" {
-		t.Fatalf("job %s is %s and says %q: nothing is to be announced of it", j.Ref, j.State, j.said)
-	}
+	must.Equal(t, j.State, job.Running)
+	must.Equal(t, release.Announced(j.said), "", "what is announced of it")
 	j.said = "slurmbridge: starts on n9 gpu 0 when 77 has ended"
 	b = bridge(m, newMemory()) // one that reads it anew
 	j.Comment = "share:max-slowdown=fast"
 	tick(t, b, m, 3*time.Second)
-	if !strings.Contains(j.said, "ignored share") || strings.Contains(j.said, "not shared") {
-		t.Errorf("of a term without sense it says %q", j.said)
-	}
+	must.Equal(t, strings.HasPrefix(j.said, "slurmbridge: ignored share"), true, "it says %q", j.said)
 	j.Comment = ""
 	tick(t, b, m, 3*time.Second)
-	if want := "slurmbridge: on " + j.Nodes + ", not shared"; j.said != want {
-		t.Errorf("it says %q, want %q", j.said, want)
-	}
-	said := m.words
-	tick(t, b, m, 10*time.Second)
-	must.Equal(t, m.words, said, "comments, while nothing has happened")
+	must.Equal(t, j.said, "slurmbridge: on "+j.Nodes+", not shared")
 }
 
 // However many jobs a round releases, each gets its stamp: without it a job can't be restored where the
@@ -89,22 +75,15 @@ func TestEachMemberIsStamped(t *testing.T) {
 		nodes = append(nodes, node(fmt.Sprint("n", i), 1, 8))
 	}
 	m, b := started(t, nodes...)
-	for range 600 {
-		m.submit("ann", time.Hour, app("a", 3600, 0.3, 2000), true)
+	for range 300 {
+		m.pair(time.Hour)
 	}
 	must.Get(b.Tick(t.Context()))(t)
-	members := 0
-	for _, j := range m.jobs {
-		if j.Request.Count == job.Units {
-			continue
-		}
-		if members++; !strings.HasPrefix(j.said, job.CommentPrefix+"[mps:") {
-			t.Errorf("job %s has %s and says %q", j.Ref, j.Request.Raw, j.said)
-		}
+	members := slices.DeleteFunc(m.jobs, func(j *mjob) bool { return j.Request.Count == job.Units })
+	for _, j := range members {
+		must.Equal(t, strings.HasPrefix(j.said, job.CommentPrefix+"[mps:"), true, "job %s says %q", j.Ref, j.said)
 	}
-	if members < 550 {
-		t.Errorf("%d members", members)
-	}
+	must.Equal(t, len(members) >= 550, true, "%d members", len(members))
 }
 
 // told has a node tell that jobs have done nothing for so long.
@@ -155,16 +134,12 @@ func TestSharersWithoutMPS(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
 	j := m.submit("ann", 10*time.Hour, nil, false)
 	tick(t, b, m, 30*time.Second)
-	for _, reported := range []bool{true, false} {
+	for _, reported := range [][]int64{{j.ID, j.ID + 1}, nil} {
 		r := told("n1", 0)
-		if reported {
-			r.WithoutMPS = []int64{j.ID, j.ID + 1}
-		}
+		r.WithoutMPS = reported
 		b.TakeIdle(r)
 		tick(t, b, m, 30*time.Second)
-		if got := b.Status().WithoutMPS; len(got) > 0 != reported || reported && (len(got) != 1 || got[0] != j.Ref) ||
-			j.State != job.Running {
-			t.Errorf("reported %v: %v, and the job is %s", reported, got, j.State)
-		}
+		must.Equal(t, b.Status().WithoutMPS, []string{j.Ref}[:min(1, len(reported))], "reported %v", reported)
+		must.Equal(t, j.State, job.Running)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 )
@@ -21,50 +22,31 @@ func (broken) Score(dst []float64, _ *rlcore.Window, _ []rlcore.Combo) {
 }
 
 // named is exclusive under another name.
-type named struct {
-	baseline.Exclusive
-	name string
-}
+type named struct{ baseline.Exclusive }
 
-func (n named) Name() string { return n.name }
+func (named) Name() string { return "instead" }
 
 // trained is a model's policy.
 type trained struct{ broken }
 
 func (trained) Model() string { return "7" }
 
-// A policy whose scores are no numbers is dropped, and its model with it.
-func TestFallBackNamesThePolicyThatDecides(t *testing.T) {
-	m := newModel(node("n1", 2, 8))
-	b := bridge(m, newMemory())
-	decide := b.Planner.Decider
-	decide.Policy, decide.Fallback = trained{broken{}}, []rlcore.Policy{named{name: "instead"}}
-	tick(t, b, m, time.Second)
-	if got := b.Status(); got.Policy != "broken" || got.Model != "7" {
-		t.Errorf("%q decides by model %q", got.Policy, got.Model)
-	}
-	m.submit("ann", time.Hour, app("a", 3600, 0.9, 9000), true)
-	tick(t, b, m, time.Second)
-	if got := b.Status(); got.Policy != "instead" || got.Model != "" {
-		t.Errorf("after the fall-back %q decides by model %q", got.Policy, got.Model)
-	}
-}
-
-// After a fall-back to exclusive, no shares are left for a second job, which never comes.
-func TestFallBackThatNeverSharesGivesTheWholeGPU(t *testing.T) {
+// A policy whose scores are no numbers is dropped, and its model with it. Where exclusive decides instead, no shares are
+// left for a second job, which never comes.
+func TestFallBack(t *testing.T) {
 	for _, c := range []struct {
-		policy rlcore.Policy
-		shares int
-	}{{named{name: "instead"}, 50}, {baseline.Exclusive{}, 100}} {
-		m, b := started(t, node("n1", 1, 8))
-		b.Planner.Room, b.Planner.RoomAnyway, b.Planner.Join = true, true, true
-		b.Planner.Decider.Policy, b.Planner.Decider.Fallback = broken{}, []rlcore.Policy{c.policy}
-		j := m.submit("ann", time.Hour, app("a", 3600, 0.2, 1000), true)
-		for range 5 {
-			tick(t, b, m, time.Second)
-		}
-		if got := j.Request.Count; got != c.shares {
-			t.Errorf("%s: the job has %d shares", c.policy.Name(), got)
-		}
+		instead rlcore.Policy
+		shares  int
+	}{{named{}, 50}, {baseline.Exclusive{}, 100}} {
+		m := newModel(node("n1", 1, 8))
+		b := bridge(m, m.mem)
+		b.Planner.Room, b.Planner.RoomAnyway = true, true
+		b.Planner.Decider.Policy, b.Planner.Decider.Fallback = trained{broken{}}, []rlcore.Policy{c.instead}
+		tick(t, b, m, time.Second)
+		must.Equal(t, b.Status().Policy+b.Status().Model, "broken7", "the policy, and its model")
+		j := m.submit("ann", time.Hour, light(), true)
+		tick(t, b, m, 5*time.Second)
+		must.Equal(t, b.Status().Policy+b.Status().Model, c.instead.Name(), "after the fall-back")
+		must.Equal(t, j.Request.Count, c.shares, "the job's shares")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -31,16 +32,13 @@ func together(m *model) {
 	done := map[*mjob]float64{}
 	m.beside = func() {
 		sum := map[job.GPUAddr]float64{}
-		for _, j := range m.jobs {
-			if j.State == job.Running && !j.ended {
-				sum[job.GPUAddr{Node: j.Nodes, GPU: j.gpu}] += j.profil.Mean().GPU
-			}
+		all := m.running(func(*mjob) bool { return true })
+		for _, j := range all {
+			sum[job.GPUAddr{Node: j.Nodes, GPU: j.gpu}] += j.profil.Mean().GPU
 		}
-		for _, j := range m.jobs {
-			if j.State == job.Running && !j.ended {
-				if done[j] += 1 / max(1, sum[job.GPUAddr{Node: j.Nodes, GPU: j.gpu}]); done[j] >= j.profil.DurationS {
-					j.run = m.now.Sub(j.began)
-				}
+		for _, j := range all {
+			if done[j] += 1 / max(1, sum[job.GPUAddr{Node: j.Nodes, GPU: j.gpu}]); done[j] >= j.profil.DurationS {
+				j.run = m.now.Sub(j.began)
 			}
 		}
 	}
@@ -93,11 +91,7 @@ type site struct {
 }
 
 // nobodyIsLater plays a history on plain Slurm and with the bridge, and compares when each job ends.
-func nobodyIsLater(t interface {
-	Fatal(args ...any)
-	Errorf(format string, args ...any)
-}, on site, history []arrival,
-) {
+func nobodyIsLater(t must.T, on site, history []arrival) {
 	plain := play(history, on.nodes, func(*model) func() { return nil })
 	card := rlcore.TitanXp
 	card.SameUser = on.oneUser
@@ -105,11 +99,7 @@ func nobodyIsLater(t interface {
 		b := bridge(m, newMemory())
 		b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
 		b.Planner.Room, b.Planner.RoomAnyway = on.room, true
-		return func() {
-			if _, err := b.Tick(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-		}
+		return func() { must.Get(b.Tick(context.Background()))(t) }
 	})
 	if plain == nil || bridged == nil {
 		t.Fatal("jobs never end")

@@ -18,8 +18,9 @@ import (
 )
 
 // observeAll makes every series that there can be, as a bridge does that has seen
-// everything.
-func observeAll(m *Metrics, at time.Time) {
+// everything of a group of the given jobs.
+func observeAll(m *Metrics, refs ...string) {
+	at := time.Unix(1e9, 0)
 	m.polled(time.Second)
 	m.pollFailed()
 	m.gateErrors.Inc()
@@ -34,66 +35,43 @@ func observeAll(m *Metrics, at time.Time) {
 	}
 	m.Skew(time.Second)
 	m.delay.Observe(3)
-	g := &job.Group{
-		Kind: job.StartNow, Free: at,
-		Members: []job.Member{{Ref: "1", Start: at.Add(time.Second), Predicted: 1.1}, {Ref: "2", Predicted: 1.3}},
+	g := &job.Group{Kind: job.StartNow, Free: at}
+	for _, ref := range refs {
+		g.Members = append(g.Members, job.Member{Ref: ref, User: "user" + ref, Start: at.Add(time.Second), Predicted: 1.1})
+		m.event(tracker.Event{Kind: tracker.EventStarted, Ref: ref, Group: g})
 	}
 	m.released(g)
-	m.event(tracker.Event{Kind: tracker.EventStarted, Ref: "1", Group: g})
-	plan := &job.Plan{Running: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}}
 	m.planTime.Observe(1)
-	refused := []job.RefusedChanges{{Step: job.StepPrepare, Code: "ESLURM_INVALID_GRES", Times: 3}}
 	m.state(&job.Status{
-		Mode: job.Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []job.Group{*g}, Plan: plan,
-		Snap: &job.Snapshot{Release: "22.05.8"}, Refused: refused,
+		Mode: job.Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []job.Group{*g},
+		Plan: &job.Plan{Running: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}}, Snap: &job.Snapshot{Release: "22.05.8"},
+		Refused: []job.RefusedChanges{{Step: job.StepPrepare, Code: "ESLURM_INVALID_GRES", Times: 3}},
 	})
 }
 
-// What Slurm has refused is counted by its error's name.
-func TestRefusalsAreCountedByName(t *testing.T) {
+// What operators read is named well, counts what Slurm has refused by its error's name, and doesn't grow with jobs and
+// users.
+func TestWhatOperatorsRead(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	observeAll(NewMetrics(reg), time.Unix(1e9, 0))
+	m := NewMetrics(reg)
+	observeAll(m, "1", "2")
+	for _, p := range must.Get(testutil.GatherAndLint(reg))(t) {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
 	const want = `# HELP slurmbridge_refused_changes ` + refusedHelp + `
 # TYPE slurmbridge_refused_changes gauge
 slurmbridge_refused_changes{error="ESLURM_INVALID_GRES",step="prepare"} 3
 `
 	must.OK(t, testutil.GatherAndCompare(reg, strings.NewReader(want), "slurmbridge_refused_changes"))
-}
-
-func TestMetricsAreNamedWell(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	observeAll(NewMetrics(reg), time.Unix(1e9, 0))
-	problems := must.Get(testutil.GatherAndLint(reg))(t)
-	for _, p := range problems {
-		t.Errorf("%s: %s", p.Metric, p.Text)
-	}
-}
-
-// The number of series doesn't grow with jobs and users.
-func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	m := NewMetrics(reg)
-	count := func() int {
-		n := must.Get(testutil.GatherAndCount(reg))(t)
-		return n
-	}
-	observeAll(m, time.Unix(1e9, 0))
-	first := count()
+	first := must.Get(testutil.GatherAndCount(reg))(t)
 	for i := range 200 {
-		ref := fmt.Sprint(100 + i)
-		g := &job.Group{
-			Kind: job.StartNow, Free: time.Unix(1e9, 0),
-			Members: []job.Member{{Ref: ref, User: "user" + ref, Start: time.Unix(1e9+1, 0)}},
-		}
-		m.released(g)
-		m.event(tracker.Event{Kind: tracker.EventStarted, Ref: ref, Group: g})
+		observeAll(m, fmt.Sprint(100+i))
 	}
-	if n := count(); n != first {
-		t.Errorf("%d series, %d before", n, first)
-	}
+	must.Equal(t, must.Get(testutil.GatherAndCount(reg))(t), first, "series, with 200 jobs more")
 }
 
-// A job that is let go, or considered in company, counts once, however long it waits.
+// A job that is let go, or considered in company, counts once, however long it waits; one that did not start twice
+// counts as let go, by that reason.
 func TestSharersAreCountedOnce(t *testing.T) {
 	m := NewMetrics(prometheus.NewRegistry())
 	snap := &job.Snapshot{Jobs: []job.Job{{Ref: "1"}, {Ref: "2"}}}
@@ -104,28 +82,14 @@ func TestSharersAreCountedOnce(t *testing.T) {
 		look(map[string]job.Ungated{"1": job.UngatedExclusive}, map[string]bool{"2": true}, snap)
 		look(nil, nil, snap) // no decision was due
 	}
-	for _, c := range []struct {
-		name      string
-		want, got float64
-	}{
-		{"exclusive", 1, testutil.ToFloat64(m.unmanaged.WithLabelValues("exclusive"))},
-		{"size", 0, testutil.ToFloat64(m.unmanaged.WithLabelValues("size"))},
-		{"considered", 1, testutil.ToFloat64(m.considered)},
-	} {
-		must.Equal(t, c.got, c.want, c.name)
+	m.event(tracker.Event{Kind: tracker.EventKept, Ref: "3", Group: &job.Group{}})
+	m.event(tracker.Event{Kind: tracker.EventLeft, Ref: "4", Group: &job.Group{}})
+	for reason, want := range map[string]float64{"exclusive": 1, "size": 0, "not-started": 1} {
+		must.Equal(t, testutil.ToFloat64(m.unmanaged.WithLabelValues(reason)), want, reason)
 	}
+	must.Equal(t, testutil.ToFloat64(m.considered), 1, "considered")
 	look(nil, nil, &job.Snapshot{})
 	must.Equal(t, len(m.counted), 0, "remembered for ever")
-}
-
-// A job that did not start twice counts as let go, by that reason.
-func TestNotStartedIsCounted(t *testing.T) {
-	m := NewMetrics(prometheus.NewRegistry())
-	m.event(tracker.Event{Kind: tracker.EventKept, Ref: "1", Group: &job.Group{}})
-	m.event(tracker.Event{Kind: tracker.EventLeft, Ref: "2", Group: &job.Group{}})
-	if n := testutil.ToFloat64(m.unmanaged.WithLabelValues("not-started")); n != 1 {
-		t.Errorf("%v count as let go, want 1", n)
-	}
 }
 
 // Only a policy that isn't the configured one counts as a fall back.
@@ -170,21 +134,11 @@ func TestUsageMetricsAreBounded(t *testing.T) {
 		r.Total.Held += 2
 	}
 	m.Usage(r, false)
-	if n := testutil.CollectAndCount(m.usageHours); n != mostAccounts+mostAccounts/2+2 {
-		t.Errorf("%d series", n)
-	}
-	if v := testutil.ToFloat64(m.usageHours.WithLabelValues(otherAccounts, "held")); v != 2*(500-mostAccounts) {
-		t.Errorf("all others held %v h", v)
-	}
-	if n := testutil.CollectAndCount(m.usageSaved); n != 0 {
-		t.Errorf("%d series of what isn't known", n)
-	}
+	must.Equal(t, testutil.CollectAndCount(m.usageHours), mostAccounts+mostAccounts/2+2, "series")
+	must.Equal(t, testutil.ToFloat64(m.usageHours.WithLabelValues(otherAccounts, "held")), 2*(500-mostAccounts), "others")
+	must.Equal(t, testutil.CollectAndCount(m.usageSaved), 0, "series of what isn't known")
 	m.Usage(r, true)
-	if n := testutil.CollectAndCount(m.usageHours); n != 1 {
-		t.Errorf("%d series where usage is hidden", n)
-	}
+	must.Equal(t, testutil.CollectAndCount(m.usageHours), 1, "series where usage is hidden")
 	m.Usage(nil, false)
-	if n := testutil.CollectAndCount(m.usageHours); n != 0 {
-		t.Errorf("%d series of nothing", n)
-	}
+	must.Equal(t, testutil.CollectAndCount(m.usageHours), 0, "series of nothing")
 }
