@@ -27,9 +27,8 @@ func idleCluster(gpus, jobs int, of ...*rlcore.Profile) *Input {
 	for i := range all {
 		all[i] = sharer(fmt.Sprint(i))
 	}
-	in := withCards(snapshot(all...))
+	in := oneGPU(all...)
 	one := in.Snap.Nodes[0]
-	one.GPUs, one.Units = 1, job.Units
 	in.Snap.Nodes = nil
 	for n := range gpus {
 		one.Name = fmt.Sprint("n", n)
@@ -61,9 +60,8 @@ func sizes(p *job.Plan) map[int]int {
 // However many GPUs are idle at once, each gets a group if sharing costs little: the time that a group saves shows only
 // behind as many jobs as there are GPUs.
 func TestManyIdleGPUsAllShare(t *testing.T) {
-	profile := &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}
 	for _, gpus := range []int{10, 250, 300, 500} {
-		got := sizes(shortest(slowing(.02)).Plan(idleCluster(gpus, 10*gpus, profile)))
+		got := sizes(shortest(slowing(.02)).Plan(idleCluster(gpus, 10*gpus, runs(600, 100))))
 		if got[3] != gpus {
 			t.Errorf("on %d idle GPUs there are so many groups by size: %v", gpus, got)
 		}
@@ -94,7 +92,7 @@ func BenchmarkIdle(b *testing.B) {
 		catalogue = append(catalogue, p)
 	}
 	model := taught(catalogue)
-	one := []*rlcore.Profile{{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}}
+	one := []*rlcore.Profile{runs(600, 100)}
 	for _, c := range []struct {
 		name       string
 		gpus, jobs int
@@ -126,8 +124,7 @@ func BenchmarkIdle(b *testing.B) {
 // of them may use.
 func BenchmarkBusyBesideIdle(b *testing.B) {
 	const gpus, jobs = 1000, 10_000
-	profile := &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}
-	in := idleCluster(gpus, jobs, profile)
+	in := idleCluster(gpus, jobs, runs(600, 100))
 	for g := range gpus {
 		j := running(fmt.Sprint("r", g), fmt.Sprint("n", g), 0, job.WholeGPU, 0)
 		j.TimeLimit, j.Partition, j.CPUs = in.Snap.Jobs[0].TimeLimit, "gpu", 1

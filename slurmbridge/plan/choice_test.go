@@ -45,9 +45,8 @@ func TestGPUsThatAreLeftAlone(t *testing.T) {
 			in.Tracker.Faulted[job.GPUAddr{Node: "n1"}] = true
 		},
 		"it is a foreign job's turn": func(in *Input) {
-			in.Snap.Jobs = append(in.Snap.Jobs, whole("w", 1, 1, "Resources"))
-			in.Snap.Jobs[1].Priority, in.Snap.Jobs[1].Partition, in.Snap.Jobs[1].TimeLimit = 5000, "gpu",
-				in.Snap.Jobs[0].TimeLimit
+			in.come(whole("w", 1, 1, "Resources"))
+			in.Snap.Jobs[1].Priority = 5000
 		},
 	} {
 		in := oneGPU(sharer("1"))
@@ -87,7 +86,7 @@ func TestHowSharesAreDivided(t *testing.T) {
 		},
 		"users share by hand on cards of one user: the longest job gets the rest": {
 			func(_ *Planner, in *Input) {
-				in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true, in.Snap.At
+				byHand(in)
 				in.Apps["2"].Profile.DurationS = 700
 			},
 			map[string]int{"1": 1, "2": 99},
@@ -122,38 +121,6 @@ func TestJoining(t *testing.T) {
 	}
 }
 
-// On a node with several GPUs members land where they are meant, whichever way Slurm chooses among its GPUs.
-func TestMembersLandWhereTheyAreMeant(t *testing.T) {
-	for _, loaded := range []bool{false, true} {
-		in := withCards(snapshot(sharer("1"), sharer("2"), sharer("3"), sharer("4")))
-		in.Snap.Nodes, in.Snap.LeastLoaded = in.Snap.Nodes[:1], loaded
-		plan := planner().Plan(in)
-		r, free := firstFit, []int{100, 100}
-		if loaded {
-			r = leastLoaded
-		}
-		at := map[string]int{}
-		for i := range plan.Groups {
-			for _, m := range plan.Groups[i].Group.Members {
-				at[m.Ref] = plan.Groups[i].Group.GPU
-			}
-		}
-		if !loaded {
-			must.Equal(t, len(at), 4)
-		}
-		for _, ref := range []string{"1", "2", "3", "4"} {
-			if _, starts := at[ref]; !starts {
-				continue
-			}
-			g := r.pick(free, sharesOf(plan)[ref])
-			if g != at[ref] {
-				t.Fatalf("least loaded %v: job %s lands on GPU %d, and is meant for %d", loaded, ref, g, at[ref])
-			}
-			free[g] -= sharesOf(plan)[ref]
-		}
-	}
-}
-
 // Two jobs on their way to one node that must not meet wait for each other's start, and where a group is refused its
 // first job starts alone.
 func TestJobsThatMustNotMeetStartApart(t *testing.T) {
@@ -172,8 +139,7 @@ func TestJobsThatMustNotMeetStartApart(t *testing.T) {
 // What a decision refused is told as the decision found it: alone, then with each other job of the window. To tell it
 // takes no decision's budget: the plan is the one that the decider makes by itself.
 func TestExplanationsTakeNothingFromDecisions(t *testing.T) {
-	profile := &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}
-	in := idleCluster(250, 2000, profile)
+	in := idleCluster(250, 2000, runs(600, 100))
 	explained := sizes(shortest(slowing(.05)).Plan(in))
 
 	p := shortest(slowing(.05))

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -38,25 +39,14 @@ func TestClassOfAJob(t *testing.T) {
 	}{
 		"it waits behind the gate": {func(*Input, *job.Job) {}, queued},
 		"a repair is about to change it": {
-			func(in *Input, _ *job.Job) { in.Touched = map[string]bool{"1": true} },
-			leftOut,
+			func(in *Input, _ *job.Job) { in.Touched = map[string]bool{"1": true} }, leftOut,
 		},
-		"its owner has edited it": {
-			func(in *Input, _ *job.Job) { in.Tracker.Unmanaged["1"] = "edited" },
-			toSlurm,
+		"its owner has edited it": {func(in *Input, _ *job.Job) { in.Tracker.Unmanaged["1"] = "edited" }, toSlurm},
+		"its owner has edited it, and it is out": {
+			func(in *Input, j *job.Job) { in.Tracker.Unmanaged["1"], j.Dependency = "edited", job.Dependencies{} }, foreign,
 		},
-		"its owner has edited it, and it is out": {func(in *Input,
-			j *job.Job,
-		) {
-			in.Tracker.Unmanaged["1"] = "edited"
-			j.Dependency = job.Dependencies{}
-		}, foreign},
-		"it still requests gpu:shared": {func(_ *Input,
-			j *job.Job,
-		) {
-			j.Request = job.GPURequest{Kind: job.SharedGPU}
-		}, toGate},
-		"it keeps its turn": {func(in *Input, _ *job.Job) { inGroup(in, job.Turn, waiting) }, foreign},
+		"it still requests gpu:shared": {func(_ *Input, j *job.Job) { j.Request.Kind = job.SharedGPU }, toGate},
+		"it keeps its turn":            {func(in *Input, _ *job.Job) { inGroup(in, job.Turn, waiting) }, foreign},
 		"it kept its turn, and is being restored": {
 			func(in *Input, _ *job.Job) { inGroup(in, job.Turn, restoring) }, leftOut,
 		},
@@ -65,11 +55,7 @@ func TestClassOfAJob(t *testing.T) {
 		"the gate is open":            {func(in *Input, _ *job.Job) { in.Snap.Gates[0].Open = true }, foreign},
 		"it requests two nodes":       {func(_ *Input, j *job.Job) { j.NumNodes = 2 }, toSlurm},
 		"it requests a part of a GPU": {func(_ *Input, j *job.Job) { j.Request.Count = 30 }, toSlurm},
-		"it requests a whole GPU": {func(_ *Input,
-			j *job.Job,
-		) {
-			j.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1}
-		}, toSlurm},
+		"it requests a whole GPU":     {func(_ *Input, j *job.Job) { j.Request.Kind = job.WholeGPU }, toSlurm},
 		"its script hasn't been read": {func(in *Input, _ *job.Job) { delete(in.Apps, "1") }, leftOut},
 		"its owner holds it":          {func(_ *Input, j *job.Job) { j.Priority = 0 }, leftOut},
 		"it begins later":             {func(in *Input, j *job.Job) { j.Eligible = in.Snap.At.Add(time.Hour) }, leftOut},
@@ -85,7 +71,7 @@ func TestClassOfAJob(t *testing.T) {
 			}, leftOut,
 		},
 		"in shadow it requests a whole GPU": {
-			func(in *Input, j *job.Job) { in.Shadow, j.Request = true, job.GPURequest{Kind: job.WholeGPU, Count: 1} }, foreign,
+			func(in *Input, j *job.Job) { in.Shadow, j.Request.Kind = true, job.WholeGPU }, foreign,
 		},
 	} {
 		in := snapshot(sharer("1"))
@@ -143,15 +129,9 @@ func TestWhyAJobIsNotAdopted(t *testing.T) {
 		"its profile is no run's":        {func(in *Input) { own(in).Runs = 0 }, job.UngatedUnknown},
 		"its script is still to be read": {func(in *Input) { delete(in.Apps, "1"); in.Snap.Jobs[0].Submit = in.Snap.At }, ""},
 		"its script can't be read":       {func(in *Input) { delete(in.Apps, "1") }, job.UngatedUnknown},
-		"it fills a GPU": {func(in *Input) {
-			own(in).Series = []rlcore.Use{{
-				GPU: 1, Core: 1,
-				MemMiB: 12000,
-			}}
-		}, job.UngatedFull},
+		"it fills a GPU":                 {func(in *Input) { own(in).Series[0].GPU = 1 }, job.UngatedFull},
 		"it has a deadline": {
-			func(in *Input) { in.Snap.Jobs[0].Deadline = in.Snap.At.Add(24 * time.Hour) },
-			job.UngatedPromised,
+			func(in *Input) { in.Snap.Jobs[0].Deadline = in.Snap.At.Add(24 * time.Hour) }, job.UngatedPromised,
 		},
 		"its partition has defaults for each GPU": {
 			func(in *Input) { in.Snap.PerGPU = map[string]job.PerGPU{"gpu": {CPUs: 4}} }, job.UngatedPerGPU,
@@ -175,9 +155,7 @@ func TestWhyAJobIsNotAdopted(t *testing.T) {
 	} {
 		in := adopting()
 		c.set(in)
-		if got := newPoll(in).unadoptable(&in.Snap.Jobs[0]); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		must.Equal(t, newPoll(in).unadoptable(&in.Snap.Jobs[0]), c.want, name)
 	}
 }
 
@@ -190,9 +168,7 @@ func TestAnAdoptedJobSharesInCompanyOnly(t *testing.T) {
 		t.Errorf("alone: ungated for %q, groups %+v", plan.Ungated["1"], plan.Groups)
 	}
 	in = adopting()
-	in.Snap.Jobs = append(in.Snap.Jobs, snapshot(sharer("2")).Snap.Jobs[0])
-	in.Snap.Jobs[1].Priority = 1
-	in.Apps["2"] = in.Apps["1"]
+	in.come(sharer("2"))
 	plan = planner().Plan(in)
 	if len(plan.Groups) != 1 || !slices.Equal(plan.Groups[0].Group.Refs(), []string{"1", "2"}) {
 		t.Fatalf("with another: ungated for %q, groups %+v", plan.Ungated["1"], plan.Groups)
@@ -235,9 +211,7 @@ func TestWhyAJobIsUngated(t *testing.T) {
 	} {
 		in := snapshot(sharer("1"))
 		c.set(&in.Snap.Jobs[0])
-		if got := count(in).reasons["1"]; got != c.want {
-			t.Errorf("%s: ungated for %q, want %q", name, got, c.want)
-		}
+		must.Equal(t, count(in).reasons["1"], c.want, name)
 	}
 }
 
@@ -262,8 +236,6 @@ func TestWholeCoresAndTheirMemory(t *testing.T) {
 		}
 		p := planner()
 		p.Decider.M, p.Decider.Guard.MaxMembers = 5, 5
-		if got := len(sharesOf(p.Plan(in))); got != c.want {
-			t.Errorf("%s: %d start together, want %d", name, got, c.want)
-		}
+		must.Equal(t, len(sharesOf(p.Plan(in))), c.want, "%s: jobs that start together", name)
 	}
 }

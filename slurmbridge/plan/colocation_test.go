@@ -32,13 +32,10 @@ func mayMeet(guard *rlcore.Guard, fresh, others []placement) bool {
 // nothing of the other, in whatever order it is asked.
 func TestAFixedLimitIsCheckedInEveryOrder(t *testing.T) {
 	guard := rlcore.NewGuard(rlcore.Rules{Predictor: slow(1.5), ExtendLimit: true})
-	profile := &rlcore.Profile{App: "app", DurationS: 3000, PeriodS: 3000, Series: []rlcore.Use{{MemMiB: 100}}}
+	profile := runs(3000, 100)
 	onItsWay := func(id string, fixed bool, group int64) placement {
-		x := rlcore.Running{Shares: 50, Job: rlcore.Job{
-			ID: id, Profile: profile, LimitS: 3600, LimitFixed: fixed,
-			MaxSlowdown: 2,
-		}}
-		return placement{Running: x, group: group}
+		own := rlcore.Job{ID: id, Profile: profile, LimitS: 3600, LimitFixed: fixed, MaxSlowdown: 2}
+		return placement{Running: rlcore.Running{Shares: 50, Job: own}, group: group}
 	}
 	raised, fixed, fresh := onItsWay("raised", false, 1), onItsWay("fixed", true, 2), onItsWay("fresh", false, -1)
 	must.Equal(t, mayMeet(guard, []placement{fresh}, []placement{raised}), true)
@@ -53,10 +50,7 @@ func TestMeetingsDoNotDependOnOrder(t *testing.T) {
 		guard := rlcore.NewGuard(rlcore.Rules{Predictor: slow(1.5), ExtendLimit: true, MaxMembers: 3})
 		var profiles []*rlcore.Profile
 		for _, mib := range []float64{100, 5000, 9000} {
-			profiles = append(profiles, &rlcore.Profile{
-				App: "app", DurationS: 3000, PeriodS: 3000,
-				Series: []rlcore.Use{{MemMiB: mib}},
-			})
+			profiles = append(profiles, runs(3000, mib))
 		}
 		some := rapid.Custom(func(t *rapid.T) placement {
 			b := rapid.Bool()

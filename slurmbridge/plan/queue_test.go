@@ -27,13 +27,26 @@ func snapshot(jobs ...job.Job) *Input {
 		jobs[i].Priority, jobs[i].Partition, jobs[i].CPUs, jobs[i].NumNodes = int64(1000-i), "gpu", 1,
 			max(1, jobs[i].NumNodes)
 		jobs[i].TimeLimit = time.Hour
-		in.Apps[jobs[i].Ref] = job.App{Key: "app", Profile: &rlcore.Profile{
-			App: "app", DurationS: 600, PeriodS: 600,
-			Series: []rlcore.Use{{MemMiB: 100}},
-		}}
+		in.Apps[jobs[i].Ref] = job.App{Key: "app", Profile: runs(600, 100)}
 	}
 	s.Jobs = jobs
 	return in
+}
+
+// runs is an application that takes so long alone, with so much memory.
+func runs(s, mib float64) *rlcore.Profile {
+	return &rlcore.Profile{App: "app", DurationS: s, PeriodS: s, Series: []rlcore.Use{{MemMiB: mib}}}
+}
+
+// come adds jobs behind the others of an input.
+func (in *Input) come(jobs ...job.Job) {
+	more := snapshot(jobs...)
+	for i := range more.Snap.Jobs {
+		j := more.Snap.Jobs[i]
+		j.Priority = int64(500 - len(in.Snap.Jobs))
+		in.Snap.Jobs = append(in.Snap.Jobs, j)
+		in.Apps[j.Ref] = more.Apps[j.Ref]
+	}
 }
 
 // count is the queue of an input.
@@ -60,10 +73,8 @@ func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
 	later := whole("later", 1, 1, "BeginTime")
 	depends := whole("depends", 1, 1, "Dependency")
 	depends.Dependency.List = []job.Dependency{{Type: "afterok", Job: "1"}}
-	part := job.Job{Ref: "part", State: job.Pending, Request: job.GPURequest{
-		Kind: job.Shares, Sharing: job.Shard,
-		Count: 30,
-	}}
+	part := sharer("part")
+	part.Dependency, part.Request.Count = job.Dependencies{}, 30
 	exclusive := whole("exclusive", 1, 1, "Priority")
 	exclusive.Exclusive = true
 	in := snapshot(sharer("1"), whole("2", 1, 1, "Priority"), held, later, depends, part, whole("3", 4, 2, "Resources"),
@@ -78,14 +89,11 @@ func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
 		{ID: "exclusive", Foreign: true, PerNode: 2, Nodes: 1},
 		{ID: "5"},
 	}
-	if len(v.waiting) != len(want) {
-		t.Fatalf("in the queue: %+v", v.waiting)
+	var got []rlcore.Job
+	for _, j := range v.waiting {
+		got = append(got, rlcore.Job{ID: j.ID, Foreign: j.Foreign, PerNode: j.PerNode, Nodes: j.Nodes})
 	}
-	for i, w := range want {
-		if j := v.waiting[i]; j.ID != w.ID || j.Foreign != w.Foreign || j.PerNode != w.PerNode || j.Nodes != w.Nodes {
-			t.Errorf("place %d: %+v, want %+v", i, j, w)
-		}
-	}
+	must.Equal(t, got, want)
 }
 
 // However many jobs of whole GPUs Slurm leaves pending next to idle GPUs, those that have been for long claim none; and
@@ -111,30 +119,23 @@ func TestQueueIgnoresWhatCannotStart(t *testing.T) {
 	typed := whole("a100", 1, 1, "Resources")
 	typed.Request.Raw = "gres/gpu:a100:1"
 	in = snapshot(typed, sharer("s"))
-	in.Snap.Nodes[1].GPUType = "a100"
-	v := count(in)
-	must.Equal(t, slices.Collect(v.waiting[0].GPUs.Of(4)), []int{2, 3})
-	in.Snap.Jobs[0].Exclusive = true // it takes the node with all GPUs
-	v = count(in)
-	must.Equal(t, v.waiting[0].GPUs.Len(4), 4)
-	in.Snap.Jobs[0].Exclusive = false
-	in.Snap.Nodes[1].GPUType = "h100" // the site's names aren't understood
-	v = count(in)
-	must.Equal(t, v.waiting[0].GPUs.Len(4), 4)
+	gpusFor := func(what, second string, exclusive bool, want ...int) {
+		in.Snap.Nodes[1].GPUType, in.Snap.Jobs[0].Exclusive = second, exclusive
+		must.Equal(t, slices.Collect(count(in).waiting[0].GPUs.Of(4)), want, what)
+	}
+	gpusFor("it names the second node's", "a100", false, 2, 3)
+	gpusFor("it takes the node with all GPUs", "a100", true, 0, 1, 2, 3)
+	gpusFor("the site's names aren't understood", "h100", false, 0, 1, 2, 3)
 }
 
 // A clock that was ahead for a while leaves no dues behind that are as far ahead.
 func TestPlainAfterAClockThatWasAhead(t *testing.T) {
 	in := snapshot(sharer("1"), whole("2", 1, 1, "Priority"))
-	ahead := in.Snap.At.AddDate(1, 0, 0)
 	at := in.Snap.At
-	in.Snap.At = ahead
-	v := count(in)
-	in.Tracker.Plain = v.schedulePlain()
+	in.Snap.At = at.AddDate(1, 0, 0)
+	in.Tracker.Plain = count(in).schedulePlain()
 	in.Snap.At = at
-	v = count(in)
-	p := v.schedulePlain()
-	if end := tracker.Time(p.EndS("1")); end.After(at.Add(time.Hour)) {
+	if end := tracker.Time(count(in).schedulePlain().EndS("1")); end.After(at.Add(time.Hour)) {
 		t.Errorf("its plain end is %v", end)
 	}
 }
@@ -159,23 +160,25 @@ func TestQueueKnowsJobsOnSeveralNodes(t *testing.T) {
 // A job with room for what sharing may cost it before MaxTime, reservations and its own limit has a limit that isn't
 // fixed.
 func TestLimitFixed(t *testing.T) {
+	most := func(partition string, hours, reservedInHours int) *job.Bounds {
+		b := &job.Bounds{MaxTime: map[string]time.Duration{partition: time.Duration(hours) * time.Hour}}
+		if reservedInHours > 0 {
+			at := time.Unix(1e9, 0).Add(time.Duration(reservedInHours) * time.Hour)
+			b.Reservations = []job.Reservation{{Name: "m", Start: at}}
+		}
+		return b
+	}
 	for name, c := range map[string]struct {
 		bounds *job.Bounds
 		want   bool
 	}{
-		"nothing is known":  {nil, true},
-		"no MaxTime":        {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}}, false},
-		"MaxTime near":      {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 2 * time.Hour}}, true},
-		"MaxTime far":       {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 3 * time.Hour}}, false},
-		"another partition": {&job.Bounds{MaxTime: map[string]time.Duration{"cpu": 0}}, true},
-		"a reservation ahead": {&job.Bounds{
-			MaxTime:      map[string]time.Duration{"gpu": 0},
-			Reservations: []job.Reservation{{Name: "m", Start: time.Unix(1e9+7200, 0)}},
-		}, true},
-		"a reservation far off": {&job.Bounds{
-			MaxTime:      map[string]time.Duration{"gpu": 0},
-			Reservations: []job.Reservation{{Name: "m", Start: time.Unix(1e9+86400, 0)}},
-		}, false},
+		"nothing is known":      {nil, true},
+		"no MaxTime":            {most("gpu", 0, 0), false},
+		"MaxTime near":          {most("gpu", 2, 0), true},
+		"MaxTime far":           {most("gpu", 3, 0), false},
+		"another partition":     {most("cpu", 0, 0), true},
+		"a reservation ahead":   {most("gpu", 0, 2), true},
+		"a reservation far off": {most("gpu", 0, 24), false},
 	} {
 		in := snapshot(sharer("1"))
 		in.Bounds = c.bounds
@@ -208,27 +211,20 @@ func TestDecisionsGoByTheModel(t *testing.T) {
 		in.Models[job.GPUAddr{Node: "n1", GPU: g}] = "fast"
 		in.Models[job.GPUAddr{Node: "n2", GPU: g}] = "slow"
 	}
-	fast := &rlcore.Profile{App: "app", Card: "fast", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}
+	fast := runs(600, 100)
+	fast.Card = "fast"
 	for ref := range in.Apps {
 		in.Apps[ref] = job.App{Key: "app", Profile: fast, Cards: map[string]*rlcore.Profile{"fast": fast, "slow": nil}}
 	}
 	in.Snap.Jobs[3].ReqNodes = "n2"
-	p := planner()
 	v := count(in)
-	if j := v.waiting[0]; j.Profile != fast {
-		t.Errorf("a job of any GPU: %+v", j.Profile)
-	}
-	if j := v.waiting[3]; j.Profile != nil {
-		t.Errorf("a job of the slow GPUs: %+v", j.Profile)
-	}
-	for _, g := range p.Plan(in).Groups {
+	must.Equal(t, v.waiting[0].Profile, fast, "a job of any GPU")
+	must.Equal(t, v.waiting[3].Profile, nil, "a job of the slow GPUs")
+	must.Equal(t, v.waiting[0].On(&v.State.GPUs[0]), fast, "on a fast GPU")
+	must.Equal(t, v.waiting[0].On(&v.State.GPUs[2]), nil, "on a slow GPU")
+	for _, g := range planner().Plan(in).Groups {
 		if n := len(g.Group.Members); n > 1 && g.Group.Node == "n2" {
 			t.Errorf("%d jobs share a GPU of a model on which they are unknown", n)
-		}
-	}
-	for g, want := range map[int]*rlcore.Profile{0: fast, 2: nil} {
-		if got := v.waiting[0].On(&v.State.GPUs[g]); got != want {
-			t.Errorf("on GPU %d: %+v", g, got)
 		}
 	}
 }

@@ -131,15 +131,3 @@ func search(free []int, requests []placement, at int) bool {
 	requests[at].Shares = 0
 	return false
 }
-
-// The issue of interleaved groups: jobs 1 and 4 for the first GPU, 2 and 3 for the second.
-func TestNumberInterleaved(t *testing.T) {
-	free := []int{100, 100}
-	requests := []placement{{gpu: 0, least: 50}, {gpu: 1, least: 50}, {gpu: 1, least: 50}, {gpu: 0}}
-	if !firstFit.number(free, make([]int, 2), 0, requests) {
-		t.Fatal("none found")
-	}
-	if requests[0].Shares+requests[3].Shares != 100 || requests[1].Shares != 50 {
-		t.Errorf("%+v", requests)
-	}
-}

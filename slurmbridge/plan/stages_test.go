@@ -1,11 +1,11 @@
 package plan
 
 import (
-	"reflect"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -50,108 +50,101 @@ func running(ref, node string, gpu int, kind job.RequestKind, since time.Duratio
 	return j
 }
 
-func withCards(in *Input) *Input {
-	in.Card = func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true }
+// withCards gives an input GPUs of one user at a time.
+func withCards(in *Input) *Input { return in.cards(rlcore.TitanXp) }
+
+// cards gives an input GPUs of one kind.
+func (in *Input) cards(spec rlcore.GPUSpec) *Input {
+	in.Card = func(string) (rlcore.GPUSpec, bool) { return spec, true }
 	return in
 }
 
-// Choice and seats: what starts together has shares by which Slurm puts it on its GPU, in the order of priority, and no
-// GPU is given away twice. Planning again gives the same.
+// landing checks that the members of a plan have shares by which Slurm puts each on the GPU that it is meant for, in
+// the order of priority, and no GPU is given away twice. shelves are the free shares of the GPUs among which Slurm
+// chooses, by node and type, and begin the first of them.
+func landing(t *testing.T, plan *job.Plan, by rule, members int, shelves map[shelf][]int, begin map[shelf]int) {
+	t.Helper()
+	type seat struct {
+		job.Member
+		at job.GPUAddr
+	}
+	var all []seat
+	for _, g := range plan.Groups {
+		for _, m := range g.Group.Members {
+			all = append(all, seat{m, g.Group.Addr()})
+		}
+	}
+	if len(all) != members {
+		t.Fatalf("%d of %d jobs start: %+v", len(all), members, plan.Groups)
+	}
+	slices.SortFunc(all, func(a, b seat) int { return plan.Order[a.Ref] - plan.Order[b.Ref] })
+	for _, m := range all {
+		on := shelf{m.at.Node, m.GPUType}
+		g := by.pick(shelves[on], m.Shares)
+		if g < 0 || g+begin[on] != m.at.GPU {
+			t.Fatalf("job %s with %d shares of %+v lands on %d, meant for %+v", m.Ref, m.Shares, on, g, m.at)
+		}
+		shelves[on][g] -= m.Shares
+	}
+}
+
+// Choice and seats: what starts together has shares by which Slurm puts it on its GPU, whichever way it chooses.
+// Planning again gives the same.
 func TestSeatsLeadMembersToTheirGPU(t *testing.T) {
 	in := withCards(snapshot(sharer("1"), sharer("2"), sharer("3"), sharer("4"), sharer("5")))
-	plan := planner().Plan(in)
-	free := map[string][]int{"n1": {100, 100}, "n2": {100, 100}}
-	var members []job.Member
-	at := map[string]job.GPUAddr{}
-	for _, g := range plan.Groups {
-		members = append(members, g.Group.Members...)
-		for _, m := range g.Group.Members {
-			at[m.Ref] = g.Group.Addr()
-		}
-	}
-	slices.SortFunc(members, func(a, b job.Member) int { return plan.Order[a.Ref] - plan.Order[b.Ref] })
-	if len(members) != 5 {
-		t.Fatalf("%d of 5 jobs start: %+v", len(members), plan.Groups)
-	}
-	for _, m := range members {
-		a := at[m.Ref]
-		if g := firstFit.pick(free[a.Node], m.Shares); g != a.GPU {
-			t.Errorf("job %s with %d shares lands on GPU %d of %s, meant for %d", m.Ref, m.Shares, g, a.Node, a.GPU)
-		} else {
-			free[a.Node][g] -= m.Shares
-		}
-	}
-	if again := planner().Plan(in); !reflect.DeepEqual(again.Changes(), plan.Changes()) {
-		t.Errorf("another plan of the same input:\n%+v\n%+v", plan.Changes(), again.Changes())
+	for _, by := range []rule{firstFit, leastLoaded} {
+		in.Snap.LeastLoaded = by == leastLoaded
+		plan := planner().Plan(in)
+		landing(t, plan, by, 5, map[shelf][]int{{"n1", ""}: {100, 100}, {"n2", ""}: {100, 100}}, nil)
+		must.Equal(t, planner().Plan(in).Changes(), plan.Changes(), "another plan of the same input")
 	}
 }
 
 // Waiting: foreign jobs may go first as long as a sharer has the time for it; else those whose turn is next are
 // ungated.
 func TestTurnsAreKeptWhereTheyWouldBeLost(t *testing.T) {
-	busy := func() []job.Job {
-		return []job.Job{
-			running("b1", "n1", 0, job.WholeGPU, 0), running("b2", "n1", 1, job.WholeGPU, 0),
-			running("b3", "n2", 0, job.WholeGPU, 0), running("b4", "n2", 1, job.WholeGPU, 0),
-		}
-	}
 	for name, c := range map[string]struct {
 		waits []job.Job
-		letGo []string
+		letGo map[string]job.Ungated
 	}{
-		"no foreign jobs":            {[]job.Job{sharer("1"), sharer("2")}, nil},
-		"foreign jobs in front":      {[]job.Job{whole("w", 1, 1, "Priority"), sharer("1")}, nil},
-		"as many GPUs as jobs":       {[]job.Job{sharer("1"), whole("w", 1, 1, "Priority")}, nil},
-		"foreign jobs take all GPUs": {[]job.Job{sharer("1"), whole("w", 2, 2, "Resources"), sharer("2")}, []string{"1"}},
+		"no foreign jobs":       {[]job.Job{sharer("1"), sharer("2")}, nil},
+		"foreign jobs in front": {[]job.Job{whole("w", 1, 1, "Priority"), sharer("1")}, nil},
+		"as many GPUs as jobs":  {[]job.Job{sharer("1"), whole("w", 1, 1, "Priority")}, nil},
+		"foreign jobs take all GPUs": {
+			[]job.Job{sharer("1"), whole("w", 2, 2, "Resources"), sharer("2")}, map[string]job.Ungated{"1": job.UngatedTurn},
+		},
 	} {
-		in := withCards(snapshot(append(busy(), c.waits...)...))
-		plan := planner().Plan(in)
-		var letGo []string
-		for ref, why := range plan.Ungated {
-			if why != job.UngatedTurn {
-				t.Errorf("%s: job %s is let go for %q", name, ref, why)
-			}
-			letGo = append(letGo, ref)
-		}
-		if !slices.Equal(letGo, c.letGo) {
-			t.Errorf("%s: let go: %v, want %v", name, letGo, c.letGo)
-		}
+		must.Equal(t, planner().Plan(full(job.WholeGPU, c.waits...)).Ungated, c.letGo, name)
 	}
 }
 
 // An interactive session waits in Slurm's own queue from the beginning, with room for jobs that join it, and is held to
 // its memory alone.
 func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
-	session := sharer("s")
-	in := withCards(snapshot(
-		running("b1", "n1", 0, job.WholeGPU, 0), running("b2", "n1", 1, job.WholeGPU, 0),
-		running("b3", "n2", 0, job.WholeGPU, 0), running("b4", "n2", 1, job.WholeGPU, 0), session, sharer("2"),
-	))
-	in.Card = func(string) (rlcore.GPUSpec, bool) {
-		return rlcore.GPUSpec{Model: "v100", MemMiB: 16000, MemLimits: true}, true
-	}
-	in.Terms["s"] = job.Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}
-	terms := in.Terms["s"]
-	in.Apps["s"] = job.SessionApp(&in.Snap.Jobs[4], &terms)
-	p := planner()
-	p.Room = true
-	p.RoomAnyway = true
-	plan := p.Plan(in)
-	if len(plan.Groups) != 1 || len(plan.Groups[0].Group.Members) != 1 {
+	in := full(job.WholeGPU, sharer("s"), sharer("2")).cards(rlcore.GPUSpec{
+		Model: "v100", MemMiB: 16000, MemLimits: true,
+	})
+	terms := job.Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}
+	in.Terms["s"], in.Apps["s"] = terms, job.SessionApp(&in.Snap.Jobs[4], &terms)
+	plan := roomy().Plan(in)
+	m, kept := turns(plan)["s"]
+	if !kept || len(plan.Groups) != 1 || m.Shares >= job.Units || m.MemMiB < 4096 || m.MemMiB > 4506 {
 		t.Fatalf("released: %+v, ungated: %v", plan.Groups, plan.Ungated)
-	}
-	m := plan.Groups[0].Group.Members[0]
-	if g := plan.Groups[0].Group; g.Kind != job.Turn || m.Ref != "s" || m.Shares >= job.Units || m.MemMiB < 4096 ||
-		m.MemMiB > 4506 {
-		t.Errorf("%+v", g)
 	}
 	// Without a gate, or with one that Slurm has not shown yet, nothing could take such a job back.
 	for _, held := range []func(){func() { in.Unproved = true }, func() { in.Unproved, in.Gate = false, "" }} {
 		held()
-		if plan := p.Plan(in); len(plan.Groups) > 0 || len(plan.Ungated) > 0 {
+		if plan := roomy().Plan(in); len(plan.Groups) > 0 || len(plan.Ungated) > 0 {
 			t.Errorf("gate %q: released: %+v, ungated: %v", in.Gate, plan.Groups, plan.Ungated)
 		}
 	}
+}
+
+// oneIdle is a cluster of four GPUs, three of them busy, and the given waiting jobs.
+func oneIdle(waits ...job.Job) *Input {
+	in := full(job.WholeGPU, waits...)
+	in.Snap.Jobs = slices.Delete(in.Snap.Jobs, 3, 4)
+	return in
 }
 
 // Jobs of which their owners say how much memory they need share at their first run, held to that, on a GPU that can
@@ -169,19 +162,13 @@ func TestMemoryThatAnOwnerSays(t *testing.T) {
 		{"a GPU without limits", false, 0, 6000, []int64{0}},
 		{"jobs that may run to a limit that can't be raised", true, 1, 6000, []int64{6000}},
 	} {
-		in := withCards(snapshot(
-			running("b1", "n1", 0, job.WholeGPU, 0), running("b2", "n1", 1, job.WholeGPU, 0),
-			running("b3", "n2", 0, job.WholeGPU, 0),
-			sharer("1"), sharer("2")))
-		in.Card = func(string) (rlcore.GPUSpec, bool) {
-			return rlcore.GPUSpec{Model: "x", MemMiB: 16000, MemLimits: c.holds}, true
-		}
+		in := oneIdle(sharer("1"), sharer("2")).cards(rlcore.GPUSpec{Model: "x", MemMiB: 16000, MemLimits: c.holds})
 		for _, ref := range []string{"1", "2"} {
 			in.Apps[ref] = job.App{Key: "new" + ref, Profile: job.AskedProfile("ann", "new"+ref, 3600, c.mib)}
 		}
 		in.Bounds = &job.Bounds{MaxTime: map[string]time.Duration{"gpu": c.mostHours * time.Hour}}
-		p := planner()
-		p.Decider.Guard.ExtendLimit, p.Room, p.RoomAnyway = true, true, true
+		p := roomy()
+		p.Decider.Guard.ExtendLimit = true
 		plan := p.Plan(in)
 		var got []int64
 		for _, g := range plan.Groups {
@@ -189,9 +176,7 @@ func TestMemoryThatAnOwnerSays(t *testing.T) {
 				got = append(got, m.MemMiB)
 			}
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: held to %v, want %v; %+v", c.name, got, c.want, plan.Explanations["1"])
-		}
+		must.Equal(t, got, c.want, "%s: held to; %+v", c.name, plan.Explanations["1"])
 		if e := plan.Explanations["1"]; c.holds && e.AskedMiB != c.mib || !c.holds && (e.AskedMiB != 0 || e.Known) {
 			t.Errorf("%s: explained as %+v", c.name, e)
 		}
@@ -210,11 +195,7 @@ func TestMemoryThatNothingHolds(t *testing.T) {
 func TestWhatADecisionConsideredIsExplained(t *testing.T) {
 	own := sharer("2")
 	own.User = "bob"
-	in := withCards(snapshot(
-		running("b1", "n1", 0, job.WholeGPU, 0), running("b2", "n1", 1, job.WholeGPU, 0),
-		running("b3", "n2", 0, job.WholeGPU, 0),
-		sharer("1"), own))
-	plan := planner().Plan(in)
+	plan := planner().Plan(oneIdle(sharer("1"), own))
 	first, second := plan.Explanations["1"], plan.Explanations["2"]
 	if first == nil || second == nil {
 		t.Fatalf("explained: %v", plan.Explanations)
@@ -222,23 +203,50 @@ func TestWhatADecisionConsideredIsExplained(t *testing.T) {
 	if first.Status != "starts now on n2 gpu 1" || len(first.Considered) == 0 || !first.Considered[0].Taken {
 		t.Errorf("the first: %+v", first)
 	}
-	if !slices.ContainsFunc(second.Refused, func(r job.Refusal) bool {
-		return r.Reason == rlcore.RefusedUser &&
-			slices.Equal(r.With, []string{"1"})
-	}) {
-		t.Errorf("the second, another user's: %+v", second)
+	refused := func(r job.Refusal) bool { return r.Reason == rlcore.RefusedUser && slices.Equal(r.With, []string{"1"}) }
+	must.Equal(t, slices.ContainsFunc(second.Refused, refused), true, "the second, another user's: %+v", second)
+	must.Equal(t, plan.Starts["2"].IsZero(), false, "it isn't told when the second starts")
+}
+
+// firstOfTwo plans with a job of ann's that starts alone, then lets it run and another one come, which must not join
+// it. It returns the first job as a member.
+func firstOfTwo(t *testing.T, name string, p *Planner, in *Input) (m job.Member) {
+	t.Helper()
+	plan := p.Plan(in)
+	if len(plan.Groups) != 1 || len(plan.Groups[0].Group.Members) != 1 {
+		t.Fatalf("%s: %+v", name, plan.Groups)
 	}
-	if plan.Starts["2"].IsZero() {
-		t.Errorf("it isn't told when the second starts")
+	g := plan.Groups[0].Group
+	m = g.Members[0]
+	g.Members[0].State = job.MemberRunning
+	in.Tracker.Groups[1] = &g
+	in.Snap.Jobs[0] = running("1", "n1", g.GPU, job.Shares, time.Minute)
+	in.Snap.Jobs[0].Request.Count, in.Snap.Jobs[0].User = m.Shares, "ann"
+	if app := in.Apps["1"]; app.Key == "new" { // meanwhile another run of it has told what it takes
+		in.Apps["1"] = job.App{Key: "new", Profile: runs(600, 100)}
 	}
+	second := sharer("2")
+	second.User = "ann"
+	in.come(second)
+	for _, joins := range p.Plan(in).Groups {
+		if m.Shares < job.Units && joins.Group.GPU == g.GPU {
+			t.Errorf("%s: joined by %+v", name, joins.Group.Members)
+		}
+	}
+	return m
+}
+
+// anns is a pending job of ann's that may be run again.
+func anns() job.Job {
+	j := sharer("1")
+	j.User, j.Requeue = "ann", true
+	return j
 }
 
 // A first run that starts alone leaves one share, so that it runs under MPS as later runs will; no job joins it.
 func TestFirstRunsAreUnderMPS(t *testing.T) {
-	card := func(sharing string) func(in *Input) {
-		return func(in *Input) {
-			in.Card = func(string) (rlcore.GPUSpec, bool) { c := rlcore.TitanXp; c.Sharing = sharing; return c, true }
-		}
+	cantUnderMPS := func(owner string) map[rlcore.Identity]bool {
+		return map[rlcore.Identity]bool{{App: "new", Owner: owner}: true}
 	}
 	for name, c := range map[string]struct {
 		set  func(in *Input)
@@ -246,175 +254,87 @@ func TestFirstRunsAreUnderMPS(t *testing.T) {
 	}{
 		"on a node with one GPU": {func(*Input) {}, 99},
 		"on a node with several": {func(in *Input) { in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 4, 4*job.Units }, 99},
-		"jobs take turns there":  {card("time-slice"), 100},
-		"it can't run under MPS": {func(in *Input) {
-			in.NoMPS = map[rlcore.Identity]bool{{
-				App:   "new",
-				Owner: "ann",
-			}: true}
+		"jobs take turns there": {func(in *Input) {
+			card := rlcore.TitanXp
+			card.Sharing = "time-slice"
+			in.cards(card)
 		}, 100},
-		"another user's can't": {func(in *Input) {
-			in.NoMPS = map[rlcore.Identity]bool{{
-				App:   "new",
-				Owner: "bob",
-			}: true}
-		}, 99},
+		"it can't run under MPS":    {func(in *Input) { in.NoMPS = cantUnderMPS("ann") }, 100},
+		"another user's can't":      {func(in *Input) { in.NoMPS = cantUnderMPS("bob") }, 99},
 		"it can't run again":        {func(in *Input) { in.Snap.Jobs[0].Requeue = false }, 100},
 		"another waits for its end": {func(in *Input) { in.Snap.Awaited = map[string]bool{"1": true} }, 100},
 		"the site wants no retries": {func(in *Input) { in.RetryAlone = false }, 100},
 		"nobody could tell":         {func(in *Input) { in.Apps["1"] = job.App{} }, 100},
 		"its owner wants it alone":  {func(in *Input) { in.Terms["1"] = job.Terms{NoShare: true} }, 100},
-		"users share by hand": {func(in *Input) {
-			in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true,
-				in.Snap.At
-		}, 100},
-		"it has run before": {
-			func(in *Input) { in.Apps["1"] = job.App{Key: "new", Profile: in.Apps["2"].Profile} },
-			100,
-		},
+		"users share by hand":       {byHand, 100},
+		"it has run before":         {func(in *Input) { in.Apps["1"] = job.App{Key: "new", Profile: runs(600, 100)} }, 100},
 	} {
-		first, second := sharer("1"), sharer("2")
-		first.User, second.User, first.Requeue = "ann", "ann", true
-		in := oneGPU(first, second)
-		in.RetryAlone = true
-		known := in.Apps["2"]
-		in.Apps["1"] = job.App{Key: "new"}
+		in := oneGPU(anns())
+		in.RetryAlone, in.Apps["1"] = true, job.App{Key: "new"}
 		c.set(in)
-		delete(in.Apps, "2") // it comes later
-		p := planner()
-		plan := p.Plan(in)
-		if got := sharesOf(plan); got["1"] != c.want {
-			t.Errorf("%s: %v, want %d", name, got, c.want)
-			continue
-		}
-		g := plan.Groups[0].Group
-		g.Members[0].State = job.MemberRunning
-		in.Tracker.Groups[1] = &g
-		in.Snap.Jobs[0] = running("1", "n1", g.GPU, job.Shares, time.Minute)
-		in.Snap.Jobs[0].Request.Count, in.Snap.Jobs[0].User = c.want, "ann"
-		in.Apps["2"] = known
-		if in.Apps["1"].Key == "new" { // meanwhile another run of it has told what it takes
-			in.Apps["1"] = job.App{Key: "new", Profile: known.Profile}
-		}
-		for _, g2 := range p.Plan(in).Groups {
-			if g2.Group.GPU == g.GPU {
-				t.Errorf("%s: joined by %+v", name, g2.Group.Members)
-			}
-		}
+		must.Equal(t, firstOfTwo(t, name, planner(), in).Shares, c.want, name)
 	}
 }
+
+// byHand lets users share by hand.
+func byHand(in *Input) { in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true, in.Snap.At }
 
 // A job whose application takes a card's memory at its start tries, alone, to make do with a part of it, if its owner
 // or the site wants that; no job joins it meanwhile.
 func TestAJobThatTriesWithLessMemory(t *testing.T) {
-	full := func(held float64) *rlcore.Profile {
-		return &rlcore.Profile{
-			App: "tf", DurationS: 600, PeriodS: 600, Runs: 1, Processes: 2, HeldMiB: held,
-			Series: []rlcore.Use{{MemMiB: 12000}},
-		}
+	full := func(mib, held float64) *rlcore.Profile {
+		p := runs(600, mib)
+		p.Runs, p.Processes, p.HeldMiB = 1, 2, held
+		return p
 	}
+	failedWith := func(mib float64) func(*Planner, *Input) {
+		return func(_ *Planner, in *Input) { in.TriedMiB = map[rlcore.Identity]float64{{App: "tf", Owner: "ann"}: mib} }
+	}
+	nothing := func(*Planner, *Input) {}
+	runsOnce := func(_ *Planner, in *Input) { in.Snap.Jobs[0].Requeue = false }
+	awaited := func(_ *Planner, in *Input) { in.Snap.Awaited = map[string]bool{"1": true} }
 	for name, c := range map[string]struct {
-		profile *rlcore.Profile
-		owner   float64
-		set     func(p *Planner, in *Input)
-		want    int64
+		profile     *rlcore.Profile
+		owner, site float64 // what they wish
+		set         func(p *Planner, in *Input)
+		want        int64
 	}{
-		"its owner asks":         {profile: full(0), owner: 8192, want: 8192},
-		"nothing is known of it": {owner: 8192, want: 8192},
-		"nobody asks":            {profile: full(0)},
-		"the site asks": {
-			profile: full(0), set: func(p *Planner, _ *Input) { p.TryMiB = 6000 },
-			want: 6000,
-		},
-		"the site asks, and owners know": {
-			profile: full(0), owner: 8192,
-			set: func(p *Planner, _ *Input) { p.TryMiB = 6000 }, want: 8192,
-		},
-		"the site asks of an unknown one": {set: func(p *Planner, _ *Input) { p.TryMiB = 6000 }},
-		"it can't run again": {
-			profile: full(0),
-			set:     func(p *Planner, in *Input) { p.TryMiB = 6000; in.Snap.Jobs[0].Requeue = false },
-		},
-		"another waits for it": {
-			profile: full(0),
-			set:     func(p *Planner, in *Input) { p.TryMiB = 6000; in.Snap.Awaited = map[string]bool{"1": true} },
-		},
-		"it takes what it needs": {profile: &rlcore.Profile{
-			App: "tf", DurationS: 600, PeriodS: 600, Runs: 1,
-			Series: []rlcore.Use{{MemMiB: 5000}},
-		}, owner: 8192},
-		"it has tried": {profile: full(8192), owner: 8192},
-		"that much didn't suffice": {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) {
-			in.TriedMiB = map[rlcore.Identity]float64{{App: "tf", Owner: "ann"}: 8192}
-		}},
-		"less didn't suffice": {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) {
-			in.TriedMiB = map[rlcore.Identity]float64{{App: "tf", Owner: "ann"}: 4096}
-		}, want: 8192},
-		"it never shares": {
-			profile: full(0), owner: 8192,
-			set: func(_ *Planner, in *Input) { in.Terms["1"] = job.Terms{TryMiB: 8192, NoShare: true} },
-		},
-		"more than the card has": {profile: full(0), owner: 20000},
-		"the card's MPS has no limits": {
-			profile: full(0), owner: 8192,
-			set: func(_ *Planner, in *Input) { withCards(in) },
-		},
-		"users share by hand": {
-			profile: full(0), owner: 8192,
-			set: func(_ *Planner, in *Input) { in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true, in.Snap.At },
-		},
-		"on a node with one GPU": {
-			profile: full(0), owner: 8192,
-			set: func(_ *Planner, in *Input) { in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 1, 100 }, want: 8192,
-		},
-		"where groups leave room for others": {
-			profile: full(0), owner: 8192,
-			set: func(p *Planner, _ *Input) { p.Room = true }, want: 8192,
-		},
+		"its owner asks":                   {full(12000, 0), 8192, 0, nothing, 8192},
+		"nothing is known of it":           {nil, 8192, 0, nothing, 8192},
+		"nobody asks":                      {full(12000, 0), 0, 0, nothing, 0},
+		"the site asks":                    {full(12000, 0), 0, 6000, nothing, 6000},
+		"the site asks, and owners know":   {full(12000, 0), 8192, 6000, nothing, 8192},
+		"the site asks of an unknown one":  {nil, 0, 6000, nothing, 0},
+		"it can't run again":               {full(12000, 0), 0, 6000, runsOnce, 0},
+		"another waits for it":             {full(12000, 0), 0, 6000, awaited, 0},
+		"it takes what it needs":           {full(5000, 0), 8192, 0, nothing, 0},
+		"it has tried":                     {full(12000, 8192), 8192, 0, nothing, 0},
+		"that much didn't suffice":         {full(12000, 0), 8192, 0, failedWith(8192), 0},
+		"less didn't suffice":              {full(12000, 0), 8192, 0, failedWith(4096), 8192},
+		"more than the card has":           {full(12000, 0), 20000, 0, nothing, 0},
+		"the card's MPS has no limits":     {full(12000, 0), 8192, 0, func(_ *Planner, in *Input) { withCards(in) }, 0},
+		"users share by hand":              {full(12000, 0), 8192, 0, func(_ *Planner, in *Input) { byHand(in) }, 0},
+		"where groups leave room for them": {full(12000, 0), 8192, 0, func(p *Planner, _ *Input) { p.Room = true }, 8192},
+		"on a node with one GPU": {full(12000, 0), 8192, 0, func(_ *Planner, in *Input) {
+			in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 1, 100
+		}, 8192},
+		"it never shares": {full(12000, 0), 8192, 0, func(_ *Planner, in *Input) {
+			in.Terms["1"] = job.Terms{TryMiB: 8192, NoShare: true}
+		}, 0},
 	} {
-		first, second := sharer("1"), sharer("2")
-		first.User, second.User, first.Requeue = "ann", "ann", true
-		in := withCards(snapshot(first, second))
+		card := rlcore.TitanXp
+		card.MemLimits = true
+		in := snapshot(anns()).cards(card)
 		in.Snap.Nodes = in.Snap.Nodes[:1]
-		in.Card = func(string) (rlcore.GPUSpec, bool) {
-			card := rlcore.TitanXp
-			card.MemLimits = true
-			return card, true
-		}
 		in.Apps["1"] = job.App{Key: "tf", Profile: c.profile}
 		in.Terms["1"] = job.Terms{TryMiB: c.owner}
-		delete(in.Apps, "2") // it comes later
 		p := planner()
-		if c.set != nil {
-			c.set(p, in)
-		}
-		plan := p.Plan(in)
-		if len(plan.Groups) != 1 || len(plan.Groups[0].Group.Members) != 1 {
-			t.Errorf("%s: %+v", name, plan.Groups)
-			continue
-		}
-		g := plan.Groups[0].Group
-		m := &g.Members[0]
+		p.TryMiB = c.site
+		c.set(p, in)
+		m := firstOfTwo(t, name, p, in)
 		if tried := m.Tried && m.Shares == 99; tried != (c.want > 0) || tried &&
 			(m.MemMiB != c.want || c.profile != nil && m.ProcessMiB != c.want/2) {
 			t.Errorf("%s: %+v, want %d MiB", name, m, c.want)
-		}
-		if c.want == 0 {
-			continue
-		}
-		// It runs, and the other job comes.
-		m.State = job.MemberRunning
-		in.Tracker.Groups[1] = &g
-		in.Snap.Jobs[0] = running("1", "n1", g.GPU, job.Shares, time.Minute)
-		in.Snap.Jobs[0].Request.Count, in.Snap.Jobs[0].User = 99, "ann"
-		in.Apps["2"] = job.App{Key: "app", Profile: &rlcore.Profile{
-			App: "app", DurationS: 600, PeriodS: 600,
-			Series: []rlcore.Use{{MemMiB: 100}},
-		}}
-		for _, g2 := range p.Plan(in).Groups {
-			if g2.Group.GPU == g.GPU {
-				t.Errorf("%s: joined by %+v", name, g2.Group.Members)
-			}
 		}
 	}
 }

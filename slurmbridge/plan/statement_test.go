@@ -1,11 +1,12 @@
 package plan
 
 import (
+	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -51,36 +52,23 @@ func TestTakenJobsAreOnTheirGPU(t *testing.T) {
 	number := s.take(0, job.Join, 0, []int{1, 3}, 2)
 	s.members(number)[0].Shares, s.members(number)[1].Shares = 30, 30
 	s.refresh("n1", 0)
-	if got := ids(s); !slices.Equal(got, []string{"0", "2", "4"}) {
-		t.Errorf("in the queue: %v", got)
-	}
-	if got := on(&s.now.GPUs[0]); !slices.Equal(got, []string{"r", "1", "3"}) || s.now.GPUs[0].FreeShares() != 0 {
-		t.Errorf("on the GPU: %v, and %d shares are free", got, s.now.GPUs[0].FreeShares())
-	}
-	for g := range 2 { // both GPUs of the node
-		if got := s.now.GPUs[g].FreeCPUs; got != before-2 {
-			t.Errorf("the node of GPU %d has %d free cores, and had %d", g, got, before)
-		}
-	}
-	if got := on(&s.poll.State.GPUs[0]); !slices.Equal(got, []string{"r"}) || s.poll.State.GPUs[0].FreeCPUs != before {
-		t.Errorf("the poll shows %v, and %d free cores", got, s.poll.State.GPUs[0].FreeCPUs)
-	}
+	must.Equal(t, ids(s), []string{"0", "2", "4"}, "in the queue")
+	must.Equal(t, on(&s.now.GPUs[0]), []string{"r", "1", "3"}, "on the GPU")
+	must.Equal(t, s.now.GPUs[0].FreeShares(), 0, "free shares")
+	must.Equal(t, s.now.GPUs[0].FreeCPUs, before-2, "free cores")
+	must.Equal(t, s.now.GPUs[1].FreeCPUs, before-2, "free cores of the node's other GPU")
+	must.Equal(t, on(&s.poll.State.GPUs[0]), []string{"r"}, "on the GPU by the poll")
+	must.Equal(t, s.poll.State.GPUs[0].FreeCPUs, before, "free cores by the poll")
 }
 
 // A group that may still grow holds a share for each member, so that the others look free.
 func TestAGroupThatMayGrowHoldsOneShareEach(t *testing.T) {
 	s := begun(3)
 	number := s.take(1, job.StartNow, 0, []int{0, 1}, 0)
-	for i := range s.members(number) {
-		s.members(number)[i].Shares = 50
-	}
-	s.refresh("n1", number)
-	if free := s.now.GPUs[1].FreeShares(); free != 98 {
-		t.Errorf("%d shares look free while the group may grow", free)
-	}
-	s.refresh("n1", 0)
-	if free := s.now.GPUs[1].FreeShares(); free != 0 {
-		t.Errorf("%d shares look free of a complete group", free)
+	s.members(number)[0].Shares, s.members(number)[1].Shares = 50, 50
+	for open, want := range map[int64]int{number: 98, 0: 0} {
+		s.refresh("n1", open)
+		must.Equal(t, s.now.GPUs[1].FreeShares(), want, "shares look free")
 	}
 }
 
@@ -140,38 +128,19 @@ func TestAPlanChangesNothingOfItsInput(t *testing.T) {
 		sharer("1"), sharer("2"), whole("w", 2, 1, "Resources"), sharer("3"), sharer("4"), sharer("5"),
 	))
 	in.Snap.Jobs[1].Request.Count = 40
-	was, plain := *in.Snap, must.Get(in.Tracker.Plain.MarshalJSON())(t)
-	was.Jobs, was.Nodes = slices.Clone(in.Snap.Jobs), slices.Clone(in.Snap.Nodes)
-	apps := map[string]rlcore.Profile{}
-	for ref, app := range in.Apps {
-		apps[ref] = *app.Profile
+	picture := func() string {
+		of := []any{in.Snap, in.Apps, in.Tracker, in.Tracker.Groups}
+		return string(must.Get(json.MarshalIndent(of, "", " "))(t))
 	}
-	first := planner().Plan(in)
-	if len(first.Groups) == 0 {
-		t.Fatal("nothing is decided")
+	was, first := picture(), planner().Plan(in)
+	must.Equal(t, len(first.Groups) > 0, true, "something is decided")
+	if diff := cmp.Diff(was, picture()); diff != "" {
+		t.Error(diff)
 	}
-	if !reflect.DeepEqual(*in.Snap, was) {
-		t.Error("the poll has changed")
-	}
-	if len(in.Tracker.Groups) > 0 || len(in.Tracker.Waits) > 0 {
-		t.Error("the tracker has changed")
-	}
-	if now := must.Get(in.Tracker.Plain.MarshalJSON())(t); !slices.Equal(now, plain) {
-		t.Errorf("plain Slurm's schedule has changed: %s", now)
-	}
-	for ref, app := range in.Apps {
-		if !reflect.DeepEqual(*app.Profile, apps[ref]) {
-			t.Errorf("the profile of job %s has changed", ref)
-		}
-	}
-	if again := planner().Plan(in); !reflect.DeepEqual(again.Changes(), first.Changes()) {
-		t.Errorf("another plan:\n%+v\n%+v", first.Changes(), again.Changes())
-	}
+	must.Equal(t, planner().Plan(in).Changes(), first.Changes(), "another plan")
+	var there []string
 	for g := range first.Running.GPUs {
-		for _, x := range first.Running.GPUs[g].Running {
-			if j := x.ID; j != "b1" && j != "s1" {
-				t.Errorf("the plan's picture of the cluster has job %s, which doesn't run yet", j)
-			}
-		}
+		there = append(there, on(&first.Running.GPUs[g])...)
 	}
+	must.Equal(t, there, []string{"b1", "s1"}, "jobs in the plan's picture of the cluster")
 }

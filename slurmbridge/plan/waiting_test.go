@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -44,10 +44,7 @@ func roomy() *Planner {
 // A job whose turn would be lost waits in Slurm's own queue, with so many shares that it starts on an empty GPU alone,
 // and with room for jobs that join it.
 func TestATurnIsKeptWithRoomForOthers(t *testing.T) {
-	m, kept := turns(roomy().Plan(losing()))["1"]
-	if !kept || m.Shares != leastTurnShares {
-		t.Errorf("kept: %v, with %d shares", kept, m.Shares)
-	}
+	must.Equal(t, turns(roomy().Plan(losing()))["1"].Shares, leastTurnShares)
 }
 
 // Why a job whose turn would be lost is ungated instead: it waits as a job of a whole GPU then.
@@ -90,9 +87,7 @@ func TestTurnSharesFitNextToNobody(t *testing.T) {
 	for shares, want := range map[int]int{50: 70, 31: 70, 30: 71, 20: 81, 2: 99} {
 		in := losing()
 		holds(in, shares)
-		if m := turns(roomy().Plan(in))["1"]; m.Shares != want {
-			t.Errorf("next to a job of %d shares: %d, want %d", shares, m.Shares, want)
-		}
+		must.Equal(t, turns(roomy().Plan(in))["1"].Shares, want, "next to a job of %d shares", shares)
 	}
 }
 
@@ -101,13 +96,9 @@ func TestNoMemberFitsNextToAJobThatKeepsItsTurn(t *testing.T) {
 	for shares, want := range map[int]int{70: 31, 90: 11} {
 		in := losing()
 		send(in, "2", job.Turn, shares)
-		if got := newPoll(in).leastShares(); got != want {
-			t.Errorf("next to one of %d shares a member gets %d at least, want %d", shares, got, want)
-		}
+		must.Equal(t, newPoll(in).leastShares(), want, "the least of a member next to one of %d shares", shares)
 	}
-	if got := newPoll(losing()).leastShares(); got != 1 {
-		t.Errorf("without such a job a member gets %d at least", got)
-	}
+	must.Equal(t, newPoll(losing()).leastShares(), 1, "the least of a member without such a job")
 }
 
 // A job that keeps its turn is in the queue as one of Slurm's: no decision starts it, and it is no member on its way.
@@ -133,10 +124,7 @@ func TestAnAdoptedJobKeepsItsTurnForAPartner(t *testing.T) {
 		in.Snap.Jobs[4].Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: "gres/gpu:1"}
 		in.Apps["1"].Profile.Runs = 1
 		if partner {
-			other := sharer("2")
-			other.Priority, other.Partition, other.NumNodes, other.CPUs, other.TimeLimit = 1, "gpu", 1, 1, time.Hour
-			in.Snap.Jobs = append(in.Snap.Jobs, other)
-			in.Apps["2"] = in.Apps["1"]
+			in.come(sharer("2"))
 		}
 		plan := roomy().Plan(in)
 		if _, kept := turns(plan)["1"]; kept != partner || !kept && plan.Ungated["1"] != job.UngatedTurn {
@@ -154,18 +142,15 @@ func TestADelayHasAnEnd(t *testing.T) {
 		"not long enough": {func(in *Input) { in.Tracker.Wait("1").DelayedS = 299 }, ""},
 		"long enough":     {func(in *Input) { in.Tracker.Wait("1").DelayedS = 300 }, job.UngatedDelay},
 		"in shadow":       {func(in *Input) { in.Tracker.Wait("1").DelayedS, in.Shadow = 300, true }, ""},
-		"the idle GPU is another node's": {func(in *Input) {
-			in.Tracker.Wait("1").DelayedS, in.Snap.Jobs[0].ReqNodes = 300,
-				"n2"
-		}, ""},
+		"the idle GPU is another node's": {
+			func(in *Input) { in.Tracker.Wait("1").DelayedS, in.Snap.Jobs[0].ReqNodes = 300, "n2" }, "",
+		},
 	} {
 		in := withCards(snapshot(sharer("1"), running("b2", "n2", 0, job.WholeGPU, 0),
 			running("b3", "n2", 1, job.WholeGPU, 0)))
 		in.Unproved = true // so nothing is decided
 		c.set(in)
-		if got := planner().Plan(in).Ungated["1"]; got != c.want {
-			t.Errorf("%s: ungated for %q, want %q", name, got, c.want)
-		}
+		must.Equal(t, planner().Plan(in).Ungated["1"], c.want, name)
 	}
 }
 
@@ -179,9 +164,7 @@ func TestAJobThatMayPreemptIsUngated(t *testing.T) {
 			in.Snap.Nodes[i].Partitions = []string{"gpu", "urgent"}
 		}
 		in.Snap.Jobs[4].Partition = partition
-		if got := planner().Plan(in).Ungated["1"]; got != want {
-			t.Errorf("in partition %s: ungated for %q, want %q", partition, got, want)
-		}
+		must.Equal(t, planner().Plan(in).Ungated["1"], want, partition)
 	}
 }
 
@@ -191,9 +174,7 @@ func TestADeadlineLeavesNoTimeToWait(t *testing.T) {
 		in := full(job.WholeGPU, sharer("1"))
 		in.HoldS = 120
 		in.Snap.Jobs[4].Deadline = in.Snap.At.Add(time.Hour + left) // its limit is an hour
-		if got := planner().Plan(in).Ungated["1"]; got != want {
-			t.Errorf("with %v to spare: ungated for %q, want %q", left, got, want)
-		}
+		must.Equal(t, planner().Plan(in).Ungated["1"], want, "with %v to spare", left)
 	}
 }
 
@@ -201,14 +182,10 @@ func TestADeadlineLeavesNoTimeToWait(t *testing.T) {
 func TestExpectedStarts(t *testing.T) {
 	in := full(job.Shares, sharer("1"), sharer("2"), sharer("3"), sharer("4"), sharer("5"))
 	for g := range 4 { // they end one after the other
-		p := &rlcore.Profile{App: "b", DurationS: float64(100 * (g + 1)), PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}
-		in.Apps[fmt.Sprint("b", g)] = job.App{Key: "b", Profile: p}
+		in.Apps[fmt.Sprint("b", g)] = job.App{Key: "b", Profile: runs(float64(100*(g+1)), 100)}
 	}
 	plan := planner().Plan(in)
 	for i, want := range []time.Duration{100, 200, 300, 400, 700} { // the fifth after the first, which takes 600 s
-		at := plan.Starts[fmt.Sprint(i+1)]
-		if got := at.Sub(in.Snap.At); got != want*time.Second {
-			t.Errorf("job %d is expected to start in %v, want %v", i+1, got, want*time.Second)
-		}
+		must.Equal(t, plan.Starts[fmt.Sprint(i+1)].Sub(in.Snap.At), want*time.Second, "job %d starts in", i+1)
 	}
 }
