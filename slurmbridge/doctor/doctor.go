@@ -43,25 +43,12 @@ type Fix struct {
 	Lines []string `json:"lines"`
 }
 
-// Exit codes of `slurmbridge doctor`, for scripts.
-const (
-	ExitWell     = 0 // nothing but notes
-	ExitWarnings = 1
-	ExitErrors   = 2
-)
-
-// Exit is the code for these findings.
-func Exit(findings []Finding) int {
-	has := func(s Severity) bool {
-		return slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == s })
+// Exit is the exit code of `slurmbridge doctor` for these findings: 2 with errors, 1 with warnings, else 0.
+func Exit(findings []Finding) (code int) {
+	for i := range findings {
+		code = max(code, map[Severity]int{Warning: 1, Error: 2}[findings[i].Severity])
 	}
-	switch {
-	case has(Error):
-		return ExitErrors
-	case has(Warning):
-		return ExitWarnings
-	}
-	return ExitWell
+	return code
 }
 
 // check is a row of the table: where what it reads is known, each hit of its test is a finding.
@@ -167,7 +154,7 @@ func newExam(f *Facts) *exam {
 // Examine returns what there is to say, errors first, in a fixed order.
 func Examine(f *Facts) []Finding {
 	e := newExam(f)
-	var found []Finding
+	found := []Finding{}
 	for i := range checks {
 		for _, h := range e.hits(&checks[i]) {
 			found = append(found, e.finding(&checks[i], h))

@@ -196,7 +196,7 @@ func counts(so func(got, want int) bool) test {
 		if both := n.Shares["mps"] > 0 && n.Shares["shard"] > 0; both || got == 0 || !so(got, 100*gpus) {
 			return ""
 		}
-		return fmt.Sprintf("%s has %d for %s", n.Name, got, plural(gpus, "GPU"))
+		return fmt.Sprintf("%s has %d for %s", n.Name, got, job.Count(gpus, "GPU"))
 	}, "; ")
 }
 

@@ -1,14 +1,14 @@
 package doctor
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// WriteText prints the findings for people.
-func WriteText(w io.Writer, findings []Finding) error {
+// Text says the findings for people.
+func Text(findings []Finding) string {
 	var b strings.Builder
 	count := map[Severity]int{}
 	for i := range findings {
@@ -38,28 +38,13 @@ func WriteText(w io.Writer, findings []Finding) error {
 	switch {
 	case count[Error] > 0:
 		fmt.Fprintf(&b, "%s, %s. slurmbridge can't do its work until the errors are gone.\n",
-			plural(count[Error], "error"), plural(count[Warning], "warning"))
+			job.Count(count[Error], "error"), job.Count(count[Warning], "warning"))
 	case count[Warning] > 0:
-		fmt.Fprintf(&b, "%s. slurmbridge works, and would work better without.\n", plural(count[Warning], "warning"))
+		fmt.Fprintf(&b, "%s. slurmbridge works, and would work better without.\n", job.Count(count[Warning], "warning"))
 	default:
 		b.WriteString("Nothing is missing.\n")
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// WriteJSON prints the findings for programs: {"findings": […], "exit": N}.
-func WriteJSON(w io.Writer, findings []Finding) error {
-	if findings == nil {
-		findings = []Finding{}
-	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(struct {
-		Findings []Finding `json:"findings"`
-		Exit     int       `json:"exit"`
-	}{findings, Exit(findings)})
+	return b.String()
 }
 
 func sentence(s string) string {
@@ -67,11 +52,4 @@ func sentence(s string) string {
 		return ""
 	}
 	return strings.ToUpper(s[:1]) + s[1:] + "."
-}
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
 }

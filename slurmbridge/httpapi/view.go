@@ -26,7 +26,6 @@ type view struct {
 	Private bool   // Slurm hides other users' jobs
 	*job.Status
 	Shadow   bool
-	Deciding string
 	Lease    string
 	GPUCount struct{ Shared, Single, Idle, Down int }
 	JobCount struct{ Waiting, Released, Running int }
@@ -64,13 +63,6 @@ func (p *pages) view(ctx context.Context, o options, m *mask) *view {
 	}
 	st := v.Status
 	v.Looked, v.Shadow = true, st.Mode == job.Shadow
-	v.Deciding = st.Policy
-	if st.Model != "" {
-		v.Deciding += " (model " + st.Model + ")"
-	}
-	if st.Objective != "" {
-		v.Deciding += " for the " + st.Objective
-	}
 	v.Lease = span(st.Lease)
 	past := p.past(ctx, now, o.Hours)
 	v.Trouble = past.trouble

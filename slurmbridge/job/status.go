@@ -50,6 +50,18 @@ type Status struct {
 	Faulted []GPUAddr `json:"-"`
 }
 
+// Deciding says by what the bridge decides, for people.
+func (s *Status) Deciding() string {
+	text := s.Policy
+	if s.Model != "" {
+		text += " (model " + s.Model + ")"
+	}
+	if s.Objective != "" {
+		text += " for the " + s.Objective
+	}
+	return text
+}
+
 // Idle is a running job that has done nothing with its GPUs for long.
 type Idle struct {
 	Ref       string    `json:"job"`

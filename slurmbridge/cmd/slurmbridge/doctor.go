@@ -77,17 +77,13 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 		askAround(ctx, facts, cfg, f, web)
 	}
 	findings := doctor.Examine(facts)
-	write, out := doctor.WriteText, s.Out
-	if s.JSON {
-		write, out = doctor.WriteJSON, s.Exact()
-	}
-	if err := write(out, findings); err != nil {
+	exit := doctor.Exit(findings)
+	if err := s.Show(map[string]any{"findings": findings, "exit": exit}, func() {
+		s.printf("%s", doctor.Text(findings))
+	}); err != nil || exit == 0 {
 		return err
 	}
-	if n := doctor.Exit(findings); n != 0 {
-		return cli.Exit(n)
-	}
-	return nil
+	return cli.Exit(exit)
 }
 
 // bridgeUser is the user that the bridge runs as: the service's where root runs doctor,

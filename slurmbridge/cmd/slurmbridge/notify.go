@@ -19,6 +19,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/mail"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -53,20 +54,16 @@ that decides sends mails.`,
   slurmbridge notify --dry-run=false        send it now
   systemctl enable --now slurmbridge-notify.timer`,
 		Args: cobra.NoArgs,
-		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
+		RunE: s.Stored(func(c *cobra.Command, cfg *config.Config, st *store.Store, _ []string) error {
 			if !c.Flags().Changed("dry-run") {
 				f, is := s.Exact().(*os.File)
 				dry = is && term.IsTerminal(int(f.Fd()))
 			}
-			st, err := cli.OpenStore(c.Context(), cfg)
+			cl, err := client(cfg, nil)
 			if err != nil {
 				return err
 			}
-			defer st.Close()
-			n := &notifier{cfg: cfg, dry: dry, book: &mail.Book{DB: st.DB()}, now: time.Now()}
-			if n.slurm, err = client(cfg, nil); err != nil {
-				return err
-			}
+			n := &notifier{cfg: cfg, slurm: cl, dry: dry, book: &mail.Book{DB: st.DB()}, now: time.Now()}
 			var idle httpapi.IdleReport
 			if err := ask(c.Context(), cfg, server, httpapi.IdlePath, &idle); err != nil {
 				return err

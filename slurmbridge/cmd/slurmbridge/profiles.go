@@ -18,6 +18,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
@@ -51,23 +52,21 @@ func newProfilesList(s *shared) *cobra.Command {
 		Long: `list prints a line per profile: its user ("(all)" = the whole site), the GPU model that it
 was measured on ("(any)" = imported), the number of solo runs ("-" = imported), the duration of a
 run alone, the mean use of the GPU and the most of its memory, its script's sizes, and the source.`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return s.WithStore(c, func(st *store.Store) error {
-				entries, err := st.List(c.Context())
-				if err != nil {
-					return err
-				}
-				return s.Show(entries, func() {
-					s.listProfiles(entries, func(e *store.Entry) string {
-						a, err := st.Family(c.Context(), e.User, e.Profile.App)
-						if err != nil {
-							return "?"
-						}
-						return sizesText(a.Sizes)
-					})
+		RunE: s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, _ []string) error {
+			entries, err := st.List(c.Context())
+			if err != nil {
+				return err
+			}
+			return s.Show(entries, func() {
+				s.listProfiles(entries, func(e *store.Entry) string {
+					a, err := st.Family(c.Context(), e.User, e.Profile.App)
+					if err != nil {
+						return "?"
+					}
+					return sizesText(a.Sizes)
 				})
 			})
-		},
+		}),
 	}
 }
 
@@ -120,20 +119,14 @@ nearest relatives' profile at its size. The duration is then the late end of wha
 thought, ± says how much earlier it may be over, and memory is what it may hold at
 most, all the time. Where that is too uncertain there is none: the job runs alone.`,
 		Example: "  slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann",
-		RunE: func(c *cobra.Command, args []string) error {
-			return s.WithStore(c, func(st *store.Store) error {
-				v, err := findProfile(c.Context(), st, who, args[0], card)
-				if err != nil {
-					return err
-				}
-				cfg, err := s.Load(c)
-				if err != nil {
-					return err
-				}
-				on, _ := cfg.Card(v.Profile.Card)
-				return s.Show(v, func() { s.showProfile(v, on) })
-			})
-		},
+		RunE: s.Stored(func(c *cobra.Command, cfg *config.Config, st *store.Store, args []string) error {
+			v, err := findProfile(c.Context(), st, who, args[0], card)
+			if err != nil {
+				return err
+			}
+			on, _ := cfg.Card(v.Profile.Card)
+			return s.Show(v, func() { s.showProfile(v, on) })
+		}),
 	}
 	c.Flags().StringVar(&who, "user", "", "user of the profile (default: the site's)")
 	c.Flags().StringVar(&card, "card", "", "GPU model, as profiles list names it (default: where it is fastest)")
@@ -216,7 +209,7 @@ empty = unknown; app, duration_s, gpu_util and mem_mib must be there). They coun
 jobs with --comment=app=NAME, until a user's own runs say better. Nothing is taken if a
 file has a mistake.`,
 		Example: "  slurmbridge profiles import solo.csv",
-		RunE: func(c *cobra.Command, files []string) error {
+		RunE: s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, files []string) error {
 			all := []*rlcore.Profile{}
 			for _, file := range files {
 				ps, err := store.ReadProfiles(file)
@@ -225,14 +218,11 @@ file has a mistake.`,
 				}
 				all = append(all, ps...)
 			}
-			return s.WithStore(c, func(st *store.Store) error {
-				if err := st.Import(c.Context(), all); err != nil {
-					return err
-				}
-				return s.Show(map[string]int{"imported": len(all)},
-					func() { fmt.Fprintf(s.Out, "%d profiles imported\n", len(all)) })
-			})
-		},
+			if err := st.Import(c.Context(), all); err != nil {
+				return err
+			}
+			return s.Show(map[string]int{"imported": len(all)}, func() { s.printf("%d profiles imported\n", len(all)) })
+		}),
 	}
 }
 
@@ -252,7 +242,7 @@ series, as import reads them; with --user that user's.`,
 				}
 				return writeProfiles(s.Exact(), args[0], out)
 			}
-			return s.WithStore(c, func(st *store.Store) error {
+			return s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, args []string) error {
 				entries, err := st.List(c.Context())
 				if err != nil {
 					return err
@@ -263,7 +253,7 @@ series, as import reads them; with --user that user's.`,
 					}
 				}
 				return writeProfiles(s.Exact(), args[0], out)
-			})
+			})(c, args)
 		},
 	}
 	c.Flags().BoolVar(&builtin, "builtin", false,
@@ -278,15 +268,13 @@ func newProfilesForget(s *shared) *cobra.Command {
 		Use: "forget APP", Short: "Forget an application's profiles; it is learned again", Args: cobra.ExactArgs(1),
 		Long: `forget removes an application's profiles, all users' and the site's, or one user's.
 Records of its runs stay; its next job runs alone and is learned from.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			return s.WithStore(c, func(st *store.Store) error {
-				n, err := st.Forget(c.Context(), cmp.Or(who, "*"), args[0])
-				if err != nil {
-					return err
-				}
-				return s.Show(map[string]int64{"forgotten": n}, func() { fmt.Fprintf(s.Out, "%d profiles forgotten\n", n) })
-			})
-		},
+		RunE: s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, args []string) error {
+			n, err := st.Forget(c.Context(), cmp.Or(who, "*"), args[0])
+			if err != nil {
+				return err
+			}
+			return s.Show(map[string]int64{"forgotten": n}, func() { s.printf("%d profiles forgotten\n", n) })
+		}),
 	}
 	c.Flags().StringVar(&who, "user", "", "only this user's (default: all)")
 	return c

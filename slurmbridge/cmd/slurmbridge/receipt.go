@@ -67,7 +67,7 @@ It reads the database and needs no daemon.`,
 			}
 			return nil
 		},
-		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
+		RunE: s.Stored(func(c *cobra.Command, cfg *config.Config, st *store.Store, _ []string) error {
 			from, to, err := period(time.Now(), since, until)
 			if err != nil {
 				return cli.Usage(err)
@@ -78,13 +78,7 @@ It reads the database and needs no daemon.`,
 			if limit < 1 {
 				return cli.Usage(fmt.Errorf("--limit is %d: at least 1", limit))
 			}
-			log := s.Log()
-			st, err := cli.OpenStore(c.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			defer st.Close()
-			in, err := loadReceipt(c.Context(), cfg, st, log, from, to, !noReplay || whatIf != "")
+			in, err := loadReceipt(c.Context(), cfg, st, s.Log(), from, to, !noReplay || whatIf != "")
 			if err != nil {
 				return err
 			}
@@ -228,15 +222,11 @@ and needs no daemon. Jobs with a deadline or in a reservation are left alone.`,
 		Example: `  slurmbridge adopt preview                          the rules of slurmbridge.yaml
   slurmbridge adopt preview --rules new.yaml --since 30d`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: s.Stored(func(c *cobra.Command, cfg *config.Config, st *store.Store, _ []string) error {
 			now := time.Now()
 			from, err := moment(now, since)
 			if err != nil {
 				return cli.Usage(fmt.Errorf("--since: %w", err))
-			}
-			cfg, err := s.Load(c)
-			if err != nil {
-				return err
 			}
 			policy := &adopt.Policy{Rules: cfg.Adopt, Percent: 100}
 			if file != "" {
@@ -247,19 +237,13 @@ and needs no daemon. Jobs with a deadline or in a reservation are left alone.`,
 			if len(policy.Rules) == 0 {
 				return cli.Usage(fmt.Errorf("%s has no rules: name a file with --rules", cfg.Where("adopt")))
 			}
-			log := s.Log()
-			st, err := cli.OpenStore(c.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			defer st.Close()
-			in, err := loadReceipt(c.Context(), cfg, st, log, from, now, true)
+			in, err := loadReceipt(c.Context(), cfg, st, s.Log(), from, now, true)
 			if err != nil {
 				return err
 			}
 			in.Replay.Rule = func(r *history.Run) *adopt.Rule { return ruleOf(policy, r) }
 			return s.whatIf(in, 20)
-		},
+		}),
 	}
 	sinceFlag(c.Flags(), &since, "14d")
 	c.Flags().StringVar(&file, "rules", "",

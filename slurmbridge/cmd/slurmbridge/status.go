@@ -42,45 +42,38 @@ func newStatus(s *shared) *cobra.Command {
 
 func (s *shared) printStatus(r *httpapi.Report) {
 	if r.At.IsZero() {
-		fmt.Fprintf(s.Out, "no poll has succeeded yet: %s\n", r.Err)
+		s.printf("no poll has succeeded yet: %s\n", r.Err)
 		return
 	}
-	policy := r.Policy
-	if r.Model != "" {
-		policy += " (model " + r.Model + ")"
-	}
-	if r.Objective != "" {
-		policy += " for the " + r.Objective
-	}
-	fmt.Fprintf(s.Out, "%s, policy %s, Slurm %s, polled %s ago\n", r.Mode, policy, r.Slurm,
+	s.printf("%s, policy %s, Slurm %s, polled %s ago\n", r.Mode, r.Deciding(), r.Slurm,
 		time.Since(r.At).Round(time.Second))
 	switch {
 	case r.Mode == job.Shadow:
 		fmt.Fprintln(s.Out, "shadow: nothing is changed")
 	case r.Standby != "":
-		fmt.Fprintf(s.Out, "standby: %s decides; this daemon takes over if gate %s is not renewed within %.0f s\n", r.Standby,
+		s.printf("standby: %s decides; this daemon takes over if gate %s is not renewed within %.0f s\n", r.Standby,
 			r.Gate, max(0, r.LeaseLeft))
 	case r.Gate == "":
 		fmt.Fprintln(s.Out, "there is no gate: shared jobs run alone")
 	default:
-		fmt.Fprintf(s.Out, "gate %s: %d jobs wait behind it; without the daemon it opens in %.0f s\n", r.Gate, r.Waiting,
+		s.printf("gate %s: %d jobs wait behind it; without the daemon it opens in %.0f s\n", r.Gate, r.Waiting,
 			max(0, r.LeaseLeft))
 	}
 	if r.GateAccount != "" {
-		fmt.Fprintf(s.Out, "the gate is in account %s: Slurm refuses it in the default account of the bridge's user\n",
+		s.printf("the gate is in account %s: Slurm refuses it in the default account of the bridge's user\n",
 			r.GateAccount)
 	}
 	if r.GateErr != "" {
-		fmt.Fprintf(s.Out, "trouble with the gate: %s\n", r.GateErr)
+		s.printf("trouble with the gate: %s\n", r.GateErr)
 	}
 	if r.Err != "" {
-		fmt.Fprintf(s.Out, "the last poll failed: %s\n", r.Err)
+		s.printf("the last poll failed: %s\n", r.Err)
 	}
 	if r.Turn != nil && r.Turn.Jobs > 0 {
-		fmt.Fprintf(s.Out, "turnaround in the last day: %s\n", r.Turn)
+		s.printf("turnaround in the last day: %s\n", r.Turn)
 	}
 	if r.Seen != nil && r.Seen.Telling() {
-		fmt.Fprintf(s.Out, "in the last day %s\n", r.Seen)
+		s.printf("in the last day %s\n", r.Seen)
 	}
 	t := s.Table("", "node", "gpu", "type", "jobs")
 	for _, g := range r.GPUs {
@@ -109,16 +102,16 @@ func (s *shared) printStatus(r *httpapi.Report) {
 		if g.State != job.Released {
 			continue
 		}
-		fmt.Fprintf(s.Out, "about to start: %s %s\n", strings.Join(g.Refs(), ", "), g.Where())
+		s.printf("about to start: %s %s\n", strings.Join(g.Refs(), ", "), g.Where())
 	}
 	for _, ref := range r.WithoutMPS {
-		fmt.Fprintf(s.Out, "job %s shares its GPU without MPS, so the GPU takes turns\n", ref)
+		s.printf("job %s shares its GPU without MPS, so the GPU takes turns\n", ref)
 	}
 	for i := range r.Refused {
 		fmt.Fprintln(s.Out, r.Refused[i].String())
 	}
 	for _, ref := range slices.Sorted(maps.Keys(r.Unmanaged)) {
-		fmt.Fprintf(s.Out, "job %s is left to Slurm: %s\n", ref, r.Unmanaged[ref])
+		s.printf("job %s is left to Slurm: %s\n", ref, r.Unmanaged[ref])
 	}
 }
 

@@ -41,16 +41,15 @@ func explain(cfg *config.Config, err error) error {
 	return nil
 }
 
-// WithStore does something with the database of the settings.
-func (e *Env) WithStore(c *cobra.Command, do func(st *store.Store) error) error {
-	cfg, err := e.Load(c)
-	if err != nil {
-		return err
-	}
-	st, err := OpenStore(c.Context(), cfg)
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	return do(st)
+// Stored is a command's RunE that is given the settings and their database as well.
+func (e *Env) Stored(run func(c *cobra.Command, cfg *config.Config, st *store.Store, args []string) error) func(
+	*cobra.Command, []string) error {
+	return e.Configured(func(c *cobra.Command, cfg *config.Config, args []string) error {
+		st, err := OpenStore(c.Context(), cfg)
+		if err != nil {
+			return err
+		}
+		defer st.Close()
+		return run(c, cfg, st, args)
+	})
 }

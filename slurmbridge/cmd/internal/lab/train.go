@@ -18,6 +18,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
@@ -126,13 +127,13 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 }
 
 func (s *shared) siteProfiles(c *cobra.Command) (out []*rlcore.Profile, err error) {
-	err = s.WithStore(c, func(st *store.Store) error {
+	err = s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, _ []string) error {
 		entries, err := st.List(c.Context())
 		for _, e := range entries {
 			out = append(out, e.Profile)
 		}
 		return err
-	})
+	})(c, nil)
 	return out, err
 }
 
