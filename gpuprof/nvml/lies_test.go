@@ -14,118 +14,121 @@ import (
 	"testing"
 	"time"
 
-	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/nvidia"
 )
 
-// The figures of call's errors, in order.
-var figureNames = []string{"memory", "processes", "process-utilization", "samples", "gpm"}
+// read reads every figure of GPU i. It returns what fails, by name.
+func read(lib *Library, i int) (s Sample, fails map[string]error) {
+	d := &lib.Devices()[i]
+	fails = map[string]error{}
+	fail := func(name string, err error) {
+		if err != nil {
+			fails[name] = err
+		}
+	}
+	s, err := d.Sample()
+	fail("sample", err)
+	_, err = d.Processes()
+	fail("processes", err)
+	_, err = d.ProcessUtilisation(time.Time{})
+	fail("process-utilization", err)
+	_, err = d.Samples(time.Time{})
+	fail("samples", err)
+	if d.gpu != nil {
+		d.gpu.seen = Activity{} // of another reading: this one asks the driver
+	}
+	if _, err = d.Activity(); errors.Is(err, ErrNotYet) {
+		time.Sleep(time.Millisecond)
+		_, err = d.Activity()
+	}
+	fail("gpm", err)
+	return s, fails
+}
 
 // Whatever NVML says, each reading is right, an error, or a zero that may be
 // true; and a figure that lies doesn't spoil another.
 func TestLies(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "h200"})
 	sim := st.Device(0)
-	server := serve(t, sim)
-	run(t, sim, gpusim.Claimant{Server: server}, use)
-	set := func(figure, mode string) {
-		t.Helper()
-		must.OK(t, sim.SetFault(figure, mode))
-	}
+	run(t, sim, gpusim.Claimant{Server: serve(t, sim)}, use)
 	d := &lib.Devices()[0]
-	for _, c := range []struct {
-		figure, mode string
-		at           int   // in figureNames; −1 = none fails
-		want         error // nil: any
-	}{
-		{"utilization", "return=999", 0, nil},
-		{"utilization", "huge", 0, ErrImplausible},
-		{"utilization", "backwards", 0, ErrImplausible},
-		{"utilization", "zero", -1, nil},
-		{"memory", "return=10", 0, nil},
-		{"memory", "huge", 0, ErrImplausible},
-		{"memory", "zero", 0, ErrImplausible}, // no card has none
-		{"pcie-throughput", "return=999", -1, nil},
-		{"pcie-throughput", "huge", -1, nil},
-		{"pcie-throughput", "zero", -1, nil},
-		{"power", "return=999", -1, nil},
-		{"power", "huge", -1, nil},
-		{"power", "backwards", -1, nil},
-		{"processes", "return=999", 1, nil},
-		{"processes", "huge", 1, ErrImplausible},
-		{"processes", "zero", -1, nil},
-		{"process-utilization", "return=999", 2, nil},
-		{"process-utilization", "huge", -1, nil}, // its time is of no century: no sample
-		{"process-utilization", "zero", -1, nil},
-		{"samples", "return=999", 3, nil},
-		{"samples", "huge", -1, nil},
-		{"samples", "zero", -1, nil},
-		{"gpm", "return=999", 4, nil},
-		{"gpm", "huge", 4, ErrImplausible},
-		{"gpm", "zero", -1, nil},
+	// The readings that fail, by the figure that lies and how. Other lies are zeros that may be true, leave out what isn't
+	// of this century, or cost a figure that no reading fails for.
+	fails := map[string]string{
+		"utilization return=999": "sample", "utilization huge": "sample", "utilization backwards": "sample",
+		"memory return=999": "sample", "memory huge": "sample", "memory zero": "sample", // no card has none
+		"processes return=999": "processes", "processes huge": "processes",
+		"process-utilization return=999": "process-utilization", "samples return=999": "samples",
+		"gpm return=999": "gpm", "gpm huge": "gpm", "gpm backwards": "gpm",
+	}
+	for _, figure := range []string{
+		"utilization", "memory", "pcie-throughput", "power", "processes", "process-utilization", "samples", "gpm",
 	} {
-		set(c.figure, c.mode)
-		s, errs := call(lib, 0)
-		set(c.figure, "none")
-		for i, err := range errs {
-			switch {
-			case i != c.at && err != nil:
-				t.Errorf("%s %s: %s: %v", c.figure, c.mode, figureNames[i], err)
-			case i == c.at && (err == nil || c.want != nil && !errors.Is(err, c.want)):
-				t.Errorf("%s %s: %v", c.figure, c.mode, err)
+		for _, mode := range []string{"return=999", "huge", "zero", "backwards"} {
+			lie := figure + " " + mode
+			must.OK(t, sim.SetFault(figure, mode))
+			s, got := read(lib, 0)
+			must.OK(t, sim.SetFault(figure, "none"))
+			for name, err := range got {
+				if name != fails[lie] || mode != "return=999" && !errors.Is(err, ErrImplausible) {
+					t.Errorf("%s: %s: %v", lie, name, err)
+				}
 			}
-		}
-		if s.GPU < 0 || s.GPU > 1 || s.MemMiB < 0 || s.MemMiB > d.MemMiB || s.PCIeMBps > d.PCIeMBps || s.PowerW > mostPower {
-			t.Errorf("%s %s: %+v", c.figure, c.mode, s)
-		}
-		if bad := c.mode != "zero"; bad && c.figure == "pcie-throughput" && s.PCIeMBps != 0 ||
-			bad && c.figure == "power" && c.mode != "backwards" && s.PowerW != 0 {
-			t.Errorf("%s %s: %+v", c.figure, c.mode, s)
-		}
-		if s, errs := call(lib, 0); errs[0] != nil || errs[1] != nil || s.GPU == 0 || s.PCIeMBps == 0 || s.PowerW == 0 {
-			t.Errorf("after %s %s: %+v %v", c.figure, c.mode, s, errs)
+			must.Equal(t, len(got) > 0, fails[lie] != "", lie)
+			if s.GPU < 0 || s.GPU > 1 || s.MemMiB < 0 || s.MemMiB > d.MemMiB || s.PCIeMBps > d.PCIeMBps || s.PowerW > mostPower {
+				t.Errorf("%s: %+v", lie, s)
+			}
+			if figure == "pcie-throughput" && s.PCIeMBps != 0 || figure == "power" && mode != "backwards" && s.PowerW != 0 {
+				t.Errorf("%s: %+v", lie, s)
+			}
+			if s, got := read(lib, 0); len(got) > 0 || s.GPU == 0 || s.PCIeMBps == 0 || s.PowerW == 0 {
+				t.Errorf("after %s: %+v %v", lie, s, got)
+			}
 		}
 	}
 }
 
-// A GPU that is gone says so at every reading, and when it is back it is read.
+// A GPU that is gone says so at every reading, and when it is back it is read. One that NVML has lost before the library
+// is opened keeps its place among the others.
 func TestLost(t *testing.T) {
-	lib, st := machine(t, gpusim.Config{Model: "h200", GPUs: 2})
+	lib, st := machine(t, gpusim.Config{Model: "h200", GPUs: 3})
 	must.OK(t, st.Device(1).SetLost(true))
-	_, errs := call(lib, 1)
-	for i, err := range errs {
-		if !errors.Is(err, ErrLost) {
-			t.Errorf("%s: %v", figureNames[i], err)
-		}
+	_, fails := read(lib, 1)
+	must.Equal(t, len(fails), 5)
+	for name, err := range fails {
+		must.Equal(t, errors.Is(err, ErrLost), true, "%s: %v", name, err)
 	}
-	if _, errs := call(lib, 0); errs[0] != nil || errs[2] != nil {
-		t.Errorf("the other GPU: %v", errs)
+	again := must.Get(Open(lib.path))(t)
+	defer func() { must.OK(t, again.Close()) }()
+	for i, d := range again.Devices() {
+		must.Equal(t, [2]int{d.Index, d.Minor}, [2]int{i, i})
+		must.Equal(t, d.UUID == lib.Devices()[i].UUID && d.Lost == "", i != 1)
 	}
-	must.OK(t, st.Device(1).SetLost(false))
-	if _, errs := call(lib, 1); errs[0] != nil || errs[1] != nil || errs[2] != nil {
-		t.Errorf("back again: %v", errs)
+	_, err := again.Devices()[1].Sample()
+	must.Equal(t, errors.Is(err, ErrLost), true, "%v", err)
+	for i, lost := range []bool{true, false} {
+		must.OK(t, st.Device(1).SetLost(lost))
+		_, fails := read(lib, i)
+		must.Equal(t, fails, nil, "the other GPU, and one that is back")
 	}
+	some := []Device{{Minor: -1, Lost: "x"}, {Minor: 3}, {Minor: 0}, {Minor: -1, Lost: "x"}}
+	placeLost(some)
+	must.Equal(t, [2]int{some[0].Minor, some[3].Minor}, [2]int{1, 2})
 }
 
 // A figure that fails while the library is opened isn't given up for good, one
 // that the card lacks is.
 func TestFailureAtOpen(t *testing.T) {
-	dir := built(t)
-	path := t.TempDir() + "/state"
-	must.OK(t, gpusim.Create(path, gpusim.Config{Model: "h200"}))
-	st := must.Get(gpusim.Open(path))(t)
-	defer st.Close()
+	first, st := machine(t, gpusim.Config{Model: "h200"})
 	for figure, mode := range map[string]string{
 		"power": "return=999", "process-utilization": "return=3", "memory": "huge",
 		"mig": "return=999", "cores": "huge", "arch": "huge",
 	} {
 		must.OK(t, st.Device(0).SetFault(figure, mode))
 	}
-	t.Setenv(gpusim.StateEnv, path)
-	lib := must.Get(Open(dir + "/lib.so"))(t)
+	lib := must.Get(Open(first.path))(t)
 	defer lib.Close()
 	d := &lib.Devices()[0]
 	if !d.Answers[Power] || d.Refusals["power"] == "" || d.Answers[ProcessUtilisation] ||
@@ -136,7 +139,7 @@ func TestFailureAtOpen(t *testing.T) {
 		t.Errorf("%+v", d.Capabilities)
 	}
 	must.OK(t, st.Device(0).SetFault("all", "none"))
-	if s, err := lib.Devices()[0].Sample(); err != nil || s.PowerW == 0 {
+	if s, err := d.Sample(); err != nil || s.PowerW == 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
@@ -153,28 +156,17 @@ func FuzzShare(f *testing.F) {
 	})
 }
 
-// everything calls all there is of the library at so, and is a program's exit
-// status. A call of a function that isn't there ends the process before.
-func everything(so string) int {
-	lib, err := Open(so)
-	if err != nil {
-		fmt.Println(err)
-		return 1
-	}
-	defer lib.Close()
+// everything calls all there is of a library, and tells what its GPUs give.
+func everything(lib *Library) (answers string, err error) {
 	for i := range lib.Devices() {
 		d := &lib.Devices()[i]
-		_, errs := call(lib, i)
-		for _, err := range errs {
-			if err != nil && !errors.Is(err, ErrNotSupported) {
-				fmt.Println(err)
-			}
-		}
+		answers += fmt.Sprintln(d.Answers)
+		_, _ = read(lib, i)
 		_ = d.LimitGroup("/nowhere", 1000)
 		rerr := lib.Release()
-		if _, err := lib.Acquire(); errors.Join(rerr, err) != nil {
-			fmt.Println(rerr, err)
-			return 1
+		_, aerr := lib.Acquire()
+		if err := errors.Join(rerr, aerr); err != nil {
+			return answers, err
 		}
 		for k := range d.MIG.Instances {
 			in := d.Instance(k)
@@ -184,26 +176,24 @@ func everything(so string) int {
 			_, _ = in.Activity()
 			_ = in.LimitGroup("/nowhere", 1000)
 		}
-		fmt.Println(i, d.UUID, d.Answers)
 	}
-	fmt.Println("done")
-	return 0
+	return answers, nil
 }
 
-// call reads every figure of GPU i.
-func call(lib *Library, i int) (Sample, []error) {
-	d := &lib.Devices()[i]
-	s, err1 := d.Sample()
-	_, err2 := d.Processes()
-	_, err3 := d.ProcessUtilisation(time.Time{})
-	_, err4 := d.Samples(time.Time{})
-	d.gpu.seen = Activity{} // of another call: this one reads
-	_, err5 := d.Activity()
-	if errors.Is(err5, ErrNotYet) {
-		time.Sleep(time.Millisecond)
-		_, err5 = d.Activity()
+// alone does that in a process of its own, with a library whose functions are those that a script for the linker names:
+// the call of a function that isn't there ends the process, and the loader binds by name once and for all.
+func alone(t *testing.T, name, script string) (answers string) {
+	file := filepath.Join(t.TempDir(), name)
+	err := os.WriteFile(file, []byte(script), 0o600)
+	so, lerr := link(must.Get(objects())(t), name+".so", "-Wl,--version-script="+file)
+	defer os.Remove(so)
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), ofItsOwn+"="+so)
+	out, rerr := c.CombinedOutput()
+	if err := errors.Join(err, lerr, rerr); err != nil {
+		t.Errorf("without %s: %v\n%s", name, err, out)
 	}
-	return s, []error{err1, err2, err3, err4, err5}
+	return string(out)
 }
 
 // needed are the functions no driver lacks: without them there is no NVML.
@@ -213,123 +203,46 @@ var needed = []string{
 }
 
 // An old driver's library lacks functions: whichever it is, what is missing isn't
-// called. The linker of each process binds by name once and for all, so each
-// library has a process of its own.
+// called.
 func TestMissingSymbols(t *testing.T) {
-	dir := built(t)
-	state := filepath.Join(t.TempDir(), "state")
-	must.OK(t, gpusim.Create(state, gpusim.Config{Model: "h200", Instances: []string{"1g.18gb"}}))
-	used := symbolsInUse(t)
-	if len(used) < 25 {
-		t.Fatalf("only %d functions of NVML found in the package", len(used))
+	lib, _ := machine(t, gpusim.Config{Model: "h200", Instances: []string{"1g.18gb"}})
+	must.Get(everything(lib))(t)
+	used := map[string]bool{}
+	for symbol := range lib.has {
+		used[version.ReplaceAllString(symbol, "")] = true
 	}
-	try := func(name, script string) string {
-		file := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
-			t.Error(err)
-			return ""
-		}
-		so, err := link(dir, name+".so", "-Wl,--version-script="+file)
-		if err != nil {
-			t.Error(err)
-			return ""
-		}
-		defer os.Remove(so)
-		exe, err := os.Executable()
-		if err != nil {
-			t.Error(err)
-			return ""
-		}
-		c := exec.Command(exe)
-		c.Env = append(os.Environ(), "NVML_TEST_EVERYTHING="+so, gpusim.StateEnv+"="+state)
-		out, err := c.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "done") {
-			t.Errorf("without %s: %v\n%s", name, err, out)
-		}
-		return string(out)
+	if len(used) < 25 {
+		t.Fatalf("only %d functions of NVML are asked for: %v", len(used), used)
 	}
 	var wg sync.WaitGroup
 	free := make(chan struct{}, 3)
-	for _, sym := range used {
-		if slices.Contains(needed, sym) || slices.Contains(needed, sym+"_v2") {
-			continue
-		}
-		// Neither it nor its later versions.
+	for sym := range used { // neither it nor its later versions
 		wg.Go(func() {
 			free <- struct{}{}
-			try(sym, "{ local: "+sym+"; "+sym+"_v*; };")
+			alone(t, sym, "{ local: "+sym+"; "+sym+"_v*; };")
 			<-free
 		})
 	}
 	wg.Wait()
-	// The functions that NVIDIA's own libraries have.
-	for _, d := range drivers(t) {
-		has := functions(t, filepath.Join(d.Libraries(t), "libnvidia-ml.so.1"))
-		for _, sym := range needed {
-			if !slices.Contains(has, sym) {
-				t.Errorf("driver %s has no %s", d.Name, sym)
+	out := alone(t, "all", "{ global: "+strings.Join(needed, "; ")+"; local: *; };")
+	must.Equal(t, out, fmt.Sprintln(Answers{}), "nothing is there")
+	t.Run("NVIDIA's own libraries", func(t *testing.T) {
+		for _, d := range nvidia.Fetched(t) {
+			f := must.Get(elf.Open(filepath.Join(d.Libraries(t), "libnvidia-ml.so.1")))(t)
+			var has []string
+			for _, s := range must.Get(f.DynamicSymbols())(t) {
+				if s.Section != elf.SHN_UNDEF && strings.HasPrefix(s.Name, "nvml") {
+					has = append(has, s.Name)
+				}
 			}
-		}
-		try(d.Name, "{ global: "+strings.Join(has, "; ")+"; local: *; };")
-	}
-	out := try("all", "{ global: "+strings.Join(needed, "; ")+"; local: *; };")
-	if want := " " + fmt.Sprint(Answers{}) + "\n"; !strings.Contains(out, want) {
-		t.Errorf("nothing is there, and yet: %s", out)
-	}
-}
-
-// drivers are NVIDIA's own that are here; a test goes on without.
-func drivers(t *testing.T) (out []nvidia.Driver) {
-	t.Run("NVIDIA's own libraries", func(t *testing.T) { out = nvidia.Fetched(t) })
-	return out
-}
-
-// functions are the functions of NVML's that a library exports.
-func functions(t *testing.T, library string) (out []string) {
-	t.Helper()
-	f := must.Get(elf.Open(library))(t)
-	defer f.Close()
-	for _, s := range must.Get(f.DynamicSymbols())(t) {
-		if s.Section != elf.SHN_UNDEF && strings.HasPrefix(s.Name, "nvml") {
-			out = append(out, s.Name)
-		}
-	}
-	return out
-}
-
-// Without a loaded driver NVIDIA's own libraries say so, and so does this package.
-func TestOwnLibrariesWithoutADriver(t *testing.T) {
-	if _, err := os.Stat("/proc/driver/nvidia"); err == nil {
-		t.Skip("a driver is loaded here")
-	}
-	exe := must.Get(os.Executable())(t)
-	for _, d := range nvidia.Fetched(t) {
-		c := exec.Command(exe)
-		c.Env = append(os.Environ(), "NVML_TEST_EVERYTHING="+filepath.Join(d.Libraries(t), "libnvidia-ml.so.1"))
-		out, _ := c.CombinedOutput()
-		if want := ErrNone.Error() + ": " + whyNone[gonvml.ERROR_DRIVER_NOT_LOADED] + "\n"; string(out) != want ||
-			c.ProcessState.ExitCode() != 1 {
-			t.Errorf("driver %s: status %v: %s", d.Name, c.ProcessState, out)
-		}
-	}
-}
-
-// symbolsInUse are the functions that this package calls, by the names under
-// which it asks whether they are there.
-func symbolsInUse(t *testing.T) []string {
-	t.Helper()
-	files := must.Get(filepath.Glob("*.go"))(t)
-	var out []string
-	for _, f := range files {
-		if strings.HasSuffix(f, "_test.go") {
-			continue
-		}
-		src := must.Get(os.ReadFile(f))(t)
-		for _, m := range regexp.MustCompile(`"(nvml[A-Z]\w+?)(_v\d)?"`).FindAllStringSubmatch(string(src), -1) {
-			if !slices.Contains(out, m[1]) {
-				out = append(out, m[1])
+			must.OK(t, f.Close())
+			for _, sym := range needed {
+				must.Equal(t, slices.Contains(has, sym), true, "driver %s has %s", d.Name, sym)
 			}
+			alone(t, d.Name, "{ global: "+strings.Join(has, "; ")+"; local: *; };")
 		}
-	}
-	return out
+	})
 }
+
+// version is the end of a function's name.
+var version = regexp.MustCompile(`_v\d$`)

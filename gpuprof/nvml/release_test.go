@@ -3,7 +3,6 @@ package nvml
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -14,21 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// holds reports whether this process has the simulated GPUs open, as a library of NVIDIA's has /dev/nvidia*.
-func holds(t *testing.T) bool {
-	t.Helper()
-	links := must.Get(filepath.Glob("/proc/self/fd/*"))(t)
-	// The test itself has it open, through gpusim.Open.
-	n := 0
-	for _, l := range links {
-		if to, err := os.Readlink(l); err == nil && to == os.Getenv(gpusim.StateEnv) {
-			n++
-		}
-	}
-	return n > 1
-}
-
-// Released, nothing keeps others from the GPUs; acquired again, all of it is read as before, by the same Devices.
+// Released and acquired again, all of the GPUs is read as before, by the same Devices.
 func TestReleased(t *testing.T) {
 	for name, cfg := range map[string]gpusim.Config{
 		"whole": {Model: "h200", GPUs: 2}, "cut up": {Model: "h200", Instances: []string{"1g.18gb", "3g.71gb"}},
@@ -41,8 +26,7 @@ func TestReleased(t *testing.T) {
 				d = d.Instance(1)
 			}
 			run(t, st.Device(0), on, rlcore.Use{GPU: 0.5, Core: 0.5, MemMiB: 4000})
-			look := func() {
-				t.Helper()
+			for range 3 {
 				if mem, err := d.Read(Memory); err != nil || !(mem > 1000) {
 					t.Errorf("%v MiB, %v", mem, err)
 				}
@@ -53,78 +37,57 @@ func TestReleased(t *testing.T) {
 				if a, err := d.Activity(); err != nil || !(a.SM > 0.3) {
 					t.Errorf("activity %+v, %v", a, err)
 				}
-			}
-			look()
-			if !holds(t) {
-				t.Error("the GPUs aren't open")
-			}
-			for range 2 {
 				must.OK(t, lib.Release())
-				if holds(t) {
-					t.Error("the GPUs are still open")
-				}
 				must.Equal(t, must.Get(lib.Acquire())(t), false)
-				look()
 			}
 			must.OK(t, lib.Release())
 		})
 	}
 }
 
-// What was done to the GPUs in the meantime is seen.
+// What was done to GPUs that were closed is seen. One that was cut into other instances, or made whole, is known anew,
+// and the others stay the Devices that they were. Other GPUs, or another driver, are not what the library was opened
+// with.
 func TestChangedWhileReleased(t *testing.T) {
-	before := gpusim.Config{Model: "a100", GPUs: 2}
-	for name, after := range map[string]*gpusim.Config{
-		"no driver":      nil,
-		"another driver": {Model: "a100", GPUs: 2, Driver: "590"},
-		"one GPU":        {Model: "a100"},
-		"another card":   {Model: "v100", GPUs: 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lib, _ := machine(t, before)
-			must.OK(t, lib.Release())
-			state := os.Getenv(gpusim.StateEnv)
-			must.OK(t, os.Remove(state))
-			if after != nil {
-				must.OK(t, gpusim.Create(state, *after))
-			}
-			if _, err := lib.Acquire(); !errors.Is(err, ErrChanged) {
-				t.Errorf("%v", err)
-			}
-			if after == nil {
-				lib.released = true // nothing is open that could be closed
-			}
-		})
+	cut := func(profiles ...string) *gpusim.Config {
+		return &gpusim.Config{Model: "a100", GPUs: 2, Uncut: []int{0}, Instances: profiles}
 	}
-}
-
-// A GPU that was cut into other instances, or made whole, is known anew, whether it was closed meanwhile or not; the
-// others stay the Devices that they were.
-func TestCutAnew(t *testing.T) {
-	sevenths, halves := []string{"1g.5gb", "1g.5gb", "1g.5gb"}, []string{"3g.20gb", "3g.20gb"}
+	whole, sevenths, halves := cut(), []string{"1g.5gb", "1g.5gb", "1g.5gb"}, []string{"3g.20gb", "3g.20gb"}
+	inMIG := *whole
+	inMIG.MIG = true
 	for name, c := range map[string]struct {
-		before, after gpusim.Config
-		want          []string // names of the second GPU's instances
+		before  *gpusim.Config
+		after   *gpusim.Config // nil = there is no driver
+		changed bool
+		want    []string // profiles of the second GPU's instances
 	}{
-		"cut":              {gpusim.Config{}, gpusim.Config{Instances: halves}, halves},
-		"cut otherwise":    {gpusim.Config{Instances: sevenths}, gpusim.Config{Instances: halves}, halves},
-		"one more":         {gpusim.Config{Instances: sevenths[:2]}, gpusim.Config{Instances: sevenths}, sevenths},
-		"whole":            {gpusim.Config{Instances: halves}, gpusim.Config{}, nil},
-		"MIG mode on":      {gpusim.Config{}, gpusim.Config{MIG: true}, nil},
-		"as it was":        {gpusim.Config{Instances: halves}, gpusim.Config{Instances: halves}, halves},
-		"never cut at all": {gpusim.Config{}, gpusim.Config{}, nil},
+		"no driver":      {before: whole, changed: true},
+		"another driver": {before: whole, after: &gpusim.Config{Model: "a100", GPUs: 2, Driver: "590"}, changed: true},
+		"one GPU":        {before: whole, after: &gpusim.Config{Model: "a100"}, changed: true},
+		"another card":   {before: whole, after: &gpusim.Config{Model: "v100", GPUs: 2}, changed: true},
+		"cut":            {before: whole, after: cut(halves...), want: halves},
+		"cut otherwise":  {before: cut(sevenths...), after: cut(halves...), want: halves},
+		"one more":       {before: cut(sevenths[:2]...), after: cut(sevenths...), want: sevenths},
+		"made whole":     {before: cut(halves...), after: whole},
+		"MIG mode on":    {before: whole, after: &inMIG},
+		"as it was":      {before: cut(halves...), after: cut(halves...), want: halves},
+		"never cut":      {before: whole, after: whole},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, cfg := range []*gpusim.Config{&c.before, &c.after} {
-				cfg.Model, cfg.GPUs, cfg.Uncut = "a100", 2, []int{0}
-			}
-			lib, _ := machine(t, c.before)
+			lib, _ := machine(t, *c.before)
 			first := lib.Devices()[0]
-			must.OK(t, lib.Release())
-			must.OK(t, gpusim.Create(os.Getenv(gpusim.StateEnv), c.after))
-			recut := must.Get(lib.Acquire())(t)
-			d := lib.Devices()[1]
+			must.OK(t, lib.Release(), os.Remove(os.Getenv(gpusim.StateEnv)))
+			if c.after != nil {
+				must.OK(t, gpusim.Create(os.Getenv(gpusim.StateEnv), *c.after))
+			}
+			recut, err := lib.Acquire()
+			must.Equal(t, errors.Is(err, ErrChanged), c.changed, "%v", err)
+			lib.released = c.after == nil // nothing is open then that could be closed
+			if c.changed {
+				return
+			}
 			must.Equal(t, recut, !cmp.Equal(c.before, c.after))
+			d := lib.Devices()[1]
 			must.Equal(t, d.MIG.On, c.after.MIG || len(c.want) > 0)
 			must.Equal(t, len(d.MIG.Instances), len(c.want))
 			for k, profile := range c.want {
@@ -132,10 +95,8 @@ func TestCutAnew(t *testing.T) {
 				must.Equal(t, in.Model, "NVIDIA A100-SXM4-40GB MIG "+profile)
 				must.Get(in.Read(Memory))(t)
 			}
-			_, err := first.Read(Power)
-			must.OK(t, err)
-			// Nothing has changed since.
-			must.Equal(t, must.Get(lib.Acquire())(t), false)
+			must.Get(first.Read(Power))(t)
+			must.Equal(t, must.Get(lib.Acquire())(t), false, "nothing has changed since")
 		})
 	}
 }
