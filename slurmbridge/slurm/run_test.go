@@ -181,63 +181,131 @@ func recordingFake(t *testing.T, script string) (*Client, func() []string) {
 	return c, func() []string {
 		b, _ := os.ReadFile(log)
 		_ = os.Remove(log)
-		lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-		slices.Sort(lines)
-		return lines
+		return strings.Split(strings.TrimSpace(string(b)), "\n")
 	}
 }
 
 func ptr(s string) *string { return &s }
 
-func TestUpdateCommands(t *testing.T) {
-	c, calls := recordingFake(t, "")
-	ctx := context.Background()
-	for _, tc := range []struct {
-		u    job.Update
-		want []string
+// What is asked of Slurm, and what comes of its answers. The tasks of an array are changed in their order, since Slurm
+// starts them so; a held gate is released before it gets its priority, which would not release it.
+func TestCommands(t *testing.T) {
+	update := func(u job.Update) func(c *Client) (string, error) {
+		return func(c *Client) (string, error) { return "", c.Update(t.Context(), u) }
+	}
+	create := func(c *Client) (string, error) {
+		id, account, err := c.CreateGate(t.Context(), time.Minute, nil)
+		return id + account, err
+	}
+	mend := func(priority int64, partitions ...string) func(c *Client) (string, error) {
+		return func(c *Client) (string, error) {
+			return "", c.MendGate(t.Context(), job.GateState{ID: "7", Priority: priority}, partitions)
+		}
+	}
+	poll := func(c *Client) (string, error) { _, err := c.Poll(t.Context()); return "", err }
+	first, place := "scontrol|update|JobId=7|Priority=4294967293", "scontrol|update|JobId=7|Partition=a,b"
+	const fails = `case "$2" in *7*) echo "Invalid job id specified for job 7" >&2; exit 1;;
+*8*) echo "Job dependency problem for job 8" >&2; exit 1;; esac`
+	for name, c := range map[string]struct {
+		script string // of the fake commands
+		do     func(c *Client) (string, error)
+		calls  string // of the commands, a line each; those of CreateGate, which are long, must hold each line
+		says   string
+		err    error
 	}{
-		{
-			job.Update{Jobs: []string{"1", "2_3"}, Dependency: ptr(""), StartNow: true},
-			[]string{"scontrol|update|JobId=1,2_3|Dependency=|StartTime=now"},
+		"jobs by one command": {
+			do:    update(job.Update{Jobs: []string{"1", "2_3"}, Dependency: ptr(""), StartNow: true}),
+			calls: "scontrol|update|JobId=1,2_3|Dependency=|StartTime=now",
 		},
-		{
-			job.Update{Jobs: []string{"1", "2"}, Gres: ptr("mps:50"), ReqNodes: ptr("n1")},
-			[]string{
-				"scontrol|update|JobId=1|Gres=mps:50|ReqNodeList=n1",
-				"scontrol|update|JobId=2|Gres=mps:50|ReqNodeList=n1",
+		"nodes one by one, in order": {
+			do: update(job.Update{Jobs: []string{"7_0", "1", "7_1"}, Gres: ptr("mps:50"), ReqNodes: ptr("n1")}),
+			calls: "scontrol|update|JobId=7_0|Gres=mps:50|ReqNodeList=n1\nscontrol|update|JobId=1|Gres=mps:50|ReqNodeList=n1\n" +
+				"scontrol|update|JobId=7_1|Gres=mps:50|ReqNodeList=n1",
+		},
+		"no node": {
+			do: update(job.Update{Jobs: []string{"1"}, ReqNodes: ptr("")}), calls: "scontrol|update|JobId=1|ReqNodeList=",
+		},
+		"a comment": {
+			do: update(job.Update{
+				Jobs: []string{"1"}, Dependency: ptr("afterany:5:6_2,after:7+3,afterok:7_*"),
+				AdminComment: ptr("it's; $(touch x)"),
+			}),
+			calls: "scontrol|update|JobId=1|Dependency=afterany:5:6_2,after:7+3,afterok:7_*|AdminComment=it's; $(touch x)",
+		},
+		"a time limit": {
+			do:    update(job.Update{Jobs: []string{"1", "2_3"}, TimeLimit: 90 * time.Minute}),
+			calls: "scontrol|update|JobId=1,2_3|TimeLimit=90",
+		},
+		"nothing":       {do: update(job.Update{Jobs: []string{"1"}})},
+		"nobody":        {do: update(job.Update{Gres: ptr("mps:50")})},
+		"all are there": {script: fails, do: update(job.Update{Jobs: []string{"1", "2"}, ReqNodes: ptr("n1")})},
+		"one is gone": {
+			script: fails, do: update(job.Update{Jobs: []string{"1", "7"}, ReqNodes: ptr("n1")}), err: job.ErrNoJob,
+		},
+		"one is gone, one refused": {
+			script: fails, do: update(job.Update{Jobs: []string{"1", "7", "8"}, ReqNodes: ptr("n1")}), err: job.ErrRefused,
+		},
+		"what is said of which job": {
+			script: fails, says: "Job dependency problem", err: job.ErrRefused,
+			do: func(c *Client) (string, error) {
+				err := c.Update(t.Context(), job.Update{Jobs: []string{"8"}, StartNow: true})
+				var ue *UpdateError
+				if errors.As(err, &ue) {
+					return ue.Jobs["8"], err
+				}
+				return "", err
 			},
 		},
-		{job.Update{Jobs: []string{"1"}, ReqNodes: ptr("")}, []string{"scontrol|update|JobId=1|ReqNodeList="}},
-		{
-			job.Update{Jobs: []string{"1"}, Dependency: ptr("afterany:5:6_2,after:7+3"), AdminComment: ptr("it's; $(touch x)")},
-			[]string{"scontrol|update|JobId=1|Dependency=afterany:5:6_2,after:7+3|AdminComment=it's; $(touch x)"},
+		"a gate that is held":     {do: mend(0, "a", "b"), calls: "scontrol|release|7\n" + first + "\n" + place},
+		"a gate to be moved":      {do: mend(3, "a", "b"), calls: first + "\n" + place},
+		"a gate to come first":    {do: mend(3), calls: first},
+		"a gate in no partition":  {do: mend(3, ""), err: job.ErrRefused},
+		"a gate in two words":     {do: mend(3, "a Priority=1"), err: job.ErrRefused},
+		"a gate in a list of two": {do: mend(3, "a,b"), err: job.ErrRefused},
+		"a gate that can't be tightened is not left behind: it would run": {
+			script: `case "$0" in *sbatch) echo "77;cluster";;
+*scontrol) echo "Requested operation is presently disabled for job 77" >&2; exit 1;; esac`,
+			do: create, err: job.ErrRefused,
+			calls: "scancel|--name=slurmbridge-gate|77\nscontrol|update|JobId=77|StartTime=now+60|Deadline=now+118",
 		},
-		{
-			job.Update{Jobs: []string{"1"}, Dependency: ptr("aftercorr:6_*,afterok:7_*")},
-			[]string{"scontrol|update|JobId=1|Dependency=aftercorr:6_*,afterok:7_*"},
+		"an answer that names no gate": {script: `echo "Submitted"`, do: create, err: job.ErrRefused},
+		"a gate under another account that its user has": {
+			script: `case "$(basename $0) $*" in "sacctmgr "*) printf 'closed\nlab\nlab\n--x\n';;
+"sbatch --account=lab "*) echo 77;;
+"sbatch "*) echo "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified" >&2
+exit 1;; esac`,
+			do: create, says: "77lab", calls: "sbatch|--account=closed|",
 		},
-		{
-			job.Update{Jobs: []string{"1", "2_3"}, TimeLimit: 90 * time.Minute},
-			[]string{"scontrol|update|JobId=1,2_3|TimeLimit=90"},
+		"a gate on this cluster of a federation alone": {
+			script: `case "$(basename $0) $*" in
+"scontrol show federation") printf 'Federation: both\nSelf:       a:10.0.0.1:6817 ID:1 FedState:ACTIVE Features:\n';;
+"sbatch --clusters=a "*) echo "77;a";; "sbatch "*) echo 78;; esac`,
+			do: create, says: "77",
 		},
-		{job.Update{Jobs: []string{"1"}}, []string{""}},
-		{job.Update{Gres: ptr("mps:50")}, []string{""}},
+		"a slurmctld that is down": {
+			script: `echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`,
+			do:     poll, err: job.ErrDown,
+		},
 	} {
-		if err := c.Update(ctx, tc.u); err != nil {
-			t.Errorf("%+v: %v", tc.u, err)
+		client, calls := recordingFake(t, c.script)
+		says, err := c.do(client)
+		if says != c.says || !errors.Is(err, c.err) || errors.Is(c.err, job.ErrRefused) && errors.Is(err, job.ErrNoJob) {
+			t.Errorf("%s: %q, %v", name, says, err)
 		}
-		must.Equal(t, calls(), tc.want)
+		got := strings.Join(calls(), "\n")
+		for line := range strings.SplitSeq(c.calls, "\n") {
+			if !strings.Contains(got, line) || c.script == "" && got != c.calls || strings.Contains(got, "--account=--x") {
+				t.Errorf("%s: the commands are %s", name, got)
+			}
+		}
 	}
 	many := make([]string, maxRefs+1)
 	for i := range many {
 		many[i] = strconv.Itoa(4294900000 + i)
 	}
-	if err := c.Update(ctx, job.Update{Jobs: many, StartNow: true}); err != nil {
-		t.Error(err)
-	}
-	if got := calls(); len(got) != 2 {
-		t.Errorf("%d commands for %d jobs", len(got), len(many))
-	}
+	c, calls := recordingFake(t, "")
+	must.OK(t, c.Update(t.Context(), job.Update{Jobs: many, StartNow: true}))
+	must.Equal(t, len(calls()), 2, "commands for many jobs")
 }
 
 // Nothing that isn't a value of its kind reaches a command line.
@@ -274,112 +342,6 @@ func TestUpdateRefuses(t *testing.T) {
 		}
 	}
 	must.Equal(t, calls(), []string{""}, "commands were run")
-}
-
-func TestUpdateErrors(t *testing.T) {
-	c := fake(t, `case "$2" in *7*) echo "Invalid job id specified for job 7" >&2; exit 1;; *8*) echo "Job dependency problem for job 8" >&2; exit 1;; esac`)
-	for _, tc := range []struct {
-		jobs []string
-		want error
-	}{
-		{[]string{"1", "2"}, nil},
-		{[]string{"1", "7"}, job.ErrNoJob},
-		{[]string{"1", "7", "8"}, job.ErrRefused},
-	} {
-		err := c.Update(context.Background(), job.Update{Jobs: tc.jobs, ReqNodes: ptr("n1")})
-		if (err == nil) != (tc.want == nil) || tc.want != nil && !errors.Is(err, tc.want) ||
-			errors.Is(tc.want, job.ErrRefused) && errors.Is(err, job.ErrNoJob) {
-			t.Errorf("%v: %v", tc.jobs, err)
-		}
-	}
-	err := c.Update(context.Background(), job.Update{Jobs: []string{"8"}, StartNow: true})
-	var ue *UpdateError
-	if !errors.As(err, &ue) || ue.Jobs["8"] != "Job dependency problem" {
-		t.Errorf("%v", err)
-	}
-}
-
-// Slurm starts the tasks of an array in the order in which they were changed.
-func TestTasksAreChangedInTheirOrder(t *testing.T) {
-	log := filepath.Join(t.TempDir(), "log")
-	c := fake(t, `echo "$2" >>`+log)
-	must.OK(t, c.Update(t.Context(), job.Update{Jobs: []string{"7_0", "7_1", "8", "7_2"}, ReqNodes: ptr("n1")}))
-	must.Equal(t, string(must.Get(os.ReadFile(log))(t)), "JobId=7_0\nJobId=7_1\nJobId=8\nJobId=7_2\n")
-}
-
-// A held gate is released before it gets its priority, which would not release it.
-func TestMendGate(t *testing.T) {
-	c, calls := recordingFake(t, "")
-	first, place := "scontrol|update|JobId=7|Priority=4294967293", "scontrol|update|JobId=7|Partition=a,b"
-	for _, tc := range []struct {
-		gate       job.GateState
-		partitions []string
-		want       []string
-	}{
-		{job.GateState{ID: "7"}, []string{"a", "b"}, []string{"scontrol|release|7", place, first}},
-		{job.GateState{ID: "7", Priority: 3}, []string{"a", "b"}, []string{place, first}},
-		{job.GateState{ID: "7", Priority: 3}, nil, []string{first}},
-	} {
-		if err := c.MendGate(t.Context(), tc.gate, tc.partitions); err != nil {
-			t.Errorf("%+v: %v", tc.gate, err)
-		}
-		must.Equal(t, calls(), tc.want)
-	}
-	for _, bad := range []string{"", "a b", "a Priority=1", "a,b"} {
-		if err := c.MendGate(t.Context(), job.GateState{ID: "7"}, []string{bad}); !errors.Is(err, job.ErrRefused) {
-			t.Errorf("partition %q: %v", bad, err)
-		}
-		if _, _, err := c.CreateGate(t.Context(), time.Minute, []string{bad}); !errors.Is(err, job.ErrRefused) {
-			t.Errorf("partition %q: %v", bad, err)
-		}
-	}
-	must.Equal(t, calls(), []string{""})
-}
-
-// A gate that can't be tightened is no gate, and is not left behind: it would run.
-func TestCreateGateCleansUp(t *testing.T) {
-	c, calls := recordingFake(t, `case "$0" in *sbatch) echo "77;cluster";; *scontrol) echo "Requested operation is presently disabled for job 77" >&2; exit 1;; esac`)
-	id, _, err := c.CreateGate(context.Background(), time.Minute, nil)
-	if id != "" || !errors.Is(err, job.ErrRefused) {
-		t.Errorf("%q %v", id, err)
-	}
-	got := calls()
-	if !slices.Contains(got, "scancel|--name=slurmbridge-gate|77") ||
-		!slices.Contains(got, "scontrol|update|JobId=77|StartTime=now+60|Deadline=now+118") {
-		t.Errorf("%q", got)
-	}
-	c = fake(t, `echo "Submitted"`)
-	if id, _, err := c.CreateGate(context.Background(), time.Minute, nil); id != "" || err == nil {
-		t.Errorf("%q %v", id, err)
-	}
-}
-
-// A gate without access by the user's default account is submitted under another that the user has.
-func TestAGateFindsAnAccount(t *testing.T) {
-	c, calls := recordingFake(t, `case "$(basename $0) $*" in
-"sacctmgr "*) printf 'closed\nlab\nlab\n--x\n';;
-"sbatch --account=lab "*) echo 77;;
-"sbatch "*) echo "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified" >&2; exit 1;;
-esac`)
-	if id, account, err := c.CreateGate(t.Context(), time.Minute, nil); id != "77" || account != "lab" || err != nil {
-		t.Errorf("%q %v", id, err)
-	}
-	got := strings.Join(calls(), "\n")
-	if !strings.Contains(got, "sbatch|--account=closed|") || strings.Contains(got, "--account=--x") {
-		t.Error(got)
-	}
-}
-
-// In a federation the gate is on this cluster alone: another's daemon would take it for one of its own cluster.
-func TestTheGateStaysInItsCluster(t *testing.T) {
-	c, calls := recordingFake(t, `case "$(basename $0) $*" in
-"scontrol show federation") printf 'Federation: both\nSelf:       a:10.0.0.1:6817 ID:1 FedState:ACTIVE Features:\nSibling:    b:10.0.0.2:6817 ID:2\n';;
-"sbatch --clusters=a "*) echo "77;a";;
-"sbatch "*) echo 78;;
-esac`)
-	if id, _, err := c.CreateGate(t.Context(), time.Minute, nil); id != "77" || err != nil {
-		t.Errorf("%q %v: %q", id, err, calls())
-	}
 }
 
 // Limits on GPUs are read where jobs are adopted and limits enforced, once a minute. Before they are known all
@@ -545,14 +507,6 @@ func TestInstancesHaveShares(t *testing.T) {
 		if got := alike.Card(6); alike.Typed() || got.Type != "1g.10gb" || got.Units != units[1] {
 			t.Errorf("%s: %+v", release, alike)
 		}
-	}
-}
-
-// A slurmctld that is down is ErrDown, whatever part of the look meets it first.
-func TestLookDown(t *testing.T) {
-	c := fake(t, `echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`)
-	if _, err := c.Poll(context.Background()); !errors.Is(err, job.ErrDown) {
-		t.Error(err)
 	}
 }
 
