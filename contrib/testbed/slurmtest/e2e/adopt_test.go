@@ -1,15 +1,12 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"maps"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,29 +18,46 @@ import (
 
 // unchanged are the jobs of three users that never asked to share: one has opted out, of one nothing is known, one
 // names the type of the card. Behind jobs that share no other one waits: it would take a free GPU first, and they would
-// have to go in time.
-var unchanged = []struct {
-	name, user, args string
-	seconds          float64
-	shares           bool
-}{
-	{"first", bob, "--gres=gpu:1 --comment=share:no", 6, false},
-	{"out", bob, "--gres=gpu:1 --comment=share:no", 1, false},
-	{"alone", bob, "--gres=gpu:1 --exclusive --comment=app=m3000g30d20", 1, false},
-	{"unknown", man, "--gpus-per-node=1", 1, false},
+// have to go in time. Those whose request is per job or task become others at submission, since Slurm replaces none of
+// them later.
+var unchanged = []unchangedJob{
+	{"first", bob, "--gres=gpu:1 --comment=share:no", 6, false, false},
+	{"out", bob, "--gres=gpu:1 --comment=share:no", 1, false, false},
+	{"alone", bob, "--gres=gpu:1 --exclusive --comment=app=m3000g30d20", 1, false, false},
+	{"unknown", man, "--gpus-per-node=1", 1, false, false},
 	// it fails where it has no such variable
-	{"reads", ann, "--gpus-per-node=1 --comment=app=m3000g30d20", 1, false},
+	{"reads", ann, "--gpus-per-node=1 --comment=app=m3000g30d20", 1, false, false},
 	// it leaves nothing to share
-	{"several", ann, "--gres=gpu:1 --ntasks=2 --nodes=1 --comment=app=m9000g80d20", 1, false},
+	{"several", ann, "--gres=gpu:1 --ntasks=2 --nodes=1 --comment=app=m9000g80d20", 1, false, false},
 	// it would lose the partition's cores per GPU
-	{"pergpu", ann, "--partition=each --gres=gpu:1 --comment=app=m3000g30d20", 1, false},
-	{"untyped", ann, "--gres=gpu --comment=app=m3000g30d20", 20, true},
-	{"typed", ann, "--gres=gpu:titanxp:1 --comment=app=m3000g30d20", 20, true},
-	{"pernode", ann, "--gpus-per-node=titanxp:1 --comment=app=m3000g30d20", 20, true},
+	{"pergpu", ann, "--partition=each --gres=gpu:1 --comment=app=m3000g30d20", 1, false, false},
+	{"untyped", ann, "--gres=gpu --comment=app=m3000g30d20", 20, true, false},
+	{"typed", ann, "--gres=gpu:titanxp:1 --comment=app=m3000g30d20", 20, true, false},
+	{"pernode", ann, "--gpus-per-node=titanxp:1 --comment=app=m3000g30d20", 20, true, false},
+	{"perjob", ann, "--gpus=1 --comment=app=m3000g30d20", 20, true, true},
+	{"pertask", ann, "--gpus-per-task=1 --ntasks=1 --comment=app=m3000g30d20", 20, true, true},
 }
 
-// perJob are requests that become others at submission, since Slurm replaces none of them later.
-var perJob = []string{"--gpus=1", "--gpus-per-task=1 --ntasks=1"}
+type unchangedJob struct {
+	name, user, args string
+	seconds          float64
+	shares, perJob   bool
+}
+
+// submitUnchanged submits jobs that run for so many seconds at most, and returns their numbers by name.
+func (s *side) submitUnchanged(jobs []unchangedJob, most float64) map[string]string {
+	s.t.Helper()
+	ids := map[string]string{}
+	for _, j := range jobs {
+		script := fmt.Sprintf("sleep %g", min(j.seconds, most))
+		if j.name == "reads" {
+			script += "\n[ \"$SLURM_GPUS_PER_NODE\" = 1 ]"
+		}
+		ids[j.name] = must.Get(s.Submit(s.t.Context(), j.user, script,
+			append(strings.Fields(j.args), "--job-name="+j.name, "--time=5")...))(s.t)
+	}
+	return ids
+}
 
 const man = "man"
 
@@ -80,13 +94,13 @@ func adopting(t *testing.T, how job.Mode, quiet bool) (*rig, [2]*side) {
 	t.Helper()
 	o := slurmtest.Options{
 		Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0",
-		Prepare: wakes, Extra: []string{
+		Extra: []string{
 			"FirstJobId=" + firstJob, "PriorityFlags=ACCRUE_ALWAYS", "PartitionName=gates Nodes=ALL Hidden=YES",
 			"PartitionName=each Nodes=ALL DefCpuPerGPU=2",
 		},
 	}
 	plain := o
-	plain.Prepare, plain.Extra = nil, append(slices.Clone(o.Extra), "JobRequeue=1")
+	plain.Extra = append(slices.Clone(o.Extra), "JobRequeue=1")
 	r, sides, _ := besidePlain(t, options{
 		Options: o, quiet: quiet,
 		settings: settings{GatePartition: "gates", Adopt: how, Lease: time.Minute, NoJoin: true},
@@ -110,12 +124,11 @@ func (s *side) fieldsOf(names ...string) map[string]string {
 	return out
 }
 
-// completed waits until the job of this name has.
-func (s *side) completed(name string) {
+// completed waits until jobs have.
+func (s *side) completed(jobs ...unchangedJob) {
 	s.t.Helper()
-	if !slurmtest.Wait(s.t.Context(), 3*time.Minute,
-		func() bool { return s.fieldsOf(name)[name+"/JobState"] == "COMPLETED" }) {
-		s.t.Fatalf("%s: %s doesn't end", s.name(), name)
+	for _, j := range jobs {
+		s.until(j.name+" completes", func() bool { return s.fieldsOf(j.name)[j.name+"/JobState"] == "COMPLETED" })
 	}
 }
 
@@ -126,37 +139,14 @@ func adoptedJobs(t *testing.T, step string) {
 	}
 	r.until("a gate, and a rule in its file",
 		func() bool { return r.gate() != "" && strings.Contains(r.gateText(), "adopt=") })
-	ids := map[string]string{}
-	submit := func(s *side) {
-		for _, j := range unchanged {
-			args := append(strings.Fields(j.args), "--job-name="+j.name, "--time=5")
-			script := fmt.Sprintf("sleep %g", j.seconds)
-			if j.name == "reads" {
-				script += "\n[ \"$SLURM_GPUS_PER_NODE\" = 1 ]"
-			}
-			id, err := s.Submit(context.Background(), j.user, script, args...)
-			if err != nil {
-				t.Error(err)
-			}
-			if s.Cluster == r.Cluster {
-				ids[j.name] = id
-			}
-		}
-		for _, args := range perJob {
-			if s.Cluster != r.Cluster || step != "" {
-				break
-			}
-			id, err := s.Submit(context.Background(), ann, "sleep 20",
-				append(strings.Fields(args), "--time=5", "--comment=app=m3000g30d20")...)
-			if err != nil {
-				t.Error(err)
-			}
-			ids[args] = id
-		}
+	alike := slices.DeleteFunc(slices.Clone(unchanged), func(j unchangedJob) bool { return j.perJob })
+	jobs := alike
+	if step == "" {
+		jobs = unchanged
 	}
-	var plain sync.WaitGroup
-	plain.Go(func() { submit(sides[0]) })
-	r.unseen(func() { submit(sides[1]) })
+	var ids map[string]string
+	sides[0].submitUnchanged(alike, 20)
+	r.unseen(func() { ids = sides[1].submitUnchanged(jobs, 20) })
 	if step != "" {
 		r.kill()
 		r.start("E2E_FAULT=" + step)
@@ -164,33 +154,28 @@ func adoptedJobs(t *testing.T, step string) {
 		r.kill()
 		r.start()
 	}
-	plain.Wait()
 	var alone []string
-	for _, j := range unchanged {
+	for _, j := range jobs {
 		r.reach("COMPLETED", ids[j.name])
-		if f := r.job(ids[j.name]); !j.shares || !strings.Contains(f["TresPerNode"], "shard") {
+		f := r.job(ids[j.name])
+		shares := strings.Contains(f["TresPerNode"], "shard")
+		if !j.perJob && (!j.shares || !shares) {
 			alone = append(alone, j.name)
 		}
+		if j.perJob && (!shares || f["TresPerJob"]+f["TresPerTask"] != "" && !strings.HasPrefix(f["TresPerTask"], "cpu")) {
+			t.Errorf("%s doesn't share: %v", j.name, f)
+		}
 	}
-	for _, j := range unchanged {
-		sides[0].completed(j.name)
-	}
+	sides[0].completed(alike...)
 	compare(t, sides, "jobs of no group", func(s *side) map[string]string { return s.fieldsOf(alone...) })
 	if step != "" {
 		return
-	}
-	for _, args := range perJob {
-		r.reach("COMPLETED", ids[args])
-		if f := r.job(ids[args]); !strings.Contains(f["TresPerNode"], "shard") || f["TresPerJob"]+f["TresPerTask"] != "" &&
-			!strings.HasPrefix(f["TresPerTask"], "cpu") {
-			t.Errorf("%s doesn't share: %v", args, f)
-		}
 	}
 	if len(alone) > 7 {
 		t.Errorf("only the jobs %v had no group", alone)
 	}
 	said := regexp.MustCompile(`^"?slurmbridge: \[shard:\d+ on n1, was gpu(:titanxp:1)?\].*by a rule of the site \(partition gpu or each\); --comment=share:no opts out`)
-	for _, j := range unchanged {
+	for _, j := range alike {
 		if f := r.job(ids[j.name]); j.shares && !said.MatchString(f["AdminComment"]) {
 			t.Errorf("%s: %q", j.name, f["AdminComment"])
 		}
@@ -203,36 +188,20 @@ func TestAdoptInShadow(t *testing.T) {
 	adopts(t)
 	t.Parallel()
 	r, sides := adopting(t, job.Shadow, false)
-	jobs := map[string]string{} // their options by name
+	var names, asked []string
 	for _, j := range unchanged {
-		jobs[j.name] = j.user + " " + j.args
+		names = append(names, j.name)
 	}
-	for _, args := range perJob {
-		name, _, _ := strings.Cut(args, "=")
-		jobs[name[2:]] = ann + " --comment=app=m3000g30d20 " + args
-	}
-	var last string
-	submit := func(s *side) {
-		for _, name := range slices.Sorted(maps.Keys(jobs)) {
-			f := strings.Fields(jobs[name])
-			if _, err := s.Submit(t.Context(), f[0], "sleep 2", append(f[1:], "--job-name="+name, "--time=5")...); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	submit(sides[0])
-	r.unseen(func() { submit(sides[1]) })
-	r.unseen(func() { last = r.submit(ann, small, 2); r.submit(ann, small, 2) }) // these ask to share
-	names := slices.Sorted(maps.Keys(jobs))
+	sides[0].submitUnchanged(unchanged, 2)
+	r.unseen(func() { sides[1].submitUnchanged(unchanged, 2) })
+	r.unseen(func() { asked = []string{r.submit(ann, small, 2), r.submit(ann, small, 2)} })
 	for _, s := range sides {
-		for _, name := range names {
-			s.completed(name)
-		}
+		s.completed(unchanged...)
 	}
 	compare(t, sides, "jobs that a rule in shadow matches",
 		func(s *side) map[string]string { return s.fieldsOf(names...) })
-	r.reach("COMPLETED", last)
-	if !strings.Contains(r.job(last)["TresPerNode"], "shard") {
+	r.reach("COMPLETED", asked...)
+	if !strings.Contains(r.job(asked[0])["TresPerNode"], "shard") {
 		t.Error("the bridge isn't active: jobs that ask to share don't")
 	}
 	if text := r.gateText(); strings.Contains(text, "adopt=") {

@@ -20,22 +20,17 @@ import (
 // cards is a cluster with hooks, and without a bridge, whose jobs compute on simulated GPUs. Without agents the files
 // of jobs that have ended stay.
 type cards struct {
-	*cluster.Stack
-	stage
+	*world
 	// app is what jobs run, and how.
 	app string
 }
 
 func newCards(t *testing.T, setup cluster.Setup) *cards {
 	t.Helper()
-	setup.Scale, setup.Build, setup.Lua, setup.Hooks = 20, build, ours, true
-	cluster.Require(t, setup.Build)
-	s := cluster.New(setup)
-	slurmtest.New(t, s.Options())
-	t.Cleanup(s.Stop)
-	c := &cards{s, stage{s.Cluster, t}, "gromacs"}
+	setup.Hooks = true
+	c := &cards{start(t, setup), "gromacs"}
 	if setup.Agents {
-		must.OK(t, s.StartAgents())
+		must.OK(t, c.StartAgents())
 		c.until("the list of the node's cards", func() bool { return there(c.Path("node", "gpus.json")) })
 	}
 	return c

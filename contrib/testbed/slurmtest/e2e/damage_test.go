@@ -79,24 +79,27 @@ func (d *damaged) runs(what string) {
 	d.reach("COMPLETED", id)
 }
 
-// up waits until a daemon that was started is there, or has ended with a line that names the
-// file; it reports whether it is there.
-func (d *damaged) up(daemon, path string, from int) bool {
+// up starts a daemon anew, after something that is done while it is down, and waits until it is there, or has ended with
+// a line that names the file; it reports whether it is there.
+func (d *damaged) up(daemon, path string, meanwhile func()) bool {
 	d.t.Helper()
+	said := func() []byte { text, _ := os.ReadFile(d.Path("log", daemon+".log")); return text }
+	from := len(said())
+	d.Kill(daemon)
+	meanwhile()
+	must.OK(d.t, d.Again(daemon))
 	p := d.Daemon(daemon)
 	ready := func() bool {
-		text, _ := os.ReadFile(d.Path("log", daemon+".log"))
-		if daemon != "slurmbridge" {
-			return bytes.Contains(text[min(from, len(text)):], []byte("msg=ready"))
+		if daemon == "slurmbridge" {
+			return d.ready()
 		}
-		return d.ready()
+		return bytes.Contains(said()[from:], []byte("msg=ready"))
 	}
-	slurmtest.Wait(d.t.Context(), 20*time.Second, func() bool { return ready() || !p.Alive() })
+	d.until(daemon+" is there, or has ended", func() bool { return ready() || !p.Alive() })
 	if ready() {
 		return true
 	}
-	text, _ := os.ReadFile(d.Path("log", daemon+".log"))
-	lines := strings.Split(strings.TrimSpace(string(text[min(from, len(text)):])), "\n")
+	lines := strings.Split(strings.TrimSpace(string(said()[from:])), "\n")
 	last := lines[len(lines)-1]
 	if p.Alive() || !strings.Contains(last, filepath.Base(path)) || len(last) > 1000 {
 		d.t.Errorf("%s is not there with %s damaged, and says %q", daemon, path, last)
@@ -135,23 +138,20 @@ func TestDamagedFiles(t *testing.T) {
 					continue
 				}
 				what := fmt.Sprintf("%s %s", path, damage.name)
-				log, _ := os.ReadFile(d.Path("log", daemon+".log"))
-				d.Kill(daemon)
-				// A file that was being written may have gone since.
-				if err := damage.do(path, slices.Clone(text)); err != nil && !errors.Is(err, os.ErrNotExist) {
-					t.Fatalf("%s: %v", what, err)
-				}
-				must.OK(t, d.Again(daemon))
-				if d.up(daemon, path, len(log)) {
+				if d.up(daemon, path, func() {
+					// A file that was being written may have gone since.
+					if err := damage.do(path, slices.Clone(text)); err != nil && !errors.Is(err, os.ErrNotExist) {
+						t.Fatalf("%s: %v", what, err)
+					}
+				}) {
 					continue
 				}
 				// It was right to refuse: what was damaged is put back.
-				d.Kill(daemon)
-				_ = os.RemoveAll(path)
-				must.OK(t, errors.Join(os.WriteFile(path, text, info.Mode()),
-					os.Chown(path, int(info.Sys().(*syscall.Stat_t).Uid), int(info.Sys().(*syscall.Stat_t).Gid))))
-				must.OK(t, d.Again(daemon))
-				if !d.up(daemon, path, len(log)) {
+				if !d.up(daemon, path, func() {
+					_ = os.RemoveAll(path)
+					must.OK(t, errors.Join(os.WriteFile(path, text, info.Mode()),
+						os.Chown(path, int(info.Sys().(*syscall.Stat_t).Uid), int(info.Sys().(*syscall.Stat_t).Gid))))
+				}) {
 					t.Fatalf("%s: it doesn't start with the file put back", what)
 				}
 			}
@@ -173,8 +173,8 @@ func TestDamagedFiles(t *testing.T) {
 			if daemon != "slurmbridge" || !bytes.Contains(log, []byte("SIGBUS")) {
 				t.Errorf("%s has ended", daemon)
 			}
-			if err := d.Again(daemon); err != nil || !d.up(daemon, files[0], len(log)) {
-				t.Errorf("%s doesn't start again: %v", daemon, err)
+			if !d.up(daemon, files[0], func() {}) {
+				t.Errorf("%s doesn't start again", daemon)
 			}
 		}
 	}
@@ -199,11 +199,8 @@ func TestFullDisk(t *testing.T) {
 	again := func(what string) {
 		t.Helper()
 		for _, daemon := range []string{"slurmbridge", d.Agent(0)} {
-			log, _ := os.ReadFile(d.Path("log", daemon+".log"))
-			d.Kill(daemon)
-			must.OK(t, d.Again(daemon))
 			// It may refuse, with the database's name; then jobs wait for a lease.
-			d.up(daemon, "slurmbridge.db", len(log))
+			d.up(daemon, "slurmbridge.db", func() {})
 		}
 		d.runs(what)
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
@@ -153,11 +152,4 @@ func (h *habit) nodeIs(state string) {
 func letGo(f map[string]string) bool {
 	return strings.HasSuffix(f["TresPerNode"], "mps:100") && f["ReqNodeList"] == "(null)" &&
 		!strings.Contains(f["Dependency"], "after:")
-}
-
-// ran is when a job started, as Slurm says.
-func (h *habit) ran(id string) time.Time {
-	h.t.Helper()
-	at := must.Get(time.Parse("2006-01-02T15:04:05", h.job(id)["StartTime"]))(h.t)
-	return at
 }

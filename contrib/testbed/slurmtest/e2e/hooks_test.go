@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,24 +47,16 @@ func TestFilesOfEtc(t *testing.T) {
 		}
 	}
 	r := newRig(t, o)
-	script := fmt.Sprintf("env >%[1]s/$SLURM_JOB_ID.env\nls -a $CUDA_MPS_PIPE_DIRECTORY "+
-		">%[1]s/$SLURM_JOB_ID.pipe\nsleep 2\n", r.Path("out"))
 	var ids []string
 	r.unseen(func() {
 		for range 2 {
-			ids = append(ids, must.Get(r.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+small))(t))
+			ids = append(ids, must.Get(r.Submit(t.Context(), ann, share, "--gres=gpu:shared", "--comment=app="+small))(t))
 		}
 	})
+	r.reach("COMPLETED", ids...)
 	for _, id := range ids {
-		r.reach("COMPLETED", id)
-		vars, _ := os.ReadFile(r.Path("out", id+".env"))
-		if !strings.Contains(string(vars), "CUDA_MPS_PIPE_DIRECTORY="+r.Path("node", "mps", "gpu0", "pipe")+"\n") {
-			t.Errorf("job %s has no MPS daemon: %s", id, vars)
-		}
-		pipe, _ := os.ReadFile(r.Path("out", id+".pipe"))
-		if !strings.Contains(string(pipe), "control") {
-			t.Errorf("nobody serves job %s's pipe: %s", id, pipe)
-		}
+		said := string(must.Get(os.ReadFile(r.Path("out", id+".out")))(t))
+		must.Equal(t, said, "served\nstill\n", "what job %s says of its MPS daemon", id)
 	}
 	r.until("the jobs' ends are noticed, and the bridge is woken", func() bool {
 		left, err := os.ReadDir(r.Path("node", "jobs"))

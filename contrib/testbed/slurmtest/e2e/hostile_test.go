@@ -53,18 +53,15 @@ func (e *eve) again(pause time.Duration, f func()) {
 
 // shares asks for a part of a GPU by hand, new and of a job that waits.
 func (e *eve) shares() {
-	out, err := e.RunAs(e.t.Context(), eveUser, "sbatch", "--hold", "--output=/dev/null", "--gres=mps:1", "--wrap=true")
-	if err != nil || !strings.Contains(out, "mps:1 asks for a part of a GPU") {
-		e.t.Errorf("a part of a GPU: %s, %v", out, err)
+	out := e.as(eveUser, "sbatch", "--hold", "--output=/dev/null", "--gres=mps:1", "--wrap=true")
+	if !strings.Contains(out, "mps:1 asks for a part of a GPU") {
+		e.t.Errorf("a part of a GPU: %s", out)
 	}
 	fields := strings.Fields(out)
 	id := fields[len(fields)-1]
-	if out, err := e.RunAs(e.t.Context(), eveUser, "scontrol", "update", "JobId="+id, "Gres=mps:1"); err != nil {
-		e.t.Errorf("%s %v", out, err)
-	}
-	f, err := e.Job(e.t.Context(), id)
-	if err != nil || !strings.HasSuffix(f["TresPerNode"], "mps:100") {
-		e.t.Errorf("job %s asks for %s, %v", id, f["TresPerNode"], err)
+	e.as(eveUser, "scontrol", "update", "JobId="+id, "Gres=mps:1")
+	if f := e.job(id); !strings.HasSuffix(f["TresPerNode"], "mps:100") {
+		e.t.Errorf("job %s asks for %s", id, f["TresPerNode"])
 	}
 }
 

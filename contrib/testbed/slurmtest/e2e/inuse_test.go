@@ -19,7 +19,7 @@ func TestNoWholeGPUIsInUse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes}, settings: settings{SharersOnly: only}})
+			r := newRig(t, options{settings: settings{SharersOnly: only}})
 			var long, short string
 			r.unseen(func() {
 				long, short = r.submit(ann, small, 12, "--time=3"), r.submit(ann, small, 2, "--time=3")
@@ -46,8 +46,7 @@ func (r *rig) span(id string) [2]time.Time {
 	var out [2]time.Time
 	f := r.job(id)
 	for i, key := range []string{"StartTime", "EndTime"} {
-		at := must.Get(time.ParseInLocation("2006-01-02T15:04:05", f[key], time.Local))(r.t)
-		out[i] = at
+		out[i] = must.Get(time.ParseInLocation("2006-01-02T15:04:05", f[key], time.Local))(r.t)
 	}
 	return out
 }

@@ -17,7 +17,7 @@ func (r *rig) whole(gpus string, sleep float64) string {
 // A waiting job of a whole GPU isn't overtaken: no sharer that comes later joins the GPU before it has run.
 func TestMixedQueueWholeGPU(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes}})
+	r := newRig(t, options{})
 	var long, short string
 	r.unseen(func() { // the two share, and leave room when the short one has ended
 		long, short = r.submit(ann, small, 25, "--time=3"), r.submit(ann, small, 2, "--time=3")
@@ -39,7 +39,7 @@ func TestATurnLeavesRoom(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{
 		settings: settings{Room: true},
-		Options:  slurmtest.Options{Prepare: wakes, Scheduler: "bf_interval=1"},
+		Options:  slurmtest.Options{Scheduler: "bf_interval=1"},
 	})
 	if text.GivesUsedGPUs(r.Release) {
 		t.Skipf("Slurm %s hands out GPUs whole that sharers still use", r.Release)
@@ -65,7 +65,7 @@ func TestATurnLeavesRoom(t *testing.T) {
 // An interactive session starts at once and leaves room on its GPU: a batch job joins it.
 func TestInteractiveSession(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{settings: settings{Room: true, MemLimits: true}, Options: slurmtest.Options{Prepare: wakes}})
+	r := newRig(t, options{settings: settings{Room: true, MemLimits: true}})
 	session := r.any(ann, 170, "--gres=gpu:shared", "--comment=share:interactive", "--time=3")
 	r.reach("RUNNING", session)
 	if c := r.job(session)["AdminComment"]; !strings.Contains(c, ", was mps:100]") {
@@ -83,7 +83,7 @@ func TestInteractiveSession(t *testing.T) {
 // Jobs behind one for which Slurm keeps the node's idle GPUs stay the bridge's, and share once that one has run.
 func TestMixedQueueSeveralGPUs(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{Options: slurmtest.Options{GPUs: 4, Sharing: "shard", Prepare: wakes}})
+	r := newRig(t, options{Options: slurmtest.Options{GPUs: 4, Sharing: "shard"}})
 	busy := r.whole("1", 55)
 	r.reach("RUNNING", busy)
 	large := r.whole("4", 2)
@@ -107,7 +107,7 @@ func TestMixedQueueSeveralGPUs(t *testing.T) {
 // one such job they share. A job that asks for as much itself has all of it, and so has one that leaves its group.
 func TestDefaultsPerGPU(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{Options: slurmtest.Options{CPUs: 8, Prepare: wakes, Extra: []string{
+	r := newRig(t, options{Options: slurmtest.Options{CPUs: 8, Extra: []string{
 		"PartitionName=per Nodes=n1 DefCpuPerGPU=8 DefMemPerGPU=300 State=UP",
 	}}})
 	var ids []string
@@ -143,7 +143,7 @@ func TestDefaultsPerGPU(t *testing.T) {
 // in part.
 func TestCoresOfTwoThreads(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{Options: slurmtest.Options{CPUs: 4, Threads: 2, Prepare: wakes}})
+	r := newRig(t, options{Options: slurmtest.Options{CPUs: 4, Threads: 2}})
 	var ids []string
 	r.unseen(func() {
 		for range 4 {

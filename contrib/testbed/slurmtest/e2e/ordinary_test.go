@@ -38,21 +38,10 @@ func TestOrdinaryJobs(t *testing.T) {
 			"PartitionName=low Nodes=n4", "PartitionName=high Nodes=n4 PriorityTier=10",
 		},
 	}
-	complete := func(prepare func(*slurmtest.Cluster) error) func(*slurmtest.Cluster) error {
-		return func(c *slurmtest.Cluster) error {
-			c.Options.Extra = append(slices.Clone(c.Options.Extra), "JobCompType=jobcomp/filetxt",
-				"JobCompLoc="+c.Path("log", "jobcomp"))
-			if prepare != nil {
-				return prepare(c)
-			}
-			return nil
-		}
-	}
 	bridged := o
-	bridged.Prepare = complete(etcHooks(8, 8, 8, 8, 8))
+	bridged.Prepare = etcHooks(8, 8, 8, 8, 8)
 	bridged.Extra = append(slices.Clone(o.Extra), "PartitionName=gates Nodes=ALL Hidden=YES",
 		"PriorityFlags=ACCRUE_ALWAYS")
-	o.Prepare = complete(nil)
 	o.Sharing = "none"
 	r, sides, both := besidePlain(t, options{Options: bridged, settings: settings{GatePartition: "gates"}}, o)
 	both((*side).open)
@@ -76,7 +65,6 @@ func TestOrdinaryJobs(t *testing.T) {
 	both((*side).end)
 	both(func(s *side) { s.states(2, ordinaryJobs) })
 	compare(t, sides, "ended", (*side).fields)
-	compare(t, sides, "job completion", (*side).completions)
 	compare(t, sides, "output", (*side).files)
 	compare(t, sides, "commands", func(s *side) map[string]string { return s.said })
 }
@@ -87,7 +75,8 @@ func besidePlain(t *testing.T, bridged options, plain slurmtest.Options) (r *rig
 ) {
 	t.Helper()
 	r = newRig(t, bridged)
-	sides = [2]*side{{t: t, Cluster: slurmtest.New(t, plain)}, {t: t, Cluster: r.Cluster}}
+	c := slurmtest.New(t, plain)
+	sides = [2]*side{{stage: stage{c, t}, Cluster: c}, {stage: r.stage, Cluster: r.Cluster}}
 	return r, sides, func(do func(s *side)) {
 		t.Helper()
 		var all sync.WaitGroup
@@ -265,7 +254,7 @@ const (
 // side is one of two clusters.
 type side struct {
 	*slurmtest.Cluster
-	t    *testing.T
+	stage
 	lock *os.File
 	// broken: it doesn't do what the test needs.
 	broken bool
@@ -630,35 +619,6 @@ func (s *side) line(out map[string]string, where, line string) {
 		return
 	}
 	out[where+"/"+s.plain(line)] = "there"
-}
-
-// completions are what Slurm keeps of the jobs that have ended.
-func (s *side) completions() map[string]string {
-	text, err := os.ReadFile(s.Path("log", "jobcomp"))
-	if err != nil {
-		s.fail("%v", err)
-	}
-	out := map[string]string{}
-	for line := range strings.Lines(string(text)) {
-		id, rest, _ := strings.Cut(strings.TrimPrefix(line, "JobId="), " ")
-		label, ok := s.labels[id]
-		if !ok {
-			continue
-		}
-		for n := 0; ; n++ {
-			run := fmt.Sprintf("%s, run %d", label, n)
-			if out[run] != "" {
-				continue
-			}
-			out[run] = "there"
-			for _, f := range strings.Fields(rest) {
-				field, value, _ := strings.Cut(f, "=")
-				out[run+"/"+field] = s.plain(value)
-			}
-			break
-		}
-	}
-	return out
 }
 
 // compare fails the test where the clusters say different things. What is about to settle

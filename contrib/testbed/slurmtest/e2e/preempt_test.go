@@ -10,7 +10,7 @@ import (
 // plain Slurm, and the preempted jobs run again.
 func TestPreemption(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes, Extra: []string{
+	r := newRig(t, options{Options: slurmtest.Options{Extra: []string{
 		"PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "SchedulerParameters=requeue_delay=1",
 		"PartitionName=urgent Nodes=n1 PriorityTier=10 PreemptMode=OFF State=UP",
 	}}})

@@ -316,21 +316,14 @@ func (r *rig) unseen(f func()) {
 
 // gateText is what the gate file says, "" = there is none.
 func (r *rig) gateText() string {
-	text, err := os.ReadFile(r.GateFile)
-	if err != nil {
-		return ""
-	}
+	text, _ := os.ReadFile(r.GateFile)
 	return string(text)
 }
 
 // gate reads the job in the gate file, "" = none or stale.
 func (r *rig) gate() string {
-	text, err := os.ReadFile(r.GateFile)
-	if err != nil {
-		return ""
-	}
 	var id, expires int64
-	if _, err := fmt.Sscanf(string(text), "job=%d\nexpires=%d", &id, &expires); err != nil ||
+	if _, err := fmt.Sscanf(r.gateText(), "job=%d\nexpires=%d", &id, &expires); err != nil ||
 		time.Now().Unix() >= expires {
 		return ""
 	}

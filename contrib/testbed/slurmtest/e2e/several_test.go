@@ -62,8 +62,8 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 func TestGPUsWithoutShares(t *testing.T) {
 	t.Parallel()
 	for _, o := range []slurmtest.Options{
-		{GPUs: 4, Sharing: "shard", Unshared: []int{0, 2}, Prepare: wakes},
-		{GPUs: 4, Sharing: "mps", AllSharing: true, Unshared: []int{3}, Prepare: wakes},
+		{GPUs: 4, Sharing: "shard", Unshared: []int{0, 2}},
+		{GPUs: 4, Sharing: "mps", AllSharing: true, Unshared: []int{3}},
 	} {
 		t.Run(o.Sharing, func(t *testing.T) {
 			t.Parallel()

@@ -24,12 +24,19 @@ type world struct {
 	stage
 }
 
-// newWorld starts a world; 20 GPU seconds pass in one of its seconds, unless the setup says otherwise. What it logged
-// is shown where the test fails.
+// newWorld starts a world; 20 GPU seconds pass in one of its seconds, unless the setup says otherwise.
 func newWorld(t *testing.T, setup cluster.Setup) *world {
 	t.Helper()
-	setup.Build, setup.Lua = build, ours
-	setup.Scale, setup.Policy = cmp.Or(setup.Scale, 20), cmp.Or(setup.Policy, "greedy")
+	setup.Policy = cmp.Or(setup.Policy, "greedy")
+	w := start(t, setup)
+	must.OK(t, w.Bridge(t.Context()))
+	return w
+}
+
+// start starts a world without a bridge. What it logged is shown where the test fails.
+func start(t *testing.T, setup cluster.Setup) *world {
+	t.Helper()
+	setup.Build, setup.Lua, setup.Scale = build, ours, cmp.Or(setup.Scale, 20)
 	cluster.Require(t, setup.Build)
 	s := cluster.New(setup)
 	slurmtest.New(t, s.Options())
@@ -39,7 +46,6 @@ func newWorld(t *testing.T, setup cluster.Setup) *world {
 			t.Log(s.Logs(40))
 		}
 	})
-	must.OK(t, s.Bridge(t.Context()))
 	return &world{s, stage{s.Cluster, t}}
 }
 
