@@ -147,39 +147,6 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-func TestMistakeOutsideTheFile(t *testing.T) {
-	file := write(t, "")
-	t.Setenv("SLURMBRIDGE_LEASE", "soon")
-	_, err := Load(file, nil)
-	if err == nil || !strings.HasPrefix(err.Error(), `SLURMBRIDGE_LEASE is "soon"`) {
-		t.Errorf("variable: %v", err)
-	}
-	t.Setenv("SLURMBRIDGE_LEASE", "")
-	fs := pflag.NewFlagSet("t", pflag.ContinueOnError)
-	Flags(fs)
-	must.OK(t, fs.Parse([]string{"--window=99"}))
-	_, err = Load(file, fs)
-	if err == nil || !strings.HasPrefix(err.Error(), `--window is 99`) {
-		t.Errorf("flag: %v", err)
-	}
-}
-
-func TestFileThatCannotBeRead(t *testing.T) {
-	if _, err := Load("/nonexistent/s.yaml", nil); err == nil || !strings.Contains(err.Error(), "/nonexistent/s.yaml") {
-		t.Errorf("absent: %v", err)
-	}
-	if _, err := Load(t.TempDir(), nil); err == nil || !strings.Contains(err.Error(), "is no file") {
-		t.Errorf("folder: %v", err)
-	}
-	open := write(t, "lease: 60s")
-	if err := os.Chmod(open, 0o666); err != nil { //nolint:gosec // the mistake to find
-		t.Fatal(err)
-	}
-	if _, err := Load(open, nil); err == nil || !strings.Contains(err.Error(), "all users") {
-		t.Errorf("writable: %v", err)
-	}
-}
-
 func TestEmptyFileAndValuesLeftOut(t *testing.T) {
 	for _, text := range []string{"", "# nothing\n", "lease:\ngpu_types:\n"} {
 		c, err := Load(write(t, text), nil)

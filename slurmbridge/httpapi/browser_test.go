@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -79,31 +78,6 @@ func TestPagesInABrowser(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// Where a folder is named, the page is left there as pictures, to be looked at.
-func TestPicturesOfThePage(t *testing.T) {
-	dir := os.Getenv("SLURMBRIDGE_PICTURES")
-	if dir == "" {
-		t.Skip("SLURMBRIDGE_PICTURES names no folder")
-	}
-	srv := httptest.NewServer(busy(3, 60).Handler())
-	defer srv.Close()
-	asked := 0
-	usage := httptest.NewServer(framed(used(t, &asked).Handler(), 390))
-	defer usage.Close()
-	browse(t, usage.URL+"/frame?of=usage", "--window-size=500,950", "--screenshot="+filepath.Join(dir, "usage-phone.png"))
-	browse(t, usage.URL+"/usage", "--window-size=1280,1600", "--screenshot="+filepath.Join(dir, "usage.png"))
-	for name, args := range map[string][]string{
-		"desk":  {"--window-size=1280,2400"},
-		"dark":  {"--window-size=1280,2400", "--force-dark-mode", "--blink-settings=preferredColorScheme=0"},
-		"phone": {"--window-size=500,3000"},
-	} {
-		browse(t, srv.URL, append(args, "--screenshot="+filepath.Join(dir, name+".png"))...)
-	}
-	if files, _ := filepath.Glob(filepath.Join(dir, "*.png")); len(files) < 5 {
-		t.Error(strings.Join(files, " "))
 	}
 }
 

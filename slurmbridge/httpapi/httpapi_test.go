@@ -12,9 +12,9 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -93,49 +93,36 @@ const healthy, ready = "/-/healthy", "/-/ready"
 
 func TestHealth(t *testing.T) {
 	const ok, no = http.StatusOK, http.StatusServiceUnavailable
+	const unpolled = "Slurm has not been polled yet"
+	active := func(err string) *job.Status { return &job.Status{Mode: job.Active, Gate: "5", At: zero, Err: err} }
 	f := newFixture(t)
-	// Before the first look it lives, but isn't ready.
-	f.wants(healthy, ok)
-	f.wants(ready, no, "Slurm has not been polled yet")
-	f.wants("/v1/status", no, "Slurm has not been polled yet")
+	for name, c := range map[string]struct {
+		after          time.Duration
+		status         *job.Status
+		healthy, ready int
+		says           string
+	}{
+		"before the first look it lives":            {0, nil, ok, no, unpolled},
+		"and while that may take":                   {30 * time.Second, nil, ok, no, unpolled},
+		"one that never comes to an end":            {30*time.Second + 1, nil, no, no, unpolled},
+		"the first look failed":                     {0, &job.Status{Mode: job.Active, Err: "slurmctld is down"}, no, no, "slurmctld is down"},
+		"all is well":                               {0, active(""), ok, ok, ""},
+		"a look that failed is forgiven":            {30 * time.Second, active("squeue: timeout"), ok, ok, ""},
+		"until the last good one is too old":        {31 * time.Second, active("squeue: timeout"), no, no, "31s ago: squeue: timeout"},
+		"the loop is stuck, and nothing has failed": {31 * time.Second, active(""), no, no, "31s ago: no later one has ended"},
+		"nothing is shared without a gate":          {0, &job.Status{Mode: job.Active, At: zero}, no, no, "no gate"},
+		"except in shadow mode, which needs none":   {0, &job.Status{Mode: job.Shadow, At: zero}, ok, ok, ""},
+	} {
+		f.now, f.status = zero.Add(c.after), c.status
+		for path, code := range map[string]int{healthy: c.healthy, ready: c.ready} {
+			if w := f.ask(http.MethodGet, path); w.Code != code || code == no && !strings.Contains(w.Body.String(), c.says) {
+				t.Errorf("%s: %s: %d %s", name, path, w.Code, w.Body)
+			}
+		}
+	}
+	f.status = nil
+	f.wants("/v1/status", no, unpolled)
 	f.wants("/v1/plan", no, "no plan yet")
-	// A first look that never comes to an end is no life.
-	f.now = zero.Add(30 * time.Second)
-	f.wants(healthy, ok)
-	f.now = zero.Add(30*time.Second + 1)
-	f.wants(healthy, no, "Slurm has not been polled yet")
-
-	// The first look failed.
-	f.status = &job.Status{Mode: job.Active, Err: "slurmctld is down"}
-	f.wants(healthy, no, "slurmctld is down")
-	f.wants(ready, no, "slurmctld is down")
-
-	f.now = zero
-	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero}
-	f.wants(healthy, ok)
-	f.wants(ready, ok)
-
-	// One that failed is forgiven until the last good one is too old.
-	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero, Err: "squeue: timeout"}
-	f.now = zero.Add(30 * time.Second)
-	f.wants(healthy, ok)
-	f.wants(ready, ok)
-	f.now = zero.Add(31 * time.Second)
-	f.wants(healthy, no, "31s ago", "squeue: timeout")
-	f.wants(ready, no, "31s ago", "squeue: timeout")
-
-	// The loop is stuck: nothing has failed, and nothing comes any more.
-	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero}
-	f.wants(healthy, no, "31s ago", "no later one has ended")
-	f.wants(ready, no, "31s ago")
-
-	// Without a gate nothing is shared, except in shadow mode, which needs none.
-	f.status = &job.Status{Mode: job.Active, At: f.now}
-	f.wants(healthy, no, "no gate")
-	f.wants(ready, no, "no gate")
-	f.status = &job.Status{Mode: job.Shadow, At: f.now}
-	f.wants(healthy, ok)
-	f.wants(ready, ok)
 }
 
 // Whatever is asked for in place of a job is answered by a sentence, and neither
@@ -297,33 +284,11 @@ func listen(t *testing.T, srv *http.Server) string {
 	return l.Addr().String()
 }
 
-// A reader that never reads is cut off, and what it was to read is given back.
-func TestReadersThatNeverRead(t *testing.T) {
-	ended := make(chan error, 5)
-	big := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		var err error
-		for err == nil {
-			_, err = io.WriteString(w, strings.Repeat("x", 1<<20))
-		}
-		ended <- err
-	})
-	addr := listen(t, bounds{conns: 10, ofHost: 10, write: 100 * time.Millisecond}.server(big))
-	for range 5 {
-		c := must.Get(net.Dial("tcp", addr))(t)
-		defer c.Close()
-		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	}
-	for range 5 {
-		select {
-		case <-ended:
-		case <-time.After(time.Minute):
-			t.Fatal("an answer that nobody reads goes on")
-		}
-	}
-}
-
 // Somebody who holds many connections loses the oldest, and whoever comes is served.
 func TestConnectionsOfOneHost(t *testing.T) {
+	if s := NewServer(nil); s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 {
+		t.Errorf("a reader that never reads, or never asks, isn't cut off: %+v", s)
+	}
 	for _, b := range []bounds{{conns: 10, ofHost: 3, write: time.Minute}, {conns: 3, ofHost: 10, write: time.Minute}} {
 		addr := listen(t, b.server(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 		served := func(c net.Conn) bool {
@@ -351,96 +316,59 @@ func TestConnectionsOfOneHost(t *testing.T) {
 	}
 }
 
-// Few answers are made at a time; whoever waits too long is told so.
-func TestReadersInTurn(t *testing.T) {
-	r := newReaders()
-	r.making, r.wait = turns.New(1, 1), 20*time.Millisecond
-	in, out := make(chan bool), make(chan bool)
-	h := r.handle(func(http.ResponseWriter, *http.Request) { in <- true; <-out })
-	done := make(chan bool)
-	go func() {
-		h(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-		close(done)
-	}()
-	<-in
-	second := httptest.NewRecorder()
-	h(second, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-	if second.Code != http.StatusServiceUnavailable || second.Header().Get("Retry-After") == "" {
-		t.Errorf("the second gets %d", second.Code)
-	}
-	close(out)
-	<-done
-}
-
-// However many one host asks for at once, another host's reader has its turn at once.
-func TestOneHostLeavesRoomForOthers(t *testing.T) {
-	r := newReaders()
-	r.wait = time.Minute
-	in, out := make(chan bool, 100), make(chan bool)
-	h := r.handle(func(_ http.ResponseWriter, req *http.Request) {
-		if strings.HasPrefix(req.RemoteAddr, "10.0.0.1:") {
-			in <- true
-			<-out
-		}
-	})
-	get := func(host string) int {
-		req, w := httptest.NewRequest(http.MethodGet, "/", http.NoBody), httptest.NewRecorder()
-		req.RemoteAddr = host + ":1"
-		h(w, req)
-		return w.Code
-	}
-	var flood sync.WaitGroup
-	for range 20 {
-		flood.Go(func() { get("10.0.0.1") })
-	}
-	<-in
-	<-in
-	for range 10 {
-		must.Equal(t, get("10.0.0.2"), http.StatusOK, "beside a flood")
-	}
-	close(out)
-	flood.Wait()
-	if all, hosts := r.making.Held(); all != 0 || hosts != 0 {
-		t.Errorf("%d turns of %d hosts are held for ever", all, hosts)
-	}
-}
-
 // stuck is a reader that takes nothing until it is let go.
 type stuck struct {
-	http.ResponseWriter
+	*httptest.ResponseRecorder
 	release chan bool
 }
 
 func (s stuck) Write(b []byte) (int, error) { <-s.release; return len(b), nil }
 
-// What slow readers have not read yet is bounded by host, and keeps no other host from
-// being answered.
-func TestSlowReadersHoldLittle(t *testing.T) {
-	r := newReaders()
-	r.sending, r.wait = turns.New(8, 2), 20*time.Millisecond
-	h := r.handle(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 100)) })
-	get := func(host string, w http.ResponseWriter) {
-		req := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
-		req.RemoteAddr = host + ":1"
-		h(w, req)
-	}
-	release := make(chan bool)
-	var slow sync.WaitGroup
-	for range 2 {
-		slow.Go(func() { get("10.0.0.1", stuck{httptest.NewRecorder(), release}) })
-	}
-	for held := 0; held < 2; held, _ = r.sending.Held() {
-		time.Sleep(time.Millisecond)
-	}
-	for host, want := range map[string]int{"10.0.0.1": http.StatusServiceUnavailable, "10.0.0.2": http.StatusOK} {
-		w := httptest.NewRecorder()
-		if get(host, w); w.Code != want {
-			t.Errorf("%s gets %d, want %d", host, w.Code, want)
+// Few answers are made, and few sent to readers that don't take them, at a time, a part of them for one host. Whoever
+// waits too long for a turn is told so, another host's reader has its turn at once, and no turn is held for ever.
+func TestReadersInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReaders()
+		slowly := make(chan bool)
+		h := r.handle(func(w http.ResponseWriter, req *http.Request) {
+			if strings.HasPrefix(req.RemoteAddr, "10.0.0.1:") {
+				<-slowly
+			}
+			_, _ = w.Write(make([]byte, 100))
+		})
+		get := func(host string, w http.ResponseWriter) {
+			req := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+			req.RemoteAddr = host + ":1"
+			h(w, req)
 		}
-	}
-	close(release)
-	slow.Wait()
-	if all, hosts := r.sending.Held(); all != 0 || hosts != 0 {
-		t.Errorf("%d turns of %d hosts are held for ever", all, hosts)
-	}
+		for what, c := range map[string]struct {
+			turns   *turns.Turns
+			host    string
+			ofHost  int
+			release chan bool
+		}{
+			"making":  {r.making, "10.0.0.1", 2, slowly},
+			"sending": {r.sending, "10.0.0.3", 8, make(chan bool)},
+		} {
+			for range c.ofHost {
+				go get(c.host, stuck{httptest.NewRecorder(), c.release})
+			}
+			synctest.Wait()
+			began, late := time.Now(), httptest.NewRecorder()
+			get(c.host, late)
+			if late.Code != http.StatusServiceUnavailable || late.Header().Get("Retry-After") == "" ||
+				time.Since(began) != r.wait {
+				t.Errorf("%s: one too many gets %d after %v", what, late.Code, time.Since(began))
+			}
+			began, other := time.Now(), httptest.NewRecorder()
+			if get("10.0.0.2", other); other.Code != http.StatusOK || time.Since(began) > 0 {
+				t.Errorf("%s: another host gets %d after %v", what, other.Code, time.Since(began))
+			}
+			close(c.release)
+			synctest.Wait()
+			if all, hosts := c.turns.Held(); all != 0 || hosts != 0 {
+				t.Errorf("%s: %d turns of %d hosts are held for ever", what, all, hosts)
+			}
+		}
+	})
 }

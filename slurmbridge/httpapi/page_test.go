@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,114 +24,87 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// busy is a cluster in full work: nodes of four GPUs, that many waiting jobs, six
-// hours behind it.
+// busy is a cluster in full work: nodes of four GPUs, that many waiting jobs, six hours behind it. Groups of one to three
+// jobs follow each other on each GPU; plain Slurm would have taken twice as long for those that shared.
 func busy(nodes, pending int) *Server {
 	r := rand.New(rand.NewPCG(1, 2))
-	apps := []string{"gromacs", "namd", "resnet50", "bert-large", "lammps", "vasp-6"}
-	users := []string{"ann", "bob", "carol", "dave", "erin"}
-	now := zero
+	one := func(of ...string) string { return of[r.IntN(len(of))] }
+	app := func() string { return one("gromacs", "namd", "resnet50", "bert-large", "lammps", "vasp-6") }
+	user := func() string { return one("ann", "bob", "carol", "dave", "erin") }
+	id := 1000
+	next := func() string { id++; return fmt.Sprint(id) }
 	st := &job.Status{
-		At: now, Mode: job.Active, Policy: "dqn", Gate: "17", Lease: 52 * time.Second, Window: 5, MaxDelayS: 41,
+		At: zero, Mode: job.Active, Policy: "dqn", Gate: "17", Lease: 52 * time.Second, Window: 5, MaxDelayS: 41,
 		Apps: map[string]job.App{}, Explanations: map[string]*job.Explanation{}, Unmanaged: map[string]string{},
-		Snap: &job.Snapshot{At: now, Release: "22.05.8"}, Plan: &job.Plan{},
+		Snap: &job.Snapshot{At: zero, Release: "22.05.8"}, Plan: &job.Plan{},
 	}
 	var ran []history.Run
-	id := 1000
 	for n := range nodes {
-		node := fmt.Sprintf("gpu%03d", n+1)
-		st.Snap.Nodes = append(st.Snap.Nodes, job.Node{Name: node, Up: n%29 != 28, GPUs: 4, GPUType: "a100"})
-		if n%29 == 28 {
-			continue
-		}
-		for g := range 4 {
-			at := now.Add(-6 * time.Hour)
-			for {
-				members := 1 + r.IntN(3)
-				length := time.Duration(5+r.IntN(60)) * time.Minute
-				end := at.Add(length)
-				for m := range members {
-					id++
-					app := apps[r.IntN(len(apps))]
-					user := users[r.IntN(len(users))]
-					ref := fmt.Sprint(id)
-					if end.After(now) {
+		node := job.Node{Name: fmt.Sprintf("gpu%03d", n+1), Up: n%29 != 28, GPUs: 4, GPUType: "a100"}
+		st.Snap.Nodes = append(st.Snap.Nodes, node)
+		for g := 0; node.Up && g < 4; g++ {
+			for at, end := zero.Add(-6*time.Hour), (time.Time{}); !end.After(zero); at = end.Add(time.Minute) {
+				members, length := 1+r.IntN(3), time.Duration(5+r.IntN(60))*time.Minute
+				end = at.Add(length)
+				for range members {
+					run := history.Run{
+						Ref: next(), User: user(), App: app(), Start: at, End: end, Node: node.Name, GPUs: []int{g},
+						Shares: 100 / members,
+					}
+					if end.After(zero) {
 						st.Snap.Jobs = append(st.Snap.Jobs, job.Job{
-							Ref: ref, User: user, State: job.Running, Nodes: node, GPUs: []int{g}, Start: at, Submit: at.Add(-time.Hour),
-							Request: job.GPURequest{Kind: job.Shares, Count: 100 / members},
+							Ref: run.Ref, User: run.User, State: job.Running, Nodes: node.Name, GPUs: run.GPUs, Start: at, Submit: at,
+							Request: job.GPURequest{Kind: job.Shares, Count: run.Shares},
 						})
-						st.Apps[ref] = job.App{Key: app, Profile: &rlcore.Profile{App: app, DurationS: length.Seconds()}}
+						st.Apps[run.Ref] = job.App{Key: run.App, Profile: &rlcore.Profile{App: run.App, DurationS: length.Seconds()}}
 						continue
 					}
-					early := time.Duration(m*r.IntN(10)) * length / 30
-					ran = append(ran, history.Run{
-						Ref: ref, User: user, App: app, Start: at, End: end.Add(-early), Node: node,
-						GPUs: []int{g}, Shares: 100 / members,
-					})
-					if members > 1 {
-						p := 1 + 0.5*r.Float64()
-						// Plain Slurm would have taken twice as long.
-						o := history.Outcome{
-							Ref: ref, User: user, App: app, Submit: at, Start: at, End: end,
-							PlainEnd: end.Add(end.Sub(at)), SoloS: 60, With: []string{"x"}, Predicted: p,
-							Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5,
+					if p := 1 + 0.5*r.Float64(); members > 1 {
+						run.Outcome = &history.Outcome{
+							Ref: run.Ref, User: run.User, App: run.App, Submit: at, Start: at, End: end, PlainEnd: end.Add(length),
+							SoloS: 60, With: []string{"x"}, Predicted: p, Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5,
 						}
-						o.Broken = o.Slowdown > 1.5
-						ran[len(ran)-1].Outcome = &o
+						run.Outcome.Broken = run.Outcome.Slowdown > 1.5
 					}
+					ran = append(ran, run)
 				}
-				if end.After(now) {
-					break
-				}
-				at = end.Add(time.Duration(r.IntN(4)) * time.Minute)
 			}
 		}
 	}
 	for i := range pending {
-		id++
-		ref := fmt.Sprint(id)
-		app := apps[r.IntN(len(apps))]
+		ref, key := next(), app()
 		st.Snap.Jobs = append(st.Snap.Jobs, job.Job{
-			Ref: ref, User: users[r.IntN(len(users))], Account: "physics", State: job.Pending, Priority: 1,
-			Submit:  now.Add(-time.Duration(pending-i) * time.Second * 7),
+			Ref: ref, User: user(), Account: "physics", State: job.Pending, Priority: 1,
+			Submit:  zero.Add(-time.Duration(pending-i) * time.Second * 7),
 			Request: job.GPURequest{Kind: job.Shares, Count: 100},
 		})
-		st.Apps[ref] = job.App{Key: app}
+		st.Apps[ref] = job.App{Key: key}
 		if i < 8 {
-			n := &job.Explanation{
-				Ref: ref, App: app, Known: true, Status: "waits for a GPU: others come first on gpu001",
-				LatestDelayS: 259,
+			st.Explanations[ref] = &job.Explanation{
+				Ref: ref, App: key, Known: true, Status: "waits for a GPU: others come first on gpu001", LatestDelayS: 259,
+				Considered: slices.Repeat([]job.Considered{{
+					Jobs: []string{ref, fmt.Sprint(id - 1)}, Node: "gpu001", Value: 1.23, Slowdown: []float64{1.1, 1.2},
+				}}, 9),
+				Refused: slices.Repeat([]job.Refusal{{
+					With: []string{fmt.Sprint(id - 1)}, Node: "gpu001", Reason: rlcore.RefusedMemory,
+				}}, 9),
 			}
-			for k := range 9 {
-				n.Considered = append(n.Considered, job.Considered{
-					Jobs: []string{ref, fmt.Sprint(id + k)}, Node: "gpu001",
-					Value: 1.23, Slowdown: []float64{1.1, 1.2},
-				})
-				n.Refused = append(n.Refused, job.Refusal{
-					With: []string{strconv.Itoa(id + k)}, Node: "gpu001",
-					Reason: rlcore.RefusedMemory,
-				})
-			}
-			st.Explanations[ref] = n
 		}
-		if i == 9 {
-			st.Unmanaged[ref] = "its owner edited it"
-		}
-		if i == 1 {
+		switch i {
+		case 1:
 			st.Groups = []job.Group{{
 				ID: 9, Kind: job.StartNow, State: job.Released, Node: "gpu001", GPU: 0,
 				Members: []job.Member{
-					{Ref: ref, User: "ann", App: app, Predicted: 1.2},
-					{Ref: fmt.Sprint(id - 1), User: "bob", App: app, Predicted: 1.1},
+					{Ref: ref, User: "ann", App: key, Predicted: 1.2}, {Ref: fmt.Sprint(id - 1), User: "bob", App: key, Predicted: 1.1},
 				},
 			}}
+		case 9:
+			st.Unmanaged[ref] = "its owner edited it"
 		}
 	}
 	return &Server{
-		Status: func() *job.Status { return st }, Now: func() time.Time { return now.Add(4 * time.Second) },
-		Fresh:    time.Minute,
-		Gatherer: prometheus.NewRegistry(),
-		Runs:     had(ran, nil),
+		Status: func() *job.Status { return st }, Now: func() time.Time { return zero.Add(4 * time.Second) },
+		Fresh: time.Minute, Gatherer: prometheus.NewRegistry(), Runs: had(ran, nil),
 	}
 }
 
