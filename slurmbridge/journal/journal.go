@@ -130,7 +130,7 @@ func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
 }
 
 // Log records one change with the values it replaced, and Slurm's answer.
-func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group int64, c *job.Change,
+func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group func(ref string) int64, c *job.Change,
 	outcome error,
 ) error {
 	result := "ok"
@@ -142,7 +142,7 @@ func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group in
 			one := *c
 			one.Update.Jobs = []string{ref}
 			if err := exec(`INSERT INTO bridge_changes (at, mode, group_id, ref, step, change, was, result) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-				at.UnixMilli(), mode, group, ref, c.Step, one.Text(), c.Was[ref], result); err != nil {
+				at.UnixMilli(), mode, group(ref), ref, c.Step, one.Text(), c.Was[ref], result); err != nil {
 				return err
 			}
 		}

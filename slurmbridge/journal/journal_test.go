@@ -103,7 +103,7 @@ func TestStory(t *testing.T) {
 		Step: "prepare", Update: job.Update{Jobs: []string{"10", "11"}, Gres: &gres},
 		Was: map[string]string{"10": "Gres=gres:mps:100", "11": "Gres=gres:mps:100 hostile\n'; DROP TABLE"},
 	}
-	must.OK(t, j.Log(ctx, time.UnixMilli(5), job.Active, 1, c, errors.New("refused")))
+	must.OK(t, j.Log(ctx, time.UnixMilli(5), job.Active, func(string) int64 { return 1 }, c, errors.New("refused")))
 	must.OK(t, j.SaveExplanations(ctx, map[string]*job.Explanation{"10": {Ref: "10", Status: "waits"}}))
 	s := must.Get(j.Story(ctx, "11"))(t)
 	if len(s.Groups) != 1 || len(s.Changes) != 1 || s.Changes[0].Was != "Gres=gres:mps:100 hostile\n'; DROP TABLE" ||

@@ -23,7 +23,7 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	}
 	repairs := release.Merge(p.Repairs)
 	for i, err := range b.sendAll(ctx, repairs) {
-		b.note(ctx, 0, &repairs[i], err)
+		b.note(ctx, nil, &repairs[i], err)
 		settled = settled && (err == nil || repairs[i].Step != job.StepRestore)
 	}
 	b.fault("repaired")
@@ -33,18 +33,22 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 		p.Groups = nil
 		return
 	}
+	of := map[string]*making{}
 	for i := range p.Groups {
-		p.Groups[i].Group.ID = b.tracker.NewID()
+		g := &p.Groups[i]
+		g.Group.ID = b.tracker.NewID()
+		m := &making{PlannedGroup: g}
+		for _, ref := range g.Group.Refs() {
+			of[ref] = m
+		}
 	}
 	if b.acting() == job.Shadow {
-		for i := range p.Groups {
-			for _, c := range slices.Concat(p.Groups[i].Prepare, p.Groups[i].Release) {
-				b.note(ctx, p.Groups[i].Group.ID, &c, nil)
-			}
+		for _, c := range p.Changes()[len(p.Repairs):] {
+			b.note(ctx, of, &c, nil)
 		}
 		return
 	}
-	b.makeGroups(ctx, p.Groups, p.Order)
+	b.makeGroups(ctx, p, of)
 }
 
 // making is a planned group, and whether one of its changes has failed: the next poll then restores its members.
@@ -53,38 +57,39 @@ type making struct {
 	failed bool
 }
 
-// makeGroups makes the groups of a plan; groups of a node with several GPUs are made together.
-func (b *Bridge) makeGroups(ctx context.Context, groups []job.PlannedGroup, order map[string]int) {
-	b.readComments(ctx, groups)
+// makeGroups makes the groups of a plan; groups of a node with several GPUs are made together. of finds them by their
+// members.
+func (b *Bridge) makeGroups(ctx context.Context, p *job.Plan, of map[string]*making) {
+	b.readComments(ctx, p.Groups)
 	seats := b.tracker.Seats()
 	var sides [][]*making
 	members := 0
-	for _, side := range sidesOf(groups, order) {
+	for _, side := range sidesOf(p, of) {
 		side = slices.DeleteFunc(side, func(m *making) bool { return !b.enter(ctx, m.PlannedGroup, seats) })
 		for _, m := range side {
 			members += len(m.Group.Members)
 		}
 		if sides = append(sides, side); members >= atOnce {
-			b.makeSides(ctx, sides, order)
+			b.makeSides(ctx, sides, of, p.Order)
 			sides, members = nil, 0
 		}
 	}
-	b.makeSides(ctx, sides, order)
+	b.makeSides(ctx, sides, of, p.Order)
 }
 
 // sidesOf are the groups that start on one node each, side by side; a group of a node with one GPU is alone.
-func sidesOf(groups []job.PlannedGroup, order map[string]int) (sides [][]*making) {
+func sidesOf(p *job.Plan, of map[string]*making) (sides [][]*making) {
 	at := map[string]int{} // by node
-	for i := range groups {
-		g := &groups[i]
-		k, there := at[g.Group.Node]
+	for i := range p.Groups {
+		g := &p.Groups[i].Group
+		k, there := at[g.Node]
 		if !there {
 			k, sides = len(sides), append(sides, nil)
 		}
-		if _, ordered := order[g.Group.Members[0].Ref]; ordered {
-			at[g.Group.Node] = k
+		if _, ordered := p.Order[g.Members[0].Ref]; ordered {
+			at[g.Node] = k
 		}
-		sides[k] = append(sides[k], &making{PlannedGroup: g})
+		sides[k] = append(sides[k], of[g.Members[0].Ref])
 	}
 	return sides
 }
@@ -123,7 +128,7 @@ func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[strin
 			Step: job.StepUngate, Why: "their group can't be written down",
 			Update: job.Update{Jobs: g.Refs(), Dependency: &none, StartNow: true},
 		}
-		b.note(ctx, 0, &c, b.sendAll(ctx, []job.Change{c})[0])
+		b.note(ctx, nil, &c, b.sendAll(ctx, []job.Change{c})[0])
 		return false
 	}
 	b.tracker.Add(&g, seats)
@@ -133,15 +138,11 @@ func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[strin
 
 // makeSides prepares groups and then lets them start. What members are to have when they start is set while the gate
 // keeps them; equal members of a node share one update.
-func (b *Bridge) makeSides(ctx context.Context, sides [][]*making, order map[string]int) {
-	of := map[string]*making{}
+func (b *Bridge) makeSides(ctx context.Context, sides [][]*making, of map[string]*making, order map[string]int) {
 	var prepare, let []job.Change
 	for _, side := range sides {
 		var here []job.Change
 		for _, m := range side {
-			for _, ref := range m.Group.Refs() {
-				of[ref] = m
-			}
 			here = append(here, m.Prepare...)
 		}
 		prepare = append(prepare, release.Merge(here)...)
@@ -203,32 +204,13 @@ func (b *Bridge) change(ctx context.Context, of map[string]*making, all []job.Ch
 		errs = b.sendAll(ctx, all)
 	}
 	for i := range all {
-		b.noteOf(ctx, of, &all[i], errs[i])
+		for _, ref := range all[i].Update.Jobs {
+			of[ref].failed = of[ref].failed || errs[i] != nil
+		}
+		b.note(ctx, of, &all[i], errs[i])
 		if errs[i] == nil {
 			b.fault(string(all[i].Step))
 		}
-	}
-}
-
-// noteOf keeps a change in the journal, with each group the part that is about its members.
-func (b *Bridge) noteOf(ctx context.Context, of map[string]*making, c *job.Change, outcome error) {
-	parts := map[int64]*job.Change{}
-	var ids []int64
-	for _, ref := range c.Update.Jobs {
-		of[ref].failed = of[ref].failed || outcome != nil
-		id := of[ref].Group.ID
-		part := parts[id]
-		if part == nil {
-			one := *c
-			one.Update.Jobs, one.Was = nil, map[string]string{}
-			part = &one
-			parts[id], ids = part, append(ids, id)
-		}
-		part.Update.Jobs = append(part.Update.Jobs, ref)
-		part.Was[ref] = c.Was[ref]
-	}
-	for _, id := range ids {
-		b.note(ctx, id, parts[id], outcome)
 	}
 }
 
@@ -260,8 +242,14 @@ func (b *Bridge) sendAll(ctx context.Context, all []job.Change) []error {
 	return errs
 }
 
-// note keeps a change in the journal.
-func (b *Bridge) note(ctx context.Context, group int64, c *job.Change, outcome error) {
+// note keeps a change in the journal, with the groups of its jobs, by ref.
+func (b *Bridge) note(ctx context.Context, of map[string]*making, c *job.Change, outcome error) {
+	group := func(ref string) int64 {
+		if m := of[ref]; m != nil {
+			return m.Group.ID
+		}
+		return 0
+	}
 	b.logged(b.Journal.Log(ctx, b.Now(), b.acting(), group, c, outcome))
 }
 

@@ -33,8 +33,8 @@ type Journal interface {
 	SaveGroup(ctx context.Context, g *job.Group) error
 	// SaveTracker writes down what of the tracker is not groups.
 	SaveTracker(ctx context.Context, t *tracker.Tracker) error
-	// Log records one applied (or, in shadow, intended) change and its outcome.
-	Log(ctx context.Context, at time.Time, mode job.Mode, group int64, c *job.Change, outcome error) error
+	// Log records one applied (or, in shadow, intended) change and its outcome; group is a job's, 0 = none.
+	Log(ctx context.Context, at time.Time, mode job.Mode, group func(ref string) int64, c *job.Change, outcome error) error
 	// SaveExplanations keeps the newest explanation of each job.
 	SaveExplanations(ctx context.Context, explanations map[string]*job.Explanation) error
 	// SaveTasks keeps which array tasks run under which job numbers of their own: that
