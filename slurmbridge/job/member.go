@@ -123,7 +123,6 @@ var (
 	CauseNodeDown   = causeKind("node-down", "its node went out of service")
 	CausePassedOver = causeKind("passed-over", "Slurm keeps it waiting for other jobs")
 	CauseLate       = causeKind("late", "did not start in time")
-	CauseReplanned  = causeKind("replanned", "its group was planned again")
 	CauseRunAlone   = causeKind("run-alone", "it failed while sharing and runs again alone")
 	CauseTried      = causeKind("tried", "it failed with a part of the GPU's memory and runs again with all of it")
 	CauseExpedited  = causeKind("expedited", "Slurm starts it again before all other jobs")

@@ -32,33 +32,23 @@ func (b *Bridge) decide(ctx context.Context, in *plan.Input) *job.Plan {
 	return p
 }
 
-// readOptOut reads who has opted out, if the file has changed. One that can't be read leaves the last answer, and
-// before the first nothing is adopted.
+// readOptOut reads who has opted out. A file that can't be read leaves the last answer, and before the first nothing is
+// adopted.
 func (b *Bridge) readOptOut() {
 	if b.rules == nil {
 		b.rules = b.Adopt
 	}
-	p := b.rules
-	if p == nil || p.OutFile == "" {
+	if b.rules == nil || b.rules.OutFile == "" {
 		return
 	}
-	info, err := os.Stat(p.OutFile)
-	if err == nil && info.ModTime().Equal(b.optedOut) {
-		b.complain("adopt_opt_out", nil)
-		return
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(p.OutFile)
-	}
+	text, err := os.ReadFile(b.rules.OutFile)
 	b.complain("adopt_opt_out", err)
-	if err != nil {
-		if b.optedOut.IsZero() {
-			b.Adopt = nil
-		}
-		return
+	switch {
+	case err == nil:
+		next := *b.rules
+		next.OutUsers, next.OutAccounts = adopt.ParseOptOut(string(text))
+		b.Adopt, b.optedOut = &next, true
+	case !b.optedOut:
+		b.Adopt = nil
 	}
-	next := *p
-	next.OutUsers, next.OutAccounts = adopt.ParseOptOut(string(text))
-	b.Adopt, b.optedOut = &next, info.ModTime()
 }

@@ -68,11 +68,7 @@ type Gate struct {
 	// openedFor is when the gate was last opened for jobs that Slurm didn't let go.
 	openedFor time.Time
 
-	perGPU map[string]job.PerGPU // as the last poll showed it
-	sizes  map[string]int        // Snapshot.OneNode of the last poll
-	adopt  string                // as of the last poll
-	whole  []string              // SharersOnly where the release calls for it
-	models []string              // the types of GPUs that shares may be asked for of, as the last poll showed them
+	polled string // what the gate file says of the last poll
 
 	asking   sync.Mutex            // held during a command about the gate: one at a time
 	lease    atomic.Pointer[lease] // the holder of asking replaces it; reading needs no lock
@@ -259,10 +255,6 @@ func (g *Gate) Tend(ctx context.Context, s *job.Snapshot) error {
 	g.asking.Lock()
 	defer g.asking.Unlock()
 	g.note(s)
-	g.whole = nil
-	if s.GivesUsedGPUs {
-		g.whole = g.SharersOnly
-	}
 	lost, unseen, claim := g.find(s)
 	if claim != "" {
 		if err := g.Slurm.ClaimGate(ctx, claim); err != nil && !errors.Is(err, job.ErrNoJob) {
@@ -318,10 +310,16 @@ func (g *Gate) Idle(s *job.Snapshot) error {
 
 // note keeps what the gate file says of a poll.
 func (g *Gate) note(s *job.Snapshot) {
-	if g.perGPU = s.PerGPU; g.Adopt != nil {
-		g.adopt = g.Adopt(s)
+	// Slurm gives defaults per GPU to jobs of whole GPUs alone.
+	g.polled = byPartition("size", s.OneNode, func(cpus int) uint64 { return uint64(cpus) }) +
+		byPartition("cpus", s.PerGPU, func(d job.PerGPU) uint64 { return d.CPUs }) +
+		byPartition("mem", s.PerGPU, func(d job.PerGPU) uint64 { return d.MemMiB }) + lines("model", s.Models()...)
+	if s.GivesUsedGPUs {
+		g.polled += lines("shares", g.SharersOnly...)
 	}
-	g.sizes, g.models = s.OneNode, s.Models()
+	if g.Adopt != nil {
+		g.polled += g.Adopt(s)
+	}
 	if i := slices.IndexFunc(s.Nodes, func(n job.Node) bool { return n.Sharing != "" }); i >= 0 {
 		g.Sharing = s.Nodes[i].Sharing
 	}
@@ -561,15 +559,10 @@ func (g *Gate) publish(l lease) error {
 	if g.File == "" {
 		return nil
 	}
-	// Slurm gives defaults per GPU to jobs of whole GPUs alone.
-	partitions := byPartition("size", g.sizes, func(cpus int) uint64 { return uint64(cpus) }) +
-		byPartition("cpus", g.perGPU, func(d job.PerGPU) uint64 { return d.CPUs }) +
-		byPartition("mem", g.perGPU, func(d job.PerGPU) uint64 { return d.MemMiB })
 	byHand := lines("uid", os.Geteuid()) + lines("user", g.ByHand.Users...) + lines("only", g.ByHand.Only...) +
 		lines("leave", g.ByHand.Leave...)
 	return writeGateFile(g.File, lines("job", l.gate)+lines("expires", l.expires.Add(-2*time.Second).Unix())+
-		sharedText(g.Sharing)+partitionLine(g.Partition)+byHand+partitions+lines("shares", g.whole...)+
-		lines("model", g.models...)+g.adopt)
+		sharedText(g.Sharing)+partitionLine(g.Partition)+byHand+g.polled)
 }
 
 func writeGateFile(path, text string) error {

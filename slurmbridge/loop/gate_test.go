@@ -387,8 +387,8 @@ func (h *head) round(t *testing.T) bool {
 	return standby
 }
 
-// While a daemon is standby its gate file names the other's gate, for a slurmctld on its host. A daemon that was stopped
-// for longer than its lease finds its gate taken over and gives way, with the groups that it has made.
+// While a daemon is standby its gate file names the other's gate, for a slurmctld on its host. A daemon that was
+// stopped for longer than its lease finds its gate taken over and gives way, with the groups that it has made.
 func TestHungDaemonGivesWay(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	m.lingers = true

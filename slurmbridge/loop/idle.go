@@ -45,34 +45,16 @@ func (b *Bridge) TakeIdle(r *gpuprof.IdleReport) {
 	}
 }
 
-// withoutMPS returns the running jobs that share a GPU without MPS, by the nodes' reports.
-func (r *idleReports) withoutMPS(snap *job.Snapshot, now time.Time) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	reported := map[int64]bool{}
-	for _, report := range r.nodes {
-		for _, id := range report.withoutMPS {
-			reported[id] = reported[id] || now.Sub(report.at) <= idleFresh
-		}
-	}
-	var out []string
-	for i := range snap.Jobs {
-		if j := &snap.Jobs[i]; j.State == job.Running && reported[j.ID] {
-			out = append(out, j.Ref)
-		}
-	}
-	return out
-}
-
-// of returns the running jobs with GPUs that have done nothing for so long on each of their nodes,
-// the longest idle first. Nodes without an agent send no report, so a job of several nodes counts
-// only if all of them do.
-func (r *idleReports) of(snap *job.Snapshot, now time.Time, after time.Duration) []job.Idle {
+// read returns the running jobs that by the nodes' reports have done nothing with their GPUs for so long on each of
+// their nodes, 0 = none is idle, the longest idle first, and those that share a GPU without MPS. Nodes without an agent
+// send no report, so a job of several nodes is idle only if all of them do.
+func (r *idleReports) read(snap *job.Snapshot, now time.Time, after time.Duration) (idle []job.Idle, noMPS []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	type told struct {
-		nodes int
-		since time.Time // the latest of its nodes'
+		nodes      int
+		since      time.Time // the latest of its nodes'
+		withoutMPS bool
 	}
 	byJob := map[int64]told{}
 	for node, report := range r.nodes {
@@ -88,12 +70,22 @@ func (r *idleReports) of(snap *job.Snapshot, now time.Time, after time.Duration)
 			}
 			byJob[j.JobID] = t
 		}
+		for _, id := range report.withoutMPS {
+			t := byJob[id]
+			t.withoutMPS = true
+			byJob[id] = t
+		}
 	}
-	out := []job.Idle{}
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
 		t := byJob[j.ID]
-		if j.State != job.Running || t.nodes < max(1, j.NumNodes) || now.Sub(t.since) < after {
+		if j.State != job.Running {
+			continue
+		}
+		if t.withoutMPS {
+			noMPS = append(noMPS, j.Ref)
+		}
+		if after == 0 || t.nodes < max(1, j.NumNodes) || now.Sub(t.since) < after {
 			continue
 		}
 		gpus := float64(max(1, len(j.GPUs)))
@@ -103,12 +95,12 @@ func (r *idleReports) of(snap *job.Snapshot, now time.Time, after time.Duration)
 		case len(j.GPUs) == 0:
 			gpus = float64(max(1, j.Request.Count))
 		}
-		out = append(out, job.Idle{
+		idle = append(idle, job.Idle{
 			Ref: j.Ref, Name: j.Name, NoMail: job.ParseTerms(j.Comment).NoMail, User: j.User, Account: j.Account,
 			Partition: j.Partition, Node: j.Nodes, GPUs: gpus, Since: t.since.Truncate(time.Second),
 			Whole: j.Request.Kind != job.Shares,
 		})
 	}
-	slices.SortFunc(out, func(a, b job.Idle) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Ref, b.Ref)) })
-	return out
+	slices.SortFunc(idle, func(a, b job.Idle) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Ref, b.Ref)) })
+	return idle, noMPS
 }

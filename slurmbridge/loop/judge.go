@@ -34,14 +34,11 @@ const (
 type learned struct {
 	bans   adopt.Bans
 	loaded bool // the beliefs have learned from earlier outcomes
-	// again holds the jobs that were requeued to run alone, by ref; fails the applications
-	// that have failed alone.
-	again *recent.Map[string, *history.Outcome]
-	fails *recent.Map[rlcore.Identity, bool]
-	// faults holds the jobs that failed with their MPS server, by ref: one of them may run again before the others
-	// are judged.
-	faults *recent.Map[string, *history.Outcome]
-	tried  *recent.Map[rlcore.Identity, float64] // see plan.Input.TriedMiB
+	// ended holds the jobs that were requeued to run alone (Again) or failed with their MPS server (Fault), by ref: one
+	// of them may run again before the others are judged.
+	ended *recent.Map[string, *history.Outcome]
+	fails *recent.Map[rlcore.Identity, bool]    // the applications that have failed alone
+	tried *recent.Map[rlcore.Identity, float64] // see plan.Input.TriedMiB
 	// served are the applications that have ended well under MPS, noMPS those that can't run there.
 	served, noMPS *recent.Map[rlcore.Identity, bool]
 	// forgotten counts what sayForgotten has said.
@@ -52,11 +49,10 @@ type learned struct {
 // remember teaches the beliefs what earlier outcomes say. After an error it goes on from there.
 func (b *Bridge) remember(ctx context.Context) error {
 	l := &b.learned
-	if l.again == nil {
+	if l.ended == nil {
 		owner, nobody := func(i rlcore.Identity) string { return i.Owner }, func(string) string { return "" }
 		*l = learned{
-			again:  recent.New[string, *history.Outcome](mostRefs, 0, nobody),
-			faults: recent.New[string, *history.Outcome](mostRefs, 0, nobody),
+			ended:  recent.New[string, *history.Outcome](mostRefs, 0, nobody),
 			fails:  recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
 			tried:  recent.New[rlcore.Identity, float64](mostApps, appsOfUser, owner),
 			served: recent.New[rlcore.Identity, bool](mostApps, appsOfUser, owner),
@@ -77,14 +73,9 @@ func (b *Bridge) remember(ctx context.Context) error {
 
 // note remembers what later outcomes depend on.
 func (l *learned) note(o *history.Outcome) {
-	kept := *o // o is one of many
-	l.again.Delete(o.Ref)
-	if o.Again {
-		l.again.Put(o.Ref, &kept)
-	}
-	l.faults.Delete(o.Ref)
-	if o.Fault {
-		l.faults.Put(o.Ref, &kept)
+	l.ended.Delete(o.Ref)
+	if kept := *o; o.Again || o.Fault { // o is one of many
+		l.ended.Put(o.Ref, &kept)
 	}
 	self := rlcore.Identity{App: o.App, Owner: o.User}
 	switch {
@@ -158,7 +149,7 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 // sayForgotten logs and counts what was forgotten of failures and broken contracts since it was last said.
 func (b *Bridge) sayForgotten() {
 	l := &b.learned
-	now := b.Beliefs.Forgotten() + l.again.Forgotten() + l.fails.Forgotten() + l.faults.Forgotten() + l.tried.Forgotten()
+	now := b.Beliefs.Forgotten() + l.ended.Forgotten() + l.fails.Forgotten() + l.tried.Forgotten()
 	if now > l.forgotten {
 		b.Log.Warn("of failures and broken contracts the oldest are forgotten: there is room for a bounded number of each "+
 			"user's", "forgotten", now-l.forgotten)
@@ -216,7 +207,7 @@ func (b *Bridge) company(r *history.Run, described map[string]job.Description) b
 			b.Wake()
 			return false
 		}
-		if o, _ := b.learned.faults.Get(c.Ref); o != nil && o.End.Sub(r.End).Abs() < patience &&
+		if o, _ := b.learned.ended.Get(c.Ref); o != nil && o.Fault && o.End.Sub(r.End).Abs() < patience &&
 			!history.Failed(c.How.State) {
 			c.How.State, c.How.Start, c.How.End = o.State, o.Start, o.End
 		}
@@ -227,7 +218,10 @@ func (b *Bridge) company(r *history.Run, described map[string]job.Description) b
 // conclude judges one run and does what follows from it.
 func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Run, how job.Description) error {
 	ending := b.tracker.Endings[r.Ref]
-	before, _ := b.learned.again.Get(r.Ref)
+	before, _ := b.learned.ended.Get(r.Ref)
+	if before != nil && !before.Again {
+		before = nil
+	}
 	self := rlcore.Identity{App: r.App, Owner: r.User}
 	j := &history.Judgement{
 		Run: r, How: how, Spec: b.spec(snap, r), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil,
@@ -259,11 +253,11 @@ func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Ru
 		return err
 	}
 	o.Teach(b.Beliefs)
-	b.learned.note(&o)
-	b.Metrics.outcome(&o)
 	if o.Again {
 		b.runAlone(ctx, ending, &o)
 	}
+	b.learned.note(&o)
+	b.Metrics.outcome(&o)
 	delete(b.tracker.Endings, r.Ref)
 	b.reportRun(r, &o)
 	return nil
@@ -314,7 +308,6 @@ func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outc
 	if err := b.Slurm.Requeue(ctx, o.Ref); err != nil {
 		b.Log.Warn("job can't be run again", "job", o.Ref, "err", err)
 		o.Again = false
-		b.learned.again.Delete(o.Ref)
 		b.logged(b.Runs.Store(ctx, o))
 		return
 	}

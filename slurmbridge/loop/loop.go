@@ -113,7 +113,7 @@ type Bridge struct {
 	status    atomic.Pointer[job.Status]
 	idle      idleReports
 	rules     *adopt.Policy // Adopt as it was configured
-	optedOut  time.Time     // when the file of adopt_opt_out was last changed
+	optedOut  bool          // the file of adopt_opt_out has been read
 }
 
 func (b *Bridge) init() {
@@ -583,10 +583,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 			st.Waiting++
 		}
 	}
-	if b.IdleAfter > 0 {
-		st.Idle = b.idle.of(in.Snap, b.Now(), b.IdleAfter)
-	}
-	st.WithoutMPS = b.idle.withoutMPS(in.Snap, b.Now())
+	st.Idle, st.WithoutMPS = b.idle.read(in.Snap, b.Now(), b.IdleAfter)
 	st.Faulted = slices.Collect(maps.Keys(b.tracker.Faulted))
 	st.KeptOut, st.StoppedRules = b.learned.bans.Count(in.Snap.At)
 	b.status.Store(st)
