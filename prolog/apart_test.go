@@ -58,10 +58,7 @@ func TestNoServerForAJobOfAWholeGPU(t *testing.T) {
 	h.Cards[0].Exclusive = true
 	must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "8", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")))
 	h.Shard = false // a percentage is what the task prolog of this test sees
-	a := b.run(t, "8", "--duration-scale", "0.01")
-	if status, mps := a.end(); status != 0 || !mps {
-		t.Errorf("a sharer: %d, MPS %v: %s", status, mps, a.stderr.String())
-	}
+	b.served(t, "8", true, "")
 	must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", "8")))
 }
 
@@ -86,10 +83,7 @@ func TestMemoryOfItsOwnOnAnExclusiveGPU(t *testing.T) {
 	h.Cards[0].Exclusive, h.HidesMemory = true, true
 	says(t, h.Prolog(t.Context(), env()), "EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own")
 	must.Equal(t, len(h.MPS.running(0, controlName, serverName)), 0, "processes of MPS")
-	a := b.run(t, "7", "--duration-scale", "0.01")
-	if status, mps := a.end(); status != 0 || mps {
-		t.Errorf("the first job: %d, MPS %v: %s", status, mps, a.stderr.String())
-	}
+	b.served(t, "7", false, "no MPS daemon")
 	says(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "8")), "jobs that share it fail")
 	must.Equal(t, read(t, h.Dir.running(7)).MPSFault.IsZero(), true)
 	must.Equal(t, read(t, h.Dir.running(8)).MPSFault.IsZero(), false)

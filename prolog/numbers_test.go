@@ -299,7 +299,7 @@ func TestSite(t *testing.T) {
 		{slurm: "grestypes = gpu , Shard # both\n", shard: true},
 		{slurm: "GresTypes=gpu\nGresTypes=shard", shard: true},
 		{slurm: "GresTypes=gpu,mps\n"},
-		{slurm: "include more.conf\n", file: "more.conf", text: "NodeName=DEFAULT\nClusterName=c GresTypes=shard\n", shard: true},
+		{slurm: "include more.conf\n", file: "more.conf", text: "NodeName=n1\nClusterName=c GresTypes=shard", shard: true},
 		{slurm: "Include DIR/more.conf\n", file: "more.conf", text: "GresTypes=gpu,shard\n", shard: true},
 		// As slurmd gets it from slurmctld.
 		{slurm: "Include /elsewhere/more.conf\n", file: "more.conf", text: "GresTypes=gpu,shard\n", shard: true},

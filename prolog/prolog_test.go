@@ -3,7 +3,6 @@ package prolog
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -38,109 +37,66 @@ func env(kv ...string) func(string) string {
 	return func(k string) string { return m[k] }
 }
 
-// simulated makes a node with one simulated GPU and its nvidia-cuda-mps-control.
-func simulated(t *testing.T) *Hook {
+// simulated makes a node with two simulated GPUs, as gpusim's options say, and their nvidia-cuda-mps-control.
+func simulated(t *testing.T, options ...string) *Hook {
 	t.Helper()
 	dir := t.TempDir()
-	sim := filepath.Join(dir, "gpusim")
-	must.OK(t, built.Into(dir, "gpusim"))
-	control := filepath.Join(dir, "nvidia-cuda-mps-control")
-	// Sockets need a short path.
-	run := must.Get(os.MkdirTemp("", "sbh"))(t)
+	run := must.Get(os.MkdirTemp("", "sbh"))(t) // sockets need a short path
 	t.Cleanup(func() { os.RemoveAll(run) })
-	// The MPS server is the job's user's, who must get to its program.
-	must.OK(t, os.Chmod(run, 0o755), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755))
 	state := filepath.Join(run, "state")
-	if out, err := exec.Command(sim, "init", "--state", state, "--gpus", "2").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	options = append([]string{"init", "--state", state, "--gpus", "2"}, options...)
+	// The MPS server is the job's user's, who must get to its program.
+	must.OK(t, built.Into(dir, "gpusim"), os.Chmod(run, 0o755), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755))
+	must.OK(t, exec.Command(filepath.Join(dir, "gpusim"), options...).Run())
 	h := &Hook{Dir: Dir(run), Now: time.Now}
-	h.MPS = &MPS{Dir: h.Dir, Control: control, Env: []string{"GPUSIM_STATE=" + state}, Answer: time.Minute}
+	h.MPS = &MPS{
+		Dir: h.Dir, Control: filepath.Join(dir, controlName), Env: []string{"GPUSIM_STATE=" + state}, Answer: time.Minute,
+	}
+	t.Cleanup(func() { h.MPS.kill(0, controlName, serverName) })
 	return h
 }
 
+// atOnce does something for many at once.
+func atOnce(n int, do func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { do(i) })
+	}
+	wg.Wait()
+}
+
 func TestDaemonLivesFromFirstToLastSharer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes more than 5 s")
-	}
 	h := simulated(t)
-	ctx := context.Background()
-	must.OK(t, h.Prolog(ctx, env()))
-	if !h.MPS.answers(ctx, 0) {
-		t.Fatal("no daemon after the prolog")
+	const sharers = 12
+	hook := func(do func(context.Context, func(string) string) error) func(i int) {
+		return func(i int) { says(t, do(t.Context(), env("SLURM_JOB_ID", strconv.Itoa(100+i))), "") }
 	}
-	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
+	atOnce(sharers, hook(h.Prolog))
+	must.Equal(t, len(must.Get(List(h.Dir.Jobs()))(t)), sharers)
+	must.Equal(t, h.MPS.answers(t.Context(), 0), true, "the daemon is there")
 	var out bytes.Buffer
-	if err := h.TaskProlog(&out, env()); err != nil ||
-		!strings.Contains(out.String(), "export CUDA_MPS_PIPE_DIRECTORY="+h.MPS.Pipe(0)+"\n") {
-		t.Errorf("%q %v", out.String(), err)
-	}
-	if err := h.Epilog(ctx, env()); err != nil {
-		t.Error(err)
-	}
-	if !h.MPS.answers(ctx, 0) {
-		t.Error("the daemon went with the first of two sharers")
-	}
-	if err := h.Epilog(ctx, env("SLURM_JOB_ID", "8")); err != nil {
-		t.Error(err)
-	}
-	if h.MPS.answers(ctx, 0) {
-		t.Error("the daemon is still there after the last sharer")
-	}
-	if _, err := os.Stat(h.MPS.Pipe(0)); err == nil {
-		t.Error("its pipe directory is still there")
-	}
-	if jobs, err := List(h.Dir.Ended()); err != nil || len(jobs) != 2 || jobs[0].End.IsZero() {
-		t.Errorf("ended: %+v %v", jobs, err)
-	}
+	must.OK(t, h.TaskProlog(&out, env("SLURM_JOB_ID", "100")))
+	must.Equal(t, strings.Contains(out.String(), "export CUDA_MPS_PIPE_DIRECTORY="+h.MPS.Pipe(0)+"\n"), true, out.String())
+	atOnce(sharers-1, hook(h.Epilog))
+	must.Equal(t, h.MPS.answers(t.Context(), 0), true, "the daemon is there for the last sharer")
+	hook(h.Epilog)(sharers - 1)
+	must.Equal(t, h.MPS.answers(t.Context(), 0), false, "the daemon is there after the last sharer")
+	_, err := os.Stat(h.MPS.Pipe(0))
+	must.Equal(t, errors.Is(err, os.ErrNotExist), true, "its folder has gone")
+	ended := must.Get(List(h.Dir.Ended()))(t)
+	must.Equal(t, len(ended), sharers)
+	must.Equal(t, ended[0].End.IsZero(), false)
 }
 
 func TestKilledDaemonIsReplaced(t *testing.T) {
 	h := simulated(t)
-	ctx := context.Background()
-	must.OK(t, h.Prolog(ctx, env()))
-	must.OK(t, syscall.Kill(daemonPID(t, h), syscall.SIGKILL))
+	must.OK(t, h.Prolog(t.Context(), env()), syscall.Kill(daemonPID(t, h), syscall.SIGKILL))
 	// Whether its server had clients nobody knows any more.
-	if err := h.Prolog(ctx, env("SLURM_JOB_ID", "8")); err != nil && !strings.HasSuffix(err.Error(), "lost under jobs 7") {
-		t.Fatal(err)
+	if err := h.Prolog(t.Context(), env("SLURM_JOB_ID", "8")); err != nil {
+		says(t, err, "lost under jobs 7")
 	}
-	if !h.MPS.answers(ctx, 0) {
-		t.Error("no new daemon in place of the killed one")
-	}
-	for _, id := range []string{"7", "8"} {
-		if err := h.Epilog(ctx, env("SLURM_JOB_ID", id)); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func TestManyPrologsAtOnce(t *testing.T) {
-	h := simulated(t)
-	var wg sync.WaitGroup
-	for i := range 12 {
-		wg.Go(func() {
-			if err := h.Prolog(context.Background(), env("SLURM_JOB_ID", strconv.Itoa(100+i))); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	jobs, err := List(h.Dir.Jobs())
-	if err != nil || len(jobs) != 12 {
-		t.Errorf("%d jobs, %v", len(jobs), err)
-	}
-	for _, j := range jobs {
-		id := j.JobID
-		wg.Go(func() {
-			if err := h.Epilog(context.Background(), env("SLURM_JOB_ID", strconv.FormatInt(id, 10))); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if h.MPS.answers(context.Background(), 0) {
-		t.Error("the daemon is still there")
-	}
+	must.Equal(t, h.MPS.answers(t.Context(), 0), true, "there is another daemon")
+	must.OK(t, h.Epilog(t.Context(), env()), h.Epilog(t.Context(), env("SLURM_JOB_ID", "8")))
 }
 
 func TestHostileVariables(t *testing.T) {
@@ -192,26 +148,16 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	// As long as a job uses it nobody ends it: it may only be slow.
 	short, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := h.Prolog(short, env("SLURM_JOB_ID", "9")); err == nil || !strings.Contains(err.Error(), "left to the jobs") {
-		t.Errorf("beside a job whose daemon hangs: %v", err)
-	}
-	if now := daemonPID(t, h); now != pid {
-		t.Errorf("daemon %d was replaced by %d under a job", pid, now)
-	}
+	says(t, h.Prolog(short, env("SLURM_JOB_ID", "9")), "left to the jobs")
+	must.Equal(t, daemonPID(t, h), pid, "the daemon under a job")
 	for _, id := range []int64{7, 9} {
 		must.Get(h.Dir.End(id, time.Now(), "0:0"))(t)
 	}
-	if err := h.Prolog(ctx, env("SLURM_JOB_ID", "8")); err != nil {
-		t.Errorf("beside a daemon that hangs: %v", err)
-	}
+	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
 	again := daemonPID(t, h)
-	if again == pid || !h.MPS.answers(ctx, 0) {
-		t.Errorf("daemon %d in place of %d answers: %v", again, pid, h.MPS.answers(ctx, 0))
-	}
+	must.Equal(t, again != pid && h.MPS.answers(ctx, 0), true, "another daemon answers")
 	must.OK(t, syscall.Kill(again, syscall.SIGSTOP))
-	if err := h.Epilog(ctx, env("SLURM_JOB_ID", "8")); err == nil || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("nobody was told: %v", err)
-	}
+	says(t, h.Epilog(ctx, env("SLURM_JOB_ID", "8")), "killed")
 	until(t, "the daemons' end", func() bool {
 		return started("", pid) == 0 && started("", again) == 0 && len(h.MPS.running(0, controlName, serverName)) == 0
 	})
@@ -241,7 +187,7 @@ func TestTaskProlog(t *testing.T) {
 	const share, inherited = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "SLURM_SHARDS_ON_NODE"
 	// A job that asked for a whole GPU and holds shares of one: its steps are not to ask for it again.
 	asked := []string{"SLURM_GPUS_PER_NODE", "1", "SLURM_TRES_PER_TASK", "cpu=2,gres/gpu=1"}
-	must.Equal(t, print(asked...), "unset SLURM_GPUS_PER_NODE\nexport SLURM_TRES_PER_TASK=cpu=2\n", "it asks for a whole GPU")
+	must.Equal(t, print(asked...), "unset SLURM_GPUS_PER_NODE\nexport SLURM_TRES_PER_TASK=cpu=2\n", "it asks for a GPU")
 	must.Equal(t, print(append(asked, share, "")...), "", "it has a whole GPU")
 	must.Equal(t, print(), "", "without a daemon")
 	control := filepath.Join(h.MPS.Pipe(0), "control")
@@ -323,36 +269,15 @@ func TestTaskProlog(t *testing.T) {
 	must.Equal(t, print(), "", "with a dead daemon")
 }
 
-// A requeued job's first run is not lost under the second's.
-func TestRequeue(t *testing.T) {
-	h := &Hook{Dir: Dir(t.TempDir()), Now: time.Now}
-	ctx := context.Background()
-	for _, n := range []string{"0", "1"} {
-		kv := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", "SLURM_JOB_RESTART_COUNT", n, "SLURM_JOB_EXIT_CODE2", n +
-			":0"}
-		must.OK(t, errors.Join(h.Prolog(ctx, env(kv...)), h.Epilog(ctx, env(kv...))))
-	}
-	jobs, err := List(h.Dir.Ended())
-	if err != nil || len(jobs) != 2 || jobs[0].Restart == jobs[1].Restart || jobs[0].Exit == jobs[1].Exit {
-		t.Fatalf("%+v %v", jobs, err)
-	}
-	if err := errors.Join(h.Dir.Forget(jobs[0]), h.Dir.Forget(jobs[1]), h.Dir.Forget(jobs[1])); err != nil {
-		t.Error(err)
-	}
-}
-
 // Whoever may read the folder of jobs may lock it, for as long as they like.
 func TestHooksDontWaitForALockOfUsers(t *testing.T) {
 	h := &Hook{Dir: Dir(t.TempDir()), Now: time.Now}
 	must.OK(t, h.Dir.Make())
-	f, err := os.Open(h.Dir.Jobs())
-	must.OK(t, err)
+	f := must.Get(os.Open(h.Dir.Jobs()))(t)
 	defer f.Close()
-	must.OK(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
-	must.OK(t, errors.Join(h.Prolog(t.Context(), env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")),
-		h.Epilog(t.Context(), env())))
-	entries, err := os.ReadDir(string(h.Dir))
-	must.OK(t, err)
+	must.OK(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX), h.Prolog(t.Context(),
+		env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")), h.Epilog(t.Context(), env()))
+	entries := must.Get(os.ReadDir(string(h.Dir)))(t)
 	for _, e := range entries {
 		if info, err := e.Info(); err != nil || !e.IsDir() && info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s has mode %v, %v", e.Name(), info.Mode(), err)
@@ -368,22 +293,20 @@ func TestCardsWithoutTheAgent(t *testing.T) {
 		"Model: TITAN Xp\nGPU UUID: GPU-????????\nDevice Minor: 2\n",
 	} {
 		d := filepath.Join(proc, "driver/nvidia/gpus", fmt.Sprintf("0000:0%d:00.0", i))
-		must.OK(t, os.MkdirAll(d, 0o755))
-		must.OK(t, os.WriteFile(filepath.Join(d, "information"), []byte(c), 0o600))
+		must.OK(t, os.MkdirAll(d, 0o755), os.WriteFile(filepath.Join(d, "information"), []byte(c), 0o600))
 	}
-	cards, err := dir.Cards(proc)
-	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-bbb" || cards[1].UUID != "GPU-aaa" ||
-		cards[1].NVMLIndex != 1 || !cards[2].Lost {
-		t.Errorf("%+v %v", cards, err)
-	}
-	must.OK(t, dir.WriteCards([]Card{{Index: 0, UUID: "GPU-ccc"}}))
-	if cards, err := dir.Cards(proc); err != nil || len(cards) != 1 || cards[0].UUID != "GPU-ccc" {
-		t.Errorf("%+v %v", cards, err)
-	}
+	must.Equal(t, must.Get(dir.Cards(proc))(t), []Card{
+		{Model: "NVIDIA TITAN Xp", UUID: "GPU-bbb", Minor: 4},
+		{Model: "TITAN Xp", UUID: "GPU-aaa", Minor: 1, NVMLIndex: 1},
+		{Model: "TITAN Xp", Minor: 2, NVMLIndex: 2, Lost: true},
+	})
+	written := []Card{{UUID: "GPU-ccc"}}
+	must.OK(t, dir.WriteCards(written))
+	must.Equal(t, must.Get(dir.Cards(proc))(t), written)
 	must.OK(t, os.WriteFile(dir.path(cardsFile), []byte(`[{"index":`), 0o600))
-	if cards, err := dir.Cards(t.TempDir()); err == nil || cards != nil {
-		t.Errorf("half a file: %+v %v", cards, err)
-	}
+	half, err := dir.Cards(t.TempDir())
+	says(t, err, "JSON")
+	must.Equal(t, half, nil)
 }
 
 // A job's control group says what it used, in either version of them and by either name; where there is none, or two
@@ -461,8 +384,8 @@ func FuzzFromEnv(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if j.JobID <= 0 || len(j.GPUs) == 0 || len(j.GPUs) > 400 || j.SLUID != "" && !sluid().MatchString(j.SLUID) || len(j.Comment) > 1024 ||
-			!utf8.ValidString(j.Comment+j.User+j.Node) || strings.ContainsAny(j.Comment, "\n\x00\x1b") {
+		if j.JobID <= 0 || len(j.GPUs) == 0 || len(j.GPUs) > 400 || j.SLUID != "" && !sluid().MatchString(j.SLUID) ||
+			len(j.Comment) > 1024 || !utf8.ValidString(j.Comment+j.User+j.Node) || strings.ContainsAny(j.Comment, "\n\x00\x1b") {
 			t.Errorf("%+v", j)
 		}
 	})
@@ -473,13 +396,10 @@ func TestOnlyFor(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("takes root: it looks as other users")
 	}
-	top, err := os.MkdirTemp("/run", "slurmbridge-acl-")
-	must.OK(t, err)
+	top := must.Get(os.MkdirTemp("/run", "slurmbridge-acl-"))(t)
 	defer os.RemoveAll(top)
-	must.OK(t, os.Chmod(top, 0o755))
 	dir := filepath.Join(top, "pipe")
-	must.OK(t, os.Mkdir(dir, 0o755))
-	must.OK(t, os.WriteFile(filepath.Join(dir, "control"), nil, 0o666))
+	must.OK(t, os.Chmod(top, 0o755), os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "control"), nil, 0o666))
 	as := func(uid uint32, name string, args ...string) bool {
 		cmd := exec.Command(name, args...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
@@ -496,22 +416,14 @@ func TestOnlyFor(t *testing.T) {
 		}
 	}
 	must.OK(t, onlyFor(dir, bob))
-	if as(ann, "ls", dir) || !as(bob, "ls", dir) {
-		t.Error("the next user's folder is still the last one's")
-	}
-	info, err := os.Stat(dir)
-	must.OK(t, err)
-	if of, ok := info.Sys().(*syscall.Stat_t); !ok || of.Uid != 0 {
-		t.Error("the folder has changed its owner")
-	}
-	if err := onlyFor(filepath.Join(top, strconv.Itoa(1)), ann); err == nil {
-		t.Error("a folder that isn't there: no error")
-	}
+	must.Equal(t, [2]bool{as(ann, "ls", dir), as(bob, "ls", dir)}, [2]bool{false, true}, "the next user's folder")
+	must.Equal(t, must.Get(os.Stat(dir))(t).Sys().(*syscall.Stat_t).Uid, 0, "owner")
+	says(t, onlyFor(filepath.Join(top, "none"), ann), "no such file")
 }
 
 // podman returns what runs the simulated GPU's program in a real container with a root folder of its own, which has the
 // GPU and nothing else of the node.
-func podman(t *testing.T, b *bench) func(env []string, args ...string) *exec.Cmd {
+func podman(t *testing.T, b *bench) func(env []string, options, args []string) *exec.Cmd {
 	t.Helper()
 	program, err := exec.LookPath("podman")
 	if err != nil {
@@ -522,74 +434,56 @@ func podman(t *testing.T, b *bench) func(env []string, args ...string) *exec.Cmd
 		must.OK(t, os.Mkdir(filepath.Join(root, dir), 0o755))
 	}
 	must.OK(t, built.Into(filepath.Join(root, "bin"), "gpusim"))
-	in := func(env []string, args ...string) *exec.Cmd {
-		all := []string{
-			"--root", filepath.Join(storage, "root"), "--runroot", filepath.Join(storage, "run"),
-			"--storage-driver=vfs", "--cgroup-manager=cgroupfs",
-		}
-		if runc, err := exec.LookPath("runc"); err == nil {
-			all = append(all, "--runtime", runc) // crun refuses control groups of both versions at once
-		}
-		all = append(all, "run", "--rm", "--network=host", "--pid=host", "--ulimit=nofile=1024:1024",
-			"--ulimit=nproc=1024:1024",
-			"--volume", b.state+":/gpu", "--env", "GPUSIM_STATE=/gpu")
-		cmd := exec.Command(program, append(all, args...)...)
+	global := []string{
+		"--root", filepath.Join(storage, "root"), "--runroot", filepath.Join(storage, "run"), "--storage-driver=vfs",
+		"--cgroup-manager=cgroupfs",
+	}
+	if runc, err := exec.LookPath("runc"); err == nil {
+		global = append(global, "--runtime", runc) // crun refuses control groups of both versions at once
+	}
+	in := func(env, options, args []string) *exec.Cmd {
+		cmd := exec.Command(program, slices.Concat(global, []string{
+			"run", "--rm", "--network=host", "--pid=host", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024",
+			"--volume", b.state + ":/gpu", "--env", "GPUSIM_STATE=/gpu",
+		}, options, []string{"--rootfs", root, "/bin/gpusim"}, args)...)
 		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + storage}, env...)
 		return cmd
 	}
-	if out, err := in(nil, "--rootfs", root, "/bin/gpusim", "--help").CombinedOutput(); err != nil {
+	if out, err := in(nil, nil, []string{"--help"}).CombinedOutput(); err != nil {
 		t.Skipf("podman can't run a container here: %v: %s", err, out)
 	}
-	return func(env []string, args ...string) *exec.Cmd {
-		return in(env, append(args, "--rootfs", root, "/bin/gpusim", "run", "vgg16", "--duration-scale", "0.02")...)
-	}
-}
-
-// podmanLine is what the users' page tells users of Docker and Podman to add to their command.
-func podmanLine(t *testing.T) []string {
-	t.Helper()
-	page := string(must.Get(os.ReadFile("../contrib/doc/users.md"))(t))
-	_, rest, found := strings.Cut(page, "\n    --ipc=host")
-	line, _, _ := strings.Cut("--ipc=host"+rest, "\n\n")
-	if !found {
-		t.Fatal("the users' page has no line for Podman")
-	}
-	return strings.Fields(line)
+	return in
 }
 
 // A sharer in a container reaches its GPU's MPS daemon with what the users' page tells users of Docker and Podman to
 // add, and is held to its limit there; without it the job computes, and without MPS.
 func TestSharerInAContainer(t *testing.T) {
 	h, b := node(t, "v100", "volta", 20)
-	run := podman(t, b)
-	b.uid = 0
+	in := podman(t, b)
 	root := env("SLURM_JOB_UID", "0")
+	b.uid = 0
 	must.OK(t, h.Prolog(t.Context(), root), h.handOut(0, &Job{JobID: 7, MemLimitMiB: 20480}))
-	vars, err := b.vars(t, "7")
-	must.OK(t, err)
-	passed := podmanLine(t)
-	at := slices.Index(passed, "/run/slurmbridge:/run/slurmbridge")
-	if at < 0 {
-		t.Fatalf("the folder of the hooks isn't passed: %q", passed)
-	}
-	passed[at] = string(h.Dir) + ":" + string(h.Dir) // theirs in this test
+	vars := must.Get(b.vars(t, "7"))(t)
+	page := string(must.Get(os.ReadFile("../contrib/doc/users.md"))(t))
+	_, line, _ := strings.Cut(page, "\n    --ipc=host")
+	line, _, _ = strings.Cut("--ipc=host"+line, "\n\n")
+	const folder = "/run/slurmbridge:/run/slurmbridge"
+	must.Equal(t, strings.Count(line, folder), 1, "the folder of the hooks is passed: %q", line)
+	line = strings.Replace(line, folder, string(h.Dir)+":"+string(h.Dir), 1) // theirs in this test
 	for _, c := range []struct {
-		name string
-		args []string
-		mps  bool
-	}{{"as the page says", passed, true}, {"as it is", nil, false}} {
-		var out, stderr bytes.Buffer
-		cmd := run(vars, c.args...)
-		cmd.Stdout, cmd.Stderr = &out, &stderr
-		var said struct{ MPS bool }
-		if err := cmd.Run(); err != nil || json.Unmarshal(out.Bytes(), &said) != nil || said.MPS != c.mps {
-			t.Errorf("%s: %v, MPS %v, want %v: %s%s", c.name, err, said.MPS, c.mps, &out, &stderr)
-		}
-	}
-	big := run(vars, passed...)
-	big.Args = append(big.Args, "--mem-mib", "30000") // of 40960, and its limit is 20480
-	if out, err := big.CombinedOutput(); err == nil || !bytes.Contains(out, []byte("memory")) {
-		t.Errorf("it took more than its limit: %v: %s", err, out)
+		name, options string
+		memMiB        string // of 40960, and its limit is 20480
+		runs, mps     bool
+	}{
+		{"as the page says", line, "1000", true, true},
+		{"as it is", "", "1000", true, false},
+		{"beyond its limit", line, "30000", false, true},
+	} {
+		args := []string{"run", "vgg16", "--duration-scale", "0.02", "--mem-mib", c.memMiB}
+		a := b.start(t, in(vars, strings.Fields(c.options), args))
+		status, mps := a.end()
+		must.Equal(t, [2]bool{status == 0, mps}, [2]bool{c.runs, c.mps}, "%s: %s", c.name, &a.stderr)
+		must.Equal(t, c.runs || strings.Contains(a.stderr.String(), "memory"), true, "%s: %s", c.name, &a.stderr)
 	}
 	must.OK(t, h.Epilog(t.Context(), root))
 }
@@ -644,27 +538,19 @@ func TestEpilogDiesOnTheWay(t *testing.T) {
 	must.OK(t, h.Dir.Begin(j))
 	j.End, j.Exit = now.Add(-3*time.Second), "1:0"
 	must.OK(t, write(h.Dir.running(7), j))
-	if left, err := h.closeStale([]*Job{j}); len(left) != 0 || err == nil {
-		t.Errorf("%v is left: %v", left, err)
+	for _, want := range []string{"job 7 ended without an epilog", ""} { // moved meanwhile, nothing is left to say
+		left, err := h.closeStale([]*Job{j})
+		says(t, err, want)
+		must.Equal(t, left, nil)
 	}
-	ended, err := List(h.Dir.Ended())
-	if err != nil || len(ended) != 1 || !ended[0].End.Equal(j.End) || ended[0].Exit != "1:0" {
-		t.Fatalf("%+v, %v", ended, err)
-	}
-	// Moved meanwhile: nothing is left to say.
-	if left, err := h.closeStale([]*Job{j}); len(left) != 0 || err != nil {
-		t.Errorf("%v is left: %v", left, err)
-	}
+	ended := must.Get(List(h.Dir.Ended()))(t)
+	must.Equal(t, len(ended), 1)
+	must.Equal(t, ended[0].End.Equal(j.End) && ended[0].Exit == "1:0", true, ended[0])
 	// The same run's prolog can't come again, but a requeued one's does.
-	must.OK(t, write(h.Dir.running(7), j))
-	must.OK(t, h.Dir.Begin(&Job{JobID: 7, Restart: 1, GPUs: []int{0}, Start: now}))
-	if ended, err = List(h.Dir.Ended()); err != nil || len(ended) != 1 || !ended[0].End.Equal(j.End) {
-		t.Errorf("%+v, %v", ended, err)
-	}
-	if running, err := List(h.Dir.Jobs()); err != nil || len(running) != 1 || running[0].Restart != 1 ||
-		!running[0].End.IsZero() {
-		t.Errorf("%+v, %v", running, err)
-	}
+	must.OK(t, write(h.Dir.running(7), j), h.Dir.Begin(&Job{JobID: 7, Restart: 1, GPUs: []int{0}, Start: now}))
+	must.Equal(t, read(t, h.Dir.path("ended", "7-0.json")).End.Equal(j.End), true, "the end stays")
+	running := read(t, h.Dir.running(7))
+	must.Equal(t, running.Restart == 1 && running.End.IsZero(), true, running)
 }
 
 // A daemon that was told to quit and says yes has a moment to be gone; one that lies
@@ -688,10 +574,7 @@ func TestDaemonThatIsJustEnding(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		begin := time.Now()
-		err := m.Release(t.Context(), 0)
-		if (err == nil) != (c.want == "") || err != nil && !strings.HasSuffix(err.Error(), c.want) {
-			t.Errorf("%s s: %v", c.lasts, err)
-		}
+		says(t, m.Release(t.Context(), 0), c.want)
 		if took := time.Since(begin); took > 90*time.Second {
 			t.Errorf("%s s: took %v", c.lasts, took)
 		}

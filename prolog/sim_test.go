@@ -33,23 +33,11 @@ func node(t *testing.T, model, arch string, scale int, init ...string) (*Hook, *
 	if os.Getuid() != 0 {
 		t.Skip("needs root: jobs of other users")
 	}
-	h := simulated(t)
-	b := &bench{
-		h: h, sim: filepath.Join(filepath.Dir(h.MPS.Control), "gpusim"),
-		state: filepath.Join(string(h.Dir), "state"), uid: 1000,
-	}
-	// Jobs' users must get to the program and to the GPUs' state.
-	must.OK(t, os.Chmod(filepath.Dir(filepath.Dir(h.MPS.Control)), 0o755))
-	must.OK(t, os.Chmod(string(h.Dir), 0o755))
-	if out, err := exec.Command(b.sim,
-		append([]string{"init", "--state", b.state, "--model", model, "--gpus", "2", "--scale", strconv.Itoa(scale)},
-			init...)...).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	h.MPS.Env = []string{"GPUSIM_STATE=" + b.state}
+	h := simulated(t, append([]string{"--model", model, "--scale", strconv.Itoa(scale)}, init...)...)
 	h.Cards = []Card{{Index: 0, Arch: arch, MemMiB: 40960, Clients: 48}}
-	t.Cleanup(func() { h.MPS.kill(0, controlName, serverName) })
-	return h, b
+	return h, &bench{
+		h: h, sim: filepath.Join(filepath.Dir(h.MPS.Control), "gpusim"), state: h.Dir.path("state"), uid: 1000,
+	}
 }
 
 // vars are a job's variables after the task prolog.
@@ -66,13 +54,33 @@ func (b *bench) vars(t *testing.T, job string) (vars []string, err error) {
 
 func (b *bench) run(t *testing.T, job string, args ...string) *app {
 	t.Helper()
-	a := &app{cmd: exec.Command(b.sim, append([]string{"run", "vgg16"}, args...)...)}
-	a.cmd.Env, a.taskErr = b.vars(t, job)
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: b.uid, Gid: b.uid}}
-	a.cmd.Stdout, a.cmd.Stderr = &a.out, &a.stderr
-	must.OK(t, a.cmd.Start())
-	t.Cleanup(func() { _ = a.cmd.Process.Kill(); _ = a.cmd.Wait() })
+	cmd := exec.Command(b.sim, append([]string{"run", "vgg16"}, args...)...)
+	vars, err := b.vars(t, job)
+	cmd.Env = vars
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: b.uid, Gid: b.uid}}
+	a := b.start(t, cmd)
+	a.taskErr = err
 	return a
+}
+
+func (b *bench) start(t *testing.T, cmd *exec.Cmd) *app {
+	t.Helper()
+	a := &app{cmd: cmd}
+	cmd.Stdout, cmd.Stderr = &a.out, &a.stderr
+	must.OK(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return a
+}
+
+// served has an application of a job compute for a moment, and fails the test unless it ends well, with MPS or without.
+// want is what the task prolog's error says, "" = none.
+func (b *bench) served(t *testing.T, job string, mps bool, want string) {
+	t.Helper()
+	a := b.run(t, job, "--duration-scale", "0.001")
+	says(t, a.taskErr, want, "the task prolog")
+	if status, by := a.end(); status != 0 || by != mps {
+		t.Errorf("job %s: %d, MPS %v: %s", job, status, by, &a.stderr)
+	}
 }
 
 // shared has jobs 7 and 8 share the first GPU, and returns what 7 computes there.
@@ -101,11 +109,11 @@ func (a *app) end() (status int, mps bool) {
 	return a.cmd.ProcessState.ExitCode(), r.MPS
 }
 
-// says fails the test unless err says what is wanted.
-func says(t *testing.T, err error, want string) {
+// says fails the test unless an error says what is wanted; "" = there is to be none.
+func says(t *testing.T, err error, want string, of ...any) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%v, want %q", err, want)
+	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		t.Errorf("%v %v, want %q", of, err, want)
 	}
 }
 
@@ -229,9 +237,7 @@ func TestJobsThatLoseTheirServer(t *testing.T) {
 			must.OK(t, h.watch(ctx)) // told once
 			at := read(t, h.Dir.running(7)).MPSFault
 			must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")))
-			if status, served := b.run(t, "9", "--duration-scale", "0.01").end(); status != 0 || !served {
-				t.Errorf("the newcomer: %d, MPS %v", status, served)
-			}
+			b.served(t, "9", true, "")
 			for id, victim := range map[string]bool{"6": false, "7": true, "8": true, "9": false} {
 				must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", id)))
 				j := read(t, h.Dir.path("ended", id+"-0.json"))
@@ -331,14 +337,8 @@ func TestPoisonedServerIsLeftAlone(t *testing.T) {
 	if h.Dir.Server(0).Takes() || read(t, h.Dir.running(9)).MPS || read(t, h.Dir.running(7)).MPSFault.IsZero() {
 		t.Errorf("%+v", h.Dir.Server(0))
 	}
-	newcomer := b.run(t, "9", "--duration-scale", "0.01")
-	says(t, newcomer.taskErr, "takes no new clients")
-	if status, served := newcomer.end(); status != 0 || served {
-		t.Errorf("the newcomer: %d, MPS %v: %s", status, served, newcomer.stderr.String())
-	}
-	if !read(t, h.Dir.running(9)).MPSFault.IsZero() {
-		t.Error("a job without MPS is no victim")
-	}
+	b.served(t, "9", false, "takes no new clients")
+	must.Equal(t, read(t, h.Dir.running(9)).MPSFault.IsZero(), true, "a job without MPS is no victim")
 	// When the victims are gone the server is renewed, and the next gets MPS again.
 	must.OK(t, victim.Close())
 	until(t, "a renewed server", func() bool {
@@ -346,9 +346,7 @@ func TestPoisonedServerIsLeftAlone(t *testing.T) {
 		return h.Dir.Server(0).Takes()
 	})
 	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_UID", "0", "SLURM_JOB_ID", "10")))
-	if status, served := b.run(t, "10", "--duration-scale", "0.01").end(); status != 0 || !served {
-		t.Errorf("after it was renewed: %d, MPS %v", status, served)
-	}
+	b.served(t, "10", true, "")
 	for _, id := range []string{"7", "8", "9", "10"} {
 		must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", id)))
 	}
@@ -363,56 +361,39 @@ func TestAnotherUsersServer(t *testing.T) {
 	h, b := node(t, "titanxp", "pascal", 16)
 	ctx := context.Background()
 	must.OK(t, h.Prolog(ctx, env()))
-	first := b.run(t, "7", "--mem-mib", "50")
+	b.run(t, "7", "--mem-mib", "50")
 	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
 	says(t, h.Prolog(ctx, env("SLURM_JOB_UID", "4711", "SLURM_JOB_ID", "8")), "serves another user; job 8 goes without")
 	if !read(t, h.Dir.running(7)).MPS || read(t, h.Dir.running(8)).MPS || !h.Dir.Server(0).Takes() {
 		t.Errorf("%+v", h.Dir.Server(0))
 	}
 	b.uid = 4711
-	other := b.run(t, "8", "--duration-scale", "0.01")
-	says(t, other.taskErr, "serves another user")
-	if status, served := other.end(); status != 0 || served {
-		t.Errorf("the other user's job ended with %d, MPS %v", status, served)
-	}
+	b.served(t, "8", false, "serves another user")
+	b.uid = 1000
 	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9"))) // the first user's still go there
 	if !read(t, h.Dir.running(9)).MPS {
 		t.Error("the first user's next job goes without MPS")
 	}
-	_ = first.cmd.Process.Kill()
-	_, _ = first.end()
 }
 
 // With all the clients a server can have, the next job goes without MPS.
 func TestAsManyClientsAsTheCardServes(t *testing.T) {
-	for _, c := range []struct {
-		model, arch string
-		n           int
-		init        []string
-	}{{"titanxp", "pascal", 16, nil}, {"h200", "hopper", 60, []string{"--driver", "590"}}} {
-		h, b := node(t, c.model, c.arch, 1, c.init...)
-		h.Cards[0].Clients = c.n
-		ctx := context.Background()
-		must.OK(t, h.Prolog(ctx, env()))
-		var apps []*app
-		for range c.n {
-			// None ends while the others start, however long that takes.
-			apps = append(apps, b.run(t, "7", "--mem-mib", "50", "--duration-scale", "1000"))
-		}
-		until(t, fmt.Sprint(c.n, " clients"), func() bool { return h.clientsOf(t) == c.n })
-		says(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")), "as many clients as it serves; job 8 goes without")
-		late := b.run(t, "8", "--mem-mib", "50")
-		says(t, late.taskErr, "takes no new clients")
-		time.Sleep(50 * time.Millisecond)
-		_ = late.cmd.Process.Signal(syscall.SIGTERM)
-		if status, _ := late.end(); status != -1 && status != 143 {
-			t.Errorf("%s: the %d. client ended with %d: %s", c.model, c.n+1, status, late.stderr.String())
-		}
-		_ = apps[0].cmd.Process.Kill()
-		_, _ = apps[0].end()
-		until(t, "room", func() bool { return h.watch(ctx) == nil && h.Dir.Server(0).Takes() })
-		must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")))
+	const most = 16
+	h, b := node(t, "titanxp", "pascal", 1)
+	h.Cards[0].Clients = most
+	must.OK(t, h.Prolog(t.Context(), env()))
+	var last *app
+	for range most {
+		// None ends while the others start, however long that takes.
+		last = b.run(t, "7", "--mem-mib", "50", "--duration-scale", "1000")
 	}
+	until(t, fmt.Sprint(most, " clients"), func() bool { return h.clientsOf(t) == most })
+	says(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "8")), "as many clients as it serves; job 8 goes without")
+	b.served(t, "8", false, "takes no new clients")
+	_ = last.cmd.Process.Kill()
+	_, _ = last.end()
+	until(t, "room", func() bool { return h.watch(t.Context()) == nil && h.Dir.Server(0).Takes() })
+	must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "9")))
 }
 
 // What the servers' logs of the drivers say of a client that has faulted: 470's says nothing.

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -108,18 +107,14 @@ func TestPrologAgain(t *testing.T) {
 	if j := read(t, h.Dir.running(7)); j.Restart != 1 || !j.Start.After(first) {
 		t.Errorf("%+v", j)
 	}
-	var wg sync.WaitGroup
-	for range 8 { // epilogs called twice, and at once
-		wg.Go(func() {
-			if err := h.Epilog(ctx, env("SLURM_JOB_RESTART_COUNT", "1")); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if ended, err := List(h.Dir.Ended()); err != nil || len(ended) != 2 {
-		t.Errorf("%d ended, %v", len(ended), err)
-	}
+	atOnce(8, func(int) { // epilogs called twice
+		says(t, h.Epilog(ctx, env("SLURM_JOB_RESTART_COUNT", "1", "SLURM_JOB_EXIT_CODE2", "1:0")), "")
+	})
+	ended := must.Get(List(h.Dir.Ended()))(t)
+	must.Equal(t, len(ended), 2)
+	must.Equal(t, ended[0].Exit+ended[1].Exit, "1:0")
+	must.OK(t, h.Dir.Forget(ended[0]), h.Dir.Forget(ended[1]), h.Dir.Forget(ended[1]))
+	must.Equal(t, len(must.Get(List(h.Dir.Ended()))(t)), 0)
 }
 
 // Nobody but root, or the agent's own user, can make the agent believe in a job.
@@ -151,25 +146,14 @@ func TestForgedJobFile(t *testing.T) {
 		must.OK(t, dir.Make())
 		must.OK(t, forge(dir.running(7)))
 		must.OK(t, dir.Begin(&Job{JobID: 8}))
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			jobs, err := List(dir.Jobs())
-			if len(jobs) != 1 || jobs[0].JobID != 8 || err == nil {
-				t.Errorf("%s: %d jobs, %v", name, len(jobs), err)
-			}
-		}()
-		select {
-		case <-done:
-		case <-time.After(time.Minute):
-			t.Fatalf("%s: it is waited for", name)
+		jobs, err := List(dir.Jobs()) // it waits for none of them
+		if len(jobs) != 1 || jobs[0].JobID != 8 || err == nil {
+			t.Errorf("%s: %d jobs, %v", name, len(jobs), err)
 		}
 	}
 	dir := Dir(t.TempDir())
 	must.OK(t, dir.Begin(&Job{JobID: 7}))
-	if j := read(t, dir.running(7)); j.JobID != 7 {
-		t.Errorf("%+v", j)
-	}
+	must.Equal(t, read(t, dir.running(7)).JobID, 7)
 	// A task prolog, as the job's user, believes root's list of GPUs and no other.
 	must.OK(t, dir.WriteCards([]Card{{UUID: "GPU-a"}}))
 	must.OK(t, os.Chown(dir.path(cardsFile), 1000, 1000))
