@@ -32,8 +32,7 @@ func CostOf(o policy.Objective) Objective {
 const maxMembers = 100 / shares
 
 // LowerBound returns a makespan, or a mean turnaround, s, below which no schedule of cfg is, not
-// even one that knows everything: the largest of some relaxations. Limits and deadlines are taken
-// not to end any job.
+// even one that knows everything: the largest of some relaxations. Limits are taken not to end any job.
 //
 // Prices. Give job j a price c_j for each second of its solo work such that on one GPU, whichever
 // jobs share it, Σ c_j / s_j ≤ 1 over the members (s_j their slowdowns). Then a GPU sells at most

@@ -17,7 +17,7 @@ import (
 )
 
 // Arrival is a job to simulate. The embedded Job is what a decision may know of it. A foreign job starts without a
-// decision, on whole GPUs, when its turn has come.
+// decision, on whole GPUs, when its turn has come. Deadlines end no job.
 type Arrival struct {
 	rlcore.Job
 	// Truth is what the job really does when it runs alone; nil = as Profile says.
@@ -87,7 +87,7 @@ func New(cfg Config) (*Sim, error) {
 		return nil, fmt.Errorf("%w: there is no GPU", ErrBadConfig)
 	}
 	s := &Sim{
-		cfg: cfg, left: len(cfg.Jobs), stateS: -1, expiryS: math.Inf(1), segs: map[*rlcore.Profile][]segment{},
+		cfg: cfg, left: len(cfg.Jobs), stateS: -1, segs: map[*rlcore.Profile][]segment{},
 		byID: map[string]int{}, onCard: map[onCard]*rlcore.Profile{}, foretold: map[rlcore.Identity]*foretold{},
 	}
 	for i, spec := range cfg.GPUs {
@@ -140,10 +140,8 @@ func (cfg *Config) admit(j Arrival) (Arrival, error) {
 	if !(j.SubmitS >= 0) || math.IsInf(j.SubmitS, 0) {
 		return j, fmt.Errorf("it arrives at %v s", j.SubmitS)
 	}
-	for _, x := range []float64{j.LimitS, j.DeadlineS} {
-		if !(x >= 0) || math.IsInf(x, 0) {
-			return j, fmt.Errorf("its limit is %v s, its deadline %v s", j.LimitS, j.DeadlineS)
-		}
+	if !(j.LimitS >= 0) || math.IsInf(j.LimitS, 0) {
+		return j, fmt.Errorf("its limit is %v s", j.LimitS)
 	}
 	if j.GPUs != nil && j.GPUs.Len(math.MaxInt) > j.GPUs.Len(len(cfg.GPUs)) {
 		return j, fmt.Errorf("it may use GPUs beyond the %d there are", len(cfg.GPUs))

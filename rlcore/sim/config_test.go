@@ -37,10 +37,7 @@ func TestBadConfig(t *testing.T) {
 		"arrives at NaN": {func(c *Config) { c.Jobs[0].SubmitS = math.NaN() }, "job 0: it arrives at NaN s"},
 		"arrives never":  {func(c *Config) { c.Jobs[0].SubmitS = math.Inf(1) }, "job 0: it arrives at +Inf s"},
 		"negative limit": {func(c *Config) { c.Jobs[1].LimitS = -1 }, "job 1: its limit is -1 s"},
-		"deadline NaN": {
-			func(c *Config) { c.Jobs[1].DeadlineS = math.NaN() },
-			"job 1: its limit is 0 s, its deadline NaN s",
-		},
+		"limit NaN":      {func(c *Config) { c.Jobs[1].LimitS = math.NaN() }, "job 1: its limit is NaN s"},
 		"the same ID":    {func(c *Config) { c.Jobs[1].ID = c.Jobs[0].ID }, "job 0: there are two of this ID"},
 		"arrives before": {func(c *Config) { c.Jobs[0].SubmitS = -1 }, "job 0: it arrives at -1 s"},
 	} {

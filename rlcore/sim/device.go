@@ -23,7 +23,7 @@ type member struct {
 	slow    float64 // true slowdown at this instant
 	estSlow float64 // slowdown as the Predictor has it
 	startS  float64
-	latestS float64 // when its limit or deadline ends it; +Inf = never
+	latestS float64 // when its limit ends it; +Inf = never
 }
 
 func (m *member) segment() *segment { return &m.segs[m.seg] }
@@ -57,7 +57,6 @@ type scratch struct {
 	window   []int
 	idle     []int
 	at       []float64
-	expired  []int
 	one      [1]int
 	counted  []waiting
 }
@@ -121,7 +120,7 @@ func (s *Sim) sync(g int) {
 	}
 }
 
-// endNext ends what ends now on device g: a segment, or a job at its limit or deadline. A
+// endNext ends what ends now on device g: a segment, or a job at its limit. A
 // job that is done at that moment has completed.
 func (s *Sim) endNext(g int) {
 	s.sync(g)

@@ -49,7 +49,7 @@ func (s *Sim) promise() {
 // Late returns by how many of its own solo times the job ended after its plain end, and
 // whether that is more than a tenth. A job that was ended early isn't late.
 func (o *Outcome) Late() (by float64, late bool) {
-	if o.Ended != Completed || o.EndS <= o.PlainEndS+rounding {
+	if o.TimedOut || o.EndS <= o.PlainEndS+rounding {
 		return 0, false
 	}
 	by = (o.EndS - o.PlainEndS) / o.SoloS

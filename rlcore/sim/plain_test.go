@@ -57,7 +57,7 @@ func TestDuesAreKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Lost() > 0 {
+		if r.Harmed > 0 {
 			t.Fatalf("%d jobs harmed by their limits", r.Harmed)
 		}
 		for i := range r.Jobs {

@@ -37,7 +37,7 @@ type player struct {
 	p     *rlcore.Profile
 	point int
 	done  float64
-	over  float64 // when its limit or deadline ends it, s
+	over  float64 // when its limit ends it, s
 }
 
 // until is the solo work at which the player's point of its series ends, s.
@@ -69,7 +69,7 @@ func replayGPU(cfg *Config, r *Result, l *contention.Law, g int, ends []float64)
 			if p == nil {
 				p = cfg.Jobs[i].Profile
 			}
-			over, _ := cfg.latestEnd(&cfg.Jobs[i], p.DurationS, r.Jobs[i].StartS)
+			over := cfg.latestEnd(&cfg.Jobs[i], p.DurationS, r.Jobs[i].StartS)
 			on = append(on, player{job: i, p: p, over: over})
 			todo = todo[1:]
 		}

@@ -11,16 +11,16 @@ import (
 type Outcome struct {
 	ID      string
 	SubmitS float64
-	GPU     int     // index in Config.GPUs, of a foreign job the first one; −1 = it was cancelled before it ran
+	GPU     int     // index in Config.GPUs, of a foreign job the first one
 	On      []int   // all GPUs of a foreign job; nil = GPU alone
-	StartS  float64 // of the last run; EndS where it was cancelled before it
+	StartS  float64 // of the last run
 	EndS    float64
 	SoloS   float64
 	// Slowdown is (EndS − StartS) ÷ the solo time of what was done: SoloS unless the run
-	// was ended early. 0 = there was no run.
+	// was ended early.
 	Slowdown float64
-	Failures int // runs that ran out of memory
-	Ended    End
+	Failures int  // runs that ran out of memory
+	TimedOut bool // it was ended at its limit
 	// DelayedS is how long it waited next to an idle GPU, s.
 	DelayedS float64
 	// PlainEndS is when plain Slurm would have ended it; see schedule.Plain.
@@ -35,13 +35,12 @@ type Result struct {
 	Jobs      []Outcome // in Config's order
 	MakespanS float64   // first arrival to last end
 	// MeanTurnaroundS is from arrival to end, however a job ended: it makes a schedule that
-	// loses jobs look good, so schedules are to be compared by Lost first.
+	// loses jobs look good, so schedules are to be compared by Harmed first.
 	MeanTurnaroundS float64
 	GPUUtil         float64
 	MemUtil         float64
 	OOM             int // runs that ran out of memory
-	Harmed          int // of these, runs that would have ended before alone
-	PastDeadline    int // jobs ended at their deadline, or cancelled because of it
+	Harmed          int // jobs that were ended at their limits, and alone would have ended before
 	Decisions       int
 	Kept            []Kept // what the guard's reasons cost, the dearest first
 }
@@ -63,23 +62,25 @@ func (s *Sim) Result() (*Result, error) {
 	last := first
 	for i := range s.jobs {
 		j := &s.jobs[i]
-		soloS := s.truth(i, max(0, j.gpu)).DurationS
+		soloS := s.truth(i, j.gpu).DurationS
 		o := Outcome{
 			ID: j.ID, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu, On: j.on,
-			SoloS: soloS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, Ended: j.end, DelayedS: j.delayed,
-			Harmed: j.end == AtLimit && soloS < j.LimitS,
+			SoloS: soloS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, TimedOut: j.timedOut, DelayedS: j.delayed,
+			Harmed: j.timedOut && soloS < j.LimitS,
 		}
 		if j.done > 0 {
 			// The difference of two large times may round to less than the solo time.
 			o.Slowdown = max(1, (o.EndS-o.StartS)/j.done)
 		}
-		r.count(&o)
+		if o.Harmed {
+			r.Harmed++
+		}
 		r.MeanTurnaroundS += (o.EndS - o.SubmitS) / float64(len(s.jobs))
 		last = max(last, o.EndS)
 		r.Jobs = append(r.Jobs, o)
 	}
 	if r.MakespanS = last - first; r.MakespanS == 0 {
-		return r, nil // no job ran
+		return r, nil // no job ran for any time
 	}
 	for g := range s.devs {
 		s.sync(g)
@@ -89,20 +90,6 @@ func (s *Sim) Result() (*Result, error) {
 	}
 	return r, nil
 }
-
-// count counts a job by its end.
-func (r *Result) count(o *Outcome) {
-	if o.Ended == AtDeadline {
-		r.PastDeadline++
-	}
-	if o.Harmed {
-		r.Harmed++
-	}
-}
-
-// Lost returns how many jobs were ended before they were done, not counting jobs that their limits
-// end on any schedule.
-func (r *Result) Lost() int { return r.Harmed + r.PastDeadline }
 
 // Slowdowns returns the slowdowns of the jobs that ran, in ascending order.
 func (r *Result) Slowdowns() []float64 {

@@ -30,7 +30,6 @@ type Sim struct {
 	begun     *rlcore.Decider // that has decided on state as it is; nil = none
 	wait      []int           // pending jobs, parallel to state.Pending
 	left      int             // jobs that haven't ended
-	expiryS   float64         // when a pending job can't meet its deadline any more, or earlier
 	choosy    bool            // some job may not use every GPU
 	err       error
 	decisions int
@@ -61,7 +60,7 @@ type jobState struct {
 	failures       int
 	gpu            int
 	on             []int // its GPUs, if it is foreign
-	end            End
+	timedOut       bool
 	done           float64 // solo work of its last run, s
 	delayed        float64 // next to an idle GPU, s
 }
@@ -95,8 +94,8 @@ func (s *Sim) endsNow() bool {
 	return false
 }
 
-// event lets the next thing happen: an arrival, the end of a segment or of a job's time, the
-// moment at which a decision about an idle GPU is due again, or a missed deadline.
+// event lets the next thing happen: an arrival, the end of a segment or of a job's time, or the
+// moment at which a decision about an idle GPU is due again.
 func (s *Sim) event() {
 	s.turns.known = false
 	end, wake, arrival := math.Inf(1), math.Inf(1), math.Inf(1)
@@ -121,9 +120,6 @@ func (s *Sim) event() {
 		}
 		s.forced = true
 		s.decideAll()
-	case s.expiryS < min(end, wake, arrival):
-		s.advance(s.expiryS)
-		s.expire()
 	case arrival <= min(end, wake):
 		s.advance(arrival)
 		s.arrive()
@@ -214,7 +210,7 @@ func (s *Sim) begin(p int, on []int) {
 	j.started, j.gpu, j.delayed = s.now, on[0], max(j.delayed, s.state.Pending[p].DelayedS)
 	s.plain.Runs(j.Plainly(), on, s.now, s.now)
 	truth := s.truth(i, on[0])
-	latest, _ := s.cfg.latestEnd(&j.Arrival, truth.DurationS, s.now)
+	latest := s.cfg.latestEnd(&j.Arrival, truth.DurationS, s.now)
 	for _, g := range on {
 		s.sync(g) // with the members so far
 		d := &s.devs[g]
@@ -258,14 +254,8 @@ func (s *Sim) arrive() {
 }
 
 // enqueue appends job i to the pending ones; a decision is due for every GPU with a window that it
-// enters. A job that can't meet its deadline is cancelled.
+// enters.
 func (s *Sim) enqueue(i int) {
-	latest := latestStart(&s.jobs[i].Job)
-	if latest < s.now {
-		s.missed(i)
-		return
-	}
-	s.expiryS = min(s.expiryS, latest)
 	s.know(i)
 	s.expect(i)
 	s.wait, s.begun = append(s.wait, i), nil
@@ -299,7 +289,7 @@ func (s *Sim) end(g, k int) {
 	d := &s.devs[g]
 	i, est := d.members[k].job, d.members[k].est
 	truth := s.truth(i, g)
-	s.over(i, Completed, truth.DurationS)
+	s.over(i, truth.DurationS)
 	s.plain.Ended(s.now, schedule.End{ID: s.jobs[i].ID, DoneS: s.believed(&d.members[k])})
 	s.observe(g, i, est)
 	believed := s.believed(&d.members[k]) * (s.jobs[i].Truth.DurationS / truth.DurationS)

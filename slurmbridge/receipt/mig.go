@@ -175,7 +175,7 @@ func (w *World) layout(jobs []history.Run, c *cluster, share bool, all *Layouts)
 	}
 	l.Lot, l.OOM = lot(res), res.OOM
 	for i := range res.Jobs {
-		if res.Jobs[i].Ended == sim.AtLimit {
+		if res.Jobs[i].TimedOut {
 			l.AtLimit++
 		}
 	}

@@ -121,10 +121,9 @@ type Line struct {
 	MemUtil          float64 `json:"mem_util"` // 0..1
 	OOM              float64 `json:"oom"`      // runs lost for want of memory
 	// TimedOut counts the jobs that were ended at their limit, HarmedTimeout those of them that alone would have ended
-	// before, PastDeadline the jobs that were ended at their deadline, or cancelled because of it.
+	// before.
 	TimedOut      float64 `json:"timed_out"`
 	HarmedTimeout float64 `json:"harmed_timeout"`
-	PastDeadline  float64 `json:"past_deadline"`
 	// Late is the part of the jobs, 0..1, that ended after plain Slurm would have ended them, with whole GPUs in order of
 	// priority, by more than a tenth of their own solo time; WorstLate is the most that a job was late, in its own solo
 	// times. See sim.Outcome.
@@ -245,11 +244,8 @@ func (l *Line) sum(rs []*sim.Result) {
 		}
 		for k := range r.Jobs {
 			o := &r.Jobs[k]
-			switch o.Ended {
-			case sim.AtLimit:
+			if o.TimedOut {
 				l.TimedOut += 1 / n
-			case sim.AtDeadline:
-				l.PastDeadline += 1 / n
 			}
 			if o.Harmed {
 				l.HarmedTimeout += 1 / n

@@ -174,9 +174,6 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 			r.Skipped["more GPUs than there are"]++
 			continue
 		}
-		if j.DeadlineS > 0 {
-			n.DeadlineS = j.DeadlineS - first
-		}
 		if !trace.HasDuration(p) {
 			n.Profile = n.Truth
 		}
@@ -232,7 +229,7 @@ func (r *Replayable) believedLaw(law *contention.Law) dqn.Scenario {
 			j.ID = fmt.Sprint(i)
 			j.Truth = j.Profile // no other truth is known
 			// A job that is ended early would look like time won.
-			j.LimitS, j.DeadlineS = 0, 0
+			j.LimitS = 0
 			j.SubmitS = at
 			at += gap * rnd.ExpFloat64()
 			cfg.Jobs = append(cfg.Jobs, j)

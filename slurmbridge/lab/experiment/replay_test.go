@@ -33,7 +33,7 @@ func history() *Trace {
 			flat("c", 100, 0.9, 6000), flat("large", 10, 0.1, 9000),
 		},
 		Jobs: []trace.Job{
-			{ID: "1", SubmitS: 1000, App: "a", LimitS: 100, DeadlineS: 1200},
+			{ID: "1", SubmitS: 1000, App: "a", LimitS: 100},
 			{ID: "2", SubmitS: 1000, App: "a", DurationS: 90, User: "u"},
 			{ID: "3", SubmitS: 1005, App: "b", DurationS: 30},
 			{ID: "4", SubmitS: 1010, App: "c", GPUs: 1},
@@ -52,12 +52,12 @@ func TestReady(t *testing.T) {
 		t.Errorf("left out: %v", r.Skipped)
 	}
 	type job struct {
-		id                                    string
-		submit, told, really, limit, deadline float64
+		id                          string
+		submit, told, really, limit float64
 	}
 	var got []job
 	for _, j := range r.Config.Jobs {
-		got = append(got, job{j.ID, j.SubmitS, j.Profile.DurationS, j.Truth.DurationS, j.LimitS, j.DeadlineS})
+		got = append(got, job{j.ID, j.SubmitS, j.Profile.DurationS, j.Truth.DurationS, j.LimitS})
 		if j.Truth.PeriodS != j.Truth.DurationS || j.Truth.Mean() != j.Profile.Mean() {
 			t.Errorf("job %s: period %v, mean memory %v", j.ID, j.Truth.PeriodS, j.Truth.Mean().MemMiB)
 		}
@@ -65,7 +65,7 @@ func TestReady(t *testing.T) {
 	// Times count from the first; a decision is told the application's length, where
 	// that is known.
 	must.Equal(t, got, []job{
-		{"1", 0, 60, 60, 100, 200}, {"2", 0, 60, 90, 0, 0}, {"3", 5, 30, 30, 0, 0}, {"4", 10, 100, 100, 0, 0},
+		{"1", 0, 60, 60, 100}, {"2", 0, 60, 90, 0}, {"3", 5, 30, 30, 0}, {"4", 10, 100, 100, 0},
 	}, "jobs")
 
 	both := history()
@@ -239,7 +239,7 @@ func TestTrainingDrawsFromTheTrace(t *testing.T) {
 		}
 		for i, j := range cfg.Jobs {
 			// Nor is a training rewarded for jobs that end early.
-			if j.Profile.App == "large" || j.Truth != j.Profile || j.LimitS+j.DeadlineS > 0 ||
+			if j.Profile.App == "large" || j.Truth != j.Profile || j.LimitS > 0 ||
 				i > 0 && j.SubmitS < cfg.Jobs[i-1].SubmitS {
 				t.Fatalf("job %d: %+v", i, j)
 			}

@@ -25,8 +25,7 @@ func result(makespan float64, oom int, slowdowns ...float64) *sim.Result {
 func TestLine(t *testing.T) {
 	fifo := []*sim.Result{result(100, 0, 1, 1), result(200, 0, 1, 1)}
 	mine := []*sim.Result{result(80, 1, 1, 1.02, 1.0999, 1.1, 1.1999, 1.2), result(120, 2, 1.02, 1.1, 1.2, 3, 4, 5)}
-	mine[0].Jobs[0].Ended, mine[0].Jobs[0].Harmed, mine[0].Jobs[1].Ended = sim.AtLimit, true, sim.AtLimit
-	mine[1].Jobs[0].Ended = sim.AtDeadline
+	mine[0].Jobs[0].TimedOut, mine[0].Jobs[0].Harmed, mine[0].Jobs[1].TimedOut = true, true, true
 	c := &contest{
 		o: &Options{Policies: []string{"mine", Fifo}}, aim: policy.Makespan, lower: []float64{20, 40},
 		entries: map[string]*entry{
@@ -41,7 +40,7 @@ func TestLine(t *testing.T) {
 		"memory": {l.MemUtil, 0.25}, "mean slowdown": {l.MeanSlowdown, (6.6198 + 15.32) / 12}, "worst": {l.MaxSlowdown, 5},
 		"÷ the best other": {l.VsBest, 0.7},
 		"fifo's":           {c.line(Fifo).VsBest, (1/.8 + 1/.6) / 2}, "of what may be": {l.PossibleShare, (20./80 + 80./160) / 2},
-		"timed out": {l.TimedOut, 1}, "harmed": {l.HarmedTimeout, 0.5}, "past deadline": {l.PastDeadline, 0.5},
+		"timed out": {l.TimedOut, 1}, "harmed": {l.HarmedTimeout, 0.5},
 		"training": {l.TrainS, 10},
 	} {
 		if math.Abs(c[0]-c[1]) > 1e-9 {

@@ -208,13 +208,10 @@ type Job struct {
 	GPUs      int    // GPUs it held; 0 = not given
 	// LimitS is its time limit, s; 0 = none.
 	LimitS float64
-	// DeadlineS is the latest end that its owner allows, s on SubmitS's clock and later
-	// than SubmitS; 0 = none (CSV only).
-	DeadlineS float64
 }
 
-// ReadJobs reads CSV with the columns job, submit_s, app and optionally duration_s, user, gpus,
-// limit_s and deadline_s, which may be empty. A job may appear once. When known is given, an
+// ReadJobs reads CSV with the columns job, submit_s, app and optionally duration_s, user, gpus and
+// limit_s, which may be empty. A job may appear once. When known is given, an
 // application that isn't in it is a table.ErrUnknownApp. The jobs come in the order of submission,
 // jobs of one instant in the file's order. name is the file's name for messages.
 func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
@@ -229,11 +226,6 @@ func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
 			User:      t.NameOr("user", ""),
 			GPUs:      count(t, "gpus"),
 			LimitS:    t.NumberOr("limit_s", minDurationS, maxDurationS, 0),
-			DeadlineS: t.NumberOr("deadline_s", 0, maxSubmitS, 0),
-		}
-		if t.Text("deadline_s") != "" && j.DeadlineS <= j.SubmitS {
-			t.Fail("deadline_s", fmt.Errorf("%w: %g is not after the submission at %g", table.ErrOutOfRange, j.DeadlineS,
-				j.SubmitS))
 		}
 		if seen[j.ID] {
 			t.Fail("job", fmt.Errorf("%.40q %w", j.ID, table.ErrTwice))

@@ -50,7 +50,6 @@ func TestRefused(t *testing.T) {
 		{"jobs", job("GPUs", "1.5"), "f:2: GPUs: out of range: 1.5 is not a whole number"},
 		{"jobs", job("limit_s", "0"), "f:2: limit_s: out of range: 0 is not from 0.01 to 1e+09"},
 		{"jobs", job("limit_s", "UNLIMITED"), `f:2: limit_s: "UNLIMITED" is not a number`},
-		{"jobs", job("deadline_s", "7"), "f:2: deadline_s: out of range: 7 is not after the submission at 7"},
 		{"jobs", jobs + "0,a\n1,0,a\n", `f:3: job: "1" stands there twice`},
 		{"jobs", "job,submit_s,app\n\"1\n2\",0,a\n", `f:2: job: "1\n2" has characters that can't be printed`},
 		{"jobs", jobs + "0,\xff\n", `f:2: app: "\xff" has characters that can't be printed`},
@@ -131,12 +130,12 @@ func TestReadFails(t *testing.T) {
 
 // Columns come in any order, with others among them; a name may hold what CSV quotes.
 func TestReadJobs(t *testing.T) {
-	text := "\ufeffUser, app ,extra,submit_s,job,duration_s,gpus,limit_s,deadline_s\r\n" +
-		"u1,\"a,b\",x,10.5,2,,4,3600,11\r\n,c,,3,1,7,,,\r\n"
+	text := "\ufeffUser, app ,extra,submit_s,job,duration_s,gpus,limit_s\r\n" +
+		"u1,\"a,b\",x,10.5,2,,4,3600\r\n,c,,3,1,7,,\r\n"
 	got := must.Get(ReadJobs(strings.NewReader(text), "f", "c", "a,b"))(t)
 	must.Equal(t, got, []Job{
 		{ID: "1", SubmitS: 3, App: "c", DurationS: 7},
-		{ID: "2", SubmitS: 10.5, App: "a,b", User: "u1", GPUs: 4, LimitS: 3600, DeadlineS: 11},
+		{ID: "2", SubmitS: 10.5, App: "a,b", User: "u1", GPUs: 4, LimitS: 3600},
 	})
 }
 

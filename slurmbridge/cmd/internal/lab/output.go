@@ -91,7 +91,6 @@ var columns = []struct {
 	{"lost runs", func(l *experiment.Line) string { return fixed(1, l.OOM) }},
 	{"timed out", func(l *experiment.Line) string { return some(1, l.TimedOut) }},
 	{"harmed", func(l *experiment.Line) string { return some(1, l.HarmedTimeout) }},
-	{"past deadline", func(l *experiment.Line) string { return some(1, l.PastDeadline) }},
 	{"training s", func(l *experiment.Line) string { return some(1, l.TrainS) }},
 }
 

@@ -68,7 +68,7 @@ func (t *traceFlags) add(c *cobra.Command) {
 	t.measuredFlags.add(c)
 	f := c.Flags()
 	f.StringVar(&t.jobs, "jobs", "",
-		"jobs: CSV (job,submit_s,app,duration_s,user,gpus,limit_s,deadline_s), or what sacct --parsable2 prints")
+		"jobs: CSV (job,submit_s,app,duration_s,user,gpus,limit_s), or what sacct --parsable2 prints")
 	f.IntVar(&t.gpus, "gpus", 1, "GPUs")
 	f.Float64Var(&t.memMiB, "mem-mib", rlcore.TitanXp.MemMiB, "memory of a GPU, MiB")
 	f.BoolVar(&t.sameUser, "same-user", false, "one user a GPU at a time, as MPS demands before Volta")
@@ -158,10 +158,9 @@ that have ended by then foretell, by its limit and its user, and before these as
 0 = to the second).
 
 Jobs end at their time limits (limit_s, sacct's TimelimitRaw or
-Timelimit) and deadlines (deadline_s, on submit_s's clock), as Slurm ends them. Where the
-trace has any, the table counts those jobs: timed out; harmed, which alone would have
-ended before; and past deadline. A column that would be empty isn't shown. A slowdown then
-counts the work that was done. A job that is ended early shortens the mean turnaround, so
+Timelimit), as Slurm ends them. Where the trace has any, the table counts those jobs: timed
+out; and harmed, which alone would have ended before. A column that would be empty isn't
+shown. A slowdown then counts the work that was done. A job that is ended early shortens the mean turnaround, so
 compare policies by what they harm first.
 
 Jobs of several GPUs (gpus, AllocTRES) hold them unshared, whichever become free, in their turn;

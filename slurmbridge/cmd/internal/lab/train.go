@@ -47,8 +47,8 @@ The job sets come from one of
   --workload NAME     arrivals: jobs that come over time, on sites drawn at random (the
                       default); general: all of the thesis's five, where all jobs come at
                       once (the default for the makespan); or one of these five
-  --jobs, --profiles  a trace (see slurmbridge replay --help), without its time limits
-                      and deadlines: a job that is ended early would look like time won
+  --jobs, --profiles  a trace (see slurmbridge replay --help), without its time
+                      limits: a job that is ended early would look like time won
   --records           what the daemon has learned of this site's applications
 
 Name the site's contract: --max-slowdown and --grace bound what the network may do in its
