@@ -100,7 +100,7 @@ func TestSharersOfInstances(t *testing.T) {
 	h.Cards = []Card{
 		{Index: 0, Minor: 0, GI: 8, UUID: parts[0].Name(), MemMiB: 4864, MemLimits: true, Clients: 6},
 		{Index: 1, Minor: 0, GI: 7, UUID: parts[1].Name(), MemMiB: 4864, MemLimits: true, Clients: 6},
-		{Index: 2, NVMLIndex: 1, Minor: 1, UUID: st.UUIDs()[1], MemMiB: 40960, MemLimits: true, Clients: 48},
+		{Index: 2, NVMLIndex: 1, Minor: 1, UUID: st.Device(1).UUID(), MemMiB: 40960, MemLimits: true, Clients: 48},
 	}
 	h.MPS.Cards, h.Constrains = h.Cards, true
 	t.Cleanup(func() { h.MPS.kill(1, controlName, serverName) })
@@ -116,8 +116,8 @@ func TestSharersOfInstances(t *testing.T) {
 		{"7", "0", "60", true, parts[0].Name()},
 		{"8", "0", "40", true, parts[0].Name()},
 		{"9", "1", "60", true, parts[1].Name()},
-		{"10", "1", "100", false, parts[1].Name()}, // alone by its shares; the hook knows no better
-		{"11", "2", "100", false, st.UUIDs()[1]},   // of the whole one, which CUDA calls otherwise, too
+		{"10", "1", "100", false, parts[1].Name()},     // alone by its shares; the hook knows no better
+		{"11", "2", "100", false, st.Device(1).UUID()}, // of the whole one, which CUDA calls otherwise, too
 	} {
 		must.OK(t, h.Prolog(t.Context(), job(c.id, c.gpu, c.percent)))
 		must.Equal(t, read(t, h.Dir.path("jobs", c.id+".json")).UUIDs[0], c.on)

@@ -28,16 +28,17 @@ func (c *simClient) Open(a *answer) error {
 	if err != nil {
 		return err
 	}
-	uuids, server := st.UUIDs(), 0
+	var served []string
+	server := 0
 	switch c.mps, err = mps.Connect(ctx, os.Getenv); {
 	case errors.Is(err, mps.ErrNoDaemon):
 	case err != nil:
 		return &cudaError{Call: "cuInit", Code: 805, Name: "CUDA_ERROR_MPS_CONNECTION_FAILED"}
 	default:
-		uuids, server = c.mps.Devices, c.mps.Server
+		served, server = c.mps.Devices, c.mps.Server
 	}
 	visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
-	if len(gpusim.Visible(visible, set, uuids)) == 0 {
+	if len(st.Visible(visible, set, served)) == 0 {
 		return &cudaError{Call: "cuInit", Code: 100, Name: "CUDA_ERROR_NO_DEVICE"}
 	}
 	dev := st.Device(0)

@@ -66,17 +66,10 @@ func (k *simKernel) Open(a *answer) error {
 	if k.name == "pcie" {
 		on = rlcore.Use{PCIeMBps: 20000}
 	}
-	k.profile = &rlcore.Profile{App: k.name, DurationS: 1e4 * k.period, PeriodS: k.period / 10, StepS: k.period}
-	for i := range 100000 { // a tenth of a period each
-		u := on
-		if float64(i%10) >= 10*known[0].Duty-1e-6 {
-			u.GPU, u.Core = 0, 0
-		}
-		k.profile.Series = append(k.profile.Series, u)
-	}
-	if known[0].Duty == 1 {
-		k.profile.PeriodS, k.profile.Series = k.profile.DurationS, []rlcore.Use{on}
-	}
+	// The card sees the mean of its periods.
+	on.GPU, on.Core = on.GPU*known[0].Duty, on.Core*known[0].Duty
+	all := 1e4 * k.period
+	k.profile = &rlcore.Profile{App: k.name, DurationS: all, PeriodS: all, StepS: k.period, Series: []rlcore.Use{on}}
 	if err := k.simClient.Open(a); err != nil {
 		return err
 	}

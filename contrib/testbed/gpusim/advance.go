@@ -1,8 +1,6 @@
 package gpusim
 
 import (
-	"math"
-
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
@@ -29,8 +27,6 @@ type group struct {
 	slots    []int
 	idle     float64 // fraction of time none of its kernels runs, as if it were the only group
 }
-
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // now is the phase member i is in.
 func (v *view) now(i int) *point { return &v.rec.Slot[i].Point[v.dyn.Member[i].Point] }
@@ -96,10 +92,8 @@ func (v *view) end(i int, how Status) {
 // held is the memory that all processes hold, MiB.
 func (v *view) held() float64 {
 	sum := v.rec.MemReserved
-	for i := range v.dyn.Member {
-		if v.dyn.Member[i].Status.present() {
-			sum += v.now(i).Mem
-		}
+	for i := range v.present {
+		sum += v.now(i).Mem
 	}
 	return sum
 }
@@ -164,9 +158,8 @@ func (v *view) speeds() {
 		}
 		d.GPU += busy
 		d.Core += core
-		if n := int(g.instance); n > 0 && n <= v.rec.instances() {
-			most := v.rec.part(n - 1)
-			d.InstGPU[n-1] = min(most, d.InstGPU[n-1]+busy)
+		if n := g.instance; n > 0 {
+			d.InstGPU[n-1] = min(v.rec.part(n), d.InstGPU[n-1]+busy)
 			d.InstCore[n-1] = min(d.InstGPU[n-1], d.InstCore[n-1]+core)
 		}
 	}
@@ -174,29 +167,26 @@ func (v *view) speeds() {
 	d.remember()
 	d.Core = min(d.Core, d.GPU) // no SM is busy while no kernel runs
 	d.PCIeMBps = min(d.PCIeMBps, v.rec.PCIeMBps)
-	present, busy := false, 0.0
+	busy := 0.0
 	for i := range d.Member {
+		d.Member[i].Mem, d.Member[i].Busy = 0, 0
+	}
+	d.PowerW = v.rec.PowerIdle
+	for i := range v.present {
 		m := &d.Member[i]
-		m.Mem, m.Busy = 0, 0
-		if m.Status.present() {
-			present = true
-			m.Mem = v.now(i).Mem
-			m.MemMax = max(m.MemMax, m.Mem)
-		}
+		m.Mem = v.now(i).Mem
+		m.MemMax = max(m.MemMax, m.Mem)
 		if v.computes(i) {
 			m.Busy = v.now(i).GPU / m.Slowdown
 			busy += m.Busy
 		}
+		d.PowerW = v.rec.PowerActive + (v.rec.PowerMax-v.rec.PowerActive)*d.GPU
 	}
 	for i := range d.Member {
 		d.Member[i].Busy *= min(1, d.GPU/max(busy, 1e-9)) // kernels that overlap count once
 	}
 	d.MemMiB = v.held()
 	d.MemMaxMiB = max(d.MemMaxMiB, d.MemMiB)
-	d.PowerW = v.rec.PowerIdle
-	if present {
-		d.PowerW = v.rec.PowerActive + (v.rec.PowerMax-v.rec.PowerActive)*d.GPU
-	}
 }
 
 // join puts member i into its group.

@@ -49,8 +49,6 @@ type Config struct {
 	// Exclusive puts the GPUs into the mode EXCLUSIVE_PROCESS: one process at a time then has a context of its own on
 	// each, an MPS server too, whose clients are none of these.
 	Exclusive bool
-	// Samples says whose NVML's samples of processes are, one of SampleOwners; default each its own.
-	Samples string
 	// Driver is the branch of the machine's driver: 470, 535 (default), 550, 555 or 590.
 	Driver string
 	// GroupLimits: the driver can hold a control group's processes to a part of a GPU's memory, as drivers from release
@@ -58,14 +56,9 @@ type Config struct {
 	GroupLimits bool
 }
 
-// SampleOwners are the ways in which a driver may attribute what MPS clients do to processes: to each client what it
-// does, all of it to the server, or all of it to one of the clients. A sample of NVIDIA's carries one process for each
-// engine; no real card has shown yet which one that is under MPS.
-var SampleOwners = []string{"each", "server", "one"}
-
 func (c *Config) defaults() (Model, error) {
 	c.Model, c.Driver = cmp.Or(c.Model, "titanxp"), cmp.Or(c.Driver, defaultDriver)
-	c.GPUs, c.Scale, c.Samples = cmp.Or(c.GPUs, 1), cmp.Or(c.Scale, 1), cmp.Or(c.Samples, SampleOwners[0])
+	c.GPUs, c.Scale = cmp.Or(c.GPUs, 1), cmp.Or(c.Scale, 1)
 	c.MIG = c.MIG || len(c.Instances) > 0
 	for i := len(c.Minors); i < c.GPUs; i++ {
 		c.Minors = append(c.Minors, i)
@@ -74,8 +67,6 @@ func (c *Config) defaults() (Model, error) {
 	switch _, known := drivers[c.Driver]; {
 	case err != nil:
 		return m, err
-	case !slices.Contains(SampleOwners, c.Samples):
-		return m, fmt.Errorf("samples of processes are of %.32q, none of %q", c.Samples, SampleOwners)
 	case !known:
 		return m, fmt.Errorf("no simulated driver %q", c.Driver)
 	case c.GPUs < 1 || c.GPUs > MaxDevices || !(c.Scale > 0):
@@ -142,7 +133,6 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	if cut {
 		d.MIG = 1
 	}
-	d.Samples = uint32(slices.Index(SampleOwners, cfg.Samples)) //nolint:gosec // defaults has checked it
 	if cfg.Exclusive {
 		d.ComputeMode = exclusiveProcess
 	}

@@ -64,8 +64,8 @@ func (d *Device) update(f func(v *view) error) error {
 
 // fault destroys the contexts of an MPS server's clients.
 func (v *view) fault(server int32) {
-	for i := range v.dyn.Member {
-		if v.dyn.Member[i].Status.present() && v.rec.Slot[i].Server == server {
+	for i, s := range v.present {
+		if s.Server == server {
 			v.dyn.Faults++
 			v.end(i, Faulted)
 		}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -297,36 +296,6 @@ func TestLooksDontChangeTheOutcome(t *testing.T) {
 	})
 }
 
-func TestPhasesKeepTotals(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
-		n := rapid.IntRange(1, 3000).Draw(r, "n")
-		p := &rlcore.Profile{App: "x", PeriodS: .5}
-		seed := rapid.Uint64().Draw(r, "seed")
-		for range n {
-			seed = seed*6364136223846793005 + 1442695040888963407
-			p.Series = append(p.Series, rlcore.Use{GPU: float64(seed>>33) / (1 << 31), MemMiB: float64(seed >> 54)})
-		}
-		p.DurationS = .5*float64(n) - rapid.Float64Range(0, .4).Draw(r, "cut")
-		pts := phases(p)
-		if len(pts) > MaxPoints {
-			r.Fatalf("%d phases", len(pts))
-		}
-		begin, busy, peak := 0.0, 0.0, 0.0
-		for _, q := range pts {
-			if q.Until <= begin {
-				r.Fatalf("phase ends at %v, begins at %v", q.Until, begin)
-			}
-			busy += (q.Until - begin) * q.GPU
-			peak = max(peak, q.Mem)
-			begin = q.Until
-		}
-		if begin != p.DurationS || !near(busy, p.Mean().GPU*p.DurationS, 1e-9) || peak != p.Peak().MemMiB {
-			r.Fatalf("ends at %v of %v, busy %v of %v, peak %v of %v", begin, p.DurationS, busy, p.Mean().GPU*p.DurationS, peak,
-				p.Peak().MemMiB)
-		}
-	})
-}
-
 func TestVisible(t *testing.T) {
 	gpus := []string{"GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"}
 	for _, c := range []struct {
@@ -345,33 +314,18 @@ func TestVisible(t *testing.T) {
 		{"NoDevFiles", nil},
 		{" 1 , 2 ", []int{1, 2}},
 	} {
-		got := Visible(c.v, true, gpus)
-		if len(got) != len(c.want) {
-			t.Errorf("%q: %v, want %v", c.v, got, c.want)
-			continue
-		}
-		for i := range got {
-			if got[i] != c.want[i] {
-				t.Errorf("%q: %v, want %v", c.v, got, c.want)
-			}
-		}
+		must.Equal(t, visible(c.v, true, gpus, 3), c.want, c.v)
 	}
 	// An instance is named, never numbered, and the only one that is seen.
 	for v, want := range map[string][]int{
 		"MIG-2": {4}, "MIG-2,MIG-1": {4}, "MIG-": nil, "3": nil, "1,MIG-1": {1},
 		"MIG-3": nil,
 	} {
-		if got := Visible(v, true, gpus, "MIG-1", "MIG-2"); !slices.Equal(got, want) {
-			t.Errorf("%q with instances: %v, want %v", v, got, want)
-		}
+		must.Equal(t, visible(v, true, append(gpus, "MIG-1", "MIG-2"), 3), want, "%q with instances", v)
 	}
 	// A server of an instance has no other, which a number may mean.
-	if got := Visible("0", true, []string{"MIG-1"}); !slices.Equal(got, []int{0}) {
-		t.Errorf("a server's: %v", got)
-	}
-	if got := Visible("", false, gpus); len(got) != 3 {
-		t.Errorf("unset: %v", got)
-	}
+	must.Equal(t, visible("0", true, []string{"MIG-1"}, 1), []int{0}, "a server's")
+	must.Equal(t, visible("", false, append(gpus, "MIG-1"), 3), []int{0, 1, 2}, "unset")
 }
 
 func TestCreateRefusesNonsense(t *testing.T) {
@@ -381,7 +335,6 @@ func TestCreateRefusesNonsense(t *testing.T) {
 		{GPUs: 17},
 		{Scale: math.NaN()},
 		{Driver: "1"},
-		{Samples: "nobody"},
 		{MIG: true},
 		{Model: "a100", Instances: []string{"1g.18gb"}},
 	} {
@@ -393,8 +346,8 @@ func TestCreateRefusesNonsense(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s")
 		must.OK(t, Create(path, Config{Model: m, GPUs: 3, Minors: []int{2, 0, 1}}))
 		s := must.Get(Open(path))(t)
-		if len(s.UUIDs()) != 3 || s.UUIDs()[0] == s.UUIDs()[1] || s.Device(0).rec.Minor != 2 {
-			t.Errorf("%s: %v", m, s.UUIDs())
+		if len(s.Devices()) != 3 || s.Device(0).UUID() == s.Device(1).UUID() || s.Device(0).rec.Minor != 2 {
+			t.Errorf("%s: %v", m, s.Devices())
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)

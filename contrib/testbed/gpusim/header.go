@@ -36,7 +36,7 @@ func Header() string {
 	} {
 		fmt.Fprintf(&b, "#define SIM_%s %v\n", c.name, c.value)
 	}
-	for prefix, words := range map[string][]string{"F": figures, "FAULT": faultModes, "SAMPLES": SampleOwners} {
+	for prefix, words := range map[string][]string{"F": figures, "FAULT": faultModes} {
 		for i, w := range words {
 			fmt.Fprintf(&b, "#define SIM_%s_%s %d\n", prefix, strings.ToUpper(strings.ReplaceAll(w, "-", "_")), i)
 		}

@@ -11,7 +11,7 @@ const (
 )
 
 // String returns the kind in a word.
-func (k Kind) String() string { return word(k, "unknown", "own", "mps-client", "mps-server") }
+func (k Kind) String() string { return []string{"", "own", "mps-client", "mps-server"}[k] }
 
 // Status is how a process on a GPU fares.
 type Status uint32
@@ -28,15 +28,7 @@ const (
 
 // String returns the status in a word, as reports have it.
 func (s Status) String() string {
-	return word(s, "free", "running", "paused", "finished", "oom", "fault")
-}
-
-// word is the name of a number.
-func word[N ~uint32](n N, words ...string) string {
-	if int(n) < len(words) {
-		return words[n]
-	}
-	return "unknown"
+	return []string{"free", "running", "paused", "finished", "oom", "fault"}[s]
 }
 
 // present reports whether a process of this status holds memory.

@@ -14,14 +14,13 @@ import (
 // limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 13
+	version    = 14
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
 	// Slots is the number of processes a device can hold, MPS servers counted.
 	Slots = 64
-	// MaxPoints is the number of phases a process's demand can have; a finer
-	// profile is made coarser.
+	// MaxPoints is the number of phases a process's demand can have.
 	MaxPoints = 512
 	maxFaults = 32
 	// maxChanges of its utilisation that a device remembers.
@@ -175,7 +174,7 @@ type deviceRec struct {
 	Limit       [maxLimits]groupLimit
 	LookedNs    int64  // CLOCK_MONOTONIC when dead processes were last looked for
 	Cur         uint32 // which of Dyn is current: 0 or 1
-	Samples     uint32 // whose NVML's samples of processes are: a place in SampleOwners
+	_           uint32
 	Dyn         [2]dyn
 	Slot        [Slots]slot
 }

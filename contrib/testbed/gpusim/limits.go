@@ -109,8 +109,8 @@ func (v *view) allows(pid int32, more float64) bool {
 			continue
 		}
 		sum := more
-		for k := range v.dyn.Member {
-			if v.dyn.Member[k].Status.present() && slices.Contains(in, v.rec.Slot[k].Pid) {
+		for k, s := range v.present {
+			if slices.Contains(in, s.Pid) {
 				sum += v.now(k).Mem
 			}
 		}

@@ -56,8 +56,7 @@ type Instance struct {
 // Instances lists the GPU's MIG instances.
 func (d *Device) Instances() []Instance {
 	out := []Instance{}
-	for i := range d.rec.instances() {
-		in := &d.rec.Instance[i]
+	for _, in := range d.rec.instances() {
 		out = append(out, Instance{
 			UUID: cString(in.UUID[:]), Profile: cString(in.Profile[:]), GPUInstance: int(in.GPUInstance),
 			SMs: int(in.SMs), MemMiB: in.MemTotal,
@@ -74,8 +73,8 @@ func (d *Device) instance(uuid string) (uint32, error) {
 		}
 		return 0, nil
 	}
-	for i := range d.rec.instances() {
-		if cString(d.rec.Instance[i].UUID[:]) == uuid {
+	for i, in := range d.rec.instances() {
+		if cString(in.UUID[:]) == uuid {
 			return uint32(i + 1), nil
 		}
 	}
@@ -85,34 +84,30 @@ func (d *Device) instance(uuid string) (uint32, error) {
 // MIG reports whether MIG mode is on: a process must then name an instance.
 func (d *Device) MIG() bool { return d.rec.MIG != 0 }
 
-// instances is their number, bounded in case the file is damaged.
-func (d *deviceRec) instances() int { return min(int(d.Instances), MaxInstances) }
+func (d *deviceRec) instances() []instance { return d.Instance[:d.Instances] }
 
 // fraction is the part of the card's SMs that slot i can use, 0..1.
 func (v *view) fraction(i int) float64 {
-	n := int(v.rec.Slot[i].Instance)
-	if n == 0 || n > v.rec.instances() {
-		return 1
-	}
-	return v.rec.part(n - 1)
+	return v.rec.part(v.rec.Slot[i].Instance)
 }
 
-func (d *deviceRec) part(instance int) float64 {
-	if d.SMs == 0 || d.Instance[instance].SMs == 0 {
+// part is the part of the card's SMs that an instance has, by its place + 1; 0 = all of them.
+func (d *deviceRec) part(instance uint32) float64 {
+	if instance == 0 {
 		return 1
 	}
-	return min(1, float64(d.Instance[instance].SMs)/float64(d.SMs))
+	return float64(d.Instance[instance-1].SMs) / float64(d.SMs)
 }
 
 // room is what is left of the memory of an instance (0 = of the card), MiB, and
 // below 0 if more is held than there is.
 func (v *view) room(instance uint32) float64 {
-	if instance == 0 || int(instance) > v.rec.instances() {
+	if instance == 0 {
 		return v.rec.MemTotal - v.held()
 	}
 	left := v.rec.Instance[instance-1].MemTotal
-	for i := range v.dyn.Member {
-		if v.dyn.Member[i].Status.present() && v.rec.Slot[i].Instance == instance {
+	for i, s := range v.present {
+		if s.Instance == instance {
 			left -= v.now(i).Mem
 		}
 	}
@@ -154,9 +149,8 @@ func (s *State) WriteDriver(dir string) error {
 	minors := "config 1\nmonitor 2\n"
 	var errs []error
 	for _, d := range s.devs {
-		for i := range d.rec.instances() {
-			minor, in := int(d.rec.Minor), &d.rec.Instance[i]
-			gi, ci := int(in.GPUInstance), int(in.ComputeInstance)
+		for _, in := range d.rec.instances() {
+			minor, gi, ci := int(d.rec.Minor), int(in.GPUInstance), int(in.ComputeInstance)
 			a, b := Caps(minor, gi, ci)
 			minors += fmt.Sprintf("gpu%d/gi%d/access %d\ngpu%[1]d/gi%[2]d/ci%[4]d/access %[5]d\n", minor, gi, a, ci, b)
 			of := filepath.Join(dir, "nvidia/capabilities", fmt.Sprintf("gpu%d/mig/gi%d/ci%d", minor, gi, ci))

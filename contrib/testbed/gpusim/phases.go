@@ -2,9 +2,7 @@ package gpusim
 
 import "github.com/slurmbridge/slurmbridge/rlcore"
 
-// phases turns a profile into at most MaxPoints phases: equal neighbours become
-// one, and what is still too fine is halved until it fits, with time-weighted
-// means of what flows and the largest of the memory.
+// phases turns a profile into phases: equal neighbours become one.
 func phases(p *rlcore.Profile) []point {
 	pts := make([]point, 0, len(p.Series))
 	for i, u := range p.Series {
@@ -23,37 +21,10 @@ func phases(p *rlcore.Profile) []point {
 			break
 		}
 	}
-	for len(pts) > MaxPoints {
-		pts = halve(pts)
-	}
 	return pts
 }
 
 func (p point) same(q point) bool {
 	p.Until = q.Until
 	return p == q
-}
-
-// halve joins neighbours two by two, in place.
-func halve(pts []point) []point {
-	begin := 0.0
-	out := pts[:0]
-	for i := 0; i < len(pts); i += 2 {
-		a := pts[i]
-		end := a.Until
-		if i+1 < len(pts) {
-			b := pts[i+1]
-			wa, wb := a.Until-begin, b.Until-a.Until
-			if w := wa + wb; w > 0 {
-				a.GPU = (wa*a.GPU + wb*b.GPU) / w
-				a.Core = (wa*a.Core + wb*b.Core) / w
-				a.PCIe = (wa*a.PCIe + wb*b.PCIe) / w
-			}
-			a.Mem = max(a.Mem, b.Mem)
-			a.Until, end = b.Until, b.Until
-		}
-		begin = end
-		out = append(out, a)
-	}
-	return out
 }

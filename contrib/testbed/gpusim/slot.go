@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -36,6 +37,9 @@ func (d *Device) Claim(c Claimant, p *rlcore.Profile) (*Slot, error) {
 		return nil, err
 	}
 	kind, pts := Own, phases(p)
+	if len(pts) > MaxPoints {
+		return nil, fmt.Errorf("claim GPU: %d phases, more than %d", len(pts), MaxPoints)
+	}
 	if c.Server != 0 {
 		kind = Client
 		if !d.SameUser() {
@@ -44,7 +48,7 @@ func (d *Device) Claim(c Claimant, p *rlcore.Profile) (*Slot, error) {
 	}
 	if in, err := d.instance(c.Instance); err == nil && in > 0 {
 		// Fewer SMs make kernels longer, as a thread percentage does.
-		small := Limits{Threads: d.rec.part(int(in) - 1)}
+		small := Limits{Threads: d.rec.part(in)}
 		small.apply(pts)
 	}
 	return d.claim(c, kind, p.App, pts, pts[len(pts)-1].Until, p.StepS)
@@ -74,19 +78,14 @@ func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration,
 		if d.rec.Lost != 0 {
 			return ErrLost
 		}
-		if kind == Client && !v.serves(int32(c.Server)) {
+		if kind == Client && !v.any(func(s *slot) bool { return s.Kind == Server && s.Pid == int32(c.Server) }) {
 			return ErrGone
 		}
-		if kind != Client && d.rec.ComputeMode == exclusiveProcess && v.taken(in) {
+		if kind != Client && d.rec.ComputeMode == exclusiveProcess &&
+			v.any(func(s *slot) bool { return s.Kind != Client && s.Instance == in }) {
 			return ErrExclusive
 		}
-		s.place = -1
-		for i := range v.dyn.Member {
-			if v.dyn.Member[i].Status == Free {
-				s.place = i
-				break
-			}
-		}
+		s.place = slices.IndexFunc(v.dyn.Member[:], func(m member) bool { return m.Status == Free })
 		if s.place < 0 {
 			return ErrFull
 		}
@@ -200,20 +199,19 @@ func (s *Slot) leave(how func(v *view)) error {
 	})
 }
 
-// taken reports whether a process has a context of its own on the device, or the instance.
-func (v *view) taken(instance uint32) bool {
+// present yields the processes that hold memory, by their places.
+func (v *view) present(yield func(i int, s *slot) bool) {
 	for i := range v.dyn.Member {
-		if s := &v.rec.Slot[i]; v.dyn.Member[i].Status.present() && s.Kind != Client && s.Instance == instance {
-			return true
+		if v.dyn.Member[i].Status.present() && !yield(i, &v.rec.Slot[i]) {
+			return
 		}
 	}
-	return false
 }
 
-// serves reports whether an MPS server is on the device.
-func (v *view) serves(server int32) bool {
-	for i := range v.dyn.Member {
-		if s := &v.rec.Slot[i]; v.dyn.Member[i].Status.present() && s.Kind == Server && s.Pid == server {
+// any reports whether a process that holds memory is so.
+func (v *view) any(is func(s *slot) bool) bool {
+	for _, s := range v.present {
+		if is(s) {
 			return true
 		}
 	}

@@ -34,36 +34,26 @@ type Process struct {
 func (d *Device) Snapshot() (s Snapshot, err error) {
 	err = d.update(func(v *view) error {
 		v.speeds()
-		s = d.snapshot(v)
+		s = Snapshot{
+			Index: d.index, UUID: d.UUID(), Name: cString(d.rec.Name[:]), MemTotalMiB: d.rec.MemTotal, Lost: d.rec.Lost != 0,
+			Figures: v.dyn.Figures, Instances: d.Instances(), Processes: []Process{},
+		}
+		for i, sl := range v.present {
+			m := &v.dyn.Member[i]
+			p := Process{
+				PID: int(sl.Pid), UID: int(sl.UID), App: cString(sl.App[:]), Kind: sl.Kind.String(), Server: int(sl.Server),
+				Status: m.Status.String(), GPU: v.now(i).GPU, MemMiB: v.now(i).Mem, DoneS: m.Done, Slowdown: m.Slowdown,
+				StartT: m.StartT,
+			}
+			if sl.Instance > 0 {
+				p.Instance = s.Instances[sl.Instance-1].UUID
+			}
+			if sl.Kind != Server {
+				p.DurationS = sl.Duration
+			}
+			s.Processes = append(s.Processes, p)
+		}
 		return nil
 	})
 	return s, err
-}
-
-func (d *Device) snapshot(v *view) Snapshot {
-	y := &v.dyn
-	s := Snapshot{
-		Index: d.index, UUID: d.UUID(), Name: cString(d.rec.Name[:]), MemTotalMiB: d.rec.MemTotal, Lost: d.rec.Lost != 0,
-		Figures:   y.Figures,
-		Instances: d.Instances(), Processes: []Process{},
-	}
-	for i := range y.Member {
-		m, sl := &y.Member[i], &d.rec.Slot[i]
-		if !m.Status.present() {
-			continue
-		}
-		p := Process{
-			PID: int(sl.Pid), UID: int(sl.UID), App: cString(sl.App[:]), Kind: sl.Kind.String(), Server: int(sl.Server),
-			Status: m.Status.String(), GPU: v.now(i).GPU, MemMiB: v.now(i).Mem, DoneS: m.Done, Slowdown: m.Slowdown,
-			StartT: m.StartT,
-		}
-		if n := int(sl.Instance); n > 0 && n <= len(s.Instances) {
-			p.Instance = s.Instances[n-1].UUID
-		}
-		if finite(sl.Duration) {
-			p.DurationS = sl.Duration
-		}
-		s.Processes = append(s.Processes, p)
-	}
-	return s
 }

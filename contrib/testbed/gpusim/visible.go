@@ -7,31 +7,28 @@ import (
 	"strings"
 )
 
-// Visible returns which of the given GPUs (by UUID, in order) a CUDA program
-// sees, as indexes, for a CUDA_VISIBLE_DEVICES of value v; set distinguishes an
-// empty value, which hides all, from a missing one, which hides none. named are
-// the UUIDs of MIG instances, which no number means; their indexes follow the GPUs'.
+// visible returns which of the GPUs and MIG instances of these names (UUIDs) a CUDA
+// program sees, as indexes, for a CUDA_VISIBLE_DEVICES of value v; set distinguishes an
+// empty value, which hides all, from a missing one, which hides none of the first so many, which numbers mean, too.
 //
-// As CUDA does it reads the list up to the first entry that names no GPU, takes
+// As CUDA does it reads the list up to the first entry that names nothing, takes
 // abbreviated UUIDs when they are unique, and sees nothing when a GPU is named
 // twice. It sees one instance at most (MIG User Guide, "CUDA Device Enumeration").
-func Visible(v string, set bool, uuids []string, named ...string) []int {
-	var out []int
-	all := slices.Concat(uuids, named)
+func visible(v string, set bool, names []string, numbered int) (out []int) {
 	if !set {
-		for i := range uuids {
+		for i := range numbered {
 			out = append(out, i)
 		}
 		return out
 	}
 	for e := range strings.SplitSeq(v, ",") {
-		i := find(strings.TrimSpace(e), uuids, all)
-		switch {
-		case i < 0 || len(out) > 0 && strings.HasPrefix(all[i], migPrefix):
+		i := find(strings.TrimSpace(e), names, numbered)
+		switch instance := i >= 0 && strings.HasPrefix(names[i], migPrefix); {
+		case i < 0 || len(out) > 0 && instance:
 			return out
 		case slices.Contains(out, i):
 			return nil
-		case strings.HasPrefix(all[i], migPrefix):
+		case instance:
 			return []int{i}
 		}
 		out = append(out, i)
@@ -39,17 +36,17 @@ func Visible(v string, set bool, uuids []string, named ...string) []int {
 	return out
 }
 
-// find returns the GPU or instance that an entry names, −1 for none; a number means one of the first, counted, ones.
-func find(entry string, counted, all []string) int {
+// find returns the GPU or instance that an entry names, −1 for none.
+func find(entry string, names []string, numbered int) int {
 	if strings.HasPrefix(entry, "GPU-") || strings.HasPrefix(entry, migPrefix) {
 		abbreviated := func(uuid string) bool { return strings.HasPrefix(uuid, entry) }
-		i := slices.IndexFunc(all, abbreviated)
-		if i >= 0 && slices.ContainsFunc(all[i+1:], abbreviated) {
+		i := slices.IndexFunc(names, abbreviated)
+		if i >= 0 && slices.ContainsFunc(names[i+1:], abbreviated) {
 			return -1
 		}
 		return i
 	}
-	if n, err := strconv.Atoi(entry); err == nil && n >= 0 && n < len(counted) {
+	if n, err := strconv.Atoi(entry); err == nil && n >= 0 && n < numbered {
 		return n
 	}
 	return -1
@@ -79,29 +76,19 @@ func (s *State) Parts() (gpus, instances []Part) {
 // with these UUIDs, which an MPS server has.
 func (s *State) Visible(v string, set bool, served []string) (out []Part) {
 	gpus, instances := s.Parts()
-	all := slices.Concat(gpus, instances)
+	all, numbered := slices.Concat(gpus, instances), len(gpus)
+	if len(served) > 0 {
+		place := func(p Part) int { return slices.Index(served, p.Name()) }
+		all = slices.DeleteFunc(all, func(p Part) bool { return place(p) < 0 })
+		slices.SortFunc(all, func(p, q Part) int { return place(p) - place(q) })
+		numbered = len(all)
+	}
 	names := make([]string, len(all))
 	for i, p := range all {
 		names[i] = p.Name()
 	}
-	counted, named := names[:len(gpus)], names[len(gpus):]
-	if len(served) > 0 {
-		counted, named = served, nil
-	}
-	for _, i := range Visible(v, set, counted, named...) {
-		name := slices.Concat(counted, named)[i]
-		if at := slices.Index(names, name); at >= 0 {
-			out = append(out, all[at])
-		}
-	}
-	return out
-}
-
-// UUIDs returns the UUIDs of all GPUs in NVML's order.
-func (s *State) UUIDs() []string {
-	out := make([]string, len(s.devs))
-	for i, d := range s.devs {
-		out[i] = d.UUID()
+	for _, i := range visible(v, set, names, numbered) {
+		out = append(out, all[i])
 	}
 	return out
 }

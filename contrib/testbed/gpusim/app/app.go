@@ -42,8 +42,6 @@ type Config struct {
 	// Preallocate is the part that it takes at its start of the memory that it sees, the card's or its limit, whatever it
 	// needs; 0 = it takes what it needs.
 	Preallocate float64
-	// LookupEnv is os.LookupEnv, or a test's.
-	LookupEnv func(string) (string, bool)
 }
 
 // Report is what a run leaves behind: one line of JSON.
@@ -73,9 +71,6 @@ const longestNap = 200 * time.Millisecond
 // Run runs the application to its end. A context that ends stops it where it is; Run then returns
 // the context's error. In any case the GPU holds nothing of it afterwards.
 func Run(ctx context.Context, cfg Config) (rep Report, err error) {
-	if cfg.LookupEnv == nil {
-		cfg.LookupEnv = os.LookupEnv
-	}
 	st, err := gpusim.Open(cfg.State)
 	if err != nil {
 		return rep, err
@@ -87,23 +82,28 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 	}
 
 	asked := st.Now()
-	client, err := connect(ctx, cfg.LookupEnv)
-	if err != nil {
-		return rep, err
-	}
+	client, err := mps.Connect(ctx, os.Getenv)
 	rep.WaitS = st.Now() - asked
-	if client != nil {
-		defer func() { _ = client.Close() }()
-		rep.MPS, rep.Server = true, client.Server
-	}
-	dev, err := part(st, client, cfg.LookupEnv)
-	if err != nil {
+	var served []string
+	switch {
+	case errors.Is(err, mps.ErrNoDaemon): // it computes without
+	case errors.Is(err, mps.ErrRefused):
+		return rep, &Error{Exit: ExitMPS, Text: err.Error()}
+	case err != nil:
 		return rep, err
+	default:
+		defer func() { _ = client.Close() }()
+		rep.MPS, rep.Server, served = true, client.Server, client.Devices
 	}
+	v, set := os.LookupEnv(mps.VisibleEnv)
+	all := st.Visible(v, set, served)
+	if len(all) == 0 {
+		return rep, cudaError(gpusim.ErrNoInstance)
+	}
+	dev, limits := all[0], gpusim.Limits{}
 	rep.Device, rep.Index = dev.Name(), dev.Index()
-	limits := gpusim.Limits{}
-	if client != nil && !dev.SameUser() {
-		if limits, err = limitsOf(cfg.LookupEnv); err != nil {
+	if rep.MPS && !dev.SameUser() {
+		if limits, err = gpusim.ParseLimits(os.Getenv(mps.MemLimitEnv), os.Getenv(mps.ThreadsEnv), 0); err != nil {
 			return rep, &Error{Exit: ExitMPS, Text: err.Error() + ": invalid argument (cudaErrorInvalidValue)"}
 		}
 	}
@@ -120,37 +120,6 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 	}
 	defer func() { err = errors.Join(err, slot.Release()) }()
 	return rep, follow(ctx, &cfg, &rep, slot, client)
-}
-
-func connect(ctx context.Context, lookup func(string) (string, bool)) (*mps.Client, error) {
-	client, err := mps.Connect(ctx, func(k string) string { v, _ := lookup(k); return v })
-	switch {
-	case errors.Is(err, mps.ErrNoDaemon):
-		return nil, nil
-	case errors.Is(err, mps.ErrRefused):
-		return nil, &Error{Exit: ExitMPS, Text: err.Error()}
-	}
-	return client, err
-}
-
-// part is the first GPU or MIG instance that the program sees, of the machine or of its MPS server.
-func part(st *gpusim.State, client *mps.Client, lookup func(string) (string, bool)) (gpusim.Part, error) {
-	var served []string
-	if client != nil {
-		served = client.Devices
-	}
-	v, set := lookup(mps.VisibleEnv)
-	if all := st.Visible(v, set, served); len(all) > 0 {
-		return all[0], nil
-	}
-	return gpusim.Part{}, &Error{Exit: ExitDevice, Text: "no CUDA-capable device is detected (cudaErrorNoDevice)"}
-}
-
-// limitsOf is what the environment holds an MPS client to, on its first device.
-func limitsOf(lookup func(string) (string, bool)) (gpusim.Limits, error) {
-	mem, _ := lookup(mps.MemLimitEnv)
-	percent, _ := lookup(mps.ThreadsEnv)
-	return gpusim.ParseLimits(mem, percent, 0)
 }
 
 // follow waits for the end of the work.

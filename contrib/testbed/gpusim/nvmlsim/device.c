@@ -134,7 +134,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, uns
 {
 	ENTER(device, SIM_F_MIG, DEVICE);
 	NEEDS(SIM_CAP_MIG);
-	if (!d->mig || index >= sim_instances(d))
+	if (!d->mig || index >= d->instances)
 		return NVML_ERROR_NOT_FOUND;
 	*out = sim_handle(device.handle->index, index + 1);
 	return NVML_SUCCESS;

@@ -47,7 +47,7 @@ static nvmlReturn_t list(nvmlDevice_t device, enum list what, unsigned int *coun
 		p->pid = (unsigned int)l.p[k].slot->pid;
 		p->usedGpuMemory = sim_figure(d, what, mem * MIB, ~0ULL >> 1);
 		p->gpuInstanceId = p->computeInstanceId = NO_INSTANCE;
-		if (at >= 1 && at <= sim_instances(d)) {
+		if (at) {
 			p->gpuInstanceId = d->instance[at - 1].gpuinstance;
 			p->computeInstanceId = d->instance[at - 1].compute_instance;
 		}
@@ -64,23 +64,6 @@ static nvmlReturn_t list(nvmlDevice_t device, enum list what, unsigned int *coun
 LIST_GETTER(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE)
 LIST_GETTER(nvmlDeviceGetMPSComputeRunningProcesses_v3, MPS)
 
-/* Whether process k has samples, and how busy they show it. */
-static int sampled(const struct sim_device *d, const struct live *l, unsigned int k, double *busy)
-{
-	double mem;
-	int server = l->p[k].slot->kind == SIM_SERVER;
-	charge(d, l, k, &mem, busy);
-	if (d->samples == SIM_SAMPLES_EACH || !(d->caps & SIM_CAP_MPS_LIST))
-		return shown(d, l, k);
-	*busy = l->gpu;
-	if (d->samples == SIM_SAMPLES_SERVER)
-		return server;
-	for (unsigned int i = 0; i < k; i++)
-		if (l->p[i].slot->kind != SIM_SERVER)
-			return 0; /* the first has them all */
-	return !server;
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
 						    unsigned int *count, unsigned long long last_seen)
 {
@@ -90,9 +73,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 	LOOK(l);
 	unsigned long long now = sim_wall_us();
 	for (unsigned int k = 0; last_seen < now && k < l.count; k++) {
-		double busy;
-		if (!sampled(d, &l, k, &busy) || n++ >= *count || !samples)
+		double mem, busy;
+		if (!shown(d, &l, k) || n++ >= *count || !samples)
 			continue;
+		charge(d, &l, k, &mem, &busy);
 		samples[n - 1] = (nvmlProcessUtilizationSample_t){
 			.pid = (unsigned int)l.p[k].slot->pid,
 			.timeStamp = sim_figure(d, figure, (double)now, ~0ULL >> 1),

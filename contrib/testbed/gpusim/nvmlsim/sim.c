@@ -53,11 +53,6 @@ nvmlDevice_t sim_handle(unsigned int index, unsigned int instance)
 	return (nvmlDevice_t){h};
 }
 
-unsigned int sim_instances(const struct sim_device *d)
-{
-	return d->instances < SIM_INSTANCES ? d->instances : SIM_INSTANCES;
-}
-
 double sim_scale(void)
 {
 	return sim_header()->scale;
@@ -172,7 +167,7 @@ static struct sim_entry enter_as(int how, nvmlDevice_t h, int figure, enum sim_s
 	size_t instance = h.handle->instance;
 	nvmlReturn_t r = NVML_SUCCESS;
 	e.d = device_at(h.handle->index);
-	if (h.handle->index >= sim_header()->devices || instance > sim_instances(e.d))
+	if (h.handle->index >= sim_header()->devices || instance > e.d->instances)
 		r = NVML_ERROR_INVALID_ARGUMENT;
 	else if (e.d->lost)
 		r = NVML_ERROR_GPU_IS_LOST;
@@ -276,7 +271,7 @@ void sim_look(const struct sim_device *d, struct live *l)
 		l->p[l->count++].member = m;
 		busy += m->busy;
 		l->mem += m->mem;
-		if (s->instance >= 1 && s->instance <= SIM_INSTANCES)
+		if (s->instance)
 			l->inst_mem[s->instance - 1] += m->mem;
 	}
 	/* Until the others notice a death, in milliseconds, what they do is near enough what they did before. */

@@ -71,7 +71,6 @@ void sim_leave(struct sim_entry *e);
 	if (!(d->caps & (cap))) \
 		return NVML_ERROR_NOT_SUPPORTED
 
-unsigned int sim_instances(const struct sim_device *d);
 void sim_look(const struct sim_device *d, struct live *l);
 double sim_scale(void);
 /* CLOCK_MONOTONIC as GPU seconds. */

@@ -164,7 +164,7 @@ EXPORT nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t s)
 EXPORT nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t s)
 {
 	ENTER(device, SIM_F_GPM, DEVICE);
-	for (unsigned int k = 0; k < sim_instances(d); k++)
+	for (unsigned int k = 0; k < d->instances; k++)
 		if (d->instance[k].gpuinstance == gpu_instance)
 			return gpm_take(d, device.handle->index, k + 1, s);
 	return NVML_ERROR_NOT_FOUND;
