@@ -20,14 +20,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// hanging is a Slurm that answers no change before its command is ended.
-type hanging struct{ *model }
-
-func (hanging) UpdateAll(ctx context.Context, all []job.Update) []error {
-	<-ctx.Done()
-	return slices.Repeat([]error{job.ErrDown}, len(all))
-}
-
 // onItsClock is a gate on the bubble's clock.
 func onItsClock(m *model, lease time.Duration) *loop.Gate {
 	return &loop.Gate{Slurm: m, Lease: lease, Sharing: job.MPS, Now: time.Now}
@@ -168,7 +160,7 @@ func TestRunEndsWhatItStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // which fails where a goroutine is left
 		m := newModel(node("n1", 1, 8))
 		b := bridge(m, m.mem)
-		b.Slurm, b.Now, b.Gate = &hanging{m}, time.Now, onItsClock(m, time.Minute)
+		m.hangs, b.Now, b.Gate = true, time.Now, onItsClock(m, time.Minute)
 		m.submit("ann", time.Minute, nil, false).Request = job.GPURequest{Kind: job.SharedGPU}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()

@@ -82,6 +82,8 @@ type model struct {
 	hideGates bool
 	oneNode   map[string]int
 	remembers time.Duration // see Snapshot
+	frozen    *job.Snapshot // what polls show instead of what is so; nil = what is so
+	hangs     bool          // it answers no change before the command is ended
 	updates   int
 	words     int // AdminComments written
 }
@@ -194,13 +196,13 @@ func (m *model) depend(j *mjob, list string) {
 	}
 }
 
+// find returns a job that has not ended.
 func (m *model) find(ref string) *mjob {
-	for _, j := range m.jobs {
-		if j.Ref == ref && !j.ended {
-			return j
-		}
+	i := slices.IndexFunc(m.jobs, func(j *mjob) bool { return j.Ref == ref && !j.ended })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return m.jobs[i]
 }
 
 // advance lets time pass in steps, with Slurm's own work after each.
@@ -238,15 +240,8 @@ func (m *model) schedule() {
 			continue
 		}
 		j.Dependency.List = slices.DeleteFunc(j.Dependency.List, func(d job.Dependency) bool {
-			if d.Type == "after" {
-				for _, g := range m.gates {
-					if g.ID == d.Job {
-						return g.Open
-					}
-				}
-				return true
-			}
-			return m.find(d.Job) == nil
+			closed := func(g *job.GateState) bool { return g.ID == d.Job && !g.Open }
+			return !slices.ContainsFunc(m.gates, closed) && m.find(d.Job) == nil
 		})
 	}
 	if m.paused {
@@ -384,8 +379,11 @@ func (m *model) on(node string, gpu int) []*mjob {
 }
 
 func (m *model) Poll(context.Context) (*job.Snapshot, error) {
-	if m.down {
+	switch {
+	case m.down:
 		return nil, job.ErrDown
+	case m.frozen != nil:
+		return m.frozen, nil
 	}
 	s := &job.Snapshot{
 		At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited,
@@ -418,8 +416,12 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 // UpdateAll makes updates one after the other; after each of them the bridge may die.
 func (m *model) UpdateAll(ctx context.Context, all []job.Update) []error {
 	errs := make([]error, len(all))
+	if m.hangs {
+		<-ctx.Done()
+		return slices.Repeat([]error{job.ErrDown}, len(all))
+	}
 	for i, u := range all {
-		errs[i] = m.Update(ctx, u)
+		errs[i] = m.update(u)
 		if m.between != nil {
 			m.between()
 		}
@@ -427,7 +429,7 @@ func (m *model) UpdateAll(ctx context.Context, all []job.Update) []error {
 	return errs
 }
 
-func (m *model) Update(_ context.Context, u job.Update) error {
+func (m *model) update(u job.Update) error {
 	if m.down {
 		return job.ErrDown
 	}
@@ -586,14 +588,14 @@ func (m *model) Script(_ context.Context, ref string) ([]byte, error) {
 func (m *model) Describe(_ context.Context, refs []string) (map[string]job.Description, error) {
 	out := map[string]job.Description{}
 	for _, j := range m.jobs {
+		d := job.Description{
+			State: string(j.State), AdminComment: j.said, Requeue: j.Job.Requeue, Start: j.began,
+			End: j.over.Truncate(time.Second),
+		}
+		if j.ended && j.fails {
+			d.State = "FAILED"
+		}
 		if slices.Contains(refs, j.Ref) {
-			d := job.Description{
-				State: string(j.State), AdminComment: j.said, Requeue: j.Job.Requeue, Start: j.began,
-				End: j.over.Truncate(time.Second),
-			}
-			if j.ended && j.fails {
-				d.State = "FAILED"
-			}
 			out[j.Ref] = d
 		}
 	}
@@ -651,9 +653,8 @@ func (m *memory) Load(context.Context) (*tracker.Tracker, error) {
 		}
 	}
 	for id, g := range m.groups {
-		if g.State != job.Done {
-			g.Members = slices.Clone(g.Members)
-			b.Groups[id] = &g
+		if own := g.Clone(); g.State != job.Done {
+			b.Groups[id] = &own
 		}
 	}
 	return b, nil
@@ -663,9 +664,7 @@ func (m *memory) SaveGroup(_ context.Context, g *job.Group) error {
 	if m.full {
 		return errors.New("database or disk is full")
 	}
-	c := *g
-	c.Members = slices.Clone(g.Members)
-	m.groups[g.ID] = c
+	m.groups[g.ID] = g.Clone()
 	m.next = max(m.next, g.ID+1)
 	return nil
 }

@@ -86,37 +86,26 @@ func asks(ref, comment string, kind job.RequestKind, count int) job.Job {
 }
 
 // What a job with a GPU of its own runs is found out once, and no plan hears of it; jobs that wait, and those with
-// several GPUs, are no business of ours. A job without a script isn't asked for it for ever.
+// several GPUs, are no business of ours. A job without a script isn't asked for it for ever. An interactive session
+// needs none, keeps its profile from tick to tick, and is no application.
 func TestScriptsAreReadOnce(t *testing.T) {
 	s := &scripts{none: "5"}
 	d := recognising(s)
 	waits := asks("2", "", job.WholeGPU, 1)
 	waits.State = job.Pending
+	var session *rlcore.Profile
 	for range 10 {
 		in := d.look(t, asks("1", "", job.WholeGPU, 1), waits, asks("3", "", job.WholeGPU, 4), asks("4", "", job.Shares, 50),
-			asks("5", "", job.Shares, 50))
-		must.Equal(t, slices.Sorted(maps.Keys(in.Apps)), []string{"4", "5"}, "jobs that a plan hears of")
+			asks("5", "", job.Shares, 50), asks("6", "share:interactive", job.Shares, 70))
+		must.Equal(t, slices.Sorted(maps.Keys(in.Apps)), []string{"4", "5", "6"}, "jobs that a plan hears of")
+		app := in.Apps["6"]
+		if app.Key != "" || app.Profile.Busy == nil || session != nil && session != app.Profile ||
+			in.Terms["6"].MaxSlowdown != 1.3 {
+			t.Fatalf("%+v, terms %+v", app, in.Terms["6"])
+		}
+		session = app.Profile
 	}
 	must.Equal(t, s.read, map[string]int{"1": 1, "4": 1, "5": scriptTries}, "scripts read")
-}
-
-// An interactive session needs no script, keeps its profile from tick to tick, and is no application.
-func TestSessionsAreRecognised(t *testing.T) {
-	s := &scripts{}
-	d := recognising(s)
-	var last *rlcore.Profile
-	for range 2 {
-		in := d.look(t, asks("1", "share:interactive", job.Shares, 70))
-		app := in.Apps["1"]
-		if app.Key != "" || app.Profile == nil || app.Profile.Busy == nil || last != nil && last != app.Profile ||
-			in.Terms["1"].MaxSlowdown != 1.3 {
-			t.Fatalf("%+v, terms %+v", app, in.Terms["1"])
-		}
-		last = app.Profile
-	}
-	if len(s.read) > 0 {
-		t.Errorf("scripts were read: %v", s.read)
-	}
 }
 
 // A job of an application without a profile goes by what its owner says of its memory, from tick to tick by one
@@ -135,9 +124,8 @@ func TestMemoryThatAnOwnerSaysIsRemembered(t *testing.T) {
 		}
 		last = p
 	}
-	if d.look(t); len(d.asked) > 0 {
-		t.Errorf("remembered for no job: %v", d.asked)
-	}
+	d.look(t)
+	must.Equal(t, len(d.asked), 0, "remembered for no job")
 }
 
 // However many jobs come at once, a tick spends no longer on them than it may, and the next goes on.
@@ -158,9 +146,7 @@ func TestIdentifyingIsBounded(t *testing.T) {
 		}
 		known = len(in.Apps)
 	}
-	if ticks < 2 {
-		t.Errorf("all in %d tick", ticks)
-	}
+	must.Equal(t, ticks > 1, true, "it takes several ticks")
 }
 
 // Jobs of an application are expected to take what its runs with their time limit took; jobs with one limit share a
