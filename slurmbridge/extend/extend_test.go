@@ -15,80 +15,32 @@ import (
 const m = time.Minute
 
 func TestRaise(t *testing.T) {
-	for name, c := range map[string]struct {
-		extend.Claim
-		want time.Duration
+	for _, c := range []struct {
+		name                string
+		runS, doneS, leastS float64
+		slow, soloS         float64
+		limit, own          time.Duration
+		contract            float64
+		want                time.Duration
 	}{
-		"well within its limit": {extend.Claim{
-			Progress: job.Progress{RunS: 600, DoneS: 400, LeastS: 300, Slow: 1.5},
-			SoloS:    1800, Limit: 60 * m, Own: 60 * m,
-		}, 0},
-		"would end 20 min after its limit": {
-			extend.Claim{
-				Progress: job.Progress{RunS: 600, DoneS: 300, LeastS: 300, Slow: 2}, SoloS: 2400, Limit: 60 * m,
-				Own: 60 * m,
-			}, 40 * m,
-		},
-		"never shared": {extend.Claim{
-			Progress: job.Progress{RunS: 3590, DoneS: 3590, LeastS: 3590, Slow: 1}, SoloS: 1800,
-			Limit: 60 * m, Own: 60 * m,
-		}, 0},
-		"runs on after it should have ended": {
-			// it did 1790 s at the least
-			extend.Claim{
-				Progress: job.Progress{RunS: 3580, DoneS: 2000, LeastS: 1790, Slow: 1.5}, SoloS: 1800, Limit: 60 * m,
-				Own: 60 * m,
-			}, 30 * m,
-		},
-		"hangs: it did its own limit's work at the least": {
-			extend.Claim{
-				Progress: job.Progress{RunS: 7200, DoneS: 5000, LeastS: 3600, Slow: 1.5}, SoloS: 1800, Limit: 120 * m,
-				Own: 60 * m,
-			}, 0,
-		},
-		"runs to its limit alone": {
-			extend.Claim{
-				Progress: job.Progress{RunS: 3540, DoneS: 2950, LeastS: 1770, Slow: 1.2}, SoloS: 3600, Limit: 60 * m,
-				Own: 60 * m,
-			}, 12 * m,
-		},
-		"runs to its limit alone, and was given all that cost": {
-			extend.Claim{
-				Progress: job.Progress{RunS: 4310, DoneS: 3592, LeastS: 2155, Slow: 1.2}, SoloS: 3600, Limit: 72 * m,
-				Own: 60 * m,
-			}, 0,
-		},
-		"no more than its contract": {
-			extend.Claim{
-				Progress: job.Progress{RunS: 600, DoneS: 300, LeastS: 300, Slow: 2}, SoloS: 2400, Limit: 60 * m,
-				Own: 60 * m, Contract: 1.5,
-			}, 30 * m,
-		},
-		"its contract is used up": {
-			extend.Claim{
-				Progress: job.Progress{RunS: 5350, DoneS: 2675, LeastS: 2675, Slow: 2}, SoloS: 3300, Limit: 90 * m,
-				Own: 60 * m, Contract: 1.5,
-			}, 0,
-		},
-		"unknown application": {extend.Claim{
-			Progress: job.Progress{RunS: 3590, DoneS: 1800, LeastS: 1800, Slow: 2},
-			Limit:    60 * m, Own: 60 * m,
-		}, 0},
-		"no limit": {extend.Claim{
-			Progress: job.Progress{RunS: 3590, DoneS: 1800, LeastS: 1800, Slow: 2},
-			SoloS:    2400,
-		}, 0},
-		"lent before, and slower still": {
-			extend.Claim{
-				Progress: job.Progress{RunS: 5000, DoneS: 3000, LeastS: 2500, Slow: 2}, SoloS: 3500, Limit: 90 * m,
-				Own: 60 * m,
-			}, 12 * m,
-		},
+		{"well within its limit", 600, 400, 300, 1.5, 1800, 60 * m, 60 * m, 0, 0},
+		{"would end 20 min after its limit", 600, 300, 300, 2, 2400, 60 * m, 60 * m, 0, 40 * m},
+		{"never shared", 3590, 3590, 3590, 1, 1800, 60 * m, 60 * m, 0, 0},
+		{"runs on after it should have ended", 3580, 2000, 1790, 1.5, 1800, 60 * m, 60 * m, 0, 30 * m},
+		{"hangs: it did its own limit's work at the least", 7200, 5000, 3600, 1.5, 1800, 120 * m, 60 * m, 0, 0},
+		{"runs to its limit alone", 3540, 2950, 1770, 1.2, 3600, 60 * m, 60 * m, 0, 12 * m},
+		{"runs to its limit alone, and was given all that cost", 4310, 3592, 2155, 1.2, 3600, 72 * m, 60 * m, 0, 0},
+		{"no more than its contract", 600, 300, 300, 2, 2400, 60 * m, 60 * m, 1.5, 30 * m},
+		{"its contract is used up", 5350, 2675, 2675, 2, 3300, 90 * m, 60 * m, 1.5, 0},
+		{"unknown application", 3590, 1800, 1800, 2, 0, 60 * m, 60 * m, 0, 0},
+		{"no limit", 3590, 1800, 1800, 2, 2400, 0, 0, 0, 0},
+		{"lent before, and slower still", 5000, 3000, 2500, 2, 3500, 90 * m, 60 * m, 0, 12 * m},
 	} {
-		if got := c.Raise(m); got != c.want {
-			cost, end := c.CostS()
-			t.Errorf("%s: %v, want %v (cost %.0f s, end %.0f s)", name, got, c.want, cost, end)
+		of := extend.Claim{
+			Progress: job.Progress{RunS: c.runS, DoneS: c.doneS, LeastS: c.leastS, Slow: c.slow},
+			SoloS:    c.soloS, Limit: c.limit, Own: c.own, Contract: c.contract,
 		}
+		must.Equal(t, of.Raise(m), c.want, c.name)
 	}
 }
 
@@ -173,43 +125,30 @@ func TestLatest(t *testing.T) {
 	due.Deadline = in(45 * m)
 	reserved := j
 	reserved.Reservation = "course"
+	most := func(limit time.Duration, r ...job.Reservation) job.Bounds {
+		return job.Bounds{MaxTime: map[string]time.Duration{"gpu": limit}, Reservations: r}
+	}
+	reservation := func(name string, start time.Duration, nodes map[string]bool) job.Reservation {
+		return job.Reservation{Name: name, Start: in(start), End: in(90 * m), Nodes: nodes}
+	}
 	for name, c := range map[string]struct {
 		job  job.Job
 		b    job.Bounds
 		want time.Duration
 	}{
-		"its partition's":      {j, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 90 * m, "short": m}}, 90 * m},
-		"an unknown partition": {j, job.Bounds{MaxTime: map[string]time.Duration{"cpu": 0}}, 0},
-		"a maintenance": {
-			j,
-			job.Bounds{
-				MaxTime:      map[string]time.Duration{"gpu": 0},
-				Reservations: []job.Reservation{{Name: "maint", Start: in(30*m + 59*time.Second), End: in(90 * m), Nodes: n1}},
-			},
-			40 * m,
-		},
-		"a maintenance, nodes unknown": {j, job.Bounds{
-			MaxTime:      map[string]time.Duration{"gpu": 0},
-			Reservations: []job.Reservation{{Name: "maint", Start: in(30 * m), End: in(90 * m)}},
-		}, 40 * m},
-		"one that has begun": {j, job.Bounds{
-			MaxTime:      map[string]time.Duration{"gpu": 0},
-			Reservations: []job.Reservation{{Name: "maint", Start: in(-30 * m), End: in(90 * m), Nodes: n1}},
-		}, 0},
-		"its own reservation": {reserved, job.Bounds{
-			MaxTime:      map[string]time.Duration{"gpu": 0},
-			Reservations: []job.Reservation{{Name: "course", Start: in(-30 * m), End: in(90 * m), Nodes: n1}},
-		}, 100 * m},
-		"its owner's deadline": {due, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}}, 55 * m},
-		"the soonest of them":  {due, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 50 * m}}, 50 * m},
+		"its partition's":              {j, most(90 * m), 90 * m},
+		"an unknown partition":         {j, job.Bounds{MaxTime: map[string]time.Duration{"cpu": 0}}, 0},
+		"a maintenance":                {j, most(0, reservation("maint", 30*m+59*time.Second, n1)), 40 * m},
+		"a maintenance, nodes unknown": {j, most(0, reservation("maint", 30*m, nil)), 40 * m},
+		"one that has begun":           {j, most(0, reservation("maint", -30*m, n1)), 0},
+		"its own reservation":          {reserved, most(0, reservation("course", -30*m, n1)), 100 * m},
+		"its owner's deadline":         {due, most(0), 55 * m},
+		"the soonest of them":          {due, most(50 * m), 50 * m},
 	} {
 		must.Equal(t, extend.Latest(&c.job, now, 600, &c.b), c.want, name)
 	}
-	others := &job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{
-		{Name: "past", Start: in(-60 * m), End: in(-m), Nodes: n1},
-		{Name: "elsewhere", Start: in(m), End: in(90 * m), Nodes: map[string]bool{"n2": true}},
-	}}
-	if got := extend.Latest(&j, now, 600, others); got < 365*24*time.Hour {
-		t.Errorf("others' reservations: %v", got)
-	}
+	past := reservation("past", -60*m, n1)
+	past.End = in(-m)
+	others := most(0, past, reservation("elsewhere", m, map[string]bool{"n2": true}))
+	must.Equal(t, extend.Latest(&j, now, 600, &others) > 365*24*time.Hour, true, "others' reservations")
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
@@ -101,12 +102,10 @@ func TestProgressWhileTheBridgeWasAway(t *testing.T) {
 	tr.Done["1"].Slow, tr.Done["1"].Worst = 2, 2
 	tr.LastAt = time.Time{}
 	observe(tr, at(30*m, job.Running, 60*m))
-	if p := tr.Done["1"]; p.RunS != 1800 || p.DoneS != 1200 {
-		t.Errorf("%+v", p)
-	}
-	observe(tr, at(40*m, job.Suspended, 60*m))
-	if p := tr.Done["1"]; p.RunS != 1800 || p.DoneS != 1200 {
-		t.Errorf("while it is suspended: %+v", p)
+	for range 2 {
+		must.Equal(t, tr.Done["1"].RunS, 1800)
+		must.Equal(t, tr.Done["1"].DoneS, 1200)
+		observe(tr, at(40*m, job.Suspended, 60*m)) // then it does nothing
 	}
 }
 
@@ -118,13 +117,8 @@ func TestARequeuedJobHasItsOwnLimit(t *testing.T) {
 	tr.Lend(&s.Jobs[0], 70*m, s.At)
 	completing := at(51*m, job.Completing, 70*m)
 	completing.Jobs[0].Start = time.Time{}
-	if repairs := observe(tr, completing); len(repairs) > 0 {
-		t.Errorf("while it is completing: %+v", repairs)
-	}
-	if repairs := observe(tr, at(52*m, job.Pending, 70*m)); len(repairs) != 1 || repairs[0].Update.TimeLimit != 60*m {
-		t.Errorf("pending: %+v", repairs)
-	}
-	if repairs := observe(tr, at(53*m, job.Pending, 60*m)); len(repairs) > 0 || len(tr.Loans) > 0 {
-		t.Errorf("then %+v, %+v", repairs, tr.Loans)
-	}
+	must.Equal(t, observe(tr, completing), nil, "changes while it is completing")
+	must.Equal(t, observe(tr, at(52*m, job.Pending, 70*m))[0].Update.TimeLimit, 60*m)
+	must.Equal(t, observe(tr, at(53*m, job.Pending, 60*m)), nil, "changes then")
+	must.Equal(t, len(tr.Loans), 0, "loans")
 }
