@@ -2,6 +2,7 @@ package contrib
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,71 +24,120 @@ import (
 // Debian), with a stand-in for what slurmctld gives it.
 type script struct {
 	*lua.LState
-	said   []string // to users
-	logged []string
+	gate, wake string   // its files
+	said       []string // to users
+	logged     []string
 }
 
-func load(t interface {
-	Fatal(args ...any)
-}, gate, wake string,
-) *script {
-	s := &script{LState: lua.NewState()}
-	table := s.NewTable()
-	s.SetField(table, "SUCCESS", lua.LNumber(0))
-	s.SetField(table, "ERROR", lua.LNumber(-1))
+// load loads the script, with files that aren't there yet.
+func load(t *testing.T) *script {
+	t.Helper()
+	dir := t.TempDir()
+	s := &script{LState: lua.NewState(), gate: filepath.Join(dir, "gate"), wake: filepath.Join(dir, "wake")}
+	t.Cleanup(s.Close)
 	keep := func(to *[]string) lua.LGFunction {
 		return func(l *lua.LState) int {
 			*to = append(*to, strings.Replace(l.CheckString(1), "%s", l.OptString(2, ""), 1))
 			return 0
 		}
 	}
-	s.SetField(table, "log_user", s.NewFunction(keep(&s.said)))
-	s.SetField(table, "log_error", s.NewFunction(keep(&s.logged)))
-	s.SetGlobal("slurm", table)
-	text, err := os.ReadFile("job_submit.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.DoString(string(text)); err != nil {
-		t.Fatal(err)
-	}
+	s.SetGlobal("slurm", s.table(map[string]any{
+		"SUCCESS": 0, "ERROR": -1, "log_user": s.NewFunction(keep(&s.said)), "log_error": s.NewFunction(keep(&s.logged)),
+	}))
+	must.OK(t, s.DoString(string(must.Get(os.ReadFile("job_submit.lua"))(t))))
 	m, ok := s.Get(-1).(*lua.LTable)
 	if !ok {
 		t.Fatal("the script returns no table")
 	}
-	conf := s.GetField(m, "conf")
-	s.SetField(conf, "gate", lua.LString(gate))
-	s.SetField(conf, "wake", lua.LString(wake))
+	s.SetField(s.GetField(m, "conf"), "gate", lua.LString(s.gate))
+	s.SetField(s.GetField(m, "conf"), "wake", lua.LString(s.wake))
 	return s
+}
+
+// value is a value in Lua: of text, a number, words, a table or a function.
+func (s *script) value(v any) lua.LValue {
+	switch v := v.(type) {
+	case string:
+		return lua.LString(v)
+	case int:
+		return lua.LNumber(v)
+	case []string:
+		words := s.NewTable()
+		for i, w := range v {
+			words.RawSetInt(i+1, lua.LString(w))
+		}
+		return words
+	case lua.LValue:
+		return v
+	}
+	return lua.LNil
+}
+
+func (s *script) table(of map[string]any) *lua.LTable {
+	t := s.NewTable()
+	for k, v := range of {
+		s.SetField(t, k, s.value(v))
+	}
+	return t
+}
+
+// gateText writes the gate file: one of a cluster of such shares that is fresh for d, with more lines.
+func (s *script) gateText(t must.T, gres string, d time.Duration, more string) {
+	t.Helper()
+	text := fmt.Sprintf("job=77\nexpires=%d\ngres=%s\nunits=100\n%s", time.Now().Add(d).Unix(), gres, more)
+	must.OK(t, os.WriteFile(s.gate, []byte(text), 0o600))
+}
+
+// fields are a job's, as Slurm hands them to the script.
+type fields map[string]any
+
+// batch is a batch job without arguments that makes a request, and what else is given of it.
+func (s *script) batch(request string, more fields) fields {
+	f := fields{
+		"tres_per_node": request, "script": "#!/bin/sh", "argc": 1, "argv": s.NewTable(), "environment": s.NewTable(),
+		"user_id": userID,
+	}
+	maps.Copy(f, more)
+	return f
 }
 
 // userID is who submits and changes jobs, bridgeID the bridge.
 const userID, bridgeID = 1000, 64030
 
-// call hands a job to slurm_job_submit or slurm_job_modify and returns what it
-// returned and what it set.
-func (s *script) call(function string, job map[string]lua.LValue, fails string) (lua.LValue, map[string]string, error) {
+const submit, modify = "slurm_job_submit", "slurm_job_modify"
+
+// ask hands a job to slurm_job_submit or slurm_job_modify, and returns what it returned and what it set; what it says
+// is in said. It ends the test if the script fails.
+func (s *script) ask(t must.T, function string, job fields) (rc lua.LValue, set map[string]string) {
+	t.Helper()
+	rc, set, err := s.call(function, job, "")
+	if err != nil || len(s.logged) > 0 {
+		t.Fatal(err, s.logged, job)
+	}
+	return rc, set
+}
+
+// call is ask of a job that has a field which can't be read, where the script may fail.
+func (s *script) call(function string, job fields, fails string) (lua.LValue, map[string]string, error) {
+	s.said, s.logged = nil, nil
 	set := map[string]string{}
-	desc, meta := s.NewTable(), s.NewTable()
-	s.SetField(meta, "__index", s.NewFunction(func(l *lua.LState) int {
-		name := l.CheckString(2)
-		if name == fails {
-			l.RaiseError("no %s here", name)
-		}
-		if v, ok := job[name]; ok {
-			l.Push(v)
-		} else {
-			l.Push(lua.LNil)
-		}
-		return 1
+	desc := s.NewTable()
+	s.SetMetatable(desc, s.table(map[string]any{
+		"__index": s.NewFunction(func(l *lua.LState) int {
+			name := l.CheckString(2)
+			if name == fails {
+				l.RaiseError("no %s here", name)
+			}
+			l.Push(s.value(job[name]))
+			return 1
+		}),
+		"__newindex": s.NewFunction(func(l *lua.LState) int {
+			set[l.CheckString(2)] = l.CheckString(3)
+			return 0
+		}),
 	}))
-	s.SetField(meta, "__newindex", s.NewFunction(func(l *lua.LState) int {
-		set[l.CheckString(2)] = l.CheckString(3)
-		return 0
-	}))
-	s.SetMetatable(desc, meta)
 	args := []lua.LValue{desc, lua.LNil, lua.LNumber(userID)}
-	if function == "slurm_job_modify" {
+	if function == modify {
 		args = []lua.LValue{desc, s.NewTable(), lua.LNil, lua.LNumber(userID)}
 	}
 	err := s.CallByParam(lua.P{Fn: s.GetGlobal(function), NRet: 1, Protect: true}, args...)
@@ -107,43 +157,26 @@ var (
 // A batch job that asks for a part of a GPU by hand is noted as one; no other job is, whoever submits it.
 func TestPartsByHandAreNoted(t *testing.T) {
 	t.Parallel()
-	s := load(t, "/nowhere", "/nowhere")
+	s := load(t)
 	for request, hand := range map[string]bool{
 		"gres:mps:10": true, "gres/shard:t4:30": true, "gres:gpu:1,gres:mps:50": true, "gres:mps:100": false,
-		"gres:mps:200":    false,
-		"gres:gpu:shared": false, "gres:gpu:1": false, "": false,
+		"gres:mps:200": false, "gres:gpu:shared": false, "gres:gpu:1": false, "": false,
 	} {
 		for _, inherited := range []string{"", "1"} {
-			env := s.NewTable()
-			s.SetField(env, "SLURMBRIDGE_HAND", lua.LString(inherited))
-			job := map[string]lua.LValue{
-				"script": lua.LString("#!/bin/sh"), "tres_per_node": lua.LString(request),
-				"environment": env,
-			}
-			rc, set, err := s.call("slurm_job_submit", job, "")
-			must.OK(t, err)
-			if to, ok := set["tres_per_node"]; ok {
-				job["tres_per_node"] = lua.LString(to)
-			}
-			got := lua.LVAsString(s.GetField(env, "SLURMBRIDGE_HAND"))
-			if rc != success || (got != "") != hand {
-				t.Errorf("%q, inherited %q: %v, noted %q", request, inherited, rc, got)
-			}
+			env := s.table(map[string]any{"SLURMBRIDGE_HAND": inherited})
+			rc, _ := s.ask(t, submit, s.batch(request, fields{"environment": env}))
+			must.Equal(t, rc, lua.LValue(success), request)
+			must.Equal(t, lua.LVAsString(s.GetField(env, "SLURMBRIDGE_HAND")) != "", hand, "%q, inherited %q", request, inherited)
 		}
 	}
-	if rc, _, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gres:mps:10")},
-		""); rc != success || err != nil {
-		t.Errorf("srun, which sends no environment: %v %v", rc, err)
-	}
+	rc, _ := s.ask(t, submit, fields{"tres_per_node": "gres:mps:10"}) // srun, which sends no environment
+	must.Equal(t, rc, lua.LValue(success))
 }
 
 // The gate's partition leaves a list of several, whoever made it, and nothing else does.
 func TestTheGatesPartitionLeavesLists(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	gate := filepath.Join(dir, "gate")
-	s := load(t, gate, filepath.Join(dir, "wake"))
-	defer s.Close()
+	s := load(t)
 	for _, c := range []struct{ file, list, want string }{
 		{"", "cpu,slurmbridge,gpu", "cpu,gpu"},
 		{"", "slurmbridge,gpu", "gpu"},
@@ -153,13 +186,11 @@ func TestTheGatesPartitionLeavesLists(t *testing.T) {
 		{"", "cpu,gpu", ""},
 		{"partition=gates\n", "cpu,slurmbridge,gates", "cpu,slurmbridge"},
 	} {
-		must.OK(t, os.WriteFile(gate, []byte(c.file), 0o600))
+		must.OK(t, os.WriteFile(s.gate, []byte(c.file), 0o600))
 		for _, request := range []string{"", "gres/gpu:1", "gres/gpu:shared"} {
-			job := map[string]lua.LValue{"partition": lua.LString(c.list), "tres_per_node": lua.LString(request)}
-			rc, set, err := s.call("slurm_job_submit", job, "")
-			if err != nil || rc != success || set["partition"] != c.want {
-				t.Errorf("%q, %s with %q: %q, want %q; %v", c.file, c.list, request, set["partition"], c.want, err)
-			}
+			rc, set := s.ask(t, submit, fields{"partition": c.list, "tres_per_node": request})
+			must.Equal(t, rc, lua.LValue(success), c.list)
+			must.Equal(t, set["partition"], c.want, "%q, %s with %q", c.file, c.list, request)
 		}
 	}
 }
@@ -170,10 +201,7 @@ func TestTheGatesPartitionLeavesLists(t *testing.T) {
 // more; what else it asked for stays.
 func TestWhateverASlurmctldSays(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	gate, wake := filepath.Join(dir, "gate"), filepath.Join(dir, "wake")
-	s := load(t, gate, wake)
-	defer s.Close()
+	s := load(t)
 	item := rapid.OneOf(
 		rapid.SampledFrom([]string{
 			"gres:gpu:shared", "gres/gpu:shared", "gpu:shared", "gres/gpu:shared:1", "gres:gpu:shared=1", "gres/gpu:shared:2",
@@ -208,12 +236,14 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\n", time.Now().Add(-time.Hour).Unix())),
 			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\nuid=%d\n", time.Now().Add(time.Hour).Unix(),
 				bridgeID)),
+			rapid.SampledFrom([]string{
+				"\n", "job=\nexpires=99999999999\n", "job=1;rm -rf\nexpires=zzz\n\x00\xff", "job=0\nexpires=99999999999\n",
+				"job=5\n", "job=5\nexpires=-1\n", "job=77\nexpires=99999999999\ngres=mig\nunits=zero\n",
+			}),
 			rapid.String(),
 		).Draw(t, "gate")
-		if err := os.WriteFile(gate, []byte(file), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		job := map[string]lua.LValue{}
+		must.OK(t, os.WriteFile(s.gate, []byte(file), 0o600))
+		job := fields{}
 		asked, named := false, false
 		police := strings.Contains(file, "uid=")
 		for _, f := range []string{"tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task"} {
@@ -231,24 +261,14 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 			lua.LString("afterok:5?after:6"),
 		}).Draw(t, "dependency")
 		if rapid.Bool().Draw(t, "batch") {
-			job["script"] = lua.LString("#!/bin/sh")
-			env := s.NewTable()
-			s.SetField(env, "SLURM_GPUS", lua.LString("shared:1"))
-			s.SetField(env, "SLURM_EXPORT_ENV", lua.LString(argument.Draw(t, "export")))
-			argv := s.NewTable()
 			words := rapid.SliceOfN(argument, 0, 20).Draw(t, "arguments")
-			for i, w := range words {
-				argv.RawSetInt(i+1, lua.LString(w))
-			}
-			job["argv"], job["argc"] = argv, lua.LNumber(1+len(words))
-			job["environment"] = env
+			job["script"], job["argv"], job["argc"] = "#!/bin/sh", words, 1+len(words)
+			job["environment"] = s.table(map[string]any{
+				"SLURM_GPUS": "shared:1", "SLURM_EXPORT_ENV": argument.Draw(t, "export"),
+			})
 		}
-		function := rapid.SampledFrom([]string{"slurm_job_submit", "slurm_job_modify"}).Draw(t, "function")
-		s.said, s.logged = nil, nil
-		rc, set, err := s.call(function, job, "")
-		if err != nil || len(s.logged) > 0 {
-			t.Fatalf("error %v, logged %q", err, s.logged)
-		}
+		function := rapid.SampledFrom([]string{submit, modify}).Draw(t, "function")
+		rc, set := s.ask(t, function, job)
 		if c := set["admin_comment"]; c != "" {
 			if n, rest := slurmjob.ParseNote(c); rest != slurmjob.CommentPrefix || n.Args == "" || n.Comment("") != c {
 				t.Fatalf("AdminComment %q", c)
@@ -286,7 +306,7 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 			}
 			if d, ok := set["dependency"]; ok {
 				own := str(job["dependency"])
-				if function == "slurm_job_modify" || d != strings.TrimPrefix(own+",after:77", ",") || strings.Contains(own, "?") {
+				if function == modify || d != strings.TrimPrefix(own+",after:77", ",") || strings.Contains(own, "?") {
 					t.Fatalf("dependency %q of %q", d, own)
 				}
 			}
@@ -297,7 +317,7 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 		}
 		if env, ok := job["environment"].(*lua.LTable); ok {
 			emptied := str(s.GetField(env, "SLURM_GPUS")) == ""
-			if emptied != (len(set) > 0 && rc == success && function == "slurm_job_submit") {
+			if emptied != (len(set) > 0 && rc == success && function == submit) {
 				t.Fatalf("%s: SLURM_GPUS emptied: %v", function, emptied)
 			}
 		}
@@ -324,9 +344,12 @@ func isPart(request string) bool {
 
 var digits = regexp.MustCompile(`^[0-9]+$`)
 
-func str(v lua.LValue) string {
-	if s, ok := v.(lua.LString); ok {
-		return string(s)
+func str(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case lua.LString:
+		return string(v)
 	}
 	return ""
 }
@@ -334,42 +357,28 @@ func str(v lua.LValue) string {
 // TestTroubleInside: an error on the way lets the job pass as it came.
 func TestTroubleInside(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	s := load(t, filepath.Join(dir, "gate"), filepath.Join(dir, "no", "wake"))
-	defer s.Close()
+	s := load(t)
+	shares := fields{"tres_per_node": "gres:gpu:shared"}
 	for _, field := range []string{"tres_per_node", "tres_per_job", "tres_per_task", "min_nodes", "script"} {
-		s.logged = nil
-		rc, set, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gres:gpu:shared")},
-			field)
+		rc, set, err := s.call(submit, shares, field)
 		if err != nil || rc != success || len(set) > 0 || len(s.logged) != 1 {
 			t.Errorf("%s can't be read: %v %v, set %v, logged %q", field, rc, err, set, s.logged)
 		}
 	}
-	// A folder, where the gate file should be, and no folder for the wake file.
-	if err := os.Mkdir(filepath.Join(dir, "gate"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	rc, set, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gres:gpu:shared")}, "")
-	if err != nil || rc != success || set["tres_per_node"] != "gres:mps:100" || len(set) != 1 {
-		t.Errorf("%v %v, set %v", rc, err, set)
-	}
-}
-
-// TestWakeFileStaysSmall: without a bridge the file is never emptied.
-func TestWakeFileStaysSmall(t *testing.T) {
-	t.Parallel()
-	wake := filepath.Join(t.TempDir(), "wake")
-	if err := os.WriteFile(wake, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := load(t, "/nonexistent/gate", wake)
-	defer s.Close()
-	if rc, _, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gpu:shared")},
-		""); err != nil || rc != success {
-		t.Fatal(rc, err)
-	}
-	if info, err := os.Stat(wake); err != nil || info.Size() != 1<<20 {
-		t.Errorf("%v %v", info, err)
+	// A folder where the gate file should be, a wake file that is large, as without a bridge it is never emptied, and no
+	// folder for it.
+	must.OK(t, os.Mkdir(s.gate, 0o700))
+	for _, size := range []int{1 << 20, 0} {
+		must.OK(t, os.WriteFile(s.wake, make([]byte, size), 0o600))
+		if size == 0 {
+			must.OK(t, os.RemoveAll(filepath.Dir(s.wake)))
+		}
+		rc, set := s.ask(t, submit, shares)
+		must.Equal(t, rc, lua.LValue(success))
+		must.Equal(t, set, map[string]string{"tres_per_node": "gres:mps:100"})
+		if size > 0 {
+			must.Equal(t, must.Get(os.Stat(s.wake))(t).Size(), int64(size))
+		}
 	}
 }
 
@@ -377,13 +386,8 @@ func TestWakeFileStaysSmall(t *testing.T) {
 // itself, or the site says otherwise.
 func TestPartsByHand(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	gate := filepath.Join(dir, "gate")
-	s := load(t, gate, filepath.Join(dir, "wake"))
-	defer s.Close()
-	fresh := fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\n", time.Now().Add(time.Hour).Unix())
-	stale := fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\n", time.Now().Add(-time.Hour).Unix())
-	active := fresh + fmt.Sprintf("uid=%d\n", bridgeID)
+	s := load(t)
+	const active = "uid=64030\n"
 	for _, k := range []struct {
 		name, file, asks, partition string
 		gets, dependency, says      string
@@ -398,9 +402,9 @@ func TestPartsByHand(t *testing.T) {
 		{"another kind", active, "gres:shard:3", "gpu", "", "", ""},
 		{"twice", active, "gres:mps:50,gres:mps:50", "gpu", "", "", ""},
 		{"with a GPU", active, "gres:mps:50,gres:gpu:1", "gpu", "", "", ""},
-		{"no active bridge", fresh, "gres:mps:50", "gpu", "", "", ""},
-		{"a dead bridge", stale + "uid=64030\n", "gres:mps:50", "gpu", "gres:mps:100", "", "asks for a part"},
-		{"the bridge itself", fresh + "uid=1000\n", "gres:mps:50", "gpu", "", "", ""},
+		{"no active bridge", "", "gres:mps:50", "gpu", "", "", ""},
+		{"a dead bridge", active, "gres:mps:50", "gpu", "gres:mps:100", "", "asks for a part"},
+		{"the bridge itself", "uid=1000\n", "gres:mps:50", "gpu", "", "", ""},
 		{"an allowed user", active + "user=1000\n", "gres:mps:50", "gpu", "", "", ""},
 		{"another allowed user", active + "user=1\nuser=100\n", "gres:mps:50", "gpu", "gres:mps:100", "after:77", "asks for"},
 		{"a partition left alone", active + "leave=old-cards\n", "gres:mps:50", "old-cards", "", "", ""},
@@ -409,27 +413,18 @@ func TestPartsByHand(t *testing.T) {
 		{"one that is", active + "only=gpu\n", "gres:mps:50", "gpu", "gres:mps:100", "after:77", "asks for"},
 		{"the default one, left alone", active + "leave=normal\n", "gres:mps:50", "", "gres:mps:100", "after:77", "asks for"},
 	} {
-		if err := os.WriteFile(gate, []byte(k.file), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		s.said = nil
-		job := map[string]lua.LValue{
-			"tres_per_node": lua.LString(k.asks), "script": lua.LString("#!/bin/sh"),
-			"environment": s.NewTable(),
-		}
+		s.gateText(t, "mps", map[bool]time.Duration{true: -time.Hour, false: time.Hour}[k.name == "a dead bridge"], k.file)
+		job := s.batch(k.asks, nil)
 		if k.partition != "" {
-			job["partition"] = lua.LString(k.partition)
+			job["partition"] = k.partition
 		}
-		for _, function := range []string{"slurm_job_submit", "slurm_job_modify"} {
-			rc, set, err := s.call(function, job, "")
-			want := k.dependency
-			if function == "slurm_job_modify" {
-				want = ""
-			}
+		for _, function := range []string{submit, modify} {
+			rc, set := s.ask(t, function, job)
+			want := map[bool]string{true: k.dependency}[function == submit]
+			must.Equal(t, [2]string{set["tres_per_node"], set["dependency"]}, [2]string{k.gets, want}, "%s, %s", k.name, function)
 			said := strings.Join(s.said, "; ")
-			if err != nil || set["tres_per_node"] != k.gets || set["dependency"] != want ||
-				(rc == success) == (k.gets == "" && k.says != "") || !strings.Contains(said, k.says) || k.says == "" && said != "" {
-				t.Errorf("%s, %s: %v %v, set %q, said %q", k.name, function, rc, err, set, said)
+			if (rc == success) == (k.gets == "" && k.says != "") || !strings.Contains(said, k.says) || k.says == "" && said != "" {
+				t.Errorf("%s, %s: %v, said %q", k.name, function, rc, said)
 			}
 		}
 	}
@@ -439,20 +434,11 @@ func TestPartsByHand(t *testing.T) {
 // may never come to that srun, its owner is told.
 func TestStepsWithGPUsOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	s := load(t, filepath.Join(dir, "gate"), filepath.Join(dir, "wake"))
-	defer s.Close()
-	submit := func(gres, text string) (lua.LValue, string) {
+	s := load(t)
+	asks := func(gres, text string) (lua.LValue, string) {
 		t.Helper()
-		rc, _, err := s.call("slurm_job_submit", map[string]lua.LValue{
-			"tres_per_node": lua.LString(gres), "script": lua.LString("#!/bin/bash\n#SBATCH --gres=gpu:shared\n" + text),
-			"argc": lua.LNumber(1), "argv": s.NewTable(), "environment": s.NewTable(),
-		}, "")
-		said := strings.Join(s.said, " ")
-		if s.said = nil; err != nil || len(s.logged) > 0 {
-			t.Fatal(err, s.logged)
-		}
-		return rc, said
+		rc, _ := s.ask(t, submit, s.batch(gres, fields{"script": "#!/bin/bash\n#SBATCH --gres=gpu:shared\n" + text}))
+		return rc, strings.Join(s.said, " ")
 	}
 	for _, c := range []struct {
 		script string
@@ -482,11 +468,11 @@ func TestStepsWithGPUsOfTheirOwn(t *testing.T) {
 		{"echo srun --gres=gpu:1 ./md", "", success},
 		{"./mysrun --gpus 1\n./srun.sh --gpus 1\npython t.py --gpus 1", "", success},
 	} {
-		if rc, said := submit("gpu:shared", c.script); rc != c.rc || c.says == "" && said != "" ||
+		if rc, said := asks("gpu:shared", c.script); rc != c.rc || c.says == "" && said != "" ||
 			!strings.Contains(said, c.says) {
 			t.Errorf("%q: %v, said %q, want %v, %q", c.script, rc, said, c.rc, c.says)
 		}
-		if rc, said := submit("gpu:1", c.script); rc != success || said != "" {
+		if rc, said := asks("gpu:1", c.script); rc != success || said != "" {
 			t.Errorf("%q of a whole GPU: %v, said %q", c.script, rc, said)
 		}
 	}
@@ -507,8 +493,8 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 		local text = part:rep(long / #part)
 		if line > 0 then text = (text:sub(1, line) .. "\n"):rep(long / line) end
 		m.submit({ tres_per_node = arg[4], script = text, argc = 1, argv = {}, environment = {}, user_id = 1000, partition = "gpu" }, {}, 1000)`
-	gate := filepath.Join(t.TempDir(), "gate")
-	withRules(t, gate, &adopt.Policy{Active: true, Percent: 100, Rules: []adopt.Rule{{}}}, "")
+	s := load(t)
+	withRules(t, s, &adopt.Policy{Active: true, Percent: 100, Rules: []adopt.Rule{{}}}, "")
 	parts := []string{
 		"srun", "srun ", "srun --gres ", "srun -n", " srun \\\n", "<<srun\n", "a;srun -", "A=1 srun \t",
 		"{ srun\n", "srun  {   ", "\"srun '",
@@ -517,7 +503,7 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 		for _, line := range []string{"0", "8000"} {
 			for _, gres := range []string{"gpu:shared", "gpu:1"} {
 				start := time.Now()
-				cmd := exec.CommandContext(t.Context(), lua, "-", gate, part, line, gres)
+				cmd := exec.CommandContext(t.Context(), lua, "-", s.gate, part, line, gres)
 				cmd.Stdin = strings.NewReader(program)
 				out, err := cmd.CombinedOutput()
 				// This takes up to a second; of the square of a line's length it would take minutes.
@@ -534,11 +520,8 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 // What is noted of a submission's arguments is what the bridge's commands say it would be.
 func TestNotedArguments(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	gate := filepath.Join(dir, "gate")
-	must.OK(t, os.WriteFile(gate, []byte("gres=mps\nunits=100\n"), 0o600))
-	s := load(t, gate, filepath.Join(dir, "wake"))
-	defer s.Close()
+	s := load(t)
+	must.OK(t, os.WriteFile(s.gate, []byte("gres=mps\nunits=100\n"), 0o600))
 	word := rapid.OneOf(rapid.String(), rapid.StringMatching(`-{0,2}[a-zA-Z_]{0,9}[-=._0-9xXeEkM]{0,12}(.csv)?`),
 		rapid.SampledFrom([]string{
 			"-n", "128", "--lr=1e-3", "-b64", "part_007.csv", "N=4096", "small/x", "12345678901",
@@ -546,21 +529,8 @@ func TestNotedArguments(t *testing.T) {
 		}))
 	rapid.Check(t, func(t *rapid.T) {
 		words := rapid.SliceOfN(word, 0, 60).Draw(t, "words")
-		argv := s.NewTable()
-		for i, w := range words {
-			s.RawSetInt(argv, i+1, lua.LString(w))
-		}
-		_, set, err := s.call("slurm_job_submit", map[string]lua.LValue{
-			"tres_per_node": lua.LString("gpu:shared"), "script": lua.LString("#!/bin/sh\ntrue"),
-			"argc": lua.LNumber(len(words) + 1),
-			"argv": argv, "environment": s.NewTable(),
-		}, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := slurmjob.NoteArgs(words)
-		if n, _ := slurmjob.ParseNote(set["admin_comment"]); n.Args != want {
-			t.Fatalf("%q are noted as %q, want %q", words, set["admin_comment"], want)
-		}
+		_, set := s.ask(t, submit, s.batch("gpu:shared", fields{"argv": words, "argc": 1 + len(words)}))
+		n, _ := slurmjob.ParseNote(set["admin_comment"])
+		must.Equal(t, n.Args, slurmjob.NoteArgs(words), "%q are noted as %q", words, set["admin_comment"])
 	})
 }

@@ -43,14 +43,34 @@ func (c *cluster) gateText(text string) {
 
 func (c *cluster) submit(script string, args ...string) string {
 	c.t.Helper()
-	id := must.Get(c.Submit(c.t.Context(), "nobody", script, args...))(c.t)
-	return id
+	return must.Get(c.Submit(c.t.Context(), "nobody", script, args...))(c.t)
 }
 
 func (c *cluster) job(id string) map[string]string {
 	c.t.Helper()
-	f := must.Get(c.Job(c.t.Context(), id))(c.t)
-	return f
+	return must.Get(c.Job(c.t.Context(), id))(c.t)
+}
+
+// held submits a job that is held.
+func (c *cluster) held(args ...string) map[string]string {
+	c.t.Helper()
+	return c.job(c.submit("true", append(args, "--hold")...))
+}
+
+// asks fails the test unless a job asks for these GPUs, per node alone, and has this dependency.
+func (c *cluster) asks(f map[string]string, gres, dependency, of string) {
+	c.t.Helper()
+	got := [3]string{request(f), f["Dependency"], f["TresPerJob"]}
+	must.Equal(c.t, got, [3]string{gres, dependency, ""}, of)
+}
+
+// refused fails the test unless a user's command is refused, with a sentence of the script's; "" = by Slurm or the script.
+func (c *cluster) refused(says, command string, args ...string) {
+	c.t.Helper()
+	out, err := c.RunAs(c.t.Context(), "nobody", command, args...)
+	if err == nil || !strings.Contains(out, says) || says != "" && !strings.Contains(out, "slurmbridge: ") {
+		c.t.Errorf("%s %q: %s %v, want %q", command, args, out, err, says)
+	}
 }
 
 // request is a job's GPU request without the release's prefix.
@@ -94,7 +114,7 @@ func sharesOfAType(t *testing.T, c *cluster) {
 			"share:model=":                   "mps:100",
 		} {
 			for _, how := range []string{"--gres=gpu:shared", "--gpus=shared"} {
-				f := c.job(c.submit("true", "--hold", how, "--comment="+comment))
+				f := c.held(how, "--comment="+comment)
 				must.Equal(t, request(f), want, comment)
 				must.Equal(t, f["Dependency"] != "(null)", left > 0, comment)
 			}
@@ -108,10 +128,7 @@ func sharedJobs(t *testing.T, c *cluster) {
 	names := strings.NewReplacer("GATE", gate, "FIRST", first)
 	const held = "after:GATE(unfulfilled)"
 	shared := 0
-	for _, k := range []struct {
-		args string
-		dep  string
-	}{
+	for _, k := range [][2]string{
 		{"--gres=gpu:shared", held},
 		{"--gres=gpu:shared:1", held},
 		{"--gres=gpu:shared=1", held},
@@ -134,61 +151,28 @@ func sharedJobs(t *testing.T, c *cluster) {
 			"afterany:FIRST(unfulfilled)?afterok:FIRST(unfulfilled)",
 		},
 	} {
+		args, want := strings.Fields(names.Replace(k[0])), names.Replace(k[1])
 		c.gate(gate, "mps", time.Hour)
-		args := strings.Fields(names.Replace(k.args))
-		f := c.job(c.submit("true", append(args, "--hold")...))
-		if want := names.Replace(k.dep); request(f) != "mps:100" || f["Dependency"] != want || f["TresPerJob"] != "" {
-			t.Errorf("%s: %q %q and per job %q; want %q", k.args, f["TresPerNode"], f["Dependency"], f["TresPerJob"], want)
-		}
-		shared++
+		c.asks(c.held(args...), "mps:100", want, k[0])
 		// Without a fresh gate the request and the user's dependency stay the same.
 		c.gate(gate, "mps", -time.Second)
-		f = c.job(c.submit("true", append(args, "--hold")...))
-		want := strings.TrimSuffix(strings.TrimSuffix(names.Replace(k.dep), names.Replace(held)), ",")
-		if want == "" {
-			want = "(null)"
-		}
-		if request(f) != "mps:100" || f["Dependency"] != want || f["TresPerJob"] != "" {
-			t.Errorf("%s without a gate: %q %q and per job %q; want %q", k.args, f["TresPerNode"], f["Dependency"],
-				f["TresPerJob"], want)
-		}
-		shared++
-	}
-	for _, text := range []string{
-		"", "\n", "job=\nexpires=99999999999\n", "job=1;rm -rf\nexpires=zzz\n\x00\xff", "job=0\nexpires=99999999999\n",
-		"job=" + gate + "\n", "job=" + gate + "\nexpires=-1\n", strings.Repeat("x", 5000),
-		"job=" + gate + "\nexpires=99999999999\ngres=mig\nunits=zero\n",
-	} {
-		c.gateText(text)
-		f := c.job(c.submit("true", "--hold", "--gres=gpu:shared"))
-		if fresh := strings.HasSuffix(text, "zero\n"); request(f) != "mps:100" || (f["Dependency"] == "(null)") == fresh {
-			t.Errorf("gate file %q: %q %q", text, f["TresPerNode"], f["Dependency"])
-		}
-		shared++
+		without := strings.TrimSuffix(strings.TrimSuffix(want, names.Replace(held)), ",")
+		c.asks(c.held(args...), "mps:100", cmp.Or(without, "(null)"), k[0]+" without a gate")
+		shared += 2
 	}
 	// A part of a heterogeneous job is rewritten and not gated.
 	c.gate(gate, "mps", time.Hour)
 	out, err := c.RunAs(t.Context(), "nobody", "sbatch", "--parsable", "--hold", "--gres=gpu:shared", "--wrap=true", ":",
 		"--ntasks=1")
 	must.OK(t, err)
-	if f := c.job(strings.TrimSpace(out)); request(f) != "mps:100" || f["Dependency"] != "(null)" {
-		t.Errorf("a part of a heterogeneous job: %q %q", f["TresPerNode"], f["Dependency"])
-	}
+	c.asks(c.job(strings.TrimSpace(out)), "mps:100", "(null)", "a part of a heterogeneous job")
 	shared++
-	text, err := os.ReadFile(c.WakeFile)
-	if n := strings.Count(string(text), "\n"); err != nil || n != shared {
-		t.Errorf("%d lines in the wake file, %v; want one for each of %d shared jobs", n, err, shared)
-	}
-	must.OK(t, os.Remove(c.GateFile))
-	must.OK(t, os.Remove(c.WakeFile))
-	if f := c.job(c.submit("true", "--hold", "--gres=gpu:shared")); request(f) != "mps:100" ||
-		f["Dependency"] != "(null)" {
-		t.Errorf("without files: %q %q", f["TresPerNode"], f["Dependency"])
-	}
-	c.gate(gate, "shard", time.Hour)
-	if out, err := c.RunAs(t.Context(), "nobody", "sbatch", "--gres=gpu:shared", "--wrap=true"); err == nil {
-		t.Errorf("shards on a cluster of mps: %s", out)
-	}
+	text := string(must.Get(os.ReadFile(c.WakeFile))(t))
+	must.Equal(t, strings.Count(text, "\n"), shared, "lines in the wake file, one for each shared job")
+	must.OK(t, os.Remove(c.GateFile), os.Remove(c.WakeFile))
+	c.asks(c.held("--gres=gpu:shared"), "mps:100", "(null)", "without files")
+	c.gate(gate, "shard", time.Hour) // on a cluster of mps
+	c.refused("", "sbatch", "--gres=gpu:shared", "--wrap=true")
 }
 
 // A job that fits on one node stays on one: it has shares on each node that it is on.
@@ -199,14 +183,12 @@ func sharersStay(t *testing.T, c *cluster) {
 		"--ntasks=5": false, "--ntasks=3 --cpus-per-task=2": false, "--ntasks=2 --mem-per-cpu=10": false,
 		"--ntasks=2 --partition=other": false,
 	} {
-		plain := append(strings.Fields(args), "--hold")
-		want := c.job(c.submit("true", plain...))["NumNodes"]
+		plain := strings.Fields(args)
+		want := c.held(plain...)["NumNodes"]
 		if one {
 			want = "1-1"
 		}
-		if got := c.job(c.submit("true", append(plain, "--gres=gpu:shared")...))["NumNodes"]; got != want {
-			t.Errorf("%s: NumNodes=%s, want %s", args, got, want)
-		}
+		must.Equal(t, c.held(append(plain, "--gres=gpu:shared")...)["NumNodes"], want, args)
 	}
 }
 
@@ -235,16 +217,10 @@ func nonsense(t *testing.T, c *cluster) {
 		cases["--tres-per-task=gres/gpu:shared:1 --ntasks=1"] = "per job"
 	}
 	for args, says := range cases {
-		_, err := c.Submit(t.Context(), "nobody", "true", strings.Fields(args)...)
-		if err == nil || !strings.Contains(err.Error(), "slurmbridge: ") || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v, want a sentence with %q", args, err, says)
-		}
+		c.refused(says, "sbatch", append(strings.Fields(args), "--wrap=true")...)
 	}
-	_, err := c.Submit(t.Context(), "nobody", "srun --gres=gpu:1 hostname", "--gres=gpu:shared")
-	if err == nil || !strings.Contains(err.Error(),
-		"slurmbridge: the script's srun --gres=gpu:1 finds no GPU of its own") {
-		t.Errorf("a script whose srun asks for a GPU: %v", err)
-	}
+	c.refused("slurmbridge: the script's srun --gres=gpu:1 finds no GPU of its own", "sbatch", "--gres=gpu:shared",
+		"--wrap=srun --gres=gpu:1 hostname")
 	if text, err := os.ReadFile(c.WakeFile); err != nil || len(text) > 0 {
 		t.Errorf("refused jobs wake the bridge: %q %v", text, err)
 	}
@@ -313,17 +289,10 @@ func changes(t *testing.T, c *cluster) {
 		if out, err := c.RunAs(ctx, k.as, "scontrol", "update", "JobId="+id, k.change); err != nil {
 			t.Errorf("%s: %s %v", k.change, out, err)
 		}
-		f := c.job(id)
-		if request(f) != k.gres || f["Dependency"] != k.dep {
-			t.Errorf("%s: %q %q, want %q %q", k.change, f["TresPerNode"], f["Dependency"], k.gres, k.dep)
-		}
+		c.asks(c.job(id), k.gres, k.dep, k.change)
 	}
-	if out, err := c.RunAs(ctx, "nobody", "scontrol", "update", "JobId="+id, "Gres=gpu:shared:4"); err == nil {
-		t.Errorf("four shared GPUs: %s", out)
-	}
-	if f := c.job(id); request(f) != "mps:100" {
-		t.Errorf("a refused change left %q", f["TresPerNode"])
-	}
+	c.refused("", "scontrol", "update", "JobId="+id, "Gres=gpu:shared:4")
+	must.Equal(t, request(c.job(id)), "mps:100", "after a refused change")
 }
 
 // A job that shares gets the cores and the memory that a job of a whole GPU gets by default, and what it asks for where
@@ -408,13 +377,6 @@ func argumentsNoted(t *testing.T, c *cluster) {
 	if n := submit("--gres=gpu:1", "llama"); n != (job.Note{}) {
 		t.Errorf("a job that doesn't share: %+v", n)
 	}
-	if a, b := submit("--gres=gpu:shared", "part_007.csv").Args,
-		submit("--gres=gpu:shared", "part_011.csv").Args; a[:9] != b[:9] || a[9:] != "_007.f" || b[9:] != "_011.f" {
-		t.Errorf("files in a row: %q, %q", a, b)
-	}
-	if n := submit("--gres=gpu:shared", strings.Repeat("1234567 ", 200)); len(n.Args) < 250 || len(n.Args) > 300 {
-		t.Errorf("200 arguments: %q", n.Args)
-	}
 }
 
 // ended waits for a job's end.
@@ -441,33 +403,22 @@ func TestSharersOnly(t *testing.T) {
 		"--gres=gpu:1 --partition=other": "gpu:1", "--gres=gpu:2 --partition=other": "gpu:2", "": "",
 		"--gres=mps:100": "mps:100",
 	} {
-		f := c.job(c.submit("true", append(strings.Fields(args), "--hold")...))
-		if got := strings.TrimSuffix(request(f), "(null)"); got != want || f["TresPerJob"] != "" {
-			t.Errorf("%s: %q %q", args, got, f["TresPerJob"])
-		}
+		f := c.held(strings.Fields(args)...)
+		must.Equal(t, strings.TrimSuffix(request(f), "(null)")+f["TresPerJob"], want, args)
 	}
 	for _, args := range []string{
 		"--gres=gpu:2", "--gpus=2", "--gres=gpu:1 --nodes=2", "--gpus-per-task=1 --ntasks=1",
 		"--gres=gpu:1 --partition=gpu,other --nodes=2",
 	} {
-		out, err := c.RunAs(t.Context(), "nobody", "sbatch", append(strings.Fields(args), "--hold", "--wrap=true")...)
-		if err == nil || !strings.Contains(out, "in partition gpu GPUs are shared") {
-			t.Errorf("%s: %s %v", args, out, err)
-		}
+		c.refused("in partition gpu GPUs are shared", "sbatch", append(strings.Fields(args), "--hold", "--wrap=true")...)
 	}
-	elsewhere := c.submit("true", "--hold", "--gres=gpu:2", "--partition=other")
-	if out, err := c.RunAs(t.Context(), "nobody", "scontrol", "update", "JobId="+elsewhere, "Partition=gpu"); err == nil {
-		t.Errorf("moved: %s", out)
-	}
+	elsewhere := c.held("--gres=gpu:2", "--partition=other")["JobId"]
+	c.refused("", "scontrol", "update", "JobId="+elsewhere, "Partition=gpu")
 	// A job that was there before keeps what it has when its owner changes something else.
 	c.gateText("gres=mps\nunits=100\nuid=1\n")
-	before := c.submit("true", "--hold", "--gres=gpu:2")
+	before := c.held("--gres=gpu:2")["JobId"]
 	c.gateText("gres=mps\nunits=100\nuid=1\nshares=gpu\n")
-	if out, err := c.RunAs(t.Context(), "nobody", "scontrol", "update", "JobId="+before, "TimeLimit=2"); err != nil ||
-		request(c.job(before)) != "gpu:2" {
-		t.Errorf("another change: %s, %q", out, request(c.job(before)))
-	}
-	if out, err := c.RunAs(t.Context(), "", "sbatch", "--gres=gpu:2", "--hold", "--wrap=true"); err != nil {
-		t.Errorf("root: %s", out)
-	}
+	must.Get(c.RunAs(t.Context(), "nobody", "scontrol", "update", "JobId="+before, "TimeLimit=2"))(t)
+	must.Equal(t, request(c.job(before)), "gpu:2", "after another change")
+	must.Get(c.RunAs(t.Context(), "", "sbatch", "--gres=gpu:2", "--hold", "--wrap=true"))(t) // root
 }
