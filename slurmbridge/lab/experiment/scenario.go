@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -46,32 +45,6 @@ func Thesis(workload string) (dqn.Scenario, error) {
 		for i, n := range names {
 			cfg.Jobs = append(cfg.Jobs,
 				sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i + 1), User: "thesis", Profile: thesisApps[n]}})
-		}
-		return cfg, nil
-	}, nil
-}
-
-// ErrNothingToLearn says that there are no profiles to draw jobs from.
-var ErrNothingToLearn = errors.New("there are no profiles to draw jobs from")
-
-// FromProfiles is the scenario of a site that knows these applications: jobs of
-// them in equal parts, in a world that follows the law.
-func FromProfiles(profiles []*rlcore.Profile, gpus []rlcore.GPUSpec, law *contention.Law) (dqn.Scenario, error) {
-	var fit []*rlcore.Profile
-	for _, p := range profiles {
-		if p.Peak().MemMiB <= gpus[0].MemMiB {
-			fit = append(fit, p)
-		}
-	}
-	if len(fit) == 0 {
-		return nil, ErrNothingToLearn
-	}
-	n := min(max(20, 15*len(gpus)), 60)
-	return func(r *rand.Rand) (sim.Config, error) {
-		cfg := sim.Config{GPUs: gpus, Truth: sim.Law{Law: law}}
-		for i := range n {
-			cfg.Jobs = append(cfg.Jobs,
-				sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "site", Profile: fit[r.IntN(len(fit))]}})
 		}
 		return cfg, nil
 	}, nil

@@ -18,16 +18,13 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // trainFlags are the flags of train.
 type trainFlags struct {
 	from                 traceFlags
 	workload, objective  string
-	records              bool
 	out                  string
 	rounds, window, hide int
 	maxSlowdown, grace   float64
@@ -49,7 +46,6 @@ The job sets come from one of
                       once (the default for the makespan); or one of these five
   --jobs, --profiles  a trace (see slurmbridge replay --help), without its time
                       limits: a job that is ended early would look like time won
-  --records           what the daemon has learned of this site's applications
 
 Name the site's contract: --max-slowdown and --grace bound what the network may do in its
 training as the daemon's settings of these names do later.
@@ -72,7 +68,6 @@ has.`,
 	fl := c.Flags()
 	fl.StringVar(&f.workload, "workload", "",
 		"arrivals (default), general (default for the makespan) or one of "+strings.Join(experiment.Workloads(), ", "))
-	fl.BoolVar(&f.records, "records", false, "train on the applications in the daemon's database")
 	fl.StringVar(&f.objective, "objective", string(policy.Turnaround),
 		"what it learns to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.StringVar(&f.out, "out", "", "write the network to `FILE`")
@@ -91,8 +86,8 @@ type lesson struct {
 	model    func() *interference.Model
 }
 
-func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
-	gpus, law, err := f.from.cards()
+func (f *trainFlags) lesson() (*lesson, error) {
+	_, law, err := f.from.cards()
 	if err != nil {
 		return nil, err
 	}
@@ -108,16 +103,6 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 			return nil, f.from.placed(err)
 		}
 		l.name, l.model = "trace "+f.from.jobs, w.Model
-	case f.records:
-		profiles, err := s.siteProfiles(c)
-		if err != nil {
-			return nil, err
-		}
-		l.name = fmt.Sprintf("%d applications of this site", len(profiles))
-		if l.scenario, err = experiment.FromProfiles(profiles, gpus, law); err != nil {
-			return nil, fmt.Errorf("%w of at most %.0f MiB: run jobs first, or import some (slurmbridge profiles import)", err,
-				f.from.memMiB)
-		}
 	case f.workload == "arrivals":
 		l.scenario = experiment.Arrivals
 	default:
@@ -126,19 +111,8 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 	return l, err
 }
 
-func (s *shared) siteProfiles(c *cobra.Command) (out []*rlcore.Profile, err error) {
-	err = s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, _ []string) error {
-		entries, err := st.List(c.Context())
-		for _, e := range entries {
-			out = append(out, e.Profile)
-		}
-		return err
-	})(c, nil)
-	return out, err
-}
-
 func (s *shared) train(c *cobra.Command, f *trainFlags) error {
-	l, err := s.lesson(c, f)
+	l, err := f.lesson()
 	if err != nil {
 		return err
 	}
@@ -195,14 +169,12 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 
 // check refuses settings before anything is read or computed.
 func (f *trainFlags) check(c *cobra.Command) error {
-	said := c.Flags().Changed
 	if f.workload == "" {
 		f.workload = "arrivals"
 		if f.objective == string(policy.Makespan) {
 			f.workload = "general"
 		}
 	}
-	trace := f.from.jobs != "" || f.from.profiles != ""
 	workloads := append([]string{"arrivals", "general"}, experiment.Workloads()...)
 	_, unknown := policy.ObjectiveNamed(f.objective)
 	for _, bad := range []struct {
@@ -211,8 +183,8 @@ func (f *trainFlags) check(c *cobra.Command) error {
 	}{
 		{f.out == "", errors.New("--out is needed: the file to write")},
 		{
-			said("workload") && (trace || f.records) || trace && f.records,
-			errors.New("job sets come from one of --workload, --jobs with --profiles, and --records"),
+			c.Flags().Changed("workload") && (f.from.jobs != "" || f.from.profiles != ""),
+			errors.New("job sets come from one of --workload, and --jobs with --profiles"),
 		},
 		{!slices.Contains(workloads, f.workload), fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload,
 			strings.Join(workloads, ", "))},
