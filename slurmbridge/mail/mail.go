@@ -11,7 +11,6 @@ import (
 	"strings"
 	"text/template"
 	"time"
-	"unicode"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -184,12 +183,7 @@ const longest = 200
 
 // clean is a text as one line of visible letters.
 func clean(s string) string {
-	letters := []rune(s)
-	for i, r := range letters {
-		if !unicode.IsPrint(r) {
-			letters[i] = '?'
-		}
-	}
+	letters := []rune(usage.Clean(s))
 	return string(letters[:min(len(letters), longest)])
 }
 

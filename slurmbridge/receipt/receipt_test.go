@@ -367,25 +367,6 @@ func TestSums(t *testing.T) {
 	})
 }
 
-const evil = `"'&` + "\x1b[2J\u202e"
-
-// Names that a user chose come out as text.
-func TestHostileNames(t *testing.T) {
-	a, b := ran("1", evil, 0, 0, 90, evil), ran("2", "bob", 0, 0, 90, "1")
-	a.Account, a.App, a.Outcome.App, a.Outcome.User = evil, evil, evil, evil
-	a.Outcome.Broken, a.Outcome.Contract = true, 1.1
-	b.Outcome.Suspect, b.Outcome.With, b.Outcome.User = evil, []string{evil}, evil
-	r := Make(&Input{
-		Jobs: []history.Run{a, b}, Replay: world(),
-		Refused: []history.Refused{{Reason: evil, Jobs: 1, Looks: 1}},
-	})
-	var text bytes.Buffer
-	r.Text(&text, 10)
-	if n := strings.Count(text.String(), `"'&?[2J?`); n < 6 || strings.ContainsAny(text.String(), "\x1b\u202e") {
-		t.Errorf("the name is shown %d times, or a control character went through: %q", n, text.String())
-	}
-}
-
 // A receipt of nothing is one, too.
 func TestNothing(t *testing.T) {
 	r := Make(&Input{From: at(0), To: at(10), Replay: world()})

@@ -548,7 +548,7 @@ func (r *Replay) worlds(out io.Writer, p func(format string, args ...any), limit
 				name += " of " + c.User
 			}
 			t.AppendRow(table.Row{
-				clean(name), c.Jobs, fmt.Sprintf("%.1f", c.Hours), fmt.Sprintf("%.0f %%", 100*c.Use), job.Span(c.Base),
+				name, c.Jobs, fmt.Sprintf("%.1f", c.Hours), fmt.Sprintf("%.0f %%", 100*c.Use), job.Span(c.Base),
 				job.Span(c.Shared), job.Span(-c.Turnaround),
 			})
 		}

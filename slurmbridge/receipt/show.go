@@ -13,11 +13,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
-// Text writes the receipt for a terminal, at most limit lines a list.
+// Text writes the receipt, at most limit lines a list. Names in it are users' own words: out must let nothing through
+// that a terminal acts on.
 func (r *Receipt) Text(out io.Writer, limit int) {
-	w := &strings.Builder{}
-	defer func() { fmt.Fprint(out, clean(w.String())) }()
-	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
 	p("Receipt, %s to %s", r.From.Local().Format(time.DateTime), r.To.Local().Format(time.DateTime))
 	for _, line := range r.Lines() {
 		p("%s", line)
@@ -53,7 +52,7 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 			o.Predicted, strings.Join(o.With, ", "))
 	})
 	if len(r.Kinds) > 1 {
-		t := newTable(w, "kind", "jobs", "would share", "waited", "slowed", "done earlier by", "harmed")
+		t := newTable(out, "kind", "jobs", "would share", "waited", "slowed", "done earlier by", "harmed")
 		factor := func(v float64) string { return fmt.Sprintf("%.2f", v) }
 		for i := range r.Kinds {
 			k := &r.Kinds[i]
@@ -64,7 +63,7 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 		t.Render()
 	}
 	if len(r.Refused) > 0 {
-		t := newTable(w, "guard", "jobs", "rounds", "waited")
+		t := newTable(out, "guard", "jobs", "rounds", "waited")
 		for _, x := range r.Refused {
 			t.AppendRow(table.Row{x.Reason, x.Jobs, x.Looks, job.Span(x.WaitH)})
 		}
@@ -72,7 +71,7 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 	}
 	if r.Replay != nil {
 		p("")
-		r.Replay.Text(w, limit)
+		r.Replay.Text(out, limit)
 	}
 	p("")
 	p("How these figures were computed:")
@@ -91,15 +90,6 @@ func newTable(w io.Writer, head ...any) table.Writer {
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row(head))
 	return t
-}
-
-// clean is usage.Clean line by line.
-func clean(s string) string {
-	lines := strings.Split(s, "\n")
-	for i := range lines {
-		lines[i] = usage.Clean(lines[i])
-	}
-	return strings.Join(lines, "\n")
 }
 
 // Lines are the receipt in a few sentences.

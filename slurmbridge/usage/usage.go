@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -341,13 +342,13 @@ func (l *Line) Label() string {
 	return Clean(l.Name)
 }
 
-// Clean takes from a text what a terminal would act on, and what would turn its words around.
+// Clean is a text with ? for whatever could move a terminal's cursor, hide text or turn its words around.
 func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
-			return '?'
+		if unicode.IsPrint(r) {
+			return r
 		}
-		return r
+		return '?'
 	}, s)
 }
 

@@ -189,7 +189,7 @@ func (s *shared) idleTable(r *httpapi.IdleReport, limit int) {
 	gpus := 0.0
 	for _, j := range r.Jobs[:min(len(r.Jobs), limit)] {
 		t.AppendRow(table.Row{
-			j.Ref, usage.Clean(j.User), usage.Clean(j.Account), usage.Clean(j.Node), strconv.FormatFloat(j.GPUs, 'g', 3, 64),
+			j.Ref, j.User, j.Account, j.Node, strconv.FormatFloat(j.GPUs, 'g', 3, 64),
 			r.At.Sub(j.Since).Round(time.Minute), j.Since.Local().Format(time.DateTime),
 		})
 	}
