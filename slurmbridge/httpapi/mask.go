@@ -4,6 +4,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -40,7 +41,7 @@ func (m *mask) ref(ref string) string {
 	}
 	name := m.others[ref]
 	if name == "" {
-		name = other + letters(len(m.others))
+		name = other + strconv.Itoa(len(m.others)+1)
 		m.others[ref] = name
 	}
 	return name
@@ -55,15 +56,6 @@ func (m *mask) refs(all []string) []string {
 		out[i] = m.ref(all[i])
 	}
 	return out
-}
-
-// letters counts A to Z, AA, AB and so on.
-func letters(n int) string {
-	text := ""
-	for ; n >= 0; n = n/26 - 1 {
-		text = string(rune('A'+n%26)) + text
-	}
-	return text
 }
 
 // status is what the viewer may see of a status.

@@ -39,12 +39,12 @@ func TestTell(t *testing.T) {
 			"  saved   1h0m0s: plain Slurm would have ended it at 2026-01-02 14:00:00",
 		}},
 		"one that lost": {told(history.Outcome{
-			State: "COMPLETED", With: []string{"other A"}, Slowdown: 2, Contract: 1.5, Broken: true,
+			State: "COMPLETED", With: []string{"other 1"}, Slowdown: 2, Contract: 1.5, Broken: true,
 			PlainEnd: start.Add(30 * time.Minute),
 		}, history.Footprint{GPUs: 0.5, Timed: true, Use: &history.Use{KnownS: 1800, ComputedS: 1800}}), []string{
 			"job 7 completed after 1h0m0s on n1, with 50 % of a GPU",
 			"  used    it computed 100 % of the time (seen for 50 % of it)",
-			"  shared  with other A",
+			"  shared  with other 1",
 			"  cost    30m0s: it took 2.00 times its time alone; its contract of 1.50 was broken",
 			"  saved   nothing: plain Slurm would have ended it 30m0s earlier, at 2026-01-02 12:30:00",
 		}},
