@@ -103,7 +103,7 @@ flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and th
 # other packages.
 E2E     := ./contrib/testbed/slurmtest/e2e
 LONG    := ChaosOnANode DamagedFiles GPUsWithoutShares GateWhosePartitionCloses HostileTenant JobsAsTheyAre KilledAtEveryStep Limits \
-	MixedQueueSeveralGPUs SeveralGPUsAreFilledAtOnce TimeIsLentBack TimeIsNotLentBack TimeLimits TwoKindsOfCards UsageAgreesWithAccounting
+	MixedQueueSeveralGPUs SeveralGPUsAreFilledAtOnce TimeIsLentBack TimeIsNotLentBack TwoKindsOfCards UsageAgreesWithAccounting
 LONG_UNITS := HooksOnDamagedFiles Variants
 # PART=K/N takes every Nth from the Kth on: of the long tests, and of the packages of race and fuzz.
 PARTED   = sort -u | awk -v part='$(or $(PART),1/1)' 'BEGIN {split(part, p, "/")} NR % p[2] == p[1] % p[2]'
@@ -184,9 +184,8 @@ race: build ## unit tests with the race detector, without daemons (five minutes;
 fuzz: build ## each fuzz target for ten seconds, two at a time (FUZZ=1m; five minutes; PART=1/2)
 	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n 1 dirname | $(PARTED) | xargs -P 2 -I PACKAGE contrib/fuzz PACKAGE $(or $(FUZZ),10s)
 
-bench: build ## benchmarks; what hooks cost jobs without a GPU on this machine's Slurm
+bench: ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)
-	SLURMBRIDGE_FIGURES=1 $(TEST) -timeout 30m -v -run Figures $(E2E)
 
 soak: as-root build ## an hour of random lives of jobs while daemons are killed: what harm comes to them (SOAK=4m, SOAK_JOBS=500, ARGS=--plain)
 	@$(call STAGE,soak) --length $(or $(SOAK),1h) --jobs $(or $(SOAK_JOBS),0) $(ARGS)

@@ -43,32 +43,3 @@ func TestFailedBesideOthers(t *testing.T) {
 		t.Errorf("%v jobs failed beside others", n)
 	}
 }
-
-// What a node records of an array's task under its job number finds the task: the first is learned under the
-// application it was held to be, those that share have their starts noted.
-func TestArrayTasksAreRecorded(t *testing.T) {
-	t.Parallel()
-	r := newWorld(t, cluster.Setup{Policy: "dqn"})
-	array := r.run("mine", "", "gromacs", "--array=0-3")
-	tasks := []string{array + "_0", array + "_1", array + "_2", array + "_3"}
-	r.profiles("mine", 1, 1)
-	r.reach("COMPLETED", tasks...)
-	r.records(len(tasks))
-	started, together := 0, 0
-	for _, g := range r.groups() {
-		for _, ref := range g.refs() {
-			if !strings.HasPrefix(ref, array+"_") {
-				t.Errorf("job %s is in a group", ref)
-			}
-		}
-		if g.Complete {
-			started += len(g.Members)
-		}
-		if len(g.Members) > 1 && g.Complete {
-			together++
-		}
-	}
-	if started < len(tasks) || together == 0 {
-		t.Errorf("of %d tasks %d starts are known, %d groups of several: %+v", len(tasks), started, together, r.groups())
-	}
-}

@@ -78,7 +78,7 @@ func memberEdited(h *habit) {
 	h.reach("COMPLETED", b)
 	h.as(ann, "scontrol", "update", "JobId="+other, "StartTime=now")
 	h.reach("COMPLETED", a)
-	if h.span(a)[0].Before(h.span(other)[0]) {
+	if h.started(a).Before(h.started(other)) {
 		h.t.Errorf("job %s started before %s, which it waits for", a, other)
 	}
 }
@@ -200,7 +200,7 @@ func singleton(h *habit) {
 	args := []string{"--job-name=one at a time", "--dependency=singleton"}
 	a, b := h.sub(3, args...), h.sub(1, args...)
 	h.reach("COMPLETED", b)
-	if d := h.span(b)[0].Sub(h.span(a)[0]); d < 2*time.Second {
+	if d := h.started(b).Sub(h.started(a)); d < 2*time.Second {
 		h.t.Errorf("the second started %v after the first", d)
 	}
 }
@@ -208,7 +208,7 @@ func singleton(h *habit) {
 func licence(h *habit) {
 	a, b := h.pair(4, "--licenses=lic:1")
 	h.reach("COMPLETED", a, b)
-	if d := h.span(b)[0].Sub(h.span(a)[0]).Abs(); d < 3*time.Second {
+	if d := h.started(b).Sub(h.started(a)).Abs(); d < 3*time.Second {
 		h.t.Errorf("two jobs with the only licence started %v apart", d)
 	}
 }

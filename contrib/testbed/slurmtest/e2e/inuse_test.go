@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"testing"
-	"time"
 
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -38,15 +36,4 @@ func TestNoWholeGPUIsInUse(t *testing.T) {
 			}
 		})
 	}
-}
-
-// span is from when to when a job ran, in whole seconds.
-func (r *rig) span(id string) [2]time.Time {
-	r.t.Helper()
-	var out [2]time.Time
-	f := r.job(id)
-	for i, key := range []string{"StartTime", "EndTime"} {
-		out[i] = must.Get(time.ParseInLocation("2006-01-02T15:04:05", f[key], time.Local))(r.t)
-	}
-	return out
 }

@@ -330,7 +330,7 @@ func (r *rig) gate() string {
 	return strconv.FormatInt(id, 10)
 }
 
-// submit submits a shared job that writes down when it started and sleeps.
+// submit submits a shared job that writes down which GPU it sees and sleeps.
 func (r *rig) submit(user, app string, sleep float64, args ...string) string {
 	r.t.Helper()
 	if app != "" {
@@ -342,22 +342,22 @@ func (r *rig) submit(user, app string, sleep float64, args ...string) string {
 
 func (r *rig) any(user string, sleep float64, args ...string) string {
 	r.t.Helper()
-	script := fmt.Sprintf("date +%%s.%%N > %s/$SLURM_JOB_ID.start\necho $CUDA_VISIBLE_DEVICES > "+
-		"%s/$SLURM_JOB_ID.gpu\nsleep %g\n", r.Path("out"), r.Path("out"), sleep)
+	script := fmt.Sprintf("echo $CUDA_VISIBLE_DEVICES > %s/$SLURM_JOB_ID.gpu\nsleep %g\n", r.Path("out"), sleep)
 	return must.Get(r.Submit(context.Background(), user, script, args...))(r.t)
 }
 
-// started is when a job's script began, as it wrote itself.
-func (r *rig) started(id string) time.Time {
-	text, err := os.ReadFile(r.Path("out", id+".start"))
-	if err != nil {
-		return time.Time{}
-	}
-	f, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
-	if err != nil {
-		return time.Time{}
-	}
-	return time.Unix(0, int64(f*1e9))
+// started is when a job started, in whole seconds.
+func (r *rig) started(id string) time.Time { return r.when("StartTime", id) }
+
+// span is from when to when a job ran, in whole seconds.
+func (r *rig) span(id string) [2]time.Time {
+	r.t.Helper()
+	return [2]time.Time{r.started(id), r.when("EndTime", id)}
+}
+
+func (r *rig) when(field, id string) time.Time {
+	r.t.Helper()
+	return must.Get(time.ParseInLocation("2006-01-02T15:04:05", r.job(id)[field], time.Local))(r.t)
 }
 
 // apart is how far from each other jobs that were released together may start. scontrol
@@ -366,25 +366,17 @@ func (r *rig) started(id string) time.Time {
 // whole seconds.
 const apart = 5 * time.Second
 
-// together fails the test unless the jobs start together, and returns how far apart.
-func (r *rig) together(ids ...string) time.Duration {
+// together fails the test unless the jobs start together.
+func (r *rig) together(ids ...string) {
 	r.t.Helper()
-	var first, last time.Time
+	r.reach("RUNNING COMPLETED", ids...)
+	var starts []time.Time
 	for _, id := range ids {
-		r.reach("RUNNING COMPLETED", id)
-		var s time.Time
-		r.until("job "+id+" writes when it started", func() bool { s = r.started(id); return !s.IsZero() })
-		if first.IsZero() || s.Before(first) {
-			first = s
-		}
-		if s.After(last) {
-			last = s
-		}
+		starts = append(starts, r.started(id))
 	}
-	if last.Sub(first) > apart {
-		r.t.Errorf("jobs %v started %v apart", ids, last.Sub(first))
+	if d := slices.MaxFunc(starts, time.Time.Compare).Sub(slices.MinFunc(starts, time.Time.Compare)); d > apart {
+		r.t.Errorf("jobs %v started %v apart", ids, d)
 	}
-	return last.Sub(first)
 }
 
 // alive reports whether a child still runs; a zombie doesn't.
