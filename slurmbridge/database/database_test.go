@@ -138,31 +138,6 @@ func TestTablesAreMadeWholly(t *testing.T) {
 	must.Equal(t, opened(t, path), "", "logged")
 }
 
-func TestCorruptFileIsSetAside(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "slurmbridge.db")
-	must.OK(t, os.WriteFile(path, bytes.Repeat([]byte("this is no database "), 500), 0o600))
-	// A command leaves it to the daemon, which may be writing to it.
-	if _, err := Open(t.Context(), path); err == nil || !strings.Contains(err.Error(), "systemctl restart slurmbridge") {
-		t.Errorf("error %v", err)
-	}
-	if left, _ := filepath.Glob(path + ".corrupt-*"); len(left) != 0 {
-		t.Errorf("files: %v", left)
-	}
-	if log := opened(t, path); !strings.Contains(log, "set aside") {
-		t.Errorf("logged %q", log)
-	}
-	if left, _ := filepath.Glob(path + ".corrupt-*"); len(left) != 1 {
-		t.Errorf("files: %v", left)
-	}
-	if got := contents(t, path); got["record"] == nil {
-		t.Errorf("the file in its place has the tables %v", slices.Sorted(maps.Keys(got)))
-	}
-	if _, err := Open(t.Context(), filepath.Join(dir, "none", "s.db")); err == nil {
-		t.Error("a folder that isn't there: no error")
-	}
-}
-
 // A database that a command of root's makes is the folder's owner's: the daemon is not root.
 func TestRootMakesNoFilesOfItsOwn(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -193,45 +168,42 @@ func TestRootMakesNoFilesOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestDamagedPagesAreSetAside: a page in the middle of a file is lost, as after a power cut
-// or on a failing disk. It opens, and SQLite's check finds it.
-func TestDamagedPagesAreSetAside(t *testing.T) {
-	path := written(t)
-	opened(t, path)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+// A file that is no database, or of which a page in the middle is lost, as after a power cut or on a failing disk: a
+// command leaves it to the daemon, which may be writing to it; the daemon sets it aside as it is, and begins anew.
+func TestDamagedFilesAreSetAside(t *testing.T) {
+	lost := written(t)
+	opened(t, lost)
+	text := must.Get(os.ReadFile(lost))(t)
+	db := must.Get(sql.Open("sqlite", lost))(t)
 	var root, page int
 	must.OK(t, db.QueryRow(`SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'record'`).Scan(&root, &page))
 	db.Close()
 	clear(text[(root-1)*page : root*page])
-	must.OK(t, os.WriteFile(path, text, 0o600))
-	log := opened(t, path)
-	if !strings.Contains(log, "set aside") || !strings.Contains(log, "the file is damaged") {
-		t.Errorf("logged %q", log)
+	for name, text := range map[string][]byte{
+		"a page is lost": text, "no database": bytes.Repeat([]byte("this is no database "), 500),
+	} {
+		path := filepath.Join(t.TempDir(), "slurmbridge.db")
+		must.OK(t, os.WriteFile(path, text, 0o600))
+		aside := func() []string { return must.Get(filepath.Glob(path + ".corrupt-*"))(t) }
+		if _, err := Open(t.Context(), path); err == nil || !strings.Contains(err.Error(), "systemctl restart slurmbridge") ||
+			len(aside()) != 0 {
+			t.Errorf("%s: %v; set aside: %v", name, err, aside())
+		}
+		log := opened(t, path)
+		if !strings.Contains(log, "set aside") || name != "no database" && !strings.Contains(log, "the file is damaged") {
+			t.Errorf("%s: logged %q", name, log)
+		}
+		if kept := aside(); len(kept) != 1 || !bytes.Equal(must.Get(os.ReadFile(kept[0]))(t), text) {
+			t.Fatalf("%s: set aside: %v", name, kept)
+		}
+		must.Equal(t, opened(t, path), "", "the next start logs")
+		db := must.Get(Open(t.Context(), path))(t)
+		defer db.Close()
+		if n, err := Size(t.Context(), db); err != nil || n < int64(page) || !Replaced(t.Context(), db) {
+			t.Errorf("%s: it holds %d bytes, %v; replaced: %v", name, n, err, Replaced(t.Context(), db))
+		}
 	}
-	kept, _ := filepath.Glob(path + ".corrupt-*")
-	if len(kept) == 0 {
-		t.Fatal("the damaged file is gone")
-	}
-	if was, err := os.ReadFile(kept[0]); err != nil || !bytes.Equal(was, text) {
-		t.Errorf("the damaged file was changed: %v", err)
-	}
-	must.Equal(t, opened(t, path), "", "the next start logs")
-	db, err = Open(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if !Replaced(t.Context(), db) {
-		t.Error("nobody knows that it was replaced")
-	}
-	if n, err := Size(t.Context(), db); err != nil || n < int64(page) {
-		t.Errorf("it holds %d bytes, %v", n, err)
+	if _, err := Open(t.Context(), filepath.Join(t.TempDir(), "none", "s.db")); err == nil {
+		t.Error("a folder that isn't there: no error")
 	}
 }

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -74,6 +73,8 @@ func TestLedgerWaits(t *testing.T) {
 	held := waits("3", 0, "5")
 	held.Priority = 0
 	gated, chained := waits("1", 0, "5"), waits("2", 0, "5", "99")
+	gated.QOS, gated.Reservation, gated.Deadline = "high", "course", at(3600) // which rules for adoption match
+	held.Request = job.GPURequest{Kind: job.WholeGPU, Count: 2}
 	record(t, l, poll(10, gated, chained, held))
 	held.Priority = 1
 	record(t, l, poll(20, gated, waits("2", 0, "5"), held))
@@ -91,7 +92,7 @@ func TestLedgerWaits(t *testing.T) {
 	got := over(t, l)
 	want := history.Run{
 		Ref: "1", User: "ann", Account: "lab", Partition: "a", App: "gromacs", Submit: at(0), Ready: at(0), Start: at(25),
-		End: at(60), Allotted: at(25),
+		End: at(60), Allotted: at(25), QOS: "high", Reservation: "course", Deadline: at(3600),
 		Node: "n1", GPUs: []int{1}, Shares: 100, Mode: job.Active,
 		Decided: history.Decision{Group: 7, Policy: "greedy", Rule: "all", Predicted: 1.2, Beside: 1},
 	}
@@ -101,7 +102,8 @@ func TestLedgerWaits(t *testing.T) {
 			t.Errorf("job %s waits since %v, want %v", ref, got[ref].Ready, at(ready))
 		}
 	}
-	if !reflect.DeepEqual(got["3"].GPUs, []int{0, 1}) || got["3"].Decided != (history.Decision{}) {
+	if !reflect.DeepEqual(got["3"].GPUs, []int{0, 1}) || got["3"].Decided != (history.Decision{}) ||
+		got["3"].WholeGPUs != 2 || got["3"].Shares != 0 {
 		t.Errorf("%+v", got["3"])
 	}
 }
@@ -245,38 +247,6 @@ func TestLedgerTriesAgain(t *testing.T) {
 	}
 	record(t, l, poll(11, j), poll(12))
 	if r := over(t, l)["1"]; !r.Start.Equal(at(5)) || !r.End.Equal(at(12)) {
-		t.Errorf("%+v", r)
-	}
-}
-
-// BenchmarkLedger is a poll of 10,000 waiting jobs and 500 GPUs of which nothing has
-// changed but the time, after the first.
-func BenchmarkLedger(b *testing.B) {
-	l := open(b, filepath.Join(b.TempDir(), "db"))
-	var jobs []job.Job
-	for i := range 10_000 {
-		jobs = append(jobs, waits(fmt.Sprint(i), 0, "5"))
-	}
-	for i := range 1000 {
-		jobs = append(jobs, runs(waits(fmt.Sprint("r", i), 0), 1, i%2))
-	}
-	s := 0
-	for b.Loop() {
-		s++
-		must.OK(b, l.RecordPoll(context.Background(), poll(s, jobs...)))
-	}
-}
-
-// What rules for adoption match is noted of each run.
-func TestWhatRulesMatch(t *testing.T) {
-	l := open(t, filepath.Join(t.TempDir(), "db"))
-	whole, sharer := waits("1", 0), waits("2", 0)
-	whole.Request, whole.QOS, whole.Reservation, whole.Deadline = job.GPURequest{Kind: job.WholeGPU, Count: 1}, "high",
-		"course", at(3600)
-	st := poll(1, whole, sharer)
-	record(t, l, st, poll(2, runs(whole, 2, 0), runs(sharer, 2, 1)), poll(3))
-	r := over(t, l)["1"]
-	if r.QOS != "high" || r.Reservation != "course" || !r.Deadline.Equal(at(3600)) || r.WholeGPUs != 1 {
 		t.Errorf("%+v", r)
 	}
 }

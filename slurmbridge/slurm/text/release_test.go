@@ -64,27 +64,22 @@ func TestMadeUpRelease(t *testing.T) {
 	if bad := gate("22.05.8", func(*[numPlain]string, *[numFree]string) {}); len(bad) > 0 {
 		t.Errorf("as it is: %v", bad)
 	}
-	for field, change := range map[string]func(*[numPlain]string, *[numFree]string){
-		"arraytaskid":   func(p *[numPlain]string, _ *[numFree]string) { p[pTask] = "0" },
-		"hetjobid":      func(p *[numPlain]string, _ *[numFree]string) { p[pHet] = "7" },
-		"username":      func(p *[numPlain]string, _ *[numFree]string) { p[pUser] = "" },
-		"partition":     func(p *[numPlain]string, _ *[numFree]string) { p[pPartition] = "(null)" },
-		"submittime":    func(p *[numPlain]string, _ *[numFree]string) { p[pSubmit] = "2023-11-14T22:13" },
-		"eligibletime":  func(p *[numPlain]string, _ *[numFree]string) { p[pEligible] = "+60" },
-		"timelimit":     func(p *[numPlain]string, _ *[numFree]string) { p[pLimit] = "60" },
-		"deadline":      func(p *[numPlain]string, _ *[numFree]string) { p[pDeadline] = "118" },
-		"numnodes":      func(p *[numPlain]string, _ *[numFree]string) { p[pNodes], p[pTRES] = "0", "cpu=1,mem=1M" },
-		"numcpus":       func(p *[numPlain]string, _ *[numFree]string) { p[pCPUs] = "none" },
-		"requeue":       func(p *[numPlain]string, _ *[numFree]string) { p[pRequeue] = "1" },
-		"oversubscribe": func(p *[numPlain]string, _ *[numFree]string) { p[pExclusive] = "NO" },
-		"nodelist":      func(p *[numPlain]string, _ *[numFree]string) { p[pNodeList] = "n1" },
-		"tres-per-node": func(_ *[numPlain]string, f *[numFree]string) { f[fPerNode] = "gres/none" },
-		"tres-per-job":  func(_ *[numPlain]string, f *[numFree]string) { f[fPerJob] = "-" },
-	} {
+	notices := func(field string, change func(*[numPlain]string, *[numFree]string)) {
+		t.Helper()
 		if bad := gate("22.05.8", change); len(bad) == 0 || bad[0].Field != "squeue's "+field {
 			t.Errorf("%s: %v", field, bad)
 		}
 	}
+	for field, says := range map[int]string{
+		pTask: "0", pHet: "7", pUser: "", pPartition: "(null)", pSubmit: "2023-11-14T22:13", pEligible: "+60", pLimit: "60",
+		pDeadline: "118", pCPUs: "none", pRequeue: "1", pNodeList: "n1",
+	} {
+		notices(plain[field], func(p *[numPlain]string, _ *[numFree]string) { p[field] = says })
+	}
+	notices("oversubscribe", func(p *[numPlain]string, _ *[numFree]string) { p[pExclusive] = "NO" })
+	notices("numnodes", func(p *[numPlain]string, _ *[numFree]string) { p[pNodes], p[pTRES] = "0", "cpu=1,mem=1M" })
+	notices("tres-per-node", func(_ *[numPlain]string, f *[numFree]string) { f[fPerNode] = "gres/none" })
+	notices("tres-per-job", func(_ *[numPlain]string, f *[numFree]string) { f[fPerJob] = "-" })
 	// Columns in another order.
 	if bad := gate("22.05.8", func(p *[numPlain]string, _ *[numFree]string) {
 		p[pSubmit], p[pEligible], p[pStart], p[pLimit] = p[pStart], p[pSubmit], p[pLimit], p[pEligible]
