@@ -62,9 +62,7 @@ func TestGPUsThatAreLeftAlone(t *testing.T) {
 func TestSleepingNodesComeLast(t *testing.T) {
 	in := withCards(snapshot(sharer("1")))
 	in.Snap.Nodes[0].Asleep = true
-	if g := planner().Plan(in).Groups; len(g) != 1 || g[0].Group.Node != "n2" {
-		t.Errorf("%+v", g)
-	}
+	must.Equal(t, planner().Plan(in).Groups[0].Group.Node, "n2")
 }
 
 // How a GPU's shares are divided on a node with one GPU.
@@ -98,27 +96,19 @@ func TestHowSharesAreDivided(t *testing.T) {
 	} {
 		in, p := oneGPU(sharer("1"), sharer("2")), planner()
 		c.set(p, in)
-		if got := sharesOf(p.Plan(in)); fmt.Sprint(got) != fmt.Sprint(c.want) {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		must.Equal(t, sharesOf(p.Plan(in)), c.want, name)
 	}
 }
 
 // A job joins a running one on the shares that it left, and nothing joins where joining is off.
 func TestJoining(t *testing.T) {
-	for _, join := range []bool{true, false} {
-		in, p := oneGPU(sharer("1"), running("r", "n1", 0, job.Shares, 0)), planner()
-		in.Snap.Jobs[1].Request.Count = 50
-		p.Join = join
-		plan := p.Plan(in)
-		if !join {
-			must.Equal(t, len(plan.Groups), 0)
-			continue
-		}
-		if len(plan.Groups) != 1 || plan.Groups[0].Group.Kind != job.Join || sharesOf(plan)["1"] != 50 {
-			t.Errorf("%+v", plan.Groups)
-		}
-	}
+	in, p := oneGPU(sharer("1"), running("r", "n1", 0, job.Shares, 0)), planner()
+	in.Snap.Jobs[1].Request.Count = 50
+	plan := p.Plan(in)
+	must.Equal(t, sharesOf(plan), map[string]int{"1": 50})
+	must.Equal(t, plan.Groups[0].Group.Kind, job.Join)
+	p.Join = false
+	must.Equal(t, sharesOf(p.Plan(in)), nil)
 }
 
 // Two jobs on their way to one node that must not meet wait for each other's start, and where a group is refused its
@@ -129,11 +119,7 @@ func TestJobsThatMustNotMeetStartApart(t *testing.T) {
 	for i, user := range []string{"ann", "ann", "bob", "bob"} { // the cards serve one user
 		in.Snap.Jobs[i].User = user
 	}
-	plan := planner().Plan(in)
-	got := sharesOf(plan)
-	if got["1"]+got["2"] != 100 || got["3"] != 100 || got["4"] != 0 {
-		t.Errorf("shares %v", got)
-	}
+	must.Equal(t, sharesOf(planner().Plan(in)), map[string]int{"1": 50, "2": 50, "3": 100})
 }
 
 // What a decision refused is told as the decision found it: alone, then with each other job of the window. To tell it
@@ -147,6 +133,11 @@ func TestExplanationsTakeNothingFromDecisions(t *testing.T) {
 	q.schedulePlain()
 	s := newStatement(q.poll, q.waiting, p.Decider.Guard)
 	s.guard.Begin(&s.now)
+	share := func(shares int, number int64) {
+		for i := range s.members(number) {
+			s.members(number)[i].Shares = shares
+		}
+	}
 	plainly := map[int]int{}
 	for g := range s.now.GPUs {
 		number := int64(0)
@@ -156,20 +147,14 @@ func TestExplanationsTakeNothingFromDecisions(t *testing.T) {
 				break
 			}
 			number = s.take(g, job.StartNow, number, dec.Jobs(), dec.Score)
-			for i := range s.members(number) {
-				s.members(number)[i].Shares = 1
-			}
+			share(1, number)
 			s.refresh(s.now.GPUs[g].Node, number)
 		}
 		plainly[len(s.members(number))]++
-		for i := range s.members(number) {
-			s.members(number)[i].Shares = 33
-		}
+		share(33, number)
 		s.refresh(s.now.GPUs[g].Node, 0)
 	}
-	if fmt.Sprint(explained) != fmt.Sprint(plainly) {
-		t.Errorf("groups by size: %v with explanations, %v without", explained, plainly)
-	}
+	must.Equal(t, explained, plainly, "groups by size")
 }
 
 // Each explanation is bounded, whatever the window.

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -26,87 +25,83 @@ func TestEachSetOfFactsHasOneClass(t *testing.T) {
 	}
 }
 
-// What a plan does with a pending job, by what the poll and the tracker say of it.
+// What a plan does with a pending job, by what the poll and the tracker say of it. What is ungated tells why, and is in
+// the queue as a job of Slurm's from then on.
 func TestClassOfAJob(t *testing.T) {
 	restoring := job.Member{Ref: "1", State: job.MemberRestoring, Shares: 70}
 	waiting := job.Member{Ref: "1", State: job.MemberWaiting, Shares: 70}
 	inGroup := func(in *Input, kind job.GroupKind, m job.Member) {
 		in.Tracker.Groups[1] = &job.Group{ID: 1, Kind: kind, Node: "n1", State: job.Released, Members: []job.Member{m}}
 	}
+	edited := func(in *Input) { in.Tracker.Unmanaged["1"] = "edited" }
+	after := func(j *job.Job) {
+		j.Dependency.List = append(j.Dependency.List, job.Dependency{Type: "afterok", Job: "5"})
+	}
 	for name, c := range map[string]struct {
 		set  func(in *Input, j *job.Job)
 		want class
+		why  job.Ungated
 	}{
-		"it waits behind the gate": {func(*Input, *job.Job) {}, queued},
+		"it waits for the gate": {func(*Input, *job.Job) {}, queued, ""},
 		"a repair is about to change it": {
-			func(in *Input, _ *job.Job) { in.Touched = map[string]bool{"1": true} }, leftOut,
+			func(in *Input, _ *job.Job) { in.Touched = map[string]bool{"1": true} }, leftOut, "",
 		},
-		"its owner has edited it": {func(in *Input, _ *job.Job) { in.Tracker.Unmanaged["1"] = "edited" }, toSlurm},
+		"its owner has edited it": {func(in *Input, _ *job.Job) { edited(in) }, toSlurm, job.UngatedLeft},
 		"its owner has edited it, and it is out": {
-			func(in *Input, j *job.Job) { in.Tracker.Unmanaged["1"], j.Dependency = "edited", job.Dependencies{} }, foreign,
+			func(in *Input, j *job.Job) { edited(in); j.Dependency = job.Dependencies{} }, foreign, "",
 		},
-		"it still requests gpu:shared": {func(_ *Input, j *job.Job) { j.Request.Kind = job.SharedGPU }, toGate},
-		"it keeps its turn":            {func(in *Input, _ *job.Job) { inGroup(in, job.Turn, waiting) }, foreign},
+		"it still asks for gpu:shared": {
+			func(_ *Input, j *job.Job) { j.Request.Kind = job.SharedGPU }, toGate, "",
+		},
+		"it keeps its turn": {func(in *Input, _ *job.Job) { inGroup(in, job.Turn, waiting) }, foreign, ""},
 		"it kept its turn, and is being restored": {
-			func(in *Input, _ *job.Job) { inGroup(in, job.Turn, restoring) }, leftOut,
+			func(in *Input, _ *job.Job) { inGroup(in, job.Turn, restoring) }, leftOut, "",
 		},
-		"it is about to start":        {func(in *Input, _ *job.Job) { inGroup(in, job.StartNow, waiting) }, leftOut},
-		"it isn't behind the gate":    {func(_ *Input, j *job.Job) { j.Dependency = job.Dependencies{} }, foreign},
-		"the gate is open":            {func(in *Input, _ *job.Job) { in.Snap.Gates[0].Open = true }, foreign},
-		"it requests two nodes":       {func(_ *Input, j *job.Job) { j.NumNodes = 2 }, toSlurm},
-		"it requests a part of a GPU": {func(_ *Input, j *job.Job) { j.Request.Count = 30 }, toSlurm},
-		"it requests a whole GPU":     {func(_ *Input, j *job.Job) { j.Request.Kind = job.WholeGPU }, toSlurm},
-		"its script hasn't been read": {func(in *Input, _ *job.Job) { delete(in.Apps, "1") }, leftOut},
-		"its owner holds it":          {func(_ *Input, j *job.Job) { j.Priority = 0 }, leftOut},
-		"it begins later":             {func(in *Input, j *job.Job) { j.Eligible = in.Snap.At.Add(time.Hour) }, leftOut},
-		"it waits for another job, too": {func(_ *Input, j *job.Job) {
-			j.Dependency.List = append(j.Dependency.List, job.Dependency{Type: "afterok", Job: "5"})
-		}, leftOut},
+		"it is about to start":   {func(in *Input, _ *job.Job) { inGroup(in, job.StartNow, waiting) }, leftOut, ""},
+		"it has no gate":         {func(_ *Input, j *job.Job) { j.Dependency = job.Dependencies{} }, foreign, ""},
+		"the gate is open":       {func(in *Input, _ *job.Job) { in.Snap.Gates[0].Open = true }, foreign, ""},
+		"it requests two nodes":  {func(_ *Input, j *job.Job) { j.NumNodes = 2 }, toSlurm, job.UngatedNodes},
+		"it wants part of a GPU": {func(_ *Input, j *job.Job) { j.Request.Count = 30 }, toSlurm, job.UngatedShares},
+		"it wants a whole GPU":   {func(_ *Input, j *job.Job) { j.Request.Kind = job.WholeGPU }, toSlurm, job.UngatedNoRule},
+		"it requests a feature":  {func(_ *Input, j *job.Job) { j.Features = "a100" }, toSlurm, job.UngatedFeatures},
+		"it has a reservation":   {func(_ *Input, j *job.Job) { j.Reservation = "class" }, toSlurm, job.UngatedReservation},
+		"it wants own nodes":     {func(_ *Input, j *job.Job) { j.Exclusive = true }, toSlurm, job.UngatedExclusive},
+		"no node has its CPUs":   {func(_ *Input, j *job.Job) { j.CPUs = 65 }, toSlurm, job.UngatedSize},
+		"no node has its memory": {func(_ *Input, j *job.Job) { j.HostMemMiB = 1<<18 + 1 }, toSlurm, job.UngatedSize},
+		"its partition is other": {func(_ *Input, j *job.Job) { j.Partition = "other,cpu" }, toSlurm, job.UngatedSize},
+		"its script isn't read":  {func(in *Input, _ *job.Job) { delete(in.Apps, "1") }, leftOut, ""},
+		"its owner holds it":     {func(_ *Input, j *job.Job) { j.Priority = 0 }, leftOut, ""},
+		"it begins later":        {func(in *Input, j *job.Job) { j.Eligible = in.Snap.At.Add(time.Hour) }, leftOut, ""},
+		"it waits for another":   {func(_ *Input, j *job.Job) { after(j) }, leftOut, ""},
 		"in shadow it depends on nothing": {
-			func(in *Input, j *job.Job) { in.Shadow, j.Dependency = true, job.Dependencies{} }, queued,
+			func(in *Input, j *job.Job) { in.Shadow, j.Dependency = true, job.Dependencies{} }, queued, "",
 		},
 		"in shadow it depends on another job": {
-			func(in *Input, j *job.Job) {
-				in.Shadow, j.Dependency.List = true, []job.Dependency{{Type: "afterok", Job: "5"}}
-			}, leftOut,
+			func(in *Input, j *job.Job) { in.Shadow, j.Dependency = true, job.Dependencies{}; after(j) }, leftOut, "",
 		},
 		"in shadow it requests a whole GPU": {
-			func(in *Input, j *job.Job) { in.Shadow, j.Request.Kind = true, job.WholeGPU }, foreign,
+			func(in *Input, j *job.Job) { in.Shadow, j.Request.Kind = true, job.WholeGPU }, foreign, "",
 		},
 	} {
 		in := snapshot(sharer("1"))
 		c.set(in, &in.Snap.Jobs[0])
 		q := count(in)
 		f, _ := q.factsOf(&in.Snap.Jobs[0])
-		if got := classify(f); got != c.want {
-			t.Errorf("%s: its class is %q, want %q (facts %b)", name, got, c.want, f)
+		must.Equal(t, classify(f), c.want, "%s (facts %b)", name, f)
+		must.Equal(t, q.reasons["1"], c.why, name)
+		for _, j := range q.waiting {
+			must.Equal(t, j.Foreign, c.want != queued, "%s: it is Slurm's alone", name)
 		}
 	}
 }
 
-// What is ungated tells why, once, and is in the queue as a job of Slurm's from then on.
-func TestWhatIsUngatedIsForeign(t *testing.T) {
-	in := snapshot(sharer("1"), sharer("2"))
-	in.Snap.Jobs[0].Features = "a100"
-	in.Tracker.Unmanaged["2"] = "its owner has changed its shares"
-	q := count(in)
-	if len(q.ungated) != 2 || q.reasons["1"] != job.UngatedFeatures || q.reasons["2"] != job.UngatedLeft {
-		t.Errorf("ungated: %+v, for %v", q.ungated, q.reasons)
-	}
-	for _, j := range q.waiting {
-		if !j.Foreign {
-			t.Errorf("job %s is in the queue as one that may share", j.ID)
-		}
-	}
-	if why := q.ungated[1].Why; why != "left to Slurm: its owner has changed its shares" {
-		t.Errorf("the second is told %q", why)
-	}
-}
+// wholeGPU is the request of a job that rules may adopt.
+var wholeGPU = job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: "gres/gpu:1"}
 
 // adopting is a cluster of one node whose site lets jobs of one whole GPU share, and such a job behind the gate.
 func adopting() *Input {
 	j := sharer("1")
-	j.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: "gres/gpu:1"}
+	j.Request = wholeGPU
 	in := withCards(snapshot(j))
 	in.Snap.Nodes = in.Snap.Nodes[:1]
 	in.Adopt = &adopt.Policy{Rules: []adopt.Rule{{MaxSlowdown: 1.3}}, Active: true, Percent: 100, Delay: time.Minute}
@@ -164,15 +159,11 @@ func TestWhyAJobIsNotAdopted(t *testing.T) {
 func TestAnAdoptedJobSharesInCompanyOnly(t *testing.T) {
 	in := adopting()
 	plan := planner().Plan(in)
-	if plan.Ungated["1"] != job.UngatedNoPartner || len(plan.Groups) > 0 {
-		t.Errorf("alone: ungated for %q, groups %+v", plan.Ungated["1"], plan.Groups)
-	}
-	in = adopting()
+	must.Equal(t, plan.Ungated["1"], job.UngatedNoPartner)
+	must.Equal(t, plan.Groups, nil)
 	in.come(sharer("2"))
 	plan = planner().Plan(in)
-	if len(plan.Groups) != 1 || !slices.Equal(plan.Groups[0].Group.Refs(), []string{"1", "2"}) {
-		t.Fatalf("with another: ungated for %q, groups %+v", plan.Ungated["1"], plan.Groups)
-	}
+	must.Equal(t, sharesOf(plan), map[string]int{"1": 50, "2": 50})
 	if m := plan.Groups[0].Group.Members[0]; m.Contract != 1.3 || m.Rule != "all jobs" || m.WasGres != "gpu:1" {
 		t.Errorf("with another: %+v", m)
 	}
@@ -185,34 +176,13 @@ func TestRulesThatAdoptNobody(t *testing.T) {
 	for range 2 {
 		in.Bans.Broke(rlcore.Identity{App: "another"}, "lab", "all jobs", in.Snap.At)
 	}
-	if plan := planner().Plan(in); plan.Ungated["1"] != job.UngatedNoRule {
-		t.Errorf("stopped: ungated for %q", plan.Ungated["1"])
-	}
+	must.Equal(t, planner().Plan(in).Ungated["1"], job.UngatedNoRule, "stopped")
 	in = adopting()
 	in.Adopt.Active = false
 	in.Snap.Jobs[0].Dependency, in.Snap.Jobs[0].Reason = job.Dependencies{}, "Priority"
-	if plan := planner().Plan(in); plan.NotAdopted["1"] != job.UngatedRuleInShadow || len(plan.Changes()) > 0 {
-		t.Errorf("in shadow: not adopted for %q, changes %+v", plan.NotAdopted["1"], plan.Changes())
-	}
-}
-
-// A job that can't be put into a group is ungated, and told why.
-func TestWhyAJobIsUngated(t *testing.T) {
-	for name, c := range map[string]struct {
-		set  func(j *job.Job)
-		want job.Ungated
-	}{
-		"it is an ordinary one":        {func(*job.Job) {}, ""},
-		"it runs in a reservation":     {func(j *job.Job) { j.Reservation = "class" }, job.UngatedReservation},
-		"it wants nodes to itself":     {func(j *job.Job) { j.Exclusive = true }, job.UngatedExclusive},
-		"no node has so many CPUs":     {func(j *job.Job) { j.CPUs = 65 }, job.UngatedSize},
-		"no node has so much memory":   {func(j *job.Job) { j.HostMemMiB = 1<<18 + 1 }, job.UngatedSize},
-		"its partitions have no share": {func(j *job.Job) { j.Partition = "other,cpu" }, job.UngatedSize},
-	} {
-		in := snapshot(sharer("1"))
-		c.set(&in.Snap.Jobs[0])
-		must.Equal(t, count(in).reasons["1"], c.want, name)
-	}
+	plan := planner().Plan(in)
+	must.Equal(t, plan.NotAdopted["1"], job.UngatedRuleInShadow)
+	must.Equal(t, plan.Changes(), nil)
 }
 
 // Slurm allocates whole cores, and memory for each of their threads: a group has as many members as find room.

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // What was seen on 22.05.8 (shard, and mps with all_sharing) and 26.05.5 (shard): one node of four idle
@@ -30,16 +32,10 @@ func TestFirstFit(t *testing.T) {
 }
 
 func TestLeastLoaded(t *testing.T) {
-	for _, c := range []struct {
-		free         []int
-		shares, want int
-	}{
-		{[]int{100, 100}, 50, 0}, {[]int{50, 100}, 50, 1}, {[]int{40, 60, 60}, 30, 1}, {[]int{10, 20}, 30, -1},
-	} {
-		if g := leastLoaded.pick(c.free, c.shares); g != c.want {
-			t.Errorf("%v: %d shares land on %d", c.free, c.shares, g)
-		}
-	}
+	must.Equal(t, leastLoaded.pick([]int{100, 100}, 50), 0)
+	must.Equal(t, leastLoaded.pick([]int{50, 100}, 50), 1)
+	must.Equal(t, leastLoaded.pick([]int{40, 60, 60}, 30), 1)
+	must.Equal(t, leastLoaded.pick([]int{10, 20}, 30), -1)
 }
 
 // Numbers that are found are right: each request lands where it is meant to, chosen ones get their
@@ -114,20 +110,14 @@ func search(free []int, requests []placement, at int) bool {
 		for _, q := range requests {
 			left[q.gpu] -= q.Shares
 		}
-		for _, q := range requests {
-			if left[q.gpu] != 0 {
-				return false
-			}
-		}
-		return firstFit.lands(free, 0, requests)
+		fills := func(q placement) bool { return left[q.gpu] == 0 }
+		return !slices.ContainsFunc(requests, func(q placement) bool { return !fills(q) }) && firstFit.lands(free, 0, requests)
 	}
-	for s := 1; s <= free[requests[at].gpu]; s++ {
+	found := false
+	for s := 1; s <= free[requests[at].gpu] && !found; s++ {
 		requests[at].Shares = s
-		if search(free, requests, at+1) {
-			requests[at].Shares = 0
-			return true
-		}
+		found = search(free, requests, at+1)
 	}
 	requests[at].Shares = 0
-	return false
+	return found
 }

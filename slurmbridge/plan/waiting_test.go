@@ -42,25 +42,38 @@ func roomy() *Planner {
 }
 
 // A job whose turn would be lost waits in Slurm's own queue, with so many shares that it starts on an empty GPU alone,
-// and with room for jobs that join it.
+// and with room for jobs that join it. Where that can't be it is ungated: it waits as a job of a whole GPU then.
 func TestATurnIsKeptWithRoomForOthers(t *testing.T) {
-	must.Equal(t, turns(roomy().Plan(losing()))["1"].Shares, leastTurnShares)
-}
-
-// Why a job whose turn would be lost is ungated instead: it waits as a job of a whole GPU then.
-func TestATurnThatCanNotBeKeptWithShares(t *testing.T) {
-	for name, set := range map[string]func(p *Planner, in *Input){
-		"jobs never join":                 func(p *Planner, _ *Input) { p.Join = false },
-		"groups leave no room":            func(p *Planner, _ *Input) { p.Room = false },
-		"it never shares":                 func(_ *Planner, in *Input) { in.Terms["1"] = job.Terms{NoShare: true} },
-		"its application is unknown":      func(_ *Planner, in *Input) { in.Apps["1"] = job.App{} },
-		"a job that runs holds one share": func(_ *Planner, in *Input) { holds(in, 1) },
+	adopted := func(partners ...job.Job) func(*Planner, *Input) {
+		return func(_ *Planner, in *Input) {
+			in.Adopt, in.Snap.Jobs[4].Request = adopting().Adopt, wholeGPU
+			in.Apps["1"].Profile.Runs = 1
+			in.come(partners...)
+		}
+	}
+	beside := func(shares int) func(*Planner, *Input) { return func(_ *Planner, in *Input) { holds(in, shares) } }
+	for name, c := range map[string]struct {
+		set    func(p *Planner, in *Input)
+		shares int // 0 = it is ungated
+	}{
+		"nobody holds less than a GPU":       {func(*Planner, *Input) {}, leastTurnShares},
+		"the less a sharer holds, the more":  {beside(31), 70},
+		"so that it fits next to no sharer":  {beside(30), 71},
+		"such as this one":                   {beside(20), 81},
+		"or this one":                        {beside(2), 99},
+		"a job that runs holds one share":    {beside(1), 0},
+		"jobs never join":                    {func(p *Planner, _ *Input) { p.Join = false }, 0},
+		"groups leave no room":               {func(p *Planner, _ *Input) { p.Room = false }, 0},
+		"it never shares":                    {func(_ *Planner, in *Input) { in.Terms["1"] = job.Terms{NoShare: true} }, 0},
+		"its application is unknown":         {func(_ *Planner, in *Input) { in.Apps["1"] = job.App{} }, 0},
+		"a rule adopts it, and one may join": {adopted(sharer("2")), 70},
+		"a rule adopts it, and nobody may":   {adopted(), 0},
 	} {
 		p, in := roomy(), losing()
-		set(p, in)
-		if plan := p.Plan(in); len(turns(plan)) > 0 || plan.Ungated["1"] != job.UngatedTurn {
-			t.Errorf("%s: turns %v, ungated for %q", name, turns(plan), plan.Ungated["1"])
-		}
+		c.set(p, in)
+		plan := p.Plan(in)
+		must.Equal(t, turns(plan)["1"].Shares, c.shares, name)
+		must.Equal(t, plan.Ungated["1"] == job.UngatedTurn, c.shares == 0, "%s: ungated for %q", name, plan.Ungated["1"])
 	}
 }
 
@@ -79,15 +92,6 @@ func send(in *Input, ref string, kind job.GroupKind, shares int) {
 	in.Tracker.Groups[7] = &job.Group{
 		ID: 7, Kind: kind, Node: "n1", State: job.Released,
 		Members: []job.Member{{Ref: ref, State: job.MemberWaiting, Shares: shares}},
-	}
-}
-
-// The less a sharer holds, the more a job needs that is to fit next to no sharer.
-func TestTurnSharesFitNextToNobody(t *testing.T) {
-	for shares, want := range map[int]int{50: 70, 31: 70, 30: 71, 20: 81, 2: 99} {
-		in := losing()
-		holds(in, shares)
-		must.Equal(t, turns(roomy().Plan(in))["1"].Shares, want, "next to a job of %d shares", shares)
 	}
 }
 
@@ -116,25 +120,25 @@ func TestAJobThatKeepsItsTurnIsInSlurmsQueue(t *testing.T) {
 	}
 }
 
-// A job of a whole GPU by a rule of the site keeps its turn with shares only if a job of the queue may join it.
-func TestAnAdoptedJobKeepsItsTurnForAPartner(t *testing.T) {
-	for _, partner := range []bool{true, false} {
-		in := losing()
-		in.Adopt = adopting().Adopt
-		in.Snap.Jobs[4].Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: "gres/gpu:1"}
-		in.Apps["1"].Profile.Runs = 1
-		if partner {
-			in.come(sharer("2"))
-		}
-		plan := roomy().Plan(in)
-		if _, kept := turns(plan)["1"]; kept != partner || !kept && plan.Ungated["1"] != job.UngatedTurn {
-			t.Errorf("with a partner %v: its turn is kept %v, ungated for %q", partner, kept, plan.Ungated["1"])
-		}
+// A job that waits beside an idle GPU for as long as it may is ungated, one that no idle GPU may serve waits on. A job
+// that finds none and may preempt others is Slurm's to start, and one that Slurm would cancel for its deadline, if the
+// bridge died now and the gate held it, isn't held.
+func TestAWaitHasAnEnd(t *testing.T) {
+	noneIdle := func(in *Input) {
+		in.Snap.Jobs = append(in.Snap.Jobs, running("b0", "n1", 0, job.WholeGPU, 0), running("b1", "n1", 1, job.WholeGPU, 0))
 	}
-}
-
-// A job that waits beside an idle GPU for as long as it may is ungated; one that no idle GPU may serve waits on.
-func TestADelayHasAnEnd(t *testing.T) {
+	preempts := func(in *Input, partition string) {
+		noneIdle(in)
+		in.Snap.Ranks.Partitions = map[string]job.PartitionRank{"": {Tier: 1, Preemptible: true}, "urgent": {Tier: 2}}
+		for i := range in.Snap.Nodes {
+			in.Snap.Nodes[i].Partitions = []string{"gpu", "urgent"}
+		}
+		in.Snap.Jobs[0].Partition = partition
+	}
+	due := func(in *Input, left time.Duration) { // its limit is an hour
+		noneIdle(in)
+		in.HoldS, in.Snap.Jobs[0].Deadline = 120, in.Snap.At.Add(time.Hour+left)
+	}
 	for name, c := range map[string]struct {
 		set  func(in *Input)
 		want job.Ungated
@@ -145,36 +149,16 @@ func TestADelayHasAnEnd(t *testing.T) {
 		"the idle GPU is another node's": {
 			func(in *Input) { in.Tracker.Wait("1").DelayedS, in.Snap.Jobs[0].ReqNodes = 300, "n2" }, "",
 		},
+		"it may preempt others":   {func(in *Input) { preempts(in, "urgent") }, job.UngatedPreempts},
+		"it may preempt nobody":   {func(in *Input) { preempts(in, "gpu") }, ""},
+		"its deadline is near":    {func(in *Input) { due(in, time.Minute) }, job.UngatedDeadline},
+		"its deadline is far off": {func(in *Input) { due(in, time.Hour) }, ""},
 	} {
 		in := withCards(snapshot(sharer("1"), running("b2", "n2", 0, job.WholeGPU, 0),
 			running("b3", "n2", 1, job.WholeGPU, 0)))
 		in.Unproved = true // so nothing is decided
 		c.set(in)
 		must.Equal(t, planner().Plan(in).Ungated["1"], c.want, name)
-	}
-}
-
-// A job that finds no idle GPU and may preempt others is Slurm's to start.
-func TestAJobThatMayPreemptIsUngated(t *testing.T) {
-	ranks := map[string]job.PartitionRank{"gpu": {Tier: 1, Preemptible: true}, "urgent": {Tier: 2}}
-	for partition, want := range map[string]job.Ungated{"urgent": job.UngatedPreempts, "gpu": ""} {
-		in := full(job.WholeGPU, sharer("1"))
-		in.Snap.Ranks.Partitions = ranks
-		for i := range in.Snap.Nodes {
-			in.Snap.Nodes[i].Partitions = []string{"gpu", "urgent"}
-		}
-		in.Snap.Jobs[4].Partition = partition
-		must.Equal(t, planner().Plan(in).Ungated["1"], want, partition)
-	}
-}
-
-// A job that Slurm would cancel for its deadline, if the bridge died now and the gate held it, isn't held.
-func TestADeadlineLeavesNoTimeToWait(t *testing.T) {
-	for left, want := range map[time.Duration]job.Ungated{time.Minute: job.UngatedDeadline, time.Hour: ""} {
-		in := full(job.WholeGPU, sharer("1"))
-		in.HoldS = 120
-		in.Snap.Jobs[4].Deadline = in.Snap.At.Add(time.Hour + left) // its limit is an hour
-		must.Equal(t, planner().Plan(in).Ungated["1"], want, "with %v to spare", left)
 	}
 }
 
