@@ -2,13 +2,11 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage/mantest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -167,67 +164,6 @@ func TestDaemonAddress(t *testing.T) {
 		{"", "", "https://head:1", "https://head:1"},
 	} {
 		must.Equal(t, daemonURL(&config.Config{Listen: c.listen, WebConfig: c.web}, c.server), c.want, c)
-	}
-}
-
-// On a real Slurm: what a daemon and its absence, agents that nobody answers for, a
-// short memory of jobs and a node that came with less than promised look like.
-func TestDoctorLive(t *testing.T) {
-	l := newLive(t)
-	findings := func(args ...string) map[string]string {
-		t.Helper()
-		status, out, errOut := l.as("slurm", append([]string{"doctor", "--json"}, args...)...)
-		var r struct {
-			Findings []struct{ Check, Severity string }
-			Exit     int
-		}
-		if err := json.Unmarshal([]byte(out), &r); err != nil || status != r.Exit {
-			t.Fatalf("doctor: %d %v %s%s", status, err, out, errOut)
-		}
-		found := map[string]string{}
-		for _, f := range r.Findings {
-			found[f.Check] = f.Severity
-		}
-		return found
-	}
-	lacks := func(found map[string]string, names ...string) {
-		t.Helper()
-		for _, name := range names {
-			if found[name] != "" {
-				t.Errorf("%s: %s", found[name], name)
-			}
-		}
-	}
-	quiet := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	_, port, _ := net.SplitHostPort(quiet.Addr().String())
-	quiet.Close()
-	found := findings("--agents", "http://{node}:"+port)
-	for check, severity := range map[string]string{"daemon": "warning", "agent": "warning", "hook-prolog": "error"} {
-		if found[check] != severity {
-			t.Errorf("%s is %q, not %s: %v", check, found[check], severity, found)
-		}
-	}
-	lacks(found, "munge", "gres-types", "gres-conf", "node-invalid", "lua", "lua-gate-file", "gate-partition",
-		"gate-rights", "min-job-age", "default-memory")
-
-	l.serve()
-	found = findings("--agents", "")
-	lacks(found, "daemon", "daemon-look", "daemon-mode", "gate", "policy", "agent")
-
-	// The partition drains and the memory gets short.
-	text := must.Get(os.ReadFile(l.Conf()))(t)
-	must.OK(t, os.WriteFile(l.Conf(), append(text, "MinJobAge=5\n"...), 0o644))
-	for _, args := range [][]string{{"reconfigure"}, {"update", "PartitionName=" + slurmtest.Partition, "State=DRAIN"}} {
-		if out, err := l.Run(t.Context(), "scontrol", args...); err != nil {
-			t.Fatalf("%v: %v %s", args, err, out)
-		}
-	}
-	want := []string{"min-job-age", "gate-partition"}
-	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool {
-		found = findings("--agents", "")
-		return !slices.ContainsFunc(want, func(check string) bool { return found[check] == "" })
-	}) {
-		t.Errorf("%v", found)
 	}
 }
 
