@@ -110,8 +110,8 @@ func search(free []int, requests []placement, at int) bool {
 		for _, q := range requests {
 			left[q.gpu] -= q.Shares
 		}
-		fills := func(q placement) bool { return left[q.gpu] == 0 }
-		return !slices.ContainsFunc(requests, func(q placement) bool { return !fills(q) }) && firstFit.lands(free, 0, requests)
+		isLeft := func(q placement) bool { return left[q.gpu] != 0 }
+		return !slices.ContainsFunc(requests, isLeft) && firstFit.lands(free, 0, requests)
 	}
 	found := false
 	for s := 1; s <= free[requests[at].gpu] && !found; s++ {
