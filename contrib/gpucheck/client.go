@@ -22,12 +22,11 @@ import (
 //	           milliseconds of a period, pause for the rest of one after each step, however long that took
 //	fault      write where nothing is
 //	alloc MIB  take so much memory, 64 MiB at a time
-//	again      drop the context and make another
 type answer struct {
 	Failed *cudaError `json:"failed,omitempty"` // what went wrong, last
 	Why    string     `json:"why,omitempty"`    // the same of what isn't CUDA's
 	PID    int        `json:"pid,omitempty"`
-	// At the start, and after again.
+	// At the start.
 	UUID     string  `json:"uuid,omitempty"`
 	SMs      int     `json:"sms,omitempty"`
 	Mode     int     `json:"compute_mode,omitempty"`
@@ -108,11 +107,11 @@ func withOwnShm() error {
 // works is what a client does on the GPU: a test has another.
 type works interface {
 	Open(a *answer) error
-	// Step computes for some milliseconds, of which the kernel took busy, and reports whether the result is right.
-	Step() (right bool, busy time.Duration, err error)
+	// Step computes for some milliseconds, of which the kernel took busy, and reports whether the result is right. first:
+	// of a run.
+	Step(first bool) (right bool, busy time.Duration, err error)
 	Fault() error
 	Alloc(mib float64) (held float64, err error)
-	Close() error
 }
 
 // serveClient does what it reads until its input ends.
@@ -124,15 +123,11 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 		}
 		close(lines)
 	}()
-	var failed error // to get a context
-	open := func() error {
-		a, from := &answer{PID: os.Getpid()}, time.Now()
-		failed = w.Open(a)
-		a.fails(failed)
-		a.Seconds = time.Since(from).Seconds()
-		return say.Encode(a)
-	}
-	if err := open(); err != nil {
+	first, from := &answer{PID: os.Getpid()}, time.Now()
+	failed := w.Open(first) // to get a context
+	first.fails(failed)
+	first.Seconds = time.Since(from).Seconds()
+	if err := say.Encode(first); err != nil {
 		return err
 	}
 	for text := range lines {
@@ -143,12 +138,6 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 		switch {
 		case word == "stop":
 			continue // the run has ended by itself
-		case word == "again":
-			_ = w.Close() // a broken one can't be closed
-			if err := open(); err != nil {
-				return err
-			}
-			continue
 		case failed != nil:
 		case word == "run":
 			err = a.repeat(w, v, time.Duration(periodMS*float64(time.Millisecond)), lines)
@@ -170,7 +159,7 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 func (a *answer) repeat(w works, duty float64, period time.Duration, lines <-chan string) error {
 	for {
 		from := time.Now()
-		right, busy, err := w.Step()
+		right, busy, err := w.Step(a.N == 0)
 		if err != nil {
 			return err
 		}
@@ -207,10 +196,8 @@ const stepTakes = 5 * time.Millisecond
 
 // context makes one on the first GPU.
 func (g *gpuClient) context(a *answer) (err error) {
-	if g.lib == nil {
-		if g.lib, err = openCUDA(); err != nil {
-			return err
-		}
+	if g.lib, err = openCUDA(); err != nil {
+		return err
 	}
 	var version int32
 	_ = g.lib.DriverVersion(&version)
@@ -241,7 +228,7 @@ func (g *gpuClient) Open(a *answer) (err error) {
 	}
 	for g.rounds = 1 << 10; g.rounds < 1<<30; g.rounds *= 2 {
 		from := time.Now()
-		if _, _, err := g.Step(); err != nil {
+		if _, _, err := g.Step(false); err != nil {
 			return err
 		}
 		if time.Since(from) > stepTakes/2 {
@@ -255,7 +242,7 @@ func (g *gpuClient) Open(a *answer) (err error) {
 const checkThreads = 256
 
 // Step implements works.
-func (g *gpuClient) Step() (right bool, busy time.Duration, err error) {
+func (g *gpuClient) Step(bool) (right bool, busy time.Duration, err error) {
 	g.seed++
 	from := time.Now()
 	if err := g.d.launch(g.f, g.d.sms*8, checkThreads, 0, g.out, uint64(g.seed), g.rounds); err != nil {
@@ -311,12 +298,4 @@ func (g *gpuClient) Alloc(mib float64) (held float64, err error) {
 		}
 	}
 	return held, nil
-}
-
-// Close implements works.
-func (g *gpuClient) Close() error {
-	if g.d == nil {
-		return nil
-	}
-	return g.lib.check("cuCtxDestroy", g.d.CtxDestroy(g.d.ctx))
 }

@@ -28,7 +28,6 @@ type cuda struct {
 	DeviceUUID     func(to *[16]byte, device int32) int32                            `cu:"cuDeviceGetUuid"`
 	Attribute      func(to *int32, attribute, device int32) int32                    `cu:"cuDeviceGetAttribute"`
 	CtxCreate      func(to *uintptr, flags uint32, device int32) int32               `cu:"cuCtxCreate_v2"`
-	CtxDestroy     func(ctx uintptr) int32                                           `cu:"cuCtxDestroy_v2"`
 	Synchronize    func() int32                                                      `cu:"cuCtxSynchronize"`
 	MemInfo        func(free, total *uint64) int32                                   `cu:"cuMemGetInfo_v2"`
 	MemAlloc       func(to *uint64, bytes uint64) int32                              `cu:"cuMemAlloc_v2"`

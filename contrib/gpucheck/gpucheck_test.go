@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -18,9 +19,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/nvidia"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/contention"
-	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
 // bin holds this test's binary under the programs' names, and the simulated NVML.
@@ -50,27 +50,13 @@ func tests(m *testing.M) int {
 		panic(err)
 	}
 	defer os.RemoveAll(bin)
-	if err := os.Chmod(bin, 0o755); err != nil { // clients of another user are started from there
-		panic(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		panic(err)
-	}
-	body, err := os.ReadFile(self)
-	if err != nil {
-		panic(err)
-	}
 	program := filepath.Join(bin, "gpucheck")
-	if err := os.WriteFile(program, body, 0o755); err != nil {
-		panic(err)
-	}
+	// Clients of another user are started from there.
+	err = errors.Join(os.Chmod(bin, 0o755), nvidia.Self(program), built.Into(bin, built.Library))
 	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
-		if err := os.Symlink(program, filepath.Join(bin, name)); err != nil {
-			panic(err)
-		}
+		err = errors.Join(err, os.Symlink(program, filepath.Join(bin, name)))
 	}
-	if err := built.Into(bin, built.Library); err != nil {
+	if err != nil {
 		panic(err)
 	}
 	return m.Run()
@@ -170,76 +156,75 @@ func (r *rig) until(what string, ok func() bool) {
 	r.t.Errorf("not %s; left: %v", what, r.left())
 }
 
-func (r *rig) report() *Report {
+// results reads what a run has written down.
+func (r *rig) results() (out []Result) {
 	r.t.Helper()
-	body := must.Get(os.ReadFile(filepath.Join(r.dir, "out", "report.json")))(r.t)
-	rep := new(Report)
-	must.OK(r.t, json.Unmarshal(body, rep))
-	return rep
+	lines := json.NewDecoder(bytes.NewReader(must.Get(os.ReadFile(filepath.Join(r.dir, "out", "results.jsonl")))(r.t)))
+	for {
+		var res Result
+		err := lines.Decode(&res)
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		must.OK(r.t, err)
+		out = append(out, res)
+	}
 }
 
-// Everything, on a card whose NVML and contention are known.
-func TestWhole(t *testing.T) {
+// law is what the kernels showed, and why some show nothing.
+func (r *rig) law() (alone map[string]Alone, pairs []Slowed, failed []string) {
+	r.t.Helper()
+	alone = map[string]Alone{}
+	for _, res := range r.results()[1:] {
+		var facts struct {
+			Alone *Alone
+			Pair  []Slowed
+		}
+		must.OK(r.t, json.Unmarshal(must.Get(json.Marshal(res.Facts))(r.t), &facts))
+		if facts.Alone != nil {
+			alone[res.Name] = *facts.Alone
+		}
+		pairs = append(pairs, facts.Pair...)
+		if res.Error != "" {
+			failed = append(failed, res.Error)
+		}
+	}
+	return alone, pairs, failed
+}
+
+// Every kernel and pair, on a card whose NVML and contention are known.
+func TestKernelsOnTheSimulatedCard(t *testing.T) {
 	daemons(t)
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "v100"})
 	out, errs, status := r.run("--protocol", "0", "--kernels", "compute,pcie,hungry", "--duration", "1s")
-	if status != 0 {
+	if status != 0 || !strings.Contains(out, "The GPU is simulated") {
 		t.Fatalf("status %d: %s\n%s", status, out, errs)
 	}
-	rep := r.report()
-	if !rep.Simulated || rep.Sharing != "mps" || rep.Card.Model != "Tesla V100-SXM2-16GB" ||
-		len(rep.Failures) != 0 {
-		t.Errorf("%+v", rep)
-	}
-	byName := map[string]KernelReport{}
-	for _, k := range rep.Kernels {
-		byName[k.Name] = k
-	}
-	near := func(what string, got, want, off float64) {
-		t.Helper()
-		if !(math.Abs(got-want) <= off) {
-			t.Errorf("%s is %v, want %v", what, got, want)
+	alone, pairs, failed := r.law()
+	must.Equal(t, failed, nil)
+	must.Equal(t, [2]int{len(alone), len(pairs)}, [2]int{3, 12}, "kernels and pairs")
+	compute, pcie, hungry := alone["compute"], alone["pcie"], alone["hungry"]
+	for what, v := range map[string][3]float64{ // what is said, what is true, how far off a busy machine may make it
+		"compute's asked use":   {compute.Asked.GPU, 1, 0.1},
+		"compute's use":         {compute.Measured.GPU, 1, 0.4},
+		"compute's step":        {compute.StepS, 5e-3, 3e-4},
+		"pcie's asked traffic":  {pcie.Asked.PCIeMBps, 20000, 1000},
+		"pcie's traffic":        {pcie.Measured.PCIeMBps, 20000, 8000},
+		"pcie's asked use":      {pcie.Asked.GPU, 0, 0},
+		"pcie's use":            {pcie.Measured.GPU, 0, 0.01},
+		"hungry's asked use":    {hungry.Asked.GPU, 0.5, 0.06},
+		"hungry's asked memory": {hungry.Asked.MemMiB, 4608, 256},
+		"hungry's memory":       {hungry.Measured.MemMiB, hungry.Asked.MemMiB, 640},
+	} {
+		if !(math.Abs(v[0]-v[1]) <= v[2]) {
+			t.Errorf("%s is %v, want %v", what, v[0], v[1])
 		}
 	}
-	// A busy machine keeps the kernels' clients waiting between two steps.
-	near("compute's asked use", byName["compute"].Asked.GPU, 1, 0.1)
-	near("hungry's asked use", byName["hungry"].Asked.GPU, 0.5, 0.06)
-	near("pcie's asked traffic", byName["pcie"].Asked.PCIeMBps, 20000, 400)
-	near("pcie's asked use", byName["pcie"].Asked.GPU, 0, 0)
-	near("hungry's asked memory", byName["hungry"].Asked.MemMiB, 4608, 256)
-	near("compute's use", byName["compute"].Measured.GPU, 1, 0.4)
-	near("pcie's traffic", byName["pcie"].Measured.PCIeMBps, 20000, 8000)
-	near("pcie's use", byName["pcie"].Measured.GPU, 0, 0.01)
-	near("hungry's memory", byName["hungry"].Measured.MemMiB, byName["hungry"].Asked.MemMiB, 640)
-	near("compute's step", byName["compute"].StepS, 2e-3, 1e-4)
-
-	law := interference.New(&contention.MPS)
-	asked := func(name string) *rlcore.Profile {
-		k := byName[name]
-		return &rlcore.Profile{
-			App: name, DurationS: k.DurationS, PeriodS: k.DurationS, Series: []rlcore.Use{k.Asked},
-			StepS: k.StepS,
+	for _, p := range pairs { // the simulated card slows by the very law
+		if math.Abs(p.Slowdown/p.Law-1) > 0.15 {
+			t.Errorf("%s next to %s: %v, by the law %v", p.Kernel, p.Beside, p.Slowdown, p.Law)
 		}
-	}
-	for _, p := range rep.Pairs {
-		// The simulated card slows by the very law; the waits of clients apart.
-		if p.Kernel != "hungry" && p.Beside != "hungry" {
-			var want [2]rlcore.Prediction
-			law.Predict(want[:], &rlcore.GPUSpec{Model: rep.Card.Model, PCIeMBps: rep.Card.PCIeMBps},
-				[]*rlcore.Profile{asked(p.Kernel), asked(p.Beside)})
-			near(p.Kernel+" next to "+p.Beside, p.Slowdown, want[0].Slowdown, 0.1*want[0].Slowdown)
-		}
-		// Half of hungry's time is this machine's, which may be busier while it runs alone.
-		if p.Kernel != "hungry" && p.Slowdown < 0.95 {
-			t.Errorf("%s is faster next to %s: %v", p.Kernel, p.Beside, p.Slowdown)
-		}
-	}
-	if len(rep.Pairs) != 12 || rep.Law.N != 12 || rep.Law.Missing != 0 {
-		t.Errorf("%d pairs, law %+v", len(rep.Pairs), rep.Law)
-	}
-	if !strings.Contains(out, "The GPU is simulated") {
-		t.Error(out)
 	}
 }
 
@@ -251,13 +236,14 @@ func TestOneFails(t *testing.T) {
 	r := newRig(t, gpusim.Config{Model: "v100"})
 	r.env = append(r.env, misbehave+"=pcie=crash,narrow=alone")
 	_, errs, status := r.run("--protocol", "0", "--kernels", "narrow,pcie,hungry", "--duration", "200ms")
-	if status != 1 || !strings.Contains(errs, "2 parts failed") {
+	if status != 1 || !strings.Contains(errs, "7 parts failed") {
 		t.Errorf("status %d: %s", status, errs)
 	}
-	rep := r.report()
-	if len(rep.Kernels) != 1 || len(rep.Pairs) != 2 || len(rep.Failures) != 2 ||
-		!strings.Contains(rep.Failures[0], "clients") || !strings.Contains(rep.Failures[1], "cudaErrorMemoryAllocation") {
-		t.Errorf("%d kernels, %d pairs, %q", len(rep.Kernels), len(rep.Pairs), rep.Failures)
+	alone, pairs, failed := r.law()
+	must.Equal(t, [2]int{len(alone), len(pairs)}, [2]int{1, 2}, "kernels and pairs")
+	if all := strings.Join(failed, "\n"); !strings.Contains(all, "clients, not 1") ||
+		!strings.Contains(all, "cudaErrorMemoryAllocation") {
+		t.Error(all)
 	}
 }
 

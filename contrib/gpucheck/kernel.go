@@ -139,7 +139,7 @@ func (k *kernelClient) Open(a *answer) (err error) {
 }
 
 // Step implements works.
-func (k *kernelClient) Step() (right bool, busy time.Duration, err error) {
+func (k *kernelClient) Step(bool) (right bool, busy time.Duration, err error) {
 	from := time.Now()
 	err = k.load.work(int64(k.work))
 	return true, time.Since(from), err

@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
@@ -64,160 +61,86 @@ func catalogue(c *card, names []string) ([]*Kernel, error) {
 	return some, nil
 }
 
-// Report is what the kernels showed, as report.json has it.
-type Report struct {
-	Date string `json:"date"`
-	// Card is as `gpuprof info` has it, IdleMiB what was in use before anything ran, which what is measured leaves out.
-	Card    nvml.Device `json:"card"`
-	IdleMiB float64     `json:"idle_mib"`
-	// Simulated: there was no GPU; the figures say nothing of any card.
-	Simulated bool           `json:"simulated"`
-	Sharing   string         `json:"sharing"` // mps, or time-slice where there is no MPS
-	Kernels   []KernelReport `json:"kernels"`
-	Pairs     []PairReport   `json:"pairs"`
-	// Law is `interference score`'s figures on the pairs, of the simulator's law on this card's link.
-	Law      interference.Report `json:"law"`
-	Failures []string            `json:"failures"`
-
-	model    *interference.Model
-	spec     *rlcore.GPUSpec
-	alone    map[string]*rlcore.Profile // what each kernel is alone, with its seconds an iteration
-	measured []interference.Pair
-}
-
-// KernelReport is a kernel alone: the load that it put on the GPU, by its own clock
-// and count, and what NVML reported of it.
-type KernelReport struct {
-	Name      string     `json:"name"`
+// Alone is a kernel alone: the load that it put on the GPU, by its own clock and count, and what NVML reported of it.
+type Alone struct {
 	Asked     rlcore.Use `json:"asked"`
 	Measured  rlcore.Use `json:"measured"`
 	DurationS float64    `json:"duration_s"`
 	StepS     float64    `json:"step_s"`
 }
 
-// PairReport is a kernel next to another: its speed alone over its speed there, as measured and as the law predicts it
-// from what was measured of each alone.
-type PairReport struct {
+// profile is what the law predicts from.
+func (a *Alone) profile() *rlcore.Profile {
+	return &rlcore.Profile{DurationS: a.DurationS, PeriodS: a.DurationS, Series: []rlcore.Use{a.Measured}, StepS: a.StepS}
+}
+
+// Slowed is a kernel next to another: its speed alone over its speed there, as measured and as the simulator's law for
+// this card's link predicts it from what was measured of each alone.
+type Slowed struct {
 	Kernel   string  `json:"kernel"`
 	Beside   string  `json:"beside"`
 	Slowdown float64 `json:"slowdown"`
 	Law      float64 `json:"law"`
 }
 
-func newReport(c *card, mps bool) *Report {
-	law := &contention.TimeSlice
-	if mps {
-		law = &contention.MPS
-	}
-	return &Report{
-		Date: time.Now().UTC().Format(time.RFC3339), Card: c.Device, IdleMiB: c.idle.MemMiB, Simulated: simulated(),
-		Sharing: law.Name, Kernels: []KernelReport{}, Pairs: []PairReport{}, Failures: []string{},
-		model: interference.New(law), spec: &rlcore.GPUSpec{Model: c.Model, PCIeMBps: c.PCIeMBps},
-		alone: map[string]*rlcore.Profile{},
-	}
-}
-
-// trial is kernels that iterated at the same time, with what each said at its end and what NVML showed meanwhile.
-type trial struct {
-	kernels []*Kernel
-	clients []*client
-	ends    []answer
-	looks   []sampled
-}
-
 // leastTrial is the shortest trial that says anything: NVML's utilisation is that of up to a second before.
 const leastTrial = 3 * time.Second
 
-// overhead is what a trial takes beyond its iterations, about, before one has shown it.
-const overhead = 3 * time.Second
+// ending is the time that a trial keeps for its end.
+const ending = time.Second
 
 // trials are each kernel alone, which finds its work, and then all pairs.
-func trials(kernels []*Kernel) (out [][]*Kernel) {
+func (o *options) trials(c *card, kernels []*Kernel) (out []situation) {
+	law := &contention.TimeSlice
+	if o.control != "" {
+		law = &contention.MPS
+	}
+	model, spec := interference.New(law), &rlcore.GPUSpec{Model: c.Model, PCIeMBps: c.PCIeMBps}
+	alone := map[string]*Alone{}
 	for _, k := range kernels {
-		out = append(out, []*Kernel{k})
+		out = append(out, situation{k.Name, func(ctx context.Context, s *stage) error {
+			ran, err := s.try(ctx, o.duration, k)
+			if err == nil {
+				alone[k.Name] = k.alone(ran[0], meanOf(s.looks), s.card.idle.MemMiB)
+				s.facts["alone"] = alone[k.Name]
+			}
+			return err
+		}})
 	}
 	for i, k := range kernels {
 		for _, other := range kernels[i:] {
-			out = append(out, []*Kernel{k, other})
+			out = append(out, situation{k.Name + " + " + other.Name, func(ctx context.Context, s *stage) error {
+				a, b := alone[k.Name], alone[other.Name]
+				if a == nil || b == nil {
+					return errors.New("one of them has failed alone")
+				}
+				ran, err := s.try(ctx, o.duration, k, other)
+				if err != nil {
+					return err
+				}
+				var want [2]rlcore.Prediction
+				model.Predict(want[:], spec, []*rlcore.Profile{a.profile(), b.profile()})
+				s.facts["sharing"], s.facts["pair"] = law.Name, []Slowed{
+					{k.Name, other.Name, 1 / (a.StepS * ran[0].rate()), want[0].Slowdown},
+					{other.Name, k.Name, 1 / (b.StepS * ran[1].rate()), want[1].Slowdown},
+				}
+				return nil
+			}})
 		}
 	}
 	return out
 }
 
-// law plays the trials, each for an equal part of the time that is left, and writes each down as it ends. One that
-// fails doesn't stop the rest: it ends its MPS daemon, on which the next ones might fail, too.
-func (o *options) law(ctx context.Context, c *card, kernels []*Kernel, res *results) error {
-	report := newReport(c, o.control != "")
-	all, end, beyond := trials(kernels), time.Now().Add(o.lawFor), overhead
-	var s *stage
-	defer func() {
-		if s != nil {
-			s.end()
+// try has kernels iterate at the same time, under an MPS daemon where there is one, until the situation's time is over
+// or for so long. It returns what each says at its end.
+func (s *stage) try(ctx context.Context, most time.Duration, kernels ...*Kernel) ([]ended, error) {
+	if s.control != "" {
+		if err := s.start(ctx); err != nil {
+			return nil, err
 		}
-	}()
-	for n, of := range all {
-		name, begin := of[0].Name, time.Now()
-		if len(of) > 1 {
-			if report.alone[of[0].Name] == nil || report.alone[of[1].Name] == nil {
-				continue // it failed alone
-			}
-			name += " + " + of[1].Name
-		}
-		lasts := min(o.duration, time.Until(end)/time.Duration(len(all)-n)-beyond)
-		if lasts < min(o.duration, leastTrial) {
-			res.add(name, begin, nil, errors.New("no time was left for it"))
-			continue
-		}
-		if s == nil {
-			var err error
-			if s, err = o.lawStage(ctx, c, res); err != nil {
-				return err
-			}
-		}
-		s.begin, s.events = begin, nil
-		t, err := s.try(ctx, of, lasts)
-		s.dismiss()
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		beyond = max(0, time.Since(begin)-lasts)
-		facts := map[string]any{"events": s.events}
-		if err == nil {
-			report.add(t)
-			facts["ends"], facts["looks"] = t.ends, t.looks
-		} else {
-			report.Failures = append(report.Failures, name+": "+err.Error())
-			s.end()
-			s = nil
-		}
-		res.add(name, begin, facts, err)
-		report.Law = interference.Score(report.model, report.spec, report.alone, report.measured)
-		if err := cluster.WriteJSON(filepath.Join(res.folder, "report.json"), report); err != nil {
-			return err
-		}
+		s.serve(ctx, os.Getuid())
 	}
-	return nil
-}
-
-// lawStage has an MPS daemon and a server for kernels. Without a control program they take turns.
-func (o *options) lawStage(ctx context.Context, c *card, res *results) (*stage, error) {
-	starts := 20 * time.Second
-	s, err := o.newStage(c, res, "the law", &starts)
-	if err != nil || s.control == "" {
-		return s, err
-	}
-	if err := s.start(ctx); err != nil {
-		return s, err
-	}
-	s.serve(ctx, os.Getuid())
-	return s, nil
-}
-
-// try has kernels iterate at the same time.
-func (s *stage) try(ctx context.Context, kernels []*Kernel, lasts time.Duration) (*trial, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+4*lasts)
-	defer cancel()
-	t := &trial{kernels: kernels}
+	var ran []ended
 	for _, k := range kernels {
 		args := fmt.Sprintf("--kernel %s --mem-mib %g --work %.0f", k.Name, k.MemMiB, k.work)
 		c := s.connect(ctx, k.Name, clientOptions{visible: s.card.visible, args: strings.Fields(args), wait: time.Minute})
@@ -227,7 +150,8 @@ func (s *stage) try(ctx context.Context, kernels []*Kernel, lasts time.Duration)
 		case c.first.Work < 1:
 			return nil, fmt.Errorf("%s: it isn't ready", k.Name)
 		}
-		t.clients, k.work = append(t.clients, c), c.first.Work
+		k.work = c.first.Work
+		ran = append(ran, ended{k: k, c: c})
 	}
 	if s.control != "" {
 		said, err := s.ask(ctx, fmt.Sprintf("get_client_list %d", s.server(ctx)))
@@ -236,72 +160,65 @@ func (s *stage) try(ctx context.Context, kernels []*Kernel, lasts time.Duration)
 				len(kernels)))
 		}
 	}
-	// The first tenth of the time, in which clocks rise, doesn't count.
-	err := s.iterate(ctx, t, lasts/10)
-	if err == nil {
-		err = s.iterate(ctx, t, lasts*9/10)
+	lasts := most
+	if end, limited := ctx.Deadline(); limited {
+		lasts = min(most, time.Until(end)-ending)
 	}
-	return t, err
+	if lasts < min(most, leastTrial) {
+		return nil, errors.New("no time was left for it")
+	}
+	// The first tenth of the time, in which clocks rise, doesn't count.
+	err := s.iterate(ctx, ran, lasts/10)
+	if err == nil {
+		err = s.iterate(ctx, ran, lasts*9/10)
+	}
+	return ran, err
 }
 
+// ended is a kernel's client, with what it said at the end of its iterations.
+type ended struct {
+	k *Kernel
+	c *client
+	answer
+}
+
+// rate is its iterations a second.
+func (e *ended) rate() float64 { return float64(e.N) / e.Seconds }
+
 // iterate has all kernels iterate for so long, and takes down what each says then.
-func (s *stage) iterate(ctx context.Context, t *trial, lasts time.Duration) (err error) {
-	for i, k := range t.kernels {
-		s.tell(t.clients[i], fmt.Sprintf("run %g %g", k.Duty, float64(k.Period)/float64(time.Millisecond)))
+func (s *stage) iterate(ctx context.Context, ran []ended, lasts time.Duration) (err error) {
+	for _, r := range ran {
+		s.tell(r.c, fmt.Sprintf("run %g %g", r.k.Duty, float64(r.k.Period)/float64(time.Millisecond)))
 	}
-	t.looks, t.ends = s.look(ctx, lasts, func(pid int) string { return fmt.Sprint(pid) }), nil
-	for i, k := range t.kernels {
-		s.tell(t.clients[i], "stop")
-		end := s.answer(ctx, t.clients[i], time.Minute)
-		if why := end.failure(); why != "" {
-			err = errors.Join(err, fmt.Errorf("%s: %s", k.Name, why))
-		} else if end.N == 0 {
-			err = errors.Join(err, fmt.Errorf("%s: it has not iterated", k.Name))
+	s.looks = s.look(ctx, lasts, func(pid int) string { return fmt.Sprint(pid) })
+	s.facts["looks"] = s.looks
+	for i, r := range ran {
+		s.tell(r.c, "stop")
+		ran[i].answer = s.answer(ctx, r.c, time.Minute)
+		if why := ran[i].failure(); why != "" {
+			err = errors.Join(err, fmt.Errorf("%s: %s", r.k.Name, why))
+		} else if ran[i].N == 0 {
+			err = errors.Join(err, fmt.Errorf("%s: it has not iterated", r.k.Name))
 		}
-		t.ends = append(t.ends, end)
 	}
 	return err
 }
 
-// rate is the i-th kernel's iterations a second.
-func (t *trial) rate(i int) float64 { return float64(t.ends[i].N) / t.ends[i].Seconds }
-
-// asked is the load that a kernel put on the GPU according to its own clock and counts.
-func (k *Kernel) asked(begin, end answer) rlcore.Use {
-	u := rlcore.Use{MemMiB: begin.HeldMiB, PCIeMBps: float64(end.N) * begin.StepMB / end.Seconds}
+// alone are the figures of a kernel that ran alone, with the mean of the looks at the card.
+func (k *Kernel) alone(end ended, seen sampled, idleMiB float64) *Alone {
+	asked := rlcore.Use{MemMiB: end.c.first.HeldMiB, PCIeMBps: end.rate() * end.c.first.StepMB}
 	if !k.Copies {
-		u.GPU = min(1, end.BusyS/end.Seconds)
-		u.Core = u.GPU * k.SMs
+		asked.GPU = min(1, end.BusyS/end.Seconds)
+		asked.Core = asked.GPU * k.SMs
 	}
-	return u
-}
-
-// add adds the figures of a trial.
-func (r *Report) add(t *trial) {
-	k := t.kernels[0]
-	if len(t.kernels) == 1 {
-		m := meanOf(t.looks)
-		kr := KernelReport{
-			Name: k.Name, Asked: k.asked(t.clients[0].first, t.ends[0]), DurationS: t.ends[0].Seconds, StepS: 1 / t.rate(0),
-			Measured: rlcore.Use{GPU: m.GPU, Core: m.SM, PCIeMBps: m.PCIeMBps, MemMiB: max(0, m.MemMiB-r.IdleMiB)},
-		}
-		if m.SM < 0 {
-			kr.Measured.Core = m.GPU // an upper bound
-		}
-		r.Kernels = append(r.Kernels, kr)
-		r.alone[k.Name] = &rlcore.Profile{
-			App: k.Name, DurationS: kr.DurationS, PeriodS: kr.DurationS, Series: []rlcore.Use{kr.Measured}, StepS: kr.StepS,
-		}
-		return
+	if seen.SM < 0 {
+		seen.SM = seen.GPU // an upper bound
 	}
-	var predicted [2]rlcore.Prediction
-	r.model.Predict(predicted[:], r.spec, []*rlcore.Profile{r.alone[k.Name], r.alone[t.kernels[1].Name]})
-	for i, k := range t.kernels {
-		p := PairReport{
-			k.Name, t.kernels[1-i].Name, 1 / (r.alone[k.Name].StepS * t.rate(i)), predicted[i].Slowdown,
-		}
-		r.Pairs = append(r.Pairs, p)
-		r.measured = append(r.measured, interference.Pair{Victim: p.Kernel, Aggressor: p.Beside, Slowdown: p.Slowdown})
+	return &Alone{
+		Asked: asked, DurationS: end.Seconds, StepS: 1 / end.rate(),
+		Measured: rlcore.Use{
+			GPU: seen.GPU, Core: seen.SM, PCIeMBps: seen.PCIeMBps, MemMiB: max(0, seen.MemMiB-idleMiB),
+		},
 	}
 }
 

@@ -35,8 +35,8 @@ func TestStubbornProgram(t *testing.T) {
 		"echo nonsense; echo why >&2; exit 7":                           "it has ended why",
 	} {
 		s := &stage{card: &card{}, client: []string{"sh", "-c", script, "sh"}, pace: 1}
-		_, err := s.try(t.Context(), []*Kernel{{Name: "a", Duty: 1}}, time.Second)
-		s.dismiss()
+		_, err := s.try(t.Context(), time.Second, &Kernel{Name: "a", Duty: 1})
+		s.dismiss(s.clients...)
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", script, err)
 		}

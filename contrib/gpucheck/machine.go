@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/procfs"
 
@@ -52,6 +53,7 @@ type card struct {
 	lib     *nvml.Library
 	visible string // CUDA_VISIBLE_DEVICES of its clients
 	idle    nvml.Sample
+	starts  time.Duration // how long a server of MPS may take to start on it
 }
 
 // pick finds a GPU by NVML's index or UUID.
@@ -68,7 +70,7 @@ func pick(library, which string) (*card, error) {
 		if which != d.UUID && which != strconv.Itoa(d.Index) {
 			continue
 		}
-		return &card{Device: d, lib: lib, visible: d.UUID}, nil
+		return &card{Device: d, lib: lib, visible: d.UUID, starts: 10 * time.Second}, nil
 	}
 	return nil, errors.Join(fmt.Errorf("there is no GPU %.64q; NVML has %d", which, len(devices)), lib.Close())
 }

@@ -108,7 +108,7 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 			fmt.Fprintln(out, "There is no MPS control program.")
 		}
 		fmt.Fprintf(out, "%d situations for %v, then %d kernels alone and in %d pairs for %v. Results: %s\n",
-			len(situations), o.protocolFor, len(kernels), len(trials(kernels))-len(kernels), o.lawFor, o.out)
+			len(situations), o.protocolFor, len(kernels), len(kernels)*(len(kernels)+1)/2, o.lawFor, o.out)
 		for _, w := range why {
 			fmt.Fprintln(out, "It would refuse:", w)
 		}
@@ -122,16 +122,14 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 		return err
 	}
 	defer res.file.Close()
+	o.play(ctx, c, res, situations[:1], mostOfSituation, false)
 	if o.protocolFor > 0 {
-		o.protocol(ctx, c, res)
+		o.play(ctx, c, res, situations[1:], o.protocolFor, false)
 	}
-	if o.lawFor > 0 && ctx.Err() == nil {
-		begin := time.Now()
-		if err := o.law(ctx, c, kernels, res); err != nil && ctx.Err() == nil {
-			res.add("the law", begin, nil, err)
-		}
+	if o.lawFor > 0 {
+		o.play(ctx, c, res, o.trials(c, kernels), o.lawFor, true)
 	}
-	fmt.Fprintf(out, "Written to %s: results.jsonl, report.json, MPS's logs\n", o.out)
+	fmt.Fprintf(out, "Written to %s: results.jsonl, MPS's logs\n", o.out)
 	if simulated() {
 		fmt.Fprintln(out, "The GPU is simulated: nothing there is a measurement.")
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec" //nolint:depguard // programs are looked for
@@ -10,20 +11,6 @@ import (
 	"strings"
 	"time"
 )
-
-// newStage makes a stage in a folder of its own.
-func (o *options) newStage(c *card, r *results, name string, starts *time.Duration) (*stage, error) {
-	folder, err := os.MkdirTemp("", "gc")
-	if err != nil {
-		return nil, err
-	}
-	_ = os.Chmod(folder, 0o755) //nolint:gosec // clients of another user use it for a moment
-	return &stage{
-		card: c, control: o.control, client: []string{"/proc/self/exe", "client"}, folder: folder, results: r, name: name,
-		begin: time.Now(), facts: map[string]any{}, kept: map[string]int64{}, servers: map[int]bool{}, pace: o.pace,
-		starts: starts,
-	}, nil
-}
 
 // situation is something that happens to jobs that share a GPU, on a daemon of its own. What it returns says why it
 // shows no more; that a client fails is a fact and no error.
@@ -54,35 +41,38 @@ var situations = []situation{
 	}},
 }
 
-// protocol plays the situations for so long. Each has its own time, and leaves nothing behind.
-func (o *options) protocol(ctx context.Context, c *card, r *results) {
-	ctx, cancel := context.WithTimeout(ctx, o.protocolFor)
-	defer cancel()
-	starts := 10 * time.Second
-	for i, sit := range situations {
-		begin := time.Now()
+// mostOfSituation is the longest that a situation of the protocol may take.
+const mostOfSituation = 25 * time.Second
+
+// play plays situations for so long: each takes its time or, where they are evenly long, an equal part of what is left.
+// Each has a stage of its own, and leaves nothing behind.
+func (o *options) play(ctx context.Context, c *card, r *results, all []situation, lasts time.Duration, evenly bool) {
+	end := time.Now().Add(lasts)
+	for i, sit := range all {
 		if ctx.Err() != nil {
-			r.add(sit.name, begin, nil, fmt.Errorf("no time was left for it: %w", ctx.Err()))
-			continue
+			return
 		}
-		s, err := o.newStage(c, r, sit.name, &starts)
-		if err != nil {
-			r.add(sit.name, begin, nil, err)
-			continue
+		begin, most := time.Now(), mostOfSituation
+		if evenly {
+			most = time.Until(end) / time.Duration(len(all)-i)
 		}
-		mine, stop := context.WithTimeout(ctx, 25*time.Second)
-		if o.control == "" && i > 0 {
-			err = fmt.Errorf("there is no MPS here")
-		} else {
+		folder, err := os.MkdirTemp("", "gc")
+		s := &stage{
+			card: c, control: o.control, client: []string{"/proc/self/exe", "client"}, folder: folder, results: r,
+			name: sit.name, begin: begin, facts: map[string]any{}, servers: map[int]bool{}, pace: o.pace,
+		}
+		if most = min(most, time.Until(end)); most <= 0 {
+			err = errors.Join(err, errors.New("no time was left for it"))
+		}
+		if err == nil {
+			_ = os.Chmod(folder, 0o755) //nolint:gosec // clients of another user use it for a moment
+			mine, stop := context.WithTimeout(ctx, most)
 			err = sit.play(mine, s)
+			stop()
 		}
-		stop()
 		s.end()
 		s.facts["events"] = s.events
 		r.add(sit.name, begin, s.facts, err)
-		if sit.name == "a client by UUID and by number" && s.facts["visible"] != nil {
-			c.visible, _ = s.facts["visible"].(string)
-		}
 	}
 }
 
@@ -91,7 +81,7 @@ func theMachine(ctx context.Context, s *stage) error {
 	s.facts["control"] = s.control
 	s.facts["server"], _ = exec.LookPath("nvidia-cuda-mps-server")
 	s.facts["uid"], s.facts["simulated"] = os.Getuid(), simulated()
-	s.facts["nvml"] = &s.card.Device
+	s.facts["nvml"], s.facts["idle_mib"] = &s.card.Device, s.card.idle.MemMiB
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	s.facts["kernel"] = strings.TrimSpace(string(kernel))
 	mounts, _ := os.ReadFile("/proc/mounts")
@@ -141,7 +131,7 @@ func serverStates(ctx context.Context, s *stage) error {
 		s.note("%s: %.400q %s", command, said, errText(err))
 	}
 	s.lists()
-	s.dismiss()
+	s.dismiss(s.clients...)
 	said, err := s.ask(ctx, "quit")
 	s.note("quit: %.200q %s", said, errText(err))
 	until := time.Now().Add(s.long(5 * time.Second))
@@ -179,7 +169,7 @@ func clientsByName(ctx context.Context, s *stage) error {
 	for _, visible := range []string{s.card.UUID, "0", "none"} {
 		c := s.connect(ctx, "CUDA_VISIBLE_DEVICES="+visible, clientOptions{visible: visible})
 		if s.facts["visible"] == nil && c.computes() {
-			s.facts["visible"] = visible
+			s.facts["visible"], s.card.visible = visible, visible
 		}
 		said, _ := s.ask(ctx, fmt.Sprintf("get_client_list %d", s.server(ctx)))
 		s.note("clients of the server: %v", strings.Fields(said))
@@ -280,9 +270,7 @@ func clientFaults(ctx context.Context, s *stage) error {
 	late := s.connect(ctx, "late", clientOptions{wait: 3 * time.Second})
 	s.facts["a new client while the others are there"] = late.computes()
 	s.after(ctx, map[string]*client{"neighbour a": a, "neighbour b": b})
-	s.tell(c, "again")
-	s.facts["the client makes another context"] = s.answer(ctx, c, 3*time.Second)
-	s.dismiss()
+	s.dismiss(s.clients...)
 	s.watch(ctx, 4*time.Second, func(status string) bool { return !strings.Contains(status, "FAULT") })
 	last := s.connect(ctx, "new", clientOptions{wait: 5 * time.Second})
 	s.facts["a new client after all have gone"] = last.computes()
@@ -344,7 +332,7 @@ func deadSocket(ctx context.Context, s *stage) error {
 	try := func(when string) {
 		c := s.connect(ctx, when, clientOptions{wait: 5 * time.Second})
 		s.facts[when] = c.first
-		dismiss([]*client{c}, time.Second)
+		s.dismiss(c)
 	}
 	try("no pipe directory")
 	if err := os.MkdirAll(s.pipe(), 0o755); err != nil {
@@ -406,7 +394,7 @@ func (s *stage) users(ctx context.Context, args ...string) error {
 	}
 	s.facts["while the first computes, the second does"] = b.computes()
 	s.after(ctx, map[string]*client{"the first": a})
-	dismiss([]*client{a}, time.Second)
+	s.dismiss(a)
 	if !b.computes() && b.first.Failed == nil {
 		b.first = s.answer(ctx, b, 5*time.Second)
 		s.facts["once the first has gone, the second does"] = b.computes()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -13,22 +12,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/nvidia"
 )
-
-// results reads what a run has written down so far.
-func (r *rig) results() (out []Result) {
-	r.t.Helper()
-	f := must.Get(os.Open(filepath.Join(r.dir, "out", "results.jsonl")))(r.t)
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 4<<20)
-	for lines.Scan() {
-		var res Result
-		must.OK(r.t, json.Unmarshal(lines.Bytes(), &res))
-		out = append(out, res)
-	}
-	must.OK(r.t, lines.Err())
-	return out
-}
 
 // names are the situations in their order.
 func names() (out []string) {
@@ -158,7 +141,5 @@ func TestWithoutMPS(t *testing.T) {
 	if status != 1 || len(res) != len(situations)+2 || res[0].Error != "" || !strings.Contains(res[1].Error, "no MPS") {
 		t.Fatalf("status %d: %s\n%+v", status, errs, res)
 	}
-	if rep := r.report(); rep.Sharing != "time-slice" || len(rep.Pairs) != 2 || len(rep.Failures) != 0 {
-		t.Errorf("%+v", rep)
-	}
+	must.Equal(t, res[len(res)-1].Facts["sharing"], "time-slice")
 }

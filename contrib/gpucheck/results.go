@@ -57,20 +57,19 @@ func (r *results) add(name string, begin time.Time, facts map[string]any, err er
 	}
 }
 
-// keep adds what was written to a file beyond the first n bytes to one of the folder's, under a heading, and returns
-// how long the file is now.
-func (r *results) keep(as, heading, path string, n int64) int64 {
-	body, err := os.ReadFile(filepath.Clean(path))
-	if err != nil || int64(len(body)) <= n {
-		return n
+// keep adds a log of MPS's to the folder's, under a heading.
+func (r *results) keep(log, heading string) {
+	body, err := os.ReadFile(filepath.Clean(log))
+	if err != nil {
+		return // nothing has logged there
 	}
-	f, err := os.OpenFile(filepath.Join(r.folder, as), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	name := filepath.Join(r.folder, "mps-"+filepath.Base(log))
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err == nil {
-		_, err = fmt.Fprintf(f, "== %s\n%s", heading, body[n:])
+		_, err = fmt.Fprintf(f, "== %s\n%s", heading, body)
 		_ = f.Close()
 	}
 	if err != nil {
 		fmt.Fprintln(r.log, "gpucheck: keep a log:", err)
 	}
-	return int64(len(body))
 }

@@ -29,13 +29,12 @@ type stage struct {
 	begin   time.Time
 	facts   map[string]any
 	events  []string
-	pace    float64        // by which all waiting is shortened
-	starts  *time.Duration // how long a server may take to start
+	looks   []sampled // at the card while kernels iterated last
+	pace    float64   // by which all waiting is shortened
 
 	env     []string // of the daemon
 	clients []*client
 	servers map[int]bool // that were there
-	kept    map[string]int64
 }
 
 // note writes down what was seen, and when.
@@ -67,6 +66,9 @@ func environ() []string {
 
 // start starts the control daemon for the card.
 func (s *stage) start(ctx context.Context, args ...string) error {
+	if s.control == "" {
+		return errors.New("there is no MPS here")
+	}
 	for _, d := range []string{s.pipe(), s.log()} {
 		if err := os.MkdirAll(d, 0o777); err != nil {
 			return err
@@ -160,13 +162,13 @@ func (s *stage) serve(ctx context.Context, uid int) {
 	said, err := s.ask(ctx, fmt.Sprintf("start_server -uid %d", uid))
 	s.note("start_server -uid %d: %.200q %v", uid, said, err)
 	ready := false
-	s.watch(ctx, *s.starts, func(status string) bool {
+	s.watch(ctx, s.card.starts, func(status string) bool {
 		log, _ := os.ReadFile(filepath.Join(s.log(), "control.log"))
 		ready = strings.Contains(status, "ACTIVE") || bytes.Contains(log, []byte("Ready"))
 		return ready
 	})
 	if !ready {
-		*s.starts = 2 * time.Second
+		s.card.starts = 2 * time.Second
 	}
 }
 
@@ -208,49 +210,6 @@ func launch(name string, argv, env []string, attr *syscall.SysProcAttr) *client 
 		}
 	}()
 	return c
-}
-
-// next is what a client says next, or why it doesn't.
-func (c *client) next(ctx context.Context, wait time.Duration) (a answer) {
-	select {
-	case next, ok := <-c.answers:
-		if a = next; !ok {
-			a.Why = "it has ended" + strings.TrimRight(" "+strings.TrimSpace(c.errs.String()), " ")
-		}
-	case <-time.After(wait):
-		a.Why = fmt.Sprintf("no answer for %v", wait)
-	case <-ctx.Done():
-		a.Why = "there is no time left"
-	}
-	return a
-}
-
-// tell gives a client a command.
-func (c *client) tell(command string) error {
-	if c.in == nil {
-		return errors.New("it was not started")
-	}
-	_, err := io.WriteString(c.in, command+"\n")
-	return err
-}
-
-// dismiss closes the clients' input, at which they end, and kills clients that hang; under MPS that may end others.
-func dismiss(clients []*client, patience time.Duration) {
-	end := time.Now().Add(patience)
-	for _, c := range clients {
-		if c.in != nil {
-			_ = c.in.Close()
-		}
-	}
-	for _, c := range clients {
-		if c.in == nil {
-			continue
-		}
-		gone := time.AfterFunc(time.Until(end), func() { _ = syscall.Kill(-c.pid(), syscall.SIGKILL) })
-		for range c.answers { // until its end
-		}
-		gone.Stop()
-	}
 }
 
 // options of a client.
@@ -296,9 +255,18 @@ func (s *stage) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// answer notes and returns what a client says next.
-func (s *stage) answer(ctx context.Context, c *client, wait time.Duration) answer {
-	a := c.next(ctx, wait)
+// answer notes and returns what a client says next, or why it doesn't.
+func (s *stage) answer(ctx context.Context, c *client, wait time.Duration) (a answer) {
+	select {
+	case next, ok := <-c.answers:
+		if a = next; !ok {
+			a.Why = "it has ended" + strings.TrimRight(" "+strings.TrimSpace(c.errs.String()), " ")
+		}
+	case <-time.After(wait):
+		a.Why = fmt.Sprintf("no answer for %v", wait)
+	case <-ctx.Done():
+		a.Why = "there is no time left"
+	}
 	body, _ := json.Marshal(a)
 	s.note("client %s: %s", c.name, body)
 	return a
@@ -306,7 +274,11 @@ func (s *stage) answer(ctx context.Context, c *client, wait time.Duration) answe
 
 // tell gives a client a command.
 func (s *stage) tell(c *client, command string) {
-	s.note("client %s is told %q %s", c.name, command, errText(c.tell(command)))
+	err := errors.New("it was not started")
+	if c.in != nil {
+		_, err = io.WriteString(c.in, command+"\n")
+	}
+	s.note("client %s is told %q %s", c.name, command, errText(err))
 }
 
 func errText(err error) string {
@@ -355,22 +327,25 @@ func (s *stage) programs(name string) (pids []int) {
 	return pids
 }
 
-// logs keeps what MPS has logged so far.
-func (s *stage) logs() {
-	for _, name := range []string{"control.log", "server.log"} {
-		s.kept[name] = s.results.keep("mps-"+name, s.name, filepath.Join(s.log(), name), s.kept[name])
+// dismiss closes the clients' input, at which they end, and kills clients that hang for a second; under MPS that may
+// end others.
+func (s *stage) dismiss(clients ...*client) {
+	clients = slices.DeleteFunc(clients, func(c *client) bool { return c.in == nil })
+	end := time.Now().Add(time.Second)
+	for _, c := range clients {
+		_ = c.in.Close()
 	}
-}
-
-// dismiss ends the clients.
-func (s *stage) dismiss() {
-	dismiss(s.clients, time.Second)
-	s.clients = nil
+	for _, c := range clients {
+		gone := time.AfterFunc(time.Until(end), func() { _ = syscall.Kill(-c.pid(), syscall.SIGKILL) })
+		for range c.answers { // until its end
+		}
+		gone.Stop()
+	}
 }
 
 // end ends all that the situation has started.
 func (s *stage) end() {
-	s.dismiss()
+	s.dismiss(s.clients...)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	if len(s.env) > 0 {
@@ -390,6 +365,8 @@ func (s *stage) end() {
 			_ = os.Remove(name)
 		}
 	}
-	s.logs()
+	for _, name := range []string{"control.log", "server.log"} {
+		s.results.keep(filepath.Join(s.log(), name), s.name)
+	}
 	_ = os.RemoveAll(s.folder)
 }

@@ -44,7 +44,6 @@ int cuCtxCreate_v2(void **to, unsigned flags, int device)
 	*to = &sticky;
 	return flags || device != 7 ? 1 : refused("cuCtxCreate");
 }
-int cuCtxDestroy_v2(void *ctx) { return ctx != &sticky; }
 int cuCtxSynchronize(void) { return sticky; }
 int cuMemGetInfo_v2(size_t *left, size_t *total) { *total = 1024u << 20; *left = *total - held; return 0; }
 int cuMemAlloc_v2(uint64_t *to, size_t bytes)
