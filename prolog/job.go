@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 )
 
 // Job is what the prolog writes of a job for the agent.
@@ -134,30 +136,19 @@ func number(s string, least int64) (int64, error) {
 	return n, err
 }
 
+// mostGPUs is more than any node has.
+const mostGPUs = 256
+
 // indexes reads "0,2-3".
 func indexes(list string) ([]int, error) {
-	var out []int
 	if list == "" {
 		return nil, nil
 	}
-	for part := range strings.SplitSeq(list, ",") {
-		lo, hi, ranged := strings.Cut(part, "-")
-		if !ranged {
-			hi = lo
-		}
-		a, err := strconv.ParseUint(lo, 10, 8)
-		if err != nil {
-			return nil, err
-		}
-		b, err := strconv.ParseUint(hi, 10, 8)
-		if err != nil || b < a || len(out) > 64 {
-			return nil, errors.New("not a range")
-		}
-		for i := a; i <= b; i++ {
-			out = append(out, int(i))
-		}
-	}
+	out, ok := hostlist.Numbers(list, mostGPUs)
 	slices.Sort(out)
+	if !ok || out[len(out)-1] >= mostGPUs {
+		return nil, errors.New("no list of GPUs")
+	}
 	return slices.Compact(out), nil
 }
 

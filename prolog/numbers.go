@@ -3,6 +3,7 @@ package prolog
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -155,7 +156,7 @@ func (s *site) named(cards []Card) []int {
 		}
 	}
 	if s.wanted == nil {
-		take("", mostNames)
+		take("", math.MaxInt)
 	}
 	for _, w := range s.wanted {
 		take(w.kind, w.count)

@@ -3,7 +3,6 @@ package prolog
 import (
 	"bufio"
 	"cmp"
-	"fmt"
 	"io"
 	"iter"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/prolog/namespace"
 	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
@@ -23,7 +23,6 @@ import (
 const (
 	mostIncludes = 3       // how deep files include each other
 	mostConf     = 4 << 20 // bytes of a file
-	mostNames    = 1 << 17 // names of one list
 )
 
 // confLine is one line of a configuration file of Slurm's: its values by key in lower case, and the key that it begins
@@ -101,63 +100,6 @@ func parseConf(text string) confLine {
 	return l
 }
 
-// names are those of a list such as "n[1-3,07],login" or "/dev/nvidia[0-3]", in its order. A name that can't be read
-// stands for itself.
-func names(list string) (out []string) {
-	for len(list) > 0 && len(out) < mostNames {
-		one := list[:itemEnd(list)]
-		list = strings.TrimPrefix(list[len(one):], ",")
-		out = append(out, spread(one)...)
-	}
-	return out[:min(len(out), mostNames)]
-}
-
-// itemEnd is where the first item of a list ends: at a comma that is in no brackets.
-func itemEnd(list string) int {
-	depth := 0
-	for i := range len(list) {
-		switch list[i] {
-		case '[':
-			depth++
-		case ']':
-			depth--
-		case ',':
-			if depth <= 0 {
-				return i
-			}
-		}
-	}
-	return len(list)
-}
-
-// spread makes the names of one item, "n[1-3,07]x".
-func spread(item string) []string {
-	head, rest, ok := strings.Cut(item, "[")
-	within, tail, closed := strings.Cut(rest, "]")
-	if !ok || !closed {
-		return []string{item}
-	}
-	ends := spread(tail)
-	var out []string
-	for part := range strings.SplitSeq(within, ",") {
-		from, to, ranged := strings.Cut(part, "-")
-		if !ranged {
-			to = from
-		}
-		lo, err1 := strconv.ParseUint(from, 10, 31)
-		hi, err2 := strconv.ParseUint(to, 10, 31)
-		if err1 != nil || err2 != nil || hi < lo || (hi-lo+1)*uint64(len(ends)) > mostNames {
-			return []string{item}
-		}
-		for n := lo; n <= hi && len(out) < mostNames; n++ {
-			for _, end := range ends {
-				out = append(out, fmt.Sprintf("%s%0*d%s", head, len(from), n, end))
-			}
-		}
-	}
-	return out
-}
-
 // site is what Slurm's configuration says of the GPUs of a node.
 type site struct {
 	shard bool // GPUs are shared by gres/shard
@@ -199,7 +141,8 @@ func readSite(conf, node string) site {
 		}
 		list := l.value["nodename"]
 		everybody := strings.EqualFold(list, "DEFAULT")
-		if gres, set := l.value["gres"]; set && l.first == "nodename" && (everybody || slices.Contains(names(list), node)) {
+		ours := everybody || slices.Contains(hostlist.Names(list), node)
+		if gres, set := l.value["gres"]; set && l.first == "nodename" && ours {
 			s.wanted = gpuCounts(gres)
 		}
 	}
@@ -224,7 +167,7 @@ func (s *site) gresConf(path, node string) {
 		list, named := l.value["nodename"]
 		detect := strings.ToLower(l.value["autodetect"])
 		switch {
-		case named && !slices.Contains(names(list), node):
+		case named && !slices.Contains(hostlist.Names(list), node):
 			continue
 		case named:
 			s.detect = cmp.Or(s.detect, detect)
@@ -243,9 +186,9 @@ func (s *site) gresConf(path, node string) {
 // devices are those of a line: one a file, or one of several files.
 func devices(l confLine) (out [][]string) {
 	if several := l.value["multiplefiles"]; several != "" {
-		return [][]string{names(several)}
+		return [][]string{hostlist.Names(several)}
 	}
-	for _, f := range names(cmp.Or(l.value["file"], l.value["files"])) {
+	for _, f := range hostlist.Names(cmp.Or(l.value["file"], l.value["files"])) {
 		out = append(out, []string{f})
 	}
 	return out

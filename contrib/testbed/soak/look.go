@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/http"
 	"regexp"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -59,7 +59,7 @@ func parse(f map[string]string) (name string, s shown) {
 	}
 	if node := f["NodeList"]; s.State == "PENDING" || text.IsNone(node) {
 	} else if m := indexes.FindStringSubmatch(f["GRES"]); m != nil {
-		s.Places = slices.Sorted(maps.Keys(text.ExpandHosts(node + ":[" + m[1] + "]")))
+		s.Places = hostlist.Names(node + ":[" + m[1] + "]")
 	} else {
 		s.Places = []string{node}
 	}

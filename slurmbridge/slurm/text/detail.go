@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -52,7 +54,7 @@ const maxGPUs = 1024
 // "gres/shard:50(50/100,0/100)".
 func parseIndexes(gres string) ([]int, bool) {
 	var out []int
-	for item := range items(gres) {
+	for item := range hostlist.Items(gres) {
 		if g, ok := parseGresItem(item); !ok || !g.ofGPU() {
 			continue
 		}
@@ -63,7 +65,8 @@ func parseIndexes(gres string) ([]int, bool) {
 		}
 		var got []int
 		if list, isIdx := strings.CutPrefix(in, "IDX:"); isIdx {
-			got, closed = parseRanges(list)
+			got, closed = hostlist.Numbers(list, maxGPUs)
+			closed = closed && slices.Max(got) < maxGPUs
 		} else {
 			var used []int
 			used, _, closed = parseShares(in)
@@ -95,20 +98,6 @@ func parseShares(list string) (used, all []int, ok bool) {
 		used, all = append(used, int(n)), append(all, int(of))
 	}
 	return used, all, true
-}
-
-// parseRanges reads "0-1,3".
-func parseRanges(list string) (gpus []int, ok bool) {
-	for part := range strings.SplitSeq(list, ",") {
-		r, ok := parseRange(part)
-		if !ok || r.hi >= maxGPUs || len(gpus) > maxGPUs {
-			return nil, false
-		}
-		for i := r.lo; i <= r.hi; i++ {
-			gpus = append(gpus, int(i))
-		}
-	}
-	return gpus, true
 }
 
 // mailLine is where scontrol shows a job's --mail-user, of jobs with a --mail-type.

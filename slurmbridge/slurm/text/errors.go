@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -200,15 +201,13 @@ func tasksOf(array, tasks string) []string {
 	if tasks == "" {
 		return []string{array}
 	}
+	numbers, ok := hostlist.Numbers(tasks, maxTasks)
+	if !ok {
+		return []string{array}
+	}
 	var refs []string
-	for part := range strings.SplitSeq(tasks, ",") {
-		r, ok := parseRange(part)
-		if !ok || r.hi-r.lo >= int64(maxTasks-len(refs)) {
-			return []string{array}
-		}
-		for i := r.lo; i <= r.hi; i++ {
-			refs = append(refs, fmt.Sprintf("%s_%d", array, i))
-		}
+	for _, n := range numbers {
+		refs = append(refs, fmt.Sprintf("%s_%d", array, n))
 	}
 	return refs
 }

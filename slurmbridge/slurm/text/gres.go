@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -21,7 +22,7 @@ func (g Gres) ofGPU() bool { return g.Name == "gpu" || g.Name == "mps" || g.Name
 // can't be read are passed over.
 func ParseGres(list string) iter.Seq[Gres] {
 	return func(yield func(Gres) bool) {
-		for item := range items(list) {
+		for item := range hostlist.Items(list) {
 			if g, ok := parseGresItem(item); ok && !yield(g) {
 				return
 			}
@@ -127,7 +128,7 @@ func parseRequestList(list string) job.GPURequest {
 		return r
 	}
 	n := 0
-	for item := range items(list) {
+	for item := range hostlist.Items(list) {
 		n++
 		g, ok := parseGresItem(item)
 		if !ok || !g.ofGPU() {

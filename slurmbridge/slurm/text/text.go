@@ -10,7 +10,6 @@ package text
 import (
 	"bytes"
 	"crypto/rand"
-	"iter"
 	"math"
 	"strconv"
 	"strings"
@@ -133,30 +132,6 @@ func leading[T string | []byte](b T) (n int64, rest T) {
 func number[T string | []byte](b T) int {
 	n, _ := leading(b)
 	return int(min(n, maxCount))
-}
-
-// items yields the parts of a list separated by commas outside of parentheses and
-// brackets.
-func items(list string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		depth, from := 0, 0
-		for i := range len(list) {
-			switch list[i] {
-			case '(', '[':
-				depth++
-			case ')', ']':
-				depth = max(0, depth-1)
-			case ',':
-				if depth == 0 {
-					if !yield(list[from:i]) {
-						return
-					}
-					from = i + 1
-				}
-			}
-		}
-		yield(list[from:])
-	}
 }
 
 // stamp is Slurm's own format of a time.
