@@ -76,7 +76,7 @@ func Start(aim policy.Objective) string {
 }
 
 // Params returns the parameters and their gradient, in blocks.
-func (s *Scorer) Params() []nn.Block { return []nn.Block{s.value.Block(), s.better.Block()} }
+func (s *Scorer) Params() []nn.Block { return []nn.Block{s.value.Block, s.better.Block} }
 
 // Twin returns a copy with its own parameters and scratch, which shares the predictor.
 func (s *Scorer) Twin() *Scorer {

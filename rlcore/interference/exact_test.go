@@ -36,7 +36,7 @@ func TestPosteriorIsExact(t *testing.T) {
 		asks := []corun{drawCorun(t, apps)}
 		for range rapid.IntRange(1, 8).Draw(t, "seen") {
 			c := drawCorun(t, apps)
-			m.Observe(c.spec, c.members, c.slow)
+			m.all(c.spec, c.members, c.slow...)
 			asks = append(asks, c) // observed co-runs are predicted as well
 		}
 		ask := rapid.SampledFrom(asks).Draw(t, "ask")
@@ -117,7 +117,7 @@ func TestPosteriorIsExact(t *testing.T) {
 func TestRolesAreOpposed(t *testing.T) {
 	m := New(&contention.MPS)
 	for i := range 6 {
-		m.Observe(nil, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), []float64{3, math.NaN()})
+		m.all(nil, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), 3)
 	}
 	withA, stranger := predicted(m, pairOf("new", "a", 0.8, 0.8)), predicted(m, pairOf("new", "stranger", 0.8, 0.8))
 	if withA.Slowdown >= stranger.Slowdown {

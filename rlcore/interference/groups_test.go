@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -64,7 +63,7 @@ func TestPairsTeachGroups(t *testing.T) {
 				for i, v := range w.apps {
 					for _, a := range w.apps[:i] {
 						pair := []*rlcore.Profile{v, a}
-						m.Observe(nil, pair, w.truth(pair))
+						m.all(nil, pair, w.truth(pair)...)
 					}
 				}
 				r := rand.New(rand.NewPCG(seed, 2))
@@ -114,7 +113,7 @@ func TestFirstMeetings(t *testing.T) {
 		{app("a", "other"), c},
 		{c, app("a", "other")},
 	} {
-		m.Observe(nil, seen, append([]float64{1.2}, slices.Repeat([]float64{math.NaN()}, len(seen)-1)...))
+		m.all(nil, seen, 1.2)
 	}
 	for _, x := range []struct {
 		members []*rlcore.Profile

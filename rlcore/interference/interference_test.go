@@ -28,7 +28,7 @@ func TestKeptAnswers(t *testing.T) {
 	if again := ask(); again != first || first != fresh() {
 		t.Errorf("%v, then %v, in truth %v", first, again, fresh())
 	}
-	m.Observe(&rlcore.TitanXp, members, []float64{3, 3})
+	m.all(&rlcore.TitanXp, members, 3, 3)
 	if now := ask(); now == first || now != fresh() {
 		t.Errorf("after learning %v, in truth %v, before %v", now, fresh(), first)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -51,7 +52,14 @@ func drawCorun(t *rapid.T, apps []*rlcore.Profile) corun {
 
 func observe(m *Model, all []corun) {
 	for _, c := range all {
-		m.Observe(c.spec, c.members, c.slow)
+		m.all(c.spec, c.members, c.slow...)
+	}
+}
+
+// all shows the model a co-run of which all slowdowns are known.
+func (m *Model) all(spec *rlcore.GPUSpec, members []*rlcore.Profile, slow ...float64) {
+	for i, s := range slow {
+		m.Observe(spec, slices.Concat(members[i:], members[:i]), s, math.NaN())
 	}
 }
 
@@ -165,7 +173,7 @@ func TestScaleIsLearned(t *testing.T) {
 		for i := range 60 {
 			ab := pairOf(fmt.Sprint("a", i), fmt.Sprint("b", i), 0.5+0.4*float64(i%7)/6, 0.8)
 			p, sign := predictions(m, corun{nil, ab, nil})[0], float64(1-i%2*2)
-			m.Observe(nil, ab, []float64{p.Slowdown + sign*off*p.SD, math.NaN()})
+			m.all(nil, ab, p.Slowdown+sign*off*p.SD)
 		}
 		if got, clone := m.way(nil).learned.scale, m.Clone().way(nil).learned.scale; got != clone {
 			t.Errorf("scale %v, of a clone %v", got, clone)
@@ -191,7 +199,7 @@ func TestLearns(t *testing.T) {
 	ask := func(p []*rlcore.Profile) rlcore.Prediction { return predictions(m, corun{nil, p, nil})[0] }
 	law := ask(ab)
 	for range 20 {
-		m.Observe(nil, ab, []float64{1.05, 2.5})
+		m.all(nil, ab, 1.05, 2.5)
 	}
 	if p := ask(ab); math.Abs(p.Slowdown-1.05) > 0.03 || p.SD > 0.05 {
 		t.Errorf("seen 20 times at 1.05: %+v", p)
@@ -214,14 +222,14 @@ func TestOneAbsurdObservation(t *testing.T) {
 	sane, odd := New(&contention.MPS), New(&contention.MPS)
 	for _, m := range []*Model{sane, odd} {
 		for i := range 4 {
-			m.Observe(nil, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), []float64{1.5, 1.5})
+			m.all(nil, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), 1.5, 1.5)
 		}
 		for range 3 {
-			m.Observe(nil, pairOf("a", "b", 0.8, 0.8), []float64{1.5, 1.5})
+			m.all(nil, pairOf("a", "b", 0.8, 0.8), 1.5, 1.5)
 		}
 	}
-	odd.Observe(nil, pairOf("a", "b", 0.8, 0.8), []float64{1000, 1.5})
-	odd.Observe(nil, pairOf("a", "c", 0.8, 0.8), []float64{1000, 1.5})
+	odd.all(nil, pairOf("a", "b", 0.8, 0.8), 1000, 1.5)
+	odd.all(nil, pairOf("a", "c", 0.8, 0.8), 1000, 1.5)
 	for _, c := range []struct {
 		with string
 		most float64
@@ -236,13 +244,12 @@ func TestOneAbsurdObservation(t *testing.T) {
 func TestObserveIgnoresWhatCannotBe(t *testing.T) {
 	m := New(&contention.MPS)
 	ab := pairOf("a", "b", 0.8, 0.8)
-	m.Observe(nil, nil, nil)
-	m.Observe(nil, ab[:1], []float64{1})
-	m.Observe(nil, ab, []float64{2})
-	m.Observe(nil, []*rlcore.Profile{ab[0], nil}, []float64{2, 2})
-	m.Observe(nil, []*rlcore.Profile{ab[0], {App: "c"}}, []float64{2, 2})
-	m.Observe(nil, make([]*rlcore.Profile, 17), make([]float64, 17))
-	m.Observe(nil, ab, []float64{math.NaN(), -1})
+	m.Observe(nil, nil, 2, math.NaN())
+	m.all(nil, ab[:1], 1)
+	m.all(nil, []*rlcore.Profile{ab[0], nil}, 2, 2)
+	m.all(nil, []*rlcore.Profile{ab[0], {App: "c"}}, 2, 2)
+	m.Observe(nil, slices.Repeat(ab[:1], 17), 2, math.NaN())
+	m.all(nil, ab, math.NaN(), -1)
 	if l := m.way(nil).learned; len(l.cells) != 0 || len(l.names) != 0 {
 		t.Errorf("learned %+v", l)
 	}

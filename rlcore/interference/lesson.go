@@ -36,17 +36,13 @@ type Alone struct {
 	StepS   float64 `json:"step_s,omitempty"`   // time of one iteration, s
 }
 
-// Lesson returns the lesson of a co-run without learning it: members[0] was slowed by
-// slowdown, where Pace had predicted predicted over the run as it was. With predicted NaN
-// the law's average over how phases may meet stands in. It returns false where the
-// co-run teaches nothing.
+// Lesson returns what Observe would learn of a co-run, without learning it; false where the co-run teaches nothing.
 func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64) (Lesson, bool) {
 	if !observable(members) || !known(slowdown) {
 		return Lesson{}, false
 	}
-	law := make([]rlcore.Prediction, len(members))
-	m.byLaw(law, spec, members)
-	l := Lesson{Victim: members[0].App, Owner: members[0].Owner, Slowdown: slowdown, Law: law[0].Slowdown}
+	law, off, _ := m.compare(spec, members, slowdown, predicted)
+	l := Lesson{Victim: members[0].App, Owner: members[0].Owner, Slowdown: slowdown, Law: law, Off: off}
 	if spec != nil {
 		l.Card, l.Sharing = spec.Model, spec.Sharing
 	}
@@ -60,9 +56,7 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 	if !slices.ContainsFunc(l.Owners, func(o string) bool { return o != "" }) {
 		l.Owners = nil
 	}
-	f := traitsOf(m.sketch(members), 0, excess(l.Law))
-	l.Off = m.off(spec, members, 0, &f, slowdown, predicted, l.Law)
-	return l, !math.IsNaN(l.Off)
+	return l, !math.IsNaN(off)
 }
 
 // Take learns a lesson. An impossible one is ignored.
@@ -80,7 +74,7 @@ func (m *Model) Take(l *Lesson) {
 		return
 	}
 	spec := &rlcore.GPUSpec{Model: l.Card, Sharing: l.Sharing}
-	m.learn(m.way(spec), spec, members, 0, seen(l.Slowdown, l.Off, &f), true)
+	m.learn(m.way(spec), spec, members, seen(l.Slowdown, l.Off, &f), true)
 }
 
 // traits returns the victim's traits; false where what members use can't be.

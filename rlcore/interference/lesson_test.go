@@ -38,12 +38,7 @@ func TestLessons(t *testing.T) {
 				t.Fatal(err)
 			}
 			second.Take(&stored)
-			slow, fore := make([]float64, len(c.members)), make([]float64, len(c.members))
-			for i := range slow {
-				slow[i], fore[i] = math.NaN(), math.NaN()
-			}
-			slow[0], fore[0] = c.slow[0], predicted
-			want.ObservePredicted(c.spec, c.members, slow, fore)
+			want.Observe(c.spec, c.members, c.slow[0], predicted)
 			if a, b := predictions(first, c), predictions(want, c); !same(a, b) {
 				t.Fatalf("a lesson teaches %v, the co-run itself %v", a, b)
 			}

@@ -93,8 +93,7 @@ func measuredSets(t testing.TB) (out []measuredSet) {
 // observe shows the model rows of a table.
 func (s *measuredSet) observe(m *Model, rows []Pair) {
 	for i := range rows {
-		slowdowns := []float64{rows[i].Slowdown, math.NaN(), math.NaN()}
-		m.Observe(nil, rows[i].Members(s.profiles), slowdowns[:2+len(rows[i].More)])
+		m.Observe(nil, rows[i].Members(s.profiles), rows[i].Slowdown, math.NaN())
 	}
 }
 

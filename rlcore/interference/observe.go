@@ -3,22 +3,36 @@ package interference
 import (
 	"cmp"
 	"math"
-	"slices"
 
 	"gonum.org/v1/gonum/floats"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Observe learns from one co-run on a card of the given kind: slowdowns[i] is member i's
-// run time together ÷ alone. A slowdown that isn't a positive finite number is unknown
-// and teaches nothing about its victim; one below 1 counts as 1. Nothing is learned from
-// a single member, from more than 16, or where the lengths differ.
-//
-// The slowdowns are compared with the law averaged over how phases may meet. Where it is
-// known how they met, use ObservePredicted.
-func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns []float64) {
-	m.ObservePredicted(spec, members, slowdowns, slices.Repeat([]float64{math.NaN()}, len(members)))
+// Observe learns from one co-run on a card of the given kind: members[0] was slowed by slowdown, its run time together
+// ÷ alone, where Pace had predicted predicted over the run as it was, so that a phase without contention isn't taken
+// for co-runners that never contend. With predicted NaN the law's average over how phases may meet stands in. A
+// slowdown that isn't a positive finite number teaches nothing; one below 1 counts as 1. Nothing is learned from a
+// single member, nor from more than 16.
+func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64) {
+	if observable(members) && known(slowdown) {
+		_, off, f := m.compare(spec, members, slowdown, predicted)
+		m.learn(m.way(spec), spec, members, seen(slowdown, off, &f), members[0].Owner != "")
+	}
+}
+
+// compare returns what the law says of the slowdown s of members[0], the member's z_seen − z_law, and its traits.
+func (m *Model) compare(spec *rlcore.GPUSpec, members []*rlcore.Profile, s, predicted float64,
+) (law, off float64, f traits) {
+	by := make([]rlcore.Prediction, len(members))
+	m.byLaw(by, spec, members)
+	law = by[0].Slowdown
+	f = traitsOf(m.sketch(members), 0, excess(law))
+	if !known(predicted) {
+		return law, surplus(s, law), f
+	}
+	already := m.way(spec).expect(m, spec, members, 0, &f, excess(law), nil)
+	return law, already.mean + surplus(s, predicted), f
 }
 
 // known reports whether a slowdown was measured.
@@ -42,51 +56,21 @@ func observable(members []*rlcore.Profile) bool {
 	return true
 }
 
-// ObservePredicted is Observe where predicted[i] is member i's slowdown as Pace predicted
-// it over the run as it was, so that a phase without contention isn't taken for
-// co-runners that never contend. With an unknown predicted the law's average stands in.
-func (m *Model) ObservePredicted(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, predicted []float64) {
-	if !observable(members) || len(slowdowns) != len(members) || len(predicted) != len(members) {
-		return
-	}
-	law := make([]rlcore.Prediction, len(members))
-	m.byLaw(law, spec, members)
-	for i, s := range slowdowns {
-		if known(s) {
-			f := traitsOf(m.sketch(members), i, excess(law[i].Slowdown))
-			off := m.off(spec, members, i, &f, s, predicted[i], law[i].Slowdown)
-			m.learn(m.way(spec), spec, members, i, seen(s, off, &f), members[i].Owner != "")
-		}
-	}
-}
-
-// off returns z_seen − z_law of member i, which was slowed by s where predicted was predicted over the run as it was,
-// or, if that is unknown, law by the law.
-func (m *Model) off(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, f *traits, s, predicted, law float64,
-) float64 {
-	if !known(predicted) {
-		return surplus(s, law)
-	}
-	already := m.way(spec).expect(m, spec, members, i, f, excess(law), nil)
-	return already.mean + surplus(s, predicted)
-}
-
 // seen returns one observation of a cell: slowdown s, with z_seen − z_law = off and traits f.
 func seen(s, off float64, f *traits) cell {
 	off = clamp(off, surpriseN)
 	return cell{n: 1, sum: off, lo: off, hi: off, slow: min(s, mostSlow), x: *f}
 }
 
-// learn adds an observation of member i; with others also as one of any user's application of that
-// name.
-func (m *Model) learn(w *way, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, seen cell, others bool) {
+// learn adds an observation of members[0]; with others also as one of any user's application of that name.
+func (m *Model) learn(w *way, spec *rlcore.GPUSpec, members []*rlcore.Profile, seen cell, others bool) {
 	if math.IsNaN(seen.sum) {
 		return
 	}
 	m.forget()
-	w.learned.learn(m.terms(&w.learned, (*rlcore.Profile).Identity, spec, members, i), "", seen)
+	w.learned.learn(m.terms(&w.learned, (*rlcore.Profile).Identity, spec, members, 0), "", seen)
 	if others {
-		w.site.learn(m.terms(&w.site, ofAnyUser, spec, members, i), members[i].Owner, seen)
+		w.site.learn(m.terms(&w.site, ofAnyUser, spec, members, 0), members[0].Owner, seen)
 	}
 }
 

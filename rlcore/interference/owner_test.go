@@ -37,7 +37,7 @@ func TestANameIsItsOwners(t *testing.T) {
 
 	m := New(&contention.MPS)
 	for range 200 {
-		m.Observe(nil, eve, []float64{50, 50})
+		m.all(nil, eve, 50, 50)
 	}
 	m.Forbid(eve[0].Identity(), eve[1].Identity())
 	m.Doubt(eve[0].Identity(), []rlcore.Identity{eve[1].Identity()})
@@ -54,11 +54,11 @@ func TestANameIsItsOwners(t *testing.T) {
 			most)
 	}
 	for range 5 {
-		m.Observe(nil, ann, []float64{1.1, 1.1})
+		m.all(nil, ann, 1.1, 1.1)
 	}
 	honest := New(&contention.MPS)
 	for range 5 {
-		honest.Observe(nil, ann, []float64{1.1, 1.1})
+		honest.all(nil, ann, 1.1, 1.1)
 	}
 	// The model of card is everybody's.
 	if got, want := predicted(m, ann).Slowdown, predicted(honest, ann).Slowdown; math.Abs(got-want) > 0.05 {
@@ -72,7 +72,7 @@ func TestOthersAreAPrior(t *testing.T) {
 	m := New(&contention.MPS)
 	law := predicted(m, owned("ann", ab...)).Slowdown
 	for range 5 {
-		m.Observe(nil, owned("ann", ab...), []float64{1.05, 1.05})
+		m.all(nil, owned("ann", ab...), 1.05, 1.05)
 	}
 	if own, bob := predicted(m, owned("ann", ab...)).Slowdown,
 		predicted(m, owned("bob", ab...)).Slowdown; !(own < bob && bob < law) {
@@ -88,12 +88,12 @@ func TestOthersAreAPrior(t *testing.T) {
 func TestNamesOfOneUserAreBounded(t *testing.T) {
 	m := New(&contention.MPS)
 	for i := range 2000 {
-		m.Observe(nil, owned("eve", pairOf(fmt.Sprint("x", i), fmt.Sprint("y", i), 0.6, 0.6)...), []float64{3, 3})
+		m.all(nil, owned("eve", pairOf(fmt.Sprint("x", i), fmt.Sprint("y", i), 0.6, 0.6)...), 3, 3)
 	}
 	ann := owned("ann", pairOf("a", "b", 0.6, 0.6)...)
 	before := predicted(m, ann).Slowdown
 	for range 5 {
-		m.Observe(nil, ann, []float64{1.05, 1.05})
+		m.all(nil, ann, 1.05, 1.05)
 	}
 	if after := predicted(m, ann).Slowdown; !(after < before-0.05) {
 		t.Errorf("nothing is learned of ann's applications any more: %.3f, then %.3f", before, after)

@@ -82,7 +82,7 @@ func TestScore(t *testing.T) {
 	near("constant", r.BaselineConstant.MAE, (math.Abs(c-pairs[0].Slowdown)+math.Abs(c-pairs[2].Slowdown))/3)
 	near("a constant's rank correlation", r.BaselineConstant.Spearman, 0)
 
-	m.Observe(nil, []*rlcore.Profile{solo["half"], solo["full"]}, []float64{3, 1.2})
+	m.all(nil, []*rlcore.Profile{solo["half"], solo["full"]}, 3, 1.2)
 	near("the constant that was seen", Score(m, nil, solo, []Pair{pair("idle", "half", 1)}).BaselineConstant.MAE, 1.1)
 
 	text, err := json.Marshal(Score(m, nil, solo, nil))

@@ -51,7 +51,7 @@ func TestFirstCoRunsTeachAboutStrangers(t *testing.T) {
 	before, _ := off(m)
 	for range 60 {
 		v, a := apps[r.IntN(len(apps))], apps[r.IntN(len(apps))]
-		m.Observe(nil, []*rlcore.Profile{v, a}, []float64{truth(v, a), truth(a, v)})
+		m.all(nil, []*rlcore.Profile{v, a}, truth(v, a), truth(a, v))
 	}
 	after, within := off(m)
 	t.Logf("mean error %.3f before, %.3f after, %.0f %% within one SD", before, after, 100*within)
@@ -74,7 +74,7 @@ func TestWaysOfSharing(t *testing.T) {
 		t.Errorf("MPS %+v, not said %+v, turns %+v", known, unknown, ask(m, &turns))
 	}
 	was := ask(m, &turns)
-	m.Observe(&turns, ab, []float64{3, 3})
+	m.all(&turns, ab, 3, 3)
 	if got := ask(m, &mps); got != known {
 		t.Errorf("under MPS %+v, after a co-run in turns %+v", known, got)
 	}
@@ -132,7 +132,7 @@ func TestOneUsersWeightIsBounded(t *testing.T) {
 	ann := owned("ann", using("x", 0.5, 0.5, 0.02), using("y", 0.7, 0.3, 0.05))
 	fresh := predicted(m, ann)
 	for i := range 800 {
-		m.Observe(nil, []*rlcore.Profile{eve[i%40], eve[(i/40+i)%40]}, []float64{100, 100})
+		m.all(nil, []*rlcore.Profile{eve[i%40], eve[(i/40+i)%40]}, 100, 100)
 	}
 	if n := m.way(nil).learned.held["eve"]; n > mostCells {
 		t.Errorf("eve has %d cells", n)
@@ -141,7 +141,7 @@ func TestOneUsersWeightIsBounded(t *testing.T) {
 		t.Errorf("ann's slowdown is believed to be %.2f, at most %.2f", predicted(m, ann).Slowdown, most)
 	}
 	for range 3 {
-		m.Observe(nil, ann, []float64{1.1, 1.1})
+		m.all(nil, ann, 1.1, 1.1)
 	}
 	if p := predicted(m, ann); math.Abs(p.Slowdown-1.1) > 0.1 {
 		t.Errorf("ann's own co-runs at 1.1: %+v", p)

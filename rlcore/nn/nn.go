@@ -14,13 +14,18 @@ import (
 	"gonum.org/v1/gonum/blas/blas32"
 )
 
+// Block is a network's parameters, for optimisers and checkpoints, and the loss's gradient, laid out alike; Backward
+// adds to it.
+type Block struct{ Theta, Grad []float32 }
+
+func (b *Block) alias() Block { return Block{b.Theta, make([]float32, len(b.Grad))} }
+
 // MLP is a multi-layer perceptron: Sizes[0] inputs, ReLU layers, Sizes[last] linear
 // outputs. Its matrices have a row for each unit and a column for each case of a batch, so that
 // however small the layers, the loops run over the batch.
 type MLP struct {
 	Sizes []int
-	Theta []float32 // per layer the weights, out × in, then the biases
-	Grad  []float32 // the loss's gradient, laid out like Theta; Backward adds to it
+	Block // per layer the weights, out × in, then the biases
 
 	at   []int       // where each layer's parameters begin in Theta; at[0] is layer 1's
 	acts [][]float32 // acts[l] is layer l's output, Sizes[l] × n; acts[0] is the input
@@ -64,8 +69,7 @@ func (m *MLP) Twin() *MLP {
 // scratch.
 func (m *MLP) Alias() *MLP {
 	return &MLP{
-		Sizes: m.Sizes, at: m.at, Theta: m.Theta, Grad: make([]float32, len(m.Grad)),
-		acts: make([][]float32, len(m.Sizes)),
+		Sizes: m.Sizes, at: m.at, Block: m.alias(), acts: make([][]float32, len(m.Sizes)),
 	}
 }
 

@@ -27,7 +27,7 @@ func TestGradientAgainstFiniteDifferences(t *testing.T) {
 		}
 		forward := func() []float32 { return m.Forward(x, n) }
 		m.Backward(slope(forward()))
-		t.Run(fmt.Sprint(sizes), func(t *testing.T) { checkGradient(t, m.Block(), forward) })
+		t.Run(fmt.Sprint(sizes), func(t *testing.T) { checkGradient(t, m.Block, forward) })
 	}
 }
 
@@ -94,5 +94,5 @@ func TestSparseGradientAgainstFiniteDifferences(t *testing.T) {
 	pictures := [][]int32{{0, 3, 7, 11}, {}, {1, 3, 4}}
 	forward := func() []float32 { return s.Forward(pictures) }
 	s.Backward(slope(forward()))
-	checkGradient(t, s.Block(), forward)
+	checkGradient(t, s.Block, forward)
 }

@@ -5,18 +5,11 @@ import (
 	"math/rand/v2"
 )
 
-// Block is a network's parameters and their gradient, for optimisers and checkpoints.
-type Block struct{ Theta, Grad []float32 }
-
-// Block returns the network's parameters.
-func (m *MLP) Block() Block { return Block{m.Theta, m.Grad} }
-
 // Sparse is a network for pictures of 0 and 1, with one hidden ReLU layer and linear
 // outputs. Its cost grows with the pixels that are 1 only.
 type Sparse struct {
 	In, Hidden, Out int
-	Theta           []float32 // weights, In × Hidden; biases, Hidden; weights, Out × Hidden; biases, Out
-	Grad            []float32
+	Block           // weights, In × Hidden; biases, Hidden; weights, Out × Hidden; biases, Out
 
 	pictures [][]int32
 	h, y     []float32 // of each picture of the last Forward
@@ -41,16 +34,10 @@ func NewSparse(in, hidden, out, active int, last float64, r *rand.Rand) *Sparse 
 	return s
 }
 
-// Block returns the network's parameters.
-func (s *Sparse) Block() Block { return Block{s.Theta, s.Grad} }
-
 // Alias returns a network that shares the parameters but has its own gradient and
 // scratch.
 func (s *Sparse) Alias() *Sparse {
-	return &Sparse{
-		In: s.In, Hidden: s.Hidden, Out: s.Out, Theta: s.Theta, Grad: make([]float32, len(s.Grad)),
-		dh: make([]float32, s.Hidden),
-	}
+	return &Sparse{In: s.In, Hidden: s.Hidden, Out: s.Out, Block: s.alias(), dh: make([]float32, s.Hidden)}
 }
 
 func (s *Sparse) bias(theta []float32) []float32 {

@@ -11,23 +11,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-// Objective is what a schedule is to keep small, s.
-type Objective func(*Result) float64
-
-// Makespan is the time from the first arrival to the last end.
-func Makespan(r *Result) float64 { return r.MakespanS }
-
-// Turnaround is the mean time from a job's arrival to its end.
-func Turnaround(r *Result) float64 { return r.MeanTurnaroundS }
-
-// CostOf is what an objective keeps small.
-func CostOf(o policy.Objective) Objective {
-	if o == policy.Makespan {
-		return Makespan
-	}
-	return Turnaround
-}
-
 // maxMembers is the most jobs on one GPU.
 const maxMembers = 100 / shares
 

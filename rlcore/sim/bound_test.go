@@ -33,8 +33,8 @@ func TestNothingIsBelowTheLowerBound(t *testing.T) {
 			table := NewMeasured()
 			for _, a := range ps {
 				for _, b := range ps {
-					table.Set(1+r.Float64(), a.App, b.App)
-					table.Set(1+r.Float64(), a.App, b.App, ps[r.IntN(len(ps))].App)
+					table.Add(1+r.Float64(), a.App, b.App)
+					table.Add(1+r.Float64(), a.App, b.App, ps[r.IntN(len(ps))].App)
 				}
 			}
 			cfg.Truth = table

@@ -140,7 +140,7 @@ func TestNobodySharesWithAForeignJob(t *testing.T) {
 		}
 		cut := slices.ContainsFunc(r.Jobs, func(o Outcome) bool { return o.TimedOut })
 		for _, aim := range []policy.Objective{policy.Makespan, policy.Turnaround} {
-			if got, least := CostOf(aim)(r), LowerBound(&cfg, aim); !cut && got < least-1e-6*least {
+			if got, least := r.Cost(aim), LowerBound(&cfg, aim); !cut && got < least-1e-6*least {
 				t.Fatalf("%s %v is below the lower bound %v", aim, got, least)
 			}
 		}

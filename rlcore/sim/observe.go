@@ -2,17 +2,15 @@ package sim
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
-// Observer receives a co-run as a site would observe it: members[0] has ended and was slowed by
-// slowdowns[0], where the Predictor had predicted predicted[0]; the figures of the rest are unknown
-// (NaN). The slices are the observer's to keep.
-type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, predicted []float64)
+// Observer receives a co-run as a site would observe it: members[0] has ended and was slowed by slowdown, where the
+// Predictor had predicted predicted. The slice is the observer's to keep.
+type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64)
 
 // meeting is two jobs on one device, by index in Sim.jobs, from the first one's view.
 type meeting struct{ job, other int }
@@ -69,12 +67,6 @@ func (s *Sim) observe(g, i int, est float64) {
 		return
 	}
 	members := append([]*rlcore.Profile{j.Profile}, with...)
-	slow := make([]float64, len(members))
-	for k := range slow {
-		slow[k] = math.NaN()
-	}
-	predicted := slices.Clone(slow)
-	slow[0] = interference.CoRunSlowdown(run, s.truth(i, g).DurationS, part)
-	predicted[0] = interference.CoRunSlowdown(run, est, part)
-	s.cfg.Observer(&d.spec, members, slow, predicted)
+	slow := interference.CoRunSlowdown(run, s.truth(i, g).DurationS, part)
+	s.cfg.Observer(&d.spec, members, slow, interference.CoRunSlowdown(run, est, part))
 }

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -18,13 +17,10 @@ func observed(t *testing.T, cfg Config, d *rlcore.Decider) []observation {
 	t.Helper()
 	var all []observation
 	cfg.Predictor = decider(t, "greedy").Guard.Predictor
-	cfg.Observer = func(_ *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, predicted []float64) {
-		x := observation{slow: slowdowns[0], predicted: predicted[0]}
-		for i, p := range members {
+	cfg.Observer = func(_ *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64) {
+		x := observation{slow: slowdown, predicted: predicted}
+		for _, p := range members {
 			x.apps = append(x.apps, p.App)
-			if i > 0 && !math.IsNaN(slowdowns[i]) {
-				t.Errorf("%s is observed before it has ended", p.App)
-			}
 		}
 		all = append(all, x)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Outcome is the result for one job. Times are in s.
@@ -89,6 +90,14 @@ func (s *Sim) Result() (*Result, error) {
 		r.MemUtil += d.memMiBS / d.spec.MemMiB / r.MakespanS / float64(len(s.devs))
 	}
 	return r, nil
+}
+
+// Cost is what an objective keeps small, s: the makespan, or the mean turnaround.
+func (r *Result) Cost(aim policy.Objective) float64 {
+	if aim == policy.Makespan {
+		return r.MakespanS
+	}
+	return r.MeanTurnaroundS
 }
 
 // Slowdowns returns the slowdowns of the jobs that ran, in ascending order.

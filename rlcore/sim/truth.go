@@ -55,19 +55,21 @@ func (t Pairs) Slowdowns(dst []float64, p []*rlcore.Profile, _ []contention.Dema
 // are composed of their pairs.
 type Measured struct {
 	Pairs
-	groups map[string]float64
+	groups map[string]float64 // mean slowdowns, of pairs too
+	times  map[string]float64 // how often each was measured
 }
 
 // NewMeasured returns an empty table.
-func NewMeasured() *Measured { return &Measured{Pairs{}, map[string]float64{}} }
+func NewMeasured() *Measured { return &Measured{Pairs{}, map[string]float64{}, map[string]float64{}} }
 
-// Set enters the slowdown of a victim next to all of the aggressors.
-func (t *Measured) Set(slowdown float64, victim string, aggressors ...string) {
+// Add enters a slowdown of a victim next to all of the aggressors. The mean counts of what was measured more than once.
+func (t *Measured) Add(slowdown float64, victim string, aggressors ...string) {
+	key := groupKey(victim, aggressors)
+	t.times[key]++
+	t.groups[key] += (slowdown - t.groups[key]) / t.times[key]
 	if len(aggressors) == 1 {
-		t.Pairs[[2]string{victim, aggressors[0]}] = slowdown
-		return
+		t.Pairs[[2]string{victim, aggressors[0]}] = t.groups[key]
 	}
-	t.groups[groupKey(victim, aggressors)] = slowdown
 }
 
 // groupKey is one text for a victim and its aggressors in any order. Names hold no line ends.
@@ -78,7 +80,7 @@ func groupKey(victim string, aggressors []string) string {
 // Slowdowns implements Truth.
 func (t *Measured) Slowdowns(dst []float64, p []*rlcore.Profile, d []contention.Demand) []float64 {
 	dst = t.Pairs.Slowdowns(dst, p, d)
-	if len(p) < 3 || len(t.groups) == 0 {
+	if len(p) < 3 || len(t.groups) == len(t.Pairs) {
 		return dst
 	}
 	for i := range p {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -76,7 +77,7 @@ func taught(of []*rlcore.Profile) *interference.Model {
 			pair, pred := []*rlcore.Profile{a, b}, make([]rlcore.Prediction, 2)
 			law.Predict(pred, &rlcore.TitanXp, pair)
 			for range 20 {
-				model.Observe(&rlcore.TitanXp, pair, []float64{pred[0].Slowdown, pred[1].Slowdown})
+				model.Observe(&rlcore.TitanXp, pair, pred[0].Slowdown, math.NaN())
 			}
 		}
 	}

@@ -199,7 +199,6 @@ func (w *World) Prepare(ctx context.Context, name string, train dqn.Scenario, e 
 // tune keeps the setting with the smallest mean over the training sets of the objective.
 func (c *Contender) tune(knobs []policy.Knob, train dqn.Scenario, e Effort, seed uint64) error {
 	best, pick := math.Inf(1), 0
-	cost := sim.CostOf(c.world.Objective)
 	set := func(k int) {
 		c.policy, c.Note = func(m *interference.Model) rlcore.Policy { return knobs[k].New(m) }, knobs[k].Note
 	}
@@ -215,7 +214,7 @@ func (c *Contender) tune(knobs []policy.Knob, train dqn.Scenario, e Effort, seed
 			if err != nil {
 				return err
 			}
-			sum += cost(res)
+			sum += res.Cost(c.world.Objective)
 		}
 		if sum < best {
 			best, pick = sum, k
@@ -252,7 +251,7 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 		cfg.Predictor = nil
 	default:
 		model := d.Guard.Predictor.(*interference.Model)
-		cfg.Predictor, cfg.Observer = model, model.ObservePredicted
+		cfg.Predictor, cfg.Observer = model, model.Observe
 	}
 	res, err := sim.Run(cfg, d)
 	if err != nil {
@@ -301,7 +300,7 @@ func (w *World) Learn(train dqn.Scenario, n int, seed uint64) error {
 		if err != nil {
 			return err
 		}
-		cfg.M, cfg.Predictor, cfg.Observer = w.M, m, m.ObservePredicted
+		cfg.M, cfg.Predictor, cfg.Observer = w.M, m, m.Observe
 		d := &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: &g, M: w.M}
 		if _, err := sim.Run(cfg, d); err != nil {
 			return fmt.Errorf("a past job set: %w", err)

@@ -194,20 +194,20 @@ func (c *contest) lines() map[string]*Line {
 // line sums a policy's results up and compares them with fifo's, with the best other policy's and with the bound.
 func (c *contest) line(name string) *Line {
 	l, e, rs := new(Line), c.entries[name], c.results(name)
-	fifo, cost := c.results(Fifo), sim.CostOf(c.aim)
+	fifo := c.results(Fifo)
 	l.TrainS, l.Note, l.DecisionUS = e.trainS, e.contender.Note, stat.Mean(e.tookUS, nil)
-	vsFifo := func(cost sim.Objective) (mean, sd float64) {
-		return over(rs, func(i int, r *sim.Result) float64 { return cost(r) / cost(fifo[i]) })
+	vs := func(others []*sim.Result, aim policy.Objective) (mean, sd float64) {
+		return over(rs, func(i int, r *sim.Result) float64 { return r.Cost(aim) / others[i].Cost(aim) })
 	}
-	l.VsFifo, l.VsFifoSD = vsFifo(sim.Turnaround)
+	l.VsFifo, l.VsFifoSD = vs(fifo, policy.Turnaround)
 	if c.aim == policy.Makespan {
-		l.MakespanVsFifo, l.MakespanVsFifoSD = vsFifo(sim.Makespan)
+		l.MakespanVsFifo, l.MakespanVsFifoSD = vs(fifo, policy.Makespan)
 	}
 	if others := c.bestOther(name); others != nil {
-		l.VsBest, _ = over(rs, func(i int, r *sim.Result) float64 { return cost(r) / cost(others[i]) })
+		l.VsBest, _ = vs(others, c.aim)
 	}
 	l.PossibleShare, _ = over(rs, func(i int, r *sim.Result) float64 {
-		return gainShare(cost(fifo[i]), cost(r), c.lower[i])
+		return gainShare(fifo[i].Cost(c.aim), r.Cost(c.aim), c.lower[i])
 	})
 	l.sum(rs)
 	return l
@@ -215,12 +215,12 @@ func (c *contest) line(name string) *Line {
 
 // bestOther are the results of the policy that does best on average of all but one; nil = there is no other.
 func (c *contest) bestOther(name string) (best []*sim.Result) {
-	cost, least := sim.CostOf(c.aim), math.Inf(1)
+	least := math.Inf(1)
 	for _, other := range c.o.Policies {
 		if other == name || c.results(other) == nil {
 			continue
 		}
-		if mean, _ := over(c.results(other), func(_ int, r *sim.Result) float64 { return cost(r) }); mean < least {
+		if mean, _ := over(c.results(other), func(_ int, r *sim.Result) float64 { return r.Cost(c.aim) }); mean < least {
 			best, least = c.results(other), mean
 		}
 	}

@@ -97,8 +97,8 @@ func (t *Trace) measured(cfg *sim.Config) *interference.Model {
 		return model
 	}
 	table := sim.NewMeasured()
-	for _, p := range trace.MeanPairs(t.Pairs) {
-		table.Set(p.Slowdown, p.Victim, append([]string{p.Aggressor}, p.More...)...)
+	for _, p := range t.Pairs {
+		table.Add(p.Slowdown, p.Victim, append([]string{p.Aggressor}, p.More...)...)
 	}
 	cfg.Truth = table
 	for i, a := range t.Profiles {

@@ -139,10 +139,10 @@ func TestReadyRefuses(t *testing.T) {
 }
 
 // TestThreeMeasuredMeet: of jobs whose pairs were measured more than two may share. The measured
-// excesses add up, unless the group was measured itself.
+// excesses, means of what was measured twice, add up, unless the group was measured itself.
 func TestThreeMeasuredMeet(t *testing.T) {
 	tr := &Trace{GPUs: []rlcore.GPUSpec{{MemMiB: 8000}}, Profiles: []*rlcore.Profile{flat("a", 100, 0.1, 500)}}
-	tr.Pairs = []trace.Pair{{Victim: "a", Aggressor: "a", Slowdown: 1.1}}
+	tr.Pairs = []trace.Pair{{Victim: "a", Aggressor: "a", Slowdown: 1}, {Victim: "a", Aggressor: "a", Slowdown: 1.2}}
 	for _, id := range []string{"1", "2", "3"} {
 		tr.Jobs = append(tr.Jobs, trace.Job{ID: id, App: "a"})
 	}

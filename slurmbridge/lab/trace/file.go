@@ -136,7 +136,7 @@ const minSlowdown, maxSlowdown = 0.5, 1000
 // 1000. Of a group of three or more, the columns aggressor2, aggressor3 and so on up
 // to aggressor15 name the others; blank = none. A value below 1 is kept as it was measured. Victim and aggressor may be
 // the same application. A pair that was measured more than once stands there as
-// often; MeanPairs makes one of them. When known is given, an application that
+// often. When known is given, an application that
 // isn't among it is an table.ErrUnknownApp. name is the file's name for messages.
 func ReadPairs(r io.Reader, name string, known ...string) ([]Pair, error) {
 	var pairs []Pair
@@ -159,37 +159,14 @@ func ReadPairs(r io.Reader, name string, known ...string) ([]Pair, error) {
 	return pairs, nil
 }
 
-// MeanPairs returns one measurement for each victim and its aggressors, in the order in which
-// they first appear, with the arithmetic mean of their slowdowns.
-func MeanPairs(pairs []Pair) []Pair {
-	at := map[string]int{}
-	var out []Pair
-	var n []float64
-	for _, p := range pairs {
-		others := slices.Sorted(slices.Values(append([]string{p.Aggressor}, p.More...)))
-		key := p.Victim + "\n" + strings.Join(others, "\n") // names hold no line ends
-		i, ok := at[key]
-		if !ok {
-			at[key] = len(out)
-			out, n = append(out, p), append(n, 1)
-			continue
-		}
-		n[i]++
-		out[i].Slowdown += (p.Slowdown - out[i].Slowdown) / n[i]
-	}
-	return out
-}
-
-// Teach shows a model co-runs that were measured. A row says nothing of its aggressors' slowdowns.
+// Teach shows a model co-runs that were measured.
 func Teach(m *interference.Model, card *rlcore.GPUSpec, profiles []*rlcore.Profile, seen []Pair) {
 	byApp := map[string]*rlcore.Profile{}
 	for _, p := range profiles {
 		byApp[p.App] = p
 	}
 	for _, p := range seen {
-		slowdowns := slices.Repeat([]float64{math.NaN()}, 2+len(p.More))
-		slowdowns[0] = p.Slowdown
-		m.Observe(card, p.Members(byApp), slowdowns)
+		m.Observe(card, p.Members(byApp), p.Slowdown, math.NaN())
 	}
 }
 

@@ -164,7 +164,6 @@ func TestReadPairs(t *testing.T) {
 		"more\n1.5,b,a,\n1.1,a,b,\n3,a,b,b\n"), "f", "a", "b"))(t)
 	three := Pair{Victim: "a", Aggressor: "b", More: []string{"b"}, Slowdown: 3}
 	must.Equal(t, got, []Pair{pair("a", "b", 0.9), pair("b", "a", 1.5), pair("a", "b", 1.1), three})
-	must.Equal(t, MeanPairs(got), []Pair{pair("a", "b", 1), pair("b", "a", 1.5), three}, "means")
 }
 
 func TestReadSacct(t *testing.T) {
