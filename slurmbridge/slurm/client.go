@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,7 +46,7 @@ type Client struct {
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 
-	progs map[string]string
+	bin string // the folder of the commands
 
 	config cached[map[string]string]
 	parts  cached[[]text.Partition]
@@ -83,31 +82,29 @@ type form struct {
 
 var _ job.Slurm = (*Client)(nil)
 
-// Open finds Slurm's commands and returns a Client for them. It runs
-// none of them.
+// Open finds the folder of Slurm's commands. It runs none of them. A cluster without accounting may lack sacctmgr.
 func (c *Client) Open() error {
-	c.progs = map[string]string{}
+	if len(c.Prefix) > 0 {
+		c.bin = filepath.Join("/", cmp.Or(c.Bin, "/usr/bin"))
+		return nil
+	}
+	c.bin = c.Bin
+	if c.bin == "" {
+		path, err := exec.LookPath("squeue")
+		if err != nil {
+			return fmt.Errorf("find squeue: %w", err)
+		}
+		c.bin = filepath.Dir(path)
+	}
+	var err error
+	if c.bin, err = filepath.Abs(c.bin); err != nil {
+		return fmt.Errorf("find squeue: %w", err)
+	}
 	for _, prog := range []string{"squeue", "scontrol", "sbatch", "scancel"} {
-		switch {
-		case len(c.Prefix) > 0:
-			c.progs[prog] = filepath.Join("/", cmp.Or(c.Bin, "/usr/bin"), prog)
-		case c.Bin != "":
-			c.progs[prog] = filepath.Join(c.Bin, prog)
-			if _, err := os.Stat(c.progs[prog]); err != nil {
-				return fmt.Errorf("find %s: %w", prog, err)
-			}
-		default:
-			path, err := exec.LookPath(prog)
-			if err != nil {
-				return fmt.Errorf("find %s: %w", prog, err)
-			}
-			if c.progs[prog], err = filepath.Abs(path); err != nil {
-				return fmt.Errorf("find %s: %w", prog, err)
-			}
+		if _, err := os.Stat(filepath.Join(c.bin, prog)); err != nil {
+			return fmt.Errorf("find %s: %w", prog, err)
 		}
 	}
-	// a cluster without accounting may lack it
-	c.progs["sacctmgr"] = filepath.Join(filepath.Dir(c.progs["sbatch"]), "sacctmgr")
 	return nil
 }
 
@@ -254,51 +251,34 @@ func gateOwners(config map[string]string) map[uint32]bool {
 // refused, not lost.
 const excludedFor = 5 * time.Minute
 
-// exclude fills in the nodes that pending jobs exclude where squeue's rows don't
-// have them (22.05): jobs that are new since the last poll cost a second, short
-// squeue.
+// exclude fills in the nodes that pending jobs exclude where squeue's rows don't have them (22.05): where jobs are new
+// since it was last asked, it costs a second, short squeue.
 func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
-	if snap.At.Sub(c.excAt) > excludedFor || c.excluded == nil {
-		c.excluded, c.excAt = map[int64]string{}, snap.At
-	}
-	want := func(j *job.Job) bool {
-		return j.State == job.Pending && j.Request.Kind != job.WholeGPU
-	}
-	var unknown []int64
+	ask := snap.At.Sub(c.excAt) > excludedFor
+	var pending []*job.Job
 	for i := range snap.Jobs {
-		j := &snap.Jobs[i]
-		if _, known := c.excluded[j.ID]; want(j) && !known && (len(unknown) == 0 || unknown[len(unknown)-1] != j.ID) {
-			unknown = append(unknown, j.ID)
+		if j := &snap.Jobs[i]; j.State == job.Pending && j.Request.Kind != job.WholeGPU {
+			pending = append(pending, j)
+			_, known := c.excluded[j.ID]
+			ask = ask || !known
 		}
 	}
-	if len(unknown) > 0 {
-		args := []string{"--noheader", "--all", "--local", "--array", "--states=PENDING", "--format=" + text.ExcludedFormat}
-		if len(unknown) == 1 { // one job is one short answer; more are the whole queue anyway
-			args = append(args, fmt.Sprintf("--jobs=%d", unknown[0]))
-		}
-		out, _, err := c.run(ctx, command{name: "squeue excluded", prog: "squeue", args: args, mark: "\n"})
+	if ask && len(pending) > 0 {
+		out, _, err := c.run(ctx, command{name: "squeue excluded", prog: "squeue", mark: "\n", args: []string{
+			"--noheader", "--all", "--local", "--array", "--states=PENDING", "--format=" + text.ExcludedFormat,
+		}})
 		if err != nil && ctx.Err() != nil {
 			return err
 		}
 		if err == nil {
-			text.ParseExcluded(out, c.excluded)
-		}
-		for _, id := range unknown {
-			if _, known := c.excluded[id]; !known {
-				c.excluded[id] = "" // gone meanwhile
-			}
+			c.excluded, c.excAt = text.ParseExcluded(out), snap.At
 		}
 	}
-	live := make(map[int64]bool, len(snap.Jobs))
-	for i := range snap.Jobs {
-		if j := &snap.Jobs[i]; want(j) {
-			if j.ExcNodes = c.excluded[j.ID]; j.ExcNodes == text.ExcludesTooMuch {
-				j.ExcNodes, j.TooLong = "", true
-			}
-			live[j.ID] = true
+	for _, j := range pending {
+		if j.ExcNodes = c.excluded[j.ID]; j.ExcNodes == text.ExcludesTooMuch {
+			j.ExcNodes, j.TooLong = "", true
 		}
 	}
-	maps.DeleteFunc(c.excluded, func(id int64, _ string) bool { return !live[id] })
 	return nil
 }
 

@@ -107,7 +107,7 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	limit := cmp.Or(cmd.slow, c.timeout())
 	runCtx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	argv := append(slices.Clone(c.Prefix), c.path(cmd.prog))
+	argv := append(slices.Clone(c.Prefix), filepath.Join(c.bin, cmd.prog))
 	argv = append(argv, cmd.args...)
 	p := exec.CommandContext(runCtx, argv[0], argv[1:]...)
 	p.Env = append(c.environ(), cmd.env...)
@@ -179,11 +179,4 @@ func (c *Client) environ() []string {
 		env = append(env, "SLURM_CONF="+c.Conf)
 	}
 	return env
-}
-
-func (c *Client) path(prog string) string {
-	if p := c.progs[prog]; p != "" {
-		return p
-	}
-	return filepath.Join(c.Bin, prog)
 }

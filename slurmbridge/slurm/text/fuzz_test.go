@@ -105,7 +105,9 @@ func FuzzReaders(f *testing.F) {
 		"22_[2]: a\n22_[0-3,7]: b\n22_0-3: c\n22_[2: d\n22_2]: e\n22_[3-1]: f\n22_[0-99999999]: g",
 		"x|n1\n7\n8|\n|9\n9|(null)", "7|N/A|FAILED|1|2|3~N(null)~N\n20|3|COMPLETED|0|N/A|N/A~Nx~N\n", "~N~N",
 		"lab||root|gres/gpu=4||\nroot||lab|gres/gpu=-1,gres/gpu:a=1e9||\n", "normal|gres/gpu=K||||\n",
-		"22.05.8", "23.11.0-rc1", "slurm(64030)", "300 sec", "a=1,B=2", "120_4", "gpu:a:1(S:0),mps:1K", "gpu:0,,:",
+		"22.05.8", "23.11.0-rc1", "slurm(64030)", "300 sec", "a=1,B=2", "120_4", "gpu:a:1(S:0),mps:1K", "gpu:0,,:", "gres/mps:50",
+		"gres:gpu:shared:1", "gres:shard:50(S:0,1)", "cpu=2,gres/gpu=1", "gpu:(,),:", "gres/gpu:99999999999999999999",
+		"gres:mps:2147483647M,gres:mps:2147483647M",
 		"1795234898", "2026-11-21T04:21:38", "N/A", "UNLIMITED", "1-02:03:04", "5:00", "00:20.500", "365-00:00:00",
 		"1-", "-1", "99999999999999999999", "9:9.9.9", "1e9:00", "0-0", "4294967294",
 		"100M", "1.50G", "40777023488", "1.2.3G", ".", "G", "18446744073709551615E",
@@ -133,9 +135,7 @@ func FuzzReaders(f *testing.F) {
 		for _, r := range all {
 			has(r.Name != "" && !r.Nodes["["], "reservation", r)
 		}
-		excluded := map[int64]string{}
-		ParseExcluded([]byte(out), excluded)
-		for id, nodes := range excluded {
+		for id, nodes := range ParseExcluded([]byte(out)) {
 			has(id >= 0 && (!IsNone(nodes) || nodes == "") && !strings.Contains(nodes, "\n"), "excluded", nodes)
 		}
 		described, err := ParseDescriptions([]byte(out), "~N")
@@ -148,6 +148,14 @@ func FuzzReaders(f *testing.F) {
 		}
 		for g := range ParseGres(out) {
 			has(g.Name != "" && g.Count >= 0 && g.Count <= maxCount && strings.Contains(out, g.Name), "resource", g)
+		}
+		for _, ask := range []job.GPURequest{
+			ParseRequest(TRES{out, "N/A", "", "gres:gpu:1"}), ParseRequest(TRES{PerNode: out}), ParseRequest(TRES{PerTask: out}),
+		} {
+			has(ask.Kind != job.NoGPU || ask == job.GPURequest{}, "no GPU", ask)
+			has(ask.Count >= 0 && (ask.Kind == job.Shares) == (ask.Sharing != ""), "request", ask)
+			has(ask.Kind == job.NoGPU || strings.Contains(ask.Raw, "gpu") || strings.Contains(ask.Raw, "mps") ||
+				strings.Contains(ask.Raw, "shard"), "a GPU out of nothing", ask)
 		}
 		errorsOf(t, out)
 		at, limit := parseTime([]byte(out)), parseLimit([]byte(out))

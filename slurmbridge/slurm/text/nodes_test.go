@@ -11,89 +11,54 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
+// A request, as it is read: its kind, how many, and whether it is for each node. What Gres= can't rewrite without a loss
+// counts as whole GPUs.
 func TestParseRequest(t *testing.T) {
-	const whole, shared, shares = job.WholeGPU, job.SharedGPU, job.Shares
-	for _, tc := range []struct {
-		in   TRES
-		want job.GPURequest
-	}{
-		{TRES{}, job.GPURequest{}},
-		{TRES{PerNode: "N/A", PerJob: "N/A", PerSocket: "N/A", PerTask: "N/A"}, job.GPURequest{}},
-		{TRES{PerNode: "gres:gpu:1"}, job.GPURequest{Kind: whole, PerNode: true, Count: 1, Raw: "gres:gpu:1"}},
-		{TRES{PerNode: "gres:gpu"}, job.GPURequest{Kind: whole, PerNode: true, Count: 1, Raw: "gres:gpu"}},
-		{TRES{PerNode: "gres/gpu:titanxp:2"}, job.GPURequest{
-			Kind: whole, PerNode: true, Count: 2,
-			Raw: "gres/gpu:titanxp:2",
-		}},
-		{TRES{PerNode: "gres/gpu=3"}, job.GPURequest{Kind: whole, PerNode: true, Count: 3, Raw: "gres/gpu=3"}},
-		{TRES{PerNode: "gres:gpu:a:1,gres:gpu:b:2"}, job.GPURequest{Kind: whole, Count: 3, Raw: "gres:gpu:a:1,gres:gpu:b:2"}},
-		{TRES{PerNode: "gres:gpu:titanxp"}, job.GPURequest{Kind: whole, PerNode: true, Count: 1, Raw: "gres:gpu:titanxp"}},
-		{TRES{PerNode: "gres:gpu:shared"}, job.GPURequest{Kind: shared, Count: 1, Raw: "gres:gpu:shared"}},
-		{TRES{PerNode: "gres/gpu:shared:1"}, job.GPURequest{Kind: shared, Count: 1, Raw: "gres/gpu:shared:1"}},
-		{TRES{PerJob: "gres:gpu:shared:1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:shared:1"}},
-		{TRES{PerTask: "gres/gpu:shared=1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/gpu:shared=1"}},
-		{TRES{PerNode: "gres:mps:100"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"}},
-		{TRES{PerNode: "gres/mps:50"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 50, Raw: "gres/mps:50"}},
-		{TRES{PerNode: "mps:titanxp:50"}, job.GPURequest{
-			Kind: shares, Sharing: job.MPS, Type: "titanxp", Count: 50,
-			Raw: "mps:titanxp:50",
-		}},
-		{TRES{PerNode: "gres/shard:34"}, job.GPURequest{Kind: shares, Sharing: job.Shard, Count: 34, Raw: "gres/shard:34"}},
-		{TRES{PerNode: "gres/mps:1K"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 1024, Raw: "gres/mps:1K"}},
-		// Gres=mps:50 would take the nic away.
-		{TRES{PerNode: "gres/nic:2,gres/mps:100"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/nic:2,gres/mps:100"}},
-		{TRES{PerNode: "gres/mps:a:50,gres/mps:b:50"}, job.GPURequest{
-			Kind: whole, Count: 2,
-			Raw: "gres/mps:a:50,gres/mps:b:50",
-		}},
-		{TRES{PerNode: "gres:gpu:shared,gres:nic"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:shared,gres:nic"}},
-		{TRES{PerNode: "gres/nic:2"}, job.GPURequest{}},
-		{TRES{PerNode: "gres:none"}, job.GPURequest{}},
-		{TRES{PerTask: "cpu=2,gres/gpu=1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "cpu=2,gres/gpu=1"}},
-		{TRES{PerTask: "cpu=2"}, job.GPURequest{}},
-		{TRES{PerSocket: "gres:gpu:1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:1"}},
-		{
-			TRES{PerNode: "gres:gpu:2", PerJob: "gres:gpu:4"},
-			job.GPURequest{Kind: whole, Count: 4, Raw: "gres:gpu:2,gres:gpu:4"},
-		},
-		// Shares of a task are no shares that Gres= could rewrite.
-		{TRES{PerTask: "gres/mps:50"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/mps:50"}},
-		{
-			TRES{PerNode: "gres/mps:50", PerTask: "gres/mps:50"},
-			job.GPURequest{Kind: whole, Count: 1, Raw: "gres/mps:50,gres/mps:50"},
-		},
+	const na = "N/A"
+	for in, want := range map[TRES]string{
+		{}: "", {na, na, na, na}: "", {PerNode: "gres/nic:2"}: "", {PerNode: "gres:none"}: "", {PerTask: "cpu=2"}: "",
+		{PerNode: "gres:gpu:1"}:                          "whole 1 a node",
+		{PerNode: "gres:gpu"}:                            "whole 1 a node",
+		{PerNode: "gres/gpu:titanxp:2"}:                  "whole 2 a node",
+		{PerNode: "gres/gpu=3"}:                          "whole 3 a node",
+		{PerNode: "gres:gpu:titanxp"}:                    "whole 1 a node",
+		{PerNode: "gres:gpu:a:1,gres:gpu:b:2"}:           "whole 3",
+		{PerTask: "cpu=2,gres/gpu=1"}:                    "whole 1",
+		{PerSocket: "gres:gpu:1"}:                        "whole 1",
+		{PerNode: "gres:gpu:2", PerJob: "gres:gpu:4"}:    "whole 4", // from two sides
+		{PerNode: "gres:gpu:shared"}:                     "shared 1",
+		{PerNode: "gres/gpu:shared:1"}:                   "shared 1",
+		{PerJob: "gres:gpu:shared:1"}:                    "whole 1",
+		{PerTask: "gres/gpu:shared=1"}:                   "whole 1",
+		{PerNode: "gres:gpu:shared,gres:nic"}:            "whole 1",
+		{PerNode: "gres:mps:100"}:                        "100 of mps",
+		{PerNode: "gres/mps:50"}:                         "50 of mps",
+		{PerNode: "mps:titanxp:50"}:                      "50 of mps titanxp",
+		{PerNode: "gres/shard:34"}:                       "34 of shard",
+		{PerNode: "gres/mps:1K"}:                         "1024 of mps",
+		{PerNode: "gres/nic:2,gres/mps:100"}:             "whole 1", // Gres=mps:50 would take the nic away
+		{PerNode: "gres/mps:a:50,gres/mps:b:50"}:         "whole 2",
+		{PerTask: "gres/mps:50"}:                         "whole 1", // shares of a task
+		{PerNode: "gres/mps:50", PerTask: "gres/mps:50"}: "whole 1",
 	} {
-		must.Equal(t, ParseRequest(tc.in), tc.want, tc.in)
+		r, got := ParseRequest(in), ""
+		switch r.Kind {
+		case job.WholeGPU:
+			got = fmt.Sprint("whole ", r.Count)
+		case job.SharedGPU:
+			got = fmt.Sprint("shared ", r.Count)
+		case job.Shares:
+			got = strings.TrimSpace(fmt.Sprint(r.Count, " of ", r.Sharing, " ", r.Type))
+		}
+		if r.PerNode {
+			got += " a node"
+		}
+		must.Equal(t, got, want, "%+v", in)
+		if want != "" {
+			lists := slices.DeleteFunc([]string{in.PerNode, in.PerJob, in.PerSocket, in.PerTask}, IsNone)
+			must.Equal(t, r.Raw, strings.Join(lists, ","), "as it came, %+v", in)
+		}
 	}
-}
-
-func FuzzParseRequest(f *testing.F) {
-	for _, s := range []string{
-		"gres:gpu:1", "gres:gpu:shared:1", "gres/mps:50", "gres:shard:50(S:0,1)", "cpu=2,gres/gpu=1", "N/A", "mps",
-		"gpu:(,),:",
-		"gres/gpu:99999999999999999999", "gres:mps:2147483647M,gres:mps:2147483647M",
-	} {
-		f.Add(s, "N/A", "", "gres:gpu:1")
-	}
-	f.Fuzz(func(t *testing.T, a, b, c, d string) {
-		ask := ParseRequest(TRES{a, b, c, d})
-		if ask.Kind == job.NoGPU && ask != (job.GPURequest{}) {
-			t.Errorf("no GPU, but %+v", ask)
-		}
-		if ask.Count < 0 {
-			t.Errorf("count %d", ask.Count)
-		}
-		if (ask.Kind == job.Shares) != (ask.Sharing != "") {
-			t.Errorf("kind and sharing disagree: %+v", ask)
-		}
-		if ask.Kind != job.NoGPU && !strings.Contains(ask.Raw, "gpu") && !strings.Contains(ask.Raw, "mps") &&
-			!strings.Contains(ask.Raw, "shard") {
-			t.Errorf("a GPU out of nothing: %+v", ask)
-		}
-		if ParseRequest(TRES{PerNode: a}) != parseRequestList(a) {
-			t.Error("a request per node is the request")
-		}
-	})
 }
 
 func TestParseDependencies(t *testing.T) {

@@ -428,9 +428,9 @@ const ExcludedFormat = "%A|%x"
 // ExcludesTooMuch is what ParseExcluded gives for a list longer than MostOfField.
 const ExcludesTooMuch = "\x00"
 
-// ParseExcluded reads the nodes that jobs exclude into dst, by the job's number.
-// Neither can hold a user's text.
-func ParseExcluded(out []byte, dst map[int64]string) {
+// ParseExcluded reads the nodes that jobs exclude, by the job's number. Neither can hold a user's text.
+func ParseExcluded(out []byte) map[int64]string {
+	dst := map[int64]string{}
 	for line := range bytes.Lines(out) {
 		id, nodes, ok := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte{'|'})
 		n, isNumber := digits(id)
@@ -444,4 +444,5 @@ func ParseExcluded(out []byte, dst map[int64]string) {
 			dst[n] = ""
 		}
 	}
+	return dst
 }

@@ -333,14 +333,12 @@ func TestInternerForgets(t *testing.T) {
 
 func TestParseExcluded(t *testing.T) {
 	for _, release := range releases {
-		got := map[int64]string{}
-		ParseExcluded(recorded(t, release, "excluded"), got)
+		got := ParseExcluded(recorded(t, release, "excluded"))
 		if got[24] != "n[1,3]" || got[22] != "" || got[33] != "n3" || len(got) != 24 {
 			t.Errorf("%s: %v", release, got)
 		}
 	}
-	got := map[int64]string{}
-	ParseExcluded([]byte("x|n1\n7\n8|\n|9\n9|(null)"), got)
+	got := ParseExcluded([]byte("x|n1\n7\n8|\n|9\n9|(null)"))
 	if len(got) != 2 || got[8] != "" || got[9] != "" {
 		t.Error(got)
 	}
