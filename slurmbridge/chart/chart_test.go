@@ -50,14 +50,6 @@ func TestSlowdowns(t *testing.T) {
 	}
 }
 
-func TestStep(t *testing.T) {
-	for v, want := range map[float64]float64{0.03: 0.05, 0.1: 0.1, 0.11: 0.2, 3: 5, 7: 10, 0: 1} {
-		if got := step(v); math.Abs(got-want) > 1e-12 {
-			t.Errorf("step(%v) = %v, want %v", v, got, want)
-		}
-	}
-}
-
 func at(minute int) time.Time {
 	return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(minute) * time.Minute)
 }

@@ -62,8 +62,8 @@ const nobody, root, ann, bob = -1, 0, 1000, 1001
 // job 7.
 func others(t *testing.T) *Server {
 	t.Helper()
-	s := busy(2, 4)
-	s.Asker = shown
+	asked := 0
+	s := used(t, &asked)
 	st := s.Status()
 	st.Snap.PrivateJobs = true
 	task := func(ref string) string { return ref + "_5" }
@@ -127,6 +127,37 @@ func others(t *testing.T) *Server {
 	return s
 }
 
+var secret = regexp.MustCompile(`annette|physics-dept|secret|\b\d+_5\b`)
+
+// tellsNothing fails the test where an answer to anybody but an operator has another's secret. The number that was asked
+// for may be in it.
+func tellsNothing(t *testing.T, get func(path string, uid int) (int, string), paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		for _, uid := range []int{nobody, ann, bob, 4711} {
+			_, body := get(path, uid)
+			if body = strings.ReplaceAll(body, strings.TrimPrefix(path, "/v1/why/"), ""); secret.MatchString(body) {
+				t.Errorf("%s tells user %d %s", path, uid, secret.FindString(body))
+			}
+		}
+	}
+}
+
+// Where Slurm hides usage alone, everybody sees their own of it, and operators all.
+func TestPrivateUsage(t *testing.T) {
+	asked := 0
+	s := used(t, &asked)
+	s.Status().Snap.PrivateUsage = true
+	get := answers(s.Handler())
+	tellsNothing(t, get, "/v1/usage", "/v1/usage/me", "/v1/idle", "/usage", "/usage?by=user", "/usage?by=account",
+		"/usage?by=node")
+	for path, uid := range map[string]int{"/v1/usage/me": ann, "/v1/idle": ann, "/v1/usage": root} {
+		if code, body := get(path, uid); code != http.StatusOK || !strings.Contains(body, `"ann"`) {
+			t.Errorf("%s tells user %d nothing: %d %s", path, uid, code, body)
+		}
+	}
+}
+
 // Where Slurm hides the jobs of others, no answer names one to anybody but its owner and the operators: not its number,
 // its user, its account nor its application.
 func TestPrivateJobs(t *testing.T) {
@@ -137,21 +168,12 @@ func TestPrivateJobs(t *testing.T) {
 	}
 	before := known()
 	get := answers(s.Handler())
-	secret := regexp.MustCompile(`annette|physics-dept|secret|\b\d+_5\b`)
-	paths := []string{
-		"/", "/?hours=72&jobs=500", "/v1/status", "/v1/plan", "/v1/groups", "/v1/idle", "/metrics",
-		"/v1/why/7", "/v1/why/1001_5",
-	}
-	for _, path := range paths {
-		for _, uid := range []int{nobody, ann, bob} {
-			// The number that was asked for may be in the answer.
-			_, body := get(path, uid)
-			if body = strings.ReplaceAll(body, strings.TrimPrefix(path, "/v1/why/"), ""); secret.MatchString(body) {
-				t.Errorf("%s tells user %d %s", path, uid, secret.FindString(body))
-			}
-		}
-		if code, body := get(path, root); path != "/metrics" && path != "/v1/idle" &&
-			(code != http.StatusOK || !secret.MatchString(body)) {
+	tellsNothing(t, get, "/", "/?hours=72&jobs=500", "/v1/status", "/v1/plan", "/v1/groups", "/v1/why/7", "/v1/why/1001_5",
+		"/metrics", "/v1/usage", "/v1/usage/me", "/v1/idle", "/usage", "/usage?by=user", "/usage?by=account", "/usage?by=node")
+	for _, path := range []string{
+		"/", "/v1/status", "/v1/plan", "/v1/groups", "/v1/why/7", "/v1/why/1001_5", "/v1/usage", "/v1/idle",
+	} {
+		if code, body := get(path, root); code != http.StatusOK || !secret.MatchString(body) {
 			t.Errorf("%s tells root nothing: %d %.300s", path, code, body)
 		}
 	}
@@ -159,9 +181,11 @@ func TestPrivateJobs(t *testing.T) {
 	if _, body := get("/v1/status", nobody); strings.Count(body, `"job": "other `) < 8 || strings.Contains(body, `"7"`) {
 		t.Errorf("the state for nobody: %s", body)
 	}
-	for _, path := range []string{"/", "/v1/status", "/v1/groups"} {
-		if _, body := get(path, ann); !strings.Contains(body, "mine") {
-			t.Errorf("%s doesn't show ann her job", path)
+	for path, hers := range map[string]string{
+		"/": "mine", "/v1/status": "mine", "/v1/groups": "mine", "/v1/usage/me": `"ann"`, "/v1/idle": `"7"`,
+	} {
+		if code, body := get(path, ann); code != http.StatusOK || !strings.Contains(body, hers) {
+			t.Errorf("%s doesn't show ann her job: %d %s", path, code, body)
 		}
 	}
 	if code, body := get("/v1/why/7", nobody); code != http.StatusUnauthorized || !strings.Contains(body, "no proof") {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,41 +120,6 @@ func TestUsageOfTheFirstMinute(t *testing.T) {
 	}
 	if body := page(); strings.Contains(body, `role="alert"`) || !strings.Contains(body, "held by 3 jobs") {
 		t.Errorf("after the first: %s", body)
-	}
-}
-
-// Where Slurm hides others' jobs or usage, everybody sees their own, and operators all.
-func TestUsageOfOthersIsPrivate(t *testing.T) {
-	for _, what := range []string{"jobs", "usage"} {
-		asked := 0
-		s := used(t, &asked)
-		s.Status().Snap.PrivateJobs, s.Status().Snap.PrivateUsage = what == "jobs", what == "usage"
-		get := answers(s.Handler())
-		secret := regexp.MustCompile("annette|physics-dept|secret-app")
-		for _, path := range []string{
-			"/v1/usage", "/v1/usage/me", "/v1/idle", "/usage", "/usage?by=user",
-			"/usage?by=account", "/usage?by=node",
-		} {
-			for _, uid := range []int{-1, 1000, 1001, 4711} {
-				if path == "/v1/usage/me" && uid == 1000 {
-					continue
-				}
-				if _, body := get(path, uid); secret.MatchString(body) {
-					t.Errorf("%s: %s shows user %d %s", what, path, uid, secret.FindString(body))
-				}
-			}
-		}
-		if code, body := get("/v1/usage/me", 1000); code != http.StatusOK || strings.Contains(body, "annette") {
-			t.Errorf("%s: ann's own: %d %s", what, code, body)
-		}
-		if code, body := get("/v1/idle", 1000); code != http.StatusOK || !strings.Contains(body, `"7"`) {
-			t.Errorf("%s: ann's idle job: %d %s", what, code, body)
-		}
-		for _, path := range []string{"/v1/usage", "/v1/idle"} {
-			if code, body := get(path, 0); code != http.StatusOK || !strings.Contains(body, "annette") {
-				t.Errorf("%s: root asks for %s: %d", what, path, code)
-			}
-		}
 	}
 }
 

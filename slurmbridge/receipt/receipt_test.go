@@ -367,20 +367,6 @@ func TestSums(t *testing.T) {
 	})
 }
 
-// A receipt of nothing is one, too.
-func TestNothing(t *testing.T) {
-	r := Make(&Input{From: at(0), To: at(10), Replay: world()})
-	var text bytes.Buffer
-	r.Text(&text, 10)
-	if !strings.Contains(text.String(), "No job with a GPU is known to have ended") || r.NoReplay == "" {
-		t.Error(text.String())
-	}
-	out, err := json.Marshal(r)
-	if err != nil || strings.Contains(string(out), "null") {
-		t.Errorf("%s %v", out, err)
-	}
-}
-
 // However many jobs there are, lists have as many lines as are asked for.
 func TestListsAreShort(t *testing.T) {
 	o := &history.Outcome{Ref: "1", Slowdown: 2, Contract: 1.2}
@@ -491,7 +477,10 @@ func TestFirstMinute(t *testing.T) {
 	if bad := regexp.MustCompile(`0 jobs, 0 s|[^\d]0\.0[^\d]|0 kept|[>( ]-0|by 0\.00|no second time|WAIT ALONE`).FindString(said); bad != "" {
 		t.Errorf("%q is in %s", bad, said)
 	}
-	if none := page(Make(&Input{From: at(-10), To: at(200)})); strings.Contains(none, "computed") {
-		t.Errorf("of no job: %s", none)
+	none := Make(&Input{From: at(-10), To: at(200), Replay: world()})
+	if said := page(none); !strings.Contains(said, "No job with a GPU is known to have ended") ||
+		strings.Contains(said, "computed") || none.NoReplay == "" ||
+		strings.Contains(string(must.Get(json.Marshal(none))(t)), "null") {
+		t.Errorf("of no job: %s", said)
 	}
 }

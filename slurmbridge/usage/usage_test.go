@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -89,30 +90,59 @@ func report(t testing.TB, by By, runs ...history.Footprint) *Report {
 
 func same(a *float64, b float64) bool { return a != nil && math.Abs(*a-b) < 1e-9*max(1, math.Abs(b)) }
 
-func TestRunsCountByTheirPartOfThePeriod(t *testing.T) {
-	r := report(t, User, run("1", "ann", -6, 6), run("2", "bob", 20, 28), run("3", "bob", 24, 30), run("4", "ann", -3, 0))
-	if len(r.Lines) != 2 || r.Lines[0].Name != "ann" || r.Lines[0].Runs != 1 {
-		t.Fatalf("%+v", r.Lines)
-	}
-	for _, c := range []struct {
-		what string
-		got  *float64
-		want float64
+// Runs count by the part of their time in the period, and shares of a GPU as parts of one. Cores are those used for each
+// GPU held, of the runs of which they are known; host memory is a maximum.
+func TestWhatLinesSumUp(t *testing.T) {
+	half := run("2", "ann", 0, 10)
+	half.GPUs, half.Whole, half.Use.CPUS, half.Use.HostMiB = 0.5, false, 3*36000, 40*1024
+	unknown := run("3", "ann", 0, 10)
+	unknown.Use.CPUS, unknown.Use.HostMiB = 0, 0
+	quarter := run("4", "ann", 0, 10)
+	quarter.GPUs, quarter.Whole, quarter.Use.SharedS = 0.25, false, 36000
+	unheld := run("5", "ann", 0, 10)
+	unheld.GPUs = 0
+	known := func(v float64) *float64 { return &v }
+	for what, c := range map[string]struct {
+		runs []history.Footprint
+		want Line // of what is compared
 	}{
-		{"held", &r.Lines[0].Held, 6},
-		{"computed", r.Lines[0].Computed, 3},
-		{"idle", r.Lines[0].Idle, 1.5},
-		{"memory", r.Lines[0].MemoryMean, 0.1},
-		{"peak", r.Lines[0].MemoryPeak, 0.5},
-		{"energy", r.Lines[0].Energy, 0.5},
-		{"of held", r.Lines[0].Utilisation(), 0.5},
+		"a run that began before, and some outside": {
+			[]history.Footprint{run("1", "ann", -6, 6), run("2", "bob", 24, 30), run("3", "bob", -3, 0)},
+			Line{
+				Runs: 1, Held: 6, Computed: known(3), Idle: known(1.5), MemoryMean: known(0.1), MemoryPeak: known(0.5),
+				Energy: known(0.5), Shared: known(0), Cores: known(6), HostGiB: known(24),
+			},
+		},
+		"cores and host memory": {
+			[]history.Footprint{run("1", "ann", 0, 10), half, unknown},
+			Line{
+				Runs: 3, Held: 25, Computed: known(15), Idle: known(6.25), MemoryMean: known(0.1),
+				MemoryPeak: known(0.5), Energy: known(3), Shared: known(0), Cores: known(6), HostGiB: known(40),
+			},
+		},
+		// Half of the card's time, which is twice its share: all of what it held, and as much beyond.
+		"a quarter of a GPU": {
+			[]history.Footprint{quarter},
+			Line{
+				Runs: 1, Held: 2.5, Computed: known(2.5), Beyond: known(2.5), Idle: known(0.625), MemoryMean: known(0.1),
+				MemoryPeak: known(0.5), Energy: known(1), Shared: known(2.5), Cores: known(24), HostGiB: known(20),
+			},
+		},
+		"it isn't known what it held": {[]history.Footprint{unheld}, Line{Runs: 1, Unheld: 1}},
 	} {
-		if !same(c.got, c.want) {
-			t.Errorf("%s: %v, want %v", c.what, c.got, c.want)
+		r := report(t, User, c.runs...)
+		got := r.Total
+		got.Name, got.ComputedOf, got.MemoryOf, got.IdleOf, got.EnergyOf, got.CoresOf = "", 0, 0, 0, 0, 0
+		if diff := cmp.Diff(c.want, got, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+		if unknown := strings.Contains(strings.Join(r.Notes, " "), "Of 1 runs it isn't known how much of a GPU"); unknown !=
+			(c.want.Unheld > 0) {
+			t.Errorf("%s: %q", what, r.Notes)
 		}
 	}
-	if r.Total.Held != 10 || r.Total.Runs != 2 {
-		t.Errorf("%+v", r.Total)
+	if l := report(t, User, quarter).Total; !same(l.Utilisation(), 1) {
+		t.Errorf("of held %v", *l.Utilisation())
 	}
 }
 
@@ -140,36 +170,6 @@ func TestWhatIsNotKnownIsEmpty(t *testing.T) {
 	if s := table.String(); strings.Contains(s, "computed h") || strings.Contains(s, "kWh") ||
 		!strings.Contains(s, "Of 10.0 h held (100 %) it isn't known") {
 		t.Errorf("%s", s)
-	}
-}
-
-// Cores are those used for each GPU held, of the runs of which they are known; host memory is a maximum. Shares are
-// parts of a GPU here, too.
-func TestHostCoresAndMemory(t *testing.T) {
-	whole, half, unknown := run("1", "ann", 0, 10), run("2", "ann", 0, 10), run("3", "ann", 0, 10)
-	half.GPUs, half.Whole, half.Use.CPUS, half.Use.HostMiB = 0.5, false, 3*36000, 40*1024
-	unknown.Use.CPUS, unknown.Use.HostMiB = 0, 0
-	l := report(t, User, whole, half, unknown).Total
-	if !same(l.Cores, 6) || !same(l.HostGiB, 40) || l.CoresOf != 15 || l.Held != 25 {
-		t.Errorf("%+v: %v cores, %v GiB", l, l.Cores, l.HostGiB)
-	}
-}
-
-func TestSharesArePartsOfAGPU(t *testing.T) {
-	f := run("1", "ann", 0, 10)
-	f.GPUs, f.Whole = 0.25, false
-	f.Use.SharedS = 36000
-	l := report(t, User, f).Total
-	// Half of the card's time, which is twice its share: all of what it held, and as much beyond.
-	if l.Held != 2.5 || !same(l.Computed, 2.5) || !same(l.Beyond, 2.5) || !same(l.Utilisation(), 1) ||
-		!same(l.Shared, 2.5) {
-		t.Errorf("%+v", l)
-	}
-	f.GPUs = 0
-	r := report(t, User, f)
-	if l := r.Total; l.Held != 0 || l.Unheld != 1 || l.Computed != nil ||
-		!strings.Contains(strings.Join(r.Notes, " "), "Of 1 runs it isn't known how much of a GPU") {
-		t.Errorf("%+v", l)
 	}
 }
 
