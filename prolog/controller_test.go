@@ -139,7 +139,8 @@ func TestAskWithAKey(t *testing.T) {
 	api := &httpapi.Server{
 		Now: time.Now,
 		Nodes: &httpapi.Asker{
-			Header: here.Header(), Hint: here.Hint, Trusted: func(uid uint32) bool { return int(uid) == os.Geteuid() },
+			Header: here.Header(), Hint: here.Hint, Name: func(uint32) string { return "root" },
+			Trusted: func(uid uint32) bool { return int(uid) == os.Geteuid() },
 			Decode: func(ctx context.Context, _, cred string) (*credential.Credential, error) {
 				return here.Decode(ctx, cred)
 			},

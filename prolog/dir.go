@@ -282,11 +282,11 @@ func openLock(path string) (*os.File, error) {
 // called or the process ends.
 func (d Dir) Lock(ctx context.Context, gpu int) (release func(), err error) {
 	if err := os.MkdirAll(d.gpu(gpu), 0o755); err != nil {
-		return nil, fmt.Errorf("lock gpu %d: %w", gpu, err)
+		return nil, err
 	}
 	f, err := openLock(filepath.Join(d.gpu(gpu), "lock"))
 	if err != nil {
-		return nil, fmt.Errorf("lock gpu %d: %w", gpu, err)
+		return nil, err
 	}
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -296,7 +296,7 @@ func (d Dir) Lock(ctx context.Context, gpu int) (release func(), err error) {
 		select {
 		case <-ctx.Done():
 			f.Close()
-			return nil, fmt.Errorf("gpu %d: another hook holds its lock: %w", gpu, ctx.Err())
+			return nil, fmt.Errorf("another hook holds its lock: %w", ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

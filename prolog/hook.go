@@ -83,8 +83,8 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			case !known && len(h.Cards) > 0: // as said above
 			case c.Exclusive && h.HidesMemory:
 				// A server would keep the GPU from the job itself.
-				err = fmt.Errorf("gpu %d is in the mode EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own, "+
-					"where they don't reach an MPS server: jobs that share it fail", g)
+				err = errors.New("it is in the mode EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own, where they don't " +
+					"reach an MPS server: jobs that share it fail")
 			case h.MPS == nil:
 				err = errors.New("nvidia-cuda-mps-control or nvidia-cuda-mps-server isn't on this node: jobs that share a GPU " +
 					"take turns")
@@ -152,8 +152,7 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 	if !h.MPS.multiuser(gpu) && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
 		// Slurm has put it next to another user's job by hand-written shares. It would wait for the
 		// server until that job has ended; without the server, the two take turns.
-		return errors.Join(append(errs, fmt.Errorf("gpu %d: the MPS server serves another user; job %d goes without", gpu,
-			j.JobID))...)
+		return fmt.Errorf("the MPS server serves another user; job %d goes without", j.JobID)
 	}
 	ready := false
 	switch s := h.Dir.Server(gpu); {
@@ -162,7 +161,7 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 		s, asked, err := h.refresh(ctx, gpu, others)
 		errs = append(errs, err)
 		if !s.Takes() {
-			return errors.Join(append(errs, goesWithout(gpu, s, j))...)
+			return errors.Join(append(errs, goesWithout(s, j))...)
 		}
 		ready = asked == nil && s.PID != 0 && h.MPS.multiuser(gpu)
 	case !s.Takes():
@@ -175,13 +174,13 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 		s, asked, err := h.refresh(ctx, gpu, others)
 		errs = append(errs, asked, err)
 		if len(others) > 0 && !s.Takes() {
-			return errors.Join(append(errs, goesWithout(gpu, s, j))...)
+			return errors.Join(append(errs, goesWithout(s, j))...)
 		}
 	}
 	if !h.MPS.multiuser(gpu) {
 		errs = append(errs, h.Dir.keepServerUser(gpu, j.UID))
 		if h.MPS.Multiuser && len(others) == 0 {
-			errs = append(errs, fmt.Errorf("gpu %d: %w: only jobs of one user at a time share it", gpu, errOneUser))
+			errs = append(errs, fmt.Errorf("%w: only jobs of one user at a time share it", errOneUser))
 		}
 	}
 	return errors.Join(append(errs, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))...)
@@ -196,12 +195,12 @@ func memory(root string) uint64 {
 	return info.Sys().(*syscall.Stat_t).Dev
 }
 
-func goesWithout(gpu int, s Server, j *Job) error {
+func goesWithout(s Server, j *Job) error {
 	why := "has as many clients as it serves"
 	if !s.Fault.IsZero() {
 		why = "has faulted and isn't renewed yet"
 	}
-	return fmt.Errorf("gpu %d: the MPS server %s; job %d goes without", gpu, why, j.JobID)
+	return fmt.Errorf("the MPS server %s; job %d goes without", why, j.JobID)
 }
 
 // refresh determines the state of the GPU's MPS server, stores it for all hooks, and marks the given
@@ -224,9 +223,7 @@ func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, ask
 		}
 	}
 	if lost || was.Fault.IsZero() && !s.Fault.IsZero() {
-		if err = h.Dir.victims(jobs, h.Now(), by); err != nil {
-			err = fmt.Errorf("gpu %d: %w", gpu, err)
-		}
+		err = h.Dir.victims(jobs, h.Now(), by)
 	}
 	if s != was {
 		err = errors.Join(err, h.Dir.keepServer(gpu, s))
@@ -258,8 +255,13 @@ func (h *Hook) mayShare(j *Job) bool {
 	return j.Sharer() || j.Percent == 0 && h.Shard
 }
 
-// onGPU runs do under a GPU's lock, with the jobs that are on it.
-func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) error {
+// onGPU runs do under a GPU's lock, with the jobs that are on it. Its error names the GPU.
+func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("gpu %d: %w", gpu, err)
+		}
+	}()
 	release, err := h.Dir.Lock(ctx, gpu)
 	if err != nil {
 		return err
@@ -321,70 +323,75 @@ func (h *Hook) lost(id int64) error {
 // them: export NAME=value. Where the GPU's daemon isn't there it prints none: the
 // job then computes without MPS, on the GPU that Slurm named.
 func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
+	text, err := h.variables(get)
+	_, werr := io.WriteString(out, text)
+	return errors.Join(err, werr)
+}
+
+func (h *Hook) variables(get func(string) string) (text string, err error) {
 	// Where GPUs are shared by gres/shard, a percentage is inherited from a sharer that has submitted the job.
 	share, err := number(get("SLURM_SHARDS_ON_NODE"), 1)
 	if err != nil && !h.Shard {
 		share, _ = number(get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), 1)
 	}
-	if share > 0 && share <= 100 {
-		if _, err := io.WriteString(out, whatItAskedFor(get)); err != nil {
-			return err
-		}
+	if share <= 0 || share > 100 {
+		return "", nil
 	}
-	if share > 0 && share <= 100 && h.FrameworkEnv {
-		if err := frameworkEnv(out, get); err != nil {
-			return err
-		}
+	text = whatItAskedFor(get)
+	if h.FrameworkEnv {
+		text += frameworkEnv(get)
 	}
 	gpus, err := indexes(get("SLURM_JOB_GPUS"))
-	if share <= 0 || share > 100 || err != nil || len(gpus) != 1 {
-		return nil // several GPUs: MPS isn't for this job
+	if err != nil || len(gpus) != 1 {
+		return text, nil // several GPUs: MPS isn't for this job
 	}
-	given := h.Dir.handout(gpus[0])
+	gpu, given := gpus[0], h.Dir.handout(gpus[0])
 	if given.Named { // with MPS or without
-		if _, err := fmt.Fprintf(out, "export CUDA_VISIBLE_DEVICES=%s\n", given.UUID); err != nil {
-			return err
-		}
+		text += "export CUDA_VISIBLE_DEVICES=" + given.UUID + "\n"
 	}
 	if share == 100 || h.MPS == nil {
-		return nil
-	}
-	if !h.MPS.present(gpus[0]) {
-		return fmt.Errorf("gpu %d: no MPS daemon; the job shares the GPU without", gpus[0])
-	}
-	if uid, ok := h.Dir.serverUser(gpus[0]); ok && get("SLURM_JOB_UID") != strconv.FormatUint(uint64(uid), 10) {
-		return fmt.Errorf("gpu %d: the MPS server serves another user; the job shares the GPU without", gpus[0])
-	}
-	if !h.Dir.Server(gpus[0]).Takes() {
-		return fmt.Errorf("gpu %d: the MPS server takes no new clients; the job shares the GPU without", gpus[0])
+		return text, nil
 	}
 	job, _ := number(get("SLURM_JOB_ID"), 1)
-	if _, err := os.Stat(h.Dir.running(job)); err != nil {
-		// Slurm 22.05 runs no prolog for a requeued job if slurmd still has the job's first
-		// credential. The epilog of the last known job would then end the daemon under it.
-		return fmt.Errorf("job %d: no prolog has run for it; it shares the GPU without MPS: %w", job, err)
+	if err := h.unserved(gpu, job, get("SLURM_JOB_UID"), given); err != nil {
+		return text, fmt.Errorf("gpu %d: %w; the job shares the GPU without", gpu, err)
 	}
-	if shm := memory(""); given.Memory != 0 && shm != given.Memory {
-		return fmt.Errorf("gpu %d: the job has a /dev/shm of its own (job_container.conf), where it doesn't reach the MPS "+
-			"server; it shares the GPU without", gpus[0])
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0]))
+	text += "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(gpu) + "\n"
 	// The GPU's daemon knows this one GPU only, and a client counts from the daemon's first. Where a process that doesn't
 	// reach the daemon could take another GPU for the first, its UUID names it; programs that read a number can't.
 	if !given.Named && (!given.Alone || get("CUDA_VISIBLE_DEVICES") != "0") {
-		fmt.Fprintf(&b, "export CUDA_VISIBLE_DEVICES=%s\n", cmp.Or(given.UUID, "0"))
+		text += "export CUDA_VISIBLE_DEVICES=" + cmp.Or(given.UUID, "0") + "\n"
 	}
 	if get(handEnv) == "" {
 		// Slurm's cap, the share, slows jobs that would fit side by side.
-		fmt.Fprintln(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")
+		text += "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100\n"
 	}
 	if mib := given.Limits[job]; mib > 0 {
-		fmt.Fprintf(&b, "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
+		text += fmt.Sprintf("export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
 	}
-	fmt.Fprintf(&b, "export %s=%d\n", JobEnv, job)
-	_, err = io.WriteString(out, b.String())
-	return err
+	return text + fmt.Sprintf("export %s=%d\n", JobEnv, job), nil
+}
+
+// unserved says why the GPU's MPS server wouldn't serve a job's processes, nil = it would.
+func (h *Hook) unserved(gpu int, job int64, uid string, given handout) error {
+	if !h.MPS.present(gpu) {
+		return errors.New("no MPS daemon")
+	}
+	if of, ok := h.Dir.serverUser(gpu); ok && uid != strconv.FormatUint(uint64(of), 10) {
+		return errors.New("the MPS server serves another user")
+	}
+	if !h.Dir.Server(gpu).Takes() {
+		return errors.New("the MPS server takes no new clients")
+	}
+	if _, err := os.Stat(h.Dir.running(job)); err != nil {
+		// Slurm 22.05 runs no prolog for a requeued job if slurmd still has the job's first
+		// credential. The epilog of the last known job would then end the daemon under it.
+		return fmt.Errorf("no prolog has run for job %d: %w", job, err)
+	}
+	if given.Memory != 0 && memory("") != given.Memory {
+		return errors.New("the job has a /dev/shm of its own (job_container.conf), where it doesn't reach the MPS server")
+	}
+	return nil
 }
 
 // handEnv is set where a job's owner has asked for a part of a GPU by hand (job_submit.lua): that part stays what Slurm
@@ -416,7 +423,7 @@ func whatItAskedFor(get func(string) string) string {
 
 // frameworkEnv keeps frameworks from taking the whole card at their start, unless the job says otherwise. Source: JAX's
 // page on GPU memory allocation and TensorFlow's guide "Use a GPU".
-func frameworkEnv(out io.Writer, get func(string) string) error {
+func frameworkEnv(get func(string) string) string {
 	lines, mark := "", ""
 	for _, v := range []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false", "TF_FORCE_GPU_ALLOW_GROWTH=true"} {
 		if name, _, _ := strings.Cut(v, "="); get(name) == "" {
@@ -427,8 +434,7 @@ func frameworkEnv(out io.Writer, get func(string) string) error {
 	if job, err := number(get("SLURM_JOB_ID"), 1); err == nil && lines != "" {
 		lines += fmt.Sprintf("export %s=%d%s\n", frameworksEnv, job, mark)
 	}
-	_, err := io.WriteString(out, lines)
-	return err
+	return lines
 }
 
 // frameworksEnv is set to the job that the task prolog has set frameworks' variables for, and to these. Where it is
@@ -507,8 +513,5 @@ func (h *Hook) handOut(gpu int, jobs ...*Job) error {
 			o.Limits[j.JobID] = j.MemLimitMiB
 		}
 	}
-	if err := putJSON(h.Dir.handoutFile(gpu), o, 0o644); err != nil {
-		return fmt.Errorf("gpu %d: %w", gpu, err)
-	}
-	return nil
+	return putJSON(h.Dir.handoutFile(gpu), o, 0o644)
 }

@@ -30,8 +30,6 @@ type MPS struct {
 	Multiuser bool
 	// Env is added to the daemon's environment.
 	Env []string
-	// Quit is how long a daemon has to end by itself. Default 1 s.
-	Quit time.Duration
 	// Answer is how long a daemon may take to answer before it counts as hung, and
 	// half of what it may take to start a server. Default 1.5 s.
 	Answer time.Duration
@@ -41,8 +39,8 @@ type MPS struct {
 
 func (m *MPS) answer() time.Duration { return cmp.Or(m.Answer, 1500*time.Millisecond) }
 
-// ending is how long a daemon that has acknowledged quit may take to end.
-const ending = 500 * time.Millisecond
+// quit is how long a daemon has to end by itself, and ending how long one that has acknowledged that may take.
+const quit, ending = time.Second, 500 * time.Millisecond
 
 // Pipe is the GPU's CUDA_MPS_PIPE_DIRECTORY.
 func (m *MPS) Pipe(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "pipe") }
@@ -61,27 +59,24 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool
 		if inUse && m.present(gpu) {
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("gpu %d: the MPS daemon does not answer, and is left to the jobs that use it: %w", gpu, ctx.Err())
+				return fmt.Errorf("the MPS daemon does not answer, and is left to the jobs that use it: %w", ctx.Err())
 			case <-time.After(50 * time.Millisecond):
 			}
 			continue
 		}
 		if err := m.start(ctx, gpu, uid); err != nil {
-			return fmt.Errorf("gpu %d: %w", gpu, err)
+			return err
 		}
 	}
 	if m.multiuser(gpu) {
 		return nil
 	}
 	// The daemon may have been another user's before.
-	if err := m.letIn(gpu, uid); err != nil {
-		return fmt.Errorf("gpu %d: %w", gpu, err)
-	}
-	if !ahead {
-		return nil
+	if err := m.letIn(gpu, uid); err != nil || !ahead {
+		return err
 	}
 	if err := m.serve(ctx, gpu, uid); err != nil {
-		return fmt.Errorf("gpu %d: start server of user %d: %w", gpu, uid, err)
+		return fmt.Errorf("start server of user %d: %w", uid, err)
 	}
 	return nil
 }
@@ -135,7 +130,7 @@ func (m *MPS) servers(ctx context.Context, gpu int) (pids []int, err error) {
 	for _, word := range strings.Fields(out) {
 		pid, err := strconv.Atoi(word)
 		if err != nil || pid <= 0 {
-			return nil, fmt.Errorf("gpu %d: the MPS daemon's servers are %.64q", gpu, out)
+			return nil, fmt.Errorf("the MPS daemon's servers are %.64q", out)
 		}
 		pids = append(pids, pid)
 	}
@@ -333,10 +328,9 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	if _, err := os.Stat(m.Pipe(gpu)); err != nil {
 		return nil // there is none
 	}
-	quit := cmp.Or(m.Quit, time.Second)
 	all := m.running(gpu, controlName, serverName)
 	bounded, cancel := context.WithTimeout(ctx, quit+m.answer())
-	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(max(1, quit.Seconds()))))
+	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(quit.Seconds())))
 	if bounded.Err() == nil {
 		// It has acknowledged, and may take a moment to end. The exit status says nothing: after a server has failed it is
 		// 0 or 1, as it happens.
@@ -349,15 +343,11 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	cancel()
 	// What is left hangs, or has lost its daemon, and is of no use.
 	n := m.kill(gpu, controlName, serverName)
-	if rerr := errors.Join(os.RemoveAll(m.Pipe(gpu)), ignoreMissing(os.Remove(m.Dir.serverFile(gpu))),
-		ignoreMissing(os.Remove(m.Dir.userFile(gpu)))); rerr != nil {
-		return fmt.Errorf("gpu %d: %w", gpu, rerr)
+	if n > 0 {
+		err = errors.Join(fmt.Errorf("the MPS daemon did not end by itself, %d of its processes were killed", n), err)
+	} else {
+		err = nil
 	}
-	switch {
-	case n > 0 && err != nil:
-		return fmt.Errorf("gpu %d: the MPS daemon did not end by itself, %d of its processes were killed: %w", gpu, n, err)
-	case n > 0:
-		return fmt.Errorf("gpu %d: the MPS daemon did not end by itself, %d of its processes were killed", gpu, n)
-	}
-	return nil
+	return errors.Join(err, os.RemoveAll(m.Pipe(gpu)), ignoreMissing(os.Remove(m.Dir.serverFile(gpu))),
+		ignoreMissing(os.Remove(m.Dir.userFile(gpu))))
 }

@@ -47,10 +47,7 @@ func (d Dir) Server(gpu int) Server {
 }
 
 func (d Dir) keepServer(gpu int, s Server) error {
-	if err := putJSON(d.serverFile(gpu), s, 0o644); err != nil {
-		return fmt.Errorf("gpu %d: %w", gpu, err)
-	}
-	return nil
+	return putJSON(d.serverFile(gpu), s, 0o644)
 }
 
 // userFile names the user of the GPU's MPS server, if the server serves one user only.
@@ -68,10 +65,7 @@ func (d Dir) serverUser(gpu int) (uid uint32, ok bool) {
 }
 
 func (d Dir) keepServerUser(gpu int, uid uint32) error {
-	if err := put(d.userFile(gpu), []byte(strconv.FormatUint(uint64(uid), 10)), 0o644); err != nil {
-		return fmt.Errorf("gpu %d: %w", gpu, err)
-	}
-	return nil
+	return put(d.userFile(gpu), []byte(strconv.FormatUint(uint64(uid), 10)), 0o644)
 }
 
 // inspect compares the GPU's server with what was last seen of it, without a query. It reports whether the server has
@@ -207,8 +201,7 @@ func (m *MPS) endClients(ctx context.Context, gpu int, left func() []int) error 
 		}
 	}
 	if len(ended) > 0 {
-		return fmt.Errorf("gpu %d: MPS clients that had outlived their job were ended: processes %s",
-			gpu, strings.Join(ended, ", "))
+		return fmt.Errorf("MPS clients that had outlived their job were ended: processes %s", strings.Join(ended, ", "))
 	}
 	return nil
 }
