@@ -5,6 +5,7 @@
 package adopt
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -56,36 +57,28 @@ type Policy struct {
 	UID func(name string) (uint32, bool)
 }
 
-// names are the words of the rules' lists, for settings and for the script.
-var names = []string{"partition", "account", "qos", "user", "reservation"}
+// criterion is one list of a rule, by its word in settings and for the script.
+type criterion struct {
+	word   string
+	values []string
+}
 
-// list returns the list of the given name, one of names.
-func (r *Rule) list(name string) *[]string {
-	switch name {
-	case "partition":
-		return &r.Partitions
-	case "account":
-		return &r.Accounts
-	case "qos":
-		return &r.QOS
-	case "user":
-		return &r.Users
+// criteria are the lists of a rule that aren't empty.
+func (r *Rule) criteria() []criterion {
+	all := []criterion{
+		{"partition", r.Partitions}, {"account", r.Accounts}, {"qos", r.QOS}, {"user", r.Users},
+		{"reservation", r.Reservations},
 	}
-	return &r.Reservations
+	return slices.DeleteFunc(all, func(c criterion) bool { return len(c.values) == 0 })
 }
 
 // String names the rule to people: "partition gpu, account lab".
 func (r *Rule) String() string {
 	var parts []string
-	for _, name := range names {
-		if list := *r.list(name); len(list) > 0 {
-			parts = append(parts, name+" "+strings.Join(list, " or "))
-		}
+	for _, c := range r.criteria() {
+		parts = append(parts, c.word+" "+strings.Join(c.values, " or "))
 	}
-	text := strings.Join(parts, ", ")
-	if text == "" {
-		text = "all jobs"
-	}
+	text := cmp.Or(strings.Join(parts, ", "), "all jobs")
 	if r.Never {
 		return "never: " + text
 	}
@@ -199,10 +192,8 @@ func (p *Policy) Lines(stopped func(*Rule) bool, unbilled []string) (string, err
 		if r.From == PerNode {
 			line += "pernode "
 		}
-		for _, name := range names {
-			if list := *r.list(name); len(list) > 0 {
-				line += name + ":" + strings.Join(list, ",") + " "
-			}
+		for _, c := range r.criteria() {
+			line += c.word + ":" + strings.Join(c.values, ",") + " "
 		}
 		b.WriteString(line + "end\n")
 	}

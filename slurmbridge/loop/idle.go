@@ -37,9 +37,7 @@ func (b *Bridge) TakeIdle(r *gpuprof.IdleReport) {
 	if b.idle.nodes == nil {
 		b.idle.nodes = map[string]idleReport{}
 	}
-	if r.Empty() || len(b.idle.nodes) >= mostIdleNodes {
-		delete(b.idle.nodes, r.Node)
-	}
+	delete(b.idle.nodes, r.Node)
 	if !r.Empty() && len(b.idle.nodes) < mostIdleNodes {
 		b.idle.nodes[r.Node] = idleReport{b.Now(), r.Jobs, r.WithoutMPS}
 	}

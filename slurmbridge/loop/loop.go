@@ -5,6 +5,7 @@ package loop
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -99,7 +100,6 @@ type Bridge struct {
 	comments comments
 	failures int    // polls in a row
 	standby  string // the daemon that keeps the gate instead of this one, "" = none does
-	gateErr  string // what is wrong with the gate, "" = nothing
 	// complaints are what complain logged last, by what it is about.
 	complaints map[string]string
 	maxDelay   float64 // of any job so far, s
@@ -309,7 +309,7 @@ func (b *Bridge) giveWay(ctx context.Context, snap *job.Snapshot) {
 		b.Log.Warn("this daemon decides now: the other one's gate has not been renewed", "other", was)
 		return
 	}
-	b.gateErr = ""
+	b.complain("gate", nil)
 	b.Log.Warn("standby: another daemon keeps the gate", "other", owner)
 	for _, id := range b.tracker.GroupIDs() {
 		g := b.tracker.Groups[id]
@@ -321,17 +321,15 @@ func (b *Bridge) giveWay(ctx context.Context, snap *job.Snapshot) {
 	}
 }
 
-// keepGate keeps the gate. What is wrong with it is logged once, and stays in the status.
+// keepGate keeps the gate. What is wrong with it stays in the status.
 func (b *Bridge) keepGate(ctx context.Context, snap *job.Snapshot) {
-	said, err := b.gateErr, b.Gate.Tend(ctx, snap)
-	b.gateErr = b.Gate.Instead()
+	err := b.Gate.Tend(ctx, snap)
 	if err != nil {
 		b.Metrics.gateErrors.Inc()
-		b.gateErr = err.Error()
+	} else if instead := b.Gate.Instead(); instead != "" {
+		err = errors.New(instead)
 	}
-	if b.gateErr != "" && b.gateErr != said {
-		b.Log.Error("gate", "err", b.gateErr)
-	}
+	b.complain("gate", err)
 }
 
 // Preview polls and plans without applying, recording or keeping a gate: what the bridge
@@ -566,7 +564,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	st := &job.Status{
 		At: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy),
 		Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
-		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(),
+		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.complaints["gate"], Misread: b.misread(), Lease: b.lease(),
 		Snap: in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,
 		Unmanaged: maps.Clone(b.tracker.Unmanaged), Refused: b.tracker.Refusals.List(), MaxDelayS: b.maxDelay,
 		Window: b.Planner.Window(),
