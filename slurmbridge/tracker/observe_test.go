@@ -2,6 +2,7 @@ package tracker_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -79,52 +80,35 @@ func TestWhateverPollsShow(t *testing.T) {
 	})
 }
 
-// Of a cluster with few nodes Slurm says of a released job that its nodes are reserved while
-// another waits for a GPU that is being cleaned up. It starts a moment later: it isn't taken
-// back for that, and its like may be sent there. Where it lasts it is, without a mark.
-func TestPassedOverInAPass(t *testing.T) {
-	const reason = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
-	tr := tracker.New()
-	g := released(1, 50, "0", "1")
-	tr.Groups[1] = g
-	see := func(seconds int) ([]job.Change, []tracker.Event, bool) {
-		s := poll(time.Unix(1e9, 0).Add(time.Duration(seconds)*time.Second), sent("0", reason), sent("1", reason))
-		repairs, events := tr.Observe(s, "7")
-		tr.LastAt = s.At
-		return repairs, events, maySend(tr.Limits.Budget(s, map[string]*job.Job{"0": &s.Jobs[0], "1": &s.Jobs[1]}), "0", "n1")
-	}
-	for seconds := 0; seconds <= 15; seconds += 5 {
-		if repairs, events, open := see(seconds); len(repairs)+len(events) > 0 || !open {
-			t.Fatalf("after %d s it asks for %v and tells %v; may others be sent: %v", seconds, repairs, events, open)
-		}
-	}
-	repairs, events, _ := see(16)
-	if len(repairs) != 2 || len(events) != 2 || tr.Wait("0").Strikes > 0 {
-		t.Fatalf("after 16 s it asks for %v and tells %v; %d marks", repairs, events, tr.Wait("0").Strikes)
-	}
-	if m := g.Members[0]; m.State != job.MemberRestoring || m.Cause.Kind != job.CausePassedOver {
-		t.Errorf("it is %s for %s", m.State, m.Cause)
-	}
-}
-
-// A released job that Slurm keeps pending for other jobs goes back behind the gate however often
-// that happens, and its class isn't sent to the node for a while. A job of which Slurm says nothing
-// that explains it is left to Slurm after two tries.
+// A released job that doesn't start goes back behind the gate. Where Slurm says why it keeps the job pending, or that
+// it keeps the node for others, or the node goes down, that is no mark against the job, however often it happens; what
+// Slurm keeps pending isn't sent to the node for a while. A job of which Slurm says nothing that explains it, or that
+// its node doesn't suit it, is left to Slurm after two tries.
 func TestReleasedAndKeptPending(t *testing.T) {
+	const late = 46 // s, until it is taken back
+	up, planned, down := job.Node{Up: true}, job.Node{Up: true, Planned: true}, job.Node{}
 	for _, c := range []struct {
 		reason  string
-		planned bool
-		left    bool
+		node    job.Node
+		after   int // s, until it is taken back
+		cause   job.CauseKind
+		closed  bool // the node, to jobs like it
+		strikes bool
 	}{
-		{reason: "Priority"},
-		{reason: "Resources"},
-		{reason: "Licenses"},
-		{reason: "ReqNodeNotAvail"},
-		{reason: "ReqNodeNotAvail, UnavailableNodes:n1"},
-		{reason: "None", planned: true},
-		{reason: "None", left: true},
-		{reason: "Dependency", left: true},
-		{reason: "Priority\nReqNodeNotAvail", left: true},
+		{"Priority", up, late, job.CausePassedOver, true, false},
+		{"Resources", up, late, job.CausePassedOver, true, false},
+		{"Licenses", up, late, job.CausePassedOver, true, false},
+		{"ReqNodeNotAvail", up, late, job.CausePassedOver, true, false},
+		{"ReqNodeNotAvail, UnavailableNodes:n1", up, late, job.CausePassedOver, true, false},
+		{"None", planned, late, job.CausePassedOver, true, false},
+		{"None", up, late, job.CauseLate, false, true},
+		{"Dependency", up, late, job.CauseLate, false, true},
+		{"Priority\nReqNodeNotAvail", up, late, job.CauseLate, false, true},
+		{"BadConstraints", up, 0, job.CauseImpossible, false, true},
+		{"None", down, 0, job.CauseNodeDown, false, false},
+		// Slurm says so while another job waits for a GPU that is being cleaned up: it may start a moment later.
+		{"Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", up, 16,
+			job.CausePassedOver, false, false},
 	} {
 		tr := tracker.New()
 		at := time.Unix(1e9, 0)
@@ -132,57 +116,34 @@ func TestReleasedAndKeptPending(t *testing.T) {
 			g := released(int64(try), 50, "1")
 			tr.Groups = map[int64]*job.Group{g.ID: g}
 			s := poll(at, sent("1", c.reason))
-			s.Nodes[0].Planned = c.planned
-			var repairs []job.Change
-			var events []tracker.Event
-			for _, seconds := range []int{1, 45, 1} {
-				if at = at.Add(time.Duration(seconds) * time.Second); len(repairs)+len(events) > 0 {
-					t.Fatalf("%q: taken back too soon", c.reason)
-				}
+			s.Nodes[0].Up, s.Nodes[0].Planned = c.node.Up, c.node.Planned
+			if c.cause == job.CauseImpossible {
+				s.Jobs[0].Priority = 0 // Slurm holds it
+			}
+			repairs, events := tr.Observe(s, "7")
+			for _, seconds := range []int{c.after - 1, 1}[:min(2, 2*c.after)] {
+				must.Equal(t, len(repairs)+len(events), 0, "%q: taken back too soon", c.reason)
+				at = at.Add(time.Duration(seconds) * time.Second)
 				s.At = at
 				repairs, events = tr.Observe(s, "7")
 			}
-			kind := tracker.EventStuck
-			if !c.left {
+			kind, left := tracker.EventStuck, c.strikes && try > 0
+			if c.closed {
 				kind = tracker.EventKept
-			} else if try > 0 {
+			} else if left {
 				kind = tracker.EventLeft
 			}
 			if len(repairs) != 1 || len(events) != 1 || events[0].Kind != kind {
 				t.Fatalf("%q, try %d: %v, %v, want %s", c.reason, try, repairs, events, kind)
 			}
 			open := maySend(tr.Limits.Budget(s, map[string]*job.Job{"1": &s.Jobs[0]}), "1", "n1")
-			left := tr.Unmanaged["1"] == job.UngatedNotStarted.String()
-			if strikes := tr.Wait("1").Strikes; open != c.left || left != (c.left && try > 0) || (strikes > 0) != c.left {
-				t.Errorf("%q, try %d: open %v, left %v, %d strikes", c.reason, try, open, left, strikes)
-			}
-			if cause := g.Members[0].Cause.Kind; (cause == job.CausePassedOver) == c.left {
-				t.Errorf("%q: taken back for %q", c.reason, cause)
-			}
-			if gate := *repairs[0].Update.Dependency; (gate == "") != left {
-				t.Errorf("%q, try %d: it goes back behind %q", c.reason, try, gate)
-			}
+			must.Equal(t, open, !c.closed, "%q, try %d: others may be sent", c.reason, try)
+			must.Equal(t, tr.Unmanaged["1"] == job.UngatedNotStarted.String(), left, "%q, try %d: left", c.reason, try)
+			must.Equal(t, tr.Wait("1").Strikes > 0, c.strikes, "%q: strikes", c.reason)
+			must.Equal(t, g.Members[0].Cause.Kind, c.cause, "%q: the cause", c.reason)
+			must.Equal(t, *repairs[0].Update.Dependency == "", left, "%q, try %d: no gate", c.reason, try)
+			must.Equal(t, *repairs[0].Update.ReqNodes, "", "its node")
 			at = at.Add(15 * time.Minute)
-		}
-	}
-}
-
-// A member that Slurm holds since its node doesn't suit it is no held job: the bridge has chosen the node. After two
-// tries it is left to Slurm, which lets go of it when it is changed.
-func TestNodeThatDoesNotSuit(t *testing.T) {
-	tr := tracker.New()
-	for try := range 2 {
-		tr.Groups = map[int64]*job.Group{1: released(1, 50, "1")}
-		held := sent("1", "BadConstraints")
-		held.Priority = 0
-		repairs, events := tr.Observe(poll(time.Unix(1e9, 0), held), "7")
-		if len(repairs) != 1 || len(events) != 1 {
-			t.Fatalf("try %d: %v, %v", try, repairs, events)
-		}
-		left := try > 0
-		if gate := *repairs[0].Update.Dependency; (gate == "") != left || (tr.Unmanaged["1"] != "") != left ||
-			*repairs[0].Update.ReqNodes != "" {
-			t.Errorf("try %d: it goes back behind %q, left alone for %q", try, gate, tr.Unmanaged["1"])
 		}
 	}
 }
@@ -196,9 +157,8 @@ func TestOnlyTheUnexplainedGetsAStrike(t *testing.T) {
 	tr.Observe(s, "7")
 	s.At = s.At.Add(46 * time.Second)
 	tr.Observe(s, "7")
-	if a, b := tr.Wait("0").Strikes, tr.Wait("1").Strikes; a != 1 || b != 0 {
-		t.Errorf("%d and %d strikes", a, b)
-	}
+	must.Equal(t, tr.Wait("0").Strikes, 1, "strikes")
+	must.Equal(t, tr.Wait("1").Strikes, 0, "strikes")
 }
 
 func states(g *job.Group) []job.MemberState {
@@ -210,12 +170,7 @@ func states(g *job.Group) []job.MemberState {
 }
 
 func pending(s *job.Snapshot, ref string) bool {
-	for i := range s.Jobs {
-		if s.Jobs[i].Ref == ref {
-			return s.Jobs[i].State == job.Pending
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Jobs, func(j job.Job) bool { return j.Ref == ref && j.State == job.Pending })
 }
 
 // drawPoll draws what a poll shows of the members and of the job that they may follow.
@@ -294,22 +249,6 @@ func TestAnotherJobTakesTheGPU(t *testing.T) {
 		g.Decided, tr.Groups[1] = decided, g
 		other := job.Job{Ref: "2", State: job.Running, Nodes: "n1", GPUs: []int{0}, Start: c.start, Request: c.request}
 		repairs, _ := tr.Observe(poll(decided.Add(2*time.Second), sent("1", ""), other), "7")
-		if back := len(repairs) > 0; back != c.back {
-			t.Errorf("%s: taken back: %v, want %v", c.name, back, c.back)
-		}
+		must.Equal(t, len(repairs) > 0, c.back, "%s: taken back", c.name)
 	}
-}
-
-// A job whose node goes down again and again before it starts is restored each time: that is no mark against the job.
-func TestFailingNodeIsNoMarkAgainstTheJob(t *testing.T) {
-	tr := tracker.New()
-	s := poll(time.Unix(1e9, 0), sent("1", ""))
-	s.Nodes[0].Up = false
-	for id := range int64(3) {
-		tr.Groups = map[int64]*job.Group{id: released(id, 50, "1")}
-		if repairs, _ := tr.Observe(s, "7"); len(repairs) != 1 || *repairs[0].Update.Dependency != "after:7" {
-			t.Errorf("%+v", repairs)
-		}
-	}
-	must.Equal(t, tr.Unmanaged["1"], "", "left to Slurm")
 }
