@@ -284,6 +284,7 @@ func TestVersions(t *testing.T) {
 		"unreleased":              {unreleased, "true", `1\.2\.3\+git1\.g[0-9a-f]+`, "first heading is no new version"},
 		"unreleased, without git": {unreleased, "rm -r .git", `1\.2\.3\+unreleased`, "first heading is no new version"},
 		"released, without git":   {released, "rm -r .git", `1\.2\.3`, ""},
+		"before the first":        {"# Changelog\n\n## Unreleased\n", "true", `0\+git1\.g[0-9a-f]+`, "first heading is no new version"},
 		"no heading":              {"# Changelog\n", "true", "version: CHANGELOG.md has no heading.*", "no heading"},
 	} {
 		t.Run(name, func(t *testing.T) {
