@@ -1,7 +1,6 @@
 package gpuprof
 
 import (
-	"encoding/json"
 	"math"
 	"slices"
 	"testing"
@@ -122,23 +121,6 @@ func TestUnknownIsNotZero(t *testing.T) {
 	}
 	r.Unknown = nil
 	if p, err := ProfileOf("a", r); err != nil || p.StepS != 0 {
-		t.Error(p, err)
-	}
-}
-
-// Records of agents before this one are still read, those with figures that nothing reads any more, too.
-func TestRecordOfAnOlderAgent(t *testing.T) {
-	old := `{"job_id":7,"restart":0,"node":"n1","uid":1000,"user":"ann","start":"2024-05-01T10:00:00Z","end":"2024-05-01T10:00:02Z",
-		"gpus":[{"index":0,"uuid":"GPU-1","model":"TITAN Xp","mem_mib":12196}],"shared":false,"period_s":1,
-		"series":[{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3}],"mean":{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3},
-		"peak":{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3},"samples":2,"failed":0,"core_from":"gpm","rx":{"mean_mbps":1,"peak_mbps":2},"dropped":{"gpu":1},
-		"quantiles":{"gpu":{"p50":0.25,"p90":0.25,"p95":0.25,"p99":0.25,"max":0.25}}}`
-	r := new(Record)
-	must.OK(t, json.Unmarshal([]byte(old), r))
-	if err := r.Validate(); err != nil {
-		t.Error(err)
-	}
-	if p, err := ProfileOf("a", r); err != nil || p.Series[0].GPU != 0.5 {
 		t.Error(p, err)
 	}
 }

@@ -75,6 +75,9 @@ func TestProtocolOnTheSimulatedCard(t *testing.T) {
 			}
 		}
 	}
+	if here := string(must.Get(os.ReadFile("/proc/mounts"))(t)); strings.Contains(here, "none /dev/shm tmpfs") {
+		t.Error("the machine's /dev/shm was mounted over")
+	}
 	limited := facts["a memory limit and a thread percentage"]["memory limited to 2048 MiB by number"].(map[string]any)
 	if limited["held_mib"] != 2048. {
 		t.Errorf("limited to 2048 MiB: %v", limited)

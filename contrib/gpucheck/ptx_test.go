@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -77,10 +78,31 @@ func (p *ptx) value(regs map[string]uint64, operand string) uint64 {
 	return uint64(v)
 }
 
+func float(bits uint64) float64 { return float64(math.Float32frombits(uint32(bits))) }
+func bits(v float64) uint64     { return uint64(math.Float32bits(float32(v))) }
+func truth(is bool) uint64      { return map[bool]uint64{true: 1}[is] }
+func same(v []uint64) uint64    { return v[0] }
+func low(v []uint64) uint64     { return uint64(uint32(v[0])) }
+
+// instructions are those that make a register of operands.
+var instructions = map[string]func(v []uint64) uint64{
+	"ld.param.u64": same, "mov.u32": same, "mov.f32": same, "cvta.to.global.u64": same,
+	"cvt.u64.u32": low, "cvt.u32.u64": low,
+	"cvt.rn.f32.u32": func(v []uint64) uint64 { return bits(float64(uint32(v[0]))) },
+	"fma.rn.f32":     func(v []uint64) uint64 { return bits(math.FMA(float(v[0]), float(v[1]), float(v[2]))) },
+	"add.f32":        func(v []uint64) uint64 { return bits(float(v[0]) + float(v[1])) },
+	"add.s32":        func(v []uint64) uint64 { return uint64(uint32(v[0] + v[1])) },
+	"add.s64":        func(v []uint64) uint64 { return v[0] + v[1] },
+	"mul.wide.u32":   func(v []uint64) uint64 { return uint64(uint32(v[0])) * uint64(uint32(v[1])) },
+	"mad.lo.s32":     func(v []uint64) uint64 { return uint64(uint32(v[0]*v[1] + v[2])) },
+	"shl.b64":        func(v []uint64) uint64 { return v[0] << v[1] },
+	"setp.eq.u64":    func(v []uint64) uint64 { return truth(v[0] == v[1]) },
+	"setp.ge.u64":    func(v []uint64) uint64 { return truth(v[0] >= v[1]) },
+	"setp.ne.s32":    func(v []uint64) uint64 { return truth(uint32(v[0]) != uint32(v[1])) },
+	"setp.geu.f32":   func(v []uint64) uint64 { return truth(!(float(v[0]) < float(v[1]))) },
+}
+
 func (p *ptx) thread(body []string, regs map[string]uint64) (steps int) {
-	float := func(bits uint64) float64 { return float64(math.Float32frombits(uint32(bits))) }
-	bits := func(v float64) uint64 { return uint64(math.Float32bits(float32(v))) }
-	truth := map[bool]uint64{true: 1}
 	for at := 0; ; at++ {
 		line := body[at]
 		if strings.HasSuffix(line, ":") {
@@ -94,15 +116,14 @@ func (p *ptx) thread(body []string, regs map[string]uint64) (steps int) {
 			line = rest
 		}
 		op, rest, _ := strings.Cut(line, " ")
-		if op == "ret" {
+		to, operands, _ := strings.Cut(rest, ",")
+		switch does := instructions[op]; {
+		case op == "ret":
 			return steps
-		}
-		if op == "bra" {
-			for at = 0; body[at] != rest+":"; at++ {
-			}
-			continue
-		}
-		if left, right, four := strings.Cut(rest, "{"); four { // ld.global.v4.f32 {…}, [at] or st.global.v4.f32 [at], {…}
+		case op == "bra":
+			at = slices.Index(body, rest+":")
+		case strings.HasSuffix(op, ".v4.f32"): // ld.global.v4.f32 {…}, [at] or st.global.v4.f32 [at], {…}
+			left, right, _ := strings.Cut(rest, "{")
 			list, after, _ := strings.Cut(right, "}")
 			from := p.value(regs, strings.Trim(left+after, ", "))
 			if from%16 != 0 {
@@ -115,44 +136,16 @@ func (p *ptx) thread(body []string, regs map[string]uint64) (steps int) {
 					p.mem[word] = uint32(p.value(regs, r))
 				}
 			}
-			continue
-		}
-		operands := strings.Split(rest, ",")
-		to, v := operands[0], make([]uint64, 3)
-		for i, o := range operands[1:] {
-			v[i] = p.value(regs, o)
-		}
-		switch op {
-		case "st.u32", "st.global.u32", "st.global.f32":
-			p.mem[p.value(regs, to)] = uint32(v[0])
-		case "ld.param.u64", "mov.u32", "mov.f32", "cvta.to.global.u64":
-			regs[to] = v[0]
-		case "cvt.u64.u32", "cvt.u32.u64":
-			regs[to] = uint64(uint32(v[0]))
-		case "cvt.rn.f32.u32":
-			regs[to] = bits(float64(uint32(v[0])))
-		case "fma.rn.f32":
-			regs[to] = bits(math.FMA(float(v[0]), float(v[1]), float(v[2])))
-		case "add.f32":
-			regs[to] = bits(float(v[0]) + float(v[1]))
-		case "add.s32":
-			regs[to] = uint64(uint32(v[0] + v[1]))
-		case "add.s64":
-			regs[to] = v[0] + v[1]
-		case "mul.wide.u32":
-			regs[to] = uint64(uint32(v[0])) * uint64(uint32(v[1]))
-		case "mad.lo.s32":
-			regs[to] = uint64(uint32(v[0]*v[1] + v[2]))
-		case "shl.b64":
-			regs[to] = v[0] << v[1]
-		case "setp.eq.u64", "setp.ge.u64":
-			regs[to] = truth[v[0] == v[1] || op == "setp.ge.u64" && v[0] > v[1]]
-		case "setp.ne.s32":
-			regs[to] = truth[uint32(v[0]) != uint32(v[1])]
-		case "setp.geu.f32":
-			regs[to] = truth[!(float(v[0]) < float(v[1]))]
-		default:
+		case op == "st.u32", op == "st.global.u32", op == "st.global.f32":
+			p.mem[p.value(regs, to)] = uint32(p.value(regs, operands))
+		case does == nil:
 			p.t.Fatalf("an instruction %s", line)
+		default:
+			var v []uint64
+			for o := range strings.SplitSeq(operands, ",") {
+				v = append(v, p.value(regs, o))
+			}
+			regs[to] = does(v)
 		}
 	}
 }
@@ -168,6 +161,9 @@ func TestPTXOfCongruential(t *testing.T) {
 	}
 	if !congruential(got, seed, rounds) || len(p.mem) != len(got) {
 		t.Errorf("%v, %d words written", got, len(p.mem))
+	}
+	if got[7] ^= 1 << 31; congruential(got, seed, rounds) {
+		t.Error("a wrong bit isn't seen")
 	}
 }
 

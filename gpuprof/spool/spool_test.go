@@ -135,10 +135,12 @@ func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 
 // A spool that is full gives up what was set aside, and then records, oldest first.
 func TestFullSpool(t *testing.T) {
-	h := &head{bad: map[int64]error{1: recordhttp.ErrRefused}}
-	s := open(t, &Spool{Dir: t.TempDir(), Limit: 20 << 10, Send: h.send})
+	h, reg := &head{bad: map[int64]error{1: recordhttp.ErrRefused}}, prometheus.NewPedanticRegistry()
+	s := open(t, &Spool{Dir: t.TempDir(), Limit: 20 << 10, Send: h.send, Metrics: NewMetrics(reg)})
 	add(t, s, record(1, 100))
 	must.Get(s.flush(context.Background()))(t)
+	must.Equal(t, must.Get(testutil.GatherAndCount(reg))(t), 11, "series")
+	must.Equal(t, must.Get(testutil.GatherAndLint(reg))(t), nil, "names")
 	lost := func() float64 { return testutil.ToFloat64(s.Metrics.dropped.WithLabelValues("full")) }
 	n := int64(1)
 	for ; lost() < 3; n++ {
@@ -216,20 +218,6 @@ func TestUnreadRecord(t *testing.T) {
 	}
 }
 
-// The file of a record that is refused a second time takes the place of the first.
-func TestRefusedTwice(t *testing.T) {
-	h := &head{bad: map[int64]error{2: recordhttp.ErrRefused}}
-	s := open(t, &Spool{Dir: t.TempDir(), Send: h.send})
-	for range 2 {
-		add(t, s, record(2, 1))
-		must.Get(s.flush(context.Background()))(t)
-	}
-	left, err := filepath.Glob(filepath.Join(s.Dir, "*"+refused))
-	if err != nil || len(left) != 1 {
-		t.Fatalf("%v, %v", left, err)
-	}
-}
-
 // An agent that was killed before it forgot a job closes its record again, without
 // what it had sampled: that one doesn't take the first one's place.
 func TestPoorerRecordIsNotTaken(t *testing.T) {
@@ -264,20 +252,6 @@ func TestOthersMustNotWrite(t *testing.T) {
 		if err := s.Open(); err == nil {
 			t.Error("a user's own folder: no error")
 		}
-	}
-}
-
-func TestMetricsAreNamedWell(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	s := open(t, &Spool{Dir: t.TempDir(), Send: (&head{}).send, Metrics: NewMetrics(reg)})
-	add(t, s, record(1, 1))
-	must.Get(s.flush(context.Background()))(t)
-	if n, err := testutil.GatherAndCount(reg); err != nil || n != 11 {
-		t.Errorf("%d series, %v", n, err)
-	}
-	problems := must.Get(testutil.GatherAndLint(reg))(t)
-	for _, p := range problems {
-		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 }
 
