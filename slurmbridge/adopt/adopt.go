@@ -66,7 +66,10 @@ type criterion struct {
 // criteria are the lists of a rule that aren't empty.
 func (r *Rule) criteria() []criterion {
 	all := []criterion{
-		{"partition", r.Partitions}, {"account", r.Accounts}, {"qos", r.QOS}, {"user", r.Users},
+		{"partition", r.Partitions},
+		{"account", r.Accounts},
+		{"qos", r.QOS},
+		{"user", r.Users},
 		{"reservation", r.Reservations},
 	}
 	return slices.DeleteFunc(all, func(c criterion) bool { return len(c.values) == 0 })

@@ -107,8 +107,10 @@ func TestReleasedAndKeptPending(t *testing.T) {
 		{"BadConstraints", up, 0, job.CauseImpossible, false, true},
 		{"None", down, 0, job.CauseNodeDown, false, false},
 		// Slurm says so while another job waits for a GPU that is being cleaned up: it may start a moment later.
-		{"Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", up, 16,
-			job.CausePassedOver, false, false},
+		{
+			"Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", up, 16,
+			job.CausePassedOver, false, false,
+		},
 	} {
 		tr := tracker.New()
 		at := time.Unix(1e9, 0)
