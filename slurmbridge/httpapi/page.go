@@ -31,11 +31,10 @@ var pageCSS string
 
 // Limits of what a page shows, independent of its query.
 const (
-	mostGPUs    = 100
-	mostJobs    = 500
-	mostRuns    = 20_000 // that are read of the past
-	mostPoints  = 400    // runs in the picture of slowdowns
-	mostDetails = 4      // combinations considered, and refused, of a job
+	mostGPUs   = 100
+	mostJobs   = 500
+	mostRuns   = 20_000 // that are read of the past
+	mostPoints = 400    // runs in the picture of slowdowns
 )
 
 // hourSet are the lengths of the past that pages show, hours: however many readers there are, the past is read so often
@@ -113,7 +112,8 @@ func newPages(s *Server) *pages {
 			"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 		tmpl: template.Must(template.New("").Funcs(template.FuncMap{
 			"css":   func() template.CSS { return template.CSS(css) }, //nolint:gosec // the program's own
-			"clock": chart.Clock, "ago": ago, "count": job.Count, "pos": pos,
+			"clock": chart.Clock, "ago": ago, "span": span, "count": job.Count, "pos": pos,
+			"wait": func(s float64) string { return span(time.Duration(s * float64(time.Second))) },
 			"gpus": func(n float64) string { return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64) }, "percent": percent,
 			"some": func(v *float64) bool { return v != nil && *v != 0 },
 			"size": func(v *float64) *float64 { size := math.Abs(*v); return &size },

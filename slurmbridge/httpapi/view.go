@@ -42,11 +42,11 @@ type view struct {
 	HourSet   []int
 }
 
+// queued is a waiting job, with why it waits.
 type queued struct {
-	Ref, User, Account, App, Waits, Why string
-	Latest                              string
-	Considered                          []string
-	Refused                             []job.Refusal
+	*job.Job
+	App, Why string
+	Note     *job.Explanation // of the last decision, nil = there is none
 }
 
 func (p *pages) view(ctx context.Context, o options, m *mask) *view {
@@ -121,19 +121,9 @@ func (v *view) queue(st *job.Status, limit int) {
 }
 
 func (v *view) waits(st *job.Status, j *job.Job, g *job.Group) queued {
-	q := queued{Ref: j.Ref, User: j.User, Account: j.Account, App: st.Apps[j.Ref].Key}
-	q.Waits = span(st.Snap.At.Sub(j.Submit))
-	if n := st.Explanations[j.Ref]; n != nil {
-		q.Why, q.App = n.Status, n.App
-		q.Latest = span(time.Duration(n.LatestDelayS * float64(time.Second)))
-		for _, c := range n.Considered[:min(len(n.Considered), mostDetails)] {
-			text := c.String()
-			if c.Taken {
-				text += " — taken"
-			}
-			q.Considered = append(q.Considered, text)
-		}
-		q.Refused = n.Refused[:min(len(n.Refused), mostDetails)]
+	q := queued{Job: j, App: st.Apps[j.Ref].Key, Note: st.Explanations[j.Ref]}
+	if q.Note != nil {
+		q.Why, q.App = q.Note.Status, q.Note.App
 	}
 	switch {
 	case g != nil && g.Node == "":

@@ -25,8 +25,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 type shared struct{ cli.Env }
 
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	s := &shared{cli.Env{Out: stdout, ErrOut: stderr}}
-	return cli.Root(&s.Env, version, &cobra.Command{
+	s := &shared{cli.Env{Version: version, Out: stdout, ErrOut: stderr}}
+	return cli.Root(&s.Env, &cobra.Command{
 		Short: "Slurm jobs that share GPUs, chosen by what they really use",
 		Long: `slurmbridge lets the jobs of a Slurm cluster share GPUs.
 
@@ -43,6 +43,6 @@ flags, each overruling the one before.`,
   slurmbridge status          GPUs with their jobs, groups, the gate
   slurmbridge why 4711        what job 4711 waits for, and what was considered
   slurmbridge open            let every waiting job go at once`,
-	}, append(lab.Commands(&s.Env, version), newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s),
+	}, append(lab.Commands(&s.Env), newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s),
 		newProfiles(s), newReceipt(s), newAdopt(s), newUsage(s), newNotify(s))...)
 }

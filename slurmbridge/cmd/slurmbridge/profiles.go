@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/google/renameio/v2"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -240,7 +238,7 @@ series, as import reads them; with --user that user's.`,
 					p, _ := apps.ByName(name)
 					out = append(out, p)
 				}
-				return writeProfiles(s.Exact(), args[0], out)
+				return s.WriteJSON(args[0], out)
 			}
 			return s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, args []string) error {
 				entries, err := st.List(c.Context())
@@ -252,7 +250,7 @@ series, as import reads them; with --user that user's.`,
 						out = append(out, e.Profile)
 					}
 				}
-				return writeProfiles(s.Exact(), args[0], out)
+				return s.WriteJSON(args[0], out)
 			})(c, args)
 		},
 	}
@@ -278,18 +276,6 @@ Records of its runs stay; its next job runs alone and is learned from.`,
 	}
 	c.Flags().StringVar(&who, "user", "", "only this user's (default: all)")
 	return c
-}
-
-func writeProfiles(w io.Writer, path string, ps []*rlcore.Profile) error {
-	body, err := json.MarshalIndent(ps, "", " ")
-	if err != nil {
-		return err
-	}
-	if body = append(body, '\n'); path == "-" {
-		_, err := w.Write(body)
-		return err
-	}
-	return renameio.WriteFile(path, body, 0o644)
 }
 
 // width of what is written to: a terminal's, else 80 columns.

@@ -25,10 +25,11 @@ import (
 
 // Env is what every command has.
 type Env struct {
-	File   string // --config
-	JSON   bool
-	Out    io.Writer // for people: Root lets no control characters through
-	ErrOut io.Writer
+	Version string // of the program
+	File    string // --config
+	JSON    bool
+	Out     io.Writer // for people: Root lets no control characters through
+	ErrOut  io.Writer
 
 	exact io.Writer // Out as it was given; nil = Out
 }
@@ -76,6 +77,33 @@ func (e *Env) PrintJSON(v any) error {
 	return enc.Encode(v)
 }
 
+// WriteJSON writes v to a file, to standard output for "-", nowhere for "".
+func (e *Env) WriteJSON(file string, v any) error {
+	switch file {
+	case "":
+		return nil
+	case "-":
+		return e.PrintJSON(v)
+	}
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err == nil {
+		err = os.WriteFile(file, append(text, '\n'), 0o644) //nolint:gosec // the user names it
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", file, Cause(err))
+	}
+	return nil
+}
+
+// Cause is err without a file's name, which the message has.
+func Cause(err error) error {
+	var where *os.PathError
+	if errors.As(err, &where) {
+		return where.Err
+	}
+	return err
+}
+
 // Table begins a table on standard output; title "" = none.
 func (e *Env) Table(title string, header ...any) table.Writer {
 	t := table.NewWriter()
@@ -118,8 +146,8 @@ type Exit int
 func (e Exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // Root completes a program's root command by its subcommands and by what all have.
-func Root(e *Env, version string, root *cobra.Command, commands ...*cobra.Command) *cobra.Command {
-	root.Use, root.Version, root.SilenceUsage, root.SilenceErrors = "slurmbridge", version, true, true
+func Root(e *Env, root *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	root.Use, root.Version, root.SilenceUsage, root.SilenceErrors = "slurmbridge", e.Version, true, true
 	e.exact, e.Out = e.Out, Printable{e.Out}
 	root.SetOut(e.Out)
 	root.SetErr(e.ErrOut)

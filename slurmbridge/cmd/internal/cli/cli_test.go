@@ -16,7 +16,7 @@ func TestHostileText(t *testing.T) {
 	const evil = "a\x1b[2J\u009b8m\u202eb\r…é\t\n"
 	var out, errOut bytes.Buffer
 	e := &Env{Out: &out, ErrOut: &errOut}
-	root := Root(e, "1", &cobra.Command{RunE: func(*cobra.Command, []string) error {
+	root := Root(e, &cobra.Command{RunE: func(*cobra.Command, []string) error {
 		_, err := e.Out.Write([]byte(evil))
 		must.OK(t, err)
 		return errors.New(evil)

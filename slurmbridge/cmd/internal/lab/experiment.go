@@ -133,7 +133,7 @@ func (s *shared) experiment(ctx context.Context, f *experimentFlags, kind *exper
 	if f.json != "-" {
 		s.printExperiment(&out, time.Since(began))
 	}
-	return s.writeJSON(f.json, out)
+	return s.WriteJSON(f.json, out)
 }
 
 // trained reads the network of a checkpoint; nil without one.

@@ -8,13 +8,10 @@ import (
 )
 
 // shared is what every command has.
-type shared struct {
-	*cli.Env
-	version string // of the program
-}
+type shared struct{ *cli.Env }
 
 // Commands are the laboratory's.
-func Commands(e *cli.Env, version string) []*cobra.Command {
-	s := &shared{e, version}
+func Commands(e *cli.Env) []*cobra.Command {
+	s := &shared{e}
 	return []*cobra.Command{newExperiment(s), newTrain(s), newReplay(s), newInterference(s)}
 }

@@ -1,8 +1,6 @@
 package lab
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -36,37 +34,10 @@ func writable(file string) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(file), ".slurmbridge-*")
 	if err != nil {
-		return fmt.Errorf("can't write %s: %w", file, cause(err))
+		return fmt.Errorf("can't write %s: %w", file, cli.Cause(err))
 	}
 	_ = f.Close() // nothing was written
 	return os.Remove(f.Name())
-}
-
-// cause is err without a file's name, which the message has.
-func cause(err error) error {
-	var where *os.PathError
-	if errors.As(err, &where) {
-		return where.Err
-	}
-	return err
-}
-
-// writeJSON writes v to a file, to standard output for "-", nowhere for "".
-func (s *shared) writeJSON(file string, v any) error {
-	switch file {
-	case "":
-		return nil
-	case "-":
-		return s.PrintJSON(v)
-	}
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", file, err)
-	}
-	if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil { //nolint:gosec // the user names it
-		return fmt.Errorf("writing %s: %w", file, cause(err))
-	}
-	return nil
 }
 
 // columns are the figures of a policy; a column that is empty in all rows isn't shown.

@@ -214,7 +214,7 @@ func (s *shared) replay(ctx context.Context, f *replayFlags) error {
 	if f.json != "-" {
 		s.printReplay(r)
 	}
-	return s.writeJSON(f.json, r)
+	return s.WriteJSON(f.json, r)
 }
 
 func (s *shared) printReplay(r *experiment.ReplayReport) {
