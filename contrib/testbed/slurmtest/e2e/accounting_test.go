@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -83,6 +82,17 @@ func (r *rig) none(ids []string) (shared int) {
 	return shared
 }
 
+// share submits two jobs, and fails the test unless they share.
+func (r *rig) share() {
+	r.t.Helper()
+	var ids []string
+	r.unseen(func() { // else the first may have started when the second comes
+		ids = []string{r.submit(ann, small, 3), r.submit(ann, small, 3)}
+	})
+	r.reach("COMPLETED", ids...)
+	must.Equal(r.t, r.none(ids), 2, "jobs that share")
+}
+
 // doctor examines the cluster and returns how bad one of its findings is, "" = it
 // isn't one.
 func (r *rig) doctor(check string) doctor.Severity {
@@ -102,38 +112,22 @@ func TestGateNeedsAccount(t *testing.T) {
 	t.Parallel()
 	r := limited(t, options{}, "EnforcePartLimits=ALL")
 	r.start("E2E_WITHOUT=account")
-	log := func() string {
-		text, _ := os.ReadFile(r.Path("log", "bridge.log"))
-		return string(text)
-	}
-	r.until("a word of the gate", func() bool { return strings.Contains(log(), "level=ERROR msg=gate") })
-	if got := r.doctor("gate-account"); got != doctor.Error {
-		t.Errorf("doctor says %q of the missing account", got)
-	}
+	r.until("a word of the gate", func() bool { return strings.Contains(r.log(), "level=ERROR msg=gate") })
+	must.Equal(t, r.doctor("gate-account"), doctor.Error, "what doctor says of the missing account")
 	id := r.submit(ann, small, 1)
 	r.reach("COMPLETED", id)
 	if g := r.job(id)["TresPerNode"]; !strings.HasSuffix(g, "mps:100") {
 		t.Errorf("without a gate it had %s", g)
 	}
 	r.account("add", "user", "slurm", "account=lab")
-	if got := r.doctor("gate-account"); got != "" {
-		t.Errorf("doctor says %q of the account that is there", got)
-	}
+	must.Equal(t, r.doctor("gate-account"), "", "what doctor says of the account that is there")
 	// A limit on GPUs is one that shares pass by.
 	r.account("modify", "user", ann, "where", "account=lab", "set", "GrpTRES=gres/gpu=1")
-	if got := r.doctor("shares-limits"); got != doctor.Warning {
-		t.Errorf("doctor says %q of a limit on GPUs", got)
-	}
+	must.Equal(t, r.doctor("shares-limits"), doctor.Warning, "what doctor says of a limit on GPUs")
 	r.account("modify", "user", ann, "where", "account=lab", "set", "GrpTRES=gres/mps=100")
-	if got := r.doctor("shares-limits"); got != "" {
-		t.Errorf("doctor says %q of a limit on both", got)
-	}
+	must.Equal(t, r.doctor("shares-limits"), "", "what doctor says of a limit on both")
 	r.until("a gate with an account", func() bool { return r.gate() != "" })
-	var a, b string
-	r.unseen(func() { // else the first may have started when the second comes
-		a, b = r.submit(ann, small, 3), r.submit(ann, small, 3)
-	})
-	r.together(a, b)
+	r.share()
 
 	// Where the partition refuses the default account, the gate is in another one of SlurmUser's.
 	r.account("add", "account", "ops")
@@ -142,8 +136,8 @@ func TestGateNeedsAccount(t *testing.T) {
 	r.scontrol("update", "PartitionName="+slurmtest.Partition, "DenyAccounts=lab")
 	r.cancel(gate)
 	r.until("a gate in another account", func() bool { g := r.gate(); return g != "" && g != gate })
-	if got := r.job(r.gate())["Account"]; got != "ops" || !strings.Contains(log(), "account=ops") {
-		t.Errorf("the gate is in account %q:\n%s", got, log())
+	if got := r.job(r.gate())["Account"]; got != "ops" || !strings.Contains(r.log(), "account=ops") {
+		t.Errorf("the gate is in account %q:\n%s", got, r.log())
 	}
 }
 

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -80,11 +79,7 @@ func TestAdoptedJobs(t *testing.T) {
 // adopts skips a test on releases that replace no request for a whole GPU.
 func adopts(t *testing.T) {
 	t.Helper()
-	release, err := slurmtest.ReleaseOf(t.Context(), os.Getenv("SLURMBRIDGE_TEST_ROOT"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text.GivesUsedGPUs(release) {
+	if release := release(t); text.GivesUsedGPUs(release) {
 		t.Skipf("Slurm %s replaces no request for a whole GPU", release)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // Two jobs take far more GPU memory than is known of what they say they are. The one that fails for it runs once more,
@@ -33,13 +34,9 @@ func TestFailedBesideOthers(t *testing.T) {
 		return victim != ""
 	})
 	r.reach("COMPLETED", ids...)
-	if n := r.job(victim)["Restarts"]; n != "1" {
-		t.Errorf("job %s was started again %s times", victim, n)
-	}
+	must.Equal(t, r.job(victim)["Restarts"], "1", "restarts")
 	ids = append(ids, pair()...)
 	r.reach("COMPLETED", ids...)
 	r.records(len(ids))
-	if n := r.metric("slurmbridge_shared_failures_total"); n != 1 {
-		t.Errorf("%v jobs failed beside others", n)
-	}
+	must.Equal(t, r.metric("slurmbridge_shared_failures_total"), 1, "jobs that failed beside others")
 }

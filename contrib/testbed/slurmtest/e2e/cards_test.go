@@ -174,8 +174,7 @@ func TestMemoryOfItsOwn(t *testing.T) {
 				o.Dir = must.Get(os.MkdirTemp("/var/tmp", "sb"))(t)
 				t.Cleanup(func() { must.OK(t, os.RemoveAll(o.Dir)) })
 				must.OK(t, os.Chmod(o.Dir, 0o755))
-				plugin, release := "JobContainerType=job_container/tmpfs",
-					must.Get(slurmtest.ReleaseOf(t.Context(), os.Getenv("SLURMBRIDGE_TEST_ROOT")))(t)
+				plugin, release := "JobContainerType=job_container/tmpfs", release(t)
 				if release >= "25.11" {
 					plugin = "NamespaceType=namespace/tmpfs"
 				}

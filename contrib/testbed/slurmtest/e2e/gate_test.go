@@ -2,12 +2,12 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -71,9 +71,7 @@ func TestHiddenGate(t *testing.T) {
 		"PartitionName=" + hidden + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1",
 	}}})
 	gate := r.gate()
-	if p := r.job(gate)["Partition"]; p != hidden {
-		t.Errorf("the gate is in %q", p)
-	}
+	must.Equal(t, r.job(gate)["Partition"], hidden, "the gate's partition")
 	shared := r.submit(ann, small, 1)
 	r.reach("COMPLETED", shared)
 	for _, c := range []struct{ state, want string }{{"DOWN", hidden + "," + slurmtest.Partition}, {"UP", hidden}} {
@@ -124,8 +122,8 @@ func TestGateHeldByHand(t *testing.T) {
 	gate := r.gate()
 	r.scontrol("hold", gate)
 	r.looks("released", gate, func(f map[string]string) bool { return f["Priority"] != "0" })
-	if log, err := os.ReadFile(r.Path("log", "bridge.log")); err != nil || !strings.Contains(string(log), "held") {
-		t.Errorf("the log says nothing of a hold; %v", err)
+	if !strings.Contains(r.log(), "held") {
+		t.Error("the log says nothing of a hold")
 	}
 	if n, err := strconv.ParseInt(r.job(gate)["Priority"], 10, 64); err != nil || n < 1<<32-10 {
 		t.Errorf("the gate's priority is %d, %v", n, err)

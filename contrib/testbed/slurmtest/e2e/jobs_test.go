@@ -108,9 +108,7 @@ func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 	before := r.metric("slurmbridge_shared_failures_total")
 	r.unseen(func() { pair = []string{r.run("greedy", "", greedy), r.run("greedy", "", greedy)} })
 	r.reach("COMPLETED", pair...)
-	if n := r.metric("slurmbridge_shared_failures_total"); n != before {
-		t.Errorf("%v jobs failed while sharing", n-before)
-	}
+	must.Equal(t, r.metric("slurmbridge_shared_failures_total"), before, "jobs that failed while sharing")
 	if !r.together(pair...) {
 		t.Error("two of its jobs don't share")
 	}
@@ -199,25 +197,28 @@ run() {
 	return $rc
 }
 `, r.StateOf(0), r.Bin("gpusim"), r.Path("out", "runs"))
-	submit := func(app, gres, script string, args ...string) string {
+	submit := func(app, script string, args ...string) string {
 		t.Helper()
-		return r.submit(head+script, append(args, "--gres="+gres, "--comment=app="+app, "--requeue", "--time=5")...)
+		return r.submit(head+script, append(args, "--gres=gpu:shared", "--comment=app="+app, "--requeue", "--time=5")...)
 	}
-	kinds := []func(n int) string{
-		func(int) string { return submit("hoomd", "gpu:shared", "run calm hoomd\n") },
-		func(int) string { return submit("alexnet", "gpu:shared", "run calm alexnet\n") },
-		func(int) string {
-			return submit("greedy", "gpu:shared",
-				"more='--preallocate 0.75'\n[ \"$XLA_PYTHON_CLIENT_PREALLOCATE\" = false ] && more=\nrun calm hoomd $more\n")
+	kinds := []struct {
+		app, script string
+		args        []string
+	}{
+		{"hoomd", "run calm hoomd\n", nil},
+		{"alexnet", "run calm alexnet\n", nil},
+		{"googlenet", "run calm googlenet\n", []string{"--array=1-3"}},
+		{
+			"greedy", "more='--preallocate 0.75'\n[ \"$XLA_PYTHON_CLIENT_PREALLOCATE\" = false ] && more=\n" +
+				"run calm hoomd $more\n", nil,
 		},
-		func(int) string { return submit("googlenet", "gpu:shared", "run calm googlenet\n", "--array=1-3") },
-		func(int) string {
-			return submit("four", "gpu:shared",
-				"p=\nfor i in 1 2 3 4; do run calm hoomd & p=\"$p $!\"; done\nfor i in $p; do wait $i || exit; done\n")
+		{
+			"four", "p=\nfor i in 1 2 3 4; do run calm hoomd & p=\"$p $!\"; done\nfor i in $p; do wait $i || exit; done\n",
+			nil,
 		},
-		func(int) string {
-			return submit("parent", "gpu:shared", "run calm hoomd || exit\nsbatch --gres=gpu:1 --job-name=child "+
-				"--output=/dev/null <<'END'\n#!/bin/sh\n"+head+"run child alexnet --duration-scale 0.3\nEND\n")
+		{
+			"parent", "run calm hoomd || exit\nsbatch --gres=gpu:1 --job-name=child --output=/dev/null <<'END'\n" +
+				"#!/bin/sh\n" + head + "run child alexnet --duration-scale 0.3\nEND\n", nil,
 		},
 	}
 	rounds := 3
@@ -227,8 +228,8 @@ run() {
 	var ids []string
 	crashed := map[string]string{} // the last job of a crashing application
 	for n := range rounds {
-		for _, kind := range kinds {
-			ids = append(ids, kind(n))
+		for _, k := range kinds {
+			ids = append(ids, submit(k.app, k.script, k.args...))
 		}
 		for _, app := range crashing {
 			// Applications crash again when it is known that they have: the run before has been judged.
@@ -244,13 +245,11 @@ run() {
 			if n%2 == 0 {
 				fault = " --fault-at 20"
 			}
-			crashed[app] = submit(app, "gpu:shared", "run "+app+" hoomd"+fault+"\n")
+			crashed[app] = submit(app, "run "+app+" hoomd"+fault+"\n")
 		}
 	}
-	var queue string
 	r.until("all jobs have ended", func() bool {
-		var err error
-		queue, err = r.Run(t.Context(), "squeue", "-h", "-u", cluster.Owner, "-o", "%i %T %r")
+		queue, err := r.Run(t.Context(), "squeue", "-h", "-u", cluster.Owner, "-o", "%i %T %r")
 		return err == nil && strings.TrimSpace(queue) == ""
 	})
 	killed, sharing := map[string]bool{}, 0 // killed: jobs, of as many processes as they have

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // slowed is a world on which a job of 18 s alone, with a limit of one minute, shares a GPU that slows it far
@@ -53,9 +54,7 @@ func TestTimeIsLentBack(t *testing.T) {
 	if n := r.metric("slurmbridge_changes_total", "ok", "extend"); extended == 0 || n != float64(extended) {
 		t.Errorf("%d extensions in the journal, the metric says %g", extended, n)
 	}
-	if n := r.metric("slurmbridge_jobs_harmed_total", "timeout"); n != 0 {
-		t.Errorf("%g jobs are said to have timed out", n)
-	}
+	must.Equal(t, r.metric("slurmbridge_jobs_harmed_total", "timeout"), 0, "jobs that are said to have timed out")
 }
 
 // Without that, Slurm ends it at its limit. That is harm, counted, and the job runs once more, alone.
@@ -64,7 +63,5 @@ func TestTimeIsNotLentBack(t *testing.T) {
 	r, id := slowed(t, "extend_limit: false")
 	r.until("harm", func() bool { return r.metric("slurmbridge_jobs_harmed_total", "timeout") == 1 })
 	r.reach("COMPLETED", id)
-	if n := r.job(id)["Restarts"]; n != "1" {
-		t.Errorf("it ran to its end after %s restarts", n)
-	}
+	must.Equal(t, r.job(id)["Restarts"], "1", "restarts")
 }

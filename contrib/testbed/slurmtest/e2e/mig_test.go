@@ -20,8 +20,7 @@ import (
 // sharesInstances skips a test on a Slurm that shares no MIG instances.
 func sharesInstances(t *testing.T) {
 	t.Helper()
-	if release := must.Get(slurmtest.ReleaseOf(t.Context(),
-		os.Getenv("SLURMBRIDGE_TEST_ROOT")))(t); !text.SharesInstances(release) {
+	if release := release(t); !text.SharesInstances(release) {
 		t.Skip("Slurm " + release + " shares no MIG instances: make test-compat")
 	}
 }

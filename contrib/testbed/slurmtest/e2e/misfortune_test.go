@@ -16,22 +16,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
-func TestControllerRestarted(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, options{})
-	long := r.submit(ann, "m9000g90", 12)
-	r.reach("RUNNING", long)
-	ids := []string{long}
-	for i := range 4 {
-		ids = append(ids, r.submit([]string{ann, bob}[i%2], small, 1))
-	}
-	time.Sleep(time.Second)
-	r.StopController()
-	time.Sleep(3 * time.Second)
-	must.OK(t, r.StartController(t.Context()))
-	r.reach("COMPLETED", ids...)
-}
-
 // A bridge is killed at a step: within a lease all its jobs run without it. One that comes back takes up what it left,
 // though a member was cancelled meanwhile.
 func TestKilledAtEveryStep(t *testing.T) {

@@ -76,9 +76,7 @@ func (k *keyed) forgedRecordsAreRefused() {
 	now := time.Now()
 	good := keytest.Forge(k.key, 0, now, payload)
 	// Authentic, and no record: it is read, and can't be sent once more.
-	if code := k.post(header, good, body); code != http.StatusUnprocessableEntity {
-		k.t.Errorf("the key's own: %d", code)
-	}
+	must.Equal(k.t, k.post(header, good, body), http.StatusUnprocessableEntity, "the key's own")
 	for name, c := range map[string]struct {
 		header, cred string
 		code         int
@@ -89,9 +87,7 @@ func (k *keyed) forgedRecordsAreRefused() {
 		"an ordinary user": {header, keytest.Forge(k.key, 1000, now, payload), http.StatusForbidden},
 		"MUNGE":            {"Munge-Credential", "MUNGE:AAAA:", http.StatusUnauthorized},
 	} {
-		if code := k.post(c.header, c.cred, body); code != c.code {
-			k.t.Errorf("%s: %d, want %d", name, code, c.code)
-		}
+		must.Equal(k.t, k.post(c.header, c.cred, body), c.code, name)
 	}
 	for _, owner := range []string{"root", "slurm"} {
 		if out, err := k.RunAs(k.t.Context(), bob, "cat", k.KeyFile(owner)); err == nil {
@@ -182,17 +178,13 @@ func TestClusterWithoutMunge(t *testing.T) {
 	k.memoryLimits(jobs[0])
 	k.ownersAlone(jobs[0])
 	for _, check := range []string{"key", "token", "munge"} {
-		if what := k.findings()[check]; what != "" {
-			t.Errorf("doctor finds fault: %s", what)
-		}
+		must.Equal(t, k.findings()[check], "", "what doctor finds")
 	}
 
 	k.rotate()
 	jobs = append(jobs, k.ends("hoomd")...)
 	k.records(len(jobs))
-	if n := k.count("new"); n != len(jobs) {
-		t.Errorf("%d records are believed of %d jobs", n, len(jobs))
-	}
+	must.Equal(t, k.count("new"), len(jobs), "records that are believed")
 
 	// A key that everybody can read proves nothing: records wait.
 	must.OK(t, os.Chmod(k.KeyFile("slurm"), 0o644))

@@ -255,8 +255,7 @@ func newRig(t *testing.T, o options) *rig {
 	t.Cleanup(func() {
 		r.kill()
 		if t.Failed() {
-			text, _ := os.ReadFile(r.Path("log", "bridge.log"))
-			t.Logf("bridge:\n%s", text)
+			t.Logf("bridge:\n%s", r.log())
 		}
 	})
 	if !o.quiet {
@@ -314,6 +313,12 @@ func (r *rig) unseen(f func()) {
 	}
 }
 
+// log is what the bridge has logged.
+func (r *rig) log() string {
+	text, _ := os.ReadFile(r.Path("log", "bridge.log"))
+	return string(text)
+}
+
 // gateText is what the gate file says, "" = there is none.
 func (r *rig) gateText() string {
 	text, _ := os.ReadFile(r.GateFile)
@@ -358,25 +363,6 @@ func (r *rig) span(id string) [2]time.Time {
 func (r *rig) when(field, id string) time.Time {
 	r.t.Helper()
 	return must.Get(time.ParseInLocation("2006-01-02T15:04:05", r.job(id)[field], time.Local))(r.t)
-}
-
-// apart is how far from each other jobs that were released together may start. scontrol
-// sends a request for each of them; if one of Slurm's passes, at most one a second, falls
-// between two, the rest waits for the next: batch_sched_delay later, 3 s by default, in
-// whole seconds.
-const apart = 5 * time.Second
-
-// together fails the test unless the jobs start together.
-func (r *rig) together(ids ...string) {
-	r.t.Helper()
-	r.reach("RUNNING COMPLETED", ids...)
-	var starts []time.Time
-	for _, id := range ids {
-		starts = append(starts, r.started(id))
-	}
-	if d := slices.MaxFunc(starts, time.Time.Compare).Sub(slices.MinFunc(starts, time.Time.Compare)); d > apart {
-		r.t.Errorf("jobs %v started %v apart", ids, d)
-	}
 }
 
 // alive reports whether a child still runs; a zombie doesn't.

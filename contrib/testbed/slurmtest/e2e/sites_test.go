@@ -24,9 +24,7 @@ func TestGateAmongAllPartitions(t *testing.T) {
 					"PartitionName=slurmbridge Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1",
 				},
 			}})
-			if p := r.job(r.gate())["Partition"]; p != "slurmbridge" {
-				t.Errorf("the gate is in %q", p)
-			}
+			must.Equal(t, r.job(r.gate())["Partition"], "slurmbridge", "the gate's partition")
 			all := func() {
 				for _, user := range []string{ann, "root"} {
 					for _, args := range [][]string{{"--time=5"}, {"--time=5", "--gres=gpu:1"}, {"--gres=gpu:shared"}} {
@@ -56,8 +54,7 @@ func TestGateWithoutAPartitionAmongAll(t *testing.T) {
 	for _, args := range [][]string{{"--time=5"}, {"--time=5", "--gres=gpu:1"}, {"--gres=gpu:shared"}} {
 		r.reach("COMPLETED", r.any(ann, 0.1, args...))
 	}
-	shared := []string{r.submit(ann, small, 1), r.submit(ann, small, 1)}
-	r.together(shared...)
+	r.share()
 }
 
 // A script of the site's refuses the change that makes jobs share, whatever its words and its error: after two tries

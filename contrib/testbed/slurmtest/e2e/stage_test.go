@@ -21,6 +21,12 @@ type stage struct {
 // there after three minutes either.
 const patience = 3 * time.Minute
 
+// release is that of the Slurm that tests run.
+func release(t *testing.T) string {
+	t.Helper()
+	return must.Get(slurmtest.ReleaseOf(t.Context(), os.Getenv("SLURMBRIDGE_TEST_ROOT")))(t)
+}
+
 // until fails the test unless ok comes true; what is it that was waited for.
 func (s *stage) until(what string, ok func() bool) {
 	s.t.Helper()
