@@ -11,43 +11,25 @@ import (
 // length. Its fields are exported for the agent's state file only.
 type Tally struct {
 	PeriodS float64           // of a point of the series, s
-	By      map[string]*Total // by the figure's name: the state outlives a longer table
+	By      map[string]series // by the figure's name: the state outlives a longer table
 	Any     float64           // s with a reading of anything
 	Last    float64           // up to when, s since the job's start
 }
 
-// Total is what a Tally has gathered of one figure.
-type Total struct {
-	Sum, Max, Time float64 // integral over time, largest, s with a reading
-	Points         series
-}
-
 // NewTally returns an empty tally. periodS is the length of the series's first
 // points, s.
-func NewTally(periodS float64) *Tally {
-	t := &Tally{PeriodS: periodS, By: map[string]*Total{}}
-	for f := range Recorded {
-		t.of(Fig(f))
-	}
-	return t
-}
+func NewTally(periodS float64) *Tally { return &Tally{PeriodS: periodS, By: map[string]series{}} }
 
-// of returns what was gathered of a figure.
-func (t *Tally) of(f Fig) *Total {
-	name := Recorded[f].Name
-	if t.By[name] == nil {
-		t.By[name] = &Total{}
-	}
-	return t.By[name]
-}
+// of returns the readings of a figure.
+func (t *Tally) of(f Fig) series { return t.By[Recorded[f].Name] }
 
 // Sane reports whether a tally that was read from a file can be true.
 func (t *Tally) Sane() bool {
 	if !(t.PeriodS > 0) || !finite(t.PeriodS, t.Any, t.Last) || t.By == nil {
 		return false
 	}
-	for _, total := range t.By {
-		if total == nil || len(total.Points) > MaxPoints || !finite(total.Sum, total.Max, total.Time) {
+	for _, s := range t.By {
+		if all := s.total(); len(s) > MaxPoints || !finite(all.Sum, all.Top, all.Time) {
 			return false
 		}
 	}
@@ -61,30 +43,21 @@ func (t *Tally) Add(from, to float64, r Reading) {
 	if !(to > from) || math.IsInf(to, 0) || r.Empty() {
 		return
 	}
-	dt := to - from
 	t.Last = to
-	t.Any += dt
+	t.Any += to - from
 	t.reach(to)
 	for i := range Recorded {
-		f, row := Fig(i), &Recorded[i]
-		total, v := t.of(f), r.Value[f]
-		if row.Resource != nil {
-			total.Points.add(from, to, t.PeriodS, v, r.Has(f))
-		}
-		if !r.Has(f) {
-			continue
-		}
-		total.Sum += v * dt
-		total.Time += dt
-		total.Max = max(total.Max, v)
+		s := t.of(Fig(i))
+		s.add(from, to, t.PeriodS, r.Value[i], r.Has(Fig(i)))
+		t.By[Recorded[i].Name] = s
 	}
 }
 
 // reach makes the points long enough for all series to reach a moment.
 func (t *Tally) reach(to float64) {
 	for t.PeriodS > 0 && to > t.PeriodS*MaxPoints {
-		for _, total := range t.By {
-			total.Points.halve()
+		for name, s := range t.By {
+			t.By[name] = s.halved()
 		}
 		t.PeriodS *= 2
 	}
@@ -97,29 +70,25 @@ const unknownBelow = 0.9
 func (t *Tally) Fill(r *Record) {
 	unknown := Figures(0)
 	r.PeriodS, r.MissedS = t.PeriodS, max(0, r.DurationS()-t.Any)
-	r.Series = make([]rlcore.Use, len(t.of(FigGPU).Points))
+	r.Series = make([]rlcore.Use, len(t.of(FigGPU)))
 	for i := range Recorded {
-		row, total := &Recorded[i], t.of(Fig(i))
-		if t.Any == 0 || total.Time < unknownBelow*t.Any {
+		row, points := &Recorded[i], t.of(Fig(i))
+		all, mean := points.total(), 0.0
+		if t.Any == 0 || all.Time < unknownBelow*t.Any {
 			unknown |= Of(Fig(i))
 		}
+		if all.Time > 0 {
+			mean = min(all.Top, all.mean()) // sums round
+		}
 		if row.Resource != nil {
-			*row.Resource(&r.Mean), *row.Resource(&r.Peak) = total.mean(), total.Max
-			row.series(total.Points, r.Series)
+			*row.Resource(&r.Mean), *row.Resource(&r.Peak) = mean, all.Top
+			row.series(points, r.Series)
+		}
+		if Fig(i) == FigPower && all.Time > 0 {
+			r.Power = &Power{MeanW: mean, PeakW: all.Top, EnergyJ: all.Sum}
 		}
 	}
-	if p := t.of(FigPower); p.Time > 0 {
-		r.Power = &Power{MeanW: p.mean(), PeakW: p.Max, EnergyJ: p.Sum}
-	}
 	r.Unknown = unknown.Names()
-}
-
-// mean is over the time with readings; of none it is 0.
-func (t *Total) mean() float64 {
-	if t.Time == 0 {
-		return 0
-	}
-	return min(t.Max, t.Sum/t.Time) // sums round
 }
 
 // series writes a resource's points into a record's series.
@@ -171,19 +140,23 @@ func (s *series) add(from, to, period, v float64, known bool) {
 	}
 }
 
-func (s *series) halve() {
-	out := (*s)[:0]
-	for i := 0; i < len(*s); i += 2 {
-		p := (*s)[i]
-		if i+1 < len(*s) {
-			q := (*s)[i+1]
-			p.Sum += q.Sum
-			p.Time += q.Time
-			p.Top = max(p.Top, q.Top)
-		}
-		out = append(out, p)
+// halved joins neighbours two by two, in place.
+func (s series) halved() series {
+	out := s[:0]
+	for i := 0; i < len(s); i += 2 {
+		out = append(out, s[i:min(i+2, len(s))].total())
 	}
-	*s = out
+	return out
+}
+
+// total is all of it as one point.
+func (s series) total() (all Point) {
+	for _, p := range s {
+		all.Sum += p.Sum
+		all.Time += p.Time
+		all.Top = max(all.Top, p.Top)
+	}
+	return all
 }
 
 func (p *Point) mean() float64 { return p.Sum / p.Time }

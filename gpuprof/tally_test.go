@@ -66,11 +66,8 @@ func TestTallyKeepsPeaksAndTotals(t *testing.T) {
 		})
 		energy := sum[FigPower]
 		for f := range Of(FigGPU, FigCore, FigMem, FigPCIe).Each {
-			var got Point
-			for _, p := range ta.of(f).Points {
-				got.Sum += p.Sum
-				got.Time += p.Time
-				got.Top = max(got.Top, p.Top)
+			got := ta.of(f).total()
+			for _, p := range ta.of(f) {
 				if p.Time > ta.PeriodS*(1+1e-9) || p.Sum > p.Top*p.Time*(1+1e-9) {
 					t.Fatalf("point %+v of %v s", p, ta.PeriodS)
 				}

@@ -21,7 +21,7 @@ import (
 // say how much.
 const stateEvery = time.Minute
 
-// mostState bounds the file: a job takes 60 KB at most.
+// mostState bounds the file: a job takes 75 KB at most.
 const mostState = 64 << 20
 
 type saved struct {
