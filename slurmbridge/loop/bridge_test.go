@@ -132,31 +132,71 @@ func TestUngatingAllTwice(t *testing.T) {
 	allRan(t, m.jobs)
 }
 
-// draw draws a cluster, a load and a history of faults, runs it to its end, and checks the
-// invariants.
-func draw(t *rapid.T) {
+// drawJob draws a job that takes so many seconds at the most.
+func drawJob(t *rapid.T, m *model, longest int) *mjob {
+	mib := rapid.SampledFrom([]float64{500, 2000, 4000, 9000}).Draw(t, "MiB")
+	run := rapid.IntRange(1, longest).Draw(t, "run")
+	user := rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user")
+	return m.submit(user, time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.3, mib), true)
+}
+
+// drawCluster draws nodes, and what Slurm does with them.
+func drawCluster(t *rapid.T) *model {
+	oneOf := func(n int, what string) bool { return rapid.IntRange(1, n).Draw(t, what) == 1 }
 	gpus := rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "gpus a node")
-	nodes := rapid.IntRange(1, 2).Draw(t, "nodes")
-	var list []job.Node
-	for i := range nodes {
-		list = append(list, node(fmt.Sprintf("n%d", i+1), gpus, rapid.IntRange(2, 8*max(1, gpus/2)).Draw(t, "cpus")))
+	m := newModel()
+	for i := range rapid.IntRange(1, 2).Draw(t, "nodes") {
+		cpus := rapid.IntRange(2, 8*max(1, gpus/2)).Draw(t, "cpus")
+		m.nodes = append(m.nodes, node(fmt.Sprintf("n%d", i+1), gpus, cpus))
 	}
-	m := newModel(list...)
-	if gpus > 1 && rapid.IntRange(0, 3).Draw(t, "a GPU without shares") == 0 {
-		n := &m.nodes[0]
-		for range n.GPUs {
-			n.Cards = append(n.Cards, job.Card{Type: n.GPUType, Units: 100})
-		}
+	if n := &m.nodes[0]; gpus > 1 && oneOf(4, "a GPU without shares") {
+		n.Cards = slices.Repeat([]job.Card{{Type: n.GPUType, Units: 100}}, n.GPUs)
 		n.Cards[rapid.IntRange(0, n.GPUs-1).Draw(t, "which GPU")].Units = 0
 		n.Units -= 100
 	}
-	m.leastLoaded = gpus > 1 && rapid.IntRange(0, 3).Draw(t, "least loaded") == 0
-	mem := newMemory()
+	m.leastLoaded, m.dull = gpus > 1 && oneOf(4, "least loaded"), oneOf(2, "dull")
+	if oneOf(2, "limit") {
+		m.most = map[string]int{"ann": rapid.IntRange(1, 3).Draw(t, "most")}
+		m.mostShares = map[string]int{"bob": rapid.IntRange(100, 200).Draw(t, "most shares")}
+	}
+	if len(m.nodes) > 1 && oneOf(2, "closed") {
+		m.shut = map[string]string{"n1": "bob"}
+	}
+	if oneOf(2, "busy") { // jobs start and end between two changes of one plan
+		m.slip = func() time.Duration {
+			return time.Duration(max(0, rapid.IntRange(-3, 2).Draw(t, "slip"))) * time.Second
+		}
+	}
+	if oneOf(4, "slow") { // each change takes so long to arrive
+		m.lag = func() time.Duration { return 4 * time.Second }
+	}
+	m.started = func(j *mjob) { // of one user, with memory enough
+		on, sum := m.on(j.Nodes, j.gpu), 0.0
+		for _, o := range on {
+			if o.User != j.User || len(on) > 1 && o.profil == nil {
+				t.Fatalf("%v: job %s of %s started beside %s of %s, profile %v, on %s gpu %d\n%v", m.now, j.Ref, j.User, o.Ref,
+					o.User, o.profil, j.Nodes, j.gpu, m.mem.log)
+			}
+			if o.profil != nil {
+				sum += o.profil.Peak().MemMiB
+			}
+		}
+		if len(on) > 1 && sum > 12196*0.95 {
+			t.Fatalf("%v MiB on %s gpu %d\n%v", sum, j.Nodes, j.gpu, m.mem.log)
+		}
+	}
+	return m
+}
+
+// draw draws a cluster, a load and a history of faults, runs it to its end, and checks the
+// invariants.
+func draw(t *rapid.T) {
+	m := drawCluster(t)
 	join, room := rapid.Bool().Draw(t, "join"), rapid.Bool().Draw(t, "room")
 	besides := rapid.Bool().Draw(t, "renews beside its rounds")
 	adopts := rapid.Bool().Draw(t, "adopts")
 	reborn := func() *loop.Bridge {
-		b := bridge(m, mem)
+		b := bridge(m, m.mem)
 		b.Planner.Join, b.Planner.Room, b.Planner.RoomAnyway = join, join && room, true
 		if adopts {
 			b.Adopt = adoptAll
@@ -167,61 +207,17 @@ func draw(t *rapid.T) {
 		return b
 	}
 	b := reborn()
-	m.dull = rapid.Bool().Draw(t, "dull")
-	if rapid.Bool().Draw(t, "limit") {
-		m.most = map[string]int{"ann": rapid.IntRange(1, 3).Draw(t, "most")}
-		m.mostShares = map[string]int{"bob": rapid.IntRange(100, 200).Draw(t, "most shares")}
-	}
-	if len(list) > 1 && rapid.Bool().Draw(t, "closed") {
-		m.shut = map[string]string{"n1": "bob"}
-	}
-	if rapid.Bool().Draw(t, "busy") { // jobs start and end between two changes of one plan
-		m.slip = func() time.Duration {
-			return time.Duration(max(0, rapid.IntRange(-3, 2).Draw(t, "slip"))) * time.Second
-		}
-	}
-	if rapid.IntRange(0, 3).Draw(t, "slow") == 0 { // each change takes so long to arrive
-		m.lag = func() time.Duration { return 4 * time.Second }
-	}
-	m.started = func(j *mjob) {
-		on := m.on(j.Nodes, j.gpu)
-		sum := 0.0
-		for _, o := range on {
-			if o.User != j.User {
-				t.Fatalf("%v: job %s of %s started beside %s of %s on %s gpu %d\n%v", m.now, j.Ref, j.User, o.Ref, o.User, j.Nodes,
-					j.gpu, mem.log)
-			}
-			if len(on) > 1 && o.profil == nil {
-				t.Fatalf("job %s without a profile shares a GPU", o.Ref)
-			}
-			if o.profil != nil {
-				sum += o.profil.Peak().MemMiB
-			}
-		}
-		if len(on) > 1 && sum > 12196*0.95 {
-			t.Fatalf("%v MiB on %s gpu %d\n%v", sum, j.Nodes, j.gpu, mem.log)
-		}
-	}
-	apps := []float64{500, 2000, 4000, 9000}
-	total := rapid.IntRange(1, 20+5*gpus).Draw(t, "jobs")
+	total := rapid.IntRange(1, 20+5*m.nodes[0].GPUs).Draw(t, "jobs")
 	submit := func() {
-		mib := rapid.SampledFrom(apps).Draw(t, "MiB")
-		run := rapid.IntRange(1, 90).Draw(t, "run")
-		p := app(fmt.Sprint(mib), float64(run), 0.4, mib)
-		user := rapid.SampledFrom([]string{"ann", "bob"}).Draw(t, "user")
-		if rapid.IntRange(0, 5).Draw(t, "unknown") == 0 {
-			p = nil
-		}
-		if gpus > 1 && rapid.IntRange(0, 9).Draw(t, "whole") == 0 { // another's job, which the bridge leaves alone
-			m.submit(user, time.Duration(run)*time.Second, nil, false).Request = job.GPURequest{
-				Kind: job.WholeGPU, Count: 1,
-				Raw: "gpu:1",
-			}
-			return
-		}
-		j := m.submit(user, time.Duration(run)*time.Second, p, true)
-		if adopts && p != nil && rapid.Bool().Draw(t, "adopted") {
-			p.Runs, j.Request = 1, wholeGPU
+		j := drawJob(t, m, 90)
+		switch kind := rapid.IntRange(0, 9).Draw(t, "kind"); {
+		case kind == 0 && m.nodes[0].GPUs > 1: // another's job, which the bridge leaves alone
+			j.profil, j.Dependency = nil, job.Dependencies{}
+			j.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, Raw: "gpu:1"}
+		case kind < 3: // of an unknown application
+			j.profil = nil
+		case kind < 6 && adopts:
+			j.profil.Runs, j.Request = 1, wholeGPU
 		}
 	}
 	ctx := context.Background()
@@ -259,10 +255,8 @@ func draw(t *rapid.T) {
 			}
 		}
 		if rapid.IntRange(0, 20).Draw(t, "dies") == 0 { // at some step, and is started again, perhaps late
-			at := rapid.SampledFrom([]string{
-				"look", "gate", "plan", "repaired", "journaled", "withdraw", "prepare", "release",
-				"line",
-			}).Draw(t, "at")
+			steps := []string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release", "line"}
+			at := rapid.SampledFrom(steps).Draw(t, "at")
 			b.Fault = func(step string) {
 				if step == at {
 					panic(death{})
@@ -287,7 +281,7 @@ func draw(t *rapid.T) {
 			m.beside, m.between = nil, nil
 			m.advance(away)
 			if rapid.IntRange(0, 3).Draw(t, "journal lost") == 0 {
-				clear(mem.groups)
+				clear(m.mem.groups)
 			}
 			b = reborn()
 		}
@@ -300,7 +294,7 @@ func draw(t *rapid.T) {
 		m.advance(2 * time.Second)
 	}
 	if allRan(t, m.jobs); !m.allEnded() {
-		t.Fatal(mem.log)
+		t.Fatal(m.mem.log)
 	}
 }
 

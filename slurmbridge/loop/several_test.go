@@ -1,7 +1,6 @@
 package loop_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -32,11 +31,7 @@ func drawn(t *rapid.T) (m *model, l *ledger, b *loop.Bridge) {
 // round lets jobs come, decides and lets Slurm look at its queue.
 func round(t *rapid.T, m *model, b *loop.Bridge) {
 	for range rapid.SampledFrom([]int{0, 0, 1, 2, 8}).Draw(t, "arrive") {
-		mib := rapid.SampledFrom([]float64{500, 2000, 4000, 9000}).Draw(t, "MiB")
-		run := rapid.IntRange(1, 40).Draw(t, "run")
-		j := m.submit(rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user"), time.Duration(run)*time.Second,
-			app(fmt.Sprint(mib), float64(run), 0.3, mib), true)
-		j.Priority += rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
+		drawJob(t, m, 40).Priority += rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
 	}
 	must.Get(b.Tick(t.Context()))(t)
 }
