@@ -76,9 +76,9 @@ func TestKeptFromANode(t *testing.T) {
 		at = at.Add(time.Minute) // the job is released, and doesn't start
 		ls.Close(&j, "n1", "ReqNodeNotAvail, UnavailableNodes:"+strings.Repeat("n", 1000), at)
 		ls.Close(&j, "n1", "Priority", at) // another of its class
-		if at = at.Add(want*time.Second - time.Second); open("1", "n1") || !open("1", "n2") || !open("2", "n1") {
-			t.Errorf("after %d s: %v, %v, %v", want-1, open("1", "n1"), open("1", "n2"), open("2", "n1"))
-		}
+		at = at.Add(want*time.Second - time.Second)
+		got := []bool{open("1", "n1"), open("1", "n2"), open("2", "n1")}
+		must.Equal(t, got, []bool{false, true, true}, "after %d s", want-1)
 		at = at.Add(time.Second)
 	}
 	ls.Close(&j, "n1", strings.Repeat("\x1b[2J", 1000), at)
@@ -91,8 +91,8 @@ func TestKeptFromANode(t *testing.T) {
 	}
 }
 
-// A job that Slurm keeps from the one node that it was sent to is at no limit: its class may be sent elsewhere, and other
-// classes there.
+// A job that Slurm keeps from the one node that it was sent to is at no limit: its class may be sent elsewhere, and
+// other classes there.
 func TestANodeThatIsClosedToAClass(t *testing.T) {
 	j := job.Job{Ref: "1", User: "ann", State: job.Pending, ReqNodes: "n1"}
 	j.Reason = "ReqNodeNotAvail, May be reserved for other job"
@@ -100,9 +100,7 @@ func TestANodeThatIsClosedToAClass(t *testing.T) {
 	s, ls := &job.Snapshot{At: time.Unix(1e9, 0), Jobs: []job.Job{j, other}}, New()
 	ls.Observe(s, func(ref string) (string, bool) { return "n1", ref == "1" })
 	b := ls.Budget(s, map[string]*job.Job{"1": &j, "2": &other})
-	if maySend(b, "1", "n1") || !maySend(b, "1", "n2") || !maySend(b, "2", "n1") {
-		t.Errorf("%v, %v, %v", maySend(b, "1", "n1"), maySend(b, "1", "n2"), maySend(b, "2", "n1"))
-	}
+	must.Equal(t, []bool{maySend(b, "1", "n1"), maySend(b, "1", "n2"), maySend(b, "2", "n1")}, []bool{false, true, true})
 }
 
 // What an operator has closed no job's end opens.
@@ -138,12 +136,9 @@ func TestLimitMetByThoseWhoFollowed(t *testing.T) {
 	poll(one("1", job.Running, ""), one("2", job.Running, ""), one("3", job.Pending, ""), one("4", job.Pending, ""),
 		one("5", job.Pending, ""))
 	b := poll(one("3", job.Running, ""), one("4", job.Running, ""), one("5", job.Pending, "QOSMaxJobsPerUserLimit"))
-	if maySend(b, "5", "n1") {
-		t.Error("it may be sent although as many run as before")
-	}
-	if b = poll(one("4", job.Running, ""), one("5", job.Pending, "")); !maySend(b, "5", "n1") {
-		t.Error("it may not be sent although one has ended")
-	}
+	must.Equal(t, maySend(b, "5", "n1"), false, "it may be sent: as many run as before")
+	b = poll(one("4", job.Running, ""), one("5", job.Pending, ""))
+	must.Equal(t, maySend(b, "5", "n1"), true, "it may be sent: one has ended")
 }
 
 // maySend reports whether the limits let the job start on the node at once.
@@ -192,10 +187,8 @@ func TestAdoptedJobsUnderGPULimits(t *testing.T) {
 	}
 	s := &job.Snapshot{Jobs: []job.Job{holds, runs, next}, GPULimits: []job.GPULimit{{Most: 3}}}
 	g := CountGPUs(s, func(j *job.Job) bool { return j.Ref == "shares" }, func(j *job.Job) bool { return j.Ref == "next" })
-	if says, _ := g.Pass(&next); says != "" {
-		t.Error(says)
-	}
-	if _, waits := g.Pass(&next); !waits {
-		t.Error("the job that passed doesn't count")
-	}
+	says, _ := g.Pass(&next)
+	must.Equal(t, says, "")
+	_, waits := g.Pass(&next)
+	must.Equal(t, waits, true, "the job that passed counts")
 }
