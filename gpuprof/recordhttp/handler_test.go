@@ -8,17 +8,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,7 +23,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
@@ -85,122 +81,55 @@ func post(t *testing.T, url, header, cred, body string) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-// site has one way of proving who sends: the same is true of each.
-type site struct {
-	here credential.Method
-	// skewed is a method of a machine whose clock is off, strange one of a machine with another
-	// key, and forged a credential that somebody who is neither root nor SlurmUser made.
-	skewed  func(by time.Duration) credential.Method
-	strange func() credential.Method
-	forged  func(payload string) string
-	hint    string // what is to be looked at where the keys differ
+// proof is a shared key, as it is on a machine whose clock is off by so much.
+func proof(t *testing.T, key []byte, off time.Duration) *credential.Key {
+	t.Helper()
+	k := credential.NewKey(keytest.File(t, key))
+	k.Now = func() time.Time { return time.Now().Add(off) }
+	k.Since = time.Now().Add(-time.Hour) // it has been here for an hour
+	return k
 }
 
-func mungeSite(t *testing.T) *site {
-	m := mungetest.Start(t, mungetest.Key, 0)
-	return &site{
-		here:    m,
-		skewed:  func(by time.Duration) credential.Method { return mungetest.Start(t, mungetest.Key, by) },
-		strange: func() credential.Method { return mungetest.Start(t, "other", 0) },
-		forged: func(payload string) string {
-			cmd := exec.Command("munge", "--socket="+m.Socket)
-			cmd.Stdin = strings.NewReader(payload)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-			cred := must.Get(cmd.Output())(t)
-			return strings.TrimSpace(string(cred))
-		},
-		hint: "/etc/munge/munge.key",
-	}
-}
-
-func keySite(t *testing.T) *site {
-	key := keytest.Random(t)
-	use := func(key []byte, by time.Duration) credential.Method {
-		k := credential.NewKey(keytest.File(t, key))
-		k.Now = func() time.Time { return time.Now().Add(by) }
-		k.Since = time.Now().Add(-time.Hour) // it has been here for an hour
-		return k
-	}
-	return &site{
-		here:    use(key, 0),
-		skewed:  func(by time.Duration) credential.Method { return use(key, by) },
-		strange: func() credential.Method { return use(keytest.Random(t), 0) },
-		forged:  func(payload string) string { return keytest.Forge(key, 65534, time.Now(), payload) },
-		hint:    "key_file",
-	}
-}
-
-// bothWays runs a test with MUNGE and with a shared key.
-func bothWays(t *testing.T, test func(t *testing.T, s *site)) {
-	for name, of := range map[string]func(*testing.T) *site{"MUNGE": mungeSite, "key": keySite} {
-		t.Run(name, func(t *testing.T) { test(t, of(t)) })
-	}
-}
-
-func TestRecordsNeedACredential(t *testing.T) { bothWays(t, recordsNeedACredential) }
-
-func recordsNeedACredential(t *testing.T, of *site) {
-	k := &kept{}
+func TestRecordsNeedACredential(t *testing.T) {
+	k, key := &kept{}, keytest.Random(t)
+	here := proof(t, key, 0)
 	var results []string
 	srv := serve(t, &Handler{
-		Credentials: of.here, AllowUID: root, Keep: k.keep,
+		Credentials: here, AllowUID: root, Keep: k.keep,
 		Result: func(r string) { results = append(results, r) },
 	})
-	ctx := context.Background()
-	s := &Sender{URL: srv.URL, Credentials: of.here, Client: srv.Client()}
+	ctx := t.Context()
+	s := &Sender{URL: srv.URL, Credentials: here, Client: srv.Client()}
 	for range 2 { // the second is a duplicate, and no error
 		must.OK(t, s.Send(ctx, record(7)))
 	}
-	if !k.jobs[7] || fmt.Sprint(results) != "[new duplicate]" {
-		t.Fatal(k.jobs, results)
-	}
+	must.Equal(t, results, []string{"new", "duplicate"})
 	if err := s.Send(ctx, &gpuprof.Record{JobID: -1, Node: "n"}); !errors.Is(err, ErrRefused) {
 		t.Errorf("a record of nonsense: %v", err)
 	}
-	encode := func(payload string) string {
-		t.Helper()
-		cred := must.Get(of.here.Encode(ctx, payload))(t)
-		return cred
-	}
+	encode := func(m credential.Method, payload string) string { return must.Get(m.Encode(ctx, payload))(t) }
 	packed := must.Get(pack(record(8)))(t)
-	good, tampered := encode(bind(packed)), []byte(encode(bind(packed)))
-	if at := len(tampered) / 2; tampered[at] == 'A' {
-		tampered[at] = 'B'
-	} else {
-		tampered[at] = 'A'
-	}
-	strange := must.Get(of.strange().Encode(ctx, bind(packed)))(t)
+	good, body := encode(here, bind(packed)), string(packed)
+	strange := encode(proof(t, keytest.Random(t), 0), bind(packed))
 	for _, c := range []struct {
-		name, cred, body string
-		want             int
+		name, header, cred, body string
+		want                     int
 	}{
-		{"no credential", "", string(packed), http.StatusUnauthorized},
-		{"a credential of nonsense", "MUNGE:AAAA:", string(packed), http.StatusUnauthorized},
-		{
-			"another one", "KEY1:0:1:00000000000000000000000000000000::" + strings.Repeat("0", 64), string(packed),
-			http.StatusUnauthorized,
-		},
-		{"options in place of one", "--help", string(packed), http.StatusUnauthorized},
-		{"tampered with", string(tampered), string(packed), http.StatusUnauthorized},
-		{"of a host of another cluster", strange, string(packed), http.StatusUnauthorized},
-		{"for another body", good, string(packed) + "y", http.StatusUnauthorized},
-		{"used before", good, string(packed), http.StatusUnauthorized},
-		{"of another user", of.forged(bind(packed)), string(packed), http.StatusForbidden},
-		{"for something else", encode("x"), string(packed), http.StatusUnauthorized},
-		{"a huge body", encode("x"), strings.Repeat("x", maxPacked+1), http.StatusRequestEntityTooLarge},
-		{"not packed", encode(bind([]byte("{}"))), "{}", http.StatusUnprocessableEntity},
+		{"no credential", here.Header(), "", body, http.StatusUnauthorized},
+		{"a credential of nonsense", here.Header(), "MUNGE:AAAA:", body, http.StatusUnauthorized},
+		{"of another cluster", here.Header(), strange, body, http.StatusUnauthorized},
+		{"in another method's header", "Other", encode(here, bind(packed)), body, http.StatusUnauthorized},
+		{"for another body", here.Header(), good, body + "y", http.StatusUnauthorized},
+		{"used before", here.Header(), good, body, http.StatusUnauthorized},
+		{"of another user", here.Header(), keytest.Forge(key, 65534, time.Now(), bind(packed)), body, http.StatusForbidden},
+		{"for something else", here.Header(), encode(here, "x"), body, http.StatusUnauthorized},
+		{"a huge body", here.Header(), encode(here, "x"), strings.Repeat("x", maxPacked+1), http.StatusRequestEntityTooLarge},
+		{"not packed", here.Header(), encode(here, bind([]byte("{}"))), "{}", http.StatusUnprocessableEntity},
 	} {
-		if got, text := post(t, srv.URL, of.here.Header(), c.cred, c.body); got != c.want {
-			t.Errorf("%s: status %d %s, want %d", c.name, got, text, c.want)
-		}
+		got, text := post(t, srv.URL, c.header, c.cred, c.body)
+		must.Equal(t, got, c.want, "%s: %s", c.name, text)
 	}
-	if got, text := post(t, srv.URL, "Other-Credential", encode(bind(packed)),
-		string(packed)); got != http.StatusUnauthorized || !strings.Contains(text, of.here.Header()) {
-		t.Errorf("in another method's header: %d %s", got, text)
-	}
-	if len(k.jobs) != 1 {
-		t.Errorf("what was refused is kept: %v", k.jobs)
-	}
+	must.Equal(t, k.jobs, map[int64]bool{7: true}, "what is kept")
 	k.err = errors.New("disk full")
 	var no *AnswerError
 	if err := s.Send(ctx, record(9)); !errors.As(err, &no) || no.Status != http.StatusServiceUnavailable {
@@ -209,34 +138,29 @@ func recordsNeedACredential(t *testing.T, of *site) {
 }
 
 // A clock that is off is told, to the sender and to the store.
-func TestClocksThatDiffer(t *testing.T) { bothWays(t, clocksThatDiffer) }
-
-func clocksThatDiffer(t *testing.T, of *site) {
-	k := &kept{}
-	reg := prometheus.NewPedanticRegistry()
-	srv := serve(t, &Handler{Credentials: of.here, AllowUID: root, Keep: k.keep, Metrics: NewMetrics(reg)})
-	send := func(skew time.Duration) error {
-		s := &Sender{URL: srv.URL, Credentials: of.skewed(skew), Client: srv.Client()}
-		return s.Send(context.Background(), record(7))
+func TestClocksThatDiffer(t *testing.T) {
+	k, key, reg := &kept{}, keytest.Random(t), prometheus.NewPedanticRegistry()
+	srv := serve(t, &Handler{Credentials: proof(t, key, 0), AllowUID: root, Keep: k.keep, Metrics: NewMetrics(reg)})
+	send := func(with credential.Method) error {
+		s := &Sender{URL: srv.URL, Credentials: with, Client: srv.Client()}
+		return s.Send(t.Context(), record(7))
 	}
 	for _, skew := range []time.Duration{-time.Minute, time.Minute, 0} {
-		if err := send(skew); err != nil || (k.behind+skew).Abs() > 2*time.Second {
+		if err := send(proof(t, key, skew)); err != nil || (k.behind+skew).Abs() > 2*time.Second {
 			t.Errorf("off by %s: %v, the store hears of %s", skew, err, k.behind)
 		}
 	}
 	must.Equal(t, k.behind, 0, "no skew: the store")
 	var no *AnswerError
-	if err := send(-time.Hour); !errors.As(err, &no) || no.Status != http.StatusUnauthorized ||
+	if err := send(proof(t, key, -time.Hour)); !errors.As(err, &no) || no.Status != http.StatusUnauthorized ||
 		!strings.Contains(no.Text, "behind this host's; set both clocks") {
 		t.Errorf("an hour behind: %v", err)
 	}
-	if n, err := testutil.GatherAndCount(reg, "slurmbridge_record_clock_skew_seconds",
-		"slurmbridge_record_refusals_total"); err != nil || n != 2 {
-		t.Error(n, err)
-	}
+	must.Equal(t, must.Get(testutil.GatherAndCount(reg, "slurmbridge_record_clock_skew_seconds",
+		"slurmbridge_record_refusals_total"))(t), 2)
+	must.Equal(t, must.Get(testutil.GatherAndLint(reg))(t), nil, "names")
 	// With another key nothing of it can be read.
-	s := &Sender{URL: srv.URL, Credentials: of.strange(), Client: srv.Client()}
-	if err := s.Send(context.Background(), record(7)); !errors.As(err, &no) || !strings.Contains(no.Text, of.hint) {
+	if err := send(proof(t, keytest.Random(t), 0)); !errors.As(err, &no) || !strings.Contains(no.Text, "key_file") {
 		t.Errorf("another key: %v", err)
 	}
 }
@@ -353,18 +277,6 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-func TestMetricsAreNamedWell(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	m := NewMetrics(reg)
-	m.refusals.WithLabelValues("user").Inc()
-	m.skew.Observe(60)
-	m.bytes.Observe(600)
-	problems := must.Get(testutil.GatherAndLint(reg))(t)
-	for _, p := range problems {
-		t.Errorf("%s: %s", p.Metric, p.Text)
-	}
-}
-
 // Whatever comes as a body, a record that is taken from it is one that can be true.
 func FuzzUnpack(f *testing.F) {
 	packed, err := pack(record(1))
@@ -384,7 +296,7 @@ func FuzzUnpack(f *testing.F) {
 
 // Reports of idle jobs arrive from those who may send records, whole, and from nobody else.
 func TestIdleReports(t *testing.T) {
-	m := mungetest.Start(t, "key", 0)
+	m := proof(t, keytest.Random(t), 0)
 	var got []*gpuprof.IdleReport
 	allow := true
 	h := &Handler{Credentials: m, AllowUID: func(uint32) bool { return allow }}
@@ -431,39 +343,17 @@ func (f fixed) Encode(ctx context.Context, _ string) (string, error) {
 	return f.Method.Encode(ctx, f.payload)
 }
 
-// Even a series that nothing can be packed of, in steps such as NVML counts in, and
-// means of them, is far from what a record may be.
+// Even a series that nothing can be packed of is far from what a record may be.
 func TestSizeOnTheWire(t *testing.T) {
-	src := rand.New(rand.NewPCG(1, 2))
-	for _, c := range []struct {
-		name   string
-		points int
-		step   func(v float64) float64
-	}{
-		{"summary", 0, nil},
-		{"60 points as read", 60, math.Round},
-		{"512 points as read", gpuprof.MaxPoints, math.Round},
-		{"512 points, means", gpuprof.MaxPoints, func(v float64) float64 { return v }},
-	} {
-		r := record(123456)
-		r.Comment, r.End, r.Series = "app=lammps", r.Start.Add(time.Hour), nil
-		r.GPUs = []gpuprof.GPU{{
-			UUID: "GPU-8f6c1d22-5c1e-4f0e-9d0b-2b9c7a1f0e11", Model: "NVIDIA TITAN Xp", Arch: "pascal",
-			MemMiB: 12196, PCIeMBps: 15754,
-		}}
-		for range c.points {
-			r.Series = append(r.Series, rlcore.Use{
-				GPU: c.step(100*src.Float64()) / 100, Core: c.step(100*src.Float64()) / 100,
-				MemMiB: c.step(12196 * src.Float64()), PCIeMBps: c.step(15754 * src.Float64()),
-			})
-		}
-		packed := must.Get(pack(r))(t)
-		t.Logf("%s: %d bytes", c.name, len(packed))
-		if len(packed) > maxPacked/10 {
-			t.Errorf("%s: %d bytes packed", c.name, len(packed))
-		}
-		if back, err := unpack(packed); err != nil || len(back.Series) != c.points {
-			t.Errorf("%s: %v", c.name, err)
-		}
+	src, r := rand.New(rand.NewPCG(1, 2)), record(123456)
+	r.Series = nil
+	for range gpuprof.MaxPoints {
+		r.Series = append(r.Series, rlcore.Use{
+			GPU: src.Float64(), Core: src.Float64(), MemMiB: 12196 * src.Float64(), PCIeMBps: 15754 * src.Float64(),
+		})
+	}
+	packed := must.Get(pack(r))(t)
+	if back, err := unpack(packed); err != nil || len(back.Series) != len(r.Series) || len(packed) > maxPacked/10 {
+		t.Errorf("%d bytes packed, %v", len(packed), err)
 	}
 }
