@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"math"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -287,27 +286,6 @@ func TestAFootprintFollowsItsRun(t *testing.T) {
 	must.OK(t, h.Forget(ctx, at(1000)))
 	if n, took := footprints(); n != 1 || took != 60 {
 		t.Errorf("after the run was forgotten: %d footprints of %v min", n, took)
-	}
-}
-
-func TestSolo(t *testing.T) {
-	run := Run{Start: began, End: began.Add(120 * time.Second)}
-	for _, tc := range []struct {
-		outcome *Outcome
-		seconds float64
-		basis   Basis
-	}{
-		{nil, 120, Measured},
-		{&Outcome{Slowdown: 1.2, SoloS: 100}, 120, Measured},
-		{&Outcome{With: []string{"2"}, Slowdown: 1.2, SoloS: 100}, 100, ByProfile},
-		{&Outcome{With: []string{"2"}, Predicted: 1.5}, 80, BySlowdown}, // cut short
-		{&Outcome{With: []string{"2", "3"}}, 40, BySlowdown},            // and nothing was predicted
-		{&Outcome{With: []string{"2"}, Suspect: "memory", Slowdown: 1.2, SoloS: 100}, 0, Lost},
-	} {
-		run.Outcome = tc.outcome
-		if got, basis := run.Solo(); math.Abs(got-tc.seconds) > 1e-9 || basis != tc.basis {
-			t.Errorf("%+v: %v s by %v, want %v by %v", tc.outcome, got, basis, tc.seconds, tc.basis)
-		}
 	}
 }
 
