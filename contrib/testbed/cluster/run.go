@@ -97,9 +97,8 @@ func (s *Stack) GPU() (*gpusim.Snapshot, error) {
 	return &gpu, err
 }
 
-// Run runs work on a stack of its own, and adds what the bridge reports of it. after, which may be nil, is called
-// before the stack ends.
-func Run(ctx context.Context, setup Setup, w Work, after func(context.Context, *Stack) error) (r *Ran, err error) {
+// Run runs work on a stack of its own, and adds what the bridge reports of it.
+func Run(ctx context.Context, setup Setup, w Work) (r *Ran, err error) {
 	s, err := Start(ctx, setup)
 	if err != nil {
 		return nil, err
@@ -107,9 +106,6 @@ func Run(ctx context.Context, setup Setup, w Work, after func(context.Context, *
 	defer func() { err = s.CloseAfter(ctx, err) }()
 	if r, err = s.Do(ctx, w); err == nil && setup.Policy != "" {
 		r.Bridge, err = s.Ask(ctx)
-	}
-	if err == nil && after != nil {
-		err = after(ctx, s)
 	}
 	return r, err
 }

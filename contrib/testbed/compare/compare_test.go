@@ -2,9 +2,7 @@ package compare
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -235,50 +233,6 @@ func TestVariants(t *testing.T) {
 		}
 		if second := f.Runs[1]; c.at != nil && (second.SubmitS < 40 || second.StartS < second.SubmitS) {
 			t.Errorf("%s: %+v; the second job was to come at 40", c.name(), f.Runs)
-		}
-	}
-}
-
-// The whole way, through every part: an unknown application runs alone, its record arrives signed, its profile is
-// learned, and the next ones share a GPU under MPS. Jobs that are known share from the start, and two that don't fit
-// never meet.
-func TestUnknownApplicationIsLearned(t *testing.T) {
-	o := testOptions(t)
-	dqn := variants()[7]
-	unknown := o.cell("random", dqn, []string{"gromacs", "gromacs", "gromacs", "gromacs"}, nil)
-	known := o.cell("random", dqn, []string{"vgg16", "vgg16", "alexnet", "gromacs", "gromacs"}, nil)
-	unknown.setup.Cold = true
-	unknown.after = func(ctx context.Context, s *cluster.Stack) error {
-		out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "list", "--json", "--config",
-			s.Path("slurmbridge.yaml"))
-		if err != nil {
-			return err
-		}
-		var list []struct {
-			User    string
-			Profile struct {
-				App       string
-				Runs      int
-				DurationS float64 `json:"duration_s"`
-			}
-		}
-		if err := json.Unmarshal([]byte(out), &list); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		if len(list) != 1 || list[0].User != cluster.Owner || list[0].Profile.App != "gromacs" || list[0].Profile.Runs < 1 {
-			return fmt.Errorf("profiles %+v", list)
-		}
-		// 83 GPU seconds, and what starting and ending take on a busy machine.
-		if d := list[0].Profile.DurationS * o.scale; d < 70 || d > 83+3*o.scale {
-			return fmt.Errorf("gromacs is held to take %.0f GPU s, not 83", d)
-		}
-		_, err = s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "why", "--server", s.URL, "3")
-		return err
-	}
-	play(t, o, unknown, known)
-	for _, c := range []*cell{unknown, known} {
-		if c.figures.JobsCompleted != len(c.apps) || c.figures.OOM != 0 || c.bridge.Groups == 0 {
-			t.Errorf("%+v, %d times put together", c.figures, c.bridge.Groups)
 		}
 	}
 }

@@ -46,8 +46,6 @@ type cell struct {
 	apps     []string
 	at       []float64 // when each job is submitted, GPU seconds; nil = all before the beginning
 	seed     uint64
-	// after is called before the cluster ends; nil = nothing to do.
-	after func(ctx context.Context, s *cluster.Stack) error
 
 	ended, running int // jobs so far
 	over           bool
@@ -155,7 +153,7 @@ func (c *cell) measure(
 			started() // the jobs are there, or begin to come
 			b.at(c, ended, running)
 		},
-	}, c.after)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -186,7 +186,7 @@ func run(ctx context.Context, o *options, s shape, names []string, bridged bool)
 	r, err := cluster.Run(ctx, setup, cluster.Work{
 		Apps: names, Gres: gres, Args: []string{"--time=3"}, Hold: true, Limit: slowest,
 		Command: func(app string) string { return "sleep " + strings.TrimPrefix(app, "sleep") },
-	}, nil)
+	})
 	if err != nil {
 		return nil, err
 	}

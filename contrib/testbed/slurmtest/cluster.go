@@ -37,8 +37,9 @@ type Options struct {
 	GPUTypes []string
 	Apart    []int
 	// Cards are the types of each node's GPUs, one by one, where they differ or are MIG instances ("1g.10gb"); they
-	// overrule NodeGPUs and GPUTypes. Shares are then gres/shard without files, as instances need it.
-	Cards [][]string
+	// overrule NodeGPUs and GPUTypes. Shares are then gres/shard without files, as instances need it (fileless).
+	Cards    [][]string
+	fileless bool
 	// Sharing is "mps" (default), "shard", or "none": GPUs are handed out whole only.
 	// AllSharing sets gres.conf's Flags=all_sharing for mps, so that all GPUs of a node are
 	// shared at a time.
@@ -176,17 +177,26 @@ func (o *Options) defaults() {
 			*p = v
 		}
 	}
-	if o.Cards != nil {
-		o.NodeGPUs, o.Sharing = nil, "shard"
-		for _, types := range o.Cards {
-			o.NodeGPUs = append(o.NodeGPUs, len(types))
-		}
-	}
-	if len(o.NodeGPUs) > 0 {
-		o.Nodes, o.GPUs = len(o.NodeGPUs), slices.Max(o.NodeGPUs)
-	}
 	def(&o.Nodes, 1)
 	def(&o.GPUs, 1)
+	if len(o.NodeGPUs) == 0 {
+		o.NodeGPUs = slices.Repeat([]int{o.GPUs}, o.Nodes)
+	}
+	if o.fileless = o.Cards != nil; o.fileless {
+		o.Sharing = "shard"
+	} else {
+		for i, gpus := range o.NodeGPUs {
+			kind := "titanxp"
+			if len(o.GPUTypes) > 0 {
+				kind = o.GPUTypes[i]
+			}
+			o.Cards = append(o.Cards, slices.Repeat([]string{kind}, gpus))
+		}
+	}
+	o.Nodes, o.GPUs = len(o.Cards), 0
+	for _, types := range o.Cards {
+		o.GPUs = max(o.GPUs, len(types))
+	}
 	def(&o.CPUs, 16)
 	def(&o.MemMiB, 16000)
 	if o.Sharing == "" {
@@ -326,7 +336,7 @@ func (c *Cluster) layout() error {
 		if err := device(c.Path("dev", fmt.Sprintf("nvidia%d", i)), 1, 3); err != nil {
 			return err
 		}
-		if c.Options.Cards == nil {
+		if !c.Options.fileless {
 			continue
 		}
 		if err := device(c.Path("dev", fmt.Sprintf("nvidia-caps/nvidia-cap%d", i)), 1, 3); err != nil {

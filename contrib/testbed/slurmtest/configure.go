@@ -15,26 +15,10 @@ func NodeName(i int) string { return "n" + strconv.Itoa(i+1) }
 // Partition is the cluster's only partition, unless Options.Extra has more.
 const Partition = "gpu"
 
-// gpus is how many the i-th node has.
-func (o *Options) gpus(i int) int {
-	if len(o.NodeGPUs) > 0 {
-		return o.NodeGPUs[i]
-	}
-	return o.GPUs
-}
-
-// gpuType is what the i-th node's are.
-func (o *Options) gpuType(i int) string {
-	if len(o.GPUTypes) > 0 {
-		return o.GPUTypes[i]
-	}
-	return "titanxp"
-}
-
 // shared are the indexes of the GPUs of node i that have shares.
 func (o *Options) shared(i int) []string {
 	var out []string
-	for g := range o.gpus(i) {
+	for g := range o.Cards[i] {
 		if !slices.Contains(o.Unshared, g) {
 			out = append(out, strconv.Itoa(g))
 		}
@@ -42,19 +26,18 @@ func (o *Options) shared(i int) []string {
 	return out
 }
 
-// cardsOf is node i's Gres by the types of its GPUs.
-func (o *Options) cardsOf(i int) string {
+// gres is node i's Gres: the types of its GPUs, and their shares.
+func (o *Options) gres(i int) string {
 	var out []string
-	for k, typ := range o.Cards[i] {
-		if !slices.Contains(o.Cards[i][:k], typ) {
-			n := 0
-			for _, other := range o.Cards[i] {
-				if other == typ {
-					n++
-				}
-			}
-			out = append(out, fmt.Sprintf("gpu:%s:%d", typ, n))
+	types := o.Cards[i][:len(o.Cards[i])-o.Unlisted]
+	for k, typ := range types {
+		if !slices.Contains(types[:k], typ) {
+			others := slices.DeleteFunc(slices.Clone(types), func(t string) bool { return t != typ })
+			out = append(out, fmt.Sprintf("gpu:%s:%d", typ, len(others)))
 		}
+	}
+	if o.Sharing != "none" {
+		out = append(out, fmt.Sprintf("%s:%d", o.Sharing, 100*(len(o.shared(i))-o.Unlisted)))
 	}
 	return strings.Join(out, ",")
 }
@@ -175,20 +158,13 @@ func (c *Cluster) slurmConf() string {
 		if !slices.Contains(o.Apart, i) {
 			names = append(names, NodeName(i))
 		}
-		gres := fmt.Sprintf("gpu:%s:%d", o.gpuType(i), o.gpus(i)-o.Unlisted)
-		if o.Cards != nil {
-			gres = o.cardsOf(i)
-		}
-		if o.Sharing != "none" {
-			gres += fmt.Sprintf(",%s:%d", o.Sharing, 100*(len(o.shared(i))-o.Unlisted))
-		}
 		cores := ""
 		if o.Threads > 1 {
 			cores = fmt.Sprintf("Sockets=1 CoresPerSocket=%d ThreadsPerCore=%d ", o.CPUs/o.Threads, o.Threads)
 		}
 		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d %sRealMemory=%d Gres=%s "+
 			"State=UNKNOWN\n",
-			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, cores, o.MemMiB, gres)
+			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, cores, o.MemMiB, o.gres(i))
 	}
 	fmt.Fprintf(&b, "PartitionName=%s Nodes=%s Default=YES MaxTime=UNLIMITED State=UP\n", Partition,
 		strings.Join(names, ","))
@@ -197,12 +173,12 @@ func (c *Cluster) slurmConf() string {
 
 func (c *Cluster) gresConf() string {
 	o := &c.Options
-	flags := ""
-	if o.AllSharing && o.Sharing == "mps" {
-		flags = " Flags=all_sharing"
-	}
 	var b strings.Builder
 	for i, types := range o.Cards {
+		flags := ""
+		if o.AllSharing && o.Sharing == "mps" {
+			flags = " Flags=all_sharing"
+		}
 		for k, typ := range types {
 			file := "File=" + c.Path("dev", fmt.Sprintf("nvidia%d", k))
 			if strings.Contains(typ, "g.") {
@@ -211,24 +187,14 @@ func (c *Cluster) gresConf() string {
 			}
 			fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s %s\n", NodeName(i), typ, file)
 		}
-		fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d\n", NodeName(i), o.Sharing, 100*len(types))
-	}
-	for i := range o.Nodes {
-		if o.Cards != nil {
-			break
+		if o.Sharing == "none" {
+			continue
 		}
-		file := c.Path("dev", "nvidia0")
-		if n := o.gpus(i); n > 1 {
-			file = fmt.Sprintf("%s[0-%d]", c.Path("dev", "nvidia"), n-1)
+		shared := o.shared(i)
+		if !o.fileless {
+			flags = " File=" + c.Path("dev", "nvidia") + "[" + strings.Join(shared, ",") + "]" + flags
 		}
-		fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s File=%s\n", NodeName(i), o.gpuType(i), file)
-		if o.Sharing != "none" {
-			shared := o.shared(i)
-			if len(o.Unshared) > 0 {
-				file = c.Path("dev", "nvidia") + "[" + strings.Join(shared, ",") + "]"
-			}
-			fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d File=%s%s\n", NodeName(i), o.Sharing, 100*len(shared), file, flags)
-		}
+		fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d%s\n", NodeName(i), o.Sharing, 100*len(shared), flags)
 	}
 	return b.String()
 }
