@@ -206,14 +206,14 @@ func TestKernelsOnTheSimulatedCard(t *testing.T) {
 	must.Equal(t, [2]int{len(alone), len(pairs)}, [2]int{3, 12}, "kernels and pairs")
 	compute, pcie, hungry := alone["compute"], alone["pcie"], alone["hungry"]
 	for what, v := range map[string][3]float64{ // what is said, what is true, how far off a busy machine may make it
-		"compute's asked use":   {compute.Asked.GPU, 1, 0.1},
+		"compute's asked use":   {compute.Asked.GPU, 1, 0.2},
 		"compute's use":         {compute.Measured.GPU, 1, 0.4},
-		"compute's step":        {compute.StepS, 5e-3, 3e-4},
-		"pcie's asked traffic":  {pcie.Asked.PCIeMBps, 20000, 1000},
+		"compute's step":        {compute.StepS, 5e-3, 1e-3},
+		"pcie's asked traffic":  {pcie.Asked.PCIeMBps, 20000, 4000},
 		"pcie's traffic":        {pcie.Measured.PCIeMBps, 20000, 8000},
 		"pcie's asked use":      {pcie.Asked.GPU, 0, 0},
 		"pcie's use":            {pcie.Measured.GPU, 0, 0.01},
-		"hungry's asked use":    {hungry.Asked.GPU, 0.5, 0.06},
+		"hungry's asked use":    {hungry.Asked.GPU, 0.5, 0.1},
 		"hungry's asked memory": {hungry.Asked.MemMiB, 4608, 256},
 		"hungry's memory":       {hungry.Measured.MemMiB, hungry.Asked.MemMiB, 640},
 	} {
@@ -222,7 +222,7 @@ func TestKernelsOnTheSimulatedCard(t *testing.T) {
 		}
 	}
 	for _, p := range pairs { // the simulated card slows by the very law
-		if math.Abs(p.Slowdown/p.Law-1) > 0.15 {
+		if math.Abs(p.Slowdown/p.Law-1) > 0.25 {
 			t.Errorf("%s next to %s: %v, by the law %v", p.Kernel, p.Beside, p.Slowdown, p.Law)
 		}
 	}

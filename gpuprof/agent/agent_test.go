@@ -14,17 +14,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
 // library is where the simulated GPU's NVML lies, made once.
@@ -58,47 +57,52 @@ func simulated(t *testing.T, cfg gpusim.Config) (*nvml.Library, *gpusim.State) {
 	return lib, st
 }
 
-// The loop as it runs, on NVML's binding: an application's use is in the record of the job that had the GPU.
+// The loop as it runs, on NVML's binding: what the GPU does is in the record of the job that has it.
 func TestRecordOfASoloRun(t *testing.T) {
-	lib, _ := simulated(t, gpusim.Config{Scale: 20})
+	lib, st := simulated(t, gpusim.Config{})
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	records := make(chan *gpuprof.Record, 1)
-	// A busy machine may hold the agent up for a second: what it reads holds for twenty periods.
+	use := rlcore.Use{GPU: 0.7, Core: 0.5, MemMiB: 760}
+	p := &rlcore.Profile{App: "a", DurationS: 1e6, PeriodS: 1e6, Series: []rlcore.Use{use}}
+	slot := must.Get(st.Device(0).Claim(gpusim.Claimant{}, p))(t)
+	records, ended := make(chan *gpuprof.Record, 1), make(chan error, 1)
 	a := &Agent{
 		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Period: 60 * time.Millisecond, Now: time.Now,
 		Log: slog.New(slog.DiscardHandler), Keep: func(r *gpuprof.Record) error { records <- r; return nil },
 	}
 	must.OK(t, a.Start())
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
-	hoomd, _ := apps.ByName("hoomd")
-	ran := make(chan error, 1)
-	go func() { _, err := app.Run(ctx, app.Config{Profile: hoomd}); ran <- err }()
-	for d := lib.Devices()[0]; must.Get(d.Sample())(t).GPU < 0.3; {
-		time.Sleep(time.Millisecond)
+	late := time.After(time.Minute)
+	must.OK(t, a.Dir.Begin(&prolog.Job{JobID: 7, GPUs: []int{0}, UUIDs: uuids(t, a.Dir, 0), Start: time.Now()}))
+	for testutil.ToFloat64(a.Metrics.samples.WithLabelValues("ok")) < 5 {
+		select {
+		case err := <-ended:
+			t.Fatal(err)
+		case <-late:
+			t.Fatal("the GPU isn't read")
+		case <-time.After(time.Millisecond):
+		}
 	}
-	begin := time.Now()
-	must.OK(t, a.Dir.Begin(&prolog.Job{JobID: 7, GPUs: []int{0}, UUIDs: uuids(t, a.Dir, 0), Start: begin}), <-ran)
 	must.Get(a.Dir.End(7, time.Now(), "0:0"))(t)
-	var r *gpuprof.Record
 	select {
-	case r = <-records:
+	case r := <-records:
+		must.OK(t, r.Validate())
+		if !r.Solo() || r.Samples < 5 || math.Abs(r.Mean.GPU-0.7) > 0.01 || math.Abs(r.Peak.MemMiB-760) > 2 {
+			t.Errorf("%d samples, mean %+v, peak %+v, solo %v", r.Samples, r.Mean, r.Peak, r.Solo())
+		}
+		if r.GPUs[0].UUID == "" || r.GPUs[0].Arch != "pascal" || r.GPUs[0].MemMiB < 12000 {
+			t.Errorf("GPU %+v", r.GPUs)
+		}
+		must.Get(gpuprof.ProfileOf("a", r))(t)
 	case err := <-ended:
 		t.Fatal(err)
+	case <-late:
+		t.Fatal("no record")
 	}
 	stop()
 	<-ended
-	must.OK(t, r.Validate())
-	// hoomd takes 0.7 of the GPU on average and 760 MiB at its peak.
-	if !r.Solo() || r.Mean.GPU < 0.4 || math.Abs(r.Peak.MemMiB-760) > 40 {
-		t.Errorf("mean %+v, peak %+v, solo %v", r.Mean, r.Peak, r.Solo())
-	}
-	if r.GPUs[0].UUID == "" || r.GPUs[0].Arch != "pascal" || r.GPUs[0].MemMiB < 12000 {
-		t.Errorf("GPU %+v", r.GPUs)
-	}
-	must.Get(gpuprof.ProfileOf("hoomd", r))(t)
 	must.Equal(t, must.Get(prolog.List(a.Dir.Ended()))(t), nil, "left over")
+	must.OK(t, slot.Release())
 }
 
 // The pace is fast at the start, slow while nothing changes, fast at a change, and
