@@ -1,6 +1,7 @@
 package dqn
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 
@@ -111,11 +112,7 @@ func visited(list []visit, v visit) []visit {
 func soloS(cfg *sim.Config) float64 {
 	sum := 0.0
 	for i := range cfg.Jobs {
-		p := cfg.Jobs[i].Truth
-		if p == nil {
-			p = cfg.Jobs[i].Profile
-		}
-		sum += p.DurationS
+		sum += cmp.Or(cfg.Jobs[i].Truth, cfg.Jobs[i].Profile).DurationS
 	}
 	return sum
 }

@@ -154,6 +154,33 @@ func TestScoreOfOddWindows(t *testing.T) {
 	}
 }
 
+// Where a network for the turnaround is in doubt, its best few combinations are played out; one for the makespan decides
+// alone.
+func TestDoubtIsPlayedOut(t *testing.T) {
+	for aim, plays := range map[policy.Objective]bool{policy.Turnaround: true, policy.Makespan: false} {
+		tools := newTools()
+		net := NewScorer(aim, 8, tools.Predictor, seeded(1))
+		shake(net, 1)
+		own := &rlcore.Decider{Policy: NewPolicy("dqn", net), Guard: tools.Guard, M: 6}
+		searching := &rlcore.Decider{Policy: Searching("dqn", net, tools.Predictor), Guard: newTools().Guard, M: 6}
+		others := 0
+		for n := range 30 {
+			s := busy(2, 5+n)
+			s.GPUs[0].Running = nil
+			took := searching.Decide(s, 0).Combo
+			if took != own.Decide(s, 0).Combo {
+				others++
+			}
+			if again := searching.Decide(s, 0).Combo; again != took {
+				t.Errorf("%s: %b, then %b", aim, took, again)
+			}
+		}
+		if plays != (others > 0) {
+			t.Errorf("%s: %d of 30 decisions aren't the network's own", aim, others)
+		}
+	}
+}
+
 // TestEpisodesOfSeveralCards: each card's visits are its own and end with the
 // episode.
 func TestEpisodesOfSeveralCards(t *testing.T) {

@@ -11,8 +11,10 @@ import (
 // Policy scores combinations by a trained network.
 type Policy struct {
 	name, model string
+	net         *Scorer
 	plays       *lookahead.Policy // nil = the network's scores are final
-	scores      scores
+	obs         [1]*Obs
+	values      []float64
 }
 
 // doubt is by how much the network's value of a combination may be below the best one's and still be
@@ -21,19 +23,17 @@ type Policy struct {
 const doubt = 0.1
 
 // NewPolicy returns a policy of the given name, which decides by the network alone.
-func NewPolicy(name string, net *Scorer) *Policy {
-	return &Policy{name: name, scores: scores{net: net}}
-}
+func NewPolicy(name string, net *Scorer) *Policy { return &Policy{name: name, net: net} }
 
 // Searching returns a policy of the given name that observes with p. For the turnaround the network
 // says which few combinations are worth playing out, as lookahead does, and decides alone where it
 // has no doubt.
 func Searching(name string, net *Scorer, p rlcore.Predictor) *Policy {
-	out := NewPolicy(name, net.Alias(p))
-	if net.Objective() == policy.Turnaround {
-		out.plays = lookahead.Guided(&out.scores, doubt, p)
+	own := NewPolicy(name, net.Alias(p))
+	if net.Objective() != policy.Turnaround {
+		return own
 	}
-	return out
+	return &Policy{name: name, plays: lookahead.Guided(own, doubt, p)}
 }
 
 // Name implements rlcore.Policy.
@@ -59,21 +59,6 @@ func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 		p.plays.Score(dst, w, combos)
 		return
 	}
-	p.scores.Score(dst, w, combos)
-}
-
-// scores are a network's values as a policy.
-type scores struct {
-	net    *Scorer
-	obs    [1]*Obs
-	values []float64
-}
-
-// Name implements rlcore.Policy.
-func (p *scores) Name() string { return "scorer" }
-
-// Score implements rlcore.Policy.
-func (p *scores) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	o := p.net.Observe(w, choices(w, combos), false)
 	p.obs[0] = o
 	p.values = p.net.Values(p.values, p.obs[:])

@@ -80,10 +80,9 @@ func (s *Scorer) Params() []nn.Block { return []nn.Block{s.value.Block, s.better
 
 // Twin returns a copy with its own parameters and scratch, which shares the predictor.
 func (s *Scorer) Twin() *Scorer {
-	return &Scorer{
-		Enc:   encoder.Features{Predictor: s.Enc.Predictor, Objective: s.aim, Max: s.Enc.Max},
-		value: s.value.Twin(), better: s.better.Twin(), kappa: s.kappa, aim: s.aim,
-	}
+	t := s.Alias(s.Enc.Predictor)
+	t.value, t.better = s.value.Twin(), s.better.Twin()
+	return t
 }
 
 // Alias returns a network that shares the parameters but has its own gradient and scratch; it observes with p.

@@ -3,7 +3,6 @@ package interference
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -17,46 +16,6 @@ func using(app string, gpu, mem, stepS float64) *rlcore.Profile {
 	return &rlcore.Profile{
 		App: app, DurationS: 60, PeriodS: 60, StepS: stepS,
 		Series: []rlcore.Use{{GPU: gpu, MemBusy: mem}},
-	}
-}
-
-// Where co-runners that keep the memory busy slow others more, as no law says, some co-runs of
-// some applications tell what others do that were never seen.
-func TestFirstCoRunsTeachAboutStrangers(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 1))
-	truth := func(v, a *rlcore.Profile) float64 {
-		return 1 + 0.2*v.Series[0].GPU + 1.2*v.Series[0].MemBusy*a.Series[0].MemBusy
-	}
-	draw := func(n int, name string) (out []*rlcore.Profile) {
-		for i := range n {
-			out = append(out, using(fmt.Sprint(name, i), 0.3+0.6*r.Float64(), 0.05+0.9*r.Float64(), 0))
-		}
-		return out
-	}
-	apps, strangers := draw(20, "a"), draw(20, "s")
-	off := func(m *Model) (sum, within float64) {
-		dst := make([]rlcore.Prediction, 2)
-		for i, v := range strangers {
-			a := strangers[(i+7)%len(strangers)]
-			m.Predict(dst, nil, []*rlcore.Profile{v, a})
-			miss := math.Abs(dst[0].Slowdown - truth(v, a))
-			sum += miss / float64(len(strangers))
-			if miss <= dst[0].SD {
-				within += 1 / float64(len(strangers))
-			}
-		}
-		return sum, within
-	}
-	m := New(&contention.MPS)
-	before, _ := off(m)
-	for range 60 {
-		v, a := apps[r.IntN(len(apps))], apps[r.IntN(len(apps))]
-		m.all(nil, []*rlcore.Profile{v, a}, truth(v, a), truth(a, v))
-	}
-	after, within := off(m)
-	t.Logf("mean error %.3f before, %.3f after, %.0f %% within one SD", before, after, 100*within)
-	if after > before/3 || within < 0.5 {
-		t.Errorf("mean error %.3f before, %.3f after, %.2f of the predictions within one SD", before, after, within)
 	}
 }
 

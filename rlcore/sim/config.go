@@ -123,10 +123,7 @@ func New(cfg Config) (*Sim, error) {
 // admit validates a job and fills in its Truth. A job that doesn't fit on some of its GPUs may use
 // only the rest, since alone no guard would keep it from failing there.
 func (cfg *Config) admit(j Arrival) (Arrival, error) {
-	if j.Truth == nil {
-		j.Truth = j.Profile
-	}
-	if j.Truth == nil {
+	if j.Truth = cmp.Or(j.Truth, j.Profile); j.Truth == nil {
 		return j, errors.New("it has no profile")
 	}
 	for _, p := range []*rlcore.Profile{j.Truth, j.Profile} {

@@ -61,16 +61,6 @@ type scratch struct {
 	counted  []waiting
 }
 
-// marks returns n false values.
-func (sc *scratch) marks(n int) []bool {
-	if cap(sc.gone) < n {
-		sc.gone = make([]bool, n)
-	}
-	sc.gone = sc.gone[:n]
-	clear(sc.gone)
-	return sc.gone
-}
-
 // segments returns a profile's segments, kept by profile.
 func (s *Sim) segments(p *rlcore.Profile) []segment {
 	if segs, ok := s.segs[p]; ok {

@@ -27,31 +27,6 @@ func near(t *testing.T, what string, got, want float64) {
 	}
 }
 
-// Two of constant use: the one with less to do at its speed ends first, the other
-// has the GPU for itself from then on.
-func TestTwoByHand(t *testing.T) {
-	for _, l := range []*contention.Law{&contention.MPS, &contention.TimeSlice} {
-		a, b := constant("a", 40, .6, 100), constant("b", 100, .9, 200)
-		cfg := config(1, a, b)
-		cfg.Truth = Law{l}
-		r := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()})
-		s := slowdowns(l, a, b)
-		if s[0] < 1.1 {
-			t.Fatalf("%s: these don't slow each other: %v", l.Name, s)
-		}
-		endA := 40 * s[0]
-		near(t, l.Name+" a", r.Jobs[0].EndS, endA)
-		near(t, l.Name+" b", r.Jobs[1].EndS, endA+(100-endA/s[1]))
-		near(t, l.Name+" makespan", r.MakespanS, r.Jobs[1].EndS)
-		near(t, l.Name+" slowdown", r.Jobs[0].Slowdown, s[0])
-		near(t, l.Name+" turnaround", r.MeanTurnaroundS, (r.Jobs[0].EndS+r.Jobs[1].EndS)/2)
-		// Memory held: both until a ends, then b.
-		near(t, l.Name+" memory", r.MemUtil, (300*endA+200*(r.MakespanS-endA))/rlcore.TitanXp.MemMiB/r.MakespanS)
-		together := 1 - (1-.6)/s[0]*(1-.9)/s[1]
-		near(t, l.Name+" busy", r.GPUUtil, (together*endA+.9*(r.MakespanS-endA))/r.MakespanS)
-	}
-}
-
 // Measured pairs as truth: more than one other adds up.
 func TestPairsByHand(t *testing.T) {
 	a, b, c := constant("a", 10, .5, 100), constant("b", 10, .5, 100), constant("c", 10, .5, 100)

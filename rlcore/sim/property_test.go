@@ -183,6 +183,9 @@ func TestAnySite(t *testing.T) {
 				ran < o.SoloS*(1-1e-9)-rounding {
 				t.Errorf("job %d ran for %v s, alone %v; slowdown %v", i, ran, o.SoloS, o.Slowdown)
 			}
+			if ran := o.EndS - o.StartS; !o.TimedOut && math.Abs(o.Slowdown-max(1, ran/o.SoloS)) > 1e-6*o.Slowdown {
+				t.Errorf("job %d is slowed by %v, ran for %v s, alone %v s", i, o.Slowdown, ran, o.SoloS)
+			}
 			members := 1
 			for k := range r.Jobs {
 				if k == i || !overlap(o, &r.Jobs[k]) {

@@ -227,7 +227,9 @@ func (s *Sim) begin(p int, on []int) {
 func (s *Sim) dequeue(pending []int) {
 	s.begun = nil
 	end := slices.Max(pending) + 1
-	gone := s.scratch.marks(end)
+	gone := slices.Grow(s.scratch.gone[:0], end)[:end]
+	clear(gone)
+	s.scratch.gone = gone
 	for _, p := range pending {
 		gone[p] = true
 		s.noLonger(s.wait[p])

@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/slurmbridge/slurmbridge/rlcore"
+import (
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
 
 // shares is what a running job holds, of 100: five of them fill a GPU.
 const shares = 20
@@ -55,10 +59,7 @@ func (s *Sim) estimate(g int) {
 		}
 		sc.profiles = append(sc.profiles, p)
 	}
-	if cap(sc.pred) < len(d.members) {
-		sc.pred = make([]rlcore.Prediction, len(d.members))
-	}
-	sc.pred = sc.pred[:len(d.members)]
+	sc.pred = slices.Grow(sc.pred[:0], len(d.members))[:len(d.members)]
 	if pacer, ok := s.cfg.Predictor.(rlcore.Pacer); ok {
 		sc.at = sc.at[:0]
 		for i := range d.members {
