@@ -76,47 +76,34 @@ func TestAGroupThatMayGrowHoldsOneShareEach(t *testing.T) {
 func TestRollBackUndoesAllSinceACheckpoint(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := begun(12)
-		grow := func() {
-			gpu := rapid.IntRange(0, 3).Draw(t, "GPU")
+		grow := func(node string) { // by some jobs of the queue, on one of the node's GPUs
 			n := len(s.now.Pending)
 			at := rapid.SliceOfNDistinct(rapid.IntRange(0, n-1), 1, min(3, n), rapid.ID[int]).Draw(t, "jobs")
 			slices.Sort(at)
 			into := int64(0)
-			if k := len(s.groups); k > 0 && s.groups[k-1].node == s.now.GPUs[gpu].Node && rapid.Bool().Draw(t, "grows") {
+			if k := len(s.groups); k > 0 && s.groups[k-1].node == node && rapid.Bool().Draw(t, "grows") {
 				into = -int64(k)
 			}
-			number := s.take(gpu, job.StartNow, into, at, 1)
+			number := s.take(rapid.SampledFrom(s.poll.nodes[node]).Draw(t, "GPU"), job.StartNow, into, at, 1)
 			s.of(number).spare = rapid.IntRange(0, 50).Draw(t, "spare")
 			for i := range s.members(number) {
 				s.members(number)[i].Shares = rapid.IntRange(1, 30).Draw(t, "shares")
 			}
+			s.refresh(node, 0)
 		}
+		nodes := rapid.SampledFrom([]string{"n1", "n2"})
 		for range rapid.IntRange(0, 3).Draw(t, "before") {
-			grow()
-			s.refresh("n1", 0)
-			s.refresh("n2", 0)
+			grow(nodes.Draw(t, "node"))
 		}
-		if len(s.now.Pending) < 3 {
-			return
-		}
-		node := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "node")
+		node := nodes.Draw(t, "node")
 		queue, groups, placed := slices.Clone(s.now.Pending), slices.Clone(s.groups), slices.Clone(s.placed[node])
 		before := s.checkpoint(node)
-		into := int64(0)
-		if k := len(s.groups); k > 0 && s.groups[k-1].node == node && rapid.Bool().Draw(t, "grows") {
-			into = -int64(k)
-		}
-		number := s.take(s.poll.nodes[node][0], job.StartNow, into, []int{0, 2}, 1)
-		s.of(number).spare = 77
-		s.members(number)[0].Shares = 7
+		grow(node)
 		s.placed[node][0].Shares, s.placed[node][0].gpu = 99, 3 // groups exchange their GPUs
 		s.rollBack(before)
-		if !slices.Equal(s.now.Pending, queue) {
-			t.Fatalf("the queue was %v, and is %v", queue, ids(s))
-		}
-		if !slices.Equal(s.groups, groups) || !slices.Equal(s.placed[node], placed) {
-			t.Fatalf("groups %v of %v, and were %v of %v", s.groups, s.placed[node], groups, placed)
-		}
+		must.Equal(t, s.now.Pending, queue, "the queue")
+		must.Equal(t, s.groups, groups, "groups")
+		must.Equal(t, s.placed[node], placed, "what is placed")
 	})
 }
 
