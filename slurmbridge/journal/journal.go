@@ -23,7 +23,7 @@ import (
 // ErrNotFound says that the journal holds nothing about the job.
 var ErrNotFound = errors.New("not in the journal")
 
-// Journal implements loop.Journal and loop.Ledger on tables of its own in the
+// Journal implements loop.Journal on tables of its own in the
 // controller's database.
 type Journal struct {
 	db *sql.DB

@@ -41,10 +41,7 @@ type Journal interface {
 	// SaveTasks keeps which array tasks run under which job numbers of their own: that
 	// number is all that a node knows of a task.
 	SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error
-}
-
-// Ledger keeps what each poll showed, for the receipt and the status page.
-type Ledger interface {
+	// RecordPoll keeps what a poll showed, for the receipt and the status page.
 	RecordPoll(ctx context.Context, st *job.Status) error
 }
 
@@ -58,7 +55,6 @@ type Bridge struct {
 	// driver limits no MPS client's memory (see plan.Input.NoLimits).
 	Models  func() (of map[job.GPUAddr]string, noLimits map[string]bool)
 	Journal Journal
-	Ledger  Ledger // nil = none
 	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.
 	Runs    history.Runs
 	Beliefs history.Beliefs
@@ -274,9 +270,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.tracker.LastAt, b.tracker.Plain = snap.At, p.Plain
 	b.save(ctx, p)
 	b.publish(p, in)
-	if b.Ledger != nil {
-		b.logged(b.Ledger.RecordPoll(ctx, b.Status()))
-	}
+	b.logged(b.Journal.RecordPoll(ctx, b.Status()))
 	if b.acting() == job.Active {
 		b.comments.write(ctx, p, in)
 	}

@@ -682,6 +682,8 @@ func (m *memory) Log(_ context.Context, _ time.Time, _ job.Mode, _ func(string) 
 
 func (m *memory) SaveExplanations(context.Context, map[string]*job.Explanation) error { return nil }
 
+func (m *memory) RecordPoll(context.Context, *job.Status) error { return nil }
+
 func (m *memory) SaveTasks(_ context.Context, _ time.Time, tasks map[int64]string) error {
 	for id, ref := range tasks {
 		m.log = append(m.log, fmt.Sprint("task ", id, " is ", ref))

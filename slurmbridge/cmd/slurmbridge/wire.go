@@ -132,7 +132,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	}
 	apps := &recogniser{st}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Ledger: j, Runs: past(st), Beliefs: predictor,
+		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Runs: past(st), Beliefs: predictor,
 		RetryAlone: cfg.RetryAlone,
 		AppNames:   cfg.Apps(),
 		Sessions: job.Sessions{

@@ -164,7 +164,7 @@ func runBridge(dir string) error {
 		b.Gate.SharersOnly = only
 	}
 	if o.Adopt != "" {
-		cl.GPULimits, b.Ledger = true, j
+		cl.GPULimits = true
 		rule := adopt.Rule{Partitions: []string{slurmtest.Partition, "each"}, MaxSlowdown: adopt.DefaultMaxSlowdown}
 		b.Adopt = &adopt.Policy{
 			Rules: []adopt.Rule{rule}, Active: o.Adopt == job.Active, Percent: 100, Delay: time.Minute,
