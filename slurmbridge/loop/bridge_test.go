@@ -136,8 +136,8 @@ func TestUngatingAllTwice(t *testing.T) {
 func drawJob(t *rapid.T, m *model, longest int) *mjob {
 	mib := rapid.SampledFrom([]float64{500, 2000, 4000, 9000}).Draw(t, "MiB")
 	run := rapid.IntRange(1, longest).Draw(t, "run")
-	user := rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user")
-	return m.submit(user, time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.3, mib), true)
+	user := rapid.SampledFrom([]string{"ann", "bob"}).Draw(t, "user")
+	return m.submit(user, time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.4, mib), true)
 }
 
 // drawCluster draws nodes, and what Slurm does with them.
@@ -210,13 +210,13 @@ func draw(t *rapid.T) {
 	total := rapid.IntRange(1, 20+5*m.nodes[0].GPUs).Draw(t, "jobs")
 	submit := func() {
 		j := drawJob(t, m, 90)
-		switch kind := rapid.IntRange(0, 9).Draw(t, "kind"); {
+		switch kind := rapid.IntRange(0, 11).Draw(t, "kind"); {
 		case kind == 0 && m.nodes[0].GPUs > 1: // another's job, which the bridge leaves alone
 			j.profil, j.Dependency = nil, job.Dependencies{}
 			j.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, Raw: "gpu:1"}
 		case kind < 3: // of an unknown application
 			j.profil = nil
-		case kind < 6 && adopts:
+		case kind < 8 && adopts:
 			j.profil.Runs, j.Request = 1, wholeGPU
 		}
 	}
