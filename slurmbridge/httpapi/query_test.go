@@ -128,6 +128,7 @@ func TestAnAnswerIsMadeOnce(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Second)
+		synctest.Wait()
 		must.Equal(t, made, 1, "answers made for five")
 		fail = false
 		if n, err := ask("a", 100*time.Millisecond); err == nil {
