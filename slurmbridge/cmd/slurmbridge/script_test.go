@@ -79,7 +79,7 @@ func refused(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	out, errOut := ts.ReadFile("stdout"), ts.ReadFile("stderr")
 	if out != "" || strings.Count(errOut, "\n") != 1 || !strings.Contains(errOut, args[1]) {
-		ts.Fatalf("%q prints %q and says %q, want %q", args[2:], out, errOut, args[1])
+		ts.Fatalf("%q prints %.500q and says %.500q, want %q", args[2:], out, errOut, args[1])
 	}
 }
 
