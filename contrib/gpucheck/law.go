@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
@@ -233,16 +234,24 @@ type sampled struct {
 	Newer    int                `json:"newer"` // samples of processes since the last look
 }
 
+// read is what the card does at this moment, as a whole.
+func (c *card) read() (s sampled, err error) {
+	s.GPU, _, err = c.Utilisation()
+	mem, merr := c.Read(nvml.Memory)
+	s.MemMiB = mem
+	s.PCIeMBps, _ = c.PCIe()
+	return s, errors.Join(err, merr)
+}
+
 // look reads the card for so long, five times a second. who names processes.
 func (s *stage) look(ctx context.Context, lasts time.Duration, who func(pid int) string) (rows []sampled) {
 	names, since, begin := map[int]string{}, time.Now(), time.Now()
 	for end := begin.Add(s.long(lasts)); time.Now().Before(end) && ctx.Err() == nil; {
-		row := sampled{T: time.Since(begin).Seconds(), SM: -1, ByPID: map[string]float64{}}
-		now, err := s.card.Sample()
+		row, err := s.card.read()
 		if err != nil {
 			s.note("the card isn't read: %v", err)
 		}
-		row.GPU, row.MemMiB, row.PCIeMBps = now.GPU, now.MemMiB, now.PCIeMBps
+		row.T, row.SM, row.ByPID = time.Since(begin).Seconds(), -1, map[string]float64{}
 		if act, err := s.card.Activity(); err == nil {
 			row.SM = act.SM
 		}

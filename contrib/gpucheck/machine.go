@@ -52,7 +52,7 @@ type card struct {
 	nvml.Device
 	lib     *nvml.Library
 	visible string // CUDA_VISIBLE_DEVICES of its clients
-	idle    nvml.Sample
+	idle    sampled
 	starts  time.Duration // how long a server of MPS may take to start on it
 }
 
@@ -91,8 +91,11 @@ func (c *card) unfit() (why []string) {
 	if list, err := c.Processes(); err == nil && len(list) > 0 {
 		refuse("the GPU is in use: process %d computes on it (%d in all)", list[0].PID, len(list))
 	}
+	if c.Lost != "" {
+		refuse("NVML has lost the GPU: %s", c.Lost)
+	}
 	var err error
-	if c.idle, err = c.Sample(); err != nil {
+	if c.idle, err = c.read(); err != nil {
 		refuse("NVML doesn't read the GPU: %v", err)
 	}
 	if c.idle.GPU > busyGPU || c.idle.MemMiB > max(busyMiB, busyPart*c.MemMiB) {

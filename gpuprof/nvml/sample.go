@@ -3,7 +3,6 @@ package nvml
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -80,35 +79,6 @@ func (g *gpu) traffic(held bool) (mbps float64, err error) {
 	}
 	g.flow, g.flowAt = mbps, time.Now()
 	return mbps, nil
-}
-
-// Sample is what a GPU does at a moment.
-type Sample struct {
-	GPU      float64 // 0..1
-	MemMiB   float64
-	PCIeMBps float64 // both directions
-	PowerW   float64
-}
-
-// Sample reads the GPU. A figure that the GPU doesn't give is 0, as are PCIe and power that fail. Returns an error
-// if utilisation or memory, where the GPU gives them, can't be read or can't be true, and ErrLost.
-func (d *Device) Sample() (s Sample, err error) {
-	if d.Lost != "" {
-		return s, fmt.Errorf("gpu %d: %w: %s", d.Minor, ErrLost, d.Lost)
-	}
-	if s.GPU, _, err = d.Utilisation(); err != nil && d.gpu.has(Utilisation) {
-		return Sample{}, err
-	}
-	if s.MemMiB, err = d.Read(Memory); err != nil && d.gpu.has(Memory) {
-		return Sample{}, err
-	}
-	if s.PCIeMBps, err = d.PCIe(); errors.Is(err, ErrLost) {
-		return Sample{}, err
-	}
-	if s.PowerW, err = d.Read(Power); errors.Is(err, ErrLost) {
-		return Sample{}, err
-	}
-	return s, nil
 }
 
 // Process is one process on a GPU. Before Volta the clients of an MPS server
