@@ -82,29 +82,22 @@ func TestForetold(t *testing.T) {
 	if q := p.Foretold("ann", 3600); q != p {
 		t.Errorf("without past runs %+v is foretold", q)
 	}
-	runs := func(n int, x Past) []Past { return slices.Repeat([]Past{x}, n) }
 	const hour = 3600.0
+	runs := func(n int, soloS, limitS float64, user string) []Past {
+		return slices.Repeat([]Past{{soloS, limitS, user}}, n)
+	}
+	hers := runs(10, 600, hour, "ann")
 	for name, c := range map[string]struct {
 		past        []Past
 		least, most float64
 	}{
-		"her own": {runs(5, Past{600, hour, "ann"}), 600, 600},
-		"her last ones": {
-			append(runs(50, Past{100, hour, "ann"}), runs(20, Past{1000, hour, "ann"})...), 700,
-			1000,
-		},
-		"others' where she has none": {runs(5, Past{600, hour, "bob"}), 600, 600},
-		"others' beside hers": {
-			append(runs(10, Past{600, hour, "ann"}), runs(50, Past{6000, hour, "bob"})...), 600,
-			2000,
-		},
-		"other limits where none is": {runs(5, Past{600, 2 * hour, "ann"}), 600, 600},
-		"the nearer limit": {append(runs(5, Past{600, 2 * hour, "ann"}),
-			runs(5, Past{60_000, 200 * hour, "ann"})...), 600, 700},
-		"other limits beside the limit": {
-			append(runs(10, Past{600, hour, "ann"}), runs(90, Past{6000, 2 * hour, "ann"})...),
-			600, 2000,
-		},
+		"her own":                       {hers, 600, 600},
+		"her last ones":                 {slices.Concat(runs(50, 100, hour, "ann"), runs(20, 1000, hour, "ann")), 700, 1000},
+		"others' where she has none":    {runs(5, 600, hour, "bob"), 600, 600},
+		"others' beside hers":           {slices.Concat(hers, runs(50, 6000, hour, "bob")), 600, 2000},
+		"other limits where none is":    {runs(5, 600, 2*hour, "ann"), 600, 600},
+		"the nearer limit":              {slices.Concat(runs(5, 600, 2*hour, "ann"), runs(5, 60_000, 200*hour, "ann")), 600, 700},
+		"other limits beside the limit": {slices.Concat(hers, runs(90, 6000, 2*hour, "ann")), 600, 2000},
 	} {
 		p.Past = c.past[max(0, len(c.past)-MostPast):]
 		q := p.Foretold("ann", hour)
@@ -121,7 +114,7 @@ func TestForetold(t *testing.T) {
 		t.Errorf("by limits that are far from all others %+v is foretold", q)
 	}
 	// What ends in a simulation counts like what is kept.
-	p.Past = runs(3, Past{600, hour, "ann"})
+	p.Past = runs(3, 600, hour, "ann")
 	a := p.Foretold("ann", hour, Past{1200, hour, "ann"})
 	p.Past = append(p.Past, Past{1200, hour, "ann"})
 	if b := p.Foretold("ann", hour); a.DurationS != b.DurationS || a.DurationSD != b.DurationSD {

@@ -11,7 +11,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
-	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
 // catalogue is the profiles of the catalogue, those of least memory first.
@@ -77,42 +76,28 @@ func TestScoreDoesNotAllocate(t *testing.T) {
 
 // TestLearningDoesNotAllocate once it has seen its largest batch.
 func TestLearningDoesNotAllocate(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes more than 5 s")
-	}
-	net := shaken(newTools().Predictor)
-	l := filled(t, net)
-	l.memory.draw(l.idx, l.weight, 1, l.rnd)
+	l, _ := stocked(8)
+	l.step()
 	if n := testing.AllocsPerRun(20, func() { l.gradient() }); n != 0 {
 		t.Errorf("%v allocations a gradient", n)
 	}
 }
 
-// filled is a learner with the decisions of some episodes of 30 jobs.
-func filled(tb testing.TB, net *Scorer) *learner {
-	tb.Helper()
-	l := newLearner(Options{Seed: 1}.orDefaults(), net)
-	all := catalogue()
-	tools := newTools()
-	p := &player{net: net.Alias(tools.Predictor), tools: tools, m: 5}
-	for k := range 4 {
-		r := seeded(uint64(k))
-		cfg := sim.Config{}
-		for range 30 {
-			one := jobs(all[r.IntN(len(all))])
-			one.Jobs[0].ID = fmt.Sprint(len(cfg.Jobs))
-			cfg.GPUs, cfg.Truth, cfg.Jobs = one.GPUs, one.Truth, append(cfg.Jobs, one.Jobs...)
-		}
-		e, err := p.play(cfg, 0.3, r)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		for _, x := range e.transitions(nil, e.visits[0], 8, 0, 0.99) {
-			l.memory.add(x)
-		}
+// stocked is a learner of the built-in network's size with a thousand decisions of so many combinations in its memory,
+// and lessons of them.
+func stocked(combos int) (*learner, []lesson) {
+	l := newLearner(Options{Seed: 1}.orDefaults(), shaken(newTools().Predictor))
+	var lessons []lesson
+	r := seeded(1)
+	for range 1000 {
+		o := decided(combos, r)
+		l.memory.add(transition{
+			obs: o, taken: r.IntN(combos), reward: r.NormFloat64(), decay: 0.98,
+			next: decided(combos, r),
+		})
+		lessons = append(lessons, lesson{obs: o, of: r.Perm(combos)[:4], want: []float64{0.3, 0.1, -0.1, -0.3}})
 	}
-	l.step()
-	return l
+	return l, lessons
 }
 
 // decided is a decision of so many combinations, all of its figures random.
@@ -134,19 +119,7 @@ func decided(combos int, r *rand.Rand) *Obs {
 // lessons; slurmbridge/lab/learners/step.py is its like in PyTorch.
 func BenchmarkStep(b *testing.B) {
 	for _, combos := range []int{4, 32} {
-		r := seeded(1)
-		net := NewScorer(policy.Turnaround, 32, newTools().Predictor, r)
-		shake(net, 1)
-		l := newLearner(Options{Seed: 1}.orDefaults(), net)
-		var lessons []lesson
-		for range 1000 {
-			o := decided(combos, r)
-			l.memory.add(transition{
-				obs: o, taken: r.IntN(combos), reward: r.NormFloat64(), decay: 0.98,
-				next: decided(combos, r),
-			})
-			lessons = append(lessons, lesson{obs: o, of: r.Perm(combos)[:4], want: []float64{0.3, 0.1, -0.1, -0.3}})
-		}
+		l, lessons := stocked(combos)
 		b.Run(fmt.Sprintf("rewards/combos=%d", combos), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -84,29 +84,40 @@ func TestOthersAreAPrior(t *testing.T) {
 	}
 }
 
-// A user who invents names leaves room for others'.
-func TestNamesOfOneUserAreBounded(t *testing.T) {
-	m := New(&contention.MPS)
-	for i := range 2000 {
-		m.all(nil, owned("eve", pairOf(fmt.Sprint("x", i), fmt.Sprint("y", i), 0.6, 0.6)...), 3, 3)
-	}
-	ann := owned("ann", pairOf("a", "b", 0.6, 0.6)...)
-	before := predicted(m, ann).Slowdown
-	for range 5 {
-		m.all(nil, ann, 1.05, 1.05)
-	}
-	if after := predicted(m, ann).Slowdown; !(after < before-0.05) {
-		t.Errorf("nothing is learned of ann's applications any more: %.3f, then %.3f", before, after)
-	}
-	for _, l := range []*learned{&m.way(nil).learned, &m.way(nil).site} {
-		if n := l.places["eve"]; n > mostOfOwner+1 {
-			t.Errorf("eve has %d places", n)
+// However many co-runs a user has, and however many names for them, what is believed of others' applications moves within
+// bounds, and there is room to learn of them.
+func TestOneUsersWeightIsBounded(t *testing.T) {
+	ann := owned("ann", using("x", 0.5, 0.5, 0.02), using("y", 0.7, 0.3, 0.05))
+	fresh := predicted(New(&contention.MPS), ann)
+	most := fresh.Slowdown + (fresh.Slowdown-1+Floor)*math.Expm1(mostStrange)
+	for _, names := range []int{40, 2000} {
+		m := New(&contention.MPS)
+		eve := func(i int) *rlcore.Profile {
+			i %= names
+			return owned("eve", using(fmt.Sprint("e", i), 0.3+0.6*float64(i%7)/6, 0.1+0.8*float64(i%5)/4, 0.01))[0]
 		}
-	}
-	clone := m.Clone()
-	if got, want := predicted(clone, ann), predicted(m, ann); math.Abs(got.Slowdown-want.Slowdown) > 1e-6 ||
-		clone.way(nil).site.places["eve"] != m.way(nil).site.places["eve"] {
-		t.Errorf("a clone believes %+v instead of %+v", got, want)
+		for i := range 2000 {
+			m.all(nil, []*rlcore.Profile{eve(i), eve(i/40 + i)}, 100, 100)
+		}
+		for _, l := range []*learned{&m.way(nil).learned, &m.way(nil).site} {
+			if l.held["eve"] > mostCells || l.places["eve"] > mostOfOwner+1 {
+				t.Errorf("of %d names eve has %d cells and %d places", names, l.held["eve"], l.places["eve"])
+			}
+		}
+		if got := predicted(m, ann).Slowdown; got > most+1e-9 {
+			t.Errorf("after %d names ann's slowdown is believed to be %.2f, at most %.2f", names, got, most)
+		}
+		for range 5 {
+			m.all(nil, ann, 1.1, 1.1)
+		}
+		own, clone := predicted(m, ann), m.Clone()
+		if math.Abs(own.Slowdown-1.1) > 0.1 {
+			t.Errorf("ann's own co-runs at 1.1: %+v", own)
+		}
+		if got := predicted(clone, ann); math.Abs(got.Slowdown-own.Slowdown) > 1e-6 ||
+			clone.way(nil).site.places["eve"] != m.way(nil).site.places["eve"] {
+			t.Errorf("a clone believes %+v instead of %+v", got, own)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package interference
 
 import (
-	"fmt"
 	"math"
 	"testing"
 
@@ -78,31 +77,4 @@ func TestLessonsAreBounded(t *testing.T) {
 			}
 		}
 	})
-}
-
-// One user's co-runs move what is believed of others' applications within bounds, however many
-// they are, and a user's cells are bounded.
-func TestOneUsersWeightIsBounded(t *testing.T) {
-	m := New(&contention.MPS)
-	var eve []*rlcore.Profile
-	for i := range 40 {
-		eve = append(eve, owned("eve", using(fmt.Sprint("e", i), 0.3+0.6*float64(i%7)/6, 0.1+0.8*float64(i%5)/4, 0.01))...)
-	}
-	ann := owned("ann", using("x", 0.5, 0.5, 0.02), using("y", 0.7, 0.3, 0.05))
-	fresh := predicted(m, ann)
-	for i := range 800 {
-		m.all(nil, []*rlcore.Profile{eve[i%40], eve[(i/40+i)%40]}, 100, 100)
-	}
-	if n := m.way(nil).learned.held["eve"]; n > mostCells {
-		t.Errorf("eve has %d cells", n)
-	}
-	if most := fresh.Slowdown + (fresh.Slowdown-1+Floor)*math.Expm1(mostStrange); predicted(m, ann).Slowdown > most+1e-9 {
-		t.Errorf("ann's slowdown is believed to be %.2f, at most %.2f", predicted(m, ann).Slowdown, most)
-	}
-	for range 3 {
-		m.all(nil, ann, 1.1, 1.1)
-	}
-	if p := predicted(m, ann); math.Abs(p.Slowdown-1.1) > 0.1 {
-		t.Errorf("ann's own co-runs at 1.1: %+v", p)
-	}
 }
