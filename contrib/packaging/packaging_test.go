@@ -51,69 +51,45 @@ func files(t *testing.T, root string) string {
 	return strings.Join(names, " ")
 }
 
-// Hooks outlive the package as ones that do nothing, and those that slurm.conf still names, in whatever way, outlive
+// Hooks outlive the package as ones that do nothing, and those that a site's files still name, in whatever way, outlive
 // its purge.
 func TestNamedHooksStay(t *testing.T) {
-	for conf, stays := range map[string]string{
-		"Prolog=/usr/lib/slurmbridge/prolog\r\n":                        "prolog",
-		"Prolog=\"/usr/lib/slurmbridge/prolog\"\n":                      "prolog",
-		"Prolog=/usr/lib/slurmbridge/prolog\t# ours\n":                  "prolog",
-		"Prolog=/usr/lib/slurmbridge/prolog\n":                          "prolog",
-		"prolog = /opt/x,/usr/lib/slurmbridge/prolog,/opt/y\n":          "prolog",
-		"Epilog=/usr/lib/slurmbridge/epilog # ours\n":                   "epilog",
-		"TaskProlog=/usr/lib/slurmbridge/taskprolog":                    "taskprolog",
-		"#Prolog=/usr/lib/slurmbridge/prolog\n":                         "",
-		"EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld\n":       "",
-		"Prolog=/usr/lib/slurmbridge/prolog2\nEpilog=/usr/bin/epilog\n": "",
-		"": "",
+	const conf, ours = "opt/slurm/etc/site.conf", "/usr/lib/slurmbridge/"
+	for _, c := range []struct{ file, text, stays string }{
+		{conf, "Prolog=/usr/lib/slurmbridge/prolog\r\n", "prolog"},
+		{conf, "Prolog=\"/usr/lib/slurmbridge/prolog\"\n", "prolog"},
+		{conf, "Prolog=/usr/lib/slurmbridge/prolog\t# ours\n", "prolog"},
+		{conf, "Prolog=/usr/lib/slurmbridge/prolog\n", "prolog"},
+		{conf, "prolog = /opt/x,/usr/lib/slurmbridge/prolog,/opt/y\n", "prolog"},
+		{conf, "Epilog=/usr/lib/slurmbridge/epilog # ours\n", "epilog"},
+		{conf, "TaskProlog=/usr/lib/slurmbridge/taskprolog", "taskprolog"},
+		{conf, "#Prolog=/usr/lib/slurmbridge/prolog\n", ""},
+		{conf, "EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld\n", ""},
+		{conf, "Prolog=/usr/lib/slurmbridge/prolog2\nEpilog=/usr/bin/epilog\n", ""},
+		{conf, "", ""},
+		{"etc/slurm/prolog.sh", "#!/bin/sh\n/usr/lib/slurmbridge/prolog\n", "prolog"},
+		{"etc/slurm/prolog.d/50-slurmbridge", "a link", "prolog"},
 	} {
-		root := lay(t, map[string]string{"opt/slurm/etc/site.conf": conf})
-		called := func(hook string) error { return exec.Command(filepath.Join(root, "usr/lib/slurmbridge", hook)).Run() }
+		root := lay(t, map[string]string{c.file: c.text})
+		named := filepath.Join(root, c.file)
+		if c.text == "a link" {
+			must.OK(t, os.Remove(named), os.Symlink(ours+c.stays, named))
+		}
+		are := func(when string, there func(hook string) bool) {
+			t.Helper()
+			for _, hook := range []string{"prolog", "epilog", "taskprolog"} {
+				err := exec.Command(filepath.Join(root, ours, hook)).Run()
+				must.Equal(t, err == nil, there(hook), "%s: %q: %s: %s: %v", c.file, c.text, when, hook, err)
+			}
+		}
 		script(t, root, "gpuprof.postrm", "remove")
-		for _, hook := range []string{"prolog", "epilog", "taskprolog"} {
-			if err := called(hook); err != nil {
-				t.Errorf("%q: removed: %s: %v", conf, hook, err)
-			}
-		}
+		are("removed", func(string) bool { return true })
 		said := script(t, root, "gpuprof.postrm", "purge")
-		for _, hook := range []string{"prolog", "epilog", "taskprolog"} {
-			if err := called(hook); (err == nil) != (hook == stays) {
-				t.Errorf("%q: purged: %s: %v", conf, hook, err)
-			}
-		}
-		if (said != "") != (stays != "") {
-			t.Errorf("%q: it says %q", conf, said)
-		}
-		must.OK(t, os.Remove(filepath.Join(root, "opt/slurm/etc/site.conf")))
+		are("purged", func(hook string) bool { return hook == c.stays })
+		must.Equal(t, said != "", c.stays != "", "%q: it says %q", c.text, said)
+		must.OK(t, os.Remove(named))
 		script(t, root, "gpuprof.postrm", "purge")
-		if left := files(t, root); left != "opt/slurm/etc usr/lib" {
-			t.Errorf("%q: purge left %q", conf, left)
-		}
-	}
-}
-
-// A site's own hook that calls ours goes on working.
-func TestCalledHookStays(t *testing.T) {
-	root := lay(t, map[string]string{
-		"etc/slurm/slurm.conf": "Prolog=/etc/slurm/prolog.sh\n",
-		"etc/slurm/prolog.sh":  "#!/bin/sh\n/usr/lib/slurmbridge/prolog\n",
-	})
-	script(t, root, "gpuprof.postrm", "remove")
-	script(t, root, "gpuprof.postrm", "purge")
-	if left := files(t, root); !strings.Contains(left, "usr/lib/slurmbridge/prolog") ||
-		strings.Contains(left, "usr/lib/slurmbridge/epilog") {
-		t.Error(left)
-	}
-}
-
-func TestLinkedHookStays(t *testing.T) {
-	root := lay(t, map[string]string{"etc/slurm/prolog.d/10-site": ""})
-	link := filepath.Join(root, "etc/slurm/prolog.d/50-slurmbridge")
-	must.OK(t, os.Symlink("/usr/lib/slurmbridge/prolog", link))
-	script(t, root, "gpuprof.postrm", "remove")
-	script(t, root, "gpuprof.postrm", "purge")
-	if err := exec.Command(filepath.Join(root, "usr/lib/slurmbridge/prolog")).Run(); err != nil {
-		t.Error(err)
+		must.Equal(t, files(t, root), filepath.Dir(c.file)+" usr/lib", "%q: what purge left", c.text)
 	}
 }
 
