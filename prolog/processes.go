@@ -54,18 +54,10 @@ func killIf(pid int, is func() bool) bool {
 // directory. They are known by their program's name and by the environment they were
 // started with: a pid file may be of a process that has long been another.
 func (m *MPS) running(gpu int, names ...string) (found []int) {
-	proc := cmp.Or(m.Proc, "/proc")
-	mark := []byte("CUDA_MPS_PIPE_DIRECTORY=" + m.Pipe(gpu))
-	for _, pid := range pids(proc) {
-		if pid <= 1 || pid == os.Getpid() || !slices.Contains(names, program(proc, pid)) {
-			continue
+	for _, pid := range pids(m.Proc) {
+		if slices.Contains(names, program(m.Proc, pid)) && has(m.Proc, pid, "CUDA_MPS_PIPE_DIRECTORY="+m.Pipe(gpu)) {
+			found = append(found, pid)
 		}
-		env, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "environ"))
-		if err != nil || !slices.ContainsFunc(bytes.Split(env, []byte{0}),
-			func(kv []byte) bool { return bytes.Equal(kv, mark) }) {
-			continue
-		}
-		found = append(found, pid)
 	}
 	return found
 }
@@ -73,17 +65,12 @@ func (m *MPS) running(gpu int, names ...string) (found []int) {
 // outlived are the processes that a job has left behind: its task prolog has named it to them, and they are in no other
 // job. With ProctrackType=proctrack/cgroup there are none.
 func (h *Hook) outlived(j *Job) (found []int) {
-	proc, mark := cmp.Or(h.Proc, "/proc"), fmt.Appendf(nil, "%s=%d", JobEnv, j.JobID)
-	for _, pid := range pids(proc) {
-		dir := filepath.Join(proc, strconv.Itoa(pid))
-		env, err := os.ReadFile(filepath.Join(dir, "environ"))
-		named := slices.ContainsFunc(bytes.Split(env, []byte{0}), func(kv []byte) bool { return bytes.Equal(kv, mark) })
-		if err != nil || !named || pid <= 1 || pid == os.Getpid() || owner(proc, pid) != int64(j.UID) {
+	for _, pid := range pids(h.Proc) {
+		if !has(h.Proc, pid, fmt.Sprintf("%s=%d", JobEnv, j.JobID)) || owner(h.Proc, pid) != int64(j.UID) {
 			continue
 		}
-		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
-		job, sluid := InGroup(groups)
-		above := StepAbove(proc, pid)
+		job, sluid := InGroup(procFile(h.Proc, pid, "cgroup"))
+		above := StepAbove(h.Proc, pid)
 		if (job == 0 || job == j.JobID) && (sluid == "" || sluid == j.SLUID) && (above == 0 || above == j.JobID) {
 			found = append(found, pid)
 		}
@@ -91,36 +78,56 @@ func (h *Hook) outlived(j *Job) (found []int) {
 	return found
 }
 
+// pids are the processes, but for the first and this one.
 func pids(proc string) (out []int) {
-	entries, err := os.ReadDir(cmp.Or(proc, "/proc"))
-	if err != nil {
-		return nil
-	}
+	entries, _ := os.ReadDir(cmp.Or(proc, "/proc"))
 	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && pid > 1 && pid != os.Getpid() {
 			out = append(out, pid)
 		}
 	}
 	return out
 }
 
+// procDir is a process's folder of /proc.
+func procDir(proc string, pid int) string {
+	return filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid))
+}
+
+// procFile is what a file of a process says, nothing of a process that has gone.
+func procFile(proc string, pid int, name string) []byte {
+	text, err := os.ReadFile(filepath.Join(procDir(proc, pid), name))
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+// has reports whether a process was started with a variable, NAME=value.
+func has(proc string, pid int, variable string) bool {
+	return slices.ContainsFunc(bytes.Split(procFile(proc, pid, "environ"), []byte{0}),
+		func(kv []byte) bool { return string(kv) == variable })
+}
+
+// statOf are the fields of a process's stat from the state on (proc(5)). The name before may hold anything, blanks and
+// brackets too.
+func statOf(proc string, pid int) [][]byte {
+	stat := procFile(proc, pid, "stat")
+	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+}
+
 // program is the name of the program a process was started as, "" = it has gone.
 func program(proc string, pid int) string {
-	line, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid), "cmdline"))
-	if err != nil || len(line) == 0 {
+	name, _, _ := bytes.Cut(procFile(proc, pid, "cmdline"), []byte{0})
+	if len(name) == 0 {
 		return ""
 	}
-	name, _, _ := bytes.Cut(line, []byte{0})
 	return filepath.Base(string(name))
 }
 
 // owner is the user that a process runs as, −1 = it has gone.
 func owner(proc string, pid int) int64 {
-	text, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid), "status"))
-	if err != nil {
-		return -1
-	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(procFile(proc, pid, "status"))) {
 		if f := strings.Fields(line); len(f) > 2 && f[0] == "Uid:" {
 			if uid, err := strconv.ParseUint(f[2], 10, 32); err == nil {
 				return int64(uid)
@@ -137,13 +144,7 @@ const exiting = 0x4
 // started is when a process began, in ticks since the boot, 0 = it has gone or is going.
 // It distinguishes the process that was meant from a later one with the same pid.
 func started(proc string, pid int) uint64 {
-	stat, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return 0
-	}
-	// The name may hold blanks and brackets; the state follows it, 6 fields on stand the
-	// flags and 19 on the time (proc(5)).
-	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	f := statOf(proc, pid) // with the flags in place 6, and the time in place 19
 	if len(f) < 20 || string(f[0]) == "Z" {
 		return 0
 	}

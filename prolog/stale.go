@@ -1,7 +1,6 @@
 package prolog
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -115,21 +114,16 @@ const deepest = 64
 // StepAbove returns the job of the step that a process descends from; 0 = there is none. The link is lost when a parent
 // ends. proc "" is /proc.
 func StepAbove(proc string, pid int) int64 {
-	folder := func() string { return filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid)) }
 	for range deepest {
-		stat, err := os.ReadFile(filepath.Join(folder(), "stat"))
-		if err != nil {
-			return 0
-		}
-		// The name before may hold anything, brackets too.
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		fields := statOf(proc, pid)
 		if len(fields) < 2 {
 			return 0
 		}
+		var err error
 		if pid, err = strconv.Atoi(string(fields[1])); err != nil || pid <= 1 {
 			return 0
 		}
-		if job := StepOf(folder()); job != 0 {
+		if job := StepOf(procDir(proc, pid)); job != 0 {
 			return job
 		}
 	}
@@ -140,7 +134,7 @@ func StepAbove(proc string, pid int) int64 {
 func jobsWithSteps(proc string) map[int64]bool {
 	out := map[int64]bool{}
 	for _, pid := range pids(proc) {
-		if id := StepOf(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid))); id != 0 {
+		if id := StepOf(procDir(proc, pid)); id != 0 {
 			out[id] = true
 		}
 	}
