@@ -98,7 +98,7 @@ func others(t *testing.T) *Server {
 	}}
 	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{
 		Group:   group,
-		Release: []job.Change{{Update: job.Update{Jobs: []string{"8_5"}}}},
+		Release: job.Change{Update: job.Update{Jobs: []string{"8_5"}}},
 	}}, Starts: map[string]time.Time{first: zero}}
 	s.Groups = func(context.Context, time.Time, int) ([]journal.Grouped, error) {
 		return []journal.Grouped{{Group: group}}, nil

@@ -123,14 +123,14 @@ type PlannedGroup struct {
 	// Prepare gives members their shares and their node while the gate keeps them.
 	Prepare []Change
 	// Release lets the members start, with one change for all.
-	Release []Change
+	Release Change
 }
 
 // Changes returns every change in the order it is applied in.
 func (p *Plan) Changes() []Change {
 	out := append([]Change(nil), p.Repairs...)
 	for i := range p.Groups {
-		out = append(append(out, p.Groups[i].Prepare...), p.Groups[i].Release...)
+		out = append(append(out, p.Groups[i].Prepare...), p.Groups[i].Release)
 	}
 	return out
 }

@@ -102,7 +102,7 @@ const atOnce = 100
 func (b *Bridge) readComments(ctx context.Context, groups []job.PlannedGroup) {
 	var refs []string
 	for i := range groups {
-		refs = append(refs, stamped(slices.Concat(groups[i].Prepare, groups[i].Release))...)
+		refs = append(refs, stamped(groups[i].Prepare)...)
 	}
 	// All of them, however many: one that wasn't read gets no stamp.
 	for some := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(refs))), mostRead) {
@@ -153,7 +153,7 @@ func (b *Bridge) makeSides(ctx context.Context, sides [][]*making, of map[string
 		sides[i] = slices.DeleteFunc(sides[i], failed)
 		var here []job.Change
 		for _, m := range sides[i] {
-			here = append(here, m.Release...)
+			here = append(here, m.Release)
 		}
 		here = release.Merge(here)
 		for k := range here {

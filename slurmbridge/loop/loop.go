@@ -170,8 +170,10 @@ func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
 			return ctx.Err()
 		case <-timer.C:
 		case <-b.wake:
-			if !sleep(ctx, max(b.WakeDelay, min(b.thought, mostRest)-time.Since(ended))) {
+			select {
+			case <-ctx.Done():
 				return ctx.Err()
+			case <-time.After(max(b.WakeDelay, min(b.thought, mostRest)-time.Since(ended))):
 			}
 			select {
 			case <-b.wake:
@@ -194,15 +196,6 @@ func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
 			done(err)
 		}
 		timer.Reset(next)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 
@@ -403,14 +396,6 @@ func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Ch
 	return in, repairs, events
 }
 
-// misread is what Slurm says of the gate that isn't so.
-func (b *Bridge) misread() []job.Misread {
-	if b.acting() != job.Active {
-		return nil
-	}
-	return b.Gate.Misread()
-}
-
 // lease is how long the gate stays closed without another renewal.
 func (b *Bridge) lease() time.Duration {
 	if b.acting() != job.Active {
@@ -558,13 +543,14 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	st := &job.Status{
 		At: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy),
 		Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
-		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.complaints["gate"],
-		Misread: b.misread(), Lease: b.lease(),
+		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.complaints["gate"], Lease: b.lease(),
 		Snap: in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,
 		Unmanaged: maps.Clone(b.tracker.Unmanaged), Refused: b.tracker.Refusals.List(), MaxDelayS: b.maxDelay,
 		Window: b.Planner.Window(),
 	}
-	if b.standby != "" {
+	if b.standby == "" {
+		st.Misread = b.Gate.Misread()
+	} else {
 		st.Gate, st.Lease = b.Gate.other.gate, b.Gate.other.expires.Sub(in.Snap.At)
 	}
 	for _, id := range b.tracker.GroupIDs() {
@@ -600,12 +586,9 @@ func (b *Bridge) next(snap *job.Snapshot, p *job.Plan) time.Duration {
 	}
 	if b.acting() == job.Active {
 		next = min(next, b.Gate.Lease/3)
-		if len(p.Repairs) > 0 {
+		if len(p.Repairs) > 0 || b.Gate.ID() != "" && !b.Gate.Proved(snap.Release) {
 			next = min(next, pollReleased)
 		}
-	}
-	if b.acting() == job.Active && b.Gate.ID() != "" && !b.Gate.Proved(snap.Release) {
-		next = min(next, pollReleased)
 	}
 	if b.nearLimit {
 		next = min(next, pollNearLimit)

@@ -82,7 +82,7 @@ func Make(g *job.Group, jobs map[string]*job.Job, sharing job.Sharing) job.Plann
 			p.Prepare = append(p.Prepare, change(job.StepPrepare, "", u, j))
 		}
 	}
-	p.Prepare, p.Release = Merge(p.Prepare), []job.Change{all}
+	p.Prepare, p.Release = Merge(p.Prepare), all
 	return p
 }
 

@@ -133,7 +133,7 @@ func copies(jobs map[string]*job.Job) map[string]job.Job {
 
 func makeGroup(g *job.Group, jobs map[string]*job.Job) {
 	p := release.Make(g, jobs, job.MPS)
-	for _, c := range slices.Concat(p.Prepare, p.Release) {
+	for _, c := range append(p.Prepare, p.Release) {
 		apply(jobs, c)
 	}
 	release.Released(g)
