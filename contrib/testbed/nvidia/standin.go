@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -119,6 +120,15 @@ type served struct {
 	fault bool
 }
 
+// read returns what of the clients f reads.
+func read[T any](a *served, f func() T) T {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return f()
+}
+
+func (a *served) count() int { return read(a, func() int { return a.n }) }
+
 func server() int {
 	pipe := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
 	switch os.Getenv(ServerEnv) {
@@ -138,7 +148,7 @@ func server() int {
 	if err != nil {
 		return 2
 	}
-	all := served{fds: map[uint32]*os.File{}}
+	all := &served{fds: map[uint32]*os.File{}}
 	err = send(c, 0)
 	for err == nil {
 		var word uint32
@@ -153,7 +163,10 @@ func server() int {
 		case newClient:
 			var fd int
 			if _, fd, err = receive(c); err == nil {
-				go all.serve(all.enter(fd))
+				go all.serve(read(all, func() *os.File {
+					all.n++
+					return os.NewFile(uintptr(fd), "client")
+				}))
 			}
 		case workers:
 			// From 550 on the daemon waits for the number of clients, and for the end of a server that has none. Before, it
@@ -166,15 +179,16 @@ func server() int {
 				return 0
 			}
 		case clientList:
-			list := all.list()
+			list := read(all, func() []uint32 { return slices.Sorted(maps.Keys(all.fds)) })
 			err = send(c, append([]uint32{uint32(len(list))}, list...)...)
-		case terminate:
+		case terminate: // lets a client go; 0: it was one
 			var pid uint32
 			if pid, _, err = receive(c); err == nil {
-				err = send(c, all.terminate(pid))
+				gone := read(all, func() bool { f := all.fds[pid]; return f != nil && f.Close() == nil })
+				err = send(c, truth(!gone))
 			}
 		case status:
-			err = send(c, all.status())
+			err = send(c, truth(!read(all, func() bool { return all.fault })))
 		}
 	}
 	// The daemon has gone, or up to 535 waits for the server's end: that comes with the last client's.
@@ -184,49 +198,7 @@ func server() int {
 	return 0
 }
 
-func (a *served) enter(fd int) *os.File {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.n++
-	return os.NewFile(uintptr(fd), "client")
-}
-
-func (a *served) count() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.n
-}
-
-func (a *served) list() (pids []uint32) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for pid := range a.fds {
-		pids = append(pids, pid)
-	}
-	slices.Sort(pids)
-	return pids
-}
-
-func (a *served) status() uint32 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.fault {
-		return 0
-	}
-	return 1
-}
-
-// terminate lets a client go. 0: it was one.
-func (a *served) terminate(pid uint32) uint32 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	f := a.fds[pid]
-	if f == nil {
-		return 1
-	}
-	_ = f.Close()
-	return 0
-}
+func truth(is bool) uint32 { return map[bool]uint32{true: 1}[is] }
 
 // serve keeps a client, which says its pid and whether it faults, until it goes.
 func (a *served) serve(f *os.File) {

@@ -24,7 +24,6 @@ func initCmd(state *string) *cobra.Command {
 	f.StringVar(&cfg.Model, "model", "titanxp", "card: "+strings.Join(gpusim.ModelNames(), ", "))
 	f.Float64Var(&cfg.Scale, "scale", 1, "GPU seconds that pass in a real second")
 	f.StringVar(&cfg.UUIDSeed, "uuid-seed", "", "makes the GPUs' UUIDs (e.g. the node's name)")
-	f.BoolVar(&cfg.GroupLimits, "group-limits", false, "a driver that can limit the memory of control groups")
 	f.StringSliceVar(&cfg.Instances, "instances", nil, "MIG instances that each GPU is cut into, e.g. 1g.5gb,3g.20gb")
 	f.IntSliceVar(&cfg.Uncut, "uncut", nil, "GPUs, by index, that stay whole")
 	f.BoolVar(&cfg.Exclusive, "exclusive", false, "GPUs in the compute mode EXCLUSIVE_PROCESS")
