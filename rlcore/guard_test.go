@@ -51,6 +51,9 @@ func TestCheck(t *testing.T) {
 	alone, wide := with(func(j *Job) { j.NoShare = true }), with(func(j *Job) { j.MaxSlowdown = 1.5 })
 	strict := with(func(j *Job) { j.MaxSlowdown = 1.2 })
 	cores := with(func(j *Job) { j.CPUs = 2 })
+	array := func(name string, only bool) Job {
+		return with(func(j *Job) { j.Array, j.ArrayOnly = name, only })
+	}
 	running := func(j Job) GPU { return card(Running{Job: j, Shares: 50}) }
 	volta := card()
 	volta.Spec.SameUser = false
@@ -89,6 +92,11 @@ func TestCheck(t *testing.T) {
 		{"the job's contract is wider", site, card(), []Job{wide, ann(small)}, RefusedContract},
 		{"both jobs' contracts are wider", site, card(), []Job{wide, wide}, Allowed},
 		{"the running job's contract", slow(pairwise(1.3)), running(strict), []Job{ann(small)}, RefusedContract},
+		{"with its array only", Rules{}, card(), []Job{array("1", true), array("1", false)}, Allowed},
+		{"with another array", Rules{}, card(), []Job{array("1", true), array("2", false)}, RefusedArray},
+		{"with a job of no array", Rules{}, card(), []Job{array("1", true), ann(small)}, RefusedArray},
+		{"the restricted one comes last", Rules{}, card(), []Job{ann(small), array("1", false), array("1", true)}, RefusedArray},
+		{"two arrays that don't mind", Rules{}, card(), []Job{array("1", false), array("2", false), ann(small)}, Allowed},
 		{"members", Rules{MaxMembers: 2}, card(), []Job{ann(small), ann(small), ann(small)}, RefusedClients},
 		{"cores", Rules{}, host, []Job{cores, cores}, RefusedHost},
 		{"a session where memory is limited", Rules{}, held, []Job{session(0), ann(small)}, Allowed},

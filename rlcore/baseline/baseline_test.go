@@ -1,6 +1,7 @@
 package baseline
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -44,15 +45,8 @@ func TestPolicies(t *testing.T) {
 		{"pack", []string{"gromacs", "gromacs", "gromacs", "gromacs"}, []int{0, 1, 2}},
 		{"greedy", []string{"alexnet", "gromacs"}, []int{0, 1}},
 	} {
-		got := decide(t, c.policy, state(c.queue...))
-		if len(got) != len(c.want) {
+		if got := decide(t, c.policy, state(c.queue...)); !slices.Equal(got, c.want) {
 			t.Errorf("%s of %v: %v, want %v", c.policy, c.queue, got, c.want)
-			continue
-		}
-		for i := range got {
-			if got[i] != c.want[i] {
-				t.Errorf("%s of %v: %v, want %v", c.policy, c.queue, got, c.want)
-			}
 		}
 	}
 	if _, err := policy.New("none", policy.Setup{}); err == nil {

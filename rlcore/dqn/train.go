@@ -10,7 +10,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -260,20 +261,13 @@ func relative(aim policy.Objective, cfg *sim.Config, res *sim.Result) float64 {
 	return res.MakespanS / (soloS(cfg) / float64(len(cfg.GPUs)))
 }
 
-// each runs f for 0 … n−1 in parallel and returns the first error by index.
+// each runs f for 0 … n−1 in parallel and returns the first error.
 func each(n int, f func(i int) error) error {
-	errs := make([]error, n)
-	var wg sync.WaitGroup
+	var g errgroup.Group
 	for i := range n {
-		wg.Go(func() { errs[i] = f(i) })
+		g.Go(func() error { return f(i) })
 	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return g.Wait()
 }
 
 func snapshot(n network) [][]float32 {

@@ -60,20 +60,16 @@ func TestJobsOfNodes(t *testing.T) {
 	cfg := Config{
 		GPUs: slices.Repeat([]rlcore.GPUSpec{{MemMiB: 8000}}, 4), Nodes: []string{"a", "a", "b", "b"},
 		Truth: Pairs{}, Jobs: []Arrival{
-			single("a", 0, 100), single("b", 0, 200), whole("of one", 1, 50, 2, 1),
+			single("a", 0, 100), single("b", 0, 200), whole("whole", 1, 50, 2, 1),
 		},
 	}
 	cfg.Jobs[0].GPUs, cfg.Jobs[1].GPUs = rlcore.NewGPUSet(0), rlcore.NewGPUSet(2)
-	r := run(t, cfg, oneByOne())
-	if diff := cmp.Diff(map[string]string{"a": "0 to 100", "b": "0 to 200", "of one": "100 to 150 on [0 1]"},
-		spans(r)); diff != "" {
-		t.Error(diff)
-	}
-	cfg.Jobs[2].PerNode, cfg.Jobs[2].Nodes = 1, 2
-	r = run(t, cfg, oneByOne())
-	if diff := cmp.Diff(map[string]string{"a": "0 to 100", "b": "0 to 200", "of one": "1 to 51 on [1 3]"},
-		spans(r)); diff != "" {
-		t.Error(diff)
+	for want, nodes := range map[string][2]int{"100 to 150 on [0 1]": {2, 1}, "1 to 51 on [1 3]": {1, 2}} {
+		cfg.Jobs[2].PerNode, cfg.Jobs[2].Nodes = nodes[0], nodes[1]
+		got := spans(run(t, cfg, oneByOne()))
+		if diff := cmp.Diff(map[string]string{"a": "0 to 100", "b": "0 to 200", "whole": want}, got); diff != "" {
+			t.Error(diff)
+		}
 	}
 }
 
