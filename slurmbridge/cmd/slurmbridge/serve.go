@@ -226,7 +226,7 @@ func (v *service) close(other *service) {
 		_ = v.listener.Close() // it is not in use
 	}
 	if v.wired != nil && (other == nil || other.wired.store != v.wired.store) {
-		v.wired.close()
+		_ = v.wired.store.Close() // at the end there is nothing left to do about it
 	}
 }
 

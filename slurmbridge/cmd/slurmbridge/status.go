@@ -19,6 +19,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
@@ -125,19 +126,18 @@ disturbs none.
 
 An empty plan is the usual one: all that can start has been released.`,
 		Args: cobra.NoArgs,
-		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
+		RunE: s.Stored(func(c *cobra.Command, cfg *config.Config, st *store.Store, _ []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 			defer cancel()
-			w, err := wire(ctx, cfg, nil, s.ErrOut, nil)
+			w, err := wire(ctx, cfg, st, s.ErrOut, nil)
 			if err != nil {
 				return err
 			}
-			defer w.close()
-			st, err := w.bridge.Preview(ctx)
+			preview, err := w.bridge.Preview(ctx)
 			if err != nil {
 				return err
 			}
-			r := httpapi.MakePlanReport(st)
+			r := httpapi.MakePlanReport(preview)
 			return s.Show(r, func() { fmt.Fprintln(s.Out, cmp.Or(strings.Join(r.Changes, "\n"), "nothing to change")) })
 		}),
 	}

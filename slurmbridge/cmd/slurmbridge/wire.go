@@ -49,8 +49,6 @@ type wired struct {
 	taskName func(ctx context.Context, id int64) (string, error)
 }
 
-func (w *wired) close() { _ = w.store.Close() } // at the end there is nothing left to do about it
-
 // newPolicies makes the configured policy and its fallbacks, in their order: srpt, then exclusive.
 // A model that can't be used is logged and skipped: a weaker policy is better than none.
 func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rlcore.Policy, error) {
@@ -94,8 +92,7 @@ func guardOf(cfg *config.Config, p rlcore.Predictor) *rlcore.Guard {
 	})
 }
 
-// wire puts the bridge together on a store; nil = the one of the settings is
-// opened. m may be nil.
+// wire puts the bridge together on a store. m may be nil.
 func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Writer, m *loop.Metrics) (*wired, error) {
 	log := slog.New(slog.NewTextHandler(errOut, nil))
 	predictor := interference.New(&contention.MPS)
@@ -106,11 +103,6 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	cl, err := client(cfg, m)
 	if err != nil {
 		return nil, err
-	}
-	if st == nil {
-		if st, err = cli.OpenStore(ctx, cfg); err != nil {
-			return nil, err
-		}
 	}
 	j := journal.New(st.DB())
 	gate := &loop.Gate{Slurm: cl, Name: cl.Name, Lease: cfg.Lease, Partition: cfg.GatePartition, Now: time.Now}
