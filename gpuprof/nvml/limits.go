@@ -13,25 +13,19 @@ struct limits {
 
 // The loaded library's functions, as nvmlReturn_t; -1 = it lacks one. A soft limit above 0 would let the MPS server end
 // clients of other groups that are above theirs.
-static int limit_group(const char *library, unsigned int index, const char *group, unsigned long long bytes)
+static int limit_group(void *library, unsigned int index, const char *group, unsigned long long bytes)
 {
-	void *lib = dlopen(library, RTLD_LAZY), *device;
-	if (!lib)
-		return -1;
-	int (*find)(unsigned int, void **) = dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
-	int (*set)(void *, struct limits *) = dlsym(lib, "nvmlDeviceSetMemoryLimits_v1");
+	void *device;
+	int (*find)(unsigned int, void **) = dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+	int (*set)(void *, struct limits *) = dlsym(library, "nvmlDeviceSetMemoryLimits_v1");
 	struct limits to = {group, 0, bytes};
 	int rc = !find || !set ? -1 : find(index, &device);
-	if (rc == 0)
-		rc = set(device, &to);
-	dlclose(lib);
-	return rc;
+	return rc ? rc : set(device, &to);
 }
 */
 import "C"
 
 import (
-	"cmp"
 	"fmt"
 	"unsafe"
 
@@ -48,13 +42,12 @@ const setLimits = "nvmlDeviceSetMemoryLimits_v1"
 // Partitioning" (docs.nvidia.com/deploy/mps).
 func (d *Device) LimitGroup(group string, mib int64) error {
 	g := d.gpu
-	if g == nil || d.Parent != "" || !g.lib.found(setLimits) {
+	if g == nil || d.Parent != "" || g.lib.held == nil || !g.lib.found(setLimits) {
 		return ErrNotSupported
 	}
-	library, folder := C.CString(cmp.Or(g.lib.path, "libnvidia-ml.so.1")), C.CString(group)
-	defer C.free(unsafe.Pointer(library))
+	folder := C.CString(group)
 	defer C.free(unsafe.Pointer(folder))
-	switch ret := gonvml.Return(C.limit_group(library, C.uint(d.Index), folder, C.ulonglong(mib)<<20)); ret {
+	switch ret := gonvml.Return(C.limit_group(g.lib.held, C.uint(d.Index), folder, C.ulonglong(mib)<<20)); ret {
 	case gonvml.SUCCESS:
 		return nil
 	case -1, gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_FUNCTION_NOT_FOUND:

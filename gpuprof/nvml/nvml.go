@@ -18,6 +18,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -112,7 +113,8 @@ var (
 // Library is NVML.
 type Library struct {
 	api     gonvml.Interface
-	path    string // "" = as the loader finds it
+	path    string         // "" = as the loader finds it
+	held    unsafe.Pointer // the loader's handle of it
 	driver  string
 	cuda    int // as cuDriverGetVersion; 0 = unknown
 	devices []Device

@@ -7,7 +7,7 @@ package nvml
 
 // The library stays where it is in memory for good: calls that the loader has bound would lead into nothing after it
 // had been closed and opened again elsewhere.
-static void hold(const char *library) { dlopen(library, RTLD_LAZY); }
+static void *hold(const char *library) { return dlopen(library, RTLD_LAZY); }
 */
 import "C"
 
@@ -29,7 +29,7 @@ var ErrChanged = errors.New("the GPUs or their driver have changed")
 func (l *Library) hold() {
 	library := C.CString(cmp.Or(l.path, "libnvidia-ml.so.1"))
 	defer C.free(unsafe.Pointer(library))
-	C.hold(library)
+	l.held = C.hold(library)
 }
 
 // Release closes the driver's devices until Acquire. While a process has them open, nvidia-smi doesn't reset a GPU or
