@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,9 +43,8 @@ const impatient = "sched_interval=2,bf_interval=1"
 
 func submit(tb testing.TB, c *slurmtest.Cluster, args ...string) string {
 	tb.Helper()
-	id := must.Get(c.Submit(context.Background(), "nobody", "sleep 300",
+	return must.Get(c.Submit(context.Background(), "nobody", "sleep 300",
 		append([]string{"--output=/dev/null", "--time=10"}, args...)...))(tb)
-	return id
 }
 
 func poll(tb testing.TB, c *slurm.Client) (*job.Snapshot, map[string]*job.Job) {
@@ -58,16 +58,14 @@ func poll(tb testing.TB, c *slurm.Client) (*job.Snapshot, map[string]*job.Job) {
 }
 
 // eventually looks until a job is as wanted, and fails when it isn't in time.
-func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string,
-	ok func(map[string]*job.Job) bool,
-) {
+func eventually(tb testing.TB, c *slurm.Client, what string, ok func(map[string]*job.Job) bool) {
 	tb.Helper()
 	var jobs map[string]*job.Job
-	if !slurmtest.Wait(context.Background(), d, func() bool { _, jobs = poll(tb, c); return ok(jobs) }) {
+	if !slurmtest.Wait(context.Background(), time.Minute, func() bool { _, jobs = poll(tb, c); return ok(jobs) }) {
 		for _, j := range jobs {
 			tb.Logf("%+v", *j)
 		}
-		tb.Fatalf("%s: not within %v", what, d)
+		tb.Fatalf("in vain: %s", what)
 	}
 }
 
@@ -122,42 +120,35 @@ func TestDescribe(t *testing.T) {
 	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
 	run := func(script string, args ...string) string {
 		t.Helper()
-		id := must.Get(cluster.Submit(ctx, "nobody", script,
+		return must.Get(cluster.Submit(ctx, "nobody", script,
 			append([]string{"--output=/dev/null", "--time=10"}, args...)...))(t)
-		return id
 	}
 	good, bad, final := run("exit 0"), run("exit 3"), run("exit 1", "--no-requeue")
 	array, waits := run("exit 0", "--array=1-2"), run("exit 0", "--begin=now+1hour")
-	refs := []string{good, bad, final, array + "_2", waits, "99999"}
-	must.OK(t, c.Update(ctx, job.Update{Jobs: []string{waits}, AdminComment: ptr("a site's own, with | and 'quotes'")}))
+	const comment = "a site's own, with | and 'quotes'"
+	must.OK(t, c.Update(ctx, job.Update{Jobs: []string{waits}, AdminComment: ptr(comment)}))
+	describe := func(refs ...string) map[string]job.Description {
+		t.Helper()
+		got := must.Get(c.Describe(ctx, refs))(t)
+		for ref, d := range got {
+			d.Start, d.End = time.Time{}, time.Time{}
+			got[ref] = d
+		}
+		return got
+	}
+	want := map[string]job.Description{
+		good: {State: "COMPLETED", Requeue: true}, bad: {State: "FAILED", Requeue: true}, final: {State: "FAILED"},
+		array + "_2": {State: "COMPLETED", Requeue: true}, waits: {State: "PENDING", Requeue: true, AdminComment: comment},
+	}
 	var got map[string]job.Description
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		var err error
-		if got, err = c.Describe(ctx, refs); err != nil {
-			t.Fatal(err)
-		}
-		if got[good].State == "COMPLETED" && got[bad].State == "FAILED" && got[final].State == "FAILED" &&
-			got[array+"_2"].State == "COMPLETED" {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%+v", got)
-		}
-	}
-	if len(got) != 5 || !got[bad].Requeue || got[final].Requeue {
-		t.Errorf("%+v", got)
-	}
-	if d := got[waits]; d.State != "PENDING" || d.AdminComment != "a site's own, with | and 'quotes'" ||
-		got[good].AdminComment != "" {
-		t.Errorf("%+v", got)
-	}
-	if got, err := c.Describe(ctx, []string{"99998", "99999"}); err != nil || len(got) != 0 {
-		t.Errorf("jobs that never were: %+v, %v", got, err)
-	}
+	slurmtest.Wait(ctx, time.Minute, func() bool {
+		got = describe(append(slices.Collect(maps.Keys(want)), "99999")...)
+		return reflect.DeepEqual(got, want)
+	})
+	must.Equal(t, got, want)
+	must.Equal(t, len(describe("99998", "99999")), 0, "jobs that never were")
 	must.OK(t, c.Requeue(ctx, bad))
-	if got, err := c.Describe(ctx, []string{bad}); err != nil || got[bad].State != "PENDING" {
-		t.Errorf("after it was requeued: %+v, %v", got, err)
-	}
+	must.Equal(t, describe(bad)[bad].State, "PENDING", "after it was requeued")
 	if err := c.Requeue(ctx, final); err == nil {
 		t.Error("a job that mustn't be run again was requeued")
 	}
@@ -177,7 +168,7 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 	}
 	a := submit(t, cluster, "--gres=mps:20", "--deadline=now+2hours")
 	task := submit(t, cluster, "--gres=mps:20", "--array=4-5") + "_5"
-	eventually(t, c, time.Minute, "both run", running(a, task))
+	eventually(t, c, "both run", running(a, task))
 	for _, args := range [][]string{
 		{"update", "PartitionName=" + slurmtest.Partition, "MaxTime=15"},
 		{
@@ -232,7 +223,7 @@ func TestWholeCores(t *testing.T) {
 						t.Errorf("-c%s takes %d CPUs, want %d", cpus, wantCPUs, c.takes[i])
 					}
 					must.Get(client.Show(t.Context(), "scontrol", "release", id))(t)
-					eventually(t, client, 20*time.Second, "the job runs",
+					eventually(t, client, "the job runs",
 						func(jobs map[string]*job.Job) bool { return jobs[id].State == job.Running })
 					s, _ = poll(t, client)
 					if n := &s.Nodes[0]; n.CPUsAlloc != wantCPUs || n.MemAlloc != wantMiB {
@@ -240,7 +231,7 @@ func TestWholeCores(t *testing.T) {
 							wantCPUs, wantMiB)
 					}
 					must.Get(client.Show(t.Context(), "scancel", id))(t)
-					eventually(t, client, 20*time.Second, "the job is gone",
+					eventually(t, client, "the job is gone",
 						func(jobs map[string]*job.Job) bool { return jobs[id] == nil })
 				}
 			}
