@@ -49,9 +49,6 @@ type Config struct {
 	// M is the window of decisions: an arrival behind it triggers none. Default
 	// rlcore.DefaultWindow; Run takes it from its Decider.
 	M int
-	// MaxRestarts is how often a job that ran out of memory starts again with
-	// co-runners before it gets a GPU of its own. Default 1.
-	MaxRestarts int
 	// ExtendLimit: a job gets back what sharing has cost it, so it is ended at its limit after that
 	// much solo work, except for jobs with LimitFixed. As rlcore.Guard's.
 	ExtendLimit bool
@@ -59,8 +56,6 @@ type Config struct {
 	// when a job of its window has been delayed that long. Default
 	// rlcore.DefaultMaxDelayS; Run takes it from its Decider.
 	MaxDelayS float64
-	// Horizon ends a simulation that lasts longer, s. Default 1e9.
-	Horizon float64
 }
 
 // ErrBadConfig marks a Config that can't be simulated.
@@ -72,9 +67,7 @@ var ErrStuck = errors.New("simulation is stuck")
 
 func (cfg *Config) setDefaults() {
 	cfg.M = cmp.Or(cfg.M, rlcore.DefaultWindow)
-	cfg.MaxRestarts = cmp.Or(cfg.MaxRestarts, 1)
 	cfg.MaxDelayS = cmp.Or(cfg.MaxDelayS, rlcore.DefaultMaxDelayS)
-	cfg.Horizon = cmp.Or(cfg.Horizon, 1e9)
 }
 
 // New prepares a simulation. Errors wrap ErrBadConfig and name the job or GPU.

@@ -69,11 +69,6 @@ func TestStuck(t *testing.T) {
 	if _, err := s.Result(); !errors.Is(err, ErrStuck) {
 		t.Errorf("all wait for ever: %v", err)
 	}
-	cfg := config(1, constant("a", 1000, .5, 500))
-	cfg.Horizon = 500
-	if _, err := Run(cfg, decider(t, "exclusive")); !errors.Is(err, ErrStuck) {
-		t.Errorf("past the horizon: %v", err)
-	}
 }
 
 // A job that one of the cards can't hold waits for the other.

@@ -44,7 +44,6 @@ func TestRestartsByHand(t *testing.T) {
 // A job that needs more memory than is left fails; a later one that fits doesn't.
 func TestTheJobThatDoesNotFitFails(t *testing.T) {
 	cfg := config(1, constant("a", 100, 0, 8000), constant("b", 10, 0, 6000), constant("c", 10, 0, 200))
-	cfg.MaxRestarts = 3
 	r := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()})
 	if got := []int{r.Jobs[0].Failures, r.Jobs[1].Failures, r.Jobs[2].Failures}; got[0] != 0 || got[1] == 0 ||
 		got[2] != 0 {

@@ -77,9 +77,6 @@ func (s *Sim) Next() bool {
 			return true
 		}
 		s.event()
-		if s.err == nil && s.now > s.cfg.Horizon {
-			s.err = fmt.Errorf("%w: %d jobs are left after %.0f s", ErrStuck, s.left, s.now)
-		}
 	}
 	return false
 }
@@ -299,6 +296,9 @@ func (s *Sim) end(g, k int) {
 	s.learnLength(i, believed)
 }
 
+// maxRestarts is how often a job that ran out of memory starts again with co-runners before it gets a GPU of its own.
+const maxRestarts = 1
+
 // fail ends a run that has run out of memory: its work is lost and the job is queued
 // again.
 func (s *Sim) fail(g, k int) {
@@ -307,7 +307,7 @@ func (s *Sim) fail(g, k int) {
 	s.dropMeetings(g, i)
 	j.failures++
 	s.oom++
-	if j.failures > s.cfg.MaxRestarts {
+	if j.failures > maxRestarts {
 		j.NoShare = true
 	}
 	s.remove(g, k)
