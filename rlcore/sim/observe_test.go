@@ -47,7 +47,7 @@ func TestObserver(t *testing.T) {
 
 // Lost runs teach nothing: in the end this job was alone.
 func TestObserverOfLostRuns(t *testing.T) {
-	cfg := config(1, constant("a", 200, 0, 8000), stepped("b", 10, 1000, 20, 6000))
+	cfg := config(1, constant("a", 200, 0, 8000), stepped("b", 14, 1000, 6, 6000))
 	for _, x := range observed(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()}) {
 		if x.apps[0] == "b" {
 			t.Errorf("observed %+v", x)
