@@ -276,7 +276,7 @@ func TestLimitOfAJobsGroup(t *testing.T) {
 				t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
 				pids += fmt.Sprintln(sleeper.Process.Pid)
 				must.OK(t, os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(pids), 0o600))
-				p := &rlcore.Profile{DurationS: 1, PeriodS: 1, Series: []rlcore.Use{{MemMiB: 1400}}}
+				p := &rlcore.Profile{DurationS: 1e6, PeriodS: 1e6, Series: []rlcore.Use{{MemMiB: 1400}}}
 				if _, err := st.Device(0).Claim(gpusim.Claimant{PID: sleeper.Process.Pid}, p); err == nil {
 					got++
 				}
