@@ -62,17 +62,23 @@ func TestNoServerForAJobOfAWholeGPU(t *testing.T) {
 	must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", "8")))
 }
 
-// On a GPU that takes one process at a time a sharer that gets no MPS server can't compute: it is marked as one whose
-// server failed, so that it runs again alone.
-func TestNoServerOnAnExclusiveGPU(t *testing.T) {
+// One server serves one user: another one's job, which Slurm puts there by shares written by hand, computes without MPS
+// instead of waiting for the others to end. On a GPU that takes one process at a time it can't: it is marked as one
+// whose server failed, so that it runs again alone.
+func TestAnotherUsersServer(t *testing.T) {
 	for _, exclusive := range []bool{false, true} {
-		h, _ := node(t, "titanxp", "pascal", 100)
+		h, b := node(t, "titanxp", "pascal", 16)
 		h.Cards[0].Exclusive = exclusive
 		must.OK(t, h.Prolog(t.Context(), env()))
-		says(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "8", "SLURM_JOB_UID", "1001")), "another user")
+		b.run(t, "7", "--mem-mib", "50")
+		until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
+		says(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "8", "SLURM_JOB_UID", "1001")), "another user; job 8 goes without")
 		must.Equal(t, !read(t, h.Dir.running(8)).MPSFault.IsZero(), exclusive, "exclusive %v", exclusive)
 		must.Equal(t, read(t, h.Dir.running(7)).MPSFault.IsZero(), true)
-		must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", "8")), h.Epilog(t.Context(), env()))
+		b.uid = 1001
+		b.served(t, "8", false, "serves another user")
+		must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "9"))) // the first user's still go there
+		must.Equal(t, read(t, h.Dir.running(9)).MPS, true)
 	}
 }
 

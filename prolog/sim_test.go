@@ -355,27 +355,6 @@ func TestPoisonedServerIsLeftAlone(t *testing.T) {
 	}
 }
 
-// One server serves one user: another one's job, which Slurm puts there by shares written by
-// hand, computes without MPS instead of waiting for the others to end.
-func TestAnotherUsersServer(t *testing.T) {
-	h, b := node(t, "titanxp", "pascal", 16)
-	ctx := context.Background()
-	must.OK(t, h.Prolog(ctx, env()))
-	b.run(t, "7", "--mem-mib", "50")
-	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
-	says(t, h.Prolog(ctx, env("SLURM_JOB_UID", "4711", "SLURM_JOB_ID", "8")), "serves another user; job 8 goes without")
-	if !read(t, h.Dir.running(7)).MPS || read(t, h.Dir.running(8)).MPS || !h.Dir.Server(0).Takes() {
-		t.Errorf("%+v", h.Dir.Server(0))
-	}
-	b.uid = 4711
-	b.served(t, "8", false, "serves another user")
-	b.uid = 1000
-	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9"))) // the first user's still go there
-	if !read(t, h.Dir.running(9)).MPS {
-		t.Error("the first user's next job goes without MPS")
-	}
-}
-
 // With all the clients a server can have, the next job goes without MPS.
 func TestAsManyClientsAsTheCardServes(t *testing.T) {
 	const most = 16

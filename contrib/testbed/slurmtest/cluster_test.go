@@ -49,8 +49,7 @@ func TestMain(m *testing.M) {
 
 func (c *Cluster) submit(t *testing.T, as, script string, args ...string) string {
 	t.Helper()
-	id := must.Get(c.Submit(t.Context(), as, script, args...))(t)
-	return id
+	return must.Get(c.Submit(t.Context(), as, script, args...))(t)
 }
 
 func (c *Cluster) reaches(t *testing.T, id string, states ...string) {
@@ -60,17 +59,15 @@ func (c *Cluster) reaches(t *testing.T, id string, states ...string) {
 	}
 }
 
-// mounts are the places below dir that anything is mounted at.
-func mounts(t *testing.T, dir string) []string {
+// left fails the test unless nothing is left of a cluster: no process, no mount and no folder.
+func left(t *testing.T, dir string) {
 	t.Helper()
-	text := must.Get(os.ReadFile("/proc/self/mountinfo"))(t)
-	var out []string
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); strings.Contains(f[4], dir) {
-			out = append(out, f[4])
-		}
+	must.Equal(t, must.Get(members(dir))(t), nil, "processes")
+	for line := range strings.Lines(string(must.Get(os.ReadFile("/proc/self/mountinfo"))(t))) {
+		must.Equal(t, strings.Contains(strings.Fields(line)[4], dir), false, line)
 	}
-	return out
+	_, err := os.Stat(dir)
+	must.Equal(t, errors.Is(err, os.ErrNotExist), true, "the folder: %v", err)
 }
 
 // Daemons run as Slurm's user, come and go while a job runs on, and are gone at the end, with all that jobs have left.
@@ -109,15 +106,7 @@ func TestACluster(t *testing.T) {
 	for range 2 {
 		must.OK(t, c.Close())
 	}
-	if pids, err := members(c.Dir); err != nil || len(pids) > 0 {
-		t.Errorf("processes %v are left, %v", pids, err)
-	}
-	if left := mounts(t, c.Dir); len(left) > 0 {
-		t.Errorf("mounts %v are left", left)
-	}
-	if _, err := os.Stat(c.Dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder is left: %v", err)
-	}
+	left(t, c.Dir)
 	if err := c.StartController(ctx); err == nil {
 		t.Error("a closed cluster's slurmctld starts")
 	}
@@ -168,24 +157,15 @@ func TestKilledStarter(t *testing.T) {
 	}) || err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
-	if pids, err := members(dir); err != nil || len(pids) > 0 {
-		t.Errorf("processes %v are left, %v", pids, err)
-	}
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder is left: %v", err)
-	}
+	left(t, dir)
 }
 
 func TestReapKeepsOffOthersFolders(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "precious")
 	must.OK(t, os.WriteFile(file, nil, 0o600))
-	if err := Reap(dir); err == nil {
-		t.Error("a folder that is no cluster's is reaped")
-	}
-	if _, err := os.Stat(file); err != nil {
-		t.Error(err)
-	}
+	must.Equal(t, Reap(dir) != nil, true, "a folder that is no cluster's is left alone")
+	must.Get(os.Stat(file))(t)
 }
 
 // A cluster that is closed takes no other child of this process with it, though each
@@ -193,10 +173,7 @@ func TestReapKeepsOffOthersFolders(t *testing.T) {
 func TestCloseKeepsOffOthersChildren(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	f, err := os.Create(filepath.Join(dir, owner))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Create(filepath.Join(dir, owner)))(t)
 	defer f.Close()
 	children := make(chan error)
 	go func() {
@@ -209,9 +186,7 @@ func TestCloseKeepsOffOthersChildren(t *testing.T) {
 	for {
 		select {
 		case err := <-children:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			return
 		default:
 			must.OK(t, kill(dir))
@@ -236,9 +211,7 @@ func TestPortsAreNotGivenTwice(t *testing.T) {
 	b := must.Get(freePorts(20))(t)
 	seen := map[int]bool{}
 	for _, p := range append(a, b...) {
-		if seen[p.number] {
-			t.Errorf("port %d is given twice", p.number)
-		}
+		must.Equal(t, seen[p.number], false, "port %d is given twice", p.number)
 		seen[p.number] = true
 		p.release()
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // fine is a job to which nothing happened: 30 s alone, a minute's limit, ended as on plain
@@ -18,6 +19,7 @@ func fine() *job {
 	}
 }
 
+// What harm came to a job, and which harms a campaign may not end with.
 func TestJudge(t *testing.T) {
 	r := rules{PauseS: 1, MarginS: 5}
 	for name, c := range map[string]struct {
@@ -49,7 +51,7 @@ func TestJudge(t *testing.T) {
 		"slow without a contract":         {func(j *job) { j.Start, j.End, j.plainEnd, j.Contract = 100, 167, 180, 0 }, nil},
 		"its GPU was in use":              {func(j *job) { j.inUse = true }, []string{harmInUse}},
 		"on another's GPU":                {func(j *job) { j.wrongGPU = "n1:1" }, []string{harmWrongGPU}},
-		"gone":                            {func(j *job) { j.State = "" }, []string{harmLost}},
+		"gone":                            {func(j *job) { j.State, j.Start, j.End = "", math.NaN(), math.NaN() }, []string{harmLost}},
 		"still waiting":                   {func(j *job) { j.State = "PENDING" }, []string{harmLost}},
 		"cancelled":                       {func(j *job) { j.State, j.gone = "CANCELLED", 130 }, nil},
 		"cancelled, not by its owner":     {func(j *job) { j.State = "CANCELLED" }, []string{harmLost}},
@@ -64,46 +66,17 @@ func TestJudge(t *testing.T) {
 			for _, h := range j.judge(r) {
 				got = append(got, h.Kind)
 			}
-			if !slices.Equal(got, c.want) {
-				t.Errorf("%v, want %v", got, c.want)
+			must.Equal(t, got, c.want)
+			rep, broken := sum([]*job{fine(), j}, r), ""
+			for _, k := range harmKinds {
+				if k.fatal && slices.Contains(c.want, k.name) {
+					broken = "1 × " + k.name
+				}
 			}
+			must.Equal(t, rep.broken(), broken)
+			must.Equal(t, len(rep.Harmed), len(c.want))
+			must.OK(t, cluster.WriteJSON(filepath.Join(t.TempDir(), "build", "soak.json"), rep)) // which has no NaN
 		})
-	}
-}
-
-// Every harm that may not be fails the campaign.
-func TestSum(t *testing.T) {
-	change := map[string]func(j *job){
-		harmTimeout:  func(j *job) { j.State = "TIMEOUT" },
-		harmOOM:      func(j *job) { j.State, j.Exit = "FAILED", exitOOM },
-		harmDeadline: func(j *job) { j.State, j.DeadlineS = "DEADLINE", 100 },
-		harmLost:     func(j *job) { j.State = "PENDING" },
-		harmInUse:    func(j *job) { j.inUse = true },
-		harmWrongGPU: func(j *job) { j.wrongGPU = "n1:1" },
-	}
-	for kind, c := range change {
-		j := fine()
-		c(j)
-		rep := sum([]*job{fine(), j}, rules{PauseS: 1, MarginS: 5})
-		if got := rep.broken(); got != "1 × "+kind {
-			t.Errorf("%s: %q", kind, got)
-		}
-	}
-	never := fine()
-	never.State, never.Start, never.End, never.plainEnd = "PENDING", math.NaN(), math.NaN(), math.NaN()
-	if err := cluster.WriteJSON(filepath.Join(t.TempDir(), "build", "soak.json"),
-		sum([]*job{never}, rules{})); err != nil {
-		t.Error(err)
-	}
-	for _, harmless := range []func(j *job){
-		func(j *job) { j.State, j.Exit = "FAILED", "4:0" }, func(j *job) { j.End = 190 },
-	} {
-		j := fine()
-		harmless(j)
-		if rep := sum([]*job{fine(), j}, rules{PauseS: 1, MarginS: 5}); rep.Failed+int(rep.Harm[harmLate]) != 1 ||
-			rep.broken() != "" {
-			t.Errorf("%+v", rep)
-		}
 	}
 }
 
@@ -134,8 +107,6 @@ func TestHeld(t *testing.T) {
 		for _, l := range c.looks {
 			h.note(l.at, l.dead, l.gated, l.idle)
 		}
-		if got := h.tooLongS(30, 60); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		must.Equal(t, h.tooLongS(30, 60), c.want, name)
 	}
 }
