@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -21,15 +22,7 @@ func slowly(free []float64, node []int, j Request) (at float64, gpus []int) {
 				all = append(all, g)
 			}
 		}
-		slices.SortStableFunc(all, func(a, b int) int {
-			if free[a] < free[b] {
-				return -1
-			}
-			if free[a] > free[b] {
-				return 1
-			}
-			return 0
-		})
+		slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(free[a], free[b]) })
 		if len(all) >= perNode {
 			on[k] = all[:perNode]
 			fits = append(fits, nodeFit{k, free[all[perNode-1]]})
@@ -38,15 +31,7 @@ func slowly(free []float64, node []int, j Request) (at float64, gpus []int) {
 	if len(fits) < nodes {
 		return math.Inf(1), nil
 	}
-	slices.SortStableFunc(fits, func(a, b nodeFit) int {
-		if a.at < b.at {
-			return -1
-		}
-		if a.at > b.at {
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(fits, func(a, b nodeFit) int { return cmp.Compare(a.at, b.at) })
 	for _, f := range fits[:nodes] {
 		at, gpus = max(at, f.at), append(gpus, on[f.node]...)
 	}
