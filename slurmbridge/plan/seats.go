@@ -117,6 +117,7 @@ type seating struct {
 	gpus   []int         // of the node, among which Slurm chooses
 	first  int           // of them
 	free   []int         // shares of its GPUs, before any of the groups
+	freed  []int         // the same once the jobs that are about to end have ended; nil = there are none
 	jobs   []placement   // that Slurm considers in its next pass, in its order
 	size   map[int64]int // of the groups
 	least  int           // shares that a member may get; see leastShares
@@ -149,6 +150,9 @@ func (r *pass) lead(number int64) verdict {
 			}
 			ok, spent := r.meets(r.guard, &r.checks, s.gpus, fresh, append(rest, onWay...))
 			switch {
+			case ok && s.freed != nil && !s.rule.lands(s.freed, s.first, jobs):
+				why = later
+				continue
 			case ok:
 				s.keep(jobs)
 				return placed
@@ -164,6 +168,19 @@ func (r *pass) lead(number int64) verdict {
 	return why
 }
 
+// startS is in how many seconds of its release Slurm starts a job at the latest, where it has room.
+const startS = 3
+
+// aboutToEnd reports whether a running job is expected to end before a job that is released now has its GPU: Slurm could
+// give it the shares that become free. One that should have ended already isn't waited for.
+func aboutToEnd(x rlcore.Running) bool {
+	if x.Profile == nil {
+		return false
+	}
+	leftS := x.Profile.DurationS - x.DoneS
+	return -startS < leftS && leftS <= startS
+}
+
 // seat gathers the jobs that Slurm considers on a new group's node. Groups that start on idle GPUs of one kind get them
 // in the order of their first members, since Slurm takes the first GPU first.
 func (r *pass) seat(number int64) *seating {
@@ -174,12 +191,19 @@ func (r *pass) seat(number int64) *seating {
 	if r.Snap.LeastLoaded {
 		s.rule = leastLoaded
 	}
-	for _, g := range s.gpus {
+	s.freed = make([]int, len(s.gpus))
+	for at, g := range s.gpus {
 		card := rlcore.GPU{Running: r.present[g]}
 		s.free = append(s.free, card.FreeShares())
+		card.Running = slices.DeleteFunc(slices.Clone(card.Running), aboutToEnd)
+		s.freed[at] = card.FreeShares()
 		if claimed := r.guard.Claimed(g); claimed != "" {
 			s.jobs = append(s.jobs, placement{Running: rlcore.Running{Job: rlcore.Job{ID: claimed}, Shares: job.Units}, gpu: g})
 		}
+	}
+	hasWaited := func(m placement) bool { return m.DelayedS >= 3*startS } // where short jobs end all the time
+	if slices.Equal(s.freed, s.free) || slices.ContainsFunc(r.members(number), hasWaited) {
+		s.freed = nil
 	}
 	placed := s.here(r.placed[node])
 	s.jobs = slices.Concat(s.jobs, s.here(r.onWay[node]), placed)

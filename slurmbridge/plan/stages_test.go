@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // largest wants as many jobs together as may be.
@@ -145,6 +147,27 @@ func oneIdle(waits ...job.Job) *Input {
 	in := full(job.WholeGPU, waits...)
 	in.Snap.Jobs = slices.Delete(in.Snap.Jobs, 3, 4)
 	return in
+}
+
+// A group waits some seconds until a job of another of the node's GPUs has ended, where Slurm could start its members on
+// the shares that become free. It waits for one job after the other no longer, nor for one that should have ended.
+func TestSharesThatAreAboutToBeFree(t *testing.T) {
+	for _, c := range []struct {
+		ranS    time.Duration
+		waitedS float64
+		groups  int
+	}{{300, 0, 1}, {598, 0, 0}, {700, 0, 1}, {598, 9, 1}} {
+		in := oneIdle(sharer("1"), sharer("2"))
+		in.Tracker.Waits = map[string]*tracker.Wait{"1": {DelayedS: c.waitedS}}
+		for _, ran := range []time.Duration{c.ranS, 100} {
+			r := running(fmt.Sprint("r", ran), "n2", 0, job.Shares, ran*time.Second)
+			r.Request.Count = 50
+			in.come(r)
+		}
+		in.Snap.Jobs = slices.Delete(in.Snap.Jobs, 2, 3)
+		must.Equal(t, len(planner().Plan(in).Groups), c.groups, "groups after %v s beside a job that has run for %d of 600 s",
+			c.waitedS, c.ranS)
+	}
 }
 
 // Jobs of which their owners say how much memory they need share at their first run, held to that, on a GPU that can
