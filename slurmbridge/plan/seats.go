@@ -171,8 +171,8 @@ func (r *pass) lead(number int64) verdict {
 // startS is in how many seconds of its release Slurm starts a job at the latest, where it has room.
 const startS = 3
 
-// aboutToEnd reports whether a running job is expected to end before a job that is released now has its GPU: Slurm could
-// give it the shares that become free. One that should have ended already isn't waited for.
+// aboutToEnd reports whether a running job is expected to end before a job that is released now has its GPU, so that
+// Slurm could give it the shares that become free. A job that should have ended already isn't waited for.
 func aboutToEnd(x rlcore.Running) bool {
 	if x.Profile == nil {
 		return false
