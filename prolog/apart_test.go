@@ -21,9 +21,7 @@ func TestAJobWithMemoryOfItsOwn(t *testing.T) {
 	must.OK(t, h.Prolog(t.Context(), env()))
 	var out bytes.Buffer
 	must.OK(t, h.TaskProlog(&out, env()))
-	if !strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY") {
-		t.Errorf("beside the daemon: %q", out.String())
-	}
+	must.Equal(t, strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY"), true, out.String())
 	var there, elsewhere unix.Stat_t
 	must.OK(t, unix.Stat("/dev/shm", &there), unix.Stat("/proc", &elsewhere))
 	given := h.Dir.handout(0)
@@ -32,9 +30,7 @@ func TestAJobWithMemoryOfItsOwn(t *testing.T) {
 	must.OK(t, putJSON(h.Dir.handoutFile(0), given, 0o644))
 	out.Reset()
 	says(t, h.TaskProlog(&out, env()), "/dev/shm of its own")
-	if strings.Contains(out.String(), "CUDA_") {
-		t.Errorf("elsewhere: %q", out.String())
-	}
+	must.Equal(t, strings.Contains(out.String(), "CUDA_"), false, out.String())
 	must.OK(t, h.Epilog(t.Context(), env()))
 }
 
@@ -45,9 +41,7 @@ func TestNoServerForAJobOfAWholeGPU(t *testing.T) {
 	h.Shard = true
 	whole := env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
 	must.OK(t, h.Prolog(t.Context(), whole))
-	if pids := h.MPS.running(0, serverName); len(pids) > 0 {
-		t.Errorf("servers %v", pids)
-	}
+	must.Equal(t, h.MPS.running(0, serverName), nil, "servers")
 	app := exec.Command(b.sim, "run", "alexnet", "--duration-scale", "0.01")
 	app.Env = []string{"GPUSIM_STATE=" + b.state}
 	if said, err := app.CombinedOutput(); err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -50,25 +49,17 @@ func TestOwnDaemonServes(t *testing.T) {
 	own(t, nvidia.Ready, func(t *testing.T, h *Hook, driver string) {
 		must.OK(t, h.Prolog(t.Context(), env()))
 		server := h.Dir.Server(0)
-		if server.PID == 0 || owner("", server.PID) != 1000 || !read(t, h.Dir.running(7)).MPS {
-			t.Errorf("server %+v of user %d", server, owner("", server.PID))
-		}
-		ready := must.Get(h.MPS.ready(t.Context(), 0, server.PID))(t)
-		if !ready {
-			t.Error("the job starts before its server is ready")
-		}
+		must.Equal(t, owner("", server.PID), 1000, "the server's user")
+		must.Equal(t, read(t, h.Dir.running(7)).MPS, true)
+		must.Equal(t, must.Get(h.MPS.ready(t.Context(), 0, server.PID))(t), true, "the server is ready before the job starts")
 		var out bytes.Buffer
 		must.OK(t, h.TaskProlog(&out, env()))
-		if !strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY=") {
-			t.Errorf("variables %q", out.String())
-		}
+		must.Equal(t, strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY="), true, out.String())
 		must.OK(t, syscall.Kill(server.PID, syscall.SIGKILL))
 		until(t, "the server's end", func() bool { return started("", server.PID) != server.Started })
 		says(t, h.watch(t.Context()), "lost under jobs 7")
 		must.OK(t, h.Epilog(t.Context(), env()))
-		if left := h.MPS.running(0, controlName, serverName); len(left) > 0 || h.MPS.present(0) {
-			t.Errorf("left: %v", left)
-		}
+		must.Equal(t, h.MPS.running(0, controlName, serverName), nil, "what is left")
 	})
 }
 
@@ -77,13 +68,9 @@ func TestOwnServerIsNotReady(t *testing.T) {
 	own(t, nvidia.Starts, func(t *testing.T, h *Hook, _ string) {
 		must.OK(t, h.MPS.start(t.Context(), 0, 1000))
 		h.MPS.Answer = 500 * time.Millisecond
-		if err := h.MPS.serve(t.Context(), 0, 1000); err == nil {
-			t.Error("a job is sent to a server that initialises")
-		}
+		must.Equal(t, h.MPS.serve(t.Context(), 0, 1000) != nil, true, "no job is sent to it")
 		h.MPS.Answer = time.Minute
-		if list := must.Get(h.MPS.servers(t.Context(), 0))(t); len(list) != 1 {
-			t.Errorf("servers %v", list)
-		}
+		must.Equal(t, len(must.Get(h.MPS.servers(t.Context(), 0))(t)), 1, "servers")
 	})
 }
 
@@ -91,9 +78,7 @@ func TestOwnServerFails(t *testing.T) {
 	own(t, nvidia.Fails, func(t *testing.T, h *Hook, _ string) {
 		// From 550 on the daemon may still say FAULT of a server that is about to end.
 		says(t, h.Prolog(t.Context(), env()), "start server of user 1000: it has ")
-		if read(t, h.Dir.running(7)).MPS {
-			t.Error("the job is sent to it")
-		}
+		must.Equal(t, read(t, h.Dir.running(7)).MPS, false, "the job is sent to it")
 		must.OK(t, h.Epilog(t.Context(), env()))
 	})
 }
@@ -102,16 +87,9 @@ func TestOwnServerFails(t *testing.T) {
 func TestOwnDaemonForAllUsers(t *testing.T) {
 	own(t, nvidia.Ready, func(t *testing.T, h *Hook, driver string) {
 		h.MPS.Multiuser = true
-		err := h.Prolog(t.Context(), env())
-		if driver >= "555" {
-			must.OK(t, err)
-		} else {
-			says(t, err, "knows no -multiuser-server")
-		}
+		says(t, h.Prolog(t.Context(), env()), map[bool]string{false: "knows no -multiuser-server"}[driver >= "555"])
 		must.Equal(t, h.MPS.multiuser(0), driver >= "555")
-		if !read(t, h.Dir.running(7)).MPS {
-			t.Error("no MPS")
-		}
+		must.Equal(t, read(t, h.Dir.running(7)).MPS, true)
 		must.OK(t, h.Epilog(t.Context(), env()))
 	})
 }
@@ -122,15 +100,10 @@ func TestOwnDaemonIsKilled(t *testing.T) {
 		must.OK(t, h.Prolog(t.Context(), env()))
 		must.OK(t, syscall.Kill(daemonPID(t, h), syscall.SIGKILL))
 		until(t, "the daemon's end", func() bool { return !h.MPS.present(0) })
-		files := must.Get(os.ReadDir(h.MPS.Pipe(0)))(t)
-		if !slices.ContainsFunc(files, func(e os.DirEntry) bool { return e.Name() == "control" }) {
-			t.Errorf("the socket has gone: %v", files)
-		}
+		must.Get(os.Stat(filepath.Join(h.MPS.Pipe(0), "control")))(t)
 		must.OK(t, os.WriteFile(filepath.Join(h.MPS.Pipe(0), controlName+".pid"), []byte("1\n"), 0o666))
 		says(t, h.TaskProlog(new(bytes.Buffer), env()), "no MPS daemon")
 		_ = h.Epilog(t.Context(), env()) // the stand-in has gone with its daemon
-		if left := h.MPS.running(0, controlName, serverName); len(left) > 0 {
-			t.Errorf("left: %v", left)
-		}
+		must.Equal(t, h.MPS.running(0, controlName, serverName), nil, "what is left")
 	})
 }

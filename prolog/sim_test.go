@@ -267,9 +267,7 @@ func TestServingServerIsAskedOnce(t *testing.T) {
 		questions = append(questions, strings.Fields(line)[0])
 	}
 	must.Equal(t, questions, []string{"get_server_list", "get_server_status", "get_client_list"})
-	if !read(t, h.Dir.running(9)).MPS {
-		t.Error("job 9 computes without MPS")
-	}
+	must.Equal(t, read(t, h.Dir.running(9)).MPS, true)
 }
 
 // While a server ends, its successor may stand beside it in the daemon's list.
@@ -330,9 +328,8 @@ func TestPoisonedServerIsLeftAlone(t *testing.T) {
 		return value
 	})
 	must.OK(t, err)
-	if status, _ := b.run(t, "8", "--fault-at", "1").end(); status == 0 {
-		t.Error("no fault")
-	}
+	status, _ := b.run(t, "8", "--fault-at", "1").end()
+	must.Equal(t, status != 0, true, "it faults")
 	says(t, h.Prolog(ctx, env("SLURM_JOB_UID", "0", "SLURM_JOB_ID", "9")), "job 9 goes without")
 	if h.Dir.Server(0).Takes() || read(t, h.Dir.running(9)).MPS || read(t, h.Dir.running(7)).MPSFault.IsZero() {
 		t.Errorf("%+v", h.Dir.Server(0))
