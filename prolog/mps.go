@@ -30,8 +30,8 @@ type MPS struct {
 	Multiuser bool
 	// Env is added to the daemon's environment.
 	Env []string
-	// Answer is how long a daemon may take to answer before it counts as hung, and
-	// half of what it may take to start a server. Default 1.5 s.
+	// Answer is how long a daemon may take to answer before it counts as hung, half of what it may take to start a
+	// server, and three times what it may take to end. Default 1.5 s.
 	Answer time.Duration
 	// Proc is where processes are looked for; "" = /proc.
 	Proc string
@@ -39,8 +39,11 @@ type MPS struct {
 
 func (m *MPS) answer() time.Duration { return cmp.Or(m.Answer, 1500*time.Millisecond) }
 
-// quit is how long a daemon has to end by itself, and ending how long one that has acknowledged that may take.
-const quit, ending = time.Second, 500 * time.Millisecond
+// quit is how long a daemon has to end by itself.
+const quit = time.Second
+
+// ending is how long a daemon that has acknowledged quit may take to end.
+func (m *MPS) ending() time.Duration { return m.answer() / 3 }
 
 // Pipe is the GPU's CUDA_MPS_PIPE_DIRECTORY.
 func (m *MPS) Pipe(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "pipe") }
@@ -335,7 +338,7 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 		// It has acknowledged, and may take a moment to end. The exit status says nothing: after a server has failed it is
 		// 0 or 1, as it happens.
 		runs := func(pid int) bool { return slices.Contains([]string{controlName, serverName}, program(m.Proc, pid)) }
-		for ends := time.Now().Add(ending); slices.ContainsFunc(all, runs) && time.Now().Before(ends) &&
+		for ends := time.Now().Add(m.ending()); slices.ContainsFunc(all, runs) && time.Now().Before(ends) &&
 			bounded.Err() == nil; {
 			time.Sleep(20 * time.Millisecond)
 		}

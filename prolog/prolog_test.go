@@ -555,7 +555,7 @@ func TestEpilogDiesOnTheWay(t *testing.T) {
 
 // A daemon that was told to quit and says yes has a moment to be gone, and isn't killed.
 func TestDaemonThatIsJustEnding(t *testing.T) {
-	m := &MPS{Dir: Dir(t.TempDir()), Control: filepath.Join(t.TempDir(), "control")}
+	m := &MPS{Dir: Dir(t.TempDir()), Control: filepath.Join(t.TempDir(), "control"), Answer: time.Minute}
 	daemon := exec.Command("sleep", "1000")
 	daemon.Args[0], daemon.Env = controlName, m.environ(0)
 	must.OK(t, os.MkdirAll(m.Pipe(0), 0o755), daemon.Start())
