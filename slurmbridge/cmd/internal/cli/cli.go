@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"unicode"
 
+	"github.com/google/renameio/v2"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -77,7 +78,7 @@ func (e *Env) PrintJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// WriteJSON writes v to a file, to standard output for "-", nowhere for "".
+// WriteJSON writes v to a file, whole or not at all, to standard output for "-", nowhere for "".
 func (e *Env) WriteJSON(file string, v any) error {
 	switch file {
 	case "":
@@ -87,7 +88,12 @@ func (e *Env) WriteJSON(file string, v any) error {
 	}
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err == nil {
-		err = os.WriteFile(file, append(text, '\n'), 0o644) //nolint:gosec // the user names it
+		text = append(text, '\n')
+		if info, serr := os.Stat(file); serr == nil && !info.Mode().IsRegular() { // /dev/stderr, say, isn't replaced
+			err = os.WriteFile(file, text, 0o644) //nolint:gosec // the user names it
+		} else {
+			err = renameio.WriteFile(file, text, 0o644)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", file, Cause(err))
