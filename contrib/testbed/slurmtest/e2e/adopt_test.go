@@ -66,6 +66,7 @@ var adoptSteps = []string{"", "gate", "plan", "repaired", "journaled", "prepare"
 // Unchanged jobs share by the site's rule, and each job that isn't put into a group is what it is on plain Slurm, field
 // by field, wherever the bridge is killed.
 func TestAdoptedJobs(t *testing.T) {
+	t.Parallel()
 	slurmtest.Require(t)
 	adopts(t)
 	for _, step := range adoptSteps {
@@ -207,6 +208,7 @@ func TestAdoptInShadow(t *testing.T) {
 // A limit on GPUs holds for adopted jobs that have shares, and with the weights that doctor prints each is charged for
 // its part of the GPU: their user's fair share is better than on plain Slurm, where they have a GPU each.
 func TestAdoptedJobsInAccounting(t *testing.T) {
+	t.Parallel()
 	slurmtest.Require(t)
 	adopts(t)
 	r := limited(t, options{

@@ -44,6 +44,11 @@ func TestATurnLeavesRoom(t *testing.T) {
 	if text.GivesUsedGPUs(r.Release) {
 		t.Skipf("Slurm %s hands out GPUs whole that sharers still use", r.Release)
 	}
+	if strings.HasPrefix(r.Release, "24.11.") {
+		// Each second its backfill plans the job of a whole GPU for now, beside the sharer, and fails to start it ("Requested
+		// nodes are busy"); the node is kept for it, and who is released behind it waits, and is taken back.
+		t.Skipf("Slurm %s starts nobody behind a waiting job of a whole GPU", r.Release)
+	}
 	var first, long, whole, late string
 	r.unseen(func() {
 		first, long = r.whole("1", 170), r.submit(ann, small+"d160", 160, "--time=3")
