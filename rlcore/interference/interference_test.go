@@ -8,6 +8,31 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
+// Before anything is seen the law says it, over all ways in which phases may meet.
+func TestPredict(t *testing.T) {
+	m := New(&contention.MPS)
+	for names, want := range map[[2]string][2]float64{ // the least and the most
+		{"gromacs", "alexnet"}: {1, 1.05}, {"vgg16", "resnet50"}: {1.4, 2},
+	} {
+		var members []*rlcore.Profile
+		for _, name := range names {
+			p, _ := apps.ByName(name)
+			members = append(members, p)
+		}
+		var dst [2]rlcore.Prediction
+		m.Predict(dst[:1], &rlcore.TitanXp, members[:1])
+		if dst[0].Slowdown != 1 {
+			t.Errorf("%s alone: %v", names[0], dst[0])
+		}
+		m.Predict(dst[:], &rlcore.TitanXp, members)
+		for i, p := range dst {
+			if p.Slowdown < want[0] || p.Slowdown > want[1] || p.SD <= 0 {
+				t.Errorf("%s of %v: %+v, not %v", names[i], names, p, want)
+			}
+		}
+	}
+}
+
 // TestKeptAnswers: kept predictions equal fresh ones, also after learning.
 func TestKeptAnswers(t *testing.T) {
 	m := New(&contention.MPS)
