@@ -82,30 +82,35 @@ type form struct {
 
 var _ job.Slurm = (*Client)(nil)
 
-// Open finds the folder of Slurm's commands. It runs none of them. A cluster without accounting may lack sacctmgr.
+// Open finds the folder of Slurm's commands; a site may have a squeue of its own in another one. It runs none of the
+// commands. A cluster without accounting may lack sacctmgr.
 func (c *Client) Open() error {
 	if len(c.Prefix) > 0 {
 		c.bin = filepath.Join("/", cmp.Or(c.Bin, "/usr/bin"))
 		return nil
 	}
-	c.bin = c.Bin
-	if c.bin == "" {
-		path, err := exec.LookPath("squeue")
-		if err != nil {
-			return fmt.Errorf("find squeue: %w", err)
+	folders := []string{c.Bin}
+	if c.Bin == "" {
+		folders = slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(f string) bool { return !filepath.IsAbs(f) })
+	}
+	var missing error
+	for _, folder := range folders {
+		bin, err := filepath.Abs(folder)
+		for _, prog := range []string{"squeue", "scontrol", "sbatch", "scancel"} {
+			if err == nil {
+				_, err = exec.LookPath(filepath.Join(bin, prog))
+			}
 		}
-		c.bin = filepath.Dir(path)
-	}
-	var err error
-	if c.bin, err = filepath.Abs(c.bin); err != nil {
-		return fmt.Errorf("find squeue: %w", err)
-	}
-	for _, prog := range []string{"squeue", "scontrol", "sbatch", "scancel"} {
-		if _, err := os.Stat(filepath.Join(c.bin, prog)); err != nil {
-			return fmt.Errorf("find %s: %w", prog, err)
+		if err == nil {
+			c.bin = bin
+			return nil
 		}
+		missing = cmp.Or(missing, err)
 	}
-	return nil
+	if c.Bin == "" {
+		return errors.New("find squeue, scontrol, sbatch and scancel: no folder of PATH has all of them (bin_dir names one)")
+	}
+	return fmt.Errorf("find Slurm's commands: %w", missing)
 }
 
 func (c *Client) timeout() time.Duration {

@@ -119,13 +119,18 @@ func TestOutputIsLimited(t *testing.T) {
 	}
 }
 
-func TestMissingCommand(t *testing.T) {
-	c := &Client{Bin: t.TempDir()}
-	if err := c.Open(); err == nil {
-		t.Error("no error for a folder without Slurm")
-	}
-	if _, err := c.Release(context.Background()); !errors.Is(err, job.ErrDown) {
-		t.Error(err)
+// A site's own squeue, in a folder without Slurm's other commands, is passed over.
+func TestFolderOfTheCommands(t *testing.T) {
+	all, own := fake(t, "true").bin, t.TempDir()
+	must.OK(t, os.WriteFile(filepath.Join(own, "squeue"), []byte("#!/bin/sh\n"), 0o755))
+	for _, x := range []struct{ bin, path, want string }{
+		{"", own + ":" + all, all}, {all, own, all}, {own, all, ""}, {"", own, ""}, {"", "", ""},
+	} {
+		t.Setenv("PATH", x.path)
+		c := &Client{Bin: x.bin}
+		if err := c.Open(); c.bin != x.want || (err == nil) != (x.want != "") {
+			t.Errorf("bin_dir %q, PATH %q: %q, not %q: %v", x.bin, x.path, c.bin, x.want, err)
+		}
 	}
 }
 
