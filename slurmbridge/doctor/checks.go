@@ -71,6 +71,8 @@ const (
 		"protect them"
 	noWeights = "jobs that share a GPU are billed as if they had none, and fair share doesn't count it either. With " +
 		"this weight each job pays for its shares"
+	sharersCost = "in these partitions no job gets two GPUs (it is refused with a sentence), and accounting has shares " +
+		"in place of gres/gpu: limits, weights and reports by gres/gpu don't see these jobs"
 	weightsCost = "jobs with shares use up fair share and GrpTRESMins, those that users asked for by hand too; " +
 		"priorities change at once"
 )
@@ -100,14 +102,24 @@ var checks = []check{
 		func(e *exam) []hit { return when(newest.Before(text.Release{e.release[0], e.release[1]})) },
 		"Slurm $SLURM_VERSION is newer than the releases that slurmbridge was tried on (22.05, 24.11, 26.05)",
 		"the bridge leaves every job alone where Slurm says of its gate what isn't so; begin with mode: shadow", ""),
-	row("used-gpus", Error, partitions, (*exam).usedGPUs,
+	row("used-gpus", Error, partitions, func(e *exam) []hit {
+		said := e.Config["SLURM_VERSION"]
+		return e.mixed(said != "" && text.GivesUsedGPUs(said))
+	},
 		"Slurm $SLURM_VERSION may give a job of a whole GPU one that a job with shares still uses, in partition $mixed",
 		"it takes a GPU for free when the first of its sharers ends (SchedMD's bug 19110, mended in 23.11.5), so on nodes "+
 			"of such partitions the bridge lets no jobs share. Where one GPU a job is enough, sharers_only makes "+
 			"job_submit.lua hand out only shares there: a request for one GPU becomes all of its shares, one for more is "+
 			"refused. Else move nodes to a partition of their own, or upgrade",
-		"in these partitions no job gets two GPUs (it is refused with a sentence), and accounting has shares in place of "+
-			"gres/gpu: limits, weights and reports by gres/gpu don't see these jobs", setting("sharers_only: [$all]")),
+		sharersCost, setting("sharers_only: [$all]")),
+	row("planned-gpus", Warning, partitions,
+		func(e *exam) []hit { return e.mixed(e.within(text.Release{23, 11, 5}, text.Release{25, 5, 0})) },
+		"Slurm $SLURM_VERSION plans waiting jobs of whole GPUs as if GPUs in use by shares were free, in partition $mixed",
+		"its backfill keeps the node for such a job, so that no job behind it starts there meanwhile, not even one without "+
+			"a GPU, and jobs join others there only while none waits (SchedMD's ticket 22235, mended in 25.05.0). Where one "+
+			"GPU a job is enough, sharers_only makes job_submit.lua hand out only shares. Else move nodes to a partition of "+
+			"their own, or upgrade",
+		sharersCost, setting("sharers_only: [$all]")),
 
 	// Single settings of slurm.conf.
 	row("gres-both", Error, slurmConf, or(Warning, typesChecked, func(e *exam) []hit {

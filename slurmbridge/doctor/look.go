@@ -141,17 +141,15 @@ func (e *exam) withShares() []text.Partition {
 	return e.partitionsOf(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 })
 }
 
-// usedGPUs finds partitions where the release may give a job of a whole GPU one that is shared.
-func (e *exam) usedGPUs() []hit {
+// mixed finds, on a release that mistakes GPUs that are shared, the partitions that hand out whole GPUs, too.
+func (e *exam) mixed(mistakes bool) []hit {
 	var mixed, all []string
 	for _, p := range e.withShares() {
 		if all = append(all, p.Name); !slices.Contains(e.Settings.SharersOnly, p.Name) {
 			mixed = append(mixed, p.Name)
 		}
 	}
-	said := e.Config["SLURM_VERSION"]
-	return when(mixed != nil && said != "" && text.GivesUsedGPUs(said),
-		"mixed", strings.Join(mixed, ", "), "all", strings.Join(all, ", "))
+	return when(mixed != nil && mistakes, "mixed", strings.Join(mixed, ", "), "all", strings.Join(all, ", "))
 }
 
 // withoutShares finds nodes without shares: with instances those that have MIG instances, if Slurm can share these,

@@ -46,7 +46,8 @@ func TestATurnLeavesRoom(t *testing.T) {
 	}
 	if strings.HasPrefix(r.Release, "24.11.") {
 		// Each second its backfill plans the job of a whole GPU for now, beside the sharer, and fails to start it ("Requested
-		// nodes are busy"); the node is kept for it, and who is released behind it waits, and is taken back.
+		// nodes are busy"): its copies of a node's gres don't know which are parts of a GPU (SchedMD's ticket 22235, mended in
+		// 25.05.0). The node is kept for that job, and who is released behind it waits, and is taken back.
 		t.Skipf("Slurm %s starts nobody behind a waiting job of a whole GPU", r.Release)
 	}
 	var first, long, whole, late string
