@@ -141,7 +141,7 @@ func (e *exam) withShares() []text.Partition {
 	return e.partitionsOf(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 })
 }
 
-// mixed finds, on a release that mistakes GPUs that are shared, the partitions that hand out whole GPUs, too.
+// mixed finds the partitions that hand out whole GPUs as well as shares, where Slurm mistakes GPUs in use by shares.
 func (e *exam) mixed(mistakes bool) []hit {
 	var mixed, all []string
 	for _, p := range e.withShares() {

@@ -38,7 +38,8 @@ func (r *Run) Footprint() Footprint {
 		Start: r.Start, End: r.End, Use: r.Use,
 	}
 	if r.Shown() && !r.Allotted.After(r.Start) {
-		// What accounting counts: from the start that Slurm gives, in whole seconds. There, a run within one took none.
+		// What accounting counts: from the start that Slurm gives, in whole seconds. A run that starts and ends in one second
+		// took no time there, and keeps its own times.
 		if end := f.End.Truncate(time.Second); f.End.IsZero() || end.After(cmp.Or(r.Allotted, r.Start)) {
 			if f.End = end; !r.Allotted.IsZero() {
 				f.Start = r.Allotted

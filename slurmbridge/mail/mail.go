@@ -43,7 +43,7 @@ func (m *Mail) Ref() string {
 	return m.Runs[0].Ref
 }
 
-// OfIdle are the mails about jobs that do nothing, without those whose owners want none.
+// OfIdle are the mails about jobs that do nothing, but for owners who want no mail.
 func OfIdle(all []job.Idle) []Mail {
 	return group(all, Idle, func(m *Mail, x job.Idle) { m.Idle = append(m.Idle, x) },
 		func(x *job.Idle) (ref, user string) {

@@ -117,7 +117,7 @@ type seating struct {
 	gpus   []int         // of the node, among which Slurm chooses
 	first  int           // of them
 	free   []int         // shares of its GPUs, before any of the groups
-	freed  []int         // the same once the jobs that are about to end have ended; nil = there are none
+	freed  []int         // free once the running jobs that are about to end have ended; nil = no such job shares a GPU
 	jobs   []placement   // that Slurm considers in its next pass, in its order
 	size   map[int64]int // of the groups
 	least  int           // shares that a member may get; see leastShares
@@ -201,7 +201,8 @@ func (r *pass) seat(number int64) *seating {
 			s.jobs = append(s.jobs, placement{Running: rlcore.Running{Job: rlcore.Job{ID: claimed}, Shares: job.Units}, gpu: g})
 		}
 	}
-	hasWaited := func(m placement) bool { return m.DelayedS >= 3*startS } // where short jobs end all the time
+	// Where short jobs end all the time, members wait for so many of them and no longer.
+	hasWaited := func(m placement) bool { return m.DelayedS >= 3*startS }
 	if slices.Equal(s.freed, s.free) || slices.ContainsFunc(r.members(number), hasWaited) {
 		s.freed = nil
 	}

@@ -33,13 +33,6 @@ func Fetched(t testing.TB) (out []Driver) {
 	return out
 }
 
-// Newest is the newest of the fetched drivers.
-func Newest(t testing.TB) Driver {
-	t.Helper()
-	all := Fetched(t)
-	return all[len(all)-1]
-}
-
 // folder is where `make nvidia` puts the drivers.
 func folder() string {
 	if set := os.Getenv("SLURMBRIDGE_NVIDIA"); set != "" {

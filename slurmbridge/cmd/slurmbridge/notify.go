@@ -142,7 +142,7 @@ type notifier struct {
 	program, domain string // by which it sends, "" = there is none; of addresses
 }
 
-// send sends those of the mails that are due; one that fails doesn't keep the others.
+// send sends the mails that are due. A mail that fails doesn't hold up the next.
 func (n *notifier) send(ctx context.Context, mails []mail.Mail) (out []sent, err error) {
 	out = []sent{}
 	t, err := n.template()

@@ -158,10 +158,10 @@ that have ended by then foretell, by its limit and its user, and before these as
 0 = to the second).
 
 Jobs end at their time limits (limit_s, sacct's TimelimitRaw or
-Timelimit), as Slurm ends them. Where the trace has any, the table counts those jobs: timed
-out; and harmed, which alone would have ended before. A column that would be empty isn't
-shown. A slowdown then counts the work that was done. A job that is ended early shortens the mean turnaround, so
-compare policies by what they harm first.
+Timelimit), as Slurm ends them. Where the trace has any, the table counts the jobs that
+timed out, and of them the harmed ones, which alone would have ended before. A column that
+would be empty isn't shown. A slowdown then counts the work that was done. A job that is
+ended early shortens the mean turnaround, so compare policies by what they harm first.
 
 Jobs of several GPUs (gpus, AllocTRES) hold them unshared, whichever become free, in their turn;
 so do sacct's jobs whose names no profile has.
