@@ -64,9 +64,10 @@ func TestSecondHostTakesOver(t *testing.T) {
 	})
 	s.until("the second daemon",
 		func() bool { st := status(s.StandbyURL); return st.Standby == "" && st.Gate != "" })
-	// A slurmctld that has taken over knows a node's GPUs once the node has registered.
-	s.until("a node whose GPUs are known", func() bool {
-		_, err := s.Run(t.Context(), "sbatch", "--test-only", "--gres=gpu:1", "--wrap=true")
+	// A slurmctld that has taken over knows a node's GPUs once the node has registered. It has refused shares of a GPU
+	// when it took a job of a whole one already.
+	s.until("a node whose shares are known", func() bool {
+		_, err := s.Run(t.Context(), "sbatch", "--test-only", "--gres=gpu:shared", "--wrap=true")
 		return err == nil
 	})
 	submit(4)
