@@ -19,7 +19,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/mail"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -54,7 +53,7 @@ that decides sends mails.`,
   slurmbridge notify --dry-run=false        send it now
   systemctl enable --now slurmbridge-notify.timer`,
 		Args: cobra.NoArgs,
-		RunE: s.Stored(func(c *cobra.Command, cfg *config.Config, st *store.Store, _ []string) error {
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			if !c.Flags().Changed("dry-run") {
 				f, is := s.Exact().(*os.File)
 				dry = is && term.IsTerminal(int(f.Fd()))
@@ -63,7 +62,6 @@ that decides sends mails.`,
 			if err != nil {
 				return err
 			}
-			n := &notifier{cfg: cfg, slurm: cl, dry: dry, book: &mail.Book{DB: st.DB()}, now: time.Now()}
 			var idle httpapi.IdleReport
 			if err := ask(c.Context(), cfg, server, httpapi.IdlePath, &idle); err != nil {
 				return err
@@ -73,6 +71,12 @@ that decides sends mails.`,
 					s.printf("standby: the daemon of %s decides, and mails are sent there\n", idle.Standby)
 				})
 			}
+			st, err := cli.OpenStore(c.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			n := &notifier{cfg: cfg, slurm: cl, dry: dry, book: &mail.Book{DB: st.DB()}, now: time.Now()}
 			runs, err := reported(c.Context(), past(st), n.now)
 			if err != nil {
 				return err

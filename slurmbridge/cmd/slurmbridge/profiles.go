@@ -16,6 +16,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
@@ -207,7 +208,7 @@ empty = unknown; app, duration_s, gpu_util and mem_mib must be there). They coun
 jobs with --comment=app=NAME, until a user's own runs say better. Nothing is taken if a
 file has a mistake.`,
 		Example: "  slurmbridge profiles import solo.csv",
-		RunE: s.Stored(func(c *cobra.Command, _ *config.Config, st *store.Store, files []string) error {
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, files []string) error {
 			all := []*rlcore.Profile{}
 			for _, file := range files {
 				ps, err := store.ReadProfiles(file)
@@ -216,6 +217,11 @@ file has a mistake.`,
 				}
 				all = append(all, ps...)
 			}
+			st, err := cli.OpenStore(c.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			defer st.Close()
 			if err := st.Import(c.Context(), all); err != nil {
 				return err
 			}

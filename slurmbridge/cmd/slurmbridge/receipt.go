@@ -67,7 +67,7 @@ It reads the database and needs no daemon.`,
 			}
 			return nil
 		},
-		RunE: s.Stored(func(c *cobra.Command, cfg *config.Config, st *store.Store, _ []string) error {
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			from, to, err := period(time.Now(), since, until)
 			if err != nil {
 				return cli.Usage(err)
@@ -78,7 +78,7 @@ It reads the database and needs no daemon.`,
 			if limit < 1 {
 				return cli.Usage(fmt.Errorf("--limit is %d: at least 1", limit))
 			}
-			in, err := loadReceipt(c.Context(), cfg, st, s.Log(), from, to, !noReplay || whatIf != "")
+			in, err := s.loadReceipt(c.Context(), cfg, from, to, !noReplay || whatIf != "")
 			if err != nil {
 				return err
 			}
@@ -149,9 +149,14 @@ func moment(now time.Time, text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%.40q: %w", text, errMoment)
 }
 
-func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *slog.Logger, from, to time.Time,
-	replay bool,
-) (*receipt.Input, error) {
+func (s *shared) loadReceipt(ctx context.Context, cfg *config.Config, from, to time.Time, replay bool) (*receipt.Input,
+	error,
+) {
+	st, err := cli.OpenStore(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
 	j := journal.New(st.DB())
 	in := &receipt.Input{From: from, To: to, Mode: job.Mode(cfg.Mode)}
 	if len(cfg.Adopt) > 0 && cfg.AdoptMode == "shadow" {
@@ -167,7 +172,7 @@ func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *
 	if in.Refused, err = j.Refused(ctx, from, to); err != nil || !replay {
 		return in, err
 	}
-	in.Replay, err = loadWorld(ctx, cfg, st, j, log, from)
+	in.Replay, err = loadWorld(ctx, cfg, st, j, s.Log(), from)
 	return in, err
 }
 
@@ -222,7 +227,7 @@ and needs no daemon. Jobs with a deadline or in a reservation are left alone.`,
 		Example: `  slurmbridge adopt preview                          the rules of slurmbridge.yaml
   slurmbridge adopt preview --rules new.yaml --since 30d`,
 		Args: cobra.NoArgs,
-		RunE: s.Stored(func(c *cobra.Command, cfg *config.Config, st *store.Store, _ []string) error {
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			now := time.Now()
 			from, err := moment(now, since)
 			if err != nil {
@@ -237,7 +242,7 @@ and needs no daemon. Jobs with a deadline or in a reservation are left alone.`,
 			if len(policy.Rules) == 0 {
 				return cli.Usage(fmt.Errorf("%s has no rules: name a file with --rules", cfg.Where("adopt")))
 			}
-			in, err := loadReceipt(c.Context(), cfg, st, s.Log(), from, now, true)
+			in, err := s.loadReceipt(c.Context(), cfg, from, now, true)
 			if err != nil {
 				return err
 			}

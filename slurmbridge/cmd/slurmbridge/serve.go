@@ -187,18 +187,14 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := loop.NewMetrics(reg)
-	var st *store.Store
-	if old != nil && old.cfg.Database == cfg.Database {
-		// A file that is open twice in one process loses its locks when either is
-		// closed.
-		st = old.wired.store
-	} else if st, err = cli.OwnStore(ctx, cfg, v.log); err != nil {
-		return nil, err
-	}
-	if v.wired, err = wire(ctx, cfg, st, s.ErrOut, metrics); err != nil {
-		if old == nil || st != old.wired.store {
-			_ = st.Close()
+	if v.wired, err = wire(ctx, cfg, s.ErrOut, metrics, func() (*store.Store, error) {
+		if old != nil && old.cfg.Database == cfg.Database {
+			// A file that is open twice in one process loses its locks when either is
+			// closed.
+			return old.wired.store, nil
 		}
+		return cli.OwnStore(ctx, cfg, v.log)
+	}); err != nil {
 		return nil, err
 	}
 	b := v.wired.bridge

@@ -13,6 +13,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/comment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -126,13 +127,14 @@ disturbs none.
 
 An empty plan is the usual one: all that can start has been released.`,
 		Args: cobra.NoArgs,
-		RunE: s.Stored(func(c *cobra.Command, cfg *config.Config, st *store.Store, _ []string) error {
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 			defer cancel()
-			w, err := wire(ctx, cfg, st, s.ErrOut, nil)
+			w, err := wire(ctx, cfg, s.ErrOut, nil, func() (*store.Store, error) { return cli.OpenStore(ctx, cfg) })
 			if err != nil {
 				return err
 			}
+			defer w.store.Close()
 			preview, err := w.bridge.Preview(ctx)
 			if err != nil {
 				return err

@@ -92,8 +92,10 @@ func guardOf(cfg *config.Config, p rlcore.Predictor) *rlcore.Guard {
 	})
 }
 
-// wire puts the bridge together on a store. m may be nil.
-func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Writer, m *loop.Metrics) (*wired, error) {
+// wire puts the bridge together on a store, which it opens once no setting can be wrong any more. m may be nil.
+func wire(ctx context.Context, cfg *config.Config, errOut io.Writer, m *loop.Metrics,
+	open func() (*store.Store, error),
+) (*wired, error) {
 	log := slog.New(slog.NewTextHandler(errOut, nil))
 	predictor := interference.New(&contention.MPS)
 	policies, err := newPolicies(cfg, predictor, log)
@@ -104,7 +106,6 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	if err != nil {
 		return nil, err
 	}
-	j := journal.New(st.DB())
 	gate := &loop.Gate{Slurm: cl, Name: cl.Name, Lease: cfg.Lease, Partition: cfg.GatePartition, Now: time.Now}
 	if cfg.Lua != "no" {
 		gate.File, gate.ByHand, gate.SharersOnly = cfg.GateFile, byHand(cfg, log), cfg.SharersOnly
@@ -122,7 +123,11 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 			return nil, cli.Usage(fmt.Errorf("%s: without job_submit.lua (lua: no) no job is adopted", cfg.Where("adopt")))
 		}
 	}
-	apps := &recogniser{st}
+	st, err := open()
+	if err != nil {
+		return nil, err
+	}
+	j, apps := journal.New(st.DB()), &recogniser{st}
 	b := &loop.Bridge{
 		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Runs: past(st), Beliefs: predictor,
 		RetryAlone: cfg.RetryAlone,

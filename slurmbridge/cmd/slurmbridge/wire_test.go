@@ -206,7 +206,6 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 	t.Helper()
 	ctx := t.Context()
 	cfg := must.Get(config.Load(conf(t, "policy: greedy"), nil))(t)
-	log := slog.New(slog.DiscardHandler)
 	st := must.Get(cli.OpenStore(ctx, cfg))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
@@ -269,7 +268,8 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 		must.OK(t, h.Store(ctx, &o))
 	}
 
-	in := must.Get(loadReceipt(ctx, cfg, st, log, at(0), at(120), true))(t)
+	st.Close()
+	in := must.Get((&shared{cli.Env{ErrOut: io.Discard}}).loadReceipt(ctx, cfg, at(0), at(120), true))(t)
 	out := &sharedHour{runs: in.Jobs}
 	if out.receipt, err = json.Marshal(receipt.Make(in)); err != nil {
 		t.Fatal(err)
