@@ -86,19 +86,26 @@ func client() int {
 	return 0
 }
 
-// stage runs one situation on a control daemon, NVIDIA's own or the simulated GPU's, and takes down what is to be seen.
+// stage is where a transcript is played on a control daemon, NVIDIA's own or the simulated GPU's.
 type stage struct {
 	t              *testing.T
-	driver         string
 	simulated      bool
 	control        string
 	dir, pipe, log string
 	env            []string
-	out            strings.Builder
+	mode           string            // of servers
+	seen           []string          // lines of a transcript
 	names          map[string]string // of processes by pid: S1, S2, C1
 	read           int               // bytes of control.log that the transcript has
 	daemon         int
-	clients        []*exec.Cmd
+	clients        map[string]*standIn
+}
+
+// standIn is a client; its word comes when it has a server, or is refused.
+type standIn struct {
+	*exec.Cmd
+	in   io.Closer
+	word chan string
 }
 
 // newStage makes the place for one daemon. d.folder is "" for a simulated one.
@@ -108,9 +115,8 @@ func newStage(t *testing.T, d Driver) *stage {
 	dir := must.Get(os.MkdirTemp("", "mps"))(t)
 	must.OK(t, os.Chmod(dir, 0o755))
 	s := &stage{
-		t: t, driver: d.Name, control: d.Control(), dir: dir, pipe: filepath.Join(dir, "pipe"),
-		log:   filepath.Join(dir, "log"),
-		names: map[string]string{},
+		t: t, control: d.Control(), dir: dir, pipe: filepath.Join(dir, "pipe"), log: filepath.Join(dir, "log"),
+		mode: Starts, names: map[string]string{}, clients: map[string]*standIn{},
 	}
 	must.OK(t, os.Mkdir(s.pipe, 0o755), os.Mkdir(s.log, 0o755))
 	if s.simulated = d.folder == ""; s.simulated {
@@ -136,7 +142,7 @@ func (s *stage) end() {
 		all, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, path := range all {
 			env, err := os.ReadFile(path)
-			if err == nil && bytes.Contains(env, []byte("CUDA_MPS_PIPE_DIRECTORY="+s.pipe+"\x00")) {
+			if err == nil && bytes.Contains(env, []byte("CUDA_MPS_LOG_DIRECTORY="+s.log+"\x00")) {
 				pid, _ := strconv.Atoi(strings.Split(path, "/")[2])
 				again = syscall.Kill(pid, syscall.SIGKILL) == nil || again
 			}
@@ -145,10 +151,8 @@ func (s *stage) end() {
 	_ = os.RemoveAll(s.dir)
 }
 
-func (s *stage) writef(format string, args ...any) { fmt.Fprintf(&s.out, format+"\n", args...) }
-
 // run runs the control program and takes down what it prints and its exit status.
-func (s *stage) run(title, stdin string, args ...string) string {
+func (s *stage) run(title, stdin string, args ...string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
@@ -163,64 +167,18 @@ func (s *stage) run(title, stdin string, args ...string) string {
 	if ctx.Err() != nil || cmd.ProcessState == nil {
 		s.t.Fatalf("%s: %v: %s", title, err, out)
 	}
-	s.writef("> %s", title)
+	s.seen = append(s.seen, strings.TrimSpace("> "+title))
 	lines := strings.Split(s.named(strings.TrimSuffix(string(out), "\n")), "\n")
 	// The daemon lists clients and servers in an order of its own, which depends on their process IDs.
 	if strings.HasPrefix(title, "get_client_list") || strings.HasPrefix(title, "get_server_list") {
 		slices.Sort(lines)
 	}
-	for _, line := range lines {
-		if len(out) > 0 {
-			s.writef("%s", line)
-		}
+	if len(out) > 0 {
+		s.seen = append(s.seen, lines...)
 	}
 	// That of quit is 0 or 1, as it happens, after a server has failed.
 	if code := cmd.ProcessState.ExitCode(); code != 0 && !strings.HasPrefix(title, "quit") {
-		s.writef("exit %d", code)
-	}
-	return string(out)
-}
-
-// move has the daemon use another pipe directory.
-func (s *stage) move(pipe string) {
-	s.t.Helper()
-	must.OK(s.t, os.Mkdir(pipe, 0o755))
-	for i := range s.env {
-		s.env[i] = strings.Replace(s.env[i], "="+s.pipe, "="+pipe, 1)
-	}
-	s.pipe = pipe
-}
-
-// start starts the daemon, whose servers behave as mode says.
-func (s *stage) start(mode string, args ...string) {
-	s.t.Helper()
-	s.env = slices.DeleteFunc(s.env, func(kv string) bool {
-		return strings.HasPrefix(kv, ServerEnv+"=") || strings.HasPrefix(kv, mps.InitEnv+"=")
-	})
-	switch {
-	case !s.simulated:
-		s.env = append(s.env, ServerEnv+"="+mode)
-	case mode == Starts:
-		s.env = append(s.env, mps.InitEnv+"=1h")
-	}
-	if s.simulated {
-		st := must.Get(gpusim.Open(filepath.Join(s.dir, "state")))(s.t)
-		must.OK(s.t, st.Devices()[0].SetLost(mode == Fails), st.Close())
-	}
-	s.run(strings.Join(append([]string{"nvidia-cuda-mps-control -d"}, args...), " "), "",
-		append([]string{"-d"}, args...)...)
-	if pid := s.peer(); pid > 0 {
-		delete(s.names, strconv.Itoa(s.daemon))
-		s.daemon = pid
-		s.names[strconv.Itoa(pid)] = "DAEMON"
-	}
-}
-
-// say gives the daemon commands, in which S1 stands for the first server and C1 for the first client.
-func (s *stage) say(commands ...string) {
-	s.t.Helper()
-	for _, c := range commands {
-		s.run(c, s.numbered(c)+"\n")
+		s.seen = append(s.seen, fmt.Sprint("exit ", code))
 	}
 }
 
@@ -229,9 +187,7 @@ func (s *stage) server() string {
 	s.t.Helper()
 	name := ""
 	s.until("a server", func() bool {
-		cmd := exec.Command(s.control)
-		cmd.Env, cmd.Stdin = s.env, strings.NewReader("get_server_list\n")
-		out, _ := cmd.Output()
+		out, _ := s.ask("get_server_list").Output()
 		for _, pid := range strings.Fields(string(out)) {
 			if s.names[pid] == "" {
 				name = s.name("S", pid)
@@ -239,7 +195,7 @@ func (s *stage) server() string {
 		}
 		return name != ""
 	})
-	if slices.Contains(s.env, ServerEnv+"="+Starts) {
+	if !s.simulated && s.mode == Starts {
 		// It becomes sleep(1). Of a signal that comes before, Go's runtime makes an exit, or execve(2) loses it.
 		s.until("the program "+name, func() bool {
 			arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.pid(name)))
@@ -289,62 +245,36 @@ func (s *stage) pid(name string) int {
 func (s *stage) silent() {
 	s.t.Helper()
 	c := must.Get(net.Dial("unixpacket", filepath.Join(s.pipe, "control")))(s.t)
-	cmd := exec.Command(s.control)
-	cmd.Env, cmd.Stdin = s.env, strings.NewReader("get_server_list\n")
+	cmd := s.ask("get_server_list")
 	must.OK(s.t, cmd.Start())
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	select {
 	case <-done:
-		s.writef("# beside a silent client: answered")
+		s.seen = append(s.seen, "answered")
 	case <-time.After(300 * time.Millisecond):
-		s.writef("# beside a silent client: no answer")
-		must.OK(s.t, c.Close())
-		must.OK(s.t, <-done)
-		s.writef("# when it has gone: answered")
+		must.OK(s.t, c.Close(), <-done)
+		s.seen = append(s.seen, "no answer", "answered when it has gone")
 	}
 }
 
-// signal ends a process.
-func (s *stage) signal(name string, signal syscall.Signal) {
+// knock starts a client, and returns its name.
+func (s *stage) knock(uid int) string {
 	s.t.Helper()
-	s.writef("# %s gets %s", name, unix.SignalName(signal))
-	must.OK(s.t, syscall.Kill(s.pid(name), signal))
-}
-
-// enter starts a client, and waits until it has a server.
-func (s *stage) enter(uid uint32) (c *exec.Cmd, in io.WriteCloser) {
-	s.t.Helper()
-	c, in, word := s.knock(uid)
-	s.writef("# %s of user %d is %s", s.names[strconv.Itoa(c.Process.Pid)], uid, <-word)
-	return c, in
-}
-
-// knock starts a client; its word comes when it has a server, or is refused.
-func (s *stage) knock(uid uint32) (c *exec.Cmd, in io.WriteCloser, word chan string) {
-	s.t.Helper()
-	c = exec.Command(filepath.Join(bins[s.simulated], clientName))
+	c := &standIn{Cmd: exec.Command(filepath.Join(bins[s.simulated], clientName)), word: make(chan string, 2)}
 	c.Env, c.Dir = s.env, "/"
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-	in = must.Get(c.StdinPipe())(s.t)
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	c.in = must.Get(c.StdinPipe())(s.t)
 	out := must.Get(c.StdoutPipe())(s.t)
 	must.OK(s.t, c.Start())
-	s.clients = append(s.clients, c)
-	s.name("C", strconv.Itoa(c.Process.Pid))
-	word = make(chan string, 2)
-	time.AfterFunc(time.Minute, func() { word <- "not in time" })
+	name := s.name("C", strconv.Itoa(c.Process.Pid))
+	s.clients[name] = c
+	time.AfterFunc(time.Minute, func() { c.word <- "not in time" })
 	go func() {
 		said, _ := bufio.NewReader(out).ReadString('\n')
-		word <- strings.TrimSpace(said)
+		c.word <- strings.TrimSpace(said)
 	}()
-	return c, in, word
-}
-
-// leave ends a client.
-func (s *stage) leave(c *exec.Cmd, in io.Closer) {
-	s.t.Helper()
-	s.writef("# %s ends", s.names[strconv.Itoa(c.Process.Pid)])
-	must.OK(s.t, in.Close(), c.Wait())
+	return name
 }
 
 var starting = regexp.MustCompile(`Starting new server (\d+) `)
@@ -371,7 +301,7 @@ func (s *stage) logged(words string) {
 			_, line, _ = strings.Cut(strings.TrimSpace(line), "] ")
 			line = s.named(line)
 			if shown.MatchString(line) {
-				s.writef("log: %s", line)
+				s.seen = append(s.seen, "log: "+line)
 			}
 			if strings.Contains(line, words) {
 				return true
@@ -387,7 +317,7 @@ func (s *stage) files() {
 	for _, e := range must.Get(os.ReadDir(s.pipe))(s.t) {
 		info, err := e.Info()
 		must.OK(s.t, err)
-		s.writef("file: %v %s", info.Mode(), e.Name())
+		s.seen = append(s.seen, fmt.Sprintf("file: %v %s", info.Mode(), e.Name()))
 	}
 }
 
@@ -404,16 +334,6 @@ func (s *stage) peer() int {
 	return int(c.Pid)
 }
 
-// gone waits for the daemon's end, and until nobody listens at its socket.
-func (s *stage) gone() {
-	s.t.Helper()
-	s.until("the end of the daemon", func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.daemon))
-		return (err != nil || strings.Contains(string(stat), ") Z ")) && s.peer() == 0
-	})
-	s.writef("# nobody listens at control")
-}
-
 func (s *stage) until(what string, ok func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -425,5 +345,5 @@ func (s *stage) until(what string, ok func() bool) {
 	if info, err := os.Stat(filepath.Join(s.log, "control.log")); err == nil && info.Mode().IsRegular() {
 		text, _ = os.ReadFile(filepath.Join(s.log, "control.log"))
 	}
-	s.t.Fatalf("not in time: %s; so far:\n%s\ncontrol.log:\n%s", what, s.out.String(), text[max(0, len(text)-2000):])
+	s.t.Fatalf("not in time: %s; so far:\n%s\ncontrol.log:\n%s", what, strings.Join(s.seen, "\n"), text[max(0, len(text)-2000):])
 }
