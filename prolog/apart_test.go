@@ -24,10 +24,10 @@ func TestAJobWithMemoryOfItsOwn(t *testing.T) {
 	must.Equal(t, strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY"), true, out.String())
 	var there, elsewhere unix.Stat_t
 	must.OK(t, unix.Stat("/dev/shm", &there), unix.Stat("/proc", &elsewhere))
-	given := h.Dir.handout(0)
+	given := kept[handout](h.Dir.gpu(0, handoutFile))
 	must.Equal(t, given.Memory, there.Dev)
 	given.Memory = elsewhere.Dev
-	must.OK(t, putJSON(h.Dir.handoutFile(0), given, 0o644))
+	must.OK(t, putJSON(h.Dir.gpu(0, handoutFile), given, 0o644))
 	out.Reset()
 	says(t, h.TaskProlog(&out, env()), "/dev/shm of its own")
 	must.Equal(t, strings.Contains(out.String(), "CUDA_"), false, out.String())
@@ -148,7 +148,7 @@ func TestSharersOfInstances(t *testing.T) {
 	for _, id := range []string{"7", "8", "9", "10", "11"} {
 		must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", id)))
 	}
-	must.Equal(t, h.Dir.handout(0).UUID+h.Dir.handout(1).UUID+h.Dir.handout(2).UUID, "")
+	must.Equal(t, kept[handout](h.Dir.gpu(0, handoutFile)).UUID+kept[handout](h.Dir.gpu(1, handoutFile)).UUID+kept[handout](h.Dir.gpu(2, handoutFile)).UUID, "")
 }
 
 // A job on a card that isn't certain, or that the driver has lost, runs as Slurm started it: without MPS, without a
@@ -166,7 +166,7 @@ func TestCardsWithoutMPS(t *testing.T) {
 	} {
 		h := simulated(t)
 		must.OK(t, h.Dir.Make(), os.MkdirAll(h.Dir.gpu(0), 0o755),
-			putJSON(h.Dir.handoutFile(0), handout{UUID: "MIG-old", Named: true}, 0o644))
+			putJSON(h.Dir.gpu(0, handoutFile), handout{UUID: "MIG-old", Named: true}, 0o644))
 		h.Cards, h.MPS.Cards = c.cards, c.cards
 		says(t, h.Prolog(t.Context(), env()), c.says)
 		must.Equal(t, h.MPS.present(0), false, "%s: a daemon", c.says)

@@ -38,15 +38,11 @@ const cardsFile = "gpus.json"
 
 // WriteCards lists the node's GPUs for the hooks.
 func (d Dir) WriteCards(cards []Card) error {
-	if err := d.Make(); err != nil {
-		return fmt.Errorf("list the GPUs for the hooks: %w", err)
-	}
 	body, err := json.MarshalIndent(cards, "", "  ")
-	if err != nil {
-		return err
+	if err = errors.Join(err, d.Make()); err == nil {
+		err = put(d.path(cardsFile), append(body, '\n'), 0o644) // task prologs read it as the job's user
 	}
-	// Task prologs read it as the job's user.
-	if err := put(d.path(cardsFile), append(body, '\n'), 0o644); err != nil {
+	if err != nil {
 		return fmt.Errorf("list the GPUs for the hooks: %w", err)
 	}
 	return nil
@@ -60,54 +56,35 @@ func (d Dir) Cards(proc string) ([]Card, error) {
 	if err == nil {
 		return cards, nil
 	}
-	files, gerr := filepath.Glob(filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia/gpus/*/information"))
-	if gerr != nil || len(files) == 0 {
-		return nil, err
-	}
-	for _, f := range files {
-		body, rerr := os.ReadFile(filepath.Clean(f))
-		if rerr != nil {
-			err = errors.Join(err, rerr)
-			continue
-		}
+	known := false
+	files, _ := filepath.Glob(filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia/gpus/*/information"))
+	for _, f := range files { // sorted by PCI bus
+		body, _ := os.ReadFile(filepath.Clean(f))
 		if c, ok := parseInformation(string(body)); ok {
-			cards = append(cards, c)
+			c.NVMLIndex, c.Lost = len(cards), c.UUID == ""
+			cards, known = append(cards, c), known || !c.Lost
 		}
 	}
-	for i := range cards {
-		// The files are named, and sorted, by PCI bus.
-		c := &cards[i]
-		c.NVMLIndex, c.Lost = i, c.UUID == ""
-	}
-	if !slices.ContainsFunc(cards, func(c Card) bool { return c.UUID != "" }) {
+	if !known {
 		return nil, err
 	}
 	return cards, nil
 }
 
-// parseInformation reads /proc/driver/nvidia/gpus/*/information: lines "Name:
-// value".
-func parseInformation(text string) (Card, bool) {
-	c := Card{Minor: -1}
-	for line := range strings.SplitSeq(text, "\n") {
+// parseInformation reads /proc/driver/nvidia/gpus/*/information: lines "Name: value".
+func parseInformation(text string) (c Card, ok bool) {
+	values := map[string]string{}
+	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(line, ":")
-		value = strings.TrimSpace(value)
-		switch strings.TrimSpace(name) {
-		case "Model":
-			c.Model = value
-		case "GPU UUID":
-			c.UUID = value
-		case "Device Minor":
-			if n, err := strconv.ParseUint(value, 10, 16); err == nil {
-				c.Minor = int(n)
-			}
-		}
+		values[strings.TrimSpace(name)] = strings.TrimSpace(value)
 	}
+	minor, err := strconv.ParseUint(values["Device Minor"], 10, 16)
+	c = Card{Minor: int(minor), Model: values["Model"], UUID: values["GPU UUID"]}
 	// Without the right to read it the driver prints a UUID of question marks.
 	if !strings.HasPrefix(c.UUID, "GPU-") || strings.Contains(c.UUID, "?") {
 		c.UUID = ""
 	}
-	return c, c.Minor >= 0
+	return c, err == nil
 }
 
 // mig reports whether it is a MIG instance.

@@ -65,10 +65,10 @@ func (d Dir) Make() error {
 // and is closed now, or of this run, if its prolog was killed and called again: the run began with
 // the first call.
 func (d Dir) Begin(j *Job) error {
-	if err := d.Make(); err != nil {
-		return fmt.Errorf("job %d: %w", j.JobID, err)
+	err, release := d.Make(), func() {}
+	if err == nil {
+		release, err = d.lockJobs()
 	}
-	release, err := d.lockJobs()
 	if err != nil {
 		return fmt.Errorf("job %d: %w", j.JobID, err)
 	}
@@ -86,29 +86,13 @@ func (d Dir) Begin(j *Job) error {
 	return write(d.running(j.JobID), j)
 }
 
-// lockJobs keeps other hooks from changing job files. It is held for no longer than
-// a few files are written. Only root can open the file: whoever can open a file may lock it, for as long as they like.
+// lockJobs keeps other hooks from changing job files. It is held for no longer than a few files are written.
 func (d Dir) lockJobs() (release func(), err error) {
-	f, err := openLock(d.path("jobs.lock"))
-	if err != nil {
-		return nil, err
-	}
-	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-	}
-	return func() { f.Close() }, nil
+	return lock(context.Background(), d.path("jobs.lock"))
 }
 
 func write(path string, j *Job) error {
-	// Comments may be private: root only.
-	if err := putJSON(path, j, 0o600); err != nil {
-		return fmt.Errorf("write job file: %w", err)
-	}
-	return nil
+	return putJSON(path, j, 0o600) // comments may be private: root only
 }
 
 func putJSON(path string, v any, mode os.FileMode) error {
@@ -266,38 +250,67 @@ func (d Dir) Forget(j *Job) error {
 	return ignoreMissing(os.Remove(d.ended(j)))
 }
 
-// gpu is the folder of one GPU.
-func (d Dir) gpu(gpu int) string { return d.path("mps", "gpu"+strconv.Itoa(gpu)) }
-
-// openLock opens a lock's file, and makes it if need be.
-func openLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_RDWR, 0o600)
-	if errors.Is(err, syscall.EISDIR) && os.Remove(path) == nil { // it blocks the file's name
-		f, err = os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_RDWR, 0o600)
-	}
-	return f, err
+// gpu is the folder of one GPU, or a file in it.
+func (d Dir) gpu(gpu int, file ...string) string {
+	return d.path(append([]string{"mps", "gpu" + strconv.Itoa(gpu)}, file...)...)
 }
 
-// Lock takes a GPU's lock: several hooks run at once. It is held until release is
-// called or the process ends.
+// Files of a GPU's folder.
+const (
+	serverFile  = "server.json"
+	handoutFile = "handout.json"
+	userFile    = "user" // names the user of the GPU's MPS server, if the server serves one user only
+)
+
+// remove removes a file of a GPU's folder.
+func (d Dir) remove(gpu int, file string) error { return ignoreMissing(os.Remove(d.gpu(gpu, file))) }
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// kept is what a file of the hooks holds, nothing where it can't be read.
+func kept[T any](path string) (v T) {
+	if readJSON(path, &v) != nil {
+		return *new(T)
+	}
+	return v
+}
+
+// Lock takes a GPU's lock.
 func (d Dir) Lock(ctx context.Context, gpu int) (release func(), err error) {
 	if err := os.MkdirAll(d.gpu(gpu), 0o755); err != nil {
 		return nil, err
 	}
-	f, err := openLock(filepath.Join(d.gpu(gpu), "lock"))
+	return lock(ctx, d.gpu(gpu, "lock"))
+}
+
+// lock takes a lock, and makes its file if need be: several hooks run at once. Only root can open the file: whoever can
+// open a file may lock it, for as long as they like. It is held until release is called or the process ends.
+func lock(ctx context.Context, path string) (release func(), err error) {
+	f, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_RDWR, 0o600)
+	if errors.Is(err, syscall.EISDIR) && os.Remove(path) == nil { // it blocks the file's name
+		f, err = os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_RDWR, 0o600)
+	}
 	if err != nil {
 		return nil, err
 	}
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
 			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		select {
 		case <-ctx.Done():
 			f.Close()
 			return nil, fmt.Errorf("another hook holds its lock: %w", ctx.Err())
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }

@@ -74,7 +74,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			case h.named(c): // Slurm tells a job of shares no more than its number
 				given = h.handOut(g, jobs...)
 			case !known && len(jobs) < 2: // what an instance with this number had is of no use
-				given = ignoreMissing(os.Remove(h.Dir.handoutFile(g)))
+				given = h.Dir.remove(g, handoutFile)
 			}
 			if !h.mayShare(j) {
 				return given
@@ -100,16 +100,16 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 // barred marks a job that goes without MPS beside others on a GPU that takes one process at a time: it can't compute,
 // for want of a server, and runs again as after a server's fault.
 func (h *Hook) barred(gpu int, j *Job, jobs []*Job) error {
-	if c, _ := card(h.Cards, gpu); !c.Exclusive ||
-		!slices.ContainsFunc(jobs, func(o *Job) bool { return o.JobID != j.JobID }) {
+	c, _ := card(h.Cards, gpu)
+	if !c.Exclusive || !slices.ContainsFunc(jobs, func(o *Job) bool { return o.JobID != j.JobID }) {
 		return nil
 	}
 	return h.Dir.change([]*Job{j}, func(j *Job) bool {
-		bare := !j.MPS && j.MPSFault.IsZero()
-		if bare {
-			j.MPSFault = h.Now()
+		if j.MPS || !j.MPSFault.IsZero() {
+			return false
 		}
-		return bare
+		j.MPSFault = h.Now()
+		return true
 	})
 }
 
@@ -120,13 +120,11 @@ func (h *Hook) learn(gpus []int, uuids []string) {
 		return
 	}
 	for k, uuid := range uuids {
-		if !strings.HasPrefix(uuid, "GPU-") && !strings.HasPrefix(uuid, "MIG-") {
-			continue
-		}
+		named := strings.HasPrefix(uuid, "GPU-") || strings.HasPrefix(uuid, "MIG-")
 		for i := range h.Cards {
-			if c := &h.Cards[i]; c.UUID == uuid {
+			if c := &h.Cards[i]; named && c.UUID == uuid {
 				c.Index = gpus[k]
-			} else if c.Index == gpus[k] {
+			} else if named && c.Index == gpus[k] {
 				c.Index = unknown
 			}
 		}
@@ -226,7 +224,7 @@ func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, ask
 		err = h.Dir.victims(jobs, h.Now(), by)
 	}
 	if s != was {
-		err = errors.Join(err, h.Dir.keepServer(gpu, s))
+		err = errors.Join(err, putJSON(h.Dir.gpu(gpu, serverFile), s, 0o644))
 	}
 	return s, asked, err
 }
@@ -235,7 +233,7 @@ func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, ask
 func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 	switch {
 	case len(jobs) == 0:
-		err := ignoreMissing(os.Remove(h.Dir.handoutFile(gpu)))
+		err := h.Dir.remove(gpu, handoutFile)
 		if h.MPS != nil {
 			err = errors.Join(h.MPS.Release(ctx, gpu), err)
 		}
@@ -311,12 +309,10 @@ func (h *Hook) lost(id int64) error {
 	if h.MPS == nil || err != nil || len(j.GPUs) != 1 || !j.MPS {
 		return nil
 	}
-	g := j.GPUs[0]
-	_, lost, by := h.MPS.inspect(g, false)
-	if !lost {
-		return nil
+	if _, lost, by := h.MPS.inspect(j.GPUs[0], false); lost {
+		return h.Dir.victims([]*Job{j}, h.Now(), by)
 	}
-	return h.Dir.victims([]*Job{j}, h.Now(), by)
+	return nil
 }
 
 // TaskProlog prints the variables that a sharer's processes need, as Slurm reads
@@ -345,7 +341,7 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 	if err != nil || len(gpus) != 1 {
 		return text, nil // several GPUs: MPS isn't for this job
 	}
-	gpu, given := gpus[0], h.Dir.handout(gpus[0])
+	gpu, given := gpus[0], kept[handout](h.Dir.gpu(gpus[0], handoutFile))
 	if given.Named { // with MPS or without
 		text += "export CUDA_VISIBLE_DEVICES=" + given.UUID + "\n"
 	}
@@ -448,8 +444,8 @@ func (h *Hook) limit(ctx context.Context, j *Job) error {
 		return nil
 	}
 	c, _ := card(h.Cards, j.GPUs[0])
-	if !c.limits() {
-		return nil
+	if !c.MemLimits || c.MemMiB <= 0 {
+		return nil // MPS can't hold a client to a part of its memory
 	}
 	limit, err := h.Controller.MemoryLimit(ctx, j.JobID, j.User)
 	if err != nil {
@@ -471,9 +467,6 @@ func (h *Hook) limit(ctx context.Context, j *Job) error {
 	return h.Dir.change([]*Job{j}, set)
 }
 
-// limits reports whether MPS can hold a client to a part of the card's memory.
-func (c Card) limits() bool { return c.MemLimits && c.MemMiB > 0 }
-
 // handout is what task prologs, which run as the job's user and know neither jobs' files nor all of Slurm's
 // configuration, need to know of a GPU with an MPS daemon.
 type handout struct {
@@ -486,16 +479,6 @@ type handout struct {
 	Memory uint64 `json:"memory,omitempty"`
 	// Limits are the jobs' memory limits by profile, MiB.
 	Limits map[int64]int64 `json:"limits,omitempty"`
-}
-
-func (d Dir) handoutFile(gpu int) string { return filepath.Join(d.gpu(gpu), "handout.json") }
-
-// handout is the GPU's, empty if there is none.
-func (d Dir) handout(gpu int) (o handout) {
-	if readJSON(d.handoutFile(gpu), &o) != nil {
-		return handout{}
-	}
-	return o
 }
 
 // handOut stores the GPU's handout for the jobs on it. The caller holds the GPU's lock.
@@ -513,5 +496,5 @@ func (h *Hook) handOut(gpu int, jobs ...*Job) error {
 			o.Limits[j.JobID] = j.MemLimitMiB
 		}
 	}
-	return putJSON(h.Dir.handoutFile(gpu), o, 0o644)
+	return putJSON(h.Dir.gpu(gpu, handoutFile), o, 0o644)
 }

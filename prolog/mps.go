@@ -46,9 +46,9 @@ const quit = time.Second
 func (m *MPS) ending() time.Duration { return m.answer() / 3 }
 
 // Pipe is the GPU's CUDA_MPS_PIPE_DIRECTORY.
-func (m *MPS) Pipe(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "pipe") }
+func (m *MPS) Pipe(gpu int) string { return m.Dir.gpu(gpu, "pipe") }
 
-func (m *MPS) log(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "log") }
+func (m *MPS) log(gpu int) string { return m.Dir.gpu(gpu, "log") }
 
 // Ensure makes sure that the GPU's daemon runs and answers, for a client of the
 // given user. The caller holds the GPU's lock. A daemon that doesn't answer is
@@ -176,18 +176,13 @@ func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
 	// A daemon that hangs would hold the pipe directory; what a dead one left would
 	// keep a new one from starting. Servers stay: jobs may be computing on them.
 	m.kill(gpu, controlName)
-	if err := os.RemoveAll(m.Pipe(gpu)); err != nil {
+	old := m.log(gpu) + ".old" // the last daemon's log may say why it went
+	err := errors.Join(os.RemoveAll(m.Pipe(gpu)), m.Dir.remove(gpu, serverFile), os.RemoveAll(old),
+		ignoreMissing(os.Rename(m.log(gpu), old)))
+	if err != nil {
 		return err
 	}
-	if err := ignoreMissing(os.Remove(m.Dir.serverFile(gpu))); err != nil {
-		return err
-	}
-	// The last daemon's log may say why it went.
-	old := m.log(gpu) + ".old"
-	if err := errors.Join(os.RemoveAll(old), ignoreMissing(os.Rename(m.log(gpu), old))); err != nil {
-		return err
-	}
-	err := m.launch(ctx, gpu, uid, m.Multiuser)
+	err = m.launch(ctx, gpu, uid, m.Multiuser)
 	if errors.Is(err, errOneUser) {
 		err = m.launch(ctx, gpu, uid, false)
 	}
@@ -209,7 +204,7 @@ func (m *MPS) launch(ctx context.Context, gpu int, uid uint32, multiuser bool) e
 	args := []string{"-d"}
 	if multiuser {
 		args = append(args, "-multiuser-server")
-		if err := ignoreMissing(os.Remove(m.Dir.userFile(gpu))); err != nil {
+		if err := m.Dir.remove(gpu, userFile); err != nil {
 			return err
 		}
 	} else if err := errors.Join(m.letIn(gpu, uid), m.Dir.keepServerUser(gpu, uid)); err != nil {
@@ -236,13 +231,6 @@ func (m *MPS) launch(ctx context.Context, gpu int, uid uint32, multiuser bool) e
 	return nil
 }
 
-func ignoreMissing(err error) error {
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
 // detach gives a command a session of its own: what hasn't one is killed when the
 // prolog ends. At the deadline its whole group is killed; a descriptor that is
 // kept open longer doesn't hold the job up. A hook that is killed takes the
@@ -256,14 +244,12 @@ func detach(cmd *exec.Cmd) {
 
 func (m *MPS) environ(gpu int) []string {
 	return append([]string{
-		"PATH=" + strings.Join(m.path(), ":"),
+		"PATH=" + strings.Join(serverPath(m.Control), ":"),
 		"CUDA_MPS_PIPE_DIRECTORY=" + m.Pipe(gpu), "CUDA_MPS_LOG_DIRECTORY=" + m.log(gpu),
 	}, m.Env...)
 }
 
-// path is where the daemon looks for the server: beside itself first, as a driver that isn't the system's has them.
-func (m *MPS) path() []string { return serverPath(m.Control) }
-
+// serverPath is where a daemon looks for the server: beside itself first, as a driver that isn't the system's has them.
 func serverPath(control string) []string {
 	dirs := []string{filepath.Dir(control)}
 	if real, err := filepath.EvalSymlinks(control); err == nil && filepath.Dir(real) != dirs[0] {
@@ -345,12 +331,9 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	}
 	cancel()
 	// What is left hangs, or has lost its daemon, and is of no use.
-	n := m.kill(gpu, controlName, serverName)
-	if n > 0 {
-		err = errors.Join(fmt.Errorf("the MPS daemon did not end by itself, %d of its processes were killed", n), err)
-	} else {
-		err = nil
+	var forced error
+	if n := m.kill(gpu, controlName, serverName); n > 0 {
+		forced = errors.Join(fmt.Errorf("the MPS daemon did not end by itself, %d of its processes were killed", n), err)
 	}
-	return errors.Join(err, os.RemoveAll(m.Pipe(gpu)), ignoreMissing(os.Remove(m.Dir.serverFile(gpu))),
-		ignoreMissing(os.Remove(m.Dir.userFile(gpu))))
+	return errors.Join(forced, os.RemoveAll(m.Pipe(gpu)), m.Dir.remove(gpu, serverFile), m.Dir.remove(gpu, userFile))
 }

@@ -125,14 +125,8 @@ func (s *site) named(cards []Card) []int {
 		found := unknown
 		for i, c := range cards {
 			// An instance is named by the files that give access to it: those of its GPU instance and its compute instance.
-			named := !c.mig() && len(caps) == 0
-			if c.mig() && len(caps) > 0 {
-				named = !slices.ContainsFunc(caps, func(f string) bool {
-					return f != capFile(c.files.gi) &&
-						f != capFile(c.files.ci)
-				})
-			}
-			if c.Minor != minor || !named {
+			anothers := func(f string) bool { return f != capFile(c.files.gi) && f != capFile(c.files.ci) }
+			if c.Minor != minor || c.mig() != (len(caps) > 0) || c.mig() && slices.ContainsFunc(caps, anothers) {
 				continue
 			}
 			if found != unknown {
@@ -167,22 +161,19 @@ func (s *site) named(cards []Card) []int {
 // detected are the cards that Slurm finds by itself: whole ones in an order, then MIG instances.
 func (s *site) detected(cards []Card, order func(a, b Card) int) []int {
 	var all []int
-	want := 0
+	want, working := 0, 0
 	for _, w := range s.wanted {
 		want += w.count
 	}
-	lost := 0
 	for _, c := range cards {
-		if c.Lost {
-			lost++
+		if !c.Lost {
+			working++
 		}
 	}
 	for i, c := range cards {
-		if c.mig() && c.files == (access{}) {
-			continue // of which Slurm finds no files
-		}
-		// Slurm has a lost card if it was there when its daemon began: then as many are wanted.
-		if !c.Lost || s.wanted == nil || want > len(cards)-lost {
+		// Slurm has a lost card if it was there when its daemon began: then as many are wanted. It has no instance whose
+		// files it doesn't find.
+		if (!c.Lost || s.wanted == nil || want > working) && !(c.mig() && c.files == (access{})) {
 			all = append(all, i)
 		}
 	}
@@ -191,16 +182,16 @@ func (s *site) detected(cards []Card, order func(a, b Card) int) []int {
 		all = s.chosen(all, cards)
 	}
 	slices.SortFunc(all, func(a, b int) int {
-		x, y := cards[a], cards[b]
-		switch {
-		case x.mig() && !y.mig():
+		switch x, y := cards[a], cards[b]; {
+		case x.mig() && y.mig():
+			return byFiles(x, y)
+		case x.mig():
 			return 1
-		case !x.mig() && y.mig():
+		case y.mig():
 			return -1
-		case !x.mig():
+		default:
 			return order(x, y)
 		}
-		return byFiles(x, y)
 	})
 	return all
 }
@@ -313,9 +304,9 @@ func staleCards(cards []Card, proc string) func(Card) bool {
 	}
 	slices.Sort(listed)
 	slices.Sort(there)
-	as := slices.Equal(listed, there)
+	same := slices.Equal(listed, there)
 	return func(c Card) bool {
 		of := fmt.Sprintf("gpu%d/", c.Minor)
-		return !as && (c.mig() || slices.ContainsFunc(there, func(i string) bool { return strings.HasPrefix(i, of) }))
+		return !same && (c.mig() || slices.ContainsFunc(there, func(i string) bool { return strings.HasPrefix(i, of) }))
 	}
 }

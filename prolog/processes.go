@@ -96,10 +96,7 @@ func procDir(proc string, pid int) string {
 
 // procFile is what a file of a process says, nothing of a process that has gone.
 func procFile(proc string, pid int, name string) []byte {
-	text, err := os.ReadFile(filepath.Join(procDir(proc, pid), name))
-	if err != nil {
-		return nil
-	}
+	text, _ := os.ReadFile(filepath.Join(procDir(proc, pid), name))
 	return text
 }
 
@@ -118,11 +115,8 @@ func statOf(proc string, pid int) [][]byte {
 
 // program is the name of the program a process was started as, "" = it has gone.
 func program(proc string, pid int) string {
-	name, _, _ := bytes.Cut(procFile(proc, pid, "cmdline"), []byte{0})
-	if len(name) == 0 {
-		return ""
-	}
-	return filepath.Base(string(name))
+	name, _, _ := strings.Cut(string(procFile(proc, pid, "cmdline")), "\x00")
+	return name[strings.LastIndexByte(name, '/')+1:]
 }
 
 // owner is the user that a process runs as, −1 = it has gone.
@@ -148,14 +142,12 @@ func started(proc string, pid int) uint64 {
 	if len(f) < 20 || string(f[0]) == "Z" {
 		return 0
 	}
-	if flags, err := strconv.ParseUint(string(f[6]), 10, 64); err != nil || flags&exiting != 0 {
+	flags, err1 := strconv.ParseUint(string(f[6]), 10, 64)
+	ticks, err2 := strconv.ParseUint(string(f[19]), 10, 64)
+	if err1 != nil || err2 != nil || flags&exiting != 0 {
 		return 0
 	}
-	n, err := strconv.ParseUint(string(f[19]), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
+	return ticks
 }
 
 // jobGroup is a control group of Slurm's for a job: …/job_12 or …/job_12/step_extern. From
@@ -175,11 +167,10 @@ func InGroup(groups []byte) (job int64, sluid string) {
 	if m == nil {
 		return 0, ""
 	}
-	job, err := strconv.ParseInt(string(m[1]), 10, 64)
-	if err != nil {
-		job = 0
+	if job, err := strconv.ParseInt(string(m[1]), 10, 64); err == nil {
+		return job, ""
 	}
-	return job, string(m[2])
+	return 0, string(m[2])
 }
 
 // v2 is the folder of a job's control group of version 2.

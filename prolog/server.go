@@ -34,29 +34,13 @@ type Server struct {
 // of sharing by MPS until the server is renewed or has room.
 func (s Server) Takes() bool { return s.Fault.IsZero() && !s.Full }
 
-func (d Dir) serverFile(gpu int) string { return filepath.Join(d.gpu(gpu), "server.json") }
-
-// Server returns what was last seen of a GPU's MPS server; nothing of one that has
-// none.
-func (d Dir) Server(gpu int) Server {
-	var s Server
-	if readJSON(d.serverFile(gpu), &s) != nil {
-		return Server{}
-	}
-	return s
-}
-
-func (d Dir) keepServer(gpu int, s Server) error {
-	return putJSON(d.serverFile(gpu), s, 0o644)
-}
-
-// userFile names the user of the GPU's MPS server, if the server serves one user only.
-func (d Dir) userFile(gpu int) string { return filepath.Join(d.gpu(gpu), "user") }
+// Server returns what was last seen of a GPU's MPS server; nothing of one that has none.
+func (d Dir) Server(gpu int) Server { return kept[Server](d.gpu(gpu, serverFile)) }
 
 // serverUser returns the user that the server serves; false: it isn't known, or the server serves
 // all users.
 func (d Dir) serverUser(gpu int) (uid uint32, ok bool) {
-	body, err := os.ReadFile(d.userFile(gpu))
+	body, err := os.ReadFile(d.gpu(gpu, userFile))
 	if err != nil {
 		return 0, false
 	}
@@ -65,7 +49,7 @@ func (d Dir) serverUser(gpu int) (uid uint32, ok bool) {
 }
 
 func (d Dir) keepServerUser(gpu int, uid uint32) error {
-	return put(d.userFile(gpu), []byte(strconv.FormatUint(uint64(uid), 10)), 0o644)
+	return put(d.gpu(gpu, userFile), []byte(strconv.FormatUint(uint64(uid), 10)), 0o644)
 }
 
 // inspect compares the GPU's server with what was last seen of it, without a query. It reports whether the server has

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,21 +32,19 @@ func bootID(proc string) string {
 // closeStale closes a GPU's jobs that ended without an epilog: the node was restarted, or Slurm's
 // daemon killed. It returns the jobs that are there, and an error that names unreadable ones.
 func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
-	boot, now, sum := bootID(h.Proc), h.Now(), 0
+	boot, now, sum, limit := bootID(h.Proc), h.Now(), 0, patience
 	for _, j := range jobs {
+		sum += j.Percent
 		if !h.mayShare(j) {
-			sum += 100
-		} else {
-			sum += j.Percent
+			sum += 100 - j.Percent
 		}
 	}
-	limit := patience
 	if sum > 100 {
 		limit = overfull
 	}
 	var there []*Job
-	var steps map[int64]bool
 	var errs []error
+	steps := sync.OnceValue(func() map[int64]bool { return jobsWithSteps(h.Proc) })
 	for _, j := range jobs {
 		end := now
 		switch {
@@ -56,17 +55,9 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 			if info, err := os.Stat(h.Dir.running(j.JobID)); err == nil && info.ModTime().After(end) {
 				end = info.ModTime()
 			}
-		case now.Sub(j.Start) < limit:
+		case now.Sub(j.Start) < limit, steps()[j.JobID]:
 			there = append(there, j)
 			continue
-		default:
-			if steps == nil {
-				steps = jobsWithSteps(h.Proc)
-			}
-			if steps[j.JobID] {
-				there = append(there, j)
-				continue
-			}
 		}
 		if moved, err := h.Dir.End(j.JobID, end, ""); moved != nil || err != nil {
 			errs = append(errs, errors.Join(fmt.Errorf("job %d ended without an epilog", j.JobID), err))
@@ -85,24 +76,19 @@ var stepProgram = pattern.Lazy(`^slurmstepd(-[a-z]+)?$`)
 // folder of /proc. Any user can choose a process's name, so it must also run slurmstepd as root, or
 // as the calling user.
 func StepOf(dir string) int64 {
-	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 	m := stepName().FindSubmatch(line)
-	if err != nil || m == nil {
+	if m == nil {
 		return 0
 	}
+	exe, _ := os.Readlink(filepath.Join(dir, "exe"))
 	info, err := os.Stat(dir)
-	if err != nil {
-		return 0
-	}
-	if of, ok := info.Sys().(*syscall.Stat_t); !ok || of.Uid != 0 && int(of.Uid) != os.Geteuid() {
-		return 0
-	}
-	exe, err := os.Readlink(filepath.Join(dir, "exe"))
 	if err != nil || !stepProgram().MatchString(filepath.Base(strings.TrimSuffix(exe, " (deleted)"))) {
 		return 0
 	}
+	of := info.Sys().(*syscall.Stat_t).Uid
 	id, err := strconv.ParseInt(string(m[1]), 10, 64)
-	if err != nil {
+	if err != nil || of != 0 && int(of) != os.Geteuid() {
 		return 0
 	}
 	return id
