@@ -2,7 +2,6 @@ package main
 
 import (
 	_ "embed"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,7 +36,6 @@ type cuda struct {
 	ToHostAsync    func(to uintptr, from, bytes uint64, stream uintptr) int32        `cu:"cuMemcpyDtoHAsync_v2"`
 	ToDeviceAsync  func(to uint64, from uintptr, bytes uint64, stream uintptr) int32 `cu:"cuMemcpyHtoDAsync_v2"`
 	StreamCreate   func(to *uintptr, flags uint32) int32                             `cu:"cuStreamCreate"`
-	StreamSync     func(stream uintptr) int32                                        `cu:"cuStreamSynchronize"`
 	ModuleLoad     func(to *uintptr, image *byte) int32                              `cu:"cuModuleLoadData"`
 	ModuleFunction func(to *uintptr, module uintptr, name string) int32              `cu:"cuModuleGetFunction"`
 	FuncAttribute  func(function uintptr, attribute, value int32) int32              `cu:"cuFuncSetAttribute"`
@@ -100,12 +98,13 @@ func inFolders(name string) string {
 
 // openCUDA loads the driver's library.
 func openCUDA() (*cuda, error) {
-	lib, err := purego.Dlopen("libcuda.so.1", purego.RTLD_NOW|purego.RTLD_GLOBAL)
+	const name, flags = "libcuda.so.1", purego.RTLD_NOW | purego.RTLD_GLOBAL
+	lib, err := purego.Dlopen(name, flags)
 	if err != nil {
-		var other error
-		if lib, other = purego.Dlopen(inFolders("libcuda.so.1"), purego.RTLD_NOW|purego.RTLD_GLOBAL); other != nil {
-			return nil, errors.Join(err, other)
-		}
+		lib, err = purego.Dlopen(inFolders(name), flags)
+	}
+	if err != nil {
+		return nil, err
 	}
 	c := new(cuda)
 	for i := range reflect.TypeFor[cuda]().NumField() {
@@ -130,26 +129,34 @@ type device struct {
 	sms         int
 }
 
-// open makes a context on the first GPU and loads the kernels there.
-func (c *cuda) open() (d *device, err error) {
-	d = &device{cuda: c}
-	var count, sms int32
+// openGPU makes a context on the first GPU and loads the kernels there. It puts what the driver says of the GPU into a.
+func openGPU(a *answer) (*device, error) {
+	c, err := openCUDA()
+	if err != nil {
+		return nil, err
+	}
+	d := &device{cuda: c}
+	var count int32
+	var free, total uint64
 	for _, step := range []struct {
 		call string
 		do   func() int32
 	}{
+		{"cuDriverGetVersion", func() int32 { return c.DriverVersion(&a.CUDA) }},
 		{"cuInit", func() int32 { return c.Init(0) }},
 		{"cuDeviceGetCount", func() int32 { return c.DeviceCount(&count) }},
 		{"cuDeviceGet", func() int32 { return c.DeviceGet(&d.ordinal, 0) }},
 		{"cuCtxCreate", func() int32 { return c.CtxCreate(&d.ctx, 0, d.ordinal) }},
-		{"cuDeviceGetAttribute", func() int32 { return c.Attribute(&sms, multiprocessors, d.ordinal) }},
+		{"cuDeviceGetAttribute", func() int32 { return c.Attribute(&a.SMs, multiprocessors, d.ordinal) }},
 		{"cuModuleLoadData", d.load},
+		{"cuMemGetInfo", func() int32 { return c.MemInfo(&free, &total) }},
 	} {
 		if err := c.check(step.call, step.do()); err != nil {
-			return d, err
+			return nil, err
 		}
 	}
-	d.sms = int(sms)
+	d.sms, a.UUID, a.Mode = int(a.SMs), d.uuid(), d.attribute(computeMode)
+	a.FreeMiB, a.TotalMiB = float64(free)/(1<<20), float64(total)/(1<<20)
 	return d, nil
 }
 
@@ -183,6 +190,9 @@ func (d *device) uuid() string {
 	}
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
+
+// blocks is how many blocks of blockThreads all SMs hold at a time.
+func (d *device) blocks() int { return d.sms * max(1, d.attribute(threadsOfSM)/blockThreads) }
 
 func (d *device) function(name string) (f uintptr, err error) {
 	return f, d.check("cuModuleGetFunction "+name, d.ModuleFunction(&f, d.module, name))

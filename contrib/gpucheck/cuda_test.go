@@ -34,11 +34,11 @@ func libcuda(t *testing.T) string {
 	return dir
 }
 
-// talk runs gpucheck client with arguments, gives it commands, each once the one before is answered, and returns the
-// answers. A run is stopped after a moment.
-func talk(t *testing.T, libraries string, env []string, args string, commands ...string) (answers []answer) {
+// talk runs a client of a kernel, gives it commands, each once the one before is answered, and returns the answers. A
+// run is stopped after a moment.
+func talk(t *testing.T, libraries string, env []string, k *Kernel, commands ...string) (answers []answer) {
 	t.Helper()
-	c := exec.Command(filepath.Join(bin, "gpucheck"), append([]string{"client"}, strings.Fields(args)...)...)
+	c := exec.Command(filepath.Join(bin, "gpucheck"), "client", string(must.Get(json.Marshal(k))(t)))
 	c.Env = append(append(os.Environ(), "LD_LIBRARY_PATH="+libraries), env...)
 	c.Stderr = os.Stderr
 	in, out := must.Get(c.StdinPipe())(t), must.Get(c.StdoutPipe())(t)
@@ -64,7 +64,7 @@ func talk(t *testing.T, libraries string, env []string, args string, commands ..
 // A client computes what the host checks, takes memory up to its limit, and gets its own fault for good.
 func TestClient(t *testing.T) {
 	t.Parallel()
-	got := talk(t, libcuda(t), nil, "", "run 0.5", "alloc 4096", "fault", "run 1")
+	got := talk(t, libcuda(t), nil, checker, "run 0.01", "alloc 4096", "fault", "run 0")
 	start := got[0]
 	if start.UUID != "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f" ||
 		start.SMs != 4 || start.CUDA != 12020 || start.TotalMiB != 1024 || start.Failed != nil {
@@ -91,7 +91,7 @@ func TestNewerTargets(t *testing.T) {
 	for target, failed := range map[string]bool{
 		".version 6.4\n.target sm_75\n": false, ".version 7.8\n.target sm_90\n": false, ".target sm_999\n": true,
 	} {
-		a := talk(t, stub, []string{"CUDA_TEST_TARGET=" + target}, "")[0]
+		a := talk(t, stub, []string{"CUDA_TEST_TARGET=" + target}, checker)[0]
 		if (a.Failed != nil) != failed || failed && a.Failed.Call != "cuModuleLoadData" {
 			t.Errorf("%q: %+v", target, a)
 		}
@@ -103,13 +103,13 @@ func TestRefusedClient(t *testing.T) {
 	t.Parallel()
 	stub := libcuda(t)
 	for _, call := range []string{"cuInit=100", "cuCtxCreate=805"} {
-		for i, a := range talk(t, stub, []string{"CUDA_TEST_REFUSES=" + call}, "", "run 1", "alloc 64", "fault") {
+		for i, a := range talk(t, stub, []string{"CUDA_TEST_REFUSES=" + call}, checker, "run 0", "alloc 64", "fault") {
 			if a.Failed == nil || fmt.Sprintf("%s=%d", a.Failed.Call, a.Failed.Code) != call || (i == 0) != (a.PID != 0) {
 				t.Errorf("%s: answer %d: %+v", call, i, a)
 			}
 		}
 	}
-	for _, a := range talk(t, t.TempDir(), nil, "", "run 1") {
+	for _, a := range talk(t, t.TempDir(), nil, checker, "run 0") {
 		if a.UUID != "" {
 			t.Skip("this machine has a driver")
 		}
@@ -139,7 +139,7 @@ func TestOwnLibrariesHaveTheFunctions(t *testing.T) {
 		if _, err := os.Stat("/proc/driver/nvidia"); err == nil {
 			continue
 		}
-		if a := talk(t, d.Libraries(t), nil, "")[0]; a.Failed == nil || a.Failed.Call != "cuInit" {
+		if a := talk(t, d.Libraries(t), nil, checker)[0]; a.Failed == nil || a.Failed.Call != "cuInit" {
 			t.Errorf("driver %s: %+v", d.Name, a)
 		}
 	}
@@ -150,23 +150,22 @@ func TestKernels(t *testing.T) {
 	t.Parallel()
 	stub := libcuda(t)
 	for _, c := range []struct {
-		args         string
+		kernel       string
+		work, memMiB float64
 		held, stepMB float64
 	}{
-		{"--kernel narrow --work 40", 0, 0},
-		{"--kernel hungry --mem-mib 512", 512, 0},
-		{"--kernel pcie --work 2", 64, 2 * 16.777216},
+		{"narrow", 40, 0, 0, 0},
+		{"hungry", 0, 512, 512, 0},
+		{"pcie", 2, 0, 64, 2 * 16.777216},
 	} {
-		got := talk(t, stub, nil, c.args, "run 0.5 10")
+		k := must.Get(catalogue(nil, []string{c.kernel}))(t)[0]
+		k.Period, k.Duty, k.Work, k.MemMiB = 10*time.Millisecond, 0.5, c.work, c.memMiB
+		got := talk(t, stub, nil, k, k.run(k.Duty))
 		if a := got[0]; a.Failed != nil || a.Work < 1 || a.HeldMiB != c.held || a.StepMB != c.stepMB {
-			t.Errorf("%s: %+v", c.args, a)
+			t.Errorf("%s: %+v", c.kernel, a)
 		}
 		if a := got[1]; a.Failed != nil || a.N < 1 || a.BusyS <= 0 || a.BusyS > a.Seconds-0.005*float64(a.N-1) {
-			t.Errorf("%s: %+v", c.args, a)
+			t.Errorf("%s: %+v", c.kernel, a)
 		}
-	}
-	if out, err := exec.Command(filepath.Join(bin, "gpucheck"), "client", "--kernel", "nosuch").Output(); err == nil ||
-		len(out) > 0 {
-		t.Errorf("no such kernel: %s", out)
 	}
 }

@@ -6,20 +6,27 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // A mean leaves out the looks that still show the time before.
 func TestMeanLeavesTheBeginningOut(t *testing.T) {
 	var rows []sampled
+	want := sampled{
+		Use:   rlcore.Use{GPU: 0.5, Core: 0.25, MemMiB: 100, PCIeMBps: 10},
+		ByPID: map[string]float64{"a": 0.5},
+	}
 	for i := range 13 {
-		r := sampled{T: float64(i), GPU: 0.5, SM: 0.25, MemMiB: 100, PCIeMBps: 10, ByPID: map[string]float64{"a": 0.5}}
+		r := want
+		r.T = float64(i)
 		if i < 2 {
 			r.GPU, r.MemMiB = 1, 900
 		}
 		rows = append(rows, r)
 	}
-	want := sampled{GPU: 0.5, SM: 0.25, MemMiB: 100, PCIeMBps: 10, ByPID: map[string]float64{"a": 0.5}}
-	if diff := cmp.Diff(want, meanOf(rows)); diff != "" {
+	if diff := cmp.Diff(want, meanOf(rows), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 		t.Error(diff)
 	}
 	if m := meanOf(nil); m.GPU != 0 {
@@ -34,8 +41,11 @@ func TestStubbornProgram(t *testing.T) {
 		`trap '' TERM; echo '{"work":0}'; while :; do sleep 0.05; done`: "isn't ready",
 		"echo nonsense; echo why >&2; exit 7":                           "it has ended why",
 	} {
-		s := &stage{card: &card{}, client: []string{"sh", "-c", script, "sh"}, pace: 1}
-		_, err := s.try(t.Context(), time.Second, &Kernel{Name: "a", Duty: 1})
+		s := &stage{
+			check:  &check{card: &card{}, pace: 1, duration: time.Second},
+			client: []string{"sh", "-c", script, "sh"},
+		}
+		_, err := s.try(t.Context(), &Kernel{Name: "a", Duty: 1})
 		s.dismiss(s.clients...)
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", script, err)

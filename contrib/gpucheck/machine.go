@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec" //nolint:depguard // programs are looked for
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,38 +14,34 @@ import (
 	"github.com/prometheus/procfs"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// choose finds the GPU, nil = there is none, and the programs that no flag names, and lists why this machine isn't fit.
-func (o *options) choose() (c *card, why []string) {
-	var err error
+// choose finds the GPU and the programs that no flag names, and lists why this machine isn't fit.
+func (k *check) choose() (why []string) {
 	// of borrowed machines and containers
-	for _, folder := range []string{"/usr/local/nvidia/bin", "/usr/local/cuda/bin"} {
-		_ = os.Setenv("PATH", os.Getenv("PATH")+":"+folder)
-	}
+	_ = os.Setenv("PATH", os.Getenv("PATH")+":/usr/local/nvidia/bin:/usr/local/cuda/bin")
 	// Without it there is still something to be seen.
-	o.control, _ = exec.LookPath(o.control)
-	if pid := mpsRunning(o.proc); pid != 0 {
+	k.control, _ = exec.LookPath(k.control)
+	if all := processes(k.proc, "nvidia-cuda-mps-"); len(all) > 0 { // of any user
 		why = append(why, fmt.Sprintf("an MPS program runs here already (process %d): end it first, or use another machine",
-			pid))
+			all[0].PID))
 	}
-	if c, err = pick(o.library, o.gpu); err != nil {
-		return nil, append(why, err.Error())
+	var err error
+	if k.card, err = pick(k.library, k.gpu); err != nil {
+		return append(why, err.Error())
 	}
-	return c, append(why, c.unfit()...)
+	return append(why, k.card.unfit()...)
 }
 
-// mpsRunning returns the pid of any user's MPS program on this machine, 0 = none.
-func mpsRunning(proc string) int {
+// processes are those whose program's name begins so.
+func processes(proc, name string) []procfs.Proc {
 	fs, _ := procfs.NewFS(proc)
 	all, _ := fs.AllProcs()
-	for _, p := range all {
+	return slices.DeleteFunc(all, func(p procfs.Proc) bool {
 		argv, _ := p.CmdLine() // it may have ended
-		if len(argv) > 0 && strings.HasPrefix(filepath.Base(argv[0]), "nvidia-cuda-mps-") {
-			return p.PID
-		}
-	}
-	return 0
+		return len(argv) == 0 || !strings.HasPrefix(filepath.Base(argv[0]), name)
+	})
 }
 
 // card is the GPU to be checked.
@@ -52,8 +49,8 @@ type card struct {
 	nvml.Device
 	lib     *nvml.Library
 	visible string // CUDA_VISIBLE_DEVICES of its clients
-	idle    sampled
-	starts  time.Duration // how long a server of MPS may take to start on it
+	idle    rlcore.Use
+	starts  time.Duration // how long an MPS server may take to start on it
 }
 
 // pick finds a GPU by NVML's index or UUID.
@@ -65,14 +62,12 @@ func pick(library, which string) (*card, error) {
 	if err != nil {
 		return nil, fmt.Errorf("there is no NVIDIA driver, or no GPU: %w", err)
 	}
-	devices := lib.Devices()
-	for _, d := range devices {
-		if which != d.UUID && which != strconv.Itoa(d.Index) {
-			continue
+	for _, d := range lib.Devices() {
+		if which == d.UUID || which == strconv.Itoa(d.Index) {
+			return &card{Device: d, lib: lib, visible: d.UUID, starts: 10 * time.Second}, nil
 		}
-		return &card{Device: d, lib: lib, visible: d.UUID, starts: 10 * time.Second}, nil
 	}
-	return nil, errors.Join(fmt.Errorf("there is no GPU %.64q; NVML has %d", which, len(devices)), lib.Close())
+	return nil, errors.Join(fmt.Errorf("there is no GPU %.64q; NVML has %d", which, len(lib.Devices())), lib.Close())
 }
 
 // Use beyond which a GPU counts as busy. Drivers keep some hundred MiB for themselves.

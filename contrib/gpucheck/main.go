@@ -40,19 +40,22 @@ func command(args []string, out, errOut io.Writer) int {
 	return 1
 }
 
-// options are the command's flags.
-type options struct {
+// check is what is to be tried, by the command's flags, and on which card.
+type check struct {
 	gpu, out, control, library string
 	protocolFor, lawFor        time.Duration
 	duration                   time.Duration // of a trial, at most
 	kernels                    []string      // of the catalogue; none = all
 	dryRun                     bool
 	proc                       string
-	pace                       float64
+	pace                       float64 // by which all waiting of the situations is shortened
+
+	card    *card // nil = there is none
+	results *results
 }
 
 func newRoot(out, errOut io.Writer) *cobra.Command {
-	o := &options{}
+	k := &check{}
 	c := &cobra.Command{
 		Use:   "gpucheck",
 		Short: "Check what slurmbridge takes for true of MPS, NVML and slowdowns on a real GPU",
@@ -65,81 +68,81 @@ it comes.
 Exit status: 0 done, 1 something failed (the rest is written), 3 refused: this machine isn't fit for it now, and nothing
 was touched.`,
 		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return run(c.Context(), o, out, errOut) },
+		RunE: func(c *cobra.Command, _ []string) error { return k.run(c.Context(), out, errOut) },
 	}
 	c.SetOut(out)
 	c.SetErr(errOut)
 	c.CompletionOptions.DisableDefaultCmd = true
 	c.AddCommand(newClient(os.Stdin, out))
 	f := c.Flags()
-	f.StringVar(&o.gpu, "gpu", "0", "the GPU, by nvidia-smi's index or by UUID")
-	f.DurationVar(&o.protocolFor, "protocol", 2*time.Minute, "time for the situations (0 = none)")
-	f.DurationVar(&o.lawFor, "law", 5*time.Minute+30*time.Second, "time for the kernels (0 = none)")
-	f.DurationVar(&o.duration, "duration", 20*time.Second, "how long kernels run in a trial, at most")
-	f.StringSliceVar(&o.kernels, "kernels", nil, "which kernels, e.g. compute,memory (default all)")
-	f.StringVar(&o.out, "out", "gpucheck-"+time.Now().Format("20060102-150405"), "folder of the results")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print what the check would do, and do nothing")
-	f.StringVar(&o.control, "mps-control", "nvidia-cuda-mps-control", "the MPS control program")
-	f.StringVar(&o.library, "nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
-	f.StringVar(&o.proc, "proc", "/proc", "where processes are looked for")
-	f.Float64Var(&o.pace, "pace", 1, "by which the situations' waiting is shortened")
+	f.StringVar(&k.gpu, "gpu", "0", "the GPU, by nvidia-smi's index or by UUID")
+	f.DurationVar(&k.protocolFor, "protocol", 2*time.Minute, "time for the situations (0 = none)")
+	f.DurationVar(&k.lawFor, "law", 5*time.Minute+30*time.Second, "time for the kernels (0 = none)")
+	f.DurationVar(&k.duration, "duration", 20*time.Second, "how long kernels run in a trial, at most")
+	f.StringSliceVar(&k.kernels, "kernels", nil, "which kernels, e.g. compute,memory (default all)")
+	f.StringVar(&k.out, "out", "gpucheck-"+time.Now().Format("20060102-150405"), "folder of the results")
+	f.BoolVar(&k.dryRun, "dry-run", false, "print what the check would do, and do nothing")
+	f.StringVar(&k.control, "mps-control", "nvidia-cuda-mps-control", "the MPS control program")
+	f.StringVar(&k.library, "nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
+	f.StringVar(&k.proc, "proc", "/proc", "where processes are looked for")
+	f.Float64Var(&k.pace, "pace", 1, "by which the situations' waiting is shortened")
 	_, _ = f.MarkHidden("proc"), f.MarkHidden("pace")
 	return c
 }
 
-func run(ctx context.Context, o *options, out, errOut io.Writer) error {
-	if o.duration < 100*time.Millisecond || o.duration > time.Hour {
+func (k *check) run(ctx context.Context, out, errOut io.Writer) error {
+	if k.duration < 100*time.Millisecond || k.duration > time.Hour {
 		return errors.New("--duration goes from 100ms to 1h")
 	}
-	c, why := o.choose()
-	if c != nil {
-		defer func() { _ = c.lib.Close() }()
+	why := k.choose()
+	if k.card != nil {
+		defer func() { _ = k.card.lib.Close() }()
 	}
-	kernels, err := catalogue(c, o.kernels)
+	kernels, err := catalogue(k.card, k.kernels)
 	if err != nil {
 		return err
 	}
-	if o.dryRun {
-		if c != nil {
-			fmt.Fprintf(out, "GPU %d, %s, %.0f MiB: MPS daemons of its own, no device setting changed.\n", c.Index, c.Model,
-				c.MemMiB)
-		}
-		if o.control == "" {
-			fmt.Fprintln(out, "There is no MPS control program.")
-		}
-		fmt.Fprintf(out, "%d situations for %v, then %d kernels alone and in %d pairs for %v. Results: %s\n",
-			len(situations), o.protocolFor, len(kernels), len(kernels)*(len(kernels)+1)/2, o.lawFor, o.out)
-		for _, w := range why {
-			fmt.Fprintln(out, "It would refuse:", w)
-		}
+	if k.dryRun {
+		k.plan(out, len(kernels), why)
 		return nil
 	}
 	if len(why) > 0 {
 		return fmt.Errorf("%w: %s", errRefused, strings.Join(why, "; "))
 	}
-	res, err := newResults(o.out, errOut)
-	if err != nil {
-		return err
+	k.results = &results{folder: k.out, log: errOut}
+	if err := errors.Join(os.MkdirAll(k.out, 0o755), k.results.write("results.jsonl", nil)); err != nil {
+		return fmt.Errorf("write results: %w", err)
 	}
-	defer res.file.Close()
-	o.play(ctx, c, res, situations[:1], mostOfSituation, false)
-	if o.protocolFor > 0 {
-		o.play(ctx, c, res, situations[1:], o.protocolFor, false)
-	}
-	if o.lawFor > 0 {
-		o.play(ctx, c, res, o.trials(c, kernels), o.lawFor, true)
-	}
-	fmt.Fprintf(out, "Written to %s: results.jsonl, MPS's logs\n", o.out)
+	k.play(ctx, situations[:1], mostOfSituation, false)
+	k.play(ctx, situations[1:], k.protocolFor, false)
+	k.play(ctx, k.trials(kernels), k.lawFor, true)
+	fmt.Fprintf(out, "Written to %s: results.jsonl, MPS's logs\n", k.out)
 	if simulated() {
 		fmt.Fprintln(out, "The GPU is simulated: nothing there is a measurement.")
 	}
-	switch {
+	switch failed := k.results.failed; {
 	case ctx.Err() != nil:
 		return errors.New("interrupted; everything it started has ended")
-	case len(res.failed) > 0:
-		return fmt.Errorf("%d parts failed: %s", len(res.failed), strings.Join(res.failed, "; "))
+	case len(failed) > 0:
+		return fmt.Errorf("%d parts failed: %s", len(failed), strings.Join(failed, "; "))
 	}
 	return nil
+}
+
+// plan prints what the check would do, and why not.
+func (k *check) plan(out io.Writer, kernels int, why []string) {
+	if c := k.card; c != nil {
+		fmt.Fprintf(out, "GPU %d, %s, %.0f MiB: MPS daemons of its own, no device setting changed.\n", c.Index, c.Model,
+			c.MemMiB)
+	}
+	if k.control == "" {
+		fmt.Fprintln(out, "There is no MPS control program.")
+	}
+	fmt.Fprintf(out, "%d situations for %v, then %d kernels alone and in %d pairs for %v. Results: %s\n",
+		len(situations), k.protocolFor, kernels, kernels*(kernels+1)/2, k.lawFor, k.out)
+	for _, w := range why {
+		fmt.Fprintln(out, "It would refuse:", w)
+	}
 }
 
 // simulated reports whether there is no GPU behind NVML.

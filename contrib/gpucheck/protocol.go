@@ -12,33 +12,39 @@ import (
 	"time"
 )
 
-// situation is something that happens to jobs that share a GPU, on a daemon of its own. What it returns says why it
-// shows no more; that a client fails is a fact and no error.
+// situation is something that happens to jobs that share a GPU. What playing it returns says why it shows no more; that
+// a client fails is a fact and no error.
 type situation struct {
 	name string
-	play func(ctx context.Context, s *stage) error
+	// daemon are the arguments of the MPS daemon that runs, with a server, when it begins; nil = none does.
+	daemon []string
+	play   func(ctx context.Context, s *stage) error
 }
 
 // other is the second user.
 const other = 65534
 
+// usual is a daemon without arguments.
+var usual = []string{}
+
 // situations are played in this order: what the rest needs first, then what jobs meet most often.
 var situations = []situation{
-	{"machine", theMachine},
-	{"states of a server", serverStates},
-	{"a client by UUID and by number", clientsByName},
-	{"process samples of a 90/10 pair", samplesOfAPair},
-	{"a client faults", clientFaults},
-	{"a busy client is killed", func(ctx context.Context, s *stage) error { return s.lose(ctx, false) }},
-	{"a busy client is terminated, then killed", func(ctx context.Context, s *stage) error { return s.lose(ctx, true) }},
-	{"a memory limit and a thread percentage", limits},
-	{"a private /dev/shm", privateShm},
-	{"a dead socket", deadSocket},
-	{"the server is killed", serverKilled},
-	{"two users", func(ctx context.Context, s *stage) error { return s.users(ctx) }},
-	{"two users of a -multiuser-server", func(ctx context.Context, s *stage) error {
-		return s.users(ctx, "-multiuser-server")
-	}},
+	{"machine", nil, theMachine},
+	{"states of a server", usual, serverStates},
+	{"a client by UUID and by number", usual, clientsByName},
+	{"process samples of a 90/10 pair", usual, samplesOfAPair},
+	{"a client faults", usual, clientFaults},
+	{"a busy client is killed", usual, func(ctx context.Context, s *stage) error { return s.lose(ctx, false) }},
+	{
+		"a busy client is terminated, then killed", usual,
+		func(ctx context.Context, s *stage) error { return s.lose(ctx, true) },
+	},
+	{"a memory limit and a thread percentage", usual, limits},
+	{"a private /dev/shm", usual, privateShm},
+	{"a dead socket", nil, deadSocket},
+	{"the server is killed", usual, serverKilled},
+	{"two users", usual, users},
+	{"two users of a -multiuser-server", []string{"-multiuser-server"}, users},
 }
 
 // mostOfSituation is the longest that a situation of the protocol may take.
@@ -46,34 +52,44 @@ const mostOfSituation = 25 * time.Second
 
 // play plays situations for so long: each takes its time or, where they are evenly long, an equal part of what is left.
 // Each has a stage of its own, and leaves nothing behind.
-func (o *options) play(ctx context.Context, c *card, r *results, all []situation, lasts time.Duration, evenly bool) {
+func (k *check) play(ctx context.Context, all []situation, lasts time.Duration, evenly bool) {
 	end := time.Now().Add(lasts)
 	for i, sit := range all {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || lasts == 0 {
 			return
 		}
-		begin, most := time.Now(), mostOfSituation
+		most := mostOfSituation
 		if evenly {
 			most = time.Until(end) / time.Duration(len(all)-i)
 		}
-		folder, err := os.MkdirTemp("", "gc")
 		s := &stage{
-			card: c, control: o.control, client: []string{"/proc/self/exe", "client"}, folder: folder, results: r,
-			name: sit.name, begin: begin, facts: map[string]any{}, servers: map[int]bool{}, pace: o.pace,
+			check: k, client: []string{"/proc/self/exe", "client"}, name: sit.name, begin: time.Now(),
+			facts: map[string]any{}, servers: map[int]bool{},
 		}
-		if most = min(most, time.Until(end)); most <= 0 {
-			err = errors.Join(err, errors.New("no time was left for it"))
-		}
-		if err == nil {
-			_ = os.Chmod(folder, 0o755) //nolint:gosec // clients of another user use it for a moment
-			mine, stop := context.WithTimeout(ctx, most)
-			err = sit.play(mine, s)
-			stop()
-		}
+		err := s.play(ctx, sit, min(most, time.Until(end)))
 		s.end()
 		s.facts["events"] = s.events
-		r.add(sit.name, begin, s.facts, err)
+		k.results.add(sit.name, s.begin, s.facts, err)
 	}
+}
+
+// play plays a situation.
+func (s *stage) play(ctx context.Context, sit situation, most time.Duration) (err error) {
+	if most <= 0 {
+		return errors.New("no time was left for it")
+	}
+	if s.folder, err = os.MkdirTemp("", "gc"); err != nil {
+		return err
+	}
+	_ = os.Chmod(s.folder, 0o755) //nolint:gosec // clients of another user use it for a moment
+	ctx, stop := context.WithTimeout(ctx, most)
+	defer stop()
+	if sit.daemon != nil {
+		if err := s.start(ctx, sit.daemon...); err != nil {
+			return err
+		}
+	}
+	return sit.play(ctx, s)
 }
 
 // theMachine is what there is: programs, the driver, what NVML gives.
@@ -102,7 +118,7 @@ func theMachine(ctx context.Context, s *stage) error {
 		s.note("nvidia-smi: %s %s", said, errText(err))
 	}
 	if s.control != "" {
-		said, err := output(ctx, "help\n", append(environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.pipe()), s.control)
+		said, err := output(ctx, "help\n", append(environ(), s.folders()...), s.control)
 		s.note("help without a daemon: %.400q %s", said, errText(err))
 	}
 	// A context of its own, with no daemon: what CUDA is here.
@@ -116,10 +132,6 @@ func theMachine(ctx context.Context, s *stage) error {
 
 // serverStates: what the daemon says of a server from its start to its end, and what it leaves in its folder.
 func serverStates(ctx context.Context, s *stage) error {
-	if err := s.start(ctx); err != nil {
-		return err
-	}
-	s.serve(ctx, os.Getuid())
 	s.files("with a server")
 	s.connect(ctx, "a", clientOptions{})
 	server := s.server(ctx)
@@ -127,17 +139,12 @@ func serverStates(ctx context.Context, s *stage) error {
 		"get_server_list", fmt.Sprintf("get_server_status %d", server), fmt.Sprintf("get_client_list %d", server), "ps",
 		"get_default_active_thread_percentage", fmt.Sprintf("get_device_client_list %d", server), "nonsense",
 	} {
-		said, err := s.ask(ctx, command)
-		s.note("%s: %.400q %s", command, said, errText(err))
+		s.command(ctx, "%s", command)
 	}
 	s.lists()
 	s.dismiss(s.clients...)
-	said, err := s.ask(ctx, "quit")
-	s.note("quit: %.200q %s", said, errText(err))
-	until := time.Now().Add(s.long(5 * time.Second))
-	for len(s.programs("nvidia-cuda-mps")) > 0 && time.Now().Before(until) {
-		time.Sleep(10 * time.Millisecond)
-	}
+	s.command(ctx, "quit")
+	until(ctx, s.long(5*time.Second), func() bool { return len(s.programs("nvidia-cuda-mps")) == 0 })
 	s.note("processes left: %v", s.programs("nvidia-cuda-mps"))
 	s.files("after quit")
 	return nil
@@ -162,146 +169,119 @@ func (s *stage) lists() {
 
 // clientsByName: which names of the card a client of a daemon for that card may use.
 func clientsByName(ctx context.Context, s *stage) error {
-	if err := s.start(ctx); err != nil {
-		return err
-	}
-	s.serve(ctx, os.Getuid())
 	for _, visible := range []string{s.card.UUID, "0", "none"} {
 		c := s.connect(ctx, "CUDA_VISIBLE_DEVICES="+visible, clientOptions{visible: visible})
 		if s.facts["visible"] == nil && c.computes() {
 			s.facts["visible"], s.card.visible = visible, visible
 		}
-		said, _ := s.ask(ctx, fmt.Sprintf("get_client_list %d", s.server(ctx)))
-		s.note("clients of the server: %v", strings.Fields(said))
+		s.command(ctx, "get_client_list %d", s.server(ctx))
 	}
 	s.lists()
 	if s.facts["visible"] == nil {
-		return fmt.Errorf("no client computes")
+		return errors.New("no client computes")
 	}
 	return nil
 }
 
-// pair starts a daemon and two clients.
-func (s *stage) pair(ctx context.Context) (a, b *client, err error) {
-	if err := s.start(ctx); err != nil {
-		return nil, nil, err
-	}
-	s.serve(ctx, os.Getuid())
+// pair starts two clients that compute for these parts of the time and check their results.
+func (s *stage) pair(ctx context.Context, dutyA, dutyB float64) (a, b *client, err error) {
 	a, b = s.connect(ctx, "a", clientOptions{}), s.connect(ctx, "b", clientOptions{})
 	for _, c := range []*client{a, b} {
 		if !c.computes() {
 			return a, b, fmt.Errorf("client %s doesn't compute: %s", c.name, c.first.failure())
 		}
 	}
+	s.tell(a, checker.run(dutyA))
+	s.tell(b, checker.run(dutyB))
+	s.wait(ctx, time.Second)
 	return a, b, nil
 }
 
 // samplesOfAPair: who gets the driver's samples of processes, for a pair that computes nine tenths and a tenth of the
 // time, and for one of them alone, next to what performance monitoring sees.
 func samplesOfAPair(ctx context.Context, s *stage) error {
-	a, b, err := s.pair(ctx)
+	a, b, err := s.pair(ctx, 0.9, 0.1)
 	if err != nil {
 		return err
 	}
 	who := func(pid int) string {
 		switch pid {
-		case a.pid():
+		case a.pid:
 			return "a"
-		case b.pid():
+		case b.pid:
 			return "b"
 		case s.server(ctx):
 			return "server"
 		}
 		return fmt.Sprint(pid)
 	}
-	s.facts["pids"] = map[string]int{"a": a.pid(), "b": b.pid(), "server": s.server(ctx)}
+	s.facts["pids"] = map[string]int{"a": a.pid, "b": b.pid, "server": s.server(ctx)}
 	look := func(name string, lasts time.Duration) {
 		rows := s.look(ctx, lasts, who)
 		s.facts[name], s.facts[name+", mean"] = rows, meanOf(rows)
 	}
-	s.tell(a, "run 0.9")
-	s.tell(b, "run 0.1")
 	s.lists()
 	look("90/10", 6*time.Second)
-	s.tell(b, "stop")
-	s.facts["b"] = s.answer(ctx, b, 2*time.Second)
+	s.facts["b"] = s.stop(ctx, b, 2*time.Second)
 	look("90/0", 3*time.Second)
-	s.tell(a, "stop")
-	s.facts["a"] = s.answer(ctx, a, 2*time.Second)
+	s.facts["a"] = s.stop(ctx, a, 2*time.Second)
 	return nil
-}
-
-// busy has both clients of a pair compute and check their results.
-func (s *stage) busy(ctx context.Context) (a, b *client, err error) {
-	if a, b, err = s.pair(ctx); err != nil {
-		return a, b, err
-	}
-	s.tell(a, "run 1")
-	s.tell(b, "run 1")
-	s.wait(ctx, time.Second)
-	return a, b, nil
 }
 
 // after notes what has become of clients that compute, by what they are: they go on, or have failed.
 func (s *stage) after(ctx context.Context, clients map[string]*client) {
 	s.wait(ctx, 2*time.Second)
 	for what, c := range clients {
-		s.tell(c, "stop")
-		a := s.answer(ctx, c, 3*time.Second)
+		a := s.stop(ctx, c, 3*time.Second)
 		s.facts[what] = fmt.Sprintf("goes on: %d right, %d wrong", a.N-a.Wrong, a.Wrong)
-		if a.Failed != nil || a.Why != "" {
-			c.first = a
-			s.facts[what] = "fails: " + c.first.failure()
+		if why := a.failure(); why != "" {
+			s.facts[what] = "fails: " + why
 		}
 	}
 }
 
+// comes notes whether a client that comes now computes.
+func (s *stage) comes(ctx context.Context, what string, wait time.Duration) {
+	s.facts[what] = s.connect(ctx, what, clientOptions{wait: wait}).computes()
+}
+
 // clientFaults: who of the server's clients gets a fault, and how the server comes back.
 func clientFaults(ctx context.Context, s *stage) error {
-	a, b, err := s.busy(ctx)
+	a, b, err := s.pair(ctx, 1, 1)
 	if err != nil {
 		return err
 	}
 	c := s.connect(ctx, "c", clientOptions{})
 	s.tell(c, "fault")
-	fault := s.answer(ctx, c, 5*time.Second)
-	s.facts["the client that faults"] = fault
-	s.watch(ctx, time.Second, func(string) bool { return false })
-	late := s.connect(ctx, "late", clientOptions{wait: 3 * time.Second})
-	s.facts["a new client while the others are there"] = late.computes()
+	s.facts["the client that faults"] = s.answer(ctx, c, 5*time.Second)
+	s.watch(ctx, time.Second, nil)
+	s.comes(ctx, "a new client while the others are there", 3*time.Second)
 	s.after(ctx, map[string]*client{"neighbour a": a, "neighbour b": b})
 	s.dismiss(s.clients...)
 	s.watch(ctx, 4*time.Second, func(status string) bool { return !strings.Contains(status, "FAULT") })
-	last := s.connect(ctx, "new", clientOptions{wait: 5 * time.Second})
-	s.facts["a new client after all have gone"] = last.computes()
+	s.comes(ctx, "a new client after all have gone", 5*time.Second)
 	return nil
 }
 
 // lose kills a client with work in flight, as it is or after terminate_client; its neighbour checks what it computes.
 func (s *stage) lose(ctx context.Context, terminate bool) error {
-	a, b, err := s.busy(ctx)
+	a, b, err := s.pair(ctx, 1, 1)
 	if err != nil {
 		return err
 	}
 	if terminate {
-		said, err := s.ask(ctx, fmt.Sprintf("terminate_client %d %d", s.server(ctx), a.pid()))
-		s.note("terminate_client: %.200q %s", said, errText(err))
+		s.command(ctx, "terminate_client %d %d", s.server(ctx), a.pid)
 		s.facts["the terminated client"] = s.answer(ctx, a, 2*time.Second)
 	}
-	s.kill("client a", a.pid())
-	s.watch(ctx, time.Second, func(string) bool { return false })
+	s.kill("client a", a.pid)
+	s.watch(ctx, time.Second, nil)
 	s.after(ctx, map[string]*client{"the neighbour": b})
-	late := s.connect(ctx, "new", clientOptions{wait: 5 * time.Second})
-	s.facts["a new client"] = late.computes()
+	s.comes(ctx, "a new client", 5*time.Second)
 	return nil
 }
 
 // limits: what holds a client to a part of the memory and of the SMs.
 func limits(ctx context.Context, s *stage) error {
-	if err := s.start(ctx); err != nil {
-		return err
-	}
-	s.serve(ctx, os.Getuid())
 	free := s.connect(ctx, "free", clientOptions{})
 	for name, gpu := range map[string]string{"by number": "0", "by UUID": s.card.UUID} {
 		c := s.connect(ctx, name, clientOptions{env: []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=" + gpu + "=2G"}})
@@ -309,19 +289,15 @@ func limits(ctx context.Context, s *stage) error {
 		s.facts["memory limited to 2048 MiB "+name] = s.answer(ctx, c, 5*time.Second)
 	}
 	half := s.connect(ctx, "half", clientOptions{env: []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}})
-	s.facts["SMs"] = map[string]int{"of a free client": free.first.SMs, "at 50 %": half.first.SMs}
+	s.facts["SMs"] = map[string]int32{"of a free client": free.first.SMs, "at 50 %": half.first.SMs}
 	return nil
 }
 
 // privateShm: a client with a /dev/shm that isn't the server's.
 func privateShm(ctx context.Context, s *stage) error {
-	if err := s.start(ctx); err != nil {
-		return err
-	}
-	s.serve(ctx, os.Getuid())
 	c := s.connect(ctx, "private", clientOptions{shm: true})
 	s.facts["it computes"] = c.computes()
-	said, _ := s.ask(ctx, fmt.Sprintf("get_client_list %d", s.server(ctx)))
+	said := s.command(ctx, "get_client_list %d", s.server(ctx))
 	s.facts["it is a client of the server"] = strings.Contains(said, fmt.Sprint(c.first.PID))
 	s.lists()
 	return nil
@@ -342,7 +318,6 @@ func deadSocket(ctx context.Context, s *stage) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	s.serve(ctx, os.Getuid())
 	for _, pid := range s.programs("nvidia-cuda-mps-control") {
 		s.kill("the daemon", pid)
 	}
@@ -359,15 +334,14 @@ func deadSocket(ctx context.Context, s *stage) error {
 
 // serverKilled: what the clients of a killed server get, what the daemon logs, and who serves the next client.
 func serverKilled(ctx context.Context, s *stage) error {
-	a, b, err := s.busy(ctx)
+	a, b, err := s.pair(ctx, 1, 1)
 	if err != nil {
 		return err
 	}
 	s.kill("the server", s.server(ctx))
-	s.watch(ctx, time.Second, func(string) bool { return false })
+	s.watch(ctx, time.Second, nil)
 	s.after(ctx, map[string]*client{"client a": a, "client b": b})
-	late := s.connect(ctx, "new", clientOptions{wait: 5 * time.Second})
-	s.facts["a new client"] = late.computes()
+	s.comes(ctx, "a new client", 5*time.Second)
 	log, _ := os.ReadFile(filepath.Join(s.log(), "control.log"))
 	for line := range strings.Lines(string(log)) {
 		if strings.Contains(line, "exited") {
@@ -378,18 +352,14 @@ func serverKilled(ctx context.Context, s *stage) error {
 }
 
 // users has a second user's client come while the first's computes, and after it.
-func (s *stage) users(ctx context.Context, args ...string) error {
+func users(ctx context.Context, s *stage) error {
 	if os.Getuid() != 0 {
-		return fmt.Errorf("it takes root to be two users")
+		return errors.New("it takes root to be two users")
 	}
-	if err := s.start(ctx, args...); err != nil {
-		return err
-	}
-	s.serve(ctx, 0)
 	a := s.connect(ctx, "root's", clientOptions{})
-	s.tell(a, "run 1")
+	s.tell(a, checker.run(1))
 	b := s.connect(ctx, "another user's", clientOptions{uid: other, wait: 4 * time.Second})
-	if b.cmd.Process == nil {
+	if b.in == nil {
 		return fmt.Errorf("no client of another user: %s", b.first.failure())
 	}
 	s.facts["while the first computes, the second does"] = b.computes()
@@ -399,6 +369,6 @@ func (s *stage) users(ctx context.Context, args ...string) error {
 		b.first = s.answer(ctx, b, 5*time.Second)
 		s.facts["once the first has gone, the second does"] = b.computes()
 	}
-	s.watch(ctx, 200*time.Millisecond, func(string) bool { return false })
+	s.watch(ctx, 200*time.Millisecond, nil)
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,20 +22,8 @@ type Result struct {
 // results writes each result down as it comes: a machine may be taken away at any moment.
 type results struct {
 	folder string
-	file   *os.File
 	log    io.Writer // people read it
 	failed []string
-}
-
-func newResults(folder string, log io.Writer) (*results, error) {
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return nil, fmt.Errorf("make the folder of results: %w", err)
-	}
-	file, err := os.OpenFile(filepath.Join(folder, "results.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("write results: %w", err)
-	}
-	return &results{folder: folder, file: file, log: log}, nil
 }
 
 // add writes a result that took since begin.
@@ -44,17 +33,28 @@ func (r *results) add(name string, begin time.Time, facts map[string]any, err er
 		res.Error = err.Error()
 		r.failed = append(r.failed, name+": "+res.Error)
 	}
-	body, merr := json.Marshal(res)
-	if merr == nil {
-		_, merr = r.file.Write(append(body, '\n'))
+	body, err := json.Marshal(res)
+	if err == nil {
+		err = r.write("results.jsonl", append(body, '\n'))
 	}
-	if merr == nil {
-		merr = r.file.Sync()
+	about := fmt.Sprintf("%s (%.1f s)", name, res.TookS)
+	if res.Error != "" {
+		about += ": " + res.Error
 	}
-	fmt.Fprintf(r.log, "gpucheck: %s (%.1f s)%s\n", name, res.TookS, map[bool]string{true: ": " + res.Error}[err != nil])
-	if merr != nil {
-		fmt.Fprintln(r.log, "gpucheck: write results:", merr)
+	fmt.Fprintln(r.log, "gpucheck:", about)
+	if err != nil {
+		fmt.Fprintln(r.log, "gpucheck: write results:", err)
 	}
+}
+
+// write adds to a file of the folder's, on the disk.
+func (r *results) write(name string, text []byte) error {
+	f, err := os.OpenFile(filepath.Join(r.folder, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // keep adds a log of MPS's to the folder's, under a heading.
@@ -63,13 +63,7 @@ func (r *results) keep(log, heading string) {
 	if err != nil {
 		return // nothing has logged there
 	}
-	name := filepath.Join(r.folder, "mps-"+filepath.Base(log))
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err == nil {
-		_, err = fmt.Fprintf(f, "== %s\n%s", heading, body)
-		_ = f.Close()
-	}
-	if err != nil {
+	if err := r.write("mps-"+filepath.Base(log), fmt.Appendf(nil, "== %s\n%s", heading, body)); err != nil {
 		fmt.Fprintln(r.log, "gpucheck: keep a log:", err)
 	}
 }

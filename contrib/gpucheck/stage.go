@@ -18,21 +18,18 @@ import (
 	"time"
 )
 
-// stage is what a situation of the protocol has: an MPS daemon and clients of its own.
+// stage is what a situation has: an MPS daemon and clients of its own.
 type stage struct {
-	card    *card
-	control string
-	client  []string // what to run for a client: by this path another user can run it, too
-	folder  string   // of the situation
-	results *results
-	name    string // the situation's
-	begin   time.Time
-	facts   map[string]any
-	events  []string
-	looks   []sampled // at the card while kernels iterated last
-	pace    float64   // by which all waiting is shortened
+	*check
+	client []string // what to run for a client: by this path another user can run it, too
+	folder string   // of the situation
+	name   string   // the situation's
+	begin  time.Time
+	facts  map[string]any
+	events []string
+	looks  []sampled // at the card while kernels iterated last
 
-	env     []string // of the daemon
+	env     []string // of the daemon; nil = it was never started
 	clients []*client
 	servers map[int]bool // that were there
 }
@@ -45,15 +42,15 @@ func (s *stage) note(format string, args ...any) {
 func (s *stage) pipe() string { return filepath.Join(s.folder, "pipe") }
 func (s *stage) log() string  { return filepath.Join(s.folder, "log") }
 
+// folders are what clients and the daemon find each other by.
+func (s *stage) folders() []string {
+	return []string{"CUDA_MPS_PIPE_DIRECTORY=" + s.pipe(), "CUDA_MPS_LOG_DIRECTORY=" + s.log()}
+}
+
 // environ is what each program of the stage has in its environment. The driver's programs and libraries of a borrowed
 // machine are below /usr/local/nvidia.
 func environ() []string {
-	var out []string
-	for _, kv := range os.Environ() {
-		if name, _, _ := strings.Cut(kv, "="); !strings.HasPrefix(name, "CUDA_") {
-			out = append(out, kv)
-		}
-	}
+	out := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "CUDA_") })
 	libraries := os.Getenv("LD_LIBRARY_PATH")
 	if _, err := os.Stat(libraryFolders[0]); err == nil {
 		libraries = strings.TrimPrefix(libraries+":"+libraryFolders[0], ":")
@@ -64,7 +61,17 @@ func environ() []string {
 	return out
 }
 
-// start starts the control daemon for the card.
+// until asks again and again, for so long, whether something is so.
+func until(ctx context.Context, lasts time.Duration, is func() bool) bool {
+	for end := time.Now().Add(lasts); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		if is() {
+			return true
+		}
+	}
+	return false
+}
+
+// start starts the control daemon for the card, and a server of this user's.
 func (s *stage) start(ctx context.Context, args ...string) error {
 	if s.control == "" {
 		return errors.New("there is no MPS here")
@@ -75,25 +82,26 @@ func (s *stage) start(ctx context.Context, args ...string) error {
 		}
 		_ = os.Chmod(d, 0o777) //nolint:gosec // clients of another user use it for a moment
 	}
-	s.env = append(environ(),
-		"CUDA_MPS_PIPE_DIRECTORY="+s.pipe(), "CUDA_MPS_LOG_DIRECTORY="+s.log(), "CUDA_VISIBLE_DEVICES="+s.card.UUID)
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	s.env = slices.Concat(environ(), s.folders(), []string{"CUDA_VISIBLE_DEVICES=" + s.card.UUID})
+	short, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	said, err := output(ctx, "", s.env, append([]string{s.control, "-d"}, args...)...)
+	said, err := output(short, "", s.env, append([]string{s.control, "-d"}, args...)...)
 	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return fmt.Errorf("start the MPS daemon %v: %w", args, err)
 	}
 	s.note("daemon %v started: %.200q", args, said)
-	for {
-		if _, err = s.ask(ctx, "get_server_list"); err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the MPS daemon doesn't answer: %w", err)
-		case <-time.After(20 * time.Millisecond):
-		}
+	if !until(short, time.Minute, func() bool { _, err = s.ask(short, "get_server_list"); return err == nil }) {
+		return fmt.Errorf("the MPS daemon doesn't answer: %w", err)
 	}
+	// A daemon too old to tell of states logs that the server is ready.
+	s.command(ctx, "start_server -uid %d", os.Getuid())
+	if !s.watch(ctx, s.card.starts, func(status string) bool {
+		log, _ := os.ReadFile(filepath.Join(s.log(), "control.log"))
+		return strings.Contains(status, "ACTIVE") || bytes.Contains(log, []byte("Ready"))
+	}) {
+		s.card.starts = 2 * time.Second // where one never takes clients, the next are waited for less long
+	}
+	return nil
 }
 
 // output runs a program to its end and returns what it printed.
@@ -104,143 +112,124 @@ func output(ctx context.Context, stdin string, env []string, argv ...string) (st
 	if err != nil {
 		return "", fmt.Errorf("%w: %.2000s", err, bytes.TrimSpace(out))
 	}
-	return string(out), nil
+	return strings.TrimSpace(string(out)), nil
 }
 
 // ask gives the daemon a command.
 func (s *stage) ask(ctx context.Context, line string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	out, err := output(ctx, line+"\n", s.env, s.control)
-	return strings.TrimSpace(out), err
+	return output(ctx, line+"\n", s.env, s.control)
 }
 
-// server is the daemon's only or last server, 0 = none.
-func (s *stage) server(ctx context.Context) int {
-	list, _ := s.ask(ctx, "get_server_list")
-	words := strings.Fields(list)
-	if len(words) == 0 {
-		return 0
-	}
-	pid, _ := strconv.Atoi(words[len(words)-1])
-	s.servers[pid] = true
-	return pid
-}
-
-// status is what the daemon says of a server.
-func (s *stage) status(ctx context.Context, pid int) string {
-	said, err := s.ask(ctx, fmt.Sprintf("get_server_status %d", pid))
-	if err != nil {
-		return "error: " + err.Error()
-	}
+// command gives the daemon a command, and notes and returns what it says.
+func (s *stage) command(ctx context.Context, format string, args ...any) string {
+	line := fmt.Sprintf(format, args...)
+	said, err := s.ask(ctx, line)
+	s.note("%s: %.400q %s", line, said, errText(err))
 	return said
 }
 
-// watch notes each change of what the daemon says of the server, until done says so or the time is over.
-func (s *stage) watch(ctx context.Context, lasts time.Duration, done func(status string) bool) {
-	last := "?"
-	end := time.Now().Add(s.long(lasts))
-	for ; time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-		pid := s.server(ctx)
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// server is the daemon's only or last server, 0 = none.
+func (s *stage) server(ctx context.Context) (pid int) {
+	list, _ := s.ask(ctx, "get_server_list")
+	for _, word := range strings.Fields(list) {
+		pid, _ = strconv.Atoi(word)
+		s.servers[pid] = true
+	}
+	return pid
+}
+
+// watch notes each change of what the daemon says of the server, until done says so or the time is over; done nil = for
+// all of it.
+func (s *stage) watch(ctx context.Context, lasts time.Duration, done func(status string) bool) bool {
+	last := ""
+	return until(ctx, s.long(lasts), func() bool {
 		status := "no server"
-		if pid != 0 {
-			status = fmt.Sprintf("server %d: %s", pid, s.status(ctx, pid))
+		if pid := s.server(ctx); pid != 0 {
+			said, err := s.ask(ctx, fmt.Sprintf("get_server_status %d", pid))
+			if err != nil {
+				said = "error: " + err.Error()
+			}
+			status = fmt.Sprintf("server %d: %s", pid, said)
 		}
 		if status != last {
 			s.note("%s", status)
 			last = status
 		}
-		if done(status) {
-			return
-		}
-	}
-}
-
-// serve starts a user's server and waits until it takes clients. A daemon too old to tell of states logs that the
-// server is ready. Where one never is, the next are waited for less long.
-func (s *stage) serve(ctx context.Context, uid int) {
-	said, err := s.ask(ctx, fmt.Sprintf("start_server -uid %d", uid))
-	s.note("start_server -uid %d: %.200q %v", uid, said, err)
-	ready := false
-	s.watch(ctx, s.card.starts, func(status string) bool {
-		log, _ := os.ReadFile(filepath.Join(s.log(), "control.log"))
-		ready = strings.Contains(status, "ACTIVE") || bytes.Contains(log, []byte("Ready"))
-		return ready
+		return done != nil && done(status)
 	})
-	if !ready {
-		s.card.starts = 2 * time.Second
-	}
 }
 
 // client is a process that computes.
 type client struct {
-	name    string
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	answers chan answer // closed at its end
-	errs    *bytes.Buffer
-	first   answer
-}
-
-// launch starts a client's program, in a process group of its own: an interrupt from the terminal doesn't reach it.
-func launch(name string, argv, env []string, attr *syscall.SysProcAttr) *client {
-	c := &client{
-		name: name, answers: make(chan answer, 16), errs: new(bytes.Buffer),
-		cmd: exec.Command(argv[0], argv[1:]...),
-	}
-	attr.Setpgid, c.cmd.Args[0] = true, "gpucheck"
-	c.cmd.Env, c.cmd.Stderr, c.cmd.SysProcAttr, c.cmd.WaitDelay, c.cmd.Dir = env, c.errs, attr, time.Second, "/"
-	in, err := c.cmd.StdinPipe()
-	out, oerr := c.cmd.StdoutPipe()
-	if err = errors.Join(err, oerr, c.cmd.Start()); err != nil {
-		_, _ = c.errs.WriteString(err.Error())
-		close(c.answers)
-		return c
-	}
-	c.in = in
-	go func() {
-		defer close(c.answers)
-		defer func() { _, _ = io.Copy(io.Discard, out); _ = c.cmd.Wait() }() // its complaint is known then
-		for lines := json.NewDecoder(out); ; {
-			var a answer
-			if lines.Decode(&a) != nil {
-				return
-			}
-			c.answers <- a
-		}
-	}()
-	return c
+	name        string
+	pid         int            // 0 = it was not started
+	in          io.WriteCloser // nil = it was not started
+	answers     chan answer    // closed at its end
+	errs        bytes.Buffer
+	first, last answer
 }
 
 // options of a client.
 type clientOptions struct {
-	uid     int // 0 = this one's
-	visible string
+	uid     int     // 0 = this one's
+	visible string  // CUDA_VISIBLE_DEVICES; "" = the card's UUID, "none" = not set
+	kernel  *Kernel // nil = the checker
 	env     []string
-	args    []string
 	shm     bool // a /dev/shm of its own
 	wait    time.Duration
 }
 
-// connect starts a client of the stage's daemon and returns it once it has a context, or has failed to get one.
+// connect starts a client of the stage's daemon and returns it once it has a context, or has failed to get one. Its
+// process group is its own: an interrupt from the terminal doesn't reach it.
 func (s *stage) connect(ctx context.Context, name string, o clientOptions) *client {
-	argv, attr := slices.Concat(s.client, o.args), &syscall.SysProcAttr{}
+	c := &client{name: name, answers: make(chan answer, 16)}
+	s.clients = append(s.clients, c)
+	kernel, _ := json.Marshal(cmp.Or(o.kernel, checker))
+	cmd := exec.Command(s.client[0], append(s.client[1:len(s.client):len(s.client)], string(kernel))...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Args[0], cmd.Stderr, cmd.WaitDelay, cmd.Dir = "gpucheck", &c.errs, time.Second, "/"
 	if o.shm {
-		argv = append(argv, "--private-shm")
-		attr.Unshareflags = syscall.CLONE_NEWNS
+		cmd.Args = append(cmd.Args, "--private-shm")
+		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 	}
 	if o.uid != 0 {
-		attr.Credential = &syscall.Credential{Uid: uint32(o.uid), Gid: uint32(o.uid)} //nolint:gosec // a user
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(o.uid), Gid: uint32(o.uid)} //nolint:gosec // a user
 	}
-	env := append(environ(), o.env...)
+	cmd.Env = append(environ(), o.env...)
 	if s.control != "" {
-		env = append(env, "CUDA_MPS_PIPE_DIRECTORY="+s.pipe(), "CUDA_MPS_LOG_DIRECTORY="+s.log())
+		cmd.Env = append(cmd.Env, s.folders()...)
 	}
 	if o.visible != "none" {
-		env = append(env, "CUDA_VISIBLE_DEVICES="+cmp.Or(o.visible, s.card.UUID))
+		cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+cmp.Or(o.visible, s.card.UUID))
 	}
-	c := launch(name, argv, env, attr)
-	s.clients = append(s.clients, c)
+	in, err := cmd.StdinPipe()
+	out, oerr := cmd.StdoutPipe()
+	if err = errors.Join(err, oerr, cmd.Start()); err != nil {
+		_, _ = c.errs.WriteString(err.Error())
+		close(c.answers)
+	} else {
+		c.in, c.pid = in, cmd.Process.Pid
+		go func() {
+			defer close(c.answers)
+			defer func() { _, _ = io.Copy(io.Discard, out); _ = cmd.Wait() }() // its complaint is known then
+			for lines := json.NewDecoder(out); ; {
+				var a answer
+				if lines.Decode(&a) != nil {
+					return
+				}
+				c.answers <- a
+			}
+		}()
+	}
 	c.first = s.answer(ctx, c, cmp.Or(o.wait, 15*time.Second))
 	return c
 }
@@ -260,7 +249,7 @@ func (s *stage) answer(ctx context.Context, c *client, wait time.Duration) (a an
 	select {
 	case next, ok := <-c.answers:
 		if a = next; !ok {
-			a.Why = "it has ended" + strings.TrimRight(" "+strings.TrimSpace(c.errs.String()), " ")
+			a.Why = strings.TrimSpace("it has ended " + c.errs.String())
 		}
 	case <-time.After(wait):
 		a.Why = fmt.Sprintf("no answer for %v", wait)
@@ -269,6 +258,7 @@ func (s *stage) answer(ctx context.Context, c *client, wait time.Duration) (a an
 	}
 	body, _ := json.Marshal(a)
 	s.note("client %s: %s", c.name, body)
+	c.last = a
 	return a
 }
 
@@ -281,19 +271,10 @@ func (s *stage) tell(c *client, command string) {
 	s.note("client %s is told %q %s", c.name, command, errText(err))
 }
 
-func errText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-// pid is a client's process, 0 = it has none.
-func (c *client) pid() int {
-	if c.cmd.Process == nil {
-		return 0
-	}
-	return c.cmd.Process.Pid
+// stop ends what a client computes, and returns what it says of it.
+func (s *stage) stop(ctx context.Context, c *client, wait time.Duration) answer {
+	s.tell(c, "stop")
+	return s.answer(ctx, c, wait)
 }
 
 // computes reports whether a client got a context.
@@ -301,27 +282,16 @@ func (c *client) computes() bool { return c.first.failure() == "" }
 
 // kill ends a process by a signal.
 func (s *stage) kill(what string, pid int) {
-	if pid <= 1 {
-		return
+	if pid > 1 {
+		s.note("SIGKILL to %s (%d): %s", what, pid, errText(syscall.Kill(pid, syscall.SIGKILL)))
 	}
-	s.note("SIGKILL to %s (%d): %s", what, pid, errText(syscall.Kill(pid, syscall.SIGKILL)))
 }
 
-// programs are the stage's processes of a name, by their pipe directory: its daemon, servers and clients.
+// programs are the stage's processes whose name begins so, by their pipe directory: its daemon, servers and clients.
 func (s *stage) programs(name string) (pids []int) {
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	mark := []byte("CUDA_MPS_PIPE_DIRECTORY=" + s.pipe())
-	marked := func(kv []byte) bool { return bytes.Equal(kv, mark) }
-	for _, dir := range dirs {
-		env, err := os.ReadFile(filepath.Join(dir, "environ"))
-		if err != nil || !slices.ContainsFunc(bytes.Split(env, []byte{0}), marked) {
-			continue
-		}
-		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		argv0, _, _ := bytes.Cut(line, []byte{0})
-		if strings.HasPrefix(filepath.Base(string(argv0)), name) {
-			pid, _ := strconv.Atoi(filepath.Base(dir))
-			pids = append(pids, pid)
+	for _, p := range processes("/proc", name) {
+		if env, _ := p.Environ(); slices.Contains(env, s.folders()[0]) {
+			pids = append(pids, p.PID)
 		}
 	}
 	return pids
@@ -330,13 +300,13 @@ func (s *stage) programs(name string) (pids []int) {
 // dismiss closes the clients' input, at which they end, and kills clients that hang for a second; under MPS that may
 // end others.
 func (s *stage) dismiss(clients ...*client) {
-	clients = slices.DeleteFunc(clients, func(c *client) bool { return c.in == nil })
+	clients = slices.DeleteFunc(slices.Clone(clients), func(c *client) bool { return c.in == nil })
 	end := time.Now().Add(time.Second)
 	for _, c := range clients {
 		_ = c.in.Close()
 	}
 	for _, c := range clients {
-		gone := time.AfterFunc(time.Until(end), func() { _ = syscall.Kill(-c.pid(), syscall.SIGKILL) })
+		gone := time.AfterFunc(time.Until(end), func() { _ = syscall.Kill(-c.pid, syscall.SIGKILL) })
 		for range c.answers { // until its end
 		}
 		gone.Stop()
@@ -348,12 +318,10 @@ func (s *stage) end() {
 	s.dismiss(s.clients...)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	if len(s.env) > 0 {
+	if s.env != nil {
 		_, _ = s.ask(ctx, "quit -t 1")
 	}
-	for until := time.Now().Add(2 * time.Second); len(s.programs("")) > 0 && time.Now().Before(until); {
-		time.Sleep(20 * time.Millisecond)
-	}
+	until(context.Background(), 2*time.Second, func() bool { return len(s.programs("")) == 0 })
 	for _, pid := range s.programs("") {
 		s.servers[pid] = true
 		_ = syscall.Kill(pid, syscall.SIGKILL)

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -19,42 +17,19 @@ import (
 // misbehave makes stand-ins fail: "NAME=how,…".
 const misbehave = "GPUCHECK_TEST_MISBEHAVE"
 
-// standIn stands in for a client on the simulated GPU: one of the situations', or a kernel, whose step is as much work
-// as a period of it does alone. Without a daemon it computes for itself, as CUDA is thought to.
+// standIn stands in for a client on the simulated GPU: the checker, or a kernel, whose step is as much work as a period
+// of it does alone. Without a daemon it computes for itself, as CUDA is thought to.
 type standIn struct {
-	*Kernel // nil = a client of the situations
-	mps     *mps.Client
-	slot    *gpusim.Slot
-	limits  gpusim.Limits
-	period  float64 // s
-	done    float64 // solo work up to the last step, s
-}
-
-// stand serves a stand-in for the client that these arguments ask for.
-func stand(args []string, in io.Reader, out io.Writer) error {
-	s, name := &standIn{}, ""
-	f := flag.NewFlagSet("client", flag.ContinueOnError)
-	shm, work, mem := f.Bool("private-shm", false, ""), f.Float64("work", 0, ""), f.Float64("mem-mib", 0, "")
-	f.StringVar(&name, "kernel", "", "")
-	switch err := f.Parse(args); {
-	case err != nil:
-		return err
-	case *shm:
-		return withOwnShm()
-	case name != "":
-		known, err := catalogue(nil, []string{name})
-		if err != nil || *work != 0 && *work != 7 {
-			return fmt.Errorf("work %v: %w", *work, err)
-		}
-		s.Kernel = known[0]
-		s.MemMiB = *mem
-	}
-	return serveClient(s, in, out)
+	Kernel
+	mps    *mps.Client
+	slot   *gpusim.Slot
+	limits gpusim.Limits
+	done   float64 // solo work up to the last step, s
 }
 
 // fails reports whether the kernel is to misbehave so.
 func (s *standIn) fails(how string) bool {
-	return s.Kernel != nil && slices.Contains(strings.Split(os.Getenv(misbehave), ","), s.Name+"="+how)
+	return slices.Contains(strings.Split(os.Getenv(misbehave), ","), s.Name+"="+how)
 }
 
 func (s *standIn) Open(a *answer) error {
@@ -84,18 +59,18 @@ func (s *standIn) Open(a *answer) error {
 		}
 	}
 	a.UUID, a.TotalMiB, a.FreeMiB = dev.UUID(), dev.MemMiB(), dev.MemMiB()
-	p := &rlcore.Profile{
-		App: "client", DurationS: 1e6, PeriodS: 1e6, Series: []rlcore.Use{{GPU: 0.4, Core: 0.2, MemMiB: 400}},
+	use, period := rlcore.Use{GPU: s.Duty, Core: s.Duty * s.SMs, MemMiB: s.MemMiB}, s.Period.Seconds()
+	switch s.Source {
+	case "check":
+		use = rlcore.Use{GPU: 0.4, Core: 0.2, MemMiB: 400}
+	case "pcie":
+		use = rlcore.Use{PCIeMBps: 20000}
 	}
-	if k := s.Kernel; k != nil {
-		s.period = k.Period.Seconds()
-		p.App, p.StepS = k.Name, s.period
-		p.Series[0] = rlcore.Use{GPU: k.Duty, Core: k.Duty * k.SMs, MemMiB: k.MemMiB}
-		if k.Copies {
-			p.Series[0] = rlcore.Use{PCIeMBps: 20000}
-		}
-		a.Work, a.HeldMiB, a.StepMB = 7, k.MemMiB, p.Series[0].PCIeMBps*s.period
+	p := &rlcore.Profile{App: s.Name, DurationS: 1e6, PeriodS: 1e6, StepS: period, Series: []rlcore.Use{use}}
+	if s.Work != 0 && s.Work != 7 {
+		return fmt.Errorf("work %v", s.Work)
 	}
+	a.Work, a.HeldMiB, a.StepMB = 7, s.MemMiB, use.PCIeMBps*period
 	s.slot, err = dev.Claim(gpusim.Claimant{UID: os.Getuid(), Server: server, Limits: s.limits}, p)
 	if s.fails("alone") {
 		_ = s.mps.Close()
@@ -104,27 +79,28 @@ func (s *standIn) Open(a *answer) error {
 }
 
 // Step takes what the GPU has done meanwhile for steps: how late this process is woken changes nothing.
-func (s *standIn) Step(first bool) (bool, time.Duration, error) {
+func (s *standIn) Step(first bool) (time.Duration, error) {
 	if s.fails("crash") {
-		return true, 0, &cudaError{Call: "cuLaunchKernel", Code: 2, Name: "cudaErrorMemoryAllocation"}
+		return 0, &cudaError{Call: "cuLaunchKernel", Code: 2, Name: "cudaErrorMemoryAllocation"}
 	}
 	for {
 		p, err := s.slot.Progress()
 		switch {
 		case err != nil:
-			return true, 0, err
+			return 0, err
 		case p.Status == gpusim.Faulted:
-			return true, 0, &cudaError{Call: "cuCtxSynchronize", Code: 700, Name: "CUDA_ERROR_ILLEGAL_ADDRESS"}
-		case s.Kernel == nil:
+			return 0, &cudaError{Call: "cuCtxSynchronize", Code: 700, Name: "CUDA_ERROR_ILLEGAL_ADDRESS"}
+		case s.Source == "check":
 			time.Sleep(2 * time.Millisecond)
-			return true, 2 * time.Millisecond, nil
+			return 2 * time.Millisecond, nil
 		case first:
 			s.done, first = p.DoneS, false
 		}
-		left := s.done + s.period - p.DoneS
+		period := s.Period.Seconds()
+		left := s.done + period - p.DoneS
 		if left <= 0 {
-			s.done += s.period
-			return true, s.busy(), nil
+			s.done += period
+			return s.busy(), nil
 		}
 		time.Sleep(time.Duration(left * p.Slowdown * float64(time.Second)))
 	}

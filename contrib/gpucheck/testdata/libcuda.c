@@ -64,7 +64,6 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, void *from, size_t bytes, void *stream)
 	return sticky || !stream;
 }
 int cuStreamCreate(void **to, unsigned flags) { *to = &held; return flags != 1; }
-int cuStreamSynchronize(void *stream) { return stream != &held; }
 
 static const char *names[] = {"multiply_add", "copy_half", "congruential", "store"};
 
