@@ -21,9 +21,10 @@ var source string
 var CSS string
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"num":  func(v float64) string { return short(v, 2) }, // of a coordinate, two digits are less than a pixel
-	"sub":  func(a, b float64) float64 { return a - b },
-	"down": func(y, px int) int { return y + px }, "half": func(height int) int { return height/2 + 4 },
+	"num": func(v float64) string { return short(v, 2) },    // of a coordinate, two digits are less than a pixel
+	"css": func() template.CSS { return template.CSS(CSS) }, //nolint:gosec // our own
+	"sub": func(a, b float64) float64 { return a - b }, "add": func(a, b int) int { return a + b },
+	"half": func(height int) int { return height/2 + 4 },
 }).Parse(source))
 
 // short prints a number with so many digits at most.
@@ -64,7 +65,13 @@ func Slowdowns(points []Point) template.HTML {
 	for _, p := range points {
 		top = max(top, p.X, p.Y)
 	}
-	step := step((top - 1) / 4)
+	// Four steps at most, each 1, 2 or 5 times a power of ten.
+	step := math.Pow(10, math.Floor(math.Log10((top-1)/4)))
+	for _, times := range []float64{2, 2.5, 2} {
+		if 4*step < (top-1)*(1-1e-9) {
+			step *= times
+		}
+	}
 	steps := math.Ceil((top-1)/step - 1e-9)
 	place := func(v float64) float64 { return size * (max(1, v) - 1) / (steps * step) }
 	var ticks []tick
@@ -81,18 +88,4 @@ func Slowdowns(points []Point) template.HTML {
 		Ticks []tick
 		Dots  []Point
 	}{size, ticks, dots})
-}
-
-// step rounds up to 1, 2 or 5 times a power of ten.
-func step(v float64) float64 {
-	if !(v > 0) {
-		return 1
-	}
-	p := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, m := range []float64{1, 2, 5} {
-		if v <= m*p*(1+1e-9) {
-			return m * p
-		}
-	}
-	return 10 * p
 }

@@ -105,7 +105,7 @@ func TestGapsAreFolded(t *testing.T) {
 	l := Timeline{From: at(0), Now: at(1442), To: at(1444), Rows: []Row{
 		{Spans: []Span{span(0, 4), span(1440, 1442)}}, {Spans: []Span{span(2, 8)}},
 	}}
-	if l.fold(); len(l.folds) != 1 || fmt.Sprintf("%.1f+%.1f", l.folds[0].X, l.folds[0].W) != "65.0+2.5" {
+	if l.fold(); len(l.folds) != 1 || fmt.Sprintf("%.1f+%.1f", l.folds[0].X, l.x(at(1440))-l.folds[0].X) != "65.0+2.5" {
 		t.Errorf("%+v", l.folds)
 	}
 	if x := []float64{l.x(at(4)), l.x(at(700)), l.x(at(1442))}; math.Abs(x[0]-32.5) > 0.1 || x[1] < 65 || x[1] > 67.5 ||

@@ -18,21 +18,10 @@ type Timeline struct {
 	folds []fold
 }
 
-// fold is a time without bars that is drawn narrow: over W percent of the width from X on.
-type fold struct {
-	from, to time.Time
-	drawn    time.Duration // it is drawn as wide as so much time
-	X, W     float64
-	Text     string
-}
-
 // Row is a GPU.
 type Row struct {
 	Name, Note string // Note is what is on it now, in words
 	Spans      []Span
-
-	Y    int
-	Bars []bar
 }
 
 // Span is a job on a GPU for some time.
@@ -43,11 +32,18 @@ type Span struct {
 	Whole       bool // it has all of the GPU
 }
 
+// fold is a time without bars that is drawn narrow: over foldWidth percent of the width from X on.
+type fold struct {
+	from, to time.Time
+	X        float64
+	Text     string
+}
+
 // bar is a job, or several that are too short to be drawn alone.
 type bar struct {
 	Span
 	X, W  float64 // percent
-	Y, H  int     // px
+	Y, H  int     // px, below the row's name
 	Class string
 	Label string // within, "" = there is no room for it
 	Small bool   // there is none on a phone
@@ -55,7 +51,6 @@ type bar struct {
 
 const (
 	rowHeight = 52 // px: the name, and the bars below it
-	barTop    = 18
 	barHeight = 28
 	letter    = 0.6 // percent: enough for a letter of a label, on a phone 2.5 times as much
 	foldWidth = 2.5 // percent, of a time that is folded
@@ -65,96 +60,99 @@ const (
 // Clock prints a time as the pictures do.
 func Clock(t time.Time) string { return t.Local().Format("Jan 2 15:04") }
 
+// drawnRow is a row as it is drawn, its bars from Top px on.
+type drawnRow struct {
+	Row
+	Y, Top int
+	Bars   []bar
+}
+
 // HTML draws it.
 func (t *Timeline) HTML() template.HTML {
 	t.fold()
-	rows := slices.Clone(t.Rows)
-	for i := range rows {
-		r := &rows[i]
-		r.Y, r.Bars = 20+i*rowHeight, t.bars(r.Spans)
-		for k := range r.Bars {
-			r.Bars[k].Y += r.Y + barTop
-		}
+	var rows []drawnRow
+	for i, r := range t.Rows {
+		y := 20 + i*rowHeight
+		rows = append(rows, drawnRow{r, y, y + 18, t.bars(r.Spans)})
 	}
 	return draw("timeline", struct {
 		*Timeline
-		Rows   []Row
-		Ticks  []tick
-		Folds  []fold
-		NowX   float64
-		Height int
-	}{t, rows, t.ticks(), t.folds, t.x(t.Now), t.height()})
+		Rows          []drawnRow
+		Ticks         []tick
+		Folds         []fold
+		FoldW, NowX   float64
+		Height, Thick int
+	}{t, rows, t.ticks(), t.folds, foldWidth, t.x(t.Now), t.height(), barHeight})
 }
 
 func (t *Timeline) height() int { return 20 + len(t.Rows)*rowHeight }
 
 // File draws it as a file of its own, width px wide, with a line of text below.
 func (t *Timeline) File(width int, below string) []byte {
-	height := t.height()
 	return []byte(draw("file", struct {
-		Width, Inner, Height, Below int
-		Text                        string
-		CSS                         template.CSS
-		Picture                     template.HTML
-	}{width, width - 32, height + 48, height + 34, below, template.CSS(CSS), t.HTML()}) + "\n") //nolint:gosec // our own
+		Width, Height int
+		Text          string
+		Picture       template.HTML
+	}{width, t.height() + 48, below, t.HTML()}) + "\n")
 }
 
-// fold finds the stretches without bars that are longer than half of the time with bars, and than a twentieth of all.
+// shown are the spans in sight, in their order.
+func (t *Timeline) shown(spans []Span) []Span {
+	out := slices.DeleteFunc(slices.Clone(spans), func(s Span) bool {
+		return !s.To.After(t.From) || !s.From.Before(t.To) || s.To.Before(s.From)
+	})
+	slices.SortStableFunc(out, func(a, b Span) int { return cmp.Or(a.From.Compare(b.From), cmp.Compare(a.Job, b.Job)) })
+	return out
+}
+
+// fold finds the times without bars that are longer than a fifth of all.
 func (t *Timeline) fold() {
 	t.folds = nil
-	all, idle := t.To.Sub(t.From), time.Duration(0)
-	busy := []Span{{From: t.Now, To: t.Now}, {From: t.To, To: t.To}}
+	var busy []Span
 	for _, r := range t.Rows {
 		busy = append(busy, r.Spans...)
 	}
-	slices.SortFunc(busy, func(a, b Span) int { return a.From.Compare(b.From) })
+	if busy = t.shown(busy); len(busy) == 0 {
+		return
+	}
 	until := t.From
-	for _, s := range busy {
-		if gap := min(all, s.From.Sub(t.From)) - until.Sub(t.From); gap > 0 {
-			t.folds = append(t.folds, fold{from: until, to: until.Add(gap)})
-			idle += gap
+	for _, s := range append(busy, Span{From: t.To, To: t.To}) {
+		if s.From.Sub(until) > t.To.Sub(t.From)/5 {
+			text := "no job from " + Clock(until) + " to " + Clock(s.From)
+			t.folds = append(t.folds, fold{from: until, to: s.From, Text: text})
 		}
 		if s.To.After(until) {
 			until = s.To
 		}
 	}
-	open := all
-	t.folds = slices.DeleteFunc(t.folds, func(f fold) bool {
-		short := f.to.Sub(f.from) <= max((all-idle)/2, all/20) || idle == all
-		if !short {
-			open -= f.to.Sub(f.from)
-		}
-		return short
-	})
-	part := foldWidth / (100 - foldWidth*float64(len(t.folds))) // of the time that isn't folded
 	for i := range t.folds {
-		t.folds[i].drawn = time.Duration(part * float64(open))
-	}
-	for i := range t.folds {
-		f := &t.folds[i]
-		f.X, f.W, f.Text = t.x(f.from), foldWidth, "no job from "+Clock(f.from)+" to "+Clock(f.to)
+		t.folds[i].X = t.x(t.folds[i].from)
 	}
 }
 
-// drawn is as how much time the time up to at is drawn.
-func (t *Timeline) drawn(at time.Time) float64 {
-	d := float64(at.Sub(t.From))
+// open is the time that isn't folded.
+func (t *Timeline) open() time.Duration {
+	open := t.To.Sub(t.From)
+	for _, f := range t.folds {
+		open -= f.to.Sub(f.from)
+	}
+	return open
+}
+
+// x is where a time is drawn.
+func (t *Timeline) x(at time.Time) float64 {
+	scale := (100 - foldWidth*float64(len(t.folds))) / float64(t.open())
+	x := scale * float64(at.Sub(t.From))
 	for _, f := range t.folds {
 		all := float64(f.to.Sub(f.from))
-		d -= max(0, min(1, float64(at.Sub(f.from))/all)) * (all - float64(f.drawn))
+		x -= max(0, min(1, float64(at.Sub(f.from))/all)) * (scale*all - foldWidth)
 	}
-	return d
+	return max(0, min(100, x))
 }
-
-func (t *Timeline) x(at time.Time) float64 { return 100 * max(0, min(1, t.drawn(at)/t.drawn(t.To))) }
 
 // bars lays out a GPU's jobs: jobs that hang together in time share the row's height.
 func (t *Timeline) bars(spans []Span) (out []bar) {
-	in := slices.DeleteFunc(slices.Clone(spans), func(s Span) bool {
-		return !s.To.After(t.From) || !s.From.Before(t.To) || s.To.Before(s.From)
-	})
-	slices.SortStableFunc(in, func(a, b Span) int { return cmp.Or(a.From.Compare(b.From), cmp.Compare(a.Job, b.Job)) })
-	in = join(in, t.To.Sub(t.From))
+	in := join(t.shown(spans), t.To.Sub(t.From))
 	for n := 0; len(in) > 0; in, n = in[n:], 0 {
 		for until := in[0].To; n < len(in) && (n == 0 || in[n].From.Before(until)); n++ {
 			if in[n].To.After(until) {
@@ -188,14 +186,10 @@ func (t *Timeline) side(in []Span) []bar {
 		switch {
 		case b.Plan:
 			b.Class = "plan"
-		case len(lanes) > 2:
-			b.Class = "three"
 		case len(lanes) > 1:
-			b.Class = "two"
-		case b.Whole:
-			b.Class = "whole"
+			b.Class = map[bool]string{true: "two", false: "three"}[len(lanes) == 2]
 		default:
-			b.Class = "one"
+			b.Class = map[bool]string{true: "whole", false: "one"}[b.Whole]
 		}
 		roomy := letter * float64(len(b.Job)+1)
 		if rest := b.Plan && b.From.Equal(t.Now); b.W >= roomy && h >= 10 && !rest {
@@ -235,9 +229,9 @@ func join(in []Span, window time.Duration) []Span {
 // ticks are round times, at most seven, and none in what is folded. The first of another day names its day.
 func (t *Timeline) ticks() (out []tick) {
 	const day = 24 * time.Hour
-	open, step := time.Duration(t.drawn(t.To)), 2*day
+	step := 2 * day
 	for _, s := range []int{5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400} { // seconds
-		if s := time.Duration(s) * time.Second; open/s <= 6 {
+		if s := time.Duration(s) * time.Second; t.open()/s <= 6 {
 			step = s
 			break
 		}
@@ -250,9 +244,8 @@ func (t *Timeline) ticks() (out []tick) {
 	midnight := time.Date(from.Year(), from.Month(), from.Day(), 0, 0, 0, 0, time.Local)
 	for at := midnight; !at.After(t.To); at = at.Add(step) {
 		x := t.x(at)
-		if at.Before(t.From) || x > room || x < last+7 || slices.ContainsFunc(t.folds, func(f fold) bool {
-			return at.After(f.from) && at.Before(f.to)
-		}) {
+		folded := func(f fold) bool { return at.After(f.from) && at.Before(f.to) }
+		if at.Before(t.From) || x > room || x < last+7 || slices.ContainsFunc(t.folds, folded) {
 			continue
 		}
 		form := "15:04"

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
@@ -12,81 +11,116 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-type gpuKey struct {
-	node string
-	gpu  int
+// lane is a GPU over time.
+type lane struct {
+	GPU
+	spans []chart.Span
 }
 
-// cluster is what is where, by GPU.
-type cluster struct {
-	order []gpuKey
-	state map[gpuKey]*GPU
-	spans map[gpuKey][]chart.Span
-}
-
-func (c *cluster) add(k gpuKey, ref, what string, from, to time.Time, s chart.Span) {
-	s.Job, s.Detail, s.From, s.To = ref, what, from, to
-	c.spans[k] = append(c.spans[k], s)
-}
-
-// layOut joins what was seen to run, what runs and what is planned.
-func layOut(st *job.Status, past []history.Run, now time.Time) *cluster {
-	c := &cluster{state: map[gpuKey]*GPU{}, spans: map[gpuKey][]chart.Span{}}
-	rep := MakeReport(st)
-	for i := range rep.GPUs {
-		k := gpuKey{rep.GPUs[i].Node, rep.GPUs[i].GPU}
-		c.order, c.state[k] = append(c.order, k), &rep.GPUs[i]
+// show counts GPUs and draws those that the options select: all in their order if there is room, otherwise the busiest,
+// with the most jobs now, then in the past.
+func (v *view) show(gpus []GPU, runs []history.Run, m *mask) {
+	spans := spansOf(v.Status, runs, v.Now, m)
+	var lanes []lane
+	for _, g := range gpus {
+		switch n := len(g.Jobs); {
+		case !g.Up:
+			v.GPUCount.Down++
+		case n == 0:
+			v.GPUCount.Idle++
+		case n == 1:
+			v.GPUCount.Single++
+		default:
+			v.GPUCount.Shared++
+		}
+		lanes = append(lanes, lane{g, spans[job.GPUAddr{Node: g.Node, GPU: g.GPU}]})
 	}
-	for i := range past {
-		r := &past[i]
+	if len(lanes) > v.GPUs {
+		slices.SortStableFunc(lanes, func(a, b lane) int {
+			return cmp.Or(len(b.Jobs)-len(a.Jobs), len(b.spans)-len(a.spans))
+		})
+	}
+	v.All = len(lanes)
+	from := min(v.Skip, v.All)
+	lanes = lanes[from:min(v.All, from+v.GPUs)]
+	if v.Shown = len(lanes); v.Skip+v.Shown < v.All {
+		v.Next = v.Skip + v.Shown
+	}
+	v.Time = drawLanes(lanes, v.Now.Add(-time.Duration(v.Hours)*time.Hour), v.Now).HTML()
+}
+
+// spansOf joins what was seen to run, what runs and what is planned, by GPU.
+func spansOf(st *job.Status, runs []history.Run, now time.Time, m *mask) map[job.GPUAddr][]chart.Span {
+	out := map[job.GPUAddr][]chart.Span{}
+	add := func(at job.GPUAddr, ref, detail string, from, to time.Time, s chart.Span) {
+		s.Job, s.Detail, s.From, s.To = m.ref(ref), detail, from, to
+		out[at] = append(out[at], s)
+	}
+	for i := range runs {
+		r := &runs[i]
 		if r.End.IsZero() || r.Start.IsZero() {
 			continue // what runs is known better from the look
 		}
-		what := describe(r.Ref, r.User, r.App) + ", " + chart.Clock(r.Start) + "–" + chart.Clock(r.End)
+		m.add(r.Ref, r.User)
+		what := m.describe(r.Ref, r.User, r.App) + ", " + chart.Clock(r.Start) + "–" + chart.Clock(r.End)
 		for _, g := range r.GPUs {
-			c.add(gpuKey{r.Node, g}, r.Ref, what, r.Start, r.End, chart.Span{Whole: r.Shares == 0})
+			add(job.GPUAddr{Node: r.Node, GPU: g}, r.Ref, what, r.Start, r.End, chart.Span{Whole: r.Shares == 0})
 		}
 	}
-	free := map[gpuKey]time.Time{} // when it is expected to be empty
+	slow := map[string]float64{} // predicted, by job
+	for i := range st.Groups {
+		for k := range st.Groups[i].Members {
+			x := &st.Groups[i].Members[k]
+			slow[x.Ref] = max(slow[x.Ref], x.Predicted)
+		}
+	}
+	// lasts is how long a job's profile, slowed as predicted, says that it takes; 0 = nothing does.
+	lasts := func(ref string, slow float64) time.Duration {
+		p := st.Apps[ref].Profile
+		if p == nil {
+			return 0
+		}
+		return time.Duration(p.DurationS * max(1, slow) * float64(time.Second))
+	}
+	free := map[job.GPUAddr]time.Time{} // when it is expected to be empty
 	for i := range st.Snap.Jobs {
 		j := &st.Snap.Jobs[i]
 		if j.State == job.Pending || j.Start.IsZero() {
 			continue
 		}
-		what, end := describe(j.Ref, j.User, st.Apps[j.Ref].Key), expectedEnd(st, j)
+		what, end := m.describe(j.Ref, j.User, st.Apps[j.Ref].Key), j.Start.Add(lasts(j.Ref, slow[j.Ref]))
 		for _, g := range j.GPUs {
-			k := gpuKey{j.Nodes, g}
-			c.add(k, j.Ref, what+", since "+chart.Clock(j.Start), j.Start, now, chart.Span{Whole: j.Request.Kind != job.Shares})
+			at := job.GPUAddr{Node: j.Nodes, GPU: g}
+			add(at, j.Ref, what+", since "+chart.Clock(j.Start), j.Start, now, chart.Span{Whole: j.Request.Kind != job.Shares})
 			if end.After(now) {
-				c.add(k, j.Ref, what+", expected to end "+chart.Clock(end), now, end, chart.Span{Plan: true})
+				add(at, j.Ref, what+", expected to end "+chart.Clock(end), now, end, chart.Span{Plan: true})
 			}
-			if end.After(free[k]) {
-				free[k] = end
-			}
+			free[at] = latest(free[at], end)
 		}
 	}
 	for _, g := range planned(st) {
-		k, from := gpuKey{g.Node, g.GPU}, now
-		if free[k].After(from) {
-			from = free[k]
-		}
+		at := job.GPUAddr{Node: g.Node, GPU: g.GPU}
+		from := latest(now, free[at])
 		for i := range g.Members {
-			m := &g.Members[i]
-			if !m.State.Pending() || g.Node == "" { // where it goes is Slurm's to choose
+			x := &g.Members[i]
+			if !x.State.Pending() || g.Node == "" { // where it goes is Slurm's to choose
 				continue
 			}
-			to := from.Add(10 * time.Minute)
-			if p := st.Apps[m.Ref].Profile; p != nil {
-				to = from.Add(time.Duration(p.DurationS * max(1, m.Predicted) * float64(time.Second)))
+			what := m.describe(x.Ref, x.User, x.App) + ", planned"
+			if x.Predicted > 1 {
+				what += fmt.Sprintf(", slowdown predicted %.2f", x.Predicted)
 			}
-			what := describe(m.Ref, m.User, m.App) + ", planned"
-			if m.Predicted > 1 {
-				what += fmt.Sprintf(", slowdown predicted %.2f", m.Predicted)
-			}
-			c.add(k, m.Ref, what, from, to, chart.Span{Plan: true})
+			add(at, x.Ref, what, from, from.Add(cmp.Or(lasts(x.Ref, x.Predicted), 10*time.Minute)), chart.Span{Plan: true})
 		}
 	}
-	return c
+	return out
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // planned are the groups that are about to start; in shadow mode, the groups that would be made.
@@ -104,89 +138,40 @@ func planned(st *job.Status) (out []job.Group) {
 	return out
 }
 
-// expectedEnd is when a running job's profile says that it will end, zero = nothing
-// does. A predicted slowdown counts.
-func expectedEnd(st *job.Status, j *job.Job) time.Time {
-	p := st.Apps[j.Ref].Profile
-	if p == nil {
-		return time.Time{}
-	}
-	slow := 1.0
-	for i := range st.Groups {
-		for k := range st.Groups[i].Members {
-			if m := &st.Groups[i].Members[k]; m.Ref == j.Ref {
-				slow = max(slow, m.Predicted)
-			}
-		}
-	}
-	return j.Start.Add(time.Duration(p.DurationS * slow * float64(time.Second)))
-}
-
-// busiest returns the GPUs to show: all in their order if there is room, otherwise the GPUs with
-// the most jobs now, then in the past, from the skip-th on.
-func (c *cluster) busiest(limit, skip int) []gpuKey {
-	out := slices.Clone(c.order)
-	if len(out) > limit {
-		slices.SortStableFunc(out, func(a, b gpuKey) int {
-			return cmp.Or(len(c.state[b].Jobs)-len(c.state[a].Jobs), len(c.spans[b])-len(c.spans[a]))
-		})
-	}
-	skip = min(skip, len(out))
-	return out[skip:min(len(out), skip+limit)]
-}
-
-// draw draws GPUs: from their first job on, since from at most, and as far as is expected, a quarter of that time and
-// 15 minutes at most.
-func (c *cluster) draw(keys []gpuKey, from, now time.Time) *chart.Timeline {
+// drawLanes draws GPUs: from their first job on, since from at most, and as far as is expected, a quarter of that time
+// and 15 minutes at most.
+func drawLanes(lanes []lane, from, now time.Time) *chart.Timeline {
 	t := &chart.Timeline{Title: "GPUs over time", From: from, Now: now}
-	first, last := now, now
-	for _, k := range keys {
-		for _, s := range c.spans[k] {
+	first, last, shared := now, now, 0
+	for _, l := range lanes {
+		for _, s := range l.spans {
 			if s.From.Before(first) {
 				first = s.From
 			}
-			if s.To.After(last) {
-				last = s.To
-			}
+			last = latest(last, s.To)
 		}
+		note := fmt.Sprintf("%d jobs share it", len(l.Jobs))
+		switch n := len(l.Jobs); {
+		case !l.Up:
+			note = "out of service"
+		case n == 0:
+			note = "idle"
+		case l.Faulted:
+			note = "closed until its jobs have ended"
+		case n == 1:
+			note = "1 job"
+		}
+		if len(l.Jobs) > 1 {
+			shared++
+		}
+		t.Rows = append(t.Rows, chart.Row{Name: fmt.Sprintf("%s gpu %d", l.Node, l.GPU.GPU), Note: note, Spans: l.spans})
 	}
 	if first.After(from) && last.After(first) {
 		t.From = first
 	}
 	past := max(now.Sub(t.From), time.Minute)
 	t.To = now.Add(min(max(last.Sub(now), past/20), max(now.Sub(from)/4, 15*time.Minute)))
-	shared := 0
-	for _, k := range keys {
-		if len(c.state[k].Jobs) > 1 {
-			shared++
-		}
-		name := fmt.Sprintf("%s gpu %d", k.node, k.gpu)
-		t.Rows = append(t.Rows, chart.Row{Name: name, Note: onIt(c.state[k]), Spans: c.spans[k]})
-	}
 	t.Desc = fmt.Sprintf("%d GPUs from %s to %s; %d of them are shared now. Each row says in words what is on its GPU.",
-		len(keys), chart.Clock(t.From), chart.Clock(t.To), shared)
+		len(lanes), chart.Clock(t.From), chart.Clock(t.To), shared)
 	return t
-}
-
-func onIt(g *GPU) string {
-	switch n := len(g.Jobs); {
-	case !g.Up:
-		return "out of service"
-	case n == 0:
-		return "idle"
-	case g.Faulted:
-		return "closed until its jobs have ended"
-	case n == 1:
-		return "1 job"
-	default:
-		return fmt.Sprintf("%d jobs share it", n)
-	}
-}
-
-// describe names a job for people.
-func describe(ref, user, app string) string {
-	if strings.HasPrefix(ref, other) {
-		return "another user's job"
-	}
-	return strings.Join(slices.DeleteFunc([]string{"job " + ref, user, app}, func(s string) bool { return s == "" }), ", ")
 }

@@ -330,11 +330,11 @@ func TestReadersInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReaders()
 		slowly := make(chan bool)
-		h := r.handle(func(w http.ResponseWriter, req *http.Request) {
+		h := r.handle(func(_ http.ResponseWriter, req *http.Request) answer {
 			if strings.HasPrefix(req.RemoteAddr, "10.0.0.1:") {
 				<-slowly
 			}
-			_, _ = w.Write(make([]byte, 100))
+			return answer{http.StatusOK, make([]byte, 100)}
 		})
 		get := func(host string, w http.ResponseWriter) {
 			req := httptest.NewRequest(http.MethodGet, "/", http.NoBody)

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -20,7 +19,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
 )
 
 //go:embed *.html
@@ -28,6 +27,42 @@ var sources embed.FS
 
 //go:embed page.css
 var pageCSS string
+
+// parsePages returns the pages' templates, and the Content-Security-Policy that lets their style sheet through.
+func parsePages() (*template.Template, string) {
+	css := chart.CSS + pageCSS
+	sum := sha256.Sum256([]byte(css))
+	percent := func(part float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*part)+0) }
+	pages := template.Must(template.New("").Funcs(template.FuncMap{
+		"css":   func() template.CSS { return template.CSS(css) }, //nolint:gosec // the program's own
+		"clock": chart.Clock, "ago": ago, "span": span, "count": job.Count, "percent": percent,
+		"pos":  func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
+		"wait": func(s float64) string { return span(time.Duration(s * float64(time.Second))) },
+		"gpus": func(n float64) string { return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64) },
+		"some": func(v *float64) bool { return v != nil && *v != 0 },
+		"size": func(v *float64) *float64 { size := math.Abs(*v); return &size },
+		"less": func(v *float64) string { return map[bool]string{false: "less", true: "longer"}[*v < 0] },
+		"part": func(v *float64) string {
+			if v == nil {
+				return ""
+			}
+			return percent(*v)
+		},
+	}).ParseFS(sources, "*.html"))
+	return pages, "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
+
+// ago says how long before now something was.
+func ago(now, t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return span(now.Sub(t)) + " ago"
+}
+
+// span prints a duration that isn't negative.
+func span(d time.Duration) string { return job.Span(max(0, d).Hours()) }
 
 // Limits of what a page shows, independent of its query.
 const (
@@ -56,7 +91,7 @@ func readOptions(q url.Values) (options, error) {
 		readNumber(q, "skip", &o.Skip, 0, 1_000_000), readNumber(q, "jobs", &o.Jobs, 1, mostJobs),
 		readNumber(q, "refresh", &o.Refresh, 0, 86_400))
 	if err == nil && !slices.Contains(hourSet, o.Hours) {
-		err = fmt.Errorf("hours takes a number of %v", hourSet)
+		err = badRequest("hours takes a number of %v", hourSet)
 	}
 	if o.Refresh > 0 {
 		o.Refresh = max(o.Refresh, 5)
@@ -72,7 +107,7 @@ func readNumber(q url.Values, name string, into *int, low, top int) error {
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < low || n > top {
-		return fmt.Errorf("%s takes a number from %d to %d", name, low, top)
+		return badRequest("%s takes a number from %d to %d", name, low, top)
 	}
 	*into = n
 	return nil
@@ -89,75 +124,63 @@ func (o options) With(name string, value int) string {
 	return "?" + q.Encode()
 }
 
-// pages are what people look at, and what of it is read from the database.
-type pages struct {
-	*Server
-	began   time.Time
-	policy  string // Content-Security-Policy: the style sheet, and nothing else
-	tmpl    *template.Template
-	read    memo[past]          // by the hours
-	reports memo[*usage.Report] // by query
+// view is what the status page shows.
+type view struct {
+	options
+	Now     time.Time
+	HourSet []int
+	Health  string // "" = well
+	Trouble string // what of the page is missing
+	Begins  bool   // the first poll is on its way
+	Private bool   // Slurm hides other users' jobs
+
+	*job.Status      // nil = there was no poll
+	Lease            string
+	GPUCount         struct{ Shared, Single, Idle, Down int }
+	JobCount         struct{ Waiting, Released, Running int }
+	Time             template.HTML
+	Shown, All, Next int // GPUs: in Time, of the cluster, and to skip for the next page, 0 = there are no more
+	Queue            []queued
+	// Slow sums up the runs that shared a GPU lately, Predicted is the mean of what was predicted of those in the Picture.
+	Slow      *receipt.Receipt
+	Predicted float64
+	Picture   template.HTML
 }
 
-func newPages(s *Server) *pages {
-	css := chart.CSS + pageCSS
-	sum := sha256.Sum256([]byte(css))
-	pos := func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
-	percent := func(part float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*part)+0) }
-	return &pages{
-		Server: s, began: s.Now(),
-		read:    memo[past]{now: s.Now, fresh: readAgain, within: readWithin, most: len(hourSet)},
-		reports: memo[*usage.Report]{now: s.Now, fresh: answerFor, within: readWithin, most: mostAnswers},
-		policy: "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
-			"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-		tmpl: template.Must(template.New("").Funcs(template.FuncMap{
-			"css":   func() template.CSS { return template.CSS(css) }, //nolint:gosec // the program's own
-			"clock": chart.Clock, "ago": ago, "span": span, "count": job.Count, "pos": pos,
-			"wait": func(s float64) string { return span(time.Duration(s * float64(time.Second))) },
-			"gpus": func(n float64) string { return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64) }, "percent": percent,
-			"some": func(v *float64) bool { return v != nil && *v != 0 },
-			"size": func(v *float64) *float64 { size := math.Abs(*v); return &size },
-			"less": func(v *float64) string { return map[bool]string{false: "less", true: "longer"}[*v < 0] },
-			"part": func(v *float64) string {
-				if v == nil {
-					return ""
-				}
-				return percent(*v)
-			},
-		}).ParseFS(sources, "*.html")),
-	}
+// queued is a waiting job, with why it waits.
+type queued struct {
+	*job.Job
+	App, Why string
+	Note     *job.Explanation // of the last decision, nil = there is none
 }
 
-// write answers with the page of a view.
-func (p *pages) write(w http.ResponseWriter, name string, view any) {
-	var b bytes.Buffer
-	if err := p.tmpl.ExecuteTemplate(&b, name, view); err != nil {
-		http.Error(w, "the page can't be made", http.StatusInternalServerError)
-		return
-	}
-	for name, value := range map[string]string{
-		"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": p.policy, "Cache-Control": "no-store",
-		"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-	} {
-		w.Header().Set(name, value)
-	}
-	_, _ = w.Write(b.Bytes()) // the reader may be gone
-}
+// Pending are the jobs in the queue, shown or not.
+func (v *view) Pending() int { return v.JobCount.Waiting + v.JobCount.Released }
 
-func (p *pages) show(w http.ResponseWriter, req *http.Request) {
+func (a *api) statusPage(w http.ResponseWriter, req *http.Request) (any, error) {
 	o, err := readOptions(req.URL.Query())
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
+		return nil, err
 	}
-	p.write(w, "page.html", p.view(req.Context(), o, newMask(p.viewer(w, req, p.private(p.Status())))))
-}
-
-// past is what was read of the past. Reading it costs more than the rest of the
-// page, so reloading it gives the same for a while.
-type past struct {
-	runs    []history.Run
-	trouble string
+	st, now := a.Status(), a.Now()
+	m := newMask(a.viewer(w, req, a.private(st)), st)
+	v := &view{options: o, Now: now, HourSet: hourSet, Private: !m.all}
+	if err := a.Health(); err != nil {
+		v.Health = err.Error()
+	}
+	if st == nil && now.Sub(a.began) <= a.Fresh {
+		v.Health, v.Begins = "", true
+	}
+	if st == nil || st.Snap == nil {
+		return page{"page.html", v}, nil
+	}
+	v.Status, v.Lease = st, span(st.Lease)
+	runs, trouble := a.past(req.Context(), now, o.Hours)
+	v.Trouble = trouble
+	v.show(gpusOf(st, m), runs, m)
+	v.queue(m)
+	v.slow(runs, m)
+	return page{"page.html", v}, nil
 }
 
 // Bounds of reading the past: how old what was read may be, how long an answer waits for it, and how long it may take.
@@ -167,47 +190,102 @@ const (
 	readWithin = 30 * time.Second
 )
 
-// past returns what is shown of the past, which readers share. Without it the page still says what is now.
-func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
+// errRuns is an error of reading runs, as the page shows it.
+var errRuns = errors.New("what ran before can't be read")
+
+// past returns what ran in the last hours, in the order in which it ended, and what of it is missing. Reading it costs
+// more than the rest of the page, so readers share it for a while; without it the page still says what is now.
+func (a *api) past(ctx context.Context, now time.Time, hours int) (runs []history.Run, trouble string) {
+	if a.Runs == nil {
+		return nil, ""
+	}
 	ctx, cancel := context.WithTimeout(ctx, pastWithin)
 	defer cancel()
-	h, err := p.read.get(ctx, strconv.Itoa(hours), func(ctx context.Context) (past, error) {
-		return p.load(ctx, now.Add(-time.Duration(hours)*time.Hour))
+	runs, err := a.runs.get(ctx, strconv.Itoa(hours), func(ctx context.Context) (runs []history.Run, err error) {
+		from := now.Add(-time.Duration(hours) * time.Hour)
+		for r, err := range a.Runs(ctx, history.Filter{From: from, Running: true, Latest: mostRuns}) {
+			if err != nil {
+				return runs, errRuns
+			}
+			runs = append(runs, r)
+		}
+		slices.Reverse(runs) // the latest came first
+		return runs, nil
 	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		h.trouble = "what ran before is still being read"
+		trouble = "what ran before is still being read"
 	case err != nil:
-		h.trouble = err.Error()
+		trouble = err.Error()
 	}
-	return h
+	return runs, trouble
 }
 
-// errRuns is an error of load, as the page shows it.
-var errRuns = errors.New("what ran before can't be read")
-
-// load reads the past, in the order in which runs ended. With an error it returns what could be read.
-func (p *pages) load(ctx context.Context, from time.Time) (h past, err error) {
-	if p.Runs == nil {
-		return h, nil
-	}
-	for r, err := range p.Runs(ctx, history.Filter{From: from, Running: true, Latest: mostRuns}) {
-		if err != nil {
-			return h, errRuns
+// queue lists the waiting jobs of highest priority that the viewer may see, each with why it waits.
+func (v *view) queue(m *mask) {
+	sent := sentTo(v.Status)
+	for i := range v.Snap.Jobs {
+		j := &v.Snap.Jobs[i]
+		switch {
+		case j.State != job.Pending:
+			v.JobCount.Running++
+			continue
+		case sent[j.Ref] != nil:
+			v.JobCount.Released++
+		default:
+			v.JobCount.Waiting++
 		}
-		h.runs = append(h.runs, r)
+		if len(v.Queue) < v.Jobs && m.owns(j.User) {
+			q := queued{Job: j, App: v.Apps[j.Ref].Key, Note: m.explanation(v.Explanations[j.Ref])}
+			if q.Note != nil {
+				q.App = q.Note.App
+			}
+			q.Why = whyWaits(v.Status, j, sent[j.Ref], q.Note)
+			v.Queue = append(v.Queue, q)
+		}
 	}
-	slices.Reverse(h.runs) // the latest came first
-	return h, nil
 }
 
-// ago says how long before now something was.
-func ago(now, t time.Time) string {
-	if t.IsZero() {
-		return "never"
+// whyWaits says why a job waits; g is the group that it was sent to a GPU with, nil = it wasn't.
+func whyWaits(st *job.Status, j *job.Job, g *job.Group, note *job.Explanation) string {
+	slurms := "" // reason, where that isn't the gate
+	if !slices.Contains([]string{"", "None", "Dependency"}, j.Reason) {
+		slurms = " (" + j.Reason + ")"
 	}
-	return span(now.Sub(t)) + " ago"
+	switch {
+	case g != nil && g.Node == "":
+		return "waits for its turn among jobs that don't share"
+	case g != nil:
+		return "starts now " + g.Where()
+	case st.Unmanaged[j.Ref] != "":
+		return "left to Slurm: " + st.Unmanaged[j.Ref]
+	case note != nil && note.Status != "":
+		return note.Status
+	case j.Request.Kind == job.WholeGPU:
+		return "wants whole GPUs: Slurm decides" + slurms
+	case j.Priority == 0:
+		return "it is held"
+	case j.Reason == "BeginTime":
+		return "its begin time has not come"
+	case j.Dependency.Raw != "" && !(st.Gate != "" && j.Dependency.Only("after", st.Gate)):
+		return "waits for " + j.Dependency.Raw
+	}
+	return "others come first" + slurms
 }
 
-// span prints a duration that isn't negative.
-func span(d time.Duration) string { return job.Span(max(0, d).Hours()) }
+// slow sums up the runs that shared a GPU, and draws the slowdowns of the latest, predicted and measured.
+func (v *view) slow(runs []history.Run, m *mask) {
+	v.Slow = receipt.Sharing(history.Outcomes(runs))
+	v.Slow.Turn.Of = m.ref(v.Slow.Turn.Of)
+	var dots []chart.Point
+	for _, o := range v.Slow.Points {
+		v.Predicted += o.Predicted / float64(len(v.Slow.Points))
+	}
+	for _, o := range v.Slow.Points[max(0, len(v.Slow.Points)-mostPoints):] {
+		dots = append(dots, chart.Point{
+			X: o.Predicted, Y: o.Slowdown, Bad: o.Broken, Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f",
+				m.describe(o.Ref, o.User, o.App), o.Predicted, o.Slowdown),
+		})
+	}
+	v.Picture = chart.Slowdowns(dots)
+}

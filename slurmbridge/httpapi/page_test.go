@@ -318,13 +318,12 @@ func TestTheLatestRunsAreDrawn(t *testing.T) {
 // asked for; of longer ones it shows the hours.
 func TestTimelineFitsWhatIsThere(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	k := gpuKey{"n1", 0}
 	draw := func(from, to time.Duration) string {
-		c := &cluster{state: map[gpuKey]*GPU{k: {Up: true}}, spans: map[gpuKey][]chart.Span{}}
+		var spans []chart.Span
 		if from != to {
-			c.add(k, "7", "", now.Add(from), now.Add(to), chart.Span{})
+			spans = []chart.Span{{Job: "7", From: now.Add(from), To: now.Add(to)}}
 		}
-		l := c.draw([]gpuKey{k}, now.Add(-6*time.Hour), now)
+		l := drawLanes([]lane{{GPU{Up: true}, spans}}, now.Add(-6*time.Hour), now)
 		return fmt.Sprint(now.Sub(l.From), " ", l.To.Sub(now))
 	}
 	must.Equal(t, draw(-time.Minute, 2*time.Minute), "1m0s 2m0s", "one minute of history")

@@ -94,19 +94,19 @@ type MemoryReport struct {
 }
 
 // memory answers a node with the memory limit of a job that shares a GPU.
-func (s *Server) memory(w http.ResponseWriter, req *http.Request) (any, error) {
+func (a *api) memory(w http.ResponseWriter, req *http.Request) (any, error) {
 	ref := req.PathValue("job")
 	if !validRef(ref) {
 		return nil, errRef
 	}
-	who := s.Nodes.viewer(w, req)
+	who := a.Nodes.viewer(w, req)
 	if who.err == nil && !who.all {
 		who.err = fmt.Errorf("user %d may not", who.uid)
 	}
 	if who.err != nil {
 		return nil, fault{http.StatusUnauthorized, "a node's prolog asks, with a credential of root's: " + who.err.Error()}
 	}
-	limit, err := s.Memory(req.Context(), ref, req.URL.Query().Get("user"))
+	limit, err := a.Memory(req.Context(), ref, req.URL.Query().Get("user"))
 	if err != nil {
 		return nil, errJournal
 	}

@@ -39,35 +39,16 @@ const (
 // report answers a query, if possible with a report up to a minute old; that no run matches is never an old answer.
 // Several requests share the report: it must not be changed. It returns once the report is made, even if the request's
 // reader has gone: the requests' turns bound how many are made at a time.
-func (p *pages) report(ctx context.Context, q usage.Query) (*usage.Report, error) {
+func (a *api) report(ctx context.Context, q usage.Query) (*usage.Report, error) {
 	key := fmt.Sprintf("%d %d %s %q %q", q.From.Unix()/60, q.To.Unix()/60, q.By, q.Users, q.Accounts)
 	q.Limit = mostLines
-	return p.reports.get(context.WithoutCancel(ctx), key, func(ctx context.Context) (*usage.Report, error) {
-		return p.Usage(ctx, q)
+	r, err := a.reports.get(context.WithoutCancel(ctx), key, func(ctx context.Context) (*usage.Report, error) {
+		return a.Usage(ctx, q)
 	})
-}
-
-func (p *pages) query(v url.Values) (usage.Query, error) {
-	now := p.Now()
-	q := usage.Query{Period: history.Period{From: now.Add(-30 * 24 * time.Hour), To: now}, By: usage.User}
-	if err := cmp.Or(readTime(v, "since", &q.From), readTime(v, "until", &q.To)); err != nil {
-		return q, err
+	if err != nil && !errors.Is(err, ErrNoUsage) {
+		err = errDatabase
 	}
-	if span := q.To.Sub(q.From); span <= 0 || span > longestSpan {
-		return q, badRequest("from since to until must be more than nothing, and %d days at most", longestSpan/(24*time.Hour))
-	}
-	if text := v.Get("by"); text != "" {
-		var err error
-		if q.By, err = usage.ParseBy(text); err != nil {
-			return q, badRequest("by: %v", err)
-		}
-	}
-	for name, into := range map[string]*[]string{"user": &q.Users, "account": &q.Accounts} {
-		if list := v[name]; len(list) > 0 {
-			*into = slices.Sorted(slices.Values(list))
-		}
-	}
-	return q, nil
+	return r, err
 }
 
 // hidden reports whether users see no usage but their own.
@@ -78,44 +59,47 @@ func (s *Server) hidden() bool {
 
 // allUsage serves the report on all users. Where Slurm hides usage, only users with access to everything
 // get it.
-func (p *pages) allUsage(w http.ResponseWriter, req *http.Request) (any, error) {
-	if !p.viewer(w, req, p.hidden()).all {
+func (a *api) allUsage(w http.ResponseWriter, req *http.Request) (any, error) {
+	if !a.viewer(w, req, a.hidden()).all {
 		return nil, fault{http.StatusUnauthorized, "Slurm hides other users' usage here (PrivateData), and so does the " +
 			"bridge; slurmbridge usage --me shows yours"}
 	}
-	return p.answer(req, "")
+	return a.usageOf(req, req.URL.Query()["user"])
 }
 
 // ownUsage serves users the report on themselves.
-func (p *pages) ownUsage(w http.ResponseWriter, req *http.Request) (any, error) {
-	user := p.Asker.viewer(w, req).user
+func (a *api) ownUsage(w http.ResponseWriter, req *http.Request) (any, error) {
+	user := a.Asker.viewer(w, req).user
 	if user == "" {
 		return nil, fault{http.StatusUnauthorized, "the request needs a credential: slurmbridge usage --me, called on a " +
 			"machine of the cluster, has one"}
 	}
-	return p.answer(req, user)
+	return a.usageOf(req, []string{user})
 }
 
-func (p *pages) answer(req *http.Request, user string) (any, error) {
-	q, err := p.query(req.URL.Query())
-	if err != nil {
+// usageOf serves the report on users, nil = all.
+func (a *api) usageOf(req *http.Request, users []string) (any, error) {
+	v, now := req.URL.Query(), a.Now()
+	q := usage.Query{By: usage.User, Period: history.Period{
+		From: now.Add(-30 * 24 * time.Hour), To: now, Users: slices.Sorted(slices.Values(users)),
+		Accounts: slices.Sorted(slices.Values(v["account"])),
+	}}
+	if err := cmp.Or(readTime(v, "since", &q.From), readTime(v, "until", &q.To)); err != nil {
 		return nil, err
 	}
-	if user != "" {
-		q.Users = []string{user}
+	if span := q.To.Sub(q.From); span <= 0 || span > longestSpan {
+		return nil, badRequest("from since to until must be more than nothing, and %d days at most",
+			longestSpan/(24*time.Hour))
 	}
-	r, err := p.report(req.Context(), q)
-	switch {
-	case errors.Is(err, ErrNoUsage):
-		return nil, fault{http.StatusNotFound, err.Error()}
-	case err != nil:
-		return nil, fault{http.StatusInternalServerError, "the database can't be read"}
+	var err error
+	if q.By, err = usage.ParseBy(cmp.Or(v.Get("by"), string(q.By))); err != nil {
+		return nil, badRequest("by: %v", err)
 	}
-	return r, nil
-}
-
-func badRequest(format string, args ...any) error {
-	return fault{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+	r, err := a.report(req.Context(), q)
+	if errors.Is(err, ErrNoUsage) {
+		err = fault{http.StatusNotFound, err.Error()}
+	}
+	return r, err
 }
 
 // IdleReport lists GPUs that are held idle.
@@ -127,17 +111,17 @@ type IdleReport struct {
 
 // idle serves the jobs that do nothing with their GPUs; where Slurm hides usage, only the user's
 // own.
-func (p *pages) idle(w http.ResponseWriter, req *http.Request) (any, error) {
-	st := p.Status()
+func (a *api) idle(w http.ResponseWriter, req *http.Request) (any, error) {
+	st := a.Status()
 	if st == nil || st.Snap == nil {
 		return nil, errNotPolled
 	}
-	r := IdleReport{At: st.At, Standby: st.Standby, Jobs: append([]job.Idle{}, st.Idle...)}
-	who := p.viewer(w, req, p.hidden())
-	if who.user == "" && !who.all {
+	m := newMask(a.viewer(w, req, a.hidden()), nil)
+	if m.user == "" && !m.all {
 		return nil, fault{http.StatusUnauthorized, hides + ": the request needs a credential"}
 	}
-	r.Jobs = slices.DeleteFunc(r.Jobs, func(j job.Idle) bool { return !who.all && j.User != who.user })
+	r := IdleReport{At: st.At, Standby: st.Standby, Jobs: append([]job.Idle{}, st.Idle...)}
+	r.Jobs = slices.DeleteFunc(r.Jobs, func(j job.Idle) bool { return !m.owns(j.User) })
 	return r, nil
 }
 
@@ -168,40 +152,33 @@ func (v *usageView) With(days int, by usage.By) string {
 // mostUsageLines is how many lines the page has.
 const mostUsageLines = 50
 
-func (p *pages) showUsage(w http.ResponseWriter, req *http.Request) {
-	v := usageView{Now: p.Now(), Days: 30, By: usage.Account, DaySet: usageDays, Private: p.hidden()}
+func (a *api) usagePage(_ http.ResponseWriter, req *http.Request) (any, error) {
+	v := &usageView{Now: a.Now(), Days: 30, By: usage.Account, DaySet: usageDays, Private: a.hidden()}
 	v.Ways = []usage.By{usage.Account, usage.User, usage.Partition, usage.Application, usage.Node}
 	if v.Private {
 		v.Ways, v.By = []usage.By{usage.Partition, usage.Node}, usage.Partition
 	}
-	q := req.URL.Query()
-	v.By = cmp.Or(usage.By(q.Get("by")), v.By)
-	err := readNumber(q, "days", &v.Days, 1, 400)
-	if err == nil && !slices.Contains(v.Ways, v.By) {
-		err = fmt.Errorf("by takes one of %v", v.Ways)
+	query := req.URL.Query()
+	v.By = cmp.Or(usage.By(query.Get("by")), v.By)
+	if err := readNumber(query, "days", &v.Days, 1, 400); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
+	if !slices.Contains(v.Ways, v.By) {
+		return nil, badRequest("by takes one of %v", v.Ways)
 	}
-	p.fill(req.Context(), &v)
-	p.write(w, "usage.html", &v)
-}
-
-func (p *pages) fill(ctx context.Context, v *usageView) {
 	days := history.Period{From: v.Now.Add(-time.Duration(v.Days) * 24 * time.Hour), To: v.Now}
-	r, err := p.report(ctx, usage.Query{Period: days, By: v.By})
+	r, err := a.report(req.Context(), usage.Query{Period: days, By: v.By})
 	switch {
 	case errors.Is(err, ErrNoUsage):
 		v.None = true
 	case err != nil:
-		v.Trouble = "the database can't be read"
+		v.Trouble = err.Error()
 	default:
 		v.Report = r
 		v.Lines = r.Lines[:min(len(r.Lines), mostUsageLines)]
 		v.More = len(r.Lines) - len(v.Lines) + r.More
 	}
-	if st := p.Status(); st != nil {
+	if st := a.Status(); st != nil {
 		for _, j := range st.Idle {
 			v.IdleGPUs += j.GPUs
 		}
@@ -209,4 +186,5 @@ func (p *pages) fill(ctx context.Context, v *usageView) {
 			v.Idle = st.Idle[:min(len(st.Idle), mostUsageLines)]
 		}
 	}
+	return page{"usage.html", v}, nil
 }

@@ -1,0 +1,310 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+)
+
+// Report is the bridge's state as programs get it.
+type Report struct {
+	job.Status
+	Slurm     string  `json:"slurm"`
+	LeaseLeft float64 `json:"lease_left_s"`
+	GPUs      []GPU   `json:"gpus"`
+	// Turn is how jobs ended in the last day against plain Slurm; nil = it can't be read.
+	Turn *history.Turn `json:"turn,omitempty"`
+	// Seen is how many of the last day's jobs ran an application that was seen once; nil = it can't be read.
+	Seen *history.Seen `json:"applications,omitempty"`
+}
+
+// GPU is one GPU and the jobs on it.
+type GPU struct {
+	Node string `json:"node"`
+	GPU  int    `json:"gpu"`
+	Type string `json:"type"`
+	Up   bool   `json:"up"`
+	// Faulted: no job joins those on it until they have ended, because its MPS server may be broken.
+	Faulted bool  `json:"faulted,omitempty"`
+	Jobs    []Job `json:"jobs"`
+}
+
+// Job is a running job as the report shows it.
+type Job struct {
+	Ref    string  `json:"job"`
+	User   string  `json:"user"`
+	App    string  `json:"app,omitempty"`
+	Shares int     `json:"shares"` // 100 = the whole GPU
+	For    float64 `json:"for_s"`
+}
+
+// gpusOf are the GPUs of the last poll, with the jobs on them as a viewer may see them.
+func gpusOf(st *job.Status, m *mask) []GPU {
+	out := []GPU{}
+	if st.Snap == nil {
+		return out
+	}
+	on := map[job.GPUAddr][]Job{}
+	for i := range st.Snap.Jobs {
+		j := &st.Snap.Jobs[i]
+		if j.State == job.Pending {
+			continue
+		}
+		shown := Job{Ref: m.ref(j.Ref), Shares: job.Units, For: st.Snap.At.Sub(j.Start).Seconds()}
+		if j.Request.Kind == job.Shares {
+			shown.Shares = j.Request.Count
+		}
+		if m.owns(j.User) {
+			shown.User, shown.App = j.User, st.Apps[j.Ref].Key
+		}
+		for _, g := range j.GPUs {
+			at := job.GPUAddr{Node: j.Nodes, GPU: g}
+			on[at] = append(on[at], shown)
+		}
+	}
+	for i := range st.Snap.Nodes {
+		n := &st.Snap.Nodes[i]
+		for g := range n.GPUs {
+			at := job.GPUAddr{Node: n.Name, GPU: g}
+			out = append(out, GPU{
+				Node: n.Name, GPU: g, Type: n.Card(g).Type, Up: n.Up, Faulted: slices.Contains(st.Faulted, at),
+				Jobs: append([]Job{}, on[at]...),
+			})
+		}
+	}
+	return out
+}
+
+// turnHours is of how many hours the report says how jobs ended.
+const turnHours = 24
+
+func (a *api) status(w http.ResponseWriter, req *http.Request) (any, error) {
+	st := a.Status()
+	if st == nil {
+		return nil, errNotPolled
+	}
+	m := newMask(a.viewer(w, req, a.private(st)), st)
+	r := &Report{Status: m.status(st), LeaseLeft: st.Lease.Seconds(), GPUs: gpusOf(st, m)}
+	if st.Snap != nil {
+		r.Slurm = st.Snap.Release
+	}
+	if runs, trouble := a.past(req.Context(), a.Now(), turnHours); a.Runs != nil && trouble == "" {
+		outcomes := history.Outcomes(runs)
+		turn := history.CountTurn(outcomes)
+		turn.Of = m.ref(turn.Of)
+		seen := history.CountSeen(len(outcomes), func(i int) (user, app string) { return outcomes[i].User, outcomes[i].App })
+		r.Turn, r.Seen = &turn, &seen
+	}
+	return r, nil
+}
+
+// PlanReport is the last plan as programs get it.
+type PlanReport struct {
+	At      time.Time `json:"at"`
+	Mode    string    `json:"mode"`
+	Changes []string  `json:"changes"`
+}
+
+func (a *api) plan(w http.ResponseWriter, req *http.Request) (any, error) {
+	st := a.Status()
+	if st == nil || st.Plan == nil {
+		return nil, fault{http.StatusServiceUnavailable, "no plan yet"}
+	}
+	if !a.viewer(w, req, a.private(st)).all {
+		why := "a plan names jobs, and " + hides + ": the request needs an operator's credential"
+		return nil, fault{http.StatusUnauthorized, why}
+	}
+	return MakePlanReport(st), nil
+}
+
+// hides says why others' jobs aren't shown.
+const hides = "Slurm hides other users' jobs here (PrivateData), and so does the bridge"
+
+// MakePlanReport turns a status into its plan.
+func MakePlanReport(st *job.Status) *PlanReport {
+	r := &PlanReport{At: st.At, Mode: string(st.Mode), Changes: []string{}}
+	for _, c := range st.Plan.Changes() {
+		r.Changes = append(r.Changes, c.Text())
+	}
+	return r
+}
+
+func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
+	ref := req.PathValue("job")
+	if !validRef(ref) {
+		return nil, errRef
+	}
+	st := a.Status()
+	if st == nil {
+		st = &job.Status{}
+	}
+	snap := st.Snap
+	if snap == nil {
+		snap = &job.Snapshot{}
+	}
+	var own *job.Job // as the last poll showed it
+	if i := slices.IndexFunc(snap.Jobs, func(j job.Job) bool { return j.Ref == ref }); i >= 0 {
+		own = &snap.Jobs[i]
+	}
+	who := a.viewer(w, req, a.private(st))
+	switch {
+	case who.err != nil:
+		why := hides + ": there is no proof that job " + ref +
+			" is yours; slurmbridge why, called by its owner on a machine of the cluster, has one"
+		if !errors.Is(who.err, errNobody) {
+			why += " (" + who.err.Error() + ")"
+		}
+		return nil, fault{http.StatusUnauthorized, why}
+	case !who.all && !a.isOf(req.Context(), who.user, ref, own):
+		// One answer for both: which numbers others' jobs have is hidden, too.
+		return nil, fault{http.StatusNotFound, "job " + ref + " is not yours, or the bridge has not seen it (yet): " + hides}
+	}
+	waits, on := PositionOf(st, ref), snap.PlaceOf(ref)
+	story, err := a.Story(req.Context(), ref)
+	switch missing := errors.Is(err, journal.ErrNotFound); {
+	case missing && (waits != nil || on != nil):
+		story = &journal.Story{} // no decision has considered it yet
+	case missing && own != nil:
+		return nil, fault{http.StatusNotFound, "job " + ref +
+			" doesn't ask to share a GPU: Slurm alone decides when it starts, as if the bridge weren't there"}
+	case missing:
+		return nil, fault{http.StatusNotFound, "nothing is known of job " + ref +
+			": it has asked for no GPU, is too new or too old, or there is none"}
+	case err != nil:
+		return nil, errJournal
+	}
+	story.Waits, story.On, story.Unmanaged = waits, on, st.Unmanaged[ref]
+	newMask(who, st).story(story, ref)
+	return story, nil
+}
+
+// private reports whether users see only their own jobs. Before the first poll it is not known.
+func (s *Server) private(st *job.Status) bool {
+	if st == nil || st.Snap == nil {
+		return s.Asker != nil
+	}
+	return st.Snap.PrivateJobs
+}
+
+// isOf reports whether a job is known to be a user's; own is what the last poll showed of it, nil = nothing.
+func (s *Server) isOf(ctx context.Context, user, ref string, own *job.Job) bool {
+	owner := ""
+	if own != nil {
+		owner = own.User
+	} else if s.Owner != nil {
+		if known, err := s.Owner(ctx, ref); err == nil {
+			owner = known
+		}
+	}
+	return owner != "" && owner == user
+}
+
+// mostGroups is how many groups an answer holds.
+const mostGroups = 1000
+
+// moreHeader says that there are more groups, and from which time to request them.
+const moreHeader = "Slurmbridge-More-Since"
+
+// groups answers with the first of the groups decided since ?since= (RFC 3339; default:
+// the last day).
+func (a *api) groups(w http.ResponseWriter, req *http.Request) (any, error) {
+	since := a.Now().Add(-24 * time.Hour)
+	if err := readTime(req.URL.Query(), "since", &since); err != nil {
+		return nil, err
+	}
+	groups, err := a.Groups(req.Context(), since, mostGroups+1)
+	if err != nil {
+		return nil, errJournal
+	}
+	if len(groups) > mostGroups {
+		w.Header().Set(moreHeader, groups[mostGroups].Decided.Format(time.RFC3339Nano))
+		groups = groups[:mostGroups]
+	}
+	st := a.Status()
+	m := newMask(a.viewer(w, req, a.private(st)), nil)
+	for i := range groups {
+		groups[i].Group = m.group(groups[i].Group)
+	}
+	return groups, nil
+}
+
+// readTime reads a parameter, if it is given.
+func readTime(q url.Values, name string, into *time.Time) error {
+	v := q.Get(name)
+	if v == "" {
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339, v)
+	if err != nil {
+		return badRequest("%s takes a time like 2006-01-02T15:04:05Z", name)
+	}
+	*into = t
+	return nil
+}
+
+func validRef(ref string) bool {
+	return ref != "" && len(ref) <= 32 && strings.Trim(ref, "0123456789_") == ""
+}
+
+// PositionOf returns the place of a pending job in the queue, as of the last poll, or why the rule that matches it
+// doesn't make it share; nil: the job doesn't wait for the bridge.
+func PositionOf(st *job.Status, ref string) *job.QueuePosition {
+	if st.Snap == nil {
+		return nil
+	}
+	last := st.Plan
+	if last == nil {
+		last = &job.Plan{}
+	}
+	in := &plan.Input{Snap: st.Snap, Shadow: st.Mode == job.Shadow}
+	besides := func(j *job.Job) string { return cmp.Or(in.WaitsBesides(j), last.Limited[j.Ref]) }
+	sent := sentTo(st)
+	var queue []*job.Job
+	var found *job.Job
+	for i := range st.Snap.Jobs {
+		j := &st.Snap.Jobs[i]
+		if j.State != job.Pending || sent[j.Ref] != nil || !in.WaitsForBridge(j) ||
+			j.Request.Kind != job.Shares && !release.Behind(in.Snap.Gates, j) {
+			continue
+		}
+		if j.Ref == ref {
+			found = j
+		}
+		if besides(j) == "" {
+			queue = append(queue, j)
+		}
+	}
+	switch why := last.NotAdopted[ref]; {
+	case found == nil && why != "":
+		return &job.QueuePosition{At: st.At, NotAdopted: why.String()}
+	case found == nil:
+		return nil
+	}
+	slices.SortFunc(queue, plan.ByPriority)
+	return &job.QueuePosition{
+		ExpectedStart: last.Starts[ref], At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window,
+		Holds: besides(found), Position: slices.Index(queue, found) + 1, Of: len(queue),
+	}
+}
+
+// sentTo are the groups of jobs that were sent to a GPU, by the plan that followed the poll or before.
+func sentTo(st *job.Status) map[string]*job.Group {
+	sent := map[string]*job.Group{}
+	for i := range st.Groups {
+		for _, ref := range st.Groups[i].Refs() {
+			sent[ref] = &st.Groups[i]
+		}
+	}
+	return sent
+}
