@@ -259,8 +259,6 @@ type ReplayReport struct {
 	Seeds     int            `json:"seeds"`
 	Seed      uint64         `json:"seed"`
 	Objective string         `json:"objective"`
-	// LowerBoundS is what no schedule of the trace can be below, of the objective.
-	LowerBoundS float64 `json:"lower_bound_s"`
 	// MaxSlowdown and Grace are the jobs' contract, 0 = none and the default;
 	// DurationError is how well durations were known, absent = by the applications' profiles.
 	MaxSlowdown   float64          `json:"max_slowdown"`
@@ -302,6 +300,6 @@ func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 	if err := c.run(ctx); err != nil {
 		return nil, err
 	}
-	report.LowerBoundS, report.Policies = c.lowest(), c.lines()
+	report.Policies = c.lines()
 	return report, nil
 }

@@ -158,9 +158,6 @@ type Report struct {
 	DurationError float64   `json:"duration_error"`
 	// Lines has one line for each place, load (as %g) and policy.
 	Lines map[string]map[string]map[string]*Line `json:"lines"`
-	// LowerBoundS is the mean over the seeds of a mean turnaround below which no schedule is, by place and load; of a
-	// makespan where all jobs come at once.
-	LowerBoundS map[string]map[string]float64 `json:"lower_bound_s"`
 	// Geomean is each policy's geometric mean over places and loads of Line.Ratio, without the places where runs differ
 	// and have limits, which are GeomeanVaried's, and those of sweeps, which are GeomeanSweeps's.
 	Geomean       map[string]float64 `json:"geomean_vs_fifo"`
@@ -185,7 +182,6 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 		Seed: o.Seed, Seeds: o.Seeds, M: o.M, GPUs: o.GPUs, Jobs: o.Jobs, History: o.History, Loads: o.Loads,
 		Places: o.Workloads, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, Bare: o.Bare,
 		DurationError: *cmp.Or(o.DurationError, &exactly), Lines: map[string]map[string]map[string]*Line{},
-		LowerBoundS: map[string]map[string]float64{},
 	}
 	begin := o.steps(len(o.Workloads) * len(o.Loads))
 	ratios := map[kind]map[string][]float64{exact: {}, varied: {}, sweeps: {}, atOnce: {}}
@@ -194,7 +190,7 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.Lines[name], r.LowerBoundS[name] = map[string]map[string]*Line{}, map[string]float64{}
+		r.Lines[name] = map[string]map[string]*Line{}
 		for _, load := range o.Loads {
 			of := fmt.Sprintf("%g", load)
 			what := name
@@ -209,7 +205,7 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", what, err)
 			}
-			r.Lines[name][of], r.LowerBoundS[name][of] = c.lines(), c.lowest()
+			r.Lines[name][of] = c.lines()
 			for policy, l := range r.Lines[name][of] {
 				l.Thesis = thesisVsSJF[name][policy]
 				ratio, _ := l.Ratio()

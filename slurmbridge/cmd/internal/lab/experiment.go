@@ -36,8 +36,7 @@ failures and training time. It needs no Slurm, no GPU and no daemon.
 Learning policies are trained, and policies with a parameter are tuned, on other job sets
 than the comparison's. fifo gives each job a GPU of its own, in the order of arrival: everything is
 compared with it (its makespan is that of sjf, the thesis's base), and with the best other policy.
-Below the lower bound there is no schedule; of possible is the part of the gain over fifo that it
-leaves. late is the part of the jobs that ended later than plain Slurm would have ended
+late is the part of the jobs that ended later than plain Slurm would have ended
 them, with whole GPUs in the order of arrival, by more than a tenth of their own run time alone; worst
 late is by how many of these one did at most. A column that would be empty isn't shown.
 
@@ -184,12 +183,12 @@ func (s *shared) printExperiment(all *experimentReports, took time.Duration) {
 				if i > 0 {
 					t.AppendSeparator()
 				}
-				of, bounded := fmt.Sprintf("%g", load), "turnaround s"
-				shown := of
+				of := fmt.Sprintf("%g", load)
+				lines := part.r.Lines[place][of]
 				if load == 0 {
-					shown, bounded = "", "makespan s"
+					of = ""
 				}
-				appendLines(t, shown, part.r.Lines[place][of], part.r.LowerBoundS[place][of], bounded)
+				appendLines(t, of, lines)
 			}
 			t.Render()
 		}
