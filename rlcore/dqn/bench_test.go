@@ -55,13 +55,13 @@ func shaken(p rlcore.Predictor) *Scorer {
 // TestScoreDoesNotAllocate, nor does a whole decision, once a window of that size
 // was seen.
 func TestScoreDoesNotAllocate(t *testing.T) {
-	tools := newTools()
+	guard := newGuard()
 	s := busy(2, 40)
 	s.GPUs[1].Running = nil
-	net := shaken(tools.Predictor)
-	d := &rlcore.Decider{Policy: NewPolicy("dqn", net), Guard: tools.Guard, M: 5}
+	net := shaken(guard.Predictor)
+	d := &rlcore.Decider{Policy: NewPolicy("dqn", net), Guard: guard, M: 5}
 	w := rlcore.NewWindow(nil, s, 1, 5)
-	combos := tools.Guard.Combos(nil, &w)
+	combos := guard.Combos(nil, &w)
 	if len(combos) < 16 {
 		t.Fatalf("only %d combinations", len(combos))
 	}
@@ -86,7 +86,7 @@ func TestLearningDoesNotAllocate(t *testing.T) {
 // stocked is a learner of the built-in network's size with a thousand decisions of so many combinations in its memory,
 // and lessons of them.
 func stocked(combos int) (*learner, []lesson) {
-	l := newLearner(Options{Seed: 1}.orDefaults(), shaken(newTools().Predictor))
+	l := newLearner(Options{Seed: 1}.orDefaults(), shaken(newGuard().Predictor))
 	var lessons []lesson
 	r := seeded(1)
 	for range 1000 {

@@ -52,8 +52,8 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	if got.Trained != want || got.M != 4 || got.Hidden != 8 {
 		t.Errorf("%+v of %d, %d", got.Trained, got.M, got.Hidden)
 	}
-	tools := newTools()
-	net, err := got.Network(tools.Predictor)
+	guard := newGuard()
+	net, err := got.Network(guard.Predictor)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestCheckpointRoundTrip(t *testing.T) {
 		t.Errorf("other parameters came back")
 	}
 	w := someWindow(4)
-	combos := tools.Guard.Combos(nil, w)
+	combos := guard.Combos(nil, w)
 	a, b := make([]float64, len(combos)), make([]float64, len(combos))
 	NewPolicy("dqn", tr.Net).Score(a, w, combos)
 	NewPolicy("dqn", net).Score(b, w, combos)
@@ -176,9 +176,9 @@ func FuzzRead(f *testing.F) {
 		flipped[at] ^= 4
 		f.Add(flipped)
 	}
-	tools := newTools()
+	guard := newGuard()
 	w := someWindow(3)
-	combos := tools.Guard.Combos(nil, w)
+	combos := guard.Combos(nil, w)
 	dst := make([]float64, len(combos))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c, err := Read(bytes.NewReader(text), "name.json")
@@ -188,7 +188,7 @@ func FuzzRead(f *testing.F) {
 			}
 			return
 		}
-		net, err := c.Network(tools.Predictor)
+		net, err := c.Network(guard.Predictor)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,9 +28,8 @@ func even(app string, gpu float64) *rlcore.Profile {
 	}
 }
 
-func newTools() Tools {
-	p := interference.New(&contention.MPS)
-	return Tools{Guard: rlcore.NewGuard(rlcore.Rules{Predictor: p, Grace: 100}), Predictor: p} // no due binds
+func newGuard() *rlcore.Guard {
+	return rlcore.NewGuard(rlcore.Rules{Predictor: interference.New(&contention.MPS), Grace: 100}) // no due binds
 }
 
 // jobs makes a simulation of one card out of profiles.
@@ -54,14 +53,14 @@ func shuffled(profiles ...*rlcore.Profile) Scenario {
 func seeded(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 9)) }
 
 func newNet() *Scorer {
-	return NewScorer(policy.Turnaround, 8, newTools().Predictor, seeded(1))
+	return NewScorer(policy.Turnaround, 8, newGuard().Predictor, seeded(1))
 }
 
 // short is a trainer whose training takes a fraction of a second.
 func short(rounds int) *Trainer {
 	return &Trainer{
 		Options: Options{Seed: 3, M: 4, Rounds: rounds, Episodes: 4, Steps: 8, Batch: 8, Check: 2, Checks: 4, Target: 10},
-		Net:     newNet(), Scenario: shuffled(light, light, heavy, heavy, light, heavy), Tools: newTools,
+		Net:     newNet(), Scenario: shuffled(light, light, heavy, heavy, light, heavy), Guard: newGuard,
 	}
 }
 

@@ -22,7 +22,7 @@ func mixed() Scenario { return shuffled(light, heavy, light, heavy, light, heavy
 func known(rounds int) *Trainer {
 	return &Trainer{
 		Options: Options{Seed: 1, M: 6, Rounds: rounds, Episodes: 8, Steps: 32, Rate: 3e-3, Checks: 8},
-		Net:     NewScorer(policy.Makespan, 16, newTools().Predictor, seeded(1)), Scenario: mixed(), Tools: newTools,
+		Net:     NewScorer(policy.Makespan, 16, newGuard().Predictor, seeded(1)), Scenario: mixed(), Guard: newGuard,
 	}
 }
 
@@ -52,11 +52,11 @@ func TestLearnsAProblemWithAKnownAnswer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a network")
 	}
-	p := newTools().Predictor
+	p := newGuard().Predictor
 	makespan := func(policy rlcore.Policy, seed uint64) float64 {
 		cfg, _ := mixed()(seeded(seed))
 		cfg.M, cfg.Predictor = 6, p
-		res, err := sim.Run(cfg, &rlcore.Decider{Policy: policy, Guard: newTools().Guard, M: 6})
+		res, err := sim.Run(cfg, &rlcore.Decider{Policy: policy, Guard: newGuard(), M: 6})
 		if err != nil {
 			t.Fatal(err)
 		}

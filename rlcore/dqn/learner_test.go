@@ -55,7 +55,7 @@ func TestValuesOfABatch(t *testing.T) {
 	var alone []float64
 	for m := range 60 {
 		w := someWindow(1 + m%3)
-		o := net.Observe(w, newTools().Guard.Combos(nil, w), true)
+		o := net.Observe(w, newGuard().Combos(nil, w), true)
 		obs, alone = append(obs, o), append(alone, net.Values(nil, []*Obs{o})...)
 	}
 	if got := net.Values(nil, obs); !slices.Equal(got, alone) {
@@ -73,7 +73,7 @@ func TestLearnAgainstFiniteDifferences(t *testing.T) {
 	r := seeded(2)
 	for m := range 3 {
 		w := someWindow(m + 1)
-		obs = append(obs, net.Observe(w, newTools().Guard.Combos(nil, w), true))
+		obs = append(obs, net.Observe(w, newGuard().Combos(nil, w), true))
 		for range obs[m].Combos {
 			d = append(d, r.NormFloat64())
 		}
@@ -158,10 +158,10 @@ func TestPrioritisedDraws(t *testing.T) {
 
 // Lessons of one decision are learned: the one that is worth more is valued more.
 func TestTeach(t *testing.T) {
-	tools := newTools()
-	net := NewScorer(policy.Turnaround, 8, tools.Predictor, seeded(1))
+	guard := newGuard()
+	net := NewScorer(policy.Turnaround, 8, guard.Predictor, seeded(1))
 	w := someWindow(5)
-	o := net.Observe(w, tools.Guard.Combos(nil, w), true)
+	o := net.Observe(w, guard.Combos(nil, w), true)
 	last := len(o.Combos) - 1
 	lessons := make([]lesson, 200)
 	for i := range lessons {

@@ -10,17 +10,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// Tools are what a simulated site decides with. They keep scratch, so concurrent
-// players need their own.
-type Tools struct {
-	Guard     *rlcore.Guard
-	Predictor rlcore.Predictor
-}
-
 // player plays episodes with a network.
 type player struct {
 	net     *Scorer
-	tools   Tools
+	guard   *rlcore.Guard
 	m       int
 	obs     [1]*Obs
 	values  []float64
@@ -48,7 +41,7 @@ type episode struct {
 // play simulates one job set, with random choices of probability eps. Where r is nil
 // there are none, and no visits are kept; nor are they for a network with a teacher.
 func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, error) {
-	cfg.M, cfg.Predictor = p.m, p.tools.Predictor
+	cfg.M, cfg.Predictor = p.m, p.guard.Predictor
 	s, err := sim.New(cfg)
 	if err != nil {
 		return nil, err
@@ -57,7 +50,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 	for s.Next() {
 		w := rlcore.NewWindow(p.jobs, s.State(), s.GPU(), p.m)
 		p.jobs = w.Jobs
-		p.combos = p.tools.Guard.Combos(p.combos[:0], &w)
+		p.combos = p.guard.Combos(p.combos[:0], &w)
 		combos := choices(&w, p.combos)
 		if s.MustStart() && len(combos) > 1 && combos[0] == 0 {
 			combos = combos[1:]
@@ -73,7 +66,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 			k := 0
 			if p.teacher != nil && r != nil {
 				p.values = p.net.Values(p.values, p.obs[:])
-				p.teacher.teach(p.tools.Guard, p.m, &w, o, p.values, p.net.Enc.ScaleS)
+				p.teacher.teach(p.guard, p.m, &w, o, p.values, p.net.Enc.ScaleS)
 			}
 			if r != nil && r.Float64() < eps {
 				k = r.IntN(len(o.Combos))

@@ -53,7 +53,7 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 	for seed := range uint64(20) {
 		r := seeded(seed)
 		cfg, _ := shuffled(light, heavy, light, heavy, light, heavy, even("middle", 0.5))(r)
-		p := &player{net: NewScorer(policy.Makespan, 8, newTools().Predictor, seeded(1)), tools: newTools(), m: 4}
+		p := &player{net: NewScorer(policy.Makespan, 8, newGuard().Predictor, seeded(1)), guard: newGuard(), m: 4}
 		e, err := p.play(cfg, 0.7, r)
 		if err != nil {
 			t.Fatal(err)
@@ -79,16 +79,16 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 // takes that it starts from.
 func TestUntrainedDecidesAsItsStart(t *testing.T) {
 	for _, aim := range []policy.Objective{policy.Turnaround, policy.Makespan} {
-		tools := newTools()
-		start, err := policy.New(Start(aim), policy.Setup{Predictor: tools.Predictor})
+		guard := newGuard()
+		start, err := policy.New(Start(aim), policy.Setup{Predictor: guard.Predictor})
 		if err != nil {
 			t.Fatal(err)
 		}
 		a := rlcore.Decider{
-			Policy: NewPolicy("dqn", NewScorer(aim, 8, tools.Predictor, seeded(1))), Guard: tools.Guard,
+			Policy: NewPolicy("dqn", NewScorer(aim, 8, guard.Predictor, seeded(1))), Guard: guard,
 			M: 12,
 		}
-		b := rlcore.Decider{Policy: start, Guard: tools.Guard, M: 12}
+		b := rlcore.Decider{Policy: start, Guard: guard, M: 12}
 		groups := 0
 		for seed := range uint64(30) {
 			r := seeded(seed)
@@ -133,7 +133,7 @@ func TestScoreOfOddWindows(t *testing.T) {
 		"unknown": unknown, "joining unknown": joining, "empty": empty,
 		"wide": wide,
 	} {
-		for _, combos := range [][]rlcore.Combo{{0}, {}, {1}, {0, 1, 2, 3, 8}, newTools().Guard.Combos(nil, w)} {
+		for _, combos := range [][]rlcore.Combo{{0}, {}, {1}, {0, 1, 2, 3, 8}, newGuard().Combos(nil, w)} {
 			if n := len(combos); n > 0 && int(combos[n-1]) >= 1<<len(w.Jobs) {
 				continue
 			}
@@ -158,11 +158,11 @@ func TestScoreOfOddWindows(t *testing.T) {
 // alone.
 func TestDoubtIsPlayedOut(t *testing.T) {
 	for aim, plays := range map[policy.Objective]bool{policy.Turnaround: true, policy.Makespan: false} {
-		tools := newTools()
-		net := NewScorer(aim, 8, tools.Predictor, seeded(1))
+		guard := newGuard()
+		net := NewScorer(aim, 8, guard.Predictor, seeded(1))
 		shake(net, 1)
-		own := &rlcore.Decider{Policy: NewPolicy("dqn", net), Guard: tools.Guard, M: 6}
-		searching := &rlcore.Decider{Policy: Searching("dqn", net, tools.Predictor), Guard: newTools().Guard, M: 6}
+		own := &rlcore.Decider{Policy: NewPolicy("dqn", net), Guard: guard, M: 6}
+		searching := &rlcore.Decider{Policy: Searching("dqn", net, guard.Predictor), Guard: newGuard(), M: 6}
 		others := 0
 		for n := range 30 {
 			s := busy(2, 5+n)
@@ -186,7 +186,7 @@ func TestDoubtIsPlayedOut(t *testing.T) {
 func TestEpisodesOfSeveralCards(t *testing.T) {
 	cfg := jobs(light, heavy, light, heavy, light, heavy, light, light)
 	cfg.GPUs = append(cfg.GPUs, rlcore.TitanXp)
-	p := &player{net: newNet(), tools: newTools(), m: 4}
+	p := &player{net: newNet(), guard: newGuard(), m: 4}
 	e, err := p.play(cfg, 0.3, seeded(2))
 	if err != nil {
 		t.Fatal(err)

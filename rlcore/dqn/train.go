@@ -6,13 +6,13 @@ package dqn
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
@@ -41,8 +41,8 @@ type Trainer struct {
 	Options  Options
 	Net      *Scorer
 	Scenario Scenario
-	// Tools makes the guard and the predictor of one player.
-	Tools func() Tools
+	// Guard makes one player's guard with its predictor: both keep scratch.
+	Guard func() *rlcore.Guard
 	// Progress, if set, is called after every round.
 	Progress func(RoundStats)
 	// Curve is what was logged.
@@ -72,16 +72,13 @@ const finalChecks = 4
 // If ctx ends, Net has what looked best so far and ctx's error is returned. Other
 // errors are Scenario's and the simulator's.
 func (t *Trainer) Train(ctx context.Context) error {
-	if t.Net == nil || t.Scenario == nil || t.Tools == nil {
-		return errors.New("train: a network, a scenario and tools are needed")
-	}
 	o := t.Options.orDefaults()
 	s := &session{Trainer: t, o: o, learner: newLearner(o, t.Net), players: make([]*player, o.Episodes)}
 	for i := range s.players {
-		tools := t.Tools()
-		s.players[i] = &player{net: t.Net.Alias(tools.Predictor), tools: tools, m: o.M}
+		g := t.Guard()
+		s.players[i] = &player{net: t.Net.Alias(g.Predictor), guard: g, m: o.M}
 		if taught(t.Net) {
-			s.players[i].teacher = &teacher{plays: lookahead.New(tools.Predictor)}
+			s.players[i].teacher = &teacher{plays: lookahead.New(g.Predictor)}
 		}
 	}
 	if err := s.begin(); err != nil {

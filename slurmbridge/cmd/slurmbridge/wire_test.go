@@ -168,7 +168,7 @@ func TestOnePolicy(t *testing.T) {
 	cp := must.Get(pretrained.Checkpoint(policy.Turnaround))(t)
 	net := must.Get(cp.Network(interference.New(&contention.MPS)))(t)
 	world := &experiment.World{
-		Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: cfg.Window, Guard: *live.Guard,
+		Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: cfg.Window, Rules: live.Guard.Rules,
 		Trained: net,
 	}
 	contender := must.Get(world.Prepare(t.Context(), "dqn", nil, experiment.Effort{}, 1))(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Kind is one of the learners.
@@ -22,6 +23,17 @@ const (
 	Mean   Kind = "deeprm_mean" // mean use all the time, one job at a time
 	DqnGPU Kind = "dqngpu"      // use over time, combinations, eq. 2
 )
+
+var (
+	_ = register(Max, 40, "DeepRM, each job's peak use as its demand")
+	_ = register(Mean, 50, "DeepRM, each job's mean use as its demand")
+	_ = register(DqnGPU, 60, "the thesis's policy gradient over combinations of jobs")
+)
+
+// register registers a learner, which only training makes a policy of.
+func register(kind Kind, rank int, about string) policy.Spec {
+	return policy.Register(policy.Spec{Name: string(kind), About: about, Rank: rank, Contender: true, Unguarded: true})
+}
 
 // hidden is DeepRM's published network: one layer of 20 ReLU units.
 const hidden = 20

@@ -40,9 +40,8 @@ func Names() []string { return policy.Names(policy.Contenders()) }
 type World struct {
 	// Model makes a new interference model: what a site believes of slowdowns.
 	Model func() *interference.Model
-	// Guard holds what a site may set; its Predictor is filled in. It is copied.
-	Guard rlcore.Guard
-	M     int // window
+	Rules rlcore.Rules // without a Predictor
+	M     int          // window
 	// Objective is what policies learn, and are tuned, to keep small; "" = the turnaround.
 	Objective policy.Objective
 	// Trained, if set, is dqn's network. Without it dqn is trained, or with BuiltIn decides by the
@@ -60,7 +59,7 @@ type Contender struct {
 	Note   string  // what was tuned or learned, for people
 
 	world  *World
-	policy func(m *interference.Model) rlcore.Policy
+	policy func(p rlcore.Predictor) rlcore.Policy
 	bare   bool // held to the card's own rules only
 	alone  bool // never shares
 	sorted bool // sees the queue shortest first
@@ -80,81 +79,53 @@ var (
 	Full  = Effort{Rounds: 240, Iterations: 100, Tune: 16}
 )
 
-// tools makes the full guard and its model.
-func (w *World) tools() dqn.Tools {
-	m := w.Model()
-	g := w.Guard
-	g.Predictor = m
-	return dqn.Tools{Guard: &g, Predictor: m}
+// guard makes the full guard, with a model.
+func (w *World) guard() *rlcore.Guard {
+	r := w.Rules
+	r.Predictor = w.Model()
+	return rlcore.NewGuard(r)
 }
 
 // bare makes the guard of policies with their own idea of what fits. Jobs that may not
 // meet at all may not meet under them either.
 func (w *World) bare() *rlcore.Guard {
 	g := sim.Bare()
-	g.MaxMembers = w.Guard.MaxMembers
 	g.Predictor = w.Model()
 	return g
 }
 
-// trainings make contenders decide by what they learn on job sets of the scenario.
-var trainings = map[string]func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error{
-	ours: func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error {
-		net := dqn.NewScorer(cmp.Or(c.world.Objective, policy.Turnaround), 32, c.world.Model(),
-			rand.New(rand.NewPCG(seed, 0x0e7)))
-		return c.learn(ctx, net, train, e, seed)
-	},
-	register(deeprm.Max, 40, "DeepRM, each job's peak use as its demand"):                 gradient(deeprm.Max),
-	register(deeprm.Mean, 50, "DeepRM, each job's mean use as its demand"):                gradient(deeprm.Mean),
-	register(deeprm.DqnGPU, 60, "the thesis's policy gradient over combinations of jobs"): gradient(deeprm.DqnGPU),
+// gradient trains a policy of the literature by its policy gradient.
+func (c *Contender) gradient(ctx context.Context, train dqn.Scenario, e Effort, seed uint64) error {
+	a := deeprm.New(deeprm.Kind(c.Name), c.world.M, rand.New(rand.NewPCG(seed, 0xd3)))
+	c.Note = fmt.Sprintf("%d iterations", e.Iterations)
+	c.policy = func(rlcore.Predictor) rlcore.Policy { return a.Alias() }
+	return a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, c.world.bare)
 }
 
-// register registers a policy of the literature that only training makes.
-func register(name deeprm.Kind, rank int, about string) string {
-	policy.Register(policy.Spec{Name: string(name), About: about, Rank: rank, Contender: true, Unguarded: true})
-	return string(name)
-}
-
-func gradient(kind deeprm.Kind) func(context.Context, *Contender, dqn.Scenario, Effort, uint64) error {
-	return func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error {
-		a := deeprm.New(kind, c.world.M, rand.New(rand.NewPCG(seed, 0xd3)))
-		c.Note = fmt.Sprintf("%d iterations", e.Iterations)
-		c.policy = func(*interference.Model) rlcore.Policy { return a.Alias() }
-		return a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, c.world.bare)
-	}
-}
-
-func (c *Contender) learn(ctx context.Context, net *dqn.Scorer, train dqn.Scenario, e Effort, seed uint64) error {
-	t := &dqn.Trainer{
-		Options: dqn.Options{Seed: seed, Rounds: e.Rounds, M: c.world.M, Checks: e.Checks},
-		Net:     net, Scenario: train, Tools: c.world.tools,
-	}
-	err := t.Train(ctx)
-	c.Note = fmt.Sprintf("best of %d rounds: %d (validation %.3f of %s)", e.Rounds, t.BestRound, t.Best, t.Against())
-	c.decideBy(net)
-	return err
-}
-
-// decideBy makes a contender decide by a trained network.
-func (c *Contender) decideBy(net *dqn.Scorer) {
-	c.policy = func(m *interference.Model) rlcore.Policy { return dqn.Searching(c.Name, net, m) }
-}
-
-// builtIn makes a contender decide by World.Trained or by the network in the program.
-func (c *Contender) builtIn() error {
-	net := c.world.Trained
-	if net == nil {
-		cp, err := pretrained.Checkpoint(c.world.Objective)
+// network makes a contender decide by World.Trained, by the network in the program, or by one that it trains.
+func (c *Contender) network(ctx context.Context, train dqn.Scenario, e Effort, seed uint64) (err error) {
+	w, net := c.world, c.world.Trained
+	switch {
+	case net != nil:
+	case w.BuiltIn:
+		cp, err := pretrained.Checkpoint(w.Objective)
 		if err != nil {
 			return err
 		}
-		if net, err = cp.Network(c.world.Model()); err != nil {
+		if net, err = cp.Network(w.Model()); err != nil {
 			return err
 		}
-		c.Note = pretrained.BuiltInFor(c.world.Objective)
+	default:
+		net = dqn.NewScorer(cmp.Or(w.Objective, policy.Turnaround), 32, w.Model(), rand.New(rand.NewPCG(seed, 0x0e7)))
+		t := &dqn.Trainer{
+			Options: dqn.Options{Seed: seed, Rounds: e.Rounds, M: w.M, Checks: e.Checks},
+			Net:     net, Scenario: train, Guard: w.guard,
+		}
+		err = t.Train(ctx)
+		c.Note = fmt.Sprintf("best of %d rounds: %d (validation %.3f of %s)", e.Rounds, t.BestRound, t.Best, t.Against())
 	}
-	c.decideBy(net)
-	return nil
+	c.policy = func(p rlcore.Predictor) rlcore.Policy { return dqn.Searching(c.Name, net, p) }
+	return err
 }
 
 // Prepare trains or tunes the contender of the given name on job sets of the
@@ -173,25 +144,28 @@ func (w *World) Prepare(ctx context.Context, name string, train dqn.Scenario, e 
 	}
 	began := time.Now()
 	var err error
-	switch teach := trainings[name]; {
-	case name == ours && (w.Trained != nil || w.BuiltIn):
-		return c, c.builtIn()
-	case teach != nil:
-		err = teach(ctx, c, train, e, seed)
+	switch {
+	case name == ours:
+		err = c.network(ctx, train, e, seed)
+	case spec.New == nil:
+		err = c.gradient(ctx, train, e, seed)
 	case len(spec.Knobs) > 0:
 		err = c.tune(spec.Knobs, train, e, seed)
 	default:
-		make := func(m *interference.Model) (rlcore.Policy, error) {
-			return spec.New(policy.Setup{Predictor: m, Seed: seed, Objective: w.Objective})
+		make := func(p rlcore.Predictor) (rlcore.Policy, error) {
+			return spec.New(policy.Setup{Predictor: p, Seed: seed, Objective: w.Objective})
 		}
 		_, err = make(w.Model())
-		c.policy = func(m *interference.Model) rlcore.Policy { p, _ := make(m); return p } // made once already
+		c.policy = func(p rlcore.Predictor) rlcore.Policy { made, _ := make(p); return made } // made once already
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if c.Note != "" {
+	switch {
+	case c.Note != "":
 		c.TrainS = time.Since(began).Seconds()
+	case name == ours && w.Trained == nil:
+		c.Note = pretrained.BuiltInFor(w.Objective)
 	}
 	return c, nil
 }
@@ -200,7 +174,7 @@ func (w *World) Prepare(ctx context.Context, name string, train dqn.Scenario, e 
 func (c *Contender) tune(knobs []policy.Knob, train dqn.Scenario, e Effort, seed uint64) error {
 	best, pick := math.Inf(1), 0
 	set := func(k int) {
-		c.policy, c.Note = func(m *interference.Model) rlcore.Policy { return knobs[k].New(m) }, knobs[k].Note
+		c.policy, c.Note = knobs[k].New, knobs[k].Note
 	}
 	for k := range knobs {
 		set(k)
@@ -226,8 +200,8 @@ func (c *Contender) tune(knobs []policy.Knob, train dqn.Scenario, e Effort, seed
 
 // Decider is the contender with a guard and a model of its own.
 func (c *Contender) Decider() *rlcore.Decider {
-	tools := c.world.tools()
-	return &rlcore.Decider{Policy: c.policy(tools.Predictor.(*interference.Model)), Guard: tools.Guard, M: c.world.M}
+	g := c.world.guard()
+	return &rlcore.Decider{Policy: c.policy(g.Predictor), Guard: g, M: c.world.M}
 }
 
 // Run lets the contender schedule the jobs of cfg. Under the guard its model learns from the
@@ -292,16 +266,15 @@ func shortestFirst(jobs []sim.Arrival) []sim.Arrival {
 // co-runners. From then on every contender starts with what was learned. The competition uses other
 // job sets.
 func (w *World) Learn(train dqn.Scenario, n int, seed uint64) error {
-	m := w.Model()
-	g := w.Guard
-	g.Predictor = m
+	g := w.guard()
+	m := g.Predictor.(*interference.Model)
 	for i := range n {
 		cfg, err := train(rand.New(rand.NewPCG(seed^0x9a57, uint64(i))))
 		if err != nil {
 			return err
 		}
 		cfg.M, cfg.Predictor, cfg.Observer = w.M, m, m.Observe
-		d := &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: &g, M: w.M}
+		d := &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: g, M: w.M}
 		if _, err := sim.Run(cfg, d); err != nil {
 			return fmt.Errorf("a past job set: %w", err)
 		}

@@ -12,40 +12,40 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-// Options are the settings of a competition. A zero field means its default.
+// Options are the settings of a competition, which stand in its report. A zero field means its default.
 type Options struct {
-	Policies []string
-	Seeds    int    // job sets, or of a replay trainings and random choices
-	Seed     uint64 // the first of them
-	M        int    // window
+	Policies []string `json:"-"`      // the report has a line of each
+	Seeds    int      `json:"seeds"`  // job sets, or of a replay trainings and random choices
+	Seed     uint64   `json:"seed"`   // the first of them
+	M        int      `json:"window"` // of decisions
 	// Objective is what policies learn, and are tuned, to keep small. Default: the makespan where all
 	// jobs are submitted at once, else the turnaround.
-	Objective policy.Objective
-	Effort    Effort
+	Objective policy.Objective `json:"objective,omitempty"`
+	Effort    Effort           `json:"-"`
 	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
-	MaxSlowdown, Grace float64
+	MaxSlowdown float64 `json:"max_slowdown"`
+	Grace       float64 `json:"grace"`
 	// KeepLimits: a job is ended at its limit even if sharing slowed it; see rlcore.Guard.ExtendLimit.
-	KeepLimits bool
+	KeepLimits bool `json:"keep_limits,omitempty"`
 	// DurationError, if set, is how well the site knows how long each job will take: decisions see
 	// the job's own duration times a factor drawn from 1 ± this, 0..1. nil: they see its
 	// application's profile instead; in worlds without sweeps the duration itself.
-	DurationError *float64
+	DurationError *float64 `json:"duration_error,omitempty"`
 	// Trained, if set, is dqn's network; see World.Trained.
-	Trained *dqn.Scorer
+	Trained *dqn.Scorer `json:"-"`
 	// Progress, if set, is called with what begins: step of steps.
-	Progress func(step, steps int, what string)
+	Progress func(step, steps int, what string) `json:"-"`
 
 	// Workloads are the places of Run; default all of their kind.
-	Workloads []string
+	Workloads []string `json:"worlds,omitempty"`
 	// History is how many job sets a site of the thesis's has run before, of each workload, and
 	// learned slowdowns from (see World.Learn). 0: it knows solo profiles only.
-	History int
+	History int `json:"history,omitempty"`
 
-	// Loads, GPUs and Jobs are those where jobs come over time. Bare: there is no contract, nor a promise, and memory
-	// is all that the guard looks at.
-	Loads      []float64
-	GPUs, Jobs int
-	Bare       bool
+	// Loads, GPUs and Jobs are those where jobs come over time.
+	Loads []float64 `json:"loads,omitempty"` // 0 = all jobs come at once
+	GPUs  int       `json:"gpus"`
+	Jobs  int       `json:"jobs"`
 }
 
 // Kind is a kind of competition: what its options default to.
@@ -59,7 +59,7 @@ type Kind struct {
 // The kinds of competition.
 var (
 	OnWorkloads = Kind{5, 10, 1, JobsPerWorkload, []float64{0}, Full, Names, Workloads}
-	InWorlds    = Kind{rlcore.DefaultWindow, 10, 2, 300, []float64{0.7, 0.9, 1.1}, Effort{}, WorldPolicies, Worlds}
+	InWorlds    = Kind{rlcore.DefaultWindow, 10, 2, 300, []float64{0.7, 0.9, 1.1}, Effort{Tune: 4}, WorldPolicies, Worlds}
 	OnTrace     = Kind{
 		rlcore.DefaultWindow, 1, 1, 2, []float64{0}, Effort{Rounds: 40, Iterations: 40, Tune: 8}, ReplayPolicies, nil,
 	}

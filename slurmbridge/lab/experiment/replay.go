@@ -49,13 +49,8 @@ type Replayable struct {
 	Unknown int
 }
 
-// law is how sharers slow each other where Pairs doesn't say.
-func (t *Trace) law() *contention.Law {
-	if t.Law != nil {
-		return t.Law
-	}
-	return &contention.MPS
-}
+// law is Law or its default.
+func (t *Trace) law() *contention.Law { return cmp.Or(t.Law, &contention.MPS) }
 
 // Ready checks a trace. Errors wrap ErrTrace and name the job or application.
 //
@@ -77,7 +72,7 @@ func (t *Trace) Ready(o *Options) (*Replayable, error) {
 	model := t.measured(&r.Config)
 	r.World = &World{
 		M: o.M, Model: model.Clone, Trained: o.Trained,
-		Guard: rlcore.Guard{Rules: rlcore.Rules{MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, ExtendLimit: !o.KeepLimits}},
+		Rules: rlcore.Rules{MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, ExtendLimit: !o.KeepLimits},
 	}
 	if err := t.readyJobs(r, profiles); err != nil {
 		return nil, err
@@ -252,19 +247,10 @@ func ReplayPolicies() []string { return []string{Fifo, "sjf", "tetris", "greedy"
 
 // ReplayReport is what a replay found.
 type ReplayReport struct {
-	Jobs      int            `json:"jobs"`
-	Unknown   int            `json:"jobs_of_unknown_applications,omitempty"`
-	Skipped   map[string]int `json:"skipped,omitempty"`
-	GPUs      int            `json:"gpus"`
-	Seeds     int            `json:"seeds"`
-	Seed      uint64         `json:"seed"`
-	Objective string         `json:"objective"`
-	// MaxSlowdown and Grace are the jobs' contract, 0 = none and the default;
-	// DurationError is how well durations were known, absent = by the applications' profiles.
-	MaxSlowdown   float64          `json:"max_slowdown"`
-	Grace         float64          `json:"grace"`
-	DurationError *float64         `json:"duration_error,omitempty"`
-	Policies      map[string]*Line `json:"policies"`
+	Options
+	Unknown int              `json:"jobs_of_unknown_applications,omitempty"`
+	Skipped map[string]int   `json:"skipped,omitempty"`
+	Lines   map[string]*Line `json:"policies"`
 }
 
 // Replay lets the policies schedule the trace. The gain is against fifo, a GPU
@@ -285,10 +271,7 @@ func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 	}
 	o.Objective = cmp.Or(o.Objective, policy.Turnaround)
 	r.World.Objective, r.World.BuiltIn = o.Objective, o.Objective == policy.Turnaround
-	report := &ReplayReport{
-		Jobs: len(r.Config.Jobs), Unknown: r.Unknown, Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
-		Objective: string(o.Objective), MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, DurationError: o.DurationError,
-	}
+	o.GPUs, o.Jobs, o.Loads = len(t.GPUs), len(r.Config.Jobs), nil
 	c := &contest{world: r.World, o: &o, aim: o.Objective, train: r.believedLaw(t.law()), begin: o.steps(1)}
 	for i := range o.Seeds {
 		known := r
@@ -300,6 +283,5 @@ func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 	if err := c.run(ctx); err != nil {
 		return nil, err
 	}
-	report.Policies = c.lines()
-	return report, nil
+	return &ReplayReport{Options: o, Unknown: r.Unknown, Skipped: r.Skipped, Lines: c.lines()}, nil
 }

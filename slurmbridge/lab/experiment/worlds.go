@@ -144,18 +144,7 @@ func (p *Place) Trace(gpus, n int, load float64, seed uint64) *Trace {
 
 // Report is what a competition over places found.
 type Report struct {
-	Seed          uint64    `json:"seed"`
-	Seeds         int       `json:"seeds"`
-	M             int       `json:"window"`
-	GPUs          int       `json:"gpus"`
-	Jobs          int       `json:"jobs"`
-	History       int       `json:"history,omitempty"`
-	Loads         []float64 `json:"loads"` // 0 = all jobs come at once
-	Places        []string  `json:"worlds"`
-	MaxSlowdown   float64   `json:"max_slowdown"`
-	Grace         float64   `json:"grace"`
-	Bare          bool      `json:"bare"`
-	DurationError float64   `json:"duration_error"`
+	Options
 	// Lines has one line for each place, load (as %g) and policy.
 	Lines map[string]map[string]map[string]*Line `json:"lines"`
 	// Geomean is each policy's geometric mean over places and loads of Line.Ratio, without the places where runs differ
@@ -177,12 +166,7 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 	if err := o.Check(k); err != nil {
 		return nil, err
 	}
-	exactly := 0.0
-	r := &Report{
-		Seed: o.Seed, Seeds: o.Seeds, M: o.M, GPUs: o.GPUs, Jobs: o.Jobs, History: o.History, Loads: o.Loads,
-		Places: o.Workloads, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, Bare: o.Bare,
-		DurationError: *cmp.Or(o.DurationError, &exactly), Lines: map[string]map[string]map[string]*Line{},
-	}
+	r := &Report{Options: o, Lines: map[string]map[string]map[string]*Line{}}
 	begin := o.steps(len(o.Workloads) * len(o.Loads))
 	ratios := map[kind]map[string][]float64{exact: {}, varied: {}, sweeps: {}, atOnce: {}}
 	for _, name := range o.Workloads {
@@ -278,8 +262,8 @@ func (p *Place) thesis(o *Options) (*contest, error) {
 	w := &World{
 		Model: func() *interference.Model { return interference.New(p.Law) }, M: o.M,
 		Objective: cmp.Or(o.Objective, policy.Makespan), Trained: o.Trained,
+		Rules: rlcore.Rules{MaxSlowdown: o.MaxSlowdown, Grace: o.Grace},
 	}
-	w.Guard.MaxSlowdown, w.Guard.Grace = o.MaxSlowdown, o.Grace
 	if err := w.Learn(train, o.History, o.Seed); err != nil {
 		return nil, err
 	}
@@ -314,9 +298,6 @@ func (p *Place) ready(o *Options, load float64, seed uint64) (*Replayable, error
 		r.vary(seed)
 	}
 	r.World.Objective, r.World.BuiltIn, r.World.AllGuarded = policy.Turnaround, true, true
-	if o.Bare {
-		r.World.Guard.MaxSlowdown, r.World.Guard.Bare = 0, true
-	}
 	return r, nil
 }
 

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,8 +45,7 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.
 --worlds is another experiment: jobs come over time, and the mean turnaround counts. Its
 worlds are the law of slowdowns itself, and published measurements of pairs, which no policy
 knows: all use one model, which learns from the co-runs it sees, and all are under the same
-guard, then again without contract and promise. Loads are parts of what the GPUs do without
-sharing.`,
+guard. Loads are parts of what the GPUs do without sharing.`,
 		Example: `  slurmbridge experiment --quick                      less training, in a minute
   slurmbridge experiment --json out.json              everything
   slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30
@@ -61,7 +59,7 @@ sharing.`,
 			}
 			kind := &experiment.OnWorkloads
 			if f.Objective = policy.Objective(f.objective); f.worlds {
-				kind = &experiment.InWorlds
+				kind, f.Objective = &experiment.InWorlds, policy.Turnaround
 				if !c.Flags().Changed("window") {
 					f.M = rlcore.DefaultWindow
 				}
@@ -94,24 +92,13 @@ sharing.`,
 	return c
 }
 
-// experimentReports is what experiment writes.
-type experimentReports struct {
-	Guarded *experiment.Report `json:"guarded"`
-	Bare    *experiment.Report `json:"bare,omitempty"`
-}
-
 func (s *shared) experiment(ctx context.Context, f *experimentFlags, kind *experiment.Kind) error {
 	o := f.Options
-	o.Effort = experiment.Full
-	if f.quick {
+	switch {
+	case f.quick && f.worlds:
+		o.Effort, o.Jobs = experiment.Effort{Tune: 2}, 100
+	case f.quick:
 		o.Effort = experiment.Quick
-	}
-	runs := 1
-	if f.worlds {
-		runs, o.Effort = 2, experiment.Effort{Tune: 4}
-		if f.quick {
-			o.Effort, o.Jobs = experiment.Effort{Tune: 2}, 100
-		}
 	}
 	var err error
 	if o.Trained, err = trained(f.checkpoint, &contention.MPS); err != nil {
@@ -119,20 +106,16 @@ func (s *shared) experiment(ctx context.Context, f *experimentFlags, kind *exper
 	}
 	began := time.Now()
 	b := cli.NewBar(s.ErrOut)
-	defer b.Done()
-	var out experimentReports
-	for i, report := range []**experiment.Report{&out.Guarded, &out.Bare}[:runs] {
-		o.Bare = i == 1
-		o.Progress = func(step, steps int, what string) { b.At(i*steps+step, runs*steps, what) }
-		if *report, err = experiment.Run(ctx, o, kind); err != nil {
-			return err
-		}
-	}
+	o.Progress = b.At
+	r, err := experiment.Run(ctx, o, kind)
 	b.Done()
-	if f.json != "-" {
-		s.printExperiment(&out, time.Since(began))
+	if err != nil {
+		return err
 	}
-	return s.WriteJSON(f.json, out)
+	if f.json != "-" {
+		s.printExperiment(r, time.Since(began))
+	}
+	return s.WriteJSON(f.json, r)
 }
 
 // trained reads the network of a checkpoint; nil without one.
@@ -162,54 +145,40 @@ func checkOptions(o *experiment.Options, k *experiment.Kind, json string) error 
 	return writable(json)
 }
 
-func (s *shared) printExperiment(all *experimentReports, took time.Duration) {
-	g := all.Guarded
+func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d sets from seed %d, window %d; load 1 is what the GPUs do without sharing\n",
-		g.Jobs, g.GPUs, g.Seeds, g.Seed, g.M)
-	for _, part := range []struct {
-		title string
-		r     *experiment.Report
-	}{
-		{contract(g.MaxSlowdown, g.Grace), g},
-		{"bare: any slowdown is allowed, and any end", all.Bare},
-	} {
-		if part.r == nil {
-			continue
-		}
-		fmt.Fprintln(s.Out, part.title)
-		for _, place := range part.r.Places {
-			t := s.lineTable(place)
-			for i, load := range part.r.Loads {
-				if i > 0 {
-					t.AppendSeparator()
-				}
-				of := fmt.Sprintf("%g", load)
-				lines := part.r.Lines[place][of]
-				if load == 0 {
-					of = ""
-				}
-				appendLines(t, of, lines)
+		r.Jobs, r.GPUs, r.Seeds, r.Seed, r.M)
+	fmt.Fprintln(s.Out, contract(r.MaxSlowdown, r.Grace))
+	for _, place := range r.Workloads {
+		t := s.lineTable(place)
+		for i, load := range r.Loads {
+			if i > 0 {
+				t.AppendSeparator()
 			}
-			t.Render()
+			of := fmt.Sprintf("%g", load)
+			lines := r.Lines[place][of]
+			if load == 0 {
+				of = ""
+			}
+			appendLines(t, of, lines)
 		}
+		t.Render()
 	}
-	bare := cmp.Or(all.Bare, &experiment.Report{})
 	for _, of := range []struct {
-		title         string
-		guarded, bare map[string]float64
+		title string
+		means map[string]float64
 	}{
-		{"geometric mean of ÷ fifo", g.Geomean, bare.Geomean},
-		{"geometric mean of ÷ fifo, worlds where runs differ and have limits", g.GeomeanVaried, bare.GeomeanVaried},
-		{"geometric mean of ÷ fifo, worlds of sweeps", g.GeomeanSweeps, bare.GeomeanSweeps},
+		{"geometric mean of ÷ fifo", r.Geomean},
+		{"geometric mean of ÷ fifo, worlds where runs differ and have limits", r.GeomeanVaried},
+		{"geometric mean of ÷ fifo, worlds of sweeps", r.GeomeanSweeps},
 	} {
-		if of.guarded == nil {
+		if of.means == nil {
 			continue
 		}
-		t := s.Table(of.title, "policy", "under the guard", "bare")
-		t.SuppressEmptyColumns()
+		t := s.Table(of.title, "policy", "÷ fifo")
 		for _, name := range experiment.Names() {
-			if x, ok := of.guarded[name]; ok {
-				t.AppendRow([]any{name, fixed(3, x), some(3, of.bare[name])})
+			if x, ok := of.means[name]; ok {
+				t.AppendRow([]any{name, fixed(3, x)})
 			}
 		}
 		t.Render()

@@ -226,7 +226,7 @@ func (s *shared) printReplay(r *experiment.ReplayReport) {
 		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[why], why)
 	}
 	t := s.lineTable("")
-	appendLines(t, "", r.Policies)
+	appendLines(t, "", r.Lines)
 	t.Render()
-	s.printKept(r.Policies)
+	s.printKept(r.Lines)
 }

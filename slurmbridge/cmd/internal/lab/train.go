@@ -121,12 +121,8 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 		Options:  dqn.Options{Seed: f.seed, Rounds: f.rounds, M: f.window},
 		Net:      dqn.NewScorer(policy.Objective(f.objective), cmp.Or(f.hide, 32), l.model(), r),
 		Scenario: l.scenario,
-		Tools: func() dqn.Tools {
-			m := l.model()
-			return dqn.Tools{
-				Guard:     rlcore.NewGuard(rlcore.Rules{Predictor: m, MaxSlowdown: f.maxSlowdown, Grace: f.grace}),
-				Predictor: m,
-			}
+		Guard: func() *rlcore.Guard {
+			return rlcore.NewGuard(rlcore.Rules{Predictor: l.model(), MaxSlowdown: f.maxSlowdown, Grace: f.grace})
 		},
 	}
 	b := cli.NewBar(s.ErrOut)
