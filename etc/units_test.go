@@ -78,8 +78,7 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 		"slurmbridge-notify.service": {"ExecStart=/usr/bin/slurmbridge notify\n", "User=slurm\n", "Type=oneshot\n"},
 		"slurmbridge-notify.timer":   {"OnUnitInactiveSec=2min\n", "WantedBy=timers.target\n"},
 		"gpuprof.service": {
-			"ExecStart=/usr/bin/gpuprof serve\n", "ExecReload=/bin/kill -HUP $MAINPID\n", "User=root\n", "Type=notify\n",
-			"Restart=always\n",
+			"ExecStart=/usr/bin/gpuprof serve\n", "User=root\n", "Type=notify\n", "Restart=always\n",
 			"ReadWritePaths=/run/slurmbridge /var/spool/slurmbridge\n",
 		},
 	} {

@@ -34,14 +34,13 @@ type Agent struct {
 	// Default 1 s.
 	Period time.Duration
 	// Driver opens and closes the GPUs, which others can neither reset nor cut up nor get another driver for while they
-	// are open. The agent closes them while no job is there, and when LetGo asks for it. nil = they stay open. Where they
-	// were cut into other MIG instances, Devices are new.
+	// are open. The agent closes them while no job is there. nil = they stay open. Where they were cut into other MIG
+	// instances, Devices are new.
 	Driver interface {
 		Acquire() (recut bool, err error)
 		Release() error
 		Devices() []nvml.Device
 	}
-	LetGo <-chan os.Signal
 	// DCGM tells the activity of MIG instances where NVML has none; nil = no exporter is asked.
 	DCGM *DCGM
 	// Keep takes a closed record; on an error the job's file stays and the record
@@ -229,10 +228,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		return fmt.Errorf("watch jobs: %w", err)
 	}
 	defer w.Close()
-	for _, dir := range []string{a.Dir.Jobs(), a.Dir.Ended()} {
-		if err := w.Add(dir); err != nil {
-			return fmt.Errorf("watch jobs: %w", err)
-		}
+	if err := errors.Join(w.Add(a.Dir.Jobs()), w.Add(a.Dir.Ended())); err != nil {
+		return fmt.Errorf("watch jobs: %w", err)
 	}
 	a.scan()
 	defer a.keepState()
@@ -253,16 +250,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case _, ok := <-w.Events:
-			if !ok {
-				return errors.New("watch jobs: the watcher ended")
-			}
+		case <-w.Events:
 			drain(w.Events)
 			a.scan()
-		case err, ok := <-w.Errors:
-			if !ok {
-				return errors.New("watch jobs: the watcher ended")
-			}
+		case err := <-w.Errors:
 			a.Log.Warn("watch jobs", "err", err)
 			a.scan()
 		case <-next.C:
@@ -270,8 +261,6 @@ func (a *Agent) Run(ctx context.Context) error {
 				return err
 			}
 			a.pass()
-		case <-a.LetGo:
-			a.letGo()
 		case <-slow.C:
 			a.scan()
 			if err := errors.Join(a.look(), a.retry()); err != nil {
@@ -282,15 +271,6 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.keepState()
 		}
 	}
-}
-
-// letGo closes the GPUs, as LetGo asks for, if no job needs them.
-func (a *Agent) letGo() {
-	if a.scan(); a.running() > 0 {
-		a.Log.Warn("jobs run: the GPUs stay open until they have ended")
-		return
-	}
-	a.release()
 }
 
 // restAfter is how long no job has been there when the agent closes the GPUs.

@@ -16,7 +16,7 @@ import (
 // series only of GPUs that have jobs, and of jobs that run: both go away with the
 // job. Nothing that users write is in a label.
 type Metrics struct {
-	gauges []gauge
+	gauges []figure
 	uses   atomic.Pointer[[]use]
 
 	jobs       prometheus.Gauge
@@ -28,8 +28,8 @@ type Metrics struct {
 	records    prometheus.Counter
 }
 
-// gauge shows one figure of a GPU, or of each job on it.
-type gauge struct {
+// figure is a gauge of one figure of a GPU, or of each job on it.
+type figure struct {
 	*prometheus.Desc
 	figure gpuprof.Fig
 	ofJob  bool
@@ -45,38 +45,28 @@ type use struct {
 
 // NewMetrics registers the agent's metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	auto, ns := promauto.With(reg), "gpuprof"
+	auto := promauto.With(reg)
+	gauge := func(name, help string) prometheus.GaugeOpts {
+		return prometheus.GaugeOpts{Namespace: "gpuprof", Name: name, Help: help}
+	}
+	counter := func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Namespace: "gpuprof", Name: name, Help: help}
+	}
 	m := &Metrics{
-		jobs: auto.NewGauge(prometheus.GaugeOpts{
-			Namespace: ns, Name: "jobs",
-			Help: "Jobs with a GPU that run on this node.",
-		}),
-		withoutMPS: auto.NewGauge(prometheus.GaugeOpts{
-			Namespace: ns, Name: "sharers_without_mps",
-			Help: "Running jobs that share a GPU and have a process on it that computes without MPS.",
-		}),
-		noLimits: auto.NewGauge(prometheus.GaugeOpts{
-			Namespace: ns, Name: "mps_memory_limit_missing",
-			Help: "1 where the driver is too old (before CUDA 11.5) to hold MPS clients to a part of the memory of a card " +
-				"that could, else 0.",
-		}),
-		mode: auto.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: ns, Name: "compute_mode",
-			Help: "1 for the compute mode that a GPU is in: default, exclusive_process, exclusive_thread or prohibited.",
-		},
+		jobs: auto.NewGauge(gauge("jobs", "Jobs with a GPU that run on this node.")),
+		withoutMPS: auto.NewGauge(gauge("sharers_without_mps",
+			"Running jobs that share a GPU and have a process on it that computes without MPS.")),
+		noLimits: auto.NewGauge(gauge("mps_memory_limit_missing",
+			"1 where the driver is too old (before CUDA 11.5) to hold MPS clients to a part of the memory of a card that "+
+				"could, else 0.")),
+		mode: auto.NewGaugeVec(gauge("compute_mode",
+			"1 for the compute mode that a GPU is in: default, exclusive_process, exclusive_thread or prohibited."),
 			[]string{"uuid", "mode"}),
-		samples: auto.NewCounterVec(prometheus.CounterOpts{
-			Namespace: ns, Name: "samples_total",
-			Help: "Samples of a GPU, by result (ok, error).",
-		}, []string{"result"}),
-		lies: auto.NewCounterVec(prometheus.CounterOpts{
-			Namespace: ns, Name: "figures_dropped_total",
-			Help: "Figures that the driver gave and that can't be true, by figure.",
-		}, []string{"figure"}),
-		records: auto.NewCounter(prometheus.CounterOpts{
-			Namespace: ns, Name: "records_total",
-			Help: "Records of jobs that were closed.",
-		}),
+		samples: auto.NewCounterVec(counter("samples_total", "Samples of a GPU, by result (ok, error)."),
+			[]string{"result"}),
+		lies: auto.NewCounterVec(counter("figures_dropped_total",
+			"Figures that the driver gave and that can't be true, by figure."), []string{"figure"}),
+		records: auto.NewCounter(counter("records_total", "Records of jobs that were closed.")),
 	}
 	for i := range gpuprof.Recorded {
 		for _, ofJob := range []bool{false, true} {
@@ -85,10 +75,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				metric, labels = gpuprof.Recorded[i].JobMetric, []string{"job", "gpu"}
 			}
 			if metric.Name != "" {
-				m.gauges = append(m.gauges, gauge{
-					prometheus.NewDesc("gpuprof_"+metric.Name, metric.Help, labels, nil),
-					gpuprof.Fig(i), ofJob,
-				})
+				desc := prometheus.NewDesc("gpuprof_"+metric.Name, metric.Help, labels, nil)
+				m.gauges = append(m.gauges, figure{desc, gpuprof.Fig(i), ofJob})
 			}
 		}
 	}

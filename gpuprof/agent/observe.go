@@ -54,20 +54,14 @@ type clients struct {
 func (a *Agent) observe(g *gpu, jobs []int64, now time.Time) (observed, error) {
 	l := observed{at: now}
 	r := &l.reading
-	err := g.figures(&l)
-	if errors.Is(err, nvml.ErrLost) {
-		return observed{}, err
-	}
-	aerr := g.activity(&l)
-	if errors.Is(aerr, nvml.ErrLost) {
-		return observed{}, aerr
-	}
-	if !r.Has(gpuprof.FigPCIe) {
+	err, aerr := g.figures(&l), g.activity(&l)
+	lost := errors.Is(err, nvml.ErrLost) || errors.Is(aerr, nvml.ErrLost)
+	if !lost && !r.Has(gpuprof.FigPCIe) {
 		perr := g.pcie(&l)
-		if errors.Is(perr, nvml.ErrLost) {
-			return observed{}, perr
-		}
-		err = failures(err, perr)
+		err, lost = errors.Join(err, perr), errors.Is(perr, nvml.ErrLost)
+	}
+	if lost {
+		return observed{}, errors.Join(err, aerr)
 	}
 	a.processes(g, jobs, &l)
 	if !r.Has(gpuprof.FigCore) && r.Has(gpuprof.FigGPU) && !errors.Is(aerr, nvml.ErrNotYet) && !l.judging {
@@ -87,11 +81,10 @@ func (a *Agent) observe(g *gpu, jobs []int64, now time.Time) (observed, error) {
 // figures reads utilisation and every figure that is a value of NVML's, each by itself.
 func (g *gpu) figures(l *observed) error {
 	use, mem, err := g.card.Utilisation()
-	l.take(gpuprof.FigGPU, use, g.most(gpuprof.FigGPU), err)
-	l.take(gpuprof.FigMemBusy, mem, g.most(gpuprof.FigMemBusy), err)
-	errs := []error{err}
+	errs := []error{g.take(l, gpuprof.FigGPU, use, err)}
+	_ = g.take(l, gpuprof.FigMemBusy, mem, err)
 	for i := range gpuprof.Recorded {
-		f, row := gpuprof.Fig(i), &gpuprof.Recorded[i]
+		row := &gpuprof.Recorded[i]
 		if row.Source == "" {
 			continue
 		}
@@ -99,10 +92,9 @@ func (g *gpu) figures(l *observed) error {
 		if err == nil && v == 0 && row.Nonzero {
 			err = nvml.ErrImplausible
 		}
-		l.take(f, v, g.most(f), err)
-		errs = append(errs, err)
+		errs = append(errs, g.take(l, gpuprof.Fig(i), v, err))
 	}
-	return failures(errs...)
+	return errors.Join(errs...)
 }
 
 // activity takes what performance monitoring saw since the last look.
@@ -132,11 +124,6 @@ func (g *gpu) activity(l *observed) error {
 	return nil
 }
 
-// failures joins errors, except for figures that the card doesn't have.
-func failures(errs ...error) error {
-	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, nvml.ErrNotSupported) })...)
-}
-
 // traffic is PCIe as it was read last.
 type traffic struct {
 	at   time.Time
@@ -153,18 +140,20 @@ func (g *gpu) pcie(l *observed) error {
 		mbps, err := g.card.PCIe()
 		*t = traffic{l.at, mbps, err}
 	}
-	l.take(gpuprof.FigPCIe, t.mbps, g.most(gpuprof.FigPCIe), t.err)
-	return t.err
+	return g.take(l, gpuprof.FigPCIe, t.mbps, t.err)
 }
 
-// take takes a figure over into the reading if it can be true.
-func (l *observed) take(f gpuprof.Fig, v, most float64, err error) {
-	switch {
+// take takes a figure over into the reading if it can be true. It returns err, but for a figure that the card hasn't.
+func (g *gpu) take(l *observed, f gpuprof.Fig, v float64, err error) error {
+	switch most := g.most(f); {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !(v >= 0 && v <= most*slack):
 		l.lied |= gpuprof.Of(f)
 	case err == nil:
 		l.reading.Set(f, min(v, most))
+	case errors.Is(err, nvml.ErrNotSupported):
+		return nil
 	}
+	return err
 }
 
 func fraction(v float64) bool { return v >= 0 && v <= 1 }
@@ -201,10 +190,7 @@ func (g *gpu) contradict(l *observed) {
 // job's, core use where the driver measures it by process.
 func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 	sms, known := g.sms(l)
-	list, err := g.card.Processes()
-	if err != nil {
-		list = nil
-	}
+	list, _ := g.card.Processes() // nil where it fails
 	owners, unknown := map[int]owner{}, false
 	l.clients = map[int64]clients{}
 	before := g.without
@@ -256,11 +242,8 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 		if id == 0 {
 			continue // a server whose clients are in the list, too
 		}
-		u := own[id]
-		if u == nil {
-			u = &gpuprof.Reading{}
-			own[id] = u
-		}
+		u := cmp.Or(own[id], new(gpuprof.Reading))
+		own[id] = u
 		mem, core := &u.Value[gpuprof.FigMem], &u.Value[gpuprof.FigCore]
 		if *mem += p.MemMiB; !(p.MemMiB >= 0) || *mem > g.most(gpuprof.FigMem) {
 			told &^= gpuprof.Of(gpuprof.FigMem)
@@ -378,7 +361,9 @@ func (a *Agent) weigh(g *gpu, owners map[int]owner, sms map[int]float64, l *obse
 		switch {
 		case o.job != 0:
 			clients += sm
-			busy[o.job] = busy[o.job] || sm > 0
+			if sm > 0 {
+				busy[o.job] = true
+			}
 		case o.server:
 			server += sm
 		}
@@ -388,7 +373,6 @@ func (a *Agent) weigh(g *gpu, owners map[int]owner, sms map[int]float64, l *obse
 	s.clients = s.clients*fade + took*clients
 	s.server = s.server*fade + took*server
 	s.device = s.device*fade + took*l.reading.Value[gpuprof.FigGPU]
-	maps.DeleteFunc(busy, func(_ int64, is bool) bool { return !is })
 	s.apart = s.apart || len(busy) > 1
 }
 

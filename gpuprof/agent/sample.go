@@ -258,8 +258,7 @@ type pace struct {
 	due    time.Time
 	at     time.Time // of the last reading
 	left   float64   // readings in the purse
-	last   []float64
-	read   bool // last is there
+	last   []float64 // nil = none yet
 }
 
 func (p *pace) least() time.Duration { return p.period / 10 }
@@ -282,13 +281,10 @@ func (p *pace) next(now time.Time, v []float64) {
 	switch {
 	case v == nil:
 		p.step = max(p.step, p.period) // a failing GPU isn't read faster
-	case p.read && differ(p.last, v):
-		p.step = p.least()
+	case p.last != nil && differ(p.last, v):
+		p.step, p.last = p.least(), v
 	default:
-		p.step = time.Duration(slower * float64(p.step))
-	}
-	if v != nil {
-		p.last, p.read = v, true
+		p.step, p.last = time.Duration(slower*float64(p.step)), v
 	}
 	p.step = max(p.least(), min(p.most(), p.step))
 	if p.left < 1 {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"log/slog"
@@ -15,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -32,7 +30,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 	"github.com/slurmbridge/slurmbridge/prolog"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
@@ -159,31 +156,6 @@ func (n *node) records() (runs, jobs int) {
 	n.t.Helper()
 	must.OK(n.t, n.store.DB().QueryRow(`SELECT count(*), count(DISTINCT job_id) FROM record`).Scan(&runs, &jobs))
 	return runs, jobs
-}
-
-// On SIGHUP an agent without a job closes the GPUs, and opens them for the next one, whose record is whole.
-func TestGPUsAreClosedOnSIGHUP(t *testing.T) {
-	n := newNode(t)
-	pid := n.start().Process.Pid
-	holds := func() bool {
-		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-		return slices.ContainsFunc(links, func(l string) bool {
-			to, _ := os.Readlink(l)
-			return to == filepath.Join(n.dir, "gpus")
-		})
-	}
-	n.until("ready", func() bool { return n.listens() && holds() })
-	n.until("closed", func() bool { return syscall.Kill(pid, syscall.SIGHUP) == nil && !holds() })
-	must.OK(t, n.run.Begin(&prolog.Job{JobID: 1, UID: 1000, User: "ann", GPUs: []int{0}, Percent: 50, Start: time.Now()}))
-	n.until("open again", holds)
-	n.until("read", func() bool { return strings.Contains(n.metrics(), "\ngpuprof_samples_total{result=\"ok\"}") })
-	must.Get(n.run.End(1, time.Now(), "0:0"))(t)
-	n.until("recorded", func() bool { runs, _ := n.records(); return runs == 1 })
-	r := must.Get(database.List(t.Context(), n.store.DB(),
-		func(r *gpuprof.Record) []any { return []any{database.JSON(r)} }, `SELECT body FROM record`))(t)
-	if len(r) != 1 || r[0].Samples == 0 || r[0].Failed > 0 {
-		t.Errorf("%+v", r)
-	}
 }
 
 // metrics are what the agent shows to whoever has a certificate.

@@ -71,12 +71,6 @@ const manual = `
 **/var/spool/slurmbridge**
 : Records that wait for the controller.
 
-# SIGNALS
-
-**SIGHUP**
-: Close the GPUs until the next job comes, if none runs: for nvidia-smi -r and -mig, and another driver. A minute without jobs
-does the same.
-
 # SEE ALSO
 
 **gpuprof.yaml**(5), **slurmbridge-node.yaml**(5), **slurmbridge**(8)

@@ -9,10 +9,8 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -51,9 +49,6 @@ func newServe(errOut io.Writer) *cobra.Command {
 
 func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 	log := logger(cfg, errOut)
-	letGo := make(chan os.Signal, 1)
-	signal.Notify(letGo, syscall.SIGHUP)
-	defer signal.Stop(letGo)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	ways, err := newWays(cfg, reg, log)
@@ -85,8 +80,7 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 		}
 	}
 	a := &agent.Agent{
-		Driver: lib, LetGo: letGo,
-		Dir: prolog.Dir(cfg.RunDir), Devices: lib.Devices(), Node: node, Period: cfg.Period,
+		Driver: lib, Dir: prolog.Dir(cfg.RunDir), Devices: lib.Devices(), Node: node, Period: cfg.Period,
 		Keep: ways.add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
 	}
 	if cfg.DCGM != "" {
@@ -159,7 +153,7 @@ func (all ways) waiting() int {
 }
 
 // newWays makes what brings records to the controllers; nothing is written yet. The metrics are the first one's.
-func newWays(cfg *config, reg prometheus.Registerer, log *slog.Logger) (ways, error) {
+func newWays(cfg *config, reg *prometheus.Registry, log *slog.Logger) (ways, error) {
 	if cfg.Controller == "" {
 		return nil, errors.New("controller is not set: name it with --controller http://HEAD:9797 or in " + defaultFile)
 	}
@@ -167,39 +161,29 @@ func newWays(cfg *config, reg prometheus.Registerer, log *slog.Logger) (ways, er
 	if err != nil {
 		return nil, fmt.Errorf("controller: %w", err)
 	}
-	var out ways
-	for _, u := range controllers {
-		log, sub := log, ""
-		if len(out) > 0 {
-			reg, sub = prometheus.NewRegistry(), "for-"+strings.ReplaceAll(u.Host, ":", "-")
-			log = log.With("controller", u.Host)
-		}
-		w, err := newWay(cfg, u.String(), sub, reg, log)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, w)
-	}
-	return out, nil
-}
-
-// newWay keeps what waits for a controller in a folder of its own below the spool, "" = the spool itself.
-func newWay(cfg *config, to, sub string, reg prometheus.Registerer, log *slog.Logger) (w way, err error) {
 	client, err := recordhttp.NewClient(cfg.ControllerConfig)
 	if err != nil {
-		return w, fmt.Errorf("controller-config: %w", err)
+		return nil, fmt.Errorf("controller-config: %w", err)
 	}
-	if file := cfg.KeyFile; file != "" {
-		if _, err := credential.ReadKeys(file); err != nil {
+	if cfg.KeyFile != "" {
+		if _, err := credential.ReadKeys(cfg.KeyFile); err != nil {
 			log.Error("records can't be signed, and wait", "err", err)
 		}
 	}
 	how := credential.Choose(cfg.KeyFile, cfg.MungeSocket).Nodes
-	sender := &recordhttp.Sender{URL: to, Credentials: how, Client: client}
-	return way{&spool.Spool{
-		Dir: filepath.Join(cfg.Spool, sub), Limit: int64(cfg.SpoolMiB) << 20,
-		Send: sender.Send, Log: log, Metrics: spool.NewMetrics(reg),
-	}, sender}, nil
+	var out ways
+	for i, u := range controllers {
+		dir, reg, log := cfg.Spool, reg, log
+		if i > 0 { // what waits for another than the first has a folder of its own
+			dir = filepath.Join(dir, "for-"+strings.ReplaceAll(u.Host, ":", "-"))
+			reg, log = prometheus.NewRegistry(), log.With("controller", u.Host)
+		}
+		sender := &recordhttp.Sender{URL: u.String(), Credentials: how, Client: client}
+		out = append(out, way{&spool.Spool{
+			Dir: dir, Limit: int64(cfg.SpoolMiB) << 20, Send: sender.Send, Log: log, Metrics: spool.NewMetrics(reg),
+		}, sender})
+	}
+	return out, nil
 }
 
 // listen opens the address for metrics; nil = there is none.
