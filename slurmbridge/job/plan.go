@@ -34,38 +34,20 @@ type Change struct {
 	Was map[string]string
 }
 
-// Text is the change as `plan` prints it.
+// Text is the change as `plan` prints it. What an AdminComment says isn't shown.
 func (c *Change) Text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%-8s %s:", c.Step, strings.Join(c.Update.Jobs, ","))
-	show := func(name string, v *string) {
-		if v != nil {
-			if *v == "" {
-				fmt.Fprintf(&b, " %s=(none)", name)
-			} else {
-				fmt.Fprintf(&b, " %s=%s", name, *v)
-			}
+	u := c.Update
+	u.AdminComment = nil
+	text := fmt.Sprintf("%-8s %s:", c.Step, strings.Join(u.Jobs, ","))
+	for _, word := range u.Words() {
+		if text += " " + word; strings.HasSuffix(word, "=") {
+			text += "(none)"
 		}
 	}
-	show("Gres", c.Update.Gres)
-	show("ReqNodeList", c.Update.ReqNodes)
-	show("Dependency", c.Update.Dependency)
-	if n := c.Update.Host.CPUs; n > 0 {
-		fmt.Fprintf(&b, " NumCPUs=%d", n)
-	}
-	if n := c.Update.Host.MemMiB; n > 0 {
-		fmt.Fprintf(&b, " MinMemoryNode=%d", n)
-	}
-	if c.Update.StartNow {
-		b.WriteString(" StartTime=now")
-	}
-	if c.Update.TimeLimit > 0 {
-		fmt.Fprintf(&b, " TimeLimit=%d", c.Update.TimeLimit/time.Minute)
-	}
 	if c.Why != "" {
-		fmt.Fprintf(&b, "  # %s", c.Why)
+		text += "  # " + c.Why
 	}
-	return b.String()
+	return text
 }
 
 // Plan is what one poll leads to, small enough to read.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -24,13 +26,39 @@ type JobError struct {
 	Text string // Slurm's words
 }
 
-// JobErrors returns what an update's error says of each of its jobs. One that names none of them is about all.
-func JobErrors(err error, refs []string) map[string]JobError {
-	if err == nil {
-		return nil
+// JobErrors is what Slurm says, by ref, of the jobs of an update that it didn't make. As an error it is of the gravest
+// kind: a slurmctld that is down, then a refusal, then a job that is gone.
+type JobErrors map[string]JobError
+
+func (e JobErrors) Error() string {
+	var said []string
+	for _, one := range e {
+		said = append(said, one.Text)
 	}
-	named, out := map[string]JobError{}, map[string]JobError{}
-	ofJobs(err, named)
+	slices.Sort(said)
+	return strings.Join(slices.Compact(said), "; ")
+}
+
+// Is reports whether the errors together are of a kind.
+func (e JobErrors) Is(kind error) bool {
+	gravest := error(nil)
+	for _, k := range []error{ErrNoJob, ErrRefused, ErrDown} {
+		for _, one := range e {
+			if errors.Is(one.Kind, k) {
+				gravest = k
+			}
+		}
+	}
+	return gravest != nil && errors.Is(gravest, kind)
+}
+
+// Add adds what the error of a command says of its jobs. One that names none of them is about all.
+func (e JobErrors) Add(err error, refs []string) {
+	var named JobErrors
+	if err == nil || errors.As(err, &named) {
+		maps.Copy(e, named)
+		return
+	}
 	rest := JobError{Kind: ErrRefused, Code: CodeOther, Text: err.Error()}
 	switch {
 	case errors.Is(err, ErrDown):
@@ -39,31 +67,16 @@ func JobErrors(err error, refs []string) map[string]JobError {
 		rest.Kind = ErrNoJob
 	}
 	for _, ref := range refs {
-		if e, ok := named[ref]; ok {
-			out[ref] = e
-		}
+		e[ref] = rest
 	}
-	if len(out) > 0 {
-		return out
-	}
-	for _, ref := range refs {
-		out[ref] = rest
-	}
-	return out
 }
 
-// ofJobs collects what the errors in a tree say of jobs.
-func ofJobs(err error, to map[string]JobError) {
-	switch e := err.(type) { //nolint:errorlint // the tree is walked by hand: all of it counts, not the first
-	case interface{ JobErrors() map[string]JobError }:
-		maps.Copy(to, e.JobErrors())
-	case interface{ Unwrap() []error }:
-		for _, one := range e.Unwrap() {
-			ofJobs(one, to)
-		}
-	case interface{ Unwrap() error }:
-		ofJobs(e.Unwrap(), to)
+// Err is the errors as one, nil = there are none.
+func (e JobErrors) Err() error {
+	if len(e) == 0 {
+		return nil
 	}
+	return e
 }
 
 // RefusedChanges are the changes for one step that came to nothing for one reason.

@@ -8,38 +8,29 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// oneJob is an error that names a job.
-type oneJob struct {
-	ref  string
-	said JobError
-}
-
-func (e oneJob) Error() string                  { return e.said.Text }
-func (e oneJob) Unwrap() error                  { return e.said.Kind }
-func (e oneJob) JobErrors() map[string]JobError { return map[string]JobError{e.ref: e.said} }
-
 func TestWhichJobsAnErrorIsAbout(t *testing.T) {
 	gres, gone := JobError{ErrRefused, "ESLURM_INVALID_GRES", "no such gres"},
 		JobError{ErrNoJob, "ESLURM_INVALID_JOB_ID", "no such job"}
 	down := JobError{ErrDown, CodeOther, "scontrol: slurmctld does not answer"}
 	for name, c := range map[string]struct {
-		err  error
-		want map[string]JobError
+		first, then error // of commands for jobs 1 and 2, and for job 3
+		want        JobErrors
+		kind        error
 	}{
-		"none":       {nil, nil},
-		"all":        {fmt.Errorf("scontrol: %w", ErrDown), map[string]JobError{"1": down, "2": down}},
-		"one of two": {fmt.Errorf("update: %w", oneJob{"2", gres}), map[string]JobError{"2": gres}},
-		"each its own": {
-			errors.Join(oneJob{"1", gone}, errors.Join(oneJob{"2", gres})),
-			map[string]JobError{"1": gone, "2": gres},
+		"none": {nil, nil, JobErrors{}, nil},
+		"all":  {fmt.Errorf("scontrol: %w", ErrDown), nil, JobErrors{"1": down, "2": down}, ErrDown},
+		"one":  {fmt.Errorf("update: %w", JobErrors{"2": gres}), nil, JobErrors{"2": gres}, ErrRefused},
+		"each": {JobErrors{"1": gone}, JobErrors{"3": gres}, JobErrors{"1": gone, "3": gres}, ErrRefused},
+		"of no kind": {
+			errors.New("?"), JobErrors{"3": gone},
+			JobErrors{"1": {ErrRefused, CodeOther, "?"}, "2": {ErrRefused, CodeOther, "?"}, "3": gone}, ErrRefused,
 		},
-		"another's": {oneJob{"7", gres}, map[string]JobError{
-			"1": {ErrRefused, CodeOther, "no such gres"},
-			"2": {ErrRefused, CodeOther, "no such gres"},
-		}},
-		"ours and another": {errors.Join(oneJob{"7", gres}, oneJob{"1", gone}), map[string]JobError{"1": gone}},
 	} {
-		must.Equal(t, JobErrors(c.err, []string{"1", "2"}), c.want, name)
+		got := JobErrors{}
+		got.Add(c.first, []string{"1", "2"})
+		got.Add(c.then, []string{"3"})
+		must.Equal(t, got, c.want, name)
+		must.Equal(t, errors.Is(got.Err(), c.kind), true, "%s: %v", name, got.Err())
 	}
 }
 

@@ -399,6 +399,31 @@ type Update struct {
 	AdminComment *string
 }
 
+// Words are the settings as scontrol takes them, in the order that was measured to make Slurm look at a released job at
+// once: the dependency, then the begin time. The AdminComment is the last.
+func (u *Update) Words() []string {
+	var words []string
+	add := func(is bool, key string, value any) {
+		if is {
+			words = append(words, fmt.Sprint(key, "=", value))
+		}
+	}
+	text := func(key string, value *string) {
+		if value != nil {
+			add(true, key, *value)
+		}
+	}
+	text("Gres", u.Gres)
+	text("ReqNodeList", u.ReqNodes)
+	text("Dependency", u.Dependency)
+	add(u.StartNow, "StartTime", "now")
+	add(u.TimeLimit > 0, "TimeLimit", int(u.TimeLimit/time.Minute))
+	add(u.Host.CPUs > 0, "NumCPUs", u.Host.CPUs)
+	add(u.Host.MemMiB > 0, "MinMemoryNode", u.Host.MemMiB)
+	text("AdminComment", u.AdminComment)
+	return words
+}
+
 // Description is what Slurm knows of one job by name, running, waiting or over.
 type Description struct {
 	State        string // Slurm's own word, e.g. "COMPLETED", "FAILED", "TIMEOUT"

@@ -440,7 +440,7 @@ func (m *model) update(u job.Update) error {
 	if !words {
 		m.updates++
 	}
-	var errs []error
+	failed := job.JobErrors{}
 	for i, ref := range u.Jobs {
 		one := u
 		err := m.ask(ref, &one)
@@ -455,12 +455,12 @@ func (m *model) update(u job.Update) error {
 		default:
 			err = m.change(j, &one)
 		}
-		errs = append(errs, err)
+		failed.Add(err, []string{ref})
 	}
 	if m.slip != nil && !words {
 		m.advance(m.slip())
 	}
-	return errors.Join(errs...)
+	return failed.Err()
 }
 
 // fails reports whether this is the update that fails, once it has been applied to the first job of its list.

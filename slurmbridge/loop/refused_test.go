@@ -17,15 +17,7 @@ import (
 )
 
 // refusal is what Slurm says of a job that it didn't change.
-type refusal struct{ ref, said string }
-
-func (r refusal) Error() string { return r.said + " for job " + r.ref }
-
-func (r refusal) Unwrap() error { return text.JobErrorOf(r.said).Kind }
-
-func (r refusal) JobErrors() map[string]job.JobError {
-	return map[string]job.JobError{r.ref: text.JobErrorOf(r.said)}
-}
+func refusal(ref, said string) error { return job.JobErrors{ref: text.JobErrorOf(said)} }
 
 // refusing is a cluster of idle GPUs, and a bridge that may delay a job for a minute and has made its gate.
 func refusing(t testing.TB, gpus int) (m *model, b *loop.Bridge) {
@@ -76,7 +68,7 @@ func TestSharesThatComeToNothing(t *testing.T) {
 				if instead := "mps:90"; u.Gres != nil && c.said == "" {
 					u.Gres = &instead
 				} else if u.Gres != nil {
-					return refusal{ref, c.said}
+					return refusal(ref, c.said)
 				}
 				return nil
 			}
@@ -108,7 +100,7 @@ func TestJobsThatMayNotGo(t *testing.T) {
 			if u.Dependency == nil {
 				return nil
 			}
-			return refusal{ref, said}
+			return refusal(ref, said)
 		}
 	}
 	for name, plugin := range map[string]func(ref string, u *job.Update) error{
@@ -153,7 +145,7 @@ func (d meddler) do(n int, ref string, u *job.Update) error {
 	}
 	switch d.instead {
 	case "":
-		return refusal{ref, d.said}
+		return refusal(ref, d.said)
 	case "dropped":
 		if d.gres {
 			u.Gres = nil

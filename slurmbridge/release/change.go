@@ -190,10 +190,7 @@ func Merge(changes []job.Change) []job.Change {
 			out = append(out, c)
 			continue
 		}
-		key := strings.Join([]string{
-			string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency),
-			keyOf(u.AdminComment), fmt.Sprint(u.StartNow, u.Host),
-		}, "\x00")
+		key := strings.Join(append(u.Words(), string(c.Step)), "\x00")
 		i, ok := last[key]
 		if !ok || len(out[i].Update.Jobs) >= mostJobs {
 			last[key] = len(out)
@@ -206,14 +203,6 @@ func Merge(changes []job.Change) []job.Change {
 		}
 	}
 	return out
-}
-
-// keyOf distinguishes an absent value from every present one.
-func keyOf(v *string) string {
-	if v == nil {
-		return "\x01"
-	}
-	return *v
 }
 
 // nodesOf is the ReqNodeList of a released member.

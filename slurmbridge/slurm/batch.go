@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -30,7 +30,8 @@ const (
 
 // line is one command of a batch.
 type line struct {
-	of   int    // the update
+	of   int // the update
+	refs []string
 	text string // with its newline
 	lane string // lines of one lane keep their order
 }
@@ -41,13 +42,13 @@ type line struct {
 func (c *Client) UpdateAll(ctx context.Context, all []job.Update) []error {
 	errs := make([]error, len(all))
 	var lines []line
-	for i, u := range all {
-		if errs[i] = checkUpdate(u); errs[i] != nil {
+	for i := range all {
+		if errs[i] = checkUpdate(all[i]); errs[i] != nil {
 			continue
 		}
-		one, ok := linesOf(i, u)
+		one, ok := linesOf(i, &all[i])
 		if !ok || c.noBatch.Load() {
-			errs[i] = c.Update(ctx, u)
+			errs[i] = c.Update(ctx, all[i])
 			continue
 		}
 		lines = append(lines, one...)
@@ -56,27 +57,31 @@ func (c *Client) UpdateAll(ctx context.Context, all []job.Update) []error {
 		errs[lines[0].of] = c.Update(ctx, all[lines[0].of])
 		return errs
 	}
-	for _, at := range c.batches(ctx, all, lines, errs) {
+	failed, unread := c.batches(ctx, lines)
+	for at, of := range failed {
+		errs[at] = of.Err()
+	}
+	for _, at := range unread {
 		errs[at] = c.Update(ctx, all[at])
 	}
 	return errs
 }
 
 // linesOf are the lines that make an update. false: it can't be made so.
-func linesOf(at int, u job.Update) ([]line, bool) {
-	set, quotes := settings(u), 0
+func linesOf(at int, u *job.Update) ([]line, bool) {
+	words, quotes := u.Words(), 0
 	if u.AdminComment != nil && strings.Contains(*u.AdminComment, " ") {
 		// Slurm keeps the quotes; Describe takes them off.
-		set[len(set)-1], quotes = `AdminComment="`+*u.AdminComment+`"`, 2
+		words[len(words)-1], quotes = `AdminComment="`+*u.AdminComment+`"`, 2
 	}
 	var out []line
 	for _, refs := range listsOf(u, maxLine/32) { // a list of jobs costs a third of as many lines
 		array, _, _ := strings.Cut(refs[0], "_")
-		update := "update JobId=" + strings.Join(refs, ",") + " " + strings.Join(set, " ") + "\n"
+		update := "update JobId=" + strings.Join(refs, ",") + " " + strings.Join(words, " ") + "\n"
 		if len(update) > maxLine || !sayable(update, quotes) {
 			return nil, false
 		}
-		out = append(out, line{of: at, lane: array, text: update})
+		out = append(out, line{of: at, refs: refs, lane: array, text: update})
 	}
 	return out, true
 }
@@ -88,84 +93,60 @@ func sayable(text string, quotes int) bool {
 		!strings.ContainsFunc(strings.TrimSuffix(text, "\n"), func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// batches gives the lines to a few scontrols and stores the updates' results in errs. It returns
-// the updates with unknown results.
-func (c *Client) batches(ctx context.Context, all []job.Update, lines []line, errs []error) []int {
+// batches gives the lines to a few scontrols. It returns what wasn't made, by update, and the updates with lines that
+// weren't read.
+func (c *Client) batches(ctx context.Context, lines []line) (failed map[int]job.JobErrors, unread []int) {
 	workers := min(mostBatches, max(1, len(lines)/fewLines))
 	shares := make([][]line, workers)
 	of := map[string]int{}
+	failed = map[int]job.JobErrors{}
 	for i, l := range lines {
 		w, known := of[l.lane]
 		if !known {
 			w = i * workers / len(lines)
 			of[l.lane] = w
 		}
-		shares[w] = append(shares[w], l)
+		shares[w], failed[l.of] = append(shares[w], l), job.JobErrors{}
 	}
-	type answer struct {
-		lines []line
-		said  map[string]string // of jobs
-		err   error
-	}
-	answers := make([][]answer, workers)
 	var g errgroup.Group
-	for w, share := range shares {
+	var mu sync.Mutex // of failed and unread
+	for _, share := range shares {
 		g.Go(func() error {
 			for chunk := range slices.Chunk(share, maxLines) {
-				said, err := c.batch(ctx, all, chunk)
-				answers[w] = append(answers[w], answer{chunk, said, err})
+				said, err := c.batch(ctx, chunk)
+				mu.Lock()
+				for _, l := range chunk {
+					if errors.Is(err, errNotRead) {
+						unread = append(unread, l.of)
+						continue
+					}
+					failed[l.of].Add(err, l.refs)
+					for _, ref := range l.refs {
+						if e, is := said[ref]; is {
+							failed[l.of][ref] = e
+						}
+					}
+				}
+				mu.Unlock()
 			}
 			return nil
 		})
 	}
 	_ = g.Wait()
-	failed := map[int][]error{}
-	var unsaid []int
-	for _, a := range slices.Concat(answers...) {
-		if errors.Is(a.err, errNotRead) {
-			for _, l := range a.lines {
-				unsaid = append(unsaid, l.of)
-			}
-			continue
-		}
-		for _, l := range a.lines {
-			failed[l.of] = append(failed[l.of], a.err)
-		}
-		for ref, what := range a.said {
-			for _, l := range a.lines {
-				if slices.Contains(all[l.of].Jobs, ref) {
-					failed[l.of] = append(failed[l.of], refused(ref, what))
-					break
-				}
-			}
-		}
-	}
-	for at, all := range failed {
-		errs[at] = worst(all)
-	}
-	slices.Sort(unsaid)
-	return slices.Compact(unsaid)
-}
-
-func refused(ref, what string) error {
-	return &UpdateError{
-		CommandError: &CommandError{
-			Command: batchName, Code: 1, Stderr: what + " for job " + ref,
-			Kind: text.ErrorKind(what),
-		},
-		Jobs: map[string]string{ref: what},
-	}
+	slices.Sort(unread)
+	return failed, slices.Compact(unread)
 }
 
 // errNotRead says that scontrol didn't ask for each of its lines.
 var errNotRead = errors.New("scontrol doesn't read commands from its standard input as it did")
 
-// batch has one scontrol make the lines. It returns what Slurm said of jobs, or the error of all
-// lines.
-func (c *Client) batch(ctx context.Context, all []job.Update, lines []line) (map[string]string, error) {
+// batch has one scontrol make the lines. It returns what Slurm said of jobs, and the error of all other jobs.
+func (c *Client) batch(ctx context.Context, lines []line) (said job.JobErrors, err error) {
 	var in strings.Builder
+	var refs []string
 	for _, l := range lines {
 		in.WriteString(l.text)
+		refs = append(refs, l.refs...)
 	}
 	out, stderr, err := c.run(ctx, command{
 		name: batchName, prog: "scontrol", stdin: in.String(),
@@ -184,11 +165,7 @@ func (c *Client) batch(ctx context.Context, all []job.Update, lines []line) (map
 	if err == nil {
 		return nil, nil
 	}
-	said := text.UpdateErrors(stderr)
-	maps.DeleteFunc(said, func(ref, _ string) bool { // a plugin's words may look like an error of any job
-		return !slices.ContainsFunc(lines, func(l line) bool { return slices.Contains(all[l.of].Jobs, ref) })
-	})
-	if unexplained(stderr, len(said) > 0) {
+	if said = ofJobs(stderr, refs); unexplained(stderr, len(said) > 0) {
 		return said, fmt.Errorf("of some job among many: %w", err)
 	}
 	return said, nil

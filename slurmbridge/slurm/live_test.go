@@ -381,7 +381,9 @@ return slurm.SUCCESS
 	known := 0
 	for i, n := range numbers {
 		ref := all[i].Jobs[0]
-		got := job.JobErrors(errs[i], []string{ref})[ref]
+		var said job.JobErrors
+		errors.As(errs[i], &said)
+		got := said[ref]
 		switch {
 		case slices.Contains(names[n], got.Code):
 			known++

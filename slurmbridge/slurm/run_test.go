@@ -254,11 +254,9 @@ func TestCommands(t *testing.T) {
 			script: fails, says: "Job dependency problem", err: job.ErrRefused,
 			do: func(c *Client) (string, error) {
 				err := c.Update(t.Context(), job.Update{Jobs: []string{"8"}, StartNow: true})
-				var ue *UpdateError
-				if errors.As(err, &ue) {
-					return ue.Jobs["8"], err
-				}
-				return "", err
+				var said job.JobErrors
+				errors.As(err, &said)
+				return said["8"].Text, err
 			},
 		},
 		"a gate that is held":     {do: mend(0, "a", "b"), calls: "scontrol|release|7\n" + first + "\n" + place},
@@ -560,7 +558,7 @@ func TestLinesSayWhatTheUpdateSays(t *testing.T) {
 		if checkUpdate(u) != nil {
 			t.Skip("refused")
 		}
-		lines, ok := linesOf(7, u)
+		lines, ok := linesOf(7, &u)
 		if !ok {
 			if !strings.Contains(comment, `"`) &&
 				strings.IndexFunc(comment, func(r rune) bool { return r < ' ' || r > '~' }) < 0 && len(comment) < 200 {
@@ -574,7 +572,7 @@ func TestLinesSayWhatTheUpdateSays(t *testing.T) {
 				t.Fatalf("%q", l.text)
 			}
 			got := words(strings.TrimSuffix(l.text, "\n")) // as readline gives it
-			set := settings(u)
+			set := u.Words()
 			if strings.Contains(comment, " ") {
 				set[len(set)-1] = `AdminComment="` + comment + `"`
 			}

@@ -33,18 +33,18 @@ func (c *Client) Update(ctx context.Context, u job.Update) error {
 	if err := checkUpdate(u); err != nil {
 		return err
 	}
-	var failed []error
-	for _, refs := range listsOf(u, maxRefs) {
-		failed = append(failed, c.update(ctx, refs, settings(u)))
+	failed := job.JobErrors{}
+	for _, refs := range listsOf(&u, maxRefs) {
+		failed.Add(c.update(ctx, refs, u.Words()), refs)
 	}
-	return worst(failed)
+	return failed.Err()
 }
 
 // listsOf are the lists of jobs that an update names, one per command, of so many jobs at most; none = it changes
 // nothing.
-func listsOf(u job.Update, most int) [][]string {
+func listsOf(u *job.Update, most int) [][]string {
 	switch {
-	case len(settings(u)) == 0:
+	case len(u.Words()) == 0:
 		return nil
 	case u.ReqNodes != nil:
 		most = 1
@@ -52,75 +52,25 @@ func listsOf(u job.Update, most int) [][]string {
 	return slices.Collect(slices.Chunk(u.Jobs, most))
 }
 
-func (c *Client) update(ctx context.Context, refs, set []string) error {
-	args := append([]string{"update", "JobId=" + strings.Join(refs, ",")}, set...)
+// update changes jobs with one scontrol. Where Slurm names the jobs that it didn't change, the error is job.JobErrors.
+func (c *Client) update(ctx context.Context, refs, words []string) error {
+	args := append([]string{"update", "JobId=" + strings.Join(refs, ",")}, words...)
 	_, stderr, err := c.run(ctx, command{prog: "scontrol", args: args})
-	var ce *CommandError
-	if errors.As(err, &ce) && ce.Code >= 0 {
-		return &UpdateError{CommandError: ce, Jobs: text.UpdateErrors(stderr)}
+	if named := ofJobs(stderr, refs); err != nil && len(named) > 0 && !errors.Is(err, job.ErrDown) {
+		return named
 	}
 	return err
 }
 
-// UpdateError is an update that failed for some of its jobs.
-type UpdateError struct {
-	*CommandError
-	// Jobs has what Slurm said of each job that it named.
-	Jobs map[string]string
-}
-
-// JobErrors implements job.ofJobs.
-func (e *UpdateError) JobErrors() map[string]job.JobError {
-	out := make(map[string]job.JobError, len(e.Jobs))
-	for ref, said := range e.Jobs {
-		out[ref] = text.JobErrorOf(said)
-	}
-	return out
-}
-
-// worst joins errors such that errors.Is finds the gravest only: a slurmctld that
-// is down, then a refusal, then a job that is gone.
-func worst(errs []error) error {
-	var bad []error
-	for _, kind := range []error{job.ErrDown, job.ErrRefused, job.ErrNoJob, nil} {
-		for _, err := range errs {
-			if err != nil && (kind == nil || errors.Is(err, kind)) {
-				bad = append(bad, err)
-			}
-		}
-		if len(bad) > 0 {
-			break
+// ofJobs is what standard error says of jobs.
+func ofJobs(stderr string, refs []string) job.JobErrors {
+	named := job.JobErrors{}
+	for ref, said := range text.UpdateErrors(stderr) {
+		if slices.Contains(refs, ref) { // a plugin's words may look like an error of any job
+			named[ref] = text.JobErrorOf(said)
 		}
 	}
-	return errors.Join(bad...)
-}
-
-// settings are the update's words, in the order that was measured to make Slurm
-// look at a released job at once: the dependency, then the begin time.
-func settings(u job.Update) []string {
-	var set []string
-	add := func(key string, value *string) {
-		if value != nil {
-			set = append(set, key+"="+*value)
-		}
-	}
-	add("Gres", u.Gres)
-	add("ReqNodeList", u.ReqNodes)
-	add("Dependency", u.Dependency)
-	if u.StartNow {
-		set = append(set, "StartTime=now")
-	}
-	if u.TimeLimit > 0 {
-		set = append(set, fmt.Sprintf("TimeLimit=%d", u.TimeLimit/time.Minute))
-	}
-	if u.Host.CPUs > 0 {
-		set = append(set, fmt.Sprintf("NumCPUs=%d", u.Host.CPUs))
-	}
-	if u.Host.MemMiB > 0 {
-		set = append(set, fmt.Sprintf("MinMemoryNode=%d", u.Host.MemMiB))
-	}
-	add("AdminComment", u.AdminComment)
-	return set
+	return named
 }
 
 func checkUpdate(u job.Update) error {

@@ -48,7 +48,8 @@ func (r *Refusals) List() []job.RefusedChanges {
 
 // Sent notes what became of a change: err is Slurm's answer. The next poll shows whether it has done what it took.
 func (t *Tracker) Sent(c *job.Change, err error, at time.Time) {
-	failed := job.JobErrors(err, c.Update.Jobs)
+	failed := job.JobErrors{}
+	failed.Add(err, c.Update.Jobs)
 	for _, ref := range c.Update.Jobs {
 		if e, ok := failed[ref]; ok {
 			t.refuse(ref, c.Step, e, at)
