@@ -145,7 +145,7 @@ var checks = []check{
 		"a job that asks for more shares than one GPU has is refused",
 		conf("SelectTypeParameters=${SelectTypeParameters-MULTIPLE_SHARING_GRES_PJ}")),
 	row("least-loaded", Warning, nodes, on(func(e *exam, n *text.Node) bool {
-		return n.GPUCount() > 1 && e.has("SelectTypeParameters", "LL_SHARED_GRES")
+		return n.GPUs > 1 && e.has("SelectTypeParameters", "LL_SHARED_GRES")
 	}), "SelectTypeParameters has LL_SHARED_GRES",
 		"of a node's GPUs Slurm then takes the least loaded, so no group can be put on one of several that are idle: jobs "+
 			"start alone until one GPU is left, and the others are shared only as they become free",
@@ -240,7 +240,7 @@ var checks = []check{
 			"systemctl restart slurmd   # on the node, when gres.conf is right")),
 	row("one-sharing", Warning, nodes, on(func(e *exam, n *text.Node) bool {
 		said := e.GresConf == nil || strings.Contains(strings.ToLower(*e.GresConf), "all_sharing")
-		return !said && n.GPUCount() > 1 && n.Shares["mps"] > 0
+		return !said && n.GPUs > 1 && n.Shares["mps"] > 0
 	}), "several GPUs and mps without all_sharing on $nodes",
 		"by default Slurm shares one GPU of a node at a time; jobs then wait next to idle GPUs",
 		"slurmctld and the nodes' slurmds restart; a job that asks for mps by hand may then be on any of a node's GPUs, "+
@@ -253,7 +253,7 @@ var checks = []check{
 		"unless the nodes have a gres.conf of their own they don't know which GPU the shares are of", restarts,
 		gres("Name=gpu Type=TYPE File=/dev/nvidia0", "$lines")),
 	row("gpu-type", Error, nodes,
-		or(Warning, typesChecked, on(func(_ *exam, n *text.Node) bool { return n.GPUs[""] > 0 })),
+		or(Warning, typesChecked, on(func(_ *exam, n *text.Node) bool { return n.ByType[""] > 0 })),
 		"GPUs without a type on $nodes",
 		"Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of; and "+noCard, restarts,
 		conf("NodeName=$nodes … Gres=gpu:titanxp:1,$sharing:100   # and what these nodes have besides"),

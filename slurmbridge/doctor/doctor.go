@@ -129,7 +129,7 @@ func newExam(f *Facts) *exam {
 		e.sharing = "shard"
 	}
 	for i := range e.Nodes {
-		if e.Nodes[i].GPUCount() > 0 {
+		if e.Nodes[i].GPUs > 0 {
 			e.gpus = append(e.gpus, &e.Nodes[i])
 		}
 	}

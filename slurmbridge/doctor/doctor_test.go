@@ -705,7 +705,7 @@ gpuprof_gpus_uncertain 2
 		srv.Close()
 		must.Equal(t, ask()["gpu1"].Silent, "connection refused", name)
 	}
-	node := text.Node{Name: "a", GPUs: map[string]int{"": 1}}
+	node := text.Node{Node: job.Node{Name: "a", GPUs: 1}}
 	got := AskAgents(t.Context(), http.DefaultClient, "http://{node} x", []text.Node{node})
 	if got["a"].Silent == "" {
 		t.Error("an address that is none")

@@ -161,13 +161,13 @@ func (e *exam) withoutShares(instances bool) []hit {
 	bare, shares := map[string][]string{}, map[string]string{}
 	for _, n := range e.gpus {
 		var parts []string
-		for _, t := range slices.Sorted(maps.Keys(n.GPUs)) {
-			parts = append(parts, fmt.Sprintf("gpu:%s:%d", cmp.Or(t, "TYPE"), n.GPUs[t]))
+		for _, t := range slices.Sorted(maps.Keys(n.ByType)) {
+			parts = append(parts, fmt.Sprintf("gpu:%s:%d", cmp.Or(t, "TYPE"), n.ByType[t]))
 		}
-		parts = append(append(parts, fmt.Sprintf("%s:%d", e.sharing, 100*n.GPUCount())), n.OtherGres...)
+		parts = append(append(parts, fmt.Sprintf("%s:%d", e.sharing, 100*n.GPUs)), n.OtherGres...)
 		if line := strings.Join(parts, ","); sharesOf(n) == 0 && hasInstances(n) == instances {
 			bare[line] = append(bare[line], n.Name)
-			shares[line] = fmt.Sprintf("Name=%s Count=%d", e.sharing, 100*n.GPUCount())
+			shares[line] = fmt.Sprintf("Name=%s Count=%d", e.sharing, 100*n.GPUs)
 		}
 	}
 	hits := byNodes(bare, "gres")
@@ -179,7 +179,7 @@ func (e *exam) withoutShares(instances bool) []hit {
 
 // hasInstances reports whether some of a node's GPUs are MIG instances.
 func hasInstances(n *text.Node) bool {
-	for typ := range n.GPUs {
+	for typ := range n.ByType {
 		if _, is := job.InstanceOf(typ); is {
 			return true
 		}
@@ -190,7 +190,7 @@ func hasInstances(n *text.Node) bool {
 // counts is a test for nodes of one kind of shares whose number has this relation to 100 a GPU.
 func counts(so func(got, want int) bool) test {
 	return saying(func(_ *exam, n *text.Node) string {
-		got, gpus := sharesOf(n), n.GPUCount()
+		got, gpus := sharesOf(n), n.GPUs
 		if both := n.Shares["mps"] > 0 && n.Shares["shard"] > 0; both || got == 0 || !so(got, 100*gpus) {
 			return ""
 		}
@@ -217,7 +217,7 @@ func (e *exam) unnamedShares(so bool) []hit {
 func (e *exam) unknownCards() []hit {
 	unknown := map[string][]string{}
 	for _, n := range e.gpus {
-		for t := range n.GPUs {
+		for t := range n.ByType {
 			if _, ok := e.Settings.Card(t); !ok && t != "" {
 				unknown[t] = append(unknown[t], n.Name)
 			}

@@ -40,50 +40,26 @@ func gpuNodes(nodes []text.Node, params, release string) []job.Node {
 	var out []job.Node
 	for i := range nodes {
 		n := &nodes[i]
-		if n.State == "" || n.GPUCount() == 0 {
+		if n.State == "" || n.GPUs == 0 {
 			continue
 		}
-		j := job.Node{
-			Name: n.Name, Up: n.Up, Reserved: n.Reserved, Asleep: n.Asleep, Planned: n.Planned, Partitions: n.Partitions,
-			CPUs: n.CPUs, CPUsAlloc: n.CPUsAlloc, CPUsPerAlloc: n.CPUsPerCore,
-			TaskPerCore: text.HasOption(params, "CR_ONE_TASK_PER_CORE"), MemMiB: n.MemMiB, MemAlloc: n.MemAlloc,
-			GPUs: n.GPUCount(),
-		}
+		n.TaskPerCore = text.HasOption(params, "CR_ONE_TASK_PER_CORE")
 		// With CR_CPU, too, no two jobs share a core if Slurm knows its threads.
 		if text.HasOption(params, "CR_SOCKET") || text.HasOption(params, "CR_SOCKET_MEMORY") {
-			j.CPUsPerAlloc = n.CPUsPerSocket
+			n.CPUsPerAlloc = n.CPUsPerSocket
 		}
-		if len(n.GPUs) == 1 { // otherwise they have no common type
-			for typ := range n.GPUs {
-				j.GPUType = typ
+		alike := len(n.ByType) <= 1
+		for k := range n.Cards {
+			c := &n.Cards[k]
+			if _, is := job.InstanceOf(c.Type); is && !text.SharesInstances(release) {
+				c.Units = 0 // whatever Slurm shows
 			}
+			alike = alike && (n.Sharing == "" || c.Units == job.Units)
 		}
-		for _, kind := range []job.Sharing{job.Shard, job.MPS} { // the latter where a node has both
-			if units := n.Shares[string(kind)]; units > 0 {
-				j.Sharing, j.Units = kind, units
-			}
+		if alike {
+			n.Cards = nil
 		}
-		j.Cards = cardsOf(n, j.Sharing, text.SharesInstances(release))
-		out = append(out, j)
-	}
-	return out
-}
-
-// cardsOf are the GPUs of a node where they aren't all alike, nil = they are. instances: Slurm can share MIG instances;
-// otherwise these have no shares, whatever it shows.
-func cardsOf(n *text.Node, sharing job.Sharing, instances bool) []job.Card {
-	alike := len(n.GPUs) <= 1
-	var out []job.Card
-	for i := range n.Cards {
-		c := job.Card{Type: n.Cards[i].Type, Units: n.Cards[i].Shares[string(sharing)]}
-		if _, is := job.InstanceOf(c.Type); is && !instances {
-			c.Units = 0
-		}
-		alike = alike && (sharing == "" || c.Units == job.Units)
-		out = append(out, c)
-	}
-	if alike {
-		return nil
+		out = append(out, n.Node)
 	}
 	return out
 }

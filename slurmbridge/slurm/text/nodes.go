@@ -2,53 +2,26 @@ package text
 
 import (
 	"bytes"
+	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Node is a node as scontrol shows it.
+// Node is a node as scontrol shows it. CPUsPerAlloc is how many of its CPUs a core holds: 1 where Slurm counts cores, not
+// threads, as CPUs. Cards holds all of its GPUs, with their shares of the node's kind. Which of several alike have none
+// only `scontrol -d` says, and only from 23.02 on; else the last are taken for them.
 type Node struct {
-	Name       string
-	State      string // e.g. "MIXED+PLANNED"
-	Addr       string // where it is reached, "" = not shown
-	Up         bool   // in service: jobs can start there
-	Reserved   bool   // a reservation or a maintenance keeps ordinary jobs away
-	Asleep     bool   // power saving has put it to sleep
-	Planned    bool   // Slurm keeps it for a pending job
-	Partitions []string
-	Reason     string // why it is out of service, in an operator's or Slurm's words
-	CPUs       int
-	CPUsAlloc  int
-	// CPUsPerCore and CPUsPerSocket are how many of its CPUs a core and a socket hold: 1 and so
-	// many cores where Slurm counts cores, not threads, as CPUs.
-	CPUsPerCore, CPUsPerSocket int
-
-	MemMiB   float64
-	MemAlloc float64
-	GPUs     map[string]int // by type; "" = no type
-	Shares   map[string]int // by kind, "mps" or "shard"
-	// OtherGres is what else the node has, as Slurm shows it ("nic:2").
-	OtherGres []string
-	// Cards are the GPUs by their indexes. Which of several alike have no shares only
-	// `scontrol -d` says, and only from 23.02 on; else the last are taken for them.
-	Cards []Card
-}
-
-// Card is one GPU of a node.
-type Card struct {
-	Type   string         // "" = none
-	Shares map[string]int // by kind
-}
-
-// GPUCount is the number of the node's GPUs.
-func (n *Node) GPUCount() int {
-	sum := 0
-	for _, c := range n.GPUs {
-		sum += c
-	}
-	return min(sum, maxCount)
+	job.Node
+	State         string         // e.g. "MIXED+PLANNED"
+	Addr          string         // where it is reached, "" = not shown
+	Reason        string         // why it is out of service, in an operator's or Slurm's words
+	CPUsPerSocket int            // that many cores where Slurm counts cores as CPUs
+	ByType        map[string]int // its GPUs; "" = no type
+	Shares        map[string]int // by kind, "mps" or "shard"
+	OtherGres     []string       // what else the node has, as Slurm shows it ("nic:2")
 }
 
 // ParseNodes reads `scontrol show nodes -o`.
@@ -73,21 +46,19 @@ func ParseNodes(out []byte) []Node {
 
 func parseNode(line []byte) Node {
 	f := record(line, "Reason", "Comment", "Extra")
-	cpus := f["CPUEfctv"]
-	if cpus == "" {
-		cpus = f["CPUTot"]
-	}
 	n := Node{
-		Name: f["NodeName"], State: f["State"], Addr: f["NodeAddr"],
-		Asleep:  strings.Contains(f["State"], "POWERED_DOWN") || strings.Contains(f["State"], "~"),
-		Planned: strings.Contains(f["State"], "PLANNED"),
-		CPUs:    number(cpus), CPUsAlloc: number(f["CPUAlloc"]),
-		MemMiB:   max(0, ParseMiB(f["RealMemory"])-ParseMiB(f["MemSpecLimit"])),
-		MemAlloc: ParseMiB(f["AllocMem"]),
-		GPUs:     map[string]int{}, Shares: map[string]int{},
+		Node: job.Node{
+			Name:    f["NodeName"],
+			Asleep:  strings.Contains(f["State"], "POWERED_DOWN") || strings.Contains(f["State"], "~"),
+			Planned: strings.Contains(f["State"], "PLANNED"),
+			CPUs:    number(cmp.Or(f["CPUEfctv"], f["CPUTot"])), CPUsAlloc: number(f["CPUAlloc"]),
+			MemMiB:   max(0, ParseMiB(f["RealMemory"])-ParseMiB(f["MemSpecLimit"])),
+			MemAlloc: ParseMiB(f["AllocMem"]),
+		},
+		State: f["State"], Addr: f["NodeAddr"], ByType: map[string]int{}, Shares: map[string]int{},
 	}
 	n.Up, n.Reserved = inService(n.State)
-	n.CPUsPerCore, n.CPUsPerSocket = grain(number(f["CPUTot"]), number(f["Sockets"]), number(f["CoresPerSocket"]),
+	n.CPUsPerAlloc, n.CPUsPerSocket = grain(number(f["CPUTot"]), number(f["Sockets"]), number(f["CoresPerSocket"]),
 		number(f["ThreadsPerCore"]))
 	if _, reason, ok := bytes.Cut(line, []byte(" Reason=")); ok {
 		why, _, _ := bytes.Cut(reason, []byte(" [")) // by whom, when
@@ -96,22 +67,27 @@ func parseNode(line []byte) Node {
 	if p := f["Partitions"]; p != "" {
 		n.Partitions = strings.Split(p, ",")
 	}
-	for g := range ParseGres(f["Gres"]) {
-		switch {
-		case g.Count == 0 || !g.ofGPU():
+	for item := range hostlist.Items(f["Gres"]) {
+		switch g, ok := parseGresItem(item); {
+		case !ok:
+		case !g.ofGPU():
+			bare, _, _ := strings.Cut(item, "(")
+			n.OtherGres = append(n.OtherGres, bare)
+		case g.Count == 0:
 		case g.Name == "gpu":
-			n.GPUs[g.Type] = min(n.GPUs[g.Type]+g.Count, maxCount)
-			for range min(g.Count, maxGPUs-len(n.Cards)) {
-				n.Cards = append(n.Cards, Card{Type: g.Type, Shares: map[string]int{}})
-			}
+			n.ByType[g.Type] = min(n.ByType[g.Type]+g.Count, maxCount)
+			n.GPUs, n.GPUType = min(n.GPUs+g.Count, maxCount), g.Type
+			n.Cards = append(n.Cards, slices.Repeat([]job.Card{{Type: g.Type}}, min(g.Count, maxGPUs-len(n.Cards)))...)
 		default:
 			n.Shares[g.Name] = min(n.Shares[g.Name]+g.Count, maxCount)
 		}
 	}
-	for item := range hostlist.Items(f["Gres"]) {
-		if g, ok := parseGresItem(item); ok && !g.ofGPU() {
-			bare, _, _ := strings.Cut(item, "(")
-			n.OtherGres = append(n.OtherGres, bare)
+	if len(n.ByType) > 1 {
+		n.GPUType = "" // they have no common type
+	}
+	for _, kind := range []job.Sharing{job.Shard, job.MPS} { // the latter where a node has both
+		if units := n.Shares[string(kind)]; units > 0 {
+			n.Sharing, n.Units = kind, units
 		}
 	}
 	n.deal(f["Gres"], f["GresUsed"])
@@ -130,27 +106,26 @@ func grain(cpus, sockets, cores, threads int) (perCore, perSocket int) {
 
 // deal gives each GPU its shares: Slurm names them by type.
 func (n *Node) deal(gres, used string) {
-	sums := map[[2]string]int{} // by kind and type
+	sums := map[string]int{}
 	for g := range ParseGres(gres) {
-		if g.ofGPU() && g.Name != "gpu" {
-			sums[[2]string{g.Name, g.Type}] += g.Count
+		if g.Name == string(n.Sharing) {
+			sums[g.Type] += g.Count
 		}
 	}
-	for key, sum := range sums {
-		var of []int
+	for typ, sum := range sums {
+		var of []*job.Card
 		for i := range n.Cards {
-			if key[1] == "" || n.Cards[i].Type == key[1] {
-				of = append(of, i)
+			if typ == "" || n.Cards[i].Type == typ {
+				of = append(of, &n.Cards[i])
 			}
 		}
-		counts := countsOf(used, key[0], key[1])
-		for k, i := range of {
-			part := min(job.Units, sum)
+		counts := countsOf(used, string(n.Sharing), typ)
+		for k, card := range of {
+			card.Units = min(job.Units, sum)
 			if len(counts) == len(of) {
-				part = counts[k]
+				card.Units = counts[k]
 			}
-			n.Cards[i].Shares[key[0]] = part
-			sum -= part
+			sum -= card.Units
 		}
 	}
 }

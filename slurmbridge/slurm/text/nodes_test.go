@@ -143,7 +143,7 @@ func TestParseNodesRecorded(t *testing.T) {
 		t.Run(release, func(t *testing.T) {
 			by := map[string]Node{}
 			for _, n := range ParseNodes(recorded(t, release, "nodes")) {
-				if n.GPUCount() > 0 {
+				if n.GPUs > 0 {
 					by[n.Name] = n
 				}
 			}
@@ -155,29 +155,25 @@ func TestParseNodesRecorded(t *testing.T) {
 				n.State, n.Addr, n.Cards = "", "", nil // see TestCards
 				by[name] = n
 			}
-			for _, want := range []Node{
-				// A maintenance reservation is over n1.
-				{
-					Name: "n1", Up: true, GPUs: map[string]int{"titanxp": 1}, Shares: map[string]int{"mps": 100},
-					Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 1, MemMiB: 15500,
-					MemAlloc: 100, Reserved: true,
-				},
-				// n2's comment and n4's reason say otherwise.
-				{
-					Name: "n2", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"mps": 200},
-					Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 3, MemMiB: 16000,
-					MemAlloc: 300,
-				},
-				{
-					Name: "n3", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"shard": 200},
-					Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 4, MemMiB: 16000,
-					MemAlloc: 400,
-				},
-				{
-					Name: "n4", GPUs: map[string]int{"shared": 1}, Shares: map[string]int{}, Partitions: []string{"gpu", "hidden"},
-					CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, MemMiB: 16000, Reason: "State=IDLE Gres=gpu:titanxp:7",
-				},
-			} {
+			titanxp := func(name string, gpus int, sharing job.Sharing) Node {
+				return Node{
+					Node: job.Node{
+						Name: name, Up: true, GPUs: gpus, GPUType: "titanxp", Sharing: sharing, Units: 100 * gpus,
+						Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerAlloc: 1, MemMiB: 16000,
+					},
+					CPUsPerSocket: 1, ByType: map[string]int{"titanxp": gpus}, Shares: map[string]int{string(sharing): 100 * gpus},
+				}
+			}
+			// A maintenance reservation is over n1; n2's comment and n4's reason say otherwise.
+			n1, n2, n3 := titanxp("n1", 1, job.MPS), titanxp("n2", 2, job.MPS), titanxp("n3", 2, job.Shard)
+			n1.Reserved, n1.CPUsAlloc, n1.MemAlloc, n1.MemMiB = true, 1, 100, 15500
+			n2.CPUsAlloc, n2.MemAlloc, n3.CPUsAlloc, n3.MemAlloc = 3, 300, 4, 400
+			n4 := Node{Node: job.Node{
+				Name: "n4", GPUs: 1, GPUType: "shared", Partitions: []string{"gpu", "hidden"}, CPUs: 16, CPUsPerAlloc: 1,
+				MemMiB: 16000,
+			}, CPUsPerSocket: 1, ByType: map[string]int{"shared": 1}, Shares: map[string]int{}}
+			n4.Reason = "State=IDLE Gres=gpu:titanxp:7"
+			for _, want := range []Node{n1, n2, n3, n4} {
 				must.Equal(t, by[want.Name], want, want.Name)
 			}
 		})
@@ -206,7 +202,7 @@ func TestCards(t *testing.T) {
 		}
 		var got []string
 		for _, card := range nodes[0].Cards {
-			got = append(got, fmt.Sprint(card.Type, card.Shares["shard"]+card.Shares["mps"]))
+			got = append(got, fmt.Sprint(card.Type, card.Units))
 		}
 		must.Equal(t, strings.Join(got, " "), c.want, "%s, %s", c.gres, c.used)
 	}
@@ -250,8 +246,8 @@ func TestCPUsPerCore(t *testing.T) {
 		"CPUTot=4 Sockets=1 CoresPerSocket=-4 ThreadsPerCore=99999999999": {1, 1},
 	} {
 		n := parseNode([]byte("NodeName=x State=IDLE " + layout + " Comment=ThreadsPerCore=9"))
-		if n.CPUsPerCore != want[0] || n.CPUsPerSocket != want[1] {
-			t.Errorf("%s: %d and %d, want %v", layout, n.CPUsPerCore, n.CPUsPerSocket, want)
+		if n.CPUsPerAlloc != want[0] || n.CPUsPerSocket != want[1] {
+			t.Errorf("%s: %d and %d, want %v", layout, n.CPUsPerAlloc, n.CPUsPerSocket, want)
 		}
 	}
 }
@@ -279,7 +275,7 @@ func FuzzParseNodes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, out []byte, reason string) {
 		seen := map[string]bool{}
 		for _, n := range ParseNodes(out) {
-			if n.Name == "" || n.GPUCount() < 0 || n.MemMiB < 0 || n.CPUs < 0 || seen[n.Name] {
+			if n.Name == "" || n.GPUs < 0 || n.MemMiB < 0 || n.CPUs < 0 || seen[n.Name] {
 				t.Errorf("%+v", n)
 			}
 			for _, units := range n.Shares {
@@ -293,7 +289,7 @@ func FuzzParseNodes(f *testing.F) {
 		line := "NodeName=me Gres=gpu:2,mps:200 State=DOWN Partitions=p CfgTRES=cpu=1 Reason=" +
 			strings.ReplaceAll(reason, "\n", " ") + "\n"
 		got := ParseNodes([]byte(line + reason + "\n"))
-		if i := slices.IndexFunc(got, func(n Node) bool { return n.Name == "me" }); i != 0 || got[0].GPUCount() != 2 ||
+		if i := slices.IndexFunc(got, func(n Node) bool { return n.Name == "me" }); i != 0 || got[0].GPUs != 2 ||
 			got[0].Up || got[0].Shares["mps"] != 200 || len(got[0].Partitions) != 1 {
 			t.Errorf("%q: %+v", reason, got)
 		}
