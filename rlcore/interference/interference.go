@@ -228,11 +228,6 @@ const (
 	mostAlone, aloneOfUser = 1 << 12, 1 << 8
 )
 
-// Forgotten is how many failures and broken contracts were forgotten for newer ones.
-func (m *Model) Forgotten() int {
-	return m.bad.Forgotten() + m.alone.Forgotten() + m.doubts.Forgotten()
-}
-
 // Forbid keeps two users' applications from sharing a GPU, since the accuser failed next to the accused; without
 // owners, all users'.
 func (m *Model) Forbid(accuser, accused rlcore.Identity) {

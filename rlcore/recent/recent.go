@@ -1,4 +1,4 @@
-// Package recent is memory with bounds: a map that forgets what was noted longest ago, and counts what it forgot.
+// Package recent is memory with bounds: a map that forgets what was noted longest ago.
 package recent
 
 import (
@@ -14,7 +14,6 @@ type Map[K comparable, V any] struct {
 	entries       map[K]*entry[V]
 	counts        map[string]int // by owner
 	clock         int            // of what was noted
-	forgotten     int
 }
 
 type entry[V any] struct {
@@ -54,7 +53,6 @@ func (m *Map[K, V]) forget(some func(K) bool) {
 		}
 	}
 	m.Delete(oldest)
-	m.forgotten++
 }
 
 // Get returns what was noted.
@@ -94,9 +92,6 @@ func (m *Map[K, V]) All() iter.Seq2[K, V] {
 		}
 	}
 }
-
-// Forgotten is how many entries had to make room for others.
-func (m *Map[K, V]) Forgotten() int { return m.forgotten }
 
 // Clone returns a map that shares nothing with m.
 func (m *Map[K, V]) Clone() *Map[K, V] {

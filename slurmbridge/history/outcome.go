@@ -125,8 +125,6 @@ type Beliefs interface {
 	Forgive(a, b rlcore.Identity)
 	KeepAlone(of rlcore.Identity, at time.Time)
 	LetShare(of rlcore.Identity, at time.Time)
-	// Forgotten is how much of what the last methods noted was forgotten for want of room.
-	Forgotten() int
 }
 
 // Teach lets beliefs learn from an outcome.

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -24,8 +25,8 @@ import (
 // Gate keeps the one job that waiting jobs depend on. They wait while it is renewed; without
 // renewal it ends by itself within one lease, and they are ordinary jobs.
 //
-// Each round keeps it (Keep). Between them Run renews it, so that a long round costs no lease. Run
-// stops when rounds make no progress: a bridge that hangs holds its jobs no longer than stalled and
+// Each round keeps it (Tend). Between them Run renews it, so that a long round costs no lease. Run
+// stops when rounds make no progress: a bridge that hangs holds its jobs no longer than leastStalled and
 // one lease.
 type Gate struct {
 	Slurm job.Slurm
@@ -105,12 +106,6 @@ const (
 	mostUnseen  = 3
 )
 
-// Instead says where the gate is because Slurm refused it where it was to be, "" = it didn't.
-func (g *Gate) Instead() string { return g.instead }
-
-// Misread is what Slurm says of the gate that isn't so, nil = nothing.
-func (g *Gate) Misread() []job.Misread { return g.distrust.fields }
-
 // Proved reports whether a poll has shown the gate as it is on this release of Slurm's.
 func (g *Gate) Proved(release string) bool { return g.proved == release && g.distrust.fields == nil }
 
@@ -173,15 +168,11 @@ func (g *Gate) OpenFor(ctx context.Context, s *job.Snapshot, refs []string) {
 }
 
 // leastStalled is the shortest time without progress of a round after which the gate is no longer
-// renewed: a dozen of Slurm's commands without an answer (10 s each).
+// renewed, or a lease if that is longer: a dozen of Slurm's commands without an answer (10 s each).
 const leastStalled = 2 * time.Minute
 
 // answerTime is how long a change may be under way: after that its command is ended.
 const answerTime = 10 * time.Second
-
-// stalled is how long a round may make no progress. Between two rounds there is none for up
-// to a third of a lease.
-func (g *Gate) stalled() time.Duration { return max(leastStalled, g.Lease) }
 
 func (g *Gate) current() lease {
 	if l := g.lease.Load(); l != nil {
@@ -213,7 +204,7 @@ const clockSlack = 2 * time.Second
 
 // Standby returns the daemon that keeps a closed gate in this one's place, "" = there is none. It keeps the gate file
 // up to date with that gate, for a slurmctld on this host. A gate that its owner hasn't renewed in time is no one's:
-// Keep takes it over. Of two daemons that made a gate at the same time the one with the older gate stays.
+// Tend takes it over. Of two daemons that made a gate at the same time the one with the older gate stays.
 func (g *Gate) Standby(ctx context.Context, s *job.Snapshot) (owner string, err error) {
 	g.asking.Lock()
 	defer g.asking.Unlock()
@@ -295,7 +286,7 @@ func (g *Gate) Tend(ctx context.Context, s *job.Snapshot) error {
 		return errors.Join(mended, err, g.shut())
 	}
 	if err == nil {
-		err = g.write()
+		err = g.publish(g.current())
 	}
 	return errors.Join(mended, err)
 }
@@ -335,7 +326,7 @@ func (g *Gate) Renew(ctx context.Context) error {
 	if g.ID() == "" || g.Left() <= 0 || g.Left() >= g.Lease*2/3 {
 		return nil // a gate whose lease is over may be another daemon's by now: the next round sees it
 	}
-	if idle := g.Now().Sub(time.Unix(0, g.progress.Load())); idle > g.stalled() {
+	if idle := g.Now().Sub(time.Unix(0, g.progress.Load())); idle > max(leastStalled, g.Lease) {
 		return fmt.Errorf("gate %s is not renewed: the round has made no progress for %v; jobs that wait run alone after %v",
 			g.ID(), idle.Round(time.Second), g.Left().Round(time.Second))
 	}
@@ -346,7 +337,7 @@ func (g *Gate) Renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return g.write()
+	return g.publish(g.current())
 }
 
 // Run renews the lease in parallel to the rounds until ctx ends.
@@ -551,78 +542,70 @@ func lines[V any](key string, values ...V) string {
 	return out
 }
 
-// write publishes the gate to the job_submit script. The expiry in the file is a little
-// before the lease's, so that no job is bound to a gate that is opening.
-func (g *Gate) write() error { return g.publish(g.current()) }
-
-func (g *Gate) publish(l lease) error {
-	if g.File == "" {
-		return nil
+// byPartition are the lines of the gate file that give a number above 0 for a partition.
+func byPartition[V any](key string, all map[string]V, number func(V) uint64) string {
+	out := ""
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if n := number(all[name]); n > 0 && !strings.ContainsAny(name, "\n:=") {
+			out += lines(key, fmt.Sprintf("%s:%d", name, n))
+		}
 	}
-	byHand := lines("uid", os.Geteuid()) + lines("user", g.ByHand.Users...) + lines("only", g.ByHand.Only...) +
-		lines("leave", g.ByHand.Leave...)
-	return writeGateFile(g.File, lines("job", l.gate)+lines("expires", l.expires.Add(-2*time.Second).Unix())+
-		sharedText(g.Sharing)+partitionLine(g.Partition)+byHand+g.polled)
+	return out
 }
 
-func writeGateFile(path, text string) error {
-	if err := renameio.WriteFile(path, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(path))); err != nil {
+// publish names a gate to the job_submit script. The expiry in the file is a little before the lease's, so that no job
+// is bound to a gate that is opening.
+func (g *Gate) publish(l lease) error {
+	return writeGateFile(g.File, lines("job", l.gate)+lines("expires", l.expires.Add(-2*time.Second).Unix())+g.ungated()+
+		lines("uid", os.Geteuid())+lines("user", g.ByHand.Users...)+lines("only", g.ByHand.Only...)+
+		lines("leave", g.ByHand.Leave...)+g.polled)
+}
+
+// ungated is what the gate file says without a gate, too: what shares of a GPU are called, so that a job that comes now
+// gets those of a whole one and waits for no gate, and the gate's partition.
+func (g *Gate) ungated() string {
+	text := lines("gres", g.Sharing) + lines("units", job.Units)
+	if g.Partition != "" {
+		text += lines("partition", g.Partition)
+	}
+	return text
+}
+
+// shut leaves in the gate file what holds without a gate.
+func (g *Gate) shut() error {
+	if g.Sharing == "" {
+		return CloseGateFile(g.File) // no poll has shown it
+	}
+	return writeGateFile(g.File, g.ungated())
+}
+
+// holdsUngated are the lines that a gate file keeps without a gate: those of Gate.ungated.
+var holdsUngated = regexp.MustCompile(`(?m)^(gres=(mps|shard)|units=\d+|partition=\S+)\n`)
+
+// CloseGateFile leaves in a gate file only what holds without a gate, as the file itself says it. A file that doesn't
+// name shares is removed.
+func CloseGateFile(path string) error {
+	was, _ := os.ReadFile(filepath.Clean(path)) // what can't be read says nothing
+	kept := string(bytes.Join(holdsUngated.FindAll(was, -1), nil))
+	if !strings.HasPrefix(kept, "gres=") {
+		kept = ""
+	}
+	return writeGateFile(path, kept)
+}
+
+// writeGateFile makes a gate file say something, or removes it where there is nothing to say; "" = no file is kept.
+func writeGateFile(path, text string) (err error) {
+	was, unread := os.ReadFile(filepath.Clean(path))
+	switch {
+	case path == "", unread == nil && text != "" && string(was) == text:
+		return nil
+	case text != "":
+		err = renameio.WriteFile(path, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(path)))
+	default:
+		err = os.Remove(filepath.Clean(path))
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("write gate file: %w", err)
 	}
 	return nil
 }
-
-// sharedText is what the gate file says of a GPU's shares.
-func sharedText(s job.Sharing) string { return lines("gres", s) + lines("units", job.Units) }
-
-// partitionLine names the gate's own partition, "" = it has none.
-func partitionLine(name string) string {
-	if name == "" {
-		return ""
-	}
-	return lines("partition", name)
-}
-
-// byPartition are the lines of the gate file that give a number above 0 for a partition.
-func byPartition[V any](key string, all map[string]V, number func(V) uint64) string {
-	var out strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if n := number(all[name]); n > 0 && !strings.ContainsAny(name, "\n:=") {
-			fmt.Fprintf(&out, "%s=%s:%d\n", key, name, n)
-		}
-	}
-	return out.String()
-}
-
-// CloseGateFile leaves in a gate file only what holds without a gate, as the file itself says it: what shares of a GPU
-// are called, so that a job that comes now gets those of a whole one and waits for no gate, and the gate's partition. A
-// file that doesn't name shares is removed.
-func CloseGateFile(path string) error { return closeGateFile(path, "", "") }
-
-// shut does the same with what the gate knows.
-func (g *Gate) shut() error { return closeGateFile(g.File, g.Sharing, g.Partition) }
-
-func closeGateFile(path string, sharing job.Sharing, partition string) error {
-	if path == "" {
-		return nil
-	}
-	was, _ := os.ReadFile(filepath.Clean(path)) // what can't be read says nothing
-	of := func(line *regexp.Regexp) string { return string(line.ReplaceAll(line.Find(was), []byte("$1"))) }
-	sharing, partition = cmp.Or(sharing, job.Sharing(of(gresLine))), cmp.Or(partition, of(partLine))
-	switch text := sharedText(sharing) + partitionLine(partition); {
-	case sharing == "":
-	case string(was) == text:
-		return nil
-	default:
-		return writeGateFile(path, text)
-	}
-	if err := os.Remove(filepath.Clean(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove gate file: %w", err)
-	}
-	return nil
-}
-
-var (
-	gresLine = regexp.MustCompile(`(?m)^gres=(mps|shard)$`)
-	partLine = regexp.MustCompile(`(?m)^partition=(\S+)$`)
-)

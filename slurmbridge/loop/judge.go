@@ -41,8 +41,6 @@ type learned struct {
 	tried *recent.Map[rlcore.Identity, float64] // see plan.Input.TriedMiB
 	// served are the applications that have ended well under MPS, noMPS those that can't run there.
 	served, noMPS *recent.Map[rlcore.Identity, bool]
-	// forgotten counts what sayForgotten has said.
-	forgotten int
 	taught    int64 // the last of the earlier outcomes that the beliefs have learned from
 }
 
@@ -109,7 +107,6 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 			return err
 		}
 	}
-	defer b.sayForgotten()
 	runs, err := b.Runs.Unjudged(ctx)
 	if err != nil || len(runs) == 0 {
 		return err
@@ -144,18 +141,6 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 		}
 	}
 	return nil
-}
-
-// sayForgotten logs and counts what was forgotten of failures and broken contracts since it was last said.
-func (b *Bridge) sayForgotten() {
-	l := &b.learned
-	now := b.Beliefs.Forgotten() + l.ended.Forgotten() + l.fails.Forgotten() + l.tried.Forgotten()
-	if now > l.forgotten {
-		b.Log.Warn("of failures and broken contracts the oldest are forgotten: there is room for a bounded number of each "+
-			"user's", "forgotten", now-l.forgotten)
-		b.Metrics.forgotten.Add(float64(now - l.forgotten))
-	}
-	l.forgotten = now
 }
 
 // howEnded is how a run's job ended. false: Slurm is expected to say soon. active says that

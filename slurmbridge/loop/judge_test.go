@@ -2,7 +2,6 @@ package loop_test
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"slices"
 	"testing"
@@ -324,27 +323,6 @@ func TestLessonsAreOfTheCard(t *testing.T) {
 			t.Errorf("a run on GPU %d taught %+v", index, o.Lesson)
 		}
 	}
-}
-
-// A user whose applications fail under ever new names is remembered for the last of them, nobody else is forgotten for
-// that, and the metrics say how many failures were forgotten.
-func TestFailuresUnderEverNewNames(t *testing.T) {
-	m, l := newModel(node("n1", 1, 8)), &ledger{}
-	for i := range 1001 {
-		o := history.Outcome{
-			Run: int64(i + 1), Ref: fmt.Sprint("9", i), User: "eve", App: fmt.Sprint("name", i), State: "FAILED",
-			End: m.now.Add(-time.Hour),
-		}
-		if i == 0 {
-			o.User = "ann"
-		}
-		l.kept = append(l.kept, o)
-	}
-	b, _ := learning(m, l)
-	reg := prometheus.NewRegistry()
-	b.Metrics = loop.NewMetrics(reg)
-	tick(t, b, m, 2*time.Second)
-	must.Equal(t, counted(t, reg, "slurmbridge_forgotten_total", ""), 1000-256, "failures that are said to be forgotten")
 }
 
 // TestRecordBeforeLook: a record that is there before a look has seen its job end waits

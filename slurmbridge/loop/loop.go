@@ -313,8 +313,8 @@ func (b *Bridge) keepGate(ctx context.Context, snap *job.Snapshot) {
 	err := b.Gate.Tend(ctx, snap)
 	if err != nil {
 		b.Metrics.gateErrors.Inc()
-	} else if instead := b.Gate.Instead(); instead != "" {
-		err = errors.New(instead)
+	} else if b.Gate.instead != "" {
+		err = errors.New(b.Gate.instead)
 	}
 	b.complain("gate", err)
 }
@@ -549,7 +549,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 		Window: b.Planner.Window(),
 	}
 	if b.standby == "" {
-		st.Misread = b.Gate.Misread()
+		st.Misread = b.Gate.distrust.fields
 	} else {
 		st.Gate, st.Lease = b.Gate.other.gate, b.Gate.other.expires.Sub(in.Snap.At)
 	}

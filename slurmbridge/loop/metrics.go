@@ -18,7 +18,7 @@ import (
 // user, and accounts are bounded: the number of series doesn't grow with the load.
 type Metrics struct {
 	pollTime, planTime, groupSize, delay, skew, predicted, seen, length, late, startAfterS prometheus.Histogram
-	gateErrors, considered, broken, lent, forgotten                                        prometheus.Counter
+	gateErrors, considered, broken, lent                                                   prometheus.Counter
 	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS                    prometheus.Gauge
 	jobs, gpus, misread, notAdopted, info, usageHours, usageSaved, usageLost               *prometheus.GaugeVec
 	polls, groups, members, changes, cmdErrors, unmanaged                                  *prometheus.CounterVec
@@ -163,9 +163,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"By how much less the jobs of the last 24 hours waited than on plain Slurm, hours, by account.", "account"),
 		usageLost: r.gauges("usage_time_lost_hours",
 			"By how much longer the jobs of the last 24 hours ran for sharing a GPU, hours, by account.", "account"),
-		forgotten: r.counter("forgotten_total",
-			"Failures and broken contracts, of pairs of applications and of applications, that were forgotten "+
-				"for newer ones: there is room for a bounded number of each user's."),
 		learned: counters(r, "lessons_total",
 			"Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).",
 			"what", "profile", "company"),

@@ -150,7 +150,7 @@ func (c *Client) batch(ctx context.Context, lines []line) (said job.JobErrors, e
 	}
 	out, stderr, err := c.run(ctx, command{
 		name: batchName, prog: "scontrol", stdin: in.String(),
-		env: []string{batchInput}, slow: batchSlow * c.timeout(),
+		env: []string{batchInput}, slow: batchSlow * c.Timeout,
 	})
 	var ce *CommandError
 	if err != nil && (!errors.As(err, &ce) || ce.Code < 0) {

@@ -85,6 +85,10 @@ var _ job.Slurm = (*Client)(nil)
 // Open finds the folder of Slurm's commands; a site may have a squeue of its own in another one. It runs none of the
 // commands. A cluster without accounting may lack sacctmgr.
 func (c *Client) Open() error {
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	if len(c.Prefix) > 0 {
 		c.bin = filepath.Join("/", cmp.Or(c.Bin, "/usr/bin"))
 		return nil
@@ -111,20 +115,6 @@ func (c *Client) Open() error {
 		return errors.New("find squeue, scontrol, sbatch and scancel: no folder of PATH has all of them (bin_dir names one)")
 	}
 	return fmt.Errorf("find Slurm's commands: %w", missing)
-}
-
-func (c *Client) timeout() time.Duration {
-	if c.Timeout > 0 {
-		return c.Timeout
-	}
-	return 10 * time.Second
-}
-
-func (c *Client) now() time.Time {
-	if c.Now != nil {
-		return c.Now()
-	}
-	return time.Now()
 }
 
 // cached is a value that is read again when it is old.
@@ -156,7 +146,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	snap := &job.Snapshot{At: c.now(), Release: config["SLURM_VERSION"]}
+	snap := &job.Snapshot{At: c.Now(), Release: config["SLURM_VERSION"]}
 	snap.Remembers, _ = text.Seconds(config["MinJobAge"])
 	snap.LeastLoaded = text.HasOption(config["SelectTypeParameters"], "LL_SHARED_GRES")
 	snap.GivesUsedGPUs = text.GivesUsedGPUs(snap.Release)
@@ -394,7 +384,7 @@ const configEvery = 5 * time.Minute
 // Config returns slurmctld's configuration; see text.ParseConfig. It is read again
 // when it is older than configEvery.
 func (c *Client) Config(ctx context.Context) (map[string]string, error) {
-	return c.config.get(c.now(), configEvery, func() (map[string]string, error) {
+	return c.config.get(c.Now(), configEvery, func() (map[string]string, error) {
 		out, err := c.ask(ctx, "scontrol", "show", "config")
 		if err != nil {
 			return nil, err

@@ -89,7 +89,7 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 			break
 		}
 	}
-	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout())
+	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Timeout)
 	defer cancel()
 	return "", "", errors.Join(err, c.OpenGate(cleanup, id))
 }
@@ -127,9 +127,6 @@ var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.@-]*$`)
 
 // RenewGate makes the lease end the given time from now.
 func (c *Client) RenewGate(ctx context.Context, id string, lease time.Duration) error {
-	if err := checkRefs("gate", id); err != nil {
-		return err
-	}
 	s := seconds(lease)
 	return c.update(ctx, []string{id}, []string{
 		"StartTime=now+" + strconv.Itoa(s), "Deadline=now+" + strconv.Itoa(s+seconds(gateSlack)),
@@ -138,9 +135,6 @@ func (c *Client) RenewGate(ctx context.Context, id string, lease time.Duration) 
 
 // ClaimGate implements job.Slurm.
 func (c *Client) ClaimGate(ctx context.Context, id string) error {
-	if err := checkRefs("gate", id); err != nil {
-		return err
-	}
 	return c.update(ctx, []string{id}, []string{"Comment=" + job.GateComment(c.Name)})
 }
 

@@ -98,7 +98,7 @@ func (c *Client) gpuLimits(ctx context.Context, config map[string]string, partit
 	if !c.limits.at.IsZero() {
 		before = c.limits.v
 	}
-	limits, _ := c.limits.get(c.now(), time.Minute, func() ([]job.GPULimit, error) {
+	limits, _ := c.limits.get(c.Now(), time.Minute, func() ([]job.GPULimit, error) {
 		ctx, cancel := context.WithTimeout(ctx, limitsWithin) // a poll waits for it
 		defer cancel()
 		assocs, err := c.ask(ctx, "sacctmgr", "-n", "-P", "show", "assoc", "cluster="+config["ClusterName"],
@@ -146,7 +146,7 @@ func oneNode(partitions []text.Partition, config map[string]string, nodes []job.
 
 // settings adds to a poll what the partitions' settings say, and returns the partitions.
 func (c *Client) settings(ctx context.Context, config map[string]string, snap *job.Snapshot) []text.Partition {
-	partitions, _ := c.parts.get(c.now(), partitionsEvery, func() ([]text.Partition, error) {
+	partitions, _ := c.parts.get(c.Now(), partitionsEvery, func() ([]text.Partition, error) {
 		partitions, err := c.partitions(ctx)
 		if err != nil {
 			return c.parts.v, nil //nolint:nilerr // as they were; the queue, which is read next, says what is wrong

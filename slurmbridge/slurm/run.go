@@ -104,7 +104,7 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	if c.Observe != nil {
 		defer func() { c.Observe(cmd.name, time.Since(started), err) }()
 	}
-	limit := cmp.Or(cmd.slow, c.timeout())
+	limit := cmp.Or(cmd.slow, c.Timeout)
 	runCtx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	argv := append(slices.Clone(c.Prefix), filepath.Join(c.bin, cmd.prog))

@@ -54,6 +54,9 @@ func listsOf(u *job.Update, most int) [][]string {
 
 // update changes jobs with one scontrol. Where Slurm names the jobs that it didn't change, the error is job.JobErrors.
 func (c *Client) update(ctx context.Context, refs, words []string) error {
+	if err := checkRefs("update", refs...); err != nil {
+		return err
+	}
 	args := append([]string{"update", "JobId=" + strings.Join(refs, ",")}, words...)
 	_, stderr, err := c.run(ctx, command{prog: "scontrol", args: args})
 	if named := ofJobs(stderr, refs); err != nil && len(named) > 0 && !errors.Is(err, job.ErrDown) {
