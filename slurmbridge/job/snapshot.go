@@ -121,7 +121,7 @@ type GPURequest struct {
 	Kind RequestKind
 	// Sharing is set for Shares.
 	Sharing Sharing
-	// Type is the type of GPU that Shares are of, "" = any.
+	// Type is the type of GPU, or of the one that Shares are of; "" = any, or several.
 	Type string
 	// Count is the number of whole GPUs, or of shares.
 	Count int
@@ -155,17 +155,12 @@ type Dependencies struct {
 
 // Only reports whether the single unmet condition is after:job.
 func (d Dependencies) Only(typ, job string) bool {
-	return len(d.List) == 1 && d.List[0].Type == typ && d.List[0].Job == job && d.List[0].Rest == ""
+	return slices.Equal(d.List, []Dependency{{Type: typ, Job: job}})
 }
 
 // Has reports whether typ:job is among the unmet conditions.
 func (d Dependencies) Has(typ, job string) bool {
-	for _, t := range d.List {
-		if t.Type == typ && t.Job == job {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.List, func(t Dependency) bool { return t.Type == typ && t.Job == job })
 }
 
 // Node is a node with GPUs.

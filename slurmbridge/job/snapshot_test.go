@@ -130,14 +130,14 @@ func TestWhichJobsAreSessions(t *testing.T) {
 			t.Errorf("%s: %+v, want %v MiB, a contract of %v", name, got, c.mib, c.contract)
 		}
 	}
-	if got := ParseTerms("share:try-memory=8G"); got.TryMiB != 8192 || got.None() || len(got.Ignored) > 0 {
+	if got := ParseTerms("share:try-memory=8G"); got.TryMiB != 8192 || len(got.Ignored) > 0 {
 		t.Errorf("%+v", got)
 	}
-	if got := ParseTerms("share:memory=8G"); got.MemoryMiB != 8192 || got.TryMiB != 0 || got.None() ||
+	if got := ParseTerms("share:memory=8G"); got.MemoryMiB != 8192 || got.TryMiB != 0 ||
 		len(got.Ignored) > 0 {
 		t.Errorf("%+v", got)
 	}
-	if got := ParseTerms("share:report,share:no-mail"); !got.Report || !got.NoMail || !got.None() || len(got.Ignored) > 0 {
+	if got := ParseTerms("share:report,share:no-mail"); !got.Report || !got.NoMail || len(got.Ignored) > 0 {
 		t.Errorf("what says nothing of sharing: %+v", got)
 	}
 	for _, comment := range []string{
@@ -199,7 +199,7 @@ func FuzzParseTerms(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, comment string) {
 		terms := ParseTerms(comment)
-		if terms.App != "" && (!validApp(terms.App) || !strings.Contains(comment, terms.App)) {
+		if terms.App != "" && (!appShape.MatchString(terms.App) || !strings.Contains(comment, terms.App)) {
 			t.Errorf("app %q", terms.App)
 		}
 		if m := terms.MaxSlowdown; m != 0 && !(m >= 1 && m <= 100) {

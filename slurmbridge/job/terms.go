@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,12 +39,6 @@ type Terms struct {
 	Ignored []string
 }
 
-// None reports whether the owner says nothing about sharing.
-func (t *Terms) None() bool {
-	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && !t.Retry && !t.Session && t.TryMiB == 0 &&
-		t.MemoryMiB == 0 && t.Model == "" && len(t.Ignored) == 0
-}
-
 // ParseTerms reads terms out of a comment. Terms are separated by blanks,
 // commas or semicolons; other words belong to other tools and
 // are passed over.
@@ -54,11 +49,10 @@ func ParseTerms(comment string) Terms {
 		"interactive": &t.Session,
 	}
 	amounts := map[string]*float64{"interactive": &t.SessionMiB, "try-memory": &t.TryMiB, "memory": &t.MemoryMiB}
-	for _, word := range strings.FieldsFunc(comment, func(r rune) bool {
-		return r == ' ' || r == '\t' || r == '\n' || r == ',' || r == ';'
-	}) {
+	separates := func(r rune) bool { return strings.ContainsRune(" \t\n,;", r) }
+	for word := range strings.FieldsFuncSeq(comment, separates) {
 		if name, ok := strings.CutPrefix(word, "app="); ok {
-			if validApp(name) {
+			if appShape.MatchString(name) {
 				t.App = name
 			} else {
 				t.ignore("app=%.64q: a name has 1 to 64 letters, digits, '.', '_' or '-'", name)
@@ -81,7 +75,7 @@ func ParseTerms(comment string) Terms {
 				t.ignore("share:%s=%.32q: it takes GPU memory, for example 8G or 512M", key, value)
 			}
 		case key == "model":
-			if t.Model = ""; validType(value) {
+			if t.Model = ""; typeShape.MatchString(value) {
 				t.Model = value
 			} else {
 				t.ignore("share:model=%.64q: it takes a type of GPU, for example 2g.20gb", value)
@@ -118,19 +112,11 @@ func parseMiB(s string) (float64, bool) {
 	return float64(n) * unit, err == nil && n > 0
 }
 
-func validType(s string) bool { return validApp(strings.ReplaceAll(s, "+", "")) && len(s) <= 64 }
-
-func validApp(s string) bool {
-	if s == "" || len(s) > 64 {
-		return false
-	}
-	for _, r := range s {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-') {
-			return false
-		}
-	}
-	return true
-}
+// appShape is an application's name as users may give it, typeShape a type of GPU.
+var (
+	appShape  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+	typeShape = regexp.MustCompile(`^[A-Za-z0-9._+-]{1,64}$`)
+)
 
 // MatchName reports whether a job's name matches a pattern of path.Match's, whose "*" and "?" here match slashes, too:
 // Open OnDemand calls its sessions sys/dashboard/sys/jupyter. The error is path.ErrBadPattern.
@@ -152,7 +138,7 @@ func ParseAppName(s string) (AppName, error) {
 		return AppName{}, errors.New("it has no =")
 	}
 	n := AppName{Pattern: s[:i], App: s[i+1:]}
-	if !validApp(n.App) {
+	if !appShape.MatchString(n.App) {
 		return n, errors.New("a name has 1 to 64 letters, digits, '.', '_' or '-'")
 	}
 	_, err := MatchName(n.Pattern, "")

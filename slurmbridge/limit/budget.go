@@ -12,72 +12,61 @@ import (
 type Budget struct {
 	limits *Limits
 	at     time.Time
-	jobs   map[string]*job.Job
-	left   map[*Limit]int      // how many more jobs of the class may be sent
-	byRef  map[string][]*Limit // of the classes that a pending job is in
-	shut   []string            // nodes that are closed to some class
+	left   map[*Limit]int // how many more jobs of the class may be sent
+	shut   []string       // nodes that are closed to some class
 }
 
-// Budget returns the budget of a plan for the jobs of a poll.
-func (ls *Limits) Budget(s *job.Snapshot, jobs map[string]*job.Job) *Budget {
-	b := &Budget{limits: ls, at: s.At, jobs: jobs, left: map[*Limit]int{}, byRef: map[string][]*Limit{}}
+// Budget returns the budget of a plan for a poll at the given time.
+func (ls *Limits) Budget(at time.Time) *Budget {
+	b := &Budget{limits: ls, at: at, left: map[*Limit]int{}}
 	for c, l := range ls.byClass {
 		switch {
 		case c.node == "":
 			b.left[l] = l.credit
-		case !l.over(s.At):
+		case !l.over(at):
 			b.shut = append(b.shut, c.node)
 		}
 	}
 	slices.Sort(b.shut)
 	b.shut = slices.Compact(b.shut)
-	if len(b.left) == 0 {
-		return b
-	}
-	for i := range s.Jobs {
-		j := &s.Jobs[i]
-		if j.State != job.Pending {
-			continue
-		}
-		for _, c := range [...]class{classOf(j), arrayOf(j)} {
-			if l := ls.byClass[c]; l != nil {
-				b.byRef[j.Ref] = append(b.byRef[j.Ref], l)
-			}
-		}
-	}
 	return b
 }
 
+// of are the limits of the classes that a job is in.
+func (b *Budget) of(j *job.Job) (all []*Limit) {
+	for _, c := range [...]class{arrayOf(j), classOf(j)} {
+		if l := b.limits.byClass[c]; l != nil {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
 // Starts counts a job that is on its way to a GPU.
-func (b *Budget) Starts(ref string) {
-	for _, l := range b.byRef[ref] {
+func (b *Budget) Starts(j *job.Job) {
+	for _, l := range b.of(j) {
 		b.left[l]--
 	}
 }
 
 // Pass counts the next job of the queue and returns nil, or the limit that keeps it from starting: the first jobs of
 // each class pass, as many as may be tried.
-func (b *Budget) Pass(ref string) *Limit {
-	for _, l := range slices.Backward(b.byRef[ref]) {
+func (b *Budget) Pass(j *job.Job) *Limit {
+	for _, l := range b.of(j) {
 		if b.left[l] <= 0 {
 			return l
 		}
 	}
-	b.Starts(ref)
+	b.Starts(j)
 	return nil
 }
 
-// Shut lists the nodes that are closed to some class.
-func (b *Budget) Shut() []string { return b.shut }
-
-// ClosedTo is what keeps a job off one node alone, nil = nothing.
-func (b *Budget) ClosedTo(ref, node string) *Limit {
-	j := b.jobs[ref]
-	if j == nil || !slices.Contains(b.shut, node) {
-		return nil
+// Closed lists the nodes that are closed to a job, sorted by name, and what closes the last of them.
+func (b *Budget) Closed(j *job.Job) (nodes []string, by *Limit) {
+	for _, node := range b.shut {
+		if l := b.limits.byClass[classOf(j).on(node)]; l != nil && !l.over(b.at) {
+			nodes, by = append(nodes, node), l
+		}
 	}
-	if l := b.limits.byClass[classOf(j).on(node)]; l != nil && !l.over(b.at) {
-		return l
-	}
-	return nil
+	return nodes, by
 }

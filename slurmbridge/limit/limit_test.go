@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,31 +63,29 @@ func TestKeptFromANode(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	j, other := job.Job{Ref: "1", User: "ann", State: job.Pending}, job.Job{Ref: "2", User: "bob", State: job.Pending}
 	s := &job.Snapshot{Jobs: []job.Job{j, other}}
-	byRef := map[string]*job.Job{"1": &j, "2": &other}
 	ls := New()
-	open := func(ref, node string) bool {
+	open := func(j *job.Job, node string) bool {
 		s.At = at
 		ls.Observe(s, func(string) (string, bool) { return "", false })
-		return maySend(ls.Budget(s, byRef), ref, node)
+		return maySend(ls.Budget(at), j, node)
 	}
 	for _, want := range []time.Duration{15, 30, 60, 120, 240, 480, 600, 600} {
-		if !open("1", "n1") {
+		if !open(&j, "n1") {
 			t.Fatalf("closed before it is kept, %v", want)
 		}
 		at = at.Add(time.Minute) // the job is released, and doesn't start
 		ls.Close(&j, "n1", "ReqNodeNotAvail, UnavailableNodes:"+strings.Repeat("n", 1000), at)
 		ls.Close(&j, "n1", "Priority", at) // another of its class
 		at = at.Add(want*time.Second - time.Second)
-		got := []bool{open("1", "n1"), open("1", "n2"), open("2", "n1")}
+		got := []bool{open(&j, "n1"), open(&j, "n2"), open(&other, "n1")}
 		must.Equal(t, got, []bool{false, true, true}, "after %d s", want-1)
 		at = at.Add(time.Second)
 	}
 	ls.Close(&j, "n1", strings.Repeat("\x1b[2J", 1000), at)
-	if text := ls.Budget(s, byRef).ClosedTo("1", "n1"); text == nil || len(text.Text(at)) > 1000 ||
-		strings.Contains(text.Text(at), "\x1b") {
-		t.Errorf("%v", text)
+	if _, by := ls.Budget(at).Closed(&j); len(by.Text(at)) > 1000 || strings.Contains(by.Text(at), "\x1b") {
+		t.Errorf("%v", by)
 	}
-	if at = at.Add(time.Hour); !open("1", "n1") || len(ls.byClass) > 0 {
+	if at = at.Add(time.Hour); !open(&j, "n1") || len(ls.byClass) > 0 {
 		t.Error("it is remembered for ever")
 	}
 }
@@ -99,8 +98,8 @@ func TestANodeThatIsClosedToAClass(t *testing.T) {
 	other := job.Job{Ref: "2", User: "bob", State: job.Pending}
 	s, ls := &job.Snapshot{At: time.Unix(1e9, 0), Jobs: []job.Job{j, other}}, New()
 	ls.Observe(s, func(ref string) (string, bool) { return "n1", ref == "1" })
-	b := ls.Budget(s, map[string]*job.Job{"1": &j, "2": &other})
-	must.Equal(t, []bool{maySend(b, "1", "n1"), maySend(b, "1", "n2"), maySend(b, "2", "n1")}, []bool{false, true, true})
+	b := ls.Budget(s.At)
+	must.Equal(t, []bool{maySend(b, &j, "n1"), maySend(b, &j, "n2"), maySend(b, &other, "n1")}, []bool{false, true, true})
 }
 
 // What an operator has closed no job's end opens.
@@ -127,23 +126,21 @@ func TestLimitMetByThoseWhoFollowed(t *testing.T) {
 		at = at.Add(time.Second)
 		s := &job.Snapshot{At: at, Jobs: jobs}
 		ls.Observe(s, sent)
-		byRef := map[string]*job.Job{}
-		for i := range s.Jobs {
-			byRef[s.Jobs[i].Ref] = &s.Jobs[i]
-		}
-		return ls.Budget(s, byRef)
+		return ls.Budget(at)
 	}
+	fifth := one("5", job.Pending, "")
 	poll(one("1", job.Running, ""), one("2", job.Running, ""), one("3", job.Pending, ""), one("4", job.Pending, ""),
 		one("5", job.Pending, ""))
 	b := poll(one("3", job.Running, ""), one("4", job.Running, ""), one("5", job.Pending, "QOSMaxJobsPerUserLimit"))
-	must.Equal(t, maySend(b, "5", "n1"), false, "it may be sent: as many run as before")
+	must.Equal(t, maySend(b, &fifth, "n1"), false, "it may be sent: as many run as before")
 	b = poll(one("4", job.Running, ""), one("5", job.Pending, ""))
-	must.Equal(t, maySend(b, "5", "n1"), true, "it may be sent: one has ended")
+	must.Equal(t, maySend(b, &fifth, "n1"), true, "it may be sent: one has ended")
 }
 
 // maySend reports whether the limits let the job start on the node at once.
-func maySend(b *Budget, ref, node string) bool {
-	return b.ClosedTo(ref, node) == nil && b.Pass(ref) == nil
+func maySend(b *Budget, j *job.Job, node string) bool {
+	closed, _ := b.Closed(j)
+	return !slices.Contains(closed, node) && b.Pass(j) == nil
 }
 
 // Adopted jobs with shares count under limits on whole GPUs.

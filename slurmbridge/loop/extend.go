@@ -31,7 +31,7 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 	var out []job.Change
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]
-		if j.State != job.Running || j.Request.Kind != job.Shares || !ours[j.Ref] {
+		if at, ok := onOneGPU(j); !ok || j.Request.Kind != job.Shares || !ours[at] {
 			continue
 		}
 		c, ok := b.claim(in, j)
@@ -104,25 +104,23 @@ func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds
 	return bounds
 }
 
-// grouped are the running jobs in groups that the bridge has made.
-func (b *Bridge) grouped(in *plan.Input) map[string]bool {
-	seats := b.tracker.Seats()
-	on := map[job.GPUAddr]bool{}
-	each := func(f func(j *job.Job, a job.GPUAddr)) {
-		for i := range in.Snap.Jobs {
-			if j := &in.Snap.Jobs[i]; j.State == job.Running && len(j.GPUs) == 1 {
-				f(j, job.GPUAddr{Node: j.Nodes, GPU: j.GPUs[0]})
-			}
+// grouped are the GPUs where a job runs in a group that the bridge has made.
+func (b *Bridge) grouped(in *plan.Input) map[job.GPUAddr]bool {
+	out, seats := map[job.GPUAddr]bool{}, b.tracker.Seats()
+	for i := range in.Snap.Jobs {
+		if at, ok := onOneGPU(&in.Snap.Jobs[i]); ok && seats[in.Snap.Jobs[i].Ref].Group != nil {
+			out[at] = true
 		}
 	}
-	each(func(j *job.Job, a job.GPUAddr) { on[a] = on[a] || seats[j.Ref].Group != nil })
-	out := map[string]bool{}
-	each(func(j *job.Job, a job.GPUAddr) {
-		if on[a] {
-			out[j.Ref] = true
-		}
-	})
 	return out
+}
+
+// onOneGPU returns the GPU of a running job that has one; false = it hasn't.
+func onOneGPU(j *job.Job) (at job.GPUAddr, ok bool) {
+	if j.State != job.Running || len(j.GPUs) != 1 {
+		return at, false
+	}
+	return job.GPUAddr{Node: j.Nodes, GPU: j.GPUs[0]}, true
 }
 
 // claim is what is known of a running job with a limit that may be raised. false: too little is

@@ -34,12 +34,13 @@ const (
 // identifier identifies the applications of a bridge's jobs, and remembers them.
 type identifier struct {
 	*Bridge
-	byRef map[string]identified
+	models []string // of the cluster's GPUs
+	byRef  map[string]identified
 	// profiles are the profiles found so far. Jobs of one application share one profile instead of
 	// copies: what is learned of one job holds for all.
 	profiles map[application]*rlcore.Profile
 	// foretold holds the profile that a run is expected to have, by its application's profile and its time limit.
-	foretold map[*rlcore.Profile]map[time.Duration]*rlcore.Profile
+	foretold map[foretold]*rlcore.Profile
 	// asked holds the profile of a job whose owner says what memory it needs. Jobs with equal keys share a profile.
 	asked map[asked]*rlcore.Profile
 }
@@ -47,8 +48,14 @@ type identifier struct {
 func newIdentifier(b *Bridge) identifier {
 	return identifier{
 		Bridge: b, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
-		foretold: map[*rlcore.Profile]map[time.Duration]*rlcore.Profile{},
+		foretold: map[foretold]*rlcore.Profile{},
 	}
+}
+
+// foretold is a run of an application with a profile, by its time limit.
+type foretold struct {
+	of    *rlcore.Profile
+	limit time.Duration
 }
 
 // asked is what an owner says of a job of an application without a profile.
@@ -81,7 +88,6 @@ type search struct {
 	script []byte
 	err    error // of reading it
 	late   bool  // there was no time for it
-	limit  time.Duration
 }
 
 // ownLimit is a job's time limit without what the bridge has lent it; 0 = none.
@@ -101,7 +107,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		seen, noLimits := d.Models()
 		in.Models, in.NoLimits = job.NameCards(seen, in.Snap.Nodes), noLimits
 	}
-	models := job.CardNames(in.Models)
+	d.models = job.CardNames(in.Models)
 	d.forget(jobs)
 	arrays := map[int64]string{} // the tasks of an array have one script: a task that was looked at
 	seats := in.Tracker.Seats()
@@ -111,9 +117,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	for i := range jobs {
 		j := &jobs[i]
 		t := d.terms(j)
-		if !t.None() {
-			in.Terms[j.Ref] = t
-		}
+		in.Terms[j.Ref] = t
 		_, known := d.byRef[j.Ref] // an ungated job stays known
 		if !sharer(j) && in.Rule(j) == nil || !known && j.State == job.Pending && !in.WaitsForBridge(j) &&
 			seats[j.Ref].Group == nil {
@@ -136,19 +140,16 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		}
 	}
 	searches = append(searches, d.whole(jobs, next)...)
-	for _, l := range searches {
-		l.limit = ownLimit(in, l.j)
-	}
 	found := map[application]*rlcore.Profile{}
 	for _, l := range searches { // jobs that need no script don't wait for other scripts
 		if !l.read && !(l.first && d.Now().After(until)) {
-			d.byRef[l.j.Ref] = d.conclude(ctx, l, models, found)
+			d.byRef[l.j.Ref] = d.conclude(ctx, in, l, found)
 		}
 	}
 	d.read(ctx, searches, until)
 	for _, l := range searches {
 		if l.read && !l.late {
-			d.byRef[l.j.Ref] = d.conclude(ctx, l, models, found)
+			d.byRef[l.j.Ref] = d.conclude(ctx, in, l, found)
 		}
 	}
 	said := map[asked]*rlcore.Profile{}
@@ -165,7 +166,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 			said[of] = app.Profile
 		}
 		if known {
-			d.renew(j, &app.App, models)
+			d.renew(j, &app.App)
 			in.Apps[j.Ref] = app.App
 		}
 	}
@@ -231,7 +232,7 @@ func (d *identifier) read(ctx context.Context, searches []*search, until time.Ti
 
 // conclude names the application and looks its profiles on the GPU models up, unless found has them.
 func (d *identifier) conclude(
-	ctx context.Context, l *search, models []string, found map[application]*rlcore.Profile,
+	ctx context.Context, in *plan.Input, l *search, found map[application]*rlcore.Profile,
 ) identified {
 	out := identified{App: l.known.App, failed: l.known.failed}
 	switch {
@@ -260,7 +261,7 @@ func (d *identifier) conclude(
 		}
 		return p
 	}
-	d.foretell(l.j.User, l.limit, &out.App, models, profile)
+	d.foretell(l.j.User, ownLimit(in, l.j), &out.App, profile)
 	if err != nil {
 		if out.err = err.Error(); out.err != l.known.err { // a full disk is full in every round
 			d.Log.Warn("application not identified", "job", l.j.Ref, "err", err)
@@ -272,37 +273,33 @@ func (d *identifier) conclude(
 // foretell sets the profiles that a job is expected to have, on the fastest GPU model and on each, given its
 // application's; nil = not known. Jobs with one limit share their profiles.
 func (d *identifier) foretell(
-	user string, limit time.Duration, app *job.App, models []string, of func(model string) *rlcore.Profile,
+	user string, limit time.Duration, app *job.App, of func(model string) *rlcore.Profile,
 ) {
-	foretold := func(model string) *rlcore.Profile {
+	expected := func(model string) *rlcore.Profile {
 		p := of(model)
 		if p == nil {
 			return nil
 		}
-		by := d.foretold[p]
-		if by == nil {
-			by = map[time.Duration]*rlcore.Profile{}
-			d.foretold[p] = by
+		key := foretold{p, limit}
+		if d.foretold[key] == nil {
+			d.foretold[key] = p.Foretold(user, limit.Seconds())
 		}
-		if by[limit] == nil {
-			by[limit] = p.Foretold(user, limit.Seconds())
-		}
-		return by[limit]
+		return d.foretold[key]
 	}
-	app.Profile, app.Cards = foretold(""), nil
-	if len(models) > 1 && app.Profile != nil {
+	app.Profile, app.Cards = expected(""), nil
+	if len(d.models) > 1 && app.Profile != nil {
 		app.Cards = map[string]*rlcore.Profile{}
-		for _, model := range models {
-			app.Cards[model] = foretold(model)
+		for _, model := range d.models {
+			app.Cards[model] = expected(model)
 		}
 	}
 }
 
 // renew has a waiting job's profiles follow what was learned of its application since they were looked up.
-func (d *identifier) renew(j *job.Job, app *job.App, models []string) {
+func (d *identifier) renew(j *job.Job, app *job.App) {
 	known := func(model string) *rlcore.Profile { return d.profiles[application{j.User, app.Key, model}] }
 	if j.State == job.Pending && app.Profile != nil && known("") != nil {
-		d.foretell(j.User, j.TimeLimit, app, models, known)
+		d.foretell(j.User, j.TimeLimit, app, known)
 	}
 }
 
@@ -324,7 +321,7 @@ func (d *identifier) forget(jobs []job.Job) {
 	for _, p := range d.profiles {
 		used[p] = true
 	}
-	maps.DeleteFunc(d.foretold, func(p *rlcore.Profile, _ map[time.Duration]*rlcore.Profile) bool { return !used[p] })
+	maps.DeleteFunc(d.foretold, func(f foretold, _ *rlcore.Profile) bool { return !used[f.of] })
 }
 
 // lookups returns what reports whether one more job may be looked up in this tick: the running jobs and a window for

@@ -41,7 +41,7 @@ type learned struct {
 	tried *recent.Map[rlcore.Identity, float64] // see plan.Input.TriedMiB
 	// served are the applications that have ended well under MPS, noMPS those that can't run there.
 	served, noMPS *recent.Map[rlcore.Identity, bool]
-	taught    int64 // the last of the earlier outcomes that the beliefs have learned from
+	taught        int64 // the last of the earlier outcomes that the beliefs have learned from
 }
 
 // remember teaches the beliefs what earlier outcomes say. After an error it goes on from there.

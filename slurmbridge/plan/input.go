@@ -32,7 +32,7 @@ type Input struct {
 	Touched map[string]bool
 	// Bounds limit how far time limits may be raised; nil = unknown, or limits stay as they are.
 	Bounds *job.Bounds
-	// Terms by ref; jobs without an entry have none.
+	// Terms by ref.
 	Terms map[string]job.Terms
 	// Models holds the model of each GPU; see job.NameCards.
 	Models map[job.GPUAddr]string

@@ -294,8 +294,8 @@ func mayRun(j *job.Job) func(n *job.Node) bool {
 // ofType returns the GPUs of the type that a foreign job asks for, among all that it may use. All of them where any
 // type will do, the job takes whole nodes, or no GPU has a type of that name: the site's names aren't understood.
 func (p *poll) ofType(j *job.Job) reach {
-	all, typ := p.reach(j, "", ""), gpuType(j)
-	if typ == "" || j.Exclusive {
+	all, typ := p.reach(j, "", ""), j.Request.Type
+	if j.Request.Kind != job.WholeGPU || typ == "" || j.Exclusive {
 		return all
 	}
 	of := once(p.reaches, demand{j.Partition, j.ReqNodes, j.ExcNodes, "", "card " + typ}, func() reach {
@@ -414,19 +414,6 @@ func hasOnly(n *job.Node, typ string) bool {
 		}
 	}
 	return true
-}
-
-// gpuType returns the type of GPU that a job asks for, "" = any.
-func gpuType(j *job.Job) string {
-	if j.Request.Kind != job.WholeGPU {
-		return ""
-	}
-	parts := strings.FieldsFunc(j.Request.Raw, func(r rune) bool { return r == ':' || r == '=' || r == '/' })
-	i := slices.Index(parts, "gpu")
-	if i < 0 || i+1 >= len(parts) || strings.Trim(parts[i+1], "0123456789") == "" {
-		return ""
-	}
-	return parts[i+1]
 }
 
 // convert converts a job to the decider's type.

@@ -37,10 +37,10 @@ func newQueue(p *poll, managed *job.PartitionFilter, divideHost bool) *queue {
 		limited: map[string]string{}, closedTo: map[string]string{}, unstarted: map[string]bool{},
 		noModel: map[string]string{},
 		reasons: map[string]job.Ungated{}, notAdopted: map[string]job.Ungated{},
-		budget: p.Tracker.Limits.Budget(p.Snap, p.jobs),
+		budget: p.Tracker.Limits.Budget(p.Snap.At),
 	}
 	for ref := range p.starting {
-		q.budget.Starts(ref)
+		q.budget.Starts(p.jobs[ref])
 	}
 	shares := func(j *job.Job) bool {
 		return release.Adopted(p.seats[j.Ref].Member) && j.Request.Kind == job.Shares
@@ -92,7 +92,7 @@ func (q *queue) addSharer(j *job.Job) {
 		q.limited[j.Ref] = by
 	}
 	if q.limited[j.Ref] == "" {
-		if by := q.budget.Pass(j.Ref); by != nil {
+		if by := q.budget.Pass(j); by != nil {
 			q.limited[j.Ref] = by.Text(q.Snap.At)
 		}
 	}
@@ -128,23 +128,17 @@ func (q *queue) wanted(j *job.Job) string {
 
 // ownType returns the type of GPU that a job asks for, of all shares or adopted, "" = any.
 func ownType(j *job.Job) string {
-	if j.Request.Kind == job.Shares {
+	if j.Request.Kind == job.Shares || j.Request.PerNode {
 		return j.Request.Type
 	}
-	if !j.Request.PerNode {
-		return ""
-	}
-	return gpuType(j)
+	return ""
 }
 
 // closedFor lists the nodes that a limit closes to a job for now, separated by commas.
 func (q *queue) closedFor(j *job.Job) string {
-	var closed []string
-	for _, node := range q.budget.Shut() {
-		if by := q.budget.ClosedTo(j.Ref, node); by != nil {
-			closed = append(closed, node)
-			q.closedTo[j.Ref] = by.Text(q.Snap.At)
-		}
+	closed, by := q.budget.Closed(j)
+	if by != nil {
+		q.closedTo[j.Ref] = by.Text(q.Snap.At)
 	}
 	return strings.Join(closed, ",")
 }

@@ -117,7 +117,7 @@ func TestQueueIgnoresWhatCannotStart(t *testing.T) {
 	must.Equal(t, minutes, 3)
 
 	typed := whole("a100", 1, 1, "Resources")
-	typed.Request.Raw = "gres/gpu:a100:1"
+	typed.Request.Type = "a100"
 	in = snapshot(typed, sharer("s"))
 	gpusFor := func(what, second string, exclusive bool, want ...int) {
 		in.Snap.Nodes[1].GPUType, in.Snap.Jobs[0].Exclusive = second, exclusive

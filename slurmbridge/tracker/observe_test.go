@@ -10,7 +10,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
@@ -138,7 +137,8 @@ func TestReleasedAndKeptPending(t *testing.T) {
 			if len(repairs) != 1 || len(events) != 1 || events[0].Kind != kind {
 				t.Fatalf("%q, try %d: %v, %v, want %s", c.reason, try, repairs, events, kind)
 			}
-			open := maySend(tr.Limits.Budget(s, map[string]*job.Job{"1": &s.Jobs[0]}), "1", "n1")
+			closed, _ := tr.Limits.Budget(s.At).Closed(&s.Jobs[0])
+			open := len(closed) == 0 && tr.Limits.Budget(s.At).Pass(&s.Jobs[0]) == nil
 			must.Equal(t, open, !c.closed, "%q, try %d: others may be sent", c.reason, try)
 			must.Equal(t, tr.Unmanaged["1"] == job.UngatedNotStarted.String(), left, "%q, try %d: left", c.reason, try)
 			must.Equal(t, tr.Wait("1").Strikes > 0, c.strikes, "%q: strikes", c.reason)
@@ -224,11 +224,6 @@ func TestAMemberThatRanWithoutAStartHasEnded(t *testing.T) {
 	if g.Members[0].State != job.MemberEnded || g.State != job.Done {
 		t.Errorf("%s, the group %s", g.Members[0].State, g.State)
 	}
-}
-
-// maySend reports whether the limits let the job start on the node at once.
-func maySend(b *limit.Budget, ref, node string) bool {
-	return b.ClosedTo(ref, node) == nil && b.Pass(ref) == nil
 }
 
 // A group whose GPU another job has by its priority is taken back at once, also where that job started between the poll

@@ -113,10 +113,10 @@ func ParseRequest(t TRES) job.GPURequest {
 // WholeGPUs turns a request that can't be rewritten into one of whole GPUs.
 func WholeGPUs(r job.GPURequest) job.GPURequest {
 	if r.Kind == job.Shares {
-		r.Count = 1 // at least
+		r.Count, r.Type = 1, "" // at least
 	}
 	if r.Kind != job.NoGPU {
-		r.Kind, r.Sharing, r.Type = job.WholeGPU, "", ""
+		r.Kind, r.Sharing = job.WholeGPU, ""
 	}
 	return r
 }
@@ -137,16 +137,16 @@ func parseRequestList(list string) job.GPURequest {
 		one := job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(g.Name), Type: g.Type, Count: g.Count}
 		switch {
 		case g.Name == "gpu" && g.Type == "shared":
-			one = job.GPURequest{Kind: job.SharedGPU, Count: g.Count}
+			one.Kind, one.Sharing = job.SharedGPU, ""
 		case g.Name == "gpu":
-			one = job.GPURequest{Kind: job.WholeGPU, Count: g.Count}
+			one.Kind, one.Sharing = job.WholeGPU, ""
 		}
 		if r.Kind == job.NoGPU {
 			r = one
 			continue
 		}
 		r = WholeGPUs(r)
-		r.Count += WholeGPUs(one).Count
+		r.Count, r.Type = r.Count+WholeGPUs(one).Count, ""
 	}
 	if r.Kind != job.NoGPU {
 		r.Raw, r.PerNode = list, n == 1 && r.Kind == job.WholeGPU

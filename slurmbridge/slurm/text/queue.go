@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unique"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -81,10 +82,8 @@ var free = [numFree]string{
 // ErrRow says that squeue printed something that is not in the requested format.
 var ErrRow = errors.New("squeue: output not understood")
 
-// QueueParser turns squeue's output into jobs. From poll to poll it keeps what repeats
-// (names, requests, dependency lists), so that a queue that hardly changes costs hardly
-// any allocation. It keeps nothing of the output itself, so that a job that is
-// remembered doesn't keep a whole poll in memory.
+// QueueParser turns squeue's output into jobs. From poll to poll it keeps requests and dependency lists, which repeat.
+// It keeps nothing of the output itself, so that a job that is remembered doesn't keep a whole poll in memory.
 type QueueParser struct {
 	// Release is Slurm's, "" = the oldest.
 	Release string
@@ -98,7 +97,6 @@ type QueueParser struct {
 	exclusiveField string // see exclusiveOf
 	exclusive      []string
 
-	strings  interner
 	requests map[TRES]job.GPURequest
 	deps     map[string]job.Dependencies
 }
@@ -149,7 +147,6 @@ const maxKept = 4096
 func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job.Job, gates []job.GateState,
 	err error,
 ) {
-	p.strings.next()
 	p.exclusiveField, p.exclusive = exclusiveOf(p.Release)
 	if p.requests == nil || len(p.requests) > maxKept || len(p.deps) > maxKept {
 		p.requests, p.deps = map[TRES]job.GPURequest{}, map[string]job.Dependencies{}
@@ -304,7 +301,7 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 func (p *QueueParser) name(j *job.Job, r *queueRow) bool {
 	pf := &r.plain
 	if IsNone(string(pf[pTask])) {
-		j.Ref = p.strings.get(r.id)
+		j.Ref = one(r.id)
 		return true
 	}
 	array, ok := digits(pf[pArray])
@@ -313,7 +310,7 @@ func (p *QueueParser) name(j *job.Job, r *queueRow) bool {
 	}
 	j.ArrayID = array
 	var buf [48]byte
-	j.Ref = p.strings.get(append(append(append(buf[:0], pf[pArray]...), '_'), pf[pTask]...))
+	j.Ref = one(append(append(append(buf[:0], pf[pArray]...), '_'), pf[pTask]...))
 	return true
 }
 
@@ -324,8 +321,8 @@ func (p *QueueParser) request(r *queueRow) job.GPURequest {
 		return job.GPURequest{}
 	}
 	t := TRES{
-		PerNode: p.strings.get(ff[fPerNode]), PerJob: p.strings.get(ff[fPerJob]),
-		PerSocket: p.strings.get(ff[fPerSocket]), PerTask: p.strings.get(ff[fPerTask]),
+		PerNode: one(ff[fPerNode]), PerJob: one(ff[fPerJob]),
+		PerSocket: one(ff[fPerSocket]), PerTask: one(ff[fPerTask]),
 	}
 	a, ok := p.requests[t]
 	if !ok {
@@ -340,7 +337,7 @@ func (p *QueueParser) dependencies(r *queueRow) job.Dependencies {
 	if IsNone(string(b)) {
 		return job.Dependencies{}
 	}
-	s := p.strings.get(b)
+	s := one(b)
 	d, ok := p.deps[s]
 	if !ok {
 		d = ParseDependencies(s)
@@ -354,7 +351,7 @@ func (p *QueueParser) text(b []byte) string {
 	if IsNone(string(b)) {
 		return ""
 	}
-	return p.strings.get(b)
+	return one(b)
 }
 
 // baseState maps squeue's state to the states that the bridge distinguishes. A state that is only a
@@ -392,35 +389,8 @@ func setSize(j *job.Job, nodes, cpus, tres []byte) {
 	j.HostMemMiB = mem / float64(max(1, n))
 }
 
-// interner gives equal bytes one string. What one poll doesn't use is forgotten at the
-// next but one.
-type interner struct{ now, old map[string]string }
-
-func (t *interner) next() {
-	t.now, t.old = t.old, t.now
-	if t.now == nil {
-		t.now = map[string]string{}
-	}
-	clear(t.now)
-}
-
-func (t *interner) get(b []byte) string {
-	if len(b) == 0 {
-		return ""
-	}
-	if s, ok := t.now[string(b)]; ok {
-		return s
-	}
-	s, ok := t.old[string(b)]
-	if !ok {
-		s = string(b)
-	}
-	if t.now == nil {
-		t.now = map[string]string{}
-	}
-	t.now[s] = s
-	return s
-}
+// one returns a string that is one in memory for equal bytes, as long as a job has it.
+func one(b []byte) string { return unique.Make(string(b)).Value() }
 
 // ExcludedFormat is what squeue --format takes for ParseExcluded.
 const ExcludedFormat = "%A|%x"

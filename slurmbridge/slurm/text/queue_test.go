@@ -317,20 +317,6 @@ func FuzzParseQueue(f *testing.F) {
 	})
 }
 
-func TestInternerForgets(t *testing.T) {
-	var in interner
-	for i := range 1000 {
-		in.next()
-		if got := in.get([]byte(fmt.Sprint("job", i))); got != fmt.Sprint("job", i) {
-			t.Fatal(got)
-		}
-		in.get([]byte("gpu"))
-		if n := len(in.now) + len(in.old); n > 4 {
-			t.Fatalf("%d strings are kept", n)
-		}
-	}
-}
-
 func TestParseExcluded(t *testing.T) {
 	for _, release := range releases {
 		got := ParseExcluded(recorded(t, release, "excluded"))
