@@ -22,8 +22,10 @@ func TestWhichJobsAnErrorIsAbout(t *testing.T) {
 		"one":  {fmt.Errorf("update: %w", JobErrors{"2": gres}), nil, JobErrors{"2": gres}, ErrRefused},
 		"each": {JobErrors{"1": gone}, JobErrors{"3": gres}, JobErrors{"1": gone, "3": gres}, ErrRefused},
 		"of no kind": {
-			errors.New("?"), JobErrors{"3": gone},
-			JobErrors{"1": {ErrRefused, CodeOther, "?"}, "2": {ErrRefused, CodeOther, "?"}, "3": gone}, ErrRefused,
+			errors.New("?"),
+			JobErrors{"3": gone},
+			JobErrors{"1": {ErrRefused, CodeOther, "?"}, "2": {ErrRefused, CodeOther, "?"}, "3": gone},
+			ErrRefused,
 		},
 	} {
 		got := JobErrors{}

@@ -10,9 +10,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Node is a node as scontrol shows it. CPUsPerAlloc is how many of its CPUs a core holds: 1 where Slurm counts cores, not
-// threads, as CPUs. Cards holds all of its GPUs, with their shares of the node's kind. Which of several alike have none
-// only `scontrol -d` says, and only from 23.02 on; else the last are taken for them.
+// Node is a node as scontrol shows it. CPUsPerAlloc is how many of its CPUs a core holds: 1 where Slurm counts cores,
+// not threads, as CPUs. Cards holds all of its GPUs, with their shares of the node's kind. Which of several alike have
+// none only `scontrol -d` says, and only from 23.02 on; else the last are taken for them.
 type Node struct {
 	job.Node
 	State         string         // e.g. "MIXED+PLANNED"
