@@ -94,9 +94,6 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	r := good()
-	r.DropSeries()
-	must.OK(t, r.Validate())
 	must.Equal(t, (&Record{JobID: 130, ArrayJobID: 120, ArrayTaskID: 4}).Ref(), "120_4", "ref")
 }
 

@@ -135,7 +135,7 @@ type Record struct {
 	// Unknown lists the figures that were not read in a tenth of the sampled time or
 	// more: there a 0 is no value.
 	Unknown []string `json:"unknown,omitempty"`
-	// Cut: the record's series was dropped to save space; its summary is whole.
+	// Cut: the agent that closed the record has never read the job's GPUs.
 	Cut bool `json:"cut,omitempty"`
 }
 
@@ -163,9 +163,6 @@ func (r *Record) DurationS() float64 { return r.End.Sub(r.Start).Seconds() }
 func (r *Record) ControllerTime(t time.Time) time.Time {
 	return t.Add(time.Duration(r.ClockBehindS * float64(time.Second)))
 }
-
-// DropSeries makes the record small; its summary stays whole.
-func (r *Record) DropSeries() { r.Series, r.Cut = nil, true }
 
 // Solo reports whether no other job was on the job's GPUs.
 func (r *Record) Solo() bool { return len(r.Neighbours) == 0 }

@@ -240,11 +240,6 @@ func List(folder string) ([]*Job, error) {
 	return out, errors.Join(errs...)
 }
 
-// Sharers lists the jobs that are on GPU gpu.
-func Sharers(jobs []*Job, gpu int) []*Job {
-	return slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !slices.Contains(j.GPUs, gpu) })
-}
-
 // Forget removes an ended job's file, once its record is closed.
 func (d Dir) Forget(j *Job) error {
 	return ignoreMissing(os.Remove(d.ended(j)))

@@ -270,7 +270,7 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) (
 	if err != nil && len(jobs) == 0 {
 		return err
 	}
-	jobs, stale := h.closeStale(Sharers(jobs, gpu))
+	jobs, stale := h.closeStale(slices.DeleteFunc(jobs, func(j *Job) bool { return !slices.Contains(j.GPUs, gpu) }))
 	return errors.Join(stale, do(jobs)) // an unreadable file doesn't matter if the rest can be read
 }
 

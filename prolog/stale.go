@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,7 +45,12 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 	}
 	var there []*Job
 	var errs []error
-	steps := sync.OnceValue(func() map[int64]bool { return jobsWithSteps(h.Proc) })
+	steps := sync.OnceValue(func() (of []int64) { // whose steps run on this node
+		for _, pid := range pids(h.Proc) {
+			of = append(of, StepOf(procDir(h.Proc, pid)))
+		}
+		return of
+	})
 	for _, j := range jobs {
 		end := now
 		switch {
@@ -55,7 +61,7 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 			if info, err := os.Stat(h.Dir.running(j.JobID)); err == nil && info.ModTime().After(end) {
 				end = info.ModTime()
 			}
-		case now.Sub(j.Start) < limit, steps()[j.JobID]:
+		case now.Sub(j.Start) < limit, slices.Contains(steps(), j.JobID):
 			there = append(there, j)
 			continue
 		}
@@ -114,15 +120,4 @@ func StepAbove(proc string, pid int) int64 {
 		}
 	}
 	return 0
-}
-
-// jobsWithSteps are the jobs with a step on this node.
-func jobsWithSteps(proc string) map[int64]bool {
-	out := map[int64]bool{}
-	for _, pid := range pids(proc) {
-		if id := StepOf(procDir(proc, pid)); id != 0 {
-			out[id] = true
-		}
-	}
-	return out
 }

@@ -343,7 +343,8 @@ func (a *Agent) look() error {
 
 // keepState writes down what was gathered, if there is anything.
 func (a *Agent) keepState() {
-	if len(a.jobs) == 0 && a.stateless() {
+	_, err := os.Stat(a.statePath())
+	if len(a.jobs) == 0 && errors.Is(err, os.ErrNotExist) {
 		return
 	}
 	if err := a.save(); err != nil {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
-	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 // shows compares the gauges of use, as lines without the prefix gpuprof_, with what an operator should read.
@@ -69,25 +68,7 @@ func TestSeriesLiveAsLongAsTheJob(t *testing.T) {
 	// The next job on the GPU doesn't show what the one before did.
 	b.begin(8, 0)
 	b.shows("jobs 1")
-}
-
-// However many jobs come and go, what they leave behind doesn't grow; and nothing
-// of what their owners wrote is shown.
-func TestSeriesAreBounded(t *testing.T) {
-	b := newBench(t)
-	first := 0
-	for id := range int64(50) {
-		b.prolog(prolog.Job{JobID: 1 + id, Comment: "app=\"x\ny", WorkDir: "/secret", GPUs: []int{0}, Percent: 50})
-		b.scan()
-		b.sample()
-		must.Equal(t, must.Get(testutil.GatherAndLint(b.reg))(t), nil, "names")
-		b.ended(1 + id)
-		n := must.Get(testutil.GatherAndCount(b.reg))(t)
-		if id == 0 {
-			first = n
-		}
-		must.Equal(t, n, first, "series after job %d", 1+id)
-	}
+	must.Equal(t, must.Get(testutil.GatherAndLint(b.reg))(t), nil, "names")
 }
 
 // What the hooks would find is told as it is at the time of the scrape.

@@ -100,7 +100,8 @@ func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 	if g.missing && g.index >= 0 {
 		err = fmt.Errorf("%w: %s is no MIG instance any more", nvml.ErrLost, g.dev.UUID)
 	} else if g.missing {
-		err = fmt.Errorf("gpu %d of Slurm's is none that NVML has; it has lost %d", -1-g.index, a.lostCards())
+		lost := slices.DeleteFunc(slices.Clone(a.Devices), func(d nvml.Device) bool { return d.Lost == "" })
+		err = fmt.Errorf("gpu %d of Slurm's is none that NVML has; it has lost %d", -1-g.index, len(lost))
 	} else if g.dev.Lost != "" {
 		err = fmt.Errorf("gpu %d: %w: %s", g.index, nvml.ErrLost, g.dev.Lost)
 	} else if g.last, err = a.observe(g, jobs, now); err != nil {

@@ -101,16 +101,6 @@ func (a *Agent) places(j *prolog.Job) []int {
 	return out
 }
 
-// lostCards is how many of the node's GPUs NVML can't reach.
-func (a *Agent) lostCards() (n int) {
-	for i := range a.Devices {
-		if a.Devices[i].Lost != "" {
-			n++
-		}
-	}
-	return n
-}
-
 // hurry has a job's GPUs read at once, all of it, and fast for a while.
 func (a *Agent) hurry(t *tracked, now time.Time) {
 	j := t.job

@@ -62,12 +62,6 @@ func (a *Agent) save() error {
 	return nil
 }
 
-// stateless reports whether nothing is written down.
-func (a *Agent) stateless() bool {
-	_, err := os.Stat(a.statePath())
-	return errors.Is(err, os.ErrNotExist)
-}
-
 // load reads what an agent before this one wrote down. What can't be true is left
 // out; without a file there is nothing.
 func (a *Agent) load() (map[run]saved, error) {

@@ -222,7 +222,7 @@ func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
 		i.mode = modes[mode]
 	}
 	compute := 1
-	if l.foundOne([]string{"nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes"}) {
+	if l.found("nvmlDeviceGetAttributes_v2") || l.found("nvmlDeviceGetAttributes") {
 		if a, ret := h.GetAttributes(); ret == gonvml.SUCCESS && a.MemorySizeMB <= mostMemory>>20 {
 			i.MemMiB = cmp.Or(float64(a.MemorySizeMB), i.MemMiB)
 			i.SMs, i.Slices = int(a.MultiprocessorCount), int(a.GpuInstanceSliceCount)

@@ -225,7 +225,7 @@ func TestMissingSymbols(t *testing.T) {
 	}
 	wg.Wait()
 	out := alone(t, "all", "{ global: "+strings.Join(needed, "; ")+"; local: *; };")
-	must.Equal(t, out, fmt.Sprintln(Answers{}), "nothing is there")
+	must.Equal(t, strings.Contains(out, "false") && !strings.Contains(out, "true"), true, "nothing is there: %s", out)
 	t.Run("NVIDIA's own libraries", func(t *testing.T) {
 		for _, d := range nvidia.Fetched(t) {
 			f := must.Get(elf.Open(filepath.Join(d.Libraries(t), "libnvidia-ml.so.1")))(t)

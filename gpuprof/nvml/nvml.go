@@ -190,8 +190,6 @@ func (l *Library) found(symbol string) bool {
 	return ok
 }
 
-func (l *Library) foundOne(symbols []string) bool { return slices.ContainsFunc(symbols, l.found) }
-
 // ask returns what a call returns; false = the library lacks it, or it fails.
 func ask[T any](l *Library, symbol string, call func() (T, gonvml.Return)) (v T, ok bool) {
 	if !l.found(symbol) {
@@ -205,20 +203,17 @@ func ask[T any](l *Library, symbol string, call func() (T, gonvml.Return)) (v T,
 }
 
 func (l *Library) describe(i int, h gonvml.Device) Device {
-	d := Device{Index: i, Minor: i}
+	d := Device{
+		Index: i, Minor: i, UUID: l.uuid(h), Model: l.name(h), PCIeMBps: l.link(h), MemMiB: l.memory(h),
+		Capabilities: l.capabilities(h),
+	}
 	if minor, ok := ask(l, "nvmlDeviceGetMinorNumber", h.GetMinorNumber); ok {
 		d.Minor = minor
 	}
-	d.UUID, d.Model = l.uuid(h), l.name(h)
-	if arch, ok := ask(l, "nvmlDeviceGetArchitecture", h.GetArchitecture); ok {
-		d.Arch = arches[arch]
-	}
-	d.PCIeMBps = l.link(h)
-	d.MemMiB = l.memory(h)
-	d.Capabilities = l.capabilities(h)
+	arch, _ := ask(l, "nvmlDeviceGetArchitecture", h.GetArchitecture)
+	d.Arch = arches[arch]
 	d.gpu = &gpu{lib: l, handle: h, minor: d.Minor, memMiB: d.MemMiB, pcieMBps: d.PCIeMBps, answers: d.Answers}
-	g := d.gpu
-	g.gpm = func(s gonvml.GpmSample) gonvml.Return { return s.Get(g.handle) }
+	d.gpu.gpm = func(s gonvml.GpmSample) gonvml.Return { return s.Get(d.gpu.handle) }
 	d.MIG = l.mig(h, &d)
 	return d
 }

@@ -1,8 +1,6 @@
 package nvml
 
 import (
-	"bytes"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -142,15 +140,6 @@ func nothingNew(ret gonvml.Return) gonvml.Return {
 // each reading.
 type Answers map[string]bool
 
-// MarshalJSON writes every source in the table's order.
-func (a Answers) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	for i := range Sources {
-		fmt.Fprintf(&b, `%c%q:%t`, "{,"[min(i, 1)], Sources[i].Name, a[Sources[i].Name])
-	}
-	return append(b.Bytes(), '}'), nil
-}
-
 // answers queries a GPU once for the sources of these names, or for all, and says of each that
 // isn't given why.
 func (l *Library) answers(h gonvml.Device, names ...string) (a Answers, refusals map[string]string) {
@@ -165,7 +154,7 @@ func (l *Library) answers(h gonvml.Device, names ...string) (a Answers, refusals
 			missing = s.Symbols
 		}
 		if len(missing) > 0 {
-			refusals[s.Name] = "the driver's library has no " + missing[0]
+			a[s.Name], refusals[s.Name] = false, "the driver's library has no "+missing[0]
 			continue
 		}
 		ret := s.probe(h)
