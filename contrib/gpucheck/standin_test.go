@@ -54,7 +54,7 @@ func (s *standIn) Open(a *answer) error {
 	}
 	dev := st.Device(0)
 	if server != 0 && !dev.SameUser() {
-		if s.limits, err = gpusim.ParseLimits(os.Getenv(mps.MemLimitEnv), os.Getenv(mps.ThreadsEnv), 0); err != nil {
+		if s.limits, err = gpusim.ParseLimits(os.Getenv(mps.MemLimitEnv), os.Getenv(mps.ThreadsEnv)); err != nil {
 			return err
 		}
 	}

@@ -130,8 +130,8 @@ func TestInstances(t *testing.T) {
 			must.Equal(t, [2]int{whole.MIG.Max, len(whole.MIG.Instances)}, [2]int{7, len(sims)})
 			must.Equal(t, whole.Mode, "") // of a GPU in MIG mode NVML gives none
 			var pids []int
-			for _, sim := range sims { // each on all of its SMs, for half of the time
-				pids = append(pids, run(t, st.Device(0), gpusim.Claimant{Instance: sim.UUID},
+			for k := range sims { // each on all of its SMs, for half of the time
+				pids = append(pids, run(t, st.Device(0), gpusim.Claimant{Instance: k + 1},
 					rlcore.Use{GPU: .5, Core: .05, MemMiB: 1000, PCIeMBps: 900}))
 			}
 			s, fails := read(lib, 0)

@@ -22,7 +22,7 @@ func TestReleased(t *testing.T) {
 			lib, st := machine(t, cfg)
 			d, on := lib.Devices()[0], gpusim.Claimant{}
 			if len(cfg.Instances) > 0 {
-				on.Instance = d.MIG.Instances[1].UUID
+				on.Instance = 2
 				d = d.Instance(1)
 			}
 			run(t, st.Device(0), on, rlcore.Use{GPU: 0.5, Core: 0.5, MemMiB: 4000})

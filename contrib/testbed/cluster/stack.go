@@ -154,7 +154,7 @@ func (s *Stack) cut(o *slurmtest.Options) {
 			continue
 		}
 		for k, profile := range card.Instances {
-			gi, ci := gpusim.Caps(minor, card.GPUInstance(k), 0)
+			gi, ci := gpusim.Caps(minor, card.GPUInstance(k))
 			o.Caps = append(o.Caps, gi, ci)
 			add(profile, fmt.Sprintf("MultipleFiles=%s,DIR/dev/nvidia-caps/nvidia-cap%d,DIR/dev/nvidia-caps/nvidia-cap%d", file,
 				gi, ci))

@@ -7,60 +7,34 @@ import (
 // view is a device as one update sees it: what doesn't change, and a copy of
 // what does.
 type view struct {
-	rec *deviceRec
-	dyn dyn
-
-	// scratch of speeds, by group
-	demands  []contention.Demand
-	slow     []float64
-	groups   []group
-	combined []contention.Demand
-	together []contention.Demand // of one MIG instance
-	between  []float64
-}
-
-// group is what the device schedules as one: the clients of one MPS server, or
-// one process with a context of its own.
-type group struct {
-	server   int32
-	instance uint32
-	slots    []int
-	idle     float64 // fraction of time none of its kernels runs, as if it were the only group
+	*deviceRec
+	dyn
 }
 
 // now is the phase member i is in.
-func (v *view) now(i int) *point { return &v.rec.Slot[i].Point[v.dyn.Member[i].Point] }
+func (v *view) now(i int) *point { return &v.Slot[i].Point[v.Member[i].Point] }
 
 // computes reports whether member i makes progress.
-func (v *view) computes(i int) bool {
-	return v.dyn.Member[i].Status == Running && v.rec.Slot[i].Kind != Server
-}
-
-// next returns when member i's phase ends at its present speed; +Inf when never.
-func (v *view) next(i int) float64 {
-	m := &v.dyn.Member[i]
-	return v.dyn.T + (v.now(i).Until-m.Done)*m.Slowdown
-}
+func (v *view) computes(i int) bool { return v.Member[i].Status == Running && v.Slot[i].Kind != Server }
 
 // advance brings the device from the last event to the time to, event by event:
 // a phase that ends changes a demand, a demand changes all speeds.
 func (v *view) advance(to float64) {
-	for v.dyn.T < to {
+	for v.T < to {
 		event, next := to, -1
-		for i := range v.dyn.Member {
+		for i := range v.Member {
 			if v.computes(i) {
-				if t := v.next(i); t <= event {
-					event, next = max(t, v.dyn.T), i
+				m := &v.Member[i]
+				if end := v.T + (v.now(i).Until-m.DoneS)*m.Slowdown; end <= event {
+					event, next = max(end, v.T), i
 				}
 			}
 		}
-		v.integrate(event - v.dyn.T)
-		v.dyn.T = event
+		v.integrate(event - v.T)
+		v.T = event
 		if next < 0 {
 			return
 		}
-		// Exactly, in spite of rounding: the phase has ended.
-		v.dyn.Member[next].Done = v.now(next).Until
 		v.step(next)
 		v.speeds()
 	}
@@ -68,54 +42,36 @@ func (v *view) advance(to float64) {
 
 // step ends member i's phase.
 func (v *view) step(i int) {
-	m, s := &v.dyn.Member[i], &v.rec.Slot[i]
-	if m.Point+1 >= s.Points {
-		v.dyn.Finished++
+	m, s, was := &v.Member[i], &v.Slot[i], v.now(i)
+	m.DoneS = was.Until // exactly, in spite of rounding
+	if m.Point+1 == s.Points {
 		v.end(i, Finished)
 		return
 	}
-	grows := s.Point[m.Point+1].Mem > s.Point[m.Point].Mem
 	m.Point++
-	if grows && (v.room(s.Instance) < 0 || !v.allows(s.Pid, 0)) {
-		v.dyn.OOM++
+	if v.now(i).MemMiB > was.MemMiB && (v.room(s.Instance) < 0 || !v.allows(s.PID, 0)) {
+		v.OOM++
 		v.end(i, OOM)
 	}
 }
 
 // end takes member i off the device. Its slot stays its process's until that
 // has seen how it ended.
-func (v *view) end(i int, how Status) {
-	m := &v.dyn.Member[i]
-	m.Status, m.EndT = how, v.dyn.T
-}
-
-// held is the memory that all processes hold, MiB.
-func (v *view) held() float64 {
-	sum := v.rec.MemReserved
-	for i := range v.present {
-		sum += v.now(i).Mem
-	}
-	return sum
-}
+func (v *view) end(i int, how Status) { v.Member[i].Status, v.Member[i].EndT = how, v.T }
 
 // integrate lets dt seconds pass at the present speeds.
 func (v *view) integrate(dt float64) {
-	if dt <= 0 {
-		return
+	v.BusyS += v.GPU * dt
+	v.CoreS += v.Core * dt
+	v.MemMiBS += v.MemMiB * dt
+	v.PCIeMB += v.PCIeMBps * dt
+	for i := range v.Instances {
+		v.InstBusyS[i] += v.InstGPU[i] * dt
+		v.InstCoreS[i] += v.InstCore[i] * dt
 	}
-	d := &v.dyn
-	d.BusyS += d.GPU * dt
-	d.CoreS += d.Core * dt
-	d.MemMiBS += d.MemMiB * dt
-	d.PCIeMB += d.PCIeMBps * dt
-	for i := range v.rec.instances() {
-		d.InstBusyS[i] += d.InstGPU[i] * dt
-		d.InstCoreS[i] += d.InstCore[i] * dt
-	}
-	for i := range d.Member {
-		m := &d.Member[i]
+	for i := range v.Member {
 		if v.computes(i) {
-			m.Done += dt / m.Slowdown
+			v.Member[i].DoneS += dt / v.Member[i].Slowdown
 		}
 	}
 }
@@ -125,154 +81,115 @@ func (v *view) integrate(dt float64) {
 //
 // Clients of one MPS server share the device under the MPS law; processes with a context of their
 // own take turns with them under the time-slicing law, in which a server's clients count as one. A
-// device with only one of the two kinds so runs under that kind's law alone.
+// device with only one of the two kinds so runs under that kind's law alone. MIG instances run at the same time; they
+// do share the link, whose contention is left out.
 //
-// Utilisation is the fraction of time in which any kernel runs. A process with kernels that take a
-// fraction u of its time alone leaves the GPU idle for (1−u) of that time, regardless of how long
-// the kernels get, so slowed by s it leaves it idle for (1−u)/s of the time. Clients of a server
-// overlap independently; processes that take turns don't overlap.
+// Utilisation is the fraction of time in which any kernel runs. Clients of a server overlap independently; processes
+// that take turns don't overlap.
 func (v *view) speeds() {
-	v.groups = v.groups[:0]
-	for i := range v.dyn.Member {
-		if v.computes(i) {
-			v.join(i)
+	v.GPU, v.Core, v.PCIeMBps = 0, 0, 0
+	for in := range v.Instances + 1 {
+		gpu, core := v.take(in)
+		v.GPU += gpu
+		v.Core += core
+		if in > 0 {
+			v.InstGPU[in-1] = min(v.part(in), gpu)
+			v.InstCore[in-1] = min(v.InstGPU[in-1], core)
 		}
 	}
-	v.combined = v.combined[:0]
-	for k := range v.groups {
-		v.within(&v.groups[k])
-	}
-	v.turns()
-	d := &v.dyn
-	d.GPU, d.Core, d.PCIeMBps = 0, 0, 0
-	d.InstGPU, d.InstCore = [MaxInstances]float64{}, [MaxInstances]float64{}
-	for k := range v.groups {
-		g := &v.groups[k]
-		turn := v.between[k]
-		busy, core := (1-g.idle)/turn*v.fraction(g.slots[0]), 0.0
-		for _, i := range g.slots {
-			m := &d.Member[i]
-			m.Slowdown *= turn
-			core += v.now(i).Core / m.Slowdown
-			d.PCIeMBps += v.now(i).PCIe / m.Slowdown
-		}
-		d.GPU += busy
-		d.Core += core
-		if n := g.instance; n > 0 {
-			d.InstGPU[n-1] = min(v.rec.part(n), d.InstGPU[n-1]+busy)
-			d.InstCore[n-1] = min(d.InstGPU[n-1], d.InstCore[n-1]+core)
-		}
-	}
-	d.GPU = min(d.GPU, 1)
-	d.remember()
-	d.Core = min(d.Core, d.GPU) // no SM is busy while no kernel runs
-	d.PCIeMBps = min(d.PCIeMBps, v.rec.PCIeMBps)
+	v.GPU = min(v.GPU, 1)
+	v.Core = min(v.Core, v.GPU) // no SM is busy while no kernel runs
+	v.PCIeMBps = min(v.PCIeMBps, v.LinkMBps)
+	v.remember()
+
 	busy := 0.0
-	for i := range d.Member {
-		d.Member[i].Mem, d.Member[i].Busy = 0, 0
-	}
-	d.PowerW = v.rec.PowerIdle
+	v.MemMiB, v.PowerW = v.MemReserved, v.PowerIdle
 	for i := range v.present {
-		m := &d.Member[i]
-		m.Mem = v.now(i).Mem
-		m.MemMax = max(m.MemMax, m.Mem)
+		m := &v.Member[i]
+		m.MemMiB, m.Busy = v.now(i).MemMiB, 0
+		m.MemMaxMiB = max(m.MemMaxMiB, m.MemMiB)
 		if v.computes(i) {
 			m.Busy = v.now(i).GPU / m.Slowdown
 			busy += m.Busy
 		}
-		d.PowerW = v.rec.PowerActive + (v.rec.PowerMax-v.rec.PowerActive)*d.GPU
+		v.MemMiB += m.MemMiB
+		v.PowerW = v.PowerActive + (v.PowerMax-v.PowerActive)*v.GPU
 	}
-	for i := range d.Member {
-		d.Member[i].Busy *= min(1, d.GPU/max(busy, 1e-9)) // kernels that overlap count once
+	for i := range v.present {
+		v.Member[i].Busy *= min(1, v.GPU/max(busy, 1e-9)) // kernels that overlap count once
 	}
-	d.MemMiB = v.held()
-	d.MemMaxMiB = max(d.MemMaxMiB, d.MemMiB)
 }
 
-// join puts member i into its group.
-func (v *view) join(i int) {
-	server, in := v.rec.Slot[i].Server, v.rec.Slot[i].Instance
-	if server != 0 {
-		for k := range v.groups {
-			if v.groups[k].server == server && v.groups[k].instance == in {
-				v.groups[k].slots = append(v.groups[k].slots, i)
-				return
-			}
+// take sets the speeds of the processes on a MIG instance (0 = on the whole card), and returns which fractions of the
+// card's time and SMs they take.
+func (v *view) take(in int) (gpu, core float64) {
+	groups := v.groups(in)
+	demands := make([]contention.Demand, len(groups))
+	for k, g := range groups {
+		demands[k] = v.within(g)
+	}
+	for k, turn := range contention.TimeSlice.Slowdowns(nil, demands) {
+		gpu += demands[k].GPU / turn * v.part(in)
+		for _, i := range groups[k] {
+			m := &v.Member[i]
+			m.Slowdown *= turn
+			core += v.now(i).Core / m.Slowdown
+			v.PCIeMBps += v.now(i).PCIeMBps / m.Slowdown
 		}
 	}
-	v.groups = append(v.groups, group{server: server, instance: in, slots: []int{i}})
+	return gpu, core
 }
 
-// remember notes a change of the utilisation, for the driver's sample buffer.
-func (d *dyn) remember() {
-	last := &d.Change[(d.Changes-1)%maxChanges]
-	switch {
-	case d.Changes > 0 && last.GPU == d.GPU:
-	case d.Changes > 0 && last.T == d.T:
-		last.GPU = d.GPU
-	default:
-		d.Change[d.Changes%maxChanges] = change{T: d.T, GPU: d.GPU}
-		d.Changes++
-	}
-}
-
-// turns sets by how much each group is slowed by the other groups that it takes turns with: groups
-// of its own MIG instance, since instances run at the same time. They do share the link; its
-// contention is left out.
-func (v *view) turns() {
-	v.between = v.between[:0]
-	for range v.groups {
-		v.between = append(v.between, 1)
-	}
-	for in := range uint32(MaxInstances + 1) {
-		v.together = v.together[:0]
-		for k := range v.groups {
-			if v.groups[k].instance == in {
-				v.together = append(v.together, v.combined[k])
-			}
-		}
-		if len(v.together) < 2 {
+// groups are the members on a MIG instance that the device schedules as one each: the clients of one MPS server, or
+// one process with a context of its own.
+func (v *view) groups(in int) (groups [][]int) {
+	served := map[int]int{} // by server
+	for i, s := range v.present {
+		if !v.computes(i) || s.Instance != in {
 			continue
 		}
-		v.slow = contention.TimeSlice.Slowdowns(v.slow[:0], v.together)
-		n := 0
-		for k := range v.groups {
-			if v.groups[k].instance == in {
-				v.between[k] = max(1, v.slow[n])
-				n++
-			}
+		k, there := served[s.Server]
+		if s.Server == 0 || !there {
+			k = len(groups)
+			groups, served[s.Server] = append(groups, nil), k
 		}
+		groups[k] = append(groups[k], i)
 	}
+	return groups
 }
 
-// within sets the speeds of a group's members as if it were the only group, and appends the group's
-// total demand.
-func (v *view) within(g *group) {
-	v.demands = v.demands[:0]
-	var whole contention.Demand
-	for _, i := range g.slots {
-		p := v.now(i)
+// within sets the speeds of a group's members as if it were the only group, and returns what all of it demands.
+func (v *view) within(group []int) (whole contention.Demand) {
+	var demands []contention.Demand
+	for _, i := range group {
+		p, s := v.now(i), &v.Slot[i]
 		d := contention.Demand{
-			GPU: p.GPU, Core: min(1, p.Core/v.fraction(i)), StepS: v.rec.Slot[i].Step,
-			PCIe: min(1, p.PCIe/v.rec.PCIeMBps),
+			GPU: p.GPU, Core: min(1, p.Core/v.part(s.Instance)), StepS: s.StepS, PCIe: min(1, p.PCIeMBps/v.LinkMBps),
 		}
-		v.demands = append(v.demands, d)
-		whole.Core += d.Core
-		whole.PCIe += d.PCIe
+		demands = append(demands, d)
+		whole.Core = min(1, whole.Core+d.Core)
+		whole.PCIe = min(1, whole.PCIe+d.PCIe)
 		if d.StepS > 0 && (whole.StepS == 0 || d.StepS < whole.StepS) {
 			whole.StepS = d.StepS
 		}
 	}
-	v.slow = contention.MPS.Slowdowns(v.slow[:0], v.demands)
-	g.idle = 1
-	for k, i := range g.slots {
-		s := 1.0
-		if len(g.slots) > 1 {
-			s = max(1, v.slow[k])
-		}
-		v.dyn.Member[i].Slowdown = s
-		g.idle *= (1 - v.demands[k].GPU) / s
+	slow := contention.MPS.Slowdowns(nil, demands)
+	for k, i := range group {
+		v.Member[i].Slowdown = slow[k]
 	}
-	whole.GPU, whole.Core, whole.PCIe = 1-g.idle, min(1, whole.Core), min(1, whole.PCIe)
-	v.combined = append(v.combined, whole)
+	whole.GPU = contention.Busy(demands, slow)
+	return whole
+}
+
+// remember notes a change of the utilisation, for the driver's sample buffer.
+func (v *view) remember() {
+	last := &v.Change[max(0, v.Changes-1)%maxChanges]
+	switch {
+	case v.Changes > 0 && last.GPU == v.GPU:
+	case v.Changes > 0 && last.T == v.T:
+		last.GPU = v.GPU
+	default:
+		v.Change[v.Changes%maxChanges] = change{T: v.T, GPU: v.GPU, BusyS: v.BusyS}
+		v.Changes++
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
-	"unsafe"
 
 	"github.com/google/renameio/v2"
 )
@@ -13,7 +12,7 @@ import (
 // driver is one that a simulated machine can claim to have.
 type driver struct {
 	version string
-	cuda    int32 // as cuDriverGetVersion: 12020 = 12.2
+	cuda    int // as cuDriverGetVersion: 12020 = 12.2
 }
 
 // defaultDriver is the branch of the driver where a machine is made without one.
@@ -56,27 +55,29 @@ type Config struct {
 	GroupLimits bool
 }
 
-func (c *Config) defaults() (Model, error) {
+// exclusiveProcess is NVML_COMPUTEMODE_EXCLUSIVE_PROCESS.
+const exclusiveProcess = 3
+
+// model returns the card, and sets defaults.
+func (c *Config) model() (model, error) {
 	c.Model, c.Driver = cmp.Or(c.Model, "titanxp"), cmp.Or(c.Driver, defaultDriver)
 	c.GPUs, c.Scale = cmp.Or(c.GPUs, 1), cmp.Or(c.Scale, 1)
 	c.MIG = c.MIG || len(c.Instances) > 0
-	for i := len(c.Minors); i < c.GPUs; i++ {
-		c.Minors = append(c.Minors, i)
-	}
-	m, err := ModelByName(c.Model)
-	switch _, known := drivers[c.Driver]; {
-	case err != nil:
-		return m, err
+	m, there := models[c.Model]
+	_, known := drivers[c.Driver]
+	switch {
+	case !there:
+		return m, fmt.Errorf("no simulated card %q (there are %v)", c.Model, ModelNames())
 	case !known:
 		return m, fmt.Errorf("no simulated driver %q", c.Driver)
 	case c.GPUs < 1 || c.GPUs > MaxDevices || !(c.Scale > 0):
 		return m, fmt.Errorf("%d GPUs (up to %d), %v GPU seconds a second", c.GPUs, MaxDevices, c.Scale)
-	case c.MIG && m.Caps&capMIG == 0:
-		return m, fmt.Errorf("a %s has no MIG", m.Name)
+	case c.MIG && m.instances == nil:
+		return m, fmt.Errorf("a %s has no MIG", m.name)
 	}
 	for _, name := range c.Instances {
 		if _, ok := m.instances[name]; !ok {
-			return m, fmt.Errorf("a %s has no MIG instance %q", m.Name, name)
+			return m, fmt.Errorf("a %s has no MIG instance %q", m.name, name)
 		}
 	}
 	return m, nil
@@ -89,26 +90,22 @@ func Create(path string, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	m, err := cfg.defaults()
+	m, err := cfg.model()
 	if err != nil {
 		return fmt.Errorf("create simulated GPUs: %w", err)
 	}
-	buf := make([]byte, fileSize(cfg.GPUs))
-	h := (*fileHeader)(unsafe.Pointer(&buf[0])) //nolint:gosec // the file is the struct
-	copy(h.Magic[:], magic)
-	h.Version, h.Devices = version, uint32(cfg.GPUs)
-	h.Scale, h.T0ns = cfg.Scale, monotonic()
-	setCString(h.Driver[:], drivers[cfg.Driver].version)
-	h.Cuda = drivers[cfg.Driver].cuda
-	if cfg.Driver >= "590" && m.SameUser == 0 {
-		m.MaxClients = clientsRecent
+	mem := make([]byte, fileSize(cfg.GPUs))
+	h := headerIn(mem)
+	*h = fileHeader{
+		Version: version, Devices: cfg.GPUs, Scale: cfg.Scale, T0ns: monotonic(), Cuda: drivers[cfg.Driver].cuda,
 	}
+	copy(h.Magic[:], magic)
+	setCString(h.Driver[:], drivers[cfg.Driver].version)
 	for i := range cfg.GPUs {
-		d := (*deviceRec)(unsafe.Pointer(&buf[headerSize+i*deviceSize])) //nolint:gosec // as above
-		d.fill(&m, &cfg, i)
+		deviceIn(mem, i).fill(&m, &cfg, i)
 	}
 	// Jobs of several users compute on it: see the package comment.
-	if err := renameio.WriteFile(path, buf, 0o666, renameio.IgnoreUmask()); err != nil {
+	if err := renameio.WriteFile(path, mem, 0o666, renameio.IgnoreUmask()); err != nil {
 		return fmt.Errorf("create simulated GPUs: %w", err)
 	}
 	return nil
@@ -120,30 +117,38 @@ func uuid(name string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", x[:4], x[4:6], x[6:8], x[8:10], x[10:16])
 }
 
-func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
-	id := uuid(fmt.Sprintf("%s/%s/%d", cfg.UUIDSeed, cfg.Model, i))
-	setCString(d.UUID[:], "GPU-"+id)
-	setCString(d.Name[:], m.Name)
-	d.Minor = uint32(cfg.Minors[i])
-	d.card, d.MemReserved = m.card, 1
+func (d *deviceRec) fill(m *model, cfg *Config, i int) {
+	name := fmt.Sprintf("%s/%s/%d", cfg.UUIDSeed, cfg.Model, i)
+	setCString(d.UUID[:], "GPU-"+uuid(name))
+	setCString(d.Name[:], m.name)
+	d.card, d.MemReserved, d.Minor = m.card, 1, cfg.minor(i)
+	if cfg.Driver >= "590" && !m.SameUser {
+		d.MaxClients = clientsRecent
+	}
 	if cfg.GroupLimits {
 		d.Caps |= capLimits
-	}
-	cut := cfg.MIG && !slices.Contains(cfg.Uncut, i)
-	if cut {
-		d.MIG = 1
 	}
 	if cfg.Exclusive {
 		d.ComputeMode = exclusiveProcess
 	}
-	for k, p := range cfg.Instances {
-		if cut {
-			d.Instance[k].fill(m.instances[p], p, cfg, i, k)
-			d.Instances++
+	if d.MIG = cfg.MIG && !slices.Contains(cfg.Uncut, i); d.MIG {
+		for k, profile := range cfg.Instances {
+			in := &d.Instance[k]
+			*in = m.instances[profile]
+			in.GPUInstance = cfg.GPUInstance(k)
+			setCString(in.UUID[:], migPrefix+uuid(fmt.Sprintf("%s/MIG/%d", name, k)))
+			setCString(in.Profile[:], profile)
 		}
+		d.Instances = len(cfg.Instances)
 	}
 	for k := range d.Dyn {
-		d.Dyn[k].PowerW = m.PowerIdle
-		d.Dyn[k].MemMiB = d.MemReserved
+		d.Dyn[k].PowerW, d.Dyn[k].MemMiB = m.PowerIdle, d.MemReserved
 	}
+}
+
+func (c *Config) minor(i int) int {
+	if i < len(c.Minors) {
+		return c.Minors[i]
+	}
+	return i
 }

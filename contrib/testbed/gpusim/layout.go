@@ -3,6 +3,8 @@ package gpusim
 import (
 	"bytes"
 	"unsafe"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // The state file's layout, which C gets from Header: one fileHeader, padded to headerSize, then the devices. Raise the
@@ -14,7 +16,7 @@ import (
 // limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 14
+	version    = 15
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -32,93 +34,125 @@ const (
 
 type fileHeader struct {
 	Magic   [8]byte
-	Version uint32
-	Devices uint32
+	Version int
+	Devices int
 	Scale   float64
 	T0ns    int64 // CLOCK_MONOTONIC when the file was made
 	Driver  [32]byte
-	Cuda    int32 // as cuDriverGetVersion: 12020 = 12.2
-	_       uint32
+	Cuda    int // as cuDriverGetVersion: 12020 = 12.2
+}
+
+// Kind is what a process on a GPU is.
+type Kind uint32
+
+// The kinds.
+const (
+	Own    Kind = 1 // has a context of its own: time-slicing
+	Client Kind = 2 // of an MPS server
+	Server Kind = 3 // an MPS server
+)
+
+// String returns the kind in a word.
+func (k Kind) String() string { return []string{"", "own", "mps-client", "mps-server"}[k] }
+
+// Status is how a process on a GPU fares.
+type Status uint32
+
+// The statuses. Of those after Paused the GPU holds nothing any more.
+const (
+	Free     Status = 0 // there is no process
+	Running  Status = 1
+	Paused   Status = 2 // stopped by a signal: holds memory, demands nothing
+	Finished Status = 3
+	OOM      Status = 4 // an allocation failed
+	Faulted  Status = 5 // its context was destroyed
+)
+
+// String returns the status in a word, as reports have it.
+func (s Status) String() string {
+	return []string{"free", "running", "paused", "finished", "oom", "fault"}[s]
+}
+
+// present reports whether a process of this status holds memory.
+func (s Status) present() bool { return s == Running || s == Paused }
+
+// Claimant is a process that claims a place on a GPU.
+type Claimant struct {
+	PID    int // 0 = the caller's process
+	UID    int
+	Server int // pid of the MPS server it is a client of; 0 = context of its own
+	// Instance is the MIG instance it runs in, counted from 1 in NVML's order; 0 = the whole card, which a GPU in MIG
+	// mode doesn't give.
+	Instance int
+	// Limits hold for clients on cards from Volta on.
+	Limits Limits
 }
 
 // point is one phase of a process's demand when it runs alone.
 type point struct {
+	rlcore.Use
 	Until float64 // solo work at which the phase ends, s
-	GPU   float64 // fraction of time a kernel runs, 0..1
-	Core  float64 // fraction of the SMs busy, 0..1
-	PCIe  float64 // MB/s, both directions
-	Mem   float64 // MiB
 }
 
 // slot is what of a process does not change while it lives.
 type slot struct {
-	Pid      int32
-	UID      uint32
-	Start    uint64 // the process's start time, clock ticks since boot
-	Server   int32  // pid of its MPS server, 0 = none
-	Kind     Kind
-	Points   uint32
-	Instance uint32  // MIG instance + 1, 0 = the whole card
-	Duration float64 // solo, s
-	Step     float64 // one iteration alone, s; 0 = unknown
-	App      [64]byte
-	Point    [MaxPoints]point
+	Claimant
+	Start     uint64 // the process's start time, clock ticks since boot
+	Kind      Kind
+	Points    int
+	DurationS float64 // solo, under the claimant's limits
+	StepS     float64 // one iteration alone; 0 = unknown
+	App       [64]byte
+	Point     [MaxPoints]point
 }
 
 // member is what of a process changes.
 type member struct {
-	Status   Status
-	Point    uint32  // the phase it is in
-	Done     float64 // solo work done, s
-	Slowdown float64
-	StartT   float64
-	EndT     float64
-	MemMax   float64
-	Mem      float64 // held, MiB
-	Busy     float64 // fraction of time its own kernels run
+	Status    Status
+	Point     int     // the phase it is in
+	DoneS     float64 // solo work done
+	Slowdown  float64 // at this moment
+	StartT    float64
+	EndT      float64
+	MemMiB    float64 // held
+	MemMaxMiB float64
+	Busy      float64 // fraction of time its own kernels run
 }
 
-// change: from T on the device's utilisation was GPU.
+// change: from T on the device's utilisation was GPU, after BusyS of it.
 type change struct {
-	T, GPU float64
+	T, GPU, BusyS float64
 }
 
 // Figures are a GPU at one moment, and its sums since the state file was made: the mean utilisation between two
 // moments a and b is (b.BusyS−a.BusyS)/(b.T−a.T), the mean of the memory in use
 // (b.MemMiBS−a.MemMiBS)/(b.T−a.T)/MemTotalMiB.
 type Figures struct {
-	T         float64 `json:"t_s"`         // GPU seconds since the file was made
-	BusyS     float64 `json:"busy_s"`      // ∫ GPU dt
-	CoreS     float64 `json:"core_s"`      // ∫ Core dt
-	MemMiBS   float64 `json:"mem_mib_s"`   // ∫ MemMiB dt
-	PCIeMB    float64 `json:"pcie_mb"`     // ∫ PCIeMBps dt
-	MemMaxMiB float64 `json:"mem_max_mib"` // most memory ever held
-	GPU       float64 `json:"gpu"`         // fraction of time any kernel runs, 0..1
-	Core      float64 `json:"core"`        // fraction of the SMs busy, 0..1
-	PCIeMBps  float64 `json:"pcie_mbps"`   // both directions
-	MemMiB    float64 `json:"mem_mib"`     // memory held
-	PowerW    float64 `json:"power_w"`
-	Started   uint64  `json:"started"`  // applications that began
-	Finished  uint64  `json:"finished"` // that did all their work
-	OOM       uint64  `json:"oom"`      // that ran out of memory
-	Killed    uint64  `json:"killed"`   // whose process died before its work was done
-	Faults    uint64  `json:"faults"`   // that lost their context through a fault
+	T        float64 // GPU seconds since the file was made
+	BusyS    float64 // ∫ GPU dt
+	CoreS    float64 // ∫ Core dt
+	MemMiBS  float64 // ∫ MemMiB dt
+	PCIeMB   float64 // ∫ PCIeMBps dt
+	GPU      float64 // fraction of time any kernel runs, 0..1
+	Core     float64 // fraction of the SMs busy, 0..1
+	PCIeMBps float64 // both directions
+	MemMiB   float64 // memory held
+	PowerW   float64
+	OOM      int // applications that ran out of memory
 }
 
 type dyn struct {
 	Figures
 	// of each MIG instance, as fractions of the card
 	InstBusyS, InstCoreS, InstGPU, InstCore [MaxInstances]float64
-	Changes                                 uint32 // ever; the next one's place is their number modulo maxChanges
-	_                                       uint32
+	Changes                                 int // ever; the next one's place is their number modulo maxChanges
 	Change                                  [maxChanges]change
 	Member                                  [Slots]member
 }
 
 // fault is how one NVML figure misbehaves: Mode is an index of faultModes.
 type fault struct {
-	Mode  uint32
-	Value int32
+	Mode, Value int
 }
 
 // groupLimit is what the processes of a control group may hold together.
@@ -127,32 +161,31 @@ type groupLimit struct {
 	Hard  float64   // MiB
 }
 
-// instance is a MIG instance: a GPU instance with one compute instance that is all of it.
+// instance is a MIG instance: a GPU instance with one compute instance, 0, that is all of it.
 type instance struct {
-	UUID            [48]byte
-	Profile         [16]byte
-	GPUInstance     uint32
-	ComputeInstance uint32
-	Slices          uint32
-	SMs             uint32
-	MemTotal        float64
+	UUID        [48]byte
+	Profile     [16]byte
+	GPUInstance int
+	Slices      int
+	SMs         int
+	MemTotal    float64
 }
 
 // card is what a kind of GPU is.
 type card struct {
-	Arch        uint32
-	CCMajor     uint32
-	CCMinor     uint32
-	Cores       uint32
-	SMs         uint32
-	PCIeGen     uint32
-	PCIeWidth   uint32
-	Caps        uint32
-	MaxClients  uint32  // MPS clients at a time
-	SameUser    uint32  // 1: MPS before Volta
+	Arch        int
+	CCMajor     int
+	CCMinor     int
+	Cores       int
+	SMs         int
+	PCIeGen     int
+	PCIeWidth   int
+	Caps        int
+	MaxClients  int     // MPS clients at a time
+	SameUser    bool    // MPS before Volta
 	MemTotal    float64 // MiB, as NVML says it
 	MemContext  float64 // MiB an MPS server takes for itself
-	PCIeMBps    float64 // what the link carries, both directions, MB/s
+	LinkMBps    float64 // what PCIe carries, both directions
 	PowerIdle   float64 // W, no process there
 	PowerActive float64 // W, a context is open and no kernel runs
 	PowerMax    float64 // W
@@ -162,19 +195,16 @@ type deviceRec struct {
 	card
 	UUID        [48]byte
 	Name        [64]byte
-	Minor       uint32 // N of /dev/nvidiaN
-	Lost        uint32 // 1: the GPU has fallen off the bus
-	MIG         uint32 // 1: MIG mode is on
-	_           uint32
+	Minor       int     // N of /dev/nvidiaN
+	Lost        bool    // the GPU has fallen off the bus
+	MIG         bool    // MIG mode is on
 	MemReserved float64 // MiB the driver keeps
-	Instances   uint32
-	ComputeMode uint32 // nvmlComputeMode_t: 0 = default, 3 = exclusive process
+	ComputeMode int     // nvmlComputeMode_t: 0 = default, 3 = exclusive process
+	Instances   int
 	Instance    [MaxInstances]instance
 	Fault       [maxFaults]fault
 	Limit       [maxLimits]groupLimit
-	LookedNs    int64  // CLOCK_MONOTONIC when dead processes were last looked for
 	Cur         uint32 // which of Dyn is current: 0 or 1
-	_           uint32
 	Dyn         [2]dyn
 	Slot        [Slots]slot
 }
@@ -190,8 +220,5 @@ func cString(b []byte) string {
 	return string(s)
 }
 
-// setCString writes s and NULs over dst; what doesn't fit is left out.
-func setCString(dst []byte, s string) {
-	n := copy(dst[:len(dst)-1], s)
-	clear(dst[n:])
-}
+// setCString writes s over dst, which is all NULs; what doesn't fit is left out.
+func setCString(dst []byte, s string) { copy(dst[:len(dst)-1], s) }

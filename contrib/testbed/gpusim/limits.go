@@ -27,12 +27,12 @@ const TooMuch = 1e12
 // with more memory than allowed fails as an allocation does. A phase with kernels that would use
 // more SMs than allowed runs them longer by that factor; the time between the kernels stays (an
 // assumption: it takes kernels to scale with the SMs they get).
-func (l *Limits) apply(pts []point) {
+func (l Limits) apply(pts []point) {
 	begin, shift := 0.0, 0.0
 	for i := range pts {
 		p := &pts[i]
-		if l.MemMiB > 0 && p.Mem > l.MemMiB {
-			p.Mem = TooMuch
+		if l.MemMiB > 0 && p.MemMiB > l.MemMiB {
+			p.MemMiB = TooMuch
 		}
 		length := p.Until - begin
 		begin = p.Until
@@ -40,18 +40,16 @@ func (l *Limits) apply(pts []point) {
 			kernels := p.GPU * p.Core / l.Threads
 			stretch := 1 - p.GPU + kernels
 			p.GPU, p.Core = kernels/stretch, l.Threads
-			p.PCIe /= stretch
+			p.PCIeMBps /= stretch
 			shift += length * (stretch - 1)
 		}
 		p.Until += shift
 	}
 }
 
-// ParseLimits reads CUDA's two variables for a client's device of the given
-// ordinal; empty values limit nothing. The memory limit is a list as
-// "0=1G,1=512M"; a value that is not one is refused.
-func ParseLimits(mem, percent string, ordinal int) (Limits, error) {
-	var l Limits
+// ParseLimits reads CUDA's two variables for a client's first device; empty values limit nothing. The memory limit is
+// a list as "0=1G,1=512M"; a value that is not one is refused.
+func ParseLimits(mem, percent string) (l Limits, err error) {
 	if percent != "" {
 		p, err := strconv.ParseFloat(percent, 64)
 		if err != nil || !(p > 0 && p <= 100) {
@@ -59,79 +57,78 @@ func ParseLimits(mem, percent string, ordinal int) (Limits, error) {
 		}
 		l.Threads = p / 100
 	}
-	if mem == "" {
-		return l, nil
-	}
-	for _, e := range strings.Split(mem, ",") {
-		dev, size, ok := strings.Cut(strings.TrimSpace(e), "=")
+	for e := range strings.SplitSeq(mem, ",") {
+		dev, size, _ := strings.Cut(strings.TrimSpace(e), "=")
 		n, err := strconv.Atoi(dev)
-		mib, serr := parseSize(size)
-		if !ok || err != nil || serr != nil {
+		mib := parseSize(size)
+		if mem != "" && (err != nil || mib == 0) {
 			return l, fmt.Errorf("pinned device memory limit %q", mem)
 		}
-		if n == ordinal {
+		if n == 0 {
 			l.MemMiB = mib
 		}
 	}
 	return l, nil
 }
 
-// parseSize reads a number with K, M or G, with or without a B, as MiB.
-func parseSize(s string) (float64, error) {
+// parseSize reads a number with K, M or G, with or without a B, as MiB; 0 = it is none.
+func parseSize(s string) float64 {
+	unit := 1.0 / (1 << 20)
 	s = strings.TrimSuffix(strings.ToUpper(s), "B")
-	if s == "" {
-		return 0, strconv.ErrSyntax
-	}
-	units := map[byte]float64{'K': 1.0 / 1024, 'M': 1, 'G': 1024}
-	unit, ok := units[s[len(s)-1]]
-	if ok {
-		s = s[:len(s)-1]
-	} else {
-		unit = 1.0 / (1 << 20)
+	for suffix, mib := range map[string]float64{"K": 1.0 / 1024, "M": 1, "G": 1024} {
+		if number, ok := strings.CutSuffix(s, suffix); ok {
+			s, unit = number, mib
+		}
 	}
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(v > 0) || v > 1e12 {
-		return 0, strconv.ErrSyntax
+		return 0
 	}
-	return v * unit, nil
+	return v * unit
+}
+
+// room is what is left of the memory of an instance (0 = of the card), MiB, and
+// below 0 if more is held than there is.
+func (v *view) room(instance int) float64 {
+	left := v.MemTotal - v.MemReserved
+	if instance > 0 {
+		left = v.Instance[instance-1].MemTotal
+	}
+	for i, s := range v.present {
+		if instance == 0 || s.Instance == instance {
+			left -= v.now(i).MemMiB
+		}
+	}
+	return left
 }
 
 // allows reports whether a process that takes so much more memory, MiB, stays within the limits of its control groups.
-func (v *view) allows(pid int32, more float64) bool {
-	for i := range v.rec.Limit {
-		l := &v.rec.Limit[i]
-		group := cString(l.Group[:])
-		if group == "" {
+func (v *view) allows(pid int, more float64) bool {
+	for i := range v.Limit {
+		l := &v.Limit[i]
+		if l.Group[0] == 0 {
 			continue
 		}
-		in := processes(group)
-		if !slices.Contains(in, pid) {
-			continue
-		}
+		in := processes(cString(l.Group[:]))
 		sum := more
 		for k, s := range v.present {
-			if slices.Contains(in, s.Pid) {
-				sum += v.now(k).Mem
+			if slices.Contains(in, strconv.Itoa(s.PID)) {
+				sum += v.now(k).MemMiB
 			}
 		}
-		if sum > l.Hard {
+		if sum > l.Hard && slices.Contains(in, strconv.Itoa(pid)) {
 			return false
 		}
 	}
 	return true
 }
 
-// processes are those of a control group and of the groups in it.
-func processes(group string) (pids []int32) {
-	_ = filepath.WalkDir(group, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || filepath.Base(path) != "cgroup.procs" {
-			return nil //nolint:nilerr // a group that goes away has none
-		}
-		text, _ := os.ReadFile(path)
-		for _, f := range strings.Fields(string(text)) {
-			if pid, err := strconv.ParseInt(f, 10, 32); err == nil {
-				pids = append(pids, int32(pid))
-			}
+// processes are the pids in a control group and in the groups in it.
+func processes(group string) (pids []string) {
+	_ = filepath.WalkDir(group, func(path string, _ fs.DirEntry, _ error) error {
+		if filepath.Base(path) == "cgroup.procs" {
+			text, _ := os.ReadFile(path) // a group that goes away has none
+			pids = append(pids, strings.Fields(string(text))...)
 		}
 		return nil
 	})

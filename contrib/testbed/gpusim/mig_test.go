@@ -12,14 +12,13 @@ import (
 func TestInstancesAreApart(t *testing.T) {
 	s, now := machine(t, Config{Model: "a100", Instances: []string{"3g.20gb", "3g.20gb"}})
 	d := s.Device(0)
-	if !d.MIG() || len(d.Instances()) != 2 {
-		t.Fatalf("%v", d.Instances())
+	if _, err := d.Claim(Claimant{}, steady("whole", 1, rlcore.Use{})); !errors.Is(err, ErrNoInstance) {
+		t.Errorf("the whole of a card that is cut: %v", err)
 	}
-	one, two := d.Instances()[0].UUID, d.Instances()[1].UUID
 	// It wants the whole card: 42 of 108 SMs take 108/42 as long.
 	use := rlcore.Use{GPU: 1, Core: 1, MemMiB: 12000}
-	a := claim(t, d, Claimant{PID: process(t), Instance: one}, steady("a", 10, use))
-	b := claim(t, d, Claimant{PID: process(t), Instance: two}, steady("b", 10, use))
+	a := claim(t, d, Claimant{PID: process(t), Instance: 1}, steady("a", 10, use))
+	b := claim(t, d, Claimant{PID: process(t), Instance: 2}, steady("b", 10, use))
 	*now = 5
 	for _, slot := range []*Slot{a, b} {
 		p, err := slot.Progress()
@@ -28,11 +27,11 @@ func TestInstancesAreApart(t *testing.T) {
 		}
 	}
 	// The card's memory would hold it, the instance's doesn't.
-	if _, err := d.Claim(Claimant{PID: process(t), Instance: one}, steady("c", 10, use)); !errors.Is(err, ErrOOM) {
+	if _, err := d.Claim(Claimant{PID: process(t), Instance: 1}, steady("c", 10, use)); !errors.Is(err, ErrOOM) {
 		t.Errorf("12 GB more in an instance with 20: %v", err)
 	}
 	use.MemMiB = 100
-	c := claim(t, d, Claimant{PID: process(t), Instance: one}, steady("c", 10, use))
+	c := claim(t, d, Claimant{PID: process(t), Instance: 1}, steady("c", 10, use))
 	*now = 6
 	for slot, slowed := range map[*Slot]bool{a: true, b: false, c: true} {
 		if p, err := slot.Progress(); err != nil || p.Slowdown > 1.5 != slowed {
@@ -40,7 +39,7 @@ func TestInstancesAreApart(t *testing.T) {
 		}
 	}
 	snap, err := d.Snapshot()
-	if err != nil || math.Abs(snap.GPU-2*42/108.) > 1e-3 || len(snap.Instances) != 2 || snap.Processes[0].Instance != one {
+	if err != nil || math.Abs(snap.GPU-2*42/108.) > 1e-3 || snap.Processes[0].Instance != 1 {
 		t.Errorf("%+v, %v", snap, err)
 	}
 }

@@ -1,10 +1,8 @@
 package gpusim
 
 import (
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // NVML's architecture numbers, nvmlDeviceArchitecture_t.
@@ -23,12 +21,12 @@ const (
 	capLimits              // control groups can be held to a part of the memory (driver 615 and later)
 )
 
-// Model is a card the simulator knows.
-type Model struct {
-	Name string // as NVML says it
+// model is a card the simulator knows.
+type model struct {
+	name string // as NVML says it
 	card
 
-	instances map[string]profile // MIG's, by name
+	instances map[string]instance // MIG's, by profile; nil = it has no MIG
 }
 
 // clientsRecent is how many MPS clients driver 590 serves, from Volta on.
@@ -40,36 +38,36 @@ const clientsRecent = 60
 // the thesis does, and twice that a generation. Client limits are the MPS manual's, "Client-Server Connection Limits"
 // (16 before Volta, 48 after, 60 since its release 590). GPM begins with Hopper (nvml.h, nvmlGpmMetricsGet). Idle and
 // context figures of the other cards are assumptions of the right size.
-var models = map[string]Model{
+var models = map[string]model{
 	"titanxp": {
-		Name: "TITAN Xp", card: card{
+		name: "TITAN Xp", card: card{
 			Arch: archPascal, CCMajor: 6, CCMinor: 1, SMs: 30, Cores: 3840,
-			MemTotal: 12196, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000,
-			MaxClients: 16, SameUser: 1, MemContext: 25,
+			MemTotal: 12196, PCIeGen: 3, PCIeWidth: 16, LinkMBps: 32000,
+			MaxClients: 16, SameUser: true, MemContext: 25,
 			PowerIdle: 10, PowerActive: 80, PowerMax: 250,
 		},
 	},
 	"v100": {
-		Name: "Tesla V100-SXM2-16GB", card: card{
+		name: "Tesla V100-SXM2-16GB", card: card{
 			Arch: archVolta, CCMajor: 7, CCMinor: 0, SMs: 80, Cores: 5120,
-			MemTotal: 16160, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000,
+			MemTotal: 16160, PCIeGen: 3, PCIeWidth: 16, LinkMBps: 32000,
 			Caps: capMPSList, MaxClients: 48, MemContext: 30,
 			PowerIdle: 38, PowerActive: 60, PowerMax: 300,
 		},
 	},
 	"a100": {
-		Name: "NVIDIA A100-SXM4-40GB", card: card{
+		name: "NVIDIA A100-SXM4-40GB", card: card{
 			Arch: archAmpere, CCMajor: 8, CCMinor: 0, SMs: 108, Cores: 6912,
-			MemTotal: 40960, PCIeGen: 4, PCIeWidth: 16, PCIeMBps: 64000,
+			MemTotal: 40960, PCIeGen: 4, PCIeWidth: 16, LinkMBps: 64000,
 			Caps: capMPSList | capMIG, MaxClients: 48, MemContext: 30,
 			PowerIdle: 45, PowerActive: 75, PowerMax: 400,
 		},
 		instances: a100Instances,
 	},
 	"h200": {
-		Name: "NVIDIA H200", card: card{
+		name: "NVIDIA H200", card: card{
 			Arch: archHopper, CCMajor: 9, CCMinor: 0, SMs: 132, Cores: 16896,
-			MemTotal: 143771, PCIeGen: 5, PCIeWidth: 16, PCIeMBps: 128000,
+			MemTotal: 143771, PCIeGen: 5, PCIeWidth: 16, LinkMBps: 128000,
 			Caps: capMPSList | capGPM | capMIG, MaxClients: 48, MemContext: 30,
 			PowerIdle: 75, PowerActive: 115, PowerMax: 700,
 		},
@@ -79,13 +77,3 @@ var models = map[string]Model{
 
 // ModelNames returns the names of the cards the simulator knows, sorted.
 func ModelNames() []string { return slices.Sorted(maps.Keys(models)) }
-
-// ModelByName returns a card by gres.conf's Type, e.g. "titanxp", or an error that names the known
-// ones.
-func ModelByName(name string) (Model, error) {
-	m, ok := models[strings.ToLower(name)]
-	if !ok {
-		return Model{}, fmt.Errorf("no simulated card %q (there are %s)", name, strings.Join(ModelNames(), ", "))
-	}
-	return m, nil
-}

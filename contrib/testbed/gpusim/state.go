@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -61,14 +60,21 @@ func (s *State) load() error {
 		return fmt.Errorf("map: %w", err)
 	}
 	h := s.header()
-	if string(h.Magic[:]) != magic || h.Version != version || fi.Size() != int64(fileSize(int(h.Devices))) {
+	if string(h.Magic[:]) != magic || h.Version != version || len(s.mem) != fileSize(h.Devices) {
 		return errors.New("not made by this version of gpusim: make it anew with gpusim init")
 	}
-	for i := range int(h.Devices) {
-		rec := (*deviceRec)(unsafe.Pointer(&s.mem[headerSize+i*deviceSize])) //nolint:gosec // the file is the struct
-		s.devs = append(s.devs, &Device{state: s, index: i, rec: rec})
+	for i := range h.Devices {
+		s.devs = append(s.devs, &Device{state: s, index: i, rec: deviceIn(s.mem, i)})
 	}
 	return nil
+}
+
+func headerIn(mem []byte) *fileHeader {
+	return (*fileHeader)(unsafe.Pointer(&mem[0])) //nolint:gosec // the file is the struct
+}
+
+func deviceIn(mem []byte, i int) *deviceRec {
+	return (*deviceRec)(unsafe.Pointer(&mem[headerSize+i*deviceSize])) //nolint:gosec // as above
 }
 
 // Close unmaps the file. Slots claimed through s stay until their process ends.
@@ -83,9 +89,7 @@ func (s *State) Close() error {
 	return errors.Join(err, s.file.Close())
 }
 
-func (s *State) header() *fileHeader {
-	return (*fileHeader)(unsafe.Pointer(&s.mem[0])) //nolint:gosec // the file is the struct
-}
+func (s *State) header() *fileHeader { return headerIn(s.mem) }
 
 // Devices returns the GPUs in NVML's order.
 func (s *State) Devices() []*Device { return s.devs }
@@ -124,14 +128,6 @@ func (s *State) locked(f func() error) error {
 	}
 	defer func() { _ = unix.Flock(fd, unix.LOCK_UN) }()
 	return f()
-}
-
-// commit makes next the device's changing state. A process killed on the way
-// leaves the old one.
-func (d *deviceRec) commit(next *dyn) {
-	other := 1 - atomic.LoadUint32(&d.Cur)
-	d.Dyn[other] = *next
-	atomic.StoreUint32(&d.Cur, other)
 }
 
 func monotonic() int64 {

@@ -1,7 +1,6 @@
 package gpusim
 
 import (
-	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,21 +51,54 @@ func find(entry string, names []string, numbered int) int {
 	return -1
 }
 
-// Part is what a CUDA program computes on: a GPU, or one of its MIG instances.
+// Part is what a CUDA program computes on: a GPU, or one of its MIG instances, counted from 1.
 type Part struct {
 	*Device
-	Instance string // UUID; "" = the whole GPU
+	Instance int // 0 = the whole GPU
+}
+
+// of returns the MIG instance, nil = the whole GPU.
+func (p Part) of() *instance {
+	if p.Instance == 0 {
+		return nil
+	}
+	return &p.rec.Instance[p.Instance-1]
 }
 
 // Name is the part's UUID.
-func (p Part) Name() string { return cmp.Or(p.Instance, p.UUID()) }
+func (p Part) Name() string {
+	if in := p.of(); in != nil {
+		return cString(in.UUID[:])
+	}
+	return p.UUID()
+}
+
+// slicesOfGPU is into how many slices a GPU is cut at most.
+const slicesOfGPU = 7
+
+// MaxClients returns how many MPS clients the part serves at a time: an instance fewer than the card, in proportion to
+// its slices (MIG User Guide, "Deployment Considerations").
+func (p Part) MaxClients() int {
+	if in := p.of(); in != nil {
+		return max(1, p.rec.MaxClients*in.Slices/slicesOfGPU)
+	}
+	return p.rec.MaxClients
+}
+
+// MemMiB returns the part's memory, MiB.
+func (p Part) MemMiB() float64 {
+	if in := p.of(); in != nil {
+		return in.MemTotal
+	}
+	return p.Device.MemMiB()
+}
 
 // Parts returns the GPUs in NVML's order, and their instances.
 func (s *State) Parts() (gpus, instances []Part) {
 	for _, d := range s.devs {
 		gpus = append(gpus, Part{Device: d})
-		for _, in := range d.Instances() {
-			instances = append(instances, Part{d, in.UUID})
+		for k := range d.rec.Instances {
+			instances = append(instances, Part{d, k + 1})
 		}
 	}
 	return gpus, instances
@@ -83,9 +115,9 @@ func (s *State) Visible(v string, set bool, served []string) (out []Part) {
 		slices.SortFunc(all, func(p, q Part) int { return place(p) - place(q) })
 		numbered = len(all)
 	}
-	names := make([]string, len(all))
-	for i, p := range all {
-		names[i] = p.Name()
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name())
 	}
 	for _, i := range visible(v, set, names, numbered) {
 		out = append(out, all[i])

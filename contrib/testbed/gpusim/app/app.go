@@ -6,10 +6,13 @@ package app
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
+	"slices"
 	"time"
+
+	"github.com/google/renameio/v2"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
@@ -33,9 +36,25 @@ type Error struct {
 // Error returns CUDA's message.
 func (e *Error) Error() string { return "CUDA error: " + e.Text }
 
+// errFaulted and errAddress are what else can end a program: another client's fault, and its own.
+var errFaulted, errAddress = errors.New("another client's fault"), errors.New("its own fault")
+
+// errorsOfCUDA are what a CUDA program makes of the simulator's errors.
+var errorsOfCUDA = map[error]*Error{
+	gpusim.ErrOOM:        {ExitOOM, "out of memory (cudaErrorMemoryAllocation)"},
+	gpusim.ErrExclusive:  {ExitDevice, "all CUDA-capable devices are busy or unavailable (cudaErrorDevicesUnavailable)"},
+	gpusim.ErrLost:       {ExitDevice, "the GPU is lost (cudaErrorDevicesUnavailable)"},
+	gpusim.ErrNoInstance: {ExitDevice, "no CUDA-capable device is detected (cudaErrorNoDevice)"},
+	gpusim.ErrGone:       {ExitFault, "context is destroyed (cudaErrorContextIsDestroyed)"},
+	errFaulted:           {ExitFault, "unspecified launch failure (cudaErrorLaunchFailure)"},
+	errAddress:           {ExitFault, "an illegal memory access was encountered (cudaErrorIllegalAddress)"},
+	mps.ErrRefused:       {ExitMPS, mps.ErrRefused.Error()},
+}
+
 // Config is one run.
 type Config struct {
 	State   string // path of the state file; "" = $GPUSIM_STATE
+	Report  string // path of the report; "" = standard output, at the end
 	Profile *rlcore.Profile
 	// FaultAtS makes a kernel fault after so many GPU seconds; 0 = never.
 	FaultAtS float64
@@ -46,21 +65,16 @@ type Config struct {
 
 // Report is what a run leaves behind: one line of JSON.
 type Report struct {
-	App       string  `json:"app"`
-	Status    string  `json:"status"` // finished, oom, fault, running (ended before its work was done)
-	Device    string  `json:"device"` // UUID
-	Index     int     `json:"index"`  // NVML's
-	PID       int     `json:"pid"`
-	MPS       bool    `json:"mps"`
-	Server    int     `json:"server,omitempty"` // pid of the MPS server
-	WaitS     float64 `json:"wait_s"`           // waited for the MPS server, GPU seconds
-	StartS    float64 `json:"start_s"`          // on the GPU's clock
-	GPUS      float64 `json:"gpu_s"`            // run time on the GPU's clock
-	SoloS     float64 `json:"solo_s"`           // what it takes alone
-	DoneS     float64 `json:"done_s"`           // solo work done
-	Slowdown  float64 `json:"slowdown"`         // run time ÷ solo time of the work done
-	MemMaxMiB float64 `json:"mem_max_mib"`
-	Scale     float64 `json:"scale"`
+	App      string  `json:"app"`
+	Status   string  `json:"status"` // finished, oom, fault, running (it does, or was killed)
+	Device   string  `json:"device"` // UUID
+	Index    int     `json:"index"`  // NVML's
+	MPS      bool    `json:"mps"`
+	StartS   float64 `json:"start_s"`  // on the GPU's clock
+	GPUS     float64 `json:"gpu_s"`    // run time on the GPU's clock
+	SoloS    float64 `json:"solo_s"`   // what it takes alone
+	DoneS    float64 `json:"done_s"`   // solo work done
+	Slowdown float64 `json:"slowdown"` // run time ÷ solo time of the work done
 }
 
 // longestNap is the longest, in real time, that a process computes without a look at its progress: what happens to it
@@ -68,147 +82,130 @@ type Report struct {
 // from event to event.
 const longestNap = 200 * time.Millisecond
 
-// Run runs the application to its end. A context that ends stops it where it is; Run then returns
-// the context's error. In any case the GPU holds nothing of it afterwards.
-func Run(ctx context.Context, cfg Config) (rep Report, err error) {
+// Run runs the application to its end. Its report is written as it ends, into a file also as it begins to compute.
+func Run(cfg Config) error {
+	rep := Report{App: cfg.Profile.App, SoloS: cfg.Profile.DurationS, Status: gpusim.Running.String()}
+	err := compute(&cfg, &rep)
+	for known, said := range errorsOfCUDA {
+		if errors.Is(err, known) {
+			err = said
+		}
+	}
+	return errors.Join(err, rep.write(cfg.Report))
+}
+
+func (r *Report) write(path string) error {
+	line, err := json.Marshal(r)
+	switch line = append(line, '\n'); {
+	case err != nil:
+	case path == "":
+		_, err = os.Stdout.Write(line)
+	default:
+		err = renameio.WriteFile(path, line, 0o644)
+	}
+	return err
+}
+
+// compute connects to the MPS server, if there is one, takes a place on the GPU and follows the profile there.
+func compute(cfg *Config, rep *Report) error {
 	st, err := gpusim.Open(cfg.State)
 	if err != nil {
-		return rep, err
+		return err
 	}
-	defer func() { err = errors.Join(err, st.Close()) }()
-	rep = Report{
-		App: cfg.Profile.App, PID: os.Getpid(), SoloS: cfg.Profile.DurationS, Scale: st.Scale(),
-		Status: gpusim.Running.String(),
-	}
-
-	asked := st.Now()
-	client, err := mps.Connect(ctx, os.Getenv)
-	rep.WaitS = st.Now() - asked
+	defer st.Close()
+	claimant := gpusim.Claimant{UID: os.Getuid()}
 	var served []string
-	switch {
-	case errors.Is(err, mps.ErrNoDaemon): // it computes without
-	case errors.Is(err, mps.ErrRefused):
-		return rep, &Error{Exit: ExitMPS, Text: err.Error()}
-	case err != nil:
-		return rep, err
-	default:
-		defer func() { _ = client.Close() }()
-		rep.MPS, rep.Server, served = true, client.Server, client.Devices
+	client, err := mps.Connect(context.Background(), os.Getenv)
+	if err == nil {
+		defer client.Close()
+		rep.MPS, claimant.Server, served = true, client.Server, client.Devices
+	} else if !errors.Is(err, mps.ErrNoDaemon) { // without one it computes without
+		return err
 	}
 	v, set := os.LookupEnv(mps.VisibleEnv)
 	all := st.Visible(v, set, served)
 	if len(all) == 0 {
-		return rep, cudaError(gpusim.ErrNoInstance)
+		return gpusim.ErrNoInstance
 	}
-	dev, limits := all[0], gpusim.Limits{}
-	rep.Device, rep.Index = dev.Name(), dev.Index()
+	dev := all[0]
+	rep.Device, rep.Index, claimant.Instance = dev.Name(), dev.Index(), dev.Instance
 	if rep.MPS && !dev.SameUser() {
-		if limits, err = gpusim.ParseLimits(os.Getenv(mps.MemLimitEnv), os.Getenv(mps.ThreadsEnv), 0); err != nil {
-			return rep, &Error{Exit: ExitMPS, Text: err.Error() + ": invalid argument (cudaErrorInvalidValue)"}
+		claimant.Limits, err = gpusim.ParseLimits(os.Getenv(mps.MemLimitEnv), os.Getenv(mps.ThreadsEnv))
+		if err != nil {
+			return &Error{ExitMPS, err.Error() + ": invalid argument (cudaErrorInvalidValue)"}
 		}
 	}
 	if cfg.Preallocate > 0 {
-		cfg.Profile = preallocated(cfg.Profile, cfg.Preallocate*cmp.Or(limits.MemMiB, dev.MemMiB()))
+		cfg.Profile = preallocated(cfg.Profile, cfg.Preallocate*cmp.Or(claimant.Limits.MemMiB, dev.MemMiB()))
 	}
-	claimant := gpusim.Claimant{UID: os.Getuid(), Server: rep.Server, Instance: dev.Instance, Limits: limits}
 	slot, err := dev.Claim(claimant, cfg.Profile)
-	if err != nil {
-		if errors.Is(err, gpusim.ErrOOM) {
-			rep.Status = gpusim.OOM.String()
-		}
-		return rep, cudaError(err)
+	if errors.Is(err, gpusim.ErrOOM) {
+		rep.Status = gpusim.OOM.String()
 	}
-	defer func() { err = errors.Join(err, slot.Release()) }()
-	return rep, follow(ctx, &cfg, &rep, slot, client)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = slot.Release() }()
+	return cfg.follow(rep, st.Scale(), slot, client)
 }
 
 // follow waits for the end of the work.
-func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, client *mps.Client) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
-		}
+func (c *Config) follow(rep *Report, scale float64, slot *gpusim.Slot, client *mps.Client) error {
+	for begun := false; ; begun = true {
 		p, err := slot.Progress()
 		if err != nil {
 			rep.Status = gpusim.Faulted.String()
-			return cudaError(err)
+			return err
 		}
 		rep.fill(&p)
 		switch p.Status {
 		case gpusim.Finished:
 			return nil
 		case gpusim.OOM:
-			return cudaError(gpusim.ErrOOM)
+			return gpusim.ErrOOM
 		case gpusim.Faulted:
-			return &Error{Exit: ExitFault, Text: "unspecified launch failure (cudaErrorLaunchFailure)"}
-		}
-		if cfg.FaultAtS > 0 && rep.GPUS >= cfg.FaultAtS {
-			rep.Status = gpusim.Faulted.String()
-			err := slot.Fault()
-			if client != nil {
-				client.Fault()
-			}
-			return errors.Join(&Error{
-				Exit: ExitFault,
-				Text: "an illegal memory access was encountered (cudaErrorIllegalAddress)",
-			}, err)
+			return errFaulted
 		}
 		// If all others left now, it would end so soon.
 		soonS := p.DurationS - p.DoneS
-		if cfg.FaultAtS > 0 {
-			soonS = min(soonS, cfg.FaultAtS-rep.GPUS)
+		if c.FaultAtS > 0 {
+			soonS = min(soonS, c.FaultAtS-rep.GPUS)
+			if rep.GPUS >= c.FaultAtS {
+				rep.Status = gpusim.Faulted.String()
+				err := slot.Fault()
+				if client != nil {
+					client.Fault()
+				}
+				return errors.Join(errAddress, err)
+			}
 		}
-		timer.Reset(min(max(time.Duration(soonS/rep.Scale*float64(time.Second)), time.Millisecond), longestNap))
+		if c.Report != "" && !begun {
+			if err := rep.write(c.Report); err != nil {
+				return err
+			}
+		}
+		soon := time.Duration(soonS / scale * float64(time.Second))
+		time.Sleep(min(max(soon, time.Millisecond), longestNap))
 	}
 }
 
-func (r *Report) fill(p *gpusim.Progress) {
-	r.Status, r.StartS, r.MemMaxMiB = p.Status.String(), p.StartT, p.MemMaxMiB
-	// In seconds of the run without limits.
-	r.DoneS = p.DoneS / p.DurationS * r.SoloS
-	r.GPUS = p.NowT - p.StartT
-	if p.EndT > 0 {
-		r.GPUS = p.EndT - p.StartT
-	}
-	r.Slowdown = 0
+func (r *Report) fill(p *gpusim.Process) {
+	r.Status, r.StartS, r.GPUS = p.Status.String(), p.StartT, p.EndT-p.StartT
+	r.DoneS = p.DoneS / p.DurationS * r.SoloS // in seconds of the run without limits
 	if r.DoneS > 0 {
 		r.Slowdown = r.GPUS / r.DoneS
 	}
-}
-
-// cudaError is what a CUDA program makes of the simulator's errors.
-func cudaError(err error) error {
-	switch {
-	case errors.Is(err, gpusim.ErrOOM):
-		return &Error{Exit: ExitOOM, Text: "out of memory (cudaErrorMemoryAllocation)"}
-	case errors.Is(err, gpusim.ErrExclusive):
-		return &Error{
-			Exit: ExitDevice,
-			Text: "all CUDA-capable devices are busy or unavailable (cudaErrorDevicesUnavailable)",
-		}
-	case errors.Is(err, gpusim.ErrLost):
-		return &Error{Exit: ExitDevice, Text: "the GPU is lost (cudaErrorDevicesUnavailable)"}
-	case errors.Is(err, gpusim.ErrNoInstance):
-		return &Error{Exit: ExitDevice, Text: "no CUDA-capable device is detected (cudaErrorNoDevice)"}
-	case errors.Is(err, gpusim.ErrGone):
-		return &Error{Exit: ExitFault, Text: "context is destroyed (cudaErrorContextIsDestroyed)"}
-	}
-	return fmt.Errorf("simulated GPU: %w", err)
 }
 
 // preallocated returns the profile of a run that holds so much memory all the time, MiB, and fails where it needs more.
 func preallocated(p *rlcore.Profile, mib float64) *rlcore.Profile {
 	q := Scaled(p, 1, 1)
 	for i := range q.Series {
-		if q.Series[i].MemMiB <= mib {
-			q.Series[i].MemMiB = mib
-		} else {
-			q.Series[i].MemMiB = gpusim.TooMuch
+		u := &q.Series[i]
+		if u.MemMiB > mib {
+			mib = gpusim.TooMuch
 		}
+		u.MemMiB = mib
 	}
 	return q
 }
@@ -219,10 +216,9 @@ func Scaled(p *rlcore.Profile, duration, memory float64) *rlcore.Profile {
 	q := *p
 	q.DurationS *= duration
 	q.PeriodS *= duration
-	q.Series = make([]rlcore.Use, len(p.Series))
-	for i, u := range p.Series {
-		u.MemMiB *= memory
-		q.Series[i] = u
+	q.Series = slices.Clone(p.Series)
+	for i := range q.Series {
+		q.Series[i].MemMiB *= memory
 	}
 	return &q
 }

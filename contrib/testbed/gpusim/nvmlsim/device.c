@@ -2,7 +2,6 @@
 #include "sim.h"
 
 #include <stdio.h>
-#include <string.h>
 
 EXPORT nvmlReturn_t nvmlInit_v2(void) { return sim_open(); }
 EXPORT nvmlReturn_t nvmlShutdown(void) { return sim_close(); }
@@ -27,23 +26,28 @@ EXPORT const char *nvmlErrorString(nvmlReturn_t r)
 	return text ? text : "Unknown Error";
 }
 
+/* What of the machine is known once the library is initialised. */
+#define INITIALISED()       \
+	if (!sim_header)    \
+		return NVML_ERROR_UNINITIALIZED
+
 EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
-	LOCK();
-	return sim_string(version, length, sim_header()->driver, sizeof sim_header()->driver);
+	INITIALISED();
+	return sim_string(version, length, sim_header->driver, sizeof sim_header->driver);
 }
 
 EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
 {
-	LOCK();
-	*version = sim_header()->cuda;
+	INITIALISED();
+	*version = sim_header->cuda;
 	return NVML_SUCCESS;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
-	LOCK();
-	*count = sim_header()->devices;
+	INITIALISED();
+	*count = sim_header->devices;
 	return NVML_SUCCESS;
 }
 
@@ -113,9 +117,9 @@ struct limits {
 
 EXPORT nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, struct limits *limits)
 {
-	if (!limits || !limits->group || limits->soft > limits->hard)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	return sim_set_limit(device, limits->group, limits->hard / MIB);
+	ENTER(device, SIM_F_MEMORY, WHOLE);
+	NEEDS(SIM_CAP_LIMITS);
+	return sim_set_limit(d, limits->group, limits->hard / MIB);
 }
 
 /* MIG: a card cut into instances, each with a handle of its own. */
@@ -134,34 +138,36 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, uns
 {
 	ENTER(device, SIM_F_MIG, DEVICE);
 	NEEDS(SIM_CAP_MIG);
-	if (!d->mig || index >= d->instances)
+	if (index >= d->instances)
 		return NVML_ERROR_NOT_FOUND;
 	*out = sim_handle(device.handle->index, index + 1);
 	return NVML_SUCCESS;
 }
 
 /* A getter of one of an instance's numbers. */
-#define ID_GETTER(fn, field)                                          \
+#define ID_GETTER(fn, value)                                          \
 	EXPORT nvmlReturn_t fn(nvmlDevice_t device, unsigned int *id) \
 	{                                                             \
 		ENTER(device, SIM_F_MIG, ANY);                        \
 		if (!e.in)                                            \
 			return NVML_ERROR_INVALID_ARGUMENT;           \
-		*id = e.in->field;                                    \
+		*id = value;                                          \
 		return NVML_SUCCESS;                                  \
 	}
 
-ID_GETTER(nvmlDeviceGetGpuInstanceId, gpuinstance)
-ID_GETTER(nvmlDeviceGetComputeInstanceId, compute_instance)
+ID_GETTER(nvmlDeviceGetGpuInstanceId, e.in->gpuinstance)
+ID_GETTER(nvmlDeviceGetComputeInstanceId, 0)
 
 EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *a)
 {
 	ENTER(device, SIM_F_MIG, ANY);
 	if (!e.in) /* nvml.h: instances alone have them */
 		return NVML_ERROR_NOT_SUPPORTED;
-	memset(a, 0, sizeof *a);
-	a->multiprocessorCount = sim_figure32(d, SIM_F_MIG, e.in->sms);
-	a->memorySizeMB = sim_figure(d, SIM_F_MIG, e.in->mem_total, ~0ULL);
-	a->gpuInstanceSliceCount = a->computeInstanceSliceCount = e.in->slices;
+	*a = (nvmlDeviceAttributes_t){
+		.multiprocessorCount = sim_figure32(d, SIM_F_MIG, e.in->sms),
+		.memorySizeMB = sim_figure(d, SIM_F_MIG, e.in->mem_total, ~0ULL),
+		.gpuInstanceSliceCount = e.in->slices,
+		.computeInstanceSliceCount = e.in->slices,
+	};
 	return NVML_SUCCESS;
 }

@@ -21,48 +21,42 @@ struct nvmlDevice_st {
 
 /* What a device does at this moment, its dead processes left out. */
 struct live {
-	double t;                         /* GPU seconds */
-	int died;                         /* a process did, and the state doesn't know yet */
-	double gpu, core, pcie, mem, power; /* as in struct sim_dyn, brought to now */
-	double busy_s, core_s, pcie_mb;
-	double inst_mem[SIM_INSTANCES], inst_busy_s[SIM_INSTANCES], inst_core_s[SIM_INSTANCES];
+	double t;         /* GPU seconds */
+	int died;         /* a process did, and the state doesn't know yet */
+	struct sim_dyn y; /* the state as it was stored at y.t, but for its figures and sums, which are brought to now */
+	double inst_mem[SIM_INSTANCES];
 	unsigned int count; /* processes that are there */
 	struct {
 		const struct sim_slot *slot;
-		const struct sim_member *member;
+		double mem, busy;
 	} p[SIM_SLOTS];
 };
 
+extern const struct sim_file_header *sim_header; /* NULL = not initialised */
 nvmlReturn_t sim_open(void);
 nvmlReturn_t sim_close(void);
-const struct sim_header *sim_header(void);
 nvmlDevice_t sim_handle(unsigned int index, unsigned int instance);
 
 /* The state, locked for reading unless r says why not. */
 struct sim_entry {
 	nvmlReturn_t r;
-	struct sim_device *d;
+	const struct sim_device_rec *d;
 	const struct sim_instance *in; /* the handle's MIG instance; NULL = the device itself */
 };
 
 /* Which handles a function answers: all, those of devices, those of devices not in MIG mode. */
 enum sim_scope { ANY, DEVICE, WHOLE };
 
-struct sim_entry sim_lock(void);
 /* Refuses what is not to be answered: no such device, GPU lost, a fault set for `figure`. */
 struct sim_entry sim_enter(nvmlDevice_t h, int figure, enum sim_scope scope);
 void sim_leave(struct sim_entry *e);
 
-/* Each returns from the function where it can't go on; the state is unlocked at the function's end. */
-#define LOCK()                                                                    \
-	__attribute__((cleanup(sim_leave))) struct sim_entry e = sim_lock();      \
-	if (e.r != NVML_SUCCESS)                                                  \
-		return e.r
+/* Returns from the function where it can't go on; the state is unlocked at the function's end. */
 #define ENTER(h, figure, scope)                                                                 \
 	__attribute__((cleanup(sim_leave))) struct sim_entry e = sim_enter(h, figure, scope);   \
 	if (e.r != NVML_SUCCESS)                                                                \
 		return e.r;                                                                     \
-	const struct sim_device *d = e.d;                                                       \
+	const struct sim_device_rec *d = e.d;                                                   \
 	(void)d
 #define LOOK(l)        \
 	struct live l; \
@@ -71,18 +65,15 @@ void sim_leave(struct sim_entry *e);
 	if (!(d->caps & (cap))) \
 		return NVML_ERROR_NOT_SUPPORTED
 
-void sim_look(const struct sim_device *d, struct live *l);
-double sim_scale(void);
-/* CLOCK_MONOTONIC as GPU seconds. */
-double sim_seconds(int64_t ns);
-/* Writing, for what root may set. */
-nvmlReturn_t sim_set_limit(nvmlDevice_t h, const char *group, double mib);
+void sim_look(const struct sim_device_rec *d, struct live *l);
+/* Sets a limit of a device that is locked for reading, as root may. */
+nvmlReturn_t sim_set_limit(const struct sim_device_rec *d, const char *group, double mib);
 /* How many of n there are in the caller's array of *count, which becomes n. */
 nvmlReturn_t sim_filled(unsigned int *count, unsigned int n);
 
 /* A figure as the device's faults bend it; max is the largest its type holds. */
-unsigned long long sim_figure(const struct sim_device *d, int figure, double v, unsigned long long max);
-unsigned int sim_figure32(const struct sim_device *d, int figure, double v);
+unsigned long long sim_figure(const struct sim_device_rec *d, int figure, double v, unsigned long long max);
+unsigned int sim_figure32(const struct sim_device_rec *d, int figure, double v);
 unsigned long long sim_wall_us(void);
 
 /* Copies a string of the state file; NVML_ERROR_INSUFFICIENT_SIZE when it doesn't fit. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 /* Where the memory in use is made huge, it is more than there is. */
-static unsigned long long total(const struct sim_device *d, double mib)
+static unsigned long long total(const struct sim_device_rec *d, double mib)
 {
 	return d->fault[SIM_F_MEMORY].mode == SIM_FAULT_ZERO ? 0 : (unsigned long long)(mib * MIB);
 }
@@ -14,7 +14,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
 	ENTER(device, SIM_F_MEMORY, ANY);
 	LOOK(l);
 	m->total = total(d, e.in ? e.in->mem_total : d->mem_total);
-	m->used = sim_figure(d, SIM_F_MEMORY, (e.in ? l.inst_mem[device.handle->instance - 1] : l.mem) * MIB, ~0ULL);
+	m->used = sim_figure(d, SIM_F_MEMORY, (e.in ? l.inst_mem[device.handle->instance - 1] : l.y.mem_mib) * MIB, ~0ULL);
 	m->free = m->total > m->used ? m->total - m->used : 0;
 	return NVML_SUCCESS;
 }
@@ -29,8 +29,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
 {
 	ENTER(device, SIM_F_UTILIZATION, WHOLE);
 	LOOK(l);
-	u->gpu = sim_figure32(d, SIM_F_UTILIZATION, l.gpu * 100);
-	u->memory = sim_figure32(d, SIM_F_UTILIZATION, l.gpu * 100 * CONTROLLER);
+	u->gpu = sim_figure32(d, SIM_F_UTILIZATION, l.y.gpu * 100);
+	u->memory = sim_figure32(d, SIM_F_UTILIZATION, l.y.gpu * 100 * CONTROLLER);
 	return NVML_SUCCESS;
 }
 
@@ -38,7 +38,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *m
 {
 	ENTER(device, SIM_F_POWER, DEVICE);
 	LOOK(l);
-	*mw = sim_figure32(d, SIM_F_POWER, l.power * 1000);
+	*mw = sim_figure32(d, SIM_F_POWER, l.y.power_w * 1000);
 	return NVML_SUCCESS;
 }
 
@@ -50,7 +50,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUti
 	ENTER(device, SIM_F_PCIE_THROUGHPUT, DEVICE);
 	LOOK(l);
 	double part = counter == NVML_PCIE_UTIL_RX_BYTES ? 2.0 / 3 : 1.0 / 3;
-	*value = sim_figure32(d, SIM_F_PCIE_THROUGHPUT, l.pcie * 1000 * part);
+	*value = sim_figure32(d, SIM_F_PCIE_THROUGHPUT, l.y.pcie_mbps * 1000 * part);
 	return NVML_SUCCESS;
 }
 
@@ -62,29 +62,23 @@ EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUti
 #define SAMPLE_S (1.0 / 6)
 #define SAMPLES 120
 
-static double mean_gpu(const struct sim_device *d, const struct live *l, double from, double to)
+/* How long a kernel has run until t. */
+static double busy_until(const struct sim_dyn *y, double t)
 {
-	const struct sim_dyn *y = &d->dyn[d->cur];
-	double sum = 0, end = to;
-	for (uint32_t k = 0; k < SIM_CHANGES && k < y->changes && end > from; k++) {
-		const struct sim_change *c = &y->change[(y->changes - 1 - k) % SIM_CHANGES];
-		double begin = most(c->t, from);
-		if (begin < end) {
-			sum += (end - begin) * c->gpu;
-			end = begin;
-		}
+	const struct sim_change *c = NULL;
+	for (long k = y->changes - 1; k >= 0 && k >= y->changes - SIM_CHANGES; k--) {
+		c = &y->change[k % SIM_CHANGES];
+		/* A process that died since the last look isn't among the changes. */
+		if (c->t <= t)
+			return c->busy_s + (t - c->t) * c->gpu - most(0, t - y->t) * (c->gpu - y->gpu);
 	}
-	/* A process that died since the last look isn't among the changes. */
-	double looked = most(from, sim_seconds(d->looked_ns));
-	if (l->died && looked < to)
-		sum -= (to - looked) * most(0, y->gpu - l->gpu);
-	return most(0, sum) / (to - from);
+	return c ? c->busy_s : 0;
 }
 
 /* A GPU second on the clock of the wall, in microseconds; wall is what it shows at l->t. */
 static unsigned long long stamp(const struct live *l, unsigned long long wall, double t)
 {
-	return wall - (unsigned long long)((l->t - t) / sim_scale() * 1e6);
+	return wall - (unsigned long long)((l->t - t) / sim_header->scale * 1e6);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long last_seen, nvmlValueType_t *value_type,
@@ -105,19 +99,19 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t
 		unsigned long long at = stamp(&l, wall, k * SAMPLE_S);
 		if (at <= last_seen || n++ >= *count)
 			continue;
-		double v = 100 * mean_gpu(d, &l, (k - 1) * SAMPLE_S, k * SAMPLE_S);
-		samples[n - 1].timeStamp = sim_figure(d, SIM_F_SAMPLES, (double)at, ~0ULL >> 1);
-		samples[n - 1].sampleValue.ullVal = 0;
-		samples[n - 1].sampleValue.uiVal = sim_figure32(d, SIM_F_SAMPLES, v);
+		double busy = busy_until(&l.y, k * SAMPLE_S) - busy_until(&l.y, (k - 1) * SAMPLE_S);
+		samples[n - 1] = (nvmlSample_t){
+			.timeStamp = sim_figure(d, SIM_F_SAMPLES, at, ~0ULL >> 1),
+			.sampleValue.uiVal = sim_figure32(d, SIM_F_SAMPLES, 100 * busy / SAMPLE_S),
+		};
 	}
 	return n == 0 ? NVML_ERROR_NOT_FOUND : sim_filled(count, n);
 }
 
 /* GPM: figures between two samples of running sums. */
 struct nvmlGpmSample_st {
-	int taken;
 	unsigned int index, instance;
-	double t, busy_s, core_s, pcie_mb;
+	double t, busy_s, core_s, pcie_mb; /* t 0 = not taken */
 };
 
 EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *s)
@@ -140,16 +134,16 @@ EXPORT nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t s)
 }
 
 /* instance + 1 = that MIG instance, 0 = the whole card */
-static nvmlReturn_t gpm_take(const struct sim_device *d, unsigned int index, unsigned int instance, nvmlGpmSample_t s)
+static nvmlReturn_t gpm_take(const struct sim_device_rec *d, unsigned int index, unsigned int instance, nvmlGpmSample_t s)
 {
 	NEEDS(SIM_CAP_GPM);
 	LOOK(l);
-	*s.handle = (struct nvmlGpmSample_st){1, index, instance, l.t, l.busy_s, l.core_s, l.pcie_mb};
+	*s.handle = (struct nvmlGpmSample_st){index, instance, l.t, l.y.busy_s, l.y.core_s, l.y.pcie_mb};
 	if (instance) {
 		/* In fractions of the instance. */
 		double part = (double)d->instance[instance - 1].sms / d->sms;
-		s.handle->busy_s = l.inst_busy_s[instance - 1] / part;
-		s.handle->core_s = l.inst_core_s[instance - 1] / part;
+		s.handle->busy_s = l.y.inst_busy_s[instance - 1] / part;
+		s.handle->core_s = l.y.inst_core_s[instance - 1] / part;
 		s.handle->pcie_mb = 0;
 	}
 	return NVML_SUCCESS;
@@ -172,15 +166,12 @@ EXPORT nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_in
 
 EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *g)
 {
-	if (!g->sample1.handle->taken || !g->sample2.handle->taken || g->sample1.handle->index != g->sample2.handle->index ||
-	    g->sample1.handle->instance != g->sample2.handle->instance)
+	const struct nvmlGpmSample_st *a = g->sample1.handle, *b = g->sample2.handle;
+	double dt = b->t - a->t;
+	if (!a->t || !(dt > 0) || a->index != b->index || a->instance != b->instance)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (g->version != 1)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	const struct nvmlGpmSample_st *a = g->sample1.handle, *b = g->sample2.handle;
-	double dt = b->t - a->t;
-	if (!(dt > 0))
-		return NVML_ERROR_INVALID_ARGUMENT;
 	ENTER(sim_handle(a->index, 0), SIM_F_GPM, DEVICE);
 	for (unsigned int i = 0; i < g->numMetrics; i++) {
 		nvmlGpmMetric_t *m = &g->metrics[i];

@@ -39,7 +39,7 @@ func found(card *gpusim.Config, gpus, instances []gpusim.Part) (fake string, nam
 		fake += fmt.Sprintf("%s|16|0-15|%s|%s|%s|nvidia_gpu_env,env_uuid\n", kind, links, files, name)
 	}
 	for k, in := range instances {
-		gi, ci := gpusim.Caps(in.Index(), card.GPUInstance(k%len(card.Instances)), 0)
+		gi, ci := gpusim.Caps(in.Index(), card.GPUInstance(k%len(card.Instances)))
 		line(card.Instances[0], "(null)",
 			fmt.Sprintf("DIR/dev/nvidia%d,DIR/dev/nvidia-caps/nvidia-cap%d,DIR/dev/nvidia-caps/nvidia-cap%d", in.Index(), gi,
 				ci), in.Name())
@@ -171,8 +171,8 @@ func TestServerKilledOnAnInstance(t *testing.T) {
 		clients := 0
 		for _, p := range must.Get(st.Device(0).Snapshot())(t).Processes {
 			switch p.Kind {
-			case gpusim.Server.String():
-				servers[p.Instance] = p.PID
+			case gpusim.Server:
+				servers[gpusim.Part{Device: st.Device(0), Instance: p.Instance}.Name()] = p.PID
 			default:
 				clients++
 			}

@@ -36,61 +36,43 @@ func smiCmd(state *string) *cobra.Command {
 		Use:   "smi",
 		Short: "Show GPUs and their processes",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			st, err := gpusim.Open(*state)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = st.Close() }()
-			return smi(c.OutOrStdout(), st)
-		},
+		RunE:  func(c *cobra.Command, _ []string) error { return smi(c.OutOrStdout(), *state) },
 	}
 }
 
-func smi(w io.Writer, st *gpusim.State) error {
-	var gpus []gpusim.Snapshot
+func smi(w io.Writer, state string) error {
+	st, err := gpusim.Open(state)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	gpus, processes := table.NewWriter(), table.NewWriter()
+	gpus.AppendHeader(table.Row{"GPU", "Name", "UUID", "Util", "Memory / MiB", "Power", "since init"})
+	processes.AppendHeader(table.Row{"GPU", "PID", "UID", "Kind", "App", "MiB", "Done", "Slowdown"})
 	for _, d := range st.Devices() {
-		s, err := d.Snapshot()
+		g, err := d.Snapshot()
 		if err != nil {
 			return err
 		}
-		gpus = append(gpus, s)
-	}
-	fmt.Fprintf(w, "simulated GPUs, %g GPU seconds a second\n", st.Scale())
-	t := table.NewWriter()
-	t.SetOutputMirror(w)
-	t.AppendHeader(table.Row{"GPU", "Name", "UUID", "Util", "Memory / MiB", "Power", "since init"})
-	for _, g := range gpus {
-		name := g.Name
 		if g.Lost {
-			name += " (lost)"
+			g.Name += " (lost)"
 		}
-		mean := "-"
-		if g.T > 0 {
-			mean = fmt.Sprintf("%.1f %% busy, %.1f %% memory", 100*g.BusyS/g.T, 100*g.MemMiBS/g.T/g.MemTotalMiB)
-		}
-		t.AppendRow(table.Row{
-			g.Index, name, g.UUID, fmt.Sprintf("%.0f %%", 100*g.GPU),
-			fmt.Sprintf("%.0f / %.0f", g.MemMiB, g.MemTotalMiB), fmt.Sprintf("%.0f W", g.PowerW), mean,
+		gpus.AppendRow(table.Row{
+			g.Index, g.Name, g.UUID, fmt.Sprintf("%.0f %%", 100*g.GPU),
+			fmt.Sprintf("%.0f / %.0f", g.MemMiB, g.MemTotalMiB), fmt.Sprintf("%.0f W", g.PowerW),
+			fmt.Sprintf("%.1f %% busy, %.1f %% memory", 100*g.BusyS/g.T, 100*g.MemMiBS/g.T/g.MemTotalMiB),
 		})
-	}
-	t.Render()
-	t = table.NewWriter()
-	t.SetOutputMirror(w)
-	t.AppendHeader(table.Row{"GPU", "PID", "UID", "Kind", "App", "MiB", "Done", "Slowdown"})
-	for _, g := range gpus {
 		for _, p := range g.Processes {
 			done := "-"
-			if p.DurationS > 0 {
+			if p.Kind != gpusim.Server {
 				done = fmt.Sprintf("%.0f / %.0f s", p.DoneS, p.DurationS)
 			}
-			t.AppendRow(table.Row{
-				g.Index, p.PID, p.UID, p.Kind, p.App, fmt.Sprintf("%.0f", p.MemMiB), done,
-				fmt.Sprintf("%.2f", p.Slowdown),
+			processes.AppendRow(table.Row{
+				g.Index, p.PID, p.UID, p.Kind, p.App, fmt.Sprintf("%.0f", p.MemMiB), done, fmt.Sprintf("%.2f", p.Slowdown),
 			})
 		}
 	}
-	t.Render()
+	fmt.Fprintf(w, "simulated GPUs, %g GPU seconds a second\n%s\n%s\n", st.Scale(), gpus.Render(), processes.Render())
 	return nil
 }
 
