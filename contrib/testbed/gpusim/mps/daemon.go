@@ -66,17 +66,35 @@ type waiting struct {
 	asked    bool // the server was started for it
 }
 
-var errRunning = errors.New("An instance of this daemon is already running") //nolint:revive,staticcheck // the real daemon's words
+// Words of the real daemon, which ends without any where a socket's path is too long.
+var (
+	errRunning = errors.New("An instance of this daemon is already running") //nolint:revive,staticcheck // its words
+	errNotRoot = errors.New("Only root user may enable -multiuser-server!")  //nolint:revive,staticcheck // its words
+	errSilent  = errors.New("")
+)
+
+// mostPath is the longest path of a socket.
+const mostPath = 107
 
 // runDaemon is the control daemon's process. ready is called when it answers.
-func runDaemon(multiuser bool, ready func()) error {
-	d := &daemon{dir: pipeDir(os.Getenv), multiuser: multiuser, uid: os.Getuid(), done: make(chan struct{})}
-	if err := os.MkdirAll(d.dir, 0o755); err != nil {
-		return fmt.Errorf("Cannot access %s=%s", PipeEnv, d.dir) //nolint:revive,staticcheck // the real daemon's words
+func runDaemon(st *gpusim.State, multiuser bool, ready func()) error {
+	d := &daemon{
+		dir: pipeDir(os.Getenv), multiuser: multiuser, uid: os.Getuid(), done: make(chan struct{}), driver: st.Driver(),
+		volta: true, maxClients: gpusim.Slots,
+	}
+	for _, g := range visible(st) { // without a GPU it is the server that fails
+		d.maxClients = min(d.maxClients, g.MaxClients())
+		d.volta = d.volta && !g.SameUser()
+		d.devices = append(d.devices, g.Name())
 	}
 	path := func(name string) string { return filepath.Join(d.dir, name) }
-	if len(path(controlSock)) > mostPath {
+	switch err := os.MkdirAll(d.dir, 0o755); {
+	case err != nil:
+		return fmt.Errorf("Cannot access %s=%s", PipeEnv, d.dir) //nolint:revive,staticcheck // its words
+	case len(path(controlSock)) > mostPath:
 		return errSilent
+	case multiuser && d.uid != 0:
+		return errNotRoot
 	}
 	unix.Umask(0)
 	lock, err := os.OpenFile(path(controlSock+"_lock"), os.O_CREATE|os.O_RDWR, 0o666)
@@ -87,15 +105,13 @@ func runDaemon(multiuser bool, ready func()) error {
 	if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return errRunning
 	}
-	if err := d.cards(); err != nil {
-		return err
-	}
-	d.log = newLog()
+	d.log = logTo("control.log", "Control", os.Getpid())
 	d.log("Starting control daemon using socket %s", path(controlSock))
 	// Every user's programs may ask for a server; the kernel identifies the client. The second socket is of no use here.
 	l, err := listen(path(controlSock), 0o666)
 	other, oerr := listen(path(controlSock+"_privileged"), 0o755)
-	if err := errors.Join(err, oerr, fifo(path("log"))); err != nil {
+	_ = os.Remove(path("log"))
+	if err := errors.Join(err, oerr, unix.Mkfifo(path("log"), 0o777)); err != nil {
 		return err
 	}
 	defer other.Close()
@@ -114,12 +130,6 @@ func runDaemon(multiuser bool, ready func()) error {
 	return nil
 }
 
-// errSilent ends the daemon without a word.
-var errSilent = errors.New("")
-
-// mostPath is the longest path of a socket.
-const mostPath = 107
-
 // listen makes a socket in place of a dead daemon's.
 func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
 	_ = os.Remove(path)
@@ -129,30 +139,6 @@ func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
 	}
 	l.SetUnlinkOnClose(false)
 	return l, os.Chmod(path, mode)
-}
-
-func fifo(path string) error {
-	_ = os.Remove(path)
-	return unix.Mkfifo(path, 0o777)
-}
-
-// cards reads the driver and the rules of the GPUs. Without a GPU it is the server that fails.
-func (d *daemon) cards() error {
-	st, err := gpusim.Open("")
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	d.driver, d.volta, d.maxClients = st.Driver(), true, gpusim.Slots
-	for _, g := range visible(st) {
-		d.maxClients = min(d.maxClients, g.MaxClients())
-		d.volta = d.volta && !g.SameUser()
-		d.devices = append(d.devices, g.Name())
-	}
-	if d.multiuser && d.uid != 0 {
-		return errors.New("Only root user may enable -multiuser-server!") //nolint:revive,staticcheck // the real daemon's words
-	}
-	return nil
 }
 
 // accept hears each connection's first word before it takes the next one: as the real daemon, which does one thing
@@ -171,15 +157,13 @@ func (d *daemon) accept(l *net.UnixListener) {
 			_ = c.Close()
 			continue
 		}
-		go func() {
-			defer c.Close()
-			d.serve(c, in)
-		}()
+		go d.serve(c, in)
 	}
 }
 
 // serve serves a client until it leaves, or answers one command of a control program. in holds its first word.
 func (d *daemon) serve(c *net.UnixConn, in *bufio.Scanner) {
+	defer c.Close()
 	pid, uid, err := peer(c)
 	if err != nil {
 		return
@@ -189,32 +173,24 @@ func (d *daemon) serve(c *net.UnixConn, in *bufio.Scanner) {
 	for more := true; more; more = in.Scan() {
 		switch {
 		case in.Text() == "client":
-			d.do(func() {
-				if d.uid != 0 && uid != d.uid {
-					d.log("User %d is not served by the daemon of user %d", uid, d.uid)
-					refuse(w)
-				} else if !slices.Contains(d.pending, w) {
-					word := "Server already exists"
-					if d.srv == nil || d.srv.uid != d.serverOf(uid) || d.srv.status != statusActive {
-						word = "Server is not ready, push client to pending list"
-					}
-					d.log("NEW CLIENT %d from user %d: %s", pid, d.serverOf(uid), word)
-					d.pending = append(d.pending, w)
-				}
-			})
+			d.do(func() { d.arrived(w) })
 		case in.Text() == "fault":
 			d.do(func() { d.fault(w) })
 			fmt.Fprintln(c, "faulted")
 		case uid != 0 && uid != d.uid:
 			return
 		default:
-			answer := make(chan string, 1)
+			var answer string
+			words := append(strings.Fields(in.Text()), "", "") // at least a name and an argument
 			d.do(func() {
 				d.log("NEW UI")
 				d.log("Cmd:%s", in.Text())
-				d.command(strings.Fields(in.Text()), answer)
+				answer = d.command(words[0], words[1:])
 			})
-			_, _ = io.WriteString(c, <-answer)
+			if words[0] == "quit" { // answered by the end of the daemon
+				<-d.done
+			}
+			_, _ = io.WriteString(c, answer)
 			d.log("UI closed")
 			return
 		}
@@ -238,11 +214,26 @@ func (d *daemon) do(change func()) {
 		d.pending = d.pending[1:]
 	}
 	if s := d.srv; s != nil && (s.draining || d.quitting) && len(s.clients) == 0 && s.status != statusInit {
-		d.exit("exit")
+		s.exit("exit")
 	}
 	if d.quitting && d.srv == nil {
 		d.over.Do(func() { close(d.done) })
 	}
+}
+
+// arrived has a client wait for its server.
+func (d *daemon) arrived(w *waiting) {
+	if d.uid != 0 && w.uid != d.uid {
+		d.log("User %d is not served by the daemon of user %d", w.uid, d.uid)
+		w.refuse()
+		return
+	}
+	word := "Server already exists"
+	if d.srv == nil || d.srv.uid != d.serverOf(w.uid) || d.srv.status != statusActive {
+		word = "Server is not ready, push client to pending list"
+	}
+	d.log("NEW CLIENT %d from user %d: %s", w.pid, d.serverOf(w.uid), word)
+	d.pending = append(d.pending, w)
 }
 
 // fault is what a memory fault in one client's kernel does to the server, which has lost the contexts of all its
@@ -253,7 +244,7 @@ func (d *daemon) fault(w *waiting) {
 	}
 	if !d.volta {
 		d.fatal()
-		d.exit("fault")
+		d.srv.exit("fault")
 	} else if d.driver >= 535 { // the words of its libcuda; before, server.log names nobody
 		say := logTo("server.log", "Server", d.srv.pid)
 		say("Client process %d encountered a fatal GPU error.", w.pid)
@@ -269,11 +260,7 @@ func (d *daemon) fault(w *waiting) {
 func (d *daemon) fatal() { d.log("Server encountered a fatal exception. Shutting down") }
 
 // exit ends the server; word says why.
-func (d *daemon) exit(word string) {
-	if d.srv != nil {
-		_, _ = fmt.Fprintln(d.srv.stdin, word)
-	}
-}
+func (s *serverProc) exit(word string) { _, _ = fmt.Fprintln(s.stdin, word) }
 
 func (d *daemon) left(w *waiting) {
 	is := func(other *waiting) bool { return other == w }
@@ -286,7 +273,7 @@ func (d *daemon) left(w *waiting) {
 	}
 }
 
-func refuse(w *waiting) {
+func (w *waiting) refuse() {
 	if w.conn != nil {
 		_, _ = fmt.Fprintln(w.conn, "refused")
 	}
@@ -298,12 +285,12 @@ func (d *daemon) place(w *waiting) bool {
 	s := d.srv
 	switch {
 	case d.quitting, s == nil && w.asked: // the server that was started for it has failed
-		refuse(w)
+		w.refuse()
 	case s == nil:
 		w.asked = true
 		if err := d.startServer(uid); err != nil {
 			d.log("Failed to start server using uid %d. %v", uid, err)
-			refuse(w)
+			w.refuse()
 			return true
 		}
 		return w.conn == nil
@@ -315,7 +302,7 @@ func (d *daemon) place(w *waiting) bool {
 		return false
 	case len(s.clients) >= d.maxClients:
 		d.log("Client %d: server %d has all the clients it can serve (%d)", w.pid, s.pid, d.maxClients)
-		refuse(w)
+		w.refuse()
 	default:
 		s.clients = append(s.clients, w)
 		_, _ = fmt.Fprintln(w.conn, "welcome", s.pid, strings.Join(d.devices, ","))
@@ -329,23 +316,15 @@ const goCrash = 2
 // startServer starts a server process as the given user: the one on the daemon's PATH.
 func (d *daemon) startServer(uid int) error {
 	cmd := exec.Command(serverName)
-	cmd.Args = []string{serverName}
 	if cmd.Err != nil { // the real daemon finds out in a process that ends at once
-		cmd = exec.Command("/proc/self/exe")
-		cmd.Args = []string{serverName, noProgram}
+		cmd = exec.Command("/bin/false")
 	}
 	if uid != d.uid {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	}
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
+	out, oerr := cmd.StdoutPipe()
+	if err := errors.Join(err, oerr, cmd.Start()); err != nil {
 		return err
 	}
 	s := &serverProc{pid: cmd.Process.Pid, uid: uid, stdin: stdin, status: statusInit}
@@ -372,18 +351,14 @@ func (d *daemon) startServer(uid int) error {
 				status = 0
 			}
 			d.log("Server %d exited with status %d", s.pid, status)
-			if status != 0 {
-				d.status = status
-			}
+			d.status = cmp.Or(status, d.status)
 			d.srv = nil
 		})
 	}()
 	return nil
 }
 
-// newLog returns what writes the daemon's lines into its log file; nothing where that can't be opened.
-func newLog() func(format string, args ...any) { return logTo("control.log", "Control", os.Getpid()) }
-
+// logTo returns what writes lines into a log file; nothing where that can't be opened.
 func logTo(name, who string, pid int) func(format string, args ...any) {
 	dir := cmp.Or(os.Getenv(LogEnv), "/var/log/nvidia-mps")
 	_ = os.MkdirAll(dir, 0o755) // if not, there is no log
@@ -409,16 +384,12 @@ func peer(c *net.UnixConn) (pid, uid int, err error) {
 	return pid, uid, errors.Join(err, cerr)
 }
 
-// command answers at once. quit is answered by the end of the daemon.
-func (d *daemon) command(words []string, answer chan string) {
-	name, args := "", words
-	if len(words) > 0 {
-		name, args = words[0], words[1:]
-	}
-	asked := "0"
-	if len(args) > 0 {
-		asked = args[0]
-	}
+// aboutServers are the commands about a server.
+var aboutServers = []string{"get_server_status", "get_client_list", "shutdown_server"}
+
+// command obeys a control program and returns its answer. args end with "", two where there are any.
+func (d *daemon) command(name string, args []string) string {
+	asked := cmp.Or(args[0], "0")
 	s := d.srv
 	if s != nil && asked != strconv.Itoa(s.pid) {
 		s = nil
@@ -426,53 +397,45 @@ func (d *daemon) command(words []string, answer chan string) {
 	switch {
 	case name == "get_server_list":
 		if d.srv != nil {
-			answer <- fmt.Sprintln(d.srv.pid)
-			return
+			return fmt.Sprintln(d.srv.pid)
 		}
-		answer <- ""
-	case name == "get_server_status" && d.driver >= 550 && len(args) == 0:
-		answer <- "A server PID is required\n"
+	case name == "get_server_status" && d.driver >= 550 && args[0] == "":
+		return "A server PID is required\n"
 	case name == "terminate_client" && d.driver >= 535:
-		answer <- d.terminate(s, asked, args)
+		return d.terminate(s, asked, args)
 	case name == "start_server":
-		answer <- d.start(args)
+		return d.start(args)
 	case name == "quit":
 		d.quit(args)
 	case name == "get_default_active_thread_percentage":
-		answer <- "100.0\n"
-	case name == "get_server_status" && d.driver < 550, !slices.Contains(known, name):
-		answer <- fmt.Sprintf("Unknown command %q\n", name)
+		return "100.0\n"
+	case name == "get_server_status" && d.driver < 550, !slices.Contains(aboutServers, name):
+		return fmt.Sprintf("Unknown command %q\n", name)
 	case s == nil:
-		answer <- fmt.Sprintf("Server %s not found\n", asked)
+		return fmt.Sprintf("Server %s not found\n", asked)
 	case name == "get_server_status":
-		answer <- s.status + "\n"
+		return s.status + "\n"
 	case name == "get_client_list":
 		out := ""
 		for _, w := range s.clients {
 			out += fmt.Sprintln(w.pid)
 		}
-		answer <- out
+		return out
 	default: // shutdown_server
 		s.draining = true
 		if slices.Contains(args, "-f") {
-			d.exit("exit")
+			s.exit("exit")
 		}
-		answer <- ""
 	}
+	return ""
 }
-
-// known are the commands about a server.
-var known = []string{"get_server_status", "get_client_list", "shutdown_server"}
 
 // terminate ends a client's work, so that its process can be killed without harm to its neighbours.
 func (d *daemon) terminate(s *serverProc, server string, args []string) string {
 	if s == nil {
 		return fmt.Sprintf("Server %s not found\nServer %[1]s not found!\n1\n", server)
 	}
-	pid := 0
-	if len(args) > 1 {
-		pid, _ = strconv.Atoi(args[1])
-	}
+	pid, _ := strconv.Atoi(args[1])
 	if pid <= 0 || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 		return fmt.Sprintf("Invalid process %d!\n1\n", pid)
 	}
@@ -487,40 +450,40 @@ func (d *daemon) terminate(s *serverProc, server string, args []string) string {
 
 // start has the user's server start, now or after another user's, and says nothing of it.
 func (d *daemon) start(args []string) string {
-	if len(args) != 2 || args[0] != "-uid" {
-		return "A user id (UID) is required to start a new server\n"
+	uid, err := uint64(0), strconv.ErrSyntax
+	if args[0] == "-uid" && args[2] == "" {
+		uid, err = strconv.ParseUint(args[1], 10, 31)
 	}
-	n, err := strconv.ParseUint(args[1], 10, 31)
-	uid := int(n)
 	switch {
 	case err != nil:
 		return "A user id (UID) is required to start a new server\n"
-	case d.uid != 0 && uid != d.uid:
+	case d.uid != 0 && int(uid) != d.uid:
 		return fmt.Sprintf("Insufficient privileges for UID %d\n", d.uid)
 	}
-	d.pending = append(d.pending, &waiting{uid: uid})
+	d.pending = append(d.pending, &waiting{uid: int(uid)})
 	return ""
 }
 
 // quit ends the daemon when its server has no clients any more, or after the timeout with the clients that it still
 // has.
 func (d *daemon) quit(args []string) {
-	if len(args) > 1 && args[0] == "-t" {
-		s, _ := strconv.ParseFloat(args[1], 64)
-		if d.driver >= 535 {
-			d.log("quit command issued with timeout of %.0f", s)
-		}
-		time.AfterFunc(max(time.Duration(min(s, 1e6)*float64(time.Second)), time.Millisecond), func() {
-			d.do(func() {
-				if d.srv == nil {
-					return
-				}
-				if d.driver >= 550 {
-					d.log("Force shutting down server %d", d.srv.pid)
-				}
-				_ = unix.Kill(d.srv.pid, unix.SIGKILL)
-			})
-		})
-	}
 	d.quitting = true
+	if args[0] != "-t" || args[1] == "" {
+		return
+	}
+	s, _ := strconv.ParseFloat(args[1], 64)
+	if d.driver >= 535 {
+		d.log("quit command issued with timeout of %.0f", s)
+	}
+	time.AfterFunc(max(time.Duration(min(s, 1e6)*float64(time.Second)), time.Millisecond), func() {
+		d.do(func() {
+			if d.srv == nil {
+				return
+			}
+			if d.driver >= 550 {
+				d.log("Force shutting down server %d", d.srv.pid)
+			}
+			_ = unix.Kill(d.srv.pid, unix.SIGKILL)
+		})
+	})
 }

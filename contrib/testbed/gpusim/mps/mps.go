@@ -31,7 +31,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -60,8 +59,6 @@ const (
 	controlSock = "control"
 	pidFile     = controlName + ".pid"
 	network     = "unixpacket" // messages keep their bounds: SOCK_SEQPACKET
-	// noProgram is the argument of what runs in place of a server that isn't there.
-	noProgram = "no such program"
 )
 
 // Main is the program under its NVIDIA names; it returns the exit status. ok is
@@ -70,22 +67,20 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (status int,
 	var err error
 	switch filepath.Base(args[0]) {
 	case serverName:
-		if slices.Contains(args, noProgram) {
-			return 1, true
-		}
 		err = runServer(stdin, stdout)
+		stderr = stdout // the daemon reads it
 	case controlName:
 		err = control(args[1:], stdin, stdout, stderr)
 	default:
 		return 0, false
 	}
-	if err != nil {
-		if err.Error() != "" {
-			fmt.Fprintln(stderr, err)
-		}
-		return 1, true
+	if err == nil {
+		return 0, true
 	}
-	return 0, true
+	if err.Error() != "" {
+		fmt.Fprintln(stderr, err)
+	}
+	return 1, true
 }
 
 func control(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
@@ -94,16 +89,19 @@ func control(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	background := f.Bool("d", false, "start the control daemon in the background")
 	foreground := f.Bool("f", false, "start the control daemon in the foreground")
 	multiuser := f.Bool("multiuser-server", false, "one server for all users (Volta and later)")
-	// A driver that doesn't know the flag takes the whole command line for none.
-	if knows, err := knowsMultiuser(); err != nil {
+	st, err := gpusim.Open("")
+	if err != nil {
 		return err
-	} else if !knows && len(args) > 1 {
+	}
+	defer st.Close()
+	// A driver that doesn't know -multiuser-server, as that of 550, takes the whole command line for none.
+	if len(args) > 1 && st.Driver() < 555 {
 		c, err := dial(pipeDir(os.Getenv))
 		if err != nil {
 			return errNoControl
 		}
+		args = nil
 		_ = c.Close()
-		return ask(stdin, stdout)
 	}
 	if err := f.Parse(args); err != nil {
 		return err
@@ -113,20 +111,9 @@ func control(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 		return spawn(*multiuser)
 	case *foreground:
 		rename(controlName)
-		return runDaemon(*multiuser, func() { fmt.Fprintln(stdout, "ready") })
+		return runDaemon(st, *multiuser, func() { fmt.Fprintln(stdout, "ready") })
 	}
 	return ask(stdin, stdout)
-}
-
-// knowsMultiuser reports whether the driver's control daemon has -multiuser-server: that of 555 does, that of 550 does
-// not.
-func knowsMultiuser() (bool, error) {
-	st, err := gpusim.Open("")
-	if err != nil {
-		return false, err
-	}
-	defer st.Close()
-	return st.Driver() >= 555, nil
 }
 
 // rename gives the process its name in ps and top: it was started through
@@ -155,11 +142,6 @@ func ask(stdin io.Reader, stdout io.Writer) error {
 
 // spawn starts the daemon in a session of its own and returns when it answers, or with its reason not to.
 func spawn(multiuser bool) error {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
 	// A prolog's descriptors would otherwise stay open for the daemon's whole life.
 	if err := unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return err
@@ -168,17 +150,19 @@ func spawn(multiuser bool) error {
 	if multiuser {
 		cmd.Args = append(cmd.Args, "-multiuser-server")
 	}
-	cmd.Args[0], cmd.Stdout, cmd.Stderr = controlName, w, w
+	cmd.Args[0] = controlName
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := errors.Join(cmd.Start(), w.Close()); err != nil {
+	out, err := cmd.StdoutPipe()
+	cmd.Stderr = cmd.Stdout
+	if err := errors.Join(err, cmd.Start()); err != nil {
 		return err
 	}
-	word, _ := bufio.NewReader(r).ReadString('\n')
+	word, _ := bufio.NewReader(out).ReadString('\n')
 	if word != "ready\n" {
 		_ = cmd.Wait() // its reason is the word
 		return errors.New(strings.TrimSpace(word))
 	}
-	return cmd.Process.Release()
+	return nil
 }
 
 // runServer is the server's process: it takes its place on each of its GPUs until the daemon ends it.
@@ -186,7 +170,6 @@ func runServer(stdin io.Reader, stdout io.Writer) error {
 	rename(serverName)
 	st, err := gpusim.Open("")
 	if err != nil {
-		fmt.Fprintln(stdout, err)
 		return err
 	}
 	defer st.Close()
@@ -196,23 +179,20 @@ func runServer(stdin io.Reader, stdout io.Writer) error {
 	}
 	all := visible(st)
 	if len(all) == 0 {
-		fmt.Fprintln(stdout, "no CUDA-capable device is detected")
-		return errSilent
+		return errors.New("no CUDA-capable device is detected")
 	}
 	for _, d := range all {
 		s, err := d.ClaimServer(gpusim.Claimant{UID: os.Getuid(), Instance: d.Instance})
 		if err != nil {
-			fmt.Fprintf(stdout, "GPU %s: %v\n", d.Name(), err)
-			return err
+			return fmt.Errorf("GPU %s: %w", d.Name(), err)
 		}
 		defer func() { _ = s.Release() }()
 	}
-	unshare, err := shareMemory(os.Getpid())
-	if err != nil {
-		fmt.Fprintln(stdout, err)
-		return err
+	// Clients of other users map it where one server serves them all.
+	defer forget(os.Getpid())
+	if err := os.WriteFile(fmt.Sprintf(segment, fmt.Sprintf("%x", os.Getuid()), os.Getpid()), nil, 0o666); err != nil {
+		return fmt.Errorf("share memory: %w", err)
 	}
-	defer unshare()
 	fmt.Fprintln(stdout, "ready")
 	word, err := bufio.NewReader(stdin).ReadString('\n')
 	switch {
@@ -224,6 +204,23 @@ func runServer(stdin io.Reader, stdout io.Writer) error {
 		return errors.New("fatal fault")
 	}
 	return nil
+}
+
+// segment is the name of a server's shared memory, as strace shows the real one's: cuda.shm.UID.PID.N. Server and
+// clients meet there: a client with a /dev/shm of its own finds no server (NVIDIA's k8s-device-plugin, issue 647).
+const segment = "/dev/shm/cuda.shm.%s.%x.1"
+
+// segments are what there is of a server's shared memory.
+func segments(server int) []string {
+	found, _ := filepath.Glob(fmt.Sprintf(segment, "*", server))
+	return found
+}
+
+// forget removes a server's shared memory.
+func forget(server int) {
+	for _, name := range segments(server) {
+		_ = os.Remove(name)
+	}
 }
 
 // visible are the GPUs and instances that this process may use.
@@ -246,12 +243,8 @@ type Client struct {
 	Server  int      // the server's pid
 	Devices []string // UUIDs of the GPUs the server has, in its order
 
-	daemon  *net.UnixConn
-	answers *bufio.Reader
+	daemon *net.UnixConn
 }
-
-// ownGreeting is how NVIDIA's own control daemon begins.
-const ownGreeting = "OUTBHELL"
 
 // Connect connects to the MPS server through the control daemon of the pipe directory that getenv
 // names, and waits until the daemon lets it in. It returns ErrNoDaemon, ErrRefused or ctx's error.
@@ -261,35 +254,28 @@ func Connect(ctx context.Context, getenv func(string) string) (*Client, error) {
 		return nil, ErrNoDaemon
 	}
 	defer context.AfterFunc(ctx, func() { _ = daemon.Close() })()
-	c := &Client{daemon: daemon, answers: bufio.NewReader(daemon)}
-	_, _ = fmt.Fprintln(daemon, "client") // if that fails, so does what follows
-	// NVIDIA's own control daemon greets first, and serves no simulated client.
-	if greeting, _ := c.answers.Peek(len(ownGreeting)); string(greeting) == ownGreeting {
-		_ = daemon.Close()
-		return nil, ErrRefused
-	}
-	word, _ := c.answers.ReadString('\n')
+	c := &Client{daemon: daemon}
+	// NVIDIA's own control daemon has another greeting, and serves no simulated client.
 	var devices string
-	if n, _ := fmt.Sscanf(word, "welcome %d %s\n", &c.Server, &devices); n != 2 {
-		_ = daemon.Close()
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, ErrRefused
+	n, _ := fmt.Sscanf(c.say("client"), "welcome %d %s\n", &c.Server, &devices)
+	if n == 2 && (len(segments(c.Server)) > 0 || errors.Is(unix.Kill(c.Server, 0), unix.ESRCH)) { // or it has just ended
+		c.Devices = strings.Split(devices, ",")
+		return c, nil
 	}
-	if !sharesMemory(c.Server) {
-		_ = daemon.Close()
-		return nil, ErrRefused
-	}
-	c.Devices = strings.Split(devices, ",")
-	return c, nil
+	_ = daemon.Close()
+	return nil, cmp.Or(ctx.Err(), ErrRefused)
+}
+
+// say tells the daemon a word and returns the message that comes next; "" where the daemon is gone.
+func (c *Client) say(word string) string {
+	_, _ = fmt.Fprintln(c.daemon, word)
+	answer := make([]byte, 1<<14)
+	n, _ := c.daemon.Read(answer)
+	return string(answer[:max(0, n)])
 }
 
 // Fault reports that a kernel of this client has faulted, and waits until the daemon knows.
-func (c *Client) Fault() {
-	_, _ = fmt.Fprintln(c.daemon, "fault")
-	_, _ = c.answers.ReadString('\n') // a daemon that is gone knows nothing
-}
+func (c *Client) Fault() { c.say("fault") }
 
 // Close leaves the server.
 func (c *Client) Close() error { return c.daemon.Close() }
