@@ -25,6 +25,8 @@ type campaign struct {
 	line  *cluster.Line
 	began float64
 	slots []slot // GPUs, node by node
+	// nodeGPUs are how many GPUs each node has.
+	nodeGPUs []int
 
 	mu      sync.Mutex
 	lives   []*life
@@ -36,7 +38,7 @@ type campaign struct {
 	// last jobs, 0 = more come.
 	lastLook, dead, until float64
 	groups                map[string]bool // sets of jobs that were seen together on a GPU
-	busy                  []float64       // of the machine's CPUs, by look
+	busy                  float64         // part of the CPUs' time since the last look, 0 = not known
 }
 
 // job is the job of a life, or a task of its array.
@@ -45,7 +47,7 @@ type job struct {
 	name     string // as Slurm shows it
 	shown           // as Slurm last showed it; ID "" = it never did
 	seenAt   float64
-	earlier  []span // runs before it was put back
+	earlier  []interval // runs before it was put back
 	gate     held
 	company  map[*job]bool
 	shared   bool // ran on less than a GPU at some look
@@ -75,21 +77,13 @@ func (c *campaign) locked(do func()) {
 	do()
 }
 
-// last is the busy part of the CPUs' time at the last look, 0 = none yet.
-func (c *campaign) last() float64 {
-	if len(c.busy) == 0 {
-		return 0
-	}
-	return c.busy[len(c.busy)-1]
-}
-
 // add adds a life and its jobs.
 func (c *campaign) add(l *life) {
 	c.lives = append(c.lives, l)
+	none := math.NaN()
 	for _, name := range l.names() {
 		j := &job{
-			life: l, name: name, shown: shown{Start: math.NaN(), End: math.NaN()}, company: map[*job]bool{},
-			plainEnd: math.NaN(),
+			life: l, name: name, shown: shown{Start: none, End: none}, company: map[*job]bool{}, plainEnd: none,
 		}
 		c.jobs, c.byName[name] = append(c.jobs, j), j
 	}
@@ -112,7 +106,7 @@ func (c *campaign) submit(ctx context.Context, yield func(cluster.Order) bool) {
 	end, last := now()+c.o.length.Seconds(), 0.0
 	for n := 0; ctx.Err() == nil && now() < end && (c.o.jobs == 0 || n < c.o.jobs); {
 		room := false
-		c.locked(func() { room = c.waiting() < c.o.backlog && (c.last() < mostBusy || now() > last+busyEvery) })
+		c.locked(func() { room = c.waiting() < len(c.slots)*3/2 && (c.busy < mostBusy || now() > last+busyEvery) })
 		if !room {
 			cluster.Sleep(ctx, 0.5)
 			continue
@@ -152,23 +146,20 @@ func (c *campaign) live(ctx context.Context, l *life, id string) {
 			if c.locked(func() { forgotten = l.forgotten }); forgotten {
 				return // it would hit another's job
 			}
-			c.act(ctx, l, id, a)
+			for !c.act(ctx, l, id, a) && a.What == letGo && cluster.Sleep(ctx, 1) {
+				continue // a job that stays held would be its owner's loss
+			}
 		}
 	}()
 }
 
 // act does one thing for an owner. What Slurm refuses, since the job is further than its
 // owner thought, is no harm.
-func (c *campaign) act(ctx context.Context, l *life, id string, a act) {
+func (c *campaign) act(ctx context.Context, l *life, id string, a act) bool {
 	args := strings.Fields(strings.ReplaceAll(a.Command, "JOB", id))
 	at := now()
-	_, err := c.s.RunAs(ctx, l.User, args[0], args[1:]...)
-	if err != nil {
-		// A job that stays held would be its owner's loss.
-		if a.What == letGo && cluster.Sleep(ctx, 1) {
-			c.act(ctx, l, id, a)
-		}
-		return
+	if _, err := c.s.RunAs(ctx, l.User, args[0], args[1:]...); err != nil {
+		return false
 	}
 	c.locked(func() {
 		switch a.What {
@@ -186,6 +177,7 @@ func (c *campaign) act(ctx context.Context, l *life, id string, a act) {
 			l.limitS = 60 * float64(tight(l.SoloS))
 		}
 	})
+	return true
 }
 
 // torment causes faults until the context ends, about one in everyS seconds, and mends all.
@@ -205,7 +197,7 @@ func (c *campaign) torment(ctx context.Context) {
 		for ; pick >= kinds[i].Weight; i++ {
 			pick -= kinds[i].Weight
 		}
-		f, node := &kinds[i], rnd.IntN(len(c.o.nodeGPUs))
+		f, node := &kinds[i], rnd.IntN(len(c.nodeGPUs))
 		s := f.Least + (f.Most-f.Least)*rnd.Float64()
 		own := rand.New(rand.NewPCG(rnd.Uint64(), 0)) //nolint:gosec // repeatable, not secret
 		mend.Go(func() {
@@ -269,15 +261,6 @@ func (c *campaign) lost(j *job) bool {
 	unseen := c.lastLook - j.seenAt
 	return j.forgotten || j.ID != "" && !over(j.State) && unseen > 2*lookEvery+lookTimeout.Seconds() &&
 		c.forgot(j.seenAt-aftermath, j.seenAt+aftermath) != ""
-}
-
-// patience is how long the longest of the jobs that have not ended may take, with twice Slurm's own pauses, s.
-func (c *campaign) patience() float64 {
-	longest := 1
-	for _, j := range c.left() {
-		longest = max(longest, j.LimitMin)
-	}
-	return 60 * float64(longest+1)
 }
 
 // hurry does for jobs that would wait for long what their owner or an operator would. A requeued job waits for two

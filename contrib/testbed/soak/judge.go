@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
@@ -42,11 +43,13 @@ const (
 	heldSMax     = "held_s_max"
 )
 
-// harmKinds are all harms with their titles in the table; a campaign may not end with one that is fatal.
-var harmKinds = []struct {
+// harmKind is a harm and its title in the table; a campaign may not end with one that is fatal.
+type harmKind struct {
 	name, title string
 	fatal       bool
-}{
+}
+
+var harmKinds = []harmKind{
 	{harmTimeout, "ended by their time limit", true},
 	{harmOOM, "out of GPU memory", true},
 	{harmDeadline, "missed their deadline", true},
@@ -70,6 +73,11 @@ type harm struct {
 	Start   float64  `json:"start,omitempty"` // Unix seconds
 	Company []string `json:"company,omitempty"`
 	Hits    []string `json:"hits,omitempty"`
+}
+
+// rank puts the worst harms first.
+func (h *harm) rank() int {
+	return slices.IndexFunc(harmKinds, func(k harmKind) bool { return k.name == h.Kind })
 }
 
 // exitOOM is the exit status of the simulated application if it finds no memory.
@@ -185,11 +193,7 @@ func sum(jobs []*job, r rules) *report {
 	}
 	rep.Failed = int(rep.Harm[harmFailed])
 	delete(rep.Harm, harmFailed)
-	rank := map[string]int{} // the worst first
-	for i, k := range harmKinds {
-		rank[k.name] = i
-	}
-	slices.SortStableFunc(rep.Harmed, func(a, b harm) int { return rank[a.Kind] - rank[b.Kind] })
+	slices.SortStableFunc(rep.Harmed, func(a, b harm) int { return a.rank() - b.rank() })
 	return rep
 }
 
@@ -230,20 +234,25 @@ func (r *report) show(out io.Writer) {
 	}
 }
 
-// fates returns the jobs to judge, which slurmctld accepted and did not forget, with the faults that hit them and their
-// ends on plain Slurm.
-func (c *campaign) fates(pauseS float64) (out []*job) {
+// report judges the jobs that slurmctld accepted and did not forget.
+func (c *campaign) report(took time.Duration) *report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.plainEnds(pauseS)
+	pauseS := c.pauseS()
+	c.plainEnds(pauseS + slurmPauseS)
+	var jobs []*job
+	heldS := 0.0
 	for _, j := range c.jobs {
-		if c.lost(j) || j.submitted == "" || j.ID == "" && c.unsaved(j) {
-			continue
+		heldS = max(heldS, math.Round(j.gate.tooLongS(lease.Seconds(), maxDelay.Seconds())))
+		if !c.lost(j) && j.submitted != "" && (j.ID != "" || !c.unsaved(j)) {
+			c.blame(j, pauseS+slurmPauseS)
+			jobs = append(jobs, j)
 		}
-		c.blame(j, pauseS)
-		out = append(out, j)
 	}
-	return out
+	r := sum(jobs, rules{PauseS: pauseS, MarginS: 30, Contract: maxSlowdown})
+	r.Harm[heldSMax], r.Seed, r.Slurm, r.Seconds = heldS, c.o.seed, c.s.Release, math.Round(took.Seconds())
+	r.Kills, r.Groups = len(c.faults), len(c.groups)
+	return r
 }
 
 // blame finds what hit a job that would have hit it on plain Slurm, too: its node's slurmd was gone while it ran, or
@@ -313,9 +322,9 @@ func (c *campaign) plainEnds(pauseS float64) {
 		if n := len(j.earlier); n > 0 {
 			// What it ran before it was put back counts until then; after that it was new.
 			first := p
-			first.RunS = j.earlier[0].End - j.earlier[0].Start
+			first.RunS = j.earlier[0].To - j.earlier[0].From
 			jobs, of = append(jobs, first), append(of, nil)
-			p.Arrival = max(p.Arrival, j.earlier[n-1].End+requeueS)
+			p.Arrival = max(p.Arrival, j.earlier[n-1].To+requeueS)
 		}
 		byLife[j.N] = append(byLife[j.N], len(jobs))
 		jobs, of = append(jobs, p), append(of, j)
@@ -326,9 +335,10 @@ func (c *campaign) plainEnds(pauseS float64) {
 			outages = append(outages, outage{f.interval, -1, "", true})
 		}
 	}
-	for i, s := range plain(jobs, c.slots, outages, pauseS) {
-		if of[i] != nil {
-			of[i].plainEnd = s.End
+	plain(jobs, c.slots, outages, pauseS)
+	for i, j := range of {
+		if j != nil {
+			j.plainEnd = jobs[i].Ran.To
 		}
 	}
 }
@@ -350,16 +360,13 @@ func merged(all []outage) []outage {
 	return out
 }
 
-// pause is what a job's start and end take in addition to its solo time: the median of jobs with a
-// GPU of their own.
-func (c *campaign) pause() float64 {
+// pauseS is what a job's start and end take in addition to its solo time, s: the median of jobs with a GPU of their own.
+func (c *campaign) pauseS() float64 {
 	var over []float64
-	c.locked(func() {
-		for _, j := range c.jobs {
-			if j.State == "COMPLETED" && len(j.company) == 0 && !j.shared && !j.Fails {
-				over = append(over, j.End-j.Start-j.SoloS)
-			}
+	for _, j := range c.jobs {
+		if j.State == "COMPLETED" && len(j.company) == 0 && !j.shared && !j.Fails {
+			over = append(over, j.End-j.Start-j.SoloS)
 		}
-	})
+	}
 	return max(0, cluster.Quantile(0.5, over))
 }

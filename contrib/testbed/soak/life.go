@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -17,6 +18,9 @@ import (
 // Users of every Debian, that jobs run as. Most jobs are the first one's: a Titan Xp serves
 // one user at a time.
 var users = []string{"games", "games", "games", "news"}
+
+// shared is what jobs that may share request.
+const shared = "gpu:shared"
 
 // Partitions of the same nodes: the default, another, one whose jobs preempt, and one for jobs of several GPUs.
 const (
@@ -35,17 +39,17 @@ type life struct {
 	LimitMin  int
 	Partition string
 	Traits    []string
-	GPUs      int     // whole ones; 0 = it may share
-	Shares    int     // hand-written, which job_submit.lua turns into gpu:shared; 0 = gpu:shared
-	BeginS    float64 // --begin, s after its submission; 0 = at once
-	DeadlineS float64 // --deadline, s after its submission; 0 = none
-	Contract  float64 // its own; 0 = the site's
-	NoShare   bool
-	Tasks     int // of an array; 0 = no array
-	// After is the job that it waits for, -1 = none.
-	After int
-	Fails bool // it ends with an error at once
-	Acts  []act
+	Request   string   // gpu:shared, or shares by hand, which job_submit.lua turns into that, or whole GPUs
+	Args      []string // more of sbatch's
+	Terms     []string // of its comment
+	GPUs      int      // whole ones; 0 = it may share
+	BeginS    float64  // it begins so long after its submission at the earliest
+	DeadlineS float64  // s after its submission; 0 = none
+	Contract  float64  // its own; 0 = the site's
+	Tasks     int      // of an array; 0 = no array
+	After     int      // the job that it waits for, -1 = none
+	Fails     bool     // it ends with an error at once
+	Acts      []act
 
 	submitted string  // Slurm's number; "" = none yet
 	at        float64 // when it was submitted
@@ -88,8 +92,9 @@ func catalogue() (out []*rlcore.Profile) {
 	return out
 }
 
-// wrong is by how much a job's true solo time may differ from its profile's.
-const wrong = 0.3
+// wrong is by how much a job's true solo time may differ from its profile's. leastLimit and mostLimit are limits, which
+// are whole minutes, as multiples of the true one.
+const wrong, leastLimit, mostLimit = 0.3, 1.1, 3
 
 // dice draw what lives are like.
 type dice struct{ *rand.Rand }
@@ -107,36 +112,38 @@ type trait struct {
 	swift bool
 }
 
-func sharer(l *life) bool { return l.GPUs == 0 && l.Shares == 0 }
-func single(l *life) bool { return l.Tasks == 0 }
+func sharer(l *life) bool { return l.Request == shared }
+func single(l *life) bool { return l.GPUs < 2 }
 func idle(l *life) bool   { return len(l.Acts) == 0 }
 
 // traits are drawn for each job in this order.
 var traits = []trait{
-	{"several GPUs", 0.1, nil, func(l *life, _ dice) { l.GPUs, l.Partition = 2, largePart }, true},
-	{"whole GPU", 0.37, sharer, func(l *life, _ dice) { l.GPUs = 1 }, true},
-	{
-		"in another partition", 0.15, func(l *life) bool { return l.GPUs < 2 },
-		func(l *life, _ dice) { l.Partition = nightPart }, true,
-	},
-	{
-		"preempts", 0.03, func(l *life) bool { return l.GPUs < 2 }, func(l *life, _ dice) { l.Partition = urgentPart },
-		false,
-	},
+	{"several GPUs", 0.1, nil, func(l *life, _ dice) { l.GPUs, l.Request, l.Partition = 2, "gpu:2", largePart }, true},
+	{"whole GPU", 0.37, sharer, func(l *life, _ dice) { l.GPUs, l.Request = 1, "gpu:1" }, true},
+	{"in another partition", 0.15, single, func(l *life, _ dice) { l.Partition = nightPart }, true},
+	{"preempts", 0.03, single, func(l *life, _ dice) { l.Partition = urgentPart }, false},
 	{"unknown", 0.06, sharer, func(l *life, _ dice) { l.App = "" }, true},
-	{"shares by hand", 0.06, sharer, func(l *life, _ dice) { l.Shares = 30 }, true},
-	{"begins later", 0.06, nil, func(l *life, d dice) { l.BeginS = d.between(5, 60) }, false},
-	{
-		"deadline", 0.1, nil, func(l *life, d dice) { l.DeadlineS = l.BeginS + 60*float64(l.LimitMin) + d.between(30, 240) },
-		false,
-	},
-	{"never shares", 0.03, sharer, func(l *life, _ dice) { l.NoShare = true }, false},
-	{"contract", 0.15, sharer, func(l *life, d dice) { l.Contract = math.Round(d.between(1.2, 2)*100) / 100 }, false},
-	{"array", 0.05, func(l *life) bool { return l.Shares == 0 }, func(l *life, d dice) { l.Tasks = 2 + d.IntN(5) }, false},
-	{
-		"after another", 0.05, func(l *life) bool { return l.N > 0 },
-		func(l *life, d dice) { l.After = l.N - 1 - d.IntN(min(l.N, 20)) }, false,
-	},
+	{"shares by hand", 0.06, sharer, func(l *life, _ dice) { l.Request = "mps:30" }, true},
+	{"begins later", 0.06, nil, func(l *life, d dice) {
+		l.BeginS = d.between(5, 60)
+		l.asks("--begin=now+%.0f", l.BeginS)
+	}, false},
+	{"deadline", 0.1, nil, func(l *life, d dice) {
+		l.DeadlineS = l.BeginS + 60*float64(l.LimitMin) + d.between(30, 240)
+		l.asks("--deadline=now+%.0f", l.DeadlineS)
+	}, false},
+	{"never shares", 0.03, sharer, func(l *life, _ dice) { l.Terms = append(l.Terms, "share:no") }, false},
+	{"contract", 0.15, sharer, func(l *life, d dice) {
+		l.Contract = math.Round(d.between(1.2, 2)*100) / 100
+		l.Terms = append(l.Terms, fmt.Sprintf("share:max-slowdown=%g", l.Contract))
+	}, false},
+	{"array", 0.05, func(l *life) bool { return l.GPUs > 0 || sharer(l) }, func(l *life, d dice) {
+		l.Tasks = 2 + d.IntN(5)
+		l.asks("--array=1-%d", l.Tasks)
+	}, false},
+	{"after another", 0.05, func(l *life) bool { return l.N > 0 }, func(l *life, d dice) {
+		l.After = l.N - 1 - d.IntN(min(l.N, 20))
+	}, false},
 	{"wrong program", 0.01, nil, func(l *life, _ dice) { l.Fails = true }, false},
 	{cancel, 0.05, idle, func(l *life, d dice) { l.acts(d.between(0, 60), cancel, "scancel JOB") }, false},
 	{requeue, 0.03, idle, func(l *life, d dice) { l.acts(d.between(10, 60), requeue, "scontrol requeue JOB") }, false},
@@ -151,10 +158,13 @@ var traits = []trait{
 	{timeLimit, 0.03, func(l *life) bool { return idle(l) && tight(l.SoloS) < l.LimitMin }, func(l *life, d dice) {
 		l.acts(d.between(0, 20), timeLimit, fmt.Sprintf("scontrol update JobId=JOB TimeLimit=%d", tight(l.SoloS)))
 	}, false},
-	{dependency, 0.02, func(l *life) bool { return single(l) && idle(l) }, func(l *life, d dice) {
+	{dependency, 0.02, func(l *life) bool { return l.Tasks == 0 && idle(l) }, func(l *life, d dice) {
 		l.acts(d.between(0, 15), dependency, "scontrol update JobId=JOB Dependency=")
 	}, false},
 }
+
+// asks adds an argument of sbatch's.
+func (l *life) asks(format string, value any) { l.Args = append(l.Args, fmt.Sprintf(format, value)) }
 
 func (l *life) acts(at float64, what, command string) {
 	l.Acts = append(l.Acts, act{at, what, command})
@@ -163,14 +173,19 @@ func (l *life) acts(at float64, what, command string) {
 // drawLife plans the n-th job. short keeps out what takes long to end.
 func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) *life {
 	d := dice{rnd}
-	l := &life{N: n, User: users[d.IntN(len(users))], Partition: dayPart, After: -1, gone: math.Inf(1)}
+	l := &life{
+		N: n, User: users[d.IntN(len(users))], Partition: dayPart, Request: shared, After: -1, gone: math.Inf(1),
+	}
 	p := known[d.IntN(len(known))]
 	for p.DurationS > 60 && (short || d.chance(0.5)) {
 		p = known[d.IntN(len(known))]
 	}
 	l.App = p.App
 	l.Base, _, _ = strings.Cut(p.App, "-")
-	l.lasts(p.DurationS, d)
+	l.SoloS = p.DurationS * d.between(1-wrong, 1+wrong)
+	limit := math.Floor(d.between(leastLimit, mostLimit)*l.SoloS/60 + d.Float64()) // on average the mean
+	l.LimitMin = max(tight(l.SoloS), int(min(limit, math.Floor(mostLimit*l.SoloS/60))))
+	l.limitS = 60 * float64(l.LimitMin)
 	for _, t := range traits {
 		if (t.swift || !short) && (t.fits == nil || t.fits(l)) && d.chance(t.part) {
 			t.set(l, d)
@@ -180,54 +195,23 @@ func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) *life 
 	return l
 }
 
-// lasts sets how long the job takes, where its profile says durationS, and a limit in whole minutes, between leastLimit
-// and mostLimit times as long and on average their mean.
-func (l *life) lasts(durationS float64, d dice) {
-	l.SoloS = durationS * d.between(1-wrong, 1+wrong)
-	limit := math.Floor(d.between(leastLimit, mostLimit)*l.SoloS/60 + d.Float64())
-	l.LimitMin = max(tight(l.SoloS), int(min(limit, math.Floor(mostLimit*l.SoloS/60))))
-	l.limitS = 60 * float64(l.LimitMin)
-}
-
-// leastLimit and mostLimit are limits as multiples of the solo time.
-const leastLimit, mostLimit = 1.1, 3
-
 // tight is the least limit that a job's owner would give it.
 func tight(soloS float64) int { return int(math.Ceil(leastLimit * soloS / 60)) }
 
 // args are sbatch's, except those known only at the call: the dependency and the output folder.
 // plain requests a whole GPU instead of a shared one.
 func (l *life) args(plain bool) []string {
-	request := "gpu:shared"
-	switch {
-	case l.GPUs > 0:
-		request = "gpu:" + strconv.Itoa(l.GPUs)
-	case plain:
+	terms, request := l.Terms, l.Request
+	if plain && l.GPUs == 0 {
 		request = "mps:100"
-	case l.Shares > 0:
-		request = "mps:" + strconv.Itoa(l.Shares)
 	}
-	args := []string{
+	if l.App != "" {
+		terms = append([]string{"app=" + l.App}, terms...)
+	}
+	args := append([]string{
 		"--job-name=" + jobName(l.N), "--partition=" + l.Partition, "--time=" + strconv.Itoa(l.LimitMin),
 		"--output=/dev/null", "--gres=" + request,
-	}
-	var terms []string
-	for _, o := range []struct {
-		given bool
-		to    *[]string
-		text  string
-	}{
-		{l.BeginS > 0, &args, fmt.Sprintf("--begin=now+%.0f", l.BeginS)},
-		{l.DeadlineS > 0, &args, fmt.Sprintf("--deadline=now+%.0f", l.DeadlineS)},
-		{l.Tasks > 0, &args, fmt.Sprintf("--array=1-%d", l.Tasks)},
-		{l.App != "", &terms, "app=" + l.App},
-		{l.Contract > 0, &terms, fmt.Sprintf("share:max-slowdown=%g", l.Contract)},
-		{l.NoShare, &terms, "share:no"},
-	} {
-		if o.given {
-			*o.to = append(*o.to, o.text)
-		}
-	}
+	}, l.Args...)
 	if len(terms) > 0 {
 		args = append(args, "--comment="+strings.Join(terms, ","))
 	}
@@ -261,12 +245,9 @@ GPUSIM_STATE=$s %s run %s --duration-scale %g --report $out.json || exit
 
 // String says what it is, for people.
 func (l *life) String() string {
-	name := l.App
-	if name == "" {
-		name = l.Base
-	}
-	return strings.Join(append([]string{fmt.Sprintf("%s of %s, %.0f s alone, %d min", name, l.User, l.SoloS, l.LimitMin)},
-		l.Traits...), ", ")
+	return strings.Join(append([]string{
+		fmt.Sprintf("%s of %s, %.0f s alone, %d min", cmp.Or(l.App, l.Base), l.User, l.SoloS, l.LimitMin),
+	}, l.Traits...), ", ")
 }
 
 func jobName(n int) string { return "life" + strconv.Itoa(n) }

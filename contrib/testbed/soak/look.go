@@ -1,9 +1,11 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"regexp"
@@ -129,7 +131,7 @@ func (c *campaign) poll(ctx context.Context) (left, running int, err error) {
 			c.took(at, all, parseNodes(nodes))
 		}
 		if busy, ok := c.load.Since(); ok {
-			c.busy = append(c.busy, busy)
+			c.busy = busy
 		}
 		states := map[string]int{}
 		for _, j := range c.jobs {
@@ -138,7 +140,7 @@ func (c *campaign) poll(ctx context.Context) (left, running int, err error) {
 		those, running = c.left(), states["RUNNING"]
 		c.line.Show(fmt.Sprintf("%5.0f s  %d jobs, %d not ended, %d running; %d timeout, %d failed; %d faults; CPUs %.0f "+
 			"%% busy",
-			at-c.began, len(c.jobs), len(those), running, states["TIMEOUT"], states["FAILED"], len(c.faults), 100*c.last()))
+			at-c.began, len(c.jobs), len(those), running, states["TIMEOUT"], states["FAILED"], len(c.faults), 100*c.busy))
 		if last = c.until > 0; last && at > c.until {
 			those = nil // they are lost
 		}
@@ -164,8 +166,8 @@ func (c *campaign) took(at float64, all []map[string]string, serves map[string]b
 		c.outages = append(c.outages, outage{interval: interval{c.lastLook, at}, GPU: -1, Ends: true})
 	}
 	c.lastLook = at
-	there := map[string][]*job{} // jobs by place
-	used := map[string]int{}     // GPUs by node
+	there := map[string]map[string]*job{} // jobs by place and name
+	used := map[string]int{}              // GPUs by node
 	var seen []*job
 	for _, f := range all {
 		name, s := parse(f)
@@ -175,12 +177,15 @@ func (c *campaign) took(at float64, all []map[string]string, serves map[string]b
 		}
 		if !over(s.State) {
 			for _, p := range s.Places {
-				there[p] = append(there[p], j)
+				if there[p] == nil {
+					there[p] = map[string]*job{}
+				}
+				there[p][name] = j
 			}
 			used[s.node()] += len(s.Places)
 		}
 		if s.Restarts > j.Restarts && !math.IsNaN(j.Start) {
-			j.earlier = append(j.earlier, span{j.Start, at})
+			j.earlier = append(j.earlier, interval{j.Start, at})
 		}
 		if len(s.Places) == 0 {
 			s.Places = j.Places // where it ran before
@@ -190,17 +195,12 @@ func (c *campaign) took(at float64, all []map[string]string, serves map[string]b
 	}
 	for _, on := range there {
 		if len(on) > 1 {
-			var names []string
-			for _, j := range on {
-				names = append(names, j.name)
-			}
-			slices.Sort(names)
-			c.groups[strings.Join(names, " ")] = true
+			c.groups[strings.Join(slices.Sorted(maps.Keys(on)), " ")] = true
 		}
 	}
 	idle := map[string]bool{} // partitions with an idle GPU in service
 	for g, s := range c.slots {
-		name, gpus := slurmtest.NodeName(s.Node), c.o.nodeGPUs[s.Node]
+		name, gpus := slurmtest.NodeName(s.Node), c.nodeGPUs[s.Node]
 		for _, p := range s.Partitions {
 			if !serves[name+"|"+p] {
 				c.outages = append(c.outages, outage{interval{at - lookEvery/2, at + lookEvery/2}, g, p, false})
@@ -235,14 +235,12 @@ func (h *held) note(at, dead float64, gated, idle bool) {
 	if gated && dead > 0 {
 		h.deadS = max(h.deadS, at-dead)
 	}
-	was := h.idleAt
-	h.idleAt = 0
-	if gated && idle {
-		h.idleAt = at
-		if was > 0 {
-			h.idleS += at - was
-		}
+	if !gated || !idle {
+		h.idleAt = 0
+		return
 	}
+	h.idleS += at - cmp.Or(h.idleAt, at)
+	h.idleAt = at
 }
 
 // tooLongS is how much too long the job was kept, s: after the bridge was dead for a lease, and next to an idle GPU for
@@ -252,7 +250,7 @@ func (h *held) tooLongS(leaseS, maxDelayS float64) float64 {
 }
 
 // runs notes which jobs are with the job at a look.
-func (j *job) runs(there map[string][]*job) {
+func (j *job) runs(there map[string]map[string]*job) {
 	for _, p := range j.Places {
 		for _, other := range there[p] {
 			if other != j {

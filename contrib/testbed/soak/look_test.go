@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 // A look shows which jobs are together, which of them have whole GPUs, and what is left.
 func TestTook(t *testing.T) {
 	c := &campaign{
-		o: &options{nodeGPUs: []int{1, 1}}, slots: []slot{{0, []string{dayPart}}, {1, []string{dayPart}}},
+		o: &options{}, nodeGPUs: []int{1, 1}, slots: []slot{{0, []string{dayPart}}, {1, []string{dayPart}}},
 		byName: map[string]*job{}, groups: map[string]bool{},
 	}
 	for n := range 4 {
@@ -92,7 +92,7 @@ func TestTook(t *testing.T) {
 	again := on("life0", "PENDING", "(null)")
 	again["Restarts"] = "1"
 	c.took(104, []map[string]string{again, on("life1", "COMPLETED", "n1")}, serves)
-	if a := c.byName["life0"]; !reflect.DeepEqual(a.earlier, []span{{100, 104}}) || a.node() != "n1" ||
+	if a := c.byName["life0"]; !reflect.DeepEqual(a.earlier, []interval{{100, 104}}) || a.node() != "n1" ||
 		len(c.left()) != 3 {
 		t.Errorf("%+v, left %d", a, len(c.left()))
 	}

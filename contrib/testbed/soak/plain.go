@@ -23,8 +23,11 @@ type plainJob struct {
 	// Until is when its owner cancels it, running or not; +Inf = never.
 	Until     float64
 	Partition string
+	// Ran is when it starts and ends: what plain finds.
+	Ran interval
 }
 
+// interval is a time; of a job that never starts both ends are NaN.
 type interval struct{ From, To float64 }
 
 func (i interval) has(t float64) bool { return i.From <= t && t < i.To }
@@ -44,9 +47,6 @@ type outage struct {
 	Ends      bool
 }
 
-// span is when a job starts and ends; both are NaN where it never starts.
-type span struct{ Start, End float64 }
-
 // queued is when the job got its place in the queue: Slurm puts one that is released at the end.
 func (j *plainJob) queued() float64 {
 	at := j.Queued
@@ -58,37 +58,36 @@ func (j *plainJob) queued() float64 {
 	return at
 }
 
-// plain is the schedule of plain Slurm: whole GPUs, jobs in the order of the queue, each on the
+// plain sets when each job runs on plain Slurm: whole GPUs, jobs in the order of the queue, each on the
 // first GPU that is free. A job of several GPUs keeps the GPUs of the node that has them first, and what lies behind it
 // runs there only if its limit ends before. Nothing is preempted. pauseS is what Slurm and a job's start take before it
 // computes. It ends when nothing is left that can start.
-func plain(jobs []plainJob, slots []slot, outages []outage, pauseS float64) []span {
-	out, waiting := make([]span, len(jobs)), make([]int, len(jobs))
+func plain(jobs []plainJob, slots []slot, outages []outage, pauseS float64) {
+	waiting := make([]*plainJob, len(jobs))
 	var events []float64 // at which something may start, without ends of jobs
 	for i := range jobs {
-		out[i], waiting[i] = span{math.NaN(), math.NaN()}, i
-		events = append(events, jobs[i].Arrival, jobs[i].Until)
-		for _, h := range jobs[i].Held {
+		j := &jobs[i]
+		waiting[i], j.Ran = j, interval{math.NaN(), math.NaN()}
+		events = append(events, j.Arrival, j.Until)
+		for _, h := range j.Held {
 			events = append(events, h.To)
 		}
 	}
 	for _, o := range outages {
 		events = append(events, o.To)
 	}
-	slices.Sort(events)
-	slices.SortStableFunc(waiting, func(a, b int) int {
-		if jobs[a].Urgent != jobs[b].Urgent {
-			return map[bool]int{true: -1, false: 1}[jobs[a].Urgent]
+	slices.SortStableFunc(waiting, func(a, b *plainJob) int {
+		if a.Urgent != b.Urgent {
+			return map[bool]int{true: -1, false: 1}[a.Urgent]
 		}
-		return cmp.Compare(jobs[a].queued(), jobs[b].queued())
+		return cmp.Compare(a.queued(), b.queued())
 	})
 	free := make([]float64, len(slots)) // when each is
-	for now := math.Inf(-1); len(waiting) > 0 && !math.IsInf(now, 1); now = next(now, events, free) {
+	for now := math.Inf(-1); len(waiting) > 0; {
 		closed := slices.DeleteFunc(slices.Clone(outages), func(o outage) bool { return !o.has(now) })
 		kept := map[int]float64{} // GPUs for a job of several, and when it has them all
-		waiting = slices.DeleteFunc(waiting, func(i int) bool {
-			j := &jobs[i]
-			if j.Until <= now || !ready(j, jobs, out, now) {
+		waiting = slices.DeleteFunc(waiting, func(j *plainJob) bool {
+			if j.Until <= now || !j.ready(jobs, now) {
 				return j.Until <= now
 			}
 			at, gpus := first(j, slots, free, now, func(g int) bool {
@@ -97,36 +96,29 @@ func plain(jobs []plainJob, slots []slot, outages []outage, pauseS float64) []sp
 					return (o.GPU < 0 || o.GPU == g) && (o.Partition == "" || o.Partition == j.Partition)
 				})
 			})
-			if gpus == nil || at > now {
-				for _, g := range gpus {
-					if j.GPUs > 1 {
-						kept[g] = at
-					}
-				}
-				return false
+			starts := gpus != nil && at <= now
+			if starts {
+				j.Ran = interval{now, endOf(min(now+pauseS+j.RunS, j.Until), outages, gpus[0])}
 			}
-			out[i] = span{now, endOf(min(now+pauseS+j.RunS, j.Until), outages, gpus[0])}
 			for _, g := range gpus {
-				free[g] = out[i].End
+				if starts {
+					free[g] = j.Ran.To
+				} else if j.GPUs > 1 {
+					kept[g] = at
+				}
 			}
-			return true
+			return starts
 		})
-	}
-	return out
-}
-
-// next is the first time after now at which something may start, +Inf = there is none; events are sorted.
-func next(now float64, events, free []float64) float64 {
-	at := math.Inf(1)
-	if i, _ := slices.BinarySearch(events, math.Nextafter(now, math.Inf(1))); i < len(events) {
-		at = events[i]
-	}
-	for _, t := range free {
-		if t > now {
-			at = min(at, t)
+		next := math.Inf(1)
+		for _, t := range slices.Concat(events, free) {
+			if t > now {
+				next = min(next, t)
+			}
+		}
+		if now = next; math.IsInf(now, 1) {
+			return
 		}
 	}
-	return at
 }
 
 // first is when a job has all its GPUs at the earliest, and which they are; nil = no node has them.
@@ -149,12 +141,13 @@ func first(j *plainJob, slots []slot, free []float64, now float64, shut func(gpu
 }
 
 // ready reports whether nothing but a GPU keeps a job from starting.
-func ready(j *plainJob, jobs []plainJob, out []span, now float64) bool {
-	held := slices.ContainsFunc(j.Held, func(h interval) bool { return h.has(now) })
-	return j.Arrival <= now && !held && !slices.ContainsFunc(j.After, func(a int) bool {
-		ended := out[a].End <= now || math.IsNaN(out[a].End) && jobs[a].Until <= now
-		return !ended
-	})
+func (j *plainJob) ready(jobs []plainJob, now float64) bool {
+	return j.Arrival <= now && !slices.ContainsFunc(j.Held, func(h interval) bool { return h.has(now) }) &&
+		!slices.ContainsFunc(j.After, func(i int) bool {
+			a := &jobs[i]
+			ended := a.Ran.To <= now || math.IsNaN(a.Ran.To) && a.Until <= now
+			return !ended
+		})
 }
 
 // endOf is when Slurm hears of an end.

@@ -103,9 +103,10 @@ func TestPlain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for i, s := range plain(c.jobs, nodes(c.gpus), c.outages, c.pause) {
-				if s.End != c.ends[i] && !(math.IsNaN(s.End) && math.IsNaN(c.ends[i])) {
-					t.Errorf("job %d ends at %v, want %v", i, s.End, c.ends[i])
+			plain(c.jobs, nodes(c.gpus), c.outages, c.pause)
+			for i, j := range c.jobs {
+				if j.Ran.To != c.ends[i] && !(math.IsNaN(j.Ran.To) && math.IsNaN(c.ends[i])) {
+					t.Errorf("job %d ends at %v, want %v", i, j.Ran.To, c.ends[i])
 				}
 			}
 		})
@@ -130,24 +131,24 @@ func TestPlainSchedule(t *testing.T) {
 			from := float64(rapid.IntRange(0, 30).Draw(t, "from"))
 			outages = append(outages, outage{interval: interval{from, from + 5}, GPU: rapid.IntRange(-1, gpus-1).Draw(t, "gpu")})
 		}
-		out := plain(jobs, nodes(gpus), outages, 1)
-		for i, s := range out {
-			if s.End-s.Start != jobs[i].RunS+1 || s.Start < jobs[i].Arrival {
-				t.Fatalf("job %d %+v: %+v", i, jobs[i], s)
+		plain(jobs, nodes(gpus), outages, 1)
+		for i, j := range jobs {
+			if j.Ran.To-j.Ran.From != j.RunS+1 || j.Ran.From < j.Arrival {
+				t.Fatalf("job %d: %+v", i, j)
 			}
-			for _, a := range jobs[i].After {
-				if out[a].End > s.Start {
-					t.Fatalf("job %d starts at %v, before job %d ends at %v", i, s.Start, a, out[a].End)
+			for _, a := range j.After {
+				if jobs[a].Ran.To > j.Ran.From {
+					t.Fatalf("job %d starts at %v, before job %d ends at %v", i, j.Ran.From, a, jobs[a].Ran.To)
 				}
 			}
 			running := 0
-			for k, o := range out {
-				if o.Start <= s.Start && s.Start < o.End {
-					running += jobs[k].GPUs
+			for _, o := range jobs {
+				if o.Ran.has(j.Ran.From) {
+					running += o.GPUs
 				}
 			}
 			if running > gpus {
-				t.Fatalf("%d GPUs of %d are taken at %v", running, gpus, s.Start)
+				t.Fatalf("%d GPUs of %d are taken at %v", running, gpus, j.Ran.From)
 			}
 		}
 	})

@@ -44,9 +44,9 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -63,18 +63,15 @@ import (
 )
 
 type options struct {
-	base     *cluster.Setup
-	length   time.Duration
-	jobs     int
-	seed     uint64
-	nodes    int
-	nodeGPUs []int
-	models   []string
-	backlog  int // jobs that wait at a time
-	everyS   float64
-	plain    bool
-	root     string
-	out      string
+	base   *cluster.Setup
+	length time.Duration
+	jobs   int
+	seed   uint64
+	nodes  int
+	everyS float64
+	plain  bool
+	root   string
+	out    string
 }
 
 // Settings of the bridge that harm is measured by.
@@ -93,15 +90,13 @@ func Command(base *cluster.Setup) *cobra.Command {
 			"campaign again\n" +
 			"  make soak ARGS=--plain               how true the plain schedule is",
 		RunE: func(c *cobra.Command, _ []string) error {
-			if o.nodes == 0 {
-				o.nodes = 44
-				if o.length < 20*time.Minute { // too little time to fill them
-					o.nodes = 8
-				}
+			if o.nodes == 0 && o.length < 20*time.Minute { // too little time to fill more
+				o.nodes = 8
 			}
-			if o.nodes < 4 {
+			if o.nodes = cmp.Or(o.nodes, 44); o.nodes < 4 {
 				return fmt.Errorf("--nodes is %d, not at least 4: every fourth has two GPUs", o.nodes)
 			}
+			o.seed = cmp.Or(o.seed, rand.Uint64()>>12) // exact in JSON
 			return run(c.Context(), &o)
 		},
 	}
@@ -118,28 +113,7 @@ func Command(base *cluster.Setup) *cobra.Command {
 	return c
 }
 
-// defaults fills in what depends on other settings.
-func (o *options) defaults() {
-	if o.seed == 0 {
-		o.seed = rand.Uint64() >> 12 // exact in JSON
-	}
-	gpus := 0
-	for i := range o.nodes {
-		o.nodeGPUs = append(o.nodeGPUs, 1)
-		o.models = append(o.models, "titanxp")
-		if i%4 == 3 {
-			o.nodeGPUs[i] = 2
-		}
-		if i%3 == 2 {
-			o.models[i] = "v100"
-		}
-		gpus += o.nodeGPUs[i]
-	}
-	o.backlog = gpus * 3 / 2
-}
-
 func run(ctx context.Context, o *options) error {
-	o.defaults()
 	fmt.Printf("seed %d, %d nodes, %v of jobs and faults on a private Slurm\n", o.seed, o.nodes, o.length)
 	disk, err := cluster.NewDisk("slurm", diskMiB)
 	if err != nil {
@@ -154,9 +128,7 @@ func run(ctx context.Context, o *options) error {
 	if err := c.campaign(ctx); err != nil {
 		return c.s.CloseAfter(ctx, err)
 	}
-	pause := c.pause()
-	rep := sum(c.fates(pause+slurmPauseS), rules{PauseS: pause, MarginS: 30, Contract: maxSlowdown})
-	c.fill(rep, time.Since(began))
+	rep := c.report(time.Since(began))
 	if err := cluster.WriteJSON(o.out, rep); err != nil {
 		return c.s.CloseAfter(ctx, err)
 	}
@@ -189,9 +161,9 @@ func start(ctx context.Context, o *options, disk *cluster.Disk) (*campaign, erro
 		o: o, known: catalogue(), load: cluster.NewLoad(), line: cluster.NewLine(30 * time.Second), began: now(),
 		byName: map[string]*job{}, groups: map[string]bool{},
 	}
-	apart := o.layOut(c, text.GivesUsedGPUs(release))
 	setup := *o.base
-	setup.Scale, setup.Hooks, setup.Lease, setup.NodeGPUs, setup.Models = 1, true, lease, o.nodeGPUs, o.models
+	models, apart := c.layOut(text.GivesUsedGPUs(release))
+	setup.Scale, setup.Hooks, setup.Lease, setup.NodeGPUs, setup.Models = 1, true, lease, c.nodeGPUs, models
 	setup.Disk, setup.Wired, setup.Profiles = disk, true, c.known
 	only := ""
 	if apart != nil {
@@ -206,43 +178,45 @@ func start(ctx context.Context, o *options, disk *cluster.Disk) (*campaign, erro
 	}
 	setup.Adjust = func(so *slurmtest.Options) {
 		so.Root, so.Binds, so.Apart = o.root, []string{disk.Dir}, apart
-		so.MemMiB, so.CPUs = 64000, coresPerGPU*slices.Max(o.nodeGPUs)
+		so.MemMiB, so.CPUs = 64000, coresPerGPU*slices.Max(c.nodeGPUs)
 		so.Extra = append(so.Extra, "JobRequeue=1", "MinJobAge=600", "PreemptType=preempt/partition_prio",
 			"PreemptMode=REQUEUE")
-		for name, more := range map[string]string{
-			nightPart: "", urgentPart: " PriorityTier=2",
-			largePart: " PreemptMode=OFF",
-		} {
+		for _, p := range [][2]string{{nightPart, ""}, {urgentPart, " PriorityTier=2"}, {largePart, " PreemptMode=OFF"}} {
 			var nodes []string
 			for _, s := range c.slots {
-				if slices.Contains(s.Partitions, name) {
+				if slices.Contains(s.Partitions, p[0]) {
 					nodes = append(nodes, slurmtest.NodeName(s.Node))
 				}
 			}
 			so.Extra = append(so.Extra,
 				fmt.Sprintf("PartitionName=%s Nodes=%s MaxTime=UNLIMITED State=UP DefCpuPerGPU=%d DefMemPerGPU=4000%s",
-					name, strings.Join(slices.Compact(nodes), ","), coresPerGPU, more))
+					p[0], strings.Join(slices.Compact(nodes), ","), coresPerGPU, p[1]))
 		}
-		slices.Sort(so.Extra)
 	}
 	c.s, err = cluster.Start(ctx, setup)
 	return c, err
 }
 
-// layOut sets which partitions each GPU is in, and returns the numbers of the nodes that are for jobs of several GPUs
-// alone.
-func (o *options) layOut(c *campaign, alone bool) (apart []int) {
-	for i, gpus := range o.nodeGPUs {
-		parts := []string{dayPart, nightPart, urgentPart}
-		switch {
-		case gpus > 1 && !alone:
-			parts = append(parts, largePart)
-		case gpus > 1 && i%8 == 7, gpus > 1 && o.nodes < 8:
-			parts, apart = []string{largePart}, append(apart, i)
+// layOut sets which GPUs each node has, and which partitions. It returns the nodes' models, and the numbers of the
+// nodes that are for jobs of several GPUs alone: there are some where the release gives GPUs in use to such jobs.
+func (c *campaign) layOut(usedGPUs bool) (models []string, apart []int) {
+	for i := range c.o.nodes {
+		gpus, model, parts := 1, "titanxp", []string{dayPart, nightPart, urgentPart}
+		if i%3 == 2 {
+			model = "v100"
 		}
+		if i%4 == 3 {
+			gpus = 2
+			if !usedGPUs {
+				parts = append(parts, largePart)
+			} else if i%8 == 7 || c.o.nodes < 8 {
+				parts, apart = []string{largePart}, append(apart, i)
+			}
+		}
+		models, c.nodeGPUs = append(models, model), append(c.nodeGPUs, gpus)
 		c.slots = append(c.slots, slices.Repeat([]slot{{i, parts}}, gpus)...)
 	}
-	return apart
+	return models, apart
 }
 
 // campaign submits jobs and causes faults for the time in the options, mends everything, and waits
@@ -259,23 +233,18 @@ func (c *campaign) campaign(ctx context.Context) error {
 		Orders: func(yield func(cluster.Order) bool) {
 			c.submit(ctx, yield)
 			end()
-			c.locked(func() { c.until = now() + c.patience() })
+			c.locked(func() {
+				longest := 0 // of the limits of the jobs that have not ended; Slurm's own pauses take less than a minute
+				for _, j := range c.left() {
+					longest = max(longest, j.LimitMin)
+				}
+				c.until = now() + 60*float64(max(1, longest)+1)
+			})
 		},
 		Refused: func(error) {},
 		Every:   lookEvery * time.Second, Left: c.poll, Limit: c.o.length + 24*time.Hour,
 	})
 	return err
-}
-
-// fill adds what only the campaign knows.
-func (c *campaign) fill(r *report, took time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r.Seed, r.Slurm, r.Seconds = c.o.seed, c.s.Release, math.Round(took.Seconds())
-	r.Kills, r.Groups = len(c.faults), len(c.groups)
-	for _, j := range c.jobs {
-		r.Harm[heldSMax] = max(r.Harm[heldSMax], math.Round(j.gate.tooLongS(lease.Seconds(), maxDelay.Seconds())))
-	}
 }
 
 // mostWhy bounds the harmed jobs that `why` is called for.
