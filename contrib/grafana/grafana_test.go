@@ -20,10 +20,9 @@ func TestDashboards(t *testing.T) {
 		if b.Title == "" || b.About == "" {
 			t.Errorf("%s: title %q, about %q", name, b.Title, b.About)
 		}
-		for i := range b.Panels {
-			p := &b.Panels[i]
+		for _, p := range b.Panels {
 			if p.Row == "" && (!strings.HasSuffix(p.About, ".") || !slices.Contains(units, p.Looks.Unit) || p.Looks.Width > 24 ||
-				len(p.queries()) == 0) {
+				len(p.All()) == 0) {
 				t.Errorf("%s: %+v", name, p)
 			}
 		}

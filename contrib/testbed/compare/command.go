@@ -73,10 +73,7 @@ func Command(base *cluster.Setup) *cobra.Command {
 			if !c.Flags().Changed("scale") {
 				o.scale = map[bool]float64{true: 12, false: 6}[isQuick]
 			}
-			if err := o.check(names); err != nil {
-				return err
-			}
-			if err := o.leaveAdopted(c.Context(), len(names) > 0); err != nil {
+			if err := o.check(c.Context(), names); err != nil {
 				return err
 			}
 			// A file that can't be written should be known before long work, not after it.
@@ -90,7 +87,7 @@ func Command(base *cluster.Setup) *cobra.Command {
 	f.BoolVar(&isQuick, "quick", false, "three workloads only, "+strings.Join(quick, ", ")+", and faster")
 	f.StringSliceVar(&o.workloads, "workloads", nil,
 		"some of "+strings.Join(workloads(), ",")+"; "+openName+" = those of that name (default all)")
-	f.StringSliceVar(&names, "variants", nil, "some of "+strings.Join(variantNames(), ",")+" (default all)")
+	f.StringSliceVar(&names, "variants", nil, "some of "+strings.Join(namesOf(variants()), ",")+" (default all)")
 	f.IntVar(&o.jobs, "jobs", experiment.JobsPerWorkload, "jobs of each workload")
 	f.Uint64Var(&o.seed, "seed", 2019, "of the draw of jobs; the open workloads' are this one and the next two")
 	f.Float64Var(&o.load, "load", 1.2, "work that comes in open workloads ÷ what one GPU can do without sharing")
@@ -103,16 +100,19 @@ func Command(base *cluster.Setup) *cobra.Command {
 	return c
 }
 
-// check refuses settings before anything starts.
-func (o *options) check(names []string) error {
+// check refuses settings before anything starts. The adopted variant is left out of all on releases that can't make a
+// job of a whole GPU share.
+func (o *options) check(ctx context.Context, names []string) error {
 	var err error
 	if o.workloads, err = choose(o.workloads, workloads()); err != nil {
 		return fmt.Errorf("--workloads: %w", err)
 	}
-	if names, err = choose(names, variantNames()); err != nil {
+	known := variants()
+	chosen, err := choose(names, namesOf(known))
+	if err != nil {
 		return fmt.Errorf("--variants: %w", err)
 	}
-	o.variants = slices.DeleteFunc(variants(), func(v variant) bool { return !slices.Contains(names, v.name) })
+	o.variants = slices.DeleteFunc(known, func(v variant) bool { return !slices.Contains(chosen, v.name) })
 	switch {
 	case o.jobs < 1 || o.jobs > 1000:
 		return fmt.Errorf("--jobs is %d, not 1 to 1000", o.jobs)
@@ -124,22 +124,18 @@ func (o *options) check(names []string) error {
 	case o.parallel < 1 || o.parallel > 64:
 		return fmt.Errorf("--parallel is %d, not 1 to 64", o.parallel)
 	}
-	return nil
-}
-
-// leaveAdopted leaves the adopted variant out on releases that can't make a job of a whole GPU share; where it was
-// named, that is an error.
-func (o *options) leaveAdopted(ctx context.Context, named bool) error {
+	if !slices.Contains(chosen, adopted) {
+		return nil
+	}
 	release, err := slurmtest.ReleaseOf(ctx, o.root)
-	is := func(v variant) bool { return v.name == adopted }
-	if err != nil || !text.GivesUsedGPUs(release) || !slices.ContainsFunc(o.variants, is) {
+	if err != nil || !text.GivesUsedGPUs(release) {
 		return err
 	}
-	if named {
+	if len(names) > 0 {
 		return fmt.Errorf("--variants: %s takes Slurm 23.11.5, and this is %s: name a root folder with --root", adopted,
 			release)
 	}
-	o.variants = slices.DeleteFunc(o.variants, is)
+	o.variants = slices.DeleteFunc(o.variants, func(v variant) bool { return v.name == adopted })
 	return nil
 }
 
@@ -179,9 +175,9 @@ func failures(cells []*cell) error {
 	for _, c := range cells {
 		switch {
 		case c.err != nil:
-			errs = append(errs, fmt.Errorf("%s: %w", c.name(), c.err))
+			errs = append(errs, fmt.Errorf("%s: %w", c, c.err))
 		case !c.variant.mayFail && c.figures.JobsFailed > 0:
-			errs = append(errs, fmt.Errorf("%s: %d jobs failed", c.name(), c.figures.JobsFailed))
+			errs = append(errs, fmt.Errorf("%s: %d jobs failed", c, c.figures.JobsFailed))
 		}
 	}
 	return errors.Join(errs...)

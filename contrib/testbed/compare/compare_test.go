@@ -46,12 +46,12 @@ func TestCells(t *testing.T) {
 		base: &cluster.Setup{}, workloads: []string{"open", "random"}, jobs: 5, seed: 7, scale: 3, load: 1.2,
 		parallel: 2,
 	}
-	must.OK(t, o.check([]string{"dqn", "whole"}))
+	must.OK(t, o.check(t.Context(), []string{"dqn", "whole"}))
 	cells := must.Get(o.cells())(t)
 	var names, first []string
 	for i, c := range cells {
-		names = append(names, c.name())
-		must.Equal(t, c.apps, cells[i/2*2].apps, c.name())
+		names = append(names, c.String())
+		must.Equal(t, c.apps, cells[i/2*2].apps, c.String())
 		must.Equal(t, c.setup.Settings,
 			[]string{map[bool]string{true: "objective: turnaround", false: "objective: makespan"}[c.at != nil]})
 	}
@@ -68,18 +68,16 @@ func TestCells(t *testing.T) {
 // Open workloads have the jobs of the random one, come at the load that was asked for, and differ by their seeds.
 func TestOpenJobs(t *testing.T) {
 	o := options{jobs: 1000, seed: 7, load: 1.2}
-	random, none, err := o.jobsOf("random")
-	must.OK(t, err)
-	first, at, err := o.jobsOf("open-1")
-	must.OK(t, err)
-	must.Equal(t, none, nil, "times of a closed workload")
-	must.Equal(t, first, random)
-	if load := cluster.SoloS(first) / at[len(at)-1]; at[0] != 0 || !slices.IsSorted(at) || math.Abs(load-1.2) > 0.12 {
+	draw := func(name string) workload { return must.Get(o.workload(name))(t) }
+	random, first, second := draw("random"), draw("open-1"), draw("open-2")
+	must.Equal(t, random.at, nil, "times of a closed workload")
+	must.Equal(t, first.apps, random.apps)
+	must.Equal(t, draw("open-1"), first, "jobs of one seed")
+	at := first.at
+	if load := cluster.SoloS(first.apps) / at[len(at)-1]; at[0] != 0 || !slices.IsSorted(at) || math.Abs(load-1.2) > 0.12 {
 		t.Errorf("they come at %v", at)
 	}
-	_, again, _ := o.jobsOf("open-1")
-	must.Equal(t, again, at, "times of one seed")
-	if second, other, _ := o.jobsOf("open-2"); slices.Equal(first, second) || slices.Equal(at, other) {
+	if slices.Equal(first.apps, second.apps) || slices.Equal(at, second.at) {
 		t.Error("another seed, and the same jobs or times")
 	}
 }
@@ -150,8 +148,8 @@ func TestAgainstWhole(t *testing.T) {
 		one(1, 205, true), one(0, 110, true), one(3, 900, true), one(2, 900, false),
 	}}
 	cells := []*cell{
-		{workload: "open-1", variant: variant{name: "dqn"}, figures: dqn},
-		{workload: "open-1", variant: variant{name: "whole"}, figures: plain},
+		{workload: workload{name: "open-1"}, variant: variant{name: "dqn"}, figures: dqn},
+		{workload: workload{name: "open-1"}, variant: variant{name: "whole"}, figures: plain},
 	}
 	r := collect(cells)
 	want := &againstWhole{TurnaroundRatio: 0.75, Lateness: cluster.Lateness{Later: 2, Late: 1, WorstS: 10}}
@@ -191,8 +189,8 @@ func TestAgainstWhole(t *testing.T) {
 func testOptions(t *testing.T) *options {
 	t.Helper()
 	o := &options{
-		base: &cluster.Setup{Build: "../../../build", Lua: "../../job_submit.lua"}, scale: 40, parallel: 6,
-		limit: 2 * time.Minute,
+		base: &cluster.Setup{Build: "../../../build", Lua: "../../job_submit.lua"}, jobs: 2, load: 1, scale: 40,
+		parallel: 6, limit: 2 * time.Minute,
 	}
 	cluster.Require(t, o.base.Build)
 	return o
@@ -207,32 +205,31 @@ func play(t *testing.T, o *options, cells ...*cell) {
 // Every variant once, on real daemons.
 func TestVariants(t *testing.T) {
 	o := testOptions(t)
-	o.variants = variants()
-	must.OK(t, o.leaveAdopted(t.Context(), false))
+	must.OK(t, o.check(t.Context(), nil))
 	var cells []*cell
 	for _, v := range o.variants {
-		cells = append(cells, o.cell("pair", v, []string{"gromacs", "gromacs"}, nil))
+		pair := workload{name: "pair", apps: []string{"gromacs", "gromacs"}}
+		cells = append(cells, o.cell(pair, v))
 		if v.name == "whole" || v.name == "dqn" {
-			c := o.cell("open-1", v, []string{"gromacs", "gromacs"}, []float64{0, 40})
-			c.setup.Settings = []string{"objective: turnaround"}
-			cells = append(cells, c)
+			pair.name, pair.at = "open-1", []float64{0, 40}
+			cells = append(cells, o.cell(pair, v))
 		}
 	}
 	play(t, o, cells...)
 	for _, c := range cells {
 		f := c.figures
 		if f.JobsCompleted != 2 || f.OOM != 0 || f.MakespanS < 83 {
-			t.Errorf("%s: %+v", c.name(), f)
+			t.Errorf("%s: %+v", c.String(), f)
 		}
 		// Plain Slurm runs one job after the other, variants that share both at a time. Tetris hands out one job at a
 		// time and may leave the second waiting. A job that comes in the middle of a run of two seconds may come too late.
 		overlap := f.Runs[1].StartS < f.Runs[0].EndS && f.Runs[0].StartS < f.Runs[1].EndS
 		switch whole := c.variant.name == "whole"; {
 		case whole && overlap, !whole && !overlap && c.at == nil && c.variant.name != "tetris":
-			t.Errorf("%s: both at a time: %t: %+v", c.name(), overlap, f.Runs)
+			t.Errorf("%s: both at a time: %t: %+v", c.String(), overlap, f.Runs)
 		}
 		if second := f.Runs[1]; c.at != nil && (second.SubmitS < 40 || second.StartS < second.SubmitS) {
-			t.Errorf("%s: %+v; the second job was to come at 40", c.name(), f.Runs)
+			t.Errorf("%s: %+v; the second job was to come at 40", c.String(), f.Runs)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func Demo(base *cluster.Setup) *cobra.Command {
 				return fmt.Errorf("--objective: %w", err)
 			}
 			o.workloads = []string{"random"}
-			if err := o.check([]string{"whole", "dqn"}); err != nil {
+			if err := o.check(c.Context(), []string{"whole", "dqn"}); err != nil {
 				return err
 			}
 			cells, err := o.cells()

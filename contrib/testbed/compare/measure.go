@@ -38,23 +38,20 @@ const lease = 90 * time.Second
 
 // cell is one workload under one variant.
 type cell struct {
-	workload string
-	variant  variant
-	setup    cluster.Setup
-	title    string // "" = workload and variant
-	loose    bool   // jobs may start before the last one is there
-	apps     []string
-	at       []float64 // when each job is submitted, GPU seconds; nil = all before the beginning
-	seed     uint64
+	workload
+	variant variant
+	setup   cluster.Setup
+	title   string // "" = workload and variant
+	loose   bool   // jobs may start before the last one is there
 
-	ended, running int // jobs so far
-	over           bool
-	figures        *figures         // nil: it failed
-	bridge         *cluster.Bridged // nil without a bridge
-	err            error
+	ended   int // jobs so far
+	over    bool
+	figures *figures         // nil: it failed
+	bridge  *cluster.Bridged // nil without a bridge
+	err     error
 }
 
-func (c *cell) name() string { return cmp.Or(c.title, c.workload+", "+c.variant.name) }
+func (c *cell) String() string { return cmp.Or(c.title, c.name+", "+c.variant.name) }
 
 // comeS is when the last of the cell's jobs is submitted, GPU seconds.
 func (c *cell) comeS() float64 { return slices.Max(append([]float64{0}, c.at...)) }
@@ -63,24 +60,22 @@ func (c *cell) comeS() float64 { return slices.Max(append([]float64{0}, c.at...)
 // variant; the same seed gives the same jobs.
 func (o *options) cells() ([]*cell, error) {
 	var out []*cell
-	for _, wl := range o.workloads {
-		names, at, err := o.jobsOf(wl)
+	for _, name := range o.workloads {
+		w, err := o.workload(name)
 		if err != nil {
 			return nil, err
 		}
 		for _, v := range o.variants {
-			c := o.cell(wl, v, names, at)
-			c.setup.Settings = append(c.setup.Settings, "objective: "+string(objective(wl)))
-			out = append(out, c)
+			out = append(out, o.cell(w, v))
 		}
 	}
 	return out, nil
 }
 
-func (o *options) cell(wl string, v variant, names []string, at []float64) *cell {
+func (o *options) cell(w workload, v variant) *cell {
 	s := *o.base
 	s.Scale, s.Policy, s.Sharing, s.Hooks, s.Lease = o.scale, v.policy, v.sharing, v.hooks, lease
-	s.Settings = slices.Clone(v.settings)
+	s.Settings = append(slices.Clone(v.settings), "objective: "+string(objective(w.name)))
 	if v.name == adopted {
 		// A minute of the GPUs' time, the default.
 		s.Settings = append(s.Settings, fmt.Sprintf("adopt_delay: %.0fs", max(1, 60/o.scale)))
@@ -93,7 +88,7 @@ func (o *options) cell(wl string, v variant, names []string, at []float64) *cell
 		}
 	}
 	s.Adjust = func(so *slurmtest.Options) { so.Root = o.root }
-	return &cell{workload: wl, variant: v, setup: s, apps: names, at: at, seed: o.seedOf(wl)}
+	return &cell{workload: w, variant: v, setup: s}
 }
 
 // longestFirst orders cells so that no long one begins late: whole GPUs first, because jobs run one
@@ -149,9 +144,9 @@ func (c *cell) measure(
 	}
 	ran, err := cluster.Run(ctx, c.setup, cluster.Work{
 		Apps: c.apps, Gres: c.variant.gres, At: c.at, Hold: c.at == nil && !c.loose, Every: every, Limit: limit,
-		Progress: func(ended, running int, _ *gpusim.Snapshot) {
+		Progress: func(ended, _ int, _ *gpusim.Snapshot) {
 			started() // the jobs are there, or begin to come
-			b.at(c, ended, running)
+			b.at(c, ended)
 		},
 	})
 	if err != nil {
@@ -162,7 +157,7 @@ func (c *cell) measure(
 	}
 	f.Seed = c.seed
 	if c.bridge = ran.Bridge; c.bridge != nil {
-		f.Objective = objective(c.workload)
+		f.Objective = objective(c.name)
 	}
 	if c.at != nil {
 		f.Load = o.load
@@ -180,10 +175,10 @@ func collect(cells []*cell) report {
 		if c.figures == nil {
 			continue
 		}
-		if r[c.workload] == nil {
-			r[c.workload] = map[string]*figures{}
+		if r[c.name] == nil {
+			r[c.name] = map[string]*figures{}
 		}
-		r[c.workload][c.variant.name] = c.figures
+		r[c.name][c.variant.name] = c.figures
 	}
 	for _, byVariant := range r {
 		plain := byVariant["whole"]
@@ -209,32 +204,25 @@ func newBoard(line *cluster.Line, cells []*cell) *board {
 	return &board{line: line, began: line.Now(), cells: cells}
 }
 
-// at says how many of a run's jobs have ended and how many are running.
-func (b *board) at(c *cell, ended, running int) {
+// at says how many of a run's jobs have ended.
+func (b *board) at(c *cell, ended int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c.ended, c.running = ended, running
-	all, of, done, under := 0, 0, 0, 0
-	running = 0
-	for _, c := range b.cells {
-		all, of, running = all+c.ended, of+len(c.apps), running+c.running
-		if c.over {
-			done++
-		}
-		if c.running > 0 {
-			under++
-		}
-	}
+	c.ended = ended
+	jobs, of, over := 0, 0, 0
 	text := b.clock()
-	if len(b.cells) == 2 { // side by side
-		for _, c := range b.cells {
-			text += fmt.Sprintf("  %s %s %d/%d", c.name(), cluster.Bar(16, c.ended, len(c.apps)), c.ended, len(c.apps))
+	for _, c := range b.cells {
+		jobs, of = jobs+c.ended, of+len(c.apps)
+		if c.over {
+			over++
 		}
-		b.line.Show(text)
-		return
+		if len(b.cells) == 2 { // side by side
+			text += fmt.Sprintf("  %s %s %d/%d", c, cluster.Bar(16, c.ended, len(c.apps)), c.ended, len(c.apps))
+		}
 	}
-	text += fmt.Sprintf("  %s %d/%d jobs ended, %d running on %s, %d/%d runs over",
-		cluster.Bar(24, all, of), all, of, running, count(under, "cluster"), done, len(b.cells))
+	if len(b.cells) != 2 {
+		text += fmt.Sprintf("  %s %d/%d jobs ended, %d/%d runs over", cluster.Bar(24, jobs, of), jobs, of, over, len(b.cells))
+	}
 	b.line.Show(text)
 }
 
@@ -242,27 +230,19 @@ func (b *board) at(c *cell, ended, running int) {
 func (b *board) over(c *cell) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c.over, c.ended, c.running = true, len(c.apps), 0
+	c.over, c.ended = true, len(c.apps)
 	var text string
 	if c.err != nil {
 		line, _, _ := strings.Cut(c.err.Error(), "\n")
 		text = "failed: " + line
 	} else {
-		by := objective(c.workload)
+		by := objective(c.name)
 		text = fmt.Sprintf("%s %5.0f s", by, c.figures.of(by))
 		if n := c.figures.JobsFailed; n > 0 {
-			text += ", " + count(n, "job") + " failed"
+			text += fmt.Sprintf(", %d failed", n)
 		}
 	}
-	b.line.Keep(fmt.Sprintf("%s  %-22s %s", b.clock(), c.name(), text))
-}
-
-// count is e.g. "1 job" or "7 jobs".
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	b.line.Keep(fmt.Sprintf("%s  %-22s %s", b.clock(), c, text))
 }
 
 func (b *board) clock() string { return fmt.Sprintf("%3.0f s", b.line.Now().Sub(b.began).Seconds()) }

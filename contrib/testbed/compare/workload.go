@@ -48,9 +48,9 @@ func variants() []variant {
 // adopted is the variant in which jobs ask for whole GPUs, and share by a rule of the site. It takes Slurm 23.11.5.
 const adopted = "adopted"
 
-// variantNames are the names of all variants, in the order of tables.
-func variantNames() (out []string) {
-	for _, v := range variants() {
+// namesOf are the variants' names.
+func namesOf(all []variant) (out []string) {
+	for _, v := range all {
 		out = append(out, v.name)
 	}
 	return out
@@ -70,8 +70,16 @@ func choose(names, known []string) ([]string, error) {
 	}), nil
 }
 
-// Workloads are closed, which is the thesis's five: all jobs are there before the first may
-// start; or open: jobs come over time. The open ones differ by their seeds.
+// workload is the applications of its jobs, in the order of submission. Workloads are closed, which is the thesis's
+// five: all jobs are there before the first may start; or open: jobs come over time. The open ones differ by their
+// seeds.
+type workload struct {
+	name string
+	apps []string
+	at   []float64 // when each is submitted, GPU seconds after the beginning; nil = all before it
+	seed uint64    // of the draw
+}
+
 const (
 	openName  = "open"
 	openSeeds = 3
@@ -87,12 +95,11 @@ func workloads() []string {
 }
 
 // isOpen reports whether a workload's jobs come over time.
-func isOpen(wl string) bool { return strings.HasPrefix(wl, openName+"-") }
+func isOpen(name string) bool { return strings.HasPrefix(name, openName+"-") }
 
-// objective is what a workload is judged by, and what the bridge's decisions are to keep small
-// there.
-func objective(wl string) policy.Objective {
-	if isOpen(wl) {
+// objective is what a workload is judged by, and what the bridge's decisions are to keep small there.
+func objective(name string) policy.Objective {
+	if isOpen(name) {
 		return policy.Turnaround
 	}
 	return policy.Makespan
@@ -106,31 +113,23 @@ func (f *figures) of(o policy.Objective) float64 {
 	return f.MakespanS
 }
 
-// seedOf is the seed of a workload's draw.
-func (o *options) seedOf(wl string) uint64 {
-	if !isOpen(wl) {
-		return o.seed
+// workload draws a workload. The same options give the same jobs at the same times. Open ones have the applications of
+// the thesis's random one, and come at random (Poisson): o.load times as much work as one GPU can do without sharing.
+func (o *options) workload(name string) (w workload, err error) {
+	w.name, w.seed = name, o.seed
+	if !isOpen(name) {
+		w.apps, err = apps.Workload(name, o.jobs, rand.NewPCG(w.seed, 0))
+		return w, err
 	}
-	return o.seed + uint64(slices.Index(workloads(), wl)-len(experiment.Workloads()))
-}
-
-// jobsOf returns a workload's applications in the order of submission, and when each is
-// submitted, GPU seconds after the beginning; nil = all before it. The same options give the
-// same jobs at the same times. Open workloads have the applications of the thesis's random one,
-// and come at random (Poisson): o.load times as much work as one GPU can do without sharing.
-func (o *options) jobsOf(wl string) (names []string, at []float64, err error) {
-	seed, open := o.seedOf(wl), isOpen(wl)
-	if open {
-		wl = "random"
+	w.seed += uint64(slices.Index(workloads(), name) - len(experiment.Workloads()))
+	if w.apps, err = apps.Workload("random", o.jobs, rand.NewPCG(w.seed, 0)); err != nil {
+		return w, err
 	}
-	if names, err = apps.Workload(wl, o.jobs, rand.NewPCG(seed, 0)); err != nil || !open {
-		return names, nil, err
+	r := rand.New(rand.NewPCG(w.seed, 1)) //nolint:gosec // a comparison is repeatable, not secret
+	gap := cluster.SoloS(w.apps) / float64(len(w.apps)) / o.load
+	w.at = make([]float64, len(w.apps))
+	for i := 1; i < len(w.at); i++ {
+		w.at[i] = w.at[i-1] + gap*r.ExpFloat64()
 	}
-	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a comparison is repeatable, not secret
-	gap := cluster.SoloS(names) / float64(len(names)) / o.load
-	at = make([]float64, len(names))
-	for i := 1; i < len(at); i++ {
-		at[i] = at[i-1] + gap*r.ExpFloat64()
-	}
-	return names, at, nil
+	return w, nil
 }

@@ -360,7 +360,8 @@ func merged(all []outage) []outage {
 	return out
 }
 
-// pauseS is what a job's start and end take in addition to its solo time, s: the median of jobs with a GPU of their own.
+// pauseS is what a job's start and end take in addition to its solo time, s: the median of jobs with a GPU of their
+// own.
 func (c *campaign) pauseS() float64 {
 	var over []float64
 	for _, j := range c.jobs {
