@@ -40,7 +40,7 @@ TOOLS   := $(CURDIR)/build/tools
 LINT    := $(TOOLS)/golangci-lint
 NFPM    := $(TOOLS)/nfpm
 SBOM    := $(TOOLS)/cyclonedx-gomod
-SCRIPTS := contrib/install-deps contrib/mkroot contrib/quietly contrib/test contrib/fuzz contrib/nvidia $(NVMLSIM)/build $(addprefix contrib/testbed/acceptance/,acceptance steps) .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences release version) \
+SCRIPTS := contrib/install-deps contrib/mkroot contrib/quietly contrib/test contrib/fuzz contrib/nvidia contrib/testbed/slurmtest/namespace.sh $(NVMLSIM)/build $(addprefix contrib/testbed/acceptance/,acceptance steps) .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences release version) \
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help

@@ -81,7 +81,7 @@ func ptr(s string) *string { return &s }
 // called shared where Slurm lets its request be rewritten, and only there.
 func TestSharedAsAsked(t *testing.T) {
 	t.Parallel()
-	cluster, c := live(t, slurmtest.Options{GPUTypes: []string{"shared"}})
+	cluster, c := live(t, slurmtest.Options{Cards: [][]string{{"shared"}}})
 	ctx := context.Background()
 	gate := newGate(t, c)
 	for arg, perNode := range map[string]bool{

@@ -28,7 +28,10 @@ import (
 // are gated.
 func (s *Stack) Bridge(ctx context.Context) error {
 	if s.Setup.AuthSlurm {
-		if err := s.writeKeys(); err != nil {
+		key := make([]byte, 32)
+		_, _ = rand.Read(key) // never fails
+		if err := errors.Join(os.MkdirAll(s.Path("keys"), 0o755), s.WriteKey("root", key),
+			s.WriteKey("slurm", key)); err != nil {
 			return err
 		}
 	}
@@ -36,12 +39,8 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	if s.Setup.Disk != nil {
 		database = filepath.Join(s.disk(), "slurmbridge.db")
 	}
-	first := ""
-	if s.Setup.Standby {
-		first = "name: head1"
-	}
 	var err error
-	if s.URL, err = s.controller(ctx, BridgeDaemon, database, s.WakeFile, first); err != nil {
+	if s.URL, err = s.controller(ctx, BridgeDaemon, "head1", database, s.WakeFile); err != nil {
 		return err
 	}
 	both := s.URL
@@ -49,8 +48,8 @@ func (s *Stack) Bridge(ctx context.Context) error {
 		if err := s.gated(ctx); err != nil { // else the second may be the one that decides
 			return err
 		}
-		if s.StandbyURL, err = s.controller(ctx, "standby", s.Path("run", "standby.db"), s.Path("run", "standby-wake"),
-			"name: head2"); err != nil {
+		if s.StandbyURL, err = s.controller(ctx, "standby", "head2", s.Path("run", "standby.db"),
+			s.Path("run", "standby-wake")); err != nil {
 			return err
 		}
 		both += "," + s.StandbyURL
@@ -74,18 +73,22 @@ func (s *Stack) gated(ctx context.Context) error {
 	return nil
 }
 
-// controller starts a daemon of the bridge with settings of its own, as the user that it runs as, and returns its URL.
-func (s *Stack) controller(ctx context.Context, name, database, wake, more string) (string, error) {
+// controller starts a daemon of the bridge on a host with settings of its own, as the user that it runs as, and returns
+// its URL.
+func (s *Stack) controller(ctx context.Context, name, host, database, wake string) (string, error) {
 	port, err := s.FreePort()
 	if err != nil {
 		return "", err
 	}
-	settings := append(slices.Clone(s.Setup.Settings), more)
+	settings := slices.Clone(s.Setup.Settings)
+	if s.Setup.Standby {
+		settings = append(settings, "name: "+host)
+	}
 	// nobody else is here
 	for _, usual := range []string{"leave_room: yes", "sharers_only: [" + slurmtest.Partition + "]"} {
 		key, _, _ := strings.Cut(usual, " ")
 		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key) }) {
-			settings = append([]string{usual}, settings...)
+			settings = append(settings, usual)
 		}
 	}
 	file := s.Path(name + ".yaml")
@@ -139,20 +142,8 @@ func (s *Stack) WriteKey(owner string, keys ...[]byte) error {
 		os.Rename(file+".new", file))
 }
 
-// writeKeys makes a key for nodes and controller.
-func (s *Stack) writeKeys() error {
-	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(s.Path("keys"), 0o755); err != nil {
-		return err
-	}
-	return errors.Join(s.WriteKey("root", key), s.WriteKey("slurm", key))
-}
-
 // Agent is the name of the i-th node's agent among the daemons.
-func (s *Stack) Agent(i int) string { return of("gpuprof", i) }
+func (s *Stack) Agent(i int) string { return of(agent, i) }
 
 // StartAgents starts the nodes' agents where there is no bridge: their records wait.
 func (s *Stack) StartAgents() error { return s.startAgents("http://127.0.0.1:9") }
@@ -173,7 +164,7 @@ func (s *Stack) startAgents(controllers string) error {
 	// Samples as dense as one a GPU second.
 	period := max(time.Duration(float64(time.Second)/s.Setup.Scale), 20*time.Millisecond)
 	for i := range s.Setup.NodeGPUs {
-		if err := s.spawn(&Daemon{Name: s.Agent(i), program: "gpuprof", node: i, Args: append([]string{
+		if err := s.spawn(&Daemon{Name: s.Agent(i), program: agent, node: i, Args: append([]string{
 			"serve", "--run-dir", s.runDir(i), "--spool", s.spool(i), "--controller", controllers,
 			"--nvml-library", s.Bin(built.Library), "--period", period.String(), "--node", slurmtest.NodeName(i),
 			"--listen", "",
@@ -186,16 +177,14 @@ func (s *Stack) startAgents(controllers string) error {
 
 // askForLimits lets the nodes' hooks ask the controllers for memory limits.
 func (s *Stack) askForLimits(controllers string) error {
-	var errs []error
-	for _, node := range s.Nodes() {
-		f, err := os.OpenFile(s.Path("node-"+node+".yaml"), os.O_APPEND|os.O_WRONLY, 0)
-		if err == nil {
-			_, err = fmt.Fprintf(f, "controller: %q\n%s\n", controllers, s.proof("root"))
-			err = errors.Join(err, f.Close())
+	for i := range s.Setup.NodeGPUs {
+		text, err := os.ReadFile(s.nodeSettings(i))
+		text = fmt.Appendf(text, "controller: %q\n%s\n", controllers, s.proof("root"))
+		if err = errors.Join(err, os.WriteFile(s.nodeSettings(i), text, 0o644)); err != nil {
+			return err
 		}
-		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // writeProfiles writes what the bridge knows beforehand as the cluster's clock sees it:

@@ -25,6 +25,7 @@ import (
 // Names of daemons.
 const (
 	BridgeDaemon = "slurmbridge"
+	agent        = "gpuprof"
 	controller   = "slurmctld"
 )
 
@@ -39,10 +40,15 @@ type Fault struct {
 	Slurm, Plain bool
 	// Node: it is one node's.
 	Node bool
-	// program: one of its processes is killed. Otherwise thing names what breaks, one fault at a time.
-	program      string
-	thing        func(s *Stack, node int) string
-	broken, mend func(s *Stack, thing string, node int) error
+	// thing is what breaks, one fault at a time: a daemon, a program of which one process is killed, or any name.
+	thing  string
+	breaks func(s *Stack, thing string, node int) (broken, error)
+}
+
+// broken is what a fault has done.
+type broken struct {
+	node string // which one's it was, "" = none or unknown
+	mend func() error
 }
 
 // ErrNothing says that there was nothing to break.
@@ -50,116 +56,101 @@ var ErrNothing = errors.New("nothing to break")
 
 // Faults are all that is known.
 var Faults = []Fault{
-	{Name: "bridge killed", Weight: 6, Least: 1, Most: 8, thing: bridge, broken: kill, mend: again},
+	{Name: "bridge killed", Weight: 6, Least: 1, Most: 8, thing: BridgeDaemon, breaks: kill},
 	{
-		Name: "bridge killed for longer than the lease", Weight: 1, Least: 40, Most: 70, thing: bridge, broken: kill,
-		mend: again,
+		Name: "bridge killed for longer than the lease", Weight: 1, Least: 40, Most: 70, thing: BridgeDaemon, breaks: kill,
+	},
+	{Name: "bridge stopped", Weight: 4, Least: 2, Most: 12, thing: BridgeDaemon, breaks: stop},
+	{
+		Name: "bridge stopped for longer than the lease", Weight: 1, Least: 35, Most: 60, thing: BridgeDaemon, breaks: stop,
+	},
+	{Name: "agent killed", Weight: 8, Least: 1, Most: 20, Node: true, thing: agent, breaks: kill},
+	{Name: "agent stopped", Weight: 4, Least: 2, Most: 20, Node: true, thing: agent, breaks: stop},
+	{Name: "agents cut off", Weight: 4, Least: 5, Most: 40, thing: "wire", breaks: cut},
+	{Name: "hook killed", Weight: 12, thing: "slurmbridge-hook", breaks: killOne},
+	{Name: "MPS control daemon killed", Weight: 2, thing: "nvidia-cuda-mps-control", breaks: killOne},
+	{Name: "MPS server killed", Weight: 2, thing: "nvidia-cuda-mps-server", breaks: killOne},
+	{
+		Name: "slurmctld killed", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: controller,
+		breaks: endController((*slurmtest.Cluster).KillController),
 	},
 	{
-		Name: "bridge stopped", Weight: 4, Least: 2, Most: 12, thing: bridge, broken: signal(syscall.SIGSTOP),
-		mend: signal(syscall.SIGCONT),
+		Name: "slurmctld restarted", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: controller,
+		breaks: endController((*slurmtest.Cluster).StopController),
 	},
 	{
-		Name: "bridge stopped for longer than the lease", Weight: 1, Least: 35, Most: 60, thing: bridge,
-		broken: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT),
-	},
-	{Name: "agent killed", Weight: 8, Least: 1, Most: 20, Node: true, thing: agent, broken: kill, mend: again},
-	{
-		Name: "agent stopped", Weight: 4, Least: 2, Most: 20, Node: true, thing: agent, broken: signal(syscall.SIGSTOP),
-		mend: signal(syscall.SIGCONT),
-	},
-	{Name: "agents cut off", Weight: 4, Least: 5, Most: 40, thing: named("wire"), broken: cut(true), mend: cut(false)},
-	{Name: "hook killed", Weight: 12, program: "slurmbridge-hook"},
-	{Name: "MPS control daemon killed", Weight: 2, program: "nvidia-cuda-mps-control"},
-	{Name: "MPS server killed", Weight: 2, program: "nvidia-cuda-mps-server"},
-	{
-		Name: "slurmctld killed", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: named(controller),
-		broken: endController(true), mend: startController,
+		Name: "slurmctld stopped", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, thing: controller,
+		breaks: stop,
 	},
 	{
-		Name: "slurmctld restarted", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: named(controller),
-		broken: endController(false), mend: startController,
+		Name: "slurmd killed", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, Node: true, thing: "slurmd",
+		breaks: func(s *Stack, _ string, node int) (broken, error) {
+			s.KillNode(node)
+			return broken{mend: func() error { return s.StartNode(node) }}, nil
+		},
+	},
+	{Name: "partition down", Weight: 4, Least: 5, Most: 30, Slurm: true, thing: "partition", breaks: partitionDown},
+	{
+		Name: "node drained", Weight: 4, Least: 5, Most: 40, Slurm: true, Node: true, thing: "node",
+		breaks: func(s *Stack, _ string, node int) (broken, error) {
+			name := "NodeName=" + slurmtest.NodeName(node)
+			return broken{mend: func() error { return s.update(name, "State=RESUME") }},
+				s.update(name, "State=DRAIN", "Reason=fault")
+		},
 	},
 	{
-		Name: "slurmctld stopped", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, thing: named(controller),
-		broken: signalAll(syscall.SIGSTOP), mend: signalAll(syscall.SIGCONT),
+		Name: "disk full", Weight: 4, Least: 5, Most: 40, thing: "disk",
+		breaks: func(s *Stack, _ string, _ int) (broken, error) {
+			return broken{mend: s.Setup.Disk.Empty}, s.Setup.Disk.Fill()
+		},
 	},
-	{
-		Name: "slurmd killed", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, Node: true, thing: nodes("slurmd "),
-		broken: func(s *Stack, _ string, node int) error { s.KillNode(node); return nil },
-		mend:   func(s *Stack, _ string, node int) error { return s.StartNode(node) },
-	},
-	{
-		Name: "partition down", Weight: 4, Least: 5, Most: 30, Slurm: true, thing: partition, broken: update("State=DOWN"),
-		mend: update("State=UP"),
-	},
-	{
-		Name: "node drained", Weight: 4, Least: 5, Most: 40, Slurm: true, Node: true, thing: nodes("NodeName="),
-		broken: update("State=DRAIN", "Reason=fault"), mend: update("State=RESUME"),
-	},
-	{
-		Name: "disk full", Weight: 4, Least: 5, Most: 40, thing: named("disk"),
-		broken: func(s *Stack, _ string, _ int) error { return s.Setup.Disk.Fill() },
-		mend:   func(s *Stack, _ string, _ int) error { return s.Setup.Disk.Empty() },
-	},
-	{Name: "gate cancelled", Weight: 2, thing: named("gate"), broken: cancelGate},
+	{Name: "gate cancelled", Weight: 2, thing: "gate", breaks: cancelGate},
 }
 
-func named(thing string) func(*Stack, int) string { return func(*Stack, int) string { return thing } }
-
-func nodes(kind string) func(*Stack, int) string {
-	return func(_ *Stack, node int) string { return kind + slurmtest.NodeName(node) }
+// kill ends a daemon of ours as a power cut would.
+func kill(s *Stack, daemon string, _ int) (broken, error) {
+	s.Kill(daemon)
+	return broken{mend: func() error { return s.Again(daemon) }}, nil
 }
 
-func bridge(*Stack, int) string             { return BridgeDaemon }
-func agent(s *Stack, node int) string       { return s.Agent(node) }
-func kill(s *Stack, d string, _ int) error  { s.Kill(d); return nil }
-func again(s *Stack, d string, _ int) error { return s.Again(d) }
-
-func signal(sig syscall.Signal) func(*Stack, string, int) error {
-	return func(s *Stack, daemon string, _ int) error { return s.Daemon(daemon).Process.Signal(sig) }
-}
-
-// signalAll signals every process of a program.
-func signalAll(sig syscall.Signal) func(*Stack, string, int) error {
-	return func(s *Stack, program string, _ int) error {
-		pids, err := s.Processes(program)
+// stop has every process of a daemon stand still.
+func stop(s *Stack, daemon string, _ int) (broken, error) {
+	signal := func(sig syscall.Signal) error {
+		if d := s.Daemon(daemon); d != nil {
+			return d.Process.Signal(sig)
+		}
+		pids, err := s.Processes(daemon)
 		for _, pid := range pids {
 			err = errors.Join(err, syscall.Kill(pid, sig))
 		}
 		return err
 	}
+	return broken{mend: func() error { return signal(syscall.SIGCONT) }}, signal(syscall.SIGSTOP)
 }
 
-func cut(off bool) func(*Stack, string, int) error {
-	return func(s *Stack, _ string, _ int) error { s.Wire.Set(off); return nil }
+func cut(s *Stack, _ string, _ int) (broken, error) {
+	s.Wire.Set(true)
+	return broken{mend: func() error { s.Wire.Set(false); return nil }}, nil
 }
 
-func endController(kill bool) func(*Stack, string, int) error {
-	return func(s *Stack, _ string, _ int) error {
-		if kill {
-			s.KillController()
-		} else {
-			s.StopController()
-		}
-		return nil
+// endController ends slurmctld, and starts it until it is there.
+func endController(end func(*slurmtest.Cluster)) func(*Stack, string, int) (broken, error) {
+	return func(s *Stack, _ string, _ int) (broken, error) {
+		end(s.Cluster)
+		return broken{mend: func() (err error) {
+			for range 5 {
+				if err = s.StartController(context.Background()); err == nil {
+					break
+				}
+				s.KillController()
+			}
+			return err
+		}}, nil
 	}
 }
 
-// startController starts slurmctld until it is there.
-func startController(s *Stack, _ string, _ int) error {
-	var err error
-	for range 5 {
-		if err = s.StartController(context.Background()); err == nil {
-			return nil
-		}
-		s.KillController()
-	}
-	return err
-}
-
-// partition is the one that goes down where this node was drawn.
-func partition(s *Stack, node int) string {
+// partitionDown closes a partition that users have, drawn by the node.
+func partitionDown(s *Stack, _ string, node int) (broken, error) {
 	all := []string{"PartitionName=" + slurmtest.Partition}
 	for _, line := range s.Cluster.Options.Extra {
 		if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "PartitionName=") &&
@@ -167,21 +158,19 @@ func partition(s *Stack, node int) string {
 			all = append(all, name)
 		}
 	}
-	return all[node%len(all)]
+	name := all[node%len(all)]
+	return broken{mend: func() error { return s.update(name, "State=UP") }}, s.update(name, "State=DOWN")
 }
 
 // update has Slurm change a thing; it tries until slurmctld is there.
-func update(change ...string) func(*Stack, string, int) error {
-	return func(s *Stack, thing string, _ int) error {
-		var err error
-		for range 60 {
-			if _, err = s.Run(context.Background(), "scontrol", append([]string{"update", thing}, change...)...); err == nil {
-				return nil
-			}
-			time.Sleep(time.Second)
+func (s *Stack) update(change ...string) (err error) {
+	for range 60 {
+		if _, err = s.Run(context.Background(), "scontrol", append([]string{"update"}, change...)...); err == nil {
+			break
 		}
-		return err
+		time.Sleep(time.Second)
 	}
+	return err
 }
 
 // Gate is the job that the gate file names, 0 = none.
@@ -194,75 +183,83 @@ func (s *Stack) Gate() (id int) {
 }
 
 // cancelGate is the operator's off switch.
-func cancelGate(s *Stack, _ string, _ int) error {
+func cancelGate(s *Stack, _ string, _ int) (broken, error) {
 	id := s.Gate()
 	if id == 0 {
-		return ErrNothing
+		return broken{}, ErrNothing
 	}
 	_, err := s.Run(context.Background(), "scancel", strconv.Itoa(id))
-	return err
+	return broken{}, err
 }
 
-// Break plays the fault of this name, of this node if it is a node's, and returns what mends it.
-func (s *Stack) Break(name string, node int) (mend func() error, err error) {
-	for _, f := range Faults {
-		if f.Name == name {
-			thing := f.thing(s, node)
-			return func() error { return f.mend(s, thing, node) }, f.broken(s, thing, node)
-		}
-	}
-	return nil, fmt.Errorf("there is no fault %q", name)
-}
-
-// Play breaks something, of this node if it is a node's, for so many seconds, and mends it in any case. It
-// returns the node that was hit, "" = none or unknown, and ErrNothing where nothing could be broken.
-func (f *Fault) Play(ctx context.Context, s *Stack, node int, seconds float64, rnd *rand.Rand) (string, error) {
-	if f.program != "" {
-		return s.killOne(f.program, rnd)
-	}
-	thing := f.thing(s, node)
-	if _, taken := s.broken.LoadOrStore(thing, true); taken {
-		return "", ErrNothing
-	}
-	defer s.broken.Delete(thing)
-	name := ""
-	if f.Node {
-		name = slurmtest.NodeName(node)
-	}
-	if err := f.broken(s, thing, node); err != nil || f.mend == nil {
-		return name, err
-	}
-	Sleep(ctx, seconds)
-	return name, f.mend(s, thing, node)
-}
-
-// killOne kills a process of a program that comes and goes, and returns the node that it served, "" = unknown.
-func (s *Stack) killOne(program string, rnd *rand.Rand) (string, error) {
+// killOne kills a process of a program that comes and goes.
+func killOne(s *Stack, program string, _ int) (broken, error) {
 	var pids []int
 	// A hook is there for milliseconds: wait for one.
 	for end := time.Now().Add(3 * time.Second); len(pids) == 0 && time.Now().Before(end); {
 		var err error
 		if pids, err = s.Processes(program); err != nil {
-			return "", err
+			return broken{}, err
 		}
 	}
 	if len(pids) == 0 {
-		return "", ErrNothing
+		return broken{}, ErrNothing
 	}
-	pid := pids[rnd.IntN(len(pids))]
+	pid := pids[rand.IntN(len(pids))] //nolint:gosec // not secret
 	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	vars, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if syscall.Kill(pid, syscall.SIGKILL) != nil {
-		return "", ErrNothing
+		return broken{}, ErrNothing
 	}
 	text := strings.ReplaceAll(string(line)+"\x00"+string(vars)+"\x00", "\x00", "\n")
 	for i, name := range s.Nodes() {
 		if strings.Contains(text, "SLURMD_NODENAME="+name+"\n") || strings.Contains(text, "-"+name+".yaml") ||
 			strings.Contains(text, s.StateOf(i)+"\n") {
-			return name, nil
+			return broken{node: name}, nil
 		}
 	}
-	return "", nil
+	return broken{}, nil
+}
+
+// Break plays the fault of this name, of this node if it is a node's, and returns what mends it.
+func (s *Stack) Break(name string, node int) (mend func() error, err error) {
+	for i := range Faults {
+		if f := &Faults[i]; f.Name == name {
+			b, err := f.breaks(s, f.of(node), node)
+			if b.mend == nil {
+				b.mend = func() error { return nil }
+			}
+			return b.mend, err
+		}
+	}
+	return nil, fmt.Errorf("there is no fault %q", name)
+}
+
+// of is the thing that breaks where this node was drawn.
+func (f *Fault) of(node int) string {
+	if f.Node {
+		return of(f.thing, node)
+	}
+	return f.thing
+}
+
+// Play breaks something, of this node if it is a node's, for so many seconds, and mends it in any case. It
+// returns the node that was hit, "" = none or unknown, and ErrNothing where nothing could be broken.
+func (f *Fault) Play(ctx context.Context, s *Stack, node int, seconds float64) (string, error) {
+	thing := f.of(node)
+	if _, taken := s.broken.LoadOrStore(thing, true); taken {
+		return "", ErrNothing
+	}
+	defer s.broken.Delete(thing)
+	b, err := f.breaks(s, thing, node)
+	if f.Node {
+		b.node = slurmtest.NodeName(node)
+	}
+	if err != nil || b.mend == nil {
+		return b.node, err
+	}
+	Sleep(ctx, seconds)
+	return b.node, b.mend()
 }
 
 // Disk is a small file system of its own, for the bridge's database and the agents' spools;

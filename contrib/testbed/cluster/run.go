@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -133,19 +132,14 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 		return err
 	}
 	var came arrivals
+	submit := func() error { return s.submitAll(ctx, &w, &came) }
 	if w.Hold {
-		for _, do := range []func() error{
-			func() error { return s.hold(ctx, true) }, func() error { return s.submitAll(ctx, &w, &came) }, begin,
-			func() error { return s.hold(ctx, false) },
-		} {
-			if err := do(); err != nil {
-				return nil, err
-			}
-		}
-	} else if err := begin(); err != nil {
+		err = s.hold(submit, begin)
+	} else if err = begin(); err == nil {
+		both.Go(submit)
+	}
+	if err != nil {
 		return nil, err
-	} else {
-		both.Go(func() error { return s.submitAll(ctx, &w, &came) })
 	}
 	both.Go(func() error { return s.watch(ctx, &w, &came) })
 	if err := both.Wait(); err != nil {
@@ -228,27 +222,17 @@ func (s *Stack) reports() (string, error) {
 	return dir, errors.Join(os.MkdirAll(dir, 0o700), os.Chown(dir, int(id.Uid), -1))
 }
 
-// hold keeps jobs from starting, and the bridge from deciding on some of them before all are there; or no longer.
-func (s *Stack) hold(ctx context.Context, on bool) error {
-	state, sig := "State=UP", syscall.SIGCONT
-	if on {
-		state, sig = "State=DOWN", syscall.SIGSTOP
-	}
-	signal := func() error {
-		if p := s.Daemon(BridgeDaemon); p != nil {
-			return p.Process.Signal(sig)
-		}
-		return nil
-	}
-	if on {
-		if err := signal(); err != nil {
-			return err
+// hold does something while no job starts, and the bridge doesn't decide on some jobs before all are there.
+func (s *Stack) hold(do ...func() error) error {
+	bridge, err := s.Break("bridge stopped", 0)
+	partition, perr := s.Break("partition down", 0)
+	err = errors.Join(err, perr)
+	for _, f := range do {
+		if err == nil {
+			err = f()
 		}
 	}
-	if _, err := s.Run(ctx, "scontrol", "update", "PartitionName="+slurmtest.Partition, state); err != nil || on {
-		return err
-	}
-	return signal()
+	return errors.Join(err, partition(), bridge())
 }
 
 // left counts the owner's unended and running jobs.

@@ -75,7 +75,13 @@ type Setup struct {
 	Adjust func(o *slurmtest.Options)
 }
 
-func (s *Setup) hooks() bool { return !s.Bare && (s.Hooks || s.Policy != "") }
+// model is that of the i-th node's GPUs.
+func (s *Setup) model(i int) string {
+	if i < len(s.Models) {
+		return s.Models[i]
+	}
+	return "titanxp"
+}
 
 // Stack is a running stage.
 type Stack struct {
@@ -115,11 +121,11 @@ func New(s Setup) *Stack {
 // Options are the options of the stack's cluster, to be started with slurmtest.
 func (s *Stack) Options() slurmtest.Options {
 	o := slurmtest.Options{
-		Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, GPUTypes: s.Setup.Models,
-		AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare,
+		Scheduler: scheduler, Sharing: s.Setup.Sharing, AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare,
 	}
-	// Without it a node shares one of its GPUs at a time.
-	o.AllSharing = slices.Max(s.Setup.NodeGPUs) > 1
+	for i, gpus := range s.Setup.NodeGPUs {
+		o.Cards = append(o.Cards, slices.Repeat([]string{s.Setup.model(i)}, gpus))
+	}
 	if s.Setup.Policy != "" {
 		o.Lua = s.Setup.Lua
 		o.Extra = append(o.Extra, "PartitionName=slurmbridge Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1")
@@ -155,7 +161,6 @@ func (s *Stack) cut(o *slurmtest.Options) {
 		}
 		for k, profile := range card.Instances {
 			gi, ci := gpusim.Caps(minor, card.GPUInstance(k))
-			o.Caps = append(o.Caps, gi, ci)
 			add(profile, fmt.Sprintf("MultipleFiles=%s,DIR/dev/nvidia-caps/nvidia-cap%d,DIR/dev/nvidia-caps/nvidia-cap%d", file,
 				gi, ci))
 		}
@@ -225,117 +230,95 @@ func of(name string, i int) string {
 // Bin is the path of one of the project's programs in the stack.
 func (s *Stack) Bin(name string) string { return s.Path("bin", name) }
 
-// programs are the programs that the stack runs.
-func (s *Stack) programs() []string {
-	var out []string
-	for name, needed := range map[string]bool{
-		"gpusim": !s.Setup.Bare, "slurmbridge-hook": s.Setup.hooks(), "slurmbridge": s.Setup.Policy != "",
-		"gpuprof": s.agents(), built.Library: s.agents(),
-	} {
-		if needed {
-			out = append(out, name)
-		}
-	}
-	return out
-}
-
-// agents reports whether the nodes have agents.
+// agents reports whether the nodes have agents, and hooks whether they have hooks.
 func (s *Stack) agents() bool { return (s.Setup.Policy != "" || s.Setup.Agents) && !s.Setup.Bare }
+func (s *Stack) hooks() bool  { return (s.Setup.Policy != "" || s.Setup.Hooks) && !s.Setup.Bare }
 
-// prepare copies the programs where every user may run them, makes the GPU and
-// writes the hooks.
+// prepare copies the programs where every user may run them, makes the GPUs and writes the hooks.
 func (s *Stack) prepare(c *slurmtest.Cluster) error {
 	s.Cluster = c
-	folders := []string{c.Path("sim")}
-	for i := range s.Setup.NodeGPUs {
-		folders = append(folders, s.runDir(i), s.spool(i))
-	}
-	for _, d := range folders {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			return err
+	for name, needed := range map[string]bool{
+		"gpusim": !s.Setup.Bare, "slurmbridge-hook": s.hooks(), "slurmbridge": s.Setup.Policy != "",
+		agent: s.agents(), built.Library: s.agents(),
+	} {
+		if needed {
+			if err := built.Copy(s.Setup.Build, c.Path("bin"), name); err != nil {
+				return fmt.Errorf("%w; run make build", err)
+			}
 		}
 	}
 	if err := os.Symlink("node", c.Path("node-"+slurmtest.NodeName(0))); err != nil { // hooks name each node's alike
 		return err
 	}
-	if err := built.Copy(s.Setup.Build, c.Path("bin"), s.programs()...); err != nil {
-		return fmt.Errorf("%w; run make build", err)
-	}
-	if s.Setup.Bare {
-		// Without an Epilog on the node that takes longer than this, Slurm would not look at its queue as a job ends.
-		c.Options.Epilog = s.Bin("epilog")
-		if err := writeProgram(c.Options.Epilog, []byte("#!/bin/sh\nexec sleep 0.1\n")); err != nil || s.Setup.Policy == "" {
+	for i := range s.Setup.NodeGPUs {
+		if err := errors.Join(os.MkdirAll(s.runDir(i), 0o755), os.MkdirAll(s.spool(i), 0o755)); err != nil {
 			return err
 		}
-		return s.install(c, hook{"epilog-slurmctld", &c.Options.EpilogSlurmctld})
-	}
-	for i, gpus := range s.Setup.NodeGPUs {
-		cfg := s.Setup.Card
-		cfg.Scale, cfg.GPUs, cfg.UUIDSeed = s.Setup.Scale, gpus, of("", i)
-		if len(s.Setup.Models) > 0 {
-			cfg.Model = s.Setup.Models[i]
+		if s.Setup.Bare {
+			continue
 		}
-		if err := gpusim.Create(s.StateOf(i), cfg); err != nil {
+		if err := s.makeGPUs(i); err != nil {
 			return err
-		}
-		if c.Options.Driver {
-			if err := writeDriver(s.StateOf(i), c.Path("driver")); err != nil {
-				return err
-			}
 		}
 		node := fmt.Sprintf("run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n",
 			s.runDir(i), s.Bin("nvidia-cuda-mps-control"), s.StateOf(i))
-		if err := os.WriteFile(c.Path("node-"+slurmtest.NodeName(i)+".yaml"), []byte(node), 0o644); err != nil {
+		if err := os.WriteFile(s.nodeSettings(i), []byte(node), 0o644); err != nil {
 			return err
 		}
 	}
-	if !s.Setup.hooks() {
-		return nil
-	}
 	o := &c.Options
-	return s.install(c, hook{"prolog", &o.Prolog}, hook{"epilog", &o.Epilog}, hook{"taskprolog", &o.TaskProlog},
-		hook{"epilog-slurmctld", &o.EpilogSlurmctld})
-}
-
-// writeDriver writes the driver's folder under /proc for the GPUs of a state file.
-func writeDriver(state, dir string) error {
-	st, err := gpusim.Open(state)
-	if err != nil {
-		return err
+	hooks := map[string]*string{}
+	if s.hooks() {
+		hooks = map[string]*string{"prolog": &o.Prolog, "epilog": &o.Epilog, "taskprolog": &o.TaskProlog}
 	}
-	return errors.Join(st.WriteDriver(dir), st.Close())
-}
-
-// hook is a file that a site installs, and Slurm's option for it.
-type hook struct {
-	name   string
-	option *string
-}
-
-// install writes hooks with this cluster's paths.
-func (s *Stack) install(c *slurmtest.Cluster, hooks ...hook) error {
+	if s.hooks() || s.Setup.Policy != "" {
+		hooks["epilog-slurmctld"] = &o.EpilogSlurmctld
+	}
+	// A site's files with this cluster's paths.
 	paths := strings.NewReplacer(
 		"/usr/sbin/slurmbridge-hook", s.Bin("slurmbridge-hook")+" --settings "+c.Path("node")+"-$SLURMD_NODENAME.yaml",
 		"/run/slurmbridge/wake", c.WakeFile,
 		"/run/slurmbridge/jobs", c.Path("node")+"-$SLURMD_NODENAME/jobs",
 	)
-	for _, h := range hooks {
-		text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Setup.Lua), "..", "etc", "hooks", h.name))
+	for name, option := range hooks {
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Setup.Lua), "..", "etc", "hooks", name))
 		if err != nil {
 			return err
 		}
-		*h.option = s.Bin(h.name)
-		if err := writeProgram(*h.option, []byte(paths.Replace(string(text)))); err != nil {
+		*option = s.Bin(name)
+		if err := writeProgram(*option, paths.Replace(string(text))); err != nil {
 			return err
 		}
 	}
-	return nil
+	if !s.Setup.Bare {
+		return nil
+	}
+	// Without an Epilog on the node that takes longer than this, Slurm would not look at its queue as a job ends.
+	o.Epilog = s.Bin("epilog")
+	return writeProgram(o.Epilog, "#!/bin/sh\nexec sleep 0.1\n")
 }
 
-// runDir is the i-th node's folder where hooks and agent meet, spool its records'.
+// makeGPUs makes the i-th node's GPUs, and what the driver tells of them under /proc.
+func (s *Stack) makeGPUs(i int) error {
+	cfg, file := s.Setup.Card, s.StateOf(i)
+	cfg.Scale, cfg.GPUs, cfg.UUIDSeed, cfg.Model = s.Setup.Scale, s.Setup.NodeGPUs[i], of("", i), s.Setup.model(i)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), gpusim.Create(file, cfg)); err != nil ||
+		!s.Cluster.Options.Driver {
+		return err
+	}
+	st, err := gpusim.Open(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(st.WriteDriver(s.Path("driver")), st.Close())
+}
+
+// runDir is the i-th node's folder where hooks and agent meet, nodeSettings the hooks' settings, and spool the folder
+// of its records.
 func (s *Stack) runDir(i int) string { return s.Path(of("node", i)) }
 
-func (s *Stack) spool(i int) string { return filepath.Join(s.disk(), of("spool-agent", i)) }
+func (s *Stack) nodeSettings(i int) string { return s.Path("node-" + slurmtest.NodeName(i) + ".yaml") }
+func (s *Stack) spool(i int) string        { return filepath.Join(s.disk(), of("spool-agent", i)) }
 
 func (s *Stack) disk() string {
 	if s.Setup.Disk != nil {
@@ -347,10 +330,10 @@ func (s *Stack) disk() string {
 // writeProgram writes a file to be run. No child may be forked meanwhile: it would
 // hold the file open for writing until it runs its own program, and a file that
 // is can't be run ("text file busy").
-func writeProgram(path string, body []byte) error {
+func writeProgram(path, text string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	return os.WriteFile(path, body, 0o755)
+	return os.WriteFile(path, []byte(text), 0o755)
 }
 
 // Daemon is a process of a daemon of ours.
@@ -400,8 +383,8 @@ func (s *Stack) Kill(name string) { s.Daemon(name).End(syscall.SIGKILL) }
 
 // Again starts a daemon that was killed, as it was started before.
 func (s *Stack) Again(name string) error {
-	p := s.Daemon(name)
-	return s.spawn(&Daemon{Name: p.Name, program: p.program, as: p.as, node: p.node, Args: p.Args})
+	again := *s.Daemon(name)
+	return s.spawn(&again)
 }
 
 // Stop ends the daemons other than Slurm's.

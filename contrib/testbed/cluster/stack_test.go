@@ -7,19 +7,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // A wire that is cut neither answers nor refuses, and what hangs on it breaks when it is mended.
 func TestWire(t *testing.T) {
 	bridge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		_, _ = w.Write(append(body, '!'))
+		_, _ = io.Copy(w, r.Body)
 	}))
 	defer bridge.Close()
-	w, err := newWire(bridge.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(newWire(bridge.URL))(t)
 	defer w.Close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	send := func() (string, error) {
@@ -31,9 +29,7 @@ func TestWire(t *testing.T) {
 		body, err := io.ReadAll(resp.Body)
 		return string(body), err
 	}
-	if got, err := send(); err != nil || got != "record!" {
-		t.Fatalf("%q, %v", got, err)
-	}
+	must.Equal(t, must.Get(send())(t), "record")
 	w.Set(true)
 	hung := make(chan error)
 	go func() { _, err := send(); hung <- err }()
@@ -43,10 +39,6 @@ func TestWire(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	w.Set(false)
-	if err := <-hung; err == nil {
-		t.Error("what hung came through")
-	}
-	if got, err := send(); err != nil || got != "record!" {
-		t.Errorf("%q, %v", got, err)
-	}
+	must.Equal(t, <-hung != nil, true, "what hung is lost")
+	must.Equal(t, must.Get(send())(t), "record")
 }

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,7 +38,7 @@ func RequireAccounting(tb testing.TB) {
 // accountingConf are slurm.conf's lines for a cluster with accounting.
 func (c *Cluster) accountingConf() string {
 	return "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\nAccountingStoragePort=" +
-		strconv.Itoa(c.ports[len(c.ports)-1].number) + "\nAccountingStoragePass=" + c.MungeSocket + "\n"
+		c.dbdPort + "\nAccountingStoragePass=" + c.MungeSocket + "\n"
 }
 
 // startAccounting starts a MariaDB and a slurmdbd of the cluster's own, and makes
@@ -49,25 +48,18 @@ func (c *Cluster) startAccounting(ctx context.Context) error {
 	if err := MissingAccounting(c.Options.Root); err != nil {
 		return err
 	}
-	own, err := IDs("slurm")
-	if err != nil {
-		return err
-	}
 	data, socket := c.Path("db", "data"), c.Path("db", "socket")
-	if err := c.mariadb(ctx, own, data, socket); err != nil {
+	if err := c.mariadb(ctx, data, socket); err != nil {
 		return err
 	}
 	conf := "AuthType=auth/munge\nAuthInfo=socket=" + c.MungeSocket + "\nDbdHost=localhost\nDbdAddr=127.0.0.1\nDbdPort=" +
-		strconv.Itoa(c.ports[len(c.ports)-1].number) +
+		c.dbdPort +
 		"\nSlurmUser=slurm\nStorageType=accounting_storage/mysql\nStorageHost=localhost\n" +
 		"StorageUser=slurm\nLogFile=" + c.Path("log", "slurmdbd.log") + "\nPidFile=" + c.Path("run", "slurmdbd.pid") + "\n"
-	if err := os.WriteFile(c.Path("slurmdbd.conf"), []byte(conf), 0o600); err != nil {
+	if err := own(c.Path("slurmdbd.conf"), []byte(conf), "slurm"); err != nil {
 		return err
 	}
-	if err := os.Chown(c.Path("slurmdbd.conf"), int(own.Uid), int(own.Gid)); err != nil {
-		return err
-	}
-	cmd, err := c.slurm(own, "slurmdbd", "-D")
+	cmd, err := c.Command(context.Background(), "slurm", "slurmdbd", "-D")
 	if err != nil {
 		return err
 	}
@@ -83,13 +75,17 @@ func (c *Cluster) startAccounting(ctx context.Context) error {
 
 // mariadb makes a database's folder and starts its daemon, which needs none of MariaDB's own tables but that of stored
 // procedures: slurmdbd makes some.
-func (c *Cluster) mariadb(ctx context.Context, own *syscall.Credential, data, socket string) error {
+func (c *Cluster) mariadb(ctx context.Context, data, socket string) error {
+	id, err := IDs("slurm")
+	if err != nil {
+		return err
+	}
 	procedures, err := procTable()
 	if err != nil {
 		return err
 	}
 	for _, dir := range []string{c.Path("db"), data, filepath.Join(data, "mysql")} {
-		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, int(own.Uid), int(own.Gid))); err != nil {
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, int(id.Uid), int(id.Gid))); err != nil {
 			return err
 		}
 	}
@@ -107,7 +103,7 @@ func (c *Cluster) mariadb(ctx context.Context, own *syscall.Credential, data, so
 		"--tmpdir="+c.Path("db"), "--skip-networking", "--skip-grant-tables", "--skip-log-bin",
 		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M")
 	cmd.Env = c.Env()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: own}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: id}
 	return c.serve(ctx, "mariadbd", cmd, func() error {
 		_, err := os.Stat(socket) // made when it is ready
 		return err

@@ -44,28 +44,5 @@ func (c *Cluster) prepareAuthSlurm(ctx context.Context) error {
 	if err := MissingAuthSlurm(ctx, c.Options.Root); err != nil {
 		return err
 	}
-	_, err := secret(c.Path("slurm.key"), random(1024), "slurm") // next to slurm.conf
-	return err
-}
-
-// socketFolders makes, in another root, the folders of the sockets by which Slurm's daemons
-// identify users: slurmctld may not make its own.
-func (c *Cluster) socketFolders(top string) error {
-	if !c.Options.AuthSlurm {
-		return nil
-	}
-	own, err := IDs("slurm")
-	if err != nil {
-		return err
-	}
-	for name, uid := range map[string]int{"slurm": 0, "slurmctld": int(own.Uid)} {
-		dir := filepath.Join(top, "run", name)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		if err := os.Chown(dir, uid, -1); err != nil {
-			return err
-		}
-	}
-	return nil
+	return own(c.Path("slurm.key"), random(1024), "slurm") // next to slurm.conf
 }

@@ -3,14 +3,17 @@
 // the demo use it; a Slurm that is installed here is never touched.
 //
 // The daemons die with the process that started them. What a killed process
-// leaves all the same (jobs, the folder) is cleared away by the next Start, or by
-// Reap.
+// leaves all the same (jobs, the folder) is cleared away by the next Start.
 package slurmtest
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -28,29 +31,17 @@ type Options struct {
 	// Dir is the cluster's folder, new and empty; "" = one under the temporary folder, removed by Close. Its path must be
 	// short, as it holds sockets, absolute and of plain characters. Every user must be able to reach it.
 	Dir string
-	// Nodes, default 1, named n1, n2, …; GPUs a node, default 1.
+	// Nodes, default 1, named n1, n2, …; GPUs a node, default 1, Titan Xps.
 	Nodes, GPUs int
-	// NodeGPUs are the GPUs of each node where they differ; it overrules Nodes and GPUs.
-	NodeGPUs []int
-	// GPUTypes are the GPUs of each node, default "titanxp"; Apart are nodes, by number, that only Extra's partitions
-	// have.
-	GPUTypes []string
-	Apart    []int
-	// Cards are the types of each node's GPUs, one by one, where they differ or are MIG instances ("1g.10gb"); they
-	// overrule NodeGPUs and GPUTypes. Shares are then gres/shard without files, as instances need it (fileless).
-	Cards    [][]string
-	fileless bool
+	// Cards are the types of each node's GPUs, one by one; they overrule Nodes and GPUs. Where one is a MIG instance
+	// ("1g.10gb"), shares are gres/shard without files.
+	Cards [][]string
+	// Apart are nodes, by number, that only Extra's partitions have.
+	Apart []int
 	// Sharing is "mps" (default), "shard", or "none": GPUs are handed out whole only.
-	// AllSharing sets gres.conf's Flags=all_sharing for mps, so that all GPUs of a node are
-	// shared at a time.
-	Sharing    string
-	AllSharing bool
+	Sharing string
 	// Unshared are the GPUs of each node, by index, that have no shares: split by MIG, say.
 	Unshared []int
-	// Caps are the numbers of the files that give access to MIG instances, where Files has a gres.conf that names them.
-	Caps []int
-	// Unlisted is how many of each node's GPUs Slurm hasn't; Files has the gres.conf that says which.
-	Unlisted int
 	CPUs     int // a node, default 16
 	Threads  int // of a core; of CPUs, which are threads, so many are a core. Default 1
 	MemMiB   int // a node, default 16000
@@ -108,12 +99,14 @@ type Cluster struct {
 	remove bool // Start made the folder
 	host   string
 	lock   *os.File
-	ports  []*port
-	others []*port // of daemons that aren't Slurm's
-	keeper *keeper
+	// slurmctld, slurmdbd, and slurmd of each node listen there.
+	port, dbdPort string
+	nodePorts     []string
+	namespace     int // the process that holds the mount namespace of the daemons; 0 = they have none of their own
 
 	mu      sync.Mutex
-	daemons map[string]*Daemon
+	claims  []net.Listener     // of ports
+	daemons map[string]*Daemon // nil once it is closed
 }
 
 // Missing says what this machine lacks to run a cluster, nil = nothing.
@@ -124,11 +117,6 @@ func Missing() error {
 	for _, prog := range []string{"slurmctld", "slurmd", "munged", "sbatch"} {
 		if _, err := findProgram("", prog); err != nil {
 			return fmt.Errorf("%s is missing: apt-get install slurm-wlm munge", prog)
-		}
-	}
-	for _, name := range []string{"slurm", "munge"} {
-		if _, err := user.Lookup(name); err != nil {
-			return fmt.Errorf("there is no user %s: apt-get install slurm-wlm munge", name)
 		}
 	}
 	return nil
@@ -172,37 +160,25 @@ func ReleaseOf(ctx context.Context, root string) (string, error) {
 }
 
 func (o *Options) defaults() {
-	def := func(p *int, v int) {
-		if *p == 0 {
-			*p = v
-		}
+	if o.Cards == nil {
+		o.Cards = slices.Repeat([][]string{slices.Repeat([]string{"titanxp"}, cmp.Or(o.GPUs, 1))}, cmp.Or(o.Nodes, 1))
 	}
-	def(&o.Nodes, 1)
-	def(&o.GPUs, 1)
-	if len(o.NodeGPUs) == 0 {
-		o.NodeGPUs = slices.Repeat([]int{o.GPUs}, o.Nodes)
-	}
-	if o.fileless = o.Cards != nil; o.fileless {
+	o.Nodes = len(o.Cards)
+	o.CPUs, o.MemMiB = cmp.Or(o.CPUs, 16), cmp.Or(o.MemMiB, 16000)
+	o.Sharing = cmp.Or(o.Sharing, "mps")
+	if o.instances() {
 		o.Sharing = "shard"
-	} else {
-		for i, gpus := range o.NodeGPUs {
-			kind := "titanxp"
-			if len(o.GPUTypes) > 0 {
-				kind = o.GPUTypes[i]
-			}
-			o.Cards = append(o.Cards, slices.Repeat([]string{kind}, gpus))
-		}
 	}
-	o.Nodes, o.GPUs = len(o.Cards), 0
-	for _, types := range o.Cards {
-		o.GPUs = max(o.GPUs, len(types))
-	}
-	def(&o.CPUs, 16)
-	def(&o.MemMiB, 16000)
-	if o.Sharing == "" {
-		o.Sharing = "mps"
+	if o.Lua != "" {
+		o.JobSubmit = cmp.Or(o.JobSubmit, "lua")
 	}
 }
+
+// isInstance reports whether a type of GPU is a MIG instance's.
+func isInstance(kind string) bool { return strings.Contains(kind, "g.") }
+
+// instances reports whether nodes have MIG instances.
+func (o *Options) instances() bool { return slices.ContainsFunc(slices.Concat(o.Cards...), isInstance) }
 
 // Start starts a cluster and returns when its nodes are idle. What was started is
 // ended again where it fails; the error then carries the logs' last lines.
@@ -213,14 +189,14 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	o.defaults()
 	sweep()
 	c := &Cluster{Dir: filepath.Clean(o.Dir), Options: o, daemons: map[string]*Daemon{}}
+	var err error
 	if o.Dir == "" {
-		var err error
 		if c.Dir, err = os.MkdirTemp("", prefix); err != nil {
 			return nil, fmt.Errorf("make cluster folder: %w", err)
 		}
 		c.remove = true
 	}
-	if err := c.claim(); err != nil {
+	if c.lock, err = claim(c.Dir); err != nil {
 		return nil, fmt.Errorf("start cluster: %w", err)
 	}
 	if err := c.start(ctx); err != nil {
@@ -238,18 +214,21 @@ func (c *Cluster) start(ctx context.Context) error {
 			return fmt.Errorf("prepare: %w", err)
 		}
 	}
+	ports := []*string{&c.port, &c.dbdPort}
+	c.nodePorts = make([]string, c.Options.Nodes)
+	for i := range c.nodePorts {
+		ports = append(ports, &c.nodePorts[i])
+	}
 	var err error
-	if c.keeper, err = newKeeper(c.prepare); err != nil {
-		return err
-	}
-	ports := 1 + c.Options.Nodes
-	if c.Options.Accounting {
-		ports++ // slurmdbd's is the last
-	}
-	if c.ports, err = freePorts(ports); err != nil {
-		return err
+	for _, p := range ports {
+		if *p, err = c.FreePort(); err != nil {
+			return err
+		}
 	}
 	if c.Release, err = ReleaseOf(ctx, c.Options.Root); err != nil {
+		return err
+	}
+	if err := c.makeNamespace(ctx); err != nil {
 		return err
 	}
 	if err := c.configure(); err != nil {
@@ -284,86 +263,56 @@ func (c *Cluster) start(ctx context.Context) error {
 
 // layout makes the folders and device nodes.
 func (c *Cluster) layout() error {
-	slurm, err := IDs("slurm")
-	if err != nil {
-		return err
-	}
-	munge, err := IDs("munge")
-	if err != nil {
-		return err
-	}
 	if err := os.Chmod(c.Dir, 0o755); err != nil {
 		return err
 	}
-	root := &syscall.Credential{}
-	for _, d := range []struct {
-		name string
-		own  *syscall.Credential
-		mode os.FileMode
-	}{
-		{"state", slurm, 0o700},
-		{"log", slurm, 0o755},
-		{"run", slurm, 0o755},
-		{"munge", munge, 0o755},
-		{"dev", root, 0o755},
-		{"driver", root, 0o755},
-		{"root", root, 0o755},
-		{"spool", root, 0o755},
-		{"out", root, 0o777 | os.ModeSticky},
+	for name, owner := range map[string]string{
+		"state": "slurm", "log": "slurm", "run": "slurm", "munge": "munge", "out": "root", "dev/nvidia-caps": "root",
+		"driver": "root", "root": "root", "spool": "root",
 	} {
-		path := c.Path(d.name)
-		if err := os.MkdirAll(path, 0o755); err != nil {
+		own, err := IDs(owner)
+		if err != nil {
 			return err
 		}
-		if err := os.Chown(path, int(d.own.Uid), int(d.own.Gid)); err != nil {
-			return err
-		}
-		if err := os.Chmod(path, d.mode); err != nil {
-			return err
-		}
-	}
-	if err := os.MkdirAll(c.Path("dev", "nvidia-caps"), 0o755); err != nil {
-		return err
-	}
-	// MIG instances have files of their own to Slurm.
-	for _, n := range c.Options.Caps {
-		if err := device(c.Path("dev", "nvidia-caps", fmt.Sprintf("nvidia-cap%d", n)), 1, 3); err != nil {
+		path := c.Path(name)
+		if err := errors.Join(os.MkdirAll(path, 0o755), os.Chown(path, int(own.Uid), int(own.Gid)),
+			os.Chmod(path, 0o755)); err != nil {
 			return err
 		}
 	}
-	for i := range c.Options.GPUs {
-		// A GPU is a character device to Slurm; this one is /dev/null's twin.
-		if err := device(c.Path("dev", fmt.Sprintf("nvidia%d", i)), 1, 3); err != nil {
-			return err
-		}
-		if !c.Options.fileless {
-			continue
-		}
-		if err := device(c.Path("dev", fmt.Sprintf("nvidia-caps/nvidia-cap%d", i)), 1, 3); err != nil {
-			return err
+	// A GPU is a character device to Slurm, as is each file of a MIG instance; these are /dev/null's twins.
+	files := map[string]int{"nvidia": 16}
+	if c.Options.instances() {
+		files["nvidia-caps/nvidia-cap"] = 300
+	}
+	for name, n := range files {
+		for i := range n {
+			if err := syscall.Mknod(c.Path("dev", fmt.Sprint(name, i)), syscall.S_IFCHR|0o600, 1<<8|3); err != nil {
+				return fmt.Errorf("mknod %s: %w", name, err)
+			}
 		}
 	}
 	c.MungeSocket = c.Path("munge", "socket")
 	c.GateFile, c.WakeFile = c.Path("run", "gate"), c.Path("run", "wake")
-	wake, err := os.OpenFile(c.WakeFile, os.O_CREATE|os.O_WRONLY, 0o660)
+	host, err := os.Hostname()
+	c.host, _, _ = strings.Cut(host, ".")
+	return errors.Join(err, os.Chmod(c.Path("out"), 0o777|os.ModeSticky), own(c.WakeFile, nil, "slurm"))
+}
+
+// own writes a file that only its owner reads.
+func own(path string, text []byte, owner string) error {
+	id, err := IDs(owner)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(wake.Chown(int(slurm.Uid), int(slurm.Gid)), wake.Close()); err != nil {
-		return err
-	}
-	if c.host, err = os.Hostname(); err != nil {
-		return err
-	}
-	c.host, _, _ = strings.Cut(c.host, ".")
-	return nil
+	return errors.Join(os.WriteFile(path, text, 0o600), os.Chown(path, int(id.Uid), int(id.Gid)))
 }
 
-func device(path string, major, minor int) error {
-	if err := syscall.Mknod(path, syscall.S_IFCHR, major<<8|minor); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("mknod %s: %w", path, err)
-	}
-	return os.Chmod(path, 0o666) // independent of the umask
+// random is a new key of so many bytes.
+func random(bytes int) []byte {
+	key := make([]byte, bytes)
+	_, _ = rand.Read(key) // which never fails
+	return key
 }
 
 // IDs are a user's numbers, the same in every Debian for the users it comes with.
@@ -402,19 +351,16 @@ func (c *Cluster) Close() error {
 		_ = d.Process.Kill()
 	}
 	daemons := c.daemons
-	c.daemons = map[string]*Daemon{}
+	c.daemons = nil
 	c.mu.Unlock()
 	for _, d := range daemons {
 		<-d.done
 	}
 	err := kill(c.Dir)
-	if c.keeper != nil {
-		c.keeper.close()
+	for _, claim := range c.claims {
+		_ = claim.Close()
 	}
-	for _, p := range append(c.ports, c.others...) {
-		p.release()
-	}
-	c.ports, c.others = nil, nil
+	c.claims = nil
 	if c.remove {
 		if e := os.RemoveAll(c.Dir); e != nil {
 			err = errors.Join(err, fmt.Errorf("remove cluster folder: %w", e))
@@ -432,4 +378,29 @@ func (c *Cluster) Logs(n int) string {
 	const last = `find "$0" -type f -size +0 -print0 | sort -z | xargs -0r tail -v -n "$1"`
 	out, _ := exec.Command("sh", "-c", last, c.Path("log"), strconv.Itoa(n)).Output()
 	return "\n" + string(out)
+}
+
+// FreePort takes a free TCP port, below the kernel's range for outgoing connections and above well-known services
+// (Slurm's own 6817 among them). No other cluster takes it while this one lives: each holds a socket named after the
+// port, which the kernel gives to one only.
+func (c *Cluster) FreePort() (string, error) {
+	const low, high = 12000, 32000
+	for range 1000 {
+		port := strconv.Itoa(low + mathrand.IntN(high-low))
+		claim, err := net.Listen("unix", "@slurmtest-port-"+port)
+		if err != nil {
+			continue
+		}
+		probe, err := net.Listen("tcp", ":"+port)
+		if err != nil {
+			_ = claim.Close()
+			continue
+		}
+		_ = probe.Close()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.claims = append(c.claims, claim)
+		return port, nil
+	}
+	return "", errors.New("find a free port: none is free")
 }

@@ -1,12 +1,13 @@
 package slurmtest
 
 import (
-	"context"
+	"bufio"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,32 +21,7 @@ import (
 // prompt is a scheduler that looks at every submission at once.
 const prompt = "batch_sched_delay=0,sched_min_interval=0,sched_interval=2"
 
-// orphan in the environment turns the test binary into a process that starts a
-// cluster and a job and then waits to be killed.
-const orphan = "SLURMTEST_ORPHAN"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(orphan) != "" {
-		ctx := context.Background()
-		c, err := Start(ctx, Options{Scheduler: prompt, Root: os.Getenv(rootVariable)})
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		id, err := c.Submit(ctx, "nobody", "exec sleep 1000")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		if state, ok := c.WaitState(ctx, 30*time.Second, id, "RUNNING"); !ok {
-			fmt.Fprintln(os.Stderr, "the job is", state)
-			os.Exit(1)
-		}
-		fmt.Println(c.Dir)
-		select {}
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func (c *Cluster) submit(t *testing.T, as, script string, args ...string) string {
 	t.Helper()
@@ -54,7 +30,7 @@ func (c *Cluster) submit(t *testing.T, as, script string, args ...string) string
 
 func (c *Cluster) reaches(t *testing.T, id string, states ...string) {
 	t.Helper()
-	if s, ok := c.WaitState(t.Context(), 40*time.Second, id, states...); !ok {
+	if s, ok := c.WaitState(t.Context(), time.Minute, id, states...); !ok {
 		t.Fatalf("job %s is %s, want %v", id, s, states)
 	}
 }
@@ -112,47 +88,47 @@ func TestACluster(t *testing.T) {
 	}
 }
 
-// TestKilledStarter kills the process that started a cluster: the daemons go with
-// it, the job when the folder is reaped.
+// Where the process that started a cluster is killed, the daemons go with it, and the job when the folder is reaped.
 func TestKilledStarter(t *testing.T) {
+	const starter = "SLURMTEST_STARTER"
+	if os.Getenv(starter) != "" {
+		c := New(t, Options{Scheduler: prompt})
+		c.reaches(t, c.submit(t, "nobody", "exec sleep 1000"), "RUNNING")
+		fmt.Println(c.Dir)
+		select {}
+	}
 	t.Parallel()
 	Require(t)
-	self := must.Get(os.Executable())(t)
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), orphan+"=1")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestKilledStarter$")
+	cmd.Env = append(os.Environ(), starter+"=1")
 	cmd.Stderr = os.Stderr
 	out := must.Get(cmd.StdoutPipe())(t)
 	must.OK(t, cmd.Start())
-	line := make([]byte, 256)
-	n, err := out.Read(line)
-	dir := strings.TrimSpace(string(line[:n]))
-	if err != nil || !strings.HasPrefix(filepath.Base(dir), prefix) {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		t.Fatalf("%q %v", dir, err)
-	}
-	if err := Reap(dir); !errors.Is(err, errInUse) {
-		t.Errorf("a running cluster is reaped: %v", err)
-	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	dir := strings.TrimSpace(line)
+	running := reap(dir)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	daemons := func() int {
-		n := 0
+	if err != nil || !strings.HasPrefix(filepath.Base(dir), prefix) {
+		t.Fatalf("%q %v", dir, err)
+	}
+	must.Equal(t, errors.Is(running, errInUse), true, "a running cluster is left alone: %v", running)
+	daemons := func() (n int) {
 		pids, _ := members(dir)
 		for _, pid := range pids {
 			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-			if s := strings.TrimSpace(string(name)); s == "slurmctld" || s == "slurmd" || s == "munged" {
+			if slices.Contains([]string{"slurmctld", "slurmd", "munged"}, strings.TrimSpace(string(name))) {
 				n++
 			}
 		}
 		return n
 	}
-	if !Wait(t.Context(), 10*time.Second, func() bool { return daemons() == 0 }) {
+	if !Wait(t.Context(), time.Minute, func() bool { return daemons() == 0 }) {
 		t.Errorf("%d daemons have outlived their starter", daemons())
 	}
 	// Another cluster that starts now may be reaping it, or have reaped it already.
-	if !Wait(t.Context(), 20*time.Second, func() bool {
-		err = Reap(dir)
+	if !Wait(t.Context(), time.Minute, func() bool {
+		err = reap(dir)
 		return !errors.Is(err, errInUse)
 	}) || err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
@@ -164,34 +140,8 @@ func TestReapKeepsOffOthersFolders(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "precious")
 	must.OK(t, os.WriteFile(file, nil, 0o600))
-	must.Equal(t, Reap(dir) != nil, true, "a folder that is no cluster's is left alone")
+	must.Equal(t, reap(dir) != nil, true, "a folder that is no cluster's is left alone")
 	must.Get(os.Stat(file))(t)
-}
-
-// A cluster that is closed takes no other child of this process with it, though each
-// has the files of all clusters open until it runs its program.
-func TestCloseKeepsOffOthersChildren(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	f := must.Get(os.Create(filepath.Join(dir, owner)))(t)
-	defer f.Close()
-	children := make(chan error)
-	go func() {
-		var err error
-		for i := 0; i < 300 && err == nil; i++ {
-			err = exec.Command("true").Run()
-		}
-		children <- err
-	}()
-	for {
-		select {
-		case err := <-children:
-			must.OK(t, err)
-			return
-		default:
-			must.OK(t, kill(dir))
-		}
-	}
 }
 
 func TestFields(t *testing.T) {
@@ -207,12 +157,12 @@ func TestFields(t *testing.T) {
 }
 
 func TestPortsAreNotGivenTwice(t *testing.T) {
-	a := must.Get(freePorts(20))(t)
-	b := must.Get(freePorts(20))(t)
-	seen := map[int]bool{}
-	for _, p := range append(a, b...) {
-		must.Equal(t, seen[p.number], false, "port %d is given twice", p.number)
-		seen[p.number] = true
-		p.release()
+	seen := map[string]bool{}
+	for range 40 {
+		var c Cluster
+		port := must.Get(c.FreePort())(t)
+		defer c.claims[0].Close()
+		must.Equal(t, seen[port], false, "port %s is given twice", port)
+		seen[port] = true
 	}
 }

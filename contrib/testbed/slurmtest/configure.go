@@ -29,7 +29,7 @@ func (o *Options) shared(i int) []string {
 // gres is node i's Gres: the types of its GPUs, and their shares.
 func (o *Options) gres(i int) string {
 	var out []string
-	types := o.Cards[i][:len(o.Cards[i])-o.Unlisted]
+	types := o.Cards[i]
 	for k, typ := range types {
 		if !slices.Contains(types[:k], typ) {
 			others := slices.DeleteFunc(slices.Clone(types), func(t string) bool { return t != typ })
@@ -37,7 +37,7 @@ func (o *Options) gres(i int) string {
 		}
 	}
 	if o.Sharing != "none" {
-		out = append(out, fmt.Sprintf("%s:%d", o.Sharing, 100*(len(o.shared(i))-o.Unlisted)))
+		out = append(out, fmt.Sprintf("%s:%d", o.Sharing, 100*len(o.shared(i))))
 	}
 	return strings.Join(out, ",")
 }
@@ -103,7 +103,7 @@ func (c *Cluster) slurmConf() string {
 		set("CommunicationParameters", "NoCtldInAddrAny") // one port, two addresses
 		set("SlurmctldTimeout", backupAfterS)
 	}
-	set("SlurmctldPort", strconv.Itoa(c.ports[0].number))
+	set("SlurmctldPort", c.port)
 	set("SlurmUser", "slurm")
 	if o.AuthSlurm {
 		set("AuthType", "auth/slurm")
@@ -143,9 +143,6 @@ func (c *Cluster) slurmConf() string {
 	set("TaskProlog", o.TaskProlog)
 	set("EpilogSlurmctld", o.EpilogSlurmctld)
 	set("SchedulerParameters", o.Scheduler)
-	if o.JobSubmit == "" && o.Lua != "" {
-		o.JobSubmit = "lua"
-	}
 	set("JobSubmitPlugins", o.JobSubmit)
 	if o.Accounting {
 		b.WriteString(c.accountingConf())
@@ -162,9 +159,9 @@ func (c *Cluster) slurmConf() string {
 		if o.Threads > 1 {
 			cores = fmt.Sprintf("Sockets=1 CoresPerSocket=%d ThreadsPerCore=%d ", o.CPUs/o.Threads, o.Threads)
 		}
-		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d %sRealMemory=%d Gres=%s "+
+		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%s CPUs=%d %sRealMemory=%d Gres=%s "+
 			"State=UNKNOWN\n",
-			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, cores, o.MemMiB, o.gres(i))
+			NodeName(i), c.host, c.nodePorts[i], o.CPUs, cores, o.MemMiB, o.gres(i))
 	}
 	fmt.Fprintf(&b, "PartitionName=%s Nodes=%s Default=YES MaxTime=UNLIMITED State=UP\n", Partition,
 		strings.Join(names, ","))
@@ -175,26 +172,24 @@ func (c *Cluster) gresConf() string {
 	o := &c.Options
 	var b strings.Builder
 	for i, types := range o.Cards {
-		flags := ""
-		if o.AllSharing && o.Sharing == "mps" {
-			flags = " Flags=all_sharing"
-		}
 		for k, typ := range types {
-			file := "File=" + c.Path("dev", fmt.Sprintf("nvidia%d", k))
-			if strings.Contains(typ, "g.") {
-				file = fmt.Sprintf("MultipleFiles=%s,%s", c.Path("dev", "nvidia0"),
-					c.Path("dev/nvidia-caps", fmt.Sprintf("nvidia-cap%d", k)))
+			file := "File=" + c.Path("dev", fmt.Sprint("nvidia", k))
+			if isInstance(typ) {
+				file = fmt.Sprintf("MultipleFiles=%s,%s%d", c.Path("dev/nvidia0"), c.Path("dev/nvidia-caps/nvidia-cap"), k)
 			}
 			fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s %s\n", NodeName(i), typ, file)
 		}
 		if o.Sharing == "none" {
 			continue
 		}
-		shared := o.shared(i)
-		if !o.fileless {
-			flags = " File=" + c.Path("dev", "nvidia") + "[" + strings.Join(shared, ",") + "]" + flags
+		shared, more := o.shared(i), ""
+		if !o.instances() {
+			more = " File=" + c.Path("dev/nvidia") + "[" + strings.Join(shared, ",") + "]"
 		}
-		fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d%s\n", NodeName(i), o.Sharing, 100*len(shared), flags)
+		if o.Sharing == "mps" {
+			more += " Flags=all_sharing" // without it a node shares one of its GPUs at a time
+		}
+		fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d%s\n", NodeName(i), o.Sharing, 100*len(shared), more)
 	}
 	return b.String()
 }

@@ -2,7 +2,6 @@ package slurmtest
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -46,7 +45,7 @@ const controller = "slurmctld"
 
 // Munged prepares a munged with a key, in a folder that then is its user's. It answers at Dir/socket.
 func Munged(dir string, key []byte) (*exec.Cmd, error) {
-	own, err := secret(filepath.Join(dir, "key"), key, "munge")
+	id, err := IDs("munge")
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +57,8 @@ func Munged(dir string, key []byte) (*exec.Cmd, error) {
 	cmd := exec.Command(munged, "--foreground", "--force", "--num-threads=4", "--key-file="+in("key"),
 		"--socket="+in("socket"),
 		"--pid-file="+in("pid"), "--log-file="+in("munged.log"), "--seed-file="+in("seed"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: own}
-	return cmd, errors.Join(os.Chown(dir, int(own.Uid), int(own.Gid)), os.Chmod(dir, 0o755))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: id}
+	return cmd, errors.Join(own(in("key"), key, "munge"), os.Chown(dir, int(id.Uid), int(id.Gid)), os.Chmod(dir, 0o755))
 }
 
 // startMunge starts a munged of the cluster's own. It runs outside Options.Root:
@@ -98,26 +97,6 @@ func (c *Cluster) serve(ctx context.Context, name string, cmd *exec.Cmd, answers
 	return nil
 }
 
-// random is a new key of so many bytes.
-func random(bytes int) []byte {
-	key := make([]byte, bytes)
-	_, _ = rand.Read(key) // which never fails
-	return key
-}
-
-// secret writes a key that only its owner reads, and returns the owner.
-func secret(path string, key []byte, owner string) (*syscall.Credential, error) {
-	own, err := IDs(owner)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, key, 0o400),
-		os.Chown(path, int(own.Uid), int(own.Gid))); err != nil {
-		return nil, fmt.Errorf("write key: %w", err)
-	}
-	return own, nil
-}
-
 // Keep starts a command that dies with the cluster, its output in a file of the log folder.
 func (c *Cluster) Keep(file string, cmd *exec.Cmd) (*Daemon, error) {
 	log, err := os.OpenFile(c.Path("log", file), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
@@ -126,7 +105,11 @@ func (c *Cluster) Keep(file string, cmd *exec.Cmd) (*Daemon, error) {
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := c.keeper.start(cmd); err != nil {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	d := &Daemon{Process: cmd.Process, done: make(chan struct{})}
@@ -146,6 +129,9 @@ func (c *Cluster) spawn(name string, cmd *exec.Cmd) (*Daemon, error) {
 	cmd.SysProcAttr.Setpgid = true
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.daemons == nil {
+		return nil, fmt.Errorf("start %s: the cluster is closed", name)
+	}
 	if d := c.daemons[name]; d != nil && d.Alive() {
 		return nil, fmt.Errorf("start %s: it is running", name)
 	}
@@ -157,29 +143,10 @@ func (c *Cluster) spawn(name string, cmd *exec.Cmd) (*Daemon, error) {
 	return d, nil
 }
 
-// slurm prepares one of Slurm's daemons, in the other root if there is one.
-func (c *Cluster) slurm(as *syscall.Credential, name string, args ...string) (*exec.Cmd, error) {
-	path, err := findProgram(c.Options.Root, name)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(path, args...)
-	cmd.Env = c.Env()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
-	if c.Options.Root != "" {
-		cmd.SysProcAttr.Chroot = "/.." // the root that is mounted over this one
-	}
-	return cmd, nil
-}
-
 // StartController starts slurmctld, as its own unprivileged user, and waits until
 // it answers.
 func (c *Cluster) StartController(ctx context.Context) error {
-	own, err := IDs("slurm")
-	if err != nil {
-		return err
-	}
-	cmd, err := c.slurm(own, controller, "-D")
+	cmd, err := c.Command(context.Background(), "slurm", controller, "-D")
 	if err != nil {
 		return err
 	}
@@ -212,7 +179,7 @@ func (c *Cluster) startBackup() error {
 			return err
 		}
 	}
-	cmd, err := c.slurm(nil, controller, "-D", "-f", filepath.Join(dir, "slurm.conf"))
+	cmd, err := c.Command(context.Background(), "", controller, "-D", "-f", filepath.Join(dir, "slurm.conf"))
 	if err != nil {
 		return err
 	}
@@ -221,7 +188,7 @@ func (c *Cluster) startBackup() error {
 	cmd.Args = append([]string{"sh", "-c", script, c.backupHost(), cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
 	cmd.Env = append(cmd.Env, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"))
-	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS}
 	_, err = c.spawn(controller+"-backup", cmd)
 	return err
 }
@@ -235,7 +202,7 @@ func (c *Cluster) KillController() { c.stop(controller, syscall.SIGKILL) }
 // StartNode starts the i-th node's slurmd, i from 0. WaitNodes waits until it is
 // there.
 func (c *Cluster) StartNode(i int) error {
-	cmd, err := c.slurm(nil, "slurmd", "-D", "-N", NodeName(i))
+	cmd, err := c.Command(context.Background(), "", "slurmd", "-D", "-N", NodeName(i))
 	if err != nil {
 		return err
 	}

@@ -29,17 +29,13 @@ func (c *Cluster) Command(ctx context.Context, as, name string, args ...string) 
 		return nil, err
 	}
 	out := c.Path("out")
-	if len(argv) > 0 {
+	if c.namespace > 0 {
 		argv = append(argv, "env", "--chdir="+out)
 	}
 	argv = append(append(argv, path), args...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = c.Env()
-	if c.Options.Root != "" {
-		return cmd, nil
-	}
-	cmd.Dir = out
-	if as != "" {
+	cmd.Env, cmd.Dir = c.Env(), out
+	if c.namespace == 0 && as != "" {
 		id, err := IDs(as)
 		if err != nil {
 			return nil, err

@@ -15,104 +15,61 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// prefix begins the names of the folders that Start makes.
-	prefix = "slurmtest-"
-	// owner is a file in every cluster's folder, locked by the process that
-	// started the cluster while it lives.
-	owner = "owner"
-)
+// prefix begins the names of the folders that Start makes.
+const prefix = "testslurm-"
 
 // errInUse says that a cluster's process lives.
 var errInUse = errors.New("a running cluster's folder")
 
-// claim marks the folder as this process's. The mark is locked before it gets its
-// name, so that no other test's sweep finds one that isn't.
-func (c *Cluster) claim() error {
-	f, err := os.CreateTemp(c.Dir, owner)
+// claim locks a cluster's folder while this process lives.
+func claim(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("claim cluster folder: %w", err)
+		return nil, err
 	}
-	c.lock = f
-	if err := errors.Join(lock(f), os.Rename(f.Name(), c.Path(owner))); err != nil {
-		return fmt.Errorf("claim cluster folder: %w", err)
-	}
-	return nil
-}
-
-// lock locks a file, or closes it and returns errInUse.
-func lock(f *os.File) error {
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		_ = f.Close()
-		return errInUse
+		return nil, errInUse
 	}
-	return nil
+	return f, nil
 }
 
 // sweep removes the folders of clusters after their process was killed.
 func sweep() {
-	left, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
-	if err != nil {
-		return
-	}
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
 	for _, dir := range left {
-		_ = Reap(dir) // one that is in use, or just being made, stays
+		_ = reap(dir) // one that is in use, or just being made, stays
 	}
 }
 
-// Reap ends what still runs of a cluster after its process is gone, and removes its folder. A
-// folder that is no cluster's, or a running cluster's, is an error.
-func Reap(dir string) error {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(filepath.Join(dir, owner), os.O_RDWR, 0)
-	if err != nil {
+// reap ends what still runs of a cluster after its process is gone, and removes its folder. A folder that is no
+// cluster's, or a running cluster's, is an error.
+func reap(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, "state")); err != nil { // which is made once the folder is claimed
 		return fmt.Errorf("reap %s: no cluster's folder: %w", dir, err)
 	}
-	if err := lock(f); err != nil {
+	f, err := claim(dir)
+	if err != nil {
 		return fmt.Errorf("reap %s: %w", dir, err)
 	}
 	defer f.Close()
 	if err := kill(dir); err != nil {
 		return fmt.Errorf("reap %s: %w", dir, err)
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("reap %s: %w", dir, err)
-	}
-	return nil
+	return os.RemoveAll(dir)
 }
 
-// kill ends every process that belongs to the cluster in dir, and returns when
-// they are gone.
+// kill ends every process that belongs to the cluster in dir, and returns when they are gone.
 func kill(dir string) error {
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		pids, err := killOnce(dir)
-		if err != nil {
-			return fmt.Errorf("list processes: %w", err)
+		if err != nil || len(pids) == 0 {
+			return err
 		}
-		if len(pids) == 0 {
-			return nil
-		}
-		// A look at these is cheap, and one at all processes is not.
-		for again := true; again; again = slices.ContainsFunc(pids, alive) {
-			if time.Now().After(end) {
-				return fmt.Errorf("processes %v of %s don't end", pids, dir)
-			}
-			time.Sleep(10 * time.Millisecond)
+		if time.Now().After(end) {
+			return fmt.Errorf("processes %v of %s don't end", pids, dir)
 		}
 	}
-}
-
-// alive reports whether a process is neither gone nor a zombie.
-func alive(pid int) bool {
-	p, err := procfs.NewProc(pid)
-	if err != nil {
-		return false
-	}
-	st, err := p.Stat()
-	return err == nil && st.State != "Z" && st.State != "X"
 }
 
 // killOnce kills the processes that are there, and returns them.
@@ -154,11 +111,12 @@ func members(dir string) (out []int, err error) {
 			ours[p.PID] = true
 		}
 	}
-	for more := len(ours) > 0; more; {
-		more = false
+	for more := len(ours); more > 0; {
+		more = 0
 		for pid, st := range stats {
 			if ours[st.PPID] && !ours[pid] && !above[pid] {
-				ours[pid], more = true, true
+				ours[pid] = true
+				more++
 			}
 		}
 	}

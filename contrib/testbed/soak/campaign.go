@@ -199,10 +199,9 @@ func (c *campaign) torment(ctx context.Context) {
 		}
 		f, node := &kinds[i], rnd.IntN(len(c.nodeGPUs))
 		s := f.Least + (f.Most-f.Least)*rnd.Float64()
-		own := rand.New(rand.NewPCG(rnd.Uint64(), 0)) //nolint:gosec // repeatable, not secret
 		mend.Go(func() {
 			from := now()
-			name, err := f.Play(ctx, c.s, node, s, own)
+			name, err := f.Play(ctx, c.s, node, s)
 			if errors.Is(err, cluster.ErrNothing) {
 				return
 			}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -133,7 +134,7 @@ func TestNumbersOfGPUs(t *testing.T) {
 				Agents: true, Sharing: "shard", NodeGPUs: []int{len(n.minors)}, Card: gpusim.Config{Minors: n.minors},
 				Adjust: func(o *slurmtest.Options) {
 					// A part of what NVML calls the cards.
-					o.Files, o.Unlisted, o.GPUTypes = n.files, len(n.minors)-3, []string{"titan_xp"}
+					o.Files, o.Cards = n.files, [][]string{slices.Repeat([]string{"titan_xp"}, 3)}
 				},
 			})
 			of := map[string]string{} // the card of each number

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -8,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -49,34 +50,25 @@ func (c *cards) clean() {
 
 // chaos kills processes of hooks, MPS and the agent, which then starts anew, at random until stop is called, which
 // tells how many it were of each.
-func (c *cards) chaos(rnd *rand.Rand, every time.Duration) (stop func() map[string]int) {
-	programs := []string{hookProgram, hookProgram, hookProgram, c.Agent(0), controlProgram, serverProgram}
-	quit, done := make(chan struct{}), make(chan struct{})
-	killed := map[string]int{}
+func (c *cards) chaos(rnd *rand.Rand, everyS float64) (stop func() map[string]int) {
+	faults := []string{
+		"hook killed", "hook killed", "hook killed", "agent killed", "MPS control daemon killed", "MPS server killed",
+	}
+	ctx, cancel := context.WithCancel(c.t.Context())
+	done, killed := make(chan struct{}), map[string]int{}
 	go func() {
 		defer close(done)
-		for {
-			select {
-			case <-quit:
-				return
-			case <-time.After(time.Duration(rnd.Int64N(int64(2 * every)))):
-			}
-			program := programs[rnd.IntN(len(programs))]
-			if program == c.Agent(0) {
-				c.Kill(program)
-				if err := c.Again(program); err != nil {
-					c.t.Error(err)
-				}
-				killed[program]++
-				continue
-			}
-			pids, _ := c.Processes(program)
-			if len(pids) > 0 && syscall.Kill(pids[rnd.IntN(len(pids))], syscall.SIGKILL) == nil {
-				killed[program]++
+		for cluster.Sleep(ctx, 2*everyS*rnd.Float64()) {
+			fault := faults[rnd.IntN(len(faults))]
+			mend, err := c.Break(fault, 0)
+			if err = errors.Join(err, mend()); err == nil {
+				killed[fault]++
+			} else if !errors.Is(err, cluster.ErrNothing) {
+				c.t.Error(err)
 			}
 		}
 	}()
-	return func() map[string]int { close(quit); <-done; return killed }
+	return func() map[string]int { cancel(); <-done; return killed }
 }
 
 // Short jobs run on one node while hooks, agent, MPS daemons and servers are killed at random: no job is lost, none has
@@ -97,7 +89,7 @@ func TestChaosOnANode(t *testing.T) {
 	}})
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	stop := c.chaos(rand.New(rand.NewPCG(seed, 0)), 250*time.Millisecond)
+	stop := c.chaos(rand.New(rand.NewPCG(seed, 0)), 0.25)
 	script := fmt.Sprintf("GPUSIM_STATE=%s %s run alexnet --mem-mib 100 --duration-scale 0.04 >/dev/null 2>&1\necho "+
 		"ran >>%s\nexit 0\n",
 		c.State(), c.Bin("gpusim"), c.Path("out", "ran"))

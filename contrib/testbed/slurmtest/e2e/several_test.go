@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -22,7 +21,7 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 		o    slurmtest.Options
 	}{
 		{"shard", slurmtest.Options{GPUs: 4, Sharing: "shard"}},
-		{"mps", slurmtest.Options{GPUs: 4, Sharing: "mps", AllSharing: true}},
+		{"mps", slurmtest.Options{GPUs: 4, Sharing: "mps"}},
 		{"least loaded", slurmtest.Options{GPUs: 4, Sharing: "shard", Prepare: leastLoaded}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -33,11 +32,8 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 			if least && !hasLeastLoaded(r.Cluster) {
 				t.Skip("Slurm 23.11 or later has LL_SHARED_GRES: make test-compat")
 			}
-			var ids []string
-			r.unseen(func() {
-				for i := range 24 {
-					ids = append(ids, r.submit([]string{ann, bob}[i/12], small, 9+float64(i%12)/3, "--time=3"))
-				}
+			ids := r.atOnce(24, func(i int) string {
+				return r.submit([]string{ann, bob}[i/12], small, 9+float64(i%12)/3, "--time=3")
 			})
 			for i, id := range ids[:12] {
 				r.reach("RUNNING COMPLETED", id)
@@ -59,24 +55,21 @@ func TestGPUsWithoutShares(t *testing.T) {
 	t.Parallel()
 	for _, o := range []slurmtest.Options{
 		{GPUs: 4, Sharing: "shard", Unshared: []int{0, 2}},
-		{GPUs: 4, Sharing: "mps", AllSharing: true, Unshared: []int{3}},
+		{GPUs: 4, Sharing: "mps", Unshared: []int{3}},
 	} {
 		t.Run(o.Sharing, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, options{Options: o, settings: settings{
 				Lease: time.Minute, SharersOnly: []string{slurmtest.Partition},
 			}})
-			var shared, whole []string
-			r.unseen(func() {
-				for i := range 12 {
-					shared = append(shared, r.submit(ann, small, 6+float64(i%6)/2, "--time=3"))
+			ids := r.atOnce(14, func(i int) string {
+				if i < 12 {
+					return r.submit(ann, small, 6+float64(i%6)/2, "--time=3")
 				}
-				for range 2 {
-					id := must.Get(r.Submit(t.Context(), bob, "sleep 6", "--gres=gpu:1", "--output=/dev/null", "--time=3"))(t)
-					whole = append(whole, id)
-				}
+				return r.whole("1", 6)
 			})
-			r.noMixing(slices.Concat(shared, whole))
+			shared := ids[:12]
+			r.noMixing(ids)
 			for _, id := range shared {
 				if gpu, err := strconv.Atoi(r.visible(id)); err != nil || slices.Contains(o.Unshared, gpu) {
 					t.Errorf("job %s shares GPU %q", id, r.visible(id))
