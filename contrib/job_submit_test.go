@@ -233,7 +233,7 @@ func TestSharedJobsRun(t *testing.T) {
 	for _, sharing := range []string{"mps", "shard"} {
 		t.Run(sharing, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Sharing: sharing, GPUs: 2, AllSharing: true})
+			c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Sharing: sharing, GPUs: 2})
 			// After a bridge that is stopped, and one that has no gate.
 			if c.gate("4711", sharing, -time.Second); sharing == "shard" {
 				c.gateText("gres=shard\nunits=100\n")
@@ -334,49 +334,29 @@ func TestDefaultsPerGPU(t *testing.T) {
 	}
 }
 
-// The arguments of a script and the variables of --export stand in the AdminComment of a job that shares: numbers and
-// options as they are, anything else as a hash.
+// The arguments of a script and the variables of --export stand in the AdminComment of a job that shares, as NoteArgs
+// has them.
 func argumentsNoted(t *testing.T, c *cluster) {
 	c.gateText("gres=mps\nunits=100\nmem=*:300\n")
 	script := c.Path("train.sh")
 	must.OK(t, os.WriteFile(script, []byte("#!/bin/sh\ntrue\n"), 0o755))
-	submit := func(options, args string) job.Note {
-		t.Helper()
-		line := append(strings.Fields(options), "--hold", "--parsable", "--chdir=/", "--output=/dev/null", script)
-		out, err := c.RunAs(t.Context(), "nobody", "sbatch", append(line, strings.Fields(args)...)...)
-		if err != nil {
-			t.Fatalf("%s %s: %s %v", options, args, out, err)
-		}
-		said := c.job(strings.TrimSpace(out))["AdminComment"]
+	for _, k := range []struct{ options, args, noted, app string }{
+		{"--gres=gpu:shared", "", "", ""},
+		{"--gres=gpu:shared", "small -n 128 --lr=1e-3 -b64 --key=s3cret", "small -n 128 --lr=1e-3 -b64 --key=s3cret", ""},
+		{"--gres=gpu:shared --export=ALL,N=4096,MODEL=llama", "", "N=4096 MODEL=llama", ""},
+		{"--gres=gpu:shared --export=ALL,SLURMBRIDGE_APP=md-1.2", "64", "64", "md-1.2"},
+		{"--gres=gpu:shared --export=ALL,SLURMBRIDGE_APP=../md", "64", "64", ""},
+	} {
+		line := append(strings.Fields(k.options), "--hold", "--parsable", "--chdir=/", "--output=/dev/null", script)
+		id := must.Get(c.RunAs(t.Context(), "nobody", "sbatch", append(line, strings.Fields(k.args)...)...))(t)
+		said := c.job(strings.TrimSpace(id))["AdminComment"]
+		must.Equal(t, strings.Contains(said, "llama") || strings.Contains(said, "s3cret"), false, said)
 		n, _ := job.ParseNote(said)
-		if strings.Contains(said, "llama") || strings.Contains(said, "s3cret") || (n == job.Note{}) != (said == "") {
-			t.Errorf("%s %s: AdminComment %q", options, args, said)
-		}
-		return n
+		must.Equal(t, n, job.Note{
+			Args: job.NoteArgs(strings.Fields(k.noted)), App: k.app, Defaults: job.Defaults{MemMiB: 300},
+		}, k)
 	}
-	plain, small := submit("--gres=gpu:shared", ""),
-		submit("--gres=gpu:shared", "small -n 128 --lr=1e-3 -b64 --key=s3cret")
-	llama := submit("--gres=gpu:shared", "llama -n 128 --lr=1e-3 -b64 --key=s3cret")
-	if want := (job.Defaults{MemMiB: 300}); plain.Args != "" || plain.Defaults != want || small.Defaults != want {
-		t.Errorf("defaults %+v, %+v", plain, small)
-	}
-	if words := strings.Fields(small.Args); len(words) != 6 || small.Args == llama.Args ||
-		!strings.HasPrefix(words[0], "~") ||
-		strings.Join(words[1:5], " ") != "-n 128 --lr=1e-3 -b64" || !strings.HasPrefix(words[5], "--key=~") {
-		t.Errorf("arguments %q, %q", small.Args, llama.Args)
-	}
-	if n := submit("--gres=gpu:shared --export=ALL,N=4096,MODEL=llama", ""); !strings.HasPrefix(n.Args, "N=4096 MODEL=~") {
-		t.Errorf("variables %q", n.Args)
-	}
-	if n := submit("--gres=gpu:shared --export=ALL,SLURMBRIDGE_APP=md-1.2", "64"); n.App != "md-1.2" || n.Args != "64" {
-		t.Errorf("an application by a variable: %+v", n)
-	}
-	if n := submit("--gres=gpu:shared --export=ALL,SLURMBRIDGE_APP=../md", "64"); n.App != "" || n.Args != "64" {
-		t.Errorf("a name that is none: %+v", n)
-	}
-	if n := submit("--gres=gpu:1", "llama"); n != (job.Note{}) {
-		t.Errorf("a job that doesn't share: %+v", n)
-	}
+	must.Equal(t, c.held("--gres=gpu:1")["AdminComment"], "", "a job that doesn't share")
 }
 
 // ended waits for a job's end.
@@ -393,7 +373,7 @@ func (c *cluster) ended(id string) string {
 func TestSharersOnly(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, slurmtest.Options{
-		Lua: "job_submit.lua", GPUs: 2, AllSharing: true,
+		Lua: "job_submit.lua", GPUs: 2,
 		Extra: []string{"PartitionName=other Nodes=n1 State=UP"},
 	})
 	c.gateText("gres=mps\nunits=100\nuid=1\nshares=gpu\n")
