@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
@@ -85,10 +86,7 @@ func (r *rig) none(ids []string) (shared int) {
 // share submits two jobs, and fails the test unless they share.
 func (r *rig) share() {
 	r.t.Helper()
-	var ids []string
-	r.unseen(func() { // else the first may have started when the second comes
-		ids = []string{r.submit(ann, small, 3), r.submit(ann, small, 3)}
-	})
+	ids := r.atOnce(2, func(int) string { return r.submit(ann, small, 3) })
 	r.reach("COMPLETED", ids...)
 	must.Equal(r.t, r.none(ids), 2, "jobs that share")
 }
@@ -111,8 +109,8 @@ func (r *rig) doctor(check string) doctor.Severity {
 func TestGateNeedsAccount(t *testing.T) {
 	t.Parallel()
 	r := limited(t, options{}, "EnforcePartLimits=ALL")
-	r.start("E2E_WITHOUT=account")
-	r.until("a word of the gate", func() bool { return strings.Contains(r.log(), "level=ERROR msg=gate") })
+	r.startOnly("")
+	r.until("a word of the gate", func() bool { return r.logged(cluster.BridgeDaemon, "level=ERROR msg=gate") })
 	must.Equal(t, r.doctor("gate-account"), doctor.Error, "what doctor says of the missing account")
 	id := r.submit(ann, small, 1)
 	r.reach("COMPLETED", id)
@@ -136,8 +134,8 @@ func TestGateNeedsAccount(t *testing.T) {
 	r.scontrol("update", "PartitionName="+slurmtest.Partition, "DenyAccounts=lab")
 	r.cancel(gate)
 	r.until("a gate in another account", func() bool { g := r.gate(); return g != "" && g != gate })
-	if got := r.job(r.gate())["Account"]; got != "ops" || !strings.Contains(r.log(), "account=ops") {
-		t.Errorf("the gate is in account %q:\n%s", got, r.log())
+	if got := r.job(r.gate())["Account"]; got != "ops" || !r.logged(cluster.BridgeDaemon, "account=ops") {
+		t.Errorf("the gate is in account %q", got)
 	}
 }
 

@@ -131,7 +131,7 @@ func (s *side) completed(jobs ...unchangedJob) {
 func adoptedJobs(t *testing.T, step string) {
 	r, sides := adopting(t, job.Active, step != "")
 	if step != "" {
-		r.start("E2E_FAULT=none") // until the jobs wait
+		r.startOnly("") // until the jobs wait
 	}
 	r.until("a gate, and a rule in its file",
 		func() bool { return r.gate() != "" && strings.Contains(r.gateText(), "adopt=") })
@@ -145,9 +145,7 @@ func adoptedJobs(t *testing.T, step string) {
 	r.unseen(func() { ids = sides[1].submitUnchanged(jobs, 20) })
 	if step != "" {
 		r.kill()
-		r.start("E2E_FAULT=" + step)
-		r.until("the bridge comes to "+step, func() bool { return !alive(r.bridge.Process.Pid) })
-		r.kill()
+		r.diesAt(step)
 		r.start()
 	}
 	var alone []string
@@ -184,13 +182,13 @@ func TestAdoptInShadow(t *testing.T) {
 	adopts(t)
 	t.Parallel()
 	r, sides := adopting(t, job.Shadow, false)
-	var names, asked []string
+	var names []string
 	for _, j := range unchanged {
 		names = append(names, j.name)
 	}
 	sides[0].submitUnchanged(unchanged, 2)
 	r.unseen(func() { sides[1].submitUnchanged(unchanged, 2) })
-	r.unseen(func() { asked = []string{r.submit(ann, small, 2), r.submit(ann, small, 2)} })
+	asked := r.atOnce(2, func(int) string { return r.submit(ann, small, 2) })
 	for _, s := range sides {
 		s.completed(unchanged...)
 	}

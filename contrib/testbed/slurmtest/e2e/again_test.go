@@ -13,13 +13,8 @@ import (
 func TestFailedBesideOthers(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{Policy: "dqn"})
-	pair := func() (ids []string) {
-		r.unseen(func() {
-			for range 2 {
-				ids = append(ids, r.run("gromacs", ",share:retry", "vgg11"))
-			}
-		})
-		return ids
+	pair := func() []string {
+		return r.atOnce(2, func(int) string { return r.run("gromacs", ",share:retry", "vgg11") })
 	}
 	ids := pair()
 	r.until("one that fails is run again",

@@ -15,24 +15,23 @@ import (
 func TestOneScriptInTwoFolders(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{Policy: "dqn"})
-	submit := func(folder, mib string) string {
-		t.Helper()
-		dir := r.Path(folder)
+	folder := func(name, mib string) func(int) string {
+		dir := r.Path(name)
 		must.OK(t, os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "mem"), []byte(mib+"\n"), 0o644))
-		return r.submit(r.gpusim("alexnet --mem-mib $(cat mem)"), "--gres=gpu:shared", "--chdir="+dir)
+		return func(int) string {
+			return r.submit(r.gpusim("alexnet --mem-mib $(cat mem)"), "--gres=gpu:shared", "--chdir="+dir)
+		}
 	}
-	small, large := func() string { return submit("small", "1500") }, func() string { return submit("large", "7000") }
-	r.reach("COMPLETED", small())
+	small, large := folder("small", "1500"), folder("large", "7000")
+	r.reach("COMPLETED", small(0))
 	r.until("a profile of what ran alone", func() bool {
 		var list []struct{ User string }
 		r.command(&list, "profiles", "list")
 		return slices.Contains(list, struct{ User string }{ann})
 	})
-	var alone, shared []string
-	r.unseen(func() { alone = []string{large(), large(), large()} })
+	alone := r.atOnce(3, large)
 	r.reach("COMPLETED", alone...)
-	r.unseen(func() { shared = []string{small(), small(), small()} })
-	r.reach("COMPLETED", shared...)
+	r.reach("COMPLETED", r.atOnce(3, small)...)
 	together := 0
 	for _, g := range r.groups() {
 		switch refs := g.refs(); {

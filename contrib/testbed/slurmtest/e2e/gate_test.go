@@ -1,12 +1,12 @@
 package e2e
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -122,27 +122,11 @@ func TestGateHeldByHand(t *testing.T) {
 	gate := r.gate()
 	r.scontrol("hold", gate)
 	r.looks("released", gate, func(f map[string]string) bool { return f["Priority"] != "0" })
-	if !strings.Contains(r.log(), "held") {
+	if !r.logged(cluster.BridgeDaemon, "held") {
 		t.Error("the log says nothing of a hold")
 	}
 	if n, err := strconv.ParseInt(r.job(gate)["Priority"], 10, 64); err != nil || n < 1<<32-10 {
 		t.Errorf("the gate's priority is %d, %v", n, err)
 	}
 	r.freed(r.orphans()...)
-}
-
-// On releases that end any job past its deadline once a minute, a gate that is renewed in
-// time stays.
-func TestGateStays(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes 75 s")
-	}
-	r := newRig(t, options{})
-	gate := r.gate()
-	for end := time.Now().Add(75 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
-		if g := r.gate(); g != gate {
-			t.Fatalf("gate %s was replaced by %s: %v", gate, g, fmt.Sprint(r.job(gate)))
-		}
-	}
 }

@@ -73,18 +73,14 @@ func TestHabits(t *testing.T) {
 	for i, x := range habits {
 		all.Go(func() {
 			t.Run(x.name, func(t *testing.T) {
-				own := *r
-				own.t = t
-				x.do(&habit{&own, slurmtest.NodeName(i), fmt.Sprintf("p%d", i+1)})
+				x.do(&habit{r.in(t), slurmtest.NodeName(i), fmt.Sprintf("p%d", i+1)})
 			})
 		})
 	}
 	all.Wait()
 	// It may cut short what others ask at that moment.
 	t.Run("reconfigured", func(t *testing.T) {
-		own := *r
-		own.t = t
-		reconfigured(&habit{&own, slurmtest.NodeName(13), "p14"}) // of the singletons, where nothing was to end
+		reconfigured(&habit{r.in(t), slurmtest.NodeName(13), "p14"}) // of the singletons, where nothing was to end
 	})
 }
 

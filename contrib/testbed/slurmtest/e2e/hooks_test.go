@@ -47,11 +47,8 @@ func TestFilesOfEtc(t *testing.T) {
 		}
 	}
 	r := newRig(t, o)
-	var ids []string
-	r.unseen(func() {
-		for range 2 {
-			ids = append(ids, must.Get(r.Submit(t.Context(), ann, share, "--gres=gpu:shared", "--comment=app="+small))(t))
-		}
+	ids := r.atOnce(2, func(int) string {
+		return must.Get(r.Submit(t.Context(), ann, share, "--gres=gpu:shared", "--comment=app="+small))(t)
 	})
 	r.reach("COMPLETED", ids...)
 	for _, id := range ids {

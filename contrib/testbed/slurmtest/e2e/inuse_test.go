@@ -18,10 +18,8 @@ func TestNoWholeGPUIsInUse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, options{settings: settings{SharersOnly: only}})
-			var long, short string
-			r.unseen(func() {
-				long, short = r.submit(ann, small, 12, "--time=3"), r.submit(ann, small, 2, "--time=3")
-			})
+			ids := r.atOnce(2, func(i int) string { return r.submit(ann, small, []float64{12, 2}[i], "--time=3") })
+			long, short := ids[0], ids[1]
 			r.reach("COMPLETED", short)
 			whole := r.whole("1", 1)
 			r.reach("COMPLETED", whole, long)

@@ -55,8 +55,7 @@ func TestJobsShareByTheMemoryThatTheirOwnersSay(t *testing.T) {
 		return r.submit("echo held to $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n"+r.gpusim(gpusim), "--gres=gpu:shared", "--time=60",
 			"--comment=app="+app+",share:max-slowdown=3,share:memory="+memory)
 	}
-	var pair []string
-	r.unseen(func() { pair = []string{says("one", "5G", "gromacs"), says("two", "4G", "gromacs")} })
+	pair := r.atOnce(2, func(i int) string { return says([]string{"one", "two"}[i], []string{"5G", "4G"}[i], "gromacs") })
 	r.reach("COMPLETED", pair...)
 	if !r.together(pair...) {
 		t.Error("they don't share")
@@ -104,9 +103,8 @@ func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 	if known.HeldMiB != 6144 || known.Peak().MemMiB > 6144*.76 {
 		t.Fatalf("it made do with %v MiB, held to %v", known.Peak().MemMiB, known.HeldMiB)
 	}
-	var pair []string
 	before := r.metric("slurmbridge_shared_failures_total")
-	r.unseen(func() { pair = []string{r.run("greedy", "", greedy), r.run("greedy", "", greedy)} })
+	pair := r.atOnce(2, func(int) string { return r.run("greedy", "", greedy) })
 	r.reach("COMPLETED", pair...)
 	must.Equal(t, r.metric("slurmbridge_shared_failures_total"), before, "jobs that failed while sharing")
 	if !r.together(pair...) {
@@ -130,10 +128,9 @@ func TestTwoKindsOfCards(t *testing.T) {
 	const program = "gromacs --duration-scale $([ $SLURMD_NODENAME = n1 ] && echo 3 || echo 0.75)"
 	on := func(node, app string) string { return r.run(app, "", program, "--nodelist="+node) }
 	// pair submits jobs of two applications to the fast card at once, and reports whether they share it.
-	pair := func(a, b string) bool {
+	pair := func(apps ...string) bool {
 		t.Helper()
-		var ids []string
-		r.unseen(func() { ids = []string{on("n2", a), on("n2", b)} })
+		ids := r.atOnce(2, func(i int) string { return on("n2", apps[i]) })
 		r.reach("COMPLETED", ids...)
 		return r.together(ids...)
 	}

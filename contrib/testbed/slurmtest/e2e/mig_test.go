@@ -213,12 +213,7 @@ func TestBridgeOnInstances(t *testing.T) {
 		Sharing: "shard", NodeGPUs: []int{1}, Models: []string{"h200"},
 		Card: gpusim.Config{Instances: []string{"1g.18gb"}},
 	})
-	var ids []string
-	r.unseen(func() {
-		for range 2 {
-			ids = append(ids, r.run("alexnet", "", "alexnet --duration-scale 0.3"))
-		}
-	})
+	ids := r.atOnce(2, func(int) string { return r.run("alexnet", "", "alexnet --duration-scale 0.3") })
 	r.reach("COMPLETED", ids...)
 	device := regexp.MustCompile(`"device":"(MIG-[^"]+)".*"mps":true`)
 	on := map[string]bool{}

@@ -37,9 +37,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				for i := range 4 {
 					ids = append(ids, r.submit([]string{ann, ann, bob, bob}[i], small, 0.2))
 				}
-				r.start("E2E_FAULT=" + step)
-				r.until("the bridge comes to step "+step, func() bool { return !alive(r.bridge.Process.Pid) })
-				r.bridge = nil
+				r.diesAt(step)
 				if back {
 					r.cancel(ids[1])
 					ids = slices.Delete(ids, 1, 2)

@@ -18,10 +18,9 @@ func (r *rig) whole(gpus string, sleep float64) string {
 func TestMixedQueueWholeGPU(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
-	var long, short string
-	r.unseen(func() { // the two share, and leave room when the short one has ended
-		long, short = r.submit(ann, small, 25, "--time=3"), r.submit(ann, small, 2, "--time=3")
-	})
+	// The two share, and leave room when the short one has ended.
+	ids := r.atOnce(2, func(i int) string { return r.submit(ann, small, []float64{25, 2}[i], "--time=3") })
+	long, short := ids[0], ids[1]
 	r.reach("RUNNING", long)
 	r.reach("RUNNING COMPLETED", short)
 	whole := r.whole("1", 2)
@@ -72,7 +71,7 @@ func TestATurnLeavesRoom(t *testing.T) {
 func TestInteractiveSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{settings: settings{Room: true, MemLimits: true}})
-	session := r.any(ann, 170, "--gres=gpu:shared", "--comment=share:interactive", "--time=3")
+	session := r.any(ann, 1000, "--gres=gpu:shared", "--comment=share:interactive", "--time=20")
 	r.reach("RUNNING", session)
 	if c := r.job(session)["AdminComment"]; !strings.Contains(c, ", was mps:100]") {
 		t.Errorf("the session has no part of its GPU: %s", c)
@@ -111,12 +110,7 @@ func TestDefaultsPerGPU(t *testing.T) {
 	r := newRig(t, options{Options: slurmtest.Options{CPUs: 8, Extra: []string{
 		"PartitionName=per Nodes=n1 DefCpuPerGPU=8 DefMemPerGPU=300 State=UP",
 	}}})
-	var ids []string
-	r.unseen(func() {
-		for range 2 {
-			ids = append(ids, r.submit(ann, small, 8, "--time=3", "--partition=per"))
-		}
-	})
+	ids := r.atOnce(2, func(int) string { return r.submit(ann, small, 8, "--time=3", "--partition=per") })
 	own := r.submit(ann, small, 1, "--time=3", "--partition=per", "--cpus-per-task=8", "--mem=300")
 	has := func(id, cpus, mem string) {
 		t.Helper()
@@ -145,12 +139,7 @@ func TestDefaultsPerGPU(t *testing.T) {
 func TestCoresOfTwoThreads(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{Options: slurmtest.Options{CPUs: 4, Threads: 2}})
-	var ids []string
-	r.unseen(func() {
-		for range 4 {
-			ids = append(ids, r.submit(ann, small, 2, "--time=3"))
-		}
-	})
+	ids := r.atOnce(4, func(int) string { return r.submit(ann, small, 2, "--time=3") })
 	r.reach("COMPLETED", ids...)
 	if n := r.none(ids); n < 2 {
 		t.Errorf("%d of %d shared a GPU", n, len(ids))

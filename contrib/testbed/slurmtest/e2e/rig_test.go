@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
@@ -45,11 +46,11 @@ const (
 // small is an application of which three fit on a GPU.
 const small = "m3000g30"
 
-// TestMain turns the test binary into the bridge where it is started as one: a
-// process of its own, as SlurmUser, that can be killed.
+// TestMain turns the test binary into the bridge where it is started under its name: a process of its own, as
+// SlurmUser, that can be killed.
 func TestMain(m *testing.M) {
-	if dir := os.Getenv("E2E_BRIDGE"); dir != "" {
-		if err := runBridge(dir); err != nil && !errors.Is(err, context.Canceled) {
+	if filepath.Base(os.Args[0]) == cluster.BridgeDaemon {
+		if err := runBridge(os.Args[1], os.Args[2], os.Args[3]); err != nil && !errors.Is(err, context.Canceled) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -116,10 +117,10 @@ type settings struct {
 	Adopt job.Mode
 }
 
-// runBridge is the daemon's heart with a policy that packs as much as it may.
-func runBridge(dir string) error {
+// runBridge is the daemon's heart with a policy that packs as much as it may. It dies at a step.
+func runBridge(dir, told, fault string) error {
 	var o settings
-	if err := json.Unmarshal([]byte(os.Getenv("E2E_SETTINGS")), &o); err != nil {
+	if err := json.Unmarshal([]byte(told), &o); err != nil {
 		return err
 	}
 	db, err := database.Open(context.Background(), filepath.Join(dir, "run", "bridge.db"))
@@ -173,27 +174,19 @@ func runBridge(dir string) error {
 	if b.Mode == job.Shadow {
 		b.Gate.File = ""
 	}
-	if at := os.Getenv("E2E_FAULT"); at != "" {
-		b.Fault = func(step string) {
-			if step == at {
-				die()
-			}
+	b.Fault = func(step string) {
+		if step == fault {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
 		}
 	}
 	go func() { _ = wake.File(ctx, filepath.Join(dir, "run", "wake"), b.Wake) }()
 	return b.Run(ctx, nil)
 }
 
-func die() {
-	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	select {}
-}
-
 // rig is a cluster with a bridge.
 type rig struct {
-	*slurmtest.Cluster
-	stage
-	bridge   *exec.Cmd
+	*world
 	settings settings
 }
 
@@ -212,22 +205,6 @@ func wakes(c *slurmtest.Cluster) error {
 	return os.WriteFile(c.Options.EpilogSlurmctld, []byte(script), 0o755)
 }
 
-// ownScript makes job_submit.lua a script of the site's that calls slurmbridge's.
-func ownScript(c *slurmtest.Cluster, ours, site string) error {
-	text, err := os.ReadFile(ours)
-	if err != nil {
-		return err
-	}
-	paths := strings.NewReplacer(`"/run/slurmbridge/gate"`, strconv.Quote(c.GateFile), `"/run/slurmbridge/wake"`,
-		strconv.Quote(c.WakeFile))
-	if err := os.WriteFile(c.Path("slurmbridge.lua"), []byte(paths.Replace(string(text))), 0o644); err != nil {
-		return err
-	}
-	c.Options.Lua = c.Path("site.lua")
-	return os.WriteFile(c.Options.Lua,
-		fmt.Appendf(nil, "local M = dofile(%q)\n%s\nreturn slurm.SUCCESS\n", c.Path("slurmbridge.lua"), site), 0o644)
-}
-
 func newRig(t *testing.T, o options) *rig {
 	t.Helper()
 	o.Lease, o.Mode = cmp.Or(o.Lease, 20*time.Second), cmp.Or(o.Mode, job.Active)
@@ -235,89 +212,65 @@ func newRig(t *testing.T, o options) *rig {
 	if o.SharersOnly == nil {
 		o.SharersOnly = []string{job.AnyPartition} // as if all were, though jobs get whole GPUs
 	}
-	lua := must.Get(filepath.Abs("../../../../contrib/job_submit.lua"))(t)
-	o.Lua = lua
-	prepare := o.Prepare
-	o.Prepare = func(c *slurmtest.Cluster) error {
-		if o.site != "" {
-			if err := ownScript(c, lua, o.site); err != nil {
-				return err
-			}
+	o.Lua = ours
+	if o.site != "" {
+		text := string(must.Get(os.ReadFile(ours))(t))
+		o.Files = map[string]string{
+			"slurmbridge.lua": strings.ReplaceAll(text, "/run/slurmbridge/", "DIR/run/"),
+			"job_submit.lua":  "local M = dofile(\"DIR/slurmbridge.lua\")\n" + o.site + "\nreturn slurm.SUCCESS\n",
 		}
-		if prepare != nil {
-			return prepare(c)
-		}
-		return wakes(c)
+	}
+	if o.Prepare == nil {
+		o.Prepare = wakes
 	}
 	o.Extra = append(o.Extra, "JobRequeue=1")
-	c := slurmtest.New(t, o.Options)
-	r := &rig{Cluster: c, stage: stage{c, t}, settings: o.settings}
-	t.Cleanup(func() {
-		r.kill()
-		if t.Failed() {
-			t.Logf("bridge:\n%s", r.log())
-		}
-	})
+	s := cluster.New(cluster.Setup{})
+	s.Cluster = slurmtest.New(t, o.Options)
+	t.Cleanup(s.Stop)
+	r := &rig{&world{s, stage{s.Cluster, t}}, o.settings}
 	if !o.quiet {
 		r.start()
 	}
 	return r
 }
 
+// in is the rig in a test's part.
+func (r *rig) in(t *testing.T) *rig {
+	own := *r.world
+	own.t = t
+	return &rig{&own, r.settings}
+}
+
 // start starts the bridge as SlurmUser and waits until its gate is there.
-func (r *rig) start(env ...string) {
+func (r *rig) start() {
 	r.t.Helper()
-	self := must.Get(os.Executable())(r.t)
-	log := must.Get(os.OpenFile(r.Path("log", "bridge.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666))(r.t)
-	defer log.Close()
-	// The test binary lies where only root may look, and outside another root.
-	public := r.Path("e2e.test")
-	if _, err := os.Stat(public); err != nil {
-		if out, err := exec.Command("install", "-m", "755", self, public).CombinedOutput(); err != nil {
-			r.t.Fatalf("%v: %s", err, out)
-		}
-	}
-	cmd := must.Get(r.Command(context.Background(), "slurm", public))(r.t)
-	told := must.Get(json.Marshal(r.settings))(r.t)
-	cmd.Env = append(append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_SETTINGS="+string(told)), env...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Setpgid = true
-	must.OK(r.t, cmd.Start())
-	r.bridge = cmd
-	if len(env) == 0 && r.settings.Mode != job.Shadow {
+	r.startOnly("")
+	if r.settings.Mode != job.Shadow {
 		r.until("the bridge makes a gate", func() bool { return r.gate() != "" })
 	}
 }
 
-// kill ends the bridge as a power cut would.
-func (r *rig) kill() {
-	if r.bridge == nil {
-		return
-	}
-	_ = syscall.Kill(-r.bridge.Process.Pid, syscall.SIGKILL)
-	_ = r.bridge.Wait()
-	r.bridge = nil
-}
-
-// unseen does something between two looks of the bridge, however long it takes.
-func (r *rig) unseen(f func()) {
+// startOnly starts a bridge that dies at a step, "" = at none.
+func (r *rig) startOnly(step string) {
 	r.t.Helper()
-	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-		must.OK(r.t, syscall.Kill(-r.bridge.Process.Pid, sig))
-		if sig == syscall.SIGSTOP {
-			f()
-		}
+	told := must.Get(json.Marshal(r.settings))(r.t)
+	// The test binary lies where only root may look, and outside another root.
+	if _, err := os.Stat(r.Bin(cluster.BridgeDaemon)); err != nil {
+		self := must.Get(os.Executable())(r.t)
+		must.Get(exec.Command("install", "-D", self, r.Bin(cluster.BridgeDaemon)).Output())(r.t)
 	}
+	must.OK(r.t, r.Spawn(cluster.BridgeDaemon, "slurm", r.Dir, string(told), step))
 }
 
-// log is what the bridge has logged.
-func (r *rig) log() string {
-	text, _ := os.ReadFile(r.Path("log", "bridge.log"))
-	return string(text)
+// diesAt starts a bridge that dies at a step, and waits until it has.
+func (r *rig) diesAt(step string) {
+	r.t.Helper()
+	r.startOnly(step)
+	r.until("the bridge comes to step "+step, func() bool { return !r.Daemon(cluster.BridgeDaemon).Alive() })
 }
+
+// kill ends the bridge as a power cut would.
+func (r *rig) kill() { r.Kill(cluster.BridgeDaemon) }
 
 // gateText is what the gate file says, "" = there is none.
 func (r *rig) gateText() string {
@@ -363,14 +316,4 @@ func (r *rig) span(id string) [2]time.Time {
 func (r *rig) when(field, id string) time.Time {
 	r.t.Helper()
 	return must.Get(time.ParseInLocation("2006-01-02T15:04:05", r.job(id)[field], time.Local))(r.t)
-}
-
-// alive reports whether a child still runs; a zombie doesn't.
-func alive(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	return !strings.HasPrefix(rest, "Z")
 }

@@ -66,6 +66,17 @@ func (r *world) unseen(f func()) {
 	f()
 }
 
+// atOnce submits jobs that no poll of the bridge comes between: the first would have started before the last is there.
+func (r *world) atOnce(n int, submit func(i int) string) (ids []string) {
+	r.t.Helper()
+	r.unseen(func() {
+		for i := range n {
+			ids = append(ids, submit(i))
+		}
+	})
+	return ids
+}
+
 // gpusim is a script's line that runs an application with arguments on its node's GPUs.
 func (r *world) gpusim(args string) string {
 	return fmt.Sprintf("export GPUSIM_STATE=%s-$SLURMD_NODENAME\n[ -e $GPUSIM_STATE ] || export GPUSIM_STATE=%[1]s\n%s "+
@@ -86,10 +97,9 @@ func (r *world) run(app, terms, gpusim string, args ...string) string {
 }
 
 // pair submits two jobs of an application that no poll comes between.
-func (r *world) pair(app string) (ids []string) {
+func (r *world) pair(app string) []string {
 	r.t.Helper()
-	r.unseen(func() { ids = []string{r.run(app, "", app), r.run(app, "", app)} })
-	return ids
+	return r.atOnce(2, func(int) string { return r.run(app, "", app) })
 }
 
 // ask runs a command of slurmbridge's as a user, "" = root.
