@@ -117,44 +117,45 @@ func (r *Run) dropFootprint(ctx context.Context, q database.Querier) error {
 func Show(ctx context.Context, q database.Querier, r *Run) error {
 	r.Allotted = r.Start
 	all, err := runsOf(ctx, q, r.Ref)
-	if err != nil {
+	written := func(x Run) bool { return x.Shown() && !r.Start.IsZero() && x.Allotted.Equal(r.Start) }
+	if err != nil || slices.ContainsFunc(all, written) { // by an earlier daemon
 		return err
 	}
-	var own []*Run // that records alone show
-	for i := range all {
-		x := &all[i]
-		if x.Shown() && !r.Start.IsZero() && x.Allotted.Equal(r.Start) {
-			return nil // an earlier daemon wrote it
-		}
-		if _, ok := r.apart(x); ok && !x.Shown() {
-			own = append(own, x)
-		}
+	if err := r.save(ctx, q); err != nil {
+		return err
 	}
-	slices.SortStableFunc(own, func(a, b *Run) int {
-		da, _ := r.apart(a)
-		db, _ := r.apart(b)
-		return cmp.Compare(da, db)
-	})
-	for _, x := range own {
-		switch {
-		case r.ID == 0:
-			r.add(x)
-			r.row, r.used, r.Outcome = x.row, x.used, x.Outcome
-			continue
-		case !several(r.Node) || slices.Contains(r.Nodes, x.Nodes[0]):
-			continue
-		}
-		r.merge(x)
-		if err := x.dropFootprint(ctx, q); err != nil {
-			return err
-		}
-		for _, query := range []string{`UPDATE record SET run = ?1 WHERE run = ?2`, `DELETE FROM run WHERE id = ?2`} {
-			if _, err := q.ExecContext(ctx, query, r.row, x.row); err != nil {
-				return database.Wrap(err, "write run of job %s", r.Ref)
+	return join(ctx, q, r.Ref)
+}
+
+// join makes the records of a job parts of the runs that polls showed, those nearest in time first.
+func join(ctx context.Context, q database.Querier, ref string) error {
+	all, err := runsOf(ctx, q, ref)
+	for err == nil {
+		to, from, nearest := -1, -1, sameTime
+		for i := range all {
+			for k := range all {
+				if d, ok := all[i].apart(&all[k]); ok && d < nearest {
+					to, from, nearest = i, k, d
+				}
 			}
 		}
+		if to < 0 {
+			return nil
+		}
+		r, part := &all[to], &all[from]
+		r.take(part)
+		err = part.dropFootprint(ctx, q)
+		for _, query := range []string{`UPDATE record SET run = ?1 WHERE run = ?2`, `DELETE FROM run WHERE id = ?2`} {
+			if err == nil {
+				_, err = q.ExecContext(ctx, query, r.row, part.row)
+			}
+		}
+		if err == nil {
+			err = r.save(ctx, q)
+		}
+		all = slices.Delete(all, from, from+1)
 	}
-	return r.save(ctx, q)
+	return database.Wrap(err, "join records of job %s", ref)
 }
 
 // Place writes on which GPUs polls show a job's run that Slurm started then, where they did not at first.
@@ -208,40 +209,20 @@ func (h *History) Fit(ctx context.Context) error {
 
 func recordColumns(r *Record) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} }
 
-// fit writes what a record shows into the row of its run, of those near enough the nearest in time.
+// fit writes a record's run, which becomes part of the run that polls showed, if one is near enough in time.
 func (r *Run) fit(ctx context.Context, tx *sql.Tx) error {
 	var fitted bool
-	if err := tx.QueryRowContext(ctx, `SELECT run IS NOT NULL FROM record WHERE id = ?`, r.ID).Scan(&fitted); err != nil ||
-		fitted {
-		return err // somebody else has done it
-	}
-	all, err := runsOf(ctx, tx, r.Ref)
-	if err != nil {
+	err := tx.QueryRowContext(ctx, `SELECT run IS NOT NULL FROM record WHERE id = ?`, r.ID).Scan(&fitted)
+	if err != nil || fitted { // somebody else has done it
 		return err
 	}
-	record, to := r.ID, r
-	var nearest time.Duration
-	for i := range all {
-		x := &all[i]
-		if !x.Shown() || slices.Contains(x.Nodes, r.Node) || x.ID != 0 && !several(x.Node) {
-			continue
-		}
-		if d, ok := x.apart(r); ok && (to == r || d < nearest) {
-			to, nearest = x, d
-		}
-	}
-	switch {
-	case to == r:
-	case to.ID == 0:
-		to.add(r)
-	default:
-		to.merge(r)
-	}
-	if err := to.save(ctx, tx); err != nil {
+	if err := r.save(ctx, tx); err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `UPDATE record SET run = ? WHERE id = ?`, to.row, record)
-	return err
+	if _, err := tx.ExecContext(ctx, `UPDATE record SET run = ? WHERE id = ?`, r.row, r.ID); err != nil {
+		return err
+	}
+	return join(ctx, tx, r.Ref)
 }
 
 // known returns Profiles.Known, which is asked once for each application.
@@ -278,25 +259,37 @@ func recordedRun(rec *Record) Run {
 	return r
 }
 
-// apart is the time between a run that polls showed and a record of the same job; false = they are of
+// apart is the time between a run that polls showed and a record of the same job, each node's once; false = they are of
 // different runs. Where no poll showed the start, the ends are compared. A run that polls showed to be over before the
 // record's start is another one.
 func (r *Run) apart(rec *Run) (time.Duration, bool) {
-	if r.ID == 0 && !r.End.IsZero() && rec.Start.Sub(r.End) > clocksApart {
+	switch {
+	case !r.Shown() || rec.Shown() || r.ID != 0 && !several(r.Node) || slices.Contains(r.Nodes, rec.Node),
+		r.Node != "" && r.Node != rec.Node && !several(r.Node),
+		r.ID == 0 && !r.End.IsZero() && rec.Start.Sub(r.End) > clocksApart:
 		return 0, false
+	case r.Allotted.IsZero():
+		return rec.End.Sub(r.End).Abs(), true
 	}
-	d := rec.Start.Sub(r.Allotted).Abs()
-	if r.Allotted.IsZero() {
-		d = rec.End.Sub(r.End).Abs()
-	}
-	return d, d < sameTime && (r.Node == "" || r.Node == rec.Node || several(r.Node))
+	return rec.Start.Sub(r.Allotted).Abs(), true
 }
 
 // several reports whether a run was on several nodes, of which its Node is a list.
 func several(node string) bool { return strings.ContainsAny(node, "[,") }
 
-// merge adds the record of another of its nodes to a run.
-func (r *Run) merge(rec *Run) {
+// take completes what polls showed of a run by the record of one of its nodes, which knows best when and where the job
+// ran.
+func (r *Run) take(rec *Run) {
+	first := r.ID == 0
+	if first {
+		r.ID, r.Terms, r.App, r.Host = rec.ID, rec.Terms, cmp.Or(rec.App, r.App), rec.Host
+		r.Start, r.End, r.GPUs = rec.Start, rec.End, nil
+		if !several(r.Node) {
+			r.Node = rec.Node
+		}
+	} else if r.Host != nil && rec.Host != nil {
+		r.Host = &gpuprof.Host{Cores: r.Host.Cores + rec.Host.Cores, MemMiB: r.Host.MemMiB + rec.Host.MemMiB}
+	}
 	if rec.Start.Before(r.Start) {
 		r.Start = rec.Start
 	}
@@ -307,23 +300,9 @@ func (r *Run) merge(rec *Run) {
 	r.Nodes, r.GPUs, r.Devices = slices.Concat(r.Nodes, rec.Nodes), slices.Concat(r.GPUs, rec.GPUs),
 		slices.Concat(r.Devices, rec.Devices)
 	r.PeakMemMiB += rec.PeakMemMiB
-	r.Complete, r.MPSFault, r.WithoutMPS = false, r.MPSFault || rec.MPSFault, r.WithoutMPS || rec.WithoutMPS
-	r.Faulted = r.Faulted || rec.Faulted
-	if r.Host != nil && rec.Host != nil {
-		r.Host = &gpuprof.Host{Cores: r.Host.Cores + rec.Host.Cores, MemMiB: r.Host.MemMiB + rec.Host.MemMiB}
-	}
+	r.Complete, r.MPSFault = first && rec.Complete, r.MPSFault || rec.MPSFault
+	r.Faulted, r.WithoutMPS = r.Faulted || rec.Faulted, r.WithoutMPS || rec.WithoutMPS
 	r.Outcome = cmp.Or(r.Outcome, rec.Outcome)
-}
-
-// add completes what polls showed of a run by its record, which knows best when and where the job ran.
-func (r *Run) add(rec *Run) {
-	r.ID, r.Nodes, r.Terms, r.App = rec.ID, rec.Nodes, rec.Terms, cmp.Or(rec.App, r.App)
-	r.Start, r.End, r.GPUs, r.Devices = rec.Start, rec.End, rec.GPUs, rec.Devices
-	if !several(r.Node) {
-		r.Node = rec.Node
-	}
-	r.PeakMemMiB, r.Complete, r.Host, r.Use = rec.PeakMemMiB, rec.Complete, rec.Host, rec.Use
-	r.MPSFault, r.Faulted, r.WithoutMPS = rec.MPSFault, rec.Faulted, rec.WithoutMPS
 }
 
 // Unjudged returns the runs with records that have no outcome, in the order of their records, some at a time.

@@ -81,37 +81,36 @@ type Judgement struct {
 // Judge concludes what a run means. It changes nothing.
 func (j *Judgement) Judge(b Beliefs) Outcome {
 	o := j.outcome()
-	r := j.Run
+	r, state := j.Run, j.How.State
 	switch {
-	case Failed(j.How.State) && j.Member != nil && j.Member.Tried:
+	case Failed(state) && j.Member != nil && j.Member.Tried:
 		o.TriedMiB, o.Ours = j.Member.MemMiB, true
 		o.Suspect = fmt.Sprintf("it was tried with %d MiB of GPU memory", o.TriedMiB)
-	case Failed(j.How.State):
+	case Failed(state):
 		s := j.suspect()
 		switch {
-		case s.ours && o.Shared():
+		case s.Ours && o.Shared():
+			o.Suspicion = s
 		case j.fellAlone(&o):
 			o.Suspect, o.Ours = "its MPS server failed, and no process of its own is known to have faulted", true
 		case j.unserved(&o):
-			o.Unserved = true
-			s = suspicion{
-				why:  fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS()),
-				ours: true, blamed: j.present(),
-			}
-			o.Suspect, o.Ours = s.why, true
+			o.Unserved, o.Ours, o.Blamed = true, true, j.present()
+			o.Suspect = fmt.Sprintf("it failed after %.0f s, at its application's first run under MPS", r.DurationS())
+		case o.Shared():
+			o.Suspicion = s
+		default:
+			o.Cleared = j.Alone
 		}
-		j.blame(&o, s)
-	case ranOutOfTime(j.How.State) && (o.Shared() || j.Alone):
-		j.blame(&o, j.overrun())
-		o.Learned = j.How.State == "TIMEOUT" && !o.Shared() && r.Complete
-	case !ranToEnd(j.How.State):
+	case ranOutOfTime(state) && o.Shared():
+		o.Suspicion = j.overrun()
+	case !ranToEnd(state):
 		// A time limit that strikes is the application's way to end, for some.
-		o.Learned = j.How.State == "TIMEOUT" && r.Complete
-	case j.How.State == "" && r.Profile != nil && r.DurationS() < r.Profile.DurationS/2:
+		o.Cleared, o.Learned = ranOutOfTime(state) && j.Alone, state == "TIMEOUT" && r.Complete
+	case state == "" && r.Profile != nil && r.DurationS() < r.Profile.DurationS/2:
 		// Slurm has forgotten it, and it may well have failed.
 	default:
 		o.Learned = !o.Shared() && r.Complete
-		o.NoMPS = j.Unserved && !j.Served && !o.MPS && j.How.State == "COMPLETED"
+		o.NoMPS = j.Unserved && !j.Served && !o.MPS && state == "COMPLETED"
 		j.measure(&o, b)
 	}
 	return o
@@ -128,8 +127,7 @@ func (j *Judgement) outcome() Outcome {
 		o.Contract = r.Terms.MaxSlowdown
 	}
 	if j.Member != nil {
-		timeSlices := j.Spec != nil && j.Spec.Sharing == contention.TimeSlice.Name
-		o.MPS = j.Member.Shares < job.Units && !j.Alone && !timeSlices && !r.WithoutMPS
+		o.MPS = j.Member.Shares < job.Units && !j.Alone && !j.withoutMPS()
 		o.Predicted, o.Rule = j.Member.Predicted, j.Member.Rule
 		o.Contract = cmp.Or(j.Member.Contract, o.Contract)
 	}
@@ -166,23 +164,6 @@ func (j *Judgement) unserved(o *Outcome) bool {
 // alone next time.
 func (j *Judgement) fellAlone(o *Outcome) bool {
 	return o.MPS && !o.Shared() && j.Run.MPSFault && !j.Run.Faulted && !j.FailsAlone
-}
-
-// suspicion is why sharing may be the reason that a run ended badly.
-type suspicion struct {
-	why    string            // "" = sharing isn't the reason
-	ours   bool              // the run's end isn't the job's own doing
-	fault  bool              // the run fell with its MPS server, which its own process may have broken
-	blamed []rlcore.Identity // applications of co-runners
-}
-
-// blame says whether the co-runners of a run that ended badly are suspected, and why, or cleared.
-func (j *Judgement) blame(o *Outcome, s suspicion) {
-	if !o.Shared() {
-		o.Cleared = j.Alone
-		return
-	}
-	o.Suspect, o.Ours, o.Fault, o.Blamed = s.why, s.ours, s.fault, s.blamed
 }
 
 // present are the applications of the co-runners that were there when a run ended, or while its time ran out: memory
@@ -230,40 +211,54 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 
 // suspect says why sharing may be the reason for a failure. The application has ended well alone (it would not have
 // shared a GPU otherwise), and what a co-runner really takes may be more than was known.
-func (j *Judgement) suspect() suspicion {
-	r, card, with := j.Run, j.Run.cardMemMiB(), j.fellWith()
-	ours := func(why string) suspicion { return suspicion{why: why, ours: true, blamed: j.present()} }
-	fell := func(why string) suspicion { return suspicion{why: why, ours: true, blamed: j.present(), fault: true} }
-	switch by := r.brokenBy(); {
+func (j *Judgement) suspect() Suspicion {
+	r, card := j.Run, j.Run.cardMemMiB()
+	by, with, killed := r.brokenBy(), j.fellWith(), j.killed()
+	s := Suspicion{Ours: true, Blamed: j.present()}
+	switch {
 	case r.MPSFault && r.Faulted:
-		return suspicion{why: "a process of its own faulted, and with it the MPS server it shared", ours: true, fault: true}
+		s.Suspect, s.Fault = "a process of its own faulted, and with it the MPS server it shared", true
+		s.Blamed = nil
 	case r.MPSFault && by != nil:
-		return suspicion{
-			why:  fmt.Sprintf("a process of job %s faulted, and with it the MPS server they shared", by.Ref),
-			ours: true, blamed: j.apps(func(c *CoRunner) bool { return c.Faulted }),
-		}
+		s.Suspect = fmt.Sprintf("a process of job %s faulted, and with it the MPS server they shared", by.Ref)
+		s.Blamed = j.apps(func(c *CoRunner) bool { return c.Faulted })
 	case r.MPSFault:
-		return fell("the MPS server it shared failed")
+		s.Suspect, s.Fault = "the MPS server it shared failed", true
 	case with != nil:
-		return fell(fmt.Sprintf("it failed in the same moment as job %s, which shared its GPU: a fault ends all clients "+
-			"of an MPS server", with.Ref))
+		s.Fault = true
+		s.Suspect = fmt.Sprintf("it failed in the same moment as job %s, which shared its GPU: a fault ends all clients of "+
+			"an MPS server", with.Ref)
 	case card > 0 && r.PeakMemMiB >= nearlyFull*card:
-		return ours("GPU memory was nearly full")
+		s.Suspect = "GPU memory was nearly full"
 	case r.Profile != nil && card > 0 && r.PeakMemMiB+r.Profile.Peak().MemMiB > card:
-		return ours("GPU memory may not have sufficed")
+		s.Suspect = "GPU memory may not have sufficed"
 	case r.PeakMemMiB > surely*j.knownMiB():
-		return ours("more GPU memory was held than was known of the jobs there")
+		s.Suspect = "more GPU memory was held than was known of the jobs there"
+	case killed != nil:
+		s.Blamed = nil
+		s.Suspect = fmt.Sprintf("it failed when Slurm ended job %s (%s), which shared its GPU: a client that is killed may "+
+			"break the MPS server's others", killed.Ref, killed.How.State)
+	case r.Profile != nil && !j.FailsAlone:
+		s.Suspect, s.Ours = "its application has not failed alone", false
+	default:
+		return Suspicion{}
 	}
-	if c := j.killed(); c != nil {
-		return suspicion{ours: true, why: fmt.Sprintf(
-			"it failed when Slurm ended job %s (%s), which shared its GPU: a client that is killed may break the MPS "+
-				"server's others",
-			c.Ref, c.How.State)}
+	return s
+}
+
+// withoutMPS reports whether the run had no MPS server.
+func (j *Judgement) withoutMPS() bool {
+	return j.Run.WithoutMPS || j.Spec != nil && j.Spec.Sharing == contention.TimeSlice.Name
+}
+
+// client is the first co-runner of some kind at the run's MPS server, nil = there is none.
+func (j *Judgement) client(is func(*CoRunner) bool) *CoRunner {
+	for i := range j.Run.CoRunners {
+		if c := &j.Run.CoRunners[i]; !j.withoutMPS() && is(c) {
+			return c
+		}
 	}
-	if r.Profile != nil && !j.FailsAlone {
-		return suspicion{why: "its application has not failed alone", blamed: j.present()}
-	}
-	return suspicion{}
+	return nil
 }
 
 // SameMoment is how far apart Slurm sees jobs end that a fault of their MPS server ends together: their processes have
@@ -274,17 +269,11 @@ const SameMoment = 2 * time.Second
 // its last client, within milliseconds, so that this is what remains of it. Jobs of one application that started
 // together fail together by themselves.
 func (j *Judgement) fellWith() *CoRunner {
-	if j.Run.WithoutMPS || j.Spec != nil && j.Spec.Sharing == contention.TimeSlice.Name {
-		return nil
-	}
 	near := func(a, b time.Time) bool { return !a.IsZero() && !b.IsZero() && a.Sub(b).Abs() <= SameMoment }
-	for i := range j.Run.CoRunners {
-		c := &j.Run.CoRunners[i]
-		if c.How.State == "FAILED" && near(c.How.End, j.How.End) && (c.App != j.Run.App || !near(c.How.Start, j.How.Start)) {
-			return c
-		}
-	}
-	return nil
+	return j.client(func(c *CoRunner) bool {
+		return c.How.State == "FAILED" && near(c.How.End, j.How.End) &&
+			(c.App != j.Run.App || !near(c.How.Start, j.How.Start))
+	})
 }
 
 // mayHaveBroken reports whether the run fell with its MPS server, and its own process may have broken it.
@@ -303,17 +292,10 @@ const afterKill = 30*time.Second + SameMoment
 // client of an MPS server leaves undone is undefined for the server's other clients (NVIDIA's manual of MPS, early
 // termination): no application is to blame.
 func (j *Judgement) killed() *CoRunner {
-	if j.Run.WithoutMPS || j.Spec != nil && j.Spec.Sharing == contention.TimeSlice.Name {
-		return nil
-	}
-	for i := range j.Run.CoRunners {
-		c := &j.Run.CoRunners[i]
+	return j.client(func(c *CoRunner) bool {
 		after := j.How.End.Sub(c.How.End)
-		if Killed(c.How.State) && !c.How.End.IsZero() && after >= -SameMoment && after <= afterKill {
-			return c
-		}
-	}
-	return nil
+		return Killed(c.How.State) && !c.How.End.IsZero() && after >= -SameMoment && after <= afterKill
+	})
 }
 
 // surely is by how much the memory of jobs may exceed what is known of them, as a factor, before it counts as more.
@@ -333,24 +315,23 @@ func (j *Judgement) knownMiB() float64 {
 
 // overrun says why sharing may be the reason that a job ran out of time: alone it would have ended before, and it did
 // less solo work than its own limit, which is all that plain Slurm would have let it do.
-func (j *Judgement) overrun() suspicion {
+func (j *Judgement) overrun() Suspicion {
 	p, e := j.Run.Profile, j.Ending
 	if p == nil || e == nil {
-		return suspicion{}
+		return Suspicion{}
 	}
 	span := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second) }
 	alone, own, left := p.DurationS+p.DurationSD, e.LimitS-e.LentS, e.Deadline.Sub(j.Run.Start).Seconds()
-	late := suspicion{ours: true, fault: j.mayHaveBroken(), blamed: j.present()}
+	why := ""
 	switch {
 	case j.How.State == "DEADLINE" && !e.Deadline.IsZero() && alone < left:
-		late.why = fmt.Sprintf("it ran past its deadline, %s after its start; alone it takes %s", span(left),
-			span(p.DurationS))
+		why = fmt.Sprintf("it ran past its deadline, %s after its start; alone it takes %s", span(left), span(p.DurationS))
 	case j.How.State != "DEADLINE" && alone < own && e.leastS(j.Run.DurationS()) < own:
-		late.why = fmt.Sprintf("it ran out of its time limit of %s; alone it takes %s", span(e.LimitS), span(p.DurationS))
+		why = fmt.Sprintf("it ran out of its time limit of %s; alone it takes %s", span(e.LimitS), span(p.DurationS))
 	default:
-		return suspicion{}
+		return Suspicion{}
 	}
-	return late
+	return Suspicion{Suspect: why, Ours: true, Fault: j.mayHaveBroken(), Blamed: j.present()}
 }
 
 // doneS is how much solo work the run was believed to do, s; 0 = not known.

@@ -57,15 +57,9 @@ type Outcome struct {
 	Learned bool `json:"learned,omitempty"`
 	// Lesson is what it teaches of sharing, nil = nothing.
 	Lesson *interference.Lesson `json:"lesson,omitempty"`
-	// Suspect says why sharing may be the reason that the run failed or ran out of time; "" = it isn't, or it
-	// did neither.
-	Suspect string `json:"suspect,omitempty"`
-	// Ours: for sharing's reason, not the job's own: the MPS server failed, or memory or time were short.
-	Ours bool `json:"ours,omitempty"`
-	// Blamed are the applications that were there when it failed, or while its time ran out. Again: it was
-	// requeued to run alone.
-	Blamed []rlcore.Identity `json:"blamed,omitempty"`
-	Again  bool              `json:"again,omitempty"`
+	Suspicion
+	// Again: it was requeued to run alone.
+	Again bool `json:"again,omitempty"`
 	// MPS: it had a part of a GPU's shares, and computed through MPS. Unserved: it failed soon at its application's first
 	// such run. NoMPS: the run after that, without MPS, ended well: the application stays alone.
 	MPS      bool `json:"mps,omitempty"`
@@ -73,12 +67,22 @@ type Outcome struct {
 	NoMPS    bool `json:"no_mps,omitempty"`
 	// TriedMiB is the device memory that it was to make do with, MiB, and failed; 0 = it wasn't, or did not.
 	TriedMiB int64 `json:"tried_mib,omitempty"`
-	// Fault: it failed with the MPS server that it shared, and its own process may have broken it.
-	Fault bool `json:"fault,omitempty"`
 	// Cleared: it failed alone, too, so sharing was not the reason. Excused says so of the run before, which failed while
 	// sharing.
 	Cleared bool `json:"cleared,omitempty"`
 	Excused bool `json:"excused,omitempty"`
+}
+
+// Suspicion is why sharing may be the reason that a run ended badly.
+type Suspicion struct {
+	// Suspect says it in words; "" = sharing isn't the reason, or the run did not fail or run out of time.
+	Suspect string `json:"suspect,omitempty"`
+	// Ours: for sharing's reason, not the job's own: the MPS server failed, or memory or time were short.
+	Ours bool `json:"ours,omitempty"`
+	// Fault: it failed with the MPS server that it shared, and its own process may have broken it.
+	Fault bool `json:"fault,omitempty"`
+	// Blamed are the applications that were there when it failed, or while its time ran out.
+	Blamed []rlcore.Identity `json:"blamed,omitempty"`
 }
 
 // Shared reports whether any other job was on the job's GPU.

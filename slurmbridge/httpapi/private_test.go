@@ -295,7 +295,7 @@ func TestMemory(t *testing.T) {
 // What an owner is told of a run, where Slurm hides jobs, names the owner's own jobs and no others.
 func TestForOwner(t *testing.T) {
 	o := history.Told{Outcome: history.Outcome{
-		Ref: "7", User: "ann", With: []string{"8", "9"}, Suspect: "9 failed",
+		Ref: "7", User: "ann", With: []string{"8", "9"}, Suspicion: history.Suspicion{Suspect: "9 failed"},
 		Others: []rlcore.Identity{{App: "own", Owner: "ann"}, {App: "secret", Owner: "annette"}},
 	}}
 	ForOwner(&o)
