@@ -212,7 +212,7 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 // suspect says why sharing may be the reason for a failure. The application has ended well alone (it would not have
 // shared a GPU otherwise), and what a co-runner really takes may be more than was known.
 func (j *Judgement) suspect() Suspicion {
-	r, card := j.Run, j.Run.cardMemMiB()
+	r, card := j.Run, j.Run.CardMemMiB()
 	by, with, killed := r.brokenBy(), j.fellWith(), j.killed()
 	s := Suspicion{Ours: true, Blamed: j.present()}
 	switch {

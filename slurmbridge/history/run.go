@@ -115,8 +115,8 @@ func (r *Run) GPUNames() []string {
 	return out
 }
 
-// cardMemMiB is the memory of its GPU, MiB; 0 = not known.
-func (r *Run) cardMemMiB() float64 {
+// CardMemMiB is the memory of its GPU, MiB; 0 = not known.
+func (r *Run) CardMemMiB() float64 {
 	most := 0.0
 	for i := range r.Devices {
 		most = max(most, r.Devices[i].MemMiB)

@@ -1,6 +1,10 @@
 package receipt
 
-import "math"
+import (
+	"math"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+)
 
 // Kind is how the jobs of one kind fared: a rule of the site adopted them, they asked to share, or they are untouched.
 type Kind struct {
@@ -34,43 +38,36 @@ func (m *Mean) text(f func(v float64) string) string {
 	return f(m.Mean)
 }
 
-// kinds tells the kinds of jobs apart; a kind without jobs is left out.
-func kinds(in *Input, would map[string]bool) (out []Kind) {
-	all := map[string]*Kind{"adopted": {}, "asked": {}, "untouched": {}}
-	for i := range in.Jobs {
-		j := &in.Jobs[i]
-		o := j.Outcome
-		k := all["asked"]
-		switch {
-		case j.Decided.Rule != "", o != nil && o.Rule != "":
-			k = all["adopted"]
-		case j.WholeGPUs > 0:
-			k = all["untouched"]
-		}
-		if k.Jobs++; would[j.Ref] {
-			k.Would++
-		}
-		if !j.Ready.IsZero() && !j.Start.IsZero() {
-			k.Waited.add(max(0, j.Start.Sub(j.Ready).Hours()))
-		}
-		if o == nil {
-			continue
-		}
-		if o.Shared() && o.Slowdown > 0 && !math.IsInf(o.Slowdown, 0) {
-			k.Slowdown.add(o.Slowdown)
-		}
-		if s, plain, ok := o.Turnaround(); ok {
-			k.Saved.add((plain - s) / 3600)
-		}
-		if len(o.Harm()) > 0 {
-			k.Harmed++
-		}
+// kindOf is the kind that a run is of.
+func kindOf(j *history.Run) string {
+	switch o := j.Outcome; {
+	case j.Decided.Rule != "", o != nil && o.Rule != "":
+		return "adopted"
+	case j.WholeGPUs > 0:
+		return "untouched"
 	}
-	for _, name := range []string{"adopted", "asked", "untouched"} {
-		if k := all[name]; k.Jobs > 0 {
-			k.Name = name
-			out = append(out, *k)
-		}
+	return "asked"
+}
+
+// add adds a run, which would have shared a GPU or not.
+func (k *Kind) add(j *history.Run, would bool) {
+	if k.Jobs++; would {
+		k.Would++
 	}
-	return out
+	if !j.Ready.IsZero() && !j.Start.IsZero() {
+		k.Waited.add(max(0, j.Start.Sub(j.Ready).Hours()))
+	}
+	o := j.Outcome
+	if o == nil {
+		return
+	}
+	if o.Shared() && o.Slowdown > 0 && !math.IsInf(o.Slowdown, 0) {
+		k.Slowdown.add(o.Slowdown)
+	}
+	if s, plain, ok := o.Turnaround(); ok {
+		k.Saved.add((plain - s) / 3600)
+	}
+	if len(o.Harm()) > 0 {
+		k.Harmed++
+	}
 }

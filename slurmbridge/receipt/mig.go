@@ -10,8 +10,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
-	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -105,11 +103,11 @@ func (w *World) MIG(jobs []history.Run) (*Layouts, error) {
 	own.Limit = cmp.Or(w.Limit, 5_000)
 	known := slices.DeleteFunc(slices.Clone(jobs), func(j history.Run) bool {
 		why := ""
-		switch n := layout(&j); {
-		case n != nil && n.perNode*n.nodes > 1: // whatever they use of them, they need that many
+		switch {
+		case gpusOf(&j)*nodesOf(&j) > 1: // whatever they use of them, they need that many
 		case j.Profile == nil:
 			why = "what it used isn't known"
-		case j.Profile.Preallocating(memoryOf(&j)):
+		case j.Profile.Preallocating(j.CardMemMiB()):
 			why = "it took most of the GPU's memory at its start: what it needs isn't known"
 		}
 		if why != "" {
@@ -137,41 +135,32 @@ func (w *World) MIG(jobs []history.Run) (*Layouts, error) {
 	return out, nil
 }
 
-func memoryOf(j *history.Run) (mib float64) {
-	for i := range j.Devices {
-		mib = max(mib, j.Devices[i].MemMiB)
-	}
-	return mib
-}
-
 // layout replays the jobs on GPUs that are cut in one way.
 func (w *World) layout(jobs []history.Run, c *cluster, share bool, all *Layouts) (*Layout, error) {
-	r := &Replay{LeftOut: map[string]int{}}
-	p, err := w.prepareOn(c, jobs, r)
+	left := map[string]int{}
+	p, err := w.prepare(c, jobs, left)
 	if err != nil {
 		return nil, err
 	}
-	l := &Layout{Shared: share, GPUs: len(c.gpus), Memory: r.LeftOut[noMemory], Several: r.LeftOut[noGPUs]}
+	l := &Layout{Shared: share, GPUs: len(c.gpus), Memory: left[noMemory], Several: left[noGPUs]}
 	all.Jobs = max(all.Jobs, len(p.in)+l.Memory+l.Several)
-	for why, n := range r.LeftOut {
+	for why, n := range left {
 		if why != noMemory && why != noGPUs {
 			all.LeftOut[why] = n
 		}
 	}
-	d := p.decider
-	if !share {
-		d = &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneByOne(), M: 1}
-	}
-	cfg := p.cfg
-	cfg.Predictor = d.Guard.Predictor
 	for i, j := range p.in {
 		if might, _ := wouldShare(j); might {
-			cfg.Jobs[i].NoShare = false
+			p.cfg.Jobs[i].NoShare = false
 		}
 	}
-	res, err := sim.Run(cfg, d)
+	d := alone()
+	if share {
+		d = p.decider
+	}
+	res, err := p.play(d, p.cfg.Jobs)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrReplay, err)
+		return nil, err
 	}
 	l.Lot, l.OOM = lot(res), res.OOM
 	for i := range res.Jobs {

@@ -84,6 +84,8 @@ type Slowdown struct {
 	P95   float64 `json:"p95,omitempty"`
 	Worst float64 `json:"worst,omitempty"`
 	Of    string  `json:"worst_job,omitempty"`
+
+	all []float64
 }
 
 // Contracts counts the runs that shared a GPU under a contract.
@@ -101,52 +103,16 @@ type Lent struct {
 
 // Make works a receipt out.
 func Make(in *Input) *Receipt {
-	r := &Receipt{
-		From: in.From, To: in.To, Modes: map[string]int{}, Jobs: len(in.Jobs), Refused: in.Refused,
-		Policies: []string{}, Failures: []*history.Outcome{}, Method: []string{},
-	}
-	if r.Refused == nil {
-		r.Refused = []history.Refused{}
-	}
-	users := map[string]bool{}
-	active := 0
+	r := Sharing(history.Outcomes(in.Jobs))
+	r.From, r.To, r.Jobs, r.Modes = in.From, in.To, len(in.Jobs), map[string]int{}
+	r.Refused = append([]history.Refused{}, in.Refused...)
+	users, policies, groups, of := map[string]bool{}, map[string]bool{}, map[int64]bool{}, map[string]*Kind{}
+	busy := map[string]spans{}
 	for i := range in.Jobs {
-		j := &in.Jobs[i]
-		mode := cmp.Or(j.Mode, in.Mode)
-		r.Modes[string(mode)]++
-		users[j.User] = true
-		if j.Outcome != nil && j.Outcome.Shared() {
-			r.Shared++
-		}
-		if mode == job.Active {
-			active++
-		}
-	}
-	r.Users = len(users)
-	r.decided(in)
-	r.hours(in.Jobs)
-	r.outcomes(history.Outcomes(in.Jobs))
-	r.method(in, active)
-	switch {
-	case in.Replay == nil:
-		r.NoReplay = "it was not requested"
-	default:
-		var err error
-		if r.Replay, err = in.Replay.Replay(in.Jobs); err != nil {
-			r.NoReplay = err.Error()
-		}
-	}
-	return r
-}
-
-// decided counts what was grouped, or would have been, and sums the predictions up.
-func (r *Receipt) decided(in *Input) {
-	policies, groups, would := map[string]bool{}, map[int64]bool{}, map[string]bool{}
-	var predicted []valued
-	for i := range in.Jobs {
-		j := &in.Jobs[i]
-		d := &j.Decided
-		policies[d.Policy] = true
+		j, d := &in.Jobs[i], &in.Jobs[i].Decided
+		r.Modes[string(cmp.Or(j.Mode, in.Mode))]++
+		users[j.User], policies[d.Policy] = true, true
+		would := false
 		switch {
 		case d.Beside == 0:
 		case d.Group > 0:
@@ -154,80 +120,98 @@ func (r *Receipt) decided(in *Input) {
 			groups[d.Group] = true
 		default:
 			r.Intended++
-			would[j.Ref] = true
+			would = true
 		}
 		if d.Beside > 0 && d.Predicted > 0 {
-			predicted = append(predicted, valued{j.Ref, d.Predicted})
+			r.Predicted.add(j.Ref, d.Predicted)
 		}
 		if in.Rule != nil && in.Rule(j) != nil {
 			if little, _ := wouldShare(j); little {
-				would[j.Ref] = true
 				r.Eligible++
+				would = true
 			}
 		}
+		name := kindOf(j)
+		if of[name] == nil {
+			of[name] = &Kind{Name: name}
+		}
+		of[name].add(j, would)
+		r.Hours.add(j, busy)
 	}
 	delete(policies, "")
-	r.Groups, r.Kinds, r.Predicted = len(groups), kinds(in, would), summary(predicted)
-	r.Policies = append(r.Policies, slices.Sorted(maps.Keys(policies))...)
+	r.Users, r.Groups, r.Policies = len(users), len(groups), slices.AppendSeq(r.Policies, maps.Keys(policies))
+	slices.Sort(r.Policies)
 	r.Apps = history.CountSeen(len(in.Jobs), func(i int) (user, app string) { return in.Jobs[i].User, in.Jobs[i].App })
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		r.Kinds = append(r.Kinds, *of[name])
+	}
+	for _, gpu := range slices.Sorted(maps.Keys(busy)) { // in order: a sum of floats depends on the order
+		r.Hours.Used += busy[gpu].length()
+	}
+	r.Hours.OneByOne = r.Hours.Measured + r.Hours.ByProfile + r.Hours.ByGuess
+	r.Hours.Saved = r.Hours.OneByOne - r.Hours.Used
+	r.Predicted.finish()
+	r.method(r.Modes[string(job.Active)] < len(in.Jobs))
+	if in.Replay == nil {
+		r.NoReplay = "it was not requested"
+		return r
+	}
+	var err error
+	if r.Replay, err = in.Replay.Replay(in.Jobs); err != nil {
+		r.NoReplay = err.Error()
+	}
+	return r
 }
 
-func (r *Receipt) hours(jobs []history.Run) {
-	type span struct{ from, to time.Time }
-	on := map[string][]span{}
-	h := &r.Hours
-	for i := range jobs {
-		j := &jobs[i]
-		if !j.Took() {
-			continue
-		}
-		n := float64(max(1, len(j.GPUs)))
-		for _, g := range j.GPUNames() {
-			on[g] = append(on[g], span{j.Start, j.End})
-		}
-		took := j.End.Sub(j.Start).Hours()
-		if len(j.GPUs) == 0 {
-			h.Used += took // its GPU is not known: it counts as one of its own
-		}
-		switch solo, basis := j.Solo(); basis {
-		case history.Measured:
-			h.Measured += took * n
-		case history.ByProfile:
-			h.ByProfile += solo / 3600 * n
-		case history.BySlowdown:
-			h.ByGuess += solo / 3600 * n
-		case history.Lost:
-			h.Lost += n * took
-		}
+// add counts a run, and notes when it was on which GPU.
+func (h *Hours) add(j *history.Run, busy map[string]spans) {
+	if !j.Took() {
+		return
 	}
-	for _, gpu := range slices.Sorted(maps.Keys(on)) { // in order: a sum of floats depends on the order
-		spans := on[gpu]
-		slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
-		var end time.Time
-		for _, s := range spans {
-			if s.from.After(end) {
-				end = s.from
-			}
-			if s.to.After(end) {
-				h.Used += s.to.Sub(end).Hours()
-				end = s.to
-			}
-		}
+	for _, gpu := range j.GPUNames() {
+		busy[gpu] = append(busy[gpu], span{hours(j.Start), hours(j.End)})
 	}
-	h.OneByOne = h.Measured + h.ByProfile + h.ByGuess
-	h.Saved = h.OneByOne - h.Used
+	took, n := j.DurationS()/3600, float64(max(1, len(j.GPUs)))
+	if len(j.GPUs) == 0 {
+		h.Used += took // its GPU is not known: it counts as one of its own
+	}
+	switch solo, basis := j.Solo(); basis {
+	case history.Measured:
+		h.Measured += took * n
+	case history.ByProfile:
+		h.ByProfile += solo / 3600 * n
+	case history.BySlowdown:
+		h.ByGuess += solo / 3600 * n
+	case history.Lost:
+		h.Lost += took * n
+	}
+}
+
+// spans are times that may overlap, in hours.
+type (
+	spans []span
+	span  struct{ from, to float64 }
+)
+
+func hours(t time.Time) float64 { return float64(t.UnixMilli()) / 3.6e6 }
+
+// length is how long it was within any of them.
+func (all spans) length() (sum float64) {
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	end := 0.0
+	for _, s := range all {
+		sum += max(0, s.to-max(end, s.from))
+		end = max(end, s.to)
+	}
+	return sum
 }
 
 // Sharing sums up what came of runs: what a receipt says by outcomes alone.
 func Sharing(all []*history.Outcome) *Receipt {
-	r := new(Receipt)
-	r.outcomes(all)
-	return r
-}
-
-func (r *Receipt) outcomes(all []*history.Outcome) {
-	var seen []valued
-	r.Harm, r.Turn = history.CountHarm(all), history.CountTurn(all)
+	r := &Receipt{
+		Policies: []string{}, Failures: []*history.Outcome{}, Method: []string{},
+		Harm: history.CountHarm(all), Turn: history.CountTurn(all),
+	}
 	for _, o := range all {
 		if o.LentS > 0 {
 			r.Lent.Jobs++
@@ -236,10 +220,13 @@ func (r *Receipt) outcomes(all []*history.Outcome) {
 		if o.Suspect != "" {
 			r.Failures = append(r.Failures, o)
 		}
-		if !o.Shared() || !(o.Slowdown > 0) {
+		if !o.Shared() {
 			continue
 		}
-		seen = append(seen, valued{o.Ref, o.Slowdown})
+		if r.Shared++; !(o.Slowdown > 0) {
+			continue
+		}
+		r.Seen.add(o.Ref, o.Slowdown)
 		if o.Predicted > 0 {
 			r.Points = append(r.Points, o)
 		}
@@ -251,36 +238,39 @@ func (r *Receipt) outcomes(all []*history.Outcome) {
 			r.Contracts.Kept++
 		}
 	}
-	r.Seen = summary(seen)
+	r.Seen.finish()
 	slices.SortStableFunc(r.Contracts.List, func(a, b *history.Outcome) int {
 		return cmp.Compare(b.Slowdown/b.Contract, a.Slowdown/a.Contract)
 	})
 	slices.SortStableFunc(r.Failures, func(a, b *history.Outcome) int { return b.End.Compare(a.End) })
+	return r
 }
 
-type valued struct {
-	ref string
-	v   float64
+// add adds the slowdown of a job.
+func (s *Slowdown) add(ref string, v float64) {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return
+	}
+	if s.all = append(s.all, v); v > s.Worst || v == s.Worst && ref > s.Of {
+		s.Worst, s.Of = v, ref
+	}
 }
 
-func summary(all []valued) Slowdown {
-	all = slices.DeleteFunc(all, func(x valued) bool { return math.IsNaN(x.v) || math.IsInf(x.v, 0) })
-	if len(all) == 0 {
-		return Slowdown{}
+// finish makes the figures of all slowdowns.
+func (s *Slowdown) finish() {
+	slices.Sort(s.all)
+	s.Jobs = len(s.all)
+	for _, v := range s.all {
+		s.Mean += v / float64(s.Jobs)
 	}
-	slices.SortFunc(all, func(a, b valued) int { return cmp.Or(cmp.Compare(a.v, b.v), cmp.Compare(a.ref, b.ref)) })
-	s := Slowdown{
-		Jobs: len(all), Worst: all[len(all)-1].v, Of: all[len(all)-1].ref,
-		P95: all[min(len(all)-1, int(0.95*float64(len(all))))].v,
+	if s.Jobs > 0 {
+		s.P95 = s.all[min(s.Jobs-1, int(0.95*float64(s.Jobs)))]
 	}
-	for _, x := range all {
-		s.Mean += x.v / float64(len(all))
-	}
-	return s
+	s.all = nil
 }
 
 // method says, for people, where the figures come from.
-func (r *Receipt) method(in *Input, active int) {
+func (r *Receipt) method(shadow bool) {
 	r.Method = append(r.Method,
 		"Counted are the jobs with GPUs that ended in this time and were noted by the daemon or recorded by their node.",
 		"GPU-hours used: the time in which at least one of them was on a GPU. One by one: the measured time of runs that "+
@@ -293,7 +283,7 @@ func (r *Receipt) method(in *Input, active int) {
 			"Turnaround is the time from submission to end. Plain Slurm's is an estimate: next to the real schedule the "+
 				"daemon keeps one in which each job has whole GPUs, in order of priority, for its time alone.")
 	}
-	if active < len(in.Jobs) {
+	if shadow {
 		r.Method = append(r.Method,
 			"In shadow mode nothing was changed: the groups are those of the last plan with each job before Slurm started "+
 				"it; their effect is the replay's estimate.")

@@ -118,32 +118,38 @@ var ErrReplay = errors.New("no replay")
 // Replay replays jobs. It leaves the slice as it is.
 func (w *World) Replay(jobs []history.Run) (*Replay, error) {
 	r := &Replay{LeftOut: map[string]int{}, All: Change{Name: "all"}}
-	p, err := w.prepare(jobs, r)
+	p, err := w.prepare(w.cluster(nil), jobs, r.LeftOut)
 	if err != nil {
 		return nil, err
 	}
-	base, shared := w.Decider(), p.decider
-	was, then := p.cfg, p.cfg
+	first, then := alone(), p.cfg.Jobs
 	if w.WhatIf {
-		if then.Jobs, err = w.would(p, r); err != nil {
+		first = w.Decider()
+		if then, err = w.would(p, r); err != nil {
 			return nil, err
 		}
-	} else {
-		base = &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneByOne(), M: 1}
 	}
-	was.Predictor, then.Predictor = base.Guard.Predictor, shared.Guard.Predictor
-	var worlds [2]*sim.Result
-	for i, d := range []*rlcore.Decider{base, shared} {
-		if worlds[i], err = sim.Run([]sim.Config{was, then}[i], d); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrReplay, err)
-		}
+	base, err := p.play(first, p.cfg.Jobs)
+	if err != nil {
+		return nil, err
 	}
-	r.Jobs, r.GPUs, r.Policy, r.OOM = len(p.in), len(p.cfg.GPUs), shared.Policy.Name(), worlds[1].OOM
-	for _, k := range worlds[1].Kept {
+	shared, err := p.play(p.decider, then)
+	if err != nil {
+		return nil, err
+	}
+	r.Jobs, r.GPUs, r.Policy, r.OOM = len(p.in), len(p.cfg.GPUs), p.decider.Policy.Name(), shared.OOM
+	for _, k := range shared.Kept {
 		r.Kept = append(r.Kept, history.Refused{Reason: k.Reason.String(), Jobs: k.Jobs, WaitH: k.WaitS / 3600})
 	}
-	r.compare(p, worlds[0], worlds[1])
+	r.compare(p, base, shared)
 	return r, nil
+}
+
+// alone makes what decides where no job shares.
+func alone() *rlcore.Decider {
+	g := sim.Bare()
+	g.MaxMembers = 1
+	return &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: g, M: 1}
 }
 
 // would returns the jobs as they arrive in the second world, where some share that asked for a whole GPU.
@@ -183,11 +189,7 @@ func wouldShare(j *history.Run) (yes, known bool) {
 	case j.Profile == nil:
 		return false, false
 	}
-	card := 0.0
-	for i := range j.Devices {
-		card = max(card, j.Devices[i].MemMiB)
-	}
-	return adopt.Leaves(j.Profile, card), true
+	return adopt.Leaves(j.Profile, j.CardMemMiB()), true
 }
 
 // prepared are the jobs of a replay, in the order of cfg.Jobs, and what decides.
@@ -198,20 +200,26 @@ type prepared struct {
 	share   []bool // what if: which would share
 }
 
+// play runs the jobs, as they arrive, under what decides.
+func (p *prepared) play(d *rlcore.Decider, jobs []sim.Arrival) (*sim.Result, error) {
+	cfg := p.cfg
+	cfg.Jobs, cfg.Predictor = jobs, d.Guard.Predictor
+	res, err := sim.Run(cfg, d)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrReplay, err)
+	}
+	return res, nil
+}
+
 // Why a job finds no place in a replay.
 const (
 	noMemory = "more memory than any GPU has"
 	noGPUs   = "more GPUs than its partition has"
 )
 
-// prepare makes the simulator's jobs and GPUs; r counts what is left out.
-func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
-	return w.prepareOn(w.cluster(nil), jobs, r)
-}
-
-// prepareOn makes the simulator's jobs for GPUs, which may be cut: what ran on a whole one takes as long on an instance
-// as its profile says. Jobs of several GPUs have none that is cut.
-func (w *World) prepareOn(c *cluster, jobs []history.Run, r *Replay) (*prepared, error) {
+// prepare makes the simulator's jobs for GPUs, which may be cut: what ran on a whole one takes as long on an instance
+// as its profile says. Jobs of several GPUs have none that is cut. left counts what is left out.
+func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*prepared, error) {
 	cfg := sim.Config{Foretell: true, GPUs: c.gpus, Nodes: c.nodes}
 	part, least := 0.0, 1.0 // of a GPU
 	for _, p := range c.parts {
@@ -224,7 +232,7 @@ func (w *World) prepareOn(c *cluster, jobs []history.Run, r *Replay) (*prepared,
 	if len(cfg.GPUs) == 0 {
 		return nil, fmt.Errorf("%w: no look at the nodes was kept", ErrReplay)
 	}
-	kept := w.pick(jobs, r)
+	kept := w.pick(jobs, left)
 	if len(kept) == 0 {
 		return nil, fmt.Errorf("%w: for no job is it known since when it waited", ErrReplay)
 	}
@@ -269,7 +277,7 @@ func (w *World) prepareOn(c *cluster, jobs []history.Run, r *Replay) (*prepared,
 			if s.Foreign || s.GPUs.Len(len(cfg.GPUs)) == 0 {
 				why = noGPUs
 			}
-			r.LeftOut[why]++
+			left[why]++
 			continue
 		}
 		in = append(in, j)
@@ -279,25 +287,18 @@ func (w *World) prepareOn(c *cluster, jobs []history.Run, r *Replay) (*prepared,
 	return &prepared{cfg: cfg, in: in, decider: d}, nil
 }
 
-// oneByOne is the guard under which no job shares.
-func oneByOne() *rlcore.Guard {
-	g := sim.Bare()
-	g.MaxMembers = 1
-	return g
-}
-
 // pick returns the jobs that can be replayed, in the order they came.
-func (w *World) pick(jobs []history.Run, r *Replay) []*history.Run {
+func (w *World) pick(jobs []history.Run, left map[string]int) []*history.Run {
 	var kept []*history.Run
 	for i := range jobs {
 		j := &jobs[i]
 		switch {
 		case j.Ready.IsZero():
-			r.LeftOut["its wait was not seen"]++
+			left["its wait was not seen"]++
 		case !j.Took():
-			r.LeftOut["its run time is not known"]++
-		case layout(j) == nil:
-			r.LeftOut["several GPUs, not as many on each node"]++
+			left["its run time is not known"]++
+		case gpusOf(j) == 0:
+			left["several GPUs, not as many on each node"]++
 		default:
 			kept = append(kept, j)
 		}
@@ -306,22 +307,21 @@ func (w *World) pick(jobs []history.Run, r *Replay) []*history.Run {
 	slices.SortStableFunc(kept,
 		func(a, b *history.Run) int { return cmp.Or(a.Ready.Compare(b.Ready), cmp.Compare(a.Ref, b.Ref)) })
 	if n := len(kept) - limit; n > 0 {
-		r.LeftOut[fmt.Sprintf("the latest %d are enough", limit)] = n
+		left[fmt.Sprintf("the latest %d are enough", limit)] = n
 		kept = kept[n:]
 	}
 	return kept
 }
 
-// gpusOf is how many GPUs of how many nodes a run held.
-type gpusOf struct{ perNode, nodes int }
+// nodesOf is how many nodes a run was on.
+func nodesOf(j *history.Run) int { return max(1, len(j.Nodes), len(text.ExpandHosts(j.Node))) }
 
-// layout returns the GPUs that a run held, nil = not as many on each node.
-func layout(j *history.Run) *gpusOf {
-	nodes := max(1, len(j.Nodes), len(text.ExpandHosts(j.Node)))
-	if len(j.GPUs)%nodes > 0 {
-		return nil
+// gpusOf is how many GPUs a run held on each of its nodes, 0 = not as many on each.
+func gpusOf(j *history.Run) int {
+	if len(j.GPUs)%nodesOf(j) > 0 {
+		return 0
 	}
-	return &gpusOf{max(1, j.WholeGPUs, len(j.GPUs)/nodes), nodes}
+	return max(1, j.WholeGPUs, len(j.GPUs)/nodesOf(j))
 }
 
 // simulated is a run as the simulator has it. One of several GPUs holds them unshared, and is known to the second: what
@@ -338,8 +338,8 @@ func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
 	if o := j.Outcome; o != nil && o.LimitS > 0 {
 		s.LimitS = max(o.LimitS, seconds)
 	}
-	if on := layout(j); on.perNode*on.nodes > 1 {
-		s.Foreign, s.PerNode, s.Nodes, s.Profile = true, on.perNode, on.nodes, s.Truth
+	if perNode, nodes := gpusOf(j), nodesOf(j); perNode*nodes > 1 {
+		s.Foreign, s.PerNode, s.Nodes, s.Profile = true, perNode, nodes, s.Truth
 	}
 	return s
 }
@@ -353,29 +353,28 @@ func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
 		r.RecordedWait += max(0, j.Start.Sub(j.Ready).Hours()) / float64(len(p.in))
 		if s.Slowdown > 1.01 {
 			r.Slowed++
-			r.Slow += s.Slowdown
+			r.Slow += (s.Slowdown - r.Slow) / float64(r.Slowed)
 		}
 		r.Worst = max(r.Worst, s.Slowdown)
 		if _, late := s.Late(); late {
 			r.Late++
 		}
-		if r.Would != nil && !p.share[i] {
-			continue
-		}
 		if r.Would != nil {
+			if !p.share[i] {
+				continue
+			}
 			r.Would.add(j, a, s)
 			r.Would.host(j)
 		}
-		app := entry(apps, rlcore.Identity{App: j.App, Owner: j.User}, j.App)
-		app.User = j.User
-		for _, c := range []*Change{entry(users, j.User, j.User), app} {
-			c.add(j, a, s)
+		app := rlcore.Identity{App: j.App, Owner: j.User}
+		if users[j.User] == nil {
+			users[j.User] = &Change{Name: j.User}
 		}
-	}
-	r.Slow /= float64(max(1, r.Slowed))
-	r.All.mean()
-	if r.Would != nil {
-		r.Would.mean()
+		if apps[app] == nil {
+			apps[app] = &Change{Name: j.App, User: j.User}
+		}
+		users[j.User].add(j, a, s)
+		apps[app].add(j, a, s)
 	}
 	idle := func(c *Change) float64 { return c.Hours * (1 - c.Use) }
 	most := func(c *Change) float64 { return float64(c.Jobs) }
@@ -394,20 +393,14 @@ func (w *Would) host(j *history.Run) {
 	}
 }
 
-func entry[K comparable](m map[K]*Change, key K, name string) *Change {
-	if m[key] == nil {
-		m[key] = &Change{Name: name}
-	}
-	return m[key]
-}
-
 func (c *Change) add(j *history.Run, a, s *sim.Outcome) {
 	const h = 3600
-	wa, ws := a.StartS-a.SubmitS, s.StartS-s.SubmitS
 	c.Jobs++
-	c.Base += wa / h
-	c.Shared += ws / h
-	c.Turnaround += (s.EndS - a.EndS) / h
+	mean := func(sum *float64, v float64) { *sum += (v - *sum) / float64(c.Jobs) }
+	wa, ws := a.StartS-a.SubmitS, s.StartS-s.SubmitS
+	mean(&c.Base, wa/h)
+	mean(&c.Shared, ws/h)
+	mean(&c.Turnaround, (s.EndS-a.EndS)/h)
 	switch d := ws - wa; {
 	case d <= -same:
 		c.Shorter++
@@ -416,25 +409,18 @@ func (c *Change) add(j *history.Run, a, s *sim.Outcome) {
 		c.Longer++
 		c.LongerH += d / h
 	}
-	hours := j.End.Sub(j.Start).Hours()
-	if c.Hours += hours; j.Profile != nil {
-		c.Use += hours * j.Profile.Mean().GPU
+	took, use := j.DurationS()/h, 0.0
+	if j.Profile != nil {
+		use = j.Profile.Mean().GPU
 	}
+	c.Hours += took
+	c.Use += (use - c.Use) * took / c.Hours
 }
 
-func (c *Change) mean() {
-	n := float64(max(1, c.Jobs))
-	c.Base, c.Shared, c.Turnaround = c.Base/n, c.Shared/n, c.Turnaround/n
-	if c.Hours > 0 {
-		c.Use /= c.Hours
-	}
-}
-
-// ranked are the changes with their means, those with the highest value first, and equal ones by their names.
+// ranked are the changes, those with the highest value first, and equal ones by their names.
 func ranked[K comparable](m map[K]*Change, value func(*Change) float64) []Change {
 	out := make([]Change, 0, len(m))
 	for _, c := range m {
-		c.mean()
 		out = append(out, *c)
 	}
 	slices.SortFunc(out, func(a, b Change) int {
@@ -445,27 +431,20 @@ func ranked[K comparable](m map[K]*Change, value func(*Change) float64) []Change
 
 func lot(r *sim.Result) Lot {
 	l := Lot{Turnaround: r.MeanTurnaroundS / 3600, Span: r.MakespanS / 3600}
-	var runs []sim.Outcome // one a GPU
+	busy := map[int]spans{}
 	for i := range r.Jobs {
-		o := r.Jobs[i]
+		o := &r.Jobs[i]
 		l.Wait += (o.StartS - o.SubmitS) / 3600 / float64(len(r.Jobs))
-		if runs = append(runs, o); o.On == nil {
-			continue
+		on := o.On
+		if on == nil {
+			on = []int{o.GPU}
 		}
-		for _, o.GPU = range o.On[1:] {
-			runs = append(runs, o)
+		for _, gpu := range on {
+			busy[gpu] = append(busy[gpu], span{o.StartS / 3600, o.EndS / 3600})
 		}
 	}
-	slices.SortFunc(runs,
-		func(a, b sim.Outcome) int { return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.StartS, b.StartS)) })
-	gpu, end := -1, 0.0
-	for i := range runs {
-		o := &runs[i]
-		if o.GPU != gpu {
-			gpu, end = o.GPU, 0
-		}
-		l.GPUHours += max(0, o.EndS-max(end, o.StartS)) / 3600
-		end = max(end, o.EndS)
+	for _, gpu := range slices.Sorted(maps.Keys(busy)) {
+		l.GPUHours += busy[gpu].length()
 	}
 	return l
 }

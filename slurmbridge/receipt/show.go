@@ -3,6 +3,7 @@ package receipt
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -99,11 +100,14 @@ func (r *Receipt) Lines() []string {
 	if r.Jobs == 0 {
 		return []string{"No job with a GPU is known to have ended in this time."}
 	}
-	by := ""
-	if len(r.Policies) > 0 {
-		by = ", decided by " + strings.Join(r.Policies, ", ")
+	ended := fmt.Sprintf("%s of %s ended", job.Count(r.Jobs, "job"), job.Count(r.Users, "user"))
+	for _, mode := range slices.Sorted(maps.Keys(r.Modes)) {
+		ended += fmt.Sprintf(", %d in mode %s", r.Modes[mode], mode)
 	}
-	say("%s of %s ended, %s%s.", job.Count(r.Jobs, "job"), job.Count(r.Users, "user"), r.modes(), by)
+	if len(r.Policies) > 0 {
+		ended += ", decided by " + strings.Join(r.Policies, ", ")
+	}
+	say("%s.", ended)
 	if r.Modes[string(job.Active)] > 0 || r.Groups > 0 {
 		if r.Grouped+r.Shared == 0 {
 			say("No jobs were put together.")
@@ -115,9 +119,8 @@ func (r *Receipt) Lines() []string {
 	h := r.Hours
 	u := usage.HoursFor(max(h.Used, h.OneByOne))
 	if h.Saved != 0 && (h.ByProfile+h.ByGuess > 0 || h.Lost > 0) {
-		text := fmt.Sprintf("%s: %s used; one by one about %s: %s", u.Noun, u.Text(h.Used), u.Text(h.OneByOne),
-			saved(u, h.Saved, h.OneByOne))
-		for i, part := range []struct {
+		var parts []string
+		for _, part := range []struct {
 			hours float64
 			of    string
 		}{
@@ -127,10 +130,11 @@ func (r *Receipt) Lines() []string {
 			{h.Lost, "lost to failures"},
 		} {
 			if part.hours != 0 {
-				text += map[bool]string{true: ". Of those: ", false: ", "}[i == 0] + u.Text(part.hours) + " " + part.of
+				parts = append(parts, u.Text(part.hours)+" "+part.of)
 			}
 		}
-		say("%s.", text)
+		say("%s: %s used; one by one about %s: %s. Of those: %s.", u.Noun, u.Text(h.Used), u.Text(h.OneByOne),
+			saved(u, h.Saved, h.OneByOne), strings.Join(parts, ", "))
 	} else {
 		say("%s: %s used, one by one.", u.Noun, u.Text(h.Used))
 	}
@@ -164,15 +168,6 @@ func (r *Receipt) Lines() []string {
 			job.Span(r.Lent.Hours))
 	}
 	return out
-}
-
-func (r *Receipt) modes() string {
-	var parts []string
-	for mode, n := range r.Modes {
-		parts = append(parts, fmt.Sprintf("%d in mode %s", n, mode))
-	}
-	slices.Sort(parts)
-	return strings.Join(parts, ", ")
 }
 
 // saved says how much of a whole was saved; a loss says so.
