@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -25,15 +24,14 @@ import (
 
 // Answer is whether a daemon of ours answers, and well.
 type Answer struct {
-	Silent string        // why there is no answer, "" = there is one
-	Locked string        // why what it says can't be read: TLS, a password; "" = it can
+	Silent string        // why there is no answer, or why it can't be read (TLS, a password); "" = it can
 	Sick   string        // what it says is wrong with it, "" = nothing
 	Ahead  time.Duration // its clock less this machine's
 	body   []byte
 }
 
 // speaks reports whether the answer can be read and says that all is well.
-func (a *Answer) speaks() bool { return a.Silent == "" && a.Locked == "" && a.Sick == "" }
+func (a *Answer) speaks() bool { return a.Silent == "" && a.Sick == "" }
 
 // Daemon is what the running daemon said of itself.
 type Daemon struct {
@@ -81,12 +79,7 @@ func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	}
 	asked := time.Now()
 	resp, err := client.Do(req)
-	var untrusted *tls.CertificateVerificationError
-	var alert tls.AlertError
-	switch {
-	case errors.As(err, &untrusted), errors.As(err, &alert), errors.Is(err, http.ErrSchemeMismatch):
-		return Answer{Locked: cause(err)}
-	case err != nil:
+	if err != nil {
 		return Answer{Silent: cause(err)}
 	}
 	defer resp.Body.Close()
@@ -101,9 +94,9 @@ func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	case err != nil:
 		a.Silent = cause(err)
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
-		a.Locked = "it wants a password"
+		a.Silent = "it wants a password"
 	case resp.StatusCode == http.StatusBadRequest && strings.Contains(text, "HTTPS"):
-		a.Locked = "it wants TLS"
+		a.Silent = "it wants TLS"
 	case resp.StatusCode != http.StatusOK:
 		a.Sick = cmp.Or(text, resp.Status)
 	}
@@ -156,7 +149,7 @@ func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes [
 func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 	out := Agent{Answer: get(ctx, client, address+"/-/healthy")}
 	out.body = nil
-	if out.Silent != "" || out.Locked != "" {
+	if out.Silent != "" {
 		return out
 	}
 	metrics := get(ctx, client, address+"/metrics")

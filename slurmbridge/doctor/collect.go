@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,8 +32,8 @@ type Facts struct {
 	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld
 	// come down to on this machine, by setting.
 	Hooks       map[string][]Hook
-	Folders     map[string]bool // whether each folder that the bridge writes to is there
-	MungeSocket *bool           // whether munged's socket is there
+	Missing     []string // folders that the bridge writes to and that aren't there
+	MungeSocket *bool    // whether munged's socket is there
 	// Munge and Token are what went wrong with a credential of MUNGE's, or one of Slurm's own tokens, made and read here,
 	// and Key is what is wrong with the key file for User; "" = nothing, nil = not tried.
 	Munge, Token, Key *string
@@ -77,7 +79,7 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge strin
 	if out := show("config"); out != nil {
 		f.Config = text.ParseConfig(out)
 		f.Nodes, f.Partitions = text.ParseNodes(show("nodes", "-o")), text.ParsePartitions(show("partitions", "-o"))
-		if accounts(f.Config) {
+		if database(f) {
 			f.askAccounting(ctx, ask)
 		}
 		f.readFiles()
@@ -101,16 +103,14 @@ func (f *Facts) readFiles() {
 		f.JobSubmitLua = readFile(filepath.Join(f.ConfDir, "job_submit.lua"))
 		f.PackagedLua = readFile(PackagedLua)
 	}
-	f.Hooks, f.Folders = hooksOf(f.Config), map[string]bool{}
+	f.Hooks = hooksOf(f.Config)
 	for _, file := range []string{f.Settings.GateFile, f.Settings.WakeFile, f.Settings.Database} {
-		info, err := os.Stat(filepath.Dir(file))
-		f.Folders[filepath.Dir(file)] = err == nil && info.IsDir()
+		dir := filepath.Dir(file)
+		if info, err := os.Stat(dir); (err != nil || !info.IsDir()) && !slices.Contains(f.Missing, dir) {
+			f.Missing = append(f.Missing, dir)
+		}
 	}
-	socket := f.Settings.MungeSocket
-	if socket == "" {
-		socket = "/run/munge/munge.socket.2" // where munged listens by default
-	}
-	_, err := os.Stat(socket)
+	_, err := os.Stat(cmp.Or(f.Settings.MungeSocket, "/run/munge/munge.socket.2")) // where munged listens by default
 	there := err == nil
 	f.MungeSocket = &there
 	if f.Settings.KeyFile != "" {
@@ -178,11 +178,6 @@ func readFile(name string) *string {
 	}
 	s := string(b[:min(len(b), mostText)])
 	return &s
-}
-
-// accounts reports whether accounting has a database.
-func accounts(conf map[string]string) bool {
-	return strings.HasSuffix(conf["AccountingStorageType"], "slurmdbd")
 }
 
 // askAccounting adds what the database knows of the bridge's user and of limits.

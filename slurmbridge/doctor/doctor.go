@@ -17,14 +17,15 @@ import (
 // Severity says how bad a finding is.
 type Severity string
 
-// The severities, worst first.
+// The severities.
 const (
-	Error   Severity = "error"   // the bridge can't do its work like this
-	Warning Severity = "warning" // it works, but worse than it could, or at a risk
 	Note    Severity = "note"    // good to know
+	Warning Severity = "warning" // it works, but worse than it could, or at a risk
+	Error   Severity = "error"   // the bridge can't do its work like this
 )
 
-var severities = []Severity{Error, Warning, Note}
+// severities are in the order of the exit code.
+var severities = []Severity{Note, Warning, Error}
 
 // Finding is one thing to know about the cluster.
 type Finding struct {
@@ -46,44 +47,39 @@ type Fix struct {
 // Exit is the exit code of `slurmbridge doctor` for these findings: 2 with errors, 1 with warnings, else 0.
 func Exit(findings []Finding) (code int) {
 	for i := range findings {
-		code = max(code, map[Severity]int{Warning: 1, Error: 2}[findings[i].Severity])
+		code = max(code, slices.Index(severities, findings[i].Severity))
 	}
 	return code
 }
 
-// check is a row of the table: where what it reads is known, each hit of its test is a finding.
+// check is a row of the table: where what it reads is known, each of its hits is a finding.
 type check struct {
 	name     string
 	severity Severity
 	reads    source
-	test     test
+	hits     []hit
 	// In the texts $NAME stands for a value; see expand. A line of the fix that comes to nothing is left out.
 	what, why string
 	cost      string // of following the advice, for jobs and users that never ask to share, too; "" = none
 	fix       []Fix
 }
 
-// source is what a check reads. The settings of the bridge and slurm.conf are always there.
-type source string
+// source is what a check reads besides the bridge's settings; it reports whether that is known.
+type source func(*Facts) bool
 
-const (
-	anything   source = "anything" // also where slurmctld doesn't answer
-	slurmConf  source = "slurm.conf"
-	files      source = "files beside slurm.conf"
-	nodes      source = "nodes"
-	partitions source = "partitions"
-	hooks      source = "hooks of slurm.conf"
-	ofUser     source = "the bridge's user"
-	agents     source = "the nodes' agents"
-	daemon     source = "slurmbridge serve"
-	running    source = "slurmbridge serve, which does its work"
-	database   source = "Slurm's accounting"
-)
+func slurmConf(f *Facts) bool  { return f.Config != nil }
+func files(f *Facts) bool      { return slurmConf(f) && f.ConfDir != "" } // beside slurm.conf
+func nodes(f *Facts) bool      { return slurmConf(f) && f.Nodes != nil }
+func partitions(f *Facts) bool { return slurmConf(f) && f.Partitions != nil }
+func hooks(f *Facts) bool      { return slurmConf(f) && f.Hooks != nil }
+func ofUser(f *Facts) bool     { return slurmConf(f) && f.User != "" } // that the bridge runs as
+func agents(f *Facts) bool     { return slurmConf(f) && f.Agents != nil }
+func daemon(f *Facts) bool     { return slurmConf(f) && f.Daemon != nil }
+func running(f *Facts) bool    { return daemon(f) && f.Daemon.speaks() }
+func database(f *Facts) bool   { return strings.HasSuffix(f.Config["AccountingStorageType"], "slurmdbd") }
+func anything(*Facts) bool     { return true } // also where slurmctld doesn't answer
 
-// test looks for what a check is about.
-type test func(*exam) []hit
-
-// hit is what a test has found: values, by the names that texts have for them. Its "severity", if there is one, counts
+// hit is what a check has found: values, by the names that texts have for them. Its "severity", if there is one, counts
 // in place of the check's.
 type hit map[string]string
 
@@ -99,32 +95,34 @@ func when(so bool, pairs ...string) []hit {
 	return []hit{h}
 }
 
-// or gives a test's hits another severity where something is so.
-func or(s Severity, so func(*exam) bool, of test) test {
-	return func(e *exam) []hit {
-		hits := of(e)
-		for _, h := range hits {
-			if so(e) {
-				h["severity"] = string(s)
-			}
-		}
-		return hits
+// each is a hit for each value.
+func each(name string, values []string) (hits []hit) {
+	for _, v := range values {
+		hits = append(hits, hit{name: v})
 	}
+	return hits
 }
 
-// exam holds the facts, and what several tests derive from them.
+func either[T any](so bool, this, that T) T {
+	if so {
+		return this
+	}
+	return that
+}
+
+// exam holds the facts, and what several checks derive from them.
 type exam struct {
 	*Facts
-	known   map[source]bool
 	values  hit // that every text may name
 	release text.Release
 	sharing string       // the kind of shares that the cluster has or should get
 	gpus    []*text.Node // the nodes that have GPUs
+	daemon  *Daemon      // never nil
 }
 
 func newExam(f *Facts) *exam {
 	version := f.Config["SLURM_VERSION"]
-	e := &exam{Facts: f, sharing: "mps", release: text.ParseRelease(version)}
+	e := &exam{Facts: f, sharing: "mps", release: text.ParseRelease(version), daemon: cmp.Or(f.Daemon, &Daemon{})}
 	if e.has("GresTypes", "shard") && !e.has("GresTypes", "mps") {
 		e.sharing = "shard"
 	}
@@ -132,12 +130,6 @@ func newExam(f *Facts) *exam {
 		if e.Nodes[i].GPUs > 0 {
 			e.gpus = append(e.gpus, &e.Nodes[i])
 		}
-	}
-	d := f.Daemon
-	e.known = map[source]bool{
-		slurmConf: true, files: f.ConfDir != "", nodes: f.Nodes != nil, partitions: f.Partitions != nil,
-		hooks: f.Hooks != nil, ofUser: f.User != "", agents: f.Agents != nil, database: accounts(f.Config),
-		daemon: d != nil, running: d != nil && d.speaks(),
 	}
 	conf, s := cmp.Or(f.Config["SLURM_CONF"], "/etc/slurm/slurm.conf"), f.Settings
 	slurm, _, _ := text.User(f.Config["SlurmUser"])
@@ -155,23 +147,18 @@ func newExam(f *Facts) *exam {
 func Examine(f *Facts) []Finding {
 	e := newExam(f)
 	found := []Finding{}
-	for i := range checks {
-		for _, h := range e.hits(&checks[i]) {
-			found = append(found, e.finding(&checks[i], h))
+	for _, c := range e.checks() {
+		if !c.reads(f) {
+			continue
+		}
+		for _, h := range c.hits {
+			found = append(found, e.finding(&c, h))
 		}
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int {
-		return slices.Index(severities, a.Severity) - slices.Index(severities, b.Severity)
+		return slices.Index(severities, b.Severity) - slices.Index(severities, a.Severity)
 	})
 	return found
-}
-
-// hits makes a check, if what it reads is known.
-func (e *exam) hits(c *check) []hit {
-	if c.reads == anything || e.Config != nil && e.known[c.reads] {
-		return c.test(e)
-	}
-	return nil
 }
 
 func (e *exam) finding(c *check, h hit) Finding {

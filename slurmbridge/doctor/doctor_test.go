@@ -53,7 +53,6 @@ func bridged(t *testing.T, release string) *Facts {
 			"TaskProlog":      {{"/usr/lib/slurmbridge/taskprolog", true, true}},
 			"EpilogSlurmctld": {{"/usr/lib/slurmbridge/epilog-slurmctld", true, true}},
 		},
-		Folders:     map[string]bool{"/run/slurmbridge": true},
 		MungeSocket: ptr(true),
 		User:        "slurm",
 		Agents:      map[string]Agent{"gpu1": {MPS: ptr(true)}, "gpu2": {MPS: ptr(true)}},
@@ -79,7 +78,7 @@ func TestPlainCluster(t *testing.T) {
 		Nodes:      text.ParseNodes([]byte(recorded(t, "22.05.8-plain.nodes"))),
 		Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions"))),
 		ConfDir:    "/etc/slurm", Hooks: map[string][]Hook{}, User: "slurm", Settings: config.Default(),
-		Folders: map[string]bool{"/run/slurmbridge": false}, MungeSocket: ptr(true),
+		Missing: []string{"/run/slurmbridge"}, MungeSocket: ptr(true),
 	}
 	must.Equal(t, named(Examine(f)), "error gres-types, error folder, error node-shares, error gpu-type, "+
 		"error default-memory, error lua, error hook-prolog, error hook-epilog, error hook-taskprolog, "+
@@ -210,7 +209,7 @@ var situations = []situation{
 		"SlurmctldParameters=rl_enable,rl_bucket_size=100,rl_refill_rate=20"),
 	at("a limit far above need", slurm("SlurmctldParameters", "rl_enable,rl_bucket_size=100,rl_refill_rate=20"), "", ""),
 	at("shadow", shadow, "note shadow", "mode: active"),
-	at("no folder", func(f *Facts) { f.Folders["/run/slurmbridge"] = false }, "error folder",
+	at("no folder", func(f *Facts) { f.Missing = []string{"/run/slurmbridge"} }, "error folder",
 		"install -d -o slurm -m 755 /run/slurmbridge"),
 	at("any GPU can be opened", slurm("ConstrainDevices", "no", "TaskPlugin", "task/cgroup"), "note constrain-devices",
 		"ConstrainDevices=yes"),
@@ -299,7 +298,7 @@ var situations = []situation{
 		f.Partitions, f.Config["PrivateData"] = f.Partitions[:1], "jobs"
 	}, "", ""),
 	at("the gate's partition enters other lists", slurm("JobSubmitPlugins", "lua,job_submit/all_partitions,pbs"),
-		"error gate-in-lists", "JobSubmitPlugins=job_submit/all_partitions,lua,pbs"),
+		"error gate-in-lists", "JobSubmitPlugins=job_submit/all_partitions,pbs,lua"),
 	at("no partition for the gate, and it would enter other lists", func(f *Facts) {
 		f.Partitions, f.Config["JobSubmitPlugins"] = f.Partitions[:1], "lua,all_partitions"
 	}, "note gate-seen", "JobSubmitPlugins=all_partitions,lua"),
@@ -355,7 +354,6 @@ var situations = []situation{
 	at("agent unheard of", func(f *Facts) { delete(f.Agents, "gpu1") }, "warning agent", ""),
 	at("agent unwell", agent(Agent{Answer: Answer{Sick: "the last pass failed"}}), "warning agent-sick",
 		"journalctl -u gpuprof -n 50   # on each of them"),
-	at("agent with a password", agent(Agent{Answer: Answer{Locked: "it wants a password"}}), "note agent-locked", ""),
 	at("hooks' settings", agent(Agent{Hooks: ptr(false)}), "warning hook-settings", ""),
 	at("no mps binary", agent(Agent{MPS: ptr(false)}), "error mps-binary", ""),
 	at("no mps for shards", all(shards, agent(Agent{MPS: ptr(false)})), "error mps-binary", ""),
@@ -375,8 +373,6 @@ var situations = []situation{
 	at("the daemon is well", serves(func(*Daemon) {}), "", ""),
 	at("no daemon", func(f *Facts) { f.Daemon = &Daemon{Answer: Answer{Silent: "connection refused"}} }, "warning daemon",
 		"systemctl enable --now slurmbridge"),
-	at("daemon with a password", func(f *Facts) { f.Daemon = &Daemon{Answer: Answer{Locked: "it wants a password"}} },
-		"note daemon-locked", ""),
 	at("daemon fails", serves(func(d *Daemon) { d.Sick = "no look yet" }), "error daemon-look",
 		"journalctl -u slurmbridge -n 50"),
 	at("no gate", serves(func(d *Daemon) { d.Gate = "" }), "error gate",
@@ -385,15 +381,7 @@ var situations = []situation{
 		"slurmbridge open   # lets every waiting job go"),
 	at("gate over a limit", serves(func(d *Daemon) {
 		d.Gate, d.GateErr = "", "create gate: Job violates accounting/QOS policy (job submit limit, user's size)"
-	}), "error gate", "sacctmgr modify user slurm set MaxSubmitJobs=-1 MaxJobs=-1"),
-	at("gate without an account", serves(func(d *Daemon) {
-		d.Gate, d.GateErr = "", "create gate: Invalid account or account/partition combination specified"
-	}), "error gate", "sacctmgr add user slurm account=ACCOUNT"),
-	at("gate that is misread", serves(func(d *Daemon) { d.Gate, d.GateErr = "", "what Slurm says is not understood" }),
-		"error gate", "slurmbridge status --json   # misread: the fields"),
-	at("jobs may not go", all(lua(ourLua), serves(func(d *Daemon) {
-		d.Gate, d.GateErr = "", "jobs can't be let go from the gate one by one, since Slurm refuses it"
-	})), "error gate", "journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: lua"),
+	}), "error gate", "sacctmgr modify user slurm set MaxSubmitJobs=-1 MaxJobs=-1   # if a limit holds it"),
 	at("a plugin refuses shares", refuses(job.RefusedChanges{Step: job.StepPrepare, Times: 4, GivenUp: 2}),
 		"warning refused", "if modify_uid == 64030 then return slurm.SUCCESS end   -- the bridge's changes pass"),
 	at("a plugin lets no job go", all(slurm("JobSubmitPlugins", "lua,throttle"), func(f *Facts) { f.User = "root" },
@@ -461,15 +449,14 @@ func TestSituations(t *testing.T) {
 			if s.fix != "" && !slices.Contains(lines, s.fix) {
 				t.Errorf("no line %q in %q", s.fix, lines)
 			}
-			e := newExam(f)
-			for i := range checks {
-				rows[i] = rows[i] || len(e.hits(&checks[i])) > 0
+			for i, c := range newExam(f).checks() {
+				rows[i] = rows[i] || c.reads(f) && len(c.hits) > 0
 			}
 		})
 	}
-	for i := range checks {
-		if !rows[i] && checks[i].name != "private-memory" { // see TestPrivateMemory
-			t.Errorf("no situation has %s: %s", checks[i].name, checks[i].what)
+	for i, c := range newExam(bridged(t, "22.05.8")).checks() {
+		if !rows[i] && c.name != "private-memory" { // see TestPrivateMemory
+			t.Errorf("no situation has %s: %s", c.name, c.what)
 		}
 	}
 }
@@ -566,7 +553,7 @@ func TestCollect(t *testing.T) {
 	f.Config, f.Nodes = nil, nil
 	must.Equal(t, f, &Facts{
 		Settings: settings, User: "slurm", ConfDir: dir, GresConf: ptr("Name=gpu"), MungeSocket: ptr(true),
-		Folders: map[string]bool{dir: true, dir + "/absent": false},
+		Missing: []string{dir + "/absent"},
 		Hooks: map[string][]Hook{
 			"Prolog":     {{dir + "/prolog.d/10-site", true, false}, {dir + "/prolog.d/50-gpu", true, true}},
 			"Epilog":     {{dir + "/site-epilog", true, true}},
@@ -665,18 +652,18 @@ gpuprof_gpus_uncertain 2
 	}{
 		"well":               {well, false, "http", http.DefaultClient, Agent{}},
 		"well TLS":           {well, true, "https", trusting, Agent{}},
-		"TLS, asked without": {well, true, "http", http.DefaultClient, Agent{Answer: Answer{Locked: "it wants TLS"}}},
+		"TLS, asked without": {well, true, "http", http.DefaultClient, Agent{Answer: Answer{Silent: "it wants TLS"}}},
 		"TLS of an unknown CA": {
 			well, true, "https", http.DefaultClient,
-			Agent{Answer: Answer{Locked: "x509: certificate signed by unknown authority"}},
+			Agent{Answer: Answer{Silent: "x509: certificate signed by unknown authority"}},
 		},
 		"no TLS": {
 			well, false, "https", http.DefaultClient,
-			Agent{Answer: Answer{Locked: "http: server gave HTTP response to HTTPS client"}},
+			Agent{Answer: Answer{Silent: "http: server gave HTTP response to HTTPS client"}},
 		},
 		"a password": {
 			says(http.StatusUnauthorized, "", ""), false, "http", http.DefaultClient,
-			Agent{Answer: Answer{Locked: "it wants a password"}},
+			Agent{Answer: Answer{Silent: "it wants a password"}},
 		},
 		"sick, with metrics": {
 			says(http.StatusServiceUnavailable, "the last sample\nwas 20s ago", metrics), false, "http",

@@ -16,7 +16,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// What the table's tests are made of, and those that take more than a line or two.
+// What finds the hits of the table's rows, where that takes more than a line or two.
 
 // has reports whether a setting of slurm.conf, a list, has a word; runs whether one names a plugin.
 func (e *exam) has(key, word string) bool    { return text.HasOption(e.Config[key], word) }
@@ -26,12 +26,6 @@ func (e *exam) runs(key, plugin string) bool { return text.HasPlugin(e.Config[ke
 func (e *exam) within(from, mended text.Release) bool {
 	return !e.release.Before(from) && e.release.Before(mended)
 }
-
-// typesChecked reports whether Slurm keeps whole-GPU jobs off untyped GPUs with shares in use.
-func typesChecked(e *exam) bool { return text.TypesChecked(e.Config["SLURM_VERSION"]) }
-
-// rewritesTypes reports whether the bridge can turn a request for gpu:shared into shares after the submission.
-func rewritesTypes(e *exam) bool { return text.RewritesTypes(e.Config["SLURM_VERSION"]) }
 
 // wrong is what went wrong with something that was tried; "" = nothing, or it wasn't.
 func wrong(said *string) string {
@@ -51,27 +45,19 @@ func isnt(known *bool) bool { return known != nil && !*known }
 // sharesOf is the number of a node's shares.
 func sharesOf(n *text.Node) int { return n.Shares["mps"] + n.Shares["shard"] }
 
-// on is a test for nodes with GPUs of which something is so.
-func on(so func(*exam, *text.Node) bool) test {
-	return saying(func(e *exam, n *text.Node) string {
-		if so(e, n) {
-			return n.Name
-		}
-		return ""
-	}, ",")
+// on finds the nodes with GPUs of which something is so, saying those of which there is something to say.
+func (e *exam) on(so func(*text.Node) bool) []hit {
+	return e.saying(func(n *text.Node) string { return either(so(n), n.Name, "") }, ",")
 }
 
-// saying is a test for nodes with GPUs of which there is something to say.
-func saying(of func(*exam, *text.Node) string, between string) test {
-	return func(e *exam) []hit {
-		var all []string
-		for _, n := range e.gpus {
-			if said := of(e, n); said != "" {
-				all = append(all, said)
-			}
+func (e *exam) saying(of func(*text.Node) string, between string) []hit {
+	var all []string
+	for _, n := range e.gpus {
+		if said := of(n); said != "" {
+			all = append(all, said)
 		}
-		return when(all != nil, "nodes", strings.Join(all, between))
 	}
+	return when(all != nil, "nodes", strings.Join(all, between))
 }
 
 // agent is the answer of a node's agent.
@@ -82,34 +68,30 @@ func (e *exam) agent(n *text.Node) Agent {
 	return Agent{Answer: Answer{Silent: "not asked"}}
 }
 
-// onAgents is a test for nodes whose agents say that something is so; why is one for nodes with a reason for it.
-func onAgents(so func(*text.Node, Agent) bool) test {
-	return on(func(e *exam, n *text.Node) bool { return so(n, e.agent(n)) })
+// onAgents finds nodes whose agents say that something is so, why those with a reason for it.
+func (e *exam) onAgents(so func(*text.Node, Agent) bool) []hit {
+	return e.on(func(n *text.Node) bool { return so(n, e.agent(n)) })
 }
 
-func why(of func(Agent) string) test {
-	return saying(func(e *exam, n *text.Node) string {
-		if said := of(e.agent(n)); said != "" {
-			return n.Name + " (" + said + ")"
-		}
-		return ""
+func (e *exam) why(of func(Agent) string) []hit {
+	return e.saying(func(n *text.Node) string {
+		said := of(e.agent(n))
+		return either(said != "", n.Name+" ("+said+")", "")
 	}, ", ")
 }
 
-func inMode(modes ...string) test {
-	return onAgents(func(n *text.Node, a Agent) bool {
+func (e *exam) inMode(modes ...string) []hit {
+	return e.onAgents(func(n *text.Node, a Agent) bool {
 		return sharesOf(n) > 0 && slices.ContainsFunc(a.Modes, func(m string) bool { return slices.Contains(modes, m) })
 	})
 }
 
-// exclusive is a test for GPUs that take one process at a time, where jobs reach their MPS server or do not.
-func exclusive(reached bool) test {
-	return func(e *exam) []hit {
-		if reached == (len(e.namespaces(true)) > 0) {
-			return nil
-		}
-		return inMode("exclusive_process", "exclusive_thread")(e)
+// exclusive finds GPUs that take one process at a time, where jobs reach their MPS server or do not.
+func (e *exam) exclusive(reached bool) []hit {
+	if reached == (len(e.namespaces(true)) > 0) {
+		return nil
 	}
+	return e.inMode("exclusive_process", "exclusive_thread")
 }
 
 // clock is how far an agent's clock is off, "" where it doesn't matter.
@@ -172,7 +154,7 @@ func (e *exam) withoutShares(instances bool) []hit {
 	}
 	hits := byNodes(bare, "gres")
 	for _, h := range hits {
-		h["shares"] = shares[h["gres"]] + map[bool]string{true: " Flags=all_sharing"}[e.sharing == "mps"]
+		h["shares"] = shares[h["gres"]] + either(e.sharing == "mps", " Flags=all_sharing", "")
 	}
 	return hits
 }
@@ -187,15 +169,24 @@ func hasInstances(n *text.Node) bool {
 	return false
 }
 
-// counts is a test for nodes of one kind of shares whose number has this relation to 100 a GPU.
-func counts(so func(got, want int) bool) test {
-	return saying(func(_ *exam, n *text.Node) string {
+// counts finds nodes of one kind of shares whose number has this relation to 100 a GPU.
+func (e *exam) counts(so func(got, want int) bool) []hit {
+	return e.saying(func(n *text.Node) string {
 		got, gpus := sharesOf(n), n.GPUs
 		if both := n.Shares["mps"] > 0 && n.Shares["shard"] > 0; both || got == 0 || !so(got, 100*gpus) {
 			return ""
 		}
 		return fmt.Sprintf("%s has %d for %s", n.Name, got, job.Count(gpus, "GPU"))
 	}, "; ")
+}
+
+// short finds settings of slurm.conf that are times, and not 0, shorter than so much.
+func (e *exam) short(least time.Duration, names ...string) (hits []hit) {
+	for _, name := range names {
+		d, ok := text.Seconds(e.Config[name])
+		hits = append(hits, when(ok && d > 0 && d < least, "name", name, "time", d.String())...)
+	}
+	return hits
 }
 
 var includes = regexp.MustCompile(`(?im)^\s*include\s`)
@@ -249,22 +240,6 @@ func (e *exam) noDefaultMemory(ofGPU bool) []hit {
 		"partitions", strings.Join(lack, ", "), "lines", strings.Join(lines, "\n"))
 }
 
-// wantsLua reports whether slurmctld runs a job_submit.lua and the bridge counts on it.
-func (e *exam) wantsLua() bool {
-	return e.Settings.Lua != "no" && e.runs("JobSubmitPlugins", "job_submit/lua")
-}
-
-// ourScript is the project's own job_submit.lua; "" where it isn't there, or the site's own calls it.
-func (e *exam) ourScript() string {
-	if s := wrong(e.JobSubmitLua); strings.HasPrefix(s, luaFirst) {
-		return s
-	}
-	return ""
-}
-
-// worksWithoutLua reports whether the bridge alone can turn requests into shares.
-func worksWithoutLua(e *exam) bool { return rewritesTypes(e) && e.Settings.Lua != "yes" }
-
 // luaBody is the script without the settings at its beginning, which sites may change.
 func luaBody(lua string) string {
 	if _, rest, cut := strings.Cut(lua, "local M = "); cut {
@@ -286,20 +261,23 @@ func (e *exam) gates() text.Partition {
 // orderOfPlugins makes job_submit.lua run behind all_partitions, which puts the gate's partition into jobs' lists;
 // "" = it does already.
 func (e *exam) orderOfPlugins() string {
-	plugins := strings.Split(e.Config["JobSubmitPlugins"], ",")
-	at := func(name string) int {
-		return slices.IndexFunc(plugins, func(w string) bool { return text.HasPlugin(w, "job_submit/"+name) })
-	}
-	all, lua := at("all_partitions"), at("lua")
-	switch {
-	case all < 0 || lua > all:
+	plugins := e.Config["JobSubmitPlugins"]
+	_, behind, all := strings.Cut(plugins, "all_partitions")
+	if !all || text.HasPlugin(behind, "job_submit/lua") {
 		return ""
-	case lua < 0:
-		plugins = append(plugins, "lua")
-	default:
-		plugins = slices.Delete(slices.Insert(plugins, all+1, plugins[lua]), lua, lua+1)
 	}
-	return "JobSubmitPlugins=" + strings.Join(plugins, ",")
+	isLua := func(w string) bool { return text.HasPlugin(w, "job_submit/lua") }
+	return "JobSubmitPlugins=" + with(without(plugins, isLua), "lua")
+}
+
+// closed finds the first of the partitions where GPUs are shared if none of them takes the gate, which has no other.
+func (e *exam) closed() []hit {
+	among := e.withShares()
+	takesJobs := func(p text.Partition) bool { return p.State != "DRAIN" && p.State != "INACTIVE" }
+	if e.gates().State == "UP" || len(among) == 0 || slices.ContainsFunc(among, takesJobs) {
+		return nil
+	}
+	return when(true, "name", among[0].Name, "state", among[0].State)
 }
 
 // leads reports whether a hook of slurm.conf leads to slurmbridge-hook.
@@ -316,41 +294,34 @@ var lost = map[string]string{
 	"TaskProlog": "jobs don't learn where their GPU's MPS daemon is, and share it by turns instead",
 }
 
-// strays is a test for hooks that don't lead to slurmbridge-hook; see stray.
-func strays(seen bool, names ...string) test {
-	return func(e *exam) (hits []hit) {
-		for _, hook := range names {
-			hits = append(hits, e.stray(hook, seen)...)
+// strays finds hooks of slurm.conf that don't lead to slurmbridge-hook: seen from here, or with files on the nodes.
+func (e *exam) strays(seen bool, names ...string) (hits []hit) {
+	for _, hook := range names {
+		hidden := slices.IndexFunc(e.Hooks[hook], func(h Hook) bool { return !h.Seen })
+		if e.leads(hook) || seen == (hidden >= 0) {
+			continue
 		}
-		return hits
+		h := hit{"hook": hook, "kind": strings.ToLower(hook), "lost": lost[hook]}
+		if !seen {
+			h["hidden"] = e.Hooks[hook][hidden].File
+		}
+		ours := "/usr/lib/slurmbridge/" + strings.Replace(h["kind"], "epilogs", "epilog-s", 1)
+		folder, all := strings.CutSuffix(e.Config[hook], "/*")
+		switch {
+		case e.Config[hook] == "":
+			h["file"], h["line"] = e.values["SLURM_CONF"], hook+"="+ours
+		case all && (hook == "Prolog" || hook == "Epilog"):
+			h["file"], h["line"] = "", "ln -s "+ours+" "+folder+"/50-slurmbridge"
+		default:
+			h["file"], h["line"] = e.Config[hook], ours+"   # a line of it, called with the same environment"
+		}
+		if n := len(e.Nodes) - len(e.gpus); n > 0 {
+			h["others"] = fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, "+
+				"and Slurm drains one that lacks its prolog", n)
+		}
+		hits = append(hits, h)
 	}
-}
-
-// stray finds a hook of slurm.conf that doesn't lead to slurmbridge-hook: seen from here, or its file is on the nodes.
-func (e *exam) stray(hook string, seen bool) []hit {
-	h := hit{"hook": hook, "kind": strings.ToLower(hook), "lost": lost[hook], "file": e.values["SLURM_CONF"]}
-	ours := "/usr/lib/slurmbridge/" + strings.Replace(h["kind"], "epilogs", "epilog-s", 1)
-	folder, all := strings.CutSuffix(e.Config[hook], "/*")
-	switch {
-	case e.Config[hook] == "":
-		h["line"] = hook + "=" + ours
-	case all && (hook == "Prolog" || hook == "Epilog"):
-		h["file"], h["line"] = "", "ln -s "+ours+" "+folder+"/50-slurmbridge"
-	default:
-		h["file"], h["line"] = e.Config[hook], ours+"   # a line of it, called with the same environment"
-	}
-	if n := len(e.Nodes) - len(e.gpus); n > 0 {
-		h["others"] = fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, "+
-			"and Slurm drains one that lacks its prolog", n)
-	}
-	hidden := slices.IndexFunc(e.Hooks[hook], func(h Hook) bool { return !h.Seen })
-	if hidden >= 0 {
-		h["hidden"] = e.Hooks[hook][hidden].File
-	}
-	if e.leads(hook) || seen == (hidden >= 0) {
-		return nil
-	}
-	return []hit{h}
+	return hits
 }
 
 // drained finds nodes that get no more jobs after a hook failed. Our hooks always exit with 0; a missing hook fails.
@@ -381,26 +352,9 @@ func (e *exam) namespaces(seen bool) []hit {
 	return when(so, "plugin", plugin, "in", filepath.Join(e.values["dir"], file), "line", line)
 }
 
-// gateFix is the advice for Slurm's answer to the gate.
-func (e *exam) gateFix() (file, lines string) {
-	said := strings.ToLower(e.Daemon.GateErr)
-	switch {
-	case strings.Contains(said, "invalid account"):
-		return "", "sacctmgr add user " + e.User + " account=ACCOUNT"
-	case strings.Contains(said, "is not understood"):
-		return "", "slurmbridge status --json   # misread: the fields\nslurmbridge --version   # is there a newer one for " +
-			"this Slurm? Does a job_submit script change SlurmUser's jobs?"
-	case strings.Contains(said, "let go from the gate"):
-		return e.letPass()
-	case strings.Contains(said, "limit"):
-		return "", e.expand("sacctmgr show assoc user=$user\nsacctmgr modify user $user set MaxSubmitJobs=-1 MaxJobs=-1", nil)
-	}
-	return "", "journalctl -u slurmbridge -g gate   # Slurm's answer"
-}
-
 // letPass lets the bridge's changes pass the site's own script; where there is none, Slurm's answers say more.
 func (e *exam) letPass() (file, lines string) {
-	if e.JobSubmitLua == nil || e.ourScript() != "" {
+	if e.JobSubmitLua == nil || strings.HasPrefix(*e.JobSubmitLua, luaFirst) {
 		return "", e.expand("journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: "+
 			"$JobSubmitPlugins", nil)
 	}
@@ -415,8 +369,8 @@ func (e *exam) letPass() (file, lines string) {
 // refused finds changes that Slurm doesn't take from the bridge.
 func (e *exam) refused() (hits []hit) {
 	file, lines := e.letPass()
-	for i := range e.Daemon.Refused {
-		r := &e.Daemon.Refused[i]
+	for i := range e.daemon.Refused {
+		r := &e.daemon.Refused[i]
 		severity, then := Warning, "after two refusals a job is left to Slurm: it waits for no other job, and runs without "+
 			"sharing"
 		switch {
