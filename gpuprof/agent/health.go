@@ -120,12 +120,7 @@ func (a *Agent) showIdle(now time.Time) {
 
 // Idle returns the jobs that have done nothing for some minutes, and those that share a GPU without MPS,
 // as the last sample showed them. It may be called at any time.
-func (a *Agent) Idle() *gpuprof.IdleReport {
-	if r := a.report.Load(); r != nil {
-		return r
-	}
-	return &gpuprof.IdleReport{Node: a.Node}
-}
+func (a *Agent) Idle() *gpuprof.IdleReport { return a.report.Load() }
 
 // TellIdle reports idle jobs, and sharers without MPS, while there are any, and once after the last one, until ctx
 // ends. A failed report is followed by the next.

@@ -162,8 +162,7 @@ func TestLostGPU(t *testing.T) {
 // A GPU that NVML had lost before the agent started keeps its place, and a job on it, or on one that doesn't exist,
 // costs nobody else anything.
 func TestGPULostBeforeTheStart(t *testing.T) {
-	all := eight()
-	all[1] = nvml.Device{Index: 1, Minor: 1, Lost: "GPU is lost"}
+	all := []nvml.Device{{UUID: "GPU-0"}, {Index: 1, Minor: 1, Lost: "GPU is lost"}, {Index: 2, Minor: 2, UUID: "GPU-2"}}
 	b := newBench(t, all...)
 	for i, c := range must.Get(b.Dir.Cards(""))(t) {
 		must.Equal(t, prolog.Card{NVMLIndex: c.NVMLIndex, UUID: c.UUID, Lost: c.Lost},

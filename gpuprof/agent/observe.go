@@ -33,7 +33,7 @@ type observed struct {
 	lied    gpuprof.Figures // figures that were given and can't be true
 	// own holds what jobs used by themselves, if processes distinguish them; told holds the figures
 	// for which they do.
-	own  map[int64]*gpuprof.Reading
+	own  map[int64]gpuprof.Reading
 	told gpuprof.Figures
 	// judging: the jobs' core use is unknown until it is clear whose the driver's samples of processes are.
 	judging bool
@@ -222,7 +222,7 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 	if len(list) == 0 || unknown {
 		return
 	}
-	own, told := map[int64]*gpuprof.Reading{}, gpuprof.Of(gpuprof.FigMem)
+	own, told := map[int64]gpuprof.Reading{}, gpuprof.Of(gpuprof.FigMem)
 	if known {
 		theirs, decided := true, true
 		if sms != nil {
@@ -242,13 +242,13 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 		if id == 0 {
 			continue // a server whose clients are in the list, too
 		}
-		u := cmp.Or(own[id], new(gpuprof.Reading))
+		u := own[id]
+		u.Value[gpuprof.FigMem] += p.MemMiB
+		u.Value[gpuprof.FigCore] = min(1, u.Value[gpuprof.FigCore]+sms[p.PID])
 		own[id] = u
-		mem, core := &u.Value[gpuprof.FigMem], &u.Value[gpuprof.FigCore]
-		if *mem += p.MemMiB; !(p.MemMiB >= 0) || *mem > g.most(gpuprof.FigMem) {
+		if !(p.MemMiB >= 0) || u.Value[gpuprof.FigMem] > g.most(gpuprof.FigMem) {
 			told &^= gpuprof.Of(gpuprof.FigMem)
 		}
-		*core = min(1, *core+sms[p.PID])
 	}
 	l.own, l.told = own, told
 }

@@ -47,8 +47,7 @@ func (a *Agent) sharers() map[int][]int64 {
 // pass reads the GPUs that are due, once each, and hands their readings to their jobs. The GPUs of one job are read
 // together.
 func (a *Agent) pass() {
-	on := a.sharers()
-	now := a.Now()
+	on, now := a.sharers(), a.Now()
 	if len(on) == 0 {
 		a.showIdle(now)
 		return
@@ -184,13 +183,9 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 		t.apart = t.apart || c.withoutMPS && (t.job.Sharer() || len(on[i]) > 1)
 		t.WithoutMPS = t.WithoutMPS || t.apart
 		if len(on[i]) > 1 {
-			own := g.last.own[id] // nil where no process of the job's is there
+			own := g.last.own[id] // zeros where no process of the job's is there
 			for f := range g.last.told.Each {
-				v := 0.0
-				if own != nil {
-					v = own.Value[f]
-				}
-				r.Set(f, v)
+				r.Set(f, own.Value[f])
 			}
 			t.Mixed |= r.Known &^ g.last.told
 		}

@@ -77,10 +77,8 @@ const (
 	mostPCIe   = 1e6     // MB/s, where the link isn't known
 )
 
-// has reports whether the GPU has a source; one that is nil has none.
 func (g *gpu) has(source string) bool { return g != nil && g.answers[source] }
 
-// failure makes an error of what a call returned.
 func (g *gpu) failure(what string, ret gonvml.Return) error {
 	switch ret {
 	case gonvml.ERROR_GPU_IS_LOST:
@@ -91,7 +89,6 @@ func (g *gpu) failure(what string, ret gonvml.Return) error {
 	return fmt.Errorf("gpu %d: read %s: %s", g.minor, what, ret.Error())
 }
 
-// lie makes an error of a figure that can't be true.
 func (g *gpu) lie(what string, value any) error {
 	return fmt.Errorf("gpu %d: %s of %v: %w", g.minor, what, value, ErrImplausible)
 }

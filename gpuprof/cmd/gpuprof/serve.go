@@ -55,11 +55,14 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	l, err := listen(cfg)
-	if err != nil {
-		return err
+	if err := webconfig.Check(cfg.WebConfig, time.Now()); err != nil {
+		return fmt.Errorf("web-config: %w", err)
 	}
-	if l != nil {
+	var l net.Listener // for metrics
+	if cfg.Listen != "" {
+		if l, err = net.Listen("tcp", cfg.Listen); err != nil {
+			return err
+		}
 		defer l.Close()
 	}
 	lib, err := nvml.Open(cfg.NVMLLibrary)
@@ -184,22 +187,6 @@ func newWays(cfg *config, reg *prometheus.Registry, log *slog.Logger) (ways, err
 		}, sender})
 	}
 	return out, nil
-}
-
-// listen opens the address for metrics; nil = there is none.
-func listen(cfg *config) (net.Listener, error) {
-	if err := webconfig.Check(cfg.WebConfig, time.Now()); err != nil {
-		return nil, fmt.Errorf("web-config: %w", err)
-	}
-	addr := cfg.Listen
-	if addr == "" {
-		return nil, nil
-	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
-	return l, nil
 }
 
 func handler(reg prometheus.Gatherer, health func() error) http.Handler {
