@@ -56,18 +56,14 @@ func (s Set) Register(c prometheus.Collector) error {
 			names = append(names, label[1])
 		}
 		s[m[1]] = names
-		if _, ok := c.(prometheus.Histogram); ok || isHistogramVec(c) {
+		switch c.(type) {
+		case prometheus.Histogram, *prometheus.HistogramVec:
 			delete(s, m[1])
 			s[m[1]+"_bucket"] = append([]string{"le"}, names...)
 			s[m[1]+"_sum"], s[m[1]+"_count"] = names, names
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func isHistogramVec(c prometheus.Collector) bool {
-	_, ok := c.(*prometheus.HistogramVec)
-	return ok
 }
 
 // MustRegister implements prometheus.Registerer.

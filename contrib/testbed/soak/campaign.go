@@ -48,7 +48,7 @@ type job struct {
 	shown           // as Slurm last showed it; ID "" = it never did
 	seenAt   float64
 	earlier  []interval // runs before it was put back
-	gate     held
+	gate     gate
 	company  map[*job]bool
 	shared   bool // ran on less than a GPU at some look
 	inUse    bool // has whole GPUs, and ran next to another job

@@ -18,49 +18,31 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
 )
 
-// rules are what a campaign's harms are measured by.
-type rules struct {
-	// PauseS is what a job's start and end take besides its solo time.
-	PauseS float64
-	// MarginS is how far Slurm's own times are off: whole seconds, and its looks at limits
-	// and deadlines.
-	MarginS float64
-	// Contract is the slowdown that a job allows without a contract of its own; 0 = any.
-	Contract float64
-}
+// marginS is how far Slurm's own times are off, s: whole seconds, and its looks at limits and deadlines.
+const marginS = 30
 
-// Harms, as build/soak.json names them, the worst first; failed has a key of its own there.
-const (
-	harmTimeout  = "timeout"
-	harmOOM      = "oom"
-	harmDeadline = "deadline"
-	harmLost     = "lost"
-	harmInUse    = "gpu_in_use"
-	harmWrongGPU = "wrong_gpu"
-	harmFailed   = "failed"
-	harmContract = "contract"
-	harmLate     = "late"
-	heldSMax     = "held_s_max"
-)
-
-// harmKind is a harm and its title in the table; a campaign may not end with one that is fatal.
-type harmKind struct {
+// kind is a kind of harm as build/soak.json names it, and its title in the table; a campaign may not end with one that
+// is fatal.
+type kind struct {
 	name, title string
 	fatal       bool
 }
 
-var harmKinds = []harmKind{
-	{harmTimeout, "ended by their time limit", true},
-	{harmOOM, "out of GPU memory", true},
-	{harmDeadline, "missed their deadline", true},
-	{harmLost, "lost", true},
-	{harmInUse, "whole GPUs in use by others", true},
-	{harmWrongGPU, "on a GPU that isn't theirs", true},
-	{harmFailed, "failed otherwise", false},
-	{harmContract, "slowed more than their contract", false},
-	{harmLate, "late (of %d)", false},
-	{heldSMax, "held too long, s at most", false},
-}
+var (
+	timedOut = &kind{"timeout", "ended by their time limit", true}
+	noMemory = &kind{"oom", "out of GPU memory", true}
+	deadline = &kind{"deadline", "missed their deadline", true}
+	lost     = &kind{"lost", "lost", true}
+	inUse    = &kind{"gpu_in_use", "whole GPUs in use by others", true}
+	wrongGPU = &kind{"wrong_gpu", "on a GPU that isn't theirs", true}
+	failed   = &kind{"failed", "failed otherwise", false} // has a key of its own in build/soak.json
+	contract = &kind{"contract", "slowed more than their contract", false}
+	late     = &kind{"late", "late (of %d)", false}
+	held     = &kind{"held_s_max", "held too long, s at most", false}
+)
+
+// harmKinds are all, the worst first.
+var harmKinds = []*kind{timedOut, noMemory, deadline, lost, inUse, wrongGPU, failed, contract, late, held}
 
 // harm is one way in which a job is worse off than on plain Slurm.
 type harm struct {
@@ -75,11 +57,6 @@ type harm struct {
 	Hits    []string `json:"hits,omitempty"`
 }
 
-// rank puts the worst harms first.
-func (h *harm) rank() int {
-	return slices.IndexFunc(harmKinds, func(k harmKind) bool { return k.name == h.Kind })
-}
-
 // exitOOM is the exit status of the simulated application if it finds no memory.
 const exitOOM = "2:0"
 
@@ -89,10 +66,10 @@ func (j *job) judged() bool {
 }
 
 // judge returns what harm came to a job.
-func (j *job) judge(r rules) (out []harm) {
-	add := func(kind string, by float64, format string, args ...any) {
+func (j *job) judge(pauseS float64) (out []harm) {
+	add := func(k *kind, by float64, format string, args ...any) {
 		h := harm{
-			Kind: kind, Job: cmp.Or(j.ID, j.name), What: j.String(), Hits: j.hits, ByS: math.Round(10*by) / 10,
+			Kind: k.name, Job: cmp.Or(j.ID, j.name), What: j.String(), Hits: j.hits, ByS: math.Round(10*by) / 10,
 			Why: fmt.Sprintf(format, args...),
 		}
 		for _, other := range j.with() {
@@ -107,48 +84,48 @@ func (j *job) judge(r rules) (out []harm) {
 	switch j.State {
 	case "COMPLETED":
 	case "TIMEOUT":
-		if j.SoloS+r.PauseS <= j.limitS && j.fault == "" {
-			add(harmTimeout, 0, "ended after %.0f s at its limit of %.0f s; it takes %.0f s alone", ran, j.limitS, j.SoloS)
+		if j.SoloS+pauseS <= j.limitS && j.fault == "" {
+			add(timedOut, 0, "ended after %.0f s at its limit of %.0f s; it takes %.0f s alone", ran, j.limitS, j.SoloS)
 		}
 	case "DEADLINE":
 		// Slurm cancels a job that waits once its limit doesn't fit before its deadline.
-		latest, plainStart := j.at+j.DeadlineS-j.limitS, j.plainEnd-j.SoloS-r.PauseS
-		if plainStart+r.MarginS <= latest && j.fault == "" {
-			add(harmDeadline, 0, "would have started %.0f s before it had to for its deadline", latest-plainStart)
+		latest, plainStart := j.at+j.DeadlineS-j.limitS, j.plainEnd-j.SoloS-pauseS
+		if plainStart+marginS <= latest && j.fault == "" {
+			add(deadline, 0, "would have started %.0f s before it had to for its deadline", latest-plainStart)
 		}
 	case "OUT_OF_MEMORY", "FAILED":
 		switch {
 		case j.Fails:
 		case j.Exit == exitOOM:
-			add(harmOOM, 0, "found no GPU memory after %.0f s", ran)
+			add(noMemory, 0, "found no GPU memory after %.0f s", ran)
 		case j.fault == "":
-			add(harmFailed, 0, "ended with %s after %.0f s", j.Exit, ran)
+			add(failed, 0, "ended with %s after %.0f s", j.Exit, ran)
 		}
 	case "NODE_FAIL", "BOOT_FAIL":
 		if j.fault == "" {
-			add(harmLost, 0, "ended as %s", j.State)
+			add(lost, 0, "ended as %s", j.State)
 		}
 	default:
 		if j.kept() {
-			add(harmLost, 0, "never ended, or not by its owner: %s", j.State)
+			add(lost, 0, "never ended, or not by its owner: %s", j.State)
 		}
 	}
 	if j.inUse {
-		add(harmInUse, 0, "has whole GPUs, and others were on them")
+		add(inUse, 0, "has whole GPUs, and others were on them")
 	}
 	if j.wrongGPU != "" {
-		add(harmWrongGPU, 0, "computed on %s", j.wrongGPU)
+		add(wrongGPU, 0, "computed on %s", j.wrongGPU)
 	}
 	if !j.judged() {
 		return out
 	}
 	if new(cluster.Lateness).Add(j.End, j.plainEnd, j.SoloS, 0) {
-		add(harmLate, j.End-j.plainEnd, "ended %.0f s after its plain end; it takes %.0f s alone", j.End-j.plainEnd, j.SoloS)
+		add(late, j.End-j.plainEnd, "ended %.0f s after its plain end; it takes %.0f s alone", j.End-j.plainEnd, j.SoloS)
 	}
-	contract := cmp.Or(j.Contract, r.Contract)
-	if most := contract*j.SoloS + r.PauseS + r.MarginS; contract > 0 && ran > most {
-		add(harmContract, ran-most, "ran %.0f s, %.2f times its %.0f s alone; its contract is %g", ran,
-			(ran-r.PauseS)/j.SoloS, j.SoloS, contract)
+	allowed := cmp.Or(j.Contract, maxSlowdown)
+	if most := allowed*j.SoloS + pauseS + marginS; ran > most {
+		add(contract, ran-most, "ran %.0f s, %.2f times its %.0f s alone; its contract is %g", ran,
+			(ran-pauseS)/j.SoloS, j.SoloS, allowed)
 	}
 	return out
 }
@@ -177,7 +154,7 @@ type report struct {
 }
 
 // sum judges every job.
-func sum(jobs []*job, r rules) *report {
+func sum(jobs []*job, pauseS float64) *report {
 	rep := &report{Jobs: len(jobs), Harm: map[string]float64{}, Harmed: []harm{}}
 	for _, k := range harmKinds {
 		rep.Harm[k.name] = 0
@@ -186,14 +163,15 @@ func sum(jobs []*job, r rules) *report {
 		if j.judged() {
 			rep.Judged++
 		}
-		for _, h := range j.judge(r) {
+		for _, h := range j.judge(pauseS) {
 			rep.Harmed = append(rep.Harmed, h)
 			rep.Harm[h.Kind]++
 		}
 	}
-	rep.Failed = int(rep.Harm[harmFailed])
-	delete(rep.Harm, harmFailed)
-	slices.SortStableFunc(rep.Harmed, func(a, b harm) int { return a.rank() - b.rank() })
+	rep.Failed = int(rep.Harm[failed.name])
+	delete(rep.Harm, failed.name)
+	rank := func(h harm) int { return slices.IndexFunc(harmKinds, func(k *kind) bool { return k.name == h.Kind }) }
+	slices.SortStableFunc(rep.Harmed, func(a, b harm) int { return rank(a) - rank(b) })
 	return rep
 }
 
@@ -213,10 +191,10 @@ func (r *report) show(out io.Writer) {
 	t := cluster.Table(out, "harm", "jobs")
 	for _, k := range harmKinds {
 		n, title := r.Harm[k.name], k.title
-		switch k.name {
-		case harmFailed:
+		switch k {
+		case failed:
 			n = float64(r.Failed)
-		case harmLate:
+		case late:
 			title = fmt.Sprintf(title, r.Judged)
 		}
 		t.AppendRow(table.Row{title, fmt.Sprintf("%.0f", n)})
@@ -249,8 +227,8 @@ func (c *campaign) report(took time.Duration) *report {
 			jobs = append(jobs, j)
 		}
 	}
-	r := sum(jobs, rules{PauseS: pauseS, MarginS: 30, Contract: maxSlowdown})
-	r.Harm[heldSMax], r.Seed, r.Slurm, r.Seconds = heldS, c.o.seed, c.s.Release, math.Round(took.Seconds())
+	r := sum(jobs, pauseS)
+	r.Harm[held.name], r.Seed, r.Slurm, r.Seconds = heldS, c.o.seed, c.s.Release, math.Round(took.Seconds())
 	r.Kills, r.Groups = len(c.faults), len(c.groups)
 	return r
 }

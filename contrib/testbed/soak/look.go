@@ -222,8 +222,8 @@ func (c *campaign) took(at float64, all []map[string]string, serves map[string]b
 	}
 }
 
-// held is how a job was kept at the gate, by looks.
-type held struct {
+// gate is how a job was kept at the gate, by looks.
+type gate struct {
 	deadS  float64 // how long the bridge had been dead, s, at most
 	idleS  float64 // in sum, while a GPU that it may use was idle and in service
 	idleAt float64 // the last look, if such a GPU was idle then
@@ -231,7 +231,7 @@ type held struct {
 
 // note adds a look at which the job is pending: gated is true if only the bridge's gate keeps it, or room; dead is
 // since when the bridge has been, 0 = it lives.
-func (h *held) note(at, dead float64, gated, idle bool) {
+func (h *gate) note(at, dead float64, gated, idle bool) {
 	if gated && dead > 0 {
 		h.deadS = max(h.deadS, at-dead)
 	}
@@ -245,7 +245,7 @@ func (h *held) note(at, dead float64, gated, idle bool) {
 
 // tooLongS is how much too long the job was kept, s: after the bridge was dead for a lease, and next to an idle GPU for
 // longer than maxDelayS in all.
-func (h *held) tooLongS(leaseS, maxDelayS float64) float64 {
+func (h *gate) tooLongS(leaseS, maxDelayS float64) float64 {
 	return max(h.deadS-leaseS, h.idleS-maxDelayS, 0)
 }
 

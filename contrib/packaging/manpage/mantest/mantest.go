@@ -2,8 +2,7 @@
 package mantest
 
 import (
-	"bytes"
-	"errors"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,11 +23,15 @@ import (
 func Manual(t *testing.T, root *cobra.Command, more string) {
 	t.Helper()
 	dir, when := target(t)
-	must.OK(t, write(root, dir, more, when))
+	root.CompletionOptions.DisableDefaultCmd = true
+	prepare(root)
+	root.Long += more
 	file := filepath.Join(dir, root.Name())
-	must.OK(t, errors.Join(root.GenBashCompletionFileV2(file+".bash", true),
-		root.GenFishCompletionFile(file+".fish", true),
-		root.GenZshCompletionFile(file+".zsh")))
+	must.OK(t, doc.GenManTreeFromOpts(root, doc.GenManTreeOptions{
+		Path: dir, CommandSeparator: "-",
+		Header: &doc.GenManHeader{Section: "8", Date: &when, Source: root.Name(), Manual: "System administration"},
+	}), root.GenBashCompletionFileV2(file+".bash", true), root.GenFishCompletionFile(file+".fish", true),
+		root.GenZshCompletionFile(file+".zsh"))
 	pages, err := filepath.Glob(filepath.Join(dir, root.Name()+"*.8"))
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
@@ -65,34 +68,13 @@ func target(t *testing.T) (dir string, when time.Time) {
 	return dir, when
 }
 
-// write writes one page of section 8 for each command of root into dir, NAME-COMMAND.8,
-// dated when. It changes root's texts.
-func write(root *cobra.Command, dir, more string, when time.Time) error {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return err
+// prepare makes Markdown of the texts of a command and those below it.
+func prepare(c *cobra.Command) {
+	c.DisableAutoGenTag = true // it would add a date, and that it was generated
+	c.Long = markdown(cmp.Or(c.Long, c.Short+".")) + commands(c)
+	for _, sub := range c.Commands() {
+		prepare(sub)
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
-	var page func(c *cobra.Command, more string) error
-	page = func(c *cobra.Command, more string) error {
-		var errs []error
-		if !c.Hidden && c.Name() != "help" {
-			c.DisableAutoGenTag = true // it would add a date, and that it was generated
-			if c.Long == "" {
-				c.Long = c.Short + "."
-			}
-			c.Long = markdown(c.Long) + commands(c) + more
-			name := strings.ReplaceAll(c.CommandPath(), " ", "-")
-			var b bytes.Buffer
-			errs = append(errs, doc.GenMan(c, &doc.GenManHeader{
-				Title: strings.ToUpper(name), Section: "8", Date: &when, Source: root.Name(), Manual: "System administration",
-			}, &b), os.WriteFile(filepath.Join(dir, name+".8"), b.Bytes(), 0o600))
-		}
-		for _, sub := range c.Commands() {
-			errs = append(errs, page(sub, ""))
-		}
-		return errors.Join(errs...)
-	}
-	return page(root, more)
 }
 
 // commands lists a command's own.
