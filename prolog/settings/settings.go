@@ -34,10 +34,10 @@ type Places map[string]string
 // Load reads a file ("" = none) into *into. Each mistake is an error of one line that names the place, the setting and
 // what it takes; the setting keeps its default.
 func Load[T any](file string, into *T, s Source) (Places, error) {
-	all, places := reflect.ValueOf(into).Elem(), Places{}
+	fields, places := fieldsOf(reflect.ValueOf(into).Elem()), Places{}
 	r := &reading{Source: s}
 	for _, d := range Documented(s.Defaults) {
-		r.decode(d.value, fieldsOf(all)[d.Name], d.Name)
+		r.decode(d.value, *find(fields, d.Name), d.Name)
 	}
 	if r.wrong != nil {
 		panic(errors.Join(r.wrong...)) // a mistake in etc, which a test finds
@@ -47,10 +47,9 @@ func Load[T any](file string, into *T, s Source) (Places, error) {
 	if err != nil {
 		return places, fmt.Errorf("%s: %s", file, strings.Join(strings.Fields(err.Error()), " "))
 	}
-	fields := fieldsOf(all)
 	r.unknown(written, fields, "")
-	for _, key := range namesOf(all.Type()) {
-		n, f := get(written, key), fields[key]
+	for _, f := range fields {
+		key, n := f.name, get(written, f.name)
 		r.place = ""
 		if s.Overrule != nil {
 			if value, place := s.Overrule(key); value != nil {
@@ -111,18 +110,13 @@ func (r *reading) fail(n *yaml.Node, path, text string) {
 }
 
 // unknown notes the settings of a block that there aren't.
-func (r *reading) unknown(n *yaml.Node, fields map[string]field, path string) {
+func (r *reading) unknown(n *yaml.Node, fields []field, path string) {
 	for i := 0; i < len(n.Content)-1; i += 2 {
 		name := n.Content[i]
-		if _, known := fields[name.Value]; known {
+		if find(fields, name.Value) != nil {
 			continue
 		}
-		var names []string
-		for f := range fields {
-			names = append(names, f)
-		}
-		slices.Sort(names)
-		what := meant(name.Value, names)
+		what := meant(name.Value, slices.Sorted(slices.Values(namesOf(fields))))
 		if instead := r.Gone[name.Value]; instead != "" && path == "" {
 			what = " any more: " + instead
 		}
@@ -149,28 +143,26 @@ func (r *reading) decode(n *yaml.Node, f field, path string) {
 		n = n.Alias
 	}
 	takes := func(what string) { r.fail(n, path, "is "+show(n)+", but takes "+what) }
-	below := func(n *yaml.Node, v reflect.Value, is, name string) { r.decode(n, field{v, is}, path+"."+name) }
+	below := func(n *yaml.Node, v reflect.Value, name string) { r.decode(n, field{Value: v}, path+"."+name) }
 	switch {
 	case f.Kind() == reflect.Pointer:
 		f.Set(reflect.New(f.Type().Elem()))
-		r.decode(n, field{f.Elem(), f.is}, path)
-		return
+		r.decode(n, field{f.name, f.Elem(), f.is}, path)
 	case f.Kind() == reflect.Struct && n.Kind == yaml.MappingNode:
 		fields := fieldsOf(f.Value)
 		r.unknown(n, fields, path)
-		for _, name := range namesOf(f.Type()) {
-			if v := get(n, name); v != nil {
-				below(v, fields[name].Value, fields[name].is, name)
+		for _, part := range fields {
+			if v := get(n, part.name); v != nil {
+				r.decode(v, part, path+"."+part.name)
 			}
 		}
-		return
 	case f.Kind() == reflect.Struct:
-		takes("a block of " + strings.Join(namesOf(f.Type()), ", "))
+		takes("a block of " + strings.Join(namesOf(fieldsOf(f.Value)), ", "))
 	case f.Kind() == reflect.Map && n.Kind == yaml.MappingNode:
 		f.Set(reflect.MakeMap(f.Type()))
 		for pair := range slices.Chunk(n.Content, 2) {
 			v := reflect.New(f.Type().Elem()).Elem()
-			below(pair[1], v, "", pair[0].Value)
+			below(pair[1], v, pair[0].Value)
 			f.SetMapIndex(reflect.ValueOf(pair[0].Value), v)
 		}
 	case f.Kind() == reflect.Map:
@@ -181,7 +173,7 @@ func (r *reading) decode(n *yaml.Node, f field, path string) {
 		case n.Kind == yaml.SequenceNode:
 			texts = make([]string, len(n.Content))
 			for i, e := range n.Content {
-				below(e, reflect.ValueOf(texts).Index(i), "", strconv.Itoa(i+1))
+				below(e, reflect.ValueOf(texts).Index(i), strconv.Itoa(i+1))
 			}
 		case n.Tag != "!!str":
 			takes("a list of names")
@@ -195,7 +187,7 @@ func (r *reading) decode(n *yaml.Node, f field, path string) {
 	case f.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
 		f.Set(reflect.MakeSlice(f.Type(), len(n.Content), len(n.Content)))
 		for i, e := range n.Content {
-			below(e, f.Index(i), "", strconv.Itoa(i+1))
+			below(e, f.Index(i), strconv.Itoa(i+1))
 		}
 	case f.Kind() == reflect.Slice:
 		takes("a list of blocks")
@@ -246,40 +238,43 @@ func scalar(n *yaml.Node, f reflect.Value) string {
 
 // show prints a value as the file has it, cut where it is long.
 func show(n *yaml.Node) string {
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+	if n.Tag == "!!str" {
 		return fmt.Sprintf("%.60q", n.Value)
 	}
-	if n.Kind == yaml.ScalarNode {
-		return fmt.Sprintf("%.60s", n.Value)
+	var v any = n.Value
+	if n.Kind != yaml.ScalarNode {
+		_ = n.Decode(&v) // it was read before
 	}
-	var v any
-	_ = n.Decode(&v) // it was read before
 	return fmt.Sprintf("%.60s", fmt.Sprint(v))
 }
 
-// field is one of a struct's, with what it takes.
+// field is one of a struct's, with its setting's name and what that takes.
 type field struct {
+	name string
 	reflect.Value
 	is string
 }
 
-// fieldsOf are a struct's fields by the settings' names.
-func fieldsOf(v reflect.Value) map[string]field {
-	out := map[string]field{}
+// fieldsOf are a struct's fields that are settings, in their order.
+func fieldsOf(v reflect.Value) (out []field) {
 	for i := range v.NumField() {
-		if t := v.Type().Field(i); t.Tag.Get("mapstructure") != "" {
-			out[t.Tag.Get("mapstructure")] = field{v.Field(i), t.Tag.Get("is")}
+		if t := v.Type().Field(i).Tag; t.Get("mapstructure") != "" {
+			out = append(out, field{t.Get("mapstructure"), v.Field(i), t.Get("is")})
 		}
 	}
 	return out
 }
 
-// namesOf are the settings' names, in the order of the fields.
-func namesOf(t reflect.Type) (out []string) {
-	for i := range t.NumField() {
-		if name := t.Field(i).Tag.Get("mapstructure"); name != "" {
-			out = append(out, name)
-		}
+func find(fields []field, name string) *field {
+	if i := slices.IndexFunc(fields, func(f field) bool { return f.name == name }); i >= 0 {
+		return &fields[i]
+	}
+	return nil
+}
+
+func namesOf(fields []field) (out []string) {
+	for _, f := range fields {
+		out = append(out, f.name)
 	}
 	return out
 }
@@ -313,7 +308,7 @@ func Flags[T any](fs *pflag.FlagSet, from Source) {
 	for _, s := range Documented(from.Defaults) {
 		doc, _, _ := strings.Cut(s.Doc, ". ")
 		name, doc := strings.ReplaceAll(s.Name, "_", "-"), strings.TrimSuffix(doc, ".")
-		switch p := fields[s.Name].Addr().Interface().(type) {
+		switch p := find(fields, s.Name).Addr().Interface().(type) {
 		case *string:
 			fs.StringVar(p, name, *p, doc)
 		case *[]string:
@@ -336,7 +331,7 @@ func Check[T any](name string, value any) error {
 	var c T
 	n, r := new(yaml.Node), &reading{}
 	_ = n.Encode(value)
-	if r.decode(n, fieldsOf(reflect.ValueOf(&c).Elem())[name], ""); r.wrong == nil {
+	if r.decode(n, *find(fieldsOf(reflect.ValueOf(&c).Elem()), name), ""); r.wrong == nil {
 		return nil
 	}
 	return errors.New(strings.TrimSpace(r.wrong[0].Error()))

@@ -17,12 +17,9 @@ import (
 const limit = 1 << 20
 
 // File watches path and calls wake after each change, until ctx ends. The file
-// is made where it is missing, with mode 0660: slurmctld's user may append,
+// is made where it is missing, which is a change, with mode 0660: slurmctld's user may append,
 // users may not.
 func File(ctx context.Context, path string, wake func()) error {
-	if err := touch(path); err != nil {
-		return fmt.Errorf("wake file: %w", err)
-	}
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch wake file: %w", err)
@@ -32,6 +29,11 @@ func File(ctx context.Context, path string, wake func()) error {
 	if err := w.Add(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("watch wake file: %w", err)
 	}
+	f, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o660)
+	if err != nil {
+		return fmt.Errorf("wake file: %w", err)
+	}
+	_ = f.Close() // nothing was written
 	for {
 		select {
 		case <-ctx.Done():
@@ -58,12 +60,4 @@ func File(ctx context.Context, path string, wake func()) error {
 			}
 		}
 	}
-}
-
-func touch(path string) error {
-	f, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o660)
-	if err != nil {
-		return err
-	}
-	return f.Close()
 }

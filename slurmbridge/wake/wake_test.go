@@ -31,19 +31,13 @@ func TestFile(t *testing.T) {
 			t.Fatalf("%s: not woken", what)
 		}
 	}
-	for range 30000 { // until the watcher is up
-		if _, err := os.Stat(path); err == nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	wait("the file is made")
 	add := func(s string) {
 		t.Helper()
 		f := must.Get(os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o660))(t)
 		defer f.Close()
 		must.Get(f.WriteString(s))(t)
 	}
-	time.Sleep(50 * time.Millisecond)
 	add("submit 1\n")
 	wait("a line")
 	must.OK(t, os.Rename(path, path+".1"))
