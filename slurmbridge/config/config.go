@@ -77,6 +77,7 @@ type Config struct {
 	IncludePartitions []string `mapstructure:"include_partitions"`
 	ExcludePartitions []string `mapstructure:"exclude_partitions"`
 	SharersOnly       []string `mapstructure:"sharers_only"` // partitions
+	MixedPartitions   string   `mapstructure:"mixed_partitions" is:"auto or share"`
 	HostShare         string   `mapstructure:"host_share" is:"divide or keep"`
 	// HandShares names users, and partitions as partition:NAME.
 	HandShares []string `mapstructure:"hand_shares"`

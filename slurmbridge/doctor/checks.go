@@ -123,12 +123,13 @@ func (e *exam) checks() []check {
 				"job_submit.lua hand out only shares there: a request for one GPU becomes all of its shares, one for more is "+
 				"refused. Else move nodes to a partition of their own, or upgrade",
 			sharersCost, setting("sharers_only: [$all]")),
-		row("planned-gpus", Warning, partitions, e.mixed(e.within(text.Release{23, 11, 5}, text.Release{25, 5, 0})),
+		row("planned-gpus", either(e.Settings.MixedPartitions == "share", Warning, Error), partitions,
+			e.mixed(e.within(text.Release{23, 11, 5}, text.Release{25, 5, 0})),
 			"Slurm $SLURM_VERSION plans waiting jobs of whole GPUs as if GPUs in use by shares were free, in partition $mixed",
 			"its backfill keeps the node for such a job, so that no job behind it starts there meanwhile, not even one without "+
-				"a GPU, and jobs join others there only while none waits (SchedMD's ticket 22235, mended in 25.05.0). Where one "+
-				"GPU a job is enough, sharers_only makes job_submit.lua hand out only shares. Else move nodes to a partition of "+
-				"their own, or upgrade",
+				"a GPU (SchedMD's ticket 22235, mended in 25.05.0), so on nodes of such partitions the bridge lets no jobs "+
+				"share, unless mixed_partitions is share. Where one GPU a job is enough, sharers_only makes job_submit.lua hand "+
+				"out only shares. Else move nodes to a partition of their own, or upgrade",
 			sharersCost, setting("sharers_only: [$all]")),
 
 		// Single settings of slurm.conf.

@@ -185,8 +185,11 @@ var situations = []situation{
 	at("misses the ends of hooks", slurm("SLURM_VERSION", "25.11.3"), "warning release-fault", ""),
 	at("untried", slurm("SLURM_VERSION", "26.11.0-rc1"), "note release-new", ""),
 	at("whole GPUs in use", func(f *Facts) { f.Settings.SharersOnly = nil }, "error used-gpus", "sharers_only: [gpu]"),
-	at("whole GPUs planned as if free", all(in2411, func(f *Facts) { f.Settings.SharersOnly = nil }), "warning planned-gpus",
+	at("whole GPUs planned as if free", all(in2411, func(f *Facts) { f.Settings.SharersOnly = nil }), "error planned-gpus",
 		"sharers_only: [gpu]"),
+	at("whole GPUs planned as if free, as the site has it", all(in2411, func(f *Facts) {
+		f.Settings.SharersOnly, f.Settings.MixedPartitions = nil, "share"
+	}), "warning planned-gpus", "sharers_only: [gpu]"),
 	at("whole GPUs planned right", all(slurm("SLURM_VERSION", "25.05.1"), func(f *Facts) { f.Settings.SharersOnly = nil }),
 		"", ""),
 

@@ -112,7 +112,7 @@ var (
 	UngatedPartition    = ungated("partition", "its partition is left alone")
 	UngatedSize         = ungated("size", "no node of its partition with a GPU is large enough")
 	UngatedRelease      = ungated("release",
-		"this release of Slurm could give a GPU that it shares to a job of a whole GPU as well: see slurmbridge doctor")
+		"this release of Slurm takes a GPU in use by shares for free, for jobs of whole GPUs: see slurmbridge doctor")
 	UngatedLeft       = ungated("left", "left to Slurm")
 	UngatedNotStarted = ungated("not-started", "it was released twice and did not start")
 	UngatedDeadline   = ungated("deadline", "its deadline leaves no time to wait")

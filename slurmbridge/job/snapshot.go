@@ -295,6 +295,8 @@ type Snapshot struct {
 	LeastLoaded bool
 	// GivesUsedGPUs: Slurm may give a job of a whole GPU one that a job with shares still uses.
 	GivesUsedGPUs bool
+	// MistakesGPUs: Slurm takes GPUs in use by shares for free, if only when it plans, for jobs of whole GPUs.
+	MistakesGPUs bool
 	// Ranks say which jobs may preempt which.
 	Ranks Ranks
 	// PrivateJobs: Slurm shows users no jobs but their own (PrivateData).
@@ -560,12 +562,11 @@ func (s *Snapshot) NodeUp(name string) bool {
 // PartitionFilter limits which jobs the bridge manages.
 type PartitionFilter struct {
 	Include, Exclude []string // partitions; an empty Include means all
-	// SharersOnly are partitions in which no job gets a whole GPU but by all of its shares; AnyPartition: all.
+	// SharersOnly are partitions in which no job gets a whole GPU but by all of its shares.
 	SharersOnly []string
+	// MixAnyway: jobs share also where that makes jobs of whole GPUs, or those behind them, worse off.
+	MixAnyway bool
 }
-
-// AnyPartition stands for all partitions.
-const AnyPartition = "*"
 
 // Covers reports whether the bridge manages jobs of these partitions, which are separated by commas.
 func (f *PartitionFilter) Covers(partitions string) bool {
@@ -574,9 +575,10 @@ func (f *PartitionFilter) Covers(partitions string) bool {
 	})
 }
 
-// MeetsWholeGPUs reports whether Slurm could put a job of a whole GPU on a GPU that a job shares.
+// MeetsWholeGPUs reports whether a job could share on a node that also hands out whole GPUs, though this Slurm mistakes
+// GPUs in use by shares for free ones.
 func (f *PartitionFilter) MeetsWholeGPUs(s *Snapshot, j *Job) bool {
-	if !s.GivesUsedGPUs || slices.Contains(f.SharersOnly, AnyPartition) {
+	if !s.MistakesGPUs || f.MixAnyway {
 		return false
 	}
 	partitions, mixed := j.Partitions(), func(p string) bool { return !slices.Contains(f.SharersOnly, p) }

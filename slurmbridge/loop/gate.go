@@ -305,7 +305,7 @@ func (g *Gate) note(s *job.Snapshot) {
 	g.polled = byPartition("size", s.OneNode, func(cpus int) uint64 { return uint64(cpus) }) +
 		byPartition("cpus", s.PerGPU, func(d job.PerGPU) uint64 { return d.CPUs }) +
 		byPartition("mem", s.PerGPU, func(d job.PerGPU) uint64 { return d.MemMiB }) + lines("model", s.Models()...)
-	if s.GivesUsedGPUs {
+	if s.MistakesGPUs {
 		g.polled += lines("shares", g.SharersOnly...)
 	}
 	if g.Adopt != nil {

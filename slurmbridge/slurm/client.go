@@ -149,7 +149,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	snap := &job.Snapshot{At: c.Now(), Release: config["SLURM_VERSION"]}
 	snap.Remembers, _ = text.Seconds(config["MinJobAge"])
 	snap.LeastLoaded = text.HasOption(config["SelectTypeParameters"], "LL_SHARED_GRES")
-	snap.GivesUsedGPUs = text.GivesUsedGPUs(snap.Release)
+	snap.GivesUsedGPUs, snap.MistakesGPUs = text.GivesUsedGPUs(snap.Release), text.MistakesGPUs(snap.Release)
 	snap.PrivateJobs, snap.PrivateUsage = text.PrivateJobs(config["PrivateData"]), text.PrivateUsage(config["PrivateData"])
 	partitions := c.settings(ctx, config, snap)
 	g, gctx := errgroup.WithContext(ctx)

@@ -57,7 +57,7 @@ def obey():
                 elif not file and line.startswith("install "):
                     subprocess.run(line, shell=True, check=True)
                     did = True
-            if file == "/etc/slurmbridge/slurmbridge.yaml" and finding["check"] in ("gate-seen", "used-gpus"):
+            if file == "/etc/slurmbridge/slurmbridge.yaml" and finding["check"] in ("gate-seen", "used-gpus", "planned-gpus"):
                 setting = lines[0].split(":")[0]
                 subprocess.run(["sed", "-i", f"s/^{setting}:.*/{lines[0]}/", file], check=True)
         if did:

@@ -22,8 +22,8 @@
 // # The jobs
 //
 // A third of the jobs request a whole GPU and a tenth two, some preempt others; life.go has the table. There are two
-// kinds of cards, and nodes have only the cores of their GPUs' default. Releases that hand out GPUs in use (before
-// 23.11.5) have nodes for jobs of several GPUs alone, and the other partitions hand out shares only.
+// kinds of cards, and nodes have only the cores of their GPUs' default. Releases that mistake GPUs in use for
+// free ones (before 25.05) have nodes for jobs of several GPUs alone, and the other partitions hand out shares only.
 //
 // # The plain schedule
 //
@@ -162,7 +162,7 @@ func start(ctx context.Context, o *options, disk *cluster.Disk) (*campaign, erro
 		byName: map[string]*job{}, groups: map[string]bool{},
 	}
 	setup := *o.base
-	models, apart := c.layOut(text.GivesUsedGPUs(release))
+	models, apart := c.layOut(text.MistakesGPUs(release))
 	setup.Scale, setup.Hooks, setup.Lease, setup.NodeGPUs, setup.Models = 1, true, lease, c.nodeGPUs, models
 	setup.Disk, setup.Wired, setup.Profiles = disk, true, c.known
 	only := ""

@@ -173,8 +173,11 @@ func TestAdoptIsRefused(t *testing.T) {
 	for _, c := range []struct{ release, more, says string }{
 		{"22.05", "", "Slurm 22.05.8 can't make a job of a whole GPU share, and gives GPUs in use to others: it takes " +
 			"23.11.5"},
-		{"24.11", "lua: no", "without job_submit.lua (lua: no) no job is adopted"},
-		{"24.11", "", ""},
+		{"24.11", "", "Slurm 24.11.5 keeps nodes with shared GPUs for waiting jobs of whole GPUs: it takes 25.05, or " +
+			"mixed_partitions: share"},
+		{"26.05", "lua: no", "without job_submit.lua (lua: no) no job is adopted"},
+		{"26.05", "", ""},
+		{"24.11", "mixed_partitions: share", ""},
 	} {
 		config := must.Get(filepath.Abs("../../slurm/testdata/" + c.release + "/config"))(t)
 		fakeSlurm(t, "[ \"$*\" = 'show config' ] && exec cat "+config)

@@ -115,9 +115,14 @@ func wire(ctx context.Context, cfg *config.Config, errOut io.Writer, m *loop.Met
 		return uid, err == nil
 	})
 	if cl.GPULimits = policy != nil; policy != nil {
-		if release, err := cl.Release(ctx); err == nil && text.GivesUsedGPUs(release) {
+		switch release, err := cl.Release(ctx); {
+		case err != nil:
+		case text.GivesUsedGPUs(release):
 			return nil, cli.Usage(fmt.Errorf("%s: Slurm %s can't make a job of a whole GPU share, and gives GPUs in use to "+
 				"others: it takes 23.11.5", cfg.Where("adopt"), release))
+		case text.MistakesGPUs(release) && cfg.MixedPartitions != "share":
+			return nil, cli.Usage(fmt.Errorf("%s: Slurm %s keeps nodes with shared GPUs for waiting jobs of whole GPUs: it "+
+				"takes 25.05, or mixed_partitions: share", cfg.Where("adopt"), release))
 		}
 		if cfg.Lua == "no" {
 			return nil, cli.Usage(fmt.Errorf("%s: without job_submit.lua (lua: no) no job is adopted", cfg.Where("adopt")))
@@ -144,6 +149,7 @@ func wire(ctx context.Context, cfg *config.Config, errOut io.Writer, m *loop.Met
 			Partitions: job.PartitionFilter{
 				Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions,
 				SharersOnly: append(slices.Clone(cfg.SharersOnly), cfg.GatePartition),
+				MixAnyway:   cfg.MixedPartitions == "share",
 			},
 			DivideHost: cfg.HostShare == "divide", TryMiB: float64(cfg.TryMemory),
 			Join: cfg.Join, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",

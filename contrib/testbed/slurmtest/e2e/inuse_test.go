@@ -7,8 +7,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Before 23.11.5 Slurm takes a GPU for free when the first of its sharers ends. No job of a whole GPU gets one in use:
-// in a partition of sharers it asks for all shares, and where it could ask for the GPU itself, nobody shares.
+// Before 23.11.5 Slurm takes a GPU for free when the first of its sharers ends, and before 25.05 it plans as if GPUs of
+// sharers were free. No job of a whole GPU gets one in use: in a partition of sharers it asks for all shares, and where it
+// could ask for the GPU itself, nobody shares.
 func TestNoWholeGPUIsInUse(t *testing.T) {
 	t.Parallel()
 	for name, only := range map[string][]string{
@@ -29,7 +30,7 @@ func TestNoWholeGPUIsInUse(t *testing.T) {
 			}
 			a, b := r.span(long), r.span(short)
 			shared := a[0].Before(b[1]) && b[0].Before(a[1])
-			if may := name == "partition of sharers" || !text.GivesUsedGPUs(r.Release); shared != may {
+			if may := name == "partition of sharers" || !text.MistakesGPUs(r.Release); shared != may {
 				t.Errorf("on %s jobs shared: %v", r.Release, shared)
 			}
 		})

@@ -32,6 +32,32 @@ func TestMixedQueueWholeGPU(t *testing.T) {
 	}
 }
 
+// Sharers keep no job waiting behind a job of a whole GPU that waits for theirs: where Slurm would, they don't share.
+func TestNobodyWaitsBehindAWholeGPU(t *testing.T) {
+	t.Parallel()
+	for only, mixed := range map[string]bool{slurmtest.Partition: false, "none": true} {
+		t.Run("only "+only, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{
+				settings: settings{SharersOnly: []string{only}},
+				Options:  slurmtest.Options{Scheduler: "bf_interval=1"},
+			})
+			var first, second string
+			r.unseen(func() {
+				first, second = r.submit(ann, small, 170, "--time=3"), r.submit(ann, small, 170, "--time=3")
+			})
+			r.reach("RUNNING", first)
+			whole := r.whole("1", 1)
+			r.reach("COMPLETED", r.any(bob, 1, "--time=1"))
+			r.reach("RUNNING", first)
+			r.reach("PENDING", whole)
+			if shared := r.job(second)["JobState"] == "RUNNING"; shared == (mixed && text.MistakesGPUs(r.Release)) {
+				t.Errorf("on %s jobs shared: %v", r.Release, shared)
+			}
+		})
+	}
+}
+
 // A sharer that keeps its turn before a job of a whole GPU waits in Slurm's queue and leaves room on its GPU: a shorter
 // one joins it, and the job of a whole GPU is no later for that.
 func TestATurnLeavesRoom(t *testing.T) {

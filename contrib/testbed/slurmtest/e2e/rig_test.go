@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -107,7 +106,7 @@ type settings struct {
 	Sharing job.Sharing
 	// GatePartition is the gate's own; "" = it has none.
 	GatePartition string
-	// SharersOnly are the partitions where only shares are handed out.
+	// SharersOnly are the partitions where only shares are handed out; nil: jobs share where whole GPUs are, too.
 	SharersOnly []string
 	// NoJoin: nobody joins those who run, so that groups start together. Room: groups leave shares for a later join.
 	NoJoin, Room bool
@@ -158,12 +157,10 @@ func runBridge(dir, told, fault string) error {
 			},
 			Join: !o.NoJoin, DivideHost: true,
 			Room: o.Room, RoomAnyway: true,
-			Partitions: job.PartitionFilter{SharersOnly: o.SharersOnly},
+			Partitions: job.PartitionFilter{SharersOnly: o.SharersOnly, MixAnyway: o.SharersOnly == nil},
 		},
 	}
-	if only := b.Planner.Partitions.SharersOnly; !slices.Contains(only, job.AnyPartition) {
-		b.Gate.SharersOnly = only
-	}
+	b.Gate.SharersOnly = o.SharersOnly
 	if o.Adopt != "" {
 		cl.GPULimits = true
 		rule := adopt.Rule{Partitions: []string{slurmtest.Partition, "each"}, MaxSlowdown: adopt.DefaultMaxSlowdown}
@@ -209,9 +206,6 @@ func newRig(t *testing.T, o options) *rig {
 	t.Helper()
 	o.Lease, o.Mode = cmp.Or(o.Lease, 20*time.Second), cmp.Or(o.Mode, job.Active)
 	o.settings.Sharing = job.Sharing(cmp.Or(o.Options.Sharing, "mps"))
-	if o.SharersOnly == nil {
-		o.SharersOnly = []string{job.AnyPartition} // as if all were, though jobs get whole GPUs
-	}
 	o.Lua = ours
 	if o.site != "" {
 		text := string(must.Get(os.ReadFile(ours))(t))

@@ -60,7 +60,7 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	slurmtest.RequireAccounting(t)
 	t.Parallel()
 	s := newWorld(t, cluster.Setup{
-		Scale: 2, NodeGPUs: []int{1, 1, 2}, Settings: []string{`sharers_only: ["*"]`}, Adjust: func(o *slurmtest.Options) {
+		Scale: 2, NodeGPUs: []int{1, 1, 2}, Settings: []string{"sharers_only: []", "mixed_partitions: share"}, Adjust: func(o *slurmtest.Options) {
 			o.Accounting = true
 			o.Extra = append(o.Extra, "AccountingStorageTRES=gres/gpu,gres/mps")
 		},
