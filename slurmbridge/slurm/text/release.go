@@ -58,10 +58,9 @@ func RewritesTypes(release string) bool { return since(release, Release{23, 2, 6
 // takes a GPU for free when the first of the jobs with shares of it ends (SchedMD's bug 19110, mended in 23.11.5).
 func GivesUsedGPUs(release string) bool { return !since(release, Release{23, 11, 5}) }
 
-// MistakesGPUs reports whether the release takes GPUs in use by shares for free: before 25.05.0 backfill plans a waiting
-// job of a whole GPU onto one, fails to start it and keeps the node for it, so that no job behind it starts there, not
-// even one without a GPU: its copies of a node's gres don't know which shares are parts of which GPU (SchedMD's ticket
-// 22235).
+// MistakesGPUs reports whether the release takes GPUs in use by shares for free: before 25.05.0 backfill plans a job of
+// a whole GPU onto one, fails to start it and keeps the node for it, so that no job behind it starts there, not even one
+// without a GPU: its copies of a node's gres don't know which shares are parts of which GPU (SchedMD's ticket 22235).
 func MistakesGPUs(release string) bool { return !since(release, Release{25, 5, 0}) }
 
 // SharesInstances reports whether the release can share MIG instances, 100 shares each: from 23.02.7 on (Slurm's commit
