@@ -20,8 +20,5 @@
 // Package mps holds the program that answers as nvidia-cuda-mps-control.
 package gpusim
 
-// Environment variables the simulated GPU knows in addition to CUDA's.
-const (
-	// StateEnv names the state file.
-	StateEnv = "GPUSIM_STATE"
-)
+// StateEnv is the environment variable that names the state file.
+const StateEnv = "GPUSIM_STATE"

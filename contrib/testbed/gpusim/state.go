@@ -81,11 +81,8 @@ func deviceIn(mem []byte, i int) *deviceRec {
 func (s *State) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var err error
-	if s.mem != nil {
-		err = unix.Munmap(s.mem)
-		s.mem, s.devs = nil, nil
-	}
+	err := unix.Munmap(s.mem)
+	s.mem = nil
 	return errors.Join(err, s.file.Close())
 }
 

@@ -3,17 +3,12 @@
 
 #include <stdlib.h>
 
-/* Where the memory in use is made huge, it is more than there is. */
-static unsigned long long total(const struct sim_device_rec *d, double mib)
-{
-	return d->fault[SIM_F_MEMORY].mode == SIM_FAULT_ZERO ? 0 : (unsigned long long)(mib * MIB);
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m)
 {
 	ENTER(device, SIM_F_MEMORY, ANY);
 	LOOK(l);
-	m->total = total(d, e.in ? e.in->mem_total : d->mem_total);
+	/* Where the memory in use is made huge, it is more than there is. */
+	m->total = d->fault[SIM_F_MEMORY].mode == SIM_FAULT_ZERO ? 0 : (e.in ? e.in->mem_total : d->mem_total) * MIB;
 	m->used = sim_figure(d, SIM_F_MEMORY, (e.in ? l.inst_mem[device.handle->instance - 1] : l.y.mem_mib) * MIB, ~0ULL);
 	m->free = m->total > m->used ? m->total - m->used : 0;
 	return NVML_SUCCESS;
@@ -45,8 +40,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *m
 /* KB/s, as NVML has it; what comes in from the host is taken for two thirds of the traffic. */
 EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int *value)
 {
-	if (counter != NVML_PCIE_UTIL_TX_BYTES && counter != NVML_PCIE_UTIL_RX_BYTES)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	ENTER(device, SIM_F_PCIE_THROUGHPUT, DEVICE);
 	LOOK(l);
 	double part = counter == NVML_PCIE_UTIL_RX_BYTES ? 2.0 / 3 : 1.0 / 3;
@@ -75,12 +68,6 @@ static double busy_until(const struct sim_dyn *y, double t)
 	return c ? c->busy_s : 0;
 }
 
-/* A GPU second on the clock of the wall, in microseconds; wall is what it shows at l->t. */
-static unsigned long long stamp(const struct live *l, unsigned long long wall, double t)
-{
-	return wall - (unsigned long long)((l->t - t) / sim_header->scale * 1e6);
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long last_seen, nvmlValueType_t *value_type,
 					 unsigned int *count, nvmlSample_t *samples)
 {
@@ -96,7 +83,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t
 	unsigned int n = 0;
 	unsigned long long last = (unsigned long long)(l.t / SAMPLE_S), wall = sim_wall_us();
 	for (unsigned long long k = last > SAMPLES ? last - SAMPLES + 1 : 1; k <= last; k++) {
-		unsigned long long at = stamp(&l, wall, k * SAMPLE_S);
+		unsigned long long at = wall - (unsigned long long)((l.t - k * SAMPLE_S) / sim_header->scale * 1e6);
 		if (at <= last_seen || n++ >= *count)
 			continue;
 		double busy = busy_until(&l.y, k * SAMPLE_S) - busy_until(&l.y, (k - 1) * SAMPLE_S);
@@ -110,8 +97,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t
 
 /* GPM: figures between two samples of running sums. */
 struct nvmlGpmSample_st {
-	unsigned int index, instance;
-	double t, busy_s, core_s, pcie_mb; /* t 0 = not taken */
+	nvmlDevice_t of;
+	double t, busy_s, core_s, pcie_mb;
 };
 
 EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *s)
@@ -133,18 +120,16 @@ EXPORT nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t s)
 	return NVML_SUCCESS;
 }
 
-/* instance + 1 = that MIG instance, 0 = the whole card */
-static nvmlReturn_t gpm_take(const struct sim_device_rec *d, unsigned int index, unsigned int instance, nvmlGpmSample_t s)
+static nvmlReturn_t take(const struct sim_device_rec *d, nvmlDevice_t of, nvmlGpmSample_t s)
 {
 	NEEDS(SIM_CAP_GPM);
 	LOOK(l);
-	*s.handle = (struct nvmlGpmSample_st){index, instance, l.t, l.y.busy_s, l.y.core_s, l.y.pcie_mb};
-	if (instance) {
+	unsigned int k = of.handle->instance;
+	*s.handle = (struct nvmlGpmSample_st){of, l.t, l.y.busy_s, l.y.core_s, l.y.pcie_mb};
+	if (k) {
 		/* In fractions of the instance. */
-		double part = (double)d->instance[instance - 1].sms / d->sms;
-		s.handle->busy_s = l.y.inst_busy_s[instance - 1] / part;
-		s.handle->core_s = l.y.inst_core_s[instance - 1] / part;
-		s.handle->pcie_mb = 0;
+		double part = (double)d->instance[k - 1].sms / d->sms;
+		*s.handle = (struct nvmlGpmSample_st){of, l.t, l.y.inst_busy_s[k - 1] / part, l.y.inst_core_s[k - 1] / part, 0};
 	}
 	return NVML_SUCCESS;
 }
@@ -152,7 +137,7 @@ static nvmlReturn_t gpm_take(const struct sim_device_rec *d, unsigned int index,
 EXPORT nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t s)
 {
 	ENTER(device, SIM_F_GPM, ANY);
-	return gpm_take(d, device.handle->index, device.handle->instance, s);
+	return take(d, device, s);
 }
 
 EXPORT nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t s)
@@ -160,7 +145,7 @@ EXPORT nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_in
 	ENTER(device, SIM_F_GPM, DEVICE);
 	for (unsigned int k = 0; k < d->instances; k++)
 		if (d->instance[k].gpuinstance == gpu_instance)
-			return gpm_take(d, device.handle->index, k + 1, s);
+			return take(d, sim_handle(device.handle->index, k + 1), s);
 	return NVML_ERROR_NOT_FOUND;
 }
 
@@ -168,11 +153,11 @@ EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *g)
 {
 	const struct nvmlGpmSample_st *a = g->sample1.handle, *b = g->sample2.handle;
 	double dt = b->t - a->t;
-	if (!a->t || !(dt > 0) || a->index != b->index || a->instance != b->instance)
+	if (a->of.handle != b->of.handle || !(dt > 0))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (g->version != 1)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	ENTER(sim_handle(a->index, 0), SIM_F_GPM, DEVICE);
+	ENTER(a->of, SIM_F_GPM, ANY);
 	for (unsigned int i = 0; i < g->numMetrics; i++) {
 		nvmlGpmMetric_t *m = &g->metrics[i];
 		double mib = (b->pcie_mb - a->pcie_mb) / dt * 1e6 / MIB;

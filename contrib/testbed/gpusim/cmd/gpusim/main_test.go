@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,13 +13,12 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // prelude are the words of the scripts below: an application that doesn't end within a test, how many processes of a kind
 // to wait for, and an application that says how it ended, and whether with a server.
 const prelude = `
-long() { exec gpusim run long --profile long.json "$@" >/dev/null; }
+long() { exec gpusim run alexnet --duration-scale 1e4 --mem-mib 100 "$@" >/dev/null; }
 there() { until [ "$(gpusim smi | grep -c "$1")" = "$2" ]; do sleep 0.01; done; }
 brief() { gpusim run alexnet --duration-scale 0.01 "$@" >report; echo "ended with $?$(grep -o ',"mps":true' report)"; }
 server() { echo get_server_list | nvidia-cuda-mps-control; }
@@ -37,9 +35,9 @@ func TestPrograms(t *testing.T) {
 	}{
 		"memory for one only": {
 			script: `
-				long --mem-mib 9000 & a=$!
+				long --preallocate 0.7 & a=$!
 				there own 1
-				gpusim run long --profile long.json --mem-mib 5000 >/dev/null || echo "ended with $?"
+				gpusim run alexnet --preallocate 0.5 >/dev/null || echo "ended with $?"
 				kill $a; ended $a`,
 			want: "CUDA error: out of memory (cudaErrorMemoryAllocation)\nended with 2\nended with 143\n",
 		},
@@ -128,10 +126,6 @@ func TestPrograms(t *testing.T) {
 			c.cfg.Scale = 100
 			state := filepath.Join(dir, "state")
 			must.OK(t, gpusim.Create(state, c.cfg))
-			long := rlcore.Profile{
-				DurationS: 1e6, PeriodS: 1e6, StepS: .2, Series: []rlcore.Use{{GPU: .5, Core: .5, MemMiB: 100, PCIeMBps: 100}},
-			}
-			must.OK(t, os.WriteFile(filepath.Join(dir, "long.json"), must.Get(json.Marshal(long))(t), 0o600))
 			st := must.Get(gpusim.Open(state))(t)
 			defer st.Close()
 			cmd := exec.Command("sh", "-uc", prelude+c.script)

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
@@ -24,7 +21,6 @@ server, 4 context destroyed (fault, or MPS server gone), 64 the call was wrong.`
 
 func runCmd(state *string) *cobra.Command {
 	var cfg app.Config
-	var profile string
 	var duration, peak float64
 	c := &cobra.Command{
 		Use:   "run APP [-- ARGUMENTS...]",
@@ -32,9 +28,9 @@ func runCmd(state *string) *cobra.Command {
 		Long:  runHelp,
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := profileOf(args[0], profile)
-			if err != nil {
-				return err
+			p, ok := apps.ByName(strings.ToLower(args[0]))
+			if !ok {
+				return fmt.Errorf("no application %q (there are %s)", args[0], strings.Join(apps.Names(), ", "))
 			}
 			if !(duration > 0) || duration > 1e6 {
 				return fmt.Errorf("--duration-scale %v: must be above 0 and at most 1e6", duration)
@@ -49,35 +45,9 @@ func runCmd(state *string) *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&cfg.Report, "report", "", "write the JSON line to this file instead of standard output")
-	f.StringVar(&profile, "profile", "", "read the profile (JSON) from this file; APP is then just a name")
 	f.Float64Var(&duration, "duration-scale", 1, "duration times this")
 	f.Float64Var(&peak, "mem-mib", 0, "peak memory, MiB (default the profile's)")
 	f.Float64Var(&cfg.Preallocate, "preallocate", 0, "take this part of the memory at the start, whatever is needed")
 	f.Float64Var(&cfg.FaultAtS, "fault-at", 0, "a kernel faults after so many GPU seconds (0 = never)")
 	return c
-}
-
-// profileOf returns the profile in a file, or without one the catalogue's.
-func profileOf(name, file string) (*rlcore.Profile, error) {
-	if file == "" {
-		p, ok := apps.ByName(strings.ToLower(name))
-		if !ok {
-			return nil, fmt.Errorf("no application %q (there are %s)", name, strings.Join(apps.Names(), ", "))
-		}
-		return p, nil
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	p := new(rlcore.Profile)
-	err = json.Unmarshal(b, p)
-	p.App = name
-	if err == nil {
-		err = p.Validate()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return p, nil
 }
