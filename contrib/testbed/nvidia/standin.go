@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
@@ -12,7 +13,6 @@ import (
 	"slices"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -80,9 +80,9 @@ func dial(pipe string, as uint32) (*net.UnixConn, error) {
 	return c, errors.Join(err, send(c, as))
 }
 
-func send(c net.Conn, words ...uint32) error {
-	for _, w := range words {
-		if _, err := c.Write(binary.LittleEndian.AppendUint32(nil, w)); err != nil {
+func send(w io.Writer, words ...uint32) error {
+	for _, word := range words {
+		if _, err := w.Write(binary.LittleEndian.AppendUint32(nil, word)); err != nil {
 			return err
 		}
 	}
@@ -90,44 +90,36 @@ func send(c net.Conn, words ...uint32) error {
 }
 
 // receive returns the next message: a word, or the descriptor that comes with it.
-func receive(c *net.UnixConn) (word uint32, fd int, err error) {
+func receive(c *net.UnixConn) (word uint32, fd *os.File, err error) {
 	body, rights := make([]byte, 64), make([]byte, 64)
 	n, m, _, _, err := c.ReadMsgUnix(body, rights)
 	switch {
 	case err != nil:
-		return 0, 0, err
+		return 0, nil, err
 	case string(body[:n]) == descriptor:
 		cmsgs, err := syscall.ParseSocketControlMessage(rights[:m])
 		if err != nil || len(cmsgs) != 1 {
-			return 0, 0, fmt.Errorf("no descriptor: %w", err)
+			return 0, nil, fmt.Errorf("no descriptor: %w", err)
 		}
 		fds, err := syscall.ParseUnixRights(&cmsgs[0])
 		if err != nil || len(fds) != 1 {
-			return 0, 0, fmt.Errorf("no descriptor: %w", err)
+			return 0, nil, fmt.Errorf("no descriptor: %w", err)
 		}
-		return 0, fds[0], nil
+		return 0, os.NewFile(uintptr(fds[0]), "peer"), nil
 	case n == 4:
-		return binary.LittleEndian.Uint32(body), 0, nil
+		return binary.LittleEndian.Uint32(body), nil, nil
 	}
 	return receive(c) // a setting: thread percentage and memory limits are 8 bytes each
 }
 
 // served are the stand-in's clients.
 type served struct {
-	mu    sync.Mutex
-	n     int                 // how many are connected, also before they have sent their pid
-	fds   map[uint32]*os.File // their connections, by the pid that they have sent
-	fault bool
+	sync.Mutex
+	running sync.WaitGroup
+	n       int                 // how many are connected, also before they have sent their pid
+	fds     map[uint32]*os.File // their connections, by the pid that they have sent
+	fault   bool
 }
-
-// read returns what of the clients f reads.
-func read[T any](a *served, f func() T) T {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return f()
-}
-
-func (a *served) count() int { return read(a, func() int { return a.n }) }
 
 func server() int {
 	pipe := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
@@ -152,50 +144,49 @@ func server() int {
 	err = send(c, 0)
 	for err == nil {
 		var word uint32
-		if word, _, err = receive(c); err != nil {
-			break
+		var end bool
+		if word, _, err = receive(c); err == nil {
+			end, err = all.obey(c, word)
 		}
-		switch word {
-		case shutDown: // once its clients have gone
-			if all.count() == 0 {
-				return 0
-			}
-		case newClient:
-			var fd int
-			if _, fd, err = receive(c); err == nil {
-				go all.serve(read(all, func() *os.File {
-					all.n++
-					return os.NewFile(uintptr(fd), "client")
-				}))
-			}
-		case workers:
-			// From 550 on the daemon waits for the number of clients, and for the end of a server that has none. Before, it
-			// asks for no answer and has another word for the end.
-			if os.Getenv(DriverEnv) < "550" {
-				continue
-			}
-			n := all.count()
-			if err = send(c, uint32(n)); n == 0 {
-				return 0
-			}
-		case clientList:
-			list := read(all, func() []uint32 { return slices.Sorted(maps.Keys(all.fds)) })
-			err = send(c, append([]uint32{uint32(len(list))}, list...)...)
-		case terminate: // lets a client go; 0: it was one
-			var pid uint32
-			if pid, _, err = receive(c); err == nil {
-				gone := read(all, func() bool { f := all.fds[pid]; return f != nil && f.Close() == nil })
-				err = send(c, truth(!gone))
-			}
-		case status:
-			err = send(c, truth(!read(all, func() bool { return all.fault })))
+		if end {
+			return 0
 		}
 	}
 	// The daemon has gone, or up to 535 waits for the server's end: that comes with the last client's.
-	for all.count() > 0 {
-		time.Sleep(5 * time.Millisecond)
-	}
+	all.running.Wait()
 	return 0
+}
+
+// obey does what the daemon says, and reports whether that is the server's end.
+func (a *served) obey(c *net.UnixConn, word uint32) (end bool, err error) {
+	a.Lock()
+	defer a.Unlock()
+	switch word {
+	case shutDown: // once its clients have gone
+		return a.n == 0, nil
+	case newClient:
+		_, fd, err := receive(c)
+		if err == nil {
+			a.n++
+			a.running.Go(func() { a.serve(fd) })
+		}
+		return false, err
+	case workers:
+		// From 550 on the daemon waits for the number of clients, and for the end of a server that has none. Before, it
+		// asks for no answer and has another word for the end.
+		if os.Getenv(DriverEnv) >= "550" {
+			return a.n == 0, send(c, uint32(a.n))
+		}
+	case clientList:
+		return false, send(c, append([]uint32{uint32(len(a.fds))}, slices.Sorted(maps.Keys(a.fds))...)...)
+	case terminate: // lets a client go; 0: it was one
+		pid, _, err := receive(c)
+		f := a.fds[pid]
+		return false, errors.Join(err, send(c, truth(f == nil || f.Close() != nil)))
+	case status:
+		return false, send(c, truth(!a.fault))
+	}
+	return false, nil
 }
 
 func truth(is bool) uint32 { return map[bool]uint32{true: 1}[is] }
@@ -206,23 +197,22 @@ func (a *served) serve(f *os.File) {
 	var pid uint32
 	for said := make([]byte, 4); ; {
 		n, err := f.Read(said)
-		a.mu.Lock()
+		a.Lock()
 		switch word := binary.LittleEndian.Uint32(said); {
 		case err != nil || n < 4:
 			delete(a.fds, pid)
 			a.n--
 			a.fault = a.fault && len(a.fds) > 0
+			a.Unlock()
+			return
 		case word == iHaveFailed:
 			a.fault = true
 		default:
 			pid = word
 			a.fds[pid] = f
-			_ = sendFile(f, 0) // it is in
+			_ = send(f, 0) // it is in
 		}
-		a.mu.Unlock()
-		if err != nil || n < 4 {
-			return
-		}
+		a.Unlock()
 	}
 }
 
@@ -236,20 +226,14 @@ func Connect(pipe string) (*Client, error) {
 		return nil, err
 	}
 	defer c.Close()
-	_, fd, err := receive(c)
+	_, s, err := receive(c)
 	if err != nil {
 		return nil, err
 	}
-	s := os.NewFile(uintptr(fd), "server")
-	err = errors.Join(send(c, 0), sendFile(s, uint32(os.Getpid())))
+	err = errors.Join(send(c, 0), send(s, uint32(os.Getpid())))
 	_, rerr := s.Read(make([]byte, 4))
 	return &Client{server: s}, errors.Join(err, rerr)
 }
 
 // Fault reports that a kernel of this client has faulted.
-func (c *Client) Fault() error { return sendFile(c.server, iHaveFailed) }
-
-func sendFile(f *os.File, word uint32) error {
-	_, err := f.Write(binary.LittleEndian.AppendUint32(nil, word))
-	return err
-}
+func (c *Client) Fault() error { return send(c.server, iHaveFailed) }
