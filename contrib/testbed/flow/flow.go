@@ -10,6 +10,7 @@ package flow
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -40,13 +41,6 @@ type options struct {
 
 // shape is a cluster's: nodes × GPUs on each.
 type shape struct{ nodes, gpus int }
-
-func parseShape(word string) (s shape, err error) {
-	if n, err := fmt.Sscanf(word, "%dx%d", &s.nodes, &s.gpus); n != 2 || err != nil || s.nodes < 1 || s.gpus < 1 {
-		return s, fmt.Errorf("--shapes: %q is not NODESxGPUS", word)
-	}
-	return s, nil
-}
 
 // Command is `testbed flow`.
 func Command(base *cluster.Setup) *cobra.Command {
@@ -87,34 +81,31 @@ type drawn struct {
 
 // flow runs everything.
 func flow(c *cobra.Command, o *options) error {
-	var shapes []shape
-	for _, word := range o.shapes {
-		s, err := parseShape(word)
-		if err != nil {
-			return err
+	shapes := make([]shape, len(o.shapes))
+	for i, word := range o.shapes {
+		s := &shapes[i]
+		if n, _ := fmt.Sscanf(word, "%dx%d", &s.nodes, &s.gpus); n != 2 || s.nodes < 1 || s.gpus < 1 {
+			return fmt.Errorf("--shapes: %q is not NODESxGPUS", word)
 		}
-		shapes = append(shapes, s)
 	}
 	out := c.OutOrStdout()
 	t := cluster.Table(out, "nodes x GPUs", "plain ÷ ideal", "bridge ÷ ideal", "plain fills, s", "bridge fills, s",
 		"plain follows, s", "bridge follows, s", "wrong GPU")
 	var all []drawn
 	for i, s := range shapes {
-		of := len(all)
 		for _, seed := range o.seeds {
-			d, err := both(c.Context(), o, s, seed)
-			if err != nil {
-				return fmt.Errorf("%s, seed %d: %w", o.shapes[i], seed, err)
+			d := drawn{Shape: o.shapes[i], Seed: seed}
+			if err := d.both(c.Context(), o, s); err != nil {
+				return fmt.Errorf("%s, seed %d: %w", d.Shape, seed, err)
 			}
-			d.Shape, d.Seed = o.shapes[i], seed
-			all = append(all, *d)
+			all = append(all, d)
 			fmt.Fprintf(out, "%-5s seed %d  plain %+v  bridge %+v  %d on a wrong GPU\n", d.Shape, seed, d.Plain, d.Bridge,
 				d.WrongGPU)
 			if err := cluster.WriteJSON(o.json, all); err != nil {
 				return err
 			}
 		}
-		t.AppendRow(row(o.shapes[i], all[of:]))
+		t.AppendRow(row(o.shapes[i], all[len(all)-len(o.seeds):]))
 	}
 	t.Render()
 	return nil
@@ -140,31 +131,36 @@ func row(shape string, seeds []drawn) []any {
 }
 
 // both runs the same jobs on plain Slurm and with the bridge.
-func both(ctx context.Context, o *options, s shape, seed uint) (*drawn, error) {
-	rnd := rand.New(rand.NewPCG(uint64(seed), 0)) //nolint:gosec // repeatable, not secret
+func (d *drawn) both(ctx context.Context, o *options, s shape) error {
+	rnd := rand.New(rand.NewPCG(uint64(d.Seed), 0)) //nolint:gosec // repeatable, not secret
 	names, work := make([]string, o.jobs), 0
 	for i := range names {
-		d := shortest + rnd.IntN(longer+1)
-		names[i] = app(d)
-		work += d
-	}
-	var plain, bridged *cluster.Ran
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) { plain, err = run(ctx, o, s, names, false); return err })
-	g.Go(func() (err error) { bridged, err = run(ctx, o, s, names, true); return err })
-	if err := g.Wait(); err != nil {
-		return nil, err
+		length := shortest + rnd.IntN(longer+1)
+		names[i] = app(length)
+		work += length
 	}
 	ideal := float64(work) / float64(s.nodes*s.gpus)
-	return &drawn{
-		Plain:    pace{takenS(plain) / ideal, fillS(plain, s, 1), followS(plain)},
-		Bridge:   pace{takenS(bridged) / (ideal / together), fillS(bridged, s, together), followS(bridged)},
-		WrongGPU: bridged.Bridge.Misplaced,
-	}, nil
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		r, err := run(ctx, o, s, names, false)
+		if err == nil {
+			d.Plain = pace{takenS(r) / ideal, fillS(r, s, 1), followS(r)}
+		}
+		return err
+	})
+	g.Go(func() error {
+		r, err := run(ctx, o, s, names, true)
+		if err == nil {
+			d.Bridge = pace{takenS(r) / (ideal / together), fillS(r, s, together), followS(r)}
+			d.WrongGPU = r.Bridge.Misplaced
+		}
+		return err
+	})
+	return g.Wait()
 }
 
-// app is an application that sleeps for d s.
-func app(d int) string { return fmt.Sprint("sleep", d) }
+// app is an application that sleeps for so many s.
+func app(s int) string { return fmt.Sprint("sleep", s) }
 
 // run runs the jobs on a cluster of their own.
 func run(ctx context.Context, o *options, s shape, names []string, bridged bool) (*cluster.Ran, error) {
@@ -198,13 +194,10 @@ func run(ctx context.Context, o *options, s shape, names []string, bridged bool)
 	return r, nil
 }
 
-// since is a moment in s since the first job could start.
-func since(r *cluster.Ran, at time.Time) float64 { return at.Sub(r.Began).Seconds() }
-
 // takenS is how long all took, s.
 func takenS(r *cluster.Ran) (last float64) {
 	for i := range r.Jobs {
-		last = max(last, since(r, r.Jobs[i].Ended))
+		last = max(last, r.Jobs[i].Ended.Sub(r.Began).Seconds())
 	}
 	return last
 }
@@ -214,14 +207,14 @@ func takenS(r *cluster.Ran) (last float64) {
 func followS(r *cluster.Ran) float64 {
 	var gaps []float64
 	for _, x := range r.Jobs {
-		var last time.Time
+		gap := math.Inf(1)
 		for _, y := range r.Jobs {
-			if y.Node == x.Node && y.GPU == x.GPU && !y.Ended.After(x.Began) && y.Ended.After(last) {
-				last = y.Ended
+			if after := x.Began.Sub(y.Ended).Seconds(); y.Node == x.Node && y.GPU == x.GPU && after >= 0 {
+				gap = min(gap, after)
 			}
 		}
-		if !last.IsZero() {
-			gaps = append(gaps, x.Began.Sub(last).Seconds())
+		if !math.IsInf(gap, 1) {
+			gaps = append(gaps, gap)
 		}
 	}
 	return cluster.Quantile(0.5, gaps)
@@ -230,26 +223,27 @@ func followS(r *cluster.Ran) float64 {
 // fillS is how long it took until each GPU of a node had so many jobs, s; the mean of the nodes. A GPU
 // that never had counts with the whole time.
 func fillS(r *cluster.Ran, s shape, jobs int) float64 {
-	nodes := map[string]map[string][]float64{} // starts by node and GPU
+	starts := map[[2]string][]float64{} // by node and GPU
 	for _, x := range r.Jobs {
-		if nodes[x.Node] == nil {
-			nodes[x.Node] = map[string][]float64{}
-		}
-		nodes[x.Node][x.GPU] = append(nodes[x.Node][x.GPU], since(r, x.Began))
+		at := [2]string{x.Node, x.GPU}
+		starts[at] = append(starts[at], x.Began.Sub(r.Began).Seconds())
 	}
 	taken := takenS(r)
-	sum := taken * float64(s.nodes-len(nodes))
-	for _, gpus := range nodes {
-		last := 0.0
-		for _, at := range gpus {
-			slices.Sort(at)
-			if len(at) < jobs || len(gpus) < s.gpus {
-				last = taken
-			} else {
-				last = max(last, at[jobs-1])
-			}
+	full := map[string][]float64{} // of each node's GPUs
+	for at, begun := range starts {
+		slices.Sort(begun)
+		when := taken
+		if len(begun) >= jobs {
+			when = begun[jobs-1]
 		}
-		sum += last
+		full[at[0]] = append(full[at[0]], when)
+	}
+	sum := taken * float64(s.nodes-len(full))
+	for _, gpus := range full {
+		if len(gpus) < s.gpus {
+			gpus = append(gpus, taken)
+		}
+		sum += slices.Max(gpus)
 	}
 	return sum / float64(s.nodes)
 }

@@ -42,14 +42,3 @@ func TestFollowS(t *testing.T) {
 		t.Error(got)
 	}
 }
-
-func TestShapes(t *testing.T) {
-	if s, err := parseShape("2x8"); err != nil || s != (shape{2, 8}) {
-		t.Errorf("%+v, %v", s, err)
-	}
-	for _, word := range []string{"8", "0x8", ""} {
-		if _, err := parseShape(word); err == nil {
-			t.Errorf("%q is taken", word)
-		}
-	}
-}

@@ -13,12 +13,26 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
+// typed has a user type into the shell, and returns what the terminal shows.
+func typed(t *testing.T, o options, text string) (shown string, err error) {
+	t.Helper()
+	o.Build, o.Lua, o.Scale = "../../../build", "../../job_submit.lua", 200
+	cluster.Require(t, o.Build)
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "typed")
+	must.OK(t, os.WriteFile(file, []byte(text), 0o600))
+	o.in = must.Get(os.Open(file))(t)
+	defer o.in.Close()
+	var out strings.Builder
+	o.out, o.err = &out, &out
+	err = play(t.Context(), &o)
+	t.Log(out.String())
+	return out.String(), err
+}
+
 // What the greeting says to type works, and at the shell's end the cluster's folder is gone.
 func TestPlay(t *testing.T) {
-	build := "../../../build"
-	cluster.Require(t, build)
-	t.Parallel()
-	in, err := os.Open(typed(t, `
+	out, err := typed(t, options{Setup: cluster.Setup{Policy: "dqn"}}, `
 for app in alexnet vgg11; do sbatch --wait --gres=gpu:shared $app.sh & done
 as games sbatch --wait --gres=gpu:1 gromacs.sh
 wait
@@ -33,20 +47,9 @@ slurmbridge why 99
 slurmbridge receipt
 slurmbridge usage
 slurmbridge usage --by job --me
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	var out strings.Builder
-	if err := play(t.Context(),
-		options{
-			base: &cluster.Setup{Build: build, Lua: "../../job_submit.lua"}, scale: 200, policy: "dqn", in: in, out: &out,
-			err: &out,
-		}); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
-	}
-	_, rest, _ := strings.Cut(out.String(), "folder ")
+`)
+	must.OK(t, err)
+	_, rest, _ := strings.Cut(out, "folder ")
 	dir, _, _ := strings.Cut(rest, "\n")
 	if _, err := os.Stat(dir); dir == "" || !os.IsNotExist(err) {
 		t.Errorf("folder %q is still there: %v", dir, err)
@@ -55,11 +58,11 @@ slurmbridge usage --by job --me
 		"sbatch --gres=gpu:shared", "SLURM_CONF=", "http://127.0.0.1:", "job 4 completed after",
 		"nothing is known of job 99", "3 jobs of 2 users ended", "GPU usage",
 	} {
-		if !strings.Contains(out.String(), want) {
+		if !strings.Contains(out, want) {
 			t.Errorf("nothing says %q", want)
 		}
 	}
-	_, said, _ := strings.Cut(out.String(), "polled ") // from status on
+	_, said, _ := strings.Cut(out, "polled ") // from status on
 	for _, silly := range []string{
 		"NaN", "0 jobs, 0 s", " 0 jobs in 0", "by 0.00 times", "-0 ", " 0.0 ", " 0s ", "not in the journal",
 		"seen no second time",
@@ -68,31 +71,19 @@ slurmbridge usage --by job --me
 			t.Errorf("of three jobs and a few seconds it says %q", silly)
 		}
 	}
-	if t.Failed() {
-		t.Log(out.String())
-	}
 }
 
 // Jobs share MIG instances, and each computes on one; an older Slurm is refused with a sentence.
 func TestPlayMIG(t *testing.T) {
-	build := "../../../build"
-	cluster.Require(t, build)
-	t.Parallel()
-	in := must.Get(os.Open(typed(t, `
+	root := os.Getenv("SLURMBRIDGE_TEST_ROOT")
+	out, err := typed(t, options{Setup: cluster.Setup{Policy: "srpt"}, mig: true, root: root}, `
 for app in alexnet vgg11 alexnet vgg11; do sbatch --wait --gres=gpu:shared $app.sh & done
 as games sbatch --wait --gres=gpu:3g.20gb:1 gromacs.sh
 wait
 scontrol show node n1 | grep Gres=
 slurmbridge status
 slurmbridge doctor
-`)))(t)
-	defer in.Close()
-	root := os.Getenv("SLURMBRIDGE_TEST_ROOT")
-	var out strings.Builder
-	err := play(t.Context(), options{
-		base: &cluster.Setup{Build: build, Lua: "../../job_submit.lua"}, scale: 200, policy: "srpt", mig: true, root: root,
-		in: in, out: &out, err: &out,
-	})
+`)
 	if release := must.Get(slurmtest.ReleaseOf(t.Context(), root))(t); !text.SharesInstances(release) {
 		if !errors.Is(err, errOld) {
 			t.Errorf("Slurm %s: %v", release, err)
@@ -101,20 +92,11 @@ slurmbridge doctor
 	}
 	must.OK(t, err)
 	for _, want := range []string{"A100s, cut into 3g.20gb", "shard:3g.20gb:100", "│ n1   │   3 │ 1g.5gb "} {
-		if !strings.Contains(out.String(), want) {
+		if !strings.Contains(out, want) {
 			t.Errorf("nothing says %q", want)
 		}
 	}
-	if strings.Contains(out.String(), "MIG instances without shares") {
+	if strings.Contains(out, "MIG instances without shares") {
 		t.Error("doctor finds instances without shares")
 	}
-	t.Log(out.String())
-}
-
-// typed is a file of what a user types.
-func typed(t *testing.T, text string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "typed")
-	must.OK(t, os.WriteFile(file, []byte(text), 0o600))
-	return file
 }
