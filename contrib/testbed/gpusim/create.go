@@ -63,6 +63,9 @@ func (c *Config) model() (model, error) {
 	c.Model, c.Driver = cmp.Or(c.Model, "titanxp"), cmp.Or(c.Driver, defaultDriver)
 	c.GPUs, c.Scale = cmp.Or(c.GPUs, 1), cmp.Or(c.Scale, 1)
 	c.MIG = c.MIG || len(c.Instances) > 0
+	for i := len(c.Minors); i < c.GPUs; i++ {
+		c.Minors = append(c.Minors, i)
+	}
 	m, there := models[c.Model]
 	_, known := drivers[c.Driver]
 	switch {
@@ -121,7 +124,7 @@ func (d *deviceRec) fill(m *model, cfg *Config, i int) {
 	name := fmt.Sprintf("%s/%s/%d", cfg.UUIDSeed, cfg.Model, i)
 	setCString(d.UUID[:], "GPU-"+uuid(name))
 	setCString(d.Name[:], m.name)
-	d.card, d.MemReserved, d.Minor = m.card, 1, cfg.minor(i)
+	d.card, d.MemReserved, d.Minor = m.card, 1, cfg.Minors[i]
 	if cfg.Driver >= "590" && !m.SameUser {
 		d.MaxClients = clientsRecent
 	}
@@ -144,11 +147,4 @@ func (d *deviceRec) fill(m *model, cfg *Config, i int) {
 	for k := range d.Dyn {
 		d.Dyn[k].PowerW, d.Dyn[k].MemMiB = m.PowerIdle, d.MemReserved
 	}
-}
-
-func (c *Config) minor(i int) int {
-	if i < len(c.Minors) {
-		return c.Minors[i]
-	}
-	return i
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,6 +48,9 @@ func (l Limits) apply(pts []point) {
 	}
 }
 
+// memLimit is a device's memory limit: ordinal, number, unit.
+var memLimit = regexp.MustCompile(`^(\d+)=([1-9]\d*)([KMG]?)B?$`)
+
 // ParseLimits reads CUDA's two variables for a client's first device; empty values limit nothing. The memory limit is
 // a list as "0=1G,1=512M"; a value that is not one is refused.
 func ParseLimits(mem, percent string) (l Limits, err error) {
@@ -57,34 +61,21 @@ func ParseLimits(mem, percent string) (l Limits, err error) {
 		}
 		l.Threads = p / 100
 	}
-	for e := range strings.SplitSeq(mem, ",") {
-		dev, size, _ := strings.Cut(strings.TrimSpace(e), "=")
-		n, err := strconv.Atoi(dev)
-		mib := parseSize(size)
-		if mem != "" && (err != nil || mib == 0) {
+	if mem == "" {
+		return l, nil
+	}
+	mib := map[string]float64{"": 1.0 / (1 << 20), "K": 1.0 / 1024, "M": 1, "G": 1024}
+	for e := range strings.SplitSeq(strings.ToUpper(mem), ",") {
+		m := memLimit.FindStringSubmatch(strings.TrimSpace(e))
+		if m == nil {
 			return l, fmt.Errorf("pinned device memory limit %q", mem)
 		}
-		if n == 0 {
-			l.MemMiB = mib
+		if m[1] == "0" {
+			n, _ := strconv.ParseFloat(m[2], 64)
+			l.MemMiB = n * mib[m[3]]
 		}
 	}
 	return l, nil
-}
-
-// parseSize reads a number with K, M or G, with or without a B, as MiB; 0 = it is none.
-func parseSize(s string) float64 {
-	unit := 1.0 / (1 << 20)
-	s = strings.TrimSuffix(strings.ToUpper(s), "B")
-	for suffix, mib := range map[string]float64{"K": 1.0 / 1024, "M": 1, "G": 1024} {
-		if number, ok := strings.CutSuffix(s, suffix); ok {
-			s, unit = number, mib
-		}
-	}
-	v, err := strconv.ParseFloat(s, 64)
-	if err != nil || !(v > 0) || v > 1e12 {
-		return 0
-	}
-	return v * unit
 }
 
 // room is what is left of the memory of an instance (0 = of the card), MiB, and

@@ -59,15 +59,19 @@ func (d *Device) claim(app string, rec *slot, pts []point) (*Slot, error) {
 	s := &Slot{dev: d, pid: rec.PID, start: rec.Start}
 	return s, d.update(func(v *view) error {
 		s.place = slices.IndexFunc(v.Member[:], func(m member) bool { return m.Status == Free })
-		switch in := rec.Instance; {
+		in, served, inUse := rec.Instance, false, false
+		for _, s := range v.present {
+			served = served || s.Kind == Server && s.PID == rec.Server
+			inUse = inUse || s.Kind != Client && s.Instance == in
+		}
+		switch {
 		case v.Lost:
 			return ErrLost
 		case v.MIG && in == 0:
 			return ErrNoInstance
-		case rec.Kind == Client && !v.any(func(s *slot) bool { return s.Kind == Server && s.PID == rec.Server }):
+		case rec.Kind == Client && !served:
 			return ErrGone
-		case rec.Kind != Client && v.ComputeMode == exclusiveProcess &&
-			v.any(func(s *slot) bool { return s.Kind != Client && s.Instance == in }):
+		case rec.Kind != Client && inUse && v.ComputeMode == exclusiveProcess:
 			return ErrExclusive
 		case s.place < 0:
 			return ErrFull
@@ -149,16 +153,6 @@ func (v *view) present(yield func(i int, s *slot) bool) {
 			return
 		}
 	}
-}
-
-// any reports whether a process that holds memory is so.
-func (v *view) any(is func(s *slot) bool) bool {
-	for _, s := range v.present {
-		if is(s) {
-			return true
-		}
-	}
-	return false
 }
 
 // Clients counts the clients that an MPS server has on all GPUs.

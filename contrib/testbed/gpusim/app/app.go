@@ -19,17 +19,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Exit statuses of an application, as `gpusim run --help` documents them.
-const (
-	ExitDevice = 1 // no usable GPU
-	ExitOOM    = 2 // out of GPU memory
-	ExitMPS    = 3 // no connection to the MPS server
-	ExitFault  = 4 // its context was destroyed
-)
-
 // Error is how a CUDA program says that it can't go on.
 type Error struct {
-	Exit int // exit status
+	Exit int // exit status, as `gpusim run --help` documents it
 	Text string
 }
 
@@ -41,14 +33,14 @@ var errFaulted, errAddress = errors.New("another client's fault"), errors.New("i
 
 // errorsOfCUDA are what a CUDA program makes of the simulator's errors.
 var errorsOfCUDA = map[error]*Error{
-	gpusim.ErrOOM:        {ExitOOM, "out of memory (cudaErrorMemoryAllocation)"},
-	gpusim.ErrExclusive:  {ExitDevice, "all CUDA-capable devices are busy or unavailable (cudaErrorDevicesUnavailable)"},
-	gpusim.ErrLost:       {ExitDevice, "the GPU is lost (cudaErrorDevicesUnavailable)"},
-	gpusim.ErrNoInstance: {ExitDevice, "no CUDA-capable device is detected (cudaErrorNoDevice)"},
-	gpusim.ErrGone:       {ExitFault, "context is destroyed (cudaErrorContextIsDestroyed)"},
-	errFaulted:           {ExitFault, "unspecified launch failure (cudaErrorLaunchFailure)"},
-	errAddress:           {ExitFault, "an illegal memory access was encountered (cudaErrorIllegalAddress)"},
-	mps.ErrRefused:       {ExitMPS, mps.ErrRefused.Error()},
+	gpusim.ErrOOM:        {2, "out of memory (cudaErrorMemoryAllocation)"},
+	gpusim.ErrExclusive:  {1, "all CUDA-capable devices are busy or unavailable (cudaErrorDevicesUnavailable)"},
+	gpusim.ErrLost:       {1, "the GPU is lost (cudaErrorDevicesUnavailable)"},
+	gpusim.ErrNoInstance: {1, "no CUDA-capable device is detected (cudaErrorNoDevice)"},
+	gpusim.ErrGone:       {4, "context is destroyed (cudaErrorContextIsDestroyed)"},
+	errFaulted:           {4, "unspecified launch failure (cudaErrorLaunchFailure)"},
+	errAddress:           {4, "an illegal memory access was encountered (cudaErrorIllegalAddress)"},
+	mps.ErrRefused:       {3, mps.ErrRefused.Error()},
 }
 
 // Config is one run.
@@ -132,7 +124,7 @@ func compute(cfg *Config, rep *Report) error {
 	if rep.MPS && !dev.SameUser() {
 		claimant.Limits, err = gpusim.ParseLimits(os.Getenv(mps.MemLimitEnv), os.Getenv(mps.ThreadsEnv))
 		if err != nil {
-			return &Error{ExitMPS, err.Error() + ": invalid argument (cudaErrorInvalidValue)"}
+			return &Error{3, err.Error() + ": invalid argument (cudaErrorInvalidValue)"}
 		}
 	}
 	if cfg.Preallocate > 0 {

@@ -32,7 +32,7 @@ struct live {
 	} p[SIM_SLOTS];
 };
 
-extern const struct sim_file_header *sim_header; /* NULL = not initialised */
+extern const struct sim_file_header *sim_header; /* once nvmlInit has been called */
 nvmlReturn_t sim_open(void);
 nvmlReturn_t sim_close(void);
 nvmlDevice_t sim_handle(unsigned int index, unsigned int instance);

@@ -32,11 +32,8 @@ func main() {
 		os.Exit(cuda.Exit)
 	}
 	fmt.Fprintln(os.Stderr, "gpusim:", err)
-	os.Exit(exitUsage)
+	os.Exit(64) // not the simulated program's own failure
 }
-
-// exitUsage is the status of what isn't the simulated program's own failure.
-const exitUsage = 64
 
 func root() *cobra.Command {
 	var state string
