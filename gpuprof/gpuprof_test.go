@@ -23,6 +23,7 @@ func TestMerge(t *testing.T) {
 	var p *rlcore.Profile
 	for _, d := range []float64{90, 100, 110} {
 		run := must.Get(ProfileOf("a", rec(d, d*10)))(t)
+		run.StepS = max(0, d-100) / 100 // the last one shows that it has iterations
 		run.Past = []rlcore.Past{{SoloS: d, LimitS: 600}}
 		p = Merge(p, run, 0)
 	}
@@ -37,6 +38,7 @@ func TestMerge(t *testing.T) {
 		run.Past = []rlcore.Past{{SoloS: 120}}
 		many = Merge(many, run, 0)
 	}
+	must.Equal(t, many.StepS, 0.1, "the latest step that a run has shown")
 	if len(many.Past) != rlcore.MostPast || many.Past[0].SoloS != 120 || many.Validate() != nil {
 		t.Errorf("after many runs the past is %v, %v", many.Past, many.Validate())
 	}
@@ -95,23 +97,6 @@ func TestValidate(t *testing.T) {
 		}
 	}
 	must.Equal(t, (&Record{JobID: 130, ArrayJobID: 120, ArrayTaskID: 4}).Ref(), "120_4", "ref")
-}
-
-func TestMergeOfSteps(t *testing.T) {
-	for _, c := range []struct {
-		old, run float64
-		runs     int
-		want     float64
-	}{
-		{0, 0, 1, 0}, {0.2, 0, 1, 0.2}, {0, 0.2, 5, 0.2}, {0.2, 0.23, 2, 0.21}, {0.2, 0.4, 2, 0.2}, {0.2, 0.4, 1, 0.4},
-	} {
-		p := func(step float64, runs int) *rlcore.Profile {
-			return &rlcore.Profile{App: "a", DurationS: 1, PeriodS: 1, Series: []rlcore.Use{{}}, StepS: step, Runs: runs}
-		}
-		if got := Merge(p(c.old, c.runs), p(c.run, 1), 0).StepS; math.Abs(got-c.want) > 1e-9 {
-			t.Errorf("%v s of %d runs and %v s: %v, want %v", c.old, c.runs, c.run, got, c.want)
-		}
-	}
 }
 
 // TestMergeKeepsPeaks: however two runs' points fall, the most that either took is

@@ -1,6 +1,7 @@
 package gpuprof
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"slices"
@@ -72,7 +73,7 @@ func Merge(old, run *rlcore.Profile, cardMiB float64) *rlcore.Profile {
 		memory = memory[:1]
 	}
 	n := float64(old.Runs)
-	p := &rlcore.Profile{App: old.App, Runs: old.Runs + 1, Source: run.Source, StepS: mergeStep(old, run)}
+	p := &rlcore.Profile{App: old.App, Runs: old.Runs + 1, Source: run.Source, StepS: cmp.Or(run.StepS, old.StepS)}
 	p.AddPast(slices.Concat(old.Past, run.Past)...)
 	p.Processes = max(old.Processes, run.Processes)
 	p.HeldMiB = memory[0].HeldMiB
@@ -116,22 +117,4 @@ func (f *Figure) most(p *rlcore.Profile, i, n int) float64 {
 		most = max(most, *f.Resource(&p.Series[k]))
 	}
 	return most
-}
-
-// mergeStep joins what two profiles say of the iterations' time. Where they differ
-// by more than a quarter one of them took a multiple for the period, or the runs
-// differ; then the one of more runs counts, between equals the newer.
-func mergeStep(old, run *rlcore.Profile) float64 {
-	switch {
-	case run.StepS == 0:
-		return old.StepS
-	case old.StepS == 0:
-		return run.StepS
-	case math.Max(old.StepS, run.StepS) <= 1.25*math.Min(old.StepS, run.StepS):
-		n := float64(old.Runs)
-		return (old.StepS*n + run.StepS) / (n + 1)
-	case old.Runs > run.Runs:
-		return old.StepS
-	}
-	return run.StepS
 }

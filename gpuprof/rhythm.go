@@ -35,8 +35,8 @@ const (
 //
 // The readings are put on an even grid and the unbiased autocorrelation is taken;
 // the shortest lag with a peak nearly as high as the highest is the period (its
-// multiples are as high), by 1.6 % off on average: twice that changes the law's mean error on measured pairs by .002 at
-// most. Readings that repeat because the driver updates a figure seldom count once. Bartlett's formula gives what noise
+// multiples are as high), off by 1.6 % on average: that changes the law's mean error on measured pairs by .002 at most.
+// Readings that repeat because the driver updates a figure seldom count once. Bartlett's formula gives what noise
 // reaches: 1/√n (M. S. Bartlett, 1946, Suppl. J. R. Stat. Soc. 8, 27–41).
 //
 // A period shorter than four readings isn't found. Neither does it show as a longer

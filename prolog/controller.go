@@ -89,10 +89,7 @@ func (c *Controller) MemoryLimit(ctx context.Context, job int64, user string) (l
 			}
 			err = a.err
 		case <-ctx.Done():
-			err = fmt.Errorf("no answer: %w", ctx.Err())
-		}
-		if ctx.Err() != nil {
-			break
+			return limit, fmt.Errorf("ask the controller: no answer: %w", ctx.Err())
 		}
 	}
 	return limit, fmt.Errorf("ask the controller: %w", err)
