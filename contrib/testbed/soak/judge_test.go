@@ -29,7 +29,7 @@ func TestJudge(t *testing.T) {
 		"its own timeout":                 {func(j *job) { j.State, j.SoloS = "TIMEOUT", 60 }, nil},
 		"timeout, slurmd was gone":        {func(j *job) { j.State, j.fault = "TIMEOUT", "slurmd killed" }, nil},
 		"out of memory":                   {func(j *job) { j.State, j.Exit = "FAILED", exitOOM }, noMemory},
-		"out of memory, slurmd gone":      {func(j *job) { j.State, j.Exit, j.fault = "FAILED", exitOOM, "slurmd killed" }, noMemory},
+		"no memory, slurmd gone":          {func(j *job) { j.State, j.Exit, j.fault = "FAILED", exitOOM, "slurmd killed" }, noMemory},
 		"its own error":                   {func(j *job) { j.State, j.Exit, j.Fails = "FAILED", "9:0", true }, nil},
 		"another error":                   {func(j *job) { j.State, j.Exit = "FAILED", "4:0" }, failed},
 		"deadline":                        {func(j *job) { j.State, j.DeadlineS = "DEADLINE", 99 }, deadline},
