@@ -1,12 +1,16 @@
 package packaging_test
 
 import (
+	"cmp"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/cpuguy83/go-md2man/v2/md2man"
 
 	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage/mantest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -17,20 +21,25 @@ const root = "../.."
 // TestManual writes the manual pages that no command's help is: for users, and of settings, which have all that their
 // sources say.
 func TestManual(t *testing.T) {
-	yaml := func(name, file, short, also string) mantest.Page {
-		return mantest.Page{
-			Name: name, Section: "5", Short: short + ", /etc/slurmbridge/" + file, Source: "etc/" + file,
-			Also: also, Make: mantest.Settings,
-		}
+	pages := map[string]string{}
+	page := func(name, section, short, source, also string, body func(text string) (string, error)) {
+		dir, when := mantest.Target(t)
+		text := fmt.Sprintf("%% %q %q %q %q %q\n\n# NAME\n%s - %s\n\n%s\n# SEE ALSO\n%s\n",
+			strings.ToUpper(name), section, when.Format("Jan 2006"), "slurmbridge", "slurmbridge", name, short,
+			must.Get(body(string(must.Get(os.ReadFile(filepath.Join(root, source)))(t))))(t), also)
+		roff := md2man.Render([]byte(text))
+		must.OK(t, os.WriteFile(filepath.Join(dir, name+"."+section), roff, 0o600))
+		pages[name+"."+section] = string(roff)
 	}
-	pages := mantest.Write(t, root,
-		mantest.Page{
-			Name: "slurmbridge", Section: "7", Short: "share a GPU with other jobs", Source: "contrib/doc/users.md",
-			Make: mantest.Text, Also: "**slurmbridge**(8), **sbatch**(1), /usr/share/doc/slurmbridge",
-		},
-		yaml("slurmbridge.yaml", "slurmbridge.yaml", "settings of slurmbridge", "**slurmbridge**(8)"),
-		yaml("gpuprof.yaml", "gpuprof.yaml", "settings of gpuprof", "**gpuprof**(8)"),
-		yaml("slurmbridge-node.yaml", "node.yaml", "settings of a node's hooks", "**slurmbridge-hook**(8)"))
+	page("slurmbridge", "7", "share a GPU with other jobs", "contrib/doc/users.md",
+		"**slurmbridge**(8), **sbatch**(1), /usr/share/doc/slurmbridge", guide)
+	for _, p := range [][4]string{
+		{"slurmbridge.yaml", "slurmbridge.yaml", "settings of slurmbridge", "**slurmbridge**(8)"},
+		{"gpuprof.yaml", "gpuprof.yaml", "settings of gpuprof", "**gpuprof**(8)"},
+		{"slurmbridge-node.yaml", "node.yaml", "settings of a node's hooks", "**slurmbridge-hook**(8)"},
+	} {
+		page(p[0], "5", p[2]+", /etc/slurmbridge/"+p[1], "etc/"+p[1], p[3], settings)
+	}
 	for _, setting := range []string{"slurm_conf: (empty)", "listen: :9797"} {
 		if !strings.Contains(pages["slurmbridge.yaml.5"], "\n.SS "+setting+"\n") {
 			t.Errorf("%s isn't shown", setting)
@@ -62,9 +71,50 @@ func TestManual(t *testing.T) {
 			}
 		}
 	}
-	if _, err := mantest.Settings("# head\n\nmode: active\n"); err == nil {
+	if _, err := settings("# head\n\nmode: active\n"); err == nil {
 		t.Error("a setting without a comment passes")
 	}
+}
+
+var setting = regexp.MustCompile(`^([a-z_]+): (.+)$`)
+
+// settings makes a page of a file in YAML: its first comment, and each setting with its default and the comment above
+// it.
+func settings(text string) (string, error) {
+	head, rest, _ := strings.Cut(text, "\n\n")
+	uncommented := regexp.MustCompile(`(?m)^# ?`)
+	out := "# DESCRIPTION\n" + mantest.Markdown(uncommented.ReplaceAllString(head, "")) + "\n# SETTINGS\n"
+	said := ""
+	for line := range strings.Lines(rest) {
+		line = strings.TrimRight(line, "\n")
+		m := setting.FindStringSubmatch(line)
+		switch {
+		case line == "":
+		case strings.HasPrefix(line, "#"):
+			said += uncommented.ReplaceAllString(line, "") + "\n"
+		case m == nil || said == "":
+			return "", fmt.Errorf("it is no setting with a comment: %q", line)
+		default:
+			value := cmp.Or(strings.Trim(m[2], `"`), "(empty)") // roff would take the quotes as its own
+			out += "\n### " + mantest.Escape(m[1]+": "+value) + "\n" + mantest.Markdown(said)
+			said = ""
+		}
+	}
+	return out, nil
+}
+
+// guide makes a page of one in Markdown: links are their text, commands stand without their names.
+func guide(text string) (string, error) {
+	title, rest, ok := strings.Cut(text, "\n")
+	if !ok || !strings.HasPrefix(title, "# ") {
+		return "", fmt.Errorf("it begins with %q, not with a title", title)
+	}
+	for _, r := range []struct{ from, to string }{
+		{`(?m)^## (.*)$`, "# $1"}, {"(?m)^```sh .*$", "```"}, {`\[([^\]]*)\]\([^)]*\)`, "$1"},
+	} {
+		rest = regexp.MustCompile(r.from).ReplaceAllString(rest, r.to)
+	}
+	return "# DESCRIPTION\n" + rest, nil
 }
 
 // outside reports folders that aren't the project's sources.

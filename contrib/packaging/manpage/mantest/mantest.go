@@ -22,7 +22,7 @@ import (
 // Markdown ("# FILES"). Beside the pages it writes the shells' completions of root, NAME.bash and so on.
 func Manual(t *testing.T, root *cobra.Command, more string) {
 	t.Helper()
-	dir, when := target(t)
+	dir, when := Target(t)
 	root.CompletionOptions.DisableDefaultCmd = true
 	prepare(root)
 	root.Long += more
@@ -54,8 +54,8 @@ func Manual(t *testing.T, root *cobra.Command, more string) {
 	}
 }
 
-// target is the folder that pages are written to, and their date.
-func target(t *testing.T) (dir string, when time.Time) {
+// Target is the folder that pages are written to, and their date.
+func Target(t *testing.T) (dir string, when time.Time) {
 	t.Helper()
 	dir, keep := os.LookupEnv("SLURMBRIDGE_WRITE_MAN")
 	if !keep {
@@ -71,7 +71,7 @@ func target(t *testing.T) (dir string, when time.Time) {
 // prepare makes Markdown of the texts of a command and those below it.
 func prepare(c *cobra.Command) {
 	c.DisableAutoGenTag = true // it would add a date, and that it was generated
-	c.Long = markdown(cmp.Or(c.Long, c.Short+".")) + commands(c)
+	c.Long = Markdown(cmp.Or(c.Long, c.Short+".")) + commands(c)
 	for _, sub := range c.Commands() {
 		prepare(sub)
 	}
@@ -82,7 +82,7 @@ func commands(c *cobra.Command) string {
 	var b strings.Builder
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() {
-			fmt.Fprintf(&b, "\n**%s**\n: %s.\n", escape.Replace(sub.Name()), escape.Replace(sub.Short))
+			fmt.Fprintf(&b, "\n**%s**\n: %s.\n", Escape(sub.Name()), Escape(sub.Short))
 		}
 	}
 	if b.Len() == 0 {
@@ -91,9 +91,9 @@ func commands(c *cobra.Command) string {
 	return "\n# COMMANDS\n" + b.String() + "\n"
 }
 
-// markdown is a help text as the library wants it: what is indented is set as it
+// Markdown is a help text as the library wants it: what is indented is set as it
 // stands, and no letter has a meaning of its own.
-func markdown(help string) string {
+func Markdown(help string) string {
 	var b strings.Builder
 	indented := false
 	for line := range strings.Lines(help) {
@@ -107,7 +107,7 @@ func markdown(help string) string {
 		case is:
 			text = "    " + text
 		default:
-			text = escape.Replace(text)
+			text = Escape(text)
 		}
 		if text != "" {
 			indented = is
@@ -117,4 +117,7 @@ func markdown(help string) string {
 	return b.String()
 }
 
-var escape = strings.NewReplacer("_", `\_`, "*", `\*`, "`", "\\`", "<", `\<`, "#", `\#`)
+var special = strings.NewReplacer("_", `\_`, "*", `\*`, "`", "\\`", "<", `\<`, "#", `\#`)
+
+// Escape makes no letter of a text have a meaning of its own in Markdown.
+func Escape(text string) string { return special.Replace(text) }
