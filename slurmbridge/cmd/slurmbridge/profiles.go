@@ -5,14 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -56,46 +53,34 @@ run alone, the mean use of the GPU and the most of its memory, its script's size
 			if err != nil {
 				return err
 			}
-			return s.Show(entries, func() {
-				s.listProfiles(entries, func(e *store.Entry) string {
-					a, err := st.Family(c.Context(), e.User, e.Profile.App)
-					if err != nil {
-						return "?"
-					}
-					return sizesText(a.Sizes)
-				})
-			})
+			return s.Show(entries, func() { s.listProfiles(c.Context(), st, entries) })
 		}),
 	}
 }
 
-// listProfiles prints a table; sizes returns the sizes in an application's script.
-func (s *shared) listProfiles(entries []store.Entry, sizes func(*store.Entry) string) {
+func (s *shared) listProfiles(ctx context.Context, st *store.Store, entries []store.Entry) {
 	t := s.Table("", "application", "user", "GPU", "runs", "duration s", "GPU mean", "memory peak MiB", "sizes", "source")
 	// What is long is wrapped, so that the figures stay on one line.
-	wide := max(width(s.Exact())/3, 24)
-	t.SetColumnConfigs([]table.ColumnConfig{{Name: "source", WidthMax: wide}, {Name: "sizes", WidthMax: wide}})
+	t.SetColumnConfigs([]table.ColumnConfig{{Name: "source", WidthMax: 30}, {Name: "sizes", WidthMax: 30}})
 	for i := range entries {
 		e := &entries[i]
 		p := e.Profile
-		runs := "-"
+		runs, duration, sizes := "-", fmt.Sprintf("%.0f", p.DurationS), "?"
 		if p.Runs > 0 {
 			runs = fmt.Sprint(p.Runs)
 		}
+		if p.DurationSD > 0 {
+			duration += fmt.Sprintf(" ± %.0f", p.DurationSD)
+		}
+		if a, err := st.Family(ctx, e.User, p.App); err == nil {
+			sizes = sizesText(a.Sizes)
+		}
 		t.AppendRow(table.Row{
-			p.App, cmp.Or(e.User, "(all)"), cmp.Or(p.Card, "(any)"), runs, spread(p), fmt.Sprintf("%.0f %%", 100*p.Mean().GPU),
-			fmt.Sprintf("%.0f", p.Peak().MemMiB), sizes(e), p.Source,
+			p.App, cmp.Or(e.User, "(all)"), cmp.Or(p.Card, "(any)"), runs, duration, fmt.Sprintf("%.0f %%", 100*p.Mean().GPU),
+			fmt.Sprintf("%.0f", p.Peak().MemMiB), sizes, p.Source,
 		})
 	}
 	t.Render()
-}
-
-// spread is a duration and how far it scatters.
-func spread(p *rlcore.Profile) string {
-	if p.DurationSD == 0 {
-		return fmt.Sprintf("%.0f", p.DurationS)
-	}
-	return fmt.Sprintf("%.0f ± %.0f", p.DurationS, p.DurationSD)
 }
 
 func sizesText(sizes []appid.Size) string {
@@ -145,11 +130,7 @@ type shown struct {
 
 // findProfile looks a profile on a card up as the bridge would, without a card on the one where it is fastest.
 func findProfile(ctx context.Context, st *store.Store, user, app, card string) (*shown, error) {
-	p, err := st.Lookup(ctx, user, app, card)
-	unseen := errors.Is(err, store.ErrNotFound)
-	if unseen {
-		p, err = st.Relative(ctx, user, app, card)
-	}
+	p, unseen, err := lookUp(ctx, st, user, app, card)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, fmt.Errorf("%w; slurmbridge profiles list says what is known, of whom", err)
 	}
@@ -282,16 +263,6 @@ Records of its runs stay; its next job runs alone and is learned from.`,
 	}
 	c.Flags().StringVar(&who, "user", "", "only this user's (default: all)")
 	return c
-}
-
-// width of what is written to: a terminal's, else 80 columns.
-func width(w io.Writer) int {
-	if f, ok := w.(*os.File); ok {
-		if cols, _, err := term.GetSize(int(f.Fd())); err == nil && cols > 0 {
-			return cols
-		}
-	}
-	return 80
 }
 
 // spanColumns is how many columns show a resource over time.

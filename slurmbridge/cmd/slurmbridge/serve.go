@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
@@ -187,7 +189,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := loop.NewMetrics(reg)
-	if v.wired, err = wire(ctx, cfg, s.ErrOut, metrics, func() (*store.Store, error) {
+	if v.wired, err = wire(ctx, cfg, v.log, metrics, func() (*store.Store, error) {
 		if old != nil && old.cfg.Database == cfg.Database {
 			// A file that is open twice in one process loses its locks when either is
 			// closed.
@@ -198,7 +200,6 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		return nil, err
 	}
 	b := v.wired.bridge
-	b.Log = v.log
 	how := credential.Choose(cfg.KeyFile, cfg.MungeSocket)
 	if cfg.KeyFile != "" {
 		if _, err := credential.ReadKeys(cfg.KeyFile); err != nil {
@@ -210,8 +211,20 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		Now: time.Now, Gatherer: reg, Runs: past(v.wired.store).Runs, Owner: v.wired.store.OwnerOf, Usage: v.wired.usage,
 		Asker: asker(how.Users, allowed), Nodes: asker(how.Nodes, allowed), Memory: v.wired.memoryLimit,
 	}
+	records := &recordhttp.Handler{
+		Credentials: how.Nodes, AllowUID: func(uid uint32) bool { return slices.Contains(allowed, uid) },
+		Result: metrics.Record, Metrics: recordhttp.NewMetrics(reg), Log: v.log,
+		Keep: func(ctx context.Context, r *gpuprof.Record, behind time.Duration) (bool, error) {
+			isNew, err := v.wired.keep(ctx, r, behind, metrics)
+			if err != nil {
+				v.log.Error("record not kept", "job", r.Ref(), "err", err)
+			}
+			return isNew, err
+		},
+	}
 	mux := api.Handler()
-	v.wired.records(mux, how.Nodes, allowed, metrics, recordhttp.NewMetrics(reg), v.log)
+	mux.Handle("POST "+recordhttp.Path, records)
+	mux.Handle("POST "+recordhttp.IdlePath, records.Idle(b.TakeIdle))
 	v.handler = mux
 	return v, nil
 }

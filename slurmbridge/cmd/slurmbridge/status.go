@@ -130,7 +130,7 @@ An empty plan is the usual one: all that can start has been released.`,
 		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 			defer cancel()
-			w, err := wire(ctx, cfg, s.ErrOut, nil, func() (*store.Store, error) { return cli.OpenStore(ctx, cfg) })
+			w, err := wire(ctx, cfg, s.Log(), nil, func() (*store.Store, error) { return cli.OpenStore(ctx, cfg) })
 			if err != nil {
 				return err
 			}

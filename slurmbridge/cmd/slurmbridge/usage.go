@@ -80,7 +80,11 @@ reported by the nodes' agents. No job is ever ended for it.`,
 				q.Limit = 0
 			}
 			if o.idle {
-				return s.printIdle(c.Context(), cfg, &o)
+				var r httpapi.IdleReport
+				if err := ask(c.Context(), cfg, o.server, httpapi.IdlePath, &r); err != nil {
+					return err
+				}
+				return s.Show(&r, func() { s.printIdle(&r, o.limit) })
 			}
 			if o.charged {
 				if q.Weights, err = loadWeights(c.Context(), cfg); err != nil {
@@ -171,15 +175,7 @@ func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o
 	return r, nil
 }
 
-func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlags) error {
-	var r httpapi.IdleReport
-	if err := ask(ctx, cfg, o.server, httpapi.IdlePath, &r); err != nil {
-		return err
-	}
-	return s.Show(&r, func() { s.idleTable(&r, o.limit) })
-}
-
-func (s *shared) idleTable(r *httpapi.IdleReport, limit int) {
+func (s *shared) printIdle(r *httpapi.IdleReport, limit int) {
 	if len(r.Jobs) == 0 {
 		s.printf("No running job has done nothing with its GPUs for longer than idle_after, " +
 			"by the reports of the nodes' agents.\n")
@@ -260,25 +256,10 @@ func loadWeights(ctx context.Context, cfg *config.Config) (map[string]usage.Weig
 	if err != nil {
 		return nil, fmt.Errorf("what GPUs are charged isn't known: %w", err)
 	}
-	return weightsOf(text.ParsePartitions([]byte(out)))
-}
-
-func weightsOf(partitions []text.Partition) (map[string]usage.Weights, error) {
 	all := map[string]usage.Weights{}
-	weight := func(list, name string) float64 {
-		v, _ := text.Option(list, name)
-		f, err := strconv.ParseFloat(v, 64)
-		if err != nil || !(f > 0) {
-			return 0
-		}
-		return f
-	}
-	for i := range partitions {
-		p := &partitions[i]
-		w := usage.Weights{
-			GPU:   weight(p.Billing, "gres/gpu"),
-			Share: max(weight(p.Billing, "gres/mps"), weight(p.Billing, "gres/shard")),
-		}
+	for _, p := range text.ParsePartitions([]byte(out)) {
+		weight := func(of string) float64 { v, _ := text.TRESValue(p.Billing, of); return max(0, v) }
+		w := usage.Weights{GPU: weight("gres/gpu"), Share: max(weight("gres/mps"), weight("gres/shard"))}
 		if w.GPU > 0 {
 			all[p.Name] = w
 		}

@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
-	"net/http"
 	"os"
 	"os/user"
 	"slices"
@@ -17,7 +15,6 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -57,14 +54,14 @@ func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rl
 		if i > 0 && name == cfg.Policy {
 			continue
 		}
-		policy, err := policy.New(name, policy.Setup{
-			Predictor: p, Seed: 1, Model: cfg.Model,
-			Objective: policy.Objective(cfg.Objective),
+		made, err := policy.New(name, policy.Setup{
+			Predictor: p, Seed: 1, Model: cfg.Model, Objective: policy.Objective(cfg.Objective),
 		})
+		spec, known := policy.Named(cfg.Policy)
 		switch {
 		case err == nil:
-			out = append(out, policy)
-		case decidesByNetwork(cfg):
+			out = append(out, made)
+		case known && spec.Live && spec.Network: // it takes a model
 			log.Error("model can't be used: srpt decides instead", "err", fmt.Errorf("%s: %w", cfg.Where("model"), err))
 		default:
 			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("policy"), err))
@@ -73,30 +70,21 @@ func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rl
 	return out, nil
 }
 
-// decidesByNetwork reports whether the policy of the settings takes a model.
-func decidesByNetwork(cfg *config.Config) bool {
-	spec, ok := policy.Named(cfg.Policy)
-	return ok && spec.Live && spec.Network
-}
-
+// newDecider makes what decides by the settings.
 func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor) *rlcore.Decider {
-	return &rlcore.Decider{Policy: policies[0], Fallback: policies[1:], M: cfg.Window, Guard: guardOf(cfg, p)}
-}
-
-// guardOf is the guard of the settings.
-func guardOf(cfg *config.Config, p rlcore.Predictor) *rlcore.Guard {
-	return rlcore.NewGuard(rlcore.Rules{
-		Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup,
-		MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust,
-		ExtendLimit: cfg.ExtendLimit,
-	})
+	return &rlcore.Decider{
+		Policy: policies[0], Fallback: policies[1:], M: cfg.Window, Guard: rlcore.NewGuard(rlcore.Rules{
+			Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup,
+			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust,
+			ExtendLimit: cfg.ExtendLimit,
+		}),
+	}
 }
 
 // wire puts the bridge together on a store, which it opens once no setting can be wrong any more. m may be nil.
-func wire(ctx context.Context, cfg *config.Config, errOut io.Writer, m *loop.Metrics,
+func wire(ctx context.Context, cfg *config.Config, log *slog.Logger, m *loop.Metrics,
 	open func() (*store.Store, error),
 ) (*wired, error) {
-	log := slog.New(slog.NewTextHandler(errOut, nil))
 	predictor := interference.New(&contention.MPS)
 	policies, err := newPolicies(cfg, predictor, log)
 	if err != nil {
@@ -135,8 +123,7 @@ func wire(ctx context.Context, cfg *config.Config, errOut io.Writer, m *loop.Met
 	j, apps := journal.New(st.DB()), &recogniser{st}
 	b := &loop.Bridge{
 		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Runs: past(st), Beliefs: predictor,
-		RetryAlone: cfg.RetryAlone,
-		AppNames:   cfg.Apps(),
+		RetryAlone: cfg.RetryAlone, AppNames: cfg.Apps(),
 		Sessions: job.Sessions{
 			Names: cfg.InteractiveNames, Partitions: cfg.InteractivePartitions,
 			MemMiB: float64(cfg.InteractiveMemory), MaxSlowdown: cfg.InteractiveMaxSlowdown,
@@ -192,14 +179,20 @@ func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, scri
 }
 
 func (r *recogniser) Profile(ctx context.Context, user, key, model string) (*rlcore.Profile, error) {
-	p, err := r.store.Lookup(ctx, user, key, model)
-	if errors.Is(err, store.ErrNotFound) {
-		p, err = r.store.Relative(ctx, user, key, model)
-	}
+	p, _, err := lookUp(ctx, r.store, user, key, model)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}
 	return p, err
+}
+
+// lookUp returns the profile of a user's application on a card, else one made of its relatives.
+func lookUp(ctx context.Context, st *store.Store, user, app, card string) (p *rlcore.Profile, unseen bool, err error) {
+	p, err = st.Lookup(ctx, user, app, card)
+	if unseen = errors.Is(err, store.ErrNotFound); unseen {
+		p, err = st.Relative(ctx, user, app, card)
+	}
+	return p, unseen, err
 }
 
 // byHand returns the users and partitions that keep hand-written shares. Unknown users are left
@@ -244,25 +237,6 @@ func uidOf(name string) (uint32, error) {
 	return uint32(uid), err
 }
 
-func (w *wired) records(mux *http.ServeMux, how credential.Method, allowed []uint32, m *loop.Metrics,
-	delivery *recordhttp.Metrics, log *slog.Logger,
-) {
-	h := &recordhttp.Handler{
-		Credentials: how,
-		AllowUID:    func(uid uint32) bool { return slices.Contains(allowed, uid) },
-		Result:      m.Record, Metrics: delivery, Log: log,
-		Keep: func(ctx context.Context, r *gpuprof.Record, behind time.Duration) (bool, error) {
-			isNew, err := w.keep(ctx, r, behind, m)
-			if err != nil {
-				log.Error("record not kept", "job", r.Ref(), "err", err)
-			}
-			return isNew, err
-		},
-	}
-	mux.Handle("POST "+recordhttp.Path, h)
-	mux.Handle("POST "+recordhttp.IdlePath, h.Idle(w.bridge.TakeIdle))
-}
-
 // keep stores a record and counts in metrics what it shows of the job's group. The record's times
 // stay in its node's clock, which is behind ours by the given time: they identify the record, and a
 // group's members share that clock. They are corrected where they are compared with times of ours.
@@ -276,6 +250,7 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 			return false, err
 		}
 	}
+	// The application is the one that was recognised while the job waited, "" = none was.
 	app, err := w.store.AppOf(ctx, r.Ref(), r.User)
 	if err != nil {
 		return false, err
@@ -284,7 +259,11 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	if err != nil {
 		return false, err
 	}
-	describe(r, app, known)
+	var params []string
+	for _, s := range known.Sizes {
+		params = append(params, s.Name+"="+strconv.FormatFloat(s.Value, 'g', -1, 64))
+	}
+	r.App, r.Params = cmp.Or(known.Name, app), strings.Join(params, "; ")
 	isNew, err := w.store.AddRecord(ctx, r, app)
 	if err != nil || !isNew {
 		return false, err
@@ -299,16 +278,6 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	}
 	w.bridge.Wake() // which judges it
 	return true, nil
-}
-
-// describe completes a record with the application that was recognised while the job waited; key ""
-// = none was.
-func describe(r *gpuprof.Record, key string, known appid.App) {
-	var params []string
-	for _, s := range known.Sizes {
-		params = append(params, s.Name+"="+strconv.FormatFloat(s.Value, 'g', -1, 64))
-	}
-	r.App, r.Params = cmp.Or(known.Name, key), strings.Join(params, "; ")
 }
 
 // fitEvery is how often records become parts of their runs where nothing is learned, and metrics show what GPUs were
