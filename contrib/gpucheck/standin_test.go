@@ -48,8 +48,7 @@ func (s *standIn) Open(a *answer) error {
 	default:
 		served, server = s.mps.Devices, s.mps.Server
 	}
-	visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
-	if len(st.Visible(visible, set, served)) == 0 {
+	if len(st.Visible(served)) == 0 {
 		return &cudaError{Call: "cuInit", Code: 100, Name: "CUDA_ERROR_NO_DEVICE"}
 	}
 	dev := st.Device(0)

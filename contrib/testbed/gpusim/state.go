@@ -23,45 +23,44 @@ type State struct {
 
 // Open opens the state file at path ("" = $GPUSIM_STATE).
 func Open(path string) (*State, error) {
+	s := &State{clock: monotonic}
 	path, err := statePath(path)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = s.load(path)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open simulated GPUs: %w", err)
-	}
-	s := &State{file: f, clock: monotonic}
-	if err := s.load(); err != nil {
 		_ = s.Close()
-		return nil, fmt.Errorf("open simulated GPUs %s: %w", path, err)
+		return nil, fmt.Errorf("open simulated GPUs: %w", err)
 	}
 	return s, nil
 }
 
 func statePath(path string) (string, error) {
 	if path = cmp.Or(path, os.Getenv(StateEnv)); path == "" {
-		return "", errors.New("no state file of simulated GPUs: " + StateEnv + " is not set")
+		return "", errors.New(StateEnv + " is not set")
 	}
 	return path, nil
 }
 
 // load maps the file. What is in it is believed: a file that only this version of the program has made.
-func (s *State) load() error {
+func (s *State) load(path string) (err error) {
+	if s.file, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
+		return err
+	}
 	fi, err := s.file.Stat()
 	if err != nil {
 		return err
 	}
 	if fi.Size() < int64(fileSize(1)) {
-		return fmt.Errorf("%d bytes are no state file of simulated GPUs", fi.Size())
+		return fmt.Errorf("%s: %d bytes are no state file of simulated GPUs", path, fi.Size())
 	}
 	s.mem, err = unix.Mmap(int(s.file.Fd()), 0, int(fi.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return fmt.Errorf("map: %w", err)
+		return fmt.Errorf("map %s: %w", path, err)
 	}
 	h := s.header()
 	if string(h.Magic[:]) != magic || h.Version != version || len(s.mem) != fileSize(h.Devices) {
-		return errors.New("not made by this version of gpusim: make it anew with gpusim init")
+		return fmt.Errorf("%s is not made by this version of gpusim: make it anew with gpusim init", path)
 	}
 	for i := range h.Devices {
 		s.devs = append(s.devs, &Device{state: s, index: i, rec: deviceIn(s.mem, i)})

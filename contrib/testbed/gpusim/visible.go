@@ -1,6 +1,7 @@
 package gpusim
 
 import (
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,9 +105,9 @@ func (s *State) Parts() (gpus, instances []Part) {
 	return gpus, instances
 }
 
-// Visible returns the parts that a CUDA program sees, in its order: of the machine's, or, if served has any, of those
-// with these UUIDs, which an MPS server has.
-func (s *State) Visible(v string, set bool, served []string) (out []Part) {
+// Visible returns the parts that a CUDA program with this process's environment sees, in its order: of the machine's,
+// or, if served has any, of those with these UUIDs, which an MPS server has.
+func (s *State) Visible(served []string) (out []Part) {
 	gpus, instances := s.Parts()
 	all, numbered := slices.Concat(gpus, instances), len(gpus)
 	if len(served) > 0 {
@@ -119,6 +120,7 @@ func (s *State) Visible(v string, set bool, served []string) (out []Part) {
 	for _, p := range all {
 		names = append(names, p.Name())
 	}
+	v, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
 	for _, i := range visible(v, set, names, numbered) {
 		out = append(out, all[i])
 	}

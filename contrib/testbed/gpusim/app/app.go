@@ -114,8 +114,7 @@ func compute(cfg *Config, rep *Report) error {
 	} else if !errors.Is(err, mps.ErrNoDaemon) { // without one it computes without
 		return err
 	}
-	v, set := os.LookupEnv(mps.VisibleEnv)
-	all := st.Visible(v, set, served)
+	all := st.Visible(served)
 	if len(all) == 0 {
 		return gpusim.ErrNoInstance
 	}

@@ -82,7 +82,7 @@ func runDaemon(st *gpusim.State, multiuser bool, ready func()) error {
 		dir: pipeDir(os.Getenv), multiuser: multiuser, uid: os.Getuid(), done: make(chan struct{}), driver: st.Driver(),
 		volta: true, maxClients: gpusim.Slots,
 	}
-	for _, g := range visible(st) { // without a GPU it is the server that fails
+	for _, g := range st.Visible(nil) { // without a GPU it is the server that fails
 		d.maxClients = min(d.maxClients, g.MaxClients())
 		d.volta = d.volta && !g.SameUser()
 		d.devices = append(d.devices, g.Name())

@@ -44,7 +44,6 @@ import (
 const (
 	PipeEnv     = "CUDA_MPS_PIPE_DIRECTORY"
 	LogEnv      = "CUDA_MPS_LOG_DIRECTORY"
-	VisibleEnv  = "CUDA_VISIBLE_DEVICES"
 	ThreadsEnv  = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 	MemLimitEnv = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 )
@@ -177,7 +176,7 @@ func runServer(stdin io.Reader, stdout io.Writer) error {
 	if init, err := time.ParseDuration(os.Getenv(InitEnv)); err == nil {
 		time.Sleep(init)
 	}
-	all := visible(st)
+	all := st.Visible(nil)
 	if len(all) == 0 {
 		return errors.New("no CUDA-capable device is detected")
 	}
@@ -221,12 +220,6 @@ func forget(server int) {
 	for _, name := range segments(server) {
 		_ = os.Remove(name)
 	}
-}
-
-// visible are the GPUs and instances that this process may use.
-func visible(st *gpusim.State) []gpusim.Part {
-	v, set := os.LookupEnv(VisibleEnv)
-	return st.Visible(v, set, nil)
 }
 
 // What Connect answers.

@@ -23,23 +23,23 @@ static void look(const struct sim_device_rec *d, struct live *l)
 	l->count = n;
 }
 
-enum list { COMPUTE = SIM_F_PROCESSES, MPS = SIM_F_MPS_PROCESSES };
-
-static nvmlReturn_t list(nvmlDevice_t device, enum list what, unsigned int *count, nvmlProcessInfo_t *infos)
+static nvmlReturn_t list(nvmlDevice_t device, int figure, unsigned int *count, nvmlProcessInfo_t *infos)
 {
 	unsigned int n = 0;
-	ENTER(device, what, ANY);
-	if (what == MPS)
+	ENTER(device, figure, ANY);
+	if (figure == SIM_F_MPS_PROCESSES)
 		NEEDS(SIM_CAP_MPS_LIST);
 	struct live l;
 	look(d, &l);
 	for (unsigned int k = 0; k < l.count; k++) {
 		const struct sim_slot *s = l.p[k].slot;
-		if ((what == MPS && s->kind != SIM_CLIENT) || (e.in && s->instance != device.handle->instance) || n++ >= *count)
+		if (figure == SIM_F_MPS_PROCESSES && s->kind != SIM_CLIENT)
+			continue;
+		if ((e.in && s->instance != device.handle->instance) || n++ >= *count)
 			continue;
 		infos[n - 1] = (nvmlProcessInfo_t){
 			.pid = s->pid,
-			.usedGpuMemory = sim_figure(d, what, l.p[k].mem * MIB, ~0ULL >> 1),
+			.usedGpuMemory = sim_figure(d, figure, l.p[k].mem * MIB, ~0ULL >> 1),
 			.gpuInstanceId = s->instance ? d->instance[s->instance - 1].gpuinstance : NO_INSTANCE,
 			.computeInstanceId = s->instance ? 0 : NO_INSTANCE,
 		};
@@ -47,14 +47,14 @@ static nvmlReturn_t list(nvmlDevice_t device, enum list what, unsigned int *coun
 	return sim_filled(count, n);
 }
 
-#define LIST_GETTER(name, what)                                                                     \
+#define LIST_GETTER(name, figure)                                                                   \
 	EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) \
 	{                                                                                            \
-		return list(device, what, count, infos);                                             \
+		return list(device, figure, count, infos);                                           \
 	}
 
-LIST_GETTER(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE)
-LIST_GETTER(nvmlDeviceGetMPSComputeRunningProcesses_v3, MPS)
+LIST_GETTER(nvmlDeviceGetComputeRunningProcesses_v3, SIM_F_PROCESSES)
+LIST_GETTER(nvmlDeviceGetMPSComputeRunningProcesses_v3, SIM_F_MPS_PROCESSES)
 
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
 						    unsigned int *count, unsigned long long last_seen)
