@@ -64,10 +64,8 @@ type job struct {
 // fault is a thing that was done to the machine.
 type fault struct {
 	interval
-	kind string
+	*cluster.Fault
 	node string // "" = not one node's
-	// plain: plain Slurm's jobs would have felt it too.
-	plain bool
 }
 
 // locked does something with the shared fields.
@@ -183,21 +181,17 @@ func (c *campaign) act(ctx context.Context, l *life, id string, a act) bool {
 // torment causes faults until the context ends, about one in everyS seconds, and mends all.
 func (c *campaign) torment(ctx context.Context) {
 	rnd := rand.New(rand.NewPCG(c.o.seed, 2)) //nolint:gosec // repeatable, not secret
-	// A fault that lasts for much of a short campaign would leave little of it.
-	kinds := slices.DeleteFunc(slices.Clone(cluster.Faults), func(f cluster.Fault) bool {
-		return c.o.plain && !f.Slurm || f.Least > c.o.length.Seconds()/10
-	})
-	sum := 0
-	for i := range kinds {
-		sum += kinds[i].Weight
+	var kinds []*cluster.Fault                // each as often as it weighs
+	for i := range cluster.Faults {
+		f := &cluster.Faults[i]
+		// A fault that lasts for much of a short campaign would leave little of it.
+		if (f.Slurm || !c.o.plain) && f.Least <= c.o.length.Seconds()/10 {
+			kinds = append(kinds, slices.Repeat([]*cluster.Fault{f}, f.Weight)...)
+		}
 	}
 	var mend sync.WaitGroup
 	for cluster.Sleep(ctx, rnd.ExpFloat64()*c.o.everyS) {
-		pick, i := rnd.IntN(sum), 0
-		for ; pick >= kinds[i].Weight; i++ {
-			pick -= kinds[i].Weight
-		}
-		f, node := &kinds[i], rnd.IntN(len(c.nodeGPUs))
+		f, node := kinds[rnd.IntN(len(kinds))], rnd.IntN(len(c.nodeGPUs))
 		s := f.Least + (f.Most-f.Least)*rnd.Float64()
 		mend.Go(func() {
 			from := now()
@@ -208,7 +202,7 @@ func (c *campaign) torment(ctx context.Context) {
 			if err != nil && ctx.Err() == nil {
 				fmt.Fprintf(os.Stderr, "soak: %s: %v\n", f.Name, err)
 			}
-			c.locked(func() { c.faults = append(c.faults, fault{interval{from, now()}, f.Name, name, f.Plain}) })
+			c.locked(func() { c.faults = append(c.faults, fault{interval{from, now()}, f, name}) })
 		})
 	}
 	mend.Wait()
@@ -244,8 +238,8 @@ const aftermath = 10
 // the last seconds' jobs and ends; "" = there was none.
 func (c *campaign) forgot(from, to float64) string {
 	for _, f := range c.faults {
-		if f.plain && f.node == "" && f.To > from && f.From < to {
-			return f.kind
+		if f.Plain && f.node == "" && f.To > from && f.From < to {
+			return f.Name
 		}
 	}
 	return ""

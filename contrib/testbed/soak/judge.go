@@ -240,10 +240,10 @@ func (c *campaign) blame(j *job, pauseS float64) {
 		ended := interval{f.From, f.To + aftermath}.has(j.End)
 		on := f.node == j.node() && f.From < j.End+aftermath && f.To > j.Start
 		switch {
-		case f.plain && (f.node == "" && ended || on):
-			j.fault = f.kind
+		case f.Plain && (f.node == "" && ended || on):
+			j.fault = f.Name
 		case on || f.node == "" && f.From < j.End && f.To > j.Start:
-			j.hits = append(j.hits, f.kind)
+			j.hits = append(j.hits, f.Name)
 		}
 	}
 	if j.impossible && j.fault == "" {
@@ -309,7 +309,7 @@ func (c *campaign) plainEnds(pauseS float64) {
 	}
 	outages := merged(c.outages)
 	for _, f := range c.faults {
-		if f.plain && f.node == "" {
+		if f.Plain && f.node == "" {
 			outages = append(outages, outage{f.interval, -1, "", true})
 		}
 	}
