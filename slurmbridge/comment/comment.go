@@ -14,8 +14,8 @@ import (
 // mostComment is the longest AdminComment in bytes.
 const mostComment = 400
 
-// Texts are what the jobs' AdminComments are to say, by ref. written holds what they say already.
-func Texts(p *job.Plan, in *plan.Input, written map[string]string) map[string]string {
+// Texts are what the jobs' AdminComments are to say, by ref. written is what one says already, "" = nothing.
+func Texts(p *job.Plan, in *plan.Input, written func(ref string) string) map[string]string {
 	out := map[string]string{}
 	seats := in.Tracker.Seats()
 	commentSharers(out, p, seats, written)
@@ -32,8 +32,8 @@ func Texts(p *job.Plan, in *plan.Input, written map[string]string) map[string]st
 			}
 			out[ref] += "ignored " + strings.Join(t.Ignored, "; ")
 		}
-		if out[ref] == "" && release.Announced(written[ref]) != "" &&
-			(seats[ref].Group != nil || !release.Stamped(j, written[ref])) {
+		if said := written(ref); out[ref] == "" && release.Announced(said) != "" &&
+			(seats[ref].Group != nil || !release.Stamped(j, said)) {
 			out[ref] = nowInstead(j, seats[ref].Group)
 		}
 	}
@@ -60,7 +60,9 @@ func nowInstead(j *job.Job, g *job.Group) string {
 }
 
 // commentSharers says which jobs share which GPU now.
-func commentSharers(out map[string]string, p *job.Plan, seats map[string]tracker.Seat, written map[string]string) {
+func commentSharers(out map[string]string, p *job.Plan, seats map[string]tracker.Seat,
+	written func(ref string) string,
+) {
 	for i := range p.Running.GPUs {
 		card := &p.Running.GPUs[i]
 		var sharers, names []string
@@ -87,7 +89,7 @@ func commentSharers(out map[string]string, p *job.Plan, seats map[string]tracker
 			case seats[ref].Member != nil && seats[ref].Member.Tried:
 				out[ref] = fmt.Sprintf("%s alone, with %d MiB of its memory: tried whether that suffices", where,
 					seats[ref].Member.MemMiB)
-			case written[ref] != "":
+			case written(ref) != "":
 				out[ref] = where + ", alone now"
 			}
 		}

@@ -32,7 +32,8 @@ type Note struct {
 var noteShape = regexp.MustCompile(`^` + CommentPrefix +
 	`(?:\(default(?: cpus=([0-9]{1,6}))?(?: mem=([0-9]{1,9}))?\) ?)?(?:\(app ([A-Za-z0-9_.-]{1,64})\) ?)?(?:\(args ([A-Za-z0-9_.=~+ -]{1,300})\) ?)?`)
 
-// ParseNote reads the note at the beginning of an AdminComment, and returns the comment without it.
+// ParseNote reads the note at the beginning of an AdminComment, and returns the comment without it; "" = there is no
+// more.
 func ParseNote(adminComment string) (n Note, rest string) {
 	m := noteShape.FindStringSubmatch(adminComment)
 	if m == nil {
@@ -41,7 +42,10 @@ func ParseNote(adminComment string) (n Note, rest string) {
 	n.Defaults.CPUs, _ = strconv.Atoi(m[1])
 	n.Defaults.MemMiB, _ = strconv.ParseInt(m[2], 10, 64)
 	n.App, n.Args = m[3], m[4]
-	return n, CommentPrefix + adminComment[len(m[0]):]
+	if rest = adminComment[len(m[0]):]; rest != "" {
+		rest = CommentPrefix + rest
+	}
+	return n, rest
 }
 
 // Comment is the AdminComment that says the text and keeps the note.

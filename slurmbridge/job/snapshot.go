@@ -101,8 +101,9 @@ type Job struct {
 	Nodes string
 	GPUs  []int
 
-	// Comment is the owner's --comment, cut after 1,024 bytes. Hostile text.
-	Comment string
+	// Comment is the owner's --comment, cut after 1,024 bytes. Hostile text. AdminComment is the administrators', cut
+	// likewise, without Note.
+	Comment, AdminComment string
 }
 
 // RequestKind is the form of a GPU request.
@@ -423,9 +424,8 @@ func (u *Update) Words() []string {
 
 // Description is what Slurm knows of one job by name, running, waiting or over.
 type Description struct {
-	State        string // Slurm's own word, e.g. "COMPLETED", "FAILED", "TIMEOUT"
-	Requeue      bool   // it may be run again
-	AdminComment string // "" = none, cut after 1,024 bytes
+	State   string // Slurm's own word, e.g. "COMPLETED", "FAILED", "TIMEOUT"
+	Requeue bool   // it may be run again
 	// Start and End are its run's, in whole seconds; zero = it has not started, or not ended.
 	Start, End time.Time
 }

@@ -17,10 +17,7 @@ import (
 // after its last, so that a bridge that finds it half made can restore it.
 func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	settled := true
-	if refs := stamped(p.Repairs); len(refs) > 0 && b.acting() == job.Active {
-		b.comments.read(ctx, refs)
-		b.comments.keepForeign(p.Repairs)
-	}
+	b.comments.keepForeign(p.Repairs)
 	repairs := release.Merge(p.Repairs)
 	for i, err := range b.sendAll(ctx, repairs) {
 		b.note(ctx, nil, &repairs[i], err)
@@ -60,7 +57,6 @@ type making struct {
 // makeGroups makes the groups of a plan; groups of a node with several GPUs are made together. of finds them by their
 // members.
 func (b *Bridge) makeGroups(ctx context.Context, p *job.Plan, of map[string]*making) {
-	b.readComments(ctx, p.Groups)
 	seats := b.tracker.Seats()
 	var sides [][]*making
 	members := 0
@@ -97,18 +93,6 @@ func sidesOf(p *job.Plan, of map[string]*making) (sides [][]*making) {
 // atOnce is of how many members groups are prepared before the first of them are released: many
 // cost little more than one, and the first don't wait for the last.
 const atOnce = 100
-
-// readComments reads the AdminComments that the changes of groups are to replace.
-func (b *Bridge) readComments(ctx context.Context, groups []job.PlannedGroup) {
-	var refs []string
-	for i := range groups {
-		refs = append(refs, stamped(groups[i].Prepare)...)
-	}
-	// All of them, however many: one that wasn't read gets no stamp.
-	for some := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(refs))), mostRead) {
-		b.comments.read(ctx, some)
-	}
-}
 
 // enter writes a group down, unless the gate might open before it is made, and adds it to the tracker. false: it isn't
 // to be made.
@@ -273,24 +257,14 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 			}
 		}
 	}
-	lost, refs := mayBeOrphans(snap, t)
 	var back []job.Change
 	for ref, seat := range t.Seats() {
-		j := pending[ref]
-		if j == nil || release.IsBack(seat.Member, j) {
-			continue // over, running, or what it was before: nothing holds it but the gate
-		}
-		back = append(back, release.Restore(seat.Member, j, "", job.CauseUngated.String(), snap.At))
-		refs = append(refs, ref)
+		if j := pending[ref]; j != nil && !release.IsBack(seat.Member, j) {
+			back = append(back, release.Restore(seat.Member, j, "", job.CauseUngated.String(), snap.At))
+		} // else it is over, running, or what it was before: nothing holds it but the gate
 	}
-	var errs []error
-	said := map[string]job.Description{}
-	if len(refs) > 0 {
-		said, err = s.Describe(ctx, refs)
-		errs = append(errs, err)
-	}
-	for _, j := range lost {
-		if c, ok := release.Recover(j, said[j.Ref].AdminComment, "", snap.At); ok {
+	for _, j := range mayBeOrphans(snap, t) {
+		if c, ok := release.Recover(j, "", snap.At); ok {
 			back = append(back, c)
 		}
 	}
@@ -298,10 +272,11 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 	for i := range back {
 		ref := back[i].Update.Jobs[0]
 		freed[ref], updates[i] = true, back[i].Update
-		if !strings.HasPrefix(said[ref].AdminComment, job.CommentPrefix) { // it isn't the bridge's to write
+		if !strings.HasPrefix(pending[ref].AdminComment, job.CommentPrefix) { // it isn't the bridge's to write
 			updates[i].AdminComment = nil
 		}
 	}
+	var errs []error
 	for _, err := range s.UpdateAll(ctx, updates) {
 		if !errors.Is(err, job.ErrNoJob) {
 			errs = append(errs, err)
@@ -317,39 +292,32 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 
 // mayBeOrphans are the pending jobs of no known group that have less than a GPU's shares, or
 // are bound to a node.
-func mayBeOrphans(s *job.Snapshot, t *tracker.Tracker) (jobs []*job.Job, refs []string) {
+func mayBeOrphans(s *job.Snapshot, t *tracker.Tracker) (jobs []*job.Job) {
 	seats := t.Seats()
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		given := j.Request.Kind == job.Shares && (j.Request.Count < job.Units || j.ReqNodes != "") ||
 			j.Request.Kind == job.WholeGPU && j.ReqNodes != "" && release.Behind(s.Gates, j)
 		if j.State == job.Pending && given && seats[j.Ref].Group == nil && t.Unmanaged[j.Ref] == "" {
-			jobs, refs = append(jobs, j), append(refs, j.Ref)
+			jobs = append(jobs, j)
 		}
 	}
-	return jobs, refs
+	return jobs
 }
 
 // orphans restores jobs that wait with shares and node of a group that the journal doesn't
 // know: it was lost or could not be read. Next to other groups they could start on a GPU
 // that has no room for them.
-func (b *Bridge) orphans(ctx context.Context, in *plan.Input) []job.Change {
+func (b *Bridge) orphans(in *plan.Input) (out []job.Change) {
 	if b.acting() != job.Active {
 		return nil
 	}
-	jobs, refs := mayBeOrphans(in.Snap, b.tracker)
-	if unread := b.comments.unread(refs); len(unread) > 0 {
-		b.comments.read(ctx, unread)
-	}
-	var out []job.Change
-	for _, j := range jobs {
-		c, ok := release.Recover(j, b.comments.text[j.Ref], in.Gate, in.Snap.At)
-		if !ok {
-			continue
+	for _, j := range mayBeOrphans(in.Snap, b.tracker) {
+		if c, ok := release.Recover(j, in.Gate, in.Snap.At); ok {
+			b.Log.Warn("a job of a group that the journal doesn't know is restored", "job", j.Ref)
+			out = append(out, c)
+			in.Touched[j.Ref] = true
 		}
-		b.Log.Warn("a job of a group that the journal doesn't know is restored", "job", j.Ref)
-		out = append(out, c)
-		in.Touched[j.Ref] = true
 	}
 	return out
 }

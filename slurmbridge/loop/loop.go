@@ -131,7 +131,7 @@ func (b *Bridge) init() {
 			b.Gate.Log, b.Gate.Adopt = cmp.Or(b.Gate.Log, b.Log), b.adoptLines
 		}
 		b.apps = newIdentifier(b)
-		b.comments = comments{Bridge: b, text: map[string]string{}, foreign: map[string]bool{}}
+		b.comments = comments{Bridge: b, said: map[string]string{}}
 	})
 }
 
@@ -224,6 +224,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		return 0, fmt.Errorf("poll: %w", err)
 	}
 	b.Metrics.polled(b.Now().Sub(started))
+	b.comments.look(snap.Jobs)
 	b.fault("gate")
 	b.giveWay(ctx, snap)
 	switch {
@@ -243,7 +244,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	}
 	in, repairs, events := b.observe(snap, gate)
 	in.Bounds = b.readBounds(ctx, snap)
-	repairs = append(repairs, b.orphans(ctx, in)...)
+	repairs = append(repairs, b.orphans(in)...)
 	b.report(events)
 	b.ended(ctx, snap, events)
 	if err := b.judge(ctx, snap); err != nil {

@@ -393,6 +393,7 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 		if !j.ended {
 			c := j.Job
 			c.Dependency.List = slices.Clone(j.Dependency.List)
+			_, c.AdminComment = job.ParseNote(j.said)
 			s.Jobs = append(s.Jobs, c)
 		}
 	}
@@ -589,8 +590,7 @@ func (m *model) Describe(_ context.Context, refs []string) (map[string]job.Descr
 	out := map[string]job.Description{}
 	for _, j := range m.jobs {
 		d := job.Description{
-			State: string(j.State), AdminComment: j.said, Requeue: j.Job.Requeue, Start: j.began,
-			End: j.over.Truncate(time.Second),
+			State: string(j.State), Requeue: j.Job.Requeue, Start: j.began, End: j.over.Truncate(time.Second),
 		}
 		if j.ended && j.fails {
 			d.State = "FAILED"

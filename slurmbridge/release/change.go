@@ -294,17 +294,15 @@ func onNode(node string) string {
 // What it replaced can only be a whole GPU's shares, or of an adopted job a whole GPU.
 var stampShape = regexp.MustCompile(`^` + job.CommentPrefix + `\[((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?100|gpu(?::[A-Za-z0-9_.+-]+){0,2})(?: on ([A-Za-z0-9_.-]+))?\]`)
 
-// Stamped reports whether a job's AdminComment has a stamp that is true: it may be needed to
+// Stamped reports whether an AdminComment, without the note, has a stamp that is true of the job: it may be needed to
 // restore the job.
 func Stamped(j *job.Job, adminComment string) bool {
-	_, adminComment = job.ParseNote(adminComment)
 	s := stampShape.FindStringSubmatch(adminComment)
 	return s != nil && isStamped(j, s)
 }
 
-// Announced is what an AdminComment of the bridge's says besides its stamp, "" = nothing.
+// Announced is what an AdminComment of the bridge's, without the note, says besides its stamp, "" = nothing.
 func Announced(adminComment string) string {
-	_, adminComment = job.ParseNote(adminComment)
 	rest := adminComment[len(stampShape.FindString(adminComment)):]
 	return strings.TrimSpace(strings.TrimPrefix(rest, job.CommentPrefix))
 }
@@ -327,17 +325,16 @@ func isStamped(j *job.Job, stamp []string) bool {
 
 // Recover restores a job of no known group that looks as its stamp says. false: it has no
 // stamp, or was changed since.
-func Recover(j *job.Job, adminComment, gate string, at time.Time) (job.Change, bool) {
-	n, adminComment := job.ParseNote(adminComment)
-	s := stampShape.FindStringSubmatch(adminComment)
+func Recover(j *job.Job, gate string, at time.Time) (job.Change, bool) {
+	s := stampShape.FindStringSubmatch(j.AdminComment)
 	if s == nil || !isStamped(j, s) {
 		return job.Change{}, false
 	}
-	m := &job.Member{WasGres: s[3], WasNodes: s[4], WasHost: n.Defaults}
-	if j.CPUs < n.Defaults.CPUs {
+	m := &job.Member{WasGres: s[3], WasNodes: s[4], WasHost: j.Note.Defaults}
+	if j.CPUs < m.WasHost.CPUs {
 		m.Host.CPUs = j.CPUs
 	}
-	if mib := int64(j.HostMemMiB); mib < n.Defaults.MemMiB {
+	if mib := int64(j.HostMemMiB); mib < m.WasHost.MemMiB {
 		m.Host.MemMiB = mib
 	}
 	c := Restore(m, j, gate, job.CauseUnreleased.String(), at)

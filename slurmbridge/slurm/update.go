@@ -137,19 +137,15 @@ func (c *Client) Describe(ctx context.Context, refs []string) (map[string]job.De
 	if err := checkRefs("describe", refs...); err != nil || len(refs) == 0 {
 		return nil, err
 	}
-	nonce := text.NewNonce()
-	out, _, err := c.run(ctx, command{
-		prog: "squeue",
-		args: []string{"--noheader", "--all", "--array", "--local", "--states=all", "--jobs=" + strings.Join(refs, ",")},
-		env:  []string{"SQUEUE_FORMAT2=" + text.DescriptionFormat(nonce)},
-	})
+	out, err := c.ask(ctx, "squeue", "--noheader", "--all", "--array", "--local", "--states=all",
+		"--jobs="+strings.Join(refs, ","), "--Format="+text.DescriptionFormat())
 	if errors.Is(err, job.ErrNoJob) {
 		return nil, nil // it has forgotten all of them
 	}
 	if err != nil {
 		return nil, err
 	}
-	return text.ParseDescriptions(out, nonce)
+	return text.ParseDescriptions(out)
 }
 
 // TaskName names the array task that has a number now, as in "120_4"; of any other job it is the number.

@@ -128,7 +128,7 @@ func MemPerCPU(out []byte) bool {
 	return !node
 }
 
-// Positions of the fields of a description that only Slurm writes, which '|' ends.
+// Positions of the fields of a description, which only Slurm writes and '|' ends.
 const (
 	dArray = iota
 	dTask
@@ -141,26 +141,16 @@ const (
 
 var described = [numDescribed]string{"arrayjobid", "arraytaskid", "state", "requeue", "starttime", "endtime"}
 
-// DescriptionFormat is what squeue -O takes for ParseDescriptions: the administrators'
-// comment is the last field, and the nonce ends it.
-func DescriptionFormat(nonce string) string {
-	return strings.Join(described[:], ":|,") + ":" + nonce + ",admin_comment:" + nonce
-}
+// DescriptionFormat is what squeue -O takes for ParseDescriptions.
+func DescriptionFormat() string { return strings.Join(described[:], ":|,") + ":|" }
 
 // ParseDescriptions reads squeue's rows in DescriptionFormat, by job or array task.
-func ParseDescriptions(out []byte, nonce string) (map[string]job.Description, error) {
+func ParseDescriptions(out []byte) (map[string]job.Description, error) {
 	jobs := map[string]job.Description{}
-	mark := []byte(nonce)
-	for len(out) > 0 {
-		head, rest, _ := bytes.Cut(out, mark)
-		comment, rest, ok := bytes.Cut(rest, mark)
-		if !ok || len(rest) > 0 && rest[0] != '\n' {
-			return nil, fmt.Errorf("%w: a description is cut short", ErrRow)
-		}
-		out = rest[min(1, len(rest)):]
-		f := bytes.Split(head, []byte{'|'})
+	for line := range bytes.Lines(out) {
+		f := bytes.Split(bytes.TrimSuffix(line, []byte("|\n")), []byte{'|'})
 		if len(f) != numDescribed {
-			return nil, fmt.Errorf("%w: a description begins with %.80q", ErrRow, head)
+			return nil, fmt.Errorf("%w: a description is %.80q", ErrRow, line)
 		}
 		ref := string(f[dArray])
 		if task := string(f[dTask]); !IsNone(task) {
@@ -169,14 +159,10 @@ func ParseDescriptions(out []byte, nonce string) (map[string]job.Description, er
 		if !ValidRef(ref) {
 			continue // several tasks in one row
 		}
-		d := job.Description{
+		jobs[ref] = job.Description{
 			State: string(f[dState]), Requeue: string(f[dRequeue]) == "1", Start: parseTime(f[dStart]),
 			End: parseTime(f[dEnd]),
 		}
-		if s := unquoted(string(comment)); !IsNone(s) {
-			d.AdminComment = s[:min(len(s), maxComment)]
-		}
-		jobs[ref] = d
 	}
 	return jobs, nil
 }

@@ -103,7 +103,7 @@ func FuzzReaders(f *testing.F) {
 		"Invalid job id specified for job 7\n22_2: Job dependency problem\nx for job 1_2_3\n7: for job 8",
 		"7: Requested operation not permitted (a plugin's words",
 		"22_[2]: a\n22_[0-3,7]: b\n22_0-3: c\n22_[2: d\n22_2]: e\n22_[3-1]: f\n22_[0-99999999]: g",
-		"x|n1\n7\n8|\n|9\n9|(null)", "7|N/A|FAILED|1|2|3~N(null)~N\n20|3|COMPLETED|0|N/A|N/A~Nx~N\n", "~N~N",
+		"x|n1\n7\n8|\n|9\n9|(null)", "7|N/A|FAILED|1|2|3|\n20|3|COMPLETED|0|N/A|N/A|\n", "||",
 		"lab||root|gres/gpu=4||\nroot||lab|gres/gpu=-1,gres/gpu:a=1e9||\n", "normal|gres/gpu=K||||\n",
 		"22.05.8", "23.11.0-rc1", "slurm(64030)", "300 sec", "a=1,B=2", "120_4", "gpu:a:1(S:0),mps:1K", "gpu:0,,:", "gres/mps:50",
 		"gres:gpu:shared:1", "gres:shard:50(S:0,1)", "cpu=2,gres/gpu=1", "gpu:(,),:", "gres/gpu:99999999999999999999",
@@ -138,7 +138,7 @@ func FuzzReaders(f *testing.F) {
 		for id, nodes := range ParseExcluded([]byte(out)) {
 			has(id >= 0 && (!IsNone(nodes) || nodes == "") && !strings.Contains(nodes, "\n"), "excluded", nodes)
 		}
-		described, err := ParseDescriptions([]byte(out), "~N")
+		described, err := ParseDescriptions([]byte(out))
 		has(err == nil || described == nil, "an answer beside an error", described)
 		for ref := range described {
 			has(ValidRef(ref), "described", ref)

@@ -232,8 +232,8 @@ func (r *queueRow) cut(out, mark []byte, n int, has func(field int) bool) (rest 
 func (r *queueRow) forget() bool {
 	found := false
 	for i, f := range r.free {
-		if i != fDependency && isTooLong(f) {
-			r.free[i], found = nil, found || i != fAdminComment && i != fName && i != fWorkDir
+		if i != fDependency && i != fAdminComment && isTooLong(f) {
+			r.free[i], found = nil, found || i != fName && i != fWorkDir
 		}
 	}
 	return found || isTooLong(r.free[fDependency]) || isTooLong(r.head)
@@ -290,9 +290,9 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	j.Priority, _ = digits(pf[pPriority])
 	j.HetID, _ = digits(pf[pHet])
 	setSize(j, pf[pNodes], pf[pCPUs], pf[pTRES])
-	// One that scontrol read from its standard input has quotes.
-	if c := bytes.TrimPrefix(ff[fAdminComment], []byte{'"'}); bytes.HasPrefix(c, []byte(job.CommentPrefix+"(")) {
-		j.Note, _ = job.ParseNote(string(c))
+	j.AdminComment = unquoted(p.text(ff[fAdminComment][:min(maxComment, len(ff[fAdminComment]))]))
+	if strings.HasPrefix(j.AdminComment, job.CommentPrefix) {
+		j.Note, j.AdminComment = job.ParseNote(j.AdminComment)
 	}
 	return true
 }

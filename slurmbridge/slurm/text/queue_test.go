@@ -433,6 +433,7 @@ func TestEndlessFields(t *testing.T) {
 	}{
 		"excluded nodes":       {func(_ *[numPlain]string, f *[numFree]string) { f[fExcNodes] = long }, 2, true},
 		"its name":             {func(_ *[numPlain]string, f *[numFree]string) { f[fName] = long }, 2, false},
+		"its AdminComment":     {func(_ *[numPlain]string, f *[numFree]string) { f[fAdminComment] = long }, 2, false},
 		"a list of partitions": {func(p *[numPlain]string, _ *[numFree]string) { p[pPartition] = long }, 1, false},
 		"its dependencies":     {func(_ *[numPlain]string, f *[numFree]string) { f[fDependency] = long }, 1, false},
 	} {
@@ -449,7 +450,8 @@ func TestEndlessFields(t *testing.T) {
 		var p QueueParser
 		jobs, _, err := p.Parse(nil, kept.Bytes(), "~N")
 		if err != nil || len(jobs) != c.jobs || jobs[c.jobs-1].Ref != "2" || jobs[c.jobs-1].TooLong ||
-			jobs[0].TooLong != c.tooLong || jobs[0].ExcNodes != "" {
+			jobs[0].TooLong != c.tooLong || jobs[0].ExcNodes != "" ||
+			(jobs[0].AdminComment == "") == (name == "its AdminComment") { // somebody else's stays
 			t.Errorf("%s: %+v, %v", name, jobs, err)
 		}
 	}
