@@ -507,7 +507,7 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 				cmd.Stdin = strings.NewReader(program)
 				out, err := cmd.CombinedOutput()
 				// This takes up to a second; of the square of a line's length it would take minutes.
-				if took := time.Since(start); err != nil || took > 20*time.Second {
+				if took := time.Since(start); err != nil || took > time.Minute {
 					t.Errorf("%q in lines of %s, %s: %v, %v %s", part, line, gres, took, err, out)
 				} else {
 					t.Logf("%q in lines of %s, %s: %v", part, line, gres, took)

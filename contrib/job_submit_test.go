@@ -240,24 +240,24 @@ func TestSharedJobsRun(t *testing.T) {
 			}
 			for _, args := range []string{"--gres=gpu:shared", "--gpus=shared", "--gpus-per-node=shared"} {
 				id := c.submit("echo $CUDA_VISIBLE_DEVICES; srun sh -c 'echo $CUDA_VISIBLE_DEVICES'; sleep 1", args)
-				s, ok := c.WaitState(t.Context(), 30*time.Second, id, "COMPLETED")
+				s, ok := c.WaitState(t.Context(), time.Minute, id, "COMPLETED")
 				out, err := os.ReadFile(c.Path("out", id+".out"))
 				lines := strings.Fields(string(out))
 				if !ok || err != nil || len(lines) != 2 || lines[0] != lines[1] {
 					t.Errorf("%s: %s, printed %q, %v", args, s, out, err)
 				}
 			}
-			out, err := c.RunAs(t.Context(), "nobody", "timeout", "30", "salloc", "--gres=gpu:shared", "srun", "sh", "-c",
+			out, err := c.RunAs(t.Context(), "nobody", "timeout", "120", "salloc", "--gres=gpu:shared", "srun", "sh", "-c",
 				"echo GPU=$CUDA_VISIBLE_DEVICES")
 			if err != nil || !strings.Contains(out, "GPU=0") {
 				t.Errorf("salloc: %q %v", out, err)
 			}
-			if out, err := c.RunAs(t.Context(), "nobody", "timeout", "30", "salloc", "--gpus=shared", "true"); err == nil ||
+			if out, err := c.RunAs(t.Context(), "nobody", "timeout", "120", "salloc", "--gpus=shared", "true"); err == nil ||
 				!strings.Contains(out, "by --gres=gpu:shared") {
 				t.Errorf("salloc --gpus: %q %v", out, err)
 			}
 			// srun alone works where its --gres follows the job's; otherwise srun reports an error.
-			out, err = c.RunAs(t.Context(), "nobody", "timeout", "30", "srun", "--gres=gpu:shared", "sh", "-c",
+			out, err = c.RunAs(t.Context(), "nobody", "timeout", "120", "srun", "--gres=gpu:shared", "sh", "-c",
 				"echo GPU=$CUDA_VISIBLE_DEVICES")
 			if c.Release < "23.02" {
 				if err == nil || !strings.Contains(out, "sbatch --gres=gpu:shared") {

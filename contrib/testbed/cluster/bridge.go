@@ -64,7 +64,7 @@ func (s *Stack) Bridge(ctx context.Context) error {
 
 // gated waits until the bridge is ready and jobs are gated.
 func (s *Stack) gated(ctx context.Context) error {
-	if !slurmtest.Wait(ctx, 20*time.Second, func() bool {
+	if !slurmtest.Wait(ctx, time.Minute, func() bool {
 		_, err := s.Text("/-/ready")
 		return err == nil && s.Gate() != 0
 	}) {

@@ -2,7 +2,6 @@
 package mungetest
 
 import (
-	"context"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -44,14 +43,13 @@ func Start(t testing.TB, key string, skew time.Duration) *credential.Munge {
 	}
 	must.OK(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	for range 200 {
-		if _, err = m.Encode(context.Background(), "x"); err == nil {
-			return m
-		}
-		time.Sleep(25 * time.Millisecond)
+	if !slurmtest.Wait(t.Context(), time.Minute, func() bool {
+		_, err = m.Encode(t.Context(), "x")
+		return err == nil
+	}) {
+		t.Fatal(err)
 	}
-	t.Fatal(err)
-	return nil
+	return m
 }
 
 // library builds the clock.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"testing"
 )
 
 // MissingAccounting says what this machine lacks to run a cluster with accounting,
@@ -26,20 +25,18 @@ func MissingAccounting(root string) error {
 	return nil
 }
 
-// RequireAccounting skips a test where a cluster with accounting can't be run.
-func RequireAccounting(tb testing.TB) {
-	tb.Helper()
-	Require(tb)
-	if err := MissingAccounting(os.Getenv(rootVariable)); err != nil {
-		tb.Skip(err)
-	}
-}
-
-// accountingConf are slurm.conf's lines for a cluster with accounting.
-func (c *Cluster) accountingConf() string {
-	return "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\nAccountingStoragePort=" +
-		c.dbdPort + "\nAccountingStoragePass=" + c.MungeSocket + "\n"
-}
+const slurmdbdConf = `AuthType=auth/munge
+AuthInfo=socket=DIR/munge/socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort=PORT
+SlurmUser=slurm
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=slurm
+LogFile=DIR/log/slurmdbd.log
+PidFile=DIR/run/slurmdbd.pid
+`
 
 // startAccounting starts a MariaDB and a slurmdbd of the cluster's own, and makes
 // the cluster known there. The database listens on a socket in a folder that only
@@ -52,10 +49,7 @@ func (c *Cluster) startAccounting(ctx context.Context) error {
 	if err := c.mariadb(ctx, data, socket); err != nil {
 		return err
 	}
-	conf := "AuthType=auth/munge\nAuthInfo=socket=" + c.MungeSocket + "\nDbdHost=localhost\nDbdAddr=127.0.0.1\nDbdPort=" +
-		c.dbdPort +
-		"\nSlurmUser=slurm\nStorageType=accounting_storage/mysql\nStorageHost=localhost\n" +
-		"StorageUser=slurm\nLogFile=" + c.Path("log", "slurmdbd.log") + "\nPidFile=" + c.Path("run", "slurmdbd.pid") + "\n"
+	conf := strings.NewReplacer("DIR", c.Dir, "PORT", c.dbdPort).Replace(slurmdbdConf)
 	if err := own(c.Path("slurmdbd.conf"), []byte(conf), "slurm"); err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ type Options struct {
 	// MissingAccounting. What is enforced and counted is Extra's to say.
 	Accounting bool
 	// AuthSlurm lets Slurm identify users by itself (AuthType=auth/slurm), with a key of the
-	// cluster's own and no munged; see MissingAuthSlurm.
+	// cluster's own and no munged; see RequireAuthSlurm.
 	AuthSlurm bool
 	// Backup starts a second slurmctld, which takes over where the first one is gone for BackupAfter; not with Root.
 	Backup bool
@@ -133,10 +133,7 @@ func findProgram(root, prog string) (string, error) {
 			return path, nil
 		}
 	}
-	if root == "" {
-		return exec.LookPath(prog)
-	}
-	return "", fmt.Errorf("%s: %w in %s", prog, exec.ErrNotFound, root)
+	return "", fmt.Errorf("%s: %w in %s/", prog, exec.ErrNotFound, root)
 }
 
 // ReleaseOf returns the version of the Slurm in a root folder.
@@ -234,11 +231,12 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.configure(); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
 	}
-	startAuth := c.startMunge
-	if c.Options.AuthSlurm {
-		startAuth = c.prepareAuthSlurm
+	if c.Options.AuthSlurm { // the key is next to slurm.conf
+		err = own(c.Path("slurm.key"), random(1024), "slurm")
+	} else {
+		err = c.startMunge(ctx)
 	}
-	if err := startAuth(ctx); err != nil {
+	if err != nil {
 		return err
 	}
 	if c.Options.Accounting {
@@ -254,7 +252,7 @@ func (c *Cluster) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.WaitNodes(ctx, 30*time.Second+time.Duration(c.Options.Nodes)*time.Second/4); err != nil ||
+	if err := c.WaitNodes(ctx, time.Minute+time.Duration(c.Options.Nodes)*time.Second/4); err != nil ||
 		!c.Options.Backup {
 		return err
 	}

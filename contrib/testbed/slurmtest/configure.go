@@ -1,12 +1,15 @@
 package slurmtest
 
 import (
+	_ "embed"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"text/template"
 )
 
 // NodeName is the i-th node's name, from 0.
@@ -26,8 +29,8 @@ func (o *Options) shared(i int) []string {
 	return out
 }
 
-// gres is node i's Gres: the types of its GPUs, and their shares.
-func (o *Options) gres(i int) string {
+// Gres is node i's Gres: the types of its GPUs, and their shares.
+func (o *Options) Gres(i int) string {
 	var out []string
 	types := o.Cards[i]
 	for k, typ := range types {
@@ -44,8 +47,12 @@ func (o *Options) gres(i int) string {
 
 // configure writes slurm.conf, gres.conf, cgroup.conf and the job_submit script.
 func (c *Cluster) configure() error {
+	slurmConf, err := c.slurmConf()
+	if err != nil {
+		return err
+	}
 	files := map[string]string{
-		"slurm.conf": c.slurmConf(),
+		"slurm.conf": slurmConf,
 		"gres.conf":  c.gresConf(),
 		// Releases that would use cgroups by themselves are configured not to; older ones
 		// don't know this value, and need none without a cgroup plugin.
@@ -59,16 +66,11 @@ func (c *Cluster) configure() error {
 		if err != nil {
 			return err
 		}
-		files["job_submit.lua"] = strings.NewReplacer(
-			`"/run/slurmbridge/gate"`, strconv.Quote(c.GateFile),
-			`"/run/slurmbridge/wake"`, strconv.Quote(c.WakeFile),
-		).Replace(string(text))
+		files["job_submit.lua"] = strings.ReplaceAll(string(text), "/run/slurmbridge/", "DIR/run/")
 	}
-	for name, text := range c.Options.Files {
-		files[name] = strings.ReplaceAll(text, "DIR", c.Dir)
-	}
+	maps.Copy(files, c.Options.Files)
 	for name, text := range files {
-		if err := os.WriteFile(c.Path(name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(c.Path(name), []byte(strings.ReplaceAll(text, "DIR", c.Dir)), 0o644); err != nil {
 			return err
 		}
 	}
@@ -80,92 +82,46 @@ func (c *Cluster) configure() error {
 	return nil
 }
 
-// backupAfterS is how long the first slurmctld must be gone before the second takes over.
-const backupAfterS = "10"
-
 func (c *Cluster) backupHost() string { return c.host + "b" }
 
 // name is the cluster's.
 func (c *Cluster) name() string { return filepath.Base(c.Dir) }
 
-func (c *Cluster) slurmConf() string {
-	o, d := &c.Options, c.Dir
-	var b strings.Builder
-	set := func(key, value string) {
-		if value != "" {
-			fmt.Fprintf(&b, "%s=%s\n", key, value)
-		}
-	}
-	set("ClusterName", c.name())
-	set("SlurmctldHost", c.host+"(127.0.0.1)")
-	if o.Backup {
-		set("SlurmctldHost", c.backupHost()+"(127.0.0.2)")
-		set("CommunicationParameters", "NoCtldInAddrAny") // one port, two addresses
-		set("SlurmctldTimeout", backupAfterS)
-	}
-	set("SlurmctldPort", c.port)
-	set("SlurmUser", "slurm")
-	if o.AuthSlurm {
-		set("AuthType", "auth/slurm")
-		set("CredType", "cred/slurm")
-	} else {
-		set("AuthType", "auth/munge")
-		set("AuthInfo", "socket="+c.MungeSocket)
-		set("CredType", "cred/munge")
-	}
-	set("StateSaveLocation", d+"/state")
-	set("SlurmdSpoolDir", d+"/spool/%n")
-	set("SlurmctldPidFile", d+"/run/slurmctld.pid")
-	set("SlurmdPidFile", d+"/spool/%n.pid")
-	set("SlurmctldLogFile", d+"/log/slurmctld.log")
-	set("SlurmdLogFile", d+"/log/slurmd-%n.log")
-	set("ProctrackType", "proctrack/linuxproc")
-	set("TaskPlugin", "task/none")
-	set("SelectType", "select/cons_tres")
-	set("SelectTypeParameters", "CR_Core_Memory")
-	set("SlurmdParameters", "config_overrides") // nodes larger than this machine
-	set("MpiDefault", "none")
-	set("ReturnToService", "2")
-	set("DefMemPerCPU", "100")
-	set("MaxJobCount", "20000")
-	set("MaxArraySize", "10001")
-	set("KillWait", "2")
-	set("SlurmdTimeout", "30")
-	// of a busy machine: slurmctld requeues what it can't confirm in time, and commands give up
-	set("MessageTimeout", "60")
-	types := "gpu"
-	if o.Sharing != "none" {
-		types += "," + o.Sharing
-	}
-	set("GresTypes", types)
-	set("Prolog", o.Prolog)
-	set("Epilog", o.Epilog)
-	set("TaskProlog", o.TaskProlog)
-	set("EpilogSlurmctld", o.EpilogSlurmctld)
-	set("SchedulerParameters", o.Scheduler)
-	set("JobSubmitPlugins", o.JobSubmit)
-	if o.Accounting {
-		b.WriteString(c.accountingConf())
-	}
-	for _, line := range o.Extra {
-		b.WriteString(line + "\n")
-	}
+//go:embed slurm.conf.tmpl
+var slurmConf string
+
+// slurmConf is slurm.conf, in which DIR is the cluster's folder.
+func (c *Cluster) slurmConf() (string, error) {
+	o := &c.Options
 	var names []string
 	for i := range o.Nodes {
 		if !slices.Contains(o.Apart, i) {
 			names = append(names, NodeName(i))
 		}
-		cores := ""
-		if o.Threads > 1 {
-			cores = fmt.Sprintf("Sockets=1 CoresPerSocket=%d ThreadsPerCore=%d ", o.CPUs/o.Threads, o.Threads)
-		}
-		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%s CPUs=%d %sRealMemory=%d Gres=%s "+
-			"State=UNKNOWN\n",
-			NodeName(i), c.host, c.nodePorts[i], o.CPUs, cores, o.MemMiB, o.gres(i))
 	}
-	fmt.Fprintf(&b, "PartitionName=%s Nodes=%s Default=YES MaxTime=UNLIMITED State=UP\n", Partition,
-		strings.Join(names, ","))
-	return b.String()
+	cores := ""
+	if o.Threads > 1 {
+		cores = fmt.Sprintf("Sockets=1 CoresPerSocket=%d ThreadsPerCore=%d ", o.CPUs/o.Threads, o.Threads)
+	}
+	t, err := template.New("slurm.conf").Funcs(template.FuncMap{"node": NodeName}).Parse(slurmConf)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	err = t.Execute(&b, struct {
+		*Options
+		Name, Host, BackupHost, Port, DbdPort, Cores, Partition, All string
+
+		Ports    []string
+		Settings map[string]string
+	}{
+		o, c.name(), c.host, c.backupHost(), c.port, c.dbdPort, cores, Partition, strings.Join(names, ","), c.nodePorts,
+		map[string]string{
+			"Prolog": o.Prolog, "Epilog": o.Epilog, "TaskProlog": o.TaskProlog, "EpilogSlurmctld": o.EpilogSlurmctld,
+			"SchedulerParameters": o.Scheduler, "JobSubmitPlugins": o.JobSubmit,
+		},
+	})
+	return b.String(), err
 }
 
 func (c *Cluster) gresConf() string {

@@ -171,8 +171,12 @@ func (c *Cluster) startBackup() error {
 			return err
 		}
 	}
+	first, err := os.ReadFile(c.Conf())
+	if err != nil {
+		return err
+	}
 	conf := strings.NewReplacer("/slurmctld.pid", "/slurmctld-backup.pid", "/slurmctld.log",
-		"/slurmctld-backup.log").Replace(c.slurmConf())
+		"/slurmctld-backup.log").Replace(string(first))
 	for name, text := range map[string]string{"slurm.conf": conf, "hosts": "127.0.0.1 localhost " + c.host +
 		"\n127.0.0.2 " + c.backupHost() + "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -215,40 +219,16 @@ func (c *Cluster) KillNode(i int) { c.stop("slurmd-"+NodeName(i), syscall.SIGKIL
 
 // WaitNodes waits until every node is in service.
 func (c *Cluster) WaitNodes(ctx context.Context, d time.Duration) error {
-	seen, dead := "", ""
-	up := Wait(ctx, d, func() bool {
-		if dead = c.dead(); dead != "" {
-			return true
-		}
+	var states []string
+	if !Wait(ctx, d, func() bool {
 		out, err := c.Run(ctx, "sinfo", "-h", "-N", "-p", Partition, "-o", "%t")
-		if err != nil {
-			return false
-		}
-		states := strings.Fields(out)
-		seen = strings.Join(states, " ")
-		return len(states) == c.Options.Nodes-len(c.Options.Apart) && !slices.ContainsFunc(states, func(s string) bool {
-			return s != "idle" && s != "mix" && s != "alloc"
-		})
-	})
-	if dead != "" {
-		return fmt.Errorf("%s has ended", dead)
-	}
-	if !up {
-		return fmt.Errorf("not all nodes are in service: %s", seen)
+		states = strings.Fields(out)
+		return err == nil && len(states) == c.Options.Nodes-len(c.Options.Apart) &&
+			!slices.ContainsFunc(states, func(s string) bool { return s != "idle" && s != "mix" && s != "alloc" })
+	}) {
+		return fmt.Errorf("not all nodes are in service: %v", states)
 	}
 	return nil
-}
-
-// dead names a daemon that has ended by itself, "" = none.
-func (c *Cluster) dead() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, d := range c.daemons {
-		if !d.Alive() {
-			return name
-		}
-	}
-	return ""
 }
 
 func (c *Cluster) stop(name string, sig syscall.Signal) {

@@ -64,3 +64,28 @@ func OfOneRelease(tb testing.TB) {
 		tb.Skip("the machine's own Slurm is enough")
 	}
 }
+
+// RequireAuthSlurm skips a test where a cluster with auth/slurm can't be run, as New would run it.
+func RequireAuthSlurm(tb testing.TB) {
+	tb.Helper()
+	Require(tb)
+	root := os.Getenv(rootVariable)
+	switch version, err := ReleaseOf(tb.Context(), root); {
+	case err != nil:
+		tb.Fatal(err)
+	case version < "24.05":
+		tb.Skipf("slurm %s has no auth/slurm, which came in 23.11 and with keys that can be changed in 24.05", version)
+	case root == "":
+		tb.Skip("the sockets of auth/slurm have fixed places: it takes a root folder of its own, which " + rootVariable +
+			" names")
+	}
+}
+
+// RequireAccounting skips a test where a cluster with accounting can't be run.
+func RequireAccounting(tb testing.TB) {
+	tb.Helper()
+	Require(tb)
+	if err := MissingAccounting(os.Getenv(rootVariable)); err != nil {
+		tb.Skip(err)
+	}
+}

@@ -31,36 +31,9 @@ var (
 	thirds   = slices.Repeat([]string{"2g.10gb"}, 3)
 )
 
-// found is what Slurm's own means to play with GPUs find where its NVML plugin would find these: GPUs first, then
-// instances by their files. fake is fake_gpus.conf, and names are the parts in Slurm's order.
-func found(card *gpusim.Config, gpus, instances []gpusim.Part) (fake string, names []string) {
-	line := func(kind, links, files, name string) {
-		// From 25.11 on the plugin asks for UUIDs in variables where it has found instances.
-		fake += fmt.Sprintf("%s|16|0-15|%s|%s|%s|nvidia_gpu_env,env_uuid\n", kind, links, files, name)
-	}
-	for k, in := range instances {
-		gi, ci := gpusim.Caps(in.Index(), card.GPUInstance(k%len(card.Instances)))
-		line(card.Instances[0], "(null)",
-			fmt.Sprintf("DIR/dev/nvidia%d,DIR/dev/nvidia-caps/nvidia-cap%d,DIR/dev/nvidia-caps/nvidia-cap%d", in.Index(), gi,
-				ci), in.Name())
-	}
-	for i, g := range gpus {
-		if slices.Contains(card.Uncut, i) {
-			line("a100", "-1", fmt.Sprintf("DIR/dev/nvidia%d", i), "(null)")
-			names = append(names, g.Name())
-		}
-	}
-	for i := range gpus { // by files, which are numbered the other way round than NVML's
-		for _, in := range slices.Backward(instances) {
-			if in.Index() == i {
-				names = append(names, in.Name())
-			}
-		}
-	}
-	return fake, names
-}
-
-// newCut is a node of GPUs that are cut, and the names of its parts in Slurm's order.
+// newCut is a node of GPUs that are cut, and the names of its parts in Slurm's order: as the stage writes gres.conf, GPU
+// by GPU in NVML's order; or as Slurm's own means to play with GPUs find them where its NVML plugin would, whole GPUs
+// first, then instances by their files, which are numbered the other way round than NVML's.
 func newCut(t *testing.T, gpus int, card gpusim.Config, auto bool) (*cards, []string) {
 	t.Helper()
 	sharesInstances(t)
@@ -71,11 +44,36 @@ func newCut(t *testing.T, gpus int, card gpusim.Config, auto bool) (*cards, []st
 	st := must.Get(gpusim.Open(path))(t)
 	defer st.Close()
 	whole, instances := st.Parts()
-	fake, names := found(&card, whole, instances)
+	var names, uncut, byFile []string
+	fake := ""
+	add := func(kind, links, files, name string) {
+		// From 25.11 on the plugin asks for UUIDs in variables where it has found instances.
+		fake += fmt.Sprintf("%s|16|0-15|%s|%s|%s|nvidia_gpu_env,env_uuid\n", kind, links, files, name)
+	}
+	for i, g := range whole {
+		files := fmt.Sprintf("DIR/dev/nvidia%d", i)
+		if slices.Contains(card.Uncut, i) {
+			add("a100", "-1", files, "(null)")
+			names, uncut = append(names, g.Name()), append(uncut, g.Name())
+		}
+		var of []string
+		for _, in := range instances {
+			if in.Index() == i {
+				gi, ci := gpusim.Caps(i, card.GPUInstance(len(of)))
+				add(card.Instances[0], "(null)",
+					fmt.Sprintf("%s,DIR/dev/nvidia-caps/nvidia-cap%d,DIR/dev/nvidia-caps/nvidia-cap%d", files, gi, ci), in.Name())
+				of = append(of, in.Name())
+			}
+		}
+		names = append(names, of...)
+		slices.Reverse(of)
+		byFile = append(byFile, of...)
+	}
 	c := newCards(t, cluster.Setup{
 		Agents: true, Sharing: "shard", NodeGPUs: []int{gpus}, Models: []string{"a100"}, Card: card,
 		Adjust: func(o *slurmtest.Options) {
 			if auto {
+				names = slices.Concat(uncut, byFile)
 				o.Files = map[string]string{
 					"gres.conf":      fmt.Sprintf("AutoDetect=nvml\nName=shard Count=%d\n", 100*len(names)),
 					"fake_gpus.conf": fake,
@@ -83,19 +81,6 @@ func newCut(t *testing.T, gpus int, card gpusim.Config, auto bool) (*cards, []st
 			}
 		},
 	})
-	if !auto { // by hand, as the stage writes it: GPU by GPU, in NVML's order
-		names = nil
-		for i, g := range whole {
-			if slices.Contains(card.Uncut, i) {
-				names = append(names, g.Name())
-			}
-			for _, in := range instances {
-				if in.Index() == i {
-					names = append(names, in.Name())
-				}
-			}
-		}
-	}
 	c.app = "alexnet --duration-scale 0.4"
 	return c, names
 }

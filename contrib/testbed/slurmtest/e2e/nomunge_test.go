@@ -131,13 +131,7 @@ func (k *keyed) rotate() {
 	k.t.Helper()
 	old := k.key
 	k.key = keytest.Random(k.t)
-	for _, step := range []func() error{
-		func() error { return k.WriteKey("slurm", old, k.key) },
-		func() error { return k.WriteKey("root", k.key) },
-		func() error { return k.WriteKey("slurm", k.key) },
-	} {
-		must.OK(k.t, step())
-	}
+	must.OK(k.t, k.WriteKey("slurm", old, k.key), k.WriteKey("root", k.key), k.WriteKey("slurm", k.key))
 }
 
 // findings are what doctor says of who proves what, as SlurmUser.

@@ -258,8 +258,6 @@ type side struct {
 	lock *os.File
 	// broken: it doesn't do what the test needs.
 	broken bool
-
-	mu     sync.Mutex
 	first  map[string]string // the first job of each name
 	labels map[string]string // of all jobs, by number
 	said   map[string]string // by commands
@@ -316,8 +314,6 @@ func (s *side) must(name string, args ...string) string {
 
 // fill puts a job's number and the cluster's folder into a text.
 func (s *side) fill(text string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	out := strings.ReplaceAll(text, "{dir}", s.Dir)
 	for name, id := range s.first {
 		out = strings.ReplaceAll(out, "{"+name+"}", id)
@@ -345,18 +341,15 @@ func (s *side) submitAll(jobs []ordinary) {
 			s.fail("%v", err)
 			continue
 		}
-		s.mu.Lock()
-		if s.first[j.name] == "" {
-			s.first[j.name] = id
-		}
-		s.mu.Unlock()
+		s.first[j.name] = cmp.Or(s.first[j.name], id)
 	}
 }
 
 // runAll gives commands, at once or one after the other, and keeps what they say, line by line.
 func (s *side) runAll(commands []command, atOnce bool) {
 	var all sync.WaitGroup
-	for _, c := range commands {
+	said := make([]map[string]string, len(commands))
+	for i, c := range commands {
 		all.Go(func() {
 			line, last, ok := strings.Cut(s.fill(c.line), " | ")
 			args := strings.Fields(line)
@@ -377,15 +370,16 @@ func (s *side) runAll(commands []command, atOnce bool) {
 			for line := range strings.Lines(anyNumber.ReplaceAllString(s.nameless(out), "JOB")) {
 				s.line(lines, c.name, line)
 			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			maps.Copy(s.said, lines)
+			said[i] = lines
 		})
 		if !atOnce {
 			all.Wait()
 		}
 	}
 	all.Wait()
+	for _, lines := range said {
+		maps.Copy(s.said, lines)
+	}
 }
 
 // jobs are all jobs but the gate, by label: their name, and where there are several
@@ -418,8 +412,6 @@ func (s *side) jobs() map[string]map[string]string {
 			labels[id] = label
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.labels = labels
 	return all
 }
@@ -429,8 +421,8 @@ func (s *side) states(stage int, jobs []ordinary) {
 	want := map[string]string{}
 	for _, j := range jobs {
 		all := strings.Fields(cmp.Or(j.states, "RUNNING RUNNING COMPLETED"))
-		for i, w := range strings.Split(all[stage], ",") {
-			if label, state, ok := strings.Cut(w, "="); i > 0 && ok {
+		for w := range strings.SplitSeq(all[stage], ",") {
+			if label, state, ok := strings.Cut(w, "="); ok {
 				want[label] = state
 			} else {
 				want[j.name] = w
@@ -441,23 +433,16 @@ func (s *side) states(stage int, jobs []ordinary) {
 	if !slurmtest.Wait(s.t.Context(), patience, func() bool {
 		time.Sleep(200 * time.Millisecond) // many look at once
 		last = nil
-		there := map[string]bool{}
+		missing := maps.Clone(want)
+		maps.DeleteFunc(missing, func(_, state string) bool { return state == "-" })
 		for label, f := range s.jobs() {
-			name := f["JobName"]
-			there[name] = true
-			w, ok := want[label]
-			if !ok {
-				w = want[name]
-			}
-			if w != "" && w != "-" && f["JobState"] != w {
+			delete(missing, label)
+			delete(missing, f["JobName"])
+			if w := cmp.Or(want[label], want[f["JobName"]]); w != "" && w != "-" && f["JobState"] != w {
 				last = append(last, fmt.Sprintf("%s: %s (%s), want %s", label, f["JobState"], f["Reason"], w))
 			}
 		}
-		for _, j := range jobs {
-			if !there[j.name] && want[j.name] != "-" {
-				last = append(last, j.name+": not there")
-			}
-		}
+		last = slices.AppendSeq(last, maps.Keys(missing))
 		return len(last) == 0
 	}) {
 		slices.Sort(last)
@@ -549,8 +534,6 @@ func (s *side) plain(text string) string {
 		}
 		return "NOW"
 	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return anyNumber.ReplaceAllStringFunc(text, func(id string) string {
 		if label, ok := s.labels[id]; ok {
 			return "<" + label + ">"
