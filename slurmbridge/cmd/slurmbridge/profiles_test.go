@@ -17,6 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // ok calls a command that must succeed, and returns what it printed.
@@ -76,64 +77,45 @@ func TestProfilesShowARelative(t *testing.T) {
 	}
 }
 
-// A job whose script was never seen is taken for its relative, until it has a profile
-// of its own; one that is too far from all of them stays unknown, and so runs alone.
+// A job whose script was never seen is taken for its relative, until it has a profile of its own, and its owner's name for
+// it counts above all. A script is read once: a later look has none.
 func TestRecogniserKnowsRelatives(t *testing.T) {
-	cfg := must.Get(config.Load(conf(t), nil))(t)
-	st := must.Get(cli.OpenStore(t.Context(), cfg))(t)
+	st := must.Get(store.Open(t.Context(), t.TempDir()+"/db"))(t)
 	defer st.Close()
 	r := &recogniser{st}
-	look := func(ref, user string, terms job.Terms, script []byte) (app job.App) {
+	script := func(n int) []byte { return fmt.Appendf(nil, ljScript, n) }
+	see := func(ref, user, name string, script []byte) (key string, known *rlcore.Profile) {
 		t.Helper()
-		var err error
-		if app.Key, err = r.Identify(t.Context(), &job.Job{Ref: ref, User: user}, terms, script); err != nil {
-			t.Fatal(err)
-		}
-		if app.Profile, err = r.Profile(t.Context(), user, app.Key, ""); err != nil {
-			t.Fatal(err)
-		}
-		return app
+		key = must.Get(r.Identify(t.Context(), &job.Job{Ref: ref, User: user}, job.Terms{App: name}, script))(t)
+		return key, must.Get(r.Profile(t.Context(), user, key, ""))(t)
 	}
-	see := func(ref, user string, n int, terms job.Terms) job.App {
+	learn := func(app string, id int64, mib float64) {
 		t.Helper()
-		return look(ref, user, terms, fmt.Appendf(nil, ljScript, n))
+		must.Get(st.Learn(t.Context(), app, &gpuprof.Record{
+			JobID: id, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(1100, 0),
+			GPUs: []gpuprof.GPU{{UUID: "GPU-1"}}, PeriodS: 100, Series: []rlcore.Use{{GPU: 0.5, MemMiB: mib}},
+		}, 0))(t)
 	}
-	first := see("1", "ann", 1000, job.Terms{})
-	if first.Key == "" || first.Profile != nil {
-		t.Fatalf("%+v", first)
+	first, known := see("1", "ann", "", script(1000))
+	if first == "" || known != nil {
+		t.Fatalf("%q: %+v", first, known)
 	}
-	run := &gpuprof.Record{
-		JobID: 1, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(1100, 0),
-		GPUs:    []gpuprof.GPU{{UUID: "GPU-1"}},
-		PeriodS: 100, Series: []rlcore.Use{{GPU: 0.5, MemMiB: 500}},
+	learn(first, 1, 500)
+	twice, known := see("2", "ann", "", script(2000))
+	if twice == first || known == nil || !strings.Contains(known.Source, "relative of "+first) {
+		t.Errorf("%q: %+v", twice, known)
 	}
-	if learned, err := st.Learn(t.Context(), first.Key, run, 0); err != nil || !learned {
-		t.Fatal(learned, err)
+	if later, known := see("2", "ann", "", nil); later != twice || known == nil {
+		t.Errorf("%q: %+v", later, known)
 	}
-	twice := see("2", "ann", 2000, job.Terms{})
-	if twice.Profile == nil || twice.Key == first.Key || twice.Profile.Peak().MemMiB < 1000 ||
-		!strings.Contains(twice.Profile.Source, "relative of "+first.Key) {
-		t.Errorf("%+v %+v", twice, twice.Profile)
+	for user, name := range map[string]string{"bob": "", "ann": "mine"} {
+		if key, known := see("4", user, name, script(2000)); name != "" && key != name || known != nil {
+			t.Errorf("%s's %q: %q, %+v", user, name, key, known)
+		}
 	}
-	// Its script is read once; a later look has none.
-	if later := look("2", "ann", job.Terms{}, nil); later.Key != twice.Key || later.Profile == nil {
-		t.Errorf("%+v", later)
-	}
-	if app := see("3", "ann", 9000, job.Terms{}); app.Profile != nil {
-		t.Errorf("nine times the size: %+v", app.Profile)
-	}
-	if app := see("4", "bob", 2000, job.Terms{}); app.Profile != nil {
-		t.Errorf("bob's is taken for ann's: %+v", app.Profile)
-	}
-	if app := see("5", "ann", 2000, job.Terms{App: "mine"}); app.Key != "mine" || app.Profile != nil {
-		t.Errorf("its owner's name doesn't count: %+v", app)
-	}
-	run.JobID, run.Series = 2, []rlcore.Use{{GPU: 0.5, MemMiB: 700}}
-	if learned, err := st.Learn(t.Context(), twice.Key, run, 0); err != nil || !learned {
-		t.Fatal(learned, err)
-	}
-	if app := see("6", "ann", 2000, job.Terms{}); app.Profile == nil || app.Profile.Peak().MemMiB != 700 {
-		t.Errorf("what was measured doesn't count: %+v", app.Profile)
+	learn(twice, 2, 700)
+	if _, known := see("6", "ann", "", script(2000)); known == nil || known.Peak().MemMiB != 700 {
+		t.Errorf("what was measured doesn't count: %+v", known)
 	}
 }
 
