@@ -192,7 +192,7 @@ func Size(ctx context.Context, db *sql.DB) (int64, error) {
 var schema string
 
 // format is the number of the schema that this release reads and writes. A file says its own as its user_version.
-const format = 15
+const format = 16
 
 // errFormat: another release wrote the file.
 var errFormat = errors.New("another release of slurmbridge wrote it")
@@ -297,16 +297,12 @@ func Tx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 
 // Read runs f on one state of the database, whatever is written meanwhile.
 func Read(ctx context.Context, db *sql.DB, f func(Querier) error) error {
-	c, err := db.Conn(ctx)
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}) // which keeps nobody from writing
 	if err != nil {
 		return fmt.Errorf("read the database: %w", err)
 	}
-	defer c.Close()
-	if _, err := c.ExecContext(ctx, `BEGIN`); err != nil { // BeginTx would keep others from writing
-		return fmt.Errorf("begin reading: %w", err)
-	}
-	defer c.ExecContext(context.WithoutCancel(ctx), `ROLLBACK`) //nolint:errcheck // nothing was written
-	return f(c)
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	return f(tx)
 }
 
 // JSON is a column that holds *v as JSON; NULL leaves *v as it is.

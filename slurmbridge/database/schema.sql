@@ -108,8 +108,7 @@ CREATE TABLE bridge_notes (
 
 CREATE TABLE bridge_tasks (
 	id    INTEGER PRIMARY KEY,  -- the task's own job number
-	array INTEGER NOT NULL,     -- its name is array_task
-	task  INTEGER NOT NULL,
+	name  TEXT NOT NULL,        -- array_task
 	at    INTEGER NOT NULL      -- when a poll first showed it running
 );
 
@@ -167,8 +166,6 @@ CREATE TABLE bridge_used (
 	energy    INTEGER NOT NULL, -- 0 = not known
 	saved     INTEGER NOT NULL,
 	lost      INTEGER NOT NULL,
-	cpu       INTEGER NOT NULL, -- ms of CPU time; 0 = not known
-	host      INTEGER NOT NULL, -- KiB at most of the node's memory; 0 = not known
 	PRIMARY KEY (ended, ref)
 ) WITHOUT ROWID;
 

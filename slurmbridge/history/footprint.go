@@ -119,8 +119,6 @@ var figures = []struct {
 	{"energy", 1, func(f *Footprint) *float64 { return &f.Use.EnergyJ }},
 	{"saved", 1000, func(f *Footprint) *float64 { return &f.SavedS }},
 	{"lost", 1000, func(f *Footprint) *float64 { return &f.LostS }},
-	{"cpu", 1000, func(f *Footprint) *float64 { return &f.Use.CPUS }},
-	{"host", 1024, func(f *Footprint) *float64 { return &f.Use.HostMiB }},
 }
 
 // footprintColumns are the columns of bridge_used, in the order in which they are read and written.

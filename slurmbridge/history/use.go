@@ -31,8 +31,6 @@ type Use struct {
 	// MeanMiB and PeakMiB are its memory on its GPUs, which have CardMiB together; 0 = not known.
 	MeanMiB, PeakMiB, CardMiB float64
 	EnergyJ                   float64 // that its GPUs took; 0 = not known
-	// CPUS is the CPU time that it took of its node, s, and HostMiB the most memory that it held there; 0 = not known.
-	CPUS, HostMiB float64
 }
 
 // and is the use of a run with that many GPUs on some of its nodes, and b's on another; nil = neither is known.
@@ -45,9 +43,8 @@ func (u *Use) and(b *Use, gpus, bGPUs int) *Use {
 	return &Use{
 		KnownS: mean(u.KnownS, b.KnownS), ComputedS: mean(u.ComputedS, b.ComputedS), SplitS: mean(u.SplitS, b.SplitS),
 		IdleKnownS: mean(u.IdleKnownS, b.IdleKnownS), IdleS: mean(u.IdleS, b.IdleS), SharedS: mean(u.SharedS, b.SharedS),
-		MeanMiB: u.MeanMiB + b.MeanMiB, PeakMiB: u.PeakMiB + b.PeakMiB, CardMiB: u.CardMiB + b.CardMiB, EnergyJ: u.EnergyJ +
-			b.EnergyJ,
-		CPUS: u.CPUS + b.CPUS, HostMiB: u.HostMiB + b.HostMiB,
+		MeanMiB: u.MeanMiB + b.MeanMiB, PeakMiB: u.PeakMiB + b.PeakMiB, CardMiB: u.CardMiB + b.CardMiB,
+		EnergyJ: u.EnergyJ + b.EnergyJ,
 	}
 }
 
@@ -110,9 +107,6 @@ func useOf(rec *Record, own *rlcore.Profile, neighbours []*rlcore.Profile) *Use 
 	}
 	if rec.Power != nil && rec.Solo() && rec.tells(gpuprof.FigPower) {
 		u.EnergyJ = rec.Power.EnergyJ
-	}
-	if rec.Host != nil {
-		u.CPUS, u.HostMiB = rec.Host.Cores*took, rec.Host.MemMiB
 	}
 	return u
 }

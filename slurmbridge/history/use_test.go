@@ -36,11 +36,10 @@ func flat(gpu float64) *rlcore.Profile {
 func TestUseOfARunAlone(t *testing.T) {
 	idle := make([]float64, 12)
 	r := used(append([]float64{1, 0.5, 0, 0.5}, idle...)...)
-	r.Host = &gpuprof.Host{Cores: 2.5, MemMiB: 900}
 	u := useOf(r, nil, nil)
 	want := Use{
 		KnownS: 960, ComputedS: 120, IdleKnownS: 960, IdleS: 720, MeanMiB: 2500, PeakMiB: 4000, CardMiB: 10000,
-		EnergyJ: 7200, CPUS: 2400, HostMiB: 900,
+		EnergyJ: 7200,
 	}
 	must.Equal(t, *u, want)
 }

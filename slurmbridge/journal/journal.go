@@ -4,6 +4,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -11,7 +12,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
@@ -121,12 +121,11 @@ func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
 	if j.tracker == string(body) {
 		return nil
 	}
-	if _, err := j.db.ExecContext(ctx, `INSERT INTO bridge_book (id, body) VALUES (1, ?)
-		ON CONFLICT (id) DO UPDATE SET body = excluded.body`, string(body)); err != nil {
-		return fmt.Errorf("write tracker: %w", err)
+	_, err = j.db.ExecContext(ctx, `INSERT OR REPLACE INTO bridge_book (id, body) VALUES (1, ?)`, string(body))
+	if err == nil {
+		j.tracker = string(body)
 	}
-	j.tracker = string(body)
-	return nil
+	return database.Wrap(err, "write tracker")
 }
 
 // Log records one change with the values it replaced, and Slurm's answer.
@@ -137,16 +136,14 @@ func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group fu
 	if outcome != nil {
 		result = outcome.Error()
 	}
-	return j.tx(ctx, "write change", func(exec func(string, ...any) error) error {
+	return j.tx(ctx, "write change", func(exec func(string, ...any) error) (err error) {
 		for _, ref := range c.Update.Jobs {
 			one := *c
 			one.Update.Jobs = []string{ref}
-			if err := exec(`INSERT INTO bridge_changes (at, mode, group_id, ref, step, change, was, result) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-				at.UnixMilli(), mode, group(ref), ref, c.Step, one.Text(), c.Was[ref], result); err != nil {
-				return err
-			}
+			err = cmp.Or(err, exec(`INSERT INTO bridge_changes (at, mode, group_id, ref, step, change, was, result)
+				VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, at.UnixMilli(), mode, group(ref), ref, c.Step, one.Text(), c.Was[ref], result))
 		}
-		return nil
+		return err
 	})
 }
 
@@ -155,14 +152,12 @@ func (j *Journal) SaveExplanations(ctx context.Context, all map[string]*job.Expl
 	if len(all) == 0 {
 		return nil
 	}
-	return j.tx(ctx, "write explanations", func(exec func(string, ...any) error) error {
+	return j.tx(ctx, "write explanations", func(exec func(string, ...any) error) (err error) {
 		for ref, e := range all {
-			if err := exec(`INSERT INTO bridge_notes (ref, at, body) VALUES (?, ?, ?)
-				ON CONFLICT (ref) DO UPDATE SET at = excluded.at, body = excluded.body`, ref, e.At.UnixMilli(), database.JSON(e)); err != nil {
-				return fmt.Errorf("job %s: %w", ref, err)
-			}
+			err = cmp.Or(err, exec(`INSERT OR REPLACE INTO bridge_notes (ref, at, body) VALUES (?, ?, ?)`,
+				ref, e.At.UnixMilli(), database.JSON(e)))
 		}
-		return nil
+		return err
 	})
 }
 
@@ -319,45 +314,26 @@ func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 
 // SaveTasks keeps the names of array tasks, "120_4", by their own job numbers.
 func (j *Journal) SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error {
-	return j.tx(ctx, "write array tasks", func(exec func(string, ...any) error) error {
-		for id, ref := range tasks {
-			a, t, _ := strings.Cut(ref, "_")
-			array, err1 := strconv.ParseInt(a, 10, 64)
-			task, err2 := strconv.ParseInt(t, 10, 64)
-			if err := errors.Join(err1, err2); err != nil {
-				return err
-			}
-			if err := exec(`INSERT INTO bridge_tasks (id, array, task, at) VALUES (?, ?, ?, ?)
-				ON CONFLICT (id) DO UPDATE SET array = excluded.array, task = excluded.task, at = excluded.at`,
-				id, array, task, at.UnixMilli()); err != nil {
-				return err
-			}
+	return j.tx(ctx, "write array tasks", func(exec func(string, ...any) error) (err error) {
+		for id, name := range tasks {
+			err = cmp.Or(err, exec(`INSERT OR REPLACE INTO bridge_tasks (id, name, at) VALUES (?, ?, ?)`,
+				id, name, at.UnixMilli()))
 		}
-		return nil
+		return err
 	})
 }
 
 // clocks is how far a node's clock may be off.
 const clocks = time.Hour
 
-// TaskName names the job that ran under a number from start to end: "120_4" for an array task, else the
-// number.
+// TaskName names the job that ran under a number from start to end: "120_4" for an array task that a poll showed, else
+// the number. slurmctld may start to count from the beginning again, so the times must agree.
 func (j *Journal) TaskName(ctx context.Context, id int64, start, end time.Time) (string, error) {
-	array, task, err := j.Task(ctx, id, start, end)
-	if err != nil || array == 0 {
-		return strconv.FormatInt(id, 10), err
+	name := strconv.FormatInt(id, 10)
+	err := j.db.QueryRowContext(ctx, `SELECT name FROM bridge_tasks WHERE id = ? AND at BETWEEN ? AND ?`,
+		id, start.Add(-clocks).UnixMilli(), end.Add(clocks).UnixMilli()).Scan(&name)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
 	}
-	return fmt.Sprintf("%d_%d", array, task), nil
-}
-
-// Task returns which array task ran under a job number from start to end; array 0 = no poll showed
-// that the job was one. slurmctld may start to count from the beginning again, so the times must
-// agree.
-func (j *Journal) Task(ctx context.Context, id int64, start, end time.Time) (array, task int64, err error) {
-	err = j.db.QueryRowContext(ctx, `SELECT array, task FROM bridge_tasks WHERE id = ? AND at BETWEEN ? AND ?`,
-		id, start.Add(-clocks).UnixMilli(), end.Add(clocks).UnixMilli()).Scan(&array, &task)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return 0, 0, fmt.Errorf("name job %d: %w", id, err)
-	}
-	return array, task, nil
+	return name, database.Wrap(err, "name job %d", id)
 }

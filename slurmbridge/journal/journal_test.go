@@ -161,24 +161,17 @@ func TestTasks(t *testing.T) {
 	j := open(t, path)
 	at := time.UnixMilli(1_700_000_000_000)
 	must.OK(t, j.SaveTasks(ctx, at, map[int64]string{7: "5_0", 8: "5_4294967293"}))
-	if err := j.SaveTasks(ctx, at, map[int64]string{9: "9"}); err == nil {
-		t.Error("an ordinary job's name is taken for a task's")
-	}
 	must.OK(t, j.SaveTasks(ctx, at.Add(time.Second), map[int64]string{8: "5_2"}))
 	j = open(t, path)
 	const month = 30 * 24 * time.Hour
 	for _, c := range []struct {
-		id          int64
-		start       time.Duration // since at
-		array, task int64
-	}{{7, 0, 5, 0}, {8, 0, 5, 2}, {7, time.Minute, 5, 0}, {9, 0, 0, 0}, {7, month, 0, 0}, {7, -month, 0, 0}} {
-		array, task, err := j.Task(ctx, c.id, at.Add(c.start), at.Add(c.start+time.Minute))
-		if err != nil || array != c.array || task != c.task {
-			t.Errorf("job %d after %s is %d_%d, %v", c.id, c.start, array, task, err)
-		}
+		id    int64
+		start time.Duration // since at
+		want  string
+	}{{7, 0, "5_0"}, {8, 0, "5_2"}, {7, time.Minute, "5_0"}, {9, 0, "9"}, {7, month, "7"}, {7, -month, "7"}} {
+		name := must.Get(j.TaskName(ctx, c.id, at.Add(c.start), at.Add(c.start+time.Minute)))(t)
+		must.Equal(t, name, c.want, "job %d after %s", c.id, c.start)
 	}
 	must.OK(t, j.Forget(ctx, at.Add(month)))
-	if array, _, err := j.Task(ctx, 7, at, at); err != nil || array != 0 {
-		t.Errorf("remembered after a month: %d, %v", array, err)
-	}
+	must.Equal(t, must.Get(j.TaskName(ctx, 7, at, at))(t), "7", "after a month")
 }

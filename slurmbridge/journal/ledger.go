@@ -277,25 +277,17 @@ func (p *pollWriter) refusals() error {
 		since = min(d, mostBetween)
 	}
 	for ref, e := range p.st.Explanations {
-		var reasons []rlcore.Refusal
+		waits := map[rlcore.Refusal]time.Duration{}
 		for i := range e.Refused {
-			if reason := e.Refused[i].Reason; !slices.Contains(reasons, reason) {
-				reasons = append(reasons, reason)
-			}
+			waits[e.Refused[i].Reason] = 0
 		}
-		for _, reason := range e.KeptOut {
-			if !slices.Contains(reasons, reason) { // the explanation holds the first refusals only
-				reasons = append(reasons, reason)
-			}
+		for _, reason := range e.KeptOut { // the explanation holds the first refusals only
+			waits[reason] = since
 		}
-		for _, reason := range reasons {
-			waited := int64(0)
-			if slices.Contains(e.KeptOut, reason) {
-				waited = since.Milliseconds()
-			}
+		for reason, waited := range waits {
 			if err := p.exec(`INSERT INTO bridge_refusals (ref, reason, first, last, looks, waited) VALUES (?, ?, ?, ?, 1, ?)
 				ON CONFLICT (ref, reason) DO UPDATE SET last = excluded.last, looks = looks + 1, waited = waited + excluded.waited`,
-				ref, reason.String(), p.at.UnixMilli(), p.at.UnixMilli(), waited); err != nil {
+				ref, reason.String(), p.at.UnixMilli(), p.at.UnixMilli(), waited.Milliseconds()); err != nil {
 				return err
 			}
 		}

@@ -101,13 +101,7 @@ func plus(sum **float64, v float64) {
 	**sum += v
 }
 
-func most(largest **float64, v float64) {
-	if *largest == nil || v > **largest {
-		*largest = &v
-	}
-}
-
-// add adds a run. Computed, MemoryMean and Cores are sums until the line is finished.
+// add adds a run. Computed and MemoryMean are sums until the line is finished.
 func (l *Line) add(s *stay) {
 	l.Runs++
 	if s.GPUs == 0 {
@@ -127,7 +121,9 @@ func (l *Line) add(s *stay) {
 		if u.CardMiB > 0 {
 			plus(&l.MemoryMean, held*min(1, u.MeanMiB/u.CardMiB))
 			l.MemoryOf += held
-			most(&l.MemoryPeak, min(1, u.PeakMiB/u.CardMiB))
+			if peak := min(1, u.PeakMiB/u.CardMiB); l.MemoryPeak == nil || peak > *l.MemoryPeak {
+				l.MemoryPeak = &peak
+			}
 		}
 		if u.IdleKnownS > 0 {
 			plus(&l.Idle, s.GPUs*h*min(u.IdleS, u.IdleKnownS))
@@ -137,13 +133,6 @@ func (l *Line) add(s *stay) {
 		if u.EnergyJ > 0 {
 			plus(&l.Energy, s.part*u.EnergyJ/3.6e6)
 			l.EnergyOf += held
-		}
-		if u.CPUS > 0 {
-			plus(&l.Cores, h*u.CPUS)
-			l.CoresOf += held
-		}
-		if u.HostMiB > 0 {
-			most(&l.HostGiB, u.HostMiB/1024)
 		}
 	}
 	if s.Timed {
@@ -177,9 +166,6 @@ func (l *Line) finish() {
 	}
 	if l.MemoryMean != nil {
 		*l.MemoryMean /= l.MemoryOf
-	}
-	if l.Cores != nil {
-		*l.Cores /= l.CoresOf
 	}
 }
 

@@ -102,11 +102,6 @@ type Line struct {
 	Energy    *float64             `json:"energy_kwh,omitempty"`
 	EnergyOf  float64              `json:"energy_known_of_h"`
 	Charged   *float64             `json:"charged_h,omitempty"` // GPU-hours as billing weighs them
-	// Cores are those of their nodes that runs used for each GPU that they held, on average, and HostGiB the most
-	// memory that one of them had there. CoresOf is of how many hours held they are known.
-	Cores   *float64 `json:"host_cores_per_gpu,omitempty"`
-	CoresOf float64  `json:"host_cores_known_of_h,omitempty"`
-	HostGiB *float64 `json:"host_memory_peak_gib,omitempty"`
 }
 
 // Report is what GPUs were used for.
@@ -183,7 +178,6 @@ const (
 	fraction         // of 1
 	sumOfTime        // h
 	sumOfEnergy      // kWh
-	plain
 )
 
 func whole(f func(*Line) float64) func(*Line) *float64 {
@@ -208,8 +202,6 @@ var columns = []column{
 	{"time_lost_h", "time lost", sumOfTime, func(l *Line) *float64 { return l.TimeLost }},
 	{"energy_kwh", "", sumOfEnergy, func(l *Line) *float64 { return l.Energy }},
 	{"charged_gpu_h", "charged", sumOfTime, func(l *Line) *float64 { return l.Charged }},
-	{"host_cores_per_gpu", "cores a GPU", plain, func(l *Line) *float64 { return l.Cores }},
-	{"host_memory_peak_gib", "host GiB", plain, func(l *Line) *float64 { return l.HostGiB }},
 	{"computed_known_of_gpu_h", "", count, whole(func(l *Line) float64 { return l.ComputedOf })},
 	{"computed_by_profile_gpu_h", "", count, whole(func(l *Line) float64 { return l.ComputedSplit })},
 	{"idle_known_of_gpu_h", "", count, whole(func(l *Line) float64 { return l.IdleOf })},
@@ -266,8 +258,6 @@ func (r *Report) cell(c *column, l *Line) string {
 		return r.KWh().Text(*v)
 	case c.kind == fraction:
 		return fmt.Sprintf("%.0f %%", 100**v)
-	case c.kind == plain:
-		return Unit{per: 1}.Text(*v)
 	default:
 		return fmt.Sprintf("%.0f", *v)
 	}

@@ -33,7 +33,7 @@ func run(ref, user string, from, to float64) history.Footprint {
 		Whole: true,
 		Use: &history.Use{
 			KnownS: s, ComputedS: s / 2, IdleKnownS: s, IdleS: s / 4, MeanMiB: 100, PeakMiB: 500, CardMiB: 1000,
-			EnergyJ: 3.6e6, CPUS: 6 * s, HostMiB: 2048 * (to - from),
+			EnergyJ: 3.6e6,
 		},
 	}
 }
@@ -90,13 +90,10 @@ func report(t testing.TB, by By, runs ...history.Footprint) *Report {
 
 func same(a *float64, b float64) bool { return a != nil && math.Abs(*a-b) < 1e-9*max(1, math.Abs(b)) }
 
-// Runs count by the part of their time in the period, and shares of a GPU as parts of one. Cores are those used for each
-// GPU held, of the runs of which they are known; host memory is a maximum.
+// Runs count by the part of their time in the period, and shares of a GPU as parts of one.
 func TestWhatLinesSumUp(t *testing.T) {
 	half := run("2", "ann", 0, 10)
-	half.GPUs, half.Whole, half.Use.CPUS, half.Use.HostMiB = 0.5, false, 3*36000, 40*1024
-	unknown := run("3", "ann", 0, 10)
-	unknown.Use.CPUS, unknown.Use.HostMiB = 0, 0
+	half.GPUs, half.Whole = 0.5, false
 	quarter := run("4", "ann", 0, 10)
 	quarter.GPUs, quarter.Whole, quarter.Use.SharedS = 0.25, false, 36000
 	unheld := run("5", "ann", 0, 10)
@@ -110,14 +107,14 @@ func TestWhatLinesSumUp(t *testing.T) {
 			[]history.Footprint{run("1", "ann", -6, 6), run("2", "bob", 24, 30), run("3", "bob", -3, 0)},
 			Line{
 				Runs: 1, Held: 6, Computed: known(3), Idle: known(1.5), MemoryMean: known(0.1), MemoryPeak: known(0.5),
-				Energy: known(0.5), Shared: known(0), Cores: known(6), HostGiB: known(24),
+				Energy: known(0.5), Shared: known(0),
 			},
 		},
-		"cores and host memory": {
-			[]history.Footprint{run("1", "ann", 0, 10), half, unknown},
+		"a whole GPU and a half": {
+			[]history.Footprint{run("1", "ann", 0, 10), half},
 			Line{
-				Runs: 3, Held: 25, Computed: known(15), Idle: known(6.25), MemoryMean: known(0.1),
-				MemoryPeak: known(0.5), Energy: known(3), Shared: known(0), Cores: known(6), HostGiB: known(40),
+				Runs: 2, Held: 15, Computed: known(10), Idle: known(3.75), MemoryMean: known(0.1),
+				MemoryPeak: known(0.5), Energy: known(2), Shared: known(0),
 			},
 		},
 		// Half of the card's time, which is twice its share: all of what it held, and as much beyond.
@@ -125,14 +122,14 @@ func TestWhatLinesSumUp(t *testing.T) {
 			[]history.Footprint{quarter},
 			Line{
 				Runs: 1, Held: 2.5, Computed: known(2.5), Beyond: known(2.5), Idle: known(0.625), MemoryMean: known(0.1),
-				MemoryPeak: known(0.5), Energy: known(1), Shared: known(2.5), Cores: known(24), HostGiB: known(20),
+				MemoryPeak: known(0.5), Energy: known(1), Shared: known(2.5),
 			},
 		},
 		"it isn't known what it held": {[]history.Footprint{unheld}, Line{Runs: 1, Unheld: 1}},
 	} {
 		r := report(t, User, c.runs...)
 		got := r.Total
-		got.Name, got.ComputedOf, got.MemoryOf, got.IdleOf, got.EnergyOf, got.CoresOf = "", 0, 0, 0, 0, 0
+		got.Name, got.ComputedOf, got.MemoryOf, got.IdleOf, got.EnergyOf = "", 0, 0, 0, 0
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 			t.Errorf("%s: %s", what, diff)
 		}
@@ -278,11 +275,6 @@ func TestSumsAgree(t *testing.T) {
 			r := must.Get(Make(ctx, s, during(from, to, by), at(24)))(rt)
 			if r == nil {
 				return 0, 0, 0
-			}
-			for _, l := range append(r.Lines, r.Total) {
-				if l.Cores != nil && (*l.Cores < 2.99 || *l.Cores > 18.2 || *l.HostGiB < 1./32) || l.CoresOf > l.Held+1e-6 {
-					rt.Fatalf("host: %+v, %v", l, *l.Cores)
-				}
 			}
 			for _, l := range r.Lines {
 				held += l.Held

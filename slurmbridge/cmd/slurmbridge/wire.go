@@ -244,10 +244,13 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	r.ClockBehindS = behind.Seconds()
 	if r.ArrayJobID == 0 {
 		// No release of Slurm so far lets a node's prolog know that a job is an array's task.
-		var err error
-		if r.ArrayJobID, r.ArrayTaskID, err = w.journal.Task(ctx, r.JobID, r.ControllerTime(r.Start),
-			r.ControllerTime(r.End)); err != nil {
+		name, err := w.journal.TaskName(ctx, r.JobID, r.ControllerTime(r.Start), r.ControllerTime(r.End))
+		if err != nil {
 			return false, err
+		}
+		if array, task, is := strings.Cut(name, "_"); is {
+			r.ArrayJobID, _ = strconv.ParseInt(array, 10, 64)
+			r.ArrayTaskID, _ = strconv.ParseInt(task, 10, 64)
 		}
 	}
 	// The application is the one that was recognised while the job waited, "" = none was.
