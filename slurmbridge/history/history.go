@@ -188,34 +188,30 @@ func Open(ctx context.Context, q database.Querier) ([]Run, error) {
 // Fit makes the records that have come since its last call part of their runs. Each is taken once, whoever calls.
 func (h *History) Fit(ctx context.Context) error {
 	known := h.known(ctx)
-	for {
-		records, err := database.List(ctx, h.DB, recordColumns,
-			`SELECT id, app, body FROM record WHERE run IS NULL ORDER BY id LIMIT ?`, atOnce)
-		if err != nil || len(records) == 0 {
-			return database.Wrap(err, "read records")
-		}
-		for i := range records {
-			rec := &records[i]
-			r := recordedRun(rec)
-			if r.Use, err = h.use(ctx, rec, known); err != nil {
-				return err
+	for more := true; more; {
+		err := database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
+			records, err := recordsOf(ctx, tx, `run IS NULL ORDER BY id LIMIT ?`, atOnce)
+			for i := 0; err == nil && i < len(records); i++ {
+				err = h.fit(ctx, tx, &records[i], known)
 			}
-			if err := database.Tx(ctx, h.DB, func(tx *sql.Tx) error { return r.fit(ctx, tx) }); err != nil {
-				return database.Wrap(err, "join record of job %s", r.Ref)
-			}
+			more = len(records) == atOnce
+			return err
+		})
+		if err != nil {
+			return database.Wrap(err, "join records with runs")
 		}
 	}
+	return nil
 }
 
-func recordColumns(r *Record) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} }
-
-// fit writes a record's run, which becomes part of the run that polls showed, if one is near enough in time.
-func (r *Run) fit(ctx context.Context, tx *sql.Tx) error {
-	var fitted bool
-	err := tx.QueryRowContext(ctx, `SELECT run IS NOT NULL FROM record WHERE id = ?`, r.ID).Scan(&fitted)
-	if err != nil || fitted { // somebody else has done it
+// fit writes the run of a record, which becomes part of the run that polls showed, if one is near enough in time.
+func (h *History) fit(ctx context.Context, tx *sql.Tx, rec *Record, known lookup) error {
+	own, with, err := h.company(ctx, rec, rec.App, known)
+	if err != nil {
 		return err
 	}
+	r := recordedRun(rec)
+	r.Use = useOf(rec, own, with)
 	if err := r.save(ctx, tx); err != nil {
 		return err
 	}
@@ -225,8 +221,17 @@ func (r *Run) fit(ctx context.Context, tx *sql.Tx) error {
 	return join(ctx, tx, r.Ref)
 }
 
-// known returns Profiles.Known, which is asked once for each application.
-func (h *History) known(ctx context.Context) func(user, app, card string) (*rlcore.Profile, error) {
+// recordsOf reads records.
+func recordsOf(ctx context.Context, q database.Querier, where string, args ...any) ([]Record, error) {
+	all, err := database.List(ctx, q, func(r *Record) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} },
+		`SELECT id, app, body FROM record WHERE `+where, args...)
+	return all, database.Wrap(err, "read records")
+}
+
+// lookup is Profiles.Known, which is asked once for each application.
+type lookup func(user, app, card string) (*rlcore.Profile, error)
+
+func (h *History) known(ctx context.Context) lookup {
 	all := map[[3]string]*rlcore.Profile{}
 	return func(user, app, card string) (p *rlcore.Profile, err error) {
 		p, ok := all[[3]string{user, app, card}]
@@ -310,74 +315,43 @@ func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 	if err := h.Fit(ctx); err != nil {
 		return nil, err
 	}
-	type both struct {
-		Run
-		rec Record
-	}
-	all, err := database.List(ctx, h.DB, func(x *both) []any { return append(x.columns(), recordColumns(&x.rec)...) },
-		`SELECT `+columns+`, record.id, record.app, record.body FROM run JOIN record ON record.id = run.record
-		WHERE run.outcome IS NULL AND run.record IS NOT NULL ORDER BY run.record LIMIT ?`, atOnce)
-	if err != nil {
-		return nil, database.Wrap(err, "read runs")
-	}
-	runs, known := make([]Run, len(all)), h.known(ctx)
-	for i := range all {
-		rec := &all[i].rec
-		runs[i] = all[i].Run
+	runs, err := list(ctx, h.DB, `run WHERE outcome IS NULL AND record IN (SELECT id FROM record)
+		ORDER BY record LIMIT ?`, atOnce)
+	known := h.known(ctx)
+	for i := 0; err == nil && i < len(runs); i++ {
 		r := &runs[i]
-		if r.Profile, err = known(r.User, r.App, rec.Card()); err != nil {
-			return nil, err
-		}
-		if r.CoRunners, err = h.coRunners(ctx, rec, known); err != nil {
-			return nil, err
+		var records []Record
+		if records, err = recordsOf(ctx, h.DB, `id = ?`, r.ID); err == nil && len(records) > 0 {
+			r.Profile, r.CoRunners, err = h.company(ctx, &records[0], r.App, known)
 		}
 	}
-	return runs, nil
+	return runs, err
 }
 
-// coRunners are the neighbours of a record's run, in the record's order.
-func (h *History) coRunners(ctx context.Context, rec *Record,
-	known func(user, app, card string) (*rlcore.Profile, error),
-) (all []CoRunner, err error) {
+// company is what is known of the application of a record's run, and the run's neighbours, in the record's order.
+func (h *History) company(ctx context.Context, rec *Record, app string, known lookup) (
+	own *rlcore.Profile, all []CoRunner, err error,
+) {
+	if own, err = known(rec.User, app, rec.Card()); err != nil {
+		return nil, nil, err
+	}
 	for _, n := range rec.Neighbours {
 		c := CoRunner{
 			Owner: n.User, OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd,
 			Faulted: slices.Contains(rec.MPSFaultBy, n.JobID),
 		}
 		if c.Ref, err = h.Names.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if c.App, err = h.Profiles.AppOf(ctx, c.Ref, n.User); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if c.Profile, err = known(n.User, c.App, rec.Card()); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		all = append(all, c)
 	}
-	return all, nil
-}
-
-// use is what a record says of what its run did with its GPUs. What sharers did together is divided by their profiles.
-func (h *History) use(ctx context.Context, rec *Record,
-	known func(user, app, card string) (*rlcore.Profile, error),
-) (*Use, error) {
-	if len(rec.Neighbours) == 0 {
-		return useOf(rec, nil, nil), nil
-	}
-	own, err := known(rec.User, rec.App, rec.Card())
-	if err != nil {
-		return nil, err
-	}
-	with, err := h.coRunners(ctx, rec, known)
-	if err != nil {
-		return nil, err
-	}
-	others := make([]*rlcore.Profile, len(with))
-	for i := range with {
-		others[i] = with[i].Profile
-	}
-	return useOf(rec, own, others), nil
+	return own, all, nil
 }
 
 // Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile; of another run
@@ -393,9 +367,9 @@ func (h *History) Store(ctx context.Context, o *Outcome) error {
 	}); err != nil || !o.Learned && o.LengthS == 0 {
 		return err
 	}
-	records, err := database.List(ctx, h.DB, recordColumns, `SELECT id, app, body FROM record WHERE id = ?`, o.Run)
+	records, err := recordsOf(ctx, h.DB, `id = ?`, o.Run)
 	if err != nil || len(records) == 0 {
-		return database.Wrap(err, "read records")
+		return err
 	}
 	rec := &records[0]
 	if !o.Learned {

@@ -48,9 +48,9 @@ func (u *Use) and(b *Use, gpus, bGPUs int) *Use {
 	}
 }
 
-// useOf summarises a record. profiles are the profiles of the run and of its neighbours, in the
-// record's order; without all of them the common work of sharers can't be split.
-func useOf(rec *Record, own *rlcore.Profile, neighbours []*rlcore.Profile) *Use {
+// useOf summarises what a record says of what its run did with its GPUs. What sharers did together is divided by their
+// profiles, where all are known; neighbours are in the record's order.
+func useOf(rec *Record, own *rlcore.Profile, neighbours []CoRunner) *Use {
 	took := rec.DurationS()
 	if rec.Samples == 0 || !(took > 0) {
 		return nil
@@ -131,7 +131,7 @@ type point struct {
 	use      rlcore.Use
 	from, to float64
 	own      *rlcore.Profile
-	others   []*rlcore.Profile
+	others   []CoRunner
 }
 
 // overlap is the part of the point in which a neighbour was there.
@@ -168,7 +168,7 @@ func (p *point) computed() (part float64, how told) {
 		return 0, unknown
 	case p.use.GPU == 0:
 		return 0, measured // no job did anything
-	case p.own == nil || len(p.others) != len(p.rec.Neighbours):
+	case p.own == nil:
 		return 0, unknown
 	}
 	mine := p.own.Mean().GPU
@@ -177,10 +177,10 @@ func (p *point) computed() (part float64, how told) {
 		over := p.overlap(&p.rec.Neighbours[i])
 		switch {
 		case over == 0:
-		case p.others[i] == nil:
+		case p.others[i].Profile == nil:
 			return 0, unknown
 		default:
-			all += p.others[i].Mean().GPU * over
+			all += p.others[i].Profile.Mean().GPU * over
 		}
 	}
 	if !(all > 0) {

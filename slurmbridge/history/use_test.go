@@ -87,11 +87,11 @@ func TestSharersAreToldApartByTheirProcesses(t *testing.T) {
 func TestSharersAreSplitByTheirProfiles(t *testing.T) {
 	r := beside(used(0.8, 0.8), 1, 2)
 	r.Mixed = []string{"gpu", "core", "mem", "power"}
-	u := useOf(r, flat(0.6), []*rlcore.Profile{flat(0.2)})
+	u := useOf(r, flat(0.6), []CoRunner{{Profile: flat(0.2)}})
 	if !near(u.ComputedS, 0.8*60+0.6*60) || !near(u.SplitS, 36) || u.CardMiB != 0 || u.IdleKnownS != 60 {
 		t.Errorf("%+v", *u)
 	}
-	if u := useOf(r, flat(0.6), []*rlcore.Profile{nil}); u.KnownS != 60 {
+	if u := useOf(r, flat(0.6), make([]CoRunner, 1)); u.KnownS != 60 {
 		t.Errorf("nothing is known of the other: %+v", *u)
 	}
 }
@@ -114,11 +114,11 @@ func TestPartsAddUp(t *testing.T) {
 		for i := range k {
 			r := used(gpu...)
 			r.Mixed = []string{"gpu", "core"}
-			var others []*rlcore.Profile
+			var others []CoRunner
 			for m := range k {
 				if m != i {
 					beside(r, 0, float64(n))
-					others = append(others, profiles[m])
+					others = append(others, CoRunner{Profile: profiles[m]})
 				}
 			}
 			u := useOf(r, profiles[i], others)
