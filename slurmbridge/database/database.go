@@ -21,6 +21,7 @@ import (
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // Open opens the database at path; a missing one is made, with mode 0600, and is its folder's owner's. A corrupt file
@@ -51,16 +52,6 @@ func OpenOrReplace(ctx context.Context, path string, log *slog.Logger) (*sql.DB,
 	return open(ctx, path)
 }
 
-// The primary result codes of SQLite that are distinguished.
-const (
-	sqliteBusy     = 5
-	sqliteReadOnly = 8
-	sqliteIO       = 10
-	sqliteCorrupt  = 11
-	sqliteCantOpen = 14
-	sqliteNotADB   = 26
-)
-
 // result is SQLite's primary result code of an error, 0 = it is none of SQLite's.
 func result(err error) int {
 	var coded interface{ Code() int }
@@ -79,7 +70,7 @@ func corrupt(err error) bool {
 		return true
 	}
 	code := result(err)
-	return code == sqliteCorrupt || code == sqliteNotADB
+	return code == sqlite3.SQLITE_CORRUPT || code == sqlite3.SQLITE_NOTADB
 }
 
 // busyFor is how long other processes may keep a file locked that is opened.
@@ -90,7 +81,7 @@ const busyFor = 5 * time.Second
 func whileBusy(ctx context.Context, f func() error) error {
 	for began := time.Now(); ; {
 		err := f()
-		if result(err) != sqliteBusy || time.Since(began) > busyFor {
+		if result(err) != sqlite3.SQLITE_BUSY || time.Since(began) > busyFor {
 			return err
 		}
 		select {
@@ -115,7 +106,7 @@ func open(ctx context.Context, path string) (*sql.DB, error) {
 	}
 	if err := whileBusy(ctx, func() error { return prepare(ctx, db) }); err != nil {
 		db.Close()
-		if code := result(err); code == sqliteReadOnly || code == sqliteCantOpen || code == sqliteIO {
+		if code := result(err); code == sqlite3.SQLITE_READONLY || code == sqlite3.SQLITE_CANTOPEN || code == sqlite3.SQLITE_IOERR {
 			err = fmt.Errorf("%w: it, %[2]s-wal and %[2]s-shm must be files that this user may read and write, in a folder "+
 				"where it may make them: ls -la %[3]s",
 				err, filepath.Base(path), filepath.Dir(path))

@@ -12,7 +12,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -294,34 +293,3 @@ func TestAnArrayTaskKnowsItsArray(t *testing.T) {
 		must.Equal(t, (&Run{Ref: ref}).Job().Array, want, "job %s", ref)
 	}
 }
-
-// A job alone takes its own time, whatever a model says.
-func TestTruthOfOneJob(t *testing.T) {
-	app := &rlcore.Profile{App: "a", DurationS: 10, PeriodS: 10, Series: []rlcore.Use{{GPU: 0.5, MemMiB: 100}}}
-	truth := NewTruth(triple{})
-	own := truth.Alone(app, 30)
-	if own.DurationS != 30 || own == app || app.DurationS != 10 {
-		t.Errorf("%+v", own)
-	}
-	card := truth.On(&rlcore.TitanXp)
-	for n, want := range []float64{1: 1, 2: 3} {
-		if n == 0 {
-			continue
-		}
-		members := []*rlcore.Profile{own, own}[:n]
-		if got := card.Slowdowns(nil, members, demands(n)); fmt.Sprint(got[0]) != fmt.Sprint(want) {
-			t.Errorf("%d jobs: %v", n, got)
-		}
-	}
-}
-
-// triple predicts that everything takes three times as long.
-type triple struct{}
-
-func (triple) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, _ []*rlcore.Profile) {
-	for i := range dst {
-		dst[i] = rlcore.Prediction{Slowdown: 3}
-	}
-}
-
-func demands(n int) []contention.Demand { return make([]contention.Demand, n) }

@@ -7,14 +7,11 @@ import (
 	"cmp"
 	"database/sql"
 	"fmt"
-	"math"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -183,65 +180,4 @@ type Refused struct {
 	// WaitH is what it cost, hours: how long jobs waited that were the first to be refused for it on a GPU with room that
 	// got none. A job counts under each such reason, so reasons don't add up.
 	WaitH float64 `json:"waited_h"`
-}
-
-// Truth is how jobs take on the simulator when a site's own runs are replayed: each has its application's
-// shape over the time that its run takes alone, and sharers slow each other as the model believes that has
-// learned from the site. Several simulations may ask at once.
-type Truth struct {
-	learned rlcore.Predictor
-	base    map[*rlcore.Profile]*rlcore.Profile // the application's profile by a job's own
-
-	mu      sync.Mutex
-	members []*rlcore.Profile
-	taught  []rlcore.Prediction
-}
-
-// NewTruth makes the truth by a model that has learned.
-func NewTruth(learned rlcore.Predictor) *Truth {
-	return &Truth{learned: learned, base: map[*rlcore.Profile]*rlcore.Profile{}}
-}
-
-// Alone is what a job does alone, given its application's profile (nil = it isn't known) and its time. It
-// must not be called while a simulation runs.
-func (t *Truth) Alone(app *rlcore.Profile, seconds float64) *rlcore.Profile {
-	if app == nil {
-		return &rlcore.Profile{DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{}}}
-	}
-	own := *app.Stretched(seconds)
-	t.base[&own] = app
-	return &own
-}
-
-// On is the truth for GPUs of one kind.
-func (t *Truth) On(card *rlcore.GPUSpec) *CardTruth { return &CardTruth{t, card} }
-
-// CardTruth implements sim.Truth.
-type CardTruth struct {
-	*Truth
-	card *rlcore.GPUSpec
-}
-
-// Slowdowns implements sim.Truth: what is predicted for whole runs holds at each instant.
-func (t *CardTruth) Slowdowns(dst []float64, p []*rlcore.Profile, _ []contention.Demand) []float64 {
-	dst = dst[:0]
-	for range p {
-		dst = append(dst, 1)
-	}
-	if len(p) < 2 {
-		return dst
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.members, t.taught = t.members[:0], t.taught[:0]
-	for _, own := range p {
-		t.members, t.taught = append(t.members, cmp.Or(t.base[own], own)), append(t.taught, rlcore.Prediction{})
-	}
-	t.learned.Predict(t.taught, t.card, t.members)
-	for i := range dst {
-		if slow := t.taught[i].Slowdown; slow >= 1 && !math.IsInf(slow, 1) {
-			dst[i] = slow
-		}
-	}
-	return dst
 }

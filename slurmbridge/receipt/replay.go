@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -239,7 +241,8 @@ func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*p
 	d := w.Decider()
 	cfg.ExtendLimit = d.Guard.ExtendLimit
 	// What decides believes the same as the replayed world: the replay knows no surprises.
-	truth := history.NewTruth(d.Guard.Predictor)
+	believed := &truth{d.Guard.Predictor, &c.gpus[0], map[*rlcore.Profile]*rlcore.Profile{}, nil, nil}
+	cfg.Truth = believed
 	first := kept[0].Ready
 	var in []*history.Run
 	type reach struct {
@@ -250,7 +253,7 @@ func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*p
 	// profiles as they were before these runs, which foretell one another
 	before := map[*rlcore.Profile]*rlcore.Profile{nil: nil}
 	for i, j := range kept {
-		s := simulated(j, truth)
+		s := simulated(j, believed)
 		if before[s.Profile] == nil && s.Profile != nil {
 			p := *s.Profile.OnPart(part)
 			p.Past, before[s.Profile] = nil, &p
@@ -283,7 +286,6 @@ func (w *World) prepare(c *cluster, jobs []history.Run, left map[string]int) (*p
 		in = append(in, j)
 		cfg.Jobs = append(cfg.Jobs, s)
 	}
-	cfg.Truth = truth.On(&cfg.GPUs[0])
 	return &prepared{cfg: cfg, in: in, decider: d}, nil
 }
 
@@ -326,7 +328,7 @@ func gpusOf(j *history.Run) int {
 
 // simulated is a run as the simulator has it. One of several GPUs holds them unshared, and is known to the second: what
 // is known of its application is of runs on one GPU.
-func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
+func simulated(j *history.Run, t *truth) sim.Arrival {
 	seconds, basis := j.Solo()
 	if basis == history.Lost {
 		seconds = j.DurationS() // at least: it failed before its end
@@ -334,7 +336,7 @@ func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
 			seconds = j.Outcome.SoloS
 		}
 	}
-	s := sim.Arrival{Job: j.Job(), Truth: truth.Alone(j.Profile, max(1, seconds))}
+	s := sim.Arrival{Job: j.Job(), Truth: t.alone(j.Profile, max(1, seconds))}
 	if o := j.Outcome; o != nil && o.LimitS > 0 {
 		s.LimitS = max(o.LimitS, seconds)
 	}
@@ -342,6 +344,46 @@ func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
 		s.Foreign, s.PerNode, s.Nodes, s.Profile = true, perNode, nodes, s.Truth
 	}
 	return s
+}
+
+// truth is how jobs take on the simulator when a site's own runs are replayed: each has its application's shape over the
+// time that its run takes alone, and sharers slow each other as the model believes that has learned from the site: what
+// is predicted for whole runs holds at each instant.
+type truth struct {
+	learned rlcore.Predictor
+	card    *rlcore.GPUSpec
+	base    map[*rlcore.Profile]*rlcore.Profile // the application's profile by a job's own
+	members []*rlcore.Profile
+	taught  []rlcore.Prediction
+}
+
+// alone is what a job does alone, given its application's profile (nil = it isn't known) and its time.
+func (t *truth) alone(app *rlcore.Profile, seconds float64) *rlcore.Profile {
+	if app == nil {
+		return &rlcore.Profile{DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{}}}
+	}
+	own := *app.Stretched(seconds)
+	t.base[&own] = app
+	return &own
+}
+
+// Slowdowns implements sim.Truth.
+func (t *truth) Slowdowns(dst []float64, p []*rlcore.Profile, _ []contention.Demand) []float64 {
+	t.members, t.taught = t.members[:0], append(t.taught[:0], make([]rlcore.Prediction, len(p))...)
+	for _, own := range p {
+		t.members = append(t.members, cmp.Or(t.base[own], own))
+	}
+	if len(p) > 1 {
+		t.learned.Predict(t.taught, t.card, t.members)
+	}
+	dst = dst[:0]
+	for _, x := range t.taught {
+		if !(x.Slowdown >= 1) || math.IsInf(x.Slowdown, 1) {
+			x.Slowdown = 1
+		}
+		dst = append(dst, x.Slowdown)
+	}
+	return dst
 }
 
 func (r *Replay) compare(p *prepared, base, shared *sim.Result) {
