@@ -105,8 +105,7 @@ func CountTurn(runs []*Outcome) Turn {
 		if !ok {
 			continue
 		}
-		t.Jobs++
-		if ratio > lateBy {
+		if t.Jobs++; ratio > lateBy {
 			t.Late++
 		}
 		if ratio > t.Worst {
@@ -114,12 +113,9 @@ func CountTurn(runs []*Outcome) Turn {
 		}
 		if s, plain, ok := o.Turnaround(); ok {
 			t.Timed++
-			t.MeanS += s
-			t.PlainS += plain
+			t.MeanS += (s - t.MeanS) / float64(t.Timed)
+			t.PlainS += (plain - t.PlainS) / float64(t.Timed)
 		}
-	}
-	if t.Timed > 0 {
-		t.MeanS, t.PlainS = t.MeanS/float64(t.Timed), t.PlainS/float64(t.Timed)
 	}
 	return t
 }

@@ -14,13 +14,13 @@ type Seen struct {
 	Once int `json:"once"`
 }
 
-// CountSeen counts n jobs by their users' applications; one without a name doesn't count.
-func CountSeen(n int, of func(i int) (user, app string)) Seen {
+// CountSeen counts runs by their users' applications; one without a name doesn't count.
+func CountSeen(runs []Run) Seen {
 	var s Seen
 	times := map[[2]string]int{}
-	for i := range n {
-		if user, app := of(i); app != "" {
-			times[[2]string{user, app}]++
+	for i := range runs {
+		if r := &runs[i]; r.App != "" {
+			times[[2]string{r.User, r.App}]++
 			s.Jobs++
 		}
 	}

@@ -100,10 +100,8 @@ func (a *api) status(w http.ResponseWriter, req *http.Request) (any, error) {
 		r.Slurm = st.Snap.Release
 	}
 	if runs, trouble := a.past(req.Context(), a.Now(), turnHours); a.Runs != nil && trouble == "" {
-		outcomes := history.Outcomes(runs)
-		turn := history.CountTurn(outcomes)
+		turn, seen := history.CountTurn(history.Outcomes(runs)), history.CountSeen(runs)
 		turn.Of = m.ref(turn.Of)
-		seen := history.CountSeen(len(outcomes), func(i int) (user, app string) { return outcomes[i].User, outcomes[i].App })
 		r.Turn, r.Seen = &turn, &seen
 	}
 	return r, nil

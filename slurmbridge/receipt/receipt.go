@@ -141,7 +141,7 @@ func Make(in *Input) *Receipt {
 	delete(policies, "")
 	r.Users, r.Groups, r.Policies = len(users), len(groups), slices.AppendSeq(r.Policies, maps.Keys(policies))
 	slices.Sort(r.Policies)
-	r.Apps = history.CountSeen(len(in.Jobs), func(i int) (user, app string) { return in.Jobs[i].User, in.Jobs[i].App })
+	r.Apps = history.CountSeen(in.Jobs)
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		r.Kinds = append(r.Kinds, *of[name])
 	}

@@ -443,9 +443,13 @@ func TestApplicationsSeenOnce(t *testing.T) {
 		}
 		jobs = append(jobs, r)
 	}
+	jobs[19].User = "bob" // whose md is another one
+	unnamed := ran("20", "ann", 0, 0, 60)
+	unnamed.App = ""
+	jobs = append(jobs, unnamed)
 	r := Make(&Input{From: at(-10), To: at(200), Jobs: jobs})
-	if want := (history.Seen{Jobs: 20, Once: 6}); r.Apps != want ||
-		!strings.Contains(strings.Join(r.Lines(), "\n"), "Applications: 6 jobs of 20") {
+	if want := (history.Seen{Jobs: 20, Once: 7}); r.Apps != want ||
+		!strings.Contains(strings.Join(r.Lines(), "\n"), "Applications: 7 jobs of 20 ran an application that was seen no second time") {
 		t.Errorf("%+v: %q", r.Apps, r.Lines())
 	}
 	if said := strings.Join(Make(&Input{From: at(-10), To: at(200), Jobs: jobs[:7]}).Lines(), "\n"); strings.Contains(said,
