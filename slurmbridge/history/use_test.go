@@ -134,6 +134,13 @@ func TestPartsAddUp(t *testing.T) {
 	})
 }
 
+// What a run on several nodes did is the mean over its GPUs; memory and energy are sums.
+func TestUseOnSeveralNodes(t *testing.T) {
+	one := &Use{KnownS: 100, ComputedS: 40, CardMiB: 1000, EnergyJ: 5}
+	u := one.and(&Use{KnownS: 100, ComputedS: 80, CardMiB: 3000, EnergyJ: 7}, 1, 3)
+	must.Equal(t, *u, Use{KnownS: 100, ComputedS: 70, CardMiB: 4000, EnergyJ: 12})
+}
+
 func TestFootprintOfARun(t *testing.T) {
 	r := Run{
 		ID: 3, Ref: "1", User: "ann", Mode: "active", Start: at(10), End: at(40), GPUs: []int{0}, Shares: 50, Node: "n1",
