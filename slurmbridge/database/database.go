@@ -106,7 +106,8 @@ func open(ctx context.Context, path string) (*sql.DB, error) {
 	}
 	if err := whileBusy(ctx, func() error { return prepare(ctx, db) }); err != nil {
 		db.Close()
-		if code := result(err); code == sqlite3.SQLITE_READONLY || code == sqlite3.SQLITE_CANTOPEN || code == sqlite3.SQLITE_IOERR {
+		switch result(err) {
+		case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR:
 			err = fmt.Errorf("%w: it, %[2]s-wal and %[2]s-shm must be files that this user may read and write, in a folder "+
 				"where it may make them: ls -la %[3]s",
 				err, filepath.Base(path), filepath.Dir(path))

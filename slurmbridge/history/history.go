@@ -265,8 +265,8 @@ func recordedRun(rec *Record) Run {
 }
 
 // apart is the time between a run that polls showed and a record of the same job, each node's once; false = they are of
-// different runs. Where no poll showed the start, the ends are compared. A run that is known to have been over before the
-// record's start is another one.
+// different runs. Where no poll showed the start, the ends are compared. A run that was over before the record's start
+// is another one.
 func (r *Run) apart(rec *Run) (time.Duration, bool) {
 	switch {
 	case !r.Shown() || rec.Shown() || r.ID != 0 && !several(r.Node) || slices.Contains(r.Nodes, rec.Node),
