@@ -347,8 +347,8 @@ func simulated(j *history.Run, t *truth) sim.Arrival {
 }
 
 // truth is how jobs take on the simulator when a site's own runs are replayed: each has its application's shape over
-// the time that its run takes alone, and sharers slow each other as the model believes that has learned from the site: what
-// is predicted for whole runs holds at each instant.
+// the time that its run takes alone, and sharers slow each other as the model believes that has learned from the site:
+// what is predicted for whole runs holds at each instant.
 type truth struct {
 	learned rlcore.Predictor
 	card    *rlcore.GPUSpec
