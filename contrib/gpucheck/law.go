@@ -122,7 +122,7 @@ func (s *stage) iterate(ctx context.Context, kernels []*Kernel, ran []*client, l
 	for i, c := range ran {
 		s.tell(c, kernels[i].run(kernels[i].Duty))
 	}
-	s.looks = s.look(ctx, lasts, func(pid int) string { return fmt.Sprint(pid) })
+	s.looks = s.look(ctx, lasts)
 	s.facts["looks"] = s.looks
 	for _, c := range ran {
 		a := s.stop(ctx, c, time.Minute)
@@ -151,10 +151,10 @@ func (k *Kernel) alone(c *client, seen sampled, idleMiB float64) *Alone {
 
 // sampled is one look at the card.
 type sampled struct {
-	T          float64            `json:"t"` // s since the first
-	rlcore.Use                    // core is GPM's, −1 = not given
-	ByPID      map[string]float64 `json:"by_pid"`
-	Newer      int                `json:"newer"` // samples of processes since the last look
+	T          float64         `json:"t"` // s since the first
+	rlcore.Use                 // core is GPM's, −1 = not given
+	ByPID      map[int]float64 `json:"by_pid"` // processes' shares of the SMs
+	Newer      int             `json:"newer"`  // samples of processes since the last look
 }
 
 // read is what the card does at this moment, as a whole.
@@ -170,11 +170,11 @@ func (c *card) read() (u rlcore.Use, err error) {
 	return u, errors.Join(err, merr)
 }
 
-// look reads the card for so long, five times a second. who names processes.
-func (s *stage) look(ctx context.Context, lasts time.Duration, who func(pid int) string) (rows []sampled) {
-	names, since, begin := map[int]string{}, time.Now(), time.Now()
+// look reads the card for so long, five times a second.
+func (s *stage) look(ctx context.Context, lasts time.Duration) (rows []sampled) {
+	since, begin := time.Now(), time.Now()
 	for end := begin.Add(s.long(lasts)); time.Now().Before(end) && ctx.Err() == nil; {
-		row := sampled{T: time.Since(begin).Seconds(), ByPID: map[string]float64{}}
+		row := sampled{T: time.Since(begin).Seconds(), ByPID: map[int]float64{}}
 		var err error
 		if row.Use, err = s.card.read(); err != nil {
 			s.note("the card isn't read: %v", err)
@@ -184,10 +184,7 @@ func (s *stage) look(ctx context.Context, lasts time.Duration, who func(pid int)
 			s.note("process utilisation: %v", err)
 		}
 		for _, u := range uses {
-			if names[u.PID] == "" {
-				names[u.PID] = who(u.PID)
-			}
-			row.ByPID[names[u.PID]] = u.SM
+			row.ByPID[u.PID] = u.SM
 			if u.At.After(since) {
 				since = u.At
 			}
@@ -206,7 +203,7 @@ func (s *stage) look(ctx context.Context, lasts time.Duration, who func(pid int)
 // second before.
 func meanOf(rows []sampled) sampled {
 	rows = slices.DeleteFunc(slices.Clone(rows), func(r sampled) bool { return r.T < rows[len(rows)-1].T/6 })
-	m := sampled{ByPID: map[string]float64{}}
+	m := sampled{ByPID: map[int]float64{}}
 	for _, r := range rows {
 		n := float64(len(rows))
 		m.GPU += r.GPU / n
@@ -214,8 +211,8 @@ func meanOf(rows []sampled) sampled {
 		m.PCIeMBps += r.PCIeMBps / n
 		m.MemMiB = max(m.MemMiB, r.MemMiB)
 		m.Newer += r.Newer
-		for who, v := range r.ByPID {
-			m.ByPID[who] += v / n
+		for pid, v := range r.ByPID {
+			m.ByPID[pid] += v / n
 		}
 	}
 	return m

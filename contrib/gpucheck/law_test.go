@@ -16,7 +16,7 @@ func TestMeanLeavesTheBeginningOut(t *testing.T) {
 	var rows []sampled
 	want := sampled{
 		Use:   rlcore.Use{GPU: 0.5, Core: 0.25, MemMiB: 100, PCIeMBps: 10},
-		ByPID: map[string]float64{"a": 0.5},
+		ByPID: map[int]float64{7: 0.5},
 	}
 	for i := range 13 {
 		r := want
@@ -34,19 +34,25 @@ func TestMeanLeavesTheBeginningOut(t *testing.T) {
 	}
 }
 
-// A program that doesn't end on request is killed, and one that fails says why.
+// A program that doesn't end on request is killed, and one that fails or isn't there says why.
 func TestStubbornProgram(t *testing.T) {
 	t.Parallel()
 	for script, says := range map[string]string{
 		`trap '' TERM; echo '{"work":0}'; while :; do sleep 0.05; done`: "isn't ready",
 		"echo nonsense; echo why >&2; exit 7":                           "it has ended why",
+		"":                                                              "no such file",
 	} {
 		s := &stage{
 			check:  &check{card: &card{}, pace: 1, duration: time.Second},
 			client: []string{"sh", "-c", script, "sh"},
 		}
+		if script == "" {
+			s.client = []string{"/nonexistent"}
+		}
 		_, err := s.try(t.Context(), &Kernel{Name: "a", Duty: 1})
-		s.dismiss(s.clients...)
+		for range 2 { // as a situation and its end do
+			s.dismiss(s.clients...)
+		}
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", script, err)
 		}

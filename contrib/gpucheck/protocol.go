@@ -204,20 +204,9 @@ func samplesOfAPair(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	who := func(pid int) string {
-		switch pid {
-		case a.pid:
-			return "a"
-		case b.pid:
-			return "b"
-		case s.server(ctx):
-			return "server"
-		}
-		return fmt.Sprint(pid)
-	}
 	s.facts["pids"] = map[string]int{"a": a.pid, "b": b.pid, "server": s.server(ctx)}
 	look := func(name string, lasts time.Duration) {
-		rows := s.look(ctx, lasts, who)
+		rows := s.look(ctx, lasts)
 		s.facts[name], s.facts[name+", mean"] = rows, meanOf(rows)
 	}
 	s.lists()
