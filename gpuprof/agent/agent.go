@@ -75,7 +75,6 @@ type Card interface {
 	Read(source string) (float64, error)
 	PCIe() (mbps float64, err error)
 	Activity() (nvml.Activity, error)
-	Samples(since time.Time) ([]nvml.Point, error)
 	Processes() ([]nvml.Process, error)
 	ProcessUtilisation(since time.Time) ([]nvml.ProcessUse, error)
 }

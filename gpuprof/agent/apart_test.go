@@ -227,18 +227,17 @@ func TestMIGInstances(t *testing.T) {
 	}
 }
 
-// The rhythm of a job that is alone is found by bursts where utilisation or power
-// shows it, and in the driver's own samples where it is slower; it is none where a
-// job has company or the use has no period.
+// The rhythm of a job that is alone is found by bursts where utilisation or power shows it, slow ones by a later burst;
+// it is none where a job has company or the use has no period.
 func TestRhythm(t *testing.T) {
 	for name, c := range map[string]struct {
-		use, power, points float64 // the period of each, s; 0 = it doesn't change
-		company            bool
-		want               float64
+		use, power float64 // the period of each, s; 0 = it doesn't change
+		company    bool
+		want       float64
 	}{
 		"utilisation": {use: 0.12, want: 0.12},
 		"power":       {power: 0.25, want: 0.25},
-		"buffer":      {points: 1.5, want: 1.5},
+		"slow":        {use: 1.5, want: 1.5},
 		"steady":      {},
 		"company":     {use: 0.12, company: true},
 	} {
@@ -256,26 +255,18 @@ func TestRhythm(t *testing.T) {
 			return max(0, min(1, square(at(), c.use, 0.2, 1)+0.03*rng.NormFloat64())), nil
 		}
 		card.power = func() (float64, error) { return square(at(), c.power, 120, 300) + 5*rng.NormFloat64(), nil }
-		card.points = func() (out []nvml.Point, err error) {
-			for s := max(0, at()-16); s < at() && c.points > 0; s += 1. / 6 {
-				if p := start.Add(time.Duration(s * 1e9)); p.After(card.since) {
-					out = append(out, nvml.Point{At: p, GPU: square(s, c.points, 0.1, 0.8)})
-				}
-			}
-			return out, nil
-		}
 		b.begin(1, 0)
 		if c.company {
 			b.begin(2, 0)
 		}
 		b.elapse(700 * time.Second)
-		bursts := b.jobs[run{1, 0}].Bursts
+		had := b.jobs[run{1, 0}].Bursts
 		r := b.ended(1)
 		if math.Abs(r.StepS-c.want) > 0.05*c.want {
 			t.Errorf("%s: a step of %v s, want %v", name, r.StepS, c.want)
 		}
-		if r.Samples > 700+purse+2 || bursts > len(burstAt) {
-			t.Errorf("%s: %d samples, %d bursts", name, r.Samples, bursts)
+		if r.Samples > 700+purse+2 || had > len(bursts) {
+			t.Errorf("%s: %d samples, %d bursts", name, r.Samples, had)
 		}
 		if p, err := gpuprof.ProfileOf("a", r); err != nil || p.StepS != r.StepS {
 			t.Error(name, p, err)

@@ -24,10 +24,9 @@ type card struct {
 	use, memory, pcie, power func() (float64, error)
 	memBusy                  float64
 	act                      func() (nvml.Activity, error)
-	points                   func() ([]nvml.Point, error)
 	procs                    func() ([]nvml.Process, error)
 	uses                     func() ([]nvml.ProcessUse, error)
-	since                    time.Time // from when on the agent asks for points or uses
+	since                    time.Time // from when on the agent asks for uses
 }
 
 func given[T any](c *card, f func() (T, error)) (v T, err error) {
@@ -52,11 +51,6 @@ func (c *card) Read(source string) (float64, error) {
 func (c *card) PCIe() (float64, error)             { return given(c, c.pcie) }
 func (c *card) Activity() (nvml.Activity, error)   { return given(c, c.act) }
 func (c *card) Processes() ([]nvml.Process, error) { return given(c, c.procs) }
-
-func (c *card) Samples(since time.Time) ([]nvml.Point, error) {
-	c.since = since
-	return given(c, c.points)
-}
 
 func (c *card) ProcessUtilisation(since time.Time) ([]nvml.ProcessUse, error) {
 	c.since = since

@@ -232,7 +232,6 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 					at := time.Duration(rapid.Int64().Draw(rt, "at"))
 					return []nvml.ProcessUse{{PID: 1, At: b.now.Add(at), SM: value()}}, fails()
 				},
-				points: func() ([]nvml.Point, error) { return []nvml.Point{{GPU: value()}}, fails() },
 			}
 		}
 		b.inProc(map[int]int64{1: 1, 2: 2})

@@ -7,17 +7,16 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 )
 
-// A burst is a short stretch of fast reading in which a job's iterations show: 2 s
-// at 10 ms with a period of 1 s. A job that is alone on one GPU has at most three,
-// 5 s, 60 s and 600 s after its start; none more once one has shown a clear rhythm.
+// A burst is a short stretch of fast reading in which a job's iterations show. A job that is alone on one GPU has at
+// most these, and none more once one has shown a clear rhythm.
+var bursts = [...]struct {
+	at, step float64 // after the job's start, and between two readings, in periods of the agent
+}{{5, 0.01}, {60, 0.1}, {600, 0.01}, {700, 0.1}}
+
 const (
 	burstReadings = 200
-	burstStep     = 100 // a period is so many of its steps
 	burstSure     = 0.7 // strength of a rhythm that is clear
 )
-
-// burstAt is when a job's bursts begin, in periods.
-var burstAt = [...]int{5, 60, 600}
 
 // burst collects the readings of one.
 type burst struct {
@@ -30,19 +29,17 @@ type burst struct {
 // maybeBurst begins a burst if one is due on a GPU.
 func (a *Agent) maybeBurst(g *gpu, now time.Time) {
 	t := a.alone(g)
-	if g.missing || g.dev.Lost != "" || g.burst != nil || t == nil || t.Bursts >= len(burstAt) ||
-		t.Rhythm.Strength >= burstSure {
+	if g.missing || g.dev.Lost != "" || g.burst != nil || t == nil || t.Rhythm.Strength >= burstSure {
 		return
 	}
-	if now.Sub(t.job.Start) < time.Duration(burstAt[t.Bursts])*a.Period {
-		return
-	}
-	t.Bursts++
 	// A job that the agent took up late hasn't all of them at once.
-	for t.Bursts < len(burstAt) && now.Sub(t.job.Start) >= time.Duration(burstAt[t.Bursts])*a.Period {
+	had, ran := t.Bursts, now.Sub(t.job.Start).Seconds()/a.Period.Seconds()
+	for t.Bursts < len(bursts) && ran >= bursts[t.Bursts].at {
 		t.Bursts++
 	}
-	g.burst = &burst{t: t, due: now, left: burstReadings}
+	if t.Bursts > had {
+		g.burst = &burst{t: t, due: now, left: burstReadings}
+	}
 }
 
 // alone returns the one job on a GPU if it has no other and never had a neighbour:
@@ -78,45 +75,32 @@ func (a *Agent) burstRead(g *gpu, now time.Time) {
 	if w, err := g.card.Read(nvml.Power); err == nil {
 		add(&b.pow, w)
 	}
-	step := a.Period / burstStep
+	kind := bursts[b.t.Bursts-1]
+	step := time.Duration(kind.step * float64(a.Period))
 	b.due = b.due.Add(step)
 	if b.due.Before(now) {
 		b.due = now.Add(step / 2) // the driver is slower than that
 	}
-	b.left--
-	if long := time.Duration(2*burstReadings) * step; b.left > 0 &&
-		now.Sub(b.t.job.Start) < long+time.Duration(burstAt[b.t.Bursts-1])*a.Period {
+	if b.left--; b.left > 0 && at < (kind.at+2*burstReadings*kind.step)*a.Period.Seconds() {
 		return
 	}
 	g.burst = nil
-	a.conclude(g, b)
+	b.conclude()
 }
 
-// conclude looks for a rhythm in a burst, and in what the driver remembers by
-// itself: it is slower, and longer.
-func (a *Agent) conclude(g *gpu, b *burst) {
+// conclude looks for a rhythm in a burst.
+func (b *burst) conclude() {
 	power := 0.0
 	for _, m := range b.pow {
 		power += m.V / float64(len(b.pow))
 	}
 	const noise = 0.03 // of the card
-	try := func(ms []gpuprof.Moment, noise float64) {
-		if r, ok := gpuprof.FindRhythm(ms, noise); ok && r.Strength > b.t.Rhythm.Strength {
+	for _, figure := range []struct {
+		read  []gpuprof.Moment
+		noise float64
+	}{{b.gpu, noise}, {b.mem, noise}, {b.pow, noise * power}} {
+		if r, ok := gpuprof.FindRhythm(figure.read, figure.noise); ok && r.Strength > b.t.Rhythm.Strength {
 			b.t.Rhythm = r
 		}
 	}
-	try(b.gpu, noise)
-	try(b.mem, noise)
-	try(b.pow, noise*power)
-	points, err := g.card.Samples(b.t.job.Start)
-	if err != nil {
-		return
-	}
-	var ms []gpuprof.Moment
-	for _, p := range points {
-		if fraction(p.GPU) {
-			ms = append(ms, gpuprof.Moment{T: p.At.Sub(b.t.job.Start).Seconds(), V: p.GPU})
-		}
-	}
-	try(ms, noise)
 }

@@ -49,48 +49,8 @@ func TestFigures(t *testing.T) {
 		t.Errorf("process utilisation %+v, %v", us, err)
 	}
 	// Nothing is newer than tomorrow.
-	if pts, err := d.Samples(begin.Add(24 * time.Hour)); err != nil || len(pts) != 0 {
-		t.Errorf("samples %+v, %v", pts, err)
-	}
 	if us, err = d.ProcessUtilisation(begin.Add(24 * time.Hour)); err != nil || len(us) != 0 {
 		t.Errorf("process utilisation %+v, %v", us, err)
-	}
-}
-
-// The driver's buffer shows a rhythm that is faster than anybody asks.
-func TestSamples(t *testing.T) {
-	const scale = 50 // 1/6 s of the GPU's in 3.3 ms
-	lib, st := machine(t, gpusim.Config{Scale: scale})
-	d := &lib.Devices()[0]
-	p := &rlcore.Profile{App: "a", PeriodS: 1}
-	for i := range 500 {
-		p.Series = append(p.Series, rlcore.Use{GPU: float64(1 - i%2), Core: float64(1 - i%2)})
-	}
-	p.DurationS = float64(len(p.Series))
-	slot := must.Get(st.Device(0).Claim(gpusim.Claimant{}, p))(t)
-	begin := time.Now()
-	for time.Since(begin) < 200*time.Millisecond { // ten seconds of the GPU's
-		time.Sleep(5 * time.Millisecond)
-	}
-	must.Get(slot.Progress())(t)
-	pts := must.Get(d.Samples(begin))(t)
-	busy, turns := 0.0, 0
-	for i, q := range pts {
-		busy += q.GPU / float64(len(pts))
-		if !q.At.After(begin) || i > 0 && (q.At.Sub(pts[i-1].At)-time.Second/6/scale).Abs() > time.Millisecond/2 {
-			t.Fatalf("times %v", pts)
-		}
-		if i > 0 && (q.GPU > .5) != (pts[i-1].GPU > .5) {
-			turns++
-		}
-	}
-	if len(pts) < 40 || math.Abs(busy-.5) > .1 || math.Abs(float64(turns)-float64(len(pts))/6) > 2 {
-		t.Errorf("%d samples, busy for %v, with %d turns: %v", len(pts), busy, turns, pts)
-	}
-	// What was seen isn't seen again.
-	last := pts[len(pts)-1].At.Add(time.Millisecond)
-	for _, q := range must.Get(d.Samples(last))(t) {
-		must.Equal(t, q.At.After(last), true, "%v after %v", q.At, last)
 	}
 }
 
@@ -98,8 +58,7 @@ func TestSamples(t *testing.T) {
 // from Hopper on, activity. What NVML gives of whole GPUs alone is divided by SMs; what nobody gives is not known, and
 // never 0.
 func TestInstances(t *testing.T) {
-	hopper, ampere := []string{Utilisation, SampleBuffer, ProcessUtilisation},
-		[]string{Utilisation, SampleBuffer, ProcessUtilisation, GPM}
+	hopper, ampere := []string{Utilisation, ProcessUtilisation}, []string{Utilisation, ProcessUtilisation, GPM}
 	for name, c := range map[string]struct {
 		cfg     gpusim.Config
 		clients []int

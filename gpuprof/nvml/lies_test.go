@@ -44,8 +44,6 @@ func read(lib *Library, i int) (s sample, fails map[string]error) {
 	fail("processes", err)
 	_, err = d.ProcessUtilisation(time.Time{})
 	fail("process-utilization", err)
-	_, err = d.Samples(time.Time{})
-	fail("samples", err)
 	if d.gpu != nil {
 		d.gpu.seen = Activity{} // of another reading: this one asks the driver
 	}
@@ -69,7 +67,7 @@ func TestLies(t *testing.T) {
 	fails := map[string][]string{
 		"utilization": {"return=999", "huge", "backwards"}, "memory": {"return=999", "huge", "zero"}, // no card has none
 		"pcie-throughput": {"return=999", "huge", "backwards"}, "power": {"return=999", "huge", "backwards"},
-		"processes": {"return=999", "huge"}, "process-utilization": {"return=999"}, "samples": {"return=999"},
+		"processes": {"return=999", "huge"}, "process-utilization": {"return=999"},
 		"gpm": {"return=999", "huge", "backwards"},
 	}
 	for figure, modes := range fails {
@@ -100,7 +98,7 @@ func TestLost(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "h200", GPUs: 3})
 	must.OK(t, st.Device(1).SetLost(true))
 	_, fails := read(lib, 1)
-	must.Equal(t, len(fails), 8)
+	must.Equal(t, len(fails), 7)
 	for name, err := range fails {
 		must.Equal(t, errors.Is(err, ErrLost), true, "%s: %v", name, err)
 	}

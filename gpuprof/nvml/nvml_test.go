@@ -119,7 +119,7 @@ func TestCapabilities(t *testing.T) {
 		return a
 	}
 	all, volta, pascal := without(), without(GPM), without(GPM, MPSProcesses)
-	inMIG := without(GPM, Utilisation, ProcessUtilisation, SampleBuffer)
+	inMIG := without(GPM, Utilisation, ProcessUtilisation)
 	old, oldDriver := MPS{MaxClients: 16}, MPS{MaxClients: 48, ThreadPercentage: true, OwnAddresses: true}
 	young := oldDriver
 	young.MemoryLimit = true

@@ -2,7 +2,6 @@ package nvml
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"time"
@@ -99,12 +98,6 @@ type ProcessUse struct {
 	SM  float64 // fraction of the time its kernels ran, 0..1
 }
 
-// Point is one of the driver's own utilisation samples.
-type Point struct {
-	At  time.Time
-	GPU float64 // 0..1
-}
-
 // unknownMemory is NVML's NVML_VALUE_NOT_AVAILABLE.
 const unknownMemory = ^uint64(0)
 
@@ -186,41 +179,6 @@ func processUtilisationOnce(h gonvml.Device, since uint64) (list []gonvml.Proces
 		}
 	}()
 	return h.GetProcessUtilization(since)
-}
-
-// Samples gives the utilisations that the driver has measured by itself since
-// then (zero = all it remembers), oldest first. It keeps some hundred, 1/6 s to
-// 1 s apart by card: a reader that comes every 10 s still sees every sample.
-func (d *Device) Samples(since time.Time) ([]Point, error) {
-	g := d.gpu
-	if !g.has(SampleBuffer) {
-		return nil, ErrNotSupported
-	}
-	kind, list, ret := g.handle.GetSamples(gonvml.GPU_UTILIZATION_SAMPLES, stamp(since))
-	if ret = nothingNew(ret); ret != gonvml.SUCCESS {
-		return nil, g.failure("utilisation samples", ret)
-	}
-	var out []Point
-	for _, s := range list {
-		at, ok := moment(s.TimeStamp)
-		// go-nvml hands on the places that the driver left empty.
-		if !ok || !since.IsZero() && !at.After(since) {
-			continue
-		}
-		v := binary.NativeEndian.Uint64(s.SampleValue[:])
-		if kind == gonvml.VALUE_TYPE_UNSIGNED_INT {
-			v = uint64(binary.NativeEndian.Uint32(s.SampleValue[:]))
-		}
-		use, ok := share(float64(v))
-		if !ok {
-			return nil, g.lie("utilisation sample", v)
-		}
-		if n := len(out); n > 0 && at.Before(out[n-1].At) {
-			return nil, g.lie("utilisation sample's time", at.UTC())
-		}
-		out = append(out, Point{At: at, GPU: use})
-	}
-	return out, nil
 }
 
 // stamp is NVML's time: µs since 1970 on the node's clock.

@@ -17,7 +17,6 @@ const (
 	Processes          = "processes"
 	MPSProcesses       = "mps_processes"
 	ProcessUtilisation = "process_utilisation"
-	SampleBuffer       = "samples"
 	GPM                = "gpm"
 )
 
@@ -82,14 +81,6 @@ var Sources = []Source{
 		Name: ProcessUtilisation, Symbols: []string{"nvmlDeviceGetProcessUtilization"},
 		Probe: func(h gonvml.Device) gonvml.Return {
 			_, ret := processUtilisation(h, 0)
-			return nothingNew(ret)
-		},
-	},
-	{
-		// the driver's buffer of utilisations
-		Name: SampleBuffer, Symbols: []string{"nvmlDeviceGetSamples"},
-		Probe: func(h gonvml.Device) gonvml.Return {
-			_, _, ret := h.GetSamples(gonvml.GPU_UTILIZATION_SAMPLES, 0)
 			return nothingNew(ret)
 		},
 	},

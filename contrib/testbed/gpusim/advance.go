@@ -100,7 +100,6 @@ func (v *view) speeds() {
 	v.GPU = min(v.GPU, 1)
 	v.Core = min(v.Core, v.GPU) // no SM is busy while no kernel runs
 	v.PCIeMBps = min(v.PCIeMBps, v.LinkMBps)
-	v.remember()
 
 	busy := 0.0
 	v.MemMiB, v.PowerW = v.MemReserved, v.PowerIdle
@@ -179,17 +178,4 @@ func (v *view) within(group []int) (whole contention.Demand) {
 	}
 	whole.GPU = contention.Busy(demands, slow)
 	return whole
-}
-
-// remember notes a change of the utilisation, for the driver's sample buffer.
-func (v *view) remember() {
-	last := &v.Change[max(0, v.Changes-1)%maxChanges]
-	switch {
-	case v.Changes > 0 && last.GPU == v.GPU:
-	case v.Changes > 0 && last.T == v.T:
-		last.GPU = v.GPU
-	default:
-		v.Change[v.Changes%maxChanges] = change{T: v.T, GPU: v.GPU, BusyS: v.BusyS}
-		v.Changes++
-	}
 }

@@ -168,7 +168,7 @@ func (v *view) process(i int) Process {
 // figures are the NVML figures a fault can be set for.
 var figures = []string{
 	"handle", "name", "uuid", "minor", "arch", "cores", "memory", "utilization", "pcie-throughput",
-	"pcie-link", "power", "processes", "mps-processes", "process-utilization", "samples", "gpm", "mig",
+	"pcie-link", "power", "processes", "mps-processes", "process-utilization", "gpm", "mig",
 }
 
 // faultModes are the ways in which a figure can be wrong: the call fails, or what it returns is 0, near its type's

@@ -13,7 +13,7 @@ func Header() string {
 	h := header{"#include <stddef.h>\n#include <stdint.h>\n"}
 	for name, value := range map[string]any{
 		"MAGIC": magic, "VERSION": version, "HEADER_SIZE": headerSize, "MAX_DEVICES": MaxDevices, "SLOTS": Slots,
-		"CHANGES": maxChanges, "INSTANCES": MaxInstances, "LIMITS": maxLimits,
+		"INSTANCES": MaxInstances, "LIMITS": maxLimits,
 		"CAP_MPS_LIST": capMPSList, "CAP_GPM": capGPM, "CAP_MIG": capMIG, "CAP_LIMITS": capLimits,
 		"CLIENT": Client, "SERVER": Server, "RUNNING": Running, "PAUSED": Paused,
 	} {

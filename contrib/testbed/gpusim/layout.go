@@ -16,7 +16,7 @@ import (
 // limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 15
+	version    = 16
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -25,8 +25,6 @@ const (
 	// MaxPoints is the number of phases a process's demand can have.
 	MaxPoints = 512
 	maxFaults = 32
-	// maxChanges of its utilisation that a device remembers.
-	maxChanges = 256
 	// MaxInstances a device can be cut into.
 	MaxInstances = 8
 	maxLimits    = 16
@@ -119,11 +117,6 @@ type member struct {
 	Busy      float64 // fraction of time its own kernels run
 }
 
-// change: from T on the device's utilisation was GPU, after BusyS of it.
-type change struct {
-	T, GPU, BusyS float64
-}
-
 // Figures are a GPU at one moment, and its sums since the state file was made: the mean utilisation between two
 // moments a and b is (b.BusyS−a.BusyS)/(b.T−a.T), the mean of the memory in use
 // (b.MemMiBS−a.MemMiBS)/(b.T−a.T)/MemTotalMiB.
@@ -145,8 +138,6 @@ type dyn struct {
 	Figures
 	// of each MIG instance, as fractions of the card
 	InstBusyS, InstCoreS, InstGPU, InstCore [MaxInstances]float64
-	Changes                                 int // ever; the next one's place is their number modulo maxChanges
-	Change                                  [maxChanges]change
 	Member                                  [Slots]member
 }
 

@@ -47,54 +47,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUti
 	return NVML_SUCCESS;
 }
 
-/*
- * The driver's buffer: a sample each 1/6 s (nvml.h has the sampling period of
- * utilisation between 1/6 s and 1 s), of the GPU's own time, and 120 of them (an
- * assumption). Each is the mean over its period.
- */
-#define SAMPLE_S (1.0 / 6)
-#define SAMPLES 120
-
-/* How long a kernel has run until t. */
-static double busy_until(const struct sim_dyn *y, double t)
-{
-	const struct sim_change *c = NULL;
-	for (long k = y->changes - 1; k >= 0 && k >= y->changes - SIM_CHANGES; k--) {
-		c = &y->change[k % SIM_CHANGES];
-		/* A process that died since the last look isn't among the changes. */
-		if (c->t <= t)
-			return c->busy_s + (t - c->t) * c->gpu - most(0, t - y->t) * (c->gpu - y->gpu);
-	}
-	return c ? c->busy_s : 0;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long last_seen, nvmlValueType_t *value_type,
-					 unsigned int *count, nvmlSample_t *samples)
-{
-	if (type != NVML_GPU_UTILIZATION_SAMPLES)
-		return NVML_ERROR_NOT_SUPPORTED;
-	ENTER(device, SIM_F_SAMPLES, WHOLE);
-	LOOK(l);
-	*value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
-	if (!samples) {
-		*count = SAMPLES;
-		return NVML_SUCCESS;
-	}
-	unsigned int n = 0;
-	unsigned long long last = (unsigned long long)(l.t / SAMPLE_S), wall = sim_wall_us();
-	for (unsigned long long k = last > SAMPLES ? last - SAMPLES + 1 : 1; k <= last; k++) {
-		unsigned long long at = wall - (unsigned long long)((l.t - k * SAMPLE_S) / sim_header->scale * 1e6);
-		if (at <= last_seen || n++ >= *count)
-			continue;
-		double busy = busy_until(&l.y, k * SAMPLE_S) - busy_until(&l.y, (k - 1) * SAMPLE_S);
-		samples[n - 1] = (nvmlSample_t){
-			.timeStamp = sim_figure(d, SIM_F_SAMPLES, at, ~0ULL >> 1),
-			.sampleValue.uiVal = sim_figure32(d, SIM_F_SAMPLES, 100 * busy / SAMPLE_S),
-		};
-	}
-	return n == 0 ? NVML_ERROR_NOT_FOUND : sim_filled(count, n);
-}
-
 /* GPM: figures between two samples of running sums. */
 struct nvmlGpmSample_st {
 	nvmlDevice_t of;
