@@ -311,7 +311,12 @@ func TestVisible(t *testing.T) {
 
 func TestCreateRefusesNonsense(t *testing.T) {
 	for _, cfg := range []Config{
-		{Model: "rtx"}, {GPUs: -1}, {GPUs: 17}, {Scale: math.NaN()}, {Driver: "1"}, {MIG: true},
+		{Model: "rtx"},
+		{GPUs: -1},
+		{GPUs: 17},
+		{Scale: math.NaN()},
+		{Driver: "1"},
+		{MIG: true},
 		{Model: "a100", Instances: []string{"1g.18gb"}},
 	} {
 		if err := Create(filepath.Join(t.TempDir(), "s"), cfg); err == nil {
@@ -353,10 +358,17 @@ func TestParseLimits(t *testing.T) {
 		want         Limits
 		bad          bool
 	}{
-		{"", "", Limits{}, false}, {"0=1G,1=512MB", "25", Limits{MemMiB: 1024, Threads: .25}, false},
-		{"1=3g", "100", Limits{Threads: 1}, false}, {"0=1048576", "", Limits{MemMiB: 1}, false},
-		{mem: "1G", bad: true}, {mem: "0=", bad: true}, {mem: "0=-1G", bad: true}, {mem: "x=1G", bad: true},
-		{percent: "0", bad: true}, {percent: "101", bad: true}, {percent: "NaN", bad: true},
+		{"", "", Limits{}, false},
+		{"0=1G,1=512MB", "25", Limits{MemMiB: 1024, Threads: .25}, false},
+		{"1=3g", "100", Limits{Threads: 1}, false},
+		{"0=1048576", "", Limits{MemMiB: 1}, false},
+		{mem: "1G", bad: true},
+		{mem: "0=", bad: true},
+		{mem: "0=-1G", bad: true},
+		{mem: "x=1G", bad: true},
+		{percent: "0", bad: true},
+		{percent: "101", bad: true},
+		{percent: "NaN", bad: true},
 	} {
 		got, err := ParseLimits(c.mem, c.percent)
 		if (err != nil) != c.bad || err == nil && got != c.want {
