@@ -56,16 +56,16 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 	if err != nil {
 		return err
 	}
-	cl, err := client(cfg, nil)
-	if err != nil {
-		return err
-	}
 	web, err := recordhttp.NewClient(f.client)
 	if err != nil {
 		return cli.Usage(fmt.Errorf("--client-config: %w", err))
 	}
 	if f.agents != "" && !strings.Contains(f.agents, "{node}") {
 		return cli.Usage(fmt.Errorf("--agents %q doesn't say {node} where the node's address belongs", f.agents))
+	}
+	cl, err := client(cfg, nil)
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()

@@ -58,10 +58,6 @@ that decides sends mails.`,
 				f, is := s.Exact().(*os.File)
 				dry = is && term.IsTerminal(int(f.Fd()))
 			}
-			cl, err := client(cfg, nil)
-			if err != nil {
-				return err
-			}
 			var idle httpapi.IdleReport
 			if err := ask(c.Context(), cfg, server, httpapi.IdlePath, &idle); err != nil {
 				return err
@@ -70,6 +66,10 @@ that decides sends mails.`,
 				return s.Show([]sent{}, func() {
 					s.printf("standby: the daemon of %s decides, and mails are sent there\n", idle.Standby)
 				})
+			}
+			cl, err := client(cfg, nil)
+			if err != nil {
+				return err
 			}
 			st, err := cli.OpenStore(c.Context(), cfg)
 			if err != nil {

@@ -205,18 +205,18 @@ func summary(ref string, story *journal.Story) string {
 }
 
 func (s *shared) printWhy(ref string, story *journal.Story, verbose bool) {
-	text := summary(ref, story)
+	text, e := summary(ref, story), story.Note
 	if text != "" {
 		s.printf("%s\n", text)
 	}
-	if !verbose {
-		if e := story.Note; e != nil {
-			if text != "" {
-				s.printEnds(e.PlainEnd, e.ExpectedEnd, e.Known)
-			}
-			for _, text := range e.Ignored {
-				s.printf("  ignored %s\n", text)
-			}
+	if verbose {
+		s.printDetails(ref, story)
+	} else {
+		if e != nil && text != "" {
+			s.printEnds(e.PlainEnd, e.ExpectedEnd, e.Known)
+		}
+		if e != nil {
+			s.printIgnored(e)
 		}
 		if story.Unmanaged != "" {
 			s.printf("  left to Slurm: %s\n", story.Unmanaged)
@@ -225,22 +225,12 @@ func (s *shared) printWhy(ref string, story *journal.Story, verbose bool) {
 			s.printf("Job %s was left alone at %s, after %s\n", ref, story.Changes[n-1].At.Local().Format(time.DateTime),
 				story.Changes[n-1].Change)
 		}
-		for i := range story.Outcomes {
-			s.printOutcome(&story.Outcomes[i])
-		}
-		return
-	}
-	if p := story.Waits; p != nil {
-		s.printPlace(p)
-	}
-	if e := story.Note; e != nil {
-		s.printExplanation(ref, e)
-	}
-	for i := range story.Groups {
-		s.printGroup(ref, &story.Groups[i])
 	}
 	for i := range story.Outcomes {
 		s.printOutcome(&story.Outcomes[i])
+	}
+	if !verbose {
+		return
 	}
 	for _, e := range story.Changes {
 		s.printf("%s %s", e.At.Local().Format("15:04:05.000"), e.Change)
@@ -255,6 +245,28 @@ func (s *shared) printWhy(ref string, story *journal.Story, verbose bool) {
 }
 
 func (s *shared) printf(format string, args ...any) { fmt.Fprintf(s.Out, format, args...) }
+
+// printDetails prints where a job waits, what was considered for it, and the groups that it was put into.
+func (s *shared) printDetails(ref string, story *journal.Story) {
+	if p := story.Waits; p != nil && p.Position > 0 {
+		s.printf("  place %d of %d that wait; a decision looks at the first %d\n", p.Position, p.Of, p.Window)
+	}
+	if p := story.Waits; p != nil && p.Gate != "" {
+		s.printf("  it is behind gate %s; without the daemon that opens in %.0f s\n", p.Gate, max(0, p.LeaseLeftS))
+	}
+	if story.Note != nil {
+		s.printExplanation(ref, story.Note)
+	}
+	for i := range story.Groups {
+		s.printGroup(ref, &story.Groups[i])
+	}
+}
+
+func (s *shared) printIgnored(e *job.Explanation) {
+	for _, text := range e.Ignored {
+		s.printf("  ignored %s\n", text)
+	}
+}
 
 func (s *shared) printExplanation(ref string, e *job.Explanation) {
 	s.printf("job %s (%s ago): %s\n", ref, time.Since(e.At).Round(time.Second), e.Status)
@@ -278,9 +290,7 @@ func (s *shared) printExplanation(ref string, e *job.Explanation) {
 	if e.FreeInS >= 0 {
 		s.printf("  the first of the GPUs considered is expected to be empty in %s\n", seconds(e.FreeInS))
 	}
-	for _, text := range e.Ignored {
-		s.printf("  ignored %s\n", text)
-	}
+	s.printIgnored(e)
 	for _, c := range e.Considered {
 		s.printf("  %s considered %s\n", map[bool]string{true: "*", false: " "}[c.Taken], c)
 	}
@@ -379,14 +389,5 @@ func (s *shared) printOutcome(o *history.Told) {
 	}
 	if o.Learned {
 		s.printf("  the run became part of its application's profile\n")
-	}
-}
-
-func (s *shared) printPlace(p *job.QueuePosition) {
-	if p.Position > 0 {
-		s.printf("  place %d of %d that wait; a decision looks at the first %d\n", p.Position, p.Of, p.Window)
-	}
-	if p.Gate != "" {
-		s.printf("  it is behind gate %s; without the daemon that opens in %.0f s\n", p.Gate, max(0, p.LeaseLeftS))
 	}
 }

@@ -173,27 +173,22 @@ func (f *trainFlags) check(c *cobra.Command) error {
 	}
 	workloads := append([]string{"arrivals", "general"}, experiment.Workloads()...)
 	_, unknown := policy.ObjectiveNamed(f.objective)
-	for _, bad := range []struct {
-		is  bool
-		why error
-	}{
-		{f.out == "", errors.New("--out is needed: the file to write")},
-		{
-			c.Flags().Changed("workload") && (f.from.jobs != "" || f.from.profiles != ""),
-			errors.New("job sets come from one of --workload, and --jobs with --profiles"),
-		},
-		{!slices.Contains(workloads, f.workload), fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload,
-			strings.Join(workloads, ", "))},
-		{unknown != nil, fmt.Errorf("--objective: %w", unknown)},
-		{
-			f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024,
-			fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units",
-				f.rounds, f.window, f.hide, rlcore.MaxWindow),
-		},
-	} {
-		if bad.is {
-			return cli.Usage(bad.why)
-		}
+	var wrong error
+	switch {
+	case f.out == "":
+		wrong = errors.New("--out is needed: the file to write")
+	case c.Flags().Changed("workload") && (f.from.jobs != "" || f.from.profiles != ""):
+		wrong = errors.New("job sets come from one of --workload, and --jobs with --profiles")
+	case !slices.Contains(workloads, f.workload):
+		wrong = fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(workloads, ", "))
+	case unknown != nil:
+		wrong = fmt.Errorf("--objective: %w", unknown)
+	case f.rounds < 1, f.window < 1, f.window > rlcore.MaxWindow, f.hide < 0, f.hide > 1024:
+		wrong = fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units",
+			f.rounds, f.window, f.hide, rlcore.MaxWindow)
+	}
+	if wrong != nil {
+		return cli.Usage(wrong)
 	}
 	if real, err := filepath.EvalSymlinks(f.out); err == nil {
 		f.out = real // a link stays one
