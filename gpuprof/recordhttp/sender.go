@@ -12,19 +12,15 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/common/config"
@@ -110,7 +106,8 @@ func (s *Sender) post(ctx context.Context, path string, body []byte, encoding st
 	}
 	resp, err := s.Client.Do(req)
 	if err != nil {
-		return advise(err)
+		return fmt.Errorf("%w: is slurmbridge serve running there, and do the settings controller and controller_config fit?",
+			err)
 	}
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
@@ -191,42 +188,4 @@ func NewClient(file string) (*http.Client, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return c, nil
-}
-
-// advise adds to an error on the way to the controller what to do about it.
-func advise(err error) error {
-	var unknown x509.UnknownAuthorityError
-	var name x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	var dns *net.DNSError
-	var op *net.OpError
-	var at *url.Error
-	cut := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) ||
-		errors.Is(err, io.ErrUnexpectedEOF)
-	advice := ""
-	switch {
-	case errors.As(err, &unknown):
-		advice = "name the authority that signed the controller's certificate as ca_file under tls_config in the file " +
-			"that controller_config names"
-	case errors.As(err, &name):
-		advice = "use a name that is in the certificate in the setting controller, or give one as server_name under " +
-			"tls_config in the file that controller_config names"
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		advice = "renew the controller's certificate, or set this node's clock"
-	case errors.Is(err, http.ErrSchemeMismatch):
-		advice = "the controller doesn't speak TLS: the setting controller begins with http://, or its web_config names a " +
-			"certificate"
-	case strings.Contains(err.Error(), "remote error: tls: "), cut && errors.As(err, &at) &&
-		strings.HasPrefix(at.URL, "https:"):
-		// The alert itself can get lost when the connection ends.
-		advice = "does the controller's web_config want a certificate of this node? Then name cert_file and key_file " +
-			"under tls_config in the file that controller_config names"
-	case errors.As(err, &dns):
-		advice = "is the name in the setting controller right?"
-	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, os.ErrDeadlineExceeded), os.IsTimeout(err):
-		advice = "is slurmbridge serve running there, and does a firewall let this node in? See the setting controller"
-	default:
-		return err
-	}
-	return fmt.Errorf("%w: %s", err, advice)
 }
