@@ -1,10 +1,19 @@
 package dqn
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
+	"os"
+
+	"github.com/google/renameio/v2"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
@@ -18,8 +27,9 @@ var ErrCheckpoint = errors.New("unusable checkpoint")
 const (
 	checkpointFormat  = "slurmbridge-dqn"
 	checkpointVersion = 1
-	// mostHidden bounds what a file can make the program allocate.
+	// mostHidden and mostBytes bound what a file can make the program allocate: with so many units it takes 180 MB.
 	mostHidden = 4096
+	mostBytes  = 1 << 28
 )
 
 // Checkpoint is a trained network in a file.
@@ -30,11 +40,8 @@ type Checkpoint struct {
 	M int `json:"m"`
 	// Objective is what it was trained for.
 	Objective policy.Objective `json:"objective"`
-	Hidden    int              `json:"hidden"` // units per layer
-	// ContextLen and ComboLen are the inputs; Features is their encoder.Version.
-	ContextLen int `json:"context_len"`
-	ComboLen   int `json:"combo_len"`
-	Features   int `json:"features"`
+	Hidden    int              `json:"hidden"`   // units per layer
+	Features  int              `json:"features"` // encoder.Version of the inputs
 	// Kappa and Shown are κ and how many combinations are described.
 	Kappa float64 `json:"kappa"`
 	Shown int     `json:"shown"`
@@ -57,112 +64,134 @@ type Trained struct {
 }
 
 // FromTrainer returns what t has trained as a checkpoint. scenario names what it was
-// trained on, createdBy the program. It fails where the network's numbers aren't finite.
-func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
+// trained on, createdBy the program.
+func FromTrainer(t *Trainer, scenario, createdBy string) *Checkpoint {
 	o := t.Options.orDefaults()
 	c := &Checkpoint{
-		Format: checkpointFormat, Version: checkpointVersion, M: o.M, Objective: t.Net.Objective(), Features: encoder.Version,
-		Trained: Trained{
-			Seed: o.Seed, Rounds: len(t.Curve), Scenario: scenario, Check: t.Best, BestRound: t.BestRound,
-			CreatedBy: createdBy,
-		},
+		Format: checkpointFormat, Version: checkpointVersion, M: o.M, Objective: t.Net.Objective(),
+		Hidden: t.Net.value.Sizes[1], Features: encoder.Version, Kappa: t.Net.kappa, Shown: t.Net.Enc.Max,
+		Trained: Trained{o.Seed, len(t.Curve), scenario, t.Best, t.BestRound, createdBy},
 	}
-	c.Hidden, c.ContextLen, c.ComboLen = t.Net.value.Sizes[1], encoder.ContextLen, encoder.ComboLen
-	c.Kappa, c.Shown = t.Net.kappa, t.Net.Enc.Max
-	c.Theta = encoded(snapshot(t.Net)...)
+	for _, block := range t.Net.Params() {
+		var b []byte
+		for _, v := range block.Theta {
+			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(v)))
+		}
+		c.Theta = append(c.Theta, b)
+	}
 	c.SHA256 = c.sum()
-	if what := c.wrong(); what != "" {
-		return nil, fmt.Errorf("checkpoint: what was trained can't be kept: %s", what)
-	}
-	return c, nil
+	return c
 }
 
-// lens returns the number of parameters of each of the network's blocks. Hidden must be valid.
-func (c *Checkpoint) lens() []int {
-	h := c.Hidden
-	in := encoder.ContextLen + encoder.ComboLen
-	return []int{encoder.ContextLen*h + h + h + 1, in*h + h + h*h + h + h + 1}
-}
-
-// again is the advice for a checkpoint that can't be repaired.
-const again = "train it again"
-
-// wrong returns what keeps the checkpoint from being used and what to do about it; ""
-// if nothing does.
-func (c *Checkpoint) wrong() string {
-	switch {
-	case c.Format != checkpointFormat:
-		return fmt.Sprintf("its format is %q, not %q; name a file that `slurmbridge train` wrote", c.Format, checkpointFormat)
-	case c.Version > checkpointVersion:
-		return fmt.Sprintf("it is of version %d, this program reads up to %d; install the slurmbridge that wrote it (%q) "+
-			"or train it again", c.Version, checkpointVersion, c.Trained.CreatedBy)
-	}
-	what := c.wrongHead()
-	if what == "" { // then its sizes are bounded
-		what = c.wrongNumbers()
-	}
-	if what != "" {
-		what += "; " + again
-	}
-	return what
-}
-
-func (c *Checkpoint) wrongHead() string {
-	switch t := c.Trained; {
-	case c.Version < 1:
-		return fmt.Sprintf("its version is %d", c.Version)
-	case c.Features != encoder.Version:
-		return fmt.Sprintf("it was trained on feature set %d, this program has %d", c.Features, encoder.Version)
-	case c.Objective != policy.Turnaround && c.Objective != policy.Makespan:
-		return fmt.Sprintf("its objective is %q", c.Objective)
-	case c.M < 1 || c.M > rlcore.MaxWindow:
-		return fmt.Sprintf("m is %d, not 1 to %d", c.M, rlcore.MaxWindow)
-	case c.Hidden < 1 || c.Hidden > mostHidden:
-		return fmt.Sprintf("hidden is %d, not 1 to %d", c.Hidden, mostHidden)
-	case c.ContextLen != encoder.ContextLen || c.ComboLen != encoder.ComboLen:
-		return fmt.Sprintf("it takes %d + %d figures, this program has %d + %d", c.ContextLen, c.ComboLen, encoder.ContextLen,
-			encoder.ComboLen)
-	case !(c.Kappa >= 0 && c.Kappa <= 1e6):
-		return fmt.Sprintf("kappa is %v", c.Kappa)
-	case c.Shown < 0:
-		return fmt.Sprintf("shown is %d", c.Shown)
-	case t.Rounds < 0 || t.BestRound < 0 || t.BestRound > t.Rounds || !(t.Check >= 0):
-		return fmt.Sprintf("it says that it is the best of round %d of %d, with %v", t.BestRound, t.Rounds, t.Check)
-	}
-	return ""
-}
-
-func (c *Checkpoint) wrongNumbers() string {
-	lens := c.lens()
-	if len(c.Theta) != len(lens) {
-		return fmt.Sprintf("theta has %d blocks, not %d", len(c.Theta), len(lens))
-	}
-	for i := range c.Theta {
-		if len(c.Theta[i]) != 8*lens[i] {
-			return fmt.Sprintf("theta[%d] has %d bytes, the network %d numbers of 8", i, len(c.Theta[i]), lens[i])
-		}
-	}
-	if got := c.sum(); c.SHA256 != got {
-		return fmt.Sprintf("its numbers' SHA-256 is %.12s…, not %.12s… as it says: the file was damaged; copy it again or "+
-			"replace it", got, c.SHA256)
-	}
-	for i := range c.Theta {
-		for k := range lens[i] {
-			if v := number(c.Theta[i], k); math.IsNaN(v) || math.Abs(v) > math.MaxFloat32 {
-				return fmt.Sprintf("theta[%d][%d] is %v: that training failed, with too high a rate", i, k, v)
-			}
-		}
-	}
-	return ""
+// sum is the SHA-256 of all numbers, hex.
+func (c *Checkpoint) sum() string {
+	sum := sha256.Sum256(bytes.Join(c.Theta, nil))
+	return hex.EncodeToString(sum[:])
 }
 
 // Network rebuilds the network, which observes with p. Errors wrap ErrCheckpoint.
 func (c *Checkpoint) Network(p rlcore.Predictor) (*Scorer, error) {
-	if what := c.wrong(); what != "" {
-		return nil, fmt.Errorf("%w: %s", ErrCheckpoint, what)
+	bad := func(format string, args ...any) (*Scorer, error) {
+		return nil, fmt.Errorf("%w: %s; train it again", ErrCheckpoint, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case c.Format != checkpointFormat || c.Version < 1:
+		return nil, fmt.Errorf("%w: its format is %q, version %d, not %q; name a file that `slurmbridge train` wrote",
+			ErrCheckpoint, c.Format, c.Version, checkpointFormat)
+	case c.Version > checkpointVersion:
+		return nil, fmt.Errorf("%w: it is of version %d, this program reads up to %d; install the slurmbridge that wrote "+
+			"it (%q) or train it again", ErrCheckpoint, c.Version, checkpointVersion, c.Trained.CreatedBy)
+	case c.Features != encoder.Version:
+		return bad("it was trained on feature set %d, this program has %d", c.Features, encoder.Version)
+	case c.Objective != policy.Turnaround && c.Objective != policy.Makespan:
+		return bad("its objective is %q", c.Objective)
+	case c.M < 1 || c.M > rlcore.MaxWindow:
+		return bad("m is %d, not 1 to %d", c.M, rlcore.MaxWindow)
+	case c.Hidden < 1 || c.Hidden > mostHidden:
+		return bad("hidden is %d, not 1 to %d", c.Hidden, mostHidden)
+	case !(c.Kappa >= 0 && c.Kappa <= 1e6) || c.Shown < 0:
+		return bad("kappa is %v, shown %d", c.Kappa, c.Shown)
+	case c.SHA256 != c.sum():
+		return bad("its numbers' SHA-256 is %.12s…, not %.12s… as it says: the file was damaged; copy it again", c.sum(),
+			c.SHA256)
 	}
 	s := NewScorer(c.Objective, c.Hidden, p, rand.New(rand.NewPCG(0, 0))) // what it draws is overwritten
 	s.kappa, s.Enc.Max = c.Kappa, c.Shown
-	restore(s, decoded(c.Theta))
+	blocks := s.Params()
+	if len(c.Theta) != len(blocks) {
+		return bad("theta has %d blocks, not %d", len(c.Theta), len(blocks))
+	}
+	for i, block := range blocks {
+		if len(c.Theta[i]) != 8*len(block.Theta) {
+			return bad("theta[%d] has %d bytes, the network %d numbers of 8", i, len(c.Theta[i]), len(block.Theta))
+		}
+		for k := range block.Theta {
+			v := math.Float64frombits(binary.LittleEndian.Uint64(c.Theta[i][8*k:]))
+			if math.IsNaN(v) || math.Abs(v) > math.MaxFloat32 {
+				return bad("theta[%d][%d] is %v: that training failed, with too high a rate", i, k, v)
+			}
+			block.Theta[k] = float32(v)
+		}
+	}
 	return s, nil
+}
+
+// Save writes the checkpoint to a world-readable file, atomically. Errors wrap
+// ErrCheckpoint where the checkpoint couldn't be read again, else the system's.
+func Save(path string, c *Checkpoint) error {
+	text, err := json.MarshalIndent(c, "", " ")
+	if err == nil {
+		_, err = c.Network(nil)
+	}
+	if err == nil {
+		err = renameio.WriteFile(path, append(text, '\n'), 0o644, renameio.WithStaticPermissions(0o644))
+	}
+	if err != nil {
+		return fmt.Errorf("write checkpoint %s: %w", path, err)
+	}
+	return nil
+}
+
+// Load reads the checkpoint in a file. Errors wrap ErrCheckpoint or the system's error.
+func Load(path string) (*Checkpoint, error) {
+	f, err := os.Open(path) //nolint:gosec // the operator names it
+	if err != nil {
+		return nil, fmt.Errorf("read checkpoint: %w", err)
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	return Read(f, path)
+}
+
+// Read reads a checkpoint from which Network rebuilds a network; name is the file's,
+// for errors, which wrap ErrCheckpoint or r's error.
+func Read(r io.Reader, name string) (*Checkpoint, error) {
+	text, err := io.ReadAll(io.LimitReader(r, mostBytes+1))
+	c := &Checkpoint{}
+	if err == nil {
+		err = c.parse(text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read checkpoint %s: %w", name, err)
+	}
+	return c, nil
+}
+
+func (c *Checkpoint) parse(text []byte) error {
+	if len(text) > mostBytes {
+		return fmt.Errorf("%w: it is larger than %d bytes; name a file that `slurmbridge train` wrote", ErrCheckpoint,
+			mostBytes)
+	}
+	var other *json.UnmarshalTypeError
+	err := json.Unmarshal(text, c)
+	if err != nil && !errors.As(err, &other) {
+		return fmt.Errorf("%w: it isn't JSON, or not whole, after %d bytes: %w; name a file that `slurmbridge train` wrote, "+
+			"or copy it again", ErrCheckpoint, len(text), err)
+	}
+	if _, wrong := c.Network(nil); wrong != nil { // a foreign file's format says more than a field that doesn't fit
+		return wrong
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w; train it again", ErrCheckpoint, err)
+	}
+	return nil
 }

@@ -21,11 +21,7 @@ import (
 func kept(tb testing.TB, rounds int) (*Trainer, *Checkpoint) {
 	tb.Helper()
 	t := trained(tb, rounds)
-	c, err := FromTrainer(t, "mixed", "slurmbridge test")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return t, c
+	return t, FromTrainer(t, "mixed", "slurmbridge test")
 }
 
 func sameTheta(a, b *Scorer) bool {
@@ -35,8 +31,7 @@ func sameTheta(a, b *Scorer) bool {
 func TestCheckpointRoundTrip(t *testing.T) {
 	tr, c := kept(t, 8)
 	shake(tr.Net, 4) // whatever was learned: no parameter is 0
-	c.Theta = encoded(snapshot(tr.Net)...)
-	c.SHA256 = c.sum()
+	c = FromTrainer(tr, "mixed", "slurmbridge test")
 	path := filepath.Join(t.TempDir(), "net.json")
 	if err := Save(path, c); err != nil {
 		t.Fatal(err)
@@ -103,8 +98,8 @@ func TestReadRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, x := range []struct{ name, text, want string }{
-		{"empty", "", "it is empty"},
-		{"half", string(whole[:len(whole)/2]), "ends in the middle"},
+		{"empty", "", "isn't JSON, or not whole"},
+		{"half", string(whole[:len(whole)/2]), "unexpected end"},
 		{"more", string(whole) + "x", "isn't JSON"},
 		{"csv", "job,submit_s\n1,2\n", "isn't JSON"},
 		{"null", "null", `format is ""`},
@@ -113,11 +108,10 @@ func TestReadRefuses(t *testing.T) {
 			"newer", `{"format":"slurmbridge-dqn","version":2,"theta":{"a":1},"trained":{"created_by":"slurmbridge 9.1"}}`,
 			`version 2, this program reads up to 1; install the slurmbridge that wrote it ("slurmbridge 9.1")`,
 		},
-		{"no version", `{"format":"slurmbridge-dqn"}`, "version is 0"},
+		{"no version", `{"format":"slurmbridge-dqn"}`, "version 0"},
 		{"base64", strings.Replace(string(whole), `"theta":["`, `"theta":["*`, 1), "base64"},
-		{"odd length", strings.Replace(string(whole), `"theta":["`, `"theta":["AAAA`, 1), "numbers of 8"},
+		{"odd length", change(true, func(c *Checkpoint) { c.Theta[0] = c.Theta[0][3:] }), "numbers of 8"},
 		{"features", change(false, func(c *Checkpoint) { c.Features++ }), "feature set"},
-		{"context", change(false, func(c *Checkpoint) { c.ContextLen-- }), "figures"},
 		{"m", change(false, func(c *Checkpoint) { c.M = 63 }), "m is 63"},
 		{"hidden", change(false, func(c *Checkpoint) { c.Hidden = 1 << 30 }), "hidden is"},
 		{"other hidden", change(false, func(c *Checkpoint) { c.Hidden++ }), "the network"},
@@ -128,7 +122,6 @@ func TestReadRefuses(t *testing.T) {
 		{"a bit", change(false, func(c *Checkpoint) { c.Theta[1][3]++ }), "SHA-256"},
 		{"NaN", change(true, func(c *Checkpoint) { put(c, 7, math.NaN()) }), "theta[0][7] is NaN"},
 		{"too large", change(true, func(c *Checkpoint) { put(c, 7, 1e39) }), "theta[0][7] is 1e+39"},
-		{"rounds", change(false, func(c *Checkpoint) { c.Trained.BestRound = 99 }), "round 99"},
 	} {
 		c, err := Read(strings.NewReader(x.text), "nets/a.json")
 		if !errors.Is(err, ErrCheckpoint) || !strings.Contains(err.Error(), x.want) ||
@@ -161,11 +154,7 @@ func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
 // that scores.
 func FuzzRead(f *testing.F) {
 	tiny := &Trainer{Options: Options{M: 1}, Net: NewScorer(policy.Turnaround, 1, nil, seeded(1))}
-	c, err := FromTrainer(tiny, "", "")
-	if err != nil {
-		f.Fatal(err)
-	}
-	valid, err := json.Marshal(c)
+	valid, err := json.Marshal(FromTrainer(tiny, "", ""))
 	if err != nil {
 		f.Fatal(err)
 	}

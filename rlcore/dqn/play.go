@@ -17,8 +17,6 @@ type player struct {
 	m       int
 	obs     [1]*Obs
 	values  []float64
-	combos  []rlcore.Combo
-	jobs    []int
 	teacher *teacher
 }
 
@@ -42,47 +40,31 @@ type episode struct {
 // there are none, and no visits are kept; nor are they for a network with a teacher.
 func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, error) {
 	cfg.M, cfg.Predictor = p.m, p.guard.Predictor
-	s, err := sim.New(cfg)
-	if err != nil {
-		return nil, err
-	}
 	visits := make([][]visit, len(cfg.GPUs))
-	for s.Next() {
-		w := rlcore.NewWindow(p.jobs, s.State(), s.GPU(), p.m)
-		p.jobs = w.Jobs
-		p.combos = p.guard.Combos(p.combos[:0], &w)
-		combos := choices(&w, p.combos)
-		if s.MustStart() && len(combos) > 1 && combos[0] == 0 {
-			combos = combos[1:]
-		}
-		dec := rlcore.Decision{Window: w, Combos: p.combos}
+	s, res, err := sim.Play(cfg, p.guard, func(s *sim.Sim, w *rlcore.Window, combos []rlcore.Combo) rlcore.Combo {
+		combos = choices(w, combos)
 		switch len(combos) {
 		case 0:
+			return 0
 		case 1:
-			dec.Combo = combos[0]
-		default:
-			o := p.net.Observe(&w, combos, r != nil)
-			p.obs[0] = o
-			k := 0
-			if p.teacher != nil && r != nil {
-				p.values = p.net.Values(p.values, p.obs[:])
-				p.teacher.teach(p.guard, p.m, &w, o, p.values, p.net.Enc.ScaleS)
-			}
-			if r != nil && r.Float64() < eps {
-				k = r.IntN(len(o.Combos))
-			} else {
-				p.values = p.net.Values(p.values, p.obs[:])
-				k = best(p.values)
-			}
-			dec.Combo = o.Combos[k]
-			if r != nil && p.teacher == nil {
-				v := visit{obs: o, taken: k, atS: s.NowS(), workS: s.WorkS(s.GPU())}
-				visits[s.GPU()] = visited(visits[s.GPU()], v)
-			}
+			return combos[0]
 		}
-		s.Take(dec)
-	}
-	res, err := s.Result()
+		o := p.net.Observe(w, combos, r != nil)
+		p.obs[0] = o
+		p.values = p.net.Values(p.values, p.obs[:])
+		if p.teacher != nil && r != nil {
+			p.teacher.teach(p.guard, p.m, w, o, p.values, p.net.Enc.ScaleS)
+		}
+		k := best(p.values)
+		if r != nil && r.Float64() < eps {
+			k = r.IntN(len(o.Combos))
+		}
+		if r != nil && p.teacher == nil {
+			v := visit{obs: o, taken: k, atS: s.NowS(), workS: s.WorkS(s.GPU())}
+			visits[s.GPU()] = visited(visits[s.GPU()], v)
+		}
+		return o.Combos[k]
+	})
 	if err != nil {
 		return nil, err
 	}

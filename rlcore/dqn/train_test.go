@@ -90,9 +90,8 @@ func TestCancelKeepsWhatWasLearned(t *testing.T) {
 	if slices.EqualFunc(snapshot(tr.Net), snapshot(known(1).Net), slices.Equal) {
 		t.Error("what was learned is lost")
 	}
-	c, err := FromTrainer(tr, "", "")
-	if err != nil || c.Trained.Rounds != n {
-		t.Errorf("a checkpoint of round %d: %v", c.Trained.Rounds, err)
+	if c := FromTrainer(tr, "", ""); c.Trained.Rounds != n {
+		t.Errorf("a checkpoint of round %d", c.Trained.Rounds)
 	}
 }
 

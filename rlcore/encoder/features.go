@@ -6,6 +6,7 @@ package encoder
 import (
 	"cmp"
 	"math"
+	"math/bits"
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -54,15 +55,16 @@ type Features struct {
 	Index []float64
 	Unit  float64
 
-	known  map[*rlcore.Profile]jobFigures
-	card   rlcore.GPUSpec // the card that known is for
-	group  baseline.Group
-	index  baseline.Index
-	worth  []float64 // index of every combination
-	order  []int
-	all    []float64 // what every combination is ranked by
-	window []jobFigures
-	queue  loadMix // the pending jobs' of the last context
+	known map[*rlcore.Profile]jobFigures
+	card  rlcore.GPUSpec // the card that known is for
+	group baseline.Group
+	index baseline.Index
+	worth []float64 // index of every combination
+	order []int
+	all   []float64 // what every combination is ranked by
+	// Of the last context: the window's jobs, the GPU's running jobs and after them a combination's, the pending jobs.
+	window, members []jobFigures
+	queue           loadMix
 }
 
 // Encode describes the window and its combinations. The results are valid until the
@@ -203,9 +205,11 @@ func (f *Features) encodeContext(w *rlcore.Window) {
 	rate := f.throughput(w, 0)
 	running, held := 0.0, 0.0
 	soonest, latest := math.Inf(1), 0.0
+	f.members = f.members[:0]
 	for i := range card.Running {
 		r := &card.Running[i]
-		left := r.LeftS()
+		f.members = append(f.members, f.figures(&r.Job, spec))
+		left := f.group.LeftS[i]
 		running += left
 		soonest, latest = min(soonest, left*f.group.Pred[i].Slowdown), max(latest, left*f.group.Pred[i].Slowdown)
 		if r.Profile != nil {
@@ -245,47 +249,6 @@ func (f *Features) encodeContext(w *rlcore.Window) {
 	)
 }
 
-// groupFigures sums up the members of a GPU. Times are in s; worst and mean are of
-// slowdowns less 1.
-type groupFigures struct {
-	gpu, mem, peak, pcie    float64
-	work                    float64
-	worst, mean, sd         float64
-	end, soonest, stretched float64 // the last and the first end, and the sum of all
-	least, most             float64 // time of an iteration
-}
-
-// add adds a member out of n, with left s of solo work left.
-func (g *groupFigures) add(x jobFigures, left float64, p rlcore.Prediction, profile *rlcore.Profile, n float64) {
-	g.gpu, g.mem, g.peak, g.pcie = g.gpu+x.gpu, g.mem+x.mem, g.peak+x.peak, g.pcie+x.pcie
-	g.work += left
-	g.worst, g.mean = max(g.worst, p.Slowdown-1), g.mean+(p.Slowdown-1)/n
-	g.sd = max(g.sd, p.SD)
-	t := left * p.Slowdown
-	g.end, g.soonest, g.stretched = max(g.end, t), min(g.soonest, t), g.stretched+t
-	if profile != nil && profile.StepS > 0 {
-		g.least, g.most = min(g.least, profile.StepS), max(g.most, profile.StepS)
-	}
-}
-
-// newcomers sums up the jobs that a combination starts.
-type newcomers struct {
-	jobs          int
-	work, longest float64 // s
-	ranks         float64 // sum of their positions in the window
-	first         int     // the lowest of them; −1 = none
-}
-
-func (n *newcomers) add(i int, x jobFigures) {
-	n.jobs++
-	n.work += x.work
-	n.longest = max(n.longest, x.work)
-	n.ranks += float64(i)
-	if n.first < 0 {
-		n.first = i
-	}
-}
-
 // The figures of a row that depend on the positions of the combination's jobs in the
 // window.
 const (
@@ -300,58 +263,63 @@ const rowIndex, rowIndexLess = 30, 31
 // encodeRow writes the figures of one combination into x, ComboLen long, and returns
 // its throughput; before is that of waiting.
 func (f *Features) encodeRow(x []float64, w *rlcore.Window, c rlcore.Combo, before float64) float64 {
-	card := w.Card()
 	after := f.throughput(w, c)
-	n := float64(len(f.group.Members))
-	group := groupFigures{soonest: math.Inf(1), least: math.Inf(1)}
-	for i := range card.Running {
-		group.add(f.figures(&card.Running[i].Job, &card.Spec), card.Running[i].LeftS(), f.group.Pred[i], f.group.Members[i],
-			n)
-	}
-	fresh := newcomers{first: -1}
-	var rest loadMix
-	k := len(card.Running)
-	for i := range w.Jobs {
-		j := f.window[i]
-		if c.Has(i) {
-			group.add(j, j.work, f.group.Pred[k], f.group.Members[k], n)
-			k++
-			fresh.add(i, j)
+	var fresh, longest, ranks float64 // of the jobs that c starts: work, s, and the sum of their positions
+	var rest loadMix                  // of the other ones
+	f.members = f.members[:len(w.Card().Running)]
+	for i, j := range f.window {
+		if !c.Has(i) {
+			rest.add(j)
 			continue
 		}
-		rest.add(j)
-	}
-	if n == 0 {
-		group.soonest = 0
-	}
-	wait := 0.0
-	if c == 0 {
-		wait = 1
-	}
-	overlap := 0.0
-	if group.end > 0 {
-		overlap = group.stretched / group.end / n
-	}
-	grain := 0.0
-	if group.most > 0 {
-		grain = math.Log(group.most/group.least) / 4
+		f.members = append(f.members, j)
+		fresh, longest, ranks = fresh+j.work, max(longest, j.work), ranks+float64(i)
 	}
 	rest = rest.per()
+	n := float64(len(f.members))
+	var gpu, mem, peak, pcie, work float64
+	var worst, mean, sd float64                      // of slowdowns less 1
+	end, soonest, stretched := 0.0, math.Inf(1), 0.0 // the last and the first end, and the sum of all
+	leastStep, mostStep := math.Inf(1), 0.0          // time of an iteration
+	for k, j := range f.members {
+		p, left := f.group.Pred[k], f.group.LeftS[k]
+		gpu, mem, peak, pcie, work = gpu+j.gpu, mem+j.mem, peak+j.peak, pcie+j.pcie, work+left
+		worst, mean, sd = max(worst, p.Slowdown-1), mean+(p.Slowdown-1)/n, max(sd, p.SD)
+		t := left * p.Slowdown
+		end, soonest, stretched = max(end, t), min(soonest, t), stretched+t
+		if profile := f.group.Members[k]; profile != nil && profile.StepS > 0 {
+			leastStep, mostStep = min(leastStep, profile.StepS), max(mostStep, profile.StepS)
+		}
+	}
+	overlap, grain := 0.0, 0.0
+	if end > 0 {
+		overlap = stretched / end / n
+	}
+	if mostStep > 0 {
+		grain = math.Log(mostStep/leastStep) / 4
+	}
+	if n == 0 {
+		soonest = 0
+	}
+	wait, first := 1.0, 0
+	if c != 0 {
+		wait, first = 0, bits.TrailingZeros32(uint32(c))
+	}
 	m := max(1, float64(len(w.Jobs)))
-	jobs := float64(fresh.jobs)
+	jobs := float64(c.Len())
 	s := f.ScaleS
 	copy(x, []float64{
 		wait, jobs / 5, n / 5,
 		after / 2, after - before, after / max(1, n),
-		min(3, group.worst), min(3, group.mean), group.sd,
-		group.gpu / 2, group.mem, group.peak, group.pcie, max(0, group.gpu-1),
-		min(8, group.work/s) / 2, min(8, group.end/s) / 2, min(8, group.soonest/s) / 2, overlap,
-		min(8, fresh.work/s) / 2, min(8, fresh.longest/s) / 2,
-		rowMeanRank: fresh.ranks / max(1, jobs) / m,
-		rowFirst:    float64(max(fresh.first, 0)) / m,
+		min(3, worst), min(3, mean), sd,
+		gpu / 2, mem, peak, pcie, max(0, gpu-1),
+		min(8, work/s) / 2, min(8, end/s) / 2, min(8, soonest/s) / 2, overlap,
+		min(8, fresh/s) / 2, min(8, longest/s) / 2,
+		rowMeanRank: ranks / max(1, jobs) / m,
+		rowFirst:    float64(first) / m,
 		rowUnused:   0,
 		rest.gpu, rest.peak, rest.light, rest.gpu - f.queue.gpu, rest.peak - f.queue.peak,
-		grain, min(4, group.work/max(after, 1)/s),
+		grain, min(4, work/max(after, 1)/s),
 	})
 	return after
 }

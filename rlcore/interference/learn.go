@@ -67,12 +67,11 @@ type key [2 + maxOthers]int32
 
 // cell is what was observed of one application with the same co-runners.
 type cell struct {
-	key  key
-	n    int
-	sum  float64 // of z_seen − z_law
-	lo   float64 // the lowest and the highest of them
-	hi   float64
-	slow float64 // sum of the slowdowns
+	key key
+	n   int
+	sum float64 // of z_seen − z_law
+	lo  float64 // the lowest and the highest of them
+	hi  float64
 	// x is the mean of the observations' traits: profiles change a little with every run alone.
 	x traits
 }
@@ -205,14 +204,6 @@ func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, 
 		b.mean = clamp(b.mean, mostStrange)
 	}
 	return b
-}
-
-// reindex updates the factors' indexes after meet.
-func (l *learned) reindex(x []term) {
-	for i := range x {
-		x[i].at = l.find(x[i].role, x[i].name)
-	}
-	sortOthers(x)
 }
 
 // sortOthers sorts the aggressors, so that neither sums nor a cell's key depend on the
@@ -352,17 +343,8 @@ func (l *learned) common(x []term, f *traits) float64 {
 		return floats.Dot(f[:], f[:])
 	}
 	v := 0.0
-	// The lower triangle, three rows at a time: a decision needs thousands.
-	for i := 0; i < len(f); i += 3 {
-		r, s, t := l.cov[i][:i+3], l.cov[i+1][:i+3], l.cov[i+2][:i+3]
-		a, b, c := 0.0, 0.0, 0.0
-		for j, y := range f[:i] {
-			a += r[j] * y
-			b += s[j] * y
-			c += t[j] * y
-		}
-		p, q, u := f[i], f[i+1], f[i+2]
-		v += p*(2*a+p*r[i]) + q*(2*(b+p*s[i])+q*s[i+1]) + u*(2*(c+p*t[i]+q*t[i+1])+u*t[i+2])
+	for i, p := range f { // the lower triangle
+		v += p * (2*floats.Dot(l.cov[i][:i], f[:i]) + p*l.cov[i][i])
 	}
 	for _, t := range x {
 		if t.at >= 0 {

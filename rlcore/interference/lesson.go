@@ -74,7 +74,7 @@ func (m *Model) Take(l *Lesson) {
 		return
 	}
 	spec := &rlcore.GPUSpec{Model: l.Card, Sharing: l.Sharing}
-	m.learn(m.way(spec), spec, members, seen(l.Slowdown, l.Off, &f), true)
+	m.learn(m.way(spec), spec, members, seen(l.Off, &f), true)
 }
 
 // traits returns the victim's traits; false where what members use can't be.

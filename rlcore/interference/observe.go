@@ -17,7 +17,7 @@ import (
 func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64) {
 	if observable(members) && known(slowdown) {
 		_, off, f := m.compare(spec, members, slowdown, predicted)
-		m.learn(m.way(spec), spec, members, seen(slowdown, off, &f), members[0].Owner != "")
+		m.learn(m.way(spec), spec, members, seen(off, &f), members[0].Owner != "")
 	}
 }
 
@@ -56,10 +56,10 @@ func observable(members []*rlcore.Profile) bool {
 	return true
 }
 
-// seen returns one observation of a cell: slowdown s, with z_seen − z_law = off and traits f.
-func seen(s, off float64, f *traits) cell {
+// seen returns one observation of a cell: z_seen − z_law = off, with traits f.
+func seen(off float64, f *traits) cell {
 	off = clamp(off, surpriseN)
-	return cell{n: 1, sum: off, lo: off, hi: off, slow: min(s, mostSlow), x: *f}
+	return cell{n: 1, sum: off, lo: off, hi: off, x: *f}
 }
 
 // learn adds an observation of members[0]; with others also as one of any user's application of that name.
@@ -96,7 +96,10 @@ func (l *learned) learn(x []term, by string, seen cell) {
 		}
 	}
 	l.meet(x, by)
-	l.reindex(x)
+	for i := range x {
+		x[i].at = l.find(x[i].role, x[i].name)
+	}
+	sortOthers(x)
 	of := cmp.Or(by, x[1].name.Owner) // the victim's
 	if k, _ := keyOf(x); l.cells[k] == nil && of != "" {
 		if l.held[of] >= mostCells {
@@ -107,9 +110,6 @@ func (l *learned) learn(x []term, by string, seen cell) {
 	l.judge(x, &seen)
 	l.add(x, seen)
 }
-
-// mostSlow bounds an observed slowdown, so that sums stay finite.
-const mostSlow = 1e6
 
 // room reports whether there is room for x's new factors and cell.
 func (l *learned) room(x []term) bool {
@@ -170,7 +170,6 @@ func (l *learned) record(x []term, extra *cell) (c *cell, was cell) {
 	c.n += extra.n
 	c.sum += extra.sum
 	c.lo, c.hi = min(c.lo, extra.lo), max(c.hi, extra.hi)
-	c.slow += extra.slow
 	part := float64(extra.n) / float64(c.n)
 	floats.Scale(1-part, c.x[:])
 	floats.AddScaled(c.x[:], part, extra.x[:])

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"gonum.org/v1/gonum/floats"
 	"gonum.org/v1/gonum/stat"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -51,9 +52,7 @@ type Report struct {
 	// WithinSD is the part of the pairs that differ from the prediction by at most its
 	// standard deviation, 0..1: about 0.68 where the model knows how well it knows.
 	WithinSD float64 `json:"within_sd"`
-	// BaselineConstant predicts one slowdown for all: the median of the observed ones (a
-	// cell counts once) or, without any, of the model's predictions for the scored
-	// pairs. The truth isn't used.
+	// BaselineConstant predicts one slowdown for all, the median of the model's predictions.
 	BaselineConstant Baseline `json:"baseline_constant"`
 	// BaselineSumUtil predicts max(1, the sum of both mean utilisations).
 	BaselineSumUtil Baseline `json:"baseline_sum_util"`
@@ -104,11 +103,7 @@ func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, 
 	if r.N == 0 {
 		return r
 	}
-	typical, ok := m.typical()
-	if !ok {
-		typical = median(slices.Clone(model))
-	}
-	constant := slices.Repeat([]float64{typical}, r.N)
+	constant := slices.Repeat([]float64{median(slices.Clone(model))}, r.N)
 	off := make([]float64, r.N)
 	for i := range off {
 		off[i] = math.Abs(model[i]/truth[i] - 1)
@@ -120,33 +115,13 @@ func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, 
 	return r
 }
 
-// typical returns the median slowdown of the observed cells; false without any.
-func (m *Model) typical() (float64, bool) {
-	var seen []float64
-	for _, w := range m.ways {
-		for _, c := range w.learned.cells {
-			seen = append(seen, c.slow/float64(c.n))
-		}
-	}
-	if len(seen) == 0 {
-		return 0, false
-	}
-	return median(seen), true
-}
-
 // median sorts v, which isn't empty.
 func median(v []float64) float64 {
 	slices.Sort(v)
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-func mae(x, truth []float64) float64 {
-	sum := 0.0
-	for i := range x {
-		sum += math.Abs(x[i] - truth[i])
-	}
-	return sum / float64(len(x))
-}
+func mae(x, truth []float64) float64 { return floats.Distance(x, truth, 1) / float64(len(x)) }
 
 // Spearman returns the rank correlation of x and y, equally long; ties share the mean of
 // their ranks. It is 0 where x or y is constant.
@@ -172,9 +147,6 @@ func ranks(v []float64) []float64 {
 		to := from
 		for to < len(by) && v[by[to]] == v[by[from]] {
 			to++
-		}
-		if to == from {
-			to++ // NaN ties with nothing
 		}
 		for _, i := range by[from:to] {
 			out[i] = float64(from+to-1)/2 + 1

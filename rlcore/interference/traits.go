@@ -20,8 +20,7 @@ import (
 //	               Rahimi and Recht, 2007): products, thresholds and other smooth functions
 //
 // linear and waves are means over the co-runners. What isn't known is taken for usual, and t counts
-// where it is known of all: only differences matter, so there is no unit of time. Their number is a
-// multiple of 3; see common.
+// where it is known of all: only differences matter, so there is no unit of time.
 type traits [2 + linear + 2*waves]float64
 
 const (

@@ -37,36 +37,30 @@ type Plain struct {
 
 // Job is a job as plain Slurm's schedule sees it.
 type Job struct {
-	ID       string
-	Priority float64 // of two, the higher one goes first; of equals, the one that was submitted first
-	SubmitS  float64
-	TakesS   float64 // run time alone, s; +Inf = not known
-	Spread   float64 // standard deviation of its logarithm
+	ID       string  `json:"id"`
+	Priority float64 `json:"priority"` // of two, the higher one goes first; of equals, the one that was submitted first
+	SubmitS  float64 `json:"submit_s"`
+	TakesS   float64 `json:"takes_s"`          // run time alone, s; +Inf = not known, stored as −1
+	Spread   float64 `json:"spread,omitempty"` // standard deviation of its logarithm
 	// LengthS returns how long runs take that have done doneS of solo work without an end, s: their mean, and what the
 	// given part of them don't exceed; nil = TakesS, whatever it has done.
-	LengthS func(doneS, part float64) (meanS, quantileS float64)
+	LengthS func(doneS, part float64) (meanS, quantileS float64) `json:"-"`
 	Request
 }
 
-// plainJob is one job of the schedule, in memory and in JSON.
+// plainJob is one job of the schedule, in memory and in JSON. Its priority rises, and it takes as long as is expected
+// of runs that have got as far.
 type plainJob struct {
-	ID       string  `json:"id"`
-	Priority float64 `json:"priority"`
-	SubmitS  float64 `json:"submit_s"`
-	TakesS   float64 `json:"takes_s"`              // run time alone; stored as −1 where it is +Inf, like the next times
-	Spread   float64 `json:"spread,omitempty"`     // standard deviation of its logarithm
+	Job
 	RanFromS float64 `json:"ran_from_s,omitempty"` // when it really started, where Runs
-	GPUs     *GPUSet `json:"gpus"`                 // that it may use
-	PerNode  int     `json:"per_node,omitempty"`
-	Nodes    int     `json:"nodes,omitempty"`
-	On       []int   `json:"on,omitempty"` // its GPUs; none = none will ever do
-	StartS   float64 `json:"start_s"`
+	On       []int   `json:"on,omitempty"`         // its GPUs; none = none will ever do
+	StartS   float64 `json:"start_s"`              // stored as −1 where it is +Inf, like EndS
 	EndS     float64 `json:"end_s"`
 	Place    place   `json:"place"`
 	Runs     bool    `json:"runs,omitempty"` // it runs in reality, or has
 	Over     bool    `json:"over,omitempty"` // it has ended in reality
 
-	job    Job     // as it was last seen; it isn't stored
+	seenS  float64 // TakesS as it was last seen, 0 = not since a restart
 	came   int     // of equals, the one that came first goes first
 	goesOn bool    // it should have ended
 	earlyS float64 // of a job of the queue; see EarlyS
@@ -80,8 +74,6 @@ const (
 	begun  place = "begun"
 	past   place = "past"
 )
-
-func (x *plainJob) request() Request { return Request{x.GPUs, x.PerNode, x.Nodes} }
 
 // NewPlain returns an empty schedule on GPUs of the given names. One node's have the same name up to the last colon.
 func NewPlain(gpus ...string) *Plain {
@@ -172,17 +164,9 @@ func (p *Plain) Add(j Job, nowS float64) {
 
 func (p *Plain) newJob(j Job) *plainJob {
 	p.came++
-	x := &plainJob{ID: j.ID, came: p.came, SubmitS: j.SubmitS, Place: queued}
-	x.set(j)
+	x := &plainJob{Job: j, seenS: j.TakesS, came: p.came, Place: queued}
 	p.jobs[j.ID] = x
 	return x
-}
-
-// set sets what may change while a job waits.
-func (x *plainJob) set(j Job) {
-	x.job = j
-	x.Priority, x.TakesS, x.GPUs, x.PerNode, x.Nodes = j.Priority, j.TakesS, j.GPUs, j.PerNode, j.Nodes
-	x.Spread = j.Spread
 }
 
 // Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of known ones. Jobs
@@ -199,7 +183,8 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 			continue
 		}
 		aged = append(aged, j.Priority-x.Priority)
-		x.set(j)
+		j.SubmitS = x.SubmitS
+		x.Job, x.seenS = j, j.TakesS
 	}
 	if len(aged) > 0 {
 		slices.Sort(aged)
@@ -217,7 +202,7 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 // gets the same GPUs here.
 func (p *Plain) Runs(j Job, gpus []int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
-		x.Runs, x.RanFromS, x.job = true, startS, j
+		x.Runs, x.RanFromS, x.LengthS, x.seenS = true, startS, j.LengthS, j.TakesS
 		if len(x.On) == 0 && x.Place == begun { // its GPU was away
 			x.On, p.stale = slices.Clone(gpus), true
 		}
@@ -288,7 +273,7 @@ func (x *plainJob) took(doneS, nowS float64) float64 {
 	if !x.Runs {
 		return doneS
 	}
-	return Took(doneS, nowS-x.RanFromS, cmp.Or(x.job.TakesS, x.TakesS), x.Spread)
+	return Took(doneS, nowS-x.RanFromS, cmp.Or(x.seenS, x.TakesS), x.Spread)
 }
 
 // Took returns what a run would have taken alone, s, that ended after ranS and did doneS of solo work as predicted. It
@@ -395,8 +380,8 @@ func (p *Plain) begin(nowS float64) {
 // after its start, and no other could join it.
 func (p *Plain) foretell() {
 	for id, x := range p.jobs {
-		if p.DoneS != nil && x.Runs && !x.Over && x.job.LengthS != nil {
-			x.TakesS, _ = x.job.LengthS(p.DoneS(id), 0)
+		if p.DoneS != nil && x.Runs && !x.Over && x.LengthS != nil {
+			x.TakesS, _ = x.LengthS(p.DoneS(id), 0)
 			x.EndS = p.endOf(x, x.StartS)
 		}
 	}
@@ -423,12 +408,12 @@ func (p *Plain) schedule() {
 	if !p.stale {
 		return
 	}
-	differs := func(x *plainJob) bool { return x.job.LengthS != nil }
+	differs := func(x *plainJob) bool { return x.LengthS != nil }
 	p.stale, p.drawn = false, !slices.ContainsFunc(p.begun, differs) && !slices.ContainsFunc(p.queue, differs)
 	p.cluster.Divide(len(p.gpus), p.nodeOf, len(p.queue), func(i int) *GPUSet { return p.queue[i].GPUs })
 	p.behind(&p.sched, func(x *plainJob) float64 { return x.EndS })
 	for _, x := range p.queue {
-		at, gpus := p.sched.Run(x.request(), p.StartupS+x.TakesS)
+		at, gpus := p.sched.Run(x.Request, p.StartupS+x.TakesS)
 		x.StartS, x.EndS, x.On, x.earlyS = at, p.endOf(x, at), append(x.On[:0], gpus...), 0
 	}
 }
@@ -471,20 +456,20 @@ func (p *Plain) EarlyS(id string) float64 {
 
 func (p *Plain) draw(k int) {
 	endOf := func(x *plainJob, startS float64) float64 {
-		if x.job.LengthS == nil || x.Over {
+		if x.LengthS == nil || x.Over {
 			return p.endOf(x, startS)
 		}
 		done := 0.0
 		if p.DoneS != nil && x.Runs {
 			done = p.DoneS(x.ID)
 		}
-		_, s := x.job.LengthS(done, math.Mod(float64(x.came)*golden+float64(k)/draws, 1))
+		_, s := x.LengthS(done, math.Mod(float64(x.came)*golden+float64(k)/draws, 1))
 		return startS + p.StartupS + s
 	}
 	var f List
 	p.behind(&f, func(x *plainJob) float64 { return endOf(x, x.StartS) })
 	for _, x := range p.queue {
-		at, _ := f.Run(x.request(), endOf(x, 0))
+		at, _ := f.Run(x.Request, endOf(x, 0))
 		x.earlyS += (x.StartS - at) / draws
 	}
 }

@@ -54,8 +54,9 @@ type nodeFit struct {
 
 // Request is what a job asks for: PerNode GPUs of a set at once on each of its Nodes; 0 = 1.
 type Request struct {
-	GPUs           *GPUSet
-	PerNode, Nodes int
+	GPUs    *GPUSet `json:"gpus"`
+	PerNode int     `json:"per_node,omitempty"`
+	Nodes   int     `json:"nodes,omitempty"`
 }
 
 // mostSets bounds the sets that divide GPUs into classes: a set counts if one job in mostSets has it.

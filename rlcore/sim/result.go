@@ -132,6 +132,31 @@ func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 	return s.Result()
 }
 
+// Play simulates all of cfg. For each decision choose gets the combinations that the guard's rules and promise allow, in
+// ascending order: without 0, which waits, where that isn't an option.
+func Play(cfg Config, g *rlcore.Guard,
+	choose func(s *Sim, w *rlcore.Window, combos []rlcore.Combo) rlcore.Combo,
+) (*Sim, *Result, error) {
+	s, err := New(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	var jobs []int
+	var combos []rlcore.Combo
+	for s.Next() {
+		w := rlcore.NewWindow(jobs, s.State(), s.gpu, s.cfg.M)
+		jobs, combos = w.Jobs, g.Combos(combos[:0], &w)
+		allowed := combos
+		if s.forced && len(combos) > 1 && combos[0] == 0 {
+			allowed = combos[1:]
+		}
+		dec := rlcore.Decision{Window: w, Combo: choose(s, &w, allowed)}
+		s.Start(dec.Jobs())
+	}
+	res, err := s.Result()
+	return s, res, err
+}
+
 // Decide returns d's decision for the GPU that is due. Where waiting isn't an option,
 // it is the best of the other combinations.
 func (s *Sim) Decide(d *rlcore.Decider) rlcore.Decision {

@@ -165,10 +165,6 @@ func (s *Sim) decideAll() {
 // GPU returns the index in Config.GPUs of the GPU that the decision is for.
 func (s *Sim) GPU() int { return s.gpu }
 
-// MustStart reports that the decision may not be to wait, since nothing else would
-// ever happen.
-func (s *Sim) MustStart() bool { return s.forced }
-
 // NowS returns the simulated time, s.
 func (s *Sim) NowS() float64 { return s.now }
 

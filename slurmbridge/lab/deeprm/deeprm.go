@@ -97,13 +97,12 @@ func (a *Agent) combo(action int) rlcore.Combo {
 }
 
 // draw draws the window and finds which actions may be taken: those among combos
-// that keep to the images' amounts. It reports whether any may.
-func (a *Agent) draw(w *rlcore.Window, combos []rlcore.Combo) bool {
+// that keep to the images' amounts. It returns how many these are.
+func (a *Agent) draw(w *rlcore.Window, combos []rlcore.Combo) (choices int) {
 	v := *w
 	v.Jobs = v.Jobs[:min(len(v.Jobs), a.enc.M)]
 	a.enc.Encode(&v)
 	clear(a.allowed)
-	any := false
 	k := 0
 	for action := range a.actions {
 		c := a.combo(action)
@@ -111,10 +110,11 @@ func (a *Agent) draw(w *rlcore.Window, combos []rlcore.Combo) bool {
 			k++
 		}
 		if k < len(combos) && combos[k] == c && a.enc.Fits(&v, c) {
-			a.allowed[action], any = true, true
+			a.allowed[action] = true
+			choices++
 		}
 	}
-	return any
+	return choices
 }
 
 // distribution returns the probability of each action; valid until the next call.
@@ -142,7 +142,7 @@ func (a *Agent) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	for i := range dst {
 		dst[i] = math.Inf(-1)
 	}
-	if !a.draw(w, combos) {
+	if a.draw(w, combos) == 0 {
 		return
 	}
 	p := a.distribution(a.enc.Pixels, a.allowed)

@@ -306,41 +306,20 @@ func shortest(prob []float64, w *rlcore.Window, a *Agent) int {
 // makespan over the jobs' solo time.
 func (a *Agent) play(cfg sim.Config, g *rlcore.Guard, choose chooser) ([]visit, float64, error) {
 	cfg.M = a.enc.M
-	s, err := sim.New(cfg)
-	if err != nil {
-		return nil, 0, err
-	}
 	var out []visit
-	var combos []rlcore.Combo
-	var jobs []int
-	for s.Next() {
-		w := rlcore.NewWindow(jobs, s.State(), s.GPU(), a.enc.M)
-		jobs = w.Jobs
-		combos = g.Combos(combos[:0], &w)
-		usable := combos
-		if s.MustStart() && len(usable) > 1 && usable[0] == 0 {
-			usable = usable[1:]
+	s, res, err := sim.Play(cfg, g, func(s *sim.Sim, w *rlcore.Window, combos []rlcore.Combo) rlcore.Combo {
+		choices := a.draw(w, combos)
+		if choices == 0 {
+			return 0
 		}
-		dec := rlcore.Decision{Window: w, Combos: combos}
-		if a.draw(&w, usable) {
-			v := visit{atS: s.NowS()}
-			choices := 0
-			for _, ok := range a.allowed {
-				if ok {
-					choices++
-				}
-			}
-			prob := a.distribution(a.enc.Pixels, a.allowed)
-			v.action = choose(prob, &w, a)
-			dec.Combo = a.combo(v.action)
-			if choices > 1 {
-				v.pixels, v.allowed = slices.Clone(a.enc.Pixels), slices.Clone(a.allowed)
-				out = append(out, v)
-			}
+		action := choose(a.distribution(a.enc.Pixels, a.allowed), w, a)
+		if choices > 1 {
+			v := visit{atS: s.NowS(), action: action}
+			v.pixels, v.allowed = slices.Clone(a.enc.Pixels), slices.Clone(a.allowed)
+			out = append(out, v)
 		}
-		s.Take(dec)
-	}
-	res, err := s.Result()
+		return a.combo(action)
+	})
 	if err != nil {
 		return nil, 0, err
 	}

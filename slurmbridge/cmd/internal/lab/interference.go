@@ -48,7 +48,7 @@ n is the number of measurements, mae the mean of |predicted - measured|, spearma
 correlation of the two (1 = the right order), median_rel_error the median of
 |predicted - measured| / measured, within_sd the part of the pairs that are off by no more
 than the predicted standard deviation (about 0.68 is right). Two simple predictions stand beside: a constant
-(the median of what was observed, or of what the model predicts), and the sum of both
+(the median of what the model predicts), and the sum of both
 utilisations, at least 1. --law says how the card was shared: mps, or time-slice where
 kernels of two processes never overlap (no MPS). The link is PCIe 3.0 x16.`,
 		Example: `  slurmbridge interference score --profiles solo.csv --pairs measured.csv

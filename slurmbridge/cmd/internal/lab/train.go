@@ -137,10 +137,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	if err != nil && !broken {
 		return err
 	}
-	cp, err := dqn.FromTrainer(t, l.name, "slurmbridge "+s.Version)
-	if err != nil {
-		return err
-	}
+	cp := dqn.FromTrainer(t, l.name, "slurmbridge "+s.Version)
 	if err := dqn.Save(f.out, cp); err != nil {
 		return err
 	}
