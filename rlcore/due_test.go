@@ -25,21 +25,6 @@ func (p guess) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
 // pairwise slows everybody who isn't alone by a factor.
 func pairwise(by float64) guess { return guess{Slowdown: by} }
 
-func TestEnds(t *testing.T) {
-	var f forecast
-	r := &Rules{Predictor: pairwise(2)}
-	a, b := flat("a", 100, 1), flat("b", 30, 1)
-	got := f.ends(r, nil, &TitanXp, []*Profile{a, b, a}, []float64{100, 30, 100})
-	// All at half speed until b has ended, then the two others; they end together.
-	if want := []float64{200, 60, 200}; !slices.Equal(got, want) {
-		t.Errorf("ends at %v, want %v", got, want)
-	}
-	got = f.ends(r, nil, &TitanXp, []*Profile{a, b}, []float64{100, 30})
-	if want := []float64{130, 60}; !slices.Equal(got, want) { // 30 s done by then
-		t.Errorf("ends at %v, want %v", got, want)
-	}
-}
-
 // promised is a window of jobs whose plain ends follow from one GPU that runs the given
 // jobs.
 func promised(running []Running, jobs ...Job) *Window {

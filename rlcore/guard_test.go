@@ -259,14 +259,3 @@ func TestRefusalsHaveNamesAndSentences(t *testing.T) {
 		seen[r.Name()] = true
 	}
 }
-
-func TestStretchedProfileKeepsItsPhases(t *testing.T) {
-	p := late("x", 100, 2000)
-	q := p.Stretched(300)
-	if q.DurationS != 300 || q.At(149).MemMiB != 100 || q.At(151).MemMiB != 2000 || q.StepS != p.StepS {
-		t.Errorf("%+v", q)
-	}
-	if p.DurationS != 100 || p.PeriodS != 50 {
-		t.Errorf("the original changed: %+v", p)
-	}
-}

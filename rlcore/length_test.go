@@ -142,37 +142,6 @@ func TestForetelling(t *testing.T) {
 	}
 }
 
-// The longer a run has taken, the likelier it takes ten minutes more; what is known of lengths agrees with the
-// distribution that they are drawn from.
-func TestLonger(t *testing.T) {
-	p := flat("a", 600, 100)
-	p.DurationSD = 900
-	for _, q := range []*Profile{p, flat("b", 600, 100)} {
-		if q.longer(100, 200) != 1 || q.longer(math.Inf(1), 0) != 0 {
-			t.Errorf("%s: %v, %v", q.App, q.longer(100, 200), q.longer(math.Inf(1), 0))
-		}
-	}
-	rnd := rand.New(rand.NewPCG(1, 2))
-	drawn := *p
-	for range MostPast {
-		drawn.Past = append(drawn.Past, Past{SoloS: p.quantile(.5, 0) * math.Exp(p.sigma()*rnd.NormFloat64())})
-	}
-	known := drawn.Foretold("", 0)
-	before := 0.0
-	for _, done := range []float64{0, 200, 600, 3000, 1e5, 1e9} {
-		now := p.longer(done+600, done)
-		if now < before-1e-9 {
-			t.Errorf("after %v s 600 s more with probability %v, before %v", done, now, before)
-		}
-		if part := known.longer(done+600, done); part < 0 || part > 1 || done <= 200 && math.Abs(part-now) > .2 {
-			t.Errorf("after %v s %v of the drawn runs, of the distribution %v", done, part, now)
-		}
-		if done >= 600 {
-			before = now
-		}
-	}
-}
-
 // So many of the runs that got as far are no longer than the quantile says, drawn or known.
 func TestQuantile(t *testing.T) {
 	p := flat("a", 600, 100)

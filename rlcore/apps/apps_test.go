@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -51,10 +52,7 @@ func TestThesis(t *testing.T) {
 	}
 	sum, n := 0.0, 0
 	for seed := range uint64(200) {
-		names, err := Workload("random", 30, rand.NewPCG(seed, 0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		names := must.Get(Workload("random", 30, rand.NewPCG(seed, 0)))(t)
 		for _, name := range names {
 			p, _ := ByName(name)
 			sum += p.DurationS

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -23,10 +24,7 @@ func state(names ...string) *rlcore.State {
 func decide(t *testing.T, name string, s *rlcore.State) []int {
 	t.Helper()
 	m := interference.New(&contention.MPS)
-	p, err := policy.New(name, policy.Setup{Predictor: m, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(policy.New(name, policy.Setup{Predictor: m, Seed: 1}))(t)
 	d := rlcore.Decider{Policy: p, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m})}
 	dec := d.Decide(s, 0)
 	return dec.Jobs()

@@ -91,14 +91,6 @@ func TestLawAgainstMeasurements(t *testing.T) {
 	}
 }
 
-func TestNoAllocation(t *testing.T) {
-	d := []Demand{{GPU: 0.5}, {GPU: 0.7}, {GPU: 0.9}}
-	dst := make([]float64, 0, 3)
-	if n := testing.AllocsPerRun(100, func() { dst = MPS.Slowdowns(dst, d) }); n > 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
 // What all get done in a second is conserved where the card is full, however it
 // is divided.
 func TestCapacityIsConserved(t *testing.T) {

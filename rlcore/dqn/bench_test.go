@@ -52,37 +52,6 @@ func shaken(p rlcore.Predictor) *Scorer {
 	return net
 }
 
-// TestScoreDoesNotAllocate, nor does a whole decision, once a window of that size
-// was seen.
-func TestScoreDoesNotAllocate(t *testing.T) {
-	guard := newGuard()
-	s := busy(2, 40)
-	s.GPUs[1].Running = nil
-	net := shaken(guard.Predictor)
-	d := &rlcore.Decider{Policy: NewPolicy("dqn", net), Guard: guard, M: 5}
-	w := rlcore.NewWindow(nil, s, 1, 5)
-	combos := guard.Combos(nil, &w)
-	if len(combos) < 16 {
-		t.Fatalf("only %d combinations", len(combos))
-	}
-	dst := make([]float64, len(combos))
-	if n := testing.AllocsPerRun(50, func() { d.Policy.Score(dst, &w, combos) }); n != 0 {
-		t.Errorf("%v allocations a score", n)
-	}
-	if n := testing.AllocsPerRun(50, func() { d.Decide(s, 0); d.Decide(s, 1) }); n != 0 {
-		t.Errorf("%v allocations for two decisions", n)
-	}
-}
-
-// TestLearningDoesNotAllocate once it has seen its largest batch.
-func TestLearningDoesNotAllocate(t *testing.T) {
-	l, _ := stocked(8)
-	l.step()
-	if n := testing.AllocsPerRun(20, func() { l.gradient() }); n != 0 {
-		t.Errorf("%v allocations a gradient", n)
-	}
-}
-
 // stocked is a learner of the built-in network's size with a thousand decisions of so many combinations in its memory,
 // and lessons of them.
 func stocked(combos int) (*learner, []lesson) {

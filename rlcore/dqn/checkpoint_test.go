@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -33,13 +34,8 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	shake(tr.Net, 4) // whatever was learned: no parameter is 0
 	c = FromTrainer(tr, "mixed", "slurmbridge test")
 	path := filepath.Join(t.TempDir(), "net.json")
-	if err := Save(path, c); err != nil {
-		t.Fatal(err)
-	}
-	got, err := Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Save(path, c))
+	got := must.Get(Load(path))(t)
 	want := Trained{
 		Seed: 3, Rounds: 8, Scenario: "mixed", Check: tr.Best, BestRound: tr.BestRound,
 		CreatedBy: "slurmbridge test",
@@ -48,10 +44,7 @@ func TestCheckpointRoundTrip(t *testing.T) {
 		t.Errorf("%+v of %d, %d", got.Trained, got.M, got.Hidden)
 	}
 	guard := newGuard()
-	net, err := got.Network(guard.Predictor)
-	if err != nil {
-		t.Fatal(err)
-	}
+	net := must.Get(got.Network(guard.Predictor))(t)
 	if !sameTheta(net, tr.Net) {
 		t.Errorf("other parameters came back")
 	}
@@ -75,23 +68,15 @@ func put(c *Checkpoint, k int, v float64) {
 
 func TestReadRefuses(t *testing.T) {
 	_, good := kept(t, 4)
-	whole, err := json.Marshal(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(json.Marshal(good))(t)
 	change := func(sum bool, f func(*Checkpoint)) string {
 		var c Checkpoint
-		if err := json.Unmarshal(whole, &c); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal(whole, &c))
 		f(&c)
 		if sum {
 			c.SHA256 = c.sum()
 		}
-		text, err := json.Marshal(&c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(&c))(t)
 		return string(text)
 	}
 	if _, err := Read(strings.NewReader(change(true, func(*Checkpoint) {})), "good"); err != nil {
@@ -134,9 +119,7 @@ func TestReadRefuses(t *testing.T) {
 func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
 	_, c := kept(t, 2)
 	path := filepath.Join(t.TempDir(), "a.json")
-	if err := Save(path, c); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Save(path, c))
 	before, _ := os.ReadFile(path)
 	put(c, 0, math.NaN())
 	if err := Save(path, c); !errors.Is(err, ErrCheckpoint) {
@@ -154,10 +137,7 @@ func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
 // that scores.
 func FuzzRead(f *testing.F) {
 	tiny := &Trainer{Options: Options{M: 1}, Net: NewScorer(policy.Turnaround, 1, nil, seeded(1))}
-	valid, err := json.Marshal(FromTrainer(tiny, "", ""))
-	if err != nil {
-		f.Fatal(err)
-	}
+	valid := must.Get(json.Marshal(FromTrainer(tiny, "", "")))(f)
 	f.Add(valid)
 	f.Add(valid[:len(valid)/2])
 	for _, at := range []int{10, len(valid) / 3, len(valid) - 40} {
@@ -177,10 +157,7 @@ func FuzzRead(f *testing.F) {
 			}
 			return
 		}
-		net, err := c.Network(guard.Predictor)
-		if err != nil {
-			t.Fatal(err)
-		}
+		net := must.Get(c.Network(guard.Predictor))(t)
 		var p rlcore.Policy = NewPolicy("dqn", net)
 		p.Score(dst, w, combos)
 	})

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
@@ -67,9 +68,7 @@ func short(rounds int) *Trainer {
 func trained(tb testing.TB, rounds int) *Trainer {
 	tb.Helper()
 	t := short(rounds)
-	if err := t.Train(context.Background()); err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, t.Train(context.Background()))
 	return t
 }
 

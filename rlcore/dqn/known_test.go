@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	_ "github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -56,25 +57,17 @@ func TestLearnsAProblemWithAKnownAnswer(t *testing.T) {
 	makespan := func(policy rlcore.Policy, seed uint64) float64 {
 		cfg, _ := mixed()(seeded(seed))
 		cfg.M, cfg.Predictor = 6, p
-		res, err := sim.Run(cfg, &rlcore.Decider{Policy: policy, Guard: newGuard(), M: 6})
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := must.Get(sim.Run(cfg, &rlcore.Decider{Policy: policy, Guard: newGuard(), M: 6}))(t)
 		return res.MakespanS
 	}
 	least := makespan(mixing{}, 1)
-	greedy, err := policy.New("greedy", policy.Setup{Predictor: p})
-	if err != nil {
-		t.Fatal(err)
-	}
+	greedy := must.Get(policy.New("greedy", policy.Setup{Predictor: p}))(t)
 	if g := makespan(greedy, 1); g < 1.05*least {
 		t.Fatalf("greedy takes %.1f s, the best is %.1f s: there is nothing to learn", g, least)
 	}
 	tr := known(60)
 	began := time.Now()
-	if err := tr.Train(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, tr.Train(context.Background()))
 	worst := 0.0
 	for seed := range uint64(20) { // other orders than those trained on
 		worst = max(worst, makespan(NewPolicy("dqn", tr.Net), 100+seed))

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
@@ -54,10 +55,7 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 		r := seeded(seed)
 		cfg, _ := shuffled(light, heavy, light, heavy, light, heavy, even("middle", 0.5))(r)
 		p := &player{net: NewScorer(policy.Makespan, 8, newGuard().Predictor, seeded(1)), guard: newGuard(), m: 4}
-		e, err := p.play(cfg, 0.7, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(p.play(cfg, 0.7, r))(t)
 		if math.Abs(e.tau-100) > 1e-9 {
 			t.Errorf("τ is %v s", e.tau)
 		}
@@ -80,10 +78,7 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 func TestUntrainedDecidesAsItsStart(t *testing.T) {
 	for _, aim := range []policy.Objective{policy.Turnaround, policy.Makespan} {
 		guard := newGuard()
-		start, err := policy.New(Start(aim), policy.Setup{Predictor: guard.Predictor})
-		if err != nil {
-			t.Fatal(err)
-		}
+		start := must.Get(policy.New(Start(aim), policy.Setup{Predictor: guard.Predictor}))(t)
 		a := rlcore.Decider{
 			Policy: NewPolicy("dqn", NewScorer(aim, 8, guard.Predictor, seeded(1))), Guard: guard,
 			M: 12,
@@ -187,10 +182,7 @@ func TestEpisodesOfSeveralCards(t *testing.T) {
 	cfg := jobs(light, heavy, light, heavy, light, heavy, light, light)
 	cfg.GPUs = append(cfg.GPUs, rlcore.TitanXp)
 	p := &player{net: newNet(), guard: newGuard(), m: 4}
-	e, err := p.play(cfg, 0.3, seeded(2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(p.play(cfg, 0.3, seeded(2)))(t)
 	work := 0.0
 	for g, v := range e.visits {
 		last := v[len(v)-1]

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -28,9 +29,7 @@ func TestTrainingIsReproducible(t *testing.T) {
 	}
 	c := short(6)
 	c.Options.Seed = 4
-	if err := c.Train(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Train(context.Background()))
 	if slices.Equal(a.Curve, c.Curve) {
 		t.Errorf("another seed gave the same training")
 	}
@@ -43,23 +42,15 @@ func TestBestIsKept(t *testing.T) {
 		tr := short(12)
 		tr.Options.Rate = rate
 		start := snapshot(tr.Net)
-		if err := tr.Train(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		check, err := tr.episodes(3^0xf17a1, 16)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, tr.Train(context.Background()))
+		check := must.Get(tr.episodes(3^0xf17a1, 16))(t)
 		guard := newGuard()
 		again, err := validate([]*player{{net: tr.Net, guard: guard, m: 4}}, check)
 		if err != nil || mean(again) != tr.Best {
 			t.Errorf("rate %v: the network that is left validates with %v, the best was %v (%v)", rate, mean(again), tr.Best,
 				err)
 		}
-		first, err := validate([]*player{{net: newNet(), guard: guard, m: 4}}, check)
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := must.Get(validate([]*player{{net: newNet(), guard: guard, m: 4}}, check))(t)
 		if tr.Best > mean(first) {
 			t.Errorf("rate %v: best is %v of round %d, it began with %v", rate, tr.Best, tr.BestRound, mean(first))
 		}

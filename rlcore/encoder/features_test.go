@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -185,14 +186,9 @@ func TestVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(file))(t)
 	var want kept
-	if err := json.Unmarshal(text, &want); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(text, &want))
 	if want.Version != Version {
 		t.Fatalf("%s is of version %d, not %d: write it again", file, want.Version, Version)
 	}

@@ -9,6 +9,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -99,9 +100,7 @@ func TestPosteriorIsExact(t *testing.T) {
 				t.Fatal("covariance isn't positive")
 			}
 			var w mat.VecDense
-			if err := chol.SolveVecTo(&w, with); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, chol.SolveVecTo(&w, with))
 			wantMean, wantVar = mat.Dot(&w, seen), wantVar-mat.Dot(&w, with)
 		}
 		if len(learned.mean) > 0 && math.Abs(floats.Dot(f[:], learned.mean[:len(f)])) > mostShared {

@@ -12,6 +12,7 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
@@ -30,20 +31,14 @@ const worlds = "../../slurmbridge/lab/experiment/worlds/"
 // open opens one of the published tables.
 func open(t testing.TB, name string) io.Reader {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(name))(t)
 	return bytes.NewReader(text)
 }
 
 func readSet(t testing.TB, name string, law *contention.Law, steps bool) measuredSet {
 	t.Helper()
 	s := measuredSet{name: name, law: law, profiles: map[string]*rlcore.Profile{}}
-	profiles, err := table.ReadProfiles(open(t, worlds+name+"_solo.csv"), name, &table.ProfileRules{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	profiles := must.Get(table.ReadProfiles(open(t, worlds+name+"_solo.csv"), name, &table.ProfileRules{}))(t)
 	for _, p := range profiles {
 		if !steps {
 			p.StepS = 0

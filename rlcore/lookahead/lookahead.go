@@ -47,9 +47,7 @@ type Policy struct {
 	doubt float64 // 0 = all of the best few are played out
 
 	state   rlcore.State
-	plain   []float64
 	means   map[*rlcore.Profile]*rlcore.Profile
-	running [][]rlcore.Running                // storage, by GPU
 	pending []rlcore.Job                      // of the window's State that a playout knows
 	gpus    []int                             // likewise, indexes in its GPUs
 	to      []int                             // indexes in gpus, by index in its GPUs; −1 = not known
@@ -240,28 +238,22 @@ func (p *Policy) begin(w *rlcore.Window) {
 	s, src := &p.state, w.State
 	s.NowS, s.PlainFreeS = src.NowS, nil
 	if len(p.gpus) == len(src.PlainFreeS) && len(p.pending) == len(src.Pending) {
-		p.plain = p.plain[:0]
 		for _, g := range p.gpus {
-			p.plain = append(p.plain, src.PlainFreeS[g])
+			s.PlainFreeS = append(s.PlainFreeS, src.PlainFreeS[g])
 		}
-		s.PlainFreeS = p.plain
-	}
-	for len(p.running) < len(p.gpus) {
-		p.running = append(p.running, nil)
 	}
 	s.GPUs = s.GPUs[:0]
-	for k, g := range p.gpus {
+	for _, g := range p.gpus {
 		gpu := src.GPUs[g]
-		p.running[k] = append(p.running[k][:0], gpu.Running...)
-		for i := range p.running[k] {
-			r := &p.running[k][i]
+		gpu.Running = slices.Clone(gpu.Running)
+		for i := range gpu.Running {
+			r := &gpu.Running[i]
 			if r.Profile != nil && r.Profile.DurationSD > 0 {
 				left := r.LeftS()
 				r.Profile = p.mean(r.Profile)
 				r.DoneS = r.Profile.DurationS - left
 			}
 		}
-		gpu.Running = p.running[k]
 		s.GPUs = append(s.GPUs, gpu)
 	}
 	s.Pending = append(s.Pending[:0], p.pending...)
@@ -294,7 +286,6 @@ func (p *Policy) start(g int, jobs []int) {
 		gpu.Running = append(gpu.Running, x)
 		take(gpu, &x.Job, 1)
 	}
-	p.running[g] = gpu.Running
 	for k := len(jobs) - 1; k >= 0; k-- {
 		s.Pending = slices.Delete(s.Pending, jobs[k], jobs[k]+1)
 	}

@@ -3,6 +3,7 @@ package pretrained
 import (
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -28,10 +29,7 @@ func builtIn(t *testing.T, aim policy.Objective) {
 		t.Fatal(cp, err)
 	}
 	m := interference.New(&contention.MPS)
-	net, err := cp.Network(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	net := must.Get(cp.Network(m))(t)
 	s := &rlcore.State{GPUs: []rlcore.GPU{{Spec: rlcore.TitanXp, FreeCPUs: -1, FreeHostMemMiB: -1}}}
 	for _, n := range []string{"alexnet", "gromacs", "vgg16"} {
 		p, _ := apps.ByName(n)

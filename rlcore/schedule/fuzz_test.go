@@ -3,6 +3,8 @@ package schedule
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // Whatever is stored of a schedule, it is read or refused, and one that is read can be used and stored again.
@@ -27,10 +29,7 @@ func FuzzPlain(f *testing.F) {
 		p.Ended(7, End{ID: "a", DoneS: 3})
 		p.Remove(8, "b")
 		p.FreeS(nil, 9)
-		again, err := json.Marshal(&p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must.Get(json.Marshal(&p))(t)
 		var q Plain
 		if err := json.Unmarshal(again, &q); err != nil {
 			t.Fatalf("%s: %v", again, err)

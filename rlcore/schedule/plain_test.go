@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 func job(id string, priority, submit, takes float64) Job {
@@ -305,14 +307,9 @@ func TestPlainEndOfARunThatGoesOn(t *testing.T) {
 		}
 	}
 	// A bridge that has started anew knows its length as soon as it sees the job run.
-	b, err := json.Marshal(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(json.Marshal(p))(t)
 	var again Plain
-	if err := json.Unmarshal(b, &again); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(b, &again))
 	again.DoneS, done = p.DoneS, 8000
 	again.Runs(a, []int{0}, 0, 8000)
 	again.Add(job("late", -9000, 8000, 10), 8000)

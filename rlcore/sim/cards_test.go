@@ -3,6 +3,7 @@ package sim
 import (
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 )
@@ -19,10 +20,7 @@ func TestRunsOnEachModel(t *testing.T) {
 	for _, id := range []string{"1", "2", "3"} {
 		cfg.Jobs = append(cfg.Jobs, Arrival{Job: rlcore.Job{ID: id, Profile: app, LimitS: 1000}})
 	}
-	r, err := Run(cfg, &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneEach(), M: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Run(cfg, &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneEach(), M: 1}))(t)
 	for i, want := range []float64{100, 300, 200} {
 		if got := r.Jobs[i]; got.EndS != want || got.Slowdown != 1 || got.SoloS != map[int]float64{0: 100, 1: 300}[got.GPU] {
 			t.Errorf("%+v, want an end at %v s", got, want)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
@@ -65,14 +66,9 @@ var ErrBadConfig = errors.New("can't simulate")
 // decision moves.
 var ErrStuck = errors.New("simulation is stuck")
 
-func (cfg *Config) setDefaults() {
-	cfg.M = cmp.Or(cfg.M, rlcore.DefaultWindow)
-	cfg.MaxDelayS = cmp.Or(cfg.MaxDelayS, rlcore.DefaultMaxDelayS)
-}
-
 // New prepares a simulation. Errors wrap ErrBadConfig and name the job or GPU.
 func New(cfg Config) (*Sim, error) {
-	cfg.setDefaults()
+	cfg.M, cfg.MaxDelayS = cmp.Or(cfg.M, rlcore.DefaultWindow), cmp.Or(cfg.MaxDelayS, rlcore.DefaultMaxDelayS)
 	if cfg.Truth == nil {
 		return nil, fmt.Errorf("%w: no law of contention is given", ErrBadConfig)
 	}
@@ -106,7 +102,7 @@ func New(cfg Config) (*Sim, error) {
 		s.byID[j.ID] = i
 		s.choosy = s.choosy || j.GPUs != nil
 	}
-	sortByArrival(s.order, s.jobs)
+	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(s.jobs[a].SubmitS, s.jobs[b].SubmitS) })
 	s.kept, s.waited = make([]waiting, len(s.devs)), make([]float64, len(s.jobs)*rlcore.Refusals)
 	s.plain, s.truly = schedule.NewPlain(s.names...), schedule.NewPlain(s.names...)
 	s.plain.DoneS = s.done
@@ -137,23 +133,19 @@ func (cfg *Config) admit(j Arrival) (Arrival, error) {
 		return j, fmt.Errorf("it may use GPUs beyond the %d there are", len(cfg.GPUs))
 	}
 	mem := j.Truth.Peak().MemMiB
-	var fits []int
-	all := true
-	for g := range cfg.GPUs {
-		switch {
-		case !j.MayUse(g):
-		case mem <= cfg.GPUs[g].MemMiB:
-			fits = append(fits, g)
-		default:
-			all = false
-		}
-	}
-	if len(fits) == 0 {
+	fits := slices.Collect(j.GPUs.Of(len(cfg.GPUs)))
+	may := len(fits)
+	fits = slices.DeleteFunc(fits, func(g int) bool { return mem > cfg.GPUs[g].MemMiB })
+	switch n := wholeGPUs(&j.Job); {
+	case len(fits) == 0:
 		return j, fmt.Errorf("it needs %.0f MiB, more than any GPU it may use has", mem)
-	}
-	if !all {
+	case n > 1 && !j.Foreign:
+		return j, fmt.Errorf("it takes %d GPUs and isn't foreign", n)
+	case j.Foreign && !cfg.Room(&j):
+		return j, fmt.Errorf("it takes %d GPUs of each of %d nodes, more than there are", max(1, j.PerNode), max(1, j.Nodes))
+	case len(fits) < may:
 		j.GPUs = rlcore.NewGPUSet(fits...)
 	}
 	j.NoShare = j.NoShare || j.Foreign
-	return j, cfg.admitForeign(&j)
+	return j, nil
 }

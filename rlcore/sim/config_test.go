@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 )
@@ -59,10 +60,7 @@ func TestNoJobs(t *testing.T) {
 
 // A simulation whose decisions only wait ends with an error.
 func TestStuck(t *testing.T) {
-	s, err := New(config(2, constant("a", 10, .5, 500)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(config(2, constant("a", 10, .5, 500))))(t)
 	for s.Next() {
 		s.Start(nil)
 	}
@@ -107,10 +105,7 @@ func TestWhatADecisionSees(t *testing.T) {
 	cfg.Jobs[2].SubmitS = 120
 	m := decider(t, "greedy")
 	cfg.Predictor = m.Guard.Predictor
-	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(cfg))(t)
 	for s.Next() {
 		if s.NowS() == 120 {
 			on := s.State().GPUs[0].Running

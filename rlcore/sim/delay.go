@@ -22,13 +22,13 @@ func (s *Sim) advance(t float64) {
 // delay adds dt s to the delay of every pending job that may use a GPU which a
 // decision left idle, once however many there are, as the bridge does.
 func (s *Sim) delay(dt float64) {
-	idle := s.scratch.idle[:0]
+	var idle []int
 	for g := range s.devs {
 		if s.devs[g].leftIdle {
 			idle = append(idle, g)
 		}
 	}
-	if s.scratch.idle = idle; len(idle) == 0 {
+	if len(idle) == 0 {
 		return
 	}
 	for p := range s.state.Pending {

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -55,10 +56,7 @@ func TestWhatIsDelay(t *testing.T) {
 	cfg.Jobs[0].GPUs = rlcore.NewGPUSet(0) // the long one
 	cfg.Jobs[3].DelayedS = 5               // before the simulation began
 	want := map[string]float64{"1": 80, "2": 0, "3": 105}
-	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(cfg))(t)
 	seen := false
 	for s.Next() {
 		if s.NowS() == 100 && !seen {
@@ -98,10 +96,7 @@ func TestDelayIsBounded(t *testing.T) {
 			Policy: anyPolicy(t), Guard: rlcore.NewGuard(rlcore.Rules{MaxDelayS: cfg.MaxDelayS, Bare: true}),
 			M: cfg.M,
 		}
-		s, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(New(cfg))(t)
 		for s.Next() {
 			for _, j := range s.State().Pending {
 				if j.DelayedS > cfg.MaxDelayS+rounding {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -53,11 +54,8 @@ type scratch struct {
 	profiles []*rlcore.Profile
 	slow     []float64
 	pred     []rlcore.Prediction
-	gone     []bool
 	window   []int
-	idle     []int
 	at       []float64
-	one      [1]int
 	counted  []waiting
 }
 
@@ -122,7 +120,8 @@ func (s *Sim) endNext(g int) {
 			k, least = i, left
 		}
 	}
-	if late := d.overrun(s.now); late >= 0 && least > s.now*sumError {
+	late := slices.IndexFunc(d.members, func(m member) bool { return m.latestS <= s.now })
+	if late >= 0 && least > s.now*sumError {
 		s.kill(g, late)
 		return
 	}

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -38,17 +37,6 @@ func (cfg *Config) Room(j *Arrival) bool {
 		}
 	}
 	return enough >= max(1, j.Nodes)
-}
-
-// admitForeign reports why a job that takes whole GPUs could never start.
-func (cfg *Config) admitForeign(j *Arrival) error {
-	switch n := wholeGPUs(&j.Job); {
-	case n > 1 && !j.Foreign:
-		return fmt.Errorf("it takes %d GPUs and isn't foreign", n)
-	case j.Foreign && !cfg.Room(j):
-		return fmt.Errorf("it takes %d GPUs of each of %d nodes, more than there are", max(1, j.PerNode), max(1, j.Nodes))
-	}
-	return nil
 }
 
 // node is the name of a GPU's node.

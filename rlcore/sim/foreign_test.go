@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -112,10 +113,7 @@ func TestNobodySharesWithAForeignJob(t *testing.T) {
 		if rapid.Bool().Draw(t, "guarded") {
 			d.Guard = rlcore.NewGuard(rlcore.Rules{})
 		}
-		r, err := Run(cfg, d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(Run(cfg, d))(t)
 		for i := range r.Jobs {
 			o := &r.Jobs[i]
 			if !cfg.Jobs[i].Foreign {

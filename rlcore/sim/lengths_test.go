@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -28,10 +29,7 @@ func TestLengthsAreForetold(t *testing.T) {
 	}
 	job(&other, 600)
 	for _, cfg.Foretell = range []bool{true, false} {
-		s, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(New(cfg))(t)
 		done := 0
 		for s.Next() {
 			if len(s.State().GPUs[0].Running) > 0 {

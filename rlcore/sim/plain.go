@@ -37,15 +37,6 @@ func (s *Sim) believed(m *member) float64 {
 	return m.done
 }
 
-// promise writes into the State what plain Slurm would have done.
-func (s *Sim) promise() {
-	for i := range s.state.Pending {
-		j := &s.state.Pending[i]
-		j.PlainEndS, j.EarlyS = s.plain.EndS(j.ID), s.plain.EarlyS(j.ID)
-	}
-	s.state.PlainFreeS = s.plain.FreeS(s.state.PlainFreeS, s.now)
-}
-
 // Late returns by how many of its own solo times the job ended after its plain end, and
 // whether that is more than a tenth. A job that was ended early isn't late.
 func (o *Outcome) Late() (by float64, late bool) {

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -53,10 +54,7 @@ func TestDuesAreKept(t *testing.T) {
 		}
 		grace := rapid.SampledFrom([]float64{.05, .1, .5}).Draw(t, "grace")
 		g := rlcore.NewGuard(rlcore.Rules{Predictor: cfg.Predictor, Grace: grace})
-		r, err := Run(cfg, &rlcore.Decider{Policy: anyPolicy(t), Guard: g, M: rapid.IntRange(1, 8).Draw(t, "M")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(Run(cfg, &rlcore.Decider{Policy: anyPolicy(t), Guard: g, M: rapid.IntRange(1, 8).Draw(t, "M")}))(t)
 		if r.Harmed > 0 {
 			t.Fatalf("%d jobs harmed by their limits", r.Harmed)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
@@ -102,10 +103,7 @@ func anyPolicy(t *rapid.T) rlcore.Policy {
 	case "rule":
 		return anyRule(rapid.Uint64().Draw(t, "rule"))
 	}
-	p, err := policy.New(name, policy.Setup{Predictor: interference.New(&contention.MPS), Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(policy.New(name, policy.Setup{Predictor: interference.New(&contention.MPS), Seed: 1}))(t)
 	return p
 }
 
@@ -138,10 +136,7 @@ func TestAnySite(t *testing.T) {
 			d.Guard = guard()
 			c := cfg
 			c.M = d.M
-			s, err := New(c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(New(c))(t)
 			for s.Next() {
 				s.Take(s.Decide(d))
 				for g := range s.devs {
@@ -150,10 +145,7 @@ func TestAnySite(t *testing.T) {
 					}
 				}
 			}
-			r, err := s.Result()
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(s.Result())(t)
 			return r, s
 		}
 		r, s := play()

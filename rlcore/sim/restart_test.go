@@ -3,6 +3,7 @@ package sim
 import (
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -18,17 +19,11 @@ func stepped(app string, firstS, firstMiB, thenS, thenMiB float64) *rlcore.Profi
 func TestRestartsByHand(t *testing.T) {
 	cfg := config(1, constant("a", 100, 0, 8000), stepped("b", 10, 1000, 90, 6000))
 	d := &rlcore.Decider{Policy: choice(crowd), Guard: Bare()}
-	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(New(cfg))(t)
 	for s.Next() {
 		s.Take(s.Decide(d))
 	}
-	r, err := s.Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(s.Result())(t)
 	a, b := &r.Jobs[0], &r.Jobs[1]
 	near(t, "a", a.EndS, 100)
 	near(t, "b starts for good", b.StartS, 100)

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -63,10 +62,6 @@ type jobState struct {
 	timedOut       bool
 	done           float64 // solo work of its last run, s
 	delayed        float64 // next to an idle GPU, s
-}
-
-func sortByArrival(order []int, jobs []jobState) {
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(jobs[a].SubmitS, jobs[b].SubmitS) })
 }
 
 // Next runs until a decision is due and reports whether one is. It returns false
@@ -179,9 +174,8 @@ func (s *Sim) Start(pending []int) {
 	s.forced = false
 	d := &s.devs[s.gpu]
 	k := len(d.members)
-	s.scratch.one[0] = s.gpu
 	for _, p := range pending {
-		s.begin(p, s.scratch.one[:])
+		s.begin(p, []int{s.gpu})
 	}
 	s.dequeue(pending)
 	s.refresh(s.gpu)
@@ -215,14 +209,22 @@ func (s *Sim) begin(p int, on []int) {
 	}
 }
 
+// latestEnd returns when a run of the job that starts at startS is ended at its time limit; +Inf = never. Slurm checks
+// about every 30 s; here it is exact. A job that gets back what sharing costs it isn't ended at a limit within which it
+// would end alone, after aloneS.
+func (cfg *Config) latestEnd(j *Arrival, aloneS, startS float64) float64 {
+	if j.LimitS > 0 && !(cfg.ExtendLimit && !j.LimitFixed && aloneS < j.LimitS) {
+		return startS + j.LimitS
+	}
+	return math.Inf(1)
+}
+
 // dequeue removes jobs from the pending ones. They are near the front, so the jobs
 // in front of them move.
 func (s *Sim) dequeue(pending []int) {
 	s.begun = nil
 	end := slices.Max(pending) + 1
-	gone := slices.Grow(s.scratch.gone[:0], end)[:end]
-	clear(gone)
-	s.scratch.gone = gone
+	gone := make([]bool, end)
 	for _, p := range pending {
 		gone[p] = true
 		s.noLonger(s.wait[p])
@@ -292,6 +294,24 @@ func (s *Sim) end(g, k int) {
 	s.learnLength(i, believed)
 }
 
+// kill ends a running job at its limit. Its work is lost; how far it had come is unknown to a site, so nothing is
+// learned from it.
+func (s *Sim) kill(g, k int) {
+	m := &s.devs[g].members[k]
+	j := &s.jobs[m.job]
+	s.dropMeetings(g, m.job)
+	j.timedOut = true
+	s.over(m.job, m.done)
+	s.plain.Ended(s.now, schedule.End{ID: j.ID})
+	s.remove(g, k)
+}
+
+// over records that job i has ended, with what of it was done, s of solo work.
+func (s *Sim) over(i int, done float64) {
+	s.jobs[i].ended, s.jobs[i].done = s.now, done
+	s.left--
+}
+
 // maxRestarts is how often a job that ran out of memory starts again with co-runners before it gets a GPU of its own.
 const maxRestarts = 1
 
@@ -315,8 +335,7 @@ func (s *Sim) remove(g, k int) {
 	i := s.devs[g].members[k].job
 	on := s.jobs[i].on
 	if on == nil {
-		s.scratch.one[0] = g
-		on = s.scratch.one[:]
+		on = []int{g}
 	}
 	for _, g := range on {
 		s.sync(g)

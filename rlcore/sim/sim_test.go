@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -47,10 +48,7 @@ func poisson(jobs []Arrival, meanGapS float64, r *rand.Rand) {
 func decider(t testing.TB, name string) *rlcore.Decider {
 	t.Helper()
 	m := interference.New(&contention.MPS)
-	p, err := policy.New(name, policy.Setup{Predictor: m, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(policy.New(name, policy.Setup{Predictor: m, Seed: 1}))(t)
 	return &rlcore.Decider{Policy: p, Guard: rlcore.NewGuard(rlcore.Rules{Predictor: m})}
 }
 
@@ -73,20 +71,14 @@ func never(_ *rlcore.Window, c rlcore.Combo) float64 { return -float64(c.Len()) 
 
 func run(t testing.TB, cfg Config, d *rlcore.Decider) *Result {
 	t.Helper()
-	r, err := Run(cfg, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Run(cfg, d))(t)
 	return r
 }
 
 // catalogue is a site with n Titan Xp and jobs drawn from the eleven applications.
 func catalogue(t testing.TB, gpus, jobs int, seed uint64) Config {
 	t.Helper()
-	names, err := apps.Workload("random", jobs, rand.NewPCG(seed, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Get(apps.Workload("random", jobs, rand.NewPCG(seed, 1)))(t)
 	known := map[string]*rlcore.Profile{}
 	var ps []*rlcore.Profile
 	for _, n := range names {

@@ -15,7 +15,11 @@ func (s *Sim) State() *rlcore.State {
 		return &s.state
 	}
 	s.stateS, s.state.NowS, s.begun = s.now, s.now, nil
-	s.promise()
+	for i := range s.state.Pending {
+		j := &s.state.Pending[i]
+		j.PlainEndS, j.EarlyS = s.plain.EndS(j.ID), s.plain.EarlyS(j.ID)
+	}
+	s.state.PlainFreeS = s.plain.FreeS(s.state.PlainFreeS, s.now)
 	for g := range s.devs {
 		d, gpu := &s.devs[g], &s.state.GPUs[g]
 		if d.inState && len(d.members) == 0 {

@@ -127,7 +127,7 @@ func (c *course) imitate() error {
 			return err
 		}
 		for k := range visits {
-			w.imitate(&visits[k], 1/float64(len(visits)))
+			w.gradient(&visits[k], 1/float64(len(visits)), func(float64) float64 { return 1 })
 		}
 		c.step()
 	}
@@ -170,7 +170,7 @@ func (c *course) iterate(it int) error {
 		base := baseline(set)
 		_ = c.share(len(set), func(w worker, e int) error { // it can't fail
 			for t := range set[e] {
-				w.reinforce(&set[e][t], base[t], 1/float64(len(set)*len(sets)))
+				w.gradient(&set[e][t], 1/float64(len(set)*len(sets)), func(ret float64) float64 { return ret - base[t] })
 			}
 			return nil
 		})
@@ -214,23 +214,12 @@ func baseline(set [][]visit) []float64 {
 	return sum
 }
 
-// reinforce adds one visit's gradient, weighted.
+// gradient adds one visit's gradient, weighted: that of −log π(a|s) times the advantage, 1 to imitate, which follows
+// from the return.
 //
-// DeepRM: ∇ log π(a|s) · (v − b), v the return and b the per-timestep baseline.
-// DqnGPU, the thesis's eq. 2: ∇ log π(a|s) · (Q(s, a) − V), Q the return the
-// network predicts and V the empirical one of the policy, b; Q itself is drawn to
-// v by half its squared error.
-func (a *Agent) reinforce(v *visit, base, weight float64) {
-	a.gradient(v, weight, func(ret float64) float64 { return ret - base })
-}
-
-// imitate adds the gradient of −log π(action|s).
-func (a *Agent) imitate(v *visit, weight float64) {
-	a.gradient(v, weight, func(float64) float64 { return 1 })
-}
-
-// gradient adds that of −log π(action|s) times the advantage, which follows from the return:
-// the predicted one where the agent predicts returns.
+// DeepRM: the advantage is v − b, v the return and b the per-timestep baseline. DqnGPU, the thesis's eq. 2: it is
+// Q(s, a) − V, Q the return that the network predicts and V the empirical one of the policy, b; Q itself is drawn to v by
+// half its squared error.
 func (a *Agent) gradient(v *visit, weight float64, advantage func(ret float64) float64) {
 	y := a.forward(v.pixels)
 	dy := make([]float32, len(y))
