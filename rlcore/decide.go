@@ -173,9 +173,9 @@ func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 	}
 	g.refused = resize(g.refused, 1<<len(w.Jobs))
 	for c := Combo(1); int(c) < len(g.refused); c++ {
-		why := g.refused[c.withoutFirst()]
+		why := g.refused[c&(c-1)] // without its first job
 		if why == Allowed {
-			why = g.refused[c.withoutLast()]
+			why = g.refused[c&^(1<<(bits.Len32(uint32(c))-1))] // without its last one
 		}
 		if why == Allowed {
 			why = g.Check(w, c)
@@ -213,10 +213,6 @@ func (g *Guard) mustStart(w *Window) int {
 	}
 	return -1
 }
-
-func (c Combo) withoutFirst() Combo { return c & (c - 1) }
-
-func (c Combo) withoutLast() Combo { return c &^ (1 << (bits.Len32(uint32(c)) - 1)) }
 
 // compare orders combinations of equal score: waiting first, then the jobs of higher priority. The lowest bit in which
 // two combinations differ decides.

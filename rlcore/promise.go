@@ -113,10 +113,7 @@ func (g *Guard) Begin(s *State) {
 	p.steps = 0
 	p.trial.Copy(&p.now)
 	foreign := false
-	p.kept = p.kept[:0]
-	for range s.GPUs {
-		p.kept = append(p.kept, kept{foreign: -1})
-	}
+	p.kept = slices.Repeat([]kept{{foreign: -1}}, len(s.GPUs))
 	for i := range s.Pending {
 		j := &s.Pending[i]
 		startS, on := p.trial.Run(j.request(), j.expectedS())

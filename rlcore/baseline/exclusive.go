@@ -3,6 +3,7 @@ package baseline
 
 import (
 	"math"
+	"math/bits"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -42,15 +43,7 @@ func alone(dst []float64, w *rlcore.Window, combos []rlcore.Combo, rank func(i i
 		case c.Len() > 1 || !idle:
 			dst[k] = math.Inf(-1)
 		default:
-			dst[k] = rank(firstBit(c))
+			dst[k] = rank(bits.TrailingZeros32(uint32(c)))
 		}
 	}
-}
-
-func firstBit(c rlcore.Combo) int {
-	i := 0
-	for !c.Has(i) {
-		i++
-	}
-	return i
 }

@@ -64,15 +64,13 @@ func (x *Index) count(w *rlcore.Window) {
 	card := w.Card()
 	x.running, x.window = slices.Grow(x.running[:0], len(card.Running)), slices.Grow(x.window[:0], len(w.Jobs))
 	x.share, x.work = x.share[:0], x.work[:0]
-	for i := range w.Jobs {
-		j := w.Job(i)
-		x.share, x.work = append(x.share, shareOf(s, j)), append(x.work, j.WorkS())
-	}
 	for i := range card.Running {
 		x.running = append(x.running, longer(s, w.GPU, card.Running[i].LeftS()))
 	}
 	for i := range w.Jobs {
-		x.window = append(x.window, longer(s, w.GPU, x.work[i]))
+		j := w.Job(i)
+		x.share, x.work = append(x.share, shareOf(s, j)), append(x.work, j.WorkS())
+		x.window = append(x.window, longer(s, w.GPU, j.WorkS()))
 	}
 }
 

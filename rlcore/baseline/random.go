@@ -1,6 +1,7 @@
 package baseline
 
 import (
+	"encoding/binary"
 	"hash/fnv"
 	"math"
 
@@ -25,13 +26,7 @@ func (Random) Name() string { return "random" }
 // Score implements rlcore.Policy.
 func (p Random) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	h := fnv.New64a()
-	var b [8]byte
-	put := func(x uint64) {
-		for i := range b {
-			b[i] = byte(x >> (8 * i))
-		}
-		_, _ = h.Write(b[:]) // a hash's Write never fails
-	}
+	put := func(x uint64) { _, _ = h.Write(binary.LittleEndian.AppendUint64(nil, x)) } // a hash's Write never fails
 	put(p.Seed)
 	put(uint64(w.GPU))
 	put(uint64(len(w.Card().Running)))

@@ -1,8 +1,10 @@
 package baseline
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"math/bits"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -53,10 +55,7 @@ func (*Tetris) Name() string { return "tetris" }
 // Score implements rlcore.Policy.
 func (t *Tetris) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	card := w.Card()
-	over := t.Overcommit
-	if over == 0 {
-		over = 1
-	}
+	over := cmp.Or(t.Overcommit, 1)
 	free := [4]float64{over, 1, over, 1}
 	for i := range card.Running {
 		d := demand(&card.Running[i].Job, &card.Spec)
@@ -74,7 +73,7 @@ func (t *Tetris) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 		if c.Len() != 1 {
 			continue
 		}
-		j := w.Job(firstBit(c))
+		j := w.Job(bits.TrailingZeros32(uint32(c)))
 		d := demand(j, &card.Spec)
 		dot, ok := 0.0, true
 		for r := range d {

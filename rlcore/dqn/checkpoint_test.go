@@ -19,20 +19,14 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-func kept(tb testing.TB, rounds int) (*Trainer, *Checkpoint) {
-	tb.Helper()
-	t := trained(tb, rounds)
-	return t, FromTrainer(t, "mixed", "slurmbridge test")
-}
-
 func sameTheta(a, b *Scorer) bool {
 	return slices.EqualFunc(a.Params(), b.Params(), func(x, y nn.Block) bool { return slices.Equal(x.Theta, y.Theta) })
 }
 
 func TestCheckpointRoundTrip(t *testing.T) {
-	tr, c := kept(t, 8)
+	tr := trained(t, 8)
 	shake(tr.Net, 4) // whatever was learned: no parameter is 0
-	c = FromTrainer(tr, "mixed", "slurmbridge test")
+	c := FromTrainer(tr, "mixed", "slurmbridge test")
 	path := filepath.Join(t.TempDir(), "net.json")
 	must.OK(t, Save(path, c))
 	got := must.Get(Load(path))(t)
@@ -67,7 +61,7 @@ func put(c *Checkpoint, k int, v float64) {
 }
 
 func TestReadRefuses(t *testing.T) {
-	_, good := kept(t, 4)
+	good := FromTrainer(short(0), "mixed", "slurmbridge test")
 	whole := must.Get(json.Marshal(good))(t)
 	change := func(sum bool, f func(*Checkpoint)) string {
 		var c Checkpoint
@@ -117,7 +111,7 @@ func TestReadRefuses(t *testing.T) {
 }
 
 func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
-	_, c := kept(t, 2)
+	c := FromTrainer(short(0), "mixed", "slurmbridge test")
 	path := filepath.Join(t.TempDir(), "a.json")
 	must.OK(t, Save(path, c))
 	before, _ := os.ReadFile(path)

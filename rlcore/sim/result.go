@@ -132,8 +132,8 @@ func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 	return s.Result()
 }
 
-// Play simulates all of cfg. For each decision choose gets the combinations that the guard's rules and promise allow, in
-// ascending order: without 0, which waits, where that isn't an option.
+// Play simulates all of cfg. For each decision choose gets the combinations that the guard allows, in ascending order:
+// without 0, which waits, where that isn't an option.
 func Play(cfg Config, g *rlcore.Guard,
 	choose func(s *Sim, w *rlcore.Window, combos []rlcore.Combo) rlcore.Combo,
 ) (*Sim, *Result, error) {

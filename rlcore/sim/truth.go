@@ -27,13 +27,8 @@ func (l Law) Slowdowns(dst []float64, _ []*rlcore.Profile, d []contention.Demand
 // Pairs is a table of measured slowdowns as truth: [victim, aggressor] → slowdown. Pairs that are
 // missing weren't measured and must not meet (see Lacks).
 //
-// With several co-runners the excesses over 1 add up. Checked against published measurements under
-// MPS: of 175 members of mixes of three, with measured pairs (boringlee24/socc22-miso, A100; lower
-// bounds of slowdowns both) the median error is 4.4 %, the median of predicted ÷ measured 0.98 and
-// the rank correlation 0.93. Products (5.3 %, 1.01) and the larger of the two (8.6 %, 0.92) do
-// worse, and the contention law of three far worse (19 %, 1.15). Of three, four and five equal
-// processes of eleven networks (MunQ-Lee/ParvaGPU_SC24, A100) it is 3.4, 6.5 and 7.6 %, all too
-// low: where two hardly contend more may.
+// With several co-runners the excesses over 1 add up. LEARNING.md says how far off that is beside other rules, by
+// published measurements of three to five under MPS.
 type Pairs map[[2]string]float64
 
 // Slowdowns implements Truth.

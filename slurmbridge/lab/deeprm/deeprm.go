@@ -6,6 +6,7 @@ package deeprm
 
 import (
 	"math"
+	"math/bits"
 	"math/rand/v2"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -152,10 +153,7 @@ func (a *Agent) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 			if c.Len() != 1 {
 				continue
 			}
-			action = 1
-			for !c.Has(action - 1) {
-				action++
-			}
+			action = 1 + bits.TrailingZeros32(uint32(c))
 		}
 		if action < a.actions && a.allowed[action] {
 			dst[i] = math.Log(max(p[action], 1e-300))

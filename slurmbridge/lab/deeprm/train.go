@@ -3,6 +3,7 @@ package deeprm
 import (
 	"cmp"
 	"context"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 
@@ -218,8 +219,8 @@ func baseline(set [][]visit) []float64 {
 // from the return.
 //
 // DeepRM: the advantage is v − b, v the return and b the per-timestep baseline. DqnGPU, the thesis's eq. 2: it is
-// Q(s, a) − V, Q the return that the network predicts and V the empirical one of the policy, b; Q itself is drawn to v by
-// half its squared error.
+// Q(s, a) − V, Q the return that the network predicts and V the empirical one of the policy, b; Q itself is drawn to v
+// by half its squared error.
 func (a *Agent) gradient(v *visit, weight float64, advantage func(ret float64) float64) {
 	y := a.forward(v.pixels)
 	dy := make([]float32, len(y))
@@ -274,11 +275,7 @@ func shortest(prob []float64, w *rlcore.Window, a *Agent) int {
 		if !a.allowed[action] || c.Len() != 1 {
 			continue
 		}
-		i := 0
-		for !c.Has(i) {
-			i++
-		}
-		if d := w.Job(i); pick == 0 || d.Profile != nil && d.Profile.DurationS < least {
+		if d := w.Job(bits.TrailingZeros32(uint32(c))); pick == 0 || d.Profile != nil && d.Profile.DurationS < least {
 			pick = action
 			if d.Profile != nil {
 				least = d.Profile.DurationS

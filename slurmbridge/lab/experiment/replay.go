@@ -15,6 +15,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
@@ -45,7 +46,7 @@ type Replayable struct {
 	Closed bool
 	// Skipped counts jobs that are left out, by why, and Unknown those that hold their GPUs unshared because nothing is
 	// known of their applications.
-	Skipped trace.Skipped
+	Skipped table.Skipped
 	Unknown int
 }
 
@@ -66,7 +67,7 @@ func (t *Trace) Ready(o *Options) (*Replayable, error) {
 		profiles[p.App] = t.spread(p)
 	}
 	r := &Replayable{
-		Closed: true, Skipped: trace.Skipped{},
+		Closed: true, Skipped: table.Skipped{},
 		Config: sim.Config{GPUs: slices.Clone(t.GPUs), Truth: sim.Law{Law: t.law()}, Foretell: true},
 	}
 	model := t.measured(&r.Config)

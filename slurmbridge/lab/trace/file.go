@@ -27,7 +27,7 @@ var errWhat = errors.New("neither CSV (job,submit_s,app,duration_s,user) nor wha
 	"(JobID|JobName|…)")
 
 // ReadJobsFile reads jobs from a file in either format, which the first line shows; see ReadJobs and ReadSacct.
-func ReadJobsFile(path string, known ...string) ([]Job, Skipped, error) {
+func ReadJobsFile(path string, known ...string) ([]Job, table.Skipped, error) {
 	f, err := open(path)
 	if err != nil {
 		return nil, nil, err
@@ -36,20 +36,20 @@ func ReadJobsFile(path string, known ...string) ([]Job, Skipped, error) {
 	br := bufio.NewReader(f)
 	start, err := br.Peek(peeked)
 	if len(start) == 0 && err != nil && !errors.Is(err, io.EOF) {
-		return nil, nil, &Error{File: path, Err: fmt.Errorf("read: %w", err)}
+		return nil, nil, &table.Error{File: path, Err: fmt.Errorf("read: %w", err)}
 	}
 	text := strings.TrimLeftFunc(strings.TrimPrefix(string(start), "\ufeff"), unicode.IsSpace)
 	first, _, _ := strings.Cut(text, "\n")
 	switch {
 	case first == "":
-		return nil, nil, &Error{File: path, Err: table.ErrEmpty}
+		return nil, nil, &table.Error{File: path, Err: table.ErrEmpty}
 	case first[0] != '#' && strings.Contains(first, "|"):
 		return ReadSacct(br, path, known...)
 	case first[0] == '#' || strings.Contains(first, ","): // a comment is CSV's
 		jobs, err := ReadJobs(br, path, known...)
 		return jobs, nil, err
 	}
-	return nil, nil, &Error{File: path, Line: 1, Err: errWhat}
+	return nil, nil, &table.Error{File: path, Line: 1, Err: errWhat}
 }
 
 // peeked is how much of a file is read to recognise its format, bytes.
@@ -82,30 +82,22 @@ func open(path string) (*os.File, error) {
 		if errors.As(err, &where) {
 			err = where.Err // the file's name is the Error's
 		}
-		return nil, &Error{File: path, Err: fmt.Errorf("open: %w", err)}
+		return nil, &table.Error{File: path, Err: fmt.Errorf("open: %w", err)}
 	}
 	return f, nil
 }
 
 // Bounds beyond which a value is taken for a mistake, not for a measurement.
 const (
-	minDurationS = table.MinDurationS
-	maxDurationS = table.MaxDurationS
-	maxSubmitS   = 1e11 // seconds since 1970 in the year 5138
-	maxName      = 256  // bytes
-	maxGPUs      = 1e6
+	maxSubmitS = 1e11 // seconds since 1970 in the year 5138
+	maxName    = 256  // bytes
+	maxGPUs    = 1e6
 )
-
-// Error names a value of a file that can't be used, and why.
-type Error = table.Error
-
-// Skipped counts the rows that are sound but no use to a replay, by the reason.
-type Skipped = table.Skipped
 
 // UnknownDurationS is DurationS of a profile from a file without durations, s: predictions for a
 // constant profile don't depend on it. No duration in a file is as short, so HasDuration can
 // distinguish them.
-const UnknownDurationS = minDurationS / 10
+const UnknownDurationS = table.MinDurationS / 10
 
 // coreShare is the fraction of the SMs that are assumed busy while a kernel runs,
 // as rlcore/apps assumes.
@@ -199,10 +191,10 @@ func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
 			ID:        t.Name("job"),
 			SubmitS:   t.Number("submit_s", 0, maxSubmitS),
 			App:       t.OneOf("app", known),
-			DurationS: t.NumberOr("duration_s", minDurationS, maxDurationS, 0),
+			DurationS: t.NumberOr("duration_s", table.MinDurationS, table.MaxDurationS, 0),
 			User:      t.NameOr("user", ""),
 			GPUs:      count(t, "gpus"),
-			LimitS:    t.NumberOr("limit_s", minDurationS, maxDurationS, 0),
+			LimitS:    t.NumberOr("limit_s", table.MinDurationS, table.MaxDurationS, 0),
 		}
 		if seen[j.ID] {
 			t.Fail("job", fmt.Errorf("%.40q %w", j.ID, table.ErrTwice))

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // Whatever a file holds, it is refused with its name, or all that is read of it can be and can be printed.
@@ -52,7 +54,7 @@ func FuzzRead(f *testing.F) {
 		default:
 			t.Skip()
 		}
-		if where := (*Error)(nil); (n > 0) == (err != nil) || err != nil && !errors.As(err, &where) {
+		if where := (*table.Error)(nil); (n > 0) == (err != nil) || err != nil && !errors.As(err, &where) {
 			t.Errorf("%d rows, error %T %v", n, err, err)
 		}
 	})
@@ -61,10 +63,10 @@ func FuzzRead(f *testing.F) {
 // judge fails where a job can't be. CSV may leave its duration open.
 func judge(t *testing.T, jobs []Job, open bool) {
 	for i, j := range jobs {
-		given := j.DurationS >= minDurationS || open && j.DurationS == 0
-		if j.ID == "" || j.App == "" || !given || j.DurationS > maxDurationS || !(j.SubmitS >= 0) ||
+		given := j.DurationS >= table.MinDurationS || open && j.DurationS == 0
+		if j.ID == "" || j.App == "" || !given || j.DurationS > table.MaxDurationS || !(j.SubmitS >= 0) ||
 			math.IsInf(j.SubmitS, 0) || j.GPUs < 0 ||
-			!(j.LimitS >= 0 && j.LimitS <= maxDurationS) {
+			!(j.LimitS >= 0 && j.LimitS <= table.MaxDurationS) {
 			t.Errorf("%+v", j)
 		}
 		if strings.ContainsAny(j.ID+j.App+j.User, "\n\r\x1b\x00") {

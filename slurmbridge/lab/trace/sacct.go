@@ -38,8 +38,8 @@ const (
 // instance of a GPU in MIG mode, where a TRES column is there, those that have not ended, of a job
 // that was requeued all runs but the last, and rows that are not whole. Order and name are as for ReadJobs; jobs whose
 // name isn't among known, if there are any, are Unknown: users give jobs all sorts of names.
-func ReadSacct(r io.Reader, name string, known ...string) ([]Job, Skipped, error) {
-	s := sacct{known: known, skipped: Skipped{}, last: map[string]int{}}
+func ReadSacct(r io.Reader, name string, known ...string) ([]Job, table.Skipped, error) {
+	s := sacct{known: known, skipped: table.Skipped{}, last: map[string]int{}}
 	broken, err := text.ReadSacct(r, name, s.begin, s.read)
 	if err != nil {
 		return nil, nil, err
@@ -64,7 +64,7 @@ type sacct struct {
 	known             []string
 	jobs              []Job
 	last              map[string]int // index in jobs by ID
-	skipped           Skipped
+	skipped           table.Skipped
 }
 
 // begin chooses the columns.
@@ -102,7 +102,7 @@ func (s *sacct) read(t *text.SacctRow) {
 	case !ended(t.Text("state")) || s.lasts == "end" && text.IsNone(t.Text("end")):
 		why = unended
 	default:
-		if j.DurationS = s.lasted(t); j.DurationS < minDurationS {
+		if j.DurationS = s.lasted(t); j.DurationS < table.MinDurationS {
 			why = noRunTime
 		}
 	}
@@ -128,7 +128,7 @@ func (s *sacct) lasted(t *text.SacctRow) float64 {
 	v := 0.0
 	switch s.lasts {
 	case "elapsedraw":
-		return t.Number("elapsedraw", 0, maxDurationS)
+		return t.Number("elapsedraw", 0, table.MaxDurationS)
 	case "elapsed":
 		v = t.Elapsed("elapsed").Seconds()
 	default:
@@ -137,7 +137,7 @@ func (s *sacct) lasted(t *text.SacctRow) float64 {
 		}
 		v = stamp(t, "end") - stamp(t, "start")
 	}
-	if v < 0 || v > maxDurationS {
+	if v < 0 || v > table.MaxDurationS {
 		t.Fail(s.lasts, fmt.Errorf("%w: a run time of %g s", table.ErrOutOfRange, v))
 	}
 	return v
@@ -155,7 +155,7 @@ func limit(t *text.SacctRow) float64 {
 			return 60 * t.Number(col, 0, most)
 		}
 		v := t.Elapsed(col).Seconds()
-		if v > maxDurationS {
+		if v > table.MaxDurationS {
 			t.Fail(col, fmt.Errorf("%w: a time limit of %g s", table.ErrOutOfRange, v))
 		}
 		return v

@@ -102,7 +102,7 @@ func TestRefused(t *testing.T) {
 		},
 	} {
 		err := readers[c.reader](strings.NewReader(c.text))
-		var where *Error
+		var where *table.Error
 		if !errors.As(err, &where) || err.Error() != c.want {
 			t.Errorf("%s %.60q:\n got %v\nwant %s", c.reader, c.text, err, c.want)
 		}
@@ -121,7 +121,7 @@ func TestReadFails(t *testing.T) {
 	broken := errors.New("disk")
 	for name, read := range readers {
 		err := read(iotest.ErrReader(broken))
-		var where *Error
+		var where *table.Error
 		if !errors.As(err, &where) || !errors.Is(err, broken) {
 			t.Errorf("%s: %v, want an *Error that wraps the reader's", name, err)
 		}
@@ -196,10 +196,7 @@ lines|with|bars|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|0
 		{ID: "7", SubmitS: 50, App: "late", DurationS: 86403, User: "u1", GPUs: 2},
 	}
 	must.Equal(t, got, want)
-	if want := (Skipped{noGPU: 1, unended: 1, noRunTime: 1, requeued: 1, onMIG: 1, torn: 3}); !reflect.DeepEqual(skipped,
-		want) {
-		t.Errorf("skipped %v, want %v", skipped, want)
-	}
+	must.Equal(t, skipped, table.Skipped{noGPU: 1, unended: 1, noRunTime: 1, requeued: 1, onMIG: 1, torn: 3}, "skipped")
 }
 
 // A limit is minutes in TimelimitRaw, a duration in Timelimit; a word in their place is none.

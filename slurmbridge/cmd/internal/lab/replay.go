@@ -14,6 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
@@ -89,7 +90,7 @@ func (t *traceFlags) cards() ([]rlcore.GPUSpec, *contention.Law, error) {
 
 // read reads the files and makes the GPUs. What it skipped are rows of the jobs'
 // file that are sound but no use.
-func (t *traceFlags) read() (_ *experiment.Trace, skipped trace.Skipped, err error) {
+func (t *traceFlags) read() (_ *experiment.Trace, skipped table.Skipped, err error) {
 	if t.jobs == "" || t.profiles == "" {
 		return nil, nil, cli.Usage(errors.New("--jobs and --profiles are needed"))
 	}
