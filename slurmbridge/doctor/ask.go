@@ -62,11 +62,13 @@ func AskDaemon(ctx context.Context, client *http.Client, address string) *Daemon
 	return d
 }
 
+// probeTimeout is how long an answer may take. Tests, which wait for no machine, give more.
+var probeTimeout = 3 * time.Second
+
 // Bounds on asking daemons.
 const (
-	probeTimeout = 3 * time.Second
-	mostProbes   = 32 // at a time
-	mostAnswer   = 64 << 20
+	mostProbes = 32 // at a time
+	mostAnswer = 64 << 20
 )
 
 // get requests a daemon's page. It never fails: no answer is a result, too.

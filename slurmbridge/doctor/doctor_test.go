@@ -25,10 +25,11 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
+func init() { probeTimeout = time.Minute }
+
 func recorded(t *testing.T, name string) string {
 	t.Helper()
-	b := must.Get(os.ReadFile(filepath.Join("testdata", name)))(t)
-	return string(b)
+	return string(must.Get(os.ReadFile(filepath.Join("testdata", name)))(t))
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -645,6 +646,7 @@ gpuprof_gpus_uncertain 2
 		}
 	}
 	well := says(http.StatusOK, "healthy", "<html>")
+	silent := func(why string) Agent { return Agent{Answer: Answer{Silent: why}} }
 	trusting := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	for name, c := range map[string]struct {
 		serve  http.HandlerFunc
@@ -655,18 +657,13 @@ gpuprof_gpus_uncertain 2
 	}{
 		"well":               {well, false, "http", http.DefaultClient, Agent{}},
 		"well TLS":           {well, true, "https", trusting, Agent{}},
-		"TLS, asked without": {well, true, "http", http.DefaultClient, Agent{Answer: Answer{Silent: "it wants TLS"}}},
+		"TLS, asked without": {well, true, "http", http.DefaultClient, silent("it wants TLS")},
 		"TLS of an unknown CA": {
-			well, true, "https", http.DefaultClient,
-			Agent{Answer: Answer{Silent: "x509: certificate signed by unknown authority"}},
+			well, true, "https", http.DefaultClient, silent("x509: certificate signed by unknown authority"),
 		},
-		"no TLS": {
-			well, false, "https", http.DefaultClient,
-			Agent{Answer: Answer{Silent: "http: server gave HTTP response to HTTPS client"}},
-		},
+		"no TLS": {well, false, "https", http.DefaultClient, silent("http: server gave HTTP response to HTTPS client")},
 		"a password": {
-			says(http.StatusUnauthorized, "", ""), false, "http", http.DefaultClient,
-			Agent{Answer: Answer{Silent: "it wants a password"}},
+			says(http.StatusUnauthorized, "", ""), false, "http", http.DefaultClient, silent("it wants a password"),
 		},
 		"sick, with metrics": {
 			says(http.StatusServiceUnavailable, "the last sample\nwas 20s ago", metrics), false, "http",
@@ -739,10 +736,11 @@ func TestAskDaemon(t *testing.T) {
 	}
 }
 
-type fakeMethod struct{ encode, decode error }
+type fakeMethod struct {
+	credential.Method
+	encode, decode error
+}
 
-func (f fakeMethod) Header() string                                 { return "" }
-func (f fakeMethod) Hint(error) string                              { return "" }
 func (f fakeMethod) Encode(context.Context, string) (string, error) { return "MUNGE:x:", f.encode }
 func (f fakeMethod) Decode(context.Context, string) (*credential.Credential, error) {
 	return &credential.Credential{}, f.decode
