@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,18 +36,10 @@ type Profiles interface {
 	Ran(ctx context.Context, user, app, card string, x rlcore.Past) error
 }
 
-// Names knows the names of jobs.
-type Names interface {
-	// TaskName names the job that had this number in that time: numbers are reused, and numbers of
-	// array tasks are not their names.
-	TaskName(ctx context.Context, id int64, start, end time.Time) (ref string, err error)
-}
-
 // History reads and writes runs, one row each. It implements Runs.
 type History struct {
 	DB       *sql.DB
 	Profiles Profiles
-	Names    Names
 }
 
 const (
@@ -340,7 +334,7 @@ func (h *History) company(ctx context.Context, rec *Record, app string, known lo
 			Owner: n.User, OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd,
 			Faulted: slices.Contains(rec.MPSFaultBy, n.JobID),
 		}
-		if c.Ref, err = h.Names.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
+		if c.Ref, err = h.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
 			return nil, nil, err
 		}
 		if c.App, err = h.Profiles.AppOf(ctx, c.Ref, n.User); err != nil {
@@ -352,6 +346,21 @@ func (h *History) company(ctx context.Context, rec *Record, app string, known lo
 		all = append(all, c)
 	}
 	return own, all, nil
+}
+
+// clocks is how far a node's clock may be off.
+const clocks = time.Hour
+
+// TaskName names the job that ran under a number from start to end: "120_4" for an array task that a poll showed, else
+// the number. slurmctld may start to count from the beginning again, so the times must agree.
+func (h *History) TaskName(ctx context.Context, id int64, start, end time.Time) (string, error) {
+	name := strconv.FormatInt(id, 10)
+	err := h.DB.QueryRowContext(ctx, `SELECT name FROM bridge_tasks WHERE id = ? AND at BETWEEN ? AND ?`,
+		id, start.Add(-clocks).UnixMilli(), end.Add(clocks).UnixMilli()).Scan(&name)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return name, database.Wrap(err, "name job %d", id)
 }
 
 // Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile; of another run

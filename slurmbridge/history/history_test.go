@@ -28,7 +28,7 @@ type kept struct {
 	outcomes []Outcome
 }
 
-// known knows every application, and no names of array tasks.
+// known knows every application.
 type known struct{}
 
 func (known) Known(_ context.Context, user, app, _ string) (*rlcore.Profile, error) {
@@ -43,17 +43,13 @@ func (known) Learn(context.Context, string, *gpuprof.Record, float64) (bool, err
 
 func (known) Ran(context.Context, string, string, string, rlcore.Past) error { return nil }
 
-func (known) TaskName(_ context.Context, id int64, _, _ time.Time) (string, error) {
-	return fmt.Sprint(id), nil
-}
-
 // write writes all of it into an empty database.
 func (k *kept) write(t testing.TB) *History {
 	t.Helper()
 	ctx := t.Context()
 	db := must.Get(database.Open(ctx, filepath.Join(t.TempDir(), "s.db")))(t)
 	t.Cleanup(func() { db.Close() })
-	h := &History{DB: db, Profiles: known{}, Names: known{}}
+	h := &History{DB: db, Profiles: known{}}
 	for _, r := range k.shown {
 		end := r.End
 		if !r.Start.IsZero() {

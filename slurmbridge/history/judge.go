@@ -25,11 +25,6 @@ type Ending struct {
 	DelayedS, PastLeaseS float64
 }
 
-// doneS is how much solo work the job was believed to have done in runS seconds.
-func (e *Ending) doneS(runS float64) float64 {
-	return e.DoneS + max(0, runS-e.At.Sub(e.Start).Seconds())/max(e.Slow, 1)
-}
-
 // leastS is how much solo work the job did at the least in runS seconds.
 func (e *Ending) leastS(runS float64) float64 {
 	return e.LeastS + max(0, runS-e.RunS)/max(e.Worst, e.Slow, 1)
@@ -336,10 +331,11 @@ func (j *Judgement) overrun() Suspicion {
 
 // doneS is how much solo work the run was believed to do, s; 0 = not known.
 func (j *Judgement) doneS() float64 {
-	if j.Ending == nil {
+	e := j.Ending
+	if e == nil {
 		return 0
 	}
-	return j.Ending.doneS(j.Run.DurationS())
+	return e.DoneS + max(0, j.Run.DurationS()-e.At.Sub(e.Start).Seconds())/max(e.Slow, 1)
 }
 
 func (j *Judgement) lesson(b Beliefs) *interference.Lesson {

@@ -37,7 +37,7 @@ func TestRecordsMayComeWhenTheyLike(t *testing.T) {
 		for _, table := range []string{"run", "record", "bridge_used"} {
 			must.Get(db.Exec(`DELETE FROM ` + table))(rt)
 		}
-		h := &History{DB: db, Profiles: known{}, Names: known{}}
+		h := &History{DB: db, Profiles: known{}}
 		var events []event
 		var want []Run
 		now := 0.0

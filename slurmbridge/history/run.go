@@ -169,7 +169,7 @@ type Decision struct {
 	Policy    string  `json:"policy,omitempty"`
 	Rule      string  `json:"rule,omitempty"`      // the site's by which the job was adopted
 	Predicted float64 `json:"predicted,omitempty"` // slowdown; 0 = none was
-	Beside    int     `json:"beside,omitempty"`    // jobs that were to be on the GPU with it
+	Beside    bool    `json:"beside,omitempty"`    // another job was to be on the GPU with it
 }
 
 // Refused is how often the guard gave one reason.

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
@@ -321,19 +320,4 @@ func (j *Journal) SaveTasks(ctx context.Context, at time.Time, tasks map[int64]s
 		}
 		return err
 	})
-}
-
-// clocks is how far a node's clock may be off.
-const clocks = time.Hour
-
-// TaskName names the job that ran under a number from start to end: "120_4" for an array task that a poll showed, else
-// the number. slurmctld may start to count from the beginning again, so the times must agree.
-func (j *Journal) TaskName(ctx context.Context, id int64, start, end time.Time) (string, error) {
-	name := strconv.FormatInt(id, 10)
-	err := j.db.QueryRowContext(ctx, `SELECT name FROM bridge_tasks WHERE id = ? AND at BETWEEN ? AND ?`,
-		id, start.Add(-clocks).UnixMilli(), end.Add(clocks).UnixMilli()).Scan(&name)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil
-	}
-	return name, database.Wrap(err, "name job %d", id)
 }

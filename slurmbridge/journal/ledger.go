@@ -108,35 +108,25 @@ func (p *pollWriter) decisions() map[string]history.Decision {
 	}
 	out := map[string]history.Decision{}
 	for i := range groups {
-		g := &groups[i]
-		company := -1 // but for the job itself
-		if g.Kind == job.Join {
-			company += p.running(g.Node, g.GPU, g.Refs())
-		}
+		g, members := &groups[i], 0
 		for k := range g.Members {
 			if m := &g.Members[k]; m.Ran() || m.State == "" || m.State.Pending() {
-				company++
+				members++
 			}
 		}
+		runs := func(j job.Job) bool {
+			return j.State != job.Pending && j.Nodes == g.Node && slices.Contains(j.GPUs, g.GPU) &&
+				!slices.Contains(g.Refs(), j.Ref)
+		}
+		beside := members > 1 || g.Kind == job.Join && slices.ContainsFunc(p.st.Snap.Jobs, runs)
 		for k := range g.Members {
 			m := &g.Members[k]
 			out[m.Ref] = history.Decision{
-				Group: g.ID, Policy: g.Policy, Rule: m.Rule, Predicted: m.Predicted, Beside: max(0, company),
+				Group: g.ID, Policy: g.Policy, Rule: m.Rule, Predicted: m.Predicted, Beside: beside,
 			}
 		}
 	}
 	return out
-}
-
-// running counts the jobs on a GPU besides a group's.
-func (p *pollWriter) running(node string, gpu int, group []string) (n int) {
-	for i := range p.st.Snap.Jobs {
-		if j := &p.st.Snap.Jobs[i]; j.State != job.Pending && j.Nodes == node && slices.Contains(j.GPUs, gpu) &&
-			!slices.Contains(group, j.Ref) {
-			n++
-		}
-	}
-	return n
 }
 
 // unfinished reads the runs that were going on when the last daemon wrote.

@@ -94,7 +94,7 @@ func TestLedgerWaits(t *testing.T) {
 		Ref: "1", User: "ann", Account: "lab", Partition: "a", App: "gromacs", Submit: at(0), Ready: at(0), Start: at(25),
 		End: at(60), Allotted: at(25), QOS: "high", Reservation: "course", Deadline: at(3600),
 		Node: "n1", GPUs: []int{1}, Shares: 100, Mode: job.Active,
-		Decided: history.Decision{Group: 7, Policy: "greedy", Rule: "all", Predicted: 1.2, Beside: 1},
+		Decided: history.Decision{Group: 7, Policy: "greedy", Rule: "all", Predicted: 1.2, Beside: true},
 	}
 	must.Equal(t, got["1"], want)
 	for ref, ready := range map[string]int{"1": 0, "2": 20, "3": 20} {
@@ -188,7 +188,7 @@ func TestLedgerOfShadow(t *testing.T) {
 	record(t, l, st, st, &later, shadow(20, a, b), shadow(30, runs(a, 25, 0), runs(b, 26, 1)), shadow(40))
 	ctx := context.Background()
 	ran := over(t, l)
-	must.Equal(t, ran["1"].Decided, history.Decision{Policy: "dqn", Predicted: 1.2, Beside: 2})
+	must.Equal(t, ran["1"].Decided, history.Decision{Policy: "dqn", Predicted: 1.2, Beside: true})
 	must.Equal(t, ran["2"].Decided, history.Decision{}, "alone")
 	refused := must.Get(l.Refused(ctx, at(0), at(100)))(t)
 	want := []history.Refused{

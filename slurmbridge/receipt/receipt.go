@@ -114,7 +114,7 @@ func Make(in *Input) *Receipt {
 		users[j.User], policies[d.Policy] = true, true
 		would := false
 		switch {
-		case d.Beside == 0:
+		case !d.Beside:
 		case d.Group > 0:
 			r.Grouped++
 			groups[d.Group] = true
@@ -122,7 +122,7 @@ func Make(in *Input) *Receipt {
 			r.Intended++
 			would = true
 		}
-		if d.Beside > 0 && d.Predicted > 0 {
+		if d.Beside && d.Predicted > 0 {
 			r.Predicted.add(j.Ref, d.Predicted)
 		}
 		if in.Rule != nil && in.Rule(j) != nil {

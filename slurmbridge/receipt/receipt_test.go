@@ -77,8 +77,8 @@ func TestWhatWasDone(t *testing.T) {
 	a, b, c := ran("1", "ann", 0, 0, 75, "2"), ran("2", "bob", 0, 0, 72, "1"), ran("3", "ann", 0, 75, 135)
 	a.Outcome.Contract, b.Outcome.Contract = 1.2, 1.5
 	a.Outcome.Broken = true
-	a.Decided = history.Decision{Group: 1, Policy: "dqn", Predicted: 1.1, Beside: 1}
-	b.Decided = history.Decision{Group: 1, Policy: "dqn", Predicted: 1.3, Beside: 1}
+	a.Decided = history.Decision{Group: 1, Policy: "dqn", Predicted: 1.1, Beside: true}
+	b.Decided = history.Decision{Group: 1, Policy: "dqn", Predicted: 1.3, Beside: true}
 	c.Decided = history.Decision{Group: 2, Policy: "dqn", Predicted: 1}
 	in := &Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b, c}}
 	r := Make(in)
@@ -170,7 +170,7 @@ func TestKinds(t *testing.T) {
 	unjudged := one("u", "", 0, 1.5, 0, 0, false)
 	unjudged.Outcome = nil
 	unjudged.Decided.Rule = "partition gpu"
-	runs[11].Decided.Beside = 1
+	runs[11].Decided.Beside = true
 	r := Make(&Input{Jobs: append(runs, unjudged)})
 	if len(r.Kinds) != 3 || r.Kinds[0].Jobs != 11 || r.Kinds[1].Jobs != 1 || r.Kinds[2].Jobs != 2 ||
 		r.Kinds[2].Would != 1 {
@@ -192,8 +192,8 @@ func TestShadow(t *testing.T) {
 	for i := range 4 {
 		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%2), 0, float64(60*i), float64(60*i+60))
 		j.Mode = job.Shadow
-		if j.Decided = (history.Decision{Policy: "dqn", Predicted: 1.1, Beside: 1}); i == 3 {
-			j.Decided.Beside = 0
+		if j.Decided = (history.Decision{Policy: "dqn", Predicted: 1.1, Beside: true}); i == 3 {
+			j.Decided.Beside = false
 		}
 		jobs = append(jobs, j)
 	}

@@ -201,7 +201,7 @@ const pollsAgo = 2 * time.Hour
 
 // past reads and writes the runs in a database.
 func past(st *store.Store) *history.History {
-	return &history.History{DB: st.DB(), Profiles: st, Names: journal.New(st.DB())}
+	return &history.History{DB: st.DB(), Profiles: st}
 }
 
 // loadUsage sums up footprints; a run that hasn't ended has gone on until a poll last showed it.

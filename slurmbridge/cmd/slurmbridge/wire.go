@@ -244,7 +244,7 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	r.ClockBehindS = behind.Seconds()
 	if r.ArrayJobID == 0 {
 		// No release of Slurm so far lets a node's prolog know that a job is an array's task.
-		name, err := w.journal.TaskName(ctx, r.JobID, r.ControllerTime(r.Start), r.ControllerTime(r.End))
+		name, err := past(w.store).TaskName(ctx, r.JobID, r.ControllerTime(r.Start), r.ControllerTime(r.End))
 		if err != nil {
 			return false, err
 		}
@@ -385,7 +385,7 @@ func (w *wired) memoryLimit(ctx context.Context, ref, user string) (none httpapi
 	if isNumber == nil {
 		// A node knows an array task by its number only.
 		now := time.Now()
-		if ref, err = w.journal.TaskName(ctx, id, now, now); err != nil {
+		if ref, err = past(w.store).TaskName(ctx, id, now, now); err != nil {
 			return none, err
 		}
 	}
