@@ -33,15 +33,11 @@ func OnlyBehind(gates []job.GateState, j *job.Job) bool {
 // Gate puts a job that still requests gpu:shared behind the gate: a cluster without the job_submit
 // script. Without a gate it only turns the request into a whole GPU's shares.
 func Gate(j *job.Job, gate string, sharing job.Sharing) job.Change {
+	gres := WholeGPU(sharing)
 	if gate == "" {
-		gres := WholeGPU(sharing)
 		return change(job.StepUngate, "requests gpu:shared, and there is no gate", job.Update{Gres: &gres}, j)
 	}
-	dep := after + ":" + gate
-	if own := j.Dependency.Plain(); own != "" {
-		dep = own + "," + dep
-	}
-	gres := WholeGPU(sharing)
+	dep := strings.TrimPrefix(j.Dependency.Plain()+","+after+":"+gate, ",")
 	return change(job.StepGate, "asks for gpu:shared", job.Update{Gres: &gres, Dependency: &dep}, j)
 }
 

@@ -117,40 +117,26 @@ type Report struct {
 }
 
 // notes say how the figures came about.
-func (r *Report) notes(charged bool) []string {
-	all, u := &r.Total, r.Hours()
-	notes := []string{
-		"Held: whole GPUs, and shares as parts of one, by the time that jobs had them in this period. Computed: the part " +
-			"of that time in which their kernels ran; of jobs that share a GPU, their own part of its processors.",
-	}
-	for i := range r.Lines {
-		if r.Lines[i].Beyond != nil {
-			notes = append(notes,
-				"Beyond: computed by jobs on top of what they held, while those that share their GPUs didn't compute.")
-			break
+func (r *Report) notes(charged bool) (notes []string) {
+	say := func(when bool, format string, args ...any) {
+		if when {
+			notes = append(notes, fmt.Sprintf(format, args...))
 		}
 	}
-	if all.ComputedSplit > 0 {
-		notes = append(notes,
-			u.Of(&all.ComputedSplit)+" of the time computed are estimated by the jobs' profiles: several jobs ran on one GPU "+
-				"that doesn't report its processes separately.")
-	}
-	if missing := all.Held - all.ComputedOf; missing > 0.005*all.Held && all.Held > 0 {
-		notes = append(notes,
-			fmt.Sprintf("Of %s held (%.0f %%) it isn't known what was computed: the jobs still run, or their nodes sent no "+
-				"record.", u.Of(&missing), 100*min(1, missing/all.Held)))
-	}
-	if all.Unheld > 0 {
-		notes = append(notes,
-			fmt.Sprintf("Of %d runs it isn't known how much of a GPU they held; they are left out.", all.Unheld))
-	}
-	notes = append(notes,
-		"Idle: under 1 % for longer than ten minutes. Waiting saved and time lost are jobs' hours against plain Slurm's "+
-			"schedule, which the bridge keeps while it is active.")
-	if charged {
-		notes = append(notes,
-			"Charged: GPU-hours as TRESBillingWeights have them, a share against a whole GPU of its partition.")
-	}
+	all, u := &r.Total, r.Hours()
+	missing := all.Held - all.ComputedOf
+	say(true, "Held: whole GPUs, and shares as parts of one, by the time that jobs had them in this period. Computed: the "+
+		"part of that time in which their kernels ran; of jobs that share a GPU, their own part of its processors.")
+	say(slices.ContainsFunc(r.Lines, func(l Line) bool { return l.Beyond != nil }),
+		"Beyond: computed by jobs on top of what they held, while those that share their GPUs didn't compute.")
+	say(all.ComputedSplit > 0, "%s of the time computed are estimated by the jobs' profiles: several jobs ran on one GPU "+
+		"that doesn't report its processes separately.", u.Of(&all.ComputedSplit))
+	say(missing > 0.005*all.Held && all.Held > 0, "Of %s held (%.0f %%) it isn't known what was computed: the jobs still "+
+		"run, or their nodes sent no record.", u.Of(&missing), 100*min(1, missing/all.Held))
+	say(all.Unheld > 0, "Of %d runs it isn't known how much of a GPU they held; they are left out.", all.Unheld)
+	say(true, "Idle: under 1 %% for longer than ten minutes. Waiting saved and time lost are jobs' hours against plain "+
+		"Slurm's schedule, which the bridge keeps while it is active.")
+	say(charged, "Charged: GPU-hours as TRESBillingWeights have them, a share against a whole GPU of its partition.")
 	return notes
 }
 
