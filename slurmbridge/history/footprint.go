@@ -141,17 +141,14 @@ func (f *Footprint) Write(ctx context.Context, q database.Querier) error {
 		row = append(row, id)
 	}
 	flags := 0
-	set := func(flag int, yes bool) {
-		if yes {
-			flags |= flag
-		}
+	facts := []bool{f.Whole, f.Use != nil, f.Judged, f.Timed} // in the order of their flags
+	for _, kind := range Harms() {
+		facts = append(facts, slices.Contains(f.Harm, kind))
 	}
-	set(flagWhole, f.Whole)
-	set(flagRecorded, f.Use != nil)
-	set(flagJudged, f.Judged)
-	set(flagTimed, f.Timed)
-	for i, kind := range Harms() {
-		set(flagHarm<<i, slices.Contains(f.Harm, kind))
+	for i, is := range facts {
+		if is {
+			flags |= 1 << i
+		}
 	}
 	row = append(row, f.ended()-f.Start.UnixMilli(), int64(math.Round(f.GPUs*job.Units)), flags)
 	all := *f

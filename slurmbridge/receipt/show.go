@@ -94,9 +94,12 @@ func newTable(w io.Writer, head ...any) table.Writer {
 }
 
 // Lines are the receipt in a few sentences.
-func (r *Receipt) Lines() []string {
-	var out []string
-	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+func (r *Receipt) Lines() (out []string) {
+	say := func(when bool, format string, args ...any) {
+		if when {
+			out = append(out, fmt.Sprintf(format, args...))
+		}
+	}
 	if r.Jobs == 0 {
 		return []string{"No job with a GPU is known to have ended in this time."}
 	}
@@ -107,66 +110,47 @@ func (r *Receipt) Lines() []string {
 	if len(r.Policies) > 0 {
 		ended += ", decided by " + strings.Join(r.Policies, ", ")
 	}
-	say("%s.", ended)
-	if r.Modes[string(job.Active)] > 0 || r.Groups > 0 {
-		if r.Grouped+r.Shared == 0 {
-			say("No jobs were put together.")
-		} else {
-			say("Grouped: %s in %s; %s shared a GPU.", job.Count(r.Grouped, "job"), job.Count(r.Groups, "group"),
-				job.Count(r.Shared, "job"))
-		}
-	}
-	h := r.Hours
+	say(true, "%s.", ended)
+	active, together := r.Modes[string(job.Active)] > 0 || r.Groups > 0, r.Grouped+r.Shared > 0
+	say(active && !together, "No jobs were put together.")
+	say(active && together, "Grouped: %s in %s; %s shared a GPU.", job.Count(r.Grouped, "job"),
+		job.Count(r.Groups, "group"), job.Count(r.Shared, "job"))
+	h, p, s := r.Hours, r.Predicted, r.Seen
 	u := usage.HoursFor(max(h.Used, h.OneByOne))
-	if h.Saved != 0 && (h.ByProfile+h.ByGuess > 0 || h.Lost > 0) {
-		var parts []string
-		for _, part := range []struct {
-			hours float64
-			of    string
-		}{
-			{h.Measured, "measured"},
-			{h.ByProfile, "profiles' solo durations"},
-			{h.ByGuess, "by slowdown"},
-			{h.Lost, "lost to failures"},
-		} {
-			if part.hours != 0 {
-				parts = append(parts, u.Text(part.hours)+" "+part.of)
-			}
+	var parts []string
+	for _, part := range []struct {
+		hours float64
+		of    string
+	}{
+		{h.Measured, "measured"},
+		{h.ByProfile, "profiles' solo durations"},
+		{h.ByGuess, "by slowdown"},
+		{h.Lost, "lost to failures"},
+	} {
+		if part.hours != 0 {
+			parts = append(parts, u.Text(part.hours)+" "+part.of)
 		}
-		say("%s: %s used; one by one about %s: %s. Of those: %s.", u.Noun, u.Text(h.Used), u.Text(h.OneByOne),
-			saved(u, h.Saved, h.OneByOne), strings.Join(parts, ", "))
-	} else {
-		say("%s: %s used, one by one.", u.Noun, u.Text(h.Used))
 	}
-	if r.Modes[string(job.Shadow)] > 0 || r.Intended > 0 {
-		say("Shadow changed nothing. It would have made %s share.", job.Count(r.Intended, "job"))
-	}
-	if r.Eligible > 0 {
-		say("The rules of adopt are in shadow. They match %s that used less than half of a GPU; slurmbridge adopt preview "+
-			"replays what would have come of it.",
-			job.Count(r.Eligible, "job"))
-	}
-	if p := r.Predicted; p.Jobs > 0 {
-		say("Predicted slowdown: %.2f on average over %s, %.2f at worst (job %s).", p.Mean, job.Count(p.Jobs, "job"), p.Worst,
-			p.Of)
-	}
-	if s := r.Seen; s.Jobs > 0 {
-		say("Measured slowdown: %.2f on average over %s, %.2f or less for 95 %%, %.2f at worst (job %s).", s.Mean,
-			job.Count(s.Jobs, "run"), s.P95, s.Worst, s.Of)
-	}
-	if r.Shared+r.Contracts.Kept+r.Contracts.Broken+len(r.Failures) > 0 {
-		say("Contracts: %d kept, %d broken. Failures that may be due to co-runners: %d.", r.Contracts.Kept,
-			r.Contracts.Broken, len(r.Failures))
-	}
-	say("Harm: %s.", r.Harm)
-	say("Turnaround: %s.", r.Turn)
-	if r.Apps.Telling() {
-		say("Applications: %s.", r.Apps)
-	}
-	if r.Lent.Jobs > 0 {
-		say("Time given back: the limits of %s were raised because of sharing, by %s in all.", job.Count(r.Lent.Jobs, "job"),
-			job.Span(r.Lent.Hours))
-	}
+	gained := h.Saved != 0 && (h.ByProfile+h.ByGuess > 0 || h.Lost > 0)
+	say(gained, "%s: %s used; one by one about %s: %s. Of those: %s.", u.Noun, u.Text(h.Used), u.Text(h.OneByOne),
+		saved(u, h.Saved, h.OneByOne), strings.Join(parts, ", "))
+	say(!gained, "%s: %s used, one by one.", u.Noun, u.Text(h.Used))
+	say(r.Modes[string(job.Shadow)] > 0 || r.Intended > 0,
+		"Shadow changed nothing. It would have made %s share.", job.Count(r.Intended, "job"))
+	say(r.Eligible > 0, "The rules of adopt are in shadow. They match %s that used less than half of a GPU; slurmbridge "+
+		"adopt preview replays what would have come of it.", job.Count(r.Eligible, "job"))
+	say(p.Jobs > 0, "Predicted slowdown: %.2f on average over %s, %.2f at worst (job %s).", p.Mean,
+		job.Count(p.Jobs, "job"), p.Worst, p.Of)
+	say(s.Jobs > 0, "Measured slowdown: %.2f on average over %s, %.2f or less for 95 %%, %.2f at worst (job %s).", s.Mean,
+		job.Count(s.Jobs, "run"), s.P95, s.Worst, s.Of)
+	say(r.Shared+r.Contracts.Kept+r.Contracts.Broken+len(r.Failures) > 0,
+		"Contracts: %d kept, %d broken. Failures that may be due to co-runners: %d.", r.Contracts.Kept, r.Contracts.Broken,
+		len(r.Failures))
+	say(true, "Harm: %s.", r.Harm)
+	say(true, "Turnaround: %s.", r.Turn)
+	say(r.Apps.Telling(), "Applications: %s.", r.Apps)
+	say(r.Lent.Jobs > 0, "Time given back: the limits of %s were raised because of sharing, by %s in all.",
+		job.Count(r.Lent.Jobs, "job"), job.Span(r.Lent.Hours))
 	return out
 }
 

@@ -125,8 +125,8 @@ func (r *Report) notes(charged bool) (notes []string) {
 	}
 	all, u := &r.Total, r.Hours()
 	missing := all.Held - all.ComputedOf
-	say(true, "Held: whole GPUs, and shares as parts of one, by the time that jobs had them in this period. Computed: the "+
-		"part of that time in which their kernels ran; of jobs that share a GPU, their own part of its processors.")
+	say(true, "Held: whole GPUs, and shares as parts of one, by the time that jobs had them in this period. Computed: "+
+		"the part of that time in which their kernels ran; of jobs that share a GPU, their own part of its processors.")
 	say(slices.ContainsFunc(r.Lines, func(l Line) bool { return l.Beyond != nil }),
 		"Beyond: computed by jobs on top of what they held, while those that share their GPUs didn't compute.")
 	say(all.ComputedSplit > 0, "%s of the time computed are estimated by the jobs' profiles: several jobs ran on one GPU "+
