@@ -403,39 +403,29 @@ type Filter struct {
 
 // query is the filter as SQL.
 func (f *Filter) query() (string, []any) {
-	from, where, order := "run", []string{"TRUE"}, " ORDER BY ended, ref"
+	from, where, order := "run", "TRUE", "ended, ref"
 	var args []any
-	and := func(condition string, values ...any) {
-		where, args = append(where, condition), append(args, values...)
-	}
-	if f.Ref != "" {
-		and("ref = ?", f.Ref)
-	}
-	switch {
-	case f.From.IsZero():
-	case f.Running:
-		and("(ended >= ? OR ended IS NULL)", f.From.UnixMilli())
-	default:
-		and("ended >= ?", f.From.UnixMilli())
-	}
-	if !f.To.IsZero() {
-		and("ended < ?", f.To.UnixMilli())
-	}
-	if f.Judged {
-		and("outcome IS NOT NULL AND record > ?", f.After)
-		order = " ORDER BY record"
-		if f.Ref == "" && f.Latest == 0 {
-			from = "run INDEXED BY run_record" // so that nothing need be sorted
+	and := func(when bool, condition string, values ...any) {
+		if when {
+			where, args = where+" AND "+condition, append(args, values...)
 		}
 	}
-	if f.Reports {
-		and("json_extract(detail, '$.terms.Report')")
-	}
-	if f.Latest > 0 {
-		order = " ORDER BY ended DESC NULLS FIRST, ref LIMIT ?"
+	and(f.Ref != "", "ref = ?", f.Ref)
+	and(!f.From.IsZero() && f.Running, "(ended >= ? OR ended IS NULL)", f.From.UnixMilli())
+	and(!f.From.IsZero() && !f.Running, "ended >= ?", f.From.UnixMilli())
+	and(!f.To.IsZero(), "ended < ?", f.To.UnixMilli())
+	and(f.Judged, "outcome IS NOT NULL AND record > ?", f.After)
+	and(f.Reports, "json_extract(detail, '$.terms.Report')")
+	switch {
+	case f.Latest > 0:
+		order = "ended DESC NULLS FIRST, ref LIMIT ?"
 		args = append(args, f.Latest)
+	case f.Judged && f.Ref == "":
+		from, order = "run INDEXED BY run_record", "record" // so that nothing need be sorted
+	case f.Judged:
+		order = "record"
 	}
-	return `SELECT ` + columns + ` FROM ` + from + ` WHERE ` + strings.Join(where, " AND ") + order, args
+	return `SELECT ` + columns + ` FROM ` + from + ` WHERE ` + where + ` ORDER BY ` + order, args
 }
 
 // Runs are the runs that a filter selects.
