@@ -27,7 +27,6 @@ type Line struct {
 	Out   io.Writer
 	TTY   bool
 	Quiet time.Duration
-	Now   func() time.Time
 
 	mu   sync.Mutex
 	last time.Time
@@ -35,7 +34,7 @@ type Line struct {
 
 // NewLine is a line on standard output.
 func NewLine(quiet time.Duration) *Line {
-	return &Line{Out: os.Stdout, TTY: term.IsTerminal(int(os.Stdout.Fd())), Quiet: quiet, Now: time.Now, last: time.Now()}
+	return &Line{Out: os.Stdout, TTY: term.IsTerminal(int(os.Stdout.Fd())), Quiet: quiet, last: time.Now()}
 }
 
 // Show shows how far the work is.
@@ -45,9 +44,9 @@ func (l *Line) Show(text string) {
 	switch {
 	case l.TTY:
 		fmt.Fprintf(l.Out, "\r\x1b[K%s", text)
-	case l.Now().Sub(l.last) >= l.Quiet:
+	case time.Since(l.last) >= l.Quiet:
 		fmt.Fprintln(l.Out, text)
-		l.last = l.Now()
+		l.last = time.Now()
 	}
 }
 
@@ -59,7 +58,7 @@ func (l *Line) Keep(text string) {
 		fmt.Fprint(l.Out, "\r\x1b[K")
 	}
 	fmt.Fprintln(l.Out, text)
-	l.last = l.Now()
+	l.last = time.Now()
 }
 
 // WriteJSON writes figures to a file in one step. It makes the file's folder.

@@ -60,8 +60,6 @@ type Setup struct {
 	// Disk is where the bridge's database and the agents' spools lie, its owner the bridge's user. Default in the
 	// cluster's folder.
 	Disk *Disk
-	// Keep: the cluster's folder stays.
-	Keep bool
 	// AuthSlurm is slurmtest's: there is no munged, and records travel with a key.
 	AuthSlurm bool
 	// Bare: nothing of ours is on the nodes and no GPU is simulated, for jobs that only sleep; an
@@ -203,13 +201,9 @@ func (s *Stack) CloseAfter(ctx context.Context, err error) error {
 	return errors.Join(err, s.Close())
 }
 
-// Close ends everything and removes the cluster's folder; one that is kept goes with its daemons at the process's end.
+// Close ends everything and removes the cluster's folder.
 func (s *Stack) Close() error {
 	s.Stop()
-	if s.Setup.Keep {
-		fmt.Println("kept:", s.Dir)
-		return nil
-	}
 	return s.Cluster.Close()
 }
 

@@ -198,7 +198,7 @@ func testOptions(t *testing.T) *options {
 
 func play(t *testing.T, o *options, cells ...*cell) {
 	t.Helper()
-	compare(t.Context(), o, cells, newBoard(&cluster.Line{Out: io.Discard, Now: time.Now}, cells))
+	compare(t.Context(), o, cells, newBoard(&cluster.Line{Out: io.Discard}, cells))
 	must.OK(t, failures(cells))
 }
 

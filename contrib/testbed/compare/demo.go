@@ -40,7 +40,7 @@ type demoReport struct {
 func Demo(base *cluster.Setup) *cobra.Command {
 	o := options{base: base, parallel: 2, load: 1}
 	var by, file string
-	var cold, keep bool
+	var cold bool
 	c := &cobra.Command{
 		Use: "demo", Short: "The thesis's random workload on one simulated Titan Xp, whole and shared", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -58,7 +58,7 @@ func Demo(base *cluster.Setup) *cobra.Command {
 			cells[0].title, cells[1].title = "whole GPUs", "bridged"
 			cells[0].loose, cells[1].loose = true, true
 			s := &cells[1].setup
-			s.Cold, s.Keep, s.Settings = cold, keep, []string{"objective: " + by}
+			s.Cold, s.Settings = cold, []string{"objective: " + by}
 			return o.demo(c.Context(), cells, policy.Objective(by), file)
 		},
 	}
@@ -69,7 +69,6 @@ func Demo(base *cluster.Setup) *cobra.Command {
 	f.BoolVar(&cold, "cold", false, "start without any application's profile")
 	f.StringVar(&by, "objective", string(policy.Makespan),
 		"what the bridge's decisions keep small: "+strings.Join(policy.Objectives(), " or "))
-	f.BoolVar(&keep, "keep", false, "keep the bridged cluster's folder")
 	f.StringVar(&file, "out", "build/demo.json",
 		"write all figures to `FILE`, and the timelines to one beside it that ends in .svg")
 	return c

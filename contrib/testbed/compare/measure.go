@@ -201,7 +201,7 @@ type board struct {
 }
 
 func newBoard(line *cluster.Line, cells []*cell) *board {
-	return &board{line: line, began: line.Now(), cells: cells}
+	return &board{line: line, began: time.Now(), cells: cells}
 }
 
 // at says how many of a run's jobs have ended.
@@ -245,4 +245,4 @@ func (b *board) over(c *cell) {
 	b.line.Keep(fmt.Sprintf("%s  %-22s %s", b.clock(), c, text))
 }
 
-func (b *board) clock() string { return fmt.Sprintf("%3.0f s", b.line.Now().Sub(b.began).Seconds()) }
+func (b *board) clock() string { return fmt.Sprintf("%3.0f s", time.Since(b.began).Seconds()) }
