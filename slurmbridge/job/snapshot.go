@@ -272,7 +272,7 @@ type GateState struct {
 
 // Misread is a field of the gate job with another value than the bridge has set.
 type Misread struct {
-	Field string `json:"field"` // as squeue or scontrol names it
+	Field string `json:"field"` // as squeue names it
 	Says  string `json:"says"`  // what was read, cut short
 	Truth string `json:"truth"` // what is true, in words
 }

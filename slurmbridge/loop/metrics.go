@@ -83,7 +83,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"What isn't adopted for a week because jobs were slower than the contract of their rule: applications (of a "+
 				"user), and rules (two jobs of an account within a day).", "what"),
 		misread: r.gauges("slurm_misread",
-			"1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not "+
+			"1 for each field of squeue's that says of the gate what isn't so: this release of Slurm's is not "+
 				"understood, and nothing is grouped. None otherwise.", "field"),
 		refused: r.gauges("refused_changes", refusedHelp, "step", "error"),
 		unmanaged: counters(r, "jobs_unmanaged_total",

@@ -20,7 +20,11 @@ const (
 
 // explain records what a decision considered of each job in its window.
 func (r *pass) explain(dec *rlcore.Decision) {
-	r.keptOut(dec)
+	if i, why := dec.KeptOut(); why != rlcore.Allowed {
+		if e := r.explanation(dec.Window.Job(i)); !slices.Contains(e.KeptOut, why) {
+			e.KeptOut = append(e.KeptOut, why)
+		}
+	}
 	r.ends = r.guard.Expect(r.ends, &dec.Window, dec.Combo)
 	for i := range dec.Window.Jobs {
 		e := r.explanation(dec.Window.Job(i))
@@ -43,15 +47,6 @@ func (r *pass) explain(dec *rlcore.Decision) {
 			e.Status = startsNow(ref)
 		case !slices.ContainsFunc(e.Considered, func(c job.Considered) bool { return c.Taken }):
 			e.Status = e.Waits()
-		}
-	}
-}
-
-// keptOut records the job that the decision has kept waiting.
-func (r *pass) keptOut(dec *rlcore.Decision) {
-	if i, why := dec.KeptOut(); why != rlcore.Allowed {
-		if e := r.explanation(dec.Window.Job(i)); !slices.Contains(e.KeptOut, why) {
-			e.KeptOut = append(e.KeptOut, why)
 		}
 	}
 }

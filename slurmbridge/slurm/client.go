@@ -59,8 +59,6 @@ type Client struct {
 	excluded map[int64]string
 	excAt    time.Time
 	shown    map[int64]shown // by the jobs' numbers
-	// understood is the release with a scontrol that showed the gate as it was submitted.
-	understood string
 	// noBatch: scontrol was seen not to read commands from its standard input.
 	noBatch atomic.Bool
 }
@@ -178,30 +176,10 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 			return nil, err
 		}
 	}
-	c.understand(ctx, snap)
 	if err := c.details(ctx, snap, config["SelectTypeParameters"]); err != nil {
 		return nil, err
 	}
 	return snap, nil
-}
-
-// understand compares what scontrol says of the gate with what is so, once a release.
-func (c *Client) understand(ctx context.Context, snap *job.Snapshot) {
-	for i := range snap.Gates {
-		g := &snap.Gates[i]
-		if g.Open || c.understood == snap.Release {
-			continue
-		}
-		out, err := c.showJob(ctx, g.ID)
-		if err != nil || text.GateEnded(out) {
-			continue // it has gone meanwhile; the next poll tries again
-		}
-		if bad := text.MisreadGate(out); len(bad) > 0 {
-			g.Misread = append(g.Misread, bad...)
-		} else {
-			c.understood = snap.Release
-		}
-	}
 }
 
 func (c *Client) queue(ctx context.Context, config map[string]string) ([]job.Job, []job.GateState, error) {
@@ -395,16 +373,11 @@ func (c *Client) Config(ctx context.Context) (map[string]string, error) {
 
 // MailUser is a job's --mail-user; "" = it has none, no --mail-type, or has ended more than MinJobAge ago.
 func (c *Client) MailUser(ctx context.Context, ref string) (string, error) {
-	out, err := c.showJob(ctx, ref)
+	out, err := c.ask(ctx, "scontrol", "--all", "show", "job", ref)
 	if errors.Is(err, job.ErrNoJob) {
 		return "", nil
 	}
 	return text.ParseMailUser(out), err
-}
-
-// showJob is what scontrol says of one job.
-func (c *Client) showJob(ctx context.Context, ref string) ([]byte, error) {
-	return c.ask(ctx, "scontrol", "--all", "show", "job", ref)
 }
 
 // Release returns slurmctld's version, e.g. "22.05.8".

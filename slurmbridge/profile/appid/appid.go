@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -218,23 +219,13 @@ func withoutOptions(src []byte) []byte {
 }
 
 // ValidName reports whether a user may call an application so.
-func ValidName(s string) bool {
-	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(c rune) bool { return !portable(c) })
-}
+func ValidName(s string) bool { return s != "" && len(s) <= 64 && !notPortable.MatchString(s) }
 
-func portable(c rune) bool {
-	return c < 0x80 && letter(byte(c)) || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
-}
+var notPortable = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // clean keeps of a name what can stand anywhere.
 func clean(s string) string {
-	s = strings.TrimSuffix(strings.TrimSuffix(s, ".py"), ".sh")
-	s = strings.Map(func(c rune) rune {
-		if portable(c) {
-			return c
-		}
-		return -1
-	}, s)
+	s = notPortable.ReplaceAllString(strings.TrimSuffix(strings.TrimSuffix(s, ".py"), ".sh"), "")
 	return strings.Trim(s[:min(len(s), 32)], ".-")
 }
 

@@ -127,7 +127,6 @@ const (
 	binary    role = iota
 	script         // a file that an interpreter reads
 	module         // a module of Python's
-	image          // a container's image that is run
 	shellCode      // what a shell is given by -c
 	otherCode      // what another interpreter is given
 )
@@ -161,7 +160,7 @@ func unwrap(words []string) command {
 		next, img := l.strip(words, at+1)
 		switch {
 		case img >= 0 && (next == len(words) || strings.HasPrefix(words[next], "-")):
-			return command{img, next, image} // its runscript may have options
+			return command{img, next, binary} // its runscript may have options
 		case next == len(words) || next < 0:
 			return command{at, len(words), binary}
 		case l.script:

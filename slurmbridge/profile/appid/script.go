@@ -504,9 +504,8 @@ func (r *reader) changeTo(c *syntax.CallExpr, words []string, top bool) {
 		return
 	}
 	to, known := plain(c.Args[1])
-	lead := to
+	lead := r.lead(c.Args[1])
 	if !known {
-		lead = r.leading(c.Args[1])
 		r.maskParts(c.Args[1])
 	}
 	switch {

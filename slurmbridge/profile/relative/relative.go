@@ -68,24 +68,28 @@ func Of(app string, sizes []float64, known []Known) (*rlcore.Profile, error) {
 		return nil, ErrNone
 	}
 	line := along(sizes, known)
-	if at := line.at(1); at != nil {
-		p := *at.k.Profile
-		p.App, p.Runs, p.Source = app, 0, fmt.Sprintf("relative of %s, of the same size", at.k.Profile.App)
+	from := line.nearest()
+	src := from.k.Profile
+	if from.s == 1 {
+		p := *src
+		p.App, p.Runs, p.Source = app, 0, fmt.Sprintf("relative of %s, of the same size", src.App)
 		return &p, nil
 	}
 	mib := line.memory()
 	best, late := line.duration()
 	if late > tooFar*best {
-		return nil, fmt.Errorf("%w: nearest is %s", ErrTooFar, line.nearest().k.Profile.App)
+		return nil, fmt.Errorf("%w: nearest is %s", ErrTooFar, src.App)
 	}
-	from := line.nearest()
-	src := from.k.Profile
+	count := "one size"
+	if n := len(line); n > 1 {
+		count = fmt.Sprintf("%d sizes", n)
+	}
 	p := &rlcore.Profile{
 		App: app, DurationS: late, DurationSD: late - best, PeriodS: src.PeriodS * late / src.DurationS,
 		Series: make([]rlcore.Use, len(src.Series)), Processes: src.Processes,
 		ProcessMiB: min(mib, src.ProcessMiB*max(1, mib/src.Peak().MemMiB)),
-		Source: fmt.Sprintf("relative of %s at %.3g times its size%s; %.0f to %.0f s, at most %.0f MiB", src.App, 1/from.s,
-			line.others(), best, late, mib),
+		Source: fmt.Sprintf("relative of %s at %.3g times its size, %s known; %.0f to %.0f s, at most %.0f MiB", src.App,
+			1/from.s, count, best, late, mib),
 	}
 	copy(p.Series, src.Series)
 	for i := range p.Series {
@@ -200,34 +204,10 @@ func (l line) with(p point) line {
 	return l
 }
 
-// at returns the point of size s, nil for none.
-func (l line) at(s float64) *point {
-	for i := range l {
-		if l[i].s == s {
-			return &l[i]
-		}
-	}
-	return nil
-}
-
 // nearest is the point with the size nearest to the wanted one.
-func (l line) nearest() *point {
-	best := &l[0]
-	for i := range l {
-		if math.Abs(math.Log(l[i].s)) < math.Abs(math.Log(best.s)) {
-			best = &l[i]
-		}
-	}
-	return best
-}
-
-func (l line) others() string {
-	switch len(l) {
-	case 1:
-		return ", one size known"
-	default:
-		return fmt.Sprintf(", %d sizes known", len(l))
-	}
+func (l line) nearest() point {
+	far := func(p point) float64 { return math.Abs(math.Log(p.s)) }
+	return slices.MinFunc(l, func(p, q point) int { return cmp.Compare(far(p), far(q)) })
 }
 
 // memory returns what the wanted size may hold, MiB.

@@ -210,7 +210,7 @@ func TestCards(t *testing.T) {
 
 func TestNodeStates(t *testing.T) {
 	for state, want := range map[string][2]bool{
-		"IDLE": {true, false}, "MIXED": {true, false}, "ALLOCATED": {true, false}, "MIXED+PLANNED": {true, false},
+		"IDLE": {true, false}, "PLANNED": {true, false}, "MIXED": {true, false}, "ALLOCATED": {true, false}, "MIXED+PLANNED": {true, false},
 		"IDLE+CLOUD":       {true, false},
 		"MIXED+COMPLETING": {true, false}, "IDLE+RESERVED": {true, true}, "IDLE+MAINTENANCE+RESERVED": {true, true},
 		"ALLOCATED+MAINT": {true, true},
@@ -225,8 +225,10 @@ func TestNodeStates(t *testing.T) {
 		"MIXED+FAIL":              {false, false}, "UNKNOWN": {false, false}, "FUTURE": {false, false}, "IDLE+INVALID_REG": {false, false},
 		"MIXED+NEWFLAG": {false, false}, "": {false, false},
 	} {
-		if up, reserved := inService(state); up != want[0] || reserved != want[1] {
-			t.Errorf("%s: up %v, reserved %v", state, up, reserved)
+		n := parseNode([]byte("NodeName=x State=" + state + " Reason=PLANNED Comment=State=IDLE+MAINT"))
+		planned := strings.Contains(state, "PLANNED") // for a pending job
+		if n.Up != want[0] || n.Reserved != want[1] || n.Planned != planned {
+			t.Errorf("%s: up %v, reserved %v, planned %v", state, n.Up, n.Reserved, n.Planned)
 		}
 	}
 }
@@ -249,21 +251,6 @@ func TestCPUsPerCore(t *testing.T) {
 		if n.CPUsPerAlloc != want[0] || n.CPUsPerSocket != want[1] {
 			t.Errorf("%s: %d and %d, want %v", layout, n.CPUsPerAlloc, n.CPUsPerSocket, want)
 		}
-	}
-}
-
-// A node that Slurm keeps for a pending job is in service.
-func TestPlannedNodes(t *testing.T) {
-	for state, want := range map[string]bool{
-		"IDLE+PLANNED": true, "MIXED+PLANNED": true, "PLANNED": true, "IDLE": false,
-		"MIXED": false,
-	} {
-		if n := parseNode([]byte("NodeName=x State=" + state)); n.Planned != want || !n.Up {
-			t.Errorf("%s: planned %v, up %v", state, n.Planned, n.Up)
-		}
-	}
-	if n := parseNode([]byte("NodeName=x State=IDLE Reason=PLANNED Comment=State=PLANNED")); n.Planned {
-		t.Error("an operator's words plan it")
 	}
 }
 

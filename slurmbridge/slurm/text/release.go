@@ -1,7 +1,6 @@
 package text
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 	"time"
@@ -59,8 +58,9 @@ func RewritesTypes(release string) bool { return since(release, Release{23, 2, 6
 func GivesUsedGPUs(release string) bool { return !since(release, Release{23, 11, 5}) }
 
 // MistakesGPUs reports whether the release takes GPUs in use by shares for free: before 25.05.0 backfill plans a job of
-// a whole GPU onto one, fails to start it and keeps the node for it, so that no job behind it starts there, not even one
-// without a GPU: its copies of a node's gres don't know which shares are parts of which GPU (SchedMD's ticket 22235).
+// a whole GPU onto one, fails to start it and keeps the node for it, so that no job behind it starts there, not even
+// one without a GPU: its copies of a node's gres don't know which shares are parts of which GPU (SchedMD's ticket
+// 22235).
 func MistakesGPUs(release string) bool { return !since(release, Release{25, 5, 0}) }
 
 // SharesInstances reports whether the release can share MIG instances, 100 shares each: from 23.02.7 on (Slurm's commit
@@ -119,39 +119,4 @@ func (p *QueueParser) misread(r *queueRow) []job.Misread {
 		check(IsNone(string(r.free[i])), free[i], r.free[i], "the gate asks for no GPU")
 	}
 	return out
-}
-
-// GateEnded reports whether scontrol show job says that a gate has ended, in one of the ways in
-// which it can.
-func GateEnded(out []byte) bool {
-	return bytes.Contains(out, []byte("JobState=CANCELLED")) || bytes.Contains(out, []byte("JobState=DEADLINE"))
-}
-
-// MisreadGate is what scontrol show job says of a pending gate that isn't so.
-func MisreadGate(out []byte) []job.Misread {
-	says := map[string]string{}
-	for _, word := range strings.Fields(string(bytes.ToValidUTF8(out, nil))) {
-		if k, v, ok := strings.Cut(word, "="); ok && says[k] == "" {
-			says[k] = v
-		}
-	}
-	var bad []job.Misread
-	for _, f := range []struct{ field, want, truth string }{
-		{"JobState", "PENDING", "the gate waits"},
-		{"TimeLimit", "00:01:00", "the gate's limit is one minute"},
-		{"Dependency", "(null)", "the gate depends on nothing"},
-		{"Requeue", "0", "the gate asked not to be requeued"},
-	} {
-		if v := says[f.field]; v != f.want {
-			bad = append(bad, job.Misread{Field: "scontrol's " + f.field, Says: v[:min(len(v), 40)], Truth: f.truth})
-		}
-	}
-	v := says["Comment"]
-	if _, ok := job.GateOwner(v); !ok {
-		bad = append(bad, job.Misread{
-			Field: "scontrol's Comment", Says: v[:min(len(v), 40)],
-			Truth: "the gate has its name for a comment",
-		})
-	}
-	return bad
 }

@@ -2,7 +2,6 @@ package text
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -85,27 +84,6 @@ func TestMadeUpRelease(t *testing.T) {
 		p[pSubmit], p[pEligible], p[pStart], p[pLimit] = p[pStart], p[pSubmit], p[pLimit], p[pEligible]
 	}); len(bad) < 2 {
 		t.Errorf("columns in another order: %v", bad)
-	}
-}
-
-func TestMisreadGate(t *testing.T) {
-	said := "JobId=7 JobName=slurmbridge-gate\n   JobState=%s Reason=BeginTime Dependency=%s\n   Requeue=0 " +
-		"TimeLimit=%s TimeMin=N/A\n   Comment=slurmbridge-gate \n"
-	for text, want := range map[string]int{
-		fmt.Sprintf(said, "PENDING", "(null)", "00:01:00"):         0,
-		fmt.Sprintf(said, "QUEUED", "(null)", "00:01:00"):          1,
-		fmt.Sprintf(said, "PENDING", "none", "1"):                  2,
-		fmt.Sprintf(said, "PENDING", "(null)", "\xff\xfe00:01:00"): 0,
-		`{"jobs": []}`: 5, "": 5,
-	} {
-		if bad := MisreadGate([]byte(text)); len(bad) != want || GateEnded([]byte(text)) {
-			t.Errorf("%q: %v", text, bad)
-		}
-	}
-	for _, state := range []string{"CANCELLED", "CANCELLED by 0", "DEADLINE"} {
-		if !GateEnded([]byte(fmt.Sprintf(said, state, "(null)", "00:01:00"))) {
-			t.Errorf("a gate that is %s ended between two commands: it tells nothing of Slurm's words", state)
-		}
 	}
 }
 
