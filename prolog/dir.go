@@ -79,7 +79,7 @@ func (d Dir) Begin(j *Job) error {
 	case old.Restart == j.Restart && old.Boot == j.Boot && old.End.IsZero():
 		j.Start, j.MPS, j.MPSFault, j.MPSFaultBy = old.Start, old.MPS, old.MPSFault, old.MPSFaultBy
 	default:
-		if err := d.move(old, j.Start, old.Exit); err != nil {
+		if err := d.move(old, j.Start); err != nil {
 			return err
 		}
 	}
@@ -110,9 +110,9 @@ func put(path string, body []byte, mode os.FileMode) error {
 		renameio.WithTempDir(filepath.Dir(path)))
 }
 
-// End moves a job's file to the ended ones, with the time and how it ended. A job
-// without a file (its prolog failed, or it had no GPU) is no error.
-func (d Dir) End(id int64, now time.Time, exit string) (*Job, error) {
+// End moves a job's file to the ended ones, with the time. A job without a file (its prolog failed, or it had no GPU)
+// is no error.
+func (d Dir) End(id int64, now time.Time) (*Job, error) {
 	release, err := d.lockJobs()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -129,7 +129,7 @@ func (d Dir) End(id int64, now time.Time, exit string) (*Job, error) {
 		// A file that can't be read is of no use.
 		return nil, errors.Join(err, os.Remove(d.running(id)))
 	}
-	if err := d.move(j, now, exit); err != nil {
+	if err := d.move(j, now); err != nil {
 		// The job is over even if that can't be recorded: its file must go.
 		return j, fmt.Errorf("close job file: %w", errors.Join(err, os.Remove(d.running(id))))
 	}
@@ -139,9 +139,9 @@ func (d Dir) End(id int64, now time.Time, exit string) (*Job, error) {
 // move writes a job's end into its file, unless it is there, and moves the file to the ended ones.
 // It is always in exactly one of the folders: the agent, which takes it from the ended ones, would
 // otherwise see the job begin again.
-func (d Dir) move(j *Job, end time.Time, exit string) error {
+func (d Dir) move(j *Job, end time.Time) error {
 	if j.End.IsZero() {
-		j.End, j.Exit = end, exit
+		j.End = end
 		if err := write(d.running(j.JobID), j); err != nil {
 			return err
 		}

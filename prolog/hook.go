@@ -283,7 +283,7 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 	// A job with a missing or damaged file has had its GPUs all the same.
 	gpus, _ := indexes(get("SLURM_JOB_GPUS"))
 	errs := []error{h.lost(id)}
-	j, err := h.Dir.End(id, h.Now(), exit(get))
+	j, err := h.Dir.End(id, h.Now())
 	errs = append(errs, err)
 	if j != nil {
 		gpus = j.GPUs

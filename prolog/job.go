@@ -27,9 +27,7 @@ type Job struct {
 	Restart     int    `json:"restart"`
 	UID         uint32 `json:"uid"`
 	User        string `json:"user"`
-	Partition   string `json:"partition,omitempty"`
 	Comment     string `json:"comment,omitempty"`
-	WorkDir     string `json:"work_dir,omitempty"`
 	// GPUs are gres.conf's indexes, UUIDs the same GPUs as NVML and CUDA name them,
 	// "" where that was not known.
 	GPUs  []int    `json:"gpus"`
@@ -38,10 +36,7 @@ type Job struct {
 	// with gres/shard a prolog can't see it.
 	Percent int       `json:"percent,omitempty"`
 	Start   time.Time `json:"start"`
-	// End and Exit are set by the epilog. Exit is "code:signal", "" = not known; a
-	// job that was cancelled can show 0:0.
-	End  time.Time `json:"end,omitzero"`
-	Exit string    `json:"exit,omitempty"`
+	End     time.Time `json:"end,omitzero"` // set by the epilog
 	// Node is slurmd's name for this node, "" = the host's.
 	Node string `json:"node,omitempty"`
 	// Boot is the kernel's number of the boot that the job began under.
@@ -89,9 +84,7 @@ func FromEnv(get func(string) string, now time.Time) (*Job, error) {
 		j.SLUID = id
 	}
 	j.User = clean(get("SLURM_JOB_USER"), 255)
-	j.Partition = clean(get("SLURM_JOB_PARTITION"), 255)
 	j.Comment = clean(get("SLURM_JOB_COMMENT"), 1024)
-	j.WorkDir = clean(get("SLURM_JOB_WORK_DIR"), 1024)
 	j.Node = clean(get("SLURMD_NODENAME"), 255)
 	restart, _ := number(get("SLURM_JOB_RESTART_COUNT"), 0)
 	j.Restart = int(min(restart, 1<<20))
@@ -114,18 +107,6 @@ func FromEnv(get func(string) string, now time.Time) (*Job, error) {
 		j.Percent = int(p)
 	}
 	return j, nil
-}
-
-// exit reads how a job ended from the epilog's variables: "code:signal", "" = not
-// known.
-func exit(get func(string) string) string {
-	code, signal, ok := strings.Cut(get("SLURM_JOB_EXIT_CODE2"), ":")
-	c, err1 := strconv.ParseUint(code, 10, 8)
-	s, err2 := strconv.ParseUint(signal, 10, 8)
-	if !ok || err1 != nil || err2 != nil {
-		return ""
-	}
-	return fmt.Sprintf("%d:%d", c, s)
 }
 
 func number(s string, least int64) (int64, error) {

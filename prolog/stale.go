@@ -65,7 +65,7 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 			there = append(there, j)
 			continue
 		}
-		if moved, err := h.Dir.End(j.JobID, end, ""); moved != nil || err != nil {
+		if moved, err := h.Dir.End(j.JobID, end); moved != nil || err != nil {
 			errs = append(errs, errors.Join(fmt.Errorf("job %d ended without an epilog", j.JobID), err))
 		}
 	}

@@ -83,7 +83,7 @@ func TestRecordOfASoloRun(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	must.Get(a.Dir.End(7, time.Now(), "0:0"))(t)
+	must.Get(a.Dir.End(7, time.Now()))(t)
 	select {
 	case r := <-records:
 		must.OK(t, r.Validate())

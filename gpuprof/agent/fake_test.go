@@ -144,7 +144,7 @@ func (b *bench) begin(id int64, gpus ...int) {
 // end is a job's epilog, which the agent hasn't seen yet.
 func (b *bench) end(id int64) {
 	b.t.Helper()
-	must.Get(b.Dir.End(id, b.now, "0:0"))(b.t)
+	must.Get(b.Dir.End(id, b.now))(b.t)
 }
 
 // ended ends a job and returns its record.

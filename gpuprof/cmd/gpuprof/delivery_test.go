@@ -200,7 +200,7 @@ func TestKilledWhileDelivering(t *testing.T) {
 				return
 			}
 			time.Sleep(40 * time.Millisecond)
-			if _, err := n.run.End(id, time.Now(), "0:0"); err != nil {
+			if _, err := n.run.End(id, time.Now()); err != nil {
 				done <- err
 				return
 			}
