@@ -254,7 +254,7 @@ func (t *Timeline) ticks() (out []tick) {
 			form = "Jan 2"
 		case step < time.Minute:
 			form = "15:04:05"
-		case at.YearDay() != today && t.folds != nil:
+		case at.YearDay() != today:
 			form = "Jan 2 15:04"
 		}
 		last, today = x, at.YearDay()

@@ -88,7 +88,10 @@ func spansOf(st *job.Status, runs []history.Run, now time.Time, m *mask) map[job
 		if j.State == job.Pending || j.Start.IsZero() {
 			continue
 		}
-		what, end := m.describe(j.Ref, j.User, st.Apps[j.Ref].Key), j.Start.Add(lasts(j.Ref, slow[j.Ref]))
+		what, end := m.describe(j.Ref, j.User, st.Apps[j.Ref].Key), time.Time{}
+		if long := lasts(j.Ref, slow[j.Ref]); long > 0 {
+			end = j.Start.Add(long)
+		}
 		for _, g := range j.GPUs {
 			at := job.GPUAddr{Node: j.Nodes, GPU: g}
 			add(at, j.Ref, what+", since "+chart.Clock(j.Start), j.Start, now, chart.Span{Whole: j.Request.Kind != job.Shares})

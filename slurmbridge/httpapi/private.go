@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // Question is what the credential of a GET of path carries: it is good for no other.
@@ -96,7 +97,7 @@ type MemoryReport struct {
 // memory answers a node with the memory limit of a job that shares a GPU.
 func (a *api) memory(w http.ResponseWriter, req *http.Request) (any, error) {
 	ref := req.PathValue("job")
-	if !validRef(ref) {
+	if !text.ValidRef(ref) {
 		return nil, errRef
 	}
 	who := a.Nodes.viewer(w, req)

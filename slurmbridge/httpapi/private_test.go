@@ -178,6 +178,9 @@ func TestPrivateJobs(t *testing.T) {
 			t.Errorf("%s tells root nothing: %d %.300s", path, code, body)
 		}
 	}
+	if _, body := get("/v1/status", ann); !strings.Contains(body, "ann edited it") {
+		t.Errorf("ann isn't told that her job is left to Slurm: %s", body)
+	}
 	// What is counted still is, and everybody's own jobs are there.
 	if _, body := get("/v1/status", nobody); strings.Count(body, `"job": "other `) < 8 || strings.Contains(body, `"7"`) {
 		t.Errorf("the state for nobody: %s", body)

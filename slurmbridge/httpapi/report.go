@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -15,6 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // Report is the bridge's state as programs get it.
@@ -140,7 +140,7 @@ func MakePlanReport(st *job.Status) *PlanReport {
 
 func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 	ref := req.PathValue("job")
-	if !validRef(ref) {
+	if !text.ValidRef(ref) {
 		return nil, errRef
 	}
 	st := a.Status()
@@ -249,10 +249,6 @@ func readTime(q url.Values, name string, into *time.Time) error {
 	}
 	*into = t
 	return nil
-}
-
-func validRef(ref string) bool {
-	return ref != "" && len(ref) <= 32 && strings.Trim(ref, "0123456789_") == ""
 }
 
 // PositionOf returns the place of a pending job in the queue, as of the last poll, or why the rule that matches it
