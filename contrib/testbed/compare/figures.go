@@ -91,7 +91,7 @@ func runs(ran *cluster.Ran, scale float64) []run {
 
 // sum makes a run's figures.
 func sum(ran *cluster.Ran, scale float64) (*figures, error) {
-	f := &figures{TimeScale: scale, Runs: runs(ran, scale), OOM: int(ran.After.OOM - ran.Before.OOM)}
+	f := &figures{TimeScale: scale, Runs: runs(ran, scale), OOM: ran.After.OOM - ran.Before.OOM}
 	for _, r := range f.Runs {
 		f.MakespanS = max(f.MakespanS, r.EndS)
 		if !r.Finished {

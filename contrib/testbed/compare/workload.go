@@ -39,8 +39,8 @@ func variants() []variant {
 	dqn := out[len(out)-1]
 	return append(out, variant{
 		name: adopted, gres: out[0].gres, policy: dqn.policy, settings: []string{
-			"sharers_only: []", "mixed_partitions: share", "adopt: [{partition: " + slurmtest.Partition + "}]", "adopt_mode: active", "adopt_percent: 100",
-			"adopt_charge: nothing",
+			"sharers_only: []", "mixed_partitions: share", "adopt: [{partition: " + slurmtest.Partition + "}]",
+			"adopt_mode: active", "adopt_percent: 100", "adopt_charge: nothing",
 		},
 	})
 }
