@@ -141,36 +141,23 @@ func (d *drawn) both(ctx context.Context, o *options, s shape) error {
 	}
 	ideal := float64(work) / float64(s.nodes*s.gpus)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		r, err := run(ctx, o, s, names, false)
-		if err == nil {
-			d.Plain = pace{takenS(r) / ideal, fillS(r, s, 1), followS(r)}
-		}
-		return err
-	})
-	g.Go(func() error {
-		r, err := run(ctx, o, s, names, true)
-		if err == nil {
-			d.Bridge = pace{takenS(r) / (ideal / together), fillS(r, s, together), followS(r)}
-			d.WrongGPU = r.Bridge.Misplaced
-		}
-		return err
-	})
+	g.Go(func() (err error) { d.Plain, _, err = run(ctx, o, s, names, ideal, false); return err })
+	g.Go(func() (err error) { d.Bridge, d.WrongGPU, err = run(ctx, o, s, names, ideal, true); return err })
 	return g.Wait()
 }
 
 // app is an application that sleeps for so many s.
 func app(s int) string { return fmt.Sprint("sleep", s) }
 
-// run runs the jobs on a cluster of their own.
-func run(ctx context.Context, o *options, s shape, names []string, bridged bool) (*cluster.Ran, error) {
+// run runs the jobs on a cluster of their own. ideal is how long they take with one on each GPU at any time, s.
+func run(ctx context.Context, o *options, s shape, names []string, ideal float64, bridged bool) (pace, int, error) {
 	setup := *o.base
 	setup.Scale, setup.Bare, setup.Sharing, setup.NodeGPUs, setup.Lease = 1, true, "shard",
 		slices.Repeat([]int{s.gpus}, s.nodes), 3*time.Minute
 	setup.Adjust = func(so *slurmtest.Options) { so.Scheduler, so.CPUs = "", max(4, 4*s.gpus) }
-	gres := "gpu:1"
+	gres, jobs := "gpu:1", 1
 	if bridged {
-		setup.Policy, gres = "greedy", "gpu:shared"
+		setup.Policy, gres, jobs = "greedy", "gpu:shared", together
 		setup.Settings = []string{"leave_room: no", fmt.Sprintf("max_group: %d", together)}
 		for d := shortest; d <= shortest+longer; d++ {
 			setup.Profiles = append(setup.Profiles, &rlcore.Profile{
@@ -184,14 +171,18 @@ func run(ctx context.Context, o *options, s shape, names []string, bridged bool)
 		Command: func(app string) string { return "sleep " + strings.TrimPrefix(app, "sleep") },
 	})
 	if err != nil {
-		return nil, err
+		return pace{}, 0, err
 	}
 	for i := range r.Jobs {
 		if r.Jobs[i].Ended.IsZero() {
-			return nil, fmt.Errorf("job %s has not run to its end", r.Jobs[i].ID)
+			return pace{}, 0, fmt.Errorf("job %s has not run to its end", r.Jobs[i].ID)
 		}
 	}
-	return r, nil
+	wrong := 0
+	if bridged {
+		wrong = r.Bridge.Misplaced
+	}
+	return pace{takenS(r) / ideal * float64(jobs), fillS(r, s, jobs), followS(r)}, wrong, nil
 }
 
 // takenS is how long all took, s.

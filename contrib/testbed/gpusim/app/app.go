@@ -65,7 +65,6 @@ type Report struct {
 	StartS   float64 `json:"start_s"`  // on the GPU's clock
 	GPUS     float64 `json:"gpu_s"`    // run time on the GPU's clock
 	SoloS    float64 `json:"solo_s"`   // what it takes alone
-	DoneS    float64 `json:"done_s"`   // solo work done
 	Slowdown float64 `json:"slowdown"` // run time ÷ solo time of the work done
 }
 
@@ -182,9 +181,8 @@ func (c *Config) follow(rep *Report, scale float64, slot *gpusim.Slot, client *m
 
 func (r *Report) fill(p *gpusim.Process) {
 	r.Status, r.StartS, r.GPUS = p.Status.String(), p.StartT, p.EndT-p.StartT
-	r.DoneS = p.DoneS / p.DurationS * r.SoloS // in seconds of the run without limits
-	if r.DoneS > 0 {
-		r.Slowdown = r.GPUS / r.DoneS
+	if done := p.DoneS / p.DurationS * r.SoloS; done > 0 { // in seconds of the run without limits
+		r.Slowdown = r.GPUS / done
 	}
 }
 

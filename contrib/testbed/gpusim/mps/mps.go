@@ -24,13 +24,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -56,8 +56,10 @@ const (
 	controlName = "nvidia-cuda-mps-control"
 	serverName  = "nvidia-cuda-mps-server"
 	controlSock = "control"
-	pidFile     = controlName + ".pid"
-	network     = "unixpacket" // messages keep their bounds: SOCK_SEQPACKET
+	// multiuserFlag has one server serve all users (Volta and later).
+	multiuserFlag = "-multiuser-server"
+	pidFile       = controlName + ".pid"
+	network       = "unixpacket" // messages keep their bounds: SOCK_SEQPACKET
 )
 
 // Main is the program under its NVIDIA names; it returns the exit status. ok is
@@ -69,7 +71,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (status int,
 		err = runServer(stdin, stdout)
 		stderr = stdout // the daemon reads it
 	case controlName:
-		err = control(args[1:], stdin, stdout, stderr)
+		err = control(args[1:], stdin, stdout)
 	default:
 		return 0, false
 	}
@@ -82,19 +84,19 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (status int,
 	return 1, true
 }
 
-func control(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	f := flag.NewFlagSet(controlName, flag.ContinueOnError)
-	f.SetOutput(stderr)
-	background := f.Bool("d", false, "start the control daemon in the background")
-	foreground := f.Bool("f", false, "start the control daemon in the foreground")
-	multiuser := f.Bool("multiuser-server", false, "one server for all users (Volta and later)")
+func control(args []string, stdin io.Reader, stdout io.Writer) error {
 	st, err := gpusim.Open("")
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	// A driver that doesn't know -multiuser-server, as that of 550, takes the whole command line for none.
-	if len(args) > 1 && st.Driver() < 555 {
+	known := []string{"-d", "-f"} // start the daemon, in the background or the foreground
+	if st.Driver() >= 555 {
+		known = append(known, multiuserFlag)
+	}
+	has := func(flag string) bool { return slices.Contains(args, flag) }
+	// What has a flag that the driver doesn't know is taken for a call without any.
+	if slices.ContainsFunc(args, func(a string) bool { return !slices.Contains(known, a) }) {
 		c, err := dial(pipeDir(os.Getenv))
 		if err != nil {
 			return errNoControl
@@ -102,15 +104,12 @@ func control(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 		args = nil
 		_ = c.Close()
 	}
-	if err := f.Parse(args); err != nil {
-		return err
-	}
 	switch {
-	case *background:
-		return spawn(*multiuser)
-	case *foreground:
+	case has("-d"):
+		return spawn(slices.DeleteFunc(args, func(a string) bool { return a == "-d" }))
+	case has("-f"):
 		rename(controlName)
-		return runDaemon(st, *multiuser, func() { fmt.Fprintln(stdout, "ready") })
+		return runDaemon(st, has(multiuserFlag), func() { fmt.Fprintln(stdout, "ready") })
 	}
 	return ask(stdin, stdout)
 }
@@ -140,16 +139,13 @@ func ask(stdin io.Reader, stdout io.Writer) error {
 }
 
 // spawn starts the daemon in a session of its own and returns when it answers, or with its reason not to.
-func spawn(multiuser bool) error {
+func spawn(flags []string) error {
 	// A prolog's descriptors would otherwise stay open for the daemon's whole life.
 	if err := unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return err
 	}
-	cmd := exec.Command("/proc/self/exe", "-f")
-	if multiuser {
-		cmd.Args = append(cmd.Args, "-multiuser-server")
-	}
-	cmd.Args[0] = controlName
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = append([]string{controlName, "-f"}, flags...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := cmd.StdoutPipe()
 	cmd.Stderr = cmd.Stdout
