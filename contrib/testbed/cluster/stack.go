@@ -231,15 +231,17 @@ func (s *Stack) hooks() bool  { return (s.Setup.Policy != "" || s.Setup.Hooks) &
 // prepare copies the programs where every user may run them, makes the GPUs and writes the hooks.
 func (s *Stack) prepare(c *slurmtest.Cluster) error {
 	s.Cluster = c
+	var programs []string
 	for name, needed := range map[string]bool{
 		"gpusim": !s.Setup.Bare, "slurmbridge-hook": s.hooks(), "slurmbridge": s.Setup.Policy != "",
 		agent: s.agents(), built.Library: s.agents(),
 	} {
 		if needed {
-			if err := built.Copy(s.Setup.Build, c.Path("bin"), name); err != nil {
-				return fmt.Errorf("%w; run make build", err)
-			}
+			programs = append(programs, name)
 		}
+	}
+	if err := built.Copy(s.Setup.Build, c.Path("bin"), programs...); err != nil {
+		return fmt.Errorf("%w; run make build", err)
 	}
 	if err := os.Symlink("node", c.Path("node-"+slurmtest.NodeName(0))); err != nil { // hooks name each node's alike
 		return err
