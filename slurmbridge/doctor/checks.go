@@ -370,7 +370,7 @@ func (e *exam) checks() []check {
 		row("key", Error, slurmConf, when(e.Key == nil && !e.byMunge() && (e.Munge == nil || *e.Munge != "")),
 			"AuthType is $AuthType, there is no MUNGE, and key_file is not set", whyProof, "", makeKey...),
 		row("key", Error, slurmConf, when(wrong(e.Key) != ""), "the key can't be used: $key", whyProof, "", makeKey...),
-		row("token", Warning, slurmConf, when(e.Key != nil && text.PrivateJobs(conf["PrivateData"]) && wrong(e.Token) != ""),
+		row("token", Warning, slurmConf, when(e.Key != nil && text.Private(conf["PrivateData"], "jobs") && wrong(e.Token) != ""),
 			"Slurm makes or checks no token here: $token",
 			"Slurm hides other users' jobs (PrivateData), so slurmbridge why needs a proof of the user", "",
 			run("scontrol show config | grep AuthInfo   # without disable_sack",

@@ -47,17 +47,6 @@ func TestAllocatesEnough(t *testing.T) {
 	})
 }
 
-// Memory by the CPU grows with the CPUs that are allocated, memory by the node doesn't. Seen on 22.05.8.
-func TestTakes(t *testing.T) {
-	n := Node{CPUs: 16, CPUsPerAlloc: 2}
-	for want, j := range map[float64]Job{
-		300: {CPUs: 1, HostMemMiB: 300}, 600: {CPUs: 1, HostMemMiB: 300, MemPerCPU: true},
-		1200: {CPUs: 3, HostMemMiB: 900, MemPerCPU: true}, 0: {MemPerCPU: true},
-	} {
-		must.Equal(t, n.Takes(&j), want, "%+v takes", j)
-	}
-}
-
 func TestRanks(t *testing.T) {
 	r := Ranks{Partitions: map[string]PartitionRank{
 		"urgent": {Tier: 10}, "gpu": {Tier: 5, Preemptible: true}, "other": {Tier: 5, Preemptible: true},

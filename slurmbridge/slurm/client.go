@@ -148,7 +148,8 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	snap.Remembers, _ = text.Seconds(config["MinJobAge"])
 	snap.LeastLoaded = text.HasOption(config["SelectTypeParameters"], "LL_SHARED_GRES")
 	snap.GivesUsedGPUs, snap.MistakesGPUs = text.GivesUsedGPUs(snap.Release), text.MistakesGPUs(snap.Release)
-	snap.PrivateJobs, snap.PrivateUsage = text.PrivateJobs(config["PrivateData"]), text.PrivateUsage(config["PrivateData"])
+	private := config["PrivateData"]
+	snap.PrivateJobs, snap.PrivateUsage = text.Private(private, "jobs"), text.Private(private, "usage")
 	partitions := c.settings(ctx, config, snap)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {

@@ -455,15 +455,6 @@ esac`)
 	}
 }
 
-func TestGateOwners(t *testing.T) {
-	for _, release := range releases {
-		if owners := gateOwners(text.ParseConfig(recorded(t, release, "config"))); !owners[64030] || !owners[0] ||
-			owners[65534] {
-			t.Errorf("%s: owners %v", release, owners)
-		}
-	}
-}
-
 func TestGPUNodes(t *testing.T) {
 	for gres, want := range map[string]job.Node{
 		"gpu:2(S:0-1)":           {GPUs: 2},

@@ -166,7 +166,7 @@ func (n *notifier) send(ctx context.Context, mails []mail.Mail) (out []sent, err
 		m := &mails[i]
 		due, err := n.book.Due(ctx, m, n.now)
 		if err == nil && due {
-			if text.PrivateJobs(conf["PrivateData"]) {
+			if text.Private(conf["PrivateData"], "jobs") {
 				for k := range m.Runs {
 					httpapi.ForOwner(&m.Runs[k])
 				}

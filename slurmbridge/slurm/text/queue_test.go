@@ -317,19 +317,6 @@ func FuzzParseQueue(f *testing.F) {
 	})
 }
 
-func TestParseExcluded(t *testing.T) {
-	for _, release := range releases {
-		got := ParseExcluded(recorded(t, release, "excluded"))
-		if got[24] != "n[1,3]" || got[22] != "" || got[33] != "n3" || len(got) != 24 {
-			t.Errorf("%s: %v", release, got)
-		}
-	}
-	got := ParseExcluded([]byte("x|n1\n7\n8|\n|9\n9|(null)"))
-	if len(got) != 2 || got[8] != "" || got[9] != "" {
-		t.Error(got)
-	}
-}
-
 func TestValidRef(t *testing.T) {
 	for _, ok := range []string{"1", "123", "120_4", "120_0", "4294967295"} {
 		if !ValidRef(ok) {

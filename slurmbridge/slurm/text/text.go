@@ -73,12 +73,9 @@ func HasPlugin(list, plugin string) bool {
 	return HasOption(list, plugin) || HasOption(list, name)
 }
 
-// PrivateJobs reports whether PrivateData, as `scontrol show config` prints it, hides jobs of other
-// users: "accounts,jobs,usage", or "all".
-func PrivateJobs(list string) bool { return HasOption(list, "jobs") || HasOption(list, "all") }
-
-// PrivateUsage reports whether it hides the usage of other users.
-func PrivateUsage(list string) bool { return HasOption(list, "usage") || HasOption(list, "all") }
+// Private reports whether PrivateData, as `scontrol show config` prints it, hides "jobs" or "usage" of other users:
+// "accounts,jobs,usage", or "all".
+func Private(list, what string) bool { return HasOption(list, what) || HasOption(list, "all") }
 
 // User reads a user as `scontrol show config` prints it: "slurm(64030)".
 func User(s string) (name string, uid uint32, hasUID bool) {
