@@ -246,11 +246,16 @@ func Footprints(ctx context.Context, q database.Querier, p *Period, each func(f 
 }
 
 // Largest are the jobs of the runs that held most in a period, so many runs at most.
-func Largest(ctx context.Context, q database.Querier, p *Period, limit int) ([]string, error) {
+func Largest(ctx context.Context, q database.Querier, p *Period, limit int) (map[string]bool, error) {
 	where, args := p.where()
-	refs, err := database.List(ctx, q, func(ref *string) []any { return []any{ref} }, "SELECT ref"+where+
-		" ORDER BY shares * (min(ended, ?2) - max(ended - took, ?1)) DESC LIMIT ?5", append(args, limit)...)
-	return refs, database.Wrap(err, "read footprints")
+	refs := map[string]bool{}
+	return refs, database.Wrap(database.Each(ctx, q, func(rows *sql.Rows) error {
+		var ref string
+		err := rows.Scan(&ref)
+		refs[ref] = true
+		return err
+	}, "SELECT ref"+where+" ORDER BY shares * (min(ended, ?2) - max(ended - took, ?1)) DESC LIMIT ?5",
+		append(args, limit)...), "read footprints")
 }
 
 // FirstFootprint is when the first run with a footprint ended; zero = there is none.

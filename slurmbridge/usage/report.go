@@ -18,17 +18,12 @@ const KeptFor = 400 * 24 * time.Hour
 // Make sums up the footprints of runs that were on their GPUs in the query's period; those that still run are taken
 // to run until now. It is nil where there is none.
 func Make(ctx context.Context, db *sql.DB, q Query, now time.Time) (*Report, error) {
-	t := &tally{Query: q, now: now, name: names[q.By], places: map[string]int{}, total: Line{Name: "all"}}
-	if err := database.Read(ctx, db, func(r database.Querier) error {
+	t := &tally{Query: q, now: now, lines: map[string]*Line{}, total: Line{Name: "all"}}
+	if err := database.Read(ctx, db, func(r database.Querier) (err error) {
 		if q.By == Job && q.Limit > 0 {
 			// Of a year's millions those that may be shown: a job that ran often may be larger than one of the largest runs.
-			refs, err := history.Largest(ctx, r, &q.Period, 1000+10*q.Limit)
-			if err != nil {
+			if t.largest, err = history.Largest(ctx, r, &q.Period, 1000+10*q.Limit); err != nil {
 				return err
-			}
-			t.largest = map[string]bool{}
-			for _, ref := range refs {
-				t.largest[ref] = true
 			}
 		}
 		return history.Footprints(ctx, r, &q.Period, t.add)
@@ -40,13 +35,10 @@ func Make(ctx context.Context, db *sql.DB, q Query, now time.Time) (*Report, err
 
 type tally struct {
 	Query
-	now    time.Time
-	name   func(f *history.Footprint) string
-	lines  []Line
-	places map[string]int // of the lines, by name
-	total  Line
-	// largest are the jobs with lines of their own; nil = all jobs.
-	largest map[string]bool
+	now     time.Time
+	lines   map[string]*Line
+	total   Line
+	largest map[string]bool // the jobs with lines of their own; nil = all jobs
 }
 
 // add adds a run to its line and to all.
@@ -68,20 +60,17 @@ func (t *tally) add(f *history.Footprint) {
 	s.hours = to.Sub(from).Hours()
 	s.part, s.ends = s.hours/s.end.Sub(f.Start).Hours(), !s.end.After(t.To)
 	t.total.add(&s)
-	name := t.name(f)
+	name := names[t.By](f)
 	if t.largest != nil && !t.largest[name] {
 		return
 	}
-	place, ok := t.places[name]
-	if !ok {
-		place = len(t.lines)
-		t.places[name] = place
-		t.lines = append(t.lines, Line{Name: name})
+	if t.lines[name] == nil {
+		t.lines[name] = &Line{Name: name}
 		if t.By == Job {
-			t.lines[place].Owner = f.User
+			t.lines[name].Owner = f.User
 		}
 	}
-	t.lines[place].add(&s)
+	t.lines[name].add(&s)
 }
 
 // stay is a run's time on its GPUs in the period.
@@ -170,10 +159,11 @@ func (l *Line) finish() {
 }
 
 func (t *tally) report() *Report {
-	r := &Report{From: t.From, To: t.To, By: t.By, Total: t.total, Lines: t.lines}
+	r := &Report{From: t.From, To: t.To, By: t.By, Total: t.total}
 	r.Total.finish()
-	for i := range r.Lines {
-		r.Lines[i].finish()
+	for _, l := range t.lines {
+		l.finish()
+		r.Lines = append(r.Lines, *l)
 	}
 	slices.SortFunc(r.Lines, func(a, b Line) int {
 		return cmp.Or(cmp.Compare(b.Held, a.Held), cmp.Compare(a.Name, b.Name))
