@@ -149,40 +149,28 @@ func TestHarm(t *testing.T) {
 
 // Adopted jobs, jobs that asked and untouched ones are told apart.
 func TestKinds(t *testing.T) {
-	at := func(h float64) time.Time { return time.Unix(1e9, 0).Add(time.Duration(h * float64(time.Hour))) }
-	one := func(ref, rule string, whole int, waitH, slowdown, savedH float64, harmed bool) history.Run {
-		r := history.Run{Ref: ref, WholeGPUs: whole, Submit: at(0), Ready: at(0), Start: at(waitH), End: at(waitH + 1)}
-		r.Outcome = &history.Outcome{
-			Ref: ref, Rule: rule, State: "COMPLETED", Submit: at(0), Start: r.Start, End: r.End, SoloS: 3600, Slowdown: slowdown,
-			PlainEnd: r.End.Add(time.Duration(savedH * float64(time.Hour))), Broken: harmed,
-		}
-		if whole == 0 {
-			r.Outcome.With = []string{"x"}
-		}
+	one := func(ref, rule string, whole int, waitH, slowdown, savedH float64) history.Run {
+		r := ran(ref, "ann", 0, 60*waitH, 60*waitH+60, []string{"x"}[:1-whole]...)
+		r.WholeGPUs, r.Outcome.Rule, r.Outcome.Slowdown = whole, rule, slowdown
+		r.Outcome.Submit, r.Outcome.Start = at(0), r.Start
+		r.Outcome.PlainEnd = r.End.Add(time.Duration(savedH * float64(time.Hour)))
 		return r
 	}
-	var runs []history.Run
-	for i := range 10 {
-		runs = append(runs, one(fmt.Sprint("a", i), "partition gpu", 0, 1+float64(i%2), 1.2, 2, i == 0))
+	const rule = "partition gpu"
+	runs := []history.Run{
+		one("a", rule, 0, 1, 1.25, 1), one("b", rule, 0, 2, 1.75, 2), one("asked", "", 0, 3, 1.5, -1), one("w", "", 1, 4, 1, 0),
+		one("unjudged", "", 0, 1.5, 0, 0),
 	}
-	runs = append(runs, one("s", "", 0, 3, 1.5, -1, false), one("w", "", 1, 4, 1, 0, false),
-		one("v", "", 1, 4, 1, 0, false))
-	unjudged := one("u", "", 0, 1.5, 0, 0, false)
-	unjudged.Outcome = nil
-	unjudged.Decided.Rule = "partition gpu"
-	runs[11].Decided.Beside = true
-	r := Make(&Input{Jobs: append(runs, unjudged)})
-	if len(r.Kinds) != 3 || r.Kinds[0].Jobs != 11 || r.Kinds[1].Jobs != 1 || r.Kinds[2].Jobs != 2 ||
-		r.Kinds[2].Would != 1 {
-		t.Fatalf("%+v", r.Kinds)
-	}
-	k := &r.Kinds[0]
-	near(t, "waited", k.Waited.Mean, 1.5)
-	near(t, "slowed", k.Slowdown.Mean, 1.2)
-	near(t, "saved", k.Saved.Mean, 2)
-	must.Equal(t, []int{k.Harmed, r.Kinds[1].Harmed, r.Kinds[2].Harmed}, []int{1, 1, 0}, "harmed: one late")
+	runs[0].Outcome.Broken, runs[3].Decided.Beside = true, true
+	runs[4].Outcome, runs[4].Decided.Rule = nil, rule
+	r := Make(&Input{Jobs: runs})
+	must.Equal(t, r.Kinds, []Kind{
+		{Name: "adopted", Jobs: 3, Waited: Mean{3, 1.5}, Slowdown: Mean{2, 1.5}, Saved: Mean{2, 1.5}, Harmed: 1},
+		{Name: "asked", Jobs: 1, Waited: Mean{1, 3}, Slowdown: Mean{1, 1.5}, Saved: Mean{1, -1}, Harmed: 1}, // it was late
+		{Name: "untouched", Jobs: 1, Would: 1, Waited: Mean{1, 4}, Saved: Mean{1, 0}},
+	})
 	var text bytes.Buffer
-	if r.Text(&text, 10); !strings.Contains(text.String(), "│ adopted   │   11 │") {
+	if r.Text(&text, 10); !strings.Contains(text.String(), "│ adopted   │    3 │") {
 		t.Error(text.String())
 	}
 }
