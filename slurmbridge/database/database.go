@@ -143,17 +143,6 @@ func create(path string) error {
 	return nil
 }
 
-func prepare(ctx context.Context, db *sql.DB) error {
-	var found string
-	if err := db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&found); err != nil {
-		return err
-	}
-	if found != "ok" {
-		return fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(found), " "))
-	}
-	return makeTables(ctx, db)
-}
-
 // asideSuffix follows a damaged file's name, before the time.
 const asideSuffix = ".corrupt-"
 
@@ -189,9 +178,16 @@ const format = 16
 // errFormat: another release wrote the file.
 var errFormat = errors.New("another release of slurmbridge wrote it")
 
-// makeTables makes the tables of an empty file, in a transaction that keeps other processes from doing the same. A file
-// of another format is an error.
-func makeTables(ctx context.Context, db *sql.DB) error {
+// prepare checks a file and makes the tables of an empty one, in a transaction that keeps other processes from doing
+// the same. A file of another format is an error.
+func prepare(ctx context.Context, db *sql.DB) error {
+	var found string
+	if err := db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&found); err != nil {
+		return err
+	}
+	if found != "ok" {
+		return fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(found), " "))
+	}
 	return Tx(ctx, db, func(tx *sql.Tx) error {
 		var v int
 		if err := tx.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&v); err != nil || v == format {
@@ -199,8 +195,7 @@ func makeTables(ctx context.Context, db *sql.DB) error {
 		}
 		if v != 0 {
 			return fmt.Errorf("%w, in format %d, and this one reads format %d: install that release again, or move the file "+
-				"away to start with an empty one",
-				errFormat, v, format)
+				"away to start with an empty one", errFormat, v, format)
 		}
 		_, err := tx.ExecContext(ctx, schema+fmt.Sprintf("\nPRAGMA user_version = %d;", format))
 		return err

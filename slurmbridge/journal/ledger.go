@@ -142,9 +142,7 @@ func (p *pollWriter) unfinished() (map[string]*track, error) {
 
 // follow writes what has become of a job since the poll before.
 func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
-	var t track
-	old := before[j.Ref]
-	pending := j.State == job.Pending
+	t, old, pending := new(track), before[j.Ref], j.State == job.Pending
 	switch {
 	case old == nil:
 	case !old.start.IsZero() && (pending || !old.start.Equal(j.Start)):
@@ -153,42 +151,35 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 			return err
 		}
 	default:
-		t = *old
+		*t = *old
 	}
 	if t.job != nil && !t.start.IsZero() && len(t.job.GPUs) == 0 && len(j.GPUs) > 0 {
 		if err := history.Place(p.ctx, p.tx, j.Ref, t.start, j.GPUs); err != nil {
 			return err
 		}
 	}
-	t.job = j
+	t.job, p.tracks[j.Ref] = j, t
 	if d, ok := p.decided[j.Ref]; ok || p.st.Mode != job.Shadow {
 		t.decided = d
 	}
-	p.tracks[j.Ref] = &t
-	if !pending {
-		return p.followRun(j, &t)
-	}
-	if t.ready.IsZero() && p.ready(j) {
-		if t.ready = p.at; old == nil {
-			t.ready = eligible(j, p.at)
-		}
-	}
-	return nil
-}
-
-// followRun writes the start of a run, and its end where Slurm is still cleaning up after it.
-func (p *pollWriter) followRun(j *job.Job, t *track) error {
-	if t.ready.IsZero() {
+	switch {
+	case !t.ready.IsZero():
+	case !pending:
 		// No poll showed it waiting for its turn. Any other obstacle was over once it was eligible.
 		t.ready = eligible(j, j.Start)
+	case !p.ready(j):
+	case old == nil:
+		t.ready = eligible(j, p.at)
+	default:
+		t.ready = p.at
 	}
-	if t.start.IsZero() && !j.Start.IsZero() {
+	if !pending && t.start.IsZero() && !j.Start.IsZero() {
 		t.start = j.Start
-		if err := p.insert(j, t, nil); err != nil {
+		if err := p.insert(j, t, time.Time{}); err != nil {
 			return err
 		}
 	}
-	if j.State == job.Completing && !t.ended {
+	if j.State == job.Completing && !t.ended { // Slurm is still cleaning up after it
 		t.ended = true
 		return p.ended(j.Ref, t)
 	}
@@ -229,23 +220,19 @@ func (p *pollWriter) disappeared(ref string, t *track) error {
 		return nil // it waited for something else, and its turn never came
 	}
 	// It was cancelled, or ran between two polls: then there will be a record.
-	return p.insert(t.job, t, &p.at)
+	return p.insert(t.job, t, p.at)
 }
 
 func (p *pollWriter) ended(ref string, t *track) error {
 	return history.Close(p.ctx, p.tx, ref, t.start, p.at)
 }
 
-// insert writes a run; ended nil = it still runs.
-func (p *pollWriter) insert(j *job.Job, t *track, ended *time.Time) error {
+// insert writes a run; ended zero = it still runs.
+func (p *pollWriter) insert(j *job.Job, t *track, ended time.Time) error {
 	r := history.Run{
 		Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, App: p.st.Apps[j.Ref].Key, Mode: p.st.Mode,
-		QOS:         j.QOS,
-		Reservation: j.Reservation, Deadline: j.Deadline, Submit: j.Submit, Ready: t.ready, Start: t.start, Node: j.Nodes,
-		GPUs: j.GPUs, Decided: t.decided,
-	}
-	if ended != nil {
-		r.End = *ended
+		QOS: j.QOS, Reservation: j.Reservation, Deadline: j.Deadline, Submit: j.Submit, Ready: t.ready, Start: t.start,
+		End: ended, Node: j.Nodes, GPUs: j.GPUs, Decided: t.decided,
 	}
 	switch j.Request.Kind {
 	case job.Shares:
