@@ -33,26 +33,21 @@ const lateBy = 0.1
 
 // Harm lists the kinds of harm that the run came to, the gravest first; nil = none. A job that is lost has
 // no run.
-func (o *Outcome) Harm() []Harm {
-	var out []Harm
-	if o.Suspect != "" && !o.Excused {
-		switch o.State {
-		case "TIMEOUT":
-			out = append(out, HarmTimeout)
-		case "DEADLINE":
-			out = append(out, HarmDeadline)
-		default:
-			out = append(out, HarmOOM)
+func (o *Outcome) Harm() (out []Harm) {
+	suspect := o.Suspect != "" && !o.Excused
+	late, _ := o.Late()
+	came := map[Harm]bool{
+		HarmTimeout:  suspect && o.State == "TIMEOUT",
+		HarmDeadline: suspect && o.State == "DEADLINE",
+		HarmOOM:      suspect && !ranOutOfTime(o.State),
+		HarmHeld:     o.HeldS > 0,
+		HarmLate:     late > lateBy,
+		HarmContract: o.Broken,
+	}
+	for _, kind := range Harms() {
+		if came[kind] {
+			out = append(out, kind)
 		}
-	}
-	if o.HeldS > 0 {
-		out = append(out, HarmHeld)
-	}
-	if o.late() {
-		out = append(out, HarmLate)
-	}
-	if o.Broken {
-		out = append(out, HarmContract)
 	}
 	return out
 }
@@ -68,11 +63,6 @@ func (o *Outcome) Late() (ratio float64, ok bool) {
 		return 0, false
 	}
 	return max(0, o.End.Sub(o.PlainEnd).Seconds()/solo), true
-}
-
-func (o *Outcome) late() bool {
-	ratio, ok := o.Late()
-	return ok && ratio > lateBy
 }
 
 // Turn is how runs ended against plain Slurm.
@@ -176,7 +166,7 @@ func (h Harmed) String() string {
 	if h.Jobs == 0 {
 		return "none"
 	}
-	return fmt.Sprintf("%d jobs (%s)", h.Jobs, h.List())
+	return fmt.Sprintf("%s (%s)", job.Count(h.Jobs, "job"), h.List())
 }
 
 // List is the kinds with their numbers, "1 timeout, 2 late".
