@@ -88,7 +88,7 @@ func TestValidate(t *testing.T) {
 		"unknown":    func(r *Record) { r.Unknown = []string{"<script>"} },
 		"mixed":      func(r *Record) { r.Mixed = make([]string, 9) },
 		"power":      func(r *Record) { r.Power = &Power{EnergyJ: math.Inf(1)} },
-		"cores":      func(r *Record) { r.GPUs = []GPU{{Cores: -1}} },
+		"SMs":        func(r *Record) { r.GPUs = []GPU{{SMs: -1}} },
 	} {
 		r := good()
 		breakIt(r)

@@ -17,9 +17,7 @@ type GPU struct {
 	Index  int     `json:"index"` // gres.conf's order on its node
 	UUID   string  `json:"uuid"`
 	Model  string  `json:"model"`
-	Arch   string  `json:"arch,omitempty"`
 	MemMiB float64 `json:"mem_mib"`
-	Cores  int     `json:"cores,omitempty"` // CUDA cores; 0 = unknown
 	// PCIeMBps is what the link carries, both directions together; 0 = unknown.
 	PCIeMBps float64 `json:"pcie_mbps,omitempty"`
 	// NoMemLimits: the driver is too old to hold MPS clients to a part of the memory, which the card could.
@@ -201,7 +199,7 @@ func (r *Record) Validate() error {
 	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		need(max(len(g.Parent), len(g.UUID), len(g.Model), len(g.Arch)) <= 255 && min(g.Cores, g.SMs) >= 0 &&
+		need(max(len(g.Parent), len(g.UUID), len(g.Model)) <= 255 && g.SMs >= 0 &&
 			finite(g.MemMiB, g.PCIeMBps),
 			"a GPU", fmt.Sprintf("%.64q", g.UUID))
 	}

@@ -37,7 +37,7 @@ func TestAJobWithMemoryOfItsOwn(t *testing.T) {
 // Where GPUs are shared by gres/shard a prolog can't see who shares: a job of a whole GPU must find it free of servers,
 // in the mode EXCLUSIVE_PROCESS above all. The first sharer's client has its server come.
 func TestNoServerForAJobOfAWholeGPU(t *testing.T) {
-	h, b := node(t, "h200", "hopper", 100, "--exclusive")
+	h, b := node(t, "h200", 100, "--exclusive")
 	h.Shard = true
 	whole := env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
 	must.OK(t, h.Prolog(t.Context(), whole))
@@ -61,7 +61,7 @@ func TestNoServerForAJobOfAWholeGPU(t *testing.T) {
 // whose server failed, so that it runs again alone.
 func TestAnotherUsersServer(t *testing.T) {
 	for _, exclusive := range []bool{false, true} {
-		h, b := node(t, "titanxp", "pascal", 16)
+		h, b := node(t, "titanxp", 16)
 		h.Cards[0].Exclusive = exclusive
 		must.OK(t, h.Prolog(t.Context(), env()))
 		b.run(t, "7", "--mem-mib", "50")
@@ -79,7 +79,7 @@ func TestAnotherUsersServer(t *testing.T) {
 // There, too, a job with a /dev/shm of its own reaches no server, which would keep it from the GPU: the first one
 // computes without, and the next is marked.
 func TestMemoryOfItsOwnOnAnExclusiveGPU(t *testing.T) {
-	h, b := node(t, "h200", "hopper", 100, "--exclusive")
+	h, b := node(t, "h200", 100, "--exclusive")
 	h.Cards[0].Exclusive, h.HidesMemory = true, true
 	says(t, h.Prolog(t.Context(), env()), "EXCLUSIVE_PROCESS, and jobs have a /dev/shm of their own")
 	must.Equal(t, len(h.MPS.running(0, controlName, serverName)), 0, "processes of MPS")
@@ -93,7 +93,7 @@ func TestMemoryOfItsOwnOnAnExclusiveGPU(t *testing.T) {
 // Each sharer of an instance computes there, through a daemon of the instance's own, and so does one that is alone,
 // without; Slurm has told it a number that CUDA doesn't count by. Nobody computes on the whole GPU's neighbour.
 func TestSharersOfInstances(t *testing.T) {
-	h, b := node(t, "a100", "ampere", 100, "--instances", "1g.5gb,1g.5gb", "--uncut", "1")
+	h, b := node(t, "a100", 100, "--instances", "1g.5gb,1g.5gb", "--uncut", "1")
 	st := must.Get(gpusim.Open(b.state))(t)
 	defer st.Close()
 	_, parts := st.Parts()

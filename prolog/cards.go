@@ -24,7 +24,6 @@ type Card struct {
 	Exclusive bool    `json:"exclusive,omitempty"` // in the mode EXCLUSIVE_PROCESS
 	Lost      bool    `json:"lost,omitempty"`      // the driver has lost it, and CUDA doesn't count it
 	Model     string  `json:"model"`
-	Arch      string  `json:"arch,omitempty"`
 	MemMiB    float64 `json:"mem_mib,omitempty"`
 	// Clients is how many MPS clients the card serves at a time, 0 = unknown. MemLimits: card and driver hold a client to
 	// a part of the memory.

@@ -17,7 +17,7 @@ import (
 func TestAClientOutlivesItsJob(t *testing.T) {
 	for _, driver := range []string{"470", "550"} {
 		t.Run(driver, func(t *testing.T) {
-			h, b := node(t, "a100", "ampere", 1, "--driver", driver)
+			h, b := node(t, "a100", 1, "--driver", driver)
 			left := b.shared(t)
 			stays := b.run(t, "8")
 			until(t, "two clients", func() bool { return h.clientsOf(t) == 2 })

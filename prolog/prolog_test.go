@@ -454,7 +454,7 @@ func podman(t *testing.T, b *bench) func(env []string, options, args []string) *
 // A sharer in a container reaches its GPU's MPS daemon with what the users' page tells users of Docker and Podman to
 // add, and is held to its limit there; without it the job computes, and without MPS.
 func TestSharerInAContainer(t *testing.T) {
-	h, b := node(t, "v100", "volta", 20)
+	h, b := node(t, "v100", 20)
 	in := podman(t, b)
 	root := env("SLURM_JOB_UID", "0")
 	b.uid = 0

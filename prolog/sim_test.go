@@ -28,13 +28,13 @@ type bench struct {
 
 // node makes a node with two simulated GPUs of a model, at so many GPU seconds a
 // second, whose cards the hooks know.
-func node(t *testing.T, model, arch string, scale int, init ...string) (*Hook, *bench) {
+func node(t *testing.T, model string, scale int, init ...string) (*Hook, *bench) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: jobs of other users")
 	}
 	h := simulated(t, append([]string{"--model", model, "--scale", strconv.Itoa(scale)}, init...)...)
-	h.Cards = []Card{{Index: 0, Arch: arch, MemMiB: 40960, Clients: 48}}
+	h.Cards = []Card{{Index: 0, MemMiB: 40960, Clients: 48}}
 	return h, &bench{
 		h: h, sim: filepath.Join(filepath.Dir(h.MPS.Control), "gpusim"), state: h.Dir.path("state"), uid: 1000,
 	}
@@ -175,20 +175,20 @@ func TestJobsThatLoseTheirServer(t *testing.T) {
 		return bad.cmd.Process.Pid
 	}
 	for name, c := range map[string]struct {
-		model, arch string
-		init        []string
+		model string
+		init  []string
 		// lose has the server end or fault, and returns whose fault the hooks will find it.
 		lose func(t *testing.T, b *bench) (by []int)
 		// unseen: nobody looks before the first of them ends.
 		unseen bool
 	}{
-		"killed": {"titanxp", "pascal", nil, func(t *testing.T, b *bench) []int {
+		"killed": {"titanxp", nil, func(t *testing.T, b *bench) []int {
 			t.Helper()
 			must.OK(t, syscall.Kill(b.h.Dir.Server(0).PID, syscall.SIGKILL))
 			return nil
 		}, false},
 		// It is alive at the first question of a look, and gone at the second.
-		"killed under a look": {"titanxp", "pascal", nil, func(t *testing.T, b *bench) []int {
+		"killed under a look": {"titanxp", nil, func(t *testing.T, b *bench) []int {
 			t.Helper()
 			must.OK(t, b.h.watch(t.Context()))
 			server := strconv.Itoa(b.h.Dir.Server(0).PID)
@@ -203,7 +203,7 @@ func TestJobsThatLoseTheirServer(t *testing.T) {
 			return nil
 		}, false},
 		"a client faults before Volta, which ends the server": {
-			"titanxp", "pascal", nil,
+			"titanxp", nil,
 			func(t *testing.T, b *bench) []int {
 				t.Helper()
 				server := b.h.Dir.Server(0)
@@ -214,13 +214,13 @@ func TestJobsThatLoseTheirServer(t *testing.T) {
 		},
 		// A driver before 550 doesn't say of a server that it has faulted: the server's log does, and whose fault it was.
 		"a client faults on a driver that doesn't tell": {
-			"a100", "ampere",
+			"a100",
 			[]string{"--driver", "535"},
 			func(t *testing.T, b *bench) []int { t.Helper(); return []int{fault(t, b)} }, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, b := node(t, c.model, c.arch, 50, c.init...)
+			h, b := node(t, c.model, 50, c.init...)
 			ctx := t.Context()
 			a := b.shared(t)
 			must.OK(t, h.Dir.Begin(&Job{JobID: 6, GPUs: []int{0}, Percent: 10, Start: time.Now()})) // without MPS
@@ -255,7 +255,7 @@ func TestJobsThatLoseTheirServer(t *testing.T) {
 // Each question is a process, and a job waits for it: of a server that serves already a prolog asks where it is, how it
 // is, and how full.
 func TestServingServerIsAskedOnce(t *testing.T) {
-	h, b := node(t, "v100", "volta", 20, "--driver", "555")
+	h, b := node(t, "v100", 20, "--driver", "555")
 	h.MPS.Multiuser = true
 	must.OK(t, h.Prolog(t.Context(), env()))
 	b.run(t, "7")
@@ -311,7 +311,7 @@ func TestStarted(t *testing.T) {
 // From Volta on a faulted server takes no clients until those it has are gone. The GPU
 // is left out of MPS so long: a newcomer computes without rather than fail.
 func TestPoisonedServerIsLeftAlone(t *testing.T) {
-	h, b := node(t, "a100", "ampere", 50)
+	h, b := node(t, "a100", 50)
 	b.uid = 0 // this process is a client, too
 	ctx := context.Background()
 	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_UID", "0")))
@@ -355,7 +355,7 @@ func TestPoisonedServerIsLeftAlone(t *testing.T) {
 // With all the clients a server can have, the next job goes without MPS.
 func TestAsManyClientsAsTheCardServes(t *testing.T) {
 	const most = 16
-	h, b := node(t, "titanxp", "pascal", 1)
+	h, b := node(t, "titanxp", 1)
 	h.Cards[0].Clients = most
 	must.OK(t, h.Prolog(t.Context(), env()))
 	var last *app

@@ -186,7 +186,7 @@ func (a *Agent) list() error {
 		g.dev, g.card, a.gpus[g.index] = d, a.use(&d, in, of), g
 		cards = append(cards, prolog.Card{
 			NVMLIndex: d.Index, Minor: d.Minor, GI: in.GPUInstance, CI: in.ComputeInstance, UUID: d.UUID, Model: d.Model,
-			Arch: d.Arch, MemMiB: d.MemMiB, Lost: d.Lost != "", Exclusive: d.Mode == nvml.Exclusive, Clients: d.MPS.MaxClients,
+			MemMiB: d.MemMiB, Lost: d.Lost != "", Exclusive: d.Mode == nvml.Exclusive, Clients: d.MPS.MaxClients,
 			MemLimits: d.MPS.MemoryLimit,
 		})
 		if d.Mode != "" {

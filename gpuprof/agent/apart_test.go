@@ -166,7 +166,6 @@ func TestSeveralGPUs(t *testing.T) {
 // migged is a card that is cut in two beside one that isn't.
 func migged() []nvml.Device {
 	a100 := nvml.Device{Minor: 1, Index: 0, UUID: "GPU-a", MemMiB: 40960}
-	a100.Cores = 6912
 	a100.MPS = nvml.MPS{MaxClients: 48, MemoryLimit: true}
 	a100.MIG = nvml.MIG{Can: true, On: true, Instances: []nvml.Instance{
 		{UUID: "MIG-1", MemMiB: 4864, SMs: 14, Clients: 6, GPUInstance: 7},
@@ -213,7 +212,7 @@ func TestMIGInstances(t *testing.T) {
 			b.begin(1, 1)
 			b.elapse(time.Minute)
 			r := b.ended(1)
-			if g := r.GPUs[0]; g.UUID != "MIG-2" || g.Parent != "GPU-a" || g.SMs != 28 || g.MemMiB != 9856 || g.Cores == 6912 {
+			if g := r.GPUs[0]; g.UUID != "MIG-2" || g.Parent != "GPU-a" || g.SMs != 28 || g.MemMiB != 9856 {
 				t.Errorf("%+v", g)
 			}
 			must.Equal(t, r.Unknown, c.unknown)
@@ -380,7 +379,7 @@ func TestWhoseFaultItWas(t *testing.T) {
 func TestOldDriverIsNamed(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		b := newBench(t, nvml.Device{Capabilities: nvml.Capabilities{
-			MPS: nvml.MPS{ThreadPercentage: true, MemoryLimit: !old},
+			MPS: nvml.MPS{OwnAddresses: true, MemoryLimit: !old},
 		}, UUID: "GPU-0"})
 		b.begin(1, 0)
 		b.elapse(time.Minute)

@@ -268,7 +268,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		if g := a.gpus[t.gpus[k]]; g != nil && g.dev.UUID != "" {
 			d := &g.dev
 			out = gpuprof.GPU{
-				Index: index, UUID: d.UUID, Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB, Cores: d.Cores, PCIeMBps: d.PCIeMBps,
+				Index: index, UUID: d.UUID, Model: d.Model, MemMiB: d.MemMiB, PCIeMBps: d.PCIeMBps,
 				NoMemLimits: d.MPS.NoMemLimits(), Parent: d.Parent, SMs: d.SMs,
 			}
 			if d.Parent != "" {

@@ -14,7 +14,6 @@ type Capabilities struct {
 	Driver  string `json:"driver"`  // e.g. "535.183.01"; "" = unknown
 	CUDA    string `json:"cuda"`    // the driver's, e.g. "12.2"; "" = unknown
 	Compute string `json:"compute"` // compute capability, e.g. "6.1"; "" = unknown
-	Cores   int    `json:"cores"`   // CUDA cores; 0 = unknown
 	// Mode is the compute mode: default, exclusive_process, exclusive_thread or prohibited; "" = unknown.
 	Mode string `json:"mode,omitempty"`
 	MPS  MPS    `json:"mps"`
@@ -36,8 +35,6 @@ type MPS struct {
 	MultiUser bool `json:"multi_user"`
 	// MaxClients is how many client contexts a GPU serves at a time; 0 = unknown.
 	MaxClients int `json:"max_clients"`
-	// ThreadPercentage: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE limits the SMs a client uses.
-	ThreadPercentage bool `json:"thread_percentage"`
 	// MemoryLimit: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT limits the memory a client holds.
 	MemoryLimit bool `json:"memory_limit"`
 	// OwnAddresses: each client has its own address space; without, a client can
@@ -46,7 +43,7 @@ type MPS struct {
 }
 
 // NoMemLimits reports whether the driver is too old to limit the memory of clients on a card that could.
-func (m *MPS) NoMemLimits() bool { return m.ThreadPercentage && !m.MemoryLimit }
+func (m *MPS) NoMemLimits() bool { return m.OwnAddresses && !m.MemoryLimit }
 
 // mpsRules follows from the compute capability's major number (0 = unknown) and
 // the driver's CUDA version as cuDriverGetVersion has it (12020 = 12.2).
@@ -67,21 +64,12 @@ func mpsRules(major, cuda int) MPS {
 	if major < 7 {
 		return m
 	}
-	m.ThreadPercentage, m.OwnAddresses = true, true
-	m.MultiUser = cuda >= 12050
-	m.MemoryLimit = cuda >= 11050
+	m.OwnAddresses, m.MultiUser, m.MemoryLimit = true, cuda >= 12050, cuda >= 11050
 	m.MaxClients = 48
 	if cuda >= 13010 {
 		m.MaxClients = 60
 	}
 	return m
-}
-
-var arches = map[gonvml.DeviceArchitecture]string{
-	gonvml.DEVICE_ARCH_KEPLER: "kepler", gonvml.DEVICE_ARCH_MAXWELL: "maxwell", gonvml.DEVICE_ARCH_PASCAL: "pascal",
-	gonvml.DEVICE_ARCH_VOLTA: "volta", gonvml.DEVICE_ARCH_TURING: "turing", gonvml.DEVICE_ARCH_AMPERE: "ampere",
-	gonvml.DEVICE_ARCH_ADA: "ada", gonvml.DEVICE_ARCH_HOPPER: "hopper", gonvml.DEVICE_ARCH_BLACKWELL: "blackwell",
-	gonvml.DEVICE_ARCH_RUBIN: "rubin",
 }
 
 var modes = map[gonvml.ComputeMode]string{
@@ -114,10 +102,6 @@ func (l *Library) capabilities(h gonvml.Device) Capabilities {
 		if x, y, ret := h.GetCudaComputeCapability(); ret == gonvml.SUCCESS && x > 0 && x < 100 && y >= 0 && y < 10 {
 			major, c.Compute = x, fmt.Sprintf("%d.%d", x, y)
 		}
-	}
-	// The largest card of today has 24064.
-	if n, ok := ask(l, "nvmlDeviceGetNumGpuCores", h.GetNumGpuCores); ok && n > 0 && n < 1<<20 {
-		c.Cores = n
 	}
 	c.MPS = mpsRules(major, l.cuda)
 	if mode, ok := ask(l, "nvmlDeviceGetComputeMode", h.GetComputeMode); ok {
@@ -246,7 +230,7 @@ func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
 // part of the card's power and PCIe traffic, by SMs.
 func (d *Device) Instance(k int) Device {
 	inst, out := &d.MIG.Instances[k], *d
-	out.gpu, out.MIG, out.Cores, out.Refusals, out.Answers = inst.gpu, MIG{}, 0, nil, nil
+	out.gpu, out.MIG, out.Refusals, out.Answers = inst.gpu, MIG{}, nil, nil
 	if inst.gpu != nil {
 		out.Answers = inst.gpu.answers
 	}

@@ -124,7 +124,7 @@ func TestFailureAtOpen(t *testing.T) {
 	first, st := machine(t, gpusim.Config{Model: "h200"})
 	for figure, mode := range map[string]string{
 		"power": "return=999", "process-utilization": "return=3", "memory": "huge",
-		"mig": "return=999", "cores": "huge", "arch": "huge",
+		"mig": "return=999", "arch": "huge",
 	} {
 		must.OK(t, st.Device(0).SetFault(figure, mode))
 	}
@@ -135,7 +135,7 @@ func TestFailureAtOpen(t *testing.T) {
 		d.Refusals[ProcessUtilisation] == "" {
 		t.Errorf("%+v %v", d.Answers, d.Refusals)
 	}
-	if d.Arch != "" || d.Compute != "" || d.Cores != 0 || d.MPS.MaxClients != 16 || d.MIG.Can {
+	if d.Compute != "" || d.MPS.MaxClients != 16 || d.MIG.Can {
 		t.Errorf("%+v", d.Capabilities)
 	}
 	must.OK(t, st.Device(0).SetFault("all", "none"))

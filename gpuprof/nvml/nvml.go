@@ -36,7 +36,6 @@ type Device struct {
 	// Parent is the UUID of the GPU that it is a MIG instance of; "" = it is a GPU.
 	Parent   string  `json:"parent,omitempty"`
 	SMs      int     `json:"sms,omitempty"` // of an instance; 0 = unknown
-	Arch     string  `json:"arch"`
 	MemMiB   float64 `json:"mem_mib"`
 	PCIeMBps float64 `json:"pcie_mbps"` // of the link, both directions; 0 = unknown
 	// Lost says why NVML lets nobody use the GPU: it has fallen off the bus, most likely. "" = it does. Nothing else is
@@ -207,8 +206,6 @@ func (l *Library) describe(i int, h gonvml.Device) Device {
 	if minor, ok := ask(l, "nvmlDeviceGetMinorNumber", h.GetMinorNumber); ok {
 		d.Minor = minor
 	}
-	arch, _ := ask(l, "nvmlDeviceGetArchitecture", h.GetArchitecture)
-	d.Arch = arches[arch]
 	d.gpu = &gpu{lib: l, handle: h, minor: d.Minor, memMiB: d.MemMiB, pcieMBps: d.PCIeMBps, answers: d.Answers}
 	d.gpu.gpm = func(s gonvml.GpmSample) gonvml.Return { return s.Get(d.gpu.handle) }
 	d.MIG = l.mig(h, &d)

@@ -120,7 +120,7 @@ func TestCapabilities(t *testing.T) {
 	}
 	all, volta, pascal := without(), without(GPM), without(GPM, MPSProcesses)
 	inMIG := without(GPM, Utilisation, ProcessUtilisation)
-	old, oldDriver := MPS{MaxClients: 16}, MPS{MaxClients: 48, ThreadPercentage: true, OwnAddresses: true}
+	old, oldDriver := MPS{MaxClients: 16}, MPS{MaxClients: 48, OwnAddresses: true}
 	young := oldDriver
 	young.MemoryLimit = true
 	multiUser := young
@@ -129,24 +129,24 @@ func TestCapabilities(t *testing.T) {
 	recent.MaxClients = 60
 	for _, c := range []struct {
 		cfg     gpusim.Config
-		card    string // architecture, compute capability, cores, MiB, MB/s
+		card    string // compute capability, MiB, MB/s
 		mps     MPS
 		answers Answers
 	}{
-		{gpusim.Config{}, "pascal 6.1 3840 12196 32000", old, pascal},
-		{gpusim.Config{Driver: "590"}, "pascal 6.1 3840 12196 32000", old, pascal},
-		{gpusim.Config{Model: "v100"}, "volta 7.0 5120 16160 32000", young, volta},
-		{gpusim.Config{Model: "v100", Driver: "470"}, "volta 7.0 5120 16160 32000", oldDriver, volta},
-		{gpusim.Config{Model: "a100"}, "ampere 8.0 6912 40960 64000", young, volta},
-		{gpusim.Config{Model: "a100", MIG: true}, "ampere 8.0 0 40960 64000", young, inMIG},
-		{gpusim.Config{Model: "h200"}, "hopper 9.0 16896 143771 128000", young, all},
-		{gpusim.Config{Model: "h200", Driver: "555"}, "hopper 9.0 16896 143771 128000", multiUser, all},
-		{gpusim.Config{Model: "h200", Driver: "590"}, "hopper 9.0 16896 143771 128000", recent, all},
+		{gpusim.Config{}, "6.1 12196 32000", old, pascal},
+		{gpusim.Config{Driver: "590"}, "6.1 12196 32000", old, pascal},
+		{gpusim.Config{Model: "v100"}, "7.0 16160 32000", young, volta},
+		{gpusim.Config{Model: "v100", Driver: "470"}, "7.0 16160 32000", oldDriver, volta},
+		{gpusim.Config{Model: "a100"}, "8.0 40960 64000", young, volta},
+		{gpusim.Config{Model: "a100", MIG: true}, "8.0 40960 64000", young, inMIG},
+		{gpusim.Config{Model: "h200"}, "9.0 143771 128000", young, all},
+		{gpusim.Config{Model: "h200", Driver: "555"}, "9.0 143771 128000", multiUser, all},
+		{gpusim.Config{Model: "h200", Driver: "590"}, "9.0 143771 128000", recent, all},
 	} {
 		t.Run(fmt.Sprintf("%s MIG %v driver %s", c.cfg.Model, c.cfg.MIG, c.cfg.Driver), func(t *testing.T) {
 			lib, _ := machine(t, c.cfg)
 			d := lib.Devices()[0]
-			must.Equal(t, fmt.Sprintln(d.Arch, d.Compute, d.Cores, d.MemMiB, d.PCIeMBps), c.card+"\n")
+			must.Equal(t, fmt.Sprintln(d.Compute, d.MemMiB, d.PCIeMBps), c.card+"\n")
 			must.Equal(t, d.MPS, c.mps)
 			must.Equal(t, d.Answers, c.answers, d.Refusals)
 			can := c.cfg.Model == "a100" || c.cfg.Model == "h200"

@@ -167,7 +167,7 @@ func (v *view) process(i int) Process {
 
 // figures are the NVML figures a fault can be set for.
 var figures = []string{
-	"handle", "name", "uuid", "minor", "arch", "cores", "memory", "utilization", "pcie-throughput",
+	"handle", "name", "uuid", "minor", "arch", "memory", "utilization", "pcie-throughput",
 	"pcie-link", "power", "processes", "mps-processes", "process-utilization", "gpm", "mig",
 }
 

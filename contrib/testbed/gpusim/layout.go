@@ -16,7 +16,7 @@ import (
 // limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 16
+	version    = 17
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -164,10 +164,8 @@ type instance struct {
 
 // card is what a kind of GPU is.
 type card struct {
-	Arch        int
 	CCMajor     int
 	CCMinor     int
-	Cores       int
 	SMs         int
 	PCIeGen     int
 	PCIeWidth   int

@@ -5,14 +5,6 @@ import (
 	"slices"
 )
 
-// NVML's architecture numbers, nvmlDeviceArchitecture_t.
-const (
-	archPascal = 4
-	archVolta  = 5
-	archAmpere = 7
-	archHopper = 9
-)
-
 // What a card reports.
 const (
 	capMPSList = 1 << iota // MPS clients as processes of their own (Volta and later)
@@ -41,7 +33,7 @@ const clientsRecent = 60
 var models = map[string]model{
 	"titanxp": {
 		name: "TITAN Xp", card: card{
-			Arch: archPascal, CCMajor: 6, CCMinor: 1, SMs: 30, Cores: 3840,
+			CCMajor: 6, CCMinor: 1, SMs: 30,
 			MemTotal: 12196, PCIeGen: 3, PCIeWidth: 16, LinkMBps: 32000,
 			MaxClients: 16, SameUser: true, MemContext: 25,
 			PowerIdle: 10, PowerActive: 80, PowerMax: 250,
@@ -49,7 +41,7 @@ var models = map[string]model{
 	},
 	"v100": {
 		name: "Tesla V100-SXM2-16GB", card: card{
-			Arch: archVolta, CCMajor: 7, CCMinor: 0, SMs: 80, Cores: 5120,
+			CCMajor: 7, CCMinor: 0, SMs: 80,
 			MemTotal: 16160, PCIeGen: 3, PCIeWidth: 16, LinkMBps: 32000,
 			Caps: capMPSList, MaxClients: 48, MemContext: 30,
 			PowerIdle: 38, PowerActive: 60, PowerMax: 300,
@@ -57,7 +49,7 @@ var models = map[string]model{
 	},
 	"a100": {
 		name: "NVIDIA A100-SXM4-40GB", card: card{
-			Arch: archAmpere, CCMajor: 8, CCMinor: 0, SMs: 108, Cores: 6912,
+			CCMajor: 8, CCMinor: 0, SMs: 108,
 			MemTotal: 40960, PCIeGen: 4, PCIeWidth: 16, LinkMBps: 64000,
 			Caps: capMPSList | capMIG, MaxClients: 48, MemContext: 30,
 			PowerIdle: 45, PowerActive: 75, PowerMax: 400,
@@ -66,7 +58,7 @@ var models = map[string]model{
 	},
 	"h200": {
 		name: "NVIDIA H200", card: card{
-			Arch: archHopper, CCMajor: 9, CCMinor: 0, SMs: 132, Cores: 16896,
+			CCMajor: 9, CCMinor: 0, SMs: 132,
 			MemTotal: 143771, PCIeGen: 5, PCIeWidth: 16, LinkMBps: 128000,
 			Caps: capMPSList | capGPM | capMIG, MaxClients: 48, MemContext: 30,
 			PowerIdle: 75, PowerActive: 115, PowerMax: 700,

@@ -78,8 +78,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *dst, unsigned i
 	}
 
 NUMBER_GETTER(nvmlDeviceGetMinorNumber, SIM_F_MINOR, DEVICE, d->minor)
-NUMBER_GETTER(nvmlDeviceGetArchitecture, SIM_F_ARCH, DEVICE, d->arch)
-NUMBER_GETTER(nvmlDeviceGetNumGpuCores, SIM_F_CORES, WHOLE, d->cores)
 NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkGeneration, SIM_F_PCIE_LINK, DEVICE, d->pcie_gen)
 NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkWidth, SIM_F_PCIE_LINK, DEVICE, d->pcie_width)
 
