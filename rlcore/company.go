@@ -24,7 +24,7 @@ func (m *company) gather(r *Rules, running []Running) {
 	m.jobs, m.elapsedS, m.profiles, m.tracks = m.jobs[:0], m.elapsedS[:0], m.profiles[:0], m.tracks[:0]
 	for i := range running {
 		x := &running[i]
-		tr := r.newTrack(x.Profile, x.DoneS, x.ElapsedS)
+		tr := newTrack(x.Profile, x.DoneS, x.ElapsedS)
 		if x.Profile != nil && x.MemLimitMiB > 0 {
 			tr.spare = max(0, x.MemLimitMiB-x.Profile.NeedMiB(r.margin()))
 		}

@@ -1,7 +1,6 @@
 package rlcore
 
 import (
-	"cmp"
 	"math"
 )
 
@@ -9,6 +8,9 @@ const (
 	// paceError is the relative error allowed for in a running job's progress: about twice the contention law's own (see
 	// contention.MPS).
 	paceError = 0.1
+	// slackS is the error allowed for in a member's position in its run, s: Slurm reports starts in whole seconds, and a
+	// released job takes a moment to start.
+	slackS = 3.0
 	// maxMoments bounds the moments at which fits sums memory.
 	maxMoments = 4096
 )
@@ -34,9 +36,8 @@ type track struct {
 
 // newTrack starts a track, with p = nil for an unknown job. The progress so far is predicted, not measured, but a
 // member was never faster than alone.
-func (r *Rules) newTrack(p *Profile, done, elapsed float64) track {
-	slack := cmp.Or(r.SlackS, defaultSlackS)
-	return track{p: p, slowest: 1, lo: done*(1-paceError) - slack, hi: min(done*(1+paceError), max(elapsed, done)) + slack}
+func newTrack(p *Profile, done, elapsed float64) track {
+	return track{p: p, slowest: 1, lo: done*(1-paceError) - slackS, hi: min(done*(1+paceError), max(elapsed, done)) + slackS}
 }
 
 // most returns the most memory that the member may hold during the next step seconds, MiB. Its window of the series

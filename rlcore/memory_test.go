@@ -148,7 +148,7 @@ func TestMostOfAWindow(t *testing.T) {
 			p.Series = append(p.Series, Use{MemMiB: mib})
 		}
 		p.DurationS = float64(len(p.Series)) * p.PeriodS
-		tr := new(Rules).newTrack(p, rapid.Float64Range(0, p.DurationS).Draw(t, "done"), 0)
+		tr := newTrack(p, rapid.Float64Range(0, p.DurationS).Draw(t, "done"), 0)
 		step, slowest := rapid.Float64Range(0.1, 4).Draw(t, "step"), rapid.Float64Range(1, 3).Draw(t, "slowest")
 		for ; tr.lo < p.LongestS(); tr.lo, tr.hi = tr.lo+step/slowest, tr.hi+step {
 			want := 0.0

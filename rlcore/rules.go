@@ -18,7 +18,6 @@ const (
 const (
 	defaultMemMargin  = 0.05
 	defaultMaxMembers = 5
-	defaultSlackS     = 3.0
 	defaultTrust      = 1.0
 )
 
@@ -36,9 +35,6 @@ type Rules struct {
 	MaxDelayS float64
 	// MaxSlowdown is the site's contract for jobs without one. Default 0 = none.
 	MaxSlowdown float64
-	// SlackS is the error allowed for in a member's position in its run, s: Slurm reports starts in whole seconds, and a
-	// released job takes a moment to start. Default 3.
-	SlackS float64
 	// Trust is how many standard deviations are added to a predicted slowdown before it is compared with a contract, a
 	// limit or a due; one more counts for dues and limits at a first meeting. Default 1.
 	Trust float64

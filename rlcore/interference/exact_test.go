@@ -116,7 +116,7 @@ func TestPosteriorIsExact(t *testing.T) {
 func TestRolesAreOpposed(t *testing.T) {
 	m := New(&contention.MPS)
 	for i := range 6 {
-		m.all(nil, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), 3)
+		m.all(anyCard, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), 3)
 	}
 	withA, stranger := predicted(m, pairOf("new", "a", 0.8, 0.8)), predicted(m, pairOf("new", "stranger", 0.8, 0.8))
 	if withA.Slowdown >= stranger.Slowdown {

@@ -31,7 +31,7 @@ func newAdditive(seed uint64, strong float64) *additive {
 	law, dst := New(&contention.MPS), make([]rlcore.Prediction, 2)
 	for i, v := range w.apps {
 		for j, a := range w.apps {
-			law.Predict(dst, nil, []*rlcore.Profile{v, a})
+			law.Predict(dst, anyCard, []*rlcore.Profile{v, a})
 			w.pair[[2]*rlcore.Profile{v, a}] = strong * (dst[0].Slowdown - 1 + 0.05) * as[i] * of[j]
 		}
 	}
@@ -63,7 +63,7 @@ func TestPairsTeachGroups(t *testing.T) {
 				for i, v := range w.apps {
 					for _, a := range w.apps[:i] {
 						pair := []*rlcore.Profile{v, a}
-						m.all(nil, pair, w.truth(pair)...)
+						m.all(anyCard, pair, w.truth(pair)...)
 					}
 				}
 				r := rand.New(rand.NewPCG(seed, 2))
@@ -73,7 +73,7 @@ func TestPairsTeachGroups(t *testing.T) {
 					for _, k := range r.Perm(len(w.apps))[:size] {
 						members = append(members, w.apps[k])
 					}
-					m.Predict(dst, nil, members)
+					m.Predict(dst, anyCard, members)
 					for i, s := range w.truth(members) {
 						sd += dst[i].SD
 						predicted, measured, off, n = predicted+dst[i].Slowdown, measured+s, off+math.Abs(dst[i].Slowdown-s), n+1
@@ -113,7 +113,7 @@ func TestFirstMeetings(t *testing.T) {
 		{app("a", "other"), c},
 		{c, app("a", "other")},
 	} {
-		m.all(nil, seen, 1.2)
+		m.all(anyCard, seen, 1.2)
 	}
 	for _, x := range []struct {
 		members []*rlcore.Profile
@@ -125,7 +125,7 @@ func TestFirstMeetings(t *testing.T) {
 		{[]*rlcore.Profile{a, b, d}, []bool{false, true, true}},
 		{[]*rlcore.Profile{a, b, b}, []bool{false, true, true}}, // b next to b
 	} {
-		for i, p := range predictions(m, corun{nil, x.members, nil}) {
+		for i, p := range predictions(m, corun{anyCard, x.members, nil}) {
 			if p.First != x.want[i] {
 				t.Errorf("%s of %d members: first %v, want %v", x.members[i].App, len(x.members), p.First, x.want[i])
 			}

@@ -59,9 +59,6 @@ func New(law *contention.Law) *Model {
 
 // way returns what is believed of the card's way of sharing.
 func (m *Model) way(spec *rlcore.GPUSpec) *way {
-	if spec == nil {
-		return m.wayOf("")
-	}
 	return m.wayOf(spec.Sharing)
 }
 
@@ -121,10 +118,7 @@ func (m *Model) Predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members [
 func (m *Model) answer(spec *rlcore.GPUSpec, members []*rlcore.Profile) *answer {
 	var g group
 	copy(g[:], members)
-	var on kindOfCard
-	if spec != nil {
-		on = kindOfCard{spec.Model, spec.Sharing, spec.PCIeMBps}
-	}
+	on := kindOfCard{spec.Model, spec.Sharing, spec.PCIeMBps}
 	if m.kept == nil || on != m.keptOn { // mostly one card is asked about many times
 		if m.keptBy == nil {
 			m.keptBy = map[kindOfCard]map[group]*answer{}

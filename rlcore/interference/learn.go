@@ -121,11 +121,7 @@ func newLearned(law *contention.Law) learned {
 func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, spec *rlcore.GPUSpec,
 	members []*rlcore.Profile, i int,
 ) []term {
-	var model rlcore.Identity
-	if spec != nil {
-		model.App = spec.Model
-	}
-	of := name(members[i])
+	model, of := rlcore.Identity{App: spec.Model}, name(members[i])
 	m.x = append(m.x[:0],
 		term{card, model, l.find(card, model), 1},
 		term{victim, of, l.find(victim, of), 1})

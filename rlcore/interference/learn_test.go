@@ -13,6 +13,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
+// anyCard is a card of which nothing is said.
+var anyCard = &rlcore.GPUSpec{}
+
 // corun is one observation.
 type corun struct {
 	spec    *rlcore.GPUSpec
@@ -40,7 +43,7 @@ func drawApps(t *rapid.T) []*rlcore.Profile {
 }
 
 func drawCorun(t *rapid.T, apps []*rlcore.Profile) corun {
-	c := corun{spec: rapid.SampledFrom([]*rlcore.GPUSpec{nil, &rlcore.TitanXp}).Draw(t, "card")}
+	c := corun{spec: rapid.SampledFrom([]*rlcore.GPUSpec{anyCard, &rlcore.TitanXp}).Draw(t, "card")}
 	for range rapid.IntRange(2, 4).Draw(t, "members") {
 		c.members = append(c.members, rapid.SampledFrom(apps).Draw(t, "app"))
 		c.slow = append(c.slow, rapid.OneOf(
@@ -172,13 +175,13 @@ func TestScaleIsLearned(t *testing.T) {
 		m := New(&contention.MPS)
 		for i := range 60 {
 			ab := pairOf(fmt.Sprint("a", i), fmt.Sprint("b", i), 0.5+0.4*float64(i%7)/6, 0.8)
-			p, sign := predictions(m, corun{nil, ab, nil})[0], float64(1-i%2*2)
-			m.all(nil, ab, p.Slowdown+sign*off*p.SD)
+			p, sign := predictions(m, corun{anyCard, ab, nil})[0], float64(1-i%2*2)
+			m.all(anyCard, ab, p.Slowdown+sign*off*p.SD)
 		}
-		if got, clone := m.way(nil).learned.scale, m.Clone().way(nil).learned.scale; got != clone {
+		if got, clone := m.way(anyCard).learned.scale, m.Clone().way(anyCard).learned.scale; got != clone {
 			t.Errorf("scale %v, of a clone %v", got, clone)
 		}
-		return m.way(nil).learned.scale
+		return m.way(anyCard).learned.scale
 	}
 	if over, under := scale(2.5), scale(0.2); over < 1.2 || under > 0.8 || under < 1/mostScale {
 		t.Errorf("scale %.2f where all differ by 2.5 SD, %.2f where by 0.2", over, under)
@@ -196,10 +199,10 @@ func pairOf(a, b string, ga, gb float64) []*rlcore.Profile {
 func TestLearns(t *testing.T) {
 	m := New(&contention.MPS)
 	ab := pairOf("a", "b", 0.8, 0.8)
-	ask := func(p []*rlcore.Profile) rlcore.Prediction { return predictions(m, corun{nil, p, nil})[0] }
+	ask := func(p []*rlcore.Profile) rlcore.Prediction { return predictions(m, corun{anyCard, p, nil})[0] }
 	law := ask(ab)
 	for range 20 {
-		m.all(nil, ab, 1.05, 2.5)
+		m.all(anyCard, ab, 1.05, 2.5)
 	}
 	if p := ask(ab); math.Abs(p.Slowdown-1.05) > 0.03 || p.SD > 0.05 {
 		t.Errorf("seen 20 times at 1.05: %+v", p)
@@ -222,19 +225,19 @@ func TestOneAbsurdObservation(t *testing.T) {
 	sane, odd := New(&contention.MPS), New(&contention.MPS)
 	for _, m := range []*Model{sane, odd} {
 		for i := range 4 {
-			m.all(nil, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), 1.5, 1.5)
+			m.all(anyCard, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), 1.5, 1.5)
 		}
 		for range 3 {
-			m.all(nil, pairOf("a", "b", 0.8, 0.8), 1.5, 1.5)
+			m.all(anyCard, pairOf("a", "b", 0.8, 0.8), 1.5, 1.5)
 		}
 	}
-	odd.all(nil, pairOf("a", "b", 0.8, 0.8), 1000, 1.5)
-	odd.all(nil, pairOf("a", "c", 0.8, 0.8), 1000, 1.5)
+	odd.all(anyCard, pairOf("a", "b", 0.8, 0.8), 1000, 1.5)
+	odd.all(anyCard, pairOf("a", "c", 0.8, 0.8), 1000, 1.5)
 	for _, c := range []struct {
 		with string
 		most float64
 	}{{"b", 1.15}, {"o1", 1.1}, {"new", 1.25}} {
-		ask := corun{nil, pairOf("a", c.with, 0.8, 0.8), nil}
+		ask := corun{anyCard, pairOf("a", c.with, 0.8, 0.8), nil}
 		if s, o := predictions(sane, ask)[0], predictions(odd, ask)[0]; o.Slowdown > c.most*s.Slowdown {
 			t.Errorf("with %s: %+v, without the outliers %+v", c.with, o, s)
 		}
@@ -244,13 +247,13 @@ func TestOneAbsurdObservation(t *testing.T) {
 func TestObserveIgnoresWhatCannotBe(t *testing.T) {
 	m := New(&contention.MPS)
 	ab := pairOf("a", "b", 0.8, 0.8)
-	m.Observe(nil, nil, 2, math.NaN())
-	m.all(nil, ab[:1], 1)
-	m.all(nil, []*rlcore.Profile{ab[0], nil}, 2, 2)
-	m.all(nil, []*rlcore.Profile{ab[0], {App: "c"}}, 2, 2)
-	m.Observe(nil, slices.Repeat(ab[:1], 17), 2, math.NaN())
-	m.all(nil, ab, math.NaN(), -1)
-	if l := m.way(nil).learned; len(l.cells) != 0 || len(l.names) != 0 {
+	m.Observe(anyCard, nil, 2, math.NaN())
+	m.all(anyCard, ab[:1], 1)
+	m.all(anyCard, []*rlcore.Profile{ab[0], nil}, 2, 2)
+	m.all(anyCard, []*rlcore.Profile{ab[0], {App: "c"}}, 2, 2)
+	m.Observe(anyCard, slices.Repeat(ab[:1], 17), 2, math.NaN())
+	m.all(anyCard, ab, math.NaN(), -1)
+	if l := m.way(anyCard).learned; len(l.cells) != 0 || len(l.names) != 0 {
 		t.Errorf("learned %+v", l)
 	}
 }

@@ -42,9 +42,9 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 		return Lesson{}, false
 	}
 	law, off, _ := m.compare(spec, members, slowdown, predicted)
-	l := Lesson{Victim: members[0].App, Owner: members[0].Owner, Slowdown: slowdown, Law: law, Off: off}
-	if spec != nil {
-		l.Card, l.Sharing = spec.Model, spec.Sharing
+	l := Lesson{
+		Card: spec.Model, Sharing: spec.Sharing, Victim: members[0].App, Owner: members[0].Owner,
+		Slowdown: slowdown, Law: law, Off: off,
 	}
 	for _, p := range members {
 		u := p.Mean()

@@ -88,7 +88,7 @@ func measuredSets(t testing.TB) (out []measuredSet) {
 // observe shows the model rows of a table.
 func (s *measuredSet) observe(m *Model, rows []Pair) {
 	for i := range rows {
-		m.Observe(nil, rows[i].Members(s.profiles), rows[i].Slowdown, math.NaN())
+		m.Observe(anyCard, rows[i].Members(s.profiles), rows[i].Slowdown, math.NaN())
 	}
 }
 
@@ -156,7 +156,7 @@ func TestMeasured(t *testing.T) {
 				}
 				m := New(s.law)
 				s.observe(m, saw)
-				r := Score(m, nil, s.profiles, rest)
+				r := Score(m, anyCard, s.profiles, rest)
 				measuredUse := strings.HasPrefix(s.name, "alnair")
 				if (measuredUse || seen >= 50) && r.MAE >= min(r.BaselineSumUtil.MAE, r.BaselineConstant.MAE) {
 					t.Errorf("%s after %d pairs, seed %d: mean error %.3f, of a constant %.3f, of the sum of both uses %.3f", s.name, seen,
@@ -164,7 +164,7 @@ func TestMeasured(t *testing.T) {
 				}
 				c.add(r)
 				if s.triples != nil {
-					three.add(Score(m, nil, s.profiles, s.triples))
+					three.add(Score(m, anyCard, s.profiles, s.triples))
 				}
 				if seen == 0 {
 					break
@@ -180,7 +180,7 @@ func TestMeasured(t *testing.T) {
 			var c scores
 			m := New(s.law)
 			s.observe(m, s.pairs)
-			c.add(Score(m, nil, s.profiles, s.triples))
+			c.add(Score(m, anyCard, s.profiles, s.triples))
 			t.Logf("| %-32s |  all |%v", s.name+", threes", &c)
 		}
 	}

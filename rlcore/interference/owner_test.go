@@ -23,7 +23,7 @@ func owned(owner string, ps ...*rlcore.Profile) []*rlcore.Profile {
 
 func predicted(m *Model, members []*rlcore.Profile) rlcore.Prediction {
 	dst := make([]rlcore.Prediction, len(members))
-	m.Predict(dst, nil, members)
+	m.Predict(dst, anyCard, members)
 	return dst[0]
 }
 
@@ -37,7 +37,7 @@ func TestANameIsItsOwners(t *testing.T) {
 
 	m := New(&contention.MPS)
 	for range 200 {
-		m.all(nil, eve, 50, 50)
+		m.all(anyCard, eve, 50, 50)
 	}
 	m.Forbid(eve[0].Identity(), eve[1].Identity())
 	m.Doubt(eve[0].Identity(), []rlcore.Identity{eve[1].Identity()})
@@ -54,11 +54,11 @@ func TestANameIsItsOwners(t *testing.T) {
 			most)
 	}
 	for range 5 {
-		m.all(nil, ann, 1.1, 1.1)
+		m.all(anyCard, ann, 1.1, 1.1)
 	}
 	honest := New(&contention.MPS)
 	for range 5 {
-		honest.all(nil, ann, 1.1, 1.1)
+		honest.all(anyCard, ann, 1.1, 1.1)
 	}
 	// The model of card is everybody's.
 	if got, want := predicted(m, ann).Slowdown, predicted(honest, ann).Slowdown; math.Abs(got-want) > 0.05 {
@@ -72,13 +72,13 @@ func TestOthersAreAPrior(t *testing.T) {
 	m := New(&contention.MPS)
 	law := predicted(m, owned("ann", ab...)).Slowdown
 	for range 5 {
-		m.all(nil, owned("ann", ab...), 1.05, 1.05)
+		m.all(anyCard, owned("ann", ab...), 1.05, 1.05)
 	}
 	if own, bob := predicted(m, owned("ann", ab...)).Slowdown,
 		predicted(m, owned("bob", ab...)).Slowdown; !(own < bob && bob < law) {
 		t.Errorf("ann's slowdown %.3f, bob's %.3f, by the law %.3f", own, bob, law)
 	}
-	l, ok := m.Lesson(nil, owned("ann", ab...), 1.05, math.NaN())
+	l, ok := m.Lesson(anyCard, owned("ann", ab...), 1.05, math.NaN())
 	if !ok || l.Owner != "ann" || len(l.Owners) != 1 || l.Owners[0] != "ann" {
 		t.Errorf("lesson %+v", l)
 	}
@@ -97,9 +97,9 @@ func TestOneUsersWeightIsBounded(t *testing.T) {
 			return owned("eve", using(fmt.Sprint("e", i), 0.3+0.6*float64(i%7)/6, 0.1+0.8*float64(i%5)/4, 0.01))[0]
 		}
 		for i := range 2000 {
-			m.all(nil, []*rlcore.Profile{eve(i), eve(i/40 + i)}, 100, 100)
+			m.all(anyCard, []*rlcore.Profile{eve(i), eve(i/40 + i)}, 100, 100)
 		}
-		for _, l := range []*learned{&m.way(nil).learned, &m.way(nil).site} {
+		for _, l := range []*learned{&m.way(anyCard).learned, &m.way(anyCard).site} {
 			if l.held["eve"] > mostCells || l.places["eve"] > mostOfOwner+1 {
 				t.Errorf("of %d names eve has %d cells and %d places", names, l.held["eve"], l.places["eve"])
 			}
@@ -108,14 +108,14 @@ func TestOneUsersWeightIsBounded(t *testing.T) {
 			t.Errorf("after %d names ann's slowdown is believed to be %.2f, at most %.2f", names, got, most)
 		}
 		for range 5 {
-			m.all(nil, ann, 1.1, 1.1)
+			m.all(anyCard, ann, 1.1, 1.1)
 		}
 		own, clone := predicted(m, ann), m.Clone()
 		if math.Abs(own.Slowdown-1.1) > 0.1 {
 			t.Errorf("ann's own co-runs at 1.1: %+v", own)
 		}
 		if got := predicted(clone, ann); math.Abs(got.Slowdown-own.Slowdown) > 1e-6 ||
-			clone.way(nil).site.places["eve"] != m.way(nil).site.places["eve"] {
+			clone.way(anyCard).site.places["eve"] != m.way(anyCard).site.places["eve"] {
 			t.Errorf("a clone believes %+v instead of %+v", got, own)
 		}
 	}

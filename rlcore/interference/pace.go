@@ -46,7 +46,7 @@ func (b *belief) correct(s, mean float64) rlcore.Prediction {
 func demand(spec *rlcore.GPUSpec, p *rlcore.Profile, t float64) contention.Demand {
 	u := p.At(t)
 	d := contention.Demand{GPU: u.GPU, Core: u.Core, StepS: p.StepS}
-	if spec != nil && spec.PCIeMBps > 0 {
+	if spec.PCIeMBps > 0 {
 		d.PCIe = min(1, u.PCIeMBps/spec.PCIeMBps)
 	}
 	return d

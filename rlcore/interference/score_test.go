@@ -15,7 +15,7 @@ func TestScoreOfGroups(t *testing.T) {
 	for _, p := range append(pairOf("a", "b", 0.9, 0.9), pairOf("c", "d", 0.9, 0.9)...) {
 		profiles[p.App] = p
 	}
-	r := Score(New(&contention.MPS), nil, profiles, []Pair{
+	r := Score(New(&contention.MPS), anyCard, profiles, []Pair{
 		{Victim: "a", Aggressor: "b", Slowdown: 1.7},
 		{Victim: "a", Aggressor: "b", More: []string{"c", "d"}, Slowdown: 3.4},
 		{Victim: "a", Aggressor: "b", More: []string{"x"}, Slowdown: 2},
@@ -53,7 +53,7 @@ func TestScore(t *testing.T) {
 	}
 	m := New(&contention.MPS)
 	of := func(v, a string) float64 {
-		return predictions(m, corun{nil, []*rlcore.Profile{solo[v], solo[a]}, nil})[0].Slowdown
+		return predictions(m, corun{anyCard, []*rlcore.Profile{solo[v], solo[a]}, nil})[0].Slowdown
 	}
 	pair := func(v, a string, slowdown float64) Pair { return Pair{Victim: v, Aggressor: a, Slowdown: slowdown} }
 	pairs := []Pair{
@@ -61,7 +61,7 @@ func TestScore(t *testing.T) {
 		pair("half", "idle", 2*of("half", "idle")),
 	}
 	strange := []Pair{pair("half", "stranger", 2), pair("half", "full", math.NaN()), pair("half", "full", 0)}
-	r := Score(m, nil, solo, append(pairs, strange...))
+	r := Score(m, anyCard, solo, append(pairs, strange...))
 	near := func(what string, got, want float64) {
 		t.Helper()
 		if math.Abs(got-want) > 1e-9 {
@@ -82,7 +82,7 @@ func TestScore(t *testing.T) {
 	near("constant", r.BaselineConstant.MAE, (math.Abs(c-pairs[0].Slowdown)+math.Abs(c-pairs[2].Slowdown))/3)
 	near("a constant's rank correlation", r.BaselineConstant.Spearman, 0)
 
-	text, err := json.Marshal(Score(m, nil, solo, nil))
+	text, err := json.Marshal(Score(m, anyCard, solo, nil))
 	want := `{"n":0,"mae":0,"spearman":0,"median_rel_error":0,"within_sd":0,"baseline_constant":{"mae":0,"spearman":0},"baseline_sum_util":{"mae":0,"spearman":0},"missing":0}`
 	if err != nil || string(text) != want {
 		t.Errorf("nothing to score: %s, %v", text, err)

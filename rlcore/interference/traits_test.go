@@ -70,7 +70,7 @@ func TestLessonsAreBounded(t *testing.T) {
 			pairOf("a", "b", 0.8, 0.8),
 			{using("c", 1, 1, 1e-9), using("d", 0, 0.5, 1e9)},
 		} {
-			for _, p := range predictions(m, corun{nil, members, nil}) {
+			for _, p := range predictions(m, corun{anyCard, members, nil}) {
 				if !(p.Slowdown >= 1) || math.IsInf(p.Slowdown, 1) || !(p.SD > 0) || math.IsInf(p.SD, 1) {
 					t.Fatalf("%+v", p)
 				}

@@ -22,8 +22,6 @@ type Outcome struct {
 	Slowdown float64
 	Failures int  // runs that ran out of memory
 	TimedOut bool // it was ended at its limit
-	// DelayedS is how long it waited next to an idle GPU, s.
-	DelayedS float64
 	// PlainEndS is when plain Slurm would have ended it; see schedule.Plain.
 	PlainEndS float64
 	// Harmed: it was ended at its limit, and alone it would have ended before.
@@ -66,7 +64,7 @@ func (s *Sim) Result() (*Result, error) {
 		soloS := s.truth(i, j.gpu).DurationS
 		o := Outcome{
 			ID: j.ID, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu, On: j.on,
-			SoloS: soloS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, TimedOut: j.timedOut, DelayedS: j.delayed,
+			SoloS: soloS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, TimedOut: j.timedOut,
 			Harmed: j.timedOut && soloS < j.LimitS,
 		}
 		if j.done > 0 {

@@ -61,7 +61,6 @@ type jobState struct {
 	on             []int // its GPUs, if it is foreign
 	timedOut       bool
 	done           float64 // solo work of its last run, s
-	delayed        float64 // next to an idle GPU, s
 }
 
 // Next runs until a decision is due and reports whether one is. It returns false
@@ -194,7 +193,7 @@ func (s *Sim) Start(pending []int) {
 func (s *Sim) begin(p int, on []int) {
 	i := s.wait[p]
 	j := &s.jobs[i]
-	j.started, j.gpu, j.delayed = s.now, on[0], max(j.delayed, s.state.Pending[p].DelayedS)
+	j.started, j.gpu = s.now, on[0]
 	s.plain.Runs(j.Plainly(), on, s.now, s.now)
 	truth := s.truth(i, on[0])
 	latest := s.cfg.latestEnd(&j.Arrival, truth.DurationS, s.now)

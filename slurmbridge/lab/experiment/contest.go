@@ -106,7 +106,6 @@ type Line struct {
 	MakespanVsFifoSD float64 `json:"makespan_vs_fifo_sd,omitempty"`
 	Thesis           float64 `json:"thesis_makespan_vs_sjf,omitempty"`
 	TurnaroundS      float64 `json:"mean_turnaround_s"`
-	TurnaroundSD     float64 `json:"mean_turnaround_sd_s"`
 	MeanSlowdown     float64 `json:"mean_slowdown"`
 	P95Slowdown      float64 `json:"p95_slowdown"`
 	MaxSlowdown      float64 `json:"worst_slowdown"`
@@ -216,7 +215,7 @@ func (c *contest) bestOther(name string) (best []*sim.Result) {
 
 // sum sets what doesn't compare with others.
 func (l *Line) sum(rs []*sim.Result) {
-	l.TurnaroundS, l.TurnaroundSD = over(rs, func(_ int, r *sim.Result) float64 { return r.MeanTurnaroundS })
+	l.TurnaroundS, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.MeanTurnaroundS })
 	l.MakespanS, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.MakespanS })
 	l.GPUUtil, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.GPUUtil })
 	l.MemUtil, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.MemUtil })
