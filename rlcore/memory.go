@@ -1,8 +1,6 @@
 package rlcore
 
-import (
-	"math"
-)
+import "math"
 
 const (
 	// paceError is the relative error allowed for in a running job's progress: about twice the contention law's own (see
@@ -37,7 +35,8 @@ type track struct {
 // newTrack starts a track, with p = nil for an unknown job. The progress so far is predicted, not measured, but a
 // member was never faster than alone.
 func newTrack(p *Profile, done, elapsed float64) track {
-	return track{p: p, slowest: 1, lo: done*(1-paceError) - slackS, hi: min(done*(1+paceError), max(elapsed, done)) + slackS}
+	most := min(done*(1+paceError), max(elapsed, done))
+	return track{p: p, slowest: 1, lo: done*(1-paceError) - slackS, hi: most + slackS}
 }
 
 // most returns the most memory that the member may hold during the next step seconds, MiB. Its window of the series

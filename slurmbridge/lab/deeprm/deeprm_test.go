@@ -27,8 +27,7 @@ func TestLearnersTrainAndAreReproducible(t *testing.T) {
 		var theta [2][]float32
 		for i := range theta {
 			a := New(k, 4, rand.New(rand.NewPCG(1, 1)))
-			o := Options{Seed: 1, Iterations: 4, Episodes: 4, JobSets: 1, Imitate: 3}
-			must.OK(t, a.Train(t.Context(), o, scenario, sim.Bare))
+			must.OK(t, a.Train(t.Context(), 1, 2, scenario, sim.Bare))
 			theta[i] = a.net.Theta
 		}
 		for i := range theta[0] {

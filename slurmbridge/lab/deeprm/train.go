@@ -1,7 +1,6 @@
 package deeprm
 
 import (
-	"cmp"
 	"context"
 	"math/bits"
 	"math/rand/v2"
@@ -14,14 +13,11 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// Options are a training's settings. A zero field means its default.
-type Options struct {
-	Seed       uint64
-	Iterations int // default 60
-	JobSets    int // an iteration; default 2
-	Episodes   int // for each job set; default 10 (DeepRM: 20)
-	Imitate    int // episodes of shortest-job-first to imitate first; default 20
-}
+const (
+	jobSets  = 2  // an iteration
+	episodes = 10 // for each job set (DeepRM: 20)
+	imitated = 20 // episodes of shortest-job-first, before the first iteration
+)
 
 // visit is one decision of an episode.
 type visit struct {
@@ -34,7 +30,7 @@ type visit struct {
 
 // course is a training under way. Two agents play, on two cores, and one optimiser steps.
 type course struct {
-	Options
+	seed     uint64
 	agent    *Agent
 	scenario func(r *rand.Rand) (sim.Config, error)
 	opt      nn.RMSProp
@@ -51,13 +47,11 @@ type worker struct {
 // shortest-job-first, as DeepRM does, then by REINFORCE. guard says what the card
 // itself allows. The parameters of the best validation are kept. The same seed
 // gives the same agent on any number of cores.
-func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand) (sim.Config, error),
+func (a *Agent) Train(ctx context.Context, seed uint64, iterations int, scenario func(r *rand.Rand) (sim.Config, error),
 	guard func() *rlcore.Guard,
 ) error {
-	o.Iterations, o.JobSets = cmp.Or(o.Iterations, 60), cmp.Or(o.JobSets, 2)
-	o.Episodes, o.Imitate = cmp.Or(o.Episodes, 10), cmp.Or(o.Imitate, 20)
 	c := &course{
-		Options: o, agent: a, scenario: scenario,
+		seed: seed, agent: a, scenario: scenario,
 		opt: nn.RMSProp{Rate: 0.001, Decay: 0.9, Eps: 1e-9}, // DeepRM's published optimiser
 	}
 	for k := range c.workers {
@@ -67,7 +61,7 @@ func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand
 		return err
 	}
 	for i := range 8 {
-		cfg, err := c.draw(o.Seed ^ 0xc0ffee + uint64(i))
+		cfg, err := c.draw(seed ^ 0xc0ffee + uint64(i))
 		if err != nil {
 			return err
 		}
@@ -79,14 +73,14 @@ func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand
 	}
 	keep := slices.Clone(a.net.Theta)
 	defer func() { copy(a.net.Theta, keep) }()
-	for it := range o.Iterations {
+	for it := range iterations {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if err := c.iterate(it); err != nil {
 			return err
 		}
-		if (it+1)%10 != 0 && it+1 != o.Iterations {
+		if (it+1)%10 != 0 && it+1 != iterations {
 			continue
 		}
 		check, err := c.validate()
@@ -118,8 +112,8 @@ func (c *course) step() {
 // imitate takes a step for each of some episodes of shortest-job-first.
 func (c *course) imitate() error {
 	w := c.workers[0]
-	for i := range c.Imitate {
-		cfg, err := c.draw(c.Seed + uint64(i))
+	for i := range imitated {
+		cfg, err := c.draw(c.seed + uint64(i))
 		if err != nil {
 			return err
 		}
@@ -150,15 +144,15 @@ func (c *course) validate() (float64, error) {
 
 // iterate plays an iteration's episodes and takes one step by them.
 func (c *course) iterate(it int) error {
-	sets := make([][][]visit, c.JobSets)
+	sets := make([][][]visit, jobSets)
 	for s := range sets {
-		cfg, err := c.draw(c.Seed + 1000 + uint64(it*c.JobSets+s))
+		cfg, err := c.draw(c.seed + 1000 + uint64(it*jobSets+s))
 		if err != nil {
 			return err
 		}
-		sets[s] = make([][]visit, c.Episodes)
-		err = c.share(c.Episodes, func(w worker, e int) (err error) {
-			r := rand.New(rand.NewPCG(c.Seed+uint64(it), uint64(s*c.Episodes+e)))
+		sets[s] = make([][]visit, episodes)
+		err = c.share(episodes, func(w worker, e int) (err error) {
+			r := rand.New(rand.NewPCG(c.seed+uint64(it), uint64(s*episodes+e)))
 			sets[s][e], _, err = w.play(cfg, w.guard,
 				func(prob []float64, _ *rlcore.Window, _ *Agent) int { return sample(prob, r) })
 			return err

@@ -99,7 +99,7 @@ func (c *Contender) gradient(ctx context.Context, train dqn.Scenario, e Effort, 
 	a := deeprm.New(deeprm.Kind(c.Name), c.world.M, rand.New(rand.NewPCG(seed, 0xd3)))
 	c.Note = fmt.Sprintf("%d iterations", e.Iterations)
 	c.policy = func(rlcore.Predictor) rlcore.Policy { return a.Alias() }
-	return a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, c.world.bare)
+	return a.Train(ctx, seed, e.Iterations, train, c.world.bare)
 }
 
 // network makes a contender decide by World.Trained, by the network in the program, or by one that it trains.
