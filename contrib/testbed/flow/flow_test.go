@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // ran is a job that ran on a GPU from when to when, s.
@@ -41,4 +42,14 @@ func TestFollowS(t *testing.T) {
 	if got := followS(r); got != 0.25 { // 2.5 and 0.25, the first two follow nothing
 		t.Error(got)
 	}
+}
+
+// Jobs that only sleep run on plain Slurm, where none of our programs is.
+func TestPlainSlurm(t *testing.T) {
+	base := &cluster.Setup{Build: "../../../build"}
+	cluster.Require(t, base.Build)
+	t.Parallel()
+	p, _, err := run(t.Context(), &options{base: base}, shape{1, 1}, []string{app(0), app(0)}, 1, false)
+	must.OK(t, err)
+	must.Equal(t, p.Taken > 0 && p.FollowS > 0, true, p)
 }
