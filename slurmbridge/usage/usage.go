@@ -251,7 +251,7 @@ func (r *Report) cell(c *column, l *Line) string {
 
 // table is the report as a table of some columns, with all lines up to limit, and what makes a row of a line.
 func (r *Report) table(limit int, columns []column, name func(string) string, figure func(*column, *Line) string) (
-	t table.Writer, row func(l *Line, label string) table.Row,
+	t table.Writer, row func(l *Line, label, owner string) table.Row,
 ) {
 	head := table.Row{string(r.By)}
 	if r.By == Job {
@@ -266,13 +266,9 @@ func (r *Report) table(limit int, columns []column, name func(string) string, fi
 	t.SetStyle(table.StyleLight)
 	t.SetColumnConfigs(align)
 	t.AppendHeader(append(head, "harm"))
-	row = func(l *Line, label string) table.Row {
+	row = func(l *Line, label, owner string) table.Row {
 		cells := table.Row{label}
 		if r.By == Job {
-			owner := ""
-			if l.Owner != "" {
-				owner = name(l.Owner)
-			}
 			cells = append(cells, owner)
 		}
 		for i := range columns {
@@ -282,7 +278,7 @@ func (r *Report) table(limit int, columns []column, name func(string) string, fi
 	}
 	for i := range r.Lines[:min(len(r.Lines), limit)] {
 		l := &r.Lines[i]
-		t.AppendRow(row(l, name(l.Name)))
+		t.AppendRow(row(l, name(l.Name), name(l.Owner)))
 	}
 	return t, row
 }
@@ -303,7 +299,7 @@ func (r *Report) Text(out io.Writer, limit int) {
 		t.AppendRow(table.Row{fmt.Sprintf("and %d more", more)})
 	}
 	t.AppendSeparator()
-	t.AppendRow(row(&r.Total, "all"))
+	t.AppendRow(row(&r.Total, "all", ""))
 	fmt.Fprintln(out, t.Render())
 	for _, note := range r.Notes {
 		fmt.Fprintf(out, "- %s\n", note)
