@@ -184,8 +184,7 @@ type Group struct {
 	Pinned  bool      `json:"pinned,omitempty"`
 	Decided time.Time `json:"decided"`
 	// Free is when the group could first have started: at its release.
-	Free  time.Time `json:"free,omitzero"`
-	Score float64   `json:"score,omitempty"`
+	Free time.Time `json:"free,omitzero"`
 	// Policy that chose it.
 	Policy string `json:"policy,omitempty"`
 }

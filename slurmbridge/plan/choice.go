@@ -87,12 +87,12 @@ func (r *pass) fill(g int, alone bool) (again bool) {
 			return true // it ends earlier there, if nothing else gets that GPU
 		}
 		before := r.checkpoint(node)
-		grown, why := r.draft(g, kind, number, dec.Jobs(), dec.Score, false)
+		grown, why := r.draft(g, kind, number, dec.Jobs(), false)
 		if why != placed {
 			r.rollBack(before)
 			first := number == 0 && kind == job.StartNow
 			if first && alone && (why == refused || r.checks < 0) {
-				if number, why = r.draft(g, kind, 0, dec.Jobs()[:1], dec.Score, true); why != placed {
+				if number, why = r.draft(g, kind, 0, dec.Jobs()[:1], true); why != placed {
 					r.rollBack(before)
 					number = 0
 				}

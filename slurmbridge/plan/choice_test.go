@@ -146,7 +146,7 @@ func TestExplanationsTakeNothingFromDecisions(t *testing.T) {
 			if dec.Combo == 0 {
 				break
 			}
-			number = s.take(g, job.StartNow, number, dec.Jobs(), dec.Score)
+			number = s.take(g, job.StartNow, number, dec.Jobs())
 			share(1, number)
 			s.refresh(s.now.GPUs[g].Node, number)
 		}

@@ -98,7 +98,7 @@ func (r *pass) makeGroups() {
 		}
 		on := r.gpus[members[0].gpu]
 		g := job.Group{
-			Kind: of.kind, State: job.Preparing, Node: on.node.Name, GPU: on.index, Decided: r.Snap.At, Score: of.score,
+			Kind: of.kind, State: job.Preparing, Node: on.node.Name, GPU: on.index, Decided: r.Snap.At,
 			Policy: r.Decider.Policy.Name(), Members: r.membersOf(members),
 			// A job that starts alone on an idle GPU could start on any, but with several nodes it might take the GPU of another
 			// group.

@@ -22,8 +22,8 @@ const (
 // draft takes the chosen jobs for GPU g, into a new group or the one of the given number, and finds shares that lead
 // them there. It makes no group that can't be sure of its GPU, or with members that could meet jobs that they may not
 // share with. whole: the only job gets all shares. It returns the group's number.
-func (r *pass) draft(g int, kind job.GroupKind, into int64, chosen []int, score float64, whole bool) (int64, verdict) {
-	number := r.take(g, kind, into, chosen, score)
+func (r *pass) draft(g int, kind job.GroupKind, into int64, chosen []int, whole bool) (int64, verdict) {
+	number := r.take(g, kind, into, chosen)
 	members, of := r.members(number), r.of(number)
 	r.limitMemory(members)
 	card := &r.State.GPUs[g]

@@ -23,7 +23,6 @@ type statement struct {
 type group struct {
 	node  string
 	kind  job.GroupKind
-	score float64
 	spare int // of the GPU's shares: left for a job that may join
 }
 
@@ -63,10 +62,10 @@ func (s *statement) rollBack(to checkpoint) {
 
 // take moves the jobs at the given indexes from the queue to a GPU, without shares: into a new group of a kind, or into
 // an earlier one, the last of all, if into isn't 0. It returns the group's number.
-func (s *statement) take(gpu int, kind job.GroupKind, into int64, at []int, score float64) int64 {
+func (s *statement) take(gpu int, kind job.GroupKind, into int64, at []int) int64 {
 	card := &s.now.GPUs[gpu]
 	if into == 0 {
-		s.groups = append(s.groups, group{node: card.Node, kind: kind, score: score})
+		s.groups = append(s.groups, group{node: card.Node, kind: kind})
 		into = -int64(len(s.groups))
 	}
 	for _, i := range at {

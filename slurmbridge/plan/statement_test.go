@@ -49,7 +49,7 @@ func on(card *rlcore.GPU) []string {
 func TestTakenJobsAreOnTheirGPU(t *testing.T) {
 	s := begun(5)
 	before := s.poll.State.GPUs[0].FreeCPUs
-	number := s.take(0, job.Join, 0, []int{1, 3}, 2)
+	number := s.take(0, job.Join, 0, []int{1, 3})
 	s.members(number)[0].Shares, s.members(number)[1].Shares = 30, 30
 	s.refresh("n1", 0)
 	must.Equal(t, ids(s), []string{"0", "2", "4"}, "in the queue")
@@ -64,7 +64,7 @@ func TestTakenJobsAreOnTheirGPU(t *testing.T) {
 // A group that may still grow holds a share for each member, so that the others look free.
 func TestAGroupThatMayGrowHoldsOneShareEach(t *testing.T) {
 	s := begun(3)
-	number := s.take(1, job.StartNow, 0, []int{0, 1}, 0)
+	number := s.take(1, job.StartNow, 0, []int{0, 1})
 	s.members(number)[0].Shares, s.members(number)[1].Shares = 50, 50
 	for open, want := range map[int64]int{number: 98, 0: 0} {
 		s.refresh("n1", open)
@@ -84,7 +84,7 @@ func TestRollBackUndoesAllSinceACheckpoint(t *testing.T) {
 			if k := len(s.groups); k > 0 && s.groups[k-1].node == node && rapid.Bool().Draw(t, "grows") {
 				into = -int64(k)
 			}
-			number := s.take(rapid.SampledFrom(s.poll.nodes[node]).Draw(t, "GPU"), job.StartNow, into, at, 1)
+			number := s.take(rapid.SampledFrom(s.poll.nodes[node]).Draw(t, "GPU"), job.StartNow, into, at)
 			s.of(number).spare = rapid.IntRange(0, 50).Draw(t, "spare")
 			for i := range s.members(number) {
 				s.members(number)[i].Shares = rapid.IntRange(1, 30).Draw(t, "shares")
