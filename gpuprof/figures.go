@@ -31,7 +31,6 @@ type Figure struct {
 	// Name is the figure's name in a record's unknown, mixed and divided, and in the label of
 	// gpuprof_figures_dropped_total.
 	Name string
-	Unit string
 	// Detail marks a part of another figure, which is known or unknown with it.
 	Detail bool
 	// Source is the nvml.Source of the figure's value; "" = agent/observe.go derives it.
@@ -61,16 +60,14 @@ type Figure struct {
 // Metric names a Prometheus gauge, without the prefix gpuprof_.
 type Metric struct{ Name, Help string }
 
-// Fraction reports whether the figure is a fraction of the card, 0..1.
-func (f *Figure) Fraction() bool { return f.Unit == fraction }
-
-const fraction = "fraction"
+// fraction reports whether the figure is a fraction of the card, 0..1.
+func (f *Figure) fraction() bool { return f.Most == 1 }
 
 // Recorded is the table of recorded figures, by Fig. A resource with a Source is sampled, stored and shown without
 // further code.
 var Recorded = []Figure{
 	FigGPU: {
-		Name: "gpu", Unit: fraction, Most: 1,
+		Name: "gpu", Most: 1,
 		Resource: func(u *rlcore.Use) *float64 { return &u.GPU }, Round: thousandths,
 		Metric: Metric{
 			"gpu_utilization_ratio",
@@ -84,11 +81,11 @@ var Recorded = []Figure{
 		Scale: 1,
 	},
 	FigCore: {
-		Name: "core", Unit: fraction, Most: 1,
+		Name: "core", Most: 1,
 		Resource: func(u *rlcore.Use) *float64 { return &u.Core }, Round: thousandths,
 	},
 	FigMem: {
-		Name: "mem", Unit: "MiB", Source: "memory", Most: 4 << 20, Sum: true,
+		Name: "mem", Source: "memory", Most: 4 << 20, Sum: true,
 		Resource: func(u *rlcore.Use) *float64 { return &u.MemMiB }, Held: true, Round: math.Ceil,
 		Metric: Metric{"gpu_memory_used_bytes", "Device memory in use, while the GPU has jobs."},
 		JobMetric: Metric{
@@ -98,17 +95,17 @@ var Recorded = []Figure{
 		Scale: 1 << 20,
 	},
 	FigPCIe: {
-		Name: "pcie", Unit: "MB/s", Most: 600e3, Sum: true,
+		Name: "pcie", Most: 600e3, Sum: true,
 		Resource: func(u *rlcore.Use) *float64 { return &u.PCIeMBps }, Round: tenths,
 		Metric: Metric{"gpu_pcie_bytes_per_second", "PCIe traffic in both directions, while the GPU has jobs."},
 		Scale:  1e6,
 	},
 	FigPower: {
-		Name: "power", Unit: "W", Source: "power", Nonzero: true, Most: 5e3, Sum: true,
+		Name: "power", Source: "power", Nonzero: true, Most: 5e3, Sum: true,
 		Metric: Metric{"gpu_power_watts", "Power drawn, while the GPU has jobs."}, Scale: 1,
 	},
 	FigMemBusy: {
-		Name: "mem_busy", Unit: fraction, Most: 1, Detail: true,
+		Name: "mem_busy", Most: 1, Detail: true,
 		// The interference model alone reads it: known or unknown with gpu.
 		Resource: func(u *rlcore.Use) *float64 { return &u.MemBusy }, Round: thousandths,
 	},

@@ -223,7 +223,7 @@ func resources(yield func(*Figure) bool) {
 
 // possible reports whether all values of the figure can be true.
 func (f *Figure) possible(vs ...float64) bool {
-	return finite(vs...) && (!f.Fraction() || !slices.ContainsFunc(vs, func(v float64) bool { return v > 1 }))
+	return finite(vs...) && (!f.fraction() || !slices.ContainsFunc(vs, func(v float64) bool { return v > 1 }))
 }
 
 // finite reports whether no value is negative, infinite or no number.

@@ -98,7 +98,7 @@ func (f *Figure) series(points series, to []rlcore.Use) {
 		of = (*Point).top
 	}
 	for i, v := range points.column(of) {
-		if f.Fraction() {
+		if f.fraction() {
 			v = min(1, v) // sums round
 		}
 		*f.Resource(&to[i]) = f.Round(v)

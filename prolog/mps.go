@@ -42,9 +42,6 @@ func (m *MPS) answer() time.Duration { return cmp.Or(m.Answer, 1500*time.Millise
 // quit is how long a daemon has to end by itself.
 const quit = time.Second
 
-// ending is how long a daemon that has acknowledged quit may take to end.
-func (m *MPS) ending() time.Duration { return m.answer() / 3 }
-
 // Pipe is the GPU's CUDA_MPS_PIPE_DIRECTORY.
 func (m *MPS) Pipe(gpu int) string { return m.Dir.gpu(gpu, "pipe") }
 
@@ -324,7 +321,7 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 		// It has acknowledged, and may take a moment to end. The exit status says nothing: after a server has failed it is
 		// 0 or 1, as it happens.
 		runs := func(pid int) bool { return slices.Contains([]string{controlName, serverName}, program(m.Proc, pid)) }
-		for ends := time.Now().Add(m.ending()); slices.ContainsFunc(all, runs) && time.Now().Before(ends) &&
+		for ends := time.Now().Add(m.answer() / 3); slices.ContainsFunc(all, runs) && time.Now().Before(ends) &&
 			bounded.Err() == nil; {
 			time.Sleep(20 * time.Millisecond)
 		}

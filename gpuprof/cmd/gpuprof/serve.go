@@ -113,8 +113,7 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		}, cfg.Listen, cfg.WebConfig, log)
 	}
-	log.Info("ready", "gpus", len(lib.Devices()), "period", cfg.Period, "controller", cfg.Controller, "waiting",
-		ways.waiting(), "version", version)
+	log.Info("ready", "gpus", len(lib.Devices()), "period", cfg.Period, "controller", cfg.Controller, "version", version)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Debug("sd_notify", "err", err)
 	}
@@ -144,15 +143,6 @@ func (all ways) sendIdle(ctx context.Context, r *gpuprof.IdleReport) error {
 		errs = append(errs, w.sender.SendIdle(ctx, r))
 	}
 	return errors.Join(errs...)
-}
-
-// waiting is how many records wait for the controller that has most to get.
-func (all ways) waiting() int {
-	n := 0
-	for _, w := range all {
-		n = max(n, w.Waiting())
-	}
-	return n
 }
 
 // newWays makes what brings records to the controllers; nothing is written yet. The metrics are the first one's.
