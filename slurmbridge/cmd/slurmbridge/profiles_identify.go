@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 )
@@ -45,14 +46,12 @@ sbatch was given; #SBATCH lines count. Without --chdir a job is taken to be subm
 		Example: `  slurmbridge profiles identify run.sh
   slurmbridge profiles identify small/run.sh large/run.sh
   slurmbridge profiles identify run.sh --chdir /scratch/ann/large --args '--size 128'`,
-		RunE: func(c *cobra.Command, scripts []string) error {
-			cfg, err := s.Load(c)
-			if err != nil {
-				return err
-			}
-			words := strings.Fields(args)
-			for _, v := range strings.Split(export, ",") {
-				if strings.Contains(v, "=") && !strings.HasPrefix(v, appVariable) {
+		RunE: s.Configured(func(_ *cobra.Command, cfg *config.Config, scripts []string) error {
+			words, named := strings.Fields(args), ""
+			for v := range strings.SplitSeq(export, ",") {
+				if app, is := strings.CutPrefix(v, appVariable); is && appid.ValidName(app) {
+					named = app
+				} else if !is && strings.Contains(v, "=") {
 					words = append(words, v)
 				}
 			}
@@ -66,11 +65,7 @@ sbatch was given; #SBATCH lines count. Without --chdir a job is taken to be subm
 				if j.WorkDir, err = folderOf(cmp.Or(dir, appid.Option(body, "chdir", "D"), filepath.Dir(script))); err != nil {
 					return err
 				}
-				for _, v := range strings.Split(export, ",") {
-					if app, ok := strings.CutPrefix(v, appVariable); ok && appid.ValidName(app) {
-						j.Note.App = app
-					}
-				}
+				j.Note.App = named
 				t := job.ParseTerms(j.Comment)
 				all = append(all, identified{script, j.WorkDir, appid.Identify(&appid.Job{
 					Named: job.AppNamed(j, &t, cfg.Apps()), Name: j.Name, Script: job.ShortScript(body), Args: job.NoteArgs(words),
@@ -86,7 +81,7 @@ sbatch was given; #SBATCH lines count. Without --chdir a job is taken to be subm
 					fmt.Fprintf(s.Out, "%s and %s: %s\n  %s\n", p.One, p.Two, p.Relation, p.Why)
 				}
 			})
-		},
+		}),
 	}
 	c.Flags().StringVar(&dir, "chdir", "", "the folder that the job starts in (default: the script's)")
 	c.Flags().StringVar(&args, "args", "", "the script's arguments, separated by blanks")

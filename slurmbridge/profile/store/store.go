@@ -237,21 +237,17 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS
 // assuming returns a record with an assumed use of the GPU, where that is unknown.
 func assuming(r *gpuprof.Record, use float64) *gpuprof.Record {
 	out := *r
-	name := func(f gpuprof.Fig) string { return gpuprof.Recorded[f].Name }
+	gpu, core := gpuprof.Recorded[gpuprof.FigGPU].Name, gpuprof.Recorded[gpuprof.FigCore].Name
 	out.Series = slices.Clone(r.Series)
-	for _, f := range []gpuprof.Fig{gpuprof.FigGPU, gpuprof.FigCore} {
-		if !slices.Contains(r.Unknown, name(f)) {
-			continue
+	for i := range out.Series {
+		if slices.Contains(r.Unknown, gpu) {
+			out.Series[i].GPU = use
 		}
-		for i := range out.Series {
-			if f == gpuprof.FigGPU {
-				out.Series[i].GPU = use
-			} else {
-				out.Series[i].Core = use
-			}
+		if slices.Contains(r.Unknown, core) {
+			out.Series[i].Core = use
 		}
 	}
-	out.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), func(s string) bool { return s == name(gpuprof.FigGPU) })
+	out.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), func(s string) bool { return s == gpu })
 	return &out
 }
 
