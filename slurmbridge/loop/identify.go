@@ -104,7 +104,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
 	in.Apps, in.Terms = make(map[string]job.App, len(jobs)), map[string]job.Terms{}
 	if d.Models != nil {
-		seen, noLimits := d.Models()
+		seen, noLimits := d.Models(ctx)
 		in.Models, in.NoLimits = job.NameCards(seen, in.Snap.Nodes), noLimits
 	}
 	d.models = job.CardNames(in.Models)

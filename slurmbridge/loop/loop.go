@@ -53,7 +53,7 @@ type Bridge struct {
 	Apps    Apps
 	// Models returns the GPUs' models as records named them, nil = none did (see job.NameCards), and the nodes whose
 	// driver limits no MPS client's memory (see plan.Input.NoLimits).
-	Models  func() (of map[job.GPUAddr]string, noLimits map[string]bool)
+	Models  func(ctx context.Context) (of map[job.GPUAddr]string, noLimits map[string]bool)
 	Journal Journal
 	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.
 	Runs    history.Runs

@@ -122,7 +122,7 @@ func wire(ctx context.Context, cfg *config.Config, log *slog.Logger, m *loop.Met
 	}
 	j, apps := journal.New(st.DB()), &recogniser{st}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Runs: past(st), Beliefs: predictor,
+		Slurm: cl, Apps: apps, Models: apps.models(log), Journal: j, Runs: past(st), Beliefs: predictor,
 		RetryAlone: cfg.RetryAlone, AppNames: cfg.Apps(),
 		Sessions: job.Sessions{
 			Names: cfg.InteractiveNames, Partitions: cfg.InteractivePartitions,
@@ -151,14 +151,15 @@ func wire(ctx context.Context, cfg *config.Config, log *slog.Logger, m *loop.Met
 type recogniser struct{ store *store.Store }
 
 // models returns a function that reads what records said of GPUs, or else what it read before.
-func (r *recogniser) models(ctx context.Context, log *slog.Logger) func() (map[job.GPUAddr]string, map[string]bool) {
+func (r *recogniser) models(log *slog.Logger) func(context.Context) (map[job.GPUAddr]string, map[string]bool) {
 	var cards map[job.GPUAddr]string
 	var noLimits map[string]bool
-	return func() (map[job.GPUAddr]string, map[string]bool) {
-		if now, no, err := r.store.Cards(ctx); err != nil {
-			log.Warn("GPU models", "err", err)
-		} else {
+	return func(ctx context.Context) (map[job.GPUAddr]string, map[string]bool) {
+		switch now, no, err := r.store.Cards(ctx); {
+		case err == nil:
 			cards, noLimits = now, no
+		case ctx.Err() == nil:
+			log.Warn("GPU models", "err", err)
 		}
 		return cards, noLimits
 	}

@@ -89,4 +89,7 @@ func TestReload(t *testing.T) {
 	if n := r.metric("slurmbridge_groups_total"); n == 0 {
 		t.Error("after reloads nothing is grouped")
 	}
+	if r.logged("slurmbridge", "GPU models") {
+		t.Error("after a reload the GPUs' models can't be read any more")
+	}
 }
