@@ -12,6 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // whole is a foreign job of so many GPUs of each of so many nodes.
@@ -129,6 +130,12 @@ func TestNobodySharesWithAForeignJob(t *testing.T) {
 				if k != i && shared && x.StartS < o.EndS-1e-6 && o.StartS < x.EndS-1e-6 {
 					t.Fatalf("%+v beside %+v", *x, *o)
 				}
+			}
+		}
+		cut := slices.ContainsFunc(r.Jobs, func(o Outcome) bool { return o.TimedOut })
+		for _, aim := range []policy.Objective{policy.Makespan, policy.Turnaround} {
+			if got, least := r.Cost(aim), LowerBound(&cfg, aim); !cut && got < least-1e-6*least {
+				t.Fatalf("%s %v is below the lower bound %v", aim, got, least)
 			}
 		}
 	})

@@ -28,6 +28,7 @@ type contest struct {
 	begin func(what string) // is called with what begins
 
 	entries map[string]*entry
+	lower   []float64 // of the aim, by set: less than sim.LowerBound is impossible
 }
 
 // entry is what came of a policy.
@@ -70,6 +71,9 @@ func (c *contest) run(ctx context.Context) error {
 		}
 		c.entries[name] = e
 	}
+	for _, set := range c.sets {
+		c.lower = append(c.lower, sim.LowerBound(&set, c.aim))
+	}
 	return nil
 }
 
@@ -80,6 +84,9 @@ func (c *contest) results(name string) []*sim.Result {
 	}
 	return nil
 }
+
+// lowest is the mean lower bound over the sets.
+func (c *contest) lowest() float64 { return stat.Mean(c.lower, nil) }
 
 // parallel runs f for 0 … n−1, two at a time, and returns the first error.
 func parallel(ctx context.Context, n int, f func(i int) error) error {
@@ -124,6 +131,9 @@ type Line struct {
 	// VsBest is what the aim keeps small ÷ that of the best other policy of the contest, mean over the job sets of the
 	// ratios; 0 = there is no other.
 	VsBest float64 `json:"vs_best_other,omitempty"`
+	// PossibleShare is the gain over fifo, of the aim, as a part of what the lower bound leaves to gain; 1 where there
+	// is nothing to gain.
+	PossibleShare float64 `json:"share_of_possible_gain"`
 	// Kept is what the guard's reasons cost, the dearest first.
 	Kept       []Kept  `json:"guard,omitempty"`
 	TrainS     float64 `json:"train_s"` // wall time of training, or of tuning a knob
@@ -180,7 +190,7 @@ func (c *contest) lines() map[string]*Line {
 	return out
 }
 
-// line sums a policy's results up and compares them with fifo's and with the best other policy's.
+// line sums a policy's results up and compares them with fifo's, with the best other policy's and with the bound.
 func (c *contest) line(name string) *Line {
 	l, e, rs := new(Line), c.entries[name], c.results(name)
 	fifo := c.results(Fifo)
@@ -195,6 +205,9 @@ func (c *contest) line(name string) *Line {
 	if others := c.bestOther(name); others != nil {
 		l.VsBest, _ = vs(others, c.aim)
 	}
+	l.PossibleShare, _ = over(rs, func(i int, r *sim.Result) float64 {
+		return gainShare(fifo[i].Cost(c.aim), r.Cost(c.aim), c.lower[i])
+	})
 	l.sum(rs)
 	return l
 }
@@ -243,4 +256,13 @@ func (l *Line) sum(rs []*sim.Result) {
 			}
 		}
 	}
+}
+
+// gainShare is the gain from base to got as a part of that to bound; 1 where the bound gains nothing.
+func gainShare(base, got, bound float64) float64 {
+	could := base - bound
+	if could <= 1e-9*base {
+		return 1
+	}
+	return (base - got) / could
 }

@@ -252,6 +252,8 @@ type ReplayReport struct {
 	Unknown int              `json:"jobs_of_unknown_applications,omitempty"`
 	Skipped map[string]int   `json:"skipped,omitempty"`
 	Lines   map[string]*Line `json:"policies"`
+	// LowerBoundS is what no schedule of the trace can be below, of the objective.
+	LowerBoundS float64 `json:"lower_bound_s"`
 }
 
 // Replay lets the policies schedule the trace. The gain is against fifo, a GPU
@@ -284,5 +286,7 @@ func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
 	if err := c.run(ctx); err != nil {
 		return nil, err
 	}
-	return &ReplayReport{Options: o, Unknown: r.Unknown, Skipped: r.Skipped, Lines: c.lines()}, nil
+	return &ReplayReport{
+		Options: o, Unknown: r.Unknown, Skipped: r.Skipped, Lines: c.lines(), LowerBoundS: c.lowest(),
+	}, nil
 }

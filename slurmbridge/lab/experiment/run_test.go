@@ -27,7 +27,7 @@ func TestLine(t *testing.T) {
 	mine := []*sim.Result{result(80, 1, 1, 1.02, 1.0999, 1.1, 1.1999, 1.2), result(120, 2, 1.02, 1.1, 1.2, 3, 4, 5)}
 	mine[0].Jobs[0].TimedOut, mine[0].Jobs[0].Harmed, mine[0].Jobs[1].TimedOut = true, true, true
 	c := &contest{
-		o: &Options{Policies: []string{"mine", Fifo}}, aim: policy.Makespan,
+		o: &Options{Policies: []string{"mine", Fifo}}, aim: policy.Makespan, lower: []float64{20, 40},
 		entries: map[string]*entry{
 			"mine": {contender: &Contender{}, trainS: 10, results: mine}, Fifo: {contender: &Contender{}, results: fifo},
 		},
@@ -39,16 +39,20 @@ func TestLine(t *testing.T) {
 		"turnaround": {l.TurnaroundS, 50}, "turnaround ÷ fifo": {l.VsFifo, 0.7}, "GPU": {l.GPUUtil, 0.5},
 		"memory": {l.MemUtil, 0.25}, "mean slowdown": {l.MeanSlowdown, (6.6198 + 15.32) / 12}, "worst": {l.MaxSlowdown, 5},
 		"÷ the best other": {l.VsBest, 0.7},
-		"fifo's":           {c.line(Fifo).VsBest, (1/.8 + 1/.6) / 2},
-		"timed out":        {l.TimedOut, 1}, "harmed": {l.HarmedTimeout, 0.5},
+		"fifo's":           {c.line(Fifo).VsBest, (1/.8 + 1/.6) / 2}, "of what may be": {l.PossibleShare, (20./80 + 80./160) / 2},
+		"timed out": {l.TimedOut, 1}, "harmed": {l.HarmedTimeout, 0.5},
 		"training": {l.TrainS, 10},
 	} {
 		if math.Abs(c[0]-c[1]) > 1e-9 {
 			t.Errorf("%s is %v, want %v", name, c[0], c[1])
 		}
 	}
-	if same := c.line(Fifo); same.MakespanVsFifo != 1 || same.MakespanVsFifoSD != 0 {
+	if same := c.line(Fifo); same.PossibleShare != 0 || same.MakespanVsFifo != 1 || same.MakespanVsFifoSD != 0 {
 		t.Errorf("fifo beside itself: %+v", same)
+	}
+	c.lower = []float64{100, 200}
+	if none := c.line("mine"); none.PossibleShare != 1 {
+		t.Errorf("where nothing is possible: %+v", none)
 	}
 }
 
@@ -120,7 +124,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s has %d lines", wl, len(lines))
 		}
 		for name, l := range lines {
-			if l.GPUUtil <= 0 || l.GPUUtil > 1 || l.MemUtil > 1 {
+			if l.PossibleShare > 1+1e-9 || l.GPUUtil <= 0 || l.GPUUtil > 1 || l.MemUtil > 1 {
 				t.Errorf("%s: %s: %+v", wl, name, l)
 			}
 		}

@@ -147,6 +147,9 @@ type Report struct {
 	Options
 	// Lines has one line for each place, load (as %g) and policy.
 	Lines map[string]map[string]map[string]*Line `json:"lines"`
+	// LowerBoundS is the mean over the seeds of a mean turnaround below which no schedule is, by place and load; of a
+	// makespan where all jobs come at once.
+	LowerBoundS map[string]map[string]float64 `json:"lower_bound_s"`
 	// Geomean is each policy's geometric mean over places and loads of Line.Ratio, without the places where runs differ
 	// and have limits, which are GeomeanVaried's, and those of sweeps, which are GeomeanSweeps's.
 	Geomean       map[string]float64 `json:"geomean_vs_fifo"`
@@ -166,7 +169,9 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 	if err := o.Check(k); err != nil {
 		return nil, err
 	}
-	r := &Report{Options: o, Lines: map[string]map[string]map[string]*Line{}}
+	r := &Report{
+		Options: o, Lines: map[string]map[string]map[string]*Line{}, LowerBoundS: map[string]map[string]float64{},
+	}
 	begin := o.steps(len(o.Workloads) * len(o.Loads))
 	ratios := map[kind]map[string][]float64{exact: {}, varied: {}, sweeps: {}, atOnce: {}}
 	for _, name := range o.Workloads {
@@ -174,7 +179,7 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.Lines[name] = map[string]map[string]*Line{}
+		r.Lines[name], r.LowerBoundS[name] = map[string]map[string]*Line{}, map[string]float64{}
 		for _, load := range o.Loads {
 			of := fmt.Sprintf("%g", load)
 			what := name
@@ -189,7 +194,7 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", what, err)
 			}
-			r.Lines[name][of] = c.lines()
+			r.Lines[name][of], r.LowerBoundS[name][of] = c.lines(), c.lowest()
 			for policy, l := range r.Lines[name][of] {
 				l.Thesis = thesisVsSJF[name][policy]
 				ratio, _ := l.Ratio()

@@ -128,12 +128,13 @@ func TestWorlds(t *testing.T) {
 		if len(lines) != len(o.Policies) {
 			t.Fatalf("%s: lines of %d policies", place, len(lines))
 		}
-		if fifo := lines[Fifo]; fifo.VsFifo != 1 || fifo.Late != 0 || fifo.MaxSlowdown > 1+1e-9 {
+		fifo, bound := lines[Fifo], r.LowerBoundS[place]["1.1"]
+		if fifo.VsFifo != 1 || fifo.Late != 0 || fifo.MaxSlowdown > 1+1e-9 {
 			t.Errorf("%s: fifo %+v", place, fifo)
 		}
 		for name, l := range lines {
-			if l.OOM > 0 {
-				t.Errorf("%s: %s: %+v", place, name, l)
+			if l.TurnaroundS < bound-1e-6 || l.OOM > 0 {
+				t.Errorf("%s: %s: %+v; the lower bound is %v s", place, name, l, bound)
 			}
 		}
 		// Under the guard a policy that shares shortens turnaround and is hardly ever late.

@@ -35,7 +35,8 @@ failures and training time. It needs no Slurm, no GPU and no daemon.
 Learning policies are trained, and policies with a parameter are tuned, on other job sets
 than the comparison's. fifo gives each job a GPU of its own, in the order of arrival: everything is
 compared with it (its makespan is that of sjf, the thesis's base), and with the best other policy.
-late is the part of the jobs that ended later than plain Slurm would have ended
+Below the lower bound there is no schedule; of possible is the part of the gain over fifo that it
+leaves. late is the part of the jobs that ended later than plain Slurm would have ended
 them, with whole GPUs in the order of arrival, by more than a tenth of their own run time alone; worst
 late is by how many of these one did at most. A column that would be empty isn't shown.
 
@@ -155,12 +156,12 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 			if i > 0 {
 				t.AppendSeparator()
 			}
-			of := fmt.Sprintf("%g", load)
-			lines := r.Lines[place][of]
+			of, bounded := fmt.Sprintf("%g", load), "turnaround s"
+			shown := of
 			if load == 0 {
-				of = ""
+				shown, bounded = "", "makespan s"
 			}
-			appendLines(t, of, lines)
+			appendLines(t, shown, r.Lines[place][of], r.LowerBoundS[place][of], bounded)
 		}
 		t.Render()
 	}

@@ -51,6 +51,7 @@ var columns = []struct {
 	{"±", func(l *experiment.Line) string { _, sd := l.Ratio(); return some(3, sd) }},
 	{"thesis", func(l *experiment.Line) string { return some(3, l.Thesis) }},
 	{"÷ best other", func(l *experiment.Line) string { return some(3, l.VsBest) }},
+	{"of possible", func(l *experiment.Line) string { return percent(0, l.PossibleShare) }},
 	{"slowdown", func(l *experiment.Line) string { return fixed(2, l.MeanSlowdown) }},
 	{"95 %", func(l *experiment.Line) string { return fixed(2, l.P95Slowdown) }},
 	{"worst", func(l *experiment.Line) string { return fixed(2, l.MaxSlowdown) }},
@@ -75,8 +76,9 @@ func (s *shared) lineTable(title string) table.Writer {
 	return t
 }
 
-// appendLines adds a row for each policy. load "" = there is one only.
-func appendLines(t table.Writer, load string, lines map[string]*experiment.Line) {
+// appendLines adds a row for each policy, and one for the bound below which no schedule is, of what the column of that
+// name shows. load "" = there is one only.
+func appendLines(t table.Writer, load string, lines map[string]*experiment.Line, bound float64, of string) {
 	for _, name := range experiment.Names() {
 		l := lines[name]
 		if l == nil {
@@ -88,6 +90,15 @@ func appendLines(t table.Writer, load string, lines map[string]*experiment.Line)
 		}
 		t.AppendRow(row)
 	}
+	row := table.Row{load, "lower bound"}
+	for _, c := range columns {
+		text := ""
+		if c.name == of {
+			text = fixed(0, bound)
+		}
+		row = append(row, text)
+	}
+	t.AppendRow(row)
 }
 
 // fixed is a figure with so many decimals.

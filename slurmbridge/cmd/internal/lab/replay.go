@@ -139,7 +139,9 @@ Every policy that shares learns slowdowns from the co-runs it sees, as the daemo
 starts from what --observed shows it.
 
 fifo gives each job a GPU of its own in the order of arrival. Policies are compared by the makespan where
-all jobs are submitted at once, by the mean turnaround elsewhere: ÷ fifo, ÷ the best other policy. dqn is the network
+all jobs are submitted at once, by the mean turnaround elsewhere: ÷ fifo, ÷ the best other policy. Below
+the lower bound there is no schedule; of possible is the part of the gain over fifo that it leaves.
+dqn is the network
 that is built in, for the makespan trained on job sets drawn from the trace in the world as predicted, or
 comes from --checkpoint.
 
@@ -227,7 +229,7 @@ func (s *shared) printReplay(r *experiment.ReplayReport) {
 		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[why], why)
 	}
 	t := s.lineTable("")
-	appendLines(t, "", r.Lines)
+	appendLines(t, "", r.Lines, r.LowerBoundS, string(r.Objective)+" s")
 	t.Render()
 	s.printKept(r.Lines)
 }
