@@ -144,7 +144,7 @@ func ranks(v []float64) []float64 {
 	slices.SortFunc(by, func(a, b int) int { return cmp.Compare(v[a], v[b]) })
 	out := make([]float64, len(v))
 	for from := 0; from < len(by); {
-		to := from
+		to := from + 1 // NaN ties with nothing, not even itself
 		for to < len(by) && v[by[to]] == v[by[from]] {
 			to++
 		}

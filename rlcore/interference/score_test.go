@@ -37,6 +37,7 @@ func TestSpearman(t *testing.T) {
 		// Ranks 1 2.5 2.5 4 and 1 3 2 4: cov 4.5/4, variances 4.5/4 and 5/4.
 		{"ties share their mean rank", []float64{1, 2, 2, 3}, []float64{1, 3, 2, 4}, 4.5 / math.Sqrt(4.5*5)},
 		{"constant", []float64{1, 1, 1}, []float64{1, 2, 3}, 0},
+		{"no number, which is below all", []float64{math.NaN(), 1, 2}, []float64{1, 2, 3}, 1},
 		{"one", []float64{1}, []float64{1}, 0},
 		{"none", nil, nil, 0},
 	} {
