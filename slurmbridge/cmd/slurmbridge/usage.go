@@ -258,7 +258,12 @@ func loadWeights(ctx context.Context, cfg *config.Config) (map[string]usage.Weig
 	}
 	all := map[string]usage.Weights{}
 	for _, p := range text.ParsePartitions([]byte(out)) {
-		weight := func(of string) float64 { v, _ := text.TRESValue(p.Billing, of); return max(0, v) }
+		weight := func(of string) float64 {
+			if v, there := text.TRESValue(p.Billing, of); there && v > 0 { // nor NaN
+				return v
+			}
+			return 0
+		}
 		w := usage.Weights{GPU: weight("gres/gpu"), Share: max(weight("gres/mps"), weight("gres/shard"))}
 		if w.GPU > 0 {
 			all[p.Name] = w
