@@ -34,7 +34,7 @@ func (k *check) choose() (why []string) {
 	return append(why, k.card.unfit()...)
 }
 
-// processes are those whose program's name begins so.
+// processes are the processes whose program's name begins with name.
 func processes(proc, name string) []procfs.Proc {
 	fs, _ := procfs.NewFS(proc)
 	all, _ := fs.AllProcs()

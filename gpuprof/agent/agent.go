@@ -41,7 +41,7 @@ type Agent struct {
 		Release() error
 		Devices() []nvml.Device
 	}
-	// DCGM tells the activity of MIG instances where NVML has none; nil = no exporter is asked.
+	// DCGM tells the activity of MIG instances where NVML tells none; nil = no exporter is asked.
 	DCGM *DCGM
 	// Keep takes a closed record; on an error the job's file stays and the record
 	// is closed again later.

@@ -45,7 +45,7 @@ func isnt(known *bool) bool { return known != nil && !*known }
 // sharesOf is the number of a node's shares.
 func sharesOf(n *text.Node) int { return n.Shares["mps"] + n.Shares["shard"] }
 
-// on finds the nodes with GPUs of which something is so, saying those of which there is something to say.
+// on is a hit with the names of the nodes with GPUs for which so holds; saying takes what of says of each node.
 func (e *exam) on(so func(*text.Node) bool) []hit {
 	return e.saying(func(n *text.Node) string { return either(so(n), n.Name, "") }, ",")
 }
@@ -68,7 +68,7 @@ func (e *exam) agent(n *text.Node) Agent {
 	return Agent{Answer: Answer{Silent: "not asked"}}
 }
 
-// onAgents finds nodes whose agents say that something is so, why those with a reason for it.
+// onAgents is a hit with the nodes whose agents' answers so holds for; why adds the reason of each node.
 func (e *exam) onAgents(so func(*text.Node, Agent) bool) []hit {
 	return e.on(func(n *text.Node) bool { return so(n, e.agent(n)) })
 }

@@ -40,7 +40,7 @@ type kind int
 const (
 	exact  kind = iota // at random; each one's length is known
 	varied             // at random; runs differ, see vary, and have limits
-	sweeps             // users submit sweeps of jobs whose lengths nobody knows; see Place.sweeps
+	sweeps             // users submit many similar jobs at once, of unknown lengths; see Place.sweeps
 	atOnce             // all at once: one of the thesis's workloads
 )
 
