@@ -51,8 +51,13 @@ func TestACluster(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{Nodes: 2, Scheduler: prompt})
 	ctx := t.Context()
-	whole := c.submit(t, "nobody", "sleep 1000", "--nodelist=n1", "--gres=gpu:titanxp:1")
+	whole := c.submit(t, "nobody", "echo runs; sleep 1000", "--nodelist=n1", "--gres=gpu:titanxp:1")
 	c.reaches(t, whole, "RUNNING")
+	// A slurmd that is killed before a job's script runs takes the job's step with it.
+	must.Equal(t, c.Wait(ctx, time.Minute, func() bool {
+		out, _ := os.ReadFile(c.Path("out", whole+".out"))
+		return string(out) == "runs\n"
+	}), true, "the job's script runs")
 	slurm := must.Get(IDs("slurm"))(t)
 	info := must.Get(os.Stat(fmt.Sprintf("/proc/%d", c.daemons[controller].Process.Pid)))(t)
 	if uid := info.Sys().(*syscall.Stat_t).Uid; uid != slurm.Uid {
