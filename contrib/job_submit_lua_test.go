@@ -195,10 +195,9 @@ func TestTheGatesPartitionLeavesLists(t *testing.T) {
 	}
 }
 
-// TestWhateverASlurmctldSays: no request and no gate file makes the script raise
-// an error; a job that doesn't say gpu:shared is not touched; one that does is
-// refused with a sentence, or asks for a whole GPU's shares and no gpu:shared any
-// more; what else it asked for stays.
+// TestWhateverASlurmctldSays: no request and no gate file makes the script raise an error; a job that doesn't say
+// gpu:shared is not touched; one that does is refused with a sentence, or asks for a whole GPU's shares and no
+// gpu:shared any more; what else it asked for stays.
 func TestWhateverASlurmctldSays(t *testing.T) {
 	t.Parallel()
 	s := load(t)

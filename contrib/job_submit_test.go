@@ -226,8 +226,7 @@ func nonsense(t *testing.T, c *cluster) {
 	}
 }
 
-// TestSharedJobsRun runs shared jobs without a bridge, steps and all: each has a
-// GPU to itself.
+// TestSharedJobsRun runs shared jobs without a bridge, steps and all: each has a GPU to itself.
 func TestSharedJobsRun(t *testing.T) {
 	t.Parallel()
 	for _, sharing := range []string{"mps", "shard"} {

@@ -15,8 +15,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// analyze runs systemd-analyze on copies of the units that name programs of this
-// machine, which has none of ours.
+// analyze runs systemd-analyze on copies of the units that name programs of this machine, which has none of ours.
 func analyze(t *testing.T, unit string, args ...string) string {
 	t.Helper()
 	tool, err := exec.LookPath("systemd-analyze")

@@ -24,9 +24,8 @@ const (
 // MaxFigures is the most rows Recorded can have.
 const MaxFigures = 16
 
-// Figure is one recorded figure: what it means, how it is read and aggregated, and
-// where records and metrics have it. A record is kept whole, as JSON, so no figure has
-// a database column of its own.
+// Figure is one recorded figure: what it means, how it is read and aggregated, and where records and metrics have it. A
+// record is kept whole, as JSON, so no figure has a database column of its own.
 type Figure struct {
 	// Name is the figure's name in a record's unknown, mixed and divided, and in the label of
 	// gpuprof_figures_dropped_total.

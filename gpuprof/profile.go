@@ -21,13 +21,11 @@ var (
 	ErrFaulted = errors.New("the MPS server failed under the run")
 )
 
-// missable is the part of a run that may lack samples in a record that becomes a
-// profile.
+// missable is the part of a run that may lack samples in a record that becomes a profile.
 const missable = 0.1
 
-// ProfileOf makes a profile of one solo run. A run without measured GPU use or memory makes none: a
-// 0 that wasn't measured would let any job share with it. Returns ErrNoSeries, ErrPartial,
-// ErrFaulted and ErrWithoutMPS.
+// ProfileOf makes a profile of one solo run. A run without measured GPU use or memory makes none: a 0 that wasn't
+// measured would let any job share with it. Returns ErrNoSeries, ErrPartial, ErrFaulted and ErrWithoutMPS.
 func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	if len(r.Series) == 0 || !(r.DurationS() > 0) {
 		return nil, ErrNoSeries
@@ -57,10 +55,9 @@ const mostOfLimit = 0.7
 func (r *Record) unknown(f Fig) bool { return slices.Contains(r.Unknown, Recorded[f].Name) }
 
 // Merge joins what was known of an application with one more solo run, on a card of cardMiB (0 = not known): duration
-// and its spread over all runs, and at each part of the run the mean of what flows
-// and the largest memory of the two, so that a group fits even with the more
-// demanding run. Where one of them took the card's memory at its start and the other made do with a limit, the memory
-// is the other's.
+// and its spread over all runs, and at each part of the run the mean of what flows and the largest memory of the two,
+// so that a group fits even with the more demanding run. Where one of them took the card's memory at its start and the
+// other made do with a limit, the memory is the other's.
 func Merge(old, run *rlcore.Profile, cardMiB float64) *rlcore.Profile {
 	if old == nil || old.Runs == 0 {
 		return run // measured beats imported
@@ -107,8 +104,7 @@ func Merge(old, run *rlcore.Profile, cardMiB float64) *rlcore.Profile {
 	return p
 }
 
-// most is the figure's largest value during part i of n of a run: a single moment of
-// the part may show less.
+// most is the figure's largest value during part i of n of a run: a single moment of the part may show less.
 func (f *Figure) most(p *rlcore.Profile, i, n int) float64 {
 	from, to := float64(i)/float64(n)*p.DurationS, float64(i+1)/float64(n)*p.DurationS
 	first, last := p.At(from), p.At(to)

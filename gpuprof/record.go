@@ -40,8 +40,7 @@ func CardOf(gpus []GPU) string {
 // Card is the card of all of the job's GPUs, as CardOf says it.
 func (r *Record) Card() string { return CardOf(r.GPUs) }
 
-// Power is what the job's GPUs drew, all of them together: the cards' power, idle
-// draw and neighbours included.
+// Power is what the job's GPUs drew, all of them together: the cards' power, idle draw and neighbours included.
 type Power struct {
 	MeanW   float64 `json:"mean_w"`
 	PeakW   float64 `json:"peak_w"`
@@ -79,35 +78,30 @@ type Record struct {
 	GPUs        []GPU     `json:"gpus"`
 	// Shared: the job held a share (gres/mps or gres/shard), not a whole GPU.
 	Shared bool `json:"shared"`
-	// MPSFault is when the MPS server that the job computed through was found to have
-	// faulted or died, by one of its clients or from outside: the job is its victim,
-	// or its cause. Zero = it didn't.
+	// MPSFault is when the MPS server that the job computed through was found to have faulted or died, by one of its
+	// clients or from outside: the job is its victim, or its cause. Zero = it didn't.
 	MPSFault time.Time `json:"mps_fault,omitzero"`
-	// MPSFaultBy are the jobs, perhaps this one among them, whose processes it was the fault of; empty = that isn't
-	// known.
+	// MPSFaultBy are the jobs, perhaps this one among them, whose processes it was the fault of; empty = that isn't known.
 	MPSFaultBy []int64 `json:"mps_fault_by,omitempty"`
 	// WithoutMPS: a process of the job computed next to other jobs without MPS, so the GPU took turns:
 	// the run says nothing of sharing.
 	WithoutMPS bool `json:"without_mps,omitempty"`
 	// NoEpilog: no epilog ran, so the job's end is unknown; End is when its GPUs were last read.
 	NoEpilog bool `json:"no_epilog,omitempty"`
-	// ClockBehindS is by how much the node's clock was behind the controller's when
-	// the record came, s; negative = ahead. The controller fills it in; all times of
-	// the record are the node's.
+	// ClockBehindS is by how much the node's clock was behind the controller's when the record came, s; negative = ahead.
+	// The controller fills it in; all times of the record are the node's.
 	ClockBehindS float64 `json:"clock_behind_s,omitempty"`
 	// What ran, as the controller knows it from the job's script. A node leaves these empty.
 	App    string `json:"app,omitempty"`    // its program
 	Params string `json:"params,omitempty"` // its sizes, "name=value; …", at most 4 KiB
-	// Series holds one point a PeriodS seconds from Start on, at most MaxPoints. It
-	// is over all of GPUs: GPU and core use are their mean, memory and traffic their
-	// sum.
+	// Series holds one point a PeriodS seconds from Start on, at most MaxPoints. It is over all of GPUs: GPU and core use
+	// are their mean, memory and traffic their sum.
 	PeriodS float64      `json:"period_s"`
 	Series  []rlcore.Use `json:"series"`
 	Mean    rlcore.Use   `json:"mean"`
 	Peak    rlcore.Use   `json:"peak"`
 	Power   *Power       `json:"power,omitempty"`
-	// StepS is the period of the job's iterations as the use showed it, s; 0 = it
-	// showed none, or the job wasn't alone.
+	// StepS is the period of the job's iterations as the use showed it, s; 0 = it showed none, or the job wasn't alone.
 	StepS float64 `json:"step_s,omitempty"`
 	// Processes is how many of the job's processes had a context on one GPU, at the most, and ProcessMiB the most device
 	// memory that one of them held; 0 = not known.
@@ -127,11 +121,9 @@ type Record struct {
 	// Successful samples, and failed ones.
 	Samples int `json:"samples"`
 	Failed  int `json:"failed"`
-	// MissedS is for how long there is no sample: the agent was away, or the GPU
-	// didn't answer, s.
+	// MissedS is for how long there is no sample: the agent was away, or the GPU didn't answer, s.
 	MissedS float64 `json:"missed_s,omitempty"`
-	// Unknown lists the figures that were not read in a tenth of the sampled time or
-	// more: there a 0 is no value.
+	// Unknown lists the figures that were not read in a tenth of the sampled time or more: there a 0 is no value.
 	Unknown []string `json:"unknown,omitempty"`
 	// Cut: the agent that closed the record has never read the job's GPUs.
 	Cut bool `json:"cut,omitempty"`

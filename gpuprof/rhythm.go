@@ -33,15 +33,13 @@ const (
 // noise is the spread (standard deviation) below which the figure counts as
 // constant. ok is false where there is no rhythm that chance wouldn't show as well.
 //
-// The readings are put on an even grid and the unbiased autocorrelation is taken;
-// the shortest lag with a peak nearly as high as the highest is the period (its
-// multiples are as high), off by 1.6 % on average: that changes the law's mean error on measured pairs by .002 at most.
-// Readings that repeat because the driver updates a figure seldom count once. Bartlett's formula gives what noise
-// reaches: 1/√n (M. S. Bartlett, 1946, Suppl. J. R. Stat. Soc. 8, 27–41).
+// The readings are put on an even grid and the unbiased autocorrelation is taken; the shortest lag with a peak nearly
+// as high as the highest is the period (its multiples are as high), off by 1.6 % on average: that changes the law's
+// mean error on measured pairs by .002 at most. Readings that repeat because the driver updates a figure seldom count
+// once. Bartlett's formula gives what noise reaches: 1/√n (M. S. Bartlett, 1946, Suppl. J. R. Stat. Soc. 8, 27–41).
 //
-// A period shorter than four readings isn't found. Neither does it show as a longer
-// one: NVML's utilisation is an average since its last update, which leaves next to
-// nothing of what is faster.
+// A period shorter than four readings isn't found. Neither does it show as a longer one: NVML's utilisation is an
+// average since its last update, which leaves next to nothing of what is faster.
 func FindRhythm(ms []Moment, noise float64) (r Rhythm, ok bool) {
 	grid, dt, fresh := even(ms)
 	n := len(grid)
@@ -103,9 +101,8 @@ const (
 	huge    = 1e100
 )
 
-// even puts readings on a grid of their mean distance: each grid point is the mean
-// of the readings in it, or the one before. fresh counts the readings that differ
-// from the one before. Readings that go back in time are left out.
+// even puts readings on a grid of their mean distance: each grid point is the mean of the readings in it, or the one
+// before. fresh counts the readings that differ from the one before. Readings that go back in time are left out.
 func even(ms []Moment) (grid []float64, dt float64, fresh int) {
 	var in []Moment
 	for _, m := range ms {

@@ -8,8 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// wave is a square wave with noise on its values and jitter on its readings' times
-// and its periods' lengths.
+// wave is a square wave with noise on its values and jitter on its readings' times and its periods' lengths.
 func wave(rng *rand.Rand, period, duty, step, length, noise, jitter float64) []Moment {
 	var ms []Moment
 	begin, this := 0.0, period

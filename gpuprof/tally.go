@@ -16,8 +16,7 @@ type Tally struct {
 	Last    float64           // up to when, s since the job's start
 }
 
-// NewTally returns an empty tally. periodS is the length of the series's first
-// points, s.
+// NewTally returns an empty tally. periodS is the length of the series's first points, s.
 func NewTally(periodS float64) *Tally { return &Tally{PeriodS: periodS, By: map[string]series{}} }
 
 // of returns the readings of a figure.

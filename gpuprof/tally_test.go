@@ -12,8 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// readings draws what an adaptive agent reads: uneven steps, gaps, figures that are
-// missing now and then.
+// readings draws what an adaptive agent reads: uneven steps, gaps, figures that are missing now and then.
 func readings(t *rapid.T, add func(from, to float64, r Reading)) {
 	at := rapid.SampledFrom([]float64{0, 0, 0.3, 40}).Draw(t, "start")
 	for range rapid.IntRange(1, 1500).Draw(t, "readings") {
@@ -48,8 +47,7 @@ func reading(of map[Fig]float64) (r Reading) {
 
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6*max(1, math.Abs(a), math.Abs(b)) }
 
-// Whatever the readings: at most MaxPoints points, no peak lost, no total changed,
-// and a record that Validate believes.
+// Whatever the readings: at most MaxPoints points, no peak lost, no total changed, and a record that Validate believes.
 func TestTallyKeepsPeaksAndTotals(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ta := NewTally(rapid.SampledFrom([]float64{0.02, 0.1, 1}).Draw(t, "period"))
@@ -97,8 +95,7 @@ func TestTallyKeepsPeaksAndTotals(t *testing.T) {
 	})
 }
 
-// A figure that was never read is unknown, not 0; a point without it repeats the
-// one before.
+// A figure that was never read is unknown, not 0; a point without it repeats the one before.
 func TestUnknownIsNotZero(t *testing.T) {
 	ta := NewTally(1)
 	ta.Add(0, 5, reading(map[Fig]float64{FigMem: 50}))

@@ -30,8 +30,7 @@ type Controller struct {
 	// Config says how it is trusted and what it is shown, as the agent's
 	// controller_config does; "" = the host's own authorities, and nothing.
 	Config string
-	// Credentials prove to the controller that root sent a request, and which; nil = there is no
-	// proof.
+	// Credentials prove to the controller that root sent a request, and which; nil = there is no proof.
 	Credentials credential.Method
 	// Timeout bounds a question. Default 1 s: a job waits for the answer.
 	Timeout time.Duration

@@ -45,8 +45,7 @@ func (d Dir) Ended() string { return d.path("ended") }
 
 func (d Dir) running(id int64) string { return d.path("jobs", strconv.FormatInt(id, 10)+".json") }
 
-// ended is of one run: a requeued job's first run may not have been recorded when
-// the second ends.
+// ended is of one run: a requeued job's first run may not have been recorded when the second ends.
 func (d Dir) ended(j *Job) string {
 	return d.path("ended", fmt.Sprintf("%d-%d.json", j.JobID, j.Restart))
 }
@@ -61,9 +60,8 @@ func (d Dir) Make() error {
 	return nil
 }
 
-// Begin writes a job's file. An existing file is of an earlier run, which ended without an epilog
-// and is closed now, or of this run, if its prolog was killed and called again: the run began with
-// the first call.
+// Begin writes a job's file. An existing file is of an earlier run, which ended without an epilog and is closed now, or
+// of this run, if its prolog was killed and called again: the run began with the first call.
 func (d Dir) Begin(j *Job) error {
 	err, release := d.Make(), func() {}
 	if err == nil {
@@ -103,8 +101,7 @@ func putJSON(path string, v any, mode os.FileMode) error {
 	return put(path, body, mode)
 }
 
-// put writes a file, whole or not at all. The temporary file is in the same folder, not in
-// /tmp, which users can fill.
+// put writes a file, whole or not at all. The temporary file is in the same folder, not in /tmp, which users can fill.
 func put(path string, body []byte, mode os.FileMode) error {
 	return renameio.WriteFile(path, body, mode, renameio.WithStaticPermissions(mode),
 		renameio.WithTempDir(filepath.Dir(path)))
@@ -136,9 +133,8 @@ func (d Dir) End(id int64, now time.Time) (*Job, error) {
 	return j, nil
 }
 
-// move writes a job's end into its file, unless it is there, and moves the file to the ended ones.
-// It is always in exactly one of the folders: the agent, which takes it from the ended ones, would
-// otherwise see the job begin again.
+// move writes a job's end into its file, unless it is there, and moves the file to the ended ones. It is always in
+// exactly one of the folders: the agent, which takes it from the ended ones, would otherwise see the job begin again.
 func (d Dir) move(j *Job, end time.Time) error {
 	if j.End.IsZero() {
 		j.End = end
@@ -149,8 +145,7 @@ func (d Dir) move(j *Job, end time.Time) error {
 	return os.Rename(d.running(j.JobID), d.ended(j))
 }
 
-// change rewrites the files of those jobs that still run and for which do returns true,
-// having changed them.
+// change rewrites the files of those jobs that still run and for which do returns true, having changed them.
 func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
 	release, err := d.lockJobs()
 	if err != nil {
@@ -211,8 +206,7 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// List reads the jobs of a folder, by number; files that can't be read are left
-// out and reported together.
+// List reads the jobs of a folder, by number; files that can't be read are left out and reported together.
 func List(folder string) ([]*Job, error) {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, os.ErrNotExist) {

@@ -140,9 +140,8 @@ func (h *Hook) alone() bool {
 	return h.Constrains || len(slices.DeleteFunc(slices.Clone(h.Cards), func(c Card) bool { return c.Lost })) == 1
 }
 
-// share has the GPU's MPS daemon ready for job j. The caller holds the GPU's lock.
-// Where the server takes no clients that isn't j's fault: j computes without MPS,
-// which the task prolog sees to, until the server is renewed.
+// share has the GPU's MPS daemon ready for job j. The caller holds the GPU's lock. Where the server takes no clients
+// that isn't j's fault: j computes without MPS, which the task prolog sees to, until the server is renewed.
 func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err error) {
 	others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
 	defer func() { err = errors.Join(err, h.handOut(gpu, append(slices.Clone(others), j)...)) }()
@@ -201,9 +200,8 @@ func goesWithout(s Server, j *Job) error {
 	return fmt.Errorf("the MPS server %s; job %d goes without", why, j.JobID)
 }
 
-// refresh determines the state of the GPU's MPS server, stores it for all hooks, and marks the given
-// jobs that lost their work with it. asked is the error of the query to the daemon, if it failed.
-// The caller holds the GPU's lock.
+// refresh determines the state of the GPU's MPS server, stores it for all hooks, and marks the given jobs that lost
+// their work with it. asked is the error of the query to the daemon, if it failed. The caller holds the GPU's lock.
 func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, asked, err error) {
 	was := h.Dir.Server(gpu)
 	s, lost, by := h.MPS.inspect(gpu, false)
@@ -247,8 +245,7 @@ func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 	return errors.Join(asked, err)
 }
 
-// mayShare reports whether other jobs can be on j's GPU at the same time, from what a prolog can
-// see.
+// mayShare reports whether other jobs can be on j's GPU at the same time, from what a prolog can see.
 func (h *Hook) mayShare(j *Job) bool {
 	return j.Sharer() || j.Percent == 0 && h.Shard
 }
@@ -301,9 +298,8 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 	return errors.Join(errs...)
 }
 
-// lost marks a job that ends if its MPS server was lost: its file is moved before the
-// GPU is looked at. It queries no daemon and waits for no lock: the record
-// matters more.
+// lost marks a job that ends if its MPS server was lost: its file is moved before the GPU is looked at. It queries no
+// daemon and waits for no lock: the record matters more.
 func (h *Hook) lost(id int64) error {
 	j, err := ReadJob(h.Dir.running(id))
 	if h.MPS == nil || err != nil || len(j.GPUs) != 1 || !j.MPS {
@@ -315,9 +311,8 @@ func (h *Hook) lost(id int64) error {
 	return nil
 }
 
-// TaskProlog prints the variables that a sharer's processes need, as Slurm reads
-// them: export NAME=value. Where the GPU's daemon isn't there it prints none: the
-// job then computes without MPS, on the GPU that Slurm named.
+// TaskProlog prints the variables that a sharer's processes need, as Slurm reads them: export NAME=value. Where the
+// GPU's daemon isn't there it prints none: the job then computes without MPS, on the GPU that Slurm named.
 func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	text, err := h.variables(get)
 	_, werr := io.WriteString(out, text)

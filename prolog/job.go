@@ -28,12 +28,10 @@ type Job struct {
 	UID         uint32 `json:"uid"`
 	User        string `json:"user"`
 	Comment     string `json:"comment,omitempty"`
-	// GPUs are gres.conf's indexes, UUIDs the same GPUs as NVML and CUDA name them,
-	// "" where that was not known.
+	// GPUs are gres.conf's indexes, UUIDs the same GPUs as NVML and CUDA name them, "" where that was not known.
 	GPUs  []int    `json:"gpus"`
 	UUIDs []string `json:"uuids,omitempty"`
-	// Percent is the share of the GPU in percent, 0 = a whole GPU or not known:
-	// with gres/shard a prolog can't see it.
+	// Percent is the share of the GPU in percent, 0 = a whole GPU or not known: with gres/shard a prolog can't see it.
 	Percent int       `json:"percent,omitempty"`
 	Start   time.Time `json:"start"`
 	End     time.Time `json:"end,omitzero"` // set by the epilog

@@ -47,9 +47,8 @@ func (m *MPS) Pipe(gpu int) string { return m.Dir.gpu(gpu, "pipe") }
 
 func (m *MPS) log(gpu int) string { return m.Dir.gpu(gpu, "log") }
 
-// Ensure makes sure that the GPU's daemon runs and answers, for a client of the
-// given user. The caller holds the GPU's lock. A daemon that doesn't answer is
-// replaced, but not from under jobs in use of it: on a busy node one may be slow,
+// Ensure makes sure that the GPU's daemon runs and answers, for a client of the given user. The caller holds the GPU's
+// lock. A daemon that doesn't answer is replaced, but not from under jobs in use of it: on a busy node one may be slow,
 // and without it they would fail.
 //
 // ahead: a server is there for the user before the first client needs one. Where the client may never come none is to:
@@ -228,9 +227,8 @@ func (m *MPS) launch(ctx context.Context, gpu int, uid uint32, multiuser bool) e
 	return nil
 }
 
-// detach gives a command a session of its own: what hasn't one is killed when the
-// prolog ends. At the deadline its whole group is killed; a descriptor that is
-// kept open longer doesn't hold the job up. A hook that is killed takes the
+// detach gives a command a session of its own: what hasn't one is killed when the prolog ends. At the deadline its
+// whole group is killed; a descriptor that is kept open longer doesn't hold the job up. A hook that is killed takes the
 // command along, though not the daemon that it has started.
 func detach(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
@@ -308,8 +306,7 @@ func (m *MPS) present(gpu int) bool {
 	return err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
 }
 
-// Release ends the GPU's daemon. The caller holds the GPU's lock and has seen that
-// no job shares the GPU any more.
+// Release ends the GPU's daemon. The caller holds the GPU's lock and has seen that no job shares the GPU any more.
 func (m *MPS) Release(ctx context.Context, gpu int) error {
 	if _, err := os.Stat(m.Pipe(gpu)); err != nil {
 		return nil // there is none

@@ -35,9 +35,8 @@ func (m *MPS) kill(gpu int, names ...string) int {
 	return n
 }
 
-// killIf ends a process with SIGKILL if it is still the one that is meant: between a look at
-// /proc and the signal it may have ended, and its number be another's. It is held by a
-// descriptor (pidfd, Linux 5.3) while is looks again.
+// killIf ends a process with SIGKILL if it is still the one that is meant: between a look at /proc and the signal it
+// may have ended, and its number be another's. It is held by a descriptor (pidfd, Linux 5.3) while is looks again.
 func killIf(pid int, is func() bool) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ENOSYS) {

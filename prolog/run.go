@@ -18,9 +18,8 @@ const grace = 150 * time.Millisecond
 // ErrKilled says that a signal ended what did a hook's work. It can be done again.
 var ErrKilled = errors.New("killed")
 
-// Child runs a program under a deadline that nothing can stretch and returns what
-// it printed. A process that waits for a dead disk can't end, not even by
-// SIGKILL; its parent can leave it behind. Its errors are for a log: what the
+// Child runs a program under a deadline that nothing can stretch and returns what it printed. A process that waits for
+// a dead disk can't end, not even by SIGKILL; its parent can leave it behind. Its errors are for a log: what the
 // program printed counts even if it failed.
 func Child(deadline time.Duration, program string, args ...string) ([]byte, error) {
 	var out, stderr limited
@@ -50,8 +49,7 @@ func Child(deadline time.Duration, program string, args ...string) ([]byte, erro
 	}
 }
 
-// limited keeps the first 16 KiB that are written to it. Reading what it holds is
-// for after the writer has ended.
+// limited keeps the first 16 KiB that are written to it. Reading what it holds is for after the writer has ended.
 type limited struct{ buf bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {

@@ -37,8 +37,7 @@ func (s Server) Takes() bool { return s.Fault.IsZero() && !s.Full }
 // Server returns what was last seen of a GPU's MPS server; nothing of one that has none.
 func (d Dir) Server(gpu int) Server { return kept[Server](d.gpu(gpu, serverFile)) }
 
-// serverUser returns the user that the server serves; false: it isn't known, or the server serves
-// all users.
+// serverUser returns the user that the server serves; false: it isn't known, or the server serves all users.
 func (d Dir) serverUser(gpu int) (uid uint32, ok bool) {
 	body, err := os.ReadFile(d.gpu(gpu, userFile))
 	if err != nil {

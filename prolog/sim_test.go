@@ -26,8 +26,7 @@ type bench struct {
 	uid        uint32 // of the applications
 }
 
-// node makes a node with two simulated GPUs of a model, at so many GPU seconds a
-// second, whose cards the hooks know.
+// node makes a node with two simulated GPUs of a model, at so many GPU seconds a second, whose cards the hooks know.
 func node(t *testing.T, model string, scale int, init ...string) (*Hook, *bench) {
 	t.Helper()
 	if os.Getuid() != 0 {

@@ -78,9 +78,8 @@ var stepName = pattern.Lazy(`^slurmstepd: \[(\d+)[.\]]`)
 // stepProgram is what a step runs. Debian has it as slurmstepd-wlm.
 var stepProgram = pattern.Lazy(`^slurmstepd(-[a-z]+)?$`)
 
-// StepOf returns the job of a process that is a job's step; 0 = it isn't one. dir is the process's
-// folder of /proc. Any user can choose a process's name, so it must also run slurmstepd as root, or
-// as the calling user.
+// StepOf returns the job of a process that is a job's step; 0 = it isn't one. dir is the process's folder of /proc. Any
+// user can choose a process's name, so it must also run slurmstepd as root, or as the calling user.
 func StepOf(dir string) int64 {
 	line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 	m := stepName().FindSubmatch(line)

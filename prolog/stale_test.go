@@ -37,8 +37,7 @@ func fakeProc(t *testing.T, boot string, steps ...string) string {
 	return proc
 }
 
-// What ended without an epilog is closed by the next hook on its GPU, as soon as it is
-// certain and no sooner.
+// What ended without an epilog is closed by the next hook on its GPU, as soon as it is certain and no sooner.
 func TestJobsWithoutAnEpilog(t *testing.T) {
 	now := time.Now().Round(time.Second)
 	job := func(id int64, percent int, age time.Duration, boot string) *Job {

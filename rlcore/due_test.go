@@ -25,8 +25,7 @@ func (p guess) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
 // pairwise slows everybody who isn't alone by a factor.
 func pairwise(by float64) guess { return guess{Slowdown: by} }
 
-// promised is a window of jobs whose plain ends follow from one GPU that runs the given
-// jobs.
+// promised is a window of jobs whose plain ends follow from one GPU that runs the given jobs.
 func promised(running []Running, jobs ...Job) *Window {
 	p := schedule.NewPlain("0")
 	for i := range running {

@@ -130,8 +130,7 @@ func TestMemoryOverTime(t *testing.T) {
 	}
 }
 
-// Whatever the true slowdowns are within the predicted bounds, an allowed group never
-// exceeds the card.
+// Whatever the true slowdowns are within the predicted bounds, an allowed group never exceeds the card.
 func TestMemoryHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 4).Draw(t, "members")

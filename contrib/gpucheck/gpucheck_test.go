@@ -222,8 +222,7 @@ func TestKernelsOnTheSimulatedCard(t *testing.T) {
 	}
 }
 
-// A kernel that fails, and one that MPS doesn't serve, are noted, and the others
-// measured.
+// A kernel that fails, and one that MPS doesn't serve, are noted, and the others measured.
 func TestOneFails(t *testing.T) {
 	daemons(t)
 	t.Parallel()

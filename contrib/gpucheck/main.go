@@ -1,5 +1,4 @@
-// Command gpucheck tries slurmbridge's node side on a machine with an NVIDIA GPU
-// and no Slurm: README.md says what for.
+// Command gpucheck tries slurmbridge's node side on a machine with an NVIDIA GPU and no Slurm: README.md says what for.
 package main
 
 import (

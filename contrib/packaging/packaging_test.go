@@ -121,8 +121,7 @@ func TestNamedScriptStays(t *testing.T) {
 	}
 }
 
-// State goes with purge, and only then; what belongs to the other package or to
-// running jobs stays.
+// State goes with purge, and only then; what belongs to the other package or to running jobs stays.
 func TestState(t *testing.T) {
 	all := map[string]string{
 		"etc/slurmbridge/web.yml": "", "run/slurmbridge/gate": "", "run/slurmbridge/wake": "",

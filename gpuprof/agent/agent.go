@@ -30,8 +30,7 @@ type Agent struct {
 	Dir     prolog.Dir
 	Devices []nvml.Device
 	Node    string
-	// Period is the time between two samples, on average at least; see pace.
-	// Default 1 s.
+	// Period is the time between two samples, on average at least; see pace. Default 1 s.
 	Period time.Duration
 	// Driver opens and closes the GPUs, which others can neither reset nor cut up nor get another driver for while they
 	// are open. The agent closes them while no job is there. nil = they stay open. Where they were cut into other MIG
@@ -43,8 +42,7 @@ type Agent struct {
 	}
 	// DCGM tells the activity of MIG instances where NVML tells none; nil = no exporter is asked.
 	DCGM *DCGM
-	// Keep takes a closed record; on an error the job's file stays and the record
-	// is closed again later.
+	// Keep takes a closed record; on an error the job's file stays and the record is closed again later.
 	Keep    func(*gpuprof.Record) error
 	Now     func() time.Time
 	Log     *slog.Logger
@@ -59,8 +57,7 @@ type Agent struct {
 	cut    string        // prolog.Cut as the GPUs were listed
 	recut  string        // prolog.Cut at the last look
 	before map[run]saved // what the agent before this one had, until the first scan
-	// Failures of the last passes: reading job files, reading GPUs (GPUs that have answered since
-	// are removed).
+	// Failures of the last passes: reading job files, reading GPUs (GPUs that have answered since are removed).
 	filesErr error
 	broken   map[int]error
 	released bool      // the GPUs are closed
@@ -139,8 +136,7 @@ func (t *tracked) runs() bool { return t.job.End.IsZero() }
 
 func (t *tracked) has(gpu int) bool { return slices.Contains(t.gpus, gpu) }
 
-// Start lists the library's GPUs for the hooks and takes up the data that a previous
-// agent had gathered.
+// Start lists the library's GPUs for the hooks and takes up the data that a previous agent had gathered.
 func (a *Agent) Start() error {
 	if a.Period == 0 {
 		a.Period = time.Second
@@ -235,8 +231,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.keepState()
 	next := time.NewTimer(0)
 	defer next.Stop()
-	// A look now and then finds what an event was lost for, and records that could
-	// not be kept.
+	// A look now and then finds what an event was lost for, and records that could not be kept.
 	slow := time.NewTicker(idlePeriod)
 	defer slow.Stop()
 	state := time.NewTicker(stateEvery)

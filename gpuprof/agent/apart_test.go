@@ -147,8 +147,7 @@ func TestSourceOfCoreUse(t *testing.T) {
 	}
 }
 
-// The GPUs of one job are read together: use is their mean, memory and traffic
-// their sum.
+// The GPUs of one job are read together: use is their mean, memory and traffic their sum.
 func TestSeveralGPUs(t *testing.T) {
 	b := newBench(t)
 	b.card(0).use, b.card(1).use = is(0.2), is(0.8)

@@ -12,19 +12,16 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
-// idlePeriod is the time between two looks at the job files where no event calls
-// for one.
+// idlePeriod is the time between two looks at the job files where no event calls for one.
 const idlePeriod = 10 * time.Second
 
-// A pass that is so many periods overdue says that the agent is stuck: in the driver,
-// most likely.
+// A pass that is so many periods overdue says that the agent is stuck: in the driver, most likely.
 const (
 	stuckSamples = 10
 	stuckLooks   = 3
 )
 
-// pass is what the last pass over job files and GPUs led to. It is never changed
-// once published.
+// pass is what the last pass over job files and GPUs led to. It is never changed once published.
 type pass struct {
 	at   time.Time
 	busy bool      // jobs ran

@@ -12,9 +12,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// Metrics is what operations sees of a node, under the prefix gpuprof_. There are
-// series only of GPUs that have jobs, and of jobs that run: both go away with the
-// job. Nothing that users write is in a label.
+// Metrics is what operations sees of a node, under the prefix gpuprof_. There are series only of GPUs that have jobs,
+// and of jobs that run: both go away with the job. Nothing that users write is in a label.
 type Metrics struct {
 	gauges []figure
 	uses   atomic.Pointer[[]use]
@@ -91,8 +90,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector: the last sample, as it was published
-// whole.
+// Collect implements prometheus.Collector: the last sample, as it was published whole.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	uses := m.uses.Load()
 	if uses == nil {
@@ -135,8 +133,7 @@ func (a *Agent) showUses() {
 }
 
 // ShowHooks exports what the hooks of this node, with that settings file, would find at a job's start, read at each
-// scrape: slurmbridge doctor reads it from the controller.
-// node is Slurm's name of this node.
+// scrape: slurmbridge doctor reads it from the controller. node is Slurm's name of this node.
 func ShowHooks(reg prometheus.Registerer, settings, node string) {
 	show := func(name, help string, value func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gpuprof", Name: name, Help: help}, value))

@@ -17,12 +17,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// slack is by how much readings at slightly different moments may exceed what is
-// possible.
+// slack is by how much readings at slightly different moments may exceed what is possible.
 const slack = 1.05
 
-// stale is after how many periods a figure that counts from the reading before says
-// nothing of a job.
+// stale is after how many periods a figure that counts from the reading before says nothing of a job.
 const stale = 20
 
 // observed is one reading of a GPU.
@@ -31,8 +29,7 @@ type observed struct {
 	reading gpuprof.Reading
 	gpm     bool            // core use is performance monitoring's
 	lied    gpuprof.Figures // figures that were given and can't be true
-	// own holds what jobs used by themselves, if processes distinguish them; told holds the figures
-	// for which they do.
+	// own holds what jobs used by themselves, if processes distinguish them; told holds the figures for which they do.
 	own  map[int64]gpuprof.Reading
 	told gpuprof.Figures
 	// judging: the jobs' core use is unknown until it is clear whose the driver's samples of processes are.
@@ -131,9 +128,8 @@ type traffic struct {
 	err  error
 }
 
-// pcie reads the traffic where performance monitoring doesn't give it. It takes the
-// driver so long that it is read at most once a period; the last value holds until
-// then.
+// pcie reads the traffic where performance monitoring doesn't give it. It takes the driver so long that it is read at
+// most once a period; the last value holds until then.
 func (g *gpu) pcie(l *observed) error {
 	t := &g.traffic
 	if age := l.at.Sub(t.at); t.at.IsZero() || age < 0 || age >= g.pace.period-g.pace.least() {
@@ -283,8 +279,7 @@ func (g *gpu) jobsOf(pids []int) (jobs []int64) {
 	return jobs
 }
 
-// remembered is for how long a process's use holds: the driver measures it once a
-// second or oftener.
+// remembered is for how long a process's use holds: the driver measures it once a second or oftener.
 const remembered = 2 * time.Second
 
 // sms is the SM utilisation of each process of late; false = not known.
@@ -390,8 +385,7 @@ type owner struct {
 	server bool
 }
 
-// owner finds a process's job by its control group, or where Slurm doesn't use them
-// by the step that is its ancestor.
+// owner finds a process's job by its control group, or where Slurm doesn't use them by the step that is its ancestor.
 func (a *Agent) owner(pid int) owner {
 	dir := a.process(pid)
 	if groups, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil {

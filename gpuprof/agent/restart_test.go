@@ -106,8 +106,7 @@ func TestKilledAgent(t *testing.T) {
 	}
 }
 
-// A state file that is damaged, or of something else, costs what was gathered and
-// nothing else.
+// A state file that is damaged, or of something else, costs what was gathered and nothing else.
 func TestDamagedState(t *testing.T) {
 	b := newBench(t)
 	b.begin(7, 0)

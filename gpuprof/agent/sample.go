@@ -234,8 +234,7 @@ func (a *Agent) hold(t *tracked, from, to time.Time) {
 
 // How the pace changes.
 const (
-	// changed is the part of a card by which a figure must differ from the reading
-	// before to count as a change.
+	// changed is the part of a card by which a figure must differ from the reading before to count as a change.
 	changed = 0.05
 	// slower is by what the step grows where nothing changes.
 	slower = 1.25
@@ -243,11 +242,10 @@ const (
 	purse = 60
 )
 
-// pace says when a GPU is read next. The step is a tenth of the period (0.1 s)
-// after a job came and after a reading that differs from the one before; it
-// grows by a quarter with each that doesn't, up to ten periods (10 s). However the
-// use flickers, a GPU isn't read more often than once a period but for 60 readings
-// that it may be ahead: each costs one, and each period that passes earns one.
+// pace says when a GPU is read next. The step is a tenth of the period (0.1 s) after a job came and after a reading
+// that differs from the one before; it grows by a quarter with each that doesn't, up to ten periods (10 s). However the
+// use flickers, a GPU isn't read more often than once a period but for 60 readings that it may be ahead: each costs
+// one, and each period that passes earns one.
 type pace struct {
 	period time.Duration
 	step   time.Duration
@@ -260,12 +258,10 @@ type pace struct {
 func (p *pace) least() time.Duration { return p.period / 10 }
 func (p *pace) most() time.Duration  { return 10 * p.period }
 
-// hurry makes the next reading due at once, and those after it fast: a job came or
-// went.
+// hurry makes the next reading due at once, and those after it fast: a job came or went.
 func (p *pace) hurry(now time.Time) { p.step, p.due = p.least(), now }
 
-// next sets the next reading after one at now; v are the resources as parts of
-// the card, nil where it failed.
+// next sets the next reading after one at now; v are the resources as parts of the card, nil where it failed.
 func (p *pace) next(now time.Time, v []float64) {
 	if p.at.IsZero() {
 		p.left = purse

@@ -222,8 +222,7 @@ func (a *Agent) requeued(r run) bool {
 // finish closes an ended job's record.
 func (a *Agent) finish(j *prolog.Job) {
 	t := a.jobs[runOf(j)]
-	// The last reading holds until the job's end: one taken now would be of a GPU that
-	// the job has left.
+	// The last reading holds until the job's end: one taken now would be of a GPU that the job has left.
 	if !t.resume.IsZero() && j.End.After(t.resume) {
 		a.hold(t, t.resume, j.End)
 		t.resume = j.End

@@ -16,9 +16,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
-// stateEvery is how often the data of running jobs is saved; it is saved at the
-// agent's end, too. A kill costs each job's series at most that long, and the records
-// say how much.
+// stateEvery is how often the data of running jobs is saved; it is saved at the agent's end, too. A kill costs each
+// job's series at most that long, and the records say how much.
 const stateEvery = time.Minute
 
 // mostState bounds the file: a job takes 75 KB at most.
@@ -62,8 +61,7 @@ func (a *Agent) save() error {
 	return nil
 }
 
-// load reads what an agent before this one wrote down. What can't be true is left
-// out; without a file there is nothing.
+// load reads what an agent before this one wrote down. What can't be true is left out; without a file there is nothing.
 func (a *Agent) load() (map[run]saved, error) {
 	f, err := os.Open(a.statePath())
 	if errors.Is(err, os.ErrNotExist) {

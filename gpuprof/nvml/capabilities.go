@@ -8,8 +8,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Capabilities is what a GPU and its driver can do, queried once, when the library
-// is opened.
+// Capabilities is what a GPU and its driver can do, queried once, when the library is opened.
 type Capabilities struct {
 	Driver  string `json:"driver"`  // e.g. "535.183.01"; "" = unknown
 	CUDA    string `json:"cuda"`    // the driver's, e.g. "12.2"; "" = unknown
@@ -29,16 +28,14 @@ type Capabilities struct {
 
 // MPS is what NVIDIA's Multi-Process Service does on a GPU.
 type MPS struct {
-	// MultiUser: the control daemon takes -multiuser-server, with which one server,
-	// root's, serves every user. Otherwise the clients of a server belong to one user, and
-	// a second user's wait until the first's have gone.
+	// MultiUser: the control daemon takes -multiuser-server, with which one server, root's, serves every user. Otherwise
+	// the clients of a server belong to one user, and a second user's wait until the first's have gone.
 	MultiUser bool `json:"multi_user"`
 	// MaxClients is how many client contexts a GPU serves at a time; 0 = unknown.
 	MaxClients int `json:"max_clients"`
 	// MemoryLimit: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT limits the memory a client holds.
 	MemoryLimit bool `json:"memory_limit"`
-	// OwnAddresses: each client has its own address space; without, a client can
-	// write into another's memory.
+	// OwnAddresses: each client has its own address space; without, a client can write into another's memory.
 	OwnAddresses bool `json:"own_addresses"`
 }
 
@@ -48,10 +45,9 @@ func (m *MPS) NoMemLimits() bool { return m.OwnAddresses && !m.MemoryLimit }
 // mpsRules follows from the compute capability's major number (0 = unknown) and
 // the driver's CUDA version as cuDriverGetVersion has it (12020 = 12.2).
 //
-// Sources: NVIDIA's manual of the Multi-Process Service (docs.nvidia.com/deploy/mps),
-// "Volta MPS", "Limitations" (one user with an active server, clients under the
-// server's UID) and "Client-Server Connection Limits": 16 contexts before Volta,
-// from Volta on 48, and 60 since the manual of release 590, which is CUDA 13.1's.
+// Sources: NVIDIA's manual of the Multi-Process Service (docs.nvidia.com/deploy/mps), "Volta MPS", "Limitations" (one
+// user with an active server, clients under the server's UID) and "Client-Server Connection Limits": 16 contexts before
+// Volta, from Volta on 48, and 60 since the manual of release 590, which is CUDA 13.1's.
 // -multiuser-server is for Volta and later; on Pascal the daemon takes it and its
 // clients fail (kubernetes-sigs/dra-driver-nvidia-gpu pull request 1153, tried on
 // compute capability 6.1). The control daemons of 470, 535 and 550.163 don't know it,
@@ -81,8 +77,7 @@ var modes = map[gonvml.ComputeMode]string{
 // a process, and its clients are not.
 const Exclusive = "exclusive_process"
 
-// final reports whether a call's outcome stays as it is: the card or the driver
-// can't, or this process may not.
+// final reports whether a call's outcome stays as it is: the card or the driver can't, or this process may not.
 func final(ret gonvml.Return) bool {
 	switch ret {
 	case gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_FUNCTION_NOT_FOUND, gonvml.ERROR_NO_PERMISSION,

@@ -118,8 +118,7 @@ func TestLost(t *testing.T) {
 	must.Equal(t, [2]int{some[0].Minor, some[3].Minor}, [2]int{1, 2})
 }
 
-// A figure that fails while the library is opened isn't given up for good, one
-// that the card lacks is.
+// A figure that fails while the library is opened isn't given up for good, one that the card lacks is.
 func TestFailureAtOpen(t *testing.T) {
 	first, st := machine(t, gpusim.Config{Model: "h200"})
 	for figure, mode := range map[string]string{
@@ -200,8 +199,7 @@ var needed = []string{
 	"nvmlDeviceGetHandleByIndex_v2",
 }
 
-// An old driver's library lacks functions: whichever it is, what is missing isn't
-// called.
+// An old driver's library lacks functions: whichever it is, what is missing isn't called.
 func TestMissingSymbols(t *testing.T) {
 	lib, _ := machine(t, gpusim.Config{Model: "h200", Instances: []string{"1g.18gb"}})
 	must.Get(everything(lib))(t)

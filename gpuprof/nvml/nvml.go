@@ -1,14 +1,11 @@
-// Package nvml reads GPUs through NVIDIA's management library. It is the only
-// package with cgo, by way of go-nvml, which loads libnvidia-ml.so.1 when it is
-// opened.
+// Package nvml reads GPUs through NVIDIA's management library. It is the only package with cgo, by way of go-nvml,
+// which loads libnvidia-ml.so.1 when it is opened.
 //
-// Figures are checked. One that is slightly above the possible maximum is cut to it (a
-// utilisation of 103 % is 1); one that can't be true (4e9 %, more memory in use than
-// there is) is ErrImplausible. A zero can't be
-// distinguished from an idle GPU and is passed on.
+// Figures are checked. One that is slightly above the possible maximum is cut to it (a utilisation of 103 % is 1); one
+// that can't be true (4e9 %, more memory in use than there is) is ErrImplausible. A zero can't be distinguished from an
+// idle GPU and is passed on.
 //
-// A function that the loaded library doesn't have is never called: the loader
-// would end the process.
+// A function that the loaded library doesn't have is never called: the loader would end the process.
 package nvml
 
 import (
@@ -23,11 +20,10 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Device is what doesn't change about a GPU, and the way to its finer figures:
-// each of its methods returns ErrNotSupported where Capabilities says that the
-// GPU doesn't give the figure, ErrLost if it has fallen off the bus, ErrImplausible
-// for a figure that can't be true. Copies of a Device are the same GPU. One that
-// wasn't made by Open, or is Lost, gives no figure.
+// Device is what doesn't change about a GPU, and the way to its finer figures: each of its methods returns
+// ErrNotSupported where Capabilities says that the GPU doesn't give the figure, ErrLost if it has fallen off the bus,
+// ErrImplausible for a figure that can't be true. Copies of a Device are the same GPU. One that wasn't made by Open, or
+// is Lost, gives no figure.
 type Device struct {
 	Index int    `json:"nvml_index"` // NVML's order, which is not everybody's
 	Minor int    `json:"minor"`      // N of /dev/nvidiaN

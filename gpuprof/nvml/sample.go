@@ -41,9 +41,8 @@ func (d *Device) Utilisation() (gpu, mem float64, err error) {
 	return gpu, mem, nil
 }
 
-// PCIe is the traffic from the host and to it together, MB/s. A driver counts for 20 ms
-// each way, and only then answers (NVIDIA's manual of NVML,
-// nvmlDeviceGetPcieThroughput).
+// PCIe is the traffic from the host and to it together, MB/s. A driver counts for 20 ms each way, and only then answers
+// (NVIDIA's manual of NVML, nvmlDeviceGetPcieThroughput).
 func (d *Device) PCIe() (mbps float64, err error) {
 	g := d.gpu
 	if !g.has(PCIe) {
@@ -80,8 +79,7 @@ func (g *gpu) traffic(held bool) (mbps float64, err error) {
 	return mbps, nil
 }
 
-// Process is one process on a GPU. Before Volta the clients of an MPS server
-// aren't seen: the server holds all.
+// Process is one process on a GPU. Before Volta the clients of an MPS server aren't seen: the server holds all.
 type Process struct {
 	PID    int
 	MemMiB float64 // held; −1 = unknown
@@ -134,9 +132,8 @@ func (d *Device) Processes() ([]Process, error) {
 	return out, nil
 }
 
-// ProcessUtilisation gives what the driver measured of each process since then
-// (zero = all it remembers): the newest of each, or several, by driver. None used
-// the GPU where it is empty.
+// ProcessUtilisation gives what the driver measured of each process since then (zero = all it remembers): the newest of
+// each, or several, by driver. None used the GPU where it is empty.
 func (d *Device) ProcessUtilisation(since time.Time) ([]ProcessUse, error) {
 	g := d.gpu
 	if !g.has(ProcessUtilisation) {
@@ -198,8 +195,7 @@ func moment(us uint64) (time.Time, bool) {
 	return time.UnixMicro(int64(us)), true //nolint:gosec // of this century
 }
 
-// Activity is what a GPU's performance monitoring (GPM, from Hopper on) saw
-// between two readings.
+// Activity is what a GPU's performance monitoring (GPM, from Hopper on) saw between two readings.
 type Activity struct {
 	Over     time.Duration // between the two
 	SM       float64       // fraction of the SMs that had work, over time, 0..1

@@ -36,8 +36,7 @@ type Source struct {
 	Name    string   // in Answers and Refusals
 	Symbols []string // one of them must be in the library,
 	Also    []string // and all of these
-	// Value reads a source that is one number; other sources have Probe only, which reports whether
-	// the GPU has it.
+	// Value reads a source that is one number; other sources have Probe only, which reports whether the GPU has it.
 	Value func(h gonvml.Device) (float64, gonvml.Return)
 	Probe func(h gonvml.Device) gonvml.Return
 	// Most is the largest value that can be true.
@@ -117,8 +116,7 @@ func memoryInUse(h gonvml.Device) (float64, gonvml.Return) {
 // versions are the names under which drivers have had a list of processes.
 func versions(name string) []string { return []string{name + "_v3", name + "_v2", name} }
 
-// nothingNew makes success of "no sample yet": the figure is given, nothing has used
-// the GPU of late.
+// nothingNew makes success of "no sample yet": the figure is given, nothing has used the GPU of late.
 func nothingNew(ret gonvml.Return) gonvml.Return {
 	if ret == gonvml.ERROR_NOT_FOUND {
 		return gonvml.SUCCESS
@@ -126,13 +124,11 @@ func nothingNew(ret gonvml.Return) gonvml.Return {
 	return ret
 }
 
-// Answers says which Sources a GPU has, by name. One that failed for a reason that may
-// pass (a timeout, a GPU that was being reset) counts as there: it is tried again at
-// each reading.
+// Answers says which Sources a GPU has, by name. One that failed for a reason that may pass (a timeout, a GPU that was
+// being reset) counts as there: it is tried again at each reading.
 type Answers map[string]bool
 
-// answers queries a GPU once for the sources of these names, or for all, and says of each that
-// isn't given why.
+// answers queries a GPU once for the sources of these names, or for all, and says of each that isn't given why.
 func (l *Library) answers(h gonvml.Device, names ...string) (a Answers, refusals map[string]string) {
 	a, refusals = Answers{}, map[string]string{}
 	for i := range Sources {

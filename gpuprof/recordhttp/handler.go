@@ -56,9 +56,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 type Handler struct {
 	Credentials credential.Method
 	AllowUID    func(uid uint32) bool
-	// Keep stores a record; isNew is false for one that was there already. The
-	// record's times are by its node's clock, which is behind this host's by that
-	// much (negative: ahead; 0 = less than MinSkew). They must not be corrected in
+	// Keep stores a record; isNew is false for one that was there already. The record's times are by its node's clock,
+	// which is behind this host's by that much (negative: ahead; 0 = less than MinSkew). They must not be corrected in
 	// what identifies a record: the next try may find another skew.
 	Keep func(ctx context.Context, r *gpuprof.Record, behind time.Duration) (isNew bool, err error)
 	// Result receives the result of each request: new, duplicate, refused or failed.
@@ -93,10 +92,9 @@ type refusal struct {
 	reason, text string
 }
 
-// ServeHTTP answers 201 for a new record, 200 for a known one, 401 for an invalid credential, 403
-// for a user without the right to send records, 408 for a body that takes too long, 413 and 422 for
-// an invalid record, 503 if the record could not be stored. After 413 and 422 it is no use to send
-// it again.
+// ServeHTTP answers 201 for a new record, 200 for a known one, 401 for an invalid credential, 403 for a user without
+// the right to send records, 408 for a body that takes too long, 413 and 422 for an invalid record, 503 if the record
+// could not be stored. After 413 and 422 it is no use to send it again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.init()
 	isNew, no := h.take(w, r)
@@ -242,8 +240,7 @@ func unpack(body []byte) (*gpuprof.Record, error) {
 	return rec, rec.Validate()
 }
 
-// skew notes how far a node's clock is behind, and returns it, 0 = as good as
-// not.
+// skew notes how far a node's clock is behind, and returns it, 0 = as good as not.
 func (h *Handler) skew(node string, behind time.Duration) time.Duration {
 	h.Metrics.skew.Observe(behind.Abs().Seconds())
 	if behind.Abs() < MinSkew {
@@ -284,8 +281,7 @@ type said struct {
 	when map[string]time.Time
 }
 
-// first reports whether this has not been logged for an hour. A sender with many
-// addresses can't fill the memory.
+// first reports whether this has not been logged for an hour. A sender with many addresses can't fill the memory.
 func (s *said) first(what string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -238,8 +238,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// Who sends nothing is waited for, but not for ever; and whoever isn't believed is
-// not listened to.
+// Who sends nothing is waited for, but not for ever; and whoever isn't believed is not listened to.
 func TestSlowBodies(t *testing.T) {
 	f := &fake{}
 	srv := serve(t, &Handler{Credentials: f, AllowUID: root, Keep: (&kept{}).keep, BodyTimeout: 50 * time.Millisecond})

@@ -1,9 +1,8 @@
 // Package recordhttp carries records from the nodes to the controller: HTTP with
 // a credential (MUNGE's, or of a shared key) that names the sender and binds the body.
 //
-// A record is one POST of packed JSON. The sender is authenticated before a byte
-// of the body is read; what isn't believed is never stored. From the credential the
-// controller also learns how far the sender's clock is off.
+// A record is one POST of packed JSON. The sender is authenticated before a byte of the body is read; what isn't
+// believed is never stored. From the credential the controller also learns how far the sender's clock is off.
 package recordhttp
 
 import (
@@ -40,8 +39,7 @@ type Sender struct {
 	Timeout time.Duration
 }
 
-// ErrRefused says that the controller will never take this record; sending it
-// again is no use.
+// ErrRefused says that the controller will never take this record; sending it again is no use.
 var ErrRefused = errors.New("the controller refused the record")
 
 // AnswerError is any answer but yes: the controller is there, and something is
@@ -66,9 +64,8 @@ func pack(r *gpuprof.Record) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// Send posts one record. Returns an error that wraps ErrRefused if another try would fail, too, an
-// AnswerError if the controller refused for another reason; any other error comes from this node or
-// the network.
+// Send posts one record. Returns an error that wraps ErrRefused if another try would fail, too, an AnswerError if the
+// controller refused for another reason; any other error comes from this node or the network.
 func (s *Sender) Send(ctx context.Context, r *gpuprof.Record) error {
 	body, err := pack(r)
 	if err != nil {
@@ -143,8 +140,7 @@ const (
 // idleTimeout bounds one try to report idle jobs: the next report is due soon.
 const idleTimeout = 10 * time.Second
 
-// resultHeader of an answer says what became of the record. Without it a 200 is
-// some other server's.
+// resultHeader of an answer says what became of the record. Without it a 200 is some other server's.
 const resultHeader = "Slurmbridge-Record"
 
 // Bounds of a record on the wire and unpacked, bytes. The longest series and 1024
@@ -158,17 +154,15 @@ const (
 // whole seconds, and are on their way for a while.
 const MinSkew = 2 * time.Second
 
-// bindTo is what the credential of a body for a path carries: the credential of one record is good
-// for no other.
+// bindTo is what the credential of a body for a path carries: the credential of one record is good for no other.
 func bindTo(path string, body []byte) string {
 	sum := sha256.Sum256(body)
 	return "slurmbridge " + http.MethodPost + " " + path + " " + hex.EncodeToString(sum[:])
 }
 
-// NewClient makes the client of a Sender. file ("" = none) says how to verify the controller and
-// how to authenticate: Prometheus's format for HTTP clients (tls_config with ca_file, cert_file,
-// key_file and server_name, basic_auth, proxy_url). Names in it are relative to its folder.
-// Certificates that change on disk are read again.
+// NewClient makes the client of a Sender. file ("" = none) says how to verify the controller and how to authenticate:
+// Prometheus's format for HTTP clients (tls_config with ca_file, cert_file, key_file and server_name, basic_auth,
+// proxy_url). Names in it are relative to its folder. Certificates that change on disk are read again.
 func NewClient(file string) (*http.Client, error) {
 	cfg := &config.HTTPClientConfig{}
 	if file != "" {

@@ -22,8 +22,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
-// controller serves records with a web_config ("" = none) as slurmbridge does, and
-// returns its address.
+// controller serves records with a web_config ("" = none) as slurmbridge does, and returns its address.
 func controller(t *testing.T, dir, webConfig string) string {
 	t.Helper()
 	file, systemd := "", false
@@ -104,8 +103,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// Any other trouble on the way says what to do, too; and no other server's 200 is
-// taken for ours.
+// Any other trouble on the way says what to do, too; and no other server's 200 is taken for ours.
 func TestTroubleOnTheWay(t *testing.T) {
 	client := must.Get(NewClient(""))(t)
 	defer client.CloseIdleConnections()

@@ -26,8 +26,7 @@ const (
 	patience = 3
 )
 
-// Run sends what waits until ctx ends, oldest first, with growing pauses while
-// the controller doesn't take it.
+// Run sends what waits until ctx ends, oldest first, with growing pauses while the controller doesn't take it.
 func (s *Spool) Run(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval, pause.RandomizationFactor = s.Retry, s.RetryMax, 0.5
@@ -93,8 +92,7 @@ func (s *Spool) flush(ctx context.Context) (sent int, err error) {
 	return sent, err
 }
 
-// itsOwn reports whether a failure may be one record's alone, so that the next
-// is worth a try.
+// itsOwn reports whether a failure may be one record's alone, so that the next is worth a try.
 func itsOwn(err error) bool {
 	var no *recordhttp.AnswerError
 	return errors.As(err, &no) && (no.Status >= http.StatusInternalServerError || no.Status == http.StatusBadRequest ||
@@ -142,8 +140,7 @@ func (s *Spool) deliver(ctx context.Context, path string) error {
 	return err
 }
 
-// Metrics is what operations sees of delivery on a node, under the prefix
-// gpuprof_.
+// Metrics is what operations sees of delivery on a node, under the prefix gpuprof_.
 type Metrics struct {
 	spool       atomic.Pointer[Spool] // how full it is is read at each scrape
 	dropped     *prometheus.CounterVec

@@ -36,9 +36,8 @@ type Spool struct {
 	Send    func(ctx context.Context, r *gpuprof.Record) error
 	Log     *slog.Logger
 	Metrics *Metrics // nil = not exported
-	// Retry is the first pause after a failure; it grows to RetryMax. Each pause is
-	// drawn from half to one and a half of that, so that nodes don't come together.
-	// Defaults 500 ms and 1 min.
+	// Retry is the first pause after a failure; it grows to RetryMax. Each pause is drawn from half to one and a half of
+	// that, so that nodes don't come together. Defaults 500 ms and 1 min.
 	Retry, RetryMax time.Duration
 
 	wake  chan struct{}

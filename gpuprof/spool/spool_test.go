@@ -80,8 +80,7 @@ func add(t *testing.T, s *Spool, r *gpuprof.Record) {
 	must.OK(t, s.Add(r))
 }
 
-// Records that the controller doesn't take wait on disk, over a restart of the
-// agent, and arrive in their order.
+// Records that the controller doesn't take wait on disk, over a restart of the agent, and arrive in their order.
 func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dir, h := t.TempDir(), &head{down: errors.New("connection refused")}

@@ -25,8 +25,7 @@ var (
 
 // Method makes credentials and checks them.
 type Method interface {
-	// Encode makes a credential of this process's user that carries payload, of MaxPayload
-	// bytes at most. Returns ErrDown.
+	// Encode makes a credential of this process's user that carries payload, of MaxPayload bytes at most. Returns ErrDown.
 	Encode(ctx context.Context, payload string) (string, error)
 	// Decode checks a credential. Returns ErrInvalid, ErrExpired (with how far the clocks
 	// differ, and with the credential where it is known), ErrReplayed or ErrDown.
@@ -54,8 +53,7 @@ func Choose(keyFile, mungeSocket string) Methods {
 	return Methods{Nodes: m, Users: m}
 }
 
-// ForUser returns the method by which a controller identifies users from a header; nil = this
-// release doesn't know it.
+// ForUser returns the method by which a controller identifies users from a header; nil = this release doesn't know it.
 func ForUser(header, mungeSocket string) Method {
 	for _, m := range []Method{&Munge{Socket: mungeSocket}, NewToken()} {
 		if m.Header() == header {
@@ -73,8 +71,7 @@ type Credential struct {
 	UID uint32
 	// User is the name that the credential gives its user, "" = none.
 	User string
-	// Encoded and Decoded are when it was made, by its host's clock, and when it
-	// came here, by this host's.
+	// Encoded and Decoded are when it was made, by its host's clock, and when it came here, by this host's.
 	Encoded, Decoded time.Time
 	Payload          string
 }
@@ -111,8 +108,7 @@ func hint(err error, down, invalid string) string {
 // window is how far two clocks may differ, as MUNGE has it by default.
 const window = 5 * time.Minute
 
-// mostRemembered bounds the credentials that are remembered in twice the window: 500 nodes
-// send fewer in a day.
+// mostRemembered bounds the credentials that are remembered in twice the window: 500 nodes send fewer in a day.
 const mostRemembered = 1 << 17
 
 // once accepts each credential once, as munged does for its own: credentials outside the window are
@@ -165,8 +161,7 @@ const (
 	mostOfHost = 2 // an agent sends one record at a time, and a hook one request
 )
 
-// Decode decodes a credential that a host sent, in its turn. It returns what Method does, or
-// the context's error.
+// Decode decodes a credential that a host sent, in its turn. It returns what Method does, or the context's error.
 func (t *Turns) Decode(ctx context.Context, host, cred string) (*Credential, error) {
 	t.once.Do(func() { t.turns = turns.New(mostAtOnce, mostOfHost) })
 	leave, err := t.turns.Enter(ctx, host)

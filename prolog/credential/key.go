@@ -31,8 +31,7 @@ import (
 type Key struct {
 	File string
 	Now  func() time.Time
-	// Since is when this process began to remember credentials: it believes none that was
-	// made before.
+	// Since is when this process began to remember credentials: it believes none that was made before.
 	Since time.Time
 
 	once once

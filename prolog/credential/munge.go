@@ -14,8 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
 
-// Munge runs munge and unmunge. A credential is that of the process's user, and munged
-// lets each through once.
+// Munge runs munge and unmunge. A credential is that of the process's user, and munged lets each through once.
 type Munge struct {
 	Socket string // "" = munge's own default
 	// Bin is the folder of munge and unmunge, "" = the PATH.

@@ -16,8 +16,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// Whatever comes when, by whatever clocks, no credential is believed twice, and none outside
-// the window.
+// Whatever comes when, by whatever clocks, no credential is believed twice, and none outside the window.
 func TestOnceIsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var o once
@@ -68,8 +67,7 @@ func TestRememberedIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever unmunge prints, a credential is only read from lines that stand before
-// the payload.
+// Whatever unmunge prints, a credential is only read from lines that stand before the payload.
 func FuzzParse(f *testing.F) {
 	f.Add("STATUS: Success (0)\nENCODE_TIME: 2026-01-01 (1767225600)\nUID: root (0)\n\npayload")
 	f.Add("STATUS: Expired credential (15)\nUID: a(b) (1000)\n")

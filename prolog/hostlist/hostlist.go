@@ -39,9 +39,8 @@ func Items(list string) iter.Seq[string] {
 	}
 }
 
-// Names returns the names in a list such as "n[1-3,07],login" or "/dev/nvidia[0-3]", in its order. A name that
-// it can't read stays as it is, and so does one that makes it more than 100,000
-// names, repeated ones included.
+// Names returns the names in a list such as "n[1-3,07],login" or "/dev/nvidia[0-3]", in its order. A name that it can't
+// read stays as it is, and so does one that makes it more than 100,000 names, repeated ones included.
 func Names(list string) (names []string) {
 	left := maxNames // a name written twice is made twice
 	for item := range Items(list) {

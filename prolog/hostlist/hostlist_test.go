@@ -63,8 +63,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A list that a user wrote costs no more than its length and the names that any list may
-// come to, however it is made.
+// A list that a user wrote costs no more than its length and the names that any list may come to, however it is made.
 func TestHostileLists(t *testing.T) {
 	const size = 300_000
 	for name, list := range map[string]string{

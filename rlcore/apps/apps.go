@@ -1,13 +1,10 @@
-// Package apps is the catalogue of the thesis's eleven applications as profiles
-// on a Titan Xp.
+// Package apps is the catalogue of the thesis's eleven applications as profiles on a Titan Xp.
 //
-// The thesis prints curves and groups, not tables. Sources of the figures here:
-// memory by batch size from SymbioticLab/Salus (Apache-2.0; P100, TensorFlow),
-// throughput and utilisation on a Titan Xp from pengfei-zou/PowerBound; what
-// neither has is an assumption and says so. The eleven durations are assumptions
-// as a whole: they are set so that 30 jobs drawn at random take about as long one
-// after the other as the thesis's SJF took (2,416 s). Its GPU_heavy total (4,807 s)
-// can't be had at the same time with the same applications.
+// The thesis prints curves and groups, not tables. Sources of the figures here: memory by batch size from
+// SymbioticLab/Salus (Apache-2.0; P100, TensorFlow), throughput and utilisation on a Titan Xp from
+// pengfei-zou/PowerBound; what neither has is an assumption and says so. The eleven durations are assumptions as a
+// whole: they are set so that 30 jobs drawn at random take about as long one after the other as the thesis's SJF took
+// (2,416 s). Its GPU_heavy total (4,807 s) can't be had at the same time with the same applications.
 package apps
 
 import (
@@ -121,8 +118,7 @@ func (a *app) profile() *rlcore.Profile {
 		for t := 0.5; t < ph.seconds; t++ {
 			p.Series = append(p.Series, rlcore.Use{
 				GPU: ph.gpu, MemMiB: ph.from + (ph.to-ph.from)*t/ph.seconds,
-				// SM activity: no source publishes it for these; a busy GPU is assumed
-				// to have most of its SMs busy.
+				// SM activity: no source publishes it for these; a busy GPU is assumed to have most of its SMs busy.
 				Core: 0.85 * ph.gpu, PCIeMBps: ph.pcie,
 			})
 		}
@@ -140,8 +136,7 @@ var Workloads = map[string][]string{
 	"random":    Names(),
 }
 
-// Workload draws n applications of a workload. Returns an error that names the
-// workloads if there is none of that name.
+// Workload draws n applications of a workload. Returns an error that names the workloads if there is none of that name.
 func Workload(name string, n int, src rand.Source) ([]string, error) {
 	from, ok := Workloads[name]
 	if !ok {

@@ -10,16 +10,14 @@ import (
 // Index values combinations by how fast the sum of all turnarounds shrinks with them. It keeps
 // scratch and is not safe for concurrent use.
 //
-// A second of work on a job is worth a second to the job itself, and something to the jobs that
-// wait behind it. If the queue is served in the order of the work that is left, shortest first,
-// these are the longer ones, and each has its turn earlier by 1 / (GPUs · rate), where rate is what
-// a shared GPU does. So
+// A second of work on a job is worth a second to the job itself, and something to the jobs that wait behind it. If the
+// queue is served in the order of the work that is left, shortest first, these are the longer ones, and each has its
+// turn earlier by 1 / (GPUs · rate), where rate is what a shared GPU does. So
 //
 //	index = Σ over the jobs on the GPU of (1 + longer / (GPUs · rate)) / slowdown
 //
-// If no job waits, that is the rate of work. If many wait, it is shortest remaining processing time
-// (Schrage, 1968) under slowdowns: short jobs come first, and a job shares their GPU only if it
-// gains more than it holds them up.
+// If no job waits, that is the rate of work. If many wait, it is shortest remaining processing time (Schrage, 1968)
+// under slowdowns: short jobs come first, and a job shares their GPU only if it gains more than it holds them up.
 type Index struct {
 	Predictor rlcore.Predictor
 	// Rates are the rates of work with the combinations of the last Score, in seconds of solo work
@@ -79,8 +77,7 @@ func shareOf(s *rlcore.State, j *rlcore.Job) float64 {
 	return 1 / float64(max(1, j.GPUs.Len(len(s.GPUs))))
 }
 
-// longer counts the pending jobs that may use GPU g and take longer than workS s, each as
-// its shareOf.
+// longer counts the pending jobs that may use GPU g and take longer than workS s, each as its shareOf.
 func longer(s *rlcore.State, g int, workS float64) float64 {
 	n := min(len(s.Pending), sampled)
 	sum := 0.0
@@ -108,8 +105,7 @@ func (x *Index) behind(c rlcore.Combo) float64 {
 	return sum
 }
 
-// joining counts the jobs of the combination that take longer than workS s, as longer does:
-// they don't wait.
+// joining counts the jobs of the combination that take longer than workS s, as longer does: they don't wait.
 func (x *Index) joining(workS float64) float64 {
 	sum := 0.0
 	for _, i := range x.jobs {

@@ -71,8 +71,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// Where nobody waits the index is the rate of work; it never falls with the queue, and is
-// finite whatever the jobs.
+// Where nobody waits the index is the rate of work; it never falls with the queue, and is finite whatever the jobs.
 func TestIndexProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &rlcore.State{GPUs: make([]rlcore.GPU, rapid.IntRange(1, 3).Draw(t, "GPUs"))}

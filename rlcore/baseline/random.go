@@ -15,9 +15,8 @@ var _ = policy.Register(policy.Spec{
 	New: func(s policy.Setup) (rlcore.Policy, error) { return Random{Seed: s.Seed}, nil },
 })
 
-// Random takes any allowed combination with the same chance; waiting only where
-// nothing else is allowed. The draw follows from the seed and the window, so that
-// the same window gets the same answer.
+// Random takes any allowed combination with the same chance; waiting only where nothing else is allowed. The draw
+// follows from the seed and the window, so that the same window gets the same answer.
 type Random struct{ Seed uint64 }
 
 // Name implements rlcore.Policy.
@@ -43,8 +42,7 @@ func (p Random) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	}
 }
 
-// mix spreads a hash's bits (splitmix64's finaliser): FNV leaves the high ones
-// alike where only the last byte differs.
+// mix spreads a hash's bits (splitmix64's finaliser): FNV leaves the high ones alike where only the last byte differs.
 func mix(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9

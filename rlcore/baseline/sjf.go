@@ -11,8 +11,7 @@ var _ = policy.Register(policy.Spec{
 	New: func(policy.Setup) (rlcore.Policy, error) { return SJF{}, nil },
 })
 
-// SJF gives each job a GPU of its own, the shortest first; one of unknown length
-// counts with its time limit.
+// SJF gives each job a GPU of its own, the shortest first; one of unknown length counts with its time limit.
 type SJF struct{}
 
 // Name implements rlcore.Policy.

@@ -30,18 +30,15 @@ func tetrisKnobs() []policy.Knob {
 	return out
 }
 
-// Tetris packs as Grandl et al. do (SIGCOMM'14): among the jobs with a peak demand that fits into
-// what is free, it starts the one with the demand best aligned with it (the scalar product over the
-// thesis's four resources, each as a fraction of the card), less a term that favours short jobs. It
-// ignores interference.
+// Tetris packs as Grandl et al. do (SIGCOMM'14): among the jobs with a peak demand that fits into what is free, it
+// starts the one with the demand best aligned with it (the scalar product over the thesis's four resources, each as a
+// fraction of the card), less a term that favours short jobs. It ignores interference.
 type Tetris struct {
-	// Short weighs the shortest-job term against alignment, 0 … 1: the paper's m, with a best value
-	// near 1 for turnaround. Its scale is the ratio of the two terms' means over the jobs that fit,
-	// as in the paper.
+	// Short weighs the shortest-job term against alignment, 0 … 1: the paper's m, with a best value near 1 for turnaround.
+	// Its scale is the ratio of the two terms' means over the jobs that fit, as in the paper.
 	Short float64
-	// Overcommit is how much GPU and core time may be handed out, in cards. The
-	// paper doesn't hand out more than there is (1); a card under MPS bears more.
-	// Memory is never overcommitted.
+	// Overcommit is how much GPU and core time may be handed out, in cards. The paper doesn't hand out more than there is
+	// (1); a card under MPS bears more. Memory is never overcommitted.
 	Overcommit float64
 
 	fits  []int

@@ -42,8 +42,7 @@ type Throughput struct {
 	group Group
 }
 
-// NewThroughput returns the policy under a name of its own. crowd ≥ 0 is in
-// seconds of solo work a second, a member.
+// NewThroughput returns the policy under a name of its own. crowd ≥ 0 is in seconds of solo work a second, a member.
 func NewThroughput(name string, p rlcore.Predictor, crowd float64) *Throughput {
 	return &Throughput{name, crowd, Group{Predictor: p}}
 }

@@ -1,6 +1,5 @@
-// Package contention is the law by which sharers of a GPU slow each other. The
-// simulated GPU and the simulator compute by it, and the interference model starts
-// from it.
+// Package contention is the law by which sharers of a GPU slow each other. The simulated GPU and the simulator compute
+// by it, and the interference model starts from it.
 //
 // The law is weighted fair sharing of a conserved capacity K:
 //
@@ -9,13 +8,11 @@
 //	                                   at most u_j; weights w_j
 //	s_i = (1 + (u_i / o_i)^p)^(1/p)    a smooth max(1, u_i / o_i)
 //
-// u is a process's solo demand. The card serves kernel by kernel, so the weights are
-// the lengths of the kernels: a process with long kernels makes one with short kernels
-// wait. No profile has kernel lengths, but two figures grow with them. Where launches set
-// the pace, u/(1−u) is the length of a kernel over the gap before the next one, and the time
-// T of an iteration only says how many kernels it has. Where the card is always busy, u/(1−u)
-// says nothing more, and T grows with the kernels. So the ratio of two weights is, with j the
-// member with the longer iterations,
+// u is a process's solo demand. The card serves kernel by kernel, so the weights are the lengths of the kernels: a
+// process with long kernels makes one with short kernels wait. No profile has kernel lengths, but two figures grow with
+// them. Where launches set the pace, u/(1−u) is the length of a kernel over the gap before the next one, and the time T
+// of an iteration only says how many kernels it has. Where the card is always busy, u/(1−u) says nothing more, and T
+// grows with the kernels. So the ratio of two weights is, with j the member with the longer iterations,
 //
 //	w_j / w_i = (T_j/T_i)^(a·u_j^q) · (odds_j/odds_i)^b        odds = u/(1 − u + ε)
 //
@@ -35,8 +32,7 @@ type Demand struct {
 // Law is a contention law; laws.go has the fitted ones.
 type Law struct {
 	Name string
-	// Capacity is K, in seconds of solo work per second. It exceeds 1 where kernels of
-	// several processes overlap.
+	// Capacity is K, in seconds of solo work per second. It exceeds 1 where kernels of several processes overlap.
 	Capacity float64
 	// Knee is log2 of p: how sharply slowdown sets in where the card is full.
 	Knee int
@@ -134,9 +130,8 @@ func (m *member) weightOf(b *member) float64 {
 	return min(maxWeight, max(1/maxWeight, ratio))
 }
 
-// offered returns what fair queueing leaves for member i if i takes all it can get: the
-// capacity is divided by weight, a member with less demand than its part takes that,
-// and the rest is divided again.
+// offered returns what fair queueing leaves for member i if i takes all it can get: the capacity is divided by weight,
+// a member with less demand than its part takes that, and the rest is divided again.
 func (l *Law) offered(ms []member, i int) float64 {
 	for j := range ms {
 		ms[j].sated = j == i

@@ -63,8 +63,7 @@ func TestLaw(t *testing.T) {
 	}
 }
 
-// Some of the cells that the law was fitted to, and what others saw of more than
-// two sharers.
+// Some of the cells that the law was fitted to, and what others saw of more than two sharers.
 func TestLawAgainstMeasurements(t *testing.T) {
 	two := MPS.Slowdowns(nil, []Demand{{GPU: 0.43, StepS: 0.0074629}, {GPU: 1, StepS: 0.0363744}})
 	if math.Abs(two[0]/2.71-1) > 0.15 { // CentaurusInfra/alnair: cf10-inc batch 1 with batch 32
@@ -91,8 +90,7 @@ func TestLawAgainstMeasurements(t *testing.T) {
 	}
 }
 
-// What all get done in a second is conserved where the card is full, however it
-// is divided.
+// What all get done in a second is conserved where the card is full, however it is divided.
 func TestCapacityIsConserved(t *testing.T) {
 	for _, d := range [][]Demand{
 		{{GPU: 1}, {GPU: 1}},
@@ -112,8 +110,7 @@ func TestCapacityIsConserved(t *testing.T) {
 	}
 }
 
-// Kernels that leave SMs idle make room for others', under MPS alone; one of
-// which that isn't known gets no credit.
+// Kernels that leave SMs idle make room for others', under MPS alone; one of which that isn't known gets no credit.
 func TestIdleSMs(t *testing.T) {
 	slow := func(l *Law, core float64) float64 {
 		return l.Slowdowns(nil, []Demand{{GPU: 0.9, Core: core}, {GPU: 0.9, Core: core}})[0]

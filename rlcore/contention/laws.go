@@ -2,12 +2,11 @@ package contention
 
 // MPS is the law under MPS.
 //
-// Capacity, Knee, StepPower, StepOdds and Odds were fitted, on a coarse grid of round
-// numbers, to the 49 ordered pairs measured by CentaurusInfra/alnair (Apache-2.0; two
-// Inception networks at seven batch sizes, absolute slowdowns, GPU unnamed): mean error 0.06
-// with iteration times and 0.19 without, rank correlation 0.98 and 0.95 (TestMeasured of interference).
-// Busy was chosen on both that and boringlee24/socc22-miso (MIT; A100-40GB), lower bounds for
-// 318 ordered pairs: mean error 0.18 with iteration times and 0.16 without, rank correlation
+// Capacity, Knee, StepPower, StepOdds and Odds were fitted, on a coarse grid of round numbers, to the 49 ordered pairs
+// measured by CentaurusInfra/alnair (Apache-2.0; two Inception networks at seven batch sizes, absolute slowdowns, GPU
+// unnamed): mean error 0.06 with iteration times and 0.19 without, rank correlation 0.98 and 0.95 (TestMeasured of
+// interference). Busy was chosen on both that and boringlee24/socc22-miso (MIT; A100-40GB), lower bounds for 318
+// ordered pairs: mean error 0.18 with iteration times and 0.16 without, rank correlation
 // 0.71 and 0.74; the median prediction is 1.20, that of the bounds 1.18. All parameters fitted to
 // alnair alone err by 0.19 on miso, and by 0.39 where an iteration's time always counts. A bound
 // on the ratio of two times, which an earlier law had, errs where batch sizes of one network
@@ -23,8 +22,7 @@ package contention
 //   - miso's mixes of three: the median prediction is 1.74, that of the bounds 1.43:
 //     utilisations overstate what many ask for together.
 //
-// CorePower is an assumption, since no pairs with SM activity are published. So is that
-// HPC programs follow the law.
+// CorePower is an assumption, since no pairs with SM activity are published. So is that HPC programs follow the law.
 var MPS = Law{
 	Name:     "mps",
 	Capacity: 1.08, Knee: 3,
@@ -35,15 +33,14 @@ var MPS = Law{
 // TimeSlice is the law without MPS: kernels of two processes never overlap, and time
 // slices have a fixed length, so that an iteration's matters less.
 //
-// StepPower is fitted to stanford-futuredata/gavel (MIT), 1,198 slowdowns of training
-// jobs in pairs, without utilisations. With one utilisation per job as the unknown,
-// found from two thirds of the pairs, the median error on the other third is 9.7 % on
-// the P100 and 9.0 % on the K80, rank correlation 0.68 and 0.83; without iteration times
-// 16 % and 14 %, 0.44 and 0.63. Slices seem to be equal, however busy a process is: measured on two
-// time-sliced cards with known utilisations, which are not among the project's data,
-// the odds as weights err by 0.65 and 0.17 on average, equal weights by 0.28 and 0.19. Knee is MPS's. Unseen is chosen
-// for gavel's two cards, on which 0.6 is assumed of every utilisation: of what is predicted before any co-run 68 and 52
-// % are within one standard deviation, 97 and 96 % within two.
+// StepPower is fitted to stanford-futuredata/gavel (MIT), 1,198 slowdowns of training jobs in pairs, without
+// utilisations. With one utilisation per job as the unknown, found from two thirds of the pairs, the median error on
+// the other third is 9.7 % on the P100 and 9.0 % on the K80, rank correlation 0.68 and 0.83; without iteration times 16
+// % and 14 %, 0.44 and 0.63. Slices seem to be equal, however busy a process is: measured on two time-sliced cards with
+// known utilisations, which are not among the project's data, the odds as weights err by 0.65 and 0.17 on average,
+// equal weights by 0.28 and 0.19. Knee is MPS's. Unseen is chosen for gavel's two cards, on which 0.6 is assumed of
+// every utilisation: of what is predicted before any co-run 68 and 52 % are within one standard deviation, 97 and 96 %
+// within two.
 var TimeSlice = Law{
 	Name:     "time-slice",
 	Capacity: 1, Knee: 3,

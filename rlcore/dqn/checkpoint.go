@@ -20,8 +20,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-// ErrCheckpoint marks a checkpoint that can't be used. The message names the file, what
-// is wrong and what to do.
+// ErrCheckpoint marks a checkpoint that can't be used. The message names the file, what is wrong and what to do.
 var ErrCheckpoint = errors.New("unusable checkpoint")
 
 const (
@@ -63,8 +62,7 @@ type Trained struct {
 	CreatedBy string  `json:"created_by"` // program and version
 }
 
-// FromTrainer returns what t has trained as a checkpoint. scenario names what it was
-// trained on, createdBy the program.
+// FromTrainer returns what t has trained as a checkpoint. scenario names what it was trained on, createdBy the program.
 func FromTrainer(t *Trainer, scenario, createdBy string) *Checkpoint {
 	o := t.Options.orDefaults()
 	c := &Checkpoint{

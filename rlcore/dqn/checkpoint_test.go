@@ -127,8 +127,7 @@ func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever a file holds is refused with its name, or makes a network
-// that scores.
+// FuzzRead: whatever a file holds is refused with its name, or makes a network that scores.
 func FuzzRead(f *testing.F) {
 	tiny := &Trainer{Options: Options{M: 1}, Net: NewScorer(policy.Turnaround, 1, nil, seeded(1))}
 	valid := must.Get(json.Marshal(FromTrainer(tiny, "", "")))(f)

@@ -64,8 +64,7 @@ func (s *session) final() (finalist, error) {
 	return win, nil
 }
 
-// gainOver returns the mean of base − ratio, episode by episode, and its standard
-// error.
+// gainOver returns the mean of base − ratio, episode by episode, and its standard error.
 func gainOver(base, ratio []float64) (gain, se float64) {
 	n := float64(len(ratio))
 	for k := range ratio {

@@ -14,8 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// Two of these fit on a card, three don't: a light one hardly slows anybody, two
-// heavy ones halve each other.
+// Two of these fit on a card, three don't: a light one hardly slows anybody, two heavy ones halve each other.
 var (
 	light = even("light", 0.2)
 	heavy = even("heavy", 0.9)

@@ -13,10 +13,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// The problem with a known answer: three light and three heavy jobs of 100 s, of
-// which two fit on the card. Greedy pairs the light ones, because that is where
-// the card does the most work, and is left with heavy ones, which gain nothing from
-// each other; it is best to give each heavy one a light one.
+// The problem with a known answer: three light and three heavy jobs of 100 s, of which two fit on the card. Greedy
+// pairs the light ones, because that is where the card does the most work, and is left with heavy ones, which gain
+// nothing from each other; it is best to give each heavy one a light one.
 func mixed() Scenario { return shuffled(light, heavy, light, heavy, light, heavy) }
 
 // known is a trainer for that problem.

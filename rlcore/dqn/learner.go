@@ -122,9 +122,8 @@ func (l *learner) values() {
 // unit is that of an observation's values.
 func (o *Obs) unit() float64 { return cmp.Or(o.Unit, 1) }
 
-// goals sets the values that the combinations taken should have, each in its own
-// observation's unit: the reward and the target network's value of what the network would
-// choose next.
+// goals sets the values that the combinations taken should have, each in its own observation's unit: the reward and the
+// target network's value of what the network would choose next.
 func (l *learner) goals() {
 	l.obs = l.obs[:0]
 	for _, k := range l.idx {

@@ -63,8 +63,7 @@ func TestValuesOfABatch(t *testing.T) {
 	}
 }
 
-// TestLearnAgainstFiniteDifferences: what Learn adds to the gradient is the
-// derivative of Values.
+// TestLearnAgainstFiniteDifferences: what Learn adds to the gradient is the derivative of Values.
 func TestLearnAgainstFiniteDifferences(t *testing.T) {
 	net := newNet()
 	shake(net, 7)

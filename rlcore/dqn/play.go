@@ -105,14 +105,12 @@ func best(v []float64) int {
 
 // transitions appends the visits of one GPU as n-step transitions.
 //
-// The reward between two visits is for the makespan: the solo work that the GPU did less the
-// time that passed, in units of τ. Over an episode it sums to all solo work less the
-// makespan on each GPU, so the largest return is the shortest makespan, and the effect of a
-// decision shows soon after it.
+// The reward between two visits is for the makespan: the solo work that the GPU did less the time that passed, in units
+// of τ. Over an episode it sums to all solo work less the makespan on each GPU, so the largest return is the shortest
+// makespan, and the effect of a decision shows soon after it.
 //
-// A transition covers at least n decisions and span·τ of time: with many GPUs, a
-// decision is due whenever another GPU takes jobs, and n such decisions may pass
-// before the first has any effect.
+// A transition covers at least n decisions and span·τ of time: with many GPUs, a decision is due whenever another GPU
+// takes jobs, and n such decisions may pass before the first has any effect.
 func (e *episode) transitions(out []transition, v []visit, n int, span, gamma float64) []transition {
 	tau := e.tau
 	reward := func(i int) float64 {

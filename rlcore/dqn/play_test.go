@@ -73,8 +73,7 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 	}
 }
 
-// TestUntrainedDecidesAsItsStart: a network that has learned nothing takes what the policy
-// takes that it starts from.
+// TestUntrainedDecidesAsItsStart: a network that has learned nothing takes what the policy takes that it starts from.
 func TestUntrainedDecidesAsItsStart(t *testing.T) {
 	for _, aim := range []policy.Objective{policy.Turnaround, policy.Makespan} {
 		guard := newGuard()
@@ -109,8 +108,7 @@ func TestUntrainedDecidesAsItsStart(t *testing.T) {
 	}
 }
 
-// TestScoreOfOddWindows: jobs of which nothing is known, a card where none may
-// start, an empty queue.
+// TestScoreOfOddWindows: jobs of which nothing is known, a card where none may start, an empty queue.
 func TestScoreOfOddWindows(t *testing.T) {
 	unknown := someWindow(5)
 	unknown.State.Pending[0].Profile = nil
@@ -176,8 +174,7 @@ func TestDoubtIsPlayedOut(t *testing.T) {
 	}
 }
 
-// TestEpisodesOfSeveralCards: each card's visits are its own and end with the
-// episode.
+// TestEpisodesOfSeveralCards: each card's visits are its own and end with the episode.
 func TestEpisodesOfSeveralCards(t *testing.T) {
 	cfg := jobs(light, heavy, light, heavy, light, heavy, light, light)
 	cfg.GPUs = append(cfg.GPUs, rlcore.TitanXp)

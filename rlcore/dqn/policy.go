@@ -17,17 +17,15 @@ type Policy struct {
 	values      []float64
 }
 
-// doubt is by how much the network's value of a combination may be below the best one's and still be
-// played out, in the values' unit. Chosen on job sets of other sites than those that it is judged on;
-// see LEARNING.md.
+// doubt is by how much the network's value of a combination may be below the best one's and still be played out, in the
+// values' unit. Chosen on job sets of other sites than those that it is judged on; see LEARNING.md.
 const doubt = 0.1
 
 // NewPolicy returns a policy of the given name, which decides by the network alone.
 func NewPolicy(name string, net *Scorer) *Policy { return &Policy{name: name, net: net} }
 
-// Searching returns a policy of the given name that observes with p. For the turnaround the network
-// says which few combinations are worth playing out, as lookahead does, and decides alone where it
-// has no doubt.
+// Searching returns a policy of the given name that observes with p. For the turnaround the network says which few
+// combinations are worth playing out, as lookahead does, and decides alone where it has no doubt.
 func Searching(name string, net *Scorer, p rlcore.Predictor) *Policy {
 	own := NewPolicy(name, net.Alias(p))
 	if net.Objective() != policy.Turnaround {
@@ -72,8 +70,7 @@ func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	}
 }
 
-// choices returns the combinations that the network scores: all but to leave a GPU
-// idle while a job could have it.
+// choices returns the combinations that the network scores: all but to leave a GPU idle while a job could have it.
 func choices(w *rlcore.Window, combos []rlcore.Combo) []rlcore.Combo {
 	if len(combos) > 1 && combos[0] == 0 && len(w.Card().Running) == 0 {
 		return combos[1:]

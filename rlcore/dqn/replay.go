@@ -14,9 +14,8 @@ type transition struct {
 	next   *Obs    // nil: the episode ended
 }
 
-// replay is prioritised experience replay (Schaul et al., ICLR 2016), the
-// proportional variant: a transition is drawn with probability p^α ÷ Σ p^α, where p is
-// the absolute value of its last temporal-difference error.
+// replay is prioritised experience replay (Schaul et al., ICLR 2016), the proportional variant: a transition is drawn
+// with probability p^α ÷ Σ p^α, where p is the absolute value of its last temporal-difference error.
 type replay struct {
 	alpha float64
 	items []transition

@@ -27,11 +27,10 @@ type Obs struct {
 //
 //	Q(s, c) = κ·(P(s, c) − 1) + V(s) + A(s, c) − mean over c' of A(s, c')
 //
-// P is the criterion of the best policy known that doesn't learn: for the turnaround
-// baseline.Index, in units of Obs.Unit, which is srpt's; for the makespan the predicted
-// throughput, in seconds of solo work per second, which is greedy's. The network starts as
-// that policy (A = 0) and learns the difference. κ is about the time to the next decision, in
-// mean solo durations.
+// P is the criterion of the best policy known that doesn't learn: for the turnaround baseline.Index, in units of
+// Obs.Unit, which is srpt's; for the makespan the predicted throughput, in seconds of solo work per second, which is
+// greedy's. The network starts as that policy (A = 0) and learns the difference. κ is about the time to the next
+// decision, in mean solo durations.
 type Scorer struct {
 	Enc    encoder.Features
 	value  *nn.MLP // V: ContextLen → hidden → 1
@@ -46,15 +45,13 @@ type Scorer struct {
 }
 
 const (
-	// defaultKappa is κ. On the random workload about 0.3 mean solo durations pass
-	// between two decisions on a shared GPU.
+	// defaultKappa is κ. On the random workload about 0.3 mean solo durations pass between two decisions on a shared GPU.
 	defaultKappa = 0.5
 	// shownCombos is how many combinations a Scorer describes.
 	shownCombos = 32
 )
 
-// NewScorer returns a network that decides like srpt, or for the makespan like greedy, with
-// hidden units per layer.
+// NewScorer returns a network that decides like srpt, or for the makespan like greedy, with hidden units per layer.
 func NewScorer(aim policy.Objective, hidden int, p rlcore.Predictor, r *rand.Rand) *Scorer {
 	return &Scorer{
 		Enc:    encoder.Features{Predictor: p, Objective: aim, Max: shownCombos},
@@ -93,8 +90,7 @@ func (s *Scorer) Alias(p rlcore.Predictor) *Scorer {
 	}
 }
 
-// Observe describes a decision. The result is valid until the next call, unless fresh is set,
-// which makes a copy.
+// Observe describes a decision. The result is valid until the next call, unless fresh is set, which makes a copy.
 func (s *Scorer) Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs {
 	s.Enc.Encode(w, combos)
 	o := &s.seen

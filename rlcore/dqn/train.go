@@ -18,8 +18,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// RoundStats is one round of training, as it is logged. τ is the mean solo duration
-// of an episode's jobs.
+// RoundStats is one round of training, as it is logged. τ is the mean solo duration of an episode's jobs.
 type RoundStats struct {
 	Round    int     `json:"round"`
 	Episodes int     `json:"episodes"` // played so far
@@ -64,10 +63,9 @@ const (
 // finalChecks times Checks episodes are played by each finalist.
 const finalChecks = 4
 
-// Train learns until Rounds are done or ctx ends. Net then has the parameters that did
-// best in validation if they are better than the initial ones by more than chance; see
-// final. Those episodes are never learned from. The same seed gives the same network
-// on any number of cores.
+// Train learns until Rounds are done or ctx ends. Net then has the parameters that did best in validation if they are
+// better than the initial ones by more than chance; see final. Those episodes are never learned from. The same seed
+// gives the same network on any number of cores.
 //
 // If ctx ends, Net has what looked best so far and ctx's error is returned. Other
 // errors are Scenario's and the simulator's.
@@ -176,8 +174,7 @@ func (s *session) round(round int) error {
 	return nil
 }
 
-// play plays a round's episodes, one per player, and adds their transitions to the
-// replay memory.
+// play plays a round's episodes, one per player, and adds their transitions to the replay memory.
 func (s *session) play(round int, p *RoundStats) error {
 	o := &s.o
 	cfgs, err := s.episodes(o.Seed+uint64(round)*seedPerRound, o.Episodes)

@@ -35,8 +35,7 @@ func TestTrainingIsReproducible(t *testing.T) {
 	}
 }
 
-// TestBestIsKept: a rate that ruins the network leaves what it began with, and
-// any other what validated best.
+// TestBestIsKept: a rate that ruins the network leaves what it began with, and any other what validated best.
 func TestBestIsKept(t *testing.T) {
 	for _, rate := range []float64{1e-2, 1e6} {
 		tr := short(12)

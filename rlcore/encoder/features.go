@@ -1,6 +1,5 @@
-// Package encoder turns a decision into numbers for a network: either a few figures
-// per combination (Features) or the thesis's images (Images). Training, experiments
-// and the live bridge use the same code.
+// Package encoder turns a decision into numbers for a network: either a few figures per combination (Features) or the
+// thesis's images (Images). Training, experiments and the live bridge use the same code.
 package encoder
 
 import (
@@ -27,31 +26,27 @@ const (
 	maxKnown  = 4096 // profiles with stored figures
 )
 
-// Features describes each combination by figures without unit, so that neither M,
-// nor the number of GPUs, nor the length of jobs is built into a network. Times are
-// in units of the jobs' mean solo duration (ScaleS).
+// Features describes each combination by figures without unit, so that neither M, nor the number of GPUs, nor the
+// length of jobs is built into a network. Times are in units of the jobs' mean solo duration (ScaleS).
 type Features struct {
 	Predictor rlcore.Predictor
 	// Objective is what the network that reads them is for: it says which combinations are
 	// described where there are more than Max.
 	Objective policy.Objective
-	// Max bounds the combinations that are described: waiting, and the ones of the highest index
-	// among those that keep the promise (see baseline.Index), for the makespan of the highest
-	// throughput. 0 = all.
+	// Max bounds the combinations that are described: waiting, and the ones of the highest index among those that keep the
+	// promise (see baseline.Index), for the makespan of the highest throughput. 0 = all.
 	Max int
 
 	// ScaleS is the unit of time of the last Encode, s.
 	ScaleS float64
 	// Context describes the last situation: ContextLen figures.
 	Context []float64
-	// Combos are the combinations that are described, Rows their figures, len(Combos)
-	// × ComboLen. Throughput is the rate of work on the GPU with each of them, in
-	// seconds of solo work per second.
+	// Combos are the combinations that are described, Rows their figures, len(Combos) × ComboLen. Throughput is the rate
+	// of work on the GPU with each of them, in seconds of solo work per second.
 	Combos     []rlcore.Combo
 	Rows       []float64
 	Throughput []float64
-	// Index is baseline.Index of each of them, in units of Unit: what a second of work can be
-	// worth at most.
+	// Index is baseline.Index of each of them, in units of Unit: what a second of work can be worth at most.
 	Index []float64
 	Unit  float64
 
@@ -67,8 +62,7 @@ type Features struct {
 	queue           loadMix
 }
 
-// Encode describes the window and its combinations. The results are valid until the
-// next call.
+// Encode describes the window and its combinations. The results are valid until the next call.
 func (f *Features) Encode(w *rlcore.Window, combos []rlcore.Combo) {
 	f.index.Predictor = f.Predictor
 	f.worth = slices.Grow(f.worth[:0], len(combos))[:len(combos)]
@@ -249,8 +243,7 @@ func (f *Features) encodeContext(w *rlcore.Window) {
 	)
 }
 
-// The figures of a row that depend on the positions of the combination's jobs in the
-// window.
+// The figures of a row that depend on the positions of the combination's jobs in the window.
 const (
 	rowMeanRank = 20
 	rowFirst    = 21

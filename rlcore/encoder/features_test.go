@@ -74,8 +74,7 @@ func TestFeaturesHaveNoUnit(t *testing.T) {
 	})
 }
 
-// placed are a row's figures that tell where in the window the combination's jobs
-// are: mean rank, first, passed over.
+// placed are a row's figures that tell where in the window the combination's jobs are: mean rank, first, passed over.
 var placed = map[int]bool{rowMeanRank: true, rowFirst: true}
 
 // TestFeaturesDoNotDependOnOrder but for those that tell it: the situation and
@@ -161,9 +160,8 @@ func fixed() (*rlcore.Window, []rlcore.Combo) {
 	return &w, []rlcore.Combo{0, 1, 2, 3, 9, 11}
 }
 
-// TestVersion holds a decision's figures against those of this Version, kept in
-// testdata. Where they are to change, raise Version and write the file again
-// (WRITE=1 go test), so that old checkpoints are refused.
+// TestVersion holds a decision's figures against those of this Version, kept in testdata. Where they are to change,
+// raise Version and write the file again (WRITE=1 go test), so that old checkpoints are refused.
 func TestVersion(t *testing.T) {
 	type kept struct {
 		Version       int

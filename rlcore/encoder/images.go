@@ -37,10 +37,9 @@ const (
 	resources
 )
 
-// Images draws a decision as the thesis does (sec. 3): pictures of 0 and 1, time by
-// amount, one per resource: first what is allocated on the GPU over the coming steps,
-// then one for every slot, then the backlog. A slot is a pending job, or, if Virtual,
-// a combination of them: the sum of its members' pictures.
+// Images draws a decision as the thesis does (sec. 3): pictures of 0 and 1, time by amount, one per resource: first
+// what is allocated on the GPU over the coming steps, then one for every slot, then the backlog. A slot is a pending
+// job, or, if Virtual, a combination of them: the sum of its members' pictures.
 type Images struct {
 	M       int
 	Demand  Demand
@@ -120,9 +119,8 @@ func (e *Images) add(c rlcore.Combo, n int) {
 	}
 }
 
-// Fits reports whether combination c of the last Encode's window stays within the
-// GPU's amount of every resource in every step of the images: Σ r ≤ R. A job alone on
-// an idle GPU always fits.
+// Fits reports whether combination c of the last Encode's window stays within the GPU's amount of every resource in
+// every step of the images: Σ r ≤ R. A job alone on an idle GPU always fits.
 func (e *Images) Fits(w *rlcore.Window, c rlcore.Combo) bool {
 	if c == 0 || c.Len() == 1 && len(w.Card().Running) == 0 {
 		return true
@@ -170,8 +168,7 @@ func (e *Images) draw(tl *timeline, j *rlcore.Job, done, left float64, spec *rlc
 	}
 }
 
-// paint appends a timeline's pixels, from index at on: as many ones in a column as
-// units are used, rounded up.
+// paint appends a timeline's pixels, from index at on: as many ones in a column as units are used, rounded up.
 func (e *Images) paint(at int, tl *timeline) {
 	for r := range tl {
 		for t := range tl[r] {

@@ -39,8 +39,7 @@ func profile(t *rapid.T, long bool) *rlcore.Profile {
 	return p
 }
 
-// state draws up to three cards, what runs on them and up to 12 pending jobs.
-// known says that all profiles are known.
+// state draws up to three cards, what runs on them and up to 12 pending jobs. known says that all profiles are known.
 func state(t *rapid.T, known, long bool) *rlcore.State {
 	pool := make([]*rlcore.Profile, rapid.IntRange(1, 4).Draw(t, "profiles"))
 	for i := range pool {

@@ -32,7 +32,6 @@ func CoRunners(runS float64, others []Overlap) (with []*rlcore.Profile, part flo
 	return with, part / float64(len(with)), true
 }
 
-// CoRunSlowdown returns the slowdown while sharing of a run that took runS seconds
-// instead of soloS and shared the GPU for a fraction part of it, to which the whole
-// excess over 1 is attributed.
+// CoRunSlowdown returns the slowdown while sharing of a run that took runS seconds instead of soloS and shared the GPU
+// for a fraction part of it, to which the whole excess over 1 is attributed.
 func CoRunSlowdown(runS, soloS, part float64) float64 { return 1 + (runS/soloS-1)/part }

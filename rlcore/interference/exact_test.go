@@ -28,8 +28,7 @@ func covariance(x, y []term, f, g *traits, sameCell bool) float64 {
 	return sum
 }
 
-// The posterior equals that of a Gaussian process with the same covariances,
-// conditioned on all observations at once.
+// The posterior equals that of a Gaussian process with the same covariances, conditioned on all observations at once.
 func TestPosteriorIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		apps := drawApps(t)

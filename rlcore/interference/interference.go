@@ -12,10 +12,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/recent"
 )
 
-// Model predicts by a contention law averaged over how the members' phases may meet,
-// corrected by what it learned from co-runs (see learn.go). It implements
-// rlcore.Predictor, rlcore.Pacer and rlcore.Forbidder. It keeps scratch and is not safe
-// for concurrent use.
+// Model predicts by a contention law averaged over how the members' phases may meet, corrected by what it learned from
+// co-runs (see learn.go). It implements rlcore.Predictor, rlcore.Pacer and rlcore.Forbidder. It keeps scratch and is
+// not safe for concurrent use.
 type Model struct {
 	law      *contention.Law                         // where a card's way of sharing isn't known
 	ways     map[string]*way                         // by GPUSpec.Sharing
@@ -91,14 +90,12 @@ const (
 	// minSD is the spread of measured slowdowns where nothing contends
 	// (CentaurusInfra/alnair: 0.97 to 1.07 where utilisations sum to less than 1).
 	minSD = 0.02
-	// maxKept is the size of the largest group with stored predictions, maxKeptGroups the number of
-	// groups.
+	// maxKept is the size of the largest group with stored predictions, maxKeptGroups the number of groups.
 	maxKept       = 5
 	maxKeptGroups = 1 << 14
 )
 
-// Predict implements rlcore.Predictor. It allocates nothing for a group that it has
-// predicted before.
+// Predict implements rlcore.Predictor. It allocates nothing for a group that it has predicted before.
 //
 // The law's excess over 1, plus Floor, is multiplied by the learned factor; the SD is
 // the predicted excess, plus sdFloor, times the SD of the factor's logarithm.
@@ -186,9 +183,8 @@ func (m *Model) beliefs(n int) []belief {
 	return m.believed
 }
 
-// byLaw writes what the law alone predicts, without SD. How the members' phases will
-// meet is unknown, so they are shifted against each other by irrational parts of the
-// run (Weyl's sequence), and the law's slowdowns are averaged.
+// byLaw writes what the law alone predicts, without SD. How the members' phases will meet is unknown, so they are
+// shifted against each other by irrational parts of the run (Weyl's sequence), and the law's slowdowns are averaged.
 func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile) {
 	for i := range dst {
 		dst[i] = rlcore.Prediction{}

@@ -17,20 +17,18 @@ import (
 //
 //	z_seen − z_law = w·x + card_c + victim_v + mean_{a∈A} aggressor_a + cell_{c,v,A} + noise
 //
-// x are the traits (traits.go): what the members' profiles and the law say. Their weights w are the
-// site's, so that the first co-runs of any application teach something about all. Each term is
-// Gaussian around 0, so the posterior is exact, has a closed form, doesn't depend on the order of
-// observations, and is the law where there were none. A cell is one application with the same
-// co-runners on the same model of card. All observations of a cell count as one observation of the
-// other terms, with less noise the more there are. What is learned of one way of sharing doesn't
+// x are the traits (traits.go): what the members' profiles and the law say. Their weights w are the site's, so that the
+// first co-runs of any application teach something about all. Each term is Gaussian around 0, so the posterior is
+// exact, has a closed form, doesn't depend on the order of observations, and is the law where there were none. A cell
+// is one application with the same co-runners on the same model of card. All observations of a cell count as one
+// observation of the other terms, with less noise the more there are. What is learned of one way of sharing doesn't
 // hold for another.
 //
-// The standard deviations are compromises between what predicts best and what predicts its own
-// errors best on CentaurusInfra/alnair, boringlee24/socc22-miso and stanford-futuredata/gavel, with
-// and without iteration times, before any co-run and after some; LEARNING.md has the figures.
-// Results depend little on any of the standard deviations. An application that slows its co-runners
-// more than predicted has longer kernels than predicted, and is slowed less itself: hence the slight
-// negative correlation.
+// The standard deviations are compromises between what predicts best and what predicts its own errors best on
+// CentaurusInfra/alnair, boringlee24/socc22-miso and stanford-futuredata/gavel, with and without iteration times,
+// before any co-run and after some; LEARNING.md has the figures. Results depend little on any of the standard
+// deviations. An application that slows its co-runners more than predicted has longer kernels than predicted, and is
+// slowed less itself: hence the slight negative correlation.
 const (
 	cardSD      = 0.1
 	appSD       = 0.25 // as victim, and as aggressor
@@ -116,8 +114,7 @@ func newLearned(law *contention.Law) learned {
 	}
 }
 
-// terms returns the factors of member i's slowdown in l, in the model's scratch, with the
-// members as name has them.
+// terms returns the factors of member i's slowdown in l, in the model's scratch, with the members as name has them.
 func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, spec *rlcore.GPUSpec,
 	members []*rlcore.Profile, i int,
 ) []term {
@@ -202,8 +199,7 @@ func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, 
 	return b
 }
 
-// sortOthers sorts the aggressors, so that neither sums nor a cell's key depend on the
-// members' order.
+// sortOthers sorts the aggressors, so that neither sums nor a cell's key depend on the members' order.
 func sortOthers(x []term) {
 	slices.SortFunc(x[2:], func(a, b term) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), a.name.Compare(b.name))
@@ -286,8 +282,7 @@ func (l *learned) withCell(x []term, mean, v float64) (z, sd float64) {
 	if c == nil {
 		return mean, math.Sqrt(v + cellSD*cellSD)
 	}
-	// The cell's own term given the other terms, exact; see Gelman et al., Bayesian Data Analysis,
-	// ch. 5.
+	// The cell's own term given the other terms, exact; see Gelman et al., Bayesian Data Analysis, ch. 5.
 	noise := noiseSD * noiseSD / float64(c.n)
 	own := cellSD * cellSD / (cellSD*cellSD + noise)
 	return mean + own*(c.value()-mean), math.Sqrt((1-own)*(1-own)*v + own*noise)

@@ -119,8 +119,7 @@ func TestLearningProperties(t *testing.T) {
 			}
 		}
 
-		// The order of members doesn't matter. (It changes which phases meet, so only
-		// members with one phase are compared.)
+		// The order of members doesn't matter. (It changes which phases meet, so only members with one phase are compared.)
 		flat := ask
 		flat.members = nil
 		for _, p := range ask.members {
@@ -155,9 +154,8 @@ func TestLearningProperties(t *testing.T) {
 			t.Fatalf("%v, after its clone learned %v", got, again)
 		}
 
-		// A further observation never makes the model less certain, but for a cell whose
-		// traits it moves (of an application next to itself: phases meet otherwise), and for groups, where
-		// what pairs say may differ from what the factors do.
+		// A further observation never makes the model less certain, but for a cell whose traits it moves (of an application
+		// next to itself: phases meet otherwise), and for groups, where what pairs say may differ from what the factors do.
 		before := m.answer(ask.spec, ask.members).beliefs
 		observe(m, []corun{more})
 		for i, b := range m.answer(ask.spec, ask.members).beliefs {

@@ -7,9 +7,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Lesson is what one co-run teaches about its victim, in a form that can be stored and
-// learned again. The order in which lessons are learned doesn't matter, but for the
-// rounding of sums and for doubts.
+// Lesson is what one co-run teaches about its victim, in a form that can be stored and learned again. The order in
+// which lessons are learned doesn't matter, but for the rounding of sums and for doubts.
 type Lesson struct {
 	Card   string   `json:"card"`   // model, as GPUSpec names it
 	Victim string   `json:"victim"` // application
@@ -23,8 +22,7 @@ type Lesson struct {
 	// Slowdown is the one observed, Off its z_seen − z_law (see learn.go).
 	Slowdown float64 `json:"slowdown"`
 	Off      float64 `json:"off"`
-	// Law is the slowdown by the law, averaged over how phases may meet, Alone what victim and
-	// aggressors use alone.
+	// Law is the slowdown by the law, averaged over how phases may meet, Alone what victim and aggressors use alone.
 	Law   float64 `json:"law"`
 	Alone []Alone `json:"alone"`
 }

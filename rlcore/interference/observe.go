@@ -77,8 +77,7 @@ func (m *Model) learn(w *way, spec *rlcore.GPUSpec, members []*rlcore.Profile, s
 // mostOfOwner is how many applications there is room for of one user: names are free.
 const mostOfOwner = 64
 
-// mostCells bounds the cells of one user: what they teach about the site's weights counts for all
-// users.
+// mostCells bounds the cells of one user: what they teach about the site's weights counts for all users.
 const mostCells = 512
 
 // learn adds an observation, where there is room for it. New applications are taken down as
@@ -157,8 +156,7 @@ func (l *learned) grow(t term) int {
 	return n
 }
 
-// record adds observations to a cell. It returns the cell, and a copy of what it was; with
-// n = 0 it is new.
+// record adds observations to a cell. It returns the cell, and a copy of what it was; with n = 0 it is new.
 func (l *learned) record(x []term, extra *cell) (c *cell, was cell) {
 	k, _ := keyOf(x)
 	c = l.cells[k]
@@ -176,9 +174,8 @@ func (l *learned) record(x []term, extra *cell) (c *cell, was cell) {
 	return c, was
 }
 
-// add updates the posterior with more observations of a cell, by rank-one changes of the covariance
-// (Sherman and Morrison): one if the cell's traits stay, otherwise its earlier contribution is
-// removed first.
+// add updates the posterior with more observations of a cell, by rank-one changes of the covariance (Sherman and
+// Morrison): one if the cell's traits stay, otherwise its earlier contribution is removed first.
 func (l *learned) add(x []term, extra cell) {
 	c, was := l.record(x, &extra)
 	precision := 1 / c.variance()

@@ -27,9 +27,8 @@ func predicted(m *Model, members []*rlcore.Profile) rlcore.Prediction {
 	return dst[0]
 }
 
-// Names are free: what a user's jobs do under a name of another's application parts nobody
-// else's, and shifts what is believed of others' within bounds, until their own co-runs say
-// better.
+// Names are free: what a user's jobs do under a name of another's application parts nobody else's, and shifts what is
+// believed of others' within bounds, until their own co-runs say better.
 func TestANameIsItsOwners(t *testing.T) {
 	ab := pairOf("a", "b", 0.6, 0.6)
 	ann, eve := owned("ann", ab...), owned("eve", ab...)

@@ -44,8 +44,7 @@ type Report struct {
 	N int `json:"n"` // measurements scored
 	// MAE is the mean absolute error of the slowdown, in units of the slowdown.
 	MAE float64 `json:"mae"`
-	// Spearman is the rank correlation of predicted and measured slowdowns, −1..1;
-	// 0 where either is constant.
+	// Spearman is the rank correlation of predicted and measured slowdowns, −1..1; 0 where either is constant.
 	Spearman float64 `json:"spearman"`
 	// MedianRelError is the median of |predicted ÷ measured − 1|.
 	MedianRelError float64 `json:"median_rel_error"`

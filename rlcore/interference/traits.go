@@ -30,9 +30,8 @@ const (
 	more   = 1
 )
 
-// The prior standard deviations. The weights' mean is 0: without observations the model is the law.
-// They were chosen together with the constants of learn.go; LEARNING.md says how well each set of
-// measurements is predicted.
+// The prior standard deviations. The weights' mean is 0: without observations the model is the law. They were chosen
+// together with the constants of learn.go; LEARNING.md says how well each set of measurements is predicted.
 const (
 	slopeSD  = 0.3
 	moreSD   = 0.6

@@ -36,10 +36,9 @@ const (
 // mostMeans bounds the profiles with stored means.
 const mostMeans = 1024
 
-// Policy is rollout (Bertsekas, Tsitsiklis and Wu, Journal of Heuristics 3, 1997) over srpt:
-// each of the combinations of the highest index is played out with the predicted slowdowns,
-// under the guard's own rules, with srpt deciding from then on. That of the least sum of
-// turnarounds is taken. It knows of no job that hasn't come yet.
+// Policy is rollout (Bertsekas, Tsitsiklis and Wu, Journal of Heuristics 3, 1997) over srpt: each of the combinations
+// of the highest index is played out with the predicted slowdowns, under the guard's own rules, with srpt deciding from
+// then on. That of the least sum of turnarounds is taken. It knows of no job that hasn't come yet.
 type Policy struct {
 	index rlcore.Policy
 	next  rlcore.Decider
@@ -100,9 +99,8 @@ func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	}
 }
 
-// Try plays out the combinations of the largest worth among those that keep the promise, best
-// first. It returns which these are, and the resulting sums of turnarounds, s; both are valid until
-// the next call.
+// Try plays out the combinations of the largest worth among those that keep the promise, best first. It returns which
+// these are, and the resulting sums of turnarounds, s; both are valid until the next call.
 func (p *Policy) Try(worth []float64, w *rlcore.Window, combos []rlcore.Combo) (order []int, sums []float64) {
 	p.order = p.order[:0]
 	for k := range combos {
@@ -193,8 +191,7 @@ func (p *Policy) translate(set *rlcore.GPUSet) *rlcore.GPUSet {
 	return p.may[set]
 }
 
-// play returns the sum of the times until the known jobs have ended, s, if c starts now and srpt
-// decides from then on.
+// play returns the sum of the times until the known jobs have ended, s, if c starts now and srpt decides from then on.
 func (p *Policy) play(w *rlcore.Window, c rlcore.Combo) float64 {
 	p.begin(w)
 	s, now := &p.state, w.State.NowS
@@ -259,8 +256,7 @@ func (p *Policy) begin(w *rlcore.Window) {
 	s.Pending = append(s.Pending[:0], p.pending...)
 }
 
-// mean returns a profile with runs that all take the given one's mean duration: playouts use mean
-// lengths.
+// mean returns a profile with runs that all take the given one's mean duration: playouts use mean lengths.
 func (p *Policy) mean(of *rlcore.Profile) *rlcore.Profile {
 	if one, ok := p.means[of]; ok {
 		return one

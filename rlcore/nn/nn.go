@@ -1,9 +1,8 @@
 // Package nn holds small fully connected networks, trained by Adam or RMSProp.
 //
-// All parameters of a network lie in one slice, so that a copy, a checkpoint and an
-// optimiser's step are one loop each. Nothing here allocates once a network has seen
-// its largest batch. Numbers are float32: half the memory to go through, and twice as many
-// at a time in a vector register.
+// All parameters of a network lie in one slice, so that a copy, a checkpoint and an optimiser's step are one loop each.
+// Nothing here allocates once a network has seen its largest batch. Numbers are float32: half the memory to go through,
+// and twice as many at a time in a vector register.
 package nn
 
 import (
@@ -21,9 +20,8 @@ type Block struct{ Theta, Grad []float32 }
 
 func (b *Block) alias() Block { return Block{b.Theta, make([]float32, len(b.Grad))} }
 
-// MLP is a multi-layer perceptron: Sizes[0] inputs, ReLU layers, Sizes[last] linear
-// outputs. Its matrices have a row for each unit and a column for each case of a batch, so that
-// however small the layers, the loops run over the batch.
+// MLP is a multi-layer perceptron: Sizes[0] inputs, ReLU layers, Sizes[last] linear outputs. Its matrices have a row
+// for each unit and a column for each case of a batch, so that however small the layers, the loops run over the batch.
 type MLP struct {
 	Sizes []int
 	Block // per layer the weights, out × in, then the biases
@@ -34,9 +32,8 @@ type MLP struct {
 	n    int // cases of the last Forward
 }
 
-// New returns a network with He's initialisation (weights N(0, 2/in), biases 0). The
-// last layer's weights are multiplied by last; with last = 0 all outputs are 0 until the
-// network learns.
+// New returns a network with He's initialisation (weights N(0, 2/in), biases 0). The last layer's weights are
+// multiplied by last; with last = 0 all outputs are 0 until the network learns.
 func New(sizes []int, last float64, r *rand.Rand) *MLP {
 	m := &MLP{Sizes: append([]int(nil), sizes...)}
 	n := 0
@@ -66,8 +63,7 @@ func (m *MLP) Twin() *MLP {
 	return t
 }
 
-// Alias returns a network that shares the parameters but has its own gradient and
-// scratch.
+// Alias returns a network that shares the parameters but has its own gradient and scratch.
 func (m *MLP) Alias() *MLP {
 	return &MLP{
 		Sizes: m.Sizes, at: m.at, Block: m.alias(), acts: make([][]float32, len(m.Sizes)),

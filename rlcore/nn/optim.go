@@ -35,8 +35,7 @@ func (a *Adam) Step(theta, grad []float32) {
 	clear(grad)
 }
 
-// RMSProp is Hinton's optimiser; DeepRM uses it with rate 0.001, decay 0.9 and
-// eps 1e-9.
+// RMSProp is Hinton's optimiser; DeepRM uses it with rate 0.001, decay 0.9 and eps 1e-9.
 type RMSProp struct {
 	Rate, Decay, Eps float64
 

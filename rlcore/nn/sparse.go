@@ -34,8 +34,7 @@ func NewSparse(in, hidden, out, active int, last float64, r *rand.Rand) *Sparse 
 	return s
 }
 
-// Alias returns a network that shares the parameters but has its own gradient and
-// scratch.
+// Alias returns a network that shares the parameters but has its own gradient and scratch.
 func (s *Sparse) Alias() *Sparse {
 	return &Sparse{In: s.In, Hidden: s.Hidden, Out: s.Out, Block: s.alias(), dh: make([]float32, s.Hidden)}
 }
@@ -50,9 +49,8 @@ func (s *Sparse) outer(theta []float32) (w, b []float32) {
 	return theta[at : at+s.Out*s.Hidden], theta[at+s.Out*s.Hidden:]
 }
 
-// Forward returns the outputs, Out for each picture, which is given by the indexes of its
-// pixels that are 1. They are valid until the next Forward; pictures must not change before
-// Backward.
+// Forward returns the outputs, Out for each picture, which is given by the indexes of its pixels that are 1. They are
+// valid until the next Forward; pictures must not change before Backward.
 func (s *Sparse) Forward(pictures [][]int32) []float32 {
 	s.pictures = pictures
 	s.h, s.y = grow(s.h, len(pictures)*s.Hidden), grow(s.y, len(pictures)*s.Out)
@@ -78,8 +76,7 @@ func (s *Sparse) Forward(pictures [][]int32) []float32 {
 	return s.y
 }
 
-// Backward adds to Grad the gradient of a loss with the derivative dy with respect to the last
-// Forward's outputs.
+// Backward adds to Grad the gradient of a loss with the derivative dy with respect to the last Forward's outputs.
 func (s *Sparse) Backward(dy []float32) {
 	w, _ := s.outer(s.Theta)
 	gw, gb := s.outer(s.Grad)
@@ -113,8 +110,7 @@ func (s *Sparse) Backward(dy []float32) {
 	}
 }
 
-// Softmax turns logits into probabilities in place; values that aren't allowed become 0. At least
-// one must be allowed.
+// Softmax turns logits into probabilities in place; values that aren't allowed become 0. At least one must be allowed.
 func Softmax(x []float64, allowed []bool) {
 	most := math.Inf(-1)
 	for i, v := range x {

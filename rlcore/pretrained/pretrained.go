@@ -1,14 +1,12 @@
-// Package pretrained holds the networks that decide where the settings name none, one for each
-// objective.
+// Package pretrained holds the networks that decide where the settings name none, one for each objective.
 //
 // That for the turnaround was made by
 //
 //	slurmbridge train --rounds 80 --seed 1
 //
-// of revision 123da82 on sites drawn at random. What the same command makes today, after changes of
-// the interference model, the guard and the networks' arithmetic, is no better. Of the worlds with
-// measured slowdowns it has seen nothing; rlcore/LEARNING.md says how it does there, against srpt,
-// which it began as, and the other policies.
+// of revision 123da82 on sites drawn at random. What the same command makes today, after changes of the interference
+// model, the guard and the networks' arithmetic, is no better. Of the worlds with measured slowdowns it has seen
+// nothing; rlcore/LEARNING.md says how it does there, against srpt, which it began as, and the other policies.
 //
 // That for the makespan was made by
 //

@@ -45,8 +45,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// A job that goes on longer than expected would do so on plain Slurm, and those behind it
-// would wait.
+// A job that goes on longer than expected would do so on plain Slurm, and those behind it would wait.
 func TestPlainOverrun(t *testing.T) {
 	p := NewPlain("0", "1")
 	done := map[string]float64{}
@@ -152,8 +151,7 @@ func TestPlainAges(t *testing.T) {
 	}
 }
 
-// The schedule is the one that whole GPUs in order of priority give, event by event,
-// whatever comes when.
+// The schedule is the one that whole GPUs in order of priority give, event by event, whatever comes when.
 func TestPlainIsListScheduling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "GPUs")

@@ -17,10 +17,9 @@ const maxMembers = 100 / shares
 // LowerBound returns a makespan, or a mean turnaround, s, below which no schedule of cfg is, not
 // even one that knows everything: the largest of some relaxations. Limits are taken not to end any job.
 //
-// Prices. Give job j a price c_j for each second of its solo work such that on one GPU, whichever
-// jobs share it, Σ c_j / s_j ≤ 1 over the members (s_j their slowdowns). Then a GPU sells at most
-// one a second, the G GPUs together at most G, and job j buys W_j = ∫ c_j over its run alone.
-// Prices that keep this:
+// Prices. Give job j a price c_j for each second of its solo work such that on one GPU, whichever jobs share it, Σ c_j
+// / s_j ≤ 1 over the members (s_j their slowdowns). Then a GPU sells at most one a second, the G GPUs together at most
+// G, and job j buys W_j = ∫ c_j over its run alone. Prices that keep this:
 //   - memory: what it holds, as a part of the largest card's. The members' sum is at most 1, and s_j ≥ 1.
 //   - half of the memory: 1 while it holds more than half of the largest card, else 0: no two such meet.
 //   - members: one over the most jobs that a GPU takes.
@@ -35,16 +34,15 @@ const maxMembers = 100 / shares
 // Makespan. All that is bought between the first arrival and the end is at most G times that time,
 // and so for the jobs that arrive from any moment on; and no job takes less than its solo time.
 //
-// Turnaround. Let ρ_j(t) be the speed of j at t, at most 1, and M_j = ∫ t ρ_j(t) dt / p_j its mean
-// busy time, with p_j its solo time. Since ρ_j ≤ 1, the work that is done by its end is spread over p_j
-// seconds or more, so its mean is p_j/2 or more before the end, which is no earlier than M_j + p_j/2. Σ M_j is least,
-// among all speeds that sell at most G a second to jobs that have arrived, if jobs are served in the order of the work
-// that they buy, smallest W_j first, each at once with all that is sold, and preempted by smaller ones: in terms of
-// what is sold, x_j(t) ≤ G in all, Σ M_j = Σ ∫ t x_j(t) dt / W_j is a transportation problem, and exchanging two
-// moments at which a job of larger W is served before one of smaller W that has arrived never makes it larger (Goemans,
-// Queyranne, Schulz, Skutella and Wang, SIAM Journal on Discrete Mathematics 15, 2002, have it for one machine). It
-// holds for prices that are constant over each job's run; others are replaced by the least price of the run. And no
-// turnaround is below the solo time.
+// Turnaround. Let ρ_j(t) be the speed of j at t, at most 1, and M_j = ∫ t ρ_j(t) dt / p_j its mean busy time, with p_j
+// its solo time. Since ρ_j ≤ 1, the work that is done by its end is spread over p_j seconds or more, so its mean is
+// p_j/2 or more before the end, which is no earlier than M_j + p_j/2. Σ M_j is least, among all speeds that sell at
+// most G a second to jobs that have arrived, if jobs are served in the order of the work that they buy, smallest W_j
+// first, each at once with all that is sold, and preempted by smaller ones: in terms of what is sold, x_j(t) ≤ G in
+// all, Σ M_j = Σ ∫ t x_j(t) dt / W_j is a transportation problem, and exchanging two moments at which a job of larger W
+// is served before one of smaller W that has arrived never makes it larger (Goemans, Queyranne, Schulz, Skutella and
+// Wang, SIAM Journal on Discrete Mathematics 15, 2002, have it for one machine). It holds for prices that are constant
+// over each job's run; others are replaced by the least price of the run. And no turnaround is below the solo time.
 func LowerBound(cfg *Config, aim policy.Objective) float64 {
 	jobs := make([]priced, 0, len(cfg.Jobs))
 	for i := range cfg.Jobs {

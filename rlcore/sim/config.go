@@ -1,9 +1,8 @@
 // Package sim runs jobs on simulated GPUs, event by event.
 //
-// It fills the same rlcore.State that the bridge fills and queries the same Decider.
-// The consequences of a decision follow from a Truth: the contention law, or measured
-// slowdowns of pairs. Nothing is random here: the same Config gives the same Result
-// to the last bit.
+// It fills the same rlcore.State that the bridge fills and queries the same Decider. The consequences of a decision
+// follow from a Truth: the contention law, or measured slowdowns of pairs. Nothing is random here: the same Config
+// gives the same Result to the last bit.
 package sim
 
 import (
@@ -38,9 +37,8 @@ type Config struct {
 	On    func(p *rlcore.Profile, card string) *rlcore.Profile
 	// Truth is how sharers slow each other.
 	Truth Truth
-	// Predictor is what the site believes about slowdowns. Decisions see a running
-	// job's progress as predicted by it, since a real job's progress can't be
-	// observed. nil: they see the truth.
+	// Predictor is what the site believes about slowdowns. Decisions see a running job's progress as predicted by it,
+	// since a real job's progress can't be observed. nil: they see the truth.
 	Predictor rlcore.Predictor
 	// Observer, if set, is called for every co-run from which something can be learned.
 	Observer Observer
@@ -53,17 +51,15 @@ type Config struct {
 	// ExtendLimit: a job gets back what sharing has cost it, so it is ended at its limit after that
 	// much solo work, except for jobs with LimitFixed. As rlcore.Guard's.
 	ExtendLimit bool
-	// MaxDelayS is the guard's: where a decision left a GPU idle, another one is due
-	// when a job of its window has been delayed that long. Default
-	// rlcore.DefaultMaxDelayS; Run takes it from its Decider.
+	// MaxDelayS is the guard's: where a decision left a GPU idle, another one is due when a job of its window has been
+	// delayed that long. Default rlcore.DefaultMaxDelayS; Run takes it from its Decider.
 	MaxDelayS float64
 }
 
 // ErrBadConfig marks a Config that can't be simulated.
 var ErrBadConfig = errors.New("can't simulate")
 
-// ErrStuck marks a simulation in which jobs are left that neither an event nor a
-// decision moves.
+// ErrStuck marks a simulation in which jobs are left that neither an event nor a decision moves.
 var ErrStuck = errors.New("simulation is stuck")
 
 // New prepares a simulation. Errors wrap ErrBadConfig and name the job or GPU.

@@ -44,9 +44,8 @@ func (s *Sim) delay(dt float64) {
 	}
 }
 
-// leave records that a decision left GPU g as it is. If it is idle, possibly no event will ever
-// make a decision due for it, so one is due after a job of its window has been delayed for
-// MaxDelayS.
+// leave records that a decision left GPU g as it is. If it is idle, possibly no event will ever make a decision due for
+// it, so one is due after a job of its window has been delayed for MaxDelayS.
 func (s *Sim) leave(g int) {
 	d := &s.devs[g]
 	if len(d.members) > 0 {

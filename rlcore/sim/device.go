@@ -145,8 +145,7 @@ func (s *Sim) endNext(g int) {
 	}
 }
 
-// refresh computes the slowdowns of device g's members, and all that follows, after a
-// change of members or demands.
+// refresh computes the slowdowns of device g's members, and all that follows, after a change of members or demands.
 func (s *Sim) refresh(g int) {
 	s.sync(g)
 	d := &s.devs[g]

@@ -41,8 +41,7 @@ func (s *Sim) dropMeetings(g, i int) {
 	}
 }
 
-// observe reports job i, which has ended, to the observer; est is its predicted
-// progress.
+// observe reports job i, which has ended, to the observer; est is its predicted progress.
 func (s *Sim) observe(g, i int, est float64) {
 	d := &s.devs[g]
 	if s.cfg.Observer == nil || len(d.met) == 0 {

@@ -1,7 +1,6 @@
 package sim
 
-// lateBy is the part of its own solo time by which a job must end after its plain end to
-// count as late.
+// lateBy is the part of its own solo time by which a job must end after its plain end to count as late.
 const lateBy = 0.1
 
 // expect adds job i to the plain schedules.
@@ -47,8 +46,7 @@ func (o *Outcome) Late() (by float64, late bool) {
 	return by, by > lateBy+rounding
 }
 
-// Late returns which part of the jobs is late, 0..1, and by how many of its own solo times
-// the worst one is.
+// Late returns which part of the jobs is late, 0..1, and by how many of its own solo times the worst one is.
 func (r *Result) Late() (part, worst float64) {
 	for i := range r.Jobs {
 		by, late := r.Jobs[i].Late()

@@ -224,8 +224,7 @@ func TestAnySite(t *testing.T) {
 		if r.OOM == 0 {
 			same(t, &cfg, r, cfg.Truth.(Law).Law)
 		} else if !bare && cfg.Truth.(Law).Law == &contention.MPS {
-			// Under a law that its predictor doesn't know, the guard may misjudge when a
-			// job holds how much.
+			// Under a law that its predictor doesn't know, the guard may misjudge when a job holds how much.
 			t.Errorf("%d runs lost behind the guard", r.OOM)
 		}
 	})

@@ -18,9 +18,8 @@ type replayed struct {
 	memMBS []float64 // ∫ MiB dt, by GPU
 }
 
-// replay integrates the law over the starts of a Result once more, point by point
-// of the profiles and without anything of Sim: the simulated GPU computes like
-// this. It knows nothing of lost runs.
+// replay integrates the law over the starts of a Result once more, point by point of the profiles and without anything
+// of Sim: the simulated GPU computes like this. It knows nothing of lost runs.
 func replay(cfg *Config, r *Result, l *contention.Law) replayed {
 	out := replayed{endS: make([]float64, len(r.Jobs))}
 	for g := range cfg.GPUs {
@@ -61,8 +60,7 @@ func replayGPU(cfg *Config, r *Result, l *contention.Law, g int, ends []float64)
 	var on []player
 	now := 0.0
 	for len(todo) > 0 || len(on) > 0 {
-		// A start at the instant of an end: the end comes first, whatever the last
-		// bits of the two ways to add up say.
+		// A start at the instant of an end: the end comes first, whatever the last bits of the two ways to add up say.
 		for len(todo) > 0 && r.Jobs[todo[0]].StartS <= now+1e-7 {
 			i := todo[0]
 			p := cfg.Jobs[i].Truth

@@ -17,8 +17,7 @@ type Outcome struct {
 	StartS  float64 // of the last run
 	EndS    float64
 	SoloS   float64
-	// Slowdown is (EndS − StartS) ÷ the solo time of what was done: SoloS unless the run
-	// was ended early.
+	// Slowdown is (EndS − StartS) ÷ the solo time of what was done: SoloS unless the run was ended early.
 	Slowdown float64
 	Failures int  // runs that ran out of memory
 	TimedOut bool // it was ended at its limit
@@ -44,8 +43,7 @@ type Result struct {
 	Kept            []Kept // what the guard's reasons cost, the dearest first
 }
 
-// Result returns the outcome once all jobs have ended; else an error, which wraps
-// ErrStuck.
+// Result returns the outcome once all jobs have ended; else an error, which wraps ErrStuck.
 func (s *Sim) Result() (*Result, error) {
 	if s.err != nil {
 		return nil, s.err

@@ -36,8 +36,7 @@ type Sim struct {
 	forced bool // a decision must start something: nothing else would ever happen
 	oom    int
 
-	// plain is plain Slurm's schedule as the site expects it, truly the one that it would
-	// have been.
+	// plain is plain Slurm's schedule as the site expects it, truly the one that it would have been.
 	plain, truly *schedule.Plain
 	names        []string       // of the GPUs
 	byID         map[string]int // index in jobs
@@ -218,8 +217,7 @@ func (cfg *Config) latestEnd(j *Arrival, aloneS, startS float64) float64 {
 	return math.Inf(1)
 }
 
-// dequeue removes jobs from the pending ones. They are near the front, so the jobs
-// in front of them move.
+// dequeue removes jobs from the pending ones. They are near the front, so the jobs in front of them move.
 func (s *Sim) dequeue(pending []int) {
 	s.begun = nil
 	end := slices.Max(pending) + 1
@@ -249,8 +247,7 @@ func (s *Sim) arrive() {
 	}
 }
 
-// enqueue appends job i to the pending ones; a decision is due for every GPU with a window that it
-// enters.
+// enqueue appends job i to the pending ones; a decision is due for every GPU with a window that it enters.
 func (s *Sim) enqueue(i int) {
 	s.know(i)
 	s.expect(i)
@@ -314,8 +311,7 @@ func (s *Sim) over(i int, done float64) {
 // maxRestarts is how often a job that ran out of memory starts again with co-runners before it gets a GPU of its own.
 const maxRestarts = 1
 
-// fail ends a run that has run out of memory: its work is lost and the job is queued
-// again.
+// fail ends a run that has run out of memory: its work is lost and the job is queued again.
 func (s *Sim) fail(g, k int) {
 	i := s.devs[g].members[k].job
 	j := &s.jobs[i]

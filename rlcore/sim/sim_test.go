@@ -43,8 +43,7 @@ func poisson(jobs []Arrival, meanGapS float64, r *rand.Rand) {
 	}
 }
 
-// decider is a named policy behind the guard, both with a model that has learned
-// nothing beyond the law.
+// decider is a named policy behind the guard, both with a model that has learned nothing beyond the law.
 func decider(t testing.TB, name string) *rlcore.Decider {
 	t.Helper()
 	m := interference.New(&contention.MPS)

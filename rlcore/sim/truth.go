@@ -99,9 +99,8 @@ func (t Pairs) Lacks(a, b string) bool {
 	return !ab || !ba
 }
 
-// Bare returns a guard that enforces only the card's own rules (same user, number of
-// members). Policies of the literature bring their own notion of what fits, and under
-// this guard they meet its consequences.
+// Bare returns a guard that enforces only the card's own rules (same user, number of members). Policies of the
+// literature bring their own notion of what fits, and under this guard they meet its consequences.
 func Bare() *rlcore.Guard {
 	return rlcore.NewGuard(rlcore.Rules{MemMargin: math.Inf(-1), MaxDelayS: math.MaxFloat64, Bare: true})
 }

@@ -13,8 +13,7 @@ import (
 // near it; a file that isn't text is refused before it fills the memory.
 const MaxLine = 1 << 20
 
-// ReadCSV calls do for each row of a CSV file and stops at the first error. need are
-// the columns that must be there.
+// ReadCSV calls do for each row of a CSV file and stops at the first error. need are the columns that must be there.
 func ReadCSV(r io.Reader, name string, need []string, do func(*Row)) error {
 	cr := csv.NewReader(&bounded{r: withoutBOM(r), line: 1})
 	cr.ReuseRecord = true
@@ -57,8 +56,7 @@ func ReadCSV(r io.Reader, name string, need []string, do func(*Row)) error {
 	}
 }
 
-// csvError places what encoding/csv found; line is where reading stopped if it
-// doesn't say.
+// csvError places what encoding/csv found; line is where reading stopped if it doesn't say.
 func csvError(name string, line, columns int, err error) error {
 	var here *Error
 	if errors.As(err, &here) {

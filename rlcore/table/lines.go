@@ -22,8 +22,7 @@ func (s Skipped) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// EachLine calls do for every line of text, numbered from 1, without its line end,
-// and stops at the first error.
+// EachLine calls do for every line of text, numbered from 1, without its line end, and stops at the first error.
 func EachLine(r io.Reader, name string, do func(line int, text string) error) error {
 	sc := bufio.NewScanner(withoutBOM(r))
 	sc.Buffer(nil, MaxLine)

@@ -8,8 +8,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// ProfileRules say what a file of solo profiles must hold, and what stands in for a
-// value that is empty.
+// ProfileRules say what a file of solo profiles must hold, and what stands in for a value that is empty.
 type ProfileRules struct {
 	Columns []string // must be in the header
 	Values  []string // must be in every row
@@ -21,20 +20,17 @@ type ProfileRules struct {
 	Source     string  // of the profiles
 }
 
-// Bounds of a run's duration, s: less is shorter than a process takes to start, more is
-// some 30 years.
+// Bounds of a run's duration, s: less is shorter than a process takes to start, more is some 30 years.
 const (
 	MinDurationS = 0.01
 	MaxDurationS = 1e9
 )
 
-// ReadProfiles reads CSV with the columns app, duration_s, gpu_util, mem_util, mem_mib,
-// sm_util, pcie_mbps and step_ms. Utilisations are in percent, 0..100. An application
-// may stand there once. name is the file's name for messages.
+// ReadProfiles reads CSV with the columns app, duration_s, gpu_util, mem_util, mem_mib, sm_util, pcie_mbps and step_ms.
+// Utilisations are in percent, 0..100. An application may stand there once. name is the file's name for messages.
 //
-// Each profile is constant: one point that lasts for the whole run. Where the rules
-// have nothing for an empty value it is 0: such a profile never fails for want of
-// memory, nor waits for the link, and its step is not known.
+// Each profile is constant: one point that lasts for the whole run. Where the rules have nothing for an empty value it
+// is 0: such a profile never fails for want of memory, nor waits for the link, and its step is not known.
 func ReadProfiles(r io.Reader, name string, rules *ProfileRules) ([]*rlcore.Profile, error) {
 	const mostMiB, mostMBps, mostMS = 1e7, 1e7, 1e9
 	var profiles []*rlcore.Profile

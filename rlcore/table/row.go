@@ -92,8 +92,7 @@ func (r *Row) Fail(col string, err error) {
 	r.err = &Error{File: r.file, Line: r.line(i), Column: col, Err: err}
 }
 
-// Text returns the column's field without space around it; "" where the file has
-// no such column.
+// Text returns the column's field without space around it; "" where the file has no such column.
 func (r *Row) Text(col string) string {
 	if i, ok := r.at[col]; ok && i < len(r.rec) {
 		return strings.TrimSpace(r.rec[i])

@@ -14,8 +14,7 @@ import (
 //go:embed chart.html
 var source string
 
-// CSS is the style sheet that the pictures expect, with the colours of the pages
-// they stand in, for light and dark.
+// CSS is the style sheet that the pictures expect, with the colours of the pages they stand in, for light and dark.
 //
 //go:embed chart.css
 var CSS string

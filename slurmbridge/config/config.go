@@ -168,19 +168,16 @@ func Default() *Config {
 	return c
 }
 
-// Flags adds one flag per setting to fs, --max-delay for max_delay, for a later
-// Load. adopt and gpu_types have none.
+// Flags adds one flag per setting to fs, --max-delay for max_delay, for a later Load. adopt and gpu_types have none.
 func Flags(fs *pflag.FlagSet) { settings.Flags[Config](fs, source(nil)) }
 
 // Check returns what is wrong with a value of a setting, nil = nothing. The error continues
 // a line that begins with the setting's name, which must exist.
 func Check(name string, value any) error { return settings.Check[Config](name, value) }
 
-// Load reads file, the environment and flags (made by Flags; nil = none) afresh
-// and returns the settings that result. It keeps nothing and changes nothing, so
-// a reload that fails leaves the caller with what it had. file "" means
-// DefaultFile where there is one. Each mistake is a line that names the place and
-// the setting.
+// Load reads file, the environment and flags (made by Flags; nil = none) afresh and returns the settings that result.
+// It keeps nothing and changes nothing, so a reload that fails leaves the caller with what it had. file "" means
+// DefaultFile where there is one. Each mistake is a line that names the place and the setting.
 func Load(file string, flags *pflag.FlagSet) (*Config, error) {
 	c := &Config{}
 	var err error

@@ -21,10 +21,9 @@ type GPU struct {
 	Sharing      *string  `mapstructure:"sharing" is:"mps or time-slice"`
 }
 
-// A card is what the bridge must know of a GPU to share it. Memory is what nvidia-smi prints as
-// memory.total (MiB), the smaller figure where drivers or ECC settings differ. PCIe is the link's
-// nominal rate, both directions together (generation 3, 16 lanes: 2 × 16 GB/s, and twice that per
-// later generation), as the datasheets count it.
+// A card is what the bridge must know of a GPU to share it. Memory is what nvidia-smi prints as memory.total (MiB), the
+// smaller figure where drivers or ECC settings differ. PCIe is the link's nominal rate, both directions together
+// (generation 3, 16 lanes: 2 × 16 GB/s, and twice that per later generation), as the datasheets count it.
 //
 // Clients: nvidia-cuda-mps-control(1) gives 16 up to compute capability 6.x and 48 from 7.0
 // (Volta). The same page says that a control daemon serves one user at a time, on every

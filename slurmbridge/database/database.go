@@ -146,8 +146,7 @@ func create(path string) error {
 // asideSuffix follows a damaged file's name, before the time.
 const asideSuffix = ".corrupt-"
 
-// Replaced reports whether a database took the place of a damaged one, with numbers that may still
-// be in use.
+// Replaced reports whether a database took the place of a damaged one, with numbers that may still be in use.
 func Replaced(ctx context.Context, db *sql.DB) bool {
 	var path string
 	if err := db.QueryRowContext(ctx,

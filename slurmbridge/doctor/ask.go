@@ -184,8 +184,7 @@ func flag(f *dto.MetricFamily) *bool {
 	return &is
 }
 
-// TryCredential says what goes wrong with a credential that is made and read here, "" =
-// nothing.
+// TryCredential says what goes wrong with a credential that is made and read here, "" = nothing.
 func TryCredential(ctx context.Context, m credential.Method) string {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

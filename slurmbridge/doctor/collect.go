@@ -29,8 +29,7 @@ type Facts struct {
 	// GresConf, JobSubmitLua and Namespaces (job_container.conf or namespace.yaml) are the texts of the files in ConfDir,
 	// PackagedLua that of the job_submit.lua that is installed with the programs; nil = there is none.
 	GresConf, JobSubmitLua, Namespaces, PackagedLua *string
-	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld
-	// come down to on this machine, by setting.
+	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld come down to on this machine, by setting.
 	Hooks       map[string][]Hook
 	Missing     []string // folders that the bridge writes to and that aren't there
 	MungeSocket *bool    // whether munged's socket is there
@@ -47,8 +46,7 @@ type Facts struct {
 
 // Limit is one of accounting's limits on what several jobs have together.
 type Limit struct {
-	// Of is what it is set on, as sacctmgr modify takes it: "qos normal",
-	// "account lab", "user ann where account=lab".
+	// Of is what it is set on, as sacctmgr modify takes it: "qos normal", "account lab", "user ann where account=lab".
 	Of   string
 	Name string // the option, e.g. "MaxTRESPerUser"
 	TRES string // e.g. "cpu=8,gres/gpu=1"
@@ -64,9 +62,8 @@ type Hook struct {
 // Ask runs one of Slurm's commands and returns what it printed.
 type Ask func(ctx context.Context, program string, args ...string) (string, error)
 
-// Collect gathers the facts that this machine has: Slurm's answers, and the
-// files it names. bridge is the user that the bridge runs as. It fails only when ctx ends:
-// what can't be found out is left out.
+// Collect gathers the facts that this machine has: Slurm's answers, and the files it names. bridge is the user that the
+// bridge runs as. It fails only when ctx ends: what can't be found out is left out.
 func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge string) (*Facts, error) {
 	f := &Facts{Settings: settings, User: bridge}
 	show := func(what ...string) []byte {

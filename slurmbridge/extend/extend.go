@@ -1,9 +1,8 @@
 // Package extend decides which running jobs get time back that sharing has cost them: pure.
 //
-// Slurm ends a job at its time limit, even if sharing slowed it. On plain Slurm a job with a limit
-// of L does up to L of solo work. A job that would miss its limit because it shares is therefore
-// given the time that sharing has cost it and is expected to cost it: it ends after as much solo
-// work as on plain Slurm.
+// Slurm ends a job at its time limit, even if sharing slowed it. On plain Slurm a job with a limit of L does up to L of
+// solo work. A job that would miss its limit because it shares is therefore given the time that sharing has cost it and
+// is expected to cost it: it ends after as much solo work as on plain Slurm.
 package extend
 
 import (

@@ -31,8 +31,7 @@ func Harms() []Harm {
 // lateBy is by what part of its own solo time a job must end after its plain end to be late.
 const lateBy = 0.1
 
-// Harm lists the kinds of harm that the run came to, the gravest first; nil = none. A job that is lost has
-// no run.
+// Harm lists the kinds of harm that the run came to, the gravest first; nil = none. A job that is lost has no run.
 func (o *Outcome) Harm() (out []Harm) {
 	suspect := o.Suspect != "" && !o.Excused
 	late, _ := o.Late()

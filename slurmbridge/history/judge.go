@@ -16,8 +16,7 @@ import (
 type Ending struct {
 	job.Progress
 	Submit, Start time.Time // as Slurm reported them
-	// LimitS is its time limit, s, 0 = none, including LentS that were added because sharing had
-	// slowed it.
+	// LimitS is its time limit, s, 0 = none, including LentS that were added because sharing had slowed it.
 	LimitS, LentS float64
 	Deadline      time.Time `json:",omitzero"` // its owner's (--deadline), zero = none
 	// DelayedS is how long the bridge alone kept it waiting although a GPU was idle, s, and

@@ -37,8 +37,7 @@ type Run struct {
 	// Ready is since when the job waited for nothing but its turn; zero = no poll showed it waiting.
 	Submit time.Time `json:"submit,omitzero"`
 	Ready  time.Time `json:"ready,omitzero"`
-	// Start is zero for a run that no poll and no record showed running, End for one that still
-	// runs.
+	// Start is zero for a run that no poll and no record showed running, End for one that still runs.
 	Start time.Time `json:"start,omitzero"`
 	End   time.Time `json:"end,omitzero"`
 	// Allotted is the start that Slurm gives, in whole seconds; zero = no poll showed it. The node's, Start, follows

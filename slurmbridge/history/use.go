@@ -19,10 +19,9 @@ const (
 // Use is what a run did with its GPUs, by its record. Times are in s of the run: they count once,
 // regardless of the number of GPUs.
 type Use struct {
-	// KnownS is the time for which it is known whether the run computed, and ComputedS the
-	// computing part: the time in which its kernels ran, or its own part of the SMs if there were
-	// co-runners and the record has processes. SplitS is the part of ComputedS that profiles
-	// attribute to it, of what all jobs on the GPU did together.
+	// KnownS is the time for which it is known whether the run computed, and ComputedS the computing part: the time in
+	// which its kernels ran, or its own part of the SMs if there were co-runners and the record has processes. SplitS is
+	// the part of ComputedS that profiles attribute to it, of what all jobs on the GPU did together.
 	KnownS, ComputedS, SplitS float64
 	// IdleKnownS is the time for which it is known whether the run did anything, and IdleS the time
 	// in which it did nothing.

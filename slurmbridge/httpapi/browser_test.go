@@ -49,9 +49,8 @@ func browse(t *testing.T, url string, more ...string) string {
 	return string(out)
 }
 
-// frame is a page of the test's own that shows the status page at some width and
-// writes down what it measures there: the page itself needs no script, and forbids
-// them.
+// frame is a page of the test's own that shows the status page at some width and writes down what it measures there:
+// the page itself needs no script, and forbids them.
 const frame = `<!DOCTYPE html><body><iframe frameborder="0" width="WIDTH" height="900" src="/"></iframe><pre id="out"></pre><script>
 onload=()=>{const f=document.querySelector("iframe"),d=f.contentDocument,e=d.documentElement;
 let wide=[];for(const x of d.querySelectorAll("body *")){const r=x.getBoundingClientRect();
@@ -61,8 +60,7 @@ const card=f.contentWindow.getComputedStyle(d.querySelector(".card")).borderRadi
 document.querySelector("#out").textContent="width="+e.scrollWidth+" of="+e.clientWidth+" wide="+wide.slice(0,5).join(";")+" named="+named+" radius="+card+" end"}
 </script>`
 
-// On a phone and on a desk nothing is wider than the screen, and the style sheet
-// gets past the page's own policy.
+// On a phone and on a desk nothing is wider than the screen, and the style sheet gets past the page's own policy.
 func TestPagesInABrowser(t *testing.T) {
 	chromium(t)
 	asked := 0
@@ -81,8 +79,7 @@ func TestPagesInABrowser(t *testing.T) {
 	}
 }
 
-// framed adds the measuring page to a handler. The status page lets nobody frame it;
-// here that one header is taken off.
+// framed adds the measuring page to a handler. The status page lets nobody frame it; here that one header is taken off.
 func framed(h http.Handler, width int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/frame" {

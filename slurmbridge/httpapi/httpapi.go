@@ -38,8 +38,7 @@ type Server struct {
 	Asker, Nodes *Asker
 	// Memory returns what a job of a user's is held to; nothing if it isn't, or isn't known.
 	Memory func(ctx context.Context, ref, user string) (MemoryReport, error)
-	// Fresh is how old the last successful look may be for the bridge to be
-	// healthy.
+	// Fresh is how old the last successful look may be for the bridge to be healthy.
 	Fresh    time.Duration
 	Now      func() time.Time
 	Gatherer prometheus.Gatherer

@@ -83,8 +83,7 @@ func (s *Server) viewer(w http.ResponseWriter, req *http.Request, hidden bool) v
 	return s.Asker.viewer(w, req)
 }
 
-// MemoryPath is where a node's prolog requests a job's memory limit: GET, with ?user= if it knows
-// the job's owner.
+// MemoryPath is where a node's prolog requests a job's memory limit: GET, with ?user= if it knows the job's owner.
 const MemoryPath = "/v1/memory/{job}"
 
 // MemoryReport is the answer: what each of the job's processes may hold, and what they may hold together, MiB; 0 = the

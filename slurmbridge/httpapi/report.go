@@ -214,8 +214,7 @@ const mostGroups = 1000
 // moreHeader says that there are more groups, and from which time to request them.
 const moreHeader = "Slurmbridge-More-Since"
 
-// groups answers with the first of the groups decided since ?since= (RFC 3339; default:
-// the last day).
+// groups answers with the first of the groups decided since ?since= (RFC 3339; default: the last day).
 func (a *api) groups(w http.ResponseWriter, req *http.Request) (any, error) {
 	since := a.Now().Add(-24 * time.Hour)
 	if err := readTime(req.URL.Query(), "since", &since); err != nil {

@@ -57,8 +57,7 @@ func (s *Server) hidden() bool {
 	return s.private(st) || st != nil && st.Snap != nil && st.Snap.PrivateUsage
 }
 
-// allUsage serves the report on all users. Where Slurm hides usage, only users with access to everything
-// get it.
+// allUsage serves the report on all users. Where Slurm hides usage, only users with access to everything get it.
 func (a *api) allUsage(w http.ResponseWriter, req *http.Request) (any, error) {
 	if !a.viewer(w, req, a.hidden()).all {
 		return nil, fault{http.StatusUnauthorized, "Slurm hides other users' usage here (PrivateData), and so does the " +
@@ -109,8 +108,7 @@ type IdleReport struct {
 	Jobs    []job.Idle `json:"jobs"`
 }
 
-// idle serves the jobs that do nothing with their GPUs; where Slurm hides usage, only the user's
-// own.
+// idle serves the jobs that do nothing with their GPUs; where Slurm hides usage, only the user's own.
 func (a *api) idle(w http.ResponseWriter, req *http.Request) (any, error) {
 	st := a.Status()
 	if st == nil || st.Snap == nil {

@@ -14,8 +14,7 @@ type Member struct {
 	Shares int    `json:"shares"`
 	// GPUType is the type of GPU that the shares are asked for of, "" = any; see Node.Typed.
 	GPUType string `json:"gpu_type,omitempty"`
-	// MemMiB is the most device memory it may take where MPS can hold it to that, MiB;
-	// 0 = any.
+	// MemMiB is the most device memory it may take where MPS can hold it to that, MiB; 0 = any.
 	MemMiB int64 `json:"mem_mib,omitempty"`
 	// ProcessMiB is the same for each of its processes, where it has several; 0 = it has one.
 	ProcessMiB int64 `json:"process_mib,omitempty"`
@@ -47,8 +46,7 @@ type Member struct {
 	Start time.Time `json:"start,omitzero"`
 	// Misplaced says that it was seen on another of its node's GPUs than planned.
 	Misplaced bool `json:"misplaced,omitempty"`
-	// Cause says why the member is being restored; Tries counts the attempts to restore
-	// it or to hand it back.
+	// Cause says why the member is being restored; Tries counts the attempts to restore it or to hand it back.
 	Cause Cause `json:"cause,omitzero"`
 	Tries int   `json:"tries,omitempty"`
 	// Awaited says that another job waits for this one's end.
@@ -57,12 +55,10 @@ type Member struct {
 	Alone bool `json:"alone,omitempty"`
 }
 
-// MemberState is how far a member of a group has come. The transitions that may happen
-// are a table in package release.
+// MemberState is how far a member of a group has come. The transitions that may happen are a table in package release.
 type MemberState string
 
-// The states of a member. The last five are final; their values are what the journal
-// and `why` print.
+// The states of a member. The last five are final; their values are what the journal and `why` print.
 const (
 	// MemberPrepared: the group is in the journal and the job may have been changed.
 	MemberPrepared MemberState = "prepared"
@@ -96,8 +92,7 @@ func (s MemberState) Pending() bool {
 	return s == MemberPrepared || s == MemberWaiting || s == MemberHandingBack
 }
 
-// Ran reports whether the member was seen running. A journal may hold one that runs without
-// a start.
+// Ran reports whether the member was seen running. A journal may hold one that runs without a start.
 func (m *Member) Ran() bool { return m.State == MemberRunning || !m.Start.IsZero() }
 
 // CauseKind is why a member is restored.

@@ -53,14 +53,12 @@ func (c *Change) Text() string {
 // Plan is what one poll leads to, small enough to read.
 type Plan struct {
 	At time.Time
-	// Repairs concern jobs outside the planned groups: to gate, to restore, to ungate.
-	// They are applied first.
+	// Repairs concern jobs outside the planned groups: to gate, to restore, to ungate. They are applied first.
 	Repairs []Change
 	// Groups to make, each with its own changes.
 	Groups []PlannedGroup
-	// Order holds the place, by ref, of members that start now on nodes with several GPUs: the groups
-	// that start on one of these are released with one update, which names their members in the
-	// order in which Slurm considers them.
+	// Order holds the place, by ref, of members that start now on nodes with several GPUs: the groups that start on one of
+	// these are released with one update, which names their members in the order in which Slurm considers them.
 	Order map[string]int
 	// Explanations says, by ref, what was considered.
 	Explanations map[string]*Explanation
@@ -79,8 +77,7 @@ type Plan struct {
 	NotAdopted map[string]Ungated
 	// Limited says, by ref, which of Slurm's limits keeps a job from being tried now.
 	Limited map[string]string
-	// Starts says, by ref, the latest expected start of the waiting jobs in the part of the queue
-	// that is followed.
+	// Starts says, by ref, the latest expected start of the waiting jobs in the part of the queue that is followed.
 	Starts map[string]time.Time
 
 	// Plain is plain Slurm's schedule as of the poll, nil = as it was.

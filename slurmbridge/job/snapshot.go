@@ -42,8 +42,7 @@ const (
 type Job struct {
 	// Ref is how scontrol names the job: "123", or "120_4" for an array task.
 	Ref string
-	// ID is the job's own number where it has one already: a pending array task
-	// that was never split off has its array's.
+	// ID is the job's own number where it has one already: a pending array task that was never split off has its array's.
 	ID int64
 	// ArrayID is the array's number, 0 for a job that is no array task.
 	ArrayID int64
@@ -77,8 +76,7 @@ type Job struct {
 	ReqNodes   string // -w, as a Slurm host list; "" = any
 	ExcNodes   string // -x
 	Features   string // -C
-	// Reservation names the one that the job runs in, "" = none. Exclusive: it wants
-	// its nodes to itself, or to its user.
+	// Reservation names the one that the job runs in, "" = none. Exclusive: it wants its nodes to itself, or to its user.
 	Reservation string
 	Exclusive   bool
 	NumNodes    int
@@ -147,8 +145,7 @@ func (d Dependency) OnEnd() bool {
 // Dependencies is a job's list of unmet conditions.
 type Dependencies struct {
 	List []Dependency
-	// Or says that any one of them suffices ("?" instead of ","): such a list
-	// can't be added to.
+	// Or says that any one of them suffices ("?" instead of ","): such a list can't be added to.
 	Or bool
 	// Raw is the list as Slurm prints it.
 	Raw string
@@ -196,9 +193,8 @@ func (n *Node) Tasks() int {
 	return n.CPUs
 }
 
-// Allocates is how many of the node's CPUs Slurm takes for a job that requests that many. Where
-// each task gets cores of its own it is the most that Slurm may take: the number of tasks isn't
-// known.
+// Allocates is how many of the node's CPUs Slurm takes for a job that requests that many. Where each task gets cores of
+// its own it is the most that Slurm may take: the number of tasks isn't known.
 func (n *Node) Allocates(cpus int) int {
 	per := max(1, n.CPUsPerAlloc)
 	took := (cpus + per - 1) / per * per
@@ -289,8 +285,7 @@ type Snapshot struct {
 	Jobs  []Job
 	Nodes []Node
 	Gates []GateState
-	// Remembers is for how long slurmctld knows a job that has ended (MinJobAge), 0 = not known,
-	// or for ever.
+	// Remembers is for how long slurmctld knows a job that has ended (MinJobAge), 0 = not known, or for ever.
 	Remembers time.Duration
 	// LeastLoaded: of the GPUs that have as many shares free Slurm takes the least loaded, not the first.
 	LeastLoaded bool
@@ -380,15 +375,13 @@ type Reservation struct {
 // Holds reports whether the node may be among the reservation's.
 func (r *Reservation) Holds(node string) bool { return r.Nodes == nil || r.Nodes[node] }
 
-// Update is a change to named jobs, sent to Slurm in one command. A nil field is
-// left as it is.
+// Update is a change to named jobs, sent to Slurm in one command. A nil field is left as it is.
 type Update struct {
 	Jobs       []string // refs
 	Gres       *string  // e.g. "mps:50"
 	ReqNodes   *string  // "" = any node
 	Dependency *string  // "" = none
-	// StartNow sets the begin time to now, which makes Slurm look at the job at once (seen:
-	// within 1 s instead of 30 s).
+	// StartNow sets the begin time to now, which makes Slurm look at the job at once (seen: within 1 s instead of 30 s).
 	StartNow bool
 	// TimeLimit is in whole minutes; 0 = as it is.
 	TimeLimit time.Duration
@@ -446,22 +439,19 @@ type Progress struct {
 var (
 	// ErrNoJob: the job doesn't exist any more, or isn't pending any more.
 	ErrNoJob = errors.New("no such pending job")
-	// ErrRefused: slurmctld answered, and refused. Fields of the update may have
-	// changed all the same: poll again.
+	// ErrRefused: slurmctld answered, and refused. Fields of the update may have changed all the same: poll again.
 	ErrRefused = errors.New("slurmctld refused")
 	// ErrDown: slurmctld did not answer, or not yet.
 	ErrDown = errors.New("slurmctld does not answer")
 )
 
-// Slurm is the cluster as the bridge uses it. Every call runs one of Slurm's
-// commands and ends within its own deadline.
+// Slurm is the cluster as the bridge uses it. Every call runs one of Slurm's commands and ends within its own deadline.
 type Slurm interface {
 	// Poll reads queue and nodes. Returns ErrDown if slurmctld doesn't answer.
 	Poll(ctx context.Context) (*Snapshot, error)
-	// UpdateAll changes pending jobs, and the time limits of running ones: many updates with few commands,
-	// each of other jobs, in no order but that of the tasks of an array. It returns an error for each
-	// update, nil = made: ErrNoJob if one of several jobs is gone (the rest may have been changed: poll
-	// again), ErrRefused, ErrDown.
+	// UpdateAll changes pending jobs, and the time limits of running ones: many updates with few commands, each of other
+	// jobs, in no order but that of the tasks of an array. It returns an error for each update, nil = made: ErrNoJob if
+	// one of several jobs is gone (the rest may have been changed: poll again), ErrRefused, ErrDown.
 	UpdateAll(ctx context.Context, all []Update) []error
 	// Bounds reads what no time limit may be raised beyond.
 	Bounds(ctx context.Context) (*Bounds, error)
@@ -471,25 +461,21 @@ type Slurm interface {
 	// partitions; none = the default one. Returns ErrRefused, ErrDown. account is the one that it is in
 	// where Slurm refuses the default account of the bridge's user, else "".
 	CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id, account string, err error)
-	// RenewGate makes the lease end the given time from now. Returns ErrNoJob if
-	// the gate isn't pending any more.
+	// RenewGate makes the lease end the given time from now. Returns ErrNoJob if the gate isn't pending any more.
 	RenewGate(ctx context.Context, id string, lease time.Duration) error
 	// MendGate releases the gate if it is held, puts it into the given partitions and gives
 	// it the highest priority. Returns ErrNoJob, ErrRefused, ErrDown.
 	MendGate(ctx context.Context, g GateState, partitions []string) error
 	// ClaimGate makes this daemon the gate's owner. Returns ErrNoJob, ErrRefused, ErrDown.
 	ClaimGate(ctx context.Context, id string) error
-	// OpenGate cancels the gate, which lets every job go that waits for it. A
-	// gate that is gone already is no error.
+	// OpenGate cancels the gate, which lets every job go that waits for it. A gate that is gone already is no error.
 	OpenGate(ctx context.Context, id string) error
-	// Script returns a job's batch script, at most 256 KiB of it. Returns
-	// ErrNoJob.
+	// Script returns a job's batch script, at most 256 KiB of it. Returns ErrNoJob.
 	Script(ctx context.Context, ref string) ([]byte, error)
 	// Describe returns what Slurm knows of jobs by name, including ended ones that it still
 	// remembers; unknown jobs are missing in the answer. Returns ErrDown.
 	Describe(ctx context.Context, refs []string) (map[string]Description, error)
-	// Requeue lets a batch job that runs or has ended run again. Returns ErrNoJob, ErrRefused,
-	// ErrDown.
+	// Requeue lets a batch job that runs or has ended run again. Returns ErrNoJob, ErrRefused, ErrDown.
 	Requeue(ctx context.Context, ref string) error
 }
 

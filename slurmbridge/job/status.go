@@ -31,8 +31,7 @@ type Status struct {
 	Waiting      int                     `json:"waiting"`
 	Window       int                     `json:"-"`               // how many waiting jobs a decision considers
 	Err          string                  `json:"error,omitempty"` // why the last poll failed, "" = it didn't
-	// MaxDelayS is the longest time in seconds that the bridge alone has kept any job waiting
-	// since the daemon started.
+	// MaxDelayS is the longest time in seconds that the bridge alone has kept any job waiting since the daemon started.
 	MaxDelayS float64 `json:"added_delay_max_s"`
 	// Refused are the changes that Slurm, or a plugin of the site's, has refused in the last day.
 	Refused []RefusedChanges `json:"refused,omitempty"`

@@ -39,9 +39,8 @@ type Terms struct {
 	Ignored []string
 }
 
-// ParseTerms reads terms out of a comment. Terms are separated by blanks,
-// commas or semicolons; other words belong to other tools and
-// are passed over.
+// ParseTerms reads terms out of a comment. Terms are separated by blanks, commas or semicolons; other words belong to
+// other tools and are passed over.
 func ParseTerms(comment string) Terms {
 	var t Terms
 	flags := map[string]*bool{

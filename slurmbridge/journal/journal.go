@@ -1,6 +1,5 @@
-// Package journal keeps in SQLite what the controller did and saw: groups, changes,
-// explanations and outcomes, and when each job waited and ran. A restart picks up where
-// it was, and people can read later what was done to a job and why.
+// Package journal keeps in SQLite what the controller did and saw: groups, changes, explanations and outcomes, and when
+// each job waited and ran. A restart picks up where it was, and people can read later what was done to a job and why.
 package journal
 
 import (
@@ -22,12 +21,10 @@ import (
 // ErrNotFound says that the journal holds nothing about the job.
 var ErrNotFound = errors.New("not in the journal")
 
-// Journal implements loop.Journal on tables of its own in the
-// controller's database.
+// Journal implements loop.Journal on tables of its own in the controller's database.
 type Journal struct {
 	db *sql.DB
-	// groups and tracker hold what was last written, so that what hasn't changed is
-	// not written again.
+	// groups and tracker hold what was last written, so that what hasn't changed is not written again.
 	groups  map[int64]string
 	tracker string
 	ledger  ledger
@@ -41,9 +38,8 @@ func New(db *sql.DB) *Journal {
 	}
 }
 
-// Load returns the groups that were not done when they were last written, and the rest of
-// the tracker. With an error it returns what could be read; numbers of groups go on after
-// any that was ever given out.
+// Load returns the groups that were not done when they were last written, and the rest of the tracker. With an error it
+// returns what could be read; numbers of groups go on after any that was ever given out.
 func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 	t := tracker.New()
 	var last sql.NullInt64
@@ -273,8 +269,7 @@ func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew t
 // Grouped is a group with what its nodes recorded.
 type Grouped struct {
 	job.Group
-	// SkewS is the time between its first and last start, s; complete only once
-	// every member's record is there.
+	// SkewS is the time between its first and last start, s; complete only once every member's record is there.
 	SkewS    float64 `json:"skew_s"`
 	Complete bool    `json:"complete"`
 }

@@ -34,10 +34,9 @@ type track struct {
 	job     *job.Job // as the last poll showed it; nil = an earlier daemon followed it
 }
 
-// RecordPoll writes down what a poll showed of jobs and GPUs, and what it led to: since
-// when each job waits, where and how long it ran, what shadow mode would have grouped, and
-// what the guard refused. The receipt and the status page are made from it. What couldn't
-// be written is tried again with the next poll.
+// RecordPoll writes down what a poll showed of jobs and GPUs, and what it led to: since when each job waits, where and
+// how long it ran, what shadow mode would have grouped, and what the guard refused. The receipt and the status page are
+// made from it. What couldn't be written is tried again with the next poll.
 func (j *Journal) RecordPoll(ctx context.Context, st *job.Status) error {
 	if st == nil || st.Snap == nil {
 		return nil

@@ -66,8 +66,7 @@ func over(t *testing.T, l *Journal) map[string]history.Run {
 	return out
 }
 
-// A job's wait begins when nothing but its turn keeps it: not while it is held or
-// waits for another job.
+// A job's wait begins when nothing but its turn keeps it: not while it is held or waits for another job.
 func TestLedgerWaits(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "db"))
 	held := waits("3", 0, "5")

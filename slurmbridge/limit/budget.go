@@ -7,8 +7,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Budget is what one plan may send in spite of the limits: of each class at a limit as
-// many jobs as it has credit for.
+// Budget is what one plan may send in spite of the limits: of each class at a limit as many jobs as it has credit for.
 type Budget struct {
 	limits *Limits
 	at     time.Time

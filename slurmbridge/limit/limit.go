@@ -1,14 +1,12 @@
 // Package limit knows what Slurm won't let start now.
 //
-// The limits of an association, a QOS or an array (its %N) can't be seen while a job is behind the
-// gate: its Reason is its dependency. They show once a job was released and Slurm gives a limit as
-// the reason for keeping it pending. The job then goes back behind the gate, and for a minute only
-// as many jobs of its class are sent as have ended.
+// The limits of an association, a QOS or an array (its %N) can't be seen while a job is behind the gate: its Reason is
+// its dependency. They show once a job was released and Slurm gives a limit as the reason for keeping it pending. The
+// job then goes back behind the gate, and for a minute only as many jobs of its class are sent as have ended.
 //
-// A limit may also be of one node: a maintenance or another job's reservation that begins before
-// the job's time limit. Or Slurm keeps a node's idle GPUs for a job of higher priority. Then no job
-// of the class is sent to that node for a while, which doubles each time the node turns out to be
-// still closed.
+// A limit may also be of one node: a maintenance or another job's reservation that begins before the job's time limit.
+// Or Slurm keeps a node's idle GPUs for a job of higher priority. Then no job of the class is sent to that node for a
+// while, which doubles each time the node turns out to be still closed.
 package limit
 
 import (
@@ -24,8 +22,7 @@ import (
 const (
 	// lasts is how long a limit is believed to be unchanged.
 	lasts = time.Minute
-	// closedLasts is how long a node is believed to be closed after the first refusal,
-	// closedMost after many.
+	// closedLasts is how long a node is believed to be closed after the first refusal, closedMost after many.
 	closedLasts = 15 * time.Second
 	closedMost  = 10 * time.Minute
 	// answered is how long Slurm's answer to another try on a closed node may take: the job is
@@ -144,9 +141,8 @@ func (l *Limit) frees(ended holder) int {
 	return 1
 }
 
-// Observe brings the limits up to date with a poll: which released jobs are at one, which
-// jobs have started and which have ended. sentTo returns the node that a released job was
-// sent to; false: it wasn't released, or is being restored.
+// Observe brings the limits up to date with a poll: which released jobs are at one, which jobs have started and which
+// have ended. sentTo returns the node that a released job was sent to; false: it wasn't released, or is being restored.
 func (ls *Limits) Observe(s *job.Snapshot, sentTo func(ref string) (node string, ok bool)) {
 	maps.DeleteFunc(ls.byClass, func(c class, l *Limit) bool {
 		// That a node was closed is remembered until the next try has been answered.
@@ -222,10 +218,9 @@ func (ls *Limits) Close(j *job.Job, node, reason string, at time.Time) {
 	ls.close(classOf(j).on(node), j.Ref, reason, at)
 }
 
-// Surplus returns the reason why a released job that is still pending should go back behind the
-// gate at once, "" = it should not, and whether for good. Other released jobs of the class that
-// Slurm hasn't considered yet wouldn't start either, unless the limit is on shares. node is where
-// the job was sent.
+// Surplus returns the reason why a released job that is still pending should go back behind the gate at once, "" = it
+// should not, and whether for good. Other released jobs of the class that Slurm hasn't considered yet wouldn't start
+// either, unless the limit is on shares. node is where the job was sent.
 func (ls *Limits) Surplus(j *job.Job, node string, at time.Time) (reason string, forever bool) {
 	if len(j.Dependency.List) > 0 {
 		return "", false
@@ -253,11 +248,9 @@ func atLimit(j *job.Job) (class, bool) {
 	return classOf(j), true
 }
 
-// Reason reports whether a job's Reason is a limit, and whether the job will never be
-// within it. The names are Slurm's (slurm.h, 22.05 to 24.11): Assoc…, QOS…,
-// Max…PerAccount, and an array's own. What an operator has closed for a while (a
-// partition, or a node that is reserved before the job's time limit) is like a limit: it
-// is no mark against the job.
+// Reason reports whether a job's Reason is a limit, and whether the job will never be within it. The names are Slurm's
+// (slurm.h, 22.05 to 24.11): Assoc…, QOS…, Max…PerAccount, and an array's own. What an operator has closed for a while
+// (a partition, or a node that is reserved before the job's time limit) is like a limit: it is no mark against the job.
 func Reason(reason string) (is, forever bool) {
 	switch {
 	case reason == "JobArrayTaskLimit", closed(reason):
@@ -292,10 +285,9 @@ func Kept(reason string) bool {
 		strings.HasPrefix(reason, "ReqNodeNotAvail")
 }
 
-// PassedOver reports whether a Reason only says that in one pass Slurm kept the job's node for
-// another job. Slurm gives it to a job of a partition in which each node has a pending job of
-// higher priority (job_scheduler.c, 22.05 to 26.05): with few nodes, to most jobs released while
-// another waits for its GPU to be cleaned up. The next pass decides.
+// PassedOver reports whether a Reason only says that in one pass Slurm kept the job's node for another job. Slurm gives
+// it to a job of a partition in which each node has a pending job of higher priority (job_scheduler.c, 22.05 to 26.05):
+// with few nodes, to most jobs released while another waits for its GPU to be cleaned up. The next pass decides.
 func PassedOver(reason string) bool {
 	return strings.HasPrefix(strings.ReplaceAll(reason, "_", " "), "Nodes required for job are")
 }

@@ -41,8 +41,7 @@ func TestLimitReasons(t *testing.T) {
 	}
 }
 
-// A Reason that explains why Slurm keeps a job is no mark against it, whatever follows it. Other
-// words explain nothing.
+// A Reason that explains why Slurm keeps a job is no mark against it, whatever follows it. Other words explain nothing.
 func TestKeptReasons(t *testing.T) {
 	for reason, want := range map[string]bool{
 		"Priority": true, "Resources": true, "Licenses": true, "ReqNodeNotAvail": true,
@@ -112,9 +111,8 @@ func TestClosedIsNotOpenedByAnEnd(t *testing.T) {
 	}
 }
 
-// A user at a limit of two runs two jobs; they end, her next two start in their place and a
-// third is refused, all before one poll. Nothing has room for another then, until one of the
-// two ends.
+// A user at a limit of two runs two jobs; they end, her next two start in their place and a third is refused, all
+// before one poll. Nothing has room for another then, until one of the two ends.
 func TestLimitMetByThoseWhoFollowed(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	one := func(ref string, state job.JobState, reason string) job.Job {

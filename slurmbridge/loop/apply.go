@@ -25,8 +25,7 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	}
 	b.fault("repaired")
 	if !settled {
-		// A job that could not be restored may be starting where a group was to go: poll
-		// again first.
+		// A job that could not be restored may be starting where a group was to go: poll again first.
 		p.Groups = nil
 		return
 	}
@@ -104,8 +103,7 @@ func (b *Bridge) enter(ctx context.Context, p *job.PlannedGroup, seats map[strin
 	}
 	g := p.Group
 	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
-		// A group that could not be restored after a crash is not made. Jobs don't wait for
-		// a disk: they go as they are.
+		// A group that could not be restored after a crash is not made. Jobs don't wait for a disk: they go as they are.
 		b.Log.Error("journal", "err", err)
 		none := ""
 		c := job.Change{
@@ -290,8 +288,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 	return len(freed), errors.Join(errs...)
 }
 
-// mayBeOrphans are the pending jobs of no known group that have less than a GPU's shares, or
-// are bound to a node.
+// mayBeOrphans are the pending jobs of no known group that have less than a GPU's shares, or are bound to a node.
 func mayBeOrphans(s *job.Snapshot, t *tracker.Tracker) (jobs []*job.Job) {
 	seats := t.Seats()
 	for i := range s.Jobs {
@@ -305,9 +302,8 @@ func mayBeOrphans(s *job.Snapshot, t *tracker.Tracker) (jobs []*job.Job) {
 	return jobs
 }
 
-// orphans restores jobs that wait with shares and node of a group that the journal doesn't
-// know: it was lost or could not be read. Next to other groups they could start on a GPU
-// that has no room for them.
+// orphans restores jobs that wait with shares and node of a group that the journal doesn't know: it was lost or could
+// not be read. Next to other groups they could start on a GPU that has no room for them.
 func (b *Bridge) orphans(in *plan.Input) (out []job.Change) {
 	if b.acting() != job.Active {
 		return nil

@@ -188,8 +188,7 @@ func drawCluster(t *rapid.T) *model {
 	return m
 }
 
-// draw draws a cluster, a load and a history of faults, runs it to its end, and checks the
-// invariants.
+// draw draws a cluster, a load and a history of faults, runs it to its end, and checks the invariants.
 func draw(t *rapid.T) {
 	m := drawCluster(t)
 	join, room := rapid.Bool().Draw(t, "join"), rapid.Bool().Draw(t, "room")

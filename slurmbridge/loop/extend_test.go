@@ -139,9 +139,8 @@ func TestLimitLifted(t *testing.T) {
 	must.Equal(t, m.runs("ann"), 3, "jobs run after the limit was lifted")
 }
 
-// Slurm keeps the idle GPUs of a node for a job of four GPUs, and says Priority of the sharers
-// behind it. None of them is let go, none is held up by the bridge, and all share once the job has
-// run.
+// Slurm keeps the idle GPUs of a node for a job of four GPUs, and says Priority of the sharers behind it. None of them
+// is let go, none is held up by the bridge, and all share once the job has run.
 func TestSharersBehindALargeJob(t *testing.T) {
 	m, b := started(t, node("n1", 4, 32))
 	wholeGPUs(m, 1, 10*time.Minute).TimeLimit = 0

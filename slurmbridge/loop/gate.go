@@ -25,9 +25,8 @@ import (
 // Gate keeps the one job that waiting jobs depend on. They wait while it is renewed; without
 // renewal it ends by itself within one lease, and they are ordinary jobs.
 //
-// Each round keeps it (Tend). Between them Run renews it, so that a long round costs no lease. Run
-// stops when rounds make no progress: a bridge that hangs holds its jobs no longer than leastStalled and
-// one lease.
+// Each round keeps it (Tend). Between them Run renews it, so that a long round costs no lease. Run stops when rounds
+// make no progress: a bridge that hangs holds its jobs no longer than leastStalled and one lease.
 type Gate struct {
 	Slurm job.Slurm
 	// Name is this daemon's, which the gate carries; see Standby.
@@ -37,12 +36,10 @@ type Gate struct {
 	// file is kept (shadow, or no script).
 	File    string
 	Sharing job.Sharing
-	// Partition is the gate's own partition while that is up; "" = the gate is in each partition
-	// that has a node with shares, so that it can end in any partition in which a job that it holds
-	// could start.
+	// Partition is the gate's own partition while that is up; "" = the gate is in each partition that has a node with
+	// shares, so that it can end in any partition in which a job that it holds could start.
 	Partition string
-	// ByHand names users and partitions with jobs that may request a part of a GPU's shares by
-	// hand.
+	// ByHand names users and partitions with jobs that may request a part of a GPU's shares by hand.
 	ByHand ByHand
 	// SharersOnly are partitions in which the job_submit script makes all of a GPU's shares of a request for a whole
 	// one, where the release calls for it.
@@ -57,8 +54,7 @@ type Gate struct {
 	distrust distrust
 	proved   string
 	unseen   int // gates in a row that Slurm had and that no poll has shown
-	// mendAt is when the gate is next brought to where it is to be; closed: not to Partition,
-	// which isn't up.
+	// mendAt is when the gate is next brought to where it is to be; closed: not to Partition, which isn't up.
 	mendAt time.Time
 	closed bool
 	// instead says where the gate is because Slurm refused it where it was to be, "" = it didn't.
@@ -236,10 +232,9 @@ func older(id, other string) bool {
 	return len(id) < len(other) || len(id) == len(other) && id < other
 }
 
-// Tend makes sure that there is a gate, that it can end by itself and that its lease is
-// fresh: it takes over the one that a poll found (after a restart), renews it when a third
-// of the lease has passed, and creates a new one when it is lost. A gate that an operator
-// holds is released: it could not open. After an error newly submitted jobs get no gate:
+// Tend makes sure that there is a gate, that it can end by itself and that its lease is fresh: it takes over the one
+// that a poll found (after a restart), renews it when a third of the lease has passed, and creates a new one when it is
+// lost. A gate that an operator holds is released: it could not open. After an error newly submitted jobs get no gate:
 // the file isn't renewed, and is removed where there is no gate at all.
 func (g *Gate) Tend(ctx context.Context, s *job.Snapshot) error {
 	g.Progress()
@@ -316,8 +311,7 @@ func (g *Gate) note(s *job.Snapshot) {
 	}
 }
 
-// Renew renews the lease where a third of it has passed, unless the rounds make no progress
-// or one of them is about to.
+// Renew renews the lease where a third of it has passed, unless the rounds make no progress or one of them is about to.
 func (g *Gate) Renew(ctx context.Context) error {
 	if !g.asking.TryLock() {
 		return nil
@@ -524,9 +518,8 @@ func (g *Gate) renew(ctx context.Context) error {
 	return nil
 }
 
-// ByHand names users and partitions. job_submit.lua leaves their requests for a part of a GPU's
-// shares (mps:30) as they are and turns other such requests into gpu:shared. The bridge, which
-// makes such requests, is always allowed.
+// ByHand names users and partitions. job_submit.lua leaves their requests for a part of a GPU's shares (mps:30) as they
+// are and turns other such requests into gpu:shared. The bridge, which makes such requests, is always allowed.
 type ByHand struct {
 	Users []uint32 // user IDs
 	Only  []string // the partitions that are looked after; none = all

@@ -58,9 +58,8 @@ func shareAtOnce(t *testing.T, m *model, b *loop.Bridge) {
 	must.Equal(t, st.Gate != "" && st.GateErr == "" && st.Misread == nil, true, "gate %q, %q", st.Gate, st.GateErr)
 }
 
-// A release whose words have changed is noticed by what it says of the gate: no job is touched,
-// those that wait are ordinary jobs at once, status and readiness name the field, and the next
-// release is tried anew.
+// A release whose words have changed is noticed by what it says of the gate: no job is touched, those that wait are
+// ordinary jobs at once, status and readiness name the field, and the next release is tried anew.
 func TestSlurmThatIsNotUnderstood(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(m *model, wrong bool)

@@ -31,8 +31,7 @@ func TestHeldMember(t *testing.T) {
 	must.Equal(t, j.State, job.Running, "released, the job")
 }
 
-// A member that Slurm starts again before all others is given back what it asked for, and no
-// gate holds it.
+// A member that Slurm starts again before all others is given back what it asked for, and no gate holds it.
 func TestExpeditedMember(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))
 	j, mate := m.pair(time.Minute)

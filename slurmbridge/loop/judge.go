@@ -221,9 +221,8 @@ func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Ru
 		r.Profile = r.Profile.Foretold(r.User, max(0, j.Ending.LimitS-j.Ending.LentS))
 	}
 	o := j.Judge(b.Beliefs)
-	// Jobs that waited for its end have seen it fail: a second run comes too late for them,
-	// or at the same time. The same holds for the tools of its owner, so that where the fault may be the job's own, the
-	// owner must ask for it.
+	// Jobs that waited for its end have seen it fail: a second run comes too late for them, or at the same time. The same
+	// holds for the tools of its owner, so that where the fault may be the job's own, the owner must ask for it.
 	o.Again = (o.Ours && o.Suspect != "" || r.Terms.Retry && history.Failed(o.State) && o.Shared()) && how.Requeue &&
 		b.RetryAlone && b.acting() == job.Active && ending != nil && ending.Member != nil && !ending.Member.Awaited &&
 		before == nil

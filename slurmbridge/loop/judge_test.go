@@ -104,8 +104,7 @@ func (l *ledger) judged(t testing.TB, b *loop.Bridge, m *model, j *mjob, others 
 	return l.last()
 }
 
-// victim submits a job that is going to fail, of an application that ended well alone,
-// and one that starts beside it.
+// victim submits a job that is going to fail, of an application that ended well alone, and one that starts beside it.
 func victim(m *model) (v, n *mjob) {
 	p, q := app("victim", 60, 0.3, 2000), app("neighbour", 600, 0.3, 2000)
 	p.Runs, p.Owner, q.Owner = 1, "ann", "ann"
@@ -114,9 +113,8 @@ func victim(m *model) (v, n *mjob) {
 	return v, n
 }
 
-// TestFailedBesideOthers: a job that fails among others runs once more with a GPU
-// of its own, and its pair is kept apart; when it fails alone as well, it is left,
-// and its company is forgiven.
+// TestFailedBesideOthers: a job that fails among others runs once more with a GPU of its own, and its pair is kept
+// apart; when it fails alone as well, it is left, and its company is forgiven.
 func TestFailedBesideOthers(t *testing.T) {
 	for _, alone := range []string{"well", "badly"} {
 		m, l, b, beliefs := learner(t, node("n1", 1, 8))
@@ -325,8 +323,7 @@ func TestLessonsAreOfTheCard(t *testing.T) {
 	}
 }
 
-// TestRecordBeforeLook: a record that is there before a look has seen its job end waits
-// for the next one.
+// TestRecordBeforeLook: a record that is there before a look has seen its job end waits for the next one.
 func TestRecordBeforeLook(t *testing.T) {
 	m, l, b, _ := learner(t, node("n1", 1, 8))
 	v, n := victim(m)

@@ -116,10 +116,9 @@ func nobodyIsLater(t must.T, on site, history []arrival) {
 // Where every prediction is right no job ends later than on plain Slurm, whatever comes when and on which nodes, but
 // for its grace and the seconds that the bridge takes. Jobs of higher priority that come later are not among them: in
 // those seconds they may take the turn of a job in front, and jobs that share may have begun before their turn. For the
-// same reason jobs of whole GPUs come seconds after the ones in front. Jobs
-// bound to nodes are where all come at once and each is bound: another job may else take the node of a bound one, where
-// two nodes become free seconds apart. Jobs of several GPUs are not: a node that has some of its GPUs free for longer
-// can make any job later.
+// same reason jobs of whole GPUs come seconds after the ones in front. Jobs bound to nodes are where all come at once
+// and each is bound: another job may else take the node of a bound one, where two nodes become free seconds apart. Jobs
+// of several GPUs are not: a node that has some of its GPUs free for longer can make any job later.
 func TestNobodyIsLater(t *testing.T) {
 	property.Check(t, func(t *rapid.T) {
 		var on site

@@ -83,8 +83,7 @@ type Bridge struct {
 	// Epilog ends starts with it, a later one with Slurm's next look at its queue. Events that come during a tick are one
 	// poll.
 	WakeDelay time.Duration
-	// Fault is called between the steps of a tick, for tests that kill the bridge there;
-	// nil = none.
+	// Fault is called between the steps of a tick, for tests that kill the bridge there; nil = none.
 	Fault func(step string)
 
 	tracker  *tracker.Tracker // nil = not loaded yet

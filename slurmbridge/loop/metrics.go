@@ -306,8 +306,7 @@ func (m *Metrics) event(e tracker.Event) {
 	}
 }
 
-// sharers counts the jobs that were ungated and the jobs that were considered together with others,
-// each once.
+// sharers counts the jobs that were ungated and the jobs that were considered together with others, each once.
 func (m *Metrics) sharers(st *job.Status) {
 	there := make(map[string]bool, len(m.counted))
 	once := func(kind, ref string, c prometheus.Counter) {

@@ -20,9 +20,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// model is a small Slurm in memory for property tests over thousands of random
-// queues: dependencies, priorities, shares placed first-fit, a clock of its own.
-// What the real one does is tested on the real one.
+// model is a small Slurm in memory for property tests over thousands of random queues: dependencies, priorities, shares
+// placed first-fit, a clock of its own. What the real one does is tested on the real one.
 type model struct {
 	mem     *memory // the journal of its bridges
 	unknown string  // an application without a profile yet
@@ -35,21 +34,18 @@ type model struct {
 	next    int64
 	// awaited are the jobs that jobs without a GPU wait for.
 	awaited map[string]bool
-	// fail makes the n-th update from now fail after it was applied to the first
-	// job of its list.
+	// fail makes the n-th update from now fail after it was applied to the first job of its list.
 	fail int
 	down bool
 	// dull: it looks at its queue twice a minute, and at jobs with StartTime=now.
 	dull bool
 	// paused: it starts no job.
 	paused bool
-	// most limits how many jobs of a user run at a time, as MaxJobsPerUser of a QOS; no entry
-	// = any number.
+	// most limits how many jobs of a user run at a time, as MaxJobsPerUser of a QOS; no entry = any number.
 	most map[string]int
 	// mostShares limits a user's shares, as GrpTRES of an association.
 	mostShares map[string]int
-	// shut names, by node, the user whose jobs can't start there, as with a reservation that
-	// begins before they would end.
+	// shut names, by node, the user whose jobs can't start there, as with a reservation that begins before they would end.
 	shut map[string]string
 	// reason is the Reason of jobs over most, "" = the QOS's limit.
 	reason string
@@ -75,8 +71,7 @@ type model struct {
 	refuseGateIn func(partitions []string) bool
 	gateAccount  string          // that Slurm takes the gate in
 	closed       map[string]bool // partitions that aren't up
-	// release is Slurm's, "" = 22.05.8; misread is what it says of gates that isn't so, and hideGates
-	// that it shows none.
+	// release is Slurm's, "" = 22.05.8; misread is what it says of gates that isn't so, and hideGates that it shows none.
 	release   string
 	misread   []job.Misread
 	hideGates bool

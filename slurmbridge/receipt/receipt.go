@@ -27,8 +27,7 @@ type Input struct {
 	Replay *World
 }
 
-// Receipt is what sharing brought and cost. Times are in hours, slowdowns run time together ÷
-// alone.
+// Receipt is what sharing brought and cost. Times are in hours, slowdowns run time together ÷ alone.
 type Receipt struct {
 	From     time.Time      `json:"from"`
 	To       time.Time      `json:"to"`
@@ -69,8 +68,7 @@ type Hours struct {
 	// OneByOne: runs alone as they were, shared runs by their profiles.
 	OneByOne float64 `json:"one_by_one"`
 	Saved    float64 `json:"saved"`
-	// How much of OneByOne was measured, and how much is an estimate by profile or by
-	// the predicted slowdown.
+	// How much of OneByOne was measured, and how much is an estimate by profile or by the predicted slowdown.
 	Measured  float64 `json:"measured"`
 	ByProfile float64 `json:"by_profile"`
 	ByGuess   float64 `json:"by_slowdown"`

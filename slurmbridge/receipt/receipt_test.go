@@ -71,8 +71,7 @@ func near(t *testing.T, what string, got, want float64) {
 	}
 }
 
-// Two jobs of an hour that share for 75 minutes, one alone for an hour: 3
-// hours of work in 2.25.
+// Two jobs of an hour that share for 75 minutes, one alone for an hour: 3 hours of work in 2.25.
 func TestWhatWasDone(t *testing.T) {
 	a, b, c := ran("1", "ann", 0, 0, 75, "2"), ran("2", "bob", 0, 0, 72, "1"), ran("3", "ann", 0, 75, 135)
 	a.Outcome.Contract, b.Outcome.Contract = 1.2, 1.5
@@ -99,8 +98,7 @@ func TestWhatWasDone(t *testing.T) {
 	}
 }
 
-// What a run is worth that did not come to its end is a guess; one that failed for
-// having shared is worth nothing.
+// What a run is worth that did not come to its end is a guess; one that failed for having shared is worth nothing.
 func TestRunsThatFailed(t *testing.T) {
 	cut, bad, again := ran("1", "ann", 0, 0, 30, "2"), ran("2", "bob", 0, 0, 30, "1"), ran("2", "bob", 0, 30, 40)
 	cut.Outcome.State, cut.Outcome.Slowdown, cut.Outcome.Predicted = "CANCELLED", 0, 1.5

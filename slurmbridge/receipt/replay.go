@@ -30,8 +30,7 @@ type World struct {
 	Card func(gpuType string) (rlcore.GPUSpec, bool)
 	// Cut is the MIG instance of so many slices that GPUs of a type can be cut into, false = they can't; nil = none can.
 	Cut func(gpuType string, slices int) (rlcore.GPUSpec, bool)
-	// Decider makes what decides in the shared world; its guard's predictor also says
-	// how sharers slow each other there.
+	// Decider makes what decides in the shared world; its guard's predictor also says how sharers slow each other there.
 	Decider func() *rlcore.Decider
 	// WhatIf compares the jobs as they asked with those that used little of a whole GPU sharing; otherwise each job with
 	// a GPU of its own is compared with the jobs as they asked.
@@ -182,8 +181,7 @@ func (w *World) would(p *prepared, r *Replay) ([]sim.Arrival, error) {
 	return out, nil
 }
 
-// wouldShare reports whether a job requested a whole GPU and used little of it; known is false
-// without a profile.
+// wouldShare reports whether a job requested a whole GPU and used little of it; known is false without a profile.
 func wouldShare(j *history.Run) (yes, known bool) {
 	switch {
 	case j.WholeGPUs != 1 || len(j.GPUs) > 1 || j.Terms.NoShare:

@@ -1,7 +1,6 @@
-// Package release is the gate protocol: how a job is gated, how the members of a group
-// are prepared, released and restored, and how a poll's view of a member is recognised.
-// All of it is pure. Every Gres, ReqNodeList, Dependency and StartTime that the bridge
-// sends to Slurm is made here.
+// Package release is the gate protocol: how a job is gated, how the members of a group are prepared, released and
+// restored, and how a poll's view of a member is recognised. All of it is pure. Every Gres, ReqNodeList, Dependency and
+// StartTime that the bridge sends to Slurm is made here.
 //
 // A job that waits for the bridge depends on after:GATE. A released group
 // has no dependency and starts now (StartTime=now, which makes Slurm look at once).
@@ -54,9 +53,8 @@ func change(step job.Step, why string, u job.Update, j *job.Job) job.Change {
 
 // Make returns the changes that make a group of its members as they are now.
 //
-// The gate may open between any two of them. The members are prepared
-// behind the gate where something differs, then released together: whenever they start,
-// it is on a GPU that has room for them.
+// The gate may open between any two of them. The members are prepared behind the gate where something differs, then
+// released together: whenever they start, it is on a GPU that has room for them.
 func Make(g *job.Group, jobs map[string]*job.Job, sharing job.Sharing) job.PlannedGroup {
 	none := ""
 	p := job.PlannedGroup{Group: *g}
@@ -165,9 +163,8 @@ func Shows(j *job.Job, u *job.Update, gates []job.GateState) bool {
 		!(let && Behind(gates, j))
 }
 
-// Startable reports whether a begin time of now takes nothing from the owner: at the time of the poll
-// the job has no later one of its own. The reason that Slurm shows is no help: while the gate is closed, it
-// is the dependency.
+// Startable reports whether a begin time of now takes nothing from the owner: at the time of the poll the job has no
+// later one of its own. The reason that Slurm shows is no help: while the gate is closed, it is the dependency.
 func Startable(j *job.Job, at time.Time) bool {
 	return j.Reason != "BeginTime" && !j.Eligible.After(at)
 }
@@ -312,15 +309,13 @@ func unstamped(j *job.Job) *string {
 	return &text
 }
 
-// isStamped reports whether a job looks as its stamp says, or has its shares back and not yet its
-// node; see Make.
+// isStamped reports whether a job looks as its stamp says, or has its shares back and not yet its node; see Make.
 func isStamped(j *job.Job, stamp []string) bool {
 	withdrawn := sameGres(stamp[3], j.Request) && stamp[2] != stamp[4]
 	return (sameGres(stamp[1], j.Request) || withdrawn) && stamp[2] == j.ReqNodes
 }
 
-// Recover restores a job of no known group that looks as its stamp says. false: it has no
-// stamp, or was changed since.
+// Recover restores a job of no known group that looks as its stamp says. false: it has no stamp, or was changed since.
 func Recover(j *job.Job, gate string, at time.Time) (job.Change, bool) {
 	s := stampShape.FindStringSubmatch(j.AdminComment)
 	if s == nil || !isStamped(j, s) {

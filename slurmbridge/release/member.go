@@ -28,8 +28,7 @@ const (
 // startsWithin is how far ahead a begin time may be for the job to start "now".
 const startsWithin = 5 * time.Second
 
-// Recognise returns what a poll at the given time shows of a member; j is its job, nil = it is
-// gone.
+// Recognise returns what a poll at the given time shows of a member; j is its job, nil = it is gone.
 func Recognise(g *job.Group, m *job.Member, j *job.Job, gate string, at time.Time) Sight {
 	switch {
 	case j == nil:

@@ -173,8 +173,7 @@ func TestARestoredMemberIsWhatItWas(t *testing.T) {
 	})
 }
 
-// What a member was can be told from its AdminComment alone, as long as it is what the
-// bridge made of it.
+// What a member was can be told from its AdminComment alone, as long as it is what the bridge made of it.
 func TestAStampedJobIsRecovered(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g, jobs := drawGroup(t)

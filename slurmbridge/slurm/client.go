@@ -1,6 +1,5 @@
-// Package slurm is the only one that runs Slurm's commands. Client polls the queue and
-// the nodes, changes jobs and keeps the gate; package text reads what the commands
-// print.
+// Package slurm is the only one that runs Slurm's commands. Client polls the queue and the nodes, changes jobs and
+// keeps the gate; package text reads what the commands print.
 package slurm
 
 import (
@@ -24,16 +23,14 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Client is a cluster seen through its commands. Its fields are set before the
-// first call and not changed any more; its methods may be called by several
-// goroutines.
+// Client is a cluster seen through its commands. Its fields are set before the first call and not changed any more; its
+// methods may be called by several goroutines.
 type Client struct {
 	// Conf is the path of slurm.conf, "" = where Slurm looks by itself.
 	Conf string
 	// Bin is the folder of Slurm's commands, "" = found by PATH.
 	Bin string
-	// Prefix is put before every command, e.g. "chroot", "/srv/trixie"; the
-	// commands are then not looked up here.
+	// Prefix is put before every command, e.g. "chroot", "/srv/trixie"; the commands are then not looked up here.
 	Prefix []string
 	// Timeout ends a command that has no answer. Default 10 s.
 	Timeout time.Duration
@@ -220,9 +217,8 @@ func gateOwners(config map[string]string) map[uint32]bool {
 	return owners
 }
 
-// excludedFor is how long a job's excluded nodes are believed before they are read
-// again: owners hardly ever change them, and a group sent to an excluded node is
-// refused, not lost.
+// excludedFor is how long a job's excluded nodes are believed before they are read again: owners hardly ever change
+// them, and a group sent to an excluded node is refused, not lost.
 const excludedFor = 5 * time.Minute
 
 // exclude fills in the nodes that pending jobs exclude where squeue's rows don't have them (22.05): where jobs are new
@@ -360,8 +356,7 @@ func (c *Client) showJobs(ctx context.Context, jobs []*job.Job) ([][]byte, error
 // configEvery is how long release and configuration may be used again.
 const configEvery = 5 * time.Minute
 
-// Config returns slurmctld's configuration; see text.ParseConfig. It is read again
-// when it is older than configEvery.
+// Config returns slurmctld's configuration; see text.ParseConfig. It is read again when it is older than configEvery.
 func (c *Client) Config(ctx context.Context) (map[string]string, error) {
 	return c.config.get(c.Now(), configEvery, func() (map[string]string, error) {
 		out, err := c.ask(ctx, "scontrol", "show", "config")

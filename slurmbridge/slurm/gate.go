@@ -15,22 +15,19 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// The gate is a job that never runs. It becomes eligible when the lease ends and has a deadline so
-// soon after that its time limit doesn't fit before it: the first scheduling cycle that looks at it
-// ends it as DEADLINE, and jobs that depend on after:GATE are free. The bridge need not be there
-// for that.
+// The gate is a job that never runs. It becomes eligible when the lease ends and has a deadline so soon after that its
+// time limit doesn't fit before it: the first scheduling cycle that looks at it ends it as DEADLINE, and jobs that
+// depend on after:GATE are free. The bridge need not be there for that.
 //
-// The cycles that look at it are backfill's (bf_interval, 30 s by default, if anything changed
-// since the last) and the periodic full one (sched_interval, 60 s by default); the quick look after
-// each submission is not. So jobs are free between 0 and 60 s after the lease's end, less where the
-// site sets less.
+// The cycles that look at it are backfill's (bf_interval, 30 s by default, if anything changed since the last) and the
+// periodic full one (sched_interval, 60 s by default); the quick look after each submission is not. So jobs are free
+// between 0 and 60 s after the lease's end, less where the site sets less.
 //
-// A cycle comes to a job's deadline after these (job_scheduler.c, backfill.c of 22.05): it isn't
-// held, its begin time has come, its partition is up or draining and lets it in, no job before it
-// in its partition could not start, and the cycle hasn't reached a bound of its own
-// (bf_max_job_test, partition_job_depth, …). Hence the gate is in every partition where a job that
-// it holds could start, and first in each. From 24.05 on slurmctld also ends any pending job that
-// can't meet its deadline once a minute in any case (purge_old_job).
+// A cycle comes to a job's deadline after these (job_scheduler.c, backfill.c of 22.05): it isn't held, its begin time
+// has come, its partition is up or draining and lets it in, no job before it in its partition could not start, and the
+// cycle hasn't reached a bound of its own (bf_max_job_test, partition_job_depth, …). Hence the gate is in every
+// partition where a job that it holds could start, and first in each. From 24.05 on slurmctld also ends any pending job
+// that can't meet its deadline once a minute in any case (purge_old_job).
 const (
 	// gateSlack is how long after the lease the deadline is: less than the limit, or the
 	// gate could run, and hardly less, or purge_old_job would open it before the lease's
@@ -40,10 +37,9 @@ const (
 	gateTries = 3
 )
 
-// CreateGate submits the gate job. From 23.11 or so sbatch refuses a deadline that
-// the job can't meet (scontrol doesn't), so it is submitted with one that it can,
-// and tightened. A gate that can't be tightened is cancelled: it would run.
-// account is the one that it is in where Slurm refuses the user's default account, else "".
+// CreateGate submits the gate job. From 23.11 or so sbatch refuses a deadline that the job can't meet (scontrol
+// doesn't), so it is submitted with one that it can, and tightened. A gate that can't be tightened is cancelled: it
+// would run. account is the one that it is in where Slurm refuses the user's default account, else "".
 func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id, account string,
 	err error,
 ) {
@@ -138,9 +134,8 @@ func (c *Client) ClaimGate(ctx context.Context, id string) error {
 	return c.update(ctx, []string{id}, []string{"Comment=" + job.GateComment(c.Name)})
 }
 
-// MendGate releases the gate if it is held, puts it into the given partitions and gives
-// it the highest priority. Slurm drops partitions that are draining or inactive from the
-// list without a word, so the gate may be in fewer.
+// MendGate releases the gate if it is held, puts it into the given partitions and gives it the highest priority. Slurm
+// drops partitions that are draining or inactive from the list without a word, so the gate may be in fewer.
 func (c *Client) MendGate(ctx context.Context, g job.GateState, partitions []string) error {
 	if err := errors.Join(checkRefs("gate", g.ID), checkPartitions(partitions)); err != nil {
 		return err
@@ -205,6 +200,5 @@ func (c *Client) OpenGate(ctx context.Context, id string) error {
 	return err
 }
 
-// seconds rounds up: a gate that opens a little late is better than one that
-// can't be renewed in time.
+// seconds rounds up: a gate that opens a little late is better than one that can't be renewed in time.
 func seconds(d time.Duration) int { return int((max(d, time.Second) + time.Second - 1) / time.Second) }

@@ -22,8 +22,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
 )
 
-// live starts a private Slurm and returns a client that runs as its SlurmUser, as
-// the bridge does.
+// live starts a private Slurm and returns a client that runs as its SlurmUser, as the bridge does.
 func live(tb testing.TB, o slurmtest.Options) (*slurmtest.Cluster, *slurm.Client) {
 	tb.Helper()
 	cluster := slurmtest.New(tb, o)
@@ -112,8 +111,7 @@ func TestSharedAsAsked(t *testing.T) {
 	}
 }
 
-// TestDescribe: jobs that wait, run, ended and failed, an array's task, one that
-// never was; and one that is run again.
+// TestDescribe: jobs that wait, run, ended and failed, an array's task, one that never was; and one that is run again.
 func TestDescribe(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

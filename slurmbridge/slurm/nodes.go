@@ -34,8 +34,7 @@ func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
 	return nodes, nil
 }
 
-// gpuNodes are the nodes that have GPUs, as the bridge sees them. params are Slurm's
-// SelectTypeParameters.
+// gpuNodes are the nodes that have GPUs, as the bridge sees them. params are Slurm's SelectTypeParameters.
 func gpuNodes(nodes []text.Node, params, release string) []job.Node {
 	var out []job.Node
 	for i := range nodes {

@@ -88,9 +88,8 @@ type command struct {
 	mark  string        // ends a field of the output, of which a part is read; "" = all is
 }
 
-// run runs a command in a clean environment, in a process group of its own that
-// is killed when the deadline passes. The output comes back even if the command
-// failed; the error is a *CommandError, or ctx's.
+// run runs a command in a clean environment, in a process group of its own that is killed when the deadline passes. The
+// output comes back even if the command failed; the error is a *CommandError, or ctx's.
 func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr string, err error) {
 	if cmd.name == "" {
 		cmd.name = cmd.prog

@@ -29,8 +29,7 @@ func recorded(t testing.TB, release, name string) []byte {
 	return b
 }
 
-// fake is a client whose commands are one shell script. It is called as squeue,
-// scontrol, … and finds its name in $0.
+// fake is a client whose commands are one shell script. It is called as squeue, scontrol, … and finds its name in $0.
 func fake(t *testing.T, script string) *Client {
 	t.Helper()
 	bin := t.TempDir()
@@ -176,8 +175,7 @@ func TestErrorsRecorded(t *testing.T) {
 	}
 }
 
-// recordCalls keeps what the fake commands were called with, a line each: in one
-// write, since several run at once.
+// recordCalls keeps what the fake commands were called with, a line each: in one write, since several run at once.
 const recordCalls = `line=$(basename $0); for a; do line="$line|$a"; done; echo "$line" >>LOG; `
 
 func recordingFake(t *testing.T, script string) (*Client, func() []string) {
@@ -532,8 +530,7 @@ func words(line string) []string {
 	return out
 }
 
-// Whatever an update says, each of its lines is one command with the update's own words, or it isn't
-// said that way.
+// Whatever an update says, each of its lines is one command with the update's own words, or it isn't said that way.
 func TestLinesSayWhatTheUpdateSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		comment := rapid.OneOf(rapid.String(), rapid.StringMatching(`slurmbridge: [a-z'"= ;!]{0,40}`)).Draw(t, "comment")

@@ -14,9 +14,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Shapes of the values an update may carry. They are compared before a command is
-// made of them, so that nothing a user wrote can become an option or a second
-// setting.
+// Shapes of the values an update may carry. They are compared before a command is made of them, so that nothing a user
+// wrote can become an option or a second setting.
 var (
 	gresShape  = regexp.MustCompile(`^(gres[:/])?[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+){0,2}(,(gres[:/])?[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+){0,2})*$`)
 	nodesShape = regexp.MustCompile(`^[A-Za-z0-9_.\[\],-]*$`)
@@ -120,8 +119,7 @@ func (c *Client) Script(ctx context.Context, ref string) ([]byte, error) {
 	return job.ShortScript(out), nil
 }
 
-// checkRefs refuses names that are no job's, so that no text can become an option or a
-// second job.
+// checkRefs refuses names that are no job's, so that no text can become an option or a second job.
 func checkRefs(what string, refs ...string) error {
 	for _, ref := range refs {
 		if !text.ValidRef(ref) {

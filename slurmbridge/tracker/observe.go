@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// startGrace is how long a released group may take to start before it goes back behind the
-	// gate.
+	// startGrace is how long a released group may take to start before it goes back behind the gate.
 	startGrace = 45 * time.Second
 	// passedGrace is the same where Slurm keeps the node for jobs of higher priority.
 	passedGrace = 15 * time.Second
@@ -48,10 +47,9 @@ type Event struct {
 	Ref   string
 }
 
-// Observe brings the tracker up to date with a poll. It returns the changes that repair
-// what went differently than planned, and what metrics and log want to know. gate is the
-// gate that waiting jobs depend on; without one ("") jobs are ungated where they would be
-// gated again.
+// Observe brings the tracker up to date with a poll. It returns the changes that repair what went differently than
+// planned, and what metrics and log want to know. gate is the gate that waiting jobs depend on; without one ("") jobs
+// are ungated where they would be gated again.
 func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) {
 	o := &observer{t: t, s: s, gate: gate, jobs: make(map[string]*job.Job, len(s.Jobs)), lacks: map[string]bool{}}
 	for i := range s.Jobs {
@@ -252,8 +250,7 @@ func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
 	o.repairs = append(o.repairs, release.Restore(m, j, o.gateOf(m), m.Cause.String(), o.s.At))
 }
 
-// edited leaves a member to its owner, less what the bridge had set and the owner did not
-// edit.
+// edited leaves a member to its owner, less what the bridge had set and the owner did not edit.
 func (o *observer) edited(g *job.Group, m *job.Member, j *job.Job) {
 	if o.t.Unmanaged[m.Ref] == "" {
 		o.t.Unmanaged[m.Ref] = job.CauseEdited.String()
@@ -272,8 +269,7 @@ func (o *observer) edited(g *job.Group, m *job.Member, j *job.Job) {
 	o.repairs = append(o.repairs, c)
 }
 
-// surplus takes a member back that a limit keeps from starting; for good where no end of
-// other jobs would help.
+// surplus takes a member back that a limit keeps from starting; for good where no end of other jobs would help.
 func (o *observer) surplus(g *job.Group, m *job.Member, j *job.Job) {
 	if g.Kind == job.Turn {
 		return // it waits like any other job

@@ -41,9 +41,8 @@ func poll(at time.Time, jobs ...job.Job) *job.Snapshot {
 	return &job.Snapshot{At: at, Jobs: jobs, Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}}}
 }
 
-// Whatever polls show of a group's members, and in whatever order, each of them only goes
-// from one state to another as the table of transitions allows, and the tracker asks for
-// nothing of a job that isn't pending.
+// Whatever polls show of a group's members, and in whatever order, each of them only goes from one state to another as
+// the table of transitions allows, and the tracker asks for nothing of a job that isn't pending.
 func TestWhateverPollsShow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tr := tracker.New()
@@ -150,8 +149,7 @@ func TestReleasedAndKeptPending(t *testing.T) {
 	}
 }
 
-// Behind a job that Slurm says nothing of, the next one is pending by Priority: only the former
-// gets a strike.
+// Behind a job that Slurm says nothing of, the next one is pending by Priority: only the former gets a strike.
 func TestOnlyTheUnexplainedGetsAStrike(t *testing.T) {
 	tr := tracker.New()
 	tr.Groups[1] = released(1, 50, "0", "1")

@@ -56,8 +56,7 @@ type Wait struct {
 	// UnstartedS is for how long the job, which is not the bridge's, has been pending next to as many idle GPUs as it
 	// takes, without a break, s.
 	UnstartedS float64 `json:"unstarted_s,omitempty"`
-	// PastLeaseS is for how long after the end of its lease the gate has held the job, s: while the
-	// bridge was away, say.
+	// PastLeaseS is for how long after the end of its lease the gate has held the job, s: while the bridge was away, say.
 	PastLeaseS float64 `json:"past_lease_s,omitempty"`
 	// Strikes counts the times it was released and did not start.
 	Strikes int `json:"strikes"`
@@ -140,8 +139,7 @@ func (t *Tracker) Ending(ref string, at time.Time) *Ended {
 	return e
 }
 
-// GroupIDs returns the groups' numbers in ascending order, so that a plan doesn't depend
-// on the order of a map.
+// GroupIDs returns the groups' numbers in ascending order, so that a plan doesn't depend on the order of a map.
 func (t *Tracker) GroupIDs() []int64 { return slices.Sorted(maps.Keys(t.Groups)) }
 
 // Seat is a job's membership of a group.
@@ -175,8 +173,7 @@ func (t *Tracker) Add(g *job.Group, seats map[string]Seat) {
 	t.Groups[g.ID] = g
 }
 
-// FreshID is a first number for groups that was never given out before, where the numbers
-// that were can't be read.
+// FreshID is a first number for groups that was never given out before, where the numbers that were can't be read.
 func FreshID(now time.Time) int64 { return now.Unix() }
 
 // NewID returns the number of a new group.
@@ -246,8 +243,7 @@ func (t *Tracker) doneS(ref string) float64 {
 	return 0
 }
 
-// Seconds is a time on State.NowS's clock, and Time the way back; a time that is never
-// is zero.
+// Seconds is a time on State.NowS's clock, and Time the way back; a time that is never is zero.
 func Seconds(at time.Time) float64 { return float64(at.UnixMilli()) / 1000 }
 
 // Time is a time of State.NowS's clock; zero = never, or nothing is known.

@@ -1,6 +1,5 @@
-// Package wake turns lines appended to a file into events. The job_submit script
-// and EpilogSlurmctld append one line each time something happened that the
-// bridge wants to know of; what the lines say doesn't matter.
+// Package wake turns lines appended to a file into events. The job_submit script and EpilogSlurmctld append one line
+// each time something happened that the bridge wants to know of; what the lines say doesn't matter.
 package wake
 
 import (
@@ -16,9 +15,8 @@ import (
 // limit is the size from which on the file is emptied, bytes.
 const limit = 1 << 20
 
-// File watches path and calls wake after each change, until ctx ends. The file
-// is made where it is missing, which is a change, with mode 0660: slurmctld's user may append,
-// users may not.
+// File watches path and calls wake after each change, until ctx ends. The file is made where it is missing, which is a
+// change, with mode 0660: slurmctld's user may append, users may not.
 func File(ctx context.Context, path string, wake func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {

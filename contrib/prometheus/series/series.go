@@ -21,12 +21,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 )
 
-// Set holds the labels of each series, by name. Every series has those of targets (job,
-// instance) as well.
+// Set holds the labels of each series, by name. Every series has those of targets (job, instance) as well.
 type Set map[string][]string
 
-// Daemons returns what slurmbridge serve and gpuprof serve export, and what Prometheus
-// adds.
+// Daemons returns what slurmbridge serve and gpuprof serve export, and what Prometheus adds.
 func Daemons() Set {
 	s := Set{"up": nil}
 	loop.NewMetrics(s)

@@ -24,8 +24,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
-// Bridge imports the profiles and starts bridge and agent. It returns when jobs
-// are gated.
+// Bridge imports the profiles and starts bridge and agent. It returns when jobs are gated.
 func (s *Stack) Bridge(ctx context.Context) error {
 	if s.Setup.AuthSlurm {
 		key := make([]byte, 32)

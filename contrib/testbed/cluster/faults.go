@@ -262,8 +262,7 @@ func (f *Fault) Play(ctx context.Context, s *Stack, node int, seconds float64) (
 	return b.node, b.mend()
 }
 
-// Disk is a small file system of its own, for the bridge's database and the agents' spools;
-// see Setup.Disk.
+// Disk is a small file system of its own, for the bridge's database and the agents' spools; see Setup.Disk.
 type Disk struct {
 	Dir string
 	mib int

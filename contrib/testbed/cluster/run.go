@@ -28,9 +28,8 @@ type Work struct {
 	Args []string // more of sbatch's
 	// Command is a shell command that runs an application. Default the catalogue's, on the first node's GPU.
 	Command func(app string) string
-	// At are the submission times, GPU seconds after the beginning, ascending; earlier jobs run
-	// meanwhile. A job that is late on a busy machine is submitted at once. nil = all at the
-	// beginning.
+	// At are the submission times, GPU seconds after the beginning, ascending; earlier jobs run meanwhile. A job that is
+	// late on a busy machine is submitted at once. nil = all at the beginning.
 	At []float64
 	// Hold: no job starts before the last one is there. Not with At.
 	Hold bool
@@ -58,8 +57,7 @@ type Order struct {
 // Job is what became of one job.
 type Job struct {
 	ID, App string
-	// SubmitS is when it really was submitted, GPU seconds after the beginning; 0 without
-	// Work.At.
+	// SubmitS is when it really was submitted, GPU seconds after the beginning; 0 without Work.At.
 	SubmitS   float64
 	Node, GPU string // where it ran; GPU is CUDA_VISIBLE_DEVICES
 	// Began and Ended are its command's; zero = it did not come that far.
@@ -279,8 +277,7 @@ func Sleep(ctx context.Context, s float64) bool {
 	}
 }
 
-// read fills in what the job left. One that left nothing, or half of it, stays
-// without: it has failed.
+// read fills in what the job left. One that left nothing, or half of it, stays without: it has failed.
 func (j *Job) read(dir string) {
 	if body, err := os.ReadFile(filepath.Join(dir, j.ID+".json")); err == nil {
 		if json.Unmarshal(body, &j.Report) != nil {

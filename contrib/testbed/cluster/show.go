@@ -94,8 +94,7 @@ func Table(out io.Writer, head ...any) table.Writer {
 type Lateness struct {
 	// Later counts the jobs that ended later than on plain Slurm by more than a pause that says nothing.
 	Later int `json:"jobs_later"`
-	// Late counts the jobs among them that ended later by more than the default grace, too, a tenth
-	// of their solo time.
+	// Late counts the jobs among them that ended later by more than the default grace, too, a tenth of their solo time.
 	Late int `json:"jobs_late"`
 	// WorstS is by how much the latest ended later, s; 0 where none did.
 	WorstS float64 `json:"late_worst_s"`
@@ -124,8 +123,7 @@ func Bar(width, done, total int) string {
 	return strings.Repeat("█", full) + strings.Repeat("·", width-full)
 }
 
-// Quantile is the smallest value that a fraction q of all values doesn't exceed; 0 of
-// none.
+// Quantile is the smallest value that a fraction q of all values doesn't exceed; 0 of none.
 func Quantile(q float64, values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -163,8 +161,7 @@ func NewLoad() *Load {
 	return &Load{busy, busy + c.Idle + c.Iowait}
 }
 
-// Since is the part of the CPUs' time that was busy since the last call; ok is false where
-// it is unknown.
+// Since is the part of the CPUs' time that was busy since the last call; ok is false where it is unknown.
 func (l *Load) Since() (busy float64, ok bool) {
 	was, is := *l, *NewLoad()
 	*l = is

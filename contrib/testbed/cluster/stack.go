@@ -1,6 +1,5 @@
-// Package cluster is the stage: a private real Slurm with simulated Titan Xps, one by
-// default, optionally with the nodes' hooks, their agents and the bridge; the work that
-// runs there, and the faults that hit it.
+// Package cluster is the stage: a private real Slurm with simulated Titan Xps, one by default, optionally with the
+// nodes' hooks, their agents and the bridge; the work that runs there, and the faults that hit it.
 package cluster
 
 import (
@@ -39,8 +38,7 @@ type Setup struct {
 	Lua string
 	// Cold: the bridge starts without any application's profile.
 	Cold bool
-	// Hooks are the node's, which keep an MPS daemon for jobs with shares; with a
-	// bridge they are always there.
+	// Hooks are the node's, which keep an MPS daemon for jobs with shares; with a bridge they are always there.
 	Hooks bool
 	// Agents are the nodes'; with a bridge they are always there. StartAgents starts them without one.
 	Agents bool
@@ -192,8 +190,7 @@ func Start(ctx context.Context, setup Setup) (*Stack, error) {
 	return s, nil
 }
 
-// CloseAfter closes the stack after an error or none; an error then carries the logs'
-// last lines.
+// CloseAfter closes the stack after an error or none; an error then carries the logs' last lines.
 func (s *Stack) CloseAfter(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() == nil {
 		err = fmt.Errorf("%w%s", err, s.Logs(6))
@@ -323,9 +320,8 @@ func (s *Stack) disk() string {
 	return s.Dir
 }
 
-// writeProgram writes a file to be run. No child may be forked meanwhile: it would
-// hold the file open for writing until it runs its own program, and a file that
-// is can't be run ("text file busy").
+// writeProgram writes a file to be run. No child may be forked meanwhile: it would hold the file open for writing until
+// it runs its own program, and a file that is can't be run ("text file busy").
 func writeProgram(path, text string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -344,8 +340,7 @@ type Daemon struct {
 	node        int
 }
 
-// Spawn starts a daemon of ours, as a user ("" = root), with its output in the
-// cluster's logs.
+// Spawn starts a daemon of ours, as a user ("" = root), with its output in the cluster's logs.
 func (s *Stack) Spawn(program, as string, args ...string) error {
 	return s.spawn(&Daemon{Name: program, program: program, as: as, Args: args})
 }
@@ -363,8 +358,7 @@ func (s *Stack) spawn(d *Daemon) error {
 	return nil
 }
 
-// Daemon returns the latest process of the daemon of this name, nil where it was never
-// started.
+// Daemon returns the latest process of the daemon of this name, nil where it was never started.
 func (s *Stack) Daemon(name string) *Daemon {
 	for _, p := range slices.Backward(s.Procs) {
 		if p.Name == name {

@@ -139,8 +139,7 @@ func (o *options) check(ctx context.Context, names []string) error {
 	return nil
 }
 
-// compareAll measures and shows. What was measured is shown and written even if a
-// run failed, which is then the error.
+// compareAll measures and shows. What was measured is shown and written even if a run failed, which is then the error.
 func compareAll(ctx context.Context, o *options, jsonFile string) error {
 	cells, err := o.cells()
 	if err != nil {

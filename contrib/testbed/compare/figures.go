@@ -11,8 +11,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-// figures are what came of one workload under one variant. Times are GPU seconds
-// since the first job could start.
+// figures are what came of one workload under one variant. Times are GPU seconds since the first job could start.
 type figures struct {
 	MakespanS float64 `json:"makespan_s"` // to the last job's end, failed or not
 	// MeanTurnaroundS is from submission to end, of the jobs that completed; from when the

@@ -56,8 +56,7 @@ func (c *cell) String() string { return cmp.Or(c.title, c.name+", "+c.variant.na
 // comeS is when the last of the cell's jobs is submitted, GPU seconds.
 func (c *cell) comeS() float64 { return slices.Max(append([]float64{0}, c.at...)) }
 
-// cells lays the comparison out. A workload's jobs are the same under every
-// variant; the same seed gives the same jobs.
+// cells lays the comparison out. A workload's jobs are the same under every variant; the same seed gives the same jobs.
 func (o *options) cells() ([]*cell, error) {
 	var out []*cell
 	for _, name := range o.workloads {
@@ -103,8 +102,7 @@ func longestFirst(cells []*cell) []*cell {
 	return out
 }
 
-// starters is how many clusters start and take in their jobs at a time: that is
-// work, the rest is mostly waiting.
+// starters is how many clusters start and take in their jobs at a time: that is work, the rest is mostly waiting.
 const starters = 2
 
 // compare runs all cells, as many at once as the options say, the longest first. A cell that fails
@@ -191,8 +189,7 @@ func collect(cells []*cell) report {
 	return r
 }
 
-// board shows how far the runs have come: a line for each that is over, and one that changes for
-// those under way.
+// board shows how far the runs have come: a line for each that is over, and one that changes for those under way.
 type board struct {
 	line  *cluster.Line
 	began time.Time

@@ -4,8 +4,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-// view is a device as one update sees it: what doesn't change, and a copy of
-// what does.
+// view is a device as one update sees it: what doesn't change, and a copy of what does.
 type view struct {
 	*deviceRec
 	dyn
@@ -55,8 +54,7 @@ func (v *view) step(i int) {
 	}
 }
 
-// end takes member i off the device. Its slot stays its process's until that
-// has seen how it ended.
+// end takes member i off the device. Its slot stays its process's until that has seen how it ended.
 func (v *view) end(i int, how Status) { v.Member[i].Status, v.Member[i].EndT = how, v.T }
 
 // integrate lets dt seconds pass at the present speeds.
@@ -76,8 +74,7 @@ func (v *view) integrate(dt float64) {
 	}
 }
 
-// speeds gives every member its speed, and the device its figures, from what all members demand
-// now.
+// speeds gives every member its speed, and the device its figures, from what all members demand now.
 //
 // Clients of one MPS server share the device under the MPS law; processes with a context of their
 // own take turns with them under the time-slicing law, in which a server's clients count as one. A

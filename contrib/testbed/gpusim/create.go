@@ -36,8 +36,7 @@ type Config struct {
 	Scale float64
 	// UUIDSeed makes the GPUs' UUIDs; the same seed gives the same ones.
 	UUIDSeed string
-	// Minors are the GPUs' minor numbers (N of /dev/nvidiaN) in NVML's order;
-	// default 0, 1, ….
+	// Minors are the GPUs' minor numbers (N of /dev/nvidiaN) in NVML's order; default 0, 1, ….
 	Minors []int
 	// MIG switches MIG mode on, where the card can.
 	MIG bool

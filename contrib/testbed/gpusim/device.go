@@ -41,8 +41,7 @@ func (d *Device) Index() int { return d.index }
 // UUID returns the GPU's UUID, as NVML and CUDA_VISIBLE_DEVICES have it.
 func (d *Device) UUID() string { return cString(d.rec.UUID[:]) }
 
-// SameUser reports whether MPS is as before Volta: a fault or a second user
-// concerns all clients.
+// SameUser reports whether MPS is as before Volta: a fault or a second user concerns all clients.
 func (d *Device) SameUser() bool { return d.rec.SameUser }
 
 // MemMiB returns the card's memory, MiB.
@@ -175,9 +174,8 @@ var figures = []string{
 // largest number, or falls as time passes.
 var faultModes = []string{"none", "return", "zero", "huge", "backwards"}
 
-// SetFault makes an NVML figure of the GPU misbehave: mode is zero, huge,
-// backwards, return=CODE (the call returns that nvmlReturn_t) or none. The figure
-// "all" means every one.
+// SetFault makes an NVML figure of the GPU misbehave: mode is zero, huge, backwards, return=CODE (the call returns that
+// nvmlReturn_t) or none. The figure "all" means every one.
 func (d *Device) SetFault(figure, mode string) error {
 	name, arg, _ := strings.Cut(mode, "=")
 	f := fault{Mode: slices.Index(faultModes, name)}
@@ -195,8 +193,7 @@ func (d *Device) SetFault(figure, mode string) error {
 	})
 }
 
-// SetLost makes the GPU fall off the bus, or brings it back. Applications on a
-// lost GPU fail at once.
+// SetLost makes the GPU fall off the bus, or brings it back. Applications on a lost GPU fail at once.
 func (d *Device) SetLost(lost bool) error {
 	return d.state.locked(func() error { d.rec.Lost = lost; return nil })
 }

@@ -17,8 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-// machine makes a state file whose clock the test owns: GPU seconds since the
-// file was made.
+// machine makes a state file whose clock the test owns: GPU seconds since the file was made.
 func machine(t testing.TB, cfg Config) (*State, *float64) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "state")
@@ -131,8 +130,7 @@ func TestSharersSlowAsTheLawSays(t *testing.T) {
 	}
 }
 
-// A process beside an MPS server takes turns with it; the server's clients take
-// turns with the process as one.
+// A process beside an MPS server takes turns with it; the server's clients take turns with the process as one.
 func TestServerAndOwnContextTakeTurns(t *testing.T) {
 	s, _ := machine(t, Config{})
 	d := s.Device(0)

@@ -117,9 +117,8 @@ type member struct {
 	Busy      float64 // fraction of time its own kernels run
 }
 
-// Figures are a GPU at one moment, and its sums since the state file was made: the mean utilisation between two
-// moments a and b is (b.BusyS−a.BusyS)/(b.T−a.T), the mean of the memory in use
-// (b.MemMiBS−a.MemMiBS)/(b.T−a.T)/MemTotalMiB.
+// Figures are a GPU at one moment, and its sums since the state file was made: the mean utilisation between two moments
+// a and b is (b.BusyS−a.BusyS)/(b.T−a.T), the mean of the memory in use (b.MemMiBS−a.MemMiBS)/(b.T−a.T)/MemTotalMiB.
 type Figures struct {
 	T        float64 // GPU seconds since the file was made
 	BusyS    float64 // ∫ GPU dt

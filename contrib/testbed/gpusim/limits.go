@@ -11,23 +11,20 @@ import (
 	"strings"
 )
 
-// Limits are what MPS can hold a client to, from Volta on. Zero fields limit
-// nothing.
+// Limits are what MPS can hold a client to, from Volta on. Zero fields limit nothing.
 type Limits struct {
 	// MemMiB is the most memory the client may hold (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).
 	MemMiB float64
-	// Threads is the fraction of the SMs the client may use, 0..1
-	// (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE ÷ 100).
+	// Threads is the fraction of the SMs the client may use, 0..1 (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE ÷ 100).
 	Threads float64
 }
 
 // TooMuch is a demand for memory that no card meets, MiB.
 const TooMuch = 1e12
 
-// apply changes a client's solo demand, in place, to what is left of it under the limits. A phase
-// with more memory than allowed fails as an allocation does. A phase with kernels that would use
-// more SMs than allowed runs them longer by that factor; the time between the kernels stays (an
-// assumption: it takes kernels to scale with the SMs they get).
+// apply changes a client's solo demand, in place, to what is left of it under the limits. A phase with more memory than
+// allowed fails as an allocation does. A phase with kernels that would use more SMs than allowed runs them longer by
+// that factor; the time between the kernels stays (an assumption: it takes kernels to scale with the SMs they get).
 func (l Limits) apply(pts []point) {
 	begin, shift := 0.0, 0.0
 	for i := range pts {
@@ -78,8 +75,7 @@ func ParseLimits(mem, percent string) (l Limits, err error) {
 	return l, nil
 }
 
-// room is what is left of the memory of an instance (0 = of the card), MiB, and
-// below 0 if more is held than there is.
+// room is what is left of the memory of an instance (0 = of the card), MiB, and below 0 if more is held than there is.
 func (v *view) room(instance int) float64 {
 	left := v.MemTotal - v.MemReserved
 	if instance > 0 {

@@ -7,10 +7,9 @@ import (
 	"path/filepath"
 )
 
-// The instances an A100-SXM4-40GB and an H200 can be cut into. Slices and
-// their counts are from NVIDIA's MIG user guide ("Supported MIG Profiles"), memory and SMs from
-// `nvidia-smi mig -lgip` (the guide has the A100's; of the H200 1g.18gb: 16.00 GiB, 16 SMs). The
-// memory of the H200's larger instances is an assumption: 1g.18gb's per eighth.
+// The instances an A100-SXM4-40GB and an H200 can be cut into. Slices and their counts are from NVIDIA's MIG user guide
+// ("Supported MIG Profiles"), memory and SMs from `nvidia-smi mig -lgip` (the guide has the A100's; of the H200
+// 1g.18gb: 16.00 GiB, 16 SMs). The memory of the H200's larger instances is an assumption: 1g.18gb's per eighth.
 var (
 	a100Instances = map[string]instance{
 		"1g.5gb":  {Slices: 1, SMs: 14, MemTotal: 4864},

@@ -25,9 +25,8 @@ var clock string
 // Key is what two munged have in common that believe each other.
 const Key = "k"
 
-// Start runs munged with a key (any text) and a clock that is ahead by skew until
-// the test ends. It skips the test where there is no munge or no root, and fails it
-// if SLURMBRIDGE_REQUIRE_SLURM is 1.
+// Start runs munged with a key (any text) and a clock that is ahead by skew until the test ends. It skips the test
+// where there is no munge or no root, and fails it if SLURMBRIDGE_REQUIRE_SLURM is 1.
 func Start(t testing.TB, key string, skew time.Duration) *credential.Munge {
 	t.Helper()
 	if os.Geteuid() != 0 {

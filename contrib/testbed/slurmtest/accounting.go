@@ -38,9 +38,8 @@ LogFile=DIR/log/slurmdbd.log
 PidFile=DIR/run/slurmdbd.pid
 `
 
-// startAccounting starts a MariaDB and a slurmdbd of the cluster's own, and makes
-// the cluster known there. The database listens on a socket in a folder that only
-// SlurmUser may enter, without a password.
+// startAccounting starts a MariaDB and a slurmdbd of the cluster's own, and makes the cluster known there. The database
+// listens on a socket in a folder that only SlurmUser may enter, without a password.
 func (c *Cluster) startAccounting(ctx context.Context) error {
 	if err := MissingAccounting(c.Options.Root); err != nil {
 		return err

@@ -1,6 +1,5 @@
-// Package slurmtest runs a private real Slurm in one folder: slurmctld, some
-// slurmds on this host, and munged, on ports and sockets of their own. Tests and
-// the demo use it; a Slurm that is installed here is never touched.
+// Package slurmtest runs a private real Slurm in one folder: slurmctld, some slurmds on this host, and munged, on ports
+// and sockets of their own. Tests and the demo use it; a Slurm that is installed here is never touched.
 //
 // The daemons die with the process that started them. What a killed process
 // leaves all the same (jobs, the folder) is cleared away by the next Start.
@@ -50,8 +49,7 @@ type Options struct {
 	Lua string
 	// JobSubmit is JobSubmitPlugins, "" = lua where there is a script.
 	JobSubmit string
-	// Hooks are programs' paths; "" = none. Under Root they must lie in the
-	// cluster's folder or in Binds.
+	// Hooks are programs' paths; "" = none. Under Root they must lie in the cluster's folder or in Binds.
 	Prolog, Epilog, TaskProlog, EpilogSlurmctld string
 	// Scheduler is SchedulerParameters, "" = Slurm's defaults.
 	Scheduler string
@@ -78,13 +76,11 @@ type Options struct {
 	Binds []string
 	// Driver: /proc/driver is the folder driver of the cluster's, which Prepare fills, to its daemons and jobs.
 	Driver bool
-	// Prepare is called when the folder is there and no daemon yet: it may put
-	// files there and set the hooks in c.Options.
+	// Prepare is called when the folder is there and no daemon yet: it may put files there and set the hooks in c.Options.
 	Prepare func(c *Cluster) error
 }
 
-// Cluster is a running private Slurm. Its methods may be called by several
-// goroutines at once.
+// Cluster is a running private Slurm. Its methods may be called by several goroutines at once.
 type Cluster struct {
 	Dir     string
 	Options Options

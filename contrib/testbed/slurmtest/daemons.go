@@ -61,8 +61,7 @@ func Munged(dir string, key []byte) (*exec.Cmd, error) {
 	return cmd, errors.Join(own(in("key"), key, "munge"), os.Chown(dir, int(id.Uid), int(id.Gid)), os.Chmod(dir, 0o755))
 }
 
-// startMunge starts a munged of the cluster's own. It runs outside Options.Root:
-// any release's Slurm can talk to it.
+// startMunge starts a munged of the cluster's own. It runs outside Options.Root: any release's Slurm can talk to it.
 func (c *Cluster) startMunge(ctx context.Context) error {
 	cmd, err := Munged(c.Path("munge"), random(128))
 	if err != nil {
@@ -143,8 +142,7 @@ func (c *Cluster) spawn(name string, cmd *exec.Cmd) (*Daemon, error) {
 	return d, nil
 }
 
-// StartController starts slurmctld, as its own unprivileged user, and waits until
-// it answers.
+// StartController starts slurmctld, as its own unprivileged user, and waits until it answers.
 func (c *Cluster) StartController(ctx context.Context) error {
 	cmd, err := c.Command(context.Background(), "slurm", controller, "-D")
 	if err != nil {
@@ -203,8 +201,7 @@ func (c *Cluster) StopController() { c.stop(controller, syscall.SIGTERM) }
 // KillController ends slurmctld as a power cut would.
 func (c *Cluster) KillController() { c.stop(controller, syscall.SIGKILL) }
 
-// StartNode starts the i-th node's slurmd, i from 0. WaitNodes waits until it is
-// there.
+// StartNode starts the i-th node's slurmd, i from 0. WaitNodes waits until it is there.
 func (c *Cluster) StartNode(i int) error {
 	cmd, err := c.Command(context.Background(), "", "slurmd", "-D", "-N", NodeName(i))
 	if err != nil {

@@ -15,10 +15,9 @@ import (
 	"time"
 )
 
-// Command prepares a program to be run in the cluster's environment: one of
-// Slurm's commands, or any other by its path. as is the user to run it as, "" =
-// this process's. Users that every Debian has, such as nobody, games, news and
-// man, are there under Options.Root too.
+// Command prepares a program to be run in the cluster's environment: one of Slurm's commands, or any other by its path.
+// as is the user to run it as, "" = this process's. Users that every Debian has, such as nobody, games, news and man,
+// are there under Options.Root too.
 func (c *Cluster) Command(ctx context.Context, as, name string, args ...string) (*exec.Cmd, error) {
 	path, err := findProgram(c.Options.Root, name)
 	if err != nil {
@@ -63,9 +62,8 @@ func (c *Cluster) RunAs(ctx context.Context, as, name string, args ...string) (s
 	return string(out), nil
 }
 
-// Submit runs sbatch as a user with a script on standard input, and returns the
-// job's number. A script without a #! line is a shell's. Output goes to out/ID.out
-// in the cluster's folder unless args say otherwise.
+// Submit runs sbatch as a user with a script on standard input, and returns the job's number. A script without a #!
+// line is a shell's. Output goes to out/ID.out in the cluster's folder unless args say otherwise.
 func (c *Cluster) Submit(ctx context.Context, as, script string, args ...string) (string, error) {
 	args = append([]string{"--parsable", "--output=" + c.Path("out", "%A.out")}, args...)
 	cmd, err := c.Command(ctx, as, "sbatch", args...)
@@ -86,8 +84,7 @@ func (c *Cluster) Submit(ctx context.Context, as, script string, args ...string)
 	return id, nil
 }
 
-// Job returns the fields of `scontrol -d show job`, by name. A job that is gone has
-// none.
+// Job returns the fields of `scontrol -d show job`, by name. A job that is gone has none.
 func (c *Cluster) Job(ctx context.Context, ref string) (map[string]string, error) {
 	out, err := c.Run(ctx, "scontrol", "-d", "show", "job", ref)
 	if err != nil {
@@ -114,8 +111,7 @@ func (c *Cluster) Jobs(ctx context.Context) ([]map[string]string, error) {
 	return all, nil
 }
 
-// free are the fields that end with their line, and not with a blank: users write
-// them.
+// free are the fields that end with their line, and not with a blank: users write them.
 var free = []string{
 	"JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir", "Command", "StdErr",
 	"StdIn", "StdOut",
@@ -144,9 +140,8 @@ func Fields(out string) map[string]string {
 	return f
 }
 
-// Wait polls until ok is true or the time is over, and reports which. The time is for an idle
-// machine: on a busy one, where a poll takes long or the process isn't scheduled for a while, it is
-// longer.
+// Wait polls until ok is true or the time is over, and reports which. The time is for an idle machine: on a busy one,
+// where a poll takes long or the process isn't scheduled for a while, it is longer.
 func Wait(ctx context.Context, d time.Duration, ok func() bool) bool {
 	return wait(ctx, d, time.Second, ok, func() int64 { return 0 })
 }
@@ -226,8 +221,7 @@ func wait(ctx context.Context, d, longest time.Duration, ok func() bool, news fu
 // longestTurn is as much of one turn of asking and pausing as counts: it takes longer on a busy machine.
 const longestTurn = 600 * time.Millisecond
 
-// WaitState waits until the job is in one of the states, and returns the state it
-// was last seen in ("" = it is gone).
+// WaitState waits until the job is in one of the states, and returns the state it was last seen in ("" = it is gone).
 func (c *Cluster) WaitState(ctx context.Context, d time.Duration, ref string, states ...string) (string, bool) {
 	last := ""
 	ok := wait(ctx, d, longestBlind, func() bool {

@@ -85,11 +85,10 @@ func killOnce(dir string) ([]int, error) {
 	return pids, err
 }
 
-// members lists the processes of the cluster in dir: processes with its slurm.conf in their
-// environment (daemons, hooks, jobs), and, among processes without a terminal (so that no user's
-// shell is one), any with a path below dir in its environment, as its working directory or open:
-// jobs that cleared their environment, daemons that hooks left. Their children belong too. This
-// process and its ancestors don't.
+// members lists the processes of the cluster in dir: processes with its slurm.conf in their environment (daemons,
+// hooks, jobs), and, among processes without a terminal (so that no user's shell is one), any with a path below dir in
+// its environment, as its working directory or open: jobs that cleared their environment, daemons that hooks left.
+// Their children belong too. This process and its ancestors don't.
 func members(dir string) (out []int, err error) {
 	all, err := procfs.AllProcs()
 	if err != nil {

@@ -9,10 +9,9 @@ import (
 // rootVariable names a root folder to run every test's Slurm from.
 const rootVariable = "SLURMBRIDGE_TEST_ROOT"
 
-// New starts a cluster for a test and ends it with the test. Where this machine
-// can't run one the test is skipped, or fails if SLURMBRIDGE_REQUIRE_SLURM is 1.
-// Options.Root defaults to SLURMBRIDGE_TEST_ROOT, so that the same tests run on
-// another release.
+// New starts a cluster for a test and ends it with the test. Where this machine can't run one the test is skipped, or
+// fails if SLURMBRIDGE_REQUIRE_SLURM is 1. Options.Root defaults to SLURMBRIDGE_TEST_ROOT, so that the same tests run
+// on another release.
 func New(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
 	Require(tb)

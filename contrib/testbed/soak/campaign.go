@@ -151,8 +151,7 @@ func (c *campaign) live(ctx context.Context, l *life, id string) {
 	}()
 }
 
-// act does one thing for an owner. What Slurm refuses, since the job is further than its
-// owner thought, is no harm.
+// act does one thing for an owner. What Slurm refuses, since the job is further than its owner thought, is no harm.
 func (c *campaign) act(ctx context.Context, l *life, id string, a act) bool {
 	args := strings.Fields(strings.ReplaceAll(a.Command, "JOB", id))
 	at := now()

@@ -9,8 +9,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// fine is a job to which nothing happened: 30 s alone, a minute's limit, ended as on plain
-// Slurm.
+// fine is a job to which nothing happened: 30 s alone, a minute's limit, ended as on plain Slurm.
 func fine() *job {
 	return &job{
 		life: &life{SoloS: 30, limitS: 60, Contract: 2, at: 100, gone: math.Inf(1)}, name: "life1",

@@ -15,8 +15,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
-// Users of every Debian, that jobs run as. Most jobs are the first one's: a Titan Xp serves
-// one user at a time.
+// Users of every Debian, that jobs run as. Most jobs are the first one's: a Titan Xp serves one user at a time.
 var users = []string{"games", "games", "games", "news"}
 
 // shared is what jobs that may share request.
@@ -78,8 +77,7 @@ const (
 	dependency = "dependency"
 )
 
-// catalogue is what the store knows: every application of the thesis in three lengths, s
-// as the profile says.
+// catalogue is what the store knows: every application of the thesis in three lengths, s as the profile says.
 func catalogue() (out []*rlcore.Profile) {
 	for _, name := range apps.Names() {
 		p, _ := apps.ByName(name)

@@ -38,8 +38,7 @@ type slot struct {
 	Partitions []string
 }
 
-// outage is a time in which Slurm starts nothing on a GPU, and where Ends is set hears of
-// no end.
+// outage is a time in which Slurm starts nothing on a GPU, and where Ends is set hears of no end.
 type outage struct {
 	interval
 	GPU       int    // -1 = all

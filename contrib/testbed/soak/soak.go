@@ -219,8 +219,7 @@ func (c *campaign) layOut(usedGPUs bool) (models []string, apart []int) {
 	return models, apart
 }
 
-// campaign submits jobs and causes faults for the time in the options, mends everything, and waits
-// for the last jobs.
+// campaign submits jobs and causes faults for the time in the options, mends everything, and waits for the last jobs.
 func (c *campaign) campaign(ctx context.Context) error {
 	evil, calm := context.WithCancel(ctx)
 	var torment sync.WaitGroup

@@ -168,8 +168,7 @@ func (n *node) metrics() string {
 	return string(must.Get(io.ReadAll(resp.Body))(n.t))
 }
 
-// However often the agent is killed and whatever the controller does, each job has
-// one record in the store.
+// However often the agent is killed and whatever the controller does, each job has one record in the store.
 func TestKilledWhileDelivering(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than 5 s")

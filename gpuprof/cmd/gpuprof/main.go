@@ -1,5 +1,4 @@
-// Command gpuprof is the node agent: it records what each job uses of its GPUs
-// and sends it to the controller.
+// Command gpuprof is the node agent: it records what each job uses of its GPUs and sends it to the controller.
 package main
 
 import (

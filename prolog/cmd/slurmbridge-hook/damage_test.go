@@ -91,8 +91,7 @@ func (n *hookNode) daemons() (out []string) {
 	return out
 }
 
-// healed checks that nothing is left of the jobs before, and that the next one has all it
-// should.
+// healed checks that nothing is left of the jobs before, and that the next one has all it should.
 func (n *hookNode) healed(what string) {
 	n.Helper()
 	if !n.job(9) {
@@ -165,8 +164,7 @@ func TestHooksOnDamagedFiles(t *testing.T) {
 	}
 }
 
-// On a disk that is full hooks end well, jobs compute, and once there is space it is as if
-// nothing had been.
+// On a disk that is full hooks end well, jobs compute, and once there is space it is as if nothing had been.
 func TestHooksOnAFullDisk(t *testing.T) {
 	bin := buildGPUSim(t)
 	if !must.OwnMounts(t) {

@@ -1,6 +1,5 @@
-// Command slurmbridge-hook is Slurm's Prolog, Epilog and TaskProlog. It never runs a Slurm command,
-// never outlasts its deadline and always ends in exit 0: Slurm drains a node after its prolog has
-// failed.
+// Command slurmbridge-hook is Slurm's Prolog, Epilog and TaskProlog. It never runs a Slurm command, never outlasts its
+// deadline and always ends in exit 0: Slurm drains a node after its prolog has failed.
 package main
 
 import (
@@ -149,8 +148,7 @@ func (f *flags) outer(kind string, get func(string) string, out io.Writer) error
 	limit, start := f.limit(get), time.Now()
 	var printed []byte
 	err := prolog.ErrKilled
-	// If the process that does the work was killed, its work is still due; repeating
-	// what was done before does no harm.
+	// If the process that does the work was killed, its work is still due; repeating what was done before does no harm.
 	for range tries {
 		if !errors.Is(err, prolog.ErrKilled) || time.Since(start) > limit {
 			break

@@ -217,8 +217,7 @@ func runScript(t *testing.T, name, file string, env []string) (out string, calls
 	return string(said), strings.Count(string(called), name+"\n")
 }
 
-// The scripts start the program for jobs that it concerns, and for no others: a job without a
-// GPU pays for a shell.
+// The scripts start the program for jobs that it concerns, and for no others: a job without a GPU pays for a shell.
 func TestScriptsCallTheProgramForJobsWithGPUs(t *testing.T) {
 	const gpu = "SLURM_JOB_GPUS=0"
 	for _, c := range []struct {

@@ -86,8 +86,7 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 	return cli.Exit(exit)
 }
 
-// bridgeUser is the user that the bridge runs as: the service's where root runs doctor,
-// else the one that runs it.
+// bridgeUser is the user that the bridge runs as: the service's where root runs doctor, else the one that runs it.
 func bridgeUser(ctx context.Context) string {
 	u, err := user.Current()
 	if err != nil {

@@ -35,8 +35,7 @@ func TestOnSlurm(t *testing.T) {
 			return os.WriteFile(c.Path("epilog"), []byte("#!/bin/sh\necho end >>"+c.WakeFile+"\n"), 0o755)
 		},
 	})}
-	// The test binary, under the name that makes it the command (TestMain), where
-	// every user may run it.
+	// The test binary, under the name that makes it the command (TestMain), where every user may run it.
 	if out, err := exec.Command("install", "-m", "755", must.Get(os.Executable())(t), l.bin()).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -1,5 +1,4 @@
-// Command slurmbridge lets the jobs of a Slurm cluster share GPUs: the controller
-// daemon, and what people ask it.
+// Command slurmbridge lets the jobs of a Slurm cluster share GPUs: the controller daemon, and what people ask it.
 package main
 
 import (

@@ -293,8 +293,7 @@ func (s *shared) drawProfile(p *rlcore.Profile) {
 	t.Render()
 }
 
-// most is the largest value between two parts of the run, 0 to 1: a peak must not fall
-// between two columns.
+// most is the largest value between two parts of the run, 0 to 1: a peak must not fall between two columns.
 func most(p *rlcore.Profile, of func(rlcore.Use) float64, from, to float64) float64 {
 	m := 0.0
 	last := p.Index(math.Nextafter(to*p.DurationS, 0))

@@ -149,8 +149,7 @@ func notify(log *slog.Logger, state string) {
 	}
 }
 
-// service is the daemon with one configuration. Building it tries everything that can fail about
-// its settings.
+// service is the daemon with one configuration. Building it tries everything that can fail about its settings.
 type service struct {
 	cfg     *config.Config
 	log     *slog.Logger
@@ -161,9 +160,8 @@ type service struct {
 	listener net.Listener
 }
 
-// build makes the daemon of a configuration and disturbs none that runs: what both
-// have, address and database, is taken over from old (nil = there is none). An
-// error names the setting, and leaves nothing open but what is old's.
+// build makes the daemon of a configuration and disturbs none that runs: what both have, address and database, is taken
+// over from old (nil = there is none). An error names the setting, and leaves nothing open but what is old's.
 func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_ *service, err error) {
 	v := &service{cfg: cfg, log: logger(s, cfg)}
 	defer func() {
@@ -191,8 +189,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	metrics := loop.NewMetrics(reg)
 	if v.wired, err = wire(ctx, cfg, v.log, metrics, func() (*store.Store, error) {
 		if old != nil && old.cfg.Database == cfg.Database {
-			// A file that is open twice in one process loses its locks when either is
-			// closed.
+			// A file that is open twice in one process loses its locks when either is closed.
 			return old.wired.store, nil
 		}
 		return cli.OwnStore(ctx, cfg, v.log)

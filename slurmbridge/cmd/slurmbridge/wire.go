@@ -215,8 +215,7 @@ func byHand(cfg *config.Config, log *slog.Logger) loop.ByHand {
 	return out
 }
 
-// recordUsers returns the users that may send records: root, the bridge's own user and
-// record_users.
+// recordUsers returns the users that may send records: root, the bridge's own user and record_users.
 func recordUsers(cfg *config.Config) ([]uint32, error) {
 	allowed := []uint32{0, uint32(os.Geteuid())}
 	for _, name := range cfg.RecordUsers {

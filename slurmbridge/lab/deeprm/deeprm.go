@@ -1,7 +1,6 @@
-// Package deeprm holds the learners for comparison: DeepRM (Mao et al., HotNets 2016) with each
-// job's peak or mean use as its constant demand, and DqnGPU, the thesis's variant with use over
-// time, combinations of jobs and a critic (its eq. 2). All are policy gradients over images;
-// LEARNING.md in rlcore lists where they deviate from what was published.
+// Package deeprm holds the learners for comparison: DeepRM (Mao et al., HotNets 2016) with each job's peak or mean use
+// as its constant demand, and DqnGPU, the thesis's variant with use over time, combinations of jobs and a critic (its
+// eq. 2). All are policy gradients over images; LEARNING.md in rlcore lists where they deviate from what was published.
 package deeprm
 
 import (
@@ -52,8 +51,7 @@ type Agent struct {
 	picture [1][]int32
 }
 
-// New returns an untrained agent for windows of m jobs. DqnGPU's outputs and
-// input grow with 2^m.
+// New returns an untrained agent for windows of m jobs. DqnGPU's outputs and input grow with 2^m.
 func New(kind Kind, m int, r *rand.Rand) *Agent {
 	a := &Agent{
 		kind: kind,

@@ -43,10 +43,9 @@ type worker struct {
 	guard *rlcore.Guard
 }
 
-// Train trains the agent on episodes drawn from the scenario: first by imitating
-// shortest-job-first, as DeepRM does, then by REINFORCE. guard says what the card
-// itself allows. The parameters of the best validation are kept. The same seed
-// gives the same agent on any number of cores.
+// Train trains the agent on episodes drawn from the scenario: first by imitating shortest-job-first, as DeepRM does,
+// then by REINFORCE. guard says what the card itself allows. The parameters of the best validation are kept. The same
+// seed gives the same agent on any number of cores.
 func (a *Agent) Train(ctx context.Context, seed uint64, iterations int, scenario func(r *rand.Rand) (sim.Config, error),
 	guard func() *rlcore.Guard,
 ) error {
@@ -282,8 +281,7 @@ func shortest(prob []float64, w *rlcore.Window, a *Agent) int {
 	return pick
 }
 
-// play simulates an episode and returns its visits that left a choice, and its
-// makespan over the jobs' solo time.
+// play simulates an episode and returns its visits that left a choice, and its makespan over the jobs' solo time.
 func (a *Agent) play(cfg sim.Config, g *rlcore.Guard, choose chooser) ([]visit, float64, error) {
 	cfg.M = a.enc.M
 	var out []visit

@@ -1,7 +1,6 @@
-// Package experiment lets policies compete: on the thesis's workloads, in worlds with measured
-// slowdowns, or on a trace. Every contender sees the same jobs on the same simulated GPUs; learning
-// policies are trained first, and policies with a parameter are tuned first, all on job sets that
-// the competition doesn't use.
+// Package experiment lets policies compete: on the thesis's workloads, in worlds with measured slowdowns, or on a
+// trace. Every contender sees the same jobs on the same simulated GPUs; learning policies are trained first, and
+// policies with a parameter are tuned first, all on job sets that the competition doesn't use.
 package experiment
 
 import (
@@ -44,8 +43,7 @@ type World struct {
 	M     int          // window
 	// Objective is what policies learn, and are tuned, to keep small; "" = the turnaround.
 	Objective policy.Objective
-	// Trained, if set, is dqn's network. Without it dqn is trained, or with BuiltIn decides by the
-	// network in the program.
+	// Trained, if set, is dqn's network. Without it dqn is trained, or with BuiltIn decides by the network in the program.
 	Trained *dqn.Scorer
 	BuiltIn bool
 	// AllGuarded holds policies with their own idea of what fits to the guard as well.
@@ -212,8 +210,7 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 	jobs := cfg.Jobs
 	switch {
 	case c.alone:
-		// The whole queue is in sight, up to the largest window: this is cheap for policies that
-		// never combine.
+		// The whole queue is in sight, up to the largest window: this is cheap for policies that never combine.
 		d.Guard = sim.Bare()
 		d.Guard.MaxMembers = 1
 		d.M, cfg.M = rlcore.MaxWindow, rlcore.MaxWindow
@@ -261,10 +258,9 @@ func shortestFirst(jobs []sim.Arrival) []sim.Arrival {
 	return out
 }
 
-// Learn gives the world a past: n job sets of the scenario, run under greedy, from which the
-// interference model learns as a site's does, from the whole run times of jobs and their
-// co-runners. From then on every contender starts with what was learned. The competition uses other
-// job sets.
+// Learn gives the world a past: n job sets of the scenario, run under greedy, from which the interference model learns
+// as a site's does, from the whole run times of jobs and their co-runners. From then on every contender starts with
+// what was learned. The competition uses other job sets.
 func (w *World) Learn(train dqn.Scenario, n int, seed uint64) error {
 	g := w.guard()
 	m := g.Predictor.(*interference.Model)

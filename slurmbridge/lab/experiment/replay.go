@@ -24,9 +24,8 @@ import (
 type Trace struct {
 	Jobs     []trace.Job
 	Profiles []*rlcore.Profile
-	// Pairs are measured slowdowns of pairs and of groups. If there are any they are the truth,
-	// composed for groups that weren't measured as sim.Measured does; jobs may meet only if their
-	// pair was measured in both directions.
+	// Pairs are measured slowdowns of pairs and of groups. If there are any they are the truth, composed for groups that
+	// weren't measured as sim.Measured does; jobs may meet only if their pair was measured in both directions.
 	Pairs []trace.Pair
 	// Observed are slowdowns that the site has seen before and learned from.
 	Observed []trace.Pair
@@ -55,9 +54,8 @@ func (t *Trace) law() *contention.Law { return cmp.Or(t.Law, &contention.MPS) }
 
 // Ready checks a trace. Errors wrap ErrTrace and name the job or application.
 //
-// A job's real run takes the duration its line gives, in its application's shape;
-// decisions see the application's profile, how much its runs differ from it in length, and what the runs that have
-// ended by then foretell.
+// A job's real run takes the duration its line gives, in its application's shape; decisions see the application's
+// profile, how much its runs differ from it in length, and what the runs that have ended by then foretell.
 func (t *Trace) Ready(o *Options) (*Replayable, error) {
 	profiles := map[string]*rlcore.Profile{}
 	for _, p := range t.Profiles {
@@ -187,8 +185,7 @@ func unknown(j *trace.Job) *rlcore.Profile {
 	return &rlcore.Profile{App: j.App, DurationS: j.DurationS, PeriodS: j.DurationS, Series: []rlcore.Use{{GPU: 1}}}
 }
 
-// knowing returns r with decisions that see each job's own duration, times a factor that
-// the seed draws from 1 ± wrong.
+// knowing returns r with decisions that see each job's own duration, times a factor that the seed draws from 1 ± wrong.
 func (r *Replayable) knowing(wrong float64, seed uint64) *Replayable {
 	rnd := rand.New(rand.NewPCG(seed, 0xd0e)) //nolint:gosec // a replay is repeatable, not secret
 	out := *r
@@ -205,10 +202,9 @@ func (r *Replayable) knowing(wrong float64, seed uint64) *Replayable {
 	return &out
 }
 
-// believedLaw is the scenario learners train on: job sets like the trace's in a
-// world that follows the site's own belief, since the truth isn't theirs to know.
-// The jobs are drawn from the trace; where they come over time, at random times
-// with the same density.
+// believedLaw is the scenario learners train on: job sets like the trace's in a world that follows the site's own
+// belief, since the truth isn't theirs to know. The jobs are drawn from the trace; where they come over time, at random
+// times with the same density.
 func (r *Replayable) believedLaw(law *contention.Law) dqn.Scenario {
 	jobs := slices.DeleteFunc(slices.Clone(r.Config.Jobs), func(j sim.Arrival) bool { return j.Profile == nil })
 	last := 0.0

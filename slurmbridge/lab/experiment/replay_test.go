@@ -62,8 +62,7 @@ func TestReady(t *testing.T) {
 			t.Errorf("job %s: period %v, mean memory %v", j.ID, j.Truth.PeriodS, j.Truth.Mean().MemMiB)
 		}
 	}
-	// Times count from the first; a decision is told the application's length, where
-	// that is known.
+	// Times count from the first; a decision is told the application's length, where that is known.
 	must.Equal(t, got, []job{
 		{"1", 0, 60, 60, 100}, {"2", 0, 60, 90, 0}, {"3", 5, 30, 30, 0}, {"4", 10, 100, 100, 0},
 	}, "jobs")
@@ -224,8 +223,7 @@ func TestUnmeasuredPairsNeverMeet(t *testing.T) {
 	}
 }
 
-// TestTrainingDrawsFromTheTrace: its applications, as long as a decision is told,
-// at about its pace.
+// TestTrainingDrawsFromTheTrace: its applications, as long as a decision is told, at about its pace.
 func TestTrainingDrawsFromTheTrace(t *testing.T) {
 	scenario, w, err := history().Training(4)
 	if err != nil || w.M != 4 {

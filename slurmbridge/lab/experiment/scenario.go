@@ -50,11 +50,10 @@ func Thesis(workload string) (dqn.Scenario, error) {
 	}, nil
 }
 
-// Arrivals is the scenario of a network for sites with jobs that come over time. Each job set is of
-// another site: one to eight GPUs, applications, a law of slowdowns around a fitted one with
-// factors for each application (see drawn), a load of 0.5 to 1.3 of what the GPUs do without sharing,
-// jobs that come at random, in bursts, by day, or in sweeps, and profiles that are wrong by up to
-// 30 %. It has nothing of the measured places.
+// Arrivals is the scenario of a network for sites with jobs that come over time. Each job set is of another site: one
+// to eight GPUs, applications, a law of slowdowns around a fitted one with factors for each application (see drawn), a
+// load of 0.5 to 1.3 of what the GPUs do without sharing, jobs that come at random, in bursts, by day, or in sweeps,
+// and profiles that are wrong by up to 30 %. It has nothing of the measured places.
 func Arrivals(r *rand.Rand) (sim.Config, error) {
 	card := rlcore.GPUSpec{Model: "card", MemMiB: 12000 * float64(1+r.IntN(6)), PCIeMBps: 32000}
 	if r.IntN(3) == 0 {

@@ -21,8 +21,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
-// Place is a kind of site to compete on: its applications, its card, and how they really
-// slow each other there.
+// Place is a kind of site to compete on: its applications, its card, and how they really slow each other there.
 type Place struct {
 	Name string
 	// Pairs are measured slowdowns, which are then the truth; see Trace.

@@ -1,6 +1,5 @@
-// Package trace reads what a replay, a training or a scoring is given as files: jobs
-// (CSV, sacct's output), solo profiles, and slowdowns
-// measured in pairs. Package table says what is expected of CSV and of errors.
+// Package trace reads what a replay, a training or a scoring is given as files: jobs (CSV, sacct's output), solo
+// profiles, and slowdowns measured in pairs. Package table says what is expected of CSV and of errors.
 package trace
 
 import (
@@ -94,18 +93,15 @@ const (
 	maxGPUs    = 1e6
 )
 
-// UnknownDurationS is DurationS of a profile from a file without durations, s: predictions for a
-// constant profile don't depend on it. No duration in a file is as short, so HasDuration can
-// distinguish them.
+// UnknownDurationS is DurationS of a profile from a file without durations, s: predictions for a constant profile don't
+// depend on it. No duration in a file is as short, so HasDuration can distinguish them.
 const UnknownDurationS = table.MinDurationS / 10
 
-// coreShare is the fraction of the SMs that are assumed busy while a kernel runs,
-// as rlcore/apps assumes.
+// coreShare is the fraction of the SMs that are assumed busy while a kernel runs, as rlcore/apps assumes.
 const coreShare = 0.85
 
-// ReadProfiles reads profiles as table.ReadProfiles does. app and gpu_util must be
-// there. An empty duration_s becomes UnknownDurationS (jobs then need durations of
-// their own; see HasDuration), an empty sm_util 0.85 of gpu_util.
+// ReadProfiles reads profiles as table.ReadProfiles does. app and gpu_util must be there. An empty duration_s becomes
+// UnknownDurationS (jobs then need durations of their own; see HasDuration), an empty sm_util 0.85 of gpu_util.
 func ReadProfiles(r io.Reader, name string) ([]*rlcore.Profile, error) {
 	return table.ReadProfiles(r, name, &table.ProfileRules{
 		Columns: []string{"app", "gpu_util"}, Values: []string{"gpu_util"},
@@ -165,8 +161,7 @@ func Teach(m *interference.Model, card *rlcore.GPUSpec, profiles []*rlcore.Profi
 // Job is one job of a trace.
 type Job struct {
 	ID string
-	// SubmitS is when it was submitted, s: on the file's own clock for CSV,
-	// since the earliest submission for sacct.
+	// SubmitS is when it was submitted, s: on the file's own clock for CSV, since the earliest submission for sacct.
 	SubmitS float64
 	App     string
 	Unknown bool // its application isn't among the known ones (sacct only)
@@ -179,10 +174,9 @@ type Job struct {
 	LimitS float64
 }
 
-// ReadJobs reads CSV with the columns job, submit_s, app and optionally duration_s, user, gpus and
-// limit_s, which may be empty. A job may appear once. When known is given, an
-// application that isn't in it is a table.ErrUnknownApp. The jobs come in the order of submission,
-// jobs of one instant in the file's order. name is the file's name for messages.
+// ReadJobs reads CSV with the columns job, submit_s, app and optionally duration_s, user, gpus and limit_s, which may
+// be empty. A job may appear once. When known is given, an application that isn't in it is a table.ErrUnknownApp. The
+// jobs come in the order of submission, jobs of one instant in the file's order. name is the file's name for messages.
 func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
 	var jobs []Job
 	seen := map[string]bool{}

@@ -27,12 +27,11 @@ const (
 //	sacct --parsable2 --allusers --starttime=2024-01-01 \
 //	      --format=JobID,JobName,User,Submit,Start,End,ElapsedRaw,State,AllocTRES,TimelimitRaw
 //
-// It takes what is there of JobID or JobIDRaw, JobName, User, Submit (else Eligible,
-// else Start), ElapsedRaw (else Elapsed, else End − Start), State, AllocTRES (else
-// ReqTRES), and TimelimitRaw or Timelimit, where UNLIMITED and Partition_Limit are no
-// limit. The first three kinds and a run time must be. Times are read as local ones without
-// a change of the clock; SubmitS counts from the earliest. An application is a job name;
-// characters in it that can't be printed become "?".
+// It takes what is there of JobID or JobIDRaw, JobName, User, Submit (else Eligible, else Start), ElapsedRaw (else
+// Elapsed, else End − Start), State, AllocTRES (else ReqTRES), and TimelimitRaw or Timelimit, where UNLIMITED and
+// Partition_Limit are no limit. The first three kinds and a run time must be. Times are read as local ones without a
+// change of the clock; SubmitS counts from the earliest. An application is a job name; characters in it that can't be
+// printed become "?".
 //
 // Left out are steps, allocations without gres/gpu (or gres/mps or gres/shard), or with an
 // instance of a GPU in MIG mode, where a TRES column is there, those that have not ended, of a job
@@ -163,8 +162,7 @@ func limit(t *text.SacctRow) float64 {
 	return 0
 }
 
-// stamp returns a time as seconds since 1970, if the machine's clock showed UTC: only
-// differences are used.
+// stamp returns a time as seconds since 1970, if the machine's clock showed UTC: only differences are used.
 func stamp(t *text.SacctRow, col string) float64 {
 	at := t.Time(col, time.UTC)
 	if at.IsZero() {

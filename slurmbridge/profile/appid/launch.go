@@ -7,8 +7,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// launcher says how a command that starts another one is written: which of its
-// words are its own.
+// launcher says how a command that starts another one is written: which of its words are its own.
 type launcher struct {
 	// values lists the options with a value in the next word, flags the options without one. If
 	// values is "*", each long option that isn't in flags has a value.
@@ -27,8 +26,7 @@ type launcher struct {
 	script bool
 }
 
-// launched holds the launchers by name. Options are written without dashes: MPI's
-// take one or two alike.
+// launched holds the launchers by name. Options are written without dashes: MPI's take one or two alike.
 var launched = map[string]*launcher{
 	"srun": {
 		values: "*", short: "AacCDdEeGiJLmNnoPpqrSTtWwx",

@@ -19,10 +19,9 @@
 //   - Where it isn't known, a larger problem never holds less memory than the largest
 //     of the smaller ones was seen to hold.
 //
-// DurationS is the late end of what is thought, DurationSD how far it lies above the
-// best guess: the guard counts on a member's memory being free once its DurationS is
-// over. What is so uncertain that the late end is more than twice the best guess is
-// no profile (ErrTooFar): such a job runs alone, and is learned from.
+// DurationS is the late end of what is thought, DurationSD how far it lies above the best guess: the guard counts on a
+// member's memory being free once its DurationS is over. What is so uncertain that the late end is more than twice the
+// best guess is no profile (ErrTooFar): such a job runs alone, and is learned from.
 package relative
 
 import (
@@ -106,14 +105,12 @@ func comparable(k Known, sizes []float64) bool {
 		positive(k.Sizes)
 }
 
-// positive reports whether all sizes are, within what ratios and their powers of can
-// be computed.
+// positive reports whether all sizes are, within what ratios and their powers of can be computed.
 func positive(sizes []float64) bool {
 	return !slices.ContainsFunc(sizes, func(v float64) bool { return !(v > 1e-30 && v < 1e30) })
 }
 
-// point is a known profile on a line through the wanted sizes: s is its size over
-// the wanted one.
+// point is a known profile on a line through the wanted sizes: s is its size over the wanted one.
 type point struct {
 	s    float64
 	k    *Known
@@ -124,11 +121,10 @@ type point struct {
 // line holds points of different s, ascending; at least one.
 type line []point
 
-// along picks the known profiles to go by. Profiles that differ from the wanted sizes in a single
-// one (or in several by the same factor, as when a file is named after a size) lie on a line; the
-// line with the most points is taken. If there is none, it is the nearest profile alone, its
-// differences multiplied; one that is larger in one size and smaller in another counts as smaller
-// by the former's factor alone, so that no growth hides behind a shrinkage.
+// along picks the known profiles to go by. Profiles that differ from the wanted sizes in a single one (or in several by
+// the same factor, as when a file is named after a size) lie on a line; the line with the most points is taken. If
+// there is none, it is the nearest profile alone, its differences multiplied; one that is larger in one size and
+// smaller in another counts as smaller by the former's factor alone, so that no growth hides behind a shrinkage.
 func along(sizes []float64, known []Known) line {
 	lines := map[uint64]line{} // by the sizes in which their points differ, a bit each
 	near, nearest := line{}, math.Inf(1)

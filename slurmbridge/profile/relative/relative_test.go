@@ -157,8 +157,7 @@ func TestExactMonotoneAndSafe(t *testing.T) {
 	})
 }
 
-// However wild the figures: never below what a smaller problem was seen to hold, and
-// nothing that isn't a profile.
+// However wild the figures: never below what a smaller problem was seen to hold, and nothing that isn't a profile.
 func TestNeverBelowWhatWasSeen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dims := rapid.IntRange(1, 3).Draw(t, "dims")

@@ -22,8 +22,7 @@ import (
 // maxKin bounds the relatives a profile is made from: the newest ones.
 const maxKin = 256
 
-// SetFamily remembers the family of a user's application, and its sizes. One without a family is
-// not remembered.
+// SetFamily remembers the family of a user's application, and its sizes. One without a family is not remembered.
 func (s *Store) SetFamily(ctx context.Context, user string, a appid.App) error {
 	if a.Key == "" || a.Family == "" {
 		return nil

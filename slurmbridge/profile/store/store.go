@@ -57,8 +57,7 @@ func (s *Store) DB() *sql.DB { return s.db }
 // Close closes the database.
 func (s *Store) Close() error { return s.db.Close() }
 
-// SetApp remembers which application a job runs, as it was recognised while the
-// job waited.
+// SetApp remembers which application a job runs, as it was recognised while the job waited.
 func (s *Store) SetApp(ctx context.Context, ref, user, app string) error {
 	_, err := s.db.ExecContext(ctx, `INSERT INTO jobs (ref, user, app, seen) VALUES (?, ?, ?, ?)
 		ON CONFLICT (ref) DO UPDATE SET user = excluded.user, app = excluded.app, seen = excluded.seen`,
@@ -90,9 +89,8 @@ func (s *Store) job(ctx context.Context, ref string) (user, app string, err erro
 	return user, app, database.Wrap(err, "find application of job %s", ref)
 }
 
-// AddRecord keeps a record of a run of app ("" = not recognised), and reports whether it is new. The
-// same record twice is no error. Whether the run was complete is not in its record, so nothing is
-// learned from it yet; see Learn.
+// AddRecord keeps a record of a run of app ("" = not recognised), and reports whether it is new. The same record twice
+// is no error. Whether the run was complete is not in its record, so nothing is learned from it yet; see Learn.
 func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (isNew bool, err error) {
 	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
 		if err := noteCards(ctx, tx, r); err != nil {
@@ -307,9 +305,8 @@ func ParseJSON(r io.Reader) ([]*rlcore.Profile, error) {
 	return out, nil
 }
 
-// ParseCSV reads profiles as table.ReadProfiles does. What gives no memory is no profile:
-// the guard would let anything share the GPU with it. An empty gpu_util counts as 100 %,
-// an empty sm_util as much as gpu_util.
+// ParseCSV reads profiles as table.ReadProfiles does. What gives no memory is no profile: the guard would let anything
+// share the GPU with it. An empty gpu_util counts as 100 %, an empty sm_util as much as gpu_util.
 func ParseCSV(r io.Reader, name string) ([]*rlcore.Profile, error) {
 	return table.ReadProfiles(r, name, &table.ProfileRules{
 		Columns: []string{"app", "duration_s", "gpu_util", "mem_mib"}, Values: []string{"duration_s", "mem_mib"},

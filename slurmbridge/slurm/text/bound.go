@@ -24,8 +24,7 @@ type Bounded struct {
 // NewBounded returns one for fields that end with mark.
 func NewBounded(w io.Writer, mark string) *Bounded { return &Bounded{w: w, mark: []byte(mark)} }
 
-// Write implements io.Writer. What might be the beginning of a mark is kept for the next
-// call, or Close.
+// Write implements io.Writer. What might be the beginning of a mark is kept for the next call, or Close.
 func (b *Bounded) Write(p []byte) (int, error) {
 	text := p
 	if len(b.rest) > 0 {

@@ -17,9 +17,8 @@ var detailLine = regexp.MustCompile(`^     Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=
 // ParseDetail reads one job's `scontrol -d show job` and returns the indexes of the GPUs that it
 // has on the node. false: it has none there, or they are not known.
 //
-// A job's name and comment may hold any text, including lines like Slurm's own. Such lines are
-// separated from Slurm's: if there are two groups of them, it isn't known which group is Slurm's,
-// and neither are the GPUs.
+// A job's name and comment may hold any text, including lines like Slurm's own. Such lines are separated from Slurm's:
+// if there are two groups of them, it isn't known which group is Slurm's, and neither are the GPUs.
 func ParseDetail(out []byte, node string) ([]int, bool) {
 	var gres []string
 	groups, inside := 0, false
@@ -50,8 +49,7 @@ func ParseDetail(out []byte, node string) ([]int, bool) {
 // maxGPUs is more than any node has.
 const maxGPUs = 1024
 
-// parseIndexes finds the GPUs in "mps:60(IDX:0)", "gpu:titanxp:2(IDX:0-1)" or
-// "gres/shard:50(50/100,0/100)".
+// parseIndexes finds the GPUs in "mps:60(IDX:0)", "gpu:titanxp:2(IDX:0-1)" or "gres/shard:50(50/100,0/100)".
 func parseIndexes(gres string) ([]int, bool) {
 	var out []int
 	for item := range hostlist.Items(gres) {
@@ -167,8 +165,7 @@ func ParseDescriptions(out []byte) (map[string]job.Description, error) {
 	return jobs, nil
 }
 
-// unquoted is a text without the quotes around it that scontrol keeps where it reads its
-// commands from standard input.
+// unquoted is a text without the quotes around it that scontrol keeps where it reads its commands from standard input.
 func unquoted(s string) string {
 	if inner, ok := strings.CutPrefix(s, `"`); ok {
 		if inner, ok = strings.CutSuffix(inner, `"`); ok && !strings.Contains(inner, `"`) {

@@ -148,8 +148,7 @@ func JobErrorOf(said string) job.JobError {
 	return job.JobError{Kind: job.ErrRefused, Code: job.CodeOther, Text: OneLine(said)}
 }
 
-// LacksExcNodes reports whether squeue's standard error says that the release has no
-// field for excluded nodes.
+// LacksExcNodes reports whether squeue's standard error says that the release has no field for excluded nodes.
 func LacksExcNodes(stderr string) bool {
 	return strings.Contains(stderr, "Invalid job format specification: "+free[fExcNodes])
 }
@@ -165,8 +164,7 @@ var (
 // maxTasks bounds how many tasks of an array are named one by one.
 const maxTasks = 10000
 
-// UpdateErrors returns what scontrol update's standard error says of each job it names,
-// array tasks one by one.
+// UpdateErrors returns what scontrol update's standard error says of each job it names, array tasks one by one.
 func UpdateErrors(stderr string) map[string]string {
 	jobs := map[string]string{}
 	for _, line := range Messages(stderr) {
@@ -195,8 +193,7 @@ func aboutJobs(line string) map[string]string {
 	return jobs
 }
 
-// tasksOf are the names of an array's tasks "0-3,7". Where they can't be read, or are too
-// many, it is the array's own.
+// tasksOf are the names of an array's tasks "0-3,7". Where they can't be read, or are too many, it is the array's own.
 func tasksOf(array, tasks string) []string {
 	if tasks == "" {
 		return []string{array}

@@ -18,8 +18,7 @@ type Gres struct {
 // ofGPU reports whether it is GPUs or shares of one.
 func (g Gres) ofGPU() bool { return g.Name == "gpu" || g.Name == "mps" || g.Name == "shard" }
 
-// ParseGres yields what a list such as "gpu:titanxp:1(S:0),mps:100" holds. Items that
-// can't be read are passed over.
+// ParseGres yields what a list such as "gpu:titanxp:1(S:0),mps:100" holds. Items that can't be read are passed over.
 func ParseGres(list string) iter.Seq[Gres] {
 	return func(yield func(Gres) bool) {
 		for item := range hostlist.Items(list) {
@@ -30,8 +29,7 @@ func ParseGres(list string) iter.Seq[Gres] {
 	}
 }
 
-// parseGresItem reads [gres:|gres/]name[[:=]type][[:=]count], which something in
-// parentheses may follow.
+// parseGresItem reads [gres:|gres/]name[[:=]type][[:=]count], which something in parentheses may follow.
 func parseGresItem(item string) (g Gres, ok bool) {
 	item = strings.TrimSpace(item)
 	if cut, had := strings.CutPrefix(item, "gres"); had && cut != "" && (cut[0] == ':' || cut[0] == '/') {
@@ -59,8 +57,7 @@ func cutAny(s string) (before, after string) {
 	return s, ""
 }
 
-// parseCount reads a count as Slurm writes it: digits, which K or M may follow for
-// powers of 1,024.
+// parseCount reads a count as Slurm writes it: digits, which K or M may follow for powers of 1,024.
 func parseCount(s string) (int, bool) {
 	scale := uint64(1)
 	if n := len(s); n > 1 {
@@ -75,8 +72,7 @@ func parseCount(s string) (int, bool) {
 	return int(min(n*scale, maxCount)), err == nil
 }
 
-// TRES is a job's request for generic resources in the four forms that sbatch has for
-// it, each as squeue prints it.
+// TRES is a job's request for generic resources in the four forms that sbatch has for it, each as squeue prints it.
 type TRES struct {
 	PerNode   string // --gres, --gpus-per-node
 	PerJob    string // --gpus
@@ -86,10 +82,9 @@ type TRES struct {
 
 // ParseRequest reads a request.
 //
-// job.SharedGPU and job.Shares say that `scontrol update Gres=` can rewrite the whole
-// request. It can't where the request is per job, socket or task (slurmctld refuses),
-// and where it holds another resource too (which would be lost): such a request counts
-// as one of whole GPUs, so that the bridge leaves the job alone and puts nothing on its
+// job.SharedGPU and job.Shares say that `scontrol update Gres=` can rewrite the whole request. It can't where the
+// request is per job, socket or task (slurmctld refuses), and where it holds another resource too (which would be
+// lost): such a request counts as one of whole GPUs, so that the bridge leaves the job alone and puts nothing on its
 // GPU. Count is per node, job, socket or task, as requested.
 func ParseRequest(t TRES) job.GPURequest {
 	r := parseRequestList(t.PerNode)
@@ -158,9 +153,8 @@ func parseRequestList(list string) job.GPURequest {
 }
 
 // ParseDependencies reads a job's unmet dependencies as squeue prints them:
-// "after:12+5(unfulfilled),afterok:7_2(unfulfilled)". A list separated by "?" sets Or.
-// A condition that can't be read keeps its place, with its text in Rest, so that it
-// isn't taken for met.
+// "after:12+5(unfulfilled),afterok:7_2(unfulfilled)". A list separated by "?" sets Or. A condition that can't be read
+// keeps its place, with its text in Rest, so that it isn't taken for met.
 func ParseDependencies(raw string) job.Dependencies {
 	if IsNone(raw) {
 		return job.Dependencies{}

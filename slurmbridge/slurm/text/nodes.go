@@ -26,9 +26,8 @@ type Node struct {
 
 // ParseNodes reads `scontrol show nodes -o`.
 //
-// Operators write Reason, Comment and Extra: nothing counts from the first of them on.
-// A line that doesn't begin with NodeName= belongs to such a text, and of two lines for
-// one node the first is Slurm's.
+// Operators write Reason, Comment and Extra: nothing counts from the first of them on. A line that doesn't begin with
+// NodeName= belongs to such a text, and of two lines for one node the first is Slurm's.
 func ParseNodes(out []byte) []Node {
 	var nodes []Node
 	seen := map[string]bool{}
@@ -146,10 +145,9 @@ func countsOf(used, kind, typ string) []int {
 	return out
 }
 
-// inService reads a node's state, such as IDLE, MIXED+PLANNED or DOWN*+DRAIN: whether
-// jobs can start there, and whether ordinary jobs are kept away. A state that is not
-// known counts as out of service. A node that power saving has put to sleep is in
-// service: a job wakes it.
+// inService reads a node's state, such as IDLE, MIXED+PLANNED or DOWN*+DRAIN: whether jobs can start there, and whether
+// ordinary jobs are kept away. A state that is not known counts as out of service. A node that power saving has put to
+// sleep is in service: a job wakes it.
 func inService(state string) (up, reserved bool) {
 	up = true
 	silent, asleep := false, false

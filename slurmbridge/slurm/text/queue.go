@@ -15,12 +15,11 @@ import (
 // A poll of the queue is one squeue with a format of its own (-O's fields, which have
 // --gpus; -o's don't).
 //
-// A row starts with the job's number and a nonce. Then come the fields that only Slurm writes,
-// separated by '|', and then each field that a user can put text into (accounts, features and
-// comments may hold any character, line ends included), each ended by the nonce, the comment last.
-// The nonce is drawn for each poll and handed over in the environment, where other users can't read
-// it, so that no user's text can end a field or begin a row. The format has no commands or working
-// directories, and names only where they mean something.
+// A row starts with the job's number and a nonce. Then come the fields that only Slurm writes, separated by '|', and
+// then each field that a user can put text into (accounts, features and comments may hold any character, line ends
+// included), each ended by the nonce, the comment last. The nonce is drawn for each poll and handed over in the
+// environment, where other users can't read it, so that no user's text can end a field or begin a row. The format has
+// no commands or working directories, and names only where they mean something.
 
 // Positions of the fields that '|' ends; the last of them is ended by the nonce.
 const (
@@ -141,9 +140,8 @@ func (p *QueueParser) has(field int) bool {
 // maxKept bounds the requests and dependency lists that are kept.
 const maxKept = 4096
 
-// Parse reads one poll's output into dst: the jobs that request a GPU, in their order, and the
-// gates. It returns an error if a row is cut short or is not in the requested format. Jobs of kinds
-// that the bridge doesn't use are skipped.
+// Parse reads one poll's output into dst: the jobs that request a GPU, in their order, and the gates. It returns an
+// error if a row is cut short or is not in the requested format. Jobs of kinds that the bridge doesn't use are skipped.
 func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job.Job, gates []job.GateState,
 	err error,
 ) {
@@ -370,9 +368,8 @@ func baseState(b []byte) (job.JobState, bool) {
 	return job.JobState(b), false
 }
 
-// setSize sets what a job takes, from its trackable resources ("cpu=2,mem=200M,
-// node=1,…"). squeue's own numbers won't do: MinMemory is per CPU or per node without
-// saying which, and NumNodes of a pending job is a guess (2 for -n2 -c4).
+// setSize sets what a job takes, from its trackable resources ("cpu=2,mem=200M, node=1,…"). squeue's own numbers won't
+// do: MinMemory is per CPU or per node without saying which, and NumNodes of a pending job is a guess (2 for -n2 -c4).
 func setSize(j *job.Job, nodes, cpus, tres []byte) {
 	n, _ := leading(nodes)
 	mem := 0.0

@@ -202,8 +202,7 @@ func plainRow(id string) [numPlain]string {
 	}
 }
 
-// Whatever users write into the fields they can write to, every row keeps its
-// place and its owner.
+// Whatever users write into the fields they can write to, every row keeps its place and its owner.
 func TestParseQueueHostile(t *testing.T) {
 	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[|~\n0-9A-Z]{0,40}`),
 		rapid.SampledFrom([]string{"", "(null)", "\n", "|", "~", "1~", job.GateName}))
@@ -255,8 +254,7 @@ func TestParseQueueHostile(t *testing.T) {
 	})
 }
 
-// An answer that was cut anywhere is an error, not a shorter queue (but at the end
-// of a row, where nothing tells).
+// An answer that was cut anywhere is an error, not a shorter queue (but at the end of a row, where nothing tells).
 func TestParseQueueCut(t *testing.T) {
 	whole := []byte(row("~N", "1", plainRow("1"), [numFree]string{fPerNode: "gres:mps:1"}))
 	var p QueueParser
@@ -272,8 +270,7 @@ func TestParseQueueCut(t *testing.T) {
 	}
 }
 
-// The jobs whose end a job without a GPU waits for are reported; a job whose start it
-// waits for is not.
+// The jobs whose end a job without a GPU waits for are reported; a job whose start it waits for is not.
 func TestParseQueueAwaited(t *testing.T) {
 	var out string
 	for _, dep := range []string{

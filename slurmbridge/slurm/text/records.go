@@ -11,9 +11,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// record reads a line of KEY=VALUE words. Of a key that stands there twice the first
-// counts, and nothing counts from the first of the fields of free text on. Of a value
-// with blanks in it only the first word is kept; "(null)" is "".
+// record reads a line of KEY=VALUE words. Of a key that stands there twice the first counts, and nothing counts from
+// the first of the fields of free text on. Of a value with blanks in it only the first word is kept; "(null)" is "".
 func record(line []byte, free ...string) map[string]string {
 	f := make(map[string]string, 32)
 	for word := range bytes.FieldsSeq(line) {

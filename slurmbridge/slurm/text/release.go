@@ -40,8 +40,7 @@ func (r Release) Before(other Release) bool { return slices.Compare(r[:], other[
 // SubmitLine, which scontrol prints of a job from 25.11 on, is a user's text like its name. What a
 // node's GresUsed and a hook's SLURM_JOB_OVERSUBSCRIBE say has changed too; neither is read.
 //
-// squeue of some releases has no field for excluded nodes and says so when it is requested; see
-// QueueParser.NoExcNodes.
+// squeue of some releases has no field for excluded nodes and says so when it is requested; see QueueParser.NoExcNodes.
 
 // since reports whether a release is the given one or newer.
 func since(release string, first Release) bool { return !ParseRelease(release).Before(first) }
@@ -79,10 +78,9 @@ func exclusiveOf(release string) (field string, values []string) {
 	return "oversubscribe", []string{"NO", "USER", "MCS"}
 }
 
-// The bridge knows every field of the gate job, because it has submitted it. The gate's output
-// therefore shows whether this Slurm prints what the bridge expects. Otherwise jobs would be
-// misread silently: 26.05 prints OverSubscribe=NO for ordinary jobs, which until then meant that a
-// job wants its node alone.
+// The bridge knows every field of the gate job, because it has submitted it. The gate's output therefore shows whether
+// this Slurm prints what the bridge expects. Otherwise jobs would be misread silently: 26.05 prints OverSubscribe=NO
+// for ordinary jobs, which until then meant that a job wants its node alone.
 
 // gateSpan is the longest time from the gate's begin to its deadline: the time limit twice over
 // where it was submitted, and less once it was renewed.

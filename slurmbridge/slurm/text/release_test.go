@@ -48,8 +48,7 @@ func gateRow(change func(plain *[numPlain]string, free *[numFree]string)) string
 	return row("~N", "7", plain, free)
 }
 
-// A made-up release in which one word after the other has changed its meaning: each is noticed,
-// by its name.
+// A made-up release in which one word after the other has changed its meaning: each is noticed, by its name.
 func TestMadeUpRelease(t *testing.T) {
 	gate := func(release string, change func(*[numPlain]string, *[numFree]string)) []job.Misread {
 		t.Helper()

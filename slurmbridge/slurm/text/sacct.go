@@ -18,19 +18,17 @@ var userText = []string{
 	"submitline", "systemcomment", "wckey", "workdir",
 }
 
-// SacctRow is one row of what sacct prints: an allocation, or a step of one. Its getters
-// name columns in lower case.
+// SacctRow is one row of what sacct prints: an allocation, or a step of one. Its getters name columns in lower case.
 type SacctRow struct {
 	*table.Row
 	trailing   bool // --parsable ends each line with a bar
 	absorbable bool // JobName is the only text that users write
 }
 
-// ReadSacct calls do for each row of what `sacct --parsable2` (or --parsable) prints, and begin for
-// its header, with columns in any order. It stops at the first error. JobName is a user's text: if
-// it contains a "|" and the file has no other such column, it is put together again. A row that a
-// line break in a name tears apart, or that was cut short, is left out; broken counts such rows.
-// Errors are a *table.Error.
+// ReadSacct calls do for each row of what `sacct --parsable2` (or --parsable) prints, and begin for its header, with
+// columns in any order. It stops at the first error. JobName is a user's text: if it contains a "|" and the file has no
+// other such column, it is put together again. A row that a line break in a name tears apart, or that was cut short, is
+// left out; broken counts such rows. Errors are a *table.Error.
 func ReadSacct(r io.Reader, name string, begin, do func(*SacctRow)) (broken int, err error) {
 	var row *SacctRow
 	torn := 0 // fields so far of a row that isn't complete; 0 = there is none
@@ -137,9 +135,8 @@ const maxNumber = 1e6
 var mig = regexp.MustCompile(`(^|[^0-9a-z])[0-9]+g\.[0-9]+gb`)
 
 // GPUs returns the GPUs in the first of the TRES columns that isn't empty, e.g.
-// "billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G": the count over all types where
-// it is there, else the sum over the types. part: some are parts of a GPU (gres/mps, gres/shard,
-// an instance in MIG mode).
+// "billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G": the count over all types where it is there, else the sum over
+// the types. part: some are parts of a GPU (gres/mps, gres/shard, an instance in MIG mode).
 func (r *SacctRow) GPUs(columns ...string) (count int, part Part) {
 	for _, col := range columns {
 		tres := r.Text(col)
@@ -194,8 +191,7 @@ func (r *SacctRow) Elapsed(col string) time.Duration {
 	return d
 }
 
-// Time reads a time, at loc where it has no zone. The zero time is one that has not
-// come, or is not known.
+// Time reads a time, at loc where it has no zone. The zero time is one that has not come, or is not known.
 func (r *SacctRow) Time(col string, loc *time.Location) time.Time {
 	s := r.Text(col)
 	if IsNone(s) {

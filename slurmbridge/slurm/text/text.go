@@ -1,7 +1,6 @@
-// Package text is the one reader of what Slurm's commands print: requests for generic
-// resources, times, host lists, records of key=value, the rows of squeue and sacct,
-// dependency lists and error messages. Every function is pure and takes any bytes;
-// package slurm runs the commands.
+// Package text is the one reader of what Slurm's commands print: requests for generic resources, times, host lists,
+// records of key=value, the rows of squeue and sacct, dependency lists and error messages. Every function is pure and
+// takes any bytes; package slurm runs the commands.
 //
 // Users write parts of these texts (names, comments, features, accounts), so each
 // reader states how it keeps such text from being taken for Slurm's own.
@@ -114,8 +113,7 @@ func digits[T string | []byte](b T) (n int64, ok bool) {
 	return n, true
 }
 
-// leading reads the number that a value begins with, such as the 1 of "1-4" nodes, and
-// returns what follows it.
+// leading reads the number that a value begins with, such as the 1 of "1-4" nodes, and returns what follows it.
 func leading[T string | []byte](b T) (n int64, rest T) {
 	i := 0
 	for i < len(b) && i < 18 && b[i] >= '0' && b[i] <= '9' {
@@ -134,10 +132,9 @@ func number[T string | []byte](b T) int {
 // stamp is Slurm's own format of a time.
 const stamp = "2006-01-02T15:04:05"
 
-// parseTime reads a time as squeue prints it with SLURM_TIME_FORMAT=%s, in seconds
-// since 1970, or in Slurm's own format (UTC, since the commands run with TZ=UTC).
-// Anything else, such as N/A, Unknown or a format that the site forces, is the zero
-// time.
+// parseTime reads a time as squeue prints it with SLURM_TIME_FORMAT=%s, in seconds since 1970, or in Slurm's own format
+// (UTC, since the commands run with TZ=UTC). Anything else, such as N/A, Unknown or a format that the site forces, is
+// the zero time.
 func parseTime(b []byte) time.Time {
 	if n, ok := digits(b); ok {
 		if n == 0 || n >= math.MaxUint32-1 { // NO_VAL, INFINITE

@@ -1,6 +1,5 @@
-// Package app runs an application on the simulated GPU: a process that finds its
-// GPU as a CUDA program does, follows a profile there and ends when its work is
-// done.
+// Package app runs an application on the simulated GPU: a process that finds its GPU as a CUDA program does, follows a
+// profile there and ends when its work is done.
 package app
 
 import (
@@ -199,8 +198,7 @@ func preallocated(p *rlcore.Profile, mib float64) *rlcore.Profile {
 	return q
 }
 
-// Scaled returns the profile of a run that takes `duration` times as long and
-// holds `memory` times as much.
+// Scaled returns the profile of a run that takes `duration` times as long and holds `memory` times as much.
 func Scaled(p *rlcore.Profile, duration, memory float64) *rlcore.Profile {
 	q := *p
 	q.DurationS *= duration

@@ -1,14 +1,12 @@
-// Package mps is the simulated GPU's Multi-Process Service: a control daemon that answers as
-// nvidia-cuda-mps-control, the server process that it starts, and the client's side, which
-// applications call.
+// Package mps is the simulated GPU's Multi-Process Service: a control daemon that answers as nvidia-cuda-mps-control,
+// the server process that it starts, and the client's side, which applications call.
 //
-// It keeps the rules of NVIDIA's manual: a pipe directory with a control socket, a server per user
-// started when that user's first client arrives, one user's server at a time (a client of another
-// user waits until the present server's clients have gone; only with -multiuser-server, from Volta
-// on, do users share one), 16 clients at most before Volta, and faults that reach every client of a
-// server. What the daemon answers, logs and leaves behind is what NVIDIA's own of the machine's driver was seen to
-// (contrib/testbed/nvidia holds the transcripts). What goes over its socket is the simulator's own: no real CUDA
-// program can talk to it.
+// It keeps the rules of NVIDIA's manual: a pipe directory with a control socket, a server per user started when that
+// user's first client arrives, one user's server at a time (a client of another user waits until the present server's
+// clients have gone; only with -multiuser-server, from Volta on, do users share one), 16 clients at most before Volta,
+// and faults that reach every client of a server. What the daemon answers, logs and leaves behind is what NVIDIA's own
+// of the machine's driver was seen to (contrib/testbed/nvidia holds the transcripts). What goes over its socket is the
+// simulator's own: no real CUDA program can talk to it.
 //
 // A client stays connected to the daemon for as long as it lives; the socket carries lines of text.
 // Server and clients have their places on the GPUs in the state file: a server that dies, and a
@@ -62,8 +60,7 @@ const (
 	network       = "unixpacket" // messages keep their bounds: SOCK_SEQPACKET
 )
 
-// Main is the program under its NVIDIA names; it returns the exit status. ok is
-// false when args[0] is neither of them.
+// Main is the program under its NVIDIA names; it returns the exit status. ok is false when args[0] is neither of them.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (status int, ok bool) {
 	var err error
 	switch filepath.Base(args[0]) {
@@ -114,8 +111,7 @@ func control(args []string, stdin io.Reader, stdout io.Writer) error {
 	return ask(stdin, stdout)
 }
 
-// rename gives the process its name in ps and top: it was started through
-// /proc/self/exe.
+// rename gives the process its name in ps and top: it was started through /proc/self/exe.
 func rename(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0) }
 
 // errNoControl is what the control program says when no daemon answers it.

@@ -64,8 +64,7 @@ func (r *rig) most(jobs map[string][]string) map[string]int {
 	return most
 }
 
-// none fails the test where a job was left to Slurm, and returns how many had less
-// than a whole GPU.
+// none fails the test where a job was left to Slurm, and returns how many had less than a whole GPU.
 func (r *rig) none(ids []string) (shared int) {
 	r.t.Helper()
 	for _, id := range ids {
@@ -91,8 +90,7 @@ func (r *rig) share() {
 	must.Equal(r.t, r.none(ids), 2, "jobs that share")
 }
 
-// doctor examines the cluster and returns how bad one of its findings is, "" = it
-// isn't one.
+// doctor examines the cluster and returns how bad one of its findings is, "" = it isn't one.
 func (r *rig) doctor(check string) doctor.Severity {
 	r.t.Helper()
 	f := must.Get(doctor.Collect(context.Background(), r.Run, config.Default(), "slurm"))(r.t)

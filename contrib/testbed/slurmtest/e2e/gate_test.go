@@ -15,9 +15,8 @@ import (
 // second is a partition that is not the default, with the cluster's nodes.
 const second = "second"
 
-// free is how long after the bridge's death jobs may stay held: the rig's lease of 20 s,
-// and Slurm's next full look at its queue (sched_interval, 60 s by default), or the next
-// time it clears old jobs away (each minute, from 24.05 on).
+// free is how long after the bridge's death jobs may stay held: the rig's lease of 20 s, and Slurm's next full look at
+// its queue (sched_interval, 60 s by default), or the next time it clears old jobs away (each minute, from 24.05 on).
 const free = 20*time.Second + 65*time.Second
 
 // orphans submits two jobs behind the gate of a bridge that has just died.
@@ -98,8 +97,7 @@ func TestHiddenGate(t *testing.T) {
 	r.freed(ids...)
 }
 
-// Jobs of higher priority in the gate's partition, more than Slurm looks at, don't keep
-// the gate from ending.
+// Jobs of higher priority in the gate's partition, more than Slurm looks at, don't keep the gate from ending.
 func TestGateInABusyQueue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{quiet: true, Options: slurmtest.Options{

@@ -19,9 +19,8 @@ type habit struct {
 	node, part string
 }
 
-// TestHabits: what people have always done with sbatch, scontrol and scancel they do
-// with shared jobs too, and get what they always got. No job is lost or kept for ever,
-// and no job waits for another user's habit.
+// TestHabits: what people have always done with sbatch, scontrol and scancel they do with shared jobs too, and get what
+// they always got. No job is lost or kept for ever, and no job waits for another user's habit.
 func TestHabits(t *testing.T) {
 	t.Parallel()
 	habits := []struct {
@@ -96,8 +95,7 @@ func (h *habit) pair(sleep float64, args ...string) (a, b string) {
 	return id + "_0", id + "_1"
 }
 
-// behind starts a job that fills the GPU until end is called, and lets two
-// others wait behind the gate.
+// behind starts a job that fills the GPU until end is called, and lets two others wait behind the gate.
 func (h *habit) behind(user string) (long, a, b string) {
 	h.t.Helper()
 	long = h.untilEnd(user, "--gres=gpu:shared", "--comment=app=m9000g90")

@@ -65,8 +65,7 @@ func (e *eve) shares() {
 	}
 }
 
-// flood submits jobs with texts that look like something else, and an array that would fill
-// a poll of the queue.
+// flood submits jobs with texts that look like something else, and an array that would fill a poll of the queue.
 func (e *eve) flood() {
 	for i := range 60 {
 		e.sbatch("exit 1\n", "--hold", "--gres=gpu:shared", "--job-name=x\n|"+strconv.Itoa(i)+"|JobId=1 UserId=root(0)",

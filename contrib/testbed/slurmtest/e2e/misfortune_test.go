@@ -115,9 +115,8 @@ func (r *rig) noMixing(ids []string) {
 	}
 }
 
-// A member that Slurm starts again before all others (from 25.11 on) has a GPU to itself then,
-// on any node: its own is drained, since an epilog's failure is what such jobs are started
-// again for.
+// A member that Slurm starts again before all others (from 25.11 on) has a GPU to itself then, on any node: its own is
+// drained, since an epilog's failure is what such jobs are started again for.
 func TestExpeditedRequeue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{Options: slurmtest.Options{

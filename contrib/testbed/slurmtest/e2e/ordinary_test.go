@@ -604,8 +604,7 @@ func (s *side) line(out map[string]string, where, line string) {
 	out[where+"/"+s.plain(line)] = "there"
 }
 
-// compare fails the test where the clusters say different things. What is about to settle
-// is given time.
+// compare fails the test where the clusters say different things. What is about to settle is given time.
 func compare(t *testing.T, sides [2]*side, what string, say func(*side) map[string]string) {
 	t.Helper()
 	may := func(key, _ string) bool {

@@ -146,8 +146,7 @@ func TestHooksAmongOthers(t *testing.T) {
 			func(c *slurmtest.Cluster) error { return errors.Join(prepare(c), folders(c)) }
 	}})
 	s.both()
-	// Another's prolog fails: Slurm drains the node and puts the job back, and our part
-	// of it is undone.
+	// Another's prolog fails: Slurm drains the node and puts the job back, and our part of it is undone.
 	must.OK(t, os.WriteFile(own, []byte("#!/bin/sh\nexit 1\n"), 0o755))
 	id := must.Get(s.Submit(t.Context(), ann, "true\n", "--gres=mps:50", "--requeue"))(t)
 	s.until("the node whose prolog failed is drained",

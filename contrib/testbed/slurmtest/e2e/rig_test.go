@@ -58,9 +58,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// apps knows profiles by name: app=m4000g30 needs 4,000 MiB and 30 % of the GPU
-// for a minute, m4000g30d5 for 5 s. (A limit of one minute, --time=1, has no room then, and such a job
-// doesn't share.)
+// apps knows profiles by name: app=m4000g30 needs 4,000 MiB and 30 % of the GPU for a minute, m4000g30d5 for 5 s. (A
+// limit of one minute, --time=1, has no room then, and such a job doesn't share.)
 type apps struct{}
 
 func (apps) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (string, error) {

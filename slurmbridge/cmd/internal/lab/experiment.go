@@ -131,8 +131,7 @@ func trained(file string, law *contention.Law) (*dqn.Scorer, error) {
 	return cp.Network(interference.New(law))
 }
 
-// checkOptions refuses settings, and a file of results that can't be written, before anything is
-// read or computed.
+// checkOptions refuses settings, and a file of results that can't be written, before anything is read or computed.
 func checkOptions(o *experiment.Options, k *experiment.Kind, json string) error {
 	if o.Seeds == 0 || o.M == 0 {
 		return cli.Usage(fmt.Errorf("--seeds %d, --window %d: at least 1", o.Seeds, o.M))

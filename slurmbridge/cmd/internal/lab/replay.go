@@ -88,8 +88,7 @@ func (t *traceFlags) cards() ([]rlcore.GPUSpec, *contention.Law, error) {
 	return slices.Repeat([]rlcore.GPUSpec{card}, t.gpus), law, nil
 }
 
-// read reads the files and makes the GPUs. What it skipped are rows of the jobs'
-// file that are sound but no use.
+// read reads the files and makes the GPUs. What it skipped are rows of the jobs' file that are sound but no use.
 func (t *traceFlags) read() (_ *experiment.Trace, skipped table.Skipped, err error) {
 	if t.jobs == "" || t.profiles == "" {
 		return nil, nil, cli.Usage(errors.New("--jobs and --profiles are needed"))
