@@ -69,6 +69,10 @@ type pace struct {
 	FollowS float64 `json:"follow_p50_s"`
 }
 
+func (p pace) String() string {
+	return fmt.Sprintf("%.2f of the ideal (fills in %.1f s, follows in %.1f s)", p.Taken, p.FillS, p.FollowS)
+}
+
 // drawn are the figures of one shape and seed.
 type drawn struct {
 	Shape  string `json:"shape"`
@@ -99,7 +103,7 @@ func flow(c *cobra.Command, o *options) error {
 				return fmt.Errorf("%s, seed %d: %w", d.Shape, seed, err)
 			}
 			all = append(all, d)
-			fmt.Fprintf(out, "%-5s seed %d  plain %+v  bridge %+v  %d on a wrong GPU\n", d.Shape, seed, d.Plain, d.Bridge,
+			fmt.Fprintf(out, "%-5s seed %d  plain %v, bridge %v, %d on a wrong GPU\n", d.Shape, seed, d.Plain, d.Bridge,
 				d.WrongGPU)
 			if err := cluster.WriteJSON(o.json, all); err != nil {
 				return err
