@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -316,6 +318,7 @@ func newWire(to string) (*Wire, error) {
 		return nil, err
 	}
 	w, on := &Wire{}, httputil.NewSingleHostReverseProxy(at)
+	on.ErrorLog = log.New(io.Discard, "", 0) // a killed bridge answers nothing: that is the campaign's own doing
 	w.Server = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		cut := w.cut
