@@ -14,7 +14,7 @@ import (
 // GPUSpec describes a kind of card and its sharing rules.
 type GPUSpec struct {
 	Model      string  `json:"model"`       // as in gres.conf's Type, e.g. "titanxp"
-	MemMiB     float64 `json:"mem_mib"`     // device memory, MiB
+	MemMiB     float64 `json:"mem_mib"`     // device memory, MiB; 0 = unknown
 	PCIeMBps   float64 `json:"pcie_mbps"`   // throughput of the link, both directions together, MB/s; 0 = unknown
 	SameUser   bool    `json:"same_user"`   // all sharers must belong to one user (MPS before Volta)
 	MaxClients int     `json:"max_clients"` // most jobs at a time; 0 = only the guard's limit
@@ -27,6 +27,14 @@ type GPUSpec struct {
 // TitanXp is the thesis's card: Pascal, 12 GB, PCIe 3.0 x16 (32 GB/s by the thesis, both directions). Before Volta, MPS
 // serves one user and 16 clients.
 var TitanXp = GPUSpec{Model: "titanxp", MemMiB: 12196, PCIeMBps: 32000, SameUser: true, MaxClients: 16}
+
+// MemPart is an amount of device memory, MiB, as a part of the card's; all of it where the card's isn't known.
+func (s *GPUSpec) MemPart(mib float64) float64 {
+	if !(s.MemMiB > 0) {
+		return 1
+	}
+	return mib / s.MemMiB
+}
 
 // GPUSet is a set of GPUs that jobs may use.
 type GPUSet = schedule.GPUSet

@@ -102,7 +102,7 @@ func demand(j *rlcore.Job, spec *rlcore.GPUSpec) [4]float64 {
 		return [4]float64{1, 1, 1, 1}
 	}
 	p := j.Profile.Peak()
-	d := [4]float64{p.GPU, p.MemMiB / spec.MemMiB, p.Core, 0}
+	d := [4]float64{p.GPU, spec.MemPart(p.MemMiB), p.Core, 0}
 	if spec.PCIeMBps > 0 {
 		d[3] = p.PCIeMBps / spec.PCIeMBps
 	}

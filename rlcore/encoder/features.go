@@ -140,7 +140,9 @@ func (f *Features) figures(j *rlcore.Job, spec *rlcore.GPUSpec) jobFigures {
 		return x
 	}
 	mean, peak := p.Mean(), p.Peak()
-	x := jobFigures{work: p.DurationS, gpu: mean.GPU, mem: mean.MemMiB / spec.MemMiB, peak: peak.MemMiB / spec.MemMiB}
+	x := jobFigures{
+		work: p.DurationS, gpu: mean.GPU, mem: spec.MemPart(mean.MemMiB), peak: spec.MemPart(peak.MemMiB),
+	}
 	if spec.PCIeMBps > 0 {
 		x.pcie = mean.PCIeMBps / spec.PCIeMBps
 	}
@@ -207,7 +209,7 @@ func (f *Features) encodeContext(w *rlcore.Window) {
 		running += left
 		soonest, latest = min(soonest, left*f.group.Pred[i].Slowdown), max(latest, left*f.group.Pred[i].Slowdown)
 		if r.Profile != nil {
-			held += r.Profile.Peak().MemMiB / spec.MemMiB
+			held += spec.MemPart(r.Profile.Peak().MemMiB)
 		}
 	}
 	if len(card.Running) == 0 {

@@ -160,7 +160,7 @@ func (e *Images) draw(tl *timeline, j *rlcore.Job, done, left float64, spec *rlc
 			u = j.Profile.At(done + (float64(t)+0.5)*e.StepS)
 		}
 		tl[resGPU][t] += Units * u.GPU
-		tl[resMem][t] += Units * u.MemMiB / spec.MemMiB
+		tl[resMem][t] += Units * spec.MemPart(u.MemMiB)
 		tl[resCore][t] += Units * u.Core
 		if spec.PCIeMBps > 0 {
 			tl[resPCIe][t] += Units * u.PCIeMBps / spec.PCIeMBps

@@ -57,6 +57,9 @@ func state(t *rapid.T, known, long bool) *rlcore.State {
 		if rapid.IntRange(0, 4).Draw(t, "link") == 0 {
 			card.Spec.PCIeMBps = 0
 		}
+		if rapid.IntRange(0, 4).Draw(t, "memory") == 0 {
+			card.Spec.MemMiB = 0
+		}
 		for i := range rapid.IntRange(0, 4).Draw(t, "running") {
 			r := rlcore.Running{Job: rlcore.Job{ID: fmt.Sprint("r", i), Profile: pick()}, Shares: 20}
 			if r.Profile != nil {
