@@ -64,6 +64,9 @@ guard. Loads are parts of what the GPUs do without sharing.`,
 				if !c.Flags().Changed("window") {
 					f.M = rlcore.DefaultWindow
 				}
+				if f.quick && !c.Flags().Changed("jobs") {
+					f.Jobs = 100
+				}
 				if c.Flags().Changed("objective") {
 					return cli.Usage(errors.New("--worlds is about the turnaround alone"))
 				}
@@ -97,7 +100,7 @@ func (s *shared) experiment(ctx context.Context, f *experimentFlags, kind *exper
 	o := f.Options
 	switch {
 	case f.quick && f.worlds:
-		o.Effort, o.Jobs = experiment.Effort{Tune: 2}, 100
+		o.Effort = experiment.Effort{Tune: 2}
 	case f.quick:
 		o.Effort = experiment.Quick
 	}

@@ -46,14 +46,15 @@ func (m *measuredFlags) read(t *experiment.Trace) (known []string, err error) {
 	for _, p := range t.Profiles {
 		known = append(known, p.App)
 	}
-	for file, into := range map[string]*[]trace.Pair{m.pairs: &t.Pairs, m.observed: &t.Observed} {
-		if file != "" {
-			if *into, err = trace.ReadPairsFile(file, known...); err != nil {
-				return nil, err
-			}
+	if m.pairs != "" {
+		if t.Pairs, err = trace.ReadPairsFile(m.pairs, known...); err != nil {
+			return nil, err
 		}
 	}
-	return known, nil
+	if m.observed != "" {
+		t.Observed, err = trace.ReadPairsFile(m.observed, known...)
+	}
+	return known, err
 }
 
 // traceFlags are what a trace is read from.
