@@ -110,6 +110,10 @@ func TestWhatThePromiseAllows(t *testing.T) {
 		w := promised(running(of("r", 1000), 0, 0), varied(of("a", 100), sd))
 		return with(w, func(r *Running) { r.PlainEndS += room })
 	}
+	limited := varied(plainly(of("r", 1000), 300), 1000)
+	limited.LimitS, limited.MaxSlowdown = 500, 9
+	atLimit := window(card(running(limited, 500, 500)[0], running(plainly(of("s", 5000), 90_000), 0, 0)[0]),
+		plainly(of("a", 50), 9000))
 	for _, c := range []struct {
 		name string
 		by   guess
@@ -133,6 +137,8 @@ func TestWhatThePromiseAllows(t *testing.T) {
 		{"company of known length", pairwise(1.5), long(0, 0), []Combo{0, 1}},
 		{"company of unknown length", pairwise(1.5), long(300, 0), []Combo{0}},
 		{"company of unknown length, and much room", pairwise(1.5), long(300, 5000), []Combo{0, 1}},
+		// What it has run next to before isn't counted against a newcomer, even if it is at its limit.
+		{"company that a run at its limit has already", pairwise(1.5), atLimit, []Combo{0, 1}},
 		// A run that has used its grace up gets no second one from each newcomer.
 		{"its grace is left", pairwise(1.5), roomy(0), []Combo{0, 1}},
 		{"its grace is nearly used up", pairwise(1.5), roomy(-80), []Combo{0}},

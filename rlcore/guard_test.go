@@ -227,18 +227,21 @@ func TestProfileValidate(t *testing.T) {
 		t.Error(err)
 	}
 	for name, x := range map[string]func(p *Profile, v float64){
-		"duration_s": func(p *Profile, v float64) { p.DurationS = v },
-		"period_s":   func(p *Profile, v float64) { p.PeriodS = v },
-		"step_s":     func(p *Profile, v float64) { p.StepS = v },
-		"process":    func(p *Profile, v float64) { p.ProcessMiB = v },
-		"past":       func(p *Profile, v float64) { p.Past = []Past{{SoloS: 1, LimitS: v}} },
-		"gpu":        func(p *Profile, v float64) { p.Series[0].GPU = v },
-		"core":       func(p *Profile, v float64) { p.Series[0].Core = v },
-		"mem_mib":    func(p *Profile, v float64) { p.Series[0].MemMiB = v },
-		"pcie_mbps":  func(p *Profile, v float64) { p.Series[0].PCIeMBps = v },
-		"series":     func(p *Profile, v float64) { p.Series = nil },
+		"duration_s":    func(p *Profile, v float64) { p.DurationS = v },
+		"period_s":      func(p *Profile, v float64) { p.PeriodS = v },
+		"step_s":        func(p *Profile, v float64) { p.StepS = v },
+		"process_mib":   func(p *Profile, v float64) { p.ProcessMiB = v },
+		"held_mib":      func(p *Profile, v float64) { p.HeldMiB = v },
+		"duration_sd_s": func(p *Profile, v float64) { p.DurationSD = v },
+		"runs":          func(p *Profile, v float64) { p.Runs = -1 },
+		"past":          func(p *Profile, v float64) { p.Past = []Past{{SoloS: 1, LimitS: v}} },
+		"gpu":           func(p *Profile, v float64) { p.Series[0].GPU = v },
+		"core":          func(p *Profile, v float64) { p.Series[0].Core = v },
+		"mem_mib":       func(p *Profile, v float64) { p.Series[0].MemMiB = v },
+		"pcie_mbps":     func(p *Profile, v float64) { p.Series[0].PCIeMBps = v },
+		"series":        func(p *Profile, v float64) { p.Series = nil },
 	} {
-		for _, v := range []float64{-1, nan(), math.Inf(1)} {
+		for _, v := range []float64{-1, nan(), 1e300, math.Inf(1)} {
 			p := flat("x", 10, 100)
 			x(p, v)
 			if err := p.Validate(); !errors.Is(err, ErrBadProfile) || !strings.Contains(err.Error(), name) {

@@ -45,22 +45,22 @@ const leastLonger = 4
 // runs X > doneS, of the known ones where the profile was Foretold, else of the distribution. limitS = 0: no limit. If
 // all runs took equally long it is DurationS − doneS, and beyond that overrun · doneS.
 func (p *Profile) Left(doneS, limitS float64) float64 {
-	m, s := p.DurationS, p.DurationSD
+	m, sigma := p.DurationS, p.sigma()
 	doneS = max(0, doneS)
 	most := math.Inf(1)
 	if limitS > 0 {
 		most = max(0, limitS-doneS)
 	}
-	if left, known := p.lengths.left(doneS, limitS); known && s > 0 {
+	if left, known := p.lengths.left(doneS, limitS); known && sigma > 0 {
 		return min(most, left) // a mean rounds
 	}
 	switch {
-	case !(s > 0) && doneS < m:
+	case sigma == 0 && doneS < m:
 		return min(most, m-doneS)
-	case !(s > 0):
+	case sigma == 0:
 		return min(most, overrun*doneS)
 	}
-	sigma, zd := p.sigma(), p.z(doneS)
+	zd := p.z(doneS)
 	longer := phi(-zd)
 	if longer < tail {
 		// Mills' ratio: far out, what is left is in proportion to what is done.

@@ -169,14 +169,14 @@ func TestLeftIsAnAmount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flat("a", rapid.Float64Range(1e-3, 1e9).Draw(t, "mean"), 1)
 		p.DurationSD = rapid.SampledFrom([]float64{
-			0, 1e-12, p.DurationS / 100, p.DurationS, 1e3 * p.DurationS,
+			0, 1e-200, 1e-12, p.DurationS / 100, p.DurationS, 1e3 * p.DurationS,
 			math.MaxFloat64, math.Inf(1), math.NaN(),
 		}).Draw(t, "SD")
 		for _, s := range rapid.SliceOfN(rapid.Float64Range(1e-3, 1e9), 0, MostPast).Draw(t, "past") {
 			p.Past = append(p.Past, Past{SoloS: s, LimitS: rapid.SampledFrom([]float64{0, 3600, 86400}).Draw(t, "its limit")})
 		}
 		p = p.Foretold("", rapid.SampledFrom([]float64{0, 3600}).Draw(t, "limit of the run"))
-		done, limit := rapid.Float64Range(0, 1e10).Draw(t, "done"),
+		done, limit := rapid.OneOf(rapid.Float64Range(0, 1e10), rapid.Just(p.DurationS)).Draw(t, "done"),
 			rapid.SampledFrom([]float64{0, 1, 3600, 1e9}).Draw(t, "limit")
 		left := p.Left(done, limit)
 		if !(left >= 0) || math.IsInf(left, 1) || limit > 0 && left > max(0, limit-done) {

@@ -37,6 +37,16 @@ func TestNeedIsNeverBelowThePeak(t *testing.T) {
 	}
 }
 
+// A moment that no int holds is beyond the run: its memory is that of the run's end, not of its start.
+func TestUseBeyondARun(t *testing.T) {
+	p := holds(1, 2)
+	for at, want := range map[float64]int{-1: 0, 1.5: 1, 2: 1, 1e300: 1, math.Inf(1): 1, math.Inf(-1): 0, math.NaN(): 0} {
+		if got := p.Index(at); got != want {
+			t.Errorf("after %v s: point %d, want %d", at, got, want)
+		}
+	}
+}
+
 // Whatever joins whatever in whatever order: all of them may take what they are held to at
 // once and the card has it, and none is held to less than it needs.
 func TestMemoryLimitsFitTheCard(t *testing.T) {

@@ -68,9 +68,12 @@ func (i Identity) Compare(j Identity) int {
 // ErrBadProfile marks a profile with an impossible figure.
 var ErrBadProfile = errors.New("bad profile")
 
+// mostAmount bounds times, memory and traffic, in any unit: sums and squares of impossible ones have no end.
+const mostAmount = 1e15
+
 // Validate returns an error that wraps ErrBadProfile and names the impossible figure, or nil.
 func (p *Profile) Validate() error {
-	amount := func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
+	amount := func(v float64) bool { return v >= 0 && v <= mostAmount }
 	positive := func(v float64) bool { return amount(v) && v > 0 }
 	fraction := func(v float64) bool { return v >= 0 && v <= 1 }
 	var err error
@@ -82,7 +85,11 @@ func (p *Profile) Validate() error {
 	check("duration_s", p.DurationS, positive(p.DurationS))
 	check("period_s", p.PeriodS, positive(p.PeriodS))
 	check("step_s", p.StepS, amount(p.StepS))
-	check("processes or process_mib", float64(p.Processes), p.Processes >= 0 && amount(p.ProcessMiB))
+	check("duration_sd_s", p.DurationSD, amount(p.DurationSD))
+	check("runs", float64(p.Runs), p.Runs >= 0)
+	check("processes", float64(p.Processes), p.Processes >= 0)
+	check("process_mib", p.ProcessMiB, amount(p.ProcessMiB))
+	check("held_mib", p.HeldMiB, amount(p.HeldMiB))
 	check("the length of past", float64(len(p.Past)), len(p.Past) <= MostPast)
 	for _, x := range p.Past {
 		check("past", x.SoloS, positive(x.SoloS))
@@ -157,8 +164,11 @@ func (p *Profile) At(t float64) Use { return p.Series[p.Index(t)] }
 
 // Index returns the index in Series of the use after t seconds of solo work.
 func (p *Profile) Index(t float64) int {
-	i := int(t / p.PeriodS)
-	return max(0, min(i, len(p.Series)-1))
+	at := t / p.PeriodS
+	if !(at > 0) {
+		return 0
+	}
+	return int(min(at, float64(len(p.Series)-1))) // what no int holds, a conversion may make negative
 }
 
 // fields are the resources of a Use.

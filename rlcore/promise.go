@@ -353,20 +353,21 @@ func (p *promise) leavesForeign(r *Rules, w *Window, c Combo) bool {
 // how much room each has.
 func (p *promise) membersKeep(r *Rules, w *Window, c Combo) bool {
 	p.risk = p.risk[:0]
-	keeps := func(j *Job, doneS, leftS, plainlyS, atLeastS float64) bool { // atLeastS = 0: it joins
+	keeps := func(j *Job, doneS, leftS, plainlyS, atLeastS float64, joins bool) bool {
 		most := r.endsBy(j, plainlyS, w.State.NowS)
-		p.risk = append(p.risk, member{doneS, max(0, most-leftS), atLeastS == 0})
+		p.risk = append(p.risk, member{doneS, max(0, most-leftS), joins})
 		return p.endS[len(p.risk)-1] <= max(atLeastS, most)+rounding
 	}
 	for i := range w.Card().Running {
 		x, k := &w.Card().Running[i], len(p.risk)
-		if x.Profile != nil && !keeps(&x.Job, x.DoneS, p.leftS[k], x.expectedS()-x.ElapsedS, p.cards[w.GPU].endS[k]) {
+		if x.Profile != nil &&
+			!keeps(&x.Job, x.DoneS, p.leftS[k], x.expectedS()-x.ElapsedS, p.cards[w.GPU].endS[k], false) {
 			return false
 		}
 	}
 	for i, at := range w.Jobs {
 		j := w.Job(i)
-		if c.Has(i) && j.Profile != nil && !keeps(j, 0, p.takesS[i], p.ahead.starts[at]+p.takesS[i], 0) {
+		if c.Has(i) && j.Profile != nil && !keeps(j, 0, p.takesS[i], p.ahead.starts[at]+p.takesS[i], 0, true) {
 			return false
 		}
 	}

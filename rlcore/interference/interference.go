@@ -236,9 +236,9 @@ const AloneFor = 24 * time.Hour
 // co-runners along.
 func (m *Model) KeepAlone(of rlcore.Identity, at time.Time) { m.alone.Put(of, at) }
 
-// LetShare revokes KeepAlone once AloneFor is over.
+// LetShare revokes KeepAlone once AloneFor is over; or where it lies that far ahead, by a clock that was wrong.
 func (m *Model) LetShare(of rlcore.Identity, at time.Time) {
-	if since, ok := m.alone.Get(of); ok && at.Sub(since) >= AloneFor {
+	if since, ok := m.alone.Get(of); ok && at.Sub(since).Abs() >= AloneFor {
 		m.alone.Delete(of)
 	}
 }

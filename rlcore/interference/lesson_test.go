@@ -109,6 +109,10 @@ func TestForgive(t *testing.T) {
 	if m.LetShare(id("b"), at.Add(AloneFor)); m.Forbidden(nil, ps) {
 		t.Error("it may not share a day later")
 	}
+	m.KeepAlone(id("b"), at.AddDate(10, 0, 0))
+	if m.LetShare(id("b"), at); m.Forbidden(nil, ps) {
+		t.Error("a clock that was ten years ahead keeps it alone for ten years")
+	}
 }
 
 func id(app string) rlcore.Identity { return rlcore.Identity{App: app} }

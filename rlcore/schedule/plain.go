@@ -284,7 +284,7 @@ func (x *plainJob) took(doneS, nowS float64) float64 {
 // a factor of 2 at most.
 func Took(doneS, ranS, expectedS, spread float64) float64 {
 	slow := math.Log(ranS / doneS)
-	if !(slow > alone) || !(expectedS > 0) || math.IsInf(expectedS, 1) {
+	if !(doneS > 0 && slow > alone && expectedS > 0) || math.IsInf(expectedS, 1) {
 		return doneS
 	}
 	by := math.Log(doneS/expectedS) * slow * slow / (slow*slow + spread*spread)

@@ -132,6 +132,12 @@ func TestPlainTookIsBetween(t *testing.T) {
 	})
 }
 
+func TestTookOfARunOfWhichNothingIsKnown(t *testing.T) {
+	if took := Took(0, 100, 50, 1); took != 0 {
+		t.Errorf("it took %v", took)
+	}
+}
+
 // Jobs that run in reality keep their place while those that wait grow older.
 func TestPlainAges(t *testing.T) {
 	p := NewPlain("0")
