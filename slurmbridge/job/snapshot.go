@@ -449,6 +449,9 @@ var (
 type Slurm interface {
 	// Poll reads queue and nodes. Returns ErrDown if slurmctld doesn't answer.
 	Poll(ctx context.Context) (*Snapshot, error)
+	// Jobs reads at least the named jobs again, without their GPUs; jobs that are gone are missing in the answer. Returns
+	// ErrDown.
+	Jobs(ctx context.Context, refs []string) ([]Job, error)
 	// UpdateAll changes pending jobs, and the time limits of running ones: many updates with few commands, each of other
 	// jobs, in no order but that of the tasks of an array. It returns an error for each update, nil = made: ErrNoJob if
 	// one of several jobs is gone (the rest may have been changed: poll again), ErrRefused, ErrDown.

@@ -16,7 +16,7 @@ import (
 // apply carries a plan out. A group is written down before its first change and again
 // after its last, so that a bridge that finds it half made can restore it.
 func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
-	settled := true
+	settled := b.keepEdits(ctx, p)
 	b.comments.keepForeign(p.Repairs)
 	repairs := release.Merge(p.Repairs)
 	for i, err := range b.sendAll(ctx, repairs) {
@@ -45,6 +45,37 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 		return
 	}
 	b.makeGroups(ctx, p, of)
+}
+
+// keepEdits takes from a plan the jobs that their owners or an admin have changed since the poll, which may be seconds
+// ago: the bridge would undo the change. With such a job go all groups of its node, since their shares were chosen
+// together. The next poll shows the jobs as they are. settled: none of them was to be restored.
+func (b *Bridge) keepEdits(ctx context.Context, p *job.Plan) (settled bool) {
+	var refs []string
+	for _, c := range p.Changes() {
+		refs = append(refs, c.Update.Jobs...)
+	}
+	if len(refs) == 0 || b.acting() != job.Active {
+		return true
+	}
+	slices.Sort(refs)
+	edited := b.comments.readAgain(ctx, slices.Compact(refs))
+	isEdited := func(ref string) bool { return edited[ref] }
+	settled = true
+	p.Repairs = slices.DeleteFunc(p.Repairs, func(c job.Change) bool {
+		drop := slices.ContainsFunc(c.Update.Jobs, isEdited)
+		settled = settled && !(drop && c.Step == job.StepRestore)
+		return drop
+	})
+	nodes := map[string]bool{}
+	for i := range p.Groups {
+		g := &p.Groups[i].Group
+		nodes[g.Node] = nodes[g.Node] || g.Node != "" && slices.ContainsFunc(g.Refs(), isEdited)
+	}
+	p.Groups = slices.DeleteFunc(p.Groups, func(g job.PlannedGroup) bool {
+		return nodes[g.Group.Node] || slices.ContainsFunc(g.Group.Refs(), isEdited)
+	})
+	return settled
 }
 
 // making is a planned group, and whether one of its changes has failed: the next poll then restores its members.

@@ -16,10 +16,10 @@ import (
 const mostWritten = 20
 
 // comments writes jobs' AdminComments. Admins and tools may write them at any time (scancel --admin-comment, from 25.11
-// on): one that isn't the bridge's by the last poll is never replaced.
+// on): one that isn't the bridge's right before a change is never replaced.
 type comments struct {
 	*Bridge
-	jobs map[string]*job.Job // of the last poll
+	jobs map[string]*job.Job // as they were last read
 	said map[string]string   // what the bridge wrote last, without the note of the job's defaults
 }
 
@@ -30,6 +30,26 @@ func (c *comments) look(jobs []job.Job) {
 		c.jobs[jobs[i].Ref] = &jobs[i]
 	}
 	maps.DeleteFunc(c.said, func(ref, _ string) bool { return c.jobs[ref] == nil })
+}
+
+// readAgain reads jobs again before they are changed. edited holds those that somebody has changed since they were read
+// last, in what the bridge may set. If they can't be read they count as they were.
+func (c *comments) readAgain(ctx context.Context, refs []string) (edited map[string]bool) {
+	jobs, err := c.Slurm.Jobs(ctx, refs)
+	if err != nil {
+		c.Log.Warn("jobs not read again before they are changed", "err", err)
+	}
+	edited = map[string]bool{}
+	for i := range jobs {
+		is := &jobs[i]
+		if was := c.jobs[is.Ref]; was != nil {
+			edited[is.Ref] = is.State == was.State && (is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes ||
+				is.Dependency.Raw != was.Dependency.Raw || !is.Eligible.Equal(was.Eligible) || is.TimeLimit != was.TimeLimit ||
+				(is.Priority == 0) != (was.Priority == 0))
+			c.jobs[is.Ref] = is
+		}
+	}
+	return edited
 }
 
 // foreign reports whether a job has an AdminComment that the bridge didn't write.
@@ -49,10 +69,15 @@ func (c *comments) written(ref string) string {
 // write says in jobs' AdminComments what became of them, a few at a time, and
 // only where the bridge wrote the last one. It comes last in a tick: nothing waits for it.
 func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
+	texts := comment.Texts(p, in, c.written)
+	maps.DeleteFunc(texts, func(ref, text string) bool {
+		return c.jobs[ref] == nil || c.foreign(ref) || c.written(ref) == text
+	})
+	c.readAgain(ctx, slices.Collect(maps.Keys(texts)))
 	byText := map[string][]string{}
-	for ref, text := range comment.Texts(p, in, c.written) {
-		if j := c.jobs[ref]; j != nil && !c.foreign(ref) && c.written(ref) != text {
-			text = j.Note.Comment(strings.TrimPrefix(text, job.CommentPrefix))
+	for ref, text := range texts {
+		if !c.foreign(ref) {
+			text = c.jobs[ref].Note.Comment(strings.TrimPrefix(text, job.CommentPrefix))
 			byText[text] = append(byText[text], ref)
 		}
 	}

@@ -50,6 +50,64 @@ func TestAdminComments(t *testing.T) {
 	must.Equal(t, m.words, said, "comments, while nothing has happened")
 }
 
+// What an admin or an owner changes between a poll and the bridge's change stays as they made it: an AdminComment, and
+// whatever else the bridge would set.
+func TestEditsBetweenPollAndChange(t *testing.T) {
+	later := time.Hour
+	for name, c := range map[string]struct {
+		edit func(m *model, j *mjob)
+		kept func(m *model, j *mjob) bool
+	}{
+		"an AdminComment": {
+			func(_ *model, j *mjob) { j.said = "for the demo" },
+			func(_ *model, j *mjob) bool { return j.said == "for the demo" && j.State == job.Running },
+		},
+		"a dependency": {
+			func(m *model, j *mjob) { m.depend(j, j.Dependency.Raw+",afterok:101") },
+			func(_ *model, j *mjob) bool { return j.State == job.Pending && j.Dependency.Has("afterok", "101") },
+		},
+		"a begin time": {
+			func(m *model, j *mjob) { j.Eligible = m.now.Add(later) },
+			func(m *model, j *mjob) bool { return j.State == job.Pending && j.Eligible.Sub(m.now) > later/2 },
+		},
+		"shares": {
+			func(_ *model, j *mjob) { j.Request.Count, j.Request.Raw = 70, "gres:mps:70" },
+			func(_ *model, j *mjob) bool { return j.Request.Count == 70 },
+		},
+	} {
+		m := newModel(node("n1", 1, 8), node("n2", 1, 8))
+		m.submit("bob", 2*time.Hour, app("resnet", 7200, 1, 12000), false)
+		b := bridge(m, m.mem)
+		tick(t, b, m, time.Second)
+		one, two := m.pair(time.Hour)
+		m.polled = func() {
+			c.edit(m, two)
+			m.polled = nil
+		}
+		tick(t, b, m, 5*time.Second)
+		must.Equal(t, one.State, job.Running, "%s: the other job", name)
+		if !c.kept(m, two) {
+			t.Errorf("%s: job %s, %s, depends on %q, may start at %v, requests %s, AdminComment %q", name, two.Ref, two.State,
+				two.Dependency.Raw, two.Eligible, two.Request.Raw, two.said)
+		}
+	}
+}
+
+// Nor is an admin's AdminComment replaced by what the bridge says of a job that has started.
+func TestCommentsOfRunningJobs(t *testing.T) {
+	m, b := started(t, node("n1", 1, 8))
+	one, two := m.pair(time.Hour)
+	m.polled = func() {
+		if one.State == job.Running {
+			one.said, m.polled = "seen by an admin", nil
+		}
+	}
+	tick(t, b, m, 5*time.Second)
+	bothRun(t, one, two)
+	must.Equal(t, one.said, "seen by an admin")
+	must.Equal(t, strings.Contains(two.said, "together"), true, "the other says %q", two.said)
+}
+
 // What was announced of a job and became untrue doesn't stay: it says where it runs instead.
 func TestUntrueCommentsGo(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8), node("n2", 1, 8))

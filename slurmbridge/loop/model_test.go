@@ -78,6 +78,7 @@ type model struct {
 	oneNode   map[string]int
 	remembers time.Duration // see Snapshot
 	frozen    *job.Snapshot // what polls show instead of what is so; nil = what is so
+	polled    func()        // after a poll; nil = nothing
 	hangs     bool          // it answers no change before the command is ended
 	updates   int
 	words     int // AdminComments written
@@ -373,7 +374,22 @@ func (m *model) on(node string, gpu int) []*mjob {
 	return m.running(func(j *mjob) bool { return j.Nodes == node && j.gpu == gpu })
 }
 
-func (m *model) Poll(context.Context) (*job.Snapshot, error) {
+func (m *model) Poll(ctx context.Context) (*job.Snapshot, error) {
+	if m.polled != nil {
+		defer m.polled()
+	}
+	return m.show(ctx)
+}
+
+func (m *model) Jobs(ctx context.Context, refs []string) ([]job.Job, error) {
+	s, err := m.show(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(s.Jobs), func(j job.Job) bool { return !slices.Contains(refs, j.Ref) }), nil
+}
+
+func (m *model) show(context.Context) (*job.Snapshot, error) {
 	switch {
 	case m.down:
 		return nil, job.ErrDown

@@ -327,6 +327,19 @@ func TestUpdateAll(t *testing.T) {
 	for ref, w := range want {
 		must.Equal(t, seen{jobs[ref].Request.Count, jobs[ref].AdminComment}, w, "job %s", ref)
 	}
+	// Read again one by one, or together with a job that never was, they are the same.
+	for _, refs := range [][]string{{one}, {array + "_3"}, {one, array + "_3", array + "_4", "9999"}} {
+		got := map[string]job.Job{}
+		for _, j := range must.Get(c.Jobs(t.Context(), refs))(t) {
+			got[j.Ref] = j
+		}
+		for _, ref := range refs {
+			if was := jobs[ref]; was != nil {
+				must.Equal(t, got[ref], *was, "job %s, read again with %v", ref, refs)
+			}
+		}
+	}
+	must.Equal(t, must.Get(c.Jobs(t.Context(), []string{"9999"}))(t), nil, "a job that never was")
 }
 
 // newGate creates a gate of an hour.
