@@ -151,12 +151,19 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	case runCtx.Err() != nil:
 		ce.Kind, ce.Stderr = job.ErrDown, fmt.Sprintf("no answer within %v", limit)
 	case errors.As(err, &exit):
-		ce.Code, ce.Kind = exit.ExitCode(), text.ErrorKind(stderr)
+		if ce.Code, ce.Kind = exit.ExitCode(), text.ErrorKind(stderr); broken(ce.Code) {
+			ce.Kind, ce.Stderr = job.ErrDown, strings.TrimSpace(exit.String()+" "+ce.Stderr)
+		}
 	default: // the program could not be started at all
 		return out, stderr, fmt.Errorf("%s: %w: %w", cmd.name, job.ErrDown, err)
 	}
 	return out, stderr, ce
 }
+
+// broken reports whether a command with this exit status didn't run to its end, so that nobody has refused anything: a
+// signal killed it (-1, or from 128 on what a wrapper called), or it couldn't start, as while Slurm is upgraded (126,
+// 127).
+func broken(status int) bool { return status < 0 || status >= 126 && status < 128+65 }
 
 // verb is a word of scontrol's language.
 var verb = regexp.MustCompile(`^[a-z_]+$`)

@@ -206,6 +206,7 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	poll := func(c *Client) (string, error) { _, err := c.Poll(t.Context()); return "", err }
+	change := update(job.Update{Jobs: []string{"1"}, StartNow: true})
 	first, place := "scontrol|update|JobId=7|Priority=4294967293", "scontrol|update|JobId=7|Partition=a,b"
 	const fails = `case "$2" in *7*) echo "Invalid job id specified for job 7" >&2; exit 1;;
 *8*) echo "Job dependency problem for job 8" >&2; exit 1;; esac`
@@ -282,6 +283,12 @@ exit 1;; esac`,
 "scontrol show federation") printf 'Federation: both\nSelf:       a:10.0.0.1:6817 ID:1 FedState:ACTIVE Features:\n';;
 "sbatch --clusters=a "*) echo "77;a";; "sbatch "*) echo 78;; esac`,
 			do: create, says: "77",
+		},
+		"a command that is killed has refused nothing": {script: "kill -KILL $$", do: change, err: job.ErrDown},
+		"a wrapper whose command is killed":            {script: "exit 137", do: change, err: job.ErrDown},
+		"a command without its libraries": {
+			script: `echo "scontrol: error while loading shared libraries: libslurmfull.so" >&2; exit 127`,
+			do:     change, err: job.ErrDown,
 		},
 		"a slurmctld that is down": {
 			script: `echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`,
