@@ -121,6 +121,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // answerWith answers with a refusal or, without one, with a result.
 func answerWith(w http.ResponseWriter, no *refusal, result string, status int) {
 	if no != nil {
+		w.Header().Set(resultHeader, "refused")
 		http.Error(w, no.text, no.status)
 		return
 	}

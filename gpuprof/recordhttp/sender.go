@@ -113,10 +113,11 @@ func (s *Sender) post(ctx context.Context, path string, body []byte, encoding st
 
 // answer makes an error of what the controller said; nil = it has the record.
 func answer(resp *http.Response, text string) error {
+	ours := resp.Header.Get(resultHeader) != ""
 	switch status := resp.StatusCode; {
-	case resp.Header.Get(resultHeader) != "" && status < 300:
+	case ours && status < 300:
 		return nil
-	case status == http.StatusRequestEntityTooLarge, status == http.StatusUnprocessableEntity:
+	case ours && (status == http.StatusRequestEntityTooLarge || status == http.StatusUnprocessableEntity):
 		return fmt.Errorf("%w: %s", ErrRefused, text)
 	case status == http.StatusUnauthorized && resp.Header.Get("WWW-Authenticate") != "":
 		text = "its web_config asks for a user and a password: give them as basic_auth in the file that controller_config " +
@@ -125,7 +126,7 @@ func answer(resp *http.Response, text string) error {
 		text = "it speaks TLS: the setting controller begins with https://"
 	case status >= 300 && status < 400:
 		text = fmt.Sprintf("it sends us to %q: name that in the setting controller", resp.Header.Get("Location"))
-	case status < 300 || status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
+	case !ours && status < 500:
 		text = "is slurmbridge serve there, of this release, and not another program? See the setting controller"
 	}
 	return &AnswerError{resp.StatusCode, text}
@@ -140,7 +141,8 @@ const (
 // idleTimeout bounds one try to report idle jobs: the next report is due soon.
 const idleTimeout = 10 * time.Second
 
-// resultHeader of an answer says what became of the record. Without it a 200 is some other server's.
+// resultHeader of an answer says what became of the record. Without it the answer is another server's, such as a
+// proxy's, which can neither take a record nor refuse it for good.
 const resultHeader = "Slurmbridge-Record"
 
 // Bounds of a record on the wire and unpacked, bytes. The longest series and 1024

@@ -2,6 +2,7 @@ package recordhttp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -116,6 +117,10 @@ func TestTroubleOnTheWay(t *testing.T) {
 			<-enough
 		case strings.HasPrefix(r.URL.Path, "/none"):
 			http.NotFound(w, r)
+		case strings.HasPrefix(r.URL.Path, "/large"):
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+		case strings.HasPrefix(r.URL.Path, "/bad"):
+			w.WriteHeader(http.StatusUnprocessableEntity)
 		}
 	}))
 	defer other.Close()
@@ -128,12 +133,15 @@ func TestTroubleOnTheWay(t *testing.T) {
 		{"another server", other.URL, "another program"},
 		{"no such page", other.URL + "/none", "another program"},
 		{"moved", other.URL + "/moved", `"https://head:9797/"`},
+		{"too large for a proxy", other.URL + "/large", "another program"},
+		{"another program's refusal", other.URL + "/bad", "another program"},
 	} {
 		s := &Sender{URL: c.url, Credentials: &fake{}, Client: client}
 		if c.name == "too slow" {
 			s.Timeout = 50 * time.Millisecond
 		}
-		if err := s.Send(context.Background(), record(7)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := s.Send(context.Background(), record(7)); !strings.Contains(fmt.Sprint(err), c.want) ||
+			errors.Is(err, ErrRefused) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
