@@ -60,7 +60,8 @@ type node struct {
 	handler   recordhttp.Handler
 }
 
-func newNode(t *testing.T) *node {
+// newNode has certificates that are valid for so long.
+func newNode(t *testing.T, valid time.Duration) *node {
 	t.Helper()
 	m := mungetest.Start(t, mungetest.Key, 0)
 	n := &node{t: t, dir: t.TempDir(), spoil: func() int { return 0 }}
@@ -69,7 +70,7 @@ func newNode(t *testing.T) *node {
 	n.store = must.Get(store.Open(t.Context(), filepath.Join(n.dir, "db")))(t)
 	t.Cleanup(func() { n.store.Close() })
 	a := tlstest.New(t)
-	a.Issue(t, "host", time.Now().Add(time.Hour), "127.0.0.1")
+	a.Issue(t, "host", time.Now().Add(valid), "127.0.0.1")
 	n.client = filepath.Join(a.Dir, "client.yml")
 	web := filepath.Join(a.Dir, "web.yml")
 	const both = "cert_file: host.pem, key_file: host.key, "
@@ -174,7 +175,7 @@ func TestKilledWhileDelivering(t *testing.T) {
 		t.Skip("takes more than 5 s")
 	}
 	const jobs, kills = 80, 12
-	n := newNode(t)
+	n := newNode(t, time.Hour)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	src := rand.New(rand.NewPCG(seed, 1))
@@ -236,4 +237,12 @@ func TestKilledWhileDelivering(t *testing.T) {
 		resp.Body.Close()
 		t.Error("metrics are shown without a certificate")
 	}
+}
+
+// An agent whose certificate has expired runs: jobs are recorded, whoever may read its metrics.
+func TestExpiredCertificate(t *testing.T) {
+	n := newNode(t, -time.Hour)
+	n.start()
+	n.until("listening", n.listens)
+	n.until("ready", func() bool { _, err := os.Stat(filepath.Join(string(n.run), "gpus.json")); return err == nil })
 }

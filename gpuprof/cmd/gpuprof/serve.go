@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -55,7 +56,7 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := webconfig.Check(cfg.WebConfig, time.Now()); err != nil {
+	if err := web.Validate(cfg.WebConfig); err != nil {
 		return fmt.Errorf("web-config: %w", err)
 	}
 	var l net.Listener // for metrics

@@ -18,6 +18,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -169,7 +170,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 			v.close(old)
 		}
 	}()
-	if err := webconfig.Check(cfg.WebConfig, time.Now()); err != nil {
+	if err := web.Validate(cfg.WebConfig); err != nil {
 		return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("web_config"), err))
 	}
 	allowed, err := recordUsers(cfg)
