@@ -33,10 +33,10 @@ type Agent struct {
 	// Period is the time between two samples, on average at least; see pace. Default 1 s.
 	Period time.Duration
 	// Driver opens and closes the GPUs, which others can neither reset nor cut up nor get another driver for while they
-	// are open. The agent closes them while no job is there. nil = they stay open. Where they were cut into other MIG
-	// instances, Devices are new.
+	// are open. The agent closes them while no job is there. nil = they stay open. Where their compute mode or their MIG
+	// instances have changed, Devices are new.
 	Driver interface {
-		Acquire() (recut bool, err error)
+		Acquire() (anew bool, err error)
 		Release() error
 		Devices() []nvml.Device
 	}
@@ -207,14 +207,22 @@ func (a *Agent) list() error {
 		}
 	}
 	a.cards = len(cards)
-	for i, g := range before { // what is no more stays for the records of the jobs that it had
-		for _, t := range a.jobs {
-			if t.has(i) {
-				g.missing, a.gpus[i] = true, g
-			}
-		}
+	for i, g := range before {
+		g.missing, a.gpus[i] = true, g
+		a.forget(i)
 	}
 	return a.Dir.WriteCards(cards)
+}
+
+// forget drops a GPU that is no more, and its failure, unless it is needed for the record of a job that had it.
+func (a *Agent) forget(i int) {
+	delete(a.broken, i)
+	for _, t := range a.jobs {
+		if t.has(i) {
+			return
+		}
+	}
+	delete(a.gpus, i)
 }
 
 // Run watches until ctx ends. While no job is there it sleeps.
@@ -300,19 +308,19 @@ func (a *Agent) acquire() error {
 	return a.open()
 }
 
-// open opens the GPUs, or looks at them again, and lists them anew where they were cut into other MIG instances. Where
-// they are others, or have another driver, the agent has to start anew.
+// open opens the GPUs, or looks at them again, and lists them anew where their compute mode or their MIG instances have
+// changed. Where they are others, or have another driver, the agent has to start anew.
 func (a *Agent) open() error {
-	recut, err := a.Driver.Acquire()
+	anew, err := a.Driver.Acquire()
 	if err != nil {
 		return fmt.Errorf("open the GPUs: %w", err)
 	}
 	a.released = false
-	if a.cut = prolog.Cut(a.Proc); !recut {
+	if a.cut = prolog.Cut(a.Proc); !anew {
 		return nil
 	}
 	a.Devices = a.Driver.Devices()
-	a.Log.Info("the GPUs are cut into other MIG instances", "instances", a.cut)
+	a.Log.Info("the GPUs have another compute mode, or are cut into other MIG instances", "instances", a.cut)
 	err = a.list()
 	a.scan()
 	return err

@@ -23,7 +23,7 @@ type driver struct {
 
 func (d *driver) Release() error { d.closed = true; return nil }
 
-func (d *driver) Acquire() (recut bool, err error) {
+func (d *driver) Acquire() (anew bool, err error) {
 	if d.changed == nil {
 		d.closed = false
 		d.opened++

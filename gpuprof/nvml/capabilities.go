@@ -73,6 +73,14 @@ var modes = map[gonvml.ComputeMode]string{
 	gonvml.COMPUTEMODE_EXCLUSIVE_PROCESS: Exclusive, gonvml.COMPUTEMODE_PROHIBITED: "prohibited",
 }
 
+// mode is the compute mode of a GPU or an instance, "" = unknown.
+func (l *Library) mode(h gonvml.Device) string {
+	if mode, ok := ask(l, "nvmlDeviceGetComputeMode", h.GetComputeMode); ok {
+		return modes[mode]
+	}
+	return ""
+}
+
 // Exclusive is the compute mode in which one process at a time has a context of its own on a GPU. An MPS server is such
 // a process, and its clients are not.
 const Exclusive = "exclusive_process"
@@ -99,10 +107,7 @@ func (l *Library) capabilities(h gonvml.Device) Capabilities {
 		}
 	}
 	c.MPS = mpsRules(major, l.cuda)
-	if mode, ok := ask(l, "nvmlDeviceGetComputeMode", h.GetComputeMode); ok {
-		c.Mode = modes[mode]
-	}
-	c.GroupLimits = l.found(setLimits)
+	c.Mode, c.GroupLimits = l.mode(h), l.found(setLimits)
 	c.Answers, c.Refusals = l.answers(h)
 	return c
 }
@@ -187,7 +192,7 @@ func (m *MIG) settle() {
 func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
 	card, i := of.gpu, Instance{
 		UUID: l.uuid(h), GPUInstance: -1, ComputeInstance: -1, MemMiB: l.memory(h),
-		model: l.name(h),
+		model: l.name(h), mode: l.mode(h),
 	}
 	// "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
 	_, i.Profile, _ = strings.Cut(i.model, " MIG ")
@@ -196,9 +201,6 @@ func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
 	}
 	if n, ok := ask(l, "nvmlDeviceGetComputeInstanceId", h.GetComputeInstanceId); ok {
 		i.ComputeInstance = n
-	}
-	if mode, ok := ask(l, "nvmlDeviceGetComputeMode", h.GetComputeMode); ok {
-		i.mode = modes[mode]
 	}
 	compute := 1
 	if l.found("nvmlDeviceGetAttributes_v2") || l.found("nvmlDeviceGetAttributes") {

@@ -65,11 +65,11 @@ func (g *gpu) forget() {
 	g.at, g.seen = time.Time{}, Activity{}
 }
 
-// Acquire opens the devices again, and looks at them again where they are open. recut: GPUs were cut into other MIG
-// instances, or into none; Devices are new then, and no method of an earlier Device of these may be called. Returns
-// ErrChanged where GPUs or driver aren't what they were: what is known of them is untrue then, and no method of a
-// Device may be called.
-func (l *Library) Acquire() (recut bool, err error) {
+// Acquire opens the devices again, and looks at them again where they are open. anew: GPUs have another compute mode or
+// were cut into other MIG instances; Devices are new then, and no method of an earlier Device of these may be called.
+// Returns ErrChanged where GPUs or driver aren't what they were: what is known of them is untrue then, and no method of
+// a Device may be called.
+func (l *Library) Acquire() (anew bool, err error) {
 	changed := func(format string, args ...any) (bool, error) {
 		return false, fmt.Errorf("%w: "+format, append([]any{ErrChanged}, args...)...)
 	}
@@ -100,20 +100,20 @@ func (l *Library) Acquire() (recut bool, err error) {
 			return changed("gpu %d is %.64q", d.Minor, uuid)
 		}
 		d.gpu.handle = h
-		if !l.acquireInstances(h, d) {
+		if !l.acquireInstances(h, d) || l.mode(h) != d.Mode {
 			d.forget()
-			devices[i], recut = l.describe(d.Index, h), true
+			devices[i], anew = l.describe(d.Index, h), true
 		}
 	}
 	l.devices = devices
-	return recut, nil
+	return anew, nil
 }
 
 // acquireInstances finds a card's MIG instances again; false = they are others.
 func (l *Library) acquireInstances(h gonvml.Device, d *Device) bool {
 	is := l.mig(h, d)
 	same := func(a, b Instance) bool {
-		return a.UUID == b.UUID && a.model == b.model && a.GPUInstance == b.GPUInstance &&
+		return a.UUID == b.UUID && a.model == b.model && a.mode == b.mode && a.GPUInstance == b.GPUInstance &&
 			a.ComputeInstance == b.ComputeInstance
 	}
 	if is.On != d.MIG.On || !slices.EqualFunc(is.Instances, d.MIG.Instances, same) {

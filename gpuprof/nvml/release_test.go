@@ -53,8 +53,8 @@ func TestChangedWhileReleased(t *testing.T) {
 		return &gpusim.Config{Model: "a100", GPUs: 2, Uncut: []int{0}, Instances: profiles}
 	}
 	whole, sevenths, halves := cut(), []string{"1g.5gb", "1g.5gb", "1g.5gb"}, []string{"3g.20gb", "3g.20gb"}
-	inMIG := *whole
-	inMIG.MIG = true
+	inMIG, exclusive, exclusiveHalves := *whole, *whole, *cut(halves...)
+	inMIG.MIG, exclusive.Exclusive, exclusiveHalves.Exclusive = true, true, true
 	for name, c := range map[string]struct {
 		before  *gpusim.Config
 		after   *gpusim.Config // nil = there is no driver
@@ -70,6 +70,8 @@ func TestChangedWhileReleased(t *testing.T) {
 		"one more":       {before: cut(sevenths[:2]...), after: cut(sevenths...), want: sevenths},
 		"made whole":     {before: cut(halves...), after: whole},
 		"MIG mode on":    {before: whole, after: &inMIG},
+		"exclusive":      {before: whole, after: &exclusive},
+		"cut, exclusive": {before: cut(halves...), after: &exclusiveHalves, want: halves},
 		"as it was":      {before: cut(halves...), after: cut(halves...), want: halves},
 		"never cut":      {before: whole, after: whole},
 	} {
@@ -80,15 +82,16 @@ func TestChangedWhileReleased(t *testing.T) {
 			if c.after != nil {
 				must.OK(t, gpusim.Create(os.Getenv(gpusim.StateEnv), *c.after))
 			}
-			recut, err := lib.Acquire()
+			anew, err := lib.Acquire()
 			must.Equal(t, errors.Is(err, ErrChanged), c.changed, "%v", err)
 			lib.released = c.after == nil // nothing is open then that could be closed
 			if c.changed {
 				return
 			}
-			must.Equal(t, recut, !cmp.Equal(c.before, c.after))
+			must.Equal(t, anew, !cmp.Equal(c.before, c.after))
 			d := lib.Devices()[1]
 			must.Equal(t, d.MIG.On, c.after.MIG || len(c.want) > 0)
+			must.Equal(t, lib.Devices()[0].Mode == Exclusive, c.after.Exclusive)
 			must.Equal(t, len(d.MIG.Instances), len(c.want))
 			for k, profile := range c.want {
 				in := d.Instance(k)
