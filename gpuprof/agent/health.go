@@ -45,12 +45,8 @@ func (a *Agent) Health() error {
 	if p == nil {
 		return errors.New("no look at the jobs yet")
 	}
-	what, late := "look at the job files", p.at.Add(stuckLooks*idlePeriod)
-	if p.busy {
-		what, late = "sample", p.due.Add(stuckSamples*a.Period)
-	}
-	if now := a.Now(); now.After(late) {
-		return fmt.Errorf("the last %s was %s ago", what, now.Sub(p.at).Round(time.Millisecond))
+	if what := a.stuck(p); what != "" {
+		return fmt.Errorf("the last %s was %s ago", what, a.Now().Sub(p.at).Round(time.Millisecond))
 	}
 	if p.err != nil {
 		return fmt.Errorf("the last pass failed: %w", p.err)
@@ -58,10 +54,23 @@ func (a *Agent) Health() error {
 	return nil
 }
 
+// stuck names what should have followed a pass long since; "" = nothing.
+func (a *Agent) stuck(p *pass) string {
+	what, late := "look at the job files", p.at.Add(stuckLooks*idlePeriod)
+	if p.busy {
+		what, late = "sample", p.due.Add(stuckSamples*a.Period)
+	}
+	if a.Now().After(late) {
+		return what
+	}
+	return ""
+}
+
 // retry reads the GPUs that failed again once their jobs are gone, so that they
 // are not called broken until the next job comes; closed ones once in a while, so that they can be reset.
 func (a *Agent) retry() error {
-	if a.running() > 0 || len(a.broken) == 0 || a.released && a.Now().Sub(a.needed) < 2*restAfter {
+	on := a.sharers()
+	if len(a.broken) == 0 || a.released && (len(on) > 0 || a.Now().Sub(a.needed) < 2*restAfter) {
 		return nil
 	}
 	if a.released {
@@ -71,12 +80,14 @@ func (a *Agent) retry() error {
 		}
 	}
 	for i := range a.broken {
+		if len(on[i]) > 0 {
+			continue
+		}
 		if g := a.gpus[i]; !g.missing {
 			a.read(g, nil, a.Now())
 			continue
 		}
-		delete(a.broken, i) // a job's mistake, not the node's
-		delete(a.gpus, i)
+		a.forget(i) // a job's mistake, not the node's
 	}
 	a.passed(a.Now())
 	return nil
@@ -116,8 +127,13 @@ func (a *Agent) showIdle(now time.Time) {
 }
 
 // Idle returns the jobs that have done nothing for some minutes, and those that share a GPU without MPS,
-// as the last sample showed them. It may be called at any time.
-func (a *Agent) Idle() *gpuprof.IdleReport { return a.report.Load() }
+// as the last sample showed them; none where the agent is stuck since. It may be called at any time.
+func (a *Agent) Idle() *gpuprof.IdleReport {
+	if p := a.last.Load(); p != nil && a.stuck(p) != "" {
+		return &gpuprof.IdleReport{Node: a.Node}
+	}
+	return a.report.Load()
+}
 
 // TellIdle reports idle jobs, and sharers without MPS, while there are any, and once after the last one, until ctx
 // ends. A failed report is followed by the next.

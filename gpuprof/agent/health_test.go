@@ -64,19 +64,36 @@ func TestHealthAfterTheJob(t *testing.T) {
 	b.card(0).err = nil
 	must.OK(t, b.retry())
 	b.wants()
-	// A job with a GPU that isn't there is wrong while it runs.
+	// A job with a GPU that isn't there is wrong while it runs, whatever runs beside it.
 	b.begin(8, 5)
+	b.begin(9, 1)
 	b.sample()
-	b.wants("gpu 5 of Slurm's")
 	b.ended(8)
+	b.wants("gpu 5 of Slurm's")
 	must.OK(t, b.retry())
+	b.wants()
+}
+
+// A GPU that failed is forgotten when it is cut up, and its instances are read instead.
+func TestHealthOfAGPUThatWasCutUp(t *testing.T) {
+	b, d := rests(t, nvml.Device{UUID: "GPU-a"})
+	b.card(0).err = nvml.ErrLost
+	b.begin(1, 0)
+	b.ticks(1)
+	b.ended(1)
+	b.wants("gpu 0")
+	d.devices = migged()[:1]
+	b.ticks(20)
 	b.wants()
 }
 
 // A driver that hangs is found out while it does, and is forgiven when it answers again.
 func TestHungDriverIsNoticed(t *testing.T) {
 	b := newBench(t)
+	b.card(0).use = is(0)
 	b.begin(3, 0)
+	b.elapse(time.Hour)
+	must.Equal(t, b.idleFor(3) > 50*time.Minute, true, "a job that does nothing")
 	b.sample()
 	b.now = b.now.Add(time.Minute)
 	hangs, answers, ended := make(chan bool), make(chan bool), make(chan bool)
@@ -91,6 +108,7 @@ func TestHungDriverIsNoticed(t *testing.T) {
 	}()
 	<-hangs
 	b.wants("last sample was 1m0s ago")
+	must.Equal(t, b.idleFor(3), 0, "what the job does now isn't known")
 	close(answers)
 	<-ended
 	b.wants()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
@@ -156,6 +157,24 @@ func TestLostGPU(t *testing.T) {
 	}
 	if r := b.ended(7); r.MissedS < 90 || r.MissedS > 115 || r.Failed == 0 || r.Mean.GPU != 0.5 {
 		t.Errorf("missed %v s, %d failed, mean %v", r.MissedS, r.Failed, r.Mean)
+	}
+}
+
+// What a job did while its node was suspended, or by how much its clock was set, isn't known: the clock on the wall alone
+// goes on.
+func TestSuspendedNode(t *testing.T) {
+	b := newBench(t)
+	b.now = time.Now()
+	b.begin(7, 0)
+	b.elapse(time.Minute)
+	woken := b.now.Add(time.Hour)
+	(*[2]int64)(unsafe.Pointer(&woken))[1] = (*[2]int64)(unsafe.Pointer(&b.now))[1] // the monotonic clock
+	b.now = woken
+	b.sample()
+	b.elapse(time.Minute)
+	r := b.ended(7)
+	if math.Abs(r.MissedS-3600) > 15 || math.Abs(r.DurationS()-3720) > 1 {
+		t.Errorf("missed %v s of %v", r.MissedS, r.DurationS())
 	}
 }
 

@@ -223,13 +223,15 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	a.hold(t, from, now)
 }
 
-// hold adds the reading that a job's GPUs gave last, for the time since from; not
-// for a time in which the agent should have read and didn't.
+// hold adds the reading that a job's GPUs gave last, for the time since from; not for a time in which the agent should
+// have read and didn't, or in which the node was suspended or its clock was set. The job's file has times of the wall
+// clock alone, so all are.
 func (a *Agent) hold(t *tracked, from, to time.Time) {
-	if to.Sub(from) > stale*a.Period {
+	begin, end := from.Sub(t.job.Start), to.Sub(t.job.Start)
+	if end-begin > stale*a.Period {
 		return
 	}
-	t.Tally.Add(from.Sub(t.job.Start).Seconds(), to.Sub(t.job.Start).Seconds(), t.held)
+	t.Tally.Add(begin.Seconds(), end.Seconds(), t.held)
 }
 
 // How the pace changes.

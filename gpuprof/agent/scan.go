@@ -174,7 +174,8 @@ func (a *Agent) vanished(running, ended []*prolog.Job, eerr error) {
 		case eerr != nil || !t.runs() || listed(running, r) || listed(ended, r):
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(a.Dir.Jobs(), fmt.Sprintf("%d.json", r.ID))); err == nil && !a.requeued(r) {
+		_, err := os.Stat(filepath.Join(a.Dir.Jobs(), fmt.Sprintf("%d.json", r.ID)))
+		if !errors.Is(err, os.ErrNotExist) && !a.requeued(r) {
 			continue
 		}
 		if again, err := prolog.List(a.Dir.Ended()); err != nil || listed(again, r) {
