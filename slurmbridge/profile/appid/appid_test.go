@@ -491,6 +491,7 @@ func TestWhatIsNotParsed(t *testing.T) {
 
 func TestHostileScriptsTakeNoTime(t *testing.T) {
 	big := maxParsed - 200
+	args := map[string]string{"arguments": strings.Repeat("a1-", 1<<15)}
 	for name, s := range map[string]string{
 		"folded":    strings.Repeat("a\\\n", big/3),
 		"quotes":    strings.Repeat("'\"", big/2),
@@ -507,9 +508,11 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 		"high":      strings.Repeat("\xff\xfe", big/2),
 		"lines":     strings.Repeat("./a.out 5\n", big/10),
 		"hashes":    "./a.out " + strings.Repeat("0a/1b2c3d4e ", big/12),
+		"arguments": "./a.out $1",
+		"variables": "./a.out \"/tmp/" + strings.Repeat("$a/", big/3) + "\"",
 	} {
 		start := time.Now()
-		a := of(s)
+		a := Identify(&Job{Script: []byte(s), Args: args[name]})
 		// This takes tens of ms; of the square of its length it would take minutes.
 		if took := time.Since(start); took > time.Minute {
 			t.Errorf("%s: %v", name, took)

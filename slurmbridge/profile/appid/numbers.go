@@ -256,6 +256,9 @@ var digits = regexp.MustCompile(`[0-9]+(?:[xX][0-9]+)+|[0-9]+(?:\.[0-9]+)?`)
 // before is the name that a number in a name belongs to: seed_1, fold=3.
 var before = regexp.MustCompile(`[A-Za-z][A-Za-z_-]*[-_=]?$`)
 
+// maxBefore bounds that name, which is looked for once a number: a word may have as many numbers as letters.
+const maxBefore = 64
+
 // shaped masks what doesn't count wherever it stands.
 func (r *reader) shaped(s string) string {
 	for _, shape := range shapes {
@@ -284,7 +287,7 @@ func (r *reader) named(s string, how naming) string {
 		if rest != "" && letter(rest[0]) {
 			continue
 		}
-		of := before.FindString(s[:m[0]])
+		of := before.FindString(s[max(0, m[0]-maxBefore):m[0]])
 		means, why := meaningOf(of, true)
 		apart := m[0] == 0 || !letter(s[m[0]-1]) || means == kept
 		v, ok := parseQuantity(text + unit)

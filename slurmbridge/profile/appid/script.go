@@ -236,8 +236,8 @@ func (r *reader) maskParts(w *syntax.Word) {
 	part := func(text *string) {
 		counts, whole := strings.CutPrefix(r.named(path+*text, naming{}), path)
 		switch {
-		case !whole:
-			path = ""
+		case !whole || len(path) > maxBefore:
+			path = "" // a word may have as many parts as letters
 		case path != "" || strings.HasPrefix(*text, "/tmp/"):
 			path += *text
 		}
