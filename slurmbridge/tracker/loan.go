@@ -6,11 +6,11 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Loan is what was added to one job's time limit because sharing had slowed it.
+// Loan is the time that was added to one job's limit because sharing had slowed the job.
 type Loan struct {
-	Start time.Time     // of the run that it was for
-	Own   time.Duration // the limit without it
-	// Set is the limit that the bridge set last, in place of Was. Shown: a poll has shown it.
+	Start time.Time     // of the run that got the time
+	Own   time.Duration // the limit without the time
+	// Set is the limit that the bridge set last, in place of Was. Shown: a poll has shown Set.
 	Set, Was time.Duration
 	Shown    bool
 	// Tries counts how often Set was sent, At is when it was sent last, or when Refused was found.
@@ -18,20 +18,20 @@ type Loan struct {
 	At    time.Time
 	// Refused: MaxTime, a reservation or the job's deadline left no room for more.
 	Refused bool
-	// Closed: the limit was lowered by its owner, or can't be raised. Nothing is added any more.
+	// Closed: the job's owner has lowered the limit, or Slurm doesn't raise it. No more time is added.
 	Closed bool
 }
 
-// A limit that polls don't show is set again so often, and so long after the last time: before 26.05.3 a
-// backfill cycle of Slurm's may undo it.
+// A limit that polls don't show is set again, mostLoanTries times and each time loanTryAfter later: before 26.05.3 a
+// backfill cycle of Slurm's may undo the change.
 const (
 	mostLoanTries = 5
 	loanTryAfter  = 10 * time.Second
-	// refusedFor is how long a limit that has no room is left alone: a reservation may be withdrawn.
+	// refusedFor is how long the bridge leaves a limit alone that can't be raised: a reservation may be withdrawn.
 	refusedFor = time.Minute
 )
 
-// Lent is what the job has been lent and still has.
+// Lent is the added time that the job still has.
 func (l *Loan) Lent() time.Duration {
 	switch {
 	case l.Shown:
@@ -42,7 +42,7 @@ func (l *Loan) Lent() time.Duration {
 	return 0
 }
 
-// observe takes in the limit that a poll shows.
+// observe updates the loan with the limit that a poll shows.
 func (l *Loan) observe(limit time.Duration) {
 	switch {
 	case limit == l.Set:
@@ -50,22 +50,22 @@ func (l *Loan) observe(limit time.Duration) {
 	case !l.Shown && limit == l.Was: // undone, or refused
 		l.Closed = l.Closed || l.Tries >= mostLoanTries
 	case limit < l.Set && limit > 0:
-		// Its owner has lowered it, which is what owners may do.
+		// The job's owner has lowered it, as owners may.
 		l.Own, l.Set, l.Was, l.Shown, l.Closed = limit, limit, limit, true, true
-	case limit == 0: // it has no limit any more
+	case limit == 0: // the job has no limit any more
 		l.Own, l.Set, l.Was, l.Shown, l.Closed = 0, 0, 0, true, true
-	default: // an administrator has raised it: that is no loan
+	default: // an administrator has raised the limit: that is no loan
 		l.Own, l.Set, l.Shown = l.Own+limit-l.Set, limit, true
 	}
 }
 
-// loans brings what was lent up to date with a poll. A job that was requeued gets its own limit back.
+// loans updates the loans with a poll. A job that was requeued gets its own limit back.
 func (o *observer) loans() {
 	for ref, l := range o.t.Loans {
 		j := o.jobs[ref]
 		switch {
 		case j == nil:
-		case j.State == job.Completing: // which a requeued job is before it is pending, without a start
+		case j.State == job.Completing: // a requeued job is completing, without a start, before it is pending
 			continue
 		case j.State != job.Pending && j.Start.Equal(l.Start):
 			l.observe(j.TimeLimit)
@@ -83,7 +83,7 @@ func (o *observer) loans() {
 	}
 }
 
-// Lendable reports whether a running job's limit may be raised now, and what it is without what was lent.
+// Lendable reports whether a running job's limit may be raised now, and the job's own limit.
 func (t *Tracker) Lendable(j *job.Job, at time.Time) (own time.Duration, ok bool) {
 	l := t.Loans[j.Ref]
 	if l == nil {
@@ -93,7 +93,7 @@ func (t *Tracker) Lendable(j *job.Job, at time.Time) (own time.Duration, ok bool
 	return l.Own, !l.Closed && (!l.Refused || age >= refusedFor) && (l.Shown || age >= loanTryAfter)
 }
 
-// loan returns the entry of a running job, made when there is none.
+// loan returns a running job's entry, made when there is none.
 func (t *Tracker) loan(j *job.Job) *Loan {
 	l := t.Loans[j.Ref]
 	if l == nil {
@@ -103,14 +103,14 @@ func (t *Tracker) loan(j *job.Job) *Loan {
 	return l
 }
 
-// Lend notes that a running job's limit is being set.
+// Lend notes that the bridge sets a running job's limit.
 func (t *Tracker) Lend(j *job.Job, limit time.Duration, at time.Time) {
 	l := t.loan(j)
 	l.Was, l.Set, l.Shown, l.Refused, l.At = j.TimeLimit, limit, false, false, at
 	l.Tries++
 }
 
-// Refuse notes that a running job's limit has no room for more. It reports whether that is news.
+// Refuse notes that a running job's limit can't be raised. It reports whether that is new.
 func (t *Tracker) Refuse(j *job.Job, at time.Time) (news bool) {
 	l := t.loan(j)
 	news = !l.Refused

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// startGrace is how long a released group may take to start before it goes back behind the gate.
+	// startGrace is how long a released group may take to start; after that its members are restored.
 	startGrace = 45 * time.Second
-	// passedGrace is the same where Slurm keeps the node for jobs of higher priority.
+	// passedGrace is how long it may take if Slurm keeps the node for jobs of higher priority.
 	passedGrace = 15 * time.Second
 	// mostStrikes is how often a job may be released without starting.
 	mostStrikes = 2
 )
 
-// badConstraints is the Reason of a job that Slurm holds since none of the nodes that it may have suits it. It lets go
-// of the job when the job is changed (job_mgr.c, 22.05 to 26.05).
+// badConstraints is the Reason of a job that Slurm holds because no node that the job may use suits it. A change of the
+// job ends this hold (job_mgr.c, 22.05 to 26.05).
 const badConstraints = "BadConstraints"
 
 // EventKind is something that a poll showed of a member. The values are labels of a metric.
@@ -32,12 +32,12 @@ const (
 	EventEnded     EventKind = "ended"
 	EventRequeued  EventKind = "requeued"
 	EventEdited    EventKind = "owner"
-	EventStuck     EventKind = "stuck"     // taken back: it did not start
-	EventPartial   EventKind = "partial"   // the same, while others of its group run
+	EventStuck     EventKind = "stuck"     // restored: it did not start
+	EventPartial   EventKind = "partial"   // restored: it did not start, and other members of its group run
 	EventMisplaced EventKind = "misplaced" // it runs on another GPU than planned
-	EventLimit     EventKind = "limit"
-	EventKept      EventKind = "kept" // taken back: Slurm says why it keeps it pending
-	EventLeft      EventKind = "left" // left to Slurm: it did not start twice
+	EventLimit     EventKind = "limit"     // restored: it is beyond a limit of accounting
+	EventKept      EventKind = "kept"      // restored: Slurm says why it keeps the job pending
+	EventLeft      EventKind = "left"      // left to Slurm: it was released twice and did not start
 )
 
 // Event is something that a poll showed of a member.
@@ -47,9 +47,9 @@ type Event struct {
 	Ref   string
 }
 
-// Observe brings the tracker up to date with a poll. It returns the changes that repair what went differently than
-// planned, and what metrics and log want to know. gate is the gate that waiting jobs depend on; without one ("") jobs
-// are ungated where they would be gated again.
+// Observe updates the tracker with a poll. It returns the changes that repair what went differently than planned, and
+// events for metrics and the log. gate is the gate that waiting jobs depend on; without a gate ("") jobs are ungated
+// where they would be gated again.
 func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) {
 	o := &observer{t: t, s: s, gate: gate, jobs: make(map[string]*job.Job, len(s.Jobs)), lacks: map[string]bool{}}
 	for i := range s.Jobs {
@@ -80,7 +80,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	for _, id := range t.GroupIDs() {
 		o.group(t.Groups[id])
 	}
-	for _, k := range o.kept { // only now: it must not count against groups that were released later
+	for _, k := range o.kept { // after all groups: groups that were released later aren't restored for this reason
 		t.Limits.Close(k.job, k.node, k.reason, s.At)
 	}
 	t.progress(s, o.jobs)
@@ -89,8 +89,8 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	return o.repairs, o.events
 }
 
-// keepLatest leaves each job in one group, the latest: a bridge that ended while it moved
-// a job from one group to another left it in both.
+// keepLatest leaves each job in its latest group only: a bridge that ended while it moved a job from one group to
+// another left the job in both.
 func (t *Tracker) keepLatest() {
 	later := map[string]bool{}
 	for _, id := range slices.Backward(t.GroupIDs()) {
@@ -108,7 +108,7 @@ func (t *Tracker) keepLatest() {
 	}
 }
 
-// forget drops what is remembered of jobs and GPUs that no longer need it.
+// forget drops the entries of jobs that have left the queue and of GPUs that no job uses.
 func (t *Tracker) forget(s *job.Snapshot, jobs map[string]*job.Job) {
 	maps.DeleteFunc(t.Faulted, func(a job.GPUAddr, _ bool) bool {
 		return !slices.ContainsFunc(s.Jobs, func(j job.Job) bool { return j.MayBeOn(a) })
@@ -126,7 +126,7 @@ type observer struct {
 	repairs []job.Change
 	events  []Event
 	kept    []kept
-	lacks   map[string]bool // what the last tick was to change of these jobs
+	lacks   map[string]bool // jobs without a change that Slurm took in the last tick
 }
 
 // kept is a released job that Slurm keeps from a node.
@@ -149,7 +149,7 @@ func (o *observer) group(g *job.Group) {
 	o.overdue(g)
 }
 
-// member observes one member and does what its sight requires.
+// member acts on what the poll shows of one member.
 func (o *observer) member(g *job.Group, m *job.Member) {
 	j := o.jobs[m.Ref]
 	switch release.Recognise(g, m, j, o.gate, o.s.At) {
@@ -176,7 +176,7 @@ func (o *observer) member(g *job.Group, m *job.Member) {
 			o.event(o.takeBack(g, m, job.Cause{Kind: job.CauseImpossible}, EventStuck), g, m)
 			return
 		}
-		// By its owner or an operator: no other job is to wait for it.
+		// Its owner or an operator holds it: the other members don't wait for it.
 		o.restore(g, m, job.Cause{Kind: job.CauseHeld})
 	case release.AsReleased:
 		release.Move(g, m, job.MemberWaiting)
@@ -212,20 +212,20 @@ func (o *observer) running(g *job.Group, m *job.Member, j *job.Job) {
 		}
 		return
 	}
-	// One that has all shares may have any GPU that is free.
+	// A member with all shares may be on any GPU that is free.
 	if !m.Misplaced && len(j.GPUs) == 1 && m.Shares < job.Units && j.GPUs[0] != g.GPU && j.Nodes == g.Node {
 		m.Misplaced = true
 		o.event(EventMisplaced, g, m)
 	}
 }
 
-// restore begins to restore a member, behind the gate where there is one.
+// restore begins to restore a member, behind the gate if there is a gate.
 func (o *observer) restore(g *job.Group, m *job.Member, cause job.Cause) {
 	o.restoreTo(g, m, cause, o.gateOf(m))
 }
 
-// gateOf is the gate that a member is restored behind. A member that is to run alone, or that Slurm
-// starts again before all other jobs, gets none.
+// gateOf is the gate behind which a member is restored. It is "" for a member that is to run alone, and for a job that
+// Slurm is about to run again before all other jobs.
 func (o *observer) gateOf(m *job.Member) string {
 	if j := o.jobs[m.Ref]; m.Alone || j != nil && j.Expedited {
 		return ""
@@ -242,7 +242,7 @@ func (o *observer) restoreTo(g *job.Group, m *job.Member, cause job.Cause, gate 
 }
 
 func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
-	if o.t.unrestorable(m.Ref) { // it is let go as it is
+	if o.t.unrestorable(m.Ref) { // it stays as it is
 		release.Move(g, m, job.MemberRestored)
 		return
 	}
@@ -250,7 +250,7 @@ func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
 	o.repairs = append(o.repairs, release.Restore(m, j, o.gateOf(m), m.Cause.String(), o.s.At))
 }
 
-// edited leaves a member to its owner, less what the bridge had set and the owner did not edit.
+// edited leaves a member to its owner, and undoes what the bridge had set and the owner did not edit.
 func (o *observer) edited(g *job.Group, m *job.Member, j *job.Job) {
 	if o.t.Unmanaged[m.Ref] == "" {
 		o.t.Unmanaged[m.Ref] = job.CauseEdited.String()
@@ -269,7 +269,8 @@ func (o *observer) edited(g *job.Group, m *job.Member, j *job.Job) {
 	o.repairs = append(o.repairs, c)
 }
 
-// surplus takes a member back that a limit keeps from starting; for good where no end of other jobs would help.
+// surplus restores a member that a limit keeps from starting. If the limit is below what the member requests, the
+// member is left to Slurm.
 func (o *observer) surplus(g *job.Group, m *job.Member, j *job.Job) {
 	if g.Kind == job.Turn {
 		return // it waits like any other job
@@ -287,7 +288,7 @@ func (o *observer) surplus(g *job.Group, m *job.Member, j *job.Job) {
 	o.event(EventLimit, g, m)
 }
 
-// overdue takes the waiting members of a group back that could have started and didn't.
+// overdue restores the waiting members of a group that could have started and didn't.
 func (o *observer) overdue(g *job.Group) {
 	waiting := func(m job.Member) bool { return m.State == job.MemberWaiting }
 	if g.Kind == job.Turn || !slices.ContainsFunc(g.Members, waiting) {
@@ -311,7 +312,7 @@ func (o *observer) overdue(g *job.Group) {
 	}
 }
 
-// hindrance is why a group that could start hasn't. ok: it isn't going to.
+// hindrance is why a group that could start hasn't started. ok: the bridge no longer waits for the start.
 func (o *observer) hindrance(g *job.Group) (cause job.Cause, ok bool) {
 	switch {
 	case o.gpuTaken(g):
@@ -332,8 +333,8 @@ func (o *observer) passedOver(g *job.Group) bool {
 	})
 }
 
-// gpuTaken reports whether a job that has started since the group was decided leaves its waiting members too few shares
-// of the GPU. It has the GPU by its priority: that is Slurm's right and no sign that the group can't start.
+// gpuTaken reports whether a job that has started since the group was decided leaves the group's waiting members too
+// few shares of the GPU. Slurm gave the GPU to that job by its priority, so the members get no strike.
 func (o *observer) gpuTaken(g *job.Group) bool {
 	taken, shares := false, 0
 	for i := range o.s.Jobs {
@@ -355,9 +356,9 @@ func (o *observer) gpuTaken(g *job.Group) bool {
 	return taken && shares > job.Units
 }
 
-// takeBack restores a member that did not start. Where Slurm explains why, its class isn't sent
-// to the node for a while. A member that does not start twice without an explanation is left to
-// Slurm. It returns what happened to the member; kind is what happens to one that gets a strike.
+// takeBack restores a member that did not start. If Slurm says why, jobs of the member's class aren't sent to the node
+// for a while. A member that was released twice and did not start, without a reason of Slurm's, is left to Slurm. The
+// member's event is kind, EventKept or EventLeft.
 func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind EventKind) EventKind {
 	if cause.Kind == job.CauseLate {
 		if reason := o.keeps(g.Node, o.jobs[m.Ref]); reason != "" {
@@ -367,7 +368,7 @@ func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind E
 		}
 	}
 	w := o.t.Wait(m.Ref)
-	// a node's trouble, or another job's priority, is no mark against the job
+	// There is no strike for a node that is down or for another job's priority.
 	if cause.Kind == job.CauseLate || cause.Kind == job.CauseImpossible {
 		w.Strikes++
 	}
@@ -381,7 +382,7 @@ func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind E
 	return EventLeft
 }
 
-// keeps is why Slurm keeps a released job from its node, "" = it doesn't say.
+// keeps is Slurm's reason to keep a released job from its node, "" = Slurm gives none.
 func (o *observer) keeps(node string, j *job.Job) string {
 	planned := func(n job.Node) bool { return n.Name == node && n.Planned }
 	switch {

@@ -11,7 +11,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
-// A change that Slurm refuses weighs as much as five that it didn't answer. Two refusals are enough.
+// A change that Slurm refuses weighs as much as five changes that Slurm didn't answer. After two refusals the bridge
+// gives up.
 const (
 	refusedWeight = 5
 	enough        = 2 * refusedWeight
@@ -20,9 +21,9 @@ const (
 // refusalsLast is for how long a refusal is shown.
 const refusalsLast = 24 * time.Hour
 
-// Refusals are the changes that Slurm, or a plugin of the site's, has not made. They are counted here, by reason and by
-// job: a job whose change comes to nothing twice is left to Slurm as it is, and one that can't even be let go stays
-// behind the gate until that is opened.
+// Refusals are the changes that Slurm, or a plugin of the site's, did not make, by reason; type Wait counts them by
+// job. A job is left to Slurm as it is after two of them. A job that can't be ungated stays behind the gate until the
+// loop opens the gate for all jobs.
 type Refusals struct {
 	all map[reason]*job.RefusedChanges
 	// sent are the changes that Slurm has taken since the last poll, by ref.
@@ -46,7 +47,7 @@ func (r *Refusals) List() []job.RefusedChanges {
 	return out
 }
 
-// Sent notes what became of a change: err is Slurm's answer. The next poll shows whether it has done what it took.
+// Sent notes err, Slurm's answer to a change. If Slurm took the change, the next poll shows whether it was made.
 func (t *Tracker) Sent(c *job.Change, err error, at time.Time) {
 	failed := job.JobErrors{}
 	failed.Add(err, c.Update.Jobs)
@@ -95,14 +96,13 @@ func (t *Tracker) refuse(ref string, step job.Step, e job.JobError, at time.Time
 	}
 }
 
-// unrestorable reports whether so many changes that were to give a job back what it had came to nothing that none is
-// tried any more.
+// unrestorable reports whether the bridge no longer tries to restore a job, because the changes for it were not made.
 func (t *Tracker) unrestorable(ref string) bool {
 	w := t.Waits[ref]
 	return w != nil && w.Unrestored >= enough
 }
 
-// Kept returns the jobs that Slurm keeps behind a closed gate although they were let go twice.
+// Kept returns the jobs that are behind a closed gate after two changes that were to ungate them.
 func (t *Tracker) Kept(s *job.Snapshot) (refs []string) {
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
@@ -113,7 +113,7 @@ func (t *Tracker) Kept(s *job.Snapshot) (refs []string) {
 	return refs
 }
 
-// notDone counts the changes that Slurm has taken since the last poll and that this one doesn't show.
+// notDone counts the changes that Slurm took since the last poll and that this poll doesn't show.
 func (o *observer) notDone() {
 	r := &o.t.Refusals
 	for _, ref := range slices.Sorted(maps.Keys(r.sent)) {

@@ -19,61 +19,61 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
-// Tracker is the memory of one bridge. As JSON it is what outlives a daemon, but for the groups, which the journal
-// keeps one by one.
+// Tracker is the memory of one bridge. The journal keeps its JSON, and each group by itself.
 type Tracker struct {
 	Groups map[int64]*job.Group `json:"-"`
 	Waits  map[string]*Wait     `json:"waits"`
-	// Unmanaged says, by ref, why the bridge leaves a job alone: its owner edited what
-	// the bridge had set, or it did not start twice, say.
+	// Unmanaged says, by ref, why the bridge leaves a job alone: for example, its owner edited what the bridge had set.
 	Unmanaged map[string]string `json:"unmanaged"`
-	// Done is the solo work that each running job has done, by ref.
+	// Done says, by ref, how far each running job has come.
 	Done map[string]*Progress `json:"done"`
 	// Loans holds what was added to the time limits of jobs, by ref.
 	Loans map[string]*Loan `json:"loans"`
 	// Endings holds what is known of ended jobs until their records come, by ref.
 	Endings map[string]*Ended `json:"endings"`
-	// Faulted holds the GPUs with an MPS server that failed under a job that has ended since, or in which Slurm has killed
-	// a job, while other jobs compute there: no job joins them, and the server is restarted after the last one has ended.
+	// Faulted holds the GPUs that other jobs still use after their MPS server failed, or after Slurm killed a job there.
+	// No job joins these GPUs. The node restarts a GPU's server after the last job there has ended.
 	Faulted map[job.GPUAddr]bool `json:"-"`
 	Limits  *limit.Limits        `json:"-"`
 	// Refusals are what Slurm has refused since the bridge started.
 	Refusals Refusals `json:"-"`
-	// Handwritten is when a poll last showed a job with a hand-written request for a part of a
-	// GPU's shares; until one does, the first poll of all. Seen: one did.
+	// Handwritten is the last poll with a job whose owner requested a part of a GPU's shares by hand; until there is such
+	// a job, the first poll. HandwrittenSeen: there was such a job.
 	Handwritten     time.Time `json:"handwritten,omitzero"`
 	HandwrittenSeen bool      `json:"handwritten_seen,omitempty"`
-	// Plain is plain Slurm's schedule of the same jobs, on State.NowS's clock.
+	// Plain is the schedule by which plain Slurm would run the jobs, on State.NowS's clock.
 	Plain *schedule.Plain `json:"plain"`
 	// LastAt is the time of the last poll, zero before the first.
 	LastAt time.Time `json:"-"`
 	NextID int64     `json:"-"`
 }
 
-// Wait is how one pending job fared.
+// Wait is what has kept one pending job waiting.
 type Wait struct {
+	// DelayedS is how long the job has waited because of the bridge alone, s.
 	DelayedS float64 `json:"delayed_s"`
-	// UnstartedS is for how long the job, which is not the bridge's, has been pending next to as many idle GPUs as it
-	// takes, without a break, s.
+	// UnstartedS is how long a job that the bridge doesn't manage has been pending, without a break, while as many GPUs as
+	// it takes were idle, s.
 	UnstartedS float64 `json:"unstarted_s,omitempty"`
-	// PastLeaseS is for how long after the end of its lease the gate has held the job, s: while the bridge was away, say.
+	// PastLeaseS is how long the gate has held the job after the gate's lease, s: for example, while the bridge was down.
 	PastLeaseS float64 `json:"past_lease_s,omitempty"`
-	// Strikes counts the times it was released and did not start.
+	// Strikes counts the times the job was released and did not start.
 	Strikes int `json:"strikes"`
-	// Refused weighs the changes that came to nothing and were to let the job share, Unrestored those that were to give it
-	// back what it had, and Kept those that were to let it go.
+	// Weights of failed changes, see refusedWeight: Refused of the changes that let the job share, Unrestored of the
+	// changes that restore it, Kept of the changes that ungate it.
 	Refused    int `json:"refused,omitempty"`
 	Unrestored int `json:"unrestored,omitempty"`
 	Kept       int `json:"kept,omitempty"`
 }
 
-// Progress is how far one running job has come: it will be its Ending. LentS isn't in it yet.
+// Progress is how far one running job has come. When the job ends, the outcome of its run is judged by the Ending;
+// LentS is added then.
 type Progress struct {
 	history.Ending
-	UnstartedS float64 // what Wait said when it started
+	UnstartedS float64 // Wait.UnstartedS at the job's start
 }
 
-// advance lets a job go on until a poll.
+// advance adds the time until a poll. A suspended job doesn't run.
 func (p *Progress) advance(at time.Time, runs bool) {
 	if dt := at.Sub(p.At).Seconds(); runs && dt > 0 {
 		p.RunS += dt
@@ -83,21 +83,21 @@ func (p *Progress) advance(at time.Time, runs bool) {
 	p.At = at
 }
 
-// Ended is a job that is gone, or pending again.
+// Ended is a job that has left the queue or was requeued.
 type Ended struct {
-	Gone time.Time // since when
-	// Ending is how far it had come, nil = no poll saw it run.
+	Gone time.Time // the first poll without the job, or with the job pending again
+	// Ending is how far the job had come; nil = no poll saw it run.
 	Ending *history.Ending `json:",omitempty"`
-	// PlainEnd is when plain Slurm would have ended it, zero = not known.
+	// PlainEnd is when plain Slurm would have ended the job; zero = not known.
 	PlainEnd time.Time `json:",omitzero"`
-	// Member it was, nil = of no group; Node and GPU are its group's.
+	// Member is the job as a member of its group, nil = it had no group; Node and GPU are the group's.
 	Member *job.Member `json:",omitempty"`
 	Node   string      `json:",omitempty"`
 	GPU    int         `json:",omitempty"`
 }
 
-// startupS is what plain Slurm takes to start the next job on a GPU that has become free, s: seen on
-// 22.05.8 and 24.11.5 under default settings.
+// startupS is how long plain Slurm takes to start the next job on a GPU that has become free, s: seen on 22.05.8 and
+// 24.11.5 under default settings.
 const startupS = 1
 
 // New returns an empty tracker.
@@ -129,7 +129,7 @@ func (t *Tracker) Wait(ref string) *Wait {
 	return w
 }
 
-// Ending returns the entry of a job that is gone, made when there is none.
+// Ending returns the entry of an ended job, made when there is none.
 func (t *Tracker) Ending(ref string, at time.Time) *Ended {
 	e := t.Endings[ref]
 	if e == nil {
@@ -148,7 +148,7 @@ type Seat struct {
 	Member *job.Member
 }
 
-// Seats returns the groups of all jobs that are looked after, by ref.
+// Seats returns the seats of all members that have not ended or left their groups, by ref.
 func (t *Tracker) Seats() map[string]Seat {
 	out := map[string]Seat{}
 	for _, g := range t.Groups {
@@ -161,7 +161,7 @@ func (t *Tracker) Seats() map[string]Seat {
 	return out
 }
 
-// Add adds a group; a member that is in another one leaves it. seats, from Seats, stays true.
+// Add adds a group; its members leave their former groups. seats is what Seats returned; Add updates it.
 func (t *Tracker) Add(g *job.Group, seats map[string]Seat) {
 	for i := range g.Members {
 		m := &g.Members[i]
@@ -173,7 +173,8 @@ func (t *Tracker) Add(g *job.Group, seats map[string]Seat) {
 	t.Groups[g.ID] = g
 }
 
-// FreshID is a first number for groups that was never given out before, where the numbers that were can't be read.
+// FreshID is a first number for groups where the journal, which says what numbers are used, can't be read: no group has
+// had this number.
 func FreshID(now time.Time) int64 { return now.Unix() }
 
 // NewID returns the number of a new group.
@@ -182,11 +183,11 @@ func (t *Tracker) NewID() int64 {
 	return t.NextID - 1
 }
 
-// recordsComeWithin is how long after a job its record is waited for.
+// recordsComeWithin is how long the bridge waits for the record of an ended job.
 const recordsComeWithin = 2 * time.Hour
 
-// progress advances the running jobs' solo work: between two polls each did the time that
-// passed divided by its slowdown.
+// progress updates how far the running jobs have come: the solo work that a job did between two polls is the time
+// between them, divided by the job's slowdown.
 func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 	var ends []schedule.End
 	for ref, p := range t.Done {
@@ -220,9 +221,9 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 	}
 }
 
-// ended notes jobs that are gone, with their ends on plain Slurm. For as long as Slurm left a job of its own queue
-// pending next to idle GPUs, for its cores, its licences or until its next pass, it would have done so without the
-// bridge.
+// ended notes jobs that have left the queue, with their ends on plain Slurm. Slurm may have left a job that the bridge
+// doesn't manage pending next to idle GPUs: for cores, for licences, or until its next pass. Plain Slurm would have
+// done that, too, so the time is added.
 func (t *Tracker) ended(ends []schedule.End, at time.Time) {
 	slices.SortFunc(ends, func(a, b schedule.End) int { return cmp.Compare(a.ID, b.ID) }) // not in the order of a map
 	for i, endS := range t.Plain.Ended(Seconds(at), ends...) {
@@ -254,7 +255,7 @@ func Time(s float64) time.Time {
 	return time.UnixMilli(int64(s * 1000))
 }
 
-// ending is how far a job has come that is gone.
+// ending is how far an ended job had come, and what it was lent.
 func (t *Tracker) ending(ref string, p *Progress) *history.Ending {
 	e := p.Ending
 	if l := t.Loans[ref]; l != nil {
@@ -263,7 +264,7 @@ func (t *Tracker) ending(ref string, p *Progress) *history.Ending {
 	return &e
 }
 
-// Awaited returns what reports whether other jobs wait for the end of a job.
+// Awaited returns a function that reports whether other jobs depend on the end of a job.
 func Awaited(s *job.Snapshot) func(j *job.Job) bool {
 	awaited := maps.Clone(s.Awaited)
 	if awaited == nil {
@@ -282,7 +283,7 @@ func Awaited(s *job.Snapshot) func(j *job.Job) bool {
 	}
 }
 
-// noteAwaited notes which members other jobs wait for the end of.
+// noteAwaited notes for each member whether other jobs depend on its end.
 func noteAwaited(s *job.Snapshot, seats map[string]Seat) {
 	if len(seats) == 0 {
 		return
@@ -290,15 +291,15 @@ func noteAwaited(s *job.Snapshot, seats map[string]Seat) {
 	awaited := Awaited(s)
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		// The jobs that waited for one that is completing may be gone already.
+		// When a job is completing, the jobs that depended on its end may be gone already.
 		if m := seats[j.Ref].Member; m != nil && j.State != job.Completing {
 			m.Awaited = awaited(j)
 		}
 	}
 }
 
-// SetSlowdowns stores the expected slowdowns of the running jobs, predicted from which jobs share a
-// GPU and, if the predictor can use it, from how far each has come.
+// SetSlowdowns stores the predicted slowdowns of the running jobs. They depend on which jobs share a GPU and, for a
+// rlcore.Pacer, on how far each job has come.
 func (t *Tracker) SetSlowdowns(st *rlcore.State, p rlcore.Predictor) {
 	var members []*rlcore.Profile
 	var refs []string
