@@ -6,11 +6,13 @@ CREATE TABLE run (
 	ended   INTEGER,            -- by its record, otherwise by polls; NULL = it still runs
 	record  INTEGER,            -- the first that came of it; NULL = none has come
 	used    INTEGER,            -- end of its footprint in bridge_used; NULL = it has none
+	task    INTEGER,            -- the own job number of an array's task; NULL = it is none, or no poll showed it run
 	detail  TEXT NOT NULL,      -- history.Run as JSON
 	outcome TEXT                -- history.Outcome as JSON; NULL = it isn't judged
 );
 CREATE INDEX run_ref ON run (ref);
 CREATE INDEX run_ended ON run (ended);
+CREATE INDEX run_task ON run (task) WHERE task IS NOT NULL;
 CREATE UNIQUE INDEX run_record ON run (record) WHERE record IS NOT NULL;
 CREATE INDEX run_unjudged ON run (record) WHERE outcome IS NULL AND record IS NOT NULL;
 
@@ -105,12 +107,6 @@ CREATE TABLE bridge_notes (
 	at   INTEGER NOT NULL,
 	body TEXT NOT NULL          -- job.Explanation as JSON
 ) WITHOUT ROWID;
-
-CREATE TABLE bridge_tasks (
-	id    INTEGER PRIMARY KEY,  -- the task's own job number
-	name  TEXT NOT NULL,        -- array_task
-	at    INTEGER NOT NULL      -- when a poll first showed it running
-);
 
 CREATE TABLE bridge_book (
 	id   INTEGER PRIMARY KEY CHECK (id = 1),

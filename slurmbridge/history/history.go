@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"iter"
 	"slices"
 	"strconv"
@@ -90,10 +89,10 @@ func (r *Run) save(ctx context.Context, q database.Querier) error {
 	if r.Outcome != nil {
 		outcome = database.JSON(r.Outcome)
 	}
-	err := q.QueryRowContext(ctx, `INSERT INTO run (id, ref, ended, record, used, detail, outcome)
-		VALUES (nullif(?, 0), ?, ?, nullif(?, 0), ?, ?, ?) ON CONFLICT (id) DO UPDATE SET ended = excluded.ended,
+	err := q.QueryRowContext(ctx, `INSERT INTO run (id, ref, task, ended, record, used, detail, outcome)
+		VALUES (nullif(?, 0), ?, nullif(?, 0), ?, nullif(?, 0), ?, ?, ?) ON CONFLICT (id) DO UPDATE SET ended = excluded.ended,
 		record = excluded.record, used = excluded.used, detail = excluded.detail, outcome = excluded.outcome RETURNING id`,
-		r.row, r.Ref, sql.NullInt64{Int64: r.End.UnixMilli(), Valid: !r.End.IsZero()}, r.ID, r.used, database.JSON(r),
+		r.row, r.Ref, r.Task, sql.NullInt64{Int64: r.End.UnixMilli(), Valid: !r.End.IsZero()}, r.ID, r.used, database.JSON(r),
 		outcome).Scan(&r.row)
 	return database.Wrap(err, "write run of job %s", r.Ref)
 }
@@ -351,16 +350,18 @@ func (h *History) company(ctx context.Context, rec *Record, app string, known lo
 // clocks is how far a node's clock may be off.
 const clocks = time.Hour
 
-// TaskName names the job that ran under a number from start to end: "120_4" for an array task that a poll showed, else
-// the number. slurmctld may start to count from the beginning again, so the times must agree.
+// TaskName names the job that ran under a number for some or all of the time from start to end: "120_4" for an array
+// task that a poll showed, else the number. slurmctld may start to count from the beginning again, so the times must
+// agree.
 func (h *History) TaskName(ctx context.Context, id int64, start, end time.Time) (string, error) {
-	name := strconv.FormatInt(id, 10)
-	err := h.DB.QueryRowContext(ctx, `SELECT name FROM bridge_tasks WHERE id = ? AND at BETWEEN ? AND ?`,
-		id, start.Add(-clocks).UnixMilli(), end.Add(clocks).UnixMilli()).Scan(&name)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil
+	runs, err := list(ctx, h.DB, `run WHERE task = ? ORDER BY id DESC`, id)
+	for i := range runs {
+		r := &runs[i]
+		if r.Allotted.Before(end.Add(clocks)) && (r.End.IsZero() || r.End.After(start.Add(-clocks))) {
+			return r.Ref, nil
+		}
 	}
-	return name, database.Wrap(err, "name job %d", id)
+	return strconv.FormatInt(id, 10), err
 }
 
 // Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile; of another run

@@ -24,6 +24,7 @@ type Run struct {
 	ID        int64    `json:"id,omitempty"`    // of the first of its nodes' records that came; 0 = none has
 	Nodes     []string `json:"nodes,omitempty"` // that sent a record
 	Ref       string   `json:"ref"`
+	Task      int64    `json:"task,omitempty"` // an array task's own job number; 0 = it is none, or no poll showed it run
 	User      string   `json:"user"`
 	Account   string   `json:"account,omitempty"`
 	Partition string   `json:"partition,omitempty"`

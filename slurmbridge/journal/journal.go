@@ -292,7 +292,6 @@ func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 	for _, q := range []string{
 		`DELETE FROM bridge_changes WHERE at < ?1`,
 		`DELETE FROM bridge_notes WHERE at < ?1`,
-		`DELETE FROM bridge_tasks WHERE at < ?1`,
 		`DELETE FROM bridge_members WHERE group_id IN (SELECT id FROM bridge_groups WHERE decided < ?1 AND state = 'done')`,
 		`DELETE FROM bridge_groups WHERE decided < ?1 AND state = 'done'
 			AND id < (SELECT max(id) FROM bridge_groups)`, // the highest number must not be given out again
@@ -304,15 +303,4 @@ func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 		}
 	}
 	return nil
-}
-
-// SaveTasks keeps the names of array tasks, "120_4", by their own job numbers.
-func (j *Journal) SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error {
-	return j.tx(ctx, "write array tasks", func(exec func(string, ...any) error) (err error) {
-		for id, name := range tasks {
-			err = cmp.Or(err, exec(`INSERT OR REPLACE INTO bridge_tasks (id, name, at) VALUES (?, ?, ?)`,
-				id, name, at.UnixMilli()))
-		}
-		return err
-	})
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
@@ -153,27 +152,4 @@ func TestForget(t *testing.T) {
 	if err != nil || b.Groups[2] == nil || b.NextID != 4 {
 		t.Errorf("%+v, %v: the open group must stay, and numbers go on", b, err)
 	}
-}
-
-// A task's number leads to its name, until the number is given out again.
-func TestTasks(t *testing.T) {
-	ctx := context.Background()
-	path := filepath.Join(t.TempDir(), "j.db")
-	j := open(t, path)
-	at := time.UnixMilli(1_700_000_000_000)
-	must.OK(t, j.SaveTasks(ctx, at, map[int64]string{7: "5_0", 8: "5_4294967293"}))
-	must.OK(t, j.SaveTasks(ctx, at.Add(time.Second), map[int64]string{8: "5_2"}))
-	j = open(t, path)
-	names := &history.History{DB: j.db}
-	const month = 30 * 24 * time.Hour
-	for _, c := range []struct {
-		id    int64
-		start time.Duration // since at
-		want  string
-	}{{7, 0, "5_0"}, {8, 0, "5_2"}, {7, time.Minute, "5_0"}, {9, 0, "9"}, {7, month, "7"}, {7, -month, "7"}} {
-		name := must.Get(names.TaskName(ctx, c.id, at.Add(c.start), at.Add(c.start+time.Minute)))(t)
-		must.Equal(t, name, c.want, "job %d after %s", c.id, c.start)
-	}
-	must.OK(t, j.Forget(ctx, at.Add(month)))
-	must.Equal(t, must.Get(names.TaskName(ctx, 7, at, at))(t), "7", "after a month")
 }

@@ -239,6 +239,9 @@ func (p *pollWriter) insert(j *job.Job, t *track, ended time.Time) error {
 	case job.WholeGPU:
 		r.WholeGPUs = j.Request.Count
 	}
+	if j.ArrayID != 0 && !t.start.IsZero() {
+		r.Task = j.ID
+	}
 	return history.Show(p.ctx, p.tx, &r)
 }
 

@@ -249,3 +249,37 @@ func TestLedgerTriesAgain(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A node knows an array's task by its own number, which leads to its name for as long as the task runs, and a neighbour
+// that came hours after its start asks for it, too. A number may be given again: to a later run of the task, or to
+// another job once slurmctld has lost its state.
+func TestTasks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	task := func(ref string, id int64, start int) job.Job {
+		j := runs(waits(ref, start), start, 0)
+		j.ID, j.ArrayID = id, 5
+		return j
+	}
+	const hour, month = 3600, 30 * 24 * 3600
+	l := open(t, path)
+	record(t, l, poll(10, task("5_0", 7, 5), waits("5_[1-9]", 0)), poll(20, task("5_0", 7, 5), task("5_2", 8, 15)))
+	l = open(t, path)
+	record(t, l, poll(9*hour, task("5_0", 7, 5)), poll(10*hour), poll(2*month, task("9_0", 8, 2*month)))
+	names := &history.History{DB: l.db}
+	for what, c := range map[string]struct {
+		id         int64
+		start, end int
+		want       string
+	}{
+		"while it runs":                  {7, 5, 60, "5_0"},
+		"hours after its start":          {7, 6 * hour, 6*hour + 60, "5_0"},
+		"a clock is off by half an hour": {7, 10*hour + 1800, 10*hour + 1900, "5_0"},
+		"the next task":                  {8, 15, 20, "5_2"},
+		"the number given again":         {8, 2 * month, 2*month + 60, "9_0"},
+		"long after its end":             {7, month, month + 60, "7"},
+		"long before its start":          {7, -month, 60 - month, "7"},
+		"of no task":                     {9, 0, 60, "9"},
+	} {
+		must.Equal(t, must.Get(names.TaskName(t.Context(), c.id, at(c.start), at(c.end)))(t), c.want, what)
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -73,18 +72,6 @@ func TestPreview(t *testing.T) {
 		must.Equal(t, len(st.Plan.Groups), 1-len(misread), "groups, where %v is misread", misread)
 		must.Equal(t, m.updates, 0, "changes")
 	}
-}
-
-// The journal gets the number of an array task once, when the task runs.
-func TestArrayTasksAreNamedOnce(t *testing.T) {
-	m, b := started(t, node("n1", 1, 8))
-	for i := range 2 {
-		j := m.submit("ann", 20*time.Second, nil, true)
-		j.ArrayID, j.Ref = 77, fmt.Sprint("77_", i)
-	}
-	untilEnded(t, b, m, m.jobs...)
-	log := slices.DeleteFunc(m.mem.log, func(line string) bool { return !strings.HasPrefix(line, "task ") })
-	must.Equal(t, log, []string{"task 102 is 77_0", "task 103 is 77_1"})
 }
 
 // Jobs that wait for a decision have a position in the queue; jobs that run, were sent to a

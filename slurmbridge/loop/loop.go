@@ -38,9 +38,6 @@ type Journal interface {
 	Log(ctx context.Context, at time.Time, mode job.Mode, group func(ref string) int64, c *job.Change, outcome error) error
 	// SaveExplanations keeps the newest explanation of each job.
 	SaveExplanations(ctx context.Context, explanations map[string]*job.Explanation) error
-	// SaveTasks keeps which array tasks run under which job numbers of their own: that
-	// number is all that a node knows of a task.
-	SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error
 	// RecordPoll keeps what a poll showed, for the receipt and the status page.
 	RecordPoll(ctx context.Context, st *job.Status) error
 }
@@ -90,7 +87,6 @@ type Bridge struct {
 	wake     chan struct{}
 	once     sync.Once
 	apps     identifier
-	tasks    map[int64]string // the array tasks that run, as they were written down
 	learned  learned
 	comments comments
 	failures int    // polls in a row
@@ -235,7 +231,6 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	case b.Mode == job.Shadow:
 		b.logged(b.Gate.Idle(snap))
 	}
-	b.nameTasks(ctx, snap)
 	b.countDelays(snap)
 	gate := ""
 	if b.acting() == job.Active {
@@ -402,31 +397,6 @@ func (b *Bridge) lease() time.Duration {
 		return 0
 	}
 	return b.Gate.Left()
-}
-
-// nameTasks writes down the array tasks that have started since the last poll.
-func (b *Bridge) nameTasks(ctx context.Context, snap *job.Snapshot) {
-	running, started := map[int64]string{}, map[int64]string{}
-	for i := range snap.Jobs {
-		j := &snap.Jobs[i]
-		if j.ArrayID == 0 || j.State == job.Pending {
-			continue
-		}
-		if b.tasks[j.ID] != j.Ref {
-			started[j.ID] = j.Ref
-		}
-		running[j.ID] = j.Ref
-	}
-	b.tasks = running
-	if len(started) == 0 {
-		return
-	}
-	if err := b.Journal.SaveTasks(ctx, snap.At, started); err != nil {
-		b.Log.Error("journal", "err", err)
-		for id := range started {
-			delete(b.tasks, id) // the next poll tries again
-		}
-	}
 }
 
 // gateOpens is how long after the end of its lease Slurm may take to see that the gate's deadline is over.

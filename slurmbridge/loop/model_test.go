@@ -695,13 +695,6 @@ func (m *memory) SaveExplanations(context.Context, map[string]*job.Explanation) 
 
 func (m *memory) RecordPoll(context.Context, *job.Status) error { return nil }
 
-func (m *memory) SaveTasks(_ context.Context, _ time.Time, tasks map[int64]string) error {
-	for id, ref := range tasks {
-		m.log = append(m.log, fmt.Sprint("task ", id, " is ", ref))
-	}
-	return nil
-}
-
 // fair predicts that sharers slow each other by the sum of their GPU use.
 type fair struct{}
 

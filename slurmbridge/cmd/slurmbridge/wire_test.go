@@ -22,6 +22,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
@@ -105,7 +106,7 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 	}
 	now := time.Now()
 	for id, at := range map[int64]time.Time{124: now, 125: now.Add(-3 * time.Hour)} {
-		must.OK(t, j.SaveTasks(ctx, at, map[int64]string{id: "120_4"}))
+		must.OK(t, history.Show(ctx, st.DB(), &history.Run{Ref: "120_4", Task: id, Mode: job.Active, Start: at, End: at}))
 	}
 	names := func(_ context.Context, id int64) (string, error) {
 		if id == 126 { // a task that no poll has shown yet
@@ -202,7 +203,7 @@ func TestANodeWhoseClockIsOff(t *testing.T) {
 		defer st.Close()
 		w := &wired{bridge: new(loop.Bridge), store: st, journal: journal.New(st.DB())}
 		start := time.Unix(1e9, 0).UTC()
-		must.OK(t, w.journal.SaveTasks(ctx, start, map[int64]string{9: "8_3"}))
+		must.OK(t, history.Show(ctx, st.DB(), &history.Run{Ref: "8_3", Task: 9, Mode: job.Active, Start: start}))
 		from, to := start.Add(-behind), start.Add(time.Minute-behind)
 		for id, other := range map[int64]int64{7: 9, 9: 7} {
 			must.Get(w.keep(ctx, &gpuprof.Record{
