@@ -1,6 +1,7 @@
 package prolog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +89,7 @@ func faultsIn(log string) (pids []int) {
 	return pids
 }
 
-// readLog returns what was added to a log beyond the first n bytes, 64 KiB at most, and how long it is now.
+// readLog returns the whole lines that were added to a log beyond the first n bytes, 64 KiB at most, and where they end.
 func (m *MPS) readLog(gpu int, name string, n int64) (string, int64) {
 	f, err := os.Open(filepath.Join(m.log(gpu), name))
 	if err != nil {
@@ -103,11 +104,13 @@ func (m *MPS) readLog(gpu int, name string, n int64) (string, int64) {
 	if size < n {
 		n = 0 // another log
 	}
-	text, err := io.ReadAll(io.NewSectionReader(f, max(n, size-64<<10), size))
+	from := max(n, size-64<<10)
+	text, err := io.ReadAll(io.NewSectionReader(f, from, size-from))
 	if err != nil {
 		return "", n
 	}
-	return string(text), size
+	text = text[:bytes.LastIndexByte(text, '\n')+1]
+	return string(text), from + int64(len(text))
 }
 
 // ask completes s with the daemon's answers about its server: its pid, whether it takes

@@ -371,6 +371,20 @@ func TestAsManyClientsAsTheCardServes(t *testing.T) {
 	must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "9")))
 }
 
+// A log is read while its daemon writes: each line once, and whole.
+func TestALogGrows(t *testing.T) {
+	m := &MPS{Dir: Dir(t.TempDir())}
+	path := filepath.Join(m.log(0), serverLog)
+	must.OK(t, os.MkdirAll(m.log(0), 0o755), os.WriteFile(path, []byte("first\nsec"), 0o600))
+	text, n := m.readLog(0, serverLog, 0)
+	must.Equal(t, text, "first\n")
+	must.OK(t, os.WriteFile(path, []byte("first\nsecond\n"), 0o600))
+	text, n = m.readLog(0, serverLog, n)
+	must.Equal(t, text, "second\n")
+	text, _ = m.readLog(0, serverLog, n)
+	must.Equal(t, text, "")
+}
+
 // What the servers' logs of the drivers say of a client that has faulted: 470's says nothing.
 func TestFaultsIn(t *testing.T) {
 	const log = "[2026-11-26 06:31:12.173 Server 26089] Received new client request\n" +
