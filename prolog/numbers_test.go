@@ -115,6 +115,7 @@ func TestWhichCardANumberMeans(t *testing.T) {
 		{
 			"slurm.conf's order of types comes first", four, "NodeName=n[1-4] Gres=gpu:y:2(S:0),gpu:x:1,shard:300", xy, "a b d",
 		},
+		{"defaults of other nodes", four, "NodeName=n2 Gres=gpu:y:1\nNodeName=DEFAULT Gres=gpu:x:2\nNodeName=n3 CPUs=4", xy, "a"},
 		{"slurm.conf's defaults", four, "NodeName=DEFAULT Gres=gpu:y:1\nNodeName=n2 CPUs=4", xy, "a"},
 		{"AutoDetect=nvml", four, "", "AutoDetect=nvml\n", "a b c d"},
 		{"AutoDetect=nvml, fewer wanted", four, "NodeName=n2 Gres=gpu:a100:3", "AutoDetect=nvml\n", "a c d"},

@@ -129,6 +129,7 @@ type gpuCount struct {
 func readSite(conf, node string) site {
 	s, cgroup, constrain := site{}, false, false
 	spaces := map[string]string{}
+	var usual []gpuCount // of the nodes in the lines that follow
 	for l := range confLines(confFile(conf, "")) {
 		s.shard = s.shard || l.says("grestypes", "shard")
 		if plugins, set := l.value["taskplugin"]; set {
@@ -140,10 +141,18 @@ func readSite(conf, node string) site {
 			}
 		}
 		list := l.value["nodename"]
-		everybody := strings.EqualFold(list, "DEFAULT")
-		ours := everybody || slices.Contains(hostlist.Names(list), node)
-		if gres, set := l.value["gres"]; set && l.first == "nodename" && ours {
-			s.wanted = gpuCounts(gres)
+		if l.first != "nodename" {
+			continue
+		}
+		counts := usual
+		if gres, set := l.value["gres"]; set {
+			counts = gpuCounts(gres)
+		}
+		switch {
+		case strings.EqualFold(list, "DEFAULT"):
+			usual = counts
+		case slices.Contains(hostlist.Names(list), node):
+			s.wanted = counts
 		}
 	}
 	for l := range confLines(confFile(conf, "cgroup.conf")) {
