@@ -119,13 +119,13 @@ type once struct {
 	new, aged map[[sha256.Size]byte]bool
 }
 
-// admit lets an authentic credential through; id is the same for the same credential only. What
-// was made before since may have been used before this process was there to remember it.
-func (o *once) admit(id [sha256.Size]byte, c *Credential, since time.Time) error {
+// admit lets an authentic credential through; id is the same for the same credential only. What was made longer ago than
+// this process remembers may have been used before. How long that is doesn't depend on what the clock was set to since.
+func (o *once) admit(id [sha256.Size]byte, c *Credential, remembers time.Duration) error {
 	if c.Behind().Abs() > window {
 		return c.skewed()
 	}
-	if c.Encoded.Before(since) {
+	if c.Behind() > remembers {
 		return fmt.Errorf("%w, or may have been: it was made before the daemon started here; the next try makes another",
 			ErrReplayed)
 	}

@@ -31,7 +31,8 @@ import (
 type Key struct {
 	File string
 	Now  func() time.Time
-	// Since is when this process began to remember credentials: it believes none that was made before.
+	// Since is when this process began to remember credentials, by its monotonic clock: it believes none that was made
+	// before.
 	Since time.Time
 
 	once once
@@ -39,7 +40,7 @@ type Key struct {
 
 // NewKey returns the method of a key file.
 func NewKey(file string) *Key {
-	return &Key{File: file, Now: time.Now, Since: time.Now().Truncate(time.Millisecond)} // as credentials state their time
+	return &Key{File: file, Now: time.Now, Since: time.Now()}
 }
 
 // Header names a key's credentials.
@@ -108,7 +109,8 @@ func (k *Key) Decode(_ context.Context, cred string) (*Credential, error) {
 		return nil, ErrInvalid
 	}
 	c := &Credential{UID: uint32(uid), Encoded: time.UnixMilli(ms), Decoded: k.Now(), Payload: string(payload)}
-	if err = k.once.admit(got, c, k.Since); err != nil && !errors.Is(err, ErrExpired) {
+	remembers := time.Since(k.Since) + time.Millisecond // a credential states its time in these
+	if err = k.once.admit(got, c, remembers); err != nil && !errors.Is(err, ErrExpired) {
 		return nil, err
 	}
 	return c, err

@@ -93,6 +93,24 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// Clocks are set while daemons run. What this process can't remember isn't believed, and all the rest is.
+func TestAClockIsSet(t *testing.T) {
+	file := keytest.File(t, keytest.Random(t))
+	for name, c := range map[string]struct {
+		runs, set, age time.Duration // of the process, by so much, of the credential
+		want           error
+	}{
+		"back by more than it has run": {runs: time.Hour, set: -3 * time.Hour},
+		"forward, after the start":     {runs: time.Hour, set: 3 * time.Hour},
+		"forward, before the start":    {runs: time.Second, set: 3 * time.Hour, age: time.Minute, want: credential.ErrReplayed},
+	} {
+		here := since(file, c.set)
+		here.Since = time.Now().Add(-c.runs)
+		_, err := here.Decode(t.Context(), encode(t, since(file, c.set-c.age), "x"))
+		must.Equal(t, errors.Is(err, c.want) && (err == nil) == (c.want == nil), true, "%s: %v", name, err)
+	}
+}
+
 // Of many that show the same credential at once one is believed.
 func TestOneOfManyReplays(t *testing.T) {
 	here := since(keytest.File(t, keytest.Random(t)), 0)

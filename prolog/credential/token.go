@@ -37,7 +37,7 @@ type Token struct {
 }
 
 // NewToken returns the method.
-func NewToken() *Token { return &Token{Now: time.Now, Since: time.Now().Truncate(time.Second)} }
+func NewToken() *Token { return &Token{Now: time.Now, Since: time.Now()} }
 
 // Header names Slurm's tokens.
 func (t *Token) Header() string { return "Slurm-Credential" }
@@ -164,7 +164,8 @@ func (t *Token) Decode(ctx context.Context, cred string) (*Credential, error) {
 	case answer != 0:
 		return nil, ErrInvalid
 	}
-	if err := t.once.admit(sha256.Sum256([]byte(signed)), c, t.Since); err != nil {
+	remembers := time.Since(t.Since) + time.Second // a token states its time in these
+	if err := t.once.admit(sha256.Sum256([]byte(signed)), c, remembers); err != nil {
 		return nil, err
 	}
 	return c, nil
