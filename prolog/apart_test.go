@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,9 +39,15 @@ func TestAJobWithMemoryOfItsOwn(t *testing.T) {
 // in the mode EXCLUSIVE_PROCESS above all. The first sharer's client has its server come.
 func TestNoServerForAJobOfAWholeGPU(t *testing.T) {
 	h, b := node(t, "h200", 100, "--exclusive")
-	h.Shard = true
 	whole := env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
-	must.OK(t, h.Prolog(t.Context(), whole))
+	for _, h.Shard = range []bool{false, true} {
+		// Nor may one be left of a sharer whose epilog was killed.
+		must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "6")))
+		must.Equal(t, len(h.MPS.running(0, serverName)), 1, "servers of a sharer")
+		must.Get(h.Dir.End(6, time.Now()))(t)
+		must.OK(t, h.Prolog(t.Context(), whole))
+		until(t, "the server's end", func() bool { return h.MPS.running(0, serverName) == nil })
+	}
 	must.Equal(t, h.MPS.running(0, serverName), nil, "servers")
 	app := exec.Command(b.sim, "run", "alexnet", "--duration-scale", "0.01")
 	app.Env = []string{"GPUSIM_STATE=" + b.state}

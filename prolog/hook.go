@@ -65,11 +65,16 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	errs = append(errs, h.limit(ctx, j))
 	for _, g := range j.GPUs {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
+			others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
+			var err, given, left error
+			if len(others) == 0 && h.MPS != nil {
+				// A daemon and its server have outlived the epilog of their last job: the server may keep this job from the GPU.
+				_, left = h.MPS.clear(g)
+			}
 			if len(j.GPUs) > 1 {
-				return nil
+				return left
 			}
 			c, known := card(h.Cards, g)
-			var err, given error
 			switch {
 			case h.named(c): // Slurm tells a job of shares no more than its number
 				given = h.handOut(g, jobs...)
@@ -77,7 +82,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 				given = h.Dir.remove(g, handoutFile)
 			}
 			if !h.mayShare(j) {
-				return given
+				return errors.Join(left, given)
 			}
 			switch {
 			case !known && len(h.Cards) > 0: // as said above
@@ -89,21 +94,20 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 				err = errors.New("nvidia-cuda-mps-control or nvidia-cuda-mps-server isn't on this node: jobs that share a GPU " +
 					"take turns")
 			default:
-				err = h.share(ctx, g, j, jobs)
+				err = h.share(ctx, g, j, others)
 			}
-			return errors.Join(given, err, h.barred(g, j, jobs))
+			if c.Exclusive && len(others) > 0 {
+				err = errors.Join(err, h.barred(j))
+			}
+			return errors.Join(left, given, err)
 		}))
 	}
 	return errors.Join(errs...)
 }
 
-// barred marks a job that goes without MPS beside others on a GPU that takes one process at a time: it can't compute,
+// barred marks a job beside others on a GPU that takes one process at a time, if it goes without MPS: it can't compute,
 // for want of a server, and runs again as after a server's fault.
-func (h *Hook) barred(gpu int, j *Job, jobs []*Job) error {
-	c, _ := card(h.Cards, gpu)
-	if !c.Exclusive || !slices.ContainsFunc(jobs, func(o *Job) bool { return o.JobID != j.JobID }) {
-		return nil
-	}
+func (h *Hook) barred(j *Job) error {
 	return h.Dir.change([]*Job{j}, func(j *Job) bool {
 		if j.MPS || !j.MPSFault.IsZero() {
 			return false
@@ -140,10 +144,9 @@ func (h *Hook) alone() bool {
 	return h.Constrains || len(slices.DeleteFunc(slices.Clone(h.Cards), func(c Card) bool { return c.Lost })) == 1
 }
 
-// share has the GPU's MPS daemon ready for job j. The caller holds the GPU's lock. Where the server takes no clients
-// that isn't j's fault: j computes without MPS, which the task prolog sees to, until the server is renewed.
-func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err error) {
-	others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
+// share has the GPU's MPS daemon ready for job j beside the others that may share the GPU. The caller holds the GPU's
+// lock. Where the server isn't ready, or takes no clients, j computes without MPS, which the task prolog sees to.
+func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) (err error) {
 	defer func() { err = errors.Join(err, h.handOut(gpu, append(slices.Clone(others), j)...)) }()
 	var errs []error
 	if !h.MPS.multiuser(gpu) && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
@@ -152,17 +155,14 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 		return fmt.Errorf("the MPS server serves another user; job %d goes without", j.JobID)
 	}
 	ready := false
-	switch s := h.Dir.Server(gpu); {
-	case len(others) > 0:
-		// One that doesn't answer is Ensure's to deal with.
+	if len(others) > 0 {
+		// A daemon that doesn't answer is Ensure's to deal with.
 		s, asked, err := h.refresh(ctx, gpu, others)
 		errs = append(errs, err)
 		if !s.Takes() {
 			return errors.Join(append(errs, goesWithout(s, j))...)
 		}
 		ready = asked == nil && s.PID != 0 && h.MPS.multiuser(gpu)
-	case !s.Takes():
-		errs = append(errs, h.MPS.Release(ctx, gpu)) // no job needs it any more
 	}
 	if !ready {
 		if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0, j.Sharer()); err != nil {
@@ -180,6 +180,7 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) (err err
 			errs = append(errs, fmt.Errorf("%w: only jobs of one user at a time share it", errOneUser))
 		}
 	}
+	j.MPS = true
 	return errors.Join(append(errs, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))...)
 }
 
@@ -357,7 +358,7 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 		// Slurm's cap, the share, slows jobs that would fit side by side.
 		text += "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100\n"
 	}
-	if mib := given.Limits[job]; mib > 0 {
+	if mib := given.Jobs[job]; mib > 0 {
 		text += fmt.Sprintf("export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
 	}
 	return text + fmt.Sprintf("export %s=%d\n", JobEnv, job), nil
@@ -378,6 +379,9 @@ func (h *Hook) unserved(gpu int, job int64, uid string, given handout) error {
 		// Slurm 22.05 runs no prolog for a requeued job if slurmd still has the job's first
 		// credential. The epilog of the last known job would then end the daemon under it.
 		return fmt.Errorf("no prolog has run for job %d: %w", job, err)
+	}
+	if _, ready := given.Jobs[job]; !ready {
+		return errors.New("it wasn't ready for the job's prolog")
 	}
 	if given.Memory != 0 && memory("") != given.Memory {
 		return errors.New("the job has a /dev/shm of its own (job_container.conf), where it doesn't reach the MPS server")
@@ -472,14 +476,14 @@ type handout struct {
 	Alone bool `json:"alone,omitempty"`
 	// Memory is the file system of the MPS daemon's /dev/shm, where server and clients meet; 0 = not known.
 	Memory uint64 `json:"memory,omitempty"`
-	// Limits are the jobs' memory limits by profile, MiB.
-	Limits map[int64]int64 `json:"limits,omitempty"`
+	// Jobs are those that the daemon was ready for when they began, with their memory limits by profile, MiB; 0 = none.
+	Jobs map[int64]int64 `json:"jobs,omitempty"`
 }
 
 // handOut stores the GPU's handout for the jobs on it. The caller holds the GPU's lock.
 func (h *Hook) handOut(gpu int, jobs ...*Job) error {
 	c, _ := card(h.Cards, gpu)
-	o := handout{UUID: c.UUID, Named: h.named(c), Alone: h.alone(), Limits: map[int64]int64{}}
+	o := handout{UUID: c.UUID, Named: h.named(c), Alone: h.alone(), Jobs: map[int64]int64{}}
 	if h.MPS != nil {
 		// The daemon may have begun in the namespace of a job (PrologFlags=RunInJob).
 		for _, pid := range h.MPS.running(gpu, controlName) {
@@ -487,8 +491,8 @@ func (h *Hook) handOut(gpu int, jobs ...*Job) error {
 		}
 	}
 	for _, j := range jobs {
-		if j.MemLimitMiB > 0 {
-			o.Limits[j.JobID] = j.MemLimitMiB
+		if j.MPS {
+			o.Jobs[j.JobID] = j.MemLimitMiB
 		}
 	}
 	return putJSON(h.Dir.gpu(gpu, handoutFile), o, 0o644)

@@ -325,9 +325,20 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	}
 	cancel()
 	// What is left hangs, or has lost its daemon, and is of no use.
-	var forced error
-	if n := m.kill(gpu, controlName, serverName); n > 0 {
-		forced = errors.Join(fmt.Errorf("the MPS daemon did not end by itself, %d of its processes were killed", n), err)
+	killed, forced := m.clear(gpu)
+	if killed > 0 {
+		forced = errors.Join(fmt.Errorf("the MPS daemon did not end by itself, %d of its processes were killed", killed), err,
+			forced)
 	}
-	return errors.Join(forced, os.RemoveAll(m.Pipe(gpu)), m.Dir.remove(gpu, serverFile), m.Dir.remove(gpu, userFile))
+	return forced
+}
+
+// clear ends by force what there is of a GPU's daemon and servers, and returns how many processes that were. The caller
+// holds the GPU's lock and has seen that no job shares the GPU.
+func (m *MPS) clear(gpu int) (killed int, err error) {
+	if _, err := os.Stat(m.Pipe(gpu)); err != nil {
+		return 0, nil // there is nothing, as at nearly all prologs
+	}
+	killed = m.kill(gpu, controlName, serverName)
+	return killed, errors.Join(os.RemoveAll(m.Pipe(gpu)), m.Dir.remove(gpu, serverFile), m.Dir.remove(gpu, userFile))
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
@@ -68,8 +69,42 @@ func TestProcessesThatOutliveTheirJob(t *testing.T) {
 			"environ": p.env, "cgroup": p.groups, "status": "Name:\tx\nUid:\t" + uid + "\t" + uid + "\n",
 			"stat": fmt.Sprintf("%d (x) S 1 1 1 0\n", pid),
 		} {
-			must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+			path := filepath.Join(dir, name)
+			if name == "environ" && uid == "1001" {
+				must.OK(t, syscall.Mkfifo(path, 0o600)) // its memory is locked: whoever reads this waits
+				continue
+			}
+			must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		}
 	}
 	must.Equal(t, h.outlived(&Job{JobID: 7, UID: 1000, SLUID: "sEKNKTV3WPV500"}), []int{11, 12, 13})
+}
+
+// A GPU's daemon and servers are found among processes that are called alike, and those whose memory is locked, where
+// whoever reads a command line waits.
+func TestProcessesOfMPS(t *testing.T) {
+	m := &MPS{Dir: "/run/x", Proc: t.TempDir()}
+	root := strconv.Itoa(os.Geteuid())
+	for pid, p := range map[int]struct{ comm, program, gpu, uid string }{
+		11: {shortName, controlName, "0", root},
+		12: {shortName, "/usr/bin/" + serverName, "0", "1000"}, // the server is its user's
+		20: {shortName, controlName, "1", root},
+		21: {shortName, controlName, "0", "1000"}, // a user's own
+		22: {"python3", "", "0", "1000"},
+	} {
+		dir := filepath.Join(m.Proc, strconv.Itoa(pid))
+		must.OK(t, os.Mkdir(dir, 0o755))
+		for name, text := range map[string]string{
+			"comm": p.comm + "\n", "status": "Uid:\t" + p.uid + "\t" + p.uid + "\n", "cmdline": p.program + "\x00-d\x00",
+			"environ": "A=b\x00CUDA_MPS_PIPE_DIRECTORY=/run/x/mps/gpu" + p.gpu + "/pipe\x00",
+		} {
+			path := filepath.Join(dir, name)
+			if p.program == "" && (name == "cmdline" || name == "environ") {
+				must.OK(t, syscall.Mkfifo(path, 0o600))
+				continue
+			}
+			must.OK(t, os.WriteFile(path, []byte(text), 0o600))
+		}
+	}
+	must.Equal(t, m.running(0, controlName, serverName), []int{11, 12})
 }

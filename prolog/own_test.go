@@ -79,6 +79,9 @@ func TestOwnServerFails(t *testing.T) {
 		// From 550 on the daemon may still say FAULT of a server that is about to end.
 		says(t, h.Prolog(t.Context(), env()), "start server of user 1000: it has ")
 		must.Equal(t, read(t, h.Dir.running(7)).MPS, false, "the job is sent to it")
+		var out bytes.Buffer
+		says(t, h.TaskProlog(&out, env()), "wasn't ready for the job's prolog")
+		must.Equal(t, strings.Contains(out.String(), "CUDA_MPS_"), false, out.String())
 		must.OK(t, h.Epilog(t.Context(), env()))
 	})
 }

@@ -21,6 +21,7 @@ import (
 const (
 	controlName = "nvidia-cuda-mps-control"
 	serverName  = "nvidia-cuda-mps-server"
+	shortName   = "nvidia-cuda-mps" // of both, which the kernel cuts after 15 characters
 )
 
 // kill ends with SIGKILL the processes of the named programs that belong to the
@@ -51,10 +52,15 @@ func killIf(pid int, is func() bool) bool {
 
 // running are the processes of the named programs that belong to the GPU's pipe
 // directory. They are known by their program's name and by the environment they were
-// started with: a pid file may be of a process that has long been another.
+// started with: a pid file may be of a process that has long been another. A daemon is root's, or this process's own
+// user's; any user can call a process like one.
 func (m *MPS) running(gpu int, names ...string) (found []int) {
 	for _, pid := range pids(m.Proc) {
-		if slices.Contains(names, program(m.Proc, pid)) && has(m.Proc, pid, "CUDA_MPS_PIPE_DIRECTORY="+m.Pipe(gpu)) {
+		name := program(m.Proc, pid)
+		if !slices.Contains(names, name) || !has(m.Proc, pid, "CUDA_MPS_PIPE_DIRECTORY="+m.Pipe(gpu)) {
+			continue
+		}
+		if of := owner(m.Proc, pid); name == serverName || of == 0 || of == int64(os.Geteuid()) {
 			found = append(found, pid)
 		}
 	}
@@ -65,7 +71,7 @@ func (m *MPS) running(gpu int, names ...string) (found []int) {
 // job. With ProctrackType=proctrack/cgroup there are none.
 func (h *Hook) outlived(j *Job) (found []int) {
 	for _, pid := range pids(h.Proc) {
-		if !has(h.Proc, pid, fmt.Sprintf("%s=%d", JobEnv, j.JobID)) || owner(h.Proc, pid) != int64(j.UID) {
+		if owner(h.Proc, pid) != int64(j.UID) || !has(h.Proc, pid, fmt.Sprintf("%s=%d", JobEnv, j.JobID)) {
 			continue
 		}
 		job, sluid := InGroup(procFile(h.Proc, pid, "cgroup"))
@@ -112,8 +118,13 @@ func statOf(proc string, pid int) [][]byte {
 	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 }
 
-// program is the name of the program a process was started as, "" = it has gone.
+// program is the name of the program of MPS that a process was started as, "" = it has gone, or is another. The kernel's
+// own short name of it is asked first: a look at the command line or environment of a process waits as long as that
+// process's memory is locked, which a page fault on a dead file system does.
 func program(proc string, pid int) string {
+	if strings.TrimSpace(string(procFile(proc, pid, "comm"))) != shortName {
+		return ""
+	}
 	name, _, _ := strings.Cut(string(procFile(proc, pid, "cmdline")), "\x00")
 	return name[strings.LastIndexByte(name, '/')+1:]
 }
@@ -162,15 +173,21 @@ var sluid = pattern.Lazy(`^` + sluidShape + `$`)
 // SLUID where the groups are named by that. Both are zero where it is in no job's group. A
 // user can't leave it, and what a job makes below its own group doesn't count.
 func InGroup(groups []byte) (job int64, sluid string) {
-	m := jobGroup().FindSubmatch(groups)
-	if m == nil {
-		return 0, ""
+	for line := range bytes.Lines(groups) {
+		m := jobGroup().FindSubmatch(line)
+		if m == nil || loginGroup().Match(line) {
+			continue
+		}
+		if job, err := strconv.ParseInt(string(m[1]), 10, 64); err == nil {
+			return job, ""
+		}
+		return 0, string(m[2])
 	}
-	if job, err := strconv.ParseInt(string(m[1]), 10, 64); err == nil {
-		return job, ""
-	}
-	return 0, string(m[2])
+	return 0, ""
 }
+
+// loginGroup is a group of a user's own session, where the user names groups, say like a job's.
+var loginGroup = pattern.Lazy(`^\d+:[^:]*:/user\.slice/`)
 
 // v2 is the folder of a job's control group of version 2.
 const v2 = "system.slice/*slurmstepd.scope/%s/"

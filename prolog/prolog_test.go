@@ -254,11 +254,11 @@ func TestTaskProlog(t *testing.T) {
 	} {
 		c.hook.Dir, c.hook.MPS = h.Dir, h.MPS
 		h = &c.hook
-		must.OK(t, h.handOut(0))
+		must.OK(t, h.handOut(0, &Job{JobID: 7, MPS: true}))
 		must.Equal(t, print(c.env...), c.want, c.name)
 	}
 	h.Cards = nil
-	must.OK(t, h.handOut(0, &Job{JobID: 7, MemLimitMiB: 10240}, &Job{JobID: 8, MemLimitMiB: 5}))
+	must.OK(t, h.handOut(0, &Job{JobID: 7, MPS: true, MemLimitMiB: 10240}, &Job{JobID: 8, MPS: true, MemLimitMiB: 5}))
 	must.Equal(t, print(), mps("0", all+limited), "held to a part of the memory")
 	// A daemon that died without a word is none: up to driver 535 it leaves its socket, and from 550 on a pid file that
 	// any user can have written.
@@ -364,6 +364,11 @@ func FuzzInGroup(f *testing.F) {
 		if job < 0 || job != 0 && id != "" || id != "" && !sluid().MatchString(id) {
 			t.Errorf("%d %q", job, id)
 		}
+		// A user who is logged in is in no job, however their groups are named.
+		login := append([]byte("0::/user.slice/user-1000.slice/"), bytes.ReplaceAll(groups, []byte("\n"), nil)...)
+		if got, id := InGroup(login); got != 0 || id != "" {
+			t.Errorf("%d %q", got, id)
+		}
 		// What a job makes below its own group changes nothing.
 		if got, id := InGroup(append([]byte("0::/system.slice/slurmstepd.scope/job_7/"), groups...)); got != 7 || id != "" {
 			t.Errorf("%d %q", got, id)
@@ -458,7 +463,7 @@ func TestSharerInAContainer(t *testing.T) {
 	in := podman(t, b)
 	root := env("SLURM_JOB_UID", "0")
 	b.uid = 0
-	must.OK(t, h.Prolog(t.Context(), root), h.handOut(0, &Job{JobID: 7, MemLimitMiB: 20480}))
+	must.OK(t, h.Prolog(t.Context(), root), h.handOut(0, &Job{JobID: 7, MPS: true, MemLimitMiB: 20480}))
 	vars := must.Get(b.vars(t, "7"))(t)
 	page := string(must.Get(os.ReadFile("../contrib/doc/users.md"))(t))
 	_, line, _ := strings.Cut(page, "\n    --ipc=host")
@@ -549,10 +554,18 @@ func TestEpilogDiesOnTheWay(t *testing.T) {
 	must.Equal(t, running.Restart == 1 && running.End.IsZero(), true, running)
 }
 
+// called is a program of a name that sleeps.
+func called(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	must.OK(t, os.Symlink(must.Get(exec.LookPath("sleep"))(t), path))
+	return path
+}
+
 // A daemon that was told to quit and says yes has a moment to be gone, and isn't killed.
 func TestDaemonThatIsJustEnding(t *testing.T) {
 	m := &MPS{Dir: Dir(t.TempDir()), Control: filepath.Join(t.TempDir(), "control"), Answer: time.Minute}
-	daemon := exec.Command("sleep", "1000")
+	daemon := exec.Command(called(t, controlName), "1000")
 	daemon.Args[0], daemon.Env = controlName, m.environ(0)
 	must.OK(t, os.MkdirAll(m.Pipe(0), 0o755), daemon.Start())
 	t.Cleanup(func() { _ = daemon.Process.Kill() })

@@ -81,19 +81,24 @@ var stepProgram = pattern.Lazy(`^slurmstepd(-[a-z]+)?$`)
 // StepOf returns the job of a process that is a job's step; 0 = it isn't one. dir is the process's folder of /proc. Any
 // user can choose a process's name, so it must also run slurmstepd as root, or as the calling user.
 func StepOf(dir string) int64 {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return 0
+	}
+	if of := info.Sys().(*syscall.Stat_t).Uid; of != 0 && int(of) != os.Geteuid() {
+		return 0 // before its command line is read: see program
+	}
+	exe, _ := os.Readlink(filepath.Join(dir, "exe"))
+	if !stepProgram().MatchString(filepath.Base(strings.TrimSuffix(exe, " (deleted)"))) {
+		return 0
+	}
 	line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 	m := stepName().FindSubmatch(line)
 	if m == nil {
 		return 0
 	}
-	exe, _ := os.Readlink(filepath.Join(dir, "exe"))
-	info, err := os.Stat(dir)
-	if err != nil || !stepProgram().MatchString(filepath.Base(strings.TrimSuffix(exe, " (deleted)"))) {
-		return 0
-	}
-	of := info.Sys().(*syscall.Stat_t).Uid
 	id, err := strconv.ParseInt(string(m[1]), 10, 64)
-	if err != nil || of != 0 && int(of) != os.Geteuid() {
+	if err != nil {
 		return 0
 	}
 	return id

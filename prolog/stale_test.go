@@ -30,15 +30,22 @@ func fakeProc(t *testing.T, boot string, steps ...string) string {
 		if name, is := strings.CutPrefix(s, "debian's "); is {
 			s, exe = name, "/usr/sbin/slurmstepd-wlm"
 		}
-		must.OK(t, os.MkdirAll(dir, 0o755))
+		must.OK(t, os.MkdirAll(dir, 0o755), os.Symlink(exe, filepath.Join(dir, "exe")))
+		if s == "a user's" {
+			// Its memory is locked: whoever reads the command line waits.
+			must.OK(t, syscall.Mkfifo(filepath.Join(dir, "cmdline"), 0o444), os.Chown(dir, 1000, 1000))
+			continue
+		}
 		must.OK(t, os.WriteFile(filepath.Join(dir, "cmdline"), []byte(s+"\x00"), 0o444))
-		must.OK(t, os.Symlink(exe, filepath.Join(dir, "exe")))
 	}
 	return proc
 }
 
 // What ended without an epilog is closed by the next hook on its GPU, as soon as it is certain and no sooner.
 func TestJobsWithoutAnEpilog(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: another user's process")
+	}
 	now := time.Now().Round(time.Second)
 	job := func(id int64, percent int, age time.Duration, boot string) *Job {
 		return &Job{JobID: id, GPUs: []int{0}, Percent: percent, Start: now.Add(-age), Boot: boot}
@@ -59,7 +66,7 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 	} {
 		h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }, MPS: nil}
 		h.Proc = fakeProc(t, "now", "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ",
-			"mine slurmstepd: [7.0]", "debian's slurmstepd: [8.batch]")
+			"mine slurmstepd: [7.0]", "a user's", "debian's slurmstepd: [8.batch]")
 		for _, j := range c.jobs {
 			must.OK(t, h.Dir.Begin(j))
 		}

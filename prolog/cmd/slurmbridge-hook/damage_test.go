@@ -114,7 +114,8 @@ func buildGPUSim(t *testing.T) string {
 		t.Skip("needs root: jobs of other users")
 	}
 	bin := t.TempDir()
-	must.OK(t, built.Into(bin, "gpusim"))
+	// The MPS server is the job's user's, who must get to its program.
+	must.OK(t, built.Into(bin, "gpusim"), os.Chmod(bin, 0o755), os.Chmod(filepath.Dir(bin), 0o755))
 	return bin
 }
 
