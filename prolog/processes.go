@@ -118,9 +118,9 @@ func statOf(proc string, pid int) [][]byte {
 	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 }
 
-// program is the name of the program of MPS that a process was started as, "" = it has gone, or is another. The kernel's
-// own short name of it is asked first: a look at the command line or environment of a process waits as long as that
-// process's memory is locked, which a page fault on a dead file system does.
+// program is the name of the program of MPS that a process was started as, "" = it has gone, or is another. Its short
+// name, which the kernel keeps, is read first: who reads a process's command line or environment waits while the memory
+// of that process is locked, as it is in a page fault on a dead file system.
 func program(proc string, pid int) string {
 	if strings.TrimSpace(string(procFile(proc, pid, "comm"))) != shortName {
 		return ""

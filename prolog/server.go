@@ -89,7 +89,8 @@ func faultsIn(log string) (pids []int) {
 	return pids
 }
 
-// readLog returns the whole lines that were added to a log beyond the first n bytes, 64 KiB at most, and where they end.
+// readLog returns the whole lines that were added to a log beyond the first n bytes, 64 KiB at most, and where they
+// end.
 func (m *MPS) readLog(gpu int, name string, n int64) (string, int64) {
 	f, err := os.Open(filepath.Join(m.log(gpu), name))
 	if err != nil {

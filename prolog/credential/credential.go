@@ -119,8 +119,8 @@ type once struct {
 	new, aged map[[sha256.Size]byte]bool
 }
 
-// admit lets an authentic credential through; id is the same for the same credential only. What was made longer ago than
-// this process remembers may have been used before. How long that is doesn't depend on what the clock was set to since.
+// admit lets an authentic credential through; id is the same for the same credential only. What was made longer ago
+// than this process remembers may have been used before. How long it remembers doesn't depend on the clock being set.
 func (o *once) admit(id [sha256.Size]byte, c *Credential, remembers time.Duration) error {
 	if c.Behind().Abs() > window {
 		return c.skewed()
