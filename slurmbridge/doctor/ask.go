@@ -128,7 +128,7 @@ func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes [
 	all.SetLimit(mostProbes)
 	for i := range nodes {
 		n := &nodes[i]
-		if n.GPUs == 0 {
+		if n.GPUs == 0 || n.Asleep {
 			continue
 		}
 		addr := cmp.Or(n.Addr, n.Name)

@@ -86,7 +86,6 @@ var newest = text.Release{26, 5, 0}
 func (e *exam) checks() []check {
 	conf, version, d, gates, order := e.Config, e.Config["SLURM_VERSION"], e.daemon, e.gates(), e.orderOfPlugins()
 	counted := conf["AccountingStorageTRES"]
-	limited := func(word string) bool { return e.has("SlurmctldParameters", word) }
 	enforced := func(word string) bool { return e.has("AccountingStorageEnforce", word) }
 	cgroup, devices := e.runs("TaskPlugin", "task/cgroup"), conf["ConstrainDevices"]
 	// Which script slurmctld runs at submissions; ours is the project's own, "" where the site's own may call it.
@@ -99,10 +98,17 @@ func (e *exam) checks() []check {
 	typesChecked, rewrites := text.TypesChecked(version), text.RewritesTypes(version)
 	noNeed := rewrites && e.Settings.Lua != "yes"
 	usual := func(w string) bool { return !strings.Contains(w, "/") || w == "fs/disk" } // Slurm counts these anyway
+	other := func(w string) bool {
+		return w != e.sharing && (strings.EqualFold(w, "mps") || strings.EqualFold(w, "shard"))
+	}
 	return []check{
 		row("slurmctld", Error, anything, when(e.Config == nil),
 			"slurmctld does not answer", "everything else is read from it", "",
 			run("scontrol ping", "systemctl status slurmctld")),
+
+		row("files", Note, slurmConf, each("file", e.Unread),
+			"$file can't be read by the one who runs this", "so nothing is said of the files beside slurm.conf", "",
+			run("sudo slurmbridge doctor")),
 
 		// The release. Source of the faults that jobs which share suffer from: Slurm's release notes.
 		row("release", Error, slurmConf, when(e.release.Before(text.Oldest)), "Slurm $SLURM_VERSION is older than 22.05",
@@ -134,9 +140,10 @@ func (e *exam) checks() []check {
 
 		// Single settings of slurm.conf.
 		row("gres-both", either(typesChecked, Warning, Error), slurmConf,
-			when(e.has("GresTypes", "mps") && e.has("GresTypes", "shard")), "GresTypes has both mps and shard",
+			when(e.has("GresTypes", "mps") && e.has("GresTypes", "shard"), "kept", without(conf["GresTypes"], other)),
+			"GresTypes has both mps and shard",
 			"Slurm 22.05 then starts mps jobs without CUDA_VISIBLE_DEVICES, and two ways to share one GPU don't see each other",
-			restarts+"; a job that asks for the kind that goes is refused", toConf("GresTypes=${GresTypes-shard}")),
+			restarts+"; a job that asks for the kind that goes is refused", toConf("GresTypes=$kept")),
 		row("gres-types", Error, slurmConf, when(!e.has("GresTypes", "gpu") || !e.has("GresTypes", e.sharing),
 			"types", with(conf["GresTypes"], "gpu", e.sharing)), `GresTypes is "$GresTypes": Slurm knows no shares of a GPU`,
 			"the bridge starts jobs together by giving each a share: mps on nodes with one GPU, shard (or mps) on nodes with "+
@@ -173,11 +180,11 @@ func (e *exam) checks() []check {
 		// Tried on 24.11.5 with small limits: root and SlurmUser were both held back, for five seconds at a time, so no user
 		// is taken to be exempt.
 		row("rate-limit", Warning, slurmConf,
-			when(limited("rl_enable") && !(limited("rl_bucket_size") && limited("rl_refill_rate"))),
+			e.held(),
 			"SlurmctldParameters limits how often a user may ask (rl_enable)",
 			"the bridge asks several times when a group starts; held back, its groups start seconds late",
 			"every user may ask that often: more load on slurmctld from scripts that poll",
-			toConf("SlurmctldParameters=$SlurmctldParameters,rl_bucket_size=100,rl_refill_rate=20")),
+			toConf("SlurmctldParameters=$params,rl_bucket_size=100,rl_refill_rate=20")),
 		row("shadow", Note, slurmConf, when(e.Settings.Mode == "shadow"),
 			"the bridge is in shadow mode", "it decides and records, and changes nothing",
 			"jobs that ask to share wait behind the gate, for max_delay next to an idle GPU at most, and share",
@@ -199,7 +206,7 @@ func (e *exam) checks() []check {
 		row("node-shares", Error, nodes, e.withoutShares(false),
 			"no shares on $nodes", "jobs can be put on these GPUs only one at a time",
 			restarts+"; anyone may then ask for a part of a GPU by hand", toConf("NodeName=$nodes … Gres=$gres"),
-			gres("# on $nodes", "Name=gpu Type=TYPE File=/dev/nvidia0", "Name=$sharing Count=100 File=/dev/nvidia0")),
+			gres("# on $nodes", "Name=gpu Type=TYPE File=/dev/nvidia0   # a line for each GPU, or AutoDetect=nvml", "$shares")),
 		row("mig-shares", Note, nodes, e.withoutShares(true), "MIG instances without shares on $nodes",
 			"the bridge leaves them alone: Slurm hands each out whole, and a small job "+
 				"leaves most of it idle", restarts+"; jobs of instances ask for them as before. A line of shares that names "+
@@ -231,24 +238,22 @@ func (e *exam) checks() []check {
 			run("scontrol show node $nodes | grep Reason", "slurmd -G   # on the node: what it finds",
 				"systemctl restart slurmd   # on the node, when gres.conf is right")),
 		row("one-sharing", Warning, nodes, e.on(func(n *text.Node) bool {
-			said := e.GresConf == nil || strings.Contains(strings.ToLower(*e.GresConf), "all_sharing")
-			return !said && n.GPUs > 1 && n.Shares["mps"] > 0
+			return e.GresConf != nil && !e.gresConfHas("all_sharing") && n.GPUs > 1 && n.Shares["mps"] > 0
 		}), "several GPUs and mps without all_sharing on $nodes",
 			"by default Slurm shares one GPU of a node at a time; jobs then wait next to idle GPUs",
 			"slurmctld and the nodes' slurmds restart; a job that asks for mps by hand may then be on any of a node's GPUs, "+
 				"next to jobs of other users", gres("Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing")),
-		row("gres-conf", Error, files, e.unnamedShares(e.GresConf == nil),
-			"$dir/gres.conf is not there", "nodes then find no GPU to give out, and Slurm takes them out of service", restarts,
-			gres("Name=gpu Type=TYPE File=/dev/nvidia0", "$lines")),
-		row("gres-conf", Warning, files, e.unnamedShares(e.GresConf != nil), "$dir/gres.conf has no line of $kinds",
-			"unless the nodes have a gres.conf of their own they don't know which GPU the shares are of", restarts,
+		row("gres-conf", Warning, files, e.unnamedShares(),
+			either(e.GresConf == nil, "$dir/gres.conf is not there", "$dir/gres.conf has no line of $kinds"),
+			"unless the nodes have a gres.conf of their own, they don't find their GPUs, or which of them the shares are of, "+
+				"and Slurm takes them out of service", restarts,
 			gres("Name=gpu Type=TYPE File=/dev/nvidia0", "$lines")),
 		row("gpu-type", either(typesChecked, Warning, Error), nodes,
 			e.on(func(n *text.Node) bool { return n.ByType[""] > 0 }),
 			"GPUs without a type on $nodes",
 			"Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of; and "+noCard, restarts,
-			toConf("NodeName=$nodes … Gres=gpu:titanxp:1,$sharing:100   # and what these nodes have besides"),
-			gres("Name=gpu Type=titanxp File=/dev/nvidia0")),
+			toConf("NodeName=$nodes … Gres=gpu:TYPE:1,$sharing:100   # and what these nodes have besides"),
+			gres("Name=gpu Type=TYPE File=/dev/nvidia0   # with AutoDetect a part of what slurmd -G says")),
 		row("gpu-unknown", Warning, nodes, e.unknownCards(),
 			"GPU type $type (on $nodes) is no card the bridge knows", noCard, "",
 			setting("gpu_types:", "  $type: {mem_mib: MEMORY}   # nvidia-smi --query-gpu=memory.total --format=csv")),

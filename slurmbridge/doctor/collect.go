@@ -31,6 +31,7 @@ type Facts struct {
 	GresConf, JobSubmitLua, Namespaces, PackagedLua *string
 	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld come down to on this machine, by setting.
 	Hooks       map[string][]Hook
+	Unread      []string // files of ConfDir that are there and can't be read
 	Missing     []string // folders that the bridge writes to and that aren't there
 	MungeSocket *bool    // whether munged's socket is there
 	// Munge and Token are what went wrong with a credential of MUNGE's, or one of Slurm's own tokens, made and read here,
@@ -46,7 +47,7 @@ type Facts struct {
 
 // Limit is one of accounting's limits on what several jobs have together.
 type Limit struct {
-	// Of is what it is set on, as sacctmgr modify takes it: "qos normal", "account lab", "user ann where account=lab".
+	// Of is what it is set on, as sacctmgr modify takes it: "qos normal", "account lab where cluster=c".
 	Of   string
 	Name string // the option, e.g. "MaxTRESPerUser"
 	TRES string // e.g. "cpu=8,gres/gpu=1"
@@ -92,13 +93,12 @@ func (f *Facts) readFiles() {
 	conf := f.Config["SLURM_CONF"]
 	if _, err := os.Stat(conf); conf != "" && err == nil {
 		f.ConfDir = filepath.Dir(conf)
-		f.GresConf = readFile(filepath.Join(f.ConfDir, "gres.conf"))
-		f.Namespaces = readFile(filepath.Join(f.ConfDir, "job_container.conf"))
+		namespaces := "job_container.conf"
 		if strings.HasSuffix(f.Config["NamespaceType"], "/linux") {
-			f.Namespaces = readFile(filepath.Join(f.ConfDir, "namespace.yaml"))
+			namespaces = "namespace.yaml"
 		}
-		f.JobSubmitLua = readFile(filepath.Join(f.ConfDir, "job_submit.lua"))
-		f.PackagedLua = readFile(PackagedLua)
+		f.GresConf, f.Namespaces = f.readFile("gres.conf"), f.readFile(namespaces)
+		f.JobSubmitLua, f.PackagedLua = f.readFile("job_submit.lua"), f.readFile(PackagedLua)
 	}
 	f.Hooks = hooksOf(f.Config)
 	for _, file := range []string{f.Settings.GateFile, f.Settings.WakeFile, f.Settings.Database} {
@@ -140,6 +140,9 @@ func hooksOf(conf map[string]string) map[string][]Hook {
 			if pattern == "" {
 				continue
 			}
+			if !filepath.IsAbs(pattern) { // a script that configless nodes get with slurm.conf
+				pattern = filepath.Join(filepath.Dir(conf["SLURM_CONF"]), pattern)
+			}
 			files, err := filepath.Glob(pattern)
 			if err != nil || len(files) == 0 {
 				files = []string{pattern}
@@ -166,12 +169,18 @@ var namesOurs = regexp.MustCompile(`(?m)^[^#\n]*/slurmbridge(/(task)?prolog|/epi
 // mostText is how much of a file is read.
 const mostText = 1 << 20
 
-// readFile returns the text of a file, or nil where there is none. A file that
-// is there and can't be read is taken for empty.
-func readFile(name string) *string {
+// readFile returns the text of a file, by its path from ConfDir, or nil where there is none. One that is there and
+// can't be read is noted.
+func (f *Facts) readFile(name string) *string {
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(f.ConfDir, name)
+	}
 	b, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if err != nil {
+		f.Unread = append(f.Unread, name)
 	}
 	s := string(b[:min(len(b), mostText)])
 	return &s
@@ -209,9 +218,9 @@ func (f *Facts) askAccounting(ctx context.Context, ask Ask) {
 	}
 	assocs, _ := show(3, "assoc", cluster, "format=Account,User,GrpTRES")
 	for _, r := range assocs {
-		of := "account " + r[0]
+		of := "account " + r[0] + " where " + cluster
 		if r[1] != "" { // otherwise the account's own
-			of = "user " + r[1] + " where account=" + r[0]
+			of = "user " + r[1] + " where account=" + r[0] + " " + cluster
 		}
 		limit(of, "GrpTRES", r[2])
 	}

@@ -68,7 +68,7 @@ type check struct {
 type source func(*Facts) bool
 
 func slurmConf(f *Facts) bool  { return f.Config != nil }
-func files(f *Facts) bool      { return slurmConf(f) && f.ConfDir != "" } // beside slurm.conf
+func files(f *Facts) bool      { return slurmConf(f) && f.ConfDir != "" && f.Unread == nil } // beside slurm.conf
 func nodes(f *Facts) bool      { return slurmConf(f) && f.Nodes != nil }
 func partitions(f *Facts) bool { return slurmConf(f) && f.Partitions != nil }
 func hooks(f *Facts) bool      { return slurmConf(f) && f.Hooks != nil }
@@ -123,13 +123,16 @@ type exam struct {
 func newExam(f *Facts) *exam {
 	version := f.Config["SLURM_VERSION"]
 	e := &exam{Facts: f, sharing: "mps", release: text.ParseRelease(version), daemon: cmp.Or(f.Daemon, &Daemon{})}
-	if e.has("GresTypes", "shard") && !e.has("GresTypes", "mps") {
-		e.sharing = "shard"
-	}
 	for i := range e.Nodes {
 		if e.Nodes[i].GPUs > 0 {
 			e.gpus = append(e.gpus, &e.Nodes[i])
 		}
+	}
+	by := func(kind string) bool {
+		return slices.ContainsFunc(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 })
+	}
+	if e.has("GresTypes", "shard") && (!e.has("GresTypes", "mps") || by("shard") && !by("mps")) {
+		e.sharing = "shard"
 	}
 	conf, s := cmp.Or(f.Config["SLURM_CONF"], "/etc/slurm/slurm.conf"), f.Settings
 	slurm, _, _ := text.User(f.Config["SlurmUser"])

@@ -38,7 +38,8 @@ func ptr[T any](v T) *T { return &v }
 func bridged(t *testing.T, release string) *Facts {
 	t.Helper()
 	conf := text.ParseConfig([]byte(recorded(t, release+"-bridged.config")))
-	conf["AuthType"] = "auth/munge" // 24.11.5 was recorded with auth/slurm
+	conf["AuthType"] = "auth/munge" // 24.11.5 was recorded with auth/slurm, and with a limit on requests
+	conf["SlurmctldParameters"] = "enable_configless"
 	settings := config.Default()
 	settings.GatePartition, settings.SharersOnly = "gates", []string{"gpu"}
 	return &Facts{
@@ -195,6 +196,8 @@ var situations = []situation{
 		"", ""),
 
 	at("both kinds", slurm("GresTypes", "gpu,mps,shard"), "error gres-both", "GresTypes=gpu,mps"),
+	at("both kinds, and nodes have shards", all(shards, slurm("GresTypes", "gpu,MPS,shard")), "error gres-both",
+		"GresTypes=gpu,shard"),
 	at("both kinds, newer", all(in2411, slurm("GresTypes", "gpu,mps,shard")), "warning gres-both", ""),
 	at("no shares", slurm("GresTypes", "gpu"), "error gres-types", "GresTypes=gpu,mps"),
 	at("no gpu type", slurm("GresTypes", ""), "error gres-types", "GresTypes=gpu,mps"),
@@ -211,7 +214,11 @@ var situations = []situation{
 	at("known long enough", slurm("MinJobAge", "30 sec"), "", ""),
 	at("rate limit", slurm("SlurmctldParameters", "rl_enable"), "warning rate-limit",
 		"SlurmctldParameters=rl_enable,rl_bucket_size=100,rl_refill_rate=20"),
+	at("limits below need", slurm("SlurmctldParameters", "rl_bucket_size=200,rl_enable,idle_on_node_suspend,rl_refill_rate=5"),
+		"warning rate-limit", "SlurmctldParameters=rl_enable,idle_on_node_suspend,rl_bucket_size=100,rl_refill_rate=20"),
 	at("a limit far above need", slurm("SlurmctldParameters", "rl_enable,rl_bucket_size=100,rl_refill_rate=20"), "", ""),
+	at("files that only root reads", func(f *Facts) { f.Unread, f.JobSubmitLua = []string{"/etc/slurm/job_submit.lua"}, ptr("") },
+		"note files", ""),
 	at("shadow", shadow, "note shadow", "mode: active"),
 	at("no folder", func(f *Facts) { f.Missing = []string{"/run/slurmbridge"} }, "error folder",
 		"install -d -o slurm -m 755 /run/slurmbridge"),
@@ -221,7 +228,7 @@ var situations = []situation{
 		"TaskPlugin=task/cgroup,task/affinity"),
 
 	at("no gpu", node("(null)"), "error no-gpu", ""),
-	at("node without shares", node("gpu:titanxp:2"), "error node-shares", "NodeName=gpu1 … Gres=gpu:titanxp:2,mps:200"),
+	at("node without shares", node("gpu:titanxp:2"), "error node-shares", "Name=mps Count=200 Flags=all_sharing"),
 	at("a node of other gres", node("gpu:titanxp:2,nic:2(S:0)"), "error node-shares",
 		"NodeName=gpu1 … Gres=gpu:titanxp:2,mps:200,nic:2"),
 	at("odd shares", all(node("gpu:titanxp:2,mps:150(S:0-1)"), gresConf("Name=mps Flags=all_sharing")),
@@ -240,14 +247,19 @@ var situations = []situation{
 		"scontrol show node gpu1 | grep Reason"),
 	at("several by mps", node("gpu:titanxp:2(S:0),mps:200"), "warning one-sharing",
 		"Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing"),
-	at("no gres.conf", func(f *Facts) { f.GresConf = nil }, "error gres-conf", "Name=mps Count=100 File=/dev/nvidia0"),
+	at("no gres.conf", func(f *Facts) { f.GresConf = nil }, "warning gres-conf", "Name=mps Count=100 File=/dev/nvidia0"),
 	at("gres.conf without shares", gresConf("Name=gpu File=/dev/nvidia0\n#Name=mps Count=100\n"), "warning gres-conf",
 		"Name=mps Count=100 File=/dev/nvidia0"),
 	at("gres.conf of another kind", gresConf("Name=gpu\nName=shard Count=100\n"), "warning gres-conf", ""),
 	at("gres.conf includes", gresConf("Name=gpu\nInclude /etc/slurm/gres.d/shares\n"), "", ""),
 	at("gres.conf in capitals", gresConf("NodeName=gpu[1-2] NAME=MPS Count=100\n"), "", ""),
+	at("gres.conf with blanks and quotes", gresConf("NodeName=gpu1 Name = \"mps\" Count = 100\n"), "", ""),
+	at("several by mps, as another file says", all(node("gpu:titanxp:2,mps:200"), gresConf("include /etc/shares\n")), "", ""),
+	at("several by mps, as a comment says", all(node("gpu:titanxp:2,mps:200"),
+		gresConf("Name=mps Count=200 # not Flags=all_sharing\n")), "warning one-sharing", ""),
 	at("gres.conf is not here", func(f *Facts) { f.ConfDir, f.GresConf, f.JobSubmitLua = "", nil, nil }, "", ""),
-	at("untyped", node("gpu:1,mps:100"), "error gpu-type", "Name=gpu Type=titanxp File=/dev/nvidia0"),
+	at("untyped", node("gpu:1,mps:100"), "error gpu-type",
+		"Name=gpu Type=TYPE File=/dev/nvidia0   # with AutoDetect a part of what slurmd -G says"),
 	at("untyped, newer", all(in2411, node("gpu:1,mps:100")), "warning gpu-type", ""),
 	at("unknown card", node("gpu:radeon:1,mps:100"), "warning gpu-unknown", "gpu_types:"),
 	at("default memory for whole GPUs alone", func(f *Facts) {
@@ -319,6 +331,8 @@ var situations = []situation{
 
 	at("no prolog", func(f *Facts) { f.Hooks["Prolog"] = nil }, "error hook-prolog",
 		"ln -s /usr/lib/slurmbridge/prolog /etc/slurm/prolog.d/50-slurmbridge"),
+	at("prologs by several patterns", hook("Prolog", "/opt/a,/etc/slurm/prolog.d/*.sh", Hook{"/opt/a", true, false}),
+		"error hook-prolog", "ln -s /usr/lib/slurmbridge/prolog /etc/slurm/prolog.d/50-slurmbridge.sh"),
 	at("other epilog", hook("Epilog", "/x", Hook{"/x", true, false}), "error hook-epilog",
 		"/usr/lib/slurmbridge/epilog   # a line of it, called with the same environment"),
 	at("epilog that is on the nodes", hook("Epilog", "/etc/slurm/epilog.d/*", Hook{"/etc/slurm/epilog.d/*", false, false}),
@@ -355,6 +369,7 @@ var situations = []situation{
 	at("clock", agent(Agent{Answer: Answer{Ahead: -3 * time.Second}}), "warning clock", ""),
 	at("a clock a second off", agent(Agent{Answer: Answer{Ahead: -1200 * time.Millisecond}}), "", ""),
 	at("agent away", agent(Agent{Answer: Answer{Silent: "connection refused"}}), "warning agent", ""),
+	at("agent of a node asleep", func(f *Facts) { f.Nodes[0].Asleep = true; delete(f.Agents, "gpu1") }, "", ""),
 	at("agent unheard of", func(f *Facts) { delete(f.Agents, "gpu1") }, "warning agent", ""),
 	at("agent unwell", agent(Agent{Answer: Answer{Sick: "the last pass failed"}}), "warning agent-sick",
 		"journalctl -u gpuprof -n 50   # on each of them"),
@@ -410,6 +425,12 @@ var situations = []situation{
 	at("limit on GPUs, enforced", all(ofGPUs, limits(Limit{"user ann where account=lab", "GrpTRES", "gres/gpu=1"}),
 		slurm("AccountingStorageEnforce", "associations,limits,qos"), func(f *Facts) { f.Account = ptr(true) }),
 		"warning shares-limits", "sacctmgr modify user ann where account=lab set GrpTRES=gres/mps=100"),
+	at("limits on types of GPUs", all(ofGPUs, limits(Limit{"qos a", "GrpTRES", "gres/gpu:a100=2,gres/gpu:v100=4"})),
+		"note shares-limits", "sacctmgr modify qos a set GrpTRES=gres/mps=600"),
+	at("bill for types of GPUs", all(ofGPUs, func(f *Facts) {
+		f.Partitions[0].Billing = "CPU=1.0, GRES/gpu:a100=20,GRES/gpu:v100=10"
+	}), "note shares-billed", "PartitionName=gpu … TRESBillingWeights=CPU=1.0, GRES/gpu:a100=20,GRES/gpu:v100=10,GRES/mps=0.2"),
+	at("GPUs cost nothing", all(ofGPUs, func(f *Facts) { f.Partitions[0].Billing = "CPU=1.0,GRES/gpu=0" }), "", ""),
 	at("bill for GPUs", all(ofGPUs, func(f *Facts) { f.Partitions[0].Billing = "CPU=1.0,GRES/gpu=20" }),
 		"note shares-billed", "PartitionName=gpu … TRESBillingWeights=CPU=1.0,GRES/gpu=20,GRES/mps=0.2"),
 	at("no charge for adopted jobs", all(ofGPUs, func(f *Facts) {
@@ -419,6 +440,11 @@ var situations = []situation{
 		f.Partitions[0].PerGPU.CPUs, f.Settings.Adopt = 4, []adopt.Rule{{Never: true}, {Partitions: []string{"gpu"}}}
 	}, "warning adopt-per-gpu",
 		"PartitionName=… DefMemPerCPU=…   # in place of JobDefaults=DefCpuPerGPU=…,DefMemPerGPU=…"),
+
+	at("defaults per GPU where nothing is shared", func(f *Facts) {
+		f.Config["JobDefaults"], f.Settings.Adopt = "DefCpuPerGPU=4", []adopt.Rule{{Partitions: []string{"cpus"}}}
+		f.Partitions = append(f.Partitions, text.Partition{Name: "cpus", State: "UP"})
+	}, "", ""),
 
 	// Slurm takes most of its plugins' names with their kind in front and without it.
 	at("plugins' long names", slurm("JobSubmitPlugins", "job_submit/all_partitions,job_submit/lua"), "", ""),
@@ -542,7 +568,7 @@ func TestCollect(t *testing.T) {
 	ask := func(_ context.Context, program string, args ...string) (string, error) {
 		switch program + " " + strings.Join(args, " ") {
 		case "scontrol show config":
-			return "SLURM_CONF = " + conf + "\nProlog = " + dir + "/prolog.d/*\nEpilog = " + dir + "/site-epilog\n" +
+			return "SLURM_CONF = " + conf + "\nProlog = prolog.d/*\nEpilog = " + dir + "/site-epilog\n" +
 				"TaskProlog = /nowhere/slurmbridge\n", nil
 		case "scontrol show nodes -o":
 			return "NodeName=a Gres=gpu:t4:1\n", nil
@@ -595,8 +621,8 @@ func TestAccounting(t *testing.T) {
 		Limits: []Limit{
 			{"qos normal", "MaxTRESPerUser", "gres/gpu=2"},
 			{"qos high", "GrpTRES", "gres/gpu=9"},
-			{"account lab", "GrpTRES", "gres/gpu=4"},
-			{"user ann where account=lab", "GrpTRES", "gres/gpu=1"},
+			{"account lab where cluster=c", "GrpTRES", "gres/gpu=4"},
+			{"user ann where account=lab cluster=c", "GrpTRES", "gres/gpu=1"},
 		},
 	})
 }

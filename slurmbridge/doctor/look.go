@@ -7,8 +7,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"gonum.org/v1/gonum/floats"
 
 	"github.com/slurmbridge/slurmbridge/prolog/namespace"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
@@ -60,9 +63,9 @@ func (e *exam) saying(of func(*text.Node) string, between string) []hit {
 	return when(all != nil, "nodes", strings.Join(all, between))
 }
 
-// agent is the answer of a node's agent.
+// agent is the answer of a node's agent; a node that power saving has put to sleep has none, and lacks none.
 func (e *exam) agent(n *text.Node) Agent {
-	if a, asked := e.Agents[n.Name]; asked {
+	if a, asked := e.Agents[n.Name]; asked || n.Asleep {
 		return a
 	}
 	return Agent{Answer: Answer{Silent: "not asked"}}
@@ -149,12 +152,13 @@ func (e *exam) withoutShares(instances bool) []hit {
 		parts = append(append(parts, fmt.Sprintf("%s:%d", e.sharing, 100*n.GPUs)), n.OtherGres...)
 		if line := strings.Join(parts, ","); sharesOf(n) == 0 && hasInstances(n) == instances {
 			bare[line] = append(bare[line], n.Name)
-			shares[line] = fmt.Sprintf("Name=%s Count=%d", e.sharing, 100*n.GPUs)
+			shares[line] = fmt.Sprintf("Name=%s Count=%d", e.sharing, 100*n.GPUs) +
+				either(e.sharing == "mps" && n.GPUs > 1, " Flags=all_sharing", "")
 		}
 	}
 	hits := byNodes(bare, "gres")
 	for _, h := range hits {
-		h["shares"] = shares[h["gres"]] + either(e.sharing == "mps", " Flags=all_sharing", "")
+		h["shares"] = shares[h["gres"]]
 	}
 	return hits
 }
@@ -189,20 +193,22 @@ func (e *exam) short(least time.Duration, names ...string) (hits []hit) {
 	return hits
 }
 
-var includes = regexp.MustCompile(`(?im)^\s*include\s`)
+// gresConfHas reports whether gres.conf has a line that expr matches, or includes a file that may have one.
+func (e *exam) gresConfHas(expr string) bool {
+	return regexp.MustCompile(`(?im)^\s*include\s|^[^#\n]*` + expr).MatchString(wrong(e.GresConf))
+}
 
 // unnamedShares finds kinds of shares that slurm.conf promises and gres.conf doesn't name.
-func (e *exam) unnamedShares(so bool) []hit {
+func (e *exam) unnamedShares() []hit {
 	var kinds, lines []string
 	for _, kind := range []string{"mps", "shard"} {
-		line := regexp.MustCompile(`(?im)^[^#\n]*\bname=` + kind + `\b`)
-		named := e.GresConf != nil && (line.MatchString(*e.GresConf) || includes.MatchString(*e.GresConf))
+		named := e.gresConfHas(`\bname\s*=\s*"?` + kind + `\b`)
 		if !named && slices.ContainsFunc(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 }) {
 			kinds = append(kinds, "Name="+kind)
 			lines = append(lines, "Name="+kind+" Count=100 File=/dev/nvidia0")
 		}
 	}
-	return when(so && kinds != nil, "kinds", strings.Join(kinds, ", "), "lines", strings.Join(lines, "\n"))
+	return when(kinds != nil, "kinds", strings.Join(kinds, ", "), "lines", strings.Join(lines, "\n"))
 }
 
 func (e *exam) unknownCards() []hit {
@@ -306,14 +312,16 @@ func (e *exam) strays(seen bool, names ...string) (hits []hit) {
 			h["hidden"] = e.Hooks[hook][hidden].File
 		}
 		ours := "/usr/lib/slurmbridge/" + strings.Replace(h["kind"], "epilogs", "epilog-s", 1)
-		folder, all := strings.CutSuffix(e.Config[hook], "/*")
+		paths := strings.Split(e.Config[hook], ",")
+		glob := slices.IndexFunc(paths, func(p string) bool { return strings.Contains(filepath.Base(p), "*") })
 		switch {
 		case e.Config[hook] == "":
 			h["file"], h["line"] = e.values["SLURM_CONF"], hook+"="+ours
-		case all && (hook == "Prolog" || hook == "Epilog"):
-			h["file"], h["line"] = "", "ln -s "+ours+" "+folder+"/50-slurmbridge"
+		case glob >= 0: // a link that the pattern matches
+			dir, name := filepath.Split(paths[glob])
+			h["file"], h["line"] = "", "ln -s "+ours+" "+dir+strings.Replace(name, "*", "50-slurmbridge", 1)
 		default:
-			h["file"], h["line"] = e.Config[hook], ours+"   # a line of it, called with the same environment"
+			h["file"], h["line"] = paths[len(paths)-1], ours+"   # a line of it, called with the same environment"
 		}
 		if n := len(e.Nodes) - len(e.gpus); n > 0 {
 			h["others"] = fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, "+
@@ -348,7 +356,7 @@ func (e *exam) namespaces(seen bool) []hit {
 		return when(seen, "plugin", plugin, "always", ", always before Slurm 23.02", "in", e.values["SLURM_CONF"], "line",
 			"JobContainerType=job_container/none   # or a newer Slurm, with Dirs=/tmp in job_container.conf")
 	}
-	so := e.ConfDir != "" && seen == (e.Namespaces != nil) && namespace.HidesMemory(wrong(e.Namespaces))
+	so := files(e.Facts) && seen == (e.Namespaces != nil) && namespace.HidesMemory(wrong(e.Namespaces))
 	return when(so, "plugin", plugin, "in", filepath.Join(e.values["dir"], file), "line", line)
 }
 
@@ -364,6 +372,20 @@ func (e *exam) letPass() (file, lines string) {
 	}
 	return e.values["lua"], fmt.Sprintf("-- the first line of your slurm_job_modify(job_desc, job_rec, part_list, "+
 		"modify_uid)\nif modify_uid == %d then return slurm.SUCCESS end   -- the bridge's changes pass", uid)
+}
+
+// held finds a limit on a user's requests that is below what the bridge makes when a group starts; params are
+// slurmctld's parameters without it.
+func (e *exam) held() []hit {
+	params := e.Config["SlurmctldParameters"]
+	enough := func(name string, least int) bool {
+		value, _ := text.Option(params, name)
+		n, err := strconv.Atoi(value)
+		return err == nil && n >= least
+	}
+	limit := func(w string) bool { return text.HasOption(w, "rl_bucket_size") || text.HasOption(w, "rl_refill_rate") }
+	return when(text.HasOption(params, "rl_enable") && !(enough("rl_bucket_size", 100) && enough("rl_refill_rate", 20)),
+		"params", without(params, limit))
 }
 
 // refused finds changes that Slurm doesn't take from the bridge.
@@ -392,20 +414,33 @@ func (e *exam) refused() (hits []hit) {
 // tracked reports whether accounting counts shares.
 func (e *exam) tracked() bool { return e.has("AccountingStorageTRES", "gres/"+e.sharing) }
 
-// gpusAlone is how many GPUs a list of TRES has that names no shares, where accounting could count these.
-func (e *exam) gpusAlone(list string) (n float64, is bool) {
-	n, is = text.TRESValue(list, "gres/gpu")
-	_, both := text.TRESValue(list, "gres/"+e.sharing)
-	return n, is && !both && e.tracked()
+// gpusAlone are the values of a list of TRES for GPUs, else for each type of them, where it has none for shares and
+// accounting could count these.
+func (e *exam) gpusAlone(list string) []float64 {
+	var all, typed []float64
+	for w := range strings.SplitSeq(list, ",") {
+		name, _, _ := strings.Cut(strings.TrimSpace(w), "=")
+		kind, _, _ := strings.Cut(strings.ToLower(name), ":")
+		switch n, is := text.TRESValue(w, name); {
+		case !e.tracked() || kind == "gres/"+e.sharing:
+			return nil
+		case is && strings.EqualFold(name, "gres/gpu"):
+			all = append(all, n)
+		case is && kind == "gres/gpu":
+			typed = append(typed, n)
+		}
+	}
+	return either(all != nil, all, typed)
 }
 
 // gpuLimits finds limits on GPUs that hold no job with shares.
 func (e *exam) gpuLimits() []hit {
 	var of, lines []string
 	for _, l := range e.Limits {
-		if n, is := e.gpusAlone(l.TRES); is {
+		if gpus := e.gpusAlone(l.TRES); gpus != nil {
+			shares := 100 * floats.Sum(gpus)
 			of = append(of, l.Of)
-			lines = append(lines, fmt.Sprintf("sacctmgr modify %s set %s=gres/%s=%g", l.Of, l.Name, e.sharing, 100*n))
+			lines = append(lines, fmt.Sprintf("sacctmgr modify %s set %s=gres/%s=%g", l.Of, l.Name, e.sharing, shares))
 		}
 	}
 	const most = 10
@@ -420,10 +455,10 @@ func (e *exam) gpuLimits() []hit {
 func (e *exam) gpuBills(hinder bool) (hits []hit) {
 	for i := range e.Partitions {
 		p := &e.Partitions[i]
-		w, is := e.gpusAlone(p.Billing)
+		weight := slices.Max(append(e.gpusAlone(p.Billing), 0))
 		hinders := e.adopts(p.Name) && e.Settings.AdoptCharge == "shares"
-		hits = append(hits, when(is && hinders == hinder, "name", p.Name,
-			"weights", fmt.Sprintf("%s,GRES/%s=%g", p.Billing, e.sharing, w/100))...)
+		hits = append(hits, when(weight > 0 && hinders == hinder, "name", p.Name,
+			"weights", fmt.Sprintf("%s,GRES/%s=%g", p.Billing, e.sharing, weight/100))...)
 	}
 	return hits
 }
@@ -439,8 +474,8 @@ func (e *exam) adopts(partition string) bool {
 func (e *exam) adoptsPerGPU() []hit {
 	var names []string
 	everywhere := text.ParsePerGPU(e.Config["JobDefaults"]) != job.PerGPU{}
-	for i := range e.Partitions {
-		if p := &e.Partitions[i]; (everywhere || p.PerGPU != job.PerGPU{}) && e.adopts(p.Name) {
+	for _, p := range e.withShares() {
+		if (everywhere || p.PerGPU != job.PerGPU{}) && e.adopts(p.Name) {
 			names = append(names, p.Name)
 		}
 	}
