@@ -47,7 +47,7 @@ type shown struct {
 var indexes = regexp.MustCompile(`\(IDX:([0-9,-]+)\)`)
 
 // parse reads a job of `scontrol -d show job`, and its name. An array's tasks that have no job of their own yet are one
-// job with another name.
+// job with another name; see tasks.
 func parse(f map[string]string) (name string, s shown) {
 	name = f["JobName"]
 	s = shown{
@@ -66,6 +66,23 @@ func parse(f map[string]string) (name string, s shown) {
 		s.Places = []string{node}
 	}
 	return name, s
+}
+
+// tasks gives each task of an array that ended before any had a job of its own, say at its deadline, its own fields.
+func tasks(all []map[string]string) (out []map[string]string) {
+	for _, f := range all {
+		numbers, _ := hostlist.Numbers(f["ArrayTaskId"], 100)
+		if len(numbers) < 2 || !over(f["JobState"]) {
+			out = append(out, f)
+			continue
+		}
+		for _, n := range numbers {
+			task := maps.Clone(f)
+			task["ArrayTaskId"] = strconv.Itoa(n)
+			out = append(out, task)
+		}
+	}
+	return out
 }
 
 // node is where a job runs or ran, "" = nowhere.
@@ -169,7 +186,7 @@ func (c *campaign) took(at float64, all []map[string]string, serves map[string]b
 	there := map[string]map[string]*job{} // jobs by place and name
 	used := map[string]int{}              // GPUs by node
 	var seen []*job
-	for _, f := range all {
+	for _, f := range tasks(all) {
 		name, s := parse(f)
 		j := c.byName[name]
 		if j == nil {

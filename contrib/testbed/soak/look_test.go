@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
@@ -96,4 +97,19 @@ func TestTook(t *testing.T) {
 		len(c.left()) != 3 {
 		t.Errorf("%+v, left %d", a, len(c.left()))
 	}
+}
+
+// An array that misses its deadline before Slurm made jobs of its tasks is one row for all of them.
+func TestTasksOfOneRow(t *testing.T) {
+	var got []string
+	for _, f := range tasks([]map[string]string{
+		{"JobName": "a", "JobId": "5", "ArrayJobId": "5", "ArrayTaskId": "1,3-4", "JobState": "DEADLINE"},
+		{"JobName": "b", "JobId": "6", "ArrayJobId": "6", "ArrayTaskId": "1-2", "JobState": "PENDING"},
+		{"JobName": "c", "JobId": "7", "ArrayJobId": "7", "ArrayTaskId": "2", "JobState": "COMPLETED"},
+		{"JobName": "d", "JobId": "8", "JobState": "CANCELLED"},
+	}) {
+		name, s := parse(f)
+		got = append(got, name+" "+s.ID)
+	}
+	must.Equal(t, got, []string{"a_1 5_1", "a_3 5_3", "a_4 5_4", "b_1-2 6_1-2", "c_2 7_2", "d 8"})
 }
