@@ -59,12 +59,11 @@ func (e JobErrors) Add(err error, refs []string) {
 		maps.Copy(e, named)
 		return
 	}
-	rest := JobError{Kind: ErrRefused, Code: CodeOther, Text: err.Error()}
-	switch {
-	case errors.Is(err, ErrDown):
-		rest.Kind = ErrDown
-	case errors.Is(err, ErrNoJob):
-		rest.Kind = ErrNoJob
+	rest := JobError{Kind: ErrDown, Code: CodeOther, Text: err.Error()} // whatever it is, Slurm hasn't refused
+	for _, kind := range []error{ErrNoJob, ErrRefused} {
+		if errors.Is(err, kind) {
+			rest.Kind = kind
+		}
 	}
 	for _, ref := range refs {
 		e[ref] = rest

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -11,6 +12,7 @@ import (
 func TestWhichJobsAnErrorIsAbout(t *testing.T) {
 	gres, gone := JobError{ErrRefused, "ESLURM_INVALID_GRES", "no such gres"},
 		JobError{ErrNoJob, "ESLURM_INVALID_JOB_ID", "no such job"}
+	refused := JobError{ErrRefused, CodeOther, "no job is named: slurmctld refused"}
 	down := JobError{ErrDown, CodeOther, "scontrol: slurmctld does not answer"}
 	for name, c := range map[string]struct {
 		first, then error // of commands for jobs 1 and 2, and for job 3
@@ -21,11 +23,14 @@ func TestWhichJobsAnErrorIsAbout(t *testing.T) {
 		"all":  {fmt.Errorf("scontrol: %w", ErrDown), nil, JobErrors{"1": down, "2": down}, ErrDown},
 		"one":  {fmt.Errorf("update: %w", JobErrors{"2": gres}), nil, JobErrors{"2": gres}, ErrRefused},
 		"each": {JobErrors{"1": gone}, JobErrors{"3": gres}, JobErrors{"1": gone, "3": gres}, ErrRefused},
-		"of no kind": {
-			errors.New("?"),
+		"not sent, since the bridge ends or the gate opens": {
+			context.Canceled,
 			JobErrors{"3": gone},
-			JobErrors{"1": {ErrRefused, CodeOther, "?"}, "2": {ErrRefused, CodeOther, "?"}, "3": gone},
-			ErrRefused,
+			JobErrors{"1": {ErrDown, CodeOther, "context canceled"}, "2": {ErrDown, CodeOther, "context canceled"}, "3": gone},
+			ErrDown,
+		},
+		"refused": {
+			fmt.Errorf("no job is named: %w", ErrRefused), nil, JobErrors{"1": refused, "2": refused}, ErrRefused,
 		},
 	} {
 		got := JobErrors{}

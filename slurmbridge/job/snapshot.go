@@ -452,7 +452,7 @@ type Slurm interface {
 	// Jobs reads at least the named jobs again, without their GPUs; jobs that are gone are missing in the answer. Returns
 	// ErrDown.
 	Jobs(ctx context.Context, refs []string) ([]Job, error)
-	// UpdateAll changes pending jobs, and the time limits of running ones: many updates with few commands, each of other
+	// UpdateAll changes pending jobs, and the time limits of running ones: many updates, several at a time, each of other
 	// jobs, in no order but that of the tasks of an array. It returns an error for each update, nil = made: ErrNoJob if
 	// one of several jobs is gone (the rest may have been changed: poll again), ErrRefused, ErrDown.
 	UpdateAll(ctx context.Context, all []Update) []error

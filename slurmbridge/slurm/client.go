@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -56,8 +55,6 @@ type Client struct {
 	excluded map[int64]string
 	excAt    time.Time
 	shown    map[int64]shown // by the jobs' numbers
-	// noBatch: scontrol was seen not to read commands from its standard input.
-	noBatch atomic.Bool
 }
 
 // shown is what scontrol shows of a job and squeue doesn't: the GPUs of one that runs, and whether the memory of one

@@ -2,7 +2,6 @@ package slurm
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,8 +44,11 @@ func (e *CommandError) Error() string {
 // Unwrap returns the error's kind.
 func (e *CommandError) Unwrap() error { return e.Kind }
 
-// errLimit ends a command that prints more than it may.
-var errLimit = errors.New("too much output")
+// errLimit ends a command that prints more than it may, errNoAnswer one that hangs.
+var (
+	errLimit    = errors.New("too much output")
+	errNoAnswer = fmt.Errorf("%w in time", job.ErrDown)
+)
 
 // limited collects up to max bytes and fails beyond them.
 type limited struct {
@@ -84,7 +86,6 @@ type command struct {
 	stdin string
 	out   *bytes.Buffer // nil = a buffer of its own
 	max   int           // bytes of output; 0 = maxOutput
-	slow  time.Duration // it may take; 0 = Client.Timeout
 	mark  string        // ends a field of the output, of which a part is read; "" = all is
 }
 
@@ -103,8 +104,7 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	if c.Observe != nil {
 		defer func() { c.Observe(cmd.name, time.Since(started), err) }()
 	}
-	limit := cmp.Or(cmd.slow, c.Timeout)
-	runCtx, cancel := context.WithTimeout(ctx, limit)
+	runCtx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	argv := append(slices.Clone(c.Prefix), filepath.Join(c.bin, cmd.prog))
 	argv = append(argv, cmd.args...)
@@ -149,7 +149,7 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	case printed.over: // however it ended: by SIGPIPE, mostly
 		return out, stderr, fmt.Errorf("%s: %w", cmd.name, errLimit)
 	case runCtx.Err() != nil:
-		ce.Kind, ce.Stderr = job.ErrDown, fmt.Sprintf("no answer within %v", limit)
+		ce.Kind, ce.Stderr = errNoAnswer, fmt.Sprintf("no answer within %v", c.Timeout)
 	case errors.As(err, &exit):
 		if ce.Code, ce.Kind = exit.ExitCode(), text.ErrorKind(stderr); broken(ce.Code) {
 			ce.Kind, ce.Stderr = job.ErrDown, strings.TrimSpace(exit.String()+" "+ce.Stderr)

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -194,7 +192,7 @@ func ptr(s string) *string { return &s }
 // starts them so; a held gate is released before it gets its priority, which would not release it.
 func TestCommands(t *testing.T) {
 	update := func(u job.Update) func(c *Client) (string, error) {
-		return func(c *Client) (string, error) { return "", c.Update(t.Context(), u) }
+		return func(c *Client) (string, error) { return "", c.UpdateAll(t.Context(), []job.Update{u})[0] }
 	}
 	create := func(c *Client) (string, error) {
 		id, account, err := c.CreateGate(t.Context(), time.Minute, nil)
@@ -252,7 +250,7 @@ func TestCommands(t *testing.T) {
 		"what is said of which job": {
 			script: fails, says: "Job dependency problem", err: job.ErrRefused,
 			do: func(c *Client) (string, error) {
-				err := c.Update(t.Context(), job.Update{Jobs: []string{"8"}, StartNow: true})
+				err := c.UpdateAll(t.Context(), []job.Update{{Jobs: []string{"8"}, StartNow: true}})[0]
 				var said job.JobErrors
 				errors.As(err, &said)
 				return said["8"].Text, err
@@ -312,8 +310,26 @@ exit 1;; esac`,
 		many[i] = strconv.Itoa(4294900000 + i)
 	}
 	c, calls := recordingFake(t, "")
-	must.OK(t, c.Update(t.Context(), job.Update{Jobs: many, StartNow: true}))
+	must.OK(t, c.UpdateAll(t.Context(), []job.Update{{Jobs: many, StartNow: true}})...)
 	must.Equal(t, len(calls()), 2, "commands for many jobs")
+}
+
+// A slurmctld that hangs costs a round of many updates one deadline, not one for each update.
+func TestUpdatesEndWithTheFirstThatHangs(t *testing.T) {
+	c, calls := recordingFake(t, "exec sleep 600")
+	c.Timeout = time.Second
+	all := []job.Update{{Jobs: []string{"7_0"}, StartNow: true}}
+	for i := range 20 {
+		all = append(all, job.Update{Jobs: []string{"7_" + strconv.Itoa(i), strconv.Itoa(100 + i)}, ReqNodes: ptr("n1")})
+	}
+	for i, err := range c.UpdateAll(t.Context(), all) {
+		if !errors.Is(err, job.ErrDown) {
+			t.Errorf("%v: %v", all[i].Jobs, err)
+		}
+	}
+	if n := len(calls()); n > mostScontrols {
+		t.Errorf("%d scontrols", n)
+	}
 }
 
 // Nothing that isn't a value of its kind reaches a command line.
@@ -334,7 +350,7 @@ func TestUpdateRefuses(t *testing.T) {
 		{Jobs: []string{"1"}, TimeLimit: 90 * time.Second},
 		{Jobs: []string{"1"}, TimeLimit: -time.Minute},
 	} {
-		if err := c.Update(context.Background(), u); err == nil {
+		if err := c.UpdateAll(t.Context(), []job.Update{u})[0]; err == nil {
 			t.Errorf("%+v was sent", u)
 		}
 	}
@@ -505,95 +521,5 @@ func TestInstancesHaveShares(t *testing.T) {
 		if got := alike.Card(6); alike.Typed() || got.Type != "1g.10gb" || got.Units != units[1] {
 			t.Errorf("%s: %+v", release, alike)
 		}
-	}
-}
-
-// words splits a line as scontrol does (_get_command in scontrol.c, 22.05 to 26.05).
-func words(line string) []string {
-	var out []string
-	for i := 0; i < len(line); i++ {
-		if strings.IndexByte(" \t\n\v\f\r", line[i]) >= 0 {
-			continue
-		}
-		start := i
-		double, single := false, false
-		for i++; i < len(line); i++ {
-			switch {
-			case line[i] == '"':
-				double = !double
-				continue
-			case line[i] == '\'':
-				single = !single
-				continue
-			case double || single:
-				continue
-			}
-			if strings.IndexByte(" \t\n\v\f\r", line[i]) >= 0 {
-				break
-			}
-		}
-		out = append(out, line[start:min(i, len(line))])
-	}
-	return out
-}
-
-// Whatever an update says, each of its lines is one command with the update's own words, or it isn't said that way.
-func TestLinesSayWhatTheUpdateSays(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		comment := rapid.OneOf(rapid.String(), rapid.StringMatching(`slurmbridge: [a-z'"= ;!]{0,40}`)).Draw(t, "comment")
-		gres, node := "mps:50", rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node")
-		u := job.Update{Gres: &gres, StartNow: rapid.Bool().Draw(t, "now"), AdminComment: &comment}
-		if rapid.Bool().Draw(t, "pinned") {
-			u.ReqNodes = &node
-		}
-		for range rapid.IntRange(1, 400).Draw(t, "jobs") {
-			u.Jobs = append(u.Jobs, rapid.StringMatching(`[1-9][0-9]{0,8}(_[0-9]{1,5})?`).Draw(t, "ref"))
-		}
-		if checkUpdate(u) != nil {
-			t.Skip("refused")
-		}
-		lines, ok := linesOf(7, &u)
-		if !ok {
-			if !strings.Contains(comment, `"`) &&
-				strings.IndexFunc(comment, func(r rune) bool { return r < ' ' || r > '~' }) < 0 && len(comment) < 200 {
-				t.Fatalf("it can't be said: %q", comment)
-			}
-			return
-		}
-		var refs []string
-		for _, l := range lines {
-			if strings.Count(l.text, "\n") != 1 || !strings.HasSuffix(l.text, "\n") || len(l.text) > maxLine || l.of != 7 {
-				t.Fatalf("%q", l.text)
-			}
-			got := words(strings.TrimSuffix(l.text, "\n")) // as readline gives it
-			set := u.Words()
-			if strings.Contains(comment, " ") {
-				set[len(set)-1] = `AdminComment="` + comment + `"`
-			}
-			if len(got) != 2+len(set) || got[0] != "update" || strings.Join(got[2:], "\x00") != strings.Join(set, "\x00") {
-				t.Fatalf("%q is %q", l.text, got)
-			}
-			named, isNames := strings.CutPrefix(got[1], "JobId=")
-			if !isNames || u.ReqNodes != nil && strings.Contains(named, ",") {
-				t.Fatalf("%q", l.text)
-			}
-			refs = append(refs, strings.Split(named, ",")...)
-		}
-		if u.ReqNodes == nil && strings.Join(refs, " ") != strings.Join(u.Jobs, " ") || len(refs) != len(u.Jobs) {
-			t.Fatalf("lines of %v for %v", refs, u.Jobs)
-		}
-	})
-}
-
-// Which updates failed is known where each line names a job.
-func TestUnexplained(t *testing.T) {
-	for stderr, want := range map[string]bool{
-		"Invalid job id specified for job 7\n":                                                     false,
-		"scontrol: error: a key it doesn't know\nInvalid job id specified for job 7\n22_[2]: no\n": false,
-		"scontrol: error: Invalid job ID 1,2\n":                                                    true,
-		"Request aborted\nInvalid job id specified for job 7\n":                                    true,
-		"": true,
-	} {
-		must.Equal(t, unexplained(stderr, len(text.UpdateErrors(stderr)) > 0), want, stderr)
 	}
 }

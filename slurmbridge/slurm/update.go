@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -25,30 +27,56 @@ var (
 // maxRefs is how many jobs a command names: far below any limit of a command line.
 const maxRefs = 2000
 
-// Update changes jobs with one scontrol for all of them, but for ReqNodes, which scontrol takes for one job at a time.
-// The tasks of an array are changed in their order: the one that is changed last keeps the array's own record, which
-// Slurm sorts last, and among equals it starts the first.
-func (c *Client) Update(ctx context.Context, u job.Update) error {
-	if err := checkUpdate(u); err != nil {
-		return err
+// mostScontrols is how many scontrols change jobs at a time: more made no more updates a second on 22.05.8.
+const mostScontrols = 4
+
+// UpdateAll implements job.Slurm. Each update is one scontrol for all of its jobs, but for ReqNodes, which scontrol
+// takes for one job at a time. The tasks of an array are changed in their order: the one that is changed last keeps the
+// array's own record, which Slurm sorts last, and among equals it starts the first. Once a scontrol has hung, the rest
+// isn't tried.
+func (c *Client) UpdateAll(ctx context.Context, all []job.Update) []error {
+	errs := make([]error, len(all))
+	lanes := map[string][]int{} // by job or array: what is changed one after the other
+	for i := range all {
+		if errs[i] = checkUpdate(all[i]); errs[i] == nil && len(all[i].Jobs) > 0 && len(all[i].Words()) > 0 {
+			first, _, _ := strings.Cut(all[i].Jobs[0], "_")
+			lanes[first] = append(lanes[first], i)
+		}
 	}
-	failed := job.JobErrors{}
-	for _, refs := range listsOf(&u, maxRefs) {
-		failed.Add(c.update(ctx, refs, u.Words()), refs)
+	hung, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var g errgroup.Group
+	g.SetLimit(mostScontrols)
+	for _, lane := range lanes {
+		g.Go(func() error {
+			for _, i := range lane {
+				errs[i] = c.updateOne(ctx, hung, stop, &all[i])
+			}
+			return nil
+		})
 	}
-	return failed.Err()
+	_ = g.Wait()
+	return errs
 }
 
-// listsOf are the lists of jobs that an update names, one per command, of so many jobs at most; none = it changes
-// nothing.
-func listsOf(u *job.Update, most int) [][]string {
-	switch {
-	case len(u.Words()) == 0:
-		return nil
-	case u.ReqNodes != nil:
+// updateOne makes an update unless a scontrol has hung; it says so if its own does.
+func (c *Client) updateOne(ctx, hung context.Context, stop context.CancelCauseFunc, u *job.Update) error {
+	most := maxRefs
+	if u.ReqNodes != nil {
 		most = 1
 	}
-	return slices.Collect(slices.Chunk(u.Jobs, most))
+	failed := job.JobErrors{}
+	for refs := range slices.Chunk(u.Jobs, most) {
+		err := context.Cause(hung)
+		if err == nil {
+			err = c.update(ctx, refs, u.Words())
+		}
+		if errors.Is(err, errNoAnswer) {
+			stop(err)
+		}
+		failed.Add(err, refs)
+	}
+	return failed.Err()
 }
 
 // update changes jobs with one scontrol. Where Slurm names the jobs that it didn't change, the error is job.JobErrors.
@@ -58,7 +86,8 @@ func (c *Client) update(ctx context.Context, refs, words []string) error {
 	}
 	args := append([]string{"update", "JobId=" + strings.Join(refs, ",")}, words...)
 	_, stderr, err := c.run(ctx, command{prog: "scontrol", args: args})
-	if named := ofJobs(stderr, refs); err != nil && len(named) > 0 && !errors.Is(err, job.ErrDown) {
+	named := ofJobs(stderr, refs)
+	if err != nil && (len(named) == len(refs) || len(named) > 0 && !errors.Is(err, job.ErrDown)) {
 		return named
 	}
 	return err

@@ -164,13 +164,3 @@ func ParseDescriptions(out []byte) (map[string]job.Description, error) {
 	}
 	return jobs, nil
 }
-
-// unquoted is a text without the quotes around it that scontrol keeps where it reads its commands from standard input.
-func unquoted(s string) string {
-	if inner, ok := strings.CutPrefix(s, `"`); ok {
-		if inner, ok = strings.CutSuffix(inner, `"`); ok && !strings.Contains(inner, `"`) {
-			return inner
-		}
-	}
-	return s
-}

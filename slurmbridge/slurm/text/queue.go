@@ -288,7 +288,7 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	j.Priority, _ = digits(pf[pPriority])
 	j.HetID, _ = digits(pf[pHet])
 	setSize(j, pf[pNodes], pf[pCPUs], pf[pTRES])
-	j.AdminComment = unquoted(p.text(ff[fAdminComment][:min(maxComment, len(ff[fAdminComment]))]))
+	j.AdminComment = p.text(ff[fAdminComment][:min(maxComment, len(ff[fAdminComment]))])
 	if strings.HasPrefix(j.AdminComment, job.CommentPrefix) {
 		j.Note, j.AdminComment = job.ParseNote(j.AdminComment)
 	}
