@@ -142,3 +142,14 @@ func TestAxisOfAMinute(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// Jobs that failed at once have no length in Slurm's whole seconds; where they were all that ran one is drawn all the
+// same.
+func TestJobsThatTookNoTime(t *testing.T) {
+	l := &Timeline{Now: at(100), From: at(0), To: at(110), Rows: []Row{{Spans: []Span{{Job: "a", From: at(50), To: at(50)}}}}}
+	got := string(l.HTML())
+	wellFormed(t, got)
+	if strings.Contains(got, "NaN") || strings.Contains(got, "Inf") || strings.Count(got, `class="fold"`) != 2 {
+		t.Error(got)
+	}
+}

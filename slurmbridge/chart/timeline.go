@@ -130,13 +130,13 @@ func (t *Timeline) fold() {
 	}
 }
 
-// open is the time that isn't folded.
+// open is the time that isn't folded: some, even where a job that took no time was all that ran.
 func (t *Timeline) open() time.Duration {
 	open := t.To.Sub(t.From)
 	for _, f := range t.folds {
 		open -= f.to.Sub(f.from)
 	}
-	return open
+	return max(open, time.Second)
 }
 
 // x is where a time is drawn.

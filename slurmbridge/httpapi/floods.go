@@ -96,25 +96,28 @@ func newReaders() *readers {
 	return &readers{making: turns.New(4, 2), sending: turns.New(32, 8), wait: 5 * time.Second}
 }
 
-// handle has an answer made and sent in its turn, and says 503 where that doesn't come or too much is on its way
-// already.
+// inTurn does something in a turn of the request's host, or says 503 where that doesn't come.
+func (r *readers) inTurn(t *turns.Turns, w http.ResponseWriter, req *http.Request, do func()) (done bool) {
+	host, _, _ := net.SplitHostPort(req.RemoteAddr)
+	ctx, cancel := context.WithTimeout(req.Context(), r.wait)
+	defer cancel()
+	leave, err := t.Enter(ctx, host)
+	if err != nil {
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "too many are reading at once: try again in a while", http.StatusServiceUnavailable)
+		return false
+	}
+	defer leave()
+	do()
+	return true
+}
+
+// handle has an answer made in its turn, and sent in another.
 func (r *readers) handle(makes func(w http.ResponseWriter, req *http.Request) answer) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		host, _, _ := net.SplitHostPort(req.RemoteAddr)
-		inTurn := func(t *turns.Turns, do func()) bool {
-			ctx, cancel := context.WithTimeout(req.Context(), r.wait)
-			defer cancel()
-			leave, err := t.Enter(ctx, host)
-			if err == nil {
-				defer leave()
-				do()
-			}
-			return err == nil
-		}
 		var a answer
-		if !inTurn(r.making, func() { a = makes(w, req) }) || !inTurn(r.sending, func() { a.send(w) }) {
-			w.Header().Set("Retry-After", "10")
-			http.Error(w, "too many are reading at once: try again in a while", http.StatusServiceUnavailable)
+		if r.inTurn(r.making, w, req, func() { a = makes(w, req) }) {
+			r.inTurn(r.sending, w, req, func() { a.send(w) })
 		}
 	}
 }

@@ -48,9 +48,6 @@ type Server struct {
 	Runs func(ctx context.Context, f history.Filter) iter.Seq2[history.Run, error]
 }
 
-// mostScrapes is how many are answered with metrics at a time.
-const mostScrapes = 8
-
 // api is a Server with what it makes for its readers, and keeps for them a while.
 type api struct {
 	*Server
@@ -77,7 +74,10 @@ func (s *Server) Handler() *http.ServeMux {
 		mux.HandleFunc("GET "+path, r.handle(a.answering(p, h)))
 	}
 	get("/{$}", now, pageParameters, a.statusPage)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: mostScrapes}))
+	scrapes, metrics := newReaders(), promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, req *http.Request) {
+		scrapes.inTurn(scrapes.sending, w, req, func() { metrics.ServeHTTP(w, req) })
+	})
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) {
 		if s.Status() == nil && s.Now().Sub(a.began) <= s.Fresh {
 			well(w, nil, "healthy") // the first poll is on its way

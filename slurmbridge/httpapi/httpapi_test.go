@@ -40,7 +40,8 @@ type fixture struct {
 var zero = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func newFixture(t *testing.T) *fixture {
-	f := &fixture{t: t, now: zero}
+	f, registry := &fixture{t: t, now: zero}, prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "one"}))
 	s := &Server{
 		Status: func() *job.Status { return f.status },
 		Story: func(_ context.Context, ref string) (*journal.Story, error) {
@@ -62,7 +63,7 @@ func newFixture(t *testing.T) *fixture {
 		},
 		Fresh:    30 * time.Second,
 		Now:      func() time.Time { return f.now },
-		Gatherer: prometheus.NewRegistry(),
+		Gatherer: registry,
 	}
 	f.handler = s.Handler()
 	return f
@@ -370,5 +371,26 @@ func TestReadersInTurn(t *testing.T) {
 				t.Errorf("%s: %d turns of %d hosts are held for ever", what, all, hosts)
 			}
 		}
+	})
+}
+
+// A host whose readers don't take the metrics that they ask for keeps Prometheus waiting no time.
+func TestSlowReadersOfMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, slowly := newFixture(t), make(chan bool)
+		for range 20 {
+			go func() {
+				req := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+				req.RemoteAddr = "10.0.0.1:1"
+				f.handler.ServeHTTP(stuck{httptest.NewRecorder(), slowly}, req)
+			}()
+		}
+		synctest.Wait()
+		began := time.Now()
+		if w := answerTo(f.handler, "10.0.0.2", "/metrics"); w.Code != http.StatusOK || time.Since(began) > 0 {
+			t.Errorf("another host gets %d after %v", w.Code, time.Since(began))
+		}
+		must.Equal(t, answerTo(f.handler, "10.0.0.1", "/metrics").Code, http.StatusServiceUnavailable, "one too many")
+		close(slowly)
 	})
 }
