@@ -50,10 +50,10 @@ type Figure struct {
 	// Round shortens a value of the series to NVML's resolution.
 	Round func(float64) float64
 
-	// Metric is the gauge of a GPU that has jobs, JobMetric that of a running job; with
-	// an empty name there is none. Scale makes the figure Prometheus's base unit.
-	Metric, JobMetric Metric
-	Scale             float64
+	// Metric is the gauge of a GPU that has jobs; with an empty name there is none. Scale makes the figure Prometheus's
+	// base unit.
+	Metric Metric
+	Scale  float64
 }
 
 // Metric names a Prometheus gauge, without the prefix gpuprof_.
@@ -72,11 +72,6 @@ var Recorded = []Figure{
 			"gpu_utilization_ratio",
 			"Fraction of the last sample period in which a kernel ran, while the GPU has jobs.",
 		},
-		JobMetric: Metric{
-			"job_gpu_utilization_ratio",
-			"Utilization of a running job's GPU as in gpuprof_gpu_utilization_ratio; jobs that share the GPU show the same, " +
-				"what they do together.",
-		},
 		Scale: 1,
 	},
 	FigCore: {
@@ -87,11 +82,7 @@ var Recorded = []Figure{
 		Name: "mem", Source: "memory", Most: 4 << 20, Sum: true,
 		Resource: func(u *rlcore.Use) *float64 { return &u.MemMiB }, Held: true, Round: math.Ceil,
 		Metric: Metric{"gpu_memory_used_bytes", "Device memory in use, while the GPU has jobs."},
-		JobMetric: Metric{
-			"job_gpu_memory_used_bytes",
-			"Device memory in use on a running job's GPU; jobs that share the GPU show the same, what they use together.",
-		},
-		Scale: 1 << 20,
+		Scale:  1 << 20,
 	},
 	FigPCIe: {
 		Name: "pcie", Most: 600e3, Sum: true,

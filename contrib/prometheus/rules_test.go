@@ -137,7 +137,7 @@ func TestSeries(t *testing.T) {
 		{`histogram_quantile(0.9, sum by (le) (rate(slurmbridge_costart_skew_seconds_bucket[5m])))`, ""},
 		{`rate(slurmbridge_slurm_command_duration_seconds_sum{command="squeue"}[5m])`, ""},
 		{`delta(gpuprof_compute_mode{mode="default"}[5m])`, ""},
-		{`gpuprof_job_gpu_utilization_ratio{job="gpuprof"} and on (gpu, instance) gpuprof_gpu_memory_used_bytes`, ""},
+		{`gpuprof_gpu_utilization_ratio{job="gpuprof"} and on (gpu, instance) gpuprof_gpu_memory_used_bytes`, ""},
 		{`up{job="x"} == 0`, ""},
 		{`max by (job) (slurmbridge_gpus offset 5m) > bool 1.5e3 unless on (job) up`, ""},
 		{`slurmbridge_job`, "no series"},

@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"slices"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -12,34 +10,16 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// Metrics is what operations sees of a node, under the prefix gpuprof_. There are series only of GPUs that have jobs,
-// and of jobs that run: both go away with the job. Nothing that users write is in a label.
+// Metrics is what operations sees of a node, under the prefix gpuprof_. A GPU has series while it has jobs. Nothing that
+// users write is in a label, and no job's number, which would leave Prometheus new series with each job.
 type Metrics struct {
-	gauges []figure
-	uses   atomic.Pointer[[]use]
-
+	figures    map[gpuprof.Fig]*prometheus.GaugeVec
 	jobs       prometheus.Gauge
 	withoutMPS prometheus.Gauge
 	noLimits   prometheus.Gauge
 	mode       *prometheus.GaugeVec
 	samples    *prometheus.CounterVec
 	lies       *prometheus.CounterVec
-	records    prometheus.Counter
-}
-
-// figure is a gauge of one figure of a GPU, or of each job on it.
-type figure struct {
-	*prometheus.Desc
-	figure gpuprof.Fig
-	ofJob  bool
-}
-
-// use is what a GPU with jobs did in the last sample.
-type use struct {
-	gpu     int
-	uuid    string
-	reading gpuprof.Reading
-	jobs    []int64 // that run on it
 }
 
 // NewMetrics registers the agent's metrics with reg.
@@ -52,7 +32,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.CounterOpts{Namespace: "gpuprof", Name: name, Help: help}
 	}
 	m := &Metrics{
-		jobs: auto.NewGauge(gauge("jobs", "Jobs with a GPU that run on this node.")),
+		figures: map[gpuprof.Fig]*prometheus.GaugeVec{},
+		jobs:    auto.NewGauge(gauge("jobs", "Jobs with a GPU that run on this node.")),
 		withoutMPS: auto.NewGauge(gauge("sharers_without_mps",
 			"Running jobs that share a GPU and have a process on it that computes without MPS.")),
 		noLimits: auto.NewGauge(gauge("mps_memory_limit_missing",
@@ -65,71 +46,32 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			[]string{"result"}),
 		lies: auto.NewCounterVec(counter("figures_dropped_total",
 			"Figures that the driver gave and that can't be true, by figure."), []string{"figure"}),
-		records: auto.NewCounter(counter("records_total", "Records of jobs that were closed.")),
 	}
 	for i := range gpuprof.Recorded {
-		for _, ofJob := range []bool{false, true} {
-			metric, labels := gpuprof.Recorded[i].Metric, []string{"gpu", "uuid"}
-			if ofJob {
-				metric, labels = gpuprof.Recorded[i].JobMetric, []string{"job", "gpu"}
-			}
-			if metric.Name != "" {
-				desc := prometheus.NewDesc("gpuprof_"+metric.Name, metric.Help, labels, nil)
-				m.gauges = append(m.gauges, figure{desc, gpuprof.Fig(i), ofJob})
-			}
+		if metric := gpuprof.Recorded[i].Metric; metric.Name != "" {
+			m.figures[gpuprof.Fig(i)] = auto.NewGaugeVec(gauge(metric.Name, metric.Help), []string{"gpu", "uuid"})
 		}
 	}
-	reg.MustRegister(m)
 	return m
 }
 
-// Describe implements prometheus.Collector for the gauges of use.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, g := range m.gauges {
-		ch <- g.Desc
-	}
-}
-
-// Collect implements prometheus.Collector: the last sample, as it was published whole.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	uses := m.uses.Load()
-	if uses == nil {
-		return
-	}
-	for _, u := range *uses {
-		gpu := strconv.Itoa(u.gpu)
-		for _, g := range m.gauges {
-			if !u.reading.Has(g.figure) {
-				continue // a figure that wasn't read is not shown
-			}
-			v := u.reading.Value[g.figure] * gpuprof.Recorded[g.figure].Scale
-			if !g.ofJob {
-				ch <- prometheus.MustNewConstMetric(g.Desc, prometheus.GaugeValue, v, gpu, u.uuid)
-				continue
-			}
-			for _, id := range u.jobs {
-				ch <- prometheus.MustNewConstMetric(g.Desc, prometheus.GaugeValue, v, strconv.FormatInt(id, 10), gpu)
-			}
-		}
-	}
-}
-
-// showUses publishes the GPUs that have jobs and were read in the last pass.
+// showUses publishes what the GPUs did that have jobs and were read in the last pass. A figure that wasn't read is not
+// shown.
 func (a *Agent) showUses() {
 	on := a.sharers()
-	var out []use
 	for i, g := range a.gpus {
-		jobs := on[i]
-		if len(jobs) == 0 {
+		if len(on[i]) == 0 {
 			g.fresh = false // stale by the time the next job comes
 		}
-		if !g.fresh {
-			continue
+		for f, gauge := range a.Metrics.figures {
+			labels := []string{strconv.Itoa(i), g.dev.UUID}
+			if g.fresh && g.last.reading.Has(f) {
+				gauge.WithLabelValues(labels...).Set(g.last.reading.Value[f] * gpuprof.Recorded[f].Scale)
+			} else {
+				gauge.DeleteLabelValues(labels...)
+			}
 		}
-		slices.Sort(jobs)
-		out = append(out, use{i, g.dev.UUID, g.last.reading, jobs})
 	}
-	a.Metrics.uses.Store(&out)
 }
 
 // ShowHooks exports what the hooks of this node, with that settings file, would find at a job's start, read at each

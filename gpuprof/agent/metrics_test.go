@@ -17,10 +17,7 @@ import (
 // shows compares the gauges of use, as lines without the prefix gpuprof_, with what an operator should read.
 func (b *bench) shows(want ...string) {
 	b.t.Helper()
-	names := []string{
-		"gpuprof_job_gpu_utilization_ratio", "gpuprof_job_gpu_memory_used_bytes", "gpuprof_gpu_memory_used_bytes",
-		"gpuprof_jobs",
-	}
+	names := []string{"gpuprof_gpu_utilization_ratio", "gpuprof_gpu_memory_used_bytes", "gpuprof_jobs"}
 	var got []string
 	for _, name := range names {
 		text := must.Get(testutil.CollectAndFormat(b.reg, expfmt.TypeTextPlain, name))(b.t)
@@ -33,8 +30,8 @@ func (b *bench) shows(want ...string) {
 	must.Equal(b.t, got, want)
 }
 
-// A job has series from its first sample to its end, and so has its GPU.
-func TestSeriesLiveAsLongAsTheJob(t *testing.T) {
+// A GPU has series from its jobs' first sample to their end.
+func TestSeriesLiveAsLongAsTheJobs(t *testing.T) {
 	b := newBench(t)
 	b.scan()
 	b.shows("jobs 0")
@@ -42,17 +39,11 @@ func TestSeriesLiveAsLongAsTheJob(t *testing.T) {
 	b.begin(12, 0, 1)
 	b.shows("jobs 2")
 	b.sample()
-	b.shows(`job_gpu_utilization_ratio{gpu="0",job="12"} 0.5`,
-		`job_gpu_utilization_ratio{gpu="0",job="7"} 0.5`,
-		`job_gpu_utilization_ratio{gpu="1",job="12"} 0.5`,
-		`job_gpu_memory_used_bytes{gpu="0",job="12"} 1.048576e+09`,
-		`job_gpu_memory_used_bytes{gpu="0",job="7"} 1.048576e+09`,
-		`job_gpu_memory_used_bytes{gpu="1",job="12"} 1.048576e+09`,
+	b.shows(`gpu_utilization_ratio{gpu="0",uuid="GPU-0"} 0.5`, `gpu_utilization_ratio{gpu="1",uuid="GPU-1"} 0.5`,
 		`gpu_memory_used_bytes{gpu="0",uuid="GPU-0"} 1.048576e+09`,
 		`gpu_memory_used_bytes{gpu="1",uuid="GPU-1"} 1.048576e+09`, "jobs 2")
 	b.ended(12)
-	b.shows(`job_gpu_utilization_ratio{gpu="0",job="7"} 0.5`,
-		`job_gpu_memory_used_bytes{gpu="0",job="7"} 1.048576e+09`,
+	b.shows(`gpu_utilization_ratio{gpu="0",uuid="GPU-0"} 0.5`,
 		`gpu_memory_used_bytes{gpu="0",uuid="GPU-0"} 1.048576e+09`, "jobs 1")
 	// A figure that could not be read is not shown as it was.
 	b.card(0).err = nvml.ErrLost

@@ -241,7 +241,6 @@ func (a *Agent) finish(j *prolog.Job) {
 		a.Log.Warn("job file", "job", j.JobID, "err", err)
 	}
 	a.hurry(t, a.Now()) // the jobs that stay get more of the GPU
-	a.Metrics.records.Inc()
 }
 
 func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {

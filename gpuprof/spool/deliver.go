@@ -134,7 +134,6 @@ func (s *Spool) deliver(ctx context.Context, path string) error {
 		result = "error"
 	default:
 		s.remove(path)
-		s.Metrics.last.SetToCurrentTime()
 	}
 	s.Metrics.tries.WithLabelValues(result).Inc()
 	return err
@@ -142,11 +141,9 @@ func (s *Spool) deliver(ctx context.Context, path string) error {
 
 // Metrics is what operations sees of delivery on a node, under the prefix gpuprof_.
 type Metrics struct {
-	spool       atomic.Pointer[Spool] // how full it is is read at each scrape
-	dropped     *prometheus.CounterVec
-	writeErrors prometheus.Counter
-	tries       *prometheus.CounterVec
-	last        prometheus.Gauge
+	spool   atomic.Pointer[Spool] // how full it is is read at each scrape
+	dropped *prometheus.CounterVec
+	tries   *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics of delivery with reg.
@@ -176,15 +173,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.dropped = counters("spool_records_dropped_total",
 		"Records that the controller will not get, by reason: full (no space was left), unreadable (half a file), refused "+
 			"(by the controller).", "reason", "full", "unreadable", "refused")
-	m.writeErrors = auto.NewCounter(prometheus.CounterOpts{
-		Namespace: "gpuprof", Name: "spool_write_errors_total",
-		Help: "Records that could not be written; the agent keeps them and tries again.",
-	})
 	m.tries = counters("deliveries_total", "Tries to deliver a record, by result: ok, refused, error (it is tried again).",
 		"result", "ok", "refused", "error")
-	m.last = auto.NewGauge(prometheus.GaugeOpts{
-		Namespace: "gpuprof", Name: "last_delivery_timestamp_seconds",
-		Help: "When the controller last took a record, as a Unix time; 0 = not since the start.",
-	})
 	return m
 }

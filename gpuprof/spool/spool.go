@@ -147,7 +147,6 @@ func (s *Spool) Add(r *gpuprof.Record) error {
 		err = errors.Join(os.MkdirAll(s.Dir, 0o700), s.write(path, body))
 	}
 	if err != nil {
-		s.Metrics.writeErrors.Inc()
 		return fmt.Errorf("spool record of job %s: %w", r.Ref(), err)
 	}
 	select {
