@@ -72,8 +72,9 @@ func (s *Spool) Run(ctx context.Context) error {
 // flush sends all that waits; err is the first failure, errUnread where there is no other.
 func (s *Spool) flush(ctx context.Context) (sent int, err error) {
 	failures := 0
-	for _, path := range s.waiting() {
-		failed := s.deliver(ctx, path)
+	files, _ := s.list()
+	for i := range files {
+		failed := s.deliver(ctx, files[i].path)
 		if failed == nil {
 			failures = 0
 			sent++
@@ -111,8 +112,8 @@ func (s *Spool) deliver(ctx context.Context, path string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, errHalf):
-		s.Log.Error("a record can't be read; set aside", "file", path, "err", err)
-		s.setAside(path, unreadable)
+		s.Log.Error("a record can't be read, and is lost", "file", path, "err", err)
+		s.remove(path)
 		s.Metrics.dropped.WithLabelValues("unreadable").Inc()
 		return nil
 	case err != nil:
@@ -124,8 +125,8 @@ func (s *Spool) deliver(ctx context.Context, path string) error {
 	result := "ok"
 	switch {
 	case errors.Is(err, recordhttp.ErrRefused):
-		s.Log.Error("the controller refused a record; set aside", "file", path, "err", err)
-		s.setAside(path, refused)
+		s.Log.Error("the controller refused a record, which is lost", "job", r.Ref(), "end", r.End, "err", err)
+		s.remove(path)
 		s.Metrics.dropped.WithLabelValues("refused").Inc()
 		result, err = "refused", nil
 	case ctx.Err() != nil && err != nil:
@@ -159,7 +160,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	gauge("spool_records", "Records that wait for the controller.",
 		func(s *Spool) float64 { return float64(s.Waiting()) })
-	gauge("spool_bytes", "Size of what waits and of what was set aside.",
+	gauge("spool_bytes", "Size of the records that wait.",
 		func(s *Spool) float64 { _, size := s.list(); return float64(size) })
 	gauge("spool_limit_bytes", "Size from which on the oldest records are dropped.",
 		func(s *Spool) float64 { return float64(s.Limit) })
