@@ -26,7 +26,6 @@ import (
 // Metrics is what the controller shows of delivery, under the prefix slurmbridge_.
 type Metrics struct {
 	skew     prometheus.Histogram
-	bytes    prometheus.Histogram
 	refusals *prometheus.CounterVec
 }
 
@@ -39,10 +38,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Difference of a node's clock and the controller's, in either direction, at each record; counted in " +
 				"whole seconds.",
 			Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600},
-		}),
-		bytes: auto.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "slurmbridge", Name: "record_size_bytes", Help: "Size of records on the wire.",
-			Buckets: prometheus.ExponentialBuckets(512, 2, 10),
 		}),
 		refusals: auto.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "slurmbridge", Name: "record_refusals_total",
@@ -96,56 +91,75 @@ type refusal struct {
 // the right to send records, 408 for a body that takes too long, 413 and 422 for an invalid record, 503 if the record
 // could not be stored. After 413 and 422 it is no use to send it again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h.init()
-	isNew, no := h.take(w, r)
-	result, status := "duplicate", http.StatusOK
-	switch {
-	case no != nil && no.reason == "":
+	result, no := h.follow(w, r, Path, func(c *credential.Credential, body []byte) (result string, status int, no *refusal) {
+		rec, err := unpack(body)
+		if err != nil {
+			return "", 0, &refusal{http.StatusUnprocessableEntity, "record", err.Error()}
+		}
+		isNew, err := h.Keep(r.Context(), rec, h.skew(rec.Node, c.Behind()))
+		switch {
+		case err != nil:
+			return "", 0, &refusal{
+				http.StatusServiceUnavailable, "",
+				"the record could not be kept; the controller's log says why",
+			}
+		case isNew:
+			return "new", http.StatusCreated, nil
+		}
+		return "duplicate", http.StatusOK, nil
+	})
+	if no != nil && no.reason == "" {
 		result = "failed"
-	case no != nil:
-		result = "refused"
+	}
+	if h.Result != nil {
+		h.Result(result)
+	}
+}
+
+// Idle takes the reports of idle jobs, from users that may send records.
+func (h *Handler) Idle(take func(*gpuprof.IdleReport)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.follow(w, r, IdlePath, func(_ *credential.Credential, body []byte) (result string, status int, no *refusal) {
+			report := new(gpuprof.IdleReport)
+			err := json.Unmarshal(body, report)
+			if err == nil {
+				err = report.Validate()
+			}
+			if err != nil {
+				return "", 0, &refusal{http.StatusUnprocessableEntity, "record", fmt.Sprintf("not a report: %v", err)}
+			}
+			take(report)
+			return "taken", http.StatusOK, nil
+		})
+	})
+}
+
+// follow takes what a believed sender posts to a path, and answers with the result, or with the refusal, of which the
+// metrics and the log tell.
+func (h *Handler) follow(w http.ResponseWriter, r *http.Request, path string,
+	take func(c *credential.Credential, body []byte) (result string, status int, no *refusal),
+) (result string, no *refusal) {
+	h.init()
+	c, body, no := h.believe(w, r, path)
+	status := 0
+	if no == nil {
+		result, status, no = take(c, body)
+	}
+	if no == nil {
+		w.Header().Set(resultHeader, result)
+		w.WriteHeader(status)
+		return result, nil
+	}
+	if no.reason != "" {
 		h.Metrics.refusals.WithLabelValues(no.reason).Inc()
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		if h.said.first(host + " " + no.reason) {
 			h.Log.Warn("records are refused", "from", host, "why", no.text)
 		}
-	case isNew:
-		result, status = "new", http.StatusCreated
 	}
-	if h.Result != nil {
-		h.Result(result)
-	}
-	answerWith(w, no, result, status)
-}
-
-// answerWith answers with a refusal or, without one, with a result.
-func answerWith(w http.ResponseWriter, no *refusal, result string, status int) {
-	if no != nil {
-		w.Header().Set(resultHeader, "refused")
-		http.Error(w, no.text, no.status)
-		return
-	}
-	w.Header().Set(resultHeader, result)
-	w.WriteHeader(status)
-}
-
-func (h *Handler) take(w http.ResponseWriter, r *http.Request) (isNew bool, no *refusal) {
-	c, body, no := h.believe(w, r, Path)
-	if no != nil {
-		return false, no
-	}
-	rec, err := unpack(body)
-	if err != nil {
-		return false, &refusal{http.StatusUnprocessableEntity, "record", err.Error()}
-	}
-	h.Metrics.bytes.Observe(float64(len(body)))
-	if isNew, err = h.Keep(r.Context(), rec, h.skew(rec.Node, c.Behind())); err != nil {
-		return false, &refusal{
-			http.StatusServiceUnavailable, "",
-			"the record could not be kept; the controller's log says why",
-		}
-	}
-	return isNew, nil
+	w.Header().Set(resultHeader, "refused")
+	http.Error(w, no.text, no.status)
+	return "refused", no
 }
 
 // believe authenticates the sender of what is posted to a path, reads the body, and checks that the
@@ -252,28 +266,6 @@ func (h *Handler) skew(node string, behind time.Duration) time.Duration {
 			behind)
 	}
 	return behind
-}
-
-// Idle takes the reports of idle jobs, from users that may send records.
-func (h *Handler) Idle(take func(*gpuprof.IdleReport)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.init()
-		_, body, no := h.believe(w, r, IdlePath)
-		report := new(gpuprof.IdleReport)
-		if no == nil {
-			err := json.Unmarshal(body, report)
-			if err == nil {
-				err = report.Validate()
-			}
-			if err != nil {
-				no = &refusal{http.StatusUnprocessableEntity, "record", fmt.Sprintf("not a report: %v", err)}
-			}
-		}
-		if no == nil {
-			take(report)
-		}
-		answerWith(w, no, "taken", http.StatusOK)
-	})
 }
 
 // said keeps a log short.
