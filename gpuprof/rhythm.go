@@ -3,6 +3,8 @@ package gpuprof
 import (
 	"math"
 	"slices"
+
+	"gonum.org/v1/gonum/floats"
 )
 
 // Moment is one fast reading of a figure. Its scale doesn't matter.
@@ -47,26 +49,15 @@ func FindRhythm(ms []Moment, noise float64) (r Rhythm, ok bool) {
 		return Rhythm{}, false
 	}
 	smooth(grid)
-	mean := 0.0
-	for _, v := range grid {
-		mean += v / float64(n)
-	}
-	variance := 0.0
-	for i := range grid {
-		grid[i] -= mean
-		variance += grid[i] * grid[i] / float64(n)
-	}
+	floats.AddConst(-floats.Sum(grid)/float64(n), grid)
+	variance := floats.Dot(grid, grid) / float64(n)
 	if !(variance > noise*noise) || math.IsInf(variance, 0) {
 		return Rhythm{}, false
 	}
 	most := n / rhythmPeriods
 	corr := make([]float64, most+2)
 	for lag := range corr {
-		sum := 0.0
-		for i := lag; i < n; i++ {
-			sum += grid[i] * grid[i-lag]
-		}
-		corr[lag] = sum / float64(n-lag) / variance
+		corr[lag] = floats.Dot(grid[lag:], grid[:n-lag]) / float64(n-lag) / variance
 	}
 	needed := min(rhythmEnough, max(rhythmLeast, rhythmSigmas/math.Sqrt(float64(fresh))))
 	peak := func(lag int) bool {
