@@ -81,7 +81,7 @@ type Record struct {
 	// MPSFault is when the MPS server that the job computed through was found to have faulted or died, by one of its
 	// clients or from outside: the job is its victim, or its cause. Zero = it didn't.
 	MPSFault time.Time `json:"mps_fault,omitzero"`
-	// MPSFaultBy are the jobs, perhaps this one among them, whose processes it was the fault of; empty = that isn't known.
+	// MPSFaultBy are the jobs, perhaps this one among them, with a process that caused the fault; empty = not known.
 	MPSFaultBy []int64 `json:"mps_fault_by,omitempty"`
 	// WithoutMPS: a process of the job computed next to other jobs without MPS, so the GPU took turns:
 	// the run says nothing of sharing.
@@ -115,8 +115,8 @@ type Record struct {
 	// nothing distinguishes the sharers. Before Volta MPS shows one process for all, core use is theirs only while the
 	// driver's samples of processes add up, and PCIe and power are never given by process. Empty for a solo run.
 	Mixed []string `json:"mixed,omitempty"`
-	// Divided lists the figures that NVML gave of a MIG instance's card, and of which the instance was given the part that
-	// its SMs are of those in use: what other instances did is in them.
+	// Divided lists the figures that NVML gives of a MIG instance's whole card only. The instance was given a part by its
+	// SMs among the SMs of all instances, so that the figures contain what other instances did.
 	Divided []string `json:"divided,omitempty"`
 	// Successful samples, and failed ones.
 	Samples int `json:"samples"`

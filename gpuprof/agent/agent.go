@@ -40,7 +40,7 @@ type Agent struct {
 		Release() error
 		Devices() []nvml.Device
 	}
-	// DCGM tells the activity of MIG instances where NVML tells none; nil = no exporter is asked.
+	// DCGM has the activity of MIG instances for which NVML gives none; nil = no exporter is read.
 	DCGM *DCGM
 	// Keep takes a closed record; on an error the job's file stays and the record is closed again later.
 	Keep    func(*gpuprof.Record) error
@@ -51,7 +51,7 @@ type Agent struct {
 	Proc, Groups string
 
 	jobs   map[run]*tracked
-	gpus   map[int]*gpu  // in NVML's order, from 0; those that a job has and NVML hasn't below 0
+	gpus   map[int]*gpu  // by the agent's own number; a GPU that a job has and NVML hasn't has one below 0
 	next   int           // the number of the next GPU or instance
 	cards  int           // of NVML's
 	cut    string        // prolog.Cut as the GPUs were listed
@@ -308,8 +308,8 @@ func (a *Agent) acquire() error {
 	return a.open()
 }
 
-// open opens the GPUs, or looks at them again, and lists them anew where their compute mode or their MIG instances have
-// changed. Where they are others, or have another driver, the agent has to start anew.
+// open opens the GPUs, or looks at them again, and lists them again if their compute mode or MIG instances have changed.
+// It returns an error, and the agent has to be restarted, if there are other GPUs or another driver.
 func (a *Agent) open() error {
 	anew, err := a.Driver.Acquire()
 	if err != nil {

@@ -32,7 +32,8 @@ type observed struct {
 	// own holds what jobs used by themselves, if processes distinguish them; told holds the figures for which they do.
 	own  map[int64]gpuprof.Reading
 	told gpuprof.Figures
-	// judging: the jobs' core use is unknown until it is clear whose the driver's samples of processes are.
+	// judging: it isn't decided yet whether the driver's samples of processes are the clients' own, so the jobs' core use
+	// is unknown.
 	judging bool
 	// clients are each job's processes.
 	clients map[int64]clients
@@ -236,7 +237,7 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 	for _, p := range list {
 		id := owners[p.PID].job
 		if id == 0 {
-			continue // a server whose clients are in the list, too
+			continue // an MPS server; its clients are in the list, too
 		}
 		u := own[id]
 		u.Value[gpuprof.FigMem] += p.MemMiB
@@ -249,8 +250,8 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *observed) {
 	l.own, l.told = own, told
 }
 
-// processesFor is for how long it is known whose a process was that has ended: hooks find out later that it has broken
-// its MPS server.
+// processesFor is how long the agent remembers the job of a process that has ended: a hook may read later in the MPS
+// server's log that the process broke the server.
 const processesFor = 10 * time.Minute
 
 // saw notes the job of a process on the GPU, and forgets the processes that ended long ago.
@@ -339,12 +340,12 @@ const (
 	samplesRound  = 0.02 // of the time: percentages are whole numbers, and read at different moments
 )
 
-// weigh adds a reading of a GPU that several jobs share. A process that has ended is nobody's.
+// weigh adds a reading of a GPU that several jobs share. A process that has ended belongs to no job.
 func (a *Agent) weigh(g *gpu, owners map[int]owner, sms map[int]float64, l *observed) {
 	s := &g.samples
 	took := l.at.Sub(s.at).Seconds()
 	if s.at.IsZero() || took < 0 || took > samplesFade {
-		took = 0 // nobody looked
+		took = 0 // the GPU wasn't read in between
 	}
 	s.at = l.at
 	server, clients, busy := 0.0, 0.0, map[int64]bool{}

@@ -202,7 +202,7 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	from := t.resume
 	t.resume = now
 	if now.Sub(t.seen) > stale*a.Period {
-		t.idle = time.Time{} // whoever didn't look doesn't know
+		t.idle = time.Time{} // without readings in between idleness isn't known
 	}
 	if failed != nil || sum.Empty() {
 		t.held = gpuprof.Reading{}

@@ -35,7 +35,7 @@ type saved struct {
 	Processes  int
 	ProcessMiB float64
 	WithoutMPS bool
-	FaultBy    []int64 // the jobs whose processes broke the job's MPS server, if all are known
+	FaultBy    []int64 // the jobs with a process that broke the job's MPS server, if all are known
 	// What the job's control group had used up to HostAt; zero = it has none.
 	HostAt  time.Time
 	HostCPU float64 // s

@@ -168,7 +168,8 @@ func (l *Library) mig(h gonvml.Device, of *Device) MIG {
 	return m
 }
 
-// settle sets what of an instance depends on the card's others.
+// settle sets the instances' parts of the card's figures, and which figures NVML gives of them: both depend on the
+// card's other instances.
 func (m *MIG) settle() {
 	sms, within := 0, map[int]int{} // of all; compute instances of a GPU instance
 	for i := range m.Instances {
@@ -183,7 +184,7 @@ func (m *MIG) settle() {
 			in.gpu.answers[source] = in.gpu.of.answers[source] && in.SMs > 0
 		}
 		if within[in.GPUInstance] > 1 {
-			// They share its memory, and performance monitoring doesn't tell them apart.
+			// Compute instances share the GPU instance's memory and its performance monitoring.
 			in.gpu.answers[Memory], in.gpu.answers[GPM] = false, false
 		}
 	}

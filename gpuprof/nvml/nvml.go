@@ -157,7 +157,7 @@ var whyNone = map[gonvml.Return]string{
 	gonvml.ERROR_NO_PERMISSION: "NVIDIA's driver lets this user open no GPU (/dev/nvidia*)",
 }
 
-// placeLost numbers the device files of lost GPUs: without their places the GPUs behind them would count as others.
+// placeLost numbers the device files of lost GPUs: without these numbers the GPUs after them would be taken for others.
 func placeLost(devices []Device) {
 	minor := 0
 	for i := range devices {

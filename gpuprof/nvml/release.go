@@ -22,7 +22,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// ErrChanged says that the GPUs or the driver aren't those that the library was opened with.
+// ErrChanged says that the GPUs or the driver have changed since the library was opened.
 var ErrChanged = errors.New("the GPUs or their driver have changed")
 
 // hold keeps the library in memory when NVML is shut down.
@@ -42,7 +42,7 @@ func (l *Library) Release() error {
 	return l.shutdown()
 }
 
-// forget frees the samples of performance monitoring: the next activity begins anew.
+// forget frees the samples of performance monitoring: the next Activity is ErrNotYet, as after Open.
 func (d *Device) forget() {
 	d.gpu.forget()
 	for k := range d.MIG.Instances {
@@ -109,7 +109,7 @@ func (l *Library) Acquire() (anew bool, err error) {
 	return anew, nil
 }
 
-// acquireInstances finds a card's MIG instances again; false = they are others.
+// acquireInstances takes new handles of a card's MIG instances; false = the card has other instances than before.
 func (l *Library) acquireInstances(h gonvml.Device, d *Device) bool {
 	is := l.mig(h, d)
 	same := func(a, b Instance) bool {

@@ -134,8 +134,8 @@ func (h *Handler) Idle(take func(*gpuprof.IdleReport)) http.Handler {
 	})
 }
 
-// follow takes what a believed sender posts to a path, and answers with the result, or with the refusal, of which the
-// metrics and the log tell.
+// follow authenticates the sender of a request to a path, hands the body to take, and answers with the result or the
+// refusal. Refusals are counted and logged.
 func (h *Handler) follow(w http.ResponseWriter, r *http.Request, path string,
 	take func(c *credential.Credential, body []byte) (result string, status int, no *refusal),
 ) (result string, no *refusal) {

@@ -42,7 +42,7 @@ func (s *Spool) Run(ctx context.Context) error {
 			if sent > 0 {
 				pause.Reset()
 			}
-			// Nothing cuts this pause short: a new record has no better chance, unless others' files are the trouble.
+			// Nothing cuts this pause short: a new record has no better chance, unless only the files of old ones are the trouble.
 			if !errors.Is(err, errUnread) {
 				wait, wake = pause.NextBackOff(), nil
 			}
@@ -100,7 +100,7 @@ func itsOwn(err error) bool {
 		no.Status == http.StatusRequestTimeout)
 }
 
-// errUnread is the disk's trouble with a record, which may be over later. The others go on.
+// errUnread says that the disk didn't give a record's file, which it may do later. Other records are sent meanwhile.
 var errUnread = errors.New("read spool")
 
 // deliver sends one record. Meanwhile it may be replaced, or removed for want of space.

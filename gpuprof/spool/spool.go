@@ -95,7 +95,7 @@ func sick(err error) bool {
 	}, func(target error) bool { return errors.Is(err, target) })
 }
 
-// list returns the records that wait, those of the oldest jobs first, and the size of all of them.
+// list returns the records that wait, oldest first, and their total size.
 func (s *Spool) list() (files []file, size int64) {
 	entries, _ := os.ReadDir(s.Dir) // a folder that can't be read takes nothing either
 	for _, e := range entries {

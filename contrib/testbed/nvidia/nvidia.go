@@ -1,6 +1,6 @@
-// Package nvidia provides tests with NVIDIA's own programs and libraries of some drivers, as contrib/nvidia has fetched
-// them. They need no GPU: the MPS control daemon runs with any program for its server, NVML says that no driver is
-// there.
+// Package nvidia provides tests with NVIDIA's own programs and libraries of several drivers, fetched by contrib/nvidia.
+// They run without a GPU: the MPS control daemon starts any program as its server, and NVML reports that no driver is
+// loaded.
 package nvidia
 
 import (
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Drivers are the drivers that can be fetched, the oldest first. Each is the last in Debian of its branch.
+// Drivers are the branches of the drivers that can be fetched, oldest first. The driver is the branch's last in Debian.
 var Drivers = []string{"470", "535", "550", "555"}
 
 // Driver is one driver's programs and libraries.
@@ -18,7 +18,7 @@ type Driver struct {
 	folder string
 }
 
-// Fetched returns the drivers that are here. It skips the test where there is none, and says so.
+// Fetched returns the drivers on this machine. Without any it skips the test and says so.
 func Fetched(t testing.TB) (out []Driver) {
 	t.Helper()
 	for _, name := range Drivers {

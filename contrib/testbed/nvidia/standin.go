@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How the stand-in for the MPS server behaves: what ServerEnv says in the environment of the control daemon.
+// ServerEnv, in the control daemon's environment, says how the stand-in for the MPS server behaves.
 const (
 	ServerEnv = "STANDIN_SERVER"
-	Ready     = "ready" // tells the control daemon that it is ready, and serves
-	Starts    = "starts"
-	// Fails ends like a server without a GPU: it reports a fatal exception and exits with 1.
+	Ready     = "ready"  // it reports to the control daemon that it is ready, and serves clients
+	Starts    = "starts" // it sleeps, and never becomes ready
+	// Fails is the end of a server without a GPU: it reports a fatal exception and exits with 1.
 	Fails = "fails"
 	// DriverEnv is the driver's branch.
 	DriverEnv = "STANDIN_DRIVER"
@@ -30,9 +30,9 @@ const (
 
 const serverName = "nvidia-cuda-mps-server"
 
-// StandIn makes a test's program the MPS server where NVIDIA's control daemon has started it under the server's name,
-// and a client where Client has: TestMain calls it first. The server needs a GPU; the stand-in says to the control
-// daemon what a server was seen to say on their socket, and computes nothing.
+// StandIn makes a test's program the MPS server if NVIDIA's control daemon has started the program under the server's
+// name; otherwise it returns. TestMain calls it first. NVIDIA's server needs a GPU; the stand-in sends the messages
+// that NVIDIA's server was seen to send to the control daemon, and computes nothing.
 func StandIn() {
 	if filepath.Base(os.Args[0]) == serverName {
 		os.Exit(server())
@@ -45,8 +45,8 @@ func Bin(dir string) (string, error) {
 	return bin, errors.Join(os.MkdirAll(bin, 0o755), Self(filepath.Join(bin, serverName)))
 }
 
-// Self puts this program at a path where other users find it. A copy is another process's work: what a child that is
-// being forked has open for writing can't be run ("text file busy").
+// Self puts this program at a path that other users can run. install(1) makes the copy: a file that this process has
+// open for writing could be inherited by a child that is being forked, and couldn't be run then ("text file busy").
 func Self(path string) error {
 	self, err := os.Executable()
 	if err == nil && os.Link(self, path) != nil {
@@ -55,8 +55,8 @@ func Self(path string) error {
 	return err
 }
 
-// What the control daemon and its peers say, as messages of 4 bytes on the SOCK_SEQPACKET socket `control`, after
-// "OUTBHELL" of the daemon and "OUTBCRED" with the peer's credentials.
+// Messages between the control daemon and its peers on the SOCK_SEQPACKET socket `control`: the daemon's "OUTBHELL",
+// the peer's "OUTBCRED" with its credentials, and then words of 4 bytes.
 const (
 	hello, credentials, descriptor = "OUTBHELL\x00", "OUTBCRED\x00", "OUTBCUFD\x00"
 
@@ -89,7 +89,7 @@ func send(w io.Writer, words ...uint32) error {
 	return nil
 }
 
-// receive returns the next message: a word, or the descriptor that comes with it.
+// receive returns the next message, a word or a file descriptor.
 func receive(c *net.UnixConn) (word uint32, fd *os.File, err error) {
 	body, rights := make([]byte, 64), make([]byte, 64)
 	n, m, _, _, err := c.ReadMsgUnix(body, rights)
@@ -116,8 +116,8 @@ func receive(c *net.UnixConn) (word uint32, fd *os.File, err error) {
 type served struct {
 	sync.Mutex
 	running sync.WaitGroup
-	n       int                 // how many are connected, also before they have sent their pid
-	fds     map[uint32]*os.File // their connections, by the pid that they have sent
+	n       int                 // connected clients, also before they have sent their pid
+	fds     map[uint32]*os.File // connections of the clients that have sent their pid, by pid
 	fault   bool
 }
 
@@ -131,7 +131,7 @@ func server() int {
 		}
 		return 1
 	default:
-		// Not by this program itself: Go's runtime would make an exit of a SIGSEGV.
+		// sleep(1) ends by a SIGSEGV; Go's runtime would exit instead.
 		err := syscall.Exec("/bin/sleep", []string{serverName, "3600"}, os.Environ())
 		fmt.Fprintln(os.Stderr, err)
 		return 2
@@ -152,17 +152,17 @@ func server() int {
 			return 0
 		}
 	}
-	// The daemon has gone, or up to 535 waits for the server's end: that comes with the last client's.
+	// The daemon has gone, or (up to 535) waits for the server's end, which comes with the last client's end.
 	all.running.Wait()
 	return 0
 }
 
-// obey does what the daemon says, and reports whether that is the server's end.
+// obey carries out a message of the daemon, and reports whether the server has to end.
 func (a *served) obey(c *net.UnixConn, word uint32) (end bool, err error) {
 	a.Lock()
 	defer a.Unlock()
 	switch word {
-	case shutDown: // once its clients have gone
+	case shutDown: // a server with clients ends later, with the last one
 		return a.n == 0, nil
 	case newClient:
 		_, fd, err := receive(c)
@@ -172,14 +172,14 @@ func (a *served) obey(c *net.UnixConn, word uint32) (end bool, err error) {
 		}
 		return false, err
 	case workers:
-		// From 550 on the daemon waits for the number of clients, and for the end of a server that has none. Before, it
-		// asks for no answer and has another word for the end.
+		// From 550 on the daemon waits for the number of clients, and for the end of a server without clients. Up to 535
+		// it waits for no answer, and ends a server by another word.
 		if os.Getenv(DriverEnv) >= "550" {
 			return a.n == 0, send(c, uint32(a.n))
 		}
 	case clientList:
 		return false, send(c, append([]uint32{uint32(len(a.fds))}, slices.Sorted(maps.Keys(a.fds))...)...)
-	case terminate: // lets a client go; 0: it was one
+	case terminate: // closes a client's connection; the answer is 0 if the pid is a client's
 		pid, _, err := receive(c)
 		f := a.fds[pid]
 		return false, errors.Join(err, send(c, truth(f == nil || f.Close() != nil)))
@@ -191,7 +191,7 @@ func (a *served) obey(c *net.UnixConn, word uint32) (end bool, err error) {
 
 func truth(is bool) uint32 { return map[bool]uint32{true: 1}[is] }
 
-// serve keeps a client, which says its pid and whether it faults, until it goes.
+// serve reads a client's messages, its pid and its faults, until the client closes the connection.
 func (a *served) serve(f *os.File) {
 	defer f.Close()
 	var pid uint32
@@ -216,7 +216,7 @@ func (a *served) serve(f *os.File) {
 	}
 }
 
-// Client is a CUDA program's connection to its MPS server, as far as the control daemon sees it.
+// Client is a CUDA program's connection to its MPS server, with the messages that the control daemon learns of.
 type Client struct{ server *os.File }
 
 // Connect asks the control daemon of a pipe directory for a server, and waits for it.

@@ -1,5 +1,5 @@
-// Package app runs an application on the simulated GPU: a process that finds its GPU as a CUDA program does, follows a
-// profile there and ends when its work is done.
+// Package app runs an application on the simulated GPU: the process finds its GPU as a CUDA program does, follows a
+// profile and ends when its work is done.
 package app
 
 import (
@@ -27,10 +27,10 @@ type Error struct {
 // Error returns CUDA's message.
 func (e *Error) Error() string { return "CUDA error: " + e.Text }
 
-// errFaulted and errAddress are what else can end a program: another client's fault, and its own.
+// A fault ends the program: errFaulted is another MPS client's fault, errAddress the program's own.
 var errFaulted, errAddress = errors.New("another client's fault"), errors.New("its own fault")
 
-// errorsOfCUDA are what a CUDA program makes of the simulator's errors.
+// errorsOfCUDA are the errors that a CUDA program prints and exits with for the simulator's errors.
 var errorsOfCUDA = map[error]*Error{
 	gpusim.ErrOOM:        {2, "out of memory (cudaErrorMemoryAllocation)"},
 	gpusim.ErrExclusive:  {1, "all CUDA-capable devices are busy or unavailable (cudaErrorDevicesUnavailable)"},
@@ -47,32 +47,32 @@ type Config struct {
 	State   string // path of the state file; "" = $GPUSIM_STATE
 	Report  string // path of the report; "" = standard output, at the end
 	Profile *rlcore.Profile
-	// FaultAtS makes a kernel fault after so many GPU seconds; 0 = never.
+	// FaultAtS is the GPU time after which a kernel of the program faults, s; 0 = never.
 	FaultAtS float64
-	// Preallocate is the part that it takes at its start of the memory that it sees, the card's or its limit, whatever it
-	// needs; 0 = it takes what it needs.
+	// Preallocate is the part of the visible memory (the card's, or the MPS limit) that the program allocates at its
+	// start and keeps, as JAX does; 0 = it allocates the memory of its profile.
 	Preallocate float64
 }
 
-// Report is what a run leaves behind: one line of JSON.
+// Report is a run's result, one line of JSON.
 type Report struct {
 	App      string  `json:"app"`
-	Status   string  `json:"status"` // finished, oom, fault, running (it does, or was killed)
+	Status   string  `json:"status"` // finished, oom, fault, running (it still runs, or was killed)
 	Device   string  `json:"device"` // UUID
 	Index    int     `json:"index"`  // NVML's
 	MPS      bool    `json:"mps"`
 	StartS   float64 `json:"start_s"`  // on the GPU's clock
 	GPUS     float64 `json:"gpu_s"`    // run time on the GPU's clock
-	SoloS    float64 `json:"solo_s"`   // what it takes alone
+	SoloS    float64 `json:"solo_s"`   // run time alone on the GPU
 	Slowdown float64 `json:"slowdown"` // run time ÷ solo time of the work done
 }
 
-// longestNap is the longest, in real time, that a process computes without a look at its progress: what happens to it
-// through others, such as a fault of their server, it learns then. Outcomes don't depend on it: the device advances
-// from event to event.
+// longestNap is the longest real time between two looks at a program's progress. With the next look the program learns
+// of other processes' effects, such as a fault of its MPS server. Outcomes don't depend on longestNap: the device
+// advances from event to event.
 const longestNap = 200 * time.Millisecond
 
-// Run runs the application to its end. Its report is written as it ends, into a file also as it begins to compute.
+// Run runs the application to its end and writes its report. A report file is also written when the computation begins.
 func Run(cfg Config) error {
 	rep := Report{App: cfg.Profile.App, SoloS: cfg.Profile.DurationS, Status: gpusim.Running.String()}
 	err := compute(&cfg, &rep)
@@ -109,7 +109,7 @@ func compute(cfg *Config, rep *Report) error {
 	if err == nil {
 		defer client.Close()
 		rep.MPS, claimant.Server, served = true, client.Server, client.Devices
-	} else if !errors.Is(err, mps.ErrNoDaemon) { // without one it computes without
+	} else if !errors.Is(err, mps.ErrNoDaemon) { // without a control daemon the program computes without MPS
 		return err
 	}
 	all := st.Visible(served)
@@ -138,7 +138,7 @@ func compute(cfg *Config, rep *Report) error {
 	return cfg.follow(rep, st.Scale(), slot, client)
 }
 
-// follow waits for the end of the work.
+// follow waits until the program's work is done, or a fault ends the program.
 func (c *Config) follow(rep *Report, scale float64, slot *gpusim.Slot, client *mps.Client) error {
 	for begun := false; ; begun = true {
 		p, err := slot.Progress()
@@ -155,7 +155,7 @@ func (c *Config) follow(rep *Report, scale float64, slot *gpusim.Slot, client *m
 		case gpusim.Faulted:
 			return errFaulted
 		}
-		// If all others left now, it would end so soon.
+		// The work can't be done sooner than if the program had the GPU to itself from now on.
 		soonS := p.DurationS - p.DoneS
 		if c.FaultAtS > 0 {
 			soonS = min(soonS, c.FaultAtS-rep.GPUS)
@@ -185,7 +185,8 @@ func (r *Report) fill(p *gpusim.Process) {
 	}
 }
 
-// preallocated returns the profile of a run that holds so much memory all the time, MiB, and fails where it needs more.
+// preallocated returns the profile of a run that holds mib MiB of memory all the time, and fails where the given
+// profile needs more.
 func preallocated(p *rlcore.Profile, mib float64) *rlcore.Profile {
 	q := Scaled(p, 1, 1)
 	for i := range q.Series {
@@ -198,7 +199,7 @@ func preallocated(p *rlcore.Profile, mib float64) *rlcore.Profile {
 	return q
 }
 
-// Scaled returns the profile of a run that takes `duration` times as long and holds `memory` times as much.
+// Scaled returns the profile of a run of `duration` times the length and `memory` times the memory.
 func Scaled(p *rlcore.Profile, duration, memory float64) *rlcore.Profile {
 	q := *p
 	q.DurationS *= duration
