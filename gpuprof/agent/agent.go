@@ -308,8 +308,8 @@ func (a *Agent) acquire() error {
 	return a.open()
 }
 
-// open opens the GPUs, or looks at them again, and lists them again if their compute mode or MIG instances have changed.
-// It returns an error, and the agent has to be restarted, if there are other GPUs or another driver.
+// open opens the GPUs, or looks at them again, and lists them again if their compute mode or MIG instances have
+// changed. It returns an error, and the agent has to be restarted, if there are other GPUs or another driver.
 func (a *Agent) open() error {
 	anew, err := a.Driver.Acquire()
 	if err != nil {

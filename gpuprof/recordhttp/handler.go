@@ -91,7 +91,7 @@ type refusal struct {
 // the right to send records, 408 for a body that takes too long, 413 and 422 for an invalid record, 503 if the record
 // could not be stored. After 413 and 422 it is no use to send it again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	result, no := h.follow(w, r, Path, func(c *credential.Credential, body []byte) (result string, status int, no *refusal) {
+	result, no := h.follow(w, r, Path, func(c *credential.Credential, body []byte) (string, int, *refusal) {
 		rec, err := unpack(body)
 		if err != nil {
 			return "", 0, &refusal{http.StatusUnprocessableEntity, "record", err.Error()}
@@ -119,7 +119,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Idle takes the reports of idle jobs, from users that may send records.
 func (h *Handler) Idle(take func(*gpuprof.IdleReport)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.follow(w, r, IdlePath, func(_ *credential.Credential, body []byte) (result string, status int, no *refusal) {
+		h.follow(w, r, IdlePath, func(_ *credential.Credential, body []byte) (string, int, *refusal) {
 			report := new(gpuprof.IdleReport)
 			err := json.Unmarshal(body, report)
 			if err == nil {

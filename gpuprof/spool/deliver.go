@@ -42,7 +42,7 @@ func (s *Spool) Run(ctx context.Context) error {
 			if sent > 0 {
 				pause.Reset()
 			}
-			// Nothing cuts this pause short: a new record has no better chance, unless only the files of old ones are the trouble.
+			// Nothing cuts this pause short: a new record has no better chance, unless only files of old ones are the trouble.
 			if !errors.Is(err, errUnread) {
 				wait, wake = pause.NextBackOff(), nil
 			}
