@@ -160,8 +160,7 @@ func TestLostGPU(t *testing.T) {
 	}
 }
 
-// What a job did while its node was suspended, or by how much its clock was set, isn't known: the clock on the wall alone
-// goes on.
+// What a job did while its node was suspended isn't known: the clock on the wall goes on, and the monotonic one doesn't.
 func TestSuspendedNode(t *testing.T) {
 	b := newBench(t)
 	b.now = time.Now()

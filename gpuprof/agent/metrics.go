@@ -10,8 +10,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// Metrics is what operations sees of a node, under the prefix gpuprof_. A GPU has series while it has jobs. No label has
-// a text of users, or a job's number, with which each job would leave Prometheus new series.
+// Metrics is what operations sees of a node, under the prefix gpuprof_. A GPU has series while it has jobs. No label
+// has a text of users, or a job's number, with which each job would leave Prometheus new series.
 type Metrics struct {
 	figures    map[gpuprof.Fig]*prometheus.GaugeVec
 	jobs       prometheus.Gauge
