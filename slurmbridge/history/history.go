@@ -90,8 +90,8 @@ func (r *Run) save(ctx context.Context, q database.Querier) error {
 		outcome = database.JSON(r.Outcome)
 	}
 	err := q.QueryRowContext(ctx, `INSERT INTO run (id, ref, task, ended, record, used, detail, outcome)
-		VALUES (nullif(?, 0), ?, nullif(?, 0), ?, nullif(?, 0), ?, ?, ?) ON CONFLICT (id) DO UPDATE SET ended = excluded.ended,
-		record = excluded.record, used = excluded.used, detail = excluded.detail, outcome = excluded.outcome RETURNING id`,
+		VALUES (nullif(?, 0), ?, nullif(?, 0), ?, nullif(?, 0), ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+		ended = excluded.ended, record = excluded.record, used = excluded.used, detail = excluded.detail, outcome = excluded.outcome RETURNING id`,
 		r.row, r.Ref, r.Task, sql.NullInt64{Int64: r.End.UnixMilli(), Valid: !r.End.IsZero()}, r.ID, r.used, database.JSON(r),
 		outcome).Scan(&r.row)
 	return database.Wrap(err, "write run of job %s", r.Ref)
@@ -151,9 +151,10 @@ func join(ctx context.Context, q database.Querier, ref string) error {
 	return database.Wrap(err, "join records of job %s", ref)
 }
 
-// Place writes on which GPUs polls show a job's run that Slurm started then, where they did not at first.
-func Place(ctx context.Context, q database.Querier, ref string, start time.Time, gpus []int) error {
-	return change(ctx, q, ref, start, func(r *Run) { r.GPUs = gpus })
+// Place writes when and on which GPUs polls show a job's run to have started, for which Slurm gave another start at
+// first.
+func Place(ctx context.Context, q database.Querier, ref string, first, start time.Time, gpus []int) error {
+	return change(ctx, q, ref, first, func(r *Run) { r.Start, r.Allotted, r.GPUs = start, start, gpus })
 }
 
 // Close writes that polls show a job's run no longer that Slurm started then.

@@ -27,6 +27,7 @@ type ledger struct {
 
 // track follows a job through the queue.
 type track struct {
+	submit  time.Time // Slurm gives a job that it requeues a new one
 	ready   time.Time
 	start   time.Time // zero while it is pending
 	ended   bool
@@ -134,28 +135,32 @@ func (p *pollWriter) unfinished() (map[string]*track, error) {
 	out := map[string]*track{}
 	for i := range open {
 		r := &open[i]
-		out[r.Ref] = &track{start: r.Allotted, ready: r.Ready}
+		out[r.Ref] = &track{submit: r.Submit, start: r.Allotted, ready: r.Ready}
 	}
 	return out, err
 }
 
 // follow writes what has become of a job since the poll before.
 func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
-	t, old, pending := new(track), before[j.Ref], j.State == job.Pending
+	t, old, pending := &track{submit: j.Submit}, before[j.Ref], j.State == job.Pending
 	switch {
 	case old == nil:
-	case !old.start.IsZero() && (pending || !old.start.Equal(j.Start)):
-		// It ran, and was requeued: this is another run.
-		if err := p.ended(j.Ref, old); err != nil {
+	case !old.submit.Equal(j.Submit) || !old.start.IsZero() && pending:
+		// It ran, and was requeued, or it is another job: slurmctld may start to count from the beginning again.
+		if err := p.disappeared(j.Ref, old); err != nil {
 			return err
 		}
+		old = nil
 	default:
 		*t = *old
 	}
-	if t.job != nil && !t.start.IsZero() && len(t.job.GPUs) == 0 && len(j.GPUs) > 0 {
-		if err := history.Place(p.ctx, p.tx, j.Ref, t.start, j.GPUs); err != nil {
+	if !t.start.IsZero() && !j.Start.IsZero() &&
+		(!t.start.Equal(j.Start) || t.job != nil && len(t.job.GPUs) == 0 && len(j.GPUs) > 0) {
+		// Slurm starts a run anew once its node has powered up (job_config_fini in job_mgr.c).
+		if err := history.Place(p.ctx, p.tx, j.Ref, t.start, j.Start, j.GPUs); err != nil {
 			return err
 		}
+		t.start = j.Start
 	}
 	t.job, p.tracks[j.Ref] = j, t
 	if d, ok := p.decided[j.Ref]; ok || p.st.Mode != job.Shadow {

@@ -121,6 +121,38 @@ func TestLedgerWaitsOverARestart(t *testing.T) {
 	}
 }
 
+// Slurm gives a run another start once its node has powered up. It is one run all the same, also for a daemon that
+// starts anew meanwhile.
+func TestARunWhoseNodePowersUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	l := open(t, path)
+	j := waits("1", 0)
+	record(t, l, poll(10, runs(j, 5, 0)), poll(310, runs(j, 300, 0)))
+	record(t, open(t, path), poll(610, runs(j, 600, 0)), poll(700))
+	all := must.List(t, (&history.History{DB: l.db}).Runs(t.Context(), history.Filter{}))
+	must.Equal(t, len(all), 1, "runs")
+	if r := all[0]; !r.Start.Equal(at(600)) || !r.Allotted.Equal(at(600)) || !r.End.Equal(at(700)) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What ran and was requeued between two polls is a run of its own, which a record may complete; so is what waited under
+// a number that Slurm gave to another job.
+func TestARunBetweenTwoPolls(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "db"))
+	again := waits("1", 40)
+	again.User = "bob"
+	record(t, l, poll(10, waits("1", 0)), poll(50, again), poll(90, runs(again, 80, 0)), poll(100))
+	all := must.List(t, (&history.History{DB: l.db}).Runs(t.Context(), history.Filter{}))
+	must.Equal(t, len(all), 2, "runs")
+	if r := all[0]; r.User != "ann" || !r.Start.IsZero() || !r.Ready.Equal(at(0)) || !r.End.Equal(at(50)) {
+		t.Errorf("between two polls: %+v", r)
+	}
+	if r := all[1]; r.User != "bob" || !r.Start.Equal(at(80)) || !r.Ready.Equal(at(40)) {
+		t.Errorf("afterwards: %+v", r)
+	}
+}
+
 // A second run of a requeued job is a run of its own; a daemon that starts anew
 // ends what ended while it was away, and goes on with the rest.
 func TestLedgerRunsAndRestarts(t *testing.T) {
