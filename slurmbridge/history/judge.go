@@ -22,6 +22,8 @@ type Ending struct {
 	// DelayedS is how long the bridge alone kept it waiting although a GPU was idle, s, and
 	// PastLeaseS how long it waited behind a gate after its lease.
 	DelayedS, PastLeaseS float64
+	// Suspended: a poll showed it suspended, so that it took longer than its work does.
+	Suspended bool `json:",omitempty"`
 }
 
 // leastS is how much solo work the job did at the least in runS seconds.
@@ -75,7 +77,7 @@ type Judgement struct {
 // Judge concludes what a run means. It changes nothing.
 func (j *Judgement) Judge(b Beliefs) Outcome {
 	o := j.outcome()
-	r, state := j.Run, j.How.State
+	r, state, suspended := j.Run, j.How.State, j.suspended()
 	switch {
 	case Failed(state) && j.Member != nil && j.Member.Tried:
 		o.TriedMiB, o.Ours = j.Member.MemMiB, true
@@ -99,9 +101,11 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 		o.Suspicion = j.overrun()
 	case !ranToEnd(state):
 		// A time limit that strikes is the application's way to end, for some.
-		o.Cleared, o.Learned = ranOutOfTime(state) && j.Alone, state == "TIMEOUT" && r.Complete
+		o.Cleared, o.Learned = ranOutOfTime(state) && j.Alone, state == "TIMEOUT" && r.Complete && !suspended
 	case state == "" && r.Profile != nil && r.DurationS() < r.Profile.DurationS/2:
 		// Slurm has forgotten it, and it may well have failed.
+	case suspended:
+		// How long it took says nothing.
 	default:
 		o.Learned = !o.Shared() && r.Complete
 		o.NoMPS = j.Unserved && !j.Served && !o.MPS && state == "COMPLETED"
@@ -125,7 +129,7 @@ func (j *Judgement) outcome() Outcome {
 		o.Predicted, o.Rule = j.Member.Predicted, j.Member.Rule
 		o.Contract = cmp.Or(j.Member.Contract, o.Contract)
 	}
-	if !j.Shadow {
+	if !j.Shadow && !j.suspended() {
 		o.PlainEnd = j.PlainEnd
 	}
 	if e := j.Ending; e != nil {
@@ -142,6 +146,8 @@ func (j *Judgement) outcome() Outcome {
 	}
 	return o
 }
+
+func (j *Judgement) suspended() bool { return j.Ending != nil && j.Ending.Suspended }
 
 // soon is how long a run may take that fails because MPS can't do what its application wants: it shows at its start.
 const soon = 15 * time.Second

@@ -37,6 +37,24 @@ func ranOut(state string) *Judgement {
 	}
 }
 
+// A run that was suspended took longer than its work does, whoever shared its GPU: nothing is learned from its length,
+// and no harm follows from that.
+func TestARunThatWasSuspended(t *testing.T) {
+	for _, state := range []string{"COMPLETED", "TIMEOUT"} {
+		for _, suspended := range []bool{false, true} {
+			j := ranOut(state)
+			j.Limit, j.PlainEnd, j.Ending.Suspended = 1.2, at(5), suspended
+			beside := j.Judge(interference.New(&contention.MPS))
+			j.Run.CoRunners, j.Run.Complete = nil, true
+			alone := j.Judge(nil)
+			tells := beside.Broken || beside.Slowdown > 0 || beside.LengthS > 0 || alone.Learned || alone.Slowdown > 0
+			if late := !beside.PlainEnd.IsZero() || !alone.PlainEnd.IsZero(); tells == suspended || late == suspended {
+				t.Errorf("%s, suspended %v: beside others %+v, alone %+v", state, suspended, beside, alone)
+			}
+		}
+	}
+}
+
 // How long a run takes alone that shared is a matter of what it did by its slowdown and of what its application takes,
 // the less the more its runs differ.
 func TestLengthOfARunThatShared(t *testing.T) {

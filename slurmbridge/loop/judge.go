@@ -162,7 +162,10 @@ func (b *Bridge) howEnded(r *history.Run, how job.Description, active bool) (job
 			b.Wake() // it has ended since the poll: the next one knows how far it came
 			return how, false
 		}
-		return how, true
+		if !how.Start.After(r.End) {
+			return how, true
+		}
+		// That is how a later run ended.
 	}
 	how.State = "REQUEUED"
 	return how, true
@@ -203,6 +206,9 @@ func (b *Bridge) company(r *history.Run, described map[string]job.Description) b
 // conclude judges one run and does what follows from it.
 func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Run, how job.Description) error {
 	ending := b.tracker.Endings[r.Ref]
+	if ending != nil && ending.Ending != nil && ending.Ending.Start.After(r.End) {
+		ending = nil // of a later run
+	}
 	before, _ := b.learned.ended.Get(r.Ref)
 	if before != nil && !before.Again {
 		before = nil
@@ -242,7 +248,9 @@ func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Ru
 	}
 	b.learned.note(&o)
 	b.Metrics.outcome(&o)
-	delete(b.tracker.Endings, r.Ref)
+	if ending != nil {
+		delete(b.tracker.Endings, r.Ref)
+	}
 	b.reportRun(r, &o)
 	return nil
 }

@@ -340,6 +340,27 @@ func TestRecordBeforeLook(t *testing.T) {
 	must.Equal(t, len(l.kept) == 1 && l.last().Again, true, "%+v", l.kept)
 }
 
+// A record may come after the job has run again, to its end. That is no end of the run before, which Slurm requeued, and
+// how far the job came says nothing of it.
+func TestARecordThatComesAfterALaterRun(t *testing.T) {
+	m, l, b, _ := learner(t, node("n1", 1, 8))
+	v, _ := victim(m)
+	v.fails = false
+	untilEnded(t, b, m, v)
+	earlier := l.record(m, v)
+	earlier.Start, earlier.End = v.began.Add(-time.Hour), v.began.Add(-time.Minute)
+	l.record(m, v)
+	tick(t, b, m, 10*time.Second)
+	must.Equal(t, len(l.kept), 2, "runs judged")
+	first, last := l.kept[0], l.kept[1]
+	if first.State != "REQUEUED" || first.Learned || !first.Submit.IsZero() {
+		t.Errorf("the run before: %+v", first)
+	}
+	if last.State != "COMPLETED" || !last.Learned || !last.Submit.Equal(v.Submit) {
+		t.Errorf("the last run: %+v", last)
+	}
+}
+
 // A job that Slurm has killed while it computed may have broken its MPS server: nobody joins those that it has left
 // there.
 func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {

@@ -102,9 +102,10 @@ func TestProgressWhileTheBridgeWasAway(t *testing.T) {
 	tr.Done["1"].Slow, tr.Done["1"].Worst = 2, 2
 	tr.LastAt = time.Time{}
 	observe(tr, at(30*m, job.Running, 60*m))
-	for range 2 {
+	for _, suspended := range []bool{false, true} {
 		must.Equal(t, tr.Done["1"].RunS, 1800)
 		must.Equal(t, tr.Done["1"].DoneS, 1200)
+		must.Equal(t, tr.Done["1"].Suspended, suspended)
 		observe(tr, at(40*m, job.Suspended, 60*m)) // then it does nothing
 	}
 }

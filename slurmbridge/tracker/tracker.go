@@ -217,6 +217,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 			t.Done[ref] = p
 		}
 		p.advance(s.At, j.State == job.Running)
+		p.Suspended = p.Suspended || j.State == job.Suspended
 		p.LimitS, p.Deadline, p.Submit = j.TimeLimit.Seconds(), j.Deadline, j.Submit
 	}
 }
