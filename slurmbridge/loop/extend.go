@@ -65,11 +65,9 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 		})
 	}
 	if len(out) > 0 {
-		// A bridge that ended after the update would take the raised limit for the job's own.
-		if err := b.Journal.SaveTracker(ctx, b.tracker); err != nil {
-			b.Log.Error("journal: time limits are not raised", "err", err)
-			return nil
-		}
+		// A bridge that ended after the update would take the raised limit for the job's own. That is the lesser harm if the
+		// journal can't be written: without more time the jobs end at their limits.
+		b.logged(b.Journal.SaveTracker(ctx, b.tracker))
 	}
 	return out
 }

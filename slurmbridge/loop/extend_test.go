@@ -61,6 +61,15 @@ func TestNoRoomForMoreTime(t *testing.T) {
 		victim.TimeLimit)
 }
 
+// While the journal's disk is full, limits are raised all the same.
+func TestMoreTimeOnAFullDisk(t *testing.T) {
+	m, b := lending(t)
+	m.started = func(*mjob) { m.mem.full = true }
+	victim := slowed(t, m, b, 170*time.Second)
+	untilEnded(t, b, m, victim)
+	must.Equal(t, victim.State, "COMPLETED", "its limit is %v", victim.TimeLimit)
+}
+
 // A limit that Slurm doesn't keep is set again, but not for ever.
 func TestLimitIsUndone(t *testing.T) {
 	m, b := lending(t)

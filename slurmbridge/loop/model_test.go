@@ -653,6 +653,8 @@ type memory struct {
 	full    bool             // the disk
 }
 
+var errFull = errors.New("database or disk is full")
+
 func newMemory() *memory { return &memory{groups: map[int64]job.Group{}, next: 1} }
 
 func (m *memory) Load(context.Context) (*tracker.Tracker, error) {
@@ -673,7 +675,7 @@ func (m *memory) Load(context.Context) (*tracker.Tracker, error) {
 
 func (m *memory) SaveGroup(_ context.Context, g *job.Group) error {
 	if m.full {
-		return errors.New("database or disk is full")
+		return errFull
 	}
 	m.groups[g.ID] = g.Clone()
 	m.next = max(m.next, g.ID+1)
@@ -681,6 +683,9 @@ func (m *memory) SaveGroup(_ context.Context, g *job.Group) error {
 }
 
 func (m *memory) SaveTracker(_ context.Context, t *tracker.Tracker) (err error) {
+	if m.full {
+		return errFull
+	}
 	m.tracker = t
 	m.plain, err = json.Marshal(t.Plain)
 	return err

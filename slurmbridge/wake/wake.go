@@ -18,6 +18,7 @@ const limit = 1 << 20
 // File watches path and calls wake after each change, until ctx ends. The file is made where it is missing, which is a
 // change, with mode 0660: slurmctld's user may append, users may not.
 func File(ctx context.Context, path string, wake func()) error {
+	path = filepath.Clean(path) // as events name it
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch wake file: %w", err)
