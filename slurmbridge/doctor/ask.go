@@ -82,7 +82,7 @@ func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	asked := time.Now()
 	resp, err := client.Do(req)
 	if err != nil {
-		return Answer{Silent: cause(err)}
+		return Answer{Silent: Cause(err)}
 	}
 	defer resp.Body.Close()
 	// The header has whole seconds, cut off: half of one is the best guess.
@@ -94,7 +94,7 @@ func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	text := strings.Join(strings.Fields(string(a.body[:min(len(a.body), 300)])), " ")
 	switch {
 	case err != nil:
-		a.Silent = cause(err)
+		a.Silent = Cause(err)
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		a.Silent = "it wants a password"
 	case resp.StatusCode == http.StatusBadRequest && strings.Contains(text, "HTTPS"):
@@ -105,10 +105,10 @@ func get(ctx context.Context, client *http.Client, address string) (a Answer) {
 	return a
 }
 
-// cause is what is at the bottom of an error of net/http, without the address.
-func cause(err error) string {
+// Cause is what is at the bottom of an error of net/http, without the address.
+func Cause(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return "no answer within " + probeTimeout.String()
+		return "no answer in time"
 	}
 	for {
 		next := errors.Unwrap(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
@@ -88,6 +89,13 @@ func client(cfg *config.Config, m *loop.Metrics) (*slurm.Client, error) {
 // errNoDaemon: there is no answer where the daemon should be.
 var errNoDaemon = errors.New("no answer from the daemon")
 
+// direct asks within the cluster: no proxy of the user's environment, and nobody whom an answer refers to, gets a
+// credential.
+var direct = &http.Client{
+	Transport:     &http.Transport{},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
 func ask(ctx context.Context, cfg *config.Config, server, path string, into any) error {
 	url := daemonURL(cfg, server)
 	if url == "" {
@@ -103,10 +111,10 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 		if cred != "" {
 			req.Header.Set(header, cred)
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := direct.Do(req)
 		if err != nil {
-			return nil, fmt.Errorf("%w at %s; is it running (systemctl status slurmbridge)? With TLS, name it: --server "+
-				"https://HOST:PORT", errNoDaemon, url)
+			return nil, fmt.Errorf("%w at %s (%s); is it running (systemctl status slurmbridge)? With TLS, name it: --server "+
+				"https://HOST:PORT", errNoDaemon, url, doctor.Cause(err))
 		}
 		return resp, nil
 	}
