@@ -93,12 +93,9 @@ func (c *Checkpoint) Network(p rlcore.Predictor) (*Scorer, error) {
 		return nil, fmt.Errorf("%w: %s; train it again", ErrCheckpoint, fmt.Sprintf(format, args...))
 	}
 	switch {
-	case c.Format != checkpointFormat || c.Version < 1:
-		return nil, fmt.Errorf("%w: its format is %q, version %d, not %q; name a file that `slurmbridge train` wrote",
-			ErrCheckpoint, c.Format, c.Version, checkpointFormat)
-	case c.Version > checkpointVersion:
-		return nil, fmt.Errorf("%w: it is of version %d, this program reads up to %d; install the slurmbridge that wrote "+
-			"it (%q) or train it again", ErrCheckpoint, c.Version, checkpointVersion, c.Trained.CreatedBy)
+	case c.Format != checkpointFormat || c.Version != checkpointVersion:
+		return bad("its format is %q, version %d, not %q, version %d (written by %q): name a file that `slurmbridge train` "+
+			"of this version wrote", c.Format, c.Version, checkpointFormat, checkpointVersion, c.Trained.CreatedBy)
 	case c.Features != encoder.Version:
 		return bad("it was trained on feature set %d, this program has %d", c.Features, encoder.Version)
 	case c.Objective != policy.Turnaround && c.Objective != policy.Makespan:

@@ -85,7 +85,7 @@ func TestReadRefuses(t *testing.T) {
 		{"other JSON", `{"format":"onnx","theta":{}}`, `format is "onnx"`},
 		{
 			"newer", `{"format":"slurmbridge-dqn","version":2,"theta":{"a":1},"trained":{"created_by":"slurmbridge 9.1"}}`,
-			`version 2, this program reads up to 1; install the slurmbridge that wrote it ("slurmbridge 9.1")`,
+			`version 2, not "slurmbridge-dqn", version 1 (written by "slurmbridge 9.1")`,
 		},
 		{"no version", `{"format":"slurmbridge-dqn"}`, "version 0"},
 		{"base64", strings.Replace(string(whole), `"theta":["`, `"theta":["*`, 1), "base64"},

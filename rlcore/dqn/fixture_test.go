@@ -1,13 +1,16 @@
 package dqn
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
@@ -103,4 +106,36 @@ func someWindow(m int) *rlcore.Window {
 	}
 	w := rlcore.NewWindow(nil, s, 0, m)
 	return &w
+}
+
+// catalogue is the profiles of the catalogue, those of least memory first.
+func catalogue() []*rlcore.Profile {
+	var out []*rlcore.Profile
+	for _, name := range apps.Names() {
+		p, _ := apps.ByName(name)
+		out = append(out, p)
+	}
+	slices.SortStableFunc(out, func(a, b *rlcore.Profile) int { return cmp.Compare(a.Peak().MemMiB, b.Peak().MemMiB) })
+	return out
+}
+
+// busy is a site of cards, each with a job on it, and jobs pending. They are the
+// six of least memory, so that most combinations are allowed and must be valued.
+func busy(cards, pending int) *rlcore.State {
+	all := catalogue()
+	s := &rlcore.State{}
+	for g := range cards {
+		p := all[g%6]
+		s.GPUs = append(s.GPUs, rlcore.GPU{
+			ID: fmt.Sprint(g), Spec: rlcore.TitanXp, FreeCPUs: -1, FreeHostMemMiB: -1,
+			Running: []rlcore.Running{{
+				Job: rlcore.Job{ID: "r", User: "u", Profile: p}, DoneS: p.DurationS / 3,
+				ElapsedS: p.DurationS / 2, Shares: 20,
+			}},
+		})
+	}
+	for i := range pending {
+		s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: all[i%6]})
+	}
+	return s
 }

@@ -13,6 +13,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
+// Version numbers the meaning of what Features and Images write. A network knows its inputs by position alone, so
+// adding, dropping or redefining a figure must raise it; checkpoints of another version are refused.
+const Version = 2
+
 // Numbers of figures that describe a situation, and a combination in it.
 const (
 	ContextLen = 19

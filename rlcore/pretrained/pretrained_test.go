@@ -17,9 +17,6 @@ func TestBuiltIn(t *testing.T) {
 	for _, aim := range []policy.Objective{policy.Turnaround, policy.Makespan} {
 		t.Run(string(aim), func(t *testing.T) { builtIn(t, aim) })
 	}
-	if name := BuiltInFor(policy.Makespan); name != "built in" {
-		t.Errorf("the makespan's network is called %q", name)
-	}
 }
 
 // A site may have a card that nobody has described. No policy fails there: the one that did would decide nowhere else.
@@ -54,7 +51,7 @@ func state() *rlcore.State {
 func builtIn(t *testing.T, aim policy.Objective) {
 	t.Helper()
 	cp, err := Checkpoint(aim)
-	if err != nil || cp.Objective != aim {
+	if err != nil || cp.Objective != aim || cp.Trained.BestRound == 0 {
 		t.Fatal(cp, err)
 	}
 	m := interference.New(&contention.MPS)

@@ -45,15 +45,3 @@ func (o *Outcome) Late() (by float64, late bool) {
 	by = (o.EndS - o.PlainEndS) / o.SoloS
 	return by, by > lateBy+rounding
 }
-
-// Late returns which part of the jobs is late, 0..1, and by how many of its own solo times the worst one is.
-func (r *Result) Late() (part, worst float64) {
-	for i := range r.Jobs {
-		by, late := r.Jobs[i].Late()
-		worst = max(worst, by)
-		if late {
-			part += 1 / float64(len(r.Jobs))
-		}
-	}
-	return part, worst
-}

@@ -81,8 +81,8 @@ func TestPlainEnds(t *testing.T) {
 		if got, want := shared.Jobs[i].PlainEndS, alone.Jobs[i].EndS; math.Abs(got-want) > 1e-6*want {
 			t.Errorf("job %d: plain end %v, alone it ends at %v", i, got, want)
 		}
-	}
-	if late, worst := alone.Late(); late > 0 || worst > 1e-6 {
-		t.Errorf("with whole GPUs %v of the jobs are late, the worst by %v", late, worst)
+		if by, late := alone.Jobs[i].Late(); late || by > 1e-6 {
+			t.Errorf("job %d is late by %v with a whole GPU", i, by)
+		}
 	}
 }

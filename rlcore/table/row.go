@@ -165,15 +165,9 @@ func ParseNumber(s string) (float64, error) {
 
 // OneOf is name for an application that must be one of known, if any are.
 func (r *Row) OneOf(col string, known []string) string {
-	s := r.Name(col)
-	r.MustKnow(col, s, known)
-	return s
-}
-
-// MustKnow notes an error where known is not empty and lacks the application.
-func (r *Row) MustKnow(col, app string, known []string) {
+	app := r.Name(col)
 	if r.err != nil || len(known) == 0 || slices.Contains(known, app) {
-		return
+		return app
 	}
 	const most = 20
 	names := slices.Sorted(slices.Values(known))
@@ -183,4 +177,5 @@ func (r *Row) MustKnow(col, app string, known []string) {
 		names = names[:most]
 	}
 	r.Fail(col, fmt.Errorf("%w %q; there are %s%s", ErrUnknownApp, app, strings.Join(names, ", "), more))
+	return app
 }

@@ -163,7 +163,7 @@ func (w *World) Prepare(ctx context.Context, name string, train dqn.Scenario, e 
 	case c.Note != "":
 		c.TrainS = time.Since(began).Seconds()
 	case name == ours && w.Trained == nil:
-		c.Note = pretrained.BuiltInFor(w.Objective)
+		c.Note = pretrained.BuiltIn
 	}
 	return c, nil
 }

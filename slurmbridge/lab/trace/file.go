@@ -54,24 +54,14 @@ func ReadJobsFile(path string, known ...string) ([]Job, table.Skipped, error) {
 // peeked is how much of a file is read to recognise its format, bytes.
 const peeked = 4096
 
-// ReadProfilesFile is ReadProfiles for a file.
-func ReadProfilesFile(path string) ([]*rlcore.Profile, error) {
+// ReadFile is a reader, such as ReadProfiles, for a file.
+func ReadFile[T any](path string, read func(r io.Reader, name string) (T, error)) (all T, err error) {
 	f, err := open(path)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
 	defer f.Close()
-	return ReadProfiles(f, path)
-}
-
-// ReadPairsFile is ReadPairs for a file.
-func ReadPairsFile(path string, known ...string) ([]Pair, error) {
-	f, err := open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return ReadPairs(f, path, known...)
+	return read(f, path)
 }
 
 func open(path string) (*os.File, error) {

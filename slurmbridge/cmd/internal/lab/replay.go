@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -40,19 +41,20 @@ func (m *measuredFlags) read(t *experiment.Trace) (known []string, err error) {
 	if t.Law, err = lawNamed(m.law); err != nil {
 		return nil, err
 	}
-	if t.Profiles, err = trace.ReadProfilesFile(m.profiles); err != nil {
+	if t.Profiles, err = trace.ReadFile(m.profiles, trace.ReadProfiles); err != nil {
 		return nil, err
 	}
 	for _, p := range t.Profiles {
 		known = append(known, p.App)
 	}
+	pairs := func(r io.Reader, name string) ([]trace.Pair, error) { return trace.ReadPairs(r, name, known...) }
 	if m.pairs != "" {
-		if t.Pairs, err = trace.ReadPairsFile(m.pairs, known...); err != nil {
+		if t.Pairs, err = trace.ReadFile(m.pairs, pairs); err != nil {
 			return nil, err
 		}
 	}
 	if m.observed != "" {
-		t.Observed, err = trace.ReadPairsFile(m.observed, known...)
+		t.Observed, err = trace.ReadFile(m.observed, pairs)
 	}
 	return known, err
 }
@@ -158,10 +160,10 @@ that have ended by then foretell, by its limit and its user, and before these as
 --duration-error gives them each job's own duration, wrong by a random part of up to this much (0.2 = 20 %,
 0 = to the second).
 
-Jobs end at their time limits (limit_s, sacct's TimelimitRaw), as Slurm ends them. Where the trace has any, the table counts the jobs that
-timed out, and of them the harmed ones, which alone would have ended before. A column that
-would be empty isn't shown. A slowdown then counts the work that was done. A job that is
-ended early shortens the mean turnaround, so compare policies by what they harm first.
+Jobs end at their time limits (limit_s, sacct's TimelimitRaw), as Slurm ends them. Where the trace has
+any, the table counts the jobs that timed out, and of them the harmed ones, which alone would have ended
+before. A column that would be empty isn't shown. A slowdown then counts the work that was done. A job
+that is ended early shortens the mean turnaround, so compare policies by what they harm first.
 
 Jobs of several GPUs (gpus, AllocTRES) hold them unshared, whichever become free, in their turn;
 so do sacct's jobs whose names no profile has.
