@@ -48,13 +48,11 @@ type Client struct {
 	parts  cached[[]text.Partition]
 	limits cached[[]job.GPULimit]
 
-	poll     sync.Mutex // one poll at a time: they share what follows
-	parser   text.QueueParser
-	buf      bytes.Buffer
-	jobs     int // of the last poll, for the size of the next
-	excluded map[int64]string
-	excAt    time.Time
-	shown    map[int64]shown // by the jobs' numbers
+	poll   sync.Mutex // one poll at a time: they share what follows
+	parser text.QueueParser
+	buf    bytes.Buffer
+	jobs   int             // of the last poll, for the size of the next
+	shown  map[int64]shown // by the jobs' numbers
 }
 
 // shown is what scontrol shows of a job and squeue doesn't: the GPUs of one that runs, and whether the memory of one
@@ -109,7 +107,7 @@ func (c *Client) Open() error {
 	return fmt.Errorf("find Slurm's commands: %w", missing)
 }
 
-// cached is a value that is read again when it is old.
+// cached is a value that is read again when it is old. One that can't be read is as it was.
 type cached[T any] struct {
 	mu sync.Mutex
 	at time.Time
@@ -123,11 +121,10 @@ func (k *cached[T]) get(now time.Time, every time.Duration, ask func() (T, error
 		return k.v, nil
 	}
 	v, err := ask()
-	if err != nil {
-		return v, err
+	if err == nil {
+		k.v, k.at = v, now
 	}
-	k.v, k.at = v, now
-	return v, nil
+	return k.v, err
 }
 
 // Poll reads queue and nodes, at the same time.
@@ -144,7 +141,10 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	snap.GivesUsedGPUs, snap.MistakesGPUs = text.GivesUsedGPUs(snap.Release), text.MistakesGPUs(snap.Release)
 	private := config["PrivateData"]
 	snap.PrivateJobs, snap.PrivateUsage = text.Private(private, "jobs"), text.Private(private, "usage")
-	partitions := c.settings(ctx, config, snap)
+	partitions, err := c.settings(ctx, config, snap)
+	if err != nil {
+		return nil, err
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		snap.Nodes, err = c.Nodes(gctx)
@@ -239,35 +239,25 @@ func gateOwners(config map[string]string) map[uint32]bool {
 	return owners
 }
 
-// excludedFor is how long a job's excluded nodes are believed before they are read again: owners hardly ever change
-// them, and a group sent to an excluded node is refused, not lost.
-const excludedFor = 5 * time.Minute
-
-// exclude fills in the nodes that pending jobs exclude where squeue's rows don't have them (22.05): where jobs are new
-// since it was last asked, it costs a second, short squeue.
+// exclude fills in the nodes that pending jobs exclude, by a second squeue, where the first one's rows don't have them
+// (22.05).
 func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
-	ask := snap.At.Sub(c.excAt) > excludedFor
-	var pending []*job.Job
+	var excluded map[int64]string
 	for i := range snap.Jobs {
-		if j := &snap.Jobs[i]; j.State == job.Pending && j.Request.Kind != job.WholeGPU {
-			pending = append(pending, j)
-			_, known := c.excluded[j.ID]
-			ask = ask || !known
+		j := &snap.Jobs[i]
+		if j.State != job.Pending || j.Request.Kind == job.WholeGPU {
+			continue
 		}
-	}
-	if ask && len(pending) > 0 {
-		out, _, err := c.run(ctx, command{name: "squeue excluded", prog: "squeue", mark: "\n", args: []string{
-			"--noheader", "--all", "--local", "--array", "--states=PENDING", "--format=" + text.ExcludedFormat,
-		}})
-		if err != nil && ctx.Err() != nil {
-			return err
+		if excluded == nil {
+			out, _, err := c.run(ctx, command{name: "squeue excluded", prog: "squeue", mark: "\n", args: []string{
+				"--noheader", "--all", "--local", "--array", "--states=PENDING", "--format=" + text.ExcludedFormat,
+			}})
+			if err != nil {
+				return err
+			}
+			excluded = text.ParseExcluded(out)
 		}
-		if err == nil {
-			c.excluded, c.excAt = text.ParseExcluded(out), snap.At
-		}
-	}
-	for _, j := range pending {
-		if j.ExcNodes = c.excluded[j.ID]; j.ExcNodes == text.ExcludesTooMuch {
+		if j.ExcNodes = excluded[j.ID]; j.ExcNodes == text.ExcludesTooMuch {
 			j.ExcNodes, j.TooLong = "", true
 		}
 	}

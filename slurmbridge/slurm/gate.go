@@ -149,25 +149,16 @@ func (c *Client) MendGate(ctx context.Context, g job.GateState, partitions []str
 	if len(partitions) == 0 || err != nil {
 		return err
 	}
-	for try := 1; ; try++ {
-		err = c.update(ctx, []string{g.ID}, []string{"Partition=" + strings.Join(partitions, ",")})
-		if err == nil || try == partitionTries || !strings.Contains(err.Error(), staleError) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(time.Duration(try) * 100 * time.Millisecond):
-		}
+	err = c.update(ctx, []string{g.ID}, []string{"Partition=" + strings.Join(partitions, ",")})
+	if err != nil && strings.Contains(err.Error(), staleError) {
+		return nil // the next poll shows the gate's partitions
 	}
+	return err
 }
 
-// Without accounting slurmctld reports the last error that its thread met as the error of a change
-// of partitions (_update_job in job_mgr.c of 24.11 and 26.05); it says nothing about the change.
-const (
-	staleError     = "Resource temporarily unavailable"
-	partitionTries = 6
-)
+// Without accounting slurmctld reports the last error that its thread met as the error of a change of partitions
+// (_update_job in job_mgr.c of 24.11 and 26.05); it says nothing about the change.
+const staleError = "Resource temporarily unavailable"
 
 // PartitionUp implements job.Slurm.
 func (c *Client) PartitionUp(ctx context.Context, name string) (bool, error) {

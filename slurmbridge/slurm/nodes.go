@@ -144,14 +144,13 @@ func oneNode(partitions []text.Partition, config map[string]string, nodes []job.
 }
 
 // settings adds to a poll what the partitions' settings say, and returns the partitions.
-func (c *Client) settings(ctx context.Context, config map[string]string, snap *job.Snapshot) []text.Partition {
-	partitions, _ := c.parts.get(c.Now(), partitionsEvery, func() ([]text.Partition, error) {
-		partitions, err := c.partitions(ctx)
-		if err != nil {
-			return c.parts.v, nil //nolint:nilerr // as they were; the queue, which is read next, says what is wrong
-		}
-		return partitions, nil
-	})
+func (c *Client) settings(ctx context.Context, config map[string]string, snap *job.Snapshot) ([]text.Partition,
+	error,
+) {
+	partitions, err := c.parts.get(c.Now(), partitionsEvery, func() ([]text.Partition, error) { return c.partitions(ctx) })
+	if err != nil && partitions == nil {
+		return nil, err
+	}
 	snap.GPULimits = c.gpuLimits(ctx, config, partitions)
 	snap.PerGPU = map[string]job.PerGPU{}
 	cluster := text.ParsePerGPU(config["JobDefaults"])
@@ -177,7 +176,7 @@ func (c *Client) settings(ctx context.Context, config map[string]string, snap *j
 			snap.Ranks.Partitions[p.Name] = job.PartitionRank{Tier: p.Tier, Preemptible: p.PreemptMode != "OFF"}
 		}
 	}
-	return partitions
+	return partitions, nil
 }
 
 func (c *Client) partitions(ctx context.Context) ([]text.Partition, error) {

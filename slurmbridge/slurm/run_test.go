@@ -288,6 +288,10 @@ exit 1;; esac`,
 			script: `echo "scontrol: error while loading shared libraries: libslurmfull.so" >&2; exit 127`,
 			do:     change, err: job.ErrDown,
 		},
+		"a gate whose partitions slurmctld sets, and says what its thread met before": {
+			script: `case "$*" in *Partition*) echo "Resource temporarily unavailable for job 7" >&2; exit 1;; esac`,
+			do:     mend(3, "a", "b"), calls: place,
+		},
 		"a slurmctld that is down": {
 			script: `echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`,
 			do:     poll, err: job.ErrDown,
@@ -421,7 +425,7 @@ func TestLongScripts(t *testing.T) {
 }
 
 // One look is one squeue and one scontrol for the nodes; configuration, GPUs of
-// running jobs and, with 22.05, excluded nodes are asked for when they are new.
+// running jobs are asked for when they are new, excluded nodes each time where the rows don't have them (22.05).
 func TestLookCommands(t *testing.T) {
 	for _, release := range releases {
 		t.Run(release, func(t *testing.T) {
@@ -433,6 +437,7 @@ case "$(basename $0) $*" in
 "squeue "*) case "`+release+` $SQUEUE_FORMAT2" in 22.05*excnodes*) echo "squeue: error: Invalid job format specification: excnodes" >&2;; *) sed "s/~RECORDEDNONC/$nonce/g" `+dir+`/queue;; esac;;
 *"show config") cat `+dir+`/config;;
 *"show nodes") cat `+dir+`/nodes;;
+*"show partitions") cat `+dir+`/partitions;;
 "scontrol --all -d") while read -r show what id; do case "$show $what" in
   "show job") echo "scontrol: show job $id"; case $id in 2) cat `+dir+`/detail-rgpus;; 3) cat `+dir+`/detail-rmps;; 4) cat `+dir+`/detail-rmps2;; 5) cat `+dir+`/detail-rshard;; 6) cat `+dir+`/detail-rshard2;; esac;;
   *) echo "scontrol: show hostnames $id"; echo $id;; esac; done;;
@@ -461,7 +466,7 @@ esac`)
 				t.Errorf("%d commands at first", first)
 			}
 			again := must.Get(c.Poll(context.Background()))(t)
-			if got := calls(); len(got) != 2 {
+			if got := calls(); len(got) != map[string]int{"22.05": 3, "24.11": 2, "26.05": 2}[release] {
 				t.Errorf("then %q", got)
 			}
 			if again.Jobs[0].Ref != snap.Jobs[0].Ref || len(again.Jobs) != len(snap.Jobs) {
@@ -473,6 +478,28 @@ esac`)
 				}
 			}
 		})
+	}
+}
+
+// A cluster whose partitions aren't known isn't polled: a poll without them would know no rank and no default. Later they
+// stay as they were until they can be read again.
+func TestPartitionsThatCantBeRead(t *testing.T) {
+	away := filepath.Join(t.TempDir(), "away")
+	must.OK(t, os.WriteFile(away, nil, 0o600))
+	c := fake(t, `case "$*" in
+*"show config") echo "SLURM_VERSION = 24.11.5";;
+*"show partitions") [ -e `+away+` ] && exit 1; echo "PartitionName=a JobDefaults=DefCpuPerGPU=4";;
+esac`)
+	now := time.Unix(1e9, 0)
+	c.Now = func() time.Time { return now }
+	if s, err := c.Poll(t.Context()); err == nil {
+		t.Errorf("%+v", s)
+	}
+	must.OK(t, os.Remove(away))
+	for range 2 {
+		must.Equal(t, must.Get(c.Poll(t.Context()))(t).PerGPU, map[string]job.PerGPU{"a": {CPUs: 4}})
+		must.OK(t, os.WriteFile(away, nil, 0o600))
+		now = now.Add(2 * partitionsEvery)
 	}
 }
 
