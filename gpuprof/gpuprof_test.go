@@ -89,6 +89,7 @@ func TestValidate(t *testing.T) {
 		"mixed":      func(r *Record) { r.Mixed = make([]string, 9) },
 		"power":      func(r *Record) { r.Power = &Power{EnergyJ: math.Inf(1)} },
 		"SMs":        func(r *Record) { r.GPUs = []GPU{{SMs: -1}} },
+		"a GPU":      func(r *Record) { r.GPUs = []GPU{{Index: -1}} },
 	} {
 		r := good()
 		breakIt(r)

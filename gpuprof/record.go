@@ -191,7 +191,7 @@ func (r *Record) Validate() error {
 	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		need(max(len(g.Parent), len(g.UUID), len(g.Model)) <= 255 && g.SMs >= 0 &&
+		need(max(len(g.Parent), len(g.UUID), len(g.Model)) <= 255 && min(g.Index, g.SMs) >= 0 &&
 			finite(g.MemMiB, g.PCIeMBps),
 			"a GPU", fmt.Sprintf("%.64q", g.UUID))
 	}
