@@ -259,10 +259,10 @@ func TestSend(t *testing.T) {
 	victim := filepath.Join(t.TempDir(), "victim")
 	evil := "$(touch " + victim + "); `touch " + victim + "`"
 	mailx, said := program(t, "mail", "")
-	must.OK(t, Send(t.Context(), mailx, []string{"ann", "bob@x.org"}, evil, "text\n"))
+	must.Get(Send(t.Context(), mailx, []string{"ann", "bob@x.org"}, evil, "text\n"))(t)
 	must.Equal(t, said(), "[-s]\n["+evil+"]\n[ann]\ntext\n[-s]\n["+evil+"]\n[bob@x.org]\ntext\n")
 	sendmail, said := program(t, "sendmail", "")
-	must.OK(t, Send(t.Context(), sendmail, []string{"ann", "bob@x.org"}, evil+" ä", "text\n"))
+	must.Get(Send(t.Context(), sendmail, []string{"ann", "bob@x.org"}, evil+" ä", "text\n"))(t)
 	args := "[-i]\n[--]\n[ann]\n[bob@x.org]\n"
 	if got := said(); !strings.HasPrefix(got, args+"To: ann, bob@x.org\nSubject: =?utf-8?q?$(touch") ||
 		!strings.HasSuffix(got, "\n\ntext\n") {
@@ -271,10 +271,12 @@ func TestSend(t *testing.T) {
 	if _, err := os.Stat(victim); err == nil {
 		t.Error("a shell saw the subject")
 	}
-	fails, _ := program(t, "mail", "echo no such user >&2\nexit 67\n")
-	err := Send(t.Context(), fails, []string{"ann"}, "x", "")
-	if err == nil || !strings.Contains(err.Error(), "no such user") {
-		t.Error(err)
+	fails, _ := program(t, "mail", "[ \"$3\" = bob ] && exit\necho no such user >&2\nexit 67\n")
+	for to, want := range map[string]bool{"ann": false, "ann,bob": true, "bob,ann": true} {
+		sent, err := Send(t.Context(), fails, strings.Split(to, ","), "x", "")
+		if sent != want || err == nil || !strings.Contains(err.Error(), "no such user") {
+			t.Errorf("to %s: sent %v, %v", to, sent, err)
+		}
 	}
 }
 

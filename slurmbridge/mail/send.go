@@ -41,16 +41,19 @@ func Program(site, mailProg string) (string, error) {
 const sending = 30 * time.Second
 
 // Send hands a mail to a program. One called sendmail gets all of it as its input; another one is called as slurmctld
-// calls MailProg, PROGRAM -s SUBJECT ADDRESS, with the text as its input.
-func Send(ctx context.Context, program string, to []string, subject, body string) error {
+// calls MailProg, PROGRAM -s SUBJECT ADDRESS, with the text as its input. sent reports whether it took the mail to any
+// address.
+func Send(ctx context.Context, program string, to []string, subject, body string) (sent bool, err error) {
 	if filepath.Base(program) == "sendmail" {
-		return run(ctx, message(to, subject, body), program, append([]string{"-i", "--"}, to...)...)
+		err = run(ctx, message(to, subject, body), program, append([]string{"-i", "--"}, to...)...)
+		return err == nil, err
 	}
 	var errs []error
 	for _, address := range to {
-		errs = append(errs, run(ctx, body, program, "-s", subject, address))
+		err := run(ctx, body, program, "-s", subject, address)
+		sent, errs = sent || err == nil, append(errs, err)
 	}
-	return errors.Join(errs...)
+	return sent, errors.Join(errs...)
 }
 
 func run(ctx context.Context, input, program string, args ...string) error {

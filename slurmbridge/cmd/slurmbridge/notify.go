@@ -201,12 +201,14 @@ func (n *notifier) one(ctx context.Context, t *mail.Template, m *mail.Mail, out 
 		if claimed, err := n.book.Claim(ctx, m, n.now); err != nil || !claimed {
 			return err
 		}
-		if err := mail.Send(ctx, n.program, to, subject, body); err != nil {
-			return errors.Join(err, n.book.Drop(context.WithoutCancel(ctx), m, n.now))
+		reached, serr := mail.Send(ctx, n.program, to, subject, body)
+		if !reached {
+			return errors.Join(serr, n.book.Drop(context.WithoutCancel(ctx), m, n.now))
 		}
+		err = serr // of some addresses; the others must not get it again
 	}
 	*out = append(*out, sent{to, subject, body})
-	return nil
+	return err
 }
 
 // template is the site's, otherwise the built-in one.
