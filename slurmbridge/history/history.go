@@ -260,7 +260,7 @@ func recordedRun(rec *Record) Run {
 
 // apart is the time between a run that polls showed and a record of the same job, each node's once; false = they are of
 // different runs. Where no poll showed the start, the ends are compared. A run that was over before the record's start
-// is another one.
+// is another one, and so is what was submitted, or requeued, after it, and cancelled.
 func (r *Run) apart(rec *Run) (time.Duration, bool) {
 	switch {
 	case !r.Shown() || rec.Shown() || r.ID != 0 && !several(r.Node) || slices.Contains(r.Nodes, rec.Node),
@@ -268,7 +268,7 @@ func (r *Run) apart(rec *Run) (time.Duration, bool) {
 		!r.End.IsZero() && rec.Start.Sub(r.End) > clocksApart:
 		return 0, false
 	case r.Allotted.IsZero():
-		return rec.End.Sub(r.End).Abs(), true
+		return rec.End.Sub(r.End).Abs(), r.Submit.Sub(rec.Start) <= clocksApart
 	}
 	return rec.Start.Sub(r.Allotted).Abs(), true
 }

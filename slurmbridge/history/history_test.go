@@ -141,6 +141,18 @@ func TestARunOnTwoNodesIsOver(t *testing.T) {
 	}
 }
 
+// A job that was requeued and cancelled as it waited did not run a second time: the record is of the run before.
+func TestACancelledJobHasNoRecord(t *testing.T) {
+	first, cancelled, rec := polls(0, 30), polls(31, 30.2), record(7, 0.5, 30)
+	cancelled.Start, cancelled.Node, cancelled.GPUs, cancelled.Submit = time.Time{}, "", nil, at(30.1)
+	for _, shown := range [][]Run{{first, cancelled}, {cancelled, first}} {
+		runs := ended(t, &kept{records: []Record{rec}, shown: shown}, 0, 120)
+		if len(runs) != 1 || runs[0].ID != 7 || !runs[0].Shown() || !runs[0].Allotted.Equal(at(0)) {
+			t.Errorf("%+v", runs)
+		}
+	}
+}
+
 func TestARunThatOnlyOneSideShows(t *testing.T) {
 	k := &kept{shown: []Run{polls(0, 61)}, records: []Record{record(7, 30, 60)}}
 	runs := ended(t, k, 0, 100)
