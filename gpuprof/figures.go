@@ -32,10 +32,6 @@ type Figure struct {
 	Name string
 	// Detail marks a part of another figure, which is known or unknown with it.
 	Detail bool
-	// Source is the nvml.Source of the figure's value; "" = agent/observe.go derives it.
-	Source string
-	// Nonzero marks a figure that is never 0 while the GPU is on.
-	Nonzero bool
 	// Most is the largest value that can be true of one GPU.
 	Most float64
 	// Sum: a job's GPUs together have the sum of the figure; otherwise their mean.
@@ -62,8 +58,7 @@ type Metric struct{ Name, Help string }
 // fraction reports whether the figure is a fraction of the card, 0..1.
 func (f *Figure) fraction() bool { return f.Most == 1 }
 
-// Recorded is the table of recorded figures, by Fig. A resource with a Source is sampled, stored and shown without
-// further code.
+// Recorded is the table of recorded figures, by Fig.
 var Recorded = []Figure{
 	FigGPU: {
 		Name: "gpu", Most: 1,
@@ -79,7 +74,7 @@ var Recorded = []Figure{
 		Resource: func(u *rlcore.Use) *float64 { return &u.Core }, Round: thousandths,
 	},
 	FigMem: {
-		Name: "mem", Source: "memory", Most: 4 << 20, Sum: true,
+		Name: "mem", Most: 4 << 20, Sum: true,
 		Resource: func(u *rlcore.Use) *float64 { return &u.MemMiB }, Held: true, Round: math.Ceil,
 		Metric: Metric{"gpu_memory_used_bytes", "Device memory in use, while the GPU has jobs."},
 		Scale:  1 << 20,
@@ -91,7 +86,7 @@ var Recorded = []Figure{
 		Scale:  1e6,
 	},
 	FigPower: {
-		Name: "power", Source: "power", Nonzero: true, Most: 5e3, Sum: true,
+		Name: "power", Most: 5e3, Sum: true,
 		Metric: Metric{"gpu_power_watts", "Power drawn, while the GPU has jobs."}, Scale: 1,
 	},
 	FigMemBusy: {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
@@ -161,7 +160,7 @@ type sampled struct {
 func (c *card) read() (u rlcore.Use, err error) {
 	var merr error
 	u.GPU, _, err = c.Utilisation()
-	u.MemMiB, merr = c.Read(nvml.Memory)
+	u.MemMiB, merr = c.Memory()
 	u.PCIeMBps, _ = c.PCIe()
 	u.Core = -1
 	if act, err := c.Activity(); err == nil {

@@ -69,7 +69,8 @@ type Agent struct {
 // Card is a GPU, or a MIG instance, as the agent reads it: an nvml.Device.
 type Card interface {
 	Utilisation() (gpu, mem float64, err error)
-	Read(source string) (float64, error)
+	Memory() (mib float64, err error)
+	Power() (w float64, err error)
 	PCIe() (mbps float64, err error)
 	Activity() (nvml.Activity, error)
 	Processes() ([]nvml.Process, error)

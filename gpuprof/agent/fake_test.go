@@ -44,10 +44,8 @@ func (c *card) Utilisation() (gpu, mem float64, err error) {
 	return gpu, c.memBusy, err
 }
 
-func (c *card) Read(source string) (float64, error) {
-	return given(c, map[string]func() (float64, error){nvml.Memory: c.memory, nvml.Power: c.power}[source])
-}
-
+func (c *card) Memory() (float64, error)           { return given(c, c.memory) }
+func (c *card) Power() (float64, error)            { return given(c, c.power) }
 func (c *card) PCIe() (float64, error)             { return given(c, c.pcie) }
 func (c *card) Activity() (nvml.Activity, error)   { return given(c, c.act) }
 func (c *card) Processes() ([]nvml.Process, error) { return given(c, c.procs) }

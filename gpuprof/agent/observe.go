@@ -76,23 +76,17 @@ func (a *Agent) observe(g *gpu, jobs []int64, now time.Time) (observed, error) {
 	return l, nil
 }
 
-// figures reads utilisation and every figure that is a value of NVML's, each by itself.
+// figures reads utilisation, memory and power, each by itself.
 func (g *gpu) figures(l *observed) error {
 	use, mem, err := g.card.Utilisation()
-	errs := []error{g.take(l, gpuprof.FigGPU, use, err)}
 	_ = g.take(l, gpuprof.FigMemBusy, mem, err)
-	for i := range gpuprof.Recorded {
-		row := &gpuprof.Recorded[i]
-		if row.Source == "" {
-			continue
-		}
-		v, err := g.card.Read(row.Source)
-		if err == nil && v == 0 && row.Nonzero {
-			err = nvml.ErrImplausible
-		}
-		errs = append(errs, g.take(l, gpuprof.Fig(i), v, err))
+	mib, merr := g.card.Memory()
+	w, perr := g.card.Power()
+	if perr == nil && w == 0 { // a GPU that is on draws some
+		perr = nvml.ErrImplausible
 	}
-	return errors.Join(errs...)
+	return errors.Join(g.take(l, gpuprof.FigGPU, use, err), g.take(l, gpuprof.FigMem, mib, merr),
+		g.take(l, gpuprof.FigPower, w, perr))
 }
 
 // activity takes what performance monitoring saw since the last look.

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 )
 
 // A burst is a short stretch of fast reading in which a job's iterations show. A job that is alone on one GPU has at
@@ -72,7 +71,7 @@ func (a *Agent) burstRead(g *gpu, now time.Time) {
 		add(&b.gpu, use)
 		add(&b.mem, mem)
 	}
-	if w, err := g.card.Read(nvml.Power); err == nil {
+	if w, err := g.card.Power(); err == nil {
 		add(&b.pow, w)
 	}
 	kind := bursts[b.t.Bursts-1]

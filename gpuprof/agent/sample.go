@@ -150,9 +150,6 @@ func (a *Agent) limit(t *tracked) {
 		return
 	}
 	g := a.gpus[t.gpus[0]]
-	if !g.dev.GroupLimits {
-		return
-	}
 	group := prolog.Group(cmp.Or(a.Groups, "/sys/fs/cgroup"), t.job)
 	if group == "" {
 		return

@@ -16,9 +16,7 @@ type Capabilities struct {
 	// Mode is the compute mode: default, exclusive_process, exclusive_thread or prohibited; "" = unknown.
 	Mode string `json:"mode,omitempty"`
 	MPS  MPS    `json:"mps"`
-	// GroupLimits: the driver's library can hold a control group to a part of the memory; see Device.LimitGroup.
-	GroupLimits bool `json:"group_limits"`
-	MIG         MIG  `json:"mig"`
+	MIG  MIG    `json:"mig"`
 	// Answers says which Sources this GPU has.
 	Answers Answers `json:"answers"`
 	// Refusals says of each figure that isn't given, or that failed when it was
@@ -28,9 +26,6 @@ type Capabilities struct {
 
 // MPS is what NVIDIA's Multi-Process Service does on a GPU.
 type MPS struct {
-	// MultiUser: the control daemon takes -multiuser-server, with which one server, root's, serves every user. Otherwise
-	// the clients of a server belong to one user, and a second user's wait until the first's have gone.
-	MultiUser bool `json:"multi_user"`
 	// MaxClients is how many client contexts a GPU serves at a time; 0 = unknown.
 	MaxClients int `json:"max_clients"`
 	// MemoryLimit: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT limits the memory a client holds.
@@ -45,22 +40,17 @@ func (m *MPS) NoMemLimits() bool { return m.OwnAddresses && !m.MemoryLimit }
 // mpsRules follows from the compute capability's major number (0 = unknown) and
 // the driver's CUDA version as cuDriverGetVersion has it (12020 = 12.2).
 //
-// Sources: NVIDIA's manual of the Multi-Process Service (docs.nvidia.com/deploy/mps), "Volta MPS", "Limitations" (one
-// user with an active server, clients under the server's UID) and "Client-Server Connection Limits": 16 contexts before
-// Volta, from Volta on 48, and 60 since the manual of release 590, which is CUDA 13.1's.
-// -multiuser-server is for Volta and later; on Pascal the daemon takes it and its
-// clients fail (kubernetes-sigs/dra-driver-nvidia-gpu pull request 1153, tried on
-// compute capability 6.1). The control daemons of 470, 535 and 550.163 don't know it,
-// the one of 555.58 (CUDA 12.5) does. Memory limits came with CUDA 11.5 (NVIDIA, "Revealing
-// new features in the CUDA 11.5 toolkit"): the libcuda of 470 (CUDA 11.4) has no
-// CUDA_MPS_PINNED_DEVICE_MEM_LIMIT in it, the one of 535 does. A card of unknown
-// capability is taken for an old one.
+// Sources: NVIDIA's manual of the Multi-Process Service (docs.nvidia.com/deploy/mps), "Volta MPS" and "Client-Server
+// Connection Limits": 16 contexts before Volta, from Volta on 48, and 60 since the manual of release 590, which is CUDA
+// 13.1's. Memory limits came with CUDA 11.5 (NVIDIA, "Revealing new features in the CUDA 11.5 toolkit"): the libcuda of
+// 470 (CUDA 11.4) has no CUDA_MPS_PINNED_DEVICE_MEM_LIMIT in it, the one of 535 does. A card of unknown capability is
+// taken for an old one.
 func mpsRules(major, cuda int) MPS {
 	m := MPS{MaxClients: 16}
 	if major < 7 {
 		return m
 	}
-	m.OwnAddresses, m.MultiUser, m.MemoryLimit = true, cuda >= 12050, cuda >= 11050
+	m.OwnAddresses, m.MemoryLimit = true, cuda >= 11050
 	m.MaxClients = 48
 	if cuda >= 13010 {
 		m.MaxClients = 60
@@ -107,7 +97,7 @@ func (l *Library) capabilities(h gonvml.Device) Capabilities {
 		}
 	}
 	c.MPS = mpsRules(major, l.cuda)
-	c.Mode, c.GroupLimits = l.mode(h), l.found(setLimits)
+	c.Mode = l.mode(h)
 	c.Answers, c.Refusals = l.answers(h)
 	return c
 }
@@ -234,6 +224,5 @@ func (d *Device) Instance(k int) Device {
 	}
 	out.UUID, out.Parent, out.Model = inst.UUID, d.UUID, cmp.Or(inst.model, d.Model+" MIG "+inst.Profile)
 	out.MemMiB, out.SMs, out.Mode, out.MPS.MaxClients = inst.MemMiB, inst.SMs, inst.mode, inst.Clients
-	out.GroupLimits = false // they are of whole GPUs
 	return out
 }

@@ -83,7 +83,7 @@ func TestInstances(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.cfg.GroupLimits, c.cfg.Exclusive = true, true
+			c.cfg.Exclusive = true
 			lib, st := machine(t, c.cfg)
 			whole, sims := lib.Devices()[0], st.Device(0).Instances()
 			must.Equal(t, [2]int{whole.MIG.Max, len(whole.MIG.Instances)}, [2]int{7, len(sims)})
@@ -105,14 +105,13 @@ func TestInstances(t *testing.T) {
 				must.Equal(t, d.Model+" of "+d.Parent, whole.Model+" MIG "+sim.Profile+" of "+whole.UUID)
 				must.Equal(t, d.MPS.MaxClients, c.clients[k], sim.Profile)
 				must.Equal(t, d.Mode, Exclusive)
-				must.Equal(t, d.GroupLimits, false)
-				if w := must.Get(d.Read(Power))(t); !near(w, s.PowerW*c.parts[k]) {
+				if w := must.Get(d.Power())(t); !near(w, s.PowerW*c.parts[k]) {
 					t.Errorf("%s: %v of %v W", sim.Profile, w, s.PowerW)
 				}
 				if mbps := must.Get(d.PCIe())(t); !near(mbps, s.PCIeMBps*c.parts[k]) || mbps == 0 {
 					t.Errorf("%s: %v of %v MB/s", sim.Profile, mbps, s.PCIeMBps)
 				}
-				must.Equal(t, must.Get(d.Read(Memory))(t), 1000)
+				must.Equal(t, must.Get(d.Memory())(t), 1000)
 				must.Equal(t, must.Get(d.Processes())(t), []Process{{PID: pids[k], MemMiB: 1000, WithoutMPS: true}})
 				for _, source := range c.unknown {
 					must.Equal(t, d.Answers[source], false, source)

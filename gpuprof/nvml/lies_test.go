@@ -34,11 +34,11 @@ func read(lib *Library, i int) (s sample, fails map[string]error) {
 	var err error
 	s.GPU, _, err = d.Utilisation()
 	fail("utilization", err)
-	s.MemMiB, err = d.Read(Memory)
+	s.MemMiB, err = d.Memory()
 	fail("memory", err)
 	s.PCIeMBps, err = d.PCIe()
 	fail("pcie-throughput", err)
-	s.PowerW, err = d.Read(Power)
+	s.PowerW, err = d.Power()
 	fail("power", err)
 	_, err = d.Processes()
 	fail("processes", err)
@@ -138,7 +138,7 @@ func TestFailureAtOpen(t *testing.T) {
 		t.Errorf("%+v", d.Capabilities)
 	}
 	must.OK(t, st.Device(0).SetFault("all", "none"))
-	must.Equal(t, must.Get(d.Read(Power))(t) > 0, true)
+	must.Equal(t, must.Get(d.Power())(t) > 0, true)
 }
 
 func FuzzShare(f *testing.F) {
@@ -167,7 +167,7 @@ func everything(lib *Library) (answers string, err error) {
 		}
 		for k := range d.MIG.Instances {
 			in := d.Instance(k)
-			_, _ = in.Read(Memory)
+			_, _ = in.Memory()
 			_, _ = in.Processes()
 			_, _ = in.Activity()
 			_, _ = in.Activity()

@@ -27,7 +27,7 @@ func TestReleased(t *testing.T) {
 			}
 			run(t, st.Device(0), on, rlcore.Use{GPU: 0.5, Core: 0.5, MemMiB: 4000})
 			for range 3 {
-				if mem, err := d.Read(Memory); err != nil || !(mem > 1000) {
+				if mem, err := d.Memory(); err != nil || !(mem > 1000) {
 					t.Errorf("%v MiB, %v", mem, err)
 				}
 				if _, err := d.Activity(); !errors.Is(err, ErrNotYet) {
@@ -96,9 +96,9 @@ func TestChangedWhileReleased(t *testing.T) {
 			for k, profile := range c.want {
 				in := d.Instance(k)
 				must.Equal(t, in.Model, "NVIDIA A100-SXM4-40GB MIG "+profile)
-				must.Get(in.Read(Memory))(t)
+				must.Get(in.Memory())(t)
 			}
-			must.Get(first.Read(Power))(t)
+			must.Get(first.Power())(t)
 			must.Equal(t, must.Get(lib.Acquire())(t), false, "nothing has changed since")
 		})
 	}

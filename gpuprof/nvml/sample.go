@@ -41,6 +41,39 @@ func (d *Device) Utilisation() (gpu, mem float64, err error) {
 	return gpu, mem, nil
 }
 
+// Memory is what is in use of the GPU's memory, MiB.
+func (d *Device) Memory() (mib float64, err error) {
+	g := d.gpu
+	if !g.has(Memory) {
+		return 0, ErrNotSupported
+	}
+	m, ret := g.handle.GetMemoryInfo()
+	if ret != gonvml.SUCCESS {
+		return 0, g.failure(Memory, ret)
+	}
+	if m.Total == 0 || m.Total > mostMemory || m.Used > m.Total {
+		return 0, g.lie(Memory, m.Used)
+	}
+	return float64(m.Used) / (1 << 20), nil
+}
+
+// Power is what the GPU draws, W, by card at this moment or over the last second.
+func (d *Device) Power() (w float64, err error) {
+	g := d.gpu
+	if !g.has(Power) {
+		return 0, ErrNotSupported
+	}
+	from, part := g.giver(Power)
+	mw, ret := from.handle.GetPowerUsage()
+	if ret != gonvml.SUCCESS {
+		return 0, g.failure(Power, ret)
+	}
+	if w = float64(mw) / 1000 * part; w > mostPower {
+		return 0, g.lie(Power, w)
+	}
+	return w, nil
+}
+
 // PCIe is the traffic from the host and to it together, MB/s. A driver counts for 20 ms each way, and only then answers
 // (NVIDIA's manual of NVML, nvmlDeviceGetPcieThroughput).
 func (d *Device) PCIe() (mbps float64, err error) {

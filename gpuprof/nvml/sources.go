@@ -1,14 +1,13 @@
 package nvml
 
 import (
-	"math"
 	"slices"
 	"strings"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// The names of the Sources that this package or the agent reads by name.
+// The names of Sources.
 const (
 	Utilisation        = "utilisation"
 	Memory             = "memory"
@@ -36,23 +35,18 @@ type Source struct {
 	Name    string   // in Answers and Refusals
 	Symbols []string // one of them must be in the library,
 	Also    []string // and all of these
-	// Value reads a source that is one number; other sources have Probe only, which reports whether the GPU has it.
-	Value func(h gonvml.Device) (float64, gonvml.Return)
+	// Probe reads it, to see whether the GPU has it.
 	Probe func(h gonvml.Device) gonvml.Return
-	// Most is the largest value that can be true.
-	Most float64
 }
 
-// Sources is the table of what NVML is queried for. A new row with a Value is shown by
-// gpuprof info and can be read by its name.
+// Sources is the table of what NVML is queried for, as gpuprof info shows it.
 var Sources = []Source{
 	{
 		Name: Utilisation, Symbols: []string{"nvmlDeviceGetUtilizationRates"},
 		Probe: probe(gonvml.Device.GetUtilizationRates),
 	},
 	{
-		Name: Memory, Symbols: []string{"nvmlDeviceGetMemoryInfo"}, Value: memoryInUse,
-		Most: mostMemory >> 20,
+		Name: Memory, Symbols: []string{"nvmlDeviceGetMemoryInfo"}, Probe: probe(gonvml.Device.GetMemoryInfo),
 	},
 	{
 		Name: PCIe, Symbols: []string{"nvmlDeviceGetPcieThroughput"},
@@ -62,11 +56,7 @@ var Sources = []Source{
 		},
 	},
 	{
-		Name: Power, Symbols: []string{"nvmlDeviceGetPowerUsage"}, Most: mostPower,
-		Value: func(h gonvml.Device) (float64, gonvml.Return) {
-			mw, ret := h.GetPowerUsage()
-			return float64(mw) / 1000, ret
-		},
+		Name: Power, Symbols: []string{"nvmlDeviceGetPowerUsage"}, Probe: probe(gonvml.Device.GetPowerUsage),
 	},
 	{
 		Name: Processes, Symbols: versions("nvmlDeviceGetComputeRunningProcesses"),
@@ -104,15 +94,6 @@ func probe[T any](call func(gonvml.Device) (T, gonvml.Return)) func(gonvml.Devic
 	}
 }
 
-// memoryInUse is what is in use of the GPU's memory, MiB; NaN = it can't be.
-func memoryInUse(h gonvml.Device) (float64, gonvml.Return) {
-	m, ret := h.GetMemoryInfo()
-	if ret == gonvml.SUCCESS && (m.Total == 0 || m.Total > mostMemory || m.Used > m.Total) {
-		return math.NaN(), ret
-	}
-	return float64(m.Used) / (1 << 20), ret
-}
-
 // versions are the names under which drivers have had a list of processes.
 func versions(name string) []string { return []string{name + "_v3", name + "_v2", name} }
 
@@ -144,39 +125,11 @@ func (l *Library) answers(h gonvml.Device, names ...string) (a Answers, refusals
 			a[s.Name], refusals[s.Name] = false, "the driver's library has no "+missing[0]
 			continue
 		}
-		ret := s.probe(h)
+		ret := s.Probe(h)
 		a[s.Name] = !final(ret)
 		if ret != gonvml.SUCCESS {
 			refusals[s.Name] = strings.ToLower(ret.Error())
 		}
 	}
 	return a, refusals
-}
-
-func (s *Source) probe(h gonvml.Device) gonvml.Return {
-	if s.Probe != nil {
-		return s.Probe(h)
-	}
-	_, ret := s.Value(h)
-	return ret
-}
-
-// Read returns the value of a source that is one number: memory in use (MiB), or power (W; by card at
-// this moment or over the last second).
-func (d *Device) Read(source string) (float64, error) {
-	g := d.gpu
-	i := slices.IndexFunc(Sources, func(s Source) bool { return s.Name == source && s.Value != nil })
-	if i < 0 || !g.has(source) {
-		return 0, ErrNotSupported
-	}
-	from, part := g.giver(source)
-	v, ret := Sources[i].Value(from.handle)
-	if ret != gonvml.SUCCESS {
-		return 0, g.failure(source, ret)
-	}
-	v *= part
-	if !(v >= 0 && v <= Sources[i].Most) {
-		return 0, g.lie(source, v)
-	}
-	return v, nil
 }
