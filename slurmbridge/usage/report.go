@@ -58,7 +58,7 @@ func (t *tally) add(f *history.Footprint) {
 		return
 	}
 	s.hours = to.Sub(from).Hours()
-	s.part, s.ends = s.hours/s.end.Sub(f.Start).Hours(), !s.end.After(t.To)
+	s.long, s.ends = s.end.Sub(f.Start).Seconds(), !s.end.After(t.To)
 	t.total.add(&s)
 	name := names[t.By](f)
 	if t.largest != nil && !t.largest[name] {
@@ -78,7 +78,7 @@ type stay struct {
 	*history.Footprint
 	end    time.Time
 	hours  float64 // in the period
-	part   float64 // that they are of the run's time
+	long   float64 // the run's time, s
 	ends   bool    // in the period
 	charge Weights // its partition's
 }
@@ -99,12 +99,13 @@ func (l *Line) add(s *stay) {
 	}
 	held := s.GPUs * s.hours
 	l.Held += held
-	h := s.part / 3600 // in the period, of a second of the run
+	h := s.hours / s.long // in the period, of a second of the run
 	if u := s.Use; u != nil {
+		seen := func(seconds float64) float64 { return h * min(seconds, s.long) } // a record may begin before accounting does
 		if u.KnownS > 0 {
 			gpus := max(1, s.GPUs) // a part of a GPU's shares may compute on all of it
 			plus(&l.Computed, gpus*h*u.ComputedS)
-			l.ComputedOf += s.GPUs * h * u.KnownS
+			l.ComputedOf += s.GPUs * seen(u.KnownS)
 			l.ComputedSplit += gpus * h * u.SplitS
 		}
 		if u.CardMiB > 0 {
@@ -115,12 +116,12 @@ func (l *Line) add(s *stay) {
 			}
 		}
 		if u.IdleKnownS > 0 {
-			plus(&l.Idle, s.GPUs*h*min(u.IdleS, u.IdleKnownS))
-			l.IdleOf += s.GPUs * h * u.IdleKnownS
+			plus(&l.Idle, s.GPUs*seen(min(u.IdleS, u.IdleKnownS)))
+			l.IdleOf += s.GPUs * seen(u.IdleKnownS)
 		}
-		plus(&l.Shared, min(held, s.GPUs*h*u.SharedS))
+		plus(&l.Shared, s.GPUs*seen(u.SharedS))
 		if u.EnergyJ > 0 {
-			plus(&l.Energy, s.part*u.EnergyJ/3.6e6)
+			plus(&l.Energy, h*u.EnergyJ/1000)
 			l.EnergyOf += held
 		}
 	}
@@ -132,10 +133,10 @@ func (l *Line) add(s *stay) {
 		if l.Harm == nil {
 			l.Harm = map[history.Harm]int{}
 		}
-	}
-	if s.ends {
-		for _, kind := range s.Harm {
-			l.Harm[kind]++
+		if s.ends {
+			for _, kind := range s.Harm {
+				l.Harm[kind]++
+			}
 		}
 	}
 	switch w := s.charge; {

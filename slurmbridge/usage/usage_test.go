@@ -68,12 +68,12 @@ func save(t must.T, s *sql.DB, all ...history.Footprint) {
 	}))
 }
 
-// A damaged row names kinds of harm that there aren't: the others count.
+// A damaged row names kinds of harm that there aren't, or harm of a run that isn't judged: the others count.
 func TestDamagedFlags(t *testing.T) {
 	s := open(t)
-	late := run("1", "ann", 1, 2)
-	late.Judged, late.Harm = true, []history.Harm{history.HarmLate}
-	save(t, s, late)
+	late, unjudged := run("1", "ann", 1, 2), run("2", "bob", 1, 2)
+	late.Judged, late.Harm, unjudged.Harm = true, []history.Harm{history.HarmLate}, []history.Harm{history.HarmOOM}
+	save(t, s, unjudged, late)
 	must.Get(s.ExecContext(t.Context(), `UPDATE bridge_used SET flags = flags | (1 << 40)`))(t)
 	r := must.Get(Make(t.Context(), s, during(0, 24, User), at(24)))(t)
 	must.Equal(t, r.Total.Harm, map[history.Harm]int{history.HarmLate: 1})
@@ -265,8 +265,13 @@ func TestSumsAgree(t *testing.T) {
 			f.Node = rapid.SampledFrom([]string{"n1", "n2"}).Draw(rt, "node")
 			f.GPUs = rapid.SampledFrom([]float64{0, 0.33, 1, 2}).Draw(rt, "gpus")
 			f.Judged = rapid.Bool().Draw(rt, "judged")
-			if rapid.Bool().Draw(rt, "unrecorded") {
+			switch rapid.IntRange(0, 2).Draw(rt, "recorded") {
+			case 0:
 				f.Use = nil
+			case 1: // for longer than accounting counts
+				f.Use.KnownS *= 2
+				f.Use.IdleKnownS *= 2
+				f.Use.IdleS, f.Use.SharedS = f.Use.KnownS, f.Use.KnownS
 			}
 			all = append(all, f)
 			save(rt, s, f)
