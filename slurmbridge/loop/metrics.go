@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"cmp"
 	"errors"
 	"time"
 
@@ -17,14 +16,14 @@ import (
 // Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
 // user, and accounts are bounded: the number of series doesn't grow with the load.
 type Metrics struct {
-	pollTime, planTime, groupSize, delay, skew, predicted, seen, length, late, startAfterS prometheus.Histogram
-	gateErrors, considered, broken, lent                                                   prometheus.Counter
-	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS                    prometheus.Gauge
-	jobs, gpus, misread, notAdopted, info, usageHours, usageSaved, usageLost               *prometheus.GaugeVec
-	polls, groups, members, changes, cmdErrors, unmanaged                                  *prometheus.CounterVec
-	turnaround, records, contracts, suspects, learned, harmed                              *prometheus.CounterVec
-	commands                                                                               *prometheus.HistogramVec
-	refused                                                                                *prometheus.GaugeVec
+	pollTime, planTime, groupSize, delay, skew, predicted, seen, startAfterS prometheus.Histogram
+	gateErrors, considered, broken                                           prometheus.Counter
+	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS      prometheus.Gauge
+	jobs, gpus, misread, notAdopted, info, usageHours, usageSaved, usageLost *prometheus.GaugeVec
+	polls, groups, members, changes, cmdErrors, unmanaged                    *prometheus.CounterVec
+	turnaround, records, contracts, suspects, learned, harmed                *prometheus.CounterVec
+	commands                                                                 *prometheus.HistogramVec
+	refused                                                                  *prometheus.GaugeVec
 
 	// counted are the jobs of the queue that unmanaged and considered have counted.
 	counted map[string]bool
@@ -107,13 +106,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		seen: r.histogram("seen_slowdown_ratio",
 			"Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).",
 			slow),
-		length: r.histogram("run_length_ratio",
-			"How long each job would have taken alone, over what was foretold of it by its application, its time limit and "+
-				"its user's last runs. From 0.5 to 2 it was foretold within a factor of two.",
-			[]float64{.1, .25, .5, .8, 1.25, 2, 4, 10}),
-		late: r.histogram("late_ratio",
-			"By how many of its own run times alone each job ended after plain Slurm would have ended it (0 = before or "+
-				"then); above 0.1 it is late.", []float64{0, .05, .1, .25, .5, 1, 2, 5}),
 		turnaround: counters(r, "turnaround_seconds_total",
 			"Time from submission to end, s, of all jobs that ended and whose end on plain Slurm is known, on: slurmbridge "+
 				"(as it was), plain (as it would have been, an estimate). What was saved is 1 - slurmbridge/plain.", "on",
@@ -146,8 +138,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				"after plain Slurm would have ended them), contract (slower than their limit on slowdowns), held (kept waiting "+
 				"by the bridge for longer than it may), lost (unknown to Slurm after the bridge changed them). A job may count "+
 				"for several.", "kind", history.Harms()...),
-		lent: r.counter("lent_seconds_total",
-			"Time by which the time limits of jobs were raised because sharing had slowed them, s, counted at their ends."),
 		idleJobs: r.gauge("idle_jobs",
 			"Running jobs that have done nothing with their GPUs for idle_after, by the nodes' agents."),
 		idleGPUs: r.gauge("idle_gpus", "GPUs that those jobs hold, shares as parts of one."),
@@ -221,9 +211,6 @@ func (m *Metrics) Skew(d time.Duration) {
 
 // outcome counts the outcome of a run.
 func (m *Metrics) outcome(o *history.Outcome) {
-	if took := cmp.Or(o.LengthS, o.End.Sub(o.Start).Seconds()); o.SoloS > 0 && (o.LengthS > 0 || o.Learned) {
-		m.length.Observe(took / o.SoloS)
-	}
 	if o.Shared() && o.Slowdown > 0 {
 		m.seen.Observe(o.Slowdown)
 		switch {
@@ -233,9 +220,6 @@ func (m *Metrics) outcome(o *history.Outcome) {
 			m.contracts.WithLabelValues("kept").Inc()
 		}
 	}
-	if ratio, ok := o.Late(); ok {
-		m.late.Observe(ratio)
-	}
 	if s, plain, ok := o.Turnaround(); ok {
 		m.turnaround.WithLabelValues("slurmbridge").Add(s)
 		m.turnaround.WithLabelValues("plain").Add(max(0, plain))
@@ -243,7 +227,6 @@ func (m *Metrics) outcome(o *history.Outcome) {
 	for _, kind := range o.Harm() {
 		m.harmed.WithLabelValues(string(kind)).Inc()
 	}
-	m.lent.Add(o.LentS)
 	switch {
 	case o.Again:
 		m.suspects.WithLabelValues("again").Inc()
