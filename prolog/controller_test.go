@@ -143,7 +143,7 @@ func TestAskWithAKey(t *testing.T) {
 	conf := filepath.Join(t.TempDir(), "node.yaml")
 	must.OK(t, os.WriteFile(conf, fmt.Appendf(nil, "controller: %s\nkey_file: %s\n", srv.URL, file), 0o644))
 	s := must.Get(Load(conf))(t)
-	c := s.Hook(func(string) string { return "" }).Controller
+	c := s.Hook(func(string) string { return "" }, time.Second).Controller
 	c.Timeout = time.Minute // of a busy machine
 	must.Equal(t, must.Get(c.MemoryLimit(t.Context(), 7, "ann"))(t).MiB, 1402)
 }
@@ -237,7 +237,7 @@ func TestLimitSettings(t *testing.T) {
 		says(t, err, want.err, text)
 		must.Equal(t, strings.Contains(fmt.Sprint(err), "secret"), false, text)
 		asked := ""
-		if h := s.Hook(func(string) string { return "" }); h.Controller != nil {
+		if h := s.Hook(func(string) string { return "" }, time.Second); h.Controller != nil {
 			asked = h.Controller.URL
 		}
 		must.Equal(t, asked, want.controller, text)

@@ -31,13 +31,11 @@ type MPS struct {
 	// Env is added to the daemon's environment.
 	Env []string
 	// Answer is how long a daemon may take to answer before it counts as hung, half of what it may take to start a
-	// server, and three times what it may take to end. Default 1.5 s.
+	// server, and three times what it may take to end.
 	Answer time.Duration
 	// Proc is where processes are looked for; "" = /proc.
 	Proc string
 }
-
-func (m *MPS) answer() time.Duration { return cmp.Or(m.Answer, 1500*time.Millisecond) }
 
 // quit is how long a daemon has to end by itself.
 const quit = time.Second
@@ -89,7 +87,7 @@ func (m *MPS) multiuser(gpu int) bool {
 // serve has the user's server ready when the job's first process needs it: CUDA refuses a process while the server
 // initialises. A driver without persistence mode initialises the GPU for it, which takes seconds.
 func (m *MPS) serve(ctx context.Context, gpu int, uid uint32) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*m.answer())
+	ctx, cancel := context.WithTimeout(ctx, 2*m.Answer)
 	defer cancel()
 	said, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid))
 	for err == nil {
@@ -268,7 +266,7 @@ func (m *MPS) command(ctx context.Context, gpu int, line string) (string, error)
 
 // question gives the daemon one command that it is to answer soon.
 func (m *MPS) question(ctx context.Context, gpu int, line string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.answer())
+	ctx, cancel := context.WithTimeout(ctx, m.Answer)
 	defer cancel()
 	out, err := m.command(ctx, gpu, line)
 	if ctx.Err() != nil && err != nil {
@@ -312,13 +310,13 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 		return nil // there is none
 	}
 	all := m.running(gpu, controlName, serverName)
-	bounded, cancel := context.WithTimeout(ctx, quit+m.answer())
+	bounded, cancel := context.WithTimeout(ctx, quit+m.Answer)
 	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(quit.Seconds())))
 	if bounded.Err() == nil {
 		// It has acknowledged, and may take a moment to end. The exit status says nothing: after a server has failed it is
 		// 0 or 1, as it happens.
 		runs := func(pid int) bool { return slices.Contains([]string{controlName, serverName}, program(m.Proc, pid)) }
-		for ends := time.Now().Add(m.answer() / 3); slices.ContainsFunc(all, runs) && time.Now().Before(ends) &&
+		for ends := time.Now().Add(m.Answer / 3); slices.ContainsFunc(all, runs) && time.Now().Before(ends) &&
 			bounded.Err() == nil; {
 			time.Sleep(20 * time.Millisecond)
 		}

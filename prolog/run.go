@@ -59,16 +59,6 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// KindOf returns which hook a program called name is, e.g. slurmbridge-prolog or
-// 50-slurmbridge-prolog; "" = none of them.
-func KindOf(name string) string {
-	switch kind := strings.TrimPrefix(strings.TrimLeft(name, "0123456789-"), "slurmbridge-"); kind {
-	case "prolog", "epilog", "taskprolog":
-		return kind
-	}
-	return ""
-}
-
 // Syslog is where a hook's troubles go: its own output is Slurm's. It doesn't wait
 // for a log that hangs, and says nothing where there is none.
 func Syslog(message string) {

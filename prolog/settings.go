@@ -64,8 +64,8 @@ func (s *Settings) HasMPS() bool {
 		slices.ContainsFunc(serverPath(s.MPSControl), func(dir string) bool { return runs(filepath.Join(dir, serverName)) })
 }
 
-// Hook makes the node's hooks. get is os.Getenv.
-func (s Settings) Hook(get func(string) string) *Hook {
+// Hook makes the node's hooks, each of which has so long. get is os.Getenv.
+func (s Settings) Hook(get func(string) string, deadline time.Duration) *Hook {
 	h := &Hook{
 		Dir: Dir(s.RunDir), Shard: s.Sharing == "shard", FrameworkEnv: s.FrameworkEnv, Now: time.Now,
 	}
@@ -84,7 +84,9 @@ func (s Settings) Hook(get func(string) string) *Hook {
 	h.Cards, _ = h.Dir.Cards("")
 	site.number(h.Cards, "")
 	if s.HasMPS() {
-		h.MPS = &MPS{Dir: h.Dir, Control: s.MPSControl, Cards: h.Cards, Multiuser: s.Multiuser, Env: s.MPSEnv}
+		h.MPS = &MPS{
+			Dir: h.Dir, Control: s.MPSControl, Cards: h.Cards, Multiuser: s.Multiuser, Env: s.MPSEnv, Answer: deadline * 3 / 10,
+		}
 	}
 	return h
 }

@@ -274,7 +274,7 @@ func TestTwoServers(t *testing.T) {
 	control := filepath.Join(t.TempDir(), controlName)
 	must.OK(t, os.WriteFile(control,
 		[]byte("#!/bin/sh\nread what _\n[ $what = get_server_list ] && printf '101\\n202\\n' || echo ACTIVE\n"), 0o755))
-	m := &MPS{Dir: Dir(t.TempDir()), Control: control}
+	m := &MPS{Dir: Dir(t.TempDir()), Control: control, Answer: time.Minute}
 	for known, want := range map[int]int{0: 202, 101: 101, 202: 202, 303: 202} {
 		if s, err := m.ask(t.Context(), 0, Server{PID: known}, 0, time.Now()); err != nil || s.PID != want {
 			t.Errorf("%d was known: %d, %v; want %d", known, s.PID, err, want)

@@ -47,7 +47,7 @@ func (n *hookNode) in(name string) string { return filepath.Join(n.run, name) }
 // call runs a hook of a job; whatever it finds, it ends well and says little.
 func (n *hookNode) call(kind string, id int) string {
 	n.Helper()
-	r := hook(n.T, kind, []string{"--settings", n.in("node.yaml"), "--deadline", "30s"},
+	r := hook(n.T, []string{kind, "--settings", n.in("node.yaml"), "--deadline", "1m"},
 		job(fmt.Sprintf("SLURM_JOB_ID=%d", id))...)
 	if r.status != 0 || strings.Count(r.stderr, "\n") > 5 || len(r.stderr) > 1500 {
 		n.Errorf("%s of job %d: exit %d, says %q", kind, id, r.status, r.stderr)

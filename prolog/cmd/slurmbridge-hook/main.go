@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -21,13 +20,7 @@ import (
 
 var version = "unknown"
 
-func main() {
-	args := os.Args[1:]
-	if kind := prolog.KindOf(filepath.Base(os.Args[0])); kind != "" {
-		args = append([]string{kind}, args...)
-	}
-	os.Exit(run(args, os.Stdout, os.Stderr, os.Getenv))
-}
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, os.Getenv)) }
 
 // run returns the exit status: always 0 for a hook.
 func run(args []string, out, errOut io.Writer, get func(string) string) int {
@@ -44,7 +37,7 @@ func run(args []string, out, errOut io.Writer, get func(string) string) int {
 	}
 	fmt.Fprintln(errOut, "slurmbridge-hook:", err)
 	prolog.Syslog(err.Error())
-	if slices.ContainsFunc(args, func(a string) bool { return prolog.KindOf(a) != "" }) {
+	if slices.ContainsFunc(root.Commands(), func(c *cobra.Command) bool { return slices.Contains(args, c.Name()) }) {
 		return 0
 	}
 	return 2
@@ -72,8 +65,7 @@ func newRoot(out io.Writer, get func(string) string) *cobra.Command {
 
 These are scripts (etc/hooks in the source) that call this program with the hook's
 name and end in exit 0 even where it is gone. A cluster that has hooks already links
-them into its folders, say as /etc/slurm/prolog.d/50-slurmbridge. A link to this
-program itself goes by its own name: slurmbridge-prolog, 50-slurmbridge-prolog.
+them into its folders, say as /etc/slurm/prolog.d/50-slurmbridge.
 Whatever goes wrong it ends in exit 0 within its deadline, and says what it was in
 the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; all have defaults.`,
 		Version:       version,
@@ -83,10 +75,9 @@ the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; 
 	root.SetOut(out)
 	pf := root.PersistentFlags()
 	pf.StringVar(&f.settings, "settings", prolog.DefaultSettings, "settings of the node, a YAML file")
-	pf.StringVar(&f.runDir, "run-dir", "",
-		"where hooks and agent meet (default "+prolog.DefaultRunDir+", or $SLURMBRIDGE_RUN_DIR)")
+	pf.StringVar(&f.runDir, "run-dir", "", "where hooks and agent meet (default "+prolog.DefaultRunDir+")")
 	pf.StringVar(&f.mpsControl, "mps-control", "", "path of nvidia-cuda-mps-control")
-	pf.DurationVar(&f.deadline, "deadline", 0, "how long a hook may take (default 5s, or $SLURMBRIDGE_HOOK_DEADLINE)")
+	pf.DurationVar(&f.deadline, "deadline", 5*time.Second, "how long a hook may take, a minute at most")
 	pf.BoolVar(&f.inner, "inner", false, "")
 	if err := pf.MarkHidden("inner"); err != nil {
 		panic(err) // there is such a flag
@@ -111,6 +102,9 @@ the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; 
 		root.AddCommand(&cobra.Command{
 			Use: k.name, Short: k.short, Args: cobra.ArbitraryArgs,
 			RunE: func(*cobra.Command, []string) error {
+				if f.deadline <= 0 || f.deadline > time.Minute {
+					f.deadline = 5 * time.Second
+				}
 				if f.inner {
 					return inner(&f, get, out, k.do)
 				}
@@ -124,18 +118,6 @@ the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; 
 	return root
 }
 
-// limit is the hook's deadline.
-func (f *flags) limit(get func(string) string) time.Duration {
-	d := f.deadline
-	if d == 0 {
-		d, _ = time.ParseDuration(get("SLURMBRIDGE_HOOK_DEADLINE"))
-	}
-	if d <= 0 || d > time.Minute {
-		return 5 * time.Second
-	}
-	return d
-}
-
 // tries bounds how often the work is started again after it was killed.
 const tries = 5
 
@@ -145,15 +127,15 @@ func (f *flags) outer(kind string, get func(string) string, out io.Writer) error
 	if kind == "prolog" && get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
 		return nil // most jobs of many clusters have no GPU
 	}
-	limit, start := f.limit(get), time.Now()
+	start := time.Now()
 	var printed []byte
 	err := prolog.ErrKilled
 	// If the process that does the work was killed, its work is still due; repeating what was done before does no harm.
 	for range tries {
-		if !errors.Is(err, prolog.ErrKilled) || time.Since(start) > limit {
+		left := f.deadline - time.Since(start)
+		if !errors.Is(err, prolog.ErrKilled) || left <= 0 {
 			break
 		}
-		left := limit - time.Since(start)
 		printed, err = prolog.Child(left, "/proc/self/exe", kind, "--inner",
 			"--deadline", left.String(), "--settings", f.settings, "--run-dir", f.runDir, "--mps-control", f.mpsControl)
 	}
@@ -170,15 +152,15 @@ func inner(f *flags, get func(string) string, out io.Writer,
 ) error {
 	// Users' programs must reach the daemons' sockets, and not write to them.
 	syscall.Umask(0o022)
-	ctx, cancel := context.WithTimeout(context.Background(), f.limit(get))
+	ctx, cancel := context.WithTimeout(context.Background(), f.deadline)
 	defer cancel()
 	s, err := prolog.Load(f.settings)
-	s.RunDir = cmp.Or(f.runDir, get("SLURMBRIDGE_RUN_DIR"), s.RunDir)
+	s.RunDir = cmp.Or(f.runDir, s.RunDir)
 	s.MPSControl = cmp.Or(f.mpsControl, s.MPSControl)
 	if os.Geteuid() == 0 {
 		err = errors.Join(err, prolog.LeaveSlurm(""))
 	}
-	if err = errors.Join(err, do(ctx, s.Hook(get), out)); err != nil {
+	if err = errors.Join(err, do(ctx, s.Hook(get, f.deadline), out)); err != nil {
 		return fmt.Errorf("%w: %w", errInner, err)
 	}
 	return nil

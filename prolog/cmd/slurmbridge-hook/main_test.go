@@ -36,14 +36,13 @@ type result struct {
 }
 
 // hook runs the program as Slurm does: no PATH, nothing but Slurm's variables.
-func hook(t *testing.T, name string, args []string, env ...string) result {
+func hook(t *testing.T, args []string, env ...string) result {
 	t.Helper()
 	exe := must.Get(os.Executable())(t)
 	if dir := os.Getenv("SLURMBRIDGE_BUILD"); dir != "" && !testing.Short() {
 		exe = filepath.Join(dir, "slurmbridge-hook")
 	}
 	cmd := exec.Command(exe, args...)
-	cmd.Args[0] = name
 	cmd.Env = append([]string{"HOOK_TEST_MAIN=1"}, env...)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
@@ -136,7 +135,7 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 			}
 		}},
 	} {
-		for _, kind := range []string{"slurmbridge-prolog", "50-slurmbridge-epilog", "taskprolog"} {
+		for _, kind := range []string{"prolog", "epilog", "taskprolog"} {
 			run := must.Get(os.MkdirTemp("", "sbl"))(t) // sockets need a short path
 			defer os.RemoveAll(run)
 			for _, sub := range []string{"jobs", "ended", "mps/gpu0/pipe"} {
@@ -150,21 +149,21 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 				deadline = "400ms"
 			}
 			args := []string{
-				"--run-dir", run, "--mps-control", script(t, cmp.Or(c.control, noMPS)), "--deadline", deadline,
+				kind, "--run-dir", run, "--mps-control", script(t, cmp.Or(c.control, noMPS)), "--deadline", deadline,
 			}
 			for _, a := range c.args {
 				args = append(args, strings.Replace(a, "RUN", run, 1))
 			}
-			r := hook(t, kind, args, job(c.env...)...)
+			r := hook(t, args, job(c.env...)...)
 			// Generous, so that a busy machine doesn't fail it; what hangs takes a minute.
 			if r.status != 0 || r.took > 50*time.Second {
 				t.Errorf("%s, %s: exit %d after %v: %s", name, kind, r.status, r.took, r.stderr)
 			}
 			says := func(want string) bool { return strings.Contains(r.stderr, want) }
-			if kind == "slurmbridge-prolog" && !slices.ContainsFunc(strings.Split(c.want, "|"), says) {
+			if kind == "prolog" && !slices.ContainsFunc(strings.Split(c.want, "|"), says) {
 				t.Errorf("%s: it says %q, want %q", name, r.stderr, c.want)
 			}
-			if _, err := os.Stat(filepath.Join(run, "jobs/7.json")); c.control != "" && kind == "slurmbridge-prolog" && err != nil {
+			if _, err := os.Stat(filepath.Join(run, "jobs/7.json")); c.control != "" && kind == "prolog" && err != nil {
 				t.Errorf("%s: %v; MPS must not cost the record", name, err)
 			}
 			const jax, tf = "XLA_PYTHON_CLIENT_PREALLOCATE=false", "TF_FORCE_GPU_ALLOW_GROWTH=true"
@@ -190,10 +189,10 @@ func lock(t *testing.T, path string) {
 }
 
 func TestNotAHook(t *testing.T) {
-	if r := hook(t, "slurmbridge-hook", []string{"nonsense"}); r.status != 2 || !strings.Contains(r.stderr, "nonsense") {
+	if r := hook(t, []string{"nonsense"}); r.status != 2 || !strings.Contains(r.stderr, "nonsense") {
 		t.Errorf("%+v", r)
 	}
-	if r := hook(t, "slurmbridge-hook", []string{"--help"}); r.status != 0 || !strings.Contains(r.out, "TaskProlog") {
+	if r := hook(t, []string{"--help"}); r.status != 0 || !strings.Contains(r.out, "TaskProlog") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -279,7 +278,7 @@ func TestInheritedVariablesAreUnset(t *testing.T) {
 func TestHelpNamesTheHooks(t *testing.T) {
 	const etc = "../../../etc/"
 	sample := must.Get(os.ReadFile(etc + "slurm.conf.slurmbridge"))(t)
-	help := hook(t, "slurmbridge-hook", []string{"--help"}).out
+	help := hook(t, []string{"--help"}).out
 	n := 0
 	for line := range strings.Lines(help) {
 		key, path, ok := strings.Cut(strings.TrimSpace(line), "=")
