@@ -239,10 +239,29 @@ func TestKilledWhileDelivering(t *testing.T) {
 	}
 }
 
+// ready reports whether the agent has listed its GPUs for the hooks.
+func (n *node) ready() bool {
+	_, err := os.Stat(filepath.Join(string(n.run), "gpus.json"))
+	return err == nil
+}
+
 // An agent whose certificate has expired runs: jobs are recorded, whoever may read its metrics.
 func TestExpiredCertificate(t *testing.T) {
 	n := newNode(t, -time.Hour)
 	n.start()
 	n.until("listening", n.listens)
-	n.until("ready", func() bool { _, err := os.Stat(filepath.Join(string(n.run), "gpus.json")); return err == nil })
+	n.until("ready", n.ready)
+}
+
+// An agent runs though another program has the port of its metrics, and shows them once the port is free.
+func TestPortOfMetricsIsTaken(t *testing.T) {
+	n := newNode(t, time.Hour)
+	other := must.Get(net.Listen("tcp", n.listen))(t)
+	n.start()
+	n.until("ready", n.ready)
+	must.OK(t, other.Close())
+	n.until("listening", n.listens)
+	if text := n.metrics(); !strings.Contains(text, "gpuprof_jobs 0") {
+		t.Error(text)
+	}
 }

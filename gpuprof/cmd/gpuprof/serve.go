@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -59,13 +60,6 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 	if err := web.Validate(cfg.WebConfig); err != nil {
 		return fmt.Errorf("web-config: %w", err)
 	}
-	var l net.Listener // for metrics
-	if cfg.Listen != "" {
-		if l, err = net.Listen("tcp", cfg.Listen); err != nil {
-			return err
-		}
-		defer l.Close()
-	}
 	lib, err := nvml.Open(cfg.NVMLLibrary)
 	if err != nil {
 		return err
@@ -106,19 +100,45 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 		g.Go(func() error { return w.Run(ctx) })
 	}
 	g.Go(func() error { return a.TellIdle(ctx, ways.sendIdle) })
-	if l != nil {
-		webconfig.Serve(ctx, g, l, &http.Server{
-			Handler: handler(reg, a.Health), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
-			WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
-			// A handshake that failed is the other side's matter.
-			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		}, cfg.Listen, cfg.WebConfig, log)
+	if cfg.Listen != "" {
+		g.Go(func() error {
+			l, err := listen(ctx, cfg.Listen, log)
+			if err != nil {
+				return err
+			}
+			webconfig.Serve(ctx, g, l, &http.Server{
+				Handler: handler(reg, a.Health), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
+				WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+				// A handshake that failed is the other side's matter.
+				ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+			}, cfg.Listen, cfg.WebConfig, log)
+			return nil
+		})
 	}
 	log.Info("ready", "gpus", len(lib.Devices()), "period", cfg.Period, "controller", cfg.Controller, "version", version)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Debug("sd_notify", "err", err)
 	}
 	return g.Wait()
+}
+
+// listen waits for the address of the metrics while another program has it, a user's job perhaps: jobs are recorded
+// meanwhile.
+func listen(ctx context.Context, address string, log *slog.Logger) (net.Listener, error) {
+	for first := true; ; first = false {
+		l, err := net.Listen("tcp", address)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+		if first {
+			log.Error("no metrics are shown until the address is free", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // way brings records to one controller.
