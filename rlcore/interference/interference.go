@@ -49,8 +49,8 @@ type pair struct{ a, b rlcore.Identity }
 func New(law *contention.Law) *Model {
 	of := func(p pair) string { return p.a.Owner }
 	return &Model{
-		law: law, ways: map[string]*way{}, bad: recent.New[pair, bool](mostPairs, pairsOfUser, of),
-		doubts: recent.New[pair, float64](mostPairs, pairsOfUser, of),
+		law: law, ways: map[string]*way{}, bad: recent.New[pair, bool](MostPairs, pairsOfUser, of),
+		doubts: recent.New[pair, float64](MostPairs, pairsOfUser, of),
 		alone: recent.New[rlcore.Identity, time.Time](mostAlone, aloneOfUser,
 			func(i rlcore.Identity) string { return i.Owner }),
 	}
@@ -214,7 +214,7 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 // Bounds of what is remembered of failures and broken contracts, in all and of one user, the oldest of which is
 // forgotten first: about a year of a large site's.
 const (
-	mostPairs, pairsOfUser = 1 << 14, 1 << 10
+	MostPairs, pairsOfUser = 1 << 14, 1 << 10
 	mostAlone, aloneOfUser = 1 << 12, 1 << 8
 )
 

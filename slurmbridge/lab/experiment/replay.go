@@ -68,7 +68,10 @@ func (t *Trace) Ready(o *Options) (*Replayable, error) {
 		Closed: true, Skipped: table.Skipped{},
 		Config: sim.Config{GPUs: slices.Clone(t.GPUs), Truth: sim.Law{Law: t.law()}, Foretell: true},
 	}
-	model := t.measured(&r.Config)
+	model, err := t.measured(&r.Config)
+	if err != nil {
+		return nil, err
+	}
 	r.World = &World{
 		M: o.M, Model: model.Clone, Trained: o.Trained,
 		Rules: rlcore.Rules{MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, ExtendLimit: !o.KeepLimits},
@@ -84,25 +87,31 @@ func (t *Trace) Ready(o *Options) (*Replayable, error) {
 
 // measured makes the measured slowdowns, where there are any, the truth of cfg, and returns a
 // model that knows which pairs may not meet, and what was observed.
-func (t *Trace) measured(cfg *sim.Config) *interference.Model {
+func (t *Trace) measured(cfg *sim.Config) (*interference.Model, error) {
 	model := interference.New(t.law())
 	trace.Teach(model, &t.GPUs[0], t.Profiles, t.Observed)
 	if len(t.Pairs) == 0 {
-		return model
+		return model, nil
 	}
 	table := sim.NewMeasured()
 	for _, p := range t.Pairs {
 		table.Add(p.Slowdown, p.Victim, append([]string{p.Aggressor}, p.More...)...)
 	}
 	cfg.Truth = table
+	lacking := 0
 	for i, a := range t.Profiles {
 		for _, b := range t.Profiles[i:] {
-			if table.Lacks(a.App, b.App) {
-				model.Forbid(a.Identity(), b.Identity())
+			if !table.Lacks(a.App, b.App) {
+				continue
 			}
+			if lacking++; lacking > interference.MostPairs { // the model would forget the first of them, and they would meet
+				return nil, fmt.Errorf("%w: more than %d pairs of its applications weren't measured both ways: leave out the "+
+					"profiles of those that never met", ErrTrace, interference.MostPairs)
+			}
+			model.Forbid(a.Identity(), b.Identity())
 		}
 	}
-	return model
+	return model, nil
 }
 
 // spread returns an application's profile with how much its runs in the trace differ from
