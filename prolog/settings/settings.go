@@ -3,9 +3,11 @@
 package settings
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 	"slices"
@@ -87,14 +89,23 @@ func (r *reading) parse() (*yaml.Node, error) {
 		return &doc, nil
 	}
 	text, err := os.ReadFile(r.file)
-	if err == nil {
-		err = errors.Join(yaml.Unmarshal(text, &map[string]any{}), yaml.Unmarshal(text, &doc))
-	}
-	if err != nil || len(doc.Content) == 0 { // it is empty
+	if err != nil {
 		return &doc, err
 	}
-	return doc.Content[0], nil
+	documents := yaml.NewDecoder(bytes.NewReader(text))
+	switch err := documents.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return &doc, nil // it is empty
+	case err != nil:
+		return &doc, err
+	case !errors.Is(documents.Decode(new(yaml.Node)), io.EOF):
+		return &doc, errDocuments
+	}
+	return doc.Content[0], doc.Decode(&map[string]any{}) // which finds what is given twice
 }
+
+// errDocuments: a line "---" ends the settings, and what follows it would count for nothing.
+var errDocuments = errors.New("it has several documents: there may be no line --- between settings")
 
 // at is the place of a setting.
 func (r *reading) at(n *yaml.Node, path string) string {

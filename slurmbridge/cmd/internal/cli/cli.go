@@ -122,11 +122,15 @@ func (e *Env) Table(title string, header ...any) table.Writer {
 
 // Printable passes text on with ? for whatever could move a terminal's cursor or hide text: users, nodes and other
 // programs wrote some of it.
-type Printable struct{ io.Writer }
+type Printable struct {
+	io.Writer
+	failed error // the first that a write returned: what prints for people doesn't look
+}
 
 // Write implements io.Writer.
-func (p Printable) Write(b []byte) (int, error) {
+func (p *Printable) Write(b []byte) (int, error) {
 	if _, err := p.Writer.Write(bytes.Map(printable, b)); err != nil {
+		p.failed = cmp.Or(p.failed, err)
 		return 0, err
 	}
 	return len(b), nil
@@ -154,7 +158,7 @@ func (e Exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 // Root completes a program's root command by its subcommands and by what all have.
 func Root(e *Env, root *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	root.Use, root.Version, root.SilenceUsage, root.SilenceErrors = "slurmbridge", e.Version, true, true
-	e.exact, e.Out = e.Out, Printable{e.Out}
+	e.exact, e.Out = e.Out, &Printable{Writer: e.Out}
 	root.SetOut(e.Out)
 	root.SetErr(e.ErrOut)
 	root.SetVersionTemplate("slurmbridge {{.Version}}\n")
@@ -184,6 +188,9 @@ func Run(root *cobra.Command, args []string) int {
 	called := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { called = true }
 	c, err := root.ExecuteContextC(ctx)
+	if out, is := root.OutOrStdout().(*Printable); is && err == nil && out.failed != nil {
+		err, called = out.failed, true
+	}
 	if err == nil {
 		return 0
 	}
@@ -199,7 +206,7 @@ func Run(root *cobra.Command, args []string) int {
 		err = fmt.Errorf("%s; see %s --help", strings.Join(strings.Fields(err.Error()), " "), c.CommandPath())
 		isUsage = true
 	}
-	fmt.Fprintf(Printable{root.ErrOrStderr()}, "slurmbridge: %v\n", err)
+	fmt.Fprintf(&Printable{Writer: root.ErrOrStderr()}, "slurmbridge: %v\n", err)
 	if isUsage {
 		return 2
 	}

@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"io"
+	"os"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -31,4 +33,15 @@ func TestHostileText(t *testing.T) {
 	_, err := e.Exact().Write([]byte(evil))
 	must.OK(t, err)
 	must.Equal(t, out.String(), evil)
+}
+
+// A command whose output is lost has failed: a script must not take half a table for a whole one.
+func TestFullDisk(t *testing.T) {
+	full := must.Get(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
+	defer full.Close()
+	var errOut bytes.Buffer
+	e := &Env{Out: full, ErrOut: &errOut}
+	root := Root(e, &cobra.Command{Run: func(*cobra.Command, []string) { _, _ = io.WriteString(e.Out, "a\n") }})
+	must.Equal(t, Run(root, nil), 1)
+	must.Equal(t, errOut.String(), "slurmbridge: write /dev/full: no space left on device\n")
 }
