@@ -544,13 +544,13 @@ local function bucket(uid)
    return h % 99991 % 100
 end
 
--- The rule by which a job is adopted, nil = by none.
+-- The rule by which a job is adopted, nil = by none. Accounts and QOS have small letters: Slurm makes them so later.
 local function rule_of(g, job, parts, uid)
    local function own(field) -- what the job says, else what its user has by default
       local v = text(job[field])
-      if v ~= "" then return v end
+      if v ~= "" then return v:lower() end
       local ok, default = pcall(function() return job["default_" .. field] end)
-      return ok and text(default) or ""
+      return ok and text(default):lower() or ""
    end
    local owner = string.format("%.0f", number(job.user_id, NO_VAL) or uid)
    if bucket(owner) >= (tonumber(g.percent) or 0) or g.out["user:" .. owner] then return nil end

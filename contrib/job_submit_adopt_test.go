@@ -42,7 +42,7 @@ func numbered(name string) (uint32, bool) {
 func TestScriptAndBridgeAdoptTheSame(t *testing.T) {
 	t.Parallel()
 	s := load(t)
-	value := rapid.SampledFrom([]string{"gpu", "long", "lab", "a.b", "x+y"})
+	value := rapid.SampledFrom([]string{"gpu", "long", "lab", "Lab", "a.b", "x+y"})
 	list := rapid.SliceOfNDistinct(value, 0, 2, rapid.ID[string])
 	user := rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("u%d", rapid.Uint32Range(1, 300).Draw(t, "uid")) })
 	rapid.Check(t, func(t *rapid.T) {
@@ -60,10 +60,11 @@ func TestScriptAndBridgeAdoptTheSame(t *testing.T) {
 		name := user.Draw(t, "user")
 		uid, _ := numbered(name)
 		partitions := strings.Join(rapid.SliceOfNDistinct(value, 1, 2, rapid.ID[string]).Draw(t, "partition"), ",")
-		account, qos := value.Draw(t, "account"), rapid.SampledFrom([]string{"", "lab", "long"}).Draw(t, "qos")
+		account, qos := value.Draw(t, "account"), rapid.SampledFrom([]string{"", "lab", "Long"}).Draw(t, "qos")
 		want := p.Of(&slurmjob.Job{
-			UID: uid, User: name, Account: account, QOS: qos, Partition: partitions, NumNodes: 1,
-			Request: slurmjob.GPURequest{Kind: slurmjob.WholeGPU, Count: 1, PerNode: true, Raw: "gres/gpu:1"},
+			// As Slurm has them once the script has seen them.
+			UID: uid, User: name, Account: strings.ToLower(account), QOS: strings.ToLower(qos), Partition: partitions,
+			NumNodes: 1, Request: slurmjob.GPURequest{Kind: slurmjob.WholeGPU, Count: 1, PerNode: true, Raw: "gres/gpu:1"},
 		}) != nil
 		_, set := s.ask(t, submit, s.oneGPU(fields{
 			"user_id": int(uid), "partition": partitions, "account": account, "qos": qos,

@@ -101,15 +101,21 @@ func (r *Rule) matches(j *job.Job) bool {
 	default:
 		partitions = !slices.ContainsFunc(all, func(p string) bool { return !listed(p) })
 	}
-	return partitions && has(r.Accounts, j.Account) && has(r.QOS, j.QOS) && has(r.Users, j.User) &&
-		has(r.Reservations, j.Reservation)
+	return partitions && (len(r.Accounts) == 0 || inSmall(r.Accounts, j.Account)) &&
+		(len(r.QOS) == 0 || inSmall(r.QOS, j.QOS)) && has(r.Users, j.User) && has(r.Reservations, j.Reservation)
+}
+
+// inSmall reports whether a list names an account or a QOS: Slurm keeps their names in small letters, however they are
+// written (job_mgr.c, validate_job_create_req, which lowers a request's account after job_submit has seen it).
+func inSmall(list []string, name string) bool {
+	return slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, name) })
 }
 
 // Of returns the rule by which a job is adopted, nil = by none. It looks at the request, the owner and the rules;
 // whether the job's application may share is the plan's to say.
 func (p *Policy) Of(j *job.Job) *Rule {
 	if p == nil || !Adoptable(j) || !p.Chosen(j.UID) || slices.Contains(p.OutUsers, j.User) ||
-		slices.Contains(p.OutAccounts, j.Account) {
+		inSmall(p.OutAccounts, j.Account) {
 		return nil
 	}
 	for i := range p.Rules {
@@ -196,7 +202,11 @@ func (p *Policy) Lines(stopped func(*Rule) bool, unbilled []string) (string, err
 			line += "pernode "
 		}
 		for _, c := range r.criteria() {
-			line += c.word + ":" + strings.Join(c.values, ",") + " "
+			names := strings.Join(c.values, ",")
+			if c.word == "account" || c.word == "qos" {
+				names = strings.ToLower(names)
+			}
+			line += c.word + ":" + names + " "
 		}
 		b.WriteString(line + "end\n")
 	}
@@ -204,7 +214,7 @@ func (p *Policy) Lines(stopped func(*Rule) bool, unbilled []string) (string, err
 		b.WriteString("out=user:" + uid + "\n")
 	}
 	for _, a := range p.OutAccounts {
-		b.WriteString("out=account:" + a + "\n")
+		b.WriteString("out=account:" + strings.ToLower(a) + "\n")
 	}
 	if b.Len() > MostLines {
 		return "", fmt.Errorf("the rules and opt-outs take %d bytes, and job_submit.lua reads %d: nothing is adopted",

@@ -18,8 +18,8 @@ func one(user, account, partition string) *job.Job {
 }
 
 func TestTheFirstRuleThatMatchesDecides(t *testing.T) {
-	p := &Policy{Percent: 100, OutUsers: []string{"eve"}, OutAccounts: []string{"out"}, Rules: []Rule{
-		{Never: true, Accounts: []string{"teaching"}},
+	p := &Policy{Percent: 100, OutUsers: []string{"eve"}, OutAccounts: []string{"Out"}, Rules: []Rule{
+		{Never: true, Accounts: []string{"Teaching"}}, // Slurm has it in small letters
 		{Partitions: []string{"gpu", "long"}, MaxSlowdown: 1.2},
 		{Users: []string{"ann"}, MaxSlowdown: 1.5},
 	}}
