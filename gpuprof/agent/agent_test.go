@@ -66,7 +66,7 @@ func TestRecordOfASoloRun(t *testing.T) {
 	slot := must.Get(st.Device(0).Claim(gpusim.Claimant{}, p))(t)
 	records, ended := make(chan *gpuprof.Record, 1), make(chan error, 1)
 	a := &Agent{
-		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Period: 60 * time.Millisecond, Now: time.Now,
+		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Now: time.Now,
 		Log: slog.New(slog.DiscardHandler), Keep: func(r *gpuprof.Record) error { records <- r; return nil },
 	}
 	must.OK(t, a.Start())
