@@ -19,7 +19,7 @@ CREATE INDEX run_unjudged ON run (record) WHERE outcome IS NULL AND record IS NO
 -- What nodes recorded of runs, each node's part. Times are ns since 1970, by the node's clock.
 CREATE TABLE record (
 	id       INTEGER PRIMARY KEY,
-	run      INTEGER,           -- the run that it is of; NULL = it has just come
+	fitted   INTEGER NOT NULL DEFAULT 0, -- 1 = it is part of its run; 0 = it has just come
 	job_id   INTEGER NOT NULL,
 	restart  INTEGER NOT NULL,
 	node     TEXT NOT NULL,
@@ -30,7 +30,7 @@ CREATE TABLE record (
 	UNIQUE (node, job_id, restart, started)
 );
 CREATE INDEX record_ended ON record (ended);
-CREATE INDEX record_new ON record (id) WHERE run IS NULL;
+CREATE INDEX record_new ON record (id) WHERE NOT fitted;
 
 -- The tables of the profile store: profiles and applications. Times are ns since 1970.
 -- A profile is of a GPU model: what an application takes and how long it runs is another on each.

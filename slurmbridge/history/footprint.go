@@ -260,7 +260,8 @@ func Largest(ctx context.Context, q database.Querier, p *Period, limit int) (map
 
 // FirstFootprint is when the first run with a footprint ended; zero = there is none.
 func FirstFootprint(ctx context.Context, q database.Querier) (first time.Time, err error) {
-	err = q.QueryRowContext(ctx, `SELECT min(ended) FROM bridge_used WHERE ended < ?`, goesOn).Scan(database.Millis(&first))
+	err = q.QueryRowContext(ctx, `SELECT min(ended) FROM bridge_used WHERE ended < ?`, goesOn).
+		Scan(database.Millis(&first))
 	return first, database.Wrap(err, "read footprints")
 }
 

@@ -46,6 +46,8 @@ const (
 	KeptFor = 90 * 24 * time.Hour
 	// atOnce is how many records are taken, and how many runs one poll judges, at a time.
 	atOnce = 200
+	// mostRuns is how many runs of a job a record may be of: an owner may requeue a job every few seconds.
+	mostRuns = 50
 	// sameTime is how far the times of a record and of a poll may lie apart for the same run: Slurm takes its
 	// time from a job's start to its prolog.
 	sameTime = 10 * time.Minute
@@ -69,8 +71,10 @@ func list(ctx context.Context, q database.Querier, where string, args ...any) ([
 	return out, database.Wrap(err, "read runs")
 }
 
+// runsOf reads the last runs of a job.
 func runsOf(ctx context.Context, q database.Querier, ref string) ([]Run, error) {
-	return list(ctx, q, `run WHERE ref = ? ORDER BY id`, ref)
+	return list(ctx, q, `run WHERE id IN (SELECT id FROM run WHERE ref = ? ORDER BY id DESC LIMIT ?) ORDER BY id`,
+		ref, mostRuns)
 }
 
 // save writes the run's row and its footprint, in place of earlier ones.
@@ -91,7 +95,8 @@ func (r *Run) save(ctx context.Context, q database.Querier) error {
 	}
 	err := q.QueryRowContext(ctx, `INSERT INTO run (id, ref, task, ended, record, used, detail, outcome)
 		VALUES (nullif(?, 0), ?, nullif(?, 0), ?, nullif(?, 0), ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
-		ended = excluded.ended, record = excluded.record, used = excluded.used, detail = excluded.detail, outcome = excluded.outcome RETURNING id`,
+		ended = excluded.ended, record = excluded.record, used = excluded.used, detail = excluded.detail,
+		outcome = excluded.outcome RETURNING id`,
 		r.row, r.Ref, r.Task, sql.NullInt64{Int64: r.End.UnixMilli(), Valid: !r.End.IsZero()}, r.ID, r.used, database.JSON(r),
 		outcome).Scan(&r.row)
 	return database.Wrap(err, "write run of job %s", r.Ref)
@@ -138,10 +143,8 @@ func join(ctx context.Context, q database.Querier, ref string) error {
 		r, part := &all[to], &all[from]
 		r.take(part)
 		err = part.dropFootprint(ctx, q)
-		for _, query := range []string{`UPDATE record SET run = ?1 WHERE run = ?2`, `DELETE FROM run WHERE id = ?2`} {
-			if err == nil {
-				_, err = q.ExecContext(ctx, query, r.row, part.row)
-			}
+		if err == nil {
+			_, err = q.ExecContext(ctx, `DELETE FROM run WHERE id = ?`, part.row)
 		}
 		if err == nil {
 			err = r.save(ctx, q)
@@ -184,7 +187,7 @@ func (h *History) Fit(ctx context.Context) error {
 	known := h.known(ctx)
 	for more := true; more; {
 		err := database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
-			records, err := recordsOf(ctx, tx, `run IS NULL ORDER BY id LIMIT ?`, atOnce)
+			records, err := recordsOf(ctx, tx, `NOT fitted ORDER BY id LIMIT ?`, atOnce)
 			for i := 0; err == nil && i < len(records); i++ {
 				err = h.fit(ctx, tx, &records[i], known)
 			}
@@ -209,7 +212,7 @@ func (h *History) fit(ctx context.Context, tx *sql.Tx, rec *Record, known lookup
 	if err := r.save(ctx, tx); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, `UPDATE record SET run = ? WHERE id = ?`, r.row, r.ID); err != nil {
+	if _, err := tx.ExecContext(ctx, `UPDATE record SET fitted = 1 WHERE id = ?`, r.ID); err != nil {
 		return err
 	}
 	return join(ctx, tx, r.Ref)
@@ -355,7 +358,7 @@ const clocks = time.Hour
 // task that a poll showed, else the number. slurmctld may start to count from the beginning again, so the times must
 // agree.
 func (h *History) TaskName(ctx context.Context, id int64, start, end time.Time) (string, error) {
-	runs, err := list(ctx, h.DB, `run WHERE task = ? ORDER BY id DESC`, id)
+	runs, err := list(ctx, h.DB, `run WHERE task = ? ORDER BY id DESC LIMIT ?`, id, mostRuns)
 	for i := range runs {
 		r := &runs[i]
 		if r.Allotted.Before(end.Add(clocks)) && (r.End.IsZero() || r.End.After(start.Add(-clocks))) {

@@ -240,6 +240,21 @@ func TestOutcomes(t *testing.T) {
 	must.Equal(t, len(outcomes(t, h, Filter{})), 2, "after the old were forgotten")
 }
 
+// However often its owner requeues a job, a record is looked for among its last runs: they are compared with each other.
+func TestAJobThatIsRequeuedForEver(t *testing.T) {
+	k := &kept{}
+	for i := range 2 * mostRuns {
+		k.shown = append(k.shown, polls(float64(i), float64(i)+0.5))
+	}
+	last := float64(2*mostRuns - 1)
+	k.records = []Record{record(7, last, last+0.5)}
+	h := k.write(t)
+	runs := must.Get(runsOf(t.Context(), h.DB, "1"))(t)
+	must.Equal(t, len(runs), mostRuns, "runs that are compared")
+	must.Equal(t, runs[mostRuns-1].ID, 7, "the record of the last one")
+	must.Equal(t, len(must.List(t, h.Runs(t.Context(), Filter{}))), 2*mostRuns, "runs in all")
+}
+
 // A footprint is the run's of the moment, once, whatever becomes of its row.
 func TestAFootprintFollowsItsRun(t *testing.T) {
 	k := &kept{shown: []Run{polls(0, 300)}}

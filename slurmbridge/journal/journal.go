@@ -250,7 +250,8 @@ func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew t
 ) {
 	var group int64
 	err = j.db.QueryRowContext(ctx, `UPDATE bridge_members SET started = ?1 WHERE ref = ?2
-		AND group_id = (SELECT max(group_id) FROM bridge_members WHERE ref = ?2) RETURNING group_id`, at.UnixNano(), ref).Scan(&group)
+		AND group_id = (SELECT max(group_id) FROM bridge_members WHERE ref = ?2) RETURNING group_id`,
+		at.UnixNano(), ref).Scan(&group)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, false, fmt.Errorf("job %s: %w", ref, ErrNotFound)
 	}

@@ -306,7 +306,8 @@ func (p *pollWriter) gpus() error {
 // refusal counts whole where the first or the last poll with it is within.
 func (j *Journal) Refused(ctx context.Context, from, to time.Time) ([]history.Refused, error) {
 	columns := func(r *history.Refused) []any { return []any{&r.Reason, &r.Jobs, &r.Looks, &r.WaitH} }
-	all, err := database.List(ctx, j.db, columns, `SELECT reason, count(*), sum(looks), sum(waited) / 3.6e6 FROM bridge_refusals
+	all, err := database.List(ctx, j.db, columns, `SELECT reason, count(*), sum(looks), sum(waited) / 3.6e6
+		FROM bridge_refusals
 		WHERE last >= ? AND first < ? GROUP BY reason ORDER BY 4 DESC, 2 DESC, 1`, from.UnixMilli(), to.UnixMilli())
 	return all, database.Wrap(err, "read refusals")
 }
