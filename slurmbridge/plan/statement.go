@@ -11,12 +11,11 @@ import (
 // which the taken jobs have left the queue and are on their GPUs. What was taken since a checkpoint can be put back.
 type statement struct {
 	now    rlcore.State
-	queue  []rlcore.Job // now.Pending is its end; in front are the taken jobs
 	poll   *poll
 	guard  *rlcore.Guard
 	placed map[string][]placement // by node: the members of this plan's groups, group by group
 	groups []group                // of this plan; the number of groups[i] is -1-i
-	taken  [][]int                // indexes in the queue, ascending, as each take found them
+	taken  []taken                // since the last checkpoint
 }
 
 // group is what starts together on one GPU.
@@ -26,34 +25,39 @@ type group struct {
 	spare int // of the GPU's shares: left for a job that may join
 }
 
+// taken is the queue as a take found it: its storage, and a copy of the front part, in which jobs have moved since.
+type taken struct{ queue, front []rlcore.Job }
+
 // checkpoint is what a statement was before a group of a node began or grew.
 type checkpoint struct {
-	node          string
-	placed        []placement
-	groups, taken int
-	last          group // of the groups
+	node   string
+	placed []placement
+	groups int
+	last   group // of the groups
 }
 
 func newStatement(p *poll, queue []rlcore.Job, g *rlcore.Guard) *statement {
-	s := &statement{poll: p, guard: g, now: p.State, queue: queue, placed: map[string][]placement{}}
+	s := &statement{poll: p, guard: g, now: p.State, placed: map[string][]placement{}}
 	s.now.GPUs, s.now.Pending = slices.Clone(p.State.GPUs), queue
 	return s
 }
 
 func (s *statement) checkpoint(node string) checkpoint {
-	c := checkpoint{node: node, placed: slices.Clone(s.placed[node]), groups: len(s.groups), taken: len(s.taken)}
+	s.taken = nil
+	c := checkpoint{node: node, placed: slices.Clone(s.placed[node]), groups: len(s.groups)}
 	if c.groups > 0 {
 		c.last = s.groups[c.groups-1]
 	}
 	return c
 }
 
-// rollBack puts back what was taken since a checkpoint.
+// rollBack puts back what was taken since the last checkpoint.
 func (s *statement) rollBack(to checkpoint) {
-	for len(s.taken) > to.taken {
-		s.requeue(s.taken[len(s.taken)-1])
-		s.taken = s.taken[:len(s.taken)-1]
+	for _, t := range slices.Backward(s.taken) {
+		copy(t.queue, t.front)
+		s.now.Pending = t.queue
 	}
+	s.taken = nil
 	s.placed[to.node], s.groups = to.placed, s.groups[:to.groups]
 	if to.groups > 0 {
 		s.groups[to.groups-1] = to.last
@@ -73,32 +77,17 @@ func (s *statement) take(gpu int, kind job.GroupKind, into int64, at []int) int6
 		x.Profile, x.Cards = x.On(card), nil
 		s.placed[card.Node] = append(s.placed[card.Node], placement{Running: x, gpu: gpu, group: into})
 	}
-	s.dequeue(at)
-	s.taken = append(s.taken, at)
+	// They are near the queue's front: only the jobs before the last one move, in the queue's own storage.
+	t := taken{s.now.Pending, slices.Clone(s.now.Pending[:at[len(at)-1]+1])}
+	s.taken, s.now.Pending = append(s.taken, t), t.queue[len(at):]
+	stay := 0
+	for i := range t.front {
+		if !slices.Contains(at, i) {
+			s.now.Pending[stay] = t.front[i]
+			stay++
+		}
+	}
 	return into
-}
-
-// dequeue removes the jobs at the given ascending indexes from the queue. They are near its front, so the jobs before
-// them move, in the queue's own storage, and the removed ones stay in front of it.
-func (s *statement) dequeue(at []int) {
-	q := s.now.Pending
-	for k, i := range at {
-		j := q[i]
-		copy(q[k+1:i+1], q[k:i])
-		q[k] = j
-	}
-	s.now.Pending = q[len(at):]
-}
-
-// requeue puts back what dequeue removed last.
-func (s *statement) requeue(at []int) {
-	q := s.queue[len(s.queue)-len(s.now.Pending)-len(at):]
-	for k := len(at) - 1; k >= 0; k-- {
-		j := q[k]
-		copy(q[k:at[k]], q[k+1:at[k]+1])
-		q[at[k]] = j
-	}
-	s.now.Pending = q
 }
 
 // of returns a group by its number.

@@ -51,20 +51,20 @@ type Client struct {
 	poll   sync.Mutex // one poll at a time: they share what follows
 	parser text.QueueParser
 	buf    bytes.Buffer
-	jobs   int             // of the last poll, for the size of the next
-	shown  map[int64]shown // by the jobs' numbers
+	jobs   int // of the last poll, for the size of the next
+	shown  map[subject]shown
 }
 
 // shown is what scontrol shows of a job and squeue doesn't: the GPUs of one that runs, and whether the memory of one
-// that waits is per CPU. It counts for a job that is as it was then.
+// that waits is per CPU.
 type shown struct {
-	of     form
 	gpus   []int
 	perCPU bool
 }
 
-// form is a job's start, or its size while it waits.
-type form struct {
+// subject is a job of which something is shown, by its start, or by its size while it waits: another one is asked for.
+type subject struct {
+	job     int64
 	started int64
 	cpus    int
 	memMiB  float64
@@ -276,53 +276,52 @@ func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string)
 		gpus[snap.Nodes[i].Name] = snap.Nodes[i].GPUs
 	}
 	grows := growing(snap.Nodes, params)
-	old := c.shown
-	c.shown = map[int64]shown{}
-	var about, unknown []*job.Job
+	subjectOf := func(j *job.Job) (of subject, is bool) {
+		if j.State != job.Pending {
+			return subject{job: j.ID, started: j.Start.Unix()}, gpus[j.Nodes] > 1
+		}
+		return subject{job: j.ID, cpus: j.CPUs, memMiB: j.HostMemMiB},
+			j.Request.Kind != job.WholeGPU && j.HostMemMiB > 0 && grows(j.CPUs)
+	}
+	all := map[subject]shown{}
+	var asked []*job.Job
 	for i := range snap.Jobs {
-		j, waits := &snap.Jobs[i], snap.Jobs[i].State == job.Pending
-		of := form{started: j.Start.Unix()}
+		j := &snap.Jobs[i]
+		of, is := subjectOf(j)
+		if _, done := all[of]; !is || done { // it may be another task of its array
+			continue
+		}
+		s, known := c.shown[of]
+		if !known && j.State == job.Pending && len(asked) >= mostAsked {
+			continue
+		}
+		if all[of] = s; !known {
+			asked = append(asked, j)
+		}
+	}
+	answers, err := c.showJobs(ctx, asked)
+	for i, j := range asked {
+		of, _ := subjectOf(j)
+		if i >= len(answers) {
+			delete(all, of) // the next poll tries it again
+			continue
+		}
+		where, _ := text.ParseDetail(answers[i], j.Nodes)
+		all[of] = shown{where, text.MemPerCPU(answers[i])}
+	}
+	c.shown = all
+	for i := range snap.Jobs {
+		j := &snap.Jobs[i]
+		of, is := subjectOf(j)
+		s, known := all[of]
 		switch {
-		case waits && (j.Request.Kind == job.WholeGPU || j.HostMemMiB <= 0 || !grows(j.CPUs)):
-			continue
-		case waits:
-			of = form{0, j.CPUs, j.HostMemMiB}
-		case gpus[j.Nodes] <= 1:
-			if gpus[j.Nodes] == 1 {
-				j.GPUs = []int{0}
-			}
-			continue
+		case j.State == job.Pending:
+			j.MemPerCPU = is && (s.perCPU || !known)
+		case is:
+			j.GPUs = s.gpus
+		case gpus[j.Nodes] == 1:
+			j.GPUs = []int{0}
 		}
-		about = append(about, j)
-		s, known := c.shown[j.ID] // of another task of its array
-		if !known {
-			s, known = old[j.ID]
-		}
-		if !known || s.of != of {
-			s = shown{perCPU: true}
-			if !waits || len(unknown) < mostAsked {
-				unknown, s.of = append(unknown, j), of
-			}
-		}
-		c.shown[j.ID] = s
-	}
-	answers, err := c.showJobs(ctx, unknown)
-	for i, out := range answers {
-		j := unknown[i]
-		s := c.shown[j.ID]
-		s.gpus, _ = text.ParseDetail(out, j.Nodes)
-		s.perCPU = text.MemPerCPU(out)
-		c.shown[j.ID] = s
-	}
-	for _, j := range about {
-		if j.State == job.Pending {
-			j.MemPerCPU = c.shown[j.ID].perCPU
-		} else {
-			j.GPUs = c.shown[j.ID].gpus
-		}
-	}
-	for _, j := range unknown[len(answers):] {
-		delete(c.shown, j.ID) // the next poll tries it again
 	}
 	return err
 }
