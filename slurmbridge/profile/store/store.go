@@ -291,13 +291,23 @@ func ParseJSON(r io.Reader) ([]*rlcore.Profile, error) {
 	if err := dec.Decode(&out); err != nil {
 		return nil, fmt.Errorf("not a list of profiles: %w", err)
 	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the list of profiles: a file has one list")
+	}
 	if len(out) == 0 {
 		return nil, errors.New("no profile in it")
 	}
+	type key struct{ app, card string }
+	seen := map[key]bool{}
 	for i, p := range out {
 		if p == nil || p.App == "" {
 			return nil, fmt.Errorf("profile %d has no app", i+1)
 		}
+		of := key{p.App, p.Card}
+		if seen[of] {
+			return nil, fmt.Errorf("profile %d: %q %w", i+1, p.App, table.ErrTwice)
+		}
+		seen[of] = true
 		if err := p.Validate(); err != nil {
 			return nil, err
 		}

@@ -123,7 +123,10 @@ func TestBadFiles(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
+	const good = `[{"app":"x","duration_s":1,"period_s":1,"series":[{"gpu":1}]}`
+	must.Get(ParseJSON(strings.NewReader(good + "]\n")))(t)
 	for _, text := range []string{
+		good + "]" + good + "]", good + "," + good[1:] + "]", good + "] x",
 		"", "{}", "[]", "[null]", `[{"app":"x"}]`,
 		`[{"app":"x","duration_s":1,"period_s":1,"series":[{"gpu":2}]}]`, `[{"unknown":1}]`,
 	} {
