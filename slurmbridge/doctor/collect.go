@@ -67,16 +67,18 @@ type Ask func(ctx context.Context, program string, args ...string) (string, erro
 // bridge runs as. It fails only when ctx ends: what can't be found out is left out.
 func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge string) (*Facts, error) {
 	f := &Facts{Settings: settings, User: bridge}
-	show := func(what ...string) []byte {
-		out, err := ask(ctx, "scontrol", append([]string{"show"}, what...)...)
+	// With -a nodes of the cloud are shown while they are off, too.
+	show := func(args ...string) []byte {
+		out, err := ask(ctx, "scontrol", args...)
 		if err != nil {
 			return nil
 		}
 		return []byte(out)
 	}
-	if out := show("config"); out != nil {
+	if out := show("show", "config"); out != nil {
 		f.Config = text.ParseConfig(out)
-		f.Nodes, f.Partitions = text.ParseNodes(show("nodes", "-o")), text.ParsePartitions(show("partitions", "-o"))
+		f.Nodes = text.ParseNodes(show("-o", "-a", "show", "nodes"))
+		f.Partitions = text.ParsePartitions(show("-o", "-a", "show", "partitions"))
 		if database(f) {
 			f.askAccounting(ctx, ask)
 		}

@@ -570,7 +570,7 @@ func TestCollect(t *testing.T) {
 		case "scontrol show config":
 			return "SLURM_CONF = " + conf + "\nProlog = prolog.d/*\nEpilog = " + dir + "/site-epilog\n" +
 				"TaskProlog = /nowhere/slurmbridge\n", nil
-		case "scontrol show nodes -o":
+		case "scontrol -o -a show nodes":
 			return "NodeName=a Gres=gpu:t4:1\n", nil
 		}
 		return "", errors.New("busy")
