@@ -146,7 +146,7 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 // howEnded is how a run's job ended. false: Slurm is expected to say soon. active says that
 // the poll showed the job running.
 func (b *Bridge) howEnded(r *history.Run, how job.Description, active bool) (job.Description, bool) {
-	recent := b.Now().Sub(r.End) < patience
+	recent := b.Now().Sub(r.End).Abs() < patience // a node's clock may be wrong
 	switch how.State {
 	case "COMPLETING":
 		if recent {

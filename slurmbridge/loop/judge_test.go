@@ -361,6 +361,18 @@ func TestARecordThatComesAfterALaterRun(t *testing.T) {
 	}
 }
 
+// A node's clock that was hours ahead as a job ended, and is right again, doesn't hold up what is learned of other runs.
+func TestAnEndInTheFuture(t *testing.T) {
+	m, l, b, _ := learner(t, node("n1", 1, 8))
+	v, n := victim(m)
+	tick(t, b, m, 5*time.Second)
+	bothRun(t, v, n)
+	v.State = job.Completing
+	l.record(m, v, n).End = m.now.Add(5 * time.Hour)
+	tick(t, b, m, time.Second)
+	must.Equal(t, len(l.kept), 1, "runs judged")
+}
+
 // A job that Slurm has killed while it computed may have broken its MPS server: nobody joins those that it has left
 // there.
 func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {
