@@ -30,8 +30,11 @@ func ReadCSV(r io.Reader, name string, need []string, do func(*Row)) error {
 	if err != nil {
 		return err
 	}
-	if err := t.Need(",", need...); err != nil {
-		return err
+	for _, col := range need {
+		t.FirstOf(",", col)
+	}
+	if t.err != nil {
+		return t.err
 	}
 	t.line = line
 	last := t.line(0)

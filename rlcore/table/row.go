@@ -63,17 +63,21 @@ func (r *Row) Has(col string) bool {
 // Index is the place of a column's field.
 func (r *Row) Index(col string) int { return r.at[col] }
 
-// Need returns an error that names the first of the columns that the header lacks. comma separates the file's columns.
-func (r *Row) Need(comma string, columns ...string) error {
+// FirstOf returns the first of the columns that the file has; one must be there. comma
+// separates the columns of the file.
+func (r *Row) FirstOf(comma string, columns ...string) string {
 	for _, col := range columns {
-		if !r.Has(strings.ToLower(col)) {
-			return &Error{
-				File: r.file, Line: r.line(0), Column: col,
-				Err: fmt.Errorf("%w; it has %.200s", ErrNoColumn, strings.Join(r.head, comma)),
-			}
+		if r.Has(strings.ToLower(col)) {
+			return strings.ToLower(col)
 		}
 	}
-	return nil
+	if r.err == nil {
+		r.err = &Error{
+			File: r.file, Line: r.line(0), Column: strings.Join(columns, " or "),
+			Err: fmt.Errorf("%w; it has %.200s", ErrNoColumn, strings.Join(r.head, comma)),
+		}
+	}
+	return ""
 }
 
 // Fail notes what is wrong with a column; the first counts.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -68,8 +69,8 @@ func TestRefused(t *testing.T) {
 
 		{"sacct", "JobID|User\n", "f:1: JobName: the header lacks this column; it has JobID|User"},
 		{
-			"sacct", "JobID|JobName|Submit|Elapsed\n",
-			"f:1: ElapsedRaw: the header lacks this column; it has JobID|JobName|Submit|Elapsed",
+			"sacct", "JobID|JobName|Submit|End\n",
+			"f:1: Start: the header lacks this column; it has JobID|JobName|Submit|End",
 		},
 		{"sacct", sacctHead, "f: there is no row in it"},
 		{"sacct", "\n", "f: the file is empty"},
@@ -79,7 +80,7 @@ func TestRefused(t *testing.T) {
 		},
 		{
 			"sacct", sacctHead + "1|a|u|yesterday|5|COMPLETED|gres/gpu=1\n",
-			`f:2: Submit: "yesterday" is no time like 2024-01-31T23:59:59; unset SLURM_TIME_FORMAT for sacct`,
+			`f:2: Submit: "yesterday" is no time like 2024-01-31T23:59:59`,
 		},
 		{"sacct", sacctHead + stamped + "long|COMPLETED|gres/gpu=1\n", `f:2: ElapsedRaw: "long" is not a number`},
 		{"sacct", sacctHead + stamped + "5|COMPLETED|gres/gpu=two\n", `f:2: AllocTRES: "two" is not a number`},
@@ -88,12 +89,16 @@ func TestRefused(t *testing.T) {
 			"f: there is no row in it that can be used: 1 not ended",
 		},
 		{
-			"sacct", "TimelimitRaw|" + sacctHead + "-5|" + stamped + "5|COMPLETED|gres/gpu=1\n",
+			"sacct", "JobID|JobName|User|Submit|Elapsed|Timelimit\n" + stamped + "05:00|soon\n",
+			`f:2: Timelimit: "soon" is no run time: [days-][hours:]minutes:seconds`,
+		},
+		{
+			"sacct", "JobID|JobName|User|Submit|Elapsed|TimelimitRaw\n" + stamped + "05:00|-5\n",
 			"f:2: TimelimitRaw: out of range: -5 is not from 0 to 1e+07",
 		},
 		{
-			"sacct", strings.TrimSpace(sacctHead) + "|Comment\n" + stamped + "5|COMPLETED|gres/gpu=1|x|y\n",
-			`f:2: 9 fields, the header has 8: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`,
+			"sacct", "JobID|JobName|Comment|Submit|ElapsedRaw\n1|a|x|y|2024-01-01T00:00:00|5\n",
+			`f:2: 6 fields, the header has 5: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`,
 		},
 	} {
 		err := readers[c.reader](strings.NewReader(c.text))
@@ -162,33 +167,70 @@ func TestReadPairs(t *testing.T) {
 }
 
 func TestReadSacct(t *testing.T) {
-	const text = `JobID|JobName|User|Submit|ElapsedRaw|State|AllocTRES|TimelimitRaw|
-7|late|u1|2024-01-01T10:01:00|86403|COMPLETED|billing=1,cpu=1,gres/gpu:a100=2,gres/gpu=2,mem=1G|90|
-7.batch|batch||2024-01-01T10:02:00|86403|COMPLETED|cpu=1||
-7.extern|extern||2024-01-01T10:02:00|86403|COMPLETED|cpu=1||
-8_1|a|b|u2|2024-01-01T10:00:30|60|CANCELLED by 1000|gres/gpu:a100=1,gres/gpu:v100=2|UNLIMITED|
-9|cpu|u2|2024-01-01T10:00:00|60|COMPLETED|cpu=4||
-10|now|u2|2024-01-01T10:00:00|60|RUNNING|gres/gpu=1||
-11|never|u2|2024-01-01T10:00:00|0|CANCELLED by 0|gres/gpu=1||
-13|mig|u2|2024-01-01T10:00:00|60|COMPLETED|cpu=8,gres/gpu:a100_1g.5gb=1,gres/gpu=1||
+	const text = `JobID|JobName|User|Submit|Start|End|Elapsed|State|AllocTRES|ReqTRES
+7|late|u1|2024-01-01T10:01:00|2024-01-01T10:02:00|2024-01-02T10:02:03|1-00:00:03|COMPLETED|billing=1,cpu=1,gres/gpu:a100=2,gres/gpu=2,mem=1G|cpu=1
+7.batch|batch||2024-01-01T10:02:00|2024-01-01T10:02:00|2024-01-02T10:02:03|1-00:00:03|COMPLETED|cpu=1|
+7.extern|extern||2024-01-01T10:02:00|2024-01-01T10:02:00|2024-01-02T10:02:03|1-00:00:03|COMPLETED|cpu=1|
+8_1|a|b|u2|2024-01-01T10:00:30|2024-01-01T10:02:00|2024-01-01T10:03:00|01:00|CANCELLED by 1000||gres/gpu:a100=1,gres/gpu:v100=2
+9|cpu|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|00:01:00|COMPLETED|cpu=4|
+10|now|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|Unknown|00:01:00|RUNNING|gres/gpu=1|
+11|never|u2|2024-01-01T10:00:00|None|2024-01-01T10:03:00|00:00:00|CANCELLED by 0||gres/gpu=1
+13|mig|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|00:01:00|COMPLETED|cpu=8,gres/gpu:a100_1g.5gb=1,gres/gpu=1|
 14|two
-lines|u2|2024-01-01T10:00:00|60|COMPLETED|gres/gpu=1||
+lines|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|00:01:00|COMPLETED|gres/gpu=1|
 15|in
 
-three|u2|2024-01-01T10:00:00|60|COMPLETED|gres/gpu=1||
+three|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|00:01:00|COMPLETED|gres/gpu=1|
 16|two
-lines|with|bars|u2|2024-01-01T10:00:00|60|COMPLETED|gres/gpu=1||
-12|again|u3|2024-01-01T10:00:00|9|NODE_FAIL|gres/mps=50|Partition_Limit|
-12|ag	ain|u3|2024-01-01T10:00:10|20|FAILED|gres/mps=50|Partition_Limit|
+lines|with|bars|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|00:01:00|COMPLETED|gres/gpu=1|
+12|again|u3|2024-01-01T10:00:00|2024-01-01T10:00:00|2024-01-01T10:00:09|00:00:09|NODE_FAIL|gres/mps=50|
+12|again|u3|2024-01-01T10:00:10|2024-01-01T10:00:11|2024-01-01T10:00:31|00:20.500|FAILED|gres/mps=50|
 `
-	got, skipped, err := ReadSacct(strings.NewReader(strings.ReplaceAll(text, `\t`, "\t")), "f")
-	must.OK(t, err)
-	must.Equal(t, got, []Job{
-		{ID: "12", SubmitS: 0, App: "ag?ain", DurationS: 20, User: "u3", GPUs: 1},
+	got, skipped, err := ReadSacct(strings.NewReader(text), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Job{
+		{ID: "12", SubmitS: 0, App: "again", DurationS: 20.5, User: "u3", GPUs: 1},
 		{ID: "8_1", SubmitS: 20, App: "a|b", DurationS: 60, User: "u2", GPUs: 3},
-		{ID: "7", SubmitS: 50, App: "late", DurationS: 86403, User: "u1", GPUs: 2, LimitS: 5400},
-	})
+		{ID: "7", SubmitS: 50, App: "late", DurationS: 86403, User: "u1", GPUs: 2},
+	}
+	must.Equal(t, got, want)
 	must.Equal(t, skipped, table.Skipped{noGPU: 1, unended: 1, noRunTime: 1, requeued: 1, onMIG: 1, torn: 3}, "skipped")
+}
+
+// A limit is minutes in TimelimitRaw, a duration in Timelimit; a word in their place is none.
+func TestLimits(t *testing.T) {
+	const head, row = "JobID|JobName|Submit|Elapsed|", "1|a|2024-01-01T00:00:00|05:00|"
+	for text, want := range map[string]float64{
+		"Timelimit\n" + row + "1-02:00:00":                       26 * 3600,
+		"Timelimit\n" + row + "UNLIMITED":                        0,
+		"Timelimit\n" + row + "Partition_Limit":                  0,
+		"Timelimit\n" + row:                                      0,
+		"TimelimitRaw|Timelimit\n" + row + "90|01:30:00":         5400,
+		"TimelimitRaw|Timelimit\n" + row + "UNLIMITED|UNLIMITED": 0,
+		"TimelimitRaw|Timelimit\n" + row + "|00:10:00":           600,
+	} {
+		jobs, _, err := ReadSacct(strings.NewReader(head+text+"\n"), "f")
+		must.OK(t, err)
+		must.Equal(t, jobs[0].LimitS, want, "%s", text)
+	}
+}
+
+// Without TRES columns every allocation counts; End − Start stands in for a run
+// time, epochs for stamps, and --parsable ends each line with a bar.
+func TestReadSacctLess(t *testing.T) {
+	const text = "JobIDRaw|JobName|Start|End|\r\n1|a\tb|1700000000|1700000060|\r\n2||1700000001|Unknown|\r\n"
+	got, skipped, err := ReadSacct(strings.NewReader(text), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []Job{{ID: "1", App: "a?b", DurationS: 60}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if skipped.String() != "1 not ended" {
+		t.Errorf("skipped %v", skipped)
+	}
 }
 
 func TestReadJobsFile(t *testing.T) {

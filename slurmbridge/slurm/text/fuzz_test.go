@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -44,6 +45,44 @@ func clock(d time.Duration) string {
 		text += fmt.Sprintf(".%09d", rest)
 	}
 	return text
+}
+
+// A job's name can't change what another column says, whatever its user wrote, and loses no other job's row.
+func FuzzSacctName(f *testing.F) {
+	f.Add("a|b")
+	f.Add("|5|COMPLETED|gres/gpu=9")
+	f.Fuzz(func(t *testing.T, name string) {
+		if len(name) > table.MaxLine/2 {
+			t.Skip()
+		}
+		read := func(name string, do func(r *SacctRow)) error {
+			sacct := "JobID|JobName|User|AllocTRES\n5|" + name + "|u|gres/gpu=1\n6|next|v|gres/gpu=2\n"
+			_, err := ReadSacct(strings.NewReader(sacct), "f", func(*SacctRow) {}, do)
+			return err
+		}
+		next := false
+		if err := read(name, func(r *SacctRow) {
+			next = next || r.Text("jobid") == "6" &&
+				r.Text("user") == "v"
+		}); err == nil && !next {
+			t.Errorf("%q: the next job is lost", name)
+		}
+		name = strings.NewReplacer("\n", " ", "\r", " ").Replace(name)
+		n := 0
+		err := read(name, func(r *SacctRow) {
+			if n++; n == 2 {
+				return
+			}
+			gpus, part := r.GPUs("alloctres")
+			if r.Text("jobid") != "5" || r.Text("jobname") != strings.TrimSpace(name) || r.Text("user") != "u" || gpus != 1 ||
+				part != Whole {
+				t.Errorf("%q: job %s of %s with %d GPUs, called %q", name, r.Text("jobid"), r.Text("user"), gpus, r.Text("jobname"))
+			}
+		})
+		if err != nil || n != 2 {
+			t.Errorf("%d rows, %v", n, err)
+		}
+	})
 }
 
 // Whatever a command prints, each of its readers returns what there can be: names without blanks, no figure below zero,

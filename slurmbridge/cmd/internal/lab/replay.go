@@ -160,7 +160,7 @@ that have ended by then foretell, by its limit and its user, and before these as
 --duration-error gives them each job's own duration, wrong by a random part of up to this much (0.2 = 20 %,
 0 = to the second).
 
-Jobs end at their time limits (limit_s, sacct's TimelimitRaw), as Slurm ends them. Where the trace has
+Jobs end at their time limits (limit_s, sacct's TimelimitRaw or Timelimit), as Slurm ends them. Where the trace has
 any, the table counts the jobs that timed out, and of them the harmed ones, which alone would have ended
 before. A column that would be empty isn't shown. A slowdown then counts the work that was done. A job
 that is ended early shortens the mean turnaround, so compare policies by what they harm first.
@@ -172,7 +172,7 @@ so are sacct's rows of jobs with a line break in their name or on an instance of
 		Example: `  slurmbridge replay --jobs jobs.csv --profiles solo.csv --gpus 4 --mem-mib 40536
   slurmbridge replay --jobs jobs.csv --profiles solo.csv --pairs measured.csv \
       --policies fifo,srpt,dqn --seeds 10 --json out.json
-  sacct -a -P -S 2026-01-01 -o JobID,JobName,User,Submit,ElapsedRaw,State,AllocTRES,TimelimitRaw > past.txt
+  sacct -a -P -S 2026-01-01 -o JobID,JobName,User,Submit,Start,End,ElapsedRaw,State,AllocTRES,TimelimitRaw > past.txt
   slurmbridge replay --jobs past.txt --profiles solo.csv`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
