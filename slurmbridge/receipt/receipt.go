@@ -18,7 +18,6 @@ import (
 // Input is what a receipt is made from.
 type Input struct {
 	From, To time.Time
-	Mode     job.Mode // of the settings, for runs that no poll showed
 	Jobs     []history.Run
 	Refused  []history.Refused
 	// Rule returns the rule in shadow that would have adopted a run, nil = none; without it no rule is in shadow.
@@ -31,7 +30,7 @@ type Input struct {
 type Receipt struct {
 	From     time.Time      `json:"from"`
 	To       time.Time      `json:"to"`
-	Modes    map[string]int `json:"jobs_by_mode"`
+	Modes    map[string]int `json:"jobs_by_mode"` // or unseen
 	Policies []string       `json:"policies"`
 	Jobs     int            `json:"jobs"`
 	Users    int            `json:"users"`
@@ -61,6 +60,9 @@ type Receipt struct {
 	NoReplay string   `json:"no_replay,omitempty"`
 	Method   []string `json:"method"`
 }
+
+// unseen counts in Modes the runs that a node recorded and no poll showed: the daemon was off, or they were too short.
+const unseen = "unseen"
 
 // Hours compares the GPU-hours that jobs took with the hours that they would have taken one by one.
 type Hours struct {
@@ -108,7 +110,7 @@ func Make(in *Input) *Receipt {
 	busy := map[string]spans{}
 	for i := range in.Jobs {
 		j, d := &in.Jobs[i], &in.Jobs[i].Decided
-		r.Modes[string(cmp.Or(j.Mode, in.Mode))]++
+		r.Modes[cmp.Or(string(j.Mode), unseen)]++
 		users[j.User], policies[d.Policy] = true, true
 		would := false
 		switch {
@@ -149,7 +151,7 @@ func Make(in *Input) *Receipt {
 	r.Hours.OneByOne = r.Hours.Measured + r.Hours.ByProfile + r.Hours.ByGuess
 	r.Hours.Saved = r.Hours.OneByOne - r.Hours.Used
 	r.Predicted.finish()
-	r.method(r.Modes[string(job.Active)] < len(in.Jobs))
+	r.method(r.Modes[string(job.Shadow)] > 0)
 	if in.Replay == nil {
 		r.NoReplay = "it was not requested"
 		return r

@@ -183,7 +183,7 @@ func TestShadow(t *testing.T) {
 		}
 		jobs = append(jobs, j)
 	}
-	r := Make(&Input{Mode: job.Shadow, Jobs: jobs, Replay: world()})
+	r := Make(&Input{Jobs: jobs, Replay: world()})
 	if r.Intended != 3 || r.Grouped != 0 || r.Predicted.Jobs != 3 || r.Modes["shadow"] != 4 {
 		t.Errorf("%+v", r)
 	}
@@ -207,6 +207,18 @@ func TestShadow(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the text doesn't say %q:\n%s", want, b.String())
 		}
+	}
+}
+
+// Of jobs that ended while the daemon was off the receipt says neither a mode nor that they weren't put together.
+func TestWhileTheDaemonWasOff(t *testing.T) {
+	j := ran("1", "ann", 0, 0, 60)
+	j.Mode = ""
+	r := Make(&Input{Jobs: []history.Run{j}})
+	lines := strings.Join(r.Lines(), "\n")
+	if !strings.Contains(lines, "1 job of 1 user ended, 1 that the daemon didn't see.") ||
+		strings.Contains(lines, "put together") || strings.Contains(strings.Join(r.Method, " "), "shadow") {
+		t.Errorf("%s\n%q", lines, r.Method)
 	}
 }
 

@@ -105,7 +105,11 @@ func (r *Receipt) Lines() (out []string) {
 	}
 	ended := fmt.Sprintf("%s of %s ended", job.Count(r.Jobs, "job"), job.Count(r.Users, "user"))
 	for _, mode := range slices.Sorted(maps.Keys(r.Modes)) {
-		ended += fmt.Sprintf(", %d in mode %s", r.Modes[mode], mode)
+		if mode == unseen {
+			ended += fmt.Sprintf(", %d that the daemon didn't see", r.Modes[mode])
+		} else {
+			ended += fmt.Sprintf(", %d in mode %s", r.Modes[mode], mode)
+		}
 	}
 	if len(r.Policies) > 0 {
 		ended += ", decided by " + strings.Join(r.Policies, ", ")

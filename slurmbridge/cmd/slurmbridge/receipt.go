@@ -158,7 +158,7 @@ func (s *shared) loadReceipt(ctx context.Context, cfg *config.Config, from, to t
 	}
 	defer st.Close()
 	j := journal.New(st.DB())
-	in := &receipt.Input{From: from, To: to, Mode: job.Mode(cfg.Mode)}
+	in := &receipt.Input{From: from, To: to}
 	if len(cfg.Adopt) > 0 && cfg.AdoptMode == "shadow" {
 		rules := &adopt.Policy{Rules: cfg.Adopt, Percent: 100}
 		in.Rule = func(r *history.Run) *adopt.Rule { return ruleOf(rules, r) }
