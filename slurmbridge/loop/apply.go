@@ -16,7 +16,8 @@ import (
 // apply carries a plan out. A group is written down before its first change and again
 // after its last, so that a bridge that finds it half made can restore it.
 func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
-	settled := b.keepEdits(ctx, p)
+	b.keepEdits(ctx, p)
+	settled := true
 	b.comments.keepForeign(p.Repairs)
 	repairs := release.Merge(p.Repairs)
 	for i, err := range b.sendAll(ctx, repairs) {
@@ -48,34 +49,29 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 }
 
 // keepEdits takes from a plan the jobs that their owners or an admin have changed since the poll, which may be seconds
-// ago: the bridge would undo the change. With such a job go all groups of its node, since their shares were chosen
-// together. The next poll shows the jobs as they are. settled: none of them was to be restored.
-func (b *Bridge) keepEdits(ctx context.Context, p *job.Plan) (settled bool) {
+// ago: the bridge would undo the change. With such a job goes its group; see Tracker.Edited. Jobs are restored all the
+// same: with what they have of a group that isn't made they could start where another group is to go.
+func (b *Bridge) keepEdits(ctx context.Context, p *job.Plan) {
 	var refs []string
 	for _, c := range p.Changes() {
 		refs = append(refs, c.Update.Jobs...)
 	}
 	if len(refs) == 0 || b.acting() != job.Active {
-		return true
+		return
 	}
 	slices.Sort(refs)
 	edited := b.comments.readAgain(ctx, slices.Compact(refs))
 	isEdited := func(ref string) bool { return edited[ref] }
-	settled = true
 	p.Repairs = slices.DeleteFunc(p.Repairs, func(c job.Change) bool {
-		drop := slices.ContainsFunc(c.Update.Jobs, isEdited)
-		settled = settled && !(drop && c.Step == job.StepRestore)
-		return drop
+		return c.Step != job.StepRestore && slices.ContainsFunc(c.Update.Jobs, isEdited)
 	})
-	nodes := map[string]bool{}
-	for i := range p.Groups {
-		g := &p.Groups[i].Group
-		nodes[g.Node] = nodes[g.Node] || g.Node != "" && slices.ContainsFunc(g.Refs(), isEdited)
-	}
 	p.Groups = slices.DeleteFunc(p.Groups, func(g job.PlannedGroup) bool {
-		return nodes[g.Group.Node] || slices.ContainsFunc(g.Group.Refs(), isEdited)
+		mine := slices.DeleteFunc(g.Group.Refs(), func(ref string) bool { return !edited[ref] })
+		for _, ref := range mine {
+			b.tracker.Edited(ref)
+		}
+		return len(mine) > 0
 	})
-	return settled
 }
 
 // making is a planned group, and whether one of its changes has failed: the next poll then restores its members.

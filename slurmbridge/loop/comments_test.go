@@ -93,6 +93,19 @@ func TestEditsBetweenPollAndChange(t *testing.T) {
 	}
 }
 
+// An owner who changes a job between each poll and the bridge's change keeps the other job of its group waiting twice,
+// and no longer.
+func TestAJobThatIsEditedAllTheTime(t *testing.T) {
+	m, b := started(t, node("n1", 1, 8))
+	one, two := m.pair(time.Hour)
+	two.TimeLimit = 100 * time.Hour
+	m.polled = func() { two.TimeLimit -= time.Minute }
+	tick(t, b, m, 2*time.Second)
+	must.Equal(t, one.State, job.Pending, "the other job at first")
+	tick(t, b, m, 2*time.Second)
+	must.Equal(t, one.State, job.Running, "the other job")
+}
+
 // Nor is an admin's AdminComment replaced by what the bridge says of a job that has started.
 func TestCommentsOfRunningJobs(t *testing.T) {
 	m, b := started(t, node("n1", 1, 8))

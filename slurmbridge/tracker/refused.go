@@ -96,6 +96,15 @@ func (t *Tracker) refuse(ref string, step job.Step, e job.JobError, at time.Time
 	}
 }
 
+// Edited notes that a job was edited when the bridge was about to let it share. After the second time it is left to its
+// owner, since the other jobs of its groups can't wait for that.
+func (t *Tracker) Edited(ref string) {
+	w := t.Wait(ref)
+	if w.Refused += refusedWeight; w.Refused >= enough && t.Unmanaged[ref] == "" {
+		t.Unmanaged[ref] = job.CauseEdited.String()
+	}
+}
+
 // unrestorable reports whether the bridge no longer tries to restore a job, because the changes for it were not made.
 func (t *Tracker) unrestorable(ref string) bool {
 	w := t.Waits[ref]
