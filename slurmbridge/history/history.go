@@ -425,10 +425,8 @@ func (f *Filter) query() (string, []any) {
 	case f.Latest > 0:
 		order = "ended DESC NULLS FIRST, ref LIMIT ?"
 		args = append(args, f.Latest)
-	case f.Judged && f.Ref == "":
-		from, order = "run INDEXED BY run_record", "record" // so that nothing need be sorted
 	case f.Judged:
-		order = "record"
+		from, order = "run INDEXED BY run_record", "record" // so that nothing need be sorted
 	}
 	return `SELECT ` + columns + ` FROM ` + from + ` WHERE ` + where + ` ORDER BY ` + order, args
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
@@ -183,6 +184,9 @@ type Story struct {
 	Outcomes []history.Told `json:"outcomes,omitempty"`
 }
 
+// mostTold bounds the groups, changes and runs of a story, the last ones: an owner may requeue a job every few seconds.
+const mostTold = 200
+
 // Story returns what is known of a job. Returns ErrNotFound if that is nothing.
 func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	var s Story
@@ -190,22 +194,25 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, fmt.Errorf("read explanation of job %s: %w", ref, err)
 	}
-	if s.Groups, err = j.groupsOf(ctx, ref, `ORDER BY g.id`); err != nil {
+	if s.Groups, err = j.groupsOf(ctx, ref, mostTold); err != nil {
 		return nil, err
 	}
 	columns := func(e *Entry) []any {
 		return []any{database.Millis(&e.At), &e.Mode, &e.Group, &e.Ref, &e.Step, &e.Change, &e.Was, &e.Result}
 	}
 	if s.Changes, err = database.List(ctx, j.db, columns, `SELECT at, mode, group_id, ref, step, change, was, result
-		FROM bridge_changes WHERE ref = ? ORDER BY id`, ref); err != nil {
+		FROM bridge_changes WHERE ref = ? ORDER BY id DESC LIMIT ?`, ref, mostTold); err != nil {
 		return nil, fmt.Errorf("read changes of job %s: %w", ref, err)
 	}
-	for r, err := range (&history.History{DB: j.db}).Runs(ctx, history.Filter{Ref: ref, Judged: true}) {
+	for r, err := range (&history.History{DB: j.db}).Runs(ctx, history.Filter{Ref: ref, Judged: true, Latest: mostTold}) {
 		if err != nil {
 			return nil, err
 		}
 		s.Outcomes = append(s.Outcomes, r.Told())
 	}
+	slices.Reverse(s.Groups)
+	slices.Reverse(s.Changes)
+	slices.Reverse(s.Outcomes)
 	if s.Note == nil && len(s.Groups) == 0 && len(s.Changes) == 0 && len(s.Outcomes) == 0 {
 		return nil, fmt.Errorf("job %s: %w", ref, ErrNotFound)
 	}
@@ -214,7 +221,7 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 
 // MemberOf returns a job as a member of the last group that it was put into; nil = none.
 func (j *Journal) MemberOf(ctx context.Context, ref string) (*job.Member, error) {
-	groups, err := j.groupsOf(ctx, ref, `ORDER BY g.id DESC LIMIT 1`)
+	groups, err := j.groupsOf(ctx, ref, 1)
 	for i := range groups {
 		for k := range groups[i].Members {
 			if m := &groups[i].Members[k]; m.Ref == ref {
@@ -225,10 +232,11 @@ func (j *Journal) MemberOf(ctx context.Context, ref string) (*job.Member, error)
 	return nil, err
 }
 
-// groupsOf are the groups that a job was put into.
-func (j *Journal) groupsOf(ctx context.Context, ref, order string) ([]job.Group, error) {
+// groupsOf are the groups that a job was put into, so many at most, the last first.
+func (j *Journal) groupsOf(ctx context.Context, ref string, most int) ([]job.Group, error) {
 	groups, err := database.List(ctx, j.db, func(g *job.Group) []any { return []any{database.JSON(g)} },
-		`SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id WHERE m.ref = ? `+order, ref)
+		`SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id WHERE m.ref = ?
+		ORDER BY g.id DESC LIMIT ?`, ref, most)
 	return groups, database.Wrap(err, "read groups of job %s", ref)
 }
 

@@ -115,6 +115,22 @@ func TestStory(t *testing.T) {
 	}
 }
 
+// The story of a job that is requeued for ever is that of its last runs, in their order.
+func TestStoryIsBounded(t *testing.T) {
+	ctx := t.Context()
+	j := open(t, filepath.Join(t.TempDir(), "j.db"))
+	const all = mostTold + 5
+	for i := range int64(all) {
+		must.OK(t, j.SaveGroup(ctx, group(i+1, job.Done, "10")))
+		c := &job.Change{Step: job.Step(fmt.Sprint(i + 1)), Update: job.Update{Jobs: []string{"10"}}}
+		must.OK(t, j.Log(ctx, time.UnixMilli(i), job.Active, func(string) int64 { return i + 1 }, c, nil))
+	}
+	s := must.Get(j.Story(ctx, "10"))(t)
+	must.Equal(t, []int{len(s.Groups), len(s.Changes)}, []int{mostTold, mostTold}, "groups and changes")
+	must.Equal(t, []int64{s.Groups[0].ID, s.Groups[mostTold-1].ID}, []int64{all - mostTold + 1, all}, "groups")
+	must.Equal(t, []string{s.Changes[0].Step, s.Changes[mostTold-1].Step}, []string{"6", fmt.Sprint(all)}, "changes")
+}
+
 func TestSkew(t *testing.T) {
 	ctx := context.Background()
 	j := open(t, filepath.Join(t.TempDir(), "j.db"))
