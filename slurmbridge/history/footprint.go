@@ -171,6 +171,7 @@ func (l *label) number(ctx context.Context, q database.Querier) (id int64, err e
 }
 
 // Period selects footprints: of runs that were on their GPUs in [From, To), of these users and accounts; nil = of all.
+// Slurm keeps accounts' names in small letters, however they are written.
 type Period struct {
 	From, To        time.Time
 	Users, Accounts []string
@@ -187,7 +188,7 @@ func (p *Period) where() (string, []any) {
 	const of = "who IN (SELECT id FROM bridge_labels WHERE "
 	return " FROM bridge_used WHERE ended > ?1 AND ended - took < ?2" +
 		" AND (?3 IS NULL OR " + of + "user IN (SELECT value FROM json_each(?3))))" +
-		" AND (?4 IS NULL OR " + of + "account IN (SELECT value FROM json_each(?4))))", args
+		" AND (?4 IS NULL OR " + of + "lower(account) IN (SELECT lower(value) FROM json_each(?4))))", args
 }
 
 // Footprints calls f for each footprint of a period; it is good for the call.

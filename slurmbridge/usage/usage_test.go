@@ -227,6 +227,17 @@ func TestTheLargestJobs(t *testing.T) {
 	}
 }
 
+// An account is found however its letters are written, as Slurm finds it; a user isn't.
+func TestAccountsInCapitals(t *testing.T) {
+	q := during(0, 24, User)
+	q.Accounts = []string{"Lab"}
+	must.Equal(t, reportOf(t, q, run("1", "ann", 0, 5)).Total.Runs, 1)
+	s := open(t)
+	save(t, s, run("1", "ann", 0, 5))
+	q.Accounts, q.Users = nil, []string{"Ann"}
+	must.Equal(t, must.Get(Make(t.Context(), s, q, at(24)))(t), nil)
+}
+
 func TestCharged(t *testing.T) {
 	whole, share := run("1", "ann", 0, 10), run("2", "ann", 0, 10)
 	share.GPUs, share.Whole = 0.5, false
