@@ -77,7 +77,7 @@ func TestAnotherUsersServer(t *testing.T) {
 		must.Equal(t, !read(t, h.Dir.running(8)).MPSFault.IsZero(), exclusive, "exclusive %v", exclusive)
 		must.Equal(t, read(t, h.Dir.running(7)).MPSFault.IsZero(), true)
 		b.uid = 1001
-		b.served(t, "8", false, "serves another user")
+		b.served(t, "8", false, "wasn't ready for the job's prolog")
 		must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "9"))) // the first user's still go there
 		must.Equal(t, read(t, h.Dir.running(9)).MPS, true)
 	}

@@ -248,7 +248,7 @@ func (d Dir) gpu(gpu int, file ...string) string {
 const (
 	serverFile  = "server.json"
 	handoutFile = "handout.json"
-	userFile    = "user" // names the user of the GPU's MPS server, if the server serves one user only
+	userFile    = "user" // is there if the GPU's MPS server serves one user only
 )
 
 // remove removes a file of a GPU's folder.

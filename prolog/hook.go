@@ -174,11 +174,8 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) (err e
 			return errors.Join(append(errs, goesWithout(s, j))...)
 		}
 	}
-	if !h.MPS.multiuser(gpu) {
-		errs = append(errs, h.Dir.keepServerUser(gpu, j.UID))
-		if h.MPS.Multiuser && len(others) == 0 {
-			errs = append(errs, fmt.Errorf("%w: only jobs of one user at a time share it", errOneUser))
-		}
+	if h.MPS.Multiuser && !h.MPS.multiuser(gpu) && len(others) == 0 {
+		errs = append(errs, fmt.Errorf("%w: only jobs of one user at a time share it", errOneUser))
 	}
 	j.MPS = true
 	return errors.Join(append(errs, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))...)
@@ -345,7 +342,7 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 		return text, nil
 	}
 	job, _ := number(get("SLURM_JOB_ID"), 1)
-	if err := h.unserved(gpu, job, get("SLURM_JOB_UID"), given); err != nil {
+	if err := h.unserved(gpu, job, given); err != nil {
 		return text, fmt.Errorf("gpu %d: %w; the job shares the GPU without", gpu, err)
 	}
 	text += "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(gpu) + "\n"
@@ -365,12 +362,9 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 }
 
 // unserved says why the GPU's MPS server wouldn't serve a job's processes, nil = it would.
-func (h *Hook) unserved(gpu int, job int64, uid string, given handout) error {
+func (h *Hook) unserved(gpu int, job int64, given handout) error {
 	if !h.MPS.present(gpu) {
 		return errors.New("no MPS daemon")
-	}
-	if of, ok := h.Dir.serverUser(gpu); ok && uid != strconv.FormatUint(uint64(of), 10) {
-		return errors.New("the MPS server serves another user")
 	}
 	if !h.Dir.Server(gpu).Takes() {
 		return errors.New("the MPS server takes no new clients")

@@ -79,10 +79,7 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool
 }
 
 // multiuser reports whether the GPU's daemon serves all users: it was asked to, and its driver knows how.
-func (m *MPS) multiuser(gpu int) bool {
-	_, one := m.Dir.serverUser(gpu)
-	return m.Multiuser && !one
-}
+func (m *MPS) multiuser(gpu int) bool { return m.Multiuser && !m.Dir.oneUser(gpu) }
 
 // serve has the user's server ready when the job's first process needs it: CUDA refuses a process while the server
 // initialises. A driver without persistence mode initialises the GPU for it, which takes seconds.
@@ -201,7 +198,7 @@ func (m *MPS) launch(ctx context.Context, gpu int, uid uint32, multiuser bool) e
 		if err := m.Dir.remove(gpu, userFile); err != nil {
 			return err
 		}
-	} else if err := errors.Join(m.letIn(gpu, uid), m.Dir.keepServerUser(gpu, uid)); err != nil {
+	} else if err := errors.Join(m.letIn(gpu, uid), put(m.Dir.gpu(gpu, userFile), nil, 0o644)); err != nil {
 		return err
 	}
 	c, _ := card(m.Cards, gpu)

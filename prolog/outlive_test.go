@@ -1,6 +1,7 @@
 package prolog
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -44,6 +45,24 @@ func TestAClientOutlivesItsJob(t *testing.T) {
 	}
 }
 
+// locked is a file of a process whose memory is locked: whoever reads it waits.
+const locked = "locked"
+
+// processIn makes a process under a /proc, of such files.
+func processIn(t *testing.T, proc string, pid int, files map[string]string) {
+	t.Helper()
+	dir := filepath.Join(proc, strconv.Itoa(pid))
+	must.OK(t, os.Mkdir(dir, 0o755))
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if text == locked {
+			must.OK(t, syscall.Mkfifo(path, 0o600))
+			continue
+		}
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+}
+
 // Which processes a job has left behind: its user's that its task prolog has named it to, in no other job.
 func TestProcessesThatOutliveTheirJob(t *testing.T) {
 	h := &Hook{Proc: t.TempDir()}
@@ -54,28 +73,16 @@ func TestProcessesThatOutliveTheirJob(t *testing.T) {
 		13: {env: JobEnv + "=7", groups: scope + "sEKNKTV3WPV500/step_0/user/task_0\n"},
 		20: {env: JobEnv + "=77"},
 		21: {env: "A=" + JobEnv + "=7"},
-		22: {env: JobEnv + "=7", uid: "1001"},
+		22: {env: locked, uid: "1001"},
 		23: {env: JobEnv + "=7", groups: scope + "job_9/step_0/user/task_0\n"}, // submitted from job 7
 		24: {env: JobEnv + "=7", groups: scope + "s0000000000000/step_0\n"},
 		25: {},
 	} {
-		dir := filepath.Join(h.Proc, strconv.Itoa(pid))
-		must.OK(t, os.Mkdir(dir, 0o755))
-		uid := p.uid
-		if uid == "" {
-			uid = "1000"
-		}
-		for name, text := range map[string]string{
+		uid := cmp.Or(p.uid, "1000")
+		processIn(t, h.Proc, pid, map[string]string{
 			"environ": p.env, "cgroup": p.groups, "status": "Name:\tx\nUid:\t" + uid + "\t" + uid + "\n",
 			"stat": fmt.Sprintf("%d (x) S 1 1 1 0\n", pid),
-		} {
-			path := filepath.Join(dir, name)
-			if name == "environ" && uid == "1001" {
-				must.OK(t, syscall.Mkfifo(path, 0o600)) // its memory is locked: whoever reads this waits
-				continue
-			}
-			must.OK(t, os.WriteFile(path, []byte(text), 0o600))
-		}
+		})
 	}
 	must.Equal(t, h.outlived(&Job{JobID: 7, UID: 1000, SLUID: "sEKNKTV3WPV500"}), []int{11, 12, 13})
 }
@@ -90,21 +97,12 @@ func TestProcessesOfMPS(t *testing.T) {
 		12: {shortName, "/usr/bin/" + serverName, "0", "1000"}, // the server is its user's
 		20: {shortName, controlName, "1", root},
 		21: {shortName, controlName, "0", "1000"}, // a user's own
-		22: {"python3", "", "0", "1000"},
+		22: {"python3", locked, "0", "1000"},
 	} {
-		dir := filepath.Join(m.Proc, strconv.Itoa(pid))
-		must.OK(t, os.Mkdir(dir, 0o755))
-		for name, text := range map[string]string{
-			"comm": p.comm + "\n", "status": "Uid:\t" + p.uid + "\t" + p.uid + "\n", "cmdline": p.program + "\x00-d\x00",
+		processIn(t, m.Proc, pid, map[string]string{
+			"comm": p.comm + "\n", "status": "Uid:\t" + p.uid + "\t" + p.uid + "\n", "cmdline": p.program,
 			"environ": "A=b\x00CUDA_MPS_PIPE_DIRECTORY=/run/x/mps/gpu" + p.gpu + "/pipe\x00",
-		} {
-			path := filepath.Join(dir, name)
-			if p.program == "" && (name == "cmdline" || name == "environ") {
-				must.OK(t, syscall.Mkfifo(path, 0o600))
-				continue
-			}
-			must.OK(t, os.WriteFile(path, []byte(text), 0o600))
-		}
+		})
 	}
 	must.Equal(t, m.running(0, controlName, serverName), []int{11, 12})
 }

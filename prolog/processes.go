@@ -10,9 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
@@ -37,17 +34,14 @@ func (m *MPS) kill(gpu int, names ...string) int {
 }
 
 // killIf ends a process with SIGKILL if it is still the one that is meant: between a look at /proc and the signal it
-// may have ended, and its number be another's. It is held by a descriptor (pidfd, Linux 5.3) while is looks again.
+// may have ended, and its number be another's. FindProcess holds it (by a pidfd, from Linux 5.4 on) while is looks again.
 func killIf(pid int, is func() bool) bool {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ENOSYS) {
-		return is() && syscall.Kill(pid, syscall.SIGKILL) == nil
-	}
+	p, err := os.FindProcess(pid)
 	if err != nil {
 		return false
 	}
-	defer unix.Close(fd)
-	return is() && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
+	defer func() { _ = p.Release() }()
+	return is() && p.Kill() == nil
 }
 
 // running are the processes of the named programs that belong to the GPU's pipe

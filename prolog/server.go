@@ -38,18 +38,10 @@ func (s Server) Takes() bool { return s.Fault.IsZero() && !s.Full }
 // Server returns what was last seen of a GPU's MPS server; nothing of one that has none.
 func (d Dir) Server(gpu int) Server { return kept[Server](d.gpu(gpu, serverFile)) }
 
-// serverUser returns the user that the server serves; false: it isn't known, or the server serves all users.
-func (d Dir) serverUser(gpu int) (uid uint32, ok bool) {
-	body, err := os.ReadFile(d.gpu(gpu, userFile))
-	if err != nil {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(body)), 10, 32)
-	return uint32(n), err == nil
-}
-
-func (d Dir) keepServerUser(gpu int, uid uint32) error {
-	return put(d.gpu(gpu, userFile), []byte(strconv.FormatUint(uint64(uid), 10)), 0o644)
+// oneUser reports whether the GPU's daemon was started to serve one user at a time.
+func (d Dir) oneUser(gpu int) bool {
+	_, err := os.Stat(d.gpu(gpu, userFile))
+	return err == nil
 }
 
 // inspect compares the GPU's server with what was last seen of it, without a query. It reports whether the server has

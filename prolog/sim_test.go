@@ -192,11 +192,10 @@ func TestJobsThatLoseTheirServer(t *testing.T) {
 		"killed under a look": {"titanxp", nil, func(t *testing.T, b *bench) []int {
 			t.Helper()
 			must.OK(t, b.h.watch(t.Context()))
-			server := strconv.Itoa(b.h.Dir.Server(0).PID)
+			server := b.h.Dir.Server(0).PID
 			b.h.MPS.Proc = t.TempDir() // there it never ends
-			must.OK(t, os.Mkdir(filepath.Join(b.h.MPS.Proc, server), 0o755), os.WriteFile(filepath.Join(b.h.MPS.Proc, server,
-				"stat"), must.Get(os.ReadFile(filepath.Join("/proc", server, "stat")))(t), 0o644))
-			must.OK(t, syscall.Kill(b.h.Dir.Server(0).PID, syscall.SIGKILL))
+			processIn(t, b.h.MPS.Proc, server, map[string]string{"stat": string(procFile("", server, "stat"))})
+			must.OK(t, syscall.Kill(server, syscall.SIGKILL))
 			until(t, "the daemon's notice", func() bool {
 				out, err := b.h.MPS.command(t.Context(), 0, "get_server_list")
 				return err == nil && strings.TrimSpace(out) == ""
@@ -300,8 +299,7 @@ func TestStarted(t *testing.T) {
 		{"", 0},
 	} {
 		proc := t.TempDir()
-		must.OK(t, os.Mkdir(filepath.Join(proc, "100"), 0o755))
-		must.OK(t, os.WriteFile(filepath.Join(proc, "100", "stat"), []byte(c.stat), 0o644))
+		processIn(t, proc, 100, map[string]string{"stat": c.stat})
 		must.Equal(t, started(proc, 100), c.want, c.stat)
 	}
 	if started("", os.Getpid()) == 0 || started("", 1<<30) != 0 {
