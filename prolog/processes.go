@@ -34,7 +34,7 @@ func (m *MPS) kill(gpu int, names ...string) int {
 }
 
 // killIf ends a process with SIGKILL if it is still the one that is meant: between a look at /proc and the signal it
-// may have ended, and its number be another's. FindProcess holds it (by a pidfd, from Linux 5.4 on) while is looks again.
+// may have ended, and its number be another's. FindProcess holds it, by a pidfd (Linux 5.4), while is looks again.
 func killIf(pid int, is func() bool) bool {
 	p, err := os.FindProcess(pid)
 	if err != nil {

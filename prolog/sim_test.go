@@ -35,7 +35,8 @@ func node(t *testing.T, model string, scale int, init ...string) (*Hook, *bench)
 	h := simulated(t, append([]string{"--model", model, "--scale", strconv.Itoa(scale)}, init...)...)
 	h.Cards = []Card{{Index: 0, MemMiB: 40960, Clients: 48}}
 	begin := time.Now()
-	h.Now = func() time.Time { return begin.Add(time.Since(begin) / 100) } // on a busy machine no job counts as gone, either
+	// On a busy machine, too, no job is there for so long that it counts as gone.
+	h.Now = func() time.Time { return begin.Add(time.Since(begin) / 100) }
 	return h, &bench{
 		h: h, sim: filepath.Join(filepath.Dir(h.MPS.Control), "gpusim"), state: h.Dir.path("state"), uid: 1000,
 	}
