@@ -72,9 +72,8 @@ func (s *Spool) Run(ctx context.Context) error {
 // flush sends all that waits; err is the first failure, errUnread where there is no other.
 func (s *Spool) flush(ctx context.Context) (sent int, err error) {
 	failures := 0
-	files, _ := s.list()
-	for i := range files {
-		failed := s.deliver(ctx, files[i].path)
+	for _, path := range s.waiting() {
+		failed := s.deliver(ctx, path)
 		if failed == nil {
 			failures = 0
 			sent++
@@ -112,8 +111,8 @@ func (s *Spool) deliver(ctx context.Context, path string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, errHalf):
-		s.Log.Error("a record can't be read, and is lost", "file", path, "err", err)
-		s.remove(path)
+		s.Log.Error("a record can't be read; set aside", "file", path, "err", err)
+		s.setAside(path, unreadable)
 		s.Metrics.dropped.WithLabelValues("unreadable").Inc()
 		return nil
 	case err != nil:
@@ -125,8 +124,8 @@ func (s *Spool) deliver(ctx context.Context, path string) error {
 	result := "ok"
 	switch {
 	case errors.Is(err, recordhttp.ErrRefused):
-		s.Log.Error("the controller refused a record, which is lost", "job", r.Ref(), "end", r.End, "err", err)
-		s.remove(path)
+		s.Log.Error("the controller refused a record; set aside", "file", path, "err", err)
+		s.setAside(path, refused)
 		s.Metrics.dropped.WithLabelValues("refused").Inc()
 		result, err = "refused", nil
 	case ctx.Err() != nil && err != nil:
@@ -160,7 +159,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	gauge("spool_records", "Records that wait for the controller.",
 		func(s *Spool) float64 { return float64(s.Waiting()) })
-	gauge("spool_bytes", "Size of the records that wait.",
+	gauge("spool_bytes", "Size of what waits and of what was set aside.",
 		func(s *Spool) float64 { _, size := s.list(); return float64(size) })
 	gauge("spool_limit_bytes", "Size from which on the oldest records are dropped.",
 		func(s *Spool) float64 { return float64(s.Limit) })

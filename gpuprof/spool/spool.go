@@ -45,14 +45,20 @@ type Spool struct {
 	write func(path string, body []byte) error
 }
 
-// suffix is how a record's file ends.
-const suffix = ".json"
+// A file's name ends in one of these.
+const (
+	waits      = ".json"
+	unreadable = ".bad"     // half a record
+	refused    = ".refused" // one that the controller will never take
+)
 
-// file is a record that waits.
+// file is a record that waits or was set aside.
 type file struct {
 	path string
 	size int64
 }
+
+func (f *file) waits() bool { return strings.HasSuffix(f.path, waits) }
 
 // Open finds what waits from before. What was being written when the agent was killed is removed: it was not taken yet.
 func (s *Spool) Open() error {
@@ -81,7 +87,7 @@ func (s *Spool) Open() error {
 		info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("open spool: %s is writable by other users: chown it to the agent's user and chmod 700", s.Dir)
 	}
-	halves, err := filepath.Glob(filepath.Join(s.Dir, ".*"+suffix+"*"))
+	halves, err := filepath.Glob(filepath.Join(s.Dir, ".*"+waits+"*"))
 	for _, half := range halves {
 		_ = os.Remove(half)
 	}
@@ -95,31 +101,41 @@ func sick(err error) bool {
 	}, func(target error) bool { return errors.Is(err, target) })
 }
 
-// list returns the records that wait, oldest first, and their total size.
+// list returns the folder's files, those of the oldest jobs first, and the size of all of them.
 func (s *Spool) list() (files []file, size int64) {
 	entries, _ := os.ReadDir(s.Dir) // a folder that can't be read takes nothing either
 	for _, e := range entries {
+		name := e.Name()
+		known := strings.HasSuffix(name, waits) || strings.HasSuffix(name, unreadable) || strings.HasSuffix(name, refused)
 		info, err := e.Info()
-		if err == nil && info.Mode().IsRegular() && strings.HasSuffix(e.Name(), suffix) && e.Name()[0] != '.' {
-			files = append(files, file{filepath.Join(s.Dir, e.Name()), info.Size()})
+		if err == nil && known && info.Mode().IsRegular() && !strings.HasPrefix(name, ".") {
+			files = append(files, file{filepath.Join(s.Dir, name), info.Size()})
 			size += info.Size()
 		}
 	}
 	return files, size
 }
 
-// Waiting counts the records that wait.
-func (s *Spool) Waiting() int {
+// waiting are the files of the records that wait, oldest first.
+func (s *Spool) waiting() (paths []string) {
 	files, _ := s.list()
-	return len(files)
+	for i := range files {
+		if files[i].waits() {
+			paths = append(paths, files[i].path)
+		}
+	}
+	return paths
 }
+
+// Waiting counts the records that wait.
+func (s *Spool) Waiting() int { return len(s.waiting()) }
 
 // Add takes a record that is closed and has it sent. On an error it wasn't taken. A record that waits already is not
 // replaced by one without a series, as an agent makes that was killed before it could forget the job.
 func (s *Spool) Add(r *gpuprof.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	path := filepath.Join(s.Dir, fmt.Sprintf("%020d-%d-%d%s", r.End.UnixNano(), r.JobID, r.Restart, suffix))
+	path := filepath.Join(s.Dir, fmt.Sprintf("%020d-%d-%d%s", r.End.UnixNano(), r.JobID, r.Restart, waits))
 	if _, err := read(path); err == nil && r.Cut {
 		return nil
 	}
@@ -143,17 +159,21 @@ func (s *Spool) Add(r *gpuprof.Record) error {
 // errFull says that a record is larger than all the space there may be.
 var errFull = errors.New("no space is left")
 
-// room makes room for need bytes: the oldest records go.
+// room makes room for need bytes: files that were set aside go first, then the oldest records.
 func (s *Spool) room(need int64) error {
 	if need > s.Limit {
 		return fmt.Errorf("%s: %w", s.Dir, errFull)
 	}
 	files, used := s.list()
 	lost := 0
-	for i := range files {
-		if used+need > s.Limit && s.remove(files[i].path) {
-			used -= files[i].size
-			lost++
+	for _, records := range []bool{false, true} {
+		for i := range files {
+			if f := &files[i]; used+need > s.Limit && f.waits() == records && s.remove(f.path) {
+				used -= f.size
+				if records {
+					lost++
+				}
+			}
 		}
 	}
 	if lost > 0 {
@@ -175,6 +195,14 @@ func (s *Spool) remove(path string) bool {
 		return false
 	}
 	return true
+}
+
+// setAside keeps a record's file until space is needed. A run that is set aside again takes the place
+// of its first file.
+func (s *Spool) setAside(path, suffix string) {
+	if err := os.Rename(path, path+suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.Log.Warn("a record can't be set aside", "err", err)
+	}
 }
 
 // writeFile survives the power's loss once it returns.

@@ -69,9 +69,8 @@ func open(t *testing.T, s *Spool) *Spool {
 // records reads what waits, oldest first.
 func records(t *testing.T, s *Spool) (out []*gpuprof.Record) {
 	t.Helper()
-	files, _ := s.list()
-	for i := range files {
-		out = append(out, must.Get(read(files[i].path))(t))
+	for _, path := range s.waiting() {
+		out = append(out, must.Get(read(path))(t))
 	}
 	return out
 }
@@ -125,7 +124,7 @@ func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 		t.Errorf("arrived: %v", h.got)
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || len(left) != 1 {
+	if err != nil || len(left) != 3 {
 		t.Error(left, err)
 	}
 	if hidden, _ := filepath.Glob(filepath.Join(dir, ".*")); len(hidden) > 0 {
@@ -133,17 +132,19 @@ func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 	}
 }
 
-// A spool that is full gives up records, oldest first.
+// A spool that is full gives up what was set aside, and then records, oldest first.
 func TestFullSpool(t *testing.T) {
-	h, reg := &head{}, prometheus.NewPedanticRegistry()
+	h, reg := &head{bad: map[int64]error{1: recordhttp.ErrRefused}}, prometheus.NewPedanticRegistry()
 	s := open(t, &Spool{Dir: t.TempDir(), Limit: 20 << 10, Send: h.send, Metrics: NewMetrics(reg)})
+	add(t, s, record(1, 100))
+	must.Get(s.flush(context.Background()))(t)
 	must.Equal(t, must.Get(testutil.GatherAndCount(reg))(t), 9, "series")
 	must.Equal(t, must.Get(testutil.GatherAndLint(reg))(t), nil, "names")
 	lost := func() float64 { return testutil.ToFloat64(s.Metrics.dropped.WithLabelValues("full")) }
 	n := int64(1)
 	for ; lost() < 3; n++ {
 		add(t, s, record(n+1, 100))
-		if files, used := s.list(); used > s.Limit {
+		if files, used := s.list(); used > s.Limit || lost() > 0 && len(files) != s.Waiting() {
 			t.Fatalf("%d bytes in %v", used, files)
 		}
 	}
