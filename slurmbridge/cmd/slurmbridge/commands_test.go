@@ -151,8 +151,8 @@ func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard
 func TestDaemonAddress(t *testing.T) {
 	plain, secure := filepath.Join(t.TempDir(), "plain.yml"), filepath.Join(t.TempDir(), "tls.yml")
 	for file, text := range map[string]string{
-		plain:  "basic_auth_users: {}\n",
-		secure: "tls_server_config:\n  cert_file: x\n",
+		plain:  "# tls_server_config: {cert_file: x}\nbasic_auth_users: {}\n",
+		secure: "tls_server_config: {cert: x, key: y}\n",
 	} {
 		must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
@@ -164,7 +165,10 @@ func daemonURL(cfg *config.Config, server string) string {
 		address = "localhost"
 	}
 	scheme := "http://"
-	if text, err := os.ReadFile(cfg.WebConfig); err == nil && strings.Contains(string(text), "cert_file") {
+	var web struct {
+		TLS map[string]any `yaml:"tls_server_config"`
+	}
+	if text, err := os.ReadFile(cfg.WebConfig); err == nil && yaml.Unmarshal(text, &web) == nil && len(web.TLS) > 0 {
 		scheme = "https://"
 	}
 	return scheme + net.JoinHostPort(address, port)
