@@ -481,7 +481,7 @@ esac`)
 	}
 }
 
-// A cluster whose partitions aren't known isn't polled: a poll without them would know no rank and no default. Later they
+// A cluster whose partitions aren't known isn't polled: such a poll would know no rank and no default. Later partitions
 // stay as they were until they can be read again.
 func TestPartitionsThatCantBeRead(t *testing.T) {
 	away := filepath.Join(t.TempDir(), "away")

@@ -95,7 +95,7 @@ var down = []string{
 // job.ErrNoJob. If jobs failed for several reasons, ErrNoJob is the weakest.
 func ErrorKind(stderr string) error {
 	var kind error
-	for _, line := range Messages(stderr) {
+	for _, line := range messages(stderr) {
 		named := aboutJobs(line)
 		says := func(message string) bool { return strings.Contains(line, message) }
 		what, is := line, job.ErrRefused
@@ -120,9 +120,9 @@ func ErrorKind(stderr string) error {
 	return kind
 }
 
-// Messages are the messages of a standard error. The words that a plugin adds to what is said of a job stand in
+// messages are the messages of a standard error. The words that a plugin adds to what is said of a job stand in
 // brackets behind it, and may go on for several lines.
-func Messages(stderr string) []string {
+func messages(stderr string) []string {
 	var out []string
 	open := false // the last one's brackets
 	for line := range strings.Lines(stderr) {
@@ -167,7 +167,7 @@ const maxTasks = 10000
 // UpdateErrors returns what scontrol update's standard error says of each job it names, array tasks one by one.
 func UpdateErrors(stderr string) map[string]string {
 	jobs := map[string]string{}
-	for _, line := range Messages(stderr) {
+	for _, line := range messages(stderr) {
 		maps.Copy(jobs, aboutJobs(line))
 	}
 	return jobs

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -146,8 +147,9 @@ func FuzzReaders(f *testing.F) {
 		for _, l := range ParseGPULimits(out, out, partitions) {
 			has(l.Most >= 0 && l.Most <= maxCount, "limit", l)
 		}
-		for g := range ParseGres(out) {
-			has(g.Name != "" && g.Count >= 0 && g.Count <= maxCount && strings.Contains(out, g.Name), "resource", g)
+		for item := range hostlist.Items(out) {
+			g, ok := parseGresItem(item)
+			has(!ok || g.Name != "" && g.Count >= 0 && g.Count <= maxCount && strings.Contains(out, g.Name), "resource", g)
 		}
 		for _, ask := range []job.GPURequest{
 			ParseRequest(TRES{out, "N/A", "", "gres:gpu:1"}), ParseRequest(TRES{PerNode: out}), ParseRequest(TRES{PerTask: out}),

@@ -1,7 +1,6 @@
 package text
 
 import (
-	"iter"
 	"strconv"
 	"strings"
 
@@ -17,17 +16,6 @@ type Gres struct {
 
 // ofGPU reports whether it is GPUs or shares of one.
 func (g Gres) ofGPU() bool { return g.Name == "gpu" || g.Name == "mps" || g.Name == "shard" }
-
-// ParseGres yields what a list such as "gpu:titanxp:1(S:0),mps:100" holds. Items that can't be read are passed over.
-func ParseGres(list string) iter.Seq[Gres] {
-	return func(yield func(Gres) bool) {
-		for item := range hostlist.Items(list) {
-			if g, ok := parseGresItem(item); ok && !yield(g) {
-				return
-			}
-		}
-	}
-}
 
 // parseGresItem reads [gres:|gres/]name[[:=]type][[:=]count], which something in parentheses may follow.
 func parseGresItem(item string) (g Gres, ok bool) {

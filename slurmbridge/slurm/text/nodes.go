@@ -106,8 +106,8 @@ func grain(cpus, sockets, cores, threads int) (perCore, perSocket int) {
 // deal gives each GPU its shares: Slurm names them by type.
 func (n *Node) deal(gres, used string) {
 	sums := map[string]int{}
-	for g := range ParseGres(gres) {
-		if g.Name == string(n.Sharing) {
+	for item := range hostlist.Items(gres) {
+		if g, ok := parseGresItem(item); ok && g.Name == string(n.Sharing) {
 			sums[g.Type] += g.Count
 		}
 	}
