@@ -145,7 +145,7 @@ func (h *Hook) alone() bool {
 }
 
 // share has the GPU's MPS daemon ready for job j beside the others that may share the GPU. The caller holds the GPU's
-// lock. Where the server isn't ready, or takes no clients, j computes without MPS, which the task prolog sees to.
+// lock. Where the server has failed, or takes no clients, j computes without MPS, which the task prolog sees to.
 func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) (err error) {
 	defer func() { err = errors.Join(err, h.handOut(gpu, append(slices.Clone(others), j)...)) }()
 	var errs []error
@@ -165,8 +165,10 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) (err e
 		ready = asked == nil && s.PID != 0 && h.MPS.multiuser(gpu)
 	}
 	if !ready {
-		if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0, j.Sharer()); err != nil {
-			return errors.Join(append(errs, err)...)
+		err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0, j.Sharer())
+		errs = append(errs, err)
+		if err != nil && !errors.Is(err, errInitialises) {
+			return errors.Join(errs...)
 		}
 		s, asked, err := h.refresh(ctx, gpu, others)
 		errs = append(errs, asked, err)

@@ -81,8 +81,13 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool
 // multiuser reports whether the GPU's daemon serves all users: it was asked to, and its driver knows how.
 func (m *MPS) multiuser(gpu int) bool { return m.Multiuser && !m.Dir.oneUser(gpu) }
 
-// serve has the user's server ready when the job's first process needs it: CUDA refuses a process while the server
-// initialises. A driver without persistence mode initialises the GPU for it, which takes seconds.
+// errInitialises says that a server is there and takes clients later. The daemon has clients wait until then ("Server
+// is not ready, push client to pending list", control.log).
+var errInitialises = errors.New("it still initialises, and processes wait for it")
+
+// serve has the user's server ready when the job's first process needs it: of one that fails then, CUDA would tell the
+// process. A driver without persistence mode initialises the GPU for the server, which takes seconds. Returns
+// errInitialises if it takes longer.
 func (m *MPS) serve(ctx context.Context, gpu int, uid uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*m.Answer)
 	defer cancel()
@@ -108,7 +113,7 @@ func (m *MPS) serve(ctx context.Context, gpu int, uid uint32) error {
 		}
 		select {
 		case <-ctx.Done():
-			err = errors.New("it isn't ready in time")
+			err = errInitialises
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -63,14 +63,19 @@ func TestOwnDaemonServes(t *testing.T) {
 	})
 }
 
-// A server in the daemon's list may still initialise. A job isn't sent to it.
-func TestOwnServerIsNotReady(t *testing.T) {
+// A server that takes long to initialise, as on a card without persistence mode, is no failed one: the daemon has the
+// job's processes wait for it.
+func TestOwnServerTakesLong(t *testing.T) {
 	own(t, nvidia.Starts, func(t *testing.T, h *Hook, _ string) {
 		must.OK(t, h.MPS.start(t.Context(), 0, 1000))
-		h.MPS.Answer = 500 * time.Millisecond
-		must.Equal(t, h.MPS.serve(t.Context(), 0, 1000) != nil, true, "no job is sent to it")
+		h.MPS.Answer = 2 * time.Second
+		says(t, h.Prolog(t.Context(), env()), "it still initialises")
 		h.MPS.Answer = time.Minute
 		must.Equal(t, len(must.Get(h.MPS.servers(t.Context(), 0))(t)), 1, "servers")
+		must.Equal(t, read(t, h.Dir.running(7)).MPS, true)
+		var out bytes.Buffer
+		must.OK(t, h.TaskProlog(&out, env()))
+		must.Equal(t, strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY="), true, out.String())
 	})
 }
 
