@@ -13,9 +13,9 @@ import (
 // groups on their way to the node, with each other and with the running jobs, where their shares fit. Numbers that lead
 // a job to its GPU (see rule) only make that likely.
 //
-// These sets needn't keep the jobs' dues. With half of the ends unforeseen, and three seconds from release to start, 1
-// % of 1,193 members landed elsewhere, and no job ended late for it; with dues kept as well, jobs took 6 % longer from
-// submission to end, 11 % in a busier queue.
+// These sets needn't keep the jobs' dues. Where half of the ends were unforeseen and a start took three seconds, ten of
+// 1,193 members landed on another GPU than planned, and no job ended late for it. With dues kept as well, jobs took 6 %
+// longer from submission to end, and 11 % in a busier queue.
 
 // mostChecks bounds the sets that a plan lets the guard check. A group that needs more waits for the next plan.
 const mostChecks = 20000
