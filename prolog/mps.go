@@ -92,6 +92,7 @@ func (m *MPS) serve(ctx context.Context, gpu int, uid uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*m.Answer)
 	defer cancel()
 	said, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid))
+	starts := false
 	for err == nil {
 		var list []int
 		if list, err = m.servers(ctx, gpu); err != nil {
@@ -106,6 +107,7 @@ func (m *MPS) serve(ctx context.Context, gpu int, uid uint32) error {
 			if owner(m.Proc, pid) != int64(uid) {
 				continue // the last user's, which ends
 			}
+			starts = true
 			var ready bool
 			if ready, err = m.ready(ctx, gpu, pid); ready {
 				return nil
@@ -113,9 +115,12 @@ func (m *MPS) serve(ctx context.Context, gpu int, uid uint32) error {
 		}
 		select {
 		case <-ctx.Done():
-			err = errInitialises
+			err = fmt.Errorf("it isn't ready in time: %w", ctx.Err())
 		case <-time.After(50 * time.Millisecond):
 		}
+	}
+	if starts && ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
+		err = errInitialises
 	}
 	return fmt.Errorf("%w: %.200s", err, cmp.Or(strings.TrimSpace(said), "without a word"))
 }

@@ -80,17 +80,19 @@ func commentSharers(out map[string]string, p *job.Plan, seats map[string]tracker
 		}
 		where := fmt.Sprintf("on %s gpu %s", card.Node, card.ID[len(card.Node)+1:])
 		for _, ref := range sharers {
+			m := seats[ref].Member
 			switch {
 			case len(sharers) > 1:
 				out[ref] = where + " together: " + strings.Join(names, ", ")
-				if m := seats[ref].Member; release.Adopted(m) {
-					out[ref] += "; " + Adopted(m)
-				}
-			case seats[ref].Member != nil && seats[ref].Member.Tried:
-				out[ref] = fmt.Sprintf("%s alone, with %d MiB of its memory: tried whether that suffices", where,
-					seats[ref].Member.MemMiB)
+			case m != nil && m.Tried:
+				out[ref] = fmt.Sprintf("%s alone, with %d MiB of its memory: tried whether that suffices", where, m.MemMiB)
 			case written(ref) != "":
 				out[ref] = where + ", alone now"
+			default:
+				continue
+			}
+			if release.Adopted(m) {
+				out[ref] += "; " + Adopted(m)
 			}
 		}
 	}
