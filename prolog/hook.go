@@ -67,7 +67,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
 			others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
 			var err, given, left error
-			if len(others) == 0 && h.MPS != nil {
+			if len(others) == 0 && h.MPS != nil && !j.MPS { // else they are the job's own: its prolog was called before
 				// A daemon and its server have outlived the epilog of their last job: the server may keep this job from the GPU.
 				_, left = h.MPS.clear(g)
 			}

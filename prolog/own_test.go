@@ -55,6 +55,8 @@ func TestOwnDaemonServes(t *testing.T) {
 		var out bytes.Buffer
 		must.OK(t, h.TaskProlog(&out, env()))
 		must.Equal(t, strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY="), true, out.String())
+		must.OK(t, h.Prolog(t.Context(), env()))
+		must.Equal(t, owner("", server.PID), 1000, "the server's user, after the prolog was called again")
 		must.OK(t, syscall.Kill(server.PID, syscall.SIGKILL))
 		until(t, "the server's end", func() bool { return started("", server.PID) != server.Started })
 		says(t, h.watch(t.Context()), "lost under jobs 7")
