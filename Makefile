@@ -105,8 +105,10 @@ E2E     := ./contrib/testbed/slurmtest/e2e
 LONG    := ChaosOnANode DamagedFiles GPUsWithoutShares GateWhosePartitionCloses HostileTenant JobsAsTheyAre KilledAtEveryStep Limits \
 	MixedQueueSeveralGPUs SeveralGPUsAreFilledAtOnce TimeIsLentBack TimeIsNotLentBack TwoKindsOfCards UsageAgreesWithAccounting
 LONG_UNITS := HooksOnDamagedFiles Variants
-# PART=K/N takes every Nth from the Kth on: of the long tests, and of the packages of race and fuzz.
+# PART=K/N takes every Nth from the Kth on: of the long tests, of another release's end-to-end tests, and of the packages
+# of race and fuzz. OTHERS are what it leaves out.
 PARTED   = sort -u | awk -v part='$(or $(PART),1/1)' 'BEGIN {split(part, p, "/")} NR % p[2] == p[1] % p[2]'
+OTHERS   = $(subst ==,!=,$(PARTED))
 # The pattern of some tests' names; and the one to skip: none where TESTFLAGS choose tests.
 space   := $(subst ,, )
 NAMED    = ^Test($(subst $(space),|,$(strip $1)))$$
@@ -133,7 +135,9 @@ RELEASES ?= bookworm trixie forky
 ROOTS    ?= $(CURDIR)/.cache
 # SLOW= leaves out what takes minutes and what shows little new on another release.
 SLOW     ?= 1
-COMPAT    = SLURMBRIDGE_SLOW=$(SLOW) SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m $(if $(SLOW),,-skip '$(call NAMED,$(LONG))') $(TESTFLAGS) ./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
+LEFT_OUT  = $(if $(SLOW),,$(LONG)) $(shell grep -ho '^func Test[A-Za-z0-9_]*' $(E2E)/*_test.go | cut -c10- | $(OTHERS))
+COMPAT    = SLURMBRIDGE_SLOW=$(SLOW) SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -skip '$(call NAMED,$(LEFT_OUT))' $(TESTFLAGS) \
+	./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
 
 OWN      := $(shell sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 
@@ -143,7 +147,7 @@ roots: deps ## root folders of the other Debian releases' Slurm, for test-compat
 		contrib/mkroot "$$release" $(abspath $(ROOTS))/"$$release" || exit; \
 	done
 
-test-compat: build roots ## the end-to-end tests on 22.05.8, 24.11.5 and 26.05.5, and those of NVIDIA's programs (RELEASES=forky, ROOTS=FOLDER)
+test-compat: build roots ## the end-to-end tests on 22.05.8, 24.11.5 and 26.05.5, and those of NVIDIA's programs (RELEASES=forky, PART=1/2, ROOTS=FOLDER)
 	@contrib/nvidia $(SLURMBRIDGE_NVIDIA) $(DRIVERS) || true
 	@$(TEST) ./contrib/testbed/nvidia/...
 	@for release in $(RELEASES); do \
