@@ -39,10 +39,14 @@ func StandIn() {
 	}
 }
 
+// sleeps is a folder with a server's name for sleep(1): a process is known by its program's file name, too.
+const sleeps = "sleeps"
+
 // Bin makes a folder with the stand-in, for the control daemon's PATH.
 func Bin(dir string) (string, error) {
 	bin := filepath.Join(dir, "bin")
-	return bin, errors.Join(os.MkdirAll(bin, 0o755), Self(filepath.Join(bin, serverName)))
+	return bin, errors.Join(os.MkdirAll(filepath.Join(bin, sleeps), 0o755), Self(filepath.Join(bin, serverName)),
+		os.Symlink("/bin/sleep", filepath.Join(bin, sleeps, serverName)))
 }
 
 // Self puts this program at a path that other users can run. install(1) makes the copy: a file that this process has
@@ -132,7 +136,10 @@ func server() int {
 		return 1
 	default:
 		// sleep(1) ends by a SIGSEGV; Go's runtime would exit instead.
-		err := syscall.Exec("/bin/sleep", []string{serverName, "3600"}, os.Environ())
+		self, err := os.Executable()
+		if err == nil {
+			err = syscall.Exec(filepath.Join(filepath.Dir(self), sleeps, serverName), []string{serverName, "3600"}, os.Environ())
+		}
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
