@@ -57,7 +57,7 @@ func Names(list string) (names []string) {
 	return names
 }
 
-// Numbers reads "0-1,3", of which there may be so many.
+// Numbers reads a list such as "0-1,3". false: it is none, or has more than most numbers.
 func Numbers(list string, most int) (numbers []int, ok bool) {
 	for item := range strings.SplitSeq(list, ",") {
 		s, ok := parseSpan(item)

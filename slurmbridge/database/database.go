@@ -34,8 +34,8 @@ func Open(ctx context.Context, path string) (*sql.DB, error) {
 	return db, err
 }
 
-// OpenOrReplace is Open for the one process that the database belongs to: a corrupt file is renamed, and an empty
-// database takes its place. Others would take the file away from a daemon that is writing to it.
+// OpenOrReplace is Open for the daemon, which owns the database: it renames a corrupt file and makes an empty database.
+// A command that did so would take the file away from a daemon that is writing to it.
 func OpenOrReplace(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	db, err := open(ctx, path)
 	if !corrupt(err) {
@@ -281,9 +281,9 @@ func Tx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	return nil
 }
 
-// Read runs f on one state of the database, whatever is written meanwhile.
+// Read runs f on one state of the database, also while another connection writes.
 func Read(ctx context.Context, db *sql.DB, f func(Querier) error) error {
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}) // which keeps nobody from writing
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}) // it blocks no writer
 	if err != nil {
 		return fmt.Errorf("read the database: %w", err)
 	}

@@ -137,8 +137,8 @@ func (e *exam) mixed(mistakes bool) []hit {
 	return when(mixed != nil && mistakes, "mixed", strings.Join(mixed, ", "), "all", strings.Join(all, ", "))
 }
 
-// withoutShares finds nodes without shares: with instances those that have MIG instances, if Slurm can share these,
-// else those that have none.
+// withoutShares finds nodes without shares: those with MIG instances, if instances is set and Slurm can share instances,
+// or those without.
 func (e *exam) withoutShares(instances bool) []hit {
 	if instances && !text.SharesInstances(e.Config["SLURM_VERSION"]) {
 		return nil
@@ -451,7 +451,8 @@ func (e *exam) gpuLimits() []hit {
 	return when(of != nil, "of", strings.Join(of, ", ")+more, "lines", strings.Join(lines, "\n"))
 }
 
-// gpuBills finds partitions that bill GPUs and no shares: those where no job is adopted for that, or the others.
+// gpuBills finds partitions that bill GPUs and no shares. hinder: those in which this keeps jobs from being adopted;
+// otherwise the other partitions.
 func (e *exam) gpuBills(hinder bool) (hits []hit) {
 	for i := range e.Partitions {
 		p := &e.Partitions[i]

@@ -318,8 +318,8 @@ func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outc
 	b.Wake()
 }
 
-// ended asks Slurm about members that have ended since the last poll: whether it has lost a job, and whether it has
-// killed one that computed beside others.
+// ended has Slurm describe members that ended since the last poll: it may have lost a job, or killed one of several
+// sharers.
 func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker.Event) {
 	var refs []string
 	for _, e := range events {

@@ -32,8 +32,8 @@ type World struct {
 	Cut func(gpuType string, slices int) (rlcore.GPUSpec, bool)
 	// Decider makes what decides in the shared world; its guard's predictor also says how sharers slow each other there.
 	Decider func() *rlcore.Decider
-	// WhatIf compares the jobs as they asked with those that used little of a whole GPU sharing; otherwise each job with
-	// a GPU of its own is compared with the jobs as they asked.
+	// WhatIf compares the jobs' own requests with a world in which jobs that used little of a whole GPU share. Without
+	// WhatIf a world of whole GPUs is compared with the jobs' own requests.
 	WhatIf bool
 	// Rule returns the rule that would have adopted a run of a whole GPU, nil = none; without it WhatIf assumes that all
 	// had asked for gpu:shared.

@@ -62,7 +62,8 @@ type shown struct {
 	perCPU bool
 }
 
-// subject is a job of which something is shown, by its start, or by its size while it waits: another one is asked for.
+// subject is what scontrol's answer about a job is true of: a running job's start, or a waiting job's size. If it
+// changes, scontrol is called again.
 type subject struct {
 	job     int64
 	started int64
@@ -177,7 +178,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	return snap, nil
 }
 
-// Jobs implements job.Slurm. Of a few jobs it asks alone; of more it reads the whole queue, as squeue would.
+// Jobs implements job.Slurm. squeue lists the named jobs only, or the whole queue if they are more than maxRefs.
 func (c *Client) Jobs(ctx context.Context, refs []string) ([]job.Job, error) {
 	if err := checkRefs("read", refs...); err != nil || len(refs) == 0 {
 		return nil, err

@@ -205,7 +205,7 @@ func (n *notifier) one(ctx context.Context, t *mail.Template, m *mail.Mail, out 
 		if !reached {
 			return errors.Join(serr, n.book.Drop(context.WithoutCancel(ctx), m, n.now))
 		}
-		err = serr // of some addresses; the others must not get it again
+		err = serr // the mail has reached some addresses, which must not get it again
 	}
 	*out = append(*out, sent{to, subject, body})
 	return err

@@ -90,8 +90,7 @@ func client(cfg *config.Config, m *loop.Metrics) (*slurm.Client, error) {
 // errNoDaemon: there is no answer where the daemon should be.
 var errNoDaemon = errors.New("no answer from the daemon")
 
-// direct asks within the cluster: no proxy of the user's environment, and nobody whom an answer refers to, gets a
-// credential.
+// direct uses no proxy and follows no redirect: either would get the user's credential.
 var direct = &http.Client{
 	Transport:     &http.Transport{},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -119,8 +119,8 @@ type Line struct {
 	GPUUtil          float64 `json:"gpu_util"` // 0..1, over the makespan
 	MemUtil          float64 `json:"mem_util"` // 0..1
 	OOM              float64 `json:"oom"`      // runs lost for want of memory
-	// TimedOut counts the jobs that were ended at their limit, HarmedTimeout those of them that alone would have ended
-	// before.
+	// TimedOut counts the jobs that were ended at their limit, HarmedTimeout the timed-out jobs that alone would have
+	// ended before it.
 	TimedOut      float64 `json:"timed_out"`
 	HarmedTimeout float64 `json:"harmed_timeout"`
 	// Late is the part of the jobs, 0..1, that ended after plain Slurm would have ended them, with whole GPUs in order of
@@ -226,7 +226,7 @@ func (c *contest) bestOther(name string) (best []*sim.Result) {
 	return best
 }
 
-// sum sets what doesn't compare with others.
+// sum sets the figures that need no comparison with other policies.
 func (l *Line) sum(rs []*sim.Result) {
 	l.TurnaroundS, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.MeanTurnaroundS })
 	l.MakespanS, _ = over(rs, func(_ int, r *sim.Result) float64 { return r.MakespanS })

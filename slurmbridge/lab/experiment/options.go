@@ -144,7 +144,7 @@ func (o *Options) Check(k *Kind) error {
 	return nil
 }
 
-// steps returns what is called with each policy that begins in so many contests, and tells Progress.
+// steps returns a function to call as each policy begins, in so many contests; it reports to Progress.
 func (o *Options) steps(contests int) func(what string) {
 	step := 0
 	return func(what string) {

@@ -43,8 +43,8 @@ type Replayable struct {
 	// Closed: all jobs are submitted at once, so that the makespan says how well
 	// they were packed. Elsewhere it mostly says when the last one came.
 	Closed bool
-	// Skipped counts jobs that are left out, by why, and Unknown those that hold their GPUs unshared because nothing is
-	// known of their applications.
+	// Skipped counts the jobs that are left out, by reason. Unknown counts the jobs of unknown applications, which hold
+	// their GPUs unshared.
 	Skipped table.Skipped
 	Unknown int
 }
@@ -189,7 +189,7 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 	return nil
 }
 
-// unknown is what a job of unknown application does on its GPUs, which nobody shares.
+// unknown is the profile of a job of an unknown application, which shares its GPUs with no job.
 func unknown(j *trace.Job) *rlcore.Profile {
 	return &rlcore.Profile{App: j.App, DurationS: j.DurationS, PeriodS: j.DurationS, Series: []rlcore.Use{{GPU: 1}}}
 }
