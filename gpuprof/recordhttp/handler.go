@@ -91,7 +91,7 @@ type refusal struct {
 // the right to send records, 408 for a body that takes too long, 413 and 422 for an invalid record, 503 if the record
 // could not be stored. After 413 and 422 it is no use to send it again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	result, no := h.follow(w, r, Path, func(c *credential.Credential, body []byte) (string, int, *refusal) {
+	result := h.follow(w, r, Path, func(c *credential.Credential, body []byte) (string, int, *refusal) {
 		rec, err := unpack(body)
 		if err != nil {
 			return "", 0, &refusal{http.StatusUnprocessableEntity, "record", err.Error()}
@@ -108,9 +108,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return "duplicate", http.StatusOK, nil
 	})
-	if no != nil && no.reason == "" {
-		result = "failed"
-	}
 	if h.Result != nil {
 		h.Result(result)
 	}
@@ -134,11 +131,11 @@ func (h *Handler) Idle(take func(*gpuprof.IdleReport)) http.Handler {
 	})
 }
 
-// follow authenticates the sender of a request to a path, hands the body to take, and answers with the result or the
-// refusal. Refusals are counted and logged.
+// follow authenticates the sender of a request to a path, hands the body to take, and answers with the result: what
+// take returns, "refused", or "failed" where the controller is at fault. Refusals are counted and logged.
 func (h *Handler) follow(w http.ResponseWriter, r *http.Request, path string,
 	take func(c *credential.Credential, body []byte) (result string, status int, no *refusal),
-) (result string, no *refusal) {
+) (result string) {
 	h.init()
 	c, body, no := h.believe(w, r, path)
 	status := 0
@@ -148,18 +145,20 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, path string,
 	if no == nil {
 		w.Header().Set(resultHeader, result)
 		w.WriteHeader(status)
-		return result, nil
+		return result
 	}
+	result = "failed"
 	if no.reason != "" {
+		result = "refused"
 		h.Metrics.refusals.WithLabelValues(no.reason).Inc()
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		if h.said.first(host + " " + no.reason) {
 			h.Log.Warn("records are refused", "from", host, "why", no.text)
 		}
 	}
-	w.Header().Set(resultHeader, "refused")
+	w.Header().Set(resultHeader, result)
 	http.Error(w, no.text, no.status)
-	return "refused", no
+	return result
 }
 
 // believe authenticates the sender of what is posted to a path, reads the body, and checks that the

@@ -137,8 +137,8 @@ func (e *exam) mixed(mistakes bool) []hit {
 	return when(mixed != nil && mistakes, "mixed", strings.Join(mixed, ", "), "all", strings.Join(all, ", "))
 }
 
-// withoutShares finds nodes without shares: those with MIG instances, if instances is set and Slurm can share instances,
-// or those without.
+// withoutShares finds nodes without shares: those with MIG instances, if instances is set and Slurm can share
+// instances, or those without.
 func (e *exam) withoutShares(instances bool) []hit {
 	if instances && !text.SharesInstances(e.Config["SLURM_VERSION"]) {
 		return nil

@@ -141,8 +141,8 @@ type made[V any] struct {
 	answer V
 }
 
-// get returns the kept answer to a question, or reads a new one. If ctx ends first, get returns its error, and the answer
-// is still read and kept for later calls. All calls that wait get a reading's error, and the error isn't kept.
+// get returns the kept answer to a question, or reads a new one. If ctx ends first, get returns its error, and the
+// answer is still read and kept for later calls. All calls that wait get a reading's error, and the error isn't kept.
 func (m *memo[V]) get(ctx context.Context, key string, read func(context.Context) (V, error)) (V, error) {
 	m.mu.Lock()
 	at := m.now()

@@ -178,7 +178,8 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	return snap, nil
 }
 
-// Jobs implements job.Slurm. squeue lists the named jobs only, or the whole queue if they are more than maxRefs.
+// Jobs implements job.Slurm. squeue lists the named jobs only, or the whole queue if they are more than maxRefs. It
+// loads the slurmctld like a poll unless a single job is named (squeue's opts.c, 22.05 to 26.05).
 func (c *Client) Jobs(ctx context.Context, refs []string) ([]job.Job, error) {
 	if err := checkRefs("read", refs...); err != nil || len(refs) == 0 {
 		return nil, err

@@ -109,11 +109,11 @@ type Pair = interference.Pair
 // half is another quantity (throughput, say).
 const minSlowdown, maxSlowdown = 0.5, 1000
 
-// ReadPairs reads CSV with the columns victim, aggressor and slowdown: the victim's run time with the aggressor over its
-// run time alone, from 0.5 to 1000. In a group of three or more, the columns aggressor2, aggressor3 and so on up to
-// aggressor15 name the other members; blank = none. A value below 1 is kept as it was measured. Victim and aggressor may
-// be one application. Each measurement of a pair has a row of its own. When known is given, an application that isn't
-// among it is a table.ErrUnknownApp. name is the file's name for messages.
+// ReadPairs reads CSV with the columns victim, aggressor and slowdown: the victim's run time with the aggressor over
+// its run time alone, from 0.5 to 1000. In a group of three or more, the columns aggressor2, aggressor3 and so on up
+// to aggressor15 name the other members; blank = none. A value below 1 is kept as it was measured. Victim and
+// aggressor may be one application. Each measurement of a pair has a row of its own. When known is given, an
+// application that isn't among it is a table.ErrUnknownApp. name is the file's name for messages.
 func ReadPairs(r io.Reader, name string, known ...string) ([]Pair, error) {
 	var pairs []Pair
 	err := table.ReadCSV(r, name, []string{"victim", "aggressor", "slowdown"}, func(t *table.Row) {
