@@ -55,6 +55,19 @@ func TestJobOfTwoGPUsHasItsTurn(t *testing.T) {
 	}
 }
 
+// A job that arrives behind more foreign jobs than a window holds enters a window of its own, and starts on an idle GPU
+// where it delays none of them.
+func TestBehindForeignJobs(t *testing.T) {
+	d := oneByOne()
+	d.M = 2
+	r := run(t, Config{GPUs: slices.Repeat([]rlcore.GPUSpec{{MemMiB: 8000}}, 2), Truth: Pairs{}, Jobs: []Arrival{
+		single("first", 0, 1000), whole("two", 1, 10, 2, 1), whole("then", 2, 10, 2, 1), single("short", 3, 50),
+	}}, d)
+	if got, want := spans(r)["short"], "3 to 53"; got != want {
+		t.Errorf("the short job ran from %s s, want %s", got, want)
+	}
+}
+
 // Two nodes of two GPUs each have one idle GPU: a job of two GPUs of one node waits, a job of one GPU of two nodes
 // starts.
 func TestJobsOfNodes(t *testing.T) {

@@ -247,7 +247,8 @@ func (s *Sim) arrive() {
 	}
 }
 
-// enqueue appends job i to the pending ones; a decision is due for every GPU with a window that it enters.
+// enqueue appends job i to the pending ones; a decision is due for every GPU with a window that it enters. A foreign job
+// enters none.
 func (s *Sim) enqueue(i int) {
 	s.know(i)
 	s.expect(i)
@@ -255,8 +256,9 @@ func (s *Sim) enqueue(i int) {
 	s.state.Pending = append(s.state.Pending, s.jobs[i].Job)
 	if s.jobs[i].Foreign {
 		s.turns.pending++
+		return
 	}
-	if len(s.wait) <= s.cfg.M {
+	if len(s.wait)-s.turns.pending <= s.cfg.M {
 		s.decideAll()
 		return
 	}
