@@ -23,7 +23,6 @@ func TestMerge(t *testing.T) {
 	var p *rlcore.Profile
 	for _, d := range []float64{90, 100, 110} {
 		run := must.Get(ProfileOf("a", rec(d, d*10)))(t)
-		run.StepS = max(0, d-100) / 100 // the last one shows that it has iterations
 		run.Past = []rlcore.Past{{SoloS: d, LimitS: 600}}
 		p = Merge(p, run, 0)
 	}
@@ -38,7 +37,6 @@ func TestMerge(t *testing.T) {
 		run.Past = []rlcore.Past{{SoloS: 120}}
 		many = Merge(many, run, 0)
 	}
-	must.Equal(t, many.StepS, 0.1, "the latest step that a run has shown")
 	if len(many.Past) != rlcore.MostPast || many.Past[0].SoloS != 120 || many.Validate() != nil {
 		t.Errorf("after many runs the past is %v, %v", many.Past, many.Validate())
 	}
@@ -82,7 +80,6 @@ func TestValidate(t *testing.T) {
 		"long words": func(r *Record) { r.Comment = string(make([]byte, 1025)) },
 		"long app":   func(r *Record) { r.App = string(make([]byte, 256)) },
 		"params":     func(r *Record) { r.Params = string(make([]byte, 4097)) },
-		"step":       func(r *Record) { r.StepS = math.NaN() },
 		"missed":     func(r *Record) { r.MissedS = -1 },
 		"clock":      func(r *Record) { r.ClockBehindS = math.NaN() },
 		"unknown":    func(r *Record) { r.Unknown = []string{"<script>"} },

@@ -1,7 +1,6 @@
 package gpuprof
 
 import (
-	"cmp"
 	"errors"
 	"math"
 	"slices"
@@ -41,7 +40,7 @@ func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	}
 	p := &rlcore.Profile{
 		App: app, DurationS: r.DurationS(), PeriodS: r.PeriodS, Series: append([]rlcore.Use(nil), r.Series...),
-		StepS: r.StepS, Processes: r.Processes, ProcessMiB: r.ProcessMiB, Runs: 1, Source: "measured",
+		Processes: r.Processes, ProcessMiB: r.ProcessMiB, Runs: 1, Source: "measured",
 	}
 	if p.Peak().MemMiB >= mostOfLimit*r.MemLimitMiB {
 		p.HeldMiB = r.MemLimitMiB
@@ -70,7 +69,7 @@ func Merge(old, run *rlcore.Profile, cardMiB float64) *rlcore.Profile {
 		memory = memory[:1]
 	}
 	n := float64(old.Runs)
-	p := &rlcore.Profile{App: old.App, Runs: old.Runs + 1, Source: run.Source, StepS: cmp.Or(run.StepS, old.StepS)}
+	p := &rlcore.Profile{App: old.App, Runs: old.Runs + 1, Source: run.Source}
 	p.AddPast(slices.Concat(old.Past, run.Past)...)
 	p.Processes = max(old.Processes, run.Processes)
 	p.HeldMiB = memory[0].HeldMiB

@@ -101,8 +101,6 @@ type Record struct {
 	Mean    rlcore.Use   `json:"mean"`
 	Peak    rlcore.Use   `json:"peak"`
 	Power   *Power       `json:"power,omitempty"`
-	// StepS is the period of the job's iterations as the use showed it, s; 0 = it showed none, or the job wasn't alone.
-	StepS float64 `json:"step_s,omitempty"`
 	// Processes is how many of the job's processes had a context on one GPU, at the most, and ProcessMiB the most device
 	// memory that one of them held; 0 = not known.
 	Processes  int     `json:"processes,omitempty"`
@@ -176,7 +174,6 @@ func (r *Record) Validate() error {
 	need(len(r.GPUs) <= 64, "the number of GPUs", len(r.GPUs))
 	need(max(len(r.Neighbours), len(r.MPSFaultBy)) <= 1024, "the number of neighbours", len(r.Neighbours))
 	need(len(r.App) <= 255 && len(r.Params) <= 4096, "the length of app or params", max(len(r.App), len(r.Params)))
-	need(r.StepS >= 0 && r.StepS < 1e6, "step_s", r.StepS)
 	need(math.Abs(r.ClockBehindS) < 1e10, "clock_behind_s", r.ClockBehindS)
 	need(r.Processes >= 0 && r.Processes <= maxProcesses && finite(r.ProcessMiB), "processes or process_mib", r.Processes)
 	need(finite(r.MissedS), "missed_s", r.MissedS)

@@ -57,58 +57,52 @@ func Addresses(text string) (out []*url.URL, err error) {
 	return out, nil
 }
 
-// MemoryLimit is the most memory that each of a job's processes, and the whole job, may have of a GPU, MiB; 0 = any.
-type MemoryLimit struct {
-	MiB    int64 `json:"mib"`
-	JobMiB int64 `json:"job_mib"` // 0 = the controller doesn't say
-}
-
-// MemoryLimit returns the limit of a user's job.
+// MemoryLimit is the most memory that each process of a user's job may have of a GPU, MiB; 0 = any.
 // It answers in time even where a file of the configuration is on a disk that hangs.
-func (c *Controller) MemoryLimit(ctx context.Context, job int64, user string) (limit MemoryLimit, err error) {
+func (c *Controller) MemoryLimit(ctx context.Context, job int64, user string) (mib int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, time.Second))
 	defer cancel()
 	type answer struct {
-		limit MemoryLimit
-		err   error
+		mib int64
+		err error
 	}
 	all := strings.Split(c.URL, ",")
 	done := make(chan answer, len(all))
 	for _, url := range all {
 		go func() {
-			limit, err := c.ask(ctx, strings.TrimSpace(url), job, user)
-			done <- answer{limit, err}
+			mib, err := c.ask(ctx, strings.TrimSpace(url), job, user)
+			done <- answer{mib, err}
 		}()
 	}
 	for range all {
 		select {
 		case a := <-done:
 			if a.err == nil {
-				return a.limit, nil
+				return a.mib, nil
 			}
 			err = a.err
 		case <-ctx.Done():
-			return limit, fmt.Errorf("ask the controller: no answer: %w", ctx.Err())
+			return 0, fmt.Errorf("ask the controller: no answer: %w", ctx.Err())
 		}
 	}
-	return limit, fmt.Errorf("ask the controller: %w", err)
+	return 0, fmt.Errorf("ask the controller: %w", err)
 }
 
-func (c *Controller) ask(ctx context.Context, address string, job int64, user string) (limit MemoryLimit, err error) {
+func (c *Controller) ask(ctx context.Context, address string, job int64, user string) (mib int64, err error) {
 	client, err := readClient(c.Config)
 	if err != nil {
-		return limit, fmt.Errorf("controller_config: %w", err)
+		return 0, fmt.Errorf("controller_config: %w", err)
 	}
 	path := "/v1/memory/" + strconv.FormatInt(job, 10)
 	to := strings.TrimSuffix(address, "/") + path + "?user=" + url.QueryEscape(user)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
 	if err != nil {
-		return limit, err
+		return 0, err
 	}
 	if c.Credentials != nil {
 		cred, err := c.Credentials.Encode(ctx, "slurmbridge GET "+path)
 		if err != nil {
-			return limit, err
+			return 0, err
 		}
 		req.Header.Set(c.Credentials.Header(), cred)
 	}
@@ -117,20 +111,23 @@ func (c *Controller) ask(ctx context.Context, address string, job int64, user st
 	}
 	resp, err := client.http.Do(req)
 	if err != nil {
-		return limit, err
+		return 0, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	if err != nil {
-		return limit, err
+		return 0, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return limit, fmt.Errorf("the controller answers %d: %.200q", resp.StatusCode, strings.TrimSpace(string(body)))
+		return 0, fmt.Errorf("the controller answers %d: %.200q", resp.StatusCode, strings.TrimSpace(string(body)))
 	}
-	if err := json.Unmarshal(body, &limit); err != nil || limit.MiB < 0 || limit.JobMiB < 0 {
-		return MemoryLimit{}, fmt.Errorf("the controller's answer is no limit: %.200q", body)
+	var limit struct {
+		MiB int64 `json:"mib"`
 	}
-	return limit, nil
+	if err := json.Unmarshal(body, &limit); err != nil || limit.MiB < 0 {
+		return 0, fmt.Errorf("the controller's answer is no limit: %.200q", body)
+	}
+	return limit.MiB, nil
 }
 
 type client struct {

@@ -39,15 +39,12 @@ func TestAskForALimit(t *testing.T) {
 		answer http.HandlerFunc
 		url    string
 		change func(h *Hook, j *Job) // nobody is asked then
-		limits [2]int64              // of a process, and of the job
+		limit  int64                 // of a process
 		err    string
 	}{
-		"known":             {answer: sound, limits: [2]int64{4402}},
-		"of four processes": {answer: answers(200, `{"mib": 1100, "job_mib": 4402}`), limits: [2]int64{1100, 4402}},
-		"a process alone":   {answer: answers(200, `{"mib": 1100, "job_mib": 16160}`), limits: [2]int64{1100}},
+		"known":             {answer: sound, limit: 4402},
 		"all of the card":   {answer: answers(200, `{"mib": 16160}`)},
 		"zero":              {answer: answers(200, `{"mib": 0}`)},
-		"all of them":       {answer: answers(200, `{"mib": 1100, "job_mib": -1}`), err: "no limit"},
 		"more than a int64": {answer: answers(200, `{"mib": 9223372036854775808}`), err: "no limit"},
 		"negative":          {answer: answers(200, `{"mib": -1}`), err: "no limit"},
 		"a text":            {answer: answers(200, `{"mib": "1\nexport X=1"}`), err: "no limit"},
@@ -93,7 +90,7 @@ func TestAskForALimit(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		for _, j := range []*Job{j, read(t, h.Dir.running(7))} {
-			must.Equal(t, [2]int64{j.MemLimitMiB, j.MemJobMiB}, c.limits, name)
+			must.Equal(t, j.MemLimitMiB, c.limit, name)
 		}
 		must.Equal(t, asked.Load() > 0, c.url == "" && c.change == nil, "%s: the controller is asked", name)
 		srv.CloseClientConnections()
@@ -112,7 +109,7 @@ func TestAskSeveral(t *testing.T) {
 	}))
 	defer srv.Close()
 	c := &Controller{URL: "http://" + hangs.Addr().String() + ", " + gone.URL + "," + srv.URL, Timeout: time.Minute}
-	must.Equal(t, must.Get(c.MemoryLimit(t.Context(), 7, "ann"))(t).MiB, 4402)
+	must.Equal(t, must.Get(c.MemoryLimit(t.Context(), 7, "ann"))(t), 4402)
 	c.URL = gone.URL + "," + gone.URL
 	_, err := c.MemoryLimit(t.Context(), 7, "ann")
 	says(t, err, "refused", "none is there")
@@ -145,7 +142,7 @@ func TestAskWithAKey(t *testing.T) {
 	s := must.Get(Load(conf))(t)
 	c := s.Hook(func(string) string { return "" }, time.Second).Controller
 	c.Timeout = time.Minute // of a busy machine
-	must.Equal(t, must.Get(c.MemoryLimit(t.Context(), 7, "ann"))(t).MiB, 1402)
+	must.Equal(t, must.Get(c.MemoryLimit(t.Context(), 7, "ann"))(t), 1402)
 }
 
 // The controller is trusted and shown what the agent's controller_config says.
@@ -209,7 +206,7 @@ func TestControllerConfig(t *testing.T) {
 		}
 		limit, err := asks.MemoryLimit(t.Context(), 7, "ann")
 		says(t, err, c.err, name)
-		must.Equal(t, limit.MiB, map[bool]int64{true: 5}[c.err == ""], name)
+		must.Equal(t, limit, map[bool]int64{true: 5}[c.err == ""], name)
 	}
 	// The same file is the agent's.
 	agents := must.Get(recordhttp.NewClient(right))(t)

@@ -74,7 +74,7 @@ func (d Dir) Begin(j *Job) error {
 	old, err := ReadJob(d.running(j.JobID))
 	switch {
 	case err != nil: // there is none, or none that helps
-	case old.Restart == j.Restart && old.Boot == j.Boot && old.End.IsZero():
+	case old.Restart == j.Restart && old.End.IsZero():
 		j.Start, j.MPS, j.MPSFault, j.MPSFaultBy = old.Start, old.MPS, old.MPSFault, old.MPSFaultBy
 	default:
 		if err := d.move(old, j.Start); err != nil {

@@ -48,7 +48,6 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	if err != nil {
 		return err
 	}
-	j.Boot = bootID(h.Proc)
 	h.learn(j.GPUs, strings.Split(get("CUDA_VISIBLE_DEVICES"), ","))
 	// One failure doesn't stop the rest: without a record there can still be MPS.
 	var errs []error
@@ -446,20 +445,11 @@ func (h *Hook) limit(ctx context.Context, j *Job) error {
 	if err != nil {
 		return fmt.Errorf("job %d goes without a memory limit: %w", j.JobID, err)
 	}
-	set := func(j *Job) bool {
-		// None where it is to have what it wants, or all there is.
-		if limit.MiB < int64(c.MemMiB) {
-			j.MemLimitMiB = limit.MiB
-		}
-		if limit.JobMiB < int64(c.MemMiB) {
-			j.MemJobMiB = limit.JobMiB
-		}
-		return j.MemLimitMiB > 0 || j.MemJobMiB > 0
+	if limit == 0 || limit >= int64(c.MemMiB) {
+		return nil // it is to have what it wants, or all there is
 	}
-	if !set(j) {
-		return nil
-	}
-	return h.Dir.change([]*Job{j}, set)
+	j.MemLimitMiB = limit
+	return h.Dir.change([]*Job{j}, func(j *Job) bool { j.MemLimitMiB = limit; return true })
 }
 
 // handout is what task prologs, which run as the job's user and know neither jobs' files nor all of Slurm's

@@ -37,15 +37,11 @@ type Job struct {
 	End     time.Time `json:"end,omitzero"` // set by the epilog
 	// Node is slurmd's name for this node, "" = the host's.
 	Node string `json:"node,omitempty"`
-	// Boot is the kernel's number of the boot that the job began under.
-	Boot string `json:"boot,omitempty"`
 	// MPS: an MPS daemon was ready for the job when it began.
 	MPS bool `json:"mps,omitempty"`
-	// MemLimitMiB is the most memory that each of the job's processes may have of its GPU by its profile, MemJobMiB the
-	// most that they may have together, MiB; 0 = no such limit. Hooks set the first, the agent the second, where the
-	// driver can.
+	// MemLimitMiB is the most memory that each of the job's processes may have of its GPU by its profile, MiB; 0 = no
+	// limit.
 	MemLimitMiB int64 `json:"mem_limit_mib,omitempty"`
-	MemJobMiB   int64 `json:"mem_job_mib,omitempty"`
 	// MPSFault is when the hooks found that the MPS server this job shares its GPU
 	// through had faulted or died, or took it not, where it can't compute without; zero = it hasn't. One client's fault
 	// ends what all of them compute, so the job may be its victim rather than its cause.

@@ -186,9 +186,6 @@ var loginGroup = pattern.Lazy(`^\d+:[^:]*:/user\.slice/`)
 // v2 is the folder of a job's control group of version 2.
 const v2 = "system.slice/*slurmstepd.scope/%s/"
 
-// Group returns the folder of a job's control group of version 2, "" = there is none.
-func Group(groups string, j *Job) string { return j.inGroups(groups, v2) }
-
 // inGroups is the file or folder that a pattern names for the job; "" = there is none, or two clusters on one machine
 // have one.
 func (j *Job) inGroups(groups, pattern string) string {

@@ -15,7 +15,7 @@ import (
 // grace is what a hook gets beyond its deadline to clean up after itself.
 const grace = 150 * time.Millisecond
 
-// ErrKilled says that a signal ended what did a hook's work. It can be done again.
+// ErrKilled says that a signal ended the process that did a hook's work. The hook can be called again.
 var ErrKilled = errors.New("killed")
 
 // Child runs a program under a deadline that nothing can stretch and returns what it printed. A process that waits for

@@ -1,7 +1,6 @@
 package prolog
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -24,16 +23,9 @@ const (
 	overfull = time.Minute
 )
 
-// bootID is the kernel's number of this boot, "" = not known.
-func bootID(proc string) string {
-	text, _ := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), "sys/kernel/random/boot_id"))
-	return strings.TrimSpace(string(text))
-}
-
-// closeStale closes a GPU's jobs that ended without an epilog: the node was restarted, or Slurm's
-// daemon killed. It returns the jobs that are there, and an error that names unreadable ones.
+// closeStale closes a GPU's jobs that ended without an epilog, as Slurm's daemon was killed. It returns the jobs that are there, and an error that names unreadable ones.
 func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
-	boot, now, sum, limit := bootID(h.Proc), h.Now(), 0, patience
+	now, sum, limit := h.Now(), 0, patience
 	for _, j := range jobs {
 		sum += j.Percent
 		if !h.mayShare(j) {
@@ -52,20 +44,13 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 		return of
 	})
 	for _, j := range jobs {
-		end := now
 		switch {
 		case !j.End.IsZero(): // its epilog died on the way, or is about to move its file
-		case j.Boot != "" && boot != "" && j.Boot != boot:
-			// It was alive when its file was written last; more isn't known.
-			end = j.Start
-			if info, err := os.Stat(h.Dir.running(j.JobID)); err == nil && info.ModTime().After(end) {
-				end = info.ModTime()
-			}
 		case now.Sub(j.Start) < limit, slices.Contains(steps(), j.JobID):
 			there = append(there, j)
 			continue
 		}
-		if moved, err := h.Dir.End(j.JobID, end); moved != nil || err != nil {
+		if moved, err := h.Dir.End(j.JobID, now); moved != nil || err != nil {
 			errs = append(errs, errors.Join(fmt.Errorf("job %d ended without an epilog", j.JobID), err))
 		}
 	}

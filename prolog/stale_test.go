@@ -16,12 +16,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
-// fakeProc makes a /proc with a boot and the steps of some jobs.
-func fakeProc(t *testing.T, boot string, steps ...string) string {
+// fakeProc makes a /proc with the steps of some jobs.
+func fakeProc(t *testing.T, steps ...string) string {
 	t.Helper()
 	proc := t.TempDir()
-	must.OK(t, os.MkdirAll(filepath.Join(proc, "sys/kernel/random"), 0o755))
-	must.OK(t, os.WriteFile(filepath.Join(proc, "sys/kernel/random/boot_id"), []byte(boot+"\n"), 0o444))
 	for i, s := range steps {
 		dir, exe := filepath.Join(proc, strconv.Itoa(100+i)), "/usr/sbin/slurmstepd"
 		if name, is := strings.CutPrefix(s, "pretends "); is {
@@ -47,25 +45,24 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 		t.Skip("needs root: another user's process")
 	}
 	now := time.Now().Round(time.Second)
-	job := func(id int64, percent int, age time.Duration, boot string) *Job {
-		return &Job{JobID: id, GPUs: []int{0}, Percent: percent, Start: now.Add(-age), Boot: boot}
+	job := func(id int64, percent int, age time.Duration) *Job {
+		return &Job{JobID: id, GPUs: []int{0}, Percent: percent, Start: now.Add(-age)}
 	}
 	for _, c := range []struct {
 		name string
 		jobs []*Job
 		left string
 	}{
-		{"before the node was restarted", []*Job{job(1, 30, 0, "before"), job(2, 30, 0, "now")}, "2 9"},
-		{"a step runs", []*Job{job(5, 30, time.Hour, "now"), job(6, 30, time.Hour, "now")}, "5 6 9"},
-		{"a step runs, of Debian's package", []*Job{job(1, 30, time.Hour, "now"), job(8, 30, time.Hour, "now")}, "8 9"},
-		{"no step any more", []*Job{job(1, 30, time.Hour, "now"), job(6, 30, time.Hour, "now")}, "6 9"},
-		{"salloc, between two steps", []*Job{job(1, 30, 9*time.Minute, "now")}, "1 9"},
-		{"its share is another's by now", []*Job{job(1, 60, 2*time.Minute, "now"), job(2, 60, 30*time.Second, "now")}, "2 9"},
-		{"a whole GPU's", []*Job{job(1, 0, 2*time.Minute, "now")}, "9"},
-		{"another user's step of that name", []*Job{job(7, 60, 2*time.Minute, "now"), job(2, 60, 0, "now")}, "2 9"},
+		{"a step runs", []*Job{job(5, 30, time.Hour), job(6, 30, time.Hour)}, "5 6 9"},
+		{"a step runs, of Debian's package", []*Job{job(1, 30, time.Hour), job(8, 30, time.Hour)}, "8 9"},
+		{"no step any more", []*Job{job(1, 30, time.Hour), job(6, 30, time.Hour)}, "6 9"},
+		{"salloc, between two steps", []*Job{job(1, 30, 9*time.Minute)}, "1 9"},
+		{"its share is another's by now", []*Job{job(1, 60, 2*time.Minute), job(2, 60, 30*time.Second)}, "2 9"},
+		{"a whole GPU's", []*Job{job(1, 0, 2*time.Minute)}, "9"},
+		{"another user's step of that name", []*Job{job(7, 60, 2*time.Minute), job(2, 60, 0)}, "2 9"},
 	} {
 		h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }, MPS: nil}
-		h.Proc = fakeProc(t, "now", "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ",
+		h.Proc = fakeProc(t, "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ",
 			"mine slurmstepd: [7.0]", "a user's", "debian's slurmstepd: [8.batch]")
 		for _, j := range c.jobs {
 			must.OK(t, h.Dir.Begin(j))

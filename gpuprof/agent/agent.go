@@ -3,7 +3,7 @@
 //
 //	jobs/*.json ─► scan ─► tracked ◄── take ◄── observe ◄── Card (NVML)
 //	                          │                  ▲
-//	ended/*.json ─► finish ─► record            pace, burst
+//	ended/*.json ─► finish ─► record            pace
 package agent
 
 import (
@@ -92,7 +92,6 @@ type gpu struct {
 	missing bool // a job's file names it, and there is none, or it was an instance and is none any more
 
 	pace  pace
-	burst *burst
 	last  observed
 	fresh bool // last is of the last pass that was for it
 	seen  time.Time
@@ -127,7 +126,6 @@ type tracked struct {
 	idle     time.Time // since when its GPUs have done nothing; zero = they do something, or it isn't known
 	seen     time.Time // when all of its GPUs were read last
 	asked    time.Time // when its control group was read last
-	grouped  bool      // its control group is held to the job's memory, or can't be
 	// apart: at the last reading the job was to share its GPU through MPS, and a process of it didn't.
 	apart bool
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -249,39 +248,5 @@ func TestIdle(t *testing.T) {
 		b.ended(1)
 		b.pass()
 		must.Equal(t, b.idleFor(1), 0, name+": it has ended")
-	}
-}
-
-// A job may have 4,000 MiB of its GPU in all. Where the driver limits control groups its processes take no more once
-// the group is there.
-func TestLimitOfAJobsGroup(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: the driver's limits")
-	}
-	for can, want := range map[bool]int{true: 2, false: 4} {
-		t.Run(fmt.Sprintf("the driver can: %v", can), func(t *testing.T) {
-			lib, st := simulated(t, gpusim.Config{Model: "v100", GroupLimits: can})
-			b := newBench(t, lib.Devices()...)
-			b.Groups = t.TempDir()
-			b.prolog(prolog.Job{JobID: 7, GPUs: []int{0}, MemLimitMiB: 1500, MemJobMiB: 4000})
-			b.scan()
-			b.sample() // before the group is there
-			group := filepath.Join(b.Groups, "system.slice/slurmstepd.scope/job_7")
-			must.OK(t, os.MkdirAll(group, 0o755))
-			b.sample()
-			got, pids := 0, ""
-			for range 4 {
-				sleeper := exec.Command("sleep", "1000")
-				must.OK(t, sleeper.Start())
-				t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
-				pids += fmt.Sprintln(sleeper.Process.Pid)
-				must.OK(t, os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(pids), 0o600))
-				p := &rlcore.Profile{DurationS: 1e6, PeriodS: 1e6, Series: []rlcore.Use{{MemMiB: 1400}}}
-				if _, err := st.Device(0).Claim(gpusim.Claimant{PID: sleeper.Process.Pid}, p); err == nil {
-					got++
-				}
-			}
-			must.Equal(t, got, want, "processes of 1,400 MiB")
-		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,7 +101,8 @@ func TestSharersAreToldApart(t *testing.T) {
 	}
 }
 
-// A job's processes are counted where it is alone, too, and become part of its profile.
+// A job's processes are counted where it is alone, too, and become part of its profile. MPS holds each of them to the
+// job's memory limit.
 func TestProcessesOfAJobAlone(t *testing.T) {
 	b := newBench(t)
 	b.inProc(map[int]int64{1: 1, 2: 1, 3: 1, 4: -1})
@@ -111,9 +111,12 @@ func TestProcessesOfAJobAlone(t *testing.T) {
 		return []nvml.Process{{PID: 1, MemMiB: 100}, {PID: 2, MemMiB: 700}, {PID: 3, MemMiB: 50}, {PID: 4, MemMiB: 5000}}[:n],
 			nil
 	}
-	b.begin(1, 0)
+	b.prolog(prolog.Job{JobID: 1, GPUs: []int{0}, MPS: true, MemLimitMiB: 800})
+	b.scan()
 	b.elapse(2 * time.Minute)
-	p := must.Get(gpuprof.ProfileOf("a", b.ended(1)))(t)
+	r := b.ended(1)
+	must.Equal(t, r.MemLimitMiB, 3*800)
+	p := must.Get(gpuprof.ProfileOf("a", r))(t)
 	more := *p
 	more.Processes, more.ProcessMiB = 8, 300
 	m := gpuprof.Merge(p, &more, 0)
@@ -222,53 +225,6 @@ func TestMIGInstances(t *testing.T) {
 				t.Errorf("%+v, %v", r.Mean, err)
 			}
 		})
-	}
-}
-
-// The rhythm of a job that is alone is found by bursts where utilisation or power shows it, slow ones by a later burst;
-// it is none where a job has company or the use has no period.
-func TestRhythm(t *testing.T) {
-	for name, c := range map[string]struct {
-		use, power float64 // the period of each, s; 0 = it doesn't change
-		company    bool
-		want       float64
-	}{
-		"utilisation": {use: 0.12, want: 0.12},
-		"power":       {power: 0.25, want: 0.25},
-		"slow":        {use: 1.5, want: 1.5},
-		"steady":      {},
-		"company":     {use: 0.12, company: true},
-	} {
-		b := newBench(t)
-		rng, start := rand.New(rand.NewPCG(1, 2)), b.now
-		at := func() float64 { return b.now.Sub(start).Seconds() }
-		square := func(at, period, low, high float64) float64 {
-			if period > 0 && math.Mod(at, period) < period*0.6 {
-				return high
-			}
-			return low
-		}
-		card := b.card(0)
-		card.use = func() (float64, error) {
-			return max(0, min(1, square(at(), c.use, 0.2, 1)+0.03*rng.NormFloat64())), nil
-		}
-		card.power = func() (float64, error) { return square(at(), c.power, 120, 300) + 5*rng.NormFloat64(), nil }
-		b.begin(1, 0)
-		if c.company {
-			b.begin(2, 0)
-		}
-		b.elapse(700 * time.Second)
-		had := b.jobs[run{1, 0}].Bursts
-		r := b.ended(1)
-		if math.Abs(r.StepS-c.want) > 0.05*c.want {
-			t.Errorf("%s: a step of %v s, want %v", name, r.StepS, c.want)
-		}
-		if r.Samples > 700+purse+2 || had > len(bursts) {
-			t.Errorf("%s: %d samples, %d bursts", name, r.Samples, had)
-		}
-		if p, err := gpuprof.ProfileOf("a", r); err != nil || p.StepS != r.StepS {
-			t.Error(name, p, err)
-		}
 	}
 }
 

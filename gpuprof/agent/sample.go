@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -17,12 +16,8 @@ import (
 func (a *Agent) due() (next time.Time, ok bool) {
 	for i := range a.sharers() {
 		g := a.gpus[i]
-		at := g.pace.due
-		if g.burst != nil && g.burst.due.Before(at) {
-			at = g.burst.due
-		}
-		if !ok || at.Before(next) {
-			next, ok = at, true
+		if !ok || g.pace.due.Before(next) {
+			next, ok = g.pace.due, true
 		}
 	}
 	return next, ok
@@ -54,12 +49,8 @@ func (a *Agent) pass() {
 	}
 	due := map[int]bool{}
 	for i := range on {
-		g := a.gpus[i]
-		if !g.pace.due.After(now) {
+		if !a.gpus[i].pace.due.After(now) {
 			due[i] = true
-		}
-		if g.burst != nil && !g.burst.due.After(now) {
-			a.burstRead(g, now)
 		}
 	}
 	for more := true; more; {
@@ -84,9 +75,6 @@ func (a *Agent) pass() {
 		if t.runs() && slices.ContainsFunc(t.gpus, func(i int) bool { return due[i] }) {
 			a.take(r.ID, t, on, now)
 		}
-	}
-	for i := range due {
-		a.maybeBurst(a.gpus[i], now)
 	}
 	a.showUses()
 	a.showIdle(now)
@@ -143,27 +131,9 @@ func (a *Agent) host(t *tracked, now time.Time) {
 	t.HostMiB = max(t.HostMiB, mib)
 }
 
-// limit holds a job's control group to what the job may have of its GPU's memory, where the driver can: MPS knows
-// single processes only. The group is there once the job's first step has started.
-func (a *Agent) limit(t *tracked) {
-	if t.grouped || t.job.MemJobMiB == 0 || len(t.gpus) != 1 {
-		return
-	}
-	g := a.gpus[t.gpus[0]]
-	group := prolog.Group(cmp.Or(a.Groups, "/sys/fs/cgroup"), t.job)
-	if group == "" {
-		return
-	}
-	t.grouped = true
-	if err := g.dev.LimitGroup(group, t.job.MemJobMiB); err != nil && !errors.Is(err, nvml.ErrNotSupported) {
-		a.Log.Warn("the memory of a job's processes is limited one by one only", "job", t.job.JobID, "err", err)
-	}
-}
-
 // take adds what its GPUs did to a job's record.
 func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	a.host(t, now)
-	a.limit(t)
 	sum := gpuprof.Reading{Known: gpuprof.AllFigures()} // what is known of each of its GPUs
 	var failed error
 	busy := false

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -252,7 +251,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		ProcessMiB: math.Ceil(t.ProcessMiB),
 	}
 	if j.MPS {
-		r.MemLimitMiB = float64(cmp.Or(j.MemJobMiB, j.MemLimitMiB))
+		r.MemLimitMiB = float64(j.MemLimitMiB) * float64(max(1, t.Processes)) // MPS limits each process
 	}
 	if j.Node != "" {
 		r.Node = j.Node
@@ -292,9 +291,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		r.Neighbours = append(r.Neighbours, *n)
 	}
 	slices.SortFunc(r.Neighbours, func(x, y gpuprof.Neighbour) int { return x.From.Compare(y.From) })
-	if r.Solo() {
-		r.StepS = t.Rhythm.PeriodS
-	} else {
+	if !r.Solo() {
 		r.Mixed = t.Mixed.Names()
 	}
 	if err := r.Validate(); err != nil && t.Samples > 0 {

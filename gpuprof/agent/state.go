@@ -30,8 +30,6 @@ type saved struct {
 	Failed     int
 	Neighbours map[run]*gpuprof.Neighbour
 	Mixed      gpuprof.Figures
-	Rhythm     gpuprof.Rhythm
-	Bursts     int
 	Processes  int
 	ProcessMiB float64
 	WithoutMPS bool
@@ -80,6 +78,6 @@ func (a *Agent) load() (map[run]saved, error) {
 }
 
 func (s *saved) sane() bool {
-	return s.Tally != nil && s.Tally.Sane() && s.Samples >= 0 && s.Failed >= 0 && s.Bursts >= 0 &&
+	return s.Tally != nil && s.Tally.Sane() && s.Samples >= 0 && s.Failed >= 0 &&
 		len(s.Neighbours) <= mostNeighbours && len(s.FaultBy) <= mostNeighbours
 }

@@ -3,7 +3,6 @@ package nvml
 import (
 	"errors"
 	"math"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -149,28 +148,6 @@ func TestProcessesWithoutMPS(t *testing.T) {
 			if without, seen := got[client]; without || seen != clients || !got[plain] {
 				t.Errorf("%v; %d is a client of %d, and %d isn't", got, client, server, plain)
 			}
-		})
-	}
-}
-
-// A control group is limited where the driver can, by root, and while it is there; a MIG instance isn't.
-func TestLimitGroup(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: the driver's limits")
-	}
-	for driver, can := range map[string]bool{"an older driver": false, "a driver that can": true} {
-		t.Run(driver, func(t *testing.T) {
-			lib, _ := machine(t, gpusim.Config{
-				Model: "h200", GPUs: 2, GroupLimits: can, Instances: []string{"1g.18gb"}, Uncut: []int{0},
-			})
-			d, instance, group := lib.Devices()[0], lib.Devices()[1].Instance(0), t.TempDir()
-			for range 20 { // again and again, as agents start
-				err := d.LimitGroup(group, 1000)
-				must.Equal(t, [2]bool{err == nil, errors.Is(err, ErrNotSupported)}, [2]bool{can, !can})
-			}
-			err := d.LimitGroup(group+"/gone", 1000)
-			must.Equal(t, [2]bool{err == nil, errors.Is(err, ErrNotSupported)}, [2]bool{false, !can}, "a group that has gone")
-			must.Equal(t, errors.Is(instance.LimitGroup(group, 1000), ErrNotSupported), true, "an instance")
 		})
 	}
 }

@@ -86,11 +86,9 @@ func (s *Server) viewer(w http.ResponseWriter, req *http.Request, hidden bool) v
 // MemoryPath is where a node's prolog requests a job's memory limit: GET, with ?user= if it knows the job's owner.
 const MemoryPath = "/v1/memory/{job}"
 
-// MemoryReport is the answer: what each of the job's processes may hold, and what they may hold together, MiB; 0 = the
-// job isn't held to anything.
+// MemoryReport is the answer: what each of the job's processes may hold, MiB; 0 = the job isn't held to anything.
 type MemoryReport struct {
-	MiB    int64 `json:"mib"`
-	JobMiB int64 `json:"job_mib,omitempty"`
+	MiB int64 `json:"mib"`
 }
 
 // memory answers a node with the memory limit of a job that shares a GPU.

@@ -48,7 +48,7 @@ func (v *view) step(i int) {
 		return
 	}
 	m.Point++
-	if v.now(i).MemMiB > was.MemMiB && (v.room(s.Instance) < 0 || !v.allows(s.PID, 0)) {
+	if v.now(i).MemMiB > was.MemMiB && v.room(s.Instance) < 0 {
 		v.OOM++
 		v.end(i, OOM)
 	}

@@ -49,9 +49,6 @@ type Config struct {
 	Exclusive bool
 	// Driver is the branch of the machine's driver: 470, 535 (default), 550, 555 or 590.
 	Driver string
-	// GroupLimits: the driver can hold a control group's processes to a part of a GPU's memory, as drivers from release
-	// 615 on do.
-	GroupLimits bool
 }
 
 // exclusiveProcess is NVML_COMPUTEMODE_EXCLUSIVE_PROCESS.
@@ -126,9 +123,6 @@ func (d *deviceRec) fill(m *model, cfg *Config, i int) {
 	d.card, d.MemReserved, d.Minor = m.card, 1, cfg.Minors[i]
 	if cfg.Driver >= "590" && !m.SameUser {
 		d.MaxClients = clientsRecent
-	}
-	if cfg.GroupLimits {
-		d.Caps |= capLimits
 	}
 	if cfg.Exclusive {
 		d.ComputeMode = exclusiveProcess

@@ -13,8 +13,8 @@ func Header() string {
 	h := header{"#include <stddef.h>\n#include <stdint.h>\n"}
 	for name, value := range map[string]any{
 		"MAGIC": magic, "VERSION": version, "HEADER_SIZE": headerSize, "MAX_DEVICES": MaxDevices, "SLOTS": Slots,
-		"INSTANCES": MaxInstances, "LIMITS": maxLimits,
-		"CAP_MPS_LIST": capMPSList, "CAP_GPM": capGPM, "CAP_MIG": capMIG, "CAP_LIMITS": capLimits,
+		"INSTANCES":    MaxInstances,
+		"CAP_MPS_LIST": capMPSList, "CAP_GPM": capGPM, "CAP_MIG": capMIG,
 		"CLIENT": Client, "SERVER": Server, "RUNNING": Running, "PAUSED": Paused,
 	} {
 		h.addf("#define SIM_%s %#v\n", name, value)

@@ -27,7 +27,6 @@ const (
 	maxFaults = 32
 	// MaxInstances a device can be cut into.
 	MaxInstances = 8
-	maxLimits    = 16
 )
 
 type fileHeader struct {
@@ -145,12 +144,6 @@ type fault struct {
 	Mode, Value int
 }
 
-// groupLimit is what the processes of a control group may hold together.
-type groupLimit struct {
-	Group [256]byte // the control group's folder, "" = no limit
-	Hard  float64   // MiB
-}
-
 // instance is a MIG instance: a GPU instance with one compute instance, 0, that is all of it.
 type instance struct {
 	UUID        [48]byte
@@ -191,7 +184,6 @@ type deviceRec struct {
 	Instances   int
 	Instance    [MaxInstances]instance
 	Fault       [maxFaults]fault
-	Limit       [maxLimits]groupLimit
 	Cur         uint32 // which of Dyn is current: 0 or 1
 	Dyn         [2]dyn
 	Slot        [Slots]slot

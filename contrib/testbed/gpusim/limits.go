@@ -2,11 +2,7 @@ package gpusim
 
 import (
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -87,37 +83,4 @@ func (v *view) room(instance int) float64 {
 		}
 	}
 	return left
-}
-
-// allows reports whether a process that takes so much more memory, MiB, stays within the limits of its control groups.
-func (v *view) allows(pid int, more float64) bool {
-	for i := range v.Limit {
-		l := &v.Limit[i]
-		if l.Group[0] == 0 {
-			continue
-		}
-		in := processes(cString(l.Group[:]))
-		sum := more
-		for k, s := range v.present {
-			if slices.Contains(in, strconv.Itoa(s.PID)) {
-				sum += v.now(k).MemMiB
-			}
-		}
-		if sum > l.Hard && slices.Contains(in, strconv.Itoa(pid)) {
-			return false
-		}
-	}
-	return true
-}
-
-// processes are the pids in a control group and in the groups in it.
-func processes(group string) (pids []string) {
-	_ = filepath.WalkDir(group, func(path string, _ fs.DirEntry, _ error) error {
-		if filepath.Base(path) == "cgroup.procs" {
-			text, _ := os.ReadFile(path) // a group that goes away has none
-			pids = append(pids, strings.Fields(string(text))...)
-		}
-		return nil
-	})
-	return pids
 }

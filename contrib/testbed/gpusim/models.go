@@ -10,7 +10,6 @@ const (
 	capMPSList = 1 << iota // MPS clients as processes of their own (Volta and later)
 	capGPM                 // GPU performance monitoring (Hopper and later)
 	capMIG                 // MIG can be switched on (A100 and later)
-	capLimits              // control groups can be held to a part of the memory (driver 615 and later)
 )
 
 // model is a card the simulator knows.

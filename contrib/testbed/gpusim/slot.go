@@ -75,7 +75,7 @@ func (d *Device) claim(app string, rec *slot, pts []point) (*Slot, error) {
 			return ErrExclusive
 		case s.place < 0:
 			return ErrFull
-		case v.room(in) < pts[0].MemMiB || !v.allows(rec.PID, pts[0].MemMiB):
+		case v.room(in) < pts[0].MemMiB:
 			v.OOM++
 			return ErrOOM
 		}

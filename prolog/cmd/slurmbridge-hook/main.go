@@ -1,5 +1,6 @@
 // Command slurmbridge-hook is Slurm's Prolog, Epilog and TaskProlog. It never runs a Slurm command, never outlasts its
-// deadline and always ends in exit 0: Slurm drains a node after its prolog has failed.
+// deadline and ends in exit 0: Slurm drains a node after its prolog has failed. Where a signal has ended its work, or the
+// program itself, it doesn't: the scripts around it (etc/hooks) call it again, and end in exit 0.
 package main
 
 import (
@@ -22,7 +23,11 @@ var version = "unknown"
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, os.Getenv)) }
 
-// run returns the exit status: always 0 for a hook.
+// killed is the exit status of a hook whose work was ended by a signal: it is still due, and what was done before may be
+// done again.
+const killed = 75
+
+// run returns the exit status: 0 for a hook, or killed.
 func run(args []string, out, errOut io.Writer, get func(string) string) int {
 	root := newRoot(out, get)
 	root.SetArgs(args)
@@ -37,6 +42,9 @@ func run(args []string, out, errOut io.Writer, get func(string) string) int {
 	}
 	fmt.Fprintln(errOut, "slurmbridge-hook:", err)
 	prolog.Syslog(err.Error())
+	if errors.Is(err, prolog.ErrKilled) {
+		return killed
+	}
 	if slices.ContainsFunc(root.Commands(), func(c *cobra.Command) bool { return slices.Contains(args, c.Name()) }) {
 		return 0
 	}
@@ -66,8 +74,8 @@ func newRoot(out io.Writer, get func(string) string) *cobra.Command {
 These are scripts (etc/hooks in the source) that call this program with the hook's
 name and end in exit 0 even where it is gone. A cluster that has hooks already links
 them into its folders, say as /etc/slurm/prolog.d/50-slurmbridge.
-Whatever goes wrong it ends in exit 0 within its deadline, and says what it was in
-the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; all have defaults.`,
+Whatever goes wrong it ends within its deadline, in exit 0 unless it was killed, and says
+what it was in the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; all have defaults.`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -118,27 +126,14 @@ the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; 
 	return root
 }
 
-// tries bounds how often the work is started again after it was killed.
-const tries = 5
-
 // outer runs the hook's work in a process of its own, and touches no disk itself: it ends in time
 // even if the work hangs.
 func (f *flags) outer(kind string, get func(string) string, out io.Writer) error {
 	if kind == "prolog" && get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
 		return nil // most jobs of many clusters have no GPU
 	}
-	start := time.Now()
-	var printed []byte
-	err := prolog.ErrKilled
-	// If the process that does the work was killed, its work is still due; repeating what was done before does no harm.
-	for range tries {
-		left := f.deadline - time.Since(start)
-		if !errors.Is(err, prolog.ErrKilled) || left <= 0 {
-			break
-		}
-		printed, err = prolog.Child(left, "/proc/self/exe", kind, "--inner",
-			"--deadline", left.String(), "--settings", f.settings, "--run-dir", f.runDir, "--mps-control", f.mpsControl)
-	}
+	printed, err := prolog.Child(f.deadline, "/proc/self/exe", kind, "--inner",
+		"--deadline", f.deadline.String(), "--settings", f.settings, "--run-dir", f.runDir, "--mps-control", f.mpsControl)
 	if len(printed) > 0 {
 		_, werr := out.Write(printed)
 		err = errors.Join(err, werr)

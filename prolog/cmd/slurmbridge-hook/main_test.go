@@ -73,6 +73,22 @@ func script(t *testing.T, text string) string {
 // noMPS is a control program that fails at once.
 const noMPS = "echo no device >&2; exit 1"
 
+// A hook whose work was killed says so by its status, and does all of it when it is called again.
+func TestWorkThatIsKilledIsStillDue(t *testing.T) {
+	run := t.TempDir()
+	mark := filepath.Join(run, "mark")
+	args := []string{
+		"prolog", "--run-dir", run, "--deadline", "30s", "--mps-control",
+		script(t, "[ -e "+mark+" ] || { >"+mark+"; kill -KILL $PPID; }; "+noMPS),
+	}
+	first := hook(t, args, job()...)
+	must.Equal(t, first.status, killed, "%s", first.stderr)
+	again := hook(t, args, job()...)
+	must.Equal(t, again.status, 0, "%s", again.stderr)
+	_, err := os.Stat(filepath.Join(run, "jobs/7.json"))
+	must.OK(t, err)
+}
+
 // Whatever is wrong with the node or the job, a hook ends in exit 0 in time, and says what it was.
 func TestAlwaysExitZeroInTime(t *testing.T) {
 	if testing.Short() {

@@ -400,5 +400,5 @@ func (w *wired) memoryLimit(ctx context.Context, ref, user string) (none httpapi
 	if err != nil || m == nil || m.User != user || m.State.Final() {
 		return none, err
 	}
-	return httpapi.MemoryReport{MiB: cmp.Or(m.ProcessMiB, m.MemMiB), JobMiB: m.MemMiB}, nil
+	return httpapi.MemoryReport{MiB: cmp.Or(m.ProcessMiB, m.MemMiB)}, nil
 }

@@ -115,9 +115,9 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 		return fmt.Sprint(id), nil
 	}
 	w := &wired{store: st, journal: j, taskName: names}
-	task := httpapi.MemoryReport{MiB: 1200, JobMiB: 4800} // it has four processes
+	task := httpapi.MemoryReport{MiB: 1200} // it has four processes
 	for job, want := range map[[2]string]httpapi.MemoryReport{
-		{"7", ""}: {}, {"7", "ann"}: {MiB: 1200, JobMiB: 1200}, {"7", "bob"}: {}, {"8", "ann"}: {}, {"9", ""}: {},
+		{"7", ""}: {}, {"7", "ann"}: {MiB: 1200}, {"7", "bob"}: {}, {"8", "ann"}: {}, {"9", ""}: {},
 		{"10", "ann"}: {}, {"120_4", "ann"}: task, {"124", "ann"}: task, {"125", ""}: {}, {"126", ""}: {},
 		{"126", "ann"}: task, {"127", "ann"}: {},
 	} {

@@ -99,19 +99,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int 
 	return NVML_SUCCESS;
 }
 
-/* As in CUDA 13.4's nvml.h: the folder of a control group, and bytes. */
-struct limits {
-	const char *group;
-	unsigned long long soft, hard;
-};
-
-EXPORT nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, struct limits *limits)
-{
-	ENTER(device, SIM_F_MEMORY, WHOLE);
-	NEEDS(SIM_CAP_LIMITS);
-	return sim_set_limit(d, limits->group, limits->hard / MIB);
-}
-
 /* MIG: a card cut into instances, each with a handle of its own. */
 
 EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)

@@ -141,37 +141,6 @@ struct sim_entry sim_enter(nvmlDevice_t h, int figure, enum sim_scope scope)
 	return e;
 }
 
-/* The folder of a group that is gone makes room for another's. */
-nvmlReturn_t sim_set_limit(const struct sim_device_rec *d, const char *group, double mib)
-{
-	struct stat st;
-	if (geteuid() != 0)
-		return NVML_ERROR_NO_PERMISSION;
-	if (stat(group, &st) || !S_ISDIR(st.st_mode))
-		return NVML_ERROR_NOT_FOUND;
-	struct sim_group_limit limit = {.hard = mib};
-	if (snprintf(limit.group, sizeof limit.group, "%s", group) >= (int)sizeof limit.group)
-		return NVML_ERROR_INSUFFICIENT_SIZE;
-	flock(fd, LOCK_EX);
-	const struct sim_group_limit *place = NULL;
-	for (const struct sim_group_limit *l = d->limit; l < d->limit + SIM_LIMITS; l++) {
-		if (!strcmp(l->group, group)) {
-			place = l;
-			break;
-		}
-		if (!place && stat(l->group, &st))
-			place = l;
-	}
-	if (!place)
-		return NVML_ERROR_INSUFFICIENT_SIZE;
-	char path[40];
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	int w = open(path, O_WRONLY | O_CLOEXEC);
-	ssize_t n = pwrite(w, &limit, sizeof limit, (const char *)place - (const char *)sim_header);
-	close(w);
-	return n == sizeof limit ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
-}
-
 nvmlReturn_t sim_filled(unsigned int *count, unsigned int n)
 {
 	nvmlReturn_t r = n > *count ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;

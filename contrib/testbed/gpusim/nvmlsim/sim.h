@@ -66,8 +66,6 @@ void sim_leave(struct sim_entry *e);
 		return NVML_ERROR_NOT_SUPPORTED
 
 void sim_look(const struct sim_device_rec *d, struct live *l);
-/* Sets a limit of a device that is locked for reading, as root may. */
-nvmlReturn_t sim_set_limit(const struct sim_device_rec *d, const char *group, double mib);
 /* How many of n there are in the caller's array of *count, which becomes n. */
 nvmlReturn_t sim_filled(unsigned int *count, unsigned int n);
 
