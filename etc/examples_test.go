@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -41,6 +42,8 @@ func TestExamples(t *testing.T) {
 	if err != nil || len(dirs) != 4 {
 		t.Fatalf("%d examples: %v", len(dirs), err)
 	}
+	active := config.Default()
+	active.Mode = "active"
 	script := doctor.Signature + ".modify()"
 	examine := func(slurmConf, gresConf string) []doctor.Finding {
 		conf := text.ParseConfig([]byte(read(t, "../slurmbridge/doctor/testdata/22.05.8-plain.config")))
@@ -52,7 +55,7 @@ func TestExamples(t *testing.T) {
 			hooks[h] = []doctor.Hook{{File: conf[h], Ours: strings.HasPrefix(conf[h], "/usr/lib/slurmbridge/")}}
 		}
 		return doctor.Examine(&doctor.Facts{
-			Config: conf, Nodes: text.ParseNodes([]byte(nodes)), Hooks: hooks, User: "slurm", Settings: config.Default(),
+			Config: conf, Nodes: text.ParseNodes([]byte(nodes)), Hooks: hooks, User: "slurm", Settings: active,
 			Partitions: text.ParsePartitions([]byte("PartitionName=" + conf["PartitionName"] + " State=UP\n")),
 			ConfDir:    "/etc/slurm", JobSubmitLua: &script, GresConf: &gres,
 		})
@@ -78,6 +81,18 @@ func TestExamples(t *testing.T) {
 		if types := "GresTypes=gpu," + m[3] + "\n"; !strings.Contains(read(t, d), "\n"+types) {
 			t.Errorf("%s lacks %s", d, types)
 		}
+	}
+}
+
+// The sample of client_config is one, with its comments taken for lines as well, but for its files.
+func TestClientConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "client.yml")
+	text := read(t, "client.yml")
+	_, text, _ = strings.Cut(text, "tls_config:")
+	text = regexp.MustCompile(`(?m)^#  Where.*\n`).ReplaceAllString("tls_config:"+text, "")
+	must.OK(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, "\n#", "\n")), 0o600))
+	if _, err := recordhttp.NewClient(file); err == nil || !strings.Contains(err.Error(), "/etc/slurmbridge/ca.crt") {
+		t.Errorf("it wants the file of its authority, not: %v", err)
 	}
 }
 

@@ -82,14 +82,17 @@ type Config struct {
 	// HandShares names users, and partitions as partition:NAME.
 	HandShares []string `mapstructure:"hand_shares"`
 
-	Database    string   `mapstructure:"database" is:"path"`
-	DatabaseMiB int      `mapstructure:"database_mib" is:"64 to 1000000"`
-	Listen      string   `mapstructure:"listen" is:"address"`
-	WebConfig   string   `mapstructure:"web_config" is:"path or none"`
-	MungeSocket string   `mapstructure:"munge_socket" is:"path or none"`
-	KeyFile     string   `mapstructure:"key_file" is:"path or none"`
-	RecordUsers []string `mapstructure:"record_users"`
-	LogLevel    string   `mapstructure:"log_level" is:"debug, info, warn or error"`
+	Database    string `mapstructure:"database" is:"path"`
+	DatabaseMiB int    `mapstructure:"database_mib" is:"64 to 1000000"`
+	Listen      string `mapstructure:"listen" is:"address"`
+	WebConfig   string `mapstructure:"web_config" is:"path or none"`
+	// Server and ClientConfig are for the commands that ask the daemon.
+	Server       string   `mapstructure:"server" is:"server"`
+	ClientConfig string   `mapstructure:"client_config" is:"path or none"`
+	MungeSocket  string   `mapstructure:"munge_socket" is:"path or none"`
+	KeyFile      string   `mapstructure:"key_file" is:"path or none"`
+	RecordUsers  []string `mapstructure:"record_users"`
+	LogLevel     string   `mapstructure:"log_level" is:"debug, info, warn or error"`
 
 	// Adopt are the rules by which unchanged jobs share.
 	Adopt        []adopt.Rule  `mapstructure:"adopt"`
@@ -129,7 +132,11 @@ func source(flags *pflag.FlagSet) settings.Source {
 			"patterns":   {Takes: "patterns such as jupyter*", Right: reads(isPattern)},
 			"named apps": {Takes: "PATTERN=NAME, for example nf-train*=train", Right: reads(job.ParseAppName)},
 			"rule names": ruleNames,
-			"domain":     {Takes: "a domain, for example example.org", Right: regexp.MustCompile(`^[A-Za-z0-9.-]*$`).MatchString},
+			"server": {
+				Takes: "HOST:PORT, or https://HOST:PORT",
+				Right: regexp.MustCompile(`^((https?://)?[A-Za-z0-9.\-\[\]:]+:[0-9]+/?)?$`).MatchString,
+			},
+			"domain": {Takes: "a domain, for example example.org", Right: regexp.MustCompile(`^[A-Za-z0-9.-]*$`).MatchString},
 		},
 	}
 }

@@ -429,8 +429,7 @@ func (e *exam) checks() []check {
 		// slurmbridge serve runs, and does what the settings say.
 		row("daemon", Warning, daemon, when(d.Silent != "", "said", d.Silent),
 			"slurmbridge serve can't be read ($said)", "where it doesn't run, every job runs as it would without it", "",
-			run("sed -i 's/^mode:.*/mode: shadow/' "+settingsFile+"   # where it has never run: it then changes nothing yet",
-				"systemctl enable --now slurmbridge", "journalctl -u slurmbridge -n 50   # if it doesn't stay up",
+			run("systemctl enable --now slurmbridge", "journalctl -u slurmbridge -n 50   # if it doesn't stay up",
 				"slurmbridge doctor --server https://HOST:9797 --client-config FILE   # if it has TLS or a password")),
 		row("daemon-look", Error, daemon, when(d.Sick != "", "said", d.Sick),
 			"slurmbridge serve can't do its work: $said", "nothing is shared until it can", "",

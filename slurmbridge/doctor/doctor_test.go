@@ -25,6 +25,13 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
+// active returns the settings of a bridge that is switched on.
+func active() *config.Config {
+	c := config.Default()
+	c.Mode = "active"
+	return c
+}
+
 func init() { probeTimeout = time.Minute }
 
 func recorded(t *testing.T, name string) string {
@@ -40,7 +47,7 @@ func bridged(t *testing.T, release string) *Facts {
 	conf := text.ParseConfig([]byte(recorded(t, release+"-bridged.config")))
 	conf["AuthType"] = "auth/munge" // 24.11.5 was recorded with auth/slurm, and with a limit on requests
 	conf["SlurmctldParameters"] = "enable_configless"
-	settings := config.Default()
+	settings := active()
 	settings.GatePartition, settings.SharersOnly = "gates", []string{"gpu"}
 	return &Facts{
 		Config:       conf,
@@ -79,7 +86,7 @@ func TestPlainCluster(t *testing.T) {
 		Config:     text.ParseConfig([]byte(recorded(t, "22.05.8-plain.config"))),
 		Nodes:      text.ParseNodes([]byte(recorded(t, "22.05.8-plain.nodes"))),
 		Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions"))),
-		ConfDir:    "/etc/slurm", Hooks: map[string][]Hook{}, User: "slurm", Settings: config.Default(),
+		ConfDir:    "/etc/slurm", Hooks: map[string][]Hook{}, User: "slurm", Settings: active(),
 		Missing: []string{"/run/slurmbridge"}, MungeSocket: ptr(true),
 	}
 	must.Equal(t, named(Examine(f)), "error gres-types, error folder, error node-shares, error gpu-type, "+
@@ -92,7 +99,7 @@ func TestNothingMissing(t *testing.T) {
 }
 
 func TestWhatIsNotKnownIsNotBlamed(t *testing.T) {
-	must.Equal(t, named(Examine(&Facts{Config: bridged(t, "22.05.8").Config, Settings: config.Default()})), "")
+	must.Equal(t, named(Examine(&Facts{Config: bridged(t, "22.05.8").Config, Settings: active()})), "")
 }
 
 // A situation is a cluster where nothing is missing, and then this.
@@ -575,7 +582,7 @@ func TestCollect(t *testing.T) {
 		}
 		return "", errors.New("busy")
 	}
-	settings := config.Default()
+	settings := active()
 	settings.GateFile, settings.WakeFile = dir+"/gate", dir+"/wake"
 	settings.Database, settings.MungeSocket = dir+"/absent/db", conf
 	f := must.Get(Collect(t.Context(), ask, settings, "slurm"))(t)
@@ -636,7 +643,7 @@ func FuzzExamine(f *testing.F) {
 		facts := &Facts{
 			Config: text.ParseConfig([]byte(conf)), Nodes: text.ParseNodes([]byte(nodes)),
 			Partitions: text.ParsePartitions([]byte(partitions)), Hooks: map[string][]Hook{}, User: "slurm",
-			Settings: config.Default(),
+			Settings: active(),
 		}
 		found := Examine(facts)
 		if Text(found) == "" {

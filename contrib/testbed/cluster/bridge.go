@@ -84,7 +84,7 @@ func (s *Stack) controller(ctx context.Context, name, host, database, wake strin
 		settings = append(settings, "name: "+host)
 	}
 	// nobody else is here
-	for _, usual := range []string{"leave_room: yes", "sharers_only: [" + slurmtest.Partition + "]"} {
+	for _, usual := range []string{"mode: active", "leave_room: yes", "sharers_only: [" + slurmtest.Partition + "]"} {
 		key, _, _ := strings.Cut(usual, " ")
 		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key) }) {
 			settings = append(settings, usual)

@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"io"
+	"log"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -149,22 +152,24 @@ func TestPagesNameCommands(t *testing.T) {
 func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }
 
 func TestDaemonAddress(t *testing.T) {
-	plain, secure := filepath.Join(t.TempDir(), "plain.yml"), filepath.Join(t.TempDir(), "tls.yml")
-	for file, text := range map[string]string{
-		plain:  "# tls_server_config: {cert_file: x}\nbasic_auth_users: {}\n",
-		secure: "tls_server_config: {cert: x, key: y}\n",
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	for _, c := range []struct{ listen, server, want string }{
+		{"[::1]:1", "", "http://[::1]:1"},
+		{"", "", ""},
+		{"", "https://head:1/", "https://head:1"},
+		{":9797", plain.Listener.Addr().String(), plain.URL},
+		{secure.Listener.Addr().String(), "", secure.URL},
 	} {
-		must.OK(t, os.WriteFile(file, []byte(text), 0o600))
+		a, err := newAsking(t.Context(), &config.Config{Listen: c.listen, Server: c.server})
+		must.OK(t, err)
+		must.Equal(t, a.url, c.want, c)
 	}
-	for _, c := range []struct{ listen, web, server, want string }{
-		{":9797", "", "", "http://localhost:9797"},
-		{"10.0.0.1:80", plain, "", "http://10.0.0.1:80"},
-		{"[::]:9797", secure, "", "https://localhost:9797"},
-		{"", "", "", ""},
-		{"", "", "https://head:1", "https://head:1"},
-	} {
-		must.Equal(t, daemonURL(&config.Config{Listen: c.listen, WebConfig: c.web}, c.server), c.want, c)
-	}
+	must.Equal(t, daemonAddress(&config.Config{Listen: "[::]:9797"}), "localhost:9797")
 }
 
 // Rules are refused at start where Slurm can't make a job of a whole GPU share, and without the script that gates jobs.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os/exec"
 	"os/user"
 	"strings"
@@ -11,17 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
 
-type doctorFlags struct{ server, agents, client string }
-
 func newDoctor(s *shared) *cobra.Command {
-	var f doctorFlags
+	var agents string
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "What this cluster still lacks, with the lines to add",
@@ -30,38 +26,33 @@ agents, and says what is missing or risky, why, and which lines to write where. 
 changes nothing. Run it on the controller, as SlurmUser or root, until it finds
 nothing: from a cluster that knows no slurmbridge it leads to one that shares GPUs.
 
-For daemons with TLS or a password, --client-config names a file in the
-format of Prometheus's HTTP clients:
-
-  tls_config: {ca_file: /etc/slurmbridge/ca.crt}
-  basic_auth: {username: prometheus, password_file: /etc/slurmbridge/password}
+Daemons with TLS or a password are asked as client_config says (etc/client.yml is an
+example).
 
 Exit status: 0 nothing to do (there may be notes), 1 warnings, 2 errors. Where
 nothing could be examined it is 1 or 2 as well, standard output is empty and
 standard error says why. --json prints {"findings": [{"check", "severity", "what",
 "why", "cost", "fix": [{"file", "lines"}]}], "exit"}; names of checks stay as they are.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return s.doctor(c, &f) },
+		RunE: func(c *cobra.Command, _ []string) error { return s.doctor(c, agents) },
 	}
-	serverFlag(c, &f.server)
-	c.Flags().StringVar(&f.agents, "agents", "http://{node}:9798",
+	askFlags(c)
+	c.Flags().StringVar(&agents, "agents", "http://{node}:9798",
 		"the nodes' agents' address, with {node} for the node's; empty: they are left out")
-	c.Flags().StringVar(&f.client, "client-config", "",
-		"how the daemons are trusted and what they are shown, a file in the format of Prometheus's HTTP clients")
 	return c
 }
 
-func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
+func (s *shared) doctor(c *cobra.Command, agents string) error {
 	cfg, err := s.Load(c)
 	if err != nil {
 		return err
 	}
-	web, err := recordhttp.NewClient(f.client)
-	if err != nil {
-		return cli.Usage(fmt.Errorf("--client-config: %w", err))
+	if agents != "" && !strings.Contains(agents, "{node}") {
+		return cli.Usage(fmt.Errorf("--agents %q doesn't say {node} where the node's address belongs", agents))
 	}
-	if f.agents != "" && !strings.Contains(f.agents, "{node}") {
-		return cli.Usage(fmt.Errorf("--agents %q doesn't say {node} where the node's address belongs", f.agents))
+	daemon, err := newAsking(c.Context(), cfg)
+	if err != nil {
+		return err
 	}
 	cl, err := client(cfg, nil)
 	if err != nil {
@@ -74,7 +65,7 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 		return err
 	}
 	if facts.Config != nil {
-		askAround(ctx, facts, cfg, f, web)
+		askAround(ctx, facts, cfg, daemon, agents)
 	}
 	findings := doctor.Examine(facts)
 	exit := doctor.Exit(findings)
@@ -103,7 +94,9 @@ func bridgeUser(ctx context.Context) string {
 }
 
 // askAround adds to the facts what those say that doctor can only ask.
-func askAround(ctx context.Context, facts *doctor.Facts, cfg *config.Config, f *doctorFlags, web *http.Client) {
+func askAround(ctx context.Context, facts *doctor.Facts, cfg *config.Config, a *asking,
+	agents string,
+) {
 	if *facts.MungeSocket {
 		said := doctor.TryCredential(ctx, &credential.Munge{Socket: cfg.MungeSocket})
 		facts.Munge = &said
@@ -112,10 +105,10 @@ func askAround(ctx context.Context, facts *doctor.Facts, cfg *config.Config, f *
 		said := doctor.TryCredential(ctx, credential.Choose(cfg.KeyFile, cfg.MungeSocket).Users)
 		facts.Token = &said
 	}
-	if address := daemonURL(cfg, f.server); address != "" {
-		facts.Daemon = doctor.AskDaemon(ctx, web, address)
+	if a.url != "" {
+		facts.Daemon = doctor.AskDaemon(ctx, a.client, a.url)
 	}
-	if f.agents != "" {
-		facts.Agents = doctor.AskAgents(ctx, web, f.agents, facts.Nodes)
+	if agents != "" {
+		facts.Agents = doctor.AskAgents(ctx, a.client, agents, facts.Nodes)
 	}
 }

@@ -43,7 +43,7 @@ func TestOnSlurm(t *testing.T) {
 	addr := srv.Listener.Addr().String()
 	srv.Close()
 	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: "+
-		"%s\nsharers_only: [gpu]\n",
+		"%s\nsharers_only: [gpu]\nmode: active\n",
 		l.Conf(), l.GateFile, l.WakeFile, l.Path("run", "slurmbridge.db"), addr, l.MungeSocket)
 	l.conf = l.Path("slurmbridge.yaml")
 	must.OK(t, os.WriteFile(l.conf, []byte(text), 0o644))

@@ -27,7 +27,6 @@ import (
 const mailTemplate = "/etc/slurmbridge/mail.tmpl"
 
 func newNotify(s *shared) *cobra.Command {
-	var server string
 	var dry bool
 	c := &cobra.Command{
 		Use:   "notify",
@@ -59,7 +58,7 @@ that decides sends mails.`,
 				dry = is && term.IsTerminal(int(f.Fd()))
 			}
 			var idle httpapi.IdleReport
-			if err := ask(c.Context(), cfg, server, httpapi.IdlePath, &idle); err != nil {
+			if err := ask(c.Context(), cfg, httpapi.IdlePath, &idle); err != nil {
 				return err
 			}
 			if idle.Standby != "" {
@@ -91,7 +90,7 @@ that decides sends mails.`,
 			return errors.Join(err, serr, s.Show(all, func() { s.printSent(all, n) }))
 		}),
 	}
-	serverFlag(c, &server)
+	askFlags(c)
 	c.Flags().BoolVar(&dry, "dry-run", false, "show the mails and send none (default at a terminal)")
 	return c
 }

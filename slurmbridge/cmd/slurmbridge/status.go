@@ -25,20 +25,19 @@ import (
 )
 
 func newStatus(s *shared) *cobra.Command {
-	var server string
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "GPUs with their jobs, groups about to start, the gate",
 		Args:  cobra.NoArgs,
 		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			var r httpapi.Report
-			if err := ask(c.Context(), cfg, server, "/v1/status", &r); err != nil {
+			if err := ask(c.Context(), cfg, "/v1/status", &r); err != nil {
 				return err
 			}
 			return s.Show(&r, func() { s.printStatus(&r) })
 		}),
 	}
-	serverFlag(c, &server)
+	askFlags(c)
 	return c
 }
 
@@ -150,7 +149,6 @@ An empty plan is the usual one: all that can start has been released.`,
 }
 
 func newWhy(s *shared) *cobra.Command {
-	var server string
 	var verbose bool
 	c := &cobra.Command{
 		Use:   "why JOB",
@@ -166,13 +164,13 @@ it with the values before. --json has all of it.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, args []string) error {
 			var story journal.Story
-			if err := ask(c.Context(), cfg, server, "/v1/why/"+url.PathEscape(args[0]), &story); err != nil {
+			if err := ask(c.Context(), cfg, "/v1/why/"+url.PathEscape(args[0]), &story); err != nil {
 				return err
 			}
 			return s.Show(&story, func() { s.printWhy(args[0], &story, verbose) })
 		}),
 	}
-	serverFlag(c, &server)
+	askFlags(c)
 	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "also what was considered, refused and changed")
 	return c
 }

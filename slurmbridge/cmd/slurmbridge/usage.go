@@ -30,7 +30,7 @@ type usageFlags struct {
 	limit            int
 	csv, me, idle    bool
 	charged          bool
-	server           string
+	remote           bool // --server was given
 }
 
 func newUsage(s *shared) *cobra.Command {
@@ -48,7 +48,7 @@ Unknown figures are empty, not 0: what a job computed is in its node's record, w
 arrives when the job ends. The notes below the table say how much is missing.
 
 It reads the database, as the user that slurmbridge runs as, and needs no daemon. Without
-a database that it may read it asks the daemon (listen or --server names the controller), which
+a database that it may read it asks the daemon (the setting server or --server names it), which
 shows users their own jobs (--me) by their MUNGE credential, and all jobs if Slurm doesn't hide
 them (PrivateData).
 
@@ -64,11 +64,12 @@ reported by the nodes' agents. No job is ever ended for it.`,
   slurmbridge usage --by account --since 2026-03-01 --until 2026-04-01
   slurmbridge usage --by job --user ann --since 7d
   slurmbridge usage --by node --csv > nodes.csv
-  slurmbridge usage --me --by application         a user's own, where listen or --server names the controller
+  slurmbridge usage --me --by application         a user's own, also from a login node
   slurmbridge usage --by account --charged
   slurmbridge usage --idle`,
 		Args: cobra.NoArgs,
 		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
+			o.remote = c.Flags().Changed("server")
 			q, err := o.query(time.Now())
 			if err != nil {
 				return cli.Usage(err)
@@ -81,7 +82,7 @@ reported by the nodes' agents. No job is ever ended for it.`,
 			}
 			if o.idle {
 				var r httpapi.IdleReport
-				if err := ask(c.Context(), cfg, o.server, httpapi.IdlePath, &r); err != nil {
+				if err := ask(c.Context(), cfg, httpapi.IdlePath, &r); err != nil {
 					return err
 				}
 				return s.Show(&r, func() { s.printIdle(&r, o.limit) })
@@ -117,7 +118,7 @@ reported by the nodes' agents. No job is ever ended for it.`,
 	f.BoolVar(&o.idle, "idle", false, "the running jobs that have done nothing with their GPUs for long; from the daemon")
 	f.BoolVar(&o.charged, "charged", false,
 		"also the GPU-hours that TRESBillingWeights charge, against those computed; read from Slurm")
-	serverFlag(c, &o.server)
+	askFlags(c)
 	f.BoolVar(&o.csv, "csv", false, "lines as CSV, with a header")
 	return c
 }
@@ -131,7 +132,7 @@ func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 	if q.By, err = usage.ParseBy(o.by); err != nil {
 		return q, fmt.Errorf("--by: %w", err)
 	}
-	if o.charged && (o.me || o.server != "") {
+	if o.charged && (o.me || o.remote) {
 		return q, errors.New("--charged is worked out from the database: it goes with neither --me nor --server")
 	}
 	if o.me && (o.users != nil || o.accounts != nil) {
@@ -150,7 +151,7 @@ func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 // usage sums up the runs in the database. If the database can't be read, or for a user's own runs,
 // it requests the report from the daemon.
 func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o *usageFlags) (*usage.Report, error) {
-	if !o.me && o.server == "" {
+	if !o.me && !o.remote {
 		st, err := cli.OpenStore(ctx, cfg)
 		if err == nil {
 			defer st.Close()
@@ -169,7 +170,7 @@ func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o
 		"user": q.Users, "account": q.Accounts,
 	}
 	r := new(usage.Report)
-	if err := ask(ctx, cfg, o.server, path+"?"+v.Encode(), r); err != nil {
+	if err := ask(ctx, cfg, path+"?"+v.Encode(), r); err != nil {
 		return nil, err
 	}
 	return r, nil

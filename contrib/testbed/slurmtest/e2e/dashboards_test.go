@@ -52,6 +52,7 @@ func TestDashboardsShowTheCluster(t *testing.T) {
 	second := w.pair("gromacs")
 	w.reach("COMPLETED", append(first, second...)...)
 	must.OK(t, w.scraped())
+	w.everyCommandAsks(first[0])
 	var missing []string
 	if !slurmtest.Wait(t.Context(), 2*time.Minute, func() bool { missing = w.without(); return len(missing) == 0 }) {
 		t.Errorf("panels without a figure:\n%s", strings.Join(missing, "\n"))
@@ -74,10 +75,11 @@ func (w *watched) secure() {
 	w.clientConfig = fmt.Sprintf("tls_config: {ca_file: %s}\nbasic_auth: {username: prometheus, password: scrape}\n",
 		put("ca.crt", body(auth.CA)))
 	trust := put("client.yml", w.clientConfig)
+	put("ca.yml", strings.Split(w.clientConfig, "\n")[0])
 	w.client = must.Get(recordhttp.NewClient(trust))(w.t)
 	w.t.Cleanup(w.client.CloseIdleConnections)
 
-	put("slurmbridge.yaml", body(w.Path("slurmbridge.yaml"))+"web_config: "+web+"\n")
+	put("slurmbridge.yaml", body(w.Path("slurmbridge.yaml"))+"web_config: "+web+"\nclient_config: "+trust+"\n")
 	w.signal("slurmbridge", syscall.SIGHUP)
 	w.targets = map[string]string{
 		"slurmbridge": strings.TrimPrefix(w.URL, "http://"), "gpuprof": "127.0.0.1:" + must.Get(w.FreePort())(w.t),
@@ -95,6 +97,27 @@ func (w *watched) secure() {
 			}
 			return err == nil && resp.StatusCode == http.StatusOK
 		})
+	}
+}
+
+// everyCommandAsks calls each command that asks the daemon, by the settings that users can read, and without the password.
+func (w *watched) everyCommandAsks(job string) {
+	w.t.Helper()
+	for _, c := range []struct{ as, command string }{
+		{"games", "status"}, {"games", "why " + job}, {"games", "usage --me"}, {"games", "usage --idle"},
+		{"slurm", "notify --dry-run"},
+	} {
+		args := strings.Fields(c.command)
+		if out, err := w.world.ask(c.as, args...); err != nil {
+			w.t.Errorf("%s as %s: %v: %s", c.command, c.as, err, out)
+		}
+		out, err := w.world.ask(c.as, append(args, "--client-config", w.Path("ca.yml"))...)
+		if err == nil || !strings.Contains(out, "wants a password") {
+			w.t.Errorf("%s without the password: %v: %s", c.command, err, out)
+		}
+	}
+	if out, _ := w.world.ask("slurm", strings.Fields("doctor --json --agents=")...); strings.Contains(out, `"daemon"`) {
+		w.t.Errorf("doctor doesn't reach the daemon: %s", out)
 	}
 }
 

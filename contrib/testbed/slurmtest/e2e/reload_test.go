@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"net"
 	"net/http"
 	"os"
@@ -20,7 +21,7 @@ func TestReload(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{Policy: "dqn"})
 	conf := r.Path("slurmbridge.yaml")
-	sound := must.Get(os.ReadFile(conf))(t)
+	sound := bytes.Replace(must.Get(os.ReadFile(conf))(t), []byte("mode: active\n"), nil, 1)
 	write := func(more string) {
 		t.Helper()
 		must.OK(t, os.WriteFile(conf, append(sound[:len(sound):len(sound)], more...), 0o644))
@@ -81,7 +82,7 @@ func TestReload(t *testing.T) {
 		t.Error("the old address answers")
 	}
 	r.URL = was
-	write("")
+	write("mode: active\n")
 	r.signal("slurmbridge", syscall.SIGHUP)
 	must.Equal(t, r.Daemon(cluster.BridgeDaemon).Alive(), true, "one process all along")
 	r.until("active again", func() bool { return mode() == "active" && gated() && r.ready() })
