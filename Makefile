@@ -191,9 +191,13 @@ fuzz: build ## each fuzz target for ten seconds, two at a time (FUZZ=1m; five mi
 bench: ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)
 
-soak: as-root build ## an hour of random lives of jobs while daemons are killed: what harm comes to them (SOAK=4m, SOAK_JOBS=500, ARGS=--plain)
-	@$(call STAGE,soak) --length $(or $(SOAK),1h) --jobs $(or $(SOAK_JOBS),0) $(ARGS)
-	@SLURMBRIDGE_SLOW=1 SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run 'TestIdleJobIsTold' $(E2E)
+# Drawn clusters run on this machine's Slurm, or on that of RELEASES where they are given.
+GIVEN    = $(if $(filter command environment,$(firstword $(origin RELEASES))),$(RELEASES),$(OWN))
+DRAWN    = --seeds $(SEEDS) --roots $(subst $(space),$(comma),$(foreach r,$(GIVEN),$(if $(filter $r,$(OWN)),own,$(abspath $(ROOTS))/$r)))
+comma   := ,
+soak: as-root build ## an hour of random lives of jobs while daemons are killed: what harm comes to them (SOAK=4m, SOAK_JOBS=500, ARGS=--plain); SEEDS=1..200: drawn clusters and jobs beside plain Slurm (RELEASES=forky, ROOTS=FOLDER)
+	@$(call STAGE,soak) $(if $(SEEDS),$(DRAWN),--length $(or $(SOAK),1h) --jobs $(or $(SOAK_JOBS),0)) $(ARGS)
+	@[ "$(SEEDS)" ] || SLURMBRIDGE_SLOW=1 SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run 'TestIdleJobIsTold' $(E2E)
 
 # PACK packs the programs of one folder into another.
 PACK     = $(QUIETLY) 'packing $1 into $2' env ARCH=$(ARCH) contrib/packaging/build $1 $(TOOLS) $2

@@ -2,6 +2,9 @@
 // variants, the campaign of faults, and a cluster to type into. The Makefile's targets of these
 // names call it. Each command puts together a workload, a variant (plain Slurm, plain shares, or
 // the bridge with a policy), faults, and what judges the result.
+//
+// `testbed soak --seeds 1..20` draws clusters and jobs out of what Slurm's manuals list, and compares each with plain
+// Slurm; package drawn says how.
 package main
 
 import (

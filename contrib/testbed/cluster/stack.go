@@ -279,7 +279,7 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 			return err
 		}
 		*option = s.Bin(name)
-		if err := writeProgram(*option, paths.Replace(string(text))); err != nil {
+		if err := WriteProgram(*option, paths.Replace(string(text))); err != nil {
 			return err
 		}
 	}
@@ -288,7 +288,7 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 	}
 	// Without an Epilog on the node that takes longer than this, Slurm would not look at its queue as a job ends.
 	o.Epilog = s.Bin("epilog")
-	return writeProgram(o.Epilog, "#!/bin/sh\nexec sleep 0.1\n")
+	return WriteProgram(o.Epilog, "#!/bin/sh\nexec sleep 0.1\n")
 }
 
 // makeGPUs makes the i-th node's GPUs, and what the driver tells of them under /proc.
@@ -320,9 +320,9 @@ func (s *Stack) disk() string {
 	return s.Dir
 }
 
-// writeProgram writes a file to be run. No child may be forked meanwhile: it would hold the file open for writing until
+// WriteProgram writes a file to be run. No child may be forked meanwhile: it would hold the file open for writing until
 // it runs its own program, and a file that is can't be run ("text file busy").
-func writeProgram(path, text string) error {
+func WriteProgram(path, text string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	return os.WriteFile(path, []byte(text), 0o755)

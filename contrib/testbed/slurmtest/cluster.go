@@ -51,6 +51,8 @@ type Options struct {
 	JobSubmit string
 	// Hooks are programs' paths; "" = none. Under Root they must lie in the cluster's folder or in Binds.
 	Prolog, Epilog, TaskProlog, EpilogSlurmctld string
+	// NodeMore are further settings of each node's line in slurm.conf, such as its features.
+	NodeMore []string
 	// Scheduler is SchedulerParameters, "" = Slurm's defaults.
 	Scheduler string
 	// Extra are further lines of slurm.conf.

@@ -45,6 +45,14 @@ func (o *Options) Gres(i int) string {
 	return strings.Join(out, ",")
 }
 
+// More is what else node i's line in slurm.conf has.
+func (o *Options) More(i int) string {
+	if i < len(o.NodeMore) {
+		return o.NodeMore[i]
+	}
+	return ""
+}
+
 // configure writes slurm.conf, gres.conf, cgroup.conf and the job_submit script.
 func (c *Cluster) configure() error {
 	slurmConf, err := c.slurmConf()

@@ -58,6 +58,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/drawn"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -84,12 +85,17 @@ const (
 // Command is `testbed soak`.
 func Command(base *cluster.Setup) *cobra.Command {
 	o := options{base: base}
+	drawing := drawn.New(base, os.Stdout)
 	c := &cobra.Command{
 		Use: "soak", Short: "Random lives of jobs while daemons are killed: what harm comes to them", Args: cobra.NoArgs,
 		Example: "  make soak                            an hour\n  make soak SOAK=4m ARGS='--seed 7'    the same " +
 			"campaign again\n" +
-			"  make soak ARGS=--plain               how true the plain schedule is",
+			"  make soak ARGS=--plain               how true the plain schedule is\n" +
+			"  make soak SEEDS=1..200 RELEASES='bookworm forky'     drawn clusters and jobs, beside plain Slurm",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if drawing.Asked() {
+				return drawing.Run(c.Context())
+			}
 			if o.nodes == 0 && o.length < 20*time.Minute { // too little time to fill more
 				o.nodes = 8
 			}
@@ -110,6 +116,7 @@ func Command(base *cluster.Setup) *cobra.Command {
 	f.BoolVar(&o.plain, "plain", false, "no bridge: how true the plain schedule is")
 	f.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder")
 	f.StringVar(&o.out, "out", "build/soak.json", "write all figures to `FILE`")
+	drawing.AddFlags(f)
 	return c
 }
 

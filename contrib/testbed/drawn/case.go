@@ -1,0 +1,191 @@
+package drawn
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// Case is a cluster and what happens on it, as drawn. Everything in it can be taken out, which is how a case shrinks.
+type Case struct {
+	Seed uint64 `json:"seed"`
+	// Sharing is "mps" or "shard".
+	Sharing string `json:"sharing"`
+	Nodes   []Node `json:"nodes"`
+	CPUs    int    `json:"cpus"` // a node
+	MemMiB  int    `json:"mem_mib"`
+	// Conf are lines of slurm.conf, the last PartitionName=DEFAULT of which is for partition gpu, which has all nodes.
+	Conf []string `json:"conf,omitempty"`
+	// Settings are lines of slurmbridge.yaml.
+	Settings []string `json:"settings,omitempty"`
+	// Site is how the site's own job_submit script calls ours: "" = there is none, "early", "late".
+	Site   string  `json:"site,omitempty"`
+	Jobs   []Job   `json:"jobs"`
+	Events []Event `json:"events,omitempty"` // the operator's
+}
+
+// Node is a drawn node.
+type Node struct {
+	Model string   `json:"model"` // of the simulated cards
+	Types []string `json:"types"` // of its GPUs, as Slurm calls them
+	// Unshared are the GPUs, by index, without shares.
+	Unshared []int `json:"unshared,omitempty"`
+	// Cores are given for each GPU: a socket of the node's two for each half of the GPUs.
+	Cores bool   `json:"cores,omitempty"`
+	More  string `json:"more,omitempty"` // of its line in slurm.conf
+}
+
+// Job is a drawn job.
+type Job struct {
+	Name   string `json:"name"`
+	AtS    int    `json:"at_s"` // of its submission
+	Client string `json:"client"`
+	User   string `json:"user"`
+	// Args are the client's options. {NAME} stands for the number of an earlier job.
+	Args    []string `json:"args,omitempty"`
+	Steps   []string `json:"steps,omitempty"` // each one srun's options
+	LengthS int      `json:"length_s"`
+	Exit    int      `json:"exit,omitempty"` // its script's status
+	Events  []Event  `json:"events,omitempty"`
+}
+
+// Event is a command that the job's owner or the operator gives: JOB stands for the job's number.
+type Event struct {
+	AtS     int    `json:"at_s"`
+	Command string `json:"command"`
+}
+
+// has reports whether a job has one of sbatch's options.
+func (j *Job) has(option string) bool {
+	return slices.ContainsFunc(j.Args, func(a string) bool { return a == option || strings.HasPrefix(a, option+"=") })
+}
+
+// value is that of a job's option, "" = none.
+func (j *Job) value(option string) string {
+	for _, a := range j.Args {
+		if v, ok := strings.CutPrefix(a, option+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// sharer reports whether a job asks to share.
+func (j *Job) sharer() bool {
+	return slices.ContainsFunc(j.Args, func(a string) bool { return strings.Contains(a, "shared") })
+}
+
+// String says what it is in a line.
+func (j *Job) String() string {
+	out := fmt.Sprintf("%s %s", j.Client, strings.Join(j.Args, " "))
+	for _, s := range j.Steps {
+		out += fmt.Sprintf("; srun %s", s)
+	}
+	for _, e := range j.Events {
+		out += fmt.Sprintf("; at %d s %s", e.AtS, e.Command)
+	}
+	return out
+}
+
+// options are those of a private cluster like the case's.
+func (c *Case) options(o *slurmtest.Options) {
+	o.Cards, o.NodeMore, o.CPUs, o.MemMiB = nil, nil, c.CPUs, c.MemMiB
+	gres := ""
+	for i, n := range c.Nodes {
+		o.Cards, o.NodeMore = append(o.Cards, n.Types), append(o.NodeMore, n.More)
+		o.Unshared = n.Unshared // alike on all nodes
+		name, files := slurmtest.NodeName(i), []string{}
+		for k, kind := range n.Types {
+			cores := ""
+			if n.Cores {
+				cores = fmt.Sprintf(" Cores=0-%d", c.CPUs/2-1)
+				if 2*k >= len(n.Types) {
+					cores = fmt.Sprintf(" Cores=%d-%d", c.CPUs/2, c.CPUs-1)
+				}
+			}
+			gres += fmt.Sprintf("NodeName=%s Name=gpu Type=%s File=DIR/dev/nvidia%d Flags=nvidia_gpu_env%s\n", name, kind,
+				k, cores)
+			if !slices.Contains(n.Unshared, k) {
+				files = append(files, fmt.Sprint(k))
+			}
+		}
+		flags := ""
+		if c.Sharing == "mps" {
+			flags = " Flags=all_sharing"
+		}
+		gres += fmt.Sprintf("NodeName=%s Name=%s Count=%d File=DIR/dev/nvidia[%s]%s\n", name, c.Sharing, 100*len(files),
+			strings.Join(files, ","), flags)
+	}
+	o.Files = map[string]string{"gres.conf": gres}
+	o.Extra = append(o.Extra, "MinJobAge=600", "FirstJobId=101")
+	o.Extra = append(o.Extra, c.Conf...)
+}
+
+// partitions are the names of those that jobs may use, gpu the first.
+func (c *Case) partitions() []string {
+	out := []string{slurmtest.Partition}
+	for _, line := range c.Conf {
+		name, ok := strings.CutPrefix(line, "PartitionName=")
+		if name, _, _ = strings.Cut(name, " "); ok && name != "DEFAULT" {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// script is a batch job's.
+func (j *Job) script(bin string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "trap 'exit 7' USR1\n%s/probe %s batch\n", bin, j.Name)
+	for i, s := range j.Steps {
+		fmt.Fprintf(&b, "srun %s %s/probe %s step%d; %s/probe %s ended%d $?\n", s, bin, j.Name, i+1, bin, j.Name, i+1)
+	}
+	// A signal reaches the shell while it waits, not while it runs a program.
+	fmt.Fprintf(&b, "sleep %d & wait\nexit %d\n", j.LengthS, j.Exit)
+	return b.String()
+}
+
+// command is what srun or salloc run.
+func (j *Job) command(bin string) []string {
+	if j.Client == "srun" {
+		return []string{bin + "/probe", j.Name, "step0", "0", fmt.Sprint(j.LengthS)}
+	}
+	return []string{"sh", "-c", j.script(bin)}
+}
+
+// write writes the case to a file.
+func (c *Case) write(file string) error {
+	body, err := json.MarshalIndent(c, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(body, '\n'), 0o644)
+}
+
+// readCase reads what write wrote.
+func readCase(file string) (*Case, error) {
+	body, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	c := &Case{}
+	if err := json.Unmarshal(body, c); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return c, nil
+}
+
+// used are the names of a job's options.
+func (j *Job) used() []string {
+	all := map[string]bool{}
+	for _, a := range j.Args {
+		name, _, _ := strings.Cut(a, "=")
+		all[name] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}

@@ -1,0 +1,300 @@
+// Package drawn runs clusters and jobs that are drawn from a seed, out of what Slurm's manuals list, on plain Slurm and
+// beside it on Slurm with the bridge, and says in one line a job what differs.
+//
+//	make soak SEEDS=1..20                          on this machine's Slurm
+//	make soak SEEDS=1..20 RELEASES="bookworm forky"
+//	build/testbed/testbed soak --case build/drawn/22.05.8/seed-7.json
+//	build/testbed/testbed soak --seeds 7 --build OTHER/build --lua OTHER/contrib/job_submit.lua
+//
+// # What is drawn
+//
+// draw.tsv has a line for each option and setting, with its weight and Slurm's manual page. Jobs only sleep, and the
+// bridge knows their applications: what differs is what Slurm and the bridge do. On plain Slurm gpu:shared is gpu:1.
+// Plain Slurm starts first, and a seed whose configuration it refuses is skipped, as is a job that it refuses or never
+// starts.
+//
+// # What is compared
+//
+// Start, run time, state and exit code of each job; its CPUs, memory, nodes and tasks; the order of an array's tasks;
+// the exit codes of steps, and the environment that each step sees, as a whole. A job that an event (hold, requeue,
+// update) met in different states on the two sides isn't compared. What differs is run again, and counts if it differs
+// again. Differences that the pages state are in the judge's rules, each with its sentence. At least as many jobs as
+// seeds must have had a part of a GPU in a block of 20 seeds or more, or nothing is shown.
+package drawn
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// Options say what to draw and how to run it.
+type Options struct {
+	base        *cluster.Setup
+	seeds, file string
+	roots       []string
+	all         bool
+	parallel    int
+	dir         string
+	out         io.Writer
+}
+
+// New are options with the stage's usual ones: where the programs and the script are.
+func New(base *cluster.Setup, out io.Writer) *Options { return &Options{base: base, out: out} }
+
+// outcome is what became of a case.
+type outcome struct {
+	Release string       `json:"release"`
+	Skipped string       `json:"skipped,omitempty"` // why it counts for nothing
+	Jobs    int          `json:"jobs"`
+	Parts   int          `json:"parts"` // jobs that had a part of a GPU
+	Differs []difference `json:"differs,omitempty"`
+	Apart   int          `json:"apart"` // jobs that an event met in different states
+	why     map[string]string
+}
+
+// unstated are the differences that no page states.
+func (o *outcome) unstated() []difference {
+	return slices.DeleteFunc(slices.Clone(o.Differs), func(d difference) bool { return d.Stated != "" })
+}
+
+// parseSeeds reads FROM..TO, or a number.
+func parseSeeds(text string) (from, to uint64, err error) {
+	low, high, isRange := strings.Cut(text, "..")
+	from, err = strconv.ParseUint(low, 10, 64)
+	if err == nil && isRange {
+		to, err = strconv.ParseUint(high, 10, 64)
+	} else {
+		to = from
+	}
+	if err != nil || to < from {
+		return 0, 0, fmt.Errorf("%q is no seed, and no range of seeds such as 1..200", text)
+	}
+	return from, to, nil
+}
+
+// both runs a case on plain Slurm and beside it with the bridge.
+func (o *Options) both(ctx context.Context, c *Case, root string) (*outcome, error) {
+	out := &outcome{}
+	plain, err := o.start(ctx, c, root, true)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		out.Skipped = "plain Slurm doesn't start: " + firstLine(err.Error())
+		return out, nil
+	}
+	defer plain.s.Close()
+	out.Release = plain.s.Release
+	bridge, err := o.start(ctx, c, root, false)
+	if err != nil {
+		return nil, err
+	}
+	defer bridge.s.Close()
+	berr := bridge.s.Bridge(ctx)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	begin := time.Now().Truncate(time.Second).Add(2 * time.Second)
+	plain.begin, bridge.begin = begin, begin
+	var results [2]*result
+	done := make(chan struct{})
+	var g errgroup.Group
+	g.Go(func() (err error) { results[0], err = plain.play(ctx, nil); close(done); return err })
+	g.Go(func() (err error) { results[1], err = bridge.play(ctx, done); return err })
+	if err := g.Wait(); err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		out.Skipped = "Slurm doesn't answer: " + firstLine(err.Error())
+		return out, nil
+	}
+	if berr != nil {
+		results[1].Says = append(results[1].Says, berr.Error())
+	}
+	out.Jobs, out.Parts = len(results[0].Jobs), results[1].parts()
+	out.Differs = judge(c, results[0], results[1])
+	out.why = map[string]string{}
+	for _, d := range out.unstated() {
+		if s := results[1].Jobs[d.Job]; s != nil && len(out.why) < 5 {
+			out.why[d.Job] = bridge.why(ctx, s.ID)
+		}
+	}
+	return out, nil
+}
+
+// twice runs a case again if something differs, and keeps what differs again: what was the machine's load doesn't.
+func (o *Options) twice(ctx context.Context, c *Case, root string) (*outcome, error) {
+	first, err := o.both(ctx, c, root)
+	if err != nil || first.unstated() == nil {
+		return first, err
+	}
+	second, err := o.both(ctx, c, root)
+	if err != nil || second.Skipped != "" {
+		return second, err
+	}
+	second.Differs = slices.DeleteFunc(second.Differs, func(d difference) bool {
+		return d.Stated == "" && !slices.ContainsFunc(first.Differs, func(other difference) bool {
+			return other.Job == d.Job && other.Kind == d.Kind
+		})
+	})
+	return second, nil
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// run runs cases on the Slurm of a root folder, so many at once, and returns an error where something differs that no
+// page states.
+func (o *Options) run(ctx context.Context, cases []*Case, root string) error {
+	release, err := slurmtest.ReleaseOf(ctx, root)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(o.dir, release)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	var done, skipped, jobs, parts, differ int
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(o.parallel)
+	for _, c := range cases {
+		g.Go(func() error {
+			r, err := o.twice(ctx, c, root)
+			if err != nil {
+				if ctx.Err() != nil {
+					return err
+				}
+				r = &outcome{Skipped: "the stage: " + firstLine(err.Error())}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			done++
+			jobs, parts = jobs+r.Jobs, parts+r.Parts
+			if r.Skipped != "" {
+				skipped++
+			} else if r.unstated() != nil {
+				differ++
+			}
+			o.report(c, r)
+			fmt.Fprintf(o.out, "-- %d of %d seeds on %s: %d differ, %d skipped, %d jobs, %d had a part of a GPU\n", done,
+				len(cases), release, differ, skipped, jobs, parts)
+			return o.keep(dir, c, r)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if n := done - skipped; n >= 20 && parts < n {
+		return fmt.Errorf("only %d jobs of %d seeds had a part of a GPU: nothing is shown", parts, n)
+	}
+	if differ > 0 {
+		return errors.New("with the bridge jobs fare otherwise than on plain Slurm")
+	}
+	return nil
+}
+
+// report says what differs in a case.
+func (o *Options) report(c *Case, r *outcome) {
+	if r.Skipped != "" {
+		fmt.Fprintf(o.out, "seed %d is skipped: %s\n", c.Seed, r.Skipped)
+		return
+	}
+	for _, d := range together(r.unstated()) {
+		what := ""
+		if j := c.find(d.Job); j != nil {
+			what = "   [" + j.String() + "]"
+		}
+		fmt.Fprintf(o.out, "seed %d  %v%s\n", c.Seed, &d, what)
+	}
+}
+
+// keep writes a case in which something differs, with what differs and what the bridge says of it.
+func (o *Options) keep(dir string, c *Case, r *outcome) error {
+	if r.Skipped == "" && r.Differs == nil {
+		return nil
+	}
+	name := filepath.Join(dir, fmt.Sprint("seed-", c.Seed))
+	if err := c.write(name + ".json"); err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintln(&b, r.Skipped)
+	for _, d := range r.Differs {
+		fmt.Fprintf(&b, "%v %s\n", &d, d.Stated)
+	}
+	for job, why := range r.why {
+		fmt.Fprintf(&b, "\n== %s\n%s\n", job, why)
+	}
+	return os.WriteFile(name+".txt", []byte(b.String()), 0o644)
+}
+
+// AddFlags adds the flags that ask for drawn clusters.
+func (o *Options) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.seeds, "seeds", "",
+		"instead, clusters and jobs that are drawn from these seeds, `FROM..TO`, beside plain Slurm")
+	f.StringVar(&o.file, "case", "", "instead, the drawn cluster and jobs of this `FILE`")
+	f.StringSliceVar(&o.roots, "roots", []string{cmp.Or(os.Getenv("SLURMBRIDGE_TEST_ROOT"), own)},
+		"of drawn clusters: root folders of Slurm's releases, one after the other; "+own+" = this machine's Slurm")
+	f.BoolVar(&o.all, "all", false, "draw also what is refused with a sentence, and what is known to be wrong")
+	f.IntVar(&o.parallel, "parallel", 8, "drawn clusters at once, each a pair")
+	f.StringVar(&o.dir, "drawn", "build/drawn", "`FOLDER` for the drawn cases in which something differs")
+}
+
+// own stands for the Slurm of this machine among root folders.
+const own = "own"
+
+// Asked reports whether drawn clusters are asked for.
+func (o *Options) Asked() bool { return o.seeds != "" || o.file != "" }
+
+// Run runs what the flags ask for.
+func (o *Options) Run(ctx context.Context) error {
+	var errs error
+	for _, root := range o.roots {
+		if root == own {
+			root = ""
+		}
+		cases, err := o.cases(ctx, root)
+		if err != nil {
+			return err
+		}
+		errs = errors.Join(errs, o.run(ctx, cases, root))
+	}
+	return errs
+}
+
+// cases are the case of a file, or those of the seeds.
+func (o *Options) cases(ctx context.Context, root string) ([]*Case, error) {
+	if o.file != "" {
+		c, err := readCase(o.file)
+		return []*Case{c}, err
+	}
+	release, err := slurmtest.ReleaseOf(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	from, to, err := parseSeeds(o.seeds)
+	var out []*Case
+	for seed := from; err == nil && seed <= to; seed++ {
+		out = append(out, draw(seed, release, o.all))
+	}
+	return out, err
+}

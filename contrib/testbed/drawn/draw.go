@@ -1,0 +1,358 @@
+package drawn
+
+import (
+	"bufio"
+	_ "embed"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
+)
+
+//go:embed draw.tsv
+var drawTSV string
+
+// row is a line of draw.tsv, which says what its columns mean.
+type row struct {
+	kind   string
+	weight int
+	page   string
+	option string
+	drawn  []string
+	only   []string
+	mark   string
+}
+
+// table are the rows of draw.tsv.
+var table = parseTable(drawTSV)
+
+func parseTable(tsv string) []row {
+	var out []row
+	lines := bufio.NewScanner(strings.NewReader(tsv))
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "#") {
+			continue
+		}
+		f := strings.Split(lines.Text(), "\t")
+		for i := range f {
+			f[i] = strings.TrimPrefix(f[i], "-\x00")
+			if f[i] == "-" {
+				f[i] = ""
+			}
+		}
+		weight, err := strconv.Atoi(f[1])
+		if err != nil || len(f) != 7 {
+			panic(fmt.Sprintf("drawn: draw.tsv: %q", lines.Text()))
+		}
+		r := row{kind: f[0], weight: weight, page: f[2], option: f[3], drawn: strings.Split(f[4], " || "), mark: f[6]}
+		if f[5] != "" {
+			r.only = strings.Split(f[5], ",")
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// dice draws a case.
+type dice struct {
+	*rand.Rand
+	c     *Case
+	all   bool            // also what is marked "refused" or "open"
+	facts map[string]bool // what is true of the cluster
+	names []string        // of the jobs drawn so far
+}
+
+func (d *dice) chance(permille int) bool { return d.IntN(1000) < permille }
+
+// pick returns one of some words by their weights.
+func (d *dice) pick(weights map[string]int, words ...string) string {
+	sum := 0
+	for _, w := range words {
+		sum += weights[w]
+	}
+	n := d.IntN(sum)
+	for _, w := range words {
+		if n -= weights[w]; n < 0 {
+			return w
+		}
+	}
+	return ""
+}
+
+// fits reports whether what a row needs is true of the cluster, and of the job if there is one.
+func (d *dice) fits(r *row, j *Job) bool {
+	if r.mark == "refused" && !d.all || slices.Contains(r.only, "open") && !d.all {
+		return false
+	}
+	for _, word := range r.only {
+		name, not := strings.CutPrefix(word, "!")
+		if name != "open" && (d.facts[name] || j != nil && d.ofJob(j, name)) == not {
+			return false
+		}
+	}
+	return true
+}
+
+// ofJob reports whether a word of column "only" is true of a job.
+func (d *dice) ofJob(j *Job, word string) bool {
+	switch word {
+	case "sbatch", "srun", "salloc":
+		return j.Client == word
+	case "batch":
+		return j.Client == "sbatch"
+	case "sharer":
+		return j.sharer()
+	case "gpu":
+		return !j.sharer() && slices.ContainsFunc(j.Args, func(a string) bool { return strings.Contains(a, "gpu") })
+	case "none":
+		return !slices.ContainsFunc(j.Args, func(a string) bool { return strings.Contains(a, "gpu") })
+	case "event":
+		return len(j.Events) > 0
+	case "earlier":
+		return len(d.names) > 0
+	}
+	return strings.HasPrefix(word, "--") && j.has(word)
+}
+
+// one draws one of the rows of a kind by weight, nil where none fits.
+func (d *dice) one(kind string, j *Job) *row {
+	var fit []*row
+	sum := 0
+	for i := range table {
+		if r := &table[i]; r.kind == kind && d.fits(r, j) {
+			fit = append(fit, r)
+			sum += r.weight
+		}
+	}
+	if sum == 0 {
+		return nil
+	}
+	n := d.IntN(sum)
+	for _, r := range fit {
+		if n -= r.weight; n < 0 {
+			return r
+		}
+	}
+	return nil
+}
+
+var place = regexp.MustCompile(`\{[^}]*\}`)
+
+// write fills in one of a row's alternatives.
+func (d *dice) write(r *row) string {
+	return place.ReplaceAllStringFunc(r.drawn[d.IntN(len(r.drawn))], func(p string) string {
+		p = strings.Trim(p, "{}")
+		switch p {
+		case "node":
+			return slurmtest.NodeName(d.IntN(len(d.c.Nodes)))
+		case "nodes":
+			return "n" + strconv.Itoa(1+d.IntN(len(d.c.Nodes))) + ",n1"
+		case "feature":
+			return []string{"slow", "fast"}[d.IntN(2)]
+		case "type":
+			types := d.c.Nodes[d.IntN(len(d.c.Nodes))].Types
+			return types[d.IntN(len(types))]
+		case "partition":
+			all := d.c.partitions()
+			return all[d.IntN(len(all))]
+		case "qos":
+			return []string{"normal", "high", "low"}[d.IntN(3)]
+		case "earlier":
+			return "{" + d.names[len(d.names)-1-d.IntN(min(3, len(d.names)))] + "}"
+		}
+		var low, high int
+		_, _ = fmt.Sscanf(p, "%d-%d", &low, &high)
+		return strconv.Itoa(low + d.IntN(high-low+1))
+	})
+}
+
+// any draws any number of the rows of a kind, each by its own weight.
+func (d *dice) any(kind string, j *Job, add func(string)) {
+	for i := range table {
+		if r := &table[i]; r.kind == kind && d.fits(r, j) && d.chance(r.weight) {
+			add(d.write(r))
+		}
+	}
+}
+
+// draw draws a case from a seed, for a release of Slurm's. all: what is refused or known to be wrong as well.
+func draw(seed uint64, release string, all bool) *Case {
+	c := &Case{Seed: seed}
+	d := &dice{rand.New(rand.NewPCG(seed, 53)), c, all, map[string]bool{}, nil} //nolint:gosec // repeatable, not secret
+	d.cluster(release)
+	jobs := 9 + d.IntN(6)
+	at := 0
+	for i := range jobs {
+		j := d.job(i)
+		j.AtS = at
+		c.Jobs = append(c.Jobs, j)
+		d.names = append(d.names, j.Name)
+		if d.chance(400) {
+			at += d.IntN(5)
+		}
+	}
+	if r := d.one("operator", nil); r != nil {
+		c.Events = events(d.write(r), 2+d.IntN(12))
+	}
+	return c
+}
+
+// events are a row's commands, the first at a time and each other one by so many seconds later.
+func events(drawn string, at int) (out []Event) {
+	for i, command := range strings.Split(drawn, " ; ") {
+		if i > 0 {
+			after, rest, _ := strings.Cut(strings.TrimPrefix(command, "+"), " ")
+			s, _ := strconv.Atoi(after)
+			at, command = at+s, rest
+		}
+		if command != "" {
+			out = append(out, Event{at, command})
+		}
+	}
+	return out
+}
+
+// cluster draws the cluster.
+func (d *dice) cluster(release string) {
+	c := d.c
+	shapes := map[string]int{"1x1": 8, "1x2": 14, "1x3": 8, "1x4": 8, "1x8": 3, "2x1": 12, "2x2": 14, "2x4": 6, "3x1": 9,
+		"3x2": 8, "4x1": 4, "4x2": 6}
+	var nodes, gpus int
+	_, _ = fmt.Sscanf(d.pick(shapes, "1x1", "1x2", "1x3", "1x4", "1x8", "2x1", "2x2", "2x4", "3x1", "3x2", "4x1", "4x2"),
+		"%dx%d", &nodes, &gpus)
+	c.Sharing = d.pick(map[string]int{"mps": 6, "shard": 4}, "mps", "shard")
+	c.CPUs = []int{8, 16, 16, 32}[d.IntN(4)]
+	c.MemMiB = []int{8000, 16000, 16000}[d.IntN(3)]
+	models := map[string]int{"v100": 5, "titanxp": 3, "a100": 1, "h200": 1}
+	model := d.pick(models, "v100", "titanxp", "a100", "h200")
+	features, sockets := nodes > 1 && d.chance(500), d.chance(250)
+	mixed, cores := d.chance(150), sockets && d.chance(600)
+	unshared := []int(nil)
+	if gpus > 2 && d.chance(100) {
+		unshared = []int{d.IntN(gpus)}
+	}
+	for i := range nodes {
+		n := Node{Model: model, Types: slices.Repeat([]string{model}, gpus), Unshared: unshared, Cores: cores}
+		if nodes > 1 && d.chance(150) {
+			n.Model = d.pick(models, "v100", "titanxp", "a100", "h200")
+			n.Types = slices.Repeat([]string{n.Model}, gpus)
+		}
+		if mixed && gpus > 1 {
+			n.Types[gpus-1] = "big"
+		}
+		var more []string
+		if features {
+			more = append(more, "Features="+[]string{"slow", "fast"}[i%2])
+		}
+		if sockets {
+			more = append(more, fmt.Sprintf("Sockets=2 CoresPerSocket=%d ThreadsPerCore=1", c.CPUs/2))
+		}
+		d.any("node", nil, func(s string) { more = append(more, s) })
+		n.More = strings.Join(more, " ")
+		c.Nodes = append(c.Nodes, n)
+	}
+	d.facts["nodes2"], d.facts["gpus2"], d.facts["features"], d.facts["sockets"] = nodes > 1, gpus > 1, features, sockets
+	d.facts["types"] = true
+	if d.chance(250) {
+		d.facts["preempt"] = true
+		c.Conf = append(c.Conf, "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
+	}
+	d.any("conf", nil, func(s string) { c.Conf = append(c.Conf, s) })
+	c.Conf = slices.CompactFunc(c.Conf, func(a, b string) bool { return key(a) == key(b) })
+	d.facts["licenses"] = slices.ContainsFunc(c.Conf, func(s string) bool { return strings.HasPrefix(s, "Licenses=") })
+	d.partitions()
+	d.settings(release)
+}
+
+// key is the name of a line's setting.
+func key(line string) string {
+	name, _, _ := strings.Cut(line, "=")
+	return name
+}
+
+// partitions draws further partitions, and what a DEFAULT line says for partition gpu.
+func (d *dice) partitions() {
+	c := d.c
+	d.any("partition", nil, func(s string) { c.Conf = append(c.Conf, s) })
+	d.facts["partitions"] = len(c.partitions()) > 1
+	var sched, lines []string
+	d.any("sched", nil, func(s string) { sched = append(sched, s) })
+	d.any("default", nil, func(s string) {
+		if !slices.ContainsFunc(lines, func(l string) bool { return key(l) == key(s) }) {
+			lines = append(lines, s)
+		}
+	})
+	if sched != nil {
+		c.Conf = append(c.Conf, "SchedulerParameters="+strings.Join(append(sched,
+			"bf_interval=1,sched_interval=1"), ","))
+	}
+	if lines == nil {
+		return
+	}
+	line := "PartitionName=DEFAULT " + strings.Join(lines, " ")
+	if d.chance(300) { // for all of them, the gate's too
+		c.Conf = append([]string{line}, c.Conf...)
+		return
+	}
+	c.Conf = append(c.Conf, line)
+}
+
+// settings draws the bridge's settings, and the site's script.
+func (d *dice) settings(release string) {
+	c := d.c
+	c.Site = d.pick(map[string]int{"": 7, "early": 2, "late": 1}, "", "early", "late")
+	d.facts["mixed"] = true
+	c.Settings = []string{"max_delay: 30s", "sharers_only: []"}
+	if !text.MistakesGPUs(release) {
+		return
+	}
+	if d.chance(550) {
+		c.Settings = append(c.Settings, "mixed_partitions: share")
+		return
+	}
+	// The gate's partition has nodes, too.
+	d.facts["mixed"], d.facts["sharesonly"] = false, true
+	c.Settings[1] = "sharers_only: [slurmbridge, " + strings.Join(c.partitions(), ", ") + "]"
+}
+
+// job draws the i-th job.
+func (d *dice) job(i int) Job {
+	j := Job{Name: fmt.Sprint("j", i+1), User: d.pick(map[string]int{"games": 8, "news": 2}, "games", "news")}
+	j.Client = d.write(d.one("client", nil))
+	if r := d.one("request", &j); r.drawn[0] != "" {
+		j.Args = strings.Fields(d.write(r))
+	}
+	j.LengthS = 4 + d.IntN(10)
+	if d.chance(120) {
+		j.LengthS = 20 + d.IntN(10)
+	}
+	j.Args = append(j.Args, fmt.Sprintf("--time=%d", 1+d.IntN(3)))
+	if j.sharer() || d.chance(700) {
+		j.Args = append(j.Args, "--comment=app="+appName(j.LengthS))
+	}
+	if !d.chance(300) { // a third of the jobs has nothing more
+		d.any("job", &j, func(s string) { j.Args = append(j.Args, strings.Fields(s)...) })
+	}
+	if j.Client != "srun" && d.chance(450) {
+		for range 1 + d.IntN(2) {
+			j.Steps = append(j.Steps, d.write(d.one("step", &j)))
+		}
+	}
+	if j.Client == "sbatch" && d.chance(60) {
+		j.Exit = 3
+	}
+	for k := range table {
+		if r := &table[k]; r.kind == "event" && len(j.Events) == 0 && d.fits(r, &j) && d.chance(r.weight/2) {
+			j.Events = events(d.write(r), 1+d.IntN(12))
+		}
+	}
+	return j
+}
+
+// appName is the application of a job that sleeps for so many s.
+func appName(s int) string { return fmt.Sprint("sleep", s) }

@@ -1,0 +1,140 @@
+package drawn
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+)
+
+// A seed always draws the same, and no two seeds do. What is refused, or known to be wrong, is drawn if that is asked
+// for.
+func TestDraw(t *testing.T) {
+	before := ""
+	options := map[bool]map[string]bool{false: {}, true: {}}
+	for seed := range uint64(300) {
+		c := draw(seed, "22.05.8", false)
+		if diff := cmp.Diff(c, draw(seed, "22.05.8", false)); diff != "" {
+			t.Fatalf("seed %d draws another case: %s", seed, diff)
+		}
+		for _, all := range []bool{false, true} {
+			for _, j := range draw(seed, "26.05.5", all).Jobs {
+				for _, a := range j.Args {
+					options[all][a] = true
+				}
+			}
+		}
+		now := fmt.Sprintf("%+v", c.Jobs)
+		must.Equal(t, now == before, false, "seeds %d and %d draw the same", seed, seed-1)
+		before = now
+	}
+	must.Equal(t, options[false]["--reboot"], false)
+	must.Equal(t, options[true]["--reboot"], true)
+}
+
+// ran is a job that ran from when to when, s.
+func ran(start, end float64) *seen {
+	return &seen{State: "COMPLETED", Exit: "0:0", Restarts: "0", Start: start, End: end}
+}
+
+func waits() *seen {
+	return &seen{State: "PENDING", Reason: "Resources", Start: math.NaN(), End: math.NaN()}
+}
+
+// Each way in which jobs fare otherwise is found, and what the pages state is told apart.
+func TestJudge(t *testing.T) {
+	but := func(set func(s *seen)) *seen {
+		s := ran(1, 9)
+		set(s)
+		return s
+	}
+	sees := func(vars map[string]string) *seen {
+		return but(func(s *seen) { s.Environment = map[string]map[string]string{"batch.0": vars} })
+	}
+	twice := but(func(s *seen) { s.Restarts = "1" })
+	alone := sees(map[string]string{"CUDA_VISIBLE_DEVICES": "0"})
+	alone.Gres = "gres:mps:30"
+	sharer, array, fails := Job{Args: []string{"--gres=gpu:shared"}}, Job{Args: []string{"--array=0-1"}}, Job{Exit: 3}
+	type vars = map[string]string
+	const gpus = "SLURM_JOB_GPUS"
+	for name, c := range map[string]struct {
+		job           Job
+		plain, bridge *seen
+		said          string // that the bridge's side refuses the job with
+		want          string // kind, or kind and "stated"
+	}{
+		"the same":                {Job{}, ran(1, 9), ran(3, 11), "", ""},
+		"plain never starts it":   {Job{}, waits(), waits(), "", ""},
+		"never starts":            {Job{}, ran(1, 9), waits(), "", kindNever},
+		"late":                    {Job{LengthS: 8}, ran(1, 9), ran(20, 28), "", kindLate},
+		"fails":                   {Job{}, ran(1, 9), but(func(s *seen) { s.State = "FAILED" }), "", kindState},
+		"exit":                    {Job{}, ran(1, 9), but(func(s *seen) { s.Exit = "1:0" }), "", kindExit},
+		"killed":                  {Job{}, ran(1, 19), ran(1, 9), "", kindRan},
+		"runs again":              {Job{}, ran(1, 9), twice, "", kindRan},
+		"fails, and runs again":   {fails, ran(1, 9), twice, "", kindRan + " stated"},
+		"CPUs":                    {Job{}, but(func(s *seen) { s.CPUs = "2" }), ran(1, 9), "", kindSize},
+		"a step doesn't run":      {Job{}, sees(vars{"A": "1"}), ran(1, 9), "", kindStep},
+		"another value":           {Job{}, sees(vars{"A": "1"}), sees(vars{"A": "2"}), "", kindEnv},
+		"another GPU":             {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0"}), "", ""},
+		"more GPUs":               {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0,1"}), "", kindEnv},
+		"refused":                 {sharer, ran(1, 9), nil, "x: exit status 1: Invalid", kindRefused},
+		"refused with a sentence": {sharer, ran(1, 9), nil, "exit status 1: slurmbridge: no", kindRefused + " stated"},
+		"a part of a GPU, no MPS": {sharer, ran(1, 9), alone, "", kindMPS},
+		"an array that waits":     {array, ran(1, 9), nil, "", kindNever},
+	} {
+		c.job.Name = "j1"
+		plain, bridge := &result{Jobs: map[string]*seen{"j1": c.plain}}, &result{Refused: map[string]string{"j1": c.said}}
+		bridge.Jobs = map[string]*seen{}
+		if c.bridge != nil {
+			bridge.Jobs["j1"] = c.bridge
+		}
+		var got []string
+		for _, d := range judge(&Case{Sharing: "mps", Jobs: []Job{c.job}}, plain, bridge) {
+			kind := d.Kind
+			if d.Stated != "" {
+				kind += " stated"
+			}
+			got = append(got, kind)
+		}
+		must.Equal(t, strings.Join(got, ", "), c.want, name)
+	}
+}
+
+// The tasks of an array start in the order that they have on plain Slurm.
+func TestOrder(t *testing.T) {
+	side := func(first, second, third float64) *result {
+		return &result{Jobs: map[string]*seen{"j1_0": ran(first, first+5), "j1_1": ran(second, second+5),
+			"j1_2": ran(third, third+5)}}
+	}
+	c := &Case{Jobs: []Job{{Name: "j1"}}}
+	must.Equal(t, len(judge(c, side(1, 6, 11), side(1, 6, 11))), 0)
+	got := judge(c, side(1, 6, 11), side(1, 11, 6))
+	alike := []difference{{Job: "j1_0", Kind: "a"}, {Job: "j1_3", Kind: "a"}, {Job: "j2", Kind: "a"}}
+	must.Equal(t, len(together(alike)), 2)
+	must.Equal(t, got[0].String(), "j1_1   order        starts at 11 s, after j1_2 at 6 s; on plain Slurm before it")
+}
+
+// A job whose event met it in different states isn't compared.
+func TestEventsApart(t *testing.T) {
+	c := &Case{Jobs: []Job{{Name: "j1"}}}
+	plain := &result{Jobs: map[string]*seen{"j1": ran(1, 9)}, Met: map[string][]string{"j1": {"RUNNING, taken"}}}
+	bridge := &result{Jobs: map[string]*seen{"j1": waits()}, Met: map[string][]string{"j1": {"PENDING, taken"}}}
+	must.Equal(t, len(judge(c, plain, bridge)), 0)
+}
+
+func TestSeeds(t *testing.T) {
+	for text, want := range map[string][2]uint64{"7": {7, 7}, "1..200": {1, 200}} {
+		from, to, err := parseSeeds(text)
+		must.OK(t, err)
+		must.Equal(t, [2]uint64{from, to}, want)
+	}
+	for _, text := range []string{"", "a", "5..3", "1.."} {
+		if _, _, err := parseSeeds(text); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}

@@ -1,0 +1,435 @@
+package drawn
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Kinds of differences.
+const (
+	kindRefused = "refused"
+	kindNever   = "never starts"
+	kindLate    = "late"
+	kindState   = "state"
+	kindExit    = "exit"
+	kindRan     = "ran"
+	kindSize    = "size"
+	kindOrder   = "order"
+	kindStep    = "step"
+	kindEnv     = "environment"
+	kindPrefer  = "prefer"
+	kindMPS     = "mps"
+	kindShares  = "shares"
+	kindGPU     = "gpu"
+	kindBridge  = "bridge"
+)
+
+// difference is one between plain Slurm and Slurm with the bridge.
+type difference struct {
+	Job  string `json:"job"` // "" = the cluster's
+	Kind string `json:"kind"`
+	Text string `json:"text"`
+	// Stated is the sentence of the pages that says so, "" = none does.
+	Stated string `json:"stated,omitempty"`
+}
+
+func (d *difference) String() string {
+	return fmt.Sprintf("%-6s %-12s %s", cmp.Or(d.Job, "(all)"), d.Kind, d.Text)
+}
+
+// rule is a difference that the pages state.
+type rule struct {
+	kind     string
+	is       func(c *Case, j *Job, text string) bool
+	sentence string
+}
+
+const divided = "users.md: jobs that start together divide the cores and the memory that a partition gives a job of " +
+	"one GPU by default"
+
+var rules = []rule{
+	{
+		kindRefused, func(_ *Case, j *Job, text string) bool { return j.sharer() && strings.Contains(text, "slurmbridge: ") },
+		"users.md: several GPUs or nodes, --cpus-per-gpu and --mem-per-gpu are refused with a sentence",
+	},
+	{
+		kindRefused, func(_ *Case, j *Job, text string) bool { return strings.Contains(text, "slurmbridge: in partition ") },
+		"admins.md: in partitions that sharers_only names a request for one GPU is one for all its shares, " +
+			"others are refused",
+	},
+	{
+		kindRan, func(_ *Case, j *Job, text string) bool { return j.Exit != 0 && strings.Contains(text, "restarts") },
+		"users.md: a first run under MPS that fails within 15 s runs again without MPS, once",
+	},
+	{
+		kindSize, func(c *Case, j *Job, _ string) bool { return j.sharer() && c.dividesDefaults() },
+		divided,
+	},
+	{
+		kindEnv, func(c *Case, j *Job, text string) bool {
+			return j.sharer() && c.dividesDefaults() && amounts.MatchString(afterSteps(text))
+		},
+		divided,
+	},
+}
+
+// amounts are variables that say how many cores and how much memory a job has.
+var amounts = regexp.MustCompile(`^((, )?SLURM_(MEM_PER|CPUS_ON|JOB_CPUS_PER|TASKS_PER|CPUS_PER)_[A-Z_0-9]*=[^ ]* ` +
+	`\(plain: [^)]*\))*$`)
+
+// dividesDefaults reports whether a partition gives cores or memory for a GPU.
+func (c *Case) dividesDefaults() bool {
+	return slices.ContainsFunc(c.Conf, func(l string) bool { return strings.Contains(l, "PerGPU=") })
+}
+
+// preempts reports whether jobs preempt others, which is a matter of timing.
+func (c *Case) preempts() bool {
+	return slices.ContainsFunc(c.Conf, func(l string) bool { return strings.HasPrefix(l, "PreemptType=") })
+}
+
+// afterSteps is a text about the environment without the steps that it is of.
+func afterSteps(text string) string {
+	_, what, _ := strings.Cut(text, ": ")
+	return what
+}
+
+// Times that are no difference: what Slurm's whole seconds, a loaded machine and the bridge's rounds take.
+const (
+	slackS    = 12
+	slackPart = 0.1 // of a job's length, the default grace
+	ranSlackS = 5
+)
+
+// judge compares a case's two results.
+func judge(c *Case, plain, bridge *result) []difference {
+	v := &verdict{c: c, plain: plain, bridge: bridge, slack: slackS}
+	for _, name := range slices.Sorted(maps.Keys(plain.Met)) {
+		if name != "" && !slices.Equal(plain.Met[name], bridge.Met[name]) {
+			v.apart = append(v.apart, name)
+			v.slack = 2 * slackS // what the job did differently others feel
+		}
+	}
+	for i := range c.Jobs {
+		v.job(&c.Jobs[i])
+	}
+	v.cluster()
+	for i := range v.out {
+		d := &v.out[i]
+		for _, r := range rules {
+			if j := c.find(d.Job); r.kind == d.Kind && j != nil && r.is(c, j, d.Text) {
+				d.Stated = r.sentence
+			}
+		}
+	}
+	return v.out
+}
+
+// together puts tasks of an array that differ alike into one.
+func together(all []difference) (out []difference) {
+	for _, d := range all {
+		array, task, _ := strings.Cut(d.Job, "_")
+		i := slices.IndexFunc(out, func(o difference) bool {
+			return task != "" && strings.HasPrefix(o.Job, array+"_") && o.Kind == d.Kind && o.Text == d.Text
+		})
+		if i < 0 {
+			out = append(out, d)
+			continue
+		}
+		out[i].Job += "," + task
+	}
+	return out
+}
+
+// find returns a job by its name, or that of a task, nil = there is none.
+func (c *Case) find(name string) *Job {
+	name, _, _ = strings.Cut(name, "_")
+	for i := range c.Jobs {
+		if c.Jobs[i].Name == name {
+			return &c.Jobs[i]
+		}
+	}
+	return nil
+}
+
+// verdict is a judgement under way. apart are jobs that an event met in different states on the two sides.
+type verdict struct {
+	c             *Case
+	plain, bridge *result
+	apart         []string
+	slack         float64
+	out           []difference
+}
+
+func (v *verdict) add(job, kind, format string, args ...any) {
+	v.out = append(v.out, difference{Job: job, Kind: kind, Text: fmt.Sprintf(format, args...)})
+}
+
+// job compares one job, or all tasks of an array.
+func (v *verdict) job(j *Job) {
+	if v.plain.Refused[j.Name] != "" || slices.Contains(v.apart, j.Name) {
+		return // what plain Slurm refuses counts for nothing
+	}
+	if text := v.bridge.Refused[j.Name]; text != "" {
+		v.add(j.Name, kindRefused, "%s", message(text))
+		return
+	}
+	var tasks []string
+	for _, name := range slices.Sorted(maps.Keys(v.plain.Jobs)) {
+		if v.c.find(name) != j {
+			continue
+		}
+		tasks = append(tasks, name)
+		p, b := v.plain.Jobs[name], v.bridge.Jobs[name]
+		if b == nil {
+			b = v.waitingTasks(name)
+		}
+		if math.IsNaN(p.Start) {
+			continue // plain Slurm didn't start it, either
+		}
+		v.times(j, name, p, b)
+		if b != nil && !math.IsNaN(b.Start) {
+			v.same(j, name, p, b)
+		}
+	}
+	v.order(tasks)
+}
+
+// waitingTasks is what the bridge's side shows of an array's tasks that wait together, nil = nothing.
+func (v *verdict) waitingTasks(name string) *seen {
+	name, _, _ = strings.Cut(name, "_")
+	for k, s := range v.bridge.Jobs {
+		if strings.HasPrefix(k, name+"_") && s.State == "PENDING" && strings.ContainsAny(s.Task, "-,%") {
+			return s
+		}
+	}
+	return nil
+}
+
+// times compares when a job started and how it ended.
+func (v *verdict) times(j *Job, name string, p, b *seen) {
+	switch {
+	case b == nil:
+		v.add(name, kindNever, "Slurm doesn't have it; plain Slurm started it at %.0f s", p.Start)
+		return
+	case math.IsNaN(b.Start):
+		v.add(name, kindNever, "%s, %s; plain Slurm started it at %.0f s", b.State, b.Reason, p.Start)
+		return
+	case b.Start > p.Start+v.slack+slackPart*float64(j.LengthS) && p.Restarts == b.Restarts:
+		v.add(name, kindLate, "starts at %.0f s, on plain Slurm at %.0f s", b.Start, p.Start)
+	}
+	if !ended(p.State) {
+		return
+	}
+	switch {
+	case !ended(b.State):
+		return // it is late, or plain Slurm had more luck
+	case p.State != b.State:
+		v.add(name, kindState, "%s (%s, exit %s), on plain Slurm %s (exit %s)", b.State, b.Reason, b.Exit, p.State, p.Exit)
+	case p.Exit != b.Exit:
+		v.add(name, kindExit, "%s, on plain Slurm %s", b.Exit, p.Exit)
+	case p.Restarts != b.Restarts && v.c.preempts():
+	case p.Restarts != b.Restarts:
+		v.add(name, kindRan, "%s restarts, on plain Slurm %s", b.Restarts, p.Restarts)
+	case len(j.Events) == 0 && math.Abs((b.End-b.Start)-(p.End-p.Start)) > ranSlackS:
+		v.add(name, kindRan, "%.0f s, on plain Slurm %.0f s", b.End-b.Start, p.End-p.Start)
+	}
+}
+
+func ended(state string) bool {
+	return !slices.Contains([]string{"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED",
+		"REQUEUE_HOLD", "SPECIAL_EXIT"}, state)
+}
+
+// same compares what a job got and what its steps saw.
+func (v *verdict) same(j *Job, name string, p, b *seen) {
+	for _, f := range [][3]string{
+		{"CPUs", p.CPUs, b.CPUs}, {"memory", p.Mem, b.Mem}, {"nodes", p.Nodes, b.Nodes}, {"tasks", p.Tasks, b.Tasks},
+	} {
+		if f[1] != f[2] {
+			v.add(name, kindSize, "%s %s, on plain Slurm %s", f[0], f[2], f[1])
+		}
+	}
+	if f := j.value("--prefer"); f != "" && v.lies(p.Where, f) && !v.lies(b.Where, f) {
+		v.add(name, kindPrefer, "on %s, on plain Slurm on %s, which it prefers", b.Where, p.Where)
+	}
+	if p.State != b.State || p.Restarts != b.Restarts {
+		return
+	}
+	for _, step := range slices.Sorted(maps.Keys(p.Steps)) {
+		if p.Steps[step] != b.Steps[step] {
+			v.add(name, kindStep, "%s with %q, on plain Slurm with %q", step, b.Steps[step], p.Steps[step])
+		}
+	}
+	v.environment(j, name, p, b)
+	v.mps(name, b)
+}
+
+// mps reports the steps of a job with a part of a GPU that don't compute under MPS.
+func (v *verdict) mps(name string, b *seen) {
+	if !b.part() {
+		return
+	}
+	var steps []string
+	for _, step := range slices.Sorted(maps.Keys(b.Environment)) {
+		env := b.Environment[step]
+		if env["mps"] == "gone" || env["CUDA_VISIBLE_DEVICES"] != "" && env["CUDA_MPS_PIPE_DIRECTORY"] == "" {
+			steps = append(steps, step)
+		}
+	}
+	if steps != nil {
+		v.add(name, kindMPS, "%s: without MPS beside others, with %s", strings.Join(steps, " "), b.Gres)
+	}
+}
+
+// lies reports whether a job's first node has a feature.
+func (v *verdict) lies(where, feature string) bool {
+	for i, n := range v.c.Nodes {
+		if where == fmt.Sprint("n", i+1) {
+			return strings.Contains(n.More, "Features="+feature)
+		}
+	}
+	return false
+}
+
+// names matches any of some variables, apart by blanks.
+func names(list string) *regexp.Regexp {
+	return regexp.MustCompile("^(" + strings.Join(strings.Fields(list), "|") + ")$")
+}
+
+var (
+	// unlike are variables that differ between two clusters, or two runs on one; and what the probe adds.
+	unlike = names(`at status mps _ PWD OLDPWD SHLVL HOSTNAME TMPDIR .*PORT .*_ADDR SLURM_.*NODELIST SLURMD_NODENAME
+		SLURM_TASK_PID SLURM_LAUNCH_NODE_IPADDR SLURM_SRUN_COMM_HOST SLURM_JOB_(START|END)_TIME SLURM_JOB_?ID
+		SLURM_ARRAY_JOB_ID SLURM_CLUSTER_NAME SLURM_WORKING_CLUSTER SLURM_SUBMIT_DIR SLURM_CONF SLURM_NODEID SLURM_JOB_SLUID
+		SLURM_SCRIPT_CONTEXT SLURM_LOCALID SLURM_STEP_?ID SLURM_JOB_DEPENDENCY`)
+	// devices are variables that name GPUs: it counts how many.
+	devices = names(`SLURM_JOB_GPUS SLURM_STEP_GPUS CUDA_VISIBLE_DEVICES`)
+	// ours are variables that the nodes' hooks set; users.md and operate.md name them.
+	ours = names(`CUDA_MPS_.* SLURMBRIDGE_.* TF_FORCE_GPU_ALLOW_GROWTH XLA_PYTHON_CLIENT_PREALLOCATE`)
+	// counted are variables that count whole GPUs, of which a sharer has none.
+	counted = names(`SLURM_GPUS SLURM_GPUS_ON_NODE SLURM_GPUS_PER_NODE SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK
+		SLURM_SHARDS_ON_NODE SLURM_STEP_GRES SLURM_JOB_GRES`)
+)
+
+// environment compares what the steps of a job see.
+func (v *verdict) environment(j *Job, name string, p, b *seen) {
+	shares := strings.Contains(b.Gres, v.c.Sharing)
+	steps := map[string][]string{} // by what differs
+	for _, step := range slices.Sorted(maps.Keys(p.Environment)) {
+		was, is := p.Environment[step], b.Environment[step]
+		if is == nil {
+			v.add(name, kindStep, "%s didn't run", step)
+			continue
+		}
+		var differ []string
+		all := maps.Clone(was)
+		maps.Copy(all, is)
+		for _, k := range slices.Sorted(maps.Keys(all)) {
+			x, in := was[k]
+			y, out := is[k]
+			switch {
+			case unlike.MatchString(k), ours.MatchString(k), shares && counted.MatchString(k) && j.sharer():
+				continue
+			case devices.MatchString(k):
+				if in == out && strings.Count(x, ",") == strings.Count(y, ",") {
+					continue
+				}
+			case x == y && in == out:
+				continue
+			}
+			differ = append(differ, fmt.Sprintf("%s=%s (plain: %s)", k, said(y, out), said(x, in)))
+		}
+		if what := strings.Join(differ, ", "); differ != nil {
+			steps[what] = append(steps[what], step)
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(steps)) {
+		v.add(name, kindEnv, "%s: %s", strings.Join(steps[what], " "), what)
+	}
+}
+
+func said(value string, there bool) string {
+	if !there {
+		return "unset"
+	}
+	return value
+}
+
+// order compares in which order an array's tasks start.
+func (v *verdict) order(tasks []string) {
+	for _, x := range tasks {
+		for _, y := range tasks {
+			px, py, bx, by := v.plain.Jobs[x], v.plain.Jobs[y], v.bridge.Jobs[x], v.bridge.Jobs[y]
+			if bx != nil && by != nil && px.Start+1 < py.Start && bx.Start > by.Start+1 {
+				v.add(x, kindOrder, "starts at %.0f s, after %s at %.0f s; on plain Slurm before it", bx.Start, y, by.Start)
+			}
+		}
+	}
+}
+
+// cluster judges what isn't one job's.
+func (v *verdict) cluster() {
+	waited := 0
+	for i := range v.c.Jobs {
+		j := &v.c.Jobs[i]
+		p := v.plain.Jobs[j.Name]
+		if j.sharer() && p != nil && p.Start > float64(j.AtS+5) && len(j.Events) == 0 && !j.ownGPU() && !j.has("--begin") &&
+			!j.has("--dependency") && v.bridge.Refused[j.Name] == "" {
+			waited++
+		}
+	}
+	if parts := v.bridge.parts(); waited > 3 && parts == 0 {
+		v.add("", kindShares, "no job has a part of a GPU, though %d that may share waited", waited)
+	}
+	if v.bridge.Misplaced > 0 {
+		v.add("", kindGPU, "%.0f jobs ran on another GPU than planned", v.bridge.Misplaced)
+	}
+	for _, s := range v.bridge.Says {
+		v.add("", kindBridge, "%s", s)
+	}
+}
+
+// ownGPU reports whether by the users' page a job has a GPU of its own.
+func (j *Job) ownGPU() bool {
+	for i := range table {
+		if r := &table[i]; r.kind == "job" && r.mark == "own" && slices.Contains(j.used(), r.option) {
+			return true
+		}
+	}
+	return false
+}
+
+var partOfGPU = regexp.MustCompile(`(?:mps|shard):(?:[a-z0-9]+:)?([0-9]+)`)
+
+// part reports whether a job has, or had, a part of a GPU.
+func (s *seen) part() bool {
+	m := partOfGPU.FindStringSubmatch(s.Gres)
+	return m != nil && m[1] != "100" && !math.IsNaN(s.Start)
+}
+
+// parts counts the jobs that had a part of a GPU.
+func (r *result) parts() (n int) {
+	for _, s := range r.Jobs {
+		if s.part() {
+			n++
+		}
+	}
+	return n
+}
+
+// message is what a client said, without its command.
+func message(text string) string {
+	_, said, _ := strings.Cut(text, "exit status ")
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	for _, l := range lines {
+		if strings.Contains(l, "slurmbridge: ") {
+			return l
+		}
+	}
+	return strings.Join(lines, " / ")
+}
