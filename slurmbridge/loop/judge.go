@@ -318,17 +318,20 @@ func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outc
 	b.Wake()
 }
 
-// ended has Slurm describe members that ended since the last poll: it may have lost a job, or killed one of several
+// ended has Slurm describe jobs that ended since the last poll: it may have lost a member, or killed one of several
 // sharers.
 func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker.Event) {
-	var refs []string
+	var refs, lost []string
 	for _, e := range events {
-		if w := b.tracker.Endings[e.Ref]; e.Kind == tracker.EventEnded && w != nil && w.Member != nil &&
-			(b.mayBeLost(snap, w) || b.leftOthers(snap, w)) {
-			refs = append(refs, e.Ref)
+		if w := b.tracker.Endings[e.Ref]; e.Kind == tracker.EventEnded && w != nil && w.Member != nil && b.mayBeLost(snap, w) {
+			lost = append(lost, e.Ref)
 		}
 	}
-	if len(refs) == 0 {
+	left := slices.DeleteFunc(slices.Clone(b.tracker.Left), func(l tracker.Left) bool { return !b.leftOthers(snap, &l) })
+	for _, l := range left {
+		refs = append(refs, l.Ref)
+	}
+	if refs = append(refs, lost...); len(refs) == 0 {
 		return
 	}
 	known, err := b.Slurm.Describe(ctx, refs)
@@ -336,19 +339,21 @@ func (b *Bridge) ended(ctx context.Context, snap *job.Snapshot, events []tracker
 		b.Log.Warn("what became of jobs is not known", "jobs", refs, "err", err)
 		return
 	}
-	for _, ref := range refs {
-		w, how := b.tracker.Endings[ref], known[ref]
-		switch {
-		case how == job.Description{} && b.mayBeLost(snap, w):
+	for _, ref := range lost {
+		if known[ref] == (job.Description{}) {
 			b.Metrics.harmed.WithLabelValues(string(history.HarmLost)).Inc()
 			b.Log.Error("job lost: it waited for a GPU, is gone, and Slurm doesn't know it", "job", ref)
-		case history.Killed(how.State) && b.leftOthers(snap, w):
-			at := job.GPUAddr{Node: w.Node, GPU: w.GPU}
-			b.tracker.Faulted[at] = true
-			b.Log.Warn("Slurm has killed a job beside others: its GPU's MPS server may be broken, and no job joins until "+
-				"they have ended",
-				"node", at.Node, "gpu", at.GPU, "job", ref, "state", how.State)
 		}
+	}
+	for _, l := range left {
+		// How a job that is pending again ended nobody says: by scontrol requeue or preemption it was killed.
+		if !l.Requeued && !history.Killed(known[l.Ref].State) {
+			continue
+		}
+		at := job.GPUAddr{Node: l.Node, GPU: l.GPUs[0]}
+		b.tracker.Faulted[at] = true
+		b.Log.Warn("Slurm has killed a job beside others: its GPU's MPS server may be broken, and no job joins until "+
+			"they have ended", "node", at.Node, "gpu", at.GPU, "job", l.Ref, "state", known[l.Ref].State)
 	}
 }
 
@@ -360,17 +365,20 @@ func (b *Bridge) mayBeLost(snap *job.Snapshot, w *tracker.Ended) bool {
 	return !w.Member.Ran() && !since.IsZero() && snap.At.Sub(since) < snap.Remembers-time.Second
 }
 
-// leftOthers reports whether a member has ended that computed through an MPS server which others still use.
-func (b *Bridge) leftOthers(snap *job.Snapshot, w *tracker.Ended) bool {
-	at := slices.IndexFunc(snap.Nodes, func(n job.Node) bool { return n.Name == w.Node })
-	if at < 0 || !w.Member.Ran() || b.Card.Spec(snap.Nodes[at].Card(w.GPU).Type).Sharing == contention.TimeSlice.Name {
+// leftOthers reports whether a run is over that computed through an MPS server which others still use.
+func (b *Bridge) leftOthers(snap *job.Snapshot, l *tracker.Left) bool {
+	at := slices.IndexFunc(snap.Nodes, func(n job.Node) bool { return n.Name == l.Node })
+	if at < 0 || len(l.GPUs) != 1 {
+		return false
+	}
+	if b.Card.Spec(snap.Nodes[at].Card(l.GPUs[0]).Type).Sharing == contention.TimeSlice.Name {
 		return false
 	}
 	// One that did nothing with its GPU had no work in flight.
-	idle := func(i job.Idle) bool { return i.Ref == w.Member.Ref }
+	idle := func(i job.Idle) bool { return i.Ref == l.Ref }
 	if st := b.Status(); st != nil && slices.ContainsFunc(st.Idle, idle) {
 		return false
 	}
-	addr := job.GPUAddr{Node: w.Node, GPU: w.GPU}
+	addr := job.GPUAddr{Node: l.Node, GPU: l.GPUs[0]}
 	return slices.ContainsFunc(snap.Jobs, func(j job.Job) bool { return j.MayBeOn(addr) })
 }

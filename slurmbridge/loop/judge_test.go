@@ -377,9 +377,10 @@ func TestAnEndInTheFuture(t *testing.T) {
 // there.
 func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {
 	for name, c := range map[string]struct {
-		state string
-		idle  bool // it has done nothing for an hour
-		joins bool
+		state  string
+		idle   bool // it has done nothing for an hour
+		byHand bool // it has requested its shares itself
+		joins  bool
 	}{
 		"ended by itself":        {state: "COMPLETED", joins: true},
 		"failed by itself":       {state: "FAILED", joins: true},
@@ -388,6 +389,9 @@ func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {
 		"out of memory":          {state: "OUT_OF_MEMORY"},
 		"preempted":              {state: "PREEMPTED"},
 		"cancelled, it was idle": {state: "CANCELLED", idle: true, joins: true},
+		"requeued":               {state: "PENDING"},
+		"requeued, it was idle":  {state: "PENDING", idle: true, joins: true},
+		"with shares by hand":    {state: "CANCELLED", byHand: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _, b, _ := learner(t, node("n1", 1, 8))
@@ -395,17 +399,30 @@ func TestNobodyJoinsWhereAJobWasKilled(t *testing.T) {
 			p := app("a", 60, 0.2, 1000)
 			killed, other := m.submit("ann", 2*time.Hour, p, true), m.submit("ann", 3*time.Hour, p, true)
 			tick(t, b, m, 5*time.Second)
+			if c.byHand {
+				killed = m.submit("ann", 2*time.Hour, p, false)
+				killed.Request.Count, killed.Request.Raw = 1, "gres:mps:1"
+				tick(t, b, m, 5*time.Second)
+			}
 			bothRun(t, killed, other)
 			if c.idle {
 				b.TakeIdle(told("n1", time.Hour, killed))
 				tick(t, b, m, time.Second)
 			}
-			killed.ended, killed.State, killed.over = true, job.JobState(c.state), m.now
+			if killed.ended, killed.State, killed.over = true, job.JobState(c.state), m.now; c.state == "PENDING" {
+				killed.ended = false
+				killed.requeued()
+				killed.Eligible = m.now.Add(time.Hour)
+			}
 			third := m.submit("ann", time.Minute, p, true)
 			tick(t, b, m, 5*time.Second)
 			must.Equal(t, third.State == job.Running, c.joins, "the third job runs")
 			must.Equal(t, len(b.Status().Faulted), map[bool]int{false: 1}[c.joins], "the GPUs that the status names")
-			other.ended, other.State = true, "COMPLETED"
+			for _, j := range m.jobs {
+				if j.State == job.Running && j != third {
+					j.ended, j.State = true, "COMPLETED"
+				}
+			}
 			tick(t, b, m, 5*time.Second)
 			must.Equal(t, third.State, job.Running, "once the GPU is empty the third job")
 		})

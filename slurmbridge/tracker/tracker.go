@@ -31,6 +31,8 @@ type Tracker struct {
 	Loans map[string]*Loan `json:"loans"`
 	// Endings holds what is known of ended jobs until their records come, by ref.
 	Endings map[string]*Ended `json:"endings"`
+	// Left lists the runs that the last poll no longer shows and that a poll before it has shown, in the order of refs.
+	Left []Left `json:"-"`
 	// Faulted holds the GPUs that other jobs still use after their MPS server failed, or after Slurm killed a job there.
 	// No job joins these GPUs. The node restarts a GPU's server after the last job there has ended.
 	Faulted map[job.GPUAddr]bool `json:"-"`
@@ -71,6 +73,17 @@ type Wait struct {
 type Progress struct {
 	history.Ending
 	UnstartedS float64 // Wait.UnstartedS at the job's start
+	// Node and GPUs are where it runs, as far as Slurm has said so.
+	Node string
+	GPUs []int
+}
+
+// Left is a run that is over.
+type Left struct {
+	Ref      string
+	Node     string
+	GPUs     []int
+	Requeued bool // the job is pending again
 }
 
 // advance adds the time until a poll. A suspended job doesn't run.
@@ -190,8 +203,13 @@ const recordsComeWithin = 2 * time.Hour
 // between them, divided by the job's slowdown.
 func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 	var ends []schedule.End
+	t.Left = t.Left[:0]
 	for ref, p := range t.Done {
-		switch j := jobs[ref]; {
+		j := jobs[ref]
+		if j == nil || j.State == job.Pending {
+			t.Left = append(t.Left, Left{Ref: ref, Node: p.Node, GPUs: p.GPUs, Requeued: j != nil})
+		}
+		switch {
 		case j == nil:
 			took := p.DoneS + max(0, s.At.Sub(p.At).Seconds())/max(p.Slow, 1)
 			ends = append(ends, schedule.End{ID: ref, DoneS: took})
@@ -200,6 +218,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 			delete(t.Done, ref)
 		}
 	}
+	slices.SortFunc(t.Left, func(a, b Left) int { return cmp.Compare(a.Ref, b.Ref) })
 	t.ended(ends, s.At)
 	maps.DeleteFunc(t.Endings, func(_ string, e *Ended) bool { return s.At.Sub(e.Gone).Abs() > recordsComeWithin })
 	for ref, j := range jobs {
@@ -215,6 +234,9 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 				p.DelayedS, p.PastLeaseS, p.UnstartedS = w.DelayedS, w.PastLeaseS, w.UnstartedS
 			}
 			t.Done[ref] = p
+		}
+		if len(j.GPUs) > 0 {
+			p.Node, p.GPUs = j.Nodes, j.GPUs
 		}
 		p.advance(s.At, j.State == job.Running)
 		p.Suspended = p.Suspended || j.State == job.Suspended
