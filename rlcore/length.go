@@ -36,23 +36,15 @@ func (p *Profile) LongestS() float64 { return p.DurationS + longestSDs*p.Duratio
 // LongestS, see Believed.
 func (p *Profile) Believed(done float64) float64 { return Believed(done, p.LongestS()) }
 
-// leastLonger is how many known runs must be longer than what a run has done for their mean to say what is left; of
-// runs that count differently, the square of the weights' sum over the sum of their squares. Run times in two or three
-// clusters, as of a script that trains or only evaluates, are no log-normal ones.
-const leastLonger = 4
-
 // Left returns the expected remaining solo work of a run after doneS, s: the mean of min(X, limitS) − doneS over the
-// runs X > doneS, of the known ones where the profile was Foretold, else of the distribution. limitS = 0: no limit. If
-// all runs took equally long it is DurationS − doneS, and beyond that overrun · doneS.
+// runs X > doneS. limitS = 0: no limit. If all runs took equally long it is DurationS − doneS, and beyond that
+// overrun · doneS.
 func (p *Profile) Left(doneS, limitS float64) float64 {
 	m, sigma := p.DurationS, p.sigma()
 	doneS = max(0, doneS)
 	most := math.Inf(1)
 	if limitS > 0 {
 		most = max(0, limitS-doneS)
-	}
-	if left, known := p.lengths.left(doneS, limitS); known && sigma > 0 {
-		return min(most, left) // a mean rounds
 	}
 	switch {
 	case sigma == 0 && doneS < m:
@@ -94,13 +86,10 @@ func (p *Profile) z(x float64) float64 {
 	return (math.Log(x)-math.Log(p.DurationS))/sigma + sigma/2
 }
 
-// quantile is the run time that the given part of the runs longer than doneS don't exceed, s: of the known ones, else
-// of the distribution.
+// quantile is the run time that the given part of the runs longer than doneS don't exceed, s.
 func (p *Profile) quantile(part, doneS float64) float64 {
 	sigma, so := p.sigma(), 1.0
 	switch {
-	case doneS <= 0 && len(p.lengths) > 0 || p.lengths.known(doneS):
-		return p.lengths.quantile(part, doneS)
 	case sigma == 0:
 		return doneS + p.Left(doneS, 0)
 	case doneS > 0:
@@ -109,6 +98,26 @@ func (p *Profile) quantile(part, doneS float64) float64 {
 		}
 	}
 	return max(doneS, p.DurationS*math.Exp(sigma*(math.Sqrt2*math.Erfcinv(2*so*(1-part))-sigma/2)))
+}
+
+// mostTold is the standard deviation of the logarithm of its length up to which a run tells how much it was slowed.
+// Beyond that, runs that had the same co-runners for most of their time are too often the short ones: their mean says
+// too little, however many they are.
+const mostTold = 0.15
+
+// TellsSlowdown reports whether a run's time, divided by DurationS, says how much the run was slowed: its length is
+// known well enough.
+func (p *Profile) TellsSlowdown() bool { return p.sigma() <= mostTold }
+
+// LongS and ShortS are how long a long and a short run take alone, s: one in 44 takes longer, and one in 44 takes less
+// time.
+func (p *Profile) LongS() float64  { return p.atSigma(2) }
+func (p *Profile) ShortS() float64 { return p.atSigma(-2) }
+
+// atSigma is the run time whose logarithm is k standard deviations above the mean of the logarithms, s; 0: the median.
+func (p *Profile) atSigma(k float64) float64 {
+	sigma := p.sigma()
+	return p.DurationS * math.Exp(k*sigma-sigma*sigma/2)
 }
 
 // phi is the standard normal distribution.

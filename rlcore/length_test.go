@@ -1,11 +1,13 @@
 package rlcore
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"gonum.org/v1/gonum/stat"
 	"pgregory.net/rapid"
 )
 
@@ -43,38 +45,6 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// What is left of a run whose application takes a minute or an hour is known from the runs that got as far.
-func TestLeftOfTwoLengths(t *testing.T) {
-	of := func(n int) *Profile {
-		p := flat("a", 1830, 100)
-		p.DurationSD = 1770
-		for range n {
-			p.Past = append(p.Past, Past{SoloS: 60}, Past{SoloS: 3600})
-		}
-		return p.Foretold("", 0)
-	}
-	p := of(20)
-	short := p.Left(0, 0) // of all: the last one counts most
-	for _, c := range [][3]float64{
-		{0, 600, 60 + (600-60)*(short-60)/3540},
-		{100, 0, 3500},
-		{1800, 0, 1800},
-		{3500, 3550, 50},
-	} {
-		if got := p.Left(c[0], c[1]); math.Abs(got-c[2]) > 1e-6 {
-			t.Errorf("%v s of a limit of %v s done: %v left, want %v", c[0], c[1], got, c[2])
-		}
-	}
-	// Beyond all of them the distribution counts, and so it does where few are known.
-	for p, done := range map[*Profile]float64{p: 4000, of(3): 100} {
-		bare := *p
-		bare.lengths = nil
-		if got, want := p.Left(done, 0), bare.Left(done, 0); got != want {
-			t.Errorf("after %v s %v is left, want %v", done, got, want)
-		}
-	}
-}
-
 // A user's last runs with the limit say more than older ones, than others' and than those with other limits.
 func TestForetold(t *testing.T) {
 	p := flat("a", 1000, 100)
@@ -86,32 +56,34 @@ func TestForetold(t *testing.T) {
 	runs := func(n int, soloS, limitS float64, user string) []Past {
 		return slices.Repeat([]Past{{soloS, limitS, user}}, n)
 	}
-	hers := runs(10, 600, hour, "ann")
+	mixed := func(runs ...[]Past) []Past { // in turn
+		out := make([]Past, 0, MostPast)
+		for i := range runs[0] {
+			for _, list := range runs {
+				out = append(out, list[i])
+			}
+		}
+		return out
+	}
 	for name, c := range map[string]struct {
 		past        []Past
-		least, most float64
+		least, most float64 // of the mean
 	}{
-		"her own":                       {hers, 600, 600},
-		"her last ones":                 {slices.Concat(runs(50, 100, hour, "ann"), runs(20, 1000, hour, "ann")), 700, 1000},
-		"others' where she has none":    {runs(5, 600, hour, "bob"), 600, 600},
-		"others' beside hers":           {slices.Concat(hers, runs(50, 6000, hour, "bob")), 600, 2000},
-		"other limits where none is":    {runs(5, 600, 2*hour, "ann"), 600, 600},
-		"the nearer limit":              {slices.Concat(runs(5, 600, 2*hour, "ann"), runs(5, 60_000, 200*hour, "ann")), 600, 700},
-		"other limits beside the limit": {slices.Concat(hers, runs(90, 6000, 2*hour, "ann")), 600, 2000},
+		"her own":                    {runs(40, 600, hour, "ann"), 590, 630},
+		"her last ones":              {slices.Concat(runs(50, 100, hour, "ann"), runs(20, 1000, hour, "ann")), 600, 1100},
+		"others' where she has none": {runs(40, 600, hour, "bob"), 590, 680},
+		"hers beside others'":        {mixed(runs(40, 600, hour, "ann"), runs(40, 6000, hour, "bob")), 550, 1200},
+		"what limits say":            {mixed(runs(40, 600, hour, "bob"), runs(40, 6000, 10*hour, "bob")), 500, 800},
+		"at most the limit":          {runs(40, 60_000, 24*hour, "ann"), hour, hour},
 	} {
-		p.Past = c.past[max(0, len(c.past)-MostPast):]
+		p.Past = c.past
 		q := p.Foretold("ann", hour)
-		if m := q.DurationS; m < c.least-1e-6 || m > c.most+1e-6 {
+		if m := q.DurationS; m < c.least || m > c.most {
 			t.Errorf("%s: %.0f s, want %v to %v", name, m, c.least, c.most)
 		}
 		if err := q.Validate(); err != nil || q.Past != nil || math.Abs(q.PeriodS/q.DurationS-p.PeriodS/p.DurationS) > 1e-9 {
 			t.Errorf("%s: %+v, %v", name, q, err)
 		}
-	}
-	// Limits that are no time limits, as a file may hold them, say nothing.
-	p.Past = []Past{{600, 1e300, "ann"}, {600, 1e-300, "ann"}}
-	if q := p.Foretold("ann", hour); q != p {
-		t.Errorf("by limits that are far from all others %+v is foretold", q)
 	}
 	// What ends in a simulation counts like what is kept.
 	p.Past = runs(3, 600, hour, "ann")
@@ -119,6 +91,47 @@ func TestForetold(t *testing.T) {
 	p.Past = append(p.Past, Past{1200, hour, "ann"})
 	if b := p.Foretold("ann", hour); a.DurationS != b.DurationS || a.DurationSD != b.DurationSD {
 		t.Errorf("%v ± %v, and kept %v ± %v", a.DurationS, a.DurationSD, b.DurationS, b.DurationSD)
+	}
+}
+
+// How far runs are from what was foretold of them is what was foretold, too: the scores (ln x − μ)/σ have mean 0 and
+// standard deviation 1, whether limits and users tell much of lengths or nothing.
+func TestForetoldKnowsItsErrors(t *testing.T) {
+	for name, c := range map[string]struct{ user, limit, run float64 }{
+		"by the run":      {0, 0, .8},
+		"by user":         {.8, 0, .5},
+		"by limit":        {0, .8, .5},
+		"by all of these": {.8, .8, 1.1},
+		"hardly":          {0, 0, .05},
+	} {
+		var scores []float64
+		for seed := range uint64(10) {
+			rnd := rand.New(rand.NewPCG(seed, 55))
+			p := flat("a", 1000*math.Exp((c.user*c.user+c.limit*c.limit+c.run*c.run)/2), 100)
+			p.DurationSD = p.DurationS * math.Sqrt(math.Expm1(c.user*c.user+c.limit*c.limit+c.run*c.run))
+			offset := map[string]float64{}
+			for len(p.Past) < MostPast { // in sweeps of ten
+				user := fmt.Sprint("user", rnd.IntN(5))
+				if _, known := offset[user]; !known {
+					offset[user] = c.user * rnd.NormFloat64()
+				}
+				typical := math.Log(1000) + offset[user] + c.limit*rnd.NormFloat64()
+				limitS := math.Exp2(math.Ceil(math.Log2(math.Exp(typical+2*c.run)))) * 1.5
+				for range 10 {
+					x := math.Exp(typical + c.run*rnd.NormFloat64())
+					q := p.Foretold(user, limitS)
+					p.AddPast(Past{x, limitS, user})
+					if len(p.Past) > 20 && q.DurationS < limitS {
+						scores = append(scores, q.z(x))
+					}
+				}
+			}
+		}
+		mean, sd := stat.MeanStdDev(scores, nil)
+		t.Logf("%s: %d scores, %+.3f ± %.3f", name, len(scores), mean, sd)
+		if math.Abs(mean) > .2 || sd < .75 || sd > 1.2 {
+			t.Errorf("%s: the scores of %d runs are %+.2f ± %.2f", name, len(scores), mean, sd)
+		}
 	}
 }
 
@@ -136,27 +149,21 @@ func TestForetelling(t *testing.T) {
 	for i := range p.Past {
 		p.Past[i].LimitS = 86400
 	}
-	if untold := p.Foretelling(); told.Runs != 59 || told.Within2 < .8 || untold.Within2 > .2 || untold.Longer < .4 ||
+	if untold := p.Foretelling(); told.Runs != 59 || told.Within2 < .8 || untold.Within2 > .4 || untold.Longer < .4 ||
 		untold.Longer > .6 {
 		t.Errorf("with limits %+v, without %+v", told, untold)
 	}
 }
 
-// So many of the runs that got as far are no longer than the quantile says, drawn or known.
+// So many of the runs that got as far are no longer than the quantile says.
 func TestQuantile(t *testing.T) {
 	p := flat("a", 600, 100)
 	p.DurationSD = 900
-	drawn := *p
-	for i := range MostPast {
-		drawn.Past = append(drawn.Past, Past{SoloS: p.quantile((float64(i)+.5)/MostPast, 0)})
-	}
-	for name, q := range map[string]*Profile{"distribution": p, "known runs": drawn.Foretold("", 0)} {
-		for _, done := range []float64{0, 200, 600, 3000, 1e5, 1e9} {
-			for _, part := range []float64{0, .1, .5, .9} {
-				s := q.quantile(part, done)
-				if longer := q.longer(s*(1+1e-9), done); s < done || math.Abs(1-part-longer) > .15 {
-					t.Errorf("%s: after %v s %v are no longer than %v, want %v", name, done, 1-longer, s, part)
-				}
+	for _, done := range []float64{0, 200, 600, 3000, 1e5, 1e9} {
+		for _, part := range []float64{0, .1, .5, .9} {
+			s := p.quantile(part, done)
+			if longer := p.longer(s*(1+1e-9), done); s < done || math.Abs(1-part-longer) > .15 {
+				t.Errorf("after %v s %v are no longer than %v, want %v", done, 1-longer, s, part)
 			}
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"sort"
 )
 
 // Past is a run of an application that has ended by itself: how long it took alone, and what was known of it when it
@@ -24,81 +23,133 @@ func (p *Profile) AddPast(runs ...Past) {
 	p.Past = all[max(0, len(all)-MostPast):]
 }
 
-// What a past run counts for a run that is foretold. A run by the same user with the same limit counts 1, and half as
-// much when halfLife later ones have ended: a user's last runs say most (Tsafrir, Etsion, Feitelson, Backfilling Using
-// System-Generated Predictions, IEEE TPDS 18, 2007). All runs with the limit by other users count together as much as
-// otherUsers, at most, and all with other limits as much as otherLimits, those with nearer limits more: a user who
-// asks for eight hours in place of four knows something. Without them, the few runs of a new limit would count as all
-// that there is. Several values of each did about as well (LEARNING.md).
+// The constants of Foretold. Each of them halved or doubled changes turnarounds by about 1 % (LEARNING.md).
 const (
-	halfLife    = 10.0
-	otherUsers  = 2.0
-	otherLimits = 2.0
-	nearLimits  = 0.5 // the logarithm of two limits' ratio that divides the weight by e
+	usualSigma   = 0.7  // the logarithms' standard deviation where nothing is known of it
+	appHalfLife  = 50.0 // after so many later runs of the application, a run counts half
+	slopePrior   = 0.5  // a limit twice as long says √2 times as long a run, until runs say otherwise
+	userHalfLife = 10.0 // after so many later runs of the user, a run counts half for the user's own offset
+	otherLimit   = 0.5  // a run with another limit counts so much for that offset
+	userPrior    = 2.0  // the offset is 0 as if so many runs had said so
+	spreadPrior  = 3.0  // the application's spread is the profile's as if so many runs had said so
+	ownPrior     = 4.0  // the user's spread is the application's as if so many runs had said so
+	mostVariance = 4.0  // of the logarithm of a length
 )
 
-// length is a run time, s, with sums over it and all longer ones: of the weights, of their squares, and of the weighted
-// times.
-type length struct{ s, weight, squares, weighted float64 }
-
-// lengths are the run times that a run may have, ascending, and a last one of zeros.
-type lengths []length
-
 // Foretold returns the profile that a run is expected to have by past runs, p's Past and further ones, the oldest
-// first: p with another length and spread, and with the distribution of these. user is the run's, limitS its time
-// limit, 0 = none. It is p itself where there are none, and where all runs take equally long.
+// first: p with another length and spread. user is the run's, limitS its time limit, 0 = none. It is p itself where
+// there are none, and where all runs take equally long.
+//
+// The logarithm of a length is normal around c₀ + c₁x + u: x is the logarithm of the time limit, c₀ and c₁ are found by
+// ridge regression over the application's runs, and u is the mean of what is left for the user's own runs, drawn
+// towards 0. Later runs count more in all of them: a user's last runs say most (Tsafrir, Etsion, Feitelson, Backfilling
+// Using System-Generated Predictions, IEEE TPDS 18, 2007). The spread is that of the residuals, and includes what isn't
+// known of u.
 func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profile {
-	const same, others, elsewhere = 0, 1, 2
-	type run struct {
-		s, weight float64
-		kind      int
-	}
-	runs := make([]run, 0, len(p.Past)+len(further))
-	var total, met [3]float64
-	for _, list := range [][]Past{further, p.Past} {
-		for i := len(list) - 1; i >= 0; i-- {
-			x := &list[i]
-			kind, weight := same, 1.0
-			switch {
-			case x.LimitS != limitS:
-				kind = elsewhere
-				if x.LimitS > 0 && limitS > 0 {
-					weight = math.Exp(-math.Abs(math.Log(x.LimitS/limitS)) / nearLimits)
-				}
-			case cmp.Or(x.User, p.Owner) != user:
-				kind = others
-			}
-			weight *= math.Exp2(-met[kind] / halfLife)
-			met[kind]++
-			total[kind] += weight
-			runs = append(runs, run{x.SoloS, weight, kind})
-		}
-	}
+	runs := slices.Concat(p.Past, further)
 	if len(runs) == 0 || p.Runs == 0 && p.DurationSD == 0 {
 		return p
 	}
-	most := [3]float64{math.Inf(1), otherUsers, otherLimits}
+	slices.Reverse(runs)
+	prior := p.priorSigma()
+	line := fit(runs, math.Log(p.DurationS)-prior*prior/2)
+	residuals := make([]float64, len(runs))
+	spread, spreadWeight := spreadPrior*prior*prior, spreadPrior
 	for i := range runs {
-		if kind := runs[i].kind; total[kind] > most[kind] {
-			runs[i].weight *= most[kind] / total[kind]
+		weight := math.Exp2(-float64(i) / appHalfLife)
+		residuals[i] = math.Log(runs[i].SoloS) - line.at(runs[i].LimitS)
+		spread += weight * residuals[i] * residuals[i]
+		spreadWeight += weight
+	}
+	own := p.ownRuns(user, limitS, runs, residuals)
+	offset := own.sum / (userPrior + own.weight)
+	variance := (ownPrior*spread/spreadWeight + own.squares - offset*own.sum) / (ownPrior + own.weight)
+	variance = min(mostVariance, variance*(1+1/(userPrior+own.weight)))
+
+	mean := math.Exp(min(line.at(limitS)+offset+variance/2, math.Log(mostAmount)))
+	if limitS > 0 {
+		mean = min(mean, limitS)
+	}
+	q := *p.Stretched(max(mean, leastLengthS))
+	q.DurationSD, q.Past = q.DurationS*math.Sqrt(math.Expm1(variance)), nil
+	return &q
+}
+
+// leastLengthS is the shortest time that a run is foretold to take, s.
+const leastLengthS = 1e-3
+
+// priorSigma is the standard deviation of the logarithm of run times that the profile's own runs alone make likely:
+// one run says nothing of it.
+func (p *Profile) priorSigma() float64 {
+	if p.Runs == 0 {
+		return p.sigma()
+	}
+	n, sigma := float64(p.Runs), p.sigma()
+	return math.Sqrt((usualSigma*usualSigma + (n-1)*sigma*sigma) / n)
+}
+
+// limitLine is the logarithm of a typical length by time limit.
+type limitLine struct {
+	intercept, slope float64
+	center           float64 // mean logarithm of the limits
+}
+
+// at returns the logarithm of a typical length, s, at a limit; 0 = none.
+func (l *limitLine) at(limitS float64) float64 { return l.intercept + l.slope*l.x(limitS) }
+
+func (l *limitLine) x(limitS float64) float64 {
+	if limitS > 0 {
+		return math.Log(limitS) - l.center
+	}
+	return 0
+}
+
+// fit finds the line by ridge regression over runs, the latest first. Before any run it lies at mu.
+func fit(runs []Past, mu float64) (l limitLine) {
+	limits := 0.0
+	for i := range runs {
+		if weight := math.Exp2(-float64(i) / appHalfLife); runs[i].LimitS > 0 {
+			l.center += weight * math.Log(runs[i].LimitS)
+			limits += weight
 		}
 	}
-	slices.SortFunc(runs, func(a, b run) int { return cmp.Compare(a.s, b.s) })
-	known := make(lengths, len(runs)+1)
-	for i := len(runs) - 1; i >= 0; i-- {
-		r, behind := runs[i], known[i+1]
-		known[i] = length{r.s, behind.weight + r.weight, behind.squares + r.weight*r.weight, behind.weighted + r.weight*r.s}
+	l.center /= max(limits, math.SmallestNonzeroFloat64)
+	n, sumX, sumXX, sumY, sumXY := 1.0, 0.0, 1.0, 0.0, slopePrior
+	for i := range runs {
+		weight := math.Exp2(-float64(i) / appHalfLife)
+		x, y := l.x(runs[i].LimitS), math.Log(runs[i].SoloS)-mu
+		n += weight
+		sumX += weight * x
+		sumXX += weight * x * x
+		sumY += weight * y
+		sumXY += weight * x * y
 	}
-	if known[0].weight == 0 { // no limit is anywhere near
-		return p
+	det := n*sumXX - sumX*sumX
+	l.intercept = mu + (sumXX*sumY-sumX*sumXY)/det
+	l.slope = (n*sumXY - sumX*sumY) / det
+	return l
+}
+
+// ownRuns are weighted sums over the residuals of one user's runs.
+type ownRuns struct{ weight, sum, squares float64 }
+
+// ownRuns sums up what is left of the user's runs, the latest first, for a run with the given limit.
+func (p *Profile) ownRuns(user string, limitS float64, runs []Past, residuals []float64) (own ownRuns) {
+	rank := 0.0
+	for i := range runs {
+		if cmp.Or(runs[i].User, p.Owner) != user {
+			continue
+		}
+		weight := math.Exp2(-rank / userHalfLife)
+		rank++
+		if runs[i].LimitS != limitS {
+			weight *= otherLimit
+		}
+		own.weight += weight
+		own.sum += weight * residuals[i]
+		own.squares += weight * residuals[i] * residuals[i]
 	}
-	mean, variance := known[0].weighted/known[0].weight, 0.0
-	for _, r := range runs {
-		variance += r.weight * (r.s - mean) * (r.s - mean) / known[0].weight
-	}
-	q := *p.Stretched(mean)
-	q.DurationSD, q.lengths, q.Past = math.Sqrt(variance), known, nil
-	return &q
+	return own
 }
 
 // Foretelling says how well a profile's past runs would have been foretold, each by those before it.
@@ -127,46 +178,4 @@ func (p *Profile) Foretelling() (f Foretelling) {
 		f.Within2, f.Longer = f.Within2/float64(f.Runs), f.Longer/float64(f.Runs)
 	}
 	return f
-}
-
-// after is the index of the first run longer than s.
-func (l lengths) after(s float64) int {
-	return sort.Search(len(l)-1, func(i int) bool { return l[i].s > s })
-}
-
-// left returns the mean of min(X, limitS) − doneS over the runs X > doneS; false = there are too few of them.
-func (l lengths) left(doneS, limitS float64) (s float64, known bool) {
-	if !l.known(doneS) {
-		return 0, false
-	}
-	longer := l[l.after(doneS)]
-	work := longer.weighted
-	if limitS > 0 {
-		beyond := l[l.after(max(doneS, limitS))]
-		work += limitS*beyond.weight - beyond.weighted
-	}
-	return max(0, work/longer.weight-doneS), true
-}
-
-// longer returns the part of the runs longer than doneS that are longer than s; false = there are too few of them.
-func (l lengths) longer(s, doneS float64) (part float64, known bool) {
-	if !l.known(doneS) {
-		return 0, false
-	}
-	return l[l.after(s)].weight / l[l.after(doneS)].weight, true
-}
-
-// known reports whether enough runs are longer than s.
-func (l lengths) known(s float64) bool {
-	if len(l) == 0 {
-		return false
-	}
-	longer := l[l.after(s)]
-	return longer.weight > 0 && longer.weight*longer.weight >= leastLonger*longer.squares
-}
-
-// quantile is the run time that the given part of the runs longer than doneS don't exceed, s.
-func (l lengths) quantile(part, doneS float64) float64 {
-	most := (1 - part) * l[l.after(doneS)].weight
-	return max(doneS, l[sort.Search(len(l)-1, func(i int) bool { return l[i+1].weight <= most })].s)
 }

@@ -50,8 +50,6 @@ type Profile struct {
 	// Busy is an interactive session's profile while it computes, nil for all other applications. A session's Series is
 	// what it is assumed to use on average, and its memory what MPS holds it to.
 	Busy *Profile `json:"-"`
-
-	lengths lengths // that this run may have; nil = by DurationS and DurationSD
 }
 
 // Identity is what is believed about applications by: names are free, so an application is one user's.
@@ -115,7 +113,7 @@ func (p *Profile) Stretched(durationS float64) *Profile {
 	}
 	q := *p
 	q.PeriodS *= durationS / p.DurationS
-	q.DurationS, q.Past, q.lengths = durationS, nil, nil // of that run it is known
+	q.DurationS, q.Past = durationS, nil // of that run it is known
 	return &q
 }
 
@@ -148,13 +146,9 @@ func (p *Profile) Times(ratio float64) *Profile {
 
 func (p *Profile) times(ratio float64) *Profile {
 	p.DurationS, p.PeriodS, p.StepS, p.DurationSD = p.DurationS*ratio, p.PeriodS*ratio, p.StepS*ratio, p.DurationSD*ratio
-	p.Past, p.lengths = slices.Clone(p.Past), slices.Clone(p.lengths)
+	p.Past = slices.Clone(p.Past)
 	for i := range p.Past {
 		p.Past[i].SoloS *= ratio
-	}
-	for i := range p.lengths {
-		p.lengths[i].s *= ratio
-		p.lengths[i].weighted *= ratio
 	}
 	return p
 }

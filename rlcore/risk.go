@@ -60,9 +60,6 @@ func (p *Profile) longer(x, doneS float64) float64 {
 	case sigma == 0:
 		return 0
 	default:
-		if part, known := p.lengths.longer(x, doneS); known {
-			return part
-		}
 		if doneS <= 0 {
 			return phi(-p.z(x))
 		}

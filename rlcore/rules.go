@@ -36,7 +36,7 @@ type Rules struct {
 	// MaxSlowdown is the site's contract for jobs without one. Default 0 = none.
 	MaxSlowdown float64
 	// Trust is how many standard deviations are added to a predicted slowdown before it is compared with a contract, a
-	// limit or a due; one more counts for dues and limits at a first meeting. Default 1.
+	// limit or a due. Default 1.
 	Trust float64
 	// Grace is the part of its solo time by which a job may end later than on plain Slurm. Default DefaultGrace.
 	Grace float64
@@ -105,7 +105,7 @@ func (r *Rules) graceS(j *Job) float64 {
 	if j.Profile == nil {
 		return 0
 	}
-	return cmp.Or(j.Grace, r.Grace, DefaultGrace) * j.Profile.quantile(.5, 0)
+	return cmp.Or(j.Grace, r.Grace, DefaultGrace) * j.Profile.atSigma(0)
 }
 
 // latestStart is when a pending job must start to keep its due and its deadline, s from now.

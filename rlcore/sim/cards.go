@@ -30,6 +30,15 @@ func (s *Sim) truth(i, g int) *rlcore.Profile {
 	return made
 }
 
+// expected is what job i is now expected to do alone on GPU g; nil = it isn't known.
+func (s *Sim) expected(i, g int) *rlcore.Profile {
+	p := s.foretell(i)
+	if p == nil || s.cfg.On == nil {
+		return p
+	}
+	return s.cfg.On(p, s.cfg.card(g))
+}
+
 // onGPU is a job as decisions see it on GPU g.
 func (s *Sim) onGPU(j *jobState, g int) rlcore.Job {
 	out := j.Job

@@ -40,8 +40,9 @@ type Config struct {
 	// Predictor is what the site believes about slowdowns. Decisions see a running job's progress as predicted by it,
 	// since a real job's progress can't be observed. nil: they see the truth.
 	Predictor rlcore.Predictor
-	// Observer, if set, is called for every co-run from which something can be learned.
-	Observer Observer
+	// Observer, if set, learns from the runs that have ended. MaxSlowdown is the site's contract, as rlcore.Rules has it.
+	Observer    Observer
+	MaxSlowdown float64
 	// Foretell: of a job is expected what the runs of its application that have ended foretell; its Profile is what is
 	// known without them. See rlcore.Profile.Foretold.
 	Foretell bool

@@ -8,9 +8,15 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
-// Observer receives a co-run as a site would observe it: members[0] has ended and was slowed by slowdown, where the
-// Predictor had predicted predicted. The slice is the observer's to keep.
-type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64)
+// Observer learns of runs what a site would; see interference.Model.
+type Observer interface {
+	// Observe: members[0] has ended and was slowed by slowdown, where the Predictor had predicted predicted. The slice is
+	// the observer's to keep.
+	Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64)
+	// Doubt and Reassure: the victim's contract was broken, or kept, next to these.
+	Doubt(victim rlcore.Identity, others []rlcore.Identity)
+	Reassure(victim rlcore.Identity, others []rlcore.Identity)
+}
 
 // meeting is two jobs on one device, by index in Sim.jobs, from the first one's view.
 type meeting struct{ job, other int }
@@ -41,7 +47,8 @@ func (s *Sim) dropMeetings(g, i int) {
 	}
 }
 
-// observe reports job i, which has ended, to the observer; est is its predicted progress.
+// observe reports job i, which has ended, to the observer as slurmbridge/history judges a run; est is its predicted
+// progress.
 func (s *Sim) observe(g, i int, est float64) {
 	d := &s.devs[g]
 	if s.cfg.Observer == nil || len(d.met) == 0 {
@@ -55,17 +62,33 @@ func (s *Sim) observe(g, i int, est float64) {
 		}
 	}
 	slices.SortFunc(met, func(a, b meeting) int { return cmp.Compare(a.other, b.other) })
-	others := make([]interference.Overlap, len(met))
+	overlaps := make([]interference.Overlap, len(met))
+	var others []rlcore.Identity
 	for k, m := range met {
-		others[k] = interference.Overlap{Profile: s.jobs[m.other].Profile, S: d.met[m]}
+		other := s.jobs[m.other].Profile
+		overlaps[k] = interference.Overlap{Profile: other, S: d.met[m]}
+		if other != nil {
+			others = append(others, other.Identity())
+		}
 		delete(d.met, m)
 	}
-	run := j.ended - j.started
-	with, part, ok := interference.CoRunners(run, others)
-	if !ok || j.Profile == nil {
+	p := s.expected(i, g)
+	if p == nil || len(met) == 0 {
 		return
 	}
-	members := append([]*rlcore.Profile{j.Profile}, with...)
-	slow := interference.CoRunSlowdown(run, s.truth(i, g).DurationS, part)
-	s.cfg.Observer(&d.spec, members, slow, interference.CoRunSlowdown(run, est, part))
+	run := j.ended - j.started
+	contract := cmp.Or(j.MaxSlowdown, s.cfg.MaxSlowdown)
+	if contract > 0 && run > contract*p.LongS() {
+		s.cfg.Observer.Doubt(p.Identity(), others)
+	}
+	with, part, ok := interference.CoRunners(run, overlaps)
+	if !ok || !p.TellsSlowdown() {
+		return
+	}
+	members := append([]*rlcore.Profile{p}, with...)
+	s.cfg.Observer.Observe(&d.spec, members, interference.CoRunSlowdown(run, p.DurationS, part),
+		interference.CoRunSlowdown(run, est, part))
+	if contract > 0 && run <= contract*p.LongS() {
+		s.cfg.Observer.Reassure(p.Identity(), others)
+	}
 }

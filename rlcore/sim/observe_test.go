@@ -15,18 +15,29 @@ type observation struct {
 
 func observed(t *testing.T, cfg Config, d *rlcore.Decider) []observation {
 	t.Helper()
-	var all []observation
+	var seen witness
 	cfg.Predictor = decider(t, "greedy").Guard.Predictor
-	cfg.Observer = func(_ *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64) {
-		x := observation{slow: slowdown, predicted: predicted}
-		for _, p := range members {
-			x.apps = append(x.apps, p.App)
-		}
-		all = append(all, x)
-	}
+	cfg.Observer = &seen
 	run(t, cfg, d)
-	return all
+	return seen.all
 }
+
+// witness is an Observer that writes down what it sees.
+type witness struct {
+	all              []observation
+	broken, reassure int
+}
+
+func (w *witness) Observe(_ *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64) {
+	x := observation{slow: slowdown, predicted: predicted}
+	for _, p := range members {
+		x.apps = append(x.apps, p.App)
+	}
+	w.all = append(w.all, x)
+}
+
+func (w *witness) Doubt(rlcore.Identity, []rlcore.Identity)    { w.broken++ }
+func (w *witness) Reassure(rlcore.Identity, []rlcore.Identity) { w.reassure++ }
 
 // Two that are together for their whole runs tell their slowdowns.
 func TestObserver(t *testing.T) {

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -54,7 +55,7 @@ func (o *Outcome) Harm() (out []Harm) {
 // Late returns by how many of its own solo times a run that came to its end ended after its plain end, 0
 // where it ended before; false: the plain end isn't known, or the run has none.
 func (o *Outcome) Late() (ratio float64, ok bool) {
-	solo := o.SoloS
+	solo := cmp.Or(o.LengthS, o.SoloS)
 	if !o.Shared() {
 		solo = o.End.Sub(o.Start).Seconds()
 	}

@@ -102,7 +102,7 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 	case !ranToEnd(state):
 		// A time limit that strikes is the application's way to end, for some.
 		o.Cleared, o.Learned = ranOutOfTime(state) && j.Alone, state == "TIMEOUT" && r.Complete && !suspended
-	case state == "" && r.Profile != nil && r.DurationS() < r.Profile.DurationS/2:
+	case state == "" && r.Profile != nil && r.DurationS() < min(r.Profile.DurationS/2, r.Profile.ShortS()):
 		// Slurm has forgotten it, and it may well have failed.
 	case suspended:
 		// How long it took says nothing.
@@ -187,26 +187,30 @@ func (j *Judgement) apps(of func(*CoRunner) bool) (apps []rlcore.Identity) {
 // hardly is the part of a run below which a co-runner has not cost it much.
 const hardly = 0.1
 
-// measure compares a run that came to its end with the solo time.
+// measure compares a run that came to its end, and shared its GPU, with the solo time. Where runs of the application
+// differ much in length, its time says little of how much it was slowed.
 func (j *Judgement) measure(o *Outcome, b Beliefs) {
 	r := j.Run
-	if r.Profile == nil || !(o.SoloS > 0) {
+	if r.Profile == nil || !(o.SoloS > 0) || !o.Shared() {
 		return
 	}
-	o.Slowdown = r.DurationS() / o.SoloS
-	if !o.Shared() {
-		return
+	told := r.Profile.TellsSlowdown()
+	if told {
+		o.Slowdown = r.DurationS() / o.SoloS
 	}
-	if done := j.doneS(); j.How.State != "" && !r.WithoutMPS && done > 0 {
+	measured := j.How.State != "" && !r.WithoutMPS
+	if done := j.doneS(); measured && done > 0 {
 		o.LengthS = r.Profile.TookS(done, r.DurationS())
 	}
 	if o.SoloS < shortest {
 		return
 	}
-	if j.How.State != "" && !r.WithoutMPS {
+	if measured && told {
 		o.Lesson = j.lesson(b)
 	}
-	o.Broken = o.Contract > 0 && r.DurationS() > o.Contract*o.SoloS+r.Profile.DurationSD
+	if atLeast := r.DurationS() / r.Profile.LongS(); o.Contract > 0 && atLeast > o.Contract {
+		o.Broken, o.Slowdown = true, max(o.Slowdown, atLeast)
+	}
 }
 
 // suspect says why sharing may be the reason for a failure. The application has ended well alone (it would not have
@@ -321,7 +325,7 @@ func (j *Judgement) overrun() Suspicion {
 		return Suspicion{}
 	}
 	span := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second) }
-	alone, own, left := p.DurationS+p.DurationSD, e.LimitS-e.LentS, e.Deadline.Sub(j.Run.Start).Seconds()
+	alone, own, left := p.LongS(), e.LimitS-e.LentS, e.Deadline.Sub(j.Run.Start).Seconds()
 	why := ""
 	switch {
 	case j.How.State == "DEADLINE" && !e.Deadline.IsZero() && alone < left:

@@ -27,8 +27,9 @@ type Outcome struct {
 	// With lists the jobs that were on the GPU for some of the run, by ref, and Others their applications, in that order.
 	With   []string          `json:"with,omitempty"`
 	Others []rlcore.Identity `json:"others,omitempty"`
-	// SoloS is how long the application takes alone, 0 = not known. Slowdown is the run's time over that, 0
-	// where it says nothing: the record isn't complete, or nothing is known.
+	// SoloS is how long the application takes alone, 0 = not known. Slowdown is the run's time over that; 0 = it says
+	// nothing: the record isn't complete, nothing is known, or the application's runs differ too much in length. Then it
+	// is only given where the contract was broken, over the time of a long run.
 	SoloS    float64 `json:"solo_s,omitempty"`
 	Slowdown float64 `json:"slowdown,omitempty"`
 	// LengthS is how long this run would have taken alone, as far as that is known of a run that shared, s, and LimitS its
@@ -37,8 +38,8 @@ type Outcome struct {
 	LimitS  float64 `json:"limit_s,omitempty"`
 	// Predicted is the slowdown predicted when its group was decided, 0 = none was.
 	Predicted float64 `json:"predicted,omitempty"`
-	// Contract is the slowdown its owner, or the site, allowed; 0 = any. Broken says that the run took longer,
-	// by more than the application's runs alone differ among themselves.
+	// Contract is the slowdown its owner, or the site, allowed; 0 = any. Broken says that the run took longer than even a
+	// long run of the application's may (rlcore.Profile.LongS).
 	Contract float64 `json:"contract,omitempty"`
 	Broken   bool    `json:"broken,omitempty"`
 	// WithoutMPS: it shared its GPU without MPS, so that its slowdown says nothing of its co-runners.

@@ -4,7 +4,6 @@
 package history
 
 import (
-	"cmp"
 	"database/sql"
 	"fmt"
 	"strings"
@@ -153,8 +152,10 @@ func (r *Run) Solo() (seconds float64, basis Basis) {
 		return took, Measured
 	case o.Suspect != "":
 		return 0, Lost
+	case o.LengthS > 0:
+		return o.LengthS, ByProfile
 	case o.Slowdown > 0 && o.SoloS > 0:
-		return cmp.Or(o.LengthS, o.SoloS), ByProfile
+		return o.SoloS, ByProfile
 	case o.Predicted >= 1:
 		return took / o.Predicted, BySlowdown // it was cut short
 	}

@@ -222,7 +222,7 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 		cfg.Predictor = nil
 	default:
 		model := d.Guard.Predictor.(*interference.Model)
-		cfg.Predictor, cfg.Observer = model, model.Observe
+		cfg.Predictor, cfg.Observer, cfg.MaxSlowdown = model, model, d.Guard.MaxSlowdown
 	}
 	res, err := sim.Run(cfg, d)
 	if err != nil {
@@ -269,7 +269,7 @@ func (w *World) Learn(train dqn.Scenario, n int, seed uint64) error {
 		if err != nil {
 			return err
 		}
-		cfg.M, cfg.Predictor, cfg.Observer = w.M, m, m.Observe
+		cfg.M, cfg.Predictor, cfg.Observer, cfg.MaxSlowdown = w.M, m, m, g.MaxSlowdown
 		d := &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: g, M: w.M}
 		if _, err := sim.Run(cfg, d); err != nil {
 			return fmt.Errorf("a past job set: %w", err)
