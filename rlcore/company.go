@@ -140,8 +140,6 @@ type forecast struct {
 	group []*Profile
 	at    []int // of a member of group: its index among all members
 	pred  []Prediction
-	first bool // some members of the last group meet for the first time
-	bold  bool // first meetings count like others
 }
 
 // ends writes into dst, reusing its storage, when each member of a GPU will have ended, s from now, if no job joins.
@@ -153,11 +151,9 @@ func (f *forecast) ends(r *Rules, dst []float64, spec *GPUSpec, members []*Profi
 	for i := range members {
 		f.at = append(f.at, i)
 	}
-	f.first = false
 	for t := 0.0; len(f.group) > 0; {
 		f.pred = slices.Grow(f.pred[:0], len(f.group))[:len(f.group)]
 		r.predict(f.pred, spec, f.group)
-		f.first = f.first || slices.ContainsFunc(f.pred, func(p Prediction) bool { return p.First })
 		step, first := math.Inf(1), 0
 		for i := range f.pred {
 			s := f.slowest(r, &f.pred[i])
@@ -178,18 +174,15 @@ func (f *forecast) ends(r *Rules, dst []float64, spec *GPUSpec, members []*Profi
 	return dst
 }
 
-// firstTrust is how many more standard deviations count at a first meeting; see slowest.
-const firstTrust = 1
-
-// slowest is the slowdown of a member of group that ends allow for. A first meeting is an experiment: it takes place
-// where all have slack for more than what is expected of a known company; see Guard.Keeps for the exception. It counts
-// as no slower than members that take turns, which is what a card does at worst for all of them together; otherwise
+// slowest is the slowdown of a member of group that ends allow for. At a first meeting, which is an experiment, it is
+// no more than that of members that take turns, which is what a card does at worst for all of them together; otherwise
 // nothing would be tried where little is known.
 func (f *forecast) slowest(r *Rules, p *Prediction) float64 {
-	if !p.First || f.bold {
-		return r.worst(p)
+	worst := r.worst(p)
+	if p.First {
+		worst = max(1, p.Slowdown, min(worst, float64(len(f.group))))
 	}
-	return max(1, p.Slowdown, min(p.Slowdown+(r.trust()+firstTrust)*p.SD, float64(len(f.group))))
+	return worst
 }
 
 // predict predicts the slowdowns of a group; a job alone has none. Without a predictor, or where it fails, each is the

@@ -13,7 +13,7 @@ type Decision struct {
 	Combo  Combo // 0 = wait
 	Score  float64
 	// Combos are the combinations that Check allows, Scores their values in the same order. Refused says, by combination,
-	// why Check refused a combination, or a part of it; RefusedDue, RefusedFirst and RefusedTurn are the reasons of
+	// why Check refused a combination, or a part of it; RefusedDue, RefusedLength and RefusedTurn are the reasons of
 	// combinations that scored higher than the choice and break the promise. All three are valid until the Decider's next
 	// decision.
 	Combos  []Combo
@@ -101,7 +101,7 @@ func (d *Decider) Choose(in Window) Decision {
 	d.w = in
 	w, g := &d.w, d.Guard
 	w.guard = g
-	g.promise.open(&g.Rules, w)
+	g.promise.open(w)
 	combos, must := g.candidates(d.combos[:0], w)
 	d.combos = combos
 	dec := Decision{Window: d.w, Combos: combos, Refused: g.refused, Score: math.Inf(-1)}
@@ -149,7 +149,7 @@ func (d *Decider) Choose(in Window) Decision {
 // plain Slurm. A job that was delayed for MaxDelayS and could start on the idle GPU is in every combination.
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	g.Begin(w.State)
-	g.promise.open(&g.Rules, w)
+	g.promise.open(w)
 	from := len(dst)
 	dst, must := g.candidates(dst, w)
 	kept := slices.DeleteFunc(dst[from:], func(c Combo) bool { return !g.Keeps(w, c) })

@@ -1,7 +1,6 @@
 package rlcore
 
 import (
-	"math"
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
@@ -10,9 +9,7 @@ import (
 const (
 	// spend is the part of a job's lead, the time between its start as things go on plainly and its latest, that one
 	// decision may use: lengths and slowdowns may turn out differently. LEARNING.md has what it costs.
-	spend = 0.4
-	// reserve is the part of the time until plain Slurm's GPUs are free that stays unused, for jobs that come later.
-	reserve  = 0.3
+	spend    = 0.4
 	rounding = schedule.Rounding
 )
 
@@ -48,7 +45,7 @@ type promise struct {
 	forecast          forecast
 	free, endS, workS []float64
 	members           []*Profile
-	leftS, mostS      []float64 // what the running jobs of the last window's GPU have left, and have left at the most
+	leftS             []float64 // what the running jobs of the last window's GPU have left
 	takesS            []float64 // by the last window's jobs
 	risk              []member
 	pred              []Prediction
@@ -86,7 +83,6 @@ type kept struct {
 type outlook struct {
 	endS  []float64 // of each of known profile, s from now
 	freeS float64   // of the last
-	first bool      // some of them meet for the first time
 }
 
 // Begin makes the list schedule of a State, and notes in its pending jobs when each starts if all go on plainly, and
@@ -100,7 +96,7 @@ func (g *Guard) Begin(s *State) {
 	p.cluster.Divide(len(s.GPUs), name, len(s.Pending), set)
 	if p.bound = p.bound[:0]; len(s.PlainFreeS) == len(s.GPUs) {
 		for k, at := range s.PlainFreeS {
-			p.free[k] = max(0, at-s.NowS) / (1 + reserve)
+			p.free[k] = max(0, at-s.NowS)
 		}
 		p.now.Reset(&p.cluster, p.free)
 		p.bound = p.now.Times(p.bound)
@@ -176,37 +172,24 @@ func (g *Guard) Claimed(k int) string { return g.promise.claimed[k] }
 // expect updates the outlook of GPU k, and returns when its last job is expected to have ended, s from now.
 func (p *promise) expect(r *Rules, k int, card *GPU) (freeS float64) {
 	o := &p.cards[k]
-	p.leave(r, card)
-	o.endS, o.freeS = p.end(r, o.endS, p.mostS, card, nil, 0)
-	o.first = p.forecast.first
-	p.endS, freeS = p.end(r, p.endS, p.leftS, card, nil, 0)
-	return freeS
-}
-
-// mostLeftS is the solo work that a running job of known profile has left at the most, s. How far it has come depends
-// on how much it was slowed, which is predicted: the standard deviation of the mean slowdown's logarithm is taken to be
-// that logarithm.
-func (r *Rules) mostLeftS(x *Running) float64 {
-	done := x.DoneS
-	if done > 0 && done < x.ElapsedS {
-		done *= math.Pow(done/x.ElapsedS, r.trust())
-	}
-	return x.Profile.Left(done, x.LimitS)
+	p.leave(card)
+	o.endS, o.freeS = p.end(r, o.endS, card, nil, 0)
+	return o.freeS
 }
 
 // leave notes what a GPU's running jobs of known profile have left.
-func (p *promise) leave(r *Rules, card *GPU) {
-	p.leftS, p.mostS = p.leftS[:0], p.mostS[:0]
+func (p *promise) leave(card *GPU) {
+	p.leftS = p.leftS[:0]
 	for i := range card.Running {
 		if x := &card.Running[i]; x.Profile != nil {
-			p.leftS, p.mostS = append(p.leftS, x.LeftS()), append(p.mostS, r.mostLeftS(x))
+			p.leftS = append(p.leftS, x.LeftS())
 		}
 	}
 }
 
 // look notes how long the jobs of a window's GPU, and of the window, take: all its combinations need that.
-func (p *promise) look(r *Rules, w *Window) {
-	p.leave(r, w.Card())
+func (p *promise) look(w *Window) {
+	p.leave(w.Card())
 	p.takesS = p.takesS[:0]
 	for i := range w.Jobs {
 		p.takesS = append(p.takesS, w.Job(i).expectedS())
@@ -214,10 +197,10 @@ func (p *promise) look(r *Rules, w *Window) {
 }
 
 // end writes into dst when the GPU's jobs of known profile, then the jobs in c, are expected to end, s from now, and
-// returns the end of the last job. A job of unknown length takes its limit. leftS is what the running jobs have left;
-// takesS is the window's.
-func (p *promise) end(r *Rules, dst, leftS []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
-	p.members, p.workS = p.members[:0], append(p.workS[:0], leftS...)
+// returns the end of the last job. A job of unknown length takes its limit. What the running jobs have left, and takesS
+// of the window, are noted already.
+func (p *promise) end(r *Rules, dst []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
+	p.members, p.workS = p.members[:0], append(p.workS[:0], p.leftS...)
 	for i := range card.Running {
 		x := &card.Running[i]
 		if x.Profile == nil {
@@ -243,8 +226,8 @@ func (p *promise) end(r *Rules, dst, leftS []float64, card *GPU, w *Window, c Co
 }
 
 // open starts a decision: the jobs up to the last one of the window go on plainly.
-func (p *promise) open(r *Rules, w *Window) {
-	p.look(r, w)
+func (p *promise) open(w *Window) {
+	p.look(w)
 	if n := len(w.Jobs); p.on && n > 0 {
 		p.steps += budget(len(w.State.GPUs))
 		p.ahead.follow(w.State, w.Jobs[n-1]+1)
@@ -289,9 +272,6 @@ func (x *ahead) after(s *State, n int) []float64 {
 
 // Keeps reports whether c may join the window of the last decision without breaking the promise to any job, other than
 // to one for which it is lost already.
-//
-// Where all jobs are there from the start, none has slack before some have shared. So on an idle GPU a first meeting
-// counts like a known company as long as no other one is under way.
 func (g *Guard) Keeps(w *Window, c Combo) bool {
 	p := &g.promise
 	switch {
@@ -301,24 +281,12 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 		p.broken = RefusedTurn
 		return p.leavesForeign(&g.Rules, w, c)
 	}
-	if p.keeps(&g.Rules, w, c) {
-		return true
-	}
-	underWay := slices.ContainsFunc(p.cards, func(o outlook) bool { return o.first })
-	if p.forecast.first && (len(w.Card().Running) > 0 || underWay) {
-		p.broken = RefusedFirst
-	}
-	if !p.forecast.first || p.broken == RefusedFirst {
-		return false
-	}
-	p.forecast.bold = true
-	kept := p.keeps(&g.Rules, w, c)
-	p.forecast.bold = false
-	return kept
+	return p.keeps(&g.Rules, w, c)
 }
 
 func (p *promise) keeps(r *Rules, w *Window, c Combo) bool {
-	p.endS, _ = p.end(r, p.endS, p.mostS, w.Card(), w, c)
+	var freeS float64
+	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
 	if p.broken = RefusedDue; !p.membersKeep(r, w, c) {
 		return false
 	}
@@ -326,8 +294,7 @@ func (p *promise) keeps(r *Rules, w *Window, c Combo) bool {
 		p.broken = RefusedLength
 		return false
 	}
-	var freeS float64
-	p.endS, freeS = p.end(r, p.endS, p.leftS, w.Card(), w, c)
+	p.broken = RefusedDue
 	return p.queueKeeps(w, c, freeS)
 }
 
@@ -345,7 +312,7 @@ func (p *promise) leavesForeign(r *Rules, w *Window, c Combo) bool {
 		return true
 	}
 	var freeS float64
-	p.endS, freeS = p.end(r, p.endS, p.leftS, w.Card(), w, c)
+	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
 	return freeS <= next.fromS+rounding
 }
 
@@ -417,8 +384,8 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 // if c joins now and no job after it: jobs in c on the window's GPU, other jobs on GPUs of their own. +Inf = unknown.
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	p := &g.promise
-	p.look(&g.Rules, w)
-	p.endS, _ = p.end(&g.Rules, p.endS, p.mostS, w.Card(), w, c)
+	p.look(w)
+	p.endS, _ = p.end(&g.Rules, p.endS, w.Card(), w, c)
 	together := len(p.endS) // the jobs in c come last
 	for i := range w.Jobs {
 		if c.Has(i) && w.Job(i).Profile != nil {

@@ -21,7 +21,6 @@ const (
 	RefusedDue               // a job would end later than promised
 	RefusedRank              // one of the jobs may preempt another
 	RefusedUnheld            // a job that counts on a memory limit would share a card that has none
-	RefusedFirst             // RefusedDue or RefusedTurn, since applications meet that were never seen together
 	RefusedTurn              // a foreign job would start later than promised
 	RefusedLength            // a job would end late if another one takes longer than expected
 )
@@ -44,7 +43,6 @@ var refusals = [...]struct{ name, sentence string }{
 	RefusedDue:       {"due", "a job would end later than it may"},
 	RefusedRank:      {"rank", "jobs of which one may preempt the other don't share"},
 	RefusedUnheld:    {"unheld", "this GPU can't hold a job to the memory that was agreed for it"},
-	RefusedFirst:     {"first_meeting", "a job might end later than it may, next to an application that it never met"},
 	RefusedTurn:      {"turn", "a job of whole GPUs would lose its turn"},
 	RefusedLength:    {"length", "a job might take so much longer than expected that another one ends late"},
 }
