@@ -92,8 +92,7 @@ func spansOf(st *job.Status, runs []history.Run, now time.Time, m *mask) map[job
 		if long := lasts(j.Ref, slow[j.Ref]); long > 0 {
 			end = j.Start.Add(long)
 		}
-		for _, g := range j.GPUs {
-			at := job.GPUAddr{Node: j.Nodes, GPU: g}
+		for _, at := range j.Holds() {
 			add(at, j.Ref, what+", since "+chart.Clock(j.Start), j.Start, now, chart.Span{Whole: j.Request.Kind != job.Shares})
 			if end.After(now) {
 				add(at, j.Ref, what+", expected to end "+chart.Clock(end), now, end, chart.Span{Plan: true})

@@ -68,8 +68,7 @@ func gpusOf(st *job.Status, m *mask) []GPU {
 		if m.owns(j.User) {
 			shown.User, shown.App = j.User, st.Apps[j.Ref].Key
 		}
-		for _, g := range j.GPUs {
-			at := job.GPUAddr{Node: j.Nodes, GPU: g}
+		for _, at := range j.Holds() {
 			on[at] = append(on[at], shown)
 		}
 	}

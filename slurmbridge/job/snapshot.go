@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/prolog/hostlist"
 )
 
 // Sharing is the kind of gres that a cluster shares GPUs by.
@@ -94,10 +96,11 @@ type Job struct {
 	// TooLong: one of its fields is longer than the bridge reads.
 	TooLong bool
 
-	// Nodes names the node a running job is on; GPUs the indexes of its GPUs
-	// there (NVML order is another: these are gres.conf's), nil = not known.
-	Nodes string
-	GPUs  []int
+	// Nodes names the node a running job is on; GPUs the indexes of its GPUs there (NVML order is another: these are
+	// gres.conf's), nil = not known. Of a job on several nodes, Nodes lists them, and ByNode holds its GPUs on each.
+	Nodes  string
+	GPUs   []int
+	ByNode map[string][]int
 
 	// Comment is the owner's --comment, cut after 1,024 bytes. Hostile text. AdminComment is the administrators', cut
 	// likewise, without Note.
@@ -514,7 +517,33 @@ func (n *Node) Serves(partitions []string) bool {
 
 // MayBeOn reports whether the job is on the GPU, or may be, as Slurm doesn't say yet which of the node's it has.
 func (j *Job) MayBeOn(a GPUAddr) bool {
-	return j.State != Pending && j.Nodes == a.Node && (j.GPUs == nil || slices.Contains(j.GPUs, a.GPU))
+	if j.State == Pending || j.Nodes != a.Node && !slices.Contains(hostlist.Names(j.Nodes), a.Node) {
+		return false
+	}
+	gpus, known := j.GPUsOn(a.Node)
+	return !known || slices.Contains(gpus, a.GPU)
+}
+
+// GPUsOn returns the GPUs that a running job has of one of its nodes. false: they are not known.
+func (j *Job) GPUsOn(node string) (gpus []int, known bool) {
+	if j.Nodes == node {
+		return j.GPUs, j.GPUs != nil
+	}
+	gpus, known = j.ByNode[node]
+	return gpus, known
+}
+
+// Holds returns the GPUs that a running job is known to have, in no order.
+func (j *Job) Holds() (all []GPUAddr) {
+	for _, g := range j.GPUs {
+		all = append(all, GPUAddr{Node: j.Nodes, GPU: g})
+	}
+	for node, gpus := range j.ByNode {
+		for _, g := range gpus {
+			all = append(all, GPUAddr{Node: node, GPU: g})
+		}
+	}
+	return all
 }
 
 // Partitions lists the job's partitions: one where it runs.

@@ -84,7 +84,8 @@ func (s *Snapshot) PlaceOf(ref string) *Place {
 	for k := range s.Jobs {
 		j := &s.Jobs[k]
 		on := func(gpu int) bool { return slices.Contains(p.GPUs, gpu) }
-		if k != i && j.State != Pending && j.Nodes == p.Node && slices.ContainsFunc(j.GPUs, on) {
+		has, _ := j.GPUsOn(p.Node)
+		if k != i && j.State != Pending && slices.ContainsFunc(has, on) {
 			p.With = append(p.With, j.Ref)
 		}
 	}

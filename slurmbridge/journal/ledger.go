@@ -115,8 +115,8 @@ func (p *pollWriter) decisions() map[string]history.Decision {
 			}
 		}
 		runs := func(j job.Job) bool {
-			return j.State != job.Pending && j.Nodes == g.Node && slices.Contains(j.GPUs, g.GPU) &&
-				!slices.Contains(g.Refs(), j.Ref)
+			has, _ := j.GPUsOn(g.Node)
+			return j.State != job.Pending && slices.Contains(has, g.GPU) && !slices.Contains(g.Refs(), j.Ref)
 		}
 		beside := members > 1 || g.Kind == job.Join && slices.ContainsFunc(p.st.Snap.Jobs, runs)
 		for k := range g.Members {

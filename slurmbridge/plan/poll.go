@@ -161,17 +161,18 @@ func (p *poll) addRunning(j *job.Job) {
 }
 
 func (p *poll) addRunningOn(j *job.Job, node string, gpus []int) {
-	several := j.Nodes != node // what it has of each node isn't known
-	if j.State == job.Completing && !several {
+	if j.State == job.Completing {
 		// Its processes have ended. By the time Slurm looks at what is released now, its shares and cores are free: until its
-		// epilog has ended nothing starts on the node.
-		p.take(gpus, -j.CPUs, -j.HostMemMiB)
+		// epilog has ended nothing starts on the node. How many cores it has of each of several nodes isn't known.
+		if j.Nodes == node {
+			p.take(gpus, -j.CPUs, -j.HostMemMiB)
+		}
 		return
 	}
 	where := gpus
-	if !several && j.GPUs != nil {
+	if has, known := j.GPUsOn(node); known {
 		where = nil
-		for _, i := range j.GPUs {
+		for _, i := range has {
 			if g, ok := p.index[job.GPUAddr{Node: node, GPU: i}]; ok {
 				where = append(where, g)
 			}

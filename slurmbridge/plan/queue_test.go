@@ -228,3 +228,29 @@ func TestDecisionsGoByTheModel(t *testing.T) {
 		}
 	}
 }
+
+// A job on several nodes has the GPUs that Slurm names, on each node, and no others: what is left there is used. Once
+// its processes have ended it has none, however long a node's epilog takes. Where Slurm doesn't name its GPUs it may
+// have any.
+func TestAJobOnSeveralNodesHasItsGPUs(t *testing.T) {
+	wide := running("wide", "n[1-2]", 0, job.WholeGPU, time.Minute)
+	wide.NumNodes, wide.GPUs, wide.ByNode = 2, nil, map[string][]int{"n1": {1}, "n2": {}}
+	for _, c := range []struct {
+		state  job.JobState
+		byNode map[string][]int
+		busy   []int
+	}{
+		{job.Running, wide.ByNode, []int{1}}, {job.Completing, wide.ByNode, nil}, {job.Running, nil, []int{0, 1, 2, 3}},
+	} {
+		wide.State, wide.ByNode = c.state, c.byNode
+		p := newPoll(snapshot(wide))
+		var busy []int
+		for g := range p.State.GPUs {
+			if len(p.State.GPUs[g].Running) > 0 {
+				busy = append(busy, g)
+			}
+		}
+		must.Equal(t, busy, c.busy, "%s %v", c.state, c.byNode)
+		must.Equal(t, len(p.unsettled) > 0, c.byNode == nil)
+	}
+}

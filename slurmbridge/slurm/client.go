@@ -58,7 +58,7 @@ type Client struct {
 // shown is what scontrol shows of a job and squeue doesn't: the GPUs of one that runs, and whether the memory of one
 // that waits is per CPU.
 type shown struct {
-	gpus   []int
+	gpus   map[string][]int // by node, nil = not known
 	perCPU bool
 }
 
@@ -270,8 +270,10 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 const mostAsked = 500
 
 // details fills in what squeue doesn't show: the GPUs of running jobs, and which pending jobs have memory per CPU,
-// which grows if Slurm allocates more CPUs than they request. One scontrol shows all new jobs. On a node with one GPU
-// it is that one, and until it is known a job's memory counts as per CPU, which is more.
+// which grows if Slurm allocates more CPUs than they request. One scontrol shows all new jobs, and a second one those
+// whose owners have written lines like Slurm's. A job's own lines are right for each node and each kind of request on
+// 22.05 to 26.05; a node's GresUsed counts GPUs in place of shares up to 23.02 and names no job. On a node with one
+// GPU it is that one, and until it is known a job's memory counts as per CPU, which is more.
 func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string) error {
 	gpus := make(map[string]int, len(snap.Nodes))
 	for i := range snap.Nodes {
@@ -280,7 +282,7 @@ func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string)
 	grows := growing(snap.Nodes, params)
 	subjectOf := func(j *job.Job) (of subject, is bool) {
 		if j.State != job.Pending {
-			return subject{job: j.ID, started: j.Start.Unix()}, gpus[j.Nodes] > 1
+			return subject{job: j.ID, started: j.Start.Unix()}, j.NumNodes > 1 || gpus[j.Nodes] > 1
 		}
 		return subject{job: j.ID, cpus: j.CPUs, memMiB: j.HostMemMiB},
 			j.Request.Kind != job.WholeGPU && j.HostMemMiB > 0 && grows(j.CPUs)
@@ -301,15 +303,30 @@ func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string)
 			asked = append(asked, j)
 		}
 	}
-	answers, err := c.showJobs(ctx, asked)
+	answers, err := c.showJobs(ctx, asked, "--all", "-d")
+	var unclear []*job.Job
+	var detail [][]byte
 	for i, j := range asked {
 		of, _ := subjectOf(j)
 		if i >= len(answers) {
 			delete(all, of) // the next poll tries it again
 			continue
 		}
-		where, _ := text.ParseDetail(answers[i], j.Nodes)
+		where, ok := text.ParseDetail(answers[i], nil, j.Nodes)
+		if !ok && j.State != job.Pending {
+			unclear, detail = append(unclear, j), append(detail, answers[i])
+		}
 		all[of] = shown{where, text.MemPerCPU(answers[i])}
+	}
+	plain, errPlain := c.showJobs(ctx, unclear, "--all")
+	for i, j := range unclear {
+		of, _ := subjectOf(j)
+		if delete(all, of); i >= len(plain) {
+			continue
+		}
+		if where, ok := text.ParseDetail(detail[i], plain[i], j.Nodes); ok {
+			all[of] = shown{gpus: where}
+		}
 	}
 	c.shown = all
 	for i := range snap.Jobs {
@@ -319,13 +336,15 @@ func (c *Client) details(ctx context.Context, snap *job.Snapshot, params string)
 		switch {
 		case j.State == job.Pending:
 			j.MemPerCPU = is && (s.perCPU || !known)
+		case is && j.NumNodes > 1:
+			j.ByNode = s.gpus
 		case is:
-			j.GPUs = s.gpus
+			j.GPUs = s.gpus[j.Nodes]
 		case gpus[j.Nodes] == 1:
 			j.GPUs = []int{0}
 		}
 	}
-	return err
+	return errors.Join(err, errPlain)
 }
 
 // growing reports whether a node may allocate more than so many CPUs to a job that requests these, and memory with
@@ -346,7 +365,7 @@ func growing(nodes []job.Node, params string) func(cpus int) bool {
 
 // showJobs returns scontrol's output on the first jobs, as many as it answered for. It takes commands from its standard
 // input, and a mark that no user knows separates the answers.
-func (c *Client) showJobs(ctx context.Context, jobs []*job.Job) ([][]byte, error) {
+func (c *Client) showJobs(ctx context.Context, jobs []*job.Job, args ...string) ([][]byte, error) {
 	if len(jobs) == 0 {
 		return nil, nil
 	}
@@ -356,7 +375,7 @@ func (c *Client) showJobs(ctx context.Context, jobs []*job.Job) ([][]byte, error
 		fmt.Fprintf(&in, "show job %s\nshow hostnames %s\n", j.Ref, nonce)
 	}
 	out, _, err := c.run(ctx, command{
-		name: "scontrol show job", prog: "scontrol", args: []string{"--all", "-d"},
+		name: "scontrol show job", prog: "scontrol", args: args,
 		stdin: in.String(),
 	})
 	if err != nil && ctx.Err() != nil {

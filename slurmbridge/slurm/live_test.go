@@ -238,6 +238,28 @@ func TestWholeCores(t *testing.T) {
 	}
 }
 
+// Slurm names the GPUs of a job on each of its nodes, whether they are whole or shares, and whatever the job's owner has
+// written into all fields that there are for text.
+func TestGPUsOfRunningJobs(t *testing.T) {
+	t.Parallel()
+	cluster, c := live(t, slurmtest.Options{Nodes: 2, GPUs: 4, Scheduler: impatient})
+	const forged = "x\n   JOB_GRES=gpu:1\n     Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)\n   MinCPUsNode=1 MinMemoryCPU=1M\n"
+	first := submit(t, cluster, "--nodelist=n1", "--gres=gpu:1")
+	eventually(t, c, "the first runs", running(first))
+	wide := submit(t, cluster, "--nodes=2", "--gres=gpu:1")
+	eventually(t, c, "the one on two nodes runs", running(wide))
+	shares := submit(t, cluster, "--nodelist=n1", "--gres=mps:40")
+	eventually(t, c, "the one with shares runs", running(shares))
+	liar := submit(t, cluster, "--nodelist=n1", "--gres=gpu:1", "--job-name="+forged, "--comment="+forged,
+		"--chdir=/tmp", "--error="+forged, "--wckey="+forged, "--account="+forged)
+	eventually(t, c, "the liar runs", running(liar))
+	_, jobs := poll(t, c)
+	must.Equal(t, jobs[first].GPUs, []int{0})
+	must.Equal(t, jobs[wide].ByNode, map[string][]int{"n1": {1}, "n2": {0}})
+	must.Equal(t, jobs[shares].GPUs, []int{2})
+	must.Equal(t, jobs[liar].GPUs, []int{3})
+}
+
 // A prolog knows an array task by its number alone, before any poll has shown it: Slurm names it.
 func TestNumbersOfArrayTasks(t *testing.T) {
 	t.Parallel()

@@ -339,7 +339,8 @@ func (o *observer) gpuTaken(g *job.Group) bool {
 	taken, shares := false, 0
 	for i := range o.s.Jobs {
 		j := &o.s.Jobs[i]
-		if j.State != job.Running || j.Nodes != g.Node || j.Request.Kind == job.NoGPU || !slices.Contains(j.GPUs, g.GPU) {
+		has, _ := j.GPUsOn(g.Node)
+		if j.State != job.Running || j.Request.Kind == job.NoGPU || !slices.Contains(has, g.GPU) {
 			continue
 		}
 		// Slurm reports a start in whole seconds.

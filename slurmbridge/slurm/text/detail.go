@@ -14,46 +14,63 @@ import (
 // detailLine is what scontrol -d prints of a job's part of some nodes.
 var detailLine = regexp.MustCompile(`^     Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)\s*$`)
 
-// ParseDetail reads one job's `scontrol -d show job` and returns the indexes of the GPUs that it
-// has on the node. false: it has none there, or they are not known.
+// ParseDetail reads one job's `scontrol -d show job` and returns the indexes of the job's GPUs on each of its nodes,
+// which are given as squeue lists them. false: they are not known.
 //
-// A job's name and comment may hold any text, including lines like Slurm's own. Such lines are separated from Slurm's:
-// if there are two groups of them, it isn't known which group is Slurm's, and neither are the GPUs.
-func ParseDetail(out []byte, node string) ([]int, bool) {
-	var gres []string
+// Users put any text into a job's name, comment and paths, including lines like Slurm's own. Only plain tells the two
+// apart: in `scontrol show job` of the same job, without -d, all such lines are the user's. Where plain is nil, two
+// groups of such lines are too many.
+func ParseDetail(out, plain []byte, nodes string) (gpus map[string][]int, ok bool) {
+	users := map[string]int{}
+	for line := range bytes.Lines(plain) {
+		users[string(line)]++
+	}
 	groups, inside := 0, false
+	gpus = map[string][]int{}
 	for line := range bytes.Lines(out) {
-		m := detailLine.FindSubmatch(bytes.TrimRight(line, "\r\n"))
-		if m == nil {
-			// A forged line that is cut or padded differently is no less forged.
-			if bytes.Contains(line, []byte("CPU_IDs=")) {
-				return nil, false
-			}
+		if !bytes.Contains(line, []byte("CPU_IDs=")) {
 			inside = false
+			continue
+		}
+		if users[string(line)] > 0 {
+			users[string(line)]--
 			continue
 		}
 		if !inside {
 			groups++
 			inside = true
 		}
-		if nodes, of := m[1], m[2]; string(nodes) == node {
-			gres = append(gres, string(of))
+		m := detailLine.FindSubmatch(bytes.TrimRight(line, "\r\n"))
+		if m == nil {
+			return nil, false
+		}
+		has, ok := parseIndexes(string(m[2]))
+		for _, node := range hostlist.Names(string(m[1])) {
+			if _, twice := gpus[node]; !ok || twice {
+				return nil, false
+			}
+			gpus[node] = has
 		}
 	}
-	if groups != 1 || len(gres) != 1 {
-		return nil, false
+	on := ExpandHosts(nodes)
+	for node := range gpus {
+		ok = on[node]
+		if !ok {
+			return nil, false
+		}
 	}
-	return parseIndexes(gres[0])
+	return gpus, len(gpus) == len(on) && (groups == 1 || plain != nil)
 }
 
 // maxGPUs is more than any node has.
 const maxGPUs = 1024
 
-// parseIndexes finds the GPUs in "mps:60(IDX:0)", "gpu:titanxp:2(IDX:0-1)" or "gres/shard:50(50/100,0/100)".
+// parseIndexes finds the GPUs in "mps:60(IDX:0)", "gpu:titanxp:2(IDX:0-1)" or "gres/shard:50(50/100,0/100)". A job that
+// asked for no type has "gpu:a:0(IDX:),gpu:b:1(IDX:2)" on a node of several types.
 func parseIndexes(gres string) ([]int, bool) {
-	var out []int
+	out := []int{}
 	for item := range hostlist.Items(gres) {
-		if g, ok := parseGresItem(item); !ok || !g.ofGPU() {
+		if g, ok := parseGresItem(item); !ok || !g.ofGPU() || g.Count == 0 {
 			continue
 		}
 		_, in, _ := strings.Cut(item, "(")
@@ -78,7 +95,7 @@ func parseIndexes(gres string) ([]int, bool) {
 			return nil, false
 		}
 	}
-	return out, len(out) > 0
+	return out, true
 }
 
 // parseShares reads the shares of each GPU in turn, those in use (-1 = it isn't said) and all, "60/100,-/100".

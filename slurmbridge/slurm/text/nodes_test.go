@@ -291,17 +291,43 @@ func TestParseDetailRecorded(t *testing.T) {
 		}{
 			"rgpu": {"n1", []int{0}}, "rgpus": {"n2", []int{0}}, "rmps2": {"n2", []int{1}}, "rshard": {"n3", []int{0}},
 			"rshard2": {"n3", []int{1}},
-			"rmps":    {"n2", nil}, // its name forges a line: not known
-			"rcpu":    {"c1", nil}, // no GPU
-			"arr":     {"n1", nil}, // not running
+			"rmps":    {"n2", nil},     // its name forges a line: not known
+			"rcpu":    {"c1", []int{}}, // no GPU
+			"arr":     {"n1", nil},     // not running
 		} {
-			gpus, ok := ParseDetail(recorded(t, release, "detail-"+name), want.node)
-			if !slices.Equal(gpus, want.gpus) || ok != (want.gpus != nil) {
-				t.Errorf("%s %s: %v %v", release, name, gpus, ok)
+			gpus, ok := ParseDetail(recorded(t, release, "detail-"+name), nil, want.node)
+			must.Equal(t, ok, want.gpus != nil, "%s %s", release, name)
+			if ok {
+				must.Equal(t, gpus, map[string][]int{want.node: want.gpus}, "%s %s", release, name)
 			}
 		}
-		if gpus, ok := ParseDetail(recorded(t, release, "detail-rgpu"), "n2"); ok {
+		if gpus, ok := ParseDetail(recorded(t, release, "detail-rgpu"), nil, "n2"); ok {
 			t.Errorf("on another node: %v", gpus)
+		}
+	}
+}
+
+// The lines are those of 22.05.8, 24.11.5 and 26.05.5: whole GPUs, shares, and a GPU of a node with MIG instances.
+func TestParseDetailOfSeveralNodes(t *testing.T) {
+	for lines, want := range map[string]map[string][]int{
+		"     Nodes=n[1-2] CPU_IDs=0 Mem=10 GRES=gpu:titanxp:1(IDX:0)\n": {"n1": {0}, "n2": {0}},
+		"     Nodes=n1 CPU_IDs=1-2 Mem=10 GRES=gpu:titanxp:2(IDX:1-2)\n" +
+			"     Nodes=n2 CPU_IDs=1 Mem=10 GRES=gpu:titanxp:1(IDX:1)\n": {"n1": {1, 2}, "n2": {1}},
+		"     Nodes=n1 CPU_IDs=1 Mem=10 GRES=mps:50(0/100,0/100,0/100,50/100)\n" +
+			"     Nodes=n2 CPU_IDs=1 Mem=10 GRES=mps:50(0/100,0/100,50/100,0/100)\n": {"n1": {3}, "n2": {2}},
+		"     Nodes=n1 CPU_IDs=3 Mem=10 GRES=gpu:1g.10gb:0(IDX:),gpu:2g.20gb:1(IDX:2)\n" +
+			"     Nodes=n2 CPU_IDs=3 Mem=10 GRES=\n": {"n1": {2}, "n2": {}},
+	} {
+		gpus, ok := ParseDetail([]byte("   JOB_GRES=x\n"+lines+"   MinCPUsNode=1\n"), nil, "n[1-2]")
+		must.Equal(t, ok, true, lines)
+		must.Equal(t, gpus, want)
+	}
+	for _, lines := range []string{
+		"", "     Nodes=n1 CPU_IDs=0 Mem=10 GRES=gpu:1(IDX:0)\n", "     Nodes=n[1-3] CPU_IDs=0 Mem=10 GRES=gpu:1(IDX:0)\n",
+		"     Nodes=n[1-2],n1 CPU_IDs=0 Mem=10 GRES=gpu:1(IDX:0)\n",
+	} {
+		if gpus, ok := ParseDetail([]byte(lines), []byte{}, "n[1-2]"); ok {
+			t.Errorf("%q: %v", lines, gpus)
 		}
 	}
 }
@@ -336,8 +362,10 @@ func TestParseIndexes(t *testing.T) {
 		"shard:70(70/100,0/100,0/100,0/100)": {0}, "shard:titanxp:200(100/100,0/100,100/100)": {0, 2},
 		"shard:8(-/5,5/5)": nil,
 
-		"gpu:2": nil, "": nil, "gpu:1(IDX:)": nil, "gpu:1(IDX:1-0)": nil, "gpu:1(IDX:0-99999)": nil, "gpu:1(IDX:0": nil,
-		"mps:1(x/100)": nil, "gpu:0(CNT:0)": nil, "mps:1(-1/100)": nil,
+		"": {}, "gpu:a:0(IDX:),gpu:b:1(IDX:2)": {2}, "gpu:0(CNT:0)": {},
+
+		"gpu:2": nil, "gpu:1(IDX:)": nil, "gpu:1(IDX:1-0)": nil, "gpu:1(IDX:0-99999)": nil, "gpu:1(IDX:0": nil,
+		"mps:1(x/100)": nil, "mps:1(-1/100)": nil,
 	} {
 		got, ok := parseIndexes(in)
 		if ok != (want != nil) || ok && !slices.Equal(got, want) {
@@ -367,19 +395,35 @@ func FuzzDetail(f *testing.F) {
 			f.Add(recorded(f, release, "detail-"+name), "x\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES=mps:1(IDX:3)")
 		}
 	}
+	// All fields that users write, in Slurm's order.
+	written := func(text, detail, runTime string) []byte {
+		return fmt.Appendf(nil, "JobId=1 JobName=%[1]s\n   UserId=u(1) GroupId=g(1) MCS_label=%[1]s\n"+
+			"   Priority=1 Nice=0 Account=%[1]s QOS=normal WCKey=%[1]s\n   JobState=RUNNING Reason=None Dependency=(null)\n"+
+			"   RunTime=%[3]s TimeLimit=1\n   CrontabSpec=\"%[1]s\"\n   ReqNodeList=(null)\n   NodeList=n1\n"+
+			"   BatchFeatures=%[1]s\n%[2]s   MinCPUsNode=1\n   Features=%[1]s DelayBoot=00:00:00\n   Prefer=%[1]s\n"+
+			"   OverSubscribe=OK Licenses=%[1]s Network=%[1]s\n   Command=%[1]s\n   SubmitLine=sbatch %[1]s\n   WorkDir=%[1]s\n"+
+			"   AdminComment=%[1]s \n   Comment=%[1]s \n   StdErr=%[1]s\n   StdIn=%[1]s\n   StdOut=%[1]s\n   Extra=%[1]s\n"+
+			"   BurstBuffer=%[1]s\n   MailUser=%[1]s MailType=END\n   Container=%[1]s\n\n", text, detail, runTime)
+	}
 	f.Fuzz(func(t *testing.T, out []byte, text string) {
-		gpus, ok := ParseDetail(out, "n1")
-		must.Equal(t, ok, len(gpus) > 0, gpus)
-		for _, g := range gpus {
-			if g < 0 || g >= maxGPUs {
-				t.Errorf("GPU %d", g)
+		for _, plain := range [][]byte{nil, out} {
+			gpus, ok := ParseDetail(out, plain, "n1")
+			must.Equal(t, ok, len(gpus) == 1 && gpus["n1"] != nil, gpus)
+			for _, g := range gpus["n1"] {
+				if g < 0 || g >= maxGPUs {
+					t.Errorf("GPU %d", g)
+				}
 			}
 		}
-		// Whatever stands in a job's name and comment, its GPU is 0 or not known.
-		forged := fmt.Sprintf("JobId=1 JobName=%s\n   NodeList=n1\n   JOB_GRES=mps:50\n     Nodes=n1 CPU_IDs=0-1 Mem=100 "+
-			"GRES=mps:50(IDX:0)\n   MinCPUsNode=1\n   SubmitLine=sbatch %s\n   Comment=%s\n", text, text, text)
-		if gpus, ok := ParseDetail([]byte(forged), "n1"); ok && !slices.Equal(gpus, []int{0}) {
-			t.Errorf("%q made it %v", text, gpus)
+		// Whatever users write, a job's GPU is 0. Only where they write lines like Slurm's, the job is to be shown twice.
+		const detail = "   JOB_GRES=mps:50\n     Nodes=n1 CPU_IDs=0-1 Mem=100 GRES=mps:50(IDX:0)\n"
+		want := map[string][]int{"n1": {0}}
+		forged := written(text, detail, "00:00:01")
+		gpus, ok := ParseDetail(forged, written(text, "", "00:00:02"), "n1")
+		must.Equal(t, ok, true, text)
+		must.Equal(t, gpus, want, text)
+		if gpus, ok := ParseDetail(forged, nil, "n1"); ok || !strings.Contains(text, "CPU_IDs=") {
+			must.Equal(t, gpus, want, text)
 		}
 	})
 }
