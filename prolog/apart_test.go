@@ -25,10 +25,10 @@ func TestAJobWithMemoryOfItsOwn(t *testing.T) {
 	must.Equal(t, strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY"), true, out.String())
 	var there, elsewhere unix.Stat_t
 	must.OK(t, unix.Stat("/dev/shm", &there), unix.Stat("/proc", &elsewhere))
-	given := kept[handout](h.Dir.gpu(0, handoutFile))
+	given := kept[handout](h.Dir.task(7))
 	must.Equal(t, given.Memory, there.Dev)
 	given.Memory = elsewhere.Dev
-	must.OK(t, putJSON(h.Dir.gpu(0, handoutFile), given, 0o644))
+	must.OK(t, putJSON(h.Dir.task(7), given, 0o644))
 	out.Reset()
 	says(t, h.TaskProlog(&out, env()), "/dev/shm of its own")
 	must.Equal(t, strings.Contains(out.String(), "CUDA_"), false, out.String())
@@ -77,7 +77,7 @@ func TestAnotherUsersServer(t *testing.T) {
 		must.Equal(t, !read(t, h.Dir.running(8)).MPSFault.IsZero(), exclusive, "exclusive %v", exclusive)
 		must.Equal(t, read(t, h.Dir.running(7)).MPSFault.IsZero(), true)
 		b.uid = 1001
-		b.served(t, "8", false, "wasn't ready for the job's prolog")
+		b.served(t, "8", false, "no MPS server was ready")
 		must.OK(t, h.Prolog(t.Context(), env("SLURM_JOB_ID", "9"))) // the first user's still go there
 		must.Equal(t, read(t, h.Dir.running(9)).MPS, true)
 	}
@@ -155,14 +155,11 @@ func TestSharersOfInstances(t *testing.T) {
 	for _, id := range []string{"7", "8", "9", "10", "11"} {
 		must.OK(t, h.Epilog(t.Context(), env("SLURM_JOB_ID", id)))
 	}
-	for gpu := range 3 {
-		must.Equal(t, kept[handout](h.Dir.gpu(gpu, handoutFile)).UUID, "")
-	}
+	must.Equal(t, len(must.Get(os.ReadDir(h.Dir.path("tasks")))(t)), 0, "what task prologs were told")
 }
 
 // A job on a card that isn't certain, or that the driver has lost, runs as Slurm started it: without MPS, without a
-// record of another card's use, and told nothing of an instance, neither of one that it isn't on nor of one that an
-// earlier job had.
+// record of another card's use, and told nothing of an instance that it isn't on.
 func TestCardsWithoutMPS(t *testing.T) {
 	for _, c := range []struct {
 		cards []Card
@@ -174,8 +171,6 @@ func TestCardsWithoutMPS(t *testing.T) {
 		{[]Card{{Index: 0, Lost: true}, {Index: 1, Minor: 1, UUID: "GPU-a"}}, "gpu 0: the driver has lost it"},
 	} {
 		h := simulated(t)
-		must.OK(t, h.Dir.Make(), os.MkdirAll(h.Dir.gpu(0), 0o755),
-			putJSON(h.Dir.gpu(0, handoutFile), handout{UUID: "MIG-old", Named: true}, 0o644))
 		h.Cards, h.MPS.Cards = c.cards, c.cards
 		says(t, h.Prolog(t.Context(), env()), c.says)
 		must.Equal(t, h.MPS.present(0), false, "%s: a daemon", c.says)

@@ -27,9 +27,9 @@ const DefaultRunDir = "/run/slurmbridge"
 //	jobs.lock           held by the hook that changes files of jobs
 //	jobs/ID.json        a job that runs
 //	ended/ID-RESTART.json  one that has ended, until the agent has closed its record
+//	tasks/ID.json       what task prologs, which run as the job's user, need to know of a job that may share its GPU
 //	mps/gpuN/           GPU N: lock, its MPS daemon's pipe/ and log/, and
-//	                    server.json, what was last seen of its server, and
-//	                    handout.json, what task prologs need to know of it
+//	                    server.json, what was last seen of its server
 //	gpus.json           the node's GPUs, written by the agent
 type Dir string
 
@@ -45,6 +45,9 @@ func (d Dir) Ended() string { return d.path("ended") }
 
 func (d Dir) running(id int64) string { return d.path("jobs", strconv.FormatInt(id, 10)+".json") }
 
+// task is the path of a job's handout.
+func (d Dir) task(id int64) string { return d.path("tasks", strconv.FormatInt(id, 10)+".json") }
+
 // ended is of one run: a requeued job's first run may not have been recorded when the second ends.
 func (d Dir) ended(j *Job) string {
 	return d.path("ended", fmt.Sprintf("%d-%d.json", j.JobID, j.Restart))
@@ -52,7 +55,7 @@ func (d Dir) ended(j *Job) string {
 
 // Make makes the folders. Only root may write there: users must not forge a job.
 func (d Dir) Make() error {
-	for _, sub := range []string{"", "jobs", "ended", "mps"} {
+	for _, sub := range []string{"", "jobs", "ended", "tasks", "mps"} {
 		if err := os.MkdirAll(d.path(sub), 0o755); err != nil {
 			return err
 		}
@@ -118,19 +121,20 @@ func (d Dir) End(id int64, now time.Time) (*Job, error) {
 		return nil, fmt.Errorf("job %d: %w", id, err)
 	}
 	defer release()
+	untold := ignoreMissing(os.Remove(d.task(id)))
 	j, err := ReadJob(d.running(id))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil, untold
 	}
 	if err != nil {
 		// A file that can't be read is of no use.
-		return nil, errors.Join(err, os.Remove(d.running(id)))
+		return nil, errors.Join(err, os.Remove(d.running(id)), untold)
 	}
 	if err := d.move(j, now); err != nil {
 		// The job is over even if that can't be recorded: its file must go.
-		return j, fmt.Errorf("close job file: %w", errors.Join(err, os.Remove(d.running(id))))
+		return j, fmt.Errorf("close job file: %w", errors.Join(err, os.Remove(d.running(id)), untold))
 	}
-	return j, nil
+	return j, untold
 }
 
 // move writes a job's end into its file, unless it is there, and moves the file to the ended ones. It is always in
@@ -246,9 +250,8 @@ func (d Dir) gpu(gpu int, file ...string) string {
 
 // Files of a GPU's folder.
 const (
-	serverFile  = "server.json"
-	handoutFile = "handout.json"
-	userFile    = "user" // is there if the GPU's MPS server serves one user only
+	serverFile = "server.json"
+	userFile   = "user" // is there if the GPU's MPS server serves one user only
 )
 
 // remove removes a file of a GPU's folder.

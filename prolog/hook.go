@@ -75,15 +75,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			}
 			c, known := card(h.Cards, g)
 			switch {
-			case h.named(c): // Slurm tells a job of shares no more than its number
-				given = h.handOut(g, jobs...)
-			case !known && len(jobs) < 2: // what an instance with this number had is of no use
-				given = h.Dir.remove(g, handoutFile)
-			}
-			if !h.mayShare(j) {
-				return errors.Join(left, given)
-			}
-			switch {
+			case !h.mayShare(j):
 			case !known && len(h.Cards) > 0: // as said above
 			case c.Exclusive && h.HidesMemory:
 				// A server would keep the GPU from the job itself.
@@ -95,8 +87,11 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			default:
 				err = h.share(ctx, g, j, others)
 			}
-			if c.Exclusive && len(others) > 0 {
+			if h.mayShare(j) && c.Exclusive && len(others) > 0 {
 				err = errors.Join(err, h.barred(j))
+			}
+			if h.mayShare(j) || h.named(c) { // Slurm tells a job of shares no more than an instance's number
+				given = h.handOut(g, j)
 			}
 			return errors.Join(left, given, err)
 		}))
@@ -145,8 +140,7 @@ func (h *Hook) alone() bool {
 
 // share has the GPU's MPS daemon ready for job j beside the others that may share the GPU. The caller holds the GPU's
 // lock. Where the server has failed, or takes no clients, j computes without MPS, which the task prolog sees to.
-func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) (err error) {
-	defer func() { err = errors.Join(err, h.handOut(gpu, append(slices.Clone(others), j)...)) }()
+func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) error {
 	var errs []error
 	if !h.MPS.multiuser(gpu) && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
 		// Slurm has put it next to another user's job by hand-written shares. It would wait for the
@@ -229,14 +223,10 @@ func (h *Hook) refresh(ctx context.Context, gpu int, jobs []*Job) (s Server, ask
 // afterwards is what is left to do on a GPU with the jobs that are there.
 func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 	switch {
-	case len(jobs) == 0:
-		err := h.Dir.remove(gpu, handoutFile)
-		if h.MPS != nil {
-			err = errors.Join(h.MPS.Release(ctx, gpu), err)
-		}
-		return err
 	case h.MPS == nil:
 		return nil
+	case len(jobs) == 0:
+		return h.MPS.Release(ctx, gpu)
 	case h.Dir.Server(gpu) == Server{}:
 		return nil // a whole GPU's job
 	}
@@ -331,22 +321,18 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 	if h.FrameworkEnv {
 		text += frameworkEnv(get)
 	}
-	gpus, err := indexes(get("SLURM_JOB_GPUS"))
-	if err != nil || len(gpus) != 1 {
-		return text, nil // several GPUs: MPS isn't for this job
-	}
-	gpu, given := gpus[0], kept[handout](h.Dir.gpu(gpus[0], handoutFile))
+	job, _ := number(get("SLURM_JOB_ID"), 1)
+	given := kept[handout](h.Dir.task(job))
 	if given.Named { // with MPS or without
 		text += "export CUDA_VISIBLE_DEVICES=" + given.UUID + "\n"
 	}
 	if share == 100 || h.MPS == nil {
 		return text, nil
 	}
-	job, _ := number(get("SLURM_JOB_ID"), 1)
-	if err := h.unserved(gpu, job, given); err != nil {
-		return text, fmt.Errorf("gpu %d: %w; the job shares the GPU without", gpu, err)
+	if err := h.unserved(job, given); err != nil {
+		return text, fmt.Errorf("gpu %d: %w; the job shares the GPU without", given.GPU, err)
 	}
-	text += "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(gpu) + "\n"
+	text += "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(given.GPU) + "\n"
 	// The GPU's daemon knows this one GPU only, and a client counts from the daemon's first. Where a process that doesn't
 	// reach the daemon could take another GPU for the first, its UUID names it; programs that read a number can't.
 	if !given.Named && (!given.Alone || get("CUDA_VISIBLE_DEVICES") != "0") {
@@ -356,27 +342,27 @@ func (h *Hook) variables(get func(string) string) (text string, err error) {
 		// Slurm's cap, the share, slows jobs that would fit side by side.
 		text += "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100\n"
 	}
-	if mib := given.Jobs[job]; mib > 0 {
-		text += fmt.Sprintf("export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
+	if given.MemLimitMiB > 0 {
+		text += fmt.Sprintf("export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", given.MemLimitMiB)
 	}
 	return text + fmt.Sprintf("export %s=%d\n", JobEnv, job), nil
 }
 
-// unserved says why the GPU's MPS server wouldn't serve a job's processes, nil = it would.
-func (h *Hook) unserved(gpu int, job int64, given handout) error {
-	if !h.MPS.present(gpu) {
-		return errors.New("no MPS daemon")
-	}
-	if !h.Dir.Server(gpu).Takes() {
-		return errors.New("the MPS server takes no new clients")
-	}
+// unserved says why the MPS server of a job's GPU wouldn't serve the job's processes, nil = it would.
+func (h *Hook) unserved(job int64, given handout) error {
 	if _, err := os.Stat(h.Dir.running(job)); err != nil {
 		// Slurm 22.05 runs no prolog for a requeued job if slurmd still has the job's first
 		// credential. The epilog of the last known job would then end the daemon under it.
 		return fmt.Errorf("no prolog has run for job %d: %w", job, err)
 	}
-	if _, ready := given.Jobs[job]; !ready {
-		return errors.New("it wasn't ready for the job's prolog")
+	if !h.MPS.present(given.GPU) {
+		return errors.New("no MPS daemon")
+	}
+	if !h.Dir.Server(given.GPU).Takes() {
+		return errors.New("the MPS server takes no new clients")
+	}
+	if !given.MPS {
+		return errors.New("no MPS server was ready for the job's prolog")
 	}
 	if given.Memory != 0 && memory("") != given.Memory {
 		return errors.New("the job has a /dev/shm of its own (job_container.conf), where it doesn't reach the MPS server")
@@ -452,34 +438,33 @@ func (h *Hook) limit(ctx context.Context, j *Job) error {
 	return h.Dir.change([]*Job{j}, func(j *Job) bool { j.MemLimitMiB = limit; return true })
 }
 
-// handout is what task prologs, which run as the job's user and know neither jobs' files nor all of Slurm's
-// configuration, need to know of a GPU with an MPS daemon.
+// handout is what task prologs, which run as the job's user and know neither the job's file nor all of Slurm's
+// configuration, need to know of a job with one GPU. It also tells them which GPU that is: Slurm says so in
+// SLURM_JOB_GPUS to batch scripts and interactive steps and in SLURM_STEP_GPUS to other steps, and the variable that it
+// leaves alone may be another job's, from within which this one was submitted.
 type handout struct {
+	GPU  int    `json:"gpu"`
 	UUID string `json:"uuid,omitempty"`
 	// Named: jobs of shares are told the UUID in any case.
 	Named bool `json:"named,omitempty"`
 	// Alone: no process of a job can reach another GPU of the node.
 	Alone bool `json:"alone,omitempty"`
+	// MPS and MemLimitMiB are the job's.
+	MPS         bool  `json:"mps,omitempty"`
+	MemLimitMiB int64 `json:"mem_limit_mib,omitempty"`
 	// Memory is the file system of the MPS daemon's /dev/shm, where server and clients meet; 0 = not known.
 	Memory uint64 `json:"memory,omitempty"`
-	// Jobs are those that the daemon was ready for when they began, with their memory limits by profile, MiB; 0 = none.
-	Jobs map[int64]int64 `json:"jobs,omitempty"`
 }
 
-// handOut stores the GPU's handout for the jobs on it. The caller holds the GPU's lock.
-func (h *Hook) handOut(gpu int, jobs ...*Job) error {
+// handOut stores the handout of a job with one GPU. The caller holds the GPU's lock.
+func (h *Hook) handOut(gpu int, j *Job) error {
 	c, _ := card(h.Cards, gpu)
-	o := handout{UUID: c.UUID, Named: h.named(c), Alone: h.alone(), Jobs: map[int64]int64{}}
-	if h.MPS != nil {
+	o := handout{GPU: gpu, UUID: c.UUID, Named: h.named(c), Alone: h.alone(), MPS: j.MPS, MemLimitMiB: j.MemLimitMiB}
+	if j.MPS && h.MPS != nil {
 		// The daemon may have begun in the namespace of a job (PrologFlags=RunInJob).
 		for _, pid := range h.MPS.running(gpu, controlName) {
 			o.Memory = memory(filepath.Join(cmp.Or(h.Proc, "/proc"), strconv.Itoa(pid), "root"))
 		}
 	}
-	for _, j := range jobs {
-		if j.MPS {
-			o.Jobs[j.JobID] = j.MemLimitMiB
-		}
-	}
-	return putJSON(h.Dir.gpu(gpu, handoutFile), o, 0o644)
+	return putJSON(h.Dir.task(j.JobID), o, 0o644)
 }

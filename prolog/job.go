@@ -87,12 +87,8 @@ func FromEnv(get func(string) string, now time.Time) (*Job, error) {
 			j.ArrayJobID, j.ArrayTaskID = id, task
 		}
 	}
-	list := get("SLURM_JOB_GPUS")
-	if list == "" {
-		list = get("SLURM_STEP_GPUS")
-	}
-	if j.GPUs, err = indexes(list); err != nil {
-		return nil, fmt.Errorf("%w: SLURM_JOB_GPUS %.64q", ErrBadEnv, list)
+	if j.GPUs, err = indexes(get("SLURM_JOB_GPUS")); err != nil {
+		return nil, fmt.Errorf("%w: SLURM_JOB_GPUS %.64q", ErrBadEnv, get("SLURM_JOB_GPUS"))
 	}
 	if len(j.GPUs) == 0 {
 		return nil, ErrNoGPU

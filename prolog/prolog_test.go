@@ -219,8 +219,10 @@ func TestTaskProlog(t *testing.T) {
 		{"shards", Hook{}, []string{share, "", inherited, "34"}, mps("0", all)},
 		{"all shares", Hook{}, []string{share, "100"}, ""},
 		{"a whole GPU", Hook{}, []string{share, ""}, ""},
-		{"several GPUs", Hook{}, []string{"SLURM_JOB_GPUS", "0,1"}, ""},
-		{"no GPUs", Hook{}, []string{"SLURM_JOB_GPUS", "0\nexport LD_PRELOAD=/x"}, ""},
+		// Slurm leaves SLURM_JOB_GPUS unset in steps, or as the job had it from within which this one was submitted.
+		{"in a step", Hook{}, []string{"SLURM_JOB_GPUS", "", "SLURM_STEP_GPUS", "0"}, mps("0", all)},
+		{"submitted within a job", Hook{}, []string{"SLURM_JOB_GPUS", "1", "SLURM_STEP_GPUS", "0"}, mps("0", all)},
+		{"of a user who makes it up", Hook{}, []string{"SLURM_JOB_GPUS", "0\nexport LD_PRELOAD=/x"}, mps("0", all)},
 		{"no share", Hook{}, []string{share, "5\nexport LD_PRELOAD=/x"}, ""},
 		{"asked for by hand", Hook{}, []string{"SLURMBRIDGE_HAND", "1"}, mps("0", "")},
 		{"all shards, and a share that a sharer left behind", Hook{}, []string{inherited, "100"}, ""},
@@ -258,7 +260,8 @@ func TestTaskProlog(t *testing.T) {
 		must.Equal(t, print(c.env...), c.want, c.name)
 	}
 	h.Cards = nil
-	must.OK(t, h.handOut(0, &Job{JobID: 7, MPS: true, MemLimitMiB: 10240}, &Job{JobID: 8, MPS: true, MemLimitMiB: 5}))
+	must.OK(t, h.handOut(0, &Job{JobID: 7, MPS: true, MemLimitMiB: 10240}),
+		h.handOut(0, &Job{JobID: 8, MPS: true, MemLimitMiB: 5}))
 	must.Equal(t, print(), mps("0", all+limited), "held to a part of the memory")
 	// A daemon that died without a word is none: up to driver 535 it leaves its socket, and from 550 on a pid file that
 	// any user can have written.

@@ -129,7 +129,7 @@ what it was in the system's log. Settings of the node stand in ` + prolog.Defaul
 // outer runs the hook's work in a process of its own, and touches no disk itself: it ends in time
 // even if the work hangs.
 func (f *flags) outer(kind string, get func(string) string, out io.Writer) error {
-	if kind == "prolog" && get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
+	if kind == "prolog" && get("SLURM_JOB_GPUS") == "" {
 		return nil // most jobs of many clusters have no GPU
 	}
 	printed, err := prolog.Child(f.deadline, "/proc/self/exe", kind, "--inner",

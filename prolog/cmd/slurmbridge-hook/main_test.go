@@ -243,14 +243,12 @@ func TestScriptsCallTheProgramForJobsWithGPUs(t *testing.T) {
 	}{
 		{"prolog", "", nil, 0},
 		{"prolog", "", []string{gpu}, 1},
-		{"prolog", "", []string{"SLURM_STEP_GPUS=1"}, 1},
 		{"taskprolog", "", nil, 0},
 		{"taskprolog", "", []string{gpu}, 0},
 		{"taskprolog", "", []string{gpu, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}, 1},
 		{"taskprolog", "", []string{gpu, "SLURM_SHARDS_ON_NODE=50"}, 1},
 		{"epilog", "8.json", nil, 0},
 		{"epilog", "8.json", []string{gpu}, 1},
-		{"epilog", "8.json", []string{"SLURM_STEP_GPUS=0"}, 1},
 		{"epilog", "7.json", nil, 1}, // slurmctld no longer knows it
 		{"epilog", "", nil, 1},       // the folder may be another one
 	} {

@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+)
+
+// see is a program that writes down what its process sees of its GPU: see NAME. What isn't set is none.
+const see = `#!/bin/sh
+echo job=$SLURM_JOB_ID pipe=${CUDA_MPS_PIPE_DIRECTORY:-none} percent=${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-none} \
+	limit=${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT:-none} devices=${CUDA_VISIBLE_DEVICES:-none} \
+	of=${SLURMBRIDGE_MPS_JOB:-none} frameworks=${TF_FORCE_GPU_ALLOW_GROWTH:-none} \
+	$(scontrol -d show job "${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}" | grep -o ' GRES=[^ ]*') >OUT/$1
+sleep 1
+`
+
+// starts are ways in which a user starts processes on a GPU: a shell's words in which REQUEST are the options that ask for a
+// part of a GPU. A name ends in the number of the process where a way has several. SEE NAME is the program.
+var starts = map[string]string{
+	"a batch script":                     `sbatch --wait REQUEST --wrap 'SEE batch'`,
+	"tasks of an array":                  `sbatch --wait --array=0-1 REQUEST --wrap 'SEE array$SLURM_ARRAY_TASK_ID'`,
+	"srun":                               `srun REQUEST SEE srun`,
+	"two tasks of an srun":               `srun REQUEST -n2 sh -c 'SEE task$SLURM_PROCID'`,
+	"srun in a batch script":             `sbatch --wait REQUEST --wrap 'srun SEE step'`,
+	"steps side by side":                 `sbatch --wait REQUEST --wrap 'srun --overlap SEE beside0 & srun --overlap SEE beside1 & wait'`,
+	"srun in salloc":                     `salloc REQUEST srun SEE allocated`,
+	"the shell of salloc":                `salloc REQUEST srun --interactive --preserve-env SEE interactive`,
+	"srun in the shell of salloc":        `salloc REQUEST srun --interactive --preserve-env srun --overlap SEE within`,
+	"srun into a job that runs":          `salloc REQUEST sh -c 'env -u SLURM_JOB_ID srun --jobid=$SLURM_JOB_ID --overlap SEE into'`,
+	"salloc in a batch script":           `sbatch --wait REQUEST --wrap 'salloc REQUEST srun SEE nested'`,
+	"a batch script from a step":         `srun REQUEST sbatch --wait REQUEST --wrap 'SEE from'`,
+	"a batch script from a batch script": `sbatch --wait REQUEST --wrap 'sbatch --wait REQUEST --wrap "SEE chained"'`,
+}
+
+var way = regexp.MustCompile(`SEE ([a-z]+)(\S?)`)
+
+// waysToStart tries each way with a request, one after the other on GPUs other than the first, and checks that each
+// process sees what any other would on its GPU. limit is the memory limit that each is to have, "" = none. devices is
+// what CUDA is to be told of the GPU with this number.
+func (c *cards) waysToStart(request, limit string, devices func(gpu string) string) {
+	c.t.Helper()
+	must.OK(c.t, os.WriteFile(c.Path("bin", "see"), []byte(strings.ReplaceAll(see, "OUT", c.Path("out"))), 0o755))
+	for name, start := range starts {
+		c.t.Run(name, func(t *testing.T) {
+			start = strings.NewReplacer("REQUEST", request+" --time=5 --mem=100", "SEE", c.Bin("see")).Replace(start)
+			said, err := c.RunAs(t.Context(), ann, "/bin/sh", "-c", start)
+			if err != nil {
+				t.Fatalf("%.500v", err)
+			}
+			found := 0
+			for _, file := range []string{"", "0", "1"} {
+				of := way.FindStringSubmatch(starts[name])[1]
+				text, err := os.ReadFile(c.Path("out", of+file))
+				if err != nil {
+					continue
+				}
+				found++
+				saw := map[string]string{}
+				for _, word := range strings.Fields(string(text)) {
+					key, value, _ := strings.Cut(word, "=")
+					saw[key] = value
+				}
+				gpu := gpuOf(saw["GRES"])
+				delete(saw, "GRES")
+				want := map[string]string{
+					"job": saw["job"], "pipe": c.Path("node", "mps", "gpu"+gpu, "pipe"), "percent": "100",
+					"limit": cmp.Or(limit, "none"), "devices": devices(gpu), "of": saw["job"], "frameworks": "true",
+				}
+				must.Equal(t, saw, want, "what %s%s sees", of, file)
+			}
+			must.Equal(t, found > 0, true, "what %s saw: %s", name, said)
+		})
+	}
+}
+
+var indexOf = regexp.MustCompile(`IDX:(\d+)|\(((?:\d+/\d+,?)+)\)`)
+
+// gpuOf is Slurm's number of the GPU that a job of shares has, by what scontrol shows of the job: "mps:50(IDX:0)" up to
+// 23.11.1, and from then on "mps:50(0/100,50/100)".
+func gpuOf(gres string) string {
+	m := indexOf.FindStringSubmatch(gres)
+	if m == nil {
+		return "unknown by " + gres
+	}
+	for i, part := range strings.Split(m[2], ",") {
+		if m[1] == "" && !strings.HasPrefix(part, "0/") {
+			return fmt.Sprint(i)
+		}
+	}
+	return m[1]
+}
+
+// However a process of a sharer is started, it sees what the job's batch script would: its GPU's MPS daemon, its part of
+// the threads, its memory limit, the GPU's name.
+func TestWaysToStart(t *testing.T) {
+	t.Parallel()
+	for _, sharing := range []string{"mps", "shard"} {
+		for _, gpus := range []int{1, 4} {
+			t.Run(fmt.Sprintf("%s, %d GPUs", sharing, gpus), func(t *testing.T) {
+				t.Parallel()
+				c := newCards(t, cluster.Setup{Agents: true, Sharing: sharing, NodeGPUs: []int{gpus}})
+				st := must.Get(gpusim.Open(c.State()))(t)
+				defer st.Close()
+				part, devices := "50", func(string) string { return "0" }
+				if gpus > 1 {
+					// The first GPU is taken, so that no number is right by chance.
+					c.reach("RUNNING", must.Get(c.Submit(t.Context(), ann, "sleep 1000", "--gres="+sharing+":100"))(t))
+					part, devices = "60", func(gpu string) string { return st.Device(int(gpu[0] - '0')).UUID() }
+				}
+				c.waysToStart("--gres="+sharing+":"+part, "", devices)
+			})
+		}
+	}
+}
