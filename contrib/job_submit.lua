@@ -562,6 +562,38 @@ local function rule_of(g, job, parts, uid)
    return nil
 end
 
+local MEMORY = { interactive = true, ["try-memory"] = true, memory = true }
+local PLAIN = { ["with=array"] = true, retry = true, report = true, ["no-mail"] = true, interactive = true }
+local NEVER = { no = true, off = true, never = true, none = true, ["false"] = true }
+
+-- What a comment wishes about sharing, by the words that the bridge reads, too: whether the job shares with nobody, the
+-- type of GPU that it names, and the first word that isn't understood.
+local function wishes(comment)
+   local no, kind, odd = false, nil, nil
+   for word in text(comment):gmatch("[^ \t\n,;]+") do
+      local as, wish = word:match("^(%a+[:=])(.*)$")
+      as = (as or ""):lower()
+      if as:match("^shared?[:=]$") then
+         local key, value = wish:match("^([^=]*)=?(.*)$")
+         key = key:lower()
+         local amount, known = value:match("^(%d+)[MG]$"), false
+         if NEVER[wish:lower()] then
+            no, known = true, true
+         elseif key == "model" and value:match("^[%w._+-]+$") and #value <= 64 then
+            kind, known = value, true
+         elseif key == "max-slowdown" then
+            local n = value:match("^%d+%.?%d*$") and tonumber(value)
+            known = n and n >= 1 and n <= 100
+         elseif MEMORY[key] and amount then
+            known = tonumber(amount) > 0 and tonumber(amount) < NO_VAL
+         end
+         -- Other words than share: may be another tool's.
+         if as == "share:" and not (known or PLAIN[wish:lower()]) then odd = odd or word end
+      end
+   end
+   return no, kind, odd
+end
+
 -- A list of requests as one GPU and the rest of the list; nil if it holds anything else of GPUs.
 local function one_gpu(list)
    local gpu, rest = nil, {}
@@ -618,9 +650,8 @@ local function adopted(g, job, parts, uid)
    for name in names:gmatch("[^,]+") do
       if g.cpus[name] or g.mem[name] or g.leave[name] or next(g.only) and not g.only[name] then return nil end
    end
-   for word in text(job.comment):gmatch("[^%s,;]+") do
-      if word == "share:no" then return nil end
-   end
+   local no, _, misread = wishes(job.comment)
+   if no or misread then return nil end
    local rule = rule_of(g, job, names, uid)
    if not rule or asks_more(text(job.script)) then return nil end
 
@@ -643,11 +674,8 @@ end
 -- The type of GPU that a job's owner names (share:model=TYPE), with a colon, where Slurm has shares of that type;
 -- "" = any.
 local function model(g, job)
-   for word in text(job.comment):gmatch("[^%s,;]+") do
-      local name = word:match("^share:model=([%w_.+-]+)$")
-      if name and g.model[name] then return name .. ":" end
-   end
-   return ""
+   local _, name = wishes(job.comment)
+   return name and g.model[name] and name .. ":" or ""
 end
 
 -- What is to be changed of a job as a list of {field, value}, {} for nothing; or
@@ -686,6 +714,12 @@ local function plan(job, rec, parts, uid)
    local step, sure
    if asked then
       local why = refuse(job, node, whole, odd)
+      local _, _, misread = wishes(job.comment)
+      if named and new and not why and misread then
+         why = "--comment=" .. misread:sub(1, 60):gsub("[^%w/:=._-]", "?") .. " isn't understood: say share:no, "
+            .. "share:max-slowdown=1.15, share:memory=8G, share:interactive, share:try-memory=8G, share:with=array, "
+            .. "share:model=TYPE, share:retry, share:report or share:no-mail"
+      end
       if named and new and not why then
          step, sure = step_gpu(text(job.script))
          if sure then why = "the script's srun " .. step .. NO_STEP_GPU end

@@ -195,6 +195,37 @@ func TestTheGatesPartitionLeavesLists(t *testing.T) {
 	}
 }
 
+// The script refuses a shared job whose wish the bridge doesn't understand, and adopts none that wants to share with
+// nobody, however its owner spells that.
+func TestScriptAndBridgeReadTheSameWishes(t *testing.T) {
+	t.Parallel()
+	s := load(t)
+	s.gateText(t, "shard", time.Hour, "adopt=partition:gpu \npercent=100\n")
+	word := rapid.OneOf(
+		rapid.SampledFrom([]string{
+			"share:no", "Share:No", "share=no", "shared:no", "SHARED=off", "share:never", "share:off", "sharing:no", "no",
+			"share:", "share:yes", "share=/data", "shares=3", "shared:all", "share:max-slowdown=1.15", "share:Max-Slowdown=2.",
+			"share:max-slowdown=banana", "share:max-slowdown=0.5", "share:max-slowdown=0x10", "share:memory=8G",
+			"share:memory=8", "share:memory=0G", "share:model=2g.20gb", "share:model=a:b", "share:with=array", "share:with",
+			"share:retry=1", "share:REPORT", "share:no-mail", "share:interactive", "share:interactive=4G", "app=lmp",
+		}),
+		rapid.StringMatching(`[Ss]hared?[:=][a-z-]{0,9}(=[0-9.a-zG]{0,5})?`),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		between := rapid.SampledFrom([]string{",", " ", ";"}).Draw(t, "between")
+		comment := strings.Join(rapid.SliceOfN(word, 0, 3).Draw(t, "words"), between)
+		terms := slurmjob.ParseTerms(comment)
+		rc, _ := s.ask(t, submit, s.batch("gres/gpu:shared", fields{"comment": comment}))
+		if (rc == refused) != (len(terms.Ignored) > 0) {
+			t.Fatalf("%q: %v; the bridge doesn't understand %q", comment, s.said, terms.Ignored)
+		}
+		_, set := s.ask(t, submit, s.oneGPU(fields{"partition": "gpu", "comment": comment}))
+		if (set["dependency"] == "after:77") == terms.NoShare {
+			t.Fatalf("%q: adopted: %v; the bridge reads %+v", comment, set, terms)
+		}
+	})
+}
+
 // TestWhateverASlurmctldSays: no request and no gate file makes the script raise an error; a job that doesn't say
 // gpu:shared is not touched; one that does is refused with a sentence, or asks for a whole GPU's shares and no
 // gpu:shared any more; what else it asked for stays.

@@ -35,67 +35,82 @@ type Terms struct {
 	NoMail    bool // share:no-mail: its owner wants none while its GPUs do nothing
 	// Model is the type of GPU, as gres.conf names it, that the job is to share (share:model=2g.20gb); "" = any.
 	Model string
-	// Ignored holds a sentence per invalid term; the job runs without that term.
+	// Ignored holds a sentence per invalid term. A wish about sharing that isn't understood may have been one against it:
+	// NoShare is set then.
 	Ignored []string
 }
+
+// wishShape is a word that says something about sharing. The first group is share: as the pages have it; otherwise the
+// word is one that is easily mistyped (share=no, shared:no), which counts where it makes sense and may belong to another
+// tool where it doesn't. contrib/job_submit.lua reads the same words.
+var wishShape = regexp.MustCompile(`^(?i:(share:)|share=|shared[:=])(.*)$`)
+
+// neverWords say that a job shares with nobody.
+var neverWords = []string{"no", "off", "never", "none", "false"}
 
 // ParseTerms reads terms out of a comment. Terms are separated by blanks, commas or semicolons; other words belong to
 // other tools and are passed over.
 func ParseTerms(comment string) Terms {
 	var t Terms
-	flags := map[string]*bool{
-		"no": &t.NoShare, "with=array": &t.ArrayOnly, "retry": &t.Retry, "report": &t.Report, "no-mail": &t.NoMail,
-		"interactive": &t.Session,
-	}
-	amounts := map[string]*float64{"interactive": &t.SessionMiB, "try-memory": &t.TryMiB, "memory": &t.MemoryMiB}
 	separates := func(r rune) bool { return strings.ContainsRune(" \t\n,;", r) }
 	for word := range strings.FieldsFuncSeq(comment, separates) {
 		if name, ok := strings.CutPrefix(word, "app="); ok {
 			if appShape.MatchString(name) {
 				t.App = name
 			} else {
-				t.ignore("app=%.64q: a name has 1 to 64 letters, digits, '.', '_' or '-'", name)
+				t.Ignored = append(t.Ignored, fmt.Sprintf("app=%.64q: a name has 1 to 64 letters, digits, '.', '_' or '-'", name))
 			}
 			continue
 		}
-		term, ok := strings.CutPrefix(word, "share:")
-		if !ok {
+		wish := wishShape.FindStringSubmatch(word)
+		if wish == nil {
 			continue
 		}
-		key, value, _ := strings.Cut(term, "=")
-		switch {
-		case flags[term] != nil:
-			*flags[term] = true
-		case amounts[key] != nil:
-			if mib, ok := parseMiB(value); ok {
-				*amounts[key] = mib
-				t.Session = t.Session || key == "interactive"
-			} else {
-				t.ignore("share:%s=%.32q: it takes GPU memory, for example 8G or 512M", key, value)
-			}
-		case key == "model":
-			if t.Model = ""; typeShape.MatchString(value) {
-				t.Model = value
-			} else {
-				t.ignore("share:model=%.64q: it takes a type of GPU, for example 2g.20gb", value)
-			}
-		case key == "max-slowdown":
-			v, err := strconv.ParseFloat(value, 64)
-			if err != nil || !(v >= 1 && v <= 100) {
-				t.ignore("share:max-slowdown=%.32q: it takes a number from 1 to 100, for example 1.15", value)
-				continue
-			}
-			t.MaxSlowdown = v
-		default:
-			t.ignore("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, share:report, "+
-				"share:no-mail, share:memory=MEMORY, share:try-memory=MEMORY, share:model=TYPE and share:max-slowdown=NUMBER", term)
+		if wrong := t.wish(wish[2]); wrong != "" && wish[1] != "" {
+			t.NoShare = true
+			t.Ignored = append(t.Ignored, wrong+"; the job has a GPU of its own")
 		}
 	}
 	return t
 }
 
-func (t *Terms) ignore(format string, args ...any) {
-	t.Ignored = append(t.Ignored, fmt.Sprintf(format, args...))
+// wish takes over one wish, without its share:, and returns what is wrong with it, "" = nothing.
+func (t *Terms) wish(text string) (wrong string) {
+	flags := map[string]*bool{
+		"with=array": &t.ArrayOnly, "retry": &t.Retry, "report": &t.Report, "no-mail": &t.NoMail, "interactive": &t.Session,
+	}
+	amounts := map[string]*float64{"interactive": &t.SessionMiB, "try-memory": &t.TryMiB, "memory": &t.MemoryMiB}
+	lower := strings.ToLower(text)
+	key, _, _ := strings.Cut(lower, "=")
+	_, value, _ := strings.Cut(text, "=")
+	switch {
+	case slices.Contains(neverWords, lower):
+		t.NoShare = true
+	case flags[lower] != nil:
+		*flags[lower] = true
+	case amounts[key] != nil:
+		mib, ok := parseMiB(value)
+		if !ok {
+			return fmt.Sprintf("share:%s=%.32q: it takes GPU memory, for example 8G or 512M", key, value)
+		}
+		*amounts[key] = mib
+		t.Session = t.Session || key == "interactive"
+	case key == "model":
+		if t.Model = ""; !typeShape.MatchString(value) {
+			return fmt.Sprintf("share:model=%.64q: it takes a type of GPU, for example 2g.20gb", value)
+		}
+		t.Model = value
+	case key == "max-slowdown":
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil || !factorShape.MatchString(value) || v < 1 || v > 100 {
+			return fmt.Sprintf("share:max-slowdown=%.32q: it takes a number from 1 to 100, for example 1.15", value)
+		}
+		t.MaxSlowdown = v
+	default:
+		return fmt.Sprintf("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, share:report, "+
+			"share:no-mail, share:memory=MEMORY, share:try-memory=MEMORY, share:model=TYPE and share:max-slowdown=NUMBER", text)
+	}
+	return ""
 }
 
 // parseMiB reads an amount of memory in M (MiB) or G (GiB).
@@ -111,10 +126,11 @@ func parseMiB(s string) (float64, bool) {
 	return float64(n) * unit, err == nil && n > 0
 }
 
-// appShape is an application's name as users may give it, typeShape a type of GPU.
+// appShape is an application's name as users may give it, typeShape a type of GPU, factorShape a slowdown.
 var (
-	appShape  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-	typeShape = regexp.MustCompile(`^[A-Za-z0-9._+-]{1,64}$`)
+	factorShape = regexp.MustCompile(`^[0-9]+(\.[0-9]*)?$`)
+	appShape    = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+	typeShape   = regexp.MustCompile(`^[A-Za-z0-9._+-]{1,64}$`)
 )
 
 // MatchName reports whether a job's name matches a pattern of path.Match's, whose "*" and "?" here match slashes, too:
