@@ -110,8 +110,6 @@ func sharesOfAType(t *testing.T, c *cluster) {
 			"share:model=titanxp":            "mps:titanxp:100",
 			"app=x,share:model=titanxp;more": "mps:titanxp:100",
 			"share:model=h100":               "mps:100",
-			"share:model=titanxp:1":          "mps:100",
-			"share:model=":                   "mps:100",
 		} {
 			for _, how := range []string{"--gres=gpu:shared", "--gpus=shared"} {
 				f := c.held(how, "--comment="+comment)
@@ -208,6 +206,8 @@ func nonsense(t *testing.T, c *cluster) {
 		"--gpus=shared --ntasks-per-gpu=1":                                       "--ntasks-per-gpu can't",
 		"--gres=gpu:shared --gpu-freq=high":                                      "--gpu-freq can't",
 		"--gres=gpu:shared --nodes=2":                                            "2 nodes",
+		"--gres=gpu:shared --comment=share:model=titanxp:1":                      "share:model=titanxp:1 isn't understood",
+		"--gpus=shared --comment=share:max-slowdown=banana":                      "share:max-slowdown=1.15",
 		"--gres=gpu:shared --ntasks=4 --ntasks-per-node=1":                       "4 nodes",
 		"--gres=gpu:shared --gpus-per-socket=titanxp:1 -N1 --sockets-per-node=1": "together with",
 	}
