@@ -23,6 +23,12 @@ type Case struct {
 	Conf []string `json:"conf,omitempty"`
 	// Settings are lines of slurmbridge.yaml.
 	Settings []string `json:"settings,omitempty"`
+	// Accounting are sacctmgr's commands, Before the operator's before the first job.
+	Accounting []string `json:"accounting,omitempty"`
+	Before     []string `json:"before,omitempty"`
+	// Instances are what MIG cuts each GPU into, Plugins other JobSubmitPlugins around ours, which is lua.
+	Instances []string `json:"instances,omitempty"`
+	Plugins   string   `json:"plugins,omitempty"`
 	// Site is how the site's own job_submit script calls ours: "" = there is none, "early", "late".
 	Site   string  `json:"site,omitempty"`
 	Jobs   []Job   `json:"jobs"`
@@ -94,10 +100,21 @@ func (j *Job) String() string {
 
 // options are those of a private cluster like the case's.
 func (c *Case) options(o *slurmtest.Options) {
-	o.Cards, o.NodeMore, o.CPUs, o.MemMiB = nil, nil, c.CPUs, c.MemMiB
+	o.NodeMore, o.CPUs, o.MemMiB, o.Accounting = nil, c.CPUs, c.MemMiB, c.Accounting != nil
+	o.Extra = append(append(o.Extra, "MinJobAge=600", "FirstJobId=101"), c.Conf...)
+	for _, n := range c.Nodes {
+		o.NodeMore = append(o.NodeMore, n.More)
+	}
+	if c.Instances == nil {
+		o.Cards, o.Files = nil, map[string]string{"gres.conf": c.gresConf(o)}
+	}
+}
+
+// gresConf is gres.conf, and sets the types of each node's GPUs.
+func (c *Case) gresConf(o *slurmtest.Options) string {
 	gres := ""
 	for i, n := range c.Nodes {
-		o.Cards, o.NodeMore = append(o.Cards, n.Types), append(o.NodeMore, n.More)
+		o.Cards = append(o.Cards, n.Types)
 		o.Unshared = n.Unshared // alike on all nodes
 		name, files := slurmtest.NodeName(i), []string{}
 		for k, kind := range n.Types {
@@ -121,9 +138,7 @@ func (c *Case) options(o *slurmtest.Options) {
 		gres += fmt.Sprintf("NodeName=%s Name=%s Count=%d File=DIR/dev/nvidia[%s]%s\n", name, c.Sharing, 100*len(files),
 			strings.Join(files, ","), flags)
 	}
-	o.Files = map[string]string{"gres.conf": gres}
-	o.Extra = append(o.Extra, "MinJobAge=600", "FirstJobId=101")
-	o.Extra = append(o.Extra, c.Conf...)
+	return gres
 }
 
 // partitions are the names of those that jobs may use, gpu the first.

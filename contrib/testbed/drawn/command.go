@@ -48,7 +48,7 @@ type Options struct {
 	base        *cluster.Setup
 	seeds, file string
 	roots       []string
-	all         bool
+	all, small  bool
 	parallel    int
 	dir         string
 	out         io.Writer
@@ -69,8 +69,13 @@ type outcome struct {
 }
 
 // unstated are the differences that no page states.
-func (o *outcome) unstated() []difference {
-	return slices.DeleteFunc(slices.Clone(o.Differs), func(d difference) bool { return d.Stated != "" })
+func (o *outcome) unstated() (out []difference) {
+	for _, d := range o.Differs {
+		if d.Stated == "" {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // parseSeeds reads FROM..TO, or a number.
@@ -130,6 +135,9 @@ func (o *Options) both(ctx context.Context, c *Case, root string) (*outcome, err
 	out.Jobs, out.Parts = len(results[0].Jobs), results[1].parts()
 	out.Differs = judge(c, results[0], results[1])
 	out.why = map[string]string{}
+	if out.unstated() != nil {
+		out.why["logs"] = bridge.s.Logs(150)
+	}
 	for _, d := range out.unstated() {
 		if s := results[1].Jobs[d.Job]; s != nil && len(out.why) < 5 {
 			out.why[d.Job] = bridge.why(ctx, s.ID)
@@ -174,9 +182,11 @@ func (o *Options) run(ctx context.Context, cases []*Case, root string) error {
 	}
 	var mu sync.Mutex
 	var done, skipped, jobs, parts, differ int
+	outcomes := make([]*outcome, len(cases))
+	whole := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(o.parallel)
-	for _, c := range cases {
+	for i, c := range cases {
 		g.Go(func() error {
 			r, err := o.twice(ctx, c, root)
 			if err != nil {
@@ -197,11 +207,19 @@ func (o *Options) run(ctx context.Context, cases []*Case, root string) error {
 			o.report(c, r)
 			fmt.Fprintf(o.out, "-- %d of %d seeds on %s: %d differ, %d skipped, %d jobs, %d had a part of a GPU\n", done,
 				len(cases), release, differ, skipped, jobs, parts)
+			outcomes[i] = r
 			return o.keep(dir, c, r)
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
+	}
+	for i, c := range cases {
+		if o.small {
+			if err := o.shrinkFirst(whole, dir, c, outcomes[i], root); err != nil {
+				return err
+			}
+		}
 	}
 	if n := done - skipped; n >= 20 && parts < n {
 		return fmt.Errorf("only %d jobs of %d seeds had a part of a GPU: nothing is shown", parts, n)
@@ -255,6 +273,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.roots, "roots", []string{cmp.Or(os.Getenv("SLURMBRIDGE_TEST_ROOT"), own)},
 		"of drawn clusters: root folders of Slurm's releases, one after the other; "+own+" = this machine's Slurm")
 	f.BoolVar(&o.all, "all", false, "draw also what is refused with a sentence, and what is known to be wrong")
+	f.BoolVar(&o.small, "shrink", false, "shrink each drawn case to what its first difference needs (10 minutes each)")
 	f.IntVar(&o.parallel, "parallel", 8, "drawn clusters at once, each a pair")
 	f.StringVar(&o.dir, "drawn", "build/drawn", "`FOLDER` for the drawn cases in which something differs")
 }

@@ -160,6 +160,8 @@ func (d *dice) write(r *row) string {
 		case "partition":
 			all := d.c.partitions()
 			return all[d.IntN(len(all))]
+		case "name":
+			return fmt.Sprint("j", len(d.names)+1)
 		case "qos":
 			return []string{"normal", "high", "low"}[d.IntN(3)]
 		case "earlier":
@@ -225,12 +227,19 @@ func (d *dice) cluster(release string) {
 	var nodes, gpus int
 	_, _ = fmt.Sscanf(d.pick(shapes, "1x1", "1x2", "1x3", "1x4", "1x8", "2x1", "2x2", "2x4", "3x1", "3x2", "4x1", "4x2"),
 		"%dx%d", &nodes, &gpus)
+	if text.SharesInstances(release) && d.chance(60) {
+		c.Instances = []string{"3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"}
+		gpus = 1
+	}
 	c.Sharing = d.pick(map[string]int{"mps": 6, "shard": 4}, "mps", "shard")
 	c.CPUs = []int{8, 16, 16, 32}[d.IntN(4)]
 	c.MemMiB = []int{8000, 16000, 16000}[d.IntN(3)]
 	models := map[string]int{"v100": 5, "titanxp": 3, "a100": 1, "h200": 1}
 	model := d.pick(models, "v100", "titanxp", "a100", "h200")
-	features, sockets := nodes > 1 && d.chance(500), d.chance(250)
+	if c.Instances != nil {
+		model, c.Sharing = "a100", "shard"
+	}
+	features, sockets := nodes > 1 && d.chance(500), c.Instances == nil && d.chance(250)
 	mixed, cores := d.chance(150), sockets && d.chance(600)
 	unshared := []int(nil)
 	if gpus > 2 && d.chance(100) {
@@ -238,7 +247,7 @@ func (d *dice) cluster(release string) {
 	}
 	for i := range nodes {
 		n := Node{Model: model, Types: slices.Repeat([]string{model}, gpus), Unshared: unshared, Cores: cores}
-		if nodes > 1 && d.chance(150) {
+		if nodes > 1 && c.Instances == nil && d.chance(150) {
 			n.Model = d.pick(models, "v100", "titanxp", "a100", "h200")
 			n.Types = slices.Repeat([]string{n.Model}, gpus)
 		}
@@ -257,8 +266,13 @@ func (d *dice) cluster(release string) {
 		c.Nodes = append(c.Nodes, n)
 	}
 	d.facts["nodes2"], d.facts["gpus2"], d.facts["features"], d.facts["sockets"] = nodes > 1, gpus > 1, features, sockets
-	d.facts["types"] = true
-	if d.chance(250) {
+	d.facts["types"] = c.Instances == nil
+	d.accounting()
+	if d.chance(80) {
+		d.facts["reservation"] = true
+		c.Before = append(c.Before, d.write(d.one("reserve", nil)))
+	}
+	if d.chance(250) && !d.facts["qospreempt"] {
 		d.facts["preempt"] = true
 		c.Conf = append(c.Conf, "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
 	}
@@ -267,6 +281,21 @@ func (d *dice) cluster(release string) {
 	d.facts["licenses"] = slices.ContainsFunc(c.Conf, func(s string) bool { return strings.HasPrefix(s, "Licenses=") })
 	d.partitions()
 	d.settings(release)
+}
+
+// accounting draws what sacctmgr is told; most clusters have no accounting.
+func (d *dice) accounting() {
+	if !d.chance(80) {
+		return
+	}
+	c := d.c
+	d.facts["accounting"], d.facts["qospreempt"] = true, d.chance(500)
+	c.Accounting = []string{"add account lab", "add user games Account=lab", "add user news Account=lab"}
+	d.any("account", nil, func(s string) { c.Accounting = append(c.Accounting, strings.Split(s, " ; ")...) })
+	c.Conf = append(c.Conf, d.write(d.one("enforce", nil)))
+	if d.facts["qospreempt"] {
+		c.Conf = append(c.Conf, "PreemptType=preempt/qos", "PreemptMode=REQUEUE")
+	}
 }
 
 // key is the name of a line's setting.
@@ -280,6 +309,7 @@ func (d *dice) partitions() {
 	c := d.c
 	d.any("partition", nil, func(s string) { c.Conf = append(c.Conf, s) })
 	d.facts["partitions"] = len(c.partitions()) > 1
+	d.facts["scavenge"] = slices.Contains(c.partitions(), "scavenge")
 	var sched, lines []string
 	d.any("sched", nil, func(s string) { sched = append(sched, s) })
 	d.any("default", nil, func(s string) {
@@ -306,6 +336,9 @@ func (d *dice) partitions() {
 func (d *dice) settings(release string) {
 	c := d.c
 	c.Site = d.pick(map[string]int{"": 7, "early": 2, "late": 1}, "", "early", "late")
+	if c.Site == "" {
+		d.any("plugin", nil, func(s string) { c.Plugins = s })
+	}
 	d.facts["mixed"] = true
 	c.Settings = []string{"max_delay: 30s", "sharers_only: []"}
 	if !text.MistakesGPUs(release) {
@@ -328,15 +361,26 @@ func (d *dice) job(i int) Job {
 		j.Args = strings.Fields(d.write(r))
 	}
 	j.LengthS = 4 + d.IntN(10)
-	if d.chance(120) {
+	if d.chance(220) {
 		j.LengthS = 20 + d.IntN(10)
 	}
 	j.Args = append(j.Args, fmt.Sprintf("--time=%d", 1+d.IntN(3)))
 	if j.sharer() || d.chance(700) {
-		j.Args = append(j.Args, "--comment=app="+appName(j.LengthS))
+		said := "app=" + appName(j.LengthS)
+		d.any("comment", &j, func(s string) { said += "," + s })
+		j.Args = append(j.Args, "--comment="+said)
 	}
 	if !d.chance(300) { // a third of the jobs has nothing more
-		d.any("job", &j, func(s string) { j.Args = append(j.Args, strings.Fields(s)...) })
+		d.any("job", &j, func(s string) {
+			for _, word := range strings.Fields(s) {
+				j.Args = append(j.Args, strings.NewReplacer("␣", " ", "␤", "\n").Replace(word))
+			}
+		})
+	}
+	if i := slices.Index(j.Args, ":"); i >= 0 { // the second part of a het job comes last
+		second := slices.Clone(j.Args[i:])
+		end := slices.IndexFunc(second, func(a string) bool { return a == "--ntasks=1" }) + 1
+		j.Args = slices.Concat(j.Args[:i], second[end:], second[:end])
 	}
 	if j.Client != "srun" && d.chance(450) {
 		for range 1 + d.IntN(2) {

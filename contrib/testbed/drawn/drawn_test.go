@@ -58,6 +58,7 @@ func TestJudge(t *testing.T) {
 	twice := but(func(s *seen) { s.Restarts = "1" })
 	alone := sees(map[string]string{"CUDA_VISIBLE_DEVICES": "0"})
 	alone.Gres = "gres:mps:30"
+	session := Job{Client: "salloc", Args: []string{"--gres=gpu:shared"}}
 	sharer, array, fails := Job{Args: []string{"--gres=gpu:shared"}}, Job{Args: []string{"--array=0-1"}}, Job{Exit: 3}
 	type vars = map[string]string
 	const gpus = "SLURM_JOB_GPUS"
@@ -83,7 +84,7 @@ func TestJudge(t *testing.T) {
 		"more GPUs":               {Job{}, sees(vars{gpus: "1"}), sees(vars{gpus: "0,1"}), "", kindEnv},
 		"refused":                 {sharer, ran(1, 9), nil, "x: exit status 1: Invalid", kindRefused},
 		"refused with a sentence": {sharer, ran(1, 9), nil, "exit status 1: slurmbridge: no", kindRefused + " stated"},
-		"a part of a GPU, no MPS": {sharer, ran(1, 9), alone, "", kindMPS},
+		"a part of a GPU, no MPS": {session, ran(1, 9), alone, "", kindMPS},
 		"an array that waits":     {array, ran(1, 9), nil, "", kindNever},
 	} {
 		c.job.Name = "j1"
@@ -137,4 +138,17 @@ func TestSeeds(t *testing.T) {
 			t.Errorf("%q is taken", text)
 		}
 	}
+}
+
+// What is taken out of a case is gone with what needs it, and the case itself stays.
+func TestWithout(t *testing.T) {
+	c := draw(4, "22.05.8", false)
+	c.Jobs[2].Args = append(c.Jobs[2].Args, "--dependency=afterany:{j1}")
+	before := fmt.Sprint(c)
+	jobs, rest := c.parts("j3")
+	must.Equal(t, len(jobs), len(c.Jobs)-1)
+	small := c.without(append(jobs, rest...))
+	must.Equal(t, len(small.Jobs), 1)
+	must.Equal(t, small.Jobs[0].Args, []string{"--time=" + c.Jobs[2].value("--time")})
+	must.Equal(t, fmt.Sprint(c), before)
 }

@@ -27,6 +27,7 @@ const (
 	kindShares  = "shares"
 	kindGPU     = "gpu"
 	kindBridge  = "bridge"
+	kindBeside  = "beside"
 )
 
 // difference is one between plain Slurm and Slurm with the bridge.
@@ -266,11 +267,12 @@ func (v *verdict) same(j *Job, name string, p, b *seen) {
 		}
 	}
 	v.environment(j, name, p, b)
-	v.mps(name, b)
+	v.mps(j, name, b)
 }
 
-// mps reports the steps of a job with a part of a GPU that don't compute under MPS.
-func (v *verdict) mps(name string, b *seen) {
+// mps reports the steps of a job with a part of a GPU that don't compute under MPS. A batch job that has it in no step
+// says nothing: on a loaded machine its prolog may not have had the time.
+func (v *verdict) mps(j *Job, name string, b *seen) {
 	if !b.part() {
 		return
 	}
@@ -281,7 +283,7 @@ func (v *verdict) mps(name string, b *seen) {
 			steps = append(steps, step)
 		}
 	}
-	if steps != nil {
+	if steps != nil && (j.Client != "sbatch" || len(steps) < len(b.Environment)) {
 		v.add(name, kindMPS, "%s: without MPS beside others, with %s", strings.Join(steps, " "), b.Gres)
 	}
 }
@@ -386,11 +388,26 @@ func (v *verdict) cluster() {
 	if parts := v.bridge.parts(); waited > 3 && parts == 0 {
 		v.add("", kindShares, "no job has a part of a GPU, though %d that may share waited", waited)
 	}
+	v.beside()
 	if v.bridge.Misplaced > 0 {
 		v.add("", kindGPU, "%.0f jobs ran on another GPU than planned", v.bridge.Misplaced)
 	}
 	for _, s := range v.bridge.Says {
 		v.add("", kindBridge, "%s", s)
+	}
+}
+
+// beside reports jobs that were killed next to others and put back beside them: what killed them may still be there.
+func (v *verdict) beside() {
+	for _, name := range slices.Sorted(maps.Keys(v.bridge.Jobs)) {
+		s := v.bridge.Jobs[name]
+		for _, other := range slices.Sorted(maps.Keys(v.bridge.Jobs)) {
+			o := v.bridge.Jobs[other]
+			again := len(s.Places) > 1 && s.Places[0] != "" && s.Places[0] == s.Places[1]
+			if o != s && again && o.Places[0] == s.Places[0] && o.Start+3 < s.Start-10 && o.End > s.Start+1 && o.part() {
+				v.add(name, kindBeside, "put back beside %s on %s, where it had been killed", other, s.Places[0])
+			}
+		}
 	}
 }
 

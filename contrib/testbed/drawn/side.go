@@ -57,6 +57,8 @@ type seen struct {
 	Gres        string
 	Steps       map[string]string            // exit codes, by step
 	Environment map[string]map[string]string // by step and rank
+	// Places are node and GPUs of each run, by how often the job had been put back.
+	Places map[int]string
 }
 
 // result is what one side shows in the end.
@@ -73,7 +75,7 @@ type result struct {
 func (o *Options) setup(c *Case, root string, plain bool) cluster.Setup {
 	setup := *o.base
 	setup.Scale, setup.Sharing, setup.Lease, setup.Settings = 1, c.Sharing, 30*time.Second, c.Settings
-	setup.Bare = plain
+	setup.Bare, setup.Card.Instances = plain, c.Instances
 	if !plain {
 		setup.Policy = "dqn"
 	}
@@ -91,6 +93,11 @@ func (o *Options) setup(c *Case, root string, plain bool) cluster.Setup {
 		// A job that is put back may start again soon; without that after two minutes.
 		so.Extra = append(so.Extra, "AuthInfo=socket=DIR/munge/socket,cred_expire=10")
 		c.options(so)
+		if plain && c.Plugins != "" {
+			so.JobSubmit = strings.Trim(strings.ReplaceAll(c.Plugins, "lua", ""), ",")
+		} else if c.Plugins != "" {
+			so.JobSubmit = c.Plugins
+		}
 		if c.Site == "" {
 			return
 		}
@@ -99,6 +106,9 @@ func (o *Options) setup(c *Case, root string, plain bool) cluster.Setup {
 			ours = []byte("local function pass() return slurm.SUCCESS end\nreturn { submit = pass, modify = pass }\n")
 		}
 		so.Lua, so.JobSubmit = "", "lua"
+		if so.Files == nil {
+			so.Files = map[string]string{}
+		}
 		so.Files["job_submit.lua"] = sitesScript[c.Site]
 		so.Files["slurmbridge.lua"] = strings.ReplaceAll(string(ours), "/run/slurmbridge/", "DIR/run/")
 	}
@@ -155,6 +165,17 @@ func (o *Options) start(ctx context.Context, c *Case, root string, plain bool) (
 	if err := errors.Join(os.MkdirAll(sd.s.Path("bin"), 0o755),
 		cluster.WriteProgram(sd.s.Path("bin", "probe"), body)); err != nil {
 		return nil, sd.s.CloseAfter(ctx, err)
+	}
+	for _, command := range c.Accounting {
+		if err := slurm.Account(ctx, strings.Fields(command)...); err != nil {
+			return nil, sd.s.CloseAfter(ctx, err)
+		}
+	}
+	for _, command := range c.Before {
+		words := strings.Fields(command)
+		if _, err := sd.run(ctx, "", words[0], words[1:]...); err != nil {
+			return nil, sd.s.CloseAfter(ctx, err)
+		}
 	}
 	return sd, nil
 }
@@ -395,10 +416,11 @@ func (sd *side) look(ctx context.Context) (*result, error) {
 			continue // the gate
 		}
 		s := &seen{
-			ID: f["JobId"], Task: f["ArrayTaskId"], State: f["JobState"], Reason: f["Reason"], Exit: f["ExitCode"],
+			ID: f["JobId"], Task: cmp.Or(f["ArrayTaskId"], f["HetJobOffset"]), State: f["JobState"], Reason: f["Reason"], Exit: f["ExitCode"],
 			Restarts: f["Restarts"], Start: sd.clock(f["StartTime"]), End: sd.clock(f["EndTime"]),
 			Nodes: f["NumNodes"], Tasks: f["NumTasks"], Where: f["NodeList"], Gres: f["TresPerNode"],
 			CPUs: f["NumCPUs"], Steps: map[string]string{}, Environment: map[string]map[string]string{},
+			Places: map[int]string{},
 		}
 		for _, part := range strings.Split(cmp.Or(f["AllocTRES"], f["TRES"]), ",") {
 			if v, ok := strings.CutPrefix(part, "mem="); ok {
@@ -457,6 +479,9 @@ func (sd *side) readProbes(r *result) {
 		if strings.HasPrefix(step, "ended") {
 			s.Steps[step] = env["status"]
 			continue
+		}
+		if gpus := cmp.Or(env["SLURM_JOB_GPUS"], env["SLURM_STEP_GPUS"]); gpus != "" {
+			s.Places[atoi(f[4])] = env["SLURMD_NODENAME"] + ":" + gpus
 		}
 		// Of a job that was put back the last run counts.
 		name := step + "." + f[5]
