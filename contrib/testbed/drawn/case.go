@@ -106,16 +106,17 @@ func (c *Case) options(o *slurmtest.Options) {
 		o.NodeMore = append(o.NodeMore, n.More)
 	}
 	if c.Instances == nil {
-		o.Cards, o.Files = nil, map[string]string{"gres.conf": c.gresConf(o)}
+		o.Cards, o.Files = nil, map[string]string{"gres.conf": c.gresConf()}
+		for _, n := range c.Nodes {
+			o.Cards, o.Unshared = append(o.Cards, n.Types), n.Unshared // which are alike on all nodes
+		}
 	}
 }
 
-// gresConf is gres.conf, and sets the types of each node's GPUs.
-func (c *Case) gresConf(o *slurmtest.Options) string {
+// gresConf is gres.conf; DIR is the cluster's folder.
+func (c *Case) gresConf() string {
 	gres := ""
 	for i, n := range c.Nodes {
-		o.Cards = append(o.Cards, n.Types)
-		o.Unshared = n.Unshared // alike on all nodes
 		name, files := slurmtest.NodeName(i), []string{}
 		for k, kind := range n.Types {
 			cores := ""

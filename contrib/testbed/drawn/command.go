@@ -221,6 +221,9 @@ func (o *Options) run(ctx context.Context, cases []*Case, root string) error {
 			}
 		}
 	}
+	if skipped > done/2 {
+		return fmt.Errorf("%d of %d seeds are skipped: nothing is shown", skipped, done)
+	}
 	if n := done - skipped; n >= 20 && parts < n {
 		return fmt.Errorf("only %d jobs of %d seeds had a part of a GPU: nothing is shown", parts, n)
 	}

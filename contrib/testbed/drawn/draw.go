@@ -274,7 +274,7 @@ func (d *dice) cluster(release string) {
 	}
 	if d.chance(250) && !d.facts["qospreempt"] {
 		d.facts["preempt"] = true
-		c.Conf = append(c.Conf, "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
+		c.Conf = append(c.Conf, strings.Fields(d.write(d.one("preempt", nil)))...)
 	}
 	d.any("conf", nil, func(s string) { c.Conf = append(c.Conf, s) })
 	c.Conf = slices.CompactFunc(c.Conf, func(a, b string) bool { return key(a) == key(b) })
