@@ -214,13 +214,12 @@ func (m *MPS) launch(ctx context.Context, gpu int, uid uint32, multiuser bool) e
 	c, _ := card(m.Cards, gpu)
 	cmd := exec.CommandContext(ctx, m.Control, args...)
 	cmd.Env = append(m.environ(gpu), "CUDA_VISIBLE_DEVICES="+cmp.Or(c.UUID, strconv.Itoa(gpu)))
-	detach(cmd)
-	out, err := cmd.CombinedOutput()
-	if multiuser && err != nil && strings.Contains(string(out), "Cannot find MPS control daemon process") {
+	out, err := detached(cmd, "")
+	if multiuser && err != nil && strings.Contains(out, "Cannot find MPS control daemon process") {
 		return errOneUser
 	}
-	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		return fmt.Errorf("start MPS daemon: %w: %.200s", err, strings.TrimSpace(string(out)))
+	if err != nil {
+		return fmt.Errorf("start MPS daemon: %w: %.200s", err, strings.TrimSpace(out))
 	}
 	for !m.answers(ctx, gpu) {
 		select {
@@ -232,14 +231,24 @@ func (m *MPS) launch(ctx context.Context, gpu int, uid uint32, multiuser bool) e
 	return nil
 }
 
-// detach gives a command a session of its own: what hasn't one is killed when the prolog ends. At the deadline its
-// whole group is killed; a descriptor that is kept open longer doesn't hold the job up. A hook that is killed takes the
-// command along, though not the daemon that it has started.
-func detach(cmd *exec.Cmd) {
+// detached runs a command with the given input and returns what it prints. The command has a session of its own: what
+// hasn't one is killed when the prolog ends. At the deadline its whole group is killed; a descriptor that is kept open
+// longer doesn't hold the job up. A hook that is killed takes the command along, though not the daemon that it has
+// started.
+func detached(cmd *exec.Cmd, input string) (string, error) {
+	in, inErr := inMemory(input)
+	defer in.Close()
+	out, outErr := inMemory("")
+	defer out.Close()
+	if err := errors.Join(inErr, outErr); err != nil {
+		return "", err
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 200 * time.Millisecond
 	cmd.Dir = "/"
+	err := cmd.Run()
+	return printed(out), err
 }
 
 func (m *MPS) environ(gpu int) []string {
@@ -262,13 +271,11 @@ func serverPath(control string) []string {
 func (m *MPS) command(ctx context.Context, gpu int, line string) (string, error) {
 	cmd := exec.CommandContext(ctx, m.Control)
 	cmd.Env = m.environ(gpu)
-	cmd.Stdin = strings.NewReader(line + "\n")
-	detach(cmd)
-	out, err := cmd.CombinedOutput()
+	out, err := detached(cmd, line+"\n")
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: %.200s", line, err, strings.TrimSpace(string(out)))
+		return "", fmt.Errorf("%s: %w: %.200s", line, err, strings.TrimSpace(out))
 	}
-	return string(out), nil
+	return out, nil
 }
 
 // question gives the daemon one command that it is to answer soon.

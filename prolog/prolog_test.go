@@ -144,7 +144,6 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	must.OK(t, h.Prolog(ctx, env()))
 	pid := daemonPID(t, h)
 	must.OK(t, syscall.Kill(pid, syscall.SIGSTOP))
-	h.MPS.Answer = 3 * time.Second
 	// As long as a job uses it nobody ends it: it may only be slow.
 	short, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -153,10 +152,12 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	for _, id := range []int64{7, 9} {
 		must.Get(h.Dir.End(id, time.Now()))(t)
 	}
+	h.MPS.Answer = 8 * time.Second // for the hung one, and for what its successor is asked on a busy machine
 	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
 	again := daemonPID(t, h)
 	must.Equal(t, again != pid && h.MPS.answers(ctx, 0), true, "another daemon answers")
 	must.OK(t, syscall.Kill(again, syscall.SIGSTOP))
+	h.MPS.Answer = time.Second
 	says(t, h.Epilog(ctx, env("SLURM_JOB_ID", "8")), "killed")
 	until(t, "the daemons' end", func() bool {
 		return started("", pid) == 0 && started("", again) == 0 && len(h.MPS.running(0, controlName, serverName)) == 0
@@ -555,6 +556,22 @@ func TestEpilogDiesOnTheWay(t *testing.T) {
 	must.Equal(t, read(t, h.Dir.path("ended", "7-0.json")).End.Equal(j.End), true, "the end stays")
 	running := read(t, h.Dir.running(7))
 	must.Equal(t, running.Restart == 1 && running.End.IsZero(), true, running)
+}
+
+// What a program has printed is there when it ends, whoever keeps its output open.
+func TestOutputThatAnotherProcessKeepsOpen(t *testing.T) {
+	pids := filepath.Join(t.TempDir(), "pids")
+	t.Cleanup(func() {
+		for _, word := range strings.Fields(string(must.Get(os.ReadFile(pids))(t))) {
+			must.OK(t, syscall.Kill(must.Get(strconv.Atoi(word))(t), syscall.SIGKILL))
+		}
+	})
+	program := filepath.Join(t.TempDir(), controlName)
+	text := "#!/bin/sh\nsleep 1000 &\necho $! >>" + pids + "\necho an answer\n"
+	must.OK(t, os.WriteFile(program, []byte(text), 0o755))
+	m := &MPS{Dir: Dir(t.TempDir()), Control: program}
+	must.Equal(t, must.Get(m.command(t.Context(), 0, "a question"))(t), "an answer\n")
+	must.Equal(t, string(must.Get(Child(time.Minute, program))(t)), "an answer\n")
 }
 
 // called is a program of a name that sleeps.

@@ -1,15 +1,17 @@
 package prolog
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // grace is what a hook gets beyond its deadline to clean up after itself.
@@ -22,11 +24,16 @@ var ErrKilled = errors.New("killed")
 // a dead disk can't end, not even by SIGKILL; its parent can leave it behind. Its errors are for a log: what the
 // program printed counts even if it failed.
 func Child(deadline time.Duration, program string, args ...string) ([]byte, error) {
-	var out, stderr limited
+	out, outErr := inMemory("")
+	defer out.Close()
+	stderr, stderrErr := inMemory("")
+	defer stderr.Close()
+	if err := errors.Join(outErr, stderrErr); err != nil {
+		return nil, err
+	}
 	cmd := exec.Command(program, args...)
 	cmd.Args[0] = "slurmbridge-hook"
-	cmd.Stdout, cmd.Stderr = &out, &stderr
-	cmd.WaitDelay = grace
+	cmd.Stdout, cmd.Stderr = out, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start: %w", err)
@@ -39,24 +46,36 @@ func Child(deadline time.Duration, program string, args ...string) ([]byte, erro
 		if errors.As(err, &exit) && !exit.Exited() {
 			return nil, fmt.Errorf("%w: %w", ErrKilled, err)
 		}
-		if text := bytes.TrimSpace(stderr.buf.Bytes()); err != nil && len(text) > 0 {
-			err = errors.New(string(text))
+		if text := strings.TrimSpace(printed(stderr)); err != nil && text != "" {
+			err = errors.New(text)
 		}
-		return out.buf.Bytes(), err
+		return []byte(printed(out)), err
 	case <-time.After(deadline + 2*grace):
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		return nil, errors.New("not done after " + deadline.String() + "; left behind")
 	}
 }
 
-// limited keeps the first 16 KiB that are written to it. Reading what it holds is for after the writer has ended.
-type limited struct{ buf bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	if room := 16<<10 - l.buf.Len(); room > 0 {
-		l.buf.Write(p[:min(room, len(p))])
+// inMemory makes a file in memory for what a program reads or prints. Of a pipe this process would have to read what is
+// left in it within some time after the program's end, since the program may have started another one that keeps the
+// pipe open; on a busy node the time may pass before this process is woken. A file has it all.
+func inMemory(text string) (*os.File, error) {
+	fd, err := unix.MemfdCreate("slurmbridge-hook", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3, where no administrator can ask for the seal (vm.memfd_noexec)
+		fd, err = unix.MemfdCreate("slurmbridge-hook", unix.MFD_CLOEXEC)
 	}
-	return len(p), nil
+	if err != nil {
+		return nil, fmt.Errorf("a file in memory: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "memory") //nolint:gosec // a descriptor
+	_, err = f.WriteAt([]byte(text), 0)
+	return f, err
+}
+
+// printed is what a program has written to a file, 16 KiB at most.
+func printed(f *os.File) string {
+	text, _ := io.ReadAll(io.NewSectionReader(f, 0, 16<<10)) // memory doesn't fail
+	return string(text)
 }
 
 // Syslog is where a hook's troubles go: its own output is Slurm's. It doesn't wait
