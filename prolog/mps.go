@@ -142,7 +142,8 @@ func (m *MPS) servers(ctx context.Context, gpu int) (pids []int, err error) {
 }
 
 // ready reports whether a server takes clients, an error that it has failed. Drivers before 550 don't answer the
-// question; their daemon logs it. A log that knows nothing of the server tells nothing: its folder may be full.
+// question; their daemon logs it. A thread of the daemon's own writes the log, after the answer: a log without the
+// question may lack what was before the question, too. One that has the question and not the server's start was cut off.
 func (m *MPS) ready(ctx context.Context, gpu, pid int) (bool, error) {
 	status, err := m.question(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
 	if err != nil {
@@ -160,8 +161,9 @@ func (m *MPS) ready(ctx context.Context, gpu, pid int) (bool, error) {
 		return false, nil // it has just ended
 	}
 	log, _ := m.readLog(gpu, controlLog, 0)
-	return strings.Contains(log, fmt.Sprintf("NEW SERVER %d: Ready", pid)) ||
-		!strings.Contains(log, fmt.Sprintf("Starting new server %d for", pid)), nil
+	asked := strings.Contains(log, fmt.Sprintf("get_server_status %d\n", pid))
+	starts := strings.Contains(log, fmt.Sprintf("Starting new server %d for", pid))
+	return asked && !starts || strings.Contains(log, fmt.Sprintf("NEW SERVER %d: Ready", pid)), nil
 }
 
 // letIn gives access to a server's folders to root and to the user that the server serves.

@@ -186,7 +186,9 @@ func TestJobsThatLoseTheirServer(t *testing.T) {
 	}{
 		"killed": {"titanxp", nil, func(t *testing.T, b *bench) []int {
 			t.Helper()
-			must.OK(t, syscall.Kill(b.h.Dir.Server(0).PID, syscall.SIGKILL))
+			server := b.h.Dir.Server(0)
+			must.OK(t, syscall.Kill(server.PID, syscall.SIGKILL))
+			until(t, "the server's end", func() bool { return started("", server.PID) != server.Started })
 			return nil
 		}, false},
 		// It is alive at the first question of a look, and gone at the second.
@@ -269,6 +271,29 @@ func TestServingServerIsAskedOnce(t *testing.T) {
 	}
 	must.Equal(t, questions, []string{"get_server_list", "get_server_status", "get_client_list"})
 	must.Equal(t, read(t, h.Dir.running(9)).MPS, true)
+}
+
+// Drivers before 550 log that a server is ready, some time after they have answered a question.
+func TestLogThatComesLate(t *testing.T) {
+	control := filepath.Join(t.TempDir(), controlName)
+	must.OK(t, os.WriteFile(control, []byte("#!/bin/sh\nread line\necho 'Unknown command \"get_server_status\"'\n"), 0o755))
+	m := &MPS{Dir: Dir(t.TempDir()), Control: control, Answer: time.Minute}
+	must.OK(t, os.MkdirAll(m.log(0), 0o755))
+	const (
+		line  = "[2026-11-28 21:58:41.477 Control 29306] "
+		start = line + "Starting new server 41 for user 1000\n"
+		asked = line + "Cmd:get_server_status 41\n"
+	)
+	for log, ready := range map[string]bool{
+		"":                                      false,
+		start:                                   false,
+		start + asked:                           false,
+		start + line + "NEW SERVER 41: Ready\n": true,
+		asked:                                   true, // its beginning was cut off
+	} {
+		must.OK(t, os.WriteFile(filepath.Join(m.log(0), controlLog), []byte(log), 0o600))
+		must.Equal(t, must.Get(m.ready(t.Context(), 0, 41))(t), ready, log)
+	}
 }
 
 // While a server ends, its successor may stand beside it in the daemon's list.
