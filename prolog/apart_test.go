@@ -147,7 +147,9 @@ func TestSharersOfInstances(t *testing.T) {
 		must.Equal(t, report.MPS, c.mps, c.id)
 	}
 	// A server that is lost on one instance is none of the other's matter.
-	must.OK(t, syscall.Kill(h.Dir.Server(0).PID, syscall.SIGKILL))
+	lost := h.Dir.Server(0)
+	must.OK(t, syscall.Kill(lost.PID, syscall.SIGKILL))
+	until(t, "the server's end", func() bool { return started("", lost.PID) != lost.Started })
 	says(t, h.watch(t.Context()), "gpu 0: the MPS server was lost under jobs 7, 8")
 	for id, victim := range map[string]bool{"7": true, "8": true, "9": false, "10": false, "11": false} {
 		must.Equal(t, !read(t, h.Dir.path("jobs", id+".json")).MPSFault.IsZero(), victim, id)

@@ -70,7 +70,9 @@ func TestOwnDaemonServes(t *testing.T) {
 func TestOwnServerTakesLong(t *testing.T) {
 	own(t, nvidia.Starts, func(t *testing.T, h *Hook, _ string) {
 		must.OK(t, h.MPS.start(t.Context(), 0, 1000))
-		h.MPS.Answer = 2 * time.Second
+		must.Get(h.MPS.command(t.Context(), 0, "start_server -uid 1000"))(t)
+		until(t, "a server", func() bool { return len(must.Get(h.MPS.servers(t.Context(), 0))(t)) == 1 })
+		h.MPS.Answer = 4 * time.Second
 		says(t, h.Prolog(t.Context(), env()), "it still initialises")
 		h.MPS.Answer = time.Minute
 		must.Equal(t, len(must.Get(h.MPS.servers(t.Context(), 0))(t)), 1, "servers")
