@@ -194,6 +194,10 @@ func (a *Agent) list() error {
 			a.Log.Error("NVML has lost a GPU: its jobs share without MPS, and nothing is known of them", "gpu", d.Index, "why",
 				d.Lost)
 		}
+		if d.NUMA {
+			a.Log.Warn("what jobs hold of a GPU's memory isn't known, and nothing is learned of jobs that are alone there: "+
+				"its memory is a NUMA node, where pages stay counted after a process has ended", "gpu", d.Index)
+		}
 		if d.MPS.NoMemLimits() {
 			a.Metrics.noLimits.Set(1)
 		}

@@ -17,6 +17,9 @@ type Capabilities struct {
 	Mode string `json:"mode,omitempty"`
 	MPS  MPS    `json:"mps"`
 	MIG  MIG    `json:"mig"`
+	// NUMA: its memory is a NUMA node of the machine's (Grace Hopper). The operating system keeps pages of processes that
+	// have ended (nvml.h, nvmlDeviceGetMemoryInfo), so what is counted as used isn't what jobs hold.
+	NUMA bool `json:"numa,omitempty"`
 	// Answers says which Sources this GPU has.
 	Answers Answers `json:"answers"`
 	// Refusals says of each figure that isn't given, or that failed when it was
@@ -99,8 +102,14 @@ func (l *Library) capabilities(h gonvml.Device) Capabilities {
 	c.MPS = mpsRules(major, l.cuda)
 	c.Mode = l.mode(h)
 	c.Answers, c.Refusals = l.answers(h)
+	if _, c.NUMA = ask(l, "nvmlDeviceGetNumaNodeId", h.GetNumaNodeId); c.NUMA {
+		c.Answers[Memory], c.Refusals[Memory] = false, pagesStay
+	}
 	return c
 }
+
+// pagesStay is why there is no figure of memory in use.
+const pagesStay = "its memory is a NUMA node, where pages stay counted after a process has ended"
 
 // MIG is how a GPU is cut into instances (A100 and later).
 type MIG struct {
@@ -206,6 +215,7 @@ func (l *Library) instance(h gonvml.Device, of *Device, slices int) Instance {
 	i.Clients = max(1, of.MPS.MaxClients*compute/max(1, slices, compute))
 	// NVML gives no utilisation of an instance.
 	answers, _ := l.answers(h, Memory, Processes, MPSProcesses)
+	answers[Memory] = answers[Memory] && !of.NUMA
 	answers[GPM] = of.Answers[GPM] && i.GPUInstance >= 0 && l.found("nvmlGpmMigSampleGet")
 	i.gpu = &gpu{
 		lib: l, handle: h, minor: of.Minor, memMiB: i.MemMiB, answers: answers, of: card,

@@ -34,7 +34,7 @@ func TestFigures(t *testing.T) {
 		t.Errorf("activity %+v, %v", a, err)
 	}
 	s, fails := read(lib, 0)
-	if len(fails) > 0 || !near(s.GPU, .5) || !near(s.MemMiB, 2002) || !near(s.PCIeMBps, 3000) || s.PowerW < 100 {
+	if len(fails) > 0 || !near(s.GPU, .5) || !near(s.MemMiB, 2030) || !near(s.PCIeMBps, 3000) || s.PowerW < 100 {
 		t.Errorf("%+v, %v", s, fails)
 	}
 	ps, err := d.Processes()
@@ -51,6 +51,27 @@ func TestFigures(t *testing.T) {
 	if us, err = d.ProcessUtilisation(begin.Add(24 * time.Hour)); err != nil || len(us) != 0 {
 		t.Errorf("process utilisation %+v, %v", us, err)
 	}
+}
+
+// What the driver reserves is no job's, whichever of its calls says what is in use; it isn't to be had either.
+func TestMemoryWithoutTheDrivers(t *testing.T) {
+	for _, driver := range []string{"470", "550"} {
+		t.Run(driver, func(t *testing.T) {
+			lib, st := machine(t, gpusim.Config{Model: "a100", Driver: driver})
+			d := &lib.Devices()[0]
+			must.Equal(t, must.Get(d.Memory())(t), 0, "an idle card's")
+			run(t, st.Device(0), gpusim.Claimant{}, rlcore.Use{GPU: .5, MemMiB: 2000})
+			must.Equal(t, [2]float64{must.Get(d.Memory())(t), d.MemMiB}, [2]float64{2000, 40340})
+		})
+	}
+}
+
+// What is counted as in use of a NUMA node isn't what jobs hold.
+func TestMemoryOfANUMANode(t *testing.T) {
+	lib, st := machine(t, gpusim.Config{Model: "gh200"})
+	run(t, st.Device(0), gpusim.Claimant{}, use)
+	_, err := lib.Devices()[0].Memory()
+	must.Equal(t, errors.Is(err, ErrNotSupported), true, err)
 }
 
 // A MIG instance is a card with a name of its own and its card as its parent. It has its own memory, processes and,

@@ -32,8 +32,8 @@ type Device struct {
 	// Parent is the UUID of the GPU that it is a MIG instance of; "" = it is a GPU.
 	Parent   string  `json:"parent,omitempty"`
 	SMs      int     `json:"sms,omitempty"` // of an instance; 0 = unknown
-	MemMiB   float64 `json:"mem_mib"`
-	PCIeMBps float64 `json:"pcie_mbps"` // of the link, both directions; 0 = unknown
+	MemMiB   float64 `json:"mem_mib"`       // that processes can have
+	PCIeMBps float64 `json:"pcie_mbps"`     // of the link, both directions; 0 = unknown
 	// Lost says why NVML lets nobody use the GPU: it has fallen off the bus, most likely. "" = it does. Nothing else is
 	// known of it, and its Minor is the lowest number that no other GPU has.
 	Lost string `json:"lost,omitempty"`
@@ -218,12 +218,32 @@ func (l *Library) name(h gonvml.Device) string {
 	return v
 }
 
-// memory is the memory of a GPU or an instance, MiB; 0 = unknown.
+// memory is the memory of a GPU or an instance that processes can have, MiB; 0 = unknown.
 func (l *Library) memory(h gonvml.Device) float64 {
-	if m, ok := ask(l, "nvmlDeviceGetMemoryInfo", h.GetMemoryInfo); ok && m.Total <= mostMemory {
-		return float64(m.Total) / (1 << 20)
+	if total, _, ret := l.memoryInfo(h); ret == gonvml.SUCCESS && total <= mostMemory {
+		return float64(total) / (1 << 20)
 	}
 	return 0
+}
+
+// memoryInfo is how much of a GPU's or an instance's memory processes can have, and how much they hold, bytes. From
+// driver 510 on, which has the second version of the call, the first counts what the driver reserves as used, 912 MB on
+// an idle A100: each profile would carry that, and a group's sum as often as the group has members.
+func (l *Library) memoryInfo(h gonvml.Device) (total, used uint64, ret gonvml.Return) {
+	if l.found("nvmlDeviceGetMemoryInfo_v2") {
+		m, ret := h.GetMemoryInfo_v2()
+		if ret == gonvml.SUCCESS {
+			return m.Total - min(m.Total, m.Reserved), m.Used, ret
+		}
+		if !final(ret) {
+			return 0, 0, ret
+		}
+	}
+	if !l.found(memoryV1) {
+		return 0, 0, gonvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	m, ret := h.GetMemoryInfo()
+	return m.Total, m.Used, ret
 }
 
 // link is what the PCIe link carries at most, both directions, MB/s; 0 = unknown.

@@ -135,11 +135,12 @@ func TestCapabilities(t *testing.T) {
 		{gpusim.Config{Driver: "590"}, "6.1 12196 32000", old, pascal},
 		{gpusim.Config{Model: "v100"}, "7.0 16160 32000", young, volta},
 		{gpusim.Config{Model: "v100", Driver: "470"}, "7.0 16160 32000", oldDriver, volta},
-		{gpusim.Config{Model: "a100"}, "8.0 40960 64000", young, volta},
-		{gpusim.Config{Model: "a100", MIG: true}, "8.0 40960 64000", young, inMIG},
-		{gpusim.Config{Model: "h200"}, "9.0 143771 128000", young, all},
-		{gpusim.Config{Model: "h200", Driver: "555"}, "9.0 143771 128000", young, all},
-		{gpusim.Config{Model: "h200", Driver: "590"}, "9.0 143771 128000", recent, all},
+		{gpusim.Config{Model: "a100"}, "8.0 40340 64000", young, volta},
+		{gpusim.Config{Model: "a100", MIG: true}, "8.0 40340 64000", young, inMIG},
+		{gpusim.Config{Model: "h200"}, "9.0 143071 128000", young, all},
+		{gpusim.Config{Model: "h200", Driver: "555"}, "9.0 143071 128000", young, all},
+		{gpusim.Config{Model: "h200", Driver: "590"}, "9.0 143071 128000", recent, all},
+		{gpusim.Config{Model: "gh200"}, "9.0 97320 128000", young, without(Memory)},
 	} {
 		t.Run(fmt.Sprintf("%s MIG %v driver %s", c.cfg.Model, c.cfg.MIG, c.cfg.Driver), func(t *testing.T) {
 			lib, _ := machine(t, c.cfg)

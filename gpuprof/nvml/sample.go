@@ -41,20 +41,20 @@ func (d *Device) Utilisation() (gpu, mem float64, err error) {
 	return gpu, mem, nil
 }
 
-// Memory is what is in use of the GPU's memory, MiB.
+// Memory is what processes hold of the GPU's memory, MiB.
 func (d *Device) Memory() (mib float64, err error) {
 	g := d.gpu
 	if !g.has(Memory) {
 		return 0, ErrNotSupported
 	}
-	m, ret := g.handle.GetMemoryInfo()
+	total, used, ret := g.lib.memoryInfo(g.handle)
 	if ret != gonvml.SUCCESS {
 		return 0, g.failure(Memory, ret)
 	}
-	if m.Total == 0 || m.Total > mostMemory || m.Used > m.Total {
-		return 0, g.lie(Memory, m.Used)
+	if total == 0 || total > mostMemory || used > total {
+		return 0, g.lie(Memory, used)
 	}
-	return float64(m.Used) / (1 << 20), nil
+	return float64(used) / (1 << 20), nil
 }
 
 // Power is what the GPU draws, W, by card at this moment or over the last second.

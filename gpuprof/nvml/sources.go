@@ -46,7 +46,7 @@ var Sources = []Source{
 		Probe: probe(gonvml.Device.GetUtilizationRates),
 	},
 	{
-		Name: Memory, Symbols: []string{"nvmlDeviceGetMemoryInfo"}, Probe: probe(gonvml.Device.GetMemoryInfo),
+		Name: Memory, Symbols: []string{memoryV1}, Probe: probe(gonvml.Device.GetMemoryInfo),
 	},
 	{
 		Name: PCIe, Symbols: []string{"nvmlDeviceGetPcieThroughput"},
@@ -85,6 +85,9 @@ var Sources = []Source{
 		},
 	},
 }
+
+// memoryV1 is what all drivers have; see memoryInfo.
+const memoryV1 = "nvmlDeviceGetMemoryInfo"
 
 // probe makes a Probe of a call and ignores its value.
 func probe[T any](call func(gonvml.Device) (T, gonvml.Return)) func(gonvml.Device) gonvml.Return {

@@ -182,7 +182,7 @@ func TestCards(t *testing.T) {
 		"TitanXp": rlcore.TitanXp,
 		"mycard":  {Model: "mycard", MemMiB: 24576, MaxClients: 48},
 		"a100": {
-			Model: "a100", MemMiB: 40536, PCIeMBps: 64000, MaxClients: 48, MemLimits: true,
+			Model: "a100", MemMiB: 40340, PCIeMBps: 64000, MaxClients: 48, MemLimits: true,
 			Sharing: "time-slice",
 		},
 		"3090": {Model: "3090", MemMiB: 1000, PCIeMBps: 64000, MaxClients: 48, SameUser: true},

@@ -22,7 +22,8 @@ type GPU struct {
 }
 
 // A card is what the bridge must know of a GPU to share it. Memory is what nvidia-smi prints as memory.total (MiB), the
-// smaller figure where drivers or ECC settings differ. PCIe is the link's nominal rate, both directions together
+// smaller figure where drivers or ECC settings differ, and in it what drivers reserve (memory.reserved, from release 510
+// on; the largest figure of public reports): before, memory.total is without. PCIe is the link's nominal rate, both directions together
 // (generation 3, 16 lanes: 2 × 16 GB/s, and twice that per later generation), as the datasheets count it.
 //
 // Clients: nvidia-cuda-mps-control(1) gives 16 up to compute capability 6.x and 48 from 7.0
@@ -34,6 +35,7 @@ type card struct {
 	name    string
 	also    []string // other names, e.g. what AutoDetect=nvml makes of the product name
 	memMiB  float64
+	reserve float64 // of memMiB
 	clients int
 	pcie    float64 // MB/s
 	mig     bool    // it can be cut into seven slices
@@ -49,27 +51,27 @@ const (
 
 // cards are the built-in ones. A name that fits several sizes is the smallest.
 var cards = []card{
-	{"titanxp", []string{"titan_xp"}, 12196, preVolta, gen3, false},
-	{"gtx1080ti", []string{"1080ti"}, 11172, preVolta, gen3, false},
-	{"p100", []string{"p100-pcie-16gb", "p100-sxm2-16gb"}, 16276, preVolta, gen3, false},
-	{"titanv", []string{"titan_v"}, 12058, volta, gen3, false},
-	{"v100", []string{"v100-pcie-16gb", "v100-sxm2-16gb"}, 16130, volta, gen3, false},
-	{"v100-32gb", []string{"v100-pcie-32gb", "v100-sxm2-32gb"}, 32480, volta, gen3, false},
-	{"t4", nil, 15079, volta, gen3, false},
-	{"rtx2080ti", []string{"2080ti", "rtx_2080_ti"}, 11019, volta, gen3, false},
-	{"rtx3090", []string{"3090", "rtx_3090"}, 24268, volta, gen4, false},
-	{"rtx4090", []string{"4090", "rtx_4090"}, 24564, volta, gen4, false},
-	{"rtxa6000", []string{"a6000", "rtx_a6000"}, 48685, volta, gen4, false},
-	{"a10", nil, 22731, volta, gen4, false},
-	{"a30", nil, 24258, volta, gen4, false},
-	{"a40", nil, 45634, volta, gen4, false},
-	{"a100", []string{"a100-pcie-40gb", "a100-sxm4-40gb", "a100-40gb"}, 40536, volta, gen4, true},
-	{"a100-80gb", []string{"a100-pcie-80gb", "a100_80gb_pcie", "a100-sxm4-80gb"}, 80994, volta, gen4, true},
-	{"l4", nil, 23034, volta, gen4, false},
-	{"l40", nil, 46068, volta, gen4, false},
-	{"l40s", nil, 46068, volta, gen4, false},
-	{"h100", []string{"h100_pcie", "h100_80gb_hbm3", "h100-80gb"}, 81559, volta, gen5, true},
-	{"h200", nil, 143771, volta, gen5, true},
+	{"titanxp", []string{"titan_xp"}, 12196, 0, preVolta, gen3, false},
+	{"gtx1080ti", []string{"1080ti"}, 11172, 0, preVolta, gen3, false},
+	{"p100", []string{"p100-pcie-16gb", "p100-sxm2-16gb"}, 16276, 0, preVolta, gen3, false},
+	{"titanv", []string{"titan_v"}, 12058, 0, volta, gen3, false},
+	{"v100", []string{"v100-pcie-16gb", "v100-sxm2-16gb"}, 16130, 0, volta, gen3, false},
+	{"v100-32gb", []string{"v100-pcie-32gb", "v100-sxm2-32gb"}, 32480, 0, volta, gen3, false},
+	{"t4", nil, 15079, 112, volta, gen3, false},
+	{"rtx2080ti", []string{"2080ti", "rtx_2080_ti"}, 11019, 0, volta, gen3, false},
+	{"rtx3090", []string{"3090", "rtx_3090"}, 24268, 0, volta, gen4, false},
+	{"rtx4090", []string{"4090", "rtx_4090"}, 24564, 354, volta, gen4, false},
+	{"rtxa6000", []string{"a6000", "rtx_a6000"}, 48685, 0, volta, gen4, false},
+	{"a10", nil, 22731, 220, volta, gen4, false},
+	{"a30", nil, 24258, 0, volta, gen4, false},
+	{"a40", nil, 45634, 0, volta, gen4, false},
+	{"a100", []string{"a100-pcie-40gb", "a100-sxm4-40gb", "a100-40gb"}, 40536, 196, volta, gen4, true},
+	{"a100-80gb", []string{"a100-pcie-80gb", "a100_80gb_pcie", "a100-sxm4-80gb"}, 80994, 0, volta, gen4, true},
+	{"l4", nil, 23034, 556, volta, gen4, false},
+	{"l40", nil, 46068, 685, volta, gen4, false},
+	{"l40s", nil, 46068, 685, volta, gen4, false},
+	{"h100", []string{"h100_pcie", "h100_80gb_hbm3", "h100-80gb"}, 81559, 551, volta, gen5, true},
+	{"h200", nil, 143771, 700, volta, gen5, true},
 }
 
 // plain makes one of the ways to write a card's name: nvidia_a100-sxm4-80gb,
@@ -96,7 +98,7 @@ func builtin(name string) (rlcore.GPUSpec, bool) {
 	}
 	c := &cards[i]
 	return rlcore.GPUSpec{
-		Model: c.name, MemMiB: c.memMiB, PCIeMBps: c.pcie, SameUser: true, MaxClients: c.clients,
+		Model: c.name, MemMiB: c.memMiB - c.reserve, PCIeMBps: c.pcie, SameUser: true, MaxClients: c.clients,
 		MemLimits: c.clients >= volta,
 	}, true
 }

@@ -99,7 +99,7 @@ func (v *view) speeds() {
 	v.PCIeMBps = min(v.PCIeMBps, v.LinkMBps)
 
 	busy := 0.0
-	v.MemMiB, v.PowerW = v.MemReserved, v.PowerIdle
+	v.MemMiB, v.PowerW = 0, v.PowerIdle
 	for i := range v.present {
 		m := &v.Member[i]
 		m.MemMiB, m.Busy = v.now(i).MemMiB, 0

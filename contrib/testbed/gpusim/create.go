@@ -120,7 +120,7 @@ func (d *deviceRec) fill(m *model, cfg *Config, i int) {
 	name := fmt.Sprintf("%s/%s/%d", cfg.UUIDSeed, cfg.Model, i)
 	setCString(d.UUID[:], "GPU-"+uuid(name))
 	setCString(d.Name[:], m.name)
-	d.card, d.MemReserved, d.Minor = m.card, 1, cfg.Minors[i]
+	d.card, d.Minor = m.card, cfg.Minors[i]
 	if cfg.Driver >= "590" && !m.SameUser {
 		d.MaxClients = clientsRecent
 	}
@@ -138,6 +138,6 @@ func (d *deviceRec) fill(m *model, cfg *Config, i int) {
 		d.Instances = len(cfg.Instances)
 	}
 	for k := range d.Dyn {
-		d.Dyn[k].PowerW, d.Dyn[k].MemMiB = m.PowerIdle, d.MemReserved
+		d.Dyn[k].PowerW = m.PowerIdle
 	}
 }

@@ -79,7 +79,7 @@ func TestAloneTakesSoloTime(t *testing.T) {
 	*now = 3
 	slot := claim(t, d, Claimant{}, p)
 	*now = 15 // in the second phase
-	if g := look1(t, d); g.GPU != .6 || g.MemMiB != 8001 || !near(g.BusyS, 10*.2+2*.6, 1e-9) {
+	if g := look1(t, d); g.GPU != .6 || g.MemMiB != 8000 || !near(g.BusyS, 10*.2+2*.6, 1e-9) {
 		t.Errorf("in the second phase: %+v", g)
 	}
 	*now = 1000
@@ -88,7 +88,7 @@ func TestAloneTakesSoloTime(t *testing.T) {
 		t.Errorf("progress %+v", pr)
 	}
 	g := look1(t, d)
-	if !near(g.BusyS, 10*.2+10*.6+5*1, 1e-9) || !near(g.MemMiBS, 4000+80000+2500+1000, 1e-9) ||
+	if !near(g.BusyS, 10*.2+10*.6+5*1, 1e-9) || !near(g.MemMiBS, 4000+80000+2500, 1e-9) ||
 		!near(g.PCIeMB, 1000, 1e-9) || len(g.Processes) != 0 {
 		t.Errorf("afterwards: %+v", g)
 	}
@@ -160,7 +160,7 @@ func TestOutOfMemory(t *testing.T) {
 	}
 	sa := claim(t, d, Claimant{PID: process(t)}, grows)
 	sb := claim(t, d, Claimant{PID: process(t)}, steady("b", 100, rlcore.Use{GPU: .1, MemMiB: 5000}))
-	if _, err := d.Claim(Claimant{PID: process(t)}, steady("c", 1, rlcore.Use{MemMiB: 6196})); !errors.Is(err, ErrOOM) {
+	if _, err := d.Claim(Claimant{PID: process(t)}, steady("c", 1, rlcore.Use{MemMiB: 6197})); !errors.Is(err, ErrOOM) {
 		t.Errorf("third: %v", err)
 	}
 	*now = 50
@@ -169,7 +169,7 @@ func TestOutOfMemory(t *testing.T) {
 	if pa.Status != OOM || !near(pa.DoneS, 10, 1e-9) || pb.Status != Running {
 		t.Errorf("a %+v, b %+v", pa, pb)
 	}
-	if g := look1(t, d); g.OOM != 2 || g.MemMiB != 5001 {
+	if g := look1(t, d); g.OOM != 2 || g.MemMiB != 5000 {
 		t.Errorf("device %+v", g)
 	}
 }
@@ -184,7 +184,7 @@ func TestDeadProcessIsGoneAtTheNextLook(t *testing.T) {
 	*now = 10
 	kill(t, victim)
 	g := look1(t, d)
-	if g.MemMiB != 3001 || len(g.Processes) != 1 || g.Processes[0].Slowdown != 1 {
+	if g.MemMiB != 3000 || len(g.Processes) != 1 || g.Processes[0].Slowdown != 1 {
 		t.Errorf("%+v", g)
 	}
 	// The survivor's own look finds it too.
@@ -205,7 +205,7 @@ func TestStoppedProcessKeepsItsMemoryOnly(t *testing.T) {
 	}
 	look1(t, d)
 	*now = 50
-	if g := look1(t, d); g.GPU != 0 || g.MemMiB != 3001 || g.Processes[0].DoneS != 0 {
+	if g := look1(t, d); g.GPU != 0 || g.MemMiB != 3000 || g.Processes[0].DoneS != 0 {
 		t.Errorf("stopped: %+v", g)
 	}
 	must.OK(t, unix.Kill(pid, unix.SIGCONT))

@@ -14,7 +14,7 @@ func Header() string {
 	for name, value := range map[string]any{
 		"MAGIC": magic, "VERSION": version, "HEADER_SIZE": headerSize, "MAX_DEVICES": MaxDevices, "SLOTS": Slots,
 		"INSTANCES":    MaxInstances,
-		"CAP_MPS_LIST": capMPSList, "CAP_GPM": capGPM, "CAP_MIG": capMIG,
+		"CAP_MPS_LIST": capMPSList, "CAP_GPM": capGPM, "CAP_MIG": capMIG, "CAP_NUMA": capNUMA,
 		"CLIENT": Client, "SERVER": Server, "RUNNING": Running, "PAUSED": Paused,
 	} {
 		h.addf("#define SIM_%s %#v\n", name, value)

@@ -164,7 +164,8 @@ type card struct {
 	Caps        int
 	MaxClients  int     // MPS clients at a time
 	SameUser    bool    // MPS before Volta
-	MemTotal    float64 // MiB, as NVML says it
+	MemTotal    float64 // MiB that processes can have
+	MemReserved float64 // MiB that the driver keeps beside that
 	MemContext  float64 // MiB an MPS server takes for itself
 	LinkMBps    float64 // what PCIe carries, both directions
 	PowerIdle   float64 // W, no process there
@@ -176,11 +177,10 @@ type deviceRec struct {
 	card
 	UUID        [48]byte
 	Name        [64]byte
-	Minor       int     // N of /dev/nvidiaN
-	Lost        bool    // the GPU has fallen off the bus
-	MIG         bool    // MIG mode is on
-	MemReserved float64 // MiB the driver keeps
-	ComputeMode int     // nvmlComputeMode_t: 0 = default, 3 = exclusive process
+	Minor       int  // N of /dev/nvidiaN
+	Lost        bool // the GPU has fallen off the bus
+	MIG         bool // MIG mode is on
+	ComputeMode int  // nvmlComputeMode_t: 0 = default, 3 = exclusive process
 	Instances   int
 	Instance    [MaxInstances]instance
 	Fault       [maxFaults]fault

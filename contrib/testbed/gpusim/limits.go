@@ -73,7 +73,7 @@ func ParseLimits(mem, percent string) (l Limits, err error) {
 
 // room is what is left of the memory of an instance (0 = of the card), MiB, and below 0 if more is held than there is.
 func (v *view) room(instance int) float64 {
-	left := v.MemTotal - v.MemReserved
+	left := v.MemTotal
 	if instance > 0 {
 		left = v.Instance[instance-1].MemTotal
 	}

@@ -99,6 +99,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int 
 	return NVML_SUCCESS;
 }
 
+EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *node)
+{
+	ENTER(device, SIM_F_NAME, DEVICE);
+	NEEDS(SIM_CAP_NUMA);
+	*node = 1;
+	return NVML_SUCCESS;
+}
+
 /* MIG: a card cut into instances, each with a handle of its own. */
 
 EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)

@@ -174,7 +174,7 @@ void sim_look(const struct sim_device_rec *d, struct live *l)
 	struct sim_dyn *y = &l->y;
 	double busy = 0;
 
-	y->mem_mib = d->mem_reserved;
+	y->mem_mib = 0;
 	for (int i = 0; i < SIM_SLOTS; i++) {
 		const struct sim_member *m = &y->member[i];
 		const struct sim_slot *s = &d->slot[i];

@@ -3,13 +3,38 @@
 
 #include <stdlib.h>
 
+/* What the driver keeps of a card: of instances nothing. Drivers before release 510 (CUDA 11.6) don't speak of it. */
+static double kept(const struct sim_entry *e)
+{
+	return e->in || sim_header->cuda < 11060 ? 0 : e->d->mem_reserved;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *m)
+{
+	ENTER(device, SIM_F_MEMORY, ANY);
+	if (sim_header->cuda < 11060)
+		return NVML_ERROR_FUNCTION_NOT_FOUND;
+	if (m->version != nvmlMemory_v2)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	LOOK(l);
+	/* Where the memory in use is made huge, it is more than there is. */
+	int none = d->fault[SIM_F_MEMORY].mode == SIM_FAULT_ZERO;
+	m->reserved = none ? 0 : kept(&e) * MIB;
+	m->total = none ? 0 : (e.in ? e.in->mem_total : d->mem_total) * MIB + m->reserved;
+	m->used = sim_figure(d, SIM_F_MEMORY, (e.in ? l.inst_mem[device.handle->instance - 1] : l.y.mem_mib) * MIB, ~0ULL);
+	m->free = m->total > m->used ? m->total - m->reserved - m->used : 0;
+	return NVML_SUCCESS;
+}
+
+/* The first version counts what the driver keeps as used. */
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m)
 {
 	ENTER(device, SIM_F_MEMORY, ANY);
 	LOOK(l);
-	/* Where the memory in use is made huge, it is more than there is. */
-	m->total = d->fault[SIM_F_MEMORY].mode == SIM_FAULT_ZERO ? 0 : (e.in ? e.in->mem_total : d->mem_total) * MIB;
-	m->used = sim_figure(d, SIM_F_MEMORY, (e.in ? l.inst_mem[device.handle->instance - 1] : l.y.mem_mib) * MIB, ~0ULL);
+	double used = (e.in ? l.inst_mem[device.handle->instance - 1] : l.y.mem_mib) + kept(&e);
+	m->total = d->fault[SIM_F_MEMORY].mode == SIM_FAULT_ZERO ? 0 :
+		((e.in ? e.in->mem_total : d->mem_total) + kept(&e)) * MIB;
+	m->used = sim_figure(d, SIM_F_MEMORY, used * MIB, ~0ULL);
 	m->free = m->total > m->used ? m->total - m->used : 0;
 	return NVML_SUCCESS;
 }
