@@ -188,7 +188,7 @@ func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 }
 
 // turn returns the job that gets an idle GPU alone if no combination keeps the promise: the job that must start,
-// otherwise the first allowed job whose turn it is now. 0 = none.
+// otherwise the first allowed job whose turn it is now on this GPU, or on one like it. 0 = none.
 func (g *Guard) turn(w *Window, must int) Combo {
 	switch {
 	case !g.promise.on || len(w.Card().Running) > 0:
@@ -197,7 +197,7 @@ func (g *Guard) turn(w *Window, must int) Combo {
 		return 1 << must
 	}
 	for i, at := range w.Jobs {
-		if g.promise.ahead.starts[at] <= rounding && g.Check(w, 1<<i) == Allowed {
+		if g.promise.hasTurn(at, w.GPU) && g.Check(w, 1<<i) == Allowed {
 			return 1 << i
 		}
 	}

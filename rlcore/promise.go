@@ -24,9 +24,12 @@ const (
 //   - the GPUs of each class, sorted by when they are free after these jobs, are free no later than without the
 //     combination, or, where no job is behind these, than in the schedule of plain Slurm.
 //
-// With exact predictions this is an induction, and no job ends after its due: the plain schedule and the real one begin
-// the same, and each decision leaves every job its turn. Where a prediction was wrong and a due is lost, no decision
-// makes the job end later than going on plainly would, plus its grace.
+// With exact predictions this is an induction, and no job of one GPU ends after its due: the plain schedule and the real
+// one begin the same, and each decision leaves every job its turn. It needs classes that don't change with the queue
+// (State.Sets), and jobs that go on in the class that plain Slurm has them in (Job.goOn): if one chose another class for
+// being free sooner, jobs confined to that class would find less than on plain Slurm. Jobs of several GPUs are Slurm's to
+// place, so beside them it holds nearly. Where a prediction was wrong and a due is lost, no decision makes the job end
+// later than going on plainly would, plus its grace.
 type promise struct {
 	on      bool
 	cards   []outlook
@@ -56,6 +59,7 @@ type ahead struct {
 	now    *schedule.List
 	starts []float64     // of each, s from now
 	takes  []float64     // what each takes, s
+	on     []int         // the GPU of each, the first of several; −1 = none
 	plain  schedule.List // once they have started
 	// times has when all GPUs are free, as schedule.List.Times, at first and after every so many jobs.
 	times []float64
@@ -93,6 +97,7 @@ func (g *Guard) Begin(s *State) {
 	p.cards = slices.Grow(p.cards[:0], len(s.GPUs))[:len(s.GPUs)]
 	p.claimed, p.free = resize(p.claimed, len(s.GPUs)), resize(p.free, len(s.GPUs))
 	name, set := func(k int) string { return s.GPUs[k].Node }, func(i int) *GPUSet { return s.Pending[i].GPUs }
+	p.cluster.Sets, p.cluster.ByNode = s.Sets, s.Several
 	p.cluster.Divide(len(s.GPUs), name, len(s.Pending), set)
 	if p.bound = p.bound[:0]; len(s.PlainFreeS) == len(s.GPUs) {
 		for k, at := range s.PlainFreeS {
@@ -112,10 +117,11 @@ func (g *Guard) Begin(s *State) {
 	p.kept = slices.Repeat([]kept{{foreign: -1}}, len(s.GPUs))
 	for i := range s.Pending {
 		j := &s.Pending[i]
-		startS, on := p.trial.Run(j.request(), j.expectedS())
-		j.turn = turn{startS: startS, latestS: startS}
-		if by := g.latestStart(j, s.NowS); by > startS && (!j.Foreign || j.PlainEndS > 0) {
-			j.latestS += spend * (by - startS)
+		j.turn = turn{byS: g.latestStart(j, s.NowS)}
+		startS, on := j.goOn(&p.trial, j.expectedS())
+		j.startS, j.latestS = startS, startS
+		if j.byS > startS && (!j.Foreign || j.PlainEndS > 0) {
+			j.latestS += spend * (j.byS - startS)
 		}
 		for _, k := range on {
 			if j.Foreign && startS <= rounding {
@@ -141,7 +147,7 @@ func (p *promise) losers(r *Rules, s *State) {
 			if j.Foreign != first {
 				continue
 			}
-			behindS, _ := p.trial.Run(j.request(), j.expectedS())
+			behindS, _ := j.goOn(&p.trial, j.expectedS())
 			j.loses = !first && behindS > max(r.latestStart(j, s.NowS), j.startS+r.graceS(j))+rounding
 		}
 	}
@@ -239,7 +245,7 @@ func budget(gpus int) int { return max(mostSteps/gpus, leastByGPU*gpus) }
 
 // reset begins at the front of the queue.
 func (x *ahead) reset(now *schedule.List) {
-	x.now, x.starts, x.takes, x.times = now, x.starts[:0], x.takes[:0], x.times[:0]
+	x.now, x.starts, x.takes, x.on, x.times = now, x.starts[:0], x.takes[:0], x.on[:0], x.times[:0]
 	x.every = max(1, now.GPUs()/comparisons)
 }
 
@@ -252,9 +258,20 @@ func (x *ahead) follow(s *State, n int) {
 		x.after(s, i)
 		j := &s.Pending[i]
 		takes := j.expectedS()
-		at, _ := x.plain.Run(j.request(), takes)
-		x.starts, x.takes = append(x.starts, at), append(x.takes, takes)
+		at, gpus := j.goOn(&x.plain, takes)
+		first := -1
+		if len(gpus) > 0 {
+			first = gpus[0]
+		}
+		x.starts, x.takes, x.on = append(x.starts, at), append(x.takes, takes), append(x.on, first)
 	}
+}
+
+// hasTurn reports whether a job of the queue would start now if all went on plainly, on GPU g or another one of its
+// class: on a GPU of another class it would take what is left for somebody else.
+func (p *promise) hasTurn(job, g int) bool {
+	on := p.ahead.on[job]
+	return on >= 0 && p.ahead.starts[job] <= rounding && p.cluster.Alike(on, g)
 }
 
 // after returns when all GPUs are free once n jobs have started, where schedules are compared there; else nil.
@@ -371,7 +388,7 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 			}
 		}
 		j := &s.Pending[i]
-		if at, _ := p.trial.Run(j.request(), p.ahead.takes[i]); at > max(p.ahead.starts[i], j.latestS)+rounding {
+		if at, _ := j.goOn(&p.trial, p.ahead.takes[i]); at > max(p.ahead.starts[i], j.latestS)+rounding {
 			if j.Foreign {
 				p.broken = RefusedTurn
 			}

@@ -62,6 +62,8 @@ type Job struct {
 	// PlainEndS is when plain Slurm would have ended the job, s on State.NowS's clock; of a job of unknown length, at its
 	// limit. 0 = nothing is promised. See Plain.
 	PlainEndS float64
+	// PlainSlot is where and when plain Slurm would have started it; nil = not known.
+	PlainSlot *schedule.Slot
 	// EarlyS is how much sooner plain Slurm can be expected to start it than PlainEndS, which goes by mean run times, has
 	// it, s. No due is put off by what only means promise; see schedule.Plain.EarlyS.
 	EarlyS float64
@@ -98,6 +100,7 @@ type Cards map[string]*Profile
 // turn is when a job's turn comes; Guard.Begin sets it. Times are s from the State's NowS.
 type turn struct {
 	startS, latestS float64 // when the job starts if all go on plainly, and when it must
+	byS             float64 // when it must start to keep its due; latestS is sooner, to leave some of the time
 	loses           bool    // it would start too late if all foreign jobs went first
 }
 
@@ -120,6 +123,18 @@ func (j *Job) MayUse(g int) bool { return j.GPUs.Has(g) }
 func (j *Job) request() schedule.Request {
 	return schedule.Request{GPUs: j.GPUs, PerNode: j.PerNode, Nodes: j.Nodes}
 }
+
+// goOn starts a job in a list schedule as things go on plainly: where plain Slurm has it, if it keeps its due there, so
+// that each job behind it finds at least the GPUs that it finds on plain Slurm.
+func (j *Job) goOn(f *schedule.List, takesS float64) (atS float64, on []int) {
+	if j.PlainSlot == nil {
+		return f.Run(j.request(), takesS)
+	}
+	return f.RunLike(j.PlainSlot.On, j.byS, j.request(), takesS)
+}
+
+// WholeGPUs is how many GPUs the job takes, unshared if they are several.
+func (j *Job) WholeGPUs() int { return max(1, j.PerNode) * max(1, j.Nodes) }
 
 // Plainly returns the job as plain Slurm's schedule sees it.
 func (j *Job) Plainly() schedule.Job {
@@ -226,6 +241,10 @@ type State struct {
 	// PlainFreeS is, by GPU, when it is free in the plain schedule once all jobs have ended, s on NowS's clock; nil =
 	// unknown.
 	PlainFreeS []float64
+	// Sets are sets of GPUs that jobs may come with, such as the partitions'; see schedule.Cluster.
+	Sets []*GPUSet
+	// Several: jobs that take several GPUs come, too.
+	Several bool
 }
 
 // Combo is a set of window jobs: bit i stands for window job i, and 0 means to wait. It is the thesis's virtual slot

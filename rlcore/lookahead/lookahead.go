@@ -171,7 +171,7 @@ func (p *Policy) choose(w *rlcore.Window) {
 		if j.Profile != nil && j.Profile.DurationSD > 0 {
 			j.Profile = p.mean(j.Profile)
 		}
-		j.GPUs = p.translate(j.GPUs)
+		j.GPUs, j.PlainSlot = p.translate(j.GPUs), nil
 		p.pending = append(p.pending, j)
 	}
 }

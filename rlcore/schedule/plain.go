@@ -52,9 +52,8 @@ type Job struct {
 // of runs that have got as far.
 type plainJob struct {
 	Job
+	Slot
 	RanFromS float64 `json:"ran_from_s,omitempty"` // when it really started, where Runs
-	On       []int   `json:"on,omitempty"`         // its GPUs; none = none will ever do
-	StartS   float64 `json:"start_s"`              // stored as −1 where it is +Inf, like EndS
 	EndS     float64 `json:"end_s"`
 	Place    place   `json:"place"`
 	Runs     bool    `json:"runs,omitempty"` // it runs in reality, or has
@@ -64,6 +63,12 @@ type plainJob struct {
 	came   int     // of equals, the one that came first goes first
 	goesOn bool    // it should have ended
 	earlyS float64 // of a job of the queue; see EarlyS
+}
+
+// Slot is where and when the schedule starts a job.
+type Slot struct {
+	On     []int   `json:"on,omitempty"` // GPUs; none = none will ever do
+	StartS float64 `json:"start_s"`      // stored as −1 where it is +Inf, like EndS
 }
 
 // place says whether a job waits, runs, or has ended in the plain schedule.
@@ -324,6 +329,15 @@ func (p *Plain) EndS(id string) float64 {
 		return x.EndS
 	}
 	return 0
+}
+
+// Slot returns where and when the job starts, nil = it isn't in the schedule. It changes with the schedule.
+func (p *Plain) Slot(id string) *Slot {
+	p.schedule()
+	if x := p.jobs[id]; x != nil {
+		return &x.Slot
+	}
+	return nil
 }
 
 // FreeS writes into dst, and reuses its storage, when each GPU is free after all jobs have ended.

@@ -28,6 +28,12 @@ type List struct {
 // Cluster is the fixed part of a schedule: the node and the class of each GPU, and the classes of each common set of
 // GPUs.
 type Cluster struct {
+	// Sets are sets of GPUs that jobs may come with, such as the partitions': they divide GPUs into classes whatever the
+	// present jobs ask for. At most mostGiven of them count.
+	Sets []*GPUSet
+	// ByNode: GPUs of two nodes are never of one class, since jobs come that need several GPUs of one node.
+	ByNode bool
+
 	node    []int
 	class   []int
 	nodes   int
@@ -35,8 +41,15 @@ type Cluster struct {
 	common  []commonSet
 
 	numbers map[string]int // of nodes
-	marks   []uint64       // by GPU: the common sets that it is in
-	byMark  map[uint64]int // classes
+	marks   []mark         // by GPU
+	byMark  map[mark]int   // classes
+}
+
+// mark is what the GPUs of a class have in common: the common sets that they are in, as bits, and their node if GPUs are
+// divided by node.
+type mark struct {
+	sets uint64
+	node int
 }
 
 // commonSet is a set of GPUs that many jobs share.
@@ -59,24 +72,30 @@ type Request struct {
 	Nodes   int     `json:"nodes,omitempty"`
 }
 
-// mostSets bounds the sets that divide GPUs into classes: a set counts if one job in mostSets has it.
-const mostSets = 20
+// mostSets bounds the sets of the jobs that divide GPUs into classes: a set counts if one job in mostSets has it.
+// mostGiven bounds Cluster.Sets: with the set of all GPUs, each has a bit in a mark.
+const (
+	mostSets  = 20
+	mostGiven = 64 - 1 - mostSets
+)
 
-// Divide divides n GPUs into classes, by the sets of the jobs. name is the name of a GPU's node.
+// Divide divides n GPUs into classes, by Sets and the sets of the jobs. name is the name of a GPU's node.
 func (k *Cluster) Divide(n int, name func(g int) string, jobs int, set func(i int) *GPUSet) {
 	k.findCommon(jobs, set)
 	if k.numbers == nil {
-		k.numbers, k.byMark = map[string]int{}, map[uint64]int{}
+		k.numbers, k.byMark = map[string]int{}, map[mark]int{}
 	}
 	clear(k.numbers)
 	clear(k.byMark)
 	k.node, k.class, k.marks = resize(k.node, n), resize(k.class, n), resize(k.marks, n)
 	for g := range n {
-		k.node[g] = number(k.numbers, name(g))
+		if k.node[g] = number(k.numbers, name(g)); k.ByNode {
+			k.marks[g].node = k.node[g]
+		}
 	}
 	for i, set := range k.common {
 		for g := range set.Of(n) {
-			k.marks[g] |= 1 << i
+			k.marks[g].sets |= 1 << i
 		}
 	}
 	for g, mark := range k.marks {
@@ -85,7 +104,7 @@ func (k *Cluster) Divide(n int, name func(g int) string, jobs int, set func(i in
 			continue
 		}
 		for i := range k.common {
-			if mark>>i&1 == 1 {
+			if mark.sets>>i&1 == 1 {
 				k.common[i].classes = append(k.common[i].classes, k.class[g])
 			}
 		}
@@ -113,19 +132,23 @@ func resize[T any](s []T, n int) []T {
 	return s
 }
 
-// findCommon finds the sets of a notable part of the jobs; the set of all GPUs is one of them.
+// findCommon finds the sets of a notable part of the jobs; the set of all GPUs and the given Sets are among them.
 func (k *Cluster) findCommon(jobs int, set func(i int) *GPUSet) {
 	all, at := commonSet{jobs: jobs}, 0
 	if len(k.common) > 0 {
 		all.classes = k.common[0].classes[:0]
 	}
 	sets := append(k.common[:0], all)
+	for _, s := range k.Sets[:min(len(k.Sets), mostGiven)] {
+		sets = append(sets, commonSet{GPUSet: s, jobs: jobs})
+	}
+	most := len(sets) + 4*mostSets
 	for i := range jobs {
 		s := set(i)
 		if sets[at].GPUSet != s { // neighbours often share one
 			at = slices.IndexFunc(sets, func(c commonSet) bool { return c.GPUSet == s })
 		}
-		if at < 0 && len(sets) < 4*mostSets {
+		if at < 0 && len(sets) < most {
 			sets = append(sets, commonSet{GPUSet: s})
 			at = len(sets) - 1
 		}
@@ -135,6 +158,9 @@ func (k *Cluster) findCommon(jobs int, set func(i int) *GPUSet) {
 	}
 	k.common = slices.DeleteFunc(sets, func(c commonSet) bool { return c.jobs*mostSets < jobs })
 }
+
+// Alike reports whether two GPUs are of one class.
+func (k *Cluster) Alike(a, b int) bool { return k.class[a] == k.class[b] }
 
 // Reset starts a schedule of a Cluster with the given free times.
 func (f *List) Reset(k *Cluster, free []float64) {
@@ -284,6 +310,45 @@ func (f *List) Run(r Request, takes float64) (at float64, gpus []int) {
 		f.Set(g, at+takes)
 	}
 	return at, gpus
+}
+
+// RunLike is Run on GPUs of the classes of the given ones, the first of each class that are free, if the job starts by
+// byS there. Of two schedules in which a job runs in the same classes, the one whose GPUs are free first stays first.
+func (f *List) RunLike(on []int, byS float64, r Request, takes float64) (at float64, gpus []int) {
+	if !f.like(on, r.GPUs) {
+		return f.Run(r, takes)
+	}
+	for _, g := range f.got {
+		at = max(at, f.free[g])
+	}
+	if at > byS+Rounding || math.IsInf(at, 1) {
+		return f.Run(r, takes)
+	}
+	for _, g := range f.got {
+		f.Set(g, at+takes)
+	}
+	return at, f.got
+}
+
+// like puts into got, for each of the given GPUs, the first one of a set that is free in its class, and reports whether
+// there are such. Where a class has GPUs of several nodes it finds single ones alone.
+func (f *List) like(on []int, set *GPUSet) bool {
+	f.got = f.got[:0]
+	if len(on) > 1 && !f.ByNode {
+		return false
+	}
+	for _, like := range on {
+		if like >= len(f.class) {
+			return false
+		}
+		of := f.order[f.class[like]]
+		i := slices.IndexFunc(of, func(g int) bool { return set.Has(g) && !slices.Contains(f.got, g) })
+		if i < 0 {
+			return false
+		}
+		f.got = append(f.got, of[i])
+	}
+	return len(f.got) > 0
 }
 
 // GPUs returns how many GPUs there are.

@@ -114,7 +114,7 @@ func (cfg *Config) prices() []func(j *priced) price {
 				c := of(j, &j.profile.Series[i])
 				x.sum, x.least = x.sum+c*(until-from), min(x.least, c)
 			}
-			gpus := float64(wholeGPUs(&j.job.Job))
+			gpus := float64(j.job.WholeGPUs())
 			return price{gpus * x.sum, gpus * x.least}
 		}
 	}

@@ -97,6 +97,10 @@ func New(cfg Config) (*Sim, error) {
 		s.jobs = append(s.jobs, jobState{Arrival: j, known: j.Profile, started: -1, ended: -1})
 		s.order = append(s.order, i)
 		s.byID[j.ID] = i
+		if j.GPUs != nil && !slices.Contains(s.state.Sets, j.GPUs) {
+			s.state.Sets = append(s.state.Sets, j.GPUs)
+		}
+		s.state.Several = s.state.Several || j.WholeGPUs() > 1
 		s.choosy = s.choosy || j.GPUs != nil
 	}
 	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(s.jobs[a].SubmitS, s.jobs[b].SubmitS) })
@@ -133,7 +137,7 @@ func (cfg *Config) admit(j Arrival) (Arrival, error) {
 	fits := slices.Collect(j.GPUs.Of(len(cfg.GPUs)))
 	may := len(fits)
 	fits = slices.DeleteFunc(fits, func(g int) bool { return mem > cfg.GPUs[g].MemMiB })
-	switch n := wholeGPUs(&j.Job); {
+	switch n := j.WholeGPUs(); {
 	case len(fits) == 0:
 		return j, fmt.Errorf("it needs %.0f MiB, more than any GPU it may use has", mem)
 	case n > 1 && !j.Foreign:

@@ -18,9 +18,6 @@ type turns struct {
 	idle    []bool    // by GPU: no job runs there, and no pending job has it in the list schedule
 }
 
-// wholeGPUs is how many GPUs the job takes, unshared if they are several.
-func wholeGPUs(j *rlcore.Job) int { return max(1, j.PerNode) * max(1, j.Nodes) }
-
 // Room reports whether there are as many GPUs with memory enough as the job takes, of those that it may use.
 func (cfg *Config) Room(j *Arrival) bool {
 	mem := cmp.Or(j.Truth, j.Profile).Peak().MemMiB

@@ -18,6 +18,7 @@ func (s *Sim) State() *rlcore.State {
 	for i := range s.state.Pending {
 		j := &s.state.Pending[i]
 		j.PlainEndS, j.EarlyS = s.plain.EndS(j.ID), s.plain.EarlyS(j.ID)
+		j.PlainSlot = s.plain.Slot(j.ID)
 	}
 	s.state.PlainFreeS = s.plain.FreeS(s.state.PlainFreeS, s.now)
 	for g := range s.devs {

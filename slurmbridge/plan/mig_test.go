@@ -120,7 +120,7 @@ func TestPromisesAreOfTheModelsThatAJobMayHave(t *testing.T) {
 	in.Apps["1"].Cards[other] = runs(200, 0)
 	q := count(in)
 	must.Equal(t, q.waiting[0].Profile.DurationS, 100.)
-	of := q.reachOf(func(g int) bool { return g > 0 })
+	of := q.reachOf(func(g int) bool { return q.gpus[g].typ != "h100" })
 	of.know(&q.waiting[0], in.Apps["1"])
 	must.Equal(t, q.waiting[0].Profile.DurationS, 200.)
 }

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +18,7 @@ import (
 )
 
 // poll is what was polled: the GPUs with shares, and what runs or is about to start there. No decision changes it. A
-// GPU is its index in State.GPUs; the GPUs of a node follow each other in gres.conf's order.
+// GPU is its index in State.GPUs; those of a type of a node follow each other in gres.conf's order.
 type poll struct {
 	*Input
 	State rlcore.State // without a queue
@@ -128,7 +129,7 @@ func (p *poll) addNode(node *job.Node) {
 		return
 	}
 	typed := node.Typed()
-	for i := range node.GPUs {
+	for _, i := range filled(node) {
 		c, addr := node.Card(i), job.GPUAddr{Node: node.Name, GPU: i}
 		if c.Units < job.Units {
 			continue // without shares: no business of the bridge's
@@ -147,6 +148,24 @@ func (p *poll) addNode(node *job.Node) {
 			FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
 		})
 	}
+}
+
+// filled lists a node's GPUs in the order in which jobs are to fill them: MIG instances before whole GPUs, the smallest
+// first, and otherwise as Slurm counts them.
+func filled(node *job.Node) []int {
+	out := make([]int, node.GPUs)
+	for i := range out {
+		out[i] = i
+	}
+	size := func(i int) int {
+		of, instance := job.InstanceOf(node.Card(i).Type)
+		if !instance {
+			return math.MaxInt
+		}
+		return of.GB
+	}
+	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(size(a), size(b)) })
+	return out
 }
 
 // addRunning puts a job on the GPUs that it holds, of nodes in service.

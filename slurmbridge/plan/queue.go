@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -280,11 +282,35 @@ func (q *queue) schedulePlain() *schedule.Plain {
 	p.Wait(waits, now)
 	promised := func(j *rlcore.Job) { j.PlainEndS, j.EarlyS = p.EndS(j.ID), p.EarlyS(j.ID) }
 	for i := range q.waiting {
-		promised(&q.waiting[i])
+		j := &q.waiting[i]
+		promised(j)
+		j.PlainSlot = p.Slot(j.ID)
+		q.State.Several = q.State.Several || j.WholeGPUs() > 1
 	}
+	for _, gpus := range on {
+		q.State.Several = q.State.Several || len(gpus) > 1
+	}
+	q.State.Sets = q.partitions()
 	running(func(_ int, x *rlcore.Running) { promised(&x.Job) })
 	q.State.PlainFreeS = p.FreeS(nil, now)
 	return p
+}
+
+// partitions are the sets of GPUs of the partitions.
+func (q *queue) partitions() (out []*rlcore.GPUSet) {
+	names := map[string]bool{}
+	for i := range q.Snap.Nodes {
+		for _, name := range q.Snap.Nodes[i].Partitions {
+			names[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		set := q.reach(&job.Job{Partition: name}, "", "").gpus
+		if set.Len(len(q.gpus)) > 0 && set != nil && !slices.Contains(out, set) {
+			out = append(out, set)
+		}
+	}
+	return out
 }
 
 // keepsPlace reports whether a job that is not in the queue now keeps its place in the plain schedule: it is being
