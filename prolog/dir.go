@@ -41,7 +41,9 @@ func (d Dir) path(parts ...string) string {
 func (d Dir) Jobs() string { return d.path("jobs") }
 
 // Ended is the folder of the jobs that have ended.
-func (d Dir) Ended() string { return d.path("ended") }
+func (d Dir) Ended() string { return d.path(endedFolder) }
+
+const endedFolder = "ended"
 
 func (d Dir) running(id int64) string { return d.path("jobs", strconv.FormatInt(id, 10)+".json") }
 
@@ -50,12 +52,12 @@ func (d Dir) task(id int64) string { return d.path("tasks", strconv.FormatInt(id
 
 // ended is of one run: a requeued job's first run may not have been recorded when the second ends.
 func (d Dir) ended(j *Job) string {
-	return d.path("ended", fmt.Sprintf("%d-%d.json", j.JobID, j.Restart))
+	return d.path(endedFolder, fmt.Sprintf("%d-%d.json", j.JobID, j.Restart))
 }
 
 // Make makes the folders. Only root may write there: users must not forge a job.
 func (d Dir) Make() error {
-	for _, sub := range []string{"", "jobs", "ended", "tasks", "mps"} {
+	for _, sub := range []string{"", "jobs", endedFolder, "tasks", "mps"} {
 		if err := os.MkdirAll(d.path(sub), 0o755); err != nil {
 			return err
 		}
@@ -77,7 +79,7 @@ func (d Dir) Begin(j *Job) error {
 	old, err := ReadJob(d.running(j.JobID))
 	switch {
 	case err != nil: // there is none, or none that helps
-	case old.Restart == j.Restart && old.End.IsZero():
+	case old.Restart == j.Restart:
 		j.Start, j.MPS, j.MPSFault, j.MPSFaultBy = old.Start, old.MPS, old.MPSFault, old.MPSFaultBy
 	default:
 		if err := d.move(old, j.Start); err != nil {
@@ -137,16 +139,12 @@ func (d Dir) End(id int64, now time.Time) (*Job, error) {
 	return j, untold
 }
 
-// move writes a job's end into its file, unless it is there, and moves the file to the ended ones. It is always in
-// exactly one of the folders: the agent, which takes it from the ended ones, would otherwise see the job begin again.
+// move moves a job's file to the ended ones, with the job's end as the file's time: that takes no room, where the disk
+// is full. The file is always in exactly one of the folders: the agent, which takes it from the ended ones, would
+// otherwise see the job begin again.
 func (d Dir) move(j *Job, end time.Time) error {
-	if j.End.IsZero() {
-		j.End = end
-		if err := write(d.running(j.JobID), j); err != nil {
-			return err
-		}
-	}
-	return os.Rename(d.running(j.JobID), d.ended(j))
+	j.End = end
+	return errors.Join(os.Chtimes(d.running(j.JobID), end, end), os.Rename(d.running(j.JobID), d.ended(j)))
 }
 
 // change rewrites the files of those jobs that still run and for which do returns true, having changed them.
@@ -166,7 +164,7 @@ func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
 	return errors.Join(errs...)
 }
 
-// ReadJob reads a job's file.
+// ReadJob reads a job's file: of one that has ended the file's time is the end.
 func ReadJob(path string) (*Job, error) {
 	j := new(Job)
 	if err := readJSON(path, j); err != nil {
@@ -175,6 +173,14 @@ func ReadJob(path string) (*Job, error) {
 	if j.JobID <= 0 {
 		return nil, fmt.Errorf("%s names no job", path)
 	}
+	if filepath.Base(filepath.Dir(path)) != endedFolder {
+		return j, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	j.End = info.ModTime()
 	return j, nil
 }
 
@@ -329,7 +335,7 @@ func onlyFor(dir string, uid uint32) error {
 	}
 	err := unix.Setxattr(dir, "system.posix_acl_access", list, 0)
 	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.ENOSYS) {
-		return nil
+		return os.Chmod(dir, 0o755) //nolint:gosec // as said
 	}
 	if err != nil {
 		return &os.PathError{Op: "set access of", Path: dir, Err: err}

@@ -34,7 +34,7 @@ type Job struct {
 	// Percent is the share of the GPU in percent, 0 = a whole GPU or not known: with gres/shard a prolog can't see it.
 	Percent int       `json:"percent,omitempty"`
 	Start   time.Time `json:"start"`
-	End     time.Time `json:"end,omitzero"` // set by the epilog
+	End     time.Time `json:"-"` // the time of its file among the ended ones; zero = it runs
 	// Node is slurmd's name for this node, "" = the host's.
 	Node string `json:"node,omitempty"`
 	// MPS: an MPS daemon was ready for the job when it began.

@@ -61,15 +61,12 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool
 			}
 			continue
 		}
-		if err := m.start(ctx, gpu, uid); err != nil {
+		if err := m.start(ctx, gpu); err != nil {
 			return err
 		}
 	}
-	if m.multiuser(gpu) {
-		return nil
-	}
 	// The daemon may have been another user's before.
-	if err := m.letIn(gpu, uid); err != nil || !ahead {
+	if err := m.letIn(gpu, uid); err != nil || !ahead || m.multiuser(gpu) {
 		return err
 	}
 	if err := m.serve(ctx, gpu, uid); err != nil {
@@ -166,12 +163,25 @@ func (m *MPS) ready(ctx context.Context, gpu, pid int) (bool, error) {
 	return asked && !starts || strings.Contains(log, fmt.Sprintf("NEW SERVER %d: Ready", pid)), nil
 }
 
-// letIn gives access to a server's folders to root and to the user that the server serves.
+// letIn gives access to a daemon's folders to root and to the user that is served, or to all users. Before that the
+// daemon's files that any user could write to are closed: they would fill the file system that jobs' files are on. No
+// client opens them: libcuda (470 to 555) names neither.
 func (m *MPS) letIn(gpu int, uid uint32) error {
-	return errors.Join(onlyFor(m.Pipe(gpu), uid), onlyFor(m.log(gpu), uid))
+	var errs []error
+	for _, name := range []string{"control_lock", "nvidia-cuda-mps-control.pid"} { // the latter from driver 550 on
+		errs = append(errs, ignoreMissing(os.Chmod(filepath.Join(m.Pipe(gpu), name), 0o644)))
+	}
+	for _, dir := range []string{m.Pipe(gpu), m.log(gpu)} {
+		if m.multiuser(gpu) {
+			errs = append(errs, os.Chmod(dir, 0o755)) //nolint:gosec // clients of all users
+		} else {
+			errs = append(errs, onlyFor(dir, uid))
+		}
+	}
+	return errors.Join(errs...)
 }
 
-func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
+func (m *MPS) start(ctx context.Context, gpu int) error {
 	c, _ := card(m.Cards, gpu)
 	if c.Lost {
 		return errors.New("the driver has lost it: no MPS daemon for it")
@@ -185,9 +195,9 @@ func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
 	if err != nil {
 		return err
 	}
-	err = m.launch(ctx, gpu, uid, m.Multiuser)
+	err = m.launch(ctx, gpu, m.Multiuser)
 	if errors.Is(err, errOneUser) {
-		err = m.launch(ctx, gpu, uid, false)
+		err = m.launch(ctx, gpu, false)
 	}
 	return err
 }
@@ -197,10 +207,9 @@ func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
 var errOneUser = errors.New("the driver's MPS knows no -multiuser-server")
 
 // launch starts the daemon, for all users or for the servers of one after the other, and waits until it answers.
-func (m *MPS) launch(ctx context.Context, gpu int, uid uint32, multiuser bool) error {
-	// Clients connect through the pipe directory: of any user, or of the one that is served.
+func (m *MPS) launch(ctx context.Context, gpu int, multiuser bool) error {
 	for _, d := range []string{m.Pipe(gpu), m.log(gpu)} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
+		if err := os.MkdirAll(d, 0o700); err != nil { // until letIn
 			return err
 		}
 	}
@@ -210,7 +219,7 @@ func (m *MPS) launch(ctx context.Context, gpu int, uid uint32, multiuser bool) e
 		if err := m.Dir.remove(gpu, userFile); err != nil {
 			return err
 		}
-	} else if err := errors.Join(m.letIn(gpu, uid), put(m.Dir.gpu(gpu, userFile), nil, 0o644)); err != nil {
+	} else if err := put(m.Dir.gpu(gpu, userFile), nil, 0o644); err != nil {
 		return err
 	}
 	c, _ := card(m.Cards, gpu)

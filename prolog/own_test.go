@@ -69,7 +69,7 @@ func TestOwnDaemonServes(t *testing.T) {
 // job's processes wait for it.
 func TestOwnServerTakesLong(t *testing.T) {
 	own(t, nvidia.Starts, func(t *testing.T, h *Hook, _ string) {
-		must.OK(t, h.MPS.start(t.Context(), 0, 1000))
+		must.OK(t, h.MPS.start(t.Context(), 0), h.MPS.letIn(0, 1000))
 		must.Get(h.MPS.command(t.Context(), 0, "start_server -uid 1000"))(t)
 		until(t, "a server", func() bool { return len(must.Get(h.MPS.servers(t.Context(), 0))(t)) == 1 })
 		h.MPS.Answer = 4 * time.Second
@@ -89,7 +89,7 @@ func TestOwnServerFails(t *testing.T) {
 		says(t, h.Prolog(t.Context(), env()), "start server of user 1000: it has ")
 		must.Equal(t, read(t, h.Dir.running(7)).MPS, false, "the job is sent to it")
 		var out bytes.Buffer
-		says(t, h.TaskProlog(&out, env()), "wasn't ready for the job's prolog")
+		says(t, h.TaskProlog(&out, env()), "no MPS server was ready for the job's prolog")
 		must.Equal(t, strings.Contains(out.String(), "CUDA_MPS_"), false, out.String())
 		must.OK(t, h.Epilog(t.Context(), env()))
 	})
@@ -103,6 +103,42 @@ func TestOwnDaemonForAllUsers(t *testing.T) {
 		must.Equal(t, h.MPS.multiuser(0), driver >= "555")
 		must.Equal(t, read(t, h.Dir.running(7)).MPS, true)
 		must.OK(t, h.Epilog(t.Context(), env()))
+	})
+}
+
+// A sharer's user can write to no file of the daemon's folders, and so can't fill what they are on; what connections
+// have the daemon log takes bounded room.
+func TestOwnDaemonsFilesAreClosed(t *testing.T) {
+	own(t, nvidia.Ready, func(t *testing.T, h *Hook, _ string) {
+		must.OK(t, h.Prolog(t.Context(), env()))
+		for _, dir := range []string{h.MPS.Pipe(0), h.MPS.log(0)} {
+			for _, e := range must.Get(os.ReadDir(dir))(t) {
+				if info := must.Get(e.Info())(t); info.Mode().IsRegular() && info.Mode().Perm()&0o022 != 0 {
+					t.Errorf("%s has mode %v", e.Name(), info.Mode())
+				}
+			}
+		}
+		log := filepath.Join(h.MPS.log(0), controlLog)
+		grow := func() {
+			f := must.Get(os.OpenFile(log, os.O_APPEND|os.O_WRONLY, 0))(t)
+			must.Get(f.Write(bytes.Repeat([]byte("a line of a connection\n"), mostLog/10)))(t)
+			must.OK(t, f.Close())
+		}
+		room := func() int64 { return must.Get(os.Stat(log))(t).Sys().(*syscall.Stat_t).Blocks * 512 }
+		for range 2 {
+			grow()
+			must.Equal(t, room() > mostLog, true)
+			must.OK(t, h.Dir.BoundLogs())
+			must.Equal(t, room() <= 2*keptLog, true, "%d bytes are taken", room())
+		}
+		// What comes afterwards is read.
+		server := must.Get(h.MPS.servers(t.Context(), 0))(t)[0]
+		must.OK(t, syscall.Kill(server, syscall.SIGKILL))
+		until(t, "the server's end", func() bool {
+			text, _ := h.MPS.readLog(0, controlLog, 0)
+			return strings.Contains(text, "exited with status")
+		})
+		says(t, h.Epilog(t.Context(), env()), "lost under jobs 7")
 	})
 }
 

@@ -20,6 +20,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/etc"
@@ -534,28 +536,26 @@ func TestFileIsInOneFolder(t *testing.T) {
 	}
 }
 
-// An epilog that died between its two steps has told the end: the next hook on that GPU
-// moves the file, and the end stays.
-func TestEpilogDiesOnTheWay(t *testing.T) {
-	now := time.Now().Round(time.Second)
-	h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }}
-	j := &Job{JobID: 7, GPUs: []int{0}, Percent: 30, Start: now.Add(-time.Minute)}
-	must.OK(t, h.Dir.Begin(j))
-	j.End = now.Add(-3 * time.Second)
-	must.OK(t, write(h.Dir.running(7), j))
-	for _, want := range []string{"job 7 ended without an epilog", ""} { // moved meanwhile, nothing is left to say
-		left, err := h.closeStale([]*Job{j})
-		says(t, err, want)
-		must.Equal(t, left, nil)
+// Where the disk takes nothing more, a job that ends still leaves its file among the ended ones, with its end.
+func TestAJobEndsOnAFullDisk(t *testing.T) {
+	d := Dir(t.TempDir())
+	if err := unix.Mount("none", string(d), "tmpfs", 0, "size=64k"); err != nil {
+		t.Skip("needs the right to mount: ", err)
 	}
-	ended := must.Get(List(h.Dir.Ended()))(t)
+	t.Cleanup(func() { must.OK(t, unix.Unmount(string(d), unix.MNT_DETACH)) })
+	j := &Job{JobID: 7, GPUs: []int{0}, Start: time.Now()}
+	must.OK(t, d.Begin(j))
+	if err := os.WriteFile(d.path("filler"), make([]byte, 64<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	if err := d.Begin(&Job{JobID: 8, GPUs: []int{0}}); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("there is room for another job: %v", err)
+	}
+	end := j.Start.Add(time.Minute)
+	must.Get(d.End(7, end))(t)
+	ended := must.Get(List(d.Ended()))(t)
 	must.Equal(t, len(ended), 1)
-	must.Equal(t, ended[0].End.Equal(j.End), true, ended[0])
-	// The same run's prolog can't come again, but a requeued one's does.
-	must.OK(t, write(h.Dir.running(7), j), h.Dir.Begin(&Job{JobID: 7, Restart: 1, GPUs: []int{0}, Start: now}))
-	must.Equal(t, read(t, h.Dir.path("ended", "7-0.json")).End.Equal(j.End), true, "the end stays")
-	running := read(t, h.Dir.running(7))
-	must.Equal(t, running.Restart == 1 && running.End.IsZero(), true, running)
+	must.Equal(t, ended[0].End.Equal(end), true, ended[0].End)
 }
 
 // What a program has printed is there when it ends, whoever keeps its output open.

@@ -11,7 +11,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/slurmbridge/slurmbridge/prolog/pattern"
 )
@@ -104,6 +107,33 @@ func (m *MPS) readLog(gpu int, name string, n int64) (string, int64) {
 	}
 	text = text[:bytes.LastIndexByte(text, '\n')+1]
 	return string(text), from + int64(len(text))
+}
+
+// Bounds of a log of MPS: users' connections write to it without an end, and the folder may be in memory.
+const (
+	mostLog = 4 << 20
+	keptLog = 256 << 10
+)
+
+// BoundLogs gives back the room that long logs of MPS take, but for their ends. Their sizes stay, and so do the places
+// up to which the hooks have read them.
+func (d Dir) BoundLogs() error {
+	var errs []error
+	logs, _ := filepath.Glob(d.path("mps", "gpu*", "log*", "*.log"))
+	for _, path := range logs {
+		info, err := os.Lstat(path)
+		if err != nil || !info.Mode().IsRegular() || info.Sys().(*syscall.Stat_t).Blocks*512 < mostLog {
+			continue
+		}
+		log, err := os.OpenFile(filepath.Clean(path), os.O_WRONLY|syscall.O_NOFOLLOW, 0)
+		if err != nil {
+			errs = append(errs, ignoreMissing(err))
+			continue
+		}
+		err = unix.Fallocate(int(log.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, info.Size()-keptLog)
+		errs = append(errs, err, log.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // ask completes s with the daemon's answers about its server: its pid, whether it takes

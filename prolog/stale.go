@@ -44,9 +44,7 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 		return of
 	})
 	for _, j := range jobs {
-		switch {
-		case !j.End.IsZero(): // its epilog died on the way, or is about to move its file
-		case now.Sub(j.Start) < limit, slices.Contains(steps(), j.JobID):
+		if now.Sub(j.Start) < limit || slices.Contains(steps(), j.JobID) {
 			there = append(there, j)
 			continue
 		}

@@ -272,6 +272,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			if err := errors.Join(a.look(), a.retry()); err != nil {
 				return err
 			}
+			if err := a.Dir.BoundLogs(); err != nil {
+				a.Log.Warn("logs of MPS servers grow", "err", err)
+			}
 			a.rest()
 		case <-state.C:
 			a.keepState()

@@ -186,25 +186,6 @@ func TestFileThatVanishes(t *testing.T) {
 	}
 }
 
-// While a job's end stands in its file and the file hasn't been moved yet, the agent
-// waits; then there is one record, with that end.
-func TestEndIsToldBeforeTheMove(t *testing.T) {
-	b := newBench(t)
-	b.begin(7, 0)
-	b.elapse(5 * time.Second)
-	end := b.now
-	b.rewrite(7, func(j *prolog.Job) { j.End = end })
-	b.scan()
-	b.now = b.now.Add(time.Second)
-	b.scan()
-	must.Equal(t, b.kept.recs, nil, "records before the file was moved")
-	if r := b.ended(7); !r.End.Equal(end) || r.NoEpilog {
-		t.Errorf("%+v", r)
-	}
-	b.scan()
-	must.Equal(t, [2]int{len(b.kept.recs), len(b.jobs)}, [2]int{1, 0}, "records and jobs")
-}
-
 // A job that is requeued and starts again before its first run's record was kept
 // has two runs, and each has a record of its own.
 func TestRequeuedRunsAreKeptApart(t *testing.T) {
