@@ -232,7 +232,8 @@ func TestARunThatGoesOnIsJoined(t *testing.T) {
 	}
 }
 
-// A promise that would be broken says whose: a due's, or the turn of a job of whole GPUs. The decision names the job that it kept waiting.
+// A promise that would be broken says whose: a due's, or the turn of a job of whole GPUs. The decision names the job
+// that it kept waiting.
 func TestWhyAPromiseWouldBeBroken(t *testing.T) {
 	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
 	foreign := of("whole", 100)

@@ -198,7 +198,8 @@ func TestContracts(t *testing.T) {
 		c.set(r)
 		j := &Judgement{Run: r, How: job.Description{State: "COMPLETED"}, Limit: 3, Spec: &rlcore.TitanXp}
 		o := j.Judge(interference.New(&contention.MPS))
-		if o.Contract != c.contract || o.Broken != c.broken || math.Abs(o.Slowdown-c.slowdown) > .001 || (o.Lesson != nil) != c.lesson {
+		if o.Contract != c.contract || o.Broken != c.broken || math.Abs(o.Slowdown-c.slowdown) > .001 ||
+			(o.Lesson != nil) != c.lesson {
 			t.Errorf("%s: contract %g, broken %v, slowdown %g, lesson %+v", name, o.Contract, o.Broken, o.Slowdown, o.Lesson)
 		}
 	}
