@@ -105,9 +105,15 @@ func (p *Profile) quantile(part, doneS float64) float64 {
 // too little, however many they are.
 const mostTold = 0.15
 
-// TellsSlowdown reports whether a run's time, divided by DurationS, says how much the run was slowed: its length is
-// known well enough.
-func (p *Profile) TellsSlowdown() bool { return p.sigma() <= mostTold }
+// SlowdownBy returns the time by which a run's own is divided to learn how much it was slowed, s; false = its length
+// isn't known well enough. It rests on runs alone: the lengths of others follow from the slowdowns that were predicted
+// of them, which would teach themselves.
+func (p *Profile) SlowdownBy() (soloS float64, ok bool) {
+	if p.aloneS > 0 {
+		return p.aloneS, p.sigma() <= mostTold
+	}
+	return p.DurationS, p.sigma() <= mostTold
+}
 
 // LongS and ShortS are how long a long and a short run take alone, s: one in 44 takes longer, and one in 44 takes less
 // time.

@@ -54,7 +54,7 @@ func TestForetold(t *testing.T) {
 	}
 	const hour = 3600.0
 	runs := func(n int, soloS, limitS float64, user string) []Past {
-		return slices.Repeat([]Past{{soloS, limitS, user}}, n)
+		return slices.Repeat([]Past{{SoloS: soloS, LimitS: limitS, User: user}}, n)
 	}
 	mixed := func(runs ...[]Past) []Past { // in turn
 		out := make([]Past, 0, MostPast)
@@ -87,8 +87,8 @@ func TestForetold(t *testing.T) {
 	}
 	// What ends in a simulation counts like what is kept.
 	p.Past = runs(3, 600, hour, "ann")
-	a := p.Foretold("ann", hour, Past{1200, hour, "ann"})
-	p.Past = append(p.Past, Past{1200, hour, "ann"})
+	a := p.Foretold("ann", hour, Past{SoloS: 1200, LimitS: hour, User: "ann"})
+	p.Past = append(p.Past, Past{SoloS: 1200, LimitS: hour, User: "ann"})
 	if b := p.Foretold("ann", hour); a.DurationS != b.DurationS || a.DurationSD != b.DurationSD {
 		t.Errorf("%v ± %v, and kept %v ± %v", a.DurationS, a.DurationSD, b.DurationS, b.DurationSD)
 	}
@@ -120,7 +120,7 @@ func TestForetoldKnowsItsErrors(t *testing.T) {
 				for range 10 {
 					x := math.Exp(typical + c.run*rnd.NormFloat64())
 					q := p.Foretold(user, limitS)
-					p.AddPast(Past{x, limitS, user})
+					p.AddPast(Past{SoloS: x, LimitS: limitS, User: user})
 					if len(p.Past) > 20 && q.DurationS < limitS {
 						scores = append(scores, q.z(x))
 					}

@@ -12,6 +12,9 @@ type Past struct {
 	SoloS  float64 `json:"solo_s"`            // > 0
 	LimitS float64 `json:"limit_s,omitempty"` // its time limit; 0 = none
 	User   string  `json:"user,omitempty"`    // "" = the profile's owner
+	// Shared: the run shared its GPU, and SoloS is what was predicted of it: where a slowdown is predicted too low, all
+	// runs that it slowed look longer than they are.
+	Shared bool `json:"shared,omitempty"`
 }
 
 // MostPast bounds a profile's Past.
@@ -72,7 +75,23 @@ func (p *Profile) Foretold(user string, limitS float64, further ...Past) *Profil
 	}
 	q := *p.Stretched(max(mean, leastLengthS))
 	q.DurationSD, q.Past = q.DurationS*math.Sqrt(math.Expm1(variance)), nil
+	q.aloneS = q.DurationS * math.Exp(p.aloneOffset(runs, residuals, &line))
 	return &q
+}
+
+// aloneOffset is how far the logarithms of the runs alone are from the line, in the mean. The profile's own mean counts
+// as one of them.
+func (p *Profile) aloneOffset(runs []Past, residuals []float64, line *limitLine) float64 {
+	sigma := p.sigma()
+	sum, weight := math.Log(p.DurationS)-sigma*sigma/2-line.intercept, 1.0
+	for i := range runs {
+		if !runs[i].Shared {
+			w := math.Exp2(-float64(i) / appHalfLife)
+			sum += w * residuals[i]
+			weight += w
+		}
+	}
+	return sum / weight
 }
 
 // leastLengthS is the shortest time that a run is foretold to take, s.

@@ -50,6 +50,8 @@ type Profile struct {
 	// Busy is an interactive session's profile while it computes, nil for all other applications. A session's Series is
 	// what it is assumed to use on average, and its memory what MPS holds it to.
 	Busy *Profile `json:"-"`
+
+	aloneS float64 // by runs alone, of a Foretold profile, s; see SlowdownBy
 }
 
 // Identity is what is believed about applications by: names are free, so an application is one user's.
@@ -113,7 +115,7 @@ func (p *Profile) Stretched(durationS float64) *Profile {
 	}
 	q := *p
 	q.PeriodS *= durationS / p.DurationS
-	q.DurationS, q.Past = durationS, nil // of that run it is known
+	q.DurationS, q.Past, q.aloneS = durationS, nil, 0 // of that run it is known
 	return &q
 }
 
@@ -146,7 +148,7 @@ func (p *Profile) Times(ratio float64) *Profile {
 
 func (p *Profile) times(ratio float64) *Profile {
 	p.DurationS, p.PeriodS, p.StepS, p.DurationSD = p.DurationS*ratio, p.PeriodS*ratio, p.StepS*ratio, p.DurationSD*ratio
-	p.Past = slices.Clone(p.Past)
+	p.Past, p.aloneS = slices.Clone(p.Past), p.aloneS*ratio
 	for i := range p.Past {
 		p.Past[i].SoloS *= ratio
 	}

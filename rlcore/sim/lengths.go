@@ -38,19 +38,25 @@ func (s *Sim) foretell(i int) *rlcore.Profile {
 	return p
 }
 
-// learnLength notes how long job i took, s of solo work as the site believes, for the waiting jobs of its application.
-func (s *Sim) learnLength(i int, soloS float64) {
+// learnLength notes how long job i would have taken alone, as the site believes, for the waiting jobs of its
+// application. It has ended on GPU g, after believedS of solo work as predicted.
+func (s *Sim) learnLength(g, i int, believedS float64) {
 	j := &s.jobs[i]
-	if !s.cfg.Foretell || j.known == nil || !(soloS > 0) {
+	if !s.cfg.Foretell || j.known == nil || !(believedS > 0) {
 		return
 	}
+	soloS := believedS
+	if s.cfg.On != nil { // profiles are of the model on which jobs are fastest
+		soloS *= j.known.DurationS / s.cfg.On(j.known, s.cfg.card(g)).DurationS
+	}
+	shared := believedS < j.ended-j.started-rounding
 	of := j.known.Identity()
 	app := s.foretold[of]
 	if app == nil {
 		app = &foretold{}
 		s.foretold[of] = app
 	}
-	app.past = append(app.past, rlcore.Past{SoloS: soloS, LimitS: j.LimitS, User: j.User})
+	app.past = append(app.past, rlcore.Past{SoloS: soloS, LimitS: j.LimitS, User: j.User, Shared: shared})
 	app.past = slices.Clone(app.past[max(0, len(app.past)-rlcore.MostPast):])
 	app.by = map[foretoldOf]*rlcore.Profile{}
 	var changed []schedule.Job

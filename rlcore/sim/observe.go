@@ -82,11 +82,12 @@ func (s *Sim) observe(g, i int, est float64) {
 		s.cfg.Observer.Doubt(p.Identity(), others)
 	}
 	with, part, ok := interference.CoRunners(run, overlaps)
-	if !ok || !p.TellsSlowdown() {
+	soloS, tells := p.SlowdownBy()
+	if !ok || !tells {
 		return
 	}
 	members := append([]*rlcore.Profile{p}, with...)
-	s.cfg.Observer.Observe(&d.spec, members, interference.CoRunSlowdown(run, p.DurationS, part),
+	s.cfg.Observer.Observe(&d.spec, members, interference.CoRunSlowdown(run, soloS, part),
 		interference.CoRunSlowdown(run, est, part))
 	if contract > 0 && run <= contract*p.LongS() {
 		s.cfg.Observer.Reassure(p.Identity(), others)

@@ -283,13 +283,12 @@ func (s *Sim) window(g int) []int {
 func (s *Sim) end(g, k int) {
 	d := &s.devs[g]
 	i, est := d.members[k].job, d.members[k].est
-	truth := s.truth(i, g)
-	s.over(i, truth.DurationS)
-	s.plain.Ended(s.now, schedule.End{ID: s.jobs[i].ID, DoneS: s.believed(&d.members[k])})
+	s.over(i, s.truth(i, g).DurationS)
+	believed := s.believed(&d.members[k])
+	s.plain.Ended(s.now, schedule.End{ID: s.jobs[i].ID, DoneS: believed})
 	s.observe(g, i, est)
-	believed := s.believed(&d.members[k]) * (s.jobs[i].Truth.DurationS / truth.DurationS)
 	s.remove(g, k)
-	s.learnLength(i, believed)
+	s.learnLength(g, i, believed)
 }
 
 // kill ends a running job at its limit. Its work is lost; how far it had come is unknown to a site, so nothing is

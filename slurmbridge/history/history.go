@@ -378,7 +378,7 @@ func (h *History) Store(ctx context.Context, o *Outcome) error {
 			err = all[i].save(ctx, tx)
 		}
 		return err
-	}); err != nil || !o.Learned && o.LengthS == 0 {
+	}); err != nil || !o.Learned && o.BelievedS == 0 {
 		return err
 	}
 	records, err := recordsOf(ctx, h.DB, `id = ?`, o.Run)
@@ -387,7 +387,8 @@ func (h *History) Store(ctx context.Context, o *Outcome) error {
 	}
 	rec := &records[0]
 	if !o.Learned {
-		return h.Profiles.Ran(ctx, rec.User, rec.App, rec.Card(), rlcore.Past{SoloS: o.LengthS, LimitS: o.LimitS})
+		x := rlcore.Past{SoloS: o.BelievedS, LimitS: o.LimitS, Shared: true}
+		return h.Profiles.Ran(ctx, rec.User, rec.App, rec.Card(), x)
 	}
 	_, err = h.Profiles.Learn(ctx, rec.App, &rec.Record, o.LimitS)
 	return err

@@ -194,19 +194,19 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 	if r.Profile == nil || !(o.SoloS > 0) || !o.Shared() {
 		return
 	}
-	told := r.Profile.TellsSlowdown()
+	soloS, told := r.Profile.SlowdownBy()
 	if told {
-		o.Slowdown = r.DurationS() / o.SoloS
+		o.Slowdown = r.DurationS() / soloS
 	}
 	measured := j.How.State != "" && !r.WithoutMPS
 	if done := j.doneS(); measured && done > 0 {
-		o.LengthS = r.Profile.TookS(done, r.DurationS())
+		o.BelievedS, o.LengthS = done, r.Profile.TookS(done, r.DurationS())
 	}
 	if o.SoloS < shortest {
 		return
 	}
 	if measured && told {
-		o.Lesson = j.lesson(b)
+		o.Lesson = j.lesson(b, soloS)
 	}
 	if atLeast := r.DurationS() / r.Profile.LongS(); o.Contract > 0 && atLeast > o.Contract {
 		o.Broken, o.Slowdown = true, max(o.Slowdown, atLeast)
@@ -347,7 +347,7 @@ func (j *Judgement) doneS() float64 {
 	return e.DoneS + max(0, j.Run.DurationS()-e.At.Sub(e.Start).Seconds())/max(e.Slow, 1)
 }
 
-func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
+func (j *Judgement) lesson(b Beliefs, soloS float64) *interference.Lesson {
 	r := j.Run
 	if j.Spec == nil {
 		return nil // it says nothing of any card
@@ -365,7 +365,7 @@ func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
 		believed = interference.CoRunSlowdown(r.DurationS(), done, part)
 	}
 	members := append([]*rlcore.Profile{r.Profile}, with...)
-	l, ok := b.Lesson(j.Spec, members, interference.CoRunSlowdown(r.DurationS(), r.Profile.DurationS, part), believed)
+	l, ok := b.Lesson(j.Spec, members, interference.CoRunSlowdown(r.DurationS(), soloS, part), believed)
 	if !ok {
 		return nil
 	}

@@ -32,10 +32,11 @@ type Outcome struct {
 	// is only given where the contract was broken, over the time of a long run.
 	SoloS    float64 `json:"solo_s,omitempty"`
 	Slowdown float64 `json:"slowdown,omitempty"`
-	// LengthS is how long this run would have taken alone, as far as that is known of a run that shared, s, and LimitS its
-	// owner's time limit, s; 0 = not known, or none.
-	LengthS float64 `json:"length_s,omitempty"`
-	LimitS  float64 `json:"limit_s,omitempty"`
+	// BelievedS is how much solo work a run that shared did as predicted, s, LengthS how long it would have taken alone by
+	// that and by its application's other runs, and LimitS its owner's time limit, s; 0 = not known, or none.
+	BelievedS float64 `json:"believed_s,omitempty"`
+	LengthS   float64 `json:"length_s,omitempty"`
+	LimitS    float64 `json:"limit_s,omitempty"`
 	// Predicted is the slowdown predicted when its group was decided, 0 = none was.
 	Predicted float64 `json:"predicted,omitempty"`
 	// Contract is the slowdown its owner, or the site, allowed; 0 = any. Broken says that the run took longer than even a
