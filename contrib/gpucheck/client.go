@@ -49,7 +49,7 @@ func (a *answer) say(to *json.Encoder, from time.Time, err error) error {
 	if err != nil && !errors.As(err, &a.Failed) {
 		a.Why = err.Error()
 	}
-	a.Seconds = time.Since(from).Seconds()
+	a.Seconds = clock().Sub(from).Seconds()
 	return to.Encode(a)
 }
 
@@ -101,15 +101,17 @@ func withOwnShm(kernel string) error {
 // works is what a client does on the GPU.
 type works interface {
 	Open(a *answer) error
-	// Step computes for some milliseconds, of which the kernel took busy; errWrong is about the result alone. first: of a
-	// run.
-	Step(first bool) (busy time.Duration, err error)
+	// Step computes for some milliseconds, of which the kernel took busy; errWrong is about the result alone.
+	Step() (busy time.Duration, err error)
 	Fault() error
 	Alloc(mib float64) (held float64, err error)
 }
 
 // worker makes what does a kernel's work. Tests without a GPU have another.
 var worker = func(k Kernel) works { return &gpuClient{Kernel: k} }
+
+// clock is by which a client's commands are timed. Tests without a GPU have the simulated card's.
+var clock = time.Now
 
 // serveClient does what it reads until its input ends.
 func serveClient(w works, in io.Reader, out io.Writer) error {
@@ -120,7 +122,7 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 		}
 		close(lines)
 	}()
-	a, from := &answer{PID: os.Getpid()}, time.Now()
+	a, from := &answer{PID: os.Getpid()}, clock()
 	failed := w.Open(a) // to get a context
 	if err := a.say(to, from, failed); err != nil {
 		return err
@@ -129,7 +131,7 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 		word, number, _ := strings.Cut(text, " ")
 		var v float64
 		_, _ = fmt.Sscan(number, &v)
-		a, from, err := &answer{}, time.Now(), failed
+		a, from, err := &answer{}, clock(), failed
 		switch {
 		case word == "stop":
 			continue // the run has ended by itself
@@ -151,7 +153,7 @@ func serveClient(w works, in io.Reader, out io.Writer) error {
 // repeat computes, with pauses, until a line comes.
 func (a *answer) repeat(w works, pause time.Duration, lines <-chan string) error {
 	for {
-		busy, err := w.Step(a.N == 0)
+		busy, err := w.Step()
 		switch {
 		case errors.Is(err, errWrong):
 			a.Wrong++
@@ -194,7 +196,7 @@ func (g *gpuClient) Open(a *answer) (err error) {
 }
 
 // Step implements works.
-func (g *gpuClient) Step(bool) (busy time.Duration, err error) {
+func (g *gpuClient) Step() (busy time.Duration, err error) {
 	from := time.Now()
 	err = g.load.work(int64(g.Work))
 	return time.Since(from), err

@@ -22,9 +22,13 @@ const misbehave = "GPUCHECK_TEST_MISBEHAVE"
 type standIn struct {
 	Kernel
 	mps    *mps.Client
+	card   *gpusim.State
 	slot   *gpusim.Slot
 	limits gpusim.Limits
-	done   float64 // solo work up to the last step, s
+	epoch  time.Time // when the card's clock began
+	// The last step ended at this time on the card's clock, with so much solo work done, both in s.
+	endedS, doneS float64
+	runs          bool // a step was made since the clock was read
 }
 
 // fails reports whether the kernel is to misbehave so.
@@ -33,12 +37,13 @@ func (s *standIn) fails(how string) bool {
 }
 
 func (s *standIn) Open(a *answer) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	st, err := gpusim.Open("")
 	if err != nil {
 		return err
 	}
+	s.card, s.epoch = st, time.Now().Add(-seconds(st.Now()))
 	var served []string
 	server := 0
 	switch s.mps, err = mps.Connect(ctx, os.Getenv); {
@@ -77,13 +82,43 @@ func (s *standIn) Open(a *answer) error {
 	return err
 }
 
-// Step takes what the GPU has done meanwhile for steps: how late this process is woken changes nothing.
-func (s *standIn) Step(first bool) (time.Duration, error) {
+// seconds are so many of them.
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// look returns the kernel's progress, and at which time on the card's clock. A look that this process was interrupted in
+// is repeated.
+func (s *standIn) look() (p gpusim.Process, at float64, err error) {
+	for {
+		before := s.card.Now()
+		p, err = s.slot.Progress()
+		if at = s.card.Now(); err != nil || at-before < 1e-3 {
+			return p, at, err
+		}
+	}
+}
+
+// now is the end of the last step after a run, and before one a moment from which the steps are counted: neither how
+// late this process is woken nor how late it is stopped changes what is measured.
+func (s *standIn) now() time.Time {
+	if s.slot == nil {
+		return time.Now()
+	}
+	if !s.runs {
+		if p, at, err := s.look(); err == nil {
+			s.endedS, s.doneS = at, p.DoneS
+		}
+	}
+	s.runs = false
+	return s.epoch.Add(seconds(s.endedS))
+}
+
+// Step takes what the GPU has done meanwhile for steps.
+func (s *standIn) Step() (time.Duration, error) {
 	if s.fails("crash") {
 		return 0, &cudaError{Call: "cuLaunchKernel", Code: 2, Name: "cudaErrorMemoryAllocation"}
 	}
 	for {
-		p, err := s.slot.Progress()
+		p, at, err := s.look()
 		switch {
 		case err != nil:
 			return 0, err
@@ -92,16 +127,16 @@ func (s *standIn) Step(first bool) (time.Duration, error) {
 		case s.Source == "check":
 			time.Sleep(2 * time.Millisecond)
 			return 2 * time.Millisecond, nil
-		case first:
-			s.done, first = p.DoneS, false
 		}
 		period := s.Period.Seconds()
-		left := s.done + period - p.DoneS
-		if left <= 0 {
-			s.done += period
-			return s.busy(), nil
+		if left := s.doneS + period - p.DoneS; left > 0 {
+			time.Sleep(seconds(left * p.Slowdown))
+			continue
 		}
-		time.Sleep(time.Duration(left * p.Slowdown * float64(time.Second)))
+		s.endedS += period * (at - s.endedS) / (p.DoneS - s.doneS)
+		s.doneS += period
+		s.runs = true
+		return s.busy(), nil
 	}
 }
 
