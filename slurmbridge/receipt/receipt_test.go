@@ -98,6 +98,18 @@ func TestWhatWasDone(t *testing.T) {
 	}
 }
 
+// Two jobs that Slurm puts on one GPU before either is seen to run share it without a group.
+func TestJobsShareWithoutAGroup(t *testing.T) {
+	a, b := ran("1", "ann", 0, 0, 75, "2"), ran("2", "bob", 0, 0, 72, "1")
+	a.Decided, b.Decided = history.Decision{Group: 1, Policy: "dqn"}, history.Decision{Group: 2, Policy: "dqn"}
+	a.Mode, b.Mode = job.Active, job.Active
+	var text strings.Builder
+	Make(&Input{Jobs: []history.Run{a, b}}).Text(&text, 10)
+	if !strings.Contains(text.String(), "Grouped: none; 2 jobs shared a GPU.") {
+		t.Error(text.String())
+	}
+}
+
 // What a run is worth that did not come to its end is a guess; one that failed for having shared is worth nothing.
 func TestRunsThatFailed(t *testing.T) {
 	cut, bad, again := ran("1", "ann", 0, 0, 30, "2"), ran("2", "bob", 0, 0, 30, "1"), ran("2", "bob", 0, 30, 40)

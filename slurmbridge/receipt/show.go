@@ -117,8 +117,11 @@ func (r *Receipt) Lines() (out []string) {
 	say(true, "%s.", ended)
 	active, together := r.Modes[string(job.Active)] > 0 || r.Groups > 0, r.Grouped+r.Shared > 0
 	say(active && !together, "No jobs were put together.")
-	say(active && together, "Grouped: %s in %s; %s shared a GPU.", job.Count(r.Grouped, "job"),
-		job.Count(r.Groups, "group"), job.Count(r.Shared, "job"))
+	grouped := "none" // jobs that share also without: each was sent there before the other was seen to run
+	if r.Grouped > 0 {
+		grouped = job.Count(r.Grouped, "job") + " in " + job.Count(r.Groups, "group")
+	}
+	say(active && together, "Grouped: %s; %s shared a GPU.", grouped, job.Count(r.Shared, "job"))
 	h, p, s := r.Hours, r.Predicted, r.Seen
 	u := usage.HoursFor(max(h.Used, h.OneByOne))
 	var parts []string
