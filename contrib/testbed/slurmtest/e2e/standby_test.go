@@ -35,15 +35,18 @@ func TestSecondHostTakesOver(t *testing.T) {
 	s.until("standby", func() bool { return status(s.StandbyURL).Standby == "head1" })
 	s.until("a backup slurmctld", func() bool { return strings.Count(s.says("scontrol", "ping"), "is UP") == 2 })
 	var ids []string
+	word := s.Path("out", "compute")
 	submit := func(n int) {
 		t.Helper()
 		for range n {
-			ids = append(ids, s.run("gromacs", "", "gromacs"))
+			ids = append(ids, s.submit("until test -e "+word+"; do sleep 0.2; done\n"+s.gpusim("gromacs"),
+				"--gres=gpu:shared", "--requeue", "--comment=app=gromacs"))
 		}
 	}
 	submit(8)
 	s.reach("RUNNING", ids[0])
-	// A slurmctld that is killed forgets what it has not written down: a job that has started since would run twice.
+	// A slurmctld that is killed forgets what it has not written down: a job that has started since would run twice, and
+	// one that has ended since would run for ever. None ends until it is killed.
 	queue := func() string { return s.as("", "squeue", "-h", "-o", "%i %T") }
 	seen, was := time.Now(), queue()
 	s.until("jobs written down", func() bool {
@@ -58,6 +61,7 @@ func TestSecondHostTakesOver(t *testing.T) {
 	})
 	s.KillController()
 	s.Kill(cluster.BridgeDaemon)
+	must.OK(t, os.WriteFile(word, nil, 0o644))
 	s.until("the second slurmctld", func() bool {
 		_, err := s.Run(t.Context(), "squeue", "-h")
 		return err == nil
