@@ -71,7 +71,7 @@ func TestRecordOfASoloRun(t *testing.T) {
 	must.OK(t, a.Start())
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { ended <- a.Run(ctx) }()
-	late := time.After(time.Minute)
+	late := time.After(5 * time.Minute)
 	must.OK(t, a.Dir.Begin(&prolog.Job{JobID: 7, GPUs: []int{0}, UUIDs: uuids(t, a.Dir, 0), Start: time.Now()}))
 	for testutil.ToFloat64(a.Metrics.samples.WithLabelValues("ok")) < 5 {
 		select {

@@ -26,7 +26,7 @@ func TestFile(t *testing.T) {
 		case <-woken:
 		case err := <-done:
 			t.Fatalf("%s: ended: %v", what, err)
-		case <-time.After(time.Minute):
+		case <-time.After(5 * time.Minute):
 			t.Fatalf("%s: not woken", what)
 		}
 	}

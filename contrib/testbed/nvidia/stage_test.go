@@ -154,7 +154,7 @@ func (s *stage) end() {
 // run runs the control program and takes down what it prints and its exit status.
 func (s *stage) run(title, stdin string, args ...string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.control, args...)
 	cmd.Env, cmd.Stdin, cmd.Dir = s.env, strings.NewReader(stdin), "/"
@@ -269,7 +269,7 @@ func (s *stage) knock(uid int) string {
 	must.OK(s.t, c.Start())
 	name := s.name("C", strconv.Itoa(c.Process.Pid))
 	s.clients[name] = c
-	time.AfterFunc(time.Minute, func() { c.word <- "not in time" })
+	time.AfterFunc(5*time.Minute, func() { c.word <- "not in time" })
 	go func() {
 		said, _ := bufio.NewReader(out).ReadString('\n')
 		c.word <- strings.TrimSpace(said)
@@ -336,7 +336,7 @@ func (s *stage) peer() int {
 
 func (s *stage) until(what string, ok func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return
 		}

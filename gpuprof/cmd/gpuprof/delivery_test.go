@@ -145,7 +145,7 @@ func (n *node) listens() bool {
 
 func (n *node) until(what string, ok func() bool) {
 	n.t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			n.t.Fatal("not ", what)
 		}

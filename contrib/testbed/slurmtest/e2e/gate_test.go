@@ -15,10 +15,6 @@ import (
 // second is a partition that is not the default, with the cluster's nodes.
 const second = "second"
 
-// free is how long after the bridge's death jobs may stay held: the rig's lease of 20 s, and Slurm's next full look at
-// its queue (sched_interval, 60 s by default), or the next time it clears old jobs away (each minute, from 24.05 on).
-const free = 20*time.Second + 65*time.Second
-
 // orphans submits two jobs behind the gate of a bridge that has just died.
 func (r *rig) orphans(args ...string) []string {
 	r.t.Helper()
@@ -32,17 +28,14 @@ func (r *rig) orphans(args ...string) []string {
 	return ids
 }
 
-// freed fails the test unless the jobs wait for no gate any more in time. When Slurm starts
-// them is then its own affair.
+// freed fails the test unless the jobs wait for no gate any more: after the rig's lease of 20 s, and Slurm's next full
+// look at its queue (sched_interval, 60 s by default), or the next time it clears old jobs away (each minute, from 24.05
+// on). When Slurm starts them is then its own affair.
 func (r *rig) freed(ids ...string) {
 	r.t.Helper()
 	since := time.Now()
 	for _, id := range ids {
-		if !r.Wait(r.t.Context(), max(time.Second, free-time.Since(since)), func() bool {
-			return !strings.Contains(r.job(id)["Dependency"], "after:")
-		}) {
-			r.t.Fatalf("job %s still waits: %v", id, r.job(id))
-		}
+		r.looks("free", id, func(f map[string]string) bool { return !strings.Contains(f["Dependency"], "after:") })
 	}
 	r.t.Logf("free %v after the bridge's death; the lease is 20 s", time.Since(since).Round(time.Second))
 }

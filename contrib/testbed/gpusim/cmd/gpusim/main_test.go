@@ -165,7 +165,7 @@ func none(t *testing.T, st *gpusim.State, env []string) {
 	quit := exec.Command("sh", "-c", "echo quit -t 0.01 | nvidia-cuda-mps-control")
 	quit.Env = env
 	_ = quit.Run() // there may be none
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		s := must.Get(st.Device(0).Snapshot())(t)
 		if len(s.Processes) == 0 && s.MemMiB <= 1 {
 			return
