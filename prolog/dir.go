@@ -257,7 +257,7 @@ func (d Dir) gpu(gpu int, file ...string) string {
 // Files of a GPU's folder.
 const (
 	serverFile = "server.json"
-	userFile   = "user" // is there if the GPU's MPS server serves one user only
+	userFile   = "user" // whom the GPU's MPS server serves, where that is one user only
 )
 
 // remove removes a file of a GPU's folder.

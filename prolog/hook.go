@@ -279,7 +279,7 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
 			var err error
 			if j != nil && j.MPS && len(jobs) > 0 && h.MPS != nil {
-				err = h.MPS.endClients(ctx, g, func() []int { return h.outlived(j) })
+				err = h.MPS.endClients(ctx, g, h.outlived(j), func(pid int) bool { return h.outlives(j, pid) })
 			}
 			return errors.Join(err, h.afterwards(ctx, g, jobs))
 		}))

@@ -178,6 +178,9 @@ func (m *MPS) letIn(gpu int, uid uint32) error {
 			errs = append(errs, onlyFor(dir, uid))
 		}
 	}
+	if !m.multiuser(gpu) && m.Dir.served(gpu) != int64(uid) {
+		errs = append(errs, putJSON(m.Dir.gpu(gpu, userFile), uid, 0o644))
+	}
 	return errors.Join(errs...)
 }
 

@@ -90,7 +90,8 @@ func TestProcessesThatOutliveTheirJob(t *testing.T) {
 // A GPU's daemon and servers are found among processes that are called alike, and those whose memory is locked, where
 // whoever reads a command line waits.
 func TestProcessesOfMPS(t *testing.T) {
-	m := &MPS{Dir: "/run/x", Proc: t.TempDir()}
+	m := &MPS{Dir: Dir(t.TempDir()), Proc: t.TempDir()}
+	must.OK(t, os.MkdirAll(m.Dir.gpu(0), 0o755), putJSON(m.Dir.gpu(0, userFile), 1000, 0o644))
 	root := strconv.Itoa(os.Geteuid())
 	for pid, p := range map[int]struct{ comm, program, gpu, uid string }{
 		11: {shortName, controlName, "0", root},
@@ -98,10 +99,11 @@ func TestProcessesOfMPS(t *testing.T) {
 		20: {shortName, controlName, "1", root},
 		21: {shortName, controlName, "0", "1000"}, // a user's own
 		22: {"python3", locked, "0", "1000"},
+		23: {shortName, locked, "0", "1001"}, // a user's who isn't served
 	} {
 		processIn(t, m.Proc, pid, map[string]string{
 			"comm": p.comm + "\n", "status": "Uid:\t" + p.uid + "\t" + p.uid + "\n", "cmdline": p.program,
-			"environ": "A=b\x00CUDA_MPS_PIPE_DIRECTORY=/run/x/mps/gpu" + p.gpu + "/pipe\x00",
+			"environ": "A=b\x00CUDA_MPS_PIPE_DIRECTORY=" + m.Dir.path("mps/gpu"+p.gpu+"/pipe") + "\x00",
 		})
 	}
 	must.Equal(t, m.running(0, controlName, serverName), []int{11, 12})

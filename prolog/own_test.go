@@ -3,6 +3,7 @@ package prolog
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -139,6 +140,28 @@ func TestOwnDaemonsFilesAreClosed(t *testing.T) {
 			return strings.Contains(text, "exited with status")
 		})
 		says(t, h.Epilog(t.Context(), env()), "lost under jobs 7")
+	})
+}
+
+// A user who isn't served can have a thousand processes that look like servers: no hook waits for them or ends one.
+func TestProcessesCalledLikeServers(t *testing.T) {
+	own(t, nvidia.Ready, func(t *testing.T, h *Hook, _ string) {
+		program := filepath.Join(filepath.Dir(h.MPS.Control), "others", serverName)
+		must.OK(t, os.Mkdir(filepath.Dir(program), 0o755),
+			os.WriteFile(program, must.Get(os.ReadFile("/bin/sleep"))(t), 0o755))
+		var pids []int
+		for range 50 {
+			cmd := exec.Command(program, "1000")
+			cmd.Env = []string{"CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(0)}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1001, Gid: 1001}}
+			must.OK(t, cmd.Start())
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			pids = append(pids, cmd.Process.Pid)
+		}
+		must.OK(t, h.Prolog(t.Context(), env()), h.Epilog(t.Context(), env()))
+		for _, pid := range pids {
+			must.Equal(t, started("", pid) != 0, true, "a process is there")
+		}
 	})
 }
 

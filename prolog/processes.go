@@ -24,9 +24,9 @@ const (
 // kill ends with SIGKILL the processes of the named programs that belong to the
 // GPU's pipe directory, and returns how many there were.
 func (m *MPS) kill(gpu int, names ...string) int {
-	n := 0
+	n, served := 0, m.Dir.served(gpu)
 	for _, pid := range m.running(gpu, names...) {
-		if killIf(pid, func() bool { return slices.Contains(m.running(gpu, names...), pid) }) {
+		if killIf(pid, func() bool { return m.runs(gpu, pid, served, names) }) {
 			n++
 		}
 	}
@@ -44,37 +44,54 @@ func killIf(pid int, is func() bool) bool {
 	return is() && p.Kill() == nil
 }
 
-// running are the processes of the named programs that belong to the GPU's pipe
-// directory. They are known by their program's name and by the environment they were
-// started with: a pid file may be of a process that has long been another. A daemon is root's, or this process's own
-// user's; any user can call a process like one.
+// running are the processes of the named programs that belong to the GPU's pipe directory.
 func (m *MPS) running(gpu int, names ...string) (found []int) {
+	served := m.Dir.served(gpu)
 	for _, pid := range pids(m.Proc) {
-		name := program(m.Proc, pid)
-		if !slices.Contains(names, name) || !has(m.Proc, pid, "CUDA_MPS_PIPE_DIRECTORY="+m.Pipe(gpu)) {
-			continue
-		}
-		if of := owner(m.Proc, pid); name == serverName || of == 0 || of == int64(os.Geteuid()) {
+		if m.runs(gpu, pid, served, names) {
 			found = append(found, pid)
 		}
 	}
 	return found
 }
 
+// runs reports whether a process is of one of the named programs and belongs to the GPU's pipe directory. It is known by
+// its program's name and by the environment that it was started with: a pid file may be of a process that has long been
+// another. Any user can start processes like that, by the thousand. So a daemon is root's, or this process's own user's,
+// a server that (one for all users is root's, seen on 555) or the served user's, and of others nothing more is read.
+func (m *MPS) runs(gpu, pid int, served int64, names []string) bool {
+	if !short(m.Proc, pid) {
+		return false
+	}
+	of := owner(m.Proc, pid)
+	ours := of == 0 || of == int64(os.Geteuid())
+	if !ours && of != served {
+		return false
+	}
+	name := program(m.Proc, pid)
+	return slices.Contains(names, name) && (ours || name == serverName) &&
+		has(m.Proc, pid, "CUDA_MPS_PIPE_DIRECTORY="+m.Pipe(gpu))
+}
+
 // outlived are the processes that a job has left behind: its task prolog has named it to them, and they are in no other
 // job. With ProctrackType=proctrack/cgroup there are none.
 func (h *Hook) outlived(j *Job) (found []int) {
 	for _, pid := range pids(h.Proc) {
-		if owner(h.Proc, pid) != int64(j.UID) || !has(h.Proc, pid, fmt.Sprintf("%s=%d", JobEnv, j.JobID)) {
-			continue
-		}
-		job, sluid := InGroup(procFile(h.Proc, pid, "cgroup"))
-		above := StepAbove(h.Proc, pid)
-		if (job == 0 || job == j.JobID) && (sluid == "" || sluid == j.SLUID) && (above == 0 || above == j.JobID) {
+		if h.outlives(j, pid) {
 			found = append(found, pid)
 		}
 	}
 	return found
+}
+
+// outlives reports whether a process is one that a job has left behind.
+func (h *Hook) outlives(j *Job, pid int) bool {
+	if owner(h.Proc, pid) != int64(j.UID) || !has(h.Proc, pid, fmt.Sprintf("%s=%d", JobEnv, j.JobID)) {
+		return false
+	}
+	job, sluid := InGroup(procFile(h.Proc, pid, "cgroup"))
+	above := StepAbove(h.Proc, pid)
+	return (job == 0 || job == j.JobID) && (sluid == "" || sluid == j.SLUID) && (above == 0 || above == j.JobID)
 }
 
 // pids are the processes, but for the first and this one.
@@ -112,11 +129,16 @@ func statOf(proc string, pid int) [][]byte {
 	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 }
 
-// program is the name of the program of MPS that a process was started as, "" = it has gone, or is another. Its short
-// name, which the kernel keeps, is read first: who reads a process's command line or environment waits while the memory
-// of that process is locked, as it is in a page fault on a dead file system.
+// short reports whether a process has the short name of MPS's programs, which the kernel keeps. It is read first: who
+// reads a process's command line or environment waits while the memory of that process is locked, as it is in a page
+// fault on a dead file system.
+func short(proc string, pid int) bool {
+	return strings.TrimSpace(string(procFile(proc, pid, "comm"))) == shortName
+}
+
+// program is the name of the program of MPS that a process was started as, "" = it has gone, or is another.
 func program(proc string, pid int) string {
-	if strings.TrimSpace(string(procFile(proc, pid, "comm"))) != shortName {
+	if !short(proc, pid) {
 		return ""
 	}
 	name, _, _ := strings.Cut(string(procFile(proc, pid, "cmdline")), "\x00")

@@ -47,6 +47,15 @@ func (d Dir) oneUser(gpu int) bool {
 	return err == nil
 }
 
+// served is the one user whom the GPU's daemon serves, −1 = there is none.
+func (d Dir) served(gpu int) int64 {
+	var uid *uint32
+	if readJSON(d.gpu(gpu, userFile), &uid) != nil || uid == nil {
+		return -1
+	}
+	return int64(*uid)
+}
+
 // inspect compares the GPU's server with what was last seen of it, without a query. It reports whether the server has
 // faulted or ended since: its clients have lost their work; by is whose fault it was, by pid, where the server says so.
 // Why a server has ended doesn't matter, and the daemon doesn't know: it logs "exited with status 0" of one that a
@@ -183,8 +192,8 @@ func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Tim
 // endClients ends clients of the GPU's server that have outlived their job, whose part of the GPU is others' now. What
 // a killed client has in flight harms the others, so that its work is ended first, by the daemons that can (driver 535
 // on).
-func (m *MPS) endClients(ctx context.Context, gpu int, left func() []int) error {
-	if len(left()) == 0 {
+func (m *MPS) endClients(ctx context.Context, gpu int, left []int, still func(pid int) bool) error {
+	if len(left) == 0 {
 		return nil // as nearly always: no query
 	}
 	servers, err := m.servers(ctx, gpu)
@@ -199,12 +208,12 @@ func (m *MPS) endClients(ctx context.Context, gpu int, left func() []int) error 
 		}
 		for _, word := range strings.Fields(list) {
 			pid, err := strconv.Atoi(word)
-			if err != nil || !slices.Contains(left(), pid) {
+			if err != nil || !slices.Contains(left, pid) {
 				continue
 			}
 			// Of a daemon that doesn't know the command, or can't, the client is killed all the same.
 			_, _ = m.question(ctx, gpu, fmt.Sprintf("terminate_client %d %d", server, pid))
-			if killIf(pid, func() bool { return slices.Contains(left(), pid) }) {
+			if killIf(pid, func() bool { return still(pid) }) {
 				ended = append(ended, word)
 			}
 		}
