@@ -20,7 +20,7 @@ func BenchmarkReplay(b *testing.B) {
 	}{{1500, 23, 1.2}, {5000, 100, 1.2}} {
 		b.Run(fmt.Sprintf("jobs=%d/gpus=%d", size.jobs, size.gpus), func(b *testing.B) {
 			p := must.Get(PlaceNamed("miso_sweeps"))(b)
-			r := must.Get(p.sweeps(size.gpus, size.jobs, size.load, 7).Ready(&Options{
+			r := must.Get(p.Trace(size.gpus, size.jobs, size.load, 7).Ready(&Options{
 				M: rlcore.DefaultWindow, MaxSlowdown: rlcore.DefaultMaxSlowdown,
 			}))(b)
 			r.World.Objective, r.World.BuiltIn = policy.Turnaround, true

@@ -29,7 +29,7 @@ type Options struct {
 	KeepLimits bool `json:"keep_limits,omitempty"`
 	// DurationError, if set, is how well the site knows how long each job will take: decisions see
 	// the job's own duration times a factor drawn from 1 ± this, 0..1. nil: they see its
-	// application's profile instead; in worlds without sweeps the duration itself.
+	// application's profile instead, and what past runs foretell.
 	DurationError *float64 `json:"duration_error,omitempty"`
 	// Trained, if set, is dqn's network; see World.Trained.
 	Trained *dqn.Scorer `json:"-"`

@@ -6,7 +6,6 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 
@@ -29,19 +28,10 @@ type Place struct {
 	Pairs    []trace.Pair
 	Card     rlcore.GPUSpec
 	Law      *contention.Law // what a site believes there before it has seen any co-run
-	kind     kind
-	table    string // of the measured pairs; "" = the law itself is the truth, with the thesis's applications
+	habits   habits          // how its users submit jobs; not used where all come at once
+	atOnce   bool            // all jobs come at once: one of the thesis's workloads
+	table    string          // of the measured pairs; "" = the law itself is the truth, with the thesis's applications
 }
-
-// kind is how jobs come at a place.
-type kind int
-
-const (
-	exact  kind = iota // at random; each one's length is known
-	varied             // at random; runs differ, see vary, and have limits
-	sweeps             // users submit many similar jobs at once, of unknown lengths; see Place.sweeps
-	atOnce             // all at once: one of the thesis's workloads
-)
 
 // The measured places' cards: alnair's isn't named, and its memory is assumed; gavel's utilisations and memory are.
 var (
@@ -54,30 +44,32 @@ var (
 // places are all places, in the order of a table. Nothing is fitted to the published slowdowns here, and no network is
 // trained on them.
 var places = []Place{
-	{Name: "gpu_heavy", Card: rlcore.TitanXp, Law: &contention.MPS, kind: atOnce},
-	{Name: "gpu_light", Card: rlcore.TitanXp, Law: &contention.MPS, kind: atOnce},
-	{Name: "mem_heavy", Card: rlcore.TitanXp, Law: &contention.MPS, kind: atOnce},
-	{Name: "mem_light", Card: rlcore.TitanXp, Law: &contention.MPS, kind: atOnce},
-	{Name: "random", Card: rlcore.TitanXp, Law: &contention.MPS, kind: atOnce},
-	{Name: "law", Card: rlcore.TitanXp, Law: &contention.MPS},
-	{Name: "alnair", Card: unnamed, Law: &contention.MPS, table: "alnair"},
-	{Name: "miso", Card: a100, Law: &contention.MPS, table: "miso"},
-	{Name: "gavel_p100", Card: p100, Law: &contention.TimeSlice, table: "gavel_p100"},
-	{Name: "gavel_k80", Card: k80, Law: &contention.TimeSlice, table: "gavel_k80"},
-	{Name: "alnair_varied", Card: unnamed, Law: &contention.MPS, table: "alnair", kind: varied},
-	{Name: "miso_varied", Card: a100, Law: &contention.MPS, table: "miso", kind: varied},
-	{Name: "alnair_sweeps", Card: unnamed, Law: &contention.MPS, table: "alnair", kind: sweeps},
-	{Name: "miso_sweeps", Card: a100, Law: &contention.MPS, table: "miso", kind: sweeps},
+	{Name: "gpu_heavy", Card: rlcore.TitanXp, Law: &contention.MPS, atOnce: true},
+	{Name: "gpu_light", Card: rlcore.TitanXp, Law: &contention.MPS, atOnce: true},
+	{Name: "mem_heavy", Card: rlcore.TitanXp, Law: &contention.MPS, atOnce: true},
+	{Name: "mem_light", Card: rlcore.TitanXp, Law: &contention.MPS, atOnce: true},
+	{Name: "random", Card: rlcore.TitanXp, Law: &contention.MPS, atOnce: true},
+	{Name: "law", Card: rlcore.TitanXp, Law: &contention.MPS, habits: byRun},
+	{Name: "alnair", Card: unnamed, Law: &contention.MPS, table: "alnair", habits: byRun},
+	{Name: "miso", Card: a100, Law: &contention.MPS, table: "miso", habits: byRun},
+	{Name: "gavel_p100", Card: p100, Law: &contention.TimeSlice, table: "gavel_p100", habits: byRun},
+	{Name: "gavel_k80", Card: k80, Law: &contention.TimeSlice, table: "gavel_k80", habits: byRun},
+	{Name: "alnair_users", Card: unnamed, Law: &contention.MPS, table: "alnair", habits: byUser},
+	{Name: "miso_users", Card: a100, Law: &contention.MPS, table: "miso", habits: byUser},
+	{Name: "alnair_clusters", Card: unnamed, Law: &contention.MPS, table: "alnair", habits: twoClusters},
+	{Name: "miso_clusters", Card: a100, Law: &contention.MPS, table: "miso", habits: twoClusters},
+	{Name: "alnair_sweeps", Card: unnamed, Law: &contention.MPS, table: "alnair", habits: sweeps},
+	{Name: "miso_sweeps", Card: a100, Law: &contention.MPS, table: "miso", habits: sweeps},
 }
 
 //go:embed worlds/*.csv
 var measured embed.FS
 
 // Workloads names the thesis's five, in its order.
-func Workloads() []string { return names(func(p *Place) bool { return p.kind == atOnce }) }
+func Workloads() []string { return names(func(p *Place) bool { return p.atOnce }) }
 
 // Worlds names the places where jobs come over time, in the order of a table.
-func Worlds() []string { return names(func(p *Place) bool { return p.kind != atOnce }) }
+func Worlds() []string { return names(func(p *Place) bool { return !p.atOnce }) }
 
 func names(of func(*Place) bool) (out []string) {
 	for i := range places {
@@ -116,31 +108,6 @@ func PlaceNamed(name string) (*Place, error) {
 	return &p, err
 }
 
-// Arrivals of a place: the durations are log-normal around ten minutes (σ = 0.8), as a
-// cluster's are: most are short, and the long ones are most of the work.
-const (
-	medianS, spreadOfS = 600, 0.8
-	leastS, mostS      = 30, 20_000
-)
-
-// Trace draws n jobs that come at random (Poisson) to so many GPUs. A load of 1 is as much work as
-// they do without sharing.
-func (p *Place) Trace(gpus, n int, load float64, seed uint64) *Trace {
-	r := rand.New(rand.NewPCG(seed, 0x3012d)) //nolint:gosec // an experiment is repeatable, not secret
-	t := &Trace{Profiles: p.Profiles, Pairs: p.Pairs, Law: p.Law, GPUs: slices.Repeat([]rlcore.GPUSpec{p.Card}, gpus)}
-	gap := medianS * math.Exp(spreadOfS*spreadOfS/2) / load / float64(gpus)
-	at := 0.0
-	for i := range n {
-		s := medianS * math.Exp(spreadOfS*r.NormFloat64())
-		t.Jobs = append(t.Jobs, trace.Job{
-			ID: fmt.Sprint(i + 1), User: "world", App: p.Profiles[r.IntN(len(p.Profiles))].App,
-			SubmitS: at, DurationS: math.Round(max(leastS, min(mostS, s))),
-		})
-		at += gap * r.ExpFloat64()
-	}
-	return t
-}
-
 // Report is what a competition over places found.
 type Report struct {
 	Options
@@ -149,11 +116,8 @@ type Report struct {
 	// LowerBoundS is the mean over the seeds of a mean turnaround below which no schedule is, by place and load; of a
 	// makespan where all jobs come at once.
 	LowerBoundS map[string]map[string]float64 `json:"lower_bound_s"`
-	// Geomean is each policy's geometric mean over places and loads of Line.Ratio, without the places where runs differ
-	// and have limits, which are GeomeanVaried's, and those of sweeps, which are GeomeanSweeps's.
-	Geomean       map[string]float64 `json:"geomean_vs_fifo"`
-	GeomeanVaried map[string]float64 `json:"geomean_vs_fifo_varied,omitempty"`
-	GeomeanSweeps map[string]float64 `json:"geomean_vs_fifo_sweeps,omitempty"`
+	// Geomean is each policy's geometric mean over places and loads of Line.Ratio.
+	Geomean map[string]float64 `json:"geomean_vs_fifo"`
 }
 
 // WorldPolicies are the policies that compete by default where jobs come over time.
@@ -172,7 +136,7 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 		Options: o, Lines: map[string]map[string]map[string]*Line{}, LowerBoundS: map[string]map[string]float64{},
 	}
 	begin := o.steps(len(o.Workloads) * len(o.Loads))
-	ratios := map[kind]map[string][]float64{exact: {}, varied: {}, sweeps: {}, atOnce: {}}
+	ratios := map[string][]float64{}
 	for _, name := range o.Workloads {
 		place, err := PlaceNamed(name)
 		if err != nil {
@@ -197,31 +161,20 @@ func Run(ctx context.Context, o Options, k *Kind) (*Report, error) {
 			for policy, l := range r.Lines[name][of] {
 				l.Thesis = thesisVsSJF[name][policy]
 				ratio, _ := l.Ratio()
-				ratios[place.kind][policy] = append(ratios[place.kind][policy], ratio)
+				ratios[policy] = append(ratios[policy], ratio)
 			}
 		}
 	}
-	if r.Geomean = geomeans(ratios[exact]); r.Geomean == nil {
-		r.Geomean = geomeans(ratios[atOnce])
-	}
-	r.GeomeanVaried, r.GeomeanSweeps = geomeans(ratios[varied]), geomeans(ratios[sweeps])
-	return r, nil
-}
-
-// geomeans are the geometric means of each policy's ratios; nil where there are none.
-func geomeans(ratios map[string][]float64) (out map[string]float64) {
+	r.Geomean = map[string]float64{}
 	for policy, x := range ratios {
-		if out == nil {
-			out = map[string]float64{}
-		}
-		out[policy] = stat.GeometricMean(x, nil)
+		r.Geomean[policy] = stat.GeometricMean(x, nil)
 	}
-	return out
+	return r, nil
 }
 
 // contest draws one load's job sets.
 func (p *Place) contest(o *Options, load float64) (*contest, error) {
-	if p.kind == atOnce {
+	if p.atOnce {
 		return p.thesis(o)
 	}
 	c := &contest{o: o, aim: policy.Turnaround, once: true}
@@ -284,46 +237,13 @@ func (p *Place) thesis(o *Options) (*contest, error) {
 
 // ready draws a job set.
 func (p *Place) ready(o *Options, load float64, seed uint64) (*Replayable, error) {
-	t := p.Trace(o.GPUs, o.Jobs, load, seed)
-	if p.kind == sweeps {
-		t = p.sweeps(o.GPUs, o.Jobs, load, seed)
-	}
-	r, err := t.Ready(o)
+	r, err := p.Trace(o.GPUs, o.Jobs, load, seed).Ready(o)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case o.DurationError != nil:
+	if o.DurationError != nil {
 		r = r.knowing(*o.DurationError, seed)
-	case p.kind != sweeps:
-		r = r.knowing(0, seed)
-	}
-	if p.kind == varied {
-		r.vary(seed)
 	}
 	r.World.Objective, r.World.BuiltIn, r.World.AllGuarded = policy.Turnaround, true, true
 	return r, nil
-}
-
-// What is drawn of a varied run: the spread of its logarithm around its application's mean, and its limit in parts of
-// its own length, as jobs of real clusters have them.
-const (
-	variedSigma               = 0.7
-	leastOfLimit, mostOfLimit = 1.5, 5
-)
-
-// vary draws another length for each run, log-normal around the one that is known of its application, and a limit. What
-// is known is the mean and its standard deviation.
-func (r *Replayable) vary(seed uint64) {
-	rnd := rand.New(rand.NewPCG(seed, 0x7a21ed)) //nolint:gosec // an experiment is repeatable, not secret
-	r.Config.Jobs = slices.Clone(r.Config.Jobs)
-	for i := range r.Config.Jobs {
-		j := &r.Config.Jobs[i]
-		known := *j.Truth
-		known.DurationSD = known.DurationS * math.Sqrt(math.Exp(variedSigma*variedSigma)-1)
-		j.Profile = &known
-		s := known.DurationS * math.Exp(variedSigma*rnd.NormFloat64()-variedSigma*variedSigma/2)
-		j.Truth = j.Truth.Stretched(max(1, s))
-		j.LimitS = j.Truth.DurationS * (leastOfLimit + (mostOfLimit-leastOfLimit)*rnd.Float64())
-	}
 }

@@ -2,10 +2,12 @@ package experiment
 
 import (
 	"errors"
-	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
+
+	"gonum.org/v1/gonum/stat"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -14,8 +16,8 @@ import (
 // Each world's table names the applications that it has profiles of, and all of them.
 func TestPlaces(t *testing.T) {
 	cells := map[string]int{
-		"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566, "alnair_varied": 49,
-		"miso_varied": 318, "alnair_sweeps": 49, "miso_sweeps": 318,
+		"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566, "alnair_users": 49,
+		"miso_users": 318, "alnair_clusters": 49, "miso_clusters": 318, "alnair_sweeps": 49, "miso_sweeps": 318,
 	}
 	for _, name := range Worlds() {
 		p := must.Get(PlaceNamed(name))(t)
@@ -42,76 +44,52 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// Where runs differ the mean of their lengths stays about what is known of them, and each fits its limit alone.
-func TestVariedRuns(t *testing.T) {
-	p := must.Get(PlaceNamed("alnair_varied"))(t)
-	o := Options{Jobs: 5000, DurationError: new(float64)}
-	must.OK(t, o.Check(&InWorlds))
-	r := must.Get(p.ready(&o, 1, 7))(t)
-	again, _ := p.ready(&o, 1, 7)
-	ratio := 0.0
-	for i := range r.Config.Jobs {
-		j := &r.Config.Jobs[i]
-		ratio += j.Truth.DurationS / j.Profile.DurationS / float64(len(r.Config.Jobs))
-		if j.LimitS < leastOfLimit*j.Truth.DurationS || j.LimitS > mostOfLimit*j.Truth.DurationS ||
-			j.Profile.DurationSD <= 0 {
-			t.Fatalf("job %s takes %v s with a limit of %v s; its application %v ± %v s", j.ID, j.Truth.DurationS, j.LimitS,
-				j.Profile.DurationS, j.Profile.DurationSD)
-		}
-		if a := &again.Config.Jobs[i]; a.LimitS != j.LimitS || a.Truth.DurationS != j.Truth.DurationS {
-			t.Fatal("the same seed draws other runs")
-		}
-	}
-	if ratio < .93 || ratio > 1.07 {
-		t.Errorf("runs take %v of what is known on average", ratio)
-	}
-}
-
-// In a world of sweeps every run fits its limit, a step of the ladder; many fail at once; a few users have most of the
-// work; what comes is as much work as asked for, and the site knows earlier runs.
-func TestSweeps(t *testing.T) {
-	p := must.Get(PlaceNamed("alnair_sweeps"))(t)
-	const n, gpus, load = 4000, 10, .9
-	tr := p.sweeps(gpus, n, load, 3)
-	must.Equal(t, p.sweeps(gpus, n, load, 3).Jobs, tr.Jobs, "the same seed draws other jobs: ")
-	work, failed, byUser := 0.0, 0, map[string]int{}
-	for _, j := range tr.Jobs {
-		if !slices.Contains(ladder[:], j.LimitS/3600) || j.DurationS > j.LimitS {
-			t.Fatalf("%+v", j)
-		}
-		if work += j.DurationS; j.DurationS <= mostFailS {
-			failed++
-		}
-		byUser[j.User]++
-	}
-	heavy := 0
-	for i := range heavyUsers {
-		heavy += byUser[fmt.Sprintf("user%d", i)]
-	}
-	came := tr.Jobs[n-1].SubmitS - tr.Jobs[0].SubmitS
-	if got := work / came / gpus; len(tr.Jobs) != n || failed < n/10 || failed > n/4 || heavy < n*6/10 || got < .6*load ||
-		got > 1.5*load {
-		t.Errorf("%d jobs, of which %d fail at once and %d are the heavy users'; they bring %v of what the GPUs do",
-			len(tr.Jobs), failed, heavy, got)
-	}
-	for _, q := range tr.Profiles {
-		if q.DurationSD > 0 && len(q.Past) == 0 || q.Validate() != nil {
-			t.Errorf("%s: %d earlier runs are known, %v", q.App, len(q.Past), q.Validate())
-		}
-	}
-}
-
-// A load of 1 is as much work as the GPUs do in the time in which it comes.
-func TestLoad(t *testing.T) {
-	p := must.Get(PlaceNamed("alnair"))(t)
-	for _, load := range []float64{0.5, 1.3} {
-		tr := p.Trace(3, 4000, load, 1)
-		work := 0.0
+// Whatever their users' habits, worlds bring as much work as asked for, each run fits its limit, a step of the ladder,
+// and the site knows earlier runs. Without the user, the limit and the session the spread of lengths is that of the
+// habits.
+func TestHabits(t *testing.T) {
+	const n, gpus, load = 6000, 10, .9
+	for name, want := range map[string]struct {
+		spread  float64 // of an application's logarithms
+		short   float64 // part of the runs of less than a tenth of the typical length
+		limited bool
+	}{
+		"alnair": {.7, 0, false}, "alnair_users": {.98, .03, true}, "alnair_clusters": {1.56, .4, true},
+		"alnair_sweeps": {2.3, .2, true},
+	} {
+		p := must.Get(PlaceNamed(name))(t)
+		tr := p.Trace(gpus, n, load, 3)
+		must.Equal(t, p.Trace(gpus, n, load, 3).Jobs, tr.Jobs, "the same seed draws other jobs: ")
+		work, heavy, short, logs := 0.0, 0.0, 0.0, map[string][]float64{}
 		for _, j := range tr.Jobs {
+			if j.LimitS > 0 != want.limited || want.limited && !slices.Contains(ladder[:], j.LimitS/3600) ||
+				j.LimitS > 0 && j.DurationS > j.LimitS {
+				t.Fatalf("%s: %+v", name, j)
+			}
 			work += j.DurationS
+			logs[j.App] = append(logs[j.App], math.Log(j.DurationS))
+			if j.User < "user5" && len(j.User) == len("user5") {
+				heavy++
+			}
+			if j.DurationS < p.habits.medianS/10 {
+				short++
+			}
 		}
-		if got := work / 3 / tr.Jobs[len(tr.Jobs)-1].SubmitS; got < 0.9*load || got > 1.1*load {
-			t.Errorf("load %v: %v", load, got)
+		spread := 0.0
+		for _, x := range logs {
+			spread += stat.StdDev(x, nil) / float64(len(logs))
+		}
+		came := tr.Jobs[n-1].SubmitS - tr.Jobs[0].SubmitS
+		if got := work / came / gpus; got < .6*load || got > 1.5*load || heavy < .6*n {
+			t.Errorf("%s: a load of %.2f, %.0f of %d jobs by heavy users", name, got, heavy, n)
+		}
+		if math.Abs(spread-want.spread) > .3*want.spread || math.Abs(short/n-want.short) > .1 {
+			t.Errorf("%s: a spread of %.2f, %.2f of the runs short, want %+v", name, spread, short/n, want)
+		}
+		for _, q := range tr.Profiles {
+			if q.DurationSD == 0 || q.Runs > 0 != (len(q.Past) > 0) || q.Validate() != nil {
+				t.Errorf("%s: %s: %d earlier runs are known, %v", name, q.App, len(q.Past), q.Validate())
+			}
 		}
 	}
 }

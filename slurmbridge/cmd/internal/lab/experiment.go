@@ -43,10 +43,12 @@ late is by how many of these one did at most. A column that would be empty isn't
 The thesis's own printed figures stand next to ours. Applications' durations and how
 HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.
 
---worlds is another experiment: jobs come over time, and the mean turnaround counts. Its
-worlds are the law of slowdowns itself, and published measurements of pairs, which no policy
-knows: all use one model, which learns from the co-runs it sees, and all are under the same
-guard. Loads are parts of what the GPUs do without sharing.`,
+--worlds is another experiment: jobs come over time, their runs differ in length, and the mean
+turnaround counts. Its worlds are the law of slowdowns itself, and published measurements of
+pairs, which no policy knows: all use one model, which learns from the co-runs it sees, and all
+are under the same guard. In most each run has its own length; in worlds of users these and
+their limits tell it, in those of clusters a script trains or evaluates, in those of sweeps
+one script comes many times. Loads are parts of what the GPUs do without sharing.`,
 		Example: `  slurmbridge experiment --quick                      less training, in a minute
   slurmbridge experiment --json out.json              everything
   slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30
@@ -167,24 +169,12 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 		}
 		t.Render()
 	}
-	for _, of := range []struct {
-		title string
-		means map[string]float64
-	}{
-		{"geometric mean of ÷ fifo", r.Geomean},
-		{"geometric mean of ÷ fifo, worlds where runs differ and have limits", r.GeomeanVaried},
-		{"geometric mean of ÷ fifo, worlds of sweeps", r.GeomeanSweeps},
-	} {
-		if of.means == nil {
-			continue
+	t := s.Table("geometric mean of ÷ fifo", "policy", "÷ fifo")
+	for _, name := range experiment.Names() {
+		if x, ok := r.Geomean[name]; ok {
+			t.AppendRow([]any{name, fixed(3, x)})
 		}
-		t := s.Table(of.title, "policy", "÷ fifo")
-		for _, name := range experiment.Names() {
-			if x, ok := of.means[name]; ok {
-				t.AppendRow([]any{name, fixed(3, x)})
-			}
-		}
-		t.Render()
 	}
+	t.Render()
 	fmt.Fprintf(s.Out, "lost runs: runs that failed for want of GPU memory. Took %.0f s.\n", took.Seconds())
 }

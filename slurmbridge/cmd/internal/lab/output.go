@@ -155,7 +155,7 @@ func (f *commonFlags) add(fl *pflag.FlagSet, seeds, window int) {
 	fl.BoolVar(&o.KeepLimits, "keep-limits", false,
 		"a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
 	fl.Func("duration-error", "decisions see each job's own duration, times a factor drawn from 1 ± `PART`; the default "+
-		"of a replay and of worlds of sweeps is what earlier runs foretell", func(text string) error {
+		"is what earlier runs foretell", func(text string) error {
 		v, err := strconv.ParseFloat(text, 64)
 		o.DurationError = &v
 		return err
