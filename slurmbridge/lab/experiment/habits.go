@@ -80,13 +80,18 @@ type site struct {
 	apps []*rlcore.Profile
 	r    *rand.Rand
 	of   map[string]float64 // by application, or user and application: the part of a length's logarithm
+	uses map[[2]int]int     // by user, and number of the user's application: index in apps
+}
+
+func newSite(h habits, apps []*rlcore.Profile, r *rand.Rand) *site {
+	return &site{h, apps, r, map[string]float64{}, map[[2]int]int{}}
 }
 
 // Trace draws n jobs for so many GPUs, with as much work as load of what they do without sharing. The site has seen as
 // many before: what it learned from them is in the profiles.
 func (p *Place) Trace(gpus, n int, load float64, seed uint64) *Trace {
 	r := rand.New(rand.NewPCG(seed, 0x53eeb5)) //nolint:gosec // an experiment is repeatable, not secret
-	s := site{p.habits, p.Profiles, r, map[string]float64{}}
+	s := newSite(p.habits, p.Profiles, r)
 	jobs := s.draw(2*n, load*float64(gpus))
 	t := &Trace{Pairs: p.Pairs, Law: p.Law, GPUs: slices.Repeat([]rlcore.GPUSpec{p.Card}, gpus), Jobs: jobs[n:]}
 	for _, app := range p.Profiles {
@@ -116,6 +121,16 @@ func (s *site) part(of string, sigma float64) float64 {
 	return x
 }
 
+// appOf is the index of an application of a user's.
+func (s *site) appOf(user, k int) int {
+	app, known := s.uses[[2]int{user, k}]
+	if !known {
+		app = s.r.IntN(len(s.apps))
+		s.uses[[2]int{user, k}] = app
+	}
+	return app
+}
+
 // session draws one session; its jobs' times begin with it.
 func (s *site) session() []trace.Job {
 	user, app := 0, s.r.IntN(len(s.apps))
@@ -123,7 +138,7 @@ func (s *site) session() []trace.Job {
 		if user = s.r.IntN(heavyUsers); s.r.Float64() > heavyPart {
 			user = heavyUsers + s.r.IntN(s.users-heavyUsers)
 		}
-		app = (7*user + 3*s.r.IntN(appsOfUser)) % len(s.apps)
+		app = s.appOf(user, s.r.IntN(appsOfUser))
 	}
 	return s.jobsOf(fmt.Sprintf("user%d", user), s.apps[app].App)
 }
