@@ -34,6 +34,8 @@ type Hook struct {
 	Constrains bool
 	// HidesMemory: each job has a /dev/shm of its own, from where its processes don't reach an MPS server.
 	HidesMemory bool
+	// Contains: Slurm has a process of its own on each of a job's nodes for as long as the job is there.
+	Contains bool
 	// Proc is where processes are looked for; "" = /proc.
 	Proc string
 	Now  func() time.Time

@@ -294,6 +294,7 @@ func TestSite(t *testing.T) {
 	for _, c := range []struct {
 		slurm, file, text string
 		shard, hides      bool
+		contains          bool // an extern step
 	}{
 		{slurm: "GresTypes=gpu,shard\n", shard: true},
 		{slurm: "# GresTypes=gpu,shard\n"},
@@ -313,6 +314,8 @@ func TestSite(t *testing.T) {
 		{slurm: tmpfs}, // slurmd doesn't start
 		{slurm: linux, file: "namespace.yaml", text: "defaults:\n  dirs: /dev/shm\n", hides: true},
 		{slurm: linux, file: "namespace.yaml", text: "defaults:\n  dirs: /tmp\n"},
+		{slurm: "PrologFlags=Alloc,NoHold"}, {slurm: "PrologFlags=alloc,contain", contains: true},
+		{slurm: "PrologFlags=X11", contains: true}, {slurm: "PrologFlags=X11\nPrologFlags=Alloc"},
 	} {
 		dir := t.TempDir()
 		files := map[string]string{"slurm.conf": strings.ReplaceAll(c.slurm, "DIR", dir)}
@@ -320,6 +323,7 @@ func TestSite(t *testing.T) {
 			files[c.file] = c.text
 		}
 		s := sited(t, dir, files)
-		must.Equal(t, [2]bool{s.shard, s.hidesMemory}, [2]bool{c.shard, c.hides}, "%s %s", c.slurm, c.text)
+		must.Equal(t, [3]bool{s.shard, s.hidesMemory, s.contains}, [3]bool{c.shard, c.hides, c.contains}, "%s %s", c.slurm,
+			c.text)
 	}
 }

@@ -79,7 +79,7 @@ func (s Settings) Hook(get func(string) string, deadline time.Duration) *Hook {
 	if s.Sharing == "auto" {
 		h.Shard = site.shard
 	}
-	h.Constrains, h.HidesMemory = site.constrains, site.hidesMemory
+	h.Constrains, h.HidesMemory, h.Contains = site.constrains, site.hidesMemory, site.contains
 	// Without the list Slurm's number has to do.
 	h.Cards, _ = h.Dir.Cards("")
 	site.number(h.Cards, "")

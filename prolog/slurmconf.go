@@ -108,9 +108,11 @@ type site struct {
 	constrains bool
 	// hidesMemory: each job has a /dev/shm of its own.
 	hidesMemory bool
-	detect      string     // AutoDetect of gres.conf, in lower case; "" = off
-	lines       []gpuLine  // gres.conf's, of gpu
-	wanted      []gpuCount // slurm.conf's Gres=, of gpu; nil = not known
+	// contains: each job has an extern step, by PrologFlags.
+	contains bool
+	detect   string     // AutoDetect of gres.conf, in lower case; "" = off
+	lines    []gpuLine  // gres.conf's, of gpu
+	wanted   []gpuCount // slurm.conf's Gres=, of gpu; nil = not known
 }
 
 // gpuLine is a line of gres.conf: its devices by their files.
@@ -132,6 +134,9 @@ func readSite(conf, node string) site {
 	var usual []gpuCount // of the nodes in the lines that follow
 	for l := range confLines(confFile(conf, "")) {
 		s.shard = s.shard || l.says("grestypes", "shard")
+		if _, set := l.value["prologflags"]; set { // X11 and RunInJob imply Contain (slurm.conf(5))
+			s.contains = l.says("prologflags", "contain") || l.says("prologflags", "x11") || l.says("prologflags", "runinjob")
+		}
 		if plugins, set := l.value["taskplugin"]; set {
 			cgroup = strings.Contains(plugins, "cgroup")
 		}

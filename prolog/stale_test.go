@@ -54,14 +54,18 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 		left string
 	}{
 		{"a step runs", []*Job{job(5, 30, time.Hour), job(6, 30, time.Hour)}, "5 6 9"},
-		{"a step runs, of Debian's package", []*Job{job(1, 30, time.Hour), job(8, 30, time.Hour)}, "8 9"},
-		{"no step any more", []*Job{job(1, 30, time.Hour), job(6, 30, time.Hour)}, "6 9"},
-		{"salloc, between two steps", []*Job{job(1, 30, 9*time.Minute)}, "1 9"},
+		{"a step runs, of Debian's package", []*Job{job(1, 30, 25*time.Hour), job(8, 30, 25*time.Hour)}, "8 9"},
+		{"no step any more", []*Job{job(1, 30, 25*time.Hour), job(6, 30, time.Hour)}, "6 9"},
+		{"salloc, between two steps", []*Job{job(1, 30, 2*time.Hour)}, "1 9"},
+		{"a day without a step", []*Job{job(1, 30, 25*time.Hour)}, "9"},
+		{"Slurm would have a process there", []*Job{job(101, 30, 11*time.Minute), job(6, 30, time.Hour)}, "6 9"},
+		{"Slurm may start its process yet", []*Job{job(101, 30, 9*time.Minute)}, "9 101"},
 		{"its share is another's by now", []*Job{job(1, 60, 2*time.Minute), job(2, 60, 30*time.Second)}, "2 9"},
 		{"a whole GPU's", []*Job{job(1, 0, 2*time.Minute)}, "9"},
 		{"another user's step of that name", []*Job{job(7, 60, 2*time.Minute), job(2, 60, 0)}, "2 9"},
 	} {
 		h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }, MPS: nil}
+		h.Contains = strings.HasPrefix(c.name, "Slurm")
 		h.Proc = fakeProc(t, "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ",
 			"mine slurmstepd: [7.0]", "a user's", "debian's slurmstepd: [8.batch]")
 		for _, j := range c.jobs {

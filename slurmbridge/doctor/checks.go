@@ -170,6 +170,13 @@ func (e *exam) checks() []check {
 			"a hook that takes longer drains its node; slurmbridge-hook ends within 30 s, the site's other hooks may not",
 			"a hook that hangs, the site's own too, keeps its node from other jobs for that long before the node is drained",
 			toConf("$name=120")),
+		row("prolog-flags", Note, slurmConf,
+			when(!e.has("PrologFlags", "Contain") && !e.has("PrologFlags", "X11") && !e.has("PrologFlags", "RunInJob")),
+			"PrologFlags has no Contain",
+			"a session of salloc then has no process on its node between two commands, so a job that ended without an epilog "+
+				"is told apart only after a day: until then its GPU's MPS daemon goes on, and other users' sharers compute "+
+				"without MPS there", "the nodes' slurmds restart; each job has one more process of Slurm's on each node",
+			toConf("PrologFlags=${PrologFlags+Contain}")),
 		// The bridge learns from squeue --states=all how a run ended, after its record has arrived, and may put a poll off
 		// for 30 s: while slurmctld fails it tries again within that time. 0 means that Slurm forgets no job.
 		row("min-job-age", Warning, slurmConf, e.short(30*time.Second, "MinJobAge"), "MinJobAge is $time",

@@ -47,6 +47,7 @@ func bridged(t *testing.T, release string) *Facts {
 	conf := text.ParseConfig([]byte(recorded(t, release+"-bridged.config")))
 	conf["AuthType"] = "auth/munge" // 24.11.5 was recorded with auth/slurm, and with a limit on requests
 	conf["SlurmctldParameters"] = "enable_configless"
+	conf["PrologFlags"] = "Alloc,Contain"
 	settings := active()
 	settings.GatePartition, settings.SharersOnly = "gates", []string{"gpu"}
 	return &Facts{
@@ -91,7 +92,7 @@ func TestPlainCluster(t *testing.T) {
 	}
 	must.Equal(t, named(Examine(f)), "error gres-types, error folder, error node-shares, error gpu-type, "+
 		"error default-memory, error lua, error hook-prolog, error hook-epilog, error hook-taskprolog, "+
-		"warning epilog-slurmctld, note gate-seen")
+		"warning epilog-slurmctld, note prolog-flags, note gate-seen")
 }
 
 func TestNothingMissing(t *testing.T) {
@@ -216,6 +217,8 @@ var situations = []situation{
 		slurm("SelectTypeParameters", "CR_CORE_MEMORY,LL_SHARED_GRES")), "warning least-loaded",
 		"SelectTypeParameters=CR_CORE_MEMORY"),
 	at("short hooks", slurm("PrologEpilogTimeout", "20"), "warning hook-timeout", "PrologEpilogTimeout=120"),
+	at("no extern step", slurm("PrologFlags", "Alloc,NoHold"), "note prolog-flags", "PrologFlags=Alloc,NoHold,Contain"),
+	at("an extern step for X11", slurm("PrologFlags", "X11"), "", ""),
 	at("jobs forgotten", slurm("MinJobAge", "5 sec"), "warning min-job-age", "MinJobAge=300   # Slurm's default"),
 	at("nobody is forgotten", slurm("MinJobAge", "0 sec"), "", ""),
 	at("known long enough", slurm("MinJobAge", "30 sec"), "", ""),
