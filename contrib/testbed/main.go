@@ -3,8 +3,8 @@
 // names call it. Each command puts together a workload, a variant (plain Slurm, plain shares, or
 // the bridge with a policy), faults, and what judges the result.
 //
-// `testbed soak --seeds 1..20` draws clusters and jobs out of what Slurm's manuals list, and compares each with plain
-// Slurm; package drawn says how.
+// `testbed soak` draws clusters, jobs and faults out of what Slurm's manuals list, and compares each job with plain
+// Slurm; package drawn says how to run a seed.
 package main
 
 import (
@@ -20,10 +20,10 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/compare"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/drawn"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/flow"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/play"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/soak"
 )
 
 func main() {
@@ -55,6 +55,6 @@ func root() *cobra.Command {
 	}
 	c.PersistentFlags().StringVar(&base.Build, "build", "build", "where make build put the programs")
 	c.PersistentFlags().StringVar(&base.Lua, "lua", "contrib/job_submit.lua", "the job_submit script")
-	c.AddCommand(compare.Demo(base), compare.Command(base), flow.Command(base), soak.Command(base), play.Command(base))
+	c.AddCommand(compare.Demo(base), compare.Command(base), flow.Command(base), drawn.Command(base), play.Command(base))
 	return c
 }

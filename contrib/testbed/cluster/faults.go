@@ -111,6 +111,9 @@ var Faults = []Fault{
 
 // kill ends a daemon of ours as a power cut would.
 func kill(s *Stack, daemon string, _ int) (broken, error) {
+	if s.Daemon(daemon) == nil {
+		return broken{}, ErrNothing // it never came to be started
+	}
 	s.Kill(daemon)
 	return broken{mend: func() error { return s.Again(daemon) }}, nil
 }
@@ -131,6 +134,9 @@ func stop(s *Stack, daemon string, _ int) (broken, error) {
 }
 
 func cut(s *Stack, _ string, _ int) (broken, error) {
+	if s.Wire == nil {
+		return broken{}, ErrNothing
+	}
 	s.Wire.Set(true)
 	return broken{mend: func() error { s.Wire.Set(false); return nil }}, nil
 }

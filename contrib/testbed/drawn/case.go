@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
 // Case is a cluster and what happens on it, as drawn. Everything in it can be taken out, which is how a case shrinks.
@@ -33,6 +35,24 @@ type Case struct {
 	Site   string  `json:"site,omitempty"`
 	Jobs   []Job   `json:"jobs"`
 	Events []Event `json:"events,omitempty"` // the operator's
+	Faults []Fault `json:"faults,omitempty"`
+}
+
+// Fault is what befalls a machine; cluster.Faults has them by name. What breaks Slurm does so on both sides.
+type Fault struct {
+	AtS  int     `json:"at_s"`
+	Name string  `json:"name"`
+	Node int     `json:"node"`
+	S    float64 `json:"s"` // how long it lasts
+}
+
+// kind is the fault as the stage knows it.
+func (f *Fault) kind() *cluster.Fault {
+	i := slices.IndexFunc(cluster.Faults, func(k cluster.Fault) bool { return k.Name == f.Name })
+	if i < 0 {
+		return &cluster.Fault{}
+	}
+	return &cluster.Faults[i]
 }
 
 // Node is a drawn node.
@@ -56,8 +76,10 @@ type Job struct {
 	Args    []string `json:"args,omitempty"`
 	Steps   []string `json:"steps,omitempty"` // each one srun's options
 	LengthS int      `json:"length_s"`
-	Exit    int      `json:"exit,omitempty"` // its script's status
-	Events  []Event  `json:"events,omitempty"`
+	// App is the catalogue's application that it runs on the simulated GPU, with that length alone; "" = it sleeps.
+	App    string  `json:"app,omitempty"`
+	Exit   int     `json:"exit,omitempty"` // its script's status
+	Events []Event `json:"events,omitempty"`
 }
 
 // Event is a command that the job's owner or the operator gives: JOB stands for the job's number.
@@ -154,12 +176,18 @@ func (c *Case) partitions() []string {
 	return out
 }
 
-// script is a batch job's.
-func (j *Job) script(bin string) string {
+// script is a batch job's. bin is the programs' folder, state the file of the first node's GPUs.
+func (j *Job) script(bin, state string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "trap 'exit 7' USR1\n%s/probe %s batch\n", bin, j.Name)
 	for i, s := range j.Steps {
 		fmt.Fprintf(&b, "srun %s %s/probe %s step%d; %s/probe %s ended%d $?\n", s, bin, j.Name, i+1, bin, j.Name, i+1)
+	}
+	if p, ok := apps.ByName(j.App); ok {
+		fmt.Fprintf(&b, "s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME\n", state)
+		fmt.Fprintf(&b, "GPUSIM_STATE=$s %s/gpusim run %s --duration-scale %g --report /dev/null || exit\nexit %d\n", bin,
+			j.App, float64(j.LengthS)/p.DurationS, j.Exit)
+		return b.String()
 	}
 	// A signal reaches the shell while it waits, not while it runs a program.
 	fmt.Fprintf(&b, "sleep %d & wait\nexit %d\n", j.LengthS, j.Exit)
@@ -167,11 +195,11 @@ func (j *Job) script(bin string) string {
 }
 
 // command is what srun or salloc run.
-func (j *Job) command(bin string) []string {
+func (j *Job) command(bin, state string) []string {
 	if j.Client == "srun" {
 		return []string{bin + "/probe", j.Name, "step0", "0", fmt.Sprint(j.LengthS)}
 	}
-	return []string{"sh", "-c", j.script(bin)}
+	return []string{"sh", "-c", j.script(bin, state)}
 }
 
 // write writes the case to a file.

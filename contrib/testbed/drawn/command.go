@@ -3,7 +3,7 @@
 //
 //	make soak SEEDS=1..20                          on this machine's Slurm
 //	make soak SEEDS=1..20 RELEASES="bookworm forky"
-//	build/testbed/testbed soak --case build/drawn/22.05.8/seed-7.json
+//	build/testbed/testbed soak --case build/soak/22.05.8/seed-7.json
 //	build/testbed/testbed soak --seeds 7 --build OTHER/build --lua OTHER/contrib/job_submit.lua
 //
 // # What is drawn
@@ -11,14 +11,16 @@
 // draw.tsv has a line for each option and setting, with its weight and Slurm's manual page. Jobs only sleep, and the
 // bridge knows their applications: what differs is what Slurm and the bridge do. On plain Slurm gpu:shared is gpu:1.
 // Plain Slurm starts first, and a seed whose configuration it refuses is skipped, as is a job that it refuses or never
-// starts.
+// starts. With --length the cluster is larger, jobs compute on simulated GPUs, and daemons are killed, stopped and cut
+// off, partitions go down and a disk fills; what breaks Slurm breaks plain Slurm at the same time.
 //
 // # What is compared
 //
 // Start, run time, state and exit code of each job; its CPUs, memory, nodes and tasks; the order of an array's tasks;
 // the exit codes of steps, and the environment that each step sees, as a whole. A job that an event (hold, requeue,
-// update) met in different states on the two sides isn't compared. What differs is run again, and counts if it differs
-// again. Differences that the pages state are in the judge's rules, each with its sentence. At least as many jobs as
+// update) met in different states on the two sides isn't compared, nor is one that a fault hit which plain Slurm feels
+// as well, or that ended an MPS server: it must end all the same. No job has a whole GPU that another is on. What
+// differs is run again, and counts if it differs again; under faults it counts at once. Differences that the pages state are in the judge's rules, each with its sentence. At least as many jobs as
 // seeds must have had a part of a GPU in a block of 20 seeds or more, or nothing is shown.
 package drawn
 
@@ -28,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,26 +39,26 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
-// Options say what to draw and how to run it.
-type Options struct {
+// options say what to draw and how to run it.
+type options struct {
 	base        *cluster.Setup
 	seeds, file string
+	length      time.Duration
+	gpus        int
+	everyS      float64
 	roots       []string
 	all, small  bool
 	parallel    int
 	dir         string
 	out         io.Writer
 }
-
-// New are options with the stage's usual ones: where the programs and the script are.
-func New(base *cluster.Setup, out io.Writer) *Options { return &Options{base: base, out: out} }
 
 // outcome is what became of a case.
 type outcome struct {
@@ -94,7 +97,7 @@ func parseSeeds(text string) (from, to uint64, err error) {
 }
 
 // both runs a case on plain Slurm and beside it with the bridge.
-func (o *Options) both(ctx context.Context, c *Case, root string) (*outcome, error) {
+func (o *options) both(ctx context.Context, c *Case, root string) (*outcome, error) {
 	out := &outcome{}
 	plain, err := o.start(ctx, c, root, true)
 	if err != nil {
@@ -104,13 +107,13 @@ func (o *Options) both(ctx context.Context, c *Case, root string) (*outcome, err
 		out.Skipped = "plain Slurm doesn't start: " + firstLine(err.Error())
 		return out, nil
 	}
-	defer plain.s.Close()
+	defer plain.close()
 	out.Release = plain.s.Release
 	bridge, err := o.start(ctx, c, root, false)
 	if err != nil {
 		return nil, err
 	}
-	defer bridge.s.Close()
+	defer bridge.close()
 	berr := bridge.s.Bridge(ctx)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -147,9 +150,9 @@ func (o *Options) both(ctx context.Context, c *Case, root string) (*outcome, err
 }
 
 // twice runs a case again if something differs, and keeps what differs again: what was the machine's load doesn't.
-func (o *Options) twice(ctx context.Context, c *Case, root string) (*outcome, error) {
+func (o *options) twice(ctx context.Context, c *Case, root string) (*outcome, error) {
 	first, err := o.both(ctx, c, root)
-	if err != nil || first.unstated() == nil {
+	if err != nil || first.unstated() == nil || len(c.Faults) > 0 { // faults never hit alike
 		return first, err
 	}
 	second, err := o.both(ctx, c, root)
@@ -171,7 +174,7 @@ func firstLine(s string) string {
 
 // run runs cases on the Slurm of a root folder, so many at once, and returns an error where something differs that no
 // page states.
-func (o *Options) run(ctx context.Context, cases []*Case, root string) error {
+func (o *options) run(ctx context.Context, cases []*Case, root string) error {
 	release, err := slurmtest.ReleaseOf(ctx, root)
 	if err != nil {
 		return err
@@ -234,7 +237,7 @@ func (o *Options) run(ctx context.Context, cases []*Case, root string) error {
 }
 
 // report says what differs in a case.
-func (o *Options) report(c *Case, r *outcome) {
+func (o *options) report(c *Case, r *outcome) {
 	if r.Skipped != "" {
 		fmt.Fprintf(o.out, "seed %d is skipped: %s\n", c.Seed, r.Skipped)
 		return
@@ -249,7 +252,7 @@ func (o *Options) report(c *Case, r *outcome) {
 }
 
 // keep writes a case in which something differs, with what differs and what the bridge says of it.
-func (o *Options) keep(dir string, c *Case, r *outcome) error {
+func (o *options) keep(dir string, c *Case, r *outcome) error {
 	if r.Skipped == "" && r.Differs == nil {
 		return nil
 	}
@@ -268,27 +271,40 @@ func (o *Options) keep(dir string, c *Case, r *outcome) error {
 	return os.WriteFile(name+".txt", []byte(b.String()), 0o644)
 }
 
-// AddFlags adds the flags that ask for drawn clusters.
-func (o *Options) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.seeds, "seeds", "",
-		"instead, clusters and jobs that are drawn from these seeds, `FROM..TO`, beside plain Slurm")
-	f.StringVar(&o.file, "case", "", "instead, the drawn cluster and jobs of this `FILE`")
+// Command is `testbed soak`.
+func Command(base *cluster.Setup) *cobra.Command {
+	o := &options{base: base, out: os.Stdout}
+	c := &cobra.Command{
+		Use: "soak", Short: "Drawn clusters, jobs and faults, beside plain Slurm: what differs", Args: cobra.NoArgs,
+		Example: "  make soak                                         an hour of jobs and faults\n" +
+			"  make soak SOAK=4m ARGS='--seeds 7'                  another campaign\n" +
+			"  make soak SEEDS=1..200 RELEASES='bookworm forky'    small clusters of any shape, a minute each",
+		RunE: func(c *cobra.Command, _ []string) error { return o.runAll(c.Context()) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.seeds, "seeds", "", "seeds to draw from, `FROM..TO` (default one at random)")
+	f.StringVar(&o.file, "case", "", "run the case in this `FILE` instead")
+	f.DurationVar(&o.length, "length", 0, "how long jobs that compute come, under faults (0 = a dozen jobs that sleep)")
+	f.IntVar(&o.gpus, "gpus", 0, "GPUs of a campaign (default 44, or 8 for less than 20 minutes)")
+	f.Float64Var(&o.everyS, "every", 10, "mean seconds between two faults of a campaign (0 = none)")
 	f.StringSliceVar(&o.roots, "roots", []string{cmp.Or(os.Getenv("SLURMBRIDGE_TEST_ROOT"), own)},
-		"of drawn clusters: root folders of Slurm's releases, one after the other; "+own+" = this machine's Slurm")
+		"root folders of Slurm's releases, one after the other; "+own+" = this machine's Slurm")
 	f.BoolVar(&o.all, "all", false, "draw also what is refused with a sentence, and what is known to be wrong")
-	f.BoolVar(&o.small, "shrink", false, "shrink each drawn case to what its first difference needs (10 minutes each)")
-	f.IntVar(&o.parallel, "parallel", 8, "drawn clusters at once, each a pair")
-	f.StringVar(&o.dir, "drawn", "build/drawn", "`FOLDER` for the drawn cases in which something differs")
+	f.BoolVar(&o.small, "shrink", false, "shrink each case to what its first difference needs (10 minutes each)")
+	f.IntVar(&o.parallel, "parallel", 8, "pairs of clusters at once")
+	f.StringVar(&o.dir, "out", "build/soak", "`FOLDER` for the cases in which something differs")
+	return c
 }
 
 // own stands for the Slurm of this machine among root folders.
 const own = "own"
 
-// Asked reports whether drawn clusters are asked for.
-func (o *Options) Asked() bool { return o.seeds != "" || o.file != "" }
-
-// Run runs what the flags ask for.
-func (o *Options) Run(ctx context.Context) error {
+// runAll runs what the flags ask for.
+func (o *options) runAll(ctx context.Context) error {
+	if o.seeds == "" {
+		o.seeds = strconv.FormatUint(rand.Uint64()>>12, 10) // exact in JSON
+	}
+	o.gpus = cmp.Or(o.gpus, map[bool]int{true: 8, false: 44}[o.length < 20*time.Minute])
 	var errs error
 	for _, root := range o.roots {
 		if root == own {
@@ -304,7 +320,7 @@ func (o *Options) Run(ctx context.Context) error {
 }
 
 // cases are the case of a file, or those of the seeds.
-func (o *Options) cases(ctx context.Context, root string) ([]*Case, error) {
+func (o *options) cases(ctx context.Context, root string) ([]*Case, error) {
 	if o.file != "" {
 		c, err := readCase(o.file)
 		return []*Case{c}, err
@@ -314,9 +330,13 @@ func (o *Options) cases(ctx context.Context, root string) ([]*Case, error) {
 		return nil, err
 	}
 	from, to, err := parseSeeds(o.seeds)
+	var long *campaign
+	if o.length > 0 {
+		long = &campaign{o.gpus, int(o.length.Seconds()), o.everyS}
+	}
 	var out []*Case
 	for seed := from; err == nil && seed <= to; seed++ {
-		out = append(out, draw(seed, release, o.all))
+		out = append(out, draw(seed, release, o.all, long))
 	}
 	return out, err
 }

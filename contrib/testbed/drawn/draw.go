@@ -10,7 +10,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -182,18 +184,30 @@ func (d *dice) any(kind string, j *Job, add func(string)) {
 	}
 }
 
-// draw draws a case from a seed, for a release of Slurm's. all: what is refused or known to be wrong as well.
-func draw(seed uint64, release string, all bool) *Case {
+// campaign is a longer case: so many GPUs, jobs that compute and come for so long, and faults.
+type campaign struct {
+	gpus    int
+	lengthS int
+	everyS  float64 // mean time between two faults, 0 = none
+}
+
+// draw draws a case from a seed, for a release of Slurm's. all: what is refused or known to be wrong as well. long is
+// nil for a case of a minute.
+func draw(seed uint64, release string, all bool, long *campaign) *Case {
 	c := &Case{Seed: seed}
 	d := &dice{rand.New(rand.NewPCG(seed, 53)), c, all, map[string]bool{}, nil} //nolint:gosec // repeatable, not secret
-	d.cluster(release)
-	jobs := 9 + d.IntN(6)
-	at := 0
+	gpus := 0
+	if long != nil {
+		gpus = long.gpus
+	}
+	d.cluster(release, gpus)
+	if long != nil {
+		d.campaign(long)
+		return c
+	}
+	jobs, at := 9+d.IntN(6), 0
 	for i := range jobs {
-		j := d.job(i)
-		j.AtS = at
-		c.Jobs = append(c.Jobs, j)
-		d.names = append(d.names, j.Name)
+		d.add(i, at)
 		if d.chance(400) {
 			at += d.IntN(5)
 		}
@@ -202,6 +216,63 @@ func draw(seed uint64, release string, all bool) *Case {
 		c.Events = events(d.write(r), 2+d.IntN(12))
 	}
 	return c
+}
+
+// add draws the i-th job, to come at a time.
+func (d *dice) add(i, at int) *Job {
+	j := d.job(i)
+	j.AtS = at
+	d.c.Jobs = append(d.c.Jobs, j)
+	d.names = append(d.names, j.Name)
+	return &d.c.Jobs[i]
+}
+
+// meanS is how long the jobs of a campaign compute, s, and load how much work comes, as a part of what plain Slurm does.
+const meanS, load = 40, 1.1
+
+// campaign draws jobs that come at random, and faults.
+func (d *dice) campaign(long *campaign) {
+	names := apps.Names()
+	at := 0.0
+	for i := 0; at < float64(long.lengthS); i++ {
+		j := d.add(i, int(at))
+		at += d.ExpFloat64() * meanS / load / float64(long.gpus)
+		j.LengthS = []int{29, 45, 70}[d.IntN(3)]
+		j.Args[slices.IndexFunc(j.Args, func(a string) bool { return strings.HasPrefix(a, "--time=") })] = "--time=" +
+			strconv.Itoa(2+d.IntN(3))
+		one := d.ofJob(j, "sharer") || d.ofJob(j, "gpu")
+		if j.Client == "sbatch" && one && !j.has("--nodes") && !j.has(":") && j.value("--gres") != "gpu:2" &&
+			j.value("--gpus") != "2" {
+			j.App = names[d.IntN(len(names))]
+		}
+		for k, a := range j.Args {
+			if strings.HasPrefix(a, "--comment=app=") {
+				_, more, _ := strings.Cut(a, ",")
+				j.Args[k] = strings.TrimSuffix("--comment=app="+j.profile()+","+more, ",")
+			}
+		}
+	}
+	if long.everyS == 0 {
+		return
+	}
+	var kinds []*cluster.Fault // each as often as it weighs; one that lasts long would leave little of a short campaign
+	for i := range cluster.Faults {
+		if f := &cluster.Faults[i]; f.Least <= float64(long.lengthS)/10 {
+			kinds = append(kinds, slices.Repeat([]*cluster.Fault{f}, f.Weight)...)
+		}
+	}
+	for at := d.ExpFloat64() * long.everyS; at < float64(long.lengthS); at += d.ExpFloat64() * long.everyS {
+		f := kinds[d.IntN(len(kinds))]
+		d.c.Faults = append(d.c.Faults, Fault{int(at), f.Name, d.IntN(len(d.c.Nodes)), f.Least + (f.Most-f.Least)*d.Float64()})
+	}
+}
+
+// profile is the application by which the bridge knows a job.
+func (j *Job) profile() string {
+	if j.App == "" {
+		return appName(j.LengthS)
+	}
+	return fmt.Sprint(j.App, "-", j.LengthS)
 }
 
 // events are a row's commands, the first at a time and each other one by so many seconds later.
@@ -219,14 +290,18 @@ func events(drawn string, at int) (out []Event) {
 	return out
 }
 
-// cluster draws the cluster.
-func (d *dice) cluster(release string) {
+// cluster draws the cluster, with so many GPUs; 0 = some.
+func (d *dice) cluster(release string, all int) {
 	c := d.c
 	shapes := map[string]int{"1x1": 8, "1x2": 14, "1x3": 8, "1x4": 8, "1x8": 3, "2x1": 12, "2x2": 14, "2x4": 6, "3x1": 9,
 		"3x2": 8, "4x1": 4, "4x2": 6}
 	var nodes, gpus int
 	_, _ = fmt.Sscanf(d.pick(shapes, "1x1", "1x2", "1x3", "1x4", "1x8", "2x1", "2x2", "2x4", "3x1", "3x2", "4x1", "4x2"),
 		"%dx%d", &nodes, &gpus)
+	if all > 0 {
+		gpus = min(gpus, 4)
+		nodes = max(1, all/gpus)
+	}
 	if text.SharesInstances(release) && d.chance(60) {
 		c.Instances = []string{"3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"}
 		gpus = 1
@@ -290,7 +365,8 @@ func (d *dice) accounting() {
 	}
 	c := d.c
 	d.facts["accounting"], d.facts["qospreempt"] = true, d.chance(500)
-	c.Accounting = []string{"add account lab", "add user games Account=lab", "add user news Account=lab"}
+	c.Accounting = []string{"add account lab", "add user games Account=lab", "add user news Account=lab",
+		"add user slurm Account=lab"} // admins.md: SlurmUser needs an account
 	d.any("account", nil, func(s string) { c.Accounting = append(c.Accounting, strings.Split(s, " ; ")...) })
 	c.Conf = append(c.Conf, d.write(d.one("enforce", nil)))
 	if d.facts["qospreempt"] {

@@ -17,12 +17,12 @@ func TestDraw(t *testing.T) {
 	before := ""
 	options := map[bool]map[string]bool{false: {}, true: {}}
 	for seed := range uint64(300) {
-		c := draw(seed, "22.05.8", false)
-		if diff := cmp.Diff(c, draw(seed, "22.05.8", false)); diff != "" {
+		c := draw(seed, "22.05.8", false, nil)
+		if diff := cmp.Diff(c, draw(seed, "22.05.8", false, nil)); diff != "" {
 			t.Fatalf("seed %d draws another case: %s", seed, diff)
 		}
 		for _, all := range []bool{false, true} {
-			for _, j := range draw(seed, "26.05.5", all).Jobs {
+			for _, j := range draw(seed, "26.05.5", all, nil).Jobs {
 				for _, a := range j.Args {
 					options[all][a] = true
 				}
@@ -142,7 +142,7 @@ func TestSeeds(t *testing.T) {
 
 // What is taken out of a case is gone with what needs it, and the case itself stays.
 func TestWithout(t *testing.T) {
-	c := draw(4, "22.05.8", false)
+	c := draw(4, "22.05.8", false, nil)
 	c.Jobs[2].Args = append(c.Jobs[2].Args, "--dependency=afterany:{j1}")
 	before := fmt.Sprint(c)
 	jobs, rest := c.parts("j3")

@@ -28,6 +28,7 @@ const (
 	kindGPU     = "gpu"
 	kindBridge  = "bridge"
 	kindBeside  = "beside"
+	kindInUse   = "in use"
 )
 
 // difference is one between plain Slurm and Slurm with the bridge.
@@ -68,6 +69,14 @@ var rules = []rule{
 		"users.md: a first run under MPS that fails within 15 s runs again without MPS, once",
 	},
 	{
+		kindInUse, func(c *Case, _ *Job, _ string) bool { return c.mixed() },
+		"admins.md: before 23.11.5 a job of a whole GPU may get one that a sharer still uses (mixed_partitions: share)",
+	},
+	{
+		kindLate, func(c *Case, _ *Job, _ string) bool { return c.mixed() },
+		"admins.md: before 25.05 no job starts behind one of a whole GPU that waits (mixed_partitions: share)",
+	},
+	{
 		kindSize, func(c *Case, j *Job, _ string) bool { return j.sharer() && c.dividesDefaults() },
 		divided,
 	},
@@ -88,6 +97,9 @@ func (c *Case) dividesDefaults() bool {
 	return slices.ContainsFunc(c.Conf, func(l string) bool { return strings.Contains(l, "PerGPU=") })
 }
 
+// mixed reports whether a site shares where whole GPUs are handed out, on a release that mistakes GPUs in use.
+func (c *Case) mixed() bool { return slices.Contains(c.Settings, "mixed_partitions: share") }
+
 // preempts reports whether jobs preempt others, which is a matter of timing.
 func (c *Case) preempts() bool {
 	return slices.ContainsFunc(c.Conf, func(l string) bool { return strings.HasPrefix(l, "PreemptType=") })
@@ -102,8 +114,11 @@ func afterSteps(text string) string {
 // Times that are no difference: what Slurm's whole seconds, a loaded machine and the bridge's rounds take.
 const (
 	slackS    = 12
+	faultS    = 75  // more where faults are played: a lease, max_delay and slurmctld's return
+	contract  = 2.5 // how much slower a job may compute for sharing, the default
 	slackPart = 0.1 // of a job's length, the default grace
 	ranSlackS = 5
+	eventS    = 2 // an event meets jobs alike that start so near to each other
 )
 
 // judge compares a case's two results.
@@ -115,10 +130,14 @@ func judge(c *Case, plain, bridge *result) []difference {
 			v.slack = 2 * slackS // what the job did differently others feel
 		}
 	}
+	if len(c.Faults) > 0 {
+		v.slack += faultS
+	}
 	for i := range c.Jobs {
 		v.job(&c.Jobs[i])
 	}
 	v.cluster()
+	v.inUse()
 	for i := range v.out {
 		d := &v.out[i]
 		for _, r := range rules {
@@ -175,6 +194,9 @@ func (v *verdict) job(j *Job) {
 	if v.plain.Refused[j.Name] != "" || slices.Contains(v.apart, j.Name) {
 		return // what plain Slurm refuses counts for nothing
 	}
+	if strings.HasPrefix(v.bridge.Refused[j.Name], errNoJob) {
+		return // a job that it names was refused
+	}
 	if text := v.bridge.Refused[j.Name]; text != "" {
 		v.add(j.Name, kindRefused, "%s", message(text))
 		return
@@ -191,6 +213,12 @@ func (v *verdict) job(j *Job) {
 		}
 		if math.IsNaN(p.Start) {
 			continue // plain Slurm didn't start it, either
+		}
+		if v.hit(j, p, v.plain) || v.hit(j, b, v.bridge) {
+			if b != nil && !ended(b.State) && ended(p.State) {
+				v.add(name, kindNever, "%s, %s, after a fault", b.State, b.Reason)
+			}
+			continue
 		}
 		v.times(j, name, p, b)
 		if b != nil && !math.IsNaN(b.Start) {
@@ -211,6 +239,53 @@ func (v *verdict) waitingTasks(name string) *seen {
 	return nil
 }
 
+// hit reports whether a fault hit a job that plain Slurm's jobs feel as well, or that ends an MPS server: nothing
+// protects a job from that. A slurmctld that is killed forgets its last seconds.
+func (v *verdict) hit(j *Job, s *seen, on *result) bool {
+	return slices.ContainsFunc(on.Suffered, func(f suffered) bool {
+		kind := (&Fault{Name: f.Name}).kind()
+		if !kind.Plain && !strings.HasPrefix(f.Name, "MPS") && f.Name != "hook killed" {
+			return false
+		}
+		if s == nil || f.From < float64(j.AtS+10) && f.To > float64(j.AtS-2) {
+			return kind.Slurm
+		}
+		there := f.Node == "" || s.Where == "" || s.Where == f.Node
+		return there && !(f.To < s.Start-10 || f.From > s.End+10)
+	})
+}
+
+// inUse reports whole GPUs that others were on.
+func (v *verdict) inUse() {
+	all := v.bridge.Jobs
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		s := all[name]
+		if strings.Contains(s.Gres, v.c.Sharing) || len(s.Places) == 0 {
+			continue
+		}
+		for _, other := range slices.Sorted(maps.Keys(all)) {
+			o := all[other]
+			if o != s && min(s.End, o.End)-max(s.Start, o.Start) > ranSlackS && s.shares(o) {
+				v.add(name, kindInUse, "has %s whole, and %s was there", s.last(), other)
+			}
+		}
+	}
+}
+
+// last is where a job ran last: its node and GPUs.
+func (s *seen) last() string {
+	return s.Places[slices.Max(append(slices.Collect(maps.Keys(s.Places)), 0))]
+}
+
+// shares reports whether two jobs ran on one GPU.
+func (s *seen) shares(o *seen) bool {
+	node, gpus, _ := strings.Cut(s.last(), ":")
+	other, others, _ := strings.Cut(o.last(), ":")
+	return node == other && slices.ContainsFunc(strings.Split(gpus, ","), func(g string) bool {
+		return g != "" && slices.Contains(strings.Split(others, ","), g)
+	})
+}
+
 // times compares when a job started and how it ended.
 func (v *verdict) times(j *Job, name string, p, b *seen) {
 	switch {
@@ -220,10 +295,13 @@ func (v *verdict) times(j *Job, name string, p, b *seen) {
 	case math.IsNaN(b.Start):
 		v.add(name, kindNever, "%s, %s; plain Slurm started it at %.0f s", b.State, b.Reason, p.Start)
 		return
-	case b.Start > p.Start+v.slack+slackPart*float64(j.LengthS) && p.Restarts == b.Restarts:
+	case p.Restarts != b.Restarts:
+	case j.App != "" && b.End > p.End+v.slack+slackPart*float64(j.LengthS):
+		v.add(name, kindLate, "ends at %.0f s, on plain Slurm at %.0f s", b.End, p.End)
+	case j.App == "" && b.Start > p.Start+v.slack+slackPart*float64(j.LengthS):
 		v.add(name, kindLate, "starts at %.0f s, on plain Slurm at %.0f s", b.Start, p.Start)
 	}
-	if !ended(p.State) {
+	if !ended(p.State) || len(j.Events) > 0 && math.Abs(p.Start-b.Start) > eventS {
 		return
 	}
 	switch {
@@ -236,9 +314,17 @@ func (v *verdict) times(j *Job, name string, p, b *seen) {
 	case p.Restarts != b.Restarts && v.c.preempts():
 	case p.Restarts != b.Restarts:
 		v.add(name, kindRan, "%s restarts, on plain Slurm %s", b.Restarts, p.Restarts)
-	case len(j.Events) == 0 && math.Abs((b.End-b.Start)-(p.End-p.Start)) > ranSlackS:
+	case len(j.Events) == 0 && !j.runsAs(b.End-b.Start, p.End-p.Start):
 		v.add(name, kindRan, "%.0f s, on plain Slurm %.0f s", b.End-b.Start, p.End-p.Start)
 	}
+}
+
+// runsAs reports whether a job runs for as long as on plain Slurm; one that computes may be slower, by its contract.
+func (j *Job) runsAs(s, plainS float64) bool {
+	if j.App == "" {
+		return math.Abs(s-plainS) <= ranSlackS
+	}
+	return s >= plainS-ranSlackS && s <= contract*plainS+faultS
 }
 
 func ended(state string) bool {
@@ -277,13 +363,19 @@ func (v *verdict) mps(j *Job, name string, b *seen) {
 		return
 	}
 	var steps []string
+	with := false
 	for _, step := range slices.Sorted(maps.Keys(b.Environment)) {
 		env := b.Environment[step]
-		if env["mps"] == "gone" || env["CUDA_VISIBLE_DEVICES"] != "" && env["CUDA_MPS_PIPE_DIRECTORY"] == "" {
+		if env["CUDA_VISIBLE_DEVICES"] == "" {
+			continue
+		}
+		if env["mps"] == "gone" || env["CUDA_MPS_PIPE_DIRECTORY"] == "" {
 			steps = append(steps, step)
+		} else {
+			with = true
 		}
 	}
-	if steps != nil && (j.Client != "sbatch" || len(steps) < len(b.Environment)) {
+	if steps != nil && (with || j.Client != "sbatch") {
 		v.add(name, kindMPS, "%s: without MPS beside others, with %s", strings.Join(steps, " "), b.Gres)
 	}
 }
@@ -441,7 +533,10 @@ func (r *result) parts() (n int) {
 
 // message is what a client said, without its command.
 func message(text string) string {
-	_, said, _ := strings.Cut(text, "exit status ")
+	_, said, is := strings.Cut(text, "exit status ")
+	if !is {
+		said = text
+	}
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	for _, l := range lines {
 		if strings.Contains(l, "slurmbridge: ") {

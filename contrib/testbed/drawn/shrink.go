@@ -79,7 +79,7 @@ func (c *Case) without(out []part) *Case {
 }
 
 // shrink takes out of a case whatever isn't needed for a difference. Trials run several at once: each is mostly waiting.
-func (o *Options) shrink(ctx context.Context, c *Case, d *difference, root string) (*Case, error) {
+func (o *options) shrink(ctx context.Context, c *Case, d *difference, root string) (*Case, error) {
 	name, _, _ := strings.Cut(d.Job, "_")
 	jobs, rest := c.parts(name)
 	c, err := o.shrinkBy(ctx, c, jobs, d, root)
@@ -91,7 +91,7 @@ func (o *Options) shrink(ctx context.Context, c *Case, d *difference, root strin
 }
 
 // shrinkBy takes out as many of some parts as it can: first many at once, in the end each alone.
-func (o *Options) shrinkBy(ctx context.Context, c *Case, parts []part, d *difference, root string) (*Case, error) {
+func (o *options) shrinkBy(ctx context.Context, c *Case, parts []part, d *difference, root string) (*Case, error) {
 	for size := (len(parts) + 1) / 2; size > 0 && len(parts) > 0; size /= 2 {
 		chunks := slices.Collect(slices.Chunk(parts, size))
 		shows := make([]bool, len(chunks))
@@ -127,7 +127,7 @@ func (o *Options) shrinkBy(ctx context.Context, c *Case, parts []part, d *differ
 }
 
 // shows reports whether a case shows a difference.
-func (o *Options) shows(ctx context.Context, c *Case, d *difference, root string) (bool, error) {
+func (o *options) shows(ctx context.Context, c *Case, d *difference, root string) (bool, error) {
 	r, err := o.both(ctx, c, root)
 	if err != nil {
 		return false, ctx.Err()
@@ -136,7 +136,7 @@ func (o *Options) shows(ctx context.Context, c *Case, d *difference, root string
 }
 
 // shrinkFirst shrinks the case of an outcome to its first difference, and writes the small case beside the whole one.
-func (o *Options) shrinkFirst(ctx context.Context, dir string, c *Case, r *outcome, root string) error {
+func (o *options) shrinkFirst(ctx context.Context, dir string, c *Case, r *outcome, root string) error {
 	all := r.unstated()
 	if len(all) == 0 {
 		return nil

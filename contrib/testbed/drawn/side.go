@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
 // Times of a run. A command that takes longer is ended: with some settings slurmctld itself stops answering.
@@ -40,6 +42,14 @@ type side struct {
 	refused map[string]string   // what a client said that failed, by the job's name
 	met     map[string][]string // states that a job was in when each of its events came, and whether Slurm took the event
 	clients sync.WaitGroup
+	// suffered are the faults that could be played.
+	suffered []suffered
+}
+
+// suffered is a fault that was played, and when, s after the beginning. node "" = it isn't one node's.
+type suffered struct {
+	Name, Node string
+	From, To   float64
 }
 
 // seen is what a side shows of one job, or of one task of an array. Times are s after the beginning, NaN = none.
@@ -66,27 +76,40 @@ type result struct {
 	Jobs    map[string]*seen // by name and task
 	Refused map[string]string
 	Met     map[string][]string
+	// Suffered are the faults that were played.
+	Suffered []suffered
 	// Says is what the bridge says is wrong; Misplaced how many jobs ran on another GPU than planned.
 	Says      []string
 	Misplaced float64
 }
 
 // setup is the stack of a side.
-func (o *Options) setup(c *Case, root string, plain bool) cluster.Setup {
+func (o *options) setup(c *Case, root string, plain bool) cluster.Setup {
 	setup := *o.base
 	setup.Scale, setup.Sharing, setup.Lease, setup.Settings = 1, c.Sharing, 30*time.Second, c.Settings
-	setup.Bare, setup.Card.Instances = plain, c.Instances
+	computes := slices.ContainsFunc(c.Jobs, func(j Job) bool { return j.App != "" })
+	setup.Bare, setup.Card.Instances = plain && !computes, c.Instances
 	if !plain {
 		setup.Policy = "dqn"
 	}
 	for _, n := range c.Nodes {
 		setup.NodeGPUs, setup.Models = append(setup.NodeGPUs, len(n.Types)), append(setup.Models, n.Model)
 	}
-	for s := range 40 {
+	for s := range 80 {
 		setup.Profiles = append(setup.Profiles, &rlcore.Profile{
 			App: appName(s + 1), DurationS: float64(s + 1), PeriodS: float64(s + 1),
 			Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: 2000}},
 		})
+	}
+	for i := range c.Jobs {
+		j := &c.Jobs[i]
+		p, computes := apps.ByName(j.App)
+		there := slices.ContainsFunc(setup.Profiles, func(p *rlcore.Profile) bool { return p.App == j.profile() })
+		if computes && !there {
+			known := app.Scaled(p, float64(j.LengthS)/p.DurationS, 1)
+			known.App = j.profile()
+			setup.Profiles = append(setup.Profiles, known)
+		}
 	}
 	setup.Adjust = func(so *slurmtest.Options) {
 		so.Root = root
@@ -151,13 +174,26 @@ f=OUT/seen,$1,$SLURM_ARRAY_TASK_ID,$2,${SLURM_RESTART_COUNT:-0},${SLURM_PROCID:-
 `
 
 // start starts a side's Slurm. A configuration that Slurm refuses is an error.
-func (o *Options) start(ctx context.Context, c *Case, root string, plain bool) (*side, error) {
+func (o *options) start(ctx context.Context, c *Case, root string, plain bool) (*side, error) {
+	setup := o.setup(c, root, plain)
+	if !plain && len(c.Faults) > 0 {
+		var err error
+		if setup.Disk, err = cluster.NewDisk("slurm", diskMiB); err != nil {
+			return nil, err
+		}
+		setup.Wired = true
+	}
 	sd := &side{
-		c: c, s: cluster.New(o.setup(c, root, plain)), plain: plain, ids: map[string]string{},
+		c: c, s: cluster.New(setup), plain: plain, ids: map[string]string{},
 		refused: map[string]string{}, met: map[string][]string{},
 	}
-	slurm, err := slurmtest.Start(ctx, sd.s.Options())
+	options := sd.s.Options()
+	if setup.Disk != nil {
+		options.Binds = append(options.Binds, setup.Disk.Dir)
+	}
+	slurm, err := slurmtest.Start(ctx, options)
 	if err != nil {
+		sd.closeDisk()
 		return nil, err
 	}
 	sd.s.Cluster = slurm
@@ -180,6 +216,21 @@ func (o *Options) start(ctx context.Context, c *Case, root string, plain bool) (
 	return sd, nil
 }
 
+// diskMiB is the size of the disk that fills.
+const diskMiB = 512
+
+func (sd *side) closeDisk() {
+	if sd.s.Setup.Disk != nil {
+		sd.s.Setup.Disk.Close()
+	}
+}
+
+// close ends the side's cluster.
+func (sd *side) close() {
+	_ = sd.s.Close() // what is left goes with the next start
+	sd.closeDisk()
+}
+
 // sleepUntil waits until so many s after the beginning.
 func (sd *side) sleepUntil(ctx context.Context, s float64) bool {
 	return cluster.Sleep(ctx, time.Until(sd.begin).Seconds()+s)
@@ -193,6 +244,16 @@ func (sd *side) play(ctx context.Context, done <-chan struct{}) (*result, error)
 	for _, e := range sd.c.Events {
 		events.Go(func() { sd.happens(ctx, e, "") })
 	}
+	for _, f := range sd.c.Faults {
+		if sd.plain && !f.kind().Slurm {
+			continue
+		}
+		events.Go(func() {
+			if sd.sleepUntil(ctx, float64(f.AtS)) {
+				sd.suffer(ctx, f)
+			}
+		})
+	}
 	if !sd.sleepUntil(ctx, 0) {
 		return nil, ctx.Err()
 	}
@@ -200,7 +261,9 @@ func (sd *side) play(ctx context.Context, done <-chan struct{}) (*result, error)
 	for i := range sd.c.Jobs {
 		j := &sd.c.Jobs[i]
 		sd.sleepUntil(ctx, float64(j.AtS))
-		sd.submit(ctx, j)
+		for try := 1; sd.submit(ctx, j) && len(sd.c.Faults) > 0 && try < 6; try++ {
+			cluster.Sleep(ctx, 3) // slurmctld was away
+		}
 		last = max(last, j.AtS)
 		events.Go(func() {
 			for _, e := range j.Events {
@@ -220,6 +283,9 @@ func (sd *side) play(ctx context.Context, done <-chan struct{}) (*result, error)
 	return r, err
 }
 
+// errNoJob begins what is said of a job that names one that there isn't.
+const errNoJob = "there is no job "
+
 // with fills in the numbers of jobs; it fails where a job has none.
 func (sd *side) with(ctx context.Context, text, own string) (string, error) {
 	if own != "" {
@@ -231,7 +297,7 @@ func (sd *side) with(ctx context.Context, text, own string) (string, error) {
 		}
 		id := sd.id(ctx, j.Name)
 		if id == "" {
-			return "", fmt.Errorf("there is no job %s", j.Name)
+			return "", errors.New(errNoJob + j.Name)
 		}
 		text = strings.ReplaceAll(text, "{"+j.Name+"}", id)
 	}
@@ -268,37 +334,49 @@ func (sd *side) request(arg string) string {
 	return arg
 }
 
-// submit submits a job.
-func (sd *side) submit(ctx context.Context, j *Job) {
+// suffer plays a fault.
+func (sd *side) suffer(ctx context.Context, f Fault) {
+	from := time.Since(sd.begin).Seconds()
+	node, err := f.kind().Play(ctx, sd.s, f.Node, f.S)
+	if err != nil {
+		return // there was nothing to break
+	}
+	sd.mu.Lock()
+	defer sd.mu.Unlock()
+	sd.suffered = append(sd.suffered, suffered{f.Name, node, from, time.Since(sd.begin).Seconds()})
+}
+
+// submit submits a job. It reports whether slurmctld didn't answer.
+func (sd *side) submit(ctx context.Context, j *Job) (away bool) {
 	args := []string{"--job-name=" + j.Name}
 	for _, a := range j.Args {
 		a, err := sd.with(ctx, sd.request(a), "")
 		if err != nil {
 			sd.note(j.Name, "", err)
-			return
+			return false
 		}
 		args = append(args, a)
 	}
-	switch j.Client {
-	case "sbatch":
+	if j.Client == "sbatch" {
 		ctx, stop := context.WithTimeout(ctx, commandTimeout)
 		defer stop()
-		id, err := sd.s.Submit(ctx, j.User, j.script(sd.s.Path("bin")), args...)
+		id, err := sd.s.Submit(ctx, j.User, j.script(sd.s.Path("bin"), sd.s.StateOf(0)), args...)
 		sd.note(j.Name, id, err)
-	default:
-		cmd, err := sd.s.Command(ctx, j.User, j.Client, append(args, j.command(sd.s.Path("bin"))...)...)
-		if err != nil {
-			sd.note(j.Name, "", err)
-			return
-		}
-		sd.clients.Go(func() {
-			out, err := cmd.CombinedOutput()
-			if err != nil && ctx.Err() == nil {
-				sd.note(j.Name, "", fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out))))
-			}
-		})
-		cluster.Sleep(ctx, 0.3) // it is to be in front of the next job
+		return err != nil && (ctx.Err() != nil || strings.Contains(err.Error(), "contact"))
 	}
+	cmd, err := sd.s.Command(ctx, j.User, j.Client, append(args, j.command(sd.s.Path("bin"), sd.s.StateOf(0))...)...)
+	if err != nil {
+		sd.note(j.Name, "", err)
+		return false
+	}
+	sd.clients.Go(func() {
+		out, err := cmd.CombinedOutput()
+		if err != nil && ctx.Err() == nil {
+			sd.note(j.Name, "", fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out))))
+		}
+	})
+	cluster.Sleep(ctx, 0.3) // it is to be in front of the next job
+	return false
 }
 
 // note notes what became of a submission.
@@ -306,6 +384,7 @@ func (sd *side) note(name, id string, err error) {
 	sd.mu.Lock()
 	defer sd.mu.Unlock()
 	sd.ids[name] = id
+	delete(sd.refused, name)
 	if err != nil {
 		sd.refused[name] = err.Error()
 	}
@@ -366,17 +445,25 @@ func (sd *side) waitForEnd(ctx context.Context, lastS float64, done <-chan struc
 	if !sd.plain {
 		quiet, longest = quietBridge, longestRun+moreTime
 	}
+	if len(sd.c.Faults) > 0 || lastS > 60 { // a campaign, whose queue is long
+		longest += 10*time.Minute + time.Duration(lastS)*time.Second
+		quiet += time.Minute
+	}
 	before, changed := "", time.Now()
 	for time.Since(sd.begin) < longest {
-		out, err := sd.run(ctx, "", "squeue", "-h", "-a", "-r", "-t", "all", "-o", "%A %j %T")
+		out, err := sd.run(ctx, "", "squeue", "-h", "-a", "-r", "-t", "all", "-o", "%A %j %T %r")
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		running, waiting := 0, 0
 		for line := range strings.Lines(out) {
 			f := strings.Fields(line)
-			if len(f) != 3 || !strings.HasPrefix(f[1], "j") {
+			if len(f) < 4 || !strings.HasPrefix(f[1], "j") {
 				continue
+			}
+			if len(sd.c.Faults) > 0 && (strings.HasPrefix(f[3], "launch_failed") || f[3] == "BadConstraints") {
+				// A job that slurmctld found no node for, or started twice, waits for an operator.
+				_, _ = sd.run(ctx, "", "scontrol", "release", f[0])
 			}
 			switch f[2] {
 			case "PENDING":
@@ -408,7 +495,7 @@ func (sd *side) look(ctx context.Context) (*result, error) {
 		return nil, err
 	}
 	sd.mu.Lock()
-	r := &result{Jobs: map[string]*seen{}, Refused: sd.refused, Met: sd.met}
+	r := &result{Jobs: map[string]*seen{}, Refused: sd.refused, Met: sd.met, Suffered: sd.suffered}
 	sd.mu.Unlock()
 	for _, f := range all {
 		name := f["JobName"]
