@@ -52,8 +52,9 @@ func Thesis(workload string) (dqn.Scenario, error) {
 
 // Arrivals is the scenario of a network for sites with jobs that come over time. Each job set is of another site: one
 // to eight GPUs, applications, a law of slowdowns around a fitted one with factors for each application (see drawn), a
-// load of 0.5 to 1.3 of what the GPUs do without sharing, jobs that come at random, in bursts, by day, or in sweeps,
-// and profiles that are wrong by up to 30 %. It has nothing of the measured places.
+// load of 0.5 to 1.3 of what the GPUs do without sharing, users with habits like one of the worlds' (see drawHabits),
+// as many earlier jobs as come, of which the site has learned lengths, and profiles whose utilisations are wrong by up
+// to 30 %. It has nothing of the measured places.
 func Arrivals(r *rand.Rand) (sim.Config, error) {
 	card := rlcore.GPUSpec{Model: "card", MemMiB: 12000 * float64(1+r.IntN(6)), PCIeMBps: 32000}
 	if r.IntN(3) == 0 {
@@ -61,70 +62,42 @@ func Arrivals(r *rand.Rand) (sim.Config, error) {
 	}
 	gpus := 1 + r.IntN(8)
 	known := drawApps(r, &card)
-	cfg := sim.Config{GPUs: slices.Repeat([]rlcore.GPUSpec{card}, gpus), Truth: drawTruth(r, known)}
+	cfg := sim.Config{GPUs: slices.Repeat([]rlcore.GPUSpec{card}, gpus), Truth: drawTruth(r, known), Foretell: true}
 	n := min(90, 30+15*gpus)
+	s := newSite(drawHabits(r), known, r)
+	jobs := s.draw(2*n, (0.5+0.8*r.Float64())*float64(gpus))
 	wrong := 0.3 * r.Float64()
-	at := drawTimes(r, n, (0.5+0.8*r.Float64())*float64(gpus))
-	off := func() float64 { return 1 + wrong*(2*r.Float64()-1) }
-	app := 0
-	for i := range n {
-		if !at[i].again {
-			app = r.IntN(len(known))
+	truth, seen := map[string]*rlcore.Profile{}, map[string]*rlcore.Profile{}
+	for _, app := range known {
+		p := s.learned(app, jobs[:n])
+		p.Series = slices.Clone(p.Series)
+		use := 1 + wrong*(2*r.Float64()-1)
+		for k := range p.Series {
+			p.Series[k].GPU, p.Series[k].Core = min(1, use*p.Series[k].GPU), min(1, use*p.Series[k].Core)
 		}
-		truth := known[app].Stretched(at[i].takesS)
-		seen := *truth.Stretched(truth.DurationS * off())
-		seen.DurationSD = wrong / math.Sqrt(3) * seen.DurationS
-		seen.Series = slices.Clone(seen.Series)
-		use := off()
-		for k := range seen.Series {
-			seen.Series[k].GPU, seen.Series[k].Core = min(1, use*seen.Series[k].GPU), min(1, use*seen.Series[k].Core)
-		}
-		cfg.Jobs = append(cfg.Jobs,
-			sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "site", Profile: &seen, SubmitS: at[i].s}, Truth: truth})
+		truth[app.App], seen[app.App] = app, p
+	}
+	for _, j := range jobs[n:] {
+		cfg.Jobs = append(cfg.Jobs, sim.Arrival{
+			Job: rlcore.Job{
+				ID: j.ID, User: j.User, Profile: seen[j.App], SubmitS: j.SubmitS - jobs[n].SubmitS, LimitS: j.LimitS,
+			},
+			Truth: truth[j.App].Stretched(j.DurationS),
+		})
 	}
 	return cfg, nil
 }
 
-// coming is a job's arrival.
-type coming struct {
-	s, takesS float64
-	again     bool // of the application of the one before
-}
-
-// drawTimes draws when n jobs come, and how long they take: so much solo work a second on
-// average. One day is 60 mean durations long.
-func drawTimes(r *rand.Rand, n int, rate float64) []coming {
-	out := make([]coming, n)
-	median := math.Exp(math.Log(60) + math.Log(60)*r.Float64()) // one minute to an hour
-	spread := 0.3 + 0.9*r.Float64()
-	total := 0.0
-	for i := range out {
-		out[i].takesS = median * math.Exp(spread*r.NormFloat64())
-		total += out[i].takesS
+// drawHabits draws habits around those of a world: a median of one minute to an hour, spreads changed by up to 40 %,
+// and sessions of 15 jobs at the most.
+func drawHabits(r *rand.Rand) habits {
+	h := []habits{byRun, byUser, twoClusters, sweeps}[r.IntN(4)]
+	h.medianS = 60 * math.Exp(math.Log(60)*r.Float64())
+	h.mostJobs = min(h.mostJobs, 15)
+	for _, sigma := range []*float64{&h.appSigma, &h.userSigma, &h.sessionSigma, &h.runSig} {
+		*sigma *= 0.6 + 0.8*r.Float64()
 	}
-	gap := total / float64(n) / rate
-	kind, burst, at := r.IntN(4), 1, 0.0
-	day := 60 * total / float64(n)
-	for i := range out {
-		out[i].s = at
-		switch kind {
-		case 0: // at random
-			at += gap * r.ExpFloat64()
-		case 1, 3: // in bursts; a sweep is one of alike jobs
-			if burst--; burst > 0 {
-				out[i].again = kind == 3 && i > 0
-				if out[i].again {
-					out[i].takesS = out[i-1].takesS * math.Exp(0.1*r.NormFloat64())
-				}
-				continue
-			}
-			burst = 1 + r.IntN(15)
-			at += gap * float64(burst) * r.ExpFloat64()
-		case 2: // by day
-			at += gap * r.ExpFloat64() * (1 + 0.8*math.Sin(2*math.Pi*at/day))
-		}
-	}
-	return out
+	return h
 }
 
 // drawApps draws applications that fit on the card: the thesis's, and made-up ones.
