@@ -140,7 +140,8 @@ func (m *MPS) servers(ctx context.Context, gpu int) (pids []int, err error) {
 
 // ready reports whether a server takes clients, an error that it has failed. Drivers before 550 don't answer the
 // question; their daemon logs it. A thread of the daemon's own writes the log, after the answer: a log without the
-// question may lack what was before the question, too. One that has the question and not the server's start was cut off.
+// question may lack what was before the question, too. One that has the question and not the server's start was cut
+// off.
 func (m *MPS) ready(ctx context.Context, gpu, pid int) (bool, error) {
 	status, err := m.question(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
 	if err != nil {
@@ -250,18 +251,21 @@ func (m *MPS) launch(ctx context.Context, gpu int, multiuser bool) error {
 // longer doesn't hold the job up. A hook that is killed takes the command along, though not the daemon that it has
 // started.
 func detached(cmd *exec.Cmd, input string) (string, error) {
-	in, inErr := inMemory(input)
-	defer in.Close()
-	out, outErr := inMemory("")
-	defer out.Close()
-	if err := errors.Join(inErr, outErr); err != nil {
+	in, err := inMemory(input)
+	if err != nil {
 		return "", err
 	}
+	defer in.Close()
+	out, err := inMemory("")
+	if err != nil {
+		return "", err
+	}
+	defer out.Close()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Dir = "/"
-	err := cmd.Run()
+	err = cmd.Run()
 	return printed(out), err
 }
 

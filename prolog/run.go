@@ -24,13 +24,16 @@ var ErrKilled = errors.New("killed")
 // a dead disk can't end, not even by SIGKILL; its parent can leave it behind. Its errors are for a log: what the
 // program printed counts even if it failed.
 func Child(deadline time.Duration, program string, args ...string) ([]byte, error) {
-	out, outErr := inMemory("")
-	defer out.Close()
-	stderr, stderrErr := inMemory("")
-	defer stderr.Close()
-	if err := errors.Join(outErr, stderrErr); err != nil {
+	out, err := inMemory("")
+	if err != nil {
 		return nil, err
 	}
+	defer out.Close()
+	stderr, err := inMemory("")
+	if err != nil {
+		return nil, err
+	}
+	defer stderr.Close()
 	cmd := exec.Command(program, args...)
 	cmd.Args[0] = "slurmbridge-hook"
 	cmd.Stdout, cmd.Stderr = out, stderr
