@@ -120,10 +120,13 @@ export SLURMBRIDGE_NVIDIA ?= $(abspath $(ROOTS))/nvidia
 nvidia: ## NVIDIA's own MPS programs and libraries of four drivers, for the tests (DRIVERS="535 550", ROOTS=FOLDER)
 	@contrib/nvidia $(SLURMBRIDGE_NVIDIA) $(DRIVERS)
 
-test: build ## unit tests and end-to-end tests on real Slurm daemons, all but the longest
+test: build ## unit tests and end-to-end tests on real Slurm daemons, all but the longest (AGAIN=10: until one is red)
 	@contrib/nvidia $(SLURMBRIDGE_NVIDIA) 535 550 || true
-	@SKIP_E2E='$(call SKIP,$(LONG))' SKIP_UNITS='$(call SKIP,$(LONG_UNITS))' \
-		contrib/test $(CURDIR)/$(BUILD)/tests "$$($(GO) list $(PKGS))" $(TEST) -timeout 30m $(TESTFLAGS)
+	@for run in $$(seq $(or $(AGAIN),1)); do \
+		$(if $(AGAIN),echo "run $$run of $(AGAIN)";) \
+		SKIP_E2E='$(call SKIP,$(LONG))' SKIP_UNITS='$(call SKIP,$(LONG_UNITS))' \
+		contrib/test $(CURDIR)/$(BUILD)/tests "$$($(GO) list $(PKGS))" $(TEST) -timeout 30m $(TESTFLAGS) || exit; \
+	done
 
 test-long: build ## the longest end-to-end tests, among them those under fire (PART=1/2)
 	@SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run '$(call NAMED,$(shell printf '%s\n' $(LONG) $(LONG_UNITS) | $(PARTED)))' \
