@@ -66,7 +66,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	errs = append(errs, h.limit(ctx, j))
 	for _, g := range j.GPUs {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
-			others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
+			others := h.othersThan(j, jobs)
 			var err, given, left error
 			if len(others) == 0 && h.MPS != nil && !j.MPS { // else they are the job's own: its prolog was called before
 				// A daemon and its server have outlived the epilog of their last job: the server may keep this job from the GPU.
@@ -98,7 +98,63 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			return errors.Join(left, given, err)
 		}))
 	}
+	if len(j.GPUs) == 1 && j.MPS && j.Sharer() && !h.MPS.multiuser(j.GPUs[0]) {
+		errs = append(errs, h.awaitServer(ctx, j.GPUs[0], j))
+	}
 	return errors.Join(errs...)
+}
+
+// othersThan are those of a GPU's jobs beside j that may share it.
+func (h *Hook) othersThan(j *Job, jobs []*Job) []*Job {
+	return slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
+}
+
+// awaitServer waits until the server that j is to compute through takes clients: of one that fails only when the job's
+// first process needs it, CUDA would tell the process. If the server fails, j goes without MPS. The GPU's lock is held
+// for each question, since the daemon loses some of those that come at once (tried on 470 to 555), and not while waiting,
+// so that jobs that start together wait side by side.
+func (h *Hook) awaitServer(ctx context.Context, gpu int, j *Job) error {
+	wait, cancel := context.WithTimeout(ctx, 2*h.MPS.Answer)
+	defer cancel()
+	for {
+		ready, err := h.askServer(wait, gpu, j.UID)
+		switch {
+		case ready:
+			return nil
+		case wait.Err() != nil:
+			return errInitialises
+		case err != nil:
+			return errors.Join(fmt.Errorf("start server of user %d: %w", j.UID, err), h.withoutServer(ctx, gpu, j))
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// askServer is MPS.serves under the GPU's lock.
+func (h *Hook) askServer(ctx context.Context, gpu int, uid uint32) (bool, error) {
+	release, err := h.Dir.Lock(ctx, gpu)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	return h.MPS.serves(ctx, gpu, uid)
+}
+
+// withoutServer takes MPS back from a job whose server has failed. The job has lost nothing: none of its processes was
+// there yet.
+func (h *Hook) withoutServer(ctx context.Context, gpu int, j *Job) error {
+	return h.onGPU(ctx, gpu, func(jobs []*Job) error {
+		j.MPS = false
+		err := h.Dir.change([]*Job{j}, func(j *Job) bool {
+			j.MPS, j.MPSFault, j.MPSFaultBy = false, time.Time{}, nil
+			return true
+		})
+		err = errors.Join(err, h.handOut(gpu, j))
+		if c, _ := card(h.Cards, gpu); c.Exclusive && len(h.othersThan(j, jobs)) > 0 {
+			err = errors.Join(err, h.barred(j))
+		}
+		return err
+	})
 }
 
 // barred marks a job beside others on a GPU that takes one process at a time, if it goes without MPS: it can't compute,
@@ -160,10 +216,8 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, others []*Job) error 
 		ready = asked == nil && s.PID != 0 && h.MPS.multiuser(gpu)
 	}
 	if !ready {
-		err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0, j.Sharer())
-		errs = append(errs, err)
-		if err != nil && !errors.Is(err, errInitialises) {
-			return errors.Join(errs...)
+		if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0, j.Sharer()); err != nil {
+			return errors.Join(append(errs, err)...)
 		}
 		s, asked, err := h.refresh(ctx, gpu, others)
 		errs = append(errs, asked, err)

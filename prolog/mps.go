@@ -49,8 +49,8 @@ func (m *MPS) log(gpu int) string { return m.Dir.gpu(gpu, "log") }
 // lock. A daemon that doesn't answer is replaced, but not from under jobs in use of it: on a busy node one may be slow,
 // and without it they would fail.
 //
-// ahead: a server is there for the user before the first client needs one. Where the client may never come none is to:
-// in the mode EXCLUSIVE_PROCESS a server keeps every other process from the GPU.
+// ahead: the user's server is started before the first client needs one; serves says whether it takes clients. Where the
+// client may never come no server is started: in the mode EXCLUSIVE_PROCESS one keeps every other process from the GPU.
 func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool) error {
 	for !m.answers(ctx, gpu) {
 		if inUse && m.present(gpu) {
@@ -69,57 +69,36 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool
 	if err := m.letIn(gpu, uid); err != nil || !ahead || m.multiuser(gpu) {
 		return err
 	}
-	if err := m.serve(ctx, gpu, uid); err != nil {
-		return fmt.Errorf("start server of user %d: %w", uid, err)
-	}
-	return nil
+	_, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid))
+	return err
 }
 
 // multiuser reports whether the GPU's daemon serves all users: it was asked to, and its driver knows how.
 func (m *MPS) multiuser(gpu int) bool { return m.Multiuser && !m.Dir.oneUser(gpu) }
 
 // errInitialises says that a server is there and takes clients later. The daemon has clients wait until then ("Server
-// is not ready, push client to pending list", control.log).
+// is not ready, push client to pending list", control.log). A driver without persistence mode initialises the GPU for
+// the server, which takes from seconds to half a minute.
 var errInitialises = errors.New("it still initialises, and processes wait for it")
 
-// serve has the user's server ready when the job's first process needs it: of one that fails then, CUDA would tell the
-// process. A driver without persistence mode initialises the GPU for the server, which takes seconds. Returns
-// errInitialises if it takes longer.
-func (m *MPS) serve(ctx context.Context, gpu int, uid uint32) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*m.Answer)
-	defer cancel()
-	said, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid))
-	starts := false
-	for err == nil {
-		var list []int
-		if list, err = m.servers(ctx, gpu); err != nil {
-			break
-		}
-		if len(list) == 0 {
-			log, _ := m.readLog(gpu, serverLog, 0)
-			last := strings.TrimSpace(log[strings.LastIndexByte(strings.TrimSpace(log), '\n')+1:])
-			return fmt.Errorf("it has ended: %.200s", cmp.Or(last, strings.TrimSpace(said), "without a word"))
-		}
-		for _, pid := range list {
-			if owner(m.Proc, pid) != int64(uid) {
-				continue // the last user's, which ends
-			}
-			starts = true
-			var ready bool
-			if ready, err = m.ready(ctx, gpu, pid); ready {
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			err = fmt.Errorf("it isn't ready in time: %w", ctx.Err())
-		case <-time.After(50 * time.Millisecond):
+// serves reports whether the server that Ensure has started for the user takes clients, an error that it has failed. The
+// caller holds the GPU's lock.
+func (m *MPS) serves(ctx context.Context, gpu int, uid uint32) (bool, error) {
+	list, err := m.servers(ctx, gpu)
+	if err != nil {
+		return false, err
+	}
+	if len(list) == 0 {
+		log, _ := m.readLog(gpu, serverLog, 0)
+		last := strings.TrimSpace(log[strings.LastIndexByte(strings.TrimSpace(log), '\n')+1:])
+		return false, fmt.Errorf("it has ended: %.200s", cmp.Or(last, "without a word"))
+	}
+	for _, pid := range list {
+		if owner(m.Proc, pid) == int64(uid) { // else the last user's, which ends
+			return m.ready(ctx, gpu, pid)
 		}
 	}
-	if starts && ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
-		err = errInitialises
-	}
-	return fmt.Errorf("%w: %.200s", err, cmp.Or(strings.TrimSpace(said), "without a word"))
+	return false, nil
 }
 
 // servers are the daemon's servers by pid, also such as still initialise.

@@ -2,6 +2,7 @@ package prolog
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,21 +67,33 @@ func TestOwnDaemonServes(t *testing.T) {
 	})
 }
 
-// A server that takes long to initialise, as on a card without persistence mode, is no failed one: the daemon has the
-// job's processes wait for it.
+// A server that takes long to initialise, as on a card without persistence mode, is no failed one: the daemon has
+// processes wait for it. However many jobs start together meanwhile, each gets MPS: none waits under the GPU's lock.
 func TestOwnServerTakesLong(t *testing.T) {
 	own(t, nvidia.Starts, func(t *testing.T, h *Hook, _ string) {
-		must.OK(t, h.MPS.start(t.Context(), 0), h.MPS.letIn(0, 1000))
-		must.Get(h.MPS.command(t.Context(), 0, "start_server -uid 1000"))(t)
-		until(t, "a server", func() bool { return len(must.Get(h.MPS.servers(t.Context(), 0))(t)) == 1 })
-		h.MPS.Answer = 4 * time.Second
-		says(t, h.Prolog(t.Context(), env()), "it still initialises")
-		h.MPS.Answer = time.Minute
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		jobs := []string{"7", "8", "9", "10"}
+		ended := make(chan error)
+		for _, id := range jobs {
+			go func() { ended <- h.Prolog(ctx, env("SLURM_JOB_ID", id)) }()
+		}
+		for _, id := range jobs {
+			until(t, "MPS for job "+id, func() bool { return kept[Job](h.Dir.path("jobs", id+".json")).MPS })
+		}
+		cancel() // as at the hooks' deadline
+		for range jobs {
+			<-ended
+		}
 		must.Equal(t, len(must.Get(h.MPS.servers(t.Context(), 0))(t)), 1, "servers")
-		must.Equal(t, read(t, h.Dir.running(7)).MPS, true)
-		var out bytes.Buffer
-		must.OK(t, h.TaskProlog(&out, env()))
-		must.Equal(t, strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY="), true, out.String())
+		for _, id := range jobs {
+			must.Equal(t, read(t, h.Dir.path("jobs", id+".json")).MPS, true, "MPS of job %s after the deadline", id)
+			var out bytes.Buffer
+			must.OK(t, h.TaskProlog(&out, env("SLURM_JOB_ID", id)))
+			must.Equal(t, strings.Contains(out.String(), "CUDA_MPS_PIPE_DIRECTORY="), true, out.String())
+		}
+		h.MPS.Answer = time.Second
+		says(t, h.awaitServer(t.Context(), 0, read(t, h.Dir.running(7))), "it still initialises")
 	})
 }
 
