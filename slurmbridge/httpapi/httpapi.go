@@ -5,7 +5,6 @@ package httpapi
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"iter"
 	"maps"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -79,13 +77,13 @@ func (s *Server) Handler() *http.ServeMux {
 		scrapes.inTurn(scrapes.sending, w, req, func() { metrics.ServeHTTP(w, req) })
 	})
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) {
-		if s.Status() == nil && s.Now().Sub(a.began) <= s.Fresh {
-			well(w, nil, "healthy") // the first poll is on its way
+		if a.begins() {
+			fmt.Fprintln(w, "starting")
 			return
 		}
-		well(w, s.Health(), "healthy")
+		tell(w, s.Health())
 	})
-	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) { well(w, s.Health(), "ready") })
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) { tell(w, s.Health()) })
 	if s.Memory != nil { // which a job's start waits for: no turns
 		memory := a.answering(parameters{"user": 1}, a.memory)
 		mux.HandleFunc("GET "+MemoryPath, func(w http.ResponseWriter, req *http.Request) { memory(w, req).send(w) })
@@ -182,28 +180,21 @@ func (a *api) answering(p parameters, h handler) func(w http.ResponseWriter, req
 	}
 }
 
-// Health says what is wrong with the bridge, nil = nothing: the last look is
-// recent, and in active mode the gate is kept.
-func (s *Server) Health() error {
-	st := s.Status()
-	switch {
-	case st == nil:
-		return errNotPolled
-	case st.At.IsZero():
-		return fmt.Errorf("no poll has succeeded yet: %s", st.Err)
-	case s.Now().Sub(st.At) > s.Fresh:
-		ago := s.Now().Sub(st.At).Round(time.Second)
-		return fmt.Errorf("the last successful poll was %s ago: %s", ago, cmp.Or(st.Err, "no later one has ended"))
-	case st.Mode == job.Active && st.Gate == "":
-		return errors.New(strings.TrimSuffix("there is no gate, so shared jobs run alone: "+st.GateErr, ": "))
-	}
-	return nil
-}
+// Health is the bridge's now.
+func (s *Server) Health() job.Health { return s.Status().Health(s.Now(), s.Fresh) }
 
-func well(w http.ResponseWriter, err error, word string) {
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+// begins reports whether the first poll is on its way.
+func (a *api) begins() bool { return a.Status() == nil && a.Now().Sub(a.began) <= a.Fresh }
+
+// tell answers with the state of health and its reason; 503 where no job can be made to share.
+func tell(w http.ResponseWriter, h job.Health) {
+	text := string(h.State)
+	if h.Why != "" {
+		text += ": " + h.Why
+	}
+	if h.State == job.Down {
+		http.Error(w, text, http.StatusServiceUnavailable)
 		return
 	}
-	fmt.Fprintln(w, word)
+	fmt.Fprintln(w, text)
 }

@@ -92,10 +92,15 @@ func (f *fixture) wants(path string, code int, words ...string) {
 
 const healthy, ready = "/-/healthy", "/-/ready"
 
+// oneGPU is a cluster with a GPU that jobs may share.
+var oneGPU = job.GPUCount{All: 1, WithParts: 1, Up: 1, Open: 1}
+
 func TestHealth(t *testing.T) {
 	const ok, no = http.StatusOK, http.StatusServiceUnavailable
 	const unpolled = "Slurm has not been polled yet"
-	active := func(err string) *job.Status { return &job.Status{Mode: job.Active, Gate: "5", At: zero, Err: err} }
+	active := func(err string) *job.Status {
+		return &job.Status{Mode: job.Active, Gate: "5", At: zero, Err: err, Shareable: oneGPU}
+	}
 	f := newFixture(t)
 	for name, c := range map[string]struct {
 		after          time.Duration
@@ -111,8 +116,13 @@ func TestHealth(t *testing.T) {
 		"a look that failed is forgiven":            {30 * time.Second, active("squeue: timeout"), ok, ok, ""},
 		"until the last good one is too old":        {31 * time.Second, active("squeue: timeout"), no, no, "31s ago: squeue: timeout"},
 		"the loop is stuck, and nothing has failed": {31 * time.Second, active(""), no, no, "31s ago: no later one has ended"},
-		"nothing is shared without a gate":          {0, &job.Status{Mode: job.Active, At: zero}, no, no, "no gate"},
-		"except in shadow mode, which needs none":   {0, &job.Status{Mode: job.Shadow, At: zero}, ok, ok, ""},
+		"nothing is shared without a gate": {
+			0, &job.Status{Mode: job.Active, At: zero, Shareable: oneGPU}, no, no, "no gate",
+		},
+		"except in shadow mode, which needs none": {
+			0, &job.Status{Mode: job.Shadow, At: zero, Shareable: oneGPU}, ok, ok, "",
+		},
+		"nor without a GPU": {0, &job.Status{Mode: job.Shadow, At: zero}, no, no, "down: no node has a GPU"},
 	} {
 		f.now, f.status = zero.Add(c.after), c.status
 		for path, code := range map[string]int{healthy: c.healthy, ready: c.ready} {
@@ -187,7 +197,7 @@ func TestJournalThatCannotBeRead(t *testing.T) {
 // It only ever answers: no method but GET and HEAD reaches anything.
 func TestReadOnly(t *testing.T) {
 	f := newFixture(t)
-	f.status = &job.Status{Mode: job.Shadow, At: zero, Plan: &job.Plan{}}
+	f.status = &job.Status{Mode: job.Shadow, At: zero, Plan: &job.Plan{}, Shareable: oneGPU}
 	for _, path := range []string{
 		"/", "/metrics", healthy, ready, "/v1/status", "/v1/plan", "/v1/why/12_3",
 		"/v1/groups",
@@ -216,7 +226,8 @@ func TestReport(t *testing.T) {
 	gpu := []int{0}
 	f.status = &job.Status{
 		At: zero, Mode: job.Active, Policy: "pack", Objective: "turnaround", Gate: "5", Lease: 40 * time.Second, Waiting: 2,
-		Apps: map[string]job.App{"7": {Key: "gromacs"}},
+		Shareable: oneGPU,
+		Apps:      map[string]job.App{"7": {Key: "gromacs"}},
 		Snap: &job.Snapshot{
 			At: zero, Release: "22.05.8",
 			Nodes: []job.Node{{Name: "n1", GPUs: 2, Cards: []job.Card{{Type: "titanxp"}, {Type: "k80"}}, Up: true}},
@@ -234,9 +245,10 @@ func TestReport(t *testing.T) {
 	must.OK(t, json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r))
 	want := Report{
 		Status: job.Status{
-			At: zero, Mode: job.Active, Policy: "pack", Objective: "turnaround", Gate: "5", Waiting: 2,
+			At: zero, Mode: job.Active, Policy: "pack", Objective: "turnaround", Gate: "5", Waiting: 2, Shareable: oneGPU,
 		},
-		Slurm: "22.05.8", LeaseLeft: 40,
+		Health: job.Health{State: job.Well},
+		Slurm:  "22.05.8", LeaseLeft: 40,
 		GPUs: []GPU{
 			{Node: "n1", GPU: 0, Type: "titanxp", Up: true, Jobs: []Job{{"7", "ann", "gromacs", 50, 60}}},
 			{Node: "n1", GPU: 1, Type: "k80", Up: true, Jobs: []Job{}},

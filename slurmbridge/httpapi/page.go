@@ -129,7 +129,7 @@ type view struct {
 	options
 	Now     time.Time
 	HourSet []int
-	Health  string // "" = well
+	Health  job.Health
 	Trouble string // what of the page is missing
 	Begins  bool   // the first poll is on its way
 	Private bool   // Slurm hides other users' jobs
@@ -164,13 +164,7 @@ func (a *api) statusPage(w http.ResponseWriter, req *http.Request) (any, error) 
 	}
 	st, now := a.Status(), a.Now()
 	m := newMask(a.viewer(w, req, a.private(st)), st)
-	v := &view{options: o, Now: now, HourSet: hourSet, Private: !m.all}
-	if err := a.Health(); err != nil {
-		v.Health = err.Error()
-	}
-	if st == nil && now.Sub(a.began) <= a.Fresh {
-		v.Health, v.Begins = "", true
-	}
+	v := &view{options: o, Now: now, HourSet: hourSet, Private: !m.all, Health: a.Health(), Begins: a.begins()}
 	if st == nil || st.Snap == nil {
 		return page{"page.html", v}, nil
 	}

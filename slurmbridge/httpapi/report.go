@@ -20,9 +20,10 @@ import (
 // Report is the bridge's state as programs get it.
 type Report struct {
 	job.Status
-	Slurm     string  `json:"slurm"`
-	LeaseLeft float64 `json:"lease_left_s"`
-	GPUs      []GPU   `json:"gpus"`
+	Health    job.Health `json:"health"`
+	Slurm     string     `json:"slurm"`
+	LeaseLeft float64    `json:"lease_left_s"`
+	GPUs      []GPU      `json:"gpus"`
 	// Turn is how jobs ended in the last day against plain Slurm; nil = it can't be read.
 	Turn *history.Turn `json:"turn,omitempty"`
 	// Seen is how many of the last day's jobs ran an application that was seen once; nil = it can't be read.
@@ -94,7 +95,7 @@ func (a *api) status(w http.ResponseWriter, req *http.Request) (any, error) {
 		return nil, errNotPolled
 	}
 	m := newMask(a.viewer(w, req, a.private(st)), st)
-	r := &Report{Status: m.status(st), LeaseLeft: st.Lease.Seconds(), GPUs: gpusOf(st, m)}
+	r := &Report{Status: m.status(st), Health: a.Health(), LeaseLeft: st.Lease.Seconds(), GPUs: gpusOf(st, m)}
 	if st.Snap != nil {
 		r.Slurm = st.Snap.Release
 	}

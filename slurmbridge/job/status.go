@@ -35,6 +35,9 @@ type Status struct {
 	MaxDelayS float64 `json:"added_delay_max_s"`
 	// Refused are the changes that Slurm, or a plugin of the site's, has refused in the last day.
 	Refused []RefusedChanges `json:"refused,omitempty"`
+	// Harm counts what sharing cost runs in the last day, Shareable the GPUs by what keeps jobs from sharing them.
+	Harm      HarmCount `json:"harm"`
+	Shareable GPUCount  `json:"shareable"`
 	// Unmanaged says, by ref, why the bridge leaves a job alone.
 	Unmanaged map[string]string `json:"left_to_slurm,omitempty"`
 	// KeptOut is how many applications aren't adopted now because one of their jobs was slower than its contract, and

@@ -41,7 +41,8 @@ type learned struct {
 	tried *recent.Map[rlcore.Identity, float64] // see plan.Input.TriedMiB
 	// served are the applications that have ended well under MPS, noMPS those that can't run there.
 	served, noMPS *recent.Map[rlcore.Identity, bool]
-	taught        int64 // the last of the earlier outcomes that the beliefs have learned from
+	shared        []sharedRun // of the last day, for its harm
+	taught        int64       // the last of the earlier outcomes that the beliefs have learned from
 }
 
 // remember teaches the beliefs what earlier outcomes say. After an error it goes on from there.
@@ -62,15 +63,42 @@ func (b *Bridge) remember(ctx context.Context) error {
 			return err
 		}
 		r.Outcome.Teach(b.Beliefs)
-		l.note(r.Outcome)
+		l.note(r.Outcome, b.Now())
 		l.taught = r.ID
 	}
 	l.loaded = true
 	return nil
 }
 
+// sharedRun is a run that shared a GPU, and how it was worse off for that.
+type sharedRun struct {
+	end  time.Time
+	harm []history.Harm
+}
+
+// harmFor is of how long a time the status counts harm.
+const harmFor = 24 * time.Hour
+
+// harm counts the shared runs of the last day.
+func (l *learned) harm(now time.Time) (c job.HarmCount) {
+	l.shared = slices.DeleteFunc(l.shared, func(r sharedRun) bool { return now.Sub(r.end) > harmFor })
+	c.Shared, c.Kinds = len(l.shared), map[string]int{}
+	for _, r := range l.shared {
+		if len(r.harm) > 0 {
+			c.Harmed++
+		}
+		for _, kind := range r.harm {
+			c.Kinds[string(kind)]++
+		}
+	}
+	return c
+}
+
 // note remembers what later outcomes depend on.
-func (l *learned) note(o *history.Outcome) {
+func (l *learned) note(o *history.Outcome, now time.Time) {
+	if o.Shared() && now.Sub(o.End) <= harmFor {
+		l.shared = append(l.shared, sharedRun{o.End, o.Harm()})
+	}
 	l.ended.Delete(o.Ref)
 	if kept := *o; o.Again || o.Fault { // o is one of many
 		l.ended.Put(o.Ref, &kept)
@@ -246,7 +274,7 @@ func (b *Bridge) conclude(ctx context.Context, snap *job.Snapshot, r *history.Ru
 	if o.Again {
 		b.runAlone(ctx, ending, &o)
 	}
-	b.learned.note(&o)
+	b.learned.note(&o, b.Now())
 	b.Metrics.outcome(&o)
 	if ending != nil {
 		delete(b.tracker.Endings, r.Ref)

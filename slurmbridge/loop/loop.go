@@ -102,6 +102,7 @@ type Bridge struct {
 	// nearLimit: a job that shares comes near its time limit.
 	nearLimit bool
 	status    atomic.Pointer[job.Status]
+	health    job.HealthState // as it was last logged
 	idle      idleReports
 	rules     *adopt.Policy // Adopt as it was configured
 	optedOut  bool          // the file of adopt_opt_out has been read
@@ -370,6 +371,25 @@ func (b *Bridge) failed(err error) {
 	}
 	st.Err, st.Lease = err.Error(), b.lease()
 	b.status.Store(&st)
+	b.tellHealth(&st)
+}
+
+// Fresh is how old the last successful poll may be for the bridge to be well.
+func (b *Bridge) Fresh() time.Duration { return 3 * b.PollEvery }
+
+// tellHealth shows the health in the metrics, and logs each change of it.
+func (b *Bridge) tellHealth(st *job.Status) {
+	now := st.Health(b.Now(), b.Fresh())
+	b.Metrics.healthy(now.State)
+	if now.State == b.health {
+		return
+	}
+	b.health = now.State
+	if now.State == job.Well {
+		b.Log.Info("health", "state", now.State)
+	} else {
+		b.Log.Warn("health", "state", now.State, "why", now.Why)
+	}
 }
 
 // observe brings the tracker up to date with a poll and begins the input of a plan.
@@ -516,7 +536,8 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.complaints["gate"], Lease: b.lease(),
 		Snap: in.Snap, Plan: p.Published(), Explanations: p.Explanations, Apps: in.Apps,
 		Unmanaged: maps.Clone(b.tracker.Unmanaged), Refused: b.tracker.Refusals.List(), MaxDelayS: b.maxDelay,
-		Window: b.Planner.Window(),
+		Window: b.Planner.Window(), Harm: b.learned.harm(in.Snap.At),
+		Shareable: b.Planner.Partitions.CountGPUs(in.Snap),
 	}
 	if b.standby == "" {
 		st.Misread = b.Gate.distrust.fields
@@ -537,6 +558,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	st.KeptOut, st.StoppedRules = b.learned.bans.Count(in.Snap.At)
 	b.status.Store(st)
 	b.Metrics.state(st)
+	b.tellHealth(st)
 }
 
 // The times until the next poll, where something is about to happen.

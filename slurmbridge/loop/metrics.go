@@ -16,14 +16,14 @@ import (
 // Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
 // user, and accounts are bounded: the number of series doesn't grow with the load.
 type Metrics struct {
-	pollTime, planTime, groupSize, delay, skew, predicted, seen, startAfterS prometheus.Histogram
-	gateErrors, considered, broken                                           prometheus.Counter
-	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS      prometheus.Gauge
-	jobs, gpus, misread, notAdopted, info, usageHours, usageSaved, usageLost *prometheus.GaugeVec
-	polls, groups, members, changes, cmdErrors, unmanaged                    *prometheus.CounterVec
-	turnaround, records, contracts, suspects, learned, harmed                *prometheus.CounterVec
-	commands                                                                 *prometheus.HistogramVec
-	refused                                                                  *prometheus.GaugeVec
+	pollTime, planTime, groupSize, delay, skew, predicted, seen, startAfterS         prometheus.Histogram
+	gateErrors, considered, broken                                                   prometheus.Counter
+	lastPoll, lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS              prometheus.Gauge
+	jobs, gpus, health, misread, notAdopted, info, usageHours, usageSaved, usageLost *prometheus.GaugeVec
+	polls, groups, members, changes, cmdErrors, unmanaged                            *prometheus.CounterVec
+	turnaround, records, contracts, suspects, learned, harmed                        *prometheus.CounterVec
+	commands                                                                         *prometheus.HistogramVec
+	refused                                                                          *prometheus.GaugeVec
 
 	// counted are the jobs of the queue that unmanaged and considered have counted.
 	counted map[string]bool
@@ -50,8 +50,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		jobs: r.gauges("jobs",
 			"Jobs that may share, by state: waiting (for a decision, behind the gate), released (in a group that Slurm may "+
 				"start), running (in a group).", "state"),
-		gpus: r.gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).",
-			"use"),
+		gpus: r.gauges("gpus", "GPUs, by use: idle, single (one job), shared (several jobs); out-of-service (of those with "+
+			"shares), no-shares (the bridge leaves them alone).", "use"),
+		health: r.gauges("health", "1 for the state that the bridge is in, 0 for the others: well, impaired (jobs share, and "+
+			"something needs an admin), down (no job can be made to share). slurmbridge status says why.", "state"),
 		groups: counters(r, "groups_total",
 			"Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), turn (one job, "+
 				"when Slurm comes to it). None in shadow mode.", "kind", job.StartNow, job.Join, job.Turn),
@@ -289,6 +291,17 @@ func (m *Metrics) event(e tracker.Event) {
 	}
 }
 
+// healthy shows the state of health.
+func (m *Metrics) healthy(now job.HealthState) {
+	for _, state := range job.HealthStates() {
+		is := 0.0
+		if state == now {
+			is = 1
+		}
+		m.health.WithLabelValues(string(state)).Set(is)
+	}
+}
+
 // sharers counts the jobs that were ungated and the jobs that were considered together with others, each once.
 func (m *Metrics) sharers(st *job.Status) {
 	there := make(map[string]bool, len(m.counted))
@@ -354,6 +367,8 @@ func (m *Metrics) state(st *job.Status) {
 			use["shared"]++
 		}
 	}
+	use["out-of-service"] = st.Shareable.WithParts - st.Shareable.Up
+	use["no-shares"] = st.Shareable.All - st.Shareable.WithParts
 	for k, v := range use {
 		m.gpus.WithLabelValues(k).Set(float64(v))
 	}

@@ -3,9 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
+	"os/user"
 	"slices"
 	"strings"
 	"time"
@@ -24,38 +26,107 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
+// statusFlags choose the GPUs that status lists.
+type statusFlags struct {
+	gpus, me bool
+	node     string
+}
+
 func newStatus(s *shared) *cobra.Command {
+	var f statusFlags
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "GPUs with their jobs, groups about to start, the gate",
-		Args:  cobra.NoArgs,
+		Short: "How the bridge is, what its GPUs and jobs do, and what is unusual",
+		Long: `status says in a few lines how the bridge is, how many GPUs are shared and how many jobs
+wait, and then what is unusual: GPUs that are out of service or closed, jobs that share
+without MPS, changes that Slurm refuses, jobs that are left to Slurm.
+
+The first word is well, impaired (jobs share, and something needs an admin) or down (no job
+can be made to share), with its reason; so are the page, /-/healthy and slurmbridge_health.
+
+GPUs are listed one by one where there are few; of a large cluster, with --gpus all, with
+--node those of a node, and with --me those of your jobs.`,
+		Example: "  slurmbridge status\n  slurmbridge status --node gpu7\n  slurmbridge status --me",
+		Args:    cobra.NoArgs,
 		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
+			lists, err := f.lists()
+			if err != nil {
+				return err
+			}
 			var r httpapi.Report
 			if err := ask(c.Context(), cfg, "/v1/status", &r); err != nil {
 				return err
 			}
-			return s.Show(&r, func() { s.printStatus(&r) })
+			return s.Show(&r, func() { s.printStatus(&r, lists) })
 		}),
 	}
 	askFlags(c)
+	c.Flags().BoolVar(&f.gpus, "gpus", false, "list all GPUs")
+	c.Flags().StringVar(&f.node, "node", "", "list the GPUs of this `node`")
+	c.Flags().BoolVar(&f.me, "me", false, "list the GPUs that my jobs are on")
 	return c
 }
 
-func (s *shared) printStatus(r *httpapi.Report) {
+// fewGPUs are listed without being asked for.
+const fewGPUs = 16
+
+// lists returns which GPUs of so many are listed.
+func (f *statusFlags) lists() (func(g *httpapi.GPU, of int) bool, error) {
+	if f.gpus && (f.me || f.node != "") || f.me && f.node != "" {
+		return nil, cli.Usage(errors.New("--gpus, --node and --me are three ways to choose: take one"))
+	}
+	name := ""
+	if f.me {
+		u, err := user.Current()
+		if err != nil {
+			return nil, fmt.Errorf("who calls isn't known: %w", err)
+		}
+		name = u.Username
+	}
+	return func(g *httpapi.GPU, of int) bool {
+		switch {
+		case f.me:
+			return slices.ContainsFunc(g.Jobs, func(j httpapi.Job) bool { return j.User == name })
+		case f.node != "":
+			return g.Node == f.node
+		}
+		return f.gpus || of <= fewGPUs
+	}, nil
+}
+
+// printStatus prints a report: a summary, the GPUs that are listed, and what is unusual.
+func (s *shared) printStatus(r *httpapi.Report, lists func(g *httpapi.GPU, of int) bool) {
 	if r.At.IsZero() {
 		s.printf("no poll has succeeded yet: %s\n", r.Err)
 		return
 	}
-	s.printf("%s, policy %s, Slurm %s, polled %s ago\n", r.Mode, r.Deciding(), r.Slurm,
+	s.printf("%s", cmp.Or(r.Health.State, job.Well))
+	if r.Health.Why != "" {
+		s.printf(": %s", r.Health.Why)
+	}
+	s.printf("\n%s, policy %s, Slurm %s, polled %s ago\n", r.Mode, r.Deciding(), r.Slurm,
 		time.Since(r.At).Round(time.Second))
+	s.printGate(r)
+	s.printCounts(r)
+	if r.Turn != nil && r.Turn.Jobs > 0 {
+		s.printf("turnaround in the last day: %s\n", r.Turn)
+	}
+	if r.Seen != nil && r.Seen.Telling() {
+		s.printf("in the last day %s\n", r.Seen)
+	}
+	s.printGPUs(r, lists)
+	s.printUnusual(r)
+}
+
+func (s *shared) printGate(r *httpapi.Report) {
 	switch {
 	case r.Mode == job.Shadow:
-		fmt.Fprintln(s.Out, "shadow: nothing is changed")
+		s.printf("shadow: nothing is changed; mode: active in slurmbridge.yaml switches it on\n")
 	case r.Standby != "":
 		s.printf("standby: %s decides; this daemon takes over if gate %s is not renewed within %.0f s\n", r.Standby,
 			r.Gate, max(0, r.LeaseLeft))
 	case r.Gate == "":
-		fmt.Fprintln(s.Out, "there is no gate: shared jobs run alone")
+		s.printf("there is no gate: shared jobs run alone\n")
 	default:
 		s.printf("gate %s: %d jobs wait behind it; without the daemon it opens in %.0f s\n", r.Gate, r.Waiting,
 			max(0, r.LeaseLeft))
@@ -70,50 +141,118 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	if r.Err != "" {
 		s.printf("the last poll failed: %s\n", r.Err)
 	}
-	if r.Turn != nil && r.Turn.Jobs > 0 {
-		s.printf("turnaround in the last day: %s\n", r.Turn)
-	}
-	if r.Seen != nil && r.Seen.Telling() {
-		s.printf("in the last day %s\n", r.Seen)
-	}
-	t := s.Table("", "node", "gpu", "type", "jobs")
-	for _, g := range r.GPUs {
-		var jobs []string
-		for _, j := range g.Jobs {
-			text := fmt.Sprintf("%s %s %d%%", j.Ref, j.User, j.Shares)
-			if j.App != "" {
-				text += " " + j.App
-			}
-			jobs = append(jobs, text)
+}
+
+// printCounts counts GPUs by use and jobs by state.
+func (s *shared) printCounts(r *httpapi.Report) {
+	shared, single, idle, down, on := 0, 0, 0, 0, 0
+	for i := range r.GPUs {
+		switch n := len(r.GPUs[i].Jobs); {
+		case !r.GPUs[i].Up:
+			down++
+		case n == 0:
+			idle++
+		case n == 1:
+			single++
+		default:
+			shared++
+			on += n
 		}
-		what := strings.Join(jobs, ", ")
-		switch {
-		case !g.Up:
-			what = "out of service"
-		case what == "":
-			what = "idle"
-		case g.Faulted:
-			what += "; no job joins until they have ended: the MPS server may be broken"
-		}
-		t.AppendRow(table.Row{g.Node, g.GPU, g.Type, what})
 	}
-	t.Render()
+	starts := 0
 	for i := range r.Groups {
-		g := &r.Groups[i]
-		if g.State != job.Released {
-			continue
+		if r.Groups[i].State == job.Released {
+			starts += len(r.Groups[i].Members)
 		}
-		s.printf("about to start: %s %s\n", strings.Join(g.Refs(), ", "), g.Where())
 	}
-	for _, ref := range r.WithoutMPS {
-		s.printf("job %s shares its GPU without MPS, so the GPU takes turns\n", ref)
+	s.printf("%s: %d shared by %s, %d with one job, %d idle, %d out of service\n", job.Count(len(r.GPUs), "GPU"), shared,
+		job.Count(on, "job"), single, idle, down)
+	s.printf("%s, %d about to start\n", job.Count(r.Waiting, "waiting job"), starts)
+}
+
+// printGPUs lists GPUs with their jobs.
+func (s *shared) printGPUs(r *httpapi.Report, lists func(g *httpapi.GPU, of int) bool) {
+	t := s.Table("", "node", "gpu", "type", "jobs")
+	for i := range r.GPUs {
+		if g := &r.GPUs[i]; lists(g, len(r.GPUs)) {
+			t.AppendRow(table.Row{g.Node, g.GPU, g.Type, gpuText(g)})
+		}
 	}
+	if t.Length() > 0 {
+		t.Render()
+	}
+}
+
+// gpuText says what is on a GPU.
+func gpuText(g *httpapi.GPU) string {
+	var jobs []string
+	for _, j := range g.Jobs {
+		text := fmt.Sprintf("%s %s %d%%", j.Ref, j.User, j.Shares)
+		if j.App != "" {
+			text += " " + j.App
+		}
+		jobs = append(jobs, text)
+	}
+	text := strings.Join(jobs, ", ")
+	switch {
+	case !g.Up:
+		return "out of service"
+	case text == "":
+		return "idle"
+	case g.Faulted:
+		return text + "; no job joins until they have ended: the MPS server may be broken"
+	}
+	return text
+}
+
+// mostListed is how many jobs a line of what is unusual names.
+const mostListed = 10
+
+// printUnusual prints what an admin may want to look at.
+func (s *shared) printUnusual(r *httpapi.Report) {
+	if len(r.GPUs) > fewGPUs {
+		var down, closed []string
+		for i := range r.GPUs {
+			g := &r.GPUs[i]
+			switch {
+			case !g.Up:
+				down = append(down, g.Node)
+			case g.Faulted:
+				closed = append(closed, fmt.Sprintf("%s gpu %d", g.Node, g.GPU))
+			}
+		}
+		s.printList("out of service: ", slices.Compact(down))
+		s.printList("closed until their jobs have ended, because the MPS server may be broken: ", closed)
+	}
+	for i := range r.Groups {
+		if g := &r.Groups[i]; g.State == job.Released {
+			s.printf("about to start: %s %s\n", strings.Join(g.Refs(), ", "), g.Where())
+		}
+	}
+	s.printList("they share a GPU without MPS, so it takes turns: ", r.WithoutMPS)
 	for i := range r.Refused {
-		fmt.Fprintln(s.Out, r.Refused[i].String())
+		s.printf("%s\n", r.Refused[i].String())
 	}
-	for _, ref := range slices.Sorted(maps.Keys(r.Unmanaged)) {
-		s.printf("job %s is left to Slurm: %s\n", ref, r.Unmanaged[ref])
+	by := map[string][]string{}
+	for ref, why := range r.Unmanaged {
+		by[why] = append(by[why], ref)
 	}
+	for _, why := range slices.Sorted(maps.Keys(by)) {
+		slices.Sort(by[why])
+		s.printList("left to Slurm, "+why+": ", by[why])
+	}
+}
+
+// printList prints a line of names, or nothing.
+func (s *shared) printList(what string, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	more := ""
+	if n := len(names) - mostListed; n > 0 {
+		names, more = names[:mostListed], fmt.Sprintf(" and %d more", n)
+	}
+	s.printf("%s%s%s\n", what, strings.Join(names, ", "), more)
 }
 
 func newPlan(s *shared) *cobra.Command {
