@@ -145,9 +145,9 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	ctx := context.Background()
 	must.OK(t, h.Prolog(ctx, env()))
 	pid := daemonPID(t, h)
-	must.OK(t, syscall.Kill(pid, syscall.SIGSTOP))
+	stop(t, pid)
 	// As long as a job uses it nobody ends it: it may only be slow.
-	short, cancel := context.WithTimeout(ctx, 2*time.Second)
+	short, cancel := context.WithTimeout(ctx, 4*time.Second)
 	defer cancel()
 	says(t, h.Prolog(short, env("SLURM_JOB_ID", "9")), "left to the jobs")
 	must.Equal(t, daemonPID(t, h), pid, "the daemon under a job")
@@ -158,7 +158,7 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
 	again := daemonPID(t, h)
 	must.Equal(t, again != pid && h.MPS.answers(ctx, 0), true, "another daemon answers")
-	must.OK(t, syscall.Kill(again, syscall.SIGSTOP))
+	stop(t, again)
 	h.MPS.Answer = time.Second
 	says(t, h.Epilog(ctx, env("SLURM_JOB_ID", "8")), "killed")
 	until(t, "the daemons' end", func() bool {
@@ -167,6 +167,13 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	if _, err := os.Stat(h.MPS.Pipe(0)); err == nil {
 		t.Error("its pipe directory is still there")
 	}
+}
+
+// stop has a process hang.
+func stop(t *testing.T, pid int) {
+	t.Helper()
+	must.OK(t, syscall.Kill(pid, syscall.SIGSTOP))
+	until(t, "the process's stop", func() bool { return strings.Contains(string(procFile("", pid, "stat")), ") T ") })
 }
 
 func daemonPID(t *testing.T, h *Hook) int {

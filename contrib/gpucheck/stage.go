@@ -321,11 +321,13 @@ func (s *stage) end() {
 	if s.env != nil {
 		_, _ = s.ask(ctx, "quit -t 1")
 	}
-	until(context.Background(), 2*time.Second, func() bool { return len(s.programs("")) == 0 })
+	none := func() bool { return len(s.programs("")) == 0 }
+	until(context.Background(), 2*time.Second, none)
 	for _, pid := range s.programs("") {
 		s.servers[pid] = true
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
+	until(context.Background(), 10*time.Second, none) // a busy machine takes its time
 	// A server that was killed leaves the memory that it shared.
 	for pid := range s.servers {
 		left, _ := filepath.Glob(fmt.Sprintf("/dev/shm/cuda.shm.*.%x.*", pid))
