@@ -58,13 +58,14 @@ local function text(v)
 end
 
 -- The gate file's values, {} where there is none; and the gate's job, nil unless
--- the file is fresh. user, only, leave, shares and model may stand there often: sets. So may cpus and
+-- the file is fresh. user, only, leave, shares, model and type may stand there often: sets. So may cpus and
 -- mem, what a job gets by default for a GPU, and size, the CPUs of a job that fits on any node that
 -- shares GPUs: numbers by partition, "*" for the others. adopt holds the site's rules in their order, out
 -- those who have opted out.
 local function read_gate()
    local g = {
       user = {}, only = {}, leave = {}, shares = {}, cpus = {}, mem = {}, size = {}, out = {}, adopt = {}, model = {},
+      type = {},
    }
    local f = io.open(CONF.gate, "r")
    if not f then return g, nil end
@@ -173,6 +174,32 @@ local function partitions(job, rec, parts)
    return ""
 end
 
+-- Whether Slurm gives a job whole nodes, and all GPUs of each: for --exclusive, or since each of its partitions is
+-- OverSubscribe=EXCLUSIVE. Of shares it hands out no more than one GPU's, so that on a node with several GPUs such a
+-- job of shares never starts (seen on 22.05.8 and 26.05.5). kept: where a job lists partitions of both kinds, those
+-- in which it may share, else nil: once Slurm has looked for a whole node, the job starts in none of them.
+local function whole_nodes(job, rec, parts)
+   if number(job.shared, NO_VAL16) == 0 then return true, nil end
+   local kept, whole = {}, false
+   for name in partitions(job, rec, parts):gmatch("[^,]+") do
+      local p = type(parts) == "table" and parts[name]
+      if p and p.max_share == 0 then whole = true else kept[#kept + 1] = name end
+   end
+   if whole and #kept > 0 then return false, table.concat(kept, ",") end
+   return whole, nil
+end
+
+-- Whether a change moves a job that holds shares to other partitions, or makes it --exclusive.
+local function moves_shares(job, rec)
+   if not rec or text(job.tres_per_node) ~= "" then return false end
+   if text(job.partition) == "" and number(job.shared, NO_VAL16) ~= 0 then return false end
+   for request in text(rec.tres_per_node):gmatch("[^,]+") do
+      local name = parse(request).name
+      if name == "mps" or name == "shard" then return true end
+   end
+   return false
+end
+
 -- Whether a part of a GPU that this job asks for becomes gpu:shared. It doesn't
 -- where the bridge isn't active (no gate file), for root and the bridge itself, for
 -- users that the site names (hand_shares), and in partitions that it leaves alone.
@@ -189,30 +216,38 @@ local function policed(g, job, rec, parts, uid)
    return false
 end
 
+-- Whether it is root or the bridge that submits or changes a job: they may do what they like.
+local function is_bridge(g, uid)
+   return uid == 0 or string.format("%.0f", tonumber(uid) or -1) == g.uid
+end
+
 -- The partition of those that the job asks for in which only shares are handed out
--- (sharers_only), nil where there is none. Root and the bridge may do what they like.
+-- (sharers_only), nil where there is none.
 local function shares_only(g, job, rec, parts, uid)
    -- A change of anything else is none of this script's business.
    if rec and text(job.tres_per_node) .. text(job.tres_per_job) .. text(job.partition) == "" then return nil end
-   if not next(g.shares) or uid == 0 or string.format("%.0f", tonumber(uid) or -1) == g.uid then return nil end
+   if not next(g.shares) or is_bridge(g, uid) then return nil end
    for name in partitions(job, rec, parts):gmatch("[^,]+") do
       if g.shares[name] then return name end
    end
    return nil
 end
 
--- How many GPUs a field asks for, and the field with all shares of a GPU in place of one.
-local function whole_gpus(list, sharing)
-   local out, n = {}, 0
+-- How many GPUs a field asks for, and the field with all shares of a GPU in place of one, of its type where GPUs of
+-- several types have shares. typed: the field names such a type.
+local function whole_gpus(list, sharing, types)
+   local out, n, typed = {}, 0, false
    for request in text(list):gmatch("[^,]+") do
       local p = parse(request)
       if p.name == "gpu" then
          n = n + (tonumber(p.kind:match("^%d+$") or p.count:match("^%d+$")) or 2)
-         request = p.prefix .. sharing.gres .. ":" .. sharing.units
+         local kind = types[p.kind] and p.kind .. ":" or ""
+         typed = typed or kind ~= ""
+         request = p.prefix .. sharing.gres .. ":" .. kind .. sharing.units
       end
       out[#out + 1] = request
    end
-   return n, table.concat(out, ",")
+   return n, table.concat(out, ","), typed
 end
 
 -- More nodes than one, if the job asks for them.
@@ -316,13 +351,30 @@ local function step_gpu(script)
    return found, false
 end
 
+-- Why a job that shares a GPU is refused for what its script's srun asks for, nil = it isn't; and what its owner is
+-- told where the script may never come to that srun.
+local function step_trouble(job)
+   local step, sure = step_gpu(text(job.script))
+   if sure then return "the script's srun " .. step .. NO_STEP_GPU, nil end
+   return nil, step and "where the script comes to srun " .. step .. ", that" .. NO_STEP_GPU
+end
+
 -- What Slurm counts by GPU needs a GPU of the job's own.
 local PER_GPU = {
    cpus_per_tres = "--cpus-per-gpu",
    mem_per_tres = "--mem-per-gpu",
    tres_freq = "--gpu-freq",
 }
-local INSTEAD = ": ask for what the job needs, by --ntasks, --cpus-per-task and --mem"
+
+-- Why a job that shares a GPU can't have an option that counts by GPU, nil = it has none.
+local function per_gpu(job)
+   local option = (number(job.ntasks_per_tres, NO_VAL16) or 0) > 0 and "--ntasks-per-gpu" or nil
+   for field, name in pairs(PER_GPU) do
+      if text(job[field]) ~= "" then option = name end
+   end
+   return option and option .. " can't be had with a shared GPU: ask for what the job needs, by --ntasks, "
+      .. "--cpus-per-task and --mem"
+end
 
 -- The sentence for a request that makes no sense, or nil.
 local function refuse(job, node, whole, odd)
@@ -340,12 +392,8 @@ local function refuse(job, node, whole, odd)
    if n then
       return string.format("a shared GPU is on one node, and this job asks for %d nodes", n)
    end
-   for field, option in pairs(PER_GPU) do
-      if text(job[field]) ~= "" then return option .. " can't be had with a shared GPU" .. INSTEAD end
-   end
-   if (number(job.ntasks_per_tres, NO_VAL16) or 0) > 0 then
-      return "--ntasks-per-gpu can't be had with a shared GPU" .. INSTEAD
-   end
+   local why = per_gpu(job)
+   if why then return why end
    -- What srun asks for it asks again when it starts its tasks, and finds no such
    -- thing in the job. Only from 23.02 on does its --gres follow the job's.
    if job.script == nil and whole.n > 0 then
@@ -356,24 +404,6 @@ local function refuse(job, node, whole, odd)
          .. "into a script and submit that by sbatch --gres=gpu:shared"
    end
    return nil
-end
-
--- What becomes of a request for whole GPUs in a partition where only shares are handed
--- out: all shares of one; or nil and why it is refused. Where one job holds a part of a
--- GPU, Slurm before 23.11.5 may give the GPU to another.
-local function only_shares(job, rec, partition, sharing)
-   local function field(name) return job[name] or rec and rec[name] end
-   local node, node_list = whole_gpus(field("tres_per_node"), sharing)
-   local whole, whole_list = whole_gpus(field("tres_per_job"), sharing)
-   local odd = whole_gpus(text(field("tres_per_socket")) .. "," .. text(field("tres_per_task")), sharing)
-   if node + whole + odd == 0 then return {} end
-   if node + whole ~= 1 or odd > 0 or nodes(job) or job.script == nil and rec == nil then
-      return nil, "in partition " .. partition .. " GPUs are shared, and a job has one or a part of one: "
-         .. "sbatch --gres=gpu:1 or --gres=gpu:shared, on one node"
-   end
-   if node == 1 then return { { "tres_per_node", node_list } } end
-   local list = text(field("tres_per_node"))
-   return { { "tres_per_node", (list ~= "" and list .. "," or "") .. whole_list }, { "tres_per_job", "" } }
 end
 
 -- The dependency of a job that waits for the gate, nil to leave it as it is: a
@@ -415,6 +445,38 @@ local function set_defaults(set, g, job, rec, parts)
    end
    if note == "" or tasks > 1 then return "" end
    return "(default" .. note .. ")"
+end
+
+-- What becomes of a request for whole GPUs in a partition where only shares are handed
+-- out: all shares of one, and the cores and memory that a GPU brings; or nil and why it is
+-- refused. Where one job holds a part of a GPU, Slurm before 23.11.5 may give the GPU to
+-- another. said is what the job's owner is told.
+local function only_shares(g, job, rec, parts, partition, sharing)
+   local function field(name) return job[name] or rec and rec[name] end
+   local node, node_list, node_typed = whole_gpus(field("tres_per_node"), sharing, g.type)
+   local whole, whole_list, typed = whole_gpus(field("tres_per_job"), sharing, g.type)
+   local odd = whole_gpus(text(field("tres_per_socket")) .. "," .. text(field("tres_per_task")), sharing, g.type)
+   if node + whole + odd == 0 then return {} end
+   local here = "in partition " .. partition .. " GPUs are shared, and "
+   if node + whole ~= 1 or odd > 0 or nodes(job) or job.script == nil and rec == nil then
+      return nil, here .. "a job has one or a part of one: sbatch --gres=gpu:1 or --gres=gpu:shared, on one node"
+   end
+   local why, said = per_gpu(job), nil
+   if not rec and not why then why, said = step_trouble(job) end
+   if why then return nil, here .. why end
+   local changes = {}
+   local function set(name, value) changes[#changes + 1] = { name, value } end
+   if node == 1 then
+      set("tres_per_node", node_list)
+   else
+      local list = text(field("tres_per_node"))
+      set("tres_per_node", (list ~= "" and list .. "," or "") .. whole_list)
+      set("tres_per_job", "")
+   end
+   if not rec then set_defaults(set, g, job, rec, parts) end
+   -- A step of a job with shares of a type asks for shares of that type, and finds none (22.05.8, 24.11.5, 26.05.5).
+   if node_typed or typed then changes.step = sharing.gres .. ":" .. sharing.units end
+   return changes, nil, said
 end
 
 -- Keeps a job that fits on one node there: on a second one, which Slurm gives it where the
@@ -683,22 +745,35 @@ end
 local function plan(job, rec, parts, uid)
    local new = rec == nil
    local read, g, gate = pcall(read_gate)
-   if not read then g, gate = { shares = {}, cpus = {}, mem = {}, size = {}, adopt = {}, model = {} }, nil end
+   if not read then
+      g, gate = { shares = {}, cpus = {}, mem = {}, size = {}, adopt = {}, model = {}, type = {} }, nil
+   end
    local sharing = {
       gres = (g.gres or CONF.gres) == "shard" and "shard" or "mps",
       units = text(g.units):match("^[1-9]%d*$") or CONF.units,
    }
-   sharing.whole = sharing.gres .. ":" .. model(g, job) .. sharing.units
-   local police = read and policed(g, job, rec, parts, uid)
+   local apart_nodes, kept = whole_nodes(job, rec, parts)
+   sharing.whole = apart_nodes and "gpu:" .. model(g, job) .. "1"
+      or sharing.gres .. ":" .. model(g, job) .. sharing.units
+   local police = read and not apart_nodes and policed(g, job, rec, parts, uid)
    local node, whole = examine(job.tres_per_node, sharing, police), examine(job.tres_per_job, sharing, police)
    local odd = examine(text(job.tres_per_socket) .. "," .. text(job.tres_per_task), sharing, police)
    local named = node.named + whole.named + odd.named > 0
    local apart = odd.part or odd.rounded or whole.part or whole.rounded
    if apart and named then return nil, "a part of a GPU is asked for per node: --gres=gpu:shared" end
    local asked = node.n + whole.n + odd.n > 0
-   local partition = read and not asked and shares_only(g, job, rec, parts, uid)
-   if partition then return only_shares(job, rec, partition, sharing) end
-   if new and gate and not asked and not apart and not node.rounded then
+   if (apart_nodes or kept) and not asked and not is_bridge(g, uid) and moves_shares(job, rec) then
+      if kept then return { { "partition", kept } } end
+      -- Slurm 22.05 can't give the job a GPU in place of its shares.
+      return nil, "the job holds shares of a GPU and would never start on nodes of its own: submit it there anew"
+   end
+   local partition = read and not asked and not apart_nodes and shares_only(g, job, rec, parts, uid)
+   if partition then
+      local changes, why, said = only_shares(g, job, rec, parts, partition, sharing)
+      if kept and changes and #changes > 0 then changes[#changes + 1] = { "partition", kept } end
+      return changes, why, said
+   end
+   if new and gate and not (asked or apart or node.rounded or apart_nodes or kept) then
       local changes = adopted(g, job, parts, uid)
       local dependency = changes and gated(job, gate)
       if not dependency then return {} end
@@ -711,7 +786,7 @@ local function plan(job, rec, parts, uid)
    end
    if apart or not asked and not node.rounded then return {} end
    local by_hand = node.part
-   local step, sure
+   local said
    if asked then
       local why = refuse(job, node, whole, odd)
       local _, _, misread = wishes(job.comment)
@@ -720,10 +795,7 @@ local function plan(job, rec, parts, uid)
             .. "share:max-slowdown=1.15, share:memory=8G, share:interactive, share:try-memory=8G, share:with=array, "
             .. "share:model=TYPE, share:retry, share:report or share:no-mail"
       end
-      if named and new and not why then
-         step, sure = step_gpu(text(job.script))
-         if sure then why = "the script's srun " .. step .. NO_STEP_GPU end
-      end
+      if named and new and not why and not apart_nodes then why, said = step_trouble(job) end
       if why and named then return nil, why end
       -- Slurm takes parts of GPUs that can't be gpu:shared. On several nodes they become whole GPUs,
       -- others are left as they are.
@@ -742,14 +814,14 @@ local function plan(job, rec, parts, uid)
       set("tres_per_node", list)
       set("tres_per_job", "")
    end
-   if new and asked then
+   if kept then set("partition", kept) end
+   if new and asked and not apart_nodes then
       one_node(set, g, job, rec, parts)
       local note = note_of(job, by_hand and "" or set_defaults(set, g, job, rec, parts))
       if note ~= "" and text(job.admin_comment) == "" then set("admin_comment", "slurmbridge: " .. note) end
    end
-   local dependency = new and asked and gated(job, gate)
+   local dependency = new and asked and not apart_nodes and gated(job, gate)
    if dependency then set("dependency", dependency) end
-   local said = step and "where the script comes to srun " .. step .. ", that" .. NO_STEP_GPU or nil
    if by_hand then
       local instead = node.rounded and "whole GPUs: " .. node.list or "--gres=gpu:shared"
       said = by_hand .. " asks for a part of a GPU. Which jobs share one is decided by what they use: this is now "
@@ -758,19 +830,33 @@ local function plan(job, rec, parts, uid)
    return changes, nil, said
 end
 
--- sbatch --gpus=shared and --gpus-per-node=shared leave a variable by which every
--- srun in the job would ask for gpu:shared again, which the job no longer has.
-local function clear_environment(job)
+-- The variables in which sbatch hands a request for GPUs on, its own or that of a job which it was called in: every
+-- srun of the job would ask for them again, and the job holds shares.
+local REQUESTS = {
+   "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK", "SLURM_GRES",
+   "SLURM_TRES_PER_TASK",
+}
+
+-- Empties those variables of a batch job, where it gets shares in place of GPUs, but for what its steps are to ask for.
+-- sbatch --gpus=shared leaves one in any case.
+local function clear_environment(job, changes)
    if job.script == nil then return end -- srun and salloc send no environment
-   local env = job.environment
-   for _, name in ipairs({ "SLURM_GPUS", "SLURM_GPUS_PER_NODE" }) do
-      if text(env[name]):match("^shared") then env[name] = "" end
+   local shares = false
+   for _, c in ipairs(changes) do
+      shares = shares or c[1] == "tres_per_node" and (c[2]:find("mps:", 1, true) or c[2]:find("shard:", 1, true))
    end
+   local env = job.environment
+   for _, name in ipairs(REQUESTS) do
+      local asks = text(env[name])
+      local gpus = name:find("GPUS", 1, true) or asks:find("gpu", 1, true)
+      if asks:match("^shared") or asks ~= "" and gpus and shares then env[name] = "" end
+   end
+   if changes.step then env.SLURM_GRES = changes.step end
 end
 
 -- Notes in a batch job's environment, for the task prolog, that it asks for a part of a GPU by hand,
 -- so that the part stays what Slurm makes of it; a job that is submitted by such a job inherits the
--- note, and loses it.
+-- note, and loses it. So it does with what the steps of that job ask for.
 local function note_hand(job)
    if job.script == nil then return end
    local is = false
@@ -779,6 +865,7 @@ local function note_hand(job)
       is = is or (p.name == "mps" or p.name == "shard") and part(p, { gres = p.name, units = CONF.units })
    end
    local env = job.environment
+   if text(env.SLURM_GRES):match("^%a+:" .. CONF.units .. "$") then env.SLURM_GRES = "" end
    if is ~= (text(env.SLURMBRIDGE_HAND) ~= "") then env.SLURMBRIDGE_HAND = is and "1" or "" end
 end
 
@@ -802,8 +889,8 @@ local function guarded(job, rec, parts, uid)
    done, why = pcall(function()
       for _, c in ipairs(changes) do job[c[1]] = c[2] end
       if rec == nil then
-         clear_environment(job)
          note_hand(job)
+         clear_environment(job, changes)
       end
    end)
    if not done then pcall(slurm.log_error, "slurmbridge: job_submit: %s", tostring(why)) end
@@ -826,11 +913,12 @@ function M.modify(job, rec, parts, uid)
    return guarded(job, rec or {}, parts, uid)
 end
 
-function slurm_job_submit(job, parts, uid)
+-- A site's script may load this one while slurmctld already calls its own functions: they stay.
+slurm_job_submit = slurm_job_submit or function(job, parts, uid)
    return M.submit(job, parts, uid)
 end
 
-function slurm_job_modify(job, rec, parts, uid)
+slurm_job_modify = slurm_job_modify or function(job, rec, parts, uid)
    return M.modify(job, rec, parts, uid)
 end
 

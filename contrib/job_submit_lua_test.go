@@ -24,7 +24,8 @@ import (
 // Debian), with a stand-in for what slurmctld gives it.
 type script struct {
 	*lua.LState
-	gate, wake string   // its files
+	gate, wake string // its files
+	parts      lua.LValue
 	said       []string // to users
 	logged     []string
 }
@@ -33,7 +34,7 @@ type script struct {
 func load(t *testing.T) *script {
 	t.Helper()
 	dir := t.TempDir()
-	s := &script{LState: lua.NewState(), gate: filepath.Join(dir, "gate"), wake: filepath.Join(dir, "wake")}
+	s := &script{LState: lua.NewState(), gate: filepath.Join(dir, "gate"), wake: filepath.Join(dir, "wake"), parts: lua.LNil}
 	t.Cleanup(s.Close)
 	keep := func(to *[]string) lua.LGFunction {
 		return func(l *lua.LState) int {
@@ -136,9 +137,13 @@ func (s *script) call(function string, job fields, fails string) (lua.LValue, ma
 			return 0
 		}),
 	}))
-	args := []lua.LValue{desc, lua.LNil, lua.LNumber(userID)}
+	args := []lua.LValue{desc, s.parts, lua.LNumber(userID)}
 	if function == modify {
-		args = []lua.LValue{desc, s.NewTable(), lua.LNil, lua.LNumber(userID)}
+		rec := s.NewTable()
+		if was, is := job["rec"].(fields); is {
+			rec = s.table(was)
+		}
+		args = []lua.LValue{desc, rec, s.parts, lua.LNumber(userID)}
 	}
 	err := s.CallByParam(lua.P{Fn: s.GetGlobal(function), NRet: 1, Protect: true}, args...)
 	if err != nil {
@@ -153,6 +158,119 @@ var (
 	success = lua.LNumber(0)
 	refused = lua.LNumber(-1)
 )
+
+// ofShares are partitions of a cluster: whole hands out whole nodes, and in gpu only shares are handed out (onlyShares).
+func ofShares(s *script) {
+	share := func(max int) lua.LValue { return s.table(map[string]any{"max_share": max, "flag_default": 0}) }
+	s.parts = s.table(map[string]any{"gpu": share(1), "other": share(1), "whole": share(0)})
+}
+
+const onlyShares = "uid=64030\nshares=gpu\n"
+
+// A job that gets whole nodes asks for a GPU, of which Slurm gives it all of a node's, and waits for no gate: with shares
+// it would never start. Of a list of both kinds of partitions it keeps those where it may share.
+func TestJobsOfWholeNodes(t *testing.T) {
+	t.Parallel()
+	s := load(t)
+	ofShares(s)
+	s.gateText(t, "mps", time.Hour, onlyShares)
+	for _, c := range []struct {
+		name, asks, partition string
+		exclusive             bool
+		gets, stays           string // the request, and the partitions; "" = as they came
+		gated                 bool
+	}{
+		{"exclusive", "gres:gpu:shared", "gpu", true, "gres:gpu:1", "", false},
+		{"in a partition of whole nodes", "gres:gpu:shared", "whole", false, "gres:gpu:1", "", false},
+		{"in a list", "gres:gpu:shared", "whole,gpu,other", false, "gres:mps:100", "gpu,other", true},
+		{"not at all", "gres:gpu:shared", "gpu", false, "gres:mps:100", "", true},
+		{"unchanged and exclusive", "gres:gpu:1", "gpu", true, "", "", false},
+		{"unchanged, several GPUs", "gres:gpu:4", "gpu", true, "", "", false},
+		{"unchanged, of whole nodes", "gres:gpu:1", "whole", false, "", "", false},
+		{"unchanged, in a list", "gres:gpu:1", "gpu,whole", false, "gres:mps:100", "gpu", false},
+		{"a part by hand", "gres:mps:30", "whole", false, "", "", false},
+	} {
+		job := s.batch(c.asks, fields{"partition": c.partition})
+		if c.exclusive {
+			job["shared"] = 0
+		}
+		rc, set := s.ask(t, submit, job)
+		must.Equal(t, rc, lua.LValue(success), c.name)
+		must.Equal(t, [2]string{set["tres_per_node"], set["partition"]}, [2]string{c.gets, c.stays}, c.name)
+		must.Equal(t, set["dependency"] != "", c.gated, c.name)
+	}
+	// A job that holds shares can't be moved there: Slurm 22.05 gives it no GPU in their place.
+	for partition, want := range map[string]string{"whole": "refused", "whole,gpu": "gpu", "other": ""} {
+		rc, set := s.ask(t, modify, fields{"partition": partition, "rec": fields{"tres_per_node": "gres:mps:100"}})
+		must.Equal(t, rc == lua.LValue(refused), want == "refused", partition)
+		must.Equal(t, set["partition"], strings.TrimPrefix(want, "refused"), partition)
+	}
+	rc, _ := s.ask(t, modify, fields{"time_limit": 5, "rec": fields{"tres_per_node": "gres:mps:100", "partition": "whole"}})
+	must.Equal(t, rc, lua.LValue(success), "another change of a job that is there already")
+}
+
+// A request for a GPU that becomes shares takes along what belongs to it: the GPU's type where there are several, cores
+// and memory by the GPU, and what sbatch handed on to each srun. What can't be had is refused with a sentence.
+func TestWhatGoesWithARequest(t *testing.T) {
+	t.Parallel()
+	s := load(t)
+	ofShares(s)
+	s.gateText(t, "mps", time.Hour, onlyShares+"type=v100\ntype=titanxp\ncpus=gpu:2\nmem=gpu:500\n")
+	env := s.table(map[string]any{
+		"SLURM_GPUS": "1", "SLURM_GPUS_PER_NODE": "1", "SLURM_TRES_PER_TASK": "cpu=2", "SLURM_GRES": "gpu:1", "HOME": "/h",
+	})
+	rc, set := s.ask(t, submit, s.batch("", fields{"tres_per_job": "gres:gpu:1", "partition": "gpu", "environment": env}))
+	must.Equal(t, rc, lua.LValue(success))
+	must.Equal(t, set, map[string]string{
+		"tres_per_node": "gres:mps:100", "tres_per_job": "", "min_cpus": "2", "min_mem_per_node": "500",
+	})
+	left := map[string]string{}
+	env.ForEach(func(k, v lua.LValue) { left[k.String()] = v.String() })
+	must.Equal(t, left, map[string]string{
+		"SLURM_GPUS": "", "SLURM_GPUS_PER_NODE": "", "SLURM_TRES_PER_TASK": "cpu=2", "SLURM_GRES": "", "HOME": "/h",
+	})
+
+	env = s.NewTable()
+	_, set = s.ask(t, submit, s.batch("gres:gpu:v100:1", fields{"partition": "gpu", "environment": env}))
+	must.Equal(t, set["tres_per_node"], "gres:mps:v100:100")
+	must.Equal(t, str(s.GetField(env, "SLURM_GRES")), "mps:100", "what its steps ask for")
+	_, _ = s.ask(t, submit, s.batch("", fields{"environment": env}))
+	must.Equal(t, str(s.GetField(env, "SLURM_GRES")), "", "in a job that such a job submits")
+
+	for why, job := range map[string]fields{
+		"--cpus-per-gpu can't":              {"cpus_per_tres": "gres:gpu:2"},
+		"--mem-per-gpu can't":               {"mem_per_tres": "gres:gpu:200"},
+		"--gpu-freq can't":                  {"tres_freq": "gpu:high"},
+		"--ntasks-per-gpu can't":            {"ntasks_per_tres": 1},
+		"the script's srun --gres=gpu:1 fi": {"script": "#!/bin/sh\nsrun --gres=gpu:1 true"},
+		"the script's srun --gpus=1 finds":  {"script": "#!/bin/sh\nsrun --gpus=1 true"},
+	} {
+		job["partition"] = "gpu"
+		rc, set := s.ask(t, submit, s.batch("gres:gpu:1", job))
+		said := strings.Join(s.said, "; ")
+		if rc != success && len(set) == 0 && strings.Contains(said, "in partition gpu GPUs are shared, and "+why) {
+			continue
+		}
+		t.Errorf("%v: %v, set %v, said %q", job, rc, set, said)
+	}
+	rc, set = s.ask(t, submit, s.batch("gres:gpu:1", fields{"partition": "gpu", "script": "[ x ] && srun --gpus=1 true"}))
+	must.Equal(t, [2]string{rc.String(), set["tres_per_node"]}, [2]string{"0", "gres:mps:100"}, "it may not come to that")
+	must.Equal(t, strings.Contains(strings.Join(s.said, ""), "where the script comes to srun --gpus=1"), true, s.said)
+}
+
+// A site's script that loads this one late keeps its functions; what it hasn't defined is ours.
+func TestASitesFunctionsStay(t *testing.T) {
+	t.Parallel()
+	s := load(t)
+	ours := s.GetGlobal(modify)
+	must.Equal(t, ours.Type(), lua.LTFunction, "without a site's own")
+	own := s.NewFunction(func(*lua.LState) int { return 0 })
+	s.SetGlobal(submit, own)
+	s.SetGlobal(modify, lua.LNil)
+	must.OK(t, s.DoString(string(must.Get(os.ReadFile("job_submit.lua"))(t))))
+	must.Equal(t, s.GetGlobal(submit) == lua.LValue(own), true, "the site's is replaced")
+	must.Equal(t, s.GetGlobal(modify).Type(), lua.LTFunction)
+}
 
 // A batch job that asks for a part of a GPU by hand is noted as one; no other job is, whoever submits it.
 func TestPartsByHandAreNoted(t *testing.T) {

@@ -373,9 +373,22 @@ func TestSharersOnly(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, slurmtest.Options{
 		Lua: "job_submit.lua", GPUs: 2,
-		Extra: []string{"PartitionName=other Nodes=n1 State=UP"},
+		Extra: []string{
+			"PartitionName=other Nodes=n1 State=UP", "PartitionName=whole Nodes=n1 State=UP OverSubscribe=EXCLUSIVE",
+		},
 	})
 	c.gateText("gres=mps\nunits=100\nuid=1\nshares=gpu\n")
+	// A bare srun asks for what sbatch has handed on to it, and a job of whole nodes starts with no shares of theirs.
+	var run []string
+	for _, args := range []string{
+		"--gpus=1", "--gpus-per-node=1", "--gpus=titanxp:1", "--gres=gpu:1 --exclusive", "--gres=gpu:1 --partition=whole",
+		"--gres=gpu:shared --exclusive", "--gres=gpu:shared --partition=whole,gpu",
+	} {
+		run = append(run, c.submit("srun true", strings.Fields(args)...))
+	}
+	for _, id := range run {
+		c.ended(id)
+	}
 	for args, want := range map[string]string{
 		"--gres=gpu:1": "mps:100", "--gres=gpu": "mps:100", "--gpus=1": "mps:100", "--gpus-per-node=1": "mps:100",
 		"--gres=gpu:titanxp:1":           "mps:100",
