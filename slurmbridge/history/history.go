@@ -30,7 +30,7 @@ type Profiles interface {
 	// Known returns what is known of a user's application, nil = nothing.
 	Known(ctx context.Context, user, app, card string) (*rlcore.Profile, error)
 	// Learn makes a run alone, with its time limit, s, part of its application's profile, where it can.
-	Learn(ctx context.Context, app string, r *gpuprof.Record, limitS float64) (bool, error)
+	Learn(ctx context.Context, app string, r *gpuprof.Record, limitS float64, cut bool) (bool, error)
 	// Ran adds a run's length to the profile that there is of its application on a card.
 	Ran(ctx context.Context, user, app, card string, x rlcore.Past) error
 }
@@ -390,7 +390,7 @@ func (h *History) Store(ctx context.Context, o *Outcome) error {
 		x := rlcore.Past{SoloS: o.BelievedS, LimitS: o.LimitS, Shared: true}
 		return h.Profiles.Ran(ctx, rec.User, rec.App, rec.Card(), x)
 	}
-	_, err = h.Profiles.Learn(ctx, rec.App, &rec.Record, o.LimitS)
+	_, err = h.Profiles.Learn(ctx, rec.App, &rec.Record, o.LimitS, o.Cut)
 	return err
 }
 

@@ -37,7 +37,7 @@ func (known) Known(_ context.Context, user, app, _ string) (*rlcore.Profile, err
 
 func (known) AppOf(context.Context, string, string) (app string, err error) { return "", nil }
 
-func (known) Learn(context.Context, string, *gpuprof.Record, float64) (bool, error) {
+func (known) Learn(context.Context, string, *gpuprof.Record, float64, bool) (bool, error) {
 	return false, nil
 }
 

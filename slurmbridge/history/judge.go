@@ -52,6 +52,10 @@ const nearlyFull = 0.9
 // starting and ending take a second or two in any case, and Slurm reports times in whole seconds.
 const shortest = 30
 
+// tellingS is how long a run that was ended before its own end must have lasted for its use to say what its application
+// uses, s: some load for minutes before they compute (an assumption).
+const tellingS = 120
+
 // Judgement is what an outcome is made from.
 type Judgement struct {
 	Run    *Run
@@ -110,6 +114,10 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 		o.Learned = !o.Shared() && r.Complete
 		o.NoMPS = j.Unserved && !j.Served && !o.MPS && state == "COMPLETED"
 		j.measure(&o, b)
+	}
+	if !o.Learned && !ranToEnd(state) && state != "TIMEOUT" && o.TriedMiB == 0 {
+		o.Cut = !o.Shared() && r.Complete && !suspended && r.DurationS() >= tellingS
+		o.Learned = o.Cut
 	}
 	return o
 }

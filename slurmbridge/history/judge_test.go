@@ -55,6 +55,38 @@ func TestARunThatWasSuspended(t *testing.T) {
 	}
 }
 
+// A run alone that was ended before its own end, whoever ended it, tells what its application uses once it has lasted for
+// some minutes: services never end by themselves. Its length is known from below only.
+func TestRunsThatAreCutShort(t *testing.T) {
+	for name, c := range map[string]struct {
+		state  string
+		change func(j *Judgement)
+		want   bool
+	}{
+		"cancelled":             {"CANCELLED", nil, true},
+		"requeued":              {"REQUEUED", nil, true},
+		"preempted":             {"PREEMPTED", nil, true},
+		"failed":                {"FAILED", nil, true},
+		"at its deadline":       {"DEADLINE", nil, true},
+		"cancelled at once":     {"CANCELLED", func(j *Judgement) { j.Run.End = at(1) }, false},
+		"cancelled beside some": {"CANCELLED", func(j *Judgement) { j.Run.CoRunners = []CoRunner{{Ref: "2", App: "x"}} }, false},
+		"its record is cut":     {"CANCELLED", func(j *Judgement) { j.Run.Complete = false }, false},
+		"it was suspended":      {"CANCELLED", func(j *Judgement) { j.Ending.Suspended = true }, false},
+		"it was tried":          {"FAILED", func(j *Judgement) { j.Member = &job.Member{Tried: true, MemMiB: 9} }, false},
+		"ended":                 {"COMPLETED", nil, false},
+		"at its time limit":     {"TIMEOUT", nil, false},
+	} {
+		j := ranOut(c.state)
+		j.Run.CoRunners, j.Run.Complete = nil, true
+		if c.change != nil {
+			c.change(j)
+		}
+		o := j.Judge(nil)
+		must.Equal(t, o.Cut, c.want, name)
+		must.Equal(t, o.Learned, c.want || c.state == "COMPLETED" || c.state == "TIMEOUT", "%s: learned", name)
+	}
+}
+
 // How long a run takes alone that shared is a matter of what it did by its slowdown and of what its application takes,
 // the less the more its runs differ.
 func TestLengthOfARunThatShared(t *testing.T) {

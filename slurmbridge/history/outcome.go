@@ -55,8 +55,10 @@ type Outcome struct {
 	// HeldS is how much longer the bridge kept it waiting than allowed, s: next to an idle GPU for
 	// longer than max_delay, or behind a gate after its lease.
 	HeldS float64 `json:"held_s,omitempty"`
-	// Learned: the run became part of its application's profile.
+	// Learned: the run became part of its application's profile. Cut: it was ended before its own end, by its owner, say,
+	// so that its length is known from below only.
 	Learned bool `json:"learned,omitempty"`
+	Cut     bool `json:"cut,omitempty"`
 	// Lesson is what it teaches of sharing, nil = nothing.
 	Lesson *interference.Lesson `json:"lesson,omitempty"`
 	Suspicion

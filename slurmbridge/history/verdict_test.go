@@ -224,9 +224,11 @@ func TestVerdicts(t *testing.T) {
 		},
 		{"its application fails alone, too", soon(60), func(j *Judgement) { j.Run.MPSFault, j.FailsAlone = true, true }, ""},
 
-		// Whole runs alone that ended well become part of a profile; of a forgotten one its length says how it ended.
+		// Whole runs alone become part of a profile, those that failed once they have lasted for minutes; of a forgotten one
+		// its length says how it ended.
 		{"it ended well", whole("COMPLETED"), nil, "learned"},
-		{"it failed", whole("FAILED"), nil, ""},
+		{"it failed", whole("FAILED"), nil, "learned"},
+		{"it failed at once", whole("FAILED"), func(j *Judgement) { j.Run.End = at(1) }, ""},
 		{"its record is cut", whole("COMPLETED"), func(j *Judgement) { j.Run.Complete = false }, ""},
 		{"it shared", whole("COMPLETED"), func(j *Judgement) { j.Run.CoRunners = []CoRunner{{Ref: "2"}} }, ""},
 		{"forgotten, nearly as long", whole(""), func(j *Judgement) { j.Run.End = at(5) }, "learned"},

@@ -353,7 +353,7 @@ func TestARecordThatComesAfterALaterRun(t *testing.T) {
 	tick(t, b, m, 10*time.Second)
 	must.Equal(t, len(l.kept), 2, "runs judged")
 	first, last := l.kept[0], l.kept[1]
-	if first.State != "REQUEUED" || first.Learned || !first.Submit.IsZero() {
+	if first.State != "REQUEUED" || !first.Cut || !first.Submit.IsZero() {
 		t.Errorf("the run before: %+v", first)
 	}
 	if last.State != "COMPLETED" || !last.Learned || !last.Submit.Equal(v.Submit) {

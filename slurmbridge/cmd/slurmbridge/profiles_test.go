@@ -46,7 +46,7 @@ func TestProfilesShowARelative(t *testing.T) {
 		GPUs:    []gpuprof.GPU{{UUID: "GPU-1"}},
 		PeriodS: 1000, Series: []rlcore.Use{{GPU: 0.6, MemMiB: 2048}},
 	}
-	if learned, err := st.Learn(t.Context(), known.Key, run, 0); err != nil || !learned {
+	if learned, err := st.Learn(t.Context(), known.Key, run, 0, false); err != nil || !learned {
 		t.Fatal(learned, err)
 	}
 	st.Close()
@@ -94,7 +94,7 @@ func TestRecogniserKnowsRelatives(t *testing.T) {
 		must.Get(st.Learn(t.Context(), app, &gpuprof.Record{
 			JobID: id, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(1100, 0),
 			GPUs: []gpuprof.GPU{{UUID: "GPU-1"}}, PeriodS: 100, Series: []rlcore.Use{{GPU: 0.5, MemMiB: mib}},
-		}, 0))(t)
+		}, 0, false))(t)
 	}
 	first, known := see("1", "ann", "", script(1000))
 	if first == "" || known != nil {

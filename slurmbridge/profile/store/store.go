@@ -21,6 +21,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // ErrNotFound says that there is no such profile.
@@ -206,8 +207,9 @@ func (s *Store) Tidy(ctx context.Context, before time.Time) error {
 }
 
 // Learn makes a run with a time limit of limitS, s (0 = none), part of the profile of (its user, its application), and
-// reports whether it could: only a solo run of one GPU with a stored series counts.
-func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS float64) (bool, error) {
+// reports whether it could: only a solo run of one GPU with a stored series counts. cut: it was ended before its own
+// end. Such a run is believed until one has come to its own.
+func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS float64, cut bool) (bool, error) {
 	if app == "" || !r.Solo() || len(r.GPUs) != 1 || r.Cut {
 		return false, nil
 	}
@@ -219,17 +221,38 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record, limitS
 		return false, nil // it has nothing to learn from
 	}
 	run.Past = []rlcore.Past{{SoloS: run.DurationS, LimitS: limitS}}
+	if cut {
+		run = cutShort(run, limitS)
+	}
 	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
 		of, err := own(ctx, tx, r.User, app)
 		if err != nil {
 			return err
 		}
 		run.Card = r.Card()
+		if old := of[run.Card]; cut && old != nil && (old.Runs > 0 || old.DurationS > run.DurationS) {
+			return nil
+		}
 		merged := gpuprof.Merge(of[run.Card], run, r.GPUs[0].MemMiB)
 		merged.Card = run.Card
 		return put(ctx, tx, r.User, merged, s.now())
 	})
 	return true, database.Wrap(err, "learn from job %s", r.Ref())
+}
+
+// cutShort is the profile that a run makes likely which was ended before its own end: one as long as is assumed of a job
+// of which only the limit is known, and no shorter than the run. From there on it uses what the run used on average, and
+// the most memory that the run held. Like an imported profile it counts no runs.
+func cutShort(run *rlcore.Profile, limitS float64) *rlcore.Profile {
+	assumed := job.AskedProfile("", run.App, limitS, 0)
+	rest := run.Mean()
+	rest.MemMiB = run.Peak().MemMiB
+	q := *run
+	q.Series = append(slices.Clone(run.Series), rest)
+	q.DurationS, q.DurationSD = max(run.DurationS, assumed.DurationS), assumed.DurationSD
+	q.Runs, q.Past = 0, nil
+	q.Source += ", which was ended before its end"
+	return &q
 }
 
 // assuming returns a record with an assumed use of the GPU, where that is unknown.

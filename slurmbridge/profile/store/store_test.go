@@ -55,7 +55,7 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 		r       *gpuprof.Record
 		learned bool
 	}{{record(1, "ann", 100, 2), false}, {record(3, "ann", 50), true}} {
-		if ok, err := s.Learn(ctx, "lmp", c.r, 0); err != nil || ok != c.learned {
+		if ok, err := s.Learn(ctx, "lmp", c.r, 0, false); err != nil || ok != c.learned {
 			t.Errorf("job %d: learned %v, %v", c.r.JobID, ok, err)
 		}
 	}
@@ -78,6 +78,29 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 	}
 }
 
+// A run that was ended before its own end is known to use what it used, and for as long as is assumed of a job of its
+// limit; a longer one of them takes its place, and the first run that comes to its own end, for good.
+func TestRunsThatAreCutShort(t *testing.T) {
+	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+	known := func() *rlcore.Profile { return must.Get(s.Lookup(t.Context(), "ann", "server", ""))(t) }
+	learn := func(id int64, s2 float64, cut bool) {
+		must.Equal(t, must.Get(s.Learn(t.Context(), "server", record(id, "ann", s2), 1000, cut))(t), true)
+	}
+	learn(1, 200, true)
+	p := known()
+	must.Equal(t, [2]float64{p.DurationS, p.DurationSD}, [2]float64{430, 570}, "assumed of a limit of 1,000 s")
+	must.Equal(t, p.At(400).MemMiB, p.Peak().MemMiB, "memory after its time")
+	must.Equal(t, p.At(400).GPU, p.Mean().GPU, "use after its time")
+	must.Equal(t, [2]int{p.Runs, len(p.Past)}, [2]int{}, "runs to their own end")
+	learn(2, 600, true)
+	must.Equal(t, known().DurationS, 600.0, "a longer one")
+	learn(3, 200, true)
+	must.Equal(t, known().DurationS, 600.0, "a shorter one")
+	learn(4, 300, false)
+	learn(5, 900, true)
+	must.Equal(t, [2]float64{known().DurationS, float64(known().Runs)}, [2]float64{300, 1}, "one that has ended")
+}
+
 func TestImport(t *testing.T) {
 	ctx := context.Background()
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
@@ -91,7 +114,7 @@ func TestImport(t *testing.T) {
 		t.Errorf("%+v %v", p, err)
 	}
 	// A user's own run counts more than what was imported.
-	if ok, err := s.Learn(ctx, "vgg16", record(3, "bob", 50), 0); err != nil || !ok {
+	if ok, err := s.Learn(ctx, "vgg16", record(3, "bob", 50), 0, false); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	if p, err := s.Lookup(ctx, "bob", "vgg16", ""); err != nil || p.DurationS != 50 {
@@ -216,7 +239,7 @@ func TestRelatives(t *testing.T) {
 	if _, err := s.Relative(ctx, "ann", want.Key, ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("without a profile: %v", err)
 	}
-	if ok, err := s.Learn(ctx, script(1000).Key, record(1, "ann", 50), 0); err != nil || !ok {
+	if ok, err := s.Learn(ctx, script(1000).Key, record(1, "ann", 50), 0, false); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	p, err := s.Relative(ctx, "ann", want.Key, "")
@@ -273,7 +296,7 @@ func on(model string, id int64, seconds float64) *gpuprof.Record {
 func keep(t *testing.T, s *Store, app string, r *gpuprof.Record) {
 	t.Helper()
 	must.Get(s.AddRecord(t.Context(), r, app))(t)
-	if ok, err := s.Learn(t.Context(), app, r, 0); err != nil || !ok {
+	if ok, err := s.Learn(t.Context(), app, r, 0, false); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 }
