@@ -43,6 +43,8 @@ func (m *company) mayMeet(spec *GPUSpec) Refusal {
 	for _, j := range m.jobs {
 		arrayOnly, mixed = arrayOnly || j.ArrayOnly, mixed || j.Array == "" || j.Array != first.Array
 		switch shared := len(m.jobs) > 1; {
+		case shared && j.FirstRun:
+			return RefusedFirstRun
 		case shared && j.NoShare:
 			return RefusedNoShare
 		case shared && j.Profile == nil:

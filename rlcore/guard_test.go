@@ -86,6 +86,7 @@ func TestCheck(t *testing.T) {
 		{"next to a whole GPU's job", Rules{}, card(Running{Job: ann(small), Whole: true}), []Job{ann(small)}, RefusedWhole},
 		{"no shares left", Rules{}, card(Running{Job: ann(small), Shares: 100}), []Job{ann(small)}, RefusedShares},
 		{"asks not to share", Rules{}, card(), []Job{alone, ann(small)}, RefusedNoShare},
+		{"a first run", Rules{}, running(Job{User: "ann", Profile: small, NoShare: true, FirstRun: true}), []Job{ann(small)}, RefusedFirstRun},
 		{"no share, alone", Rules{}, card(), []Job{alone}, Allowed},
 		{"the job's contract", slow(pairwise(1.3)), card(), []Job{strict, ann(small)}, RefusedContract},
 		{"the site's contract", site, card(), []Job{ann(small), ann(small)}, RefusedContract},

@@ -23,6 +23,7 @@ const (
 	RefusedUnheld            // a job that counts on a memory limit would share a card that has none
 	RefusedTurn              // a foreign job would start later than promised
 	RefusedLength            // a job would end late if another one takes longer than expected
+	RefusedFirstRun          // a job's run is one that shows what its application needs, or whether MPS serves it
 )
 
 // refusals holds each reason's stable name, for stored data, and its sentence, for users.
@@ -45,6 +46,9 @@ var refusals = [...]struct{ name, sentence string }{
 	RefusedUnheld:    {"unheld", "this GPU can't hold a job to the memory that was agreed for it"},
 	RefusedTurn:      {"turn", "a job of whole GPUs would lose its turn"},
 	RefusedLength:    {"length", "a job might take so much longer than expected that another one ends late"},
+	RefusedFirstRun: {
+		"first_run", "an application's first run under MPS, or with less memory than it takes, is alone on its GPU",
+	},
 }
 
 // NoRoom reports whether the refusal says that no job could have joined the GPU.

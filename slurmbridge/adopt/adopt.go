@@ -131,8 +131,8 @@ func (p *Policy) Of(j *job.Job) *Rule {
 
 // Adoptable reports whether a job is one of one whole GPU of a node whose request scontrol can replace and give back.
 func Adoptable(j *job.Job) bool {
-	return j.Request.Kind == job.WholeGPU && j.Request.Count == 1 && j.Request.PerNode && j.NumNodes < 2 && !j.Exclusive &&
-		j.HetID == 0
+	return j.Request.Kind == job.WholeGPU && j.Request.Count == 1 && j.Request.PerNode && j.NumNodes < 2 &&
+		j.Exclusive == "" && j.HetID == 0
 }
 
 // ParseOptOut reads a file of names that have opted out: a name a line, accounts as account:NAME, # before a remark.

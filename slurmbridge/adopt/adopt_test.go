@@ -46,7 +46,7 @@ func TestTheFirstRuleThatMatchesDecides(t *testing.T) {
 	for name, change := range map[string]func(*job.Job){
 		"shares": func(j *job.Job) { j.Request.Kind = job.Shares }, "two GPUs": func(j *job.Job) { j.Request.Count = 2 },
 		"per job": func(j *job.Job) { j.Request.PerNode = false }, "two nodes": func(j *job.Job) { j.NumNodes = 2 },
-		"exclusive": func(j *job.Job) { j.Exclusive = true },
+		"exclusive": func(j *job.Job) { j.Exclusive = job.WholeNodes },
 	} {
 		j := one("bob", "lab", "gpu")
 		if change(j); p.Of(j) != nil {

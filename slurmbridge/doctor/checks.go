@@ -70,8 +70,10 @@ const (
 		"protect them"
 	noWeights = "jobs that share a GPU are billed as if they had none, and fair share doesn't count it either. With " +
 		"this weight each job pays for its shares"
-	sharersCost = "in these partitions no job gets two GPUs (it is refused with a sentence), and accounting has shares " +
-		"in place of gres/gpu: limits, weights and reports by gres/gpu don't see these jobs"
+	sharersCost = "in these partitions no job gets two GPUs, but for whole nodes, nor options that count by GPU " +
+		"(--cpus-per-gpu, --mem-per-gpu, --ntasks-per-gpu, --gpu-freq), nor a script whose srun asks for a GPU again: each " +
+		"is refused with a sentence. Accounting has shares in place of gres/gpu: limits, weights and reports by gres/gpu " +
+		"don't see these jobs"
 	weightsCost = "jobs with shares use up fair share and GrpTRESMins, those that users asked for by hand too; " +
 		"priorities change at once"
 )
@@ -94,6 +96,7 @@ func (e *exam) checks() []check {
 	if strings.HasPrefix(script, luaFirst) {
 		ours = script
 	}
+	loads := loadsFiles.MatchString(script)
 	// Slurm keeps whole-GPU jobs off untyped GPUs with shares in use; the bridge turns requests into shares itself.
 	typesChecked, rewrites := text.TypesChecked(version), text.RewritesTypes(version)
 	noNeed := rewrites && e.Settings.Lua != "yes"
@@ -283,9 +286,10 @@ func (e *exam) checks() []check {
 			toConf("JobSubmitPlugins=${JobSubmitPlugins+lua}"), installLua),
 		row("lua", Error, files, when(lua && wanted && e.JobSubmitLua == nil),
 			"$lua is not there", "slurmctld won't start with JobSubmitPlugins=lua and no script", luaCost, installLua),
-		row("lua", either(noNeed, Warning, Error), files,
+		row("lua", either(loads, Note, either(noNeed, Warning, Error)), files,
 			when(lua && wanted && e.JobSubmitLua != nil && !strings.Contains(script, Signature)),
-			"$lua is a script of your own that doesn't call slurmbridge's", noLua, luaCost, in("$lua",
+			"$lua is a script of your own that "+either(loads, "loads other files: whether one calls slurmbridge's can't be "+
+				"seen from here", "doesn't call slurmbridge's"), noLua, luaCost, in("$lua",
 				`local there, slurmbridge = pcall(dofile, "`+PackagedLua+`")   -- slurmctld starts without the package, too`,
 				"-- and as the last thing of your slurm_job_submit:",
 				"return there and slurmbridge.submit(job_desc, part_list, submit_uid) or slurm.SUCCESS",
@@ -339,11 +343,25 @@ func (e *exam) checks() []check {
 			when(gates.State == "" && e.Settings.Mode != "shadow" && e.gpus != nil && !e.has("PrivateData", "jobs"),
 				"order", order),
 			"the gate is in the partitions of the jobs", gateSeen+"; in a hidden partition of its own users don't see it",
-			gatesPartition, toConf("$order", "PartitionName=$gates Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1"),
+			gatesPartition, toConf("$order", "PartitionName=$gates Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1 OverSubscribe=NO"),
 			setting("gate_partition: $gates")),
 		row("gate-partition", Warning, partitions, when(gates.State != "" && gates.State != "UP", "state", gates.State),
 			"partition $gates, the gate's own, is $state", "the gate is in the jobs' partitions instead, where all see it", "",
 			run("scontrol update PartitionName=$gates State=UP")),
+		row("gate-partition", Warning, partitions, when(gates.WholeNodes),
+			"partition $gates, the gate's own, gives each job whole nodes (OverSubscribe=EXCLUSIVE, which it may have from a "+
+				"line PartitionName=DEFAULT)",
+			"the gate is in the jobs' partitions instead, where all see it: what Slurm says of it there is what the bridge "+
+				"submitted", "none: nothing but the gate is in it", toConf("PartitionName=$gates … OverSubscribe=NO"),
+			run("scontrol update PartitionName=$gates OverSubscribe=NO")),
+		row("whole-nodes", Note, partitions, e.those(func(p text.Partition) bool { return p.WholeNodes }),
+			"no jobs share a GPU in partition $partitions: each gets whole nodes (OverSubscribe=EXCLUSIVE)",
+			"`sbatch --gres=gpu:shared` gets all GPUs of its node there, as any job does",
+			"jobs that don't say --exclusive then share a node's cores and memory with others",
+			toConf("PartitionName=… OverSubscribe=NO   # if jobs are to share there")),
+		row("one-user", Note, partitions, e.those(func(p text.Partition) bool { return p.OneUser }),
+			"in partition $partitions a node is one user's at a time (ExclusiveUser=YES)",
+			"jobs share a GPU there with jobs of their owner alone", ""),
 		row("gate-partition", Error, partitions, e.closed(),
 			"partition $name is $state, and the gate can be in no other", "it takes no jobs, and the gate is one", "",
 			run("scontrol update PartitionName=$name State=UP")),
@@ -441,7 +459,11 @@ func (e *exam) checks() []check {
 		row("daemon-look", Error, daemon, when(d.Sick != "", "said", d.Sick),
 			"slurmbridge serve can't do its work: $said", "nothing is shared until it can", "",
 			run("journalctl -u slurmbridge -n 50")),
-		row("gate", Error, running, when(d.gateless(), "said", strings.TrimSuffix(": "+d.GateErr, ": ")),
+		row("gate", Error, running, e.gateless(true),
+			"slurmbridge serve is active and has no gate$said",
+			"$lua, a script of your own, may refuse it: the gate is a job without a GPU. Without it no group is made", "",
+			in("$file", "$lines"), run("journalctl -u slurmbridge -g gate   # Slurm's answer, and the script's")),
+		row("gate", Error, running, e.gateless(false),
 			"slurmbridge serve is active and has no gate$said", "without the gate job no group is made", "",
 			run("journalctl -u slurmbridge -g gate   # Slurm's answer",
 				"sacctmgr add user $user account=ACCOUNT   # if it lacks an account",

@@ -294,6 +294,8 @@ var situations = []situation{
 		"install -m 644 /usr/share/slurmbridge/job_submit.lua /etc/slurm/job_submit.lua"),
 	at("own script", lua("function slurm_job_submit() end"), "error lua",
 		"return there and slurmbridge.submit(job_desc, part_list, submit_uid) or slurm.SUCCESS"),
+	at("own script that loads files", lua("local rules = require('rules')"), "note lua",
+		"return there and slurmbridge.submit(job_desc, part_list, submit_uid) or slurm.SUCCESS"),
 	at("own script without modify", lua("return slurmbridge.submit()"), "warning lua-modify",
 		"-- as the last thing of your slurm_job_modify:"),
 	at("own script that calls ours", func(f *Facts) {
@@ -319,7 +321,7 @@ var situations = []situation{
 		"error gate-account", "sacctmgr add user slurm account=ACCOUNT"),
 
 	at("no partition for the gate", func(f *Facts) { f.Partitions = f.Partitions[:1] }, "note gate-seen",
-		"PartitionName=gates Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1"),
+		"PartitionName=gates Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1 OverSubscribe=NO"),
 	at("no partition for the gate, and nobody sees it", func(f *Facts) {
 		f.Partitions, f.Config["PrivateData"] = f.Partitions[:1], "jobs"
 	}, "", ""),
@@ -330,6 +332,14 @@ var situations = []situation{
 	}, "note gate-seen", "JobSubmitPlugins=all_partitions,lua"),
 	at("the gate's partition is down", func(f *Facts) { f.Partitions[1].State = "DOWN" }, "warning gate-partition",
 		"scontrol update PartitionName=gates State=UP"),
+	at("the gate's partition hands out whole nodes", func(f *Facts) { f.Partitions[1].WholeNodes = true },
+		"warning gate-partition", "PartitionName=gates … OverSubscribe=NO"),
+	at("a partition of whole nodes", all(func(f *Facts) {
+		f.Nodes[0].Partitions = append(f.Nodes[0].Partitions, "whole")
+		f.Partitions = append(f.Partitions, text.Partition{Name: "whole", State: "UP", WholeNodes: true, DefMem: true})
+		f.Settings.SharersOnly = nil
+	}), "error used-gpus, note whole-nodes", "sharers_only: [gpu]"),
+	at("a partition that keeps users apart", func(f *Facts) { f.Partitions[0].OneUser = true }, "note one-user", ""),
 	at("the gate's partition is seen", func(f *Facts) { f.Partitions[1].Hidden = false }, "note gate-seen",
 		"PartitionName=gates … Hidden=YES"),
 	at("the gate is to be among the jobs", func(f *Facts) { f.Settings.GatePartition = "" }, "note gate-seen",
@@ -406,6 +416,9 @@ var situations = []situation{
 		"journalctl -u slurmbridge -n 50"),
 	at("no gate", serves(func(d *Daemon) { d.Gate = "" }), "error gate",
 		"journalctl -u slurmbridge -g gate   # Slurm's answer"),
+	at("a site's script refuses the gate", serves(func(d *Daemon) {
+		d.Gate, d.GateErr = "", "create gate: sbatch: slurmctld refused: Batch job submission failed: Unspecified error"
+	}), "error gate", "if submit_uid == 64030 then return slurm.SUCCESS end   -- the bridge's gate passes"),
 	at("held gate", serves(func(d *Daemon) { d.GateErr = "gate 7: held" }), "error gate",
 		"slurmbridge open   # lets every waiting job go"),
 	at("gate over a limit", serves(func(d *Daemon) {

@@ -121,9 +121,21 @@ func (e *exam) partitionsOf(such func(*text.Node) bool) []text.Partition {
 	})
 }
 
-// withShares are the partitions of the jobs where GPUs are shared.
+// withShares are the partitions of the jobs where GPUs are shared: not those that hand out whole nodes.
 func (e *exam) withShares() []text.Partition {
-	return e.partitionsOf(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 })
+	all := e.partitionsOf(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 })
+	return slices.DeleteFunc(all, func(p text.Partition) bool { return p.WholeNodes })
+}
+
+// those is a hit with the names of the jobs' partitions with GPUs that a condition holds for.
+func (e *exam) those(so func(p text.Partition) bool) []hit {
+	var names []string
+	for _, p := range e.partitionsOf(func(n *text.Node) bool { return n.Shares[e.sharing] > 0 }) {
+		if so(p) {
+			names = append(names, p.Name)
+		}
+	}
+	return when(names != nil, "partitions", strings.Join(names, ", "))
 }
 
 // mixed finds the partitions that hand out whole GPUs as well as shares, where Slurm mistakes GPUs in use by shares.
@@ -360,9 +372,15 @@ func (e *exam) namespaces(seen bool) []hit {
 	return when(so, "plugin", plugin, "in", filepath.Join(e.values["dir"], file), "line", line)
 }
 
-// letPass lets the bridge's changes pass the site's own script; where there is none, Slurm's answers say more.
-func (e *exam) letPass() (file, lines string) {
-	if e.JobSubmitLua == nil || strings.HasPrefix(*e.JobSubmitLua, luaFirst) {
+// ownLua reports whether job_submit.lua is a script of the site's.
+func (e *exam) ownLua() bool {
+	return e.JobSubmitLua != nil && !strings.HasPrefix(*e.JobSubmitLua, luaFirst)
+}
+
+// letPass lets the bridge's changes, or its gate, pass the site's own script; where there is none, Slurm's answers say
+// more.
+func (e *exam) letPass(gate bool) (file, lines string) {
+	if !e.ownLua() {
 		return "", e.expand("journalctl -u slurmbridge -g refused   # each with Slurm's words; plugins here: "+
 			"$JobSubmitPlugins", nil)
 	}
@@ -370,9 +388,28 @@ func (e *exam) letPass() (file, lines string) {
 	if e.User == "root" {
 		uid = 0
 	}
-	return e.values["lua"], fmt.Sprintf("-- the first line of your slurm_job_modify(job_desc, job_rec, part_list, "+
-		"modify_uid)\nif modify_uid == %d then return slurm.SUCCESS end   -- the bridge's changes pass", uid)
+	const first = "-- the first line of your slurm_job_"
+	if gate {
+		return e.values["lua"], fmt.Sprintf(first+"submit(job_desc, part_list, submit_uid)\n"+
+			"if submit_uid == %d then return slurm.SUCCESS end   -- the bridge's gate passes", uid)
+	}
+	return e.values["lua"], fmt.Sprintf(first+"modify(job_desc, job_rec, part_list, modify_uid)\n"+
+		"if modify_uid == %d then return slurm.SUCCESS end   -- the bridge's changes pass", uid)
 }
+
+// gateless finds a daemon without a gate. bySite: a script of the site's may refuse the gate, as it refuses jobs
+// without a GPU, say: Slurm names neither accounts nor limits.
+func (e *exam) gateless(bySite bool) []hit {
+	said := e.daemon.GateErr
+	refused := strings.Contains(said, "create gate")
+	ofAccount := regexp.MustCompile(`(?i)account|QOS|limit`).MatchString(said)
+	file, lines := e.letPass(true)
+	return when(e.daemon.gateless() && bySite == (refused && e.ownLua() && !ofAccount),
+		"said", strings.TrimSuffix(": "+said, ": "), "file", file, "lines", lines)
+}
+
+// loadsFiles matches a script that loads others.
+var loadsFiles = regexp.MustCompile(`\b(dofile|loadfile|require)\b`)
 
 // held finds a limit on a user's requests that is below what the bridge makes when a group starts; params are
 // slurmctld's parameters without it.
@@ -390,7 +427,7 @@ func (e *exam) held() []hit {
 
 // refused finds changes that Slurm doesn't take from the bridge.
 func (e *exam) refused() (hits []hit) {
-	file, lines := e.letPass()
+	file, lines := e.letPass(false)
 	for i := range e.daemon.Refused {
 		r := &e.daemon.Refused[i]
 		severity, then := Warning, "after two refusals a job is left to Slurm: it waits for no other job, and runs without "+

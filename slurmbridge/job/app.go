@@ -99,14 +99,17 @@ func ungated(label Ungated, words string) Ungated {
 
 // The reasons.
 var (
-	UngatedTooLong      = ungated("too-long", "its request is too long to be read")
-	UngatedExpedited    = ungated("expedited", CauseExpedited.String())
-	UngatedHet          = ungated("heterogeneous", "a heterogeneous job is left alone")
-	UngatedShares       = ungated("other-shares", "its owner requests other shares")
-	UngatedNodes        = ungated("several-nodes", "it requests several nodes")
-	UngatedFeatures     = ungated("features", "it requests node features")
-	UngatedReservation  = ungated("reservation", "it requests a reservation")
-	UngatedExclusive    = ungated("exclusive", "it requests exclusive nodes")
+	UngatedTooLong     = ungated("too-long", "its request is too long to be read")
+	UngatedExpedited   = ungated("expedited", CauseExpedited.String())
+	UngatedHet         = ungated("heterogeneous", "a heterogeneous job is left alone")
+	UngatedShares      = ungated("other-shares", "its owner requests other shares")
+	UngatedNodes       = ungated("several-nodes", "it requests several nodes")
+	UngatedFeatures    = ungated("features", "it requests node features")
+	UngatedPrefers     = ungated("prefers", "it prefers nodes of some features (--prefer)")
+	UngatedReservation = ungated("reservation", "it requests a reservation")
+	UngatedWholeNodes  = ungated("whole-nodes",
+		"it takes whole nodes, by --exclusive or by its partition (OverSubscribe=EXCLUSIVE)")
+	UngatedExclusive    = ungated("exclusive", "it keeps other users, or jobs of another label, off its node")
 	UngatedNodeList     = ungated("node-list", "it requests several nodes by name")
 	UngatedAlternatives = ungated("alternatives", "its dependencies are alternatives")
 	UngatedPartition    = ungated("partition", "its partition is left alone")

@@ -48,6 +48,9 @@ type Job struct {
 	ID int64
 	// ArrayID is the array's number, 0 for a job that is no array task.
 	ArrayID int64
+	// ArrayLimit is how many tasks of its array Slurm runs at a time (--array=0-9%2), 0 = any; read of tasks that wait for
+	// another job, or the gate.
+	ArrayLimit int
 	// HetID is the heterogeneous job's leader, 0 for an ordinary job.
 	HetID int64
 
@@ -78,9 +81,10 @@ type Job struct {
 	ReqNodes   string // -w, as a Slurm host list; "" = any
 	ExcNodes   string // -x
 	Features   string // -C
-	// Reservation names the one that the job runs in, "" = none. Exclusive: it wants its nodes to itself, or to its user.
+	Prefers    string // --prefer: features of the nodes on which it starts if one of them is free
+	// Reservation names the one that the job runs in, "" = none.
 	Reservation string
-	Exclusive   bool
+	Exclusive   Exclusive
 	NumNodes    int
 	CPUs        int
 	// HostMemMiB is the requested memory on one node, MiB; 0 = the default.
@@ -106,6 +110,15 @@ type Job struct {
 	// likewise, without Note.
 	Comment, AdminComment string
 }
+
+// Exclusive is whom a job keeps off its nodes.
+type Exclusive string
+
+// WholeNodes keeps all other jobs off, OneUser those of other users; Slurm has further words. "" = nobody.
+const (
+	WholeNodes Exclusive = "NODE"
+	OneUser    Exclusive = "USER"
+)
 
 // RequestKind is the form of a GPU request.
 type RequestKind int
@@ -183,9 +196,10 @@ type Node struct {
 	TaskPerCore  bool
 	MemMiB       float64
 	MemAlloc     float64
-	Asleep       bool // power saving has put it to sleep; a job wakes it, which takes minutes
-	Reserved     bool // a reservation or a maintenance keeps ordinary jobs away
-	Planned      bool // Slurm keeps it for a pending job; a job that starts there must end before
+	Asleep       bool   // power saving has put it to sleep; a job wakes it, which takes minutes
+	Reserved     bool   // a reservation or a maintenance keeps ordinary jobs away
+	Owner        string // whose jobs alone may start there for now (ExclusiveUser=YES), "" = anybody's
+	Planned      bool   // Slurm keeps it for a pending job; a job that starts there must end before
 }
 
 // Tasks is how many tasks of one CPU fit on the node.
@@ -307,6 +321,9 @@ type Snapshot struct {
 	PerGPU map[string]PerGPU
 	// OneNode is, by partition, how many CPUs a job may ask for that fits on each node with shares.
 	OneNode map[string]int
+	// WholeNodes are the partitions in which each job gets whole nodes (OverSubscribe=EXCLUSIVE), OneUser those in which a
+	// node is one user's at a time (ExclusiveUser=YES).
+	WholeNodes, OneUser map[string]bool
 	// Unbilled are the partitions that bill whole GPUs (TRESBillingWeights) and no shares of one.
 	Unbilled []string
 	// GPULimits are accounting's on whole GPUs; they are read only where jobs are adopted.
@@ -332,6 +349,29 @@ func (s *Snapshot) Models() []string {
 		return nil
 	}
 	return slices.Sorted(maps.Keys(types))
+}
+
+// Types are the types of GPUs with shares, nil = they are all of one.
+func (s *Snapshot) Types() []string {
+	types := map[string]bool{}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		for g := range n.GPUs {
+			if c := n.Card(g); n.Units > 0 && c.Units >= Units {
+				types[c.Type] = true
+			}
+		}
+	}
+	if len(types) < 2 {
+		return nil
+	}
+	delete(types, "")
+	return slices.Sorted(maps.Keys(types))
+}
+
+// TakesNodes reports whether a job gets whole nodes, and with them all of their GPUs.
+func (s *Snapshot) TakesNodes(j *Job) bool {
+	return j.Exclusive == WholeNodes || slices.ContainsFunc(j.Partitions(), func(p string) bool { return s.WholeNodes[p] })
 }
 
 // PerGPU is DefCpuPerGPU and DefMemPerGPU, MiB; 0 = there is none.
@@ -461,7 +501,8 @@ type Slurm interface {
 	UpdateAll(ctx context.Context, all []Update) []error
 	// Bounds reads what no time limit may be raised beyond.
 	Bounds(ctx context.Context) (*Bounds, error)
-	// PartitionUp reports whether there is such a partition and its jobs may start. Returns ErrDown.
+	// PartitionUp reports whether there is such a partition, its jobs may start, and not as jobs of whole nodes. Returns
+	// ErrDown.
 	PartitionUp(ctx context.Context, name string) (bool, error)
 	// CreateGate submits the gate job, with a lease that ends after the given time, to the given
 	// partitions; none = the default one. Returns ErrRefused, ErrDown. account is the one that it is in
@@ -599,7 +640,8 @@ func (f *PartitionFilter) MeetsWholeGPUs(s *Snapshot, j *Job) bool {
 	if !s.MistakesGPUs || f.MixAnyway {
 		return false
 	}
-	partitions, mixed := j.Partitions(), func(p string) bool { return !slices.Contains(f.SharersOnly, p) }
+	partitions := j.Partitions()
+	mixed := func(p string) bool { return !slices.Contains(f.SharersOnly, p) && !s.WholeNodes[p] }
 	for i := range s.Nodes {
 		if n := &s.Nodes[i]; n.Serves(partitions) && slices.ContainsFunc(n.Partitions, mixed) {
 			return true

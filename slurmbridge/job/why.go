@@ -17,6 +17,7 @@ var noRoom = map[rlcore.Refusal]string{
 	rlcore.RefusedShares:   "all are full",
 	rlcore.RefusedUser:     "other users' jobs are on those in use",
 	rlcore.RefusedUnknown:  "its application is new here and needs one to itself for its first run",
+	rlcore.RefusedFirstRun: "those in use have a first run, which is alone so that its application becomes known",
 	rlcore.RefusedMemory:   "those in use lack memory for it",
 	rlcore.RefusedContract: "beside the jobs that run, it or one of them would be slowed by more than is allowed",
 }

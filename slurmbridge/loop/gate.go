@@ -301,7 +301,7 @@ func (g *Gate) note(s *job.Snapshot) {
 		byPartition("cpus", s.PerGPU, func(d job.PerGPU) uint64 { return d.CPUs }) +
 		byPartition("mem", s.PerGPU, func(d job.PerGPU) uint64 { return d.MemMiB }) + lines("model", s.Models()...)
 	if s.MistakesGPUs {
-		g.polled += lines("shares", g.SharersOnly...)
+		g.polled += lines("shares", g.SharersOnly...) + lines("type", s.Types()...)
 	}
 	if g.Adopt != nil {
 		g.polled += g.Adopt(s)
@@ -399,8 +399,8 @@ func (g *Gate) checkPartition(ctx context.Context) {
 		return
 	}
 	if g.closed = !up; g.closed {
-		g.log().Warn("gate_partition is not there or not up: until it is, the gate is in each partition with a node that "+
-			"shares GPUs, where all users see it", "partition", g.Partition)
+		g.log().Warn("gate_partition is not there, not up or OverSubscribe=EXCLUSIVE: until that changes, the gate is in "+
+			"each partition with a node that shares GPUs, where all users see it", "partition", g.Partition)
 	}
 }
 
@@ -420,6 +420,7 @@ func sharedPartitions(s *job.Snapshot) []string {
 			out = append(out, n.Partitions...)
 		}
 	}
+	out = slices.DeleteFunc(out, func(p string) bool { return s.WholeNodes[p] }) // where no job has shares
 	slices.Sort(out)
 	return slices.Compact(out)
 }

@@ -183,6 +183,10 @@ func TestPartitionsOfTheGate(t *testing.T) {
 	m.nodes[1].Partitions = []string{"night", "gpu", "new"}
 	tick(t, b, m, time.Minute)
 	must.Equal(t, m.where(t), "gpu,new,night")
+	m.wholeNodes = map[string]bool{"new": true} // no job shares there, and the gate would look as no other job does
+	tick(t, b, m, time.Minute)
+	must.Equal(t, m.where(t), "gpu,night")
+	m.wholeNodes = nil
 	own := bridge(m, newMemory())
 	own.Gate.Partition, m.gates = "gates", nil
 	for _, c := range []struct {

@@ -72,16 +72,17 @@ type model struct {
 	gateAccount  string          // that Slurm takes the gate in
 	closed       map[string]bool // partitions that aren't up
 	// release is Slurm's, "" = 22.05.8; misread is what it says of gates that isn't so, and hideGates that it shows none.
-	release   string
-	misread   []job.Misread
-	hideGates bool
-	oneNode   map[string]int
-	remembers time.Duration // see Snapshot
-	frozen    *job.Snapshot // what polls show instead of what is so; nil = what is so
-	polled    func()        // after a poll; nil = nothing
-	hangs     bool          // it answers no change before the command is ended
-	updates   int
-	words     int // AdminComments written
+	release    string
+	misread    []job.Misread
+	hideGates  bool
+	oneNode    map[string]int
+	wholeNodes map[string]bool
+	remembers  time.Duration // see Snapshot
+	frozen     *job.Snapshot // what polls show instead of what is so; nil = what is so
+	polled     func()        // after a poll; nil = nothing
+	hangs      bool          // it answers no change before the command is ended
+	updates    int
+	words      int // AdminComments written
 }
 
 type mjob struct {
@@ -398,7 +399,7 @@ func (m *model) show(context.Context) (*job.Snapshot, error) {
 	}
 	s := &job.Snapshot{
 		At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited,
-		LeastLoaded: m.leastLoaded, OneNode: m.oneNode, Remembers: m.remembers,
+		LeastLoaded: m.leastLoaded, OneNode: m.oneNode, WholeNodes: m.wholeNodes, Remembers: m.remembers,
 	}
 	for _, j := range m.jobs {
 		if !j.ended {

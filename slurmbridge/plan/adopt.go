@@ -31,9 +31,13 @@ func (q *queue) ungroupable(j *job.Job) job.Ungated {
 		return job.UngatedNodes
 	case j.Features != "":
 		return job.UngatedFeatures
+	case j.Prefers != "":
+		return job.UngatedPrefers
 	case j.Reservation != "":
 		return job.UngatedReservation
-	case j.Exclusive:
+	case q.Snap.TakesNodes(j):
+		return job.UngatedWholeNodes
+	case j.Exclusive != "" && !q.oneUser(j):
 		return job.UngatedExclusive
 	case strings.ContainsAny(j.ReqNodes, ",["):
 		return job.UngatedNodeList

@@ -64,8 +64,20 @@ func TestClassOfAJob(t *testing.T) {
 		"it wants part of a GPU": {func(_ *Input, j *job.Job) { j.Request.Count = 30 }, toSlurm, job.UngatedShares},
 		"it wants a whole GPU":   {func(_ *Input, j *job.Job) { j.Request.Kind = job.WholeGPU }, toSlurm, job.UngatedNoRule},
 		"it requests a feature":  {func(_ *Input, j *job.Job) { j.Features = "a100" }, toSlurm, job.UngatedFeatures},
+		"it prefers a feature":   {func(_ *Input, j *job.Job) { j.Prefers = "fast" }, toSlurm, job.UngatedPrefers},
 		"it has a reservation":   {func(_ *Input, j *job.Job) { j.Reservation = "class" }, toSlurm, job.UngatedReservation},
-		"it wants own nodes":     {func(_ *Input, j *job.Job) { j.Exclusive = true }, toSlurm, job.UngatedExclusive},
+		"it wants own nodes": {
+			func(_ *Input, j *job.Job) { j.Exclusive = job.WholeNodes }, toSlurm, job.UngatedWholeNodes,
+		},
+		"its partition hands out nodes": {
+			func(in *Input, _ *job.Job) { in.Snap.WholeNodes = map[string]bool{"gpu": true} }, toSlurm, job.UngatedWholeNodes,
+		},
+		"it wants no other user": {
+			func(_ *Input, j *job.Job) { j.Exclusive = job.OneUser }, toSlurm, job.UngatedExclusive,
+		},
+		"its partition keeps users apart": {func(in *Input, j *job.Job) {
+			in.Snap.OneUser, j.Exclusive = map[string]bool{"gpu": true}, job.OneUser
+		}, queued, ""},
 		"no node has its CPUs":   {func(_ *Input, j *job.Job) { j.CPUs = 65 }, toSlurm, job.UngatedSize},
 		"no node has its memory": {func(_ *Input, j *job.Job) { j.HostMemMiB = 1<<18 + 1 }, toSlurm, job.UngatedSize},
 		"its partition is other": {func(_ *Input, j *job.Job) { j.Partition = "other,cpu" }, toSlurm, job.UngatedSize},

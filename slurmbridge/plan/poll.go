@@ -39,6 +39,7 @@ type poll struct {
 	closed map[int]bool
 	// unsettled holds the nodes where a job runs on GPUs that aren't known: nothing more is released there.
 	unsettled map[string]bool
+	users     map[string][]string    // by node: whose jobs are there, or about to start there
 	present   [][]rlcore.Running     // by GPU: the jobs that run there
 	onWay     map[string][]placement // by node with several GPUs: the released jobs, in the order of their groups
 	grain     int                    // of how many CPUs at a time Slurm allocates, the most on any node
@@ -91,7 +92,7 @@ func newPoll(in *Input) *poll {
 	p := &poll{
 		Input: in, grain: 1, seats: in.Tracker.Seats(),
 		index: map[job.GPUAddr]int{}, nodes: map[string][]int{}, shelves: map[shelf][]int{},
-		jobs:     make(map[string]*job.Job, len(in.Snap.Jobs)),
+		jobs: make(map[string]*job.Job, len(in.Snap.Jobs)), users: map[string][]string{},
 		starting: map[string]bool{}, closed: map[int]bool{}, unsettled: map[string]bool{}, onWay: map[string][]placement{},
 		reaches: map[demand]reach{}, fits: map[fit]reach{}, unshared: map[demand]bool{}, grains: map[string][]*job.Node{},
 	}
@@ -104,8 +105,11 @@ func newPoll(in *Input) *poll {
 		j := &in.Snap.Jobs[i]
 		if p.jobs[j.Ref] = j; j.State == job.Pending {
 			p.pending = append(p.pending, j)
-		} else {
-			p.addRunning(j)
+			continue
+		}
+		p.addRunning(j)
+		for host := range text.ExpandHosts(j.Nodes) {
+			p.users[host] = append(p.users[host], j.User)
 		}
 	}
 	slices.SortFunc(p.pending, ByPriority)
@@ -129,6 +133,7 @@ func (p *poll) addNode(node *job.Node) {
 		return
 	}
 	typed := node.Typed()
+	oneUser := slices.ContainsFunc(node.Partitions, func(name string) bool { return p.Snap.OneUser[name] })
 	for _, i := range filled(node) {
 		c, addr := node.Card(i), job.GPUAddr{Node: node.Name, GPU: i}
 		if c.Units < job.Units {
@@ -136,6 +141,7 @@ func (p *poll) addNode(node *job.Node) {
 		}
 		g, spec, ref := len(p.gpus), p.Card.Of(c.Type, p.Models[addr]), gpuRef{node: node, index: i}
 		spec.MemLimits = spec.MemLimits && !p.NoLimits[node.Name]
+		spec.SameUser = spec.SameUser || oneUser
 		if typed {
 			ref.typ = c.Type
 		}
@@ -209,7 +215,8 @@ func (p *poll) addRunningOn(j *job.Job, node string, gpus []int) {
 func (p *poll) running(j *job.Job, shares bool) rlcore.Running {
 	r := rlcore.Running{Job: p.convert(j), Shares: j.Request.Count}
 	if m := p.seats[j.Ref].Member; m != nil {
-		r.MemLimitMiB, r.NoShare = float64(m.MemMiB), r.NoShare || m.Tried || m.First
+		r.MemLimitMiB, r.FirstRun = float64(m.MemMiB), m.Tried || m.First
+		r.NoShare = r.NoShare || r.FirstRun
 	}
 	r.Profile = held(p.Profile(j), r.MemLimitMiB)
 	r.Whole = !shares || j.Request.Count >= job.Units && r.Profile == nil
@@ -242,12 +249,14 @@ func (p *poll) addGroup(g *job.Group) {
 			}
 			continue
 		}
+		p.users[g.Node] = append(p.users[g.Node], j.User)
 		if p.starting[m.Ref] = true; !inService {
 			continue
 		}
 		card, app := &p.State.GPUs[at], p.Apps[m.Ref]
 		x := rlcore.Running{Job: p.convert(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
-		x.Profile, x.NoShare = held(app.On(card.Card), x.MemLimitMiB), x.NoShare || m.Tried || m.First
+		x.Profile, x.FirstRun = held(app.On(card.Card), x.MemLimitMiB), m.Tried || m.First
+		x.NoShare = x.NoShare || x.FirstRun
 		if len(p.nodes[g.Node]) > 1 {
 			p.onWay[g.Node] = append(p.onWay[g.Node], placement{Running: x, group: g.ID, gpu: at})
 		}
@@ -271,6 +280,32 @@ func (p *poll) take(gpus []int, cpus int, memMiB float64) {
 		card := &p.State.GPUs[g] // below 0 would mean that they aren't counted
 		card.FreeCPUs, card.FreeHostMemMiB = max(0, card.FreeCPUs-cpus), max(0, card.FreeHostMemMiB-memMiB)
 	}
+}
+
+// oneUser reports whether a job's partitions give a node to one user at a time.
+func (p *poll) oneUser(j *job.Job) bool {
+	if j.Exclusive != "" && j.Exclusive != job.OneUser {
+		return false
+	}
+	return !slices.ContainsFunc(j.Partitions(), func(name string) bool { return !p.Snap.OneUser[name] })
+}
+
+// othersHave returns the nodes that other users keep a job off.
+func (p *poll) othersHave(j *job.Job) []string {
+	alone := p.oneUser(j)
+	var out []string
+	for name, gpus := range p.nodes {
+		owner := p.gpus[gpus[0]].node.Owner
+		others := owner != "" && owner != j.User
+		for _, user := range p.users[name] {
+			others = others || alone && user != j.User
+		}
+		if others {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // keepsTurn reports whether a job was released to keep its turn.
@@ -315,7 +350,7 @@ func mayRun(j *job.Job) func(n *job.Node) bool {
 // type will do, the job takes whole nodes, or no GPU has a type of that name: the site's names aren't understood.
 func (p *poll) ofType(j *job.Job) reach {
 	all, typ := p.reach(j, "", ""), j.Request.Type
-	if j.Request.Kind != job.WholeGPU || typ == "" || j.Exclusive {
+	if typ == "" || p.Snap.TakesNodes(j) {
 		return all
 	}
 	of := once(p.reaches, demand{j.Partition, j.ReqNodes, j.ExcNodes, "", "card " + typ}, func() reach {
@@ -516,8 +551,10 @@ func (in *Input) limitFixed(j *job.Job, contract float64) bool {
 	return extend.Latest(j, in.Snap.At, runS, in.Bounds) < needs.Truncate(time.Minute)
 }
 
-// ByPriority is Slurm's order: highest priority first, of equals the one submitted first.
+// ByPriority is Slurm's order: highest priority first, of equals the one submitted first. Tasks of an array come in the
+// order of their own numbers, whichever of them are jobs with numbers already (sort_job_queue2, 22.05 to 26.05).
 func ByPriority(x, y *job.Job) int {
 	return cmp.Or(-cmp.Compare(x.Priority, y.Priority), x.Submit.Compare(y.Submit),
-		cmp.Compare(x.ID, y.ID), cmp.Compare(len(x.Ref), len(y.Ref)), cmp.Compare(x.Ref, y.Ref))
+		cmp.Compare(cmp.Or(x.ArrayID, x.ID), cmp.Or(y.ArrayID, y.ID)),
+		cmp.Compare(len(x.Ref), len(y.Ref)), cmp.Compare(x.Ref, y.Ref))
 }

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // queue is what was counted of a poll: the jobs that wait for GPUs, in Slurm's order, and what becomes of the others.
@@ -25,6 +28,7 @@ type queue struct {
 	// job in the queue. withheld are the jobs that a limit keeps out.
 	limited, closedTo map[string]string
 	withheld          []rlcore.Job
+	tasks             map[int64]int // by array: tasks that run, are about to, or are in the queue
 	gate, ungated     []job.Change
 	reasons           map[string]job.Ungated // by ref: why the bridge leaves the job to Slurm
 	notAdopted        map[string]job.Ungated // by ref: why a job that a rule of the site matches has its own GPU
@@ -37,12 +41,17 @@ func newQueue(p *poll, managed *job.PartitionFilter, divideHost bool) *queue {
 	q := &queue{
 		poll: p, managed: managed, divideHost: divideHost,
 		limited: map[string]string{}, closedTo: map[string]string{}, unstarted: map[string]bool{},
-		noModel: map[string]string{},
+		noModel: map[string]string{}, tasks: map[int64]int{},
 		reasons: map[string]job.Ungated{}, notAdopted: map[string]job.Ungated{},
 		budget: p.Tracker.Limits.Budget(p.Snap.At),
 	}
 	for ref := range p.starting {
 		q.budget.Starts(p.jobs[ref])
+	}
+	for i := range p.Snap.Jobs {
+		if j := &p.Snap.Jobs[i]; j.State == job.Running || j.State == job.Suspended || p.starting[j.Ref] {
+			q.tasks[j.ArrayID]++
+		}
 	}
 	shares := func(j *job.Job) bool {
 		return release.Adopted(p.seats[j.Ref].Member) && j.Request.Kind == job.Shares
@@ -93,6 +102,9 @@ func (q *queue) addSharer(j *job.Job) {
 		}
 		q.limited[j.Ref] = by
 	}
+	if q.limited[j.Ref] == "" && j.ArrayLimit > 0 && q.tasks[j.ArrayID] >= j.ArrayLimit {
+		q.limited[j.Ref] = fmt.Sprintf("its array runs %s at a time", job.Count(j.ArrayLimit, "task"))
+	}
 	if q.limited[j.Ref] == "" {
 		if by := q.budget.Pass(j); by != nil {
 			q.limited[j.Ref] = by.Text(q.Snap.At)
@@ -103,6 +115,7 @@ func (q *queue) addSharer(j *job.Job) {
 		return
 	}
 	delete(q.limited, j.Ref)
+	q.tasks[j.ArrayID]++
 	app, closed := q.Apps[j.Ref], q.closedFor(j)
 	q.fitting(q.reach(j, closed, q.wanted(j)), app).know(&rj, app)
 	q.waiting = append(q.waiting, rj)
@@ -136,11 +149,16 @@ func ownType(j *job.Job) string {
 	return ""
 }
 
-// closedFor lists the nodes that a limit closes to a job for now, separated by commas.
+// closedFor lists the nodes that a limit or another user's jobs close to a job for now, separated by commas.
 func (q *queue) closedFor(j *job.Job) string {
 	closed, by := q.budget.Closed(j)
 	if by != nil {
 		q.closedTo[j.Ref] = by.Text(q.Snap.At)
+	}
+	if others := q.othersHave(j); others != nil {
+		closed = append(slices.Clip(closed), others...)
+		q.closedTo[j.Ref] = cmp.Or(q.closedTo[j.Ref],
+			"other users' jobs are on "+strings.Join(others, ", ")+", and a node is one user's at a time (ExclusiveUser)")
 	}
 	return strings.Join(closed, ",")
 }
@@ -168,7 +186,7 @@ func (q *queue) addForeign(j *job.Job) {
 	of.know(&rj, q.Apps[j.Ref])
 	rj.Foreign, rj.Nodes, rj.PerNode = true, max(1, j.NumNodes), 1
 	switch {
-	case j.Exclusive:
+	case q.Snap.TakesNodes(j):
 		rj.PerNode = of.most
 	case j.Request.Kind == job.WholeGPU:
 		rj.PerNode = min(max(1, j.Request.Count), of.most)
@@ -221,10 +239,18 @@ func (q *queue) ungate(j *job.Job, why job.Ungated, more string) {
 		return
 	}
 	q.reasons[j.Ref] = why
-	if !q.Shadow {
-		q.ungated = append(q.ungated, release.Ungate(j, q.Snap.Gates, why.String()+more, q.Snap.At))
+	if q.Shadow {
+		return
 	}
+	c := release.Ungate(j, q.Snap.Gates, why.String()+more, q.Snap.At)
+	if why == job.UngatedWholeNodes && j.Request.Kind == job.Shares && text.RewritesTypes(q.Snap.Release) {
+		c.Update.Gres = &aGPU // shares of a node with several GPUs never start as a job of whole nodes
+	}
+	q.ungated = append(q.ungated, c)
 }
+
+// aGPU is the request of a job of whole nodes that asked for a share: Slurm gives it all of a node's GPUs.
+var aGPU = "gpu:1"
 
 // putBehindGate gates a job with a request that is still gpu:shared. Without a gate the job gets a GPU of its own.
 func (q *queue) putBehindGate(j *job.Job) {
@@ -233,7 +259,12 @@ func (q *queue) putBehindGate(j *job.Job) {
 	}
 	for i := range q.Snap.Nodes {
 		if sharing := q.Snap.Nodes[i].Sharing; sharing != "" {
-			q.gate = append(q.gate, release.Gate(j, q.Gate, sharing))
+			c := release.Gate(j, q.Gate, sharing)
+			if q.Snap.TakesNodes(j) {
+				c = release.Gate(j, "", sharing)
+				c.Update.Gres = &aGPU
+			}
+			q.gate = append(q.gate, c)
 			return
 		}
 	}

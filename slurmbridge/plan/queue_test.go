@@ -76,7 +76,7 @@ func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
 	part := sharer("part")
 	part.Dependency, part.Request.Count = job.Dependencies{}, 30
 	exclusive := whole("exclusive", 1, 1, "Priority")
-	exclusive.Exclusive = true
+	exclusive.Exclusive = job.WholeNodes
 	in := snapshot(sharer("1"), whole("2", 1, 1, "Priority"), held, later, depends, part, whole("3", 4, 2, "Resources"),
 		whole("4", 2, 2, ""), exclusive, whole("limit", 1, 1, "QOSMaxJobsPerUserLimit"), sharer("5"))
 	in.Snap.Jobs[2].Priority = 0
@@ -119,13 +119,13 @@ func TestQueueIgnoresWhatCannotStart(t *testing.T) {
 	typed := whole("a100", 1, 1, "Resources")
 	typed.Request.Type = "a100"
 	in = snapshot(typed, sharer("s"))
-	gpusFor := func(what, second string, exclusive bool, want ...int) {
+	gpusFor := func(what, second string, exclusive job.Exclusive, want ...int) {
 		in.Snap.Nodes[1].GPUType, in.Snap.Jobs[0].Exclusive = second, exclusive
 		must.Equal(t, slices.Collect(count(in).waiting[0].GPUs.Of(4)), want, what)
 	}
-	gpusFor("it names the second node's", "a100", false, 2, 3)
-	gpusFor("it takes the node with all GPUs", "a100", true, 0, 1, 2, 3)
-	gpusFor("the site's names aren't understood", "h100", false, 0, 1, 2, 3)
+	gpusFor("it names the second node's", "a100", "", 2, 3)
+	gpusFor("it takes the node with all GPUs", "a100", job.WholeNodes, 0, 1, 2, 3)
+	gpusFor("the site's names aren't understood", "h100", "", 0, 1, 2, 3)
 }
 
 // A clock that was ahead for a while leaves no dues behind that are as far ahead.
@@ -253,4 +253,84 @@ func TestAJobOnSeveralNodesHasItsGPUs(t *testing.T) {
 		must.Equal(t, busy, c.busy, "%s %v", c.state, c.byNode)
 		must.Equal(t, len(p.unsettled) > 0, c.byNode == nil)
 	}
+}
+
+// Slurm's order is by priority, then by submission; tasks of an array come by their own numbers, though the last one
+// keeps the array's number, the lowest, and the others get numbers as they are changed.
+func TestTasksComeInTheirOrder(t *testing.T) {
+	task := func(ref string, id int64) job.Job { return job.Job{Ref: ref, ID: id, ArrayID: 7, Priority: 5} }
+	all := []*job.Job{}
+	for _, j := range []job.Job{
+		{Ref: "6", ID: 6, Priority: 4}, task("7_10", 7), {Ref: "12", ID: 12, Priority: 5}, task("7_2", 30), task("7_0", 31),
+		{Ref: "3", ID: 3, Priority: 5}, {Ref: "40", ID: 40, Priority: 6},
+	} {
+		all = append(all, &j)
+	}
+	slices.SortFunc(all, ByPriority)
+	var got []string
+	for _, j := range all {
+		got = append(got, j.Ref)
+	}
+	must.Equal(t, got, []string{"40", "3", "7_0", "7_2", "7_10", "12", "6"})
+}
+
+// A job of whole nodes never starts with shares on a node with several GPUs: from 23.02.6 on it gets a GPU in their
+// place, whether it is behind the gate already or comes without the script.
+func TestWholeNodesInPlaceOfShares(t *testing.T) {
+	for release, want := range map[string]string{"24.11.5": "gpu:1", "22.05.8": ""} {
+		behind, unconverted := sharer("1"), job.Job{Ref: "2", State: job.Pending, Request: job.GPURequest{Kind: job.SharedGPU}}
+		behind.Exclusive, unconverted.Exclusive = job.WholeNodes, job.WholeNodes
+		in := snapshot(behind, unconverted)
+		in.Snap.Release = release
+		q := count(in)
+		gres := ""
+		if u := q.ungated[0].Update; u.Gres != nil {
+			gres = *u.Gres
+		}
+		must.Equal(t, gres, want, "%s: behind the gate", release)
+		if u := q.gate[0].Update; *u.Gres != "gpu:1" || u.Dependency != nil {
+			t.Errorf("%s: the one that still asks for gpu:shared: %v", release, u.Words())
+		}
+	}
+}
+
+// Where a node is one user's at a time, a job goes to none that another user's jobs are on, or that Slurm keeps for
+// another user, and whoever shares there shares with jobs of the same owner.
+func TestNodesOfOneUserAtATime(t *testing.T) {
+	job1, job2 := sharer("1"), sharer("2")
+	job1.User, job2.User = "ann", "bob"
+	other := whole("3", 1, 1, "")
+	other.State, other.Nodes, other.GPUs, other.User = job.Running, "n1", []int{0}, "ann"
+	in := snapshot(job1, job2, other)
+	in.Snap.OneUser = map[string]bool{"gpu": true}
+	gpus := func(j int) []int { return slices.Collect(count(in).waiting[j].GPUs.Of(4)) }
+	must.Equal(t, gpus(0), []int{0, 1, 2, 3}, "the owner of the job that runs")
+	must.Equal(t, gpus(1), []int{2, 3}, "another user")
+	q := count(in)
+	must.Equal(t, q.closedTo["2"], "other users' jobs are on n1, and a node is one user's at a time (ExclusiveUser)")
+	must.Equal(t, q.State.GPUs[3].Spec.SameUser, true, "sharers are one user's")
+	in.Snap.Nodes[1].Owner = "bob"
+	must.Equal(t, gpus(0), []int{0, 1}, "a node that Slurm keeps for another user")
+}
+
+// Of an array that may run two of its tasks at a time no more than two are in the queue, the first ones; those that run
+// or are about to count.
+func TestArraysWithALimit(t *testing.T) {
+	task := func(n int, limit int) job.Job {
+		j := sharer(fmt.Sprintf("7_%d", n))
+		j.ArrayID, j.ArrayLimit = 7, limit
+		return j
+	}
+	queued := func(in *Input) (refs []string) {
+		for _, j := range count(in).waiting {
+			refs = append(refs, j.ID)
+		}
+		return refs
+	}
+	in := snapshot(task(0, 2), task(1, 2), sharer("8"), task(2, 2))
+	must.Equal(t, queued(in), []string{"7_0", "7_1", "8"})
+	must.Equal(t, count(in).limited["7_2"], "its array runs 2 tasks at a time")
+	in.Snap.Jobs[0].State, in.Snap.Jobs[0].Nodes, in.Snap.Jobs[0].GPUs = job.Running, "n1", []int{0}
+	must.Equal(t, queued(in), []string{"7_1", "8"}, "one runs")
+	must.Equal(t, len(queued(snapshot(task(0, 0), task(1, 0), task(2, 0)))), 3, "without a limit")
 }

@@ -58,9 +58,9 @@ func (r *pass) limitMemory(members []placement) {
 	m := &members[0]
 	switch alone := len(members) == 1 && r.of(m.group).kind == job.StartNow; {
 	case alone && r.mayTry(m):
-		m.tried, m.NoShare, m.MemLimitMiB = true, true, r.tryMiB(m)
+		m.tried, m.NoShare, m.FirstRun, m.MemLimitMiB = true, true, true, r.tryMiB(m)
 	case alone && r.firstUnderMPS(m, &card.Spec):
-		m.first, m.NoShare = true, true
+		m.first, m.NoShare, m.FirstRun = true, true, true
 	}
 }
 

@@ -172,6 +172,9 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 			return nil, err
 		}
 	}
+	if err := c.throttle(ctx, snap); err != nil {
+		return nil, err
+	}
 	if err := c.details(ctx, snap, config["SelectTypeParameters"]); err != nil {
 		return nil, err
 	}
@@ -264,6 +267,22 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 		}
 	}
 	return nil
+}
+
+// throttle fills in how many tasks of their arrays may run at a time. squeue shows it in the one row of an array alone.
+func (c *Client) throttle(ctx context.Context, snap *job.Snapshot) error {
+	waits := func(j job.Job) bool { return j.ArrayID != 0 && j.State == job.Pending && j.Dependency.List != nil }
+	if !slices.ContainsFunc(snap.Jobs, waits) {
+		return nil
+	}
+	out, _, err := c.run(ctx, command{name: "squeue arrays", prog: "squeue", mark: "\n", args: []string{
+		"--noheader", "--all", "--local", "--states=PENDING", "--format=" + text.ArraysFormat,
+	}})
+	limits := text.ParseArrayLimits(out)
+	for i := range snap.Jobs {
+		snap.Jobs[i].ArrayLimit = limits[snap.Jobs[i].ArrayID]
+	}
+	return err
 }
 
 // mostAsked bounds the pending jobs for which one poll reads whether their memory is per CPU.

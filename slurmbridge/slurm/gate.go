@@ -163,7 +163,8 @@ const staleError = "Resource temporarily unavailable"
 // PartitionUp implements job.Slurm.
 func (c *Client) PartitionUp(ctx context.Context, name string) (bool, error) {
 	all, err := c.partitions(ctx)
-	return slices.ContainsFunc(all, func(p text.Partition) bool { return p.Name == name && p.State == "UP" }), err
+	takes := func(p text.Partition) bool { return p.Name == name && p.State == "UP" && !p.WholeNodes }
+	return slices.ContainsFunc(all, takes), err
 }
 
 // partitionShape is a partition's name: none could be taken for a second setting.

@@ -161,7 +161,11 @@ func (c *Client) settings(ctx context.Context, config map[string]string, snap *j
 	if config["PreemptType"] == "preempt/partition_prio" {
 		snap.Ranks.Partitions = map[string]job.PartitionRank{}
 	}
+	snap.WholeNodes, snap.OneUser = map[string]bool{}, map[string]bool{}
+	apart := map[string]bool{}
 	for _, p := range partitions {
+		snap.WholeNodes[p.Name], snap.OneUser[p.Name] = p.WholeNodes, p.OneUser
+		apart[p.Name] = p.WholeNodes || p.OneUser
 		if p.PerGPU != (job.PerGPU{}) {
 			// Each that a partition doesn't set is the cluster's.
 			snap.PerGPU[p.Name] = job.PerGPU{
@@ -176,6 +180,7 @@ func (c *Client) settings(ctx context.Context, config map[string]string, snap *j
 			snap.Ranks.Partitions[p.Name] = job.PartitionRank{Tier: p.Tier, Preemptible: p.PreemptMode != "OFF"}
 		}
 	}
+	c.parser.Apart = apart
 	return partitions, nil
 }
 

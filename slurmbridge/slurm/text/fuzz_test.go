@@ -181,7 +181,10 @@ func FuzzReaders(f *testing.F) {
 		word, _, _ := strings.Cut(out, "=")
 		value, there := Option(out, word)
 		has(value == "" || there && strings.Contains(out, value), "option", value)
-		exclusiveOf(out)
+		parseExclusive(out, []byte(out))
+		for id, most := range ParseArrayLimits([]byte(out)) {
+			has(id >= 0 && most > 0, "array", id)
+		}
 		Seconds(out)
 	})
 }

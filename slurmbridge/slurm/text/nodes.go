@@ -57,6 +57,9 @@ func parseNode(line []byte) Node {
 		State: f["State"], Addr: f["NodeAddr"], ByType: map[string]int{}, Shares: map[string]int{},
 	}
 	n.Up, n.Reserved = inService(n.State)
+	if owner, _, named := User(f["Owner"]); named { // else N/A
+		n.Owner = owner
+	}
 	n.CPUsPerAlloc, n.CPUsPerSocket = grain(number(f["CPUTot"]), number(f["Sockets"]), number(f["CoresPerSocket"]),
 		number(f["ThreadsPerCore"]))
 	if _, reason, ok := bytes.Cut(line, []byte(" Reason=")); ok {

@@ -453,6 +453,23 @@ func TestParseConfigRecorded(t *testing.T) {
 	}
 }
 
+// Who else may be on a node of a partition's job, as 22.05.8, 24.11.5 and 26.05.5 print it.
+func TestPartitionsThatKeepJobsApart(t *testing.T) {
+	for words, want := range map[string][2]bool{
+		"OverSubscribe=EXCLUSIVE ExclusiveUser=NO":              {true, false},
+		"OverSubscribe=NO ExclusiveUser=YES":                    {false, true},
+		"OverSubscribe=FORCE:4 ExclusiveUser=NO":                {false, false},
+		"OverSubscribe=NO ExclusiveTopo=YES ExclusiveUser=NO":   {true, false},
+		"Exclusive=NODE OverSubscribe=NO":                       {true, false},
+		"Exclusive=TOPO OverSubscribe=NO":                       {true, false},
+		"Exclusive=USER OverSubscribe=NO":                       {false, true},
+		"Exclusive=NO OverSubscribe=NO State=UP Hidden=NO LLN=": {false, false},
+	} {
+		p := ParsePartitions([]byte("PartitionName=p " + words + "\n"))[0]
+		must.Equal(t, [2]bool{p.WholeNodes, p.OneUser}, want, words)
+	}
+}
+
 func TestNumberedSettings(t *testing.T) {
 	c := ParseConfig([]byte("Prolog[0] = /a/*\nProlog[1] = /b\nEpilog = (null)\nSlurmctld(primary) at ctl is UP\n"))
 	if c["Prolog"] != "/a/*,/b" || c["Epilog"] != "" {

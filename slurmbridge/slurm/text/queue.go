@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"unique"
 
@@ -40,7 +39,7 @@ const (
 	pCPUs
 	pTRES
 	pRequeue
-	pExclusive // its name differs by release; see exclusiveOf
+	pExclusive // its name differs by release; see exclusiveField
 	pNodeList
 	numPlain
 )
@@ -62,6 +61,7 @@ const (
 	fExcNodes
 	fReason
 	fFeature
+	fPrefer
 	fAccount
 	fQOS
 	fReservation
@@ -74,7 +74,7 @@ const (
 
 var free = [numFree]string{
 	"tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task",
-	"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "reservation", "name", "workdir",
+	"dependency", "reqnodes", "excnodes", "reason", "feature", "prefer", "account", "qos", "reservation", "name", "workdir",
 	"admin_comment", "comment",
 }
 
@@ -90,11 +90,10 @@ type QueueParser struct {
 	NoExcNodes bool
 	// Ours reports whether a user's job may be the gate.
 	Ours func(uid uint32) bool
+	// Apart are the partitions whose settings keep others off the nodes of each job, the gate too.
+	Apart map[string]bool
 	// Awaited holds the jobs and arrays that jobs without a GPU depend on, as of the last output.
 	Awaited map[string]bool
-
-	exclusiveField string // see exclusiveOf
-	exclusive      []string
 
 	requests map[TRES]job.GPURequest
 	deps     map[string]job.Dependencies
@@ -111,7 +110,6 @@ type queueRow struct {
 
 // Format is what squeue -O takes, with a row's marks in it.
 func (p *QueueParser) Format(nonce string) string {
-	exclusive, _ := exclusiveOf(p.Release)
 	var b strings.Builder
 	b.WriteString("jobid:" + nonce)
 	for i, f := range plain {
@@ -120,7 +118,7 @@ func (p *QueueParser) Format(nonce string) string {
 			end = nonce
 		}
 		if i == pExclusive {
-			f = exclusive
+			f = exclusiveField(p.Release)
 		}
 		b.WriteString("," + f + ":" + end)
 	}
@@ -145,7 +143,6 @@ const maxKept = 4096
 func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job.Job, gates []job.GateState,
 	err error,
 ) {
-	p.exclusiveField, p.exclusive = exclusiveOf(p.Release)
 	if p.requests == nil || len(p.requests) > maxKept || len(p.deps) > maxKept {
 		p.requests, p.deps = map[TRES]job.GPURequest{}, map[string]job.Dependencies{}
 	}
@@ -279,9 +276,9 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	}
 	j.Dependency = p.dependencies(r)
 	j.ReqNodes, j.ExcNodes, j.Nodes = p.text(ff[fReqNodes]), p.text(ff[fExcNodes]), p.text(pf[pNodeList])
-	j.Features, j.Account, j.QOS, j.Reservation = p.text(ff[fFeature]), p.text(ff[fAccount]), p.text(ff[fQOS]),
-		p.text(ff[fReservation])
-	j.Exclusive = slices.Contains(p.exclusive, string(pf[pExclusive]))
+	j.Features, j.Prefers = p.text(ff[fFeature]), p.text(ff[fPrefer])
+	j.Account, j.QOS, j.Reservation = p.text(ff[fAccount]), p.text(ff[fQOS]), p.text(ff[fReservation])
+	j.Exclusive = parseExclusive(p.Release, pf[pExclusive])
 	j.Requeue = string(pf[pRequeue]) == "1"
 	j.Name, j.WorkDir = p.text(ff[fName]), p.text(ff[fWorkDir])
 	j.Comment = p.text(ff[fComment][:min(maxComment, len(ff[fComment]))])
@@ -391,6 +388,24 @@ func one(b []byte) string { return unique.Make(string(b)).Value() }
 
 // ExcludedFormat is what squeue --format takes for ParseExcluded.
 const ExcludedFormat = "%A|%x"
+
+// ArraysFormat is what squeue --format takes for ParseArrayLimits, without --array.
+const ArraysFormat = "%F|%K"
+
+// ParseArrayLimits reads how many of its tasks each array may run at a time, by the array's number, from rows such as
+// "7|0-3,9%2". Neither field can hold a user's text.
+func ParseArrayLimits(out []byte) map[int64]int {
+	limits := map[int64]int{}
+	for line := range bytes.Lines(out) {
+		id, tasks, _ := bytes.Cut(bytes.TrimSpace(line), []byte{'|'})
+		n, isNumber := digits(id)
+		_, limit, limited := bytes.Cut(tasks, []byte{'%'})
+		if most := number(limit); isNumber && limited && most > 0 {
+			limits[n] = most
+		}
+	}
+	return limits
+}
 
 // ExcludesTooMuch is what ParseExcluded gives for a list longer than MostOfField.
 const ExcludesTooMuch = "\x00"

@@ -60,7 +60,7 @@ func TestRecordedFormat(t *testing.T) {
 	b := must.Get(os.ReadFile("../testdata/format"))(t)
 	for _, release := range releases {
 		p := QueueParser{Release: release}
-		exclusive, _ := exclusiveOf(release)
+		exclusive := exclusiveField(release)
 		if got := strings.NewReplacer("NONCE", recordedNonce, "oversubscribe",
 			exclusive).Replace(string(b)); got != p.Format(recordedNonce) {
 			t.Errorf("testdata/format is not what %s is asked for:\n%s\n%s", release, got, p.Format(recordedNonce))
@@ -156,7 +156,7 @@ func TestParseQueueRecorded(t *testing.T) {
 			}
 			noted, names := 0, map[string]bool{}
 			for ref, j := range jobs {
-				must.Equal(t, j.Exclusive, ref == "13", "job %s: exclusive", ref) // the one with --exclusive
+				must.Equal(t, j.Exclusive == job.WholeNodes, ref == "13", "job %s: exclusive", ref) // the one with --exclusive
 				must.Equal(t, j.WorkDir, "/", "job %s starts in", ref)
 				names[j.Name] = true
 				if j.Note.Defaults != (job.Defaults{}) { // as the job_submit script notes them, and nobody else
@@ -216,6 +216,7 @@ func TestParseQueueHostile(t *testing.T) {
 				fPerNode: "gres:mps:100", fPerJob: "N/A", fPerSocket: "N/A", fPerTask: "N/A",
 				fDependency: "after:5(unfulfilled)", fReason: "Dependency",
 				fReqNodes: text.Draw(t, "reqnodes"), fExcNodes: text.Draw(t, "excnodes"), fFeature: text.Draw(t, "feature"),
+				fPrefer:  text.Draw(t, "prefer"),
 				fAccount: text.Draw(t, "account"), fComment: text.Draw(t, "comment"),
 				fName: text.Draw(t, "name"), fWorkDir: text.Draw(t, "folder"),
 			}
@@ -232,7 +233,7 @@ func TestParseQueueHostile(t *testing.T) {
 				Priority: 7, Submit: time.Unix(1700000000, 0), TimeLimit: 10 * time.Minute, Deadline: time.Unix(1700009000, 0),
 				Request:    job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"},
 				Dependency: ParseDependencies("after:5(unfulfilled)"),
-				ReqNodes:   none(f[fReqNodes]), ExcNodes: none(f[fExcNodes]), Features: none(f[fFeature]),
+				ReqNodes:   none(f[fReqNodes]), ExcNodes: none(f[fExcNodes]), Features: none(f[fFeature]), Prefers: none(f[fPrefer]),
 				Account: none(f[fAccount]), Comment: none(c[:min(len(c), maxComment)]),
 				Name: none(f[fName]), WorkDir: none(f[fWorkDir]),
 				NumNodes: 1, CPUs: 2, HostMemMiB: 200, Requeue: true,
@@ -390,14 +391,13 @@ func TestParseQueueStates(t *testing.T) {
 
 // What each release prints of a job that keeps other jobs off its nodes.
 func TestExclusive(t *testing.T) {
-	for release, says := range map[string]map[string]bool{
-		"22.05.8": {"NO": true, "OK": false, "YES": false, "USER": true, "MCS": true},
-		"23.11.4": {"NO": true, "OK": false, "USER": true},
-		"24.05.0": {"NO": true, "OK": false, "USER": true, "MCS": true, "TOPO": true},
-		"24.11.5": {"NO": true, "OK": false, "USER": true, "MCS": true, "TOPO": true},
-		"25.11.4": {"NO": true, "OK": false, "TOPO": true},
-		"26.05.5": {"NO": false, "NODE": true, "USER": true, "MCS": true, "TOPO": true},
-		"26.11.0": {"NO": false, "NODE": true},
+	for release, says := range map[string]map[string]job.Exclusive{
+		"22.05.8": {"NO": job.WholeNodes, "OK": "", "YES": "", "USER": job.OneUser, "MCS": "MCS"},
+		"23.11.4": {"NO": job.WholeNodes, "OK": "", "USER": job.OneUser},
+		"24.11.5": {"NO": job.WholeNodes, "OK": "", "USER": job.OneUser, "MCS": "MCS", "TOPO": "TOPO"},
+		"25.11.4": {"NO": job.WholeNodes, "OK": "", "TOPO": "TOPO"},
+		"26.05.5": {"NO": "", "NODE": job.WholeNodes, "USER": job.OneUser, "MCS": "MCS", "TOPO": "TOPO"},
+		"26.11.0": {"NO": "", "NODE": job.WholeNodes},
 	} {
 		for word, want := range says {
 			j := oneRow(t, release, func(p *[numPlain]string, _ *[numFree]string) { p[pExclusive] = word })
@@ -439,4 +439,10 @@ func TestEndlessFields(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, jobs, err)
 		}
 	}
+}
+
+// What releases print of arrays: with a limit and without, of the last task, cut short, and of no array.
+func TestArrayLimits(t *testing.T) {
+	got := ParseArrayLimits([]byte("7|0-3%1\n8|[1-2]\n9|5%12\n10|0-3,9,...%2\n11|N/A\n|0%1\n12|0%\n13|3%0\nx|1%1\n"))
+	must.Equal(t, got, map[int64]int{7: 1, 9: 12, 10: 2})
 }

@@ -77,6 +77,8 @@ type Partition struct {
 	// MaxCPUsPerNode is the most CPUs that its jobs have of a node, 0 = all.
 	MaxCPUsPerNode int
 	MaxTime        time.Duration // longest time limit, 0 = any
+	WholeNodes     bool          // each job gets whole nodes (OverSubscribe=EXCLUSIVE)
+	OneUser        bool          // a node is one user's at a time (ExclusiveUser=YES)
 	PerGPU         job.PerGPU
 	// Tier and PreemptMode are for preempt/partition_prio.
 	Tier        int
@@ -110,6 +112,10 @@ func ParsePartitions(out []byte) []Partition {
 			QOS:    f["QoS"],
 			DefMem: HasDefMem(f), DefMemPerCPU: ParseMiB(f["DefMemPerCPU"]), MaxCPUsPerNode: number(f["MaxCPUsPerNode"]),
 			MaxTime: parseLimit([]byte(f["MaxTime"])), PerGPU: ParsePerGPU(f["JobDefaults"]),
+			// From 26.05 on all three of them are words of Exclusive=; TOPO takes whole nodes, too.
+			WholeNodes: f["OverSubscribe"] == "EXCLUSIVE" || f["ExclusiveTopo"] == "YES" ||
+				f["Exclusive"] == "NODE" || f["Exclusive"] == "TOPO",
+			OneUser: f["ExclusiveUser"] == "YES" || f["Exclusive"] == "USER",
 		})
 	}
 	return parts

@@ -66,16 +66,25 @@ func MistakesGPUs(release string) bool { return !since(release, Release{25, 5, 0
 // 4438cab1d8). 22.05.8 makes fewer of Count=700, and what asks for 60 waits for ever.
 func SharesInstances(release string) bool { return since(release, Release{23, 2, 7}) }
 
-// exclusiveOf is squeue's field that shows which other jobs a job keeps off its nodes, and its values for all jobs, or
-// for jobs of other users.
-func exclusiveOf(release string) (field string, values []string) {
-	switch {
-	case since(release, Release{26, 5, 0}): // oversubscribe is NO for every job that doesn't request to be oversubscribed
-		return "exclusive", []string{"NODE", "USER", "MCS", "TOPO"}
-	case since(release, Release{24, 5, 0}):
-		return "oversubscribe", []string{"NO", "USER", "MCS", "TOPO"}
+// exclusiveField is squeue's field that shows which other jobs a job keeps off its nodes.
+func exclusiveField(release string) string {
+	if since(release, Release{26, 5, 0}) { // oversubscribe is NO for every job that doesn't request to be oversubscribed
+		return "exclusive"
 	}
-	return "oversubscribe", []string{"NO", "USER", "MCS"}
+	return "oversubscribe"
+}
+
+// parseExclusive reads a value of exclusiveField.
+func parseExclusive(release string, value []byte) job.Exclusive {
+	switch word := string(value); word {
+	case "NODE", "USER", "MCS", "TOPO": // TOPO from 24.05 on
+		return job.Exclusive(word)
+	case "NO":
+		if !since(release, Release{26, 5, 0}) {
+			return job.WholeNodes
+		}
+	}
+	return ""
 }
 
 // The bridge knows every field of the gate job, because it has submitted it. The gate's output therefore shows whether
@@ -111,7 +120,9 @@ func (p *QueueParser) misread(r *queueRow) []job.Misread {
 	check(j.NumNodes == 1, plain[pNodes], pf[pNodes], "the gate asks for one node")
 	check(j.CPUs >= 1, plain[pCPUs], pf[pCPUs], "the gate asks for a CPU")
 	check(!j.Requeue, plain[pRequeue], pf[pRequeue], "the gate asked not to be requeued")
-	check(!j.Exclusive, p.exclusiveField, pf[pExclusive], "the gate doesn't keep others off its node")
+	isApart := func(partition string) bool { return p.Apart[partition] }
+	check(j.Exclusive == "" || slices.ContainsFunc(j.Partitions(), isApart), exclusiveField(p.Release), pf[pExclusive],
+		"the gate doesn't keep others off its node")
 	check(j.Nodes == "", plain[pNodeList], pf[pNodeList], "the gate waits")
 	for i := fPerNode; i <= fPerTask; i++ {
 		check(IsNone(string(r.free[i])), free[i], r.free[i], "the gate asks for no GPU")

@@ -52,7 +52,9 @@ func gateRow(change func(plain *[numPlain]string, free *[numFree]string)) string
 func TestMadeUpRelease(t *testing.T) {
 	gate := func(release string, change func(*[numPlain]string, *[numFree]string)) []job.Misread {
 		t.Helper()
-		p := QueueParser{Release: release, Ours: func(uid uint32) bool { return uid == 64030 }}
+		p := QueueParser{
+			Release: release, Ours: func(uid uint32) bool { return uid == 64030 }, Apart: map[string]bool{"whole": true},
+		}
 		_, gates, err := p.Parse(nil, []byte(gateRow(change)), "~N")
 		if err != nil || len(gates) != 1 {
 			t.Fatalf("%d gates, %v", len(gates), err)
@@ -75,6 +77,11 @@ func TestMadeUpRelease(t *testing.T) {
 		notices(plain[field], func(p *[numPlain]string, _ *[numFree]string) { p[field] = says })
 	}
 	notices("oversubscribe", func(p *[numPlain]string, _ *[numFree]string) { p[pExclusive] = "NO" })
+	if bad := gate("22.05.8", func(p *[numPlain]string, _ *[numFree]string) {
+		p[pExclusive], p[pPartition] = "NO", "gpu,whole"
+	}); len(bad) > 0 {
+		t.Errorf("in a partition whose jobs keep others off their nodes: %v", bad)
+	}
 	notices("numnodes", func(p *[numPlain]string, _ *[numFree]string) { p[pNodes], p[pTRES] = "0", "cpu=1,mem=1M" })
 	notices("tres-per-node", func(_ *[numPlain]string, f *[numFree]string) { f[fPerNode] = "gres/none" })
 	notices("tres-per-job", func(_ *[numPlain]string, f *[numFree]string) { f[fPerJob] = "-" })

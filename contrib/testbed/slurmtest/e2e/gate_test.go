@@ -90,6 +90,37 @@ func TestHiddenGate(t *testing.T) {
 	r.freed(ids...)
 }
 
+// Partitions of whole nodes, whether some are or a line of defaults makes the gate's own one, keep no jobs from sharing,
+// and jobs that get whole nodes run.
+func TestGateAmongWholeNodes(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]options{
+		"among the jobs' partitions": {Options: slurmtest.Options{
+			GPUs: 2, Extra: []string{"PartitionName=whole Nodes=ALL OverSubscribe=EXCLUSIVE"},
+		}},
+		"the gate's own": {settings: settings{GatePartition: "gates"}, Options: slurmtest.Options{GPUs: 2, Extra: []string{
+			"PartitionName=DEFAULT OverSubscribe=EXCLUSIVE", "PartitionName=whole Nodes=ALL",
+			"PartitionName=gates Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1", "PartitionName=DEFAULT OverSubscribe=NO",
+		}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, o)
+			must.Equal(t, r.job(r.gate())["Partition"], slurmtest.Partition, "the gate's partition")
+			r.share()
+			r.reach("COMPLETED", r.submit(ann, small, 1, "--partition=whole"), r.submit(ann, small, 1, "--exclusive"))
+		})
+	}
+}
+
+// Where a node is one user's at a time, a user's jobs share on it, and another's start once it is free.
+func TestNodeOfOneUserAtATime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{Options: slurmtest.Options{GPUs: 2, Extra: []string{"PartitionName=DEFAULT ExclusiveUser=YES"}}})
+	r.share()
+	r.reach("COMPLETED", r.submit(bob, small, 1))
+}
+
 // Jobs of higher priority in the gate's partition, more than Slurm looks at, don't keep the gate from ending.
 func TestGateInABusyQueue(t *testing.T) {
 	t.Parallel()
