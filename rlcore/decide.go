@@ -36,9 +36,10 @@ func (d *Decision) Jobs() []int {
 	return out
 }
 
-// KeptOut returns the job that a decision for nothing has kept waiting: of the window's jobs that could have joined the
-// GPU alone, next to what runs there, the first that was refused, and why. Allowed: there is none, or the GPU has no
-// room.
+// KeptOut returns the job that a decision for nothing has kept waiting: the first of the window's that would have joined
+// the GPU, next to what runs there, but for one reason of the guard's, and that reason. A job that the promise refuses
+// as well doesn't wait for what it was refused for on its own merits. Allowed: there is none, or the GPU has no room. It
+// is to be called before the next decision.
 func (d *Decision) KeptOut() (i int, why Refusal) {
 	if d.Combo != 0 || len(d.Refused) == 0 {
 		return 0, Allowed
@@ -47,11 +48,19 @@ func (d *Decision) KeptOut() (i int, why Refusal) {
 		switch why := d.Refused[1<<i]; {
 		case why.NoRoom():
 			return 0, Allowed
-		case why != Allowed:
+		case why.ofPromise() || why != Allowed && d.Window.guard.wouldKeep(&d.Window, 1<<i):
 			return i, why
 		}
 	}
 	return 0, Allowed
+}
+
+// wouldKeep is Keeps for explanations, which may not spend what decisions have left.
+func (g *Guard) wouldKeep(w *Window, c Combo) bool {
+	steps := g.promise.steps
+	kept := g.Keeps(w, c)
+	g.promise.steps = steps
+	return kept
 }
 
 // Foresighted is a Policy that simulates decisions: before each one it gets the guard and the window size.

@@ -239,6 +239,7 @@ func TestWhyAPromiseWouldBeBroken(t *testing.T) {
 	foreign := of("whole", 100)
 	foreign.Foreign = true
 	long := func() []Running { return []Running{{Job: of("r", 1000), Shares: 20}} }
+	strict := func(j Job) Job { j.MaxSlowdown = 1.1; return j }
 	for _, c := range []struct {
 		name  string
 		guess guess
@@ -254,12 +255,25 @@ func TestWhyAPromiseWouldBeBroken(t *testing.T) {
 			RefusedTurn,
 		},
 		{"in time", guess{1.2, 0, false}, promised(long(), of("a", 50)), "", Allowed},
+		{
+			"its contract alone", guess{1.2, 0, false},
+			promised(long(), strict(of("a", 50)), strict(of("b", 50))), "a", RefusedContract,
+		},
+		{"its contract, and it would be late", guess{4, 0, false}, promised(long(), strict(of("a", 50))), "", Allowed},
+		{
+			"the job behind one that would be late without its contract, too", guess{4, 0, false},
+			promised(long(), strict(of("a", 50)), of("b", 50)), "b", RefusedDue,
+		},
 	} {
 		d := &Decider{Policy: byLength{}, Guard: NewGuard(Rules{Predictor: c.guess}), M: 5}
 		dec := d.Decide(c.w.State, 0)
+		steps := d.Guard.promise.steps
 		i, why := dec.KeptOut()
 		if why != c.want || why != Allowed && dec.Window.Job(i).ID != c.job {
 			t.Errorf("%s: %q, %v; want %q", c.name, why, dec.Jobs(), c.want)
+		}
+		if d.Guard.promise.steps != steps {
+			t.Errorf("%s: what explains has spent what decisions may", c.name)
 		}
 	}
 }

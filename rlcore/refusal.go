@@ -54,6 +54,9 @@ var refusals = [...]struct{ name, sentence string }{
 // NoRoom reports whether the refusal says that no job could have joined the GPU.
 func (r Refusal) NoRoom() bool { return r == RefusedWhole || r == RefusedShares }
 
+// ofPromise reports whether the refusal is the promise's, to whomever, and not one on the combination's own merits.
+func (r Refusal) ofPromise() bool { return r == RefusedDue || r == RefusedTurn || r == RefusedLength }
+
 // Refusals is the number of reasons, Allowed among them.
 const Refusals = len(refusals)
 

@@ -178,7 +178,7 @@ type Refused struct {
 	Reason string `json:"reason"`
 	Jobs   int    `json:"jobs"`
 	Looks  int    `json:"looks,omitempty"` // polls, summed over the jobs: each poll counts once a job
-	// WaitH is what it cost, hours: how long jobs waited that were the first to be refused for it on a GPU with room that
+	// WaitH is what it cost, hours: how long jobs waited that were the first that it alone kept from a GPU with room that
 	// got none. A job counts under each such reason, so reasons don't add up.
 	WaitH float64 `json:"waited_h"`
 }

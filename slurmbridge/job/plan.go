@@ -130,8 +130,8 @@ type Explanation struct {
 	Considered []Considered `json:"considered,omitempty"`
 	// Refused holds the first combinations with the job that the guard did not allow.
 	Refused []Refusal `json:"refused,omitempty"`
-	// KeptOut holds the reasons for which it was the first job that the guard refused on a GPU with room that got none;
-	// see rlcore.Decision.KeptOut.
+	// KeptOut holds the reasons that alone kept it, first of the window, from a GPU with room that got no job; see
+	// rlcore.Decision.KeptOut.
 	KeptOut []rlcore.Refusal `json:"-"`
 	// LatestDelayS is how many seconds longer the bridge alone may keep the job waiting.
 	LatestDelayS float64 `json:"latest_delay_s"`

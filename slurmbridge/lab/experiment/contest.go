@@ -150,7 +150,7 @@ func (l *Line) Ratio() (mean, sd float64) {
 }
 
 // Kept is what one reason of the guard's cost, means over the job sets: how many jobs waited, and how long in all,
-// while they were the first that the guard refused for it on a GPU with room that got none; see sim.Kept.
+// while they were the first that it alone kept from a GPU with room that got none; see sim.Kept.
 type Kept struct {
 	Reason string  `json:"reason"` // rlcore.Refusal's name
 	Jobs   float64 `json:"jobs"`

@@ -148,7 +148,7 @@ that is built in, for the makespan trained on job sets drawn from the trace in t
 comes from --checkpoint.
 
 The last table says what the guard's reasons cost: while a GPU that had room got no job, the first job
-that the guard refused there waited for that reason. Reasons don't add up.
+that would have joined but for one reason waited for that. Reasons don't add up.
 
 late is the part of the jobs that ended later than plain Slurm would have ended them, with
 whole GPUs in order of arrival, by more than a tenth of their own run time alone; worst
