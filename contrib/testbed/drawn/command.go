@@ -48,16 +48,17 @@ import (
 
 // options say what to draw and how to run it.
 type options struct {
-	base        *cluster.Setup
-	seeds, file string
-	length      time.Duration
-	gpus        int
-	everyS      float64
-	roots       []string
-	all, small  bool
-	parallel    int
-	dir         string
-	out         io.Writer
+	base             *cluster.Setup
+	seeds            string
+	files            []string
+	length           time.Duration
+	gpus             int
+	everyS           float64
+	roots            []string
+	all, small, once bool
+	parallel         int
+	dir              string
+	out              io.Writer
 }
 
 // outcome is what became of a case.
@@ -81,20 +82,26 @@ func (o *outcome) unstated() (out []difference) {
 	return out
 }
 
-// parseSeeds reads FROM..TO, or a number.
-func parseSeeds(text string) (from, to uint64, err error) {
-	low, high, isRange := strings.Cut(text, "..")
-	from, err = strconv.ParseUint(low, 10, 64)
-	if err == nil && isRange {
-		to, err = strconv.ParseUint(high, 10, 64)
-	} else {
-		to = from
+// parseSeeds reads seeds and ranges of seeds, such as 1..200,307.
+func parseSeeds(text string) (out []uint64, err error) {
+	for word := range strings.SplitSeq(text, ",") {
+		low, high, isRange := strings.Cut(word, "..")
+		if !isRange {
+			high = low
+		}
+		from, err := strconv.ParseUint(low, 10, 64)
+		to, err2 := strconv.ParseUint(high, 10, 64)
+		if errors.Join(err, err2) != nil || to < from || to-from > mostSeeds {
+			return nil, fmt.Errorf("%q is no seed, and no range of seeds such as 1..200", word)
+		}
+		for seed := from; seed <= to; seed++ {
+			out = append(out, seed)
+		}
 	}
-	if err != nil || to < from {
-		return 0, 0, fmt.Errorf("%q is no seed, and no range of seeds such as 1..200", text)
-	}
-	return from, to, nil
+	return out, nil
 }
+
+const mostSeeds = 100_000
 
 // both runs a case on plain Slurm and beside it with the bridge.
 func (o *options) both(ctx context.Context, c *Case, root string) (*outcome, error) {
@@ -152,7 +159,7 @@ func (o *options) both(ctx context.Context, c *Case, root string) (*outcome, err
 // twice runs a case again if something differs, and keeps what differs again: what was the machine's load doesn't.
 func (o *options) twice(ctx context.Context, c *Case, root string) (*outcome, error) {
 	first, err := o.both(ctx, c, root)
-	if err != nil || first.unstated() == nil || len(c.Faults) > 0 { // faults never hit alike
+	if err != nil || first.unstated() == nil || o.once || len(c.Faults) > 0 { // which never hit alike
 		return first, err
 	}
 	second, err := o.both(ctx, c, root)
@@ -282,8 +289,8 @@ func Command(base *cluster.Setup) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return o.runAll(c.Context()) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.seeds, "seeds", "", "seeds to draw from, `FROM..TO` (default one at random)")
-	f.StringVar(&o.file, "case", "", "run the case in this `FILE` instead")
+	f.StringVar(&o.seeds, "seeds", "", "seeds to draw from, `FROM..TO` or numbers (default one at random)")
+	f.StringSliceVar(&o.files, "case", nil, "run the cases in these `FILES` instead")
 	f.DurationVar(&o.length, "length", 0, "how long jobs that compute come, under faults (0 = a dozen jobs that sleep)")
 	f.IntVar(&o.gpus, "gpus", 0, "GPUs of a campaign (default 44, or 8 for less than 20 minutes)")
 	f.Float64Var(&o.everyS, "every", 10, "mean seconds between two faults of a campaign (0 = none)")
@@ -291,6 +298,7 @@ func Command(base *cluster.Setup) *cobra.Command {
 		"root folders of Slurm's releases, one after the other; "+own+" = this machine's Slurm")
 	f.BoolVar(&o.all, "all", false, "draw also what is refused with a sentence, and what is known to be wrong")
 	f.BoolVar(&o.small, "shrink", false, "shrink each case to what its first difference needs (10 minutes each)")
+	f.BoolVar(&o.once, "once", false, "don't run again what differs")
 	f.IntVar(&o.parallel, "parallel", 8, "pairs of clusters at once")
 	f.StringVar(&o.dir, "out", "build/soak", "`FOLDER` for the cases in which something differs")
 	return c
@@ -319,23 +327,29 @@ func (o *options) runAll(ctx context.Context) error {
 	return errs
 }
 
-// cases are the case of a file, or those of the seeds.
+// cases are those of the files, or of the seeds.
 func (o *options) cases(ctx context.Context, root string) ([]*Case, error) {
-	if o.file != "" {
-		c, err := readCase(o.file)
-		return []*Case{c}, err
+	var out []*Case
+	for _, file := range o.files {
+		c, err := readCase(file)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, c)
+	}
+	if out != nil {
+		return out, nil
 	}
 	release, err := slurmtest.ReleaseOf(ctx, root)
 	if err != nil {
 		return nil, err
 	}
-	from, to, err := parseSeeds(o.seeds)
+	seeds, err := parseSeeds(o.seeds)
 	var long *campaign
 	if o.length > 0 {
 		long = &campaign{o.gpus, int(o.length.Seconds()), o.everyS}
 	}
-	var out []*Case
-	for seed := from; err == nil && seed <= to; seed++ {
+	for _, seed := range seeds {
 		out = append(out, draw(seed, release, o.all, long))
 	}
 	return out, err

@@ -128,13 +128,11 @@ func TestEventsApart(t *testing.T) {
 }
 
 func TestSeeds(t *testing.T) {
-	for text, want := range map[string][2]uint64{"7": {7, 7}, "1..200": {1, 200}} {
-		from, to, err := parseSeeds(text)
-		must.OK(t, err)
-		must.Equal(t, [2]uint64{from, to}, want)
+	for text, want := range map[string][]uint64{"7": {7}, "1..3": {1, 2, 3}, "9,1..2": {9, 1, 2}} {
+		must.Equal(t, must.Get(parseSeeds(text))(t), want)
 	}
-	for _, text := range []string{"", "a", "5..3", "1.."} {
-		if _, _, err := parseSeeds(text); err == nil {
+	for _, text := range []string{"", "a", "5..3", "1..", "1,", "0..18446744073709551615"} {
+		if _, err := parseSeeds(text); err == nil {
 			t.Errorf("%q is taken", text)
 		}
 	}

@@ -44,6 +44,7 @@ type side struct {
 	clients sync.WaitGroup
 	// suffered are the faults that could be played.
 	suffered []suffered
+	asks     []float64 // how long squeue took each time, s
 }
 
 // suffered is a fault that was played, and when, s after the beginning. node "" = it isn't one node's.
@@ -76,6 +77,8 @@ type result struct {
 	Jobs    map[string]*seen // by name and task
 	Refused map[string]string
 	Met     map[string][]string
+	// AskS is how long squeue took, the median, s: 0.02 on a machine at rest.
+	AskS float64
 	// Suffered are the faults that were played.
 	Suffered []suffered
 	// Says is what the bridge says is wrong; Misplaced how many jobs ran on another GPU than planned.
@@ -451,7 +454,9 @@ func (sd *side) waitForEnd(ctx context.Context, lastS float64, done <-chan struc
 	}
 	before, changed := "", time.Now()
 	for time.Since(sd.begin) < longest {
+		asked := time.Now()
 		out, err := sd.run(ctx, "", "squeue", "-h", "-a", "-r", "-t", "all", "-o", "%A %j %T %r")
+		sd.asks = append(sd.asks, time.Since(asked).Seconds())
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -519,6 +524,7 @@ func (sd *side) look(ctx context.Context) (*result, error) {
 		}
 		r.Jobs[jobKey(name, s.Task)] = s
 	}
+	r.AskS = cluster.Quantile(0.5, sd.asks)
 	sd.readProbes(r)
 	if !sd.plain {
 		r.Says = sd.says()
