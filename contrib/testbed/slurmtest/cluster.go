@@ -376,14 +376,26 @@ func (c *Cluster) Logs(n int) string {
 	return "\n" + string(out)
 }
 
-// FreePort takes a free TCP port, below the kernel's range for outgoing connections and above well-known services
-// (Slurm's own 6817 among them). No other cluster takes it while this one lives: each holds a socket named after the
-// port, which the kernel gives to one only.
+// FreePort is FreePort, for as long as the cluster lives.
 func (c *Cluster) FreePort() (string, error) {
+	port, claim, err := FreePort()
+	if err != nil {
+		return "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claims = append(c.claims, claim)
+	return port, nil
+}
+
+// FreePort takes a free TCP port, below the kernel's range for outgoing connections and above well-known services
+// (Slurm's own 6817 among them). Nobody else gets it from here until the claim is closed: a socket named after the port,
+// which the kernel gives to one only.
+func FreePort() (port string, claim net.Listener, err error) {
 	const low, high = 12000, 32000
 	for range 1000 {
-		port := strconv.Itoa(low + mathrand.IntN(high-low))
-		claim, err := net.Listen("unix", "@slurmtest-port-"+port)
+		port = strconv.Itoa(low + mathrand.IntN(high-low))
+		claim, err = net.Listen("unix", "@slurmtest-port-"+port)
 		if err != nil {
 			continue
 		}
@@ -393,10 +405,7 @@ func (c *Cluster) FreePort() (string, error) {
 			continue
 		}
 		_ = probe.Close()
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.claims = append(c.claims, claim)
-		return port, nil
+		return port, claim, nil
 	}
-	return "", errors.New("find a free port: none is free")
+	return "", nil, errors.New("find a free port: none is free")
 }

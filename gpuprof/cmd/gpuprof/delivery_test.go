@@ -25,6 +25,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
@@ -77,12 +78,13 @@ func newNode(t *testing.T, valid time.Duration) *node {
 	must.OK(t, os.WriteFile(web, []byte("tls_server_config: {"+both+"client_ca_file: ca.pem, client_auth_type: "+
 		"RequireAndVerifyClientCert}\n"), 0o600),
 		os.WriteFile(n.client, []byte("tls_config: {"+both+"ca_file: ca.pem}\n"), 0o600))
-	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	n.listen = l.Addr().String() // free again before the agent takes it
-	l.Close()
+	port, claim, err := slurmtest.FreePort()
+	must.OK(t, err)
+	t.Cleanup(func() { claim.Close() })
+	n.listen = "127.0.0.1:" + port
 
 	n.handler = recordhttp.Handler{Credentials: m, AllowUID: func(uid uint32) bool { return uid == 0 }, Keep: n.keep}
-	l = must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	srv := &http.Server{Handler: &n.handler, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 	g, ctx := errgroup.WithContext(t.Context())
 	webconfig.Serve(ctx, g, l, srv, l.Addr().String(), web, slog.New(slog.DiscardHandler))

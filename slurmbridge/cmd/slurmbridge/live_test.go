@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"regexp"
@@ -39,9 +38,7 @@ func TestOnSlurm(t *testing.T) {
 	if out, err := exec.Command("install", "-m", "755", must.Get(os.Executable())(t), l.bin()).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	srv := httptest.NewServer(nil) // a port that was free a moment ago
-	addr := srv.Listener.Addr().String()
-	srv.Close()
+	addr := "127.0.0.1:" + must.Get(l.FreePort())(t)
 	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: "+
 		"%s\nsharers_only: [gpu]\nmode: active\n",
 		l.Conf(), l.GateFile, l.WakeFile, l.Path("run", "slurmbridge.db"), addr, l.MungeSocket)
