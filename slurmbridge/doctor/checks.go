@@ -173,6 +173,10 @@ func (e *exam) checks() []check {
 			"a hook that takes longer drains its node; slurmbridge-hook ends within 30 s, the site's other hooks may not",
 			"a hook that hangs, the site's own too, keeps its node from other jobs for that long before the node is drained",
 			toConf("$name=120")),
+		row("preempt", Note, slurmConf, when(e.runs("PreemptType", "preempt/qos") && isnt(e.QOS)),
+			"which QOS preempts which can't be read by $user",
+			"a job that asks to share then waits at the gate for an idle GPU where it could preempt, and jobs share only with "+
+				"jobs of the same QOS", "", run("sacctmgr -nP show qos format=Name,Preempt   # as $user")),
 		row("prolog-flags", Note, slurmConf,
 			when(!e.has("PrologFlags", "Contain") && !e.has("PrologFlags", "X11") && !e.has("PrologFlags", "RunInJob")),
 			"PrologFlags has no Contain",

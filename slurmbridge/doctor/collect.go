@@ -39,6 +39,7 @@ type Facts struct {
 	Munge, Token, Key *string
 	User              string // that the bridge runs as
 	Account           *bool  // whether User has an account; nil = not known
+	QOS               *bool  // whether sacctmgr shows QOSes; nil = not known
 	Limits            []Limit
 	Daemon            *Daemon          // the answer of the running daemon; nil = not requested
 	Agents            map[string]Agent // the answers of the nodes' agents, by node; nil = not requested
@@ -212,7 +213,8 @@ func (f *Facts) askAccounting(ctx context.Context, ask Ask) {
 			f.Account = &has
 		}
 	}
-	qos, _ := show(4, "qos", "format=Name,GrpTRES,MaxTRESPA,MaxTRESPU")
+	qos, ok := show(4, "qos", "format=Name,GrpTRES,MaxTRESPA,MaxTRESPU")
+	f.QOS = &ok
 	for _, r := range qos {
 		for i, name := range []string{"GrpTRES", "MaxTRESPerAccount", "MaxTRESPerUser"} {
 			limit("qos "+r[0], name, r[1+i])

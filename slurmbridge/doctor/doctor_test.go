@@ -219,6 +219,9 @@ var situations = []situation{
 	at("short hooks", slurm("PrologEpilogTimeout", "20"), "warning hook-timeout", "PrologEpilogTimeout=120"),
 	at("no extern step", slurm("PrologFlags", "Alloc,NoHold"), "note prolog-flags", "PrologFlags=Alloc,NoHold,Contain"),
 	at("an extern step for X11", slurm("PrologFlags", "X11"), "", ""),
+	at("preemption by QOS", all(slurm("PreemptType", "preempt/qos"), func(f *Facts) { f.QOS = ptr(true) }), "", ""),
+	at("QOSes that can't be read", all(slurm("PreemptType", "preempt/qos"), func(f *Facts) { f.QOS = ptr(false) }),
+		"note preempt", "sacctmgr -nP show qos format=Name,Preempt   # as slurm"),
 	at("jobs forgotten", slurm("MinJobAge", "5 sec"), "warning min-job-age", "MinJobAge=300   # Slurm's default"),
 	at("nobody is forgotten", slurm("MinJobAge", "0 sec"), "", ""),
 	at("known long enough", slurm("MinJobAge", "30 sec"), "", ""),
@@ -640,7 +643,7 @@ func TestAccounting(t *testing.T) {
 	f.askAccounting(t.Context(), ask)
 	f.Config = nil
 	must.Equal(t, f, &Facts{
-		User: "slurm", Account: ptr(true),
+		User: "slurm", Account: ptr(true), QOS: ptr(true),
 		Limits: []Limit{
 			{"qos normal", "MaxTRESPerUser", "gres/gpu=2"},
 			{"qos high", "GrpTRES", "gres/gpu=9"},

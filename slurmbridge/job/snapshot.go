@@ -652,7 +652,9 @@ func (f *PartitionFilter) MeetsWholeGPUs(s *Snapshot, j *Job) bool {
 
 // Ranks say which jobs Slurm may preempt for which.
 type Ranks struct {
-	ByQOS bool // preempt/qos: which QOS preempts which isn't known
+	ByQOS bool // preempt/qos
+	// QOS says, with preempt/qos, which QOSes each preempts; nil = it isn't known.
+	QOS map[string][]string
 	// Partitions are there with preempt/partition_prio, by name.
 	Partitions map[string]PartitionRank
 }
@@ -666,8 +668,10 @@ type PartitionRank struct {
 // Of is a word that is the same for jobs that may be preempted alike, and for which none may preempt the other.
 func (r *Ranks) Of(j *Job) string {
 	switch {
-	case r.ByQOS:
+	case r.ByQOS && r.QOS == nil:
 		return j.QOS
+	case r.ByQOS:
+		return r.ofQOS(j.QOS)
 	case r.Partitions == nil:
 		return ""
 	}
@@ -679,8 +683,24 @@ func (r *Ranks) Of(j *Job) string {
 	return strings.Join(slices.Compact(all), " ")
 }
 
+// ofQOS is Of for jobs of a QOS: which others preempt it, and which ones it preempts.
+func (r *Ranks) ofQOS(name string) string {
+	var by []string
+	for other, preempts := range r.QOS {
+		if slices.Contains(preempts, name) {
+			by = append(by, other)
+		}
+	}
+	slices.Sort(by)
+	of := slices.Sorted(slices.Values(r.QOS[name]))
+	return strings.Join(by, ",") + ">" + strings.Join(of, ",")
+}
+
 // Preempts reports whether Slurm may preempt a running job, nil = it isn't known, for a pending one.
 func (r *Ranks) Preempts(pending, running *Job) bool {
+	if running != nil && slices.Contains(r.QOS[pending.QOS], running.QOS) {
+		return true
+	}
 	if len(r.Partitions) == 0 || running == nil {
 		return false
 	}

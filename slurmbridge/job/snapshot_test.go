@@ -74,6 +74,24 @@ func TestRanks(t *testing.T) {
 		qos.Of(of("gpu")) == qos.Of(of("urgent")) {
 		t.Error("without partitions' tiers")
 	}
+	qos.QOS = map[string][]string{"high": {"low", "filler"}, "urgent": {"filler", "low"}, "low": nil, "filler": nil, "normal": nil}
+	for _, c := range []struct {
+		a, b     string
+		alike    bool
+		preempts bool // a may preempt b
+	}{
+		{"high", "low", false, true},
+		{"low", "high", false, false},
+		{"high", "normal", false, false},
+		{"low", "normal", false, false},
+		{"low", "filler", true, false},
+		{"high", "urgent", true, false},
+		{"nowhere", "normal", true, false},
+	} {
+		a, b := &Job{QOS: c.a}, &Job{QOS: c.b}
+		must.Equal(t, qos.Of(a) == qos.Of(b), c.alike, "QOS %s and %s are alike", c.a, c.b)
+		must.Equal(t, qos.Preempts(a, b), c.preempts, "QOS %s may preempt %s", c.a, c.b)
+	}
 }
 
 func TestExplanationKeepsItsRefusalsAsSentences(t *testing.T) {

@@ -135,6 +135,13 @@ func TestAWaitHasAnEnd(t *testing.T) {
 		}
 		in.Snap.Jobs[0].Partition = partition
 	}
+	preemptsByQOS := func(in *Input) {
+		noneIdle(in)
+		in.Snap.Ranks = job.Ranks{ByQOS: true, QOS: map[string][]string{"": {"low"}}}
+		for i := range in.Snap.Jobs[len(in.Snap.Jobs)-2:] {
+			in.Snap.Jobs[len(in.Snap.Jobs)-1-i].QOS = "low"
+		}
+	}
 	due := func(in *Input, left time.Duration) { // its limit is an hour
 		noneIdle(in)
 		in.HoldS, in.Snap.Jobs[0].Deadline = 120, in.Snap.At.Add(time.Hour+left)
@@ -149,10 +156,11 @@ func TestAWaitHasAnEnd(t *testing.T) {
 		"the idle GPU is another node's": {
 			func(in *Input) { in.Tracker.Wait("1").DelayedS, in.Snap.Jobs[0].ReqNodes = 300, "n2" }, "",
 		},
-		"it may preempt others":   {func(in *Input) { preempts(in, "urgent") }, job.UngatedPreempts},
-		"it may preempt nobody":   {func(in *Input) { preempts(in, "gpu") }, ""},
-		"its deadline is near":    {func(in *Input) { due(in, time.Minute) }, job.UngatedDeadline},
-		"its deadline is far off": {func(in *Input) { due(in, time.Hour) }, ""},
+		"it may preempt others":      {func(in *Input) { preempts(in, "urgent") }, job.UngatedPreempts},
+		"its QOS may preempt others": {preemptsByQOS, job.UngatedPreempts},
+		"it may preempt nobody":      {func(in *Input) { preempts(in, "gpu") }, ""},
+		"its deadline is near":       {func(in *Input) { due(in, time.Minute) }, job.UngatedDeadline},
+		"its deadline is far off":    {func(in *Input) { due(in, time.Hour) }, ""},
 	} {
 		in := withCards(snapshot(sharer("1"), running("b2", "n2", 0, job.WholeGPU, 0),
 			running("b3", "n2", 1, job.WholeGPU, 0)))

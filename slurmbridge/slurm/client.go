@@ -47,6 +47,7 @@ type Client struct {
 	config cached[map[string]string]
 	parts  cached[[]text.Partition]
 	limits cached[[]job.GPULimit]
+	qos    cached[map[string][]string] // which QOSes each preempts
 
 	poll   sync.Mutex // one poll at a time: they share what follows
 	parser text.QueueParser

@@ -84,7 +84,7 @@ func (c *Client) Bounds(ctx context.Context) (*job.Bounds, error) {
 // partitionsEvery is how often the partitions' settings are read for polls.
 const partitionsEvery = 5 * time.Minute
 
-// limitsWithin is how long the two commands may take that read limits.
+// limitsWithin is how long the commands may take that read accounting's settings.
 const limitsWithin = 5 * time.Second
 
 // gpuLimits are accounting's limits on whole GPUs, read once a minute; while they can't be read they are as they were.
@@ -112,6 +112,21 @@ func (c *Client) gpuLimits(ctx context.Context, config map[string]string, partit
 		return text.ParseGPULimits(string(assocs), string(qos), partitions), nil
 	})
 	return limits
+}
+
+// preemptions says which QOSes each preempts, read once a minute: scontrol doesn't show it. While it can't be read it is
+// as it was, nil = it isn't known.
+func (c *Client) preemptions(ctx context.Context) map[string][]string {
+	known, _ := c.qos.get(c.Now(), time.Minute, func() (map[string][]string, error) {
+		ctx, cancel := context.WithTimeout(ctx, limitsWithin) // a poll waits for it
+		defer cancel()
+		out, err := c.ask(ctx, "sacctmgr", "-n", "-P", "show", "qos", "format="+text.QOSPreempts)
+		if err != nil {
+			return c.qos.v, nil //nolint:nilerr // slurmdbd may be away for a while
+		}
+		return text.ParsePreemptions(string(out)), nil
+	})
+	return known
 }
 
 // oneNode is, by partition, how many CPUs a job may ask for that fits on each of its nodes with shares.
@@ -157,7 +172,9 @@ func (c *Client) settings(ctx context.Context, config map[string]string, snap *j
 	if cluster != (job.PerGPU{}) {
 		snap.PerGPU[job.AllPartitions] = cluster
 	}
-	snap.Ranks.ByQOS = text.HasPlugin(config["PreemptType"], "preempt/qos")
+	if snap.Ranks.ByQOS = text.HasPlugin(config["PreemptType"], "preempt/qos"); snap.Ranks.ByQOS {
+		snap.Ranks.QOS = c.preemptions(ctx)
+	}
 	if config["PreemptType"] == "preempt/partition_prio" {
 		snap.Ranks.Partitions = map[string]job.PartitionRank{}
 	}

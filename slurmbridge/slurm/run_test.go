@@ -407,6 +407,23 @@ esac`)
 	}
 }
 
+// Which QOS preempts which is read once a minute, and stays as it was while the database is away.
+func TestPreemptionsOfQOS(t *testing.T) {
+	away := filepath.Join(t.TempDir(), "away")
+	must.OK(t, os.WriteFile(away, nil, 0o600))
+	c := fake(t, `[ -e `+away+` ] && exit 1
+printf 'normal|\nhigh|normal\n'`)
+	now := time.Unix(1e9, 0)
+	c.Now = func() time.Time { return now }
+	must.Equal(t, c.preemptions(t.Context()), nil, "not known yet")
+	must.OK(t, os.Remove(away))
+	for range 2 {
+		now = now.Add(time.Minute)
+		must.Equal(t, c.preemptions(t.Context()), map[string][]string{"normal": nil, "high": {"normal"}})
+		must.OK(t, os.WriteFile(away, nil, 0o600))
+	}
+}
+
 // Two long scripts that differ in their last letter are two scripts, though neither is kept whole.
 func TestLongScripts(t *testing.T) {
 	read := func(last string) string {

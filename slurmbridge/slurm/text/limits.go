@@ -16,6 +16,25 @@ const (
 	QOSLimits   = "Name,GrpTRES,MaxTRESPA,MaxTRESPU,GrpTRESMins,GrpTRESRunMins"
 )
 
+// QOSPreempts are the columns of sacctmgr's that ParsePreemptions reads.
+const QOSPreempts = "Name,Preempt"
+
+// ParsePreemptions reads which QOSes each preempts, of `sacctmgr -n -P show qos format=QOSPreempts`.
+func ParsePreemptions(qos string) map[string][]string {
+	out := map[string][]string{}
+	for line := range strings.Lines(qos) {
+		name, list, there := strings.Cut(strings.TrimSpace(line), "|")
+		if !there || name == "" {
+			continue
+		}
+		out[name] = nil
+		if list != "" {
+			out[name] = strings.Split(list, ",")
+		}
+	}
+	return out
+}
+
 // TRESValue reads one of a list of TRES ("gres/gpu=2", in TRESBillingWeights "GRES/gpu=200"). A type
 // ("gres/gpu:a100") is a name of its own.
 func TRESValue(list, name string) (value float64, there bool) {

@@ -506,6 +506,12 @@ func TestParseGPULimits(t *testing.T) {
 	must.Equal(t, got, want)
 }
 
+// The rows are those of sacctmgr 24.11.5.
+func TestParsePreemptions(t *testing.T) {
+	must.Equal(t, ParsePreemptions("normal|\nlow|\nhigh|low,normal\nsacctmgr: error\n|x\n"),
+		map[string][]string{"normal": nil, "low": nil, "high": {"low", "normal"}})
+}
+
 func TestBillsGPUsAlone(t *testing.T) {
 	for weights, want := range map[string]bool{
 		"": false, "CPU=1.0": false, "CPU=1.0,GRES/gpu=20": true, "GRES/gpu:a100=2.5": true, "gres/gpu=0.0": false,

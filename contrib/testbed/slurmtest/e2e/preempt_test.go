@@ -32,3 +32,40 @@ func TestPreemption(t *testing.T) {
 		t.Errorf("the low one is %s, restarted %s times: the other did not preempt it", f["JobState"], f["Restarts"])
 	}
 }
+
+// Preemptible jobs of two QOSes share a GPU. A protected job that asks to share finds no idle GPU and preempts them, though
+// it was gated, and they run again.
+func TestPreemptionByQOS(t *testing.T) {
+	t.Parallel()
+	slurmtest.RequireAccounting(t)
+	o := options{quiet: true}
+	o.Accounting = true
+	o.Extra = []string{
+		"AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu,gres/mps",
+		"PreemptType=preempt/qos", "PreemptMode=REQUEUE", "SchedulerParameters=requeue_delay=1",
+	}
+	r := newRig(t, o)
+	r.account("add", "qos", "filler", "fill")
+	r.account("add", "qos", "protected")
+	r.account("modify", "qos", "protected", "set", "Preempt=filler,fill")
+	r.account("add", "account", "lab")
+	for _, user := range []string{ann, "slurm"} {
+		r.account("add", "user", user, "account=lab", "QOS=normal,filler,fill,protected", "DefaultQOS=normal")
+	}
+	r.start()
+	var fillers []string
+	r.unseen(func() {
+		for _, qos := range []string{"filler", "fill"} {
+			fillers = append(fillers, r.submit(ann, small, 20, "--time=3", "--requeue", "--qos="+qos))
+		}
+	})
+	r.reach("RUNNING", fillers...)
+	urgent := r.submit(ann, small, 2, "--time=3", "--qos=protected")
+	r.reach("COMPLETED", urgent)
+	for _, id := range fillers {
+		if f := r.job(id); f["Restarts"] != "1" {
+			t.Errorf("filler %s is %s, restarted %s times: it wasn't preempted", id, f["JobState"], f["Restarts"])
+		}
+	}
+	r.reach("COMPLETED", fillers...) // a requeued job begins after two minutes before 25.11
+}
