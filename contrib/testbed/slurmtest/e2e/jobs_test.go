@@ -14,27 +14,36 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	rlapps "github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
-// profiles are the profiles that the store has of an application, by card, once it has so many, of so many runs
-// together.
-func (r *world) profiles(app string, cards, runs int) map[string]*rlcore.Profile {
+// learned is what is known of an application by card. Until that is of so many cards and runs it runs jobs, one after
+// the other: on a busy machine the agent may miss too much of a run.
+func (r *world) learned(app string, cards, runs int, run func() string) map[string]*rlcore.Profile {
 	r.t.Helper()
-	var of map[string]*rlcore.Profile
-	r.until(fmt.Sprintf("profiles of %s on %d cards, of %d runs", app, cards, runs), func() bool {
+	for range 8 {
 		var list []struct{ Profile *rlcore.Profile }
 		r.command(&list, "profiles", "list")
-		of = map[string]*rlcore.Profile{}
-		n := 0
+		of, n := map[string]*rlcore.Profile{}, 0
 		for _, e := range list {
 			if e.Profile.App == app {
 				of[e.Profile.Card] = e.Profile
 				n += e.Profile.Runs
 			}
 		}
-		return len(of) >= cards && n >= runs
-	})
-	return of
+		if len(of) >= cards && n >= runs {
+			return of
+		}
+		id := run()
+		r.reach("COMPLETED", id)
+		r.until("an outcome of job "+id, func() bool {
+			var story journal.Story
+			r.command(&story, "why", id)
+			return len(story.Outcomes) > 0
+		})
+	}
+	r.t.Fatalf("in vain: profiles of %s on %d cards, of %d runs", app, cards, runs)
+	return nil
 }
 
 // comment waits until a job's AdminComment has a text.
@@ -74,9 +83,8 @@ func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}, Settings: unhurried})
 	const greedy = "gromacs --preallocate 0.75"
-	first := r.run("greedy", "", greedy)
-	r.reach("COMPLETED", first)
-	if p := r.profiles("greedy", 1, 1); p["Tesla V100-SXM2-16GB"].Peak().MemMiB < 12000 {
+	runs := func(terms string) func() string { return func() string { return r.run("greedy", terms, greedy) } }
+	if p := r.learned("greedy", 1, 1, runs("")); p["Tesla V100-SXM2-16GB"].Peak().MemMiB < 12000 {
 		t.Fatalf("it took %v", p["Tesla V100-SXM2-16GB"])
 	}
 	// On a busy machine the hook may have no answer in time, and the job no limit: the next one tries again.
@@ -93,12 +101,14 @@ func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 	}
 	var known *rlcore.Profile
 	for n := 2; known == nil || known.HeldMiB == 0 && n < 8; n++ {
-		tries := r.run("greedy", ",share:try-memory=6G", greedy)
-		r.reach("RUNNING", tries)
-		late := r.run("small", "", "gromacs") // it doesn't join
-		r.comment(tries, "alone, with 6144 MiB of its memory")
-		r.reach("COMPLETED", tries, late)
-		known = r.profiles("greedy", 1, n)["Tesla V100-SXM2-16GB"]
+		known = r.learned("greedy", 1, n, func() string {
+			tries := r.run("greedy", ",share:try-memory=6G", greedy)
+			r.reach("RUNNING", tries)
+			late := r.run("small", "", "gromacs") // it doesn't join
+			r.comment(tries, "alone, with 6144 MiB of its memory")
+			r.reach("COMPLETED", late)
+			return tries
+		})["Tesla V100-SXM2-16GB"]
 	}
 	if known.HeldMiB != 6144 || known.Peak().MemMiB > 6144*.76 {
 		t.Fatalf("it made do with %v MiB, held to %v", known.Peak().MemMiB, known.HeldMiB)
@@ -111,9 +121,7 @@ func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
 		t.Error("two of its jobs don't share")
 	}
 	// Alone, without a limit, it takes three quarters again, and is no less known for that.
-	alone := r.run("greedy", ",share:no", greedy)
-	r.reach("COMPLETED", alone)
-	if p := r.profiles("greedy", 1, known.Runs+1)["Tesla V100-SXM2-16GB"]; p.Peak().MemMiB > 6144*.76 {
+	if p := r.learned("greedy", 1, known.Runs+1, runs(",share:no"))["Tesla V100-SXM2-16GB"]; p.Peak().MemMiB > 6144*.76 {
 		t.Errorf("after a run without a limit it needs %v MiB", p.Peak().MemMiB)
 	}
 }
@@ -134,17 +142,17 @@ func TestTwoKindsOfCards(t *testing.T) {
 		r.reach("COMPLETED", ids...)
 		return r.together(ids...)
 	}
-	r.reach("COMPLETED", on("n1", "a"), on("n2", "a"), on("n1", "b"))
-	of := r.profiles("a", 2, 2)
+	r.learned("a", 1, 1, func() string { return on("n1", "a") })
+	of := r.learned("a", 2, 2, func() string { return on("n2", "a") })
 	slow, fast := of["TITAN Xp"], of["Tesla V100-SXM2-16GB"]
 	if slow == nil || fast == nil || fast.DurationS > .8*slow.DurationS || fast.Peak().MemMiB < .9*slow.Peak().MemMiB {
 		t.Fatalf("%+v, %+v", slow, fast)
 	}
-	r.profiles("b", 1, 1)
+	r.learned("b", 1, 1, func() string { return on("n1", "b") })
 	if pair("a", "b") {
 		t.Error("an application that never ran on the card shares it")
 	}
-	r.profiles("b", 2, 2) // it ran alone there
+	r.learned("b", 2, 2, func() string { return on("n2", "b") }) // it ran alone there, or does once more
 	if !pair("a", "b") {
 		t.Error("an application that ran on the card doesn't share it")
 	}
