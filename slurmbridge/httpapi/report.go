@@ -183,6 +183,9 @@ func (a *api) why(w http.ResponseWriter, req *http.Request) (any, error) {
 		return nil, errJournal
 	}
 	story.Waits, story.On, story.Unmanaged = waits, on, st.Unmanaged[ref]
+	if own != nil {
+		story.State = own.State
+	}
 	newMask(who, st).story(story, ref)
 	return story, nil
 }

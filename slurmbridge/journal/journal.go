@@ -175,11 +175,13 @@ type Story struct {
 	// store it: the daemon knows it from its last poll.
 	Waits *job.QueuePosition `json:"waits,omitempty"`
 	// Unmanaged says why the bridge leaves it to Slurm, and On where it runs; the daemon knows them likewise.
-	Unmanaged string           `json:"unmanaged,omitempty"`
-	On        *job.Place       `json:"on,omitempty"`
-	Note      *job.Explanation `json:"note,omitempty"`
-	Groups    []job.Group      `json:"groups,omitempty"`
-	Changes   []Entry          `json:"changes,omitempty"`
+	Unmanaged string `json:"unmanaged,omitempty"`
+	// State is the job's in the last poll, "" = Slurm showed no such job any more: it has ended.
+	State   job.JobState     `json:"state,omitempty"`
+	On      *job.Place       `json:"on,omitempty"`
+	Note    *job.Explanation `json:"note,omitempty"`
+	Groups  []job.Group      `json:"groups,omitempty"`
+	Changes []Entry          `json:"changes,omitempty"`
 	// Outcomes are the outcomes of its runs.
 	Outcomes []history.Told `json:"outcomes,omitempty"`
 }

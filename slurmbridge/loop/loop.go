@@ -509,7 +509,11 @@ func (b *Bridge) report(events []tracker.Event) {
 		case tracker.EventStuck, tracker.EventPartial, tracker.EventLeft, tracker.EventMisplaced:
 			log = b.Log.Warn
 		}
-		log("job "+string(e.Kind), "job", e.Ref, "group", e.Group.ID, "where", e.Group.Where())
+		args := []any{"job", e.Ref, "group", e.Group.ID, "where", e.Group.Where()}
+		if why := e.Why(); why != "" {
+			args = append(args, "why", why)
+		}
+		log("job "+string(e.Kind), args...)
 	}
 }
 

@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -45,6 +46,22 @@ type Event struct {
 	Kind  EventKind
 	Group *job.Group
 	Ref   string
+	// GPU is the one that the member runs on, of an EventMisplaced.
+	GPU int
+}
+
+// Why says to an operator why something went otherwise than planned, "" = nothing did.
+func (e *Event) Why() string {
+	switch e.Kind {
+	case EventMisplaced:
+		return fmt.Sprintf("Slurm put it on gpu %d: a job on another GPU of the node ended or started meanwhile", e.GPU)
+	case EventStuck, EventPartial, EventKept, EventLeft:
+		i := slices.IndexFunc(e.Group.Members, func(m job.Member) bool { return m.Ref == e.Ref })
+		if i >= 0 {
+			return e.Group.Members[i].Cause.String()
+		}
+	}
+	return ""
 }
 
 // Observe updates the tracker with a poll. It returns the changes that repair what went differently than planned, and
@@ -215,7 +232,7 @@ func (o *observer) running(g *job.Group, m *job.Member, j *job.Job) {
 	// A member with all shares may be on any GPU that is free.
 	if !m.Misplaced && len(j.GPUs) == 1 && m.Shares < job.Units && j.GPUs[0] != g.GPU && j.Nodes == g.Node {
 		m.Misplaced = true
-		o.event(EventMisplaced, g, m)
+		o.events = append(o.events, Event{Kind: EventMisplaced, Group: g, Ref: m.Ref, GPU: j.GPUs[0]})
 	}
 }
 

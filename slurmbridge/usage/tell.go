@@ -45,6 +45,9 @@ func used(o *history.Told) string {
 	var parts []string
 	if took := took(o).Seconds(); u.KnownS > 0 {
 		text := fmt.Sprintf("it computed %.0f %% of the time", 100*u.ComputedS/u.KnownS)
+		if gpus := o.Used.GPUs; gpus > 0 && gpus < 1 {
+			text += fmt.Sprintf(", %.0f %% of its part of the GPU", 100*min(1, u.ComputedS/u.KnownS/gpus))
+		}
 		if u.KnownS < 0.95*took {
 			text += fmt.Sprintf(" (seen for %.0f %% of it)", 100*u.KnownS/took)
 		}

@@ -33,7 +33,7 @@ func TestTell(t *testing.T) {
 			KnownS: 3600, ComputedS: 1800, PeakMiB: 2048, CardMiB: 12288, IdleKnownS: 3600, IdleS: 900, SharedS: 3000,
 		}}), []string{
 			"job 7 completed after 1h0m0s on n1, with 25 % of a GPU",
-			"  used    it computed 50 % of the time, 2.0 of 12.0 GiB of GPU memory at most, it did nothing for 15m0s",
+			"  used    it computed 50 % of the time, 100 % of its part of the GPU, 2.0 of 12.0 GiB of GPU memory at most, it did nothing for 15m0s",
 			"  shared  with 8 (train of bob), 9 (of eve), for 50m0s",
 			"  cost    10m0s: it took 1.20 times its time alone, 1.10 predicted; its contract of 1.30 was kept",
 			"  saved   1h0m0s: plain Slurm would have ended it at 2026-01-02 14:00:00",
@@ -43,7 +43,7 @@ func TestTell(t *testing.T) {
 			PlainEnd: start.Add(30 * time.Minute),
 		}, history.Footprint{GPUs: 0.5, Timed: true, Use: &history.Use{KnownS: 1800, ComputedS: 1800}}), []string{
 			"job 7 completed after 1h0m0s on n1, with 50 % of a GPU",
-			"  used    it computed 100 % of the time (seen for 50 % of it)",
+			"  used    it computed 100 % of the time, 100 % of its part of the GPU (seen for 50 % of it)",
 			"  shared  with other 1",
 			"  cost    30m0s: it took 2.00 times its time alone; its contract of 1.50 was broken",
 			"  saved   nothing: plain Slurm would have ended it 30m0s earlier, at 2026-01-02 12:30:00",

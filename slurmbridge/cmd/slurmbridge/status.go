@@ -316,6 +316,12 @@ it with the values before. --json has all of it.`,
 
 // summary says in one sentence how it is with a job, "" = its outcomes say so.
 func summary(ref string, story *journal.Story) string {
+	if story.Waits == nil && story.State == "" {
+		if len(story.Outcomes) > 0 || len(story.Groups) == 0 && story.Note == nil {
+			return ""
+		}
+		return "Job " + ref + " has ended, or was cancelled. What it used is known once its node's record has come."
+	}
 	if story.Waits == nil {
 		for _, g := range slices.Backward(story.Groups) {
 			for i := range g.Members {
@@ -323,7 +329,7 @@ func summary(ref string, story *journal.Story) string {
 				case m.Ref != ref || m.State.Final():
 				case story.On != nil:
 					return story.On.Sentence(ref, m.Predicted)
-				default:
+				case story.State == job.Pending:
 					return "Job " + ref + " starts " + g.Where() + "."
 				}
 			}
@@ -331,6 +337,8 @@ func summary(ref string, story *journal.Story) string {
 		switch {
 		case story.On != nil:
 			return story.On.Sentence(ref, 0)
+		case story.State != job.Pending:
+			return "Job " + ref + " is ending."
 		case story.Unmanaged != "":
 			return "Job " + ref + " waits for its turn in Slurm's queue, like a job of a whole GPU."
 		}
@@ -349,7 +357,7 @@ func (s *shared) printWhy(ref string, story *journal.Story, verbose bool) {
 	if verbose {
 		s.printDetails(ref, story)
 	} else {
-		if e != nil && text != "" {
+		if e != nil && text != "" && (story.Waits != nil || story.State != "") {
 			s.printEnds(e.PlainEnd, e.ExpectedEnd, e.Known)
 		}
 		if e != nil {
