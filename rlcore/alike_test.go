@@ -71,7 +71,7 @@ func TestTheQueueIsFollowedAsFarAsItTakes(t *testing.T) {
 	g := NewGuard(Rules{Predictor: pairwise(1.04)})
 	g.Begin(s)
 	w := NewWindow(nil, s, 0, 5)
-	g.promise.open(&w)
+	g.promise.open(&g.Rules, &w)
 	if !g.Keeps(&w, 7) {
 		t.Error("three jobs together would make others late")
 	}

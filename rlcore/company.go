@@ -5,44 +5,54 @@ import (
 	"slices"
 )
 
-// company are the jobs that are to share one GPU, and what is forecast of them: slowdowns, ends and memory. Its slices
-// hold an entry a member, the running jobs first, and are reused.
+// company are the jobs that run on one GPU, with those that are to join them. Its storage is reused.
 type company struct {
-	jobs     []*Job
-	elapsedS []float64
-	profiles []*Profile
-	tracks   []track
+	members []member // the running jobs first
+
+	profiles []*Profile // of a group: all members, or those that haven't ended
 	pred     []Prediction
-	limitsS  []float64 // when each must have ended, s from now
-	workS    []float64
-	endsS    []float64
-	forecast forecast
+	there    []int     // of ends: the members that haven't ended
+	left     []float64 // of ends: their solo work, s
+}
+
+// member is a job on a GPU, and what is expected of it there. Times are in s, times to come are from now.
+type member struct {
+	*Job
+	joins    bool
+	elapsedS float64
+	doneS    float64 // solo work
+	leftS    float64 // solo work; of an unknown job, run time
+	aloneS   float64 // when it would end as things go on plainly, on a GPU of its own
+	asIsS    float64 // when it ends if no job joins; 0 = it is one that joins
+	endS     float64 // when it ends
+	roomS    float64 // by how much co-runners may delay it
+	track
 }
 
 // gather sets the company to running jobs.
 func (m *company) gather(r *Rules, running []Running) {
-	m.jobs, m.elapsedS, m.profiles, m.tracks = m.jobs[:0], m.elapsedS[:0], m.profiles[:0], m.tracks[:0]
+	m.members = m.members[:0]
 	for i := range running {
 		x := &running[i]
-		tr := newTrack(x.Profile, x.DoneS, x.ElapsedS)
-		if x.Profile != nil && x.MemLimitMiB > 0 {
-			tr.spare = max(0, x.MemLimitMiB-x.Profile.NeedMiB(r.margin()))
+		one := member{
+			Job: &x.Job, elapsedS: x.ElapsedS, doneS: x.DoneS, track: newTrack(x.Profile, x.DoneS, x.ElapsedS),
 		}
-		m.add(&x.Job, x.ElapsedS, tr)
+		if x.Profile != nil && x.MemLimitMiB > 0 {
+			one.spare = max(0, x.MemLimitMiB-x.Profile.NeedMiB(r.margin()))
+		}
+		m.members = append(m.members, one)
 	}
-}
-
-func (m *company) add(j *Job, elapsedS float64, tr track) {
-	m.jobs, m.elapsedS = append(m.jobs, j), append(m.elapsedS, elapsedS)
-	m.profiles, m.tracks = append(m.profiles, j.Profile), append(m.tracks, tr)
 }
 
 // mayMeet checks the members' owners and arrays, and that each is known.
 func (m *company) mayMeet(spec *GPUSpec) Refusal {
-	first, arrayOnly, mixed := m.jobs[0], false, false
-	for _, j := range m.jobs {
-		arrayOnly, mixed = arrayOnly || j.ArrayOnly, mixed || j.Array == "" || j.Array != first.Array
-		switch shared := len(m.jobs) > 1; {
+	first, arrayOnly, mixed := m.members[0].Job, false, false
+	shared := len(m.members) > 1
+	for i := range m.members {
+		j := m.members[i].Job
+		arrayOnly = arrayOnly || j.ArrayOnly
+		mixed = mixed || j.Array == "" || j.Array != first.Array
+		switch {
 		case shared && j.FirstRun:
 			return RefusedFirstRun
 		case shared && j.NoShare:
@@ -62,24 +72,33 @@ func (m *company) mayMeet(spec *GPUSpec) Refusal {
 	return Allowed
 }
 
+// predict predicts the slowdowns of all members, which are known, into pred.
+func (m *company) predict(r *Rules, spec *GPUSpec) {
+	m.profiles = m.profiles[:0]
+	for i := range m.members {
+		m.profiles = append(m.profiles, m.members[i].Profile)
+	}
+	m.pred = resize(m.pred, len(m.profiles))
+	r.predict(m.pred, spec, m.profiles)
+}
+
 // mayShare checks the predictions for several members of known profile: they may meet, and keep contracts and limits.
 func (m *company) mayShare(r *Rules, spec *GPUSpec, nowS float64) Refusal {
 	clients := 0
-	for _, p := range m.profiles {
-		clients += p.Clients()
+	for i := range m.members {
+		clients += m.members[i].Profile.Clients()
 	}
 	if spec.MaxClients > 0 && clients > spec.MaxClients {
 		return RefusedClients
 	}
+	m.predict(r, spec)
 	if f, ok := r.Predictor.(Forbidder); ok && f.Forbidden(spec, m.profiles) {
 		return RefusedForbidden
 	}
-	m.pred = resize(m.pred, len(m.profiles))
-	r.predict(m.pred, spec, m.profiles)
-	for k, j := range m.jobs {
-		worst := r.worst(&m.pred[k])
-		m.tracks[k].slowest = worst
-		if r.breaks(j, worst) {
+	for i := range m.members {
+		x := &m.members[i]
+		x.slowest = r.worst(&m.pred[i])
+		if r.breaks(x.Job, x.slowest) {
 			return RefusedContract
 		}
 	}
@@ -95,15 +114,14 @@ func (m *company) mayShare(r *Rules, spec *GPUSpec, nowS float64) Refusal {
 // keepsSessions reports whether each interactive session keeps its contract while it computes: for most of the time it
 // doesn't, and slows no member.
 func (m *company) keepsSessions(r *Rules, spec *GPUSpec) bool {
-	for k, j := range m.jobs {
-		usual := m.profiles[k]
+	for i, usual := range m.profiles {
 		if usual.Busy == nil {
 			continue
 		}
-		m.profiles[k] = usual.Busy
+		m.profiles[i] = usual.Busy
 		r.predict(m.pred, spec, m.profiles)
-		m.profiles[k] = usual
-		if r.breaks(j, r.worst(&m.pred[k])) {
+		m.profiles[i] = usual
+		if r.breaks(m.members[i].Job, r.worst(&m.pred[i])) {
 			return false
 		}
 	}
@@ -113,78 +131,127 @@ func (m *company) keepsSessions(r *Rules, spec *GPUSpec) bool {
 // keepsLimits reports whether every member is expected to end before its time limit and its deadline, on the safe side:
 // long runs, less progress than predicted, slowdowns with their errors.
 func (m *company) keepsLimits(r *Rules, spec *GPUSpec, nowS float64) bool {
-	m.limitsS, m.workS = m.limitsS[:0], m.workS[:0]
 	tight := false
-	for k, j := range m.jobs {
-		limit, tr := r.mustEndS(j, m.elapsedS[k], nowS), &m.tracks[k]
+	for i := range m.members {
+		x := &m.members[i]
+		limit := r.mustEndS(x.Job, x.elapsedS, nowS)
 		if math.IsNaN(limit) {
 			return false
 		}
-		work := tr.p.DurationS + r.trust()*tr.p.DurationSD - max(0, tr.lo)
-		m.limitsS, m.workS = append(m.limitsS, limit), append(m.workS, work)
-		tight = tight || work*tr.slowest > limit
+		x.leftS = x.Profile.DurationS + r.trust()*x.Profile.DurationSD - max(0, x.lo)
+		tight = tight || x.leftS*x.slowest > limit
 	}
 	if !tight {
 		return true // even if no member ended before
 	}
-	m.endsS = m.forecast.ends(r, m.endsS, spec, m.profiles, m.workS)
-	for k, end := range m.endsS {
-		if end > m.limitsS[k] {
+	m.ends(r, spec)
+	for i := range m.members {
+		if x := &m.members[i]; x.endS > r.mustEndS(x.Job, x.elapsedS, nowS) {
 			return false
 		}
 	}
 	return true
 }
 
-// forecast predicts ends. Its slices are reused.
-type forecast struct {
-	left  []float64 // solo work, s
-	group []*Profile
-	at    []int // of a member of group: its index among all members
-	pred  []Prediction
-}
-
-// ends writes into dst, reusing its storage, when each member of a GPU will have ended, s from now, if no job joins.
-// workS[i] s of solo work are left to member i. The members slow each other by the most that is allowed for of the
-// remaining ones.
-func (f *forecast) ends(r *Rules, dst []float64, spec *GPUSpec, members []*Profile, workS []float64) []float64 {
-	dst = slices.Grow(dst[:0], len(members))[:len(members)]
-	f.left, f.group, f.at = append(f.left[:0], workS...), append(f.group[:0], members...), f.at[:0]
-	for i := range members {
-		f.at = append(f.at, i)
+// ends sets when each member will have ended if no job joins, by what it has left, and returns the end of the last one.
+// The members slow each other by the most that is allowed for of the remaining ones. An unknown job runs alone.
+func (m *company) ends(r *Rules, spec *GPUSpec) (freeS float64) {
+	m.there, m.left, m.profiles = m.there[:0], m.left[:0], m.profiles[:0]
+	for i := range m.members {
+		x := &m.members[i]
+		if x.Profile == nil {
+			x.endS = x.leftS
+			freeS = max(freeS, x.endS)
+			continue
+		}
+		m.there, m.left, m.profiles = append(m.there, i), append(m.left, x.leftS), append(m.profiles, x.Profile)
 	}
-	for t := 0.0; len(f.group) > 0; {
-		f.pred = slices.Grow(f.pred[:0], len(f.group))[:len(f.group)]
-		r.predict(f.pred, spec, f.group)
+	for t := 0.0; len(m.there) > 0; {
+		m.pred = slices.Grow(m.pred[:0], len(m.there))[:len(m.there)]
+		r.predict(m.pred, spec, m.profiles)
 		step, first := math.Inf(1), 0
-		for i := range f.pred {
-			s := f.slowest(r, &f.pred[i])
-			f.pred[i].Slowdown = s
-			if x := max(0, f.left[i]) * s; x < step {
-				step, first = x, i
+		for k := range m.pred {
+			slow := r.slowest(&m.pred[k], len(m.there))
+			m.pred[k].Slowdown = slow
+			if s := max(0, m.left[k]) * slow; s < step {
+				step, first = s, k
 			}
 		}
 		t += step
-		for i := range f.pred {
-			f.left[i] = max(0, f.left[i]-step/f.pred[i].Slowdown)
+		for k := range m.pred {
+			m.left[k] = max(0, m.left[k]-step/m.pred[k].Slowdown)
 		}
-		dst[f.at[first]] = t
-		f.left = slices.Delete(f.left, first, first+1)
-		f.group = slices.Delete(f.group, first, first+1)
-		f.at = slices.Delete(f.at, first, first+1)
+		m.members[m.there[first]].endS = t
+		freeS = max(freeS, t)
+		m.there = slices.Delete(m.there, first, first+1)
+		m.left = slices.Delete(m.left, first, first+1)
+		m.profiles = slices.Delete(m.profiles, first, first+1)
 	}
-	return dst
+	return freeS
 }
 
-// slowest is the slowdown of a member of group that ends allow for. At a first meeting, which is an experiment, it is
-// no more than that of members that take turns, which is what a card does at worst for all of them together; otherwise
-// nothing would be tried where little is known.
-func (f *forecast) slowest(r *Rules, p *Prediction) float64 {
-	worst := r.worst(p)
-	if p.First {
-		worst = max(1, p.Slowdown, min(worst, float64(len(f.group))))
+// keepDues reports whether the members, whose ends are set, end by their dues, and notes how much room each has. One
+// that can't keep its due doesn't end later than without a newcomer.
+func (m *company) keepDues(r *Rules, nowS float64) bool {
+	for i := range m.members {
+		x := &m.members[i]
+		if x.Profile == nil {
+			continue
+		}
+		by := r.endsBy(x.Job, x.aloneS, nowS)
+		x.roomS = max(0, by-x.leftS)
+		if x.endS > max(x.asIsS, by)+rounding {
+			return false
+		}
 	}
-	return worst
+	return true
+}
+
+// mostRisk is the probability of a late end, because another job on the GPU takes longer than it is expected to, up to
+// which a job may have company. A long run meets many others one after the other, so it must be small (LEARNING.md).
+const mostRisk = 0.02
+
+// unlikely reports whether it is unlikely, by mostRisk, that a member becomes late because of a co-runner that takes
+// longer than expected, where run times differ. keepDues has noted the members' room. A member that is slowed by the
+// factor s becomes late if it and the co-runner are still there after room/(1 − 1/s). Company that running jobs have
+// already isn't counted against a newcomer.
+func (m *company) unlikely(r *Rules, spec *GPUSpec) bool {
+	varies := func(x member) bool { return x.Profile.DurationSD > 0 }
+	if len(m.members) < 2 || r.Bare || !slices.ContainsFunc(m.members, varies) {
+		return true
+	}
+	m.predict(r, spec)
+	for i := range m.members {
+		x := &m.members[i]
+		slow := m.pred[i].Slowdown
+		if slow <= 1 {
+			continue
+		}
+		inS := x.roomS / (1 - 1/slow)
+		alone := 1.0
+		for k := range m.members {
+			if other := &m.members[k]; k != i && (x.joins || other.joins) {
+				alone *= 1 - other.goesOn(inS/max(1, m.pred[k].Slowdown))
+			}
+		}
+		if x.goesOn(inS/slow)*(1-alone) > mostRisk {
+			return false
+		}
+	}
+	return true
+}
+
+// goesOn is the probability that the member has more than so much solo work left, 0..1.
+func (x *member) goesOn(workS float64) float64 { return x.Profile.longer(x.doneS+workS, x.doneS) }
+
+// slowest is the slowdown of one of several members that ends allow for. At a first meeting, which is an experiment, it
+// is no more than that of members that take turns, which is what a card does at worst for all of them together;
+// otherwise nothing would be tried where little is known.
+func (r *Rules) slowest(p *Prediction, members int) float64 {
+	if p.First {
+		return max(1, p.Slowdown, min(r.worst(p), float64(members)))
+	}
+	return r.worst(p)
 }
 
 // predict predicts the slowdowns of a group; a job alone has none. Without a predictor, or where it fails, each is the

@@ -110,7 +110,7 @@ func (d *Decider) Choose(in Window) Decision {
 	d.w = in
 	w, g := &d.w, d.Guard
 	w.guard = g
-	g.promise.open(w)
+	g.promise.open(&g.Rules, w)
 	combos, must := g.candidates(d.combos[:0], w)
 	d.combos = combos
 	dec := Decision{Window: d.w, Combos: combos, Refused: g.refused, Score: math.Inf(-1)}
@@ -158,7 +158,7 @@ func (d *Decider) Choose(in Window) Decision {
 // plain Slurm. A job that was delayed for MaxDelayS and could start on the idle GPU is in every combination.
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	g.Begin(w.State)
-	g.promise.open(w)
+	g.promise.open(&g.Rules, w)
 	from := len(dst)
 	dst, must := g.candidates(dst, w)
 	kept := slices.DeleteFunc(dst[from:], func(c Combo) bool { return !g.Keeps(w, c) })

@@ -59,7 +59,7 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 	for i := range w.Jobs {
 		if c.Has(i) {
 			j := w.Job(i)
-			m.add(j, 0, newTrack(j.Profile, 0, 0))
+			m.members = append(m.members, member{Job: j, joins: true, track: newTrack(j.Profile, 0, 0)})
 			itsCPUs, itsMem := j.Host(n)
 			cpus, hostMem = cpus+itsCPUs, hostMem+itsMem
 		}

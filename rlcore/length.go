@@ -86,6 +86,26 @@ func (p *Profile) z(x float64) float64 {
 	return (math.Log(x)-math.Log(p.DurationS))/sigma + sigma/2
 }
 
+// longer is the probability that a run takes longer than x s that has done doneS, 0..1.
+func (p *Profile) longer(x, doneS float64) float64 {
+	switch sigma := p.sigma(); {
+	case x <= doneS:
+		return 1
+	case sigma == 0 && x < p.DurationS:
+		return 1
+	case sigma == 0:
+		return 0
+	default:
+		if doneS <= 0 {
+			return phi(-p.z(x))
+		}
+		if so := phi(-p.z(doneS)); so >= tail {
+			return phi(-p.z(x)) / so
+		}
+		return math.Pow(doneS/x, p.z(doneS)/sigma) // Mills' ratio, as in Left
+	}
+}
+
 // quantile is the run time that the given part of the runs longer than doneS don't exceed, s.
 func (p *Profile) quantile(part, doneS float64) float64 {
 	sigma, so := p.sigma(), 1.0

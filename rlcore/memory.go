@@ -119,16 +119,16 @@ func (m *company) fits(limit float64) bool {
 		return true
 	}
 	step, end := math.Inf(1), 0.0
-	for i := range m.tracks {
-		tr := &m.tracks[i]
+	for i := range m.members {
+		tr := &m.members[i].track
 		step, end = min(step, tr.p.PeriodS), max(end, (tr.p.LongestS()-tr.lo)*tr.slowest)
 	}
 	step = max(step, end/maxMoments)
 	for left := true; left; {
 		sum := 0.0
 		left = false
-		for i := range m.tracks {
-			tr := &m.tracks[i]
+		for i := range m.members {
+			tr := &m.members[i].track
 			sum += tr.most(step)
 			left = left || tr.lo < tr.p.LongestS()
 			tr.lo, tr.hi = tr.lo+step/tr.slowest, tr.hi+step
@@ -143,8 +143,8 @@ func (m *company) fits(limit float64) bool {
 // peaks is the sum of the most memory that each member may hold, MiB.
 func (m *company) peaks() float64 {
 	sum := 0.0
-	for i := range m.tracks {
-		sum += m.tracks[i].p.peakMiB() + m.tracks[i].spare
+	for i := range m.members {
+		sum += m.members[i].p.peakMiB() + m.members[i].spare
 	}
 	return sum
 }

@@ -32,9 +32,9 @@ const (
 // later than going on plainly would, plus its grace.
 type promise struct {
 	on      bool
-	cards   []outlook
-	claimed []string // by GPU: the foreign job that has its turn there now
-	kept    []kept   // by GPU: the first foreign job that gets it
+	cards   []company // by GPU: the running jobs
+	claimed []string  // by GPU: the foreign job that has its turn there now
+	kept    []kept    // by GPU: the first foreign job that gets it
 
 	cluster schedule.Cluster
 	now     schedule.List // as things are
@@ -45,13 +45,9 @@ type promise struct {
 
 	broken Refusal // why Keeps was false
 
-	forecast          forecast
-	free, endS, workS []float64
-	members           []*Profile
-	leftS             []float64 // what the running jobs of the last window's GPU have left
-	takesS            []float64 // by the last window's jobs
-	risk              []member
-	pred              []Prediction
+	free   []float64
+	takesS []float64 // by the last window's jobs
+	joined company   // a combination's jobs with those that run on the window's GPU
 }
 
 // ahead is how the first jobs of the queue go on plainly.
@@ -83,18 +79,12 @@ type kept struct {
 	fromS   float64 // when it starts, s from now
 }
 
-// outlook is what is expected of a GPU's running jobs.
-type outlook struct {
-	endS  []float64 // of each of known profile, s from now
-	freeS float64   // of the last
-}
-
 // Begin makes the list schedule of a State, and notes in its pending jobs when each starts if all go on plainly, and
 // when it must. Choose needs it once for a State; Refresh keeps it true after a decision.
 func (g *Guard) Begin(s *State) {
 	p := &g.promise
 	p.on = !g.Bare && slices.ContainsFunc(s.Pending, func(j Job) bool { return j.PlainEndS > 0 })
-	p.cards = slices.Grow(p.cards[:0], len(s.GPUs))[:len(s.GPUs)]
+	p.cards = append(p.cards, make([]company, max(0, len(s.GPUs)-len(p.cards)))...)[:len(s.GPUs)]
 	p.claimed, p.free = resize(p.claimed, len(s.GPUs)), resize(p.free, len(s.GPUs))
 	name, set := func(k int) string { return s.GPUs[k].Node }, func(i int) *GPUSet { return s.Pending[i].GPUs }
 	p.cluster.Sets, p.cluster.ByNode = s.Sets, s.Several
@@ -107,7 +97,7 @@ func (g *Guard) Begin(s *State) {
 		p.bound = p.now.Times(p.bound)
 	}
 	for k := range s.GPUs {
-		p.free[k] = p.expect(&g.Rules, k, &s.GPUs[k])
+		p.free[k] = p.cards[k].goOn(&g.Rules, &s.GPUs[k])
 	}
 	p.now.Reset(&p.cluster, p.free)
 	p.ahead.reset(&p.now)
@@ -156,7 +146,7 @@ func (p *promise) losers(r *Rules, s *State) {
 // Refresh brings the schedule up to date after the jobs of GPU k, or the queue, have changed.
 func (g *Guard) Refresh(s *State, k int) {
 	if p := &g.promise; len(p.cards) == len(s.GPUs) {
-		p.now.Set(k, p.expect(&g.Rules, k, &s.GPUs[k]))
+		p.now.Set(k, p.cards[k].goOn(&g.Rules, &s.GPUs[k]))
 		p.ahead.reset(&p.now)
 	}
 }
@@ -170,70 +160,59 @@ func (j *Job) LosesTurn() bool { return j.loses }
 
 // FreeInS returns in how many seconds the running jobs of GPU k will have ended, on the safe side; +Inf = unknown.
 // Begin and Refresh set it.
-func (g *Guard) FreeInS(k int) float64 { return g.promise.cards[k].freeS }
+func (g *Guard) FreeInS(k int) (s float64) {
+	for _, x := range g.promise.cards[k].members {
+		s = max(s, x.endS)
+	}
+	return s
+}
 
 // Claimed returns the ID of the foreign job that has its turn on GPU k now, "" = none. Begin sets it.
 func (g *Guard) Claimed(k int) string { return g.promise.claimed[k] }
 
-// expect updates the outlook of GPU k, and returns when its last job is expected to have ended, s from now.
-func (p *promise) expect(r *Rules, k int, card *GPU) (freeS float64) {
-	o := &p.cards[k]
-	p.leave(card)
-	o.endS, o.freeS = p.end(r, o.endS, card, nil, 0)
-	return o.freeS
-}
-
-// leave notes what a GPU's running jobs of known profile have left.
-func (p *promise) leave(card *GPU) {
-	p.leftS = p.leftS[:0]
-	for i := range card.Running {
-		if x := &card.Running[i]; x.Profile != nil {
-			p.leftS = append(p.leftS, x.LeftS())
+// goOn sets the company to the running jobs of a GPU, and returns when the last one is expected to have ended if no job
+// joins, s from now.
+func (m *company) goOn(r *Rules, card *GPU) (freeS float64) {
+	m.gather(r, card.Running)
+	for i := range m.members {
+		x, running := &m.members[i], &card.Running[i]
+		x.aloneS = x.expectedS() - x.elapsedS
+		if x.leftS = x.aloneS; x.Profile != nil {
+			x.leftS = running.LeftS()
 		}
 	}
+	freeS = m.ends(r, &card.Spec)
+	for i := range m.members {
+		m.members[i].asIsS = m.members[i].endS
+	}
+	return freeS
 }
 
 // look notes how long the jobs of a window's GPU, and of the window, take: all its combinations need that.
-func (p *promise) look(w *Window) {
-	p.leave(w.Card())
+func (p *promise) look(r *Rules, w *Window) {
+	p.cards[w.GPU].goOn(r, w.Card())
 	p.takesS = p.takesS[:0]
 	for i := range w.Jobs {
 		p.takesS = append(p.takesS, w.Job(i).expectedS())
 	}
 }
 
-// end writes into dst when the GPU's jobs of known profile, then the jobs in c, are expected to end, s from now, and
-// returns the end of the last job. A job of unknown length takes its limit. What the running jobs have left, and takesS
-// of the window, are noted already.
-func (p *promise) end(r *Rules, dst []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
-	p.members, p.workS = p.members[:0], append(p.workS[:0], p.leftS...)
-	for i := range card.Running {
-		x := &card.Running[i]
-		if x.Profile == nil {
-			freeS = max(freeS, x.expectedS()-x.ElapsedS)
-			continue
-		}
-		p.members = append(p.members, x.Profile)
-	}
-	for i := 0; c != 0 && i < len(w.Jobs); i++ {
-		switch j := w.Job(i); {
-		case !c.Has(i):
-		case j.Profile == nil:
-			freeS = max(freeS, p.takesS[i])
-		default:
-			p.members, p.workS = append(p.members, j.Profile), append(p.workS, p.takesS[i])
+// join sets joined to the jobs of the window's GPU with those in c, and returns when the last of them is expected to
+// have ended, s from now.
+func (p *promise) join(r *Rules, w *Window, c Combo) (freeS float64) {
+	m := &p.joined
+	m.members = append(m.members[:0], p.cards[w.GPU].members...)
+	for i := range w.Jobs {
+		if c.Has(i) {
+			m.members = append(m.members, member{Job: w.Job(i), joins: true, leftS: p.takesS[i]})
 		}
 	}
-	dst = p.forecast.ends(r, dst, &card.Spec, p.members, p.workS)
-	for _, t := range dst {
-		freeS = max(freeS, t)
-	}
-	return dst, freeS
+	return m.ends(r, &w.Card().Spec)
 }
 
 // open starts a decision: the jobs up to the last one of the window go on plainly.
-func (p *promise) open(w *Window) {
-	p.look(w)
+func (p *promise) open(r *Rules, w *Window) {
+	p.look(r, w)
 	if n := len(w.Jobs); p.on && n > 0 {
 		p.steps += budget(len(w.State.GPUs))
 		p.ahead.follow(w.State, w.Jobs[n-1]+1)
@@ -298,20 +277,21 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 		p.broken = RefusedTurn
 		return p.leavesForeign(&g.Rules, w, c)
 	}
-	return p.keeps(&g.Rules, w, c)
-}
-
-func (p *promise) keeps(r *Rules, w *Window, c Combo) bool {
-	var freeS float64
-	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
-	if p.broken = RefusedDue; !p.membersKeep(r, w, c) {
+	freeS := p.join(&g.Rules, w, c)
+	joining := p.joined.members[len(w.Card().Running):]
+	for i, at := range w.Jobs {
+		if c.Has(i) {
+			joining[0].aloneS = p.ahead.starts[at] + p.takesS[i]
+			joining = joining[1:]
+		}
+	}
+	if p.broken = RefusedDue; !p.joined.keepDues(&g.Rules, w.State.NowS) {
 		return false
 	}
-	if !p.unlikely(r, w) {
+	if !p.joined.unlikely(&g.Rules, &w.Card().Spec) {
 		p.broken = RefusedLength
 		return false
 	}
-	p.broken = RefusedDue
 	return p.queueKeeps(w, c, freeS)
 }
 
@@ -328,34 +308,7 @@ func (p *promise) leavesForeign(r *Rules, w *Window, c Combo) bool {
 	if !behind {
 		return true
 	}
-	var freeS float64
-	p.endS, freeS = p.end(r, p.endS, w.Card(), w, c)
-	return freeS <= next.fromS+rounding
-}
-
-// membersKeep reports whether the running jobs and the jobs in c, expected to end at endS, keep their dues, and notes
-// how much room each has.
-func (p *promise) membersKeep(r *Rules, w *Window, c Combo) bool {
-	p.risk = p.risk[:0]
-	keeps := func(j *Job, doneS, leftS, plainlyS, atLeastS float64, joins bool) bool {
-		most := r.endsBy(j, plainlyS, w.State.NowS)
-		p.risk = append(p.risk, member{doneS, max(0, most-leftS), joins})
-		return p.endS[len(p.risk)-1] <= max(atLeastS, most)+rounding
-	}
-	for i := range w.Card().Running {
-		x, k := &w.Card().Running[i], len(p.risk)
-		if x.Profile != nil &&
-			!keeps(&x.Job, x.DoneS, p.leftS[k], x.expectedS()-x.ElapsedS, p.cards[w.GPU].endS[k], false) {
-			return false
-		}
-	}
-	for i, at := range w.Jobs {
-		j := w.Job(i)
-		if c.Has(i) && j.Profile != nil && !keeps(j, 0, p.takesS[i], p.ahead.starts[at]+p.takesS[i], 0, true) {
-			return false
-		}
-	}
-	return true
+	return p.join(r, w, c) <= next.fromS+rounding
 }
 
 // queueKeeps reports whether the jobs that c leaves have their turn in time if the GPU is free at freeS. It follows
@@ -401,24 +354,15 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 // if c joins now and no job after it: jobs in c on the window's GPU, other jobs on GPUs of their own. +Inf = unknown.
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	p := &g.promise
-	p.look(w)
-	p.endS, _ = p.end(&g.Rules, p.endS, w.Card(), w, c)
-	together := len(p.endS) // the jobs in c come last
-	for i := range w.Jobs {
-		if c.Has(i) && w.Job(i).Profile != nil {
-			together--
-		}
-	}
+	p.look(&g.Rules, w)
+	p.join(&g.Rules, w, c)
+	joined := p.joined.members[len(w.Card().Running):]
 	dst = dst[:0]
 	for i := range w.Jobs {
-		j := w.Job(i)
-		in := j.startS + j.expectedS()
-		switch {
-		case c.Has(i) && j.Profile != nil:
-			in = p.endS[together]
-			together++
-		case c.Has(i):
-			in = j.expectedS()
+		in := w.Job(i).startS + p.takesS[i]
+		if c.Has(i) {
+			in = joined[0].endS
+			joined = joined[1:]
 		}
 		dst = append(dst, w.State.NowS+in)
 	}
