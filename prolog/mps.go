@@ -52,11 +52,14 @@ func (m *MPS) log(gpu int) string { return m.Dir.gpu(gpu, "log") }
 // ahead: the user's server is started before the first client needs one; serves says whether it takes clients. Where the
 // client may never come no server is started: in the mode EXCLUSIVE_PROCESS one keeps every other process from the GPU.
 func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool) error {
-	for !m.answers(ctx, gpu) {
+	// A client of a daemon for all users that says nothing stops it for all others (555), for as long as it likes.
+	patient, cancel := context.WithTimeout(ctx, 2*m.Answer)
+	defer cancel()
+	for !m.answers(patient, gpu) {
 		if inUse && m.present(gpu) {
 			select {
-			case <-ctx.Done():
-				return fmt.Errorf("the MPS daemon does not answer, and is left to the jobs that use it: %w", ctx.Err())
+			case <-patient.Done():
+				return fmt.Errorf("the MPS daemon does not answer, and is left to the jobs that use it: %w", patient.Err())
 			case <-time.After(50 * time.Millisecond):
 			}
 			continue

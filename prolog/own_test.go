@@ -3,6 +3,7 @@ package prolog
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -175,6 +176,30 @@ func TestProcessesCalledLikeServers(t *testing.T) {
 		for _, pid := range pids {
 			must.Equal(t, started("", pid) != 0, true, "a process is there")
 		}
+	})
+}
+
+// One client that connects and says nothing stops a daemon for all users. The next job's prolog doesn't wait for it to
+// the hook's end: the job goes without.
+func TestASilentClientOfADaemonForAllUsers(t *testing.T) {
+	own(t, nvidia.Ready, func(t *testing.T, h *Hook, driver string) {
+		if driver < "555" {
+			t.Skip("it has no daemon for all users")
+		}
+		h.MPS.Multiuser = true
+		must.OK(t, h.Prolog(t.Context(), env()))
+		silent := must.Get(net.Dial("unixpacket", filepath.Join(h.MPS.Pipe(0), "control")))(t)
+		defer silent.Close()
+		h.MPS.Answer = time.Second
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		says(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8", "SLURM_JOB_UID", "1001")), "left to the jobs that use it")
+		must.OK(t, ctx.Err())
+		must.Equal(t, read(t, h.Dir.running(8)).MPS, false)
+		must.OK(t, silent.Close())
+		h.MPS.Answer = time.Minute
+		must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9", "SLURM_JOB_UID", "1001")))
+		must.Equal(t, read(t, h.Dir.running(9)).MPS, true)
 	})
 }
 
