@@ -172,7 +172,7 @@ func nodeAsleep(h *habit) {
 func afterArray(h *habit) {
 	array := h.untilEnd(ann, "--array=0-1")
 	next := h.sub(1, "--dependency=afterok:"+array)
-	alone := h.sub(1, "--dependency=afterok:"+array, "--exclusive")
+	alone := h.sub(1, "--dependency=afterok:"+array, "--exclusive=user")
 	h.looks("let go", alone, func(f map[string]string) bool {
 		return letGo(f) && strings.Contains(f["Dependency"], "afterok:"+array+"_*")
 	})
@@ -266,7 +266,7 @@ func begin(h *habit) {
 
 // A job that can't share and has a begin time of its own is let go, and keeps that time.
 func laterBegin(h *habit) {
-	later := h.sub(1, "--begin=now+1hour", "--exclusive")
+	later := h.sub(1, "--begin=now+1hour", "--exclusive=user")
 	begins := h.job(later)["StartTime"]
 	h.looks("let go", later, letGo)
 	if f := h.job(later); f["JobState"] != "PENDING" || f["StartTime"] != begins {
