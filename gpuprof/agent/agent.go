@@ -187,8 +187,12 @@ func (a *Agent) list() error {
 		if d.Mode != "" {
 			a.Metrics.mode.WithLabelValues(d.UUID, d.Mode).Set(1)
 		}
+		if d.Persistent != nil {
+			a.Metrics.persistent.WithLabelValues(d.UUID).Set(map[bool]float64{true: 1}[*d.Persistent])
+		}
 	}
 	a.Metrics.mode.Reset()
+	a.Metrics.persistent.Reset()
 	for _, d := range a.Devices {
 		if d.Lost != "" {
 			a.Log.Error("NVML has lost a GPU: its jobs share without MPS, and nothing is known of them", "gpu", d.Index, "why",

@@ -18,6 +18,7 @@ type Metrics struct {
 	withoutMPS prometheus.Gauge
 	noLimits   prometheus.Gauge
 	mode       *prometheus.GaugeVec
+	persistent *prometheus.GaugeVec
 	samples    *prometheus.CounterVec
 	lies       *prometheus.CounterVec
 }
@@ -42,6 +43,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		mode: auto.NewGaugeVec(gauge("compute_mode",
 			"1 for the compute mode that a GPU is in: default, exclusive_process, exclusive_thread or prohibited."),
 			[]string{"uuid", "mode"}),
+		persistent: auto.NewGaugeVec(gauge("persistence_mode",
+			"1 where the driver keeps a GPU initialised while nothing uses it, else 0."), []string{"uuid"}),
 		samples: auto.NewCounterVec(counter("samples_total", "Samples of a GPU, by result (ok, error)."),
 			[]string{"result"}),
 		lies: auto.NewCounterVec(counter("figures_dropped_total",

@@ -15,8 +15,10 @@ type Capabilities struct {
 	Compute string `json:"compute"` // compute capability, e.g. "6.1"; "" = unknown
 	// Mode is the compute mode: default, exclusive_process, exclusive_thread or prohibited; "" = unknown.
 	Mode string `json:"mode,omitempty"`
-	MPS  MPS    `json:"mps"`
-	MIG  MIG    `json:"mig"`
+	// Persistent: the driver keeps the GPU initialised while nothing uses it; nil = unknown.
+	Persistent *bool `json:"persistent,omitempty"`
+	MPS        MPS   `json:"mps"`
+	MIG        MIG   `json:"mig"`
 	// NUMA: its memory is a NUMA node of the machine's (Grace Hopper). The operating system keeps pages of processes that
 	// have ended (nvml.h, nvmlDeviceGetMemoryInfo), so what is counted as used isn't what jobs hold.
 	NUMA bool `json:"numa,omitempty"`
@@ -101,6 +103,10 @@ func (l *Library) capabilities(h gonvml.Device) Capabilities {
 	}
 	c.MPS = mpsRules(major, l.cuda)
 	c.Mode = l.mode(h)
+	if mode, ok := ask(l, "nvmlDeviceGetPersistenceMode", h.GetPersistenceMode); ok {
+		on := mode == gonvml.FEATURE_ENABLED
+		c.Persistent = &on
+	}
 	c.Answers, c.Refusals = l.answers(h)
 	if _, c.NUMA = ask(l, "nvmlDeviceGetNumaNodeId", h.GetNumaNodeId); c.NUMA {
 		c.Answers[Memory], c.Refusals[Memory] = false, pagesStay

@@ -49,6 +49,7 @@ type Agent struct {
 	NoLimits  *bool    // whether its driver is too old to hold MPS clients to a part of the memory of a card that could
 	Hooks     *bool    // whether the settings of the node's hooks make sense
 	Modes     []string // compute modes of the node's GPUs
+	Cold      bool     // one of its GPUs is without persistence mode
 	Uncertain int      // how many of Slurm's GPUs the hooks don't know
 }
 
@@ -168,6 +169,9 @@ func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 				out.Modes = append(out.Modes, l.GetValue())
 			}
 		}
+	}
+	for _, m := range families["gpuprof_persistence_mode"].GetMetric() {
+		out.Cold = out.Cold || m.GetGauge().GetValue() == 0
 	}
 	for _, m := range families["gpuprof_gpus_uncertain"].GetMetric() {
 		out.Uncertain += int(m.GetGauge().GetValue())

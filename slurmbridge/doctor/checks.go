@@ -43,6 +43,10 @@ var (
 			"scp $keyFile NODE:$keyFile   # to each node with GPUs, root's and 0600 there, too"),
 		setting("key_file: $keyFile"), in(filesOfNodes, "key_file: $keyFile"),
 	}
+	buildPlugin = run("gcc -O2 -shared -fPIC -o /usr/lib/slurmbridge/spank.so /usr/share/slurmbridge/slurmbridge.c   # on " +
+		"each node with GPUs, and again with each release of Slurm, as Pyxis; slurm/spank.h is in slurm-devel or " +
+		"libslurm-dev")
+	stackPlugin = in("$dir/plugstack.conf", "# above the line of Pyxis", "optional /usr/lib/slurmbridge/spank.so")
 	defaultMode = run("nvidia-smi -c DEFAULT   # on each of them, at every boot")
 	weights     = toConf("PartitionName=$name … TRESBillingWeights=$weights")
 )
@@ -60,6 +64,8 @@ const (
 	luaCost  = "the script runs in slurmctld at each submission and change of a job, for a fraction of a millisecond"
 	whyProof = "what nodes send is believed only with proof of the sender; until then records wait on the nodes, and " +
 		"nothing is learned"
+	pluginCost = "slurmstepd runs the plugin for each task, as long as a TaskProlog takes; a node without it, or with one of " +
+		"another release, runs its tasks without"
 	hookCost = "some milliseconds for each job, with or without a GPU; a node without the program is drained by its " +
 		"next job: install the package on all nodes first"
 	noShm = "each job then has a /dev/shm of its own, and its processes don't reach the MPS server of their GPU: jobs " +
@@ -376,6 +382,21 @@ func (e *exam) checks() []check {
 		row("hook-$kind", Note, hooks, e.strays(false, "Prolog", "Epilog", "TaskProlog"),
 			"whether $hook leads to slurmbridge-hook can't be seen from here: $hidden is on the nodes",
 			"if it doesn't, jobs there share by turns, or are never recorded$others", hookCost, addHook),
+		// Slurm's task.c, 22.05 to 26.05; TestStartsInAContainer shows it.
+		row("task-prolog-pyxis", Error, hooks, when(e.plugged(pyxis) >= 0 && e.leads("TaskProlog")),
+			"TaskProlog ends each task that Pyxis starts in a container, of jobs without a GPU, too",
+			"Slurm runs it inside the container, where it isn't, and ends the task. A SPANK plugin does its work without that",
+			pluginCost, in("$SLURM_CONF", "# TaskProlog=…   # take the line out, once the plugin is on all nodes"), buildPlugin,
+			stackPlugin),
+		row("hook-taskprolog", Error, hooks,
+			when(e.plugged(pyxis) >= 0 && e.plugged(ourPlugin) < 0 && !e.leads("TaskProlog")),
+			"plugstack.conf lacks slurmbridge's plugin, which does TaskProlog's work where Pyxis is",
+			lost["TaskProlog"]+". TaskProlog itself would end each task that Pyxis starts in a container", pluginCost,
+			buildPlugin, stackPlugin),
+		row("plugin-order", Warning, hooks, when(e.plugged(pyxis) >= 0 && e.plugged(ourPlugin) > e.plugged(pyxis)),
+			"plugstack.conf has slurmbridge's plugin below Pyxis",
+			"some versions of Pyxis enter the container first, where the plugin finds no hook: jobs in containers then share "+
+				"GPUs by turns", pluginCost, stackPlugin),
 		row("epilog-slurmctld", Warning, hooks, e.strays(true, "EpilogSlurmctld"), "EpilogSlurmctld doesn't wake the bridge",
 			"it then notices that a GPU is free only at its next poll",
 			"a short process on the controller at the end of each job; a job is completing until it has ended", addHook),
@@ -448,6 +469,12 @@ func (e *exam) checks() []check {
 			"MPS works there, and a job that shares without it fails: in a container or a namespace that hides the server, or "+
 				"beside a server that is full or has faulted; such a job runs again alone",
 			modeCost, defaultMode),
+		row("persistence-mode", Warning, agents,
+			e.onAgents(func(n *text.Node, a Agent) bool { return sharesOf(n) > 0 && a.Cold }),
+			"GPUs of $nodes are without persistence mode",
+			"the driver then initialises a GPU anew for the first job after a pause, which takes seconds, with eight GPUs up to "+
+				"half a minute: jobs start before it is known whether their MPS server comes up, and fail where it doesn't",
+			"an idle GPU takes some watts more", run("systemctl enable --now nvidia-persistenced   # on each of them")),
 		// The hooks know which card each of Slurm's numbers means, or share without MPS.
 		row("gpu-order", Warning, agents, e.onAgents(func(_ *text.Node, a Agent) bool { return a.Uncertain > 0 }),
 			"which GPU Slurm means by a number isn't certain on $nodes",

@@ -30,7 +30,9 @@ type Facts struct {
 	// PackagedLua that of the job_submit.lua that is installed with the programs; nil = there is none.
 	GresConf, JobSubmitLua, Namespaces, PackagedLua *string
 	// Hooks lists the files that Prolog, Epilog, TaskProlog and EpilogSlurmctld come down to on this machine, by setting.
-	Hooks       map[string][]Hook
+	Hooks map[string][]Hook
+	// PlugStack are the lines of plugstack.conf, and of the files that it includes, without comments.
+	PlugStack   []string
 	Unread      []string // files of ConfDir that are there and can't be read
 	Missing     []string // folders that the bridge writes to and that aren't there
 	MungeSocket *bool    // whether munged's socket is there
@@ -104,6 +106,9 @@ func (f *Facts) readFiles() {
 		f.JobSubmitLua, f.PackagedLua = f.readFile("job_submit.lua"), f.readFile(PackagedLua)
 	}
 	f.Hooks = hooksOf(f.Config)
+	if stack := f.Config["PlugStackConfig"]; filepath.IsAbs(stack) || f.ConfDir != "" {
+		f.PlugStack = f.plugStack(cmp.Or(stack, "plugstack.conf"), mostIncludes)
+	}
 	for _, file := range []string{f.Settings.GateFile, f.Settings.WakeFile, f.Settings.Database} {
 		dir := filepath.Dir(file)
 		if info, err := os.Stat(dir); (err != nil || !info.IsDir()) && !slices.Contains(f.Missing, dir) {
@@ -168,6 +173,34 @@ func ours(path string) bool { return strings.Contains(path, "slurmbridge") }
 
 // namesOurs matches a line of a script that calls a hook of ours.
 var namesOurs = regexp.MustCompile(`(?m)^[^#\n]*/slurmbridge(/(task)?prolog|/epilog|-hook)`)
+
+// mostIncludes is how deep files of plugstack.conf include each other.
+const mostIncludes = 3
+
+// plugStack reads plugstack.conf, by its path from ConfDir, in the order in which Slurm loads its plugins (spank.c).
+func (f *Facts) plugStack(file string, deep int) (lines []string) {
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(f.ConfDir, file)
+	}
+	for line := range strings.Lines(wrong(f.readFile(file))) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) < 2 || strings.HasPrefix(words[0], "#"):
+		case words[0] != "include":
+			lines = append(lines, strings.Join(words, " "))
+		case deep > 0:
+			pattern := words[1]
+			if !filepath.IsAbs(pattern) {
+				pattern = filepath.Join(filepath.Dir(file), pattern)
+			}
+			found, _ := filepath.Glob(pattern) // a pattern that is wrong has no files for Slurm either
+			for _, other := range found {
+				lines = append(lines, f.plugStack(other, deep-1)...)
+			}
+		}
+	}
+	return lines
+}
 
 // mostText is how much of a file is read.
 const mostText = 1 << 20

@@ -172,6 +172,8 @@ func hook(name, setting string, has ...Hook) func(*Facts) {
 	return func(f *Facts) { f.Config[name], f.Hooks[name] = setting, has }
 }
 
+func stack(lines ...string) func(*Facts) { return func(f *Facts) { f.PlugStack = lines } }
+
 // ofGPUs gives the cluster accounting that counts GPUs and shares.
 var ofGPUs = slurm("AccountingStorageType", "accounting_storage/slurmdbd",
 	"AccountingStorageTRES", "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/mps")
@@ -362,6 +364,18 @@ var situations = []situation{
 		"note hook-epilog", "ln -s /usr/lib/slurmbridge/epilog /etc/slurm/epilog.d/50-slurmbridge"),
 	at("no epilog at all", slurm("Epilog", ""), "warning epilog-order", "Epilog=/usr/lib/slurmbridge/epilog"),
 	at("no task prolog", hook("TaskProlog", ""), "error hook-taskprolog", "TaskProlog=/usr/lib/slurmbridge/taskprolog"),
+	at("TaskProlog beside Pyxis", stack("required spank_pyxis.so"), "error task-prolog-pyxis",
+		"optional /usr/lib/slurmbridge/spank.so"),
+	at("Pyxis, and nothing tells tasks", all(hook("TaskProlog", ""), stack("required spank_pyxis.so")),
+		"error hook-taskprolog", "optional /usr/lib/slurmbridge/spank.so"),
+	at("Pyxis, and a task prolog that is none of ours",
+		all(hook("TaskProlog", "/x", Hook{"/x", false, false}), stack("required spank_pyxis.so")), "error hook-taskprolog",
+		"optional /usr/lib/slurmbridge/spank.so"),
+	at("Pyxis above our plugin", all(hook("TaskProlog", ""),
+		stack("required /opt/spank_pyxis.so", "optional /usr/lib/slurmbridge/spank.so")), "warning plugin-order",
+		"optional /usr/lib/slurmbridge/spank.so"),
+	at("our plugin in place of TaskProlog", all(hook("TaskProlog", ""),
+		stack("optional /usr/lib/slurmbridge/spank.so", "required spank_pyxis.so")), "", ""),
 	at("no epilogslurmctld", hook("EpilogSlurmctld", ""), "warning epilog-slurmctld",
 		"EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"),
 	at("another epilogslurmctld", hook("EpilogSlurmctld", "/opt/end", Hook{"/opt/end", true, false}),
@@ -402,6 +416,8 @@ var situations = []situation{
 	at("nothing shared, no mps needed", all(agent(Agent{MPS: ptr(false)}), func(f *Facts) { f.Nodes[1].Shares = nil }),
 		"error node-shares", ""),
 	at("no memory limits", agent(Agent{NoLimits: ptr(true)}), "warning mps-memory-limit", ""),
+	at("cold GPUs", agent(Agent{Cold: true}), "warning persistence-mode",
+		"systemctl enable --now nvidia-persistenced   # on each of them"),
 	at("closed GPUs", agent(Agent{Modes: []string{"prohibited"}}), "error compute-mode",
 		"nvidia-smi -c DEFAULT   # on each of them, at every boot"),
 	at("exclusive GPUs", agent(Agent{Modes: []string{"default", "exclusive_process"}}), "warning compute-exclusive",
@@ -587,6 +603,10 @@ func TestCollect(t *testing.T) {
 	}
 	put("slurm.conf", "")
 	put("gres.conf", "Name=gpu")
+	put("plugstack.conf", "# required gone.so\noptional a.so  x\n\ninclude plugstack.conf.d/*.conf\noptional z.so\n")
+	put("plugstack.conf.d/pyxis.conf", "required spank_pyxis.so\ninclude more*\n")
+	// It includes itself, and is read as often as files may include each other.
+	put("plugstack.conf.d/more", "optional b.so\ninclude "+dir+"/plugstack.conf.d/more\n")
 	hook := put("slurmbridge-hook", "")
 	put("prolog.d/10-site", "# not /usr/lib/slurmbridge/prolog\n")
 	put("site-epilog", "#!/bin/sh\nexec /usr/lib/slurmbridge/epilog\n")
@@ -609,7 +629,8 @@ func TestCollect(t *testing.T) {
 	f.Config, f.Nodes = nil, nil
 	must.Equal(t, f, &Facts{
 		Settings: settings, User: "slurm", ConfDir: dir, GresConf: ptr("Name=gpu"), MungeSocket: ptr(true),
-		Missing: []string{dir + "/absent"},
+		Missing:   []string{dir + "/absent"},
+		PlugStack: []string{"optional a.so x", "required spank_pyxis.so", "optional b.so", "optional b.so", "optional z.so"},
 		Hooks: map[string][]Hook{
 			"Prolog":     {{dir + "/prolog.d/10-site", true, false}, {dir + "/prolog.d/50-gpu", true, true}},
 			"Epilog":     {{dir + "/site-epilog", true, true}},
@@ -686,6 +707,9 @@ gpuprof_mps_memory_limit_missing 1
 gpuprof_compute_mode{mode="exclusive_process",uuid="GPU-a"} 1
 # TYPE gpuprof_gpus_uncertain gauge
 gpuprof_gpus_uncertain 2
+# TYPE gpuprof_persistence_mode gauge
+gpuprof_persistence_mode{uuid="GPU-a"} 0
+gpuprof_persistence_mode{uuid="GPU-b"} 1
 `
 	says := func(status int, healthy, metrics string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -722,7 +746,7 @@ gpuprof_gpus_uncertain 2
 			http.DefaultClient,
 			Agent{
 				Answer: Answer{Sick: "the last sample was 20s ago"}, MPS: ptr(false), Hooks: ptr(true),
-				NoLimits: ptr(true), Modes: []string{"exclusive_process"}, Uncertain: 2,
+				NoLimits: ptr(true), Modes: []string{"exclusive_process"}, Cold: true, Uncertain: 2,
 			},
 		},
 	} {

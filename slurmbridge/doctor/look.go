@@ -316,7 +316,7 @@ var lost = map[string]string{
 func (e *exam) strays(seen bool, names ...string) (hits []hit) {
 	for _, hook := range names {
 		hidden := slices.IndexFunc(e.Hooks[hook], func(h Hook) bool { return !h.Seen })
-		if e.leads(hook) || seen == (hidden >= 0) {
+		if e.leads(hook) || seen == (hidden >= 0) || hook == "TaskProlog" && e.containers() {
 			continue
 		}
 		h := hit{"hook": hook, "kind": strings.ToLower(hook), "lost": lost[hook]}
@@ -343,6 +343,21 @@ func (e *exam) strays(seen bool, names ...string) (hits []hit) {
 	}
 	return hits
 }
+
+// plugged is the place of the first line of plugstack.conf that names a plugin, −1 = none does.
+func (e *exam) plugged(plugin string) int {
+	return slices.IndexFunc(e.PlugStack, func(line string) bool { return strings.Contains(line, plugin) })
+}
+
+// containers reports whether tasks get their variables by a SPANK plugin of ours, or have to, since another plugin enters
+// containers.
+func (e *exam) containers() bool { return e.plugged(pyxis) >= 0 || e.plugged(ourPlugin) >= 0 }
+
+// ourPlugin and pyxis are in the lines of plugstack.conf that name our SPANK plugin and Pyxis.
+const (
+	ourPlugin = "slurmbridge"
+	pyxis     = "pyxis"
+)
 
 // drained finds nodes that get no more jobs after a hook failed. Our hooks always exit with 0; a missing hook fails.
 func (e *exam) drained() []hit {

@@ -91,6 +91,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMod
 	return NVML_SUCCESS;
 }
 
+EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode)
+{
+	ENTER(device, SIM_F_NAME, DEVICE);
+	(void)d;
+	*mode = NVML_FEATURE_ENABLED;
+	return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
 	ENTER(device, SIM_F_ARCH, DEVICE);

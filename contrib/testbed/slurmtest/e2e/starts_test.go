@@ -2,15 +2,21 @@ package e2e
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // see is a program that writes down what its process sees of its GPU: see NAME. What isn't set is none.
@@ -45,15 +51,16 @@ var way = regexp.MustCompile(`SEE ([a-z]+)(\S?)`)
 // waysToStart tries each way with a request, one after the other on GPUs other than the first, and checks that each
 // process sees what any other would on its GPU. limit is the memory limit that each is to have, "" = none. devices is
 // what CUDA is to be told of the GPU with this number.
-func (c *cards) waysToStart(request, limit string, devices func(gpu string) string) {
+func (c *cards) waysToStart(request, limit string, devices func(gpu string) string, ways ...string) {
 	c.t.Helper()
-	must.OK(c.t, os.WriteFile(c.Path("bin", "see"), []byte(strings.ReplaceAll(see, "OUT", c.Path("out"))), 0o755))
-	for name, start := range starts {
+	must.OK(c.t, os.WriteFile(c.Path("out", "see"), []byte(strings.ReplaceAll(see, "OUT", c.Path("out"))), 0o755))
+	for _, name := range ways {
 		c.t.Run(name, func(t *testing.T) {
-			start = strings.NewReplacer("REQUEST", request+" --time=5 --mem=100", "SEE", c.Bin("see")).Replace(start)
+			start := c.asks(request, starts[name])
 			said, err := c.RunAs(t.Context(), ann, "/bin/sh", "-c", start)
 			if err != nil {
-				t.Fatalf("%.500v", err)
+				jobs, _ := exec.Command("sh", "-c", "cat "+c.Path("out", "slurm-*.out")).CombinedOutput()
+				t.Fatalf("%.500v; its jobs say %.500s", err, jobs)
 			}
 			found := 0
 			for _, file := range []string{"", "0", "1"} {
@@ -79,6 +86,11 @@ func (c *cards) waysToStart(request, limit string, devices func(gpu string) stri
 			must.Equal(t, found > 0, true, "what %s saw: %s", name, said)
 		})
 	}
+}
+
+// asks makes a shell's words of a way to start.
+func (c *cards) asks(request, start string) string {
+	return strings.NewReplacer("REQUEST", request+" --time=5 --mem=100", "SEE", c.Path("out", "see")).Replace(start)
 }
 
 var indexOf = regexp.MustCompile(`IDX:(\d+)|\(((?:\d+/\d+,?)+)\)`)
@@ -115,8 +127,107 @@ func TestWaysToStart(t *testing.T) {
 					c.reach("RUNNING", must.Get(c.Submit(t.Context(), ann, "sleep 1000", "--gres="+sharing+":100"))(t))
 					part, devices = "60", func(gpu string) string { return st.Device(int(gpu[0] - '0')).UUID() }
 				}
-				c.waysToStart("--gres="+sharing+":"+part, "", devices)
+				c.waysToStart("--gres="+sharing+":"+part, "", devices, slices.Sorted(maps.Keys(starts))...)
 			})
 		}
+	}
+}
+
+// container is a SPANK plugin that enters a namespace in which the node's programs aren't there, as Pyxis enters a
+// container: in the call that its second argument names. Both are what versions of Pyxis do.
+const container = `#define _GNU_SOURCE
+#include <sched.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <slurm/spank.h>
+SPANK_PLUGIN(container, 1)
+static int enter(const char *hides, int flags)
+{
+	return unshare(CLONE_NEWNS | flags) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+	       mount("none", hides, "tmpfs", 0, NULL) ? -1 : 0;
+}
+int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
+{
+	return strcmp(av[1], "root") ? 0 : enter(av[0], 0);
+}
+int slurm_spank_task_init(spank_t sp, int ac, char **av)
+{
+	return strcmp(av[1], "user") ? 0 : enter(av[0], CLONE_NEWUSER);
+}
+`
+
+// plugin builds a SPANK plugin for the Slurm that tests run on.
+func plugin(t *testing.T, c *slurmtest.Cluster, source string) error {
+	t.Helper()
+	include := filepath.Join(c.Options.Root, "/usr/include")
+	if _, err := os.Stat(filepath.Join(include, "slurm", "spank.h")); err != nil {
+		slurmtest.Need(t, fmt.Errorf("SPANK plugins need slurm/spank.h (apt-get install libslurm-dev): %w", err))
+	}
+	to := c.Path(strings.TrimSuffix(filepath.Base(source), ".c") + ".so")
+	cc := exec.Command("gcc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-isystem", include, "-o", to, source)
+	if said, err := cc.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, said)
+	}
+	return nil
+}
+
+// In containers that a SPANK plugin enters, as Pyxis does, Slurm's TaskProlog= ends each task, of jobs without a GPU, too.
+// Our plugin gives tasks there what the task prolog gives others. Wherever it stands in plugstack.conf, and where it is
+// missing or another release's, tasks run.
+func TestStartsInAContainer(t *testing.T) {
+	t.Parallel()
+	const ours, theirs = "optional DIR/slurmbridge.so DIR/bin/of-node\n", "required DIR/container.so DIR/bin "
+	for name, n := range map[string]struct {
+		stack      string // plugstack.conf
+		taskProlog bool
+		runs, mps  bool
+	}{
+		"TaskProlog":                      {theirs + "user\n", true, false, false},
+		"plugin":                          {ours + theirs + "user\n", false, true, true},
+		"plugin, entered as root":         {ours + theirs + "root\n", false, true, true},
+		"plugin behind":                   {theirs + "user\n" + ours, false, true, true},
+		"plugin behind, entered as root":  {theirs + "root\n" + ours, false, true, false},
+		"plugin that isn't there":         {"optional DIR/gone.so\n" + theirs + "user\n", false, true, false},
+		"plugin that is of another Slurm": {"optional DIR/other.so\n" + theirs + "user\n", false, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCards(t, cluster.Setup{Adjust: func(o *slurmtest.Options) {
+				o.Files = map[string]string{"plugstack.conf": n.stack}
+				prepare := o.Prepare
+				o.Prepare = func(c *slurmtest.Cluster) error {
+					if err := prepare(c); err != nil {
+						return err
+					}
+					// TaskProlog is told its node's name, which chooses the settings of this test's node.
+					hook := fmt.Sprintf("#!/bin/sh\nSLURMD_NODENAME=n1 exec %s\n", c.Options.TaskProlog)
+					if !n.taskProlog {
+						c.Options.TaskProlog = ""
+					}
+					text, err := os.ReadFile("../../../spank/slurmbridge.c")
+					other := strings.Replace(string(text), "SPANK_PLUGIN(", "#undef SLURM_VERSION_NUMBER\n"+
+						"#define SLURM_VERSION_NUMBER 0x150800\nSPANK_PLUGIN(", 1)
+					for file, text := range map[string]string{
+						"container.c": container, "other.c": other, "slurmbridge.c": string(text), "bin/of-node": hook,
+					} {
+						err = errors.Join(err, os.WriteFile(c.Path(file), []byte(text), 0o755))
+					}
+					return errors.Join(err, plugin(t, c, c.Path("container.c")), plugin(t, c, c.Path("slurmbridge.c")),
+						plugin(t, c, c.Path("other.c")))
+				}
+			}})
+			if n.mps {
+				c.waysToStart("--gres=mps:50", "", func(string) string { return "0" }, "a batch script", "srun",
+					"the shell of salloc")
+				return
+			}
+			said, err := c.RunAs(t.Context(), ann, "srun", "--gres=mps:50", "--mem=100", "sh", "-c",
+				"echo pipe=${CUDA_MPS_PIPE_DIRECTORY:-none}")
+			must.Equal(t, err == nil, n.runs, "it runs: %s %v", said, err)
+			must.Equal(t, strings.Contains(said, "pipe=none"), n.runs, said)
+			_, err = c.RunAs(t.Context(), ann, "srun", "--mem=100", "true")
+			must.Equal(t, err == nil, n.runs, "a job without a GPU runs: %v", err)
+			c.inService()
+		})
 	}
 }
