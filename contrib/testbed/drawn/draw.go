@@ -227,7 +227,8 @@ func (d *dice) add(i, at int) *Job {
 	return &d.c.Jobs[i]
 }
 
-// meanS is how long the jobs of a campaign compute, s, and load how much work comes, as a part of what plain Slurm does.
+// meanS is how long the jobs of a campaign compute, s, in the mean, and load how much work comes, as a part of what
+// plain Slurm does.
 const meanS, load = 40, 1.1
 
 // campaign draws jobs that come at random, and faults.
@@ -263,7 +264,8 @@ func (d *dice) campaign(long *campaign) {
 	}
 	for at := d.ExpFloat64() * long.everyS; at < float64(long.lengthS); at += d.ExpFloat64() * long.everyS {
 		f := kinds[d.IntN(len(kinds))]
-		d.c.Faults = append(d.c.Faults, Fault{int(at), f.Name, d.IntN(len(d.c.Nodes)), f.Least + (f.Most-f.Least)*d.Float64()})
+		s := f.Least + (f.Most-f.Least)*d.Float64()
+		d.c.Faults = append(d.c.Faults, Fault{int(at), f.Name, d.IntN(len(d.c.Nodes)), s})
 	}
 }
 

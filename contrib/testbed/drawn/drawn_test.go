@@ -119,6 +119,30 @@ func TestOrder(t *testing.T) {
 	must.Equal(t, got[0].String(), "j1_1   order        starts at 11 s, after j1_2 at 6 s; on plain Slurm before it")
 }
 
+// Whole GPUs that others are on are found, and jobs that were put back beside those that they were killed next to.
+func TestGPUs(t *testing.T) {
+	on := func(s *seen, places ...string) *seen {
+		s.Places = map[int][]string{}
+		for i, p := range places {
+			s.Places[i] = []string{p}
+		}
+		return s
+	}
+	kinds := func(a, b *seen) (out []string) {
+		for _, d := range judge(&Case{Sharing: "mps"}, &result{}, &result{Jobs: map[string]*seen{"j1": a, "j2": b}}) {
+			out = append(out, d.Job+" "+d.Kind)
+		}
+		return out
+	}
+	part := on(ran(0, 60), "n1:0")
+	part.Gres = "gres:mps:50"
+	must.Equal(t, kinds(on(ran(10, 30), "n1:0"), part), []string{"j1 " + kindInUse})
+	must.Equal(t, kinds(on(ran(10, 30), "n1:1"), part), nil)
+	again := on(ran(30, 40), "n1:0", "n1:0")
+	again.Gres = part.Gres
+	must.Equal(t, kinds(again, part), []string{"j1 " + kindBeside})
+}
+
 // A job whose event met it in different states isn't compared.
 func TestEventsApart(t *testing.T) {
 	c := &Case{Jobs: []Job{{Name: "j1"}}}

@@ -267,25 +267,21 @@ func (v *verdict) inUse() {
 		}
 		for _, other := range slices.Sorted(maps.Keys(all)) {
 			o := all[other]
-			if o != s && min(s.End, o.End)-max(s.Start, o.Start) > ranSlackS && s.shares(o) {
-				v.add(name, kindInUse, "has %s whole, and %s was there", s.last(), other)
+			if o != s && min(s.End, o.End)-max(s.Start, o.Start) > ranSlackS && meet(s.last(), o.last()) {
+				v.add(name, kindInUse, "has %s whole, and %s was there", strings.Join(s.last(), " "), other)
 			}
 		}
 	}
 }
 
-// last is where a job ran last: its node and GPUs.
-func (s *seen) last() string {
+// last are the GPUs of a job's last run.
+func (s *seen) last() []string {
 	return s.Places[slices.Max(append(slices.Collect(maps.Keys(s.Places)), 0))]
 }
 
-// shares reports whether two jobs ran on one GPU.
-func (s *seen) shares(o *seen) bool {
-	node, gpus, _ := strings.Cut(s.last(), ":")
-	other, others, _ := strings.Cut(o.last(), ":")
-	return node == other && slices.ContainsFunc(strings.Split(gpus, ","), func(g string) bool {
-		return g != "" && slices.Contains(strings.Split(others, ","), g)
-	})
+// meet reports whether two lists of GPUs have one in common.
+func meet(a, b []string) bool {
+	return slices.ContainsFunc(a, func(gpu string) bool { return slices.Contains(b, gpu) })
 }
 
 // times compares when a job started and how it ended.
@@ -517,9 +513,9 @@ func (v *verdict) beside() {
 		s := v.bridge.Jobs[name]
 		for _, other := range slices.Sorted(maps.Keys(v.bridge.Jobs)) {
 			o := v.bridge.Jobs[other]
-			again := len(s.Places) > 1 && s.Places[0] != "" && s.Places[0] == s.Places[1]
-			if o != s && again && o.Places[0] == s.Places[0] && o.Start+3 < s.Start-10 && o.End > s.Start+1 && o.part() {
-				v.add(name, kindBeside, "put back beside %s on %s, where it had been killed", other, s.Places[0])
+			again := meet(s.Places[0], s.Places[1]) && meet(o.Places[0], s.Places[0])
+			if o != s && again && o.Start+3 < s.Start-10 && o.End > s.Start+1 && o.part() {
+				v.add(name, kindBeside, "put back beside %s on %s, where it had been killed", other, strings.Join(s.Places[0], " "))
 			}
 		}
 	}

@@ -78,7 +78,8 @@ func (c *Case) without(out []part) *Case {
 	return n
 }
 
-// shrink takes out of a case whatever isn't needed for a difference. Trials run several at once: each is mostly waiting.
+// shrink takes out of a case whatever isn't needed for a difference. Trials run several at once, since each is mostly
+// waiting.
 func (o *options) shrink(ctx context.Context, c *Case, d *difference, root string) (*Case, error) {
 	name, _, _ := strings.Cut(d.Job, "_")
 	jobs, rest := c.parts(name)

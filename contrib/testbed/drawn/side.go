@@ -68,8 +68,8 @@ type seen struct {
 	Gres        string
 	Steps       map[string]string            // exit codes, by step
 	Environment map[string]map[string]string // by step and rank
-	// Places are node and GPUs of each run, by how often the job had been put back.
-	Places map[int]string
+	// Places are the GPUs of each run, as NODE:GPU, by how often the job had been put back.
+	Places map[int][]string
 }
 
 // result is what one side shows in the end.
@@ -508,19 +508,22 @@ func (sd *side) look(ctx context.Context) (*result, error) {
 			continue // the gate
 		}
 		s := &seen{
-			ID: f["JobId"], Task: cmp.Or(f["ArrayTaskId"], f["HetJobOffset"]), State: f["JobState"], Reason: f["Reason"], Exit: f["ExitCode"],
+			ID: f["JobId"], Task: cmp.Or(f["ArrayTaskId"], f["HetJobOffset"]),
+			State: f["JobState"], Reason: f["Reason"], Exit: f["ExitCode"],
 			Restarts: f["Restarts"], Start: sd.clock(f["StartTime"]), End: sd.clock(f["EndTime"]),
 			Nodes: f["NumNodes"], Tasks: f["NumTasks"], Where: f["NodeList"], Gres: f["TresPerNode"],
 			CPUs: f["NumCPUs"], Steps: map[string]string{}, Environment: map[string]map[string]string{},
-			Places: map[int]string{},
+			Places: map[int][]string{},
 		}
 		for _, part := range strings.Split(cmp.Or(f["AllocTRES"], f["TRES"]), ",") {
 			if v, ok := strings.CutPrefix(part, "mem="); ok {
 				s.Mem = v
 			}
 		}
-		if s.State == "PENDING" {
-			s.Start = math.NaN() // Slurm's guess
+		if neverRan := ended(s.State) && s.State != "COMPLETED" && s.End-s.Start < 1; s.State == "PENDING" || neverRan {
+			s.Start = math.NaN() // Slurm's guess, or when it was cancelled
+		} else if !ended(s.State) {
+			s.End = time.Since(sd.begin).Seconds() // Slurm shows when its limit ends
 		}
 		r.Jobs[jobKey(name, s.Task)] = s
 	}
@@ -574,7 +577,9 @@ func (sd *side) readProbes(r *result) {
 			continue
 		}
 		if gpus := cmp.Or(env["SLURM_JOB_GPUS"], env["SLURM_STEP_GPUS"]); gpus != "" {
-			s.Places[atoi(f[4])] = env["SLURMD_NODENAME"] + ":" + gpus
+			for g := range strings.SplitSeq(gpus, ",") {
+				s.Places[atoi(f[4])] = append(s.Places[atoi(f[4])], env["SLURMD_NODENAME"]+":"+g)
+			}
 		}
 		// Of a job that was put back the last run counts.
 		name := step + "." + f[5]
