@@ -176,6 +176,22 @@ func (c *Case) partitions() []string {
 	return out
 }
 
+// ofWholeNodes reports whether a partition hands out whole nodes only: by its own line, or by the last DEFAULT line
+// before it.
+func (c *Case) ofWholeNodes(partition string) bool {
+	whole := false
+	for _, line := range c.Conf {
+		name, settings, _ := strings.Cut(strings.TrimPrefix(line, "PartitionName="), " ")
+		is := strings.Contains(settings, "OverSubscribe=EXCLUSIVE")
+		if name == "DEFAULT" {
+			whole = is
+		} else if name == partition && strings.HasPrefix(line, "PartitionName=") {
+			return is || whole && !strings.Contains(settings, "OverSubscribe=")
+		}
+	}
+	return whole
+}
+
 // script is a batch job's. bin is the programs' folder, state the file of the first node's GPUs.
 func (j *Job) script(bin, state string) string {
 	var b strings.Builder

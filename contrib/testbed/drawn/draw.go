@@ -422,13 +422,14 @@ func (d *dice) settings(release string) {
 	if !text.MistakesGPUs(release) {
 		return
 	}
-	if d.chance(550) {
+	shared := slices.DeleteFunc(c.partitions(), c.ofWholeNodes) // admins.md: leave those out of the list
+	if d.chance(550) || !slices.Contains(shared, slurmtest.Partition) {
 		c.Settings = append(c.Settings, "mixed_partitions: share")
 		return
 	}
 	// The gate's partition has nodes, too.
-	d.facts["mixed"], d.facts["sharesonly"] = false, true
-	c.Settings[1] = "sharers_only: [slurmbridge, " + strings.Join(c.partitions(), ", ") + "]"
+	d.facts["mixed"] = false
+	c.Settings[1] = "sharers_only: [slurmbridge, " + strings.Join(shared, ", ") + "]"
 }
 
 // job draws the i-th job.

@@ -143,6 +143,19 @@ func TestGPUs(t *testing.T) {
 	must.Equal(t, kinds(again, part), []string{"j1 " + kindBeside})
 }
 
+// A partition is of whole nodes by its own line, or by the DEFAULT line before it.
+func TestOfWholeNodes(t *testing.T) {
+	c := &Case{Conf: []string{"PartitionName=a Nodes=ALL", "PartitionName=b Nodes=ALL OverSubscribe=EXCLUSIVE",
+		"PartitionName=DEFAULT OverSubscribe=EXCLUSIVE", "PartitionName=c OverSubscribe=NO"}}
+	var whole []string
+	for _, p := range []string{"a", "b", "c", "gpu"} {
+		if c.ofWholeNodes(p) {
+			whole = append(whole, p)
+		}
+	}
+	must.Equal(t, whole, []string{"b", "gpu"})
+}
+
 // A job whose event met it in different states isn't compared.
 func TestEventsApart(t *testing.T) {
 	c := &Case{Jobs: []Job{{Name: "j1"}}}

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // Kinds of differences.
@@ -60,13 +62,17 @@ var rules = []rule{
 		"users.md: several GPUs or nodes, --cpus-per-gpu and --mem-per-gpu are refused with a sentence",
 	},
 	{
-		kindRefused, func(_ *Case, j *Job, text string) bool { return strings.Contains(text, "slurmbridge: in partition ") },
-		"admins.md: in partitions that sharers_only names a request for one GPU is one for all its shares, " +
-			"others are refused",
+		kindRefused, func(c *Case, _ *Job, text string) bool { return !c.mixed() && strings.Contains(text, "slurmbridge: ") },
+		"users.md: where nothing but shares is handed out the same options are refused, and a script whose srun asks for " +
+			"a GPU again",
 	},
 	{
 		kindRan, func(_ *Case, j *Job, text string) bool { return j.Exit != 0 && strings.Contains(text, "restarts") },
 		"users.md: a first run under MPS that fails within 15 s runs again without MPS, once",
+	},
+	{
+		kindEnv, func(c *Case, j *Job, text string) bool { return !j.sharer() && emptied.MatchString(afterSteps(text)) },
+		"users.md: SLURM_GPUS and SLURM_GPUS_PER_NODE are empty where sharers_only makes a GPU of a job's all of its shares",
 	},
 	{
 		kindInUse, func(c *Case, _ *Job, _ string) bool { return c.mixed() },
@@ -91,6 +97,11 @@ var rules = []rule{
 // amounts are variables that say how many cores and how much memory a job has.
 var amounts = regexp.MustCompile(`^((, )?SLURM_(MEM_PER|CPUS_ON|JOB_CPUS_PER|TASKS_PER|CPUS_PER)_[A-Z_0-9]*=[^ ]* ` +
 	`\(plain: [^)]*\))*$`)
+
+// emptied are variables by which srun would ask for a GPU again, without their values, and amounts that Slurm gave for
+// a GPU.
+var emptied = regexp.MustCompile(`^((, )?SLURM_((GPUS|GRES)[A-Z_]*=|MEM_PER_NODE=[0-9]+|CPUS_PER_TASK=[0-9]+) ` +
+	`\(plain: [^)]*\))+$`)
 
 // dividesDefaults reports whether a partition gives cores or memory for a GPU.
 func (c *Case) dividesDefaults() bool {
@@ -488,10 +499,7 @@ func (v *verdict) order(tasks []string) {
 func (v *verdict) cluster() {
 	waited := 0
 	for i := range v.c.Jobs {
-		j := &v.c.Jobs[i]
-		p := v.plain.Jobs[j.Name]
-		if j.sharer() && p != nil && p.Start > float64(j.AtS+5) && len(j.Events) == 0 && !j.ownGPU() && !j.has("--begin") &&
-			!j.has("--dependency") && v.bridge.Refused[j.Name] == "" {
+		if v.mayShare(&v.c.Jobs[i]) {
 			waited++
 		}
 	}
@@ -505,6 +513,16 @@ func (v *verdict) cluster() {
 	for _, s := range v.bridge.Says {
 		v.add("", kindBridge, "%s", s)
 	}
+}
+
+// mayShare reports whether a job waited on plain Slurm for a GPU that it might have shared.
+func (v *verdict) mayShare(j *Job) bool {
+	p := v.plain.Jobs[j.Name]
+	if p == nil || p.Start <= float64(j.AtS+5) || !j.sharer() || v.bridge.Refused[j.Name] != "" {
+		return false
+	}
+	free := len(j.Events) == 0 && !j.has("--begin") && !j.has("--dependency")
+	return free && !j.ownGPU() && !v.c.ofWholeNodes(cmp.Or(j.value("--partition"), slurmtest.Partition))
 }
 
 // beside reports jobs that were killed next to others and put back beside them: what killed them may still be there.
