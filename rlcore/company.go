@@ -216,8 +216,15 @@ const mostRisk = 0.02
 // factor s becomes late if it and the co-runner are still there after room/(1 − 1/s). Company that running jobs have
 // already isn't counted against a newcomer.
 func (m *company) unlikely(r *Rules, spec *GPUSpec) bool {
-	varies := func(x member) bool { return x.Profile.DurationSD > 0 }
-	if len(m.members) < 2 || r.Bare || !slices.ContainsFunc(m.members, varies) {
+	varies := false
+	for i := range m.members {
+		p := m.members[i].Profile
+		if p == nil {
+			return true // it runs alone: Check says so
+		}
+		varies = varies || p.DurationSD > 0
+	}
+	if len(m.members) < 2 || r.Bare || !varies {
 		return true
 	}
 	m.predict(r, spec)
