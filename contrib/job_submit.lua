@@ -474,7 +474,6 @@ local function only_shares(g, job, rec, parts, partition, sharing)
       set("tres_per_job", "")
    end
    if not rec then set_defaults(set, g, job, rec, parts) end
-   -- A step of a job with shares of a type asks for shares of that type, and finds none (22.05.8, 24.11.5, 26.05.5).
    if node_typed or typed then changes.step = sharing.gres .. ":" .. sharing.units end
    return changes, nil, said
 end
@@ -820,6 +819,9 @@ local function plan(job, rec, parts, uid)
       local note = note_of(job, by_hand and "" or set_defaults(set, g, job, rec, parts))
       if note ~= "" and text(job.admin_comment) == "" then set("admin_comment", "slurmbridge: " .. note) end
    end
+   -- Where shares are of a type, as of MIG instances, a step asks for one of any, however many the job will have: those
+   -- of that type, which it asks for by itself, Slurm doesn't find (22.05.8, 24.11.5, 26.05.5).
+   if asked and next(g.model) and not apart_nodes then changes.step = sharing.gres .. ":1" end
    local dependency = new and asked and not apart_nodes and gated(job, gate)
    if dependency then set("dependency", dependency) end
    if by_hand then
@@ -865,7 +867,8 @@ local function note_hand(job)
       is = is or (p.name == "mps" or p.name == "shard") and part(p, { gres = p.name, units = CONF.units })
    end
    local env = job.environment
-   if text(env.SLURM_GRES):match("^%a+:" .. CONF.units .. "$") then env.SLURM_GRES = "" end
+   local step = text(env.SLURM_GRES):match("^%a+:(%d+)$")
+   if step == "1" or step == CONF.units then env.SLURM_GRES = "" end
    if is ~= (text(env.SLURMBRIDGE_HAND) ~= "") then env.SLURMBRIDGE_HAND = is and "1" or "" end
 end
 

@@ -237,6 +237,14 @@ func TestWhatGoesWithARequest(t *testing.T) {
 	_, _ = s.ask(t, submit, s.batch("", fields{"environment": env}))
 	must.Equal(t, str(s.GetField(env, "SLURM_GRES")), "", "in a job that such a job submits")
 
+	s.gateText(t, "shard", time.Hour, onlyShares+"model=2g.20gb\n")
+	_, set = s.ask(t, submit, s.batch("gres:gpu:shared", fields{"environment": env, "comment": "share:model=2g.20gb"}))
+	must.Equal(t, set["tres_per_node"], "gres:shard:2g.20gb:100")
+	must.Equal(t, str(s.GetField(env, "SLURM_GRES")), "shard:1", "what its steps ask for, however many shares it will have")
+	_, _ = s.ask(t, submit, s.batch("", fields{"environment": env}))
+	must.Equal(t, str(s.GetField(env, "SLURM_GRES")), "", "in a job that such a job submits")
+
+	s.gateText(t, "mps", time.Hour, onlyShares)
 	for why, job := range map[string]fields{
 		"--cpus-per-gpu can't":              {"cpus_per_tres": "gres:gpu:2"},
 		"--mem-per-gpu can't":               {"mem_per_tres": "gres:gpu:200"},
