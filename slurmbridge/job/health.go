@@ -60,11 +60,8 @@ func (f *PartitionFilter) CountGPUs(s *Snapshot) (c GPUCount) {
 
 // opens reports whether jobs may share the GPUs of a node.
 func (f *PartitionFilter) opens(s *Snapshot, n *Node) bool {
-	mixed := func(p string) bool { return !slices.Contains(f.SharersOnly, p) }
-	if s.MistakesGPUs && !f.MixAnyway && slices.ContainsFunc(n.Partitions, mixed) {
-		return false
-	}
-	return slices.ContainsFunc(n.Partitions, f.Covers)
+	covers := func(p string) bool { return f.Covers(p) && !s.WholeNodes[p] }
+	return !f.mixes(s, n) && slices.ContainsFunc(n.Partitions, covers)
 }
 
 // HarmCount counts the runs of the last day that shared a GPU, and those of them that were worse off for it, by kind.

@@ -71,4 +71,8 @@ func TestCountGPUs(t *testing.T) {
 		s.MistakesGPUs = c.mistakes
 		must.Equal(t, c.filter.CountGPUs(s), GPUCount{All: 8, WithParts: 6, Up: 4, Open: c.open}, name)
 	}
+	s.WholeNodes, s.MistakesGPUs = map[string]bool{"other": true}, false
+	must.Equal(t, (&PartitionFilter{}).CountGPUs(s).Open, 2, "one hands out whole nodes")
+	s.Nodes[0].Partitions, s.MistakesGPUs = []string{"gpu", "other"}, true
+	must.Equal(t, (&PartitionFilter{SharersOnly: []string{"gpu"}}).CountGPUs(s).Open, 2, "before 25.05, beside whole nodes")
 }

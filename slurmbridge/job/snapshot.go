@@ -637,17 +637,15 @@ func (f *PartitionFilter) Covers(partitions string) bool {
 // MeetsWholeGPUs reports whether a job could share on a node that also hands out whole GPUs, though this Slurm mistakes
 // GPUs in use by shares for free ones.
 func (f *PartitionFilter) MeetsWholeGPUs(s *Snapshot, j *Job) bool {
-	if !s.MistakesGPUs || f.MixAnyway {
-		return false
-	}
 	partitions := j.Partitions()
+	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Serves(partitions) && f.mixes(s, &n) })
+}
+
+// mixes reports whether a node also hands out whole GPUs, though this Slurm mistakes GPUs in use by shares for free
+// ones. Jobs of whole nodes have none beside sharers.
+func (f *PartitionFilter) mixes(s *Snapshot, n *Node) bool {
 	mixed := func(p string) bool { return !slices.Contains(f.SharersOnly, p) && !s.WholeNodes[p] }
-	for i := range s.Nodes {
-		if n := &s.Nodes[i]; n.Serves(partitions) && slices.ContainsFunc(n.Partitions, mixed) {
-			return true
-		}
-	}
-	return false
+	return s.MistakesGPUs && !f.MixAnyway && slices.ContainsFunc(n.Partitions, mixed)
 }
 
 // Ranks say which jobs Slurm may preempt for which.

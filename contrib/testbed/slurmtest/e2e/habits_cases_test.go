@@ -11,8 +11,13 @@ import (
 
 // A task that its own array keeps back keeps no other job waiting.
 func arrayLimit(h *habit) {
-	id := h.untilEnd(ann, "--array=0-1%1", "--gres=gpu:shared", "--comment=app="+small)
-	mate := h.sub(1)
+	both := h.atOnce(2, func(i int) string {
+		if i == 0 {
+			return h.untilEnd(ann, "--array=0-1%1", "--gres=gpu:shared", "--comment=app="+small)
+		}
+		return h.sub(1)
+	})
+	id, mate := both[0], both[1]
 	h.reach("RUNNING", id+"_0")
 	h.reach("RUNNING COMPLETED", mate)
 	if f := h.job(id + "_1"); f["JobState"] != "PENDING" || strings.Contains(f["AdminComment"], "left to Slurm") {
@@ -20,6 +25,28 @@ func arrayLimit(h *habit) {
 	}
 	h.end()
 	h.reach("COMPLETED", id+"_1")
+}
+
+// Tasks that run one at a time, as chained runs with checkpoints do, run in their order.
+func arrayInOrder(h *habit) {
+	id := h.sub(1, "--array=0-3%1")
+	var last time.Time
+	for task := range 4 {
+		ref := fmt.Sprintf("%s_%d", id, task)
+		h.reach("COMPLETED", ref)
+		if at := h.started(ref); at.Before(last) {
+			h.t.Errorf("task %s started before the one ahead of it", ref)
+		}
+		last = h.span(ref)[1]
+	}
+}
+
+// Of two idle nodes a job has the one with the feature that it prefers.
+func preferredNode(h *habit) {
+	h.scontrol("update", "NodeName="+h.node, "AvailableFeatures=fast"+h.node, "ActiveFeatures=fast"+h.node)
+	id := h.sub(1, "--partition=also"+h.part[1:], "--prefer=fast"+h.node)
+	h.reach("COMPLETED", id)
+	must.Equal(h.t, h.job(id)["NodeList"], h.node, "its node")
 }
 
 func memberHeld(h *habit) {

@@ -50,6 +50,8 @@ func TestHabits(t *testing.T) {
 		{"begin", begin},
 		{"a later begin", laterBegin},
 		{"node list", nodeList},
+		{"array in its order", arrayInOrder},
+		{"preferred node", preferredNode},
 	}
 	extra := []string{
 		"Licenses=lic:1", "SuspendProgram=/bin/true", "ResumeProgram=/bin/true", "SuspendTime=100000",
@@ -60,7 +62,7 @@ func TestHabits(t *testing.T) {
 		node := slurmtest.NodeName(i)
 		extra = append(extra, fmt.Sprintf("PartitionName=p%d Nodes=%s", i+1, node))
 		switch habits[i].name {
-		case "larger than a node", "maintenance of one node ahead", "node list":
+		case "larger than a node", "maintenance of one node ahead", "node list", "preferred node":
 			extra = append(extra, fmt.Sprintf("PartitionName=also%d Nodes=%s,%s", i+1, node, slurmtest.NodeName(n-1)))
 		}
 	}
