@@ -30,15 +30,6 @@ func (s *Sim) truth(i, g int) *rlcore.Profile {
 	return made
 }
 
-// expected is what job i is now expected to do alone on GPU g; nil = it isn't known.
-func (s *Sim) expected(i, g int) *rlcore.Profile {
-	p := s.foretell(i)
-	if p == nil || s.cfg.On == nil {
-		return p
-	}
-	return s.cfg.On(p, s.cfg.card(g))
-}
-
 // onGPU is a job as decisions see it on GPU g.
 func (s *Sim) onGPU(j *jobState, g int) rlcore.Job {
 	out := j.Job
@@ -49,7 +40,7 @@ func (s *Sim) onGPU(j *jobState, g int) rlcore.Job {
 // know sets what a waiting job is expected to be, on each model.
 func (s *Sim) know(i int) {
 	j := &s.jobs[i]
-	if j.Profile = s.foretell(i); s.cfg.On == nil || j.Profile == nil {
+	if j.Profile = s.site.Expect(&j.Job, j.known); s.cfg.On == nil || j.Profile == nil {
 		return
 	}
 	of := rlcore.Cards{}

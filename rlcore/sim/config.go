@@ -14,6 +14,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim/site"
 )
 
 // Arrival is a job to simulate. The embedded Job is what a decision may know of it. A foreign job starts without a
@@ -41,7 +42,7 @@ type Config struct {
 	// since a real job's progress can't be observed. nil: they see the truth.
 	Predictor rlcore.Predictor
 	// Observer, if set, learns from the runs that have ended. MaxSlowdown is the site's contract, as rlcore.Rules has it.
-	Observer    Observer
+	Observer    site.Observer
 	MaxSlowdown float64
 	// Foretell: of a job is expected what the runs of its application that have ended foretell; its Profile is what is
 	// known without them. See rlcore.Profile.Foretold.
@@ -74,7 +75,8 @@ func New(cfg Config) (*Sim, error) {
 	}
 	s := &Sim{
 		cfg: cfg, left: len(cfg.Jobs), stateS: -1, segs: map[*rlcore.Profile][]segment{},
-		byID: map[string]int{}, onCard: map[onCard]*rlcore.Profile{}, foretold: map[rlcore.Identity]*foretold{},
+		byID: map[string]int{}, onCard: map[onCard]*rlcore.Profile{},
+		site: site.Site{Observer: cfg.Observer, MaxSlowdown: cfg.MaxSlowdown, Foretell: cfg.Foretell, On: cfg.On},
 	}
 	for i, spec := range cfg.GPUs {
 		if !(spec.MemMiB > 0) {

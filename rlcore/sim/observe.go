@@ -4,19 +4,10 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim/site"
 )
-
-// Observer learns of runs what a site would; see interference.Model.
-type Observer interface {
-	// Observe: members[0] has ended and was slowed by slowdown, where the Predictor had predicted predicted. The slice is
-	// the observer's to keep.
-	Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64)
-	// Doubt and Reassure: the victim's contract was broken, or kept, next to these.
-	Doubt(victim rlcore.Identity, others []rlcore.Identity)
-	Reassure(victim rlcore.Identity, others []rlcore.Identity)
-}
 
 // meeting is two jobs on one device, by index in Sim.jobs, from the first one's view.
 type meeting struct{ job, other int }
@@ -38,23 +29,9 @@ func (s *Sim) meet(d *device, dt float64) {
 	}
 }
 
-// dropMeetings forgets which jobs job i met on device g, since it lost that run.
-func (s *Sim) dropMeetings(g, i int) {
-	for m := range s.devs[g].met {
-		if m.job == i {
-			delete(s.devs[g].met, m)
-		}
-	}
-}
-
-// observe reports job i, which has ended, to the observer as slurmbridge/history judges a run; est is its predicted
-// progress.
-func (s *Sim) observe(g, i int, est float64) {
+// took returns which jobs job i met on device g, and forgets them.
+func (s *Sim) took(g, i int) (others []interference.Overlap) {
 	d := &s.devs[g]
-	if s.cfg.Observer == nil || len(d.met) == 0 {
-		return
-	}
-	j := &s.jobs[i]
 	var met []meeting
 	for m := range d.met {
 		if m.job == i {
@@ -62,34 +39,33 @@ func (s *Sim) observe(g, i int, est float64) {
 		}
 	}
 	slices.SortFunc(met, func(a, b meeting) int { return cmp.Compare(a.other, b.other) })
-	overlaps := make([]interference.Overlap, len(met))
-	var others []rlcore.Identity
-	for k, m := range met {
-		other := s.jobs[m.other].Profile
-		overlaps[k] = interference.Overlap{Profile: other, S: d.met[m]}
-		if other != nil {
-			others = append(others, other.Identity())
-		}
+	for _, m := range met {
+		others = append(others, interference.Overlap{Profile: s.jobs[m.other].Profile, S: d.met[m]})
 		delete(d.met, m)
 	}
-	p := s.expected(i, g)
-	if p == nil || len(met) == 0 {
+	return others
+}
+
+// learn tells the site of job i, which has ended on GPU g after believedS of solo work as predicted. Waiting jobs are
+// then what the site expects of them.
+func (s *Sim) learn(g, i int, believedS float64) {
+	j := &s.jobs[i]
+	r := site.Run{
+		Job: &j.Job, Known: j.known, Card: s.cfg.card(g), Spec: &s.devs[g].spec, RanS: j.ended - j.started,
+		BelievedS: believedS, Others: s.took(g, i),
+	}
+	if !s.site.Ended(&r) {
 		return
 	}
-	run := j.ended - j.started
-	contract := cmp.Or(j.MaxSlowdown, s.cfg.MaxSlowdown)
-	if contract > 0 && run > contract*p.LongS() {
-		s.cfg.Observer.Doubt(p.Identity(), others)
+	var changed []schedule.Job
+	for k, w := range s.wait {
+		if x := &s.jobs[w]; x.known != nil && x.known.Identity() == j.known.Identity() {
+			s.know(w)
+			s.state.Pending[k].Profile, s.state.Pending[k].Cards = x.Profile, x.Cards
+			changed = append(changed, x.Plainly())
+		}
 	}
-	with, part, ok := interference.CoRunners(run, overlaps)
-	soloS, tells := p.SlowdownBy()
-	if !ok || !tells {
-		return
-	}
-	members := append([]*rlcore.Profile{p}, with...)
-	s.cfg.Observer.Observe(&d.spec, members, interference.CoRunSlowdown(run, soloS, part),
-		interference.CoRunSlowdown(run, est, part))
-	if contract > 0 && run <= contract*p.LongS() {
-		s.cfg.Observer.Reassure(p.Identity(), others)
+	if len(changed) > 0 {
+		s.plain.Wait(changed, s.now)
 	}
 }

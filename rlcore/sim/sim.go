@@ -7,6 +7,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/schedule"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim/site"
 )
 
 // Sim is a simulation that stops whenever a decision is due:
@@ -41,11 +42,11 @@ type Sim struct {
 	names        []string       // of the GPUs
 	byID         map[string]int // index in jobs
 
-	turns    turns
-	kept     []waiting // by GPU: whom the last decision there keeps waiting
-	waited   []float64 // by job and reason, s
-	foretold map[rlcore.Identity]*foretold
-	onCard   map[onCard]*rlcore.Profile
+	turns  turns
+	kept   []waiting // by GPU: whom the last decision there keeps waiting
+	waited []float64 // by job and reason, s
+	site   site.Site
+	onCard map[onCard]*rlcore.Profile
 
 	scratch scratch
 }
@@ -282,13 +283,12 @@ func (s *Sim) window(g int) []int {
 // end removes a job that has ended from its GPU.
 func (s *Sim) end(g, k int) {
 	d := &s.devs[g]
-	i, est := d.members[k].job, d.members[k].est
+	i := d.members[k].job
 	s.over(i, s.truth(i, g).DurationS)
 	believed := s.believed(&d.members[k])
 	s.plain.Ended(s.now, schedule.End{ID: s.jobs[i].ID, DoneS: believed})
-	s.observe(g, i, est)
 	s.remove(g, k)
-	s.learnLength(g, i, believed)
+	s.learn(g, i, believed)
 }
 
 // kill ends a running job at its limit. Its work is lost; how far it had come is unknown to a site, so nothing is
@@ -296,7 +296,7 @@ func (s *Sim) end(g, k int) {
 func (s *Sim) kill(g, k int) {
 	m := &s.devs[g].members[k]
 	j := &s.jobs[m.job]
-	s.dropMeetings(g, m.job)
+	s.took(g, m.job)
 	j.timedOut = true
 	s.over(m.job, m.done)
 	s.plain.Ended(s.now, schedule.End{ID: j.ID})
@@ -316,7 +316,7 @@ const maxRestarts = 1
 func (s *Sim) fail(g, k int) {
 	i := s.devs[g].members[k].job
 	j := &s.jobs[i]
-	s.dropMeetings(g, i)
+	s.took(g, i)
 	j.failures++
 	s.oom++
 	if j.failures > maxRestarts {
