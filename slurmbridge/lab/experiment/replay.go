@@ -55,14 +55,14 @@ func (t *Trace) law() *contention.Law { return cmp.Or(t.Law, &contention.MPS) }
 // Ready checks a trace. Errors wrap ErrTrace and name the job or application.
 //
 // A job's real run takes the duration its line gives, in its application's shape; decisions see the application's
-// profile, how much its runs differ from it in length, and what the runs that have ended by then foretell.
+// profile, and what the runs that have ended by then foretell.
 func (t *Trace) Ready(o *Options) (*Replayable, error) {
 	profiles := map[string]*rlcore.Profile{}
 	for _, p := range t.Profiles {
 		if profiles[p.App] != nil {
 			return nil, fmt.Errorf("%w: there are two profiles of %q", ErrTrace, p.App)
 		}
-		profiles[p.App] = t.spread(p)
+		profiles[p.App] = t.known(p)
 	}
 	r := &Replayable{
 		Closed: true, Skipped: table.Skipped{},
@@ -114,20 +114,15 @@ func (t *Trace) measured(cfg *sim.Config) (*interference.Model, error) {
 	return model, nil
 }
 
-// spread returns an application's profile with how much its runs in the trace differ from
-// it in length, which a site's own profiles say as well (DurationSD).
-func (t *Trace) spread(p *rlcore.Profile) *rlcore.Profile {
-	sq, n := 0.0, 0.0
-	for i := range t.Jobs {
-		if j := &t.Jobs[i]; j.App == p.App && j.DurationS > 0 {
-			sq, n = sq+(j.DurationS-p.DurationS)*(j.DurationS-p.DurationS), n+1
-		}
-	}
-	if n == 0 || p.DurationSD > 0 {
+// known returns an application's profile as a site has it before any of the trace's runs: where these have lengths of
+// their own and the profile doesn't say how far they differ, the site takes it that they differ as others' do.
+func (t *Trace) known(p *rlcore.Profile) *rlcore.Profile {
+	own := func(j trace.Job) bool { return j.App == p.App && j.DurationS > 0 }
+	if p.DurationSD > 0 || !slices.ContainsFunc(t.Jobs, own) {
 		return p
 	}
 	q := *p
-	q.DurationSD = math.Sqrt(sq / n)
+	q.DurationSD = q.DurationS * math.Sqrt(math.Expm1(unknownSigma*unknownSigma))
 	return &q
 }
 
