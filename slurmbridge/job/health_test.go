@@ -18,7 +18,7 @@ func TestHealthHasAWordAndAReason(t *testing.T) {
 	}{
 		"all is well":              {func(*Status) {}, Well, ""},
 		"the last poll failed":     {func(s *Status) { s.Err = "timeout" }, Well, ""},
-		"no poll for long":         {func(s *Status) { s.At, s.Err = zero.Add(-time.Hour), "timeout" }, Down, "1h0m0s ago: timeout"},
+		"no poll for long":         {func(s *Status) { s.At, s.Err = zero.Add(-time.Hour), "timeout" }, Down, "1h1m0s ago: timeout"},
 		"no gate":                  {func(s *Status) { s.Gate, s.GateErr = "", "refused" }, Down, "no gate, so shared jobs run alone: refused"},
 		"no gate in shadow":        {func(s *Status) { s.Gate, s.Mode = "", Shadow }, Well, ""},
 		"a gate that is misread":   {func(s *Status) { s.Misread = []Misread{{Field: "Priority"}} }, Down, "otherwise than it was submitted"},
