@@ -191,7 +191,7 @@ func TestASilentClientOfADaemonForAllUsers(t *testing.T) {
 		silent := must.Get(net.Dial("unixpacket", filepath.Join(h.MPS.Pipe(0), "control")))(t)
 		defer silent.Close()
 		h.MPS.Answer = time.Second
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		says(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8", "SLURM_JOB_UID", "1001")), "left to the jobs that use it")
 		must.OK(t, ctx.Err())

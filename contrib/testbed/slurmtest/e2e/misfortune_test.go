@@ -54,7 +54,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{settings: settings{Mode: job.Shadow}})
-	hold := r.any(ann, 30, "--gres=mps:100")
+	hold := r.any(ann, 600, "--gres=mps:100")
 	r.reach("RUNNING", hold)
 	for i := range 6 {
 		r.submit([]string{ann, bob}[i%2], small, 1)

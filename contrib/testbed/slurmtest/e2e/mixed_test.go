@@ -136,7 +136,7 @@ func TestDefaultsPerGPU(t *testing.T) {
 	r := newRig(t, options{Options: slurmtest.Options{CPUs: 8, Extra: []string{
 		"PartitionName=per Nodes=n1 DefCpuPerGPU=8 DefMemPerGPU=300 State=UP",
 	}}})
-	ids := r.atOnce(2, func(int) string { return r.submit(ann, small, 8, "--time=3", "--partition=per") })
+	ids := r.atOnce(2, func(int) string { return r.submit(ann, small, 170, "--time=3", "--partition=per") })
 	own := r.submit(ann, small, 1, "--time=3", "--partition=per", "--cpus-per-task=8", "--mem=300")
 	has := func(id, cpus, mem string) {
 		t.Helper()
@@ -151,7 +151,8 @@ func TestDefaultsPerGPU(t *testing.T) {
 	r.scontrol("requeuehold", ids[1])
 	r.looks("given its cores back", ids[1], func(f map[string]string) bool { return f["NumCPUs"] == "8" })
 	has(ids[1], "8", "300M")
-	r.reach("COMPLETED", ids[0], own)
+	r.cancel(ids[0])
+	r.reach("COMPLETED", own)
 	has(own, "8", "300M")
 	// scontrol keeps the quotes of an update that it reads from its standard input.
 	if said := strings.Trim(r.job(ids[1])["AdminComment"], `"`); !strings.HasPrefix(said,

@@ -24,7 +24,7 @@ func TestPreemption(t *testing.T) {
 	if a, b := r.span(low), r.span(high); a[0].Before(b[1]) && b[0].Before(a[1]) {
 		t.Errorf("they ran side by side: %v, %v", a, b)
 	}
-	low = r.submit(ann, small, 20, "--time=3", "--requeue")
+	low = r.submit(ann, small, 170, "--time=3", "--requeue")
 	r.reach("RUNNING", low)
 	high = r.submit(ann, small, 2, "--time=3", "--partition=urgent")
 	r.reach("COMPLETED", high)
