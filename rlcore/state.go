@@ -280,10 +280,15 @@ func (w *Window) Keeps(c Combo) bool { return w.guard == nil || w.guard.Keeps(w,
 // NewWindow returns the window of the first m pending jobs that may use GPU g and that a decision may start. It reuses
 // dst.
 func NewWindow(dst []int, s *State, g, m int) Window {
+	return NewWindowOf(dst, s, g, m, func(*Job) bool { return true })
+}
+
+// NewWindowOf is NewWindow of those jobs alone that would start on the GPU.
+func NewWindowOf(dst []int, s *State, g, m int, starts func(*Job) bool) Window {
 	w := Window{State: s, GPU: g, Jobs: dst[:0]}
 	models := false
 	for i := 0; i < len(s.Pending) && len(w.Jobs) < min(m, MaxWindow); i++ {
-		if j := &s.Pending[i]; !j.Foreign && j.MayUse(g) {
+		if j := &s.Pending[i]; !j.Foreign && j.MayUse(g) && starts(j) {
 			w.Jobs, models = append(w.Jobs, i), models || j.Cards != nil
 		}
 	}

@@ -401,11 +401,13 @@ func (l *GPULimit) Counts(j *Job) bool {
 // AllPartitions is no partition's name.
 const AllPartitions = "*"
 
-// Bounds are what time limits of running jobs may not be raised beyond.
+// Bounds are what operators have set: what time limits of running jobs may not be raised beyond, and what is closed.
 type Bounds struct {
 	// MaxTime is the longest time limit by partition, 0 = any.
 	MaxTime      map[string]time.Duration
 	Reservations []Reservation
+	// Closed are the partitions that an operator has closed: Slurm starts no job there.
+	Closed map[string]bool
 }
 
 // Reservation keeps nodes free for a purpose, such as maintenance.

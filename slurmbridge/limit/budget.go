@@ -12,7 +12,7 @@ type Budget struct {
 	limits *Limits
 	at     time.Time
 	left   map[*Limit]int // how many more jobs of the class may be sent
-	shut   []string       // nodes that are closed to some class
+	shut   []string       // nodes that are closed to some class, or have been lately
 }
 
 // Budget returns the budget of a plan for a poll at the given time.
@@ -22,7 +22,7 @@ func (ls *Limits) Budget(at time.Time) *Budget {
 		switch {
 		case c.node == "":
 			b.left[l] = l.credit
-		case !l.over(at):
+		default:
 			b.shut = append(b.shut, c.node)
 		}
 	}
@@ -68,4 +68,14 @@ func (b *Budget) Closed(j *job.Job) (nodes []string, by *Limit) {
 		}
 	}
 	return nodes, by
+}
+
+// Again lists the nodes that were closed to a job and are to be tried again, sorted by name.
+func (b *Budget) Again(j *job.Job) (nodes []string) {
+	for _, node := range b.shut {
+		if l := b.limits.byClass[classOf(j).on(node)]; l != nil && l.over(b.at) {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
 }

@@ -22,12 +22,14 @@ import (
 const (
 	// lasts is how long a limit is believed to be unchanged.
 	lasts = time.Minute
+	// partitionLasts is how long a partition is believed to be closed whose state can't be read.
+	partitionLasts = 10 * time.Second
 	// closedLasts is how long a node is believed to be closed after the first refusal, closedMost after many.
 	closedLasts = 15 * time.Second
 	closedMost  = 10 * time.Minute
-	// answered is how long Slurm's answer to another try on a closed node may take: the job is
-	// released, given time to start and seen pending.
-	answered = 2 * time.Minute
+	// answered is how long Slurm's answer to another try on a closed node may take: other nodes are tried first, then the
+	// job is released, given time to start and seen pending.
+	answered = 10 * time.Minute
 	// mostOfReason is how much of a Reason is remembered of a closed node: it may list nodes.
 	mostOfReason = 100
 	// mostSharers is how many jobs the shares of one GPU may be for.
@@ -69,6 +71,8 @@ type Limit struct {
 	at     time.Time
 	lasts  time.Duration
 	of     class
+	// shown: what an operator has set is, or was, seen to be the reason.
+	shown bool
 	// credit is how many jobs may be tried: as many as ended jobs have made room for, less the jobs
 	// that have started since.
 	credit int
@@ -197,7 +201,43 @@ func (ls *Limits) meet(c class, j *job.Job, node string, at time.Time) {
 		ls.close(c.on(node), j.Ref, j.Reason, at)
 		return
 	}
-	ls.byClass[c] = &Limit{reason: j.Reason, ref: j.Ref, at: at, lasts: lasts, of: c}
+	l := &Limit{reason: j.Reason, ref: j.Ref, at: at, lasts: lasts, of: c}
+	if closed(j.Reason) {
+		l.lasts = partitionLasts
+	}
+	ls.byClass[c] = l
+}
+
+// ByOperator reports whether there is a limit that an operator has set, by closing a partition or reserving a node.
+func (ls *Limits) ByOperator() bool {
+	for _, l := range ls.byClass {
+		if closed(l.reason) {
+			return true
+		}
+	}
+	return false
+}
+
+// Reopen keeps the limits that operators have set in force for as long as they are shown, and ends them once they
+// aren't any more.
+func (ls *Limits) Reopen(b *job.Bounds, at time.Time) {
+	maps.DeleteFunc(ls.byClass, func(c class, l *Limit) bool {
+		holds := false
+		switch {
+		case !closed(l.reason):
+			return false
+		case c.node != "":
+			holds = slices.ContainsFunc(b.Reservations, func(r job.Reservation) bool { return r.Holds(c.node) && r.End.After(at) })
+		default:
+			holds = slices.ContainsFunc(strings.Split(c.partition, ","), func(p string) bool { return b.Closed[p] })
+			if holds {
+				l.at = at
+			}
+		}
+		lifted := l.shown && !holds
+		l.shown = l.shown || holds
+		return lifted
+	})
 }
 
 // close notes that a node is closed to a class, longer if it is still closed at another try.

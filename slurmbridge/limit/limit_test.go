@@ -187,3 +187,45 @@ func TestAdoptedJobsUnderGPULimits(t *testing.T) {
 	_, waits := g.Pass(&next)
 	must.Equal(t, waits, true, "the job that passed counts")
 }
+
+// What an operator closes is closed until the operator opens it, and no longer: a partition, and a node by a
+// reservation. What can't be seen is tried again.
+func TestOpenedByTheOperator(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	for name, c := range map[string]struct {
+		reason, node string
+		closed       job.Bounds
+		unseen       time.Duration // for as long as it is closed if nobody sees why
+	}{
+		"partition": {"PartitionDown", "", job.Bounds{Closed: map[string]bool{"b": true}}, 10 * time.Second},
+		"node": {"ReqNodeNotAvail, Reserved for maintenance", "n1", job.Bounds{Reservations: []job.Reservation{
+			{Nodes: map[string]bool{"n1": true}, End: at.Add(time.Hour)},
+		}}, 15 * time.Second},
+	} {
+		j := job.Job{Ref: "1", State: job.Pending, Partition: "a,b", Reason: c.reason, ReqNodes: c.node}
+		later := job.Job{Ref: "2", State: job.Pending, Partition: "a,b"}
+		isClosed := func(ls *Limits, at time.Time) bool {
+			ls.Observe(&job.Snapshot{At: at}, func(string) (string, bool) { return "", false })
+			b := ls.Budget(at)
+			nodes, _ := b.Closed(&later)
+			return len(nodes) > 0 || b.Pass(&later) != nil
+		}
+		met := func() *Limits {
+			ls := New()
+			ls.Observe(&job.Snapshot{At: at, Jobs: []job.Job{j}}, func(string) (string, bool) { return c.node, true })
+			must.Equal(t, ls.ByOperator(), true, name)
+			return ls
+		}
+		ls := met()
+		ls.Reopen(&c.closed, at)
+		must.Equal(t, isClosed(ls, at.Add(time.Second)), true, name)
+		ls.Reopen(&c.closed, at.Add(5*time.Second))
+		must.Equal(t, isClosed(ls, at.Add(14*time.Second)), true, name)
+		ls.Reopen(&job.Bounds{}, at.Add(14*time.Second))
+		must.Equal(t, isClosed(ls, at.Add(14*time.Second)), false, "%s: opened", name)
+		ls = met()
+		ls.Reopen(&job.Bounds{}, at)
+		must.Equal(t, isClosed(ls, at.Add(c.unseen-time.Second)), true, name)
+		must.Equal(t, isClosed(ls, at.Add(c.unseen)), false, name)
+	}
+}

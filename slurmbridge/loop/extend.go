@@ -96,10 +96,20 @@ func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds
 		for p := range bounds.MaxTime {
 			most[p] = 0
 		}
-		bounds = &job.Bounds{MaxTime: most, Reservations: bounds.Reservations}
+		bounds = &job.Bounds{MaxTime: most, Reservations: bounds.Reservations, Closed: bounds.Closed}
 	}
 	b.bounds, b.boundsAt = bounds, snap.At
 	return bounds
+}
+
+// reopen ends the limits that operators have set and lifted.
+func (b *Bridge) reopen(ctx context.Context, snap *job.Snapshot) {
+	if b.acting() != job.Active || !b.tracker.Limits.ByOperator() {
+		return
+	}
+	if bounds, err := b.Slurm.Bounds(ctx); err == nil { // else each is tried again in its time
+		b.tracker.Limits.Reopen(bounds, snap.At)
+	}
 }
 
 // grouped are the GPUs where a job runs in a group that the bridge has made.

@@ -237,6 +237,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	if b.acting() == job.Active {
 		gate = b.Gate.ID()
 	}
+	b.reopen(ctx, snap)
 	in, repairs, events := b.observe(snap, gate)
 	in.Bounds = b.readBounds(ctx, snap)
 	repairs = append(repairs, b.orphans(in)...)
@@ -439,8 +440,9 @@ func (b *Bridge) undone() map[string]bool {
 	return out
 }
 
-// countDelays adds the time since the last poll to the jobs that waited for the bridge: although a GPU was idle, or
-// with a change that came to nothing. It notes the jobs that a gate holds after its lease.
+// countDelays adds the time since the last poll to the jobs that waited for the bridge: although a GPU was idle, be it
+// that they wait where they were sent, or with a change that came to nothing. It notes the jobs that a gate holds after
+// its lease.
 func (b *Bridge) countDelays(snap *job.Snapshot) {
 	over := slices.DeleteFunc(slices.Clone(snap.Gates), func(g job.GateState) bool {
 		return g.Open || g.Begin.IsZero() || snap.At.Sub(g.Begin) <= gateOpens
@@ -450,6 +452,7 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 		idle, unstarted, dt = old.Plan.Idle, old.Plan.Unstarted, max(0, snap.At.Sub(b.tracker.LastAt).Seconds())
 	}
 	undone := b.undone()
+	b.tracker.MaxDelayS = b.Planner.Decider.Guard.DelayLimitS()
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
 		if j.State != job.Pending {
@@ -463,7 +466,7 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 			w.DelayedS += dt
 			b.maxDelay = max(b.maxDelay, w.DelayedS)
 			b.Metrics.delay.Observe(w.DelayedS)
-			if w.Refused > 0 && w.DelayedS >= b.Planner.Decider.Guard.DelayLimitS() && b.tracker.Unmanaged[j.Ref] == "" {
+			if w.Refused > 0 && w.DelayedS >= b.tracker.MaxDelayS && b.tracker.Unmanaged[j.Ref] == "" {
 				b.tracker.Unmanaged[j.Ref] = job.UngatedDelay.String() // it isn't tried again
 			}
 		}
@@ -569,6 +572,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 const (
 	pollReleased   = time.Second            // a released group has not started
 	pollCompleting = 500 * time.Millisecond // a job is ending
+	pollClosed     = 5 * time.Second        // an operator has closed what jobs wait for
 	pollSoonest    = 100 * time.Millisecond
 )
 
@@ -588,6 +592,9 @@ func (b *Bridge) next(snap *job.Snapshot, p *job.Plan) time.Duration {
 	}
 	if b.nearLimit {
 		next = min(next, pollNearLimit)
+	}
+	if b.tracker.Limits.ByOperator() {
+		next = min(next, pollClosed)
 	}
 	for _, g := range b.tracker.Groups {
 		if g.State == job.Released {

@@ -116,7 +116,8 @@ func (r *pass) fill(g int, alone bool) (again bool) {
 
 // choose lets the policy choose among the jobs of GPU g's window.
 func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
-	w := rlcore.NewWindow(r.window, &r.now, g, r.width(g, kind))
+	node := r.gpus[g].node.Name
+	w := rlcore.NewWindowOf(r.window, &r.now, g, r.width(g, kind), func(j *rlcore.Job) bool { return r.mayStart(j, node) })
 	r.window = w.Jobs
 	dec := r.Decider.Choose(w)
 	if dec.Broken {

@@ -71,6 +71,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 		r.keepTurns()
 	}
 	r.noteWaiting()
+	r.noteReleased()
 	r.plan.Repairs = slices.Concat(r.plan.Repairs, q.gate, q.ungated)
 	return r.plan
 }

@@ -22,6 +22,7 @@ type queue struct {
 	divideHost bool // see Planner
 
 	waiting []rlcore.Job
+	kept    map[string]kept // by node; see keptNodes
 	budget  *limit.Budget
 	quota   *limit.GPUs // of adopted jobs
 	// limited says, by ref, which of Slurm's limits keeps a job out of the queue, and closedTo why a node is closed to a
@@ -60,6 +61,7 @@ func newQueue(p *poll, managed *job.PartitionFilter, divideHost bool) *queue {
 	for _, j := range p.pending {
 		q.add(j)
 	}
+	q.kept = q.keptNodes()
 	return q
 }
 
@@ -149,7 +151,8 @@ func ownType(j *job.Job) string {
 	return ""
 }
 
-// closedFor lists the nodes that a limit or another user's jobs close to a job for now, separated by commas.
+// closedFor lists the nodes that a limit or another user's jobs close to a job for now, separated by commas. Where others
+// are idle, they are tried before the nodes that have refused jobs like it.
 func (q *queue) closedFor(j *job.Job) string {
 	closed, by := q.budget.Closed(j)
 	if by != nil {
@@ -159,6 +162,15 @@ func (q *queue) closedFor(j *job.Job) string {
 		closed = append(slices.Clip(closed), others...)
 		q.closedTo[j.Ref] = cmp.Or(q.closedTo[j.Ref],
 			"other users' jobs are on "+strings.Join(others, ", ")+", and a node is one user's at a time (ExclusiveUser)")
+	}
+	again, may := q.budget.Again(j), mayRun(j)
+	untried := func(r gpuRef) bool {
+		name := r.node.Name
+		idle := len(q.State.GPUs[q.index[job.GPUAddr{Node: name, GPU: r.index}]].Running) == 0
+		return idle && may(r.node) && !slices.Contains(closed, name) && !slices.Contains(again, name)
+	}
+	if len(again) > 0 && slices.ContainsFunc(q.gpus, untried) {
+		closed = append(closed, again...)
 	}
 	return strings.Join(closed, ",")
 }

@@ -334,3 +334,22 @@ func TestArraysWithALimit(t *testing.T) {
 	must.Equal(t, queued(in), []string{"7_1", "8"}, "one runs")
 	must.Equal(t, len(queued(snapshot(task(0, 0), task(1, 0), task(2, 0)))), 3, "without a limit")
 }
+
+// Where Slurm says that it keeps a node for a job, no job behind that one is sent there unless its time limit ends
+// before, by the limits of the jobs that run: it is told so, and has no delay that the bridge would count as its own.
+func TestANodeThatSlurmKeeps(t *testing.T) {
+	for limit, starts := range map[time.Duration]bool{20 * time.Minute: true, 2 * time.Hour: false, 0: false} {
+		for _, planned := range []bool{true, false} {
+			busy := running("b", "n1", 0, job.WholeGPU, 30*time.Minute) // of an hour
+			in := withCards(snapshot(busy, whole("large", 2, 1, "Resources"), sharer("1")))
+			in.Snap.Nodes = in.Snap.Nodes[:1]
+			in.Snap.Nodes[0].Planned = planned
+			in.Snap.Jobs[2].TimeLimit = limit
+			in.Apps["1"] = job.App{Key: "short", Profile: runs(60, 100)}
+			plan := planner().Plan(in)
+			must.Equal(t, len(plan.Groups) == 1, starts || !planned, "limit %v, planned %v", limit, planned)
+			must.Equal(t, plan.Limited["1"] != "", !starts && planned, "%q", plan.Limited)
+			must.Equal(t, plan.Idle["1"], false)
+		}
+	}
+}

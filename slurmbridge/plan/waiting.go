@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -45,11 +46,34 @@ func (r *pass) keepTurns() {
 	}
 }
 
+// noteReleased notes the jobs that wait where they were sent, though Slurm would start them elsewhere.
+func (r *pass) noteReleased() {
+	for ref := range r.starting {
+		seat, own := r.seats[ref], r.jobs[ref]
+		if seat.Member.State != job.MemberWaiting {
+			continue
+		}
+		j := r.convert(own)
+		any := *own
+		any.ReqNodes = seat.Member.WasNodes
+		j.GPUs = r.reach(&any, r.closedFor(&any), "").gpus
+		r.plan.Idle[ref] = r.startsElsewhere(&j, seat.Group.Node)
+	}
+}
+
 // noteWaiting records when the remaining jobs are expected to start: each on GPUs of its own, in order of priority;
 // sharing may start them sooner. It ungates jobs that may preempt others, that the bridge alone has delayed for too
 // long, or that Slurm would cancel for their deadline if the bridge died now and the gate held them.
 func (r *pass) noteWaiting() {
-	idle := r.onAnyGPU(func(_ *job.Job, g int) bool { return len(r.now.GPUs[g].Running) == 0 })
+	idle := r.onAnyGPU(func(_ *job.Job, g int) bool {
+		return len(r.now.GPUs[g].Running) == 0 && !r.kept[r.now.GPUs[g].Node].planned
+	})
+	var planned []int
+	for g := range r.now.GPUs {
+		if len(r.now.GPUs[g].Running) == 0 && r.kept[r.now.GPUs[g].Node].planned {
+			planned = append(planned, g)
+		}
+	}
 	preempts := r.onAnyGPU(func(j *job.Job, g int) bool {
 		lower := func(x rlcore.Running) bool { return r.Snap.Ranks.Preempts(j, r.jobs[x.ID]) }
 		return slices.ContainsFunc(r.now.GPUs[g].Running, lower)
@@ -70,7 +94,22 @@ func (r *pass) noteWaiting() {
 		case j.StartS() < math.MaxFloat64:
 			r.plan.Starts[j.ID] = tracker.Time(r.now.NowS + j.StartS())
 		}
-		if idles := idle(&j); !idles || j.StartS() > 0 { // it isn't the bridge that keeps it waiting
+		idles := idle(&j)
+		for _, g := range planned {
+			name := r.now.GPUs[g].Node
+			switch {
+			case idles || !j.MayUse(g):
+			case r.backfills(&j, name):
+				idles = true
+			default: // plain Slurm would keep it waiting, too
+				r.limited[j.ID] = fmt.Sprintf("Slurm keeps %s for job %s: no job behind that starts there whose time limit ends later",
+					name, r.kept[name].by.Ref)
+			}
+		}
+		if idles {
+			delete(r.limited, j.ID)
+		}
+		if !idles || j.StartS() > 0 { // it isn't the bridge that keeps it waiting
 			if !idles && !r.Shadow && preempts(&j) {
 				r.ungate(r.jobs[j.ID], job.UngatedPreempts, "")
 			}

@@ -74,9 +74,14 @@ func (c *Client) Bounds(ctx context.Context) (*job.Bounds, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &job.Bounds{MaxTime: map[string]time.Duration{}, Reservations: text.ParseReservations(reservations)}
+	b := &job.Bounds{
+		MaxTime: map[string]time.Duration{}, Reservations: text.ParseReservations(reservations), Closed: map[string]bool{},
+	}
 	for _, p := range partitions {
 		b.MaxTime[p.Name] = p.MaxTime
+		if p.State == "DOWN" || p.State == "INACTIVE" {
+			b.Closed[p.Name] = true
+		}
 	}
 	return b, nil
 }

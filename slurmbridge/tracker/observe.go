@@ -315,15 +315,16 @@ func (o *observer) overdue(g *job.Group) {
 		g.Free = o.s.At
 	}
 	cause, ok := o.hindrance(g)
-	if !ok {
-		return
-	}
 	kind := EventStuck
 	if slices.ContainsFunc(g.Members, func(m job.Member) bool { return m.State == job.MemberRunning }) {
 		kind = EventPartial
 	}
 	for i := range g.Members {
-		if m := &g.Members[i]; waiting(*m) {
+		switch m := &g.Members[i]; {
+		case !waiting(*m):
+		case o.t.MaxDelayS > 0 && o.t.Wait(m.Ref).DelayedS >= o.t.MaxDelayS:
+			o.event(o.leave(g, m, job.Cause{Kind: job.CauseLate}, job.UngatedDelay), g, m)
+		case ok:
 			o.event(o.takeBack(g, m, cause, kind), g, m)
 		}
 	}
@@ -394,7 +395,12 @@ func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind E
 		o.restore(g, m, cause)
 		return kind
 	}
-	o.t.Unmanaged[m.Ref] = job.UngatedNotStarted.String()
+	return o.leave(g, m, cause, job.UngatedNotStarted)
+}
+
+// leave restores a member that did not start, without a gate, and leaves it to Slurm.
+func (o *observer) leave(g *job.Group, m *job.Member, cause job.Cause, why job.Ungated) EventKind {
+	o.t.Unmanaged[m.Ref] = why.String()
 	release.StartRestoring(g, m, cause)
 	o.repairs = append(o.repairs, release.Restore(m, o.jobs[m.Ref], "", cause.String()+" again: left to Slurm", o.s.At))
 	return EventLeft

@@ -45,6 +45,8 @@ type Tracker struct {
 	HandwrittenSeen bool      `json:"handwritten_seen,omitempty"`
 	// Plain is the schedule by which plain Slurm would run the jobs, on State.NowS's clock.
 	Plain *schedule.Plain `json:"plain"`
+	// MaxDelayS bounds Wait.DelayedS of a released job, s: after that it is left to Slurm. 0 = nothing bounds it.
+	MaxDelayS float64 `json:"-"`
 	// LastAt is the time of the last poll, zero before the first.
 	LastAt time.Time `json:"-"`
 	NextID int64     `json:"-"`

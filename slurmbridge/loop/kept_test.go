@@ -1,0 +1,73 @@
+package loop_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// keptNodes is a cluster whose nodes have one GPU idle each, all but the last kept by Slurm for waiting jobs of two GPUs.
+func keptNodes(m *model, names ...string) {
+	for _, name := range names {
+		m.nodes = append(m.nodes, node(name, 2, 16))
+	}
+	for range names {
+		wholeGPUs(m, 1, 3*time.Hour)
+	}
+	for i := range m.jobs { // one on each node
+		j := m.jobs[i]
+		j.ReqNodes = m.nodes[i].Name
+	}
+	m.nodes = append(m.nodes, node("last", 1, 16))
+}
+
+// A job that Slurm wouldn't start by its time limit isn't sent to a node that Slurm keeps for another job, however soon
+// it should end: it goes where it starts at once, as a job of a whole GPU would.
+func TestSentWhereSlurmStartsIt(t *testing.T) {
+	m := newModel()
+	keptNodes(m, "n1", "n2", "n3", "n4", "n5", "n6")
+	b := bridge(m, m.mem)
+	tick(t, b, m, 2*time.Second)
+	for range 2 {
+		wholeGPUs(m, 2, 2*time.Hour)
+	}
+	tick(t, b, m, 2*time.Second)
+	long := m.submit("ann", time.Minute, light(), true)
+	long.TimeLimit = 10 * time.Hour
+	short := m.submit("bob", time.Minute, light(), true)
+	short.TimeLimit = time.Hour
+	tick(t, b, m, 5*time.Second)
+	must.Equal(t, long.State, job.Running, "the one with the long limit")
+	must.Equal(t, long.Nodes, "last")
+	must.Equal(t, short.ReqNodes != "", true, "the one whose limit ends in time is sent to a kept node")
+}
+
+// A job that is released and doesn't start, wherever it is sent, waits for no longer than max_delay in all: then it is
+// Slurm's. The nodes are tried in turn.
+func TestToAndFroIsBounded(t *testing.T) {
+	m := newModel()
+	for _, name := range []string{"n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9"} {
+		m.nodes = append(m.nodes, node(name, 1, 16))
+	}
+	b := bridge(m, m.mem)
+	tick(t, b, m, 2*time.Second)
+	j := m.submit("ann", time.Minute, light(), true)
+	m.paused = true
+	m.beside = func() { j.Reason = "Priority" }
+	sent, before := map[string]int{}, ""
+	for range 400 {
+		tick(t, b, m, time.Second)
+		if j.ReqNodes != before && j.ReqNodes != "" {
+			sent[j.ReqNodes]++
+		}
+		before = j.ReqNodes
+	}
+	must.Equal(t, len(sent) >= 6, true, "it was sent to %v", sent)
+	for name, times := range sent {
+		must.Equal(t, times, 1, name)
+	}
+	must.Equal(t, j.ReqNodes == "" && len(j.Dependency.List) == 0 && j.Request.Count == job.Units, true,
+		"it is left to Slurm after 300 s: %+v", j.Job)
+}

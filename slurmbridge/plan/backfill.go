@@ -1,0 +1,110 @@
+package plan
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// Slurm keeps nodes for a waiting job: a job of lower priority starts there only if its time limit ends before the first
+// one's expected start. Slurm's backfill foretells that start by the limits of the jobs that run, and keeps whole nodes.
+// Where the guard, which knows how long jobs really take, sees room, Slurm would leave a released job pending.
+
+// kept says for which foreign job Slurm keeps a node, and from when that job is expected to need it, s from now; +Inf =
+// never.
+type kept struct {
+	by      *job.Job
+	fromS   float64
+	planned bool // Slurm says so
+}
+
+// keptNodes returns the nodes that Slurm keeps for foreign jobs. Once its backfill has planned, Slurm names these nodes.
+// Before, it may keep each node that could once have as many GPUs as a job of several asks for.
+func (q *queue) keptNodes() map[string]kept {
+	planned := slices.ContainsFunc(q.Snap.Nodes, func(n job.Node) bool { return n.Planned })
+	free := map[string]bool{} // nodes that no job is known to wait for
+	for name, gpus := range q.nodes {
+		if !planned || q.gpus[gpus[0]].node.Planned {
+			free[name] = true
+		}
+	}
+	out := map[string]kept{}
+	for i := range q.waiting {
+		f := &q.waiting[i]
+		if len(free) == 0 {
+			break
+		}
+		if !f.Foreign || !planned && f.PerNode*f.Nodes < 2 {
+			continue
+		}
+		starts := map[string]float64{}
+		for name := range q.nodes {
+			if at, fits := q.fitsFrom(f, name); fits && (free[name] || f.Nodes > 1) {
+				starts[name] = at
+			}
+		}
+		if len(starts) < f.Nodes {
+			continue
+		}
+		all := make([]float64, 0, len(starts))
+		for _, at := range starts {
+			all = append(all, at)
+		}
+		slices.Sort(all)
+		for name, at := range starts {
+			if free[name] {
+				out[name] = kept{q.jobs[f.ID], max(at, all[f.Nodes-1]), planned}
+				delete(free, name)
+			}
+		}
+	}
+	return out
+}
+
+// fitsFrom returns when a node has as many GPUs as a foreign job takes of it, by the limits of the jobs that run there.
+func (q *queue) fitsFrom(f *rlcore.Job, node string) (fromS float64, fits bool) {
+	var ends []float64
+	for _, g := range q.nodes[node] {
+		if !f.MayUse(g) {
+			continue
+		}
+		end := 0.0
+		for i := range q.State.GPUs[g].Running {
+			x := &q.State.GPUs[g].Running[i]
+			end = max(end, cmp.Or(x.LimitS, math.Inf(1))-x.ElapsedS)
+		}
+		ends = append(ends, end)
+	}
+	if len(ends) < f.PerNode {
+		return 0, false
+	}
+	slices.Sort(ends)
+	return ends[f.PerNode-1], true
+}
+
+// backfills reports whether Slurm would start a released job on a node now, as far as is known: no job that it keeps the
+// node for is in the way.
+func (q *queue) backfills(j *rlcore.Job, node string) bool {
+	k, is := q.kept[node]
+	return !is || ByPriority(q.jobs[j.ID], k.by) < 0 || j.LimitS > 0 && j.LimitS <= k.fromS
+}
+
+// mayStart reports whether a job may be sent to a node: Slurm would start it there, or nothing says that it wouldn't and
+// there is no better node.
+func (r *pass) mayStart(j *rlcore.Job, node string) bool {
+	return r.backfills(j, node) || !r.kept[node].planned && !r.startsElsewhere(j, node)
+}
+
+// startsElsewhere reports whether Slurm would start a job now on an idle GPU of another node.
+func (r *pass) startsElsewhere(j *rlcore.Job, node string) bool {
+	for g := range r.now.GPUs {
+		card := &r.now.GPUs[g]
+		if card.Node != node && len(card.Running) == 0 && !r.closed[g] && j.MayUse(g) && r.backfills(j, card.Node) {
+			return true
+		}
+	}
+	return false
+}
