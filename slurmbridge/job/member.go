@@ -22,6 +22,8 @@ type Member struct {
 	Tried bool `json:"tried,omitempty"`
 	// First: its application's first run is under MPS, alone.
 	First bool `json:"first,omitempty"`
+	// OwnLimit is its time limit without the time that it was lent, 0 = it was lent none.
+	OwnLimit time.Duration `json:"own_limit,omitempty"`
 	// WasGres and WasNodes are the values that the bridge replaced and restores.
 	WasGres  string `json:"was_gres"`
 	WasNodes string `json:"was_nodes"`

@@ -27,7 +27,7 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 	if !b.ExtendLimit || b.acting() != job.Active {
 		return nil
 	}
-	ours := b.grouped(in)
+	ours, seats := b.grouped(in), b.tracker.Seats()
 	var out []job.Change
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]
@@ -57,6 +57,9 @@ func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 			continue
 		}
 		b.tracker.Lend(j, limit, in.Snap.At)
+		if m := seats[j.Ref].Member; m != nil {
+			m.OwnLimit = c.Own
+		}
 		out = append(out, job.Change{
 			Step:   job.StepExtend,
 			Why:    fmt.Sprintf("sharing costs it %s", time.Duration(cost*float64(time.Second)).Round(time.Second)),
@@ -136,12 +139,12 @@ func onOneGPU(j *job.Job) (at job.GPUAddr, ok bool) {
 func (b *Bridge) claim(in *plan.Input, j *job.Job) (c extend.Claim, ok bool) {
 	p, profile := b.tracker.Done[j.Ref], in.Profile(j)
 	own, ok := b.tracker.Lendable(j, in.Snap.At)
-	if p == nil || profile == nil || profile.Busy != nil || j.TimeLimit == 0 || !ok {
+	if p == nil || profile != nil && profile.Busy != nil || j.TimeLimit == 0 || !ok {
 		return c, false
 	}
-	soloS := profile.DurationS
-	if profile.Asked { // it may run to its limit
-		soloS = own.Seconds()
+	soloS := own.Seconds() // it may run to its limit
+	if profile != nil && !profile.Asked {
+		soloS = profile.DurationS
 	}
 	return extend.Claim{
 		Progress: p.Progress, SoloS: soloS, Limit: j.TimeLimit, Own: own,

@@ -196,3 +196,26 @@ func TestJobBeyondALimitOfItsOwn(t *testing.T) {
 	delete(m.most, "ann")
 	untilEnded(t, b, m, big)
 }
+
+// A bridge that takes over with an empty journal, and knows no application, gives running sharers the time back that
+// sharing costs them, by what their AdminComments say; it takes no limit that was raised for a job's own.
+func TestMoreTimeAfterTheJournalIsLost(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		m, b := lending(t)
+		victim := slowed(t, m, b, 170*time.Second)
+		if tick(t, b, m, 65*time.Second); late {
+			tick(t, b, m, 45*time.Second)
+			must.Equal(t, victim.TimeLimit > 2*time.Minute, true, "its limit was raised before")
+		}
+		raised := victim.TimeLimit
+		m.mem = newMemory()
+		for _, j := range m.jobs {
+			j.profil = nil
+		}
+		b = bridge(m, m.mem)
+		b.ExtendLimit = true
+		untilEnded(t, b, m, victim)
+		must.Equal(t, victim.State, "COMPLETED", "its limit was %v and is %v", raised, victim.TimeLimit)
+		must.Equal(t, victim.TimeLimit <= 5*time.Minute, true, "its limit is %v", victim.TimeLimit)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -257,12 +258,12 @@ func describe(j *job.Job) string {
 	return s
 }
 
-// Stamp begins the AdminComment of a pending member that was given shares or a node: it says what
-// was set and what that replaced. It comes with them, in one update, so that a bridge that has lost
-// its journal can restore the member. "" = nothing is set.
+// Stamp begins the AdminComment of a member that was given shares or a node: it says what was set and what that
+// replaced, and of what is known of the member alone the rest. It comes with them, in one update, so that a bridge that
+// has lost its journal can restore the member, and give it the time back that sharing costs it. "" = nothing is set.
 //
 //	slurmbridge: [mps:50 on n1, was mps:100] …
-//	slurmbridge: [shard:2g.20gb:50 on n1, was shard:100] …
+//	slurmbridge: [shard:2g.20gb:50 on n1, was shard:100; slow=1.25 mem=4000 limit=60] …
 func Stamp(g *job.Group, m *job.Member) string {
 	sharing := m.Sharing
 	if sharing == "" {
@@ -273,7 +274,48 @@ func Stamp(g *job.Group, m *job.Member) string {
 	if (gres == m.WasGres || gres == WholeGPU(sharing)) && nodesOf(g, m) == m.WasNodes {
 		return ""
 	}
-	return "[" + gres + onNode(nodesOf(g, m)) + ", was " + m.WasGres + onNode(m.WasNodes) + "]"
+	return "[" + gres + onNode(nodesOf(g, m)) + ", was " + m.WasGres + onNode(m.WasNodes) + facts(m) + "]"
+}
+
+// facts are what a stamp says of a member besides what was set; readFacts reads them.
+func facts(m *job.Member) string {
+	var words []string
+	add := func(is bool, word string, value ...any) {
+		if is {
+			words = append(words, fmt.Sprintf(word, value...))
+		}
+	}
+	add(m.Predicted > 1.005, "slow=%.2f", m.Predicted)
+	add(m.MemMiB > 0, "mem=%d", m.MemMiB)
+	add(m.ProcessMiB > 0, "process=%d", m.ProcessMiB)
+	add(m.OwnLimit > 0, "limit=%d", int(m.OwnLimit/time.Minute))
+	add(m.Tried, "tried")
+	add(m.First, "first")
+	if words == nil {
+		return ""
+	}
+	return "; " + strings.Join(words, " ")
+}
+
+func readFacts(m *job.Member, text string) {
+	for word := range strings.FieldsSeq(text) {
+		key, value, _ := strings.Cut(word, "=")
+		number, _ := strconv.ParseFloat(value, 64) // what can't be read isn't known
+		switch key {
+		case "slow":
+			m.Predicted = number
+		case "mem":
+			m.MemMiB = int64(number)
+		case "process":
+			m.ProcessMiB = int64(number)
+		case "limit":
+			m.OwnLimit = time.Duration(number) * time.Minute
+		case "tried":
+			m.Tried = true
+		case "first":
+			m.First = true
+		}
+	}
 }
 
 func onNode(node string) string {
@@ -285,7 +327,7 @@ func onNode(node string) string {
 
 // stampShape is a stamp at the beginning of an AdminComment, where no user's text can be.
 // What it replaced can only be a whole GPU's shares, or of an adopted job a whole GPU.
-var stampShape = regexp.MustCompile(`^` + job.CommentPrefix + `\[((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?100|gpu(?::[A-Za-z0-9_.+-]+){0,2})(?: on ([A-Za-z0-9_.-]+))?\]`)
+var stampShape = regexp.MustCompile(`^` + job.CommentPrefix + `\[((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):(?:[A-Za-z0-9_.+-]+:)?100|gpu(?::[A-Za-z0-9_.+-]+){0,2})(?: on ([A-Za-z0-9_.-]+))?(?:; ([a-z0-9.= ]{1,100}))?\]`)
 
 // Stamped reports whether an AdminComment, without the note, has a stamp that is true of the job: it may be needed to
 // restore the job.
@@ -321,16 +363,44 @@ func Recover(j *job.Job, gate string, at time.Time) (job.Change, bool) {
 	if s == nil || !isStamped(j, s) {
 		return job.Change{}, false
 	}
-	m := &job.Member{WasGres: s[3], WasNodes: s[4], WasHost: j.Note.Defaults}
+	m := memberOf(j, s)
+	c := Restore(m, j, gate, job.CauseUnreleased.String(), at)
+	if slices.ContainsFunc(j.Dependency.List, func(d job.Dependency) bool { return d.Type != after }) {
+		c.Update.Dependency, c.Update.StartNow = nil, false // its owner's stay
+	}
+	return c, true
+}
+
+// Regroup returns the group of a running job of no known group that has one GPU and looks as its stamp says, by itself.
+// false: it has no stamp, or was changed since.
+func Regroup(j *job.Job) (g *job.Group, ok bool) {
+	s := stampShape.FindStringSubmatch(j.AdminComment)
+	if s == nil || len(j.GPUs) != 1 || !sameGres(s[1], j.Request) || s[2] != j.ReqNodes {
+		return nil, false
+	}
+	m := memberOf(j, s)
+	m.State, m.Start = job.MemberRunning, j.Start
+	return &job.Group{
+		Kind: job.StartNow, State: job.Started, Node: j.Nodes, GPU: j.GPUs[0], Members: []job.Member{*m},
+		Pinned: s[2] != s[4], Decided: j.Start,
+	}, true
+}
+
+// memberOf is a job as the member of a group, by its stamp.
+func memberOf(j *job.Job, stamp []string) *job.Member {
+	m := &job.Member{
+		Ref: j.Ref, User: j.User, Shares: j.Request.Count, GPUType: j.Request.Type,
+		WasGres: stamp[3], WasNodes: stamp[4], WasHost: j.Note.Defaults,
+	}
+	if isWhole(m.WasGres) {
+		m.Sharing = j.Request.Sharing
+	}
+	readFacts(m, stamp[5])
 	if j.CPUs < m.WasHost.CPUs {
 		m.Host.CPUs = j.CPUs
 	}
 	if mib := int64(j.HostMemMiB); mib < m.WasHost.MemMiB {
 		m.Host.MemMiB = mib
 	}
-	c := Restore(m, j, gate, job.CauseUnreleased.String(), at)
-	if slices.ContainsFunc(j.Dependency.List, func(d job.Dependency) bool { return d.Type != after }) {
-		c.Update.Dependency, c.Update.StartNow = nil, false // its owner's stay
-	}
-	return c, true
+	return m
 }

@@ -75,6 +75,9 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	t.Plain.DoneS = t.doneS
 	t.keepLatest()
 	seats := t.Seats()
+	if gate != "" {
+		o.regroup(seats)
+	}
 	t.Limits.Observe(s, func(ref string) (string, bool) {
 		seat, ok := seats[ref]
 		if !ok || seat.Group.Kind == job.Turn || seat.Member.State != job.MemberWaiting &&
@@ -100,7 +103,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	for _, k := range o.kept { // after all groups: groups that were released later aren't restored for this reason
 		t.Limits.Close(k.job, k.node, k.reason, s.At)
 	}
-	t.progress(s, o.jobs)
+	t.progress(s, o.jobs, seats)
 	o.loans()
 	t.forget(s, o.jobs)
 	return o.repairs, o.events
@@ -121,6 +124,26 @@ func (t *Tracker) keepLatest() {
 				release.Move(g, m, job.MemberMoved)
 			}
 			later[m.Ref] = true
+		}
+	}
+}
+
+// regroup makes groups of the running jobs that another bridge has grouped: its journal isn't this one's, or was lost.
+func (o *observer) regroup(seats map[string]Seat) {
+	for i := range o.s.Jobs {
+		j := &o.s.Jobs[i]
+		if j.State != job.Running || seats[j.Ref].Group != nil {
+			continue
+		}
+		g, ok := release.Regroup(j)
+		if !ok {
+			continue
+		}
+		g.ID = o.t.NewID()
+		o.t.Add(g, seats)
+		delete(o.t.Done, j.Ref) // it went on without a company
+		if own := g.Members[0].OwnLimit; own > 0 && own < j.TimeLimit {
+			o.t.Loans[j.Ref] = &Loan{Start: j.Start, Own: own, Set: j.TimeLimit, Was: j.TimeLimit, Shown: true}
 		}
 	}
 }

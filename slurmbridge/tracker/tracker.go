@@ -203,7 +203,7 @@ const recordsComeWithin = 2 * time.Hour
 
 // progress updates how far the running jobs have come: the solo work that a job did between two polls is the time
 // between them, divided by the job's slowdown.
-func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
+func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job, seats map[string]Seat) {
 	var ends []schedule.End
 	t.Left = t.Left[:0]
 	for ref, p := range t.Done {
@@ -232,6 +232,10 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 			ran := max(0, s.At.Sub(j.Start).Seconds())
 			p = new(Progress)
 			p.Start, p.Progress = j.Start, job.Progress{At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1}
+			if m := seats[ref].Member; m != nil && m.Predicted > 1 { // maybe another bridge has seen it share until now
+				p.Slow, p.Worst = m.Predicted, max(m.Predicted, 2)
+				p.DoneS, p.LeastS = ran/p.Slow, ran/p.Worst
+			}
 			if w := t.Waits[ref]; w != nil {
 				p.DelayedS, p.PastLeaseS, p.UnstartedS = w.DelayedS, w.PastLeaseS, w.UnstartedS
 			}
