@@ -202,20 +202,28 @@ func TestJobBeyondALimitOfItsOwn(t *testing.T) {
 func TestMoreTimeAfterTheJournalIsLost(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		m, b := lending(t)
-		victim := slowed(t, m, b, 170*time.Second)
-		if tick(t, b, m, 65*time.Second); late {
-			tick(t, b, m, 45*time.Second)
-			must.Equal(t, victim.TimeLimit > 2*time.Minute, true, "its limit was raised before")
+		b.Planner.Decider.Guard.Grace = 1
+		victim := m.submit("ann", 200*time.Second, app("victim", 60, 0.6, 2000), true)
+		other := m.submit("ann", 10*time.Minute, app("other", 600, 0.6, 2000), true)
+		victim.TimeLimit, other.TimeLimit = 3*time.Minute, time.Hour
+		tick(t, b, m, 30*time.Second)
+		bothRun(t, victim, other)
+		if late {
+			tick(t, b, m, 130*time.Second)
 		}
-		raised := victim.TimeLimit
+		must.Equal(t, victim.TimeLimit > 3*time.Minute, late, "its limit was raised before")
 		m.mem = newMemory()
 		for _, j := range m.jobs {
 			j.profil = nil
 		}
 		b = bridge(m, m.mem)
 		b.ExtendLimit = true
+		tick(t, b, m, 2*time.Second)
+		if late {
+			must.Equal(t, m.mem.tracker.Loans[victim.Ref].Own, 3*time.Minute)
+		}
 		untilEnded(t, b, m, victim)
-		must.Equal(t, victim.State, "COMPLETED", "its limit was %v and is %v", raised, victim.TimeLimit)
+		must.Equal(t, victim.State, "COMPLETED", "its limit is %v", victim.TimeLimit)
 		must.Equal(t, victim.TimeLimit <= 5*time.Minute, true, "its limit is %v", victim.TimeLimit)
 	}
 }
