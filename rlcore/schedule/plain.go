@@ -31,8 +31,10 @@ type Plain struct {
 	sched   List        // of the jobs that have begun and of the queue
 	cluster Cluster
 	stale   bool // the queue must be scheduled again, as of nowS
-	drawn   bool // earlyS of the queue is set
-	came    int
+	// restored: the schedule was read, and lacks the jobs that wait. It stands still until Wait or Add adds them.
+	restored bool
+	drawn    bool // earlyS of the queue is set
+	came     int
 }
 
 // Job is a job as plain Slurm's schedule sees it.
@@ -58,6 +60,7 @@ type plainJob struct {
 	Place    place   `json:"place"`
 	Runs     bool    `json:"runs,omitempty"` // it runs in reality, or has
 	Over     bool    `json:"over,omitempty"` // it has ended in reality
+	OverS    float64 `json:"over_s,omitempty"`
 
 	seenS  float64 // TakesS as it was last seen, 0 = not since a restart
 	came   int     // of equals, the one that came first goes first
@@ -158,6 +161,7 @@ func (p *Plain) SetGPUs(gpus []string, nowS float64) {
 
 // Add adds a new job to the queue.
 func (p *Plain) Add(j Job, nowS float64) {
+	p.restored = false
 	p.begin(nowS)
 	if p.jobs[j.ID] != nil {
 		return
@@ -177,7 +181,15 @@ func (p *Plain) newJob(j Job) *plainJob {
 // Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of known ones. Jobs
 // of the queue that already run in reality would have aged like these; their priority rises by the median.
 func (p *Plain) Wait(jobs []Job, nowS float64) {
+	if p.restored { // first the jobs that waited when it was stored
+		p.restored = false
+		p.wait(slices.DeleteFunc(slices.Clone(jobs), func(j Job) bool { return j.SubmitS > p.nowS }))
+	}
 	p.begin(nowS)
+	p.wait(jobs)
+}
+
+func (p *Plain) wait(jobs []Job) {
 	waits := make(map[string]bool, len(jobs))
 	var aged []float64
 	for _, j := range jobs {
@@ -252,7 +264,7 @@ func (p *Plain) Ended(nowS float64, ends ...End) []float64 {
 		}
 		now[i] = x
 		took := x.took(e.DoneS, nowS)
-		x.Over, x.Runs, x.goesOn = true, true, false
+		x.Over, x.OverS, x.Runs, x.goesOn = true, nowS, true, false
 		if took > 0 && took != x.TakesS {
 			x.TakesS, p.stale = took, true
 		}
@@ -350,8 +362,16 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 	return dst
 }
 
+// behindS is how far plain Slurm may fall behind reality, s. Where sharing lets more jobs through than plain Slurm could
+// run, its queue would grow for ever, and soon no due would bind anybody; on plain Slurm, users would have stayed away.
+// So a job that ended in reality a day ago and hasn't begun here is dropped. A day's peak is caught up with at night.
+const behindS = 24 * 3600
+
 // begin moves the time on to nowS: jobs begin and end. The queue keeps each GPU's jobs in order of their starts.
 func (p *Plain) begin(nowS float64) {
+	if p.restored {
+		return
+	}
 	p.schedule()
 	p.nowS = max(p.nowS, nowS)
 	p.foretell()
@@ -368,6 +388,10 @@ func (p *Plain) begin(nowS float64) {
 	}
 	waits := p.queue[:0]
 	for _, x := range p.queue {
+		if x.Over && p.nowS-x.OverS > behindS {
+			delete(p.jobs, x.ID)
+			continue
+		}
 		// At this very moment another job may still come before it.
 		if x.StartS >= p.nowS || slices.ContainsFunc(x.On, func(g int) bool { return held[g] }) {
 			waits = append(waits, x)
@@ -419,7 +443,7 @@ func (p *Plain) goOn(x *plainJob) bool {
 
 // schedule schedules the queue again if needed: each job gets the GPUs that are free first.
 func (p *Plain) schedule() {
-	if !p.stale {
+	if !p.stale || p.restored {
 		return
 	}
 	differs := func(x *plainJob) bool { return x.LengthS != nil }
@@ -548,5 +572,6 @@ func (p *Plain) UnmarshalJSON(b []byte) error {
 		}
 	}
 	slices.SortFunc(p.queue, plainOrder)
+	p.restored, p.drawn = true, true
 	return nil
 }

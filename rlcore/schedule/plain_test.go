@@ -324,3 +324,67 @@ func TestPlainEndOfARunThatGoesOn(t *testing.T) {
 		t.Errorf("it ended alone at 9000, and its plain end is %v", end)
 	}
 }
+
+// A restart moves no plain end: jobs that waited while nobody looked are where they would have been.
+func TestPlainAfterARestart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		one := NewPlain("0", "1")
+		two := NewPlain("0", "1")
+		var waits []Job
+		now := 0.0
+		for i := range rapid.IntRange(5, 40).Draw(t, "steps") {
+			now += rapid.Float64Range(1, 30).Draw(t, "s")
+			waits = append(waits, job(fmt.Sprint(i), float64(rapid.IntRange(0, 5).Draw(t, "priority")), now,
+				rapid.Float64Range(1, 100).Draw(t, "takes")))
+			k := rapid.IntRange(0, len(waits)-1).Draw(t, "which")
+			runs, ends := rapid.Bool().Draw(t, "runs"), rapid.Bool().Draw(t, "ends")
+			if rapid.Bool().Draw(t, "restart") {
+				b := must.Get(json.Marshal(two))(t)
+				two = &Plain{}
+				must.OK(t, json.Unmarshal(b, two))
+			}
+			now += rapid.Float64Range(0, 5).Draw(t, "gap")
+			for _, p := range []*Plain{one, two} {
+				p.Wait(waits, now)
+				if runs {
+					p.Runs(waits[k], []int{0}, now, now)
+					if ends {
+						p.Ended(now, End{waits[k].ID, waits[k].TakesS})
+					}
+				}
+			}
+			if runs {
+				waits = slices.Delete(slices.Clone(waits), k, k+1)
+			}
+			for _, j := range waits {
+				if a, b := one.EndS(j.ID), two.EndS(j.ID); math.Abs(a-b) > 1e-6 {
+					t.Fatalf("job %s ends at %v after restarts, else at %v", j.ID, b, a)
+				}
+			}
+		}
+	})
+}
+
+// Where more jobs get through than plain Slurm could run, its schedule falls behind by a day and no more: it stays small,
+// and a new job's plain end says something.
+func TestPlainFallsBehindByADay(t *testing.T) {
+	p := NewPlain("0", "1", "2", "3")
+	const takes, day = 1000, 24 * 3600.0
+	now, n := 0.0, 0
+	for ; now < 20*day; now += takes / 4 / 1.3 { // a load of 1.3
+		id := fmt.Sprint(n)
+		p.Add(job(id, 0, now, takes), now)
+		p.Runs(job(id, 0, now, takes), []int{n % 4}, now, now)
+		if n >= 5 {
+			p.Ended(now, End{fmt.Sprint(n - 5), takes})
+		}
+		n++
+	}
+	p.Add(job("new", 0, now, takes), now)
+	if behind := p.EndS("new") - now; behind > 1.5*day || behind < .5*day {
+		t.Errorf("a new job's plain end is %v days off", behind/day)
+	}
+	if kept := len(p.jobs); float64(kept) > 2*4*day/takes {
+		t.Errorf("%d jobs of %d are kept", kept, n)
+	}
+}

@@ -180,13 +180,15 @@ func (g *Gate) current() lease {
 // ID is the gate's job, "" while there is none.
 func (g *Gate) ID() string { return g.current().gate }
 
-// Left is how long the gate stays closed without another renewal.
+// Left is how long the gate stays closed without another renewal. Slurm counts by the wall clock, which goes on while
+// this host is suspended and may be set; of it and this process's own clock the one counts by which less is left.
 func (g *Gate) Left() time.Duration {
 	l := g.current()
 	if l.gate == "" {
 		return 0
 	}
-	return l.expires.Sub(g.Now())
+	now := g.Now()
+	return min(l.expires.Sub(now), l.expires.Round(0).Sub(now))
 }
 
 // Holds reports whether a change that is sent now comes to Slurm before the gate can open.

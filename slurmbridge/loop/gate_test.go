@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -461,4 +462,18 @@ func TestTwoDaemonsNeverBoth(t *testing.T) {
 		}
 		allRan(rt, m.jobs)
 	})
+}
+
+// While the host of the bridge is suspended, Slurm's clock goes on and the process's own stands still: what is left of
+// the gate's lease is by the former.
+func TestLeaseAfterASuspend(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	now := time.Now()
+	b := bridge(m, m.mem)
+	b.Gate.Now = func() time.Time { return now }
+	must.Get(b.Tick(t.Context()))(t)
+	must.Equal(t, b.Gate.Holds(), true)
+	const wallSecond = 1 << 30 // in the first word of a time.Time that has both clocks
+	*(*uint64)(unsafe.Pointer(&now)) += 3600 * wallSecond
+	must.Equal(t, b.Gate.Holds(), false, "%v are left", b.Gate.Left())
 }

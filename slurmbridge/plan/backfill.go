@@ -2,8 +2,10 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -95,16 +97,37 @@ func (q *queue) backfills(j *rlcore.Job, node string) bool {
 // mayStart reports whether a job may be sent to a node: Slurm would start it there, or nothing says that it wouldn't and
 // there is no better node.
 func (r *pass) mayStart(j *rlcore.Job, node string) bool {
-	return r.backfills(j, node) || !r.kept[node].planned && !r.startsElsewhere(j, node)
+	return r.backfills(j, node) || !r.kept[node].planned && !r.startsElsewhere(j, node, r.now.GPUs)
 }
 
 // startsElsewhere reports whether Slurm would start a job now on an idle GPU of another node.
-func (r *pass) startsElsewhere(j *rlcore.Job, node string) bool {
-	for g := range r.now.GPUs {
-		card := &r.now.GPUs[g]
-		if card.Node != node && len(card.Running) == 0 && !r.closed[g] && j.MayUse(g) && r.backfills(j, card.Node) {
+func (q *queue) startsElsewhere(j *rlcore.Job, node string, gpus []rlcore.GPU) bool {
+	for g := range gpus {
+		card := &gpus[g]
+		if card.Node != node && len(card.Running) == 0 && !q.closed[g] && j.MayUse(g) && q.backfills(j, card.Node) {
 			return true
 		}
 	}
 	return false
+}
+
+// keepOff takes the nodes that Slurm keeps from the jobs that it would start elsewhere now: plain Slurm does that, too.
+func (q *queue) keepOff() {
+	q.kept = q.keptNodes()
+	names := slices.Sorted(maps.Keys(q.kept))
+	for i := range q.waiting {
+		j := &q.waiting[i]
+		var off []string
+		for _, name := range names {
+			if !j.Foreign && !q.backfills(j, name) {
+				off = append(off, name)
+			}
+		}
+		if len(off) == 0 || !q.startsElsewhere(j, "", q.State.GPUs) {
+			continue
+		}
+		own, app := q.jobs[j.ID], q.Apps[j.ID]
+		closed := strings.Join(append(off, q.closedFor(own)), ",")
+		q.fitting(q.reach(own, closed, q.wanted(own)), app).know(j, app)
+	}
 }

@@ -61,7 +61,7 @@ func newQueue(p *poll, managed *job.PartitionFilter, divideHost bool) *queue {
 	for _, j := range p.pending {
 		q.add(j)
 	}
-	q.kept = q.keptNodes()
+	q.keepOff()
 	return q
 }
 
@@ -308,14 +308,14 @@ func (q *queue) schedulePlain() *schedule.Plain {
 		here[x.ID] = true
 	})
 	waits := make([]schedule.Job, 0, len(q.waiting))
+	var gone []string
 	for i := range q.waiting {
 		j := &q.waiting[i]
 		if p.Requeued(j.ID) { // it comes again
-			p.Remove(now, j.ID)
+			gone = append(gone, j.ID)
 		}
 		here[j.ID], waits = true, append(waits, j.Plainly())
 	}
-	var gone []string
 	p.Each(func(id string) {
 		if j := q.jobs[id]; !here[id] && (j == nil || j.State == job.Pending && !q.keepsPlace(p, id)) {
 			gone = append(gone, id)

@@ -57,7 +57,7 @@ func (r *pass) noteReleased() {
 		any := *own
 		any.ReqNodes = seat.Member.WasNodes
 		j.GPUs = r.reach(&any, r.closedFor(&any), "").gpus
-		r.plan.Idle[ref] = r.startsElsewhere(&j, seat.Group.Node)
+		r.plan.Idle[ref] = r.startsElsewhere(&j, seat.Group.Node, r.now.GPUs)
 	}
 }
 

@@ -247,3 +247,24 @@ func TestAnotherJobTakesTheGPU(t *testing.T) {
 		must.Equal(t, len(repairs) > 0, c.back, "%s: taken back", c.name)
 	}
 }
+
+// A clock that was ahead for one poll leaves nothing behind: how long a job has run, and what it has done, is what it
+// would be without that poll. A suspended job has run for less than since its start.
+func TestAClockThatWasAheadForAPoll(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	after := func(polls ...time.Duration) job.Progress {
+		tr := tracker.New()
+		j := job.Job{Ref: "1", State: job.Running, Start: start, Nodes: "n1"}
+		for _, at := range polls {
+			j.State = job.Running
+			if at == 20*time.Second {
+				j.State = job.Suspended
+			}
+			tr.Observe(&job.Snapshot{At: start.Add(at), Jobs: []job.Job{j}}, "7")
+		}
+		return tr.Done["1"].Progress
+	}
+	want := after(0, 10*time.Second, 15*time.Second, 30*time.Second)
+	must.Equal(t, after(0, 10*time.Second, time.Hour, 15*time.Second, 30*time.Second), want)
+	must.Equal(t, after(0, 10*time.Second, 20*time.Second, 30*time.Second).RunS, 20)
+}

@@ -88,13 +88,18 @@ type Left struct {
 	Requeued bool // the job is pending again
 }
 
-// advance adds the time until a poll. A suspended job doesn't run.
+// advance adds the time until a poll. A suspended job doesn't run. What a clock that was ahead has added goes again: no
+// job has run for longer than since its start.
 func (p *Progress) advance(at time.Time, runs bool) {
-	if dt := at.Sub(p.At).Seconds(); runs && dt > 0 {
-		p.RunS += dt
-		p.DoneS += dt / max(p.Slow, 1)
-		p.LeastS += dt / max(p.Worst, p.Slow, 1)
+	dt := at.Sub(p.At).Seconds()
+	if most := at.Sub(p.Start).Seconds(); dt < 0 && p.RunS > most {
+		dt = max(0, most) - p.RunS
+	} else if !runs || dt < 0 {
+		dt = 0
 	}
+	p.RunS += dt
+	p.DoneS = max(0, p.DoneS+dt/max(p.Slow, 1))
+	p.LeastS = max(0, p.LeastS+dt/max(p.Worst, p.Slow, 1))
 	p.At = at
 }
 
