@@ -96,6 +96,30 @@ func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
 	must.Equal(t, got, want)
 }
 
+// GPUs are divided by partitions, whoever waits, and by nodes where a job of several GPUs waits or runs. Each waiting job
+// knows where plain Slurm has it.
+func TestWhatDividesGPUs(t *testing.T) {
+	in := snapshot(sharer("1"))
+	in.Snap.Nodes[0].Partitions = append(in.Snap.Nodes[0].Partitions, "large")
+	q := count(in)
+	q.schedulePlain()
+	if got := q.State.Sets; len(got) != 1 || !got[0].Has(0) || got[0].Has(len(q.gpus)-1) || q.State.Several {
+		t.Errorf("sets %v, several: %v", got, q.State.Several)
+	}
+	if slot := q.waiting[0].PlainSlot; slot == nil || len(slot.On) != 1 {
+		t.Errorf("the job is at %+v", slot)
+	}
+	large := whole("3", 2, 1, "Resources")
+	runs := whole("4", 2, 1, "")
+	runs.State, runs.Nodes, runs.GPUs = job.Running, "n1", []int{0, 1}
+	for _, j := range []job.Job{large, runs} {
+		q = count(snapshot(sharer("1"), j))
+		if q.schedulePlain(); !q.State.Several {
+			t.Errorf("job %s of two GPUs divides no GPUs by node", j.Ref)
+		}
+	}
+}
+
 // However many jobs of whole GPUs Slurm leaves pending next to idle GPUs, those that have been for long claim none; and
 // a job of one type of GPU claims none of another.
 func TestQueueIgnoresWhatCannotStart(t *testing.T) {
