@@ -111,8 +111,8 @@ func (h *Hook) othersThan(j *Job, jobs []*Job) []*Job {
 
 // awaitServer waits until the server that j is to compute through takes clients: of one that fails only when the job's
 // first process needs it, CUDA would tell the process. If the server fails, j goes without MPS. The GPU's lock is held
-// for each question, since the daemon loses some of those that come at once (tried on 470 to 555), and not while waiting,
-// so that jobs that start together wait side by side.
+// for each question, since the daemon loses some of the questions that come at once (tried on 470 to 555), and not
+// between them: jobs that start together wait side by side.
 func (h *Hook) awaitServer(ctx context.Context, gpu int, j *Job) error {
 	wait, cancel := context.WithTimeout(ctx, 2*h.MPS.Answer)
 	defer cancel()

@@ -49,8 +49,9 @@ func (m *MPS) log(gpu int) string { return m.Dir.gpu(gpu, "log") }
 // lock. A daemon that doesn't answer is replaced, but not from under jobs in use of it: on a busy node one may be slow,
 // and without it they would fail.
 //
-// ahead: the user's server is started before the first client needs one; serves says whether it takes clients. Where the
-// client may never come no server is started: in the mode EXCLUSIVE_PROCESS one keeps every other process from the GPU.
+// ahead: the user's server is started before the first client needs one; serves says whether it takes clients. Where
+// the client may never come no server is started: in the mode EXCLUSIVE_PROCESS one keeps every other process from the
+// GPU.
 func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse, ahead bool) error {
 	// A client of a daemon for all users that says nothing stops it for all others (555), for as long as it likes.
 	patient, cancel := context.WithTimeout(ctx, 2*m.Answer)
@@ -84,8 +85,8 @@ func (m *MPS) multiuser(gpu int) bool { return m.Multiuser && !m.Dir.oneUser(gpu
 // the server, which takes from seconds to half a minute.
 var errInitialises = errors.New("it still initialises, and processes wait for it")
 
-// serves reports whether the server that Ensure has started for the user takes clients, an error that it has failed. The
-// caller holds the GPU's lock.
+// serves reports whether the server that Ensure has started for the user takes clients, an error that it has failed.
+// The caller holds the GPU's lock.
 func (m *MPS) serves(ctx context.Context, gpu int, uid uint32) (bool, error) {
 	list, err := m.servers(ctx, gpu)
 	if err != nil {

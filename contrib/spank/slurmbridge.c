@@ -1,8 +1,9 @@
 /*
- * The task prolog as a SPANK plugin, for clusters whose jobs run in containers that a SPANK plugin enters, as Pyxis does.
+ * The task prolog as a SPANK plugin, for clusters whose jobs run in containers that a SPANK plugin enters, as Pyxis
+ * does.
  *
- * There TaskProlog= of slurm.conf won't do: Slurm runs it after the plugins, inside the container, and ends a task whose
- * task prolog can't be executed, a task without a GPU, too (exec_task of task.c, 22.05 to 26.05). This plugin runs the
+ * There TaskProlog= of slurm.conf won't do: Slurm runs it after the plugins, inside the container, and ends a task
+ * whose task prolog can't be executed, one without a GPU, too (exec_task of task.c, 22.05 to 26.05). This plugin runs the
  * same program before any container is entered, and sets what it prints as TaskProlog= would. Whatever goes wrong it
  * leaves the task alone: the task then computes without MPS.
  *

@@ -107,6 +107,7 @@ func TestInstances(t *testing.T) {
 			lib, st := machine(t, c.cfg)
 			whole, sims := lib.Devices()[0], st.Device(0).Instances()
 			must.Equal(t, [2]int{whole.MIG.Max, len(whole.MIG.Instances)}, [2]int{7, len(sims)})
+			must.Equal(t, whole.Persistent != nil && *whole.Persistent, true, "persistence mode")
 			must.Equal(t, whole.Mode, "") // of a GPU in MIG mode NVML gives none
 			var pids []int
 			for k := range sims { // each on all of its SMs, for half of the time

@@ -43,8 +43,8 @@ var (
 			"scp $keyFile NODE:$keyFile   # to each node with GPUs, root's and 0600 there, too"),
 		setting("key_file: $keyFile"), in(filesOfNodes, "key_file: $keyFile"),
 	}
-	buildPlugin = run("gcc -O2 -shared -fPIC -o /usr/lib/slurmbridge/spank.so /usr/share/slurmbridge/slurmbridge.c   # on " +
-		"each node with GPUs, and again with each release of Slurm, as Pyxis; slurm/spank.h is in slurm-devel or " +
+	buildPlugin = run("gcc -O2 -shared -fPIC -o /usr/lib/slurmbridge/spank.so /usr/share/slurmbridge/slurmbridge.c   # " +
+		"on each node, and again with each release of Slurm, as Pyxis; slurm/spank.h is in slurm-devel or " +
 		"libslurm-dev")
 	stackPlugin = in("$dir/plugstack.conf", "# above the line of Pyxis", "optional /usr/lib/slurmbridge/spank.so")
 	defaultMode = run("nvidia-smi -c DEFAULT   # on each of them, at every boot")

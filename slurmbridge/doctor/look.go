@@ -349,8 +349,8 @@ func (e *exam) plugged(plugin string) int {
 	return slices.IndexFunc(e.PlugStack, func(line string) bool { return strings.Contains(line, plugin) })
 }
 
-// containers reports whether tasks get their variables by a SPANK plugin of ours, or have to, since another plugin enters
-// containers.
+// containers reports whether tasks get their variables by a SPANK plugin of ours, or have to, since another plugin
+// enters containers.
 func (e *exam) containers() bool { return e.plugged(pyxis) >= 0 || e.plugged(ourPlugin) >= 0 }
 
 // ourPlugin and pyxis are in the lines of plugstack.conf that name our SPANK plugin and Pyxis.

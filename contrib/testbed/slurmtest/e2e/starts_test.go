@@ -24,19 +24,20 @@ const see = `#!/bin/sh
 echo job=$SLURM_JOB_ID pipe=${CUDA_MPS_PIPE_DIRECTORY:-none} percent=${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-none} \
 	limit=${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT:-none} devices=${CUDA_VISIBLE_DEVICES:-none} \
 	of=${SLURMBRIDGE_MPS_JOB:-none} frameworks=${TF_FORCE_GPU_ALLOW_GROWTH:-none} \
-	$(scontrol -d show job "${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}" | grep -o ' GRES=[^ ]*') >OUT/$1
+	$(scontrol -d show job "${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}" |
+		grep -o ' GRES=[^ ]*') >OUT/$1
 sleep 1
 `
 
-// starts are ways in which a user starts processes on a GPU: a shell's words in which REQUEST are the options that ask for a
-// part of a GPU. A name ends in the number of the process where a way has several. SEE NAME is the program.
+// starts are ways in which a user starts processes on a GPU: a shell's words in which REQUEST are the options that ask
+// for a part of a GPU. A name ends in the number of the process where a way has several. SEE NAME is the program.
 var starts = map[string]string{
 	"a batch script":                     `sbatch --wait REQUEST --wrap 'SEE batch'`,
 	"tasks of an array":                  `sbatch --wait --array=0-1 REQUEST --wrap 'SEE array$SLURM_ARRAY_TASK_ID'`,
 	"srun":                               `srun REQUEST SEE srun`,
 	"two tasks of an srun":               `srun REQUEST -n2 sh -c 'SEE task$SLURM_PROCID'`,
 	"srun in a batch script":             `sbatch --wait REQUEST --wrap 'srun SEE step'`,
-	"steps side by side":                 `sbatch --wait REQUEST --wrap 'srun --overlap SEE beside0 & srun --overlap SEE beside1 & wait'`,
+	"steps side by side":                 `sbatch --wait REQUEST --wrap 'for i in 0 1; do srun --overlap SEE beside$i & done; wait'`,
 	"srun in salloc":                     `salloc REQUEST srun SEE allocated`,
 	"the shell of salloc":                `salloc REQUEST srun --interactive --preserve-env SEE interactive`,
 	"srun in the shell of salloc":        `salloc REQUEST srun --interactive --preserve-env srun --overlap SEE within`,
@@ -110,8 +111,8 @@ func gpuOf(gres string) string {
 	return m[1]
 }
 
-// However a process of a sharer is started, it sees what the job's batch script would: its GPU's MPS daemon, its part of
-// the threads, its memory limit, the GPU's name.
+// However a process of a sharer is started, it sees what the job's batch script would: its GPU's MPS daemon, its part
+// of the threads, its memory limit, the GPU's name.
 func TestWaysToStart(t *testing.T) {
 	t.Parallel()
 	for _, sharing := range []string{"mps", "shard"} {
@@ -131,6 +132,32 @@ func TestWaysToStart(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Each process of a sharer of a MIG instance is told the instance, whichever way Slurm has numbered it.
+func TestWaysToStartOnInstances(t *testing.T) {
+	t.Parallel()
+	for _, auto := range []bool{false, true} {
+		t.Run(fmt.Sprintf("AutoDetect %v", auto), func(t *testing.T) {
+			t.Parallel()
+			c, names := newCut(t, 1, gpusim.Config{Instances: thirds}, auto)
+			c.reach("RUNNING", must.Get(c.Submit(t.Context(), ann, "sleep 1000", "--gres=shard:100"))(t))
+			c.waysToStart("--gres=shard:60", "", func(gpu string) string { return names[gpu[0]-'0'] },
+				"a batch script", "srun", "srun in a batch script", "srun in salloc", "salloc in a batch script")
+		})
+	}
+}
+
+// Each process of a session is held to the memory that its owner has asked for.
+func TestSessionsAreHeld(t *testing.T) {
+	t.Parallel()
+	if release(t) < "23.02" {
+		t.Skip("sessions by srun and salloc are from Slurm 23.02 on: make test-compat")
+	}
+	c := &cards{newWorld(t, cluster.Setup{Models: []string{"a100"}}), ""}
+	c.waysToStart("--gres=gpu:shared --comment=share:interactive=8G", "0=8602M", func(string) string { return "0" },
+		"a batch script", "srun", "srun in a batch script", "srun in salloc", "srun into a job that runs",
+		"the shell of salloc")
 }
 
 // container is a SPANK plugin that enters a namespace in which the node's programs aren't there, as Pyxis enters a
@@ -171,9 +198,9 @@ func plugin(t *testing.T, c *slurmtest.Cluster, source string) error {
 	return nil
 }
 
-// In containers that a SPANK plugin enters, as Pyxis does, Slurm's TaskProlog= ends each task, of jobs without a GPU, too.
-// Our plugin gives tasks there what the task prolog gives others. Wherever it stands in plugstack.conf, and where it is
-// missing or another release's, tasks run.
+// In containers that a SPANK plugin enters, as Pyxis does, Slurm's TaskProlog= ends each task, of jobs without a GPU,
+// too. Our plugin gives tasks there what the task prolog gives others. Wherever it stands in plugstack.conf, and where it
+// is missing or another release's, tasks run.
 func TestStartsInAContainer(t *testing.T) {
 	t.Parallel()
 	const ours, theirs = "optional DIR/slurmbridge.so DIR/bin/of-node\n", "required DIR/container.so DIR/bin "
