@@ -18,8 +18,8 @@
 //
 // Start, run time, state and exit code of each job; its CPUs, memory, nodes and tasks; the order of an array's tasks;
 // the exit codes of steps, and the environment that each step sees, as a whole. No job has a whole GPU that another one
-// is on. A job that an event (hold, requeue, update) met in different states on the two sides isn't compared, nor is
-// one that a fault hit which plain Slurm feels as well, or that ended an MPS server: it must end all the same.
+// is on. A job that an event (hold, requeue, update) met in different states on the two sides isn't compared, nor
+// is one that a fault hit which plain Slurm feels as well, or that ended an MPS server: it must end all the same.
 //
 // What differs is run again, and counts if it differs again; under faults it counts at once. Differences that the pages
 // state are in the judge's rules, each with its sentence. At least as many jobs as seeds must have had a part of a GPU

@@ -145,13 +145,16 @@ func (d *dice) one(kind string, j *Job) *row {
 
 var place = regexp.MustCompile(`\{[^}]*\}`)
 
-// write fills in one of a row's alternatives.
+// write fills in one of a row's alternatives; a node or a partition is the same throughout.
 func (d *dice) write(r *row) string {
+	node := slurmtest.NodeName(d.IntN(max(1, len(d.c.Nodes))))
+	all := d.c.partitions()
+	partition := all[d.IntN(len(all))]
 	return place.ReplaceAllStringFunc(r.drawn[d.IntN(len(r.drawn))], func(p string) string {
 		p = strings.Trim(p, "{}")
 		switch p {
 		case "node":
-			return slurmtest.NodeName(d.IntN(len(d.c.Nodes)))
+			return node
 		case "nodes":
 			return "n" + strconv.Itoa(1+d.IntN(len(d.c.Nodes))) + ",n1"
 		case "feature":
@@ -160,8 +163,7 @@ func (d *dice) write(r *row) string {
 			types := d.c.Nodes[d.IntN(len(d.c.Nodes))].Types
 			return types[d.IntN(len(types))]
 		case "partition":
-			all := d.c.partitions()
-			return all[d.IntN(len(all))]
+			return partition
 		case "name":
 			return fmt.Sprint("j", len(d.names)+1)
 		case "qos":
@@ -295,8 +297,10 @@ func events(drawn string, at int) (out []Event) {
 // cluster draws the cluster, with so many GPUs; 0 = some.
 func (d *dice) cluster(release string, all int) {
 	c := d.c
-	shapes := map[string]int{"1x1": 8, "1x2": 14, "1x3": 8, "1x4": 8, "1x8": 3, "2x1": 12, "2x2": 14, "2x4": 6, "3x1": 9,
-		"3x2": 8, "4x1": 4, "4x2": 6}
+	shapes := map[string]int{
+		"1x1": 8, "1x2": 14, "1x3": 8, "1x4": 8, "1x8": 3, "2x1": 12, "2x2": 14, "2x4": 6, "3x1": 9,
+		"3x2": 8, "4x1": 4, "4x2": 6,
+	}
 	var nodes, gpus int
 	_, _ = fmt.Sscanf(d.pick(shapes, "1x1", "1x2", "1x3", "1x4", "1x8", "2x1", "2x2", "2x4", "3x1", "3x2", "4x1", "4x2"),
 		"%dx%d", &nodes, &gpus)
@@ -367,8 +371,10 @@ func (d *dice) accounting() {
 	}
 	c := d.c
 	d.facts["accounting"], d.facts["qospreempt"] = true, d.chance(500)
-	c.Accounting = []string{"add account lab", "add user games Account=lab", "add user news Account=lab",
-		"add user slurm Account=lab"} // admins.md: SlurmUser needs an account
+	c.Accounting = []string{
+		"add account lab", "add user games Account=lab", "add user news Account=lab",
+		"add user slurm Account=lab",
+	} // admins.md: SlurmUser needs an account
 	d.any("account", nil, func(s string) { c.Accounting = append(c.Accounting, strings.Split(s, " ; ")...) })
 	c.Conf = append(c.Conf, d.write(d.one("enforce", nil)))
 	if d.facts["qospreempt"] {

@@ -108,8 +108,10 @@ func TestJudge(t *testing.T) {
 // The tasks of an array start in the order that they have on plain Slurm.
 func TestOrder(t *testing.T) {
 	side := func(first, second, third float64) *result {
-		return &result{Jobs: map[string]*seen{"j1_0": ran(first, first+5), "j1_1": ran(second, second+5),
-			"j1_2": ran(third, third+5)}}
+		return &result{Jobs: map[string]*seen{
+			"j1_0": ran(first, first+5), "j1_1": ran(second, second+5),
+			"j1_2": ran(third, third+5),
+		}}
 	}
 	c := &Case{Jobs: []Job{{Name: "j1"}}}
 	must.Equal(t, len(judge(c, side(1, 6, 11), side(1, 6, 11))), 0)
@@ -145,8 +147,10 @@ func TestGPUs(t *testing.T) {
 
 // A partition is of whole nodes by its own line, or by the DEFAULT line before it.
 func TestOfWholeNodes(t *testing.T) {
-	c := &Case{Conf: []string{"PartitionName=a Nodes=ALL", "PartitionName=b Nodes=ALL OverSubscribe=EXCLUSIVE",
-		"PartitionName=DEFAULT OverSubscribe=EXCLUSIVE", "PartitionName=c OverSubscribe=NO"}}
+	c := &Case{Conf: []string{
+		"PartitionName=a Nodes=ALL", "PartitionName=b Nodes=ALL OverSubscribe=EXCLUSIVE",
+		"PartitionName=DEFAULT OverSubscribe=EXCLUSIVE", "PartitionName=c OverSubscribe=NO",
+	}}
 	var whole []string
 	for _, p := range []string{"a", "b", "c", "gpu"} {
 		if c.ofWholeNodes(p) {
@@ -186,4 +190,18 @@ func TestWithout(t *testing.T) {
 	must.Equal(t, len(small.Jobs), 1)
 	must.Equal(t, small.Jobs[0].Args, []string{"--time=" + c.Jobs[2].value("--time")})
 	must.Equal(t, fmt.Sprint(c), before)
+}
+
+// What an operator closes is what opens again.
+func TestOneNodeInARow(t *testing.T) {
+	for seed := range uint64(300) {
+		c := draw(seed, "22.05.8", false, nil)
+		if len(c.Events) < 2 {
+			continue
+		}
+		closed, opened := strings.Fields(c.Events[0].Command), strings.Fields(c.Events[1].Command)
+		if closed[1] == "update" && closed[2] != opened[2] {
+			t.Errorf("seed %d: %v", seed, c.Events)
+		}
+	}
 }

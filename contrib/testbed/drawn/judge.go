@@ -71,7 +71,7 @@ var rules = []rule{
 		"users.md: a first run under MPS that fails within 15 s runs again without MPS, once",
 	},
 	{
-		kindEnv, func(c *Case, j *Job, text string) bool { return !j.sharer() && emptied.MatchString(afterSteps(text)) },
+		kindEnv, func(_ *Case, _ *Job, text string) bool { return emptied.MatchString(afterSteps(text)) },
 		"users.md: SLURM_GPUS and SLURM_GPUS_PER_NODE are empty where sharers_only makes a GPU of a job's all of its shares",
 	},
 	{
@@ -135,7 +135,7 @@ const (
 
 // judge compares a case's two results.
 func judge(c *Case, plain, bridge *result) []difference {
-	v := &verdict{c: c, plain: plain, bridge: bridge, slack: slackS}
+	v := &verdict{c: c, plain: plain, bridge: bridge, slack: slackS, ranSlack: ranSlackS}
 	for _, name := range slices.Sorted(maps.Keys(plain.Met)) {
 		if name != "" && !slices.Equal(plain.Met[name], bridge.Met[name]) {
 			v.apart = append(v.apart, name)
@@ -145,7 +145,9 @@ func judge(c *Case, plain, bridge *result) []difference {
 	if len(c.Faults) > 0 {
 		v.slack += faultS
 	}
-	v.slack += loaded * max(plain.AskS, bridge.AskS)
+	load := max(plain.AskS, bridge.AskS)
+	v.slack += loaded * load
+	v.ranSlack += loaded * load / 2
 	for i := range c.Jobs {
 		v.job(&c.Jobs[i])
 	}
@@ -194,7 +196,8 @@ type verdict struct {
 	c             *Case
 	plain, bridge *result
 	apart         []string
-	slack         float64
+	slack         float64 // by which a start may be later, s, and a run longer or shorter
+	ranSlack      float64
 	out           []difference
 }
 
@@ -323,7 +326,7 @@ func (v *verdict) times(j *Job, name string, p, b *seen) {
 	case p.Restarts != b.Restarts && v.c.preempts():
 	case p.Restarts != b.Restarts:
 		v.add(name, kindRan, "%s restarts, on plain Slurm %s", b.Restarts, p.Restarts)
-	case len(j.Events) == 0 && !j.runsAs(b.End-b.Start, p.End-p.Start):
+	case len(j.Events) == 0 && !j.runsAs(b.End-b.Start, p.End-p.Start, v.ranSlack):
 		v.add(name, kindRan, "%.0f s, on plain Slurm %.0f s", b.End-b.Start, p.End-p.Start)
 	}
 }
@@ -349,16 +352,18 @@ func (v *verdict) wholeWaited(p, b *seen) string {
 const wholeWaited = ", and a job of a whole GPU waited meanwhile"
 
 // runsAs reports whether a job runs for as long as on plain Slurm; one that computes may be slower, by its contract.
-func (j *Job) runsAs(s, plainS float64) bool {
+func (j *Job) runsAs(s, plainS, slack float64) bool {
 	if j.App == "" {
-		return math.Abs(s-plainS) <= ranSlackS
+		return math.Abs(s-plainS) <= slack
 	}
-	return s >= plainS-ranSlackS && s <= contract*plainS+faultS
+	return s >= plainS-slack && s <= contract*plainS+faultS
 }
 
 func ended(state string) bool {
-	return !slices.Contains([]string{"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED",
-		"REQUEUE_HOLD", "SPECIAL_EXIT"}, state)
+	return !slices.Contains([]string{
+		"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED",
+		"REQUEUE_HOLD", "SPECIAL_EXIT",
+	}, state)
 }
 
 // same compares what a job got and what its steps saw.

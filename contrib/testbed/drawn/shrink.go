@@ -82,12 +82,12 @@ func (c *Case) without(out []part) *Case {
 // waiting.
 func (o *options) shrink(ctx context.Context, c *Case, d *difference, root string) (*Case, error) {
 	name, _, _ := strings.Cut(d.Job, "_")
-	jobs, rest := c.parts(name)
+	jobs, _ := c.parts(name)
 	c, err := o.shrinkBy(ctx, c, jobs, d, root)
 	if err != nil {
 		return c, err
 	}
-	_, rest = c.parts(name)
+	_, rest := c.parts(name)
 	return o.shrinkBy(ctx, c, rest, d, root)
 }
 
