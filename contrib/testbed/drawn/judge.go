@@ -502,14 +502,21 @@ func (v *verdict) order(tasks []string) {
 
 // cluster judges what isn't one job's.
 func (v *verdict) cluster() {
-	waited := 0
+	waited, parts := map[string]int{}, map[string]int{} // jobs, by partition
 	for i := range v.c.Jobs {
-		if v.mayShare(&v.c.Jobs[i]) {
-			waited++
+		j := &v.c.Jobs[i]
+		partition := cmp.Or(j.value("--partition"), slurmtest.Partition)
+		if v.mayShare(j) {
+			waited[partition]++
+		}
+		if b := v.bridge.Jobs[j.Name]; b != nil && b.part() {
+			parts[partition]++
 		}
 	}
-	if parts := v.bridge.parts(); waited > 3 && parts == 0 {
-		v.add("", kindShares, "no job has a part of a GPU, though %d that may share waited", waited)
+	for _, partition := range slices.Sorted(maps.Keys(waited)) {
+		if n := waited[partition]; n > 2 && parts[partition] == 0 {
+			v.add("", kindShares, "no job of partition %s has a part of a GPU, though %d that may share waited", partition, n)
+		}
 	}
 	v.beside()
 	if v.bridge.Misplaced > 0 {
