@@ -147,6 +147,10 @@ func (e *exam) checks() []check {
 				"out only shares. Else move nodes to a partition of their own, or upgrade",
 			sharersCost, setting("sharers_only: [$all]")),
 
+		row("partitions-absent", Error, partitions, e.absent(),
+			"$setting names a partition that isn't there: $missing", "the setting does nothing then; there are $there", "",
+			setting("$setting: …   # without $missing")),
+
 		// Single settings of slurm.conf.
 		row("gres-both", either(typesChecked, Warning, Error), slurmConf,
 			when(e.has("GresTypes", "mps") && e.has("GresTypes", "shard"), "kept", without(conf["GresTypes"], other)),
@@ -226,14 +230,14 @@ func (e *exam) checks() []check {
 		row("node-shares", Error, nodes, e.withoutShares(false),
 			"no shares on $nodes", "jobs can be put on these GPUs only one at a time",
 			restarts+"; anyone may then ask for a part of a GPU by hand", toConf("NodeName=$nodes … Gres=$gres"),
-			gres("# on $nodes", "Name=gpu Type=TYPE File=/dev/nvidia0   # a line for each GPU, or AutoDetect=nvml", "$shares")),
+			gres("# on $nodes", "$lines")),
 		row("mig-shares", Note, nodes, e.withoutShares(true), "MIG instances without shares on $nodes",
 			"the bridge leaves them alone: Slurm hands each out whole, and a small job "+
 				"leaves most of it idle", restarts+"; jobs of instances ask for them as before. A line of shares that names "+
 				"files of an instance takes the node out of service",
 			toConf("NodeName=$nodes … Gres=$gres"),
-			gres("# on $nodes", "AutoDetect=nvml   # or a line for each: Name=gpu Type=1g.10gb MultipleFiles=/dev/nvidia0,"+
-				"/dev/nvidia-caps/nvidia-cap…", "$shares   # without File")),
+			gres("# on $nodes; a line for an instance: Name=gpu Type=1g.10gb MultipleFiles=/dev/nvidia0,"+
+				"/dev/nvidia-caps/nvidia-cap…", "$lines")),
 		row("mig-release", Warning, nodes, e.on(func(n *text.Node) bool {
 			return hasInstances(n) && sharesOf(n) > 0 && !text.SharesInstances(version)
 		}), "Slurm before 23.02.7 can't share the MIG instances of $nodes",
@@ -243,13 +247,13 @@ func (e *exam) checks() []check {
 			"not every GPU has 100 shares: $nodes",
 			"right where one is in MIG mode or kept out on purpose, and the others have 100 each: it is left alone. Otherwise "+
 				"Count in gres.conf is 100 for each File", restarts,
-			gres("Name=$sharing Count=100 File=/dev/nvidia0   # a line for each GPU")),
+			gres("$lines")),
 		row("share-count", Error, nodes,
 			e.counts(func(got, want int) bool { return got > want || got < want && got%100 != 0 }),
 			"the number of shares isn't 100 a GPU: $nodes",
 			"the bridge deals in hundredths of a GPU; a group's shares must add up to the whole of one",
 			restarts+"; jobs that ask for a number of shares by hand get another part of a GPU",
-			gres("Name=$sharing Count=100 File=/dev/nvidia0")),
+			gres("$lines")),
 		row("node-invalid", Error, nodes,
 			e.on(func(n *text.Node) bool { return strings.Contains(strings.ToUpper(n.State), "INVALID_REG") }),
 			"Slurm doesn't take $nodes: less is there than slurm.conf says",
@@ -262,18 +266,18 @@ func (e *exam) checks() []check {
 		}), "several GPUs and mps without all_sharing on $nodes",
 			"by default Slurm shares one GPU of a node at a time; jobs then wait next to idle GPUs",
 			"slurmctld and the nodes' slurmds restart; a job that asks for mps by hand may then be on any of a node's GPUs, "+
-				"next to jobs of other users", gres("Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing")),
+				"next to jobs of other users", gres("$lines")),
 		row("gres-conf", Warning, files, e.unnamedShares(),
 			either(e.GresConf == nil, "$dir/gres.conf is not there", "$dir/gres.conf has no line of $kinds"),
 			"unless the nodes have a gres.conf of their own, they don't find their GPUs, or which of them the shares are of, "+
 				"and Slurm takes them out of service", restarts,
-			gres("Name=gpu Type=TYPE File=/dev/nvidia0", "$lines")),
+			gres("$lines")),
 		row("gpu-type", either(typesChecked, Warning, Error), nodes,
 			e.on(func(n *text.Node) bool { return n.ByType[""] > 0 }),
 			"GPUs without a type on $nodes",
 			"Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of; and "+noCard, restarts,
 			toConf("NodeName=$nodes … Gres=gpu:TYPE:1,$sharing:100   # and what these nodes have besides"),
-			gres("Name=gpu Type=TYPE File=/dev/nvidia0   # with AutoDetect a part of what slurmd -G says")),
+			gres("$lines", "# TYPE: with AutoDetect a part of what slurmd -G calls the GPU")),
 		row("gpu-unknown", Warning, nodes, e.unknownCards(),
 			"GPU type $type (on $nodes) is no card the bridge knows", noCard, "",
 			setting("gpu_types:", "  $type: {mem_mib: MEMORY}   # nvidia-smi --query-gpu=memory.total --format=csv")),

@@ -111,6 +111,9 @@ func (f *Facts) readFiles() {
 	}
 	for _, file := range []string{f.Settings.GateFile, f.Settings.WakeFile, f.Settings.Database} {
 		dir := filepath.Dir(file)
+		if slices.Contains(unitFolders, dir) && installed(unitFile) {
+			continue // systemd makes it when the daemon starts
+		}
 		if info, err := os.Stat(dir); (err != nil || !info.IsDir()) && !slices.Contains(f.Missing, dir) {
 			f.Missing = append(f.Missing, dir)
 		}
@@ -122,6 +125,16 @@ func (f *Facts) readFiles() {
 		wrong := tryKey(f.Settings.KeyFile, f.User)
 		f.Key = &wrong
 	}
+}
+
+// unitFile is the daemon's unit, as the package installs it, unitFolders what it has systemd make.
+const unitFile = "/usr/lib/systemd/system/slurmbridge.service"
+
+var unitFolders = []string{"/var/lib/slurmbridge", "/run/slurmbridge"}
+
+func installed(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 // tryKey says what is wrong with a key file for a user, "" = nothing.

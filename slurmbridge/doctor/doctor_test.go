@@ -205,6 +205,10 @@ var situations = []situation{
 	at("whole GPUs planned right", all(slurm("SLURM_VERSION", "25.05.1"), func(f *Facts) { f.Settings.SharersOnly = nil }),
 		"", ""),
 
+	at("partitions that aren't there", func(f *Facts) {
+		f.Settings.ExcludePartitions, f.Settings.HandShares = []string{"gqu"}, []string{"ann", "partition:gpu", "partition:x"}
+	}, "error partitions-absent, error partitions-absent", "exclude_partitions: …   # without gqu"),
+
 	at("both kinds", slurm("GresTypes", "gpu,mps,shard"), "error gres-both", "GresTypes=gpu,mps"),
 	at("both kinds, and nodes have shards", all(shards, slurm("GresTypes", "gpu,MPS,shard")), "error gres-both",
 		"GresTypes=gpu,shard"),
@@ -243,13 +247,13 @@ var situations = []situation{
 		"TaskPlugin=task/cgroup,task/affinity"),
 
 	at("no gpu", node("(null)"), "error no-gpu", ""),
-	at("node without shares", node("gpu:titanxp:2"), "error node-shares", "Name=mps Count=200 Flags=all_sharing"),
+	at("node without shares", node("gpu:titanxp:2"), "error node-shares", "Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing"),
 	at("a node of other gres", node("gpu:titanxp:2,nic:2(S:0)"), "error node-shares",
 		"NodeName=gpu1 … Gres=gpu:titanxp:2,mps:200,nic:2"),
 	at("odd shares", all(node("gpu:titanxp:2,mps:150(S:0-1)"), gresConf("Name=mps Flags=all_sharing")),
-		"error share-count", "Name=mps Count=100 File=/dev/nvidia0"),
+		"error share-count", "Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing"),
 	at("a GPU without shares", all(node("gpu:titanxp:2,mps:100(S:0-1)"), gresConf("Name=mps Flags=all_sharing")),
-		"warning gpu-without-shares", "Name=mps Count=100 File=/dev/nvidia0   # a line for each GPU"),
+		"warning gpu-without-shares", "Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing"),
 	at("MIG instances without shares", all(in2411, node("gpu:1g.10gb:7,gpu:h100:1")),
 		"note mig-shares", "NodeName=gpu1 … Gres=gpu:1g.10gb:7,gpu:h100:1,mps:800"),
 	at("MIG instances without shares, by mps", all(in2411, node("gpu:1g.10gb:7")), "note mig-shares",
@@ -261,7 +265,7 @@ var situations = []situation{
 	at("less than promised", func(f *Facts) { f.Nodes[0].State = "IDLE+DRAIN+INVALID_REG" }, "error node-invalid",
 		"scontrol show node gpu1 | grep Reason"),
 	at("several by mps", node("gpu:titanxp:2(S:0),mps:200"), "warning one-sharing",
-		"Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing"),
+		"Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing"),
 	at("no gres.conf", func(f *Facts) { f.GresConf = nil }, "warning gres-conf", "Name=mps Count=100 File=/dev/nvidia0"),
 	at("gres.conf without shares", gresConf("Name=gpu File=/dev/nvidia0\n#Name=mps Count=100\n"), "warning gres-conf",
 		"Name=mps Count=100 File=/dev/nvidia0"),
@@ -274,7 +278,7 @@ var situations = []situation{
 		gresConf("Name=mps Count=200 # not Flags=all_sharing\n")), "warning one-sharing", ""),
 	at("gres.conf is not here", func(f *Facts) { f.ConfDir, f.GresConf, f.JobSubmitLua = "", nil, nil }, "", ""),
 	at("untyped", node("gpu:1,mps:100"), "error gpu-type",
-		"Name=gpu Type=TYPE File=/dev/nvidia0   # with AutoDetect a part of what slurmd -G says"),
+		"Name=gpu Type=TYPE File=/dev/nvidia0"),
 	at("untyped, newer", all(in2411, node("gpu:1,mps:100")), "warning gpu-type", ""),
 	at("unknown card", node("gpu:radeon:1,mps:100"), "warning gpu-unknown", "gpu_types:"),
 	at("default memory for whole GPUs alone", func(f *Facts) {
@@ -843,5 +847,19 @@ func TestUnitUser(t *testing.T) {
 		"LoadState=masked\nUser=nobody\n": "",
 	} {
 		must.Equal(t, UnitUser(properties), want, properties)
+	}
+}
+
+// Hosts are written as Slurm does.
+func TestFoldedHosts(t *testing.T) {
+	for want, names := range map[string][]string{
+		"gpu[1-3,7]":          {"gpu1", "gpu3", "gpu2", "gpu7"},
+		"a1,a2,b":             {"a1", "a2", "b"},
+		"n01,n02,n03":         {"n01", "n02", "n03"},
+		"r1n[0-2],r2n4":       {"r1n0", "r1n1", "r1n2", "r2n4"},
+		"head":                {"head"},
+		"x[8-10],99999999999": {"x8", "x9", "x10", "99999999999"},
+	} {
+		must.Equal(t, fold(names), want)
 	}
 }

@@ -48,19 +48,105 @@ func isnt(known *bool) bool { return known != nil && !*known }
 // sharesOf is the number of a node's shares.
 func sharesOf(n *text.Node) int { return n.Shares["mps"] + n.Shares["shard"] }
 
-// on is a hit with the names of the nodes with GPUs for which so holds; saying takes what of says of each node.
+// on returns one hit that names the nodes with GPUs for which so is true, with the lines of their gres.conf.
 func (e *exam) on(so func(*text.Node) bool) []hit {
-	return e.saying(func(n *text.Node) string { return either(so(n), n.Name, "") }, ",")
+	return e.saying(func(n *text.Node) string { return either(so(n), " ", "") }, "")
 }
 
+// saying returns one hit that names the nodes for which of returns a text, those with the same text together, with the
+// text behind their names, and with the lines of their gres.conf.
 func (e *exam) saying(of func(*text.Node) string, between string) []hit {
-	var all []string
+	names, texts, lines := map[string][]string{}, []string{}, []string{}
 	for _, n := range e.gpus {
-		if said := of(n); said != "" {
-			all = append(all, said)
+		said := of(n)
+		if said == "" {
+			continue
+		}
+		if names[said] == nil {
+			texts = append(texts, said)
+		}
+		names[said] = append(names[said], n.Name)
+		if l := e.gresLines(n); !slices.Contains(lines, l) {
+			lines = append(lines, l)
 		}
 	}
-	return when(all != nil, "nodes", strings.Join(all, between))
+	var all []string
+	for _, said := range texts {
+		all = append(all, strings.TrimSpace(fold(names[said])+" "+said))
+	}
+	return when(all != nil, "nodes", strings.Join(all, between), "lines", strings.Join(lines, "\n"))
+}
+
+// numbered is a host's name that ends in a number.
+var numbered = regexp.MustCompile(`^(.*?)([0-9]{1,9})$`)
+
+// fold writes hosts as Slurm does, gpu[1-40,44], from three of a kind on.
+func fold(names []string) string {
+	numbers, kinds := map[string][]int{}, []string{}
+	for _, name := range names {
+		m := numbered.FindStringSubmatch(name)
+		kind := name
+		if m != nil && (m[2] == "0" || m[2][0] != '0') { // a number with zeros before it stands alone
+			kind = m[1] + "\x00"
+			n, _ := strconv.Atoi(m[2]) // nine digits at most
+			numbers[kind] = append(numbers[kind], n)
+		}
+		if !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	var out []string
+	for _, kind := range kinds {
+		prefix, ends := strings.CutSuffix(kind, "\x00")
+		all := slices.Compact(slices.Sorted(slices.Values(numbers[kind])))
+		switch {
+		case !ends:
+			out = append(out, kind)
+		case len(all) < 3:
+			for _, n := range all {
+				out = append(out, prefix+strconv.Itoa(n))
+			}
+		default:
+			out = append(out, prefix+"["+spans(all)+"]")
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+// spans writes ascending numbers as 1-40,44.
+func spans(all []int) string {
+	var out []string
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n] == all[0]+n {
+			n++
+		}
+		span := strconv.Itoa(all[0])
+		if n > 1 {
+			span += "-" + strconv.Itoa(all[n-1])
+		}
+		out, all = append(out, span), all[n:]
+	}
+	return strings.Join(out, ",")
+}
+
+// gresLines are the lines of gres.conf for a node's GPUs and their shares, which go together.
+func (e *exam) gresLines(n *text.Node) string {
+	flags := either(e.sharing == "mps" && n.GPUs > 1, " Flags=all_sharing", "")
+	if hasInstances(n) {
+		return fmt.Sprintf("AutoDetect=nvml   # or a line for each instance\nName=%s Count=%d%s   # without File", e.sharing,
+			100*n.GPUs, flags)
+	}
+	files := "/dev/nvidia0"
+	if n.GPUs > 1 {
+		files = fmt.Sprintf("/dev/nvidia[0-%d]", n.GPUs-1)
+	}
+	var lines []string
+	for _, t := range slices.Sorted(maps.Keys(n.ByType)) {
+		of := either(len(n.ByType) == 1, files, "/dev/nvidia…   # this type's")
+		lines = append(lines, fmt.Sprintf("Name=gpu Type=%s File=%s", cmp.Or(t, "TYPE"), of))
+	}
+	return strings.Join(append(lines, fmt.Sprintf("Name=%s Count=%d File=%s%s", e.sharing, 100*n.GPUs, files, flags)), "\n")
 }
 
 // agent is the answer of a node's agent; a node that power saving has put to sleep has none, and lacks none.
@@ -79,7 +165,7 @@ func (e *exam) onAgents(so func(*text.Node, Agent) bool) []hit {
 func (e *exam) why(of func(Agent) string) []hit {
 	return e.saying(func(n *text.Node) string {
 		said := of(e.agent(n))
-		return either(said != "", n.Name+" ("+said+")", "")
+		return either(said != "", "("+said+")", "")
 	}, ", ")
 }
 
@@ -108,7 +194,7 @@ func clock(a Agent) string {
 // byNodes are hits, one for each key, with the nodes that have it.
 func byNodes(nodes map[string][]string, name string) (hits []hit) {
 	for _, key := range slices.Sorted(maps.Keys(nodes)) {
-		hits = append(hits, hit{name: key, "nodes": strings.Join(nodes[key], ",")})
+		hits = append(hits, hit{name: key, "nodes": fold(nodes[key])})
 	}
 	return hits
 }
@@ -141,12 +227,47 @@ func (e *exam) those(so func(p text.Partition) bool) []hit {
 // mixed finds the partitions that hand out whole GPUs as well as shares, where Slurm mistakes GPUs in use by shares.
 func (e *exam) mixed(mistakes bool) []hit {
 	var mixed, all []string
-	for _, p := range e.withShares() {
+	among := e.withShares()
+	if among == nil {
+		among = e.partitionsOf(func(*text.Node) bool { return true }) // where there will be shares
+	}
+	for _, p := range among {
 		if all = append(all, p.Name); !slices.Contains(e.Settings.SharersOnly, p.Name) {
 			mixed = append(mixed, p.Name)
 		}
 	}
 	return when(mixed != nil && mistakes, "mixed", strings.Join(mixed, ", "), "all", strings.Join(all, ", "))
+}
+
+// absent finds partitions that settings of the bridge name and that aren't there.
+func (e *exam) absent() (hits []hit) {
+	s := e.Settings
+	named := []struct {
+		setting    string
+		partitions []string
+	}{
+		{"include_partitions", s.IncludePartitions}, {"exclude_partitions", s.ExcludePartitions},
+		{"sharers_only", s.SharersOnly}, {"interactive_partitions", s.InteractivePartitions},
+		{"hand_shares", nil}, {"adopt", nil},
+	}
+	for _, name := range s.HandShares {
+		if p, is := strings.CutPrefix(name, "partition:"); is {
+			named[4].partitions = append(named[4].partitions, p)
+		}
+	}
+	for i := range s.Adopt {
+		named[5].partitions = append(named[5].partitions, s.Adopt[i].Partitions...)
+	}
+	var there []string
+	for _, p := range e.Partitions {
+		there = append(there, p.Name)
+	}
+	for _, n := range named {
+		missing := slices.DeleteFunc(slices.Clone(n.partitions), func(p string) bool { return slices.Contains(there, p) })
+		hits = append(hits, when(missing != nil && len(missing) > 0, "setting", n.setting, "missing",
+			strings.Join(slices.Compact(missing), ", "), "there", strings.Join(there, ", "))...)
+	}
+	return hits
 }
 
 // withoutShares finds nodes without shares: those with MIG instances, if instances is set and Slurm can share
@@ -155,7 +276,7 @@ func (e *exam) withoutShares(instances bool) []hit {
 	if instances && !text.SharesInstances(e.Config["SLURM_VERSION"]) {
 		return nil
 	}
-	bare, shares := map[string][]string{}, map[string]string{}
+	bare, lines := map[string][]string{}, map[string]string{}
 	for _, n := range e.gpus {
 		var parts []string
 		for _, t := range slices.Sorted(maps.Keys(n.ByType)) {
@@ -164,13 +285,12 @@ func (e *exam) withoutShares(instances bool) []hit {
 		parts = append(append(parts, fmt.Sprintf("%s:%d", e.sharing, 100*n.GPUs)), n.OtherGres...)
 		if line := strings.Join(parts, ","); sharesOf(n) == 0 && hasInstances(n) == instances {
 			bare[line] = append(bare[line], n.Name)
-			shares[line] = fmt.Sprintf("Name=%s Count=%d", e.sharing, 100*n.GPUs) +
-				either(e.sharing == "mps" && n.GPUs > 1, " Flags=all_sharing", "")
+			lines[line] = e.gresLines(n)
 		}
 	}
 	hits := byNodes(bare, "gres")
 	for _, h := range hits {
-		h["shares"] = shares[h["gres"]]
+		h["lines"] = lines[h["gres"]]
 	}
 	return hits
 }
@@ -192,7 +312,7 @@ func (e *exam) counts(so func(got, want int) bool) []hit {
 		if both := n.Shares["mps"] > 0 && n.Shares["shard"] > 0; both || got == 0 || !so(got, 100*gpus) {
 			return ""
 		}
-		return fmt.Sprintf("%s has %d for %s", n.Name, got, job.Count(gpus, "GPU"))
+		return fmt.Sprintf("has %d for %s", got, job.Count(gpus, "GPU"))
 	}, "; ")
 }
 
@@ -212,15 +332,21 @@ func (e *exam) gresConfHas(expr string) bool {
 
 // unnamedShares finds kinds of shares that slurm.conf promises and gres.conf doesn't name.
 func (e *exam) unnamedShares() []hit {
-	var kinds, lines []string
+	var kinds []string
 	for _, kind := range []string{"mps", "shard"} {
 		named := e.gresConfHas(`\bname\s*=\s*"?` + kind + `\b`)
 		if !named && slices.ContainsFunc(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 }) {
 			kinds = append(kinds, "Name="+kind)
-			lines = append(lines, "Name="+kind+" Count=100 File=/dev/nvidia0")
 		}
 	}
-	return when(kinds != nil, "kinds", strings.Join(kinds, ", "), "lines", strings.Join(lines, "\n"))
+	if kinds == nil {
+		return nil
+	}
+	hits := e.on(func(n *text.Node) bool { return sharesOf(n) > 0 })
+	for _, h := range hits {
+		h["kinds"] = strings.Join(kinds, ", ")
+	}
+	return hits
 }
 
 func (e *exam) unknownCards() []hit {

@@ -14,6 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 func newDoctor(s *shared) *cobra.Command {
@@ -60,9 +61,13 @@ func (s *shared) doctor(c *cobra.Command, agents string) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()
-	facts, err := doctor.Collect(ctx, cl.Show, cfg, bridgeUser(ctx))
+	bridge, ofService := bridgeUser(ctx)
+	facts, err := doctor.Collect(ctx, cl.Show, cfg, bridge)
 	if err != nil {
 		return err
+	}
+	if slurm, _, _ := text.User(facts.Config["SlurmUser"]); !ofService && bridge != "root" && bridge != slurm {
+		facts.User = "" // an ordinary user looks: whom the bridge runs as isn't known
 	}
 	if facts.Config != nil {
 		askAround(ctx, facts, cfg, daemon, agents)
@@ -77,20 +82,18 @@ func (s *shared) doctor(c *cobra.Command, agents string) error {
 	return cli.Exit(exit)
 }
 
-// bridgeUser is the user that the bridge runs as: the service's where root runs doctor, else the one that runs it.
-func bridgeUser(ctx context.Context) string {
+// bridgeUser is the user that the bridge runs as: the service's where there is one, else the one that calls doctor.
+func bridgeUser(ctx context.Context) (name string, ofService bool) {
+	// Where there is no systemd there is no service.
+	out, _ := exec.CommandContext(ctx, "systemctl", "show", "-p", "LoadState,User", "slurmbridge").Output()
+	if name := doctor.UnitUser(string(out)); name != "" {
+		return name, true
+	}
 	u, err := user.Current()
 	if err != nil {
-		return ""
+		return "", false
 	}
-	if u.Uid == "0" {
-		// Where there is no systemd there is no service.
-		out, _ := exec.CommandContext(ctx, "systemctl", "show", "-p", "LoadState,User", "slurmbridge").Output()
-		if name := doctor.UnitUser(string(out)); name != "" {
-			return name
-		}
-	}
-	return u.Username
+	return u.Username, false
 }
 
 // askAround adds to the facts what those say that doctor can only ask.
