@@ -22,8 +22,8 @@
 // is one that a fault hit which plain Slurm feels as well, or that ended an MPS server: it must end all the same.
 //
 // What differs is run again, and counts if it differs again; under faults it counts at once. Differences that the pages
-// state are in the judge's rules, each with its sentence. At least as many jobs as seeds must have had a part of a GPU
-// in a block of 20 seeds or more, or nothing is shown.
+// state are in the judge's rules, each with its sentence. At least as many jobs as seeds must have shared a GPU in a
+// block of 20 seeds or more, or nothing is shown.
 package drawn
 
 import (
@@ -68,7 +68,7 @@ type outcome struct {
 	Release string       `json:"release"`
 	Skipped string       `json:"skipped,omitempty"` // why it counts for nothing
 	Jobs    int          `json:"jobs"`
-	Parts   int          `json:"parts"` // jobs that had a part of a GPU
+	Parts   int          `json:"parts"` // jobs that shared a GPU
 	Differs []difference `json:"differs,omitempty"`
 	Apart   int          `json:"apart"` // jobs that an event met in different states
 	why     map[string]string
@@ -217,7 +217,7 @@ func (o *options) run(ctx context.Context, cases []*Case, root string) error {
 				differ++
 			}
 			o.report(c, r)
-			fmt.Fprintf(o.out, "-- seed %d, %d of %d on %s: %d differ, %d skipped, %d jobs, %d had a part of a GPU\n", c.Seed,
+			fmt.Fprintf(o.out, "-- seed %d, %d of %d on %s: %d differ, %d skipped, %d jobs, %d shared a GPU\n", c.Seed,
 				done, len(cases), release, differ, skipped, jobs, parts)
 			outcomes[i] = r
 			return o.keep(dir, c, r)
@@ -237,7 +237,7 @@ func (o *options) run(ctx context.Context, cases []*Case, root string) error {
 		return fmt.Errorf("%d of %d seeds are skipped: nothing is shown", skipped, done)
 	}
 	if n := done - skipped; n >= 20 && parts < n {
-		return fmt.Errorf("only %d jobs of %d seeds had a part of a GPU: nothing is shown", parts, n)
+		return fmt.Errorf("only %d jobs of %d seeds shared a GPU: nothing is shown", parts, n)
 	}
 	if differ > 0 {
 		return errors.New("with the bridge jobs fare otherwise than on plain Slurm")
