@@ -14,19 +14,21 @@ type Instance struct {
 	GB      int    // of memory, as the profile names it
 }
 
-// instance is 1g.10gb, nvidia_a100_3g.20gb, or "NVIDIA H100 PCIe MIG 1g.10gb+me". A compute instance (1c.3g.20gb),
-// which has no memory of its own, isn't one.
-var instance = regexp.MustCompile(`^(?i:(.{0,200}?)(?:[_-]| MIG ))?(([1-7])g\.([1-9][0-9]{0,2})gb(?:[+.][a-z.+]{1,20})?)$`)
+// instance is 1g.10gb, nvidia_a100_3g.20gb, a100l.2g.20gb, h100-1g_10gb, or "NVIDIA H100 PCIe MIG 1g.10gb+me".
+var instance = regexp.MustCompile(`^(?i:(.{0,200}?)(?:[._-]| MIG ))?([1-7])g[._]([1-9][0-9]{0,2})gb((?:[+.][a-z.+]{1,20})?)$`)
+
+// computeInstance is the beginning of a compute instance's name (1c.3g.20gb), which has no memory of its own.
+var computeInstance = regexp.MustCompile(`(?:^|[._ -])[1-7]c$`)
 
 // InstanceOf reads the name of an instance; ok is false for any other.
 func InstanceOf(name string) (of Instance, ok bool) {
 	m := instance.FindStringSubmatch(name)
-	if m == nil {
+	if m == nil || computeInstance.MatchString(m[1]) {
 		return of, false
 	}
-	of.Slices, _ = strconv.Atoi(m[3])
-	of.GB, _ = strconv.Atoi(m[4])
-	of.Parent, of.Profile = strings.TrimSpace(m[1]), m[2]
+	of.Slices, _ = strconv.Atoi(m[2])
+	of.GB, _ = strconv.Atoi(m[3])
+	of.Parent, of.Profile = strings.TrimSpace(m[1]), m[2]+"g."+m[3]+"gb"+m[4]
 	return of, true
 }
 

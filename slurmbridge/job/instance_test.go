@@ -25,6 +25,9 @@ func TestInstanceOf(t *testing.T) {
 		"nvidia_a100-sxm4-40gb_3g.20gb":     {"nvidia_a100-sxm4-40gb", "3g.20gb", 3, 20},
 		"NVIDIA H100 80GB HBM3 MIG 1g.20gb": {"NVIDIA H100 80GB HBM3", "1g.20gb", 1, 20},
 		"a100_1g.5gb+me":                    {"a100", "1g.5gb+me", 1, 5},
+		"a100l.2g.20gb":                     {"a100l", "2g.20gb", 2, 20},
+		"h100-1g_10gb":                      {"h100", "1g.10gb", 1, 10},
+		"3g_40gb":                           {"", "3g.40gb", 3, 40},
 	} {
 		of, ok := InstanceOf(name)
 		if must.Equal(t, of, want, name); !ok {
@@ -32,7 +35,7 @@ func TestInstanceOf(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"", "h100", "a100-80gb", "1c.3g.20gb", "a100_1c.3g.20gb", "9g.10gb", "1g.10gb,x",
+		"", "h100", "a100-80gb", "1c.3g.20gb", "a100_1c.3g.20gb", "a100.1c.3g_20gb", "9g.10gb", "1g.10gb,x",
 		"1g.0gb", "11g.10gb",
 	} {
 		if of, ok := InstanceOf(name); ok {
