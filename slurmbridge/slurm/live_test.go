@@ -191,6 +191,10 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	must.OK(t, update(t, c, job.Update{Jobs: []string{a, task}, TimeLimit: 25 * time.Minute}))
+	for state, closed := range map[string]bool{"DOWN": true, "DRAIN": false, "INACTIVE": true, "UP": false} {
+		must.Get(cluster.Run(t.Context(), "scontrol", "update", "PartitionName="+slurmtest.Partition, "State="+state))(t)
+		must.Equal(t, must.Get(c.Bounds(t.Context()))(t).Closed[slurmtest.Partition], closed, state)
+	}
 	_, jobs := poll(t, c)
 	for _, ref := range []string{a, task} {
 		must.Equal(t, jobs[ref].TimeLimit, 25*time.Minute, "job %s", ref)
