@@ -377,3 +377,23 @@ func TestANodeThatSlurmKeeps(t *testing.T) {
 		}
 	}
 }
+
+// Jobs that are requeued together cost one schedule, not one each.
+func TestRequeuedTogether(t *testing.T) {
+	var jobs []job.Job
+	for i := range 400 {
+		jobs = append(jobs, sharer(fmt.Sprint(i)))
+	}
+	in := snapshot(jobs...)
+	in.Tracker.Plain = count(in).schedulePlain()
+	q, looks := count(in), 0
+	in.Tracker.Plain.DoneS = func(string) float64 { looks++; return 0 } // of each job that runs, at each schedule
+	for i := range q.waiting {
+		j := q.waiting[i].Plainly()
+		j.LengthS = func(_, _ float64) (meanS, quantileS float64) { return 600, 600 }
+		in.Tracker.Plain.Runs(j, []int{0}, q.State.NowS, q.State.NowS)
+	}
+	looks = 0
+	count(in).schedulePlain()
+	must.Equal(t, looks < 20*len(jobs), true, "%d looks at %d jobs", looks, len(jobs))
+}
