@@ -369,16 +369,11 @@ func (h *History) TaskName(ctx context.Context, id int64, start, end time.Time) 
 }
 
 // Store writes an outcome down. Where it is Learned, the run becomes part of its application's profile; of another run
-// its length does, where that is known.
+// its length does, where that is known. A run that has nothing to learn from, since the agent has missed too much of it,
+// say, is not Learned any more.
 func (h *History) Store(ctx context.Context, o *Outcome) error {
-	if err := database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
-		all, err := list(ctx, tx, `run WHERE record = ?`, o.Run)
-		for i := range all {
-			all[i].Outcome = o
-			err = all[i].save(ctx, tx)
-		}
-		return err
-	}); err != nil || !o.Learned && o.BelievedS == 0 {
+	err := h.writeDown(ctx, o)
+	if err != nil || !o.Learned && o.BelievedS == 0 {
 		return err
 	}
 	records, err := recordsOf(ctx, h.DB, `id = ?`, o.Run)
@@ -390,8 +385,23 @@ func (h *History) Store(ctx context.Context, o *Outcome) error {
 		x := rlcore.Past{SoloS: o.BelievedS, LimitS: o.LimitS, Shared: true}
 		return h.Profiles.Ran(ctx, rec.User, rec.App, rec.Card(), x)
 	}
-	_, err = h.Profiles.Learn(ctx, rec.App, &rec.Record, o.LimitS, o.Cut)
-	return err
+	o.Learned, err = h.Profiles.Learn(ctx, rec.App, &rec.Record, o.LimitS, o.Cut)
+	if err != nil || o.Learned {
+		return err
+	}
+	return h.writeDown(ctx, o)
+}
+
+// writeDown writes an outcome into the row of its run.
+func (h *History) writeDown(ctx context.Context, o *Outcome) error {
+	return database.Tx(ctx, h.DB, func(tx *sql.Tx) error {
+		all, err := list(ctx, tx, `run WHERE record = ?`, o.Run)
+		for i := range all {
+			all[i].Outcome = o
+			err = all[i].save(ctx, tx)
+		}
+		return err
+	})
 }
 
 // Filter selects runs; the zero one selects all.

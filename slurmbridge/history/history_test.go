@@ -240,6 +240,25 @@ func TestOutcomes(t *testing.T) {
 	must.Equal(t, len(outcomes(t, h, Filter{})), 2, "after the old were forgotten")
 }
 
+// teachable learns from each run.
+type teachable struct{ known }
+
+func (teachable) Learn(context.Context, string, *gpuprof.Record, float64, bool) (bool, error) {
+	return true, nil
+}
+
+// A run is said to have become part of its application's profile where it has.
+func TestARunWithNothingToLearnFrom(t *testing.T) {
+	for _, profiles := range []Profiles{known{}, teachable{}} {
+		h := (&kept{records: []Record{record(7, 0, 60)}}).write(t)
+		h.Profiles = profiles
+		o := Outcome{Run: 7, Ref: "1", State: "COMPLETED", Learned: true, Start: at(0), End: at(60)}
+		must.OK(t, h.Store(t.Context(), &o))
+		learns := profiles == Profiles(teachable{})
+		must.Equal(t, [2]bool{o.Learned, outcomes(t, h, Filter{})[0].Learned}, [2]bool{learns, learns})
+	}
+}
+
 // However often its owner requeues a job, a record is looked for among its last runs: they are compared with each other.
 func TestAJobThatIsRequeuedForEver(t *testing.T) {
 	k := &kept{}
