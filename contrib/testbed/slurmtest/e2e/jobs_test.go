@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -64,16 +65,22 @@ func TestJobsShareByTheMemoryThatTheirOwnersSay(t *testing.T) {
 		return r.submit("echo held to $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n"+r.gpusim(gpusim), "--gres=gpu:shared", "--time=60",
 			"--comment=app="+app+",share:max-slowdown=3,share:memory="+memory)
 	}
-	pair := r.atOnce(2, func(i int) string { return says([]string{"one", "two"}[i], []string{"5G", "4G"}[i], "gromacs") })
-	r.reach("COMPLETED", pair...)
-	if !r.together(pair...) {
-		t.Error("they don't share")
-	}
-	for i, want := range []string{"held to 0=5120M", "held to 0=4096M"} {
-		if said := must.Get(os.ReadFile(r.job(pair[i])["StdOut"]))(t); !strings.Contains(string(said), want) {
-			t.Errorf("job %s isn't %s: %s", pair[i], want, said)
+	var held [2]string
+	for try := 0; try < 8 && (held[0] == "" || held[1] == ""); try++ { // on a busy machine a hook may have no answer in time
+		pair := r.atOnce(2, func(i int) string {
+			return says(fmt.Sprint([]string{"one", "two"}[i], try), []string{"5G", "4G"}[i], "gromacs")
+		})
+		r.reach("COMPLETED", pair...)
+		if !r.together(pair...) {
+			t.Error("they don't share")
+		}
+		for i, id := range pair {
+			said := string(must.Get(os.ReadFile(r.job(id)["StdOut"]))(t))
+			limit, _, _ := strings.Cut(strings.TrimPrefix(said, "held to"), "\n")
+			held[i] = cmp.Or(held[i], strings.TrimSpace(limit))
 		}
 	}
+	must.Equal(t, held, [2]string{"0=5120M", "0=4096M"}, "what they are held to")
 }
 
 // An application that takes three quarters of the card at its start never shares, until one job of it has tried with
