@@ -99,7 +99,7 @@ func TestInteractiveSession(t *testing.T) {
 	r := newRig(t, options{settings: settings{Room: true, MemLimits: true}})
 	session := r.any(ann, 1000, "--gres=gpu:shared", "--comment=share:interactive", "--time=20")
 	r.reach("RUNNING", session)
-	if c := r.job(session)["AdminComment"]; !strings.Contains(c, ", was mps:100]") {
+	if c := r.job(session)["AdminComment"]; !strings.Contains(c, ", was mps:100") {
 		t.Errorf("the session has no part of its GPU: %s", c)
 	}
 	heavy := r.submit(ann, "m3000g80d3", 3, "--time=3") // it would slow the session by more than its contract
