@@ -129,10 +129,22 @@ func (k *cached[T]) get(now time.Time, every time.Duration, ask func() (T, error
 	return k.v, err
 }
 
-// Poll reads queue and nodes, at the same time.
+// Poll implements job.Slurm. Where the gate is misread the partitions' settings may have changed since they were read:
+// it polls once more with what they are now.
 func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	c.poll.Lock()
 	defer c.poll.Unlock()
+	snap, err := c.pollOnce(ctx)
+	isMisread := func(g job.GateState) bool { return slices.ContainsFunc(g.Misread, text.IsOfPartitions) }
+	if err != nil || !slices.ContainsFunc(snap.Gates, isMisread) || !c.parts.at.Before(snap.At) {
+		return snap, err
+	}
+	c.parts.at = time.Time{}
+	return c.pollOnce(ctx)
+}
+
+// pollOnce reads queue and nodes, at the same time.
+func (c *Client) pollOnce(ctx context.Context) (*job.Snapshot, error) {
 	config, err := c.Config(ctx)
 	if err != nil {
 		return nil, err

@@ -74,6 +74,11 @@ func exclusiveField(release string) string {
 	return "oversubscribe"
 }
 
+// IsOfPartitions reports whether a setting of the gate's partitions may make it look so.
+func IsOfPartitions(m job.Misread) bool {
+	return m.Field == "squeue's oversubscribe" || m.Field == "squeue's exclusive"
+}
+
 // parseExclusive reads a value of exclusiveField.
 func parseExclusive(release string, value []byte) job.Exclusive {
 	switch word := string(value); word {

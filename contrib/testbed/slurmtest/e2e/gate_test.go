@@ -96,7 +96,7 @@ func TestGateAmongWholeNodes(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]options{
 		"among the jobs' partitions": {Options: slurmtest.Options{
-			GPUs: 2, Extra: []string{"PartitionName=whole Nodes=ALL OverSubscribe=EXCLUSIVE"},
+			GPUs: 2, Extra: []string{"PartitionName=another Nodes=ALL", "PartitionName=whole Nodes=ALL OverSubscribe=EXCLUSIVE"},
 		}},
 		"the gate's own": {settings: settings{GatePartition: "gates"}, Options: slurmtest.Options{GPUs: 2, Extra: []string{
 			"PartitionName=DEFAULT OverSubscribe=EXCLUSIVE", "PartitionName=whole Nodes=ALL",
@@ -106,7 +106,14 @@ func TestGateAmongWholeNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, o)
-			must.Equal(t, r.job(r.gate())["Partition"], slurmtest.Partition, "the gate's partition")
+			if o.GatePartition == "" { // an operator changes the first of the gate's partitions
+				must.Equal(t, r.job(r.gate())["Partition"], "another,"+slurmtest.Partition, "the gate's partitions")
+				r.scontrol("update", "PartitionName=another", "OverSubscribe=EXCLUSIVE")
+			}
+			r.until("the gate is in no partition of whole nodes", func() bool {
+				gate := r.gate()
+				return gate != "" && r.job(gate)["Partition"] == slurmtest.Partition
+			})
 			r.share()
 			r.reach("COMPLETED", r.submit(ann, small, 1, "--partition=whole"), r.submit(ann, small, 1, "--exclusive"))
 		})
