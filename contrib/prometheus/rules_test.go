@@ -69,7 +69,8 @@ func TestRules(t *testing.T) {
 		if s := r.Labels["severity"]; s != "critical" && s != "warning" && s != "info" {
 			t.Errorf("%s: severity %q", r.Alert, s)
 		}
-		if !strings.HasSuffix(r.Annotations["runbook"], "README.md#"+strings.ToLower(r.Alert)) ||
+		chapter := "README.md#" + strings.ToLower(r.Alert)
+		if !strings.HasSuffix(r.Annotations["runbook"], chapter) || !strings.HasSuffix(r.Annotations["runbook_url"], chapter) ||
 			!strings.Contains(string(readme), "\n## "+r.Alert+"\n") {
 			t.Errorf("%s: no chapter in README.md, or the runbook doesn't lead there", r.Alert)
 		}

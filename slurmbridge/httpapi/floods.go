@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -26,8 +27,10 @@ type bounds struct {
 
 // NewServer returns an HTTP server with bounds: connections are counted by host, and each has a
 // limited time to send its request and to read the answer.
-func NewServer(h http.Handler) *http.Server {
-	return bounds{conns: 4096, ofHost: 256, write: time.Minute}.server(h)
+func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	srv := bounds{conns: 4096, ofHost: 256, write: time.Minute}.server(h)
+	srv.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug) // a handshake that failed is the other side's matter
+	return srv
 }
 
 func (b bounds) server(h http.Handler) *http.Server {

@@ -17,6 +17,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/spf13/cobra"
@@ -94,6 +95,10 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 	if err := a.Start(); err != nil {
 		return err
 	}
+	promauto.With(reg).NewGauge(prometheus.GaugeOpts{
+		Namespace: "gpuprof", Name: "build_info", Help: "Always 1; says which version of gpuprof runs.",
+		ConstLabels: prometheus.Labels{"version": version},
+	}).Set(1)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Run(ctx) })
 	for _, w := range ways {
@@ -119,7 +124,9 @@ func serve(ctx context.Context, cfg *config, errOut io.Writer) error {
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Debug("sd_notify", "err", err)
 	}
-	return g.Wait()
+	err = g.Wait()
+	log.Info("ended", "err", err)
+	return err
 }
 
 // listen waits for the address of the metrics while another program has it, a user's job perhaps: jobs are recorded

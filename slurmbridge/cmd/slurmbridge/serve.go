@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -26,6 +28,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
@@ -58,6 +62,35 @@ waiting job is ungated.`,
 	return c
 }
 
+func newCheckConfig(s *shared) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check-config",
+		Short: "Whether the settings make sense, before a reload",
+		Long: `check-config reads the settings as the daemon would, and says in a line what is wrong with
+each that is: file, line and setting. It changes nothing and asks nobody. systemctl reload
+slurmbridge calls it first: a reload of settings that make no sense fails, and says so.
+
+Exit status: 0 all is right, 2 there are mistakes.`,
+		Args: cobra.NoArgs,
+		RunE: s.Configured(func(_ *cobra.Command, cfg *config.Config, _ []string) error {
+			if err := web.Validate(cfg.WebConfig); err != nil {
+				return cli.Usage(fmt.Errorf("%s: %w", cfg.Where("web_config"), err))
+			}
+			if _, err := recordhttp.NewClient(cfg.ClientConfig); err != nil {
+				return cli.Usage(fmt.Errorf("%s: %w", cfg.Where("client_config"), err))
+			}
+			if _, err := recordUsers(cfg); err != nil {
+				return err
+			}
+			if _, err := newPolicies(cfg, interference.New(&contention.MPS), s.Log()); err != nil {
+				return err
+			}
+			file := cmp.Or(cfg.File, "no file: all settings have their defaults")
+			return s.Show(map[string]string{"file": cfg.File}, func() { s.printf("%s: all settings make sense\n", file) })
+		}),
+	}
+}
+
 func policyList() string {
 	var b strings.Builder
 	for _, p := range policy.Live() {
@@ -88,6 +121,7 @@ func (s *shared) serve(c *cobra.Command) error {
 		cancel()
 		if next == nil {
 			notify(cur.log, daemon.SdNotifyStopping)
+			cur.log.Info("ending: the gate opens by itself when its lease is over", "err", err)
 			cur.close(nil)
 			return err
 		}
@@ -187,6 +221,10 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	promauto.With(reg).NewGauge(prometheus.GaugeOpts{
+		Namespace: "slurmbridge", Name: "build_info", Help: "Always 1; says which version of slurmbridge runs.",
+		ConstLabels: prometheus.Labels{"version": version},
+	}).Set(1)
 	metrics := loop.NewMetrics(reg)
 	if v.wired, err = wire(ctx, cfg, v.log, metrics, func() (*store.Store, error) {
 		if old != nil && old.cfg.Database == cfg.Database {
@@ -280,7 +318,7 @@ func (v *service) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("serve %s: %w", v.cfg.Listen, err)
 		}
-		webconfig.Serve(ctx, g, l, httpapi.NewServer(v.handler), v.cfg.Listen, v.cfg.WebConfig, v.log)
+		webconfig.Serve(ctx, g, l, httpapi.NewServer(v.handler, v.log), v.cfg.Listen, v.cfg.WebConfig, v.log)
 	}
 	g.Go(func() error {
 		err := wake.File(ctx, v.cfg.WakeFile, b.Wake)
