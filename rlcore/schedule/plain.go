@@ -362,9 +362,10 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 	return dst
 }
 
-// behindS is how far plain Slurm may fall behind reality, s. Where sharing lets more jobs through than plain Slurm could
-// run, its queue would grow for ever, and soon no due would bind anybody; on plain Slurm, users would have stayed away.
-// So a job that ended in reality a day ago and hasn't begun here is dropped. A day's peak is caught up with at night.
+// behindS is how far plain Slurm may fall behind reality, s. Where sharing lets more jobs through than plain Slurm
+// could run, its queue would grow for ever, and soon no due would bind anybody; on plain Slurm, users would have stayed
+// away. So a job that ended in reality a day ago and hasn't begun here is dropped. Plain Slurm catches up with a day's
+// peak at night.
 const behindS = 24 * 3600
 
 // begin moves the time on to nowS: jobs begin and end. The queue keeps each GPU's jobs in order of their starts.

@@ -227,7 +227,8 @@ func (ls *Limits) Reopen(b *job.Bounds, at time.Time) {
 		case !closed(l.reason):
 			return false
 		case c.node != "":
-			holds = slices.ContainsFunc(b.Reservations, func(r job.Reservation) bool { return r.Holds(c.node) && r.End.After(at) })
+			keeps := func(r job.Reservation) bool { return r.Holds(c.node) && r.End.After(at) }
+			holds = slices.ContainsFunc(b.Reservations, keeps)
 		default:
 			holds = slices.ContainsFunc(strings.Split(c.partition, ","), func(p string) bool { return b.Closed[p] })
 			if holds {

@@ -8,7 +8,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// keptNodes is a cluster whose nodes have one GPU idle each, all but the last kept by Slurm for waiting jobs of two GPUs.
+// keptNodes gives a cluster nodes with one GPU idle each. All but the last are kept by Slurm for jobs of two GPUs.
 func keptNodes(m *model, names ...string) {
 	for _, name := range names {
 		m.nodes = append(m.nodes, node(name, 2, 16))

@@ -11,9 +11,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Slurm keeps nodes for a waiting job: a job of lower priority starts there only if its time limit ends before the first
-// one's expected start. Slurm's backfill foretells that start by the limits of the jobs that run, and keeps whole nodes.
-// Where the guard, which knows how long jobs really take, sees room, Slurm would leave a released job pending.
+// Slurm keeps nodes for a waiting job: a job of lower priority starts there only if its time limit ends before the
+// waiting job's expected start. Slurm's backfill foretells that start by the limits of the jobs that run, and keeps whole
+// nodes. Where the guard, which knows how long jobs really take, sees room, Slurm would leave a released job pending.
 
 // kept says for which foreign job Slurm keeps a node, and from when that job is expected to need it, s from now; +Inf =
 // never.
@@ -23,8 +23,8 @@ type kept struct {
 	planned bool // Slurm says so
 }
 
-// keptNodes returns the nodes that Slurm keeps for foreign jobs. Once its backfill has planned, Slurm names these nodes.
-// Before, it may keep each node that could once have as many GPUs as a job of several asks for.
+// keptNodes returns the nodes that Slurm keeps for foreign jobs. Once its backfill has planned, Slurm names these
+// nodes. Before, it may keep each node that could once have as many GPUs as a job of several asks for.
 func (q *queue) keptNodes() map[string]kept {
 	planned := slices.ContainsFunc(q.Snap.Nodes, func(n job.Node) bool { return n.Planned })
 	free := map[string]bool{} // nodes that no job is known to wait for
@@ -87,15 +87,15 @@ func (q *queue) fitsFrom(f *rlcore.Job, node string) (fromS float64, fits bool) 
 	return ends[f.PerNode-1], true
 }
 
-// backfills reports whether Slurm would start a released job on a node now, as far as is known: no job that it keeps the
-// node for is in the way.
+// backfills reports whether Slurm would start a released job on a node now, as far as is known: no job that Slurm keeps
+// the node for is in the way.
 func (q *queue) backfills(j *rlcore.Job, node string) bool {
 	k, is := q.kept[node]
 	return !is || ByPriority(q.jobs[j.ID], k.by) < 0 || j.LimitS > 0 && j.LimitS <= k.fromS
 }
 
-// mayStart reports whether a job may be sent to a node: Slurm would start it there, or nothing says that it wouldn't and
-// there is no better node.
+// mayStart reports whether a job may be sent to a node: Slurm would start it there, or Slurm doesn't say that it
+// wouldn't and there is no better node.
 func (r *pass) mayStart(j *rlcore.Job, node string) bool {
 	return r.backfills(j, node) || !r.kept[node].planned && !r.startsElsewhere(j, node, r.now.GPUs)
 }

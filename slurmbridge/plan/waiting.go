@@ -102,8 +102,8 @@ func (r *pass) noteWaiting() {
 			case r.backfills(&j, name):
 				idles = true
 			default: // plain Slurm would keep it waiting, too
-				r.limited[j.ID] = fmt.Sprintf("Slurm keeps %s for job %s: no job behind that starts there whose time limit ends later",
-					name, r.kept[name].by.Ref)
+				r.limited[j.ID] = fmt.Sprintf("Slurm keeps %s for job %s, and starts a job of lower priority there only if its "+
+					"time limit ends before", name, r.kept[name].by.Ref)
 			}
 		}
 		if idles {
