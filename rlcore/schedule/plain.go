@@ -20,7 +20,7 @@ type Plain struct {
 	// StartupS is what Slurm takes to start a job on a free GPU, s.
 	StartupS float64
 	// DoneS returns the solo work that a running job has really done, s; nil = unknown. A job that has got so far without
-	// an end takes longer on plain Slurm, too: as long as runs that got as far; see Job.LongerS.
+	// an end takes longer on plain Slurm, too: as long as runs that got as far; see rlcore.Profile.Left.
 	DoneS func(id string) float64
 
 	nowS    float64 // of the last change

@@ -7,7 +7,7 @@ import (
 )
 
 // NoteArgs is what the job_submit script notes of a script's arguments and of variables (NAME=value): numbers, options
-// and names of variables are legible, anything else is a hash, since all users see AdminComments.
+// and names of variables are legible, anything else is a hash, since AdminComments are shown to all.
 func NoteArgs(words []string) string {
 	var out []string
 	n := 0

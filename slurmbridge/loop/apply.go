@@ -49,8 +49,8 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 }
 
 // keepEdits takes from a plan the jobs that their owners or an admin have changed since the poll, which may be seconds
-// ago: the bridge would undo the change. With such a job goes its group; see Tracker.Edited. Jobs are restored all the
-// same: with what they have of a group that isn't made they could start where another group is to go.
+// ago: the bridge would undo the change. With such a job goes its group; see tracker.Tracker.Edited. Jobs are restored
+// nevertheless: with the shares of a group that isn't made they could start where another group is to go.
 func (b *Bridge) keepEdits(ctx context.Context, p *job.Plan) {
 	var refs []string
 	for _, c := range p.Changes() {

@@ -74,7 +74,7 @@ type placement struct {
 	gpu            int   // that it is meant for
 	group          int64 // its number, below 0 of one of this plan; 0 = it runs, or is foreign and has its turn
 	least          int
-	tried          bool // with a part of the GPU's memory; see try
+	tried          bool // with a part of the GPU's memory; see tryMiB
 	first          bool // run under MPS; see firstUnderMPS
 }
 
