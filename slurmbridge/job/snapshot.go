@@ -639,6 +639,9 @@ func (f *PartitionFilter) Covers(partitions string) bool {
 // MeetsWholeGPUs reports whether a job could share on a node that also hands out whole GPUs, though this Slurm mistakes
 // GPUs in use by shares for free ones.
 func (f *PartitionFilter) MeetsWholeGPUs(s *Snapshot, j *Job) bool {
+	if !s.MistakesGPUs || f.MixAnyway {
+		return false
+	}
 	partitions := j.Partitions()
 	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Serves(partitions) && f.mixes(s, &n) })
 }

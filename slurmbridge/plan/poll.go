@@ -41,6 +41,7 @@ type poll struct {
 	unsettled map[string]bool
 	users     map[string][]string    // by node: whose jobs are there, or about to start there
 	present   [][]rlcore.Running     // by GPU: the jobs that run there
+	owned     bool                   // some nodes are one user's at a time
 	onWay     map[string][]placement // by node with several GPUs: the released jobs, in the order of their groups
 	grain     int                    // of how many CPUs at a time Slurm allocates, the most on any node
 
@@ -134,6 +135,7 @@ func (p *poll) addNode(node *job.Node) {
 	}
 	typed := node.Typed()
 	oneUser := slices.ContainsFunc(node.Partitions, func(name string) bool { return p.Snap.OneUser[name] })
+	p.owned = p.owned || oneUser || node.Owner != ""
 	for _, i := range filled(node) {
 		c, addr := node.Card(i), job.GPUAddr{Node: node.Name, GPU: i}
 		if c.Units < job.Units {
@@ -293,6 +295,9 @@ func (p *poll) oneUser(j *job.Job) bool {
 // othersHave returns the nodes that other users keep a job off.
 func (p *poll) othersHave(j *job.Job) []string {
 	alone := p.oneUser(j)
+	if !alone && !p.owned {
+		return nil
+	}
 	var out []string
 	for name, gpus := range p.nodes {
 		owner := p.gpus[gpus[0]].node.Owner
