@@ -55,13 +55,13 @@ type Run struct {
 	Others    []interference.Overlap
 }
 
-// Expect returns what a job is expected to be, given the runs of its application that have ended. known is its
-// application as it is known without any run; nil = it isn't.
+// Expect returns what a job is expected to be, given the runs of its application that have ended: those that its profile
+// holds, and those since. known is its application as it is known without the latter; nil = it isn't.
 func (s *Site) Expect(j *rlcore.Job, known *rlcore.Profile) *rlcore.Profile {
-	if known == nil || s.apps[known.Identity()] == nil {
+	if known == nil || !s.Foretell {
 		return known
 	}
-	a, of := s.apps[known.Identity()], kind{j.User, j.LimitS}
+	a, of := s.app(known.Identity()), kind{j.User, j.LimitS}
 	if a.foretold[of] == nil {
 		a.foretold[of] = known.Foretold(j.User, j.LimitS, a.past...)
 	}
@@ -109,6 +109,17 @@ func (s *Site) learnSlowdown(r *Run) {
 	}
 }
 
+// app returns what is known of an application's runs.
+func (s *Site) app(of rlcore.Identity) *app {
+	if s.apps == nil {
+		s.apps = map[rlcore.Identity]*app{}
+	}
+	if s.apps[of] == nil {
+		s.apps[of] = &app{foretold: map[kind]*rlcore.Profile{}}
+	}
+	return s.apps[of]
+}
+
 func (s *Site) learnLength(r *Run) bool {
 	if !s.Foretell || !(r.BelievedS > 0) {
 		return false
@@ -117,15 +128,7 @@ func (s *Site) learnLength(r *Run) bool {
 	if s.On != nil { // profiles are of the model on which jobs are fastest
 		soloS *= r.Known.DurationS / s.On(r.Known, r.Card).DurationS
 	}
-	of := r.Known.Identity()
-	a := s.apps[of]
-	if a == nil {
-		a = &app{}
-		if s.apps == nil {
-			s.apps = map[rlcore.Identity]*app{}
-		}
-		s.apps[of] = a
-	}
+	a := s.app(r.Known.Identity())
 	a.past = append(a.past, rlcore.Past{
 		SoloS: soloS, LimitS: r.Job.LimitS, User: r.Job.User, Shared: len(r.Others) > 0 || r.BelievedS < r.RanS-rounding,
 	})

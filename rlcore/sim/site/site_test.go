@@ -46,3 +46,19 @@ func TestWhatARunTeaches(t *testing.T) {
 		}
 	}
 }
+
+// Earlier runs that a profile holds foretell a job before any run has ended since.
+func TestEarlierRunsForetell(t *testing.T) {
+	known := &rlcore.Profile{
+		App: "a", Runs: 2, DurationS: 1000, DurationSD: 500, PeriodS: 1000, Series: []rlcore.Use{{GPU: .5}},
+		Past: []rlcore.Past{{SoloS: 100, User: "ann"}, {SoloS: 1900, User: "bob"}},
+	}
+	j := &rlcore.Job{ID: "1", User: "ann"}
+	s := Site{Foretell: true}
+	if got, want := s.Expect(j, known).DurationS, known.Foretold("ann", 0).DurationS; got != want || got > 900 {
+		t.Errorf("ann's job is expected to take %v s, want %v", got, want)
+	}
+	if got := new(Site).Expect(j, known); got != known {
+		t.Errorf("a site that foretells nothing expects %+v", got)
+	}
+}
