@@ -145,6 +145,23 @@ func TestGPUs(t *testing.T) {
 	must.Equal(t, kinds(again, part), []string{"j1 " + kindBeside})
 }
 
+// A job that starts elsewhere than it prefers is found where a GPU that it prefers was idle.
+func TestPrefer(t *testing.T) {
+	on := func(node string) *seen {
+		s := ran(1, 9)
+		s.Where, s.Places = node, map[int][]string{0: {node + ":0"}}
+		return s
+	}
+	c := &Case{
+		Nodes: []Node{{Types: []string{"v100"}, More: "Features=fast"}, {Types: []string{"v100"}, More: "Features=slow"}},
+		Jobs:  []Job{{Name: "j1", Args: []string{"--prefer=fast"}}},
+	}
+	plain, bridge := &result{Jobs: map[string]*seen{"j1": on("n1")}}, &result{Jobs: map[string]*seen{"j1": on("n2")}}
+	must.Equal(t, judge(c, plain, bridge)[0].Kind, kindPrefer)
+	bridge.Jobs["j2"] = on("n1")
+	must.Equal(t, len(judge(c, plain, bridge)), 0)
+}
+
 // A partition is of whole nodes by its own line, or by the DEFAULT line before it.
 func TestOfWholeNodes(t *testing.T) {
 	c := &Case{Conf: []string{

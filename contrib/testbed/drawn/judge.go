@@ -375,7 +375,7 @@ func (v *verdict) same(j *Job, name string, p, b *seen) {
 			v.add(name, kindSize, "%s %s, on plain Slurm %s", f[0], f[2], f[1])
 		}
 	}
-	if f := j.value("--prefer"); f != "" && v.lies(p.Where, f) && !v.lies(b.Where, f) {
+	if f := j.value("--prefer"); f != "" && v.lies(p.Where, f) && !v.lies(b.Where, f) && v.idle(f, b) {
 		v.add(name, kindPrefer, "on %s, on plain Slurm on %s, which it prefers", b.Where, p.Where)
 	}
 	if p.State != b.State || p.Restarts != b.Restarts || len(j.Events) > 0 && math.Abs(p.Start-b.Start) > eventS {
@@ -412,6 +412,31 @@ func (v *verdict) mps(j *Job, name string, b *seen) {
 	if steps != nil && (with || j.Client != "sbatch") {
 		v.add(name, kindMPS, "%s: without MPS beside others, with %s", strings.Join(steps, " "), b.Gres)
 	}
+}
+
+// idle reports whether a node with a feature had an idle GPU as a job started elsewhere.
+func (v *verdict) idle(feature string, b *seen) bool {
+	for i, n := range v.c.Nodes {
+		name := slurmtest.NodeName(i)
+		if !v.lies(name, feature) {
+			continue
+		}
+		busy := map[string]bool{}
+		for _, o := range v.bridge.Jobs {
+			if o == b || !(o.Start <= b.Start+1 && o.End >= b.Start-1) {
+				continue
+			}
+			for _, gpu := range o.last() {
+				if strings.HasPrefix(gpu, name+":") {
+					busy[gpu] = true
+				}
+			}
+		}
+		if len(busy) < len(n.Types) {
+			return true
+		}
+	}
+	return false
 }
 
 // lies reports whether a job's first node has a feature.
